@@ -1,0 +1,108 @@
+/* abi.h: ops.def and kernels.def expanded for C, and what an op driver may use of the executor.
+ *
+ * A driver q7_op_<op>(args, call) turns args into loops and tiles and hands them to the kernel. It
+ * never allocates and never fails, except through q7_fault for input values that are out of range.
+ * Read ops.def first. */
+#ifndef Q7_ABI_H
+#define Q7_ABI_H
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* args structs */
+#define IN(x) const void *x;
+#define OPT(x) const void *x;
+#define OUT(x) void *x;
+#define OPTOUT(x) void *x;
+#define SCRATCH(x) void *x;
+#define I64(f) int64_t f;
+#define I64N(f, count) int64_t f[count];
+#define F64(f) double f;
+#define OP(name, meaning, OPERANDS, ARGS) \
+    typedef struct q7_##name##_args {     \
+        OPERANDS ARGS                     \
+    } q7_##name##_args;
+#include "ops.def"
+#undef OP
+#undef IN
+#undef OPT
+#undef OUT
+#undef OPTOUT
+#undef SCRATCH
+#undef I64
+#undef I64N
+#undef F64
+
+enum {
+#define OP(name, meaning, OPERANDS, ARGS) Q7_OP_##name,
+#include "ops.def"
+#undef OP
+    Q7_OP_COUNT
+};
+
+/* kernel rows: Q7_KERNEL_gemm_f32_avx2 is a row's index */
+enum {
+#define KERNEL(family, dtypes, isa, mr, nr) Q7_KERNEL_##family##_##dtypes##_##isa,
+#include "kernels.def"
+#undef KERNEL
+    Q7_KERNEL_COUNT
+};
+
+/* closed sets */
+enum {
+#define ACT(x) Q7_act_##x,
+#include "ops.def"
+#undef ACT
+    Q7_act_COUNT
+};
+enum {
+#define UNARY(x) Q7_unary_##x,
+#include "ops.def"
+#undef UNARY
+    Q7_unary_COUNT
+};
+enum {
+#define BINARY(x) Q7_binary_##x,
+#include "ops.def"
+#undef BINARY
+    Q7_binary_COUNT
+};
+enum {
+#define REDUCE(x) Q7_reduce_##x,
+#include "ops.def"
+#undef REDUCE
+    Q7_reduce_COUNT
+};
+
+/* dtype codes of onnx.TensorProto */
+enum {
+    Q7_F32 = 1, Q7_U8 = 2, Q7_I8 = 3, Q7_I32 = 6, Q7_I64 = 7, Q7_BOOL = 9, Q7_F16 = 10, Q7_F64 = 11
+};
+
+/* One step of a run as a driver sees it. */
+typedef struct q7_call {
+    void (*kernel)(void);  /* the kernel of the step's row; cast to the family's type */
+    int64_t mr, nr;        /* the row's register tile */
+    int64_t threads;       /* upper bound of `thread` in q7_task, constant for a bound context */
+    struct q7_run_state *run;
+} q7_call;
+
+/* task in [0, tasks), thread in [0, threads): scratch is sliced by thread. Tasks are handed out
+ * dynamically, so what a task computes must not depend on which thread runs it. */
+typedef void (*q7_task)(void *arg, int64_t task, int64_t thread);
+
+/* Runs all tasks and returns when the last has ended. Inline on the caller when tasks < 2. */
+void q7_parallel(const q7_call *call, int64_t tasks, q7_task fn, void *arg);
+
+/* Reports input data that is out of range: the run ends after this step with Q7_DATA_FAULT.
+ * `what` is a string literal; may be called from any task. */
+void q7_fault(const q7_call *call, const char *what, int64_t value, int64_t limit);
+
+#define OP(name, meaning, OPERANDS, ARGS) void q7_op_##name(const q7_##name##_args *args, const q7_call *call);
+#include "ops.def"
+#undef OP
+
+static inline int64_t q7_min(int64_t a, int64_t b) { return a < b ? a : b; }
+static inline int64_t q7_max(int64_t a, int64_t b) { return a > b ? a : b; }
+static inline int64_t q7_ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+#endif

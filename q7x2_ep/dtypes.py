@@ -1,0 +1,63 @@
+"""The dtype table: one row per tensor element type, keyed by its code in onnx.TensorProto."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class DType(NamedTuple):
+    """One element type. Units: size in bytes (0 where elements have no fixed size)."""
+
+    code: int
+    onnx: str
+    numpy: str
+    size: int
+    kind: str  # f float, i signed, u unsigned, b bool, s string
+
+
+FLOAT, UINT8, INT8, UINT16, INT16, INT32, INT64, STRING, BOOL, FLOAT16, DOUBLE, UINT32, UINT64 = range(1, 14)
+BFLOAT16 = 16
+
+DTYPES = {
+    row.code: row
+    for row in (
+        DType(FLOAT, "float", "float32", 4, "f"),
+        DType(UINT8, "uint8", "uint8", 1, "u"),
+        DType(INT8, "int8", "int8", 1, "i"),
+        DType(UINT16, "uint16", "uint16", 2, "u"),
+        DType(INT16, "int16", "int16", 2, "i"),
+        DType(INT32, "int32", "int32", 4, "i"),
+        DType(INT64, "int64", "int64", 8, "i"),
+        DType(STRING, "string", "object", 0, "s"),
+        DType(BOOL, "bool", "bool", 1, "b"),
+        DType(FLOAT16, "float16", "float16", 2, "f"),
+        DType(DOUBLE, "double", "float64", 8, "f"),
+        DType(UINT32, "uint32", "uint32", 4, "u"),
+        DType(UINT64, "uint64", "uint64", 8, "u"),
+        DType(BFLOAT16, "bfloat16", "bfloat16", 2, "f"),
+    )
+}
+BY_NUMPY = {row.numpy: row for row in DTYPES.values()}
+
+
+def from_numpy(dtype: object) -> int:
+    """The onnx code of a numpy dtype.
+
+    Raises: KeyError for a dtype that ONNX does not have.
+    """
+    name = str(dtype)
+    return BY_NUMPY["object" if name.startswith(("<U", "|S", ">U")) else name].code
+
+
+def size(code: int) -> int:
+    """Bytes per element."""
+    return DTYPES[code].size
+
+
+def is_float(code: int) -> bool:
+    return DTYPES[code].kind == "f"
+
+
+def type_string(code: int) -> str:
+    """As onnxruntime's NodeArg.type spells it: tensor(float)."""
+    return f"tensor({DTYPES[code].onnx})" if code in DTYPES else f"tensor({code})"

@@ -1,0 +1,1 @@
+"""The intermediate representation: values, nodes, graphs, symbolic dims, and their text form."""

@@ -1,0 +1,176 @@
+"""Value, Node, Graph: the whole intermediate representation.
+
+A Value is produced by at most one Node and knows its users. A Graph keeps its nodes in execution order.
+Mutate only through the methods here: they keep producer and user links true. Nothing here knows what an op means.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Iterable, Iterator, NamedTuple, Optional
+
+from q7x2_ep.ir.shape import Dim
+
+
+class Type(NamedTuple):
+    """What is known of a tensor before it exists.
+
+    dtype: code in onnx.TensorProto. shape: dims, or None where even the rank is unknown.
+    elements: the flat contents of a small integer or bool tensor of rank 0 or 1, where known (they may be symbolic).
+    """
+
+    dtype: int
+    shape: Optional[tuple[Dim, ...]]
+    elements: Optional[tuple[Dim, ...]] = None
+
+
+@dataclass(eq=False)
+class Value:
+    """One tensor. Exactly one of these holds: it has a producer, it has `const`, or it is a graph input."""
+
+    name: str
+    dtype: int = 0
+    shape: Optional[tuple[Dim, ...]] = None
+    elements: Optional[tuple[Dim, ...]] = None  # see Type
+    const: Any = None  # a numpy array, opaque to the IR; may be a view of a memory-mapped file
+    producer: Optional[Node] = None
+    users: list[Node] = field(default_factory=list)  # a node that uses the value twice is listed twice
+
+    @property
+    def type(self) -> Type:
+        return Type(self.dtype, self.shape, self.elements)
+
+    def set_type(self, type: Type) -> None:
+        self.dtype, self.shape, self.elements = type
+
+    def __repr__(self) -> str:
+        return f"%{self.name}"
+
+
+@dataclass(eq=False)
+class Node:
+    """One operation. op is the ONNX op type; other domains are spelled `domain::Type`, our own fused ops `q7::Type`.
+
+    inputs may hold None for an omitted optional input; trailing ones are dropped. sources: the names of the
+    nodes of the model that this node stands for.
+    """
+
+    op: str
+    inputs: list[Optional[Value]]
+    outputs: list[Value]
+    attrs: dict[str, Any] = field(default_factory=dict)
+    name: str = ""
+    sources: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        while self.inputs and self.inputs[-1] is None:
+            self.inputs.pop()
+        for value in self.inputs:
+            if value is not None:
+                value.users.append(self)
+        for value in self.outputs:
+            value.producer = self
+
+    def input(self, i: int) -> Optional[Value]:
+        """Input i, or None where it is omitted."""
+        return self.inputs[i] if i < len(self.inputs) else None
+
+    @property
+    def output(self) -> Value:
+        return self.outputs[0]
+
+    def set_input(self, i: int, value: Optional[Value]) -> None:
+        old = self.inputs[i]
+        if old is not None:
+            old.users.remove(self)
+        self.inputs[i] = value
+        if value is not None:
+            value.users.append(self)
+
+    def detach(self) -> None:
+        """Forget the inputs; the caller removes the node from its graph."""
+        for value in self.inputs:
+            if value is not None:
+                value.users.remove(self)
+        self.inputs = []
+
+    def __repr__(self) -> str:
+        return f"{', '.join(map(repr, self.outputs))} = {self.op}({', '.join(map(repr, self.inputs))})"
+
+
+@dataclass(eq=False)
+class Graph:
+    """A function from inputs to outputs. outputs may name inputs and constants, and the same value twice."""
+
+    name: str = ""
+    inputs: list[Value] = field(default_factory=list)
+    outputs: list[Value] = field(default_factory=list)
+    nodes: list[Node] = field(default_factory=list)
+    opset: int = 0  # of the default domain, as imported
+    metadata: dict[str, Any] = field(default_factory=dict)  # what get_modelmeta() shows
+    _names: int = 0
+
+    def values(self) -> Iterator[Value]:
+        """Inputs, then every constant and node output in order of first appearance."""
+        seen: set[int] = set()
+        for value in self._all_values():
+            if id(value) not in seen:
+                seen.add(id(value))
+                yield value
+
+    def _all_values(self) -> Iterator[Value]:
+        yield from self.inputs
+        for node in self.nodes:
+            yield from (value for value in node.inputs if value is not None)
+            yield from node.outputs
+        yield from self.outputs
+
+    def new_value(self, type: Type, hint: str = "t") -> Value:
+        """A value with a name that no other value made here has."""
+        self._names += 1
+        return Value(f"{hint}.{self._names}", *type)
+
+    def constant(self, array: Any, type: Type, hint: str = "c") -> Value:
+        value = self.new_value(type, hint)
+        value.const = array
+        return value
+
+    def replace_uses(self, old: Value, new: Value) -> None:
+        """Make every user of old, and the graph's outputs, use new instead."""
+        for node in list(dict.fromkeys(old.users)):
+            for i, value in enumerate(node.inputs):
+                if value is old:
+                    node.set_input(i, new)
+        self.outputs = [new if value is old else value for value in self.outputs]
+
+    def is_output(self, value: Value) -> bool:
+        return any(value is output for output in self.outputs)
+
+    def remove(self, dead: Iterable[Node]) -> None:
+        """Remove nodes whose outputs nobody uses."""
+        gone = {id(node) for node in dead}
+        self.nodes = [node for node in self.nodes if id(node) not in gone or node.detach()]
+
+    def sort(self) -> None:
+        """Put nodes in dependency order, keeping the present order where it is free."""
+        placed: set[int] = set()
+        order: list[Node] = []
+        for root in self.nodes:
+            stack = [root]
+            while stack:
+                node = stack[-1]
+                if id(node) in placed:
+                    stack.pop()
+                    continue
+                missing = [
+                    value.producer
+                    for value in node.inputs
+                    if value is not None and value.producer is not None and id(value.producer) not in placed
+                ]
+                if missing:
+                    stack.extend(reversed(missing))
+                else:
+                    placed.add(id(node))
+                    order.append(node)
+                    stack.pop()
+        self.nodes = order

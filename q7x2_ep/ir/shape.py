@@ -1,0 +1,262 @@
+"""Symbolic dims: integer expressions over the symbols of a graph, kept in one canonical form.
+
+A dim is an int or an `Expr`. An Expr is a polynomial with integer coefficients; its atoms are symbols and
+applications of operations that do not distribute (floordiv, mod, min, max, broadcast). Equal forms compare
+equal, so shape equality is `==`. Symbols stand for sizes: they are never negative.
+
+>>> b, s = symbol("b"), symbol("s")
+>>> (b * s + s) - s * b
+s
+>>> b * s * 64 // s
+64*b
+>>> broadcast(b, 1), maximum(s, s)
+(b, s)
+"""
+
+from __future__ import annotations
+
+from typing import Iterable, Mapping, Union
+
+
+class Expr:
+    """A polynomial. terms: ((monomial, coefficient), ...) sorted; a monomial is a sorted tuple of atoms."""
+
+    __slots__ = ("terms", "_hash")
+
+    def __init__(self, terms: tuple):
+        self.terms = terms
+        self._hash = hash(terms)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Expr) and self.terms == other.terms
+
+    def __add__(self, other: Dim) -> Dim:
+        return _polynomial([*self.terms, *_terms(other)])
+
+    def __neg__(self) -> Dim:
+        return _polynomial([(m, -c) for m, c in self.terms])
+
+    def __sub__(self, other: Dim) -> Dim:
+        return self + -other
+
+    def __rsub__(self, other: Dim) -> Dim:
+        return -self + other
+
+    def __mul__(self, other: Dim) -> Dim:
+        return _polynomial(
+            [
+                (tuple(sorted(m1 + m2, key=_atom_key)), c1 * c2)
+                for m1, c1 in self.terms
+                for m2, c2 in _terms(other)
+            ]
+        )
+
+    __radd__ = __add__
+    __rmul__ = __mul__
+
+    def __floordiv__(self, other: Dim) -> Dim:
+        return floordiv(self, other)
+
+    def __rfloordiv__(self, other: Dim) -> Dim:
+        return floordiv(other, self)
+
+    def __mod__(self, other: Dim) -> Dim:
+        return self - floordiv(self, other) * other
+
+    def __rmod__(self, other: Dim) -> Dim:
+        return other - floordiv(other, self) * self
+
+    def __repr__(self) -> str:
+        parts = []
+        for monomial, coefficient in self.terms:
+            factors = [_atom_text(atom) for atom in monomial]
+            if abs(coefficient) != 1 or not factors:
+                factors.insert(0, str(abs(coefficient)))
+            sign = "-" if coefficient < 0 else "+" if parts else ""
+            parts.append(sign + "*".join(factors))
+        return "".join(parts)
+
+
+Dim = Union[int, Expr]
+
+
+def symbol(name: str) -> Expr:
+    """The size called `name`."""
+    return Expr((((("sym", name),), 1),))
+
+
+def floordiv(a: Dim, b: Dim) -> Dim:
+    """floor(a / b). Exact where b is a monomial that divides every term of a."""
+    if isinstance(a, int) and isinstance(b, int) and b:
+        return a // b
+    if b == 1:
+        return a
+    terms = _terms(b)
+    if len(terms) == 1:
+        (divisor, factor), quotient = terms[0], []
+        for monomial, coefficient in _terms(a):
+            rest = _without(monomial, divisor)
+            if rest is None or coefficient % factor:
+                break
+            quotient.append((rest, coefficient // factor))
+        else:
+            return _polynomial(quotient)
+    return _apply("floordiv", a, b)
+
+
+def ceildiv(a: Dim, b: Dim) -> Dim:
+    """ceil(a / b)."""
+    return -floordiv(-a, b)
+
+
+def minimum(a: Dim, b: Dim) -> Dim:
+    return b if at_least(a - b, 0) else a if at_least(b - a, 0) else _apply("min", a, b)
+
+
+def maximum(a: Dim, b: Dim) -> Dim:
+    return a if at_least(a - b, 0) else b if at_least(b - a, 0) else _apply("max", a, b)
+
+
+def broadcast(a: Dim, b: Dim) -> Dim:
+    """The dim of two right-aligned dims under multidirectional broadcasting.
+
+    Raises: ValueError where both are known, differ, and neither is 1.
+    Source: ONNX Broadcasting. Where a symbol may be 1, the answer stays an expression that bind checks.
+    """
+    if a == b or b == 1:
+        return a
+    if a == 1:
+        return b
+    if isinstance(a, int) and isinstance(b, int):
+        raise ValueError(f"dims {a} and {b} do not broadcast")
+    if isinstance(a, int) or isinstance(b, int):  # a known dim above 1 wins: the other is 1 or equal
+        known = a if isinstance(a, int) else b
+        return known if known > 1 else _apply("broadcast", a, b)
+    return _apply("broadcast", *sorted((a, b), key=repr))
+
+
+def broadcast_shapes(*shapes: tuple[Dim, ...]) -> tuple[Dim, ...]:
+    """Right-aligned broadcast of whole shapes."""
+    ndim = max(map(len, shapes))
+    out: list[Dim] = [1] * ndim
+    for shape in shapes:
+        for i, dim in enumerate(shape, ndim - len(shape)):
+            out[i] = broadcast(out[i], dim)
+    return tuple(out)
+
+
+def product(dims: Iterable[Dim]) -> Dim:
+    total: Dim = 1
+    for dim in dims:
+        total = total * dim
+    return total
+
+
+def lower_bound(a: Dim) -> int | None:
+    """A number that a never goes below, or None."""
+    total = 0
+    for monomial, coefficient in _terms(a):
+        if not monomial:
+            total += coefficient
+        elif coefficient < 0 or any(_atom_lower(atom) is None for atom in monomial):
+            return None
+        else:
+            low = coefficient
+            for atom in monomial:
+                low *= _atom_lower(atom)
+            total += low
+    return total
+
+
+def at_least(a: Dim, bound: int) -> bool:
+    """Whether a >= bound is certain."""
+    low = lower_bound(a)
+    return low is not None and low >= bound
+
+
+def symbols(a: Dim) -> set[str]:
+    """The names of all symbols in a."""
+    found: set[str] = set()
+    for monomial, _ in _terms(a):
+        for kind, *rest in monomial:
+            if kind == "sym":
+                found.add(rest[0])
+            else:
+                for operand in rest:
+                    found |= symbols(operand)
+    return found
+
+
+def substitute(a: Dim, values: Mapping[str, Dim]) -> Dim:
+    """a with symbols replaced; evaluates to an int when all are given as ints."""
+    if isinstance(a, int):
+        return a
+    total: Dim = 0
+    for monomial, coefficient in a.terms:
+        term: Dim = coefficient
+        for kind, *rest in monomial:
+            if kind == "sym":
+                term = term * values.get(rest[0], symbol(rest[0]))
+            else:
+                term = term * _OPERATIONS[kind](*(substitute(operand, values) for operand in rest))
+        total = total + term
+    return total
+
+
+_OPERATIONS = {"floordiv": floordiv, "min": minimum, "max": maximum, "broadcast": broadcast}
+
+
+def _terms(a: Dim) -> tuple:
+    return a.terms if isinstance(a, Expr) else (((), a),) if a else ()
+
+
+def _polynomial(terms: Iterable[tuple]) -> Dim:
+    total: dict[tuple, int] = {}
+    for monomial, coefficient in terms:
+        total[monomial] = total.get(monomial, 0) + coefficient
+    kept = sorted(
+        ((m, c) for m, c in total.items() if c), key=lambda term: [_atom_key(atom) for atom in term[0]], reverse=True
+    )
+    if not kept:
+        return 0
+    if len(kept) == 1 and not kept[0][0]:
+        return kept[0][1]
+    return Expr(tuple(kept))
+
+
+def _apply(operation: str, a: Dim, b: Dim) -> Expr:
+    return Expr(((((operation, a, b),), 1),))
+
+
+def _without(monomial: tuple, divisor: tuple) -> tuple | None:
+    rest = list(monomial)
+    for atom in divisor:
+        if atom not in rest:
+            return None
+        rest.remove(atom)
+    return tuple(rest)
+
+
+def _atom_key(atom: tuple) -> str:
+    return _atom_text(atom)
+
+
+def _atom_text(atom: tuple) -> str:
+    kind, *rest = atom
+    return rest[0] if kind == "sym" else f"{kind}({', '.join(map(repr, rest))})"
+
+
+def _atom_lower(atom: tuple) -> int | None:
+    kind, *rest = atom
+    if kind == "sym":
+        return 0
+    lows = [lower_bound(operand) for operand in rest]
+    if kind == "max":
+        known = [low for low in lows if low is not None]
+        return max(known) if known else None
+    if kind == "floordiv":
+        return 0 if lows[0] is not None and lows[0] >= 0 and lows[1] is not None and lows[1] >= 0 else None
+    return None if None in lows else min(lows)

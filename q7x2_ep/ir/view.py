@@ -1,0 +1,111 @@
+"""View: a tensor as an offset and strides into the storage of another; what movement ops are made of.
+
+Transpose, Reshape, Slice, Split, Expand and their kin copy nothing: they are views. A step that takes strides
+(attention, copy, matmul, a GEMM's rows) reads the view; any other step has it made contiguous first (plan/build.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Optional
+
+from q7x2_ep.ir.core import Value
+from q7x2_ep.ir.shape import Dim
+
+
+@dataclass(frozen=True)
+class View:
+    """Element (i0, i1, ..) of the tensor is element offset + sum(i * strides) of `storage`. Units: elements."""
+
+    storage: Value
+    shape: tuple[Dim, ...]
+    strides: tuple[Dim, ...]
+    offset: Dim = 0
+
+    @staticmethod
+    def whole(storage: Value) -> View:
+        """All of a contiguous storage."""
+        return View(storage, storage.shape, contiguous_strides(storage.shape))
+
+    def is_contiguous(self) -> bool:
+        """Dense, row major; the offset is free."""
+        wanted = contiguous_strides(self.shape)
+        return all(d == 1 or s == w for d, s, w in zip(self.shape, self.strides, wanted))
+
+    def transpose(self, perm: tuple[int, ...]) -> View:
+        return replace(self, shape=tuple(self.shape[p] for p in perm), strides=tuple(self.strides[p] for p in perm))
+
+    def slice(self, axis: int, start: Dim, size: Dim, step: int = 1) -> View:
+        """`size` elements along axis: start, start + step, .. (start counts from 0, step may be negative)."""
+        shape, strides = list(self.shape), list(self.strides)
+        offset = self.offset + start * strides[axis]
+        shape[axis], strides[axis] = size, strides[axis] * step
+        return replace(self, shape=tuple(shape), strides=tuple(strides), offset=offset)
+
+    def expand(self, shape: tuple[Dim, ...]) -> Optional[View]:
+        """Broadcast to `shape`; None where only run time can tell whether a dim is repeated."""
+        pad = len(shape) - len(self.shape)
+        strides: list[Dim] = [0] * pad
+        for dim, stride, target in zip(self.shape, self.strides, shape[pad:]):
+            if dim == target:
+                strides.append(stride)
+            elif dim == 1:
+                strides.append(0)
+            else:
+                return None
+        return replace(self, shape=tuple(shape), strides=tuple(strides))
+
+    def reshape(self, shape: tuple[Dim, ...]) -> Optional[View]:
+        """The same elements under another shape, or None where that needs a copy.
+
+        Source dims and target dims are walked in groups of equal product, as numpy does without copying; inside a
+        group the source must be mergeable: stride[i] == stride[i + 1] * shape[i + 1].
+        """
+        if self.is_contiguous():
+            return replace(self, shape=tuple(shape), strides=contiguous_strides(shape))
+        source = [(d, s) for d, s in zip(self.shape, self.strides) if d != 1]
+        strides: list[Dim] = []
+        i = 0
+        group: list[int] = []  # positions in `shape` of the open group
+        have: Dim = 1
+        want: Dim = 1
+        for position, dim in enumerate(shape):
+            strides.append(0)
+            if dim == 1:
+                continue
+            group.append(position)
+            want = want * dim
+            if have == 1:
+                if i == len(source):
+                    return None
+                have, i = source[i][0], i + 1
+            while have != want and i < len(source) and _exact(have, want) is None:
+                if source[i - 1][1] != source[i][1] * source[i][0]:
+                    return None
+                have, i = have * source[i][0], i + 1
+            if have == want:
+                stride = source[i - 1][1]
+                for p in reversed(group):
+                    strides[p] = stride
+                    stride = stride * shape[p]
+                group, have, want = [], 1, 1
+            elif _exact(have, want) is None:
+                return None
+        if group or i < len(source):
+            return None
+        return replace(self, shape=tuple(shape), strides=tuple(strides))
+
+
+def contiguous_strides(shape: tuple[Dim, ...]) -> tuple[Dim, ...]:
+    strides: list[Dim] = []
+    step: Dim = 1
+    for dim in reversed(shape):
+        strides.append(step)
+        step = step * dim
+    return tuple(reversed(strides))
+
+
+def _exact(have: Dim, want: Dim) -> Optional[Dim]:
+    """have / want where that is exact, else None: the open group of target dims still fits the source dim."""
+    quotient = have // want
+    return quotient if quotient * want == have else None

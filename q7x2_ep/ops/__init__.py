@@ -1,0 +1,46 @@
+"""The op catalogue: what every op means, one entry per op, by family.
+
+An entry is a class used as a namespace, registered by `@op("Name")` (ONNX), `@op("domain::Name")`, or
+`@fused("q7::Name")` for our own. Its parts, in this order; functions take the node, never self:
+
+    signature   "x, axes? -> y": operand names, `?` optional, `*` variadic (last)
+    attributes  {name: default}; the importer fills in defaults, so node.attrs holds every key
+    infer(node) -> list[Type]                  shapes and dtypes of the outputs
+    reference(node, *arrays) -> array | tuple  numpy, obvious not fast, in the dtype that it is given
+    decompose(g, *values) -> Value             fused ops instead: the meaning in smaller ops (see fused)
+    view(node, view) -> View | None            movement ops: the output as a strided view of the input
+    lower(node, b)                             emits the C steps through the plan builder b
+
+An entry without `lower` (and `view`) runs as a host step.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from typing import Any, Callable, Optional
+
+OPS: dict[str, Any] = {}
+
+
+def op(name: str) -> Callable[[type], type]:
+    """Enter a class in the catalogue under an op type."""
+
+    def register(entry: type) -> type:
+        if name in OPS:
+            raise ValueError(f"op {name} is entered twice: {OPS[name].__module__} and {entry.__module__}")
+        OPS[name] = entry
+        return entry
+
+    return register
+
+
+fused = op
+
+
+def find(name: str) -> Optional[Any]:
+    """The entry of an op type, or None. Loads the families on first use."""
+    if not OPS:
+        for module in pkgutil.iter_modules(__path__):
+            importlib.import_module(f"{__name__}.{module.name}")
+    return OPS.get(name)
