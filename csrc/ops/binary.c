@@ -51,33 +51,32 @@ static inline double float_max(double x, double y) { return x > y || x != x ? x 
 #define LOOP binary_u8
 #include "binary_int.h"
 
-/* y[i] = e for every i, with x and z the operands there. */
-#define EACH(R, e)                                             \
-    for (int64_t i = 0; i < n; i++) {                          \
-        const double x = a[i * a_stride], z = b[i * b_stride]; \
-        ((R *)y)[i] = e;                                       \
-    }                                                          \
-    break
+/* y[i] = e for every i, with X and Z the operands there. */
+#define EACH(R, e) for (int64_t i = 0; i < n; i++) ((R *)y)[i] = (e)
+#define X a[i * a_stride]
+#define Z b[i * b_stride]
 static void binary_f64(int64_t op, int64_t n, const void *pa, int64_t a_stride, const void *pb, int64_t b_stride,
                        void *y) {
     const double *a = pa, *b = pb;
     switch (op) {
-        case Q7_binary_add: EACH(double, x + z);
-        case Q7_binary_sub: EACH(double, x - z);
-        case Q7_binary_mul: EACH(double, x * z);
-        case Q7_binary_div: EACH(double, x / z);
-        case Q7_binary_pow: EACH(double, pow(x, z));
-        case Q7_binary_mod: EACH(double, fmod(x, z));
-        case Q7_binary_min: EACH(double, float_min(x, z));
-        case Q7_binary_max: EACH(double, float_max(x, z));
-        case Q7_binary_equal: EACH(uint8_t, x == z);
-        case Q7_binary_less: EACH(uint8_t, x < z);
-        case Q7_binary_less_equal: EACH(uint8_t, x <= z);
-        case Q7_binary_greater: EACH(uint8_t, x > z);
-        default: EACH(uint8_t, x >= z); /* greater_equal; and, or, xor are not for floats */
+        case Q7_binary_add: EACH(double, X + Z); break;
+        case Q7_binary_sub: EACH(double, X - Z); break;
+        case Q7_binary_mul: EACH(double, X * Z); break;
+        case Q7_binary_div: EACH(double, X / Z); break;
+        case Q7_binary_pow: EACH(double, pow(X, Z)); break;
+        case Q7_binary_mod: EACH(double, fmod(X, Z)); break;
+        case Q7_binary_min: EACH(double, float_min(X, Z)); break;
+        case Q7_binary_max: EACH(double, float_max(X, Z)); break;
+        case Q7_binary_equal: EACH(uint8_t, X == Z); break;
+        case Q7_binary_less: EACH(uint8_t, X < Z); break;
+        case Q7_binary_less_equal: EACH(uint8_t, X <= Z); break;
+        case Q7_binary_greater: EACH(uint8_t, X > Z); break;
+        default: EACH(uint8_t, X >= Z); break; /* greater_equal; and, or, xor are not for floats */
     }
 }
 #undef EACH
+#undef X
+#undef Z
 
 static void body(void *arg, int64_t n, const int64_t *offset, int64_t position) {
     const binary_job *job = arg;
