@@ -1,4 +1,4 @@
-"""ONNX models become graphs: reader.py drives, opset.py knows old versions, tensors.py reads weights."""
+"""ONNX models become graphs: reader.py drives, opset.py updates old ops, tensors.py loads weights."""
 
 from q7x2_ep.importer.reader import read
 

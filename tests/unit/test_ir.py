@@ -73,7 +73,9 @@ def test_replace_uses_moves_users_and_outputs():
 
 
 def test_sort_restores_order():
-    graph = parse("graph(%x: f32[S])\n  %1 = Erf(%x)\n  %2 = Erf(%1)\n  %3 = Add(%1, %2)\n  return %3\n")
+    graph = parse(
+        "graph(%x: f32[S])\n  %1 = Erf(%x)\n  %2 = Erf(%1)\n  %3 = Add(%1, %2)\n  return %3\n"
+    )
     graph.nodes.reverse()
     graph.sort()
     assert [node.output.name for node in graph.nodes] == ["1", "2", "3"]

@@ -68,5 +68,9 @@ def test_importing_the_package_leaves_onnx_alone():
     for path in FILES:
         tree = ast.parse((PACKAGE / path).read_text())
         top = [node for node in tree.body if isinstance(node, (ast.Import, ast.ImportFrom))]
-        names = [node.module if isinstance(node, ast.ImportFrom) else node.names[0].name for node in top]
-        assert not any((name or "").split(".")[0] in ("onnx", "onnxruntime", "torch") for name in names), path
+        names = [
+            node.module if isinstance(node, ast.ImportFrom) else node.names[0].name for node in top
+        ]
+        assert not any(
+            (name or "").split(".")[0] in ("onnx", "onnxruntime", "torch") for name in names
+        ), path
