@@ -7,7 +7,8 @@ pattern, as decomposition and as test (ops/builder.py makes real nodes from the 
         return g.Mul(g.Mul(x, 0.5), g.Add(g.Erf(g.Div(x, 2**0.5)), 1.0))
 
 Parameters become wildcards, numbers become constants that match by value. `g.either` gives alternatives, `g.scalar`
-and `g.constant` restrict a wildcard, `g.expose` lets an inner value be used outside of the match.
+and `g.constant` restrict a wildcard, `g.result` asks for the result of an op whatever its operands, `g.named` gives
+an inner value a name in the match, and `g.expose` also lets it be used outside.
 Commutative ops match in either operand order; Mul by c and Div by 1/c are one.
 """
 
@@ -44,12 +45,13 @@ class Const:
 
 @dataclass(eq=False)
 class Op:
-    """The first output of a node of this op type and, where given, with these attributes."""
+    """The first output of a node of this op type and, where given, with these operands and attributes."""
 
     op: str
-    inputs: tuple[Optional[Pattern], ...]
+    inputs: Optional[tuple[Optional[Pattern], ...]]
     attrs: dict[str, Any]
-    exposed: str = ""  # its name in the match, if the value may be used outside
+    name: str = ""  # of the value in the match
+    exposed: bool = False  # the value may be used outside of the match
 
 
 @dataclass(eq=False)
@@ -84,9 +86,16 @@ class Tracer:
         wild.kind = "constant"
         return wild
 
-    def expose(self, name: str, value: Op) -> Op:
-        value.exposed = name
+    def result(self, op: str, wild: Wild) -> Op:
+        return Op(op, None, {}, wild.name)
+
+    def named(self, name: str, value: Op) -> Op:
+        value.name = name
         return value
+
+    def expose(self, name: str, value: Op) -> Op:
+        value.exposed = True
+        return self.named(name, value)
 
 
 def trace(formula: Callable[..., Pattern]) -> Pattern:
@@ -101,7 +110,7 @@ def root_ops(pattern: Pattern) -> set[str]:
         return set().union(*map(root_ops, pattern.options))
     if not isinstance(pattern, Op):
         raise TypeError("the root of a pattern must be an op")
-    swapped = any(isinstance(operand, Const) for operand in pattern.inputs) and _RECIPROCAL.get(pattern.op)
+    swapped = any(map(_is_number, pattern.inputs or ())) and _RECIPROCAL.get(pattern.op)
     return {pattern.op, swapped} if swapped else {pattern.op}
 
 
@@ -112,7 +121,7 @@ def count_ops(pattern: Optional[Pattern]) -> int:
         if isinstance(part, Either):
             return max(map(ops, part.options), key=len)
         if isinstance(part, Op):
-            return frozenset([part]).union(*map(ops, part.inputs))
+            return frozenset([part]).union(*map(ops, part.inputs or ()))
         return frozenset()
 
     return len(ops(pattern))
@@ -120,119 +129,134 @@ def count_ops(pattern: Optional[Pattern]) -> int:
 
 @dataclass
 class Match:
-    """Where a pattern was found. values: by wildcard or exposed name; nodes: root first, all to be replaced."""
+    """Where a pattern was found. values: by name; nodes: root first, all to be replaced.
+
+    outputs: what the replacement must compute: the root's first output, then the exposed values.
+    """
 
     root: Node
-    values: dict[str, Value]
-    nodes: list[Node]
+    values: dict[str, Value] = field(default_factory=dict)
+    nodes: list[Node] = field(default_factory=list)
+    outputs: list[Value] = field(default_factory=list)
+    reciprocal: set[str] = field(default_factory=set)
 
     def __getitem__(self, name: str) -> Value:
         return self.values[name]
 
     def get(self, name: str) -> Optional[Value]:
-        """The value of a wildcard, or None where the alternative that was found lacks it."""
+        """The value of a name, or None where the alternative that was found lacks it."""
         return self.values.get(name)
 
     def scalar(self, name: str, default: float) -> float:
+        """The number that a scalar wildcard stands for; where Div was read as Mul, the reciprocal of the divisor."""
         value = self.values.get(name)
-        return default if value is None else float(value.const.item())
+        if value is None:
+            return default
+        number = float(value.const.item())
+        return 1.0 / number if name in self.reciprocal else number
 
 
 @dataclass
 class Matcher:
-    """Tries one pattern at one node after the other; remembers how far the last failure got and why it failed."""
+    """Tries one pattern at one node after the other; remembers how far the last failure got and why it failed.
+
+    check(match): the last word on a match, a string is a refusal. The search then goes on with other operand orders.
+    """
 
     graph: Graph
     pattern: Pattern
+    check: Callable[[Match], Any]
     matched: int = 0
     reason: str = ""
-    _ids: dict[int, Value] = field(default_factory=dict)
 
-    def match(self, root: Node) -> Optional[Match]:
-        """The match that ends in the first output of root, or None; then `matched` and `reason` say why."""
+    def match(self, root: Node) -> Optional[tuple[Match, Any]]:
+        """The match that ends in the first output of root with what check says, or None; see matched and reason."""
         self.matched, self.reason = -1, ""
-        bound = self._solve((self.pattern, root.output, None), {})
-        if bound is None:
-            return None
-        values: dict[str, Value] = {}
-        nodes: dict[int, Node] = {}
-        for part, value in bound.items():
-            if isinstance(part, Wild):
-                values[part.name] = value
-            elif isinstance(part, Op):
-                nodes[id(value.producer)] = value.producer
-                if part.exposed:
-                    values[part.exposed] = value
-        return Match(root, values, list(nodes.values()))
+        self._root = root
+        return self._solve((self.pattern, root.output, 1, None), {})
 
-    def _solve(self, goals: Optional[tuple], bound: dict) -> Optional[dict]:
-        """Bind every goal (pattern, value, next goals), or None. Backtracks over operand orders and alternatives."""
+    def _solve(self, goals: Optional[tuple], bound: dict) -> Optional[tuple[Match, Any]]:
+        """Bind every goal (pattern, value, power, next goals), or None. Backtracks over orders and alternatives."""
         if goals is None:
-            return bound if self._closed(bound) else None
-        part, value, rest = goals
+            return self._accept(bound)
+        part, value, power, rest = goals
         if isinstance(part, Either):
             for option in part.options:
-                found = self._solve((option, value, rest), bound)
+                found = self._solve((option, value, power, rest), bound)
                 if found is not None:
                     return found
             return None
         if part in bound:
-            if bound[part] is value:
+            if bound[part] == (value, power):
                 return self._solve(rest, bound)
-            return self._miss(bound, lambda: f"{_text(part)} is {value!r} here and {bound[part]!r} elsewhere")
+            return self._miss(bound, lambda: f"{_text(part)} is {value!r} here, {bound[part][0]!r} elsewhere")
         if isinstance(part, Wild):
             if part.kind != "any" and (value.const is None or (part.kind == "scalar" and value.const.size != 1)):
                 return self._miss(bound, lambda: f"{part.name} is {value!r}, wanted a constant {part.kind}")
-            return self._solve(rest, {**bound, part: value})
+            return self._solve(rest, {**bound, part: (value, power)})
         if isinstance(part, Const):
             if not is_close(value, part.value):
                 return self._miss(bound, lambda: f"a value is {_shown(value)}, wanted {part.value:.6g}")
             return self._solve(rest, bound)
         return self._solve_op(part, value, rest, bound)
 
-    def _solve_op(self, part: Op, value: Value, rest: Optional[tuple], bound: dict) -> Optional[dict]:
+    def _solve_op(self, part: Op, value: Value, rest: Optional[tuple], bound: dict) -> Optional[tuple[Match, Any]]:
         node = value.producer
         if node is None or node.outputs[0] is not value:
             return self._miss(bound, lambda: f"{value!r} is no result of {part.op}")
-        if len(node.inputs) != len(part.inputs) or node.op not in (part.op, _RECIPROCAL.get(part.op)):
+        if node.op not in (part.op, _RECIPROCAL.get(part.op)):
             return self._miss(bound, lambda: f"{value!r} is made by {node.op}, wanted {part.op}")
         for name, wanted in part.attrs.items():
             if wanted is not ANY and not _same_attr(name, wanted, node):
                 return self._miss(bound, lambda: f"{name} of {node.op} is {node.attrs.get(name)}, wanted {wanted}")
         for operands in _operand_orders(part, node):
-            goals = rest
-            wrong = None
+            goals, wrong = rest, ""
             for i in reversed(range(len(operands))):
                 pattern, operand, power = operands[i]
                 if pattern is None or operand is None:
-                    wrong = wrong or (pattern is not operand and f"operand {i} of {node.op} is in the way or missing")
+                    if pattern is not operand:
+                        wrong = f"operand {i} of {node.op} is {operand!r}"
                 elif isinstance(pattern, Const):
                     if not is_close(operand, pattern.value**power):
                         wrong = f"constant at {node.op}.{i} is {_shown(operand)}, wanted {pattern.value**power:.6g}"
                 else:
-                    goals = (pattern, operand, goals)
+                    goals = (pattern, operand, power, goals)
             if wrong:
                 self._miss(bound, lambda: wrong)  # noqa: B023: called at once
                 continue
-            found = self._solve(goals, {**bound, part: value})
+            found = self._solve(goals, {**bound, part: (value, 1)})
             if found is not None:
                 return found
         return None
 
-    def _closed(self, bound: dict) -> bool:
-        """Whether nothing inside the match is needed outside of it: fusion neither repeats work nor drops outputs."""
-        inside = {id(value.producer) for part, value in bound.items() if isinstance(part, Op)}
-        for i, (part, value) in enumerate((p, v) for p, v in bound.items() if isinstance(p, Op)):
-            if i == 0 or part.exposed:  # the root comes first
+    def _accept(self, bound: dict) -> Optional[tuple[Match, Any]]:
+        """The match, if nothing inside it is needed elsewhere (no work is repeated, no output lost) and check agrees."""
+        match = Match(self._root, outputs=[self._root.output])
+        inside = {id(value.producer) for part, (value, _) in bound.items() if isinstance(part, Op)}
+        for part, (value, power) in bound.items():
+            if isinstance(part, Wild):
+                if id(value.producer) in inside:
+                    return self._miss(bound, lambda: f"{part.name} is {value!r}, inside of the match")  # noqa: B023
+                match.values[part.name] = value
+                if power < 0:
+                    match.reciprocal.add(part.name)
                 continue
-            for output in value.producer.outputs:
-                if self.graph.is_output(output):
-                    self._miss(bound, lambda: f"{output!r} is an output of the graph")  # noqa: B023
-                    return False
-                if any(id(user) not in inside for user in output.users):
-                    self._miss(bound, lambda: f"{output!r} is used elsewhere too")  # noqa: B023
-                    return False
-        return True
+            node = value.producer
+            match.nodes.append(node)
+            if part.name:
+                match.values[part.name] = value
+            escaped = next((v for v in node.outputs if self._is_used_outside(v, inside)), None)
+            if part.exposed and escaped is not None:
+                match.outputs.append(value)
+            elif escaped is not None and (node is not self._root or escaped is not value):
+                return self._miss(bound, lambda: f"{escaped!r} is used elsewhere too")  # noqa: B023
+        arguments = self.check(match)
+        if isinstance(arguments, str):
+            return self._miss(bound, lambda: arguments)
+        return match, arguments
+
+    def _is_used_outside(self, value: Value, inside: set[int]) -> bool:
+        return self.graph.is_output(value) or any(id(user) not in inside for user in value.users)
 
     def _miss(self, bound: dict, reason: Callable[[], str]) -> None:
         matched = sum(isinstance(part, Op) for part in bound)
@@ -240,21 +264,29 @@ class Matcher:
             self.matched, self.reason = matched, reason()
 
 
+def _is_number(part: Optional[Pattern]) -> bool:
+    return isinstance(part, Const) or (isinstance(part, Wild) and part.kind == "scalar")
+
+
 def _operand_orders(part: Op, node: Node) -> Iterator[list[tuple[Optional[Pattern], Optional[Value], int]]]:
     """The ways to pair operands: (pattern, value, power); power -1 reads Div by c as Mul by 1/c and back."""
     values = node.inputs
-    if node.op == part.op:
+    if part.inputs is None:
+        yield []
+    elif len(part.inputs) != len(values):
+        return
+    elif node.op == part.op:
         yield [(p, v, 1) for p, v in zip(part.inputs, values)]
         if node.op in COMMUTATIVE and len(values) == 2:
             yield [(p, v, 1) for p, v in zip(part.inputs, reversed(values))]
-    elif node.op == "Div":  # the pattern is Mul: its constant is the reciprocal of the divisor
-        for p, c in (part.inputs, part.inputs[::-1]):
-            if isinstance(c, Const):
-                yield [(p, values[0], 1), (c, values[1], -1)]
-    elif isinstance(part.inputs[1], Const):  # the node is Mul, the pattern Div
-        p, c = part.inputs
-        yield [(p, values[0], 1), (c, values[1], -1)]
-        yield [(c, values[0], -1), (p, values[1], 1)]
+    elif node.op == "Div":  # the pattern is Mul: its number is the reciprocal of the divisor
+        for p, number in (part.inputs, part.inputs[::-1]):
+            if _is_number(number):
+                yield [(p, values[0], 1), (number, values[1], -1)]
+    elif _is_number(part.inputs[1]):  # the node is Mul, the pattern Div
+        p, number = part.inputs
+        yield [(p, values[0], 1), (number, values[1], -1)]
+        yield [(p, values[1], 1), (number, values[0], -1)]
 
 
 def is_close(value: Value, wanted: float) -> bool:
