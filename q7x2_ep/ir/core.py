@@ -74,6 +74,7 @@ class Node:
     attrs: dict[str, Any] = field(default_factory=dict)
     name: str = ""
     sources: tuple[str, ...] = ()
+    inferred: Any = field(default=None, repr=False)  # the inputs and types that type inference last saw
 
     def __post_init__(self) -> None:
         while self.inputs and self.inputs[-1] is None:
