@@ -30,7 +30,7 @@ FUSIONS = (
     # Before Linear, which would otherwise take the scale of q, or a constant k or v, for its own.
     Walk((attention.ATTENTION, attention.ONNX_ATTENTION)),
     # One walk: each step of the epilogue is found at the consumer of the one before.
-    Walk((linear.PRODUCT, linear.RESHAPE, linear.BIAS, linear.ACTIVATION, linear.RESIDUAL)),
+    Walk((linear.PRODUCT, linear.RESHAPE, linear.SCALE, linear.BIAS, linear.ACTIVATION, linear.RESIDUAL)),
     # After Linear: an Add in the epilogue of a GEMM is nearly free (the tile is in registers), so a norm takes only
     # the Adds that no Linear could: sums of embeddings, most often.
     Walk((skip_norm.SKIP_NORM,)),

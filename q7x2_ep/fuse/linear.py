@@ -1,5 +1,5 @@
 """MatMul and Gemm by a constant -> q7::Linear, which then takes what follows into its epilogue, in this order:
-a Reshape of the rows, bias, activation, residual. One walk does all, since it meets producers before consumers.
+a Reshape of the rows, scale, bias, activation, residual. One walk does all, since it meets producers before consumers.
 """
 
 from __future__ import annotations
@@ -66,6 +66,21 @@ def _build_reshape(g: Any, node: Node, shape: tuple) -> Value:
     """Rows are independent: their Reshape moves in front, where it meets the one that undid it."""
     x = g.reshape(node.inputs[0], shape[:-1] + node.inputs[0].shape[-1:])
     return g.call(LINEAR, x, *node.inputs[1:], **node.attrs)
+
+
+def scaled(g: Any, linear: Any, scale: Any) -> Any:
+    return g.Mul(g.result(LINEAR, linear), g.scalar(scale))
+
+
+def _check_scale(match: Match) -> Union[dict[str, Any], str]:
+    node = match["linear"].producer
+    if any(operand is not None for operand in node.inputs[2:]) or node.attrs["activation"] != "none":
+        return "the epilogue is past its scale"
+    return {"node": node, "alpha": node.attrs["alpha"] * match.scalar("scale", 1.0)}
+
+
+def _build_scale(g: Any, node: Node, alpha: float) -> Value:
+    return g.call(LINEAR, *node.inputs, **{**node.attrs, "alpha": alpha})
 
 
 def biased(g: Any, linear: Any, bias: Any) -> Any:
@@ -142,6 +157,7 @@ def _build_residual(g: Any, node: Node, residual: Value) -> Value:
 
 PRODUCT = Fusion("Linear", (matmul, gemm, gemm_bias), _check_product, _build_product)
 RESHAPE = Fusion("LinearReshape", (reshaped,), _check_reshape, _build_reshape)
+SCALE = Fusion("LinearScale", (scaled,), _check_scale, _build_scale)
 BIAS = Fusion("LinearBias", (biased,), _check_bias, _build_bias)
 ACTIVATION = Fusion("LinearActivation", (relu, gelu, tanh, sigmoid, silu), _check_activation, _build_activation)
 RESIDUAL = Fusion("LinearResidual", (with_residual,), _check_residual, _build_residual)
