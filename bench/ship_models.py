@@ -1,6 +1,6 @@
 """Make the small models that ship inside the package (q7x2_ep/models), with seeded random weights.
 
-    python bench/ship_models.py
+python bench/ship_models.py
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from pathlib import Path
 import zoo
 
 FOLDER = Path(__file__).resolve().parent.parent / "q7x2_ep" / "models"
-SHIPPED = {  # file name: model of the zoo, exporter, opset; three architectures, three ways to write a graph
+SHIPPED = {  # file name: model of the zoo, exporter, opset; three ways to write a graph
     "bert": ("bert-base", "legacy", 17),
     "gpt2": ("gpt2", "dynamo", 18),
     "vit": ("vit-b16", "dynamo", 20),

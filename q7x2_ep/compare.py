@@ -1,7 +1,9 @@
-"""Head to head with onnxruntime: the error of both against a float64 evaluation, and their times, interleaved.
+"""Head to head with onnxruntime: the error of both against a float64 evaluation, and their times,
+interleaved.
 
-Accuracy rule, per output: the root-mean-square error against the same graph evaluated in float64 is at most 1.5
-times that of onnxruntime on the same feed, or one float32 epsilon of the output's scale where that is larger.
+Accuracy rule, per output: the root-mean-square error against the same graph evaluated in float64 is
+at most 1.5 times that of onnxruntime on the same feed, or one float32 epsilon of the output's scale
+where that is larger.
 """
 
 from __future__ import annotations
@@ -17,19 +19,22 @@ from q7x2_ep import importer
 from q7x2_ep.api.inference_session import InferenceSession
 from q7x2_ep.api.options import GraphOptimizationLevel, SessionOptions
 from q7x2_ep.backend import numpy as oracle
+from q7x2_ep.backend.cpu.library import default_threads
 from q7x2_ep.errors import BackendError
 from q7x2_ep.feeds import random_feeds
 from q7x2_ep.session import Model
 
 ERROR_FACTOR = 1.5  # of onnxruntime's own error
-WARM_BELOW_MS = 50.0  # a run shorter than this is preceded by an untimed one, which brings its weights into cache
+WARM_BELOW_MS = 50.0  # a run shorter than this is preceded by an untimed one, to fill caches
 SECONDS_PER_ENGINE = 1.5  # default measuring time
 FEWEST_RUNS, MOST_RUNS = 5, 200
 
 
 @dataclass(frozen=True)
 class OutputError:
-    """Root-mean-square errors of one output against float64; scale: the output's own root mean square."""
+    """Root-mean-square errors of one output against float64; scale: the output's own root mean
+    square.
+    """
 
     name: str
     ours: float
@@ -39,7 +44,9 @@ class OutputError:
     @property
     def accurate(self) -> bool:
         """Whether the accuracy rule holds."""
-        return self.ours <= max(ERROR_FACTOR * self.theirs, float(np.finfo(np.float32).eps) * self.scale)
+        return self.ours <= max(
+            ERROR_FACTOR * self.theirs, float(np.finfo(np.float32).eps) * self.scale
+        )
 
 
 @dataclass(frozen=True)
@@ -101,8 +108,10 @@ class Contest:
     Raises: BackendError where onnxruntime is missing or cannot load the model.
     """
 
-    def __init__(self, model: Model, threads: Optional[int] = None, name: str = "", unfused: bool = False):
-        self.threads = threads or _cores()
+    def __init__(
+        self, model: Model, threads: Optional[int] = None, name: str = "", unfused: bool = False
+    ):
+        self.threads = threads or default_threads()
         self.name = name or _name(model)
         self.graph = importer.read(model)
         self.ours = InferenceSession(model, SessionOptions(intra_op_num_threads=self.threads))
@@ -110,7 +119,9 @@ class Contest:
         self.unfused = None
         if unfused:
             level = GraphOptimizationLevel.ORT_DISABLE_ALL
-            options = SessionOptions(intra_op_num_threads=self.threads, graph_optimization_level=level)
+            options = SessionOptions(
+                intra_op_num_threads=self.threads, graph_optimization_level=level
+            )
             self.unfused = InferenceSession(model, options)
 
     def __enter__(self) -> Contest:
@@ -127,9 +138,15 @@ class Contest:
         self.theirs = None
 
     def measure(
-        self, feeds: Mapping[str, np.ndarray], runs: Optional[int] = None, check: bool = True, naive: bool = False
+        self,
+        feeds: Mapping[str, np.ndarray],
+        runs: Optional[int] = None,
+        check: bool = True,
+        naive: bool = False,
     ) -> Comparison:
-        """Run both on one feed. runs: timed runs of each; check: evaluate in float64 as well (slow for big models)."""
+        """Run both on one feed. runs: timed runs of each; check: evaluate in float64 as well (slow
+        for big models).
+        """
         engines = [self.ours, self.theirs] + ([self.unfused] if self.unfused is not None else [])
         calls = [lambda engine=engine: engine.run(None, feeds) for engine in engines]
         results = [call() for call in calls[:2]]
@@ -143,13 +160,13 @@ class Contest:
             )
         naive_ms = None
         if naive:
-            naive_ms = interleave([lambda: oracle.evaluate(self.graph, feeds, np.float32)], 3)[0]
-        times = interleave(calls, runs)
+            (naive_ms,), _ = interleave([lambda: oracle.evaluate(self.graph, feeds, np.float32)], 3)
+        times, runs = interleave(calls, runs)
         return Comparison(
             model=self.name,
             feed="x".join(map(str, next(iter(feeds.values())).shape)) if feeds else "none",
             threads=self.threads,
-            runs=runs or 0,
+            runs=runs,
             ours_ms=times[0],
             theirs_ms=times[1],
             unfused_ms=times[2] if self.unfused is not None else None,
@@ -172,11 +189,13 @@ def compare(
     unfused: bool = False,
     naive: bool = False,
 ) -> Comparison:
-    """Run a model in q7x2_ep and in onnxruntime and say which is closer to the truth and which is faster.
+    """Run a model in q7x2_ep and in onnxruntime and say which is closer to the truth and which is
+    faster.
 
-    feeds: random ones of the given batch and sequence by default (see feeds.random_feeds). threads: of both engines,
-    by default the cores that this process may use. runs: timed runs of each, by default as many as fit in 1.5 s.
-    unfused, naive: time our engine without fusions, and numpy one op at a time, as well.
+    feeds: random ones of the given batch and sequence by default (see feeds.random_feeds). threads:
+    of both engines, by default the cores that this process may use. runs: timed runs of each, by
+    default as many as fit in 1.5 s. unfused, naive: time our engine without fusions, and numpy one
+    op at a time, as well.
 
     Raises: BackendError where onnxruntime is not installed.
     """
@@ -186,10 +205,14 @@ def compare(
         return contest.measure(feeds, runs, naive=naive)
 
 
-def interleave(calls: Sequence[Callable[[], Any]], runs: Optional[int] = None) -> list[float]:
-    """The median time of each call in milliseconds, measured in turns A B A B so that drift hits all alike.
+def interleave(
+    calls: Sequence[Callable[[], Any]], runs: Optional[int] = None
+) -> tuple[list[float], int]:
+    """The median time of each call in milliseconds, and the number of runs that it is the median
+    of.
 
-    The order changes every round, so that none always follows the same other.
+    Measured in turns, A B A B, so that drift hits all alike. The order changes every round, so that
+    none always follows the same other.
     """
     first = [_milliseconds(call) for call in calls]
     if runs is None:
@@ -202,17 +225,22 @@ def interleave(calls: Sequence[Callable[[], Any]], runs: Optional[int] = None) -
                 calls[i]()
             times[i].append(_milliseconds(calls[i]))
         order = order[1:] + order[:1]
-    return [float(np.median(samples)) for samples in times]
+    return [float(np.median(samples)) for samples in times], runs
 
 
 def rms_error(given: np.ndarray, true: np.ndarray) -> float:
-    """Root mean square of given - true; infinite where one is finite and the other is not, or shapes differ."""
+    """Root mean square of given - true; infinite where one is finite and the other is not, or
+    shapes differ.
+    """
     if given.shape != true.shape:
         return float("inf")
     if given.dtype.kind not in "fc":
         return 0.0 if np.array_equal(given, true) else float("inf")
     finite = np.isfinite(true)
-    if not np.array_equal(given[~finite], true[~finite], equal_nan=True) or not np.isfinite(given[finite]).all():
+    if (
+        not np.array_equal(given[~finite], true[~finite], equal_nan=True)
+        or not np.isfinite(given[finite]).all()
+    ):
         return float("inf")
     return _rms(given[finite].astype(np.float64) - true[finite])
 
@@ -220,9 +248,19 @@ def rms_error(given: np.ndarray, true: np.ndarray) -> float:
 def table(comparisons: Sequence[Comparison]) -> str:
     """The comparisons as text, at most 100 columns wide."""
     rows = [comparison.row() for comparison in comparisons]
-    columns = [("model", "model"), ("feed", "feed"), ("thr", "threads"), ("q7x2_ep", "ours_ms"), ("ORT", "onnxruntime_ms")]
+    columns = [
+        ("model", "model"),
+        ("feed", "feed"),
+        ("thr", "threads"),
+        ("q7x2_ep", "ours_ms"),
+        ("ORT", "onnxruntime_ms"),
+    ]
     columns.append(("ratio", "ratio"))
-    columns += [(title, key) for title, key in (("unfused", "unfused_ms"), ("naive", "naive_ms")) if any(r[key] for r in rows)]
+    columns += [
+        (title, key)
+        for title, key in (("unfused", "unfused_ms"), ("naive", "naive_ms"))
+        if any(r[key] for r in rows)
+    ]
     columns += [("error", "ours_error"), ("ORT's", "onnxruntime_error"), ("rule", "accurate")]
     cells = [[title for title, _ in columns]]
     cells += [[_cell(key, row[key]) for _, key in columns] for row in rows]
@@ -234,7 +272,9 @@ def table(comparisons: Sequence[Comparison]) -> str:
         parts += [text.rjust(width) for text, width in zip(line[2:], widths[2:])]
         lines.append("  ".join(parts).rstrip())
     lines.insert(1, "-" * max(map(len, lines)))
-    lines.append("times: median ms; ratio: q7x2_ep / ORT; error: RMS against float64 / RMS of the output")
+    lines.append(
+        "times: median ms; ratio: q7x2_ep / ORT; error: RMS against float64 / RMS of the output"
+    )
     return "\n".join(lines)
 
 
@@ -259,7 +299,8 @@ def _onnxruntime_session(model: Model, threads: int) -> Any:
         import onnxruntime
     except ImportError as error:
         raise BackendError(
-            "[compare] expected onnxruntime to compare with, none is installed; pip install 'q7x2_ep[bench]'"
+            "[compare] expected onnxruntime to compare with, none is installed; "
+            "pip install 'q7x2_ep[bench]'"
         ) from error
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
@@ -276,10 +317,6 @@ def _name(model: Model) -> str:
     if isinstance(model, (str, os.PathLike)):
         return os.path.splitext(os.path.basename(os.fspath(model)))[0]
     return "model"
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _milliseconds(call: Callable[[], Any]) -> float:

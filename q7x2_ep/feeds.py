@@ -1,4 +1,6 @@
-"""Random feeds that a model accepts: shapes from its symbolic dims, indices inside the tables that they index."""
+"""Random feeds that a model accepts: shapes from its symbolic dims, indices inside the tables that
+they index.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,16 @@ from q7x2_ep import dtypes
 from q7x2_ep.ir.core import Graph, Value
 from q7x2_ep.ir.shape import Expr, substitute, symbols
 
-_INDEX_PRESERVING = ("Cast", "Reshape", "Identity", "Unsqueeze", "Squeeze", "Flatten", "Transpose", "Expand")
+_INDEX_PRESERVING = (
+    "Cast",
+    "Reshape",
+    "Identity",
+    "Unsqueeze",
+    "Squeeze",
+    "Flatten",
+    "Transpose",
+    "Expand",
+)
 
 
 def random_feeds(
@@ -23,8 +34,9 @@ def random_feeds(
 ) -> dict[str, np.ndarray]:
     """One feed for a graph as the importer reads it.
 
-    Symbols of the first axis of an input are `batch`, all others `sequence`; `dims` overrides by name. Integers that
-    index a constant table stay inside it. Inputs called *mask* are ones, or with `padding` ones and then zeros.
+    Symbols of the first axis of an input are `batch`, all others `sequence`; `dims` overrides by
+    name. Integers that index a constant table stay inside it. Inputs called *mask* are ones, or
+    with `padding` ones and then zeros.
     """
     random = np.random.default_rng(seed)
     sizes: dict[str, int] = {}
@@ -40,7 +52,9 @@ def random_feeds(
     return feeds
 
 
-def _random_array(value: Value, shape: tuple[int, ...], random: np.random.Generator, padding: bool) -> np.ndarray:
+def _random_array(
+    value: Value, shape: tuple[int, ...], random: np.random.Generator, padding: bool
+) -> np.ndarray:
     row = dtypes.DTYPES[value.dtype]
     if row.kind == "f":
         return random.standard_normal(shape).astype(row.numpy)

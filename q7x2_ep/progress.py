@@ -1,4 +1,6 @@
-"""A progress bar for loops that take seconds: rich's where it is installed, a line of text otherwise."""
+"""A progress bar for loops that take seconds: rich's where it is installed, a line of text
+otherwise.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,9 @@ Item = TypeVar("Item")
 
 
 def track(items: Sequence[Item], label: str, enabled: bool = True) -> Iterator[Item]:
-    """Each of items in turn, with a bar on stderr; silent when stderr is not a terminal or not `enabled`."""
+    """Each of items in turn, with a bar on stderr; silent when stderr is not a terminal or not
+    `enabled`.
+    """
     if not (enabled and sys.stderr.isatty()):
         yield from items
         return
@@ -19,7 +23,9 @@ def track(items: Sequence[Item], label: str, enabled: bool = True) -> Iterator[I
     except ImportError:
         yield from _plain(items, label)
     else:
-        yield from rich_track(items, description=label, console=Console(stderr=True), transient=True)
+        yield from rich_track(
+            items, description=label, console=Console(stderr=True), transient=True
+        )
 
 
 def _plain(items: Sequence[Item], label: str) -> Iterator[Item]:

@@ -1,6 +1,7 @@
-"""Make the tiny models of this folder: every architecture x exporter x attention of the zoo, gzipped.
+"""Make the tiny models of this folder: every architecture x exporter x attention of the zoo,
+gzipped.
 
-    python tests/models/make.py          # needs torch, transformers and onnxscript
+python tests/models/make.py          # needs torch, transformers and onnxscript
 """
 
 from __future__ import annotations
