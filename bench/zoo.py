@@ -36,9 +36,7 @@ SEED = 0
 
 @dataclass(frozen=True)
 class Model:
-    """One architecture: the classes of transformers that build it, and the names of its inputs and
-    outputs.
-    """
+    """One architecture: the transformers classes that build it, its inputs and outputs."""
 
     config: str
     model: str
@@ -124,9 +122,7 @@ def tiny(
 def export(
     model: Model, path: Path, exporter: str = "legacy", opset: int = 17, attention: str = "sdpa"
 ) -> None:
-    """Write one ONNX file, atomically. Large weights of the dynamo exporter land beside it as
-    <file>.data.
-    """
+    """Write one ONNX file, atomically; large weights of the dynamo exporter go to <file>.data."""
     import torch
 
     with _quiet():
@@ -182,9 +178,7 @@ def _is_pooled(model: Model, output: str) -> bool:
 
 
 def _build(model: Model, attention: str) -> tuple[Any, tuple, dict]:
-    """The torch module, example inputs of batch 2 and sequence 16, and the names of the dynamic
-    axes.
-    """
+    """The torch module, example inputs of batch 2 and sequence 16, and the dynamic axes."""
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     import torch
     import transformers
@@ -225,7 +219,7 @@ def _build(model: Model, attention: str) -> tuple[Any, tuple, dict]:
 
 
 def _with_signature(inner: Any, model: Model) -> Any:
-    """inner as a module that takes the inputs by position and returns a plain tuple of the outputs."""
+    """inner as a module from positional inputs to a plain tuple of outputs."""
     import torch
 
     def call(self: Any, **inputs: Any) -> tuple:
@@ -255,9 +249,7 @@ def _with_signature(inner: Any, model: Model) -> Any:
 
 
 def _finish(path: Path, opset: int) -> None:
-    """Check the opset, as exporters may silently fall back to another, and drop what names this
-    machine's paths.
-    """
+    """Check the opset, as exporters may fall back to another, and drop what names local paths."""
     import onnx
 
     model = onnx.load(path, load_external_data=False)

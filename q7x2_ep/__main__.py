@@ -1,5 +1,4 @@
-"""The command line: python -m q7x2_ep bench | compare | explain | dump | run | doctor | knobs |
-kernels.
+"""The command line: python -m q7x2_ep <command>, see `_parser`.
 
 Exit codes: 0 success; 1 the accuracy rule failed; 2 wrong usage, or a model or feed that cannot be
 used.
@@ -346,9 +345,7 @@ def _open(path: str) -> Any:
 
 
 def _plot(rows: Sequence[dict[str, Any]], path: str) -> None:
-    """Bars of time relative to onnxruntime, one group a row; the number above is our median in
-    milliseconds.
-    """
+    """Bars of time relative to onnxruntime, one group a row, labelled with the median in ms."""
     try:
         import matplotlib
 

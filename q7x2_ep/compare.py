@@ -1,5 +1,4 @@
-"""Head to head with onnxruntime: the error of both against a float64 evaluation, and their times,
-interleaved.
+"""Head to head with onnxruntime: errors against a float64 evaluation, and interleaved times.
 
 Accuracy rule, per output: the root-mean-square error against the same graph evaluated in float64 is
 at most 1.5 times that of onnxruntime on the same feed, or one float32 epsilon of the output's scale
@@ -32,9 +31,7 @@ FEWEST_RUNS, MOST_RUNS = 5, 200
 
 @dataclass(frozen=True)
 class OutputError:
-    """Root-mean-square errors of one output against float64; scale: the output's own root mean
-    square.
-    """
+    """Root-mean-square errors of one output against float64; scale: its own root mean square."""
 
     name: str
     ours: float
@@ -79,7 +76,7 @@ class Comparison:
         return all(output.accurate for output in self.outputs)
 
     def row(self) -> dict[str, Any]:
-        """Flat and serialisable; the errors are those of the worst output, relative to its scale."""
+        """Flat and serialisable; errors are those of the worst output, relative to its scale."""
         worst = max(self.outputs, key=lambda o: o.ours / (o.scale or 1.0), default=None)
         scale = (worst.scale or 1.0) if worst else 1.0
         return {
@@ -144,8 +141,9 @@ class Contest:
         check: bool = True,
         naive: bool = False,
     ) -> Comparison:
-        """Run both on one feed. runs: timed runs of each; check: evaluate in float64 as well (slow
-        for big models).
+        """Run both on one feed.
+
+        runs: timed runs of each. check: evaluate in float64 as well, slow for big models.
         """
         engines = [self.ours, self.theirs] + ([self.unfused] if self.unfused is not None else [])
         calls = [lambda engine=engine: engine.run(None, feeds) for engine in engines]
@@ -189,8 +187,7 @@ def compare(
     unfused: bool = False,
     naive: bool = False,
 ) -> Comparison:
-    """Run a model in q7x2_ep and in onnxruntime and say which is closer to the truth and which is
-    faster.
+    """Run a model in q7x2_ep and in onnxruntime: who is closer to the truth, who is faster.
 
     feeds: random ones of the given batch and sequence by default (see feeds.random_feeds). threads:
     of both engines, by default the cores that this process may use. runs: timed runs of each, by
@@ -208,8 +205,7 @@ def compare(
 def interleave(
     calls: Sequence[Callable[[], Any]], runs: Optional[int] = None
 ) -> tuple[list[float], int]:
-    """The median time of each call in milliseconds, and the number of runs that it is the median
-    of.
+    """The median milliseconds of each call, and the number of runs behind it.
 
     Measured in turns, A B A B, so that drift hits all alike. The order changes every round, so that
     none always follows the same other.
@@ -229,9 +225,7 @@ def interleave(
 
 
 def rms_error(given: np.ndarray, true: np.ndarray) -> float:
-    """Root mean square of given - true; infinite where one is finite and the other is not, or
-    shapes differ.
-    """
+    """RMS of given - true; infinite where shapes or non-finite elements differ."""
     if given.shape != true.shape:
         return float("inf")
     if given.dtype.kind not in "fc":

@@ -1,6 +1,4 @@
-"""Random feeds that a model accepts: shapes from its symbolic dims, indices inside the tables that
-they index.
-"""
+"""Random feeds that a model accepts: sizes for symbolic dims, indices inside their tables."""
 
 from __future__ import annotations
 
@@ -71,7 +69,7 @@ def _random_array(
 
 
 def _table_rows(value: Value) -> Optional[int]:
-    """The fewest rows among the constant tables that the value indexes; None where it indexes none."""
+    """The fewest rows of the constant tables that the value indexes, or None."""
     found = []
     for node in value.users:
         if node.op in _INDEX_PRESERVING and node.inputs[0] is value:

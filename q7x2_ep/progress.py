@@ -1,6 +1,4 @@
-"""A progress bar for loops that take seconds: rich's where it is installed, a line of text
-otherwise.
-"""
+"""A progress bar for slow loops: rich's where it is installed, a line of text otherwise."""
 
 from __future__ import annotations
 
@@ -10,11 +8,9 @@ from typing import Iterator, Sequence, TypeVar
 Item = TypeVar("Item")
 
 
-def track(items: Sequence[Item], label: str, enabled: bool = True) -> Iterator[Item]:
-    """Each of items in turn, with a bar on stderr; silent when stderr is not a terminal or not
-    `enabled`.
-    """
-    if not (enabled and sys.stderr.isatty()):
+def track(items: Sequence[Item], label: str) -> Iterator[Item]:
+    """Each of items in turn, with a bar on stderr if that is a terminal."""
+    if not sys.stderr.isatty():
         yield from items
         return
     try:

@@ -1,5 +1,4 @@
-"""Small transformer models that ship with the package, for `q7x2_ep bench` and first steps on a
-fresh machine.
+"""Small transformer models that ship with the package, for `bench` and first steps.
 
 They have the graphs of BERT, GPT-2 and ViT as exporters write them, and seeded random weights.
 Source: bench/ship_models.py.

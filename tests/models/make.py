@@ -1,7 +1,6 @@
-"""Make the tiny models of this folder: every architecture x exporter x attention of the zoo,
-gzipped.
+"""Make the tiny models of this folder: architecture x exporter x attention, gzipped.
 
-python tests/models/make.py          # needs torch, transformers and onnxscript
+Run: python tests/models/make.py. It needs torch, transformers and onnxscript.
 """
 
 from __future__ import annotations
