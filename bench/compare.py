@@ -1,7 +1,8 @@
 """Two result files of bench/models.py side by side: python bench/compare.py old.jsonl new.jsonl.
 
 For every model, feed and number of threads in both: our time then and now, and onnxruntime's, which
-should not have changed. Of several rows of a kind the last counts. Exit code 1 if one got 5 % slower.
+should not have changed. Of several rows of a kind the last counts. Exit code 1 if one got 5 %
+slower.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ def read(path: str) -> dict[tuple, dict]:
 def main(old_path: str, new_path: str) -> int:
     old, new = read(old_path), read(new_path)
     slower = 0
-    print(f"{'model':<36}{'feed':>14}{'threads':>8}{'old ms':>10}{'new ms':>10}{'ratio':>7}{'ORT':>7}")
+    print(
+        f"{'model':<36}{'feed':>14}{'threads':>8}{'old ms':>10}{'new ms':>10}{'ratio':>7}{'ORT':>7}"
+    )
     for key in sorted(old.keys() & new.keys()):
         ratio = new[key]["ours_ms"] / old[key]["ours_ms"]
         drift = new[key]["onnxruntime_ms"] / old[key]["onnxruntime_ms"]

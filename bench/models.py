@@ -1,8 +1,8 @@
 """Full-size models head to head with onnxruntime: the shapes that releases are judged by.
 
-Run: python bench/models.py [--cache DIR] [--model bert-base] [--threads 1,2]. Models that the zoo has
-not exported are skipped. Rows are appended to bench/results/models.jsonl, with commit and machine, for
-bench/compare.py.
+Run: python bench/models.py [--cache DIR] [--model bert-base] [--threads 1,2]. Models that the zoo
+has not exported are skipped. Rows are appended to bench/results/models.jsonl, with commit and
+machine, for bench/compare.py.
 """
 
 from __future__ import annotations
@@ -34,11 +34,15 @@ def main(arguments: Optional[list[str]] = None) -> int:
     parser = argparse.ArgumentParser(description="Head to head on full-size models.")
     parser.add_argument("--cache", type=Path, default=zoo.DEFAULT_CACHE)
     parser.add_argument("--model", action="append", choices=SHAPES)
-    parser.add_argument("--threads", type=lambda text: [int(t) for t in text.split(",")], default=[1, 2])
+    parser.add_argument(
+        "--threads", type=lambda text: [int(t) for t in text.split(",")], default=[1, 2]
+    )
     parser.add_argument("--exporter", choices=("legacy", "dynamo"), default="legacy")
     parser.add_argument("--opset", type=int, default=17)
     parser.add_argument("--runs", type=int)
-    parser.add_argument("--no-check", dest="check", action="store_false", help="skip the float64 evaluation")
+    parser.add_argument(
+        "--no-check", dest="check", action="store_false", help="skip the float64 evaluation"
+    )
     options = parser.parse_args(arguments)
     jobs = []
     for name in options.model or SHAPES:
