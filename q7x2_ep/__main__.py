@@ -172,23 +172,25 @@ def doctor(options: argparse.Namespace) -> int:
         return 0
     width = max(map(len, facts))
     for name, fact in facts.items():
-        print(f"{name:<{width}}  {', '.join(map(str, fact)) if isinstance(fact, list) else fact}")
+        shown = ", ".join(map(str, fact)) if isinstance(fact, list) else fact
+        print(f"{name:<{width}}  {shown or 'none'}")
     return 0
 
 
 def knobs(options: argparse.Namespace) -> int:
     """Every environment variable that is read."""
-    from q7x2_ep.knobs import describe
+    from q7x2_ep.doctor import knob_table
 
-    print(describe())
+    print(knob_table())
     return 0
 
 
 def kernels(options: argparse.Namespace) -> int:
     """The kernel page, and what of it this CPU and build can run."""
+    from q7x2_ep.backend.cpu.library import load
     from q7x2_ep.doctor import kernel_table
 
-    print(kernel_table())
+    print(kernel_table(load().target))
     return 0
 
 
