@@ -201,12 +201,12 @@ def substitute(a: Dim, values: Mapping[str, Dim]) -> Dim:
             if kind == "sym":
                 term = term * values.get(rest[0], symbol(rest[0]))
             else:
-                term = term * _OPERATIONS[kind](*(substitute(operand, values) for operand in rest))
+                term = term * OPERATIONS[kind](*(substitute(operand, values) for operand in rest))
         total = total + term
     return total
 
 
-_OPERATIONS = {"floordiv": floordiv, "min": minimum, "max": maximum, "broadcast": broadcast}
+OPERATIONS = {"floordiv": floordiv, "min": minimum, "max": maximum, "broadcast": broadcast}
 
 
 def _terms(a: Dim) -> tuple:
@@ -246,7 +246,9 @@ def _atom_key(atom: tuple) -> str:
 
 def _atom_text(atom: tuple) -> str:
     kind, *rest = atom
-    return rest[0] if kind == "sym" else f"{kind}({', '.join(map(repr, rest))})"
+    if kind == "sym":
+        return rest[0] if rest[0].isidentifier() else f"'{rest[0]}'"
+    return f"{kind}({', '.join(map(repr, rest))})"
 
 
 def _atom_lower(atom: tuple) -> int | None:
