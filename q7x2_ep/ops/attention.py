@@ -19,6 +19,7 @@ from q7x2_ep.ir.view import View, contiguous_strides
 from q7x2_ep.ops import op
 from q7x2_ep.ops.common import (
     F32,
+    Guard,
     dims,
     expand_view,
     is_used,
@@ -161,7 +162,7 @@ class Attention:
         present = [Type(dtype, (B, Hkv, Skv, D)), Type(node.inputs[2].dtype, (B, Hkv, Skv, Dv))]
         return [Type(dtype, y), *present, Type(dtype, (B, H, Sq, Skv))]
 
-    def guards(node: Node) -> list[tuple[Dim, Dim, str]]:
+    def guards(node: Node) -> list[Guard]:
         q, k, v = (split_shape(node, i) for i in range(3))
         pairs = [
             (q[0], k[0], "batch sizes of query and key differ"),
@@ -237,7 +238,7 @@ def attention_bias(
     nonpad: Optional[np.ndarray],
 ) -> np.ndarray:
     """What is added to the scores: the mask, and -inf where a key is out of sight."""
-    B, _, Sq, Skv = scores.shape
+    Sq, Skv = scores.shape[2:]
     bias = np.zeros((1, 1, Sq, Skv), scores.dtype)
     if mask is not None:
         added = np.where(mask, 0, -np.inf) if mask.dtype == bool else mask

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Optional, Sequence
+from collections.abc import Sequence
+from typing import Any, Optional
 
 import numpy as np
 
@@ -10,7 +11,7 @@ from q7x2_ep.errors import UnsupportedOp
 from q7x2_ep.ir.core import Node, Type
 from q7x2_ep.ir.shape import Dim, ceildiv, maximum
 from q7x2_ep.ops import op
-from q7x2_ep.ops.common import F32, dims, require_dtype, where_is
+from q7x2_ep.ops.common import F32, Guard, dims, require_dtype, where_is
 
 
 def geometry(
@@ -67,7 +68,7 @@ class Conv:
         outputs = (out for *_, out in geometry(node, x[2:], w[2:]))
         return [Type(node.inputs[0].dtype, (x[0], w[0], *outputs))]
 
-    def guards(node: Node) -> list[tuple[Dim, Dim, str]]:
+    def guards(node: Node) -> list[Guard]:
         channels, wanted = dims(node, 0)[1], dims(node, 1)[1] * node.attrs["group"]
         return (
             []
@@ -91,13 +92,19 @@ class Conv:
             x.shape[0], group, -1, *(s + sum(p) for s, p in zip(x.shape[2:], grow[2:]))
         )
         weights = w.reshape(group, w.shape[0] // group, *w.shape[1:])
-        y = np.zeros((x.shape[0], group, w.shape[0] // group, *outs), np.result_type(x, w))
+        y: np.ndarray = np.zeros(
+            (x.shape[0], group, w.shape[0] // group, *outs), np.result_type(x, w)
+        )
         for at in np.ndindex(*w.shape[2:]):
-            window = tuple(
+            window = [
                 slice(i * dilation, i * dilation + (out - 1) * stride + 1, stride)
                 for i, (_, _, stride, dilation, _, out) in zip(at, spec)
+            ]
+            part, weight = (
+                padded[tuple([slice(None)] * 3 + window)],
+                weights[tuple([Ellipsis, *at])],
             )
-            y += np.einsum("ngc...,gmc->ngm...", padded[(..., *window)], weights[(..., *at)])
+            y += np.einsum("ngc...,gmc->ngm...", part, weight)
         y = y.reshape(x.shape[0], w.shape[0], *outs)
         return y if bias is None else y + bias.reshape(-1, *[1] * n)
 
