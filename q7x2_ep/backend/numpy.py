@@ -1,6 +1,7 @@
 """The oracle: evaluates a graph op by op with the references of the catalogue. Obvious, not fast.
 
-It is also the accuracy yardstick: with float_dtype=float64 every float tensor, fed, constant or computed, is float64.
+It is also the accuracy yardstick: with float_dtype=float64 every float tensor, fed, constant or
+computed, is float64.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ Environment = dict[Value, np.ndarray]
 def evaluate(graph: Graph, feeds: Mapping[str, Any], float_dtype: Any = None) -> list[np.ndarray]:
     """The outputs of a graph with inferred types, in order.
 
-    Raises: ShapeError where a feed contradicts the dims of the inputs, UnsupportedOp for an op without a reference.
+    Raises: ShapeError where a feed contradicts the dims of the inputs, UnsupportedOp for an op
+    without a reference.
     """
     evaluation = _Evaluation(None if float_dtype is None else np.dtype(float_dtype))
     for value in graph.inputs:
@@ -90,7 +92,7 @@ class _Evaluation:
         return array.astype(self.float_dtype, copy=False)
 
     def promoted_node(self, node: Node) -> Node:
-        """The node with the dtypes in its attributes promoted; `to` of Cast, `dtype` of others, tensors."""
+        """The node with float tensors and dtypes among its attributes promoted."""
         attrs = {}
         for key, value in node.attrs.items():
             if isinstance(value, np.ndarray):

@@ -1,8 +1,8 @@
 """Version differences of ONNX operators as data: every older form is rewritten to the newest one.
 
-CHANGES holds (op, below, change): a node of `op` imported under an opset version less than `below` goes through
-`change(draft, maker)`, which returns the nodes that take its place, in order. The rest of q7x2_ep knows only the newest
-form of an op, with its attributes and inputs.
+CHANGES holds (op, below, change): a node of `op` imported under an opset version less than `below`
+goes through `change(draft, maker)`, which returns the nodes that take its place, in order. The rest
+of q7x2_ep knows only the newest form of an op, with its attributes and inputs.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def _pad_to_inputs(draft: Draft, maker: Maker) -> list[Draft]:
 
 
 def _softmax_flattened(draft: Draft, maker: Maker) -> list[Draft]:
-    """Before opset 13 the input was coerced to two dims at `axis`, default 1, and normalised over all the second."""
+    """Before opset 13 x was flattened at `axis`, default 1, and normalised over all that follows."""
     axis = draft.attrs.get("axis", 1)
     if axis == -1:
         return [draft]
@@ -142,7 +142,7 @@ def _gemm_broadcast(draft: Draft, maker: Maker) -> list[Draft]:
 
 
 def _binary_broadcast(draft: Draft, maker: Maker) -> list[Draft]:
-    """Before opset 7 `axis` said which dim of a the first dim of b stands on; b gets ones for the dims after its own."""
+    """Before opset 7 `axis` said which dim of a the first dim of b stands on: ones go after b's."""
     draft.attrs.pop("broadcast", None)
     axis = draft.attrs.pop("axis", None)
     if axis is None:
@@ -156,7 +156,7 @@ def _binary_broadcast(draft: Draft, maker: Maker) -> list[Draft]:
     after = maker.node(drafts, draft, "Sub", [a_ndim, b_ndim])
     if axis >= 0:
         after = maker.node(drafts, draft, "Sub", [after, maker.ints([axis], f"{draft.name}/axis")])
-    else:  # counts from the end of a: a_ndim + axis is the dim, so the ones after b are -axis - b_ndim
+    else:  # counts from the end of a: -axis dims of a are left for b and the ones after it
         after = maker.node(
             drafts, draft, "Sub", [maker.ints([-axis], f"{draft.name}/axis"), b_ndim]
         )

@@ -1,8 +1,8 @@
 """onnx bytes -> IR: the one place that knows protobuf.
 
-What comes out holds only ops of the catalogue, in their newest form (opset.py), with every attribute filled in; local
-functions are inlined, Constant nodes and initialisers are constants. Types beyond inputs and constants are not known
-yet: passes/infer.py finds them.
+What comes out holds only ops of the catalogue, in their newest form (opset.py), with every
+attribute filled in; local functions are inlined, Constant nodes and initialisers are constants.
+Types beyond inputs and constants are not known yet: passes/infer.py finds them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from q7x2_ep.ir.shape import symbol
 def read(model: Union[str, os.PathLike, bytes, Any]) -> Graph:
     """The graph of an ONNX model given as a path, as bytes, or as an onnx.ModelProto.
 
-    Raises: ModelNotFound, ModelError with the source and the reason, UnsupportedOp with all unsupported ops.
+    Raises: ModelNotFound, ModelError with the source and the reason, UnsupportedOp with all
+    unsupported ops.
     """
     if isinstance(model, (str, os.PathLike)):
         path = os.fspath(model)
@@ -73,7 +74,7 @@ class _Scope(NamedTuple):
 
 
 class _Reader:
-    """Reads one model. Problems of the whole model raise ModelError with `source`; unsupported ops are collected."""
+    """Reads one model. The first broken thing raises ModelError; unsupported ops are collected."""
 
     def __init__(self, model: Any, source: str, folder: Optional[str]):
         self.source = source
@@ -126,7 +127,7 @@ class _Reader:
             self.define_constant(scope, tensor.name, self.tensors.array(tensor))
 
     def read_inputs(self, graph: Any, scope: _Scope) -> list[str]:
-        """Adds the graph's inputs; returns the names of those that an initializer makes constant."""
+        """Adds the graph's inputs; returns the names of those that an initializer fixes."""
         overridable = []
         for item in graph.input:
             if item.name in scope.values:
@@ -204,7 +205,7 @@ class _Reader:
         self.graph.nodes.append(Node(draft.op, inputs, outputs, attrs, draft.name, (source,)))
 
     def inline(self, function: Any, call: Any, scope: _Scope, name: str) -> None:
-        """The nodes of a function in place of its call; inner names get the call's name in front."""
+        """The nodes of a function in place of its call, whose name goes before theirs."""
         key = (function.domain, function.name)
         if key in scope.functions:
             raise ModelError(f"[{function.name} {name}] the function calls itself")
@@ -338,14 +339,17 @@ def _constant(attrs: dict[str, Any], name: str) -> np.ndarray:
 
 
 def _standard_function(op_type: str, version: int, domain: str) -> Any:
-    """The body that the ONNX standard gives an op in terms of smaller ones, or None."""
+    """The body that the ONNX standard gives an op in terms of ops of the catalogue, or None."""
     import onnx
 
     try:
         schema = onnx.defs.get_schema(op_type, version, domain)
     except onnx.defs.SchemaError:
         return None
-    return schema.function_body if schema.has_function else None
+    if not schema.has_function:
+        return None
+    body = schema.function_body
+    return body if all(n.op_type == "Constant" or ops.find(n.op_type) for n in body.node) else None
 
 
 def _check_count(inputs: list, signature: str, where: str) -> None:

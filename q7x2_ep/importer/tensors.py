@@ -1,6 +1,7 @@
 """onnx.TensorProto -> numpy array, without copies where the bytes allow it.
 
-External data is mapped, not read: an array is a view of the file, and a page is loaded when a kernel packs it.
+External data is mapped, not read: an array is a view of the file, and a page is loaded when a
+kernel packs it.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from q7x2_ep.errors import ModelError, ModelNotFound
 
 
 class Tensors:
-    """Reads the tensors of one model. folder: where external data lies, None for a model given as bytes."""
+    """Reads the tensors of one model. folder: where its external data lies, None if it has no path."""
 
     def __init__(self, folder: Optional[str]):
         self.folder = folder

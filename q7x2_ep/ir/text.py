@@ -7,9 +7,10 @@
       %3 = Mul(%2, 0.125)
       return scores=%3
 
-Small constants are written in place: `0.125` is a float scalar, `2` an int64 scalar, `true` a bool, `[1, 2]` an int64
-vector, anything else is typed, `f16[1,2](1.0, 2.0)`. Shape operands that hold symbols read the same. A large constant
-is declared by type and content hash; parse() gives it contents derived from its name. `_` is an omitted input.
+Small constants are written in place: `0.125` is a float scalar, `2` an int64 scalar, `true` a bool,
+`[1, 2]` an int64 vector, anything else is typed, `f16[1,2](1.0, 2.0)`. Shape operands that hold
+symbols read the same. A large constant is declared by type and content hash; parse() gives it
+contents derived from its name. `_` is an omitted input.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ _PLAIN_NAME = re.compile(r"[\w./$-](?:[\w./$:-]*[\w./$-])?$")
 
 
 def to_text(graph: Graph, types: bool = False, sources: bool = False) -> str:
-    """The graph as text. types: annotate every node output. sources: end each node with the model's own names."""
+    """The graph as text. types: annotate every node output. sources: end each node with the model's
+    own names."""
     inputs = ", ".join(f"{_name(value)}: {type_text(value.type)}" for value in graph.inputs)
     lines = [f"graph({inputs})"]
     lines += [
@@ -166,7 +168,8 @@ _TOKEN = re.compile(
 
 
 def parse(text: str) -> Graph:
-    """The graph that a text describes. Attributes that the text leaves out stay out: infer_types fills in defaults.
+    """The graph that a text describes. Attributes that the text leaves out stay out: infer_types
+    fills in defaults.
 
     Raises: ValueError with the line that cannot be read.
     """
@@ -184,11 +187,20 @@ class _Parser:
             self.tokens = [
                 (m.lastgroup, m[m.lastgroup]) for m in matches if m.lastgroup != "comment"
             ]
+            self.tokens.append(("end", ""))
             self.at = 0
-            if self.tokens:
+            if len(self.tokens) > 1:
                 self.read_line()
-                if self.at < len(self.tokens):
-                    raise self.error(f"unexpected {self.tokens[self.at][1]!r}")
+                if self.kind != "end":
+                    raise self.error(f"unexpected {self.word!r}")
+
+    @property
+    def kind(self) -> str:
+        return self.tokens[self.at][0]
+
+    @property
+    def word(self) -> str:
+        return self.tokens[self.at][1]
 
     def error(self, reason: str) -> ValueError:
         return ValueError(f"{reason} in: {self.line.strip()}")
@@ -202,9 +214,9 @@ class _Parser:
             self.read_definition()
 
     def read_return(self) -> None:
-        while self.at < len(self.tokens):
+        while self.kind != "end":
             name = None
-            if self.at + 1 < len(self.tokens) and self.tokens[self.at + 1] == ("sign", "="):
+            if self.tokens[self.at + 1] == ("sign", "="):
                 name = self.next()[1]
                 self.expect("=")
             value = self.operand()
@@ -217,11 +229,10 @@ class _Parser:
         while self.accept(","):
             outputs.append(self.typed_name())
         self.expect("=")
-        word = self.tokens[self.at][1]
-        if word in _CODES:
+        if self.word in _CODES:
             self.stand_in(outputs[0])
             return
-        self.at += 1
+        _, word = self.next()
         inputs = [self.operand() for _ in self.items("(", ")")]
         attrs = {}
         if self.peek("{"):
@@ -235,8 +246,8 @@ class _Parser:
     def stand_in(self, value: Value) -> None:
         """A declared large constant: elements in [-2, 2) made from a hash of its name."""
         dtype, shape = self.type()
-        if self.at < len(self.tokens) and self.tokens[self.at][0] == "hash":
-            self.at += 1
+        if self.kind == "hash":
+            self.next()
         data = hashlib.shake_128(value.name.encode()).digest(shapes.product(shape))
         value.const = (dtypes.make_array(data, dtypes.INT8, shape) / 64).astype(
             dtypes.DTYPES[dtype].numpy
@@ -244,16 +255,13 @@ class _Parser:
         value.set_type(array_type(value.const))
 
     def next(self) -> tuple[str, str]:
-        if self.at == len(self.tokens):
+        if self.kind == "end":
             raise self.error("something is missing at the end")
         self.at += 1
         return self.tokens[self.at - 1]
 
     def peek(self, sign: str) -> bool:
-        return self.at < len(self.tokens) and self.tokens[self.at] in (
-            ("sign", sign),
-            ("word", sign),
-        )
+        return self.kind in ("sign", "word") and self.word == sign
 
     def accept(self, sign: str) -> bool:
         found = self.peek(sign)
@@ -289,9 +297,8 @@ class _Parser:
         return _CODES.get(word, 0), shape
 
     def operand(self) -> Optional[Value]:
-        kind, word = self.tokens[self.at] if self.at < len(self.tokens) else ("", "")
-        if kind in ("value", "quoted"):
-            self.at += 1
+        if self.kind in ("value", "quoted"):
+            _, word = self.next()
             if word not in self.known:
                 raise self.error(f"%{word} is not defined")
             return self.known[word]
@@ -301,8 +308,7 @@ class _Parser:
 
     def constant(self) -> Value:
         """A literal: an array, or a value with only elements where they hold symbols."""
-        kind, word = self.tokens[self.at]
-        if word in _CODES and self.tokens[self.at + 1 : self.at + 2] == [("sign", "[")]:
+        if self.word in _CODES and self.tokens[self.at + 1] == ("sign", "["):
             dtype, shape = self.type()
             elements = [self.scalar() for _ in self.items("(", ")")]
         else:
@@ -321,14 +327,14 @@ class _Parser:
     def attribute(self) -> Any:
         if self.peek("["):
             return tuple([self.attribute() for _ in self.items("[", "]")])
-        if self.tokens[self.at][1] in _CODES:
+        if self.word in _CODES:
             return self.constant().const
         return self.scalar()
 
     def scalar(self) -> Any:
         """A bool, string, float or dim."""
         negative = self.peek("-")
-        kind, word = self.tokens[min(self.at + negative, len(self.tokens) - 1)]
+        kind, word = self.tokens[self.at + negative]
         if kind in ("float", "string"):
             self.at += 1 + negative
             return (

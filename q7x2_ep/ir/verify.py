@@ -9,7 +9,7 @@ from q7x2_ep.ir.core import Graph, Node
 
 
 def verify(graph: Graph, after: str, find: Callable[[str], Any]) -> None:
-    """Links agree, operands come first, values have types, ops are in the catalogue that `find` looks into.
+    """Links agree, operands come first, values have types, `find` knows all ops.
 
     Raises: InternalError naming the pass that ran before, `after`.
     """

@@ -29,7 +29,9 @@ def op(name: str) -> Callable[[type], type]:
 
     def register(entry: type) -> type:
         if name in OPS:
-            raise ValueError(f"op {name} is entered twice: {OPS[name].__module__} and {entry.__module__}")
+            raise ValueError(
+                f"op {name} is entered twice: {OPS[name].__module__} and {entry.__module__}"
+            )
         OPS[name] = entry
         return entry
 

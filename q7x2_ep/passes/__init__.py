@@ -10,7 +10,7 @@ from q7x2_ep.ir.verify import verify
 from q7x2_ep.ops import find
 from q7x2_ep.passes import cse, dce, fold, noop
 
-# fold infers types, which all others need; noop leaves equal nodes for cse, and both leave dead ones for dce.
+# fold infers the types that all others need; noop makes nodes equal for cse; dce tidies up last.
 PASSES = (fold, noop, cse, dce)
 
 MAX_ROUNDS = (
@@ -21,7 +21,8 @@ MAX_ROUNDS = (
 def run_all(graph: Graph) -> dict[str, dict[str, int]]:
     """Run every pass to a fixed point; the statistics of each, by its name.
 
-    Raises: ModelError where the model's types do not fit together, InternalError naming a pass that broke the graph.
+    Raises: ModelError where the model's types do not fit together, InternalError naming a pass that
+    broke the graph.
     """
     totals: dict[str, dict[str, int]] = {}
     for _ in range(MAX_ROUNDS):

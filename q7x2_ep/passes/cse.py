@@ -1,4 +1,4 @@
-"""Common subexpression elimination: equal nodes on equal inputs become one, as do small constants of equal content."""
+"""Common subexpression elimination: equal nodes become one, as do small equal constants."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Dead code elimination, from the graph's outputs backwards. Initializers that nobody uses vanish with their users."""
+"""Dead code elimination, from the graph's outputs backwards.
+
+An initializer that loses its last user is gone with it: a graph has no list of constants.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ def run(graph: Graph) -> dict[str, int]:
 
 
 def _drop_optional(node: Node, wanted: set[int]) -> int:
-    """Forget trailing outputs that the op may leave out and nobody reads, such as LayerNormalization's mean."""
+    """Forget trailing optional outputs that nobody reads, such as LayerNormalization's mean."""
     names = find(node.op).signature.split("->")[1].split(",")
     before = len(node.outputs)
     while 1 < len(node.outputs) <= len(names) and id(node.outputs[-1]) not in wanted:

@@ -1,8 +1,9 @@
 """Constant folding, and the folding of shape arithmetic.
 
-Walks the nodes once, inferring types on the way, so that what folds early informs what comes later. A value whose
-elements are all known becomes a constant, or, where they hold symbols, a value with nothing but elements: the
-Shape/Gather/Concat chain behind it loses its last user. A node with constant inputs is evaluated by its reference.
+Walks the nodes once, inferring types on the way, so that what folds early informs what comes later.
+A value whose elements are all known becomes a constant, or, where they hold symbols, a value with
+nothing but elements: the Shape/Gather/Concat chain behind it loses its last user. A node with
+constant inputs is evaluated by its reference.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def run(graph: Graph) -> dict[str, int]:
 
 
 def known_elements(graph: Graph, value: Value) -> Value:
-    """A value without producer that has the elements of `value`: a constant where they are all numbers."""
+    """The elements of `value` without its producer: a constant where they are all numbers."""
     if not _is_numbers(value):
         return graph.new_value(value.type, value.name)
     shape = value.shape if value.shape is not None else (len(value.elements),)
@@ -82,7 +83,7 @@ def _evaluate(node: Node) -> Optional[list[Any]]:
 
 
 def _is_worth_it(node: Node) -> bool:
-    """Whether the result is small, or no larger than what it is made of: Expand of a scalar stays a node."""
+    """Whether the result is small, or no larger than what it is made of: Expand may not be."""
     size = 0
     for value in node.outputs:
         if value.shape is None or not all(isinstance(dim, int) for dim in value.shape):

@@ -1,11 +1,12 @@
-"""Type inference: dtype, shape and known elements of every value, by the `infer` of each op's entry.
+"""Type inference: dtype, shape and known elements of every value, by each op's `infer`.
 
-Incremental: a node is asked again only where one of its inputs, or the type of one, is not what it was last time.
+Incremental: a node is asked again only where one of its inputs, or the type of one, is not what it
+was last time.
 """
 
 from __future__ import annotations
 
-from q7x2_ep.errors import ModelError
+from q7x2_ep.errors import ModelError, Q7Error
 from q7x2_ep.ir.core import Graph, Node
 from q7x2_ep.ir.text import type_text
 from q7x2_ep.ops import find
@@ -23,7 +24,7 @@ infer_types = run
 
 
 def infer_node(node: Node) -> bool:
-    """Set the types of a node's outputs, and attributes that are not given to their defaults; False if up to date."""
+    """Set the types of a node's outputs, and missing attributes; False if nothing was to be done."""
     seen = tuple((value, value and value.type) for value in node.inputs)
     if node.inferred == seen:
         return False
@@ -32,6 +33,8 @@ def infer_node(node: Node) -> bool:
         node.attrs.setdefault(key, default)
     try:
         types = entry.infer(node)
+    except Q7Error:
+        raise
     except Exception as error:  # a malformed model can break any assumption of infer
         inputs = ", ".join("_" if value is None else type_text(value.type) for value in node.inputs)
         raise ModelError(

@@ -8,13 +8,13 @@ from __future__ import annotations
 from typing import Any, Callable, Optional, Union
 
 from q7x2_ep import dtypes
-from q7x2_ep.ir.core import Graph, Node, Type, Value
+from q7x2_ep.ir.core import Graph, Node, Value
 from q7x2_ep.passes.fold import known_elements
 from q7x2_ep.passes.infer import infer_node
 
 RESHAPES = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze"})
 
-# A rule gives the value that the node's output equals, or a better node for the same output, or None.
+# A rule gives the value that the node's output equals, a better node for that output, or None.
 Rule = Callable[[Graph, Node], Union[Value, Node, None]]
 
 
@@ -146,7 +146,8 @@ def _permutation(node: Node) -> Optional[tuple[int, ...]]:
 
 
 def _reshape(graph: Graph, node: Node) -> Union[Value, Node, None]:
-    """A reshape to the shape that x has, or had before other reshapes; several in a row become one Reshape."""
+    """A reshape to the shape that x has, or had before other reshapes; several in a row become one
+    Reshape."""
     x, shape = node.inputs[0], node.output.shape
     if shape is None or x.shape is None:
         return None
@@ -177,7 +178,8 @@ def _reshape_to_output(graph: Graph, node: Node, source: Value, merged: list[Nod
 
 
 def _flattened_softmax(node: Node, softmax: Node) -> Optional[Node]:
-    """Reshape(Softmax(Flatten(x))) is Softmax(x) where the last dim is the same: how importer/opset.py reads opset < 13."""
+    """Reshape(Softmax(Flatten(x))) is Softmax(x) where the last dim is the same: how
+    importer/opset.py reads opset < 13."""
     flatten = softmax.inputs[0].producer
     if flatten is None or flatten.op not in RESHAPES:
         return None
