@@ -18,8 +18,8 @@ LAYERS = (
     {"plan"},
     {"backend"},
     {"session"},
-    {"explain", "api", "compare", "models", "__init__"},
-    {"__main__", "cli"},
+    {"explain", "api", "compare", "feeds", "models", "progress", "__init__"},
+    {"__main__", "doctor"},
 )
 FILES = sorted(path.relative_to(PACKAGE) for path in PACKAGE.rglob("*.py"))
 

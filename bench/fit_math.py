@@ -1,0 +1,135 @@
+"""Fits the polynomials of csrc/kernels/math.h and prints them as C.
+
+Each is a minimax fit of a weighted error, |weight * (p - f)|, in float64: the largest error is found on a dense grid and
+equalised by reweighting (Lawson's algorithm). Coefficients are then rounded to float32 one at a time, from the constant
+term up, each followed by a refit of the rest. Errors with float32 arithmetic are measured by tests/kernels/test_math.py.
+
+Usage: python bench/fit_math.py        (needs numpy and mpmath)
+"""
+
+from __future__ import annotations
+
+from typing import Callable
+
+import mpmath
+import numpy as np
+
+GRID = 1200
+
+
+def fit(
+    f: Callable,
+    weight: Callable,
+    low: float,
+    high: float,
+    powers: list[int],
+    exact: dict[int, float],
+) -> np.ndarray:
+    """Float32 coefficients of sum(c_i x^powers[i]) closest to f on [low, high]; `exact` powers are given."""
+    x = (low + high) / 2 - (high - low) / 2 * np.cos(np.pi * (np.arange(GRID) + 0.5) / GRID)
+    y = np.array([float(f(mpmath.mpf(v))) for v in x])
+    w = np.array([float(weight(mpmath.mpf(v))) for v in x])
+    known = {p: float(np.float32(c)) for p, c in exact.items()}
+    for power in powers:
+        if power in known:
+            continue
+        rest = [p for p in powers if p not in known]
+        target = y - sum(c * x**p for p, c in known.items())
+        known[power] = float(np.float32(lawson(x, target, w, rest)[0]))
+    error = np.abs(w * (sum(c * x**p for p, c in known.items()) - y)).max()
+    print(f"    largest weighted error {error:.2e}, in units of 2^-24: {error * 2**24:.3f}")
+    return np.array([known[p] for p in powers])
+
+
+def lawson(x: np.ndarray, y: np.ndarray, w: np.ndarray, powers: list[int]) -> np.ndarray:
+    scale = np.abs(x).max()
+    basis = (x[:, None] / scale) ** np.array(powers)
+    importance = np.ones_like(x)
+    best, best_error = np.zeros(len(powers)), np.inf
+    for _ in range(200):
+        root = np.sqrt(importance) * w
+        c = np.linalg.lstsq(basis * root[:, None], y * root, rcond=None)[0]
+        error = np.abs(w * (basis @ c - y))
+        if error.max() < best_error:
+            best, best_error = c, error.max()
+        importance = importance * (error + 1e-300)
+        importance /= importance.max()
+        importance = np.maximum(importance, 1e-12)
+    return best / scale ** np.array(powers, dtype=float)
+
+
+def literal(value: float) -> str:
+    """The C literal of a float32."""
+    mantissa, exponent = float(value).hex().split("p")
+    return f"{mantissa.rstrip('0').rstrip('.')}p{exponent}f"
+
+
+def main() -> None:
+    mpmath.mp.dps = 30
+    ln2 = mpmath.log(2)
+    one = mpmath.mpf(1)
+    half = float(ln2) / 2 * 1.0001
+
+    def erf_rest(s):  # erf(x) / x - 1 at x = sqrt(s)
+        x = mpmath.sqrt(s)
+        return mpmath.erf(x) / x - 1
+
+    def log_erfc(x):
+        return mpmath.log(mpmath.erfc(x))
+
+    def tail(t):  # Phi(-t)
+        return mpmath.erfc(t / mpmath.sqrt(2)) / 2
+
+    def log_tail(t):  # ln(2 Phi(-t)) + t^2 / 2
+        return mpmath.log(2 * tail(t)) + t * t / 2
+
+    def tail_weight(t):  # full relative accuracy for gelu(t), and a 32nd of it for gelu(-t)
+        return tail(t) / (1 - tail(t)) + one / 32
+
+    def tanh_rest(s):  # (tanh(x) / x - 1) / x^2 at x = sqrt(s)
+        x = mpmath.sqrt(s)
+        return (mpmath.tanh(x) / x - 1) / s
+
+    def log_rest(x):  # (log(1 + x) - x + x^2 / 2) / x^3
+        return (mpmath.log1p(x) - x + x * x / 2) / x**3
+
+    def sin_rest(s):  # (sin(x) / x - 1) / x^2 at x = sqrt(s)
+        x = mpmath.sqrt(s)
+        return (mpmath.sin(x) / x - 1) / s
+
+    def cos_rest(s):  # (cos(x) - 1 + x^2 / 2) / x^4 at x = sqrt(s)
+        return (mpmath.cos(mpmath.sqrt(s)) - 1 + s / 2) / s**2
+
+    quarter = float(mpmath.pi / 4) ** 2 * 1.001
+    for name, f, weight, low, high, powers, exact in (
+        (
+            "exp",
+            mpmath.exp,
+            lambda x: mpmath.exp(-x),
+            -half,
+            half,
+            list(range(7)),
+            {0: 1.0, 1: 1.0},
+        ),
+        (
+            "erf, |x| <= 1, in x^2",
+            erf_rest,
+            lambda s: 1 / (1 + erf_rest(s)),
+            0.0,
+            1.0,
+            list(range(7)),
+            {},
+        ),
+        ("erf, |x| > 1, in |x|", log_erfc, mpmath.erfc, 1.0, 3.93, list(range(6)), {}),
+        ("gelu, in |x|", log_tail, tail_weight, 0.0, 5.0, list(range(1, 10)), {}),
+        ("tanh, in x^2", tanh_rest, lambda s: s, 0.0, 0.4, list(range(5)), {}),
+        ("log", log_rest, lambda x: x * x, 2**-0.5 - 1, 2**0.5 - 1, list(range(8)), {}),
+        ("sin, in x^2", sin_rest, lambda s: s, 0.0, quarter, list(range(3)), {}),
+        ("cos, in x^2", cos_rest, lambda s: s * s, 0.0, quarter, list(range(3)), {}),
+    ):
+        print(name)
+        print("    " + ", ".join(literal(v) for v in fit(f, weight, low, high, powers, exact)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,183 @@
+/* math.h: elementary functions on q7_f32, and the activations of a fused epilogue.
+ *
+ * Polynomials are minimax fits by bench/fit_math.py. The bound beside each function is the largest
+ * error found by tests/kernels/test_math.py against float64, in units of the last place of the
+ * float32 result (ulp), over all ISAs. NaN gives NaN everywhere. Read simd/simd.h first. */
+#ifndef Q7_MATH_H
+#define Q7_MATH_H
+#include <math.h>
+
+#include "../abi.h"
+#include "../simd/simd.h"
+
+/* e^r * 2^n = e^x with |r| <= ln(2) / 2: ln(2) in two parts, of which n times the first is exact. */
+Q7_INLINE q7_f32 q7_exp_reduced(q7_f32 x, q7_f32 *n) {
+    *n = q7_round_even(q7_mul(x, q7_set1(0x1.715476p+0f)));
+    q7_f32 r = q7_fnma(*n, q7_set1(0.693359375f), x);
+    r = q7_fnma(*n, q7_set1(-2.12194440e-4f), r);
+    q7_f32 p = q7_set1(0x1.6a5134p-10f);
+    p = q7_fma(p, r, q7_set1(0x1.12397cp-7f));
+    p = q7_fma(p, r, q7_set1(0x1.5558acp-5f));
+    p = q7_fma(p, r, q7_set1(0x1.555492p-3f));
+    p = q7_fma(p, r, q7_set1(0x1.fffffcp-2f));
+    p = q7_fma(p, r, q7_set1(1.0f));
+    return q7_fma(p, r, q7_set1(1.0f));
+}
+
+/* e^max(x, low), 1.1 ulp; inf from 88.73. low is -104 or above. */
+Q7_INLINE q7_f32 q7_exp_from(float low, q7_f32 x) {
+    q7_f32 n;
+    x = q7_vmax(q7_set1(low), q7_vmin(q7_set1(89.0f), x));
+    const q7_f32 p = q7_exp_reduced(x, &n);
+    return q7_ldexp(p, n);
+}
+
+/* e^x, 1.1 ulp; inf from 88.73, 0 below -104, denormals before that. */
+Q7_INLINE q7_f32 q7_exp(q7_f32 x) { return q7_exp_from(-104.0f, x); }
+
+/* 1 + e^x. Denormals, for which CPUs take a hundred cycles, are never formed. */
+Q7_INLINE q7_f32 q7_exp_plus_one(q7_f32 x) { return q7_add(q7_set1(1.0f), q7_exp_from(-87.0f, x)); }
+
+/* e^x for x <= 0 (or a little above), 1.1 ulp; 0 below 2^-125, without forming denormals. */
+Q7_INLINE q7_f32 q7_exp_nonpositive(q7_f32 x) {
+    q7_f32 n;
+    const q7_f32 p = q7_exp_reduced(x, &n);
+    const q7_f32 y = q7_mul(p, q7_exp2i(q7_vmax(q7_set1(-125.0f), n)));
+    return q7_select(q7_lt(x, q7_set1(-0x1.5a92d6p+6f)), q7_set1(0.0f), y);
+}
+
+/* ln x, 1 ulp, denormals included; -inf at 0, NaN below. */
+Q7_INLINE q7_f32 q7_log(q7_f32 x) {
+    const q7_mask denormal = q7_lt(x, q7_set1(0x1p-126f));
+    q7_f32 e, m = q7_frexp(q7_select(denormal, q7_mul(x, q7_set1(0x1p+24f)), x), &e);
+    e = q7_sub(e, q7_select(denormal, q7_set1(24.0f), q7_set1(0.0f)));
+    const q7_mask high = q7_lt(q7_set1(0x1.6a09e6p+0f), m); /* keep m - 1 in [sqrt(1/2), sqrt(2)] - 1 */
+    m = q7_sub(q7_select(high, q7_mul(m, q7_set1(0.5f)), m), q7_set1(1.0f));
+    e = q7_add(e, q7_select(high, q7_set1(1.0f), q7_set1(0.0f)));
+    q7_f32 p = q7_set1(-0x1.4205b8p-4f);
+    p = q7_fma(p, m, q7_set1(0x1.07d89cp-3f));
+    p = q7_fma(p, m, q7_set1(-0x1.0cdf1p-3f));
+    p = q7_fma(p, m, q7_set1(0x1.226cd8p-3f));
+    p = q7_fma(p, m, q7_set1(-0x1.54789p-3f));
+    p = q7_fma(p, m, q7_set1(0x1.99a5acp-3f));
+    p = q7_fma(p, m, q7_set1(-0x1.00022p-2f));
+    p = q7_fma(p, m, q7_set1(0x1.55554ap-2f));
+    const q7_f32 square = q7_mul(m, m);
+    p = q7_mul(q7_mul(p, m), square);
+    p = q7_fma(e, q7_set1(-2.12194440e-4f), p);
+    p = q7_fma(square, q7_set1(-0.5f), p);
+    q7_f32 y = q7_fma(e, q7_set1(0.693359375f), q7_add(m, p));
+    y = q7_select(q7_lt(x, q7_set1(INFINITY)), y, x); /* inf and NaN */
+    y = q7_select(q7_eq(x, q7_set1(0.0f)), q7_set1(-INFINITY), y);
+    return q7_select(q7_lt(x, q7_set1(0.0f)), q7_set1(NAN), y);
+}
+
+/* erf(x), 1.3 ulp: x + x p(x^2) up to 1, then 1 - exp(q(|x|)). */
+Q7_INLINE q7_f32 q7_erf(q7_f32 x) {
+    const q7_f32 t = q7_abs(x), s = q7_mul(x, x);
+    q7_f32 p = q7_set1(0x1.4771fcp-14f);
+    p = q7_fma(p, s, q7_set1(-0x1.a3515ep-11f));
+    p = q7_fma(p, s, q7_set1(0x1.53f224p-8f));
+    p = q7_fma(p, s, q7_set1(-0x1.b7f71ap-6f));
+    p = q7_fma(p, s, q7_set1(0x1.ce2ce6p-4f));
+    p = q7_fma(p, s, q7_set1(-0x1.81273ep-2f));
+    p = q7_fma(p, s, q7_set1(0x1.06eba8p-3f));
+    q7_f32 q = q7_set1(-0x1.2d942p-10f);
+    q = q7_fma(q, t, q7_set1(0x1.e4401cp-7f));
+    q = q7_fma(q, t, q7_set1(-0x1.6b0bbp-4f));
+    q = q7_fma(q, t, q7_set1(-0x1.4f192ep-1f));
+    q = q7_fma(q, t, q7_set1(-0x1.1e1072p+0f));
+    q = q7_fma(q, t, q7_set1(-0x1.5e2ffcp-9f));
+    const q7_f32 large = q7_sub(q7_set1(1.0f), q7_exp_nonpositive(q));
+    return q7_select(q7_lt(q7_set1(1.0f), t), q7_copysign(large, x), q7_fma(p, x, x));
+}
+
+/* tanh(x), 1.6 ulp: x + x^3 p(x^2) up to sqrt(0.4), then 1 - 2 / (e^2|x| + 1). */
+Q7_INLINE q7_f32 q7_tanh(q7_f32 x) {
+    const q7_f32 t = q7_abs(x), s = q7_mul(x, x), one = q7_set1(1.0f);
+    q7_f32 p = q7_set1(-0x1.72a806p-8f);
+    p = q7_fma(p, s, q7_set1(0x1.5177cep-6f));
+    p = q7_fma(p, s, q7_set1(-0x1.b8236p-5f));
+    p = q7_fma(p, s, q7_set1(0x1.110678p-3f));
+    p = q7_fma(p, s, q7_set1(-0x1.55553p-2f));
+    const q7_f32 small = q7_fma(q7_mul(p, s), x, x);
+    const q7_f32 large = q7_sub(one, q7_div(q7_set1(2.0f), q7_exp_plus_one(q7_add(t, t))));
+    return q7_copysign(q7_select(q7_lt(s, q7_set1(0.4f)), small, large), x);
+}
+
+/* 1 / (1 + e^-x), 2.1 ulp; 0 below -88.73. */
+Q7_INLINE q7_f32 q7_sigmoid(q7_f32 x) { return q7_div(q7_set1(1.0f), q7_exp_plus_one(q7_neg(x))); }
+
+/* x sigmoid(x), 2.6 ulp. */
+Q7_INLINE q7_f32 q7_silu(q7_f32 x) { return q7_div(x, q7_exp_plus_one(q7_neg(x))); }
+
+/* x Phi(x) = x (1 + erf(x / sqrt(2))) / 2, as max(x, 0) - t Phi(-t) with t = |x| and
+ * 2 Phi(-t) = exp(p(t) - t^2 / 2): one exp, no cancellation. 1.6 ulp for x > 0; for x < 0 within
+ * 1e-7 |x| Phi(x) * 30 down to -5, then within 4 %; -0 at -inf. */
+Q7_INLINE q7_f32 q7_gelu(q7_f32 x) {
+    const q7_f32 t = q7_vmin(q7_set1(5.0f), q7_abs(x));
+    q7_f32 p = q7_set1(0x1.1d9d7ep-23f);
+    p = q7_fma(p, t, q7_set1(-0x1.a3e002p-19f));
+    p = q7_fma(p, t, q7_set1(0x1.ef574cp-16f));
+    p = q7_fma(p, t, q7_set1(-0x1.fd8ae4p-14f));
+    p = q7_fma(p, t, q7_set1(-0x1.16e46ap-13f));
+    p = q7_fma(p, t, q7_set1(0x1.44d74p-8f));
+    p = q7_fma(p, t, q7_set1(-0x1.2a6fdcp-5f));
+    p = q7_fma(p, t, q7_set1(0x1.74264ap-3f));
+    p = q7_fma(p, t, q7_set1(-0x1.988492p-1f));
+    p = q7_fma(p, t, q7_mul(q7_mul(x, x), q7_set1(-0.5f)));
+    return q7_fnma(q7_mul(t, q7_set1(0.5f)), q7_exp_nonpositive(p), q7_vmax(q7_set1(0.0f), x));
+}
+
+/* x (1 + tanh(u)) / 2 = x / (1 + e^-2u) with u = sqrt(2 / pi) (x + 0.044715 x^3). */
+Q7_INLINE q7_f32 q7_gelu_tanh(q7_f32 x) {
+    const q7_f32 s = q7_fma(q7_mul(x, x), q7_set1(-0x1.2444f2p-4f), q7_set1(-0x1.988454p+0f));
+    return q7_div(x, q7_exp_plus_one(q7_mul(x, s)));
+}
+
+/* sin(x + quarters * pi / 2), 1.2 ulp of max(|result|, 2^-10) up to |x| = 8192, libm's beyond. */
+Q7_INLINE q7_f32 q7_sin_shifted(q7_f32 x, float quarters) {
+    const q7_f32 n = q7_round_even(q7_mul(x, q7_set1(0x1.45f306p-1f)));
+    q7_f32 r = q7_fnma(n, q7_set1(1.5703125f), x); /* pi / 2 in three parts; n times a part is exact */
+    r = q7_fnma(n, q7_set1(4.837512969970703125e-4f), r);
+    r = q7_fnma(n, q7_set1(7.54978995489188216e-8f), r);
+    const q7_f32 s = q7_mul(r, r);
+    q7_f32 sine = q7_set1(-0x1.9955aep-13f);
+    sine = q7_fma(sine, s, q7_set1(0x1.11077cp-7f));
+    sine = q7_fma(sine, s, q7_set1(-0x1.555546p-3f));
+    sine = q7_fma(q7_mul(sine, s), r, r);
+    q7_f32 cosine = q7_set1(0x1.99e0ecp-16f);
+    cosine = q7_fma(cosine, s, q7_set1(-0x1.6c0c1ap-10f));
+    cosine = q7_fma(cosine, s, q7_set1(0x1.55554ap-5f));
+    cosine = q7_fma(q7_mul(cosine, s), s, q7_fma(s, q7_set1(-0.5f), q7_set1(1.0f)));
+    const q7_f32 half = q7_mul(q7_add(n, q7_set1(quarters)), q7_set1(0.5f)), turns = q7_floor(half);
+    const q7_f32 quarter = q7_mul(turns, q7_set1(0.5f));
+    const q7_f32 y = q7_select(q7_eq(half, turns), sine, cosine);
+    return q7_select(q7_eq(quarter, q7_floor(quarter)), y, q7_neg(y));
+}
+
+Q7_INLINE q7_f32 q7_sin_or_cos(q7_f32 x, bool cosine) {
+    const q7_f32 y = q7_sin_shifted(x, cosine ? 1.0f : 0.0f);
+    const q7_mask small = q7_le(q7_abs(x), q7_set1(8192.0f));
+    if (!q7_any(q7_mask_not(small))) return y;
+    float lanes[Q7_W];
+    q7_store(lanes, x);
+    for (int i = 0; i < Q7_W; i++) lanes[i] = cosine ? cosf(lanes[i]) : sinf(lanes[i]);
+    return q7_select(small, y, q7_load(lanes));
+}
+Q7_INLINE q7_f32 q7_sin(q7_f32 x) { return q7_sin_or_cos(x, false); }
+Q7_INLINE q7_f32 q7_cos(q7_f32 x) { return q7_sin_or_cos(x, true); }
+
+/* A member of the closed set ACT, Q7_act_*. */
+Q7_INLINE q7_f32 q7_act(int64_t act, q7_f32 x) {
+    switch (act) {
+    case Q7_act_relu: return q7_vmax(q7_set1(0.0f), x);
+    case Q7_act_gelu: return q7_gelu(x);
+    case Q7_act_gelu_tanh: return q7_gelu_tanh(x);
+    case Q7_act_silu: return q7_silu(x);
+    case Q7_act_tanh: return q7_tanh(x);
+    case Q7_act_sigmoid: return q7_sigmoid(x);
+    default: return x;
+    }
+}
+#endif

@@ -1,0 +1,71 @@
+/* avx512.h: the verbs of simd.h for x86-64 with AVX-512 F, DQ, BW and VL. */
+#include <immintrin.h>
+#define Q7_W 16
+
+typedef __m512 q7_f32;
+typedef __mmask16 q7_mask;
+
+/* lanes [0, n) */
+Q7_INLINE __mmask16 q7_lanes(int64_t n) { return (__mmask16)((UINT32_C(1) << n) - 1); }
+Q7_INLINE q7_f32 q7_set1(float x) { return _mm512_set1_ps(x); }
+Q7_INLINE q7_f32 q7_load(const float *p) { return _mm512_loadu_ps(p); }
+Q7_INLINE void q7_store(float *p, q7_f32 v) { _mm512_storeu_ps(p, v); }
+Q7_INLINE q7_f32 q7_load_tail(const float *p, int64_t n) { return _mm512_maskz_loadu_ps(q7_lanes(n), p); }
+Q7_INLINE void q7_store_tail(float *p, q7_f32 v, int64_t n) { _mm512_mask_storeu_ps(p, q7_lanes(n), v); }
+
+Q7_INLINE q7_f32 q7_add(q7_f32 a, q7_f32 b) { return _mm512_add_ps(a, b); }
+Q7_INLINE q7_f32 q7_sub(q7_f32 a, q7_f32 b) { return _mm512_sub_ps(a, b); }
+Q7_INLINE q7_f32 q7_mul(q7_f32 a, q7_f32 b) { return _mm512_mul_ps(a, b); }
+Q7_INLINE q7_f32 q7_div(q7_f32 a, q7_f32 b) { return _mm512_div_ps(a, b); }
+Q7_INLINE q7_f32 q7_fma(q7_f32 a, q7_f32 b, q7_f32 c) { return _mm512_fmadd_ps(a, b, c); }
+Q7_INLINE q7_f32 q7_fnma(q7_f32 a, q7_f32 b, q7_f32 c) { return _mm512_fnmadd_ps(a, b, c); }
+
+Q7_INLINE q7_mask q7_lt(q7_f32 a, q7_f32 b) { return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ); }
+Q7_INLINE q7_mask q7_le(q7_f32 a, q7_f32 b) { return _mm512_cmp_ps_mask(a, b, _CMP_LE_OQ); }
+Q7_INLINE q7_mask q7_eq(q7_f32 a, q7_f32 b) { return _mm512_cmp_ps_mask(a, b, _CMP_EQ_OQ); }
+Q7_INLINE q7_mask q7_unordered(q7_f32 a) { return _mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q); }
+Q7_INLINE q7_mask q7_mask_and(q7_mask a, q7_mask b) { return (q7_mask)(a & b); }
+Q7_INLINE q7_mask q7_mask_or(q7_mask a, q7_mask b) { return (q7_mask)(a | b); }
+Q7_INLINE q7_mask q7_mask_not(q7_mask a) { return (q7_mask)~a; }
+Q7_INLINE q7_f32 q7_select(q7_mask m, q7_f32 a, q7_f32 b) { return _mm512_mask_blend_ps(m, b, a); }
+Q7_INLINE bool q7_any(q7_mask m) { return m != 0; }
+Q7_INLINE q7_mask q7_load_bool(const uint8_t *p) {
+    const __m128i x = _mm_loadu_si128((const __m128i *)(const void *)p);
+    return _mm_test_epi8_mask(x, x);
+}
+Q7_INLINE q7_mask q7_load_bool_tail(const uint8_t *p, int64_t n) {
+    const __m128i x = _mm_maskz_loadu_epi8(q7_lanes(n), p);
+    return _mm_test_epi8_mask(x, x);
+}
+
+Q7_INLINE q7_f32 q7_vmax(q7_f32 a, q7_f32 b) { return _mm512_max_ps(a, b); }
+Q7_INLINE q7_f32 q7_vmin(q7_f32 a, q7_f32 b) { return _mm512_min_ps(a, b); }
+Q7_INLINE q7_f32 q7_neg(q7_f32 a) { return _mm512_xor_ps(a, _mm512_set1_ps(-0.0f)); }
+Q7_INLINE q7_f32 q7_abs(q7_f32 a) { return _mm512_andnot_ps(_mm512_set1_ps(-0.0f), a); }
+Q7_INLINE q7_f32 q7_copysign(q7_f32 magnitude, q7_f32 sign) {
+    const __m512 bit = _mm512_set1_ps(-0.0f);
+    return _mm512_or_ps(_mm512_andnot_ps(bit, magnitude), _mm512_and_ps(bit, sign));
+}
+Q7_INLINE q7_f32 q7_sqrt(q7_f32 a) { return _mm512_sqrt_ps(a); }
+Q7_INLINE q7_f32 q7_round_even(q7_f32 a) {
+    return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
+Q7_INLINE q7_f32 q7_floor(q7_f32 a) { return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC); }
+Q7_INLINE float q7_hsum(q7_f32 a) {
+    const __m256 y = _mm256_add_ps(_mm512_castps512_ps256(a), _mm512_extractf32x8_ps(a, 1));
+    __m128 x = _mm_add_ps(_mm256_castps256_ps128(y), _mm256_extractf128_ps(y, 1));
+    x = _mm_add_ps(x, _mm_movehl_ps(x, x));
+    return _mm_cvtss_f32(_mm_add_ss(x, _mm_movehdup_ps(x)));
+}
+Q7_INLINE float q7_hmax(q7_f32 a) {
+    const __m256 y = _mm256_max_ps(_mm512_castps512_ps256(a), _mm512_extractf32x8_ps(a, 1));
+    __m128 x = _mm_max_ps(_mm256_castps256_ps128(y), _mm256_extractf128_ps(y, 1));
+    x = _mm_max_ps(x, _mm_movehl_ps(x, x));
+    return _mm_cvtss_f32(_mm_max_ss(x, _mm_movehdup_ps(x)));
+}
+Q7_INLINE q7_f32 q7_exp2i(q7_f32 n) { return _mm512_scalef_ps(_mm512_set1_ps(1.0f), n); }
+Q7_INLINE q7_f32 q7_ldexp(q7_f32 a, q7_f32 n) { return _mm512_scalef_ps(a, n); }
+Q7_INLINE q7_f32 q7_frexp(q7_f32 a, q7_f32 *e) {
+    *e = _mm512_getexp_ps(a);
+    return _mm512_getmant_ps(a, _MM_MANT_NORM_1_2, _MM_MANT_SIGN_src);
+}

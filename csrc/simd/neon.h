@@ -1,0 +1,69 @@
+/* neon.h: the verbs of simd.h for aarch64. */
+#include <arm_neon.h>
+#define Q7_W 4
+
+typedef float32x4_t q7_f32;
+typedef uint32x4_t q7_mask; /* all bits of a lane equal */
+
+Q7_INLINE q7_f32 q7_set1(float x) { return vdupq_n_f32(x); }
+Q7_INLINE q7_f32 q7_load(const float *p) { return vld1q_f32(p); }
+Q7_INLINE void q7_store(float *p, q7_f32 v) { vst1q_f32(p, v); }
+Q7_INLINE q7_f32 q7_load_tail(const float *p, int64_t n) {
+    float lanes[Q7_W] = {0};
+    for (int64_t i = 0; i < n; i++) lanes[i] = p[i];
+    return vld1q_f32(lanes);
+}
+Q7_INLINE void q7_store_tail(float *p, q7_f32 v, int64_t n) {
+    float lanes[Q7_W];
+    vst1q_f32(lanes, v);
+    for (int64_t i = 0; i < n; i++) p[i] = lanes[i];
+}
+
+Q7_INLINE q7_f32 q7_add(q7_f32 a, q7_f32 b) { return vaddq_f32(a, b); }
+Q7_INLINE q7_f32 q7_sub(q7_f32 a, q7_f32 b) { return vsubq_f32(a, b); }
+Q7_INLINE q7_f32 q7_mul(q7_f32 a, q7_f32 b) { return vmulq_f32(a, b); }
+Q7_INLINE q7_f32 q7_div(q7_f32 a, q7_f32 b) { return vdivq_f32(a, b); }
+Q7_INLINE q7_f32 q7_fma(q7_f32 a, q7_f32 b, q7_f32 c) { return vfmaq_f32(c, a, b); }
+Q7_INLINE q7_f32 q7_fnma(q7_f32 a, q7_f32 b, q7_f32 c) { return vfmsq_f32(c, a, b); }
+
+Q7_INLINE q7_mask q7_lt(q7_f32 a, q7_f32 b) { return vcltq_f32(a, b); }
+Q7_INLINE q7_mask q7_le(q7_f32 a, q7_f32 b) { return vcleq_f32(a, b); }
+Q7_INLINE q7_mask q7_eq(q7_f32 a, q7_f32 b) { return vceqq_f32(a, b); }
+Q7_INLINE q7_mask q7_unordered(q7_f32 a) { return vmvnq_u32(vceqq_f32(a, a)); }
+Q7_INLINE q7_mask q7_mask_and(q7_mask a, q7_mask b) { return vandq_u32(a, b); }
+Q7_INLINE q7_mask q7_mask_or(q7_mask a, q7_mask b) { return vorrq_u32(a, b); }
+Q7_INLINE q7_mask q7_mask_not(q7_mask a) { return vmvnq_u32(a); }
+Q7_INLINE q7_f32 q7_select(q7_mask m, q7_f32 a, q7_f32 b) { return vbslq_f32(m, a, b); }
+Q7_INLINE bool q7_any(q7_mask m) { return vmaxvq_u32(m) != 0; }
+Q7_INLINE q7_mask q7_load_bool_tail(const uint8_t *p, int64_t n) {
+    uint32_t lanes[Q7_W] = {0};
+    for (int64_t i = 0; i < n; i++) lanes[i] = p[i];
+    const uint32x4_t x = vld1q_u32(lanes);
+    return vtstq_u32(x, x);
+}
+Q7_INLINE q7_mask q7_load_bool(const uint8_t *p) { return q7_load_bool_tail(p, Q7_W); }
+
+Q7_INLINE q7_f32 q7_vmax(q7_f32 a, q7_f32 b) { return vmaxq_f32(a, b); }
+Q7_INLINE q7_f32 q7_vmin(q7_f32 a, q7_f32 b) { return vminq_f32(a, b); }
+Q7_INLINE q7_f32 q7_neg(q7_f32 a) { return vnegq_f32(a); }
+Q7_INLINE q7_f32 q7_abs(q7_f32 a) { return vabsq_f32(a); }
+Q7_INLINE q7_f32 q7_copysign(q7_f32 magnitude, q7_f32 sign) {
+    return vbslq_f32(vdupq_n_u32(UINT32_C(1) << 31), sign, magnitude);
+}
+Q7_INLINE q7_f32 q7_sqrt(q7_f32 a) { return vsqrtq_f32(a); }
+Q7_INLINE q7_f32 q7_round_even(q7_f32 a) { return vrndnq_f32(a); }
+Q7_INLINE q7_f32 q7_floor(q7_f32 a) { return vrndmq_f32(a); }
+Q7_INLINE float q7_hsum(q7_f32 a) { return vaddvq_f32(a); }
+Q7_INLINE float q7_hmax(q7_f32 a) { return vmaxvq_f32(a); }
+Q7_INLINE q7_f32 q7_exp2i(q7_f32 n) {
+    return vreinterpretq_f32_s32(vshlq_n_s32(vaddq_s32(vcvtq_s32_f32(n), vdupq_n_s32(127)), 23));
+}
+Q7_INLINE q7_f32 q7_ldexp(q7_f32 a, q7_f32 n) {
+    const q7_f32 half = vrndmq_f32(vmulq_n_f32(n, 0.5f));
+    return vmulq_f32(vmulq_f32(a, q7_exp2i(half)), q7_exp2i(vsubq_f32(n, half)));
+}
+Q7_INLINE q7_f32 q7_frexp(q7_f32 a, q7_f32 *e) {
+    const int32x4_t bits = vreinterpretq_s32_f32(a);
+    *e = vcvtq_f32_s32(vsubq_s32(vshrq_n_s32(bits, 23), vdupq_n_s32(127)));
+    return vreinterpretq_f32_s32(vorrq_s32(vandq_s32(bits, vdupq_n_s32(0x007fffff)), vdupq_n_s32(0x3f800000)));
+}

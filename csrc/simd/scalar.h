@@ -1,0 +1,80 @@
+/* scalar.h: the verbs of simd.h for any 64-bit CPU, in the vector extensions of GCC and Clang.
+ *
+ * Four lanes: the compiler maps them to SSE2 or NEON where there is one, else to scalar code. */
+#define Q7_W 4
+
+typedef float q7_f32 __attribute__((vector_size(16)));
+typedef int32_t q7_mask __attribute__((vector_size(16))); /* 0 or -1 per lane */
+
+Q7_INLINE q7_f32 q7_set1(float x) { return (q7_f32){x, x, x, x}; }
+Q7_INLINE q7_f32 q7_load(const float *p) {
+    q7_f32 v;
+    memcpy(&v, p, sizeof v);
+    return v;
+}
+Q7_INLINE void q7_store(float *p, q7_f32 v) { memcpy(p, &v, sizeof v); }
+Q7_INLINE q7_f32 q7_load_tail(const float *p, int64_t n) {
+    q7_f32 v = {0};
+    for (int64_t i = 0; i < n; i++) v[i] = p[i];
+    return v;
+}
+Q7_INLINE void q7_store_tail(float *p, q7_f32 v, int64_t n) {
+    for (int64_t i = 0; i < n; i++) p[i] = v[i];
+}
+
+Q7_INLINE q7_f32 q7_add(q7_f32 a, q7_f32 b) { return a + b; }
+Q7_INLINE q7_f32 q7_sub(q7_f32 a, q7_f32 b) { return a - b; }
+Q7_INLINE q7_f32 q7_mul(q7_f32 a, q7_f32 b) { return a * b; }
+Q7_INLINE q7_f32 q7_div(q7_f32 a, q7_f32 b) { return a / b; }
+Q7_INLINE q7_f32 q7_fma(q7_f32 a, q7_f32 b, q7_f32 c) { return a * b + c; }
+Q7_INLINE q7_f32 q7_fnma(q7_f32 a, q7_f32 b, q7_f32 c) { return c - a * b; }
+
+Q7_INLINE q7_mask q7_lt(q7_f32 a, q7_f32 b) { return (q7_mask)(a < b); }
+Q7_INLINE q7_mask q7_le(q7_f32 a, q7_f32 b) { return (q7_mask)(a <= b); }
+Q7_INLINE q7_mask q7_eq(q7_f32 a, q7_f32 b) { return (q7_mask)(a == b); }
+Q7_INLINE q7_mask q7_unordered(q7_f32 a) { return (q7_mask)(a != a); }
+Q7_INLINE q7_mask q7_mask_and(q7_mask a, q7_mask b) { return a & b; }
+Q7_INLINE q7_mask q7_mask_or(q7_mask a, q7_mask b) { return a | b; }
+Q7_INLINE q7_mask q7_mask_not(q7_mask a) { return ~a; }
+Q7_INLINE q7_f32 q7_select(q7_mask m, q7_f32 a, q7_f32 b) { return (q7_f32)((m & (q7_mask)a) | (~m & (q7_mask)b)); }
+Q7_INLINE bool q7_any(q7_mask m) { return (m[0] | m[1] | m[2] | m[3]) != 0; }
+Q7_INLINE q7_mask q7_load_bool_tail(const uint8_t *p, int64_t n) {
+    q7_mask m = {0};
+    for (int64_t i = 0; i < n; i++) m[i] = -(p[i] != 0);
+    return m;
+}
+Q7_INLINE q7_mask q7_load_bool(const uint8_t *p) { return q7_load_bool_tail(p, Q7_W); }
+
+Q7_INLINE q7_f32 q7_vmax(q7_f32 a, q7_f32 b) { return q7_select(a > b, a, b); }
+Q7_INLINE q7_f32 q7_vmin(q7_f32 a, q7_f32 b) { return q7_select(a < b, a, b); }
+Q7_INLINE q7_f32 q7_neg(q7_f32 a) { return -a; }
+Q7_INLINE q7_f32 q7_abs(q7_f32 a) { return (q7_f32)((q7_mask)a & 0x7fffffff); }
+Q7_INLINE q7_f32 q7_copysign(q7_f32 magnitude, q7_f32 sign) {
+    return (q7_f32)(((q7_mask)magnitude & 0x7fffffff) | ((q7_mask)sign & INT32_MIN));
+}
+Q7_INLINE q7_f32 q7_sqrt(q7_f32 a) {
+    return (q7_f32){__builtin_sqrtf(a[0]), __builtin_sqrtf(a[1]), __builtin_sqrtf(a[2]), __builtin_sqrtf(a[3])};
+}
+/* Adding 2^23 leaves no room for a fraction; from there on every float is integral. */
+Q7_INLINE q7_f32 q7_round_even(q7_f32 a) {
+    const q7_f32 big = q7_copysign(q7_set1(0x1p23f), a);
+    return q7_select(q7_abs(a) < q7_set1(0x1p23f), q7_copysign((a + big) - big, a), a);
+}
+Q7_INLINE q7_f32 q7_floor(q7_f32 a) {
+    const q7_f32 r = q7_round_even(a);
+    return r - (q7_f32)((r > a) & (q7_mask)q7_set1(1.0f));
+}
+Q7_INLINE float q7_hsum(q7_f32 a) { return (a[0] + a[2]) + (a[1] + a[3]); }
+Q7_INLINE float q7_hmax(q7_f32 a) {
+    const float x = a[0] > a[2] ? a[0] : a[2], y = a[1] > a[3] ? a[1] : a[3];
+    return x > y ? x : y;
+}
+Q7_INLINE q7_f32 q7_exp2i(q7_f32 n) { return (q7_f32)((__builtin_convertvector(n, q7_mask) + 127) << 23); }
+Q7_INLINE q7_f32 q7_ldexp(q7_f32 a, q7_f32 n) {
+    const q7_f32 half = q7_floor(n * 0.5f);
+    return a * q7_exp2i(half) * q7_exp2i(n - half);
+}
+Q7_INLINE q7_f32 q7_frexp(q7_f32 a, q7_f32 *e) {
+    *e = __builtin_convertvector(((q7_mask)a >> 23) - 127, q7_f32);
+    return (q7_f32)(((q7_mask)a & 0x007fffff) | 0x3f800000);
+}

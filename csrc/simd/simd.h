@@ -1,0 +1,47 @@
+/* simd.h: the vector verbs that kernels are written in; one header per ISA implements them.
+ *
+ * A kernel source is compiled once per ISA with -DQ7_ISA=<isa> -DQ7_ISA_<isa>=1. q7_f32 holds Q7_W
+ * floats. The verbs, with v, a, b, c vectors and p a pointer of any alignment:
+ *
+ *   q7_set1(x)  q7_load(p)  q7_store(p, v)
+ *   q7_load_tail(p, n)  q7_store_tail(p, v, n)    touch n <= Q7_W floats only; loads fill with zeros
+ *   q7_add q7_sub q7_mul q7_div  q7_fma(a, b, c) = a * b + c (one rounding, but two on scalar)
+ *   q7_fnma(a, b, c) = c - a * b
+ *   q7_vmax(a, b) = a > b ? a : b, q7_vmin likewise: a NaN in b always gives NaN, one in a need not
+ *   q7_sqrt q7_neg q7_abs q7_copysign(magnitude, sign)  q7_floor  q7_round_even
+ *   q7_hsum q7_hmax                               over the lanes, in a fixed tree order per ISA
+ *   q7_exp2i(n) = 2^n                             n integral in [-126, 127]
+ *   q7_ldexp(v, n) = v * 2^n                      n integral in [-252, 254], gradual underflow
+ *   q7_frexp(v, &e)                               v = m * 2^e, m in [1, 2); v positive and normal
+ *   q7_lt q7_le q7_eq (a, b), q7_unordered(a)     masks; unordered: a is NaN
+ *   q7_select(m, a, b) = m ? a : b  q7_any(m)  q7_mask_and q7_mask_or (m, m)  q7_mask_not(m)
+ *   q7_load_bool(p)  q7_load_bool_tail(p, n)      bytes that are 0 or not, as a mask
+ */
+#ifndef Q7_SIMD_H
+#define Q7_SIMD_H
+#include <stdbool.h>
+#include <stdint.h>
+#include <string.h>
+
+#define Q7_CAT_(a, b) a##b
+#define Q7_CAT(a, b) Q7_CAT_(a, b)
+/* The symbol of a kernel for the ISA being compiled: Q7_KERNEL(gemm_f32) is q7_gemm_f32_avx2. */
+#define Q7_KERNEL(family_dtypes) Q7_CAT(q7_##family_dtypes##_, Q7_ISA)
+#define Q7_INLINE static inline __attribute__((always_inline))
+
+#if defined(Q7_ISA_avx512)
+#include "avx512.h"
+#elif defined(Q7_ISA_avx2)
+#include "avx2.h"
+#elif defined(Q7_ISA_neon)
+#include "neon.h"
+#elif defined(Q7_ISA_scalar)
+#include "scalar.h"
+#else
+#error "compile kernels with -DQ7_ISA=<isa> -DQ7_ISA_<isa>=1"
+#endif
+
+/* Hints only: any address is allowed. */
+Q7_INLINE void q7_prefetch(const void *p) { __builtin_prefetch(p, 0, 3); }
+Q7_INLINE void q7_prefetch_write(const void *p) { __builtin_prefetch(p, 1, 3); }
+#endif
