@@ -10,8 +10,9 @@ import argparse
 import csv
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Optional, Sequence
+from typing import Any, Optional
 
 import q7x2_ep
 from q7x2_ep.errors import FeedError, ModelNotFound, Q7Error

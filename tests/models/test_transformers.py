@@ -1,4 +1,4 @@
-"""Whole transformers, as every exporter writes them, head to head with float64 and with onnxruntime.
+"""Whole transformers as exporters write them, head to head with float64 and with onnxruntime.
 
 The models are tiny (make.py): their graphs are those of the full-size ones.
 """
