@@ -6,9 +6,9 @@
  *   kernel gemm f32 avx2 6 16 compiled=1 supported=1
  *   cpu scalar avx2
  * Read runtime.h first. */
+#include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
-#include <pthread.h>
 
 #include "runtime.h"
 

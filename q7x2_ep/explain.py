@@ -92,7 +92,7 @@ def _explain(session: Session, given: Mapping[str, int]) -> Explanation:
     statistics = session.statistics_for(sizes)
     return Explanation(
         fusions=dict(session.fusions.applied),
-        near_misses=[str(miss) for miss in session.fusions.near_misses],
+        near_misses=[str(miss) for miss in session.fusions.misses],
         passes=session.statistics,
         steps=steps,
         host_steps=[],

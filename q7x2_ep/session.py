@@ -45,13 +45,17 @@ class Session:
     cannot be read or run.
     """
 
-    def __init__(self, model: Model, threads: int = 0, fusion: bool = True):
+    def __init__(
+        self, model: Model, threads: int = 0, fusion: bool = True, optimized_path: str = ""
+    ):
         self.threads = threads or default_threads()
         graph = importer.read(model)
         self.metadata = dict(graph.metadata)
         self.statistics = passes.run_all(graph)
         self.unplanned = [product(v.shape) * dtypes.size(v.dtype) for n in graph.nodes for v in n.outputs]
         self.passed_text = to_text(graph)
+        if optimized_path:
+            importer.save(graph, optimized_path)
         self.fusions = fuse.fuse(graph) if fusion else fuse.FusionReport()
         if fusion:
             passes.run_all(graph)

@@ -62,8 +62,8 @@ static void transpose_strip(const char *x, int64_t x_stride, char *y, int64_t y_
     const int64_t rows4 = bytes == 4 ? rows / 4 * 4 : 0, cols4 = cols / 4 * 4;
     for (int64_t q = 0; rows4 && q < cols4; q += 4)
         for (int64_t p = 0; p < rows4; p += 4)
-            q7_transpose_4x4((const uint32_t *)(const void *)x + q * x_stride + p, x_stride,
-                             (uint32_t *)(void *)y + p * y_stride + q, y_stride);
+            q7_transpose_4x4(x + (q * x_stride + p) * 4, x_stride,
+                             y + (p * y_stride + q) * 4, y_stride);
     for (int64_t q0 = 0; q0 < cols; q0 += STRIP) { /* what the 4 x 4 blocks left */
         const int64_t q1 = q7_min(cols, q0 + STRIP);
         for (int64_t p = 0; p < rows; p++) {

@@ -16,7 +16,9 @@ typedef uint32_t q7_u32x4 __attribute__((vector_size(16)));
 #endif
 
 /* y[j * y_stride + i] = x[i * x_stride + j] for i, j in [0, 4); strides in elements of 4 bytes. */
-static inline void q7_transpose_4x4(const uint32_t *x, int64_t x_stride, uint32_t *y, int64_t y_stride) {
+static inline void q7_transpose_4x4(const void *from, int64_t x_stride, void *to, int64_t y_stride) {
+    const uint32_t *x = from;
+    uint32_t *y = to;
     q7_u32x4 row[4], column[4];
     for (int i = 0; i < 4; i++) memcpy(&row[i], x + i * x_stride, sizeof row[i]);
     const q7_u32x4 low01 = Q7_SHUFFLE(row[0], row[1], 0, 4, 1, 5);

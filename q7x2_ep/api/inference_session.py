@@ -66,11 +66,10 @@ class InferenceSession:
         self._model, self._options = path_or_bytes, options
         self._model_path = os.fspath(path_or_bytes) if isinstance(path_or_bytes, (str, os.PathLike)) else None
         fusion = options.graph_optimization_level >= GraphOptimizationLevel.ORT_ENABLE_EXTENDED
-        self._session = Session(path_or_bytes, options.intra_op_num_threads, fusion)
+        self._session = Session(
+            path_or_bytes, options.intra_op_num_threads, fusion, options.optimized_model_filepath
+        )
         logger.info("compiled %s: %d steps", self._model_path or "a model", len(self._session.plan.steps))
-        if options.optimized_model_filepath:
-            with open(options.optimized_model_filepath, "w", encoding="utf-8") as file:
-                file.write(self._session.text("fused"))
 
     def run(
         self,

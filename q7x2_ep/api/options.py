@@ -29,8 +29,8 @@ class SessionOptions:
 
     intra_op_num_threads: threads of a run; 0 takes the cores that affinity and cgroup quota allow.
     graph_optimization_level: see GraphOptimizationLevel. log_severity_level: 0 verbose .. 4 fatal, of the Python
-    logger "q7x2_ep". optimized_model_filepath: where to write the optimised graph, in the text form of
-    `dump --stage fused`. The other fields are accepted and have no effect: memory is always planned into one arena,
+    logger "q7x2_ep". optimized_model_filepath: where to write the model after the passes and before fusion, as
+    ONNX that any tool opens. The other fields are accepted and have no effect: memory is always planned into one arena,
     there is one thread pool per process, and results never depend on the number of threads.
     """
 

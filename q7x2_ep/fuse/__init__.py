@@ -26,7 +26,9 @@ class Walk:
 
 FUSIONS = (
     # Activations and norms first: whole ops are what the walks below look for.
-    Walk((gelu.GELU, gelu.GELU_TANH, layernorm.LAYER_NORM, layernorm.RMS_NORM)),
+    Walk((gelu.GELU, gelu.GELU_TANH, layernorm.LAYER_NORM)),
+    # After LayerNorm, whose centred half it would take.
+    Walk((layernorm.RMS_NORM,)),
     # Before Linear, which would otherwise take the scale of q, or a constant k or v, for its own.
     Walk((attention.ATTENTION, attention.ONNX_ATTENTION)),
     # One walk: each step of the epilogue is found at the consumer of the one before.

@@ -339,14 +339,17 @@ def _constant(attrs: dict[str, Any], name: str) -> np.ndarray:
 
 
 def _standard_function(op_type: str, version: int, domain: str) -> Any:
-    """The body that the ONNX standard gives an op in terms of smaller ones, or None."""
+    """The body that the ONNX standard gives an op in terms of ops of the catalogue, or None."""
     import onnx
 
     try:
         schema = onnx.defs.get_schema(op_type, version, domain)
     except onnx.defs.SchemaError:
         return None
-    return schema.function_body if schema.has_function else None
+    if not schema.has_function:
+        return None
+    body = schema.function_body
+    return body if all(n.op_type == "Constant" or ops.find(n.op_type) for n in body.node) else None
 
 
 def _check_count(inputs: list, signature: str, where: str) -> None:

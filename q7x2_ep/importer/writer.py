@@ -6,6 +6,7 @@ turned back into Shape, Gather and arithmetic on the model's inputs.
 
 from __future__ import annotations
 
+import os
 from typing import Any, Optional
 
 import numpy as np
@@ -17,6 +18,7 @@ from q7x2_ep.ir.shape import Dim, Expr
 
 OPSET = 23  # at least: the catalogue's ops have the newest semantics
 IR_VERSION = 10
+EXTERNAL_ABOVE = 1 << 30  # bytes; a protobuf ends at 2 GB
 _ARITHMETIC = {"floordiv": "Div", "min": "Min", "max": "Max", "broadcast": "Max"}  # of two sizes
 
 
@@ -45,6 +47,15 @@ def write(graph: Graph) -> Any:
     )
     opsets = [helper.make_opsetid("", max(graph.opset, OPSET))]
     return helper.make_model(proto, opset_imports=opsets, ir_version=IR_VERSION, producer_name="q7x2_ep")
+
+
+def save(graph: Graph, path: str) -> None:
+    """Write the graph to a file; weights go beside it as external data where they exceed 1 GB."""
+    import onnx
+
+    model = write(graph)
+    external = sum(tensor.ByteSize() for tensor in model.graph.initializer) > EXTERNAL_ABOVE
+    onnx.save(model, path, save_as_external_data=external, location=os.path.basename(path) + ".data")
 
 
 class _Writer:

@@ -128,6 +128,10 @@ def replace(old: Iterable[Value], new: Iterable[Value], made: list[Node], gone: 
         maker = temporary.producer
         maker.outputs[[output is temporary for output in maker.outputs].index(True)] = kept
         kept.producer = maker
+        for user in list(dict.fromkeys(temporary.users)):
+            for i, value in enumerate(user.inputs):
+                if value is temporary:
+                    user.set_input(i, kept)
         if kept.shape is None:
             kept.shape = temporary.shape
     for node in made:

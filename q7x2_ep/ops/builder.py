@@ -12,6 +12,7 @@ import numpy as np
 
 from q7x2_ep import dtypes
 from q7x2_ep.ir.core import Graph, Node, Type, Value, array_type
+from q7x2_ep.ir.pattern import ANY
 from q7x2_ep.ir.shape import Dim
 from q7x2_ep.ops import find
 
@@ -42,7 +43,8 @@ class Builder:
         like = next((x.dtype for x in values if x.dtype != dtypes.BOOL), dtypes.FLOAT)
         operands = [x if x is None or isinstance(x, Value) else self.literal(x, like) for x in inputs]
         results = [self.graph.new_value(Type(0, None)) for _ in range(outputs)]
-        node = Node(op, operands, results, {**entry.attributes, **attrs})
+        given = {key: value for key, value in attrs.items() if value is not ANY}
+        node = Node(op, operands, results, {**entry.attributes, **given})
         for result, type in zip(results, entry.infer(node)):
             result.set_type(type)
         self._made.append(node)

@@ -62,6 +62,7 @@ class Linear:
         rows = b.view(x).reshape((m, k))
         if rows is None or rows.strides[1] != 1:
             rows = b.contiguous(x).reshape((m, k))
+        conflict = rows.strides[0] % 1024 == 0  # rows 4 KiB apart, see csrc/ops/gemm.c
         b.step(
             "gemm",
             kernel="gemm",
@@ -70,7 +71,7 @@ class Linear:
             bias=node.input(2),
             residual=node.input(3),
             c=node.output,
-            pack=None,
+            pack=m * (k + 16) * 4 if conflict else None,
             m=m,
             n=n,
             k=k,
@@ -155,7 +156,7 @@ class Attention:
             v=v,
             mask=mask_view,
             o=o,
-            work=None,
+            work=b.threads * 128 * (depth + 256),
             B=batch,
             H=heads,
             Hkv=k.shape[1],
@@ -230,6 +231,7 @@ class SkipLayerNorm:
         b.step(
             "layernorm",
             kernel="layernorm",
+            inplace="x",
             x=x,
             skip=skip,
             skip_bias=skip_bias,

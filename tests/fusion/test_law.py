@@ -45,7 +45,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
         "q": (B, H, S, D),
         "k": (B, H, S, D),
         "k_rows": (B, S, H, D),
-        "k_flat": (B * H, S, D),
+        "k_flat": ("reshape", (B, H, S, D), (B * H, S, D)),
         "k_columns": (B, H, D, S),
         "flat_shape": [B, H, D, S],
         "v": (B, H, S, D),
@@ -95,6 +95,8 @@ def make_value(g: Builder, name: str, spec: Any) -> Value:
         return g.literal(spec)
     if spec[0] == "const":
         return g.array(random_array(np.random.default_rng(len(name)), spec[1]))
+    if spec[0] == "reshape":
+        return g.Reshape(make_value(g, name, spec[1]), list(spec[2]))
     dtype, shape = (dtypes.BOOL, spec[1]) if spec[0] == "bool" else (dtypes.FLOAT, spec)
     value = Value(name, dtype, shape)
     g.graph.inputs.append(value)
@@ -158,13 +160,13 @@ def test_formula_is_found_and_means_the_same(fusion: Fusion, spelling: Any) -> N
         commute(graph, chance)
         feeds = feeds_for(graph)
         before = evaluate(graph, feeds, np.float64)
-        sources = {node.name for node in graph.nodes}
+        sources = {node.name for node in graph.nodes if node.op != "Reshape"}
         report = fuse(graph)
         text = [node.op for node in graph.nodes]
         assert report.applied.get(fusion.name) == 1, (text, [str(miss) for miss in report.misses])
         target = TARGETS.get(fusion.name, "q7::Linear")
         assert text.count(target) == 1 and set(text) <= {target, "Transpose", "Reshape", "Not"}, text
-        assert {name for node in graph.nodes for name in node.sources} == sources
+        assert {name for node in graph.nodes for name in node.sources} >= sources
         for left, right in zip(before, evaluate(graph, feeds, np.float64)):
             np.testing.assert_allclose(left, right, rtol=1e-6, atol=1e-6)
 
@@ -208,10 +210,11 @@ LAW = [
 def test_fuse_undoes_decompose(op: str, specs: list[Any], outputs: int, attrs: dict[str, Any]) -> None:
     graph = fused_graph(op, specs, outputs, attrs)
     wanted = graph.nodes[0]
+    inputs, wanted_outputs = list(wanted.inputs), list(wanted.outputs)
     unfuse(graph)
     assert op not in {node.op for node in graph.nodes}
-    fuse(graph)
-    assert [node.op for node in graph.nodes] == [op]
-    assert graph.nodes[0].inputs == wanted.inputs or op == "q7::Attention"
+    report = fuse(graph)
+    assert [node.op for node in graph.nodes] == [op], str(report)
+    assert graph.nodes[0].inputs == inputs
     assert graph.nodes[0].attrs == pytest.approx(wanted.attrs)
-    assert graph.nodes[0].outputs == wanted.outputs
+    assert graph.nodes[0].outputs == wanted_outputs
