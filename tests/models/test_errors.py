@@ -142,9 +142,10 @@ def test_unsupported_ops_are_all_named():
         helper.make_node("Frobnicate", ["x"], ["t"], domain="acme", name="first"),
         helper.make_node("Defrobnicate", ["t"], ["y"], domain="acme", name="second"),
     ]
-    with pytest.raises(q7x2_ep.UnsupportedOp, match=r"(?s)Frobnicate.*Defrobnicate") as caught:
+    with pytest.raises(q7x2_ep.UnsupportedOp) as caught:
         q7x2_ep.InferenceSession(model_of(*nodes))
-    assert "first" in str(caught.value) and "second" in str(caught.value)
+    for word in ("acme::Frobnicate", "first", "acme::Defrobnicate", "second"):
+        assert word in str(caught.value)
 
 
 def test_shapes_that_contradict():
