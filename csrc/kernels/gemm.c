@@ -1,0 +1,193 @@
+/* gemm.c: the kernel of gemm.h for every ISA; tiles as in kernels.def.
+ *
+ * The whole tile stays in registers while k runs: MR * VECTORS accumulators, VECTORS of b and a
+ * broadcast element of a (28 + 2 + 1 of 32 registers on avx512, 12 + 2 + 1 of 16 on avx2). */
+#include "gemm.h"
+
+#include "math.h"
+
+#if defined(Q7_ISA_avx512)
+#define MR 14
+#define VECTORS 2
+#elif defined(Q7_ISA_avx2)
+#define MR 6
+#define VECTORS 2
+#elif defined(Q7_ISA_neon)
+#define MR 8
+#define VECTORS 3
+#else
+#define MR 4
+#define VECTORS 2
+#endif
+#define NR (VECTORS * Q7_W)
+/* With few rows, several panels at once: enough independent sums to hide the latency of fma. */
+#define PANELS(m) ((m) == 1 ? 4 : (m) == 2 ? 2 : 1)
+/* How far ahead of its use a streamed panel is prefetched: one panel row is 64 or 128 bytes. */
+#define AHEAD 512
+
+/* Where sums go: straight to c, or to a buffer for finish(). */
+typedef struct target {
+    float *p; /* (m, panels * NR) */
+    int64_t stride;
+    bool add;
+} target;
+
+/* p, unknown to the optimiser: keeps it from specialising loops for strides of 1. */
+Q7_INLINE int64_t opaque(int64_t x) {
+    __asm__("" : "+r"(x));
+    return x;
+}
+
+/* out = or += a @ b for m rows and `panels` panels of b; m, panels and tail are constants where this
+ * is inlined. tail: only t->n columns of b may be read. */
+Q7_INLINE void multiply(const q7_gemm_tile *t, const float *b, target out, const int m, const int panels,
+                        const bool tail) {
+    const int vectors = panels * VECTORS;
+    q7_f32 sum[MR * VECTORS], v[4 * VECTORS]; /* [m][vectors], [vectors]; PANELS(m) * m <= MR */
+#pragma GCC unroll 32
+    for (int i = 0; i < m * vectors; i++) sum[i] = q7_set1(0.0f);
+
+    /* Row i starts at origin[i / 5] + (i % 5) * row_bytes: any stride with few address registers. */
+    const int64_t row_bytes = opaque(t->a_row_stride * 4), k_bytes = opaque(t->a_k_stride * 4);
+    const char *origin[3];
+    for (int i = 0; i < 3; i++) origin[i] = (const char *)t->a + 5 * i * row_bytes;
+    const float *prefetch = t->prefetch;
+
+    for (int64_t k = t->k; k > 0; k--) {
+#pragma GCC unroll 12
+        for (int j = 0; j < vectors; j++) {
+            const float *p = b + j / VECTORS * t->b_panel_stride + j % VECTORS * Q7_W;
+            const int64_t left = tail ? t->n - j * Q7_W : Q7_W;
+            v[j] = left >= Q7_W ? q7_load(p) : left > 0 ? q7_load_tail(p, left) : q7_set1(0.0f);
+        }
+#pragma GCC unroll 14
+        for (int i = 0; i < m; i++) {
+            const q7_f32 x = q7_set1(*(const float *)(const void *)(origin[i / 5] + i % 5 * row_bytes));
+#pragma GCC unroll 12
+            for (int j = 0; j < vectors; j++) sum[i * vectors + j] = q7_fma(x, v[j], sum[i * vectors + j]);
+        }
+#pragma GCC unroll 4
+        for (int j = 0; j < panels && panels > 1; j++) q7_prefetch(b + j * t->b_panel_stride + AHEAD);
+        if (panels == 1) {
+            q7_prefetch(prefetch);
+            prefetch += t->prefetch_stride;
+        }
+        for (int i = 0; i < 3; i++) origin[i] += k_bytes;
+        b += t->b_stride;
+    }
+#pragma GCC unroll 14
+    for (int i = 0; i < m; i++) {
+#pragma GCC unroll 12
+        for (int j = 0; j < vectors; j++) {
+            const q7_f32 x = sum[i * vectors + j];
+            q7_store(out.p + j * Q7_W, out.add ? q7_add(q7_load(out.p + j * Q7_W), x) : x);
+        }
+        out.p += out.stride;
+    }
+}
+
+/* One function per number of rows, so that each has all address registers to itself. */
+typedef void (*multiply_rows)(const q7_gemm_tile *t, const float *b, target out);
+#define ROWS(m) \
+    static void rows_##m(const q7_gemm_tile *t, const float *b, target out) { multiply(t, b, out, m, 1, false); }
+ROWS(1) ROWS(2) ROWS(3) ROWS(4)
+#if MR > 4
+ROWS(5) ROWS(6)
+#endif
+#if MR > 6
+ROWS(7) ROWS(8)
+#endif
+#if MR > 8
+ROWS(9) ROWS(10) ROWS(11) ROWS(12) ROWS(13) ROWS(14)
+#endif
+#undef ROWS
+static const multiply_rows by_rows[MR] = {
+    rows_1, rows_2, rows_3, rows_4,
+#if MR > 4
+    rows_5, rows_6,
+#endif
+#if MR > 6
+    rows_7, rows_8,
+#endif
+#if MR > 8
+    rows_9, rows_10, rows_11, rows_12, rows_13, rows_14,
+#endif
+};
+
+static void one_row_wide(const q7_gemm_tile *t, const float *b, target out) {
+    multiply(t, b, out, 1, PANELS(1), false);
+}
+
+static void two_rows_wide(const q7_gemm_tile *t, const float *b, target out) {
+    multiply(t, b, out, 2, PANELS(2), false);
+}
+
+/* The right edge of an unpacked b: rare, so four rows or one at a time will do. */
+static void four_rows_tail(const q7_gemm_tile *t, const float *b, target out) { multiply(t, b, out, 4, 1, true); }
+
+static void one_row_tail(const q7_gemm_tile *t, const float *b, target out) { multiply(t, b, out, 1, 1, true); }
+
+static void tail(const q7_gemm_tile *t, target out) {
+    q7_gemm_tile rest = *t;
+    for (int64_t step; rest.m > 0; rest.m -= step) {
+        step = rest.m >= 4 ? 4 : 1;
+        (step == 4 ? four_rows_tail : one_row_tail)(&rest, rest.b, out);
+        rest.a += step * rest.a_row_stride;
+        out.p += step * out.stride;
+    }
+}
+
+/* c = act(alpha * (sums + what c held if accumulating) + biases) + residual for columns [first, first + n). */
+Q7_INLINE void finish_as(const q7_gemm_tile *t, const float *sums, int64_t sums_stride, int64_t first, int64_t n,
+                         const int64_t act) {
+    static const q7_gemm_epilogue none = {.alpha = 1.0f};
+    const q7_gemm_epilogue *e = t->epilogue ? t->epilogue : &none;
+    const q7_f32 alpha = q7_set1(e->alpha);
+    for (int64_t i = 0; i < t->m; i++) {
+        float *c = t->c + i * t->c_stride + first;
+        const float *residual = e->residual ? e->residual + i * e->residual_stride + first : NULL;
+        const q7_f32 row_bias = q7_set1(e->row_bias ? e->row_bias[i] : 0.0f);
+        for (int64_t j = 0; j < n; j += Q7_W) {
+            const int64_t lanes = q7_min(n - j, Q7_W);
+            const bool full = lanes == Q7_W;
+            q7_f32 x = q7_load(sums + i * sums_stride + j), bias = row_bias;
+            if (t->accumulate) x = q7_add(full ? q7_load(c + j) : q7_load_tail(c + j, lanes), x);
+            if (e->bias) {
+                const float *p = e->bias + first + j;
+                bias = q7_add(bias, full ? q7_load(p) : q7_load_tail(p, lanes));
+            }
+            x = q7_act(act, q7_fma(alpha, x, bias));
+            if (residual) x = q7_add(x, full ? q7_load(residual + j) : q7_load_tail(residual + j, lanes));
+            if (full) q7_store(c + j, x);
+            else q7_store_tail(c + j, x, lanes);
+        }
+    }
+}
+
+static void finish(const q7_gemm_tile *t, const float *sums, int64_t sums_stride, int64_t first, int64_t n) {
+#define AS(act) \
+    case act: finish_as(t, sums, sums_stride, first, n, act); return;
+    switch (t->epilogue ? t->epilogue->act : Q7_act_none) {
+        AS(Q7_act_none) AS(Q7_act_relu) AS(Q7_act_gelu) AS(Q7_act_gelu_tanh) AS(Q7_act_silu) AS(Q7_act_tanh)
+        AS(Q7_act_sigmoid)
+    }
+#undef AS
+}
+
+void Q7_KERNEL(gemm_f32)(const q7_gemm_tile *t) {
+    float sums[MR * NR];
+    const int64_t wide = PANELS(t->m) * NR;
+    for (int64_t first = 0, n; first < t->n; first += n) {
+        const bool several = t->n - first >= wide && wide > NR;
+        const int64_t columns = several ? wide : NR; /* that the sums are made for; n of them exist */
+        n = q7_min(t->n - first, columns);
+        const float *b = t->b + first / NR * t->b_panel_stride;
+        const bool direct = n == columns && !t->epilogue;
+        const target out = direct ? (target){t->c + first, t->c_stride, t->accumulate} : (target){sums, columns, false};
+
+        if (n < NR && !t->b_packed) tail(t, out);
+        else if (several) (t->m == 1 ? one_row_wide : two_rows_wide)(t, b, out);
+        else by_rows[t->m - 1](t, b, out);
+        if (!direct) finish(t, sums, columns, first, n);
+    }
+}

@@ -1,0 +1,52 @@
+/* gemm.h: the register-tile kernel of every matrix product, and the layout of packed matrices.
+ *
+ * c = a @ b, or c += a @ b, for a tile of up to mr rows and nr columns (kernels.def); with an epilogue
+ * c = act(alpha * (the sum) + bias) + residual. Elements of c outside (m, n) are not touched and c
+ * is not read unless accumulate is set. Any alignment. Columns [n, nr) of b are not read unless b is
+ * packed. k = 0 gives a sum of 0. Sums run over k in order, in f32 (fused multiply-add where the ISA
+ * has it), one accumulator per element: a row's result does not depend on m, n, nor on the strides.
+ * NaN and inf spread as in IEEE arithmetic.
+ *
+ * Packed b (k, n): panels of nr columns one after the other, the last filled with zeros:
+ *
+ *     panel 0                  panel 1
+ *     b[0, 0 .. nr)            b[0, nr .. 2 nr)
+ *     b[1, 0 .. nr)            b[1, nr .. 2 nr)
+ *     ..                       ..
+ *     b[k-1, 0 .. nr)          b[k-1, nr .. 2 nr)
+ */
+#ifndef Q7_GEMM_H
+#define Q7_GEMM_H
+#include <stdbool.h>
+#include <stdint.h>
+
+typedef struct q7_gemm_epilogue {
+    float alpha;
+    const float *bias;     /* (n,) from column 0 of the tile, or NULL */
+    const float *row_bias; /* (m,) from row 0 of the tile, or NULL */
+    const float *residual; /* (m, n) from the tile's origin, or NULL; may be c unless accumulate is set */
+    int64_t residual_stride;
+    int64_t act; /* Q7_act_* */
+} q7_gemm_epilogue;
+
+typedef struct q7_gemm_tile {
+    int64_t m, n, k; /* m in [1, mr]; n in [1, nr], or any number of columns if b is packed */
+    const float *a;  /* (m, k) */
+    int64_t a_row_stride, a_k_stride;
+    const float *b;         /* (k, n) */
+    int64_t b_stride;       /* between rows of b */
+    bool b_packed;          /* b_stride is nr, and columns up to a multiple of nr may be read */
+    int64_t b_panel_stride; /* packed, n > nr: between panels */
+    float *c;               /* (m, n) */
+    int64_t c_stride;
+    bool accumulate;
+    const q7_gemm_epilogue *epilogue; /* or NULL */
+    const float *prefetch;            /* wanted soon, or NULL: prefetch_stride floats for every k */
+    int64_t prefetch_stride;
+} q7_gemm_tile;
+
+typedef void (*q7_gemm_kernel)(const q7_gemm_tile *tile);
+
+/* Drivers sum k in blocks of this length, whatever the shape, so that equal products have equal bits. */
+enum { Q7_GEMM_K_BLOCK = 256 };
+#endif
