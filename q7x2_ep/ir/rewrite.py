@@ -87,7 +87,7 @@ def _try(
     found = matcher.match(node)
     if found is None:
         total = count_ops(matcher.pattern)
-        close = 2 <= matcher.matched and total <= 2 * matcher.matched
+        close = matcher.matched >= min(2, total) and 2 * matcher.matched >= total
         return [], [], NearMiss(fusion.name, node, matcher.matched, total, matcher.reason) if close else None
     match, arguments = found
     result = fusion.build(g, **arguments)
