@@ -59,6 +59,9 @@ def _check_reshape(match: Match) -> Union[dict[str, Any], str]:
         return "the residual has the shape before the Reshape"
     if not shape or shape[-1] != match["linear"].shape[-1]:
         return f"Reshape to {shape} changes the columns"
+    if node.inputs[0].producer is None or node.inputs[0].producer.op != "Reshape":
+        if [user.op for user in match.root.output.users] != ["Add"]:
+            return "neither a Reshape in front to meet, nor an Add behind to take"
     return {"node": node, "shape": shape}
 
 

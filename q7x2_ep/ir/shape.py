@@ -135,7 +135,18 @@ def broadcast(a: Dim, b: Dim) -> Dim:
     if isinstance(a, int) or isinstance(b, int):  # a known dim above 1 wins: the other is 1 or equal
         known = a if isinstance(a, int) else b
         return known if known > 1 else _apply("broadcast", a, b)
+    for low, high in ((a, b), (b, a)):
+        if any(low == minimum(high, bound) for bound in _bounds(low)):
+            return high  # min(s, 64) fits s only where it is s or 1
     return _apply("broadcast", *sorted((a, b), key=repr))
+
+
+def _bounds(a: Expr) -> list[int]:
+    """The numbers in a, if a is a min and nothing else."""
+    (monomial, coefficient), *others = a.terms
+    if others or coefficient != 1 or len(monomial) != 1 or monomial[0][0] != "min":
+        return []
+    return [operand for operand in monomial[0][1:] if isinstance(operand, int) and operand > 0]
 
 
 def broadcast_shapes(*shapes: tuple[Dim, ...]) -> tuple[Dim, ...]:

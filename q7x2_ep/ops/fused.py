@@ -129,10 +129,7 @@ class Attention:
     def guards(node: Node) -> list[tuple[Dim, Dim, str]]:
         q, k = node.inputs[:2]
         mask = node.input(3)
-        if mask is None:
-            return []
-        full = (*q.shape[:3], k.shape[2])[4 - len(mask.shape) :]
-        return [(broadcast(dim, want), want, f"mask dim {dim} must be 1 or {want}") for dim, want in zip(mask.shape, full)]
+        return [] if mask is None else broadcast_guards((*q.shape[:3], k.shape[2]), (mask,))
 
     def lower(node: Node, b: Any) -> None:
         q, k, v = (_dense_rows(b, value) for value in node.inputs[:3])
@@ -225,6 +222,10 @@ class SkipLayerNorm:
             total = g.Add(total, skip_bias)
         scale_and_bias = (weight,) if bias is None else (weight, bias)
         return g.LayerNormalization(total, *scale_and_bias, axis=-1, epsilon=epsilon), total
+
+    def guards(node: Node) -> list[tuple[Dim, Dim, str]]:
+        x, skip = node.inputs[:2]
+        return broadcast_guards(x.shape, (skip,))
 
     def lower(node: Node, b: Any) -> None:
         x, skip, skip_bias, weight = node.inputs[:4]
