@@ -26,6 +26,8 @@ class NotInferable(UnsupportedOp):
     """The shape of an output depends on something that only a run knows."""
 
 
+Guard = tuple[Dim, Dim, str]  # two dims that must be equal, and what it means where they are not
+
 # Types
 
 
@@ -77,7 +79,7 @@ def required_ints(node: Node, i: int, what: str) -> tuple[int, ...]:
     contents = required(node, i, what)
     if not all(isinstance(dim, int) for dim in contents):
         raise NotInferable(f"{where_is(node)} {what} must be constant, not {contents}")
-    return contents
+    return tuple(dim for dim in contents if isinstance(dim, int))
 
 
 def constant_scalar(value: Optional[Value]) -> Optional[float]:
@@ -149,9 +151,9 @@ def broadcast_inputs(node: Node) -> tuple[Dim, ...]:
     return broadcast(node, *(dims(node, i) for i in range(len(node.inputs))))
 
 
-def broadcast_guards(node: Node) -> list[tuple[Dim, Dim, str]]:
+def broadcast_guards(node: Node) -> list[Guard]:
     """Every dim of every input is 1 or that of the output: (dim - 1) * (dim - target) == 0."""
-    found = []
+    found: list[Guard] = []
     for value in node.inputs:
         for dim, target in zip(reversed(value.shape), reversed(node.output.shape)):
             if dim not in (1, target):

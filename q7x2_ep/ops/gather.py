@@ -73,7 +73,7 @@ class GatherElements:
     infer = lambda node: [Type(node.inputs[0].dtype, dims(node, 1))]
 
     def reference(node: Node, x: np.ndarray, indices: np.ndarray) -> np.ndarray:
-        at = list(np.indices(indices.shape, sparse=True))
+        at: list = list(np.indices(indices.shape, sparse=True))
         at[node.attrs["axis"]] = indices
         return x[tuple(at)]
 
@@ -108,9 +108,10 @@ class GatherND:
 
     def reference(node: Node, x: np.ndarray, indices: np.ndarray) -> np.ndarray:
         batch = node.attrs["batch_dims"]
-        lead = np.indices(indices.shape[:batch], sparse=True)
-        lead = tuple(a.reshape(a.shape + (1,) * (indices.ndim - 1 - batch)) for a in lead)
-        return x[(*lead, *np.moveaxis(indices, -1, 0))]
+        grids = np.indices(indices.shape[:batch], sparse=True)
+        trailing = (1,) * (indices.ndim - 1 - batch)
+        at = [grid.reshape(grid.shape + trailing) for grid in grids]
+        return x[tuple([*at, *np.moveaxis(indices, -1, 0)])]
 
     def lower(node: Node, b: Any) -> None:
         x, indices = node.inputs

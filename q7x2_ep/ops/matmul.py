@@ -13,6 +13,7 @@ from q7x2_ep.ir.view import View
 from q7x2_ep.ops import op
 from q7x2_ep.ops.common import (
     F32,
+    Guard,
     binary_step,
     broadcast,
     dims,
@@ -120,10 +121,10 @@ class MatMul:
         batch = broadcast(node, a[:-2], b[:-2])
         return [Type(node.inputs[0].dtype, (*batch, *a[-2:-1], *(b[-1:] if len(b) > 1 else ())))]
 
-    def guards(node: Node) -> list[tuple[Dim, Dim, str]]:
+    def guards(node: Node) -> list[Guard]:
         a, b = dims(node, 0), dims(node, 1)
         k, other = a[-1], b[-2] if len(b) > 1 else b[-1]
-        found = [(k, other, "inner dims differ")] if k != other else []
+        found: list[Guard] = [(k, other, "inner dims differ")] if k != other else []
         batch = broadcast(node, a[:-2], b[:-2])
         for shape in (a[:-2], b[:-2]):
             for dim, target in zip(reversed(shape), reversed(batch)):
@@ -188,7 +189,7 @@ class Gemm:
             )
         ]
 
-    def guards(node: Node) -> list[tuple[Dim, Dim, str]]:
+    def guards(node: Node) -> list[Guard]:
         k, other = (
             dims(node, 0)[0 if node.attrs["transA"] else 1],
             dims(node, 1)[1 if node.attrs["transB"] else 0],

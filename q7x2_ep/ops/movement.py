@@ -17,6 +17,7 @@ from q7x2_ep.ir.shape import Dim, at_least, ceildiv, maximum, minimum, product
 from q7x2_ep.ir.view import View
 from q7x2_ep.ops import op
 from q7x2_ep.ops.common import (
+    Guard,
     NotInferable,
     broadcast,
     constant_scalar,
@@ -144,7 +145,7 @@ class Squeeze:
         left = tuple(dim for i, dim in enumerate(shape) if i not in axes)
         return [typed(node.inputs[0].dtype, left, known(node.inputs[0]))]
 
-    def guards(node: Node) -> list[tuple[Dim, Dim, str]]:
+    def guards(node: Node) -> list[Guard]:
         shape = node.inputs[0].shape
         return [
             (shape[i], 1, f"dim {i} is squeezed")
@@ -230,8 +231,8 @@ class Expand:
             contents = contents * n if isinstance(n, int) and n <= 64 else None
         return [typed(node.inputs[0].dtype, shape, contents)]
 
-    def guards(node: Node) -> list[tuple[Dim, Dim, str]]:
-        found = []
+    def guards(node: Node) -> list[Guard]:
+        found: list[Guard] = []
         for shape in (node.inputs[0].shape, known(node.inputs[1])):
             for dim, target in zip(reversed(shape), reversed(node.output.shape)):
                 if dim not in (1, target):
@@ -306,8 +307,8 @@ class Slice:
             at[i if axes is None else int(axes[i])] = slice(start, end, step)
         return x[tuple(at)]
 
-    def guards(node: Node) -> list[tuple[Dim, Dim, str]]:
-        found = []
+    def guards(node: Node) -> list[Guard]:
+        found: list[Guard] = []
         for axis, dim, *bounds, _ in slice_bounds(node):
             for index in bounds:
                 if index == -1 and not at_least(dim, 1):
@@ -343,8 +344,8 @@ def slice_bounds(node: Node) -> list[tuple[int, Dim, Dim, Dim, int]]:
         required_ints(node, 3, "axes") if node.input(3) is not None else tuple(range(len(starts)))
     )
     steps = required_ints(node, 4, "steps") if node.input(4) is not None else (1,) * len(starts)
-    axes = [normal_axis(node, axis, len(shape)) for axis in axes]
-    return [(axis, shape[axis], *bounds) for axis, *bounds in zip(axes, starts, ends, steps)]
+    fronted = [normal_axis(node, axis, len(shape)) for axis in axes]
+    return [(axis, shape[axis], *rest) for axis, *rest in zip(fronted, starts, ends, steps)]
 
 
 def clamp(index: Dim, dim: Dim, low: Dim, high: Dim) -> Dim:
@@ -376,7 +377,7 @@ class Split:
             for size in split_sizes(node)
         ]
 
-    def guards(node: Node) -> list[tuple[Dim, Dim, str]]:
+    def guards(node: Node) -> list[Guard]:
         axis = normal_axis(node, node.attrs["axis"], len(dims(node)))
         dim, total = dims(node)[axis], sum(split_sizes(node))
         return [] if dim == total else [(dim, total, "the parts do not add up to the dim")]
@@ -467,7 +468,7 @@ class Concat:
         )
         return [typed(node.inputs[0].dtype, tuple(shape), joined)]
 
-    def guards(node: Node) -> list[tuple[Dim, Dim, str]]:
+    def guards(node: Node) -> list[Guard]:
         axis = normal_axis(node, node.attrs["axis"], len(dims(node)))
         return [
             (dim, target, f"dim {i} of {value.name} differs from that of the others")

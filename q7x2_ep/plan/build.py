@@ -129,7 +129,7 @@ class Builder:
 
     # What op entries use
 
-    def step(self, op: str, kernel: Optional[str] = None, inplace: Optional[str] = None, **args: Any) -> None:
+    def step(self, op: str, /, kernel: Optional[str] = None, inplace: Optional[str] = None, **args: Any) -> None:
         """Emit one step of ops.def row `op`; `args` gives every operand and field of the row by name.
 
         kernel: a family of kernels.def. inplace: the input whose memory the first output may take over.
