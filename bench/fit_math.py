@@ -17,7 +17,14 @@ import numpy as np
 GRID = 1200
 
 
-def fit(f: Callable, weight: Callable, low: float, high: float, powers: list[int], exact: dict[int, float]) -> np.ndarray:
+def fit(
+    f: Callable,
+    weight: Callable,
+    low: float,
+    high: float,
+    powers: list[int],
+    exact: dict[int, float],
+) -> np.ndarray:
     """Float32 coefficients of sum(c_i x^powers[i]) closest to f on [low, high]; `exact` powers are given."""
     x = (low + high) / 2 - (high - low) / 2 * np.cos(np.pi * (np.arange(GRID) + 0.5) / GRID)
     y = np.array([float(f(mpmath.mpf(v))) for v in x])
@@ -95,8 +102,24 @@ def main() -> None:
 
     quarter = float(mpmath.pi / 4) ** 2 * 1.001
     for name, f, weight, low, high, powers, exact in (
-        ("exp", mpmath.exp, lambda x: mpmath.exp(-x), -half, half, list(range(7)), {0: 1.0, 1: 1.0}),
-        ("erf, |x| <= 1, in x^2", erf_rest, lambda s: 1 / (1 + erf_rest(s)), 0.0, 1.0, list(range(7)), {}),
+        (
+            "exp",
+            mpmath.exp,
+            lambda x: mpmath.exp(-x),
+            -half,
+            half,
+            list(range(7)),
+            {0: 1.0, 1: 1.0},
+        ),
+        (
+            "erf, |x| <= 1, in x^2",
+            erf_rest,
+            lambda s: 1 / (1 + erf_rest(s)),
+            0.0,
+            1.0,
+            list(range(7)),
+            {},
+        ),
         ("erf, |x| > 1, in |x|", log_erfc, mpmath.erfc, 1.0, 3.93, list(range(6)), {}),
         ("gelu, in |x|", log_tail, tail_weight, 0.0, 5.0, list(range(1, 10)), {}),
         ("tanh, in x^2", tanh_rest, lambda s: s, 0.0, 0.4, list(range(5)), {}),

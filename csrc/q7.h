@@ -11,6 +11,8 @@
 extern "C" {
 #endif
 
+#define Q7_API __attribute__((visibility("default"))) /* the build hides everything else */
+
 typedef int32_t q7_status;
 enum {
     Q7_OK,
@@ -35,30 +37,30 @@ typedef struct q7_plan q7_plan;
 typedef struct q7_context q7_context;
 
 /* The ops, sets, kernels and CPU as text, one fact a line (describe.c). Static storage. */
-const char *q7_describe(void);
+Q7_API const char *q7_describe(void);
 
 /* The plan in `blob` (see "Plan" below), over `n_constants` base addresses that must outlive it. */
-q7_status q7_plan_create(const void *blob, int64_t blob_bytes, const void *const *constants, int64_t n_constants,
+Q7_API q7_status q7_plan_create(const void *blob, int64_t blob_bytes, const void *const *constants, int64_t n_constants,
                          q7_plan **plan, q7_error *error);
-void q7_plan_destroy(q7_plan *plan);
+Q7_API void q7_plan_destroy(q7_plan *plan);
 
-q7_status q7_context_create(const q7_plan *plan, int64_t threads, q7_context **context, q7_error *error);
-void q7_context_destroy(q7_context *context);
+Q7_API q7_status q7_context_create(const q7_plan *plan, int64_t threads, q7_context **context, q7_error *error);
+Q7_API void q7_context_destroy(q7_context *context);
 
 /* Evaluates every expression for these symbol values, places the buffers in the arena and patches the
  * args of all steps. values[0..n_values) of the plan is written to `values`. Cheap when repeated
  * with the same symbols. */
-q7_status q7_bind(q7_context *context, const int64_t *symbols, int64_t *values, q7_error *error);
+Q7_API q7_status q7_bind(q7_context *context, const int64_t *symbols, int64_t *values, q7_error *error);
 
 /* Runs steps [first, last) of a bound context. */
-q7_status q7_run(q7_context *context, int64_t first, int64_t last, const void *const *inputs, void *const *outputs,
+Q7_API q7_status q7_run(q7_context *context, int64_t first, int64_t last, const void *const *inputs, void *const *outputs,
                  q7_error *error);
 
 /* From now on adds each step's time to step_ns[step], in nanoseconds; NULL switches it off. */
-void q7_profile(q7_context *context, int64_t *step_ns);
+Q7_API void q7_profile(q7_context *context, int64_t *step_ns);
 
 /* Facts about a bound context: Q7_STAT_*. The base address of the arena is one of them. */
-int64_t q7_stat(const q7_context *context, int32_t what, int64_t index);
+Q7_API int64_t q7_stat(const q7_context *context, int32_t what, int64_t index);
 enum {
     Q7_STAT_ARENA,         /* address of the arena */
     Q7_STAT_ARENA_BYTES,   /* bytes in use for the bound shapes */

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, Iterable, NamedTuple, Union
+
+import numpy as np
 
 
 class DType(NamedTuple):
@@ -15,7 +17,8 @@ class DType(NamedTuple):
     kind: str  # f float, i signed, u unsigned, b bool, s string
 
 
-FLOAT, UINT8, INT8, UINT16, INT16, INT32, INT64, STRING, BOOL, FLOAT16, DOUBLE, UINT32, UINT64 = range(1, 14)
+FLOAT, UINT8, INT8, UINT16, INT16, INT32, INT64, STRING, BOOL, FLOAT16, DOUBLE = range(1, 12)
+UINT32, UINT64 = 12, 13
 BFLOAT16 = 16
 
 DTYPES = {
@@ -61,3 +64,10 @@ def is_float(code: int) -> bool:
 def type_string(code: int) -> str:
     """As onnxruntime's NodeArg.type spells it: tensor(float)."""
     return f"tensor({DTYPES[code].onnx})" if code in DTYPES else f"tensor({code})"
+
+
+def make_array(data: Union[bytes, Iterable[Any]], code: int, shape: tuple[int, ...]) -> np.ndarray:
+    """An array of the given elements: raw bytes, or numbers (for the modules that see arrays as opaque)."""
+    dtype = np.dtype(DTYPES[code].numpy)
+    flat = np.frombuffer(data, dtype) if isinstance(data, bytes) else np.array(list(data), dtype)
+    return flat.reshape(shape)

@@ -9,7 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Iterable, Iterator, NamedTuple, Optional
 
+from q7x2_ep import dtypes
 from q7x2_ep.ir.shape import Dim
+
+MAX_ELEMENTS = 64  # tensors of up to this size have their elements tracked, see Type
 
 
 class Type(NamedTuple):
@@ -24,9 +27,19 @@ class Type(NamedTuple):
     elements: Optional[tuple[Dim, ...]] = None
 
 
+def array_type(array: Any) -> Type:
+    """The type of a constant."""
+    dtype = dtypes.from_numpy(array.dtype)
+    known = dtypes.DTYPES[dtype].kind in "iub" and array.ndim <= 1 and array.size <= MAX_ELEMENTS
+    elements = tuple(map(int, array.reshape(-1).tolist())) if known else None
+    return Type(dtype, tuple(array.shape), elements)
+
+
 @dataclass(eq=False)
 class Value:
-    """One tensor. Exactly one of these holds: it has a producer, it has `const`, or it is a graph input."""
+    """One tensor. Exactly one of these holds: it has a producer, it has `const`, it is a graph input, or it has
+    only `elements`: a shape operand (of Reshape, Expand, Slice, ..) that is computed at bind, never as data.
+    """
 
     name: str
     dtype: int = 0
@@ -61,6 +74,7 @@ class Node:
     attrs: dict[str, Any] = field(default_factory=dict)
     name: str = ""
     sources: tuple[str, ...] = ()
+    inferred: Any = field(default=None, repr=False)  # the inputs and types that type inference last saw
 
     def __post_init__(self) -> None:
         while self.inputs and self.inputs[-1] is None:
@@ -105,6 +119,7 @@ class Graph:
     name: str = ""
     inputs: list[Value] = field(default_factory=list)
     outputs: list[Value] = field(default_factory=list)
+    output_names: list[str] = field(default_factory=list)  # what the model calls them; passes replace only the values
     nodes: list[Node] = field(default_factory=list)
     opset: int = 0  # of the default domain, as imported
     metadata: dict[str, Any] = field(default_factory=dict)  # what get_modelmeta() shows

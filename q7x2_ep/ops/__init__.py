@@ -21,6 +21,7 @@ import pkgutil
 from typing import Any, Callable, Optional
 
 OPS: dict[str, Any] = {}
+_families: list[Any] = []  # the modules of this package, once loaded
 
 
 def op(name: str) -> Callable[[type], type]:
@@ -28,7 +29,9 @@ def op(name: str) -> Callable[[type], type]:
 
     def register(entry: type) -> type:
         if name in OPS:
-            raise ValueError(f"op {name} is entered twice: {OPS[name].__module__} and {entry.__module__}")
+            raise ValueError(
+                f"op {name} is entered twice: {OPS[name].__module__} and {entry.__module__}"
+            )
         OPS[name] = entry
         return entry
 
@@ -40,7 +43,7 @@ fused = op
 
 def find(name: str) -> Optional[Any]:
     """The entry of an op type, or None. Loads the families on first use."""
-    if not OPS:
+    if not _families:
         for module in pkgutil.iter_modules(__path__):
-            importlib.import_module(f"{__name__}.{module.name}")
+            _families.append(importlib.import_module(f"{__name__}.{module.name}"))
     return OPS.get(name)

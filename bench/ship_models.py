@@ -1,0 +1,29 @@
+"""Make the small models that ship inside the package (q7x2_ep/models), with seeded random weights.
+
+Run: python bench/ship_models.py
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import zoo
+
+FOLDER = Path(__file__).resolve().parent.parent / "q7x2_ep" / "models"
+SHIPPED = {  # file name: model of the zoo, exporter, opset; three ways to write a graph
+    "bert": ("bert-base", "legacy", 17),
+    "gpt2": ("gpt2", "dynamo", 18),
+    "vit": ("vit-b16", "dynamo", 20),
+}
+
+
+def main() -> None:
+    for name, (model, exporter, opset) in SHIPPED.items():
+        path = FOLDER / f"{name}.onnx"
+        tiny = zoo.tiny(model, hidden=96, layers=2, heads=3, vocab=128, positions=256)
+        zoo.export(tiny, path, exporter, opset)
+        print(f"{path.name:12} {path.stat().st_size >> 10} KiB")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,48 @@
+/* arena.c: greedy by size. The largest buffer is placed first; each goes to the lowest gap among the
+ * buffers already placed that are alive with it (Pisarchyk and Lee, "Efficient Memory Management for
+ * Deep Neural Net Inference", 2020, section 5.2). On transformers this reaches the lower bound (the
+ * largest sum alive in one step) or a few percent above; n^2 with n around 100. Read arena.h first. */
+#include "arena.h"
+
+static int goes_before(const q7_interval *a, int64_t i, const q7_interval *b, int64_t j) {
+    return a->bytes != b->bytes ? a->bytes > b->bytes : i < j;
+}
+
+/* Insertion sort: buffers come nearly in order of size classes, and n is small. */
+static void sort_by_size(const q7_interval *v, int64_t n, int64_t *order) {
+    for (int64_t i = 0; i < n; i++) {
+        int64_t at = i;
+        for (; at > 0 && goes_before(&v[i], i, &v[order[at - 1]], order[at - 1]); at--) order[at] = order[at - 1];
+        order[at] = i;
+    }
+}
+
+/* The lowest offset where v[i] fits among `placed`, which is sorted by offset. */
+static int64_t lowest_gap(const q7_interval *v, int64_t i, const int64_t *placed, int64_t n_placed, int64_t bytes) {
+    int64_t offset = 0;
+    for (int64_t k = 0; k < n_placed; k++) {
+        const q7_interval *other = &v[placed[k]];
+        if (other->last < v[i].first || other->first > v[i].last) continue;
+        if (other->offset - offset >= bytes) break;
+        const int64_t end = other->offset + (other->bytes + Q7_ARENA_ALIGN - 1) / Q7_ARENA_ALIGN * Q7_ARENA_ALIGN;
+        if (end > offset) offset = end;
+    }
+    return offset;
+}
+
+int64_t q7_arena_place(q7_interval *v, int64_t n, int64_t *order) {
+    int64_t *placed = order + n, total = 0;
+    sort_by_size(v, n, order);
+    for (int64_t k = 0; k < n; k++) {
+        const int64_t i = order[k];
+        const int64_t bytes = (v[i].bytes + Q7_ARENA_ALIGN - 1) / Q7_ARENA_ALIGN * Q7_ARENA_ALIGN;
+        v[i].offset = lowest_gap(v, i, placed, k, bytes);
+        int64_t end;
+        if (__builtin_add_overflow(v[i].offset, bytes, &end)) return -1;
+        if (end > total) total = end;
+        int64_t at = k;
+        for (; at > 0 && v[placed[at - 1]].offset > v[i].offset; at--) placed[at] = placed[at - 1];
+        placed[at] = i;
+    }
+    return total;
+}

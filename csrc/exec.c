@@ -1,0 +1,413 @@
+/* exec.c: the plan executor: create, bind, run. The layout of a plan is in q7.h.
+ *
+ * A plan is validated once, whole: no offset or index in it can lead outside of it afterwards. Bind
+ * evaluates sizes and patches the args; run is a loop over steps. Read q7.h and runtime.h first. */
+#define _POSIX_C_SOURCE 200809L
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "arena.h"
+#include "runtime.h"
+
+typedef struct { int64_t op, a, b; } expr_row;
+typedef struct { int64_t value, kind, limit; } guard_row;
+typedef struct { int64_t size, first, last; } buffer_row;
+typedef struct { int64_t op, kernel, args; } step_row;
+typedef struct { int64_t at, value; } value_row;
+typedef struct { int64_t at, space, index, offset; } pointer_row;
+
+struct q7_plan {
+    int64_t n_symbols, n_exprs, n_guards, n_buffers, n_steps, n_value_patches, n_pointer_patches;
+    int64_t image_bytes, n_inputs, n_outputs, n_constants;
+    const expr_row *exprs;
+    const guard_row *guards;
+    const buffer_row *buffers;
+    const step_row *steps;
+    const value_row *value_patches;
+    const pointer_row *pointers;
+    const unsigned char *image;
+    const void **constants;
+    int64_t *words; /* owns the sections */
+};
+
+struct q7_context {
+    const q7_plan *plan;
+    int64_t threads, bound; /* bound: whether values and image are those of symbols in values[1..] */
+    int64_t *values;
+    unsigned char *image;
+    q7_call *calls;
+    q7_interval *intervals; /* one per buffer */
+    int64_t *order;         /* scratch of placement */
+    unsigned char *arena;
+    int64_t arena_bytes, reserved_bytes, allocations;
+    int64_t *step_ns;
+    struct q7_run_state state;
+};
+
+typedef void (*driver)(const void *args, const q7_call *call);
+#define OP(name, meaning, OPERANDS, ARGS)                               \
+    static void drive_##name(const void *args, const q7_call *call) { \
+        q7_op_##name(args, call);                                       \
+    }
+#include "ops.def"
+#undef OP
+static const struct { driver drive; int64_t bytes; } ops[Q7_OP_COUNT] = {
+#define OP(name, meaning, OPERANDS, ARGS) {drive_##name, (int64_t)sizeof(q7_##name##_args)},
+#include "ops.def"
+#undef OP
+};
+
+static q7_status fail(q7_error *error, q7_status code, int64_t index, const char *format, ...) {
+    if (error) {
+        error->code = code;
+        error->index = index;
+        error->value = error->limit = 0;
+        va_list args;
+        va_start(args, format);
+        vsnprintf(error->message, sizeof error->message, format, args);
+        va_end(args);
+    }
+    return code;
+}
+
+/* ---- create ---- */
+
+static bool is_index(int64_t i, int64_t count) { return i >= 0 && i < count; }
+
+static const char *check_exprs(const q7_plan *p) {
+    for (int64_t i = 0; i < p->n_exprs; i++) {
+        const expr_row *e = &p->exprs[i];
+        if (!is_index(e->op, Q7_EXPR_BROADCAST + 1)) return "unknown expression";
+        if (e->op == Q7_EXPR_CONST) continue;
+        if (!is_index(e->a, p->n_symbols + i) || !is_index(e->b, p->n_symbols + i)) return "expression out of order";
+    }
+    return NULL;
+}
+
+static const char *check_tables(const q7_plan *p) {
+    const int64_t n_values = p->n_symbols + p->n_exprs;
+    for (int64_t i = 0; i < p->n_guards; i++)
+        if (!is_index(p->guards[i].value, n_values) || !is_index(p->guards[i].limit, n_values) ||
+            !is_index(p->guards[i].kind, Q7_GUARD_GE + 1))
+            return "guard out of range";
+    for (int64_t i = 0; i < p->n_buffers; i++)
+        if (!is_index(p->buffers[i].size, n_values) || !is_index(p->buffers[i].first, p->n_steps) ||
+            !is_index(p->buffers[i].last, p->n_steps) || p->buffers[i].first > p->buffers[i].last)
+            return "buffer out of range";
+    for (int64_t i = 0; i < p->n_value_patches; i++)
+        if (p->value_patches[i].at % 8 || !is_index(p->value_patches[i].at, p->image_bytes - 7) ||
+            !is_index(p->value_patches[i].value, n_values))
+            return "value patch out of range";
+    const int64_t limits[] = {p->n_buffers, p->n_constants, p->n_inputs, p->n_outputs};
+    for (int64_t i = 0; i < p->n_pointer_patches; i++) {
+        const pointer_row *r = &p->pointers[i];
+        if (r->at % 8 || !is_index(r->at, p->image_bytes - 7) || !is_index(r->space, Q7_SPACE_OUTPUT + 1) ||
+            !is_index(r->index, limits[r->space]) || !is_index(r->offset, n_values))
+            return "pointer patch out of range";
+    }
+    return NULL;
+}
+
+static const char *check_steps(const q7_plan *p) {
+    for (int64_t i = 0; i < p->n_steps; i++) {
+        const step_row *s = &p->steps[i];
+        if (!is_index(s->op, Q7_OP_COUNT)) return "unknown op";
+        if (s->kernel != -1 && !is_index(s->kernel, Q7_KERNEL_COUNT)) return "unknown kernel";
+        if (s->args % 8 || s->args < 0 || s->args > p->image_bytes - ops[s->op].bytes) return "args out of range";
+    }
+    return NULL;
+}
+
+/* Points the sections into p->words; false where the header's counts do not add up to `bytes`. */
+static bool lay_out(q7_plan *p, int64_t bytes) {
+    const int64_t *h = p->words;
+    p->n_symbols = h[Q7_PLAN_SYMBOLS];
+    p->n_exprs = h[Q7_PLAN_EXPRS];
+    p->n_guards = h[Q7_PLAN_GUARDS];
+    p->n_buffers = h[Q7_PLAN_BUFFERS];
+    p->n_steps = h[Q7_PLAN_STEPS];
+    p->n_value_patches = h[Q7_PLAN_VALUE_PATCHES];
+    p->n_pointer_patches = h[Q7_PLAN_POINTER_PATCHES];
+    p->image_bytes = h[Q7_PLAN_IMAGE_BYTES];
+    p->n_inputs = h[Q7_PLAN_INPUTS];
+    p->n_outputs = h[Q7_PLAN_OUTPUTS];
+    for (int i = Q7_PLAN_SYMBOLS; i < Q7_PLAN_HEADER; i++)
+        if (h[i] < 0 || h[i] > bytes) return false; /* so that the sums below cannot overflow */
+    const int64_t *at = h + Q7_PLAN_HEADER;
+    p->exprs = (const expr_row *)at, at += 3 * p->n_exprs;
+    p->guards = (const guard_row *)at, at += 3 * p->n_guards;
+    p->buffers = (const buffer_row *)at, at += 3 * p->n_buffers;
+    p->steps = (const step_row *)at, at += 3 * p->n_steps;
+    p->value_patches = (const value_row *)at, at += 2 * p->n_value_patches;
+    p->pointers = (const pointer_row *)at, at += 4 * p->n_pointer_patches;
+    p->image = (const unsigned char *)at;
+    const int64_t words = Q7_PLAN_HEADER + 3 * (p->n_exprs + p->n_guards + p->n_buffers + p->n_steps) +
+                          2 * p->n_value_patches + 4 * p->n_pointer_patches;
+    return p->n_symbols >= 1 && words * 8 + p->image_bytes == bytes;
+}
+
+static q7_status check(const q7_plan *p, q7_error *error) {
+    const char *problem = check_exprs(p);
+    if (!problem) problem = check_tables(p);
+    if (!problem) problem = check_steps(p);
+    if (problem) return fail(error, Q7_BAD_ARG, -1, "corrupt plan: %s", problem);
+    for (int64_t i = 0; i < p->n_steps; i++) {
+        const int64_t kernel = p->steps[i].kernel;
+        if (kernel < 0) continue;
+        const q7_kernel_row *row = &q7_kernels[kernel];
+        if (!row->kernel || !q7_isa_present(row->isa))
+            return fail(error, Q7_UNSUPPORTED, i, "kernel %s_%s_%s is not available here", row->family, row->dtypes,
+                        q7_isa_name(row->isa));
+    }
+    return Q7_OK;
+}
+
+q7_status q7_plan_create(const void *blob, int64_t blob_bytes, const void *const *constants, int64_t n_constants,
+                         q7_plan **plan, q7_error *error) {
+    *plan = NULL;
+    if (blob_bytes < Q7_PLAN_HEADER * 8 || blob_bytes % 8 || n_constants < 0)
+        return fail(error, Q7_BAD_ARG, -1, "corrupt plan: %lld bytes", (long long)blob_bytes);
+    q7_plan *p = calloc(1, sizeof *p);
+    if (p) {
+        p->words = malloc((size_t)blob_bytes);
+        p->constants = malloc((size_t)(n_constants + 1) * sizeof *p->constants);
+    }
+    if (!p || !p->words || !p->constants) {
+        q7_plan_destroy(p);
+        return fail(error, Q7_NO_MEMORY, -1, "no memory for a plan of %lld bytes", (long long)blob_bytes);
+    }
+    memcpy(p->words, blob, (size_t)blob_bytes);
+    p->n_constants = n_constants;
+    for (int64_t i = 0; i < n_constants; i++) p->constants[i] = constants[i];
+    q7_status status = Q7_OK;
+    if (p->words[Q7_PLAN_MAGIC_WORD] != Q7_PLAN_MAGIC || p->words[Q7_PLAN_ABI] != Q7_ABI_VERSION)
+        status = fail(error, Q7_BAD_ARG, -1, "not a plan of ABI version %d", Q7_ABI_VERSION);
+    else if (!lay_out(p, blob_bytes))
+        status = fail(error, Q7_BAD_ARG, -1, "corrupt plan: sections do not fill its %lld bytes", (long long)blob_bytes);
+    else
+        status = check(p, error);
+    if (status != Q7_OK)
+        q7_plan_destroy(p);
+    else
+        *plan = p;
+    return status;
+}
+
+void q7_plan_destroy(q7_plan *plan) {
+    if (!plan) return;
+    free(plan->words);
+    free(plan->constants);
+    free(plan);
+}
+
+q7_status q7_context_create(const q7_plan *plan, int64_t threads, q7_context **context, q7_error *error) {
+    *context = NULL;
+    if (threads < 1) return fail(error, Q7_BAD_ARG, -1, "%lld threads", (long long)threads);
+    q7_context *c = calloc(1, sizeof *c);
+    if (c) {
+        c->plan = plan;
+        c->threads = threads;
+        c->values = calloc((size_t)(plan->n_symbols + plan->n_exprs), sizeof *c->values);
+        c->image = malloc((size_t)plan->image_bytes + 1);
+        c->calls = calloc((size_t)plan->n_steps + 1, sizeof *c->calls);
+        c->intervals = calloc((size_t)plan->n_buffers + 1, sizeof *c->intervals);
+        c->order = calloc((size_t)plan->n_buffers * 2 + 1, sizeof *c->order);
+    }
+    if (!c || !c->values || !c->image || !c->calls || !c->intervals || !c->order) {
+        q7_context_destroy(c);
+        return fail(error, Q7_NO_MEMORY, -1, "no memory for a context");
+    }
+    memcpy(c->image, plan->image, (size_t)plan->image_bytes);
+    for (int64_t i = 0; i < plan->n_steps; i++) {
+        const q7_kernel_row *row = plan->steps[i].kernel < 0 ? NULL : &q7_kernels[plan->steps[i].kernel];
+        c->calls[i] = (q7_call){row ? row->kernel : NULL, row ? row->mr : 0, row ? row->nr : 0, threads, &c->state};
+    }
+    *context = c;
+    return Q7_OK;
+}
+
+void q7_context_destroy(q7_context *context) {
+    if (!context) return;
+    free(context->values);
+    free(context->image);
+    free(context->calls);
+    free(context->intervals);
+    free(context->order);
+    free(context->arena);
+    free(context);
+}
+
+/* ---- bind ---- */
+
+static int64_t floor_div(int64_t a, int64_t b) { return a / b - (a % b != 0 && (a < 0) != (b < 0)); }
+
+/* false on overflow or division by zero */
+static bool evaluate(const expr_row *e, const int64_t *values, int64_t *result) {
+    if (e->op == Q7_EXPR_CONST) {
+        *result = e->a;
+        return true;
+    }
+    const int64_t a = values[e->a], b = values[e->b];
+    switch (e->op) {
+        case Q7_EXPR_ADD: return !__builtin_add_overflow(a, b, result);
+        case Q7_EXPR_SUB: return !__builtin_sub_overflow(a, b, result);
+        case Q7_EXPR_MUL: return !__builtin_mul_overflow(a, b, result);
+        case Q7_EXPR_MIN: *result = q7_min(a, b); return true;
+        case Q7_EXPR_MAX: *result = q7_max(a, b); return true;
+        case Q7_EXPR_BROADCAST: *result = a == 1 ? b : b == 1 || a == b ? a : -1; return true;
+        default: break;
+    }
+    if (b == 0 || (b == -1 && a == INT64_MIN)) return false;
+    const int64_t quotient = floor_div(a, b);
+    *result = e->op == Q7_EXPR_FLOORDIV ? quotient
+              : e->op == Q7_EXPR_MOD    ? a - quotient * b
+                                        : quotient + (a != quotient * b); /* CEILDIV */
+    return true;
+}
+
+static q7_status compute_values(q7_context *c, q7_error *error) {
+    const q7_plan *p = c->plan;
+    for (int64_t i = 0; i < p->n_exprs; i++)
+        if (!evaluate(&p->exprs[i], c->values, &c->values[p->n_symbols + i]))
+            return fail(error, Q7_BAD_ARG, -1, "sizes overflow, or divide by zero, for these shapes");
+    for (int64_t i = 0; i < p->n_guards; i++) {
+        const guard_row *g = &p->guards[i];
+        const int64_t value = c->values[g->value], limit = c->values[g->limit];
+        if (g->kind == Q7_GUARD_EQ ? value == limit : value >= limit) continue;
+        fail(error, Q7_BAD_ARG, i, "shapes do not fit");
+        if (error) error->value = value, error->limit = limit;
+        return Q7_BAD_ARG;
+    }
+    return Q7_OK;
+}
+
+static q7_status place_buffers(q7_context *c, q7_error *error) {
+    const q7_plan *p = c->plan;
+    for (int64_t i = 0; i < p->n_buffers; i++) {
+        const int64_t bytes = c->values[p->buffers[i].size];
+        if (bytes < 0 || bytes > INT64_MAX / 4)
+            return fail(error, Q7_BAD_ARG, -1, "a buffer of %lld bytes for these shapes", (long long)bytes);
+        c->intervals[i] = (q7_interval){bytes, p->buffers[i].first, p->buffers[i].last, 0};
+    }
+    const int64_t needed = q7_arena_place(c->intervals, p->n_buffers, c->order);
+    if (needed < 0) return fail(error, Q7_BAD_ARG, -1, "the arena overflows for these shapes");
+    if (needed > c->reserved_bytes) {
+        void *arena = NULL;
+        if (posix_memalign(&arena, Q7_ARENA_ALIGN, (size_t)needed))
+            return fail(error, Q7_NO_MEMORY, -1, "no memory for an arena of %lld bytes", (long long)needed);
+        free(c->arena);
+        c->arena = arena;
+        c->reserved_bytes = needed;
+        c->allocations++;
+    }
+    c->arena_bytes = needed;
+    return Q7_OK;
+}
+
+static void put_pointer(unsigned char *image, const pointer_row *r, const unsigned char *base, int64_t offset) {
+    const void *address = base ? base + offset : NULL; /* an empty arena has no address */
+    memcpy(image + r->at, &address, sizeof address);
+}
+
+static void patch(q7_context *c) {
+    const q7_plan *p = c->plan;
+    for (int64_t i = 0; i < p->n_value_patches; i++)
+        memcpy(c->image + p->value_patches[i].at, &c->values[p->value_patches[i].value], 8);
+    for (int64_t i = 0; i < p->n_pointer_patches; i++) {
+        const pointer_row *r = &p->pointers[i];
+        if (r->space == Q7_SPACE_ARENA)
+            put_pointer(c->image, r, c->arena, c->intervals[r->index].offset + c->values[r->offset]);
+        else if (r->space == Q7_SPACE_CONSTANT)
+            put_pointer(c->image, r, p->constants[r->index], c->values[r->offset]);
+    }
+}
+
+q7_status q7_bind(q7_context *context, const int64_t *symbols, int64_t *values, q7_error *error) {
+    q7_context *c = context;
+    const q7_plan *p = c->plan;
+    const size_t symbol_bytes = (size_t)(p->n_symbols - 1) * sizeof *symbols;
+    if (!c->bound || memcmp(c->values + 1, symbols, symbol_bytes)) {
+        c->bound = 0;
+        c->values[0] = c->threads;
+        memcpy(c->values + 1, symbols, symbol_bytes);
+        q7_status status = compute_values(c, error);
+        if (status == Q7_OK) status = place_buffers(c, error);
+        if (status != Q7_OK) return status;
+        patch(c);
+        c->bound = 1;
+    }
+    memcpy(values, c->values, (size_t)(p->n_symbols + p->n_exprs) * sizeof *values);
+    return Q7_OK;
+}
+
+/* ---- run ---- */
+
+void q7_fault(const q7_call *call, const char *what, int64_t value, int64_t limit) {
+    struct q7_run_state *s = call->run;
+    int none = 0;
+    if (!atomic_compare_exchange_strong(&s->faulted, &none, 1)) return;
+    s->what = what;
+    s->value = value;
+    s->limit = limit;
+    atomic_store(&s->faulted, 2);
+}
+
+static int64_t now_ns(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+static void patch_feeds(q7_context *c, const void *const *inputs, void *const *outputs) {
+    const q7_plan *p = c->plan;
+    for (int64_t i = 0; i < p->n_pointer_patches; i++) {
+        const pointer_row *r = &p->pointers[i];
+        if (r->space == Q7_SPACE_INPUT)
+            put_pointer(c->image, r, inputs[r->index], c->values[r->offset]);
+        else if (r->space == Q7_SPACE_OUTPUT)
+            put_pointer(c->image, r, outputs[r->index], c->values[r->offset]);
+    }
+}
+
+static q7_status run_error(q7_context *c, int64_t step, q7_error *error) {
+    fail(error, Q7_DATA_FAULT, step, "%s", c->state.what);
+    if (error) error->value = c->state.value, error->limit = c->state.limit;
+    return Q7_DATA_FAULT;
+}
+
+q7_status q7_run(q7_context *context, int64_t first, int64_t last, const void *const *inputs, void *const *outputs,
+                 q7_error *error) {
+    q7_context *c = context;
+    const q7_plan *p = c->plan;
+    if (!c->bound || first < 0 || last > p->n_steps) return fail(error, Q7_BAD_ARG, -1, "run before bind");
+    patch_feeds(c, inputs, outputs);
+    atomic_store(&c->state.faulted, 0);
+    int64_t before = c->step_ns ? now_ns() : 0;
+    for (int64_t i = first; i < last; i++) {
+        ops[p->steps[i].op].drive(c->image + p->steps[i].args, &c->calls[i]);
+        if (atomic_load_explicit(&c->state.faulted, memory_order_acquire)) return run_error(c, i, error);
+        if (!c->step_ns) continue;
+        const int64_t after = now_ns();
+        c->step_ns[i] += after - before;
+        before = after;
+    }
+    return Q7_OK;
+}
+
+void q7_profile(q7_context *context, int64_t *step_ns) { context->step_ns = step_ns; }
+
+int64_t q7_stat(const q7_context *context, int32_t what, int64_t index) {
+    const q7_context *c = context;
+    switch (what) {
+        case Q7_STAT_ARENA: return (int64_t)(intptr_t)c->arena;
+        case Q7_STAT_ARENA_BYTES: return c->arena_bytes;
+        case Q7_STAT_RESERVED_BYTES: return c->reserved_bytes;
+        case Q7_STAT_ALLOCATIONS: return c->allocations;
+        default: break;
+    }
+    if (!is_index(index, c->plan->n_buffers)) return -1;
+    return what == Q7_STAT_BUFFER_OFFSET ? c->intervals[index].offset : c->intervals[index].bytes;
+}

@@ -1,0 +1,95 @@
+/* binary.c: f32 loops of binary.h. One loop body, made constant per op and per pair of strides by
+ * inlining. Read binary.h first. */
+#include "binary.h"
+
+#include <math.h>
+
+#include "../simd/simd.h"
+
+Q7_INLINE q7_f32 apply(int64_t op, q7_f32 a, q7_f32 b) {
+    switch (op) {
+        case Q7_binary_add: return q7_add(a, b);
+        case Q7_binary_sub: return q7_sub(a, b);
+        case Q7_binary_mul: return q7_mul(a, b);
+        case Q7_binary_div: return q7_div(a, b);
+        case Q7_binary_min: return q7_select(q7_unordered(a), a, q7_vmin(a, b));
+        default: return q7_select(q7_unordered(a), a, q7_vmax(a, b));
+    }
+}
+
+Q7_INLINE void arithmetic_run(int64_t op, int64_t n, const float *a, bool a_vector, const float *b, bool b_vector,
+                              float *y) {
+    const q7_f32 a0 = q7_set1(*a), b0 = q7_set1(*b);
+    int64_t i = 0;
+    for (; i + Q7_W <= n; i += Q7_W)
+        q7_store(y + i, apply(op, a_vector ? q7_load(a + i) : a0, b_vector ? q7_load(b + i) : b0));
+    if (i < n)
+        q7_store_tail(y + i,
+                      apply(op, a_vector ? q7_load_tail(a + i, n - i) : a0, b_vector ? q7_load_tail(b + i, n - i) : b0),
+                      n - i);
+}
+
+Q7_INLINE void arithmetic(int64_t op, int64_t n, const float *a, int64_t a_stride, const float *b, int64_t b_stride,
+                          float *y) {
+    if (a_stride && b_stride)
+        arithmetic_run(op, n, a, true, b, true, y);
+    else if (a_stride)
+        arithmetic_run(op, n, a, true, b, false, y);
+    else
+        arithmetic_run(op, n, a, false, b, b_stride != 0, y);
+}
+
+Q7_INLINE uint8_t holds(int64_t op, float a, float b) {
+    switch (op) {
+        case Q7_binary_equal: return a == b;
+        case Q7_binary_less: return a < b;
+        case Q7_binary_less_equal: return a <= b;
+        case Q7_binary_greater: return a > b;
+        default: return a >= b;
+    }
+}
+
+/* Scalar source with constant strides: compilers vectorise it with the packing to bytes. */
+Q7_INLINE void compare(int64_t op, int64_t n, const float *a, int64_t a_stride, const float *b, int64_t b_stride,
+                       uint8_t *restrict y) {
+    if (a_stride && b_stride)
+        for (int64_t i = 0; i < n; i++) y[i] = holds(op, a[i], b[i]);
+    else if (a_stride)
+        for (int64_t i = 0; i < n; i++) y[i] = holds(op, a[i], *b);
+    else
+        for (int64_t i = 0; i < n; i++) y[i] = holds(op, *a, b[i * b_stride]);
+}
+
+/* The exponents of real models are one constant: 2, 3 or 1/2. C's pow for the others. */
+static void power(int64_t n, const float *a, int64_t a_stride, const float *b, int64_t b_stride, float *y) {
+    if (a_stride && !b_stride && (*b == 2.0f || *b == 3.0f)) {
+        const bool cube = *b == 3.0f;
+        for (int64_t i = 0; i < n; i++) y[i] = a[i] * a[i] * (cube ? a[i] : 1.0f);
+    } else if (a_stride && !b_stride && *b == 0.5f) {
+        for (int64_t i = 0; i < n; i++) y[i] = a[i] == -INFINITY ? INFINITY : sqrtf(a[i] + 0.0f);
+    } else {
+        for (int64_t i = 0; i < n; i++) y[i] = powf(a[i * a_stride], b[i * b_stride]);
+    }
+}
+
+void Q7_KERNEL(binary_f32)(int64_t op, int64_t n, const void *pa, int64_t a_stride, const void *pb, int64_t b_stride,
+                           void *y) {
+    const float *a = pa, *b = pb;
+    switch (op) {
+        case Q7_binary_add: arithmetic(Q7_binary_add, n, a, a_stride, b, b_stride, y); break;
+        case Q7_binary_sub: arithmetic(Q7_binary_sub, n, a, a_stride, b, b_stride, y); break;
+        case Q7_binary_mul: arithmetic(Q7_binary_mul, n, a, a_stride, b, b_stride, y); break;
+        case Q7_binary_div: arithmetic(Q7_binary_div, n, a, a_stride, b, b_stride, y); break;
+        case Q7_binary_min: arithmetic(Q7_binary_min, n, a, a_stride, b, b_stride, y); break;
+        case Q7_binary_max: arithmetic(Q7_binary_max, n, a, a_stride, b, b_stride, y); break;
+        case Q7_binary_pow: power(n, a, a_stride, b, b_stride, y); break;
+        case Q7_binary_mod:
+            for (int64_t i = 0; i < n; i++) ((float *)y)[i] = fmodf(a[i * a_stride], b[i * b_stride]);
+            break;
+        case Q7_binary_equal: compare(Q7_binary_equal, n, a, a_stride, b, b_stride, y); break;
+        case Q7_binary_less: compare(Q7_binary_less, n, a, a_stride, b, b_stride, y); break;
+        case Q7_binary_less_equal: compare(Q7_binary_less_equal, n, a, a_stride, b, b_stride, y); break;
+        case Q7_binary_greater: compare(Q7_binary_greater, n, a, a_stride, b, b_stride, y); break;
+        default: compare(Q7_binary_greater_equal, n, a, a_stride, b, b_stride, y); break;
+    }
+}

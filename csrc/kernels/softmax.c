@@ -1,0 +1,91 @@
+/* softmax.c: three passes over data that stays in cache: max, exp and sum, scale. Read softmax.h first. */
+#include "softmax.h"
+
+#include <math.h>
+
+#include "math.h"
+
+/* Largest of a row. NaN may be lost here: the sum brings it back. */
+Q7_INLINE float row_max(int64_t n, const float *x) {
+    q7_f32 top[4] = {q7_set1(-INFINITY), q7_set1(-INFINITY), q7_set1(-INFINITY), q7_set1(-INFINITY)};
+    int64_t i = 0;
+    for (; i + 4 * Q7_W <= n; i += 4 * Q7_W)
+        for (int k = 0; k < 4; k++) top[k] = q7_vmax(q7_load(x + i + k * Q7_W), top[k]);
+    for (; i + Q7_W <= n; i += Q7_W) top[0] = q7_vmax(q7_load(x + i), top[0]);
+    float max = q7_hmax(q7_vmax(q7_vmax(top[0], top[1]), q7_vmax(top[2], top[3])));
+    for (; i < n; i++) max = x[i] > max ? x[i] : max;
+    return max;
+}
+
+/* exp(x - max), in y unless that is NULL; the sum is returned. */
+Q7_INLINE float row_exp(int64_t n, const float *x, float max, float *y) {
+    const q7_f32 top = q7_set1(max);
+    q7_f32 sum[4] = {q7_set1(0.0f), q7_set1(0.0f), q7_set1(0.0f), q7_set1(0.0f)};
+    int64_t i = 0;
+    for (; i + 4 * Q7_W <= n; i += 4 * Q7_W)
+        for (int k = 0; k < 4; k++) {
+            const q7_f32 e = q7_exp_nonpositive(q7_sub(q7_load(x + i + k * Q7_W), top));
+            if (y) q7_store(y + i + k * Q7_W, e);
+            sum[k] = q7_add(sum[k], e);
+        }
+    for (; i < n; i += Q7_W) {
+        const int64_t left = q7_min(n - i, Q7_W);
+        q7_f32 e = q7_exp_nonpositive(q7_sub(q7_load_tail(x + i, left), top));
+        float lanes[Q7_W] = {0}; /* lanes past the end hold exp(0 - max) */
+        q7_store_tail(lanes, e, left);
+        e = q7_load(lanes);
+        if (y) q7_store_tail(y + i, e, left);
+        sum[0] = q7_add(sum[0], e);
+    }
+    return q7_hsum(q7_add(q7_add(sum[0], sum[1]), q7_add(sum[2], sum[3])));
+}
+
+/* y = x * scale - shift */
+Q7_INLINE void row_scale(int64_t n, const float *x, float scale, float shift, float *y) {
+    const q7_f32 by = q7_set1(scale), less = q7_set1(-shift);
+    int64_t i = 0;
+    for (; i + Q7_W <= n; i += Q7_W) q7_store(y + i, q7_fma(q7_load(x + i), by, less));
+    if (i < n) q7_store_tail(y + i, q7_fma(q7_load_tail(x + i, n - i), by, less), n - i);
+}
+
+static void rows(int64_t count, int64_t n, const float *x, float *y) {
+    for (int64_t r = 0; r < count; r++, x += n, y += n) {
+        const float sum = row_exp(n, x, row_max(n, x), y);
+        row_scale(n, y, 1.0f / sum, 0.0f, y);
+    }
+}
+
+static void rows_log(int64_t count, int64_t n, const float *x, float *y) {
+    for (int64_t r = 0; r < count; r++, x += n, y += n) {
+        const float max = row_max(n, x);
+        const float log_sum = logf(row_exp(n, x, max, NULL));
+        for (int64_t i = 0; i < n; i++) y[i] = x[i] - max - log_sum; /* max + log_sum would round */
+    }
+}
+
+/* Q7_W columns at once, or the last `left` of them. */
+Q7_INLINE void columns(int64_t n, int64_t stride, const float *x, float *y, int64_t left, bool log) {
+    q7_f32 max = q7_set1(-INFINITY), sum = q7_set1(0.0f);
+    for (int64_t j = 0; j < n; j++) max = q7_vmax(q7_load_tail(x + j * stride, left), max);
+    for (int64_t j = 0; j < n; j++) {
+        const q7_f32 e = q7_exp_nonpositive(q7_sub(q7_load_tail(x + j * stride, left), max));
+        if (!log) q7_store_tail(y + j * stride, e, left);
+        sum = q7_add(sum, e);
+    }
+    const q7_f32 scale = q7_div(q7_set1(1.0f), sum), log_sum = q7_log(sum);
+    for (int64_t j = 0; j < n; j++) {
+        const q7_f32 v = log ? q7_sub(q7_sub(q7_load_tail(x + j * stride, left), max), log_sum)
+                             : q7_mul(q7_load_tail(y + j * stride, left), scale);
+        q7_store_tail(y + j * stride, v, left);
+    }
+}
+
+void Q7_KERNEL(softmax_f32)(int64_t count, int64_t n, int64_t stride, const float *x, float *y, bool log) {
+    if (stride == 1) {
+        log ? rows_log(count, n, x, y) : rows(count, n, x, y);
+        return;
+    }
+    int64_t c = 0;
+    for (; c + Q7_W <= count; c += Q7_W) columns(n, stride, x + c, y + c, Q7_W, log);
+    if (c < count) columns(n, stride, x + c, y + c, count - c, log);
+}

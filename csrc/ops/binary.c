@@ -1,0 +1,109 @@
+/* binary.c: y = op(a, b) with broadcasting, in f32 (by kernel), f64, i64, i32, i8, u8 and bool.
+ *
+ * Integers wrap. Division truncates towards zero; x / 0 and x mod 0 are 0. mod takes the sign of the
+ * divisor (ONNX Mod, fmod = 0), for floats it is C's fmod. Integer pow with a negative exponent is the
+ * truncated power: 0 but for bases 1 and -1. and, or, xor are bitwise, which is logical on bools. */
+#include "../kernels/binary.h"
+
+#include <math.h>
+
+#include "loops.h"
+
+typedef struct binary_job {
+    const q7_binary_args *args;
+    q7_binary_kernel kernel;
+    int64_t a_stride, b_stride, elem_bytes, y_bytes;
+} binary_job;
+
+static inline int64_t int_div(int64_t x, int64_t y) {
+    if (y == 0) return 0;
+    return y == -1 ? (int64_t)(0 - (uint64_t)x) : x / y; /* INT64_MIN / -1 wraps */
+}
+
+static inline int64_t int_mod(int64_t x, int64_t y) {
+    if (y == 0 || y == -1) return 0;
+    const int64_t r = x % y;
+    return r != 0 && (r < 0) != (y < 0) ? r + y : r;
+}
+
+static inline int64_t int_pow(int64_t x, int64_t y) {
+    if (y < 0) return x == 1 ? 1 : x == -1 ? (y % 2 ? -1 : 1) : 0;
+    uint64_t result = 1;
+    for (uint64_t base = (uint64_t)x; y; y >>= 1, base *= base)
+        if (y & 1) result *= base;
+    return (int64_t)result;
+}
+
+/* NaN if either side is. */
+static inline double float_min(double x, double y) { return x < y || x != x ? x : y; }
+static inline double float_max(double x, double y) { return x > y || x != x ? x : y; }
+
+#define T int64_t
+#define LOOP binary_i64
+#include "binary_int.h"
+#define T int32_t
+#define LOOP binary_i32
+#include "binary_int.h"
+#define T int8_t
+#define LOOP binary_i8
+#include "binary_int.h"
+#define T uint8_t
+#define LOOP binary_u8
+#include "binary_int.h"
+
+/* y[i] = e for every i, with X and Z the operands there. */
+#define EACH(R, e) for (int64_t i = 0; i < n; i++) ((R *)y)[i] = (e)
+#define X a[i * a_stride]
+#define Z b[i * b_stride]
+static void binary_f64(int64_t op, int64_t n, const void *pa, int64_t a_stride, const void *pb, int64_t b_stride,
+                       void *y) {
+    const double *a = pa, *b = pb;
+    switch (op) {
+        case Q7_binary_add: EACH(double, X + Z); break;
+        case Q7_binary_sub: EACH(double, X - Z); break;
+        case Q7_binary_mul: EACH(double, X * Z); break;
+        case Q7_binary_div: EACH(double, X / Z); break;
+        case Q7_binary_pow: EACH(double, pow(X, Z)); break;
+        case Q7_binary_mod: EACH(double, fmod(X, Z)); break;
+        case Q7_binary_min: EACH(double, float_min(X, Z)); break;
+        case Q7_binary_max: EACH(double, float_max(X, Z)); break;
+        case Q7_binary_equal: EACH(uint8_t, X == Z); break;
+        case Q7_binary_less: EACH(uint8_t, X < Z); break;
+        case Q7_binary_less_equal: EACH(uint8_t, X <= Z); break;
+        case Q7_binary_greater: EACH(uint8_t, X > Z); break;
+        default: EACH(uint8_t, X >= Z); break; /* greater_equal; and, or, xor are not for floats */
+    }
+}
+#undef EACH
+#undef X
+#undef Z
+
+static void body(void *arg, int64_t n, const int64_t *offset, int64_t position) {
+    const binary_job *job = arg;
+    const char *a = job->args->a, *b = job->args->b;
+    job->kernel(job->args->op, n, a + offset[0] * job->elem_bytes, job->a_stride, b + offset[1] * job->elem_bytes,
+                job->b_stride, (char *)job->args->y + position * job->y_bytes);
+}
+
+static q7_binary_kernel loop_of(int64_t dtype, const q7_call *call) {
+    switch (dtype) {
+        case Q7_F32: return (q7_binary_kernel)call->kernel;
+        case Q7_F64: return binary_f64;
+        case Q7_I64: return binary_i64;
+        case Q7_I32: return binary_i32;
+        case Q7_I8: return binary_i8;
+        default: return binary_u8; /* Q7_U8, Q7_BOOL */
+    }
+}
+
+void q7_op_binary(const q7_binary_args *args, const q7_call *call) {
+    q7_nest nest = q7_nest_of(args->shape, args->ndim);
+    q7_nest_add(&nest, args->a_shape);
+    q7_nest_add(&nest, args->b_shape);
+    q7_nest_collapse(&nest);
+    const int64_t last = nest.ndim - 1, bytes = q7_dtype_bytes(args->dtype);
+    const bool is_bool = args->op >= Q7_binary_equal && args->op <= Q7_binary_greater_equal;
+    binary_job job = {args, loop_of(args->dtype, call), nest.stride[0][last], nest.stride[1][last],
+                      bytes, is_bool ? 1 : bytes};
+    q7_nest_run(&nest, call, body, &job);
+}

@@ -1,0 +1,141 @@
+/* copy.c: y[idx . y_stride] = x[idx . x_stride] for every idx in shape: the one driver behind transpose,
+ * expand, slice, concat and split.
+ *
+ * The order of dims is free, so they are sorted by y_stride and joined where both sides allow it.
+ * What is left is one of three loops: memcpy of runs that both sides hold contiguously; a blocked
+ * transposition, when x runs along one dim and y along another; plain strided moves.
+ * x_stride may be 0 or negative. y does not overlap x. */
+#include "../simd/transpose.h"
+#include "loops.h"
+
+enum { X, Y }; /* operands of the nest */
+enum { STRIP = 16 }; /* rows of a transposition that are written together: a cache line of x */
+
+typedef struct copy_job {
+    const char *x;
+    char *y;
+    int64_t elem_bytes;
+    q7_nest nest;
+    int64_t strips, units, units_per_task; /* a unit of a transposition: STRIP rows of one matrix */
+} copy_job;
+
+static void copy_runs(void *arg, int64_t n, const int64_t *offset, int64_t position) {
+    const copy_job *job = arg;
+    (void)position;
+    const int64_t bytes = job->elem_bytes;
+    memcpy(job->y + offset[Y] * bytes, job->x + offset[X] * bytes, (size_t)(n * bytes));
+}
+
+/* One loop per element width, each with memcpy of a constant size: a load and a store, unaligned. */
+static void copy_strided(const char *x, int64_t x_step, char *y, int64_t y_step, int64_t n, int64_t bytes) {
+    switch (bytes) {
+        case 1:
+            for (int64_t i = 0; i < n; i++) y[i * y_step] = x[i * x_step];
+            break;
+        case 2:
+            for (int64_t i = 0; i < n; i++) memcpy(y + i * y_step, x + i * x_step, 2);
+            break;
+        case 4:
+            for (int64_t i = 0; i < n; i++) memcpy(y + i * y_step, x + i * x_step, 4);
+            break;
+        case 8:
+            for (int64_t i = 0; i < n; i++) memcpy(y + i * y_step, x + i * x_step, 8);
+            break;
+        default:
+            for (int64_t i = 0; i < n; i++) memcpy(y + i * y_step, x + i * x_step, 16);
+            break;
+    }
+}
+
+static void copy_strided_run(void *arg, int64_t n, const int64_t *offset, int64_t position) {
+    const copy_job *job = arg;
+    (void)position;
+    const int64_t bytes = job->elem_bytes, last = job->nest.ndim - 1;
+    copy_strided(job->x + offset[X] * bytes, job->nest.stride[X][last] * bytes, job->y + offset[Y] * bytes,
+                 job->nest.stride[Y][last] * bytes, n, bytes);
+}
+
+/* y[p * y_stride + q] = x[q * x_stride + p] for p < rows <= STRIP, q < cols. Blocks are STRIP wide, so
+ * that a cache line of x is used up while it is in L1. */
+static void transpose_strip(const char *x, int64_t x_stride, char *y, int64_t y_stride, int64_t rows, int64_t cols,
+                            int64_t bytes) {
+    const int64_t rows4 = bytes == 4 ? rows / 4 * 4 : 0, cols4 = cols / 4 * 4;
+    for (int64_t q = 0; rows4 && q < cols4; q += 4)
+        for (int64_t p = 0; p < rows4; p += 4)
+            q7_transpose_4x4(x + (q * x_stride + p) * 4, x_stride,
+                             y + (p * y_stride + q) * 4, y_stride);
+    for (int64_t q0 = 0; q0 < cols; q0 += STRIP) { /* what the 4 x 4 blocks left */
+        const int64_t q1 = q7_min(cols, q0 + STRIP);
+        for (int64_t p = 0; p < rows; p++) {
+            const int64_t from = p < rows4 ? q7_max(q0, cols4) : q0;
+            if (from < q1)
+                copy_strided(x + (from * x_stride + p) * bytes, x_stride * bytes,
+                             y + (p * y_stride + from) * bytes, bytes, q1 - from, bytes);
+        }
+    }
+}
+
+/* The matrix of a transposition is in the last two dims of the nest: p (x runs along it), q (y does). */
+static void transpose_task(void *arg, int64_t task, int64_t thread) {
+    const copy_job *job = arg;
+    const q7_nest *nest = &job->nest;
+    (void)thread;
+    const int64_t bytes = job->elem_bytes, row = nest->ndim - 2, col = nest->ndim - 1;
+    const int64_t end = q7_min(job->units, (task + 1) * job->units_per_task);
+    for (int64_t unit = task * job->units_per_task; unit < end; unit++) {
+        const int64_t p = unit % job->strips * STRIP;
+        const q7_cursor at = q7_nest_seek(nest, unit / job->strips * nest->shape[row]);
+        transpose_strip(job->x + (at.offset[X] + p) * bytes, nest->stride[X][col],
+                        job->y + (at.offset[Y] + p * nest->stride[Y][row]) * bytes, nest->stride[Y][row],
+                        q7_min(STRIP, nest->shape[row] - p), nest->shape[col], bytes);
+    }
+}
+
+static void swap_dims(q7_nest *nest, int64_t i, int64_t j) {
+    int64_t *const fields[] = {nest->shape, nest->stride[X], nest->stride[Y]};
+    for (int k = 0; k < 3; k++) {
+        const int64_t kept = fields[k][i];
+        fields[k][i] = fields[k][j];
+        fields[k][j] = kept;
+    }
+}
+
+/* Sorts dims by y_stride, the largest first, so that y is written in order. */
+static void sort_dims(q7_nest *nest) {
+    for (int64_t i = 1; i < nest->ndim; i++)
+        for (int64_t j = i; j > 0; j--) {
+            const int64_t outer = nest->stride[Y][j - 1], inner = nest->stride[Y][j];
+            if ((outer < 0 ? -outer : outer) >= (inner < 0 ? -inner : inner)) break;
+            swap_dims(nest, j - 1, j);
+        }
+}
+
+void q7_op_copy(const q7_copy_args *args, const q7_call *call) {
+    const int64_t bytes = args->elem_bytes;
+    copy_job job = {(const char *)args->x + args->x_offset * bytes, (char *)args->y + args->y_offset * bytes, bytes,
+                    q7_nest_of(args->shape, args->ndim), 0, 0, 0};
+    q7_nest *nest = &job.nest;
+    nest->operands = 2;
+    for (int64_t i = 0; i < args->ndim; i++) {
+        nest->stride[X][i] = args->x_stride[i];
+        nest->stride[Y][i] = args->y_stride[i];
+    }
+    sort_dims(nest);
+    q7_nest_collapse(nest);
+    const int64_t last = nest->ndim - 1;
+    if (nest->shape[last] == 1 || (nest->stride[X][last] == 1 && nest->stride[Y][last] == 1)) {
+        q7_nest_run(nest, call, copy_runs, &job);
+        return;
+    }
+    for (int64_t p = 0; p < last && nest->stride[Y][last] == 1; p++) {
+        if (nest->stride[X][p] != 1) continue;
+        swap_dims(nest, p, last - 1);
+        const int64_t rows = nest->shape[last - 1], cols = nest->shape[last];
+        job.strips = q7_ceil_div(rows, STRIP);
+        job.units = job.strips * q7_product(nest->shape, last - 1) * (cols > 0);
+        job.units_per_task = q7_max(1, Q7_GRAIN / (STRIP * q7_max(1, cols)));
+        q7_parallel(call, q7_ceil_div(job.units, job.units_per_task), transpose_task, &job);
+        return;
+    }
+    q7_nest_run(nest, call, copy_strided_run, &job);
+}

@@ -1,0 +1,159 @@
+/* loops.h: broadcast loop nests, and how elementwise drivers cut them into tasks.
+ *
+ * A nest is a shape and, per operand, strides over it (0 repeats the same data). The output is dense
+ * and in row-major order, so that a position in it names an element of the nest. Tasks are fixed runs
+ * of Q7_GRAIN positions: their bounds depend on the shape alone, never on the number of threads. */
+#ifndef Q7_OPS_LOOPS_H
+#define Q7_OPS_LOOPS_H
+#include "../abi.h"
+
+#define Q7_GRAIN 32768 /* elements a task handles: some 10 us of work, against 1 us to hand it out */
+#define Q7_NEST_OPERANDS 3
+
+typedef struct q7_nest {
+    int64_t ndim;
+    int64_t shape[Q7_MAX_NDIM];
+    int64_t operands;
+    int64_t stride[Q7_NEST_OPERANDS][Q7_MAX_NDIM]; /* elements */
+} q7_nest;
+
+/* A place in a nest: an index per dim, and each operand's offset there. */
+typedef struct q7_cursor {
+    int64_t index[Q7_MAX_NDIM];
+    int64_t offset[Q7_NEST_OPERANDS];
+} q7_cursor;
+
+/* Handles n elements along the innermost dim: operand k starts at offset[k] and advances by its
+ * innermost stride, the output starts at `position`. */
+typedef void (*q7_nest_body)(void *arg, int64_t n, const int64_t *offset, int64_t position);
+
+static inline int64_t q7_product(const int64_t *shape, int64_t ndim) {
+    int64_t count = 1;
+    for (int64_t i = 0; i < ndim; i++) count *= shape[i];
+    return count;
+}
+
+static inline int64_t q7_dtype_bytes(int64_t dtype) {
+    switch (dtype) {
+        case Q7_F64:
+        case Q7_I64: return 8;
+        case Q7_F32:
+        case Q7_I32: return 4;
+        case Q7_F16: return 2;
+        default: return 1; /* Q7_U8, Q7_I8, Q7_BOOL */
+    }
+}
+
+static inline q7_nest q7_nest_of(const int64_t *shape, int64_t ndim) {
+    q7_nest nest = {.ndim = ndim};
+    for (int64_t i = 0; i < ndim; i++) nest.shape[i] = shape[i];
+    return nest;
+}
+
+/* Adds a dense operand of that shape (padded to ndim); its dims of 1 repeat. */
+static inline void q7_nest_add(q7_nest *nest, const int64_t *shape) {
+    int64_t *stride = nest->stride[nest->operands++], step = 1;
+    for (int64_t i = nest->ndim - 1; i >= 0; i--) {
+        stride[i] = shape[i] == 1 ? 0 : step;
+        step *= shape[i];
+    }
+}
+
+/* Drops dims of 1 and joins neighbours that every operand walks as one; leaves at least one dim. */
+static inline void q7_nest_collapse(q7_nest *nest) {
+    int64_t kept = 0;
+    for (int64_t i = 0; i < nest->ndim; i++) {
+        const int64_t size = nest->shape[i];
+        if (size == 1) continue;
+        bool join = kept > 0;
+        for (int64_t k = 0; k < nest->operands; k++)
+            join = join && nest->stride[k][kept - 1] == nest->stride[k][i] * size;
+        const int64_t to = join ? kept - 1 : kept++;
+        nest->shape[to] = join ? nest->shape[to] * size : size;
+        for (int64_t k = 0; k < nest->operands; k++) nest->stride[k][to] = nest->stride[k][i];
+    }
+    if (kept == 0) {
+        nest->shape[kept++] = 1;
+        for (int64_t k = 0; k < nest->operands; k++) nest->stride[k][0] = 0;
+    }
+    nest->ndim = kept;
+}
+
+/* The start of a row: `row` counts the innermost runs. */
+static inline q7_cursor q7_nest_seek(const q7_nest *nest, int64_t row) {
+    q7_cursor at = {{0}, {0}};
+    for (int64_t i = nest->ndim - 2; i >= 0; i--) {
+        at.index[i] = row % nest->shape[i];
+        row /= nest->shape[i];
+        for (int64_t k = 0; k < nest->operands; k++) at.offset[k] += at.index[i] * nest->stride[k][i];
+    }
+    return at;
+}
+
+static inline void q7_nest_next_row(const q7_nest *nest, q7_cursor *at) {
+    for (int64_t i = nest->ndim - 2; i >= 0; i--) {
+        for (int64_t k = 0; k < nest->operands; k++) at->offset[k] += nest->stride[k][i];
+        if (++at->index[i] < nest->shape[i]) return;
+        for (int64_t k = 0; k < nest->operands; k++)
+            at->offset[k] -= nest->shape[i] * nest->stride[k][i];
+        at->index[i] = 0;
+    }
+}
+
+typedef struct q7_nest_job {
+    const q7_nest *nest;
+    q7_nest_body body;
+    void *arg;
+    int64_t count; /* elements of the nest */
+} q7_nest_job;
+
+static inline void q7_nest_task(void *arg, int64_t task, int64_t thread) {
+    const q7_nest_job *job = arg;
+    const q7_nest *nest = job->nest;
+    (void)thread;
+    const int64_t cols = nest->shape[nest->ndim - 1];
+    int64_t position = task * Q7_GRAIN;
+    const int64_t end = q7_min(job->count, position + Q7_GRAIN);
+    q7_cursor at = q7_nest_seek(nest, position / cols);
+    int64_t col = position % cols;
+    while (position < end) {
+        const int64_t n = q7_min(cols - col, end - position);
+        int64_t offset[Q7_NEST_OPERANDS];
+        for (int64_t k = 0; k < nest->operands; k++)
+            offset[k] = at.offset[k] + col * nest->stride[k][nest->ndim - 1];
+        job->body(job->arg, n, offset, position);
+        position += n;
+        col = 0;
+        q7_nest_next_row(nest, &at);
+    }
+}
+
+/* Runs body over all of the nest; collapse it first. */
+static inline void q7_nest_run(const q7_nest *nest, const q7_call *call, q7_nest_body body, void *arg) {
+    q7_nest_job job = {nest, body, arg, q7_product(nest->shape, nest->ndim)};
+    q7_parallel(call, q7_ceil_div(job.count, Q7_GRAIN), q7_nest_task, &job);
+}
+
+/* Index `raw` into an axis of `limit`, negative from the end; -1 and a fault when it is out of range. */
+static inline int64_t q7_checked_index(const q7_call *call, int64_t raw, int64_t limit) {
+    const int64_t index = raw < 0 ? raw + limit : raw;
+    if (index >= 0 && index < limit) return index;
+    q7_fault(call, "index out of range", raw, limit);
+    return -1;
+}
+
+static inline int64_t q7_read_index(const void *indices, int64_t dtype, int64_t i) {
+    return dtype == Q7_I32 ? ((const int32_t *)indices)[i] : ((const int64_t *)indices)[i];
+}
+
+/* The position of an index tuple in dims[0..depth), -1 after a fault. */
+static inline int64_t q7_flat_index(const q7_call *call, const int64_t *indices, const int64_t *dims, int64_t depth) {
+    int64_t at = 0;
+    for (int64_t i = 0; i < depth; i++) {
+        const int64_t index = q7_checked_index(call, indices[i], dims[i]);
+        if (index < 0) return -1;
+        at = at * dims[i] + index;
+    }
+    return at;
+}
+#endif

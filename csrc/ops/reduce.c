@@ -1,0 +1,89 @@
+/* reduce.c: y[o,i] = op over j of x[o,j,i]: f32 by kernel, f64, i64 and i32 in plain loops. ONNX Reduce*.
+ * Tasks split only what is kept (outer, or columns of inner), so that sums do not depend on threads.
+ * Integers wrap; their mean truncates towards zero; n == 0 gives 0, 1 for prod, and for max and min the
+ * lowest and highest value (floats: infinities, and NaN for mean). */
+#include "../kernels/reduce.h"
+
+#include <math.h>
+
+#include "loops.h"
+
+typedef struct reduce_job {
+    const q7_reduce_args *args;
+    q7_reduce_kernel kernel;
+    int64_t per_task; /* rows, or columns */
+    int64_t blocks;   /* tasks per slab */
+} reduce_job;
+
+static void rows_task(void *arg, int64_t task, int64_t thread) {
+    const reduce_job *job = arg;
+    const q7_reduce_args *args = job->args;
+    (void)thread;
+    const int64_t row = task * job->per_task;
+    job->kernel(args->op, q7_min(args->outer - row, job->per_task), args->n, 1, (const float *)args->x + row * args->n,
+                (float *)args->y + row);
+}
+
+static void columns_task(void *arg, int64_t task, int64_t thread) {
+    const reduce_job *job = arg;
+    const q7_reduce_args *args = job->args;
+    (void)thread;
+    const int64_t slab = task / job->blocks, column = task % job->blocks * job->per_task;
+    job->kernel(args->op, q7_min(args->inner - column, job->per_task), args->n, args->inner,
+                (const float *)args->x + slab * args->n * args->inner + column,
+                (float *)args->y + slab * args->inner + column);
+}
+
+#define T double
+#define ACC double
+#define NAME reduce_f64
+#define LOWEST (-INFINITY)
+#define HIGHEST INFINITY
+#define ROOT sqrt
+#define MEAN(sum, n) ((sum) / (double)(n))
+#define UNORDERED(v) isnan(v)
+#include "reduce_typed.h"
+#define T int64_t
+#define ACC uint64_t
+#define NAME reduce_i64
+#define LOWEST INT64_MIN
+#define HIGHEST INT64_MAX
+#define ROOT (int64_t)sqrt
+#define MEAN(sum, n) ((n) == 0 ? 0 : (sum) / (n))
+#define UNORDERED(v) 0
+#include "reduce_typed.h"
+#define T int32_t
+#define ACC uint32_t
+#define NAME reduce_i32
+#define LOWEST INT32_MIN
+#define HIGHEST INT32_MAX
+#define ROOT (int32_t)sqrt
+#define MEAN(sum, n) (int32_t)((n) == 0 ? 0 : (sum) / (n))
+#define UNORDERED(v) 0
+#include "reduce_typed.h"
+
+static void plain_task(void *arg, int64_t task, int64_t thread) {
+    const q7_reduce_args *args = arg;
+    (void)thread;
+    switch (args->dtype) {
+        case Q7_F64: reduce_f64(args, task); break;
+        case Q7_I64: reduce_i64(args, task); break;
+        default: reduce_i32(args, task); break;
+    }
+}
+
+void q7_op_reduce(const q7_reduce_args *args, const q7_call *call) {
+    if (args->dtype != Q7_F32) {
+        q7_parallel(call, args->inner ? args->outer : 0, plain_task, (void *)args);
+        return;
+    }
+    reduce_job job = {args, (q7_reduce_kernel)call->kernel, 0, 0};
+    job.per_task = q7_max(1, Q7_GRAIN / q7_max(1, args->n));
+    if (args->inner == 1) {
+        q7_parallel(call, q7_ceil_div(args->outer, job.per_task), rows_task, &job);
+        return;
+    }
+    job.per_task = q7_ceil_div(job.per_task, 64) * 64; /* whole cache lines and vectors */
+    job.blocks = q7_ceil_div(args->inner, job.per_task);
+    q7_parallel(call, args->outer * job.blocks, columns_task, &job);
+}

@@ -1,0 +1,44 @@
+/* softmax.c: cuts softmax over the middle axis of (outer, n, inner) into tasks: rows when inner is 1, else
+ * blocks of columns of one outer slab. ONNX Softmax, LogSoftmax. y may be x. */
+#include "../kernels/softmax.h"
+
+#include "loops.h"
+
+typedef struct softmax_job {
+    const q7_softmax_args *args;
+    q7_softmax_kernel kernel;
+    int64_t per_task; /* rows, or columns */
+    int64_t blocks;   /* tasks per slab */
+} softmax_job;
+
+static void rows_task(void *arg, int64_t task, int64_t thread) {
+    const softmax_job *job = arg;
+    const q7_softmax_args *args = job->args;
+    (void)thread;
+    const int64_t row = task * job->per_task, at = row * args->n;
+    job->kernel(q7_min(args->outer - row, job->per_task), args->n, 1, (const float *)args->x + at,
+                (float *)args->y + at, args->log != 0);
+}
+
+static void columns_task(void *arg, int64_t task, int64_t thread) {
+    const softmax_job *job = arg;
+    const q7_softmax_args *args = job->args;
+    (void)thread;
+    const int64_t column = task % job->blocks * job->per_task;
+    const int64_t at = task / job->blocks * args->n * args->inner + column;
+    job->kernel(q7_min(args->inner - column, job->per_task), args->n, args->inner, (const float *)args->x + at,
+                (float *)args->y + at, args->log != 0);
+}
+
+void q7_op_softmax(const q7_softmax_args *args, const q7_call *call) {
+    if (args->outer * args->n * args->inner == 0) return;
+    softmax_job job = {args, (q7_softmax_kernel)call->kernel, 0, 0};
+    job.per_task = q7_max(1, Q7_GRAIN / 4 / args->n); /* an exp is worth several plain operations */
+    if (args->inner == 1) {
+        q7_parallel(call, q7_ceil_div(args->outer, job.per_task), rows_task, &job);
+        return;
+    }
+    job.per_task = q7_ceil_div(job.per_task, 64) * 64; /* whole cache lines and vectors */
+    job.blocks = q7_ceil_div(args->inner, job.per_task);
+    q7_parallel(call, args->outer * job.blocks, columns_task, &job);
+}

@@ -1,0 +1,103 @@
+/* unary.c: y[i] = op(x[i]) in f32 (by kernel) and f64; abs, neg, sign, relu and clip in i64 and i32; not on
+ * bool. Integers wrap: abs and neg of the lowest value are that
+ * value; the bounds of clip are cut to integers. y may be x where the element
+ * size stays the same. */
+#include "../kernels/unary.h"
+
+#include <math.h>
+
+#include "loops.h"
+
+static inline double clip(double x, double low, double high) {
+    if (x < low) x = low;
+    return x > high ? high : x;
+}
+
+/* y[i] = e for every i, with V the element there. */
+#define EACH(R, e) for (int64_t i = 0; i < n; i++) ((R *)y)[i] = (R)(e)
+#define V x[i]
+static void unary_f64(int64_t op, int64_t n, const void *from, void *y, double alpha, double beta) {
+    const double *x = from;
+    switch (op) {
+        case Q7_unary_abs: EACH(double, fabs(V)); break;
+        case Q7_unary_neg: EACH(double, -V); break;
+        case Q7_unary_sign: EACH(double, V > 0 ? 1 : V < 0 ? -1 : V); break;
+        case Q7_unary_exp: EACH(double, exp(V)); break;
+        case Q7_unary_log: EACH(double, log(V)); break;
+        case Q7_unary_sqrt: EACH(double, sqrt(V)); break;
+        case Q7_unary_reciprocal: EACH(double, 1 / V); break;
+        case Q7_unary_erf: EACH(double, erf(V)); break;
+        case Q7_unary_tanh: EACH(double, tanh(V)); break;
+        case Q7_unary_sigmoid: EACH(double, 1 / (1 + exp(-V))); break;
+        case Q7_unary_relu: EACH(double, V < 0 ? 0 : V); break;
+        case Q7_unary_gelu: EACH(double, 0.5 * V * erfc(-V * 0.70710678118654752)); break;
+        case Q7_unary_gelu_tanh: EACH(double, 0.5 * V * (1 + tanh(0.79788456080286536 * (V + 0.044715 * V * V * V)))); break;
+        case Q7_unary_silu: EACH(double, V / (1 + exp(-V))); break;
+        case Q7_unary_softplus: EACH(double, V > 0 ? V + log1p(exp(-V)) : log1p(exp(V))); break;
+        case Q7_unary_sin: EACH(double, sin(V)); break;
+        case Q7_unary_cos: EACH(double, cos(V)); break;
+        case Q7_unary_floor: EACH(double, floor(V)); break;
+        case Q7_unary_ceil: EACH(double, ceil(V)); break;
+        case Q7_unary_round: EACH(double, nearbyint(V)); break; /* to even: the mode that nobody changes */
+        case Q7_unary_isnan: EACH(uint8_t, V != V); break;
+        case Q7_unary_isinf: EACH(uint8_t, fabs(V) == INFINITY); break;
+        case Q7_unary_clip: EACH(double, clip(V, alpha, beta)); break;
+        case Q7_unary_leaky_relu: EACH(double, V < 0 ? alpha * V : V); break;
+        case Q7_unary_elu: EACH(double, V < 0 ? alpha * expm1(V) : V); break;
+        default: EACH(double, clip(alpha * V + beta, 0, 1)); break;
+    }
+}
+#undef EACH
+#undef V
+
+static inline int64_t to_bound(double x, int64_t low, int64_t high) {
+    return x <= (double)low ? low : x >= (double)high ? high : (int64_t)x;
+}
+
+#define T int64_t
+#define LOWEST INT64_MIN
+#define HIGHEST INT64_MAX
+#define LOOP unary_i64
+#include "unary_int.h"
+#define T int32_t
+#define LOWEST INT32_MIN
+#define HIGHEST INT32_MAX
+#define LOOP unary_i32
+#include "unary_int.h"
+
+static void unary_bool(int64_t op, int64_t n, const void *from, void *y, double alpha, double beta) {
+    (void)op, (void)alpha, (void)beta; /* not */
+    for (int64_t i = 0; i < n; i++) ((uint8_t *)y)[i] = !((const uint8_t *)from)[i];
+}
+
+typedef struct unary_job {
+    const q7_unary_args *args;
+    q7_unary_kernel kernel;
+    int64_t x_bytes, y_bytes;
+} unary_job;
+
+static void unary_task(void *arg, int64_t task, int64_t thread) {
+    const unary_job *job = arg;
+    const q7_unary_args *args = job->args;
+    (void)thread;
+    const int64_t begin = task * Q7_GRAIN;
+    job->kernel(args->op, q7_min(args->n - begin, Q7_GRAIN), (const char *)args->x + begin * job->x_bytes,
+                (char *)args->y + begin * job->y_bytes, args->alpha, args->beta);
+}
+
+static q7_unary_kernel loop_of(int64_t dtype, const q7_call *call) {
+    switch (dtype) {
+        case Q7_F32: return (q7_unary_kernel)call->kernel;
+        case Q7_F64: return unary_f64;
+        case Q7_I64: return unary_i64;
+        case Q7_I32: return unary_i32;
+        default: return unary_bool;
+    }
+}
+
+void q7_op_unary(const q7_unary_args *args, const q7_call *call) {
+    const int64_t bytes = q7_dtype_bytes(args->dtype);
+    const bool is_bool = args->op == Q7_unary_isnan || args->op == Q7_unary_isinf;
+    unary_job job = {args, loop_of(args->dtype, call), bytes, is_bool ? 1 : bytes};
+    q7_parallel(call, q7_ceil_div(args->n, Q7_GRAIN), unary_task, &job);
+}

@@ -1,0 +1,35 @@
+/* where_typed.h: the loop of where.c for elements of type T, named SELECT. Included once per width. */
+
+static void SELECT(const where_job *job, int64_t n, const int64_t *offset, int64_t position) {
+    const uint8_t *c = (const uint8_t *)job->args->c + offset[0];
+    const T *a = (const T *)job->args->a + offset[1], *b = (const T *)job->args->b + offset[2];
+    T *restrict y = (T *)job->args->y + position;
+    const int64_t a_stride = job->a_stride, b_stride = job->b_stride;
+    if (job->c_stride == 0) {
+        const T *from = *c ? a : b;
+        const int64_t stride = *c ? a_stride : b_stride;
+        for (int64_t i = 0; i < n; i++) y[i] = from[i * stride];
+    } else if (a_stride && b_stride) { /* constant strides in each loop, so that it vectorises */
+        for (int64_t i = 0; i < n; i++) {
+            const T yes = a[i], no = b[i]; /* both loaded: a select, not a branch */
+            y[i] = c[i] ? yes : no;
+        }
+    } else if (a_stride) {
+        const T other = *b;
+        for (int64_t i = 0; i < n; i++) {
+            const T yes = a[i];
+            y[i] = c[i] ? yes : other;
+        }
+    } else if (b_stride) {
+        const T other = *a;
+        for (int64_t i = 0; i < n; i++) {
+            const T no = b[i];
+            y[i] = c[i] ? other : no;
+        }
+    } else {
+        const T yes = *a, no = *b;
+        for (int64_t i = 0; i < n; i++) y[i] = c[i] ? yes : no;
+    }
+}
+#undef T
+#undef SELECT

@@ -1,0 +1,163 @@
+/* pool.c: one thread pool per process.
+ *
+ * A region (one q7_parallel) hands out tasks by an atomic counter. Workers join a region if they are
+ * awake in time; the caller works too, closes the region when no task is left, and waits only for
+ * workers that are inside it, so that a worker whose core is busy elsewhere delays nobody before it
+ * has taken a task, and afterwards gets the caller's core: the caller soon sleeps instead of spinning.
+ * Idle workers spin for a bounded time, then sleep. One region at a time: a second caller runs its tasks
+ * inline. A forked child starts with an empty pool. Read runtime.h first. */
+#define _GNU_SOURCE /* pthread_sigmask under -std=c11 */
+#include <pthread.h>
+#include <signal.h>
+
+#include "runtime.h"
+
+/* A spin is a pause of 10-50 ns: workers spin for about 100 us before they sleep, callers a tenth. */
+enum { MAX_WORKERS = 255, WORKER_SPINS = 4000, CALLER_SPINS = 400 };
+
+/* state: region number in the high bits, CLOSED, and the number of workers inside */
+#define CLOSED UINT64_C(0x80000000)
+#define REGION UINT64_C(0x100000000)
+
+static struct {
+    pthread_mutex_t owner; /* held by the caller whose region it is */
+    pthread_mutex_t sleep;
+    pthread_cond_t wake, done;
+    atomic_int sleepers, owner_sleeps;
+    int64_t workers;
+    atomic_uint_least64_t state;
+    atomic_int_least64_t next_task, next_thread;
+    q7_task fn;
+    void *arg;
+    int64_t tasks, threads;
+} pool = {.owner = PTHREAD_MUTEX_INITIALIZER, .sleep = PTHREAD_MUTEX_INITIALIZER, .wake = PTHREAD_COND_INITIALIZER,
+          .done = PTHREAD_COND_INITIALIZER, .state = CLOSED};
+
+static inline void pause_cpu(void) {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
+static void work(int64_t thread) {
+    for (;;) {
+        const int64_t task = atomic_fetch_add_explicit(&pool.next_task, 1, memory_order_relaxed);
+        if (task >= pool.tasks) return;
+        pool.fn(pool.arg, task, thread);
+    }
+}
+
+/* The state once it shows another region than `seen`. */
+static uint64_t await_region(uint64_t seen) {
+    for (int i = 0; i < WORKER_SPINS; i++) {
+        const uint64_t state = atomic_load(&pool.state);
+        if (state / REGION != seen) return state;
+        pause_cpu();
+    }
+    pthread_mutex_lock(&pool.sleep);
+    atomic_fetch_add(&pool.sleepers, 1);
+    while (atomic_load(&pool.state) / REGION == seen) pthread_cond_wait(&pool.wake, &pool.sleep);
+    atomic_fetch_sub(&pool.sleepers, 1);
+    pthread_mutex_unlock(&pool.sleep);
+    return atomic_load(&pool.state);
+}
+
+static bool is_busy(uint64_t state) { return state & (CLOSED - 1); }
+
+static void leave_region(void) {
+    const uint64_t state = atomic_fetch_sub(&pool.state, 1) - 1;
+    if (is_busy(state) || !atomic_load(&pool.owner_sleeps)) return;
+    pthread_mutex_lock(&pool.sleep);
+    pthread_cond_signal(&pool.done);
+    pthread_mutex_unlock(&pool.sleep);
+}
+
+static void *worker(void *unused) {
+    (void)unused;
+    uint64_t seen = 0;
+    for (;;) {
+        uint64_t state = await_region(seen);
+        seen = state / REGION;
+        while (!(state & CLOSED) && state / REGION == seen) {
+            if (!atomic_compare_exchange_weak(&pool.state, &state, state + 1)) continue;
+            const int64_t thread = atomic_fetch_add(&pool.next_thread, 1);
+            if (thread < pool.threads) work(thread);
+            leave_region();
+            break;
+        }
+    }
+    return NULL;
+}
+
+static void reset_after_fork(void) {
+    pthread_mutex_init(&pool.owner, NULL);
+    pthread_mutex_init(&pool.sleep, NULL);
+    pthread_cond_init(&pool.wake, NULL);
+    pthread_cond_init(&pool.done, NULL);
+    pool.workers = 0;
+    atomic_store(&pool.sleepers, 0);
+    atomic_store(&pool.owner_sleeps, 0);
+    atomic_store(&pool.state, CLOSED);
+}
+
+static void register_fork_handler(void) { pthread_atfork(NULL, NULL, reset_after_fork); }
+
+/* Workers leave signals to the threads of the program. Fewer workers than asked for is not an error. */
+static void grow(int64_t workers) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, register_fork_handler);
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    while (pool.workers < q7_min(workers, MAX_WORKERS)) {
+        pthread_t thread;
+        if (pthread_create(&thread, NULL, worker, NULL)) break;
+        pthread_detach(thread);
+        pool.workers++;
+    }
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+}
+
+static void open_region(int64_t tasks, int64_t threads, q7_task fn, void *arg) {
+    pool.fn = fn;
+    pool.arg = arg;
+    pool.tasks = tasks;
+    pool.threads = threads;
+    atomic_store(&pool.next_task, 0);
+    atomic_store(&pool.next_thread, 1);
+    const uint64_t before = atomic_load(&pool.state);
+    atomic_store(&pool.state, (before / REGION + 1) * REGION);
+    if (atomic_load(&pool.sleepers) == 0) return;
+    pthread_mutex_lock(&pool.sleep);
+    pthread_cond_broadcast(&pool.wake);
+    pthread_mutex_unlock(&pool.sleep);
+}
+
+static void close_region(void) {
+    uint64_t state = atomic_fetch_or(&pool.state, CLOSED);
+    for (int i = 0; i < CALLER_SPINS && is_busy(state); i++) {
+        pause_cpu();
+        state = atomic_load(&pool.state);
+    }
+    if (!is_busy(state)) return;
+    pthread_mutex_lock(&pool.sleep);
+    atomic_store(&pool.owner_sleeps, 1);
+    while (is_busy(atomic_load(&pool.state))) pthread_cond_wait(&pool.done, &pool.sleep);
+    atomic_store(&pool.owner_sleeps, 0);
+    pthread_mutex_unlock(&pool.sleep);
+}
+
+void q7_parallel(const q7_call *call, int64_t tasks, q7_task fn, void *arg) {
+    const int64_t threads = q7_min(call->threads, tasks);
+    if (threads < 2 || pthread_mutex_trylock(&pool.owner)) {
+        for (int64_t task = 0; task < tasks; task++) fn(arg, task, 0);
+        return;
+    }
+    if (pool.workers < threads - 1) grow(threads - 1);
+    open_region(tasks, threads, fn, arg);
+    work(0);
+    close_region();
+    pthread_mutex_unlock(&pool.owner);
+}

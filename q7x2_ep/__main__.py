@@ -1,0 +1,381 @@
+"""The command line: python -m q7x2_ep <command>, see `_parser`.
+
+Exit codes: 0 success; 1 the accuracy rule failed; 2 wrong usage, or a model or feed that cannot be
+used.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import csv
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Optional
+
+import q7x2_ep
+from q7x2_ep.errors import FeedError, ModelNotFound, Q7Error
+
+
+def main(arguments: Optional[Sequence[str]] = None) -> int:
+    options = _parser().parse_args(arguments)
+    try:
+        return options.command(options)
+    except Q7Error as error:
+        if options.debug:
+            raise
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        return 2
+    except BrokenPipeError:  # the reader, say `head`, has seen enough
+        sys.stderr.close()
+        return 0
+    except KeyboardInterrupt:
+        return 130
+
+
+def bench(options: argparse.Namespace) -> int:
+    """Head to head with onnxruntime over models x threads x batches x sequences."""
+    from q7x2_ep.compare import Contest, table
+    from q7x2_ep.doctor import environment
+    from q7x2_ep.feeds import random_feeds
+    from q7x2_ep.models import small_models
+    from q7x2_ep.progress import track
+
+    shipped = small_models()
+    models = [(name, shipped.get(name, name)) for name in options.models or shipped]
+    sizes = [(batch, sequence) for batch in options.batch for sequence in options.seq]
+    jobs = [(name, path, threads) for name, path in models for threads in options.threads or [None]]
+    results = []
+    for name, path, threads in track(jobs, "bench"):
+        _check_exists(path)
+        with Contest(path, threads, name=Path(name).stem, unfused=options.unfused) as contest:
+            seen = set()
+            for batch, sequence in sizes:
+                feeds = random_feeds(
+                    contest.graph, batch, sequence, dict(options.dim), padding=options.padding
+                )
+                shapes = tuple(array.shape for array in feeds.values())
+                if (
+                    shapes not in seen
+                ):  # a model without a sequence dim has one feed for all of --seq
+                    seen.add(shapes)
+                    results.append(
+                        contest.measure(feeds, options.runs, options.check, options.naive)
+                    )
+    rows = [result.row() for result in results]
+    if options.json:
+        with _open(options.json) as file:
+            json.dump({"environment": environment(), "rows": rows}, file, indent=1)
+            file.write("\n")
+    if options.csv:
+        with _open(options.csv) as file:
+            writer = csv.DictWriter(file, rows[0], lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(rows)
+    if options.plot:
+        _plot(rows, options.plot)
+    if "-" not in (options.json, options.csv):
+        print(table(results))
+    return 0 if all(result.accurate for result in results) else 1
+
+
+def compare(options: argparse.Namespace) -> int:
+    """One model, one feed: every output, both engines."""
+    from q7x2_ep.compare import Contest, table
+    from q7x2_ep.feeds import random_feeds
+
+    _check_exists(options.model)
+    with Contest(options.model, options.threads, unfused=options.unfused) as contest:
+        feeds = random_feeds(
+            contest.graph,
+            options.batch,
+            options.seq,
+            dict(options.dim),
+            options.seed,
+            padding=options.padding,
+        )
+        feeds.update(_load_feeds(options.input))
+        result = contest.measure(feeds, options.runs, naive=options.naive)
+    print(table([result]))
+    print(f"{'output':<32}{'RMS error':>12}{'ORT':>12}{'scale':>12}  rule")
+    for output in result.outputs:
+        verdict = "ok" if output.accurate else "FAIL"
+        numbers = "".join(f"{x:>12.3e}" for x in (output.ours, output.theirs, output.scale))
+        print(f"{output.name[:31]:<32}{numbers}  {verdict}")
+    print(f"largest difference between the two: {result.difference:.3e}")
+    return 0 if result.accurate else 1
+
+
+def explain(options: argparse.Namespace) -> int:
+    """Fusions, near misses, steps and memory of a model."""
+    _check_exists(options.model)
+    print(q7x2_ep.explain(options.model, dict(options.dim)))
+    return 0
+
+
+def dump(options: argparse.Namespace) -> int:
+    """The text of one stage."""
+    from q7x2_ep.session import Session
+
+    _check_exists(options.model)
+    session = Session(options.model)
+    try:
+        print(session.text(options.stage))
+    finally:
+        session.close()
+    return 0
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run a model once and show, or save, its outputs."""
+    import numpy as np
+
+    from q7x2_ep import importer
+    from q7x2_ep.feeds import random_feeds
+
+    _check_exists(options.model)
+    session_options = q7x2_ep.SessionOptions(intra_op_num_threads=options.threads or 0)
+    with q7x2_ep.InferenceSession(options.model, session_options) as session:
+        feeds = {}
+        if options.random:
+            graph = importer.read(options.model)
+            feeds = random_feeds(
+                graph,
+                options.batch,
+                options.seq,
+                dict(options.dim),
+                options.seed,
+                padding=options.padding,
+            )
+        feeds.update(_load_feeds(options.input))
+        names = [output.name for output in session.get_outputs()]
+        outputs = dict(zip(names, session.run(None, feeds)))
+    if options.output:
+        np.savez(options.output, **outputs)
+    for name, array in outputs.items():
+        mean = (
+            f"  mean {array.mean():.6g}  std {array.std():.6g}"
+            if array.dtype.kind == "f" and array.size
+            else ""
+        )
+        print(f"{name}  {array.dtype} {array.shape}{mean}")
+    return 0
+
+
+def doctor(options: argparse.Namespace) -> int:
+    """What an issue report should hold."""
+    from q7x2_ep.doctor import environment
+
+    facts = environment()
+    if options.json:
+        print(json.dumps(facts, indent=1))
+        return 0
+    width = max(map(len, facts))
+    for name, fact in facts.items():
+        shown = ", ".join(map(str, fact)) if isinstance(fact, list) else fact
+        print(f"{name:<{width}}  {shown or 'none'}")
+    return 0
+
+
+def knobs(options: argparse.Namespace) -> int:
+    """Every environment variable that is read."""
+    from q7x2_ep.doctor import knob_table
+
+    print(knob_table())
+    return 0
+
+
+def kernels(options: argparse.Namespace) -> int:
+    """The kernel page, and what of it this CPU and build can run."""
+    from q7x2_ep.backend.cpu.library import load
+    from q7x2_ep.doctor import kernel_table
+
+    print(kernel_table(load().target))
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="q7x2_ep", description="Run, inspect and measure ONNX models."
+    )
+    parser.add_argument("--version", action="version", version=q7x2_ep.__version__)
+    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    commands = parser.add_subparsers(required=True, metavar="command")
+
+    def command(function: Any) -> argparse.ArgumentParser:
+        added = commands.add_parser(
+            function.__name__, help=function.__doc__, description=function.__doc__
+        )
+        added.set_defaults(command=function)
+        return added
+
+    sub = command(bench)
+    sub.add_argument(
+        "models", nargs="*", help="paths, or names of shipped models; all shipped ones by default"
+    )
+    sub.add_argument(
+        "--batch", type=_sizes, default=[1], help="one or several, like 1,8 (default 1)"
+    )
+    sub.add_argument(
+        "--seq", type=_sizes, default=[16, 128], help="one or several (default 16,128)"
+    )
+    sub.add_argument(
+        "--threads",
+        type=_sizes,
+        help="one or several (default: the cores that this process may use)",
+    )
+    sub.add_argument(
+        "--json", metavar="FILE", help="write the rows and the environment; - for stdout"
+    )
+    sub.add_argument("--csv", metavar="FILE", help="write the rows; - for stdout")
+    sub.add_argument("--plot", metavar="FILE", help="draw a bar chart (needs matplotlib)")
+    sub.add_argument(
+        "--no-check", dest="check", action="store_false", help="skip the float64 evaluation"
+    )
+    _add_contest_options(sub)
+
+    sub = command(compare)
+    sub.add_argument("model")
+    _add_feed_options(sub)
+    _add_contest_options(sub)
+
+    sub = command(explain)
+    sub.add_argument("model")
+    _add_dim_option(sub)
+
+    sub = command(dump)
+    sub.add_argument("model")
+    sub.add_argument(
+        "--stage", choices=("ir", "fused", "plan"), default="plan", help="(default plan)"
+    )
+
+    sub = command(run)
+    sub.add_argument("model")
+    _add_feed_options(sub)
+    sub.add_argument("--random", action="store_true", help="make up the inputs that are not given")
+    sub.add_argument("--output", metavar="FILE.npz", help="save the outputs")
+    _add_dim_option(sub)
+    sub.add_argument("--padding", action="store_true", help="random attention masks end in zeros")
+
+    sub = command(doctor)
+    sub.add_argument("--json", action="store_true")
+    command(knobs)
+    command(kernels)
+    return parser
+
+
+def _add_feed_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--input", action="append", default=[], metavar="NAME=FILE.npy", help="may be repeated"
+    )
+    parser.add_argument("--batch", type=int, default=1, help="of random inputs (default 1)")
+    parser.add_argument(
+        "--seq", type=int, default=128, help="sequence length of random inputs (default 128)"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="of random inputs (default 0)")
+    parser.add_argument(
+        "--threads", type=int, help="(default: the cores that this process may use)"
+    )
+
+
+def _add_contest_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--runs", type=int, help="timed runs of each engine (default: as many as fit in 1.5 s)"
+    )
+    parser.add_argument(
+        "--unfused", action="store_true", help="time our engine without fusions as well"
+    )
+    parser.add_argument(
+        "--naive", action="store_true", help="time numpy, one op at a time, as well"
+    )
+    _add_dim_option(parser)
+    parser.add_argument(
+        "--padding", action="store_true", help="random attention masks end in zeros"
+    )
+
+
+def _add_dim_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--dim",
+        action="append",
+        type=_dim,
+        default=[],
+        metavar="NAME=SIZE",
+        help="of a symbolic dim",
+    )
+
+
+def _sizes(text: str) -> list[int]:
+    sizes = [int(part) for part in text.split(",")]
+    if min(sizes) < 1:
+        raise ValueError
+    return sizes
+
+
+def _dim(text: str) -> tuple[str, int]:
+    name, _, size = text.partition("=")
+    return name, int(size)
+
+
+def _check_exists(path: str) -> None:
+    """A wrong name is the commonest mistake: say what there is, before anything heavy is loaded."""
+    if not Path(path).is_file():
+        raise ModelNotFound(f"[model] expected a file, there is none at {path!r}")
+
+
+def _load_feeds(specifications: Sequence[str]) -> dict[str, Any]:
+    import numpy as np
+
+    feeds = {}
+    for specification in specifications:
+        name, _, file = specification.partition("=")
+        try:
+            feeds[name] = np.load(file, allow_pickle=False)
+        except (OSError, ValueError) as error:
+            raise FeedError(
+                f"[input {name!r}] expected NAME=FILE.npy, given {specification!r}: {error}"
+            ) from error
+    return feeds
+
+
+def _open(path: str) -> Any:
+    if path == "-":
+        return contextlib.nullcontext(sys.stdout)
+    return open(path, "w", encoding="utf-8", newline="")
+
+
+def _plot(rows: Sequence[dict[str, Any]], path: str) -> None:
+    """Bars of time relative to onnxruntime, one group a row, labelled with the median in ms."""
+    try:
+        import matplotlib
+
+        matplotlib.use("Agg")
+        from matplotlib import pyplot
+    except ImportError as error:
+        raise q7x2_ep.BackendError(
+            "[bench --plot] needs matplotlib; pip install 'q7x2_ep[bench]'"
+        ) from error
+    bars = [("q7x2_ep", "ours_ms", "tab:blue"), ("q7x2_ep unfused", "unfused_ms", "tab:cyan")]
+    bars = [bar for bar in bars if rows[0][bar[1]] is not None]
+    figure, axes = pyplot.subplots(figsize=(max(6.0, 1.1 * len(rows) + 2), 4.5))
+    width = 0.8 / len(bars)
+    for i, (label, key, color) in enumerate(bars):
+        positions = [x + (i - (len(bars) - 1) / 2) * width for x in range(len(rows))]
+        heights = [row[key] / row["onnxruntime_ms"] for row in rows]
+        drawn = axes.bar(positions, heights, width * 0.92, label=label, color=color)
+        axes.bar_label(drawn, [f"{row[key]:.3g} ms" for row in rows], fontsize=7, padding=2)
+    axes.axhline(1.0, color="black", linewidth=1, linestyle="--", label="onnxruntime")
+    axes.set_xticks(range(len(rows)))
+    labels = [f"{row['model']}\n{row['feed']}\n{row['threads']} threads" for row in rows]
+    axes.set_xticklabels(labels, fontsize=7)
+    axes.set_ylabel("time / onnxruntime's (lower is better)")
+    axes.margins(y=0.15)
+    axes.legend(fontsize=8)
+    figure.tight_layout()
+    figure.savefig(path, dpi=150)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,1 @@
+"""The ORT-compatible surface. No engine logic: that is in session.py and below."""

@@ -1,0 +1,1 @@
+"""Backends: what turns a plan, or a graph, into numbers."""

@@ -1,0 +1,191 @@
+"""Runs a plan on the C library: packs the weights once, binds shapes, makes one call per run.
+
+A context holds an arena and the patched args of one run at a time; idle ones wait in a list, so that concurrent runs
+each take their own and the arena of the last run is used again.
+"""
+
+from __future__ import annotations
+
+import threading
+from array import array
+from typing import Mapping, Optional, Sequence
+
+import numpy as np
+
+from q7x2_ep import dtypes, errors
+from q7x2_ep.backend.cpu import library as native
+from q7x2_ep.ir.core import Graph, Value
+from q7x2_ep.ir.shape import substitute
+from q7x2_ep.plan.build import Operand, Pack, Plan, Step
+from q7x2_ep.plan.encode import Encoded, encode
+from q7x2_ep.plan.memory import Storage
+
+PACKED_ALIGN = 128  # bytes
+
+
+class _Bound:
+    """A native context and the shapes it is bound to."""
+
+    def __init__(self, context: native.Context):
+        self.context = context
+        self.sizes: Optional[Mapping[str, int]] = None
+        self.output_shapes: list[tuple[int, ...]] = []
+
+
+class Executor:
+    """One plan on the CPU.
+
+    threads: how many threads a run uses, fixed here. Raises: errors of errors.py only.
+    """
+
+    def __init__(self, library: native.Library, plan: Plan, symbols: list[str], threads: int):
+        self._library, self._plan, self._threads = library, plan, threads
+        self._encoded: Encoded = encode(plan, library.target, symbols)
+        packed = pack(library, plan, threads)
+        constants = [packed, *(_dense(value.const) for value in plan.constants[1:])]
+        self._native: Optional[native.Plan] = native.Plan(library, self._encoded.blob, constants)
+        self._dtypes = [np.dtype(dtypes.DTYPES[value.dtype].numpy) for value in plan.graph.outputs]
+        self._idle: list[_Bound] = []
+        self._lock = threading.Lock()
+
+    def run(self, arrays: Sequence[np.ndarray], sizes: Mapping[str, int]) -> list[np.ndarray]:
+        """Outputs for dense inputs in model order and the values of all symbols."""
+        bound = self._take()
+        try:
+            self._bind(bound, sizes)
+            outputs = [np.empty(shape, dtype) for shape, dtype in zip(bound.output_shapes, self._dtypes)]
+            try:
+                bound.context.run(0, len(self._plan.steps), arrays, outputs)
+            except native.StatusError as error:
+                raise self._run_error(error) from None
+            return outputs
+        finally:
+            self._idle.append(bound)
+
+    def profile(self, arrays: Sequence[np.ndarray], sizes: Mapping[str, int], runs: int) -> list[int]:
+        """Nanoseconds per step, summed over `runs` runs after one to warm up."""
+        bound = self._take()
+        try:
+            self._bind(bound, sizes)
+            outputs = [np.empty(shape, dtype) for shape, dtype in zip(bound.output_shapes, self._dtypes)]
+            times = array("q", bytes(8 * len(self._plan.steps)))
+            for run in range(runs + 1):
+                bound.context.profile(times if run else None)
+                bound.context.run(0, len(self._plan.steps), arrays, outputs)
+            bound.context.profile(None)
+            return list(times)
+        finally:
+            self._idle.append(bound)
+
+    def statistics(self, sizes: Mapping[str, int]) -> dict[str, int]:
+        """Memory for given sizes: arena_bytes, buffers, and allocations_per_run once the shape has been seen."""
+        bound = self._take()
+        try:
+            self._bind(bound, sizes)
+            before = bound.context.stat(native.STAT_ALLOCATIONS)
+            bound.sizes = None
+            self._bind(bound, sizes)
+            return {
+                "arena_bytes": bound.context.stat(native.STAT_ARENA_BYTES),
+                "buffers": len(self._encoded.buffers),
+                "allocations_per_run": bound.context.stat(native.STAT_ALLOCATIONS) - before,
+            }
+        finally:
+            self._idle.append(bound)
+
+    def close(self) -> None:
+        """Release all native memory. Later runs raise BackendError."""
+        with self._lock:
+            while self._idle:
+                self._idle.pop().context.close()
+            if self._native is not None:
+                self._native.close()
+                self._native = None
+
+    def _take(self) -> _Bound:
+        try:
+            return self._idle.pop()
+        except IndexError:
+            with self._lock:
+                if self._native is None:
+                    raise errors.BackendError("[session] is closed; make a new one") from None
+                return _Bound(native.Context(self._native, self._threads))
+
+    def _bind(self, bound: _Bound, sizes: Mapping[str, int]) -> None:
+        if bound.sizes == sizes:
+            return
+        bound.sizes = None
+        try:
+            values = bound.context.bind([sizes[name] for name in self._encoded.symbols])
+        except native.StatusError as error:
+            raise self._bind_error(error, sizes) from None
+        bound.output_shapes = [tuple(values[i] for i in dims) for dims in self._encoded.output_dims]
+        bound.sizes = dict(sizes)
+
+    def _bind_error(self, error: native.StatusError, sizes: Mapping[str, int]) -> errors.Q7Error:
+        given = ", ".join(f"{name}={size}" for name, size in sizes.items())
+        if 0 <= error.index < len(self._encoded.guards):
+            guard = self._encoded.guards[error.index]
+            if guard.kind == "eq" and guard.right != 0:
+                left, right = substitute(guard.left, sizes), substitute(guard.right, sizes)
+                return errors.ShapeError(
+                    f"{guard.text}: {guard.left} is {left}, {guard.right} is {right} (feed: {given})"
+                )
+            return errors.ShapeError(f"{guard.text} (feed: {given})")
+        if error.code == native.NO_MEMORY:
+            return errors.BackendError(f"[bind] out of memory: {error} (feed: {given})")
+        return errors.ShapeError(f"[bind] {error} (feed: {given})")
+
+    def _run_error(self, error: native.StatusError) -> errors.Q7Error:
+        if not 0 <= error.index < len(self._plan.steps):
+            return errors.InternalError(f"[run] {error}")
+        step = self._plan.steps[error.index]
+        where = f"[{step.op} {', '.join(step.sources) or step.name}]"
+        if error.code == native.DATA_FAULT:
+            return errors.DataError(f"{where} {error}: given {error.value}, expected below {error.limit}")
+        return errors.InternalError(f"{where} {error}")
+
+
+def pack(library: native.Library, plan: Plan, threads: int) -> np.ndarray:
+    """The packed weights of a plan: a small plan of pack_b steps, run once."""
+    total = plan.packed_bytes
+    room = np.empty(total + PACKED_ALIGN, np.uint8)
+    start = -room.ctypes.data % PACKED_ALIGN
+    packed = room[start : start + total]
+    if not plan.packs:
+        return packed
+    loading = Plan(Graph("load"))
+    into = Storage("packed", total, "output", 0)
+    for number, weight in enumerate(dict.fromkeys(p.weight for p in plan.packs), 1):
+        loading.constants.append(weight)
+        loading.storages.append(Storage(weight.name, 0, "constant", number))
+    places = {value: storage for value, storage in zip(loading.constants[1:], loading.storages)}
+    loading.steps = [_pack_step(p, places[p.weight], into) for p in plan.packs]
+    loading.graph.outputs = [Value("packed", dtypes.UINT8, (total,))]
+    weights = [value.const for value in loading.constants[1:]]
+    constants = [np.empty(0, np.uint8), *(w if _is_transposed(w) else _dense(w) for w in weights)]
+    encoded = encode(loading, library.target, [])
+    with native.Plan(library, encoded.blob, constants) as once, native.Context(once, threads) as context:
+        context.bind([])
+        context.run(0, len(loading.steps), [], [packed])
+    return packed
+
+
+def _pack_step(p: Pack, source: Storage, into: Storage) -> Step:
+    """One pack_b step. A weight that is a transposed array (folded Transpose) is read through its strides."""
+    operands = {"b": Operand(source), "packed": Operand(into, p.offset)}
+    k_stride, n_stride = p.k_stride, p.n_stride
+    array = p.weight.const
+    if _is_transposed(array):
+        rows, columns = (stride // array.itemsize for stride in array.strides)
+        k_stride, n_stride = (rows, columns) if p.n_stride == 1 else (columns, rows)
+    fields = {"k": p.k, "n": p.n, "k_stride": k_stride, "n_stride": n_stride}
+    return Step("pack_b", p.kernel, operands, fields, p.weight.name, (p.weight.name,))
+
+
+def _is_transposed(array: np.ndarray) -> bool:
+    return array.ndim == 2 and array.flags.f_contiguous and not array.flags.c_contiguous
+
+
+def _dense(const: np.ndarray) -> np.ndarray:
+    return const if const.flags.c_contiguous else np.ascontiguousarray(const)

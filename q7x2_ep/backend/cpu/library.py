@@ -1,0 +1,207 @@
+"""libq7 through ctypes: nine functions, two handles, one place that turns a status into an exception.
+
+Declares nothing of the ABI beyond csrc/q7.h: args structs come from the library's own description (plan/target.py).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from array import array
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Optional, Sequence
+
+import numpy as np
+
+from q7x2_ep import knobs
+from q7x2_ep.errors import BackendError
+from q7x2_ep.plan.target import Target
+
+OK, BAD_ARG, UNSUPPORTED, NO_MEMORY, CANCELLED, DATA_FAULT, INTERNAL = range(7)
+STAT_ARENA, STAT_ARENA_BYTES, STAT_RESERVED_BYTES, STAT_ALLOCATIONS, STAT_BUFFER_OFFSET, STAT_BUFFER_BYTES = range(6)
+
+
+class StatusError(Exception):
+    """A status other than OK. index: the guard (bind) or step (run) that it is about, else -1."""
+
+    def __init__(self, code: int, index: int, value: int, limit: int, message: str):
+        super().__init__(message)
+        self.code, self.index, self.value, self.limit = code, index, value, limit
+
+
+class _Error(ctypes.Structure):
+    _fields_ = [
+        ("code", ctypes.c_int32),
+        ("reserved", ctypes.c_int32),
+        ("index", ctypes.c_int64),
+        ("value", ctypes.c_int64),
+        ("limit", ctypes.c_int64),
+        ("message", ctypes.c_char * 240),
+    ]
+
+
+class Library:
+    """A loaded libq7.
+
+    Raises: BackendError where it cannot be loaded.
+    """
+
+    def __init__(self, path: Path, isa: str = ""):
+        try:
+            library = ctypes.CDLL(str(path))
+        except OSError as error:
+            raise BackendError(
+                f"[library] cannot load {path}: {error}; build it with `python setup.py build`, or install the package "
+                "with pip on a machine that has a C compiler"
+            ) from error
+        pointer, i64, error = ctypes.c_void_p, ctypes.c_int64, ctypes.POINTER(_Error)
+        library.q7_describe.restype = ctypes.c_char_p
+        for name, arguments in {
+            "q7_plan_create": [ctypes.c_char_p, i64, pointer, i64, ctypes.POINTER(pointer), error],
+            "q7_context_create": [pointer, i64, ctypes.POINTER(pointer), error],
+            "q7_bind": [pointer, pointer, pointer, error],
+            "q7_run": [pointer, i64, i64, pointer, pointer, error],
+        }.items():
+            function = getattr(library, name)
+            function.argtypes, function.restype = arguments, ctypes.c_int32
+        for name, arguments in {
+            "q7_plan_destroy": [pointer],
+            "q7_context_destroy": [pointer],
+            "q7_profile": [pointer, pointer],
+        }.items():
+            function = getattr(library, name)
+            function.argtypes, function.restype = arguments, None
+        library.q7_stat.argtypes, library.q7_stat.restype = [pointer, ctypes.c_int32, i64], i64
+        self.c = library
+        self.path = path
+        self.description = library.q7_describe().decode()
+        self.target = Target.parse(self.description, isa)
+
+
+@lru_cache(maxsize=None)
+def load(isa: Optional[str] = None) -> Library:
+    """The library of this installation. isa: use nothing beyond it; by default as the knob says.
+
+    Raises: BackendError.
+    """
+    name = "libq7.dylib" if sys.platform == "darwin" else "libq7.so"
+    path = Path(str(knobs.get("LIBRARY")) or Path(__file__).parents[2] / name)
+    return Library(path, str(knobs.get("ISA")) if isa is None else isa)
+
+
+class _Handle:
+    """An opaque C object; a context manager."""
+
+    _destroy: Any
+    _pointer: Optional[int]
+
+    def close(self) -> None:
+        if self._pointer is not None:
+            self._destroy(self._pointer)
+            self._pointer = None
+
+    def __enter__(self) -> Any:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if getattr(self, "_pointer", None) is not None:
+            self.close()
+
+
+class Plan(_Handle):
+    """A validated plan over constants, which it keeps alive. Raises: StatusError for a corrupt blob."""
+
+    def __init__(self, library: Library, blob: bytes, constants: Sequence[np.ndarray]):
+        self._destroy = library.c.q7_plan_destroy
+        self._pointer = None
+        self.library, self.constants = library, list(constants)
+        addresses = array("Q", [constant.ctypes.data for constant in constants])
+        made, error = ctypes.c_void_p(), _Error()
+        status = library.c.q7_plan_create(
+            blob, len(blob), addresses.buffer_info()[0], len(addresses), ctypes.byref(made), ctypes.byref(error)
+        )
+        _check(status, error)
+        self._pointer = made.value
+        header = memoryview(blob).cast("q")
+        self.n_values = header[2] + header[3]  # symbols and expressions, see q7.h
+
+
+class Context(_Handle):
+    """An arena and patched args, for one run at a time. Raises: StatusError."""
+
+    def __init__(self, plan: Plan, threads: int):
+        self._destroy = plan.library.c.q7_context_destroy
+        self._pointer = None
+        self.plan = plan  # must outlive the context
+        made = ctypes.c_void_p()
+        self._error = _Error()
+        self._error_at = ctypes.addressof(self._error)
+        status = plan.library.c.q7_context_create(plan._pointer, threads, ctypes.byref(made), self._error)
+        _check(status, self._error)
+        self._pointer = made.value
+        self._values = array("q", bytes(8 * plan.n_values))
+        self._bind, self._run = plan.library.c.q7_bind, plan.library.c.q7_run
+        self._times: Optional[array] = None
+
+    def bind(self, symbols: Sequence[int]) -> array:
+        """Fit everything to these symbol values; returns the value table, valid until the next call."""
+        given = array("q", symbols)
+        values = self._values
+        status = self._bind(self._pointer, given.buffer_info()[0], values.buffer_info()[0], self._error)
+        if status:
+            _check(status, self._error)
+        return values
+
+    def run(self, first: int, last: int, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
+        """Run steps [first, last) on dense arrays."""
+        sources = array("Q", [a.ctypes.data for a in inputs])
+        targets = array("Q", [a.ctypes.data for a in outputs])
+        status = self._run(
+            self._pointer, first, last, sources.buffer_info()[0], targets.buffer_info()[0], self._error
+        )
+        if status:
+            _check(status, self._error)
+
+    def profile(self, step_ns: Optional[array]) -> None:
+        """Add each step's nanoseconds to step_ns from now on; None switches it off."""
+        self._times = step_ns  # keeps the memory alive while C writes to it
+        address = step_ns.buffer_info()[0] if step_ns is not None else None
+        self.plan.library.c.q7_profile(self._pointer, address)
+
+    def stat(self, what: int, index: int = 0) -> int:
+        """One of STAT_*."""
+        return int(self.plan.library.c.q7_stat(self._pointer, what, index))
+
+
+def default_threads() -> int:
+    """Threads for a session that leaves it open: the knob, else the cores that affinity and cgroup quota allow."""
+    wanted = int(knobs.get("THREADS"))
+    if wanted > 0:
+        return wanted
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    quota = _cgroup_quota()
+    return max(1, min(cores, quota)) if quota else cores
+
+
+def _cgroup_quota() -> int:
+    """CPUs' worth of time that the cgroup grants, rounded up; 0 where there is no limit."""
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text(encoding="ascii").split()
+    except (OSError, ValueError):
+        try:
+            base = Path("/sys/fs/cgroup/cpu")
+            quota = (base / "cpu.cfs_quota_us").read_text(encoding="ascii").strip()
+            period = (base / "cpu.cfs_period_us").read_text(encoding="ascii").strip()
+        except OSError:
+            return 0
+    return 0 if quota == "max" or int(quota) <= 0 else -(-int(quota) // int(period))
+
+
+def _check(status: int, error: _Error) -> None:
+    if status != OK:
+        raise StatusError(status, error.index, error.value, error.limit, error.message.decode(errors="replace"))

@@ -1,0 +1,112 @@
+"""The oracle: evaluates a graph op by op with the references of the catalogue. Obvious, not fast.
+
+It is also the accuracy yardstick: with float_dtype=float64 every float tensor, fed, constant or
+computed, is float64.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any, Optional
+
+import numpy as np
+
+from q7x2_ep import dtypes
+from q7x2_ep.errors import ShapeError, UnsupportedOp
+from q7x2_ep.ir.core import Graph, Node, Value
+from q7x2_ep.ir.shape import Expr, substitute
+from q7x2_ep.ops import find
+from q7x2_ep.ops.builder import Builder
+
+Environment = dict[Value, np.ndarray]
+
+
+def evaluate(graph: Graph, feeds: Mapping[str, Any], float_dtype: Any = None) -> list[np.ndarray]:
+    """The outputs of a graph with inferred types, in order.
+
+    Raises: ShapeError where a feed contradicts the dims of the inputs, UnsupportedOp for an op
+    without a reference.
+    """
+    evaluation = _Evaluation(None if float_dtype is None else np.dtype(float_dtype))
+    for value in graph.inputs:
+        evaluation.feed(value, np.asarray(feeds[value.name]))
+    evaluation.run(graph.nodes)
+    return [evaluation.array(value) for value in graph.outputs]
+
+
+class _Evaluation:
+    """One evaluation: what is computed so far, and the sizes of the symbols."""
+
+    def __init__(self, float_dtype: Optional[np.dtype]):
+        self.float_dtype = float_dtype
+        self.arrays: Environment = {}
+        self.sizes: dict[str, int] = {}
+
+    def feed(self, value: Value, array: np.ndarray) -> None:
+        if len(array.shape) != len(value.shape):
+            raise ShapeError(
+                f"[input {value.name}] expected {len(value.shape)} dims, given shape {array.shape}"
+            )
+        for dim, size in zip(value.shape, array.shape):
+            wanted = self.sizes.setdefault(repr(dim), size) if isinstance(dim, Expr) else dim
+            if wanted != size:
+                raise ShapeError(
+                    f"[input {value.name}] expected {dim} = {wanted}, given shape {array.shape}"
+                )
+        self.arrays[value] = self.promoted(array)
+
+    def run(self, nodes: list[Node]) -> None:
+        for node in nodes:
+            inputs = [None if value is None else self.array(value) for value in node.inputs]
+            with np.errstate(all="ignore"):
+                results = self.evaluate(node, inputs)
+            for value, result in zip(node.outputs, results):
+                self.arrays[value] = self.promoted(np.asarray(result))
+
+    def evaluate(self, node: Node, inputs: list[Optional[np.ndarray]]) -> tuple:
+        entry = find(node.op)
+        if hasattr(entry, "reference"):
+            result = entry.reference(self.promoted_node(node), *inputs)
+            return result if isinstance(result, tuple) else (result,)
+        if not hasattr(entry, "decompose"):
+            raise UnsupportedOp(
+                f"[{node.op} {node.name}] has neither a reference nor a decomposition"
+            )
+        builder = Builder(Graph())
+        result = entry.decompose(builder, *node.inputs, **node.attrs)
+        results = result if isinstance(result, tuple) else (result,)
+        self.run(builder.take())
+        return tuple(self.array(value) for value in results)
+
+    def array(self, value: Value) -> np.ndarray:
+        if value in self.arrays:
+            return self.arrays[value]
+        if value.const is not None:
+            return self.promoted(value.const)
+        elements = [int(substitute(element, self.sizes)) for element in value.elements]
+        return dtypes.make_array(elements, value.dtype, value.shape)
+
+    def promoted(self, array: np.ndarray) -> np.ndarray:
+        if self.float_dtype is None or array.dtype.kind != "f":
+            return array
+        return array.astype(self.float_dtype, copy=False)
+
+    def promoted_node(self, node: Node) -> Node:
+        """The node with float tensors and dtypes among its attributes promoted."""
+        attrs = {}
+        for key, value in node.attrs.items():
+            if isinstance(value, np.ndarray):
+                attrs[key] = self.promoted(value)
+            elif (
+                key in ("to", "dtype")
+                and value
+                and dtypes.is_float(value)
+                and self.float_dtype is not None
+            ):
+                attrs[key] = dtypes.from_numpy(self.float_dtype)
+        if not attrs:
+            return node
+        promoted = copy.copy(node)
+        promoted.attrs = {**node.attrs, **attrs}
+        return promoted

@@ -1,0 +1,163 @@
+"""MatMul and Gemm by a constant -> q7::Linear, which then takes what follows into its epilogue, in this order:
+a Reshape of the rows, scale, bias, activation, residual. One walk does all, since it meets producers before consumers.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Optional, Union
+
+from q7x2_ep.ir.core import Node, Value
+from q7x2_ep.ir.pattern import Match
+from q7x2_ep.ir.rewrite import Fusion
+
+LINEAR = "q7::Linear"
+
+
+def matmul(g: Any, x: Any, w: Any) -> Any:
+    return g.MatMul(x, g.constant(w))
+
+
+def gemm(g: Any, x: Any, w: Any) -> Any:
+    return g.Gemm(x, g.constant(w), transA=0)
+
+
+def gemm_bias(g: Any, x: Any, w: Any, bias: Any) -> Any:
+    return g.Gemm(x, g.constant(w), bias, transA=0, beta=1.0)
+
+
+def _check_product(match: Match) -> Union[dict[str, Any], str]:
+    x, w, bias, attrs = match["x"], match["w"], match.get("bias"), match.root.attrs
+    trans_b = int(attrs.get("transB", 0))
+    if len(w.shape) != 2:
+        return f"the weight {w!r} has shape {w.shape}, wanted rank 2"
+    if x.const is not None or not x.shape:
+        return f"{x!r} is constant or its shape is not known"
+    k, n = w.shape[::-1] if trans_b else w.shape
+    if x.shape[-1] != k:
+        return f"{x!r} has rows of {x.shape[-1]}, the weight wants {k}"
+    if bias is not None and not _is_row(bias, n, len(x.shape)):
+        return f"the bias {bias!r} has shape {bias.shape}, wanted ({n},)"
+    return {"x": x, "w": w, "bias": bias, "trans_b": trans_b, "alpha": float(attrs.get("alpha", 1.0))}
+
+
+def _build_product(g: Any, x: Value, w: Value, bias: Optional[Value], **attrs: Any) -> Value:
+    return g.call(LINEAR, x, w, bias, **attrs)
+
+
+def _is_row(bias: Value, n: int, ndim: int) -> bool:
+    """Whether a value holds one number per column, so that it broadcasts over rows only."""
+    return bias.shape is not None and 0 < len(bias.shape) <= ndim and bias.shape == (1,) * (len(bias.shape) - 1) + (n,)
+
+
+def reshaped(g: Any, linear: Any, shape: Any) -> Any:
+    return g.Reshape(g.result(LINEAR, linear), shape)
+
+
+def _check_reshape(match: Match) -> Union[dict[str, Any], str]:
+    node, shape = match["linear"].producer, match.root.output.shape
+    if node.input(3) is not None:
+        return "the residual has the shape before the Reshape"
+    if not shape or shape[-1] != match["linear"].shape[-1]:
+        return f"Reshape to {shape} changes the columns"
+    return {"node": node, "shape": shape}
+
+
+def _build_reshape(g: Any, node: Node, shape: tuple) -> Value:
+    """Rows are independent: their Reshape moves in front, where it meets the one that undid it."""
+    x = g.reshape(node.inputs[0], shape[:-1] + node.inputs[0].shape[-1:])
+    return g.call(LINEAR, x, *node.inputs[1:], **node.attrs)
+
+
+def scaled(g: Any, linear: Any, scale: Any) -> Any:
+    return g.Mul(g.result(LINEAR, linear), g.scalar(scale))
+
+
+def _check_scale(match: Match) -> Union[dict[str, Any], str]:
+    node = match["linear"].producer
+    if any(operand is not None for operand in node.inputs[2:]) or node.attrs["activation"] != "none":
+        return "the epilogue is past its scale"
+    return {"node": node, "alpha": node.attrs["alpha"] * match.scalar("scale", 1.0)}
+
+
+def _build_scale(g: Any, node: Node, alpha: float) -> Value:
+    return g.call(LINEAR, *node.inputs, **{**node.attrs, "alpha": alpha})
+
+
+def biased(g: Any, linear: Any, bias: Any) -> Any:
+    return g.Add(g.result(LINEAR, linear), bias)
+
+
+def _check_bias(match: Match) -> Union[dict[str, Any], str]:
+    y, bias = match["linear"], match["bias"]
+    node = y.producer
+    if not _is_row(bias, y.shape[-1], len(y.shape)):
+        return f"{bias!r} has shape {bias.shape}, wanted ({y.shape[-1]},) for a bias"
+    if any(operand is not None for operand in node.inputs[2:]) or node.attrs["activation"] != "none":
+        return "the epilogue is past its bias"
+    return {"node": node, "bias": bias}
+
+
+def _build_bias(g: Any, node: Node, bias: Value) -> Value:
+    return g.call(LINEAR, *node.inputs[:2], bias, **node.attrs)
+
+
+def relu(g: Any, linear: Any) -> Any:
+    return g.Relu(g.result(LINEAR, linear))
+
+
+def gelu(g: Any, linear: Any) -> Any:
+    return g.Gelu(g.result(LINEAR, linear))
+
+
+def tanh(g: Any, linear: Any) -> Any:
+    return g.Tanh(g.result(LINEAR, linear))
+
+
+def sigmoid(g: Any, linear: Any) -> Any:
+    return g.Sigmoid(g.result(LINEAR, linear))
+
+
+def silu(g: Any, linear: Any) -> Any:
+    y = g.result(LINEAR, linear)
+    return g.Mul(y, g.Sigmoid(y))
+
+
+_ACTIVATIONS = {"Relu": "relu", "Tanh": "tanh", "Sigmoid": "sigmoid", "Mul": "silu"}
+
+
+def _check_activation(match: Match) -> Union[dict[str, Any], str]:
+    node, root = match["linear"].producer, match.root
+    if node.input(3) is not None or node.attrs["activation"] != "none":
+        return "the epilogue is past its activation"
+    tanh_form = root.attrs.get("approximate") == "tanh"
+    return {"node": node, "activation": _ACTIVATIONS.get(root.op, "gelu_tanh" if tanh_form else "gelu")}
+
+
+def _build_activation(g: Any, node: Node, activation: str) -> Value:
+    return g.call(LINEAR, *node.inputs, **{**node.attrs, "activation": activation})
+
+
+def with_residual(g: Any, linear: Any, residual: Any) -> Any:
+    return g.Add(g.result(LINEAR, linear), residual)
+
+
+def _check_residual(match: Match) -> Union[dict[str, Any], str]:
+    y, residual = match["linear"], match["residual"]
+    if y.producer.input(3) is not None:
+        return "the epilogue has a residual"
+    if residual.shape != y.shape:
+        return f"{residual!r} has shape {residual.shape}, wanted {y.shape} for a residual"
+    return {"node": y.producer, "residual": residual}
+
+
+def _build_residual(g: Any, node: Node, residual: Value) -> Value:
+    x, w, bias = (*node.inputs, None)[:3]
+    return g.call(LINEAR, x, w, bias, residual, **node.attrs)
+
+
+PRODUCT = Fusion("Linear", (matmul, gemm, gemm_bias), _check_product, _build_product)
+RESHAPE = Fusion("LinearReshape", (reshaped,), _check_reshape, _build_reshape)
+SCALE = Fusion("LinearScale", (scaled,), _check_scale, _build_scale)
+BIAS = Fusion("LinearBias", (biased,), _check_bias, _build_bias)
+ACTIVATION = Fusion("LinearActivation", (relu, gelu, tanh, sigmoid, silu), _check_activation, _build_activation)
+RESIDUAL = Fusion("LinearResidual", (with_residual,), _check_residual, _build_residual)

@@ -1,0 +1,50 @@
+"""Add before LayerNormalization -> q7::SkipLayerNorm, which also returns the sum where it is used again (pre-LN)."""
+
+from __future__ import annotations
+
+from typing import Any, Optional, Union
+
+from q7x2_ep.ir.core import Value
+from q7x2_ep.ir.pattern import ANY, Match
+from q7x2_ep.ir.rewrite import Fusion
+from q7x2_ep.ops import find
+
+
+def skip_norm(g: Any, x: Any, skip: Any, weight: Any, bias: Any) -> Any:
+    return find("q7::SkipLayerNorm").decompose(g, x, skip, None, weight, bias, epsilon=ANY)[0]
+
+
+def skip_norm_plain(g: Any, x: Any, skip: Any, weight: Any) -> Any:
+    return find("q7::SkipLayerNorm").decompose(g, x, skip, None, weight, None, epsilon=ANY)[0]
+
+
+def _check(match: Match) -> Union[dict[str, Any], str]:
+    x, skip, weight, bias = match["x"], match["skip"], match["weight"], match.get("bias")
+    if any(output.users for output in match.root.outputs[1:]):
+        return "mean or deviation are used"
+    if not x.shape or not skip.shape or match["sum"].shape != x.shape:
+        return f"{x!r} has shape {x.shape}, wanted that of the sum {match['sum'].shape}"
+    for value in (weight, bias):
+        if value is not None and value.shape != x.shape[-1:]:
+            return f"{value!r} has shape {value.shape}, wanted {x.shape[-1:]}"
+    rows = _without_leading_ones(skip.shape)
+    if len(rows) < 2 or rows != x.shape[len(x.shape) - len(rows) :]:
+        return f"{skip!r} has shape {skip.shape}, wanted {x.shape} or its last dims"
+    return {
+        "operands": (x, skip, None, weight, bias),
+        "epsilon": match.root.attrs["epsilon"],
+        "outputs": len(match.outputs),
+    }
+
+
+def _without_leading_ones(shape: tuple) -> tuple:
+    while len(shape) > 1 and shape[0] == 1:
+        shape = shape[1:]
+    return shape
+
+
+def _build(g: Any, operands: tuple[Optional[Value], ...], **attrs: Any) -> Union[Value, tuple[Value, ...]]:
+    return g.call("q7::SkipLayerNorm", *operands, **attrs)
+
+
+SKIP_NORM = Fusion("SkipLayerNorm", (skip_norm, skip_norm_plain), _check, _build)

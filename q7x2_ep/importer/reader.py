@@ -1,0 +1,374 @@
+"""onnx bytes -> IR: the one place that knows protobuf.
+
+What comes out holds only ops of the catalogue, in their newest form (opset.py), with every
+attribute filled in; local functions are inlined, Constant nodes and initialisers are constants.
+Types beyond inputs and constants are not known yet: passes/infer.py finds them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple, Optional, Union
+
+import numpy as np
+
+from q7x2_ep import dtypes, ops
+from q7x2_ep.errors import ModelError, ModelNotFound, UnsupportedOp
+from q7x2_ep.importer.opset import Draft, Maker, modernise
+from q7x2_ep.importer.tensors import Tensors
+from q7x2_ep.ir.core import Graph, Node, Value, array_type
+from q7x2_ep.ir.shape import symbol
+
+
+def read(model: Union[str, os.PathLike, bytes, Any]) -> Graph:
+    """The graph of an ONNX model given as a path, as bytes, or as an onnx.ModelProto.
+
+    Raises: ModelNotFound, ModelError with the source and the reason, UnsupportedOp with all
+    unsupported ops.
+    """
+    if isinstance(model, (str, os.PathLike)):
+        path = os.fspath(model)
+        return _Reader(
+            _parse(_load(path), path), path, os.path.dirname(os.path.abspath(path))
+        ).graph
+    if isinstance(model, (bytes, bytearray, memoryview)):
+        return _Reader(_parse(bytes(model), "model bytes"), "model bytes", None).graph
+    if hasattr(model, "graph") and hasattr(model, "opset_import"):
+        return _Reader(model, "ModelProto", None).graph
+    raise TypeError(f"a model is a path, bytes or an onnx.ModelProto, not {type(model).__name__}")
+
+
+def _load(path: str) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except FileNotFoundError:
+        raise ModelNotFound(f"there is no model file at {path}") from None
+    except OSError as error:
+        raise ModelError(f"cannot read {path}: {error.strerror}") from error
+
+
+def _parse(data: bytes, source: str) -> Any:
+    import onnx
+    from google.protobuf.message import DecodeError
+
+    if not data:
+        raise ModelError(f"{source} is empty, expected an ONNX model")
+    model = onnx.ModelProto()
+    try:
+        model.ParseFromString(data)
+    except DecodeError as error:
+        raise ModelError(f"{source} is not an ONNX model, or is cut off: {error}") from error
+    return model
+
+
+class _Scope(NamedTuple):
+    """What names mean inside one graph or one call of a function."""
+
+    values: dict[str, Value]
+    attrs: Mapping[str, Any]  # of the call, for the function's attribute references
+    versions: Mapping[str, int]  # opset by domain
+    prefix: str
+    functions: tuple[Any, ...]  # the calls that this one is inside of
+
+
+class _Reader:
+    """Reads one model. The first broken thing raises ModelError; unsupported ops are collected."""
+
+    def __init__(self, model: Any, source: str, folder: Optional[str]):
+        self.source = source
+        self.tensors = Tensors(folder)
+        self.names = _value_names(model.graph)
+        self.node_names: set[str] = set()
+        self.unsupported: list[tuple[str, str]] = []  # op, node name
+        self.functions = {
+            (f.domain, f.name, getattr(f, "overload", "")): f for f in model.functions
+        }
+        self.graph = Graph(name=model.graph.name)
+        try:
+            self.read_model(model, source if folder is not None else None)
+        except (ModelError, RecursionError) as error:
+            if isinstance(error, ModelNotFound):
+                raise
+            kind = type(error) if isinstance(error, ModelError) else ModelError
+            raise kind(f"{source}: {error}") from error
+        if self.unsupported:
+            raise UnsupportedOp(f"{source}: {_unsupported_text(self.unsupported)}")
+
+    def read_model(self, model: Any, path: Optional[str]) -> None:
+        versions = _versions(model.opset_import)
+        if not model.graph.output or not versions:
+            raise ModelError("not an ONNX model: it has no graph outputs or names no operator set")
+        scope = _Scope({}, {}, versions, "", ())
+        self.graph.opset = versions.get("", 0)
+        self.read_initializers(model.graph, scope)
+        overridable = self.read_inputs(model.graph, scope)
+        self.read_nodes(model.graph.node, scope)
+        for output in model.graph.output:
+            self.graph.outputs.append(self.value(scope, output.name, "the graph's outputs"))
+            self.graph.output_names.append(output.name)
+        self.graph.metadata = {
+            "path": path,
+            "producer_name": model.producer_name,
+            "graph_name": model.graph.name,
+            "graph_description": model.graph.doc_string,
+            "description": model.doc_string,
+            "domain": model.domain,
+            "version": model.model_version,
+            "custom_metadata_map": {entry.key: entry.value for entry in model.metadata_props},
+            "overridable": overridable,
+        }
+
+    def read_initializers(self, graph: Any, scope: _Scope) -> None:
+        if graph.sparse_initializer:
+            raise ModelError("sparse initializers are not supported")
+        for tensor in graph.initializer:
+            self.define_constant(scope, tensor.name, self.tensors.array(tensor))
+
+    def read_inputs(self, graph: Any, scope: _Scope) -> list[str]:
+        """Adds the graph's inputs; returns the names of those that an initializer fixes."""
+        overridable = []
+        for item in graph.input:
+            if item.name in scope.values:
+                overridable.append(item.name)
+                continue
+            tensor = item.type.tensor_type
+            if not item.type.HasField("tensor_type"):
+                raise ModelError(f"input {item.name} is not a tensor, which is not supported")
+            if tensor.elem_type not in dtypes.DTYPES:
+                raise ModelError(
+                    f"input {item.name}: element type {tensor.elem_type} is not supported"
+                )
+            if not tensor.HasField("shape"):
+                raise ModelError(
+                    f"input {item.name} has no shape; give it one, with named dims where sizes vary"
+                )
+            value = self.define(scope, item.name)
+            value.dtype = tensor.elem_type
+            value.shape = tuple(
+                _dim(dim, f"{item.name}_d{i}") for i, dim in enumerate(tensor.shape.dim)
+            )
+            self.graph.inputs.append(value)
+        return overridable
+
+    def read_nodes(self, nodes: Iterable[Any], scope: _Scope) -> None:
+        for i, proto in enumerate(nodes):
+            name = scope.prefix + (proto.name or f"{proto.op_type}_{i}")
+            name = self.unique(name, self.node_names)
+            attrs = self.attributes(proto, scope, name)
+            domain = "" if proto.domain == "ai.onnx" else proto.domain
+            function = self.functions.get(
+                (proto.domain, proto.op_type, getattr(proto, "overload", ""))
+            )
+            if function is not None:
+                self.inline(function, proto, scope, name)
+            elif proto.op_type == "Constant" and not domain:
+                self.define_constant(scope, proto.output[0], _constant(attrs, name))
+            else:
+                op = f"{domain}::{proto.op_type}" if domain else proto.op_type
+                draft = Draft(op, list(proto.input), list(proto.output), attrs, name)
+                self.read_node(draft, proto, domain, scope)
+
+    def read_node(self, draft: Draft, proto: Any, domain: str, scope: _Scope) -> None:
+        op, name = draft.op, draft.name
+        version = scope.versions.get(domain, 0)
+        drafts = [draft] if domain else modernise(draft, version, self.maker(scope))
+        if all(ops.find(each.op) for each in drafts):
+            for each in drafts:
+                self.add(each, scope, name)
+            return
+        function = _standard_function(proto.op_type, version, domain)
+        if function is not None:
+            self.inline(function, proto, scope, name)
+            return
+        self.unsupported.append((op, name))
+        for output in filter(None, proto.output):
+            self.define(scope, output)
+
+    def add(self, draft: Draft, scope: _Scope, source: str) -> None:
+        """A node of the catalogue, checked against its entry's signature and attributes."""
+        entry = ops.find(draft.op)
+        where = f"[{draft.op} {draft.name}]"
+        unknown = sorted(draft.attrs.keys() - entry.attributes.keys())
+        if unknown:
+            known = ", ".join(entry.attributes) or "none"
+            raise ModelError(f"{where} unknown attributes {', '.join(unknown)}; known: {known}")
+        inputs = [self.value(scope, name, where) if name else None for name in draft.inputs]
+        _check_count(inputs, entry.signature, where)
+        outputs = [
+            self.define(scope, name) if name else self.unnamed(draft, i)
+            for i, name in enumerate(draft.outputs)
+        ]
+        attrs = {**entry.attributes, **draft.attrs}
+        self.graph.nodes.append(Node(draft.op, inputs, outputs, attrs, draft.name, (source,)))
+
+    def inline(self, function: Any, call: Any, scope: _Scope, name: str) -> None:
+        """The nodes of a function in place of its call, whose name goes before theirs."""
+        key = (function.domain, function.name)
+        if key in scope.functions:
+            raise ModelError(f"[{function.name} {name}] the function calls itself")
+        defaults = {attr.name: attr for attr in function.attribute_proto}
+        given = {attr.name: _resolve(attr, scope) for attr in call.attribute}
+        given = {name: attr for name, attr in given.items() if attr is not None}
+        versions = _versions(function.opset_import) or scope.versions
+        inner = _Scope({}, {**defaults, **given}, versions, f"{name}/", (*scope.functions, key))
+        for formal, actual in zip(function.input, call.input):
+            if actual:
+                inner.values[formal] = (
+                    self.value(scope, actual, f"[{function.name} {name}]") or _OMITTED
+                )
+        for formal in function.input:
+            inner.values.setdefault(formal, _OMITTED)
+        self.read_nodes(function.node, inner)
+        for formal, actual in zip(function.output, call.output):
+            if actual:
+                value = self.value(inner, formal, f"[{function.name} {name}]")
+                if value.producer is not None and value.name.startswith(inner.prefix):
+                    value.name = self.local_name(scope, actual)
+                scope.values[actual] = value
+
+    def attributes(self, proto: Any, scope: _Scope, name: str) -> dict[str, Any]:
+        resolved = {attr.name: _resolve(attr, scope) for attr in proto.attribute}
+        where = f"[{proto.op_type} {name}]"
+        return {
+            key: self.attribute(attr, where) for key, attr in resolved.items() if attr is not None
+        }
+
+    def attribute(self, attr: Any, where: str) -> Any:
+        """Numbers and text as Python values, lists as tuples, tensors as arrays."""
+        if attr.type in (attr.FLOAT, attr.INT):
+            return attr.f if attr.type == attr.FLOAT else attr.i
+        if attr.type == attr.STRING:
+            return attr.s.decode("utf-8", "replace")
+        if attr.type in (attr.FLOATS, attr.INTS):
+            return tuple(attr.floats if attr.type == attr.FLOATS else attr.ints)
+        if attr.type == attr.STRINGS:
+            return tuple(text.decode("utf-8", "replace") for text in attr.strings)
+        if attr.type == attr.TENSOR:
+            return self.tensors.array(attr.t)
+        if attr.type in (attr.GRAPH, attr.GRAPHS):
+            return None  # the op is reported as unsupported: the catalogue has none with a body
+        raise ModelError(
+            f"{where} attribute {attr.name} has type {attr.type}, which is not supported"
+        )
+
+    def maker(self, scope: _Scope) -> Maker:
+        def constant(array: np.ndarray, hint: str) -> str:
+            name = self.unique(hint)
+            self.define_constant(scope, name, array)
+            return name
+
+        return Maker(constant, self.unique)
+
+    def define_constant(self, scope: _Scope, name: str, array: np.ndarray) -> None:
+        value = self.define(scope, name)
+        value.const = array
+        value.set_type(array_type(array))
+
+    def define(self, scope: _Scope, name: str) -> Value:
+        if name in scope.values:
+            raise ModelError(f"value {scope.prefix}{name} is defined twice")
+        value = scope.values[name] = Value(self.local_name(scope, name))
+        return value
+
+    def local_name(self, scope: _Scope, name: str) -> str:
+        """What a value of a scope is called in the graph; names of the model itself stay."""
+        return self.unique(scope.prefix + name) if scope.prefix else name
+
+    def unnamed(self, draft: Draft, i: int) -> Value:
+        """An output that the model leaves out but later outputs follow."""
+        return Value(self.unique(f"{draft.name}_output_{i}"))
+
+    def value(self, scope: _Scope, name: str, where: str) -> Optional[Value]:
+        value = scope.values.get(name)
+        if value is None:
+            raise ModelError(f"{where}: nothing before it produces {scope.prefix}{name}")
+        return None if value is _OMITTED else value
+
+    def unique(self, name: str, taken: Optional[set[str]] = None) -> str:
+        """name, or name_1, name_2, .. if it is taken; takes it."""
+        taken = self.names if taken is None else taken
+        candidate, i = name, 0
+        while candidate in taken:
+            i += 1
+            candidate = f"{name}_{i}"
+        taken.add(candidate)
+        return candidate
+
+
+_OMITTED = Value("")  # stands for an optional input that the call of a function leaves out
+
+
+def _value_names(graph: Any) -> set[str]:
+    names = {item.name for item in (*graph.input, *graph.initializer)}
+    return names.union(*(node.output for node in graph.node))
+
+
+def _versions(opset_import: Iterable[Any]) -> dict[str, int]:
+    return {"" if item.domain == "ai.onnx" else item.domain: item.version for item in opset_import}
+
+
+def _resolve(attr: Any, scope: _Scope) -> Any:
+    """The attribute itself, or what it refers to in the call of the function around it, or None."""
+    if not attr.ref_attr_name:
+        return attr
+    return scope.attrs.get(attr.ref_attr_name)
+
+
+def _dim(dim: Any, unnamed: str) -> Any:
+    if dim.HasField("dim_value") and dim.dim_value >= 0:
+        return dim.dim_value
+    return symbol(dim.dim_param or unnamed)
+
+
+def _constant(attrs: dict[str, Any], name: str) -> np.ndarray:
+    """The contents of a Constant node."""
+    for key, dtype in (
+        ("int", np.int64),
+        ("ints", np.int64),
+        ("float", np.float32),
+        ("floats", np.float32),
+    ):
+        if f"value_{key}" in attrs:
+            return np.array(attrs[f"value_{key}"], dtype)
+    for key in ("value_string", "value_strings"):
+        if key in attrs:
+            return np.array(attrs[key], object)
+    if "value" not in attrs:
+        raise ModelError(f"[Constant {name}] has no value that is supported")
+    return attrs["value"]
+
+
+def _standard_function(op_type: str, version: int, domain: str) -> Any:
+    """The body that the ONNX standard gives an op in terms of ops of the catalogue, or None."""
+    import onnx
+
+    try:
+        schema = onnx.defs.get_schema(op_type, version, domain)
+    except onnx.defs.SchemaError:
+        return None
+    if not schema.has_function:
+        return None
+    body = schema.function_body
+    return body if all(n.op_type == "Constant" or ops.find(n.op_type) for n in body.node) else None
+
+
+def _check_count(inputs: list, signature: str, where: str) -> None:
+    operands = [name.strip() for name in signature.split("->")[0].split(",") if name.strip()]
+    required = sum(not name.endswith(("?", "*")) for name in operands)
+    most = None if any(name.endswith("*") for name in operands) else len(operands)
+    missing = any(value is None for value in inputs[:required])
+    if len(inputs) < required or missing or (most is not None and len(inputs) > most):
+        raise ModelError(f"{where} takes ({', '.join(operands)}), was given {len(inputs)} inputs")
+
+
+def _unsupported_text(found: list[tuple[str, str]]) -> str:
+    counts = Counter(op for op, _ in found)
+    lines = []
+    for op, count in sorted(counts.items()):
+        names = [name for each, name in found if each == op]
+        more = f", and {count - 8} more" if count > 8 else ""
+        lines.append(f"{op} ({count} node{'s' * (count > 1)}: {', '.join(names[:8])}{more})")
+    return f"{len(counts)} unsupported op{'s' * (len(counts) > 1)}: {'; '.join(lines)}"

@@ -1,0 +1,132 @@
+"""onnx.TensorProto -> numpy array, without copies where the bytes allow it.
+
+External data is mapped, not read: an array is a view of the file, and a page is loaded when a
+kernel packs it.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from typing import Any, Optional
+
+import numpy as np
+
+from q7x2_ep import dtypes
+from q7x2_ep.errors import ModelError, ModelNotFound
+
+
+class Tensors:
+    """Reads the tensors of one model. folder: where its external data lies, or None."""
+
+    def __init__(self, folder: Optional[str]):
+        self.folder = folder
+        self.maps: dict[str, Any] = {}  # by location: one mapping per external file
+
+    def array(self, tensor: Any) -> np.ndarray:
+        """The elements of an onnx.TensorProto.
+
+        Raises: ModelError naming the tensor where its data does not fit its type.
+        """
+        row = dtypes.DTYPES.get(tensor.data_type)
+        if row is None:
+            raise ModelError(
+                f"[tensor {tensor.name}] element type {tensor.data_type} is not supported"
+            )
+        if row.code == dtypes.BFLOAT16:
+            import ml_dtypes  # noqa: F401  gives numpy the dtype; onnx depends on it
+        shape = tuple(tensor.dims)
+        if row.code == dtypes.STRING:
+            flat = np.array(
+                [text.decode("utf-8", "replace") for text in tensor.string_data], object
+            )
+        elif tensor.data_location == tensor.EXTERNAL:
+            flat = self._external(tensor, np.dtype(row.numpy))
+        elif tensor.HasField("raw_data"):
+            flat = _from_bytes(
+                tensor, tensor.raw_data, np.dtype(row.numpy), 0, len(tensor.raw_data)
+            )
+        else:
+            flat = _from_fields(tensor, row)
+        if min(shape, default=0) < 0 or flat.size != np.prod(shape, dtype=np.int64):
+            raise ModelError(
+                f"[tensor {tensor.name}] shape {list(shape)} does not fit its {flat.size} elements"
+            )
+        return flat.reshape(shape)
+
+    def _external(self, tensor: Any, dtype: np.dtype) -> np.ndarray:
+        entries = {entry.key: entry.value for entry in tensor.external_data}
+        data = self._map(tensor.name, entries.get("location", ""))
+        try:
+            offset = int(entries.get("offset", 0))
+            length = int(entries.get("length", len(data) - offset))
+        except ValueError:
+            raise ModelError(
+                f"[tensor {tensor.name}] offset or length of its external data is not a number"
+            ) from None
+        if offset < 0 or length < 0 or offset + length > len(data):
+            raise ModelError(
+                f"[tensor {tensor.name}] bytes {offset} to {offset + length} are outside of "
+                f"{entries['location']}, which has {len(data)}"
+            )
+        return _from_bytes(tensor, data, dtype, offset, length)
+
+    def _map(self, name: str, location: str) -> Any:
+        if location in self.maps:
+            return self.maps[location]
+        if self.folder is None:
+            raise ModelError(
+                f"[tensor {name}] its data is in another file, {location}, but the model was given "
+                "without a path: give the path of the model instead"
+            )
+        # Only the spelling is judged: model caches put symbolic links to files elsewhere.
+        path = os.path.normpath(location)
+        if not location or os.path.isabs(path) or path.split(os.sep)[0] in ("..", "."):
+            raise ModelError(
+                f"[tensor {name}] external data at {location!r} is not inside the model's folder"
+            )
+        path = os.path.join(self.folder, path)
+        try:
+            with open(path, "rb") as file:
+                empty = os.fstat(file.fileno()).st_size == 0
+                self.maps[location] = (
+                    b"" if empty else mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+                )
+        except FileNotFoundError:
+            raise ModelNotFound(
+                f"[tensor {name}] its external data file {path} does not exist"
+            ) from None
+        except OSError as error:
+            raise ModelError(
+                f"[tensor {name}] cannot map external data {path}: {error.strerror}"
+            ) from error
+        return self.maps[location]
+
+
+def _from_bytes(tensor: Any, data: Any, dtype: np.dtype, offset: int, length: int) -> np.ndarray:
+    if length % dtype.itemsize:
+        raise ModelError(
+            f"[tensor {tensor.name}] {length} bytes are no whole number of {dtype} elements"
+        )
+    flat = (
+        np.frombuffer(data, dtype, length // dtype.itemsize, offset)
+        if length
+        else np.empty(0, dtype)
+    )
+    return flat if flat.flags.aligned else flat.copy()  # kernels load whole elements
+
+
+def _from_fields(tensor: Any, row: dtypes.DType) -> np.ndarray:
+    """The typed fields: 16-bit floats travel as bit patterns in int32_data."""
+    if row.code == dtypes.FLOAT:
+        return np.array(tensor.float_data, np.float32)
+    if row.code == dtypes.DOUBLE:
+        return np.array(tensor.double_data, np.float64)
+    if row.code == dtypes.INT64:
+        return np.array(tensor.int64_data, np.int64)
+    if row.code in (dtypes.UINT32, dtypes.UINT64):
+        return np.array(tensor.uint64_data, row.numpy)
+    integers = np.array(tensor.int32_data, np.int32)
+    if row.kind == "f":
+        return integers.astype(np.uint16).view(row.numpy)
+    return integers.astype(row.numpy)

@@ -1,0 +1,314 @@
+"""Patterns: formulas that are searched for in a graph, backwards from their root.
+
+A pattern is made by calling a Python function of op calls with a Tracer, so a formula is written once and serves as
+pattern, as decomposition and as test (ops/builder.py makes real nodes from the same function):
+
+    def gelu(g, x):
+        return g.Mul(g.Mul(x, 0.5), g.Add(g.Erf(g.Div(x, 2**0.5)), 1.0))
+
+Parameters become wildcards, numbers become constants that match by value. `g.either` gives alternatives, `g.scalar`
+and `g.constant` restrict a wildcard, `g.result` asks for the result of an op whatever its operands, `g.named` gives
+an inner value a name in the match, and `g.expose` also lets it be used outside.
+Commutative ops match in either operand order; Mul by c and Div by 1/c are one.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from dataclasses import dataclass, field
+from typing import Any, Callable, Iterator, Optional, Union
+
+from q7x2_ep.dtypes import BFLOAT16, DOUBLE, FLOAT16
+from q7x2_ep.ir.core import Graph, Node, Value
+
+COMMUTATIVE = frozenset({"Add", "Mul", "Min", "Max", "Equal", "And", "Or"})
+ANY = object()  # an attribute in a pattern that may have any value
+_RECIPROCAL = {"Mul": "Div", "Div": "Mul"}
+_EPSILON = {FLOAT16: 2.0**-10, BFLOAT16: 2.0**-7, DOUBLE: 2.0**-52}
+
+
+@dataclass(eq=False)
+class Wild:
+    """Any value; every occurrence in one match is the same value. kind: any, scalar (one element) or constant."""
+
+    name: str
+    kind: str = "any"
+
+
+@dataclass(eq=False)
+class Const:
+    """A constant of one element, equal to `value` within one ulp of its dtype."""
+
+    value: float
+
+
+@dataclass(eq=False)
+class Op:
+    """The first output of a node of this op type and, where given, with these operands and attributes."""
+
+    op: str
+    inputs: Optional[tuple[Optional[Pattern], ...]]
+    attrs: dict[str, Any]
+    name: str = ""  # of the value in the match
+    exposed: bool = False  # the value may be used outside of the match
+
+
+@dataclass(eq=False)
+class Either:
+    """The first of these that leads to a full match."""
+
+    options: tuple[Pattern, ...]
+
+
+Pattern = Union[Wild, Const, Op, Either]
+
+
+class Tracer:
+    """Turns op calls into a pattern: any method name is an op type of the default domain."""
+
+    def __getattr__(self, op: str) -> Callable[..., Op]:
+        if op.startswith("_"):
+            raise AttributeError(op)
+        return lambda *inputs, **attrs: self.call(op, *inputs, **attrs)
+
+    def call(self, op: str, *inputs: Any, **attrs: Any) -> Op:
+        return Op(op, tuple(Const(float(x)) if isinstance(x, (int, float)) else x for x in inputs), attrs)
+
+    def either(self, *options: Callable[[], Pattern]) -> Either:
+        return Either(tuple(option() for option in options))
+
+    def scalar(self, wild: Wild) -> Wild:
+        wild.kind = "scalar"
+        return wild
+
+    def constant(self, wild: Wild) -> Wild:
+        wild.kind = "constant"
+        return wild
+
+    def result(self, op: str, wild: Wild) -> Op:
+        return Op(op, None, {}, wild.name)
+
+    def named(self, name: str, value: Op) -> Op:
+        value.name = name
+        return value
+
+    def expose(self, name: str, value: Op) -> Op:
+        value.exposed = True
+        return self.named(name, value)
+
+
+def trace(formula: Callable[..., Pattern]) -> Pattern:
+    """The pattern of a formula(g, wildcard, ..)."""
+    names = list(inspect.signature(formula).parameters)[1:]
+    return formula(Tracer(), *(Wild(name) for name in names))
+
+
+def root_ops(pattern: Pattern) -> set[str]:
+    """The op types that a node must have to be worth a try."""
+    if isinstance(pattern, Either):
+        return set().union(*map(root_ops, pattern.options))
+    if not isinstance(pattern, Op):
+        raise TypeError("the root of a pattern must be an op")
+    swapped = any(map(_is_number, pattern.inputs or ())) and _RECIPROCAL.get(pattern.op)
+    return {pattern.op, swapped} if swapped else {pattern.op}
+
+
+def count_ops(pattern: Optional[Pattern]) -> int:
+    """The number of nodes in the longest reading of a pattern."""
+
+    def ops(part: Optional[Pattern]) -> frozenset:
+        if isinstance(part, Either):
+            return max(map(ops, part.options), key=len)
+        if isinstance(part, Op):
+            return frozenset([part]).union(*map(ops, part.inputs or ()))
+        return frozenset()
+
+    return len(ops(pattern))
+
+
+@dataclass
+class Match:
+    """Where a pattern was found. values: by name; nodes: root first, all to be replaced.
+
+    outputs: what the replacement must compute: the root's first output, then the exposed values.
+    """
+
+    root: Node
+    values: dict[str, Value] = field(default_factory=dict)
+    nodes: list[Node] = field(default_factory=list)
+    outputs: list[Value] = field(default_factory=list)
+    reciprocal: set[str] = field(default_factory=set)
+
+    def __getitem__(self, name: str) -> Value:
+        return self.values[name]
+
+    def get(self, name: str) -> Optional[Value]:
+        """The value of a name, or None where the alternative that was found lacks it."""
+        return self.values.get(name)
+
+    def scalar(self, name: str, default: float) -> float:
+        """The number that a scalar wildcard stands for; where Div was read as Mul, the reciprocal of the divisor."""
+        value = self.values.get(name)
+        if value is None:
+            return default
+        number = float(value.const.item())
+        return 1.0 / number if name in self.reciprocal else number
+
+
+@dataclass
+class Matcher:
+    """Tries one pattern at one node after the other; remembers how far the last failure got and why it failed.
+
+    check(match): the last word on a match, a string is a refusal. The search then goes on with other operand orders.
+    """
+
+    graph: Graph
+    pattern: Pattern
+    check: Callable[[Match], Any]
+    matched: int = 0
+    reason: str = ""
+
+    def match(self, root: Node) -> Optional[tuple[Match, Any]]:
+        """The match that ends in the first output of root with what check says, or None; see matched and reason."""
+        self.matched, self.reason = -1, ""
+        self._root = root
+        return self._solve((self.pattern, root.output, 1, None), {})
+
+    def _solve(self, goals: Optional[tuple], bound: dict) -> Optional[tuple[Match, Any]]:
+        """Bind every goal (pattern, value, power, next goals), or None. Backtracks over orders and alternatives."""
+        if goals is None:
+            return self._accept(bound)
+        part, value, power, rest = goals
+        if isinstance(part, Either):
+            for option in part.options:
+                found = self._solve((option, value, power, rest), bound)
+                if found is not None:
+                    return found
+            return None
+        if part in bound:
+            if bound[part] == (value, power):
+                return self._solve(rest, bound)
+            return self._miss(bound, lambda: f"{_text(part)} is {value!r} here, {bound[part][0]!r} elsewhere")
+        if isinstance(part, Wild):
+            if part.kind != "any" and (value.const is None or (part.kind == "scalar" and value.const.size != 1)):
+                return self._miss(bound, lambda: f"{part.name} is {value!r}, wanted a constant {part.kind}")
+            return self._solve(rest, {**bound, part: (value, power)})
+        if isinstance(part, Const):
+            if not is_close(value, part.value):
+                return self._miss(bound, lambda: f"a value is {_shown(value)}, wanted {part.value:.6g}")
+            return self._solve(rest, bound)
+        return self._solve_op(part, value, rest, bound)
+
+    def _solve_op(self, part: Op, value: Value, rest: Optional[tuple], bound: dict) -> Optional[tuple[Match, Any]]:
+        node = value.producer
+        if node is None or node.outputs[0] is not value:
+            return self._miss(bound, lambda: f"{value!r} is no result of {part.op}")
+        if node.op not in (part.op, _RECIPROCAL.get(part.op)):
+            return self._miss(bound, lambda: f"{value!r} is made by {node.op}, wanted {part.op}")
+        for name, wanted in part.attrs.items():
+            if wanted is not ANY and not _same_attr(name, wanted, node):
+                return self._miss(bound, lambda: f"{name} of {node.op} is {node.attrs.get(name)}, wanted {wanted}")
+        for operands in _operand_orders(part, node):
+            goals, wrong = rest, ""
+            for i in reversed(range(len(operands))):
+                pattern, operand, power = operands[i]
+                if pattern is None or operand is None:
+                    if pattern is not operand:
+                        wrong = f"operand {i} of {node.op} is {operand!r}"
+                elif isinstance(pattern, Const):
+                    if not is_close(operand, pattern.value**power):
+                        wrong = f"constant at {node.op}.{i} is {_shown(operand)}, wanted {pattern.value**power:.6g}"
+                else:
+                    goals = (pattern, operand, power, goals)
+            if wrong:
+                self._miss(bound, lambda: wrong)  # noqa: B023: called at once
+                continue
+            found = self._solve(goals, {**bound, part: (value, 1)})
+            if found is not None:
+                return found
+        return None
+
+    def _accept(self, bound: dict) -> Optional[tuple[Match, Any]]:
+        """The match, if nothing inside it is needed elsewhere (no work is repeated, no output lost) and check agrees."""
+        match = Match(self._root, outputs=[self._root.output])
+        inside = {id(value.producer) for part, (value, _) in bound.items() if isinstance(part, Op)}
+        for part, (value, power) in bound.items():
+            if isinstance(part, Wild):
+                if id(value.producer) in inside:
+                    return self._miss(bound, lambda: f"{part.name} is {value!r}, inside of the match")  # noqa: B023
+                match.values[part.name] = value
+                if power < 0:
+                    match.reciprocal.add(part.name)
+                continue
+            node = value.producer
+            match.nodes.append(node)
+            if part.name:
+                match.values[part.name] = value
+            escaped = next((v for v in node.outputs if self._is_used_outside(v, inside)), None)
+            if part.exposed and escaped is not None:
+                match.outputs.append(value)
+            elif escaped is not None and (node is not self._root or escaped is not value):
+                return self._miss(bound, lambda: f"{escaped!r} is used elsewhere too")  # noqa: B023
+        arguments = self.check(match)
+        if isinstance(arguments, str):
+            return self._miss(bound, lambda: arguments)
+        return match, arguments
+
+    def _is_used_outside(self, value: Value, inside: set[int]) -> bool:
+        return self.graph.is_output(value) or any(id(user) not in inside for user in value.users)
+
+    def _miss(self, bound: dict, reason: Callable[[], str]) -> None:
+        matched = sum(isinstance(part, Op) for part in bound)
+        if matched > self.matched:
+            self.matched, self.reason = matched, reason()
+
+
+def _is_number(part: Optional[Pattern]) -> bool:
+    return isinstance(part, Const) or (isinstance(part, Wild) and part.kind == "scalar")
+
+
+def _operand_orders(part: Op, node: Node) -> Iterator[list[tuple[Optional[Pattern], Optional[Value], int]]]:
+    """The ways to pair operands: (pattern, value, power); power -1 reads Div by c as Mul by 1/c and back."""
+    values = node.inputs
+    if part.inputs is None:
+        yield []
+    elif len(part.inputs) != len(values):
+        return
+    elif node.op == part.op:
+        yield [(p, v, 1) for p, v in zip(part.inputs, values)]
+        if node.op in COMMUTATIVE and len(values) == 2:
+            yield [(p, v, 1) for p, v in zip(part.inputs, reversed(values))]
+    elif node.op == "Div":  # the pattern is Mul: its number is the reciprocal of the divisor
+        for p, number in (part.inputs, part.inputs[::-1]):
+            if _is_number(number):
+                yield [(p, values[0], 1), (number, values[1], -1)]
+    elif _is_number(part.inputs[1]):  # the node is Mul, the pattern Div
+        p, number = part.inputs
+        yield [(p, values[0], 1), (number, values[1], -1)]
+        yield [(p, values[1], 1), (number, values[0], -1)]
+
+
+def is_close(value: Value, wanted: float) -> bool:
+    """Whether a value is a constant of one element that equals wanted within one ulp."""
+    if value.const is None or value.const.size != 1:
+        return False
+    got = float(value.const.item())
+    return got == wanted or math.isclose(got, wanted, rel_tol=_EPSILON.get(value.dtype, 2.0**-23))
+
+
+def _same_attr(name: str, wanted: Any, node: Node) -> bool:
+    got = node.attrs.get(name)
+    if name == "axis" and isinstance(got, int) and node.output.shape is not None:
+        return (got - wanted) % max(len(node.output.shape), 1) == 0
+    return list(got) == list(wanted) if isinstance(wanted, (list, tuple)) and got is not None else got == wanted
+
+
+def _text(part: Pattern) -> str:
+    return part.name if isinstance(part, Wild) else getattr(part, "op", "a value")
+
+
+def _shown(value: Value) -> str:
+    if value.const is None or value.const.size != 1:
+        return repr(value)
+    return f"{value.const.item():.6g}"

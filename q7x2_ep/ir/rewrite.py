@@ -1,0 +1,147 @@
+"""Rewriting: one fusion applied wherever its patterns match.
+
+A Fusion is a formula in several spellings (ir/pattern.py), a `check` that proves what patterns cannot say (shapes,
+constants), and a `build` that makes the replacement. A sweep visits the nodes in order, so producers are fused before
+their consumers. The replacement takes over the old output Values, with their names and types; where its own inferred
+type differs from theirs, nothing is changed and the reason is kept.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any, Callable, Iterable, Optional, Sequence, Union
+
+from q7x2_ep.ir.core import Graph, Node, Value
+from q7x2_ep.ir.pattern import Match, Matcher, count_ops, root_ops, trace
+
+
+@dataclass(frozen=True)
+class Fusion:
+    """How one op is found in a graph. Without state: everything lives in the Match.
+
+    spellings: formulas (g, *wildcards) -> pattern; the first is the op's own meaning. check(match): the keyword
+    arguments for build, or why not. build(g, **arguments): the value that replaces the root's output, or a tuple with
+    those of the exposed values behind it.
+    """
+
+    name: str
+    spellings: tuple[Callable[..., Any], ...]
+    check: Callable[[Match], Union[dict[str, Any], str]]
+    build: Callable[..., Union[Value, tuple[Value, ...]]]
+
+
+@dataclass(frozen=True)
+class NearMiss:
+    """A place where a fusion almost applied. matched of total nodes were found before `reason` stopped it."""
+
+    fusion: str
+    node: Node
+    matched: int
+    total: int
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.fusion}: {self.reason} ({self.matched} of {self.total} nodes matched)"
+
+
+def sweep(graph: Graph, fusions: Sequence[Fusion], g: Any) -> tuple[Counter, list[NearMiss]]:
+    """Apply fusions wherever they match, in one walk; how often by name, and the near misses.
+
+    g makes nodes: a builder with `take()`, which hands over the nodes made since the last call.
+    """
+    tries: dict[str, list[tuple[Fusion, Matcher]]] = {}
+    for fusion in fusions:
+        for spelling in fusion.spellings:
+            pattern = trace(spelling)
+            for op in sorted(root_ops(pattern)):
+                tries.setdefault(op, []).append((fusion, Matcher(graph, pattern, fusion.check)))
+    applied: Counter = Counter()
+    misses: list[NearMiss] = []
+    order: list[Node] = []
+    gone: dict[int, Node] = {}
+    position = {id(node): i for i, node in enumerate(graph.nodes)}
+    for node in graph.nodes:
+        made: list[Node] = []
+        for fusion, matcher in tries.get(node.op, ()):
+            made, old, miss = _try(fusion, matcher, g, node, position)
+            if miss is not None:
+                misses.append(miss)
+            if made:
+                applied[fusion.name] += 1
+                position.update((id(new), position[id(node)]) for new in made)
+                gone.update((id(dead), dead) for dead in old)
+                break
+        order.extend(made or [node])
+    graph.nodes = [node for node in order if id(node) not in gone]
+    if applied:
+        graph.sort()  # an exposed value may be used before the root's place
+        drop_unused(graph)
+    return applied, [miss for miss in misses if id(miss.node) not in gone]
+
+
+def _try(
+    fusion: Fusion, matcher: Matcher, g: Any, node: Node, position: dict[int, int]
+) -> tuple[list[Node], list[Node], Optional[NearMiss]]:
+    """The new nodes, the nodes that they replace, and a near miss where the fusion came close instead."""
+    found = matcher.match(node)
+    if found is None:
+        total = count_ops(matcher.pattern)
+        close = 2 <= matcher.matched and total <= 2 * matcher.matched
+        return [], [], NearMiss(fusion.name, node, matcher.matched, total, matcher.reason) if close else None
+    match, arguments = found
+    result = fusion.build(g, **arguments)
+    results = result if isinstance(result, tuple) else (result,)
+    made = g.take()
+    for old, new in zip(match.outputs, results):
+        difference = _difference(old, new)
+        if difference:
+            for unused in reversed(made):
+                unused.detach()
+            return [], [], NearMiss(fusion.name, node, len(match.nodes), len(match.nodes), difference)
+    replace(match.outputs, results, made, sorted(match.nodes, key=lambda old: position[id(old)]))
+    return made, match.nodes, None
+
+
+def _difference(old: Value, new: Value) -> str:
+    if old.dtype != new.dtype:
+        return f"{old!r} would change its dtype from {old.dtype} to {new.dtype}"
+    if old.shape is not None and old.shape != new.shape:
+        return f"{old!r} would change its shape from {_dims(old.shape)} to {_dims(new.shape)}"
+    return ""
+
+
+def _dims(shape: Optional[Iterable[Any]]) -> str:
+    return "unknown" if shape is None else f"[{','.join(map(str, shape))}]"
+
+
+def replace(old: Iterable[Value], new: Iterable[Value], made: list[Node], gone: list[Node]) -> None:
+    """Let `made` nodes compute the values `old` in place of `new`; detach the nodes `gone`.
+
+    The caller updates graph.nodes. Sources of the new nodes: all sources of the gone ones.
+    """
+    name = gone[-1].name
+    sources = tuple(dict.fromkeys(source for node in gone for source in node.sources))
+    for node in gone:
+        node.detach()
+    for kept, temporary in zip(old, new):
+        maker = temporary.producer
+        maker.outputs[[output is temporary for output in maker.outputs].index(True)] = kept
+        kept.producer = maker
+        for user in list(dict.fromkeys(temporary.users)):
+            for i, value in enumerate(user.inputs):
+                if value is temporary:
+                    user.set_input(i, kept)
+        if kept.shape is None:
+            kept.shape = temporary.shape
+    for node in made:
+        node.name, node.sources = name, sources
+
+
+def drop_unused(graph: Graph) -> None:
+    """Remove nodes that nothing needs any more: what a rewrite looked through would still count as a user."""
+    for node in reversed(graph.nodes):
+        if not any(output.users or graph.is_output(output) for output in node.outputs):
+            node.detach()
+            node.outputs = []
+    graph.nodes = [node for node in graph.nodes if node.outputs]

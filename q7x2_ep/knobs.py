@@ -1,0 +1,46 @@
+"""Every environment variable that q7x2_ep reads. Nothing else reads os.environ."""
+
+from __future__ import annotations
+
+import os
+from typing import Callable, NamedTuple, Union
+
+Default = Union[str, int]
+
+
+class Knob(NamedTuple):
+    """One variable: Q7X2_<name>."""
+
+    name: str
+    type: Callable[[str], Default]
+    default: Default
+    meaning: str
+
+    @property
+    def variable(self) -> str:
+        return f"Q7X2_{self.name}"
+
+
+KNOBS = {
+    knob.name: knob
+    for knob in (
+        Knob("ISA", str, "", "use no instruction set beyond this one: scalar, neon, avx2, avx512"),
+        Knob("THREADS", int, 0, "threads of a session whose options leave it open; 0: affinity and cgroup quota"),
+        Knob("LIBRARY", str, "", "path of libq7 to load instead of the one inside the package"),
+    )
+}
+
+
+def get(name: str) -> Default:
+    """The value of a knob, or its default where the variable is unset or empty.
+
+    Raises: ValueError naming the variable where its value is of the wrong type.
+    """
+    knob = KNOBS[name]
+    text = os.environ.get(knob.variable, "")
+    if not text:
+        return knob.default
+    try:
+        return knob.type(text)
+    except ValueError:
+        raise ValueError(f"[{knob.variable}] expected {knob.type.__name__}, given {text!r}") from None

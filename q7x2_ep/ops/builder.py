@@ -1,0 +1,97 @@
+"""Builder: makes nodes through the catalogue, with defaults, inferred types and literal operands.
+
+The `g` of `decompose` and of every formula in fuse/: `g.Mul(x, 0.5)` is a node here and a pattern under
+ir/pattern.py's Tracer, so that one function serves as meaning, as search and as test.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Optional, Sequence, Union
+
+import numpy as np
+
+from q7x2_ep import dtypes
+from q7x2_ep.ir.core import Graph, Node, Type, Value, array_type
+from q7x2_ep.ir.pattern import ANY
+from q7x2_ep.ir.shape import Dim
+from q7x2_ep.ops import find
+
+
+class Builder:
+    """Any method name is an op type of the default domain; `call` takes any op type.
+
+    Nodes are collected, not entered in the graph: `take` hands them over. choose(n) says which of n alternatives
+    `either` builds.
+    """
+
+    def __init__(self, graph: Graph, choose: Callable[[int], int] = lambda n: 0):
+        self.graph = graph
+        self._choose = choose
+        self._made: list[Node] = []
+
+    def __getattr__(self, op: str) -> Callable[..., Value]:
+        if op.startswith("_"):
+            raise AttributeError(op)
+        return lambda *inputs, **attrs: self.call(op, *inputs, **attrs)
+
+    def call(self, op: str, *inputs: Any, outputs: int = 1, **attrs: Any) -> Any:
+        """The output of a new node; a tuple where outputs > 1. Numbers and lists become constants."""
+        entry = find(op)
+        if entry is None:
+            raise KeyError(op)
+        values = [x for x in inputs if isinstance(x, Value)]
+        like = next((x.dtype for x in values if x.dtype != dtypes.BOOL), dtypes.FLOAT)
+        operands = [x if x is None or isinstance(x, Value) else self.literal(x, like) for x in inputs]
+        results = [self.graph.new_value(Type(0, None)) for _ in range(outputs)]
+        given = {key: value for key, value in attrs.items() if value is not ANY}
+        node = Node(op, operands, results, {**entry.attributes, **given})
+        for result, type in zip(results, entry.infer(node)):
+            result.set_type(type)
+        self._made.append(node)
+        return tuple(results) if outputs > 1 else results[0]
+
+    def literal(self, x: Union[float, Sequence[Dim]], dtype: int = dtypes.FLOAT) -> Value:
+        """A number as a scalar of dtype; a list of dims as an int64 vector, a shape operand."""
+        if isinstance(x, (list, tuple)):
+            if not all(isinstance(dim, int) for dim in x):
+                return self.graph.new_value(Type(dtypes.INT64, (len(x),), tuple(x)), "shape")
+            return self.array(np.array(x, np.int64))
+        return self.array(np.array(x, dtypes.DTYPES[dtype].numpy))
+
+    def array(self, array: np.ndarray) -> Value:
+        """A constant."""
+        return self.graph.constant(array, array_type(array))
+
+    def concatenate(self, constants: Sequence[Value], axis: Optional[int]) -> Value:
+        """A constant made of others; axis None flattens them."""
+        return self.array(np.concatenate([value.const for value in constants], axis))
+
+    def reshape(self, x: Value, shape: Sequence[Dim]) -> Value:
+        """x under another shape; Reshapes that lead to x are looked through."""
+        while x.producer is not None and x.producer.op == "Reshape" and x.shape != tuple(shape):
+            x = x.producer.inputs[0]
+        return x if x.shape == tuple(shape) else self.Reshape(x, list(shape))
+
+    def either(self, *options: Callable[[], Value]) -> Value:
+        return options[self._choose(len(options))]()
+
+    def scalar(self, value: Value) -> Value:
+        return value
+
+    def constant(self, value: Value) -> Value:
+        return value
+
+    def result(self, op: str, value: Value) -> Value:
+        return value
+
+    def named(self, name: str, value: Value) -> Value:
+        return value
+
+    def expose(self, name: str, value: Value) -> Value:
+        return value
+
+    def take(self) -> list[Node]:
+        """The nodes made since the last call."""
+        made, self._made = self._made, []
+        return made
+

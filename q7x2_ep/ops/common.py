@@ -1,0 +1,328 @@
+"""What the op families share: reading types and known contents, broadcasting, and short forms of frequent steps.
+
+Read ops/__init__.py first. Nothing here is an op.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Callable, Optional, Union
+
+import numpy as np
+
+from q7x2_ep import dtypes
+from q7x2_ep.errors import ModelError, UnsupportedOp
+from q7x2_ep.ir.core import Node, Type, Value
+from q7x2_ep.ir.shape import Dim, at_least, broadcast_shapes, minimum, product
+from q7x2_ep.ir.view import View
+
+MAX_ELEMENTS = 64  # contents of longer tensors are not followed: shapes are short
+F32 = (dtypes.FLOAT,)  # dtypes that groups of kernels compute in
+FLOATS = (*F32, dtypes.DOUBLE)
+NUMBERS = (*FLOATS, dtypes.INT32, dtypes.INT64)
+
+
+class NotInferable(UnsupportedOp):
+    """The shape of an output depends on something that only a run knows."""
+
+
+Guard = tuple[Dim, Dim, str]  # two dims that must be equal, and what it means where they are not
+
+# Types
+
+
+def where_is(node: Node) -> str:
+    """How messages name a node."""
+    return f"[{node.op} {node.name}]"
+
+
+def dims(node: Node, i: int = 0) -> tuple[Dim, ...]:
+    """The shape of input i.
+
+    Raises: NotInferable where even the rank is unknown.
+    """
+    shape = node.inputs[i].shape
+    if shape is None:
+        raise NotInferable(
+            f"{where_is(node)} the rank of input {node.inputs[i].name!r} is not known"
+        )
+    return shape
+
+
+def known(value: Optional[Value]) -> Optional[tuple[Dim, ...]]:
+    """The flat contents of a small integer or bool tensor, where they are known; maybe symbolic."""
+    if value is None:
+        return None
+    if value.elements is not None:
+        return value.elements
+    array = value.const
+    if array is None or array.size > MAX_ELEMENTS or array.dtype.kind not in "iub":
+        return None
+    return tuple(array.ravel().tolist())
+
+
+def required(node: Node, i: int, what: str) -> tuple[Dim, ...]:
+    """The contents of input i, on which the shape of the output depends.
+
+    Raises: NotInferable where they are not known.
+    """
+    contents = known(node.input(i))
+    if contents is None:
+        raise NotInferable(
+            f"{where_is(node)} {what} must follow from shapes, but comes from data: {node.input(i)}"
+        )
+    return contents
+
+
+def required_ints(node: Node, i: int, what: str) -> tuple[int, ...]:
+    """As `required`, for contents that may not be symbolic, such as axes."""
+    contents = required(node, i, what)
+    if not all(isinstance(dim, int) for dim in contents):
+        raise NotInferable(f"{where_is(node)} {what} must be constant, not {contents}")
+    return tuple(dim for dim in contents if isinstance(dim, int))
+
+
+def constant_scalar(value: Optional[Value]) -> Optional[float]:
+    """The number in a constant of one element, or None."""
+    return (
+        value.const.item()
+        if value is not None and value.const is not None and value.const.size == 1
+        else None
+    )
+
+
+def normal_axis(node: Node, axis: int, ndim: int) -> int:
+    """The axis counted from the front.
+
+    Raises: ModelError where the tensor has no such axis.
+    """
+    if not -ndim <= axis < max(ndim, 1):
+        raise ModelError(f"{where_is(node)} axis {axis} is outside of a tensor with {ndim} dims")
+    return axis % max(ndim, 1)
+
+
+def typed(dtype: int, shape: tuple[Dim, ...], elements: Optional[tuple[Dim, ...]] = None) -> Type:
+    """A Type; elements are kept only for the small integer and bool tensors that may have them."""
+    wanted = (
+        len(shape) <= 1
+        and not dtypes.is_float(dtype)
+        and elements is not None
+        and len(elements) <= MAX_ELEMENTS
+    )
+    return Type(dtype, tuple(shape), tuple(elements) if wanted else None)
+
+
+def fold(
+    operation: Callable[..., Optional[Dim]], *operands: Optional[tuple[Dim, ...]]
+) -> Optional[tuple[Dim, ...]]:
+    """operation over known contents, repeating single ones; None where contents or a result are unknown."""
+    if any(operand is None for operand in operands):
+        return None
+    n = min(map(len, operands)) and max(map(len, operands))
+    results = [
+        operation(*(operand[i if len(operand) > 1 else 0] for operand in operands))
+        for i in range(n)
+    ]
+    return None if any(result is None for result in results) else tuple(results)
+
+
+def infer_same(node: Node) -> list[Type]:
+    """One output like the first input, contents unknown."""
+    return [Type(node.inputs[0].dtype, dims(node))]
+
+
+def infer_copy(node: Node) -> list[Type]:
+    """One output like the first input in contents too."""
+    return [typed(node.inputs[0].dtype, dims(node), known(node.inputs[0]))]
+
+
+def broadcast(node: Node, *shapes: tuple[Dim, ...]) -> tuple[Dim, ...]:
+    """The broadcast shape.
+
+    Raises: ModelError where the shapes never fit.
+    """
+    try:
+        return broadcast_shapes(*shapes)
+    except ValueError as error:
+        raise ModelError(f"{where_is(node)} {error}: shapes {shapes}") from None
+
+
+def broadcast_inputs(node: Node) -> tuple[Dim, ...]:
+    return broadcast(node, *(dims(node, i) for i in range(len(node.inputs))))
+
+
+def broadcast_guards(node: Node) -> list[Guard]:
+    """Every dim of every input is 1 or that of the output: (dim - 1) * (dim - target) == 0."""
+    found: list[Guard] = []
+    for value in node.inputs:
+        for dim, target in zip(reversed(value.shape), reversed(node.output.shape)):
+            if dim not in (1, target):
+                found.append(
+                    (
+                        (dim - 1) * (dim - target),
+                        0,
+                        f"{value.name}: dim {dim} is neither 1 nor {target}",
+                    )
+                )
+    return found
+
+
+def require_dtype(node: Node, dtype: int, supported: tuple[int, ...]) -> None:
+    """Raises: UnsupportedOp where no kernel computes in this dtype."""
+    if dtype not in supported:
+        names = ", ".join(dtypes.DTYPES[code].onnx for code in supported)
+        raise UnsupportedOp(
+            f"{where_is(node)} has kernels for {names}, not for {dtypes.type_string(dtype)}"
+        )
+
+
+# Views
+
+
+def expand_view(view: View, shape: tuple[Dim, ...]) -> View:
+    """Repeat a view to a shape that it broadcasts to, also where only run time tells whether a dim is 1.
+
+    A dim d of unknown size gets stride * min(d - 1, 1): 0 where d is 1, else the stride.
+    """
+    pad = len(shape) - len(view.shape)
+    strides: list[Dim] = [0] * pad
+    for dim, stride, target in zip(view.shape, view.strides, shape[pad:]):
+        if dim == 1 or target == 1:
+            strides.append(0)
+        elif dim == target or at_least(dim, 2):
+            strides.append(stride)
+        else:
+            strides.append(stride * minimum(dim - 1, 1))
+    return replace(view, shape=tuple(shape), strides=tuple(strides))
+
+
+def reshaped(b: Any, value: Value, shape: tuple[Dim, ...]) -> View:
+    """The value as a view of another shape; copies it first where its strides do not allow that."""
+    return b.view(value).reshape(shape) or b.contiguous(value).reshape(shape)
+
+
+def materialized(b: Any, view: View) -> View:
+    """A dense view with the same contents: this one, or a copy."""
+    if view.is_contiguous():
+        return view
+    dense = b.allocate(temporary(b, view.storage.dtype, view.shape))
+    b.copy(view, dense)
+    return dense
+
+
+def rows_dense(b: Any, view: View) -> View:
+    """The view where its last dim has stride 1, else a dense copy."""
+    return view if view.strides[-1] == 1 or view.shape[-1] == 1 else materialized(b, view)
+
+
+# Steps
+
+Operand = Union[Value, View]
+
+
+def temporary(b: Any, dtype: int, shape: tuple[Dim, ...]) -> Value:
+    """A value that lives only inside one node."""
+    return b.graph.new_value(Type(dtype, tuple(shape)), "part")
+
+
+def is_used(b: Any, node: Node, i: int) -> bool:
+    """Whether anybody reads output i."""
+    return i < len(node.outputs) and (
+        bool(node.outputs[i].users) or b.graph.is_output(node.outputs[i])
+    )
+
+
+def number(b: Any, value: float, dtype: int) -> Value:
+    """A constant scalar."""
+    return b.graph.constant(np.array(value, dtypes.DTYPES[dtype].numpy), Type(dtype, ()))
+
+
+def dtype_of(operand: Operand) -> int:
+    return operand.storage.dtype if isinstance(operand, View) else operand.dtype
+
+
+def unary_step(
+    b: Any, op: str, x: Operand, y: Operand, alpha: float = 0.0, beta: float = 0.0
+) -> None:
+    """y = op(x) for every element."""
+    b.step(
+        "unary",
+        kernel="unary",
+        inplace="x",
+        x=x,
+        y=y,
+        op=op,
+        dtype=dtype_of(x),
+        n=product(x.shape),
+        alpha=alpha,
+        beta=beta,
+    )
+
+
+def binary_step(b: Any, op: str, left: Operand, right: Operand, y: Value) -> None:
+    """y = op(left, right) with broadcasting."""
+    views = {"a": broadcast_operand(b, left), "b": broadcast_operand(b, right)}
+    whole = [name for name, view in views.items() if view.shape == y.shape]
+    given = {"a": left, "b": right}
+    # the memory of an operand with no other user is likely to be free; the plan decides
+    whole.sort(key=lambda name: isinstance(given[name], Value) and len(given[name].users) > 1)
+    b.step(
+        "binary",
+        kernel="binary",
+        inplace=whole[0] if whole else None,
+        y=y,
+        op=op,
+        dtype=dtype_of(left),
+        **views,
+        **broadcast_fields(y.shape, **views),
+    )
+
+
+def broadcast_operand(b: Any, operand: Operand) -> View:
+    """An operand of a broadcasting step: dims that only repeat (stride 0) become 1 and need no memory."""
+    view = operand if isinstance(operand, View) else b.view(operand)
+    core = replace(
+        view,
+        shape=tuple(1 if stride == 0 else dim for dim, stride in zip(view.shape, view.strides)),
+    )
+    if core.is_contiguous():
+        return core
+    return materialized(b, core) if isinstance(operand, View) else b.contiguous(operand)
+
+
+def broadcast_fields(shape: tuple[Dim, ...], **operands: View) -> dict[str, Any]:
+    """ndim, shape and <name>_shape of a broadcasting step, right-aligned."""
+    ndim = max(len(shape), 1)
+    fields: dict[str, Any] = {"ndim": ndim, "shape": (1,) * (ndim - len(shape)) + tuple(shape)}
+    for name, view in operands.items():
+        fields[f"{name}_shape"] = (1,) * (ndim - len(view.shape)) + view.shape
+    return fields
+
+
+def reduce_step(b: Any, op: str, x: Operand, y: Operand, outer: Dim, n: Dim, inner: Dim) -> None:
+    """y[o, i] = op over j of x[o, j, i]."""
+    b.step(
+        "reduce", kernel="reduce", x=x, y=y, op=op, dtype=dtype_of(x), outer=outer, n=n, inner=inner
+    )
+
+
+def cast_step(b: Any, x: Operand, y: Operand) -> None:
+    fields = {"from": dtype_of(x), "to": dtype_of(y), "n": product(x.shape)}
+    b.step("cast", x=x, y=y, **fields)
+
+
+def fill_step(b: Any, value: float, y: Value) -> None:
+    """Every element of y becomes `value`."""
+    row = dtypes.DTYPES[y.dtype]
+    bits = int.from_bytes(np.array(value, row.numpy).tobytes(), "little", signed=row.size == 8)
+    b.step("fill", y=y, elem_bytes=row.size, n=product(y.shape), bits=bits)
+
+
+def chain(b: Any, op: str, operands: list[Value], y: Value) -> None:
+    """y = op(op(operands[0], operands[1]), ..) with broadcasting, for two operands or more."""
+    total: Value = operands[0]
+    for i, operand in enumerate(operands[1:], 2):
+        shape = broadcast_shapes(total.shape, operand.shape)
+        into = y if i == len(operands) else temporary(b, y.dtype, shape)
+        binary_step(b, op, total, operand, into)
+        total = into

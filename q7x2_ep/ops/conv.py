@@ -1,0 +1,153 @@
+"""Convolution over one or two spatial dims."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Optional
+
+import numpy as np
+
+from q7x2_ep.errors import UnsupportedOp
+from q7x2_ep.ir.core import Node, Type
+from q7x2_ep.ir.shape import Dim, ceildiv, maximum
+from q7x2_ep.ops import op
+from q7x2_ep.ops.common import F32, Guard, dims, require_dtype, where_is
+
+
+def geometry(
+    node: Node, sizes: Sequence[Dim], kernel: Sequence[int]
+) -> list[tuple[Dim, int, int, int, Dim, Dim]]:
+    """(input size, kernel size, stride, dilation, padding before, output size) per spatial dim.
+
+    Output size: (in + pads - dilation * (kernel - 1) - 1) // stride + 1, but ceil(in / stride)
+    with auto_pad SAME_*.
+    """
+    attrs, n = node.attrs, len(sizes)
+    strides, dilations = attrs["strides"] or [1] * n, attrs["dilations"] or [1] * n
+    pads = attrs["pads"] or [0] * 2 * n
+    found = []
+    for i, (size, k, stride, dilation) in enumerate(zip(sizes, kernel, strides, dilations)):
+        reach = dilation * (k - 1) + 1
+        if attrs["auto_pad"].startswith("SAME"):
+            out = ceildiv(size, stride)
+            total = maximum((out - 1) * stride + reach - size, 0)
+            before = total // 2 if attrs["auto_pad"] == "SAME_UPPER" else ceildiv(total, 2)
+        else:
+            before, after = (0, 0) if attrs["auto_pad"] == "VALID" else (pads[i], pads[n + i])
+            out = (size + before + after - reach) // stride + 1
+        found.append((size, k, stride, dilation, before, out))
+    return found
+
+
+def conv_scratch(
+    b: Any, x_shape: tuple[Dim, ...], w_shape: tuple[Dim, ...], OH: Dim, OW: Dim, groups: int
+) -> Dim:
+    """Source: csrc/ops/conv.c. Units: bytes."""
+    return b.threads * w_shape[1] * w_shape[2] * w_shape[3] * b.kernel("gemm").nr * 4
+
+
+@op("Conv")
+class Conv:
+    """y[n, m] = sum over channels and kernel positions of w[m] * x[n], shifted; plus bias[m].
+
+    Shapes: x (N, C, ..), w (M, C / group, kernel..), y (N, M, ..).
+    """
+
+    signature = "x, w, bias? -> y"
+    attributes = {
+        "auto_pad": "NOTSET",
+        "dilations": None,
+        "group": 1,
+        "kernel_shape": None,
+        "pads": None,
+        "strides": None,
+    }
+
+    def infer(node: Node) -> list[Type]:
+        x, w = dims(node, 0), dims(node, 1)
+        outputs = (out for *_, out in geometry(node, x[2:], w[2:]))
+        return [Type(node.inputs[0].dtype, (x[0], w[0], *outputs))]
+
+    def guards(node: Node) -> list[Guard]:
+        channels, wanted = dims(node, 0)[1], dims(node, 1)[1] * node.attrs["group"]
+        return (
+            []
+            if channels == wanted
+            else [(channels, wanted, "the weights are for another number of channels")]
+        )
+
+    def reference(
+        node: Node, x: np.ndarray, w: np.ndarray, bias: Optional[np.ndarray] = None
+    ) -> np.ndarray:
+        """One product per kernel position, summed: any number of spatial dims."""
+        group, n = node.attrs["group"], x.ndim - 2
+        spec = geometry(node, x.shape[2:], w.shape[2:])
+        outs = [out for *_, out in spec]
+        grow = [(0, 0), (0, 0)]
+        for size, k, stride, dilation, before, out in spec:
+            grow.append(
+                (before, max((out - 1) * stride + dilation * (k - 1) + 1 - size - before, 0))
+            )
+        padded = np.pad(x, grow).reshape(
+            x.shape[0], group, -1, *(s + sum(p) for s, p in zip(x.shape[2:], grow[2:]))
+        )
+        weights = w.reshape(group, w.shape[0] // group, *w.shape[1:])
+        y: np.ndarray = np.zeros(
+            (x.shape[0], group, w.shape[0] // group, *outs), np.result_type(x, w)
+        )
+        for at in np.ndindex(*w.shape[2:]):
+            window = [
+                slice(i * dilation, i * dilation + (out - 1) * stride + 1, stride)
+                for i, (_, _, stride, dilation, _, out) in zip(at, spec)
+            ]
+            part, weight = (
+                padded[tuple([slice(None)] * 3 + window)],
+                weights[tuple([Ellipsis, *at])],
+            )
+            y += np.einsum("ngc...,gmc->ngm...", part, weight)
+        y = y.reshape(x.shape[0], w.shape[0], *outs)
+        return y if bias is None else y + bias.reshape(-1, *[1] * n)
+
+    def lower(node: Node, b: Any) -> None:
+        x, w, bias = node.inputs[0], node.inputs[1], node.input(2)
+        require_dtype(node, x.dtype, F32)
+        spec = geometry(node, x.shape[2:], w.shape[2:])
+        if len(spec) == 1:  # one row of an image
+            spec = [(1, 1, 1, 1, 0, 1), *spec]
+        if len(spec) != 2:
+            raise UnsupportedOp(
+                f"{where_is(node)} has kernels for one and two spatial dims, not for {len(spec)}"
+            )
+        (H, kh, stride_h, dilation_h, pad_top, OH), (W, kw, stride_w, dilation_w, pad_left, OW) = (
+            spec
+        )
+        N, C = x.shape[:2]
+        M = w.shape[0]
+        b.step(
+            "conv",
+            kernel="gemm",
+            x=x,
+            w=w,
+            bias=bias,
+            y=node.output,
+            pack=conv_scratch(
+                b, (N, C, H, W), (M, w.shape[1], kh, kw), OH, OW, node.attrs["group"]
+            ),
+            N=N,
+            C=C,
+            H=H,
+            W=W,
+            M=M,
+            OH=OH,
+            OW=OW,
+            kh=kh,
+            kw=kw,
+            stride_h=stride_h,
+            stride_w=stride_w,
+            pad_top=pad_top,
+            pad_left=pad_left,
+            dilation_h=dilation_h,
+            dilation_w=dilation_w,
+            groups=node.attrs["group"],
+            act="none",
+        )

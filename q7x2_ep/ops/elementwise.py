@@ -1,0 +1,929 @@
+"""Elementwise ops: one input element (or one of each operand, with broadcasting) gives one output element.
+
+Most entries are one row of the closed sets `unary` and `binary` of csrc/ops.def. Contents of small integer tensors are
+followed symbolically, because exporters compute shapes with Add, Mul, Equal, Where and their kin.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import reduce
+from typing import Any, Callable, Optional
+
+import numpy as np
+
+from q7x2_ep import dtypes
+from q7x2_ep.errors import UnsupportedOp
+from q7x2_ep.ir.core import Node, Type
+from q7x2_ep.ir.shape import Dim, at_least, floordiv, maximum, minimum
+from q7x2_ep.ops import op
+from q7x2_ep.ops.common import (
+    FLOATS,
+    NUMBERS,
+    binary_step,
+    broadcast_fields,
+    broadcast_guards,
+    broadcast_inputs,
+    broadcast_operand,
+    cast_step,
+    chain,
+    constant_scalar,
+    dims,
+    fill_step,
+    fold,
+    infer_copy,
+    infer_same,
+    is_used,
+    known,
+    number,
+    require_dtype,
+    temporary,
+    typed,
+    unary_step,
+    where_is,
+)
+
+BINARY = (*NUMBERS, dtypes.INT8, dtypes.UINT8, dtypes.BOOL)
+CASTS = (*BINARY, dtypes.FLOAT16)
+
+
+# What entries are made of
+
+
+def infer_unary(operation: Callable[[Dim], Optional[Dim]]) -> Callable[[Node], list[Type]]:
+    """infer of y = operation(x) that follows contents."""
+
+    def infer(node: Node) -> list[Type]:
+        return [typed(node.inputs[0].dtype, dims(node), fold(operation, known(node.inputs[0])))]
+
+    return infer
+
+
+def infer_bool(node: Node) -> list[Type]:
+    return [Type(dtypes.BOOL, dims(node))]
+
+
+def infer_binary(
+    operation: Callable[..., Optional[Dim]], dtype: int = 0
+) -> Callable[[Node], list[Type]]:
+    """infer of a broadcasting op over any number of inputs; dtype 0: that of the first input."""
+
+    def infer(node: Node) -> list[Type]:
+        contents = [known(value) for value in node.inputs]
+        elements = reduce(lambda a, b: fold(operation, a, b), contents[1:], contents[0])
+        return [typed(dtype or node.inputs[0].dtype, broadcast_inputs(node), elements)]
+
+    return infer
+
+
+def unary(
+    op: str, supported: tuple[int, ...] = FLOATS, alpha: str = "", beta: str = ""
+) -> Callable[[Node, Any], None]:
+    """lower of an op that is a member of `unary`; alpha and beta name the attributes that parametrise it."""
+
+    def lower(node: Node, b: Any) -> None:
+        x = node.inputs[0]
+        require_dtype(node, x.dtype, supported)
+        unary_step(b, op, x, node.output, node.attrs.get(alpha, 0.0), node.attrs.get(beta, 0.0))
+
+    return lower
+
+
+def binary(op: str, supported: tuple[int, ...] = BINARY) -> Callable[[Node, Any], None]:
+    """lower of an op that is a member of `binary`; more than two inputs become a chain."""
+
+    def lower(node: Node, b: Any) -> None:
+        require_dtype(node, node.inputs[0].dtype, supported)
+        if len(node.inputs) == 1:
+            b.alias(node.output, b.view(node.inputs[0]))
+        else:
+            chain(b, op, node.inputs, node.output)
+
+    return lower
+
+
+def folded(function: Callable[..., Any]) -> Callable[..., Any]:
+    """reference of a variadic op from a function of two arrays."""
+    return lambda node, *arrays: reduce(function, arrays)
+
+
+# Contents
+
+
+def truncated_div(a: Dim, b: Dim) -> Optional[Dim]:
+    """Integer division as ONNX has it, towards zero; unknown where b may be 0 or negative."""
+    if isinstance(a, int) and isinstance(b, int):
+        return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1) if b else None
+    if not at_least(b, 0):
+        return None
+    if at_least(a, 0):
+        return floordiv(a, b)
+    return floordiv(maximum(a, 0), b) - floordiv(maximum(-a, 0), b)
+
+
+def equal(a: Dim, b: Dim) -> Optional[bool]:
+    if a == b:
+        return True
+    return False if at_least(a - b, 1) or at_least(b - a, 1) else None
+
+
+def less(a: Dim, b: Dim) -> Optional[bool]:
+    if at_least(b - a, 1):
+        return True
+    return False if at_least(a - b, 0) else None
+
+
+def less_equal(a: Dim, b: Dim) -> Optional[bool]:
+    if at_least(b - a, 0):
+        return True
+    return False if at_least(a - b, 1) else None
+
+
+def select(condition: Dim, a: Dim, b: Dim) -> Optional[Dim]:
+    return a if a == b or condition is True or condition == 1 else b
+
+
+def sign(a: Dim) -> Optional[Dim]:
+    return 1 if at_least(a, 1) else -1 if at_least(-a, 1) else 0 if a == 0 else None
+
+
+# Numpy functions that are exact to the last bits of whatever dtype they are given
+
+
+def each(function: Callable[[float], float]) -> Callable[[np.ndarray], np.ndarray]:
+    """A scalar function of math over an array."""
+    vectorised = np.frompyfunc(function, 1, 1)
+    return lambda x: np.asarray(vectorised(x)).astype(x.dtype)
+
+
+erf, erfc = each(math.erf), each(math.erfc)
+
+
+def sigmoid(x: np.ndarray) -> np.ndarray:
+    """1 / (1 + exp(-x)) without overflow."""
+    small = np.exp(-np.abs(x))
+    return np.where(x >= 0, 1, small) / (1 + small)
+
+
+def gelu(x: np.ndarray) -> np.ndarray:
+    """x * Phi(x); erfc keeps the digits that 1 + erf loses for negative x."""
+    return x * (erfc(-x * math.sqrt(0.5)) * 0.5)
+
+
+def gelu_tanh(x: np.ndarray) -> np.ndarray:
+    """0.5 x (1 + tanh u) = x sigmoid(2 u), u = sqrt(2/pi) (x + 0.044715 x^3)."""
+    return x * sigmoid(2 * math.sqrt(2 / math.pi) * (x + 0.044715 * (x * x * x)))
+
+
+def divide(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    if a.dtype.kind == "f":
+        return np.divide(a, b)
+    quotient, rest = np.floor_divide(a, b), np.remainder(a, b)
+    return quotient + ((rest != 0) & ((a < 0) != (b < 0))).astype(a.dtype)
+
+
+# One input
+
+
+@op("Abs")
+class Abs:
+    """y = |x|."""
+
+    signature = "x -> y"
+    attributes: dict = {}
+    infer = infer_unary(lambda a: maximum(a, -a))
+    reference = lambda node, x: np.abs(x)
+    lower = unary("abs", NUMBERS)
+
+
+@op("Neg")
+class Neg:
+    """y = -x."""
+
+    signature = "x -> y"
+    attributes: dict = {}
+    infer = infer_unary(lambda a: -a)
+    reference = lambda node, x: np.negative(x)
+    lower = unary("neg", NUMBERS)
+
+
+@op("Sign")
+class Sign:
+    """y = -1, 0 or 1."""
+
+    signature = "x -> y"
+    attributes: dict = {}
+    infer = infer_unary(sign)
+    reference = lambda node, x: np.sign(x)
+    lower = unary("sign", NUMBERS)
+
+
+@op("Exp")
+class Exp:
+    """y = e^x."""
+
+    signature = "x -> y"
+    attributes: dict = {}
+    infer = infer_same
+    reference = lambda node, x: np.exp(x)
+    lower = unary("exp")
+
+
+@op("Log")
+class Log:
+    """y = ln x."""
+
+    signature = "x -> y"
+    attributes: dict = {}
+    infer = infer_same
+    reference = lambda node, x: np.log(x)
+    lower = unary("log")
+
+
+@op("Sqrt")
+class Sqrt:
+    """y = sqrt x."""
+
+    signature = "x -> y"
+    attributes: dict = {}
+    infer = infer_same
+    reference = lambda node, x: np.sqrt(x)
+    lower = unary("sqrt")
+
+
+@op("Reciprocal")
+class Reciprocal:
+    """y = 1 / x."""
+
+    signature = "x -> y"
+    attributes: dict = {}
+    infer = infer_same
+    reference = lambda node, x: np.reciprocal(x)
+    lower = unary("reciprocal")
+
+
+@op("Erf")
+class Erf:
+    """y = 2 / sqrt(pi) * integral of exp(-t^2) for t in 0..x."""
+
+    signature = "x -> y"
+    attributes: dict = {}
+    infer = infer_same
+    reference = lambda node, x: erf(x)
+    lower = unary("erf")
+
+
+@op("Tanh")
+class Tanh:
+    """y = tanh x."""
+
+    signature = "x -> y"
+    attributes: dict = {}
+    infer = infer_same
+    reference = lambda node, x: np.tanh(x)
+    lower = unary("tanh")
+
+
+@op("Sigmoid")
+class Sigmoid:
+    """y = 1 / (1 + exp(-x))."""
+
+    signature = "x -> y"
+    attributes: dict = {}
+    infer = infer_same
+    reference = lambda node, x: sigmoid(x)
+    lower = unary("sigmoid")
+
+
+@op("Relu")
+class Relu:
+    """y = max(x, 0)."""
+
+    signature = "x -> y"
+    attributes: dict = {}
+    infer = infer_same
+    reference = lambda node, x: np.maximum(x, x.dtype.type(0))
+    lower = unary("relu", NUMBERS)
+
+
+@op("Gelu")
+class Gelu:
+    """y = x * Phi(x), Phi by erf or (approximate = tanh) by tanh."""
+
+    signature = "x -> y"
+    attributes = {"approximate": "none"}
+    infer = infer_same
+
+    def reference(node: Node, x: np.ndarray) -> np.ndarray:
+        return gelu_tanh(x) if node.attrs["approximate"] == "tanh" else gelu(x)
+
+    def lower(node: Node, b: Any) -> None:
+        unary("gelu_tanh" if node.attrs["approximate"] == "tanh" else "gelu")(node, b)
+
+
+@op("Softplus")
+class Softplus:
+    """y = ln(1 + e^x)."""
+
+    signature = "x -> y"
+    attributes: dict = {}
+    infer = infer_same
+    reference = lambda node, x: np.logaddexp(x, x.dtype.type(0))
+    lower = unary("softplus")
+
+
+@op("Sin")
+class Sin:
+    """y = sin x."""
+
+    signature = "x -> y"
+    attributes: dict = {}
+    infer = infer_same
+    reference = lambda node, x: np.sin(x)
+    lower = unary("sin")
+
+
+@op("Cos")
+class Cos:
+    """y = cos x."""
+
+    signature = "x -> y"
+    attributes: dict = {}
+    infer = infer_same
+    reference = lambda node, x: np.cos(x)
+    lower = unary("cos")
+
+
+@op("Floor")
+class Floor:
+    """The largest integer <= x."""
+
+    signature = "x -> y"
+    attributes: dict = {}
+    infer = infer_same
+    reference = lambda node, x: np.floor(x)
+    lower = unary("floor")
+
+
+@op("Ceil")
+class Ceil:
+    """The smallest integer >= x."""
+
+    signature = "x -> y"
+    attributes: dict = {}
+    infer = infer_same
+    reference = lambda node, x: np.ceil(x)
+    lower = unary("ceil")
+
+
+@op("Round")
+class Round:
+    """The nearest integer, halves to even."""
+
+    signature = "x -> y"
+    attributes: dict = {}
+    infer = infer_same
+    reference = lambda node, x: np.rint(x)
+    lower = unary("round")
+
+
+@op("Not")
+class Not:
+    """y = not x, for bool."""
+
+    signature = "x -> y"
+    attributes: dict = {}
+    infer = infer_unary(lambda a: not a)
+    reference = lambda node, x: np.logical_not(x)
+    lower = unary("not", (dtypes.BOOL,))
+
+
+@op("IsNaN")
+class IsNaN:
+    """y = x is NaN."""
+
+    signature = "x -> y"
+    attributes: dict = {}
+    infer = infer_bool
+    reference = lambda node, x: np.isnan(x)
+    lower = unary("isnan")
+
+
+@op("IsInf")
+class IsInf:
+    """y = x is infinite, of a sign that is to be detected."""
+
+    signature = "x -> y"
+    attributes = {"detect_negative": 1, "detect_positive": 1}
+    infer = infer_bool
+
+    def reference(node: Node, x: np.ndarray) -> np.ndarray:
+        positive = np.isposinf(x) & bool(node.attrs["detect_positive"])
+        return positive | (np.isneginf(x) & bool(node.attrs["detect_negative"]))
+
+    def lower(node: Node, b: Any) -> None:
+        x, y = node.inputs[0], node.output
+        require_dtype(node, x.dtype, FLOATS)
+        positive, negative = node.attrs["detect_positive"], node.attrs["detect_negative"]
+        if positive and negative:
+            unary_step(b, "isinf", x, y)
+        elif positive or negative:
+            binary_step(b, "equal", x, number(b, math.inf if positive else -math.inf, x.dtype), y)
+        else:
+            fill_step(b, False, y)
+
+
+@op("Clip")
+class Clip:
+    """y = min(max(x, low), high): high wins where they cross."""
+
+    signature = "x, low?, high? -> y"
+    attributes: dict = {}
+    infer = infer_same
+
+    def reference(
+        node: Node,
+        x: np.ndarray,
+        low: Optional[np.ndarray] = None,
+        high: Optional[np.ndarray] = None,
+    ) -> np.ndarray:
+        y = x if low is None else np.maximum(x, low)
+        return y if high is None else np.minimum(y, high)
+
+    def lower(node: Node, b: Any) -> None:
+        x, low, high = node.inputs[0], node.input(1), node.input(2)
+        constant = all(bound is None or bound.const is not None for bound in (low, high))
+        if constant and x.dtype in FLOATS:
+            alpha = -math.inf if low is None else constant_scalar(low)
+            unary_step(
+                b,
+                "clip",
+                x,
+                node.output,
+                alpha,
+                math.inf if high is None else constant_scalar(high),
+            )
+            return
+        require_dtype(node, x.dtype, BINARY)
+        if low is None and high is None:
+            b.alias(node.output, b.view(x))
+            return
+        if low is not None:
+            raised = node.output if high is None else temporary(b, x.dtype, x.shape)
+            binary_step(b, "max", x, low, raised)
+            x = raised
+        if high is not None:
+            binary_step(b, "min", x, high, node.output)
+
+
+@op("LeakyRelu")
+class LeakyRelu:
+    """y = x where x >= 0, else alpha * x."""
+
+    signature = "x -> y"
+    attributes = {"alpha": 0.01}
+    infer = infer_same
+    reference = lambda node, x: np.where(x < 0, x * node.attrs["alpha"], x)
+    lower = unary("leaky_relu", alpha="alpha")
+
+
+@op("Elu")
+class Elu:
+    """y = x where x >= 0, else alpha * (e^x - 1)."""
+
+    signature = "x -> y"
+    attributes = {"alpha": 1.0}
+    infer = infer_same
+    reference = lambda node, x: np.where(x < 0, np.expm1(x) * node.attrs["alpha"], x)
+    lower = unary("elu", alpha="alpha")
+
+
+@op("HardSigmoid")
+class HardSigmoid:
+    """y = clip(alpha * x + beta, 0, 1)."""
+
+    signature = "x -> y"
+    attributes = {"alpha": 0.2, "beta": 0.5}
+    infer = infer_same
+    reference = lambda node, x: np.clip(x * node.attrs["alpha"] + node.attrs["beta"], 0, 1)
+    lower = unary("hard_sigmoid", alpha="alpha", beta="beta")
+
+
+@op("HardSwish")
+class HardSwish:
+    """y = x * clip(x / 6 + 1 / 2, 0, 1)."""
+
+    signature = "x -> y"
+    attributes: dict = {}
+    infer = infer_same
+    reference = lambda node, x: x * np.clip(x / 6 + 0.5, 0, 1)
+
+    def lower(node: Node, b: Any) -> None:
+        x = node.inputs[0]
+        require_dtype(node, x.dtype, FLOATS)
+        gate = temporary(b, x.dtype, x.shape)
+        unary_step(b, "hard_sigmoid", x, gate, 1 / 6, 0.5)
+        binary_step(b, "mul", gate, x, node.output)
+
+
+@op("Swish")
+class Swish:
+    """y = x * sigmoid(alpha * x); SiLU where alpha is 1."""
+
+    signature = "x -> y"
+    attributes = {"alpha": 1.0}
+    infer = infer_same
+    reference = lambda node, x: x * sigmoid(x * node.attrs["alpha"])
+
+    def lower(node: Node, b: Any) -> None:
+        x = node.inputs[0]
+        require_dtype(node, x.dtype, FLOATS)
+        if node.attrs["alpha"] == 1.0:
+            unary_step(b, "silu", x, node.output)
+            return
+        gate, opened = temporary(b, x.dtype, x.shape), temporary(b, x.dtype, x.shape)
+        binary_step(b, "mul", x, number(b, node.attrs["alpha"], x.dtype), gate)
+        unary_step(b, "sigmoid", gate, opened)
+        binary_step(b, "mul", opened, x, node.output)
+
+
+# Two inputs and more
+
+
+@op("Add")
+class Add:
+    """y = a + b, with broadcasting."""
+
+    signature = "a, b -> y"
+    attributes: dict = {}
+    infer = infer_binary(lambda a, b: a + b)
+    guards = broadcast_guards
+    reference = lambda node, a, b: np.add(a, b)
+    lower = binary("add")
+
+
+@op("Sub")
+class Sub:
+    """y = a - b, with broadcasting."""
+
+    signature = "a, b -> y"
+    attributes: dict = {}
+    infer = infer_binary(lambda a, b: a - b)
+    guards = broadcast_guards
+    reference = lambda node, a, b: np.subtract(a, b)
+    lower = binary("sub")
+
+
+@op("Mul")
+class Mul:
+    """y = a * b, with broadcasting."""
+
+    signature = "a, b -> y"
+    attributes: dict = {}
+    infer = infer_binary(lambda a, b: a * b)
+    guards = broadcast_guards
+    reference = lambda node, a, b: np.multiply(a, b)
+    lower = binary("mul")
+
+
+@op("Div")
+class Div:
+    """y = a / b, with broadcasting; integers are divided towards zero."""
+
+    signature = "a, b -> y"
+    attributes: dict = {}
+    infer = infer_binary(truncated_div)
+    guards = broadcast_guards
+    reference = lambda node, a, b: divide(a, b)
+    lower = binary("div")
+
+
+@op("Pow")
+class Pow:
+    """y = a^b in the dtype of a, with broadcasting."""
+
+    signature = "a, b -> y"
+    attributes: dict = {}
+    infer = infer_binary(
+        lambda a, b: a**b if isinstance(a, int) and isinstance(b, int) and b >= 0 else None
+    )
+    guards = broadcast_guards
+    reference = lambda node, a, b: np.power(a, b).astype(a.dtype)
+
+    def lower(node: Node, b: Any) -> None:
+        base, exponent = node.inputs
+        require_dtype(node, base.dtype, NUMBERS)
+        if exponent.dtype != base.dtype:
+            if not dtypes.is_float(base.dtype) and dtypes.is_float(exponent.dtype):
+                raise UnsupportedOp(
+                    f"{where_is(node)} has no kernel for an integer to a fractional power"
+                )
+            require_dtype(node, exponent.dtype, CASTS)
+            converted = temporary(b, base.dtype, exponent.shape)
+            cast_step(b, exponent, converted)
+            exponent = converted
+        binary_step(b, "pow", base, exponent, node.output)
+
+
+@op("Mod")
+class Mod:
+    """The rest of a / b: with the sign of b, or (fmod) with that of a."""
+
+    signature = "a, b -> y"
+    attributes = {"fmod": 0}
+
+    def infer(node: Node) -> list[Type]:
+        def rest(a: Dim, b: Dim) -> Optional[Dim]:
+            floored = at_least(a, 0) or not node.attrs["fmod"]
+            return (
+                a - floordiv(a, b) * b
+                if at_least(b, 0 if not isinstance(b, int) else 1) and floored
+                else None
+            )
+
+        return infer_binary(rest)(node)
+
+    guards = broadcast_guards
+    reference = lambda node, a, b: np.fmod(a, b) if node.attrs["fmod"] else np.mod(a, b)
+
+    def lower(node: Node, b: Any) -> None:
+        if bool(node.attrs["fmod"]) != dtypes.is_float(node.inputs[0].dtype):
+            raise UnsupportedOp(
+                f"{where_is(node)} has kernels for fmod=1 on floats and fmod=0 on integers only"
+            )
+        binary("mod")(node, b)
+
+
+@op("Min")
+class Min:
+    """The least of all inputs, with broadcasting; NaN if any is."""
+
+    signature = "x* -> y"
+    attributes: dict = {}
+    infer = infer_binary(minimum)
+    guards = broadcast_guards
+    reference = folded(np.minimum)
+    lower = binary("min")
+
+
+@op("Max")
+class Max:
+    """The greatest of all inputs, with broadcasting; NaN if any is."""
+
+    signature = "x* -> y"
+    attributes: dict = {}
+    infer = infer_binary(maximum)
+    guards = broadcast_guards
+    reference = folded(np.maximum)
+    lower = binary("max")
+
+
+@op("Sum")
+class Sum:
+    """The sum of all inputs, with broadcasting."""
+
+    signature = "x* -> y"
+    attributes: dict = {}
+    infer = infer_binary(lambda a, b: a + b)
+    guards = broadcast_guards
+    reference = folded(np.add)
+    lower = binary("add")
+
+
+@op("Mean")
+class Mean:
+    """The mean of all inputs, with broadcasting."""
+
+    signature = "x* -> y"
+    attributes: dict = {}
+    infer = infer_binary(lambda a, b: None)
+    guards = broadcast_guards
+    reference = lambda node, *arrays: reduce(np.add, arrays) / len(arrays)
+
+    def lower(node: Node, b: Any) -> None:
+        if len(node.inputs) == 1:
+            b.alias(node.output, b.view(node.inputs[0]))
+            return
+        dtype = node.output.dtype
+        require_dtype(node, dtype, FLOATS)
+        total = temporary(b, dtype, node.output.shape)
+        chain(b, "add", node.inputs, total)
+        binary_step(b, "div", total, number(b, len(node.inputs), dtype), node.output)
+
+
+@op("Equal")
+class Equal:
+    """y = (a == b), with broadcasting."""
+
+    signature = "a, b -> y"
+    attributes: dict = {}
+    infer = infer_binary(equal, dtypes.BOOL)
+    guards = broadcast_guards
+    reference = lambda node, a, b: np.equal(a, b)
+    lower = binary("equal")
+
+
+@op("Less")
+class Less:
+    """y = (a < b), with broadcasting."""
+
+    signature = "a, b -> y"
+    attributes: dict = {}
+    infer = infer_binary(less, dtypes.BOOL)
+    guards = broadcast_guards
+    reference = lambda node, a, b: np.less(a, b)
+    lower = binary("less")
+
+
+@op("LessOrEqual")
+class LessOrEqual:
+    """y = (a <= b), with broadcasting."""
+
+    signature = "a, b -> y"
+    attributes: dict = {}
+    infer = infer_binary(less_equal, dtypes.BOOL)
+    guards = broadcast_guards
+    reference = lambda node, a, b: np.less_equal(a, b)
+    lower = binary("less_equal")
+
+
+@op("Greater")
+class Greater:
+    """y = (a > b), with broadcasting."""
+
+    signature = "a, b -> y"
+    attributes: dict = {}
+    infer = infer_binary(lambda a, b: less(b, a), dtypes.BOOL)
+    guards = broadcast_guards
+    reference = lambda node, a, b: np.greater(a, b)
+    lower = binary("greater")
+
+
+@op("GreaterOrEqual")
+class GreaterOrEqual:
+    """y = (a >= b), with broadcasting."""
+
+    signature = "a, b -> y"
+    attributes: dict = {}
+    infer = infer_binary(lambda a, b: less_equal(b, a), dtypes.BOOL)
+    guards = broadcast_guards
+    reference = lambda node, a, b: np.greater_equal(a, b)
+    lower = binary("greater_equal")
+
+
+@op("And")
+class And:
+    """y = a and b, with broadcasting, for bool."""
+
+    signature = "a, b -> y"
+    attributes: dict = {}
+    infer = infer_binary(lambda a, b: bool(a and b), dtypes.BOOL)
+    guards = broadcast_guards
+    reference = lambda node, a, b: np.logical_and(a, b)
+    lower = binary("and", (dtypes.BOOL,))
+
+
+@op("Or")
+class Or:
+    """y = a or b, with broadcasting, for bool."""
+
+    signature = "a, b -> y"
+    attributes: dict = {}
+    infer = infer_binary(lambda a, b: bool(a or b), dtypes.BOOL)
+    guards = broadcast_guards
+    reference = lambda node, a, b: np.logical_or(a, b)
+    lower = binary("or", (dtypes.BOOL,))
+
+
+@op("Xor")
+class Xor:
+    """y = a differs from b, with broadcasting, for bool."""
+
+    signature = "a, b -> y"
+    attributes: dict = {}
+    infer = infer_binary(lambda a, b: bool(a) != bool(b), dtypes.BOOL)
+    guards = broadcast_guards
+    reference = lambda node, a, b: np.logical_xor(a, b)
+    lower = binary("xor", (dtypes.BOOL,))
+
+
+@op("Where")
+class Where:
+    """y = a where the condition holds, else b, with broadcasting."""
+
+    signature = "condition, a, b -> y"
+    attributes: dict = {}
+
+    def infer(node: Node) -> list[Type]:
+        elements = fold(select, *(known(value) for value in node.inputs))
+        return [typed(node.inputs[1].dtype, broadcast_inputs(node), elements)]
+
+    guards = broadcast_guards
+    reference = lambda node, condition, a, b: np.where(condition, a, b)
+
+    def lower(node: Node, b: Any) -> None:
+        views = dict(zip("cab", (broadcast_operand(b, value) for value in node.inputs)))
+        fields = broadcast_fields(node.output.shape, **views)
+        b.step("where", y=node.output, elem_bytes=dtypes.size(node.output.dtype), **views, **fields)
+
+
+# Dtypes
+
+
+def lower_cast(node: Node, b: Any) -> None:
+    x, y = node.inputs[0], node.output
+    if x.dtype == y.dtype:
+        b.alias(y, b.view(x))
+        return
+    require_dtype(node, x.dtype, CASTS)
+    require_dtype(node, y.dtype, CASTS)
+    cast_step(b, x, y)
+
+
+def cast(node: Node, x: np.ndarray, code: int) -> np.ndarray:
+    """x in the dtype `code`. Where the graph is evaluated wider than it is declared (x is float64 for a float32
+    input), a cast between float types keeps the width, so that the evaluation stays an oracle."""
+    declared = node.inputs[0].dtype
+    if (
+        dtypes.is_float(code)
+        and dtypes.is_float(declared)
+        and x.dtype.itemsize > dtypes.size(declared)
+    ):
+        return x
+    return x.astype(dtypes.DTYPES[code].numpy)
+
+
+def cast_contents(dtype: int, contents: Optional[tuple[Dim, ...]]) -> Optional[tuple[Dim, ...]]:
+    """Known contents in another integer or bool dtype."""
+    if dtype == dtypes.BOOL:
+        return fold(lambda a: None if equal(a, 0) is None else not equal(a, 0), contents)
+    return fold(lambda a: int(a) if isinstance(a, bool) else a, contents)
+
+
+@op("Cast")
+class Cast:
+    """y = x in the dtype `to`; floats go to integers towards zero."""
+
+    signature = "x -> y"
+    attributes = {"to": None, "saturate": 1, "round_mode": "up"}
+
+    def infer(node: Node) -> list[Type]:
+        to = node.attrs["to"]
+        return [typed(to, dims(node), cast_contents(to, known(node.inputs[0])))]
+
+    reference = lambda node, x: cast(node, x, node.attrs["to"])
+    lower = lower_cast
+
+
+@op("CastLike")
+class CastLike:
+    """y = x in the dtype of `like`."""
+
+    signature = "x, like -> y"
+    attributes = {"saturate": 1, "round_mode": "up"}
+
+    def infer(node: Node) -> list[Type]:
+        to = node.inputs[1].dtype
+        return [typed(to, dims(node), cast_contents(to, known(node.inputs[0])))]
+
+    reference = lambda node, x, like: cast(node, x, node.inputs[1].dtype)
+    lower = lower_cast
+
+
+# No work at all
+
+
+@op("Identity")
+class Identity:
+    """y = x."""
+
+    signature = "x -> y"
+    attributes: dict = {}
+    infer = infer_copy
+    reference = lambda node, x: x
+    view = lambda node, view: view
+
+
+@op("Dropout")
+class Dropout:
+    """y = x, mask = true: inference drops nothing.
+
+    Raises: UnsupportedOp in training mode.
+    """
+
+    signature = "x, ratio?, training_mode? -> y, mask?"
+    attributes = {"seed": None}
+
+    def infer(node: Node) -> list[Type]:
+        if node.input(2) is not None and constant_scalar(node.input(2)) != 0:
+            raise UnsupportedOp(
+                f"{where_is(node)} training_mode must be false: q7x2_ep runs inference"
+            )
+        return [*infer_copy(node), Type(dtypes.BOOL, dims(node))]
+
+    reference = lambda node, x, *unused: (x, np.ones(x.shape, bool))
+
+    def lower(node: Node, b: Any) -> None:
+        b.alias(node.output, b.view(node.inputs[0]))
+        if is_used(b, node, 1):
+            fill_step(b, True, node.outputs[1])

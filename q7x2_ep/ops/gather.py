@@ -1,0 +1,190 @@
+"""Selection by index tensors. Indices may be negative: they count from the end. C reports those out of range."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from q7x2_ep import dtypes
+from q7x2_ep.errors import UnsupportedOp
+from q7x2_ep.ir.core import Node, Type, Value
+from q7x2_ep.ir.shape import Dim, product
+from q7x2_ep.ops import op
+from q7x2_ep.ops.common import (
+    cast_step,
+    dims,
+    infer_same,
+    known,
+    normal_axis,
+    require_dtype,
+    temporary,
+    typed,
+    where_is,
+)
+
+INDICES = (dtypes.INT64, dtypes.INT32)
+
+
+@op("Gather")
+class Gather:
+    """y = x taken at `indices` along an axis: an embedding lookup, most often."""
+
+    signature = "x, indices -> y"
+    attributes = {"axis": 0}
+
+    def infer(node: Node) -> list[Type]:
+        shape, indices = dims(node, 0), dims(node, 1)
+        axis = normal_axis(node, node.attrs["axis"], len(shape))
+        contents, at = known(node.inputs[0]), known(node.inputs[1])
+        if contents is not None and at is not None and all(isinstance(i, int) for i in at):
+            contents = tuple(contents[i] for i in at)
+        else:
+            contents = None
+        return [
+            typed(node.inputs[0].dtype, (*shape[:axis], *indices, *shape[axis + 1 :]), contents)
+        ]
+
+    reference = lambda node, x, indices: np.take(x, indices, node.attrs["axis"])
+
+    def lower(node: Node, b: Any) -> None:
+        x, indices = node.inputs
+        require_dtype(node, indices.dtype, INDICES)
+        axis = normal_axis(node, node.attrs["axis"], len(x.shape))
+        b.step(
+            "gather",
+            x=x,
+            indices=indices,
+            y=node.output,
+            outer=product(x.shape[:axis]),
+            axis_dim=x.shape[axis],
+            inner_bytes=product(x.shape[axis + 1 :]) * dtypes.size(x.dtype),
+            n=product(indices.shape),
+            index_dtype=indices.dtype,
+        )
+
+
+@op("GatherElements")
+class GatherElements:
+    """y[i] = x[i with i[axis] = indices[i]]; y has the shape of indices."""
+
+    signature = "x, indices -> y"
+    attributes = {"axis": 0}
+    infer = lambda node: [Type(node.inputs[0].dtype, dims(node, 1))]
+
+    def reference(node: Node, x: np.ndarray, indices: np.ndarray) -> np.ndarray:
+        at: list = list(np.indices(indices.shape, sparse=True))
+        at[node.attrs["axis"]] = indices
+        return x[tuple(at)]
+
+    def lower(node: Node, b: Any) -> None:
+        x, indices = node.inputs
+        require_dtype(node, indices.dtype, INDICES)
+        b.step(
+            "gather_elements",
+            x=x,
+            indices=indices,
+            y=node.output,
+            elem_bytes=dtypes.size(x.dtype),
+            axis=normal_axis(node, node.attrs["axis"], len(x.shape)),
+            ndim=len(x.shape),
+            x_shape=x.shape,
+            shape=indices.shape,
+            index_dtype=indices.dtype,
+        )
+
+
+@op("GatherND")
+class GatherND:
+    """y[b, i] = x[b, indices[b, i, 0], .., indices[b, i, -1]]: the last dim of indices is a position in x."""
+
+    signature = "x, indices -> y"
+    attributes = {"batch_dims": 0}
+
+    def infer(node: Node) -> list[Type]:
+        x, indices = dims(node, 0), dims(node, 1)
+        after = node.attrs["batch_dims"] + depth(node, indices)
+        return [Type(node.inputs[0].dtype, (*indices[:-1], *x[after:]))]
+
+    def reference(node: Node, x: np.ndarray, indices: np.ndarray) -> np.ndarray:
+        batch = node.attrs["batch_dims"]
+        grids = np.indices(indices.shape[:batch], sparse=True)
+        trailing = (1,) * (indices.ndim - 1 - batch)
+        at = [grid.reshape(grid.shape + trailing) for grid in grids]
+        return x[tuple([*at, *np.moveaxis(indices, -1, 0)])]
+
+    def lower(node: Node, b: Any) -> None:
+        x, indices = node.inputs
+        batch, levels = node.attrs["batch_dims"], depth(node, node.inputs[1].shape)
+        b.step(
+            "gather_nd",
+            x=x,
+            indices=wide_indices(b, node, indices),
+            y=node.output,
+            batch=product(x.shape[:batch]),
+            n=product(indices.shape[batch:-1]),
+            depth=levels,
+            dims=x.shape[batch : batch + levels],
+            inner_bytes=product(x.shape[batch + levels :]) * dtypes.size(x.dtype),
+        )
+
+
+@op("ScatterND")
+class ScatterND:
+    """y = x, then y[indices[i]] = updates[i]: the last dim of indices is a position in x."""
+
+    signature = "x, indices, updates -> y"
+    attributes = {"reduction": "none"}
+    infer = infer_same
+
+    def reference(
+        node: Node, x: np.ndarray, indices: np.ndarray, updates: np.ndarray
+    ) -> np.ndarray:
+        y, at = x.copy(), tuple(np.moveaxis(indices, -1, 0))
+        if node.attrs["reduction"] == "none":
+            y[at] = updates
+        else:
+            {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}[
+                node.attrs["reduction"]
+            ].at(y, at, updates)
+        return y
+
+    def lower(node: Node, b: Any) -> None:
+        if node.attrs["reduction"] != "none":
+            raise UnsupportedOp(f"{where_is(node)} has a kernel for reduction=none only")
+        x, indices, updates = node.inputs
+        levels = depth(node, indices.shape)
+        b.step(
+            "scatter_nd",
+            inplace="x",
+            x=x,
+            indices=wide_indices(b, node, indices),
+            updates=updates,
+            y=node.output,
+            n=product(indices.shape[:-1]),
+            depth=levels,
+            dims=x.shape[:levels],
+            inner_bytes=product(x.shape[levels:]) * dtypes.size(x.dtype),
+        )
+
+
+def depth(node: Node, indices: tuple[Dim, ...]) -> int:
+    """How many dims of x an index tuple selects.
+
+    Raises: UnsupportedOp where that is not fixed.
+    """
+    if not isinstance(indices[-1], int):
+        raise UnsupportedOp(
+            f"{where_is(node)} the last dim of the indices must be fixed, not {indices[-1]}"
+        )
+    return indices[-1]
+
+
+def wide_indices(b: Any, node: Node, indices: Value) -> Value:
+    """Indices as int64, which is what gather_nd and scatter_nd read."""
+    if indices.dtype == dtypes.INT64:
+        return indices
+    require_dtype(node, indices.dtype, INDICES)
+    wide = temporary(b, dtypes.INT64, indices.shape)
+    cast_step(b, indices, wide)
+    return wide

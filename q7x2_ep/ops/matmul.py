@@ -1,0 +1,235 @@
+"""Matrix products. A constant matrix is packed at load (csrc/kernels/gemm.h); anything else is read through strides."""
+
+from __future__ import annotations
+
+from typing import Any, Optional
+
+import numpy as np
+
+from q7x2_ep.errors import ModelError
+from q7x2_ep.ir.core import Node, Type, Value
+from q7x2_ep.ir.shape import Dim, product
+from q7x2_ep.ir.view import View
+from q7x2_ep.ops import op
+from q7x2_ep.ops.common import (
+    F32,
+    Guard,
+    binary_step,
+    broadcast,
+    dims,
+    expand_view,
+    number,
+    require_dtype,
+    reshaped,
+    rows_dense,
+    temporary,
+    where_is,
+)
+
+MAX_BATCH_NDIM = 6  # of the op row `matmul`
+
+
+def gemm_scratch(m: Dim, k: Dim) -> Dim:
+    """Source: csrc/ops/gemm.c. Units: bytes."""
+    return m * (k + 16) * 4
+
+
+def matmul_scratch(b: Any, k: Dim) -> Dim:
+    """Source: csrc/ops/matmul.c. Units: bytes."""
+    return b.threads * k * b.kernel("gemm").nr * 4
+
+
+def gemm_step(
+    b: Any,
+    a: View,
+    weight: Any,
+    c: View,
+    n: int,
+    bias: Optional[Value] = None,
+    residual: Optional[Value] = None,
+    act: str = "none",
+    alpha: float = 1.0,
+) -> None:
+    """c = act(alpha * a @ weight + bias) + residual; a (m, k) and c (m, n) with dense rows, weight from b.packed."""
+    m, k = a.shape
+    a = rows_dense(b, a)
+    b.step(
+        "gemm",
+        kernel="gemm",
+        a=a,
+        b=weight,
+        bias=bias,
+        residual=residual,
+        c=c,
+        pack=gemm_scratch(m, k),
+        m=m,
+        n=n,
+        k=k,
+        a_stride=a.strides[0],
+        c_stride=c.strides[0],
+        residual_stride=n if residual is not None else 0,
+        act=act,
+        alpha=alpha,
+    )
+
+
+def matmul_step(b: Any, a: View, right: View, c: View, alpha: float = 1.0) -> None:
+    """c = alpha * a @ right over the batch dims of c, with the strides of a and right as they are."""
+    batch = c.shape[:-2]
+    a, right = (
+        expand_view(a, (*batch, *a.shape[-2:])),
+        expand_view(right, (*batch, *right.shape[-2:])),
+    )
+    b.step(
+        "matmul",
+        kernel="gemm",
+        a=a,
+        b=right,
+        c=c,
+        pack=matmul_scratch(b, a.shape[-1]),
+        m=c.shape[-2],
+        n=c.shape[-1],
+        k=a.shape[-1],
+        ndim=len(batch),
+        batch=batch,
+        a_batch_stride=a.strides[:-2],
+        b_batch_stride=right.strides[:-2],
+        a_row_stride=a.strides[-2],
+        a_col_stride=a.strides[-1],
+        b_row_stride=right.strides[-2],
+        b_col_stride=right.strides[-1],
+        alpha=alpha,
+    )
+
+
+@op("MatMul")
+class MatMul:
+    """y = a @ b, batch dims broadcast; a vector is a row on the left and a column on the right."""
+
+    signature = "a, b -> y"
+    attributes: dict = {}
+
+    def infer(node: Node) -> list[Type]:
+        a, b = dims(node, 0), dims(node, 1)
+        if not a or not b:
+            raise ModelError(f"{where_is(node)} multiplies tensors, not scalars")
+        k, other = a[-1], b[-2] if len(b) > 1 else b[-1]
+        if isinstance(k, int) and isinstance(other, int) and k != other:
+            raise ModelError(
+                f"{where_is(node)} inner dims {k} and {other} of shapes {a} and {b} differ"
+            )
+        batch = broadcast(node, a[:-2], b[:-2])
+        return [Type(node.inputs[0].dtype, (*batch, *a[-2:-1], *(b[-1:] if len(b) > 1 else ())))]
+
+    def guards(node: Node) -> list[Guard]:
+        a, b = dims(node, 0), dims(node, 1)
+        k, other = a[-1], b[-2] if len(b) > 1 else b[-1]
+        found: list[Guard] = [(k, other, "inner dims differ")] if k != other else []
+        batch = broadcast(node, a[:-2], b[:-2])
+        for shape in (a[:-2], b[:-2]):
+            for dim, target in zip(reversed(shape), reversed(batch)):
+                if dim not in (1, target):
+                    found.append(
+                        (
+                            (dim - 1) * (dim - target),
+                            0,
+                            f"batch dim {dim} is neither 1 nor {target}",
+                        )
+                    )
+        return found
+
+    reference = lambda node, a, b: np.matmul(a, b)
+
+    def lower(node: Node, b: Any) -> None:
+        left, right = node.inputs
+        require_dtype(node, left.dtype, F32)
+        if len(right.shape) == 2:
+            multiply_matrix(b, left, right, node.output)
+            return
+        a, other = b.view(left), b.view(right)
+        if len(left.shape) == 1:
+            a = View(a.storage, (1, *a.shape), (0, *a.strides), a.offset)
+        if len(right.shape) == 1:
+            other = View(other.storage, (*other.shape, 1), (*other.strides, 0), other.offset)
+        batch = node.output.shape[
+            : len(node.output.shape) - (len(left.shape) > 1) - (len(right.shape) > 1)
+        ]
+        if len(batch) > MAX_BATCH_NDIM:
+            raise ModelError(
+                f"{where_is(node)} has {len(batch)} batch dims, more than {MAX_BATCH_NDIM}"
+            )
+        c = b.allocate(node.output).reshape((*batch, a.shape[-2], other.shape[-1]))
+        matmul_step(b, a, other, c)
+
+
+def multiply_matrix(b: Any, left: Value, matrix: Value, y: Value) -> None:
+    """y = left @ matrix, with all leading dims of left as rows of one product."""
+    k, n = matrix.shape
+    m = product(left.shape[:-1])
+    a, c = reshaped(b, left, (m, k)), b.allocate(y).reshape((m, n))
+    if matrix.const is not None:
+        gemm_step(b, a, b.packed(matrix, k, n, n, 1), c, n)
+    else:
+        matmul_step(b, a, b.view(matrix), c)
+
+
+@op("Gemm")
+class Gemm:
+    """y = alpha * a' @ b' + beta * c, a' and b' maybe transposed, c broadcast to (m, n)."""
+
+    signature = "a, b, c? -> y"
+    attributes = {"alpha": 1.0, "beta": 1.0, "transA": 0, "transB": 0}
+
+    def infer(node: Node) -> list[Type]:
+        a, b = dims(node, 0), dims(node, 1)
+        return [
+            Type(
+                node.inputs[0].dtype,
+                (a[1 if node.attrs["transA"] else 0], b[0 if node.attrs["transB"] else 1]),
+            )
+        ]
+
+    def guards(node: Node) -> list[Guard]:
+        k, other = (
+            dims(node, 0)[0 if node.attrs["transA"] else 1],
+            dims(node, 1)[1 if node.attrs["transB"] else 0],
+        )
+        return [(k, other, "inner dims differ")] if k != other else []
+
+    def reference(
+        node: Node, a: np.ndarray, b: np.ndarray, c: Optional[np.ndarray] = None
+    ) -> np.ndarray:
+        product_ = (
+            (a.T if node.attrs["transA"] else a)
+            @ (b.T if node.attrs["transB"] else b)
+            * node.attrs["alpha"]
+        )
+        return product_ if c is None else product_ + c * node.attrs["beta"]
+
+    def lower(node: Node, b: Any) -> None:
+        left, right, addend = node.inputs[0], node.inputs[1], node.input(2)
+        require_dtype(node, left.dtype, F32)
+        m, n = node.output.shape
+        a = b.view(left).transpose((1, 0)) if node.attrs["transA"] else b.view(left)
+        k = a.shape[1]
+        if addend is not None and node.attrs["beta"] != 1.0:
+            scaled = temporary(b, addend.dtype, addend.shape)
+            binary_step(b, "mul", addend, number(b, node.attrs["beta"], addend.dtype), scaled)
+            addend = scaled
+        shape = None if addend is None else addend.shape
+        as_bias = shape in ((n,), (1, n))  # one value per column
+        as_residual = shape == (m, n) and not as_bias
+        fused = addend is None or as_bias or as_residual
+        if right.const is None:
+            fused = addend is None
+        y = node.output if fused else temporary(b, left.dtype, (m, n))
+        if right.const is not None:
+            strides = (1, k) if node.attrs["transB"] else (n, 1)
+            weight = b.packed(right, k, n, *strides)
+            bias, residual = addend if as_bias else None, addend if as_residual else None
+            gemm_step(b, a, weight, b.allocate(y), n, bias, residual, alpha=node.attrs["alpha"])
+        else:
+            other = b.view(right).transpose((1, 0)) if node.attrs["transB"] else b.view(right)
+            matmul_step(b, a, other, b.allocate(y), node.attrs["alpha"])
+        if not fused:
+            binary_step(b, "add", y, addend, node.output)

@@ -1,0 +1,555 @@
+"""Movement ops: the same elements under another shape, order or selection; and what makes or measures shapes.
+
+Most are views and cost nothing (ir/view.py); Concat, Tile and Pad copy. Shape, Size and slices of shapes are known
+before a run, maybe as symbols.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Optional
+
+import numpy as np
+
+from q7x2_ep import dtypes
+from q7x2_ep.errors import ModelError, UnsupportedOp
+from q7x2_ep.ir.core import Node, Type, Value
+from q7x2_ep.ir.shape import Dim, at_least, ceildiv, maximum, minimum, product
+from q7x2_ep.ir.view import View
+from q7x2_ep.ops import op
+from q7x2_ep.ops.common import (
+    Guard,
+    NotInferable,
+    broadcast,
+    constant_scalar,
+    dims,
+    expand_view,
+    fill_step,
+    infer_same,
+    known,
+    normal_axis,
+    required,
+    required_ints,
+    typed,
+    where_is,
+)
+
+OPEN_END = 2**31 - 1  # an end of a Slice from here on means "to the end": no dim is that long
+
+
+def reshape_view(node: Node, view: View) -> Optional[View]:
+    return view.reshape(node.output.shape)
+
+
+# Shapes as data
+
+
+@op("Shape")
+class Shape:
+    """The dims start..end of x as an int64 vector."""
+
+    signature = "x -> y"
+    attributes = {"start": 0, "end": None}
+
+    def infer(node: Node) -> list[Type]:
+        found = dims(node)[node.attrs["start"] : node.attrs["end"]]
+        return [typed(dtypes.INT64, (len(found),), found)]
+
+    def reference(node: Node, x: np.ndarray) -> np.ndarray:
+        return np.array(x.shape[node.attrs["start"] : node.attrs["end"]], np.int64)
+
+
+@op("Size")
+class Size:
+    """The number of elements of x as an int64 scalar."""
+
+    signature = "x -> y"
+    attributes: dict = {}
+    infer = lambda node: [typed(dtypes.INT64, (), (product(dims(node)),))]
+    reference = lambda node, x: np.array(x.size, np.int64)
+
+
+# Another shape
+
+
+@op("Reshape")
+class Reshape:
+    """The elements of x, in order, under a new shape: 0 keeps a dim (unless allowzero), -1 is what is left over."""
+
+    signature = "x, shape -> y"
+    attributes = {"allowzero": 0}
+
+    def infer(node: Node) -> list[Type]:
+        source = dims(node)
+        wanted = list(required(node, 1, "the new shape"))
+        for i, dim in enumerate(wanted):
+            if dim == 0 and isinstance(dim, int) and not node.attrs["allowzero"]:
+                if i >= len(source):
+                    raise ModelError(
+                        f"{where_is(node)} keeps dim {i} of a tensor with {len(source)} dims"
+                    )
+                wanted[i] = source[i]
+        if -1 in wanted:
+            wanted[wanted.index(-1)] = left_over(source, [dim for dim in wanted if dim != -1])
+        return [typed(node.inputs[0].dtype, tuple(wanted), known(node.inputs[0]))]
+
+    def reference(node: Node, x: np.ndarray, shape: np.ndarray) -> np.ndarray:
+        keep = not node.attrs["allowzero"]
+        return x.reshape(
+            [x.shape[i] if dim == 0 and keep else int(dim) for i, dim in enumerate(shape)]
+        )
+
+    view = reshape_view
+
+
+def left_over(source: tuple[Dim, ...], taken: list[Dim]) -> Dim:
+    """What -1 stands for. Dims on both sides cancel first: a sum such as p + s divides only itself."""
+    remaining = []
+    for dim in source:
+        if dim in taken:
+            taken.remove(dim)
+        else:
+            remaining.append(dim)
+    divisor = product(taken)
+    return 0 if divisor == 0 else product(remaining) // divisor
+
+
+@op("Flatten")
+class Flatten:
+    """x as a matrix: the dims before `axis` are the rows."""
+
+    signature = "x -> y"
+    attributes = {"axis": 1}
+
+    def infer(node: Node) -> list[Type]:
+        shape = dims(node)
+        axis = node.attrs["axis"] + (len(shape) if node.attrs["axis"] < 0 else 0)
+        return [typed(node.inputs[0].dtype, (product(shape[:axis]), product(shape[axis:])))]
+
+    def reference(node: Node, x: np.ndarray) -> np.ndarray:
+        axis = node.attrs["axis"] + (x.ndim if node.attrs["axis"] < 0 else 0)
+        return x.reshape(int(np.prod(x.shape[:axis])), int(np.prod(x.shape[axis:])))
+
+    view = reshape_view
+
+
+@op("Squeeze")
+class Squeeze:
+    """x without the dims at `axes`, which are 1; without all dims of 1 where no axes are given."""
+
+    signature = "x, axes? -> y"
+    attributes: dict = {}
+
+    def infer(node: Node) -> list[Type]:
+        shape = dims(node)
+        axes = squeezed_axes(node)
+        left = tuple(dim for i, dim in enumerate(shape) if i not in axes)
+        return [typed(node.inputs[0].dtype, left, known(node.inputs[0]))]
+
+    def guards(node: Node) -> list[Guard]:
+        shape = node.inputs[0].shape
+        return [
+            (shape[i], 1, f"dim {i} is squeezed")
+            for i in sorted(squeezed_axes(node))
+            if shape[i] != 1
+        ]
+
+    def reference(node: Node, x: np.ndarray, axes: Optional[np.ndarray] = None) -> np.ndarray:
+        return np.squeeze(x, None if axes is None else tuple(axes.tolist()))
+
+    view = reshape_view
+
+
+def squeezed_axes(node: Node) -> set[int]:
+    shape = dims(node)
+    if node.input(1) is not None:
+        return {normal_axis(node, axis, len(shape)) for axis in required_ints(node, 1, "axes")}
+    if any(not isinstance(dim, int) and not at_least(dim, 2) for dim in shape):
+        raise NotInferable(
+            f"{where_is(node)} must say which axes to drop: a dim of {shape} may or may not be 1"
+        )
+    return {i for i, dim in enumerate(shape) if dim == 1}
+
+
+@op("Unsqueeze")
+class Unsqueeze:
+    """x with dims of 1 put in, so that they are at `axes` of the output."""
+
+    signature = "x, axes -> y"
+    attributes: dict = {}
+
+    def infer(node: Node) -> list[Type]:
+        shape, axes = dims(node), required_ints(node, 1, "axes")
+        ndim = len(shape) + len(axes)
+        new = {normal_axis(node, axis, ndim) for axis in axes}
+        rest = iter(shape)
+        wanted = tuple(1 if i in new else next(rest) for i in range(ndim))
+        return [typed(node.inputs[0].dtype, wanted, known(node.inputs[0]))]
+
+    reference = lambda node, x, axes: np.expand_dims(x, tuple(axes.ravel().tolist()))
+    view = reshape_view
+
+
+# Another order
+
+
+@op("Transpose")
+class Transpose:
+    """y[i_perm[0], ..] = x[i_0, ..]: dim j of y is dim perm[j] of x; reversed by default."""
+
+    signature = "x -> y"
+    attributes = {"perm": None}
+
+    def infer(node: Node) -> list[Type]:
+        shape = dims(node)
+        order = permutation(node, len(shape))
+        return [typed(node.inputs[0].dtype, tuple(shape[p] for p in order), known(node.inputs[0]))]
+
+    reference = lambda node, x: np.transpose(x, permutation(node, x.ndim))
+    view = lambda node, view: view.transpose(permutation(node, len(view.shape)))
+
+
+def permutation(node: Node, ndim: int) -> tuple[int, ...]:
+    perm = node.attrs["perm"]
+    return tuple(reversed(range(ndim))) if perm is None else tuple(perm)
+
+
+# Repetition
+
+
+@op("Expand")
+class Expand:
+    """x repeated to the shape that its own and `shape` broadcast to."""
+
+    signature = "x, shape -> y"
+    attributes: dict = {}
+
+    def infer(node: Node) -> list[Type]:
+        shape = broadcast(node, dims(node), required(node, 1, "the shape"))
+        contents = known(node.inputs[0])
+        n = shape[0] if len(shape) == 1 else 1
+        if contents is not None and len(contents) == 1:
+            contents = contents * n if isinstance(n, int) and n <= 64 else None
+        return [typed(node.inputs[0].dtype, shape, contents)]
+
+    def guards(node: Node) -> list[Guard]:
+        found: list[Guard] = []
+        for shape in (node.inputs[0].shape, known(node.inputs[1])):
+            for dim, target in zip(reversed(shape), reversed(node.output.shape)):
+                if dim not in (1, target):
+                    found.append(
+                        ((dim - 1) * (dim - target), 0, f"dim {dim} does not expand to {target}")
+                    )
+        return found
+
+    def reference(node: Node, x: np.ndarray, shape: np.ndarray) -> np.ndarray:
+        return np.broadcast_to(x, np.broadcast_shapes(x.shape, tuple(shape.tolist())))
+
+    view = lambda node, view: expand_view(view, node.output.shape)
+
+
+@op("Tile")
+class Tile:
+    """x repeated repeats[i] times along dim i."""
+
+    signature = "x, repeats -> y"
+    attributes: dict = {}
+
+    def infer(node: Node) -> list[Type]:
+        repeats = required(node, 1, "repeats")
+        return [typed(node.inputs[0].dtype, tuple(d * r for d, r in zip(dims(node), repeats)))]
+
+    reference = lambda node, x, repeats: np.tile(x, repeats)
+
+    def lower(node: Node, b: Any) -> None:
+        """One copy from a view where every repeated dim is preceded by one of stride 0."""
+        source, shape, strides = b.view(node.inputs[0]), [], []
+        for dim, stride, times in zip(source.shape, source.strides, known(node.inputs[1])):
+            shape += [dim] if times == 1 else [times, dim]
+            strides += [stride] if times == 1 else [0, stride]
+        target = b.allocate(node.output)
+        repeated = View(source.storage, tuple(shape), tuple(strides), source.offset)
+        b.copy(repeated, target.reshape(tuple(shape)))
+
+
+# Selection
+
+
+@op("Slice")
+class Slice:
+    """x[starts:ends:steps] along axes, with the clamping of Python slices."""
+
+    signature = "x, starts, ends, axes?, steps? -> y"
+    attributes: dict = {}
+
+    def infer(node: Node) -> list[Type]:
+        shape = list(dims(node))
+        contents = known(node.inputs[0])
+        for axis, start, size, step in slices(node):
+            if contents is not None and isinstance(start, int) and isinstance(size, int):
+                contents = tuple(contents[start + i * step] for i in range(size))
+            else:
+                contents = None
+            shape[axis] = size
+        return [typed(node.inputs[0].dtype, tuple(shape), contents)]
+
+    def reference(
+        node: Node,
+        x: np.ndarray,
+        starts: np.ndarray,
+        ends: np.ndarray,
+        axes: Optional[np.ndarray] = None,
+        steps: Optional[np.ndarray] = None,
+    ) -> np.ndarray:
+        at = [slice(None)] * x.ndim
+        for i, (start, end) in enumerate(zip(starts.tolist(), ends.tolist())):
+            step = 1 if steps is None else int(steps[i])
+            end = None if step < 0 and end < -x.shape[i if axes is None else axes[i]] else end
+            at[i if axes is None else int(axes[i])] = slice(start, end, step)
+        return x[tuple(at)]
+
+    def guards(node: Node) -> list[Guard]:
+        found: list[Guard] = []
+        for axis, dim, *bounds, _ in slice_bounds(node):
+            for index in bounds:
+                if index == -1 and not at_least(dim, 1):
+                    found.append((maximum(1 - dim, 0), 0, f"dim {axis} must not be empty"))
+                elif not at_least(index, 0) and not at_least(-index, 0):
+                    found.append(
+                        (maximum(-index, 0), 0, f"the slice bound {index} must not be negative")
+                    )
+        return found
+
+    def view(node: Node, view: View) -> View:
+        for axis, start, size, step in slices(node):
+            view = view.slice(axis, start, size, step)
+        return view
+
+
+def slices(node: Node) -> list[tuple[int, Dim, Dim, int]]:
+    """(axis, start, size, step) per sliced axis, start counted from the front."""
+    found = []
+    for axis, dim, start, end, step in slice_bounds(node):
+        low, high = (0, dim) if step > 0 else (-1, dim - 1)
+        start, end = clamp(start, dim, low, high), clamp(end, dim, low, high)
+        size = maximum(ceildiv(end - start, step) if step > 0 else ceildiv(start - end, -step), 0)
+        found.append((axis, start, size, step))
+    return found
+
+
+def slice_bounds(node: Node) -> list[tuple[int, Dim, Dim, Dim, int]]:
+    """(axis, dim, start, end, step) as given."""
+    shape = dims(node)
+    starts, ends = required(node, 1, "starts"), required(node, 2, "ends")
+    axes = (
+        required_ints(node, 3, "axes") if node.input(3) is not None else tuple(range(len(starts)))
+    )
+    steps = required_ints(node, 4, "steps") if node.input(4) is not None else (1,) * len(starts)
+    fronted = [normal_axis(node, axis, len(shape)) for axis in axes]
+    return [(axis, shape[axis], *rest) for axis, *rest in zip(fronted, starts, ends, steps)]
+
+
+def clamp(index: Dim, dim: Dim, low: Dim, high: Dim) -> Dim:
+    """A slice bound, counted from the end where it is negative, held in low..high.
+
+    An index of unknown sign is taken as one from the front, and -1 as an element that exists: guards hold them to it.
+    """
+    if isinstance(index, int) and abs(index) >= OPEN_END:
+        return high if index > 0 else low
+    if index == -1:
+        return dim - 1
+    if not at_least(index, 0) and at_least(-index, 0):
+        index = index + dim
+    return maximum(minimum(index, high), low)
+
+
+@op("Split")
+class Split:
+    """x cut along an axis into parts of given sizes, or into num_outputs parts of which only the last may be shorter."""
+
+    signature = "x, split? -> y*"
+    attributes = {"axis": 0, "num_outputs": None}
+
+    def infer(node: Node) -> list[Type]:
+        shape = dims(node)
+        axis = normal_axis(node, node.attrs["axis"], len(shape))
+        return [
+            typed(node.inputs[0].dtype, (*shape[:axis], size, *shape[axis + 1 :]))
+            for size in split_sizes(node)
+        ]
+
+    def guards(node: Node) -> list[Guard]:
+        axis = normal_axis(node, node.attrs["axis"], len(dims(node)))
+        dim, total = dims(node)[axis], sum(split_sizes(node))
+        return [] if dim == total else [(dim, total, "the parts do not add up to the dim")]
+
+    def reference(
+        node: Node, x: np.ndarray, split: Optional[np.ndarray] = None
+    ) -> tuple[np.ndarray, ...]:
+        axis = node.attrs["axis"]
+        if split is None:
+            each = -(-x.shape[axis] // len(node.outputs))
+            cuts = [min(each * i, x.shape[axis]) for i in range(1, len(node.outputs))]
+        else:
+            cuts = np.cumsum(split)[:-1].tolist()
+        return tuple(np.split(x, cuts, axis))
+
+    def views(node: Node, view: View) -> list[View]:
+        axis, start, found = normal_axis(node, node.attrs["axis"], len(view.shape)), 0, []
+        for size in split_sizes(node):
+            found.append(view.slice(axis, start, size))
+            start = start + size
+        return found
+
+
+def split_sizes(node: Node) -> tuple[Dim, ...]:
+    if node.input(1) is not None:
+        return required(node, 1, "the sizes of the parts")
+    dim = dims(node)[normal_axis(node, node.attrs["axis"], len(dims(node)))]
+    n = len(node.outputs)
+    each = ceildiv(dim, n)
+    return (each,) * (n - 1) + (dim - each * (n - 1),)
+
+
+@op("Trilu")
+class Trilu:
+    """The upper (or lower) triangle of the last two dims, zero elsewhere; k shifts the diagonal to the right."""
+
+    signature = "x, k? -> y"
+    attributes = {"upper": 1}
+    infer = infer_same
+
+    def reference(node: Node, x: np.ndarray, k: Optional[np.ndarray] = None) -> np.ndarray:
+        function = np.triu if node.attrs["upper"] else np.tril
+        return function(x, 0 if k is None else int(k.item()))
+
+    def lower(node: Node, b: Any) -> None:
+        x = node.inputs[0]
+        *batch, rows, cols = x.shape
+        (k,) = (0,) if node.input(1) is None else required(node, 1, "k")
+        b.step(
+            "trilu",
+            inplace="x",
+            x=x,
+            y=node.output,
+            elem_bytes=dtypes.size(x.dtype),
+            batch=product(batch),
+            rows=rows,
+            cols=cols,
+            k=k,
+            upper=node.attrs["upper"],
+        )
+
+
+# Joining
+
+
+@op("Concat")
+class Concat:
+    """The inputs one after the other along an axis."""
+
+    signature = "x* -> y"
+    attributes = {"axis": None}
+
+    def infer(node: Node) -> list[Type]:
+        first = dims(node)
+        axis = normal_axis(node, node.attrs["axis"], len(first))
+        shape = list(first)
+        shape[axis] = sum(dims(node, i)[axis] for i in range(len(node.inputs)))
+        for i, _ in enumerate(shape):
+            if (
+                i != axis
+            ):  # a number, where one of the inputs knows it; guards hold the others to it
+                shape[i] = next(
+                    (v.shape[i] for v in node.inputs if isinstance(v.shape[i], int)), first[i]
+                )
+        contents = [known(value) for value in node.inputs]
+        joined = (
+            None if any(c is None for c in contents) else tuple(dim for c in contents for dim in c)
+        )
+        return [typed(node.inputs[0].dtype, tuple(shape), joined)]
+
+    def guards(node: Node) -> list[Guard]:
+        axis = normal_axis(node, node.attrs["axis"], len(dims(node)))
+        return [
+            (dim, target, f"dim {i} of {value.name} differs from that of the others")
+            for value in node.inputs
+            for i, (dim, target) in enumerate(zip(value.shape, node.output.shape))
+            if i != axis and dim != target
+        ]
+
+    reference = lambda node, *arrays: np.concatenate(arrays, node.attrs["axis"])
+
+    def lower(node: Node, b: Any) -> None:
+        axis = normal_axis(node, node.attrs["axis"], len(dims(node)))
+        concat_copies(b, node.inputs, node.output, axis)
+
+
+def concat_copies(b: Any, parts: list[Value], y: Value, axis: int) -> None:
+    """One copy per part into y; the plan drops those of parts that can be produced in place."""
+    whole, start = b.allocate(y), 0
+    for part in parts:
+        size = part.shape[axis]
+        if size != 0:
+            b.copy(b.view(part), whole.slice(axis, start, size))
+        start = start + size
+
+
+@op("Pad")
+class Pad:
+    """x with a border: pads are the widths before each axis, then after each; negative ones cut off."""
+
+    signature = "x, pads, value?, axes? -> y"
+    attributes = {"mode": "constant"}
+
+    def infer(node: Node) -> list[Type]:
+        shape = tuple(
+            before + dim + after for dim, (before, after) in zip(dims(node), widths(node))
+        )
+        return [typed(node.inputs[0].dtype, shape)]
+
+    def reference(
+        node: Node,
+        x: np.ndarray,
+        pads: np.ndarray,
+        value: Optional[np.ndarray] = None,
+        axes: Optional[np.ndarray] = None,
+    ) -> np.ndarray:
+        width = [[0, 0] for _ in x.shape]
+        n = len(pads) // 2
+        for i, axis in enumerate(range(x.ndim) if axes is None else axes.tolist()):
+            width[axis] = [int(pads[i]), int(pads[n + i])]
+        x = x[
+            tuple(
+                slice(max(-before, 0), d - max(-after, 0))
+                for d, (before, after) in zip(x.shape, width)
+            )
+        ]
+        grow = [(max(before, 0), max(after, 0)) for before, after in width]
+        if node.attrs["mode"] == "constant":
+            return np.pad(x, grow, constant_values=0 if value is None else value.item())
+        return np.pad(x, grow, mode=node.attrs["mode"])
+
+    def lower(node: Node, b: Any) -> None:
+        value = 0 if node.input(2) is None else constant_scalar(node.input(2))
+        if node.attrs["mode"] != "constant" or value is None:
+            raise UnsupportedOp(
+                f"{where_is(node)} has a kernel for mode=constant with a constant value only"
+            )
+        source, target = b.view(node.inputs[0]), b.allocate(node.output)
+        for axis, (before, after) in enumerate(widths(node)):
+            cut = maximum(-before, 0)
+            size = source.shape[axis] - cut - maximum(-after, 0)
+            source = source.slice(axis, cut, size)
+            target = target.slice(axis, maximum(before, 0), size)
+        fill_step(b, value, node.output)
+        b.copy(source, target)
+
+
+def widths(node: Node) -> list[tuple[Dim, Dim]]:
+    """(before, after) per dim."""
+    ndim, pads = len(dims(node)), required(node, 1, "pads")
+    axes = required_ints(node, 3, "axes") if node.input(3) is not None else tuple(range(ndim))
+    found: list[tuple[Dim, Dim]] = [(0, 0)] * ndim
+    for i, axis in enumerate(axes):
+        found[normal_axis(node, axis, ndim)] = (pads[i], pads[len(axes) + i])
+    return found

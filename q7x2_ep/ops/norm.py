@@ -1,0 +1,260 @@
+"""Normalisations: mean 0 and variance 1 (or only root mean square 1) over some dims, then scale and shift."""
+
+from __future__ import annotations
+
+from typing import Any, Optional
+
+import numpy as np
+
+from q7x2_ep.ir.core import Node, Type, Value
+from q7x2_ep.ir.shape import Dim, product
+from q7x2_ep.ir.view import View
+from q7x2_ep.ops import op
+from q7x2_ep.ops.common import (
+    F32,
+    binary_step,
+    dims,
+    expand_view,
+    infer_same,
+    is_used,
+    materialized,
+    normal_axis,
+    number,
+    reduce_step,
+    require_dtype,
+    temporary,
+    unary_step,
+)
+
+
+def standardize(
+    x: np.ndarray, axes: tuple[int, ...], epsilon: float
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(x - mean) / sqrt(variance + epsilon) over axes, with the mean and the reciprocal of the root."""
+    mean = x.mean(axes, keepdims=True)
+    scale = 1 / np.sqrt(np.square(x - mean).mean(axes, keepdims=True) + epsilon)
+    return (x - mean) * scale, mean, scale
+
+
+def per_channel(x: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """values (C,) shaped to broadcast with x (N, C, ..)."""
+    return values.reshape(-1, *(1 for _ in x.shape[2:]))
+
+
+def normalized_rows(
+    b: Any, x: View, epsilon: float, centred: bool
+) -> tuple[Value, Optional[Value], Value]:
+    """Steps that normalise the rows of x (rows, cols), with the mean (if centred) and 1 / root, both (rows, 1)."""
+    dtype, (rows, cols) = x.storage.dtype, x.shape
+    mean = None
+    rest: Any = x
+    if centred:
+        mean, rest = temporary(b, dtype, (rows, 1)), temporary(b, dtype, x.shape)
+        reduce_step(b, "mean", x, mean, rows, cols, 1)
+        binary_step(b, "sub", x, mean, rest)
+    square, power, shifted, root, scale = (
+        temporary(b, dtype, shape)
+        for shape in (x.shape, (rows, 1), (rows, 1), (rows, 1), (rows, 1))
+    )
+    binary_step(b, "mul", rest, rest, square)
+    reduce_step(b, "mean", square, power, rows, cols, 1)
+    binary_step(b, "add", power, number(b, epsilon, dtype), shifted)
+    unary_step(b, "sqrt", shifted, root)
+    unary_step(b, "reciprocal", root, scale)
+    y = temporary(b, dtype, x.shape)
+    binary_step(b, "mul", rest, scale, y)
+    return y, mean, scale
+
+
+def scale_and_shift(
+    b: Any, x: View, scale: Optional[View], shift: Optional[View], y: Value
+) -> None:
+    """y = x * scale + shift, of views that broadcast to the shape of y."""
+    if scale is None:
+        b.copy(x, b.allocate(y))
+    elif shift is None:
+        binary_step(b, "mul", x, scale, y)
+    else:
+        scaled = temporary(b, y.dtype, y.shape)
+        binary_step(b, "mul", x, scale, scaled)
+        binary_step(b, "add", scaled, shift, y)
+
+
+def channel_view(b: Any, values: Value, ndim: int) -> View:
+    """values (C,) as (C, 1, ..), to broadcast with (N, C, ..)."""
+    return b.view(values).reshape((*values.shape, *(1,) * (ndim - 2)))
+
+
+@op("LayerNormalization")
+class LayerNormalization:
+    """y = (x - mean) / sqrt(variance + epsilon) * scale + bias over the dims from `axis` on."""
+
+    signature = "x, scale, bias? -> y, mean?, inv_std_dev?"
+    attributes = {"axis": -1, "epsilon": 1e-5, "stash_type": 1}
+
+    def infer(node: Node) -> list[Type]:
+        shape, dtype = dims(node), node.inputs[0].dtype
+        axis = normal_axis(node, node.attrs["axis"], len(shape))
+        per_row = (*shape[:axis], *(1 for _ in shape[axis:]))
+        return [
+            Type(dtype, shape),
+            Type(node.attrs["stash_type"], per_row),
+            Type(node.attrs["stash_type"], per_row),
+        ]
+
+    def reference(
+        node: Node, x: np.ndarray, scale: np.ndarray, bias: Optional[np.ndarray] = None
+    ) -> tuple[np.ndarray, ...]:
+        axes = tuple(range(node.attrs["axis"] % x.ndim, x.ndim))
+        y, mean, inv_std_dev = standardize(x, axes, node.attrs["epsilon"])
+        return y * scale if bias is None else y * scale + bias, mean, inv_std_dev
+
+    def lower(node: Node, b: Any) -> None:
+        x, scale, bias = node.inputs[0], node.inputs[1], node.input(2)
+        require_dtype(node, x.dtype, F32)
+        axis = normal_axis(node, node.attrs["axis"], len(x.shape))
+        rows, inner = product(x.shape[:axis]), x.shape[axis:]
+        if is_used(b, node, 1) or is_used(b, node, 2):
+            _, mean, inv_std_dev = normalized_rows(
+                b, flat(b, x, rows, product(inner)), node.attrs["epsilon"], True
+            )
+            for output, found in zip(node.outputs[1:], (mean, inv_std_dev)):
+                b.alias(output, b.view(found).reshape(output.shape))
+        b.step(
+            "layernorm",
+            kernel="layernorm",
+            inplace="x",
+            x=x,
+            skip=None,
+            skip_bias=None,
+            weight=spread(b, scale, inner),
+            bias=None if bias is None else spread(b, bias, inner),
+            y=node.output,
+            sum=None,
+            rows=rows,
+            cols=product(inner),
+            skip_rows=1,
+            eps=node.attrs["epsilon"],
+        )
+
+
+def flat(b: Any, x: Value, rows: Dim, cols: Dim) -> View:
+    return b.contiguous(x).reshape((rows, cols))
+
+
+def spread(b: Any, value: Value, shape: tuple[Dim, ...]) -> View:
+    """A value that broadcasts to `shape`, densely in that shape."""
+    return (
+        b.contiguous(value)
+        if value.shape == shape
+        else materialized(b, expand_view(b.view(value), shape))
+    )
+
+
+@op("RMSNormalization")
+class RMSNormalization:
+    """y = x / sqrt(mean(x^2) + epsilon) * scale over the dims from `axis` on."""
+
+    signature = "x, scale -> y"
+    attributes = {"axis": -1, "epsilon": 1e-5, "stash_type": 1}
+    infer = infer_same
+
+    def reference(node: Node, x: np.ndarray, scale: np.ndarray) -> np.ndarray:
+        axes = tuple(range(node.attrs["axis"] % x.ndim, x.ndim))
+        return x / np.sqrt(np.square(x).mean(axes, keepdims=True) + node.attrs["epsilon"]) * scale
+
+    def lower(node: Node, b: Any) -> None:
+        x, scale = node.inputs
+        require_dtype(node, x.dtype, F32)
+        axis = normal_axis(node, node.attrs["axis"], len(x.shape))
+        rows, cols = product(x.shape[:axis]), product(x.shape[axis:])
+        y, _, _ = normalized_rows(b, flat(b, x, rows, cols), node.attrs["epsilon"], False)
+        scale_and_shift(b, b.view(y).reshape(x.shape), b.view(scale), None, node.output)
+
+
+@op("InstanceNormalization")
+class InstanceNormalization:
+    """y = (x - mean) / sqrt(variance + epsilon) * scale + bias per batch entry and channel. x (N, C, ..)."""
+
+    signature = "x, scale, bias -> y"
+    attributes = {"epsilon": 1e-5}
+    infer = infer_same
+
+    def reference(node: Node, x: np.ndarray, scale: np.ndarray, bias: np.ndarray) -> np.ndarray:
+        y, _, _ = standardize(x, tuple(range(2, x.ndim)), node.attrs["epsilon"])
+        return y * per_channel(x, scale) + per_channel(x, bias)
+
+    def lower(node: Node, b: Any) -> None:
+        x, scale, bias = node.inputs
+        require_dtype(node, x.dtype, F32)
+        rows, cols = product(x.shape[:2]), product(x.shape[2:])
+        y, _, _ = normalized_rows(b, flat(b, x, rows, cols), node.attrs["epsilon"], True)
+        ndim = len(x.shape)
+        whole = b.view(y).reshape(x.shape)
+        scale_and_shift(
+            b, whole, channel_view(b, scale, ndim), channel_view(b, bias, ndim), node.output
+        )
+
+
+@op("GroupNormalization")
+class GroupNormalization:
+    """y = (x - mean) / sqrt(variance + epsilon) * scale + bias per batch entry and group of channels. x (N, C, ..)."""
+
+    signature = "x, scale, bias -> y"
+    attributes = {"epsilon": 1e-5, "num_groups": None, "stash_type": 1}
+    infer = infer_same
+
+    def reference(node: Node, x: np.ndarray, scale: np.ndarray, bias: np.ndarray) -> np.ndarray:
+        groups = x.reshape(x.shape[0], node.attrs["num_groups"], -1)
+        y = standardize(groups, (2,), node.attrs["epsilon"])[0].reshape(x.shape)
+        return y * per_channel(x, scale) + per_channel(x, bias)
+
+    def lower(node: Node, b: Any) -> None:
+        x, scale, bias = node.inputs
+        require_dtype(node, x.dtype, F32)
+        rows = x.shape[0] * node.attrs["num_groups"]
+        cols = x.shape[1] // node.attrs["num_groups"] * product(x.shape[2:])
+        y, _, _ = normalized_rows(b, flat(b, x, rows, cols), node.attrs["epsilon"], True)
+        ndim = len(x.shape)
+        whole = b.view(y).reshape(x.shape)
+        scale_and_shift(
+            b, whole, channel_view(b, scale, ndim), channel_view(b, bias, ndim), node.output
+        )
+
+
+@op("BatchNormalization")
+class BatchNormalization:
+    """y = (x - mean) / sqrt(variance + epsilon) * scale + bias with given statistics per channel. x (N, C, ..)."""
+
+    signature = "x, scale, bias, mean, variance -> y"
+    attributes = {"epsilon": 1e-5, "momentum": 0.9, "training_mode": 0}
+    infer = infer_same
+
+    def reference(
+        node: Node,
+        x: np.ndarray,
+        scale: np.ndarray,
+        bias: np.ndarray,
+        mean: np.ndarray,
+        variance: np.ndarray,
+    ) -> np.ndarray:
+        factor = scale / np.sqrt(variance + node.attrs["epsilon"])
+        return (x - per_channel(x, mean)) * per_channel(x, factor) + per_channel(x, bias)
+
+    def lower(node: Node, b: Any) -> None:
+        x, scale, bias, mean, variance = node.inputs
+        require_dtype(node, x.dtype, F32)
+        shifted, root, factor = (temporary(b, x.dtype, scale.shape) for _ in range(3))
+        binary_step(b, "add", variance, number(b, node.attrs["epsilon"], x.dtype), shifted)
+        unary_step(b, "sqrt", shifted, root)
+        binary_step(b, "div", scale, root, factor)
+        ndim = len(x.shape)
+        centred = temporary(b, x.dtype, x.shape)
+        binary_step(b, "sub", x, channel_view(b, mean, ndim), centred)
+        scale_and_shift(
+            b,
+            b.view(centred),
+            channel_view(b, factor, ndim),
+            channel_view(b, bias, ndim),
+            node.output,
+        )

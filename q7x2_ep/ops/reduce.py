@@ -1,0 +1,243 @@
+"""Reductions over axes, and the running sum."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, Callable, Optional
+
+import numpy as np
+
+from q7x2_ep.ir.core import Node, Type, Value
+from q7x2_ep.ir.shape import Dim, maximum, minimum, product
+from q7x2_ep.ops import op
+from q7x2_ep.ops.common import (
+    NUMBERS,
+    dims,
+    infer_same,
+    known,
+    materialized,
+    normal_axis,
+    reduce_step,
+    require_dtype,
+    required_ints,
+    typed,
+)
+
+
+def reduced_axes(node: Node) -> tuple[int, ...]:
+    """The axes, counted from the front and sorted; none given means all of them, or none at all (noop)."""
+    ndim = len(dims(node))
+    axes = () if node.input(1) is None else required_ints(node, 1, "axes")
+    if not axes:
+        return () if node.attrs["noop_with_empty_axes"] else tuple(range(ndim))
+    return tuple(sorted({normal_axis(node, axis, ndim) for axis in axes}))
+
+
+def infer_reduction(
+    total: Optional[Callable[[tuple[Dim, ...]], Dim]] = None,
+) -> Callable[[Node], list[Type]]:
+    """infer of a reduction; `total` reduces known contents."""
+
+    def infer(node: Node) -> list[Type]:
+        shape, axes = dims(node), reduced_axes(node)
+        if node.attrs["keepdims"]:
+            left = tuple(1 if i in axes else dim for i, dim in enumerate(shape))
+        else:
+            left = tuple(dim for i, dim in enumerate(shape) if i not in axes)
+        contents = known(node.inputs[0])
+        if contents is not None:
+            contents = ((total(contents),) if total and contents else None) if axes else contents
+        return [typed(node.inputs[0].dtype, left, contents)]
+
+    return infer
+
+
+def reduction(function: Callable[..., Any]) -> Callable[..., np.ndarray]:
+    """reference from function(x, axes, keepdims)."""
+
+    def reference(node: Node, x: np.ndarray, axes: Optional[np.ndarray] = None) -> np.ndarray:
+        if axes is None or axes.size == 0:
+            if node.attrs["noop_with_empty_axes"]:
+                return function(x[None], axis=(0,), keepdims=False).astype(x.dtype)
+            return np.asarray(function(x, axis=None, keepdims=bool(node.attrs["keepdims"]))).astype(
+                x.dtype
+            )
+        keepdims = bool(node.attrs["keepdims"])
+        return np.asarray(function(x, axis=tuple(axes.ravel().tolist()), keepdims=keepdims)).astype(
+            x.dtype
+        )
+
+    return reference
+
+
+def lowest(dtype: np.dtype) -> Any:
+    return -np.inf if dtype.kind == "f" else False if dtype.kind == "b" else np.iinfo(dtype).min
+
+
+def highest(dtype: np.dtype) -> Any:
+    return np.inf if dtype.kind == "f" else True if dtype.kind == "b" else np.iinfo(dtype).max
+
+
+def reduce_lower(op: str) -> Callable[[Node, Any], None]:
+    def lower(node: Node, b: Any) -> None:
+        x, axes = node.inputs[0], reduced_axes(node)
+        require_dtype(node, x.dtype, NUMBERS)
+        reduce_over(b, op, x, axes, node.output)
+
+    return lower
+
+
+def reduce_over(b: Any, op: str, x: Value, axes: tuple[int, ...], y: Value) -> None:
+    """y = x reduced over axes. Axes that are not neighbours are brought to the end by a copy first."""
+    shape = x.shape
+    if not axes:
+        reduce_step(b, op, x, y, product(shape), 1, 1)
+    elif axes == tuple(range(axes[0], axes[-1] + 1)):
+        n = product(shape[axes[0] : axes[-1] + 1])
+        reduce_step(b, op, x, y, product(shape[: axes[0]]), n, product(shape[axes[-1] + 1 :]))
+    else:
+        kept = [i for i in range(len(shape)) if i not in axes]
+        view = b.view(x).transpose((*kept, *axes))
+        outer, n = product(shape[i] for i in kept), product(shape[i] for i in axes)
+        reduce_step(b, op, materialized(b, view), y, outer, n, 1)
+
+
+@op("ReduceSum")
+class ReduceSum:
+    """The sum over axes."""
+
+    signature = "x, axes? -> y"
+    attributes = {"keepdims": 1, "noop_with_empty_axes": 0}
+    infer = infer_reduction(sum)
+    reference = reduction(np.sum)
+    lower = reduce_lower("sum")
+
+
+@op("ReduceMean")
+class ReduceMean:
+    """The mean over axes."""
+
+    signature = "x, axes? -> y"
+    attributes = {"keepdims": 1, "noop_with_empty_axes": 0}
+    infer = infer_reduction()
+    reference = reduction(np.mean)
+    lower = reduce_lower("mean")
+
+
+@op("ReduceMax")
+class ReduceMax:
+    """The maximum over axes; of nothing, the lowest number there is."""
+
+    signature = "x, axes? -> y"
+    attributes = {"keepdims": 1, "noop_with_empty_axes": 0}
+    infer = infer_reduction(lambda contents: functools.reduce(maximum, contents))
+    reference = reduction(lambda x, **how: np.max(x, initial=lowest(x.dtype), **how))
+    lower = reduce_lower("max")
+
+
+@op("ReduceMin")
+class ReduceMin:
+    """The minimum over axes; of nothing, the highest number there is."""
+
+    signature = "x, axes? -> y"
+    attributes = {"keepdims": 1, "noop_with_empty_axes": 0}
+    infer = infer_reduction(lambda contents: functools.reduce(minimum, contents))
+    reference = reduction(lambda x, **how: np.min(x, initial=highest(x.dtype), **how))
+    lower = reduce_lower("min")
+
+
+@op("ReduceProd")
+class ReduceProd:
+    """The product over axes."""
+
+    signature = "x, axes? -> y"
+    attributes = {"keepdims": 1, "noop_with_empty_axes": 0}
+    infer = infer_reduction(product)
+    reference = reduction(np.prod)
+    lower = reduce_lower("prod")
+
+
+@op("ReduceSumSquare")
+class ReduceSumSquare:
+    """The sum of squares over axes."""
+
+    signature = "x, axes? -> y"
+    attributes = {"keepdims": 1, "noop_with_empty_axes": 0}
+    infer = infer_reduction()
+    reference = reduction(lambda x, **how: np.sum(np.square(x), **how))
+    lower = reduce_lower("sumsq")
+
+
+@op("ReduceL1")
+class ReduceL1:
+    """The sum of absolute values over axes."""
+
+    signature = "x, axes? -> y"
+    attributes = {"keepdims": 1, "noop_with_empty_axes": 0}
+    infer = infer_reduction()
+    reference = reduction(lambda x, **how: np.sum(np.abs(x), **how))
+    lower = reduce_lower("l1")
+
+
+@op("ReduceL2")
+class ReduceL2:
+    """The square root of the sum of squares over axes."""
+
+    signature = "x, axes? -> y"
+    attributes = {"keepdims": 1, "noop_with_empty_axes": 0}
+    infer = infer_reduction()
+    reference = reduction(lambda x, **how: np.sqrt(np.sum(np.square(x), **how)))
+    lower = reduce_lower("l2")
+
+
+@op("GlobalAveragePool")
+class GlobalAveragePool:
+    """The mean over all dims after batch and channel, which stay as 1. x (N, C, ..)."""
+
+    signature = "x -> y"
+    attributes: dict = {}
+
+    def infer(node: Node) -> list[Type]:
+        shape = dims(node)
+        return [Type(node.inputs[0].dtype, (*shape[:2], *(1 for _ in shape[2:])))]
+
+    reference = lambda node, x: x.mean(tuple(range(2, x.ndim)), keepdims=True)
+
+    def lower(node: Node, b: Any) -> None:
+        x = node.inputs[0]
+        require_dtype(node, x.dtype, NUMBERS)
+        reduce_over(b, "mean", x, tuple(range(2, len(x.shape))), node.output)
+
+
+@op("CumSum")
+class CumSum:
+    """The running sum along an axis; exclusive leaves out the element itself, reverse runs from the end."""
+
+    signature = "x, axis -> y"
+    attributes = {"exclusive": 0, "reverse": 0}
+    infer = infer_same
+
+    def reference(node: Node, x: np.ndarray, axis: np.ndarray) -> np.ndarray:
+        at = int(axis.item())
+        turned = np.flip(x, at) if node.attrs["reverse"] else x
+        total = np.cumsum(turned, at, dtype=x.dtype)
+        if node.attrs["exclusive"]:  # shifted by one, not total - x: that would cancel digits
+            first = np.zeros_like(np.take(total, [0] * min(x.shape[at], 1), at))
+            total = np.concatenate((first, np.delete(total, -1, at) if x.shape[at] else total), at)
+        return np.flip(total, at) if node.attrs["reverse"] else total
+
+    def lower(node: Node, b: Any) -> None:
+        x = node.inputs[0]
+        require_dtype(node, x.dtype, NUMBERS)
+        axis = normal_axis(node, required_ints(node, 1, "the axis")[0], len(x.shape))
+        b.step(
+            "cumsum",
+            x=x,
+            y=node.output,
+            dtype=x.dtype,
+            outer=product(x.shape[:axis]),
+            n=x.shape[axis],
+            inner=product(x.shape[axis + 1 :]),
+            exclusive=node.attrs["exclusive"],
+            reverse=node.attrs["reverse"],
+        )

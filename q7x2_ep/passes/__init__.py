@@ -1,0 +1,39 @@
+"""Passes that need no patterns: what a graph is before fusion looks at it, and tidying up after.
+
+A pass is a module with `run(graph) -> statistics`. PASSES is run again until nothing changes.
+"""
+
+from __future__ import annotations
+
+from q7x2_ep.ir.core import Graph
+from q7x2_ep.ir.verify import verify
+from q7x2_ep.ops import find
+from q7x2_ep.passes import cse, dce, fold, noop
+
+# fold infers the types that all others need; noop makes nodes equal for cse; dce tidies up last.
+PASSES = (fold, noop, cse, dce)
+
+MAX_ROUNDS = (
+    10  # far above what any model has needed: a bound, should two passes ever undo each other
+)
+
+
+def run_all(graph: Graph) -> dict[str, dict[str, int]]:
+    """Run every pass to a fixed point; the statistics of each, by its name.
+
+    Raises: ModelError where the model's types do not fit together, InternalError naming a pass that
+    broke the graph.
+    """
+    totals: dict[str, dict[str, int]] = {}
+    for _ in range(MAX_ROUNDS):
+        changed = 0
+        for module in PASSES:
+            name = module.__name__.rpartition(".")[2]
+            total = totals.setdefault(name, {})
+            for key, count in module.run(graph).items():
+                total[key] = total.get(key, 0) + count
+                changed += count
+            verify(graph, name, find)
+        if not changed:
+            break
+    return totals

@@ -1,0 +1,55 @@
+"""Common subexpression elimination: equal nodes become one, as do small equal constants."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any
+
+from q7x2_ep.ir.core import Graph, Value
+
+MAX_CONSTANT_BYTES = (
+    4096  # larger constants are compared by identity: hashing weights costs load time
+)
+
+
+def run(graph: Graph) -> dict[str, int]:
+    """Counts nodes and constants merged into earlier ones."""
+    seen: dict[Hashable, Any] = {}
+    constants = 0
+    for value in list(graph.values()):
+        key = _content(value)
+        if key is not None:
+            first = seen.setdefault(key, value)
+            if first is not value:
+                graph.replace_uses(value, first)
+                constants += 1
+    dead = []
+    for node in graph.nodes:
+        attrs = tuple((name, _attribute(value)) for name, value in sorted(node.attrs.items()))
+        first = seen.setdefault((node.op, attrs, len(node.outputs), *map(id, node.inputs)), node)
+        if first is not node:
+            for old, new in zip(node.outputs, first.outputs):
+                graph.replace_uses(old, new)
+            first.sources = tuple(dict.fromkeys(first.sources + node.sources))
+            dead.append(node)
+    graph.remove(dead)
+    return {"nodes": len(dead), "constants": constants}
+
+
+def _content(value: Value) -> Hashable:
+    """What makes a constant equal to another, or None for a value that is computed or large."""
+    if value.const is not None:
+        if value.const.nbytes > MAX_CONSTANT_BYTES:
+            return None
+        return ("const", value.dtype, value.shape, _attribute(value.const))
+    if value.producer is None and value.elements is not None:
+        return ("elements", value.dtype, value.shape, value.elements)
+    return None
+
+
+def _attribute(value: Any) -> Hashable:
+    """repr keeps 0.0 and -0.0, 1 and 1.0 apart, and makes a NaN equal to itself."""
+    if hasattr(value, "tobytes"):
+        data = repr(value.tolist()) if value.dtype.kind == "O" else value.tobytes()
+        return (str(value.dtype), value.shape, data)
+    return repr(value)

@@ -1,0 +1,35 @@
+"""Dead code elimination, from the graph's outputs backwards.
+
+An initializer that loses its last user is gone with it: a graph has no list of constants.
+"""
+
+from __future__ import annotations
+
+from q7x2_ep.ir.core import Graph, Node
+from q7x2_ep.ops import find
+
+
+def run(graph: Graph) -> dict[str, int]:
+    """Counts nodes removed, and optional outputs dropped from the nodes that stay."""
+    wanted = {id(value) for value in graph.outputs}
+    dead = []
+    outputs = 0
+    for node in reversed(graph.nodes):
+        if any(id(value) in wanted for value in node.outputs):
+            wanted.update(id(value) for value in node.inputs)
+            outputs += _drop_optional(node, wanted)
+        else:
+            dead.append(node)
+    graph.remove(dead)
+    return {"nodes": len(dead), "outputs": outputs}
+
+
+def _drop_optional(node: Node, wanted: set[int]) -> int:
+    """Forget trailing optional outputs that nobody reads, such as LayerNormalization's mean."""
+    names = find(node.op).signature.split("->")[1].split(",")
+    before = len(node.outputs)
+    while 1 < len(node.outputs) <= len(names) and id(node.outputs[-1]) not in wanted:
+        if not names[len(node.outputs) - 1].strip().endswith("?"):
+            break
+        node.outputs.pop()
+    return before - len(node.outputs)

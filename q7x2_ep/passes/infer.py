@@ -1,0 +1,48 @@
+"""Type inference: dtype, shape and known elements of every value, by each op's `infer`.
+
+Incremental: a node is asked again only where one of its inputs, or the type of one, is not what it
+was last time.
+"""
+
+from __future__ import annotations
+
+from q7x2_ep.errors import ModelError, Q7Error, UnsupportedOp
+from q7x2_ep.ir.core import Graph, Node
+from q7x2_ep.ir.text import type_text
+from q7x2_ep.ops import find
+
+
+def run(graph: Graph) -> dict[str, int]:
+    """Infer the types of all values; counts the nodes that had to be asked.
+
+    Raises: ModelError naming the node, its op and input types where they do not fit together.
+    """
+    return {"nodes": sum(infer_node(node) for node in graph.nodes)}
+
+
+infer_types = run
+
+
+def infer_node(node: Node) -> bool:
+    """Set the types of a node's outputs, and missing attributes; False if it was up to date."""
+    seen = tuple((value, value and value.type) for value in node.inputs)
+    if node.inferred == seen:
+        return False
+    entry = find(node.op)
+    if entry is None:
+        raise UnsupportedOp(f"[{node.op} {node.name}] the op is not in the catalogue")
+    for key, default in entry.attributes.items():
+        node.attrs.setdefault(key, default)
+    try:
+        types = entry.infer(node)
+    except Q7Error:
+        raise
+    except Exception as error:  # a malformed model can break any assumption of infer
+        inputs = ", ".join("_" if value is None else type_text(value.type) for value in node.inputs)
+        raise ModelError(
+            f"[{node.op} {node.name}] inputs ({inputs}) do not fit: {error or repr(error)}"
+        ) from error
+    for value, type in zip(node.outputs, types):
+        value.set_type(type)
+    node.inferred = seen
+    return True

@@ -1,0 +1,214 @@
+"""Elimination of nodes that do nothing, and of detours through layout and dtype.
+
+Only what keeps every bit of the value is done here: x + 0 stays, because it turns -0.0 into 0.0.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Optional, Union
+
+from q7x2_ep import dtypes
+from q7x2_ep.ir.core import Graph, Node, Value
+from q7x2_ep.passes.fold import known_elements
+from q7x2_ep.passes.infer import infer_node
+
+RESHAPES = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze"})
+
+# A rule gives the value that the node's output equals, a better node for that output, or None.
+Rule = Callable[[Graph, Node], Union[Value, Node, None]]
+
+
+def run(graph: Graph) -> dict[str, int]:
+    """Counts, per op, the nodes that were removed or replaced."""
+    counts: dict[str, int] = {}
+    order = []
+    for node in graph.nodes:
+        rule = RULES.get(node.op)
+        found = rule(graph, node) if rule is not None else None
+        if found is None:
+            order.append(node)
+            continue
+        counts[node.op] = counts.get(node.op, 0) + 1
+        node.detach()
+        if isinstance(found, Value):
+            graph.replace_uses(node.output, found)
+        else:
+            infer_node(found)
+            order.append(found)
+    graph.nodes = order
+    return counts
+
+
+def _replacement(
+    node: Node, op: str, inputs: list[Optional[Value]], attrs: dict[str, Any], *merged: Node
+) -> Node:
+    """A node that takes over the outputs of `node` and stands for the sources of `merged` too."""
+    sources = [name for each in (*merged, node) for name in each.sources]
+    return Node(op, inputs, node.outputs, attrs, node.name, tuple(dict.fromkeys(sources)))
+
+
+def _same_shape(graph: Graph, node: Node) -> Optional[Value]:
+    """For ops that, where they keep the shape, keep the elements."""
+    x = node.inputs[0]
+    return x if x.shape is not None and x.shape == node.output.shape else None
+
+
+def _only_input(graph: Graph, node: Node) -> Optional[Value]:
+    return node.inputs[0] if len(node.inputs) == 1 else None
+
+
+def _split(graph: Graph, node: Node) -> Optional[Value]:
+    return node.inputs[0] if len(node.outputs) == 1 else None
+
+
+def _dropout(graph: Graph, node: Node) -> Optional[Value]:
+    training = node.input(2)
+    if len(node.outputs) > 1 or (
+        training is not None and (training.const is None or training.const.any())
+    ):
+        return None
+    return node.inputs[0]
+
+
+def _slice(graph: Graph, node: Node) -> Optional[Value]:
+    steps = node.input(4)
+    if steps is not None and (steps.elements is None or any(step != 1 for step in steps.elements)):
+        return None
+    return _same_shape(graph, node)
+
+
+def _pad(graph: Graph, node: Node) -> Optional[Value]:
+    pads = node.inputs[1].elements
+    return node.inputs[0] if pads is not None and not any(pad != 0 for pad in pads) else None
+
+
+def _neutral(graph: Graph, node: Node) -> Optional[Value]:
+    """x * 1, x / 1, x - 0, x & true, x | false, where broadcasting the constant does not grow x."""
+    wanted, commutes = NEUTRAL[node.op]
+    pairs = [node.inputs, node.inputs[::-1]] if commutes else [node.inputs]
+    for x, other in pairs:
+        neutral = other.const is not None and (other.const == wanted).all()
+        if neutral and x.shape is not None and x.shape == node.output.shape:
+            return x
+    return None
+
+
+def _cast(graph: Graph, node: Node) -> Union[Value, Node, None]:
+    """Cast to the dtype that the value has, or had before a Cast that lost nothing."""
+    x = node.inputs[0]
+    if x.dtype == node.output.dtype:
+        return x
+    inner = x.producer
+    if inner is None or inner.op != "Cast" or not _is_lossless(inner.inputs[0].dtype, x.dtype):
+        return None
+    source = inner.inputs[0]
+    if source.dtype == node.output.dtype:
+        return source
+    return _replacement(node, "Cast", [source], node.attrs, inner)
+
+
+def _is_lossless(source: int, target: int) -> bool:
+    """Whether every value of dtype source has an equal in dtype target."""
+    a, b = dtypes.DTYPES[source], dtypes.DTYPES[target]
+    if a.kind == "b":
+        return b.kind in "iuf"
+    if a.kind == "f":
+        return b.kind == "f" and b.size > a.size
+    if b.kind == "f":
+        significant_bits = 8 if b.code == dtypes.BFLOAT16 else {2: 11, 4: 24, 8: 53}[b.size]
+        return a.kind in "iu" and a.size * 8 <= significant_bits
+    return (
+        a.kind in "iu" and b.kind in "iu" and b.size > a.size and (a.kind == "u" or b.kind == "i")
+    )
+
+
+def _transpose(graph: Graph, node: Node) -> Union[Value, Node, None]:
+    """Identity permutations go; two in a row become one."""
+    x, perm = node.inputs[0], _permutation(node)
+    if perm is None:
+        return None
+    if perm == tuple(range(len(perm))):
+        return x
+    inner = x.producer
+    if inner is None or inner.op != "Transpose":
+        return None
+    first = _permutation(inner)
+    return _replacement(
+        node, "Transpose", [inner.inputs[0]], {"perm": tuple(first[p] for p in perm)}, inner
+    )
+
+
+def _permutation(node: Node) -> Optional[tuple[int, ...]]:
+    if node.attrs.get("perm") is not None:
+        return tuple(node.attrs["perm"])
+    shape = node.inputs[0].shape
+    return None if shape is None else tuple(range(len(shape)))[::-1]
+
+
+def _reshape(graph: Graph, node: Node) -> Union[Value, Node, None]:
+    """A reshape to the shape that x has, or had before other reshapes; several in a row become one
+    Reshape."""
+    x, shape = node.inputs[0], node.output.shape
+    if shape is None or x.shape is None:
+        return None
+    if x.shape == shape:
+        return x
+    source = x
+    merged = []
+    while source.producer is not None and source.producer.op in RESHAPES:
+        merged.insert(0, source.producer)
+        source = source.producer.inputs[0]
+        if source.shape == shape:
+            return source
+    if merged:
+        return _reshape_to_output(graph, node, source, merged)
+    inner = x.producer
+    if inner is not None and inner.op in ("Softmax", "LogSoftmax"):
+        return _flattened_softmax(node, inner)
+    return None
+
+
+def _reshape_to_output(graph: Graph, node: Node, source: Value, merged: list[Node]) -> Node:
+    shape = node.output.shape
+    target = Value(f"{node.output.name}/shape", dtypes.INT64, (len(shape),), shape)
+    # allowzero: a dim that turns out to be zero is meant so, not copied from the input
+    return _replacement(
+        node, "Reshape", [source, known_elements(graph, target)], {"allowzero": 1}, *merged
+    )
+
+
+def _flattened_softmax(node: Node, softmax: Node) -> Optional[Node]:
+    """Reshape(Softmax(Flatten(x))) is Softmax(x) where the last dim is the same: how
+    importer/opset.py reads opset < 13."""
+    flatten = softmax.inputs[0].producer
+    if flatten is None or flatten.op not in RESHAPES:
+        return None
+    x, flat = flatten.inputs[0], flatten.output
+    last = softmax.attrs["axis"] in (-1, len(flat.shape) - 1)
+    if not (last and x.shape and x.shape == node.output.shape and x.shape[-1] == flat.shape[-1]):
+        return None
+    return _replacement(node, softmax.op, [x], {**softmax.attrs, "axis": -1}, flatten, softmax)
+
+
+NEUTRAL: dict[
+    str, tuple[Any, bool]
+] = {  # the constant that changes nothing, and whether it may stand on the left
+    "Mul": (1, True),
+    "Div": (1, False),
+    "Sub": (0, False),
+    "And": (True, True),
+    "Or": (False, True),
+}
+
+RULES: dict[str, Rule] = {
+    **dict.fromkeys(RESHAPES, _reshape),
+    **dict.fromkeys(("Expand", "Tile"), _same_shape),
+    **dict.fromkeys(("Identity", "Concat", "Sum", "Max", "Min", "Mean"), _only_input),
+    **dict.fromkeys(NEUTRAL, _neutral),
+    "Split": _split,
+    "Dropout": _dropout,
+    "Slice": _slice,
+    "Pad": _pad,
+    "Cast": _cast,
+    "Transpose": _transpose,
+}

@@ -1,0 +1,358 @@
+"""Graph -> Plan: every node becomes a view or a few C steps.
+
+The Builder walks the nodes in order. A movement op costs nothing while its result can be expressed as a View; an op
+that needs dense data has the view copied first, once. What an op turns into is written in its catalogue entry
+(`lower`), which talks to the Builder through `step`, `view`, `allocate`, `packed` and `known` only.
+Lifetimes and sharing of storage are settled afterwards (memory.py). Read ops/__init__.py first.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Optional, Union
+
+from q7x2_ep import dtypes
+from q7x2_ep.errors import PlanError, UnsupportedOp
+from q7x2_ep.ir.core import Graph, Node, Type, Value
+from q7x2_ep.ir.shape import Dim, ceildiv, product, symbol
+from q7x2_ep.ir.view import View, contiguous_strides
+from q7x2_ep.ops import find
+from q7x2_ep.plan.memory import Embedding, Sharing, Storage, settle
+from q7x2_ep.plan.target import KernelRow, Target
+
+THREADS = "$threads"  # the symbol that C binds to the number of threads
+VALUES_PER_STEP = 8  # capacity of one `values` step
+
+
+@dataclass(frozen=True)
+class Operand:
+    """Where a step finds one operand. Units: offset in bytes."""
+
+    storage: Storage
+    offset: Dim = 0
+
+
+@dataclass(frozen=True)
+class Step:
+    """One call of a C driver. fields: I64 and F64 args by name, symbolic where they depend on a shape."""
+
+    op: str
+    kernel: Optional[KernelRow]
+    operands: dict[str, Optional[Operand]]
+    fields: dict[str, Any]
+    name: str
+    sources: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Guard:
+    """A fact about shapes that only bind can check: left == right (or left >= right). text names the node."""
+
+    left: Dim
+    right: Dim
+    text: str
+    kind: str = "eq"
+
+
+@dataclass(frozen=True)
+class Pack:
+    """A constant to be packed at load: b[i, j] at i * k_stride + j * n_stride, into panels at `offset` bytes."""
+
+    weight: Value
+    kernel: KernelRow
+    k: int
+    n: int
+    k_stride: int
+    n_stride: int
+    offset: int
+
+
+@dataclass
+class Plan:
+    """Everything that a run needs, without an address in it.
+
+    constants[0] stands for the packed weights (packed_bytes); the others are constants of the graph, in place.
+    """
+
+    graph: Graph
+    steps: list[Step] = field(default_factory=list)
+    storages: list[Storage] = field(default_factory=list)
+    constants: list[Optional[Value]] = field(default_factory=lambda: [None])
+    packs: list[Pack] = field(default_factory=list)
+    packed_bytes: int = 0
+    guards: list[Guard] = field(default_factory=list)
+
+    def arena(self) -> list[Storage]:
+        """The storages that own memory in the arena."""
+        return [s for s in self.storages if s.space == "arena" and s.parent is None and s.first >= 0]
+
+
+def build(graph: Graph, target: Target) -> Plan:
+    """Plan a verified graph for a target.
+
+    Raises: UnsupportedOp listing every node that has no native form.
+    """
+    builder = Builder(graph, target)
+    problems: list[str] = []
+    for node in graph.nodes:
+        try:
+            builder.lower_node(node)
+        except UnsupportedOp as problem:
+            problems.append(str(problem))
+            for output in node.outputs:
+                builder.allocate(output)
+    if problems:
+        raise UnsupportedOp(f"{len(problems)} unsupported ops: " + "; ".join(problems))
+    builder.deliver_outputs()
+    plan = builder.plan
+    plan.steps = settle(plan.steps, plan.storages, builder.embeddings, builder.sharings)
+    return plan
+
+
+class Builder:
+    """The one interface between op entries and the plan."""
+
+    def __init__(self, graph: Graph, target: Target):
+        self.graph = graph
+        self.target = target
+        self.plan = Plan(graph)
+        self.sharings: list[Sharing] = []
+        self.embeddings: list[Embedding] = []
+        self.threads = symbol(THREADS)
+        self._node: Optional[Node] = None
+        self._views: dict[Value, View] = {}
+        self._dense: dict[Value, View] = {}
+        self._storages: dict[Value, Storage] = {}
+        self._packed: dict[tuple, Operand] = {}
+        for i, value in enumerate(graph.inputs):
+            self._new_storage(value, "input", i)
+
+    # What op entries use
+
+    def step(self, op: str, /, kernel: Optional[str] = None, inplace: Optional[str] = None, **args: Any) -> None:
+        """Emit one step of ops.def row `op`; `args` gives every operand and field of the row by name.
+
+        kernel: a family of kernels.def. inplace: the input whose memory the first output may take over.
+        """
+        row = self.target.ops[op]
+        operands: dict[str, Optional[Operand]] = {}
+        writes: list[tuple[str, Any]] = []
+        for operand in row.operands:
+            given = args.pop(operand.name, None)
+            if operand.kind in ("in", "opt"):
+                operands[operand.name] = self._read(given)
+            else:
+                operands[operand.name] = None  # keeps the order of the row
+                writes.append((operand.name, operand.kind, given))
+        index = len(self.plan.steps)
+        for name, kind, given in writes:
+            operands[name] = self._scratch(given) if kind == "scratch" else self._write(given)
+        for operand_at in operands.values():
+            if operand_at is not None:
+                operand_at.storage.touch(index)
+        fields = {f.name: args.pop(f.name) for f in row.fields if f.name in args}
+        missing = [f.name for f in row.fields if f.name not in fields]
+        if missing or args:
+            raise PlanError(f"[{op}] lower must give every field of ops.def: missing {missing}, unknown {list(args)}")
+        row_kernel = self.kernel(kernel) if kernel else None
+        node = self._node
+        name, sources = (node.name, node.sources) if node else (op, ())
+        self.plan.steps.append(Step(op, row_kernel, operands, fields, name, sources))
+        if inplace:
+            self._offer_inplace(index, inplace, operands, writes[0][0])
+
+    def kernel(self, family: str) -> KernelRow:
+        """The row of kernels.def that serves a family on this target."""
+        return self.target.kernel(family)
+
+    def view(self, value: Value) -> View:
+        """How a value is stored; its strides may be anything."""
+        if value not in self._views:
+            if value.const is not None:
+                self._constant(value)
+            elif value.producer is None and value.elements is not None:
+                self._write_elements(value)
+            else:
+                raise PlanError(f"{value} is used before it is produced")
+        return self._views[value]
+
+    def contiguous(self, value: Value) -> View:
+        """A dense view of a value, copied into one if need be."""
+        view = self.view(value)
+        if view.is_contiguous():
+            return view
+        if value not in self._dense:
+            dense = self.graph.new_value(Type(value.dtype, value.shape), f"{value.name}.dense")
+            self.copy(view, self.allocate(dense))
+            self._dense[value] = self._views[dense]
+        return self._dense[value]
+
+    def copy(self, source: View, target: View) -> None:
+        """Emit a strided copy between views of one shape and dtype.
+
+        Where both are dense and the source is all of its storage, the copy is dropped later if the source can be
+        produced in its place in the target: that is how Concat along the outer axis comes for free.
+        """
+        if source.is_contiguous() and target.is_contiguous() and self._is_whole(source):
+            at = self._operand(target)
+            source_storage = self._storages[source.storage]
+            self.embeddings.append(Embedding(len(self.plan.steps), source_storage, at.storage, at.offset))
+        ndim = max(len(source.shape), 1)
+        self.step(
+            "copy",
+            x=source,
+            y=target,
+            elem_bytes=dtypes.size(source.storage.dtype),
+            ndim=ndim,
+            shape=source.shape or (1,),
+            x_stride=source.strides or (1,),
+            y_stride=target.strides or (1,),
+            x_offset=0,
+            y_offset=0,
+        )
+
+    def allocate(self, value: Value, strides: Optional[tuple[Dim, ...]] = None) -> View:
+        """Storage for a value in a given (dense) memory order; row major by default."""
+        if value not in self._storages:
+            self._new_storage(value, "arena", -1)
+            view = View(value, value.shape, strides or contiguous_strides(value.shape))
+            self._views[value] = view
+        return self._views[value]
+
+    def alias(self, value: Value, view: View) -> None:
+        """Declare that a value is a view of another's storage."""
+        self._views[value] = view
+
+    def packed(self, weight: Value, k: int, n: int, k_stride: int, n_stride: int) -> Operand:
+        """A constant packed at load into the panels that the target's GEMM kernel reads.
+
+        b[i, j] is element i * k_stride + j * n_stride of `weight`, so that strides select a transposition.
+        """
+        key = (weight, k, n, k_stride, n_stride)
+        if key not in self._packed:
+            kernel, plan = self.kernel("gemm"), self.plan
+            plan.packs.append(Pack(weight, kernel, k, n, k_stride, n_stride, plan.packed_bytes))
+            storage = Storage(f"{weight.name}.packed", 0, "constant", 0)
+            self._packed[key] = Operand(storage, plan.packed_bytes)
+            plan.packed_bytes += int(ceildiv(ceildiv(n, kernel.nr) * kernel.nr * k * 4, 128)) * 128
+        return self._packed[key]
+
+    def known(self, value: Optional[Value]) -> Optional[tuple[Dim, ...]]:
+        """The flat contents of a small integer tensor, where known."""
+        if value is None:
+            return None
+        if value.elements is not None:
+            return value.elements
+        return tuple(value.const.ravel().tolist()) if value.const is not None and value.const.size <= 64 else None
+
+    def guard(self, left: Dim, right: Dim, text: str) -> None:
+        """Have bind check that two dims are equal."""
+        if left != right:
+            self.plan.guards.append(Guard(left, right, f"[{self._node.op} {self._node.name}] {text}"))
+
+    # What build() uses
+
+    def lower_node(self, node: Node) -> None:
+        """Emit the steps of one node, or enter its outputs as views."""
+        self._node = node
+        if all(output.elements is not None for output in node.outputs):
+            for output in node.outputs:
+                self._write_elements(output)
+            return
+        entry = find(node.op)
+        if not (hasattr(entry, "lower") or hasattr(entry, "view") or hasattr(entry, "views")):
+            raise UnsupportedOp(f"{node.op} ({node.name}) has no native kernel")
+        for left, right, text in entry.guards(node) if hasattr(entry, "guards") else ():
+            self.guard(left, right, text)
+        if hasattr(entry, "views"):
+            for output, view in zip(node.outputs, entry.views(node, self.view(node.inputs[0]))):
+                self.alias(output, view)
+        elif hasattr(entry, "view"):
+            self._lower_movement(node, entry)
+        else:
+            entry.lower(node, self)
+
+    def _lower_movement(self, node: Node, entry: Any) -> None:
+        source = node.inputs[0]
+        view = entry.view(node, self.view(source))
+        if view is None and not self.view(source).is_contiguous():
+            view = entry.view(node, self.contiguous(source))
+        if view is not None:
+            self.guard(product(source.shape), product(node.output.shape), "element counts differ") if node.op in (
+                "Reshape",
+                "Flatten",
+            ) else None
+            self.alias(node.output, view)
+        elif hasattr(entry, "lower"):
+            entry.lower(node, self)
+        else:
+            raise PlanError(f"[{node.op} {node.name}] no view of a dense input, and no lower")
+
+    def deliver_outputs(self) -> None:
+        """Place what is returned in the caller's buffers: written there at once, or copied at the end."""
+        self._node = None
+        for i, value in enumerate(self.graph.outputs):
+            view = self.view(value)
+            storage = self._storages[view.storage]
+            if view.is_contiguous() and self._is_whole(view) and storage.space == "arena":
+                storage.space, storage.index = "output", i
+            else:
+                copied = self.graph.new_value(Type(value.dtype, value.shape), f"{value.name}.out")
+                self._new_storage(copied, "output", i)
+                self.copy(view, self._views[copied])
+
+    # Private
+
+    def _new_storage(self, value: Value, space: str, index: int) -> Storage:
+        storage = Storage(value.name, product(value.shape) * dtypes.size(value.dtype), space, index)
+        self._storages[value] = storage
+        self.plan.storages.append(storage)
+        if space != "arena":
+            self._views[value] = View.whole(value)
+        return storage
+
+    def _is_whole(self, view: View) -> bool:
+        """Whether a view shows every element of its storage."""
+        return view.offset == 0 and product(view.shape) == product(view.storage.shape)
+
+    def _constant(self, value: Value) -> None:
+        self._new_storage(value, "constant", len(self.plan.constants))
+        self.plan.constants.append(value)
+
+    def _write_elements(self, value: Value) -> None:
+        """Materialise a tensor whose contents are known: dims, most often."""
+        whole = self.allocate(value)
+        elements = [int(e) if isinstance(e, bool) else e for e in value.elements]
+        flat = View(value, (len(elements),), (1,))
+        for start in range(0, len(elements), VALUES_PER_STEP):
+            chunk = elements[start : start + VALUES_PER_STEP]
+            y = flat.slice(0, start, len(chunk)) if len(elements) > VALUES_PER_STEP else whole
+            self.step("values", y=y, dtype=value.dtype, n=len(chunk), values=chunk)
+
+    def _read(self, given: Union[None, Value, View, Operand]) -> Optional[Operand]:
+        if given is None or isinstance(given, Operand):
+            return given
+        view = given if isinstance(given, View) else self.contiguous(given)
+        return self._operand(view)
+
+    def _write(self, given: Union[None, Value, View]) -> Optional[Operand]:
+        if given is None:
+            return None
+        return self._operand(given if isinstance(given, View) else self.allocate(given))
+
+    def _operand(self, view: View) -> Operand:
+        return Operand(self._storages[view.storage], view.offset * dtypes.size(view.storage.dtype))
+
+    def _scratch(self, size_bytes: Optional[Dim]) -> Optional[Operand]:
+        if size_bytes is None or size_bytes == 0:
+            return None
+        storage = Storage("scratch", size_bytes, "arena", -1)
+        self.plan.storages.append(storage)
+        return Operand(storage)
+
+    def _offer_inplace(self, step: int, name: str, operands: dict[str, Optional[Operand]], target: str) -> None:
+        source, into = operands[name], operands[target]
+        others = [o.storage for n, o in operands.items() if o is not None and n not in (name, target)]
+        if source is not None and source.offset == 0 and into.offset == 0:
+            self.sharings.append(Sharing(step, source.storage, into.storage, others))
+

@@ -1,0 +1,157 @@
+"""Plan -> bytes for C (the layout is documented in csrc/q7.h), and the tables that Python keeps.
+
+Every symbolic field becomes an index into the value table that bind fills: [threads, symbols.., expressions..].
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from dataclasses import dataclass, field
+from typing import Any
+
+from q7x2_ep import errors
+from q7x2_ep.ir.shape import Dim, Expr, substitute
+from q7x2_ep.plan.build import THREADS, Guard, Operand, Plan, Step
+from q7x2_ep.plan.target import OpRow, Target
+
+MAGIC = 0x6E616C7032783771
+ABI = 1
+OPERATIONS = {"const": 0, "add": 1, "sub": 2, "mul": 3, "floordiv": 4, "mod": 6, "min": 7, "max": 8, "broadcast": 9}
+SPACES = {"arena": 0, "constant": 1, "input": 2, "output": 3}
+GUARDS = {"eq": 0, "ge": 1}
+ALIGN = 64  # of the args of a step
+
+
+@dataclass
+class Values:
+    """The value table: threads, symbols, then one expression each. Equal dims share an entry."""
+
+    symbols: list[str]
+    exprs: list[tuple[int, int, int]] = field(default_factory=list)
+    broadcasts: list[tuple[int, Expr]] = field(default_factory=list)  # entries that are -1 where dims do not fit
+    _index: dict[Any, int] = field(default_factory=dict)
+
+    def of(self, dim: Dim) -> int:
+        """The index of a dim's value."""
+        if dim not in self._index:
+            self._index[dim] = self._add(dim)
+        return self._index[dim]
+
+    def _add(self, dim: Dim) -> int:
+        if isinstance(dim, int):
+            return self._emit("const", int(dim), 0)
+        total = -1
+        for monomial, coefficient in dim.terms:
+            term = self.of(coefficient) if coefficient not in (1, -1) or not monomial else -1
+            for atom in monomial:
+                factor = self._atom(atom)
+                term = factor if term < 0 else self._emit("mul", term, factor)
+            if total < 0:
+                total = self._emit("sub", self.of(0), term) if coefficient == -1 and monomial else term
+            else:
+                total = self._emit("sub" if coefficient == -1 and monomial else "add", total, term)
+        return total
+
+    def _atom(self, atom: tuple) -> int:
+        if atom not in self._index:
+            kind, *rest = atom
+            if kind == "sym":
+                raise errors.PlanError(f"the size {rest[0]!r} is not a dim of any input")
+            self._index[atom] = self._emit(kind, *(self.of(operand) for operand in rest))
+            if kind == "broadcast":
+                self.broadcasts.append((self._index[atom], Expr((((atom,), 1),))))
+        return self._index[atom]
+
+    def _emit(self, operation: str, a: int, b: int) -> int:
+        self.exprs.append((OPERATIONS[operation], a, b))
+        return 1 + len(self.symbols) + len(self.exprs) - 1
+
+    def __post_init__(self) -> None:
+        for i, name in enumerate([THREADS, *self.symbols]):
+            self._index[("sym", name)] = i
+
+
+@dataclass
+class Encoded:
+    """A blob for q7_plan_create and what Python needs to use it."""
+
+    blob: bytes
+    symbols: list[str]
+    guards: list[Guard]
+    n_values: int
+    output_dims: list[list[int]]  # per output: the value index of each dim
+    buffers: list[Any]  # Storage of each buffer
+
+
+def encode(plan: Plan, target: Target, symbols: list[str]) -> Encoded:
+    """Encode a plan whose sizes depend on `symbols`.
+
+    Raises: PlanError where a size depends on anything else.
+    """
+    values = Values(symbols)
+    buffers = plan.arena()
+    buffer_index = {id(storage): i for i, storage in enumerate(buffers)}
+    buffer_rows = [(values.of(s.bytes), s.first, s.last) for s in buffers]
+    image, steps, value_patches, pointer_patches = bytearray(), [], [], []
+    for step in plan.steps:
+        row = target.ops[step.op]
+        base = len(image)
+        args = bytearray(-(-row.struct_bytes // ALIGN) * ALIGN)
+        for operand in row.operands:
+            at = step.operands[operand.name]
+            if at is not None:
+                pointer_patches.append((base + operand.offset, *_address(at, buffer_index, values)))
+        for f in row.fields:
+            _put_field(args, base, step, row, f, target, values, value_patches)
+        image += args
+        steps.append((list(target.ops).index(step.op), step.kernel.index if step.kernel else -1, base))
+    output_dims = [[values.of(d) for d in value.shape] for value in plan.graph.outputs]
+    guards = [(values.of(g.left), GUARDS[g.kind], values.of(g.right)) for g in plan.guards]
+    texts = list(plan.guards)
+    for index, expr in values.broadcasts:
+        guards.append((index, GUARDS["ge"], values.of(0)))
+        texts.append(Guard(expr, 0, "dims do not broadcast", "ge"))
+    header = [MAGIC, ABI, 1 + len(symbols), len(values.exprs), len(guards), len(buffers), len(steps)]
+    header += [len(value_patches), len(pointer_patches), len(image), len(plan.graph.inputs), len(plan.graph.outputs)]
+    words = array("q", header)
+    for section in (values.exprs, guards, buffer_rows, steps, value_patches, pointer_patches):
+        for entry in section:
+            words.extend(entry)
+    n_values = 1 + len(symbols) + len(values.exprs)
+    return Encoded(words.tobytes() + bytes(image), symbols, texts, n_values, output_dims, buffers)
+
+
+def _address(at: Operand, buffer_index: dict[int, int], values: Values) -> tuple[int, int, int]:
+    root, offset = at.storage.place()
+    index = buffer_index[id(root)] if root.space == "arena" else root.index
+    return SPACES[root.space], index, values.of(at.offset + offset)
+
+
+def _put_field(
+    args: bytearray, base: int, step: Step, row: OpRow, f: Any, target: Target, values: Values, patches: list
+) -> None:
+    """Write one field: its constant into the image, or a patch for bind."""
+    given = step.fields[f.name]
+    if f.type == "f64":
+        struct.pack_into("<d", args, f.offset, float(given))
+        return
+    if isinstance(given, str):
+        given = target.sets[step.op if f.name == "op" else f.name][given]
+    items = list(given) if f.count > 1 else [given]
+    if len(items) > f.count:
+        raise errors.PlanError(f"[{step.op} {step.name}] {f.name} holds {f.count} entries, {len(items)} given")
+    for i, item in enumerate(items):
+        offset = f.offset + 8 * i
+        if isinstance(item, Expr):
+            patches.append((base + offset, values.of(item)))
+        else:
+            struct.pack_into("<q", args, offset, int(item))
+
+
+def evaluate(dim: Dim, sizes: dict[str, int]) -> int:
+    """A dim for given symbol values."""
+    result = substitute(dim, sizes)
+    if not isinstance(result, int):
+        raise errors.PlanError(f"{dim} needs sizes beyond {sorted(sizes)}")
+    return result

@@ -1,0 +1,137 @@
+"""What the C library says of itself, as data: ops with their args, closed sets, kernels and the ISA in use.
+
+Parsed from the text of q7_describe, so that plans can be made without a library, and for an ISA that this machine
+does not have.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import Optional
+
+from q7x2_ep.errors import BackendError
+
+ISAS = ("scalar", "neon", "avx2", "avx512")  # weakest first within an architecture
+
+
+@dataclass(frozen=True)
+class OperandRow:
+    """One operand pointer of an args struct. kind: in, opt, out, optout or scratch; offset in bytes."""
+
+    kind: str
+    name: str
+    offset: int
+
+
+@dataclass(frozen=True)
+class FieldRow:
+    """One scalar field of an args struct, or an array of `count`. type: i64 or f64; offset in bytes."""
+
+    type: str
+    name: str
+    offset: int
+    count: int
+
+
+@dataclass(frozen=True)
+class OpRow:
+    """One row of ops.def. index: its opcode."""
+
+    index: int
+    name: str
+    struct_bytes: int
+    operands: tuple[OperandRow, ...]
+    fields: tuple[FieldRow, ...]
+
+
+@dataclass(frozen=True)
+class KernelRow:
+    """One row of kernels.def. mr, nr: the register tile of a GEMM kernel."""
+
+    index: int
+    family: str
+    dtypes: str
+    isa: str
+    mr: int
+    nr: int
+    compiled: bool
+    supported: bool
+
+    @property
+    def name(self) -> str:
+        return f"{self.family}_{self.dtypes}_{self.isa}"
+
+
+@dataclass(frozen=True)
+class Target:
+    """A library and a CPU to plan for."""
+
+    ops: dict[str, OpRow]
+    sets: dict[str, dict[str, int]]
+    kernels: tuple[KernelRow, ...]
+    isa: str
+    abi_hash: str
+
+    @staticmethod
+    def parse(text: str, cap: str = "", foreign: bool = False) -> Target:
+        """Read the text of q7_describe.
+
+        cap: use no ISA beyond this one. foreign: plan for `cap` even where this CPU or build lacks it.
+        Raises: BackendError for a line that it does not understand, or an unknown ISA.
+        """
+        if cap and cap not in ISAS:
+            raise BackendError(f"[isa] expected one of {', '.join(ISAS)}, given {cap!r}")
+        allowed = ISAS[: ISAS.index(cap) + 1] if cap else ISAS
+        ops: dict[str, OpRow] = {}
+        sets: dict[str, dict[str, int]] = {}
+        kernels: list[KernelRow] = []
+        isa, abi = "", []
+        for line in text.splitlines():
+            word, _, rest = line.partition(" ")
+            if word == "op":
+                row = _op_row(len(ops), rest)
+                ops[row.name] = row
+            elif word == "set":
+                name, *members = rest.split()
+                sets[name] = {member: code for code, member in enumerate(members)}
+            elif word == "kernel":
+                kernels.append(_kernel_row(len(kernels), rest, allowed, foreign))
+            elif word == "cpu":
+                isa = [name for name in rest.split() if name in allowed][-1]
+            elif word != "abi":
+                raise BackendError(f"[library] does not describe itself as expected: {line!r}; build it again")
+            if word in ("abi", "op", "set"):
+                abi.append(line)
+        digest = hashlib.sha256("\n".join(abi).encode()).hexdigest()
+        return Target(ops, sets, tuple(kernels), cap if foreign else isa, digest)
+
+    def kernel(self, family: str, dtypes: Optional[str] = None) -> KernelRow:
+        """The first supported row of a family: order in kernels.def is priority.
+
+        Raises: BackendError where this build and CPU have none.
+        """
+        for row in self.kernels:
+            if row.family == family and dtypes in (None, row.dtypes) and row.supported:
+                return row
+        raise BackendError(f"[library] has no {family} kernel for this CPU (isa {self.isa})")
+
+
+def _op_row(index: int, text: str) -> OpRow:
+    name, size, *parts = text.split()
+    operands, fields = [], []
+    for part in parts:
+        kind, _, place = part.partition(":")
+        what, _, offset = place.partition("@")
+        if kind.startswith(("i64", "f64")):
+            count = int(kind[4:-1]) if "[" in kind else 1
+            fields.append(FieldRow(kind[:3], what, int(offset), count))
+        else:
+            operands.append(OperandRow(kind, what, int(offset)))
+    return OpRow(index, name, int(size.partition("=")[2]), tuple(operands), tuple(fields))
+
+
+def _kernel_row(index: int, text: str, allowed: tuple[str, ...], foreign: bool) -> KernelRow:
+    family, dtypes, isa, mr, nr, compiled, supported = text.split()
+    usable = isa in allowed and (foreign or supported == "supported=1")
+    return KernelRow(index, family, dtypes, isa, int(mr), int(nr), compiled == "compiled=1", usable)

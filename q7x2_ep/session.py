@@ -1,0 +1,164 @@
+"""The pipeline in one screen: read -> passes -> fuse -> plan -> bind -> run.
+
+`Session` compiles a model once and runs it for any sizes of its symbolic dims. The ORT-compatible surface is a thin
+layer above (api/); all that touches C is below (backend/cpu).
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any, Mapping, Optional, Sequence, Union
+
+import numpy as np
+
+from q7x2_ep import dtypes, errors, fuse, importer, passes
+from q7x2_ep.backend.cpu.executor import Executor
+from q7x2_ep.backend.cpu.library import default_threads, load
+from q7x2_ep.ir.core import Graph, Value
+from q7x2_ep.ir.shape import Dim, Expr, product, symbols
+from q7x2_ep.ir.text import to_text
+from q7x2_ep.plan.build import Plan, build
+from q7x2_ep.plan.text import listing
+
+Model = Union[str, bytes, "os.PathLike[str]", Any]  # or an onnx.ModelProto
+
+
+@dataclass(frozen=True)
+class InputSpec:
+    """What one feed must look like. shape: ints and symbols."""
+
+    name: str
+    dtype: int
+    shape: tuple[Dim, ...]
+
+    @property
+    def symbols(self) -> list[Optional[str]]:
+        """Per dim the symbol that it binds, or None where it is fixed."""
+        return [repr(dim) if isinstance(dim, Expr) else None for dim in self.shape]
+
+
+class Session:
+    """A compiled model.
+
+    Thread safe: concurrent runs each use a context of their own. Raises: ModelError and its kin for a model that
+    cannot be read or run.
+    """
+
+    def __init__(
+        self, model: Model, threads: int = 0, fusion: bool = True, optimized_path: str = ""
+    ):
+        self.threads = threads or default_threads()
+        self._model = model
+        graph = importer.read(model)
+        self.metadata = dict(graph.metadata)
+        self.statistics = passes.run_all(graph)
+        self.unplanned = [product(v.shape) * dtypes.size(v.dtype) for n in graph.nodes for v in n.outputs]
+        if optimized_path:
+            importer.save(graph, optimized_path)
+        self.fusions = fuse.fuse(graph) if fusion else fuse.FusionReport()
+        if fusion:
+            passes.run_all(graph)
+        library = load()
+        self.inputs = [InputSpec(v.name, v.dtype, v.shape) for v in graph.inputs]
+        self.output_names = list(graph.output_names)
+        self.output_types = [(v.dtype, v.shape) for v in graph.outputs]
+        self.graph: Graph = graph
+        self.plan: Plan = build(graph, library.target)
+        self._executor = Executor(library, self.plan, _symbols(graph.inputs), self.threads)
+
+    def run(self, feeds: Mapping[str, Any]) -> list[np.ndarray]:
+        """All outputs for one feed, in the order of the model.
+
+        Raises: FeedError and ShapeError for a feed that does not fit, DataError for values out of range.
+        """
+        arrays, sizes = self._check(feeds)
+        return self._executor.run(arrays, sizes)
+
+    def statistics_for(self, sizes: Mapping[str, int]) -> dict[str, int]:
+        """Arena bytes, allocations and buffers for given symbol values."""
+        return self._executor.statistics(sizes)
+
+    def profile(self, feeds: Mapping[str, Any], runs: int = 1) -> list[int]:
+        """Nanoseconds that each step of the plan took, summed over `runs` runs."""
+        arrays, sizes = self._check(feeds)
+        return self._executor.profile(arrays, sizes, runs)
+
+    def text(self, stage: str) -> str:
+        """The model as text after `stage`: ir (passes done), fused, or plan.
+
+        Raises: ValueError for another stage.
+        """
+        if stage == "ir":
+            graph = importer.read(self._model)
+            passes.run_all(graph)
+            return to_text(graph)
+        if stage == "fused":
+            return to_text(self.graph)
+        if stage == "plan":
+            return listing(self.plan)
+        raise ValueError(f"stage must be ir, fused or plan, got {stage!r}")
+
+    def close(self) -> None:
+        """Give back memory now; the session cannot run afterwards."""
+        self._executor.close()
+
+    def _check(self, feeds: Mapping[str, Any]) -> tuple[list[np.ndarray], dict[str, int]]:
+        """The feeds as dense arrays in model order, and the value of every symbol."""
+        if len(feeds) != len(self.inputs) or any(spec.name not in feeds for spec in self.inputs):
+            raise self._wrong_names(feeds)
+        arrays, sizes = [], {}
+        for spec in self.inputs:
+            array = feeds[spec.name]
+            if not isinstance(array, np.ndarray):
+                array = np.asarray(array)
+            if array.dtype != dtypes.DTYPES[spec.dtype].numpy:
+                raise _wrong_dtype(spec, array)
+            if array.ndim != len(spec.shape):
+                raise errors.ShapeError(
+                    f"[input {spec.name!r}] expected rank {len(spec.shape)} {_shape_text(spec.shape)}, "
+                    f"given rank {array.ndim} {array.shape}"
+                )
+            for axis, (dim, name) in enumerate(zip(spec.shape, spec.symbols)):
+                wanted = dim if name is None else sizes.setdefault(name, array.shape[axis])
+                if array.shape[axis] != wanted:
+                    raise _wrong_dim(spec, array, axis, wanted)
+            arrays.append(array if array.flags.c_contiguous else np.ascontiguousarray(array))
+        return arrays, sizes
+
+    def _wrong_names(self, feeds: Mapping[str, Any]) -> errors.FeedError:
+        names = [spec.name for spec in self.inputs]
+        missing = [name for name in names if name not in feeds]
+        extra = [name for name in feeds if name not in names]
+        parts = [f"missing {missing}"] if missing else []
+        parts += [f"unknown {extra}"] if extra else []
+        return errors.FeedError(f"[feed] {' and '.join(parts)}; the model's inputs are {names}")
+
+
+def _wrong_dtype(spec: InputSpec, array: np.ndarray) -> errors.FeedError:
+    wanted = dtypes.DTYPES[spec.dtype]
+    return errors.FeedError(
+        f"[input {spec.name!r}] expected {dtypes.type_string(spec.dtype)}, given {array.dtype}; "
+        f"convert it with .astype({wanted.numpy!r})"
+    )
+
+
+def _wrong_dim(spec: InputSpec, array: np.ndarray, axis: int, wanted: int) -> errors.ShapeError:
+    dim = spec.shape[axis]
+    why = f"{dim} is {wanted} in this feed" if isinstance(dim, Expr) else f"the model fixes it to {wanted}"
+    return errors.ShapeError(
+        f"[input {spec.name!r}] dim {axis} of {_shape_text(spec.shape)}: {why}, given {array.shape[axis]} "
+        f"in shape {array.shape}"
+    )
+
+
+def _shape_text(shape: Sequence[Dim]) -> str:
+    return "(" + ", ".join(map(str, shape)) + ")"
+
+
+def _symbols(inputs: Sequence[Value]) -> list[str]:
+    found: dict[str, None] = {}
+    for value in inputs:
+        for dim in value.shape:
+            found.update(dict.fromkeys(sorted(symbols(dim))))
+    return list(found)

@@ -1,0 +1,174 @@
+"""Builds csrc/ into one plain shared library inside the package: q7x2_ep/libq7.so (.dylib on macOS).
+
+No Python.h, no file list: globs, and each kernel file once per instruction set. The wheel is py3-none-<platform>: one
+serves every Python. `python setup.py build [--debug] [--sanitize=address,undefined|thread]` builds in the source tree.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from setuptools import Command, Distribution, setup
+from setuptools.command.bdist_wheel import bdist_wheel
+from setuptools.command.build import build
+from setuptools.command.build_py import build_py
+from setuptools.command.editable_wheel import editable_wheel
+
+ROOT = Path(__file__).resolve().parent
+ISAS = {  # name: (machines, flags); kernels.def says what is used first
+    "scalar": (("x86_64", "aarch64"), ()),
+    "neon": (("aarch64",), ()),
+    "avx2": (("x86_64",), ("-mavx2", "-mfma", "-mf16c")),
+    "avx512": (
+        ("x86_64",),
+        ("-mavx512f", "-mavx512dq", "-mavx512bw", "-mavx512vl", "-mavx2", "-mfma", "-mf16c", "-mprefer-vector-width=512"),
+    ),
+}
+# Math flags: results may not depend on errno or traps; contraction to FMA is wanted; no -ffast-math: NaN and inf matter.
+CFLAGS = ("-std=c11", "-O3", "-fPIC", "-fvisibility=hidden", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast")
+DARWIN = sys.platform == "darwin"
+LIBRARY = "libq7.dylib" if DARWIN else "libq7.so"
+
+
+def compiler() -> list[str]:
+    """The C compiler from $CC, else cc, gcc or clang. Exits with the remedy where there is none."""
+    given = shlex.split(os.environ.get("CC", ""))
+    for name in [given] if given else [["cc"], ["gcc"], ["clang"]]:
+        if shutil.which(name[0]):
+            return name
+    remedy = "xcode-select --install" if DARWIN else "apt install gcc (or dnf install gcc)"
+    raise SystemExit(
+        f"q7x2_ep needs a C compiler and found none (tried {' '.join(given) or 'cc, gcc, clang'}). "
+        f"Install one with: {remedy}; or name one in $CC."
+    )
+
+
+def machine(cc: list[str]) -> str:
+    """What the compiler builds for: x86_64, aarch64, or another 64-bit machine (which gets scalar kernels)."""
+    made = subprocess.run([*cc, "-dumpmachine"], capture_output=True, text=True, check=False).stdout.partition("-")[0]
+    name = made or platform.machine()
+    return {"arm64": "aarch64", "amd64": "x86_64"}.get(name.lower(), name)
+
+
+def compile_library(target: Path, work: Path, extra: tuple[str, ...] = ()) -> None:
+    """Compile what has changed since the last build in `work` and link it to `target`."""
+    cc = compiler()
+    here = machine(cc)
+    isas = [isa for isa, (machines, _) in ISAS.items() if here in machines] or ["scalar"]
+    have = tuple(f"-DQ7_HAVE_{isa}=1" for isa in isas)
+    csrc = ROOT / "csrc"
+    jobs = [(c, work / f"{c.stem}.o", have) for c in sorted(csrc.glob("*.c"))]
+    jobs += [(c, work / f"op_{c.stem}.o", have) for c in sorted((csrc / "ops").glob("*.c"))]
+    for isa in isas:
+        flags = (*ISAS[isa][1], f"-DQ7_ISA={isa}", f"-DQ7_ISA_{isa}=1")
+        jobs += [(c, work / f"{c.stem}_{isa}.o", flags) for c in sorted((csrc / "kernels").glob("*.c"))]
+    work.mkdir(parents=True, exist_ok=True)
+    newest = max(f.stat().st_mtime for pattern in ("*.h", "*.def") for f in csrc.rglob(pattern))
+    commands = [
+        (source, made, [*cc, *CFLAGS, *flags, *extra, f"-I{csrc}", "-c", str(source), "-o", str(made)])
+        for source, made, flags in jobs
+    ]
+
+    def run(source: Path, made: Path, command: list[str]) -> bool:
+        record = made.with_suffix(".cmd")
+        text = shlex.join(command)
+        fresh = made.exists() and record.exists() and record.read_text() == text
+        if fresh and made.stat().st_mtime >= max(newest, source.stat().st_mtime):
+            return False
+        subprocess.run(command, check=True)
+        record.write_text(text)
+        return True
+
+    try:
+        with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+            changed = list(pool.map(lambda job: run(*job), commands))
+        shared = ["-dynamiclib", "-install_name", f"@rpath/{LIBRARY}"] if DARWIN else ["-shared", "-Wl,-z,defs"]
+        objects = [str(made) for _, made, _ in commands]
+        if any(changed) or not target.exists() or target.stat().st_mtime < max(m.stat().st_mtime for _, m, _ in commands):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            subprocess.run([*cc, *shared, *extra, *objects, "-o", str(target), "-lpthread", "-lm"], check=True)
+    except subprocess.CalledProcessError as error:
+        raise SystemExit(f"q7x2_ep: {shlex.join(error.cmd)} failed with exit status {error.returncode}") from None
+
+
+class BuildLibrary(Command):
+    """build_libq7: the shared library, in the source tree or for a wheel."""
+
+    description = "compile csrc/ into one shared library"
+    user_options = [("debug", None, "no optimisation, assertions"), ("sanitize=", None, "address,undefined or thread")]
+
+    def initialize_options(self) -> None:
+        self.debug, self.sanitize, self.build_lib, self.editable_mode = False, None, None, False
+
+    def finalize_options(self) -> None:
+        self.set_undefined_options("build_py", ("build_lib", "build_lib"))
+        self.set_undefined_options("build", ("debug", "debug"), ("sanitize", "sanitize"))
+
+    def run(self) -> None:
+        extra: tuple[str, ...] = ()
+        if self.sanitize:
+            extra += (f"-fsanitize={self.sanitize}", "-fno-omit-frame-pointer", "-g", "-O1")
+        if self.debug:
+            extra += ("-g", "-O0")
+        flavour = (self.sanitize or "").replace(",", "_") + ("_debug" if self.debug else "")
+        work = ROOT / "build" / f"libq7{'_' if flavour else ''}{flavour}"
+        compile_library(ROOT / "q7x2_ep" / LIBRARY, work, extra)
+        if not self.editable_mode and self.build_lib:
+            made = Path(self.build_lib) / "q7x2_ep" / LIBRARY
+            made.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / "q7x2_ep" / LIBRARY, made)
+
+    def get_source_files(self) -> list[str]:
+        return [str(f.relative_to(ROOT)) for f in (ROOT / "csrc").rglob("*") if f.is_file()]
+
+    def get_outputs(self) -> list[str]:
+        return [str(Path(self.build_lib) / "q7x2_ep" / LIBRARY)] if self.build_lib else []
+
+    def get_output_mapping(self) -> dict[str, str]:
+        return {}
+
+
+class Build(build):
+    """build, with our options handed on to build_libq7."""
+
+    user_options = [*build.user_options, ("sanitize=", None, "address,undefined or thread")]
+    sub_commands = [*build.sub_commands, ("build_libq7", None)]
+
+    def initialize_options(self) -> None:
+        super().initialize_options()
+        self.sanitize = None
+
+
+class Wheel(bdist_wheel):
+    """py3-none-<platform>: the library has nothing of Python in it."""
+
+    def finalize_options(self) -> None:
+        super().finalize_options()
+        self.root_is_pure = False
+
+    def get_tag(self) -> tuple[str, str, str]:
+        return "py3", "none", super().get_tag()[2]
+
+
+class PlatformDistribution(Distribution):
+    def has_ext_modules(self) -> bool:
+        return True
+
+
+setup(
+    distclass=PlatformDistribution,
+    cmdclass={
+        "build": Build,
+        "build_py": build_py,
+        "build_libq7": BuildLibrary,
+        "bdist_wheel": Wheel,
+        "editable_wheel": editable_wheel,
+    },
+)

@@ -1,0 +1,134 @@
+"""The command line: what it prints, its files, and its exit codes."""
+
+from __future__ import annotations
+
+import csv
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import q7x2_ep
+from q7x2_ep.__main__ import main
+from q7x2_ep.models import small_models
+
+BERT = small_models()["bert"]
+WIDTH = 100
+
+
+def run(capsys, *arguments: str, code: int = 0) -> str:
+    assert main(arguments) == code
+    captured = capsys.readouterr()
+    return captured.out if code != 2 else captured.err
+
+
+def test_bench_without_models_uses_the_shipped_ones(capsys, tmp_path):
+    pytest.importorskip("onnxruntime")
+    pytest.importorskip("matplotlib")
+    files = [str(tmp_path / name) for name in ("rows.json", "rows.csv", "chart.png")]
+    options = ["--seq", "7,16", "--threads", "1,2", "--runs", "1", "--unfused", "--naive"]
+    out = run(capsys, "bench", *options, "--json", files[0], "--csv", files[1], "--plot", files[2])
+    assert all(len(line) <= WIDTH for line in out.splitlines())
+    assert all(name in out for name in small_models())
+    with open(files[0]) as file:
+        written = json.load(file)
+    assert written["environment"]["isa"]
+    rows = written["rows"]
+    assert len(rows) == 2 * (2 + 2 + 1)  # threads x feeds; the image model has one feed
+    assert all(row["accurate"] for row in rows)
+    assert all(row["ratio"] > 0 and row["unfused_ms"] and row["naive_ms"] for row in rows)
+    with open(files[1], newline="") as file:
+        assert len(list(csv.DictReader(file))) == len(rows)
+    with open(files[2], "rb") as file:
+        assert file.read(8) == b"\x89PNG\r\n\x1a\n"
+
+
+def test_bench_to_stdout_is_json_only(capsys):
+    pytest.importorskip("onnxruntime")
+    out = run(capsys, "bench", "bert", "--seq", "7", "--runs", "1", "--no-check", "--json", "-")
+    (row,) = json.loads(out)["rows"]
+    assert row["accurate"] is None and row["feed"] == "1x7"
+
+
+def test_compare_with_given_and_random_inputs(capsys, tmp_path):
+    pytest.importorskip("onnxruntime")
+    np.save(tmp_path / "ids.npy", np.arange(8, dtype=np.int64)[None])
+    given = f"input_ids={tmp_path / 'ids.npy'}"
+    out = run(capsys, "compare", BERT, "--input", given, "--seq", "8", "--runs", "1", "--padding")
+    assert "last_hidden_state" in out and "pooler_output" in out and "FAIL" not in out
+
+
+def test_without_onnxruntime_the_remedy_is_named(capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    assert "q7x2_ep[bench]" in run(capsys, "compare", BERT, code=2)
+
+
+def test_explain(capsys):
+    out = run(capsys, "explain", BERT)
+    for part in ("Attention", "arena", "host steps 0", "calls per run 1"):
+        assert part in out
+
+
+@pytest.mark.parametrize(
+    "stage, part", [("ir", "Softmax"), ("fused", "q7::Attention"), ("plan", "attention_f32_")]
+)
+def test_dump(capsys, stage, part):
+    assert part in run(capsys, "dump", BERT, "--stage", stage)
+
+
+def test_run_saves_outputs(capsys, tmp_path):
+    feeds = {
+        name: np.ones((1, 6), np.int64)
+        for name in ("input_ids", "attention_mask", "token_type_ids")
+    }
+    inputs = []
+    for name, array in feeds.items():
+        np.save(tmp_path / f"{name}.npy", array)
+        inputs += ["--input", f"{name}={tmp_path / name}.npy"]
+    saved = tmp_path / "out.npz"
+    out = run(capsys, "run", BERT, *inputs, "--output", str(saved))
+    assert "last_hidden_state  float32 (1, 6, 96)" in out
+    with q7x2_ep.InferenceSession(BERT) as session, np.load(saved) as outputs:
+        for output, expected in zip(session.get_outputs(), session.run(None, feeds)):
+            np.testing.assert_array_equal(outputs[output.name], expected)
+
+
+def test_run_with_random_inputs(capsys):
+    out = run(capsys, "run", small_models()["gpt2"], "--random", "--batch", "2", "--seq", "9")
+    assert "logits  float32 (2, 9, 128)" in out
+
+
+def test_doctor_knobs_kernels(capsys):
+    out = run(capsys, "doctor")
+    for part in ("isa", "abi", "threads", "numpy"):
+        assert part in out
+    assert json.loads(run(capsys, "doctor", "--json"))["q7x2_ep"] == q7x2_ep.__version__
+    assert "Q7X2_ISA" in run(capsys, "knobs")
+    assert "gemm_f32_scalar" in run(capsys, "kernels")
+
+
+def test_errors_are_one_message(capsys, tmp_path):
+    corrupt = tmp_path / "corrupt.onnx"
+    corrupt.write_bytes(b"junk")
+    assert "absent.onnx" in run(capsys, "explain", "absent.onnx", code=2)
+    assert "ModelError" in run(capsys, "dump", str(corrupt), code=2)
+    assert "missing" in run(capsys, "run", BERT, code=2)
+    assert "NAME=FILE.npy" in run(capsys, "run", BERT, "--input", "input_ids", code=2)
+    with pytest.raises(q7x2_ep.ModelNotFound):
+        main(["--debug", "explain", "absent.onnx"])
+
+
+def test_wrong_usage_exits_with_2():
+    with pytest.raises(SystemExit) as caught:
+        main(["dump", BERT, "--stage", "nonsense"])
+    assert caught.value.code == 2
+
+
+def test_as_a_module():
+    done = subprocess.run(
+        [sys.executable, "-m", "q7x2_ep", "explain", "absent.onnx"], capture_output=True, text=True
+    )
+    assert done.returncode == 2
+    assert "absent.onnx" in done.stderr and "Traceback" not in done.stderr

@@ -1,0 +1,220 @@
+"""The law of all fusions: what a formula says is found again, in every spelling and operand order, and means the same.
+
+Each spelling is built with every combination of its alternatives. Fused and unfused graphs are evaluated in float64.
+"""
+
+from __future__ import annotations
+
+import inspect
+import random
+from typing import Any, Callable, Iterator
+
+import numpy as np
+import pytest
+
+from q7x2_ep import dtypes
+from q7x2_ep.backend.numpy import evaluate
+from q7x2_ep.fuse import FUSIONS, Walk, fuse, unfuse
+from q7x2_ep.ir.core import Graph, Type, Value
+from q7x2_ep.ir.pattern import COMMUTATIVE
+from q7x2_ep.ir.rewrite import Fusion
+from q7x2_ep.ir.shape import substitute, symbol
+from q7x2_ep.ops.builder import Builder
+from q7x2_ep.ops.fused import ACTIVATIONS
+
+B, S = symbol("B"), symbol("S")
+SIZES = {"B": 2, "S": 3}
+H, D, K, N = 2, 4, 6, 5
+
+# What stands for a wildcard: the shape of an input (floats), a list (int64 constant), a number, or ("const", shape).
+WEIGHT, ROW = ("const", (K, N)), ("const", (N,))
+NORM_ROW = ("const", (K,))
+EXAMPLES: dict[str, dict[str, Any]] = {
+    "Gelu": {"x": (B, S, K)},
+    "GeluTanh": {"x": (B, S, K)},
+    "LayerNorm": {
+        "x": (B, S, K),
+        "mean_axes": [-1],
+        "axes": [2],
+        "epsilon": 1e-5,
+        "weight": NORM_ROW,
+        "bias": NORM_ROW,
+    },
+    "RmsNorm": {"x": (B, S, K), "axes": [-1], "epsilon": 1e-6, "weight": NORM_ROW},
+    "Attention": {
+        "q": (B, H, S, D),
+        "k": (B, H, S, D),
+        "k_rows": (B, S, H, D),
+        "k_flat": ("reshape", (B, H, S, D), (B * H, S, D)),
+        "k_columns": (B, H, D, S),
+        "flat_shape": [B, H, D, S],
+        "v": (B, H, S, D),
+        "q_scale": 0.5,
+        "k_scale": 0.25,
+        "scale": 2.0,
+        "mask": (B, 1, 1, S),
+        "keep": ("bool", (B, 1, 1, S)),
+        "drop": ("bool", (S, S)),
+        "fill": -1e4,
+    },
+    "Linear": {"x": (B, S, K), "w": WEIGHT, "bias": ROW},
+    "LinearReshape": {"linear": "q7::Linear", "shape": [B * S, N]},
+    "LinearScale": {"linear": "q7::Linear", "scale": 0.5},
+    "LinearBias": {"linear": "q7::Linear", "bias": ROW},
+    "LinearActivation": {"linear": "q7::Linear"},
+    "LinearResidual": {"linear": "q7::Linear", "residual": (B, S, N)},
+    "SkipLayerNorm": {"x": (B, S, K), "skip": (1, S, K), "weight": NORM_ROW, "bias": NORM_ROW},
+}
+OVERRIDES = {"gemm": {"x": (S, K)}, "gemm_bias": {"x": (S, K)}}
+TARGETS = {
+    "Gelu": "Gelu",
+    "GeluTanh": "Gelu",
+    "LayerNorm": "LayerNormalization",
+    "RmsNorm": "RMSNormalization",
+    "Attention": "q7::Attention",
+    "SkipLayerNorm": "q7::SkipLayerNorm",
+}
+CASES = [
+    pytest.param(fusion, spelling, id=f"{fusion.name}-{spelling.__name__}")
+    for walk in FUSIONS
+    if isinstance(walk, Walk)
+    for fusion in walk.fusions
+    for spelling in fusion.spellings
+]
+
+
+def random_array(generator: np.random.Generator, shape: tuple) -> np.ndarray:
+    return generator.standard_normal(shape).astype(np.float32)
+
+
+def make_value(g: Builder, name: str, spec: Any) -> Value:
+    if isinstance(spec, Value) or spec == "q7::Linear":
+        x = g.graph.inputs[0] if g.graph.inputs else make_value(g, "x", (B, S, K))
+        return g.call("q7::Linear", x, make_value(g, "w", WEIGHT))
+    if isinstance(spec, (list, float)):
+        return g.literal(spec)
+    if spec[0] == "const":
+        return g.array(random_array(np.random.default_rng(len(name)), spec[1]))
+    if spec[0] == "reshape":
+        return g.Reshape(make_value(g, name, spec[1]), list(spec[2]))
+    dtype, shape = (dtypes.BOOL, spec[1]) if spec[0] == "bool" else (dtypes.FLOAT, spec)
+    value = Value(name, dtype, shape)
+    g.graph.inputs.append(value)
+    return value
+
+
+def all_choices(make: Callable[[Callable[[int], int]], Any]) -> Iterator[Any]:
+    """make(choose) for every sequence of answers that choose can give."""
+    script: list[int] = []
+    while True:
+        seen: list[tuple[int, int]] = []
+
+        def choose(n: int) -> int:
+            answer = script[len(seen)] if len(seen) < len(script) else 0
+            seen.append((answer, n))
+            return answer
+
+        yield make(choose)
+        while seen and seen[-1][0] + 1 == seen[-1][1]:
+            seen.pop()
+        if not seen:
+            return
+        script = [answer for answer, _ in seen[:-1]] + [seen[-1][0] + 1]
+
+
+def build_graph(fusion: Fusion, spelling: Any, choose: Callable[[int], int]) -> Graph:
+    graph = Graph()
+    g = Builder(graph, choose)
+    specs = {**EXAMPLES[fusion.name], **OVERRIDES.get(spelling.__name__, {})}
+    values = [make_value(g, name, specs[name]) for name in list(inspect.signature(spelling).parameters)[1:]]
+    graph.outputs = [spelling(g, *values)]
+    graph.output_names = [graph.outputs[0].name]
+    graph.nodes = g.take()
+    for i, node in enumerate(graph.nodes):
+        node.name = f"{node.op}.{i}"
+        node.sources = (node.name,)
+    graph.inputs = [value for value in graph.inputs if value.users]
+    return graph
+
+
+def commute(graph: Graph, chance: random.Random) -> None:
+    for node in graph.nodes:
+        if node.op in COMMUTATIVE and chance.random() < 0.5:
+            node.inputs.reverse()
+
+
+def feeds_for(graph: Graph) -> dict[str, np.ndarray]:
+    generator = np.random.default_rng(7)
+    feeds = {}
+    for value in graph.inputs:
+        shape = tuple(substitute(dim, SIZES) for dim in value.shape)
+        array = random_array(generator, shape)
+        feeds[value.name] = array > 0 if value.dtype == dtypes.BOOL else array
+    return feeds
+
+
+@pytest.mark.parametrize("fusion, spelling", CASES)
+def test_formula_is_found_and_means_the_same(fusion: Fusion, spelling: Any) -> None:
+    chance = random.Random(0)
+    for graph in all_choices(lambda choose: build_graph(fusion, spelling, choose)):
+        commute(graph, chance)
+        feeds = feeds_for(graph)
+        before = evaluate(graph, feeds, np.float64)
+        sources = {node.name for node in graph.nodes if node.op != "Reshape"}
+        report = fuse(graph)
+        text = [node.op for node in graph.nodes]
+        assert report.applied.get(fusion.name) == 1, (text, [str(miss) for miss in report.misses])
+        target = TARGETS.get(fusion.name, "q7::Linear")
+        assert text.count(target) == 1 and set(text) <= {target, "Transpose", "Reshape", "Not"}, text
+        assert {name for node in graph.nodes for name in node.sources} >= sources
+        for left, right in zip(before, evaluate(graph, feeds, np.float64)):
+            np.testing.assert_allclose(left, right, rtol=1e-6, atol=1e-6)
+
+
+def fused_graph(op: str, specs: list[Any], outputs: int, attrs: dict[str, Any]) -> Graph:
+    graph = Graph()
+    g = Builder(graph)
+    values = [None if spec is None else make_value(g, f"v{i}", spec) for i, spec in enumerate(specs)]
+    results = g.call(op, *values, outputs=outputs, **attrs)
+    graph.outputs = list(results) if outputs > 1 else [results]
+    graph.output_names = [value.name for value in graph.outputs]
+    graph.nodes = g.take()
+    return graph
+
+
+X, RESIDUAL = (B, S, K), (B, S, N)
+QUERIES, KEYS = (B, H, S, D), (B, H, S, D)
+LAW = [
+    *(
+        ("q7::Linear", [X, WEIGHT, bias, residual], 1, {"activation": activation, "alpha": alpha})
+        for bias in (None, ROW)
+        for residual in (None, RESIDUAL)
+        for activation in ACTIVATIONS
+        for alpha in (1.0, 0.5)
+    ),
+    *(
+        ("q7::Attention", [QUERIES, KEYS, KEYS, mask], 1, {"scale": 0.5, "zero_masked_rows": zero, "fill": fill})
+        for mask, fill in ((None, -np.inf), ((B, 1, S, S), -np.inf), (("bool", (S, S)), -1e4))
+        for zero in (0, 1)
+    ),
+    *(
+        ("q7::SkipLayerNorm", [X, skip, None, NORM_ROW, bias], outputs, {"epsilon": 1e-3})
+        for skip in (X, (1, S, K), (S, K))
+        for bias in (None, NORM_ROW)
+        for outputs in (1, 2)
+    ),
+]
+
+
+@pytest.mark.parametrize("op, specs, outputs, attrs", LAW)
+def test_fuse_undoes_decompose(op: str, specs: list[Any], outputs: int, attrs: dict[str, Any]) -> None:
+    graph = fused_graph(op, specs, outputs, attrs)
+    wanted = graph.nodes[0]
+    inputs, wanted_outputs = list(wanted.inputs), list(wanted.outputs)
+    unfuse(graph)
+    assert op not in {node.op for node in graph.nodes}
+    report = fuse(graph)
+    assert [node.op for node in graph.nodes] == [op], str(report)
+    assert graph.nodes[0].inputs == inputs
+    assert graph.nodes[0].attrs == pytest.approx(wanted.attrs)
+    assert graph.nodes[0].outputs == wanted_outputs

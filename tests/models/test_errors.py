@@ -1,0 +1,176 @@
+"""What a user can get wrong: every mistake is a typed error that names the culprit."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+import q7x2_ep
+from q7x2_ep.models import small_models
+
+
+@pytest.fixture(scope="module")
+def session():
+    with q7x2_ep.InferenceSession(small_models()["bert"]) as session:
+        yield session
+
+
+def feeds(batch: int = 2, sequence: int = 5) -> dict:
+    ids = np.zeros((batch, sequence), np.int64)
+    return {"input_ids": ids, "attention_mask": ids + 1, "token_type_ids": ids}
+
+
+def model_of(*nodes, inputs=(("x", (2, 3)),), outputs=(("y", None),)) -> bytes:
+    def info(name, shape):
+        return helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+
+    graph = helper.make_graph(
+        list(nodes), "g", [info(*value) for value in inputs], [info(*value) for value in outputs]
+    )
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("acme", 1)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=8).SerializeToString()
+
+
+def assert_feed_error(session, feed, error, *words):
+    with pytest.raises(error) as caught:
+        session.run(None, feed)
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_missing_input(session):
+    feed = feeds()
+    del feed["attention_mask"]
+    assert_feed_error(session, feed, q7x2_ep.FeedError, "attention_mask", "missing")
+
+
+def test_unknown_input(session):
+    feed = dict(feeds(), position_ids=np.zeros((2, 5), np.int64))
+    assert_feed_error(session, feed, q7x2_ep.FeedError, "position_ids", "input_ids")
+
+
+def test_wrong_dtype(session):
+    feed = dict(feeds(), input_ids=np.zeros((2, 5), np.int32))
+    assert_feed_error(session, feed, q7x2_ep.FeedError, "input_ids", "int64", "int32")
+
+
+def test_wrong_rank(session):
+    feed = dict(feeds(), input_ids=np.zeros(5, np.int64))
+    assert_feed_error(session, feed, q7x2_ep.ShapeError, "input_ids", "rank 2", "rank 1")
+
+
+def test_dims_that_disagree(session):
+    feed = dict(feeds(), attention_mask=np.ones((2, 6), np.int64))
+    assert_feed_error(session, feed, q7x2_ep.ShapeError, "attention_mask", "5", "6")
+
+
+def test_wrong_fixed_dim():
+    with q7x2_ep.InferenceSession(small_models()["vit"]) as session:
+        feed = {"pixel_values": np.zeros((1, 4, 32, 32), np.float32)}
+        assert_feed_error(session, feed, q7x2_ep.ShapeError, "pixel_values", "3", "4")
+
+
+@pytest.mark.parametrize("index", [128, -129, 2**40])
+def test_index_out_of_range(session, index):
+    feed = feeds()
+    feed["input_ids"][1, 3] = index
+    assert_feed_error(session, feed, q7x2_ep.DataError, str(index), "128")
+    session.run(None, feeds())  # the session lives on
+
+
+def test_sequence_beyond_the_position_table(session):
+    with pytest.raises(q7x2_ep.Q7Error):
+        session.run(None, feeds(1, 300))
+    session.run(None, feeds())
+
+
+def test_unknown_output(session):
+    with pytest.raises(q7x2_ep.FeedError, match=r"logits.*last_hidden_state"):
+        session.run(["logits"], feeds())
+
+
+def test_closed_session():
+    session = q7x2_ep.InferenceSession(small_models()["bert"])
+    session.close()
+    session.close()
+    with pytest.raises(q7x2_ep.BackendError, match="closed"):
+        session.run(None, feeds())
+
+
+def test_missing_file(tmp_path):
+    path = tmp_path / "absent.onnx"
+    with pytest.raises(q7x2_ep.ModelNotFound, match=r"absent.onnx"):
+        q7x2_ep.InferenceSession(path)
+
+
+def test_missing_external_data(tmp_path):
+    weight = onnx.numpy_helper.from_array(np.ones((3, 4), np.float32), "w")
+    node = helper.make_node("MatMul", ["x", "w"], ["y"])
+    model = onnx.load_from_string(model_of(node))
+    model.graph.initializer.append(weight)
+    path = tmp_path / "m.onnx"
+    onnx.save(model, path, save_as_external_data=True, location="weights.bin", size_threshold=0)
+    with q7x2_ep.InferenceSession(path) as session:
+        x = np.ones((2, 3), np.float32)
+        np.testing.assert_array_equal(session.run(None, {"x": x})[0], np.full((2, 4), 3.0))
+    (tmp_path / "weights.bin").unlink()
+    with pytest.raises(q7x2_ep.ModelError, match=r"weights.bin"):
+        q7x2_ep.InferenceSession(path)
+
+
+@pytest.mark.parametrize("junk", [b"", b"not a model", b"\x08\x08", bytes(range(256)) * 4])
+def test_not_a_model(junk, tmp_path):
+    path = tmp_path / "junk.onnx"
+    path.write_bytes(junk)
+    for source in (junk, path):
+        with pytest.raises(q7x2_ep.ModelError):
+            q7x2_ep.InferenceSession(source)
+
+
+def test_truncated_models():
+    with open(small_models()["bert"], "rb") as file:
+        model = file.read()
+    for size in np.random.default_rng(0).integers(1, len(model), 20):
+        with pytest.raises(q7x2_ep.ModelError):
+            q7x2_ep.InferenceSession(model[:size])
+
+
+def test_unsupported_ops_are_all_named():
+    nodes = [
+        helper.make_node("Frobnicate", ["x"], ["t"], domain="acme", name="first"),
+        helper.make_node("Defrobnicate", ["t"], ["y"], domain="acme", name="second"),
+    ]
+    with pytest.raises(q7x2_ep.UnsupportedOp) as caught:
+        q7x2_ep.InferenceSession(model_of(*nodes))
+    for word in ("acme::Frobnicate", "first", "acme::Defrobnicate", "second"):
+        assert word in str(caught.value)
+
+
+def test_shapes_that_contradict():
+    node = helper.make_node("MatMul", ["x", "x"], ["y"], name="squares")
+    with pytest.raises(q7x2_ep.ModelError, match="squares"):
+        q7x2_ep.InferenceSession(model_of(node))
+
+
+def test_broadcast_found_wrong_at_bind():
+    node = helper.make_node("Add", ["x", "z"], ["y"], name="sum")
+    model = model_of(node, inputs=(("x", ("a",)), ("z", ("b",))))
+    with q7x2_ep.InferenceSession(model) as session:
+        one, three = np.ones(1, np.float32), np.ones(3, np.float32)
+        assert session.run(None, {"x": one, "z": three})[0].shape == (3,)
+        assert session.run(None, {"x": three, "z": one})[0].shape == (3,)
+        with pytest.raises(q7x2_ep.ShapeError):
+            session.run(None, {"x": three, "z": np.ones(2, np.float32)})
+
+
+def test_wrong_session_options():
+    with pytest.raises(TypeError, match="SessionOptions"):
+        q7x2_ep.InferenceSession(small_models()["bert"], sess_options={"threads": 2})
+
+
+def test_undefined_input_of_a_node():
+    node = helper.make_node("Add", ["x", "nowhere"], ["y"], name="sum")
+    with pytest.raises(q7x2_ep.ModelError, match="nowhere"):
+        q7x2_ep.InferenceSession(model_of(node))

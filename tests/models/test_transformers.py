@@ -1,0 +1,125 @@
+"""Whole transformers as exporters write them, head to head with float64 and with onnxruntime.
+
+The models are tiny (make.py): their graphs are those of the full-size ones.
+"""
+
+from __future__ import annotations
+
+import gzip
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import q7x2_ep
+from q7x2_ep import importer
+from q7x2_ep.backend.numpy import evaluate
+from q7x2_ep.compare import ERROR_FACTOR, rms_error
+from q7x2_ep.feeds import random_feeds
+from q7x2_ep.passes import infer
+
+FILES = sorted(Path(__file__).parent.glob("*.onnx.gz"))
+SHAPES = [(batch, sequence) for sequence in (16, 1, 128, 7) for batch in (2, 1, 3)]
+EPS = float(np.finfo(np.float32).eps)
+OWN_BOUND = (
+    16 * EPS
+)  # relative to the output's scale, for tests that have no onnxruntime to compare with
+
+pytestmark = pytest.mark.parametrize("file", FILES, ids=lambda file: file.name[: -len(".onnx.gz")])
+
+
+def read(file: Path) -> bytes:
+    return gzip.decompress(file.read_bytes())
+
+
+def graph_of(model: bytes):
+    graph = importer.read(model)
+    infer.run(graph)
+    return graph
+
+
+def session_of(model: bytes, threads: int = 2, fused: bool = True) -> q7x2_ep.InferenceSession:
+    levels = q7x2_ep.GraphOptimizationLevel
+    options = q7x2_ep.SessionOptions(
+        intra_op_num_threads=threads,
+        graph_optimization_level=levels.ORT_ENABLE_ALL if fused else levels.ORT_DISABLE_ALL,
+    )
+    return q7x2_ep.InferenceSession(model, options)
+
+
+def all_feeds(graph):
+    """One feed per distinct shape, every second one with padded masks."""
+    seen = set()
+    for i, (batch, sequence) in enumerate(SHAPES):
+        feeds = random_feeds(graph, batch, sequence, seed=i, padding=bool(i % 2))
+        shapes = tuple(array.shape for array in feeds.values())
+        if shapes not in seen:
+            seen.add(shapes)
+            yield feeds
+
+
+def scale_of(array: np.ndarray) -> float:
+    return float(np.sqrt(np.mean(np.square(array))))
+
+
+def test_all_native_in_one_call_and_in_less_memory(file):
+    explanation = q7x2_ep.explain(read(file))
+    assert explanation.host_steps == []
+    assert explanation.calls_per_run == 1
+    assert explanation.allocations == 0
+    assert explanation.arena_bytes <= explanation.unplanned_bytes / 2
+    assert str(explanation)
+
+
+def test_two_layers_become_the_steps_that_they_should(file):
+    ops = Counter(step.op for step in q7x2_ep.explain(read(file)).steps)
+    assert ops["attention"] == 2
+    assert (
+        ops["layernorm"] == 5
+    )  # two a layer; BERT's embeddings have one, GPT-2 and ViT a last one
+    assert ops["softmax"] == ops["matmul"] == 0
+    # a layer: q, k and v in one, the projection, two of the feed-forward; and the head or pooler
+    assert ops["gemm"] <= 2 * 4 + 1
+
+
+def test_close_to_float64_for_every_shape_in_one_session(file):
+    model = read(file)
+    graph = graph_of(model)
+    with session_of(model) as session:
+        for feeds in all_feeds(graph):
+            for given, true in zip(session.run(None, feeds), evaluate(graph, feeds, np.float64)):
+                assert rms_error(given, true) <= OWN_BOUND * scale_of(true), given.shape
+
+
+def test_accuracy_rule(file):
+    onnxruntime = pytest.importorskip("onnxruntime")
+    model = read(file)
+    graph = graph_of(model)
+    theirs = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
+    with session_of(model) as fused, session_of(model, fused=False) as unfused:
+        for feeds in all_feeds(graph):
+            results = zip(
+                evaluate(graph, feeds, np.float64),
+                theirs.run(None, feeds),
+                fused.run(None, feeds),
+                unfused.run(None, feeds),
+            )
+            for true, reference, *ours in results:
+                allowed = max(ERROR_FACTOR * rms_error(reference, true), EPS * scale_of(true))
+                for kind, given in zip(("fused", "unfused"), ours):
+                    assert rms_error(given, true) <= allowed, (kind, given.shape)
+
+
+def test_same_bits_for_any_number_of_threads_and_every_run(file):
+    model = read(file)
+    feeds = list(all_feeds(graph_of(model)))
+    expected = None
+    for threads in (1, 2, 3, 8):
+        with session_of(model, threads) as session:
+            for _ in range(
+                2
+            ):  # the second round meets every shape again, after larger and smaller ones
+                given = [array.tobytes() for feed in feeds for array in session.run(None, feed)]
+                expected = expected or given
+                assert given == expected, threads

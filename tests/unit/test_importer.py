@@ -1,0 +1,397 @@
+"""Reading models: sources, tensors, functions, old opsets, and what is wrong with broken ones."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from q7x2_ep import dtypes
+from q7x2_ep.backend.numpy import evaluate
+from q7x2_ep.errors import ModelError, ModelNotFound, UnsupportedOp
+from q7x2_ep.importer import read
+from q7x2_ep.ir.shape import symbol
+from q7x2_ep.ir.text import to_text
+from q7x2_ep.passes import run_all
+
+F32, I64 = TensorProto.FLOAT, TensorProto.INT64
+
+
+def info(name, shape, dtype=F32):
+    return helper.make_tensor_value_info(name, dtype, shape)
+
+
+def model(nodes, inputs=(), outputs=(), initializers=(), opset=20, **options):
+    """A model; inputs and outputs are names of float tensors, or value infos."""
+    inputs = [info(item, ["b", 8]) if isinstance(item, str) else item for item in inputs]
+    outputs = [info(item, None) if isinstance(item, str) else item for item in outputs]
+    graph = helper.make_graph(nodes, "g", inputs, outputs, list(initializers))
+    options.setdefault("opset_imports", [helper.make_opsetid("", opset)])
+    return helper.make_model(graph, ir_version=8, **options)
+
+
+ERF = [helper.make_node("Erf", ["x"], ["y"], name="erf")]
+
+
+@pytest.fixture
+def erf():
+    return model(ERF, ["x"], ["y"])
+
+
+# Sources
+
+
+def test_reads_protos_bytes_and_paths(erf, tmp_path):
+    path = tmp_path / "model.onnx"
+    onnx.save(erf, path)
+    texts = {to_text(read(source)) for source in (erf, erf.SerializeToString(), path, str(path))}
+    assert len(texts) == 1
+    assert read(path).metadata["path"] == str(path)
+    assert read(erf).metadata["path"] is None
+
+
+def test_keeps_metadata(erf):
+    erf.producer_name, erf.domain, erf.model_version, erf.doc_string = "p", "d", 7, "text"
+    erf.graph.doc_string = "graph text"
+    helper.set_model_props(erf, {"key": "value"})
+    metadata = read(erf).metadata
+    assert metadata == {
+        "path": None,
+        "producer_name": "p",
+        "graph_name": "g",
+        "graph_description": "graph text",
+        "description": "text",
+        "domain": "d",
+        "version": 7,
+        "custom_metadata_map": {"key": "value"},
+        "overridable": [],
+    }
+
+
+def test_missing_file_is_named(tmp_path):
+    with pytest.raises(ModelNotFound, match=r"nothing\.onnx") as error:
+        read(tmp_path / "nothing.onnx")
+    assert isinstance(error.value, FileNotFoundError)
+
+
+def test_a_folder_is_not_a_model(tmp_path):
+    with pytest.raises(ModelError, match="cannot read"):
+        read(tmp_path)
+
+
+@pytest.mark.parametrize("data", [b"", b"not a model", b"\x00" * 64, b"\x08\x08"])
+def test_corrupt_bytes(data, tmp_path):
+    with pytest.raises(ModelError, match="model bytes"):
+        read(data)
+    (tmp_path / "bad.onnx").write_bytes(data)
+    with pytest.raises(ModelError, match=r"bad\.onnx"):
+        read(tmp_path / "bad.onnx")
+
+
+def test_every_truncation_is_an_error_or_a_smaller_model(erf):
+    data = erf.SerializeToString()
+    for size in range(len(data)):
+        with contextlib.suppress(ModelError):
+            read(data[:size])
+
+
+def test_other_types_are_refused():
+    with pytest.raises(TypeError, match="not int"):
+        read(3)
+
+
+# Inputs, outputs, names
+
+
+def test_dims_become_numbers_and_symbols():
+    x = info("x", ["batch", 4, None])
+    graph = read(model(ERF, [x], ["y"]))
+    assert graph.inputs[0].shape == (symbol("batch"), 4, symbol("x_d2"))
+    assert graph.inputs[0].dtype == dtypes.FLOAT
+    assert graph.output_names == ["y"]
+
+
+def test_inputs_with_initializers_are_constants():
+    weight = numpy_helper.from_array(np.ones(8, np.float32), "w")
+    add = [helper.make_node("Add", ["x", "w"], ["y"])]
+    graph = read(model(add, ["x", "w"], ["y"], [weight]))
+    assert [value.name for value in graph.inputs] == ["x"]
+    assert graph.metadata["overridable"] == ["w"]
+
+
+def test_nodes_get_unique_names():
+    nodes = [
+        helper.make_node("Erf", ["x"], ["a"]),
+        helper.make_node("Erf", ["a"], ["b"], name="same"),
+        helper.make_node("Erf", ["b"], ["y"], name="same"),
+    ]
+    graph = read(model(nodes, ["x"], ["y"]))
+    assert [node.name for node in graph.nodes] == ["Erf_0", "same", "same_1"]
+    assert [node.sources for node in graph.nodes] == [("Erf_0",), ("same",), ("same_1",)]
+
+
+@pytest.mark.parametrize(
+    "nodes, reason",
+    [
+        (
+            [helper.make_node("Erf", ["z"], ["y"], name="n")],
+            r"\[Erf n\]: nothing before it produces z",
+        ),
+        (
+            [helper.make_node("Erf", ["x"], ["z"], name="n")],
+            "outputs: nothing before it produces y",
+        ),
+        (ERF * 2, "y is defined twice"),
+        ([helper.make_node("Erf", ["x", "x"], ["y"], name="n")], r"\[Erf n\] takes .* given 2"),
+        (
+            [helper.make_node("Erf", ["x"], ["y"], name="n", no=1)],
+            r"\[Erf n\] unknown attributes no",
+        ),
+    ],
+)
+def test_broken_graphs(nodes, reason):
+    with pytest.raises(ModelError, match=reason):
+        read(model(nodes, ["x"], ["y"]))
+
+
+def test_an_input_without_a_shape_is_named():
+    with pytest.raises(ModelError, match="input x has no shape"):
+        read(model(ERF, [info("x", None)], ["y"]))
+
+
+def test_all_unsupported_ops_are_listed():
+    nodes = [
+        helper.make_node("NoSuchOp", ["x"], ["a"], name="first"),
+        helper.make_node("NoSuchOp", ["a"], ["b"], name="second"),
+        helper.make_node("Strange", ["b"], ["y"], name="third", domain="my.domain"),
+    ]
+    with pytest.raises(UnsupportedOp) as error:
+        read(model(nodes, ["x"], ["y"]))
+    assert "2 unsupported ops: NoSuchOp (2 nodes: first, second)" in str(error.value)
+    assert "my.domain::Strange (1 node: third)" in str(error.value)
+
+
+# Tensors
+
+
+def constant_of(tensor):
+    """What an initializer reads as."""
+    tensor.name = "w"
+    return read(model(ERF, ["x"], ["w"], [tensor])).outputs[0].const
+
+
+NUMPY_DTYPES = "float32 float64 float16 int8 uint8 int16 uint16 int32 int64 uint32 uint64 bool"
+
+
+@pytest.mark.parametrize("dtype", NUMPY_DTYPES.split())
+@pytest.mark.parametrize("raw", [True, False])
+def test_tensors_of_every_dtype(dtype, raw):
+    array = np.array([[0, 1, 2], [3, 1, 0]]).astype(dtype)
+    data = array.tobytes() if raw else array.ravel()
+    tensor = helper.make_tensor(
+        "w", helper.np_dtype_to_tensor_dtype(array.dtype), array.shape, data, raw=raw
+    )
+    result = constant_of(tensor)
+    assert result.dtype == array.dtype
+    np.testing.assert_array_equal(result, array)
+
+
+def test_string_and_bfloat16_tensors():
+    assert constant_of(helper.make_tensor("w", TensorProto.STRING, [2], ["a", "b"])).tolist() == [
+        "a",
+        "b",
+    ]
+    result = constant_of(helper.make_tensor("w", TensorProto.BFLOAT16, [2], [1.5, -2.0]))
+    assert result.astype(np.float32).tolist() == [1.5, -2.0]
+
+
+@pytest.mark.parametrize(
+    "change, reason",
+    [
+        ({"raw_data": b"12345"}, "5 bytes are no whole number of float32"),
+        ({"raw_data": b"12345678"}, r"\[tensor w\] shape \[3\] does not fit its 2 elements"),
+        ({"dims": [-1], "float_data": [1.0]}, "does not fit"),
+        ({"data_type": 99}, "element type 99 is not supported"),
+    ],
+)
+def test_broken_tensors(change, reason):
+    fields = {"data_type": F32, "dims": [3], **change}
+    with pytest.raises(ModelError, match=reason):
+        constant_of(TensorProto(**fields))
+
+
+@pytest.mark.parametrize(
+    "attribute, value",
+    [("value_int", 3), ("value_ints", [1, 2]), ("value_float", 0.5), ("value_floats", [1.0, 2.0])],
+)
+def test_constant_nodes(attribute, value):
+    node = helper.make_node("Constant", [], ["c"], **{attribute: value})
+    result = read(model([node], [], ["c"])).outputs[0].const
+    assert result.tolist() == value
+    assert result.dtype == (np.float32 if "float" in attribute else np.int64)
+
+
+def external_model(folder, location="w.bin", write=True, **entries):
+    """A model whose one initializer (3, 4) lies in another file, 64 bytes in."""
+    array = np.arange(12, dtype=np.float32).reshape(3, 4)
+    if write:
+        (folder / "w.bin").write_bytes(b"\0" * 64 + array.tobytes())
+    tensor = TensorProto(name="w", data_type=F32, dims=[3, 4], data_location=TensorProto.EXTERNAL)
+    entries = {"location": location, "offset": 64, "length": array.nbytes, **entries}
+    for key, value in entries.items():
+        tensor.external_data.add(key=key, value=str(value))
+    path = folder / "model.onnx"
+    path.write_bytes(model(ERF, ["x"], ["w"], [tensor]).SerializeToString())
+    return path, array
+
+
+def test_external_data_is_a_view_of_the_file(tmp_path):
+    path, array = external_model(tmp_path)
+    result = read(path).outputs[0].const
+    np.testing.assert_array_equal(result, array)
+    assert not result.flags.owndata and not result.flags.writeable
+
+
+def test_external_data_through_a_symbolic_link(tmp_path):
+    _path, array = external_model(tmp_path)
+    os.makedirs(tmp_path / "snapshot")
+    for name in ("model.onnx", "w.bin"):
+        os.symlink(tmp_path / name, tmp_path / "snapshot" / name)
+    np.testing.assert_array_equal(
+        read(tmp_path / "snapshot" / "model.onnx").outputs[0].const, array
+    )
+
+
+@pytest.mark.parametrize(
+    "entries, reason",
+    [
+        ({"location": "../w.bin"}, "is not inside the model's folder"),
+        ({"location": "a/../../w.bin"}, "is not inside the model's folder"),
+        ({"location": "/etc/passwd"}, "is not inside the model's folder"),
+        ({"location": ""}, "is not inside the model's folder"),
+        ({"offset": 65}, "bytes 65 to 113 are outside of w.bin, which has 112"),
+        ({"offset": -4}, "outside"),
+        ({"length": 10**12}, "outside"),
+        ({"length": 44}, "does not fit its 11 elements"),
+        ({"offset": "x"}, "not a number"),
+    ],
+)
+def test_broken_external_data(tmp_path, entries, reason):
+    path, _ = external_model(tmp_path, **entries)
+    with pytest.raises(ModelError, match=reason):
+        read(path)
+
+
+def test_missing_external_file_is_named(tmp_path):
+    path, _ = external_model(tmp_path, write=False)
+    with pytest.raises(ModelNotFound, match=r"w\.bin"):
+        read(path)
+
+
+def test_external_data_needs_a_path(tmp_path):
+    path, _ = external_model(tmp_path)
+    with pytest.raises(ModelError, match="give the path"):
+        read(path.read_bytes())
+
+
+# Functions
+
+
+def test_functions_are_inlined_with_their_attributes():
+    scaled = helper.make_node("LeakyRelu", ["x"], ["t"], name="inner")
+    scaled.attribute.add(name="alpha", ref_attr_name="slope", type=onnx.AttributeProto.FLOAT)
+    opset = [helper.make_opsetid("", 20), helper.make_opsetid("my", 1)]
+    inner = helper.make_function(
+        "my",
+        "Scaled",
+        ["x"],
+        ["t"],
+        [scaled],
+        opset[:1],
+        attribute_protos=[helper.make_attribute("slope", 0.5)],
+    )
+    call = helper.make_node("Scaled", ["a"], ["b"], domain="my", name="call")
+    call.attribute.add(name="slope", ref_attr_name="slope", type=onnx.AttributeProto.FLOAT)
+    outer = helper.make_function("my", "Outer", ["a"], ["b"], [call], opset, attributes=["slope"])
+    nodes = [
+        helper.make_node("Outer", ["x"], ["u"], domain="my", name="given", slope=0.25),
+        helper.make_node("Outer", ["u"], ["y"], domain="my", name="default"),
+    ]
+    graph = read(model(nodes, ["x"], ["y"], functions=[inner, outer], opset_imports=opset))
+    assert [node.attrs["alpha"] for node in graph.nodes] == [0.25, 0.5]
+    assert [node.name for node in graph.nodes] == ["given/call/inner", "default/call/inner"]
+    assert [value.name for value in graph.outputs] == ["y"]
+
+
+def test_a_function_that_calls_itself():
+    opset = [helper.make_opsetid("my", 1)]
+    call = helper.make_node("Loop", ["x"], ["y"], domain="my")
+    function = helper.make_function("my", "Loop", ["x"], ["y"], [call], opset)
+    with pytest.raises(ModelError, match="calls itself"):
+        read(model([call], ["x"], ["y"], functions=[function], opset_imports=opset))
+
+
+def test_ops_that_the_standard_defines_by_others():
+    node = helper.make_node("MeanVarianceNormalization", ["x"], ["y"], name="mvn", axes=[1])
+    graph = read(model([node], ["x"], ["y"]))
+    run_all(graph)
+    x = np.random.default_rng(0).standard_normal((3, 8)).astype(np.float32)
+    (y,) = evaluate(graph, {"x": x})
+    np.testing.assert_allclose(
+        y, (x - x.mean(1, keepdims=True)) / x.std(1, keepdims=True), rtol=1e-5
+    )
+
+
+# Old opsets: op, opset, input shapes, attributes, meaning
+
+OLD = [
+    ("Squeeze", 11, [(2, 1, 3)], {"axes": [1]}, lambda x: x[:, 0]),
+    ("Unsqueeze", 11, [(2, 3)], {"axes": [0, 3]}, lambda x: x[None, :, :, None]),
+    ("ReduceSum", 11, [(2, 3)], {"axes": [1], "keepdims": 0}, lambda x: x.sum(1)),
+    ("ReduceMean", 13, [(2, 3)], {"axes": [-1]}, lambda x: x.mean(1, keepdims=True)),
+    ("ReduceMean", 13, [(2, 3)], {}, lambda x: x.mean(keepdims=True)),
+    ("Slice", 9, [(4, 5)], {"starts": [1, 0], "ends": [3, -1]}, lambda x: x[1:3, :-1]),
+    ("Slice", 9, [(4, 5)], {"starts": [2], "ends": [99], "axes": [1]}, lambda x: x[:, 2:]),
+    ("Clip", 6, [(4, 5)], {"min": -0.5}, lambda x: np.maximum(x, -0.5)),
+    ("Dropout", 7, [(2, 3)], {"ratio": 0.9}, lambda x: x),
+    ("Softmax", 11, [(2, 3, 4)], {}, lambda x: softmax(x.reshape(2, 12)).reshape(2, 3, 4)),
+    ("Softmax", 11, [(2, 3, 4)], {"axis": 2}, lambda x: softmax(x)),
+    ("LogSoftmax", 11, [(2, 3, 4)], {"axis": -1}, lambda x: np.log(softmax(x))),
+    ("Add", 6, [(2, 3, 4), (3,)], {"broadcast": 1, "axis": 1}, lambda a, b: a + b[:, None]),
+    ("Mul", 6, [(2, 3, 4), (3,)], {"broadcast": 1, "axis": -2}, lambda a, b: a * b[:, None]),
+    ("Sub", 6, [(2, 3, 4), (4,)], {"broadcast": 1}, lambda a, b: a - b),
+    ("Reshape", 1, [(2, 6)], {"shape": [3, -1]}, lambda x: x.reshape(3, 4)),
+    ("Cast", 5, [(2, 3)], {"to": "DOUBLE"}, lambda x: x.astype(np.float64)),
+    ("Concat", 3, [(2, 3), (2, 4)], {}, lambda a, b: np.concatenate([a, b], 1)),
+    ("Split", 11, [(2, 6)], {"axis": 1, "split": [2, 4]}, lambda x: x[:, :2]),
+    ("Split", 13, [(2, 6)], {"axis": 1}, lambda x: x[:, :3]),
+    ("Gemm", 6, [(2, 3), (3, 4), (4,)], {"broadcast": 1}, lambda a, b, c: a @ b + c),
+]
+
+
+def softmax(x):
+    e = np.exp(x - x.max(-1, keepdims=True))
+    return e / e.sum(-1, keepdims=True)
+
+
+@pytest.mark.parametrize("op, opset, shapes, attrs, meaning", OLD, ids=lambda item: str(item)[:20])
+def test_old_forms_mean_what_they_meant(op, opset, shapes, attrs, meaning):
+    arrays = [
+        np.random.default_rng(i).standard_normal(s).astype(np.float32) for i, s in enumerate(shapes)
+    ]
+    names = [f"x{i}" for i in range(len(shapes))]
+    outputs = ["y", "z"] if op == "Split" else ["y"]
+    inputs = [
+        info(name, [f"{name}_{i}" for i in range(len(shape))]) for name, shape in zip(names, shapes)
+    ]
+    if op == "Gemm":
+        inputs = [info(name, shape) for name, shape in zip(names, shapes)]
+    graph = read(model([helper.make_node(op, names, outputs, **attrs)], inputs, ["y"], opset=opset))
+    run_all(graph)
+    (y,) = evaluate(graph, dict(zip(names, arrays)))
+    np.testing.assert_allclose(y, meaning(*arrays), rtol=1e-5, atol=1e-6)
+    assert y.dtype == meaning(*arrays).dtype
