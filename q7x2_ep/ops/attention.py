@@ -138,7 +138,7 @@ class Attention:
     Source: ONNX Attention, opset 25.
     """
 
-    signature = "q, k, v, mask?, past_key?, past_value?, nonpad_kv_seqlen? -> y, present_key, present_value, qk"
+    signature = "q, k, v, mask?, past_key?, past_value?, nonpad_kv_seqlen? -> y, present_key?, present_value?, qk?"
     attributes = {
         "is_causal": 0,
         "kv_num_heads": 0,

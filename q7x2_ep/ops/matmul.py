@@ -29,9 +29,9 @@ from q7x2_ep.ops.common import (
 MAX_BATCH_NDIM = 6  # of the op row `matmul`
 
 
-def gemm_scratch(m: Dim, k: Dim) -> Dim:
-    """Source: csrc/ops/gemm.c. Units: bytes."""
-    return m * (k + 16) * 4
+def gemm_scratch(m: Dim, k: Dim, stride: Dim) -> Optional[Dim]:
+    """Room for a copy of rows that lie a multiple of 4 KiB apart. Source: csrc/ops/gemm.c. Units: bytes."""
+    return m * (k + 16) * 4 if stride % 1024 == 0 else None
 
 
 def matmul_scratch(b: Any, k: Dim) -> Dim:
@@ -61,7 +61,7 @@ def gemm_step(
         bias=bias,
         residual=residual,
         c=c,
-        pack=gemm_scratch(m, k),
+        pack=gemm_scratch(m, k, a.strides[0]),
         m=m,
         n=n,
         k=k,
