@@ -26,6 +26,7 @@ from q7x2_ep.ops.common import (
     where_is,
 )
 
+K_BLOCK = 256  # Q7_GEMM_K_BLOCK of csrc/kernels/gemm.h
 MAX_BATCH_NDIM = 6  # of the op row `matmul`
 
 
@@ -34,9 +35,9 @@ def gemm_scratch(m: Dim, k: Dim, stride: Dim) -> Optional[Dim]:
     return m * (k + 16) * 4 if stride % 1024 == 0 else None
 
 
-def matmul_scratch(b: Any, k: Dim) -> Dim:
-    """Source: csrc/ops/matmul.c. Units: bytes."""
-    return b.threads * k * b.kernel("gemm").nr * 4
+def panel_scratch(b: Any) -> Dim:
+    """A panel of b per thread. Source: csrc/ops/matmul.c and conv.c. Units: bytes."""
+    return b.threads * K_BLOCK * b.kernel("gemm").nr * 4
 
 
 def gemm_step(
@@ -86,7 +87,7 @@ def matmul_step(b: Any, a: View, right: View, c: View, alpha: float = 1.0) -> No
         a=a,
         b=right,
         c=c,
-        pack=matmul_scratch(b, a.shape[-1]),
+        pack=panel_scratch(b),
         m=c.shape[-2],
         n=c.shape[-1],
         k=a.shape[-1],
@@ -211,7 +212,7 @@ class Gemm:
         require_dtype(node, left.dtype, F32)
         m, n = node.output.shape
         a = b.view(left).transpose((1, 0)) if node.attrs["transA"] else b.view(left)
-        k = a.shape[1]
+        k = right.shape[1 if node.attrs["transB"] else 0]
         if addend is not None and node.attrs["beta"] != 1.0:
             scaled = temporary(b, addend.dtype, addend.shape)
             binary_step(b, "mul", addend, number(b, node.attrs["beta"], addend.dtype), scaled)
