@@ -22,9 +22,10 @@ import shutil
 import sys
 import tempfile
 import warnings
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Iterator, Mapping, Optional
+from typing import Any, Optional
 
 from q7x2_ep.progress import track
 
@@ -82,38 +83,38 @@ def tiny(
     """A model of the zoo with the same graph and few weights."""
     ffn = 4 * hidden
     sizes = {
-        "bert-base": dict(
-            hidden_size=hidden,
-            num_hidden_layers=layers,
-            num_attention_heads=heads,
-            intermediate_size=ffn,
-            vocab_size=vocab,
-            max_position_embeddings=positions,
-        ),
-        "distilbert": dict(
-            dim=hidden,
-            n_layers=layers,
-            n_heads=heads,
-            hidden_dim=ffn,
-            vocab_size=vocab,
-            max_position_embeddings=positions,
-        ),
-        "gpt2": dict(
-            n_embd=hidden,
-            n_layer=layers,
-            n_head=heads,
-            n_inner=ffn,
-            vocab_size=vocab,
-            n_positions=positions,
-        ),
-        "vit-b16": dict(
-            hidden_size=hidden,
-            num_hidden_layers=layers,
-            num_attention_heads=heads,
-            intermediate_size=ffn,
-            image_size=32,
-            patch_size=8,
-        ),
+        "bert-base": {
+            "hidden_size": hidden,
+            "num_hidden_layers": layers,
+            "num_attention_heads": heads,
+            "intermediate_size": ffn,
+            "vocab_size": vocab,
+            "max_position_embeddings": positions,
+        },
+        "distilbert": {
+            "dim": hidden,
+            "n_layers": layers,
+            "n_heads": heads,
+            "hidden_dim": ffn,
+            "vocab_size": vocab,
+            "max_position_embeddings": positions,
+        },
+        "gpt2": {
+            "n_embd": hidden,
+            "n_layer": layers,
+            "n_head": heads,
+            "n_inner": ffn,
+            "vocab_size": vocab,
+            "n_positions": positions,
+        },
+        "vit-b16": {
+            "hidden_size": hidden,
+            "num_hidden_layers": layers,
+            "num_attention_heads": heads,
+            "intermediate_size": ffn,
+            "image_size": 32,
+            "patch_size": 8,
+        },
     }[name]
     model = MODELS[name]
     return Model(model.config, model.model, sizes, model.inputs, model.outputs)
@@ -130,9 +131,11 @@ def export(
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         target = Path(folder) / path.name
-        common: dict[str, Any] = dict(
-            input_names=list(model.inputs), output_names=list(model.outputs), opset_version=opset
-        )
+        common: dict[str, Any] = {
+            "input_names": list(model.inputs),
+            "output_names": list(model.outputs),
+            "opset_version": opset,
+        }
         with warnings.catch_warnings(), _quiet(), torch.no_grad():
             warnings.simplefilter("ignore")
             if exporter == "legacy":
@@ -150,7 +153,7 @@ def export(
                 )
             else:
                 dims = {
-                    name: {axis: torch.export.Dim.DYNAMIC for axis in named}
+                    name: dict.fromkeys(named, torch.export.Dim.DYNAMIC)
                     for name, named in axes.items()
                 }
                 program = torch.onnx.export(

@@ -2,17 +2,18 @@
  *
  * A region (one q7_parallel) hands out tasks by an atomic counter. Workers join a region if they are
  * awake in time; the caller works too, closes the region when no task is left, and waits only for
- * workers that are inside it, so that a worker whose core is busy elsewhere delays nobody. Idle
- * workers spin for a bounded time, then sleep. One region at a time: a second caller runs its tasks
+ * workers that are inside it, so that a worker whose core is busy elsewhere delays nobody before it
+ * has taken a task, and afterwards gets the caller's core: the caller soon sleeps instead of spinning.
+ * Idle workers spin for a bounded time, then sleep. One region at a time: a second caller runs its tasks
  * inline. A forked child starts with an empty pool. Read runtime.h first. */
 #define _GNU_SOURCE /* pthread_sigmask under -std=c11 */
 #include <pthread.h>
-#include <sched.h>
 #include <signal.h>
 
 #include "runtime.h"
 
-enum { MAX_WORKERS = 255, SPINS = 4000 }; /* a spin is a pause of 10-50 ns: about 100 us */
+/* A spin is a pause of 10-50 ns: workers spin for about 100 us before they sleep, callers a tenth. */
+enum { MAX_WORKERS = 255, WORKER_SPINS = 4000, CALLER_SPINS = 400 };
 
 /* state: region number in the high bits, CLOSED, and the number of workers inside */
 #define CLOSED UINT64_C(0x80000000)
@@ -21,8 +22,8 @@ enum { MAX_WORKERS = 255, SPINS = 4000 }; /* a spin is a pause of 10-50 ns: abou
 static struct {
     pthread_mutex_t owner; /* held by the caller whose region it is */
     pthread_mutex_t sleep;
-    pthread_cond_t wake;
-    atomic_int sleepers;
+    pthread_cond_t wake, done;
+    atomic_int sleepers, owner_sleeps;
     int64_t workers;
     atomic_uint_least64_t state;
     atomic_int_least64_t next_task, next_thread;
@@ -30,7 +31,7 @@ static struct {
     void *arg;
     int64_t tasks, threads;
 } pool = {.owner = PTHREAD_MUTEX_INITIALIZER, .sleep = PTHREAD_MUTEX_INITIALIZER, .wake = PTHREAD_COND_INITIALIZER,
-          .state = CLOSED};
+          .done = PTHREAD_COND_INITIALIZER, .state = CLOSED};
 
 static inline void pause_cpu(void) {
 #if defined(__x86_64__)
@@ -50,7 +51,7 @@ static void work(int64_t thread) {
 
 /* The state once it shows another region than `seen`. */
 static uint64_t await_region(uint64_t seen) {
-    for (int i = 0; i < SPINS; i++) {
+    for (int i = 0; i < WORKER_SPINS; i++) {
         const uint64_t state = atomic_load(&pool.state);
         if (state / REGION != seen) return state;
         pause_cpu();
@@ -63,6 +64,16 @@ static uint64_t await_region(uint64_t seen) {
     return atomic_load(&pool.state);
 }
 
+static bool is_busy(uint64_t state) { return state & (CLOSED - 1); }
+
+static void leave_region(void) {
+    const uint64_t state = atomic_fetch_sub(&pool.state, 1) - 1;
+    if (is_busy(state) || !atomic_load(&pool.owner_sleeps)) return;
+    pthread_mutex_lock(&pool.sleep);
+    pthread_cond_signal(&pool.done);
+    pthread_mutex_unlock(&pool.sleep);
+}
+
 static void *worker(void *unused) {
     (void)unused;
     uint64_t seen = 0;
@@ -73,7 +84,7 @@ static void *worker(void *unused) {
             if (!atomic_compare_exchange_weak(&pool.state, &state, state + 1)) continue;
             const int64_t thread = atomic_fetch_add(&pool.next_thread, 1);
             if (thread < pool.threads) work(thread);
-            atomic_fetch_sub(&pool.state, 1);
+            leave_region();
             break;
         }
     }
@@ -84,8 +95,10 @@ static void reset_after_fork(void) {
     pthread_mutex_init(&pool.owner, NULL);
     pthread_mutex_init(&pool.sleep, NULL);
     pthread_cond_init(&pool.wake, NULL);
+    pthread_cond_init(&pool.done, NULL);
     pool.workers = 0;
     atomic_store(&pool.sleepers, 0);
+    atomic_store(&pool.owner_sleeps, 0);
     atomic_store(&pool.state, CLOSED);
 }
 
@@ -123,14 +136,17 @@ static void open_region(int64_t tasks, int64_t threads, q7_task fn, void *arg) {
 }
 
 static void close_region(void) {
-    uint64_t state = atomic_fetch_or(&pool.state, CLOSED) | CLOSED;
-    for (int i = 0; state & (CLOSED - 1); i++) {
-        if (i < SPINS)
-            pause_cpu();
-        else
-            sched_yield();
+    uint64_t state = atomic_fetch_or(&pool.state, CLOSED);
+    for (int i = 0; i < CALLER_SPINS && is_busy(state); i++) {
+        pause_cpu();
         state = atomic_load(&pool.state);
     }
+    if (!is_busy(state)) return;
+    pthread_mutex_lock(&pool.sleep);
+    atomic_store(&pool.owner_sleeps, 1);
+    while (is_busy(atomic_load(&pool.state))) pthread_cond_wait(&pool.done, &pool.sleep);
+    atomic_store(&pool.owner_sleeps, 0);
+    pthread_mutex_unlock(&pool.sleep);
 }
 
 void q7_parallel(const q7_call *call, int64_t tasks, q7_task fn, void *arg) {

@@ -7,11 +7,13 @@ used.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import csv
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Optional, Sequence
+from typing import Any, Optional
 
 import q7x2_ep
 from q7x2_ep.errors import FeedError, ModelNotFound, Q7Error
@@ -339,11 +341,9 @@ def _load_feeds(specifications: Sequence[str]) -> dict[str, Any]:
 
 
 def _open(path: str) -> Any:
-    return (
-        open(1, "w", encoding="utf-8", closefd=False)
-        if path == "-"
-        else open(path, "w", encoding="utf-8", newline="")
-    )
+    if path == "-":
+        return contextlib.nullcontext(sys.stdout)
+    return open(path, "w", encoding="utf-8", newline="")
 
 
 def _plot(rows: Sequence[dict[str, Any]], path: str) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from typing import Iterator, Sequence, TypeVar
+from collections.abc import Iterator, Sequence
+from typing import TypeVar
 
 Item = TypeVar("Item")
 

@@ -49,11 +49,11 @@ class Session:
         self, model: Model, threads: int = 0, fusion: bool = True, optimized_path: str = ""
     ):
         self.threads = threads or default_threads()
+        self._model = model
         graph = importer.read(model)
         self.metadata = dict(graph.metadata)
         self.statistics = passes.run_all(graph)
         self.unplanned = [product(v.shape) * dtypes.size(v.dtype) for n in graph.nodes for v in n.outputs]
-        self.passed_text = to_text(graph)
         if optimized_path:
             importer.save(graph, optimized_path)
         self.fusions = fuse.fuse(graph) if fusion else fuse.FusionReport()
@@ -90,7 +90,9 @@ class Session:
         Raises: ValueError for another stage.
         """
         if stage == "ir":
-            return self.passed_text
+            graph = importer.read(self._model)
+            passes.run_all(graph)
+            return to_text(graph)
         if stage == "fused":
             return to_text(self.graph)
         if stage == "plan":

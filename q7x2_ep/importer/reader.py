@@ -211,6 +211,7 @@ class _Reader:
             raise ModelError(f"[{function.name} {name}] the function calls itself")
         defaults = {attr.name: attr for attr in function.attribute_proto}
         given = {attr.name: _resolve(attr, scope) for attr in call.attribute}
+        given = {name: attr for name, attr in given.items() if attr is not None}
         versions = _versions(function.opset_import) or scope.versions
         inner = _Scope({}, {**defaults, **given}, versions, f"{name}/", (*scope.functions, key))
         for formal, actual in zip(function.input, call.input):
@@ -225,7 +226,7 @@ class _Reader:
             if actual:
                 value = self.value(inner, formal, f"[{function.name} {name}]")
                 if value.producer is not None and value.name.startswith(inner.prefix):
-                    value.name = self.unique(scope.prefix + actual)
+                    value.name = self.local_name(scope, actual)
                 scope.values[actual] = value
 
     def attributes(self, proto: Any, scope: _Scope, name: str) -> dict[str, Any]:
@@ -269,10 +270,12 @@ class _Reader:
     def define(self, scope: _Scope, name: str) -> Value:
         if name in scope.values:
             raise ModelError(f"value {scope.prefix}{name} is defined twice")
-        value = scope.values[name] = Value(
-            self.unique(scope.prefix + name) if scope.prefix else name
-        )
+        value = scope.values[name] = Value(self.local_name(scope, name))
         return value
+
+    def local_name(self, scope: _Scope, name: str) -> str:
+        """What a value of a scope is called in the graph; names of the model itself stay."""
+        return self.unique(scope.prefix + name) if scope.prefix else name
 
     def unnamed(self, draft: Draft, i: int) -> Value:
         """An output that the model leaves out but later outputs follow."""

@@ -9,8 +9,8 @@ equal, so shape equality is `==`. Symbols stand for sizes: they are never negati
 s
 >>> b * s * 64 // s
 64*b
->>> broadcast(b, 1), maximum(s, s)
-(b, s)
+>>> broadcast(b, 1), broadcast(minimum(s, 64), s), maximum(s, s)
+(b, s, s)
 """
 
 from __future__ import annotations
@@ -135,18 +135,14 @@ def broadcast(a: Dim, b: Dim) -> Dim:
     if isinstance(a, int) or isinstance(b, int):  # a known dim above 1 wins: the other is 1 or equal
         known = a if isinstance(a, int) else b
         return known if known > 1 else _apply("broadcast", a, b)
-    for low, high in ((a, b), (b, a)):
-        if any(low == minimum(high, bound) for bound in _bounds(low)):
-            return high  # min(s, 64) fits s only where it is s or 1
+    for part, whole in ((a, b), (b, a)):
+        operands = _operands(whole, "broadcast")
+        if part in operands:
+            return whole
+        bounds = _operands(part, "min")
+        if whole in bounds and all(at_least(bound, 2) for bound in bounds if bound != whole):
+            return whole  # min(s, 64) with s: equal, or 1, and then s is 1 too
     return _apply("broadcast", *sorted((a, b), key=repr))
-
-
-def _bounds(a: Expr) -> list[int]:
-    """The numbers in a, if a is a min and nothing else."""
-    (monomial, coefficient), *others = a.terms
-    if others or coefficient != 1 or len(monomial) != 1 or monomial[0][0] != "min":
-        return []
-    return [operand for operand in monomial[0][1:] if isinstance(operand, int) and operand > 0]
 
 
 def broadcast_shapes(*shapes: tuple[Dim, ...]) -> tuple[Dim, ...]:
@@ -240,6 +236,15 @@ def _polynomial(terms: Iterable[tuple]) -> Dim:
 
 def _apply(operation: str, a: Dim, b: Dim) -> Expr:
     return Expr(((((operation, a, b),), 1),))
+
+
+def _operands(a: Dim, operation: str) -> tuple:
+    """What `operation` is applied to, where a is nothing but its result."""
+    if isinstance(a, Expr) and len(a.terms) == 1:
+        monomial, coefficient = a.terms[0]
+        if coefficient == 1 and len(monomial) == 1 and monomial[0][0] == operation:
+            return monomial[0][1:]
+    return ()
 
 
 def _without(monomial: tuple, divisor: tuple) -> tuple | None:

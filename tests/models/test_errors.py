@@ -1,4 +1,4 @@
-"""What a user can get wrong: every mistake is a typed error that names the culprit and both sides."""
+"""What a user can get wrong: every mistake is a typed error that names the culprit."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_sequence_beyond_the_position_table(session):
 
 
 def test_unknown_output(session):
-    with pytest.raises(q7x2_ep.FeedError, match="logits.*last_hidden_state"):
+    with pytest.raises(q7x2_ep.FeedError, match=r"logits.*last_hidden_state"):
         session.run(["logits"], feeds())
 
 
@@ -101,7 +101,7 @@ def test_closed_session():
 
 def test_missing_file(tmp_path):
     path = tmp_path / "absent.onnx"
-    with pytest.raises(q7x2_ep.ModelNotFound, match="absent.onnx"):
+    with pytest.raises(q7x2_ep.ModelNotFound, match=r"absent.onnx"):
         q7x2_ep.InferenceSession(path)
 
 
@@ -116,7 +116,7 @@ def test_missing_external_data(tmp_path):
         x = np.ones((2, 3), np.float32)
         np.testing.assert_array_equal(session.run(None, {"x": x})[0], np.full((2, 4), 3.0))
     (tmp_path / "weights.bin").unlink()
-    with pytest.raises(q7x2_ep.ModelError, match="weights.bin"):
+    with pytest.raises(q7x2_ep.ModelError, match=r"weights.bin"):
         q7x2_ep.InferenceSession(path)
 
 
@@ -142,9 +142,10 @@ def test_unsupported_ops_are_all_named():
         helper.make_node("Frobnicate", ["x"], ["t"], domain="acme", name="first"),
         helper.make_node("Defrobnicate", ["t"], ["y"], domain="acme", name="second"),
     ]
-    with pytest.raises(q7x2_ep.UnsupportedOp, match="(?s)Frobnicate.*Defrobnicate") as caught:
+    with pytest.raises(q7x2_ep.UnsupportedOp) as caught:
         q7x2_ep.InferenceSession(model_of(*nodes))
-    assert "first" in str(caught.value) and "second" in str(caught.value)
+    for word in ("acme::Frobnicate", "first", "acme::Defrobnicate", "second"):
+        assert word in str(caught.value)
 
 
 def test_shapes_that_contradict():
