@@ -156,7 +156,7 @@ class Contest:
             exact = oracle.evaluate(self.graph, feeds, np.float64)
             names = [output.name for output in self.ours.get_outputs()]
             errors = tuple(
-                OutputError(name, rms_error(ours, true), rms_error(theirs, true), _rms(true))
+                OutputError(name, rms_error(ours, true), rms_error(theirs, true), rms(true))
                 for name, ours, theirs, true in zip(names, *results, exact)
             )
         naive_ms = None
@@ -239,7 +239,7 @@ def rms_error(given: np.ndarray, true: np.ndarray) -> float:
         or not np.isfinite(given[finite]).all()
     ):
         return float("inf")
-    return _rms(given[finite].astype(np.float64) - true[finite])
+    return rms(given[finite].astype(np.float64) - true[finite])
 
 
 def table(comparisons: Sequence[Comparison]) -> str:
@@ -322,7 +322,7 @@ def _milliseconds(call: Callable[[], Any]) -> float:
     return (time.perf_counter_ns() - start) / 1e6
 
 
-def _rms(array: np.ndarray) -> float:
+def rms(array: np.ndarray) -> float:
     array = np.asarray(array, np.float64)
     finite = array[np.isfinite(array)]
     return float(np.sqrt(np.mean(np.square(finite)))) if finite.size else 0.0

@@ -7,7 +7,8 @@ computed, is float64.
 from __future__ import annotations
 
 import copy
-from typing import Any, Mapping, Optional
+from collections.abc import Mapping
+from typing import Any, Optional
 
 import numpy as np
 
@@ -48,7 +49,7 @@ class _Evaluation:
                 f"[input {value.name}] expected {len(value.shape)} dims, given shape {array.shape}"
             )
         for dim, size in zip(value.shape, array.shape):
-            wanted = self.sizes.setdefault(_symbol(dim), size) if isinstance(dim, Expr) else dim
+            wanted = self.sizes.setdefault(repr(dim), size) if isinstance(dim, Expr) else dim
             if wanted != size:
                 raise ShapeError(
                     f"[input {value.name}] expected {dim} = {wanted}, given shape {array.shape}"
@@ -109,9 +110,3 @@ class _Evaluation:
         promoted = copy.copy(node)
         promoted.attrs = {**node.attrs, **attrs}
         return promoted
-
-
-def _symbol(dim: Expr) -> str:
-    """The name of a symbol that stands alone: dims of inputs are nothing else."""
-    ((((kind, name),), _),) = dim.terms
-    return name

@@ -142,7 +142,7 @@ def _gemm_broadcast(draft: Draft, maker: Maker) -> list[Draft]:
 
 
 def _binary_broadcast(draft: Draft, maker: Maker) -> list[Draft]:
-    """Before opset 7 `axis` said which dim of a the first dim of b stands on: ones go after b's."""
+    """Before opset 7 `axis` said which dim of a the first of b is at: ones go after b's."""
     draft.attrs.pop("broadcast", None)
     axis = draft.attrs.pop("axis", None)
     if axis is None:

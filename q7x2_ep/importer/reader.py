@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from typing import Any, Iterable, Mapping, NamedTuple, Optional, Union
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple, Optional, Union
 
 import numpy as np
 
@@ -192,9 +193,8 @@ class _Reader:
         where = f"[{draft.op} {draft.name}]"
         unknown = sorted(draft.attrs.keys() - entry.attributes.keys())
         if unknown:
-            raise ModelError(
-                f"{where} unknown attributes {', '.join(unknown)}; known: {', '.join(entry.attributes)}"
-            )
+            known = ", ".join(entry.attributes) or "none"
+            raise ModelError(f"{where} unknown attributes {', '.join(unknown)}; known: {known}")
         inputs = [self.value(scope, name, where) if name else None for name in draft.inputs]
         _check_count(inputs, entry.signature, where)
         outputs = [

@@ -17,7 +17,7 @@ from q7x2_ep.errors import ModelError, ModelNotFound
 
 
 class Tensors:
-    """Reads the tensors of one model. folder: where its external data lies, None if it has no path."""
+    """Reads the tensors of one model. folder: where its external data lies, or None."""
 
     def __init__(self, folder: Optional[str]):
         self.folder = folder
@@ -76,10 +76,10 @@ class Tensors:
             return self.maps[location]
         if self.folder is None:
             raise ModelError(
-                f"[tensor {name}] its data is in another file, {location}, but the model was given as bytes: "
-                "give the path of the model instead"
+                f"[tensor {name}] its data is in another file, {location}, but the model was given "
+                "without a path: give the path of the model instead"
             )
-        # Only the spelling is judged: model caches legitimately put symbolic links to files elsewhere.
+        # Only the spelling is judged: model caches put symbolic links to files elsewhere.
         path = os.path.normpath(location)
         if not location or os.path.isabs(path) or path.split(os.sep)[0] in ("..", "."):
             raise ModelError(

@@ -262,9 +262,7 @@ def _atom_key(atom: tuple) -> str:
 
 def _atom_text(atom: tuple) -> str:
     kind, *rest = atom
-    if kind == "sym":
-        return rest[0] if rest[0].isidentifier() else f"'{rest[0]}'"
-    return f"{kind}({', '.join(map(repr, rest))})"
+    return rest[0] if kind == "sym" else f"{kind}({', '.join(map(repr, rest))})"
 
 
 def _atom_lower(atom: tuple) -> int | None:

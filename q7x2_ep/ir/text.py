@@ -78,7 +78,7 @@ def node_text(node: Node, types: bool = False) -> str:
 def type_text(type: Type) -> str:
     """As in f32[S,768]; without brackets where the rank is unknown."""
     short = _SHORT.get(type.dtype, "any")
-    return short if type.shape is None else f"{short}[{','.join(map(str, type.shape))}]"
+    return short if type.shape is None else f"{short}[{','.join(map(_dim, type.shape))}]"
 
 
 def content_hash(array: Any) -> str:
@@ -127,18 +127,15 @@ def _scalar(element: Any, dtype: int) -> str:
     if isinstance(element, (str, bytes)):
         return _string(element if isinstance(element, str) else element.decode("utf-8", "replace"))
     if dtype == dtypes.FLOAT and isinstance(element, float):
-        return _shortest(element)
-    return str(element)
+        return str(dtypes.make_array([element], dtype, ())[()])  # the shortest that reads back
+    return _dim(element)
 
 
-def _shortest(x: float) -> str:
-    """The shortest decimal that reads back as the same float32."""
-    exact = dtypes.make_array([x], dtypes.FLOAT, (1,))
-    for digits in range(1, 10):
-        text = f"{x:.{digits}g}"
-        if (dtypes.make_array([float(text)], dtypes.FLOAT, (1,)) == exact).all():
-            break
-    return text if re.search(r"[.en]", text) else text + ".0"
+def _dim(dim: Dim) -> str:
+    """As shape.py prints it, with names that are no plain words in quotes."""
+    odd = [name for name in shapes.symbols(dim) if not name.isidentifier()]
+    quoted = {name: shapes.symbol(f"'{name}'") for name in odd}
+    return str(shapes.substitute(dim, quoted) if odd else dim)
 
 
 def _attribute(value: Any) -> str:
@@ -147,14 +144,16 @@ def _attribute(value: Any) -> str:
     if isinstance(value, (bool, int, float, str, bytes)):
         return _scalar(value, 0)
     type = array_type(value)
-    return f"{type_text(type)}({', '.join(_scalar(x, type.dtype) for x in value.reshape(-1).tolist())})"
+    elements = [_scalar(element, type.dtype) for element in value.reshape(-1).tolist()]
+    return f"{type_text(type)}({', '.join(elements)})"
 
 
 _TOKEN = re.compile(
     r"""\s*(?:
       (?P<comment>\#(?:\s.*)?$)
     | (?P<hash>\#[0-9a-f]{8})
-    | %(?:(?P<value>[\w./$-](?:[\w./$:-]*[\w./$-])?)|"(?P<quoted>(?:\\.|[^"\\])*)")
+    | %(?P<value>[\w./$-](?:[\w./$:-]*[\w./$-])?)
+    | %"(?P<quoted>(?:\\.|[^"\\])*)"
     | "(?P<string>(?:\\.|[^"\\])*)"
     | '(?P<symbol>[^']*)'
     | (?P<float>\d+\.\d*(?:e[+-]?\d+)?|\d+e[+-]?\d+|(?:inf|nan)\b)

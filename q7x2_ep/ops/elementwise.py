@@ -911,7 +911,7 @@ class Dropout:
     Raises: UnsupportedOp in training mode.
     """
 
-    signature = "x, ratio?, training_mode? -> y, mask"
+    signature = "x, ratio?, training_mode? -> y, mask?"
     attributes = {"seed": None}
 
     def infer(node: Node) -> list[Type]:

@@ -89,7 +89,7 @@ def channel_view(b: Any, values: Value, ndim: int) -> View:
 class LayerNormalization:
     """y = (x - mean) / sqrt(variance + epsilon) * scale + bias over the dims from `axis` on."""
 
-    signature = "x, scale, bias? -> y, mean, inv_std_dev"
+    signature = "x, scale, bias? -> y, mean?, inv_std_dev?"
     attributes = {"axis": -1, "epsilon": 1e-5, "stash_type": 1}
 
     def infer(node: Node) -> list[Type]:

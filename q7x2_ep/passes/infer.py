@@ -6,7 +6,7 @@ was last time.
 
 from __future__ import annotations
 
-from q7x2_ep.errors import ModelError, Q7Error
+from q7x2_ep.errors import ModelError, Q7Error, UnsupportedOp
 from q7x2_ep.ir.core import Graph, Node
 from q7x2_ep.ir.text import type_text
 from q7x2_ep.ops import find
@@ -24,11 +24,13 @@ infer_types = run
 
 
 def infer_node(node: Node) -> bool:
-    """Set the types of a node's outputs, and missing attributes; False if nothing was to be done."""
+    """Set the types of a node's outputs, and missing attributes; False if it was up to date."""
     seen = tuple((value, value and value.type) for value in node.inputs)
     if node.inferred == seen:
         return False
     entry = find(node.op)
+    if entry is None:
+        raise UnsupportedOp(f"[{node.op} {node.name}] the op is not in the catalogue")
     for key, default in entry.attributes.items():
         node.attrs.setdefault(key, default)
     try:

@@ -87,9 +87,9 @@ def _neutral(graph: Graph, node: Node) -> Optional[Value]:
     wanted, commutes = NEUTRAL[node.op]
     pairs = [node.inputs, node.inputs[::-1]] if commutes else [node.inputs]
     for x, other in pairs:
-        if other.const is not None and x.shape == node.output.shape and x.shape is not None:
-            if (other.const == wanted).all():
-                return x
+        neutral = other.const is not None and (other.const == wanted).all()
+        if neutral and x.shape is not None and x.shape == node.output.shape:
+            return x
     return None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 
 import numpy as np
@@ -72,7 +73,7 @@ def test_keeps_metadata(erf):
 
 
 def test_missing_file_is_named(tmp_path):
-    with pytest.raises(ModelNotFound, match="nothing.onnx") as error:
+    with pytest.raises(ModelNotFound, match=r"nothing\.onnx") as error:
         read(tmp_path / "nothing.onnx")
     assert isinstance(error.value, FileNotFoundError)
 
@@ -87,17 +88,15 @@ def test_corrupt_bytes(data, tmp_path):
     with pytest.raises(ModelError, match="model bytes"):
         read(data)
     (tmp_path / "bad.onnx").write_bytes(data)
-    with pytest.raises(ModelError, match="bad.onnx"):
+    with pytest.raises(ModelError, match=r"bad\.onnx"):
         read(tmp_path / "bad.onnx")
 
 
 def test_every_truncation_is_an_error_or_a_smaller_model(erf):
     data = erf.SerializeToString()
     for size in range(len(data)):
-        try:
+        with contextlib.suppress(ModelError):
             read(data[:size])
-        except ModelError:
-            pass
 
 
 def test_other_types_are_refused():
@@ -138,11 +137,20 @@ def test_nodes_get_unique_names():
 @pytest.mark.parametrize(
     "nodes, reason",
     [
-        ([helper.make_node("Erf", ["z"], ["y"], name="n")], r"\[Erf n\]: nothing before it produces z"),
-        ([helper.make_node("Erf", ["x"], ["z"], name="n")], "outputs: nothing before it produces y"),
+        (
+            [helper.make_node("Erf", ["z"], ["y"], name="n")],
+            r"\[Erf n\]: nothing before it produces z",
+        ),
+        (
+            [helper.make_node("Erf", ["x"], ["z"], name="n")],
+            "outputs: nothing before it produces y",
+        ),
         (ERF * 2, "y is defined twice"),
         ([helper.make_node("Erf", ["x", "x"], ["y"], name="n")], r"\[Erf n\] takes .* given 2"),
-        ([helper.make_node("Erf", ["x"], ["y"], name="n", no=1)], r"\[Erf n\] unknown attributes no"),
+        (
+            [helper.make_node("Erf", ["x"], ["y"], name="n", no=1)],
+            r"\[Erf n\] unknown attributes no",
+        ),
     ],
 )
 def test_broken_graphs(nodes, reason):
@@ -176,22 +184,27 @@ def constant_of(tensor):
     return read(model(ERF, ["x"], ["w"], [tensor])).outputs[0].const
 
 
-@pytest.mark.parametrize(
-    "dtype", ["float32", "float64", "float16", "int8", "uint8", "int16", "uint16"]
-    + ["int32", "int64", "uint32", "uint64", "bool"]
-)  # fmt: skip
+NUMPY_DTYPES = "float32 float64 float16 int8 uint8 int16 uint16 int32 int64 uint32 uint64 bool"
+
+
+@pytest.mark.parametrize("dtype", NUMPY_DTYPES.split())
 @pytest.mark.parametrize("raw", [True, False])
 def test_tensors_of_every_dtype(dtype, raw):
     array = np.array([[0, 1, 2], [3, 1, 0]]).astype(dtype)
     data = array.tobytes() if raw else array.ravel()
-    tensor = helper.make_tensor("w", helper.np_dtype_to_tensor_dtype(array.dtype), array.shape, data, raw=raw)
+    tensor = helper.make_tensor(
+        "w", helper.np_dtype_to_tensor_dtype(array.dtype), array.shape, data, raw=raw
+    )
     result = constant_of(tensor)
     assert result.dtype == array.dtype
     np.testing.assert_array_equal(result, array)
 
 
 def test_string_and_bfloat16_tensors():
-    assert constant_of(helper.make_tensor("w", TensorProto.STRING, [2], ["a", "b"])).tolist() == ["a", "b"]
+    assert constant_of(helper.make_tensor("w", TensorProto.STRING, [2], ["a", "b"])).tolist() == [
+        "a",
+        "b",
+    ]
     result = constant_of(helper.make_tensor("w", TensorProto.BFLOAT16, [2], [1.5, -2.0]))
     assert result.astype(np.float32).tolist() == [1.5, -2.0]
 
@@ -199,10 +212,10 @@ def test_string_and_bfloat16_tensors():
 @pytest.mark.parametrize(
     "change, reason",
     [
-        (dict(raw_data=b"12345"), "5 bytes are no whole number of float32"),
-        (dict(raw_data=b"12345678"), r"\[tensor w\] shape \[3\] does not fit its 2 elements"),
-        (dict(dims=[-1], float_data=[1.0]), "does not fit"),
-        (dict(data_type=99), "element type 99 is not supported"),
+        ({"raw_data": b"12345"}, "5 bytes are no whole number of float32"),
+        ({"raw_data": b"12345678"}, r"\[tensor w\] shape \[3\] does not fit its 2 elements"),
+        ({"dims": [-1], "float_data": [1.0]}, "does not fit"),
+        ({"data_type": 99}, "element type 99 is not supported"),
     ],
 )
 def test_broken_tensors(change, reason):
@@ -244,25 +257,27 @@ def test_external_data_is_a_view_of_the_file(tmp_path):
 
 
 def test_external_data_through_a_symbolic_link(tmp_path):
-    path, array = external_model(tmp_path)
+    _path, array = external_model(tmp_path)
     os.makedirs(tmp_path / "snapshot")
     for name in ("model.onnx", "w.bin"):
         os.symlink(tmp_path / name, tmp_path / "snapshot" / name)
-    np.testing.assert_array_equal(read(tmp_path / "snapshot" / "model.onnx").outputs[0].const, array)
+    np.testing.assert_array_equal(
+        read(tmp_path / "snapshot" / "model.onnx").outputs[0].const, array
+    )
 
 
 @pytest.mark.parametrize(
     "entries, reason",
     [
-        (dict(location="../w.bin"), "is not inside the model's folder"),
-        (dict(location="a/../../w.bin"), "is not inside the model's folder"),
-        (dict(location="/etc/passwd"), "is not inside the model's folder"),
-        (dict(location=""), "is not inside the model's folder"),
-        (dict(offset=65), "bytes 65 to 113 are outside of w.bin, which has 112"),
-        (dict(offset=-4), "outside"),
-        (dict(length=10**12), "outside"),
-        (dict(length=44), "does not fit its 11 elements"),
-        (dict(offset="x"), "not a number"),
+        ({"location": "../w.bin"}, "is not inside the model's folder"),
+        ({"location": "a/../../w.bin"}, "is not inside the model's folder"),
+        ({"location": "/etc/passwd"}, "is not inside the model's folder"),
+        ({"location": ""}, "is not inside the model's folder"),
+        ({"offset": 65}, "bytes 65 to 113 are outside of w.bin, which has 112"),
+        ({"offset": -4}, "outside"),
+        ({"length": 10**12}, "outside"),
+        ({"length": 44}, "does not fit its 11 elements"),
+        ({"offset": "x"}, "not a number"),
     ],
 )
 def test_broken_external_data(tmp_path, entries, reason):
@@ -273,7 +288,7 @@ def test_broken_external_data(tmp_path, entries, reason):
 
 def test_missing_external_file_is_named(tmp_path):
     path, _ = external_model(tmp_path, write=False)
-    with pytest.raises(ModelNotFound, match="w.bin"):
+    with pytest.raises(ModelNotFound, match=r"w\.bin"):
         read(path)
 
 
@@ -291,7 +306,13 @@ def test_functions_are_inlined_with_their_attributes():
     scaled.attribute.add(name="alpha", ref_attr_name="slope", type=onnx.AttributeProto.FLOAT)
     opset = [helper.make_opsetid("", 20), helper.make_opsetid("my", 1)]
     inner = helper.make_function(
-        "my", "Scaled", ["x"], ["t"], [scaled], opset[:1], attribute_protos=[helper.make_attribute("slope", 0.5)]
+        "my",
+        "Scaled",
+        ["x"],
+        ["t"],
+        [scaled],
+        opset[:1],
+        attribute_protos=[helper.make_attribute("slope", 0.5)],
     )
     call = helper.make_node("Scaled", ["a"], ["b"], domain="my", name="call")
     call.attribute.add(name="slope", ref_attr_name="slope", type=onnx.AttributeProto.FLOAT)
@@ -320,33 +341,35 @@ def test_ops_that_the_standard_defines_by_others():
     run_all(graph)
     x = np.random.default_rng(0).standard_normal((3, 8)).astype(np.float32)
     (y,) = evaluate(graph, {"x": x})
-    np.testing.assert_allclose(y, (x - x.mean(1, keepdims=True)) / x.std(1, keepdims=True), rtol=1e-5)
+    np.testing.assert_allclose(
+        y, (x - x.mean(1, keepdims=True)) / x.std(1, keepdims=True), rtol=1e-5
+    )
 
 
 # Old opsets: op, opset, input shapes, attributes, meaning
 
 OLD = [
-    ("Squeeze", 11, [(2, 1, 3)], dict(axes=[1]), lambda x: x[:, 0]),
-    ("Unsqueeze", 11, [(2, 3)], dict(axes=[0, 3]), lambda x: x[None, :, :, None]),
-    ("ReduceSum", 11, [(2, 3)], dict(axes=[1], keepdims=0), lambda x: x.sum(1)),
-    ("ReduceMean", 13, [(2, 3)], dict(axes=[-1]), lambda x: x.mean(1, keepdims=True)),
+    ("Squeeze", 11, [(2, 1, 3)], {"axes": [1]}, lambda x: x[:, 0]),
+    ("Unsqueeze", 11, [(2, 3)], {"axes": [0, 3]}, lambda x: x[None, :, :, None]),
+    ("ReduceSum", 11, [(2, 3)], {"axes": [1], "keepdims": 0}, lambda x: x.sum(1)),
+    ("ReduceMean", 13, [(2, 3)], {"axes": [-1]}, lambda x: x.mean(1, keepdims=True)),
     ("ReduceMean", 13, [(2, 3)], {}, lambda x: x.mean(keepdims=True)),
-    ("Slice", 9, [(4, 5)], dict(starts=[1, 0], ends=[3, -1]), lambda x: x[1:3, :-1]),
-    ("Slice", 9, [(4, 5)], dict(starts=[2], ends=[99], axes=[1]), lambda x: x[:, 2:]),
-    ("Clip", 6, [(4, 5)], dict(min=-0.5), lambda x: np.maximum(x, -0.5)),
-    ("Dropout", 7, [(2, 3)], dict(ratio=0.9), lambda x: x),
+    ("Slice", 9, [(4, 5)], {"starts": [1, 0], "ends": [3, -1]}, lambda x: x[1:3, :-1]),
+    ("Slice", 9, [(4, 5)], {"starts": [2], "ends": [99], "axes": [1]}, lambda x: x[:, 2:]),
+    ("Clip", 6, [(4, 5)], {"min": -0.5}, lambda x: np.maximum(x, -0.5)),
+    ("Dropout", 7, [(2, 3)], {"ratio": 0.9}, lambda x: x),
     ("Softmax", 11, [(2, 3, 4)], {}, lambda x: softmax(x.reshape(2, 12)).reshape(2, 3, 4)),
-    ("Softmax", 11, [(2, 3, 4)], dict(axis=2), lambda x: softmax(x)),
-    ("LogSoftmax", 11, [(2, 3, 4)], dict(axis=-1), lambda x: np.log(softmax(x))),
-    ("Add", 6, [(2, 3, 4), (3,)], dict(broadcast=1, axis=1), lambda a, b: a + b[:, None]),
-    ("Mul", 6, [(2, 3, 4), (3,)], dict(broadcast=1, axis=-2), lambda a, b: a * b[:, None]),
-    ("Sub", 6, [(2, 3, 4), (4,)], dict(broadcast=1), lambda a, b: a - b),
-    ("Reshape", 1, [(2, 6)], dict(shape=[3, -1]), lambda x: x.reshape(3, 4)),
-    ("Cast", 5, [(2, 3)], dict(to="DOUBLE"), lambda x: x.astype(np.float64)),
+    ("Softmax", 11, [(2, 3, 4)], {"axis": 2}, lambda x: softmax(x)),
+    ("LogSoftmax", 11, [(2, 3, 4)], {"axis": -1}, lambda x: np.log(softmax(x))),
+    ("Add", 6, [(2, 3, 4), (3,)], {"broadcast": 1, "axis": 1}, lambda a, b: a + b[:, None]),
+    ("Mul", 6, [(2, 3, 4), (3,)], {"broadcast": 1, "axis": -2}, lambda a, b: a * b[:, None]),
+    ("Sub", 6, [(2, 3, 4), (4,)], {"broadcast": 1}, lambda a, b: a - b),
+    ("Reshape", 1, [(2, 6)], {"shape": [3, -1]}, lambda x: x.reshape(3, 4)),
+    ("Cast", 5, [(2, 3)], {"to": "DOUBLE"}, lambda x: x.astype(np.float64)),
     ("Concat", 3, [(2, 3), (2, 4)], {}, lambda a, b: np.concatenate([a, b], 1)),
-    ("Split", 11, [(2, 6)], dict(axis=1, split=[2, 4]), lambda x: x[:, :2]),
-    ("Split", 13, [(2, 6)], dict(axis=1), lambda x: x[:, :3]),
-    ("Gemm", 6, [(2, 3), (3, 4), (4,)], dict(broadcast=1), lambda a, b, c: a @ b + c),
+    ("Split", 11, [(2, 6)], {"axis": 1, "split": [2, 4]}, lambda x: x[:, :2]),
+    ("Split", 13, [(2, 6)], {"axis": 1}, lambda x: x[:, :3]),
+    ("Gemm", 6, [(2, 3), (3, 4), (4,)], {"broadcast": 1}, lambda a, b, c: a @ b + c),
 ]
 
 
@@ -357,10 +380,14 @@ def softmax(x):
 
 @pytest.mark.parametrize("op, opset, shapes, attrs, meaning", OLD, ids=lambda item: str(item)[:20])
 def test_old_forms_mean_what_they_meant(op, opset, shapes, attrs, meaning):
-    arrays = [np.random.default_rng(i).standard_normal(s).astype(np.float32) for i, s in enumerate(shapes)]
+    arrays = [
+        np.random.default_rng(i).standard_normal(s).astype(np.float32) for i, s in enumerate(shapes)
+    ]
     names = [f"x{i}" for i in range(len(shapes))]
     outputs = ["y", "z"] if op == "Split" else ["y"]
-    inputs = [info(name, [f"{name}_{i}" for i in range(len(shape))]) for name, shape in zip(names, shapes)]
+    inputs = [
+        info(name, [f"{name}_{i}" for i in range(len(shape))]) for name, shape in zip(names, shapes)
+    ]
     if op == "Gemm":
         inputs = [info(name, shape) for name, shape in zip(names, shapes)]
     graph = read(model([helper.make_node(op, names, outputs, **attrs)], inputs, ["y"], opset=opset))

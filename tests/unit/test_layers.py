@@ -9,7 +9,7 @@ import pytest
 
 PACKAGE = Path(__file__).parents[2] / "q7x2_ep"
 
-# Each layer may import itself and those before it. A module belongs to the layer that its path starts with.
+# Each layer may import itself and those before it. The first part of a path names its layer.
 LAYERS = (
     {"dtypes", "errors", "knobs"},
     {"ir"},

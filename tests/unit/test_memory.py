@@ -44,7 +44,11 @@ def test_sharing_chains_through_one_memory() -> None:
 
 
 def test_a_part_of_a_concat_is_produced_in_place() -> None:
-    part, other, whole = storage("part", 0, 2), storage("other", 1, 3), storage("whole", 2, 4, size=128)
+    part, other, whole = (
+        storage("part", 0, 2),
+        storage("other", 1, 3),
+        storage("whole", 2, 4, size=128),
+    )
     steps = settle(
         ["make part", "make other", "copy part", "copy other", "use"],
         [part, other, whole],

@@ -1,4 +1,4 @@
-"""Views against numpy: the same elements at the same places, and None exactly where numpy would copy."""
+"""Views against numpy: the same elements in the same places, None exactly where numpy copies."""
 
 from __future__ import annotations
 
@@ -35,7 +35,17 @@ def test_whole_is_contiguous():
 def test_transpose_then_reshape_agrees_with_numpy(perm):
     view, array = whole().transpose(perm), STORAGE.transpose(perm)
     np.testing.assert_array_equal(elements(view), array)
-    shapes = [(120,), (6, 20), (2, 60), (24, 5), (3, 8, 5), (2, 3, 20), (2, 2, 30), (4, 30), (1, 120, 1)]
+    shapes = [
+        (120,),
+        (6, 20),
+        (2, 60),
+        (24, 5),
+        (3, 8, 5),
+        (2, 3, 20),
+        (2, 2, 30),
+        (4, 30),
+        (1, 120, 1),
+    ]
     for shape in shapes:
         result = view.reshape(shape)
         numpy_copies = not np.shares_memory(array.reshape(shape), STORAGE)
