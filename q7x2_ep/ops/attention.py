@@ -34,8 +34,8 @@ HEADS_OUTER = (0, 2, 1, 3)  # (B, S, H, D) <-> (B, H, S, D)
 
 
 def attention_scratch(b: Any, D: Dim, Dv: Dim) -> Dim:
-    """Source: Q7_ATTENTION_WORK of csrc/kernels/attention.h. Units: bytes."""
-    return b.threads * 4 * (96 * D + 128 * (Dv + 96))
+    """Source: Q7_ATTENTION_WORK in csrc/kernels/attention.h. Units: bytes."""
+    return b.threads * (384 * D + 512 * Dv + 49152)
 
 
 def attention_step(

@@ -8,7 +8,7 @@ import numpy as np
 
 from q7x2_ep.errors import ModelError
 from q7x2_ep.ir.core import Node, Type, Value
-from q7x2_ep.ir.shape import Dim, product
+from q7x2_ep.ir.shape import Dim, minimum, product
 from q7x2_ep.ir.view import View
 from q7x2_ep.ops import op
 from q7x2_ep.ops.common import (
@@ -27,6 +27,7 @@ from q7x2_ep.ops.common import (
 )
 
 MAX_BATCH_NDIM = 6  # of the op row `matmul`
+GEMM_K_BLOCK = 384  # Q7_GEMM_K_BLOCK in csrc/kernels/gemm.h
 
 
 def gemm_scratch(m: Dim, k: Dim, stride: Dim) -> Optional[Dim]:
@@ -35,8 +36,8 @@ def gemm_scratch(m: Dim, k: Dim, stride: Dim) -> Optional[Dim]:
 
 
 def matmul_scratch(b: Any, k: Dim) -> Dim:
-    """Source: csrc/ops/matmul.c. Units: bytes."""
-    return b.threads * k * b.kernel("gemm").nr * 4
+    """One panel of b a thread. Source: csrc/ops/matmul.c. Units: bytes."""
+    return b.threads * minimum(k, GEMM_K_BLOCK) * b.kernel("gemm").nr * 4
 
 
 def gemm_step(
