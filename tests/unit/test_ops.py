@@ -1,4 +1,4 @@
-"""Every catalogue entry against the reference evaluator of onnx: types, values, float64, and the C steps.
+"""Every catalogue entry against onnx's own evaluator: types, values, float64, and the C steps.
 
 CASES is the one list: what is in `Fixed` is a constant of the model, the other inputs are fed.
 """
@@ -437,7 +437,9 @@ def test_native(index: int, symbolic: bool, session_class: Any) -> None:
         with pytest.raises(UnsupportedOp):
             session_class(model, threads=1, fusion=False)
         return
-    for actual, y in zip(session_class(model, threads=2, fusion=False).run(feeds_of(item)), expected(index)):
+    for actual, y in zip(
+        session_class(model, threads=2, fusion=False).run(feeds_of(item)), expected(index)
+    ):
         assert actual.dtype == y.dtype
         assert_close(actual, y, 2e-5)
 
