@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from typing import Mapping, Optional, Union
 
 from q7x2_ep.api.inference_session import InferenceSession
+from q7x2_ep.errors import InternalError, ShapeError
 from q7x2_ep.ir.shape import Expr, substitute
 from q7x2_ep.session import Model, Session
 
-DEFAULT_BATCH, DEFAULT_LENGTH = 1, 128  # sizes for symbols in the first dim of an input, and in the others
+DEFAULT_BATCH = 1  # the size of symbols in the first dim of an input
+DEFAULT_LENGTHS = (128, 64, 32, 16, 8, 4, 2, 1)  # of the others: the first that the model admits
 
 
 @dataclass(frozen=True)
@@ -72,8 +74,8 @@ def explain(
 ) -> Explanation:
     """Say what a model was compiled to.
 
-    sizes: values of the symbolic dims for the memory figures; symbols of an input's first dim default to 1, others
-    to 128.
+    sizes: values of the symbolic dims for the memory figures; symbols of an input's first dim
+    default to 1, others to 128, or less where the model has a shorter limit.
     """
     if isinstance(model_or_session, InferenceSession):
         return _explain(model_or_session._session, sizes or {})
@@ -82,17 +84,14 @@ def explain(
 
 
 def _explain(session: Session, given: Mapping[str, int]) -> Explanation:
-    sizes: dict[str, int] = {}
-    for spec in session.inputs:
-        for axis, dim in enumerate(spec.shape):
-            if isinstance(dim, Expr):
-                sizes.setdefault(repr(dim), DEFAULT_LENGTH if axis else DEFAULT_BATCH)
-    sizes.update(given)
-    steps = [ExplainedStep(s.op, s.kernel.name if s.kernel else None, "cpu", s.sources) for s in session.plan.steps]
-    statistics = session.statistics_for(sizes)
+    sizes, statistics = _memory(session, given)
+    steps = [
+        ExplainedStep(s.op, s.kernel.name if s.kernel else None, "cpu", s.sources)
+        for s in session.plan.steps
+    ]
     return Explanation(
         fusions=dict(session.fusions.applied),
-        near_misses=[str(miss) for miss in session.fusions.misses],
+        near_misses=[f"{miss.node.name}: {miss}" for miss in session.fusions.misses],
         passes=session.statistics,
         steps=steps,
         host_steps=[],
@@ -104,3 +103,22 @@ def _explain(session: Session, given: Mapping[str, int]) -> Explanation:
         allocations=statistics["allocations_per_run"],
         packed_bytes=session.plan.packed_bytes,
     )
+
+
+def _memory(
+    session: Session, given: Mapping[str, int]
+) -> tuple[dict[str, int], dict[str, int]]:
+    """The sizes to report for, and the memory that they take."""
+    for length in DEFAULT_LENGTHS:
+        sizes: dict[str, int] = {}
+        for spec in session.inputs:
+            for axis, dim in enumerate(spec.shape):
+                if isinstance(dim, Expr):
+                    sizes.setdefault(repr(dim), length if axis else DEFAULT_BATCH)
+        sizes.update(given)
+        try:
+            return sizes, session.statistics_for(sizes)
+        except ShapeError:
+            if length == DEFAULT_LENGTHS[-1] or set(given) >= set(sizes):
+                raise
+    raise InternalError("unreachable: the last length returns or raises")

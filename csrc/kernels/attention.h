@@ -4,8 +4,8 @@
  * Keys are taken in blocks of Q7_ATTENTION_KEYS. Scores stand transposed, so that the softmax runs down
  * vectors of queries and needs no horizontal step; both products use the GEMM kernel of the ISA:
  *
- *     S^T (keys, NR) = K (keys, D, in place) @ Q^T (D, NR, packed once)      NR queries at a time
- *     O (queries, Dv) += P (queries, keys: S^T read by columns) @ V (keys, Dv, in place)
+ *     S^T (keys, NR) = K (keys, D, in place) @ (scale * Q)^T (D, NR, packed once)     NR queries at a time
+ *     O (queries, Dv) += P (queries, keys: S^T read by columns) @ V (keys, Dv, packed once per block)
  *
  * Between blocks O is rescaled by exp(old max - new max). Up to 4 queries go by dot products instead.
  *
@@ -13,15 +13,21 @@
  *   Q7_F32: added to the scaled score.  Q7_BOOL: a false one replaces the scaled score by `fill`.
  * causal: query i sees keys j < visible + i only, the others count as -inf and are mostly not computed.
  * A row whose scores are all -inf gives NaN, or 0 with zero_masked_rows; keys == 0 gives 0.
- * work: Q7_ATTENTION_WORK(D) floats of the thread. */
+ * work: Q7_ATTENTION_WORK(D, Dv) floats of the thread. */
 #ifndef Q7_KERNELS_ATTENTION_H
 #define Q7_KERNELS_ATTENTION_H
 #include "../abi.h"
 
-enum { Q7_ATTENTION_QUERIES = 32, Q7_ATTENTION_KEYS = 128 };
+enum {
+    Q7_ATTENTION_QUERIES = 96, /* whole panels for every nr in kernels.def: 32, 16, 12, 8 */
+    Q7_ATTENTION_KEYS = 128,
+    Q7_ATTENTION_MAX_NR = 32
+};
 
-/* Q^T (D, 32), and scores and mask, (128 keys, 32) each: 128 * (D + 256) bytes a thread. */
-#define Q7_ATTENTION_WORK(D) (Q7_ATTENTION_QUERIES * ((D) + 2 * Q7_ATTENTION_KEYS))
+/* Q^T (D, 96); scores and mask, (128 keys, nr) each; V (128 keys, Dv rounded up to nr). In bytes:
+ * 384 D + 512 Dv + 49152 a thread. */
+#define Q7_ATTENTION_WORK(D, Dv) \
+    (Q7_ATTENTION_QUERIES * (D) + Q7_ATTENTION_KEYS * ((Dv) + 3 * Q7_ATTENTION_MAX_NR))
 
 typedef struct q7_attention_tile {
     int64_t queries; /* 1 .. Q7_ATTENTION_QUERIES */

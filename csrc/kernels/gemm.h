@@ -48,5 +48,5 @@ typedef struct q7_gemm_tile {
 typedef void (*q7_gemm_kernel)(const q7_gemm_tile *tile);
 
 /* Drivers sum k in blocks of this length, whatever the shape, so that equal products have equal bits. */
-enum { Q7_GEMM_K_BLOCK = 256 };
+enum { Q7_GEMM_K_BLOCK = 384 };
 #endif

@@ -1,5 +1,6 @@
 /* attention.c: one task per batch entry, head and block of queries; the kernel does the rest.
- * Scratch: one slice of Q7_ATTENTION_WORK(D) floats per thread, threads * 128 * (D + 256) bytes. */
+ * Scratch: one slice of Q7_ATTENTION_WORK(D, Dv) floats per thread, in all
+ * threads * (384 D + 512 Dv + 49152) bytes. */
 #include "../kernels/attention.h"
 
 #include "loops.h"
@@ -8,6 +9,7 @@ typedef struct attention_job {
     const q7_attention_args *args;
     q7_attention_kernel kernel;
     int64_t blocks; /* of queries, per head */
+    int64_t queries; /* per block, but for the last */
 } attention_job;
 
 static void attention_task(void *arg, int64_t task, int64_t thread) {
@@ -16,11 +18,11 @@ static void attention_task(void *arg, int64_t task, int64_t thread) {
     const int64_t head = task / job->blocks, b = head / args->H, h = head % args->H;
     const int64_t group = h / (args->H / args->Hkv);
     /* the last block first: with a causal mask it is the longest */
-    const int64_t query = (job->blocks - 1 - task % job->blocks) * Q7_ATTENTION_QUERIES;
+    const int64_t query = (job->blocks - 1 - task % job->blocks) * job->queries;
     const int64_t mask_at = b * args->mask_b_stride + h * args->mask_h_stride + query * args->mask_q_stride;
     const int64_t mask_bytes = mask_at * q7_dtype_bytes(args->mask_dtype);
     const q7_attention_tile tile = {
-        .queries = q7_min(Q7_ATTENTION_QUERIES, args->Sq - query),
+        .queries = q7_min(job->queries, args->Sq - query),
         .keys = args->Skv,
         .D = args->D,
         .Dv = args->Dv,
@@ -41,12 +43,17 @@ static void attention_task(void *arg, int64_t task, int64_t thread) {
         .visible = args->Skv - args->Sq + query + 1,
         .scale = (float)args->scale,
         .fill = (float)args->fill,
-        .work = (float *)args->work + thread * Q7_ATTENTION_WORK(args->D),
+        .work = (float *)args->work + thread * Q7_ATTENTION_WORK(args->D, args->Dv),
     };
     job->kernel(&tile);
 }
 
 void q7_op_attention(const q7_attention_args *args, const q7_call *call) {
-    attention_job job = {args, (q7_attention_kernel)call->kernel, q7_ceil_div(args->Sq, Q7_ATTENTION_QUERIES)};
-    q7_parallel(call, args->B * args->H * job.blocks, attention_task, &job);
+    if (args->Sq == 0) return;
+    /* even blocks, of whole panels for the widest ISA: 128 queries are 64 + 64, not 96 + 32 */
+    int64_t blocks = q7_ceil_div(args->Sq, Q7_ATTENTION_QUERIES);
+    const int64_t queries = q7_ceil_div(q7_ceil_div(args->Sq, blocks), Q7_ATTENTION_MAX_NR) * Q7_ATTENTION_MAX_NR;
+    blocks = q7_ceil_div(args->Sq, queries);
+    attention_job job = {args, (q7_attention_kernel)call->kernel, blocks, queries};
+    q7_parallel(call, args->B * args->H * blocks, attention_task, &job);
 }

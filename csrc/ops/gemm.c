@@ -15,7 +15,7 @@
 
 enum {
     BLOCK_ROWS = 224,    /* 224 x 256 floats of a: 229 KB of L2 */
-    CHUNK_PANELS = 6,
+    CHUNK_PANELS = 12,
     TASKS_PER_THREAD = 4, /* so that a stolen core does not stall the step */
     SMALL = 1 << 16,      /* multiply-adds, about 2 us: not worth waking a thread */
     CONFLICT_BYTES = 4096 /* rows this far apart share the sets of an L1 cache */
@@ -29,7 +29,8 @@ typedef struct gemm_job {
     int64_t row_tiles, row_blocks, panels, chunk;
 } gemm_job;
 
-/* The i-th of n even parts of [0, count) starts here. */
+/* Consecutive tasks share their row block, which L2 keeps, and read b on; b is prefetched.
+ * The i-th of n even parts of [0, count) starts here. */
 static int64_t part(int64_t count, int64_t n, int64_t i) { return count * i / n; }
 
 static void gemm_task(void *arg, int64_t task, int64_t thread) {
@@ -38,10 +39,10 @@ static void gemm_task(void *arg, int64_t task, int64_t thread) {
     const q7_gemm_args *x = job->x;
     const int64_t nr = job->call->nr;
     const q7_gemm_kernel kernel = (q7_gemm_kernel)job->call->kernel;
-    const int64_t block = task % job->row_blocks; /* row blocks first: they share the chunk of b */
+    const int64_t chunks = q7_ceil_div(job->panels, job->chunk), block = task / chunks;
     const int64_t first_tile = part(job->row_tiles, job->row_blocks, block);
     const int64_t last_tile = part(job->row_tiles, job->row_blocks, block + 1);
-    const int64_t first = task / job->row_blocks * job->chunk, last = q7_min(first + job->chunk, job->panels);
+    const int64_t first = task % chunks * job->chunk, last = q7_min(first + job->chunk, job->panels);
     /* A single row tile reads b once, in memory order, a few panels at a time. Else a panel stays in
      * L1 for all row tiles, while the next is fetched. */
     const int64_t tiles = last_tile - first_tile, step = tiles == 1 ? 4 : 1, group = tiles == 1 ? step : last - first;

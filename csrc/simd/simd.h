@@ -29,6 +29,15 @@
 #define Q7_KERNEL(family_dtypes) Q7_CAT(q7_##family_dtypes##_, Q7_ISA)
 #define Q7_INLINE static inline __attribute__((always_inline))
 
+/* Before a loop of constant length whose arrays are to live in registers. */
+#ifdef __clang__
+#define Q7_UNROLL _Pragma("clang loop unroll(full)")
+#define Q7_UNROLL_BY_4 _Pragma("clang loop unroll_count(4)")
+#else
+#define Q7_UNROLL _Pragma("GCC unroll 32")
+#define Q7_UNROLL_BY_4 _Pragma("GCC unroll 4")
+#endif
+
 #if defined(Q7_ISA_avx512)
 #include "avx512.h"
 #elif defined(Q7_ISA_avx2)
@@ -42,6 +51,6 @@
 #endif
 
 /* Hints only: any address is allowed. */
-Q7_INLINE void q7_prefetch(const void *p) { __builtin_prefetch(p, 0, 3); }
+Q7_INLINE void q7_prefetch(const void *p) { __builtin_prefetch(p, 0, 2); }
 Q7_INLINE void q7_prefetch_write(const void *p) { __builtin_prefetch(p, 1, 3); }
 #endif

@@ -24,6 +24,7 @@ from q7x2_ep.ir.core import Graph, Node, Value
 
 COMMUTATIVE = frozenset({"Add", "Mul", "Min", "Max", "Equal", "And", "Or"})
 ANY = object()  # an attribute in a pattern that may have any value
+_KINDS = {"scalar": "number", "constant": "constant"}
 _RECIPROCAL = {"Mul": "Div", "Div": "Mul"}
 _EPSILON = {FLOAT16: 2.0**-10, BFLOAT16: 2.0**-7, DOUBLE: 2.0**-52}
 
@@ -115,11 +116,11 @@ def root_ops(pattern: Pattern) -> set[str]:
 
 
 def count_ops(pattern: Optional[Pattern]) -> int:
-    """The number of nodes in the longest reading of a pattern."""
+    """The number of nodes in the shortest reading of a pattern."""
 
     def ops(part: Optional[Pattern]) -> frozenset:
         if isinstance(part, Either):
-            return max(map(ops, part.options), key=len)
+            return min(map(ops, part.options), key=len)
         if isinstance(part, Op):
             return frozenset([part]).union(*map(ops, part.inputs or ()))
         return frozenset()
@@ -160,18 +161,21 @@ class Match:
 class Matcher:
     """Tries one pattern at one node after the other; remembers how far the last failure got and why it failed.
 
-    check(match): the last word on a match, a string is a refusal. The search then goes on with other operand orders.
+    check(match): the last word on a match, a string is a refusal (an empty one says that the place was never meant).
+    The search then goes on with other operand orders. near: the ops were right, a number, attribute, user or shape
+    was wrong.
     """
 
     graph: Graph
     pattern: Pattern
     check: Callable[[Match], Any]
     matched: int = 0
+    near: bool = False
     reason: str = ""
 
     def match(self, root: Node) -> Optional[tuple[Match, Any]]:
         """The match that ends in the first output of root with what check says, or None; see matched and reason."""
-        self.matched, self.reason = -1, ""
+        self.matched, self.near, self.reason = -1, False, ""
         self._root = root
         return self._solve((self.pattern, root.output, 1, None), {})
 
@@ -189,28 +193,28 @@ class Matcher:
         if part in bound:
             if bound[part] == (value, power):
                 return self._solve(rest, bound)
-            return self._miss(bound, lambda: f"{_text(part)} is {value!r} here, {bound[part][0]!r} elsewhere")
+            return self._miss(bound, True, lambda: f"{_text(part)} is {value!r} here, {bound[part][0]!r} elsewhere")
         if isinstance(part, Wild):
             if part.kind != "any" and (value.const is None or (part.kind == "scalar" and value.const.size != 1)):
-                return self._miss(bound, lambda: f"{part.name} is {value!r}, wanted a constant {part.kind}")
+                return self._miss(bound, False, lambda: f"{part.name} is {value!r}, wanted a {_KINDS[part.kind]}")
             return self._solve(rest, {**bound, part: (value, power)})
         if isinstance(part, Const):
             if not is_close(value, part.value):
-                return self._miss(bound, lambda: f"a value is {_shown(value)}, wanted {part.value:.6g}")
+                return self._miss(bound, True, lambda: f"a value is {_shown(value)}, wanted {part.value:.6g}")
             return self._solve(rest, bound)
         return self._solve_op(part, value, rest, bound)
 
     def _solve_op(self, part: Op, value: Value, rest: Optional[tuple], bound: dict) -> Optional[tuple[Match, Any]]:
         node = value.producer
         if node is None or node.outputs[0] is not value:
-            return self._miss(bound, lambda: f"{value!r} is no result of {part.op}")
+            return self._miss(bound, False, lambda: f"{value!r} is no result of {part.op}")
         if node.op not in (part.op, _RECIPROCAL.get(part.op)):
-            return self._miss(bound, lambda: f"{value!r} is made by {node.op}, wanted {part.op}")
+            return self._miss(bound, False, lambda: f"{value!r} is made by {node.op}, wanted {part.op}")
         for name, wanted in part.attrs.items():
             if wanted is not ANY and not _same_attr(name, wanted, node):
-                return self._miss(bound, lambda: f"{name} of {node.op} is {node.attrs.get(name)}, wanted {wanted}")
+                return self._miss(bound, True, lambda: f"{name} of {node.op} is {node.attrs.get(name)}, wanted {wanted}")
         for operands in _operand_orders(part, node):
-            goals, wrong = rest, ""
+            goals, wrong, near = rest, "", False
             for i in reversed(range(len(operands))):
                 pattern, operand, power = operands[i]
                 if pattern is None or operand is None:
@@ -219,10 +223,11 @@ class Matcher:
                 elif isinstance(pattern, Const):
                     if not is_close(operand, pattern.value**power):
                         wrong = f"constant at {node.op}.{i} is {_shown(operand)}, wanted {pattern.value**power:.6g}"
+                        near = operand.const is not None
                 else:
                     goals = (pattern, operand, power, goals)
             if wrong:
-                self._miss(bound, lambda: wrong)  # noqa: B023: called at once
+                self._miss(bound, near, lambda: wrong)  # noqa: B023: called at once
                 continue
             found = self._solve(goals, {**bound, part: (value, 1)})
             if found is not None:
@@ -236,7 +241,7 @@ class Matcher:
         for part, (value, power) in bound.items():
             if isinstance(part, Wild):
                 if id(value.producer) in inside:
-                    return self._miss(bound, lambda: f"{part.name} is {value!r}, inside of the match")  # noqa: B023
+                    return self._miss(bound, False, lambda: f"{part.name} is {value!r}, inside of the match")  # noqa: B023
                 match.values[part.name] = value
                 if power < 0:
                     match.reciprocal.add(part.name)
@@ -249,19 +254,19 @@ class Matcher:
             if part.exposed and escaped is not None:
                 match.outputs.append(value)
             elif escaped is not None and (node is not self._root or escaped is not value):
-                return self._miss(bound, lambda: f"{escaped!r} is used elsewhere too")  # noqa: B023
+                return self._miss(bound, True, lambda: f"{escaped!r} is used elsewhere too")  # noqa: B023
         arguments = self.check(match)
         if isinstance(arguments, str):
-            return self._miss(bound, lambda: arguments)
+            return self._miss(bound, bool(arguments), lambda: arguments)
         return match, arguments
 
     def _is_used_outside(self, value: Value, inside: set[int]) -> bool:
         return self.graph.is_output(value) or any(id(user) not in inside for user in value.users)
 
-    def _miss(self, bound: dict, reason: Callable[[], str]) -> None:
+    def _miss(self, bound: dict, near: bool, reason: Callable[[], str]) -> None:
         matched = sum(isinstance(part, Op) for part in bound)
-        if matched > self.matched:
-            self.matched, self.reason = matched, reason()
+        if (matched, near) > (self.matched, self.near):
+            self.matched, self.near, self.reason = matched, near, reason()
 
 
 def _is_number(part: Optional[Pattern]) -> bool:

@@ -63,15 +63,18 @@ def sweep(graph: Graph, fusions: Sequence[Fusion], g: Any) -> tuple[Counter, lis
     position = {id(node): i for i, node in enumerate(graph.nodes)}
     for node in graph.nodes:
         made: list[Node] = []
+        nearest: dict[str, NearMiss] = {}
         for fusion, matcher in tries.get(node.op, ()):
             made, old, miss = _try(fusion, matcher, g, node, position)
-            if miss is not None:
-                misses.append(miss)
+            if miss is not None and (fusion.name not in nearest or miss.matched > nearest[fusion.name].matched):
+                nearest[fusion.name] = miss
             if made:
                 applied[fusion.name] += 1
                 position.update((id(new), position[id(node)]) for new in made)
                 gone.update((id(dead), dead) for dead in old)
                 break
+        if not made:
+            misses.extend(nearest.values())
         order.extend(made or [node])
     graph.nodes = [node for node in order if id(node) not in gone]
     if applied:
@@ -86,8 +89,8 @@ def _try(
     """The new nodes, the nodes that they replace, and a near miss where the fusion came close instead."""
     found = matcher.match(node)
     if found is None:
-        total = count_ops(matcher.pattern)
-        close = 2 <= matcher.matched and total <= 2 * matcher.matched
+        total = max(count_ops(matcher.pattern), matcher.matched)
+        close = matcher.reason and matcher.matched >= (1 if matcher.near else max(2, total / 2))
         return [], [], NearMiss(fusion.name, node, matcher.matched, total, matcher.reason) if close else None
     match, arguments = found
     result = fusion.build(g, **arguments)

@@ -33,9 +33,9 @@ MASK_NONE = 0  # mask_dtype of the op row without a mask
 HEADS_OUTER = (0, 2, 1, 3)  # (B, S, H, D) <-> (B, H, S, D)
 
 
-def attention_scratch(b: Any, D: Dim) -> Dim:
-    """Source: csrc/ops/attention.c. Units: bytes."""
-    return b.threads * 128 * (D + 256)
+def attention_scratch(b: Any, D: Dim, Dv: Dim) -> Dim:
+    """Source: Q7_ATTENTION_WORK in csrc/kernels/attention.h. Units: bytes."""
+    return b.threads * (384 * D + 512 * Dv + 49152)
 
 
 def attention_step(
@@ -68,7 +68,7 @@ def attention_step(
         v=v,
         mask=mask,
         o=o,
-        work=attention_scratch(b, D),
+        work=attention_scratch(b, D, Dv),
         B=B,
         H=H,
         Hkv=Hkv,

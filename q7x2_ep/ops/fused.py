@@ -7,9 +7,11 @@ from typing import Any, Optional
 
 from q7x2_ep import dtypes
 from q7x2_ep.ir.core import Node, Type, Value
-from q7x2_ep.ir.shape import Dim, broadcast, minimum, product
-from q7x2_ep.ir.view import View
+from q7x2_ep.ir.shape import product
 from q7x2_ep.ops import fused
+from q7x2_ep.ops.attention import attention_step
+from q7x2_ep.ops.common import Guard, fit_guards, reshaped, rows_dense
+from q7x2_ep.ops.matmul import gemm_step
 
 ACTIVATIONS = {
     "none": lambda g, x: x,
@@ -57,27 +59,18 @@ class Linear:
 
     def lower(node: Node, b: Any) -> None:
         x, w = node.inputs[:2]
-        trans_b = node.attrs["trans_b"]
-        m, n, k = product(x.shape[:-1]), node.output.shape[-1], x.shape[-1]
-        rows = b.view(x).reshape((m, k))
-        if rows is None or rows.strides[1] != 1:
-            rows = b.contiguous(x).reshape((m, k))
-        conflict = rows.strides[0] % 1024 == 0  # rows 4 KiB apart, see csrc/ops/gemm.c
-        b.step(
-            "gemm",
-            kernel="gemm",
-            a=rows,
-            b=b.packed(w, k, n, 1 if trans_b else n, k if trans_b else 1),
+        k, n = x.shape[-1], node.output.shape[-1]
+        strides = (1, k) if node.attrs["trans_b"] else (n, 1)
+        rows = product(x.shape[:-1])
+        c = b.allocate(node.output).reshape((rows, n))
+        gemm_step(
+            b,
+            reshaped(b, x, (rows, k)),
+            b.packed(w, k, n, *strides),
+            c,
+            n,
             bias=node.input(2),
             residual=node.input(3),
-            c=node.output,
-            pack=m * (k + 16) * 4 if conflict else None,
-            m=m,
-            n=n,
-            k=k,
-            a_stride=rows.strides[0],
-            c_stride=n,
-            residual_stride=n,
             act=node.attrs["activation"],
             alpha=node.attrs["alpha"],
         )
@@ -126,50 +119,27 @@ class Attention:
             p = g.Where(g.IsNaN(p), 0.0, p)
         return g.MatMul(p, v)
 
-    def guards(node: Node) -> list[tuple[Dim, Dim, str]]:
+    def guards(node: Node) -> list[Guard]:
         q, k = node.inputs[:2]
         mask = node.input(3)
-        if mask is None:
-            return []
-        full = (*q.shape[:3], k.shape[2])[4 - len(mask.shape) :]
-        return [(broadcast(dim, want), want, f"mask dim {dim} must be 1 or {want}") for dim, want in zip(mask.shape, full)]
+        return [] if mask is None else fit_guards((mask,), (*q.shape[:3], k.shape[2]))
 
     def lower(node: Node, b: Any) -> None:
-        q, k, v = (_dense_rows(b, value) for value in node.inputs[:3])
+        q, k, v = (rows_dense(b, b.view(value)) for value in node.inputs[:3])
         mask = node.input(3)
-        (batch, heads, queries, depth), (keys, depth_v) = q.shape, v.shape[2:]
-        full = (batch, heads, queries, keys)
-        mask_view = None if mask is None else b.view(mask)
-        o = b.allocate(node.output, (queries * heads * depth_v, depth_v, heads * depth_v, 1))
-        strides = {
-            f"{name}_{axis}_stride": stride
-            for name, view in (("q", q), ("k", k), ("v", v), ("o", o))
-            for axis, stride in zip("bhs", view.strides)
-        }
-        mask_strides = (0, 0, 0, 0) if mask_view is None else _broadcast_strides(mask_view, full)
-        strides.update((f"mask_{axis}_stride", stride) for axis, stride in zip("bhqk", mask_strides))
-        b.step(
-            "attention",
-            kernel="attention",
-            q=q,
-            k=k,
-            v=v,
-            mask=mask_view,
-            o=o,
-            work=b.threads * 128 * (depth + 256),
-            B=batch,
-            H=heads,
-            Hkv=k.shape[1],
-            Sq=queries,
-            Skv=keys,
-            D=depth,
-            Dv=depth_v,
-            **strides,
-            mask_dtype=0 if mask is None else mask.dtype,
-            causal=node.attrs["causal"],
-            zero_masked_rows=node.attrs["zero_masked_rows"],
-            scale=node.attrs["scale"],
-            fill=node.attrs["fill"],
+        batch, heads, queries, depth = node.output.shape
+        o = b.allocate(node.output, (queries * heads * depth, depth, heads * depth, 1))
+        attention_step(
+            b,
+            q,
+            k,
+            v,
+            o,
+            node.attrs["scale"],
+            None if mask is None else b.view(mask),
+            bool(node.attrs["causal"]),
+            bool(node.attrs["zero_masked_rows"]),
+            node.attrs["fill"],
         )
 
 
@@ -180,20 +150,6 @@ def _repeat_heads(g: Any, q: Value, x: Value) -> Value:
         return x
     repeated = g.Expand(g.Unsqueeze(x, [2]), [batch, heads, q.shape[1] // heads, length, depth])
     return g.Reshape(repeated, [batch, q.shape[1], length, depth])
-
-
-def _dense_rows(b: Any, value: Value) -> View:
-    """The view of a value, or of its dense copy where elements of a row are not neighbours."""
-    view = b.view(value)
-    return view if view.strides[-1] == 1 or view.shape[-1] == 1 else b.contiguous(value)
-
-
-def _broadcast_strides(view: View, shape: tuple[Dim, ...]) -> tuple[Dim, ...]:
-    """Strides that read `view` as if expanded to shape; a dim that may be 1 at run time gets min(dim - 1, 1) of its own."""
-    strides: list[Dim] = [0] * (len(shape) - len(view.shape))
-    for dim, stride, want in zip(view.shape, view.strides, shape[len(strides) :]):
-        strides.append(stride if dim == want else stride * minimum(dim - 1, 1))
-    return tuple(strides)
 
 
 @fused("q7::SkipLayerNorm")
@@ -225,6 +181,10 @@ class SkipLayerNorm:
             total = g.Add(total, skip_bias)
         scale_and_bias = (weight,) if bias is None else (weight, bias)
         return g.LayerNormalization(total, *scale_and_bias, axis=-1, epsilon=epsilon), total
+
+    def guards(node: Node) -> list[Guard]:
+        x, skip = node.inputs[:2]
+        return fit_guards((skip,), x.shape)
 
     def lower(node: Node, b: Any) -> None:
         x, skip, skip_bias, weight = node.inputs[:4]

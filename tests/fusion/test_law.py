@@ -58,14 +58,16 @@ EXAMPLES: dict[str, dict[str, Any]] = {
         "fill": -1e4,
     },
     "Linear": {"x": (B, S, K), "w": WEIGHT, "bias": ROW},
-    "LinearReshape": {"linear": "q7::Linear", "shape": [B * S, N]},
+    "LinearReshape": {},
     "LinearScale": {"linear": "q7::Linear", "scale": 0.5},
     "LinearBias": {"linear": "q7::Linear", "bias": ROW},
     "LinearActivation": {"linear": "q7::Linear"},
     "LinearResidual": {"linear": "q7::Linear", "residual": (B, S, N)},
     "SkipLayerNorm": {"x": (B, S, K), "skip": (1, S, K), "weight": NORM_ROW, "bias": NORM_ROW},
 }
-OVERRIDES = {"gemm": {"x": (S, K)}, "gemm_bias": {"x": (S, K)}}
+OVERRIDES = {
+    "reshaped": {"linear": "q7::Linear between Reshapes", "shape": [B, S, N]},
+    "gemm": {"x": (S, K)}, "gemm_bias": {"x": (S, K)}}
 TARGETS = {
     "Gelu": "Gelu",
     "GeluTanh": "Gelu",
@@ -88,9 +90,10 @@ def random_array(generator: np.random.Generator, shape: tuple) -> np.ndarray:
 
 
 def make_value(g: Builder, name: str, spec: Any) -> Value:
-    if isinstance(spec, Value) or spec == "q7::Linear":
-        x = g.graph.inputs[0] if g.graph.inputs else make_value(g, "x", (B, S, K))
-        return g.call("q7::Linear", x, make_value(g, "w", WEIGHT))
+    if isinstance(spec, str):
+        x = make_value(g, "x", (B, S, K))
+        rows = g.Reshape(x, [B * S, K]) if "between" in spec else x
+        return g.call("q7::Linear", rows, make_value(g, "w", WEIGHT))
     if isinstance(spec, (list, float)):
         return g.literal(spec)
     if spec[0] == "const":

@@ -127,9 +127,12 @@ class Executor:
         given = ", ".join(f"{name}={size}" for name, size in sizes.items())
         if 0 <= error.index < len(self._encoded.guards):
             guard = self._encoded.guards[error.index]
-            left, right = substitute(guard.left, sizes), substitute(guard.right, sizes)
-            fact = f"{guard.left} must equal {guard.right}" if guard.kind == "eq" else f"{guard.left}"
-            return errors.ShapeError(f"{guard.text}: {fact}, given {left} and {right} (feed: {given})")
+            if guard.kind == "eq" and guard.right != 0:
+                left, right = substitute(guard.left, sizes), substitute(guard.right, sizes)
+                return errors.ShapeError(
+                    f"{guard.text}: {guard.left} is {left}, {guard.right} is {right} (feed: {given})"
+                )
+            return errors.ShapeError(f"{guard.text} (feed: {given})")
         if error.code == native.NO_MEMORY:
             return errors.BackendError(f"[bind] out of memory: {error} (feed: {given})")
         return errors.ShapeError(f"[bind] {error} (feed: {given})")
