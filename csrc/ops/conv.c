@@ -6,7 +6,7 @@
  * outside x. It is never formed as a whole: a task packs nr columns, a block of k at a time. For a 1x1
  * kernel of stride 1 without padding the columns are x itself, read in place. The weights are read in
  * place. y may not overlap x.
- * pack: threads * Q7_GEMM_K_BLOCK * nr * 4 bytes. */
+ * pack: threads * min(K, Q7_GEMM_K_BLOCK) * nr * 4 bytes. */
 #include <string.h>
 
 #include "../abi.h"
@@ -73,7 +73,7 @@ static void conv_task(void *arg, int64_t task, int64_t thread) {
     const float *w = (const float *)x->w + group * job->rows * job->k;
     const float *bias = x->bias ? (const float *)x->bias + group * job->rows : NULL;
     float *y = (float *)x->y + image * job->rows * job->pixels;
-    float *panel = (float *)x->pack + thread * Q7_GEMM_K_BLOCK * nr;
+    float *panel = (float *)x->pack + thread * q7_min(job->k, Q7_GEMM_K_BLOCK) * nr;
     const bool in_place = x->kh == 1 && x->kw == 1 && x->stride_h == 1 && x->stride_w == 1 && x->OH == x->H &&
                           x->OW == x->W && x->pad_top == 0 && x->pad_left == 0;
     q7_gemm_epilogue epilogue = {.alpha = 1.0f, .act = x->act};

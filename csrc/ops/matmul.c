@@ -3,7 +3,7 @@
  * Any strides. b is read in place when its columns are contiguous; else each panel is packed, a block
  * of k at a time, by the task that uses it. a is always read in place. The arithmetic of an element
  * is that of gemm.c. c may overlap neither a nor b.
- * pack: threads * Q7_GEMM_K_BLOCK * nr * 4 bytes. */
+ * pack: threads * min(k, Q7_GEMM_K_BLOCK) * nr * 4 bytes. */
 #include "../abi.h"
 #include "../kernels/gemm.h"
 
@@ -76,7 +76,7 @@ static void matmul_task(void *arg, int64_t task, int64_t thread) {
         a += rest % x->batch[d] * x->a_batch_stride[d];
         b += rest % x->batch[d] * x->b_batch_stride[d];
     }
-    float *c = (float *)x->c + batch * x->m * x->n, *panel = (float *)x->pack + thread * Q7_GEMM_K_BLOCK * nr;
+    float *c = (float *)x->c + batch * x->m * x->n, *panel = (float *)x->pack + thread * q7_min(x->k, Q7_GEMM_K_BLOCK) * nr;
     for (int64_t p = first; p < last; p++)
         matmul_panel(job, a, b, c, p * nr, q7_min(nr, x->n - p * nr), part(job->row_tiles, job->row_blocks, block),
                      part(job->row_tiles, job->row_blocks, block + 1), panel);

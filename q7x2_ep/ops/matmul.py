@@ -27,7 +27,6 @@ from q7x2_ep.ops.common import (
 )
 
 MAX_BATCH_NDIM = 6  # of the op row `matmul`
-GEMM_K_BLOCK = 384  # Q7_GEMM_K_BLOCK in csrc/kernels/gemm.h
 
 
 def gemm_scratch(m: Dim, k: Dim, stride: Dim) -> Optional[Dim]:
@@ -37,7 +36,7 @@ def gemm_scratch(m: Dim, k: Dim, stride: Dim) -> Optional[Dim]:
 
 def matmul_scratch(b: Any, k: Dim) -> Dim:
     """One panel of b a thread. Source: csrc/ops/matmul.c. Units: bytes."""
-    return b.threads * minimum(k, GEMM_K_BLOCK) * b.kernel("gemm").nr * 4
+    return b.threads * minimum(k, b.constants["GEMM_K_BLOCK"]) * b.kernel("gemm").nr * 4
 
 
 def gemm_step(
@@ -87,7 +86,7 @@ def matmul_step(b: Any, a: View, right: View, c: View, alpha: float = 1.0) -> No
         a=a,
         b=right,
         c=c,
-        pack=matmul_scratch(b, a.shape[-1]),
+        pack=matmul_scratch(b, k),
         m=c.shape[-2],
         n=c.shape[-1],
         k=a.shape[-1],
@@ -212,7 +211,7 @@ class Gemm:
         require_dtype(node, left.dtype, F32)
         m, n = node.output.shape
         a = b.view(left).transpose((1, 0)) if node.attrs["transA"] else b.view(left)
-        k = a.shape[1]
+        k = right.shape[1 if node.attrs["transB"] else 0]
         if addend is not None and node.attrs["beta"] != 1.0:
             scaled = temporary(b, addend.dtype, addend.shape)
             binary_step(b, "mul", addend, number(b, node.attrs["beta"], addend.dtype), scaled)
