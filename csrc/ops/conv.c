@@ -6,7 +6,7 @@
  * outside x. It is never formed as a whole: a task packs nr columns, a block of k at a time. For a 1x1
  * kernel of stride 1 without padding the columns are x itself, read in place. The weights are read in
  * place. y may not overlap x.
- * pack: threads * min(K, Q7_GEMM_K_BLOCK) * nr * 4 bytes. */
+ * pack: threads * min(k, Q7_GEMM_K_BLOCK) * nr * 4 bytes. */
 #include <string.h>
 
 #include "../abi.h"
