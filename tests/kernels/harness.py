@@ -43,7 +43,7 @@ def guarded(like: np.ndarray) -> np.ndarray:
 
 
 def run_op(
-    op: str, kernel: Optional[KernelRow] = None, threads: Sequence[int] = THREADS, **given: Any
+    op: str, kernel: Optional[KernelRow] = None, /, threads: Sequence[int] = THREADS, **given: Any
 ) -> tuple[np.ndarray, ...]:
     """The outputs of one run of an op, in the order of its row; they must not depend on the number of threads.
 
