@@ -309,8 +309,11 @@ class Slice:
 
     def guards(node: Node) -> list[Guard]:
         found: list[Guard] = []
-        for axis, dim, *bounds, _ in slice_bounds(node):
-            for index in bounds:
+        for axis, dim, start, end, step in slice_bounds(node):
+            if is_window(dim, start, end, step):
+                text = f"the slice starts at {start}, beyond dim {dim}"
+                found.append((maximum(start - dim + 1, 0), 0, text))
+            for index in (start, end):
                 if index == -1 and not at_least(dim, 1):
                     found.append((maximum(1 - dim, 0), 0, f"dim {axis} must not be empty"))
                 elif not at_least(index, 0) and not at_least(-index, 0):
@@ -329,6 +332,9 @@ def slices(node: Node) -> list[tuple[int, Dim, Dim, int]]:
     """(axis, start, size, step) per sliced axis, start counted from the front."""
     found = []
     for axis, dim, start, end, step in slice_bounds(node):
+        if is_window(dim, start, end, step):
+            found.append((axis, start, minimum(end - start, maximum(dim - start, 1)), step))
+            continue
         low, high = (0, dim) if step > 0 else (-1, dim - 1)
         start, end = clamp(start, dim, low, high), clamp(end, dim, low, high)
         size = maximum(ceildiv(end - start, step) if step > 0 else ceildiv(start - end, -step), 0)
@@ -346,6 +352,12 @@ def slice_bounds(node: Node) -> list[tuple[int, Dim, Dim, Dim, int]]:
     steps = required_ints(node, 4, "steps") if node.input(4) is not None else (1,) * len(starts)
     fronted = [normal_axis(node, axis, len(shape)) for axis in axes]
     return [(axis, shape[axis], *rest) for axis, *rest in zip(fronted, starts, ends, steps)]
+
+
+def is_window(dim: Dim, start: Dim, end: Dim, step: int) -> bool:
+    """Whether past:past + s is cut from a table, say a causal mask; a guard keeps past inside."""
+    moving = isinstance(dim, int) and not isinstance(start, int)
+    return moving and step == 1 and at_least(end - start, 0)
 
 
 def clamp(index: Dim, dim: Dim, low: Dim, high: Dim) -> Dim:
