@@ -35,7 +35,8 @@ HEADS_OUTER = (0, 2, 1, 3)  # (B, S, H, D) <-> (B, H, S, D)
 
 def attention_scratch(b: Any, D: Dim, Dv: Dim) -> Dim:
     """Source: Q7_ATTENTION_WORK in csrc/kernels/attention.h. Units: bytes."""
-    return b.threads * (384 * D + 512 * Dv + 49152)
+    queries, keys = b.constants["ATTENTION_QUERIES"], b.constants["ATTENTION_KEYS"]
+    return b.threads * 4 * (queries * D + keys * (Dv + 3 * b.constants["ATTENTION_MAX_NR"]))
 
 
 def attention_step(
