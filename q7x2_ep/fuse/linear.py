@@ -1,6 +1,7 @@
-"""MatMul and Gemm by a constant -> q7::Linear, which then takes what follows into its epilogue, in this order:
-a Reshape of the rows, scale, bias, activation, residual. One walk does all, since it meets producers before consumers.
-A check that answers "" found an epilogue that is past this step, or a consumer that is none of its kind.
+"""MatMul and Gemm by a constant -> q7::Linear, which then takes what follows into its epilogue, in
+this order: a Reshape of the rows, scale, bias, activation, residual. One walk does all, since it
+meets producers before consumers. A check that answers "" found an epilogue that is past this step,
+or a consumer that is none of its kind.
 """
 
 from __future__ import annotations
@@ -38,7 +39,13 @@ def _check_product(match: Match) -> Union[dict[str, Any], str]:
         return f"{x!r} has rows of {x.shape[-1]}, the weight wants {k}"
     if bias is not None and not _is_row(bias, n, len(x.shape)):
         return f"the bias {bias!r} has shape {bias.shape}, wanted ({n},)"
-    return {"x": x, "w": w, "bias": bias, "trans_b": trans_b, "alpha": float(attrs.get("alpha", 1.0))}
+    return {
+        "x": x,
+        "w": w,
+        "bias": bias,
+        "trans_b": trans_b,
+        "alpha": float(attrs.get("alpha", 1.0)),
+    }
 
 
 def _build_product(g: Any, x: Value, w: Value, bias: Optional[Value], **attrs: Any) -> Value:
@@ -47,7 +54,11 @@ def _build_product(g: Any, x: Value, w: Value, bias: Optional[Value], **attrs: A
 
 def _is_row(bias: Value, n: int, ndim: int) -> bool:
     """Whether a value holds one number per column, so that it broadcasts over rows only."""
-    return bias.shape is not None and 0 < len(bias.shape) <= ndim and bias.shape == (1,) * (len(bias.shape) - 1) + (n,)
+    return (
+        bias.shape is not None
+        and 0 < len(bias.shape) <= ndim
+        and bias.shape == (1,) * (len(bias.shape) - 1) + (n,)
+    )
 
 
 def reshaped(g: Any, linear: Any, shape: Any) -> Any:
@@ -60,9 +71,10 @@ def _check_reshape(match: Match) -> Union[dict[str, Any], str]:
         return "the residual has the shape before the Reshape"
     if not shape or shape[-1] != match["linear"].shape[-1]:
         return ""  # columns become heads
-    if node.inputs[0].producer is None or node.inputs[0].producer.op != "Reshape":
-        if [user.op for user in match.root.output.users] != ["Add"]:
-            return ""  # nothing to gain: there is no Reshape in front to meet, nor an Add behind to take
+    in_front = node.inputs[0].producer
+    meets = in_front is not None and in_front.op == "Reshape"
+    if not meets and [user.op for user in match.root.output.users] != ["Add"]:
+        return ""  # nothing to gain: no Reshape in front to meet, no Add behind to take
     return {"node": node, "shape": shape}
 
 
@@ -78,7 +90,10 @@ def scaled(g: Any, linear: Any, scale: Any) -> Any:
 
 def _check_scale(match: Match) -> Union[dict[str, Any], str]:
     node = match["linear"].producer
-    if any(operand is not None for operand in node.inputs[2:]) or node.attrs["activation"] != "none":
+    if (
+        any(operand is not None for operand in node.inputs[2:])
+        or node.attrs["activation"] != "none"
+    ):
         return ""
     return {"node": node, "alpha": node.attrs["alpha"] * match.scalar("scale", 1.0)}
 
@@ -96,7 +111,10 @@ def _check_bias(match: Match) -> Union[dict[str, Any], str]:
     node = y.producer
     if not _is_row(bias, y.shape[-1], len(y.shape)):
         return ""  # a residual, then
-    if any(operand is not None for operand in node.inputs[2:]) or node.attrs["activation"] != "none":
+    if (
+        any(operand is not None for operand in node.inputs[2:])
+        or node.attrs["activation"] != "none"
+    ):
         return ""
     return {"node": node, "bias": bias}
 
@@ -122,11 +140,10 @@ def sigmoid(g: Any, linear: Any) -> Any:
 
 
 def silu(g: Any, linear: Any) -> Any:
-    y = g.result(LINEAR, linear)
-    return g.Mul(y, g.Sigmoid(y))
+    return g.Swish(g.result(LINEAR, linear), alpha=1.0)
 
 
-_ACTIVATIONS = {"Relu": "relu", "Tanh": "tanh", "Sigmoid": "sigmoid", "Mul": "silu"}
+_ACTIVATIONS = {"Relu": "relu", "Tanh": "tanh", "Sigmoid": "sigmoid", "Swish": "silu"}
 
 
 def _check_activation(match: Match) -> Union[dict[str, Any], str]:
@@ -134,7 +151,10 @@ def _check_activation(match: Match) -> Union[dict[str, Any], str]:
     if node.input(3) is not None or node.attrs["activation"] != "none":
         return ""
     tanh_form = root.attrs.get("approximate") == "tanh"
-    return {"node": node, "activation": _ACTIVATIONS.get(root.op, "gelu_tanh" if tanh_form else "gelu")}
+    return {
+        "node": node,
+        "activation": _ACTIVATIONS.get(root.op, "gelu_tanh" if tanh_form else "gelu"),
+    }
 
 
 def _build_activation(g: Any, node: Node, activation: str) -> Value:
@@ -163,5 +183,7 @@ PRODUCT = Fusion("Linear", (matmul, gemm, gemm_bias), _check_product, _build_pro
 RESHAPE = Fusion("LinearReshape", (reshaped,), _check_reshape, _build_reshape)
 SCALE = Fusion("LinearScale", (scaled,), _check_scale, _build_scale)
 BIAS = Fusion("LinearBias", (biased,), _check_bias, _build_bias)
-ACTIVATION = Fusion("LinearActivation", (relu, gelu, tanh, sigmoid, silu), _check_activation, _build_activation)
+ACTIVATION = Fusion(
+    "LinearActivation", (relu, gelu, tanh, sigmoid, silu), _check_activation, _build_activation
+)
 RESIDUAL = Fusion("LinearResidual", (with_residual,), _check_residual, _build_residual)

@@ -1,4 +1,6 @@
-"""Add before LayerNormalization -> q7::SkipLayerNorm, which also returns the sum where it is used again (pre-LN)."""
+"""Add before LayerNormalization -> q7::SkipLayerNorm, which also returns the sum where it is used
+again (pre-LN).
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,7 @@ def _check(match: Match) -> Union[dict[str, Any], str]:
             return f"{value!r} has shape {value.shape}, wanted {x.shape[-1:]}"
     rows = _without_leading_ones(skip.shape)
     wanted = x.shape[len(x.shape) - len(rows) :]
-    # The outermost dim of skip may turn out to be 1 at bind: its rows then repeat as one, which is right too.
+    # The outermost dim of skip may be 1 at bind: then its one row repeats, which is right too.
     if len(rows) < 2 or rows[1:] != wanted[1:] or broadcast(rows[0], wanted[0]) != wanted[0]:
         return f"{skip!r} has shape {skip.shape}, wanted {x.shape} or its last dims"
     return {
@@ -46,7 +48,9 @@ def _without_leading_ones(shape: tuple) -> tuple:
     return shape
 
 
-def _build(g: Any, operands: tuple[Optional[Value], ...], **attrs: Any) -> Union[Value, tuple[Value, ...]]:
+def _build(
+    g: Any, operands: tuple[Optional[Value], ...], **attrs: Any
+) -> Union[Value, tuple[Value, ...]]:
     return g.call("q7::SkipLayerNorm", *operands, **attrs)
 
 

@@ -1,4 +1,6 @@
-"""Fused ops of the domain q7: what the fusions in fuse/ produce. Their meaning is `decompose`, in standard ONNX ops."""
+"""Fused ops of the domain q7: what the fusions in fuse/ produce. Their meaning is `decompose`, in
+standard ONNX ops.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ ACTIVATIONS = {
     "relu": lambda g, x: g.Relu(x),
     "gelu": lambda g, x: g.Gelu(x, approximate="none"),
     "gelu_tanh": lambda g, x: g.Gelu(x, approximate="tanh"),
-    "silu": lambda g, x: g.Mul(x, g.Sigmoid(x)),
+    "silu": lambda g, x: g.Swish(x, alpha=1.0),
     "tanh": lambda g, x: g.Tanh(x),
     "sigmoid": lambda g, x: g.Sigmoid(x),
 }
@@ -37,7 +39,7 @@ class Linear:
 
     def infer(node: Node) -> list[Type]:
         x, w = node.inputs[:2]
-        return [Type(x.dtype, x.shape[:-1] + (w.shape[0 if node.attrs["trans_b"] else 1],))]
+        return [Type(x.dtype, (*x.shape[:-1], w.shape[0 if node.attrs["trans_b"] else 1]))]
 
     def decompose(
         g: Any,
@@ -78,12 +80,15 @@ class Linear:
 
 @fused("q7::Attention")
 class Attention:
-    """o = softmax(scale * q @ k^T + mask) @ v per head; H may be a multiple of the heads of k and v.
+    """o = softmax(scale * q @ k^T + mask) @ v per head; H may be a multiple of the heads of k and
+    v.
 
-    mask adds to the scores if it is float; where it is bool, false replaces a score by `fill`. causal: query i sees
-    keys j <= i + Skv - Sq. zero_masked_rows: a row whose scores are all -inf gives 0 instead of NaN.
-    Shapes: q (B, H, Sq, D), k (B, Hkv, Skv, D), v (B, Hkv, Skv, Dv), mask broadcasts to (B, H, Sq, Skv), o (B, H, Sq, Dv)
-    stored as (B, Sq, H, Dv), so that merging the heads afterwards copies nothing.
+    mask adds to the scores if it is float; where it is bool, false replaces a score by `fill`.
+    causal: query i sees keys j <= i + Skv - Sq. zero_masked_rows: a row whose scores are all -inf
+    gives 0 instead of NaN.
+    Shapes: q (B, H, Sq, D), k (B, Hkv, Skv, D), v (B, Hkv, Skv, Dv), mask broadcasts to (B, H, Sq,
+    Skv), o (B, H, Sq, Dv) stored as (B, Sq, H, Dv), so that merging the heads afterwards copies
+    nothing.
     Source: Vaswani et al. 2017, section 3.2.1; ONNX Attention (opset 23).
     """
 
@@ -108,7 +113,9 @@ class Attention:
         k, v = _repeat_heads(g, q, k), _repeat_heads(g, q, v)
         scores = g.Mul(g.MatMul(q, g.Transpose(k, perm=(0, 1, 3, 2))), scale)  # (B, H, Sq, Skv)
         if mask is not None:
-            scores = g.Where(mask, scores, fill) if mask.dtype == dtypes.BOOL else g.Add(scores, mask)
+            scores = (
+                g.Where(mask, scores, fill) if mask.dtype == dtypes.BOOL else g.Add(scores, mask)
+            )
         if causal:
             queries, keys = q.shape[2], k.shape[2]
             ones = g.Expand(g.literal([1]), [queries, keys])
@@ -127,7 +134,7 @@ class Attention:
     def lower(node: Node, b: Any) -> None:
         q, k, v = (rows_dense(b, b.view(value)) for value in node.inputs[:3])
         mask = node.input(3)
-        batch, heads, queries, depth = node.output.shape
+        _, heads, queries, depth = node.output.shape
         o = b.allocate(node.output, (queries * heads * depth, depth, heads * depth, 1))
         attention_step(
             b,
@@ -156,7 +163,8 @@ def _repeat_heads(g: Any, q: Value, x: Value) -> Value:
 class SkipLayerNorm:
     """sum = x + skip + skip_bias; y = layer_norm(sum) * weight + bias over the last axis.
 
-    Shapes: x, y, sum (.., D); skip as x, or without some of its leading dims; skip_bias, weight, bias (D,).
+    Shapes: x, y, sum (.., D); skip as x, or without some of its leading dims; skip_bias, weight,
+    bias (D,).
     Source: ONNX LayerNormalization (opset 17) behind Add.
     """
 

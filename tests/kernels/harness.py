@@ -1,6 +1,7 @@
-"""Runs one op of the library as a plan of one step, every operand in memory of its own between guard pages.
+"""Runs one op of the library as a plan of one step, each operand in memory of its own.
 
-An access beyond the end of an operand is a crash; bytes before its start, and the inputs, are compared afterwards.
+It lies between guard pages: an access beyond its end is a crash. Bytes before its start, and the
+inputs, are compared afterwards.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ NONE, READ_WRITE = 0, 3  # protections of mprotect
 
 
 class Guarded:
-    """A copy of an array that ends where a page without access begins; one such page precedes it, too."""
+    """A copy of an array between pages without access; it ends where the second begins."""
 
     def __init__(self, source: np.ndarray):
         pages = -(-source.nbytes // PAGE) * PAGE
@@ -68,54 +69,47 @@ def run_op(
 ) -> dict[str, np.ndarray]:
     """The outputs of an op of ops.def, by operand name.
 
-    Every operand and field of the row by name. Operands: an array, None for an optional one, or the name of another
-    operand that it shares memory with; outputs hold what is there before; scratch: bytes or None. Fields: an int, a
-    float, a sequence, or the name of a member of a closed set.
+    Every operand and field of the row by name. Operands: an array, None for an optional one, or the
+    name of another operand that it shares memory with; outputs hold what is there before; scratch:
+    bytes or None. Fields: an int, a float, a sequence, or the name of a member of a closed set.
     """
     library = load("")
     row = library.target.ops[op]
     image = bytearray(-(-row.struct_bytes // ALIGN) * ALIGN)
     memory: dict[str, Guarded] = {}
-    pointers, inputs, outputs = [], [], []
+    places: dict[str, tuple[int, int]] = {}  # of each operand: space, index
+    aliases: dict[str, str] = {}
+    inputs, outputs = [], []
     for operand in row.operands:
         value = given.pop(operand.name)
-        if operand.kind == "scratch" and value is not None:
-            value = np.full(int(value), CANARY, np.uint8)
-        if value is None or isinstance(value, str):
-            continue
-        memory[operand.name] = Guarded(value)
-        written = operand.kind in ("out", "optout", "scratch")
-        arrays = outputs if written else inputs
-        pointers.append((operand.offset, SPACES["output" if written else "input"], len(arrays), 1))
-        arrays.append(memory[operand.name].array)
-        given[operand.name] = memory[operand.name]
-    shared = {o.name: o for o in row.operands}
-    for operand in row.operands:
-        alias = given.get(operand.name)
-        if isinstance(alias, str):
-            (at,) = [p for p in pointers if p[0] == shared[alias].offset]
-            pointers.append((operand.offset, *at[1:]))
+        if isinstance(value, str):
+            aliases[operand.name] = value
+        elif value is not None:
+            if operand.kind == "scratch":
+                value = np.full(int(value), CANARY, np.uint8)
+            guarded = memory[operand.name] = Guarded(value)
+            is_written = operand.kind in ("out", "optout", "scratch")
+            arrays = outputs if is_written else inputs
+            places[operand.name] = SPACES["output" if is_written else "input"], len(arrays)
+            arrays.append(guarded.array)
+    places.update({name: places[other] for name, other in aliases.items()})
+    pointers = [(o.offset, *places[o.name], 1) for o in row.operands if o.name in places]
     for f in row.fields:
         value = given.pop(f.name)
         if isinstance(value, str):
             value = library.target.sets[op if f.name == "op" else f.name][value]
         items = list(value) if f.count > 1 else [value]
-        struct.pack_into(f"<{len(items)}{'d' if f.type == 'f64' else 'q'}", image, f.offset, *items)
-    unknown = set(given) - set(shared)
-    assert not unknown, f"{op} has no {unknown}"
-    before = {name: m.array.copy() for name, m in memory.items()}
+        code = "d" if f.type == "f64" else "q"
+        struct.pack_into(f"<{len(items)}{code}", image, f.offset, *items)
+    assert not given, f"{op} has no {sorted(given)}"
+    before = {name: m.array.tobytes() for name, m in memory.items()}
     _run(library, row.index, kernel_row, threads, bytes(image), pointers, inputs, outputs)
     after = {name: m.release() for name, m in memory.items()}
-    for operand in row.operands:
-        if operand.kind in ("in", "opt") and operand.name in memory:
-            assert after[operand.name].tobytes() == before[operand.name].tobytes(), (
-                f"{op} wrote to its input {operand.name}"
-            )
-    return {
-        o.name: after[o.name]
-        for o in row.operands
-        if o.kind in ("out", "optout") and o.name in after
-    }
+    for o in row.operands:
+        if o.kind in ("in", "opt") and o.name in memory:
+            assert after[o.name].tobytes() == before[o.name], f"{op} wrote to its input {o.name}"
+    written = [o.name for o in row.operands if o.kind in ("out", "optout")]
+    return {name: after[name] for name in written if name in after}
 
 
 def _run(
@@ -157,5 +151,5 @@ def _run(
 
 
 def tolerance(reduction: int, scale: Union[float, np.ndarray] = 1.0) -> Union[float, np.ndarray]:
-    """Bound of the error of a float32 sum of `reduction` products whose absolute values sum up to `scale`."""
+    """Largest error of a float32 sum of `reduction` products with magnitudes that sum to `scale`."""
     return (reduction + 4) * float(np.finfo(np.float32).eps) * scale
