@@ -183,8 +183,6 @@ def _check_onnx(match: Match) -> Union[dict[str, Any], str]:
     if attrs["is_causal"] and q.shape[2] != k.shape[2]:
         counts = f"{q.shape[2]} queries and {k.shape[2]} keys"
         return f"causal with {counts}: aligned at the first key, wanted the last"
-    if any(output.users for output in match.root.outputs[1:]):
-        return "more than the first output is used"
     reason = _check_heads(q.shape, k.shape, v.shape)
     if mask is not None and not reason:
         dtype = BOOL if mask.dtype == BOOL else q.dtype
