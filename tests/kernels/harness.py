@@ -10,6 +10,7 @@ import ctypes
 import mmap
 import struct
 from array import array
+from collections.abc import Sequence
 from typing import Any, Optional, Union
 
 import numpy as np
@@ -65,6 +66,7 @@ def run_op(
     op: str,
     kernel_row: Optional[KernelRow] = None,
     threads: int = 1,
+    /,
     **given: Any,
 ) -> dict[str, np.ndarray]:
     """The outputs of an op of ops.def, by operand name.
@@ -86,7 +88,7 @@ def run_op(
             aliases[operand.name] = value
         elif value is not None:
             if operand.kind == "scratch":
-                value = np.full(int(value), CANARY, np.uint8)
+                value = np.full(int(getattr(value, "nbytes", value)), CANARY, np.uint8)
             guarded = memory[operand.name] = Guarded(value)
             is_written = operand.kind in ("out", "optout", "scratch")
             arrays = outputs if is_written else inputs
@@ -105,11 +107,34 @@ def run_op(
     before = {name: m.array.tobytes() for name, m in memory.items()}
     _run(library, row.index, kernel_row, threads, bytes(image), pointers, inputs, outputs)
     after = {name: m.release() for name, m in memory.items()}
-    for o in row.operands:
-        if o.kind in ("in", "opt") and o.name in memory:
-            assert after[o.name].tobytes() == before[o.name], f"{op} wrote to its input {o.name}"
     written = [o.name for o in row.operands if o.kind in ("out", "optout")]
-    return {name: after[name] for name in written if name in after}
+    overwritten = {aliases[name] for name in written if name in aliases}
+    for o in row.operands:
+        if o.kind in ("in", "opt") and o.name in memory and o.name not in overwritten:
+            assert after[o.name].tobytes() == before[o.name], f"{op} wrote to its input {o.name}"
+    shown = {name: aliases.get(name, name) for name in written}
+    return {name: after[place] for name, place in shown.items() if place in after}
+
+
+def run_threads(
+    op: str,
+    kernel_row: Optional[KernelRow] = None,
+    /,
+    threads: Sequence[int] = (1, 2, 3, 8),
+    **given: Any,
+) -> tuple[np.ndarray, ...]:
+    """The outputs of `run_op` in the order of the row, the same bits for every number of threads."""
+    results = [run_op(op, kernel_row, n, **given) for n in threads]
+    for n, result in zip(threads, results):
+        for name, array in result.items():
+            same = array.tobytes() == results[0][name].tobytes()
+            assert same, f"{op}: {name} has other bits with {n} threads than with {threads[0]}"
+    return tuple(results[0].values())
+
+
+def padded(items: Sequence[int], count: int = 8) -> list[int]:
+    """The value of an array field of which only the first entries count."""
+    return [*items, *[0] * (count - len(items))]
 
 
 def _run(
