@@ -16,7 +16,7 @@ def cast(x: np.ndarray, to: str, threads=(1, 2, 3, 8)) -> np.ndarray:
     return run_op("cast", threads=threads, x=x, y=np.zeros(x.shape, to), **given)[0]
 
 
-@pytest.mark.parametrize("source, to", itertools.product(CODES, CODES))
+@pytest.mark.parametrize("source, to", list(itertools.product(CODES, CODES)))
 def test_all_pairs(source, to):
     rng = np.random.default_rng(10)
     for n in (0, 1, 17, 70_000):
