@@ -1,8 +1,9 @@
 """Fits the polynomials of csrc/kernels/math.h and prints them as C.
 
-Each is a minimax fit of a weighted error, |weight * (p - f)|, in float64: the largest error is found on a dense grid and
-equalised by reweighting (Lawson's algorithm). Coefficients are then rounded to float32 one at a time, from the constant
-term up, each followed by a refit of the rest. Errors with float32 arithmetic are measured by tests/kernels/test_math.py.
+Each is a minimax fit of a weighted error, |weight * (p - f)|, in float64: the largest error is
+found on a dense grid and equalised by reweighting (Lawson's algorithm). Coefficients are then rounded to
+float32 one at a time, from the constant term up, each followed by a refit of the rest. Errors with
+float32 arithmetic are measured by tests/kernels/test_math.py.
 
 Usage: python bench/fit_math.py        (needs numpy and mpmath)
 """
@@ -25,7 +26,7 @@ def fit(
     powers: list[int],
     exact: dict[int, float],
 ) -> np.ndarray:
-    """Float32 coefficients of sum(c_i x^powers[i]) closest to f on [low, high]; `exact` powers are given."""
+    """Float32 coefficients of sum(c_i x^powers[i]) closest to f; those of `exact` are given."""
     x = (low + high) / 2 - (high - low) / 2 * np.cos(np.pi * (np.arange(GRID) + 0.5) / GRID)
     y = np.array([float(f(mpmath.mpf(v))) for v in x])
     w = np.array([float(weight(mpmath.mpf(v))) for v in x])

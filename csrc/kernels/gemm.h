@@ -17,8 +17,7 @@
  */
 #ifndef Q7_GEMM_H
 #define Q7_GEMM_H
-#include <stdbool.h>
-#include <stdint.h>
+#include "../abi.h"
 
 typedef struct q7_gemm_epilogue {
     float alpha;
@@ -46,7 +45,4 @@ typedef struct q7_gemm_tile {
 } q7_gemm_tile;
 
 typedef void (*q7_gemm_kernel)(const q7_gemm_tile *tile);
-
-/* Drivers sum k in blocks of this length, whatever the shape, so that equal products have equal bits. */
-enum { Q7_GEMM_K_BLOCK = 384 };
 #endif

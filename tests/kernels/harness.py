@@ -1,7 +1,7 @@
-"""Runs one op of the C library by itself, as a plan of one step, with its memory against guard pages.
+"""Runs one op of the library as a plan of one step, each operand in memory of its own.
 
-`run_op("softmax", kernel, x=x, y=like_x, outer=2, n=5, inner=1, log=0)` hands over every operand and field of the op's row
-in ops.def by name. Every operand is copied so that it ends where an unreadable page begins.
+It lies between guard pages: an access beyond its end is a crash. Bytes before its start, and the
+inputs, are compared afterwards.
 """
 
 from __future__ import annotations
@@ -10,92 +10,170 @@ import ctypes
 import mmap
 import struct
 from array import array
-from typing import Any, Optional, Sequence
+from collections.abc import Sequence
+from typing import Any, Optional, Union
 
 import numpy as np
 
-from q7x2_ep.backend.cpu.library import Context, Plan, load
-from q7x2_ep.plan.encode import ABI, ALIGN, MAGIC, SPACES
+from q7x2_ep.backend.cpu.library import Context, Library, Plan, load
+from q7x2_ep.plan.encode import ABI, ALIGN, MAGIC, OPERATIONS, SPACES
 from q7x2_ep.plan.target import KernelRow
 
-THREADS = (1, 2, 3, 8)
+CANARY = 0xA5
 PAGE = mmap.PAGESIZE
-PROT_NONE = 0
-_libc = ctypes.CDLL(None)
-_libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+NONE, READ_WRITE = 0, 3  # protections of mprotect
 
 
-def kernels(family: str) -> list[KernelRow]:
-    """The rows of a family that this build and CPU can run; a parametrisation for tests."""
+class Guarded:
+    """A copy of an array between pages without access; it ends where the second begins."""
+
+    def __init__(self, source: np.ndarray):
+        pages = -(-source.nbytes // PAGE) * PAGE
+        self.memory = mmap.mmap(-1, pages + 2 * PAGE)
+        self.address = ctypes.addressof(ctypes.c_char.from_buffer(self.memory))
+        self.size = PAGE + pages
+        self._protect(NONE)
+        whole = np.frombuffer(self.memory, np.uint8)[PAGE : self.size]
+        whole[:] = CANARY
+        self.before = whole[: pages - source.nbytes]
+        data = whole[pages - source.nbytes :] if source.nbytes else whole[:0]
+        self.array = data.view(source.dtype).reshape(source.shape)
+        self.array[...] = source
+
+    def _protect(self, protection: int) -> None:
+        mprotect = ctypes.CDLL(None).mprotect
+        for page in (0, self.size):
+            assert (
+                mprotect(ctypes.c_void_p(self.address + page), ctypes.c_size_t(PAGE), protection)
+                == 0
+            )
+
+    def release(self) -> np.ndarray:
+        """A copy of the array, after the check of what lies before it."""
+        result = self.array.copy()
+        untouched = bool((self.before == CANARY).all())
+        self._protect(READ_WRITE)
+        assert untouched, "bytes before an operand were overwritten"
+        return result
+
+
+def rows(family: str) -> list[KernelRow]:
+    """The kernels of a family that this machine can run: tests are parametrised over them."""
     return [row for row in load("").target.kernels if row.family == family and row.supported]
 
 
-def guarded(like: np.ndarray) -> np.ndarray:
-    """A copy of an array whose last byte lies just before a page that must not be touched."""
-    pages = max(1, -(-like.nbytes // PAGE))
-    memory = mmap.mmap(-1, (pages + 1) * PAGE)
-    base = np.frombuffer(memory, np.uint8)
-    assert _libc.mprotect(base.ctypes.data + pages * PAGE, PAGE, PROT_NONE) == 0
-    end = pages * PAGE
-    placed = base[end - like.nbytes : end].view(like.dtype).reshape(like.shape)
-    placed[...] = like
-    return placed
-
-
 def run_op(
-    op: str, kernel: Optional[KernelRow] = None, /, threads: Sequence[int] = THREADS, **given: Any
-) -> tuple[np.ndarray, ...]:
-    """The outputs of one run of an op, in the order of its row; they must not depend on the number of threads.
+    op: str,
+    kernel_row: Optional[KernelRow] = None,
+    threads: int = 1,
+    **given: Any,
+) -> dict[str, np.ndarray]:
+    """The outputs of an op of ops.def, by operand name.
 
-    given: an array per input, a dense array to copy the shape, dtype and initial content of each output and scratch
-    from, or the name of an input for an output that shares its memory; None for an optional operand that is absent.
-    Raises: StatusError, AssertionError where results differ between numbers of threads.
+    Every operand and field of the row by name. Operands: an array, None for an optional one, or the
+    name of another operand that it shares memory with; outputs hold what is there before; scratch:
+    bytes or None. Fields: an int, a float, a sequence, or the name of a member of a closed set.
     """
-    results = [_run_once(op, kernel, n, dict(given)) for n in threads]
-    for n, result in zip(threads, results):
-        for one, other in zip(results[0], result):
-            assert one.tobytes() == other.tobytes(), f"{op}: {n} threads give other bits than {threads[0]}"
-    return results[0]
-
-
-def _run_once(op: str, kernel: Optional[KernelRow], threads: int, given: dict[str, Any]) -> tuple[np.ndarray, ...]:
     library = load("")
     row = library.target.ops[op]
-    args = bytearray(-(-row.struct_bytes // ALIGN) * ALIGN)
+    image = bytearray(-(-row.struct_bytes // ALIGN) * ALIGN)
+    memory: dict[str, Guarded] = {}
+    places: dict[str, tuple[int, int]] = {}  # of each operand: space, index
+    aliases: dict[str, str] = {}
+    inputs, outputs = [], []
+    for operand in row.operands:
+        value = given.pop(operand.name)
+        if isinstance(value, str):
+            aliases[operand.name] = value
+        elif value is not None:
+            if operand.kind == "scratch":
+                value = np.full(int(getattr(value, "nbytes", value)), CANARY, np.uint8)
+            guarded = memory[operand.name] = Guarded(value)
+            is_written = operand.kind in ("out", "optout", "scratch")
+            arrays = outputs if is_written else inputs
+            places[operand.name] = SPACES["output" if is_written else "input"], len(arrays)
+            arrays.append(guarded.array)
+    places.update({name: places[other] for name, other in aliases.items()})
+    pointers = [(o.offset, *places[o.name], 1) for o in row.operands if o.name in places]
     for f in row.fields:
         value = given.pop(f.name)
         if isinstance(value, str):
             value = library.target.sets[op if f.name == "op" else f.name][value]
         items = list(value) if f.count > 1 else [value]
-        struct.pack_into(f"<{len(items)}{'d' if f.type == 'f64' else 'q'}", args, f.offset, *items)
-    spaces: dict[str, list[np.ndarray]] = {"input": [], "output": []}
-    placed: dict[str, tuple[str, int]] = {}
-    patches, outputs = [], []
-    for operand in row.operands:
-        value = given.pop(operand.name)
-        if isinstance(value, str):
-            placed[operand.name] = placed[value]
-        elif value is not None:
-            space = "input" if operand.kind in ("in", "opt") else "output"
-            placed[operand.name] = (space, len(spaces[space]))
-            spaces[space].append(guarded(value))
-        else:
-            assert operand.kind in ("opt", "optout"), f"{op} needs {operand.name}"
-            continue
-        space, index = placed[operand.name]
-        patches.append((operand.offset, SPACES[space], index, 1))  # values[1] is the 0 below
-        if operand.kind in ("out", "optout"):
-            outputs.append(spaces[space][index])
+        code = "d" if f.type == "f64" else "q"
+        struct.pack_into(f"<{len(items)}{code}", image, f.offset, *items)
     assert not given, f"{op} has no {sorted(given)}"
-    step = (row.index, kernel.index if kernel else -1, 0)
-    header = (MAGIC, ABI, 1, 1, 0, 0, 1, 0, len(patches), len(args), len(spaces["input"]), len(spaces["output"]))
-    words = array("q", [*header, 0, 0, 0, *step, *(word for patch in patches for word in patch)])
-    with Plan(library, words.tobytes() + bytes(args), []) as plan, Context(plan, threads) as context:
-        context.bind([])
-        context.run(0, 1, spaces["input"], spaces["output"])
-    return tuple(outputs)
+    before = {name: m.array.tobytes() for name, m in memory.items()}
+    _run(library, row.index, kernel_row, threads, bytes(image), pointers, inputs, outputs)
+    after = {name: m.release() for name, m in memory.items()}
+    written = [o.name for o in row.operands if o.kind in ("out", "optout")]
+    overwritten = {aliases[name] for name in written if name in aliases}
+    for o in row.operands:
+        if o.kind in ("in", "opt") and o.name in memory and o.name not in overwritten:
+            assert after[o.name].tobytes() == before[o.name], f"{op} wrote to its input {o.name}"
+    shown = {name: aliases.get(name, name) for name in written}
+    return {name: after[place] for name, place in shown.items() if place in after}
+
+
+def run_threads(
+    op: str,
+    kernel_row: Optional[KernelRow] = None,
+    /,
+    threads: Sequence[int] = (1, 2, 3, 8),
+    **given: Any,
+) -> tuple[np.ndarray, ...]:
+    """The outputs of `run_op` in the order of the row, the same bits for every number of threads."""
+    results = [run_op(op, kernel_row, n, **given) for n in threads]
+    for n, result in zip(threads, results):
+        for name, array in result.items():
+            same = array.tobytes() == results[0][name].tobytes()
+            assert same, f"{op}: {name} has other bits with {n} threads than with {threads[0]}"
+    return tuple(results[0].values())
 
 
 def padded(items: Sequence[int], count: int = 8) -> list[int]:
     """The value of an array field of which only the first entries count."""
     return [*items, *[0] * (count - len(items))]
+
+
+def _run(
+    library: Library,
+    op: int,
+    kernel_row: Optional[KernelRow],
+    threads: int,
+    image: bytes,
+    pointers: list[tuple[int, int, int, int]],
+    inputs: list[np.ndarray],
+    outputs: list[np.ndarray],
+) -> None:
+    zero = (OPERATIONS["const"], 0, 0)  # values[1]: the byte offset of all operands
+    step = (op, kernel_row.index if kernel_row else -1, 0)
+    words = [
+        MAGIC,
+        ABI,
+        1,
+        1,
+        0,
+        0,
+        1,
+        0,
+        len(pointers),
+        len(image),
+        len(inputs),
+        len(outputs),
+        *zero,
+        *step,
+    ]
+    for pointer in pointers:
+        words.extend(pointer)
+    with (
+        Plan(library, array("q", words).tobytes() + image, []) as plan,
+        Context(plan, threads) as context,
+    ):
+        context.bind([])
+        context.run(0, 1, inputs, outputs)
+
+
+def tolerance(reduction: int, scale: Union[float, np.ndarray] = 1.0) -> Union[float, np.ndarray]:
+    """Largest error of a float32 sum of `reduction` products with magnitudes that sum to `scale`."""
+    return (reduction + 4) * float(np.finfo(np.float32).eps) * scale

@@ -6,7 +6,7 @@ import itertools
 
 import numpy as np
 import pytest
-from harness import kernels, run_op
+from tests.kernels.harness import rows as kernels, run_threads as run_op
 
 EPS = np.finfo(np.float32).eps
 LOWEST = np.finfo(np.float32).min

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from harness import kernels, padded, run_op
+from tests.kernels.harness import padded, rows as kernels, run_threads as run_op
 
 COMPARISONS = {
     "equal": np.equal,

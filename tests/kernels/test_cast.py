@@ -6,7 +6,7 @@ import itertools
 
 import numpy as np
 import pytest
-from harness import run_op
+from tests.kernels.harness import run_threads as run_op
 
 CODES = {"float32": 1, "uint8": 2, "int8": 3, "int32": 6, "int64": 7, "bool": 9, "float16": 10, "float64": 11}
 

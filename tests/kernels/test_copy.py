@@ -6,7 +6,7 @@ import itertools
 
 import numpy as np
 import pytest
-from harness import padded, run_op
+from tests.kernels.harness import padded, run_threads as run_op
 
 
 def copy(x: np.ndarray, source: np.ndarray, y: np.ndarray, target: np.ndarray, threads=(1, 2, 3, 8)) -> np.ndarray:

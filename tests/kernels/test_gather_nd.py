@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from harness import padded, run_op
+from tests.kernels.harness import padded, run_threads as run_op
 
 from q7x2_ep.backend.cpu.library import DATA_FAULT, StatusError
 

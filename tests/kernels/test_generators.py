@@ -6,7 +6,7 @@ import itertools
 
 import numpy as np
 import pytest
-from harness import padded, run_op
+from tests.kernels.harness import padded, run_threads as run_op
 
 CODES = {"float32": 1, "int32": 6, "int64": 7, "float64": 11}
 

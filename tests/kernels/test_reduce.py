@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from harness import kernels, run_op
+from tests.kernels.harness import rows as kernels, run_threads as run_op
 
 OPS = ("sum", "mean", "max", "min", "prod", "sumsq", "l1", "l2")
 CODES = {"float32": 1, "float64": 11, "int32": 6, "int64": 7}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from harness import kernels, run_op
+from tests.kernels.harness import rows as kernels, run_threads as run_op
 
 EPS = np.finfo(np.float32).eps
 TINY = 2e-38  # results below are flushed to zero

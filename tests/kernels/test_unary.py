@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from harness import kernels, run_op
+from tests.kernels.harness import rows as kernels, run_threads as run_op
 
 erf = np.vectorize(__import__("math").erf)
 erfc = np.vectorize(__import__("math").erfc)

@@ -6,7 +6,7 @@ import itertools
 
 import numpy as np
 import pytest
-from harness import padded, run_op
+from tests.kernels.harness import padded, run_threads as run_op
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "float16", "float32", "int64"])

@@ -1,0 +1,178 @@
+"""gemm and pack_b: every kernel row, shapes around the edges of its tile and of the blocks of k."""
+
+from __future__ import annotations
+
+import math
+from itertools import product
+from typing import Any, Optional
+
+import numpy as np
+import pytest
+
+from q7x2_ep.plan.target import KernelRow
+from tests.kernels.harness import rows, run_op, tolerance
+
+K_BLOCK = 384  # Q7_GEMM_K_BLOCK
+every_row = pytest.mark.parametrize("row", rows("gemm"), ids=lambda row: row.name)
+
+ACTS = {
+    "none": lambda x: x,
+    "relu": lambda x: np.maximum(x, 0),
+    "gelu": lambda x: x * np.vectorize(math.erfc)(-x / math.sqrt(2)) / 2,
+    "gelu_tanh": lambda x: x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))) / 2,
+    "silu": lambda x: x / (1 + np.exp(-x)),
+    "tanh": np.tanh,
+    "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
+}
+
+
+def normal(*shape: int) -> np.ndarray:
+    return np.random.default_rng(shape).standard_normal(shape).astype(np.float32)
+
+
+def pack(row: KernelRow, b: np.ndarray, threads: int = 1) -> np.ndarray:
+    k, n = b.shape
+    k_stride, n_stride = (stride // 4 for stride in b.strides)
+    source = b.T if b.flags.f_contiguous else b
+    packed = np.full(-(-n // row.nr) * row.nr * k, np.nan, np.float32)
+    given: dict[str, Any] = {"k": k, "n": n, "k_stride": k_stride, "n_stride": n_stride}
+    return run_op("pack_b", row, threads, b=np.ascontiguousarray(source), packed=packed, **given)[
+        "packed"
+    ]
+
+
+def gemm(
+    row: KernelRow,
+    a: np.ndarray,
+    packed: np.ndarray,
+    n: int,
+    bias: Optional[np.ndarray] = None,
+    residual: Any = None,
+    act: str = "none",
+    alpha: float = 1.0,
+    threads: int = 1,
+    c_stride: int = 0,
+    c: Optional[np.ndarray] = None,
+    k: Optional[int] = None,
+) -> np.ndarray:
+    """c as (m, c_stride), which held NaN, or what is given; a may have more columns than k."""
+    m, a_stride = a.shape
+    k = a_stride if k is None else k
+    c = np.full((m, c_stride or n), np.nan, np.float32) if c is None else c
+    residual_stride = residual.shape[1] if isinstance(residual, np.ndarray) else c.shape[1]
+    return run_op(
+        "gemm",
+        row,
+        threads,
+        a=a,
+        b=packed,
+        bias=bias,
+        residual=residual,
+        c=c,
+        pack=m * (k + 16) * 4 if a_stride * 4 % 4096 == 0 else None,
+        m=m,
+        n=n,
+        k=k,
+        a_stride=a_stride,
+        c_stride=c.shape[1],
+        residual_stride=residual_stride,
+        act=act,
+        alpha=alpha,
+    )["c"]
+
+
+def check(c: np.ndarray, a: np.ndarray, b: np.ndarray) -> None:
+    a64, b64 = a.astype(np.float64), b.astype(np.float64)
+    assert c.shape == (len(a), b.shape[1])
+    assert (np.abs(c - a64 @ b64) <= tolerance(a.shape[1], np.abs(a64) @ np.abs(b64))).all()
+
+
+@every_row
+@pytest.mark.parametrize("k", [0, 1, 2, 3, 5, 255, K_BLOCK, K_BLOCK + 1, 2 * K_BLOCK + 1])
+def test_edges(row: KernelRow, k: int) -> None:
+    mr, nr = row.mr, row.nr
+    for n in (1, 2, nr - 1, nr, nr + 1, 2 * nr + 3, 4 * nr, 5 * nr + 2):
+        b = normal(k, n)
+        packed = pack(row, b)
+        for m in (1, 2, 3, mr - 1, mr, mr + 1, 2 * mr + 1):
+            a = normal(m, k)
+            check(gemm(row, a, packed, n), a, b)
+
+
+@every_row
+def test_no_rows_or_columns(row: KernelRow) -> None:
+    assert gemm(row, normal(0, 5), pack(row, normal(5, 3)), 3).shape == (0, 3)
+    assert gemm(row, normal(3, 5), pack(row, normal(5, 0)), 0).shape == (3, 0)
+
+
+@every_row
+@pytest.mark.parametrize("act", ACTS)
+def test_epilogue(row: KernelRow, act: str) -> None:
+    for m, n, k in ((3, row.nr + 5, 7), (2 * row.mr + 1, 3, K_BLOCK + 9), (1, 4 * row.nr, 0)):
+        a, b, bias, residual = normal(m, k), normal(k, n), normal(n), normal(m, n + 4)
+        packed = pack(row, b)
+        for with_bias, with_residual, alpha in product((False, True), (False, True), (1.0, 0.125)):
+            given = bias if with_bias else None
+            c = gemm(row, a, packed, n, given, residual if with_residual else None, act, alpha)
+            before = alpha * (a.astype(np.float64) @ b) + (bias if with_bias else 0)
+            expected = ACTS[act](before) + (residual[:, :n] if with_residual else 0)
+            scale = alpha * (np.abs(a.astype(np.float64)) @ np.abs(b)) + 4
+            assert (np.abs(c - expected) <= 1.2 * tolerance(k, scale)).all()
+
+
+@every_row
+def test_gaps_between_rows_stay(row: KernelRow) -> None:
+    m, n, k = row.mr + 1, row.nr + 1, 2 * K_BLOCK
+    a, b = normal(m, k + 3), normal(k, n)
+    c = gemm(row, a, pack(row, b), n, c_stride=n + 5, k=k)
+    check(c[:, :n], a[:, :k], b)
+    assert np.isnan(c[:, n:]).all()
+
+
+@every_row
+def test_residual_in_place(row: KernelRow) -> None:
+    m, n, k = 2 * row.mr + 3, 2 * row.nr + 1, K_BLOCK
+    a, b, x = normal(m, k), normal(k, n), normal(m, n)
+    packed = pack(row, b)
+    apart = gemm(row, a, packed, n, residual=x)
+    assert gemm(row, a, packed, n, residual="c", c=x).tobytes() == apart.tobytes()
+
+
+@every_row
+def test_rows_that_share_cache_sets(row: KernelRow) -> None:
+    a, b = normal(3 * row.mr + 2, 1024), normal(1024, row.nr + 1)
+    check(gemm(row, a, pack(row, b), row.nr + 1), a, b)
+
+
+@every_row
+def test_bits_do_not_depend_on_threads_nor_on_other_rows(row: KernelRow) -> None:
+    m, n, k = 17 * row.mr + 2, 13 * row.nr + 1, K_BLOCK + 70
+    a, b, bias = normal(m, k), normal(k, n), normal(n)
+    packed = pack(row, b)
+    assert packed.tobytes() == pack(row, b, threads=3).tobytes()
+    c = gemm(row, a, packed, n, bias, act="gelu")
+    for threads in (2, 3, 8):
+        assert gemm(row, a, packed, n, bias, act="gelu", threads=threads).tobytes() == c.tobytes()
+    for few in (1, 2, 3, row.mr):
+        assert gemm(row, a[:few], packed, n, bias, act="gelu").tobytes() == c[:few].tobytes()
+
+
+@every_row
+def test_nan_and_inf_spread_to_their_row_and_column_only(row: KernelRow) -> None:
+    m, n, k = row.mr + 2, row.nr + 3, 9
+    a, b = np.ones((m, k), np.float32), np.ones((k, n), np.float32)
+    a[1, 4], a[2, 0], b[3, 5] = np.nan, np.inf, -np.inf
+    c = gemm(row, a, pack(row, b), n)
+    with np.errstate(invalid="ignore"):
+        np.testing.assert_array_equal(c, a @ b)
+
+
+@every_row
+def test_pack_b(row: KernelRow) -> None:
+    for k, n in ((1, 1), (5, row.nr), (33, 2 * row.nr + 3)):
+        b = normal(k, n)
+        padded = np.zeros((k, -(-n // row.nr) * row.nr), np.float32)
+        padded[:, :n] = b
+        panels = padded.reshape(k, -1, row.nr).transpose(1, 0, 2)
+        for order in "CF":
+            np.testing.assert_array_equal(pack(row, np.asarray(b, order=order)), panels.ravel())
