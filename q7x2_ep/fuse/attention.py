@@ -75,7 +75,7 @@ def _check(match: Match) -> Union[dict[str, Any], str]:
         )
     if reason:
         return reason
-    arguments.update(masks)
+    arguments.update((name, mask) for name, mask in masks if name != "mask" or not _is_zero(mask))
     arguments["key_shape"] = keys
     arguments["scale"] = (
         match.scalar("q_scale", 1.0) * match.scalar("k_scale", 1.0) * match.scalar("scale", 1.0)
@@ -124,6 +124,21 @@ def _check_mask(mask: Value, full: tuple, dtype: int) -> str:
         if dim not in (1, want):
             return f"the mask {mask!r} has dim {dim}, wanted 1 or {want}"
     return ""
+
+
+def _is_zero(mask: Value) -> bool:
+    """Whether an added mask is known to be 0 everywhere, as vision models have it: it is none."""
+    if mask.const is not None:
+        return not mask.const.any()
+    node = mask.producer
+    if node is None or node.op not in ("Expand", "Where"):
+        return False
+    if node.op == "Expand":
+        return _is_zero(node.inputs[0])
+    keep = node.inputs[0]
+    while keep.producer is not None and keep.producer.op == "Expand":
+        keep = keep.producer.inputs[0]
+    return keep.const is not None and bool(keep.const.all()) and _is_zero(node.inputs[1])
 
 
 def _build(

@@ -94,11 +94,14 @@ class _Reader:
         self.graph = Graph(name=model.graph.name)
         try:
             self.read_model(model)
-        except (ModelError, RecursionError) as error:
-            if isinstance(error, ModelNotFound):
-                raise
-            kind = type(error) if isinstance(error, ModelError) else ModelError
-            raise kind(f"{source}: {error}") from error
+        except ModelNotFound:
+            raise
+        except ModelError as error:
+            raise ModelError(f"{source}: {error}") from error
+        except (
+            Exception
+        ) as error:  # broken bytes can break any assumption, such as names being text
+            raise ModelError(f"{source} is not a valid ONNX model: {error!r}") from error
         if self.unsupported:
             raise UnsupportedOp(f"{source}: {_unsupported_text(self.unsupported)}")
 
@@ -162,21 +165,27 @@ class _Reader:
         for i, proto in enumerate(nodes):
             name = scope.prefix + (proto.name or f"{proto.op_type}_{i}")
             name = self.unique(name, self.node_names)
-            attrs = self.attributes(proto, scope, name)
-            domain = "" if proto.domain == "ai.onnx" else proto.domain
-            function = self.functions.get(
-                (proto.domain, proto.op_type, getattr(proto, "overload", ""))
-            )
-            if function is not None:
-                self.inline(function, proto, scope, name)
-            elif proto.op_type == "Constant" and not domain:
-                self.define_constant(scope, proto.output[0], _constant(attrs, name))
-            else:
-                op = f"{domain}::{proto.op_type}" if domain else proto.op_type
-                draft = Draft(op, list(proto.input), list(proto.output), attrs, name)
-                self.read_node(draft, proto, domain, scope)
+            try:
+                self.read_node(proto, scope, name)
+            except ModelError:
+                raise
+            except Exception as error:  # such as an attribute that the op cannot be without
+                raise ModelError(f"[{proto.op_type} {name}] is malformed: {error!r}") from error
 
-    def read_node(self, draft: Draft, proto: Any, domain: str, scope: _Scope) -> None:
+    def read_node(self, proto: Any, scope: _Scope, name: str) -> None:
+        attrs = self.attributes(proto, scope, name)
+        domain = "" if proto.domain == "ai.onnx" else proto.domain
+        key = (proto.domain, proto.op_type, getattr(proto, "overload", ""))
+        if key in self.functions:
+            self.inline(self.functions[key], proto, scope, name)
+        elif proto.op_type == "Constant" and not domain:
+            self.define_constant(scope, proto.output[0], _constant(attrs, name))
+        else:
+            op = f"{domain}::{proto.op_type}" if domain else proto.op_type
+            draft = Draft(op, list(proto.input), list(proto.output), attrs, name)
+            self.read_op(draft, proto, domain, scope)
+
+    def read_op(self, draft: Draft, proto: Any, domain: str, scope: _Scope) -> None:
         op, name = draft.op, draft.name
         version = scope.versions.get(domain, 0)
         drafts = [draft] if domain else modernise(draft, version, self.maker(scope))
@@ -330,18 +339,11 @@ def _dim(dim: Any, unnamed: str) -> Any:
 
 def _constant(attrs: dict[str, Any], name: str) -> np.ndarray:
     """The contents of a Constant node."""
-    for key, dtype in (
-        ("int", np.int64),
-        ("ints", np.int64),
-        ("float", np.float32),
-        ("floats", np.float32),
-    ):
-        if f"value_{key}" in attrs:
-            return np.array(attrs[f"value_{key}"], dtype)
-    for key in ("value_string", "value_strings"):
-        if key in attrs:
-            return np.array(attrs[key], object)
-    if "value" not in attrs:
+    for key, dtype in (("int", np.int64), ("float", np.float32), ("string", object)):
+        for name_of_value in (f"value_{key}", f"value_{key}s"):
+            if name_of_value in attrs:
+                return np.array(attrs[name_of_value], dtype)
+    if attrs.get("value") is None:
         raise ModelError(f"[Constant {name}] has no value that is supported")
     return attrs["value"]
 

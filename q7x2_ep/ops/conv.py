@@ -9,10 +9,12 @@ import numpy as np
 
 from q7x2_ep.errors import UnsupportedOp
 from q7x2_ep.ir.core import Node, Type
-from q7x2_ep.ir.shape import Dim, ceildiv, maximum, product
+from q7x2_ep.ir.shape import Dim, ceildiv, maximum, minimum, product
 from q7x2_ep.ops import op
 from q7x2_ep.ops.common import F32, Guard, dims, require_dtype, where_is
 from q7x2_ep.ops.matmul import matmul_scratch
+
+K_BLOCK = 128  # of csrc/ops/conv.c
 
 
 def geometry(
@@ -124,7 +126,7 @@ class Conv:
             w=w,
             bias=bias,
             y=node.output,
-            pack=matmul_scratch(b, product(w.shape[1:])),
+            pack=matmul_scratch(b, minimum(product(w.shape[1:]), K_BLOCK)),
             N=N,
             C=C,
             H=H,

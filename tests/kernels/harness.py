@@ -66,6 +66,7 @@ def run_op(
     op: str,
     kernel_row: Optional[KernelRow] = None,
     threads: int = 1,
+    /,
     **given: Any,
 ) -> dict[str, np.ndarray]:
     """The outputs of an op of ops.def, by operand name.

@@ -159,6 +159,18 @@ def test_broken_graphs(nodes, reason):
         read(model(nodes, ["x"], ["y"]))
 
 
+def test_a_missing_attribute_of_an_old_form():
+    node = helper.make_node("Slice", ["x"], ["y"], name="n")
+    with pytest.raises(ModelError, match=r"\[Slice n\] is malformed: KeyError\('starts'\)"):
+        read(model([node], ["x"], ["y"], opset=9))
+
+
+def test_names_that_are_no_text(erf):
+    data = erf.SerializeToString().replace(b"erf", b"\xff\xfe\xfd")
+    with pytest.raises(ModelError, match="not a valid ONNX model"):
+        read(data)
+
+
 def test_an_input_without_a_shape_is_named():
     with pytest.raises(ModelError, match="input x has no shape"):
         read(model(ERF, [info("x", None)], ["y"]))
