@@ -63,7 +63,7 @@ static void binary_f64(int64_t op, int64_t n, const void *pa, int64_t a_stride, 
     switch (op) {
         case Q7_binary_add: EACH(double, X + Z); break;
         case Q7_binary_sub: EACH(double, X - Z); break;
-        /* clang-format off: it takes X for a type */
+        /* clang-format off */ /* it takes X for a type */
         case Q7_binary_mul: EACH(double, X * Z); break;
         /* clang-format on */
         case Q7_binary_div: EACH(double, X / Z); break;
