@@ -62,7 +62,8 @@ def rows(family: str) -> list[KernelRow]:
 
 
 def run_op(
-    op: str,
+    name: str,
+    /,
     kernel_row: Optional[KernelRow] = None,
     threads: int = 1,
     **given: Any,
@@ -74,7 +75,7 @@ def run_op(
     bytes or None. Fields: an int, a float, a sequence, or the name of a member of a closed set.
     """
     library = load("")
-    row = library.target.ops[op]
+    row = library.target.ops[name]
     image = bytearray(-(-row.struct_bytes // ALIGN) * ALIGN)
     memory: dict[str, Guarded] = {}
     places: dict[str, tuple[int, int]] = {}  # of each operand: space, index
@@ -92,24 +93,24 @@ def run_op(
             arrays = outputs if is_written else inputs
             places[operand.name] = SPACES["output" if is_written else "input"], len(arrays)
             arrays.append(guarded.array)
-    places.update({name: places[other] for name, other in aliases.items()})
+    places.update({alias: places[other] for alias, other in aliases.items()})
     pointers = [(o.offset, *places[o.name], 1) for o in row.operands if o.name in places]
     for f in row.fields:
         value = given.pop(f.name)
         if isinstance(value, str):
-            value = library.target.sets[op if f.name == "op" else f.name][value]
+            value = library.target.sets[name if f.name == "op" else f.name][value]
         items = list(value) if f.count > 1 else [value]
         code = "d" if f.type == "f64" else "q"
         struct.pack_into(f"<{len(items)}{code}", image, f.offset, *items)
-    assert not given, f"{op} has no {sorted(given)}"
-    before = {name: m.array.tobytes() for name, m in memory.items()}
+    assert not given, f"{name} has no {sorted(given)}"
+    before = {key: m.array.tobytes() for key, m in memory.items()}
     _run(library, row.index, kernel_row, threads, bytes(image), pointers, inputs, outputs)
-    after = {name: m.release() for name, m in memory.items()}
+    after = {key: m.release() for key, m in memory.items()}
     for o in row.operands:
         if o.kind in ("in", "opt") and o.name in memory:
-            assert after[o.name].tobytes() == before[o.name], f"{op} wrote to its input {o.name}"
+            assert after[o.name].tobytes() == before[o.name], f"{name} wrote to its input {o.name}"
     written = [o.name for o in row.operands if o.kind in ("out", "optout")]
-    return {name: after[name] for name in written if name in after}
+    return {key: after[key] for key in written if key in after}
 
 
 def _run(
@@ -151,5 +152,5 @@ def _run(
 
 
 def tolerance(reduction: int, scale: Union[float, np.ndarray] = 1.0) -> Union[float, np.ndarray]:
-    """Largest error of a float32 sum of `reduction` products with magnitudes that sum to `scale`."""
+    """Largest error of a float32 sum of `reduction` products whose magnitudes sum to `scale`."""
     return (reduction + 4) * float(np.finfo(np.float32).eps) * scale
