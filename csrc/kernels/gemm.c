@@ -164,8 +164,8 @@ static void tail(const q7_gemm_tile *t, target out) {
     }
 }
 
-/* c = act(alpha * (sums + what c held if accumulating) + biases) + residual for columns [first,
- * first + n). */
+/* c = act(alpha * (sums + what c held if accumulating) + biases) + residual, for n columns from the
+ * given first one. */
 Q7_INLINE void finish_as(const q7_gemm_tile *t, const float *sums, int64_t sums_stride,
                          int64_t first, int64_t n, const int64_t act) {
     static const q7_gemm_epilogue none = {.alpha = 1.0f};
@@ -195,25 +195,22 @@ Q7_INLINE void finish_as(const q7_gemm_tile *t, const float *sums, int64_t sums_
 
 static void finish(const q7_gemm_tile *t, const float *sums, int64_t sums_stride, int64_t first,
                    int64_t n) {
-#define AS(act) \
-    case act: finish_as(t, sums, sums_stride, first, n, act); return;
-    switch (t->epilogue ? t->epilogue->act : Q7_act_none) {
-        AS(Q7_act_none)
-        AS(Q7_act_relu)
-        AS(Q7_act_gelu) AS(Q7_act_gelu_tanh) AS(Q7_act_silu) AS(Q7_act_tanh) AS(Q7_act_sigmoid)
+    switch (t->epilogue ? t->epilogue->act : Q7_act_none) { /* a loop for each */
+#define ACT(act) \
+    case Q7_act_##act: finish_as(t, sums, sums_stride, first, n, Q7_act_##act); return;
+#include "../ops.def"
+#undef ACT
     }
-#undef AS
 }
 
 void Q7_KERNEL(gemm_f32)(const q7_gemm_tile *t) {
-    float sums[MR * NR];
+    _Alignas(64) float sums[MR * NR];
     const int64_t wide = PANELS(t->m) * NR;
     for (int64_t first = 0, n; first < t->n; first += n) {
         const bool packed = t->b_packed && t->a_k_stride == 1;
         const bool several = packed && wide > NR && t->n - first >= wide;
-        const int64_t columns =
-            several ? wide : NR; /* that the sums are made for; n of them exist */
-        n = q7_min(t->n - first, columns);
+        const int64_t columns = several ? wide : NR;
+        n = q7_min(t->n - first, columns); /* how many of them exist */
         const float *b = t->b + first / NR * t->b_panel_stride;
         const bool direct = n == columns && !t->epilogue;
         const target out = direct ? (target){t->c + first, t->c_stride, t->accumulate}
