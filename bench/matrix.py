@@ -13,7 +13,6 @@ from typing import Any, Optional
 import numpy as np
 
 import q7x2_ep
-from q7x2_ep import importer
 from q7x2_ep.backend import numpy as oracle
 from q7x2_ep.compare import Contest, OutputError, rms, rms_error
 from q7x2_ep.feeds import random_feeds
@@ -52,18 +51,17 @@ def check(model: str, batches: list[int], lengths: list[int], threads: list[int]
             session_options = q7x2_ep.SessionOptions(intra_op_num_threads=count)
             others.append(q7x2_ep.InferenceSession(model, session_options))
         symbolic = any(isinstance(d, str) for i in contest.ours.get_inputs() for d in i.shape[1:])
-        graph = importer.read(model)
         for batch in batches:
             for length in lengths if symbolic else [0]:
-                feeds = random_feeds(graph, batch, length, padding=True)
+                feeds = random_feeds(contest.graph, batch, length, padding=True)
                 where = f"batch {batch} length {length}: "
-                problems += [where + text for text in check_feed(contest, others, graph, feeds)]
+                problems += [where + text for text in check_feed(contest, others, feeds)]
         for session in others:
             session.close()
     return problems
 
 
-def check_feed(contest: Contest, others: list[Any], graph: Any, feeds: dict) -> list[str]:
+def check_feed(contest: Contest, others: list[Any], feeds: dict) -> list[str]:
     """What does not hold for one feed."""
     try:
         ours = contest.ours.run(None, feeds)
@@ -76,7 +74,11 @@ def check_feed(contest: Contest, others: list[Any], graph: Any, feeds: dict) -> 
     problems = []
     theirs, unfused = contest.theirs.run(None, feeds), contest.unfused.run(None, feeds)
     for name, a, b, c, true in zip(
-        graph.output_names, ours, theirs, unfused, oracle.evaluate(graph, feeds, np.float64)
+        contest.graph.output_names,
+        ours,
+        theirs,
+        unfused,
+        oracle.evaluate(contest.graph, feeds, np.float64),
     ):
         for kind, given in (("fused", a), ("unfused", c)):
             error = OutputError(name, rms_error(given, true), rms_error(b, true), rms(true))

@@ -48,6 +48,12 @@ enum {
     Q7_KERNEL_COUNT
 };
 
+enum {
+#define CONSTANT(name, value) Q7_##name = value,
+#include "kernels.def"
+#undef CONSTANT
+};
+
 /* closed sets */
 enum {
 #define ACT(x) Q7_act_##x,

@@ -3,6 +3,7 @@
  *   abi 1
  *   op gemm bytes=128 in:a@0 .. i64:m@48 .. i64[8]:shape@64 .. f64:alpha@104
  *   set act none relu ..
+ *   constant GEMM_K_BLOCK 384
  *   kernel gemm f32 avx2 6 16 compiled=1 supported=1
  *   cpu scalar avx2
  * Read runtime.h first. */
@@ -76,6 +77,9 @@ static void describe_all(void) {
     put("abi %d\n", Q7_ABI_VERSION);
     describe_ops();
     describe_sets();
+#define CONSTANT(name, value) put("constant %s %d\n", #name, value);
+#include "kernels.def"
+#undef CONSTANT
     for (int64_t i = 0; i < Q7_KERNEL_COUNT; i++) {
         const q7_kernel_row *row = &q7_kernels[i];
         put("kernel %s %s %s %lld %lld compiled=%d supported=%d\n", row->family, row->dtypes, q7_isa_name(row->isa),

@@ -325,14 +325,19 @@ static void patch(q7_context *c) {
     }
 }
 
+static bool same_symbols(const q7_context *c, const int64_t *symbols) {
+    for (int64_t i = 1; i < c->plan->n_symbols; i++)
+        if (c->values[i] != symbols[i - 1]) return false;
+    return true;
+}
+
 q7_status q7_bind(q7_context *context, const int64_t *symbols, int64_t *values, q7_error *error) {
     q7_context *c = context;
     const q7_plan *p = c->plan;
-    const size_t symbol_bytes = (size_t)(p->n_symbols - 1) * sizeof *symbols;
-    if (!c->bound || memcmp(c->values + 1, symbols, symbol_bytes)) {
+    if (!c->bound || !same_symbols(c, symbols)) {
         c->bound = 0;
         c->values[0] = c->threads;
-        memcpy(c->values + 1, symbols, symbol_bytes);
+        for (int64_t i = 1; i < p->n_symbols; i++) c->values[i] = symbols[i - 1];
         q7_status status = compute_values(c, error);
         if (status == Q7_OK) status = place_buffers(c, error);
         if (status != Q7_OK) return status;

@@ -18,14 +18,8 @@
 #define Q7_KERNELS_ATTENTION_H
 #include "../abi.h"
 
-enum {
-    Q7_ATTENTION_QUERIES = 96, /* whole panels for every nr in kernels.def: 32, 16, 12, 8 */
-    Q7_ATTENTION_KEYS = 128,
-    Q7_ATTENTION_MAX_NR = 32
-};
-
-/* Q^T (D, 96); scores and mask, (128 keys, nr) each; V (128 keys, Dv rounded up to nr). In bytes:
- * 384 D + 512 Dv + 49152 a thread. */
+/* Q^T (D, 96); scores and mask, (128 keys, nr) each; V (128 keys, Dv rounded up to nr). The same
+ * formula stands in q7x2_ep/ops/attention.py. */
 #define Q7_ATTENTION_WORK(D, Dv) \
     (Q7_ATTENTION_QUERIES * (D) + Q7_ATTENTION_KEYS * ((Dv) + 3 * Q7_ATTENTION_MAX_NR))
 

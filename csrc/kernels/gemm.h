@@ -48,9 +48,5 @@ typedef struct q7_gemm_tile {
 
 typedef void (*q7_gemm_kernel)(const q7_gemm_tile *tile);
 
-enum {
-    Q7_GEMM_K_BLOCK = 384, /* drivers sum k in blocks of this length, so that equal products have
-                              equal bits; 256 to 768 differ by 3 %, bench/kernels.py */
-    Q7_GEMM_AHEAD = 512    /* how far ahead of its use a panel that is read once is prefetched */
-};
+enum { Q7_GEMM_AHEAD = 512 }; /* how far ahead of its use b is prefetched where it is read once */
 #endif

@@ -76,7 +76,10 @@ class _Evaluation:
         builder = Builder(Graph())
         result = entry.decompose(builder, *node.inputs, **node.attrs)
         results = result if isinstance(result, tuple) else (result,)
-        self.run(builder.take())
+        made = builder.take()
+        self.run(made)
+        for temporary in made:
+            temporary.detach()  # the graph's values must not count them as users
         return tuple(self.array(value) for value in results)
 
     def array(self, value: Value) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Fusion: chains of ops become one op with one kernel. One file per fusion; FUSIONS is the order."""
+"""Fusion: chains of ops become one op with one kernel. One file per fusion, in FUSIONS' order."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-from q7x2_ep.fuse import attention, gelu, layernorm, linear, skip_norm
+from q7x2_ep.fuse import attention, gelu, grouped_heads, layernorm, linear, skip_norm, swish
 from q7x2_ep.fuse.qkv import MergeLinears
 from q7x2_ep.ir.core import Graph, Node
 from q7x2_ep.ir.rewrite import Fusion, NearMiss, replace, sweep
@@ -26,15 +26,26 @@ class Walk:
 
 FUSIONS = (
     # Activations and norms first: whole ops are what the walks below look for.
-    Walk((gelu.GELU, gelu.GELU_TANH, layernorm.LAYER_NORM)),
+    Walk((gelu.GELU, gelu.GELU_TANH, swish.SWISH, layernorm.LAYER_NORM)),
     # After LayerNorm, whose centred half it would take.
     Walk((layernorm.RMS_NORM,)),
     # Before Linear, which would otherwise take the scale of q, or a constant k or v, for its own.
     Walk((attention.ATTENTION, attention.ONNX_ATTENTION)),
+    # After Attention, whose operands it looks behind.
+    Walk((grouped_heads.GROUPED_HEADS,)),
     # One walk: each step of the epilogue is found at the consumer of the one before.
-    Walk((linear.PRODUCT, linear.RESHAPE, linear.SCALE, linear.BIAS, linear.ACTIVATION, linear.RESIDUAL)),
-    # After Linear: an Add in the epilogue of a GEMM is nearly free (the tile is in registers), so a norm takes only
-    # the Adds that no Linear could: sums of embeddings, most often.
+    Walk(
+        (
+            linear.PRODUCT,
+            linear.RESHAPE,
+            linear.SCALE,
+            linear.BIAS,
+            linear.ACTIVATION,
+            linear.RESIDUAL,
+        )
+    ),
+    # After Linear: an Add in the epilogue of a GEMM is nearly free (the tile is in registers), so
+    # a norm takes only the Adds that no Linear could: sums of embeddings, most often.
     Walk((skip_norm.SKIP_NORM,)),
     # Last: needs the final epilogues (only bare Linears merge) and the attention that reads them.
     MergeLinears(),

@@ -1,7 +1,8 @@
-"""Scaled dot-product attention -> q7::Attention, from its primitives and from the ONNX op of opset 23.
+"""Scaled dot-product attention -> q7::Attention, from its primitives and from the ONNX op of opset
+23.
 
-softmax(scale * q @ k^T + mask) @ v. The scale may sit on the scores, on q, or as its root on both sides; the mask is
-absent, added, or selects; k may arrive transposed in any of the exporters' ways.
+softmax(scale * q @ k^T + mask) @ v. The scale may sit on the scores, on q, or as its root on both
+sides; the mask is absent, added, or selects; k may arrive transposed in any of the exporters' ways.
 Source: Vaswani et al. 2017, section 3.2.1; ONNX Attention (opset 23).
 """
 
@@ -65,12 +66,16 @@ def _check(match: Match) -> Union[dict[str, Any], str]:
     if any(shape is None or len(shape) != 4 for shape in (q.shape, v.shape, keys)):
         return f"q, k, v have shapes {q.shape}, {keys}, {v.shape}, wanted rank 4"
     reason = _check_heads(q.shape, keys, v.shape)
-    masks = [(name, match[name]) for name in ("mask", "keep", "drop") if match.get(name) is not None]
+    masks = [
+        (name, match[name]) for name in ("mask", "keep", "drop") if match.get(name) is not None
+    ]
     for name, mask in masks:
-        reason = reason or _check_mask(mask, (*q.shape[:3], keys[2]), q.dtype if name == "mask" else BOOL)
+        reason = reason or _check_mask(
+            mask, (*q.shape[:3], keys[2]), q.dtype if name == "mask" else BOOL
+        )
     if reason:
         return reason
-    arguments.update(masks)
+    arguments.update((name, mask) for name, mask in masks if name != "mask" or not _is_zero(mask))
     arguments["key_shape"] = keys
     arguments["scale"] = (
         match.scalar("q_scale", 1.0) * match.scalar("k_scale", 1.0) * match.scalar("scale", 1.0)
@@ -81,10 +86,14 @@ def _check(match: Match) -> Union[dict[str, Any], str]:
 
 
 def _key_shape(found: dict[str, Optional[Value]]) -> Optional[tuple]:
-    """The shape (B, Hkv, Skv, D) of the keys, from the form in which they were found; None if that is no such form."""
+    """The shape (B, Hkv, Skv, D) of the keys, from the form in which they were found; None if that
+    is no such form.
+    """
     if found["k"] is not None:
         return found["k"].shape
-    name, order = ("k_rows", (0, 2, 1, 3)) if found["k_rows"] is not None else ("columns", (0, 1, 3, 2))
+    name, order = (
+        ("k_rows", (0, 2, 1, 3)) if found["k_rows"] is not None else ("columns", (0, 1, 3, 2))
+    )
     value = found[name] or found["k_columns"]
     if value.shape is None or len(value.shape) != 4:
         return None
@@ -97,12 +106,16 @@ def _check_heads(q: tuple, k: tuple, v: tuple) -> str:
     if q[0] != k[0] or k[:3] != v[:3] or q[3] != k[3]:
         return f"q, k, v have shapes {q}, {k}, {v} that do not fit"
     heads, shared = q[1], k[1]
-    whole = heads == shared or (isinstance(heads, int) and isinstance(shared, int) and heads % shared == 0)
+    whole = heads == shared or (
+        isinstance(heads, int) and isinstance(shared, int) and heads % shared == 0
+    )
     return "" if whole else f"{heads} heads of q are no multiple of {shared} of k"
 
 
 def _check_mask(mask: Value, full: tuple, dtype: int) -> str:
-    """The last dim needs no proof: the product with v holds only where it is 1 or Skv, which bind checks."""
+    """The last dim needs no proof: the product with v holds only where it is 1 or Skv, which bind
+    checks.
+    """
     if mask.dtype != dtype:
         return f"the mask {mask!r} has dtype {mask.dtype}, wanted {dtype}"
     if mask.shape is None or len(mask.shape) > 4:
@@ -111,6 +124,21 @@ def _check_mask(mask: Value, full: tuple, dtype: int) -> str:
         if dim not in (1, want):
             return f"the mask {mask!r} has dim {dim}, wanted 1 or {want}"
     return ""
+
+
+def _is_zero(mask: Value) -> bool:
+    """Whether an added mask is known to be 0 everywhere, as vision models have it: it is none."""
+    if mask.const is not None:
+        return not mask.const.any()
+    node = mask.producer
+    if node is None or node.op not in ("Expand", "Where"):
+        return False
+    if node.op == "Expand":
+        return _is_zero(node.inputs[0])
+    keep = node.inputs[0]
+    while keep.producer is not None and keep.producer.op == "Expand":
+        keep = keep.producer.inputs[0]
+    return keep.const is not None and bool(keep.const.all()) and _is_zero(node.inputs[1])
 
 
 def _build(
@@ -153,7 +181,8 @@ def _check_onnx(match: Match) -> Union[dict[str, Any], str]:
     if any(x.shape is None or len(x.shape) != 4 for x in (q, k, v)):
         return f"q, k, v have shapes {q.shape}, {k.shape}, {v.shape}, wanted rank 4"
     if attrs["is_causal"] and q.shape[2] != k.shape[2]:
-        return f"causal with {q.shape[2]} queries and {k.shape[2]} keys: aligned at the first key, wanted the last"
+        counts = f"{q.shape[2]} queries and {k.shape[2]} keys"
+        return f"causal with {counts}: aligned at the first key, wanted the last"
     if any(output.users for output in match.root.outputs[1:]):
         return "more than the first output is used"
     reason = _check_heads(q.shape, k.shape, v.shape)
@@ -175,4 +204,6 @@ def _build_onnx(g: Any, operands: tuple[Value, ...], **attrs: Any) -> Value:
 
 
 ATTENTION = Fusion("Attention", (attention,), _check, _build)
-ONNX_ATTENTION = Fusion("Attention", (onnx_attention, onnx_attention_masked), _check_onnx, _build_onnx)
+ONNX_ATTENTION = Fusion(
+    "Attention", (onnx_attention, onnx_attention_masked), _check_onnx, _build_onnx
+)

@@ -1,6 +1,7 @@
 """GELU in its many spellings -> the ONNX op Gelu.
 
-x * 0.5 * (1 + erf(x / sqrt 2)), and the tanh form x * 0.5 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3))).
+x * 0.5 * (1 + erf(x / sqrt 2)), and the tanh form x * 0.5 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715
+x^3))).
 Source: Hendrycks and Gimpel 2016; ONNX Gelu (opset 20).
 """
 

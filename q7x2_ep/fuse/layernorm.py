@@ -1,7 +1,9 @@
 """LayerNormalization and RMSNormalization made of primitives -> the ONNX ops.
 
-d = x - mean(x); y = d / sqrt(mean(d^2) + epsilon) * weight + bias, and the same without mean and bias.
-Source: Ba et al. 2016; Zhang and Sennrich 2019; ONNX LayerNormalization (opset 17), RMSNormalization (opset 23).
+d = x - mean(x); y = d / sqrt(mean(d^2) + epsilon) * weight + bias, and the same without mean and
+bias.
+Source: Ba et al. 2016; Zhang and Sennrich 2019; ONNX LayerNormalization (opset 17),
+RMSNormalization (opset 23).
 """
 
 from __future__ import annotations
@@ -29,7 +31,9 @@ def _over_root(g: Any, x: Any, variance: Any) -> Any:
     )
 
 
-def layer_norm(g: Any, x: Any, mean_axes: Any, axes: Any, epsilon: Any, weight: Any, bias: Any) -> Any:
+def layer_norm(
+    g: Any, x: Any, mean_axes: Any, axes: Any, epsilon: Any, weight: Any, bias: Any
+) -> Any:
     centred = g.Sub(x, g.ReduceMean(x, mean_axes, keepdims=1))
     scaled = g.Mul(_over_root(g, centred, _mean_square(g, centred, axes, epsilon)), weight)
     return g.Add(scaled, bias)

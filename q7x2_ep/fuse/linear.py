@@ -1,5 +1,7 @@
-"""MatMul and Gemm by a constant -> q7::Linear, which then takes what follows into its epilogue, in this order:
-a Reshape of the rows, scale, bias, activation, residual. One walk does all, since it meets producers before consumers.
+"""MatMul and Gemm by a constant -> q7::Linear, which then takes what follows into its epilogue, in
+this order: a Reshape of the rows, scale, bias, activation, residual. One walk does all, since it
+meets producers before consumers. A check that answers "" found an epilogue that is past this step,
+or a consumer that is none of its kind.
 """
 
 from __future__ import annotations
@@ -37,7 +39,13 @@ def _check_product(match: Match) -> Union[dict[str, Any], str]:
         return f"{x!r} has rows of {x.shape[-1]}, the weight wants {k}"
     if bias is not None and not _is_row(bias, n, len(x.shape)):
         return f"the bias {bias!r} has shape {bias.shape}, wanted ({n},)"
-    return {"x": x, "w": w, "bias": bias, "trans_b": trans_b, "alpha": float(attrs.get("alpha", 1.0))}
+    return {
+        "x": x,
+        "w": w,
+        "bias": bias,
+        "trans_b": trans_b,
+        "alpha": float(attrs.get("alpha", 1.0)),
+    }
 
 
 def _build_product(g: Any, x: Value, w: Value, bias: Optional[Value], **attrs: Any) -> Value:
@@ -46,7 +54,11 @@ def _build_product(g: Any, x: Value, w: Value, bias: Optional[Value], **attrs: A
 
 def _is_row(bias: Value, n: int, ndim: int) -> bool:
     """Whether a value holds one number per column, so that it broadcasts over rows only."""
-    return bias.shape is not None and 0 < len(bias.shape) <= ndim and bias.shape == (1,) * (len(bias.shape) - 1) + (n,)
+    return (
+        bias.shape is not None
+        and 0 < len(bias.shape) <= ndim
+        and bias.shape == (1,) * (len(bias.shape) - 1) + (n,)
+    )
 
 
 def reshaped(g: Any, linear: Any, shape: Any) -> Any:
@@ -58,7 +70,11 @@ def _check_reshape(match: Match) -> Union[dict[str, Any], str]:
     if node.input(3) is not None:
         return "the residual has the shape before the Reshape"
     if not shape or shape[-1] != match["linear"].shape[-1]:
-        return f"Reshape to {shape} changes the columns"
+        return ""  # columns become heads
+    in_front = node.inputs[0].producer
+    meets = in_front is not None and in_front.op == "Reshape"
+    if not meets and [user.op for user in match.root.output.users] != ["Add"]:
+        return ""  # nothing to gain: no Reshape in front to meet, no Add behind to take
     return {"node": node, "shape": shape}
 
 
@@ -74,8 +90,11 @@ def scaled(g: Any, linear: Any, scale: Any) -> Any:
 
 def _check_scale(match: Match) -> Union[dict[str, Any], str]:
     node = match["linear"].producer
-    if any(operand is not None for operand in node.inputs[2:]) or node.attrs["activation"] != "none":
-        return "the epilogue is past its scale"
+    if (
+        any(operand is not None for operand in node.inputs[2:])
+        or node.attrs["activation"] != "none"
+    ):
+        return ""
     return {"node": node, "alpha": node.attrs["alpha"] * match.scalar("scale", 1.0)}
 
 
@@ -91,9 +110,12 @@ def _check_bias(match: Match) -> Union[dict[str, Any], str]:
     y, bias = match["linear"], match["bias"]
     node = y.producer
     if not _is_row(bias, y.shape[-1], len(y.shape)):
-        return f"{bias!r} has shape {bias.shape}, wanted ({y.shape[-1]},) for a bias"
-    if any(operand is not None for operand in node.inputs[2:]) or node.attrs["activation"] != "none":
-        return "the epilogue is past its bias"
+        return ""  # a residual, then
+    if (
+        any(operand is not None for operand in node.inputs[2:])
+        or node.attrs["activation"] != "none"
+    ):
+        return ""
     return {"node": node, "bias": bias}
 
 
@@ -118,19 +140,21 @@ def sigmoid(g: Any, linear: Any) -> Any:
 
 
 def silu(g: Any, linear: Any) -> Any:
-    y = g.result(LINEAR, linear)
-    return g.Mul(y, g.Sigmoid(y))
+    return g.Swish(g.result(LINEAR, linear), alpha=1.0)
 
 
-_ACTIVATIONS = {"Relu": "relu", "Tanh": "tanh", "Sigmoid": "sigmoid", "Mul": "silu"}
+_ACTIVATIONS = {"Relu": "relu", "Tanh": "tanh", "Sigmoid": "sigmoid", "Swish": "silu"}
 
 
 def _check_activation(match: Match) -> Union[dict[str, Any], str]:
     node, root = match["linear"].producer, match.root
     if node.input(3) is not None or node.attrs["activation"] != "none":
-        return "the epilogue is past its activation"
+        return ""
     tanh_form = root.attrs.get("approximate") == "tanh"
-    return {"node": node, "activation": _ACTIVATIONS.get(root.op, "gelu_tanh" if tanh_form else "gelu")}
+    return {
+        "node": node,
+        "activation": _ACTIVATIONS.get(root.op, "gelu_tanh" if tanh_form else "gelu"),
+    }
 
 
 def _build_activation(g: Any, node: Node, activation: str) -> Value:
@@ -144,7 +168,7 @@ def with_residual(g: Any, linear: Any, residual: Any) -> Any:
 def _check_residual(match: Match) -> Union[dict[str, Any], str]:
     y, residual = match["linear"], match["residual"]
     if y.producer.input(3) is not None:
-        return "the epilogue has a residual"
+        return ""
     if residual.shape != y.shape:
         return f"{residual!r} has shape {residual.shape}, wanted {y.shape} for a residual"
     return {"node": y.producer, "residual": residual}
@@ -159,5 +183,7 @@ PRODUCT = Fusion("Linear", (matmul, gemm, gemm_bias), _check_product, _build_pro
 RESHAPE = Fusion("LinearReshape", (reshaped,), _check_reshape, _build_reshape)
 SCALE = Fusion("LinearScale", (scaled,), _check_scale, _build_scale)
 BIAS = Fusion("LinearBias", (biased,), _check_bias, _build_bias)
-ACTIVATION = Fusion("LinearActivation", (relu, gelu, tanh, sigmoid, silu), _check_activation, _build_activation)
+ACTIVATION = Fusion(
+    "LinearActivation", (relu, gelu, tanh, sigmoid, silu), _check_activation, _build_activation
+)
 RESIDUAL = Fusion("LinearResidual", (with_residual,), _check_residual, _build_residual)

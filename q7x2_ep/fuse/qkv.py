@@ -1,7 +1,9 @@
-"""Linears with one input, that attention reads -> one q7::Linear on concatenated weights, and a Split.
+"""Linears with one input, that attention reads -> one q7::Linear on concatenated weights, and a
+Split.
 
-One product with three times the columns keeps more cores busy on short inputs and reads x once. Only where every
-reader takes strides: the parts are views of one tensor, and others would have to copy them first.
+One product with three times the columns keeps more cores busy on short inputs and reads x once.
+Only where every reader takes strides: the parts are views of one tensor, and others would have to
+copy them first.
 """
 
 from __future__ import annotations
@@ -23,10 +25,19 @@ class MergeLinears:
     def apply(self, graph: Graph, g: Any) -> tuple[Counter, list[NearMiss]]:
         groups: dict[tuple, list[Node]] = {}
         for node in graph.nodes:
-            if node.op == "q7::Linear" and node.attrs["activation"] == "none" and node.input(3) is None:
+            if (
+                node.op == "q7::Linear"
+                and node.attrs["activation"] == "none"
+                and node.input(3) is None
+            ):
                 bias = node.input(2)
                 if (bias is None or bias.const is not None) and _only_attention_reads(node.output):
-                    key = (id(node.inputs[0]), node.attrs["trans_b"], node.attrs["alpha"], bias is None)
+                    key = (
+                        id(node.inputs[0]),
+                        node.attrs["trans_b"],
+                        node.attrs["alpha"],
+                        bias is None,
+                    )
                     groups.setdefault(key, []).append(node)
         places: dict[int, list[Node]] = {}
         gone: set[int] = set()
@@ -43,7 +54,8 @@ class MergeLinears:
 
 def _only_attention_reads(value: Value) -> bool:
     return bool(value.users) and all(
-        user.op == "q7::Attention" or (user.op in _VIEWS and all(map(_only_attention_reads, user.outputs)))
+        user.op == "q7::Attention"
+        or (user.op in _VIEWS and all(map(_only_attention_reads, user.outputs)))
         for user in value.users
     )
 

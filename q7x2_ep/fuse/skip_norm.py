@@ -1,4 +1,6 @@
-"""Add before LayerNormalization -> q7::SkipLayerNorm, which also returns the sum where it is used again (pre-LN)."""
+"""Add before LayerNormalization -> q7::SkipLayerNorm, which also returns the sum where it is used
+again (pre-LN).
+"""
 
 from __future__ import annotations
 
@@ -7,6 +9,7 @@ from typing import Any, Optional, Union
 from q7x2_ep.ir.core import Value
 from q7x2_ep.ir.pattern import ANY, Match
 from q7x2_ep.ir.rewrite import Fusion
+from q7x2_ep.ir.shape import broadcast
 from q7x2_ep.ops import find
 
 
@@ -28,7 +31,9 @@ def _check(match: Match) -> Union[dict[str, Any], str]:
         if value is not None and value.shape != x.shape[-1:]:
             return f"{value!r} has shape {value.shape}, wanted {x.shape[-1:]}"
     rows = _without_leading_ones(skip.shape)
-    if len(rows) < 2 or rows != x.shape[len(x.shape) - len(rows) :]:
+    wanted = x.shape[len(x.shape) - len(rows) :]
+    # The outermost dim of skip may be 1 at bind: then its one row repeats, which is right too.
+    if len(rows) < 2 or rows[1:] != wanted[1:] or broadcast(rows[0], wanted[0]) != wanted[0]:
         return f"{skip!r} has shape {skip.shape}, wanted {x.shape} or its last dims"
     return {
         "operands": (x, skip, None, weight, bias),
@@ -43,7 +48,9 @@ def _without_leading_ones(shape: tuple) -> tuple:
     return shape
 
 
-def _build(g: Any, operands: tuple[Optional[Value], ...], **attrs: Any) -> Union[Value, tuple[Value, ...]]:
+def _build(
+    g: Any, operands: tuple[Optional[Value], ...], **attrs: Any
+) -> Union[Value, tuple[Value, ...]]:
     return g.call("q7::SkipLayerNorm", *operands, **attrs)
 
 

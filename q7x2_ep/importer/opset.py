@@ -107,7 +107,7 @@ def _pad_to_inputs(draft: Draft, maker: Maker) -> list[Draft]:
 
 
 def _softmax_flattened(draft: Draft, maker: Maker) -> list[Draft]:
-    """Before opset 13 x was flattened at `axis`, default 1, and normalised over all that follows."""
+    """Before opset 13 x was flattened at `axis`, default 1, and normalised over the rest."""
     axis = draft.attrs.get("axis", 1)
     if axis == -1:
         return [draft]
@@ -142,7 +142,7 @@ def _gemm_broadcast(draft: Draft, maker: Maker) -> list[Draft]:
 
 
 def _binary_broadcast(draft: Draft, maker: Maker) -> list[Draft]:
-    """Before opset 7 `axis` said which dim of a the first of b is at: ones go after b's."""
+    """Before opset 7 `axis` said which dim of a b starts at; ones go behind it."""
     draft.attrs.pop("broadcast", None)
     axis = draft.attrs.pop("axis", None)
     if axis is None:

@@ -17,9 +17,13 @@ import numpy as np
 from q7x2_ep import dtypes, ops
 from q7x2_ep.errors import ModelError, ModelNotFound, UnsupportedOp
 from q7x2_ep.importer.opset import Draft, Maker, modernise
-from q7x2_ep.importer.tensors import Tensors
+from q7x2_ep.importer.tensors import Tensors, map_file
+from q7x2_ep.importer.wire import without_weights
 from q7x2_ep.ir.core import Graph, Node, Value, array_type
 from q7x2_ep.ir.shape import symbol
+
+# A larger model file is mapped, a smaller one read: then it may be overwritten while it is in use.
+MAP_BYTES = 1 << 26
 
 
 def read(model: Union[str, os.PathLike, bytes, Any]) -> Graph:
@@ -30,18 +34,20 @@ def read(model: Union[str, os.PathLike, bytes, Any]) -> Graph:
     """
     if isinstance(model, (str, os.PathLike)):
         path = os.fspath(model)
-        return _Reader(
-            _parse(_load(path), path), path, os.path.dirname(os.path.abspath(path))
-        ).graph
+        graph = _from_bytes(_load(path), path, os.path.dirname(os.path.abspath(path)))
+        graph.metadata["path"] = path
+        return graph
     if isinstance(model, (bytes, bytearray, memoryview)):
-        return _Reader(_parse(bytes(model), "model bytes"), "model bytes", None).graph
+        return _from_bytes(bytes(model), "model bytes", None)
     if hasattr(model, "graph") and hasattr(model, "opset_import"):
-        return _Reader(model, "ModelProto", None).graph
+        return _Reader(model, "ModelProto", Tensors(None, b"")).graph
     raise TypeError(f"a model is a path, bytes or an onnx.ModelProto, not {type(model).__name__}")
 
 
-def _load(path: str) -> bytes:
+def _load(path: str) -> Any:
     try:
+        if os.path.getsize(path) >= MAP_BYTES:
+            return map_file(path)
         with open(path, "rb") as file:
             return file.read()
     except FileNotFoundError:
@@ -50,7 +56,7 @@ def _load(path: str) -> bytes:
         raise ModelError(f"cannot read {path}: {error.strerror}") from error
 
 
-def _parse(data: bytes, source: str) -> Any:
+def _from_bytes(data: Any, source: str, folder: Optional[str]) -> Graph:
     import onnx
     from google.protobuf.message import DecodeError
 
@@ -58,10 +64,10 @@ def _parse(data: bytes, source: str) -> Any:
         raise ModelError(f"{source} is empty, expected an ONNX model")
     model = onnx.ModelProto()
     try:
-        model.ParseFromString(data)
-    except DecodeError as error:
+        model.ParseFromString(without_weights(data))
+    except (DecodeError, ValueError) as error:
         raise ModelError(f"{source} is not an ONNX model, or is cut off: {error}") from error
-    return model
+    return _Reader(model, source, Tensors(folder, data)).graph
 
 
 class _Scope(NamedTuple):
@@ -77,9 +83,8 @@ class _Scope(NamedTuple):
 class _Reader:
     """Reads one model. The first broken thing raises ModelError; unsupported ops are collected."""
 
-    def __init__(self, model: Any, source: str, folder: Optional[str]):
-        self.source = source
-        self.tensors = Tensors(folder)
+    def __init__(self, model: Any, source: str, tensors: Tensors):
+        self.tensors = tensors
         self.names = _value_names(model.graph)
         self.node_names: set[str] = set()
         self.unsupported: list[tuple[str, str]] = []  # op, node name
@@ -88,16 +93,19 @@ class _Reader:
         }
         self.graph = Graph(name=model.graph.name)
         try:
-            self.read_model(model, source if folder is not None else None)
-        except (ModelError, RecursionError) as error:
-            if isinstance(error, ModelNotFound):
-                raise
-            kind = type(error) if isinstance(error, ModelError) else ModelError
-            raise kind(f"{source}: {error}") from error
+            self.read_model(model)
+        except ModelNotFound:
+            raise
+        except ModelError as error:
+            raise ModelError(f"{source}: {error}") from error
+        except (
+            Exception
+        ) as error:  # broken bytes can break any assumption, such as names being text
+            raise ModelError(f"{source} is not a valid ONNX model: {error!r}") from error
         if self.unsupported:
             raise UnsupportedOp(f"{source}: {_unsupported_text(self.unsupported)}")
 
-    def read_model(self, model: Any, path: Optional[str]) -> None:
+    def read_model(self, model: Any) -> None:
         versions = _versions(model.opset_import)
         if not model.graph.output or not versions:
             raise ModelError("not an ONNX model: it has no graph outputs or names no operator set")
@@ -110,7 +118,7 @@ class _Reader:
             self.graph.outputs.append(self.value(scope, output.name, "the graph's outputs"))
             self.graph.output_names.append(output.name)
         self.graph.metadata = {
-            "path": path,
+            "path": None,
             "producer_name": model.producer_name,
             "graph_name": model.graph.name,
             "graph_description": model.graph.doc_string,
@@ -157,21 +165,27 @@ class _Reader:
         for i, proto in enumerate(nodes):
             name = scope.prefix + (proto.name or f"{proto.op_type}_{i}")
             name = self.unique(name, self.node_names)
-            attrs = self.attributes(proto, scope, name)
-            domain = "" if proto.domain == "ai.onnx" else proto.domain
-            function = self.functions.get(
-                (proto.domain, proto.op_type, getattr(proto, "overload", ""))
-            )
-            if function is not None:
-                self.inline(function, proto, scope, name)
-            elif proto.op_type == "Constant" and not domain:
-                self.define_constant(scope, proto.output[0], _constant(attrs, name))
-            else:
-                op = f"{domain}::{proto.op_type}" if domain else proto.op_type
-                draft = Draft(op, list(proto.input), list(proto.output), attrs, name)
-                self.read_node(draft, proto, domain, scope)
+            try:
+                self.read_node(proto, scope, name)
+            except ModelError:
+                raise
+            except Exception as error:  # such as an attribute that the op cannot be without
+                raise ModelError(f"[{proto.op_type} {name}] is malformed: {error!r}") from error
 
-    def read_node(self, draft: Draft, proto: Any, domain: str, scope: _Scope) -> None:
+    def read_node(self, proto: Any, scope: _Scope, name: str) -> None:
+        attrs = self.attributes(proto, scope, name)
+        domain = "" if proto.domain == "ai.onnx" else proto.domain
+        key = (proto.domain, proto.op_type, getattr(proto, "overload", ""))
+        if key in self.functions:
+            self.inline(self.functions[key], proto, scope, name)
+        elif proto.op_type == "Constant" and not domain:
+            self.define_constant(scope, proto.output[0], _constant(attrs, name))
+        else:
+            op = f"{domain}::{proto.op_type}" if domain else proto.op_type
+            draft = Draft(op, list(proto.input), list(proto.output), attrs, name)
+            self.read_op(draft, proto, domain, scope)
+
+    def read_op(self, draft: Draft, proto: Any, domain: str, scope: _Scope) -> None:
         op, name = draft.op, draft.name
         version = scope.versions.get(domain, 0)
         drafts = [draft] if domain else modernise(draft, version, self.maker(scope))
@@ -325,18 +339,11 @@ def _dim(dim: Any, unnamed: str) -> Any:
 
 def _constant(attrs: dict[str, Any], name: str) -> np.ndarray:
     """The contents of a Constant node."""
-    for key, dtype in (
-        ("int", np.int64),
-        ("ints", np.int64),
-        ("float", np.float32),
-        ("floats", np.float32),
-    ):
-        if f"value_{key}" in attrs:
-            return np.array(attrs[f"value_{key}"], dtype)
-    for key in ("value_string", "value_strings"):
-        if key in attrs:
-            return np.array(attrs[key], object)
-    if "value" not in attrs:
+    for key, dtype in (("int", np.int64), ("float", np.float32), ("string", object)):
+        for name_of_value in (f"value_{key}", f"value_{key}s"):
+            if name_of_value in attrs:
+                return np.array(attrs[name_of_value], dtype)
+    if attrs.get("value") is None:
         raise ModelError(f"[Constant {name}] has no value that is supported")
     return attrs["value"]
 

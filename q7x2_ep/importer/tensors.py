@@ -1,7 +1,7 @@
 """onnx.TensorProto -> numpy array, without copies where the bytes allow it.
 
 External data is mapped, not read: an array is a view of the file, and a page is loaded when a
-kernel packs it.
+kernel packs it. Such a view starts wherever the file has it, so it may not be aligned.
 """
 
 from __future__ import annotations
@@ -14,14 +14,30 @@ import numpy as np
 
 from q7x2_ep import dtypes
 from q7x2_ep.errors import ModelError, ModelNotFound
+from q7x2_ep.importer.wire import HERE
+
+
+def map_file(path: str) -> Any:
+    """A file as a read-only buffer: pages are read when they are used.
+
+    Raises: OSError.
+    """
+    with open(path, "rb") as file:
+        if os.fstat(file.fileno()).st_size == 0:
+            return b""  # which mmap refuses
+        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
 
 class Tensors:
-    """Reads the tensors of one model. folder: where its external data lies, or None."""
+    """Reads the tensors of one model.
 
-    def __init__(self, folder: Optional[str]):
+    folder: where its external data lies, None for a model without a path. model: its serialized
+    form, which wire.py makes tensors refer to.
+    """
+
+    def __init__(self, folder: Optional[str], model: Any):
         self.folder = folder
-        self.maps: dict[str, Any] = {}  # by location: one mapping per external file
+        self.maps: dict[str, Any] = {HERE: model}  # by location: one buffer per file
 
     def array(self, tensor: Any) -> np.ndarray:
         """The elements of an onnx.TensorProto.
@@ -81,25 +97,18 @@ class Tensors:
             )
         # Only the spelling is judged: model caches put symbolic links to files elsewhere.
         path = os.path.normpath(location)
-        if not location or os.path.isabs(path) or path.split(os.sep)[0] in ("..", "."):
+        outside = os.path.isabs(path) or path.split(os.sep)[0] in ("..", ".")
+        if outside or not location or "\0" in location:
             raise ModelError(
                 f"[tensor {name}] external data at {location!r} is not inside the model's folder"
             )
         path = os.path.join(self.folder, path)
         try:
-            with open(path, "rb") as file:
-                empty = os.fstat(file.fileno()).st_size == 0
-                self.maps[location] = (
-                    b"" if empty else mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-                )
+            self.maps[location] = map_file(path)
         except FileNotFoundError:
-            raise ModelNotFound(
-                f"[tensor {name}] its external data file {path} does not exist"
-            ) from None
+            raise ModelNotFound(f"[tensor {name}] there is no external data file {path}") from None
         except OSError as error:
-            raise ModelError(
-                f"[tensor {name}] cannot map external data {path}: {error.strerror}"
-            ) from error
+            raise ModelError(f"[tensor {name}] cannot map {path}: {error.strerror}") from error
         return self.maps[location]
 
 
@@ -108,12 +117,8 @@ def _from_bytes(tensor: Any, data: Any, dtype: np.dtype, offset: int, length: in
         raise ModelError(
             f"[tensor {tensor.name}] {length} bytes are no whole number of {dtype} elements"
         )
-    flat = (
-        np.frombuffer(data, dtype, length // dtype.itemsize, offset)
-        if length
-        else np.empty(0, dtype)
-    )
-    return flat if flat.flags.aligned else flat.copy()  # kernels load whole elements
+    count = length // dtype.itemsize
+    return np.frombuffer(data, dtype, count, offset) if count else np.empty(0, dtype)
 
 
 def _from_fields(tensor: Any, row: dtypes.DType) -> np.ndarray:

@@ -1,36 +1,42 @@
 """Patterns: formulas that are searched for in a graph, backwards from their root.
 
-A pattern is made by calling a Python function of op calls with a Tracer, so a formula is written once and serves as
-pattern, as decomposition and as test (ops/builder.py makes real nodes from the same function):
+A pattern is made by calling a Python function of op calls with a Tracer, so a formula is written
+once and serves as pattern, as decomposition and as test (ops/builder.py makes real nodes from the
+same function):
 
     def gelu(g, x):
         return g.Mul(g.Mul(x, 0.5), g.Add(g.Erf(g.Div(x, 2**0.5)), 1.0))
 
-Parameters become wildcards, numbers become constants that match by value. `g.either` gives alternatives, `g.scalar`
-and `g.constant` restrict a wildcard, `g.result` asks for the result of an op whatever its operands, `g.named` gives
-an inner value a name in the match, and `g.expose` also lets it be used outside.
-Commutative ops match in either operand order; Mul by c and Div by 1/c are one.
+Parameters become wildcards, numbers become constants that match by value. `g.either` gives
+alternatives, `g.scalar` and `g.constant` restrict a wildcard, `g.result` asks for the result of an
+op whatever its operands, `g.named` gives an inner value a name in the match, and `g.expose` also
+lets it be used outside. Commutative ops match in either operand order; Mul by c and Div by 1/c are
+one.
 """
 
 from __future__ import annotations
 
 import inspect
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, Callable, Iterator, Optional, Union
+from typing import Any, Callable, Optional, Union
 
 from q7x2_ep.dtypes import BFLOAT16, DOUBLE, FLOAT16
 from q7x2_ep.ir.core import Graph, Node, Value
 
 COMMUTATIVE = frozenset({"Add", "Mul", "Min", "Max", "Equal", "And", "Or"})
 ANY = object()  # an attribute in a pattern that may have any value
+_KINDS = {"scalar": "number", "constant": "constant"}
 _RECIPROCAL = {"Mul": "Div", "Div": "Mul"}
 _EPSILON = {FLOAT16: 2.0**-10, BFLOAT16: 2.0**-7, DOUBLE: 2.0**-52}
 
 
 @dataclass(eq=False)
 class Wild:
-    """Any value; every occurrence in one match is the same value. kind: any, scalar (one element) or constant."""
+    """Any value; every occurrence in one match is the same value. kind: any, scalar (one element)
+    or constant.
+    """
 
     name: str
     kind: str = "any"
@@ -45,7 +51,9 @@ class Const:
 
 @dataclass(eq=False)
 class Op:
-    """The first output of a node of this op type and, where given, with these operands and attributes."""
+    """The first output of a node of this op type and, where given, with these operands and
+    attributes.
+    """
 
     op: str
     inputs: Optional[tuple[Optional[Pattern], ...]]
@@ -73,7 +81,9 @@ class Tracer:
         return lambda *inputs, **attrs: self.call(op, *inputs, **attrs)
 
     def call(self, op: str, *inputs: Any, **attrs: Any) -> Op:
-        return Op(op, tuple(Const(float(x)) if isinstance(x, (int, float)) else x for x in inputs), attrs)
+        return Op(
+            op, tuple(Const(float(x)) if isinstance(x, (int, float)) else x for x in inputs), attrs
+        )
 
     def either(self, *options: Callable[[], Pattern]) -> Either:
         return Either(tuple(option() for option in options))
@@ -115,11 +125,11 @@ def root_ops(pattern: Pattern) -> set[str]:
 
 
 def count_ops(pattern: Optional[Pattern]) -> int:
-    """The number of nodes in the longest reading of a pattern."""
+    """The number of nodes in the shortest reading of a pattern."""
 
     def ops(part: Optional[Pattern]) -> frozenset:
         if isinstance(part, Either):
-            return max(map(ops, part.options), key=len)
+            return min(map(ops, part.options), key=len)
         if isinstance(part, Op):
             return frozenset([part]).union(*map(ops, part.inputs or ()))
         return frozenset()
@@ -148,7 +158,9 @@ class Match:
         return self.values.get(name)
 
     def scalar(self, name: str, default: float) -> float:
-        """The number that a scalar wildcard stands for; where Div was read as Mul, the reciprocal of the divisor."""
+        """The number that a scalar wildcard stands for; where Div was read as Mul, the reciprocal
+        of the divisor.
+        """
         value = self.values.get(name)
         if value is None:
             return default
@@ -158,25 +170,36 @@ class Match:
 
 @dataclass
 class Matcher:
-    """Tries one pattern at one node after the other; remembers how far the last failure got and why it failed.
+    """Tries one pattern at one node after the other; remembers how far the last failure got and why
+    it failed.
 
-    check(match): the last word on a match, a string is a refusal. The search then goes on with other operand orders.
+    check(match): the last word on a match, a string is a refusal (an empty one says that the place
+    was never meant). The search then goes on with other operand orders. near: the ops were right, a
+    number, attribute, user or shape was wrong.
     """
 
     graph: Graph
     pattern: Pattern
     check: Callable[[Match], Any]
     matched: int = 0
+    near: bool = False
     reason: str = ""
 
+    def __post_init__(self) -> None:
+        self.total = count_ops(self.pattern)
+
     def match(self, root: Node) -> Optional[tuple[Match, Any]]:
-        """The match that ends in the first output of root with what check says, or None; see matched and reason."""
-        self.matched, self.reason = -1, ""
+        """The match that ends in the first output of root with what check says, or None; see
+        matched and reason.
+        """
+        self.matched, self.near, self.reason = -1, False, ""
         self._root = root
         return self._solve((self.pattern, root.output, 1, None), {})
 
     def _solve(self, goals: Optional[tuple], bound: dict) -> Optional[tuple[Match, Any]]:
-        """Bind every goal (pattern, value, power, next goals), or None. Backtracks over orders and alternatives."""
+        """Bind every goal (pattern, value, power, next goals), or None. Backtracks over orders and
+        alternatives.
+        """
         if goals is None:
             return self._accept(bound)
         part, value, power, rest = goals
@@ -189,40 +212,59 @@ class Matcher:
         if part in bound:
             if bound[part] == (value, power):
                 return self._solve(rest, bound)
-            return self._miss(bound, lambda: f"{_text(part)} is {value!r} here, {bound[part][0]!r} elsewhere")
+            return self._miss(
+                bound,
+                True,
+                f"{_text(part)} is {value!r} here, {bound[part][0]!r} elsewhere",
+            )
         if isinstance(part, Wild):
-            if part.kind != "any" and (value.const is None or (part.kind == "scalar" and value.const.size != 1)):
-                return self._miss(bound, lambda: f"{part.name} is {value!r}, wanted a constant {part.kind}")
+            if not _is_of_kind(value, part.kind, power):
+                return self._miss(
+                    bound, False, f"{part.name} is {value!r}, wanted a {_KINDS[part.kind]}"
+                )
             return self._solve(rest, {**bound, part: (value, power)})
         if isinstance(part, Const):
             if not is_close(value, part.value):
-                return self._miss(bound, lambda: f"a value is {_shown(value)}, wanted {part.value:.6g}")
+                return self._miss(
+                    bound, True, f"a value is {_shown(value)}, wanted {part.value:.6g}"
+                )
             return self._solve(rest, bound)
         return self._solve_op(part, value, rest, bound)
 
-    def _solve_op(self, part: Op, value: Value, rest: Optional[tuple], bound: dict) -> Optional[tuple[Match, Any]]:
+    def _solve_op(
+        self, part: Op, value: Value, rest: Optional[tuple], bound: dict
+    ) -> Optional[tuple[Match, Any]]:
         node = value.producer
         if node is None or node.outputs[0] is not value:
-            return self._miss(bound, lambda: f"{value!r} is no result of {part.op}")
+            return self._miss(bound, False, f"{value!r} is no result of {part.op}")
         if node.op not in (part.op, _RECIPROCAL.get(part.op)):
-            return self._miss(bound, lambda: f"{value!r} is made by {node.op}, wanted {part.op}")
+            return self._miss(bound, False, f"{value!r} is made by {node.op}, wanted {part.op}")
         for name, wanted in part.attrs.items():
             if wanted is not ANY and not _same_attr(name, wanted, node):
-                return self._miss(bound, lambda: f"{name} of {node.op} is {node.attrs.get(name)}, wanted {wanted}")
+                return self._miss(
+                    bound,
+                    True,
+                    f"{name} of {node.op} is {node.attrs.get(name)}, wanted {wanted}",
+                )
         for operands in _operand_orders(part, node):
-            goals, wrong = rest, ""
+            goals, wrong, near = rest, "", False
             for i in reversed(range(len(operands))):
                 pattern, operand, power = operands[i]
                 if pattern is None or operand is None:
                     if pattern is not operand:
                         wrong = f"operand {i} of {node.op} is {operand!r}"
                 elif isinstance(pattern, Const):
-                    if not is_close(operand, pattern.value**power):
-                        wrong = f"constant at {node.op}.{i} is {_shown(operand)}, wanted {pattern.value**power:.6g}"
+                    wanted = pattern.value**power
+                    if not is_close(operand, wanted):
+                        shown = f"{_shown(operand)}, wanted {wanted:.6g}"
+                        wrong, near = (
+                            f"constant at {node.op}.{i} is {shown}",
+                            operand.const is not None,
+                        )
                 else:
                     goals = (pattern, operand, power, goals)
             if wrong:
-                self._miss(bound, lambda: wrong)  # noqa: B023: called at once
+                self._miss(bound, near, wrong)
                 continue
             found = self._solve(goals, {**bound, part: (value, 1)})
             if found is not None:
@@ -230,13 +272,17 @@ class Matcher:
         return None
 
     def _accept(self, bound: dict) -> Optional[tuple[Match, Any]]:
-        """The match, if nothing inside it is needed elsewhere (no work is repeated, no output lost) and check agrees."""
+        """The match, if nothing inside it is needed elsewhere (no work is repeated, no output lost)
+        and check agrees.
+        """
         match = Match(self._root, outputs=[self._root.output])
         inside = {id(value.producer) for part, (value, _) in bound.items() if isinstance(part, Op)}
         for part, (value, power) in bound.items():
             if isinstance(part, Wild):
                 if id(value.producer) in inside:
-                    return self._miss(bound, lambda: f"{part.name} is {value!r}, inside of the match")  # noqa: B023
+                    return self._miss(
+                        bound, False, f"{part.name} is {value!r}, inside of the match"
+                    )
                 match.values[part.name] = value
                 if power < 0:
                     match.reciprocal.add(part.name)
@@ -249,27 +295,39 @@ class Matcher:
             if part.exposed and escaped is not None:
                 match.outputs.append(value)
             elif escaped is not None and (node is not self._root or escaped is not value):
-                return self._miss(bound, lambda: f"{escaped!r} is used elsewhere too")  # noqa: B023
+                return self._miss(bound, True, f"{escaped!r} is used elsewhere too")
         arguments = self.check(match)
         if isinstance(arguments, str):
-            return self._miss(bound, lambda: arguments)
+            return self._miss(bound, bool(arguments), arguments)
         return match, arguments
 
     def _is_used_outside(self, value: Value, inside: set[int]) -> bool:
         return self.graph.is_output(value) or any(id(user) not in inside for user in value.users)
 
-    def _miss(self, bound: dict, reason: Callable[[], str]) -> None:
+    def _miss(self, bound: dict, near: bool, reason: str) -> Optional[tuple[Match, Any]]:
+        """No match; keeps the deepest reason."""
         matched = sum(isinstance(part, Op) for part in bound)
-        if matched > self.matched:
-            self.matched, self.reason = matched, reason()
+        if (matched, near) > (self.matched, self.near):
+            self.matched, self.near, self.reason = matched, near, reason
+        return None
+
+
+def _is_of_kind(value: Value, kind: str, power: int) -> bool:
+    if kind == "any" or value.const is None:
+        return kind == "any"
+    return kind == "constant" or (value.const.size == 1 and (power > 0 or value.const.item() != 0))
 
 
 def _is_number(part: Optional[Pattern]) -> bool:
     return isinstance(part, Const) or (isinstance(part, Wild) and part.kind == "scalar")
 
 
-def _operand_orders(part: Op, node: Node) -> Iterator[list[tuple[Optional[Pattern], Optional[Value], int]]]:
-    """The ways to pair operands: (pattern, value, power); power -1 reads Div by c as Mul by 1/c and back."""
+def _operand_orders(
+    part: Op, node: Node
+) -> Iterator[list[tuple[Optional[Pattern], Optional[Value], int]]]:
+    """The ways to pair operands: (pattern, value, power); power -1 reads Div by c as Mul by 1/c and
+    back.
+    """
     values = node.inputs
     if part.inputs is None:
         yield []
@@ -301,7 +359,11 @@ def _same_attr(name: str, wanted: Any, node: Node) -> bool:
     got = node.attrs.get(name)
     if name == "axis" and isinstance(got, int) and node.output.shape is not None:
         return (got - wanted) % max(len(node.output.shape), 1) == 0
-    return list(got) == list(wanted) if isinstance(wanted, (list, tuple)) and got is not None else got == wanted
+    return (
+        list(got) == list(wanted)
+        if isinstance(wanted, (list, tuple)) and got is not None
+        else got == wanted
+    )
 
 
 def _text(part: Pattern) -> str:

@@ -1,28 +1,30 @@
 """Rewriting: one fusion applied wherever its patterns match.
 
-A Fusion is a formula in several spellings (ir/pattern.py), a `check` that proves what patterns cannot say (shapes,
-constants), and a `build` that makes the replacement. A sweep visits the nodes in order, so producers are fused before
-their consumers. The replacement takes over the old output Values, with their names and types; where its own inferred
-type differs from theirs, nothing is changed and the reason is kept.
+A Fusion is a formula in several spellings (ir/pattern.py), a `check` that proves what patterns
+cannot say (shapes, constants), and a `build` that makes the replacement. A sweep visits the nodes
+in order, so producers are fused before their consumers. The replacement takes over the old output
+Values, with their names and types; where its own inferred type differs from theirs, nothing is
+changed and the reason is kept.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Callable, Iterable, Optional, Sequence, Union
+from typing import Any, Callable, Optional, Union
 
 from q7x2_ep.ir.core import Graph, Node, Value
-from q7x2_ep.ir.pattern import Match, Matcher, count_ops, root_ops, trace
+from q7x2_ep.ir.pattern import Match, Matcher, root_ops, trace
 
 
 @dataclass(frozen=True)
 class Fusion:
     """How one op is found in a graph. Without state: everything lives in the Match.
 
-    spellings: formulas (g, *wildcards) -> pattern; the first is the op's own meaning. check(match): the keyword
-    arguments for build, or why not. build(g, **arguments): the value that replaces the root's output, or a tuple with
-    those of the exposed values behind it.
+    spellings: formulas (g, *wildcards) -> pattern; the first is the op's own meaning. check(match):
+    the keyword arguments for build, or why not. build(g, **arguments): the value that replaces the
+    root's output, or a tuple with those of the exposed values behind it.
     """
 
     name: str
@@ -33,7 +35,9 @@ class Fusion:
 
 @dataclass(frozen=True)
 class NearMiss:
-    """A place where a fusion almost applied. matched of total nodes were found before `reason` stopped it."""
+    """A place where a fusion almost applied. matched of total nodes were found before `reason`
+    stopped it.
+    """
 
     fusion: str
     node: Node
@@ -63,15 +67,20 @@ def sweep(graph: Graph, fusions: Sequence[Fusion], g: Any) -> tuple[Counter, lis
     position = {id(node): i for i, node in enumerate(graph.nodes)}
     for node in graph.nodes:
         made: list[Node] = []
+        nearest: dict[str, NearMiss] = {}
         for fusion, matcher in tries.get(node.op, ()):
             made, old, miss = _try(fusion, matcher, g, node, position)
-            if miss is not None:
-                misses.append(miss)
+            if miss is not None and (
+                fusion.name not in nearest or miss.matched > nearest[fusion.name].matched
+            ):
+                nearest[fusion.name] = miss
             if made:
                 applied[fusion.name] += 1
                 position.update((id(new), position[id(node)]) for new in made)
                 gone.update((id(dead), dead) for dead in old)
                 break
+        if not made:
+            misses.extend(nearest.values())
         order.extend(made or [node])
     graph.nodes = [node for node in order if id(node) not in gone]
     if applied:
@@ -83,12 +92,18 @@ def sweep(graph: Graph, fusions: Sequence[Fusion], g: Any) -> tuple[Counter, lis
 def _try(
     fusion: Fusion, matcher: Matcher, g: Any, node: Node, position: dict[int, int]
 ) -> tuple[list[Node], list[Node], Optional[NearMiss]]:
-    """The new nodes, the nodes that they replace, and a near miss where the fusion came close instead."""
+    """The new nodes, the nodes that they replace, and a near miss where the fusion came close
+    instead.
+    """
     found = matcher.match(node)
     if found is None:
-        total = count_ops(matcher.pattern)
-        close = 2 <= matcher.matched and total <= 2 * matcher.matched
-        return [], [], NearMiss(fusion.name, node, matcher.matched, total, matcher.reason) if close else None
+        total = max(matcher.total, matcher.matched)
+        close = matcher.reason and matcher.matched >= (1 if matcher.near else max(3, total / 2))
+        return (
+            [],
+            [],
+            NearMiss(fusion.name, node, matcher.matched, total, matcher.reason) if close else None,
+        )
     match, arguments = found
     result = fusion.build(g, **arguments)
     results = result if isinstance(result, tuple) else (result,)
@@ -98,7 +113,11 @@ def _try(
         if difference:
             for unused in reversed(made):
                 unused.detach()
-            return [], [], NearMiss(fusion.name, node, len(match.nodes), len(match.nodes), difference)
+            return (
+                [],
+                [],
+                NearMiss(fusion.name, node, len(match.nodes), len(match.nodes), difference),
+            )
     replace(match.outputs, results, made, sorted(match.nodes, key=lambda old: position[id(old)]))
     return made, match.nodes, None
 
@@ -126,6 +145,7 @@ def replace(old: Iterable[Value], new: Iterable[Value], made: list[Node], gone: 
         node.detach()
     for kept, temporary in zip(old, new):
         maker = temporary.producer
+        assert maker is not None, "a replacement is made by a node"
         maker.outputs[[output is temporary for output in maker.outputs].index(True)] = kept
         kept.producer = maker
         for user in list(dict.fromkeys(temporary.users)):
@@ -139,7 +159,9 @@ def replace(old: Iterable[Value], new: Iterable[Value], made: list[Node], gone: 
 
 
 def drop_unused(graph: Graph) -> None:
-    """Remove nodes that nothing needs any more: what a rewrite looked through would still count as a user."""
+    """Remove nodes that nothing needs any more: what a rewrite looked through would still count as
+    a user.
+    """
     for node in reversed(graph.nodes):
         if not any(output.users or graph.is_output(output) for output in node.outputs):
             node.detach()

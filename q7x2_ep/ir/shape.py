@@ -113,11 +113,11 @@ def ceildiv(a: Dim, b: Dim) -> Dim:
 
 
 def minimum(a: Dim, b: Dim) -> Dim:
-    return b if at_least(a - b, 0) else a if at_least(b - a, 0) else _apply("min", a, b)
+    return b if at_least(a - b, 0) else a if at_least(b - a, 0) else _apply("min", *_ordered(a, b))
 
 
 def maximum(a: Dim, b: Dim) -> Dim:
-    return a if at_least(a - b, 0) else b if at_least(b - a, 0) else _apply("max", a, b)
+    return a if at_least(a - b, 0) else b if at_least(b - a, 0) else _apply("max", *_ordered(a, b))
 
 
 def broadcast(a: Dim, b: Dim) -> Dim:
@@ -134,7 +134,7 @@ def broadcast(a: Dim, b: Dim) -> Dim:
         raise ValueError(f"dims {a} and {b} do not broadcast")
     if isinstance(a, int) or isinstance(b, int):  # a known dim above 1 wins: the other is 1 or equal
         known = a if isinstance(a, int) else b
-        return known if known > 1 else _apply("broadcast", a, b)
+        return known if known > 1 else _apply("broadcast", *_ordered(a, b))
     for part, whole in ((a, b), (b, a)):
         operands = _operands(whole, "broadcast")
         if part in operands:
@@ -142,7 +142,7 @@ def broadcast(a: Dim, b: Dim) -> Dim:
         bounds = _operands(part, "min")
         if whole in bounds and all(at_least(bound, 2) for bound in bounds if bound != whole):
             return whole  # min(s, 64) with s: equal, or 1, and then s is 1 too
-    return _apply("broadcast", *sorted((a, b), key=repr))
+    return _apply("broadcast", *_ordered(a, b))
 
 
 def broadcast_shapes(*shapes: tuple[Dim, ...]) -> tuple[Dim, ...]:
@@ -236,6 +236,11 @@ def _polynomial(terms: Iterable[tuple]) -> Dim:
 
 def _apply(operation: str, a: Dim, b: Dim) -> Expr:
     return Expr(((((operation, a, b),), 1),))
+
+
+def _ordered(a: Dim, b: Dim) -> list[Dim]:
+    """The operands of a commutative operation in one canonical order, numbers last."""
+    return sorted((a, b), key=lambda dim: (isinstance(dim, int), repr(dim)))
 
 
 def _operands(a: Dim, operation: str) -> tuple:

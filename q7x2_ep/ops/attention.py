@@ -33,9 +33,10 @@ MASK_NONE = 0  # mask_dtype of the op row without a mask
 HEADS_OUTER = (0, 2, 1, 3)  # (B, S, H, D) <-> (B, H, S, D)
 
 
-def attention_scratch(b: Any, D: Dim) -> Dim:
-    """Source: csrc/ops/attention.c. Units: bytes."""
-    return b.threads * 128 * (D + 256)
+def attention_scratch(b: Any, D: Dim, Dv: Dim) -> Dim:
+    """Source: Q7_ATTENTION_WORK in csrc/kernels/attention.h. Units: bytes."""
+    queries, keys = b.constants["ATTENTION_QUERIES"], b.constants["ATTENTION_KEYS"]
+    return b.threads * 4 * (queries * D + keys * (Dv + 3 * b.constants["ATTENTION_MAX_NR"]))
 
 
 def attention_step(
@@ -68,7 +69,7 @@ def attention_step(
         v=v,
         mask=mask,
         o=o,
-        work=attention_scratch(b, D),
+        work=attention_scratch(b, D, Dv),
         B=B,
         H=H,
         Hkv=Hkv,
@@ -214,6 +215,10 @@ class Attention:
         require_native(b, node, q.shape[2], k.shape[2])
         mask = node.input(3)
         scale = node.attrs["scale"]
+        if scale is None:
+            scale = 1 / math.sqrt(
+                next(view.shape[3] for view in (q, k) if isinstance(view.shape[3], int))
+            )
         o = b.allocate(node.output) if heads(node, 0) is not None else head_output(b, node)
         if heads(node, 0) is not None:
             B, H, Sq, _ = q.shape
@@ -224,7 +229,7 @@ class Attention:
             k,
             v,
             o,
-            1 / math.sqrt(q.shape[3]) if scale is None else scale,
+            scale,
             None if mask is None else b.view(mask),
             bool(node.attrs["is_causal"]),
         )
@@ -278,10 +283,16 @@ def keep_present(b: Any, node: Node, i: int, new: View, past: Optional[Value]) -
 
 
 def require_native(b: Any, node: Node, Sq: Dim, Skv: Dim) -> None:
-    """Raises: UnsupportedOp for what the C op does not do, naming it."""
+    """What a run must fulfil, for bind to check.
+
+    Raises: UnsupportedOp for what the C op does not do, naming it.
+    """
     attrs, mask = node.attrs, node.input(3)
     past = 0 if node.input(4) is None else node.inputs[4].shape[2]
+    sizes = (split_shape(node, 0)[3], split_shape(node, 1)[3])
     problems = {
+        "no scale and an unknown head size": attrs["scale"] is None
+        and not any(isinstance(D, int) for D in sizes),
         "softcap": bool(attrs["softcap"]),
         "window sizes": attrs["left_window_size"] >= 0 or attrs["right_window_size"] >= 0,
         "nonpad_kv_seqlen": node.input(6) is not None,
@@ -291,10 +302,14 @@ def require_native(b: Any, node: Node, Sq: Dim, Skv: Dim) -> None:
             attrs["is_causal"]
         )
         and Skv - past != Sq,
-        "a mask that is shorter than the keys": mask is not None and mask.shape[-1] not in (1, Skv),
+        "a mask that is shorter than the keys": mask is not None
+        and mask.shape[-1] != Skv
+        and all(isinstance(dim, int) for dim in (mask.shape[-1], Skv)),
         "a mask that is neither float nor bool": mask is not None
         and mask.dtype not in (dtypes.FLOAT, dtypes.BOOL),
     }
     found = [what for what, present in problems.items() if present]
     if found:
         raise UnsupportedOp(f"{where_is(node)} has no native form with {', '.join(found)}")
+    if mask is not None:
+        b.guard(mask.shape[-1], Skv, "the mask has another length than the keys")

@@ -1,12 +1,13 @@
 """Builder: makes nodes through the catalogue, with defaults, inferred types and literal operands.
 
-The `g` of `decompose` and of every formula in fuse/: `g.Mul(x, 0.5)` is a node here and a pattern under
-ir/pattern.py's Tracer, so that one function serves as meaning, as search and as test.
+The `g` of `decompose` and of every formula in fuse/: `g.Mul(x, 0.5)` is a node here and a pattern
+under ir/pattern.py's Tracer, so that one function serves as meaning, as search and as test.
 """
 
 from __future__ import annotations
 
-from typing import Any, Callable, Optional, Sequence, Union
+from collections.abc import Sequence
+from typing import Any, Callable, Optional, Union
 
 import numpy as np
 
@@ -20,8 +21,8 @@ from q7x2_ep.ops import find
 class Builder:
     """Any method name is an op type of the default domain; `call` takes any op type.
 
-    Nodes are collected, not entered in the graph: `take` hands them over. choose(n) says which of n alternatives
-    `either` builds.
+    Nodes are collected, not entered in the graph: `take` hands them over. choose(n) says which of n
+    alternatives `either` builds.
     """
 
     def __init__(self, graph: Graph, choose: Callable[[int], int] = lambda n: 0):
@@ -35,13 +36,15 @@ class Builder:
         return lambda *inputs, **attrs: self.call(op, *inputs, **attrs)
 
     def call(self, op: str, *inputs: Any, outputs: int = 1, **attrs: Any) -> Any:
-        """The output of a new node; a tuple where outputs > 1. Numbers and lists become constants."""
+        """The output of a new node, a tuple if outputs > 1. Numbers and lists become constants."""
         entry = find(op)
         if entry is None:
             raise KeyError(op)
         values = [x for x in inputs if isinstance(x, Value)]
         like = next((x.dtype for x in values if x.dtype != dtypes.BOOL), dtypes.FLOAT)
-        operands = [x if x is None or isinstance(x, Value) else self.literal(x, like) for x in inputs]
+        operands = [
+            x if x is None or isinstance(x, Value) else self.literal(x, like) for x in inputs
+        ]
         results = [self.graph.new_value(Type(0, None)) for _ in range(outputs)]
         given = {key: value for key, value in attrs.items() if value is not ANY}
         node = Node(op, operands, results, {**entry.attributes, **given})
@@ -68,8 +71,8 @@ class Builder:
 
     def reshape(self, x: Value, shape: Sequence[Dim]) -> Value:
         """x under another shape; Reshapes that lead to x are looked through."""
-        while x.producer is not None and x.producer.op == "Reshape" and x.shape != tuple(shape):
-            x = x.producer.inputs[0]
+        while x.shape != tuple(shape) and x.producer is not None and x.producer.op == "Reshape":
+            x = x.producer.inputs[0]  # type: ignore[assignment]
         return x if x.shape == tuple(shape) else self.Reshape(x, list(shape))
 
     def either(self, *options: Callable[[], Value]) -> Value:
@@ -94,4 +97,3 @@ class Builder:
         """The nodes made since the last call."""
         made, self._made = self._made, []
         return made
-

@@ -6,7 +6,7 @@ Read ops/__init__.py first. Nothing here is an op.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Callable, Optional, Union
+from typing import Any, Callable, Iterable, Optional, Union
 
 import numpy as np
 
@@ -152,18 +152,18 @@ def broadcast_inputs(node: Node) -> tuple[Dim, ...]:
 
 
 def broadcast_guards(node: Node) -> list[Guard]:
-    """Every dim of every input is 1 or that of the output: (dim - 1) * (dim - target) == 0."""
+    """Every dim of every input is 1 or that of the output."""
+    return fit_guards(node.inputs, node.output.shape)
+
+
+def fit_guards(values: Iterable[Value], shape: tuple[Dim, ...]) -> list[Guard]:
+    """Every dim of every value is 1 or that of the shape: (dim - 1) * (dim - target) == 0."""
     found: list[Guard] = []
-    for value in node.inputs:
-        for dim, target in zip(reversed(value.shape), reversed(node.output.shape)):
+    for value in values:
+        for dim, target in zip(reversed(value.shape), reversed(shape)):
             if dim not in (1, target):
-                found.append(
-                    (
-                        (dim - 1) * (dim - target),
-                        0,
-                        f"{value.name}: dim {dim} is neither 1 nor {target}",
-                    )
-                )
+                text = f"{value.name}: dim {dim} is neither 1 nor {target}"
+                found.append(((dim - 1) * (dim - target), 0, text))
     return found
 
 

@@ -9,9 +9,12 @@ import numpy as np
 
 from q7x2_ep.errors import UnsupportedOp
 from q7x2_ep.ir.core import Node, Type
-from q7x2_ep.ir.shape import Dim, ceildiv, maximum
+from q7x2_ep.ir.shape import Dim, ceildiv, maximum, minimum, product
 from q7x2_ep.ops import op
 from q7x2_ep.ops.common import F32, Guard, dims, require_dtype, where_is
+from q7x2_ep.ops.matmul import matmul_scratch
+
+K_BLOCK = 128  # of csrc/ops/conv.c
 
 
 def geometry(
@@ -37,13 +40,6 @@ def geometry(
             out = (size + before + after - reach) // stride + 1
         found.append((size, k, stride, dilation, before, out))
     return found
-
-
-def conv_scratch(
-    b: Any, x_shape: tuple[Dim, ...], w_shape: tuple[Dim, ...], OH: Dim, OW: Dim, groups: int
-) -> Dim:
-    """Source: csrc/ops/conv.c. Units: bytes."""
-    return b.threads * w_shape[1] * w_shape[2] * w_shape[3] * b.kernel("gemm").nr * 4
 
 
 @op("Conv")
@@ -130,9 +126,7 @@ class Conv:
             w=w,
             bias=bias,
             y=node.output,
-            pack=conv_scratch(
-                b, (N, C, H, W), (M, w.shape[1], kh, kw), OH, OW, node.attrs["group"]
-            ),
+            pack=matmul_scratch(b, minimum(product(w.shape[1:]), K_BLOCK)),
             N=N,
             C=C,
             H=H,

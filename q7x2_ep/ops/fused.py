@@ -1,4 +1,6 @@
-"""Fused ops of the domain q7: what the fusions in fuse/ produce. Their meaning is `decompose`, in standard ONNX ops."""
+"""Fused ops of the domain q7: what the fusions in fuse/ produce. Their meaning is `decompose`, in
+standard ONNX ops.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +9,18 @@ from typing import Any, Optional
 
 from q7x2_ep import dtypes
 from q7x2_ep.ir.core import Node, Type, Value
-from q7x2_ep.ir.shape import Dim, broadcast, minimum, product
-from q7x2_ep.ir.view import View
+from q7x2_ep.ir.shape import product
 from q7x2_ep.ops import fused
+from q7x2_ep.ops.attention import attention_step
+from q7x2_ep.ops.common import Guard, fit_guards, reshaped, rows_dense
+from q7x2_ep.ops.matmul import gemm_step
 
 ACTIVATIONS = {
     "none": lambda g, x: x,
     "relu": lambda g, x: g.Relu(x),
     "gelu": lambda g, x: g.Gelu(x, approximate="none"),
     "gelu_tanh": lambda g, x: g.Gelu(x, approximate="tanh"),
-    "silu": lambda g, x: g.Mul(x, g.Sigmoid(x)),
+    "silu": lambda g, x: g.Swish(x, alpha=1.0),
     "tanh": lambda g, x: g.Tanh(x),
     "sigmoid": lambda g, x: g.Sigmoid(x),
 }
@@ -35,7 +39,7 @@ class Linear:
 
     def infer(node: Node) -> list[Type]:
         x, w = node.inputs[:2]
-        return [Type(x.dtype, x.shape[:-1] + (w.shape[0 if node.attrs["trans_b"] else 1],))]
+        return [Type(x.dtype, (*x.shape[:-1], w.shape[0 if node.attrs["trans_b"] else 1]))]
 
     def decompose(
         g: Any,
@@ -57,27 +61,18 @@ class Linear:
 
     def lower(node: Node, b: Any) -> None:
         x, w = node.inputs[:2]
-        trans_b = node.attrs["trans_b"]
-        m, n, k = product(x.shape[:-1]), node.output.shape[-1], x.shape[-1]
-        rows = b.view(x).reshape((m, k))
-        if rows is None or rows.strides[1] != 1:
-            rows = b.contiguous(x).reshape((m, k))
-        conflict = rows.strides[0] % 1024 == 0  # rows 4 KiB apart, see csrc/ops/gemm.c
-        b.step(
-            "gemm",
-            kernel="gemm",
-            a=rows,
-            b=b.packed(w, k, n, 1 if trans_b else n, k if trans_b else 1),
+        k, n = x.shape[-1], node.output.shape[-1]
+        strides = (1, k) if node.attrs["trans_b"] else (n, 1)
+        rows = product(x.shape[:-1])
+        c = b.allocate(node.output).reshape((rows, n))
+        gemm_step(
+            b,
+            reshaped(b, x, (rows, k)),
+            b.packed(w, k, n, *strides),
+            c,
+            n,
             bias=node.input(2),
             residual=node.input(3),
-            c=node.output,
-            pack=m * (k + 16) * 4 if conflict else None,
-            m=m,
-            n=n,
-            k=k,
-            a_stride=rows.strides[0],
-            c_stride=n,
-            residual_stride=n,
             act=node.attrs["activation"],
             alpha=node.attrs["alpha"],
         )
@@ -85,12 +80,15 @@ class Linear:
 
 @fused("q7::Attention")
 class Attention:
-    """o = softmax(scale * q @ k^T + mask) @ v per head; H may be a multiple of the heads of k and v.
+    """o = softmax(scale * q @ k^T + mask) @ v per head; H may be a multiple of the heads of k and
+    v.
 
-    mask adds to the scores if it is float; where it is bool, false replaces a score by `fill`. causal: query i sees
-    keys j <= i + Skv - Sq. zero_masked_rows: a row whose scores are all -inf gives 0 instead of NaN.
-    Shapes: q (B, H, Sq, D), k (B, Hkv, Skv, D), v (B, Hkv, Skv, Dv), mask broadcasts to (B, H, Sq, Skv), o (B, H, Sq, Dv)
-    stored as (B, Sq, H, Dv), so that merging the heads afterwards copies nothing.
+    mask adds to the scores if it is float; where it is bool, false replaces a score by `fill`.
+    causal: query i sees keys j <= i + Skv - Sq. zero_masked_rows: a row whose scores are all -inf
+    gives 0 instead of NaN.
+    Shapes: q (B, H, Sq, D), k (B, Hkv, Skv, D), v (B, Hkv, Skv, Dv), mask broadcasts to (B, H, Sq,
+    Skv), o (B, H, Sq, Dv) stored as (B, Sq, H, Dv), so that merging the heads afterwards copies
+    nothing.
     Source: Vaswani et al. 2017, section 3.2.1; ONNX Attention (opset 23).
     """
 
@@ -115,7 +113,9 @@ class Attention:
         k, v = _repeat_heads(g, q, k), _repeat_heads(g, q, v)
         scores = g.Mul(g.MatMul(q, g.Transpose(k, perm=(0, 1, 3, 2))), scale)  # (B, H, Sq, Skv)
         if mask is not None:
-            scores = g.Where(mask, scores, fill) if mask.dtype == dtypes.BOOL else g.Add(scores, mask)
+            scores = (
+                g.Where(mask, scores, fill) if mask.dtype == dtypes.BOOL else g.Add(scores, mask)
+            )
         if causal:
             queries, keys = q.shape[2], k.shape[2]
             ones = g.Expand(g.literal([1]), [queries, keys])
@@ -126,50 +126,27 @@ class Attention:
             p = g.Where(g.IsNaN(p), 0.0, p)
         return g.MatMul(p, v)
 
-    def guards(node: Node) -> list[tuple[Dim, Dim, str]]:
+    def guards(node: Node) -> list[Guard]:
         q, k = node.inputs[:2]
         mask = node.input(3)
-        if mask is None:
-            return []
-        full = (*q.shape[:3], k.shape[2])[4 - len(mask.shape) :]
-        return [(broadcast(dim, want), want, f"mask dim {dim} must be 1 or {want}") for dim, want in zip(mask.shape, full)]
+        return [] if mask is None else fit_guards((mask,), (*q.shape[:3], k.shape[2]))
 
     def lower(node: Node, b: Any) -> None:
-        q, k, v = (_dense_rows(b, value) for value in node.inputs[:3])
+        q, k, v = (rows_dense(b, b.view(value)) for value in node.inputs[:3])
         mask = node.input(3)
-        (batch, heads, queries, depth), (keys, depth_v) = q.shape, v.shape[2:]
-        full = (batch, heads, queries, keys)
-        mask_view = None if mask is None else b.view(mask)
-        o = b.allocate(node.output, (queries * heads * depth_v, depth_v, heads * depth_v, 1))
-        strides = {
-            f"{name}_{axis}_stride": stride
-            for name, view in (("q", q), ("k", k), ("v", v), ("o", o))
-            for axis, stride in zip("bhs", view.strides)
-        }
-        mask_strides = (0, 0, 0, 0) if mask_view is None else _broadcast_strides(mask_view, full)
-        strides.update((f"mask_{axis}_stride", stride) for axis, stride in zip("bhqk", mask_strides))
-        b.step(
-            "attention",
-            kernel="attention",
-            q=q,
-            k=k,
-            v=v,
-            mask=mask_view,
-            o=o,
-            work=b.threads * 128 * (depth + 256),
-            B=batch,
-            H=heads,
-            Hkv=k.shape[1],
-            Sq=queries,
-            Skv=keys,
-            D=depth,
-            Dv=depth_v,
-            **strides,
-            mask_dtype=0 if mask is None else mask.dtype,
-            causal=node.attrs["causal"],
-            zero_masked_rows=node.attrs["zero_masked_rows"],
-            scale=node.attrs["scale"],
-            fill=node.attrs["fill"],
+        _, heads, queries, depth = node.output.shape
+        o = b.allocate(node.output, (queries * heads * depth, depth, heads * depth, 1))
+        attention_step(
+            b,
+            q,
+            k,
+            v,
+            o,
+            node.attrs["scale"],
+            None if mask is None else b.view(mask),
+            bool(node.attrs["causal"]),
+            bool(node.attrs["zero_masked_rows"]),
+            node.attrs["fill"],
         )
 
 
@@ -182,25 +159,12 @@ def _repeat_heads(g: Any, q: Value, x: Value) -> Value:
     return g.Reshape(repeated, [batch, q.shape[1], length, depth])
 
 
-def _dense_rows(b: Any, value: Value) -> View:
-    """The view of a value, or of its dense copy where elements of a row are not neighbours."""
-    view = b.view(value)
-    return view if view.strides[-1] == 1 or view.shape[-1] == 1 else b.contiguous(value)
-
-
-def _broadcast_strides(view: View, shape: tuple[Dim, ...]) -> tuple[Dim, ...]:
-    """Strides that read `view` as if expanded to shape; a dim that may be 1 at run time gets min(dim - 1, 1) of its own."""
-    strides: list[Dim] = [0] * (len(shape) - len(view.shape))
-    for dim, stride, want in zip(view.shape, view.strides, shape[len(strides) :]):
-        strides.append(stride if dim == want else stride * minimum(dim - 1, 1))
-    return tuple(strides)
-
-
 @fused("q7::SkipLayerNorm")
 class SkipLayerNorm:
     """sum = x + skip + skip_bias; y = layer_norm(sum) * weight + bias over the last axis.
 
-    Shapes: x, y, sum (.., D); skip as x, or without some of its leading dims; skip_bias, weight, bias (D,).
+    Shapes: x, y, sum (.., D); skip as x, or without some of its leading dims; skip_bias, weight,
+    bias (D,).
     Source: ONNX LayerNormalization (opset 17) behind Add.
     """
 
@@ -225,6 +189,10 @@ class SkipLayerNorm:
             total = g.Add(total, skip_bias)
         scale_and_bias = (weight,) if bias is None else (weight, bias)
         return g.LayerNormalization(total, *scale_and_bias, axis=-1, epsilon=epsilon), total
+
+    def guards(node: Node) -> list[Guard]:
+        x, skip = node.inputs[:2]
+        return fit_guards((skip,), x.shape)
 
     def lower(node: Node, b: Any) -> None:
         x, skip, skip_bias, weight = node.inputs[:4]

@@ -8,7 +8,7 @@ import numpy as np
 
 from q7x2_ep.errors import ModelError
 from q7x2_ep.ir.core import Node, Type, Value
-from q7x2_ep.ir.shape import Dim, product
+from q7x2_ep.ir.shape import Dim, minimum, product
 from q7x2_ep.ir.view import View
 from q7x2_ep.ops import op
 from q7x2_ep.ops.common import (
@@ -29,14 +29,14 @@ from q7x2_ep.ops.common import (
 MAX_BATCH_NDIM = 6  # of the op row `matmul`
 
 
-def gemm_scratch(m: Dim, k: Dim) -> Dim:
-    """Source: csrc/ops/gemm.c. Units: bytes."""
-    return m * (k + 16) * 4
+def gemm_scratch(m: Dim, k: Dim, stride: Dim) -> Optional[Dim]:
+    """Room for a copy of rows that lie a multiple of 4 KiB apart. Source: csrc/ops/gemm.c. Units: bytes."""
+    return m * (k + 16) * 4 if stride % 1024 == 0 else None
 
 
 def matmul_scratch(b: Any, k: Dim) -> Dim:
-    """Source: csrc/ops/matmul.c. Units: bytes."""
-    return b.threads * k * b.kernel("gemm").nr * 4
+    """One panel of b a thread. Source: csrc/ops/matmul.c. Units: bytes."""
+    return b.threads * minimum(k, b.constants["GEMM_K_BLOCK"]) * b.kernel("gemm").nr * 4
 
 
 def gemm_step(
@@ -61,7 +61,7 @@ def gemm_step(
         bias=bias,
         residual=residual,
         c=c,
-        pack=gemm_scratch(m, k),
+        pack=gemm_scratch(m, k, a.strides[0]),
         m=m,
         n=n,
         k=k,
@@ -211,7 +211,7 @@ class Gemm:
         require_dtype(node, left.dtype, F32)
         m, n = node.output.shape
         a = b.view(left).transpose((1, 0)) if node.attrs["transA"] else b.view(left)
-        k = a.shape[1]
+        k = right.shape[1 if node.attrs["transB"] else 0]
         if addend is not None and node.attrs["beta"] != 1.0:
             scaled = temporary(b, addend.dtype, addend.shape)
             binary_step(b, "mul", addend, number(b, node.attrs["beta"], addend.dtype), scaled)

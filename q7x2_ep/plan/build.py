@@ -119,6 +119,7 @@ class Builder:
         self.sharings: list[Sharing] = []
         self.embeddings: list[Embedding] = []
         self.threads = symbol(THREADS)
+        self.constants = target.constants
         self._node: Optional[Node] = None
         self._views: dict[Value, View] = {}
         self._dense: dict[Value, View] = {}

@@ -69,6 +69,7 @@ class Target:
 
     ops: dict[str, OpRow]
     sets: dict[str, dict[str, int]]
+    constants: dict[str, int]
     kernels: tuple[KernelRow, ...]
     isa: str
     abi_hash: str
@@ -85,6 +86,7 @@ class Target:
         allowed = ISAS[: ISAS.index(cap) + 1] if cap else ISAS
         ops: dict[str, OpRow] = {}
         sets: dict[str, dict[str, int]] = {}
+        constants: dict[str, int] = {}
         kernels: list[KernelRow] = []
         isa, abi = "", []
         for line in text.splitlines():
@@ -95,16 +97,19 @@ class Target:
             elif word == "set":
                 name, *members = rest.split()
                 sets[name] = {member: code for code, member in enumerate(members)}
+            elif word == "constant":
+                name, value = rest.split()
+                constants[name] = int(value)
             elif word == "kernel":
                 kernels.append(_kernel_row(len(kernels), rest, allowed, foreign))
             elif word == "cpu":
                 isa = [name for name in rest.split() if name in allowed][-1]
             elif word != "abi":
                 raise BackendError(f"[library] does not describe itself as expected: {line!r}; build it again")
-            if word in ("abi", "op", "set"):
+            if word in ("abi", "op", "set", "constant"):
                 abi.append(line)
         digest = hashlib.sha256("\n".join(abi).encode()).hexdigest()
-        return Target(ops, sets, tuple(kernels), cap if foreign else isa, digest)
+        return Target(ops, sets, constants, tuple(kernels), cap if foreign else isa, digest)
 
     def kernel(self, family: str, dtypes: Optional[str] = None) -> KernelRow:
         """The first supported row of a family: order in kernels.def is priority.

@@ -1,4 +1,6 @@
-"""The matcher on graphs written as text: operand orders, constants, alternatives, guards and reasons."""
+"""The matcher on graphs written as text: operand orders, constants, alternatives, guards and
+reasons.
+"""
 
 from __future__ import annotations
 
@@ -88,11 +90,17 @@ def test_alternatives_bind_what_they_found() -> None:
     def formula(g: Any, x: Any, scale: Any) -> Any:
         return g.Exp(g.either(lambda: g.Mul(x, g.scalar(scale)), lambda: x))
 
-    scaled, _ = match(formula, "graph(%x: f32[8])\n  %a = Mul(%x, 3.0)\n  %b = Exp(%a)\n  return %b\n")
+    scaled, _ = match(
+        formula, "graph(%x: f32[8])\n  %a = Mul(%x, 3.0)\n  %b = Exp(%a)\n  return %b\n"
+    )
     assert scaled.scalar("scale", 1.0) == 3.0
-    divided, _ = match(formula, "graph(%x: f32[8])\n  %a = Div(%x, 4.0)\n  %b = Exp(%a)\n  return %b\n")
+    divided, _ = match(
+        formula, "graph(%x: f32[8])\n  %a = Div(%x, 4.0)\n  %b = Exp(%a)\n  return %b\n"
+    )
     assert divided["x"].name == "x" and divided.scalar("scale", 1.0) == 0.25
-    plain, _ = match(formula, "graph(%x: f32[8])\n  %a = Mul(%x, %x)\n  %b = Exp(%a)\n  return %b\n")
+    plain, _ = match(
+        formula, "graph(%x: f32[8])\n  %a = Mul(%x, %x)\n  %b = Exp(%a)\n  return %b\n"
+    )
     assert plain["x"].name == "a" and plain.scalar("scale", 1.0) == 1.0
 
 
@@ -132,7 +140,9 @@ def test_axis_counts_from_either_end() -> None:
 
 
 def test_constants_are_compared_within_one_ulp() -> None:
-    graph = parse("graph(%x: f32[8])\n  %a = Mul(%x, 0.70710677)\n  %b = Mul(%a, 0.70711)\n  return %b\n")
+    graph = parse(
+        "graph(%x: f32[8])\n  %a = Mul(%x, 0.70710677)\n  %b = Mul(%a, 0.70711)\n  return %b\n"
+    )
     near, far = (node.inputs[1] for node in graph.nodes)
     assert is_close(near, 1 / sqrt(2)) and not is_close(far, 1 / sqrt(2))
 

@@ -1,7 +1,8 @@
-"""Fusions, text in -> text out. `# no fusion: <reason>` where nothing may fuse: then the reason is compared.
+"""Fusions, text in -> text out. `# no fusion: <reason>` where nothing may fuse: then the reason is
+compared.
 
-Each tests/golden/fuse/*.txt holds cases of the form `=== title`, graph, `---`, expected. `pytest --accept` rewrites the
-expected parts.
+Each tests/golden/fuse/*.txt holds cases of the form `=== title`, graph, `---`, expected. `pytest
+--accept` rewrites the expected parts.
 """
 
 from __future__ import annotations
@@ -35,13 +36,17 @@ def run_case(text: str) -> str:
     if report.applied:
         names = ", ".join(f"{name} {count}" for name, count in report.applied.items())
         return f"# {names}\n{to_text(graph)}"
-    return "".join(f"# no fusion: {miss}\n" for miss in report.misses) or "# no fusion: no candidate\n"
+    return (
+        "".join(f"# no fusion: {miss}\n" for miss in report.misses) or "# no fusion: no candidate\n"
+    )
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_golden(path: Path, request: pytest.FixtureRequest) -> None:
     cases = [(title, text, expected, run_case(text)) for title, text, expected in read_cases(path)]
     if request.config.getoption("--accept"):
-        path.write_text("\n".join(f"=== {title}\n{text}---\n{got}" for title, text, _, got in cases))
+        path.write_text(
+            "\n".join(f"=== {title}\n{text}---\n{got}" for title, text, _, got in cases)
+        )
     for title, _, expected, got in cases:
         assert got.strip() == expected.strip() or request.config.getoption("--accept"), title

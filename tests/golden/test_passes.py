@@ -1,7 +1,7 @@
 """Passes, text in -> text out.
 
-Each tests/golden/ir/*.txt holds cases of the form `=== title`, graph, `---`, expected. The title of a
-file names the pass that runs, `all` stands for run_all. `pytest --accept` rewrites expected parts.
+Each tests/golden/ir/*.txt holds cases of the form `=== title`, graph, `---`, expected. The name of
+a file is that of the pass; `all` stands for run_all. `pytest --accept` rewrites what is expected.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ import ctypes
 import mmap
 import struct
 from array import array
+from collections.abc import Sequence
 from typing import Any, Optional, Union
 
 import numpy as np
@@ -62,10 +63,10 @@ def rows(family: str) -> list[KernelRow]:
 
 
 def run_op(
-    name: str,
-    /,
+    op: str,
     kernel_row: Optional[KernelRow] = None,
     threads: int = 1,
+    /,
     **given: Any,
 ) -> dict[str, np.ndarray]:
     """The outputs of an op of ops.def, by operand name.
@@ -75,7 +76,7 @@ def run_op(
     bytes or None. Fields: an int, a float, a sequence, or the name of a member of a closed set.
     """
     library = load("")
-    row = library.target.ops[name]
+    row = library.target.ops[op]
     image = bytearray(-(-row.struct_bytes // ALIGN) * ALIGN)
     memory: dict[str, Guarded] = {}
     places: dict[str, tuple[int, int]] = {}  # of each operand: space, index
@@ -87,30 +88,53 @@ def run_op(
             aliases[operand.name] = value
         elif value is not None:
             if operand.kind == "scratch":
-                value = np.full(int(value), CANARY, np.uint8)
+                value = np.full(int(getattr(value, "nbytes", value)), CANARY, np.uint8)
             guarded = memory[operand.name] = Guarded(value)
             is_written = operand.kind in ("out", "optout", "scratch")
             arrays = outputs if is_written else inputs
             places[operand.name] = SPACES["output" if is_written else "input"], len(arrays)
             arrays.append(guarded.array)
-    places.update({alias: places[other] for alias, other in aliases.items()})
+    places.update({name: places[other] for name, other in aliases.items()})
     pointers = [(o.offset, *places[o.name], 1) for o in row.operands if o.name in places]
     for f in row.fields:
         value = given.pop(f.name)
         if isinstance(value, str):
-            value = library.target.sets[name if f.name == "op" else f.name][value]
+            value = library.target.sets[op if f.name == "op" else f.name][value]
         items = list(value) if f.count > 1 else [value]
         code = "d" if f.type == "f64" else "q"
         struct.pack_into(f"<{len(items)}{code}", image, f.offset, *items)
-    assert not given, f"{name} has no {sorted(given)}"
-    before = {key: m.array.tobytes() for key, m in memory.items()}
+    assert not given, f"{op} has no {sorted(given)}"
+    before = {name: m.array.tobytes() for name, m in memory.items()}
     _run(library, row.index, kernel_row, threads, bytes(image), pointers, inputs, outputs)
-    after = {key: m.release() for key, m in memory.items()}
-    for o in row.operands:
-        if o.kind in ("in", "opt") and o.name in memory:
-            assert after[o.name].tobytes() == before[o.name], f"{name} wrote to its input {o.name}"
+    after = {name: m.release() for name, m in memory.items()}
     written = [o.name for o in row.operands if o.kind in ("out", "optout")]
-    return {key: after[key] for key in written if key in after}
+    overwritten = {aliases[name] for name in written if name in aliases}
+    for o in row.operands:
+        if o.kind in ("in", "opt") and o.name in memory and o.name not in overwritten:
+            assert after[o.name].tobytes() == before[o.name], f"{op} wrote to its input {o.name}"
+    shown = {name: aliases.get(name, name) for name in written}
+    return {name: after[place] for name, place in shown.items() if place in after}
+
+
+def run_threads(
+    op: str,
+    kernel_row: Optional[KernelRow] = None,
+    /,
+    threads: Sequence[int] = (1, 2, 3, 8),
+    **given: Any,
+) -> tuple[np.ndarray, ...]:
+    """The outputs of `run_op` in the order of the row, the same bits for every number of threads."""
+    results = [run_op(op, kernel_row, n, **given) for n in threads]
+    for n, result in zip(threads, results):
+        for name, array in result.items():
+            same = array.tobytes() == results[0][name].tobytes()
+            assert same, f"{op}: {name} has other bits with {n} threads than with {threads[0]}"
+    return tuple(results[0].values())
+
+
+def padded(items: Sequence[int], count: int = 8) -> list[int]:
+    """The value of an array field of which only the first entries count."""
+    return [*items, *[0] * (count - len(items))]
 
 
 def _run(
@@ -152,5 +176,5 @@ def _run(
 
 
 def tolerance(reduction: int, scale: Union[float, np.ndarray] = 1.0) -> Union[float, np.ndarray]:
-    """Largest error of a float32 sum of `reduction` products whose magnitudes sum to `scale`."""
+    """Largest error of a float32 sum of `reduction` products with magnitudes that sum to `scale`."""
     return (reduction + 4) * float(np.finfo(np.float32).eps) * scale

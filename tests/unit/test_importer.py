@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import mmap
 import os
 
 import numpy as np
@@ -158,6 +159,18 @@ def test_broken_graphs(nodes, reason):
         read(model(nodes, ["x"], ["y"]))
 
 
+def test_a_missing_attribute_of_an_old_form():
+    node = helper.make_node("Slice", ["x"], ["y"], name="n")
+    with pytest.raises(ModelError, match=r"\[Slice n\] is malformed: KeyError\('starts'\)"):
+        read(model([node], ["x"], ["y"], opset=9))
+
+
+def test_names_that_are_no_text(erf):
+    data = erf.SerializeToString().replace(b"erf", b"\xff\xfe\xfd")
+    with pytest.raises(ModelError, match="not a valid ONNX model"):
+        read(data)
+
+
 def test_an_input_without_a_shape_is_named():
     with pytest.raises(ModelError, match="input x has no shape"):
         read(model(ERF, [info("x", None)], ["y"]))
@@ -296,6 +309,42 @@ def test_external_data_needs_a_path(tmp_path):
     path, _ = external_model(tmp_path)
     with pytest.raises(ModelError, match="give the path"):
         read(path.read_bytes())
+
+
+def large_model():
+    """An initializer that wire.py takes out, behind one that it leaves."""
+    arrays = [np.arange(3, dtype=np.int64), np.arange(1000, dtype=np.float32)]
+    tensors = [numpy_helper.from_array(array, name) for array, name in zip(arrays, "ab")]
+    return model(ERF, ["x"], ["b", "a"], tensors), arrays[::-1]
+
+
+def memory_of(array):
+    """What owns the elements of an array."""
+    base = array.base
+    return memory_of(base) if isinstance(base, np.ndarray) else memoryview(base).obj
+
+
+def test_large_weights_are_views_of_the_model(tmp_path, monkeypatch):
+    proto, arrays = large_model()
+    path = tmp_path / "model.onnx"
+    onnx.save(proto, path)
+    sources = [path.read_bytes(), path]
+    for source in sources:
+        found = [value.const for value in read(source).outputs]
+        for result, array in zip(found, arrays):
+            np.testing.assert_array_equal(result, array)
+        assert isinstance(memory_of(found[0]), bytes)
+    monkeypatch.setattr("q7x2_ep.importer.reader.MAP_BYTES", 1)
+    mapped = read(path).outputs[0].const
+    assert isinstance(memory_of(mapped), mmap.mmap)
+    np.testing.assert_array_equal(mapped, arrays[0])
+
+
+def test_truncated_weights():
+    data = large_model()[0].SerializeToString()
+    for size in range(0, len(data), 97):
+        with pytest.raises(ModelError):
+            read(data[:size])
 
 
 # Functions

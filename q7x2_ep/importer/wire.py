@@ -1,0 +1,115 @@
+"""Takes the weights out of a serialized model, so that protobuf never copies them.
+
+onnx.ModelProto.ParseFromString copies every initializer, and reading `raw_data` copies it again: a
+model of 400 MB would peak at three times that. Here the wire format is walked once, by lengths
+alone, and each large initializer's bytes are replaced by an external-data reference to where they
+lie in the file. Source: the protobuf encoding (tag = field << 3 | wire type) and onnx.proto.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+HERE = "\0model"  # the external location that stands for the serialized model itself
+MIN_BYTES = 1024  # smaller tensors stay where they are
+
+_GRAPH, _INITIALIZER, _RAW_DATA = 7, 5, 9  # in ModelProto, GraphProto, TensorProto
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+
+
+class _Field(NamedTuple):
+    """One field of a message. Units: offsets in bytes, into the whole buffer."""
+
+    number: int
+    wire: int
+    start: int  # of the tag
+    value: int  # of the payload, behind the length of a bytes field
+    end: int
+
+
+def without_weights(data: Any) -> bytes:
+    """The model with every large initializer's raw_data as external data at HERE.
+
+    Raises: ValueError where the bytes are no protobuf message, or are cut off.
+    """
+    parts: list[bytes] = []
+    for field in _fields(data, 0, len(data)):
+        if (field.number, field.wire) == (_GRAPH, _BYTES):
+            _append_message(parts, _GRAPH, _graph(data, field))
+        else:
+            parts.append(bytes(data[field.start : field.end]))
+    return b"".join(parts)
+
+
+def _graph(data: Any, graph: _Field) -> bytes:
+    parts: list[bytes] = []
+    for field in _fields(data, graph.value, graph.end):
+        large = field.end - field.value >= MIN_BYTES
+        if large and (field.number, field.wire) == (_INITIALIZER, _BYTES):
+            _append_message(parts, _INITIALIZER, _tensor(data, field))
+        else:
+            parts.append(bytes(data[field.start : field.end]))
+    return b"".join(parts)
+
+
+def _tensor(data: Any, tensor: _Field) -> bytes:
+    from onnx import TensorProto
+
+    parts: list[bytes] = []
+    for field in _fields(data, tensor.value, tensor.end):
+        if (field.number, field.wire) != (_RAW_DATA, _BYTES):
+            parts.append(bytes(data[field.start : field.end]))
+            continue
+        reference = TensorProto(data_location=TensorProto.EXTERNAL)
+        place = {"location": HERE, "offset": field.value, "length": field.end - field.value}
+        for key, value in place.items():
+            reference.external_data.add(key=key, value=str(value))
+        parts.append(reference.SerializeToString())  # messages concatenate: their fields merge
+    return b"".join(parts)
+
+
+def _append_message(parts: list[bytes], number: int, message: bytes) -> None:
+    parts += [_varint(number << 3 | _BYTES), _varint(len(message)), message]
+
+
+def _varint(value: int) -> bytes:
+    out = bytearray()
+    while value >= 0x80:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def _fields(data: Any, at: int, end: int) -> Iterator[_Field]:
+    """The fields of the message in data[at:end]."""
+    while at < end:
+        start = at
+        tag, at = _read_varint(data, at, end)
+        wire, value = tag & 7, at
+        if wire == _VARINT:
+            _, at = _read_varint(data, at, end)
+        elif wire == _BYTES:
+            length, value = _read_varint(data, at, end)
+            at = value + length
+        elif wire in (_FIXED64, _FIXED32):
+            at += 8 if wire == _FIXED64 else 4
+        else:
+            raise ValueError(f"wire type {wire} at byte {start}")
+        if at > end:
+            raise ValueError(f"the field at byte {start} is cut off")
+        yield _Field(tag >> 3, wire, start, value, at)
+
+
+def _read_varint(data: Any, at: int, end: int) -> tuple[int, int]:
+    value = 0
+    for shift in range(0, 70, 7):
+        if at >= end:
+            break
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+    raise ValueError(f"the number at byte {at} does not end")

@@ -1,0 +1,136 @@
+"""attention against float64: sizes around tiles and lanes, every kind of mask, layouts, masked-out rows."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from tests.kernels.harness import rows as kernels, run_threads as run_op
+
+EPS = np.finfo(np.float32).eps
+LOWEST = np.finfo(np.float32).min
+QUERIES, KEYS, NR = 96, 128, 32  # the blocks of csrc/kernels/attention.h
+ROWS = pytest.mark.parametrize("kernel", kernels("attention"), ids=lambda k: k.name)
+
+
+def reference(q, k, v, mask, scale, causal, fill, zero_masked_rows):
+    """Output and the error bound, (B, H, Sq, Dv), in float64; inputs (B, H, S, D)."""
+    group = q.shape[1] // k.shape[1]
+    q, k, v = (t.astype(np.float64) for t in (q, np.repeat(k, group, 1), np.repeat(v, group, 1)))
+    s = scale * (q @ k.swapaxes(-1, -2))
+    if mask is not None and mask.dtype == np.bool_:
+        s = np.where(mask, s, fill)
+    elif mask is not None:
+        s = np.where(mask == LOWEST, LOWEST, s + mask)  # in f32 the score drowns in such a mask
+    if causal:
+        later = np.arange(k.shape[2]) > np.arange(q.shape[2])[:, None] + k.shape[2] - q.shape[2]
+        s = np.where(later, -np.inf, s)
+    with np.errstate(all="ignore"):
+        e = np.exp(s - s.max(-1, keepdims=True, initial=-np.inf))
+        p = e / e.sum(-1, keepdims=True)
+    if zero_masked_rows:
+        p = np.where(np.isneginf(s).all(-1, keepdims=True), 0, p)
+    # a score is off by at most eps/2 per term of its dot product, which moves p by as much, relative to p
+    drift = EPS * (q.shape[3] / 2 + 2) * np.abs(scale) * (np.abs(q) @ np.abs(k).swapaxes(-1, -2)).max(initial=0)
+    mask_drift = EPS * np.abs(mask[np.abs(mask) < 1e9]).max(initial=0) if mask is not None else 0
+    bound = (2 * (drift + mask_drift) + EPS * (16 + k.shape[2] / 4)) * np.abs(v).max(initial=0)
+    return p @ v, bound
+
+
+def attention(kernel, q, k, v, mask=None, scale=None, causal=0, fill=-np.inf, zero=0, layout="bhsd", threads=(1, 2, 3, 8)):
+    """Inputs (B, H, S, D), handed over in the memory order of `layout`."""
+    to, back = ((0, 1, 2, 3),) * 2 if layout == "bhsd" else ((0, 2, 1, 3),) * 2
+    (B, H, Sq, D), (_, Hkv, Skv, Dv) = q.shape, v.shape
+    scale = D**-0.5 if scale is None else scale
+    o = np.full((B, H, Sq, Dv), 7, np.float32)
+    stored = {name: np.ascontiguousarray(t.transpose(to)) for name, t in zip("qkvo", (q, k, v, o))}
+    given = {"B": B, "H": H, "Hkv": Hkv, "Sq": Sq, "Skv": Skv, "D": D, "Dv": Dv}
+    for name, t in stored.items():
+        for axis, step in zip("bhs", t.transpose(back).strides):
+            given[f"{name}_{axis}_stride"] = step // 4
+    steps = [0] * 4 if mask is None else np.broadcast_to(mask, (B, H, Sq, Skv)).strides
+    for axis, step in zip("bhqk", steps):
+        given[f"mask_{axis}_stride"] = step // mask.itemsize if mask is not None else 0
+    given.update(mask_dtype=0 if mask is None else 9 if mask.dtype == np.bool_ else 1)
+    given.update(causal=causal, zero_masked_rows=zero, scale=scale, fill=fill, mask=mask)
+    work = np.full(max(threads) * (QUERIES * D + KEYS * (Dv + 3 * NR)), np.nan, np.float32)
+    return run_op("attention", kernel, threads=threads, work=work, **stored, **given)[0].transpose(back)
+
+
+def check(kernel, q, k, v, mask=None, scale=None, causal=0, fill=-np.inf, zero=0, **how):
+    y = attention(kernel, q, k, v, mask, scale, causal, fill, zero, **how)
+    expected, bound = reference(q, k, v, mask, q.shape[3] ** -0.5 if scale is None else scale, causal, fill, zero)
+    np.testing.assert_array_equal(np.isnan(y), np.isnan(expected))
+    assert (np.abs(y - expected)[~np.isnan(expected)] <= bound).all()
+
+
+def operands(B=1, H=2, Hkv=None, Sq=5, Skv=7, D=16, Dv=None, seed=0):
+    rng = np.random.default_rng(seed)
+    q, k, v = ((B, H, Sq, D), (B, Hkv or H, Skv, D), (B, Hkv or H, Skv, Dv or D))
+    return tuple(rng.standard_normal(s).astype(np.float32) for s in (q, k, v))
+
+
+@ROWS
+def test_sizes(kernel):
+    for Sq, Skv in itertools.product((1, 4, 5, 12, 31, 33, 97, 130), (1, 2, 13, 127, 129, 300)):
+        check(kernel, *operands(H=1, Sq=Sq, Skv=Skv, D=16), threads=(1, 3))
+    for D, Dv in ((1, 1), (3, 17), (17, 3), (40, 40), (64, 64), (80, 80), (128, 128), (64, 33), (8, 32)):
+        for Sq, layout in itertools.product((3, 20), ("bhsd", "bshd")):
+            check(kernel, *operands(B=2, H=4, Sq=Sq, Skv=140, D=D, Dv=Dv), layout=layout, threads=(1, 3))
+
+
+@ROWS
+def test_layouts_threads_groups(kernel):
+    for layout, Hkv, causal in itertools.product(("bhsd", "bshd"), (1, 2, 6), (0, 1)):
+        q, k, v = operands(B=2, H=6, Hkv=Hkv, Sq=150, Skv=170, D=32)
+        check(kernel, q, k, v, layout=layout, causal=causal)
+
+
+@ROWS
+@pytest.mark.parametrize("Sq, Skv", [(3, 150), (40, 150), (110, 20)])
+def test_masks(kernel, Sq, Skv):
+    rng = np.random.default_rng(19)
+    q, k, v = operands(B=2, H=2, Sq=Sq, Skv=Skv, D=24)
+    for sizes in itertools.product(*((1, n) for n in (2, 2, Sq, Skv))):
+        masked = rng.random(sizes) < 0.5
+        for causal in (0, 1):
+            how = {"causal": causal, "threads": (1,)}
+            check(kernel, q, k, v, rng.standard_normal(sizes).astype(np.float32), **how)
+            check(kernel, q, k, v, np.where(masked, LOWEST, 0).astype(np.float32), **how)
+            check(kernel, q, k, v, np.where(masked, -np.inf, 0).astype(np.float32), **how)
+            check(kernel, q, k, v, masked, fill=-np.inf, **how)
+            check(kernel, q, k, v, masked, fill=-4.0, **how)
+            check(kernel, q, k, v, masked, fill=float(LOWEST), **how)
+
+
+@ROWS
+@pytest.mark.parametrize("Sq", [2, 40])
+def test_masked_out_rows(kernel, Sq):
+    q, k, v = operands(Sq=Sq, Skv=200)
+    everywhere = np.ones((1, 1, Sq, 200), np.float32)
+    for zero in (0, 1):
+        for mask in (everywhere * -np.inf, everywhere * LOWEST):
+            check(kernel, q, k, v, mask, zero=zero, threads=(1,))
+            mask[..., 1:, 150:] = 0  # one row of all; the others see nothing but the last keys
+            check(kernel, q, k, v, mask, zero=zero, threads=(1,))
+        check(kernel, q, k, v, np.zeros((1, 1, Sq, 200), np.bool_), zero=zero, threads=(1,))
+        check(kernel, q, k[:, :, : Sq // 2], v[:, :, : Sq // 2], causal=1, zero=zero, threads=(1,))
+
+
+@ROWS
+def test_scales_and_large_scores(kernel):
+    for Sq, scale in itertools.product((2, 40), (1.0, -0.5, 0.0, 40.0)):
+        check(kernel, *operands(Sq=Sq, Skv=300), scale=scale, threads=(1,))
+
+
+@ROWS
+def test_no_keys_and_nan(kernel):
+    q, k, v = operands(Sq=40)
+    for causal in (0, 1):
+        assert (attention(kernel, q, k[:, :, :0], v[:, :, :0], causal=causal) == 0).all()
+    for Sq in (2, 40):
+        q, k, v = operands(Sq=Sq, Skv=140)
+        q[0, 0, 1, 0] = np.nan
+        y = attention(kernel, q, k, v)
+        assert np.isnan(y[0, 0, 1]).all() and np.isfinite(np.delete(y[0, 0], 1, 0)).all() and np.isfinite(y[0, 1]).all()

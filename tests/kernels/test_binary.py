@@ -1,0 +1,135 @@
+"""binary in every dtype, with broadcasting, special values and the corner cases of integers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tests.kernels.harness import padded, rows as kernels, run_threads as run_op
+
+COMPARISONS = {
+    "equal": np.equal,
+    "less": np.less,
+    "less_equal": np.less_equal,
+    "greater": np.greater,
+    "greater_equal": np.greater_equal,
+}
+ARITHMETIC = {
+    "add": np.add,
+    "sub": np.subtract,
+    "mul": np.multiply,
+    "div": np.divide,
+    "pow": np.power,
+    "mod": np.fmod,
+    "min": np.minimum,
+    "max": np.maximum,
+}
+BITS = {"and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor}
+CODES = {"float32": 1, "uint8": 2, "int8": 3, "int32": 6, "int64": 7, "bool": 9, "float64": 11}
+SHAPES = [
+    ((), ()),
+    ((7,), (7,)),
+    ((33,), (1,)),
+    ((1,), (33,)),
+    ((2, 3, 17), (17,)),
+    ((2, 3, 17), (3, 1)),
+    ((4, 1, 5), (1, 6, 1)),
+    ((2, 1, 3, 1, 4), (1, 5, 1, 2, 4)),
+    ((300, 200), (300, 1)),
+    ((1, 200), (300, 200)),
+    ((0, 3), (1, 3)),
+]
+
+
+def run(op: str, a: np.ndarray, b: np.ndarray, kernel=None, threads=(1, 2, 3, 8)) -> np.ndarray:
+    shape = np.broadcast_shapes(a.shape, b.shape)
+    a_shape, b_shape = ([1] * (len(shape) - v.ndim) + list(v.shape) for v in (a, b))
+    y = np.zeros(shape, np.bool_ if op in COMPARISONS else a.dtype)
+    return run_op(
+        "binary",
+        kernel,
+        threads=threads,
+        a=a,
+        b=b,
+        y=y,
+        op=op,
+        dtype=CODES[a.dtype.name],
+        ndim=len(shape),
+        shape=padded(shape),
+        a_shape=padded(a_shape),
+        b_shape=padded(b_shape),
+    )[0]
+
+
+@pytest.mark.parametrize("op", [*ARITHMETIC, *COMPARISONS])
+@pytest.mark.parametrize("kernel", kernels("binary"), ids=lambda k: k.name)
+def test_f32(kernel, op):
+    rng = np.random.default_rng(7)
+    for a_shape, b_shape in SHAPES:
+        a, b = (rng.integers(-8, 9, s).astype(np.float32) / 4 for s in (a_shape, b_shape))
+        if op == "pow":
+            a = np.abs(a)
+        with np.errstate(all="ignore"):
+            expected = {**ARITHMETIC, **COMPARISONS}[op](a, b)
+        y = run(op, a, b, kernel)
+        if op == "pow":
+            np.testing.assert_allclose(y, expected, rtol=3e-7)
+        else:
+            np.testing.assert_array_equal(y, expected)
+
+
+@pytest.mark.parametrize("kernel", kernels("binary"), ids=lambda k: k.name)
+def test_f32_special_values(kernel):
+    values = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0, -2.0, 3.4e38, 1e-45], np.float32)
+    a, b = np.meshgrid(values, values)
+    for op, reference in {**ARITHMETIC, **COMPARISONS}.items():
+        with np.errstate(all="ignore"):
+            np.testing.assert_array_equal(run(op, a.copy(), b.copy(), kernel), reference(a, b), err_msg=op)
+    for exponent in (0.5, 2.0, 3.0, -1.5):
+        with np.errstate(all="ignore"):
+            expected = np.power(values.astype(np.float64), np.full(9, exponent)).astype(np.float32)
+        power = run("pow", values, np.array([exponent], np.float32), kernel)
+        np.testing.assert_allclose(power, expected, rtol=2e-7, atol=1e-45)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "int64", "int32", "int8", "uint8"])
+def test_other_dtypes(dtype):
+    rng = np.random.default_rng(8)
+    for a_shape, b_shape in SHAPES:
+        a, b = (rng.integers(0 if dtype == "uint8" else -9, 10, s).astype(dtype) for s in (a_shape, b_shape))
+        functions = dict(ARITHMETIC if dtype == "float64" else {**ARITHMETIC, **BITS}, **COMPARISONS)
+        if dtype != "float64":
+            functions["div"] = lambda a, b: np.where(b == 0, 0, np.trunc(a / np.where(b == 0, 1, b))).astype(dtype)
+            functions["mod"] = lambda a, b: np.where(b == 0, 0, np.mod(a, np.where(b == 0, 1, b)))
+            functions["pow"] = lambda a, b: np.power(a, np.abs(b) % 3)
+        for op, reference in functions.items():
+            second = np.abs(b) % 3 if op == "pow" and dtype != "float64" else b
+            with np.errstate(all="ignore"):
+                expected = reference(a, b)
+            np.testing.assert_allclose(run(op, a, second, threads=(1, 3)), expected, rtol=1e-15, err_msg=op)
+
+
+@pytest.mark.parametrize("dtype", ["int64", "int32", "int8"])
+def test_integer_corners(dtype):
+    low, high = np.iinfo(dtype).min, np.iinfo(dtype).max
+    a = np.array([low, low, 5, -5, 5, -5, high, 2, -1, 1, 3], dtype)
+    b = np.array([-1, 0, 0, 3, -3, -3, high, -1, -3, -7, 40], dtype)
+    assert run("div", a, b).tolist() == [low, 0, 0, -1, -1, 1, 1, -2, 0, 0, 0]
+    assert run("mod", a, b).tolist() == [0, 0, 0, 1, -1, -2, 0, 0, -1, -6, 3]
+    with np.errstate(all="ignore"):
+        np.testing.assert_array_equal(run("add", a, b), a + b)
+        np.testing.assert_array_equal(run("mul", a, b), a * b)
+        np.testing.assert_array_equal(run("pow", a[7:], b[7:]), [0, -1, 1, np.array(3, dtype) ** np.array(40, dtype)])
+
+
+def test_bool():
+    a, b = np.array([0, 0, 1, 1], bool), np.array([0, 1, 0, 1], bool)
+    for op, reference in {**BITS, "equal": np.equal}.items():
+        np.testing.assert_array_equal(run(op, a, b), reference(a, b))
+
+
+def test_in_place():
+    a = np.arange(100, dtype=np.float32)
+    given = {"op": "mul", "dtype": 1, "ndim": 1, "shape": padded([100]), "a_shape": padded([100]), "b_shape": padded([1])}
+    for kernel in kernels("binary"):
+        (y,) = run_op("binary", kernel, threads=[1], a=a, b=np.full(1, 3, np.float32), y="a", **given)
+        np.testing.assert_array_equal(y, a * 3)

@@ -1,0 +1,71 @@
+"""copy: permutations, slices, expansion and writes into parts of a buffer."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from tests.kernels.harness import padded, run_threads as run_op
+
+
+def copy(x: np.ndarray, source: np.ndarray, y: np.ndarray, target: np.ndarray, threads=(1, 2, 3, 8)) -> np.ndarray:
+    """Copies view `source` of array x to view `target` of array y."""
+    size = x.itemsize
+    given = {"elem_bytes": size, "ndim": source.ndim, "shape": padded(source.shape)}
+    for name, whole, part in (("x", x, source), ("y", y, target)):
+        given[f"{name}_stride"] = padded([s // size for s in part.strides])
+        given[f"{name}_offset"] = (part.ctypes.data - whole.ctypes.data) // size if part.size else 0
+    return run_op("copy", threads=threads, x=x, y=y, **given)[0]
+
+
+def check(x: np.ndarray, source: np.ndarray, threads=(1, 3)) -> None:
+    y = np.zeros(source.shape, x.dtype)
+    np.testing.assert_array_equal(copy(x, source, y, y, threads), source)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "float16", "float32", "int64", "complex128"])
+def test_permutations(dtype):
+    rng = np.random.default_rng(12)
+    for shape in ((2, 3, 4, 5), (1, 17, 1, 9), (3, 16, 20), (2, 5, 4, 4, 3), (33, 35)):
+        x = rng.integers(0, 100, shape).astype(dtype)
+        for order in itertools.permutations(range(len(shape))):
+            check(x, x.transpose(order), threads=(1,))
+
+
+def test_large_permutations():
+    x = np.arange(200 * 12 * 66, dtype=np.float32).reshape(200, 12, 66)
+    for order in itertools.permutations(range(3)):
+        check(x, x.transpose(order), (1, 2, 3, 8))
+    tall = np.arange(3 * 50_000, dtype=np.float32).reshape(50_000, 3)
+    check(tall, tall.T, (1, 3))
+    check(tall.reshape(3, 50_000), tall.reshape(3, 50_000).T, (1, 3))
+
+
+def test_transposition_edges():
+    for rows, cols in itertools.product((1, 3, 4, 5, 15, 16, 17, 33), repeat=2):
+        x = np.arange(rows * cols, dtype=np.float32).reshape(rows, cols)
+        check(x, x.T)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "float32", "int64"])
+def test_slices_and_expansion(dtype):
+    x = np.arange(4 * 9 * 10).reshape(4, 9, 10).astype(dtype)
+    for part in (x[:, ::2], x[::-1, :, ::-1], x[1:3, 2:, 3:9:2], x[:, :, 4:5], x[:, ::-3, 7:1:-2], x[0:0], x[3, 5]):
+        check(x, part)
+    check(x, np.broadcast_to(x[:, None, :, :1], (4, 3, 9, 10)))
+    check(x, np.broadcast_to(x[0, 0, :1], (50,)))
+    check(x, x.reshape(-1)[5:6].reshape(()))
+    check(x, np.broadcast_to(x[:1, :, 3:4].transpose(0, 2, 1), (2, 70, 9)))
+
+
+def test_writes_only_its_part():
+    x = np.arange(60, dtype=np.float32).reshape(3, 4, 5)
+    y = np.full((3, 7, 5), -1, np.float32)
+    expected = y.copy()
+    expected[:, 2:6] = x
+    np.testing.assert_array_equal(copy(x, x, y, y[:, 2:6]), expected)
+    y = np.full((5, 4, 8), -1, np.float32)
+    expected = y.copy()
+    expected[:, :, 1:7:2] = x.transpose(2, 1, 0)
+    np.testing.assert_array_equal(copy(x, x.transpose(2, 1, 0), y, y[:, :, 1:7:2]), expected)

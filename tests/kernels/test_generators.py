@@ -1,0 +1,56 @@
+"""The ops that make or cut tensors without arithmetic on them: arange, fill, values, trilu; and cumsum."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from tests.kernels.harness import padded, run_threads as run_op
+
+CODES = {"float32": 1, "int32": 6, "int64": 7, "float64": 11}
+
+
+@pytest.mark.parametrize("dtype", CODES)
+def test_arange(dtype):
+    for n, start, step in ((0, 0, 1), (1, 5, 2), (17, -3, 2), (70_000, 10, -3)):
+        real = {"start": start + 0.25, "step": step / 8} if dtype.startswith("f") else {"start": 0, "step": 0}
+        given = {"dtype": CODES[dtype], "n": n, "istart": start, "istep": step, **real}
+        (y,) = run_op("arange", y=np.zeros(n, dtype), **given)
+        first, by = (real["start"], real["step"]) if dtype.startswith("f") else (start, step)
+        np.testing.assert_array_equal(y, (first + np.arange(n) * by).astype(dtype))
+
+
+def test_fill():
+    for dtype, n in itertools.product(("int8", "int16", "int32", "int64"), (0, 1, 33, 70_000)):
+        (y,) = run_op("fill", y=np.zeros(n, dtype), elem_bytes=np.dtype(dtype).itemsize, n=n, bits=-3)
+        np.testing.assert_array_equal(y, np.full(n, -3, dtype))
+
+
+def test_values():
+    for dtype, code in {**CODES, "uint8": 2, "int8": 3, "bool": 9}.items():
+        (y,) = run_op("values", y=np.zeros(3, dtype), dtype=code, n=3, values=padded([7, 0, 12]))
+        np.testing.assert_array_equal(y, np.array([7, 0, 12]).astype(dtype))
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "float32", "int64"])
+def test_trilu(dtype):
+    for (rows, cols), upper in itertools.product([(4, 4), (3, 6), (6, 3), (1, 1), (0, 3)], (0, 1)):
+        x = np.arange(2 * rows * cols).reshape(2, rows, cols).astype(dtype) + 1
+        for k in (-7, -2, -1, 0, 1, 2, 7):
+            expected = np.triu(x, k) if upper else np.tril(x, k)
+            given = {"elem_bytes": x.itemsize, "batch": 2, "rows": rows, "cols": cols, "k": k, "upper": upper}
+            np.testing.assert_array_equal(run_op("trilu", x=x, y=x, **given)[0], expected)
+            np.testing.assert_array_equal(run_op("trilu", threads=[1], x=x, y="x", **given)[0], expected)
+
+
+@pytest.mark.parametrize("dtype", CODES)
+def test_cumsum(dtype):
+    x = np.random.default_rng(18).integers(-9, 10, (3, 7, 5)).astype(dtype)
+    for exclusive, reverse in itertools.product((0, 1), repeat=2):
+        flow = x[:, ::-1] if reverse else x
+        sums = np.cumsum(flow, 1) - (flow if exclusive else 0)
+        expected = sums[:, ::-1] if reverse else sums
+        given = {"dtype": CODES[dtype], "outer": 3, "n": 7, "inner": 5, "exclusive": exclusive, "reverse": reverse}
+        np.testing.assert_array_equal(run_op("cumsum", x=x, y=x, **given)[0], expected)
+        np.testing.assert_array_equal(run_op("cumsum", threads=[1], x=x, y="x", **given)[0], expected)

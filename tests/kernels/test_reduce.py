@@ -1,0 +1,81 @@
+"""reduce in every dtype, along rows and along columns."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tests.kernels.harness import rows as kernels, run_threads as run_op
+
+OPS = ("sum", "mean", "max", "min", "prod", "sumsq", "l1", "l2")
+CODES = {"float32": 1, "float64": 11, "int32": 6, "int64": 7}
+
+
+def reduce(op: str, x: np.ndarray) -> np.ndarray:
+    """Over axis 1."""
+    square, absolute = x * x, np.abs(x)
+    return {
+        "sum": lambda: x.sum(1),
+        "mean": lambda: x.mean(1),
+        "max": lambda: x.max(1),
+        "min": lambda: x.min(1),
+        "prod": lambda: x.prod(1),
+        "sumsq": lambda: square.sum(1),
+        "l1": lambda: absolute.sum(1),
+        "l2": lambda: np.sqrt(square.sum(1)),
+    }[op]()
+
+
+@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("kernel", kernels("reduce"), ids=lambda k: k.name)
+def test_f32(kernel, op):
+    rng = np.random.default_rng(4)
+    eps = np.finfo(np.float32).eps
+    shapes = [(3, n, 1) for n in (1, 3, 15, 16, 17, 64, 65, 129, 1000, 9000)]
+    shapes += [(2, n, inner) for n in (1, 5, 65, 200) for inner in (2, 15, 16, 17, 70)] + [(600, 100, 1)]
+    for outer, n, inner in shapes:
+        x = (rng.standard_normal((outer, n, inner)) + 0.5).astype(np.float32)
+        y = np.zeros((outer, inner), np.float32)
+        (y,) = run_op("reduce", kernel, x=x, y=y, op=op, dtype=1, outer=outer, n=n, inner=inner)
+        exact = x.astype(np.float64)
+        if op in ("max", "min"):
+            np.testing.assert_array_equal(y, reduce(op, exact))
+        elif op == "prod":
+            np.testing.assert_allclose(y, reduce(op, exact), rtol=eps * (n + 2), atol=1e-37)
+        else:  # blocks of 64 terms per lane, and their sums: terms of the absolute sum
+            terms = reduce("sumsq" if op in ("sumsq", "l2") else "l1", exact)
+            bound = eps * (70 + n / 64) * (terms / n if op == "mean" else np.sqrt(terms) if op == "l2" else terms)
+            assert (np.abs(y - reduce(op, exact)) <= bound).all(), (outer, n, inner)
+
+
+@pytest.mark.parametrize("kernel", kernels("reduce"), ids=lambda k: k.name)
+@pytest.mark.parametrize("inner", [1, 20])
+def test_special_values(kernel, inner):
+    n = 200
+    x = np.zeros((1, n, inner), np.float32)
+    for at in (0, 70, n - 1):
+        for value in (np.nan, np.inf, -np.inf):
+            x[...] = 1
+            x[0, at] = value
+            for op in ("sum", "max", "min"):
+                (y,) = run_op(
+                    "reduce", kernel, x=x, y=np.zeros(inner, np.float32), op=op, dtype=1, outer=1, n=n, inner=inner
+                )
+                np.testing.assert_array_equal(y, reduce(op, x)[0])
+    for op, value in (("sum", 0), ("max", -np.inf), ("min", np.inf), ("prod", 1), ("mean", np.nan)):
+        y = np.zeros(inner, np.float32)
+        (y,) = run_op("reduce", kernel, x=x[:, :0], y=y, op=op, dtype=1, outer=1, n=0, inner=inner)
+        np.testing.assert_array_equal(y, np.full(inner, value))
+
+
+@pytest.mark.parametrize("dtype", ["float64", "int32", "int64"])
+def test_other_dtypes(dtype):
+    rng = np.random.default_rng(5)
+    for op in OPS:
+        x = rng.integers(-9, 10, (3, 7, 5)).astype(dtype)
+        code = CODES[dtype]
+        (y,) = run_op("reduce", x=x, y=x[:, 0], op=op, dtype=code, outer=3, n=7, inner=5)
+        expected = reduce(op, x)
+        np.testing.assert_allclose(y, np.trunc(expected) if dtype != "float64" else expected, rtol=1e-15)
+        y = run_op("reduce", x=x[:, :0], y=x[:, 0], op=op, dtype=code, outer=3, n=0, inner=5)[0]
+        if op in ("sum", "prod"):
+            assert (y == (op == "prod")).all()

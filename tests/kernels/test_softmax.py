@@ -1,0 +1,54 @@
+"""softmax against float64, along rows and along columns."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tests.kernels.harness import rows as kernels, run_threads as run_op
+
+EPS = np.finfo(np.float32).eps
+TINY = 2e-38  # results below are flushed to zero
+
+
+def softmax(x: np.ndarray, log: bool) -> np.ndarray:
+    """Over axis 1 in float64."""
+    with np.errstate(all="ignore"):
+        z = x.astype(np.float64)
+        z = z - z.max(1, keepdims=True)
+        e = np.exp(z)
+        return z - np.log(e.sum(1, keepdims=True)) if log else e / e.sum(1, keepdims=True)
+
+
+@pytest.mark.parametrize("log", [0, 1])
+@pytest.mark.parametrize("kernel", kernels("softmax"), ids=lambda k: k.name)
+def test_softmax(kernel, log):
+    rng = np.random.default_rng(1)
+    shapes = [(3, n, 1) for n in (1, 3, 4, 7, 15, 16, 17, 31, 64, 65, 300)]
+    shapes += [(2, n, inner) for n in (1, 6, 40) for inner in (2, 15, 16, 17, 70)] + [(700, 33, 1), (2, 300, 100)]
+    for outer, n, inner in shapes:
+        x = (rng.standard_normal((outer, n, inner)) * 6).astype(np.float32)
+        (y,) = run_op("softmax", kernel, x=x, y=x, outer=outer, n=n, inner=inner, log=log)
+        expected, span = softmax(x, bool(log)), np.ptp(x)
+        # x - max rounds to eps/2 of itself; e and 1/sum add a few eps, the partial sums n/64 more
+        relative = EPS * (4 + span / 2 + n / 64)
+        error = np.abs(y - expected)
+        assert (error <= (relative + span * EPS if log else relative * expected + TINY)).all(), (outer, n, inner)
+        (in_place,) = run_op("softmax", kernel, x=x, y="x", outer=outer, n=n, inner=inner, log=log, threads=[1])
+        assert in_place.tobytes() == y.tobytes()
+
+
+@pytest.mark.parametrize("inner", [1, 20])
+@pytest.mark.parametrize("kernel", kernels("softmax"), ids=lambda k: k.name)
+def test_special_values(kernel, inner):
+    for column in ([-np.inf, 0, 1], [-np.inf] * 3, [np.inf, 0, 1], [np.nan, 0, 1], [1, np.nan, -np.inf], [-3e38, 3e38, 0]):
+        x = np.tile(np.array(column * 9, np.float32)[None, :, None], (2, 1, inner))
+        for log in (0, 1):
+            (y,) = run_op("softmax", kernel, x=x, y=x, outer=2, n=27, inner=inner, log=log)
+            expected = softmax(x, bool(log))
+            with np.errstate(over="ignore"):
+                np.testing.assert_allclose(y, expected.astype(np.float32), rtol=8 * EPS, atol=TINY)
+
+
+def test_empty():
+    x = np.zeros((0, 4, 1), np.float32)
+    run_op("softmax", kernels("softmax")[0], x=x, y=x, outer=0, n=4, inner=1, log=0)

@@ -1,0 +1,99 @@
+"""unary in every dtype, special values included. Tight bounds on the functions themselves: test_math.py."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tests.kernels.harness import rows as kernels, run_threads as run_op
+
+erf = np.vectorize(__import__("math").erf)
+erfc = np.vectorize(__import__("math").erfc)
+ALPHA, BETA = 0.25, 0.75
+REFERENCE = {
+    "abs": np.abs,
+    "neg": np.negative,
+    "sign": np.sign,
+    "exp": np.exp,
+    "log": np.log,
+    "sqrt": np.sqrt,
+    "reciprocal": lambda x: 1 / x,
+    "erf": erf,
+    "tanh": np.tanh,
+    "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
+    "relu": lambda x: np.maximum(x, 0),
+    "gelu": lambda x: 0.5 * x * erfc(-x / np.sqrt(2)),
+    "gelu_tanh": lambda x: 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))),
+    "silu": lambda x: x / (1 + np.exp(-x)),
+    "softplus": lambda x: np.logaddexp(0, x),
+    "sin": np.sin,
+    "cos": np.cos,
+    "floor": np.floor,
+    "ceil": np.ceil,
+    "round": np.round,
+    "isnan": np.isnan,
+    "isinf": np.isinf,
+    "clip": lambda x: np.clip(x, ALPHA, BETA),
+    "leaky_relu": lambda x: np.where(x < 0, ALPHA * x, x),
+    "elu": lambda x: np.where(x < 0, ALPHA * np.expm1(x), x),
+    "hard_sigmoid": lambda x: np.clip(ALPHA * x + BETA, 0, 1),
+}
+EXACT = {"abs", "neg", "sign", "sqrt", "reciprocal", "relu", "floor", "ceil", "round", "clip", "leaky_relu"}
+MASKS = {"isnan", "isinf"}
+
+
+def run(op: str, x: np.ndarray, dtype: int, kernel=None, threads=(1, 2, 3, 8)) -> np.ndarray:
+    y = np.zeros(x.shape, np.uint8) if op in MASKS else x
+    given = {"x": x, "y": y, "op": op, "dtype": dtype, "n": x.size, "alpha": ALPHA, "beta": BETA}
+    return run_op("unary", kernel, threads=threads, **given)[0]
+
+
+@pytest.mark.parametrize("op", REFERENCE)
+@pytest.mark.parametrize("kernel", kernels("unary"), ids=lambda k: k.name)
+def test_f32(kernel, op):
+    rng = np.random.default_rng(6)
+    for n in (1, 3, 15, 16, 17, 33, 500, 70_000):
+        x = (rng.standard_normal(n) * 4).astype(np.float32)
+        if n == 500:
+            x[:8] = [np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-38, 2.5, -0.5]
+        if op in ("log", "sqrt"):
+            x = np.abs(x)
+        with np.errstate(all="ignore"):
+            expected = REFERENCE[op](x.astype(np.float64))
+        y = run(op, x, 1, kernel, (1, 3) if n > 40_000 else (1,))
+        if op in EXACT | MASKS:
+            np.testing.assert_array_equal(y, expected.astype(y.dtype))
+        else:  # gelu near -5 and elu near 0 lose relative, not absolute accuracy
+            atol = 3e-7 if op in ("gelu", "gelu_tanh", "elu", "sin", "cos", "hard_sigmoid") else 1e-37
+            finite = np.isfinite(x) | (op not in ("gelu", "gelu_tanh", "silu"))  # their limits: test_math.py
+            np.testing.assert_allclose(y[finite], expected[finite], rtol=5e-7, atol=atol)
+
+
+@pytest.mark.parametrize("op", REFERENCE)
+def test_f64(op):
+    x = np.array([np.nan, np.inf, -3.5, -0.5, 0.0, 0.3, 0.5, 1.5, 2.5, 40.0])
+    if op in ("gelu", "gelu_tanh", "silu"):
+        x = x[2:]
+    with np.errstate(all="ignore"):
+        expected = REFERENCE[op](x)
+        y = run(op, x, 11)
+    np.testing.assert_allclose(y, expected, rtol=1e-14, atol=1e-300)
+
+
+@pytest.mark.parametrize("dtype, code", [(np.int32, 6), (np.int64, 7)])
+def test_integers(dtype, code):
+    lowest = np.iinfo(dtype).min
+    x = np.array([-5, 0, 7, lowest, np.iinfo(dtype).max], dtype)
+    with np.errstate(over="ignore"):
+        for op in ("abs", "neg", "sign", "relu"):
+            np.testing.assert_array_equal(run(op, x, code), REFERENCE[op](x))
+    given = {"x": x, "y": x, "op": "clip", "dtype": code, "n": x.size}
+    (y,) = run_op("unary", alpha=-2.9, beta=np.inf, **given)
+    np.testing.assert_array_equal(y, np.clip(x, -2, None))
+    (y,) = run_op("unary", alpha=-np.inf, beta=6.5, **given)
+    np.testing.assert_array_equal(y, np.clip(x, None, 6))
+
+
+def test_not_and_empty():
+    x = np.array([0, 1, 1, 0, 0], np.uint8)
+    np.testing.assert_array_equal(run("not", x, 9), 1 - x)
+    run("exp", np.zeros(0, np.float32), 1, kernels("unary")[0])

@@ -1,0 +1,647 @@
+"""Every catalogue entry against the reference evaluator of onnx: types, values, float64, and the C steps.
+
+CASES is the one list: what is in `Fixed` is a constant of the model, the other inputs are fed.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any, NamedTuple, Optional
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import TensorProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
+
+from q7x2_ep import dtypes
+from q7x2_ep.errors import BackendError, ModelError, UnsupportedOp
+from q7x2_ep.ir.core import Node, Type, Value
+from q7x2_ep.ir.shape import Expr, ceildiv, maximum, minimum, substitute, symbol
+from q7x2_ep.ir.view import View
+from q7x2_ep.ops import OPS, find
+from q7x2_ep.ops.common import NotInferable, expand_view, known
+
+OPSET = 25
+
+
+class Fixed(NamedTuple):
+    """A constant of the model."""
+
+    array: np.ndarray
+
+
+class Case(NamedTuple):
+    op: str
+    inputs: tuple[Any, ...]
+    attrs: dict[str, Any]
+    outputs: int
+    native: bool
+    opset: int
+    symbolic: Any  # whether all works too where dims above 1 are symbols; or which dims
+
+    def __str__(self) -> str:
+        shapes = [
+            "_" if x is None else "x".join(map(str, np.shape(getattr(x, "array", x)))) or "()"
+            for x in self.inputs
+        ]
+        return "-".join(
+            [self.op, *shapes, *(f"{k}={v}" for k, v in self.attrs.items() if k != "value")]
+        )
+
+
+def case(
+    op: str,
+    *inputs: Any,
+    outputs: int = 1,
+    native: bool = True,
+    opset: int = OPSET,
+    symbolic: Any = True,
+    **attrs: Any,
+) -> Case:
+    return Case(op, inputs, attrs, outputs, native, opset, symbolic)
+
+
+def ints(*values: int) -> Fixed:
+    return Fixed(np.array(values, np.int64))
+
+
+def scalar(value: Any, dtype: Any = np.float32) -> Fixed:
+    return Fixed(np.array(value, dtype))
+
+
+def attention(q: tuple, kv: tuple, *rest: Any, **attrs: Any) -> Case:
+    """Symbols are the batch and the lengths, 2 to 7; heads and their size, 4 and 8, are fixed."""
+    return case("Attention", f(*q), f(*kv), f(*kv), *rest, symbolic=(2, 3, 5, 6, 7), **attrs)
+
+
+RANDOM = np.random.default_rng(7)
+
+
+def f(*shape: int) -> np.ndarray:
+    return (RANDOM.standard_normal(shape) * 2).astype(np.float32)
+
+
+def i(*shape: int, low: int = -5, high: int = 6) -> np.ndarray:
+    return RANDOM.integers(low, high, shape)
+
+
+def b(*shape: int) -> np.ndarray:
+    return RANDOM.random(shape) > 0.4
+
+
+def positive(*shape: int) -> np.ndarray:
+    return np.abs(f(*shape)) + np.float32(0.1)
+
+
+SPECIAL = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 1.5, -2.5, 2.5], np.float32)
+SIMPLE_UNARY = [
+    "Abs",
+    "Neg",
+    "Sign",
+    "Exp",
+    "Erf",
+    "Tanh",
+    "Sigmoid",
+    "Relu",
+    "Gelu",
+    "Softplus",
+    "Sin",
+    "Cos",
+    "Floor",
+    "Ceil",
+    "Round",
+    "LeakyRelu",
+    "Elu",
+    "HardSigmoid",
+    "HardSwish",
+    "Swish",
+    "Identity",
+    "Reciprocal",
+]
+COMPARISONS = ["Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual"]
+
+CASES = [
+    *(case(op, f(3, 5)) for op in SIMPLE_UNARY),
+    *(case(op, f(0, 4)) for op in ("Abs", "Tanh")),
+    *(case(op, i(7)) for op in ("Abs", "Neg", "Sign", "Relu")),
+    *(case(op, positive(4, 3)) for op in ("Log", "Sqrt")),
+    case("Gelu", f(40), approximate="tanh"),
+    case("Elu", f(9), alpha=0.5),
+    case("LeakyRelu", f(9), alpha=0.2),
+    case("Swish", f(9), alpha=1.7),
+    case("HardSigmoid", f(9), alpha=0.3, beta=0.1),
+    case("Not", b(4)),
+    case("IsNaN", SPECIAL),
+    case("IsInf", SPECIAL),
+    case("IsInf", SPECIAL, detect_negative=0),
+    case("IsInf", SPECIAL, detect_positive=0),
+    case("Clip", f(10), scalar(-1.0), scalar(1.5)),
+    case("Clip", f(10), None, scalar(0.5)),
+    case("Clip", f(10), np.float32(-0.5).reshape(()), np.float32(0.25).reshape(())),
+    case("Clip", i(10), scalar(-2, np.int64), scalar(2, np.int64)),
+    case("Dropout", f(3, 4)),
+    *(case(op, f(2, 3, 4), f(3, 1)) for op in ("Add", "Sub", "Mul", "Div", "Min", "Max")),
+    *(case(op, f(1, 4), f(5, 1)) for op in ("Add", "Max")),
+    *(case(op, i(2, 3), i(3, low=1)) for op in ("Add", "Sub", "Mul", "Div", "Mod", "Min", "Max")),
+    *(case(op, i(2, 1, 3), i(4, 1), symbolic=op != "") for op in COMPARISONS),
+    *(case(op, f(2, 3), f(3)) for op in COMPARISONS[1:]),
+    case("Mod", f(9), positive(9), fmod=1),
+    case("Mod", i(9, low=1), i(9, low=1), fmod=1, native=False),
+    case("Pow", positive(2, 3), f(3)),
+    case("Pow", f(2, 3), scalar(3.0)),
+    case("Pow", f(2, 3), scalar(2, np.int64)),
+    *(case(op, b(3, 4), b(4)) for op in ("And", "Or", "Xor")),
+    *(case(op, f(2, 3), f(3), f(2, 1)) for op in ("Sum", "Mean", "Max", "Min")),
+    case("Sum", f(4)),
+    case("Mean", f(4)),
+    case("Where", b(3, 1), f(3, 4), f(4)),
+    case("Where", b(2), i(2), i(2)),
+    case("Cast", f(6), to=TensorProto.INT64),
+    case("Cast", f(6), to=TensorProto.DOUBLE),
+    case("Cast", i(6), to=TensorProto.FLOAT),
+    case("Cast", i(6), to=TensorProto.BOOL),
+    case("Cast", b(6), to=TensorProto.FLOAT),
+    case("Cast", f(6), to=TensorProto.FLOAT),
+    case("CastLike", f(6), scalar(0, np.int32)),
+    # movement
+    case("Reshape", f(2, 3, 4), ints(0, -1)),
+    case("Reshape", f(2, 6), ints(-1, 3), symbolic=False),
+    case("Reshape", f(2, 0, 3), ints(3, 0, 2), allowzero=1, symbolic=False),
+    case("Flatten", f(2, 3, 4), axis=2),
+    case("Flatten", f(2, 3, 4), axis=-1),
+    case("Flatten", f(2, 3), axis=0),
+    case("Squeeze", f(1, 3, 1), ints(0, -1)),
+    case("Squeeze", f(1, 3, 1), symbolic=False),
+    case("Unsqueeze", f(3, 4), ints(0, -1)),
+    case("Transpose", f(2, 3, 4)),
+    case("Transpose", f(2, 3, 4), perm=[1, 0, 2]),
+    case("Expand", f(3, 1), ints(2, 1, 5)),
+    case("Expand", f(1, 4), ints(3, 1)),
+    case("Tile", f(2, 3), ints(2, 1)),
+    case("Tile", f(2, 3), ints(1, 3)),
+    case("Slice", f(5, 6), ints(1), ints(4)),
+    case("Slice", f(5, 6), ints(0, -4), ints(9223372036854775807, -1), ints(0, 1), ints(2, 1)),
+    case("Slice", f(5, 6), ints(-1), ints(-9223372036854775807), ints(-1), ints(-2)),
+    case("Slice", f(5, 6), ints(-1), ints(9223372036854775807), ints(1)),
+    case("Slice", f(5), ints(4), ints(2)),
+    case("Split", f(6, 4), ints(1, 5), outputs=2, axis=0, symbolic=False),
+    case("Split", f(2, 7), outputs=3, axis=-1, num_outputs=3),
+    case("Split", f(6), outputs=2, num_outputs=2),
+    case("Concat", f(2, 3), f(2, 1), f(2, 4), axis=-1),
+    case("Concat", f(2, 3), f(0, 3), axis=0),
+    case("Pad", f(2, 3), ints(1, 0, 2, 3)),
+    case("Pad", f(4, 3), ints(1, 2), scalar(7.0), ints(1)),
+    case("Pad", i(2, 3), ints(0, 1, 1, 0), scalar(-1, np.int64)),
+    case("Pad", f(4, 3), ints(1, 1), None, ints(-1), mode="edge", native=False),
+    case("Trilu", f(2, 4, 5)),
+    case("Trilu", f(4, 4), scalar(-1, np.int64), upper=0),
+    case("Trilu", i(3, 4), scalar(2, np.int64)),
+    case("Shape", f(2, 3, 4), start=1),
+    case("Shape", f(2, 3, 4), start=-2, end=-1),
+    case("Size", f(2, 3)),
+    case("ConstantOfShape", ints(2, 3)),
+    case("ConstantOfShape", ints(4), value=np.array([7], np.int64)),
+    case("Range", scalar(2, np.int64), scalar(11, np.int64), scalar(3, np.int64)),
+    case("Range", scalar(5, np.int64), scalar(-2, np.int64), scalar(-2, np.int64)),
+    case("Range", scalar(0.5), scalar(2.0), scalar(0.25)),
+    # selection
+    case("Gather", f(5, 3), i(2, 4, low=-5, high=5)),
+    case("Gather", f(2, 5, 3), i(2, low=-5, high=5), axis=1),
+    case("Gather", f(4, 5), np.array(-2), axis=-1),
+    case("GatherElements", f(4, 3), i(2, 3, low=-4, high=4)),
+    case("GatherElements", f(2, 5), i(2, 7, low=0, high=5), axis=1),
+    case("GatherND", f(3, 4, 5), i(2, 6, 2, low=-3, high=3), symbolic=False),
+    case("GatherND", f(2, 4, 5), i(2, 3, 1, low=0, high=4), batch_dims=1, symbolic=False),
+    case("ScatterND", f(5, 3), np.array([[4], [0], [-2]]), f(3, 3), symbolic=False),
+    case("ScatterND", f(4, 3), np.array([[1, 2], [3, 0]]), f(2), symbolic=False),
+    case(
+        "ScatterND", f(4), np.array([[1], [1]]), f(2), reduction="add", native=False, symbolic=False
+    ),
+    # reductions
+    *(
+        case(f"Reduce{kind}", f(2, 3, 4), ints(*axes), keepdims=keep)
+        for kind in ("Sum", "Mean", "Max", "Min", "Prod", "SumSquare", "L1", "L2")
+        for axes, keep in (((-1,), 1), ((0, 2), 0), ((1,), 0))
+    ),
+    case("ReduceSum", f(2, 3), keepdims=0),
+    case("ReduceSum", f(2, 3), noop_with_empty_axes=1),
+    case("ReduceSum", i(2, 3), ints(1)),
+    case("ReduceMax", i(2, 3), ints(0)),
+    case("ReduceSum", f(2, 0), ints(1)),
+    case("GlobalAveragePool", f(2, 3, 4, 5)),
+    case("CumSum", f(3, 4), scalar(1, np.int64)),
+    case("CumSum", i(3, 4), scalar(-2, np.int64), exclusive=1),
+    case("CumSum", i(5), scalar(0, np.int64), reverse=1),
+    case("CumSum", f(2, 5), scalar(1, np.int64), exclusive=1, reverse=1),
+    case("Softmax", f(3, 5)),
+    case("Softmax", f(2, 3, 5), axis=1),
+    case("LogSoftmax", f(2, 3, 5), axis=0),
+    # products
+    case("MatMul", f(2, 3, 4), Fixed(f(4, 5))),
+    case("MatMul", f(2, 3, 4), f(4, 5)),
+    case("MatMul", f(2, 3, 4), f(2, 4, 5)),
+    case("MatMul", f(2, 1, 3, 4), f(5, 4, 6)),
+    case("MatMul", f(4), f(4, 5)),
+    case("MatMul", f(2, 3, 4), f(4)),
+    case("MatMul", f(4), f(4)),
+    case("Gemm", f(3, 4), Fixed(f(4, 5)), Fixed(f(5))),
+    case("Gemm", f(3, 4), Fixed(f(5, 4)), f(3, 5), alpha=0.5, beta=2.0, transB=1),
+    case("Gemm", f(4, 3), Fixed(f(4, 5)), f(3, 1), transA=1),
+    case("Gemm", f(4, 3), f(5, 4), f(1, 5), transA=1, transB=1),
+    case("Gemm", f(3, 4), Fixed(f(4, 5))),
+    # normalisation
+    case("LayerNormalization", f(2, 3, 8), f(8), f(8)),
+    case("LayerNormalization", f(2, 3, 8), f(3, 8), axis=1, epsilon=0.1),
+    case("LayerNormalization", f(2, 3, 8), f(8), f(8), outputs=3),
+    case("RMSNormalization", f(2, 3, 8), f(8)),
+    case("RMSNormalization", f(2, 3, 8), f(3, 8), axis=-2),
+    case("BatchNormalization", f(2, 3, 4), f(3), f(3), f(3), positive(3)),
+    case("InstanceNormalization", f(2, 3, 4, 2), f(3), f(3)),
+    case("GroupNormalization", f(2, 6, 5), f(6), f(6), num_groups=3),
+    # attention
+    attention((2, 4, 5, 8), (2, 4, 5, 8)),
+    attention((2, 4, 5, 8), (2, 2, 7, 8), scale=0.3),
+    attention((2, 3, 32), (2, 5, 16), q_num_heads=4, kv_num_heads=2),
+    attention((2, 4, 5, 8), (2, 4, 5, 8), is_causal=1),
+    attention((2, 4, 3, 8), (2, 4, 5, 8), is_causal=1, native=False),
+    attention((2, 4, 5, 8), (2, 4, 6, 8), f(5, 6)),
+    attention((2, 4, 5, 8), (2, 4, 6, 8), b(2, 1, 5, 6)),
+    attention((1, 2, 3, 8), (1, 2, 3, 8), Fixed(np.array([[1, 0, 0], [0, 0, 0], [1, 1, 1]]) > 0)),
+    attention(
+        (2, 4, 3, 8), (2, 4, 3, 8), None, f(2, 4, 2, 8), f(2, 4, 2, 8), outputs=3, is_causal=1
+    ),
+    attention((1, 2, 3, 8), (1, 2, 3, 8), softcap=2.0, native=False),
+    attention((1, 2, 3, 8), (1, 2, 4, 8), left_window_size=1, native=False),
+    attention((1, 2, 3, 8), (1, 2, 4, 8), outputs=4, qk_matmul_output_mode=3, native=False),
+    case("RotaryEmbedding", f(2, 4, 3, 8), f(9, 4), f(9, 4), i(2, 3, low=0, high=9)),
+    case("RotaryEmbedding", f(2, 3, 32), f(2, 3, 4), f(2, 3, 4), num_heads=4, interleaved=1),
+    case("RotaryEmbedding", f(2, 4, 3, 8), f(2, 3, 2), f(2, 3, 2), rotary_embedding_dim=4),
+    # convolution
+    case("Conv", f(2, 3, 6, 7), Fixed(f(4, 3, 3, 3)), Fixed(f(4)), pads=[1, 1, 1, 1]),
+    case("Conv", f(1, 4, 8, 8), Fixed(f(6, 2, 2, 2)), group=2, strides=[2, 2]),
+    case("Conv", f(2, 3, 9), Fixed(f(4, 3, 3)), Fixed(f(4)), dilations=[2], pads=[2, 1]),
+    case("Conv", f(1, 2, 5, 5), Fixed(f(3, 2, 2, 3)), auto_pad="SAME_UPPER"),
+    case("Conv", f(1, 2, 4, 4, 4), Fixed(f(3, 2, 2, 2, 2)), native=False),
+]
+every_case = pytest.mark.parametrize("index", range(len(CASES)), ids=lambda n: str(CASES[n]))
+
+
+def array_of(item: Any) -> Optional[np.ndarray]:
+    return item.array if isinstance(item, Fixed) else item
+
+
+def varies(item: Case, dim: int) -> bool:
+    return dim > 1 if item.symbolic is True else dim in (item.symbolic or ())
+
+
+def make_model(item: Case, symbolic: bool = False) -> Any:
+    """The case as an ONNX model of one node; fed inputs are x0, x1, .."""
+    names = ["" if x is None else f"x{n}" for n, x in enumerate(item.inputs)]
+    attrs = {
+        k: numpy_helper.from_array(v) if isinstance(v, np.ndarray) else v
+        for k, v in item.attrs.items()
+    }
+    outputs = [f"y{n}" for n in range(item.outputs)]
+    node = helper.make_node(item.op, names, outputs, name="node", **attrs)
+    fed, fixed = [], []
+    for name, x in zip(names, item.inputs):
+        if isinstance(x, Fixed):
+            fixed.append(numpy_helper.from_array(x.array, name))
+        elif x is not None:
+            shape = [f"n{d}" if symbolic and varies(item, d) else d for d in x.shape]
+            fed.append(
+                helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(x.dtype), shape)
+            )
+    results = [helper.make_tensor_value_info(name, dtypes.FLOAT, None) for name in outputs]
+    for result, type in zip(results, infer(item)):
+        result.type.tensor_type.elem_type = type.dtype
+    graph = helper.make_graph([node], "case", fed, results, fixed)
+    return helper.make_model(
+        graph, opset_imports=[helper.make_opsetid("", item.opset)], ir_version=10
+    )
+
+
+@cache
+def expected(index: int) -> list[np.ndarray]:
+    """What onnx makes of CASES[index]."""
+    item = CASES[index]
+    with np.errstate(all="ignore"):
+        return [
+            np.asarray(y) for y in ReferenceEvaluator(make_model(item)).run(None, feeds_of(item))
+        ]
+
+
+def feeds_of(item: Case) -> dict[str, np.ndarray]:
+    return {
+        f"x{n}": x for n, x in enumerate(item.inputs) if x is not None and not isinstance(x, Fixed)
+    }
+
+
+def make_node(item: Case, symbolic: bool = False, wide: bool = False) -> Node:
+    """The case as a node of our own; symbolic: the dim 5 of a fed input is the symbol n5."""
+    values: list[Optional[Value]] = []
+    for n, x in enumerate(item.inputs):
+        array = array_of(x)
+        if array is None:
+            values.append(None)
+            continue
+        shape = tuple(
+            symbol(f"n{d}") if symbolic and varies(item, d) and not isinstance(x, Fixed) else d
+            for d in array.shape
+        )
+        values.append(Value(f"x{n}", dtypes.from_numpy(array.dtype), shape))
+        if isinstance(x, Fixed):
+            values[-1].const = array
+    outputs = [Value(f"y{n}") for n in range(item.outputs)]
+    return Node(item.op, values, outputs, {**find(item.op).attributes, **item.attrs}, "node")
+
+
+def infer(item: Case, symbolic: bool = False) -> list[Type]:
+    return find(item.op).infer(make_node(item, symbolic))[: item.outputs]
+
+
+def evaluate(item: Case, float_dtype: Any) -> list[np.ndarray]:
+    arrays = [array_of(x) for x in item.inputs]
+    arrays = [x.astype(float_dtype) if x is not None and x.dtype.kind == "f" else x for x in arrays]
+    with np.errstate(all="ignore"):
+        result = find(item.op).reference(make_node(item), *arrays)
+    results = result if isinstance(result, tuple) else (result,)
+    return [np.asarray(y) for y in results[: item.outputs]]
+
+
+def assert_close(actual: np.ndarray, wanted: np.ndarray, tolerance: float) -> None:
+    assert actual.shape == wanted.shape
+    if wanted.dtype.kind == "f":
+        scale = max(1.0, float(np.abs(wanted[np.isfinite(wanted)]).max(initial=0)))
+        np.testing.assert_allclose(actual, wanted, rtol=tolerance, atol=tolerance * scale)
+    else:
+        np.testing.assert_array_equal(actual, wanted)
+
+
+@every_case
+def test_reference(index: int) -> None:
+    item = CASES[index]
+    for actual, y, type in zip(evaluate(item, np.float32), expected(index), infer(item)):
+        assert actual.dtype == y.dtype == dtypes.DTYPES[type.dtype].numpy
+        assert_close(actual, y, 4e-6)
+
+
+@every_case
+def test_reference_stays_wide(index: int) -> None:
+    item = CASES[index]
+    fed_floats = any(x.dtype.kind == "f" for x in feeds_of(item).values())
+    for actual, y, type in zip(evaluate(item, np.float64), expected(index), infer(item)):
+        if fed_floats and type.dtype == dtypes.FLOAT:
+            assert actual.dtype == np.float64
+        assert_close(actual, y.astype(actual.dtype), 4e-6)
+
+
+@every_case
+def test_infer(index: int) -> None:
+    for type, y in zip(infer(CASES[index]), expected(index)):
+        assert (type.dtype, type.shape) == (dtypes.from_numpy(y.dtype), y.shape)
+        if type.elements is not None:
+            assert list(type.elements) == y.ravel().tolist()
+
+
+@every_case
+def test_infer_symbolic(index: int) -> None:
+    if not CASES[index].symbolic:
+        pytest.skip("needs fixed dims")
+    sizes = {f"n{d}": d for d in range(100)}
+    for type, y in zip(infer(CASES[index], symbolic=True), expected(index)):
+        assert tuple(substitute(d, sizes) for d in type.shape) == y.shape
+
+
+@pytest.fixture(scope="module")
+def session_class() -> Any:
+    session = pytest.importorskip("q7x2_ep.session")
+    try:
+        session.load()
+    except BackendError as error:
+        pytest.skip(str(error))
+    return session.Session
+
+
+@pytest.mark.parametrize("symbolic", [False, True], ids=["fixed", "symbolic"])
+@every_case
+def test_native(index: int, symbolic: bool, session_class: Any) -> None:
+    """The C steps, also where every dim above 1 is a symbol."""
+    item = CASES[index]
+    if symbolic and not item.symbolic:
+        pytest.skip("needs fixed dims")
+    model = make_model(item, symbolic).SerializeToString()
+    if not item.native:
+        with pytest.raises(UnsupportedOp):
+            session_class(model, threads=1, fusion=False)
+        return
+    for actual, y in zip(session_class(model, threads=2, fusion=False).run(feeds_of(item)), expected(index)):
+        assert actual.dtype == y.dtype
+        assert_close(actual, y, 2e-5)
+
+
+def test_every_op_has_a_case() -> None:
+    standard = {name for name in OPS if "::" not in name and hasattr(OPS[name], "reference")}
+    assert standard - {item.op for item in CASES} == set()
+
+
+def test_catalogue_form() -> None:
+    """Every entry has all its parts, and is able to run somewhere."""
+    find("Add")
+    for name, entry in OPS.items():
+        assert entry.__doc__ and " -> " in entry.signature, name
+        assert isinstance(entry.attributes, dict) and callable(entry.infer), name
+        assert hasattr(entry, "reference") or hasattr(entry, "decompose"), name
+
+
+# Symbolic contents: the chains by which exporters compute shapes
+
+B, S = symbol("b"), symbol("s")
+
+
+def value(shape: tuple, dtype: int = dtypes.FLOAT, elements: Optional[tuple] = None) -> Value:
+    return Value("x", dtype, shape, elements)
+
+
+def vector(*elements: Any, dtype: int = dtypes.INT64) -> Value:
+    return value((len(elements),), dtype, elements)
+
+
+def follow(op: str, *inputs: Optional[Value], outputs: int = 1, **attrs: Any) -> Value:
+    """The first output of a node, typed."""
+    node = Node(
+        op,
+        list(inputs),
+        [Value(f"y{n}") for n in range(outputs)],
+        {**find(op).attributes, **attrs},
+        op,
+    )
+    for output, type in zip(node.outputs, find(op).infer(node)):
+        output.set_type(type)
+    return node.output
+
+
+def constant(array: Any) -> Value:
+    array = np.asarray(array)
+    return Value("c", dtypes.from_numpy(array.dtype), array.shape, const=array)
+
+
+def test_expand_shape_chain() -> None:
+    """Where(shape == -1, ones, shape), as exporters guard an Expand."""
+    shape = follow(
+        "Concat", follow("Shape", value((B, S)), end=1), constant([-1]), vector(S), axis=0
+    )
+    ones = follow("ConstantOfShape", follow("Shape", shape), value=np.ones(1, np.int64))
+    minus = follow("Mul", ones, constant(-1))
+    chosen = follow("Where", follow("Equal", shape, minus), ones, shape)
+    assert chosen.elements == (B, 1, S)
+    assert follow("Expand", value((B, 1, 1)), chosen).shape == (B, 1, S)
+
+
+def test_split_heads_chain() -> None:
+    x = value((B, S, 768))
+    shape = follow("Shape", x)
+    batch = follow("Unsqueeze", follow("Gather", shape, constant(0)), constant([0]))
+    heads = follow("Div", follow("Gather", shape, constant([2])), constant([64]))
+    split = follow(
+        "Reshape", x, follow("Concat", batch, constant([-1]), heads, constant([64]), axis=0)
+    )
+    assert split.shape == (B, S, 12, 64)
+    merged = follow(
+        "Reshape", follow("Transpose", split, perm=[0, 2, 1, 3]), vector(B * 12, -1, 64)
+    )
+    assert merged.shape == (12 * B, S, 64)
+
+
+def test_reshape_cancels_sums() -> None:
+    assert follow("Reshape", value((B, 12, B + S, 64)), vector(-1, B + S, 64)).shape == (
+        12 * B,
+        B + S,
+        64,
+    )
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "size"),
+    [
+        (0, S, S),
+        (0, 2**63 - 1, S),
+        (-1, 2**63 - 1, 1),
+        (0, -1, maximum(S - 1, 0)),
+        (0, 4, minimum(S, 4)),
+    ],
+)
+def test_slice_of_symbolic_dim(start: Any, end: Any, size: Any) -> None:
+    assert follow("Slice", value((B, S)), vector(start), vector(end), constant([1])).shape == (
+        B,
+        size,
+    )
+
+
+def test_slice_to_symbol_broadcasts() -> None:
+    """Position ids cut from a table: (1, min(s, 512)) stands beside (b, s)."""
+    positions = follow(
+        "Slice", value((1, 512), dtypes.INT64), constant([0]), vector(S), constant([1])
+    )
+    assert positions.shape == (1, minimum(S, 512))
+    assert follow("Add", value((B, S), dtypes.INT64), positions).shape == (B, S)
+
+
+def test_range_and_conditions() -> None:
+    assert follow(
+        "Range", value((), dtypes.INT64, (0,)), value((), dtypes.INT64, (S,)), constant(1)
+    ).shape == (S,)
+    assert follow("Equal", vector(S), constant([-1])).elements == (False,)
+    assert follow("Equal", vector(S), constant([3])).elements is None
+    assert follow("Greater", vector(S + 1), constant([0])).elements == (True,)
+    assert follow("Cast", vector(S + 1), to=dtypes.BOOL).elements == (True,)
+    assert follow("Max", vector(S), constant([0])).elements == (S,)
+    assert follow("ReduceProd", vector(B, S, 2), constant([0])).elements == (2 * B * S,)
+    assert follow("Split", value((S,)), outputs=2, num_outputs=2).shape == (ceildiv(S, 2),)
+
+
+def test_not_inferable() -> None:
+    with pytest.raises(NotInferable, match="new shape"):
+        follow("Reshape", value((B, S)), value((2,), dtypes.INT64))
+    with pytest.raises(NotInferable, match="which axes"):
+        follow("Squeeze", value((1, S)))
+    with pytest.raises(ModelError, match="do not broadcast"):
+        follow("Add", value((2, 3)), value((2, 4)))
+    with pytest.raises(ModelError, match="inner dims"):
+        follow("MatMul", value((2, 3)), value((2, 4)))
+
+
+def test_guards_hold_dims_together() -> None:
+    def broken(op: str, *inputs: Value, sizes: dict[str, int], **attrs: Any) -> bool:
+        node = follow(op, *inputs, **attrs).producer
+        try:
+            pairs = [[substitute(dim, sizes) for dim in pair] for *pair, _ in find(op).guards(node)]
+        except ValueError:  # a broadcast that has no value: bind checks these too
+            return True
+        return any(left != right for left, right in pairs)
+
+    add = (value((B, 4)), value((S, 4)))
+    assert not broken("Add", *add, sizes={"b": 3, "s": 1})
+    assert not broken("Add", *add, sizes={"b": 3, "s": 3})
+    assert broken("Add", *add, sizes={"b": 3, "s": 2})
+    assert broken("Add", value((B,)), value((4,)), sizes={"b": 3})
+    assert broken("Concat", value((B, 2)), value((S, 2)), sizes={"b": 3, "s": 2}, axis=1)
+    assert broken("MatMul", value((2, B)), value((S, 2)), sizes={"b": 3, "s": 2})
+    assert broken("Squeeze", value((B, 2)), constant([0]), sizes={"b": 3})
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    dim=st.integers(0, 9),
+    start=st.integers(-12, 12),
+    end=st.integers(-12, 12),
+    step=st.sampled_from([1, 2, 3, -1, -2]),
+)
+def test_slice_is_python_slice(dim: int, start: int, end: int, step: int) -> None:
+    wanted = np.arange(dim)[start:end:step]
+    shape = follow("Slice", value((dim,)), *(constant([n]) for n in (start, end, 0, step))).shape
+    if dim:  # a guard keeps -1 from an empty dim
+        assert shape == wanted.shape
+    symbolic = follow("Slice", value((S,)), *(constant([n]) for n in (start, end, 0, step))).shape
+    if dim:
+        assert substitute(symbolic[0], {"s": dim}) == len(wanted)
+
+
+@settings(max_examples=200, deadline=None)
+@given(a=st.integers(-50, 50), b=st.integers(1, 9), symbolic=st.booleans())
+def test_division_truncates(a: int, b: int, symbolic: bool) -> None:
+    dividend = vector(S - 20 if symbolic else a)
+    (quotient,) = follow("Div", dividend, constant([b])).elements
+    assert substitute(quotient, {"s": a + 20}) == int(a / b) or (symbolic and a < -20)
+
+
+def test_expand_view_of_unknown_dim() -> None:
+    """stride * min(d - 1, 1): the stride where d is more than 1, and 0 where it is 1."""
+    view = expand_view(View.whole(value((S, 3))), (B, S, 3))
+    assert view.strides == (0, 3, 1)
+    (_, stride) = expand_view(View.whole(value((2, S))), (2, B)).strides
+    assert isinstance(stride, Expr) and [substitute(stride, {"s": s}) for s in (1, 2, 9)] == [
+        0,
+        1,
+        1,
+    ]
+
+
+def test_negative_pads_cut() -> None:
+    """onnx's own evaluator cannot."""
+    pads = constant([-1, 1, 0, -2])
+    node = follow("Pad", value((3, 4)), pads).producer
+    assert node.output.shape == (2, 3)
+    x = np.arange(12.0).reshape(3, 4)
+    np.testing.assert_array_equal(
+        find("Pad").reference(node, x, pads.const), [[0, 4, 5], [0, 8, 9]]
+    )
+
+
+def test_known_contents() -> None:
+    assert known(constant([1, 2])) == (1, 2)
+    assert known(constant([1.5])) is None
+    assert known(constant(np.zeros(65, np.int64))) is None
+    assert known(None) is None

@@ -1,0 +1,140 @@
+"""Passes on whole models: shape arithmetic vanishes, values stay, a second run finds nothing."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from q7x2_ep import passes
+from q7x2_ep.backend.numpy import evaluate
+from q7x2_ep.errors import InternalError, ModelError, UnsupportedOp
+from q7x2_ep.importer import read
+from q7x2_ep.ir.text import parse, to_text
+from q7x2_ep.passes.infer import infer_types
+
+MODELS = sorted((Path(__file__).parents[1] / "models").glob("*.onnx.gz"))
+
+# Operands that say what shape to make, by op: the first one, all after it too.
+SHAPE_OPERANDS = {
+    "Reshape": 1,
+    "Expand": 1,
+    "Slice": 1,
+    "Tile": 1,
+    "ConstantOfShape": 0,
+    "Range": 0,
+}
+
+
+def feeds_of(graph, sizes):
+    """Random feeds; every symbol that starts a shape is sizes[0], every other sizes[1]."""
+    rng = np.random.default_rng(0)
+    feeds = {}
+    for value in graph.inputs:
+        shape = [d if isinstance(d, int) else sizes[i > 0] for i, d in enumerate(value.shape)]
+        if "mask" in value.name:
+            feeds[value.name] = (np.arange(shape[-1]) < shape[-1] - 1) | np.zeros(shape, bool)
+            feeds[value.name] = feeds[value.name].astype(np.int64)
+        elif value.dtype == 7:
+            feeds[value.name] = rng.integers(0, 2, shape)  # fits token types too
+        else:
+            feeds[value.name] = rng.standard_normal(shape, np.float32)
+    return feeds
+
+
+@pytest.fixture(params=MODELS, ids=lambda path: path.name)
+def data(request):
+    return gzip.decompress(request.param.read_bytes())
+
+
+def test_shape_arithmetic_vanishes(data):
+    graph = read(data)
+    passes.run_all(graph)
+    for node in graph.nodes:
+        assert node.op not in ("Shape", "Size")
+        for value in node.inputs[SHAPE_OPERANDS.get(node.op, len(node.inputs)) :]:
+            assert value is None or value.producer is None, f"{node} computes {value}"
+
+
+def test_values_stay(data):
+    before, after = read(data), read(data)
+    infer_types(before)
+    passes.run_all(after)
+    for sizes in ((1, 1), (2, 7)):
+        feeds = feeds_of(before, sizes)
+        for x, y in zip(evaluate(before, feeds), evaluate(after, feeds)):
+            assert x.dtype == y.dtype
+            np.testing.assert_allclose(x, y, rtol=1e-6, atol=1e-6)
+
+
+def test_a_second_run_finds_nothing(data):
+    graph = read(data)
+    passes.run_all(graph)
+    text = to_text(graph)
+    assert not any(any(counts.values()) for counts in passes.run_all(graph).values())
+    assert to_text(graph) == text
+
+
+def test_merged_nodes_keep_their_sources():
+    graph = parse(
+        "graph(%x: f32[a,b,c])\n"
+        "  %1 = Transpose(%x) {perm=[1, 2, 0]}\n"
+        "  %2 = Transpose(%1) {perm=[1, 2, 0]}\n"
+        "  %3 = Erf(%2)\n"
+        "  %4 = Erf(%2)\n"
+        "  return %3, %4\n"
+    )
+    passes.run_all(graph)
+    assert [node.sources for node in graph.nodes] == [
+        ("Transpose.1", "Transpose.2"),
+        ("Erf.3", "Erf.4"),
+    ]
+
+
+def test_inference_is_incremental():
+    graph = parse("graph(%x: f32[S])\n  %1 = Erf(%x)\n  %2 = Erf(%1)\n  return %2\n")
+    assert infer_types(graph) == {"nodes": 2}
+    assert infer_types(graph) == {"nodes": 0}
+    graph.inputs[0].shape = (4,)
+    assert infer_types(graph) == {"nodes": 2}
+    assert graph.outputs[0].shape == (4,)
+
+
+def test_types_that_do_not_fit_are_an_error_with_node_and_shapes():
+    graph = parse("graph(%x: f32[2,3], %y: f32[2,4])\n  %1 = Add(%x, %y)\n  return %1\n")
+    with pytest.raises(ModelError, match=r"\[Add Add\.1\].*") as error:
+        passes.run_all(graph)
+    assert "3" in str(error.value) and "4" in str(error.value)
+
+
+def test_an_op_outside_of_the_catalogue_is_an_error():
+    with pytest.raises(UnsupportedOp, match=r"\[NoSuchOp NoSuchOp\.1\]"):
+        passes.run_all(parse("graph(%x: f32[2])\n  %1 = NoSuchOp(%x)\n  return %1\n"))
+
+
+def test_a_pass_that_breaks_the_graph_is_named(monkeypatch):
+    def run(graph):
+        graph.nodes.reverse()
+        return {"nodes": 1}
+
+    monkeypatch.setattr(passes.cse, "run", run)
+    with pytest.raises(InternalError, match="after cse"):
+        passes.run_all(parse("graph(%x: f32[S])\n  %1 = Erf(%x)\n  %2 = Erf(%1)\n  return %2\n"))
+
+
+def test_float64_reaches_everything():
+    graph = parse(
+        "graph(%x: f32[S])\n"
+        "  %1 = Mul(%x, 0.1)\n"
+        "  %2 = Cast(%1) {to=1}\n"
+        "  %3 = ConstantOfShape([S]) {value=f32[1](0.5)}\n"
+        "  %4 = Add(%2, %3)\n"
+        "  return %4\n"
+    )
+    infer_types(graph)
+    x = np.array([1 / 3, 0.7])
+    (y,) = evaluate(graph, {"x": x}, np.float64)
+    assert y.dtype == np.float64
+    np.testing.assert_allclose(y, x * np.float64(np.float32(0.1)) + 0.5, rtol=1e-15)
