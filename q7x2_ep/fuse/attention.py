@@ -168,7 +168,7 @@ def _build(
     return g.call("q7::Attention", q, k, v, mask if keep is None else keep, **attrs)
 
 
-# Attributes of ONNX Attention that q7::Attention has a place for, or that four-dim operands make void.
+# Attributes of ONNX Attention that q7::Attention has a place for, or that rank 4 makes void.
 HANDLED = ("scale", "is_causal", "q_num_heads", "kv_num_heads")
 
 
@@ -201,9 +201,11 @@ def _check_onnx(match: Match) -> Union[dict[str, Any], str]:
         reason = check_mask(mask, (*q.shape[:3], k.shape[2]), dtype)
     if reason:
         return reason
-    scale = attrs.get("scale") or (1.0 / sqrt(q.shape[3]) if isinstance(q.shape[3], int) else None)
+    scale, depth = attrs["scale"], q.shape[3]
+    if scale is None and isinstance(depth, int):
+        scale = 1.0 / sqrt(depth)
     if scale is None:
-        return f"no scale is given and the depth {q.shape[3]} is not known"
+        return f"no scale is given and the depth {depth} is not known"
     operands = (q, k, v) if mask is None else (q, k, v, mask)
     return {"operands": operands, "scale": float(scale), "causal": int(bool(attrs["is_causal"]))}
 

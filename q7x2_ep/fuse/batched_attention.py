@@ -74,7 +74,7 @@ def _heads_behind(q: Value) -> Optional[tuple]:
     """The shape (B, H, S, D) of what was reshaped to q, or None."""
     x = q
     while x.producer is not None and x.producer.op == "Reshape" and len(x.shape) != 4:
-        x = x.producer.inputs[0]
+        x = x.producer.inputs[0]  # type: ignore[assignment]
     return x.shape if len(x.shape) == 4 and x.shape[2:] == q.shape[1:] else None
 
 
@@ -88,14 +88,14 @@ def _build(
     heads: tuple,
     scale: float,
 ) -> Value:
-    if columns is not None:
-        k = g.Transpose(g.reshape(columns, heads + columns.shape[1:]), perm=(0, 1, 3, 2))
+    if columns is None:
+        keys = g.reshape(k, heads + k.shape[1:])
     else:
-        k = g.reshape(k, heads + k.shape[1:])
+        keys = g.Transpose(g.reshape(columns, heads + columns.shape[1:]), perm=(0, 1, 3, 2))
     o = g.call(
         "q7::Attention",
         g.reshape(q, heads + q.shape[1:]),
-        k,
+        keys,
         g.reshape(v, heads + v.shape[1:]),
         mask,
         scale=scale,
