@@ -1,5 +1,4 @@
-"""Scaled dot-product attention -> q7::Attention, from its primitives and from the ONNX op of opset
-23.
+"""Scaled dot-product attention, of primitives or as ONNX Attention -> q7::Attention.
 
 softmax(scale * q @ k^T + mask) @ v. The scale may sit on the scores, on q, or as its root on both
 sides; the mask is absent, added, or selects; k may arrive transposed in any of the exporters' ways.
