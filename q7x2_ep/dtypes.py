@@ -66,7 +66,7 @@ def type_string(code: int) -> str:
     return f"tensor({DTYPES[code].onnx})" if code in DTYPES else f"tensor({code})"
 
 
-def make_array(data: Union[bytes, Iterable[Any]], code: int, shape: tuple[int, ...]) -> np.ndarray:
+def make_array(data: Union[bytes, Iterable[Any]], code: int, shape: tuple[Any, ...]) -> np.ndarray:
     """An array of the given elements: raw bytes, or numbers (for the modules that see arrays as opaque)."""
     dtype = np.dtype(DTYPES[code].numpy)
     flat = np.frombuffer(data, dtype) if isinstance(data, bytes) else np.array(list(data), dtype)

@@ -1,5 +1,5 @@
-/* attention.c: one block of queries of one head, as attention.h describes. Read attention.h first, then
- * blocked() and direct() here. */
+/* attention.c: one block of queries of one head, as attention.h describes. Read attention.h first,
+ * then blocked() and direct() here. */
 #include "attention.h"
 
 #include <math.h>
@@ -24,10 +24,10 @@ enum {
 
 /* What a block of queries keeps between blocks of keys. */
 typedef struct workspace {
-    float *qt; /* (panels, D, NR): scaled queries, transposed */
-    float *st; /* (KEYS, NR): scores of a panel, then their exponentials */
-    float *mt; /* (KEYS, NR): its mask */
-    float *vp; /* (panels of Dv, KEYS, NR): packed values */
+    float *qt;                       /* (panels, D, NR): scaled queries, transposed */
+    float *st;                       /* (KEYS, NR): scores of a panel, then their exponentials */
+    float *mt;                       /* (KEYS, NR): its mask */
+    float *vp;                       /* (panels of Dv, KEYS, NR): packed values */
     float max[Q7_ATTENTION_QUERIES]; /* the largest score so far */
     float sum[Q7_ATTENTION_QUERIES]; /* of exp(score - max) */
 } workspace;
@@ -38,7 +38,9 @@ static inline int64_t keys_of(const q7_attention_tile *t, int64_t i) {
 }
 
 /* Even parts of at most MR rows: 32 rows are 11 + 11 + 10, not 14 + 14 + 4. */
-static inline int64_t rows_per_tile(int64_t rows) { return q7_ceil_div(rows, q7_ceil_div(rows, MR)); }
+static inline int64_t rows_per_tile(int64_t rows) {
+    return q7_ceil_div(rows, q7_ceil_div(rows, MR));
+}
 
 /* qt (D, NR) = scale * the transpose of n queries, with zeros in columns [n, NR). */
 static void pack_queries(const q7_attention_tile *t, int64_t first, int64_t n, float *qt) {
@@ -49,12 +51,14 @@ static void pack_queries(const q7_attention_tile *t, int64_t first, int64_t n, f
         for (int64_t d = 0; d < d4; d += 4)
             q7_transpose_4x4(q + i * t->q_stride + d, t->q_stride, qt + d * NR + i, NR);
     for (int64_t d = 0; d < t->D; d++) /* what the 4 x 4 blocks left */
-        for (int64_t i = d < d4 ? n4 : 0; i < NR; i++) qt[d * NR + i] = i < n ? q[i * t->q_stride + d] : 0.0f;
+        for (int64_t i = d < d4 ? n4 : 0; i < NR; i++)
+            qt[d * NR + i] = i < n ? q[i * t->q_stride + d] : 0.0f;
     for (int64_t i = 0; i < t->D * NR; i += Q7_W) q7_store(qt + i, q7_mul(q7_load(qt + i), scale));
 }
 
-/* vp (panels, KEYS, NR) = values of keys [first, first + n), with zeros from column Dv on. In place, rows a
- * power of two apart would fall on few cache sets: 1.3x in all for heads of 64 inside 768. */
+/* vp (panels, KEYS, NR) = values of keys [first, first + n), with zeros from column Dv on. In
+ * place, rows a power of two apart would fall on few cache sets: 1.3x in all for heads of 64 inside
+ * 768. */
 static void pack_values(const q7_attention_tile *t, int64_t first, int64_t n, float *vp) {
     const int64_t Dv = t->Dv, stride = t->v_stride;
     for (int64_t d = 0; d < Dv; d += NR, vp += KEYS * NR) {
@@ -62,7 +66,8 @@ static void pack_values(const q7_attention_tile *t, int64_t first, int64_t n, fl
         const int64_t columns = q7_min(NR, Dv - d);
         if (columns == NR) {
             for (int64_t j = 0; j < n; j++)
-                for (int64_t c = 0; c < NR; c += Q7_W) q7_store(vp + j * NR + c, q7_load(v + j * stride + c));
+                for (int64_t c = 0; c < NR; c += Q7_W)
+                    q7_store(vp + j * NR + c, q7_load(v + j * stride + c));
             continue;
         }
         for (int64_t j = 0; j < n; j++)
@@ -74,7 +79,8 @@ static void pack_values(const q7_attention_tile *t, int64_t first, int64_t n, fl
 }
 
 /* st (n, NR) = scaled scores of keys [first, first + n). */
-static void score_keys(const q7_attention_tile *t, int64_t first, int64_t n, const float *qt, float *st) {
+static void score_keys(const q7_attention_tile *t, int64_t first, int64_t n, const float *qt,
+                       float *st) {
     const int64_t rows = rows_per_tile(n);
     for (int64_t j = 0; j < n; j += rows) {
         const q7_gemm_tile tile = {
@@ -114,8 +120,8 @@ static void mask_row(const q7_attention_tile *t, int64_t i, int64_t first, int64
 }
 
 /* mt (n, NR) = the masks of `queries` queries from `query`, transposed like the scores. */
-static void mask_tile(const q7_attention_tile *t, int64_t query, int64_t queries, int64_t first, int64_t n,
-                      float *mt) {
+static void mask_tile(const q7_attention_tile *t, int64_t query, int64_t queries, int64_t first,
+                      int64_t n, float *mt) {
     float rows[4][KEYS] = {{0}};
     if (t->mask_q_stride == 0) {
         mask_row(t, query, first, n, rows[0]);
@@ -124,7 +130,8 @@ static void mask_tile(const q7_attention_tile *t, int64_t query, int64_t queries
         return;
     }
     for (int64_t i = 0; i < NR; i += 4) { /* columns of padding repeat the last query */
-        for (int64_t r = 0; r < 4; r++) mask_row(t, query + q7_min(i + r, queries - 1), first, n, rows[r]);
+        for (int64_t r = 0; r < 4; r++)
+            mask_row(t, query + q7_min(i + r, queries - 1), first, n, rows[r]);
         for (int64_t j = 0; j < n; j += 4) q7_transpose_4x4(rows[0] + j, KEYS, mt + j * NR + i, NR);
     }
 }
@@ -133,14 +140,17 @@ static void mask_tile(const q7_attention_tile *t, int64_t query, int64_t queries
 static void apply_mask(const q7_attention_tile *t, int64_t n, const float *mt, float *st) {
     const q7_f32 fill = q7_set1(t->fill), zero = q7_set1(0.0f);
     if (t->mask_dtype == Q7_F32)
-        for (int64_t i = 0; i < n * NR; i += Q7_W) q7_store(st + i, q7_add(q7_load(st + i), q7_load(mt + i)));
+        for (int64_t i = 0; i < n * NR; i += Q7_W)
+            q7_store(st + i, q7_add(q7_load(st + i), q7_load(mt + i)));
     else
         for (int64_t i = 0; i < n * NR; i += Q7_W)
             q7_store(st + i, q7_select(q7_eq(q7_load(mt + i), zero), fill, q7_load(st + i)));
 }
 
-/* Query `query` + i sees keys below visible + query + i: -inf for the others among keys [first, first + n). */
-static void hide_later_keys(const q7_attention_tile *t, int64_t query, int64_t first, int64_t n, float *st) {
+/* Query `query` + i sees keys below visible + query + i: -inf for the others among keys [first,
+ * first + n). */
+static void hide_later_keys(const q7_attention_tile *t, int64_t query, int64_t first, int64_t n,
+                            float *st) {
     const int64_t all_see = t->visible + query; /* keys that every query of the panel sees */
     for (int64_t j = q7_max(0, all_see - first); j < n; j++) {
         const int64_t hidden = q7_min(NR, first + j - all_see + 1);
@@ -165,8 +175,8 @@ static void max_over_keys(int64_t n, const float *st, float *top) {
     }
 }
 
-/* st = exp(st - the new max); max and sum (NR) are brought up to date, rescale (NR) is the factor by which
- * that changes the scale of what was summed before. */
+/* st = exp(st - the new max); max and sum (NR) are brought up to date, rescale (NR) is the factor
+ * by which that changes the scale of what was summed before. */
 static void softmax_block(int64_t n, float *st, float *max, float *sum, float *rescale) {
     float old[NR];
     memcpy(old, max, sizeof old);
@@ -205,8 +215,8 @@ static void finish_row(const q7_attention_tile *t, float *o, float sum) {
 }
 
 /* o (queries, Dv) = or += P @ V over a block of n keys, P^T = st (n, NR). */
-static void add_values(const q7_attention_tile *t, int64_t queries, int64_t n, const float *st, const float *vp,
-                       bool accumulate, float *o) {
+static void add_values(const q7_attention_tile *t, int64_t queries, int64_t n, const float *st,
+                       const float *vp, bool accumulate, float *o) {
     const int64_t rows = rows_per_tile(queries);
     for (int64_t i = 0; i < queries; i += rows) {
         const q7_gemm_tile tile = {
@@ -256,7 +266,8 @@ static void blocked(const q7_attention_tile *t) {
     w.mt = w.st + KEYS * NR;
     w.vp = w.mt + KEYS * NR;
     for (int i = 0; i < Q7_ATTENTION_QUERIES; i++) w.max[i] = -INFINITY, w.sum[i] = 0.0f;
-    for (int64_t i = 0; i < t->queries; i += NR) pack_queries(t, i, q7_min(NR, t->queries - i), w.qt + i * t->D);
+    for (int64_t i = 0; i < t->queries; i += NR)
+        pack_queries(t, i, q7_min(NR, t->queries - i), w.qt + i * t->D);
     const int64_t limit = keys_of(t, t->queries - 1);
     for (int64_t first = 0; first < limit; first += KEYS) {
         pack_values(t, first, q7_min(KEYS, limit - first), w.vp);
@@ -277,7 +288,8 @@ Q7_INLINE float dot(int64_t n, const float *a, const float *b) {
     return q7_hsum(sum);
 }
 
-/* s (keys) = masked scores of query i for keys [first, first + n), padded with -inf to whole vectors. */
+/* s (keys) = masked scores of query i for keys [first, first + n), padded with -inf to whole
+ * vectors. */
 static void score_row(const q7_attention_tile *t, int64_t i, int64_t first, int64_t n, float *s) {
     for (int64_t j = 0; j < n; j++)
         s[j] = t->scale * dot(t->D, t->q + i * t->q_stride, t->k + (first + j) * t->k_stride);
@@ -293,8 +305,8 @@ static void score_row(const q7_attention_tile *t, int64_t i, int64_t first, int6
 }
 
 /* o (Dv) = rescale * o + sum of p[j] v[j,:] over keys [first, first + n). */
-static void add_values_row(const q7_attention_tile *t, int64_t first, int64_t n, const float *p, float rescale,
-                           float *o) {
+static void add_values_row(const q7_attention_tile *t, int64_t first, int64_t n, const float *p,
+                           float rescale, float *o) {
     enum { VECTORS = 4 };
     const float *v = t->v + first * t->v_stride;
     const q7_f32 by = q7_set1(rescale);
@@ -318,7 +330,8 @@ static void add_values_row(const q7_attention_tile *t, int64_t first, int64_t n,
     }
 }
 
-/* One query, scores in a row: the same steps as panel_step(), along keys instead of across queries. */
+/* One query, scores in a row: the same steps as panel_step(), along keys instead of across queries.
+ */
 static void direct(const q7_attention_tile *t, int64_t i) {
     float *o = t->o + i * t->o_stride; /* (Dv) */
     const int64_t limit = keys_of(t, i);

@@ -17,20 +17,21 @@ Q7_INLINE q7_f32 apply(int64_t op, q7_f32 a, q7_f32 b) {
     }
 }
 
-Q7_INLINE void arithmetic_run(int64_t op, int64_t n, const float *a, bool a_vector, const float *b, bool b_vector,
-                              float *y) {
+Q7_INLINE void arithmetic_run(int64_t op, int64_t n, const float *a, bool a_vector, const float *b,
+                              bool b_vector, float *y) {
     const q7_f32 a0 = q7_set1(*a), b0 = q7_set1(*b);
     int64_t i = 0;
     for (; i + Q7_W <= n; i += Q7_W)
         q7_store(y + i, apply(op, a_vector ? q7_load(a + i) : a0, b_vector ? q7_load(b + i) : b0));
     if (i < n)
         q7_store_tail(y + i,
-                      apply(op, a_vector ? q7_load_tail(a + i, n - i) : a0, b_vector ? q7_load_tail(b + i, n - i) : b0),
+                      apply(op, a_vector ? q7_load_tail(a + i, n - i) : a0,
+                            b_vector ? q7_load_tail(b + i, n - i) : b0),
                       n - i);
 }
 
-Q7_INLINE void arithmetic(int64_t op, int64_t n, const float *a, int64_t a_stride, const float *b, int64_t b_stride,
-                          float *y) {
+Q7_INLINE void arithmetic(int64_t op, int64_t n, const float *a, int64_t a_stride, const float *b,
+                          int64_t b_stride, float *y) {
     if (a_stride && b_stride)
         arithmetic_run(op, n, a, true, b, true, y);
     else if (a_stride)
@@ -50,8 +51,8 @@ Q7_INLINE uint8_t holds(int64_t op, float a, float b) {
 }
 
 /* Scalar source with constant strides: compilers vectorise it with the packing to bytes. */
-Q7_INLINE void compare(int64_t op, int64_t n, const float *a, int64_t a_stride, const float *b, int64_t b_stride,
-                       uint8_t *restrict y) {
+Q7_INLINE void compare(int64_t op, int64_t n, const float *a, int64_t a_stride, const float *b,
+                       int64_t b_stride, uint8_t *restrict y) {
     if (a_stride && b_stride)
         for (int64_t i = 0; i < n; i++) y[i] = holds(op, a[i], b[i]);
     else if (a_stride)
@@ -61,7 +62,8 @@ Q7_INLINE void compare(int64_t op, int64_t n, const float *a, int64_t a_stride, 
 }
 
 /* The exponents of real models are one constant: 2, 3 or 1/2. C's pow for the others. */
-static void power(int64_t n, const float *a, int64_t a_stride, const float *b, int64_t b_stride, float *y) {
+static void power(int64_t n, const float *a, int64_t a_stride, const float *b, int64_t b_stride,
+                  float *y) {
     if (a_stride && !b_stride && (*b == 2.0f || *b == 3.0f)) {
         const bool cube = *b == 3.0f;
         for (int64_t i = 0; i < n; i++) y[i] = a[i] * a[i] * (cube ? a[i] : 1.0f);
@@ -72,8 +74,8 @@ static void power(int64_t n, const float *a, int64_t a_stride, const float *b, i
     }
 }
 
-void Q7_KERNEL(binary_f32)(int64_t op, int64_t n, const void *pa, int64_t a_stride, const void *pb, int64_t b_stride,
-                           void *y) {
+void Q7_KERNEL(binary_f32)(int64_t op, int64_t n, const void *pa, int64_t a_stride, const void *pb,
+                           int64_t b_stride, void *y) {
     const float *a = pa, *b = pb;
     switch (op) {
         case Q7_binary_add: arithmetic(Q7_binary_add, n, a, a_stride, b, b_stride, y); break;
@@ -84,11 +86,14 @@ void Q7_KERNEL(binary_f32)(int64_t op, int64_t n, const void *pa, int64_t a_stri
         case Q7_binary_max: arithmetic(Q7_binary_max, n, a, a_stride, b, b_stride, y); break;
         case Q7_binary_pow: power(n, a, a_stride, b, b_stride, y); break;
         case Q7_binary_mod:
-            for (int64_t i = 0; i < n; i++) ((float *)y)[i] = fmodf(a[i * a_stride], b[i * b_stride]);
+            for (int64_t i = 0; i < n; i++)
+                ((float *)y)[i] = fmodf(a[i * a_stride], b[i * b_stride]);
             break;
         case Q7_binary_equal: compare(Q7_binary_equal, n, a, a_stride, b, b_stride, y); break;
         case Q7_binary_less: compare(Q7_binary_less, n, a, a_stride, b, b_stride, y); break;
-        case Q7_binary_less_equal: compare(Q7_binary_less_equal, n, a, a_stride, b, b_stride, y); break;
+        case Q7_binary_less_equal:
+            compare(Q7_binary_less_equal, n, a, a_stride, b, b_stride, y);
+            break;
         case Q7_binary_greater: compare(Q7_binary_greater, n, a, a_stride, b, b_stride, y); break;
         default: compare(Q7_binary_greater_equal, n, a, a_stride, b, b_stride, y); break;
     }

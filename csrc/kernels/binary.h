@@ -1,13 +1,14 @@
 /* binary.h: y[i] = op(a[i * a_stride], b[i * b_stride]) for one run of n elements.
  *
- * Strides are 0 or 1: a vector or one repeated element. Any alignment; y may be a or b when that one
- * has stride 1. add .. max give the dtype of a and b; equal .. xor give bool bytes (0 or 1). min and
- * max give NaN when either side is NaN. mod of floats is C's fmod. f32 results are bit-identical
- * across ISAs, but for pow where the C library differs. Members of op: BINARY in ops.def. */
+ * Strides are 0 or 1: a vector or one repeated element. Any alignment; y may be a or b when that
+ * one has stride 1. add .. max give the dtype of a and b; equal .. xor give bool bytes (0 or 1).
+ * min and max give NaN when either side is NaN. mod of floats is C's fmod. f32 results are
+ * bit-identical across ISAs, but for pow where the C library differs. Members of op: BINARY in
+ * ops.def. */
 #ifndef Q7_KERNELS_BINARY_H
 #define Q7_KERNELS_BINARY_H
 #include "../abi.h"
 
-typedef void (*q7_binary_kernel)(int64_t op, int64_t n, const void *a, int64_t a_stride, const void *b,
-                                 int64_t b_stride, void *y);
+typedef void (*q7_binary_kernel)(int64_t op, int64_t n, const void *a, int64_t a_stride,
+                                 const void *b, int64_t b_stride, void *y);
 #endif

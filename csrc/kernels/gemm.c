@@ -20,15 +20,13 @@
 #define VECTORS 2
 #endif
 #define NR (VECTORS * Q7_W)
-#if MR > 8 /* the tile is long enough, and clang would hoist so many loads that it spills */
+#if MR > 6 /* long enough as it is, and compilers would hoist so many loads that they spill */
 #define UNROLL_K
 #else
 #define UNROLL_K Q7_UNROLL_BY_4
 #endif
 /* With few rows, several panels at once: enough independent sums to hide the latency of fma. */
 #define PANELS(m) ((m) == 1 ? 4 : (m) == 2 ? 2 : 1)
-/* How far ahead of its use a streamed panel is prefetched: one panel row is 64 or 128 bytes. */
-#define AHEAD 512
 
 /* Where sums go: straight to c, or to a buffer for finish(). */
 typedef struct target {
@@ -50,16 +48,16 @@ Q7_INLINE int64_t opaque(int64_t x) {
     return x;
 }
 
-/* out = or += a @ b for m rows and `panels` panels of b; m, panels and access are constants where this
- * is inlined. */
-Q7_INLINE void multiply(const q7_gemm_tile *t, const float *b, target out, const int m, const int panels,
-                        const enum access access) {
+/* out = or += a @ b for m rows and `panels` panels of b; m, panels and access are constants where
+ * this is inlined. */
+Q7_INLINE void multiply(const q7_gemm_tile *t, const float *b, target out, const int m,
+                        const int panels, const enum access access) {
     const int vectors = panels * VECTORS;
     q7_f32 sum[MR * VECTORS], v[4 * VECTORS]; /* [m][vectors], [vectors]; PANELS(m) * m <= MR */
     Q7_UNROLL
-        for (int i = 0; i < m * vectors; i++) sum[i] = q7_set1(0.0f);
+    for (int i = 0; i < m * vectors; i++) sum[i] = q7_set1(0.0f);
 
-    /* Row i starts at origin[i / 5] + (i % 5) * row_bytes: any stride with few address registers. */
+    /* Row i is at origin[i / 5] + i % 5 * row_bytes: any stride, with few address registers. */
     const int64_t row_bytes = opaque(t->a_row_stride * 4);
     const int64_t k_bytes = access == PACKED ? 4 : opaque(t->a_k_stride * 4);
     const int64_t b_stride = access == PACKED ? NR : t->b_stride;
@@ -68,7 +66,7 @@ Q7_INLINE void multiply(const q7_gemm_tile *t, const float *b, target out, const
     for (int i = 0; i < 3; i++) origin[i] = (const char *)t->a + 5 * i * row_bytes;
     const float *prefetch = t->prefetch;
     Q7_UNROLL
-    for (int i = 0; i < m; i++) { /* 2 to 5 % at BERT-base's shapes */
+    for (int i = 0; i < m; i++) { /* gains 2 to 5 %, bench/kernels.py gemm */
         q7_prefetch_write(out.p + i * out.stride);
         q7_prefetch_write(out.p + i * out.stride + panels * NR - 1);
     }
@@ -83,12 +81,15 @@ Q7_INLINE void multiply(const q7_gemm_tile *t, const float *b, target out, const
         }
         Q7_UNROLL
         for (int i = 0; i < m; i++) {
-            const q7_f32 x = q7_set1(*(const float *)(const void *)(origin[i / 5] + i % 5 * row_bytes));
+            const q7_f32 x =
+                q7_set1(*(const float *)(const void *)(origin[i / 5] + i % 5 * row_bytes));
             Q7_UNROLL
-        for (int j = 0; j < vectors; j++) sum[i * vectors + j] = q7_fma(x, v[j], sum[i * vectors + j]);
+            for (int j = 0; j < vectors; j++)
+                sum[i * vectors + j] = q7_fma(x, v[j], sum[i * vectors + j]);
         }
         Q7_UNROLL
-        for (int j = 0; j < panels && panels > 1; j++) q7_prefetch(b + j * t->b_panel_stride + AHEAD);
+        for (int j = 0; j < panels && panels > 1; j++)
+            q7_prefetch(b + j * t->b_panel_stride + Q7_GEMM_AHEAD);
         if (panels == 1) {
             q7_prefetch(prefetch);
             prefetch += t->prefetch_stride;
@@ -98,7 +99,7 @@ Q7_INLINE void multiply(const q7_gemm_tile *t, const float *b, target out, const
         b += b_stride;
     }
     Q7_UNROLL
-        for (int i = 0; i < m; i++) {
+    for (int i = 0; i < m; i++) {
         Q7_UNROLL
         for (int j = 0; j < vectors; j++) {
             const q7_f32 x = sum[i * vectors + j];
@@ -108,40 +109,33 @@ Q7_INLINE void multiply(const q7_gemm_tile *t, const float *b, target out, const
     }
 }
 
-/* One function per number of rows, so that each has all address registers to itself. */
-#define ROWS(m)                                                                          \
-    static void packed_##m(const q7_gemm_tile *t, const float *b, target out) {          \
-        multiply(t, b, out, m, 1, PACKED);                                               \
-    }                                                                                    \
-    static void strided_##m(const q7_gemm_tile *t, const float *b, target out) {         \
-        multiply(t, b, out, m, 1, STRIDED);                                              \
-    }
-ROWS(1) ROWS(2) ROWS(3) ROWS(4)
-#if MR > 4
-ROWS(5) ROWS(6)
-#endif
-#if MR > 6
-ROWS(7) ROWS(8)
-#endif
-#if MR > 8
-ROWS(9) ROWS(10) ROWS(11) ROWS(12) ROWS(13) ROWS(14)
-#endif
-#undef ROWS
+typedef void multiply_rows(const q7_gemm_tile *t, const float *b, target out);
 
-static void (*const by_rows[MR][2])(const q7_gemm_tile *t, const float *b, target out) = {
-#define ROWS(m) {packed_##m, strided_##m},
-    ROWS(1) ROWS(2) ROWS(3) ROWS(4)
-#if MR > 4
-    ROWS(5) ROWS(6)
+/* One function per number of rows, so that each has all address registers to itself. */
+/* clang-format off */
+#if MR == 4
+#define EVERY_M ROWS(1) ROWS(2) ROWS(3) ROWS(4)
+#elif MR == 6
+#define EVERY_M ROWS(1) ROWS(2) ROWS(3) ROWS(4) ROWS(5) ROWS(6)
+#elif MR == 8
+#define EVERY_M ROWS(1) ROWS(2) ROWS(3) ROWS(4) ROWS(5) ROWS(6) ROWS(7) ROWS(8)
+#else
+#define EVERY_M ROWS(1) ROWS(2) ROWS(3) ROWS(4) ROWS(5) ROWS(6) ROWS(7) ROWS(8) ROWS(9) ROWS(10) \
+    ROWS(11) ROWS(12) ROWS(13) ROWS(14)
 #endif
-#if MR > 6
-    ROWS(7) ROWS(8)
-#endif
-#if MR > 8
-    ROWS(9) ROWS(10) ROWS(11) ROWS(12) ROWS(13) ROWS(14)
-#endif
+#define ROWS(m)                                                                  \
+    static void packed_##m(const q7_gemm_tile *t, const float *b, target out) {  \
+        multiply(t, b, out, m, 1, PACKED);                                       \
+    }                                                                            \
+    static void strided_##m(const q7_gemm_tile *t, const float *b, target out) { \
+        multiply(t, b, out, m, 1, STRIDED);                                      \
+    }
+EVERY_M
 #undef ROWS
-};
+#define ROWS(m) {packed_##m, strided_##m},
+static multiply_rows *const by_rows[MR][2] = {EVERY_M};
+#undef ROWS
+/* clang-format on */
 
 static void one_row_wide(const q7_gemm_tile *t, const float *b, target out) {
     multiply(t, b, out, 1, PANELS(1), PACKED);
@@ -152,9 +146,13 @@ static void two_rows_wide(const q7_gemm_tile *t, const float *b, target out) {
 }
 
 /* The right edge of an unpacked b: rare, so four rows or one at a time will do. */
-static void four_rows_tail(const q7_gemm_tile *t, const float *b, target out) { multiply(t, b, out, 4, 1, TAIL); }
+static void four_rows_tail(const q7_gemm_tile *t, const float *b, target out) {
+    multiply(t, b, out, 4, 1, TAIL);
+}
 
-static void one_row_tail(const q7_gemm_tile *t, const float *b, target out) { multiply(t, b, out, 1, 1, TAIL); }
+static void one_row_tail(const q7_gemm_tile *t, const float *b, target out) {
+    multiply(t, b, out, 1, 1, TAIL);
+}
 
 static void tail(const q7_gemm_tile *t, target out) {
     q7_gemm_tile rest = *t;
@@ -166,9 +164,10 @@ static void tail(const q7_gemm_tile *t, target out) {
     }
 }
 
-/* c = act(alpha * (sums + what c held if accumulating) + biases) + residual for columns [first, first + n). */
-Q7_INLINE void finish_as(const q7_gemm_tile *t, const float *sums, int64_t sums_stride, int64_t first, int64_t n,
-                         const int64_t act) {
+/* c = act(alpha * (sums + what c held if accumulating) + biases) + residual, for n columns from the
+ * given first one. */
+Q7_INLINE void finish_as(const q7_gemm_tile *t, const float *sums, int64_t sums_stride,
+                         int64_t first, int64_t n, const int64_t act) {
     static const q7_gemm_epilogue none = {.alpha = 1.0f};
     const q7_gemm_epilogue *e = t->epilogue ? t->epilogue : &none;
     const q7_f32 alpha = q7_set1(e->alpha);
@@ -186,34 +185,36 @@ Q7_INLINE void finish_as(const q7_gemm_tile *t, const float *sums, int64_t sums_
                 bias = q7_add(bias, full ? q7_load(p) : q7_load_tail(p, lanes));
             }
             x = q7_act(act, q7_fma(alpha, x, bias));
-            if (residual) x = q7_add(x, full ? q7_load(residual + j) : q7_load_tail(residual + j, lanes));
+            if (residual)
+                x = q7_add(x, full ? q7_load(residual + j) : q7_load_tail(residual + j, lanes));
             if (full) q7_store(c + j, x);
             else q7_store_tail(c + j, x, lanes);
         }
     }
 }
 
-static void finish(const q7_gemm_tile *t, const float *sums, int64_t sums_stride, int64_t first, int64_t n) {
-#define AS(act) \
-    case act: finish_as(t, sums, sums_stride, first, n, act); return;
-    switch (t->epilogue ? t->epilogue->act : Q7_act_none) {
-        AS(Q7_act_none) AS(Q7_act_relu) AS(Q7_act_gelu) AS(Q7_act_gelu_tanh) AS(Q7_act_silu) AS(Q7_act_tanh)
-        AS(Q7_act_sigmoid)
+static void finish(const q7_gemm_tile *t, const float *sums, int64_t sums_stride, int64_t first,
+                   int64_t n) {
+    switch (t->epilogue ? t->epilogue->act : Q7_act_none) { /* a loop for each */
+#define ACT(act) \
+    case Q7_act_##act: finish_as(t, sums, sums_stride, first, n, Q7_act_##act); return;
+#include "../ops.def"
+#undef ACT
     }
-#undef AS
 }
 
 void Q7_KERNEL(gemm_f32)(const q7_gemm_tile *t) {
-    float sums[MR * NR];
+    _Alignas(64) float sums[MR * NR];
     const int64_t wide = PANELS(t->m) * NR;
     for (int64_t first = 0, n; first < t->n; first += n) {
         const bool packed = t->b_packed && t->a_k_stride == 1;
         const bool several = packed && wide > NR && t->n - first >= wide;
-        const int64_t columns = several ? wide : NR; /* that the sums are made for; n of them exist */
-        n = q7_min(t->n - first, columns);
+        const int64_t columns = several ? wide : NR;
+        n = q7_min(t->n - first, columns); /* how many of them exist */
         const float *b = t->b + first / NR * t->b_panel_stride;
         const bool direct = n == columns && !t->epilogue;
-        const target out = direct ? (target){t->c + first, t->c_stride, t->accumulate} : (target){sums, columns, false};
+        const target out = direct ? (target){t->c + first, t->c_stride, t->accumulate}
+                                  : (target){sums, columns, false};
 
         if (n < NR && !t->b_packed) tail(t, out);
         else if (several) (t->m == 1 ? one_row_wide : two_rows_wide)(t, b, out);

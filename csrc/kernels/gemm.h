@@ -1,11 +1,11 @@
 /* gemm.h: the register-tile kernel of every matrix product, and the layout of packed matrices.
  *
- * c = a @ b, or c += a @ b, for a tile of up to mr rows and nr columns (kernels.def); with an epilogue
- * c = act(alpha * (the sum) + bias) + residual. Elements of c outside (m, n) are not touched and c
- * is not read unless accumulate is set. Any alignment. Columns [n, nr) of b are not read unless b is
- * packed. k = 0 gives a sum of 0. Sums run over k in order, in f32 (fused multiply-add where the ISA
- * has it), one accumulator per element: a row's result does not depend on m, n, nor on the strides.
- * NaN and inf spread as in IEEE arithmetic.
+ * c = a @ b, or c += a @ b, for a tile of up to mr rows and nr columns (kernels.def); with an
+ * epilogue c = act(alpha * (the sum) + biases) + residual. Elements of c outside (m, n) are not
+ * touched, and c is not read unless accumulate is set. Any alignment. Columns [n, nr) of b are not
+ * read unless b is packed. k = 0 gives a sum of 0. Sums run over k in order, in f32 (fused
+ * multiply-add where the ISA has it), one accumulator per element: a row's result depends neither
+ * on m and n nor on the strides. NaN and inf spread as in IEEE arithmetic.
  *
  * Packed b (k, n): panels of nr columns one after the other, the last filled with zeros:
  *
@@ -17,13 +17,15 @@
  */
 #ifndef Q7_GEMM_H
 #define Q7_GEMM_H
-#include "../abi.h"
+#include <stdbool.h>
+#include <stdint.h>
 
 typedef struct q7_gemm_epilogue {
     float alpha;
     const float *bias;     /* (n,) from column 0 of the tile, or NULL */
     const float *row_bias; /* (m,) from row 0 of the tile, or NULL */
-    const float *residual; /* (m, n) from the tile's origin, or NULL; may be c unless accumulate is set */
+    const float
+        *residual; /* (m, n) from the tile's origin, or NULL; may be c unless accumulate is set */
     int64_t residual_stride;
     int64_t act; /* Q7_act_* */
 } q7_gemm_epilogue;
@@ -45,4 +47,6 @@ typedef struct q7_gemm_tile {
 } q7_gemm_tile;
 
 typedef void (*q7_gemm_kernel)(const q7_gemm_tile *tile);
+
+enum { Q7_GEMM_AHEAD = 512 }; /* how far ahead of its use b is prefetched where it is read once */
 #endif

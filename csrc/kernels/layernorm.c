@@ -19,8 +19,8 @@ Q7_INLINE q7_f32 load_part(const float *p, int64_t left) {
 }
 
 /* x + skip + skip_bias for `left` lanes at i, stored in s if there is one. */
-Q7_INLINE q7_f32 add_part(int64_t i, int64_t left, const float *x, const float *skip, const float *skip_bias,
-                          float *s) {
+Q7_INLINE q7_f32 add_part(int64_t i, int64_t left, const float *x, const float *skip,
+                          const float *skip_bias, float *s) {
     q7_f32 v = load_part(x + i, left);
     if (skip) v = q7_add(v, load_part(skip + i, left));
     if (skip_bias) v = q7_add(v, load_part(skip_bias + i, left));
@@ -30,7 +30,8 @@ Q7_INLINE q7_f32 add_part(int64_t i, int64_t left, const float *x, const float *
 }
 
 /* The sum over a row of s = x + skip + skip_bias. */
-Q7_INLINE float add_row(int64_t n, const float *x, const float *skip, const float *skip_bias, float *s) {
+Q7_INLINE float add_row(int64_t n, const float *x, const float *skip, const float *skip_bias,
+                        float *s) {
     q7_f32 sum[SUMS] = {q7_set1(0.0f), q7_set1(0.0f), q7_set1(0.0f), q7_set1(0.0f)};
     int64_t i = 0;
     for (; i + SUMS * Q7_W <= n; i += SUMS * Q7_W)
@@ -59,7 +60,8 @@ Q7_INLINE float square_row(int64_t n, const float *s, float mean) {
     return total(sum);
 }
 
-Q7_INLINE void normalise_row(const q7_layernorm_tile *t, const float *s, float mean, float scale, float *y) {
+Q7_INLINE void normalise_row(const q7_layernorm_tile *t, const float *s, float mean, float scale,
+                             float *y) {
     const int64_t n = t->cols;
     const q7_f32 center = q7_set1(mean), by = q7_set1(scale), zero = q7_set1(0.0f);
     int64_t i = 0;

@@ -49,7 +49,8 @@ Q7_INLINE q7_f32 load_filled(const float *p, int64_t left, q7_f32 fill) {
     return q7_load(lanes);
 }
 
-/* One row: LANES vectors of partial results, merged after every BLOCK steps, lanes halved at the end. */
+/* One row: LANES vectors of partial results, merged after every BLOCK steps, lanes halved at the
+ * end. */
 Q7_INLINE float row(int64_t op, int64_t n, const float *x) {
     const q7_f32 start = q7_set1(start_of(op));
     q7_f32 all = start;
@@ -74,18 +75,22 @@ Q7_INLINE float row(int64_t op, int64_t n, const float *x) {
 }
 
 /* Q7_W columns at once, or the last `left` of them. */
-Q7_INLINE void columns(int64_t op, int64_t n, int64_t stride, const float *x, float *y, int64_t left) {
+Q7_INLINE void columns(int64_t op, int64_t n, int64_t stride, const float *x, float *y,
+                       int64_t left) {
     q7_f32 all = q7_set1(start_of(op));
     for (int64_t j = 0; j < n;) {
         q7_f32 part = q7_set1(start_of(op));
         for (const int64_t end = q7_min(n, j + BLOCK); j < end; j++)
-            part = step(op, part, left == Q7_W ? q7_load(x + j * stride) : q7_load_tail(x + j * stride, left));
+            part =
+                step(op, part,
+                     left == Q7_W ? q7_load(x + j * stride) : q7_load_tail(x + j * stride, left));
         all = join(op, all, part);
     }
     q7_store_tail(y, finish(op, all, n), left);
 }
 
-Q7_INLINE void reduce(int64_t op, int64_t count, int64_t n, int64_t stride, const float *x, float *y) {
+Q7_INLINE void reduce(int64_t op, int64_t count, int64_t n, int64_t stride, const float *x,
+                      float *y) {
     if (stride == 1) {
         for (int64_t r = 0; r < count; r++) y[r] = row(op, n, x + r * n);
         return;
@@ -95,10 +100,13 @@ Q7_INLINE void reduce(int64_t op, int64_t count, int64_t n, int64_t stride, cons
     if (c < count) columns(op, n, stride, x + c, y + c, count - c);
 }
 
-void Q7_KERNEL(reduce_f32)(int64_t op, int64_t count, int64_t n, int64_t stride, const float *x, float *y) {
+void Q7_KERNEL(reduce_f32)(int64_t op, int64_t count, int64_t n, int64_t stride, const float *x,
+                           float *y) {
     switch (op) {
-#define REDUCE(name) \
-    case Q7_reduce_##name: reduce(Q7_reduce_##name, count, n, stride, x, y); break;
+#define REDUCE(name)                                      \
+    case Q7_reduce_##name:                                \
+        reduce(Q7_reduce_##name, count, n, stride, x, y); \
+        break;
 #include "../ops.def"
 #undef REDUCE
         default: break;

@@ -1,4 +1,5 @@
-/* softmax.c: three passes over data that stays in cache: max, exp and sum, scale. Read softmax.h first. */
+/* softmax.c: three passes over data that stays in cache: max, exp and sum, scale. Read softmax.h
+ * first. */
 #include "softmax.h"
 
 #include <math.h>
@@ -7,7 +8,8 @@
 
 /* Largest of a row. NaN may be lost here: the sum brings it back. */
 Q7_INLINE float row_max(int64_t n, const float *x) {
-    q7_f32 top[4] = {q7_set1(-INFINITY), q7_set1(-INFINITY), q7_set1(-INFINITY), q7_set1(-INFINITY)};
+    q7_f32 top[4] = {q7_set1(-INFINITY), q7_set1(-INFINITY), q7_set1(-INFINITY),
+                     q7_set1(-INFINITY)};
     int64_t i = 0;
     for (; i + 4 * Q7_W <= n; i += 4 * Q7_W)
         for (int k = 0; k < 4; k++) top[k] = q7_vmax(q7_load(x + i + k * Q7_W), top[k]);
@@ -64,7 +66,8 @@ static void rows_log(int64_t count, int64_t n, const float *x, float *y) {
 }
 
 /* Q7_W columns at once, or the last `left` of them. */
-Q7_INLINE void columns(int64_t n, int64_t stride, const float *x, float *y, int64_t left, bool log) {
+Q7_INLINE void columns(int64_t n, int64_t stride, const float *x, float *y, int64_t left,
+                       bool log) {
     q7_f32 max = q7_set1(-INFINITY), sum = q7_set1(0.0f);
     for (int64_t j = 0; j < n; j++) max = q7_vmax(q7_load_tail(x + j * stride, left), max);
     for (int64_t j = 0; j < n; j++) {
@@ -80,7 +83,8 @@ Q7_INLINE void columns(int64_t n, int64_t stride, const float *x, float *y, int6
     }
 }
 
-void Q7_KERNEL(softmax_f32)(int64_t count, int64_t n, int64_t stride, const float *x, float *y, bool log) {
+void Q7_KERNEL(softmax_f32)(int64_t count, int64_t n, int64_t stride, const float *x, float *y,
+                            bool log) {
     if (stride == 1) {
         log ? rows_log(count, n, x, y) : rows(count, n, x, y);
         return;

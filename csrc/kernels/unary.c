@@ -1,4 +1,5 @@
-/* unary.c: f32 loops of unary.h. One loop body, made constant per op by inlining. Read unary.h first. */
+/* unary.c: f32 loops of unary.h. One loop body, made constant per op by inlining. Read unary.h
+ * first. */
 #include "unary.h"
 
 #include <math.h>
@@ -40,7 +41,8 @@ Q7_INLINE q7_f32 apply(int64_t op, q7_f32 x, q7_f32 alpha, q7_f32 beta) {
         case Q7_unary_round: return q7_round_even(x);
         case Q7_unary_clip: return clip(x, alpha, beta);
         case Q7_unary_leaky_relu: return q7_select(q7_lt(x, zero), q7_mul(alpha, x), x);
-        case Q7_unary_elu: return q7_select(q7_lt(x, zero), q7_mul(alpha, q7_sub(q7_exp(x), one)), x);
+        case Q7_unary_elu:
+            return q7_select(q7_lt(x, zero), q7_mul(alpha, q7_sub(q7_exp(x), one)), x);
         default: return clip(q7_fma(alpha, x, beta), zero, one); /* hard_sigmoid */
     }
 }
@@ -52,10 +54,11 @@ Q7_INLINE void run(int64_t op, int64_t n, const float *x, float *y, double alpha
     if (i < n) q7_store_tail(y + i, apply(op, q7_load_tail(x + i, n - i), a, b), n - i);
 }
 
-void Q7_KERNEL(unary_f32)(int64_t op, int64_t n, const void *from, void *y, double alpha, double beta) {
+void Q7_KERNEL(unary_f32)(int64_t op, int64_t n, const void *from, void *y, double alpha,
+                          double beta) {
     const float *x = from;
-    if (op == Q7_unary_isnan || op == Q7_unary_isinf) { /* vectorised by the compiler, packing included */
-        uint8_t *restrict is = y;
+    if (op == Q7_unary_isnan || op == Q7_unary_isinf) {
+        uint8_t *restrict is = y; /* compilers vectorise these, with the packing to bytes */
         if (op == Q7_unary_isnan)
             for (int64_t i = 0; i < n; i++) is[i] = x[i] != x[i];
         else
@@ -63,8 +66,10 @@ void Q7_KERNEL(unary_f32)(int64_t op, int64_t n, const void *from, void *y, doub
         return;
     }
     switch (op) {
-#define UNARY(name) \
-    case Q7_unary_##name: run(Q7_unary_##name, n, x, y, alpha, beta); break;
+#define UNARY(name)                                 \
+    case Q7_unary_##name:                           \
+        run(Q7_unary_##name, n, x, y, alpha, beta); \
+        break;
 #include "../ops.def"
 #undef UNARY
         default: break;

@@ -2,11 +2,13 @@
  *
  * Any alignment; y may be x (not for isnan and isinf, which give bool bytes). alpha and beta:
  *   clip          min(max(x, alpha), beta), NaN stays     leaky_relu    x < 0 ? alpha * x : x
- *   elu           x < 0 ? alpha * (exp(x) - 1) : x         hard_sigmoid  max(0, min(1, alpha * x + beta))
- * NaN gives NaN everywhere else. round is to nearest even. Accuracy of the functions: math.h. Members of op: UNARY in ops.def. */
+ *   elu           x < 0 ? alpha * (exp(x) - 1) : x         hard_sigmoid  max(0, min(1, alpha * x +
+ * beta)) NaN gives NaN everywhere else. round is to nearest even. Accuracy of the functions:
+ * math.h. Members of op: UNARY in ops.def. */
 #ifndef Q7_KERNELS_UNARY_H
 #define Q7_KERNELS_UNARY_H
 #include "../abi.h"
 
-typedef void (*q7_unary_kernel)(int64_t op, int64_t n, const void *x, void *y, double alpha, double beta);
+typedef void (*q7_unary_kernel)(int64_t op, int64_t n, const void *x, void *y, double alpha,
+                                double beta);
 #endif

@@ -5,7 +5,8 @@ static void arange_task(void *arg, int64_t task, int64_t thread) {
     const q7_arange_args *args = arg;
     (void)thread;
     const int64_t begin = task * Q7_GRAIN, end = q7_min(args->n, begin + Q7_GRAIN);
-    const uint64_t start = (uint64_t)args->istart, step = (uint64_t)args->istep; /* wraps, as numpy does */
+    const uint64_t start = (uint64_t)args->istart,
+                   step = (uint64_t)args->istep; /* wraps, as numpy does */
     switch (args->dtype) {
         case Q7_F32:
             for (int64_t i = begin; i < end; i++)

@@ -1,8 +1,9 @@
 /* binary.c: y = op(a, b) with broadcasting, in f32 (by kernel), f64, i64, i32, i8, u8 and bool.
  *
- * Integers wrap. Division truncates towards zero; x / 0 and x mod 0 are 0. mod takes the sign of the
- * divisor (ONNX Mod, fmod = 0), for floats it is C's fmod. Integer pow with a negative exponent is the
- * truncated power: 0 but for bases 1 and -1. and, or, xor are bitwise, which is logical on bools. */
+ * Integers wrap. Division truncates towards zero; x / 0 and x mod 0 are 0. mod takes the sign of
+ * the divisor (ONNX Mod, fmod = 0), for floats it is C's fmod. Integer pow with a negative exponent
+ * is the truncated power: 0 but for bases 1 and -1. and, or, xor are bitwise, which is logical on
+ * bools. */
 #include "../kernels/binary.h"
 
 #include <math.h>
@@ -52,16 +53,19 @@ static inline double float_max(double x, double y) { return x > y || x != x ? x 
 #include "binary_int.h"
 
 /* y[i] = e for every i, with X and Z the operands there. */
-#define EACH(R, e) for (int64_t i = 0; i < n; i++) ((R *)y)[i] = (e)
+#define EACH(R, e) \
+    for (int64_t i = 0; i < n; i++) ((R *)y)[i] = (e)
 #define X a[i * a_stride]
 #define Z b[i * b_stride]
-static void binary_f64(int64_t op, int64_t n, const void *pa, int64_t a_stride, const void *pb, int64_t b_stride,
-                       void *y) {
+static void binary_f64(int64_t op, int64_t n, const void *pa, int64_t a_stride, const void *pb,
+                       int64_t b_stride, void *y) {
     const double *a = pa, *b = pb;
     switch (op) {
         case Q7_binary_add: EACH(double, X + Z); break;
         case Q7_binary_sub: EACH(double, X - Z); break;
+        /* clang-format off */ /* it takes X for a type */
         case Q7_binary_mul: EACH(double, X * Z); break;
+        /* clang-format on */
         case Q7_binary_div: EACH(double, X / Z); break;
         case Q7_binary_pow: EACH(double, pow(X, Z)); break;
         case Q7_binary_mod: EACH(double, fmod(X, Z)); break;
@@ -81,8 +85,9 @@ static void binary_f64(int64_t op, int64_t n, const void *pa, int64_t a_stride, 
 static void body(void *arg, int64_t n, const int64_t *offset, int64_t position) {
     const binary_job *job = arg;
     const char *a = job->args->a, *b = job->args->b;
-    job->kernel(job->args->op, n, a + offset[0] * job->elem_bytes, job->a_stride, b + offset[1] * job->elem_bytes,
-                job->b_stride, (char *)job->args->y + position * job->y_bytes);
+    job->kernel(job->args->op, n, a + offset[0] * job->elem_bytes, job->a_stride,
+                b + offset[1] * job->elem_bytes, job->b_stride,
+                (char *)job->args->y + position * job->y_bytes);
 }
 
 static q7_binary_kernel loop_of(int64_t dtype, const q7_call *call) {
@@ -103,7 +108,7 @@ void q7_op_binary(const q7_binary_args *args, const q7_call *call) {
     q7_nest_collapse(&nest);
     const int64_t last = nest.ndim - 1, bytes = q7_dtype_bytes(args->dtype);
     const bool is_bool = args->op >= Q7_binary_equal && args->op <= Q7_binary_greater_equal;
-    binary_job job = {args, loop_of(args->dtype, call), nest.stride[0][last], nest.stride[1][last],
+    binary_job job = {args,  loop_of(args->dtype, call), nest.stride[0][last], nest.stride[1][last],
                       bytes, is_bool ? 1 : bytes};
     q7_nest_run(&nest, call, body, &job);
 }

@@ -1,10 +1,12 @@
 /* binary_int.h: the loops of binary.c for integers of type T. Included once per integer dtype. */
 
 /* y[i] = e for every i, with X and Z the operands there, widened: narrowing the result wraps it. */
-#define EACH(R, e) for (int64_t i = 0; i < n; i++) ((R *)y)[i] = (R)(e)
+#define EACH(R, e) \
+    for (int64_t i = 0; i < n; i++) ((R *)y)[i] = (R)(e)
 #define X ((int64_t)a[i * a_stride])
 #define Z ((int64_t)b[i * b_stride])
-static void LOOP(int64_t op, int64_t n, const void *pa, int64_t a_stride, const void *pb, int64_t b_stride, void *y) {
+static void LOOP(int64_t op, int64_t n, const void *pa, int64_t a_stride, const void *pb,
+                 int64_t b_stride, void *y) {
     const T *a = pa, *b = pb;
     switch (op) {
         case Q7_binary_add: EACH(T, (uint64_t)X + (uint64_t)Z); break;

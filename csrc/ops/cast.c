@@ -1,12 +1,15 @@
-/* cast.c: y[i] = (to)x[i] among f32 f64 f16 i64 i32 i8 u8 bool, as numpy does: floats to integers are cut
- * towards zero, integers to narrower ones wrap, anything to bool is x != 0 (NaN is true). A float that
- * its integer type cannot hold, or NaN, gives the lowest int32 or int64 on every CPU (8-bit targets
- * go by way of int64, so 300.0 to u8 is 44). y may be x where both are of one size. */
-#include "loops.h"
-
+/* cast.c: y[i] = (to)x[i] among f32 f64 f16 i64 i32 i8 u8 bool, as numpy does: floats to integers
+ * are cut towards zero, integers to narrower ones wrap, anything to bool is x != 0 (NaN is true). A
+ * float that its integer type cannot hold, or NaN, gives the lowest int32 or int64 on every CPU
+ * (8-bit targets go by way of int64, so 300.0 to u8 is 44). y may be x where both are of one size.
+ */
 #include <string.h>
 
-typedef struct f16 { uint16_t bits; } f16;
+#include "loops.h"
+
+typedef struct f16 {
+    uint16_t bits;
+} f16;
 
 static inline float widen(f16 h) {
     const uint32_t sign = (uint32_t)(h.bits & 0x8000) << 16, magnitude = h.bits & 0x7fff;
@@ -53,16 +56,22 @@ static inline f16 narrow_f64(double x) {
     if ((double)y != x && y - y == 0) {
         uint32_t bits;
         memcpy(&bits, &y, 4);
-        if ((bits & 1) == 0) bits += (y < 0 ? -(double)y : (double)y) < (x < 0 ? -x : x) ? 1 : UINT32_MAX;
+        if ((bits & 1) == 0)
+            bits += (y < 0 ? -(double)y : (double)y) < (x < 0 ? -x : x) ? 1 : UINT32_MAX;
         memcpy(&y, &bits, 4);
     }
     return narrow(y);
 }
 
-static inline int64_t to_i64(double x) { return x >= -0x1p63 && x < 0x1p63 ? (int64_t)x : INT64_MIN; }
-static inline int32_t to_i32(double x) { return x > -2147483649.0 && x < 0x1p31 ? (int32_t)x : INT32_MIN; }
+static inline int64_t to_i64(double x) {
+    return x >= -0x1p63 && x < 0x1p63 ? (int64_t)x : INT64_MIN;
+}
+static inline int32_t to_i32(double x) {
+    return x > -2147483649.0 && x < 0x1p31 ? (int32_t)x : INT32_MIN;
+}
 
-/* FROM: source type; READ(x): its value as a C number; I64, I32, F16: how that number becomes one. */
+/* FROM: source type; READ(x): its value as a C number; I64, I32, F16: how that number becomes one.
+ */
 #define REAL(x) (x)
 #define FROM float
 #define CAST cast_f32

@@ -1,4 +1,5 @@
-/* cast_typed.h: the loops of cast.c from one dtype to all others. Included once per source dtype. */
+/* cast_typed.h: the loops of cast.c from one dtype to all others. Included once per source dtype.
+ */
 
 static void CAST(const void *from, void *to, int64_t n, int64_t to_dtype) {
     const FROM *x = from;

@@ -1,22 +1,20 @@
-/* conv.c: y = act(conv2d(x, w) + bias) in NCHW as a matrix product per image and group:
+/* conv.c: y = act(conv2d(x, w) + bias) in NCHW, as one matrix product per image and group:
  *
  *     y (M / groups, OH OW) = w (M / groups, K) @ columns (K, OH OW),  K = C / groups * kh * kw
+ *     columns[(c, i, j), (oh, ow)] = x[c, h, w], or 0 outside x, with
+ *     h = oh * stride_h - pad_top + i * dilation_h,  w = ow * stride_w - pad_left + j * dilation_w
  *
- * columns[(c, i, j), (oh, ow)] = x[c, oh * stride_h - pad_top + i * dilation_h, ow * stride_w - ..], or 0
- * outside x. It is never formed as a whole: a task packs nr columns, a block of k at a time. For a 1x1
- * kernel of stride 1 without padding the columns are x itself, read in place. The weights are read in
- * place. y may not overlap x.
- * pack: threads * min(k, K_BLOCK) * nr * 4 bytes. */
-#include <string.h>
-
-#include "../abi.h"
-#include "../kernels/gemm.h"
+ * columns is never formed as a whole: a task packs nr of them, a block of k at a time. For a 1x1
+ * kernel of stride 1 without padding, columns is x itself and read in place, as the weights always
+ * are. y does not overlap x. Read panels.h first.
+ *
+ * pack: threads * min(K, K_BLOCK) * nr * 4 bytes. */
+#include "panels.h"
 
 enum {
-    K_BLOCK = 128,        /* short sums round less: 384 costs ViT 1.4 times the error, and saves 0.2 ms of 105 */
-    BLOCK_ROWS = 512,     /* rows that share one packing of a panel */
-    TASKS_PER_THREAD = 4, /* so that a stolen core does not stall the step */
-    MIN_ROWS = 64         /* fewer rows than this are not worth packing a panel again */
+    K_BLOCK = 128,    /* sums of 384 cost ViT 1.4 times the error, and save 0.2 ms of 105 */
+    BLOCK_ROWS = 512, /* rows that share one packing of a panel */
+    MIN_ROWS = 64     /* fewer rows than this are not worth packing a panel again */
 };
 
 typedef struct conv_job {
@@ -26,32 +24,36 @@ typedef struct conv_job {
     int64_t row_tiles, row_blocks, panels;
 } conv_job;
 
-static int64_t part(int64_t count, int64_t n, int64_t i) { return count * i / n; }
-
-/* One row of columns: pixels [first, first + n) for the offset (i, j) of the kernel; plane is (H, W). */
-static void pack_row(const q7_conv_args *x, const float *plane, int64_t i, int64_t j, int64_t first, int64_t n, float *row) {
+/* One row of columns: pixels [first, first + n) for the offset (i, j) of the kernel; plane is (H,
+ * W). */
+static void pack_row(const q7_conv_args *x, const float *plane, int64_t i, int64_t j, int64_t first,
+                     int64_t n, float *row) {
     int64_t oh = first / x->OW, ow = first % x->OW;
     for (int64_t done = 0, run; done < n; done += run, oh++, ow = 0) {
         run = q7_min(n - done, x->OW - ow);
         const int64_t h = oh * x->stride_h - x->pad_top + i * x->dilation_h;
-        const int64_t w = ow * x->stride_w - x->pad_left + j * x->dilation_w; /* of the run's first pixel */
+        const int64_t w =
+            ow * x->stride_w - x->pad_left + j * x->dilation_w; /* of the run's first pixel */
         int64_t low = 0, high = 0; /* the pixels of the run that lie within [0, W) */
         if (h >= 0 && h < x->H && w < x->W) {
             low = q7_min(run, w < 0 ? q7_ceil_div(-w, x->stride_w) : 0);
             high = q7_max(low, q7_min(run, q7_ceil_div(x->W - w, x->stride_w)));
         }
         float *out = row + done;
-        const float *in = plane + h * x->W + w;
+        const int64_t at = h * x->W + w;
         for (int64_t p = 0; p < low; p++) out[p] = 0.0f;
-        if (x->stride_w == 1) memcpy(out + low, in + low, (size_t)(high - low) * sizeof(float));
+        if (x->stride_w == 1 && low < high)
+            memcpy(out + low, plane + at + low, (size_t)(high - low) * sizeof(float));
         else
-            for (int64_t p = low; p < high; p++) out[p] = in[p * x->stride_w];
+            for (int64_t p = low; p < high; p++) out[p] = plane[at + p * x->stride_w];
         for (int64_t p = high; p < run; p++) out[p] = 0.0f;
     }
 }
 
-/* Rows [k0, k0 + k) of columns for pixels [first, first + n), as a panel (k, nr). x0 is (C / groups, H, W). */
-static void pack_panel(const conv_job *job, const float *x0, int64_t k0, int64_t k, int64_t first, int64_t n, float *panel) {
+/* Rows [k0, k0 + k) of columns for pixels [first, first + n), as a panel (k, nr). x0 is (C /
+ * groups, H, W). */
+static void pack_panel(const conv_job *job, const float *x0, int64_t k0, int64_t k, int64_t first,
+                       int64_t n, float *panel) {
     const q7_conv_args *x = job->x;
     const int64_t nr = job->call->nr;
     int64_t j = k0 % x->kw, i = k0 / x->kw % x->kh, c = k0 / x->kw / x->kh;
@@ -68,17 +70,24 @@ static void pack_panel(const conv_job *job, const float *x0, int64_t k0, int64_t
 static void conv_task(void *arg, int64_t task, int64_t thread) {
     const conv_job *job = arg;
     const q7_conv_args *x = job->x;
-    const int64_t nr = job->call->nr, block = task % job->row_blocks, column = task / job->row_blocks % job->panels * nr;
-    const int64_t image = task / job->row_blocks / job->panels, group = image % x->groups; /* image: (N, groups) */
+    const int64_t nr = job->call->nr, block = task % job->row_blocks,
+                  column = task / job->row_blocks % job->panels * nr;
+    const int64_t image = task / job->row_blocks / job->panels,
+                  group = image % x->groups; /* image: (N, groups) */
     const float *x0 = (const float *)x->x + image * (x->C / x->groups) * x->H * x->W;
     const float *w = (const float *)x->w + group * job->rows * job->k;
     const float *bias = x->bias ? (const float *)x->bias + group * job->rows : NULL;
     float *y = (float *)x->y + image * job->rows * job->pixels;
     float *panel = (float *)x->pack + thread * q7_min(job->k, K_BLOCK) * nr;
-    const bool in_place = x->kh == 1 && x->kw == 1 && x->stride_h == 1 && x->stride_w == 1 && x->OH == x->H &&
-                          x->OW == x->W && x->pad_top == 0 && x->pad_left == 0;
+    const int64_t first_tile = q7_part(job->row_tiles, job->row_blocks, block);
+    const int64_t last_tile = q7_part(job->row_tiles, job->row_blocks, block + 1);
+    const bool in_place = x->kh == 1 && x->kw == 1 && x->stride_h == 1 && x->stride_w == 1 &&
+                          x->OH == x->H && x->OW == x->W && x->pad_top == 0 && x->pad_left == 0;
     q7_gemm_epilogue epilogue = {.alpha = 1.0f, .act = x->act};
-    q7_gemm_tile t = {.n = q7_min(nr, job->pixels - column), .a_row_stride = job->k, .a_k_stride = 1, .c_stride = job->pixels};
+    q7_gemm_tile t = {.n = q7_min(nr, job->pixels - column),
+                      .a_row_stride = job->k,
+                      .a_k_stride = 1,
+                      .c_stride = job->pixels};
     t.b_packed = !in_place;
     t.b_stride = in_place ? job->pixels : nr;
 
@@ -89,10 +98,9 @@ static void conv_task(void *arg, int64_t task, int64_t thread) {
         if (!in_place) pack_panel(job, x0, k0, t.k, column, t.n, panel);
         t.accumulate = k0 > 0;
         if (k0 + t.k >= job->k && (bias || x->act)) t.epilogue = &epilogue;
-        for (int64_t tile = part(job->row_tiles, job->row_blocks, block);
-             tile < part(job->row_tiles, job->row_blocks, block + 1); tile++) {
-            const int64_t row = part(job->rows, job->row_tiles, tile);
-            t.m = part(job->rows, job->row_tiles, tile + 1) - row;
+        for (int64_t tile = first_tile; tile < last_tile; tile++) {
+            const int64_t row = q7_part(job->rows, job->row_tiles, tile);
+            t.m = q7_part(job->rows, job->row_tiles, tile + 1) - row;
             t.a = w + row * job->k + k0;
             t.c = y + row * job->pixels + column;
             epilogue.row_bias = bias ? bias + row : NULL;
@@ -102,13 +110,14 @@ static void conv_task(void *arg, int64_t task, int64_t thread) {
 }
 
 void q7_op_conv(const q7_conv_args *x, const q7_call *call) {
-    conv_job job = {.x = x, .call = call, .rows = x->M / x->groups, .k = x->C / x->groups * x->kh * x->kw};
+    conv_job job = {
+        .x = x, .call = call, .rows = x->M / x->groups, .k = x->C / x->groups * x->kh * x->kw};
     job.pixels = x->OH * x->OW;
     const int64_t images = x->N * x->groups;
     if (images * job.rows * job.pixels == 0) return;
     job.panels = q7_ceil_div(job.pixels, call->nr);
     job.row_tiles = q7_ceil_div(job.rows, call->mr);
-    const int64_t wanted = q7_ceil_div(call->threads * TASKS_PER_THREAD, images * job.panels);
+    const int64_t wanted = q7_ceil_div(call->threads * Q7_TASKS_PER_THREAD, images * job.panels);
     job.row_blocks = q7_max(q7_ceil_div(job.rows, BLOCK_ROWS), q7_min(wanted, job.rows / MIN_ROWS));
     job.row_blocks = q7_min(job.row_blocks, job.row_tiles);
     q7_parallel(call, images * job.panels * job.row_blocks, conv_task, &job);

@@ -1,5 +1,5 @@
-/* copy.c: y[idx . y_stride] = x[idx . x_stride] for every idx in shape: the one driver behind transpose,
- * expand, slice, concat and split.
+/* copy.c: y[idx . y_stride] = x[idx . x_stride] for every idx in shape: the one driver behind
+ * transpose, expand, slice, concat and split.
  *
  * The order of dims is free, so they are sorted by y_stride and joined where both sides allow it.
  * What is left is one of three loops: memcpy of runs that both sides hold contiguously; a blocked
@@ -8,7 +8,7 @@
 #include "../simd/transpose.h"
 #include "loops.h"
 
-enum { X, Y }; /* operands of the nest */
+enum { X, Y };       /* operands of the nest */
 enum { STRIP = 16 }; /* rows of a transposition that are written together: a cache line of x */
 
 typedef struct copy_job {
@@ -26,8 +26,10 @@ static void copy_runs(void *arg, int64_t n, const int64_t *offset, int64_t posit
     memcpy(job->y + offset[Y] * bytes, job->x + offset[X] * bytes, (size_t)(n * bytes));
 }
 
-/* One loop per element width, each with memcpy of a constant size: a load and a store, unaligned. */
-static void copy_strided(const char *x, int64_t x_step, char *y, int64_t y_step, int64_t n, int64_t bytes) {
+/* One loop per element width, each with memcpy of a constant size: a load and a store, unaligned.
+ */
+static void copy_strided(const char *x, int64_t x_step, char *y, int64_t y_step, int64_t n,
+                         int64_t bytes) {
     switch (bytes) {
         case 1:
             for (int64_t i = 0; i < n; i++) y[i * y_step] = x[i * x_step];
@@ -51,19 +53,19 @@ static void copy_strided_run(void *arg, int64_t n, const int64_t *offset, int64_
     const copy_job *job = arg;
     (void)position;
     const int64_t bytes = job->elem_bytes, last = job->nest.ndim - 1;
-    copy_strided(job->x + offset[X] * bytes, job->nest.stride[X][last] * bytes, job->y + offset[Y] * bytes,
-                 job->nest.stride[Y][last] * bytes, n, bytes);
+    copy_strided(job->x + offset[X] * bytes, job->nest.stride[X][last] * bytes,
+                 job->y + offset[Y] * bytes, job->nest.stride[Y][last] * bytes, n, bytes);
 }
 
-/* y[p * y_stride + q] = x[q * x_stride + p] for p < rows <= STRIP, q < cols. Blocks are STRIP wide, so
- * that a cache line of x is used up while it is in L1. */
-static void transpose_strip(const char *x, int64_t x_stride, char *y, int64_t y_stride, int64_t rows, int64_t cols,
-                            int64_t bytes) {
+/* y[p * y_stride + q] = x[q * x_stride + p] for p < rows <= STRIP, q < cols. Blocks are STRIP wide,
+ * so that a cache line of x is used up while it is in L1. */
+static void transpose_strip(const char *x, int64_t x_stride, char *y, int64_t y_stride,
+                            int64_t rows, int64_t cols, int64_t bytes) {
     const int64_t rows4 = bytes == 4 ? rows / 4 * 4 : 0, cols4 = cols / 4 * 4;
     for (int64_t q = 0; rows4 && q < cols4; q += 4)
         for (int64_t p = 0; p < rows4; p += 4)
-            q7_transpose_4x4(x + (q * x_stride + p) * 4, x_stride,
-                             y + (p * y_stride + q) * 4, y_stride);
+            q7_transpose_4x4(x + (q * x_stride + p) * 4, x_stride, y + (p * y_stride + q) * 4,
+                             y_stride);
     for (int64_t q0 = 0; q0 < cols; q0 += STRIP) { /* what the 4 x 4 blocks left */
         const int64_t q1 = q7_min(cols, q0 + STRIP);
         for (int64_t p = 0; p < rows; p++) {
@@ -75,7 +77,8 @@ static void transpose_strip(const char *x, int64_t x_stride, char *y, int64_t y_
     }
 }
 
-/* The matrix of a transposition is in the last two dims of the nest: p (x runs along it), q (y does). */
+/* The matrix of a transposition is in the last two dims of the nest: p (x runs along it), q (y
+ * does). */
 static void transpose_task(void *arg, int64_t task, int64_t thread) {
     const copy_job *job = arg;
     const q7_nest *nest = &job->nest;
@@ -86,8 +89,9 @@ static void transpose_task(void *arg, int64_t task, int64_t thread) {
         const int64_t p = unit % job->strips * STRIP;
         const q7_cursor at = q7_nest_seek(nest, unit / job->strips * nest->shape[row]);
         transpose_strip(job->x + (at.offset[X] + p) * bytes, nest->stride[X][col],
-                        job->y + (at.offset[Y] + p * nest->stride[Y][row]) * bytes, nest->stride[Y][row],
-                        q7_min(STRIP, nest->shape[row] - p), nest->shape[col], bytes);
+                        job->y + (at.offset[Y] + p * nest->stride[Y][row]) * bytes,
+                        nest->stride[Y][row], q7_min(STRIP, nest->shape[row] - p), nest->shape[col],
+                        bytes);
     }
 }
 
@@ -112,8 +116,13 @@ static void sort_dims(q7_nest *nest) {
 
 void q7_op_copy(const q7_copy_args *args, const q7_call *call) {
     const int64_t bytes = args->elem_bytes;
-    copy_job job = {(const char *)args->x + args->x_offset * bytes, (char *)args->y + args->y_offset * bytes, bytes,
-                    q7_nest_of(args->shape, args->ndim), 0, 0, 0};
+    copy_job job = {(const char *)args->x + args->x_offset * bytes,
+                    (char *)args->y + args->y_offset * bytes,
+                    bytes,
+                    q7_nest_of(args->shape, args->ndim),
+                    0,
+                    0,
+                    0};
     q7_nest *nest = &job.nest;
     nest->operands = 2;
     for (int64_t i = 0; i < args->ndim; i++) {

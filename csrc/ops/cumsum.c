@@ -1,5 +1,6 @@
-/* cumsum.c: running sum along the middle axis of x (outer, n, inner): y[j] = sum of x[0..j], without
- * x[j] itself when exclusive, from the far end when reverse. ONNX CumSum. Integers wrap. y may be x. */
+/* cumsum.c: running sum along the middle axis of x (outer, n, inner): y[j] = sum of x[0..j],
+ * without x[j] itself when exclusive, from the far end when reverse. ONNX CumSum. Integers wrap. y
+ * may be x. */
 #include "loops.h"
 
 #define T float

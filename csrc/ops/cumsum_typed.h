@@ -1,4 +1,5 @@
-/* cumsum_typed.h: the loop of cumsum.c for elements of type T, named CUMSUM. Included once per dtype. */
+/* cumsum_typed.h: the loop of cumsum.c for elements of type T, named CUMSUM. Included once per
+ * dtype. */
 
 static void CUMSUM(const q7_cumsum_args *args, int64_t outer) {
     const int64_t n = args->n, inner = args->inner;

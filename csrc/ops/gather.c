@@ -1,9 +1,9 @@
 /* gather.c: y[o,i,:] = x[o,indices[i],:], x (outer, axis_dim, inner_bytes). ONNX Gather.
  * A negative index counts from the end; an index out of range is a data fault and leaves its slice
  * of y as it was. */
-#include "loops.h"
-
 #include <string.h>
+
+#include "loops.h"
 
 typedef struct gather_job {
     const q7_gather_args *args;

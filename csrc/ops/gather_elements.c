@@ -1,8 +1,8 @@
 /* gather_elements.c: y[idx] = x[idx with idx[axis] = indices[idx]]; y has the shape of indices.
  * ONNX GatherElements. Index rules as in gather.c. */
-#include "loops.h"
-
 #include <string.h>
+
+#include "loops.h"
 
 typedef struct gather_elements_job {
     const q7_gather_elements_args *args;
@@ -35,7 +35,8 @@ void q7_op_gather_elements(const q7_gather_elements_args *args, const q7_call *c
     q7_nest nest = q7_nest_of(args->shape, args->ndim);
     q7_nest_add(&nest, args->x_shape);
     /* The strides of x itself: a dim of 1 must match in indices too, but for the axis. */
-    gather_elements_job job = {args, call, 0, q7_product(args->x_shape + args->axis + 1, args->ndim - args->axis - 1)};
+    gather_elements_job job = {
+        args, call, 0, q7_product(args->x_shape + args->axis + 1, args->ndim - args->axis - 1)};
     nest.stride[0][args->axis] = 0;
     q7_nest_collapse(&nest);
     job.row_stride = nest.stride[0][nest.ndim - 1];

@@ -1,8 +1,9 @@
-/* gather_nd.c: y[b,i,:] = x[b, indices[b,i,0], .., indices[b,i,depth-1], :], x (batch, dims[0..depth),
- * inner_bytes), indices int64 (batch, n, depth). ONNX GatherND. Index rules as in gather.c. */
-#include "loops.h"
-
+/* gather_nd.c: y[b,i,:] = x[b, indices[b,i,0], .., indices[b,i,depth-1], :], x (batch,
+ * dims[0..depth), inner_bytes), indices int64 (batch, n, depth). ONNX GatherND. Index rules as in
+ * gather.c. */
 #include <string.h>
+
+#include "loops.h"
 
 typedef struct gather_nd_job {
     const q7_gather_nd_args *args;

@@ -1,5 +1,6 @@
-/* layernorm.c: hands blocks of rows to the kernel; plain and skip (x + skip + skip_bias) layer norm are
- * one op. ONNX LayerNormalization over trailing axes; SkipLayerNormalization of com.microsoft. */
+/* layernorm.c: hands blocks of rows to the kernel; plain and skip (x + skip + skip_bias) layer norm
+ * are one op. ONNX LayerNormalization over trailing axes; SkipLayerNormalization of com.microsoft.
+ */
 #include "../kernels/layernorm.h"
 
 #include "loops.h"

@@ -1,13 +1,15 @@
 /* loops.h: broadcast loop nests, and how elementwise drivers cut them into tasks.
  *
- * A nest is a shape and, per operand, strides over it (0 repeats the same data). The output is dense
- * and in row-major order, so that a position in it names an element of the nest. Tasks are fixed runs
- * of Q7_GRAIN positions: their bounds depend on the shape alone, never on the number of threads. */
+ * A nest is a shape and, per operand, strides over it (0 repeats the same data). The output is
+ * dense and in row-major order, so that a position in it names an element of the nest. Tasks are
+ * fixed runs of Q7_GRAIN positions: their bounds depend on the shape alone, never on the number of
+ * threads. */
 #ifndef Q7_OPS_LOOPS_H
 #define Q7_OPS_LOOPS_H
 #include "../abi.h"
 
-#define Q7_GRAIN 32768 /* elements a task handles: some 10 us of work, against 1 us to hand it out */
+#define Q7_GRAIN \
+    32768 /* elements a task handles: some 10 us of work, against 1 us to hand it out */
 #define Q7_NEST_OPERANDS 3
 
 typedef struct q7_nest {
@@ -85,7 +87,8 @@ static inline q7_cursor q7_nest_seek(const q7_nest *nest, int64_t row) {
     for (int64_t i = nest->ndim - 2; i >= 0; i--) {
         at.index[i] = row % nest->shape[i];
         row /= nest->shape[i];
-        for (int64_t k = 0; k < nest->operands; k++) at.offset[k] += at.index[i] * nest->stride[k][i];
+        for (int64_t k = 0; k < nest->operands; k++)
+            at.offset[k] += at.index[i] * nest->stride[k][i];
     }
     return at;
 }
@@ -129,12 +132,14 @@ static inline void q7_nest_task(void *arg, int64_t task, int64_t thread) {
 }
 
 /* Runs body over all of the nest; collapse it first. */
-static inline void q7_nest_run(const q7_nest *nest, const q7_call *call, q7_nest_body body, void *arg) {
+static inline void q7_nest_run(const q7_nest *nest, const q7_call *call, q7_nest_body body,
+                               void *arg) {
     q7_nest_job job = {nest, body, arg, q7_product(nest->shape, nest->ndim)};
     q7_parallel(call, q7_ceil_div(job.count, Q7_GRAIN), q7_nest_task, &job);
 }
 
-/* Index `raw` into an axis of `limit`, negative from the end; -1 and a fault when it is out of range. */
+/* Index `raw` into an axis of `limit`, negative from the end; -1 and a fault when it is out of
+ * range. */
 static inline int64_t q7_checked_index(const q7_call *call, int64_t raw, int64_t limit) {
     const int64_t index = raw < 0 ? raw + limit : raw;
     if (index >= 0 && index < limit) return index;
@@ -147,7 +152,8 @@ static inline int64_t q7_read_index(const void *indices, int64_t dtype, int64_t 
 }
 
 /* The position of an index tuple in dims[0..depth), -1 after a fault. */
-static inline int64_t q7_flat_index(const q7_call *call, const int64_t *indices, const int64_t *dims, int64_t depth) {
+static inline int64_t q7_flat_index(const q7_call *call, const int64_t *indices,
+                                    const int64_t *dims, int64_t depth) {
     int64_t at = 0;
     for (int64_t i = 0; i < depth; i++) {
         const int64_t index = q7_checked_index(call, indices[i], dims[i]);

@@ -1,18 +1,14 @@
-/* matmul.c: c[i] = alpha * a[i] @ b[i] over broadcast batch dims, both operands computed by the graph.
+/* matmul.c: c[i] = alpha * a[i] @ b[i] over broadcast batch dims; both operands come from the
+ * graph.
  *
- * Any strides. b is read in place when its columns are contiguous; else each panel is packed, a block
- * of k at a time, by the task that uses it. a is always read in place. The arithmetic of an element
- * is that of gemm.c. c may overlap neither a nor b.
+ * Any strides. b is read in place if its columns are contiguous; else each panel is packed, a block
+ * of k at a time, by the task that uses it. a is read in place. The arithmetic of an element is
+ * that of gemm.c. c overlaps neither a nor b. Read panels.h first.
+ *
  * pack: threads * min(k, Q7_GEMM_K_BLOCK) * nr * 4 bytes. */
-#include "../abi.h"
-#include "../kernels/gemm.h"
+#include "panels.h"
 
-enum {
-    BLOCK_ROWS = 512,     /* rows that share one packing of a panel of b */
-    TASKS_PER_THREAD = 4, /* so that a stolen core does not stall the step */
-    SMALL = 1 << 16,      /* multiply-adds, about 2 us: not worth waking a thread */
-    CONFLICT_BYTES = 4096 /* rows this far apart share the sets of an L1 cache */
-};
+enum { BLOCK_ROWS = 512 }; /* rows that share one packing of a panel of b */
 
 typedef struct matmul_job {
     const q7_matmul_args *x;
@@ -21,19 +17,9 @@ typedef struct matmul_job {
     int64_t row_tiles, row_blocks, panels, chunk;
 } matmul_job;
 
-static int64_t part(int64_t count, int64_t n, int64_t i) { return count * i / n; }
-
-/* b[0 .. k, 0 .. n) with strides, as one panel (k, nr). */
-static void pack_panel(const float *b, int64_t k_stride, int64_t n_stride, int64_t k, int64_t n, int64_t nr, float *panel) {
-    for (int64_t j = 0; j < n; j++)
-        for (int64_t i = 0; i < k; i++) panel[i * nr + j] = b[i * k_stride + j * n_stride];
-    for (int64_t j = n; j < nr; j++)
-        for (int64_t i = 0; i < k; i++) panel[i * nr + j] = 0.0f;
-}
-
 /* Columns [column, column + n) of c for one batch element and the rows of tiles [first, last). */
-static void matmul_panel(const matmul_job *job, const float *a, const float *b, float *c, int64_t column, int64_t n,
-                         int64_t first, int64_t last, float *panel) {
+static void matmul_panel(const matmul_job *job, const float *a, const float *b, float *c,
+                         int64_t column, int64_t n, int64_t first, int64_t last, float *panel) {
     const q7_matmul_args *x = job->x;
     const int64_t nr = job->call->nr;
     const q7_gemm_epilogue epilogue = {.alpha = (float)x->alpha};
@@ -48,7 +34,7 @@ static void matmul_panel(const matmul_job *job, const float *a, const float *b, 
                           .c_stride = x->n,
                           .accumulate = k0 > 0};
         if (!job->in_place) {
-            pack_panel(t.b, x->b_row_stride, x->b_col_stride, t.k, n, nr, panel);
+            q7_pack_panel(t.b, x->b_row_stride, x->b_col_stride, t.k, n, nr, panel);
             t.b = panel;
             t.b_stride = nr;
             t.b_packed = true;
@@ -56,8 +42,8 @@ static void matmul_panel(const matmul_job *job, const float *a, const float *b, 
         t.prefetch = t.b;
         if (k0 + t.k >= x->k && epilogue.alpha != 1.0f) t.epilogue = &epilogue;
         for (int64_t tile = first; tile < last; tile++) {
-            const int64_t row = part(x->m, job->row_tiles, tile);
-            t.m = part(x->m, job->row_tiles, tile + 1) - row;
+            const int64_t row = q7_part(x->m, job->row_tiles, tile);
+            t.m = q7_part(x->m, job->row_tiles, tile + 1) - row;
             t.a = a + row * x->a_row_stride + k0 * x->a_col_stride;
             t.c = c + row * x->n + column;
             ((q7_gemm_kernel)job->call->kernel)(&t);
@@ -69,17 +55,20 @@ static void matmul_task(void *arg, int64_t task, int64_t thread) {
     const matmul_job *job = arg;
     const q7_matmul_args *x = job->x;
     const int64_t nr = job->call->nr, chunks = q7_ceil_div(job->panels, job->chunk);
-    const int64_t first = task % chunks * job->chunk, last = q7_min(first + job->chunk, job->panels);
+    const int64_t first = task % chunks * job->chunk,
+                  last = q7_min(first + job->chunk, job->panels);
     const int64_t block = task / chunks % job->row_blocks, batch = task / chunks / job->row_blocks;
     const float *a = x->a, *b = x->b;
     for (int64_t d = x->ndim - 1, rest = batch; d >= 0; rest /= x->batch[d], d--) {
         a += rest % x->batch[d] * x->a_batch_stride[d];
         b += rest % x->batch[d] * x->b_batch_stride[d];
     }
-    float *c = (float *)x->c + batch * x->m * x->n, *panel = (float *)x->pack + thread * q7_min(x->k, Q7_GEMM_K_BLOCK) * nr;
+    float *c = (float *)x->c + batch * x->m * x->n,
+          *panel = (float *)x->pack + thread * q7_min(x->k, Q7_GEMM_K_BLOCK) * nr;
     for (int64_t p = first; p < last; p++)
-        matmul_panel(job, a, b, c, p * nr, q7_min(nr, x->n - p * nr), part(job->row_tiles, job->row_blocks, block),
-                     part(job->row_tiles, job->row_blocks, block + 1), panel);
+        matmul_panel(job, a, b, c, p * nr, q7_min(nr, x->n - p * nr),
+                     q7_part(job->row_tiles, job->row_blocks, block),
+                     q7_part(job->row_tiles, job->row_blocks, block + 1), panel);
 }
 
 void q7_op_matmul(const q7_matmul_args *x, const q7_call *call) {
@@ -91,14 +80,14 @@ void q7_op_matmul(const q7_matmul_args *x, const q7_call *call) {
     job.row_tiles = q7_ceil_div(x->m, call->mr);
     job.row_blocks = q7_ceil_div(job.row_tiles, q7_max(1, BLOCK_ROWS / call->mr));
     job.panels = q7_ceil_div(x->n, call->nr);
-    const int64_t tasks = work > SMALL ? call->threads * TASKS_PER_THREAD : 1;
-    job.chunk = q7_max(1, q7_min(job.panels, job.panels * batches * job.row_blocks / tasks));
+    const int64_t even =
+        job.panels * batches * job.row_blocks / (call->threads * Q7_TASKS_PER_THREAD);
+    job.chunk = q7_max(1, q7_min(job.panels, even));
     /* Rows of b that fall into the same cache sets are worth packing if they are read often. */
-    job.in_place = x->b_col_stride == 1 && (x->b_row_stride * 4 % CONFLICT_BYTES != 0 || job.row_tiles <= 2);
-    if (work <= SMALL) { /* one call, not one per batch element and chunk */
-        for (int64_t task = 0; task < batches * job.row_blocks * q7_ceil_div(job.panels, job.chunk); task++)
-            matmul_task(&job, task, 0);
-        return;
-    }
-    q7_parallel(call, batches * job.row_blocks * q7_ceil_div(job.panels, job.chunk), matmul_task, &job);
+    job.in_place = x->b_col_stride == 1 &&
+                   (x->b_row_stride * 4 % Q7_CONFLICT_BYTES != 0 || job.row_tiles <= 2);
+    const int64_t tasks = batches * job.row_blocks * q7_ceil_div(job.panels, job.chunk);
+    if (work <= Q7_SMALL_WORK)
+        for (int64_t task = 0; task < tasks; task++) matmul_task(&job, task, 0);
+    else q7_parallel(call, tasks, matmul_task, &job);
 }

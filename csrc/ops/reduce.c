@@ -1,7 +1,7 @@
-/* reduce.c: y[o,i] = op over j of x[o,j,i]: f32 by kernel, f64, i64 and i32 in plain loops. ONNX Reduce*.
- * Tasks split only what is kept (outer, or columns of inner), so that sums do not depend on threads.
- * Integers wrap; their mean truncates towards zero; n == 0 gives 0, 1 for prod, and for max and min the
- * lowest and highest value (floats: infinities, and NaN for mean). */
+/* reduce.c: y[o,i] = op over j of x[o,j,i]: f32 by kernel, f64, i64 and i32 in plain loops. ONNX
+ * Reduce*. Tasks split only what is kept (outer, or columns of inner), so that sums do not depend
+ * on threads. Integers wrap; their mean truncates towards zero; n == 0 gives 0, 1 for prod, and for
+ * max and min the lowest and highest value (floats: infinities, and NaN for mean). */
 #include "../kernels/reduce.h"
 
 #include <math.h>
@@ -20,8 +20,8 @@ static void rows_task(void *arg, int64_t task, int64_t thread) {
     const q7_reduce_args *args = job->args;
     (void)thread;
     const int64_t row = task * job->per_task;
-    job->kernel(args->op, q7_min(args->outer - row, job->per_task), args->n, 1, (const float *)args->x + row * args->n,
-                (float *)args->y + row);
+    job->kernel(args->op, q7_min(args->outer - row, job->per_task), args->n, 1,
+                (const float *)args->x + row * args->n, (float *)args->y + row);
 }
 
 static void columns_task(void *arg, int64_t task, int64_t thread) {
@@ -48,7 +48,7 @@ static void columns_task(void *arg, int64_t task, int64_t thread) {
 #define NAME reduce_i64
 #define LOWEST INT64_MIN
 #define HIGHEST INT64_MAX
-#define ROOT (int64_t)sqrt
+#define ROOT(x) (int64_t) sqrt(x)
 #define MEAN(sum, n) ((n) == 0 ? 0 : (sum) / (n))
 #define UNORDERED(v) 0
 #include "reduce_typed.h"
@@ -57,7 +57,7 @@ static void columns_task(void *arg, int64_t task, int64_t thread) {
 #define NAME reduce_i32
 #define LOWEST INT32_MIN
 #define HIGHEST INT32_MAX
-#define ROOT (int32_t)sqrt
+#define ROOT(x) (int32_t) sqrt(x)
 #define MEAN(sum, n) (int32_t)((n) == 0 ? 0 : (sum) / (n))
 #define UNORDERED(v) 0
 #include "reduce_typed.h"

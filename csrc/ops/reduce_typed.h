@@ -1,5 +1,5 @@
-/* reduce_typed.h: the loop of reduce.c for elements of type T, whose sums wrap in ACC. Included once per
- * dtype other than f32. */
+/* reduce_typed.h: the loop of reduce.c for elements of type T, whose sums wrap in ACC. Included
+ * once per dtype other than f32. */
 
 static void NAME(const q7_reduce_args *args, int64_t outer) {
     const int64_t n = args->n, inner = args->inner;
@@ -14,7 +14,8 @@ static void NAME(const q7_reduce_args *args, int64_t outer) {
             squares += (ACC)v * (ACC)v;
             absolute += v < 0 ? 0 - (ACC)v : (ACC)v;
             product *= (ACC)v;
-            if (v < low || UNORDERED(v)) low = v; /* once NaN, no v is less: it stays, unless a NaN follows */
+            if (v < low || UNORDERED(v))
+                low = v; /* once NaN, no v is less: it stays, unless a NaN follows */
             if (v > high || UNORDERED(v)) high = v;
         }
         switch (args->op) {

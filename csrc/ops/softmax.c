@@ -1,5 +1,5 @@
-/* softmax.c: cuts softmax over the middle axis of (outer, n, inner) into tasks: rows when inner is 1, else
- * blocks of columns of one outer slab. ONNX Softmax, LogSoftmax. y may be x. */
+/* softmax.c: cuts softmax over the middle axis of (outer, n, inner) into tasks: rows when inner is
+ * 1, else blocks of columns of one outer slab. ONNX Softmax, LogSoftmax. y may be x. */
 #include "../kernels/softmax.h"
 
 #include "loops.h"
@@ -26,8 +26,8 @@ static void columns_task(void *arg, int64_t task, int64_t thread) {
     (void)thread;
     const int64_t column = task % job->blocks * job->per_task;
     const int64_t at = task / job->blocks * args->n * args->inner + column;
-    job->kernel(q7_min(args->inner - column, job->per_task), args->n, args->inner, (const float *)args->x + at,
-                (float *)args->y + at, args->log != 0);
+    job->kernel(q7_min(args->inner - column, job->per_task), args->n, args->inner,
+                (const float *)args->x + at, (float *)args->y + at, args->log != 0);
 }
 
 void q7_op_softmax(const q7_softmax_args *args, const q7_call *call) {

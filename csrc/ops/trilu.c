@@ -1,8 +1,8 @@
 /* trilu.c: y = x where j - i >= k (upper) or j - i <= k (lower), else 0; x (batch, rows, cols).
  * ONNX Trilu. y may be x. */
-#include "loops.h"
-
 #include <string.h>
+
+#include "loops.h"
 
 static void trilu_task(void *arg, int64_t task, int64_t thread) {
     const q7_trilu_args *args = arg;

@@ -1,7 +1,6 @@
-/* unary.c: y[i] = op(x[i]) in f32 (by kernel) and f64; abs, neg, sign, relu and clip in i64 and i32; not on
- * bool. Integers wrap: abs and neg of the lowest value are that
- * value; the bounds of clip are cut to integers. y may be x where the element
- * size stays the same. */
+/* unary.c: y[i] = op(x[i]) in f32 (by kernel) and f64; abs, neg, sign, relu and clip in i64 and
+ * i32; not on bool. Integers wrap: abs and neg of the lowest value are that value; the bounds of
+ * clip are cut to integers. y may be x where the element size stays the same. */
 #include "../kernels/unary.h"
 
 #include <math.h>
@@ -14,7 +13,8 @@ static inline double clip(double x, double low, double high) {
 }
 
 /* y[i] = e for every i, with V the element there. */
-#define EACH(R, e) for (int64_t i = 0; i < n; i++) ((R *)y)[i] = (R)(e)
+#define EACH(R, e) \
+    for (int64_t i = 0; i < n; i++) ((R *)y)[i] = (R)(e)
 #define V x[i]
 static void unary_f64(int64_t op, int64_t n, const void *from, void *y, double alpha, double beta) {
     const double *x = from;
@@ -31,14 +31,18 @@ static void unary_f64(int64_t op, int64_t n, const void *from, void *y, double a
         case Q7_unary_sigmoid: EACH(double, 1 / (1 + exp(-V))); break;
         case Q7_unary_relu: EACH(double, V < 0 ? 0 : V); break;
         case Q7_unary_gelu: EACH(double, 0.5 * V * erfc(-V * 0.70710678118654752)); break;
-        case Q7_unary_gelu_tanh: EACH(double, 0.5 * V * (1 + tanh(0.79788456080286536 * (V + 0.044715 * V * V * V)))); break;
+        case Q7_unary_gelu_tanh:
+            EACH(double, 0.5 * V * (1 + tanh(0.79788456080286536 * (V + 0.044715 * V * V * V))));
+            break;
         case Q7_unary_silu: EACH(double, V / (1 + exp(-V))); break;
         case Q7_unary_softplus: EACH(double, V > 0 ? V + log1p(exp(-V)) : log1p(exp(V))); break;
         case Q7_unary_sin: EACH(double, sin(V)); break;
         case Q7_unary_cos: EACH(double, cos(V)); break;
         case Q7_unary_floor: EACH(double, floor(V)); break;
         case Q7_unary_ceil: EACH(double, ceil(V)); break;
-        case Q7_unary_round: EACH(double, nearbyint(V)); break; /* to even: the mode that nobody changes */
+        case Q7_unary_round:
+            EACH(double, nearbyint(V));
+            break; /* to even: the mode that nobody changes */
         case Q7_unary_isnan: EACH(uint8_t, V != V); break;
         case Q7_unary_isinf: EACH(uint8_t, fabs(V) == INFINITY); break;
         case Q7_unary_clip: EACH(double, clip(V, alpha, beta)); break;
@@ -65,7 +69,8 @@ static inline int64_t to_bound(double x, int64_t low, int64_t high) {
 #define LOOP unary_i32
 #include "unary_int.h"
 
-static void unary_bool(int64_t op, int64_t n, const void *from, void *y, double alpha, double beta) {
+static void unary_bool(int64_t op, int64_t n, const void *from, void *y, double alpha,
+                       double beta) {
     (void)op, (void)alpha, (void)beta; /* not */
     for (int64_t i = 0; i < n; i++) ((uint8_t *)y)[i] = !((const uint8_t *)from)[i];
 }
@@ -81,7 +86,8 @@ static void unary_task(void *arg, int64_t task, int64_t thread) {
     const q7_unary_args *args = job->args;
     (void)thread;
     const int64_t begin = task * Q7_GRAIN;
-    job->kernel(args->op, q7_min(args->n - begin, Q7_GRAIN), (const char *)args->x + begin * job->x_bytes,
+    job->kernel(args->op, q7_min(args->n - begin, Q7_GRAIN),
+                (const char *)args->x + begin * job->x_bytes,
                 (char *)args->y + begin * job->y_bytes, args->alpha, args->beta);
 }
 

@@ -1,4 +1,5 @@
-/* values.c: y[i] = values[i], integers that are known when shapes are bound, as a tensor of dtype. */
+/* values.c: y[i] = values[i], integers that are known when shapes are bound, as a tensor of dtype.
+ */
 #include "loops.h"
 
 void q7_op_values(const q7_values_args *args, const q7_call *call) {

@@ -1,4 +1,5 @@
-/* where_typed.h: the loop of where.c for elements of type T, named SELECT. Included once per width. */
+/* where_typed.h: the loop of where.c for elements of type T, named SELECT. Included once per width.
+ */
 
 static void SELECT(const where_job *job, int64_t n, const int64_t *offset, int64_t position) {
     const uint8_t *c = (const uint8_t *)job->args->c + offset[0];

@@ -12,8 +12,12 @@ Q7_INLINE __m256i q7_lanes(int64_t n) {
 Q7_INLINE q7_f32 q7_set1(float x) { return _mm256_set1_ps(x); }
 Q7_INLINE q7_f32 q7_load(const float *p) { return _mm256_loadu_ps(p); }
 Q7_INLINE void q7_store(float *p, q7_f32 v) { _mm256_storeu_ps(p, v); }
-Q7_INLINE q7_f32 q7_load_tail(const float *p, int64_t n) { return _mm256_maskload_ps(p, q7_lanes(n)); }
-Q7_INLINE void q7_store_tail(float *p, q7_f32 v, int64_t n) { _mm256_maskstore_ps(p, q7_lanes(n), v); }
+Q7_INLINE q7_f32 q7_load_tail(const float *p, int64_t n) {
+    return _mm256_maskload_ps(p, q7_lanes(n));
+}
+Q7_INLINE void q7_store_tail(float *p, q7_f32 v, int64_t n) {
+    _mm256_maskstore_ps(p, q7_lanes(n), v);
+}
 
 Q7_INLINE q7_f32 q7_add(q7_f32 a, q7_f32 b) { return _mm256_add_ps(a, b); }
 Q7_INLINE q7_f32 q7_sub(q7_f32 a, q7_f32 b) { return _mm256_sub_ps(a, b); }
@@ -28,7 +32,9 @@ Q7_INLINE q7_mask q7_eq(q7_f32 a, q7_f32 b) { return _mm256_cmp_ps(a, b, _CMP_EQ
 Q7_INLINE q7_mask q7_unordered(q7_f32 a) { return _mm256_cmp_ps(a, a, _CMP_UNORD_Q); }
 Q7_INLINE q7_mask q7_mask_and(q7_mask a, q7_mask b) { return _mm256_and_ps(a, b); }
 Q7_INLINE q7_mask q7_mask_or(q7_mask a, q7_mask b) { return _mm256_or_ps(a, b); }
-Q7_INLINE q7_mask q7_mask_not(q7_mask a) { return _mm256_xor_ps(a, _mm256_castsi256_ps(_mm256_set1_epi32(-1))); }
+Q7_INLINE q7_mask q7_mask_not(q7_mask a) {
+    return _mm256_xor_ps(a, _mm256_castsi256_ps(_mm256_set1_epi32(-1)));
+}
 Q7_INLINE q7_f32 q7_select(q7_mask m, q7_f32 a, q7_f32 b) { return _mm256_blendv_ps(b, a, m); }
 Q7_INLINE bool q7_any(q7_mask m) { return _mm256_movemask_ps(m) != 0; }
 Q7_INLINE q7_mask q7_load_bool(const uint8_t *p) {
@@ -50,7 +56,9 @@ Q7_INLINE q7_f32 q7_copysign(q7_f32 magnitude, q7_f32 sign) {
     return _mm256_or_ps(_mm256_andnot_ps(bit, magnitude), _mm256_and_ps(bit, sign));
 }
 Q7_INLINE q7_f32 q7_sqrt(q7_f32 a) { return _mm256_sqrt_ps(a); }
-Q7_INLINE q7_f32 q7_round_even(q7_f32 a) { return _mm256_round_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+Q7_INLINE q7_f32 q7_round_even(q7_f32 a) {
+    return _mm256_round_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
 Q7_INLINE q7_f32 q7_floor(q7_f32 a) { return _mm256_floor_ps(a); }
 Q7_INLINE float q7_hsum(q7_f32 a) {
     __m128 x = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
@@ -63,7 +71,8 @@ Q7_INLINE float q7_hmax(q7_f32 a) {
     return _mm_cvtss_f32(_mm_max_ss(x, _mm_movehdup_ps(x)));
 }
 Q7_INLINE q7_f32 q7_exp2i(q7_f32 n) {
-    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127)), 23));
+    return _mm256_castsi256_ps(
+        _mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127)), 23));
 }
 Q7_INLINE q7_f32 q7_ldexp(q7_f32 a, q7_f32 n) {
     const q7_f32 half = q7_floor(_mm256_mul_ps(n, q7_set1(0.5f)));
@@ -72,6 +81,6 @@ Q7_INLINE q7_f32 q7_ldexp(q7_f32 a, q7_f32 n) {
 Q7_INLINE q7_f32 q7_frexp(q7_f32 a, q7_f32 *e) {
     const __m256i bits = _mm256_castps_si256(a);
     *e = _mm256_cvtepi32_ps(_mm256_sub_epi32(_mm256_srai_epi32(bits, 23), _mm256_set1_epi32(127)));
-    return _mm256_castsi256_ps(_mm256_or_si256(_mm256_and_si256(bits, _mm256_set1_epi32(0x007fffff)),
-                                               _mm256_set1_epi32(0x3f800000)));
+    return _mm256_castsi256_ps(_mm256_or_si256(
+        _mm256_and_si256(bits, _mm256_set1_epi32(0x007fffff)), _mm256_set1_epi32(0x3f800000)));
 }

@@ -10,8 +10,12 @@ Q7_INLINE __mmask16 q7_lanes(int64_t n) { return (__mmask16)((UINT32_C(1) << n) 
 Q7_INLINE q7_f32 q7_set1(float x) { return _mm512_set1_ps(x); }
 Q7_INLINE q7_f32 q7_load(const float *p) { return _mm512_loadu_ps(p); }
 Q7_INLINE void q7_store(float *p, q7_f32 v) { _mm512_storeu_ps(p, v); }
-Q7_INLINE q7_f32 q7_load_tail(const float *p, int64_t n) { return _mm512_maskz_loadu_ps(q7_lanes(n), p); }
-Q7_INLINE void q7_store_tail(float *p, q7_f32 v, int64_t n) { _mm512_mask_storeu_ps(p, q7_lanes(n), v); }
+Q7_INLINE q7_f32 q7_load_tail(const float *p, int64_t n) {
+    return _mm512_maskz_loadu_ps(q7_lanes(n), p);
+}
+Q7_INLINE void q7_store_tail(float *p, q7_f32 v, int64_t n) {
+    _mm512_mask_storeu_ps(p, q7_lanes(n), v);
+}
 
 Q7_INLINE q7_f32 q7_add(q7_f32 a, q7_f32 b) { return _mm512_add_ps(a, b); }
 Q7_INLINE q7_f32 q7_sub(q7_f32 a, q7_f32 b) { return _mm512_sub_ps(a, b); }
@@ -50,7 +54,9 @@ Q7_INLINE q7_f32 q7_sqrt(q7_f32 a) { return _mm512_sqrt_ps(a); }
 Q7_INLINE q7_f32 q7_round_even(q7_f32 a) {
     return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
 }
-Q7_INLINE q7_f32 q7_floor(q7_f32 a) { return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC); }
+Q7_INLINE q7_f32 q7_floor(q7_f32 a) {
+    return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
+}
 Q7_INLINE float q7_hsum(q7_f32 a) {
     const __m256 y = _mm256_add_ps(_mm512_castps512_ps256(a), _mm512_extractf32x8_ps(a, 1));
     __m128 x = _mm_add_ps(_mm256_castps256_ps128(y), _mm256_extractf128_ps(y, 1));

@@ -65,5 +65,6 @@ Q7_INLINE q7_f32 q7_ldexp(q7_f32 a, q7_f32 n) {
 Q7_INLINE q7_f32 q7_frexp(q7_f32 a, q7_f32 *e) {
     const int32x4_t bits = vreinterpretq_s32_f32(a);
     *e = vcvtq_f32_s32(vsubq_s32(vshrq_n_s32(bits, 23), vdupq_n_s32(127)));
-    return vreinterpretq_f32_s32(vorrq_s32(vandq_s32(bits, vdupq_n_s32(0x007fffff)), vdupq_n_s32(0x3f800000)));
+    return vreinterpretq_f32_s32(
+        vorrq_s32(vandq_s32(bits, vdupq_n_s32(0x007fffff)), vdupq_n_s32(0x3f800000)));
 }

@@ -36,7 +36,9 @@ Q7_INLINE q7_mask q7_unordered(q7_f32 a) { return (q7_mask)(a != a); }
 Q7_INLINE q7_mask q7_mask_and(q7_mask a, q7_mask b) { return a & b; }
 Q7_INLINE q7_mask q7_mask_or(q7_mask a, q7_mask b) { return a | b; }
 Q7_INLINE q7_mask q7_mask_not(q7_mask a) { return ~a; }
-Q7_INLINE q7_f32 q7_select(q7_mask m, q7_f32 a, q7_f32 b) { return (q7_f32)((m & (q7_mask)a) | (~m & (q7_mask)b)); }
+Q7_INLINE q7_f32 q7_select(q7_mask m, q7_f32 a, q7_f32 b) {
+    return (q7_f32)((m & (q7_mask)a) | (~m & (q7_mask)b));
+}
 Q7_INLINE bool q7_any(q7_mask m) { return (m[0] | m[1] | m[2] | m[3]) != 0; }
 Q7_INLINE q7_mask q7_load_bool_tail(const uint8_t *p, int64_t n) {
     q7_mask m = {0};
@@ -53,7 +55,8 @@ Q7_INLINE q7_f32 q7_copysign(q7_f32 magnitude, q7_f32 sign) {
     return (q7_f32)(((q7_mask)magnitude & 0x7fffffff) | ((q7_mask)sign & INT32_MIN));
 }
 Q7_INLINE q7_f32 q7_sqrt(q7_f32 a) {
-    return (q7_f32){__builtin_sqrtf(a[0]), __builtin_sqrtf(a[1]), __builtin_sqrtf(a[2]), __builtin_sqrtf(a[3])};
+    return (q7_f32){__builtin_sqrtf(a[0]), __builtin_sqrtf(a[1]), __builtin_sqrtf(a[2]),
+                    __builtin_sqrtf(a[3])};
 }
 /* Adding 2^23 leaves no room for a fraction; from there on every float is integral. */
 Q7_INLINE q7_f32 q7_round_even(q7_f32 a) {
@@ -69,7 +72,9 @@ Q7_INLINE float q7_hmax(q7_f32 a) {
     const float x = a[0] > a[2] ? a[0] : a[2], y = a[1] > a[3] ? a[1] : a[3];
     return x > y ? x : y;
 }
-Q7_INLINE q7_f32 q7_exp2i(q7_f32 n) { return (q7_f32)((__builtin_convertvector(n, q7_mask) + 127) << 23); }
+Q7_INLINE q7_f32 q7_exp2i(q7_f32 n) {
+    return (q7_f32)((__builtin_convertvector(n, q7_mask) + 127) << 23);
+}
 Q7_INLINE q7_f32 q7_ldexp(q7_f32 a, q7_f32 n) {
     const q7_f32 half = q7_floor(n * 0.5f);
     return a * q7_exp2i(half) * q7_exp2i(n - half);

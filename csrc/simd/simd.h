@@ -4,8 +4,8 @@
  * floats. The verbs, with v, a, b, c vectors and p a pointer of any alignment:
  *
  *   q7_set1(x)  q7_load(p)  q7_store(p, v)
- *   q7_load_tail(p, n)  q7_store_tail(p, v, n)    touch n <= Q7_W floats only; loads fill with zeros
- *   q7_add q7_sub q7_mul q7_div  q7_fma(a, b, c) = a * b + c (one rounding, but two on scalar)
+ *   q7_load_tail(p, n)  q7_store_tail(p, v, n)    touch n <= Q7_W floats only; loads fill with
+ * zeros q7_add q7_sub q7_mul q7_div  q7_fma(a, b, c) = a * b + c (one rounding, but two on scalar)
  *   q7_fnma(a, b, c) = c - a * b
  *   q7_vmax(a, b) = a > b ? a : b, q7_vmin likewise: a NaN in b always gives NaN, one in a need not
  *   q7_sqrt q7_neg q7_abs q7_copysign(magnitude, sign)  q7_floor  q7_round_even

@@ -1,7 +1,8 @@
 /* transpose.h: the 4 x 4 block that every transposition of 4-byte elements is made of.
  *
  * In the vector extensions of GCC and Clang, so that drivers, which are compiled once for the
- * baseline of the CPU, share it with kernels. Elements are moved as integers: NaN payloads survive. */
+ * baseline of the CPU, share it with kernels. Elements are moved as integers: NaN payloads survive.
+ */
 #ifndef Q7_TRANSPOSE_H
 #define Q7_TRANSPOSE_H
 #include <stdint.h>
@@ -16,7 +17,8 @@ typedef uint32_t q7_u32x4 __attribute__((vector_size(16)));
 #endif
 
 /* y[j * y_stride + i] = x[i * x_stride + j] for i, j in [0, 4); strides in elements of 4 bytes. */
-static inline void q7_transpose_4x4(const void *from, int64_t x_stride, void *to, int64_t y_stride) {
+static inline void q7_transpose_4x4(const void *from, int64_t x_stride, void *to,
+                                    int64_t y_stride) {
     const uint32_t *x = from;
     uint32_t *y = to;
     q7_u32x4 row[4], column[4];

@@ -87,7 +87,7 @@ class _Evaluation:
             return self.arrays[value]
         if value.const is not None:
             return self.promoted(value.const)
-        elements = [int(substitute(element, self.sizes)) for element in value.elements]
+        elements = [substitute(element, self.sizes) for element in value.elements]
         return dtypes.make_array(elements, value.dtype, value.shape)
 
     def promoted(self, array: np.ndarray) -> np.ndarray:
@@ -97,7 +97,7 @@ class _Evaluation:
 
     def promoted_node(self, node: Node) -> Node:
         """The node with float tensors and dtypes among its attributes promoted."""
-        attrs = {}
+        attrs: dict[str, Any] = {}
         for key, value in node.attrs.items():
             if isinstance(value, np.ndarray):
                 attrs[key] = self.promoted(value)

@@ -15,6 +15,7 @@ from q7x2_ep.dtypes import BOOL
 from q7x2_ep.ir.core import Value
 from q7x2_ep.ir.pattern import Match
 from q7x2_ep.ir.rewrite import Fusion
+from q7x2_ep.ops import find
 
 
 def attention(
@@ -167,6 +168,10 @@ def _build(
     return g.call("q7::Attention", q, k, v, mask if keep is None else keep, **attrs)
 
 
+# Attributes of ONNX Attention that q7::Attention has a place for, or that four-dim operands make void.
+HANDLED = ("scale", "is_causal", "q_num_heads", "kv_num_heads")
+
+
 def onnx_attention(g: Any, q: Any, k: Any, v: Any) -> Any:
     return g.Attention(q, k, v, softcap=0.0)
 
@@ -178,13 +183,18 @@ def onnx_attention_masked(g: Any, q: Any, k: Any, v: Any, mask: Any) -> Any:
 def _check_onnx(match: Match) -> Union[dict[str, Any], str]:
     q, k, v, mask = match["q"], match["k"], match["v"], match.get("mask")
     attrs = match.root.attrs
+    special = [
+        f"{name}={attrs[name]}"
+        for name, default in find("Attention").attributes.items()
+        if name not in HANDLED and attrs.get(name, default) != default
+    ]
+    if special:
+        return f"no plain attention: {', '.join(special)}"
     if any(x.shape is None or len(x.shape) != 4 for x in (q, k, v)):
         return f"q, k, v have shapes {q.shape}, {k.shape}, {v.shape}, wanted rank 4"
     if attrs["is_causal"] and q.shape[2] != k.shape[2]:
         counts = f"{q.shape[2]} queries and {k.shape[2]} keys"
         return f"causal with {counts}: aligned at the first key, wanted the last"
-    if any(output.users for output in match.root.outputs[1:]):
-        return "more than the first output is used"
     reason = _check_heads(q.shape, k.shape, v.shape)
     if mask is not None and not reason:
         dtype = BOOL if mask.dtype == BOOL else q.dtype

@@ -13,21 +13,32 @@ from q7x2_ep.ir.shape import broadcast
 from q7x2_ep.ops import find
 
 
+def _formula(g: Any, *operands: Any) -> Any:
+    return find("q7::SkipLayerNorm").decompose(g, *operands, epsilon=ANY)[0]
+
+
+def skip_norm_biased(g: Any, x: Any, skip: Any, skip_bias: Any, weight: Any, bias: Any) -> Any:
+    return _formula(g, x, skip, skip_bias, weight, bias)
+
+
+def skip_norm_biased_plain(g: Any, x: Any, skip: Any, skip_bias: Any, weight: Any) -> Any:
+    return _formula(g, x, skip, skip_bias, weight, None)
+
+
 def skip_norm(g: Any, x: Any, skip: Any, weight: Any, bias: Any) -> Any:
-    return find("q7::SkipLayerNorm").decompose(g, x, skip, None, weight, bias, epsilon=ANY)[0]
+    return _formula(g, x, skip, None, weight, bias)
 
 
 def skip_norm_plain(g: Any, x: Any, skip: Any, weight: Any) -> Any:
-    return find("q7::SkipLayerNorm").decompose(g, x, skip, None, weight, None, epsilon=ANY)[0]
+    return _formula(g, x, skip, None, weight, None)
 
 
 def _check(match: Match) -> Union[dict[str, Any], str]:
-    x, skip, weight, bias = match["x"], match["skip"], match["weight"], match.get("bias")
-    if any(output.users for output in match.root.outputs[1:]):
-        return "mean or deviation are used"
+    x, skip, weight = match["x"], match["skip"], match["weight"]
+    skip_bias, bias = match.get("skip_bias"), match.get("bias")
     if not x.shape or not skip.shape or match["sum"].shape != x.shape:
         return f"{x!r} has shape {x.shape}, wanted that of the sum {match['sum'].shape}"
-    for value in (weight, bias):
+    for value in (skip_bias, weight, bias):
         if value is not None and value.shape != x.shape[-1:]:
             return f"{value!r} has shape {value.shape}, wanted {x.shape[-1:]}"
     rows = _without_leading_ones(skip.shape)
@@ -36,7 +47,7 @@ def _check(match: Match) -> Union[dict[str, Any], str]:
     if len(rows) < 2 or rows[1:] != wanted[1:] or broadcast(rows[0], wanted[0]) != wanted[0]:
         return f"{skip!r} has shape {skip.shape}, wanted {x.shape} or its last dims"
     return {
-        "operands": (x, skip, None, weight, bias),
+        "operands": (x, skip, skip_bias, weight, bias),
         "epsilon": match.root.attrs["epsilon"],
         "outputs": len(match.outputs),
     }
@@ -54,4 +65,9 @@ def _build(
     return g.call("q7::SkipLayerNorm", *operands, **attrs)
 
 
-SKIP_NORM = Fusion("SkipLayerNorm", (skip_norm, skip_norm_plain), _check, _build)
+SKIP_NORM = Fusion(
+    "SkipLayerNorm",
+    (skip_norm_biased, skip_norm_biased_plain, skip_norm, skip_norm_plain),
+    _check,
+    _build,
+)

@@ -353,7 +353,7 @@ def _standard_function(op_type: str, version: int, domain: str) -> Any:
     import onnx
 
     try:
-        schema = onnx.defs.get_schema(op_type, version, domain)
+        schema: Any = onnx.defs.get_schema(op_type, version, domain)
     except onnx.defs.SchemaError:
         return None
     if not schema.has_function:

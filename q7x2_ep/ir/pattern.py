@@ -291,11 +291,13 @@ class Matcher:
             match.nodes.append(node)
             if part.name:
                 match.values[part.name] = value
-            escaped = next((v for v in node.outputs if self._is_used_outside(v, inside)), None)
-            if part.exposed and escaped is not None:
-                match.outputs.append(value)
-            elif escaped is not None and (node is not self._root or escaped is not value):
-                return self._miss(bound, True, f"{escaped!r} is used elsewhere too")
+            for output in node.outputs:
+                if not self._is_used_outside(output, inside):
+                    continue
+                if output is value and part.exposed:
+                    match.outputs.append(value)
+                elif output is not self._root.output:
+                    return self._miss(bound, True, f"{output!r} is used elsewhere too")
         arguments = self.check(match)
         if isinstance(arguments, str):
             return self._miss(bound, bool(arguments), arguments)

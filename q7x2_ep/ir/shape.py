@@ -140,8 +140,8 @@ def broadcast(a: Dim, b: Dim) -> Dim:
         if part in operands:
             return whole
         bounds = _operands(part, "min")
-        if whole in bounds and all(at_least(bound, 2) for bound in bounds if bound != whole):
-            return whole  # min(s, 64) with s: equal, or 1, and then s is 1 too
+        if whole in bounds and all(at_least(bound, 1) for bound in bounds if bound != whole):
+            return whole  # min(s, 64) with s: equal to s, or 1 and repeated
     return _apply("broadcast", *_ordered(a, b))
 
 

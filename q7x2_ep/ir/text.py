@@ -247,7 +247,8 @@ class _Parser:
         dtype, shape = self.type()
         if self.kind == "hash":
             self.next()
-        data = hashlib.shake_128(value.name.encode()).digest(shapes.product(shape))
+        count: Any = shapes.product(shape)
+        data = hashlib.shake_128(value.name.encode()).digest(count)
         value.const = (dtypes.make_array(data, dtypes.INT8, shape) / 64).astype(
             dtypes.DTYPES[dtype].numpy
         )

@@ -1,7 +1,8 @@
-"""Attention of ONNX opset 23 and later: scaled dot products, masked, soft-maxed over keys, times the values.
+"""Attention of ONNX opset 23 and later: y = softmax(scale * q k^T + mask) v, per head.
 
-Letters: B batch, H heads of the query, Hkv of keys and values (each serves H / Hkv query heads), Sq and Skv sequence
-lengths, D and Dv head sizes. Three-dim operands (B, S, H * D) mean the same as four-dim ones (B, H, S, D).
+Letters: B batch, H heads of the query, Hkv of keys and values (each serves H / Hkv query heads),
+Sq and Skv sequence lengths, D and Dv head sizes. Operands of three dims (B, S, H * D) mean the same
+as those of four (B, H, S, D).
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ def attention_step(
 ) -> None:
     """o = softmax(scale * q k^T + mask) v, all as (B, H, S, D) views of which D is dense.
 
-    mask: a view that broadcasts to (B, H, Sq, Skv), float to add or bool of which False means `fill`.
+    mask: a view that broadcasts to (B, H, Sq, Skv): float to add, or bool whose False is `fill`.
     """
     (B, H, Sq, D), (_, Hkv, Skv, Dv) = q.shape, v.shape
     strides = {"q": q.strides, "k": k.strides, "v": v.strides, "o": o.strides}
@@ -87,7 +88,7 @@ def attention_step(
 
 
 def head_output(b: Any, node: Node) -> View:
-    """Storage for a (B, H, S, D) output: heads inside of the sequence where that saves its users a transposition."""
+    """Storage for a (B, H, S, D) output, in (B, S, H, D) order if that is what all users want."""
     y = node.output
     turned = [
         user.op == "Transpose" and tuple(user.attrs["perm"] or ()) == HEADS_OUTER
@@ -133,13 +134,16 @@ def split_array(node: Node, x: np.ndarray, count: Optional[int]) -> np.ndarray:
 
 @op("Attention")
 class Attention:
-    """y = softmax(softcap(scale * q k^T) + mask) v per head; present = past keys and values, then the new ones.
+    """y = softmax(softcap(scale * q k^T) + mask) v per head; present is past, then new.
 
-    A row that sees no key at all is 0. Native: no softcap, no window, no nonpad_kv_seqlen, no qk output.
+    A row that sees no key is 0. Native without softcap, windows, nonpad_kv_seqlen, qk output.
     Source: ONNX Attention, opset 25.
     """
 
-    signature = "q, k, v, mask?, past_key?, past_value?, nonpad_kv_seqlen? -> y, present_key?, present_value?, qk?"
+    signature = (
+        "q, k, v, mask?, past_key?, past_value?, nonpad_kv_seqlen? -> "
+        "y, present_key?, present_value?, qk?"
+    )
     attributes = {
         "is_causal": 0,
         "kv_num_heads": 0,
@@ -267,7 +271,7 @@ def attention_bias(
 
 
 def keep_present(b: Any, node: Node, i: int, new: View, past: Optional[Value]) -> View:
-    """Keys (i = 1) or values (i = 2) with the past ones before them, stored as output i where that is wanted."""
+    """Keys (i = 1) or values (i = 2) after the past ones; output i where that is wanted."""
     present = node.outputs[i] if i < len(node.outputs) else None
     if past is None:
         if is_used(b, node, i):
@@ -297,7 +301,7 @@ def require_native(b: Any, node: Node, Sq: Dim, Skv: Dim) -> None:
         "window sizes": attrs["left_window_size"] >= 0 or attrs["right_window_size"] >= 0,
         "nonpad_kv_seqlen": node.input(6) is not None,
         "the qk output": is_used(b, node, 3),
-        # C aligns the last query with the last key, ONNX the first query with the first key after the past
+        # C aligns the last query with the last key, ONNX the first with the first after the past
         "is_causal where there are other keys than past ones and one per query": bool(
             attrs["is_causal"]
         )

@@ -1,12 +1,13 @@
-"""What the op families share: reading types and known contents, broadcasting, and short forms of frequent steps.
+"""What the op families share: types, known contents, broadcasting, short forms of frequent steps.
 
 Read ops/__init__.py first. Nothing here is an op.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any, Callable, Iterable, Optional, Union
+from typing import Any, Callable, Optional, Union
 
 import numpy as np
 
@@ -115,7 +116,7 @@ def typed(dtype: int, shape: tuple[Dim, ...], elements: Optional[tuple[Dim, ...]
 def fold(
     operation: Callable[..., Optional[Dim]], *operands: Optional[tuple[Dim, ...]]
 ) -> Optional[tuple[Dim, ...]]:
-    """operation over known contents, repeating single ones; None where contents or a result are unknown."""
+    """operation over known contents, repeating single ones; None where anything is unknown."""
     if any(operand is None for operand in operands):
         return None
     n = min(map(len, operands)) and max(map(len, operands))
@@ -180,7 +181,7 @@ def require_dtype(node: Node, dtype: int, supported: tuple[int, ...]) -> None:
 
 
 def expand_view(view: View, shape: tuple[Dim, ...]) -> View:
-    """Repeat a view to a shape that it broadcasts to, also where only run time tells whether a dim is 1.
+    """Repeat a view to a shape that it broadcasts to, though only a run may tell which dims are 1.
 
     A dim d of unknown size gets stride * min(d - 1, 1): 0 where d is 1, else the stride.
     """
@@ -279,7 +280,7 @@ def binary_step(b: Any, op: str, left: Operand, right: Operand, y: Value) -> Non
 
 
 def broadcast_operand(b: Any, operand: Operand) -> View:
-    """An operand of a broadcasting step: dims that only repeat (stride 0) become 1 and need no memory."""
+    """An operand of a broadcasting step; dims that only repeat (stride 0) become 1."""
     view = operand if isinstance(operand, View) else b.view(operand)
     core = replace(
         view,

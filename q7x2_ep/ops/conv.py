@@ -96,10 +96,8 @@ class Conv:
                 slice(i * dilation, i * dilation + (out - 1) * stride + 1, stride)
                 for i, (_, _, stride, dilation, _, out) in zip(at, spec)
             ]
-            part, weight = (
-                padded[tuple([slice(None)] * 3 + window)],
-                weights[tuple([Ellipsis, *at])],
-            )
+            part = padded[tuple([slice(None)] * 3 + window)]
+            weight = weights[(slice(None),) * 3 + at]
             y += np.einsum("ngc...,gmc->ngm...", part, weight)
         y = y.reshape(x.shape[0], w.shape[0], *outs)
         return y if bias is None else y + bias.reshape(-1, *[1] * n)

@@ -84,20 +84,11 @@ class Range:
     def lower(node: Node, b: Any) -> None:
         start, _, delta = node.inputs
         require_dtype(node, start.dtype, NUMBERS)
+        fields: dict[str, Any] = {"start": 0.0, "step": 0.0, "istart": 0, "istep": 0}
         if dtypes.is_float(start.dtype):
-            fields = {
-                "start": constant_scalar(start),
-                "step": constant_scalar(delta),
-                "istart": 0,
-                "istep": 0,
-            }
+            fields.update(start=constant_scalar(start), step=constant_scalar(delta))
         else:
-            fields = {
-                "start": 0.0,
-                "step": 0.0,
-                "istart": known(start)[0],
-                "istep": known(delta)[0],
-            }
+            fields.update(istart=known(start)[0], istep=known(delta)[0])
         b.step("arange", y=node.output, dtype=start.dtype, n=node.output.shape[0], **fields)
 
 

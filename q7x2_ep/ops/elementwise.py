@@ -1,7 +1,7 @@
-"""Elementwise ops: one input element (or one of each operand, with broadcasting) gives one output element.
+"""Elementwise ops: one element of each operand, with broadcasting, gives one element of the output.
 
-Most entries are one row of the closed sets `unary` and `binary` of csrc/ops.def. Contents of small integer tensors are
-followed symbolically, because exporters compute shapes with Add, Mul, Equal, Where and their kin.
+Most entries are a member of the closed sets `unary` and `binary` of csrc/ops.def. Contents of small
+integer tensors are followed symbolically: exporters compute shapes with Add, Mul, Equal, Where.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def infer_binary(
 def unary(
     op: str, supported: tuple[int, ...] = FLOATS, alpha: str = "", beta: str = ""
 ) -> Callable[[Node, Any], None]:
-    """lower of an op that is a member of `unary`; alpha and beta name the attributes that parametrise it."""
+    """lower of an op that is a member of `unary`; alpha and beta name its attributes."""
 
     def lower(node: Node, b: Any) -> None:
         x = node.inputs[0]
@@ -841,8 +841,11 @@ def lower_cast(node: Node, b: Any) -> None:
 
 
 def cast(node: Node, x: np.ndarray, code: int) -> np.ndarray:
-    """x in the dtype `code`. Where the graph is evaluated wider than it is declared (x is float64 for a float32
-    input), a cast between float types keeps the width, so that the evaluation stays an oracle."""
+    """x in the dtype `code`.
+
+    Where the graph is evaluated wider than declared (x is float64, the input float32), a cast
+    between floats keeps the width, so that the evaluation stays an oracle.
+    """
     declared = node.inputs[0].dtype
     if (
         dtypes.is_float(code)

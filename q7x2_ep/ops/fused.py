@@ -12,7 +12,7 @@ from q7x2_ep.ir.core import Node, Type, Value
 from q7x2_ep.ir.shape import product
 from q7x2_ep.ops import fused
 from q7x2_ep.ops.attention import attention_step
-from q7x2_ep.ops.common import Guard, fit_guards, reshaped, rows_dense
+from q7x2_ep.ops.common import F32, Guard, fit_guards, require_dtype, reshaped, rows_dense
 from q7x2_ep.ops.matmul import gemm_step
 
 ACTIVATIONS = {
@@ -61,6 +61,7 @@ class Linear:
 
     def lower(node: Node, b: Any) -> None:
         x, w = node.inputs[:2]
+        require_dtype(node, x.dtype, F32)
         k, n = x.shape[-1], node.output.shape[-1]
         strides = (1, k) if node.attrs["trans_b"] else (n, 1)
         rows = product(x.shape[:-1])
@@ -132,6 +133,7 @@ class Attention:
         return [] if mask is None else fit_guards((mask,), (*q.shape[:3], k.shape[2]))
 
     def lower(node: Node, b: Any) -> None:
+        require_dtype(node, node.inputs[0].dtype, F32)
         q, k, v = (rows_dense(b, b.view(value)) for value in node.inputs[:3])
         mask = node.input(3)
         _, heads, queries, depth = node.output.shape
@@ -184,9 +186,10 @@ class SkipLayerNorm:
         bias: Optional[Value] = None,
         epsilon: float = 1e-5,
     ) -> tuple[Value, Value]:
-        total = g.expose("sum", g.Add(x, skip))
+        total = g.Add(x, skip)
         if skip_bias is not None:
             total = g.Add(total, skip_bias)
+        total = g.expose("sum", total)
         scale_and_bias = (weight,) if bias is None else (weight, bias)
         return g.LayerNormalization(total, *scale_and_bias, axis=-1, epsilon=epsilon), total
 
@@ -196,6 +199,7 @@ class SkipLayerNorm:
 
     def lower(node: Node, b: Any) -> None:
         x, skip, skip_bias, weight = node.inputs[:4]
+        require_dtype(node, x.dtype, F32)
         b.step(
             "layernorm",
             kernel="layernorm",

@@ -1,4 +1,4 @@
-"""Selection by index tensors. Indices may be negative: they count from the end. C reports those out of range."""
+"""Selection by index tensors. Negative indices count from the end; C reports those out of range."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class GatherElements:
 
 @op("GatherND")
 class GatherND:
-    """y[b, i] = x[b, indices[b, i, 0], .., indices[b, i, -1]]: the last dim of indices is a position in x."""
+    """y[b, i] = x[b, indices[b, i, 0], .., indices[b, i, -1]]: indices end in positions in x."""
 
     signature = "x, indices -> y"
     attributes = {"batch_dims": 0}
@@ -108,10 +108,11 @@ class GatherND:
 
     def reference(node: Node, x: np.ndarray, indices: np.ndarray) -> np.ndarray:
         batch = node.attrs["batch_dims"]
-        grids = np.indices(indices.shape[:batch], sparse=True)
+        grids: Any = np.indices(indices.shape[:batch], sparse=True)
         trailing = (1,) * (indices.ndim - 1 - batch)
         at = [grid.reshape(grid.shape + trailing) for grid in grids]
-        return x[tuple([*at, *np.moveaxis(indices, -1, 0)])]
+        at.extend(np.moveaxis(indices, -1, 0))
+        return x[tuple(at)]
 
     def lower(node: Node, b: Any) -> None:
         x, indices = node.inputs

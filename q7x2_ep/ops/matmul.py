@@ -1,4 +1,4 @@
-"""Matrix products. A constant matrix is packed at load (csrc/kernels/gemm.h); anything else is read through strides."""
+"""Matrix products. A constant matrix is packed at load (kernels/gemm.h); others stay in place."""
 
 from __future__ import annotations
 
@@ -30,7 +30,10 @@ MAX_BATCH_NDIM = 6  # of the op row `matmul`
 
 
 def gemm_scratch(m: Dim, k: Dim, stride: Dim) -> Optional[Dim]:
-    """Room for a copy of rows that lie a multiple of 4 KiB apart. Source: csrc/ops/gemm.c. Units: bytes."""
+    """Room for a copy of rows that lie a multiple of 4 KiB apart.
+
+    Units: bytes. Source: csrc/ops/gemm.c.
+    """
     return m * (k + 16) * 4 if stride % 1024 == 0 else None
 
 
@@ -50,7 +53,10 @@ def gemm_step(
     act: str = "none",
     alpha: float = 1.0,
 ) -> None:
-    """c = act(alpha * a @ weight + bias) + residual; a (m, k) and c (m, n) with dense rows, weight from b.packed."""
+    """c = act(alpha * a @ weight + bias) + residual; weight is from b.packed.
+
+    Shapes: a (m, k) and c (m, n), rows dense; bias (n,); residual (m, n).
+    """
     m, k = a.shape
     a = rows_dense(b, a)
     b.step(
@@ -74,7 +80,7 @@ def gemm_step(
 
 
 def matmul_step(b: Any, a: View, right: View, c: View, alpha: float = 1.0) -> None:
-    """c = alpha * a @ right over the batch dims of c, with the strides of a and right as they are."""
+    """c = alpha * a @ right over the batch dims of c; a and right may have any strides."""
     batch = c.shape[:-2]
     a, right = (
         expand_view(a, (*batch, *a.shape[-2:])),

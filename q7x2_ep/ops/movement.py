@@ -1,7 +1,7 @@
-"""Movement ops: the same elements under another shape, order or selection; and what makes or measures shapes.
+"""Movement ops: the same elements under another shape, order or selection; Shape and Size.
 
-Most are views and cost nothing (ir/view.py); Concat, Tile and Pad copy. Shape, Size and slices of shapes are known
-before a run, maybe as symbols.
+Most are views and cost nothing (ir/view.py); Concat, Tile and Pad copy. Shapes, and slices of them,
+are known before a run, maybe as symbols.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Size:
 
 @op("Reshape")
 class Reshape:
-    """The elements of x, in order, under a new shape: 0 keeps a dim (unless allowzero), -1 is what is left over."""
+    """The elements of x under a new shape: 0 keeps a dim (unless allowzero), -1 is what is left."""
 
     signature = "x, shape -> y"
     attributes = {"allowzero": 0}
@@ -102,7 +102,7 @@ class Reshape:
 
 
 def left_over(source: tuple[Dim, ...], taken: list[Dim]) -> Dim:
-    """What -1 stands for. Dims on both sides cancel first: a sum such as p + s divides only itself."""
+    """What -1 stands for. Dims on both sides cancel first: p + s, say, divides only itself."""
     remaining = []
     for dim in source:
         if dim in taken:
@@ -309,8 +309,11 @@ class Slice:
 
     def guards(node: Node) -> list[Guard]:
         found: list[Guard] = []
-        for axis, dim, *bounds, _ in slice_bounds(node):
-            for index in bounds:
+        for axis, dim, start, end, step in slice_bounds(node):
+            if is_window(dim, start, end, step):
+                text = f"the slice starts at {start}, beyond dim {dim}"
+                found.append((maximum(start - dim + 1, 0), 0, text))
+            for index in (start, end):
                 if index == -1 and not at_least(dim, 1):
                     found.append((maximum(1 - dim, 0), 0, f"dim {axis} must not be empty"))
                 elif not at_least(index, 0) and not at_least(-index, 0):
@@ -329,6 +332,9 @@ def slices(node: Node) -> list[tuple[int, Dim, Dim, int]]:
     """(axis, start, size, step) per sliced axis, start counted from the front."""
     found = []
     for axis, dim, start, end, step in slice_bounds(node):
+        if is_window(dim, start, end, step):
+            found.append((axis, start, minimum(end - start, maximum(dim - start, 1)), step))
+            continue
         low, high = (0, dim) if step > 0 else (-1, dim - 1)
         start, end = clamp(start, dim, low, high), clamp(end, dim, low, high)
         size = maximum(ceildiv(end - start, step) if step > 0 else ceildiv(start - end, -step), 0)
@@ -348,10 +354,16 @@ def slice_bounds(node: Node) -> list[tuple[int, Dim, Dim, Dim, int]]:
     return [(axis, shape[axis], *rest) for axis, *rest in zip(fronted, starts, ends, steps)]
 
 
+def is_window(dim: Dim, start: Dim, end: Dim, step: int) -> bool:
+    """Whether past:past + s is cut from a table, say a causal mask; a guard keeps past inside."""
+    moving = isinstance(dim, int) and not isinstance(start, int)
+    return moving and step == 1 and at_least(end - start, 0)
+
+
 def clamp(index: Dim, dim: Dim, low: Dim, high: Dim) -> Dim:
     """A slice bound, counted from the end where it is negative, held in low..high.
 
-    An index of unknown sign is taken as one from the front, and -1 as an element that exists: guards hold them to it.
+    An index of unknown sign counts from the front, and -1 exists: guards hold them to it.
     """
     if isinstance(index, int) and abs(index) >= OPEN_END:
         return high if index > 0 else low
@@ -364,7 +376,7 @@ def clamp(index: Dim, dim: Dim, low: Dim, high: Dim) -> Dim:
 
 @op("Split")
 class Split:
-    """x cut along an axis into parts of given sizes, or into num_outputs parts of which only the last may be shorter."""
+    """x cut along an axis into parts of given sizes, or equal ones (the last may be shorter)."""
 
     signature = "x, split? -> y*"
     attributes = {"axis": 0, "num_outputs": None}
@@ -394,7 +406,9 @@ class Split:
         return tuple(np.split(x, cuts, axis))
 
     def views(node: Node, view: View) -> list[View]:
-        axis, start, found = normal_axis(node, node.attrs["axis"], len(view.shape)), 0, []
+        axis = normal_axis(node, node.attrs["axis"], len(view.shape))
+        start: Dim = 0
+        found = []
         for size in split_sizes(node):
             found.append(view.slice(axis, start, size))
             start = start + size
@@ -412,7 +426,7 @@ def split_sizes(node: Node) -> tuple[Dim, ...]:
 
 @op("Trilu")
 class Trilu:
-    """The upper (or lower) triangle of the last two dims, zero elsewhere; k shifts the diagonal to the right."""
+    """The upper (or lower) triangle of the last two dims, zero elsewhere; k shifts the diagonal."""
 
     signature = "x, k? -> y"
     attributes = {"upper": 1}
@@ -486,7 +500,8 @@ class Concat:
 
 def concat_copies(b: Any, parts: list[Value], y: Value, axis: int) -> None:
     """One copy per part into y; the plan drops those of parts that can be produced in place."""
-    whole, start = b.allocate(y), 0
+    whole = b.allocate(y)
+    start: Dim = 0
     for part in parts:
         size = part.shape[axis]
         if size != 0:
@@ -496,7 +511,7 @@ def concat_copies(b: Any, parts: list[Value], y: Value, axis: int) -> None:
 
 @op("Pad")
 class Pad:
-    """x with a border: pads are the widths before each axis, then after each; negative ones cut off."""
+    """x with a border: pads are widths before each axis, then after each; negative ones cut off."""
 
     signature = "x, pads, value?, axes? -> y"
     attributes = {"mode": "constant"}

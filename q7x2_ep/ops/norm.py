@@ -1,4 +1,4 @@
-"""Normalisations: mean 0 and variance 1 (or only root mean square 1) over some dims, then scale and shift."""
+"""Normalisations: mean 0 and variance 1, or root mean square 1, over some dims; scale and shift."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from q7x2_ep.ops.common import (
 def standardize(
     x: np.ndarray, axes: tuple[int, ...], epsilon: float
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(x - mean) / sqrt(variance + epsilon) over axes, with the mean and the reciprocal of the root."""
+    """(x - mean) / sqrt(variance + epsilon) over axes; the mean; the reciprocal of the root."""
     mean = x.mean(axes, keepdims=True)
     scale = 1 / np.sqrt(np.square(x - mean).mean(axes, keepdims=True) + epsilon)
     return (x - mean) * scale, mean, scale
@@ -44,7 +44,10 @@ def per_channel(x: np.ndarray, values: np.ndarray) -> np.ndarray:
 def normalized_rows(
     b: Any, x: View, epsilon: float, centred: bool
 ) -> tuple[Value, Optional[Value], Value]:
-    """Steps that normalise the rows of x (rows, cols), with the mean (if centred) and 1 / root, both (rows, 1)."""
+    """Steps that normalise the rows of x (rows, cols).
+
+    Returns the result, the mean (if centred) and 1 / root, both (rows, 1).
+    """
     dtype, (rows, cols) = x.storage.dtype, x.shape
     mean = None
     rest: Any = x
@@ -174,7 +177,10 @@ class RMSNormalization:
 
 @op("InstanceNormalization")
 class InstanceNormalization:
-    """y = (x - mean) / sqrt(variance + epsilon) * scale + bias per batch entry and channel. x (N, C, ..)."""
+    """y = (x - mean) / sqrt(variance + epsilon) * scale + bias per batch entry and channel.
+
+    Shapes: x (N, C, ..), scale and bias (C,).
+    """
 
     signature = "x, scale, bias -> y"
     attributes = {"epsilon": 1e-5}
@@ -198,7 +204,10 @@ class InstanceNormalization:
 
 @op("GroupNormalization")
 class GroupNormalization:
-    """y = (x - mean) / sqrt(variance + epsilon) * scale + bias per batch entry and group of channels. x (N, C, ..)."""
+    """y = (x - mean) / sqrt(variance + epsilon) * scale + bias per batch entry and channel group.
+
+    Shapes: x (N, C, ..), scale and bias (C,).
+    """
 
     signature = "x, scale, bias -> y"
     attributes = {"epsilon": 1e-5, "num_groups": None, "stash_type": 1}
@@ -224,7 +233,10 @@ class GroupNormalization:
 
 @op("BatchNormalization")
 class BatchNormalization:
-    """y = (x - mean) / sqrt(variance + epsilon) * scale + bias with given statistics per channel. x (N, C, ..)."""
+    """y = (x - mean) / sqrt(variance + epsilon) * scale + bias, mean and variance given.
+
+    Shapes: x (N, C, ..), the others (C,).
+    """
 
     signature = "x, scale, bias, mean, variance -> y"
     attributes = {"epsilon": 1e-5, "momentum": 0.9, "training_mode": 0}

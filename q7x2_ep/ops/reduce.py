@@ -25,7 +25,7 @@ from q7x2_ep.ops.common import (
 
 
 def reduced_axes(node: Node) -> tuple[int, ...]:
-    """The axes, counted from the front and sorted; none given means all of them, or none at all (noop)."""
+    """The axes, counted from the front and sorted; none given means all, or none at all (noop)."""
     ndim = len(dims(node))
     axes = () if node.input(1) is None else required_ints(node, 1, "axes")
     if not axes:
@@ -88,7 +88,7 @@ def reduce_lower(op: str) -> Callable[[Node, Any], None]:
 
 
 def reduce_over(b: Any, op: str, x: Value, axes: tuple[int, ...], y: Value) -> None:
-    """y = x reduced over axes. Axes that are not neighbours are brought to the end by a copy first."""
+    """y = x reduced over axes. Axes that are not neighbours are copied to the end first."""
     shape = x.shape
     if not axes:
         reduce_step(b, op, x, y, product(shape), 1, 1)
@@ -211,7 +211,7 @@ class GlobalAveragePool:
 
 @op("CumSum")
 class CumSum:
-    """The running sum along an axis; exclusive leaves out the element itself, reverse runs from the end."""
+    """The running sum along an axis, without the element itself (exclusive), or from the end."""
 
     signature = "x, axis -> y"
     attributes = {"exclusive": 0, "reverse": 0}

@@ -1,4 +1,4 @@
-"""Rotary position embedding of ONNX opset 23: pairs of channels are rotated by an angle that grows with position."""
+"""Rotary position embedding: pairs of channels are rotated by an angle that grows with position."""
 
 from __future__ import annotations
 
@@ -26,10 +26,11 @@ HEADS_INNER = (0, 2, 1, 3)  # (B, H, S, D) -> (B, S, H, D)
 
 @op("RotaryEmbedding")
 class RotaryEmbedding:
-    """real = cos * a - sin * b, imag = sin * a + cos * b for the pairs (a, b) of the first rotary_embedding_dim channels.
+    """(cos * a - sin * b, sin * a + cos * b) for every pair (a, b) of the first R channels.
 
-    Shapes: x (B, H, S, D) or (B, S, H * D); cos, sin (positions, R / 2) with position_ids (B, S), else (B, S, R / 2).
-    A pair is (i, i + R / 2), or (2 i, 2 i + 1) if interleaved.
+    R is rotary_embedding_dim; a pair is (i, i + R / 2), or (2 i, 2 i + 1) if interleaved.
+    Shapes: x (B, H, S, D) or (B, S, H * D); cos and sin (B, S, R / 2), or (positions, R / 2) with
+    position_ids (B, S).
     """
 
     signature = "x, cos, sin, position_ids? -> y"

@@ -84,7 +84,7 @@ def _evaluate(node: Node) -> Optional[list[Any]]:
 
 def _is_worth_it(node: Node) -> bool:
     """Whether the result is small, or no larger than what it is made of: Expand may not be."""
-    size = 0
+    size: Any = 0
     for value in node.outputs:
         if value.shape is None or not all(isinstance(dim, int) for dim in value.shape):
             return False

@@ -154,7 +154,7 @@ def _reshape(graph: Graph, node: Node) -> Union[Value, Node, None]:
     if x.shape == shape:
         return x
     source = x
-    merged = []
+    merged: list[Node] = []
     while source.producer is not None and source.producer.op in RESHAPES:
         merged.insert(0, source.producer)
         source = source.producer.inputs[0]

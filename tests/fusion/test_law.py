@@ -80,7 +80,13 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "LinearBias": {"linear": "q7::Linear", "bias": ROW},
     "LinearActivation": {"linear": "q7::Linear"},
     "LinearResidual": {"linear": "q7::Linear", "residual": (B, S, N)},
-    "SkipLayerNorm": {"x": (B, S, K), "skip": (1, S, K), "weight": NORM_ROW, "bias": NORM_ROW},
+    "SkipLayerNorm": {
+        "x": (B, S, K),
+        "skip": (1, S, K),
+        "skip_bias": NORM_ROW,
+        "weight": NORM_ROW,
+        "bias": NORM_ROW,
+    },
 }
 OVERRIDES = {
     "reshaped": {"linear": "q7::Linear between Reshapes", "shape": [B, S, N]},
@@ -242,8 +248,9 @@ LAW = [
         for zero in (0, 1)
     ),
     *(
-        ("q7::SkipLayerNorm", [X, skip, None, NORM_ROW, bias], outputs, {"epsilon": 1e-3})
+        ("q7::SkipLayerNorm", [X, skip, skip_bias, NORM_ROW, bias], outputs, {"epsilon": 1e-3})
         for skip in (X, (1, S, K), (S, K))
+        for skip_bias in (None, NORM_ROW)
         for bias in (None, NORM_ROW)
         for outputs in (1, 2)
     ),

@@ -1,4 +1,4 @@
-"""attention against float64: sizes around tiles and lanes, every kind of mask, layouts, masked-out rows."""
+"""attention against float64: sizes around tiles and lanes, all masks, layouts, masked-out rows."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import itertools
 
 import numpy as np
 import pytest
-from tests.kernels.harness import rows as kernels, run_threads as run_op
+
+from tests.kernels.harness import rows as kernels
+from tests.kernels.harness import run_threads as run_op
 
 EPS = np.finfo(np.float32).eps
 LOWEST = np.finfo(np.float32).min
@@ -31,14 +33,31 @@ def reference(q, k, v, mask, scale, causal, fill, zero_masked_rows):
         p = e / e.sum(-1, keepdims=True)
     if zero_masked_rows:
         p = np.where(np.isneginf(s).all(-1, keepdims=True), 0, p)
-    # a score is off by at most eps/2 per term of its dot product, which moves p by as much, relative to p
-    drift = EPS * (q.shape[3] / 2 + 2) * np.abs(scale) * (np.abs(q) @ np.abs(k).swapaxes(-1, -2)).max(initial=0)
+    # a score is off by at most eps/2 per term of its dot product; p moves by as much of itself
+    drift = (
+        EPS
+        * (q.shape[3] / 2 + 2)
+        * np.abs(scale)
+        * (np.abs(q) @ np.abs(k).swapaxes(-1, -2)).max(initial=0)
+    )
     mask_drift = EPS * np.abs(mask[np.abs(mask) < 1e9]).max(initial=0) if mask is not None else 0
     bound = (2 * (drift + mask_drift) + EPS * (16 + k.shape[2] / 4)) * np.abs(v).max(initial=0)
     return p @ v, bound
 
 
-def attention(kernel, q, k, v, mask=None, scale=None, causal=0, fill=-np.inf, zero=0, layout="bhsd", threads=(1, 2, 3, 8)):
+def attention(
+    kernel,
+    q,
+    k,
+    v,
+    mask=None,
+    scale=None,
+    causal=0,
+    fill=-np.inf,
+    zero=0,
+    layout="bhsd",
+    threads=(1, 2, 3, 8),
+):
     """Inputs (B, H, S, D), handed over in the memory order of `layout`."""
     to, back = ((0, 1, 2, 3),) * 2 if layout == "bhsd" else ((0, 2, 1, 3),) * 2
     (B, H, Sq, D), (_, Hkv, Skv, Dv) = q.shape, v.shape
@@ -55,12 +74,16 @@ def attention(kernel, q, k, v, mask=None, scale=None, causal=0, fill=-np.inf, ze
     given.update(mask_dtype=0 if mask is None else 9 if mask.dtype == np.bool_ else 1)
     given.update(causal=causal, zero_masked_rows=zero, scale=scale, fill=fill, mask=mask)
     work = np.full(max(threads) * (QUERIES * D + KEYS * (Dv + 3 * NR)), np.nan, np.float32)
-    return run_op("attention", kernel, threads=threads, work=work, **stored, **given)[0].transpose(back)
+    return run_op("attention", kernel, threads=threads, work=work, **stored, **given)[0].transpose(
+        back
+    )
 
 
 def check(kernel, q, k, v, mask=None, scale=None, causal=0, fill=-np.inf, zero=0, **how):
     y = attention(kernel, q, k, v, mask, scale, causal, fill, zero, **how)
-    expected, bound = reference(q, k, v, mask, q.shape[3] ** -0.5 if scale is None else scale, causal, fill, zero)
+    expected, bound = reference(
+        q, k, v, mask, q.shape[3] ** -0.5 if scale is None else scale, causal, fill, zero
+    )
     np.testing.assert_array_equal(np.isnan(y), np.isnan(expected))
     assert (np.abs(y - expected)[~np.isnan(expected)] <= bound).all()
 
@@ -75,9 +98,24 @@ def operands(B=1, H=2, Hkv=None, Sq=5, Skv=7, D=16, Dv=None, seed=0):
 def test_sizes(kernel):
     for Sq, Skv in itertools.product((1, 4, 5, 12, 31, 33, 97, 130), (1, 2, 13, 127, 129, 300)):
         check(kernel, *operands(H=1, Sq=Sq, Skv=Skv, D=16), threads=(1, 3))
-    for D, Dv in ((1, 1), (3, 17), (17, 3), (40, 40), (64, 64), (80, 80), (128, 128), (64, 33), (8, 32)):
+    for D, Dv in (
+        (1, 1),
+        (3, 17),
+        (17, 3),
+        (40, 40),
+        (64, 64),
+        (80, 80),
+        (128, 128),
+        (64, 33),
+        (8, 32),
+    ):
         for Sq, layout in itertools.product((3, 20), ("bhsd", "bshd")):
-            check(kernel, *operands(B=2, H=4, Sq=Sq, Skv=140, D=D, Dv=Dv), layout=layout, threads=(1, 3))
+            check(
+                kernel,
+                *operands(B=2, H=4, Sq=Sq, Skv=140, D=D, Dv=Dv),
+                layout=layout,
+                threads=(1, 3),
+            )
 
 
 @ROWS
@@ -133,4 +171,8 @@ def test_no_keys_and_nan(kernel):
         q, k, v = operands(Sq=Sq, Skv=140)
         q[0, 0, 1, 0] = np.nan
         y = attention(kernel, q, k, v)
-        assert np.isnan(y[0, 0, 1]).all() and np.isfinite(np.delete(y[0, 0], 1, 0)).all() and np.isfinite(y[0, 1]).all()
+        assert (
+            np.isnan(y[0, 0, 1]).all()
+            and np.isfinite(np.delete(y[0, 0], 1, 0)).all()
+            and np.isfinite(y[0, 1]).all()
+        )

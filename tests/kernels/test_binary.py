@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tests.kernels.harness import padded, rows as kernels, run_threads as run_op
+
+from tests.kernels.harness import padded
+from tests.kernels.harness import rows as kernels
+from tests.kernels.harness import run_threads as run_op
 
 COMPARISONS = {
     "equal": np.equal,
@@ -83,7 +86,9 @@ def test_f32_special_values(kernel):
     a, b = np.meshgrid(values, values)
     for op, reference in {**ARITHMETIC, **COMPARISONS}.items():
         with np.errstate(all="ignore"):
-            np.testing.assert_array_equal(run(op, a.copy(), b.copy(), kernel), reference(a, b), err_msg=op)
+            np.testing.assert_array_equal(
+                run(op, a.copy(), b.copy(), kernel), reference(a, b), err_msg=op
+            )
     for exponent in (0.5, 2.0, 3.0, -1.5):
         with np.errstate(all="ignore"):
             expected = np.power(values.astype(np.float64), np.full(9, exponent)).astype(np.float32)
@@ -95,17 +100,26 @@ def test_f32_special_values(kernel):
 def test_other_dtypes(dtype):
     rng = np.random.default_rng(8)
     for a_shape, b_shape in SHAPES:
-        a, b = (rng.integers(0 if dtype == "uint8" else -9, 10, s).astype(dtype) for s in (a_shape, b_shape))
-        functions = dict(ARITHMETIC if dtype == "float64" else {**ARITHMETIC, **BITS}, **COMPARISONS)
+        a, b = (
+            rng.integers(0 if dtype == "uint8" else -9, 10, s).astype(dtype)
+            for s in (a_shape, b_shape)
+        )
+        functions = dict(
+            ARITHMETIC if dtype == "float64" else {**ARITHMETIC, **BITS}, **COMPARISONS
+        )
         if dtype != "float64":
-            functions["div"] = lambda a, b: np.where(b == 0, 0, np.trunc(a / np.where(b == 0, 1, b))).astype(dtype)
+            functions["div"] = lambda a, b: np.where(
+                b == 0, 0, np.trunc(a / np.where(b == 0, 1, b))
+            ).astype(dtype)
             functions["mod"] = lambda a, b: np.where(b == 0, 0, np.mod(a, np.where(b == 0, 1, b)))
             functions["pow"] = lambda a, b: np.power(a, np.abs(b) % 3)
         for op, reference in functions.items():
             second = np.abs(b) % 3 if op == "pow" and dtype != "float64" else b
             with np.errstate(all="ignore"):
                 expected = reference(a, b)
-            np.testing.assert_allclose(run(op, a, second, threads=(1, 3)), expected, rtol=1e-15, err_msg=op)
+            np.testing.assert_allclose(
+                run(op, a, second, threads=(1, 3)), expected, rtol=1e-15, err_msg=op
+            )
 
 
 @pytest.mark.parametrize("dtype", ["int64", "int32", "int8"])
@@ -118,7 +132,9 @@ def test_integer_corners(dtype):
     with np.errstate(all="ignore"):
         np.testing.assert_array_equal(run("add", a, b), a + b)
         np.testing.assert_array_equal(run("mul", a, b), a * b)
-        np.testing.assert_array_equal(run("pow", a[7:], b[7:]), [0, -1, 1, np.array(3, dtype) ** np.array(40, dtype)])
+        np.testing.assert_array_equal(
+            run("pow", a[7:], b[7:]), [0, -1, 1, np.array(3, dtype) ** np.array(40, dtype)]
+        )
 
 
 def test_bool():
@@ -129,7 +145,16 @@ def test_bool():
 
 def test_in_place():
     a = np.arange(100, dtype=np.float32)
-    given = {"op": "mul", "dtype": 1, "ndim": 1, "shape": padded([100]), "a_shape": padded([100]), "b_shape": padded([1])}
+    given = {
+        "op": "mul",
+        "dtype": 1,
+        "ndim": 1,
+        "shape": padded([100]),
+        "a_shape": padded([100]),
+        "b_shape": padded([1]),
+    }
     for kernel in kernels("binary"):
-        (y,) = run_op("binary", kernel, threads=[1], a=a, b=np.full(1, 3, np.float32), y="a", **given)
+        (y,) = run_op(
+            "binary", kernel, threads=[1], a=a, b=np.full(1, 3, np.float32), y="a", **given
+        )
         np.testing.assert_array_equal(y, a * 3)

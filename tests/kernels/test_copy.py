@@ -6,10 +6,14 @@ import itertools
 
 import numpy as np
 import pytest
-from tests.kernels.harness import padded, run_threads as run_op
+
+from tests.kernels.harness import padded
+from tests.kernels.harness import run_threads as run_op
 
 
-def copy(x: np.ndarray, source: np.ndarray, y: np.ndarray, target: np.ndarray, threads=(1, 2, 3, 8)) -> np.ndarray:
+def copy(
+    x: np.ndarray, source: np.ndarray, y: np.ndarray, target: np.ndarray, threads=(1, 2, 3, 8)
+) -> np.ndarray:
     """Copies view `source` of array x to view `target` of array y."""
     size = x.itemsize
     given = {"elem_bytes": size, "ndim": source.ndim, "shape": padded(source.shape)}
@@ -51,7 +55,15 @@ def test_transposition_edges():
 @pytest.mark.parametrize("dtype", ["uint8", "float32", "int64"])
 def test_slices_and_expansion(dtype):
     x = np.arange(4 * 9 * 10).reshape(4, 9, 10).astype(dtype)
-    for part in (x[:, ::2], x[::-1, :, ::-1], x[1:3, 2:, 3:9:2], x[:, :, 4:5], x[:, ::-3, 7:1:-2], x[0:0], x[3, 5]):
+    for part in (
+        x[:, ::2],
+        x[::-1, :, ::-1],
+        x[1:3, 2:, 3:9:2],
+        x[:, :, 4:5],
+        x[:, ::-3, 7:1:-2],
+        x[0:0],
+        x[3, 5],
+    ):
         check(x, part)
     check(x, np.broadcast_to(x[:, None, :, :1], (4, 3, 9, 10)))
     check(x, np.broadcast_to(x[0, 0, :1], (50,)))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tests.kernels.harness import run_threads as run_op
 
 from q7x2_ep.backend.cpu.library import DATA_FAULT, StatusError
+from tests.kernels.harness import run_threads as run_op
 
 INDEX = {np.int32: 6, np.int64: 7}
 
@@ -14,7 +14,9 @@ INDEX = {np.int32: 6, np.int64: 7}
 def gather(x: np.ndarray, indices: np.ndarray, axis: int, threads=(1, 2, 3, 8)) -> np.ndarray:
     outer, inner = x.shape[:axis], x.shape[axis + 1 :]
     given = {"outer": int(np.prod(outer)), "axis_dim": x.shape[axis], "n": indices.size}
-    given.update(inner_bytes=int(np.prod(inner)) * x.itemsize, index_dtype=INDEX[indices.dtype.type])
+    given.update(
+        inner_bytes=int(np.prod(inner)) * x.itemsize, index_dtype=INDEX[indices.dtype.type]
+    )
     y = np.zeros((*outer, *indices.shape, *inner), x.dtype)
     return run_op("gather", threads=threads, x=x, indices=indices, y=y, **given)[0]
 

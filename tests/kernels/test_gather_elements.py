@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tests.kernels.harness import padded, run_threads as run_op
 
 from q7x2_ep.backend.cpu.library import DATA_FAULT, StatusError
+from tests.kernels.harness import padded
+from tests.kernels.harness import run_threads as run_op
 
 
 def gather_elements(x: np.ndarray, indices: np.ndarray, axis: int) -> np.ndarray:
     given = {"elem_bytes": x.itemsize, "axis": axis, "ndim": x.ndim, "x_shape": padded(x.shape)}
     given.update(shape=padded(indices.shape), index_dtype=6 if indices.dtype == np.int32 else 7)
-    return run_op("gather_elements", x=x, indices=indices, y=np.zeros(indices.shape, x.dtype), **given)[0]
+    return run_op(
+        "gather_elements", x=x, indices=indices, y=np.zeros(indices.shape, x.dtype), **given
+    )[0]
 
 
 @pytest.mark.parametrize("index", [np.int32, np.int64])
@@ -25,15 +28,21 @@ def test_gather_elements(dtype, index):
             wanted = [*shape]
             wanted[axis] = 3
             indices = rng.integers(-shape[axis], shape[axis], wanted).astype(index)
-            np.testing.assert_array_equal(gather_elements(x, indices, axis), np.take_along_axis(x, indices, axis))
+            np.testing.assert_array_equal(
+                gather_elements(x, indices, axis), np.take_along_axis(x, indices, axis)
+            )
 
 
 def test_indices_of_fewer_rows():
     x = np.arange(24, dtype=np.float32).reshape(4, 6)
     indices = np.array([[5, 0], [1, 2], [-1, 3]])
-    np.testing.assert_array_equal(gather_elements(x, indices, 1), np.take_along_axis(x[:3], indices, 1))
+    np.testing.assert_array_equal(
+        gather_elements(x, indices, 1), np.take_along_axis(x[:3], indices, 1)
+    )
     indices = np.array([[3, 0, 1]])
-    np.testing.assert_array_equal(gather_elements(x, indices, 0), np.take_along_axis(x[:, :3], indices, 0))
+    np.testing.assert_array_equal(
+        gather_elements(x, indices, 0), np.take_along_axis(x[:, :3], indices, 0)
+    )
 
 
 def test_out_of_range():

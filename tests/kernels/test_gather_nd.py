@@ -4,17 +4,27 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tests.kernels.harness import padded, run_threads as run_op
 
 from q7x2_ep.backend.cpu.library import DATA_FAULT, StatusError
+from tests.kernels.harness import padded
+from tests.kernels.harness import run_threads as run_op
 
 
 def gather_nd(x: np.ndarray, indices: np.ndarray, batch_dims: int) -> np.ndarray:
     depth = indices.shape[-1]
     dims, inner = x.shape[batch_dims : batch_dims + depth], x.shape[batch_dims + depth :]
-    given = {"batch": int(np.prod(x.shape[:batch_dims])), "n": int(np.prod(indices.shape[batch_dims:-1]))}
+    given = {
+        "batch": int(np.prod(x.shape[:batch_dims])),
+        "n": int(np.prod(indices.shape[batch_dims:-1])),
+    }
     given.update(depth=depth, dims=padded(dims), inner_bytes=int(np.prod(inner)) * x.itemsize)
-    return run_op("gather_nd", x=x, indices=indices, y=np.zeros((*indices.shape[:-1], *inner), x.dtype), **given)[0]
+    return run_op(
+        "gather_nd",
+        x=x,
+        indices=indices,
+        y=np.zeros((*indices.shape[:-1], *inner), x.dtype),
+        **given,
+    )[0]
 
 
 def test_gather_nd():
@@ -34,9 +44,16 @@ def test_gather_nd():
 def scatter_nd(x: np.ndarray, indices: np.ndarray, updates: np.ndarray, y=None) -> np.ndarray:
     depth = indices.shape[-1]
     inner = int(np.prod(x.shape[depth:])) * x.itemsize
-    given = {"n": int(np.prod(indices.shape[:-1])), "depth": depth, "dims": padded(x.shape[:depth]), "inner_bytes": inner}
+    given = {
+        "n": int(np.prod(indices.shape[:-1])),
+        "depth": depth,
+        "dims": padded(x.shape[:depth]),
+        "inner_bytes": inner,
+    }
     threads = [1] if y else [1, 2, 3, 8]
-    return run_op("scatter_nd", threads=threads, x=x, indices=indices, updates=updates, y=y or x, **given)[0]
+    return run_op(
+        "scatter_nd", threads=threads, x=x, indices=indices, updates=updates, y=y or x, **given
+    )[0]
 
 
 def test_scatter_nd():

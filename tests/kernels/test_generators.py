@@ -1,4 +1,4 @@
-"""The ops that make or cut tensors without arithmetic on them: arange, fill, values, trilu; and cumsum."""
+"""Ops that make tensors or cut them: arange, fill, values, trilu; and cumsum."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import itertools
 
 import numpy as np
 import pytest
-from tests.kernels.harness import padded, run_threads as run_op
+
+from tests.kernels.harness import padded
+from tests.kernels.harness import run_threads as run_op
 
 CODES = {"float32": 1, "int32": 6, "int64": 7, "float64": 11}
 
@@ -14,7 +16,11 @@ CODES = {"float32": 1, "int32": 6, "int64": 7, "float64": 11}
 @pytest.mark.parametrize("dtype", CODES)
 def test_arange(dtype):
     for n, start, step in ((0, 0, 1), (1, 5, 2), (17, -3, 2), (70_000, 10, -3)):
-        real = {"start": start + 0.25, "step": step / 8} if dtype.startswith("f") else {"start": 0, "step": 0}
+        real = (
+            {"start": start + 0.25, "step": step / 8}
+            if dtype.startswith("f")
+            else {"start": 0, "step": 0}
+        )
         given = {"dtype": CODES[dtype], "n": n, "istart": start, "istep": step, **real}
         (y,) = run_op("arange", y=np.zeros(n, dtype), **given)
         first, by = (real["start"], real["step"]) if dtype.startswith("f") else (start, step)
@@ -23,7 +29,9 @@ def test_arange(dtype):
 
 def test_fill():
     for dtype, n in itertools.product(("int8", "int16", "int32", "int64"), (0, 1, 33, 70_000)):
-        (y,) = run_op("fill", y=np.zeros(n, dtype), elem_bytes=np.dtype(dtype).itemsize, n=n, bits=-3)
+        (y,) = run_op(
+            "fill", y=np.zeros(n, dtype), elem_bytes=np.dtype(dtype).itemsize, n=n, bits=-3
+        )
         np.testing.assert_array_equal(y, np.full(n, -3, dtype))
 
 
@@ -39,9 +47,18 @@ def test_trilu(dtype):
         x = np.arange(2 * rows * cols).reshape(2, rows, cols).astype(dtype) + 1
         for k in (-7, -2, -1, 0, 1, 2, 7):
             expected = np.triu(x, k) if upper else np.tril(x, k)
-            given = {"elem_bytes": x.itemsize, "batch": 2, "rows": rows, "cols": cols, "k": k, "upper": upper}
+            given = {
+                "elem_bytes": x.itemsize,
+                "batch": 2,
+                "rows": rows,
+                "cols": cols,
+                "k": k,
+                "upper": upper,
+            }
             np.testing.assert_array_equal(run_op("trilu", x=x, y=x, **given)[0], expected)
-            np.testing.assert_array_equal(run_op("trilu", threads=[1], x=x, y="x", **given)[0], expected)
+            np.testing.assert_array_equal(
+                run_op("trilu", threads=[1], x=x, y="x", **given)[0], expected
+            )
 
 
 @pytest.mark.parametrize("dtype", CODES)
@@ -51,6 +68,15 @@ def test_cumsum(dtype):
         flow = x[:, ::-1] if reverse else x
         sums = np.cumsum(flow, 1) - (flow if exclusive else 0)
         expected = sums[:, ::-1] if reverse else sums
-        given = {"dtype": CODES[dtype], "outer": 3, "n": 7, "inner": 5, "exclusive": exclusive, "reverse": reverse}
+        given = {
+            "dtype": CODES[dtype],
+            "outer": 3,
+            "n": 7,
+            "inner": 5,
+            "exclusive": exclusive,
+            "reverse": reverse,
+        }
         np.testing.assert_array_equal(run_op("cumsum", x=x, y=x, **given)[0], expected)
-        np.testing.assert_array_equal(run_op("cumsum", threads=[1], x=x, y="x", **given)[0], expected)
+        np.testing.assert_array_equal(
+            run_op("cumsum", threads=[1], x=x, y="x", **given)[0], expected
+        )

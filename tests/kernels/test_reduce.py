@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tests.kernels.harness import rows as kernels, run_threads as run_op
+
+from tests.kernels.harness import rows as kernels
+from tests.kernels.harness import run_threads as run_op
 
 OPS = ("sum", "mean", "max", "min", "prod", "sumsq", "l1", "l2")
 CODES = {"float32": 1, "float64": 11, "int32": 6, "int64": 7}
@@ -31,7 +33,9 @@ def test_f32(kernel, op):
     rng = np.random.default_rng(4)
     eps = np.finfo(np.float32).eps
     shapes = [(3, n, 1) for n in (1, 3, 15, 16, 17, 64, 65, 129, 1000, 9000)]
-    shapes += [(2, n, inner) for n in (1, 5, 65, 200) for inner in (2, 15, 16, 17, 70)] + [(600, 100, 1)]
+    shapes += [(2, n, inner) for n in (1, 5, 65, 200) for inner in (2, 15, 16, 17, 70)] + [
+        (600, 100, 1)
+    ]
     for outer, n, inner in shapes:
         x = (rng.standard_normal((outer, n, inner)) + 0.5).astype(np.float32)
         y = np.zeros((outer, inner), np.float32)
@@ -43,7 +47,11 @@ def test_f32(kernel, op):
             np.testing.assert_allclose(y, reduce(op, exact), rtol=eps * (n + 2), atol=1e-37)
         else:  # blocks of 64 terms per lane, and their sums: terms of the absolute sum
             terms = reduce("sumsq" if op in ("sumsq", "l2") else "l1", exact)
-            bound = eps * (70 + n / 64) * (terms / n if op == "mean" else np.sqrt(terms) if op == "l2" else terms)
+            bound = (
+                eps
+                * (70 + n / 64)
+                * (terms / n if op == "mean" else np.sqrt(terms) if op == "l2" else terms)
+            )
             assert (np.abs(y - reduce(op, exact)) <= bound).all(), (outer, n, inner)
 
 
@@ -58,7 +66,15 @@ def test_special_values(kernel, inner):
             x[0, at] = value
             for op in ("sum", "max", "min"):
                 (y,) = run_op(
-                    "reduce", kernel, x=x, y=np.zeros(inner, np.float32), op=op, dtype=1, outer=1, n=n, inner=inner
+                    "reduce",
+                    kernel,
+                    x=x,
+                    y=np.zeros(inner, np.float32),
+                    op=op,
+                    dtype=1,
+                    outer=1,
+                    n=n,
+                    inner=inner,
                 )
                 np.testing.assert_array_equal(y, reduce(op, x)[0])
     for op, value in (("sum", 0), ("max", -np.inf), ("min", np.inf), ("prod", 1), ("mean", np.nan)):
@@ -75,7 +91,9 @@ def test_other_dtypes(dtype):
         code = CODES[dtype]
         (y,) = run_op("reduce", x=x, y=x[:, 0], op=op, dtype=code, outer=3, n=7, inner=5)
         expected = reduce(op, x)
-        np.testing.assert_allclose(y, np.trunc(expected) if dtype != "float64" else expected, rtol=1e-15)
+        np.testing.assert_allclose(
+            y, np.trunc(expected) if dtype != "float64" else expected, rtol=1e-15
+        )
         y = run_op("reduce", x=x[:, :0], y=x[:, 0], op=op, dtype=code, outer=3, n=0, inner=5)[0]
         if op in ("sum", "prod"):
             assert (y == (op == "prod")).all()

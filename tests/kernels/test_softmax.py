@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tests.kernels.harness import rows as kernels, run_threads as run_op
+
+from tests.kernels.harness import rows as kernels
+from tests.kernels.harness import run_threads as run_op
 
 EPS = np.finfo(np.float32).eps
 TINY = 2e-38  # results below are flushed to zero
@@ -24,7 +26,10 @@ def softmax(x: np.ndarray, log: bool) -> np.ndarray:
 def test_softmax(kernel, log):
     rng = np.random.default_rng(1)
     shapes = [(3, n, 1) for n in (1, 3, 4, 7, 15, 16, 17, 31, 64, 65, 300)]
-    shapes += [(2, n, inner) for n in (1, 6, 40) for inner in (2, 15, 16, 17, 70)] + [(700, 33, 1), (2, 300, 100)]
+    shapes += [(2, n, inner) for n in (1, 6, 40) for inner in (2, 15, 16, 17, 70)] + [
+        (700, 33, 1),
+        (2, 300, 100),
+    ]
     for outer, n, inner in shapes:
         x = (rng.standard_normal((outer, n, inner)) * 6).astype(np.float32)
         (y,) = run_op("softmax", kernel, x=x, y=x, outer=outer, n=n, inner=inner, log=log)
@@ -32,15 +37,28 @@ def test_softmax(kernel, log):
         # x - max rounds to eps/2 of itself; e and 1/sum add a few eps, the partial sums n/64 more
         relative = EPS * (4 + span / 2 + n / 64)
         error = np.abs(y - expected)
-        assert (error <= (relative + span * EPS if log else relative * expected + TINY)).all(), (outer, n, inner)
-        (in_place,) = run_op("softmax", kernel, x=x, y="x", outer=outer, n=n, inner=inner, log=log, threads=[1])
+        assert (error <= (relative + span * EPS if log else relative * expected + TINY)).all(), (
+            outer,
+            n,
+            inner,
+        )
+        (in_place,) = run_op(
+            "softmax", kernel, x=x, y="x", outer=outer, n=n, inner=inner, log=log, threads=[1]
+        )
         assert in_place.tobytes() == y.tobytes()
 
 
 @pytest.mark.parametrize("inner", [1, 20])
 @pytest.mark.parametrize("kernel", kernels("softmax"), ids=lambda k: k.name)
 def test_special_values(kernel, inner):
-    for column in ([-np.inf, 0, 1], [-np.inf] * 3, [np.inf, 0, 1], [np.nan, 0, 1], [1, np.nan, -np.inf], [-3e38, 3e38, 0]):
+    for column in (
+        [-np.inf, 0, 1],
+        [-np.inf] * 3,
+        [np.inf, 0, 1],
+        [np.nan, 0, 1],
+        [1, np.nan, -np.inf],
+        [-3e38, 3e38, 0],
+    ):
         x = np.tile(np.array(column * 9, np.float32)[None, :, None], (2, 1, inner))
         for log in (0, 1):
             (y,) = run_op("softmax", kernel, x=x, y=x, outer=2, n=27, inner=inner, log=log)

@@ -1,10 +1,12 @@
-"""unary in every dtype, special values included. Tight bounds on the functions themselves: test_math.py."""
+"""unary in every dtype, special values included. Tight bounds on the functions: test_math.py."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
-from tests.kernels.harness import rows as kernels, run_threads as run_op
+
+from tests.kernels.harness import rows as kernels
+from tests.kernels.harness import run_threads as run_op
 
 erf = np.vectorize(__import__("math").erf)
 erfc = np.vectorize(__import__("math").erfc)
@@ -37,7 +39,19 @@ REFERENCE = {
     "elu": lambda x: np.where(x < 0, ALPHA * np.expm1(x), x),
     "hard_sigmoid": lambda x: np.clip(ALPHA * x + BETA, 0, 1),
 }
-EXACT = {"abs", "neg", "sign", "sqrt", "reciprocal", "relu", "floor", "ceil", "round", "clip", "leaky_relu"}
+EXACT = {
+    "abs",
+    "neg",
+    "sign",
+    "sqrt",
+    "reciprocal",
+    "relu",
+    "floor",
+    "ceil",
+    "round",
+    "clip",
+    "leaky_relu",
+}
 MASKS = {"isnan", "isinf"}
 
 
@@ -63,8 +77,12 @@ def test_f32(kernel, op):
         if op in EXACT | MASKS:
             np.testing.assert_array_equal(y, expected.astype(y.dtype))
         else:  # gelu near -5 and elu near 0 lose relative, not absolute accuracy
-            atol = 3e-7 if op in ("gelu", "gelu_tanh", "elu", "sin", "cos", "hard_sigmoid") else 1e-37
-            finite = np.isfinite(x) | (op not in ("gelu", "gelu_tanh", "silu"))  # their limits: test_math.py
+            atol = (
+                3e-7 if op in ("gelu", "gelu_tanh", "elu", "sin", "cos", "hard_sigmoid") else 1e-37
+            )
+            finite = np.isfinite(x) | (
+                op not in ("gelu", "gelu_tanh", "silu")
+            )  # their limits: test_math.py
             np.testing.assert_allclose(y[finite], expected[finite], rtol=5e-7, atol=atol)
 
 

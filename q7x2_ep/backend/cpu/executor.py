@@ -164,7 +164,7 @@ def pack(library: native.Library, plan: Plan, threads: int) -> np.ndarray:
     loading.steps = [_pack_step(p, places[p.weight], into) for p in plan.packs]
     loading.graph.outputs = [Value("packed", dtypes.UINT8, (total,))]
     weights = [value.const for value in loading.constants[1:]]
-    dense = [np.require(w, requirements="FA") if _is_transposed(w) else _dense(w) for w in weights]
+    dense = [np.require(w, requirements=["F", "A"]) if _is_transposed(w) else _dense(w) for w in weights]
     constants = [np.empty(0, np.uint8), *dense]
     encoded = encode(loading, library.target, [])
     with native.Plan(library, encoded.blob, constants) as once, native.Context(once, threads) as context:
@@ -191,4 +191,4 @@ def _is_transposed(array: np.ndarray) -> bool:
 
 def _dense(const: np.ndarray) -> np.ndarray:
     """What kernels can read: dense and aligned, which a view of a model file may not be."""
-    return np.require(const, requirements="CA")
+    return np.require(const, requirements=["C", "A"])

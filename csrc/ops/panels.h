@@ -1,0 +1,37 @@
+/* panels.h: how the drivers of gemm, matmul and conv cut up their work; read kernels/gemm.h first.
+ *
+ * Neither a cut nor the number of threads changes the arithmetic of any element. */
+#ifndef Q7_PANELS_H
+#define Q7_PANELS_H
+#include <string.h>
+
+#include "../abi.h"
+#include "../kernels/gemm.h"
+
+enum {
+    Q7_TASKS_PER_THREAD = 4,  /* so that a stolen core does not stall the step */
+    Q7_SMALL_WORK = 1 << 16,  /* multiply-adds, about 2 us: not worth waking a thread */
+    Q7_CONFLICT_BYTES = 4096, /* rows this far apart share the sets of an L1 cache */
+    Q7_PACK_STRIP = 16        /* floats of a cache line */
+};
+
+/* Where the i-th of n even parts of [0, count) starts. */
+static inline int64_t q7_part(int64_t count, int64_t n, int64_t i) { return count * i / n; }
+
+/* b (k, n) of any strides, n <= nr, as one panel (k, nr). */
+static inline void q7_pack_panel(const float *b, int64_t k_stride, int64_t n_stride, int64_t k,
+                                 int64_t n, int64_t nr, float *panel) {
+    if (n < nr) memset(panel, 0, (size_t)(k * nr) * sizeof(float));
+    if (n_stride == 1) {
+        for (int64_t i = 0; i < k; i++)
+            memcpy(panel + i * nr, b + i * k_stride, (size_t)n * sizeof(float));
+        return;
+    }
+    for (int64_t first = 0; first < k; first += Q7_PACK_STRIP) { /* one cache line of each column */
+        const int64_t last = q7_min(first + Q7_PACK_STRIP, k);
+        for (int64_t j = 0; j < n; j++)
+            for (int64_t i = first; i < last; i++)
+                panel[i * nr + j] = b[i * k_stride + j * n_stride];
+    }
+}
+#endif

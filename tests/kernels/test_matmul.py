@@ -1,0 +1,109 @@
+"""matmul: batch broadcasting, any strides, zero sizes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from q7x2_ep.plan.target import KernelRow
+from tests.kernels.harness import rows, run_op, tolerance
+
+K_BLOCK = 384  # Q7_GEMM_K_BLOCK
+every_row = pytest.mark.parametrize("row", rows("gemm"), ids=lambda row: row.name)
+
+
+def normal(*shape: int) -> np.ndarray:
+    return np.random.default_rng(shape).standard_normal(shape).astype(np.float32)
+
+
+def base(view: np.ndarray) -> np.ndarray:
+    """The dense array that a view without offset lies in."""
+    return view if view.base is None else view.base
+
+
+def matmul(
+    row: KernelRow, a: np.ndarray, b: np.ndarray, alpha: float = 1.0, threads: int = 1
+) -> np.ndarray:
+    """alpha * a @ b for views a and b of dense arrays."""
+    (m, k), n = a.shape[-2:], b.shape[-1]
+    batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    a_all, b_all = np.broadcast_to(a, (*batch, m, k)), np.broadcast_to(b, (*batch, k, n))
+    a_strides, b_strides = ([s // 4 for s in x.strides] for x in (a_all, b_all))
+    fill = [1] * (6 - len(batch))
+    return run_op(
+        "matmul",
+        row,
+        threads,
+        a=base(a),
+        b=base(b),
+        c=np.full((*batch, m, n), np.nan, np.float32),
+        pack=threads * min(k, K_BLOCK) * row.nr * 4,
+        m=m,
+        n=n,
+        k=k,
+        ndim=len(batch),
+        batch=[*batch, *fill],
+        a_batch_stride=[*a_strides[:-2], *fill],
+        b_batch_stride=[*b_strides[:-2], *fill],
+        a_row_stride=a_strides[-2],
+        a_col_stride=a_strides[-1],
+        b_row_stride=b_strides[-2],
+        b_col_stride=b_strides[-1],
+        alpha=alpha,
+    )["c"]
+
+
+def check(c: np.ndarray, a: np.ndarray, b: np.ndarray, alpha: float = 1.0) -> None:
+    a64, b64 = a.astype(np.float64), b.astype(np.float64)
+    bound = tolerance(a.shape[-1], abs(alpha) * (np.abs(a64) @ np.abs(b64)))
+    assert (np.abs(c - alpha * (a64 @ b64)) <= bound).all()
+
+
+@every_row
+@pytest.mark.parametrize("k", [0, 1, 2, 255, K_BLOCK, K_BLOCK + 1])
+def test_edges(row: KernelRow, k: int) -> None:
+    for m in (1, 2, row.mr - 1, row.mr, row.mr + 1, 2 * row.mr + 1):
+        for n in (1, row.nr - 1, row.nr, row.nr + 1):
+            a, b, b_rows = normal(m, k), normal(k, n), normal(n, k)
+            check(matmul(row, a, b), a, b)
+            check(matmul(row, a, b_rows.T), a, b_rows.T)
+
+
+@every_row
+def test_batches_broadcast(row: KernelRow) -> None:
+    for a_batch, b_batch in (((2, 3), (2, 3)), ((4, 1), (3,)), ((), (2, 1, 3)), ((2, 2, 1, 2), ())):
+        a, b = normal(*a_batch, row.mr + 1, 11), normal(*b_batch, 11, row.nr + 5)
+        check(matmul(row, a, b, 0.5), a, b, 0.5)
+
+
+@every_row
+def test_strided_operands(row: KernelRow) -> None:
+    m, n, k = row.mr + 3, row.nr + 2, 37
+    a, b = normal(2, m, 3, k), normal(2, n, 3, k)  # (B, S, H, D), as attention has them
+    left, right = a.transpose(0, 2, 1, 3), b.transpose(0, 2, 3, 1)
+    check(matmul(row, left, right, 0.25), left, right, 0.25)
+    left = normal(3, k, m).transpose(0, 2, 1)
+    right = normal(3, k, 2 * n)[..., ::2]
+    check(matmul(row, left, right), left, right)
+
+
+@every_row
+def test_b_whose_rows_share_cache_sets(row: KernelRow) -> None:
+    a, b = normal(4 * row.mr, 20), normal(20, 1024)
+    check(matmul(row, a, b), a, b)
+
+
+@every_row
+def test_zero_sizes(row: KernelRow) -> None:
+    for a_shape, b_shape in (((0, 2, 3), (3, 4)), ((2, 0, 3), (3, 4)), ((2, 2, 3), (3, 0))):
+        a, b = normal(*a_shape), normal(*b_shape)
+        assert matmul(row, a, b).shape == (a @ b).shape
+
+
+@every_row
+def test_bits_do_not_depend_on_threads(row: KernelRow) -> None:
+    a, b = normal(2, 5 * row.mr + 1, K_BLOCK + 9), normal(2, 6 * row.nr + 1, K_BLOCK + 9)
+    b = b.transpose(0, 2, 1)
+    c = matmul(row, a, b)
+    for threads in (2, 3, 8):
+        assert matmul(row, a, b, threads=threads).tobytes() == c.tobytes()
