@@ -1,4 +1,4 @@
-"""The C library against what it says of itself: header, exported symbols, kernel table, description."""
+"""The C library against what it says of itself: header, symbols, kernel table, description."""
 
 from __future__ import annotations
 
