@@ -4,9 +4,7 @@
  * block of rows times a chunk of panels. Within a task k runs in blocks of Q7_GEMM_K_BLOCK, and c
  * holds the sums between two of them. Read panels.h first.
  *
- * residual may be c itself only if k <= Q7_GEMM_K_BLOCK. c overlaps neither a nor b.
- * pack: m * (k + 16) * 4 bytes, or NULL; only used if rows of a are a multiple of 4096 bytes apart.
- */
+ * residual may be c itself only if k <= Q7_GEMM_K_BLOCK. c overlaps neither a nor b. */
 #include "panels.h"
 
 enum {
