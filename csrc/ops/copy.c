@@ -57,23 +57,30 @@ static void copy_strided_run(void *arg, int64_t n, const int64_t *offset, int64_
                  job->y + offset[Y] * bytes, job->nest.stride[Y][last] * bytes, n, bytes);
 }
 
+/* A STRIP x STRIP block of 4-byte elements, by way of a buffer: rows of y that are a power of two
+ * apart share cache sets, so that each is best written at once. */
+static void transpose_block(const char *x, int64_t x_stride, char *y, int64_t y_stride) {
+    uint32_t block[STRIP][STRIP];
+    for (int64_t q = 0; q < STRIP; q += 4)
+        for (int64_t p = 0; p < STRIP; p += 4)
+            q7_transpose_4x4(x + (q * x_stride + p) * 4, x_stride, &block[p][q], STRIP);
+    for (int64_t p = 0; p < STRIP; p++) memcpy(y + p * y_stride * 4, block[p], sizeof block[p]);
+}
+
 /* y[p * y_stride + q] = x[q * x_stride + p] for p < rows <= STRIP, q < cols. Blocks are STRIP wide,
  * so that a cache line of x is used up while it is in L1. */
 static void transpose_strip(const char *x, int64_t x_stride, char *y, int64_t y_stride,
                             int64_t rows, int64_t cols, int64_t bytes) {
-    const int64_t rows4 = bytes == 4 ? rows / 4 * 4 : 0, cols4 = cols / 4 * 4;
-    for (int64_t q = 0; rows4 && q < cols4; q += 4)
-        for (int64_t p = 0; p < rows4; p += 4)
-            q7_transpose_4x4(x + (q * x_stride + p) * 4, x_stride, y + (p * y_stride + q) * 4,
-                             y_stride);
-    for (int64_t q0 = 0; q0 < cols; q0 += STRIP) { /* what the 4 x 4 blocks left */
-        const int64_t q1 = q7_min(cols, q0 + STRIP);
-        for (int64_t p = 0; p < rows; p++) {
-            const int64_t from = p < rows4 ? q7_max(q0, cols4) : q0;
-            if (from < q1)
-                copy_strided(x + (from * x_stride + p) * bytes, x_stride * bytes,
-                             y + (p * y_stride + from) * bytes, bytes, q1 - from, bytes);
-        }
+    for (int64_t q = 0; q < cols; q += STRIP) {
+        const int64_t n = q7_min(STRIP, cols - q);
+        const char *from = x + q * x_stride * bytes;
+        char *to = y + q * bytes;
+        if (bytes == 4 && rows == STRIP && n == STRIP)
+            transpose_block(from, x_stride, to, y_stride);
+        else
+            for (int64_t p = 0; p < rows; p++)
+                copy_strided(from + p * bytes, x_stride * bytes, to + p * y_stride * bytes, bytes,
+                             n, bytes);
     }
 }
 
