@@ -144,6 +144,20 @@ static void mask_tile(const q7_attention_tile *t, int64_t query, int64_t queries
     }
 }
 
+/* Whether mt (n, NR) hides all of these keys from every query of the panel, each of which has seen
+ * other keys: then they would add exp(-1e30 or less) = 0. It is how a causal mask looks that is fed
+ * as data. */
+static bool hides_block(const q7_attention_tile *t, int64_t n, const float *mt, const float *max) {
+    const float low = -1e30f;
+    if (t->mask_dtype != Q7_F32 && !(t->fill <= low)) return false;
+    const q7_f32 limit = q7_set1(t->mask_dtype == Q7_F32 ? low : 0.0f);
+    for (int64_t i = 0; i < n * NR; i += Q7_W)
+        if (q7_any(q7_lt(limit, q7_load(mt + i)))) return false;
+    for (int64_t i = 0; i < NR; i++)
+        if (!(max[i] > low / 10)) return false;
+    return true;
+}
+
 /* st (n, NR) masked by mt (n, NR). */
 static void apply_mask(const q7_attention_tile *t, int64_t n, const float *mt, float *st) {
     const q7_f32 fill = q7_set1(t->fill), zero = q7_set1(0.0f);
@@ -254,12 +268,12 @@ static void panel_step(const q7_attention_tile *t, workspace *w, int64_t query, 
     if (keys <= 0) return;
     float *o = t->o + query * t->o_stride; /* (queries, Dv) */
     float rescale[NR];
+    const bool full_mask = t->mask && t->mask_q_stride != 0;
+    if (full_mask) mask_tile(t, query, queries, first, keys, w->mt);
+    if (full_mask && hides_block(t, keys, w->mt, w->max + query)) return;
     score_keys(t, first, keys, w->qt + query * t->D, w->st);
-    if (t->mask && t->mask_q_stride == 0) mask_keys(t, first, keys, w->st);
-    if (t->mask && t->mask_q_stride != 0) {
-        mask_tile(t, query, queries, first, keys, w->mt);
-        apply_mask(t, keys, w->mt, w->st);
-    }
+    if (full_mask) apply_mask(t, keys, w->mt, w->st);
+    if (t->mask && !full_mask) mask_keys(t, first, keys, w->st);
     if (t->causal) hide_later_keys(t, query, first, keys, w->st);
     softmax_block(keys, w->st, w->max + query, w->sum + query, rescale);
     for (int64_t i = 0; i < queries && first > 0; i++)
