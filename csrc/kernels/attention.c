@@ -56,9 +56,9 @@ static void pack_queries(const q7_attention_tile *t, int64_t first, int64_t n, f
     for (int64_t i = 0; i < t->D * NR; i += Q7_W) q7_store(qt + i, q7_mul(q7_load(qt + i), scale));
 }
 
-/* vp (panels, block, NR) = values of keys [first, first + n), with zeros from column Dv on. In
- * place, rows a power of two apart would fall on few cache sets: 1.3x in all for heads of 64 inside
- * 768. */
+/* vp (panels, block, NR) = values of keys [first, first + n), with zeros from column Dv on. Read in
+ * place, rows a multiple of 1 KB apart fall on few cache sets, and P V took 1.3 times as long
+ * (heads of 64 in rows of 2304, 512 keys, avx512). */
 static void pack_values(const q7_attention_tile *t, int64_t first, int64_t n, float *vp) {
     const int64_t Dv = t->Dv, stride = t->v_stride;
     for (int64_t d = 0; d < Dv; d += NR, vp += q7_attention_keys(t->keys) * NR) {
@@ -119,16 +119,24 @@ static void mask_row(const q7_attention_tile *t, int64_t i, int64_t first, int64
     }
 }
 
+/* Masks st (n, NR) where all queries share a mask, as for the padding of a batch: one value a key.
+ */
+static void mask_keys(const q7_attention_tile *t, int64_t first, int64_t n, float *st) {
+    const bool adds = t->mask_dtype == Q7_F32;
+    float row[KEYS];
+    mask_row(t, 0, first, n, row);
+    for (int64_t j = 0; j < n; j++) {
+        if (row[j] == (adds ? 0.0f : 1.0f)) continue; /* most keys are not padding */
+        const q7_f32 v = q7_set1(adds ? row[j] : t->fill);
+        for (int64_t c = j * NR; c < (j + 1) * NR; c += Q7_W)
+            q7_store(st + c, adds ? q7_add(q7_load(st + c), v) : v);
+    }
+}
+
 /* mt (n, NR) = the masks of `queries` queries from `query`, transposed like the scores. */
 static void mask_tile(const q7_attention_tile *t, int64_t query, int64_t queries, int64_t first,
                       int64_t n, float *mt) {
     float rows[4][KEYS] = {{0}};
-    if (t->mask_q_stride == 0) {
-        mask_row(t, query, first, n, rows[0]);
-        for (int64_t j = 0; j < n; j++)
-            for (int64_t c = 0; c < NR; c += Q7_W) q7_store(mt + j * NR + c, q7_set1(rows[0][j]));
-        return;
-    }
     for (int64_t i = 0; i < NR; i += 4) { /* columns of padding repeat the last query */
         for (int64_t r = 0; r < 4; r++)
             mask_row(t, query + q7_min(i + r, queries - 1), first, n, rows[r]);
@@ -136,7 +144,21 @@ static void mask_tile(const q7_attention_tile *t, int64_t query, int64_t queries
     }
 }
 
-/* st (n, NR) = masked st. */
+/* Whether mt (n, NR) hides all of these keys from every query of the panel, each of which has seen
+ * other keys: then they would add exp(-1e30 or less) = 0. It is how a causal mask looks that is fed
+ * as data. */
+static bool hides_block(const q7_attention_tile *t, int64_t n, const float *mt, const float *max) {
+    const float low = -1e30f;
+    if (t->mask_dtype != Q7_F32 && !(t->fill <= low)) return false;
+    const q7_f32 limit = q7_set1(t->mask_dtype == Q7_F32 ? low : 0.0f);
+    for (int64_t i = 0; i < n * NR; i += Q7_W)
+        if (q7_any(q7_lt(limit, q7_load(mt + i)))) return false;
+    for (int64_t i = 0; i < NR; i++)
+        if (!(max[i] > low / 10)) return false;
+    return true;
+}
+
+/* st (n, NR) masked by mt (n, NR). */
 static void apply_mask(const q7_attention_tile *t, int64_t n, const float *mt, float *st) {
     const q7_f32 fill = q7_set1(t->fill), zero = q7_set1(0.0f);
     if (t->mask_dtype == Q7_F32)
@@ -246,11 +268,12 @@ static void panel_step(const q7_attention_tile *t, workspace *w, int64_t query, 
     if (keys <= 0) return;
     float *o = t->o + query * t->o_stride; /* (queries, Dv) */
     float rescale[NR];
+    const bool full_mask = t->mask && t->mask_q_stride != 0;
+    if (full_mask) mask_tile(t, query, queries, first, keys, w->mt);
+    if (full_mask && hides_block(t, keys, w->mt, w->max + query)) return;
     score_keys(t, first, keys, w->qt + query * t->D, w->st);
-    if (t->mask) {
-        mask_tile(t, query, queries, first, keys, w->mt);
-        apply_mask(t, keys, w->mt, w->st);
-    }
+    if (full_mask) apply_mask(t, keys, w->mt, w->st);
+    if (t->mask && !full_mask) mask_keys(t, first, keys, w->st);
     if (t->causal) hide_later_keys(t, query, first, keys, w->st);
     softmax_block(keys, w->st, w->max + query, w->sum + query, rescale);
     for (int64_t i = 0; i < queries && first > 0; i++)

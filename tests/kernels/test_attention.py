@@ -159,6 +159,20 @@ def test_masked_out_rows(kernel, Sq):
 
 
 @ROWS
+def test_masks_that_hide_blocks(kernel):
+    """Causal masks as data, and one that hides the first block from some queries."""
+    q, k, v = operands(Sq=300, Skv=400, D=8)
+    later = np.arange(400) > np.arange(300)[:, None] + 20
+    early = (np.arange(400) < 200) & (np.arange(300)[:, None] >= 150)
+    for hidden in (later, early, later | early):
+        for low in (-np.inf, LOWEST):
+            check(kernel, q, k, v, np.where(hidden, low, 0).astype(np.float32)[None, None])
+            check(kernel, q, k, v, ~hidden[None, None], fill=float(low), threads=(1, 3))
+        check(kernel, q, k, v, np.where(hidden, -1e4, 0).astype(np.float32)[None, None])
+        check(kernel, q, k, v, ~hidden[None, None], fill=-5.0, threads=(1, 3))
+
+
+@ROWS
 def test_scales_and_large_scores(kernel):
     for Sq, scale in itertools.product((2, 40), (1.0, -0.5, 0.0, 40.0)):
         check(kernel, *operands(Sq=Sq, Skv=300), scale=scale, threads=(1,))
