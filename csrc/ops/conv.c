@@ -8,11 +8,10 @@
  * kernel of stride 1 without padding, columns is x itself; few rows read it in place, as all do the
  * weights. y does not overlap x. Read panels.h first.
  *
- * pack: threads * min(K, K_BLOCK) * nr * 4 bytes. */
+ * pack: threads * min(K, Q7_CONV_K_BLOCK) * nr * 4 bytes. */
 #include "panels.h"
 
 enum {
-    K_BLOCK = 128,     /* sums of 384 cost ViT 1.4 times the error, and save 0.2 ms of 105 */
     BLOCK_ROWS = 1024, /* rows that share one packing of a panel */
     MIN_ROWS = 64      /* fewer rows than this are not worth packing a panel again */
 };
@@ -79,7 +78,7 @@ static void conv_task(void *arg, int64_t task, int64_t thread) {
     const float *w = (const float *)x->w + group * job->rows * job->k;
     const float *bias = x->bias ? (const float *)x->bias + group * job->rows : NULL;
     float *y = (float *)x->y + image * job->rows * job->pixels;
-    float *panel = (float *)x->pack + thread * q7_min(job->k, K_BLOCK) * nr;
+    float *panel = (float *)x->pack + thread * q7_min(job->k, Q7_CONV_K_BLOCK) * nr;
     const int64_t first_tile = q7_part(job->row_tiles, job->row_blocks, block);
     const int64_t last_tile = q7_part(job->row_tiles, job->row_blocks, block + 1);
     const bool in_place = job->row_tiles <= Q7_FEW_TILES && x->kh == 1 && x->kw == 1 &&
@@ -93,8 +92,8 @@ static void conv_task(void *arg, int64_t task, int64_t thread) {
     t.b_packed = !in_place;
     t.b_stride = in_place ? job->pixels : nr;
 
-    for (int64_t k0 = 0; k0 == 0 || k0 < job->k; k0 += K_BLOCK) {
-        t.k = q7_min(job->k - k0, K_BLOCK);
+    for (int64_t k0 = 0; k0 == 0 || k0 < job->k; k0 += Q7_CONV_K_BLOCK) {
+        t.k = q7_min(job->k - k0, Q7_CONV_K_BLOCK);
         t.b = in_place ? x0 + k0 * job->pixels + column : panel;
         t.prefetch = t.b;
         if (!in_place) pack_panel(job, x0, k0, t.k, column, t.n, panel);

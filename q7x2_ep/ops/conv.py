@@ -14,8 +14,6 @@ from q7x2_ep.ops import op
 from q7x2_ep.ops.common import F32, Guard, dims, require_dtype, where_is
 from q7x2_ep.ops.matmul import matmul_scratch
 
-K_BLOCK = 128  # of csrc/ops/conv.c
-
 
 def geometry(
     node: Node, sizes: Sequence[Dim], kernel: Sequence[int]
@@ -124,7 +122,7 @@ class Conv:
             w=w,
             bias=bias,
             y=node.output,
-            pack=matmul_scratch(b, minimum(product(w.shape[1:]), K_BLOCK)),
+            pack=matmul_scratch(b, minimum(product(w.shape[1:]), b.constants["CONV_K_BLOCK"])),
             N=N,
             C=C,
             H=H,
