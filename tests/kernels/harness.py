@@ -123,11 +123,11 @@ def run_threads(
     threads: Sequence[int] = (1, 2, 3, 8),
     **given: Any,
 ) -> tuple[np.ndarray, ...]:
-    """The outputs of `run_op` in the order of the row, the same bits for every number of threads."""
+    """The outputs of `run_op` in order, after a check that threads do not change their bits."""
     results = [run_op(op, kernel_row, n, **given) for n in threads]
     for n, result in zip(threads, results):
-        for name, array in result.items():
-            same = array.tobytes() == results[0][name].tobytes()
+        for name, found in result.items():
+            same = found.tobytes() == results[0][name].tobytes()
             assert same, f"{op}: {name} has other bits with {n} threads than with {threads[0]}"
     return tuple(results[0].values())
 
@@ -176,5 +176,5 @@ def _run(
 
 
 def tolerance(reduction: int, scale: Union[float, np.ndarray] = 1.0) -> Union[float, np.ndarray]:
-    """Largest error of a float32 sum of `reduction` products with magnitudes that sum to `scale`."""
+    """Largest error of a float32 sum of `reduction` products whose magnitudes sum to `scale`."""
     return (reduction + 4) * float(np.finfo(np.float32).eps) * scale

@@ -23,13 +23,13 @@ def sigmoid(x: np.ndarray) -> np.ndarray:
 
 # reference, interval, bound in ulp
 BOUNDS: dict[str, tuple[Callable, float, float, float]] = {
-    "exp": (np.exp, -103.9, 88.72, 1.2),
+    "exp": (np.exp, -103.9, 88.72, 1.3),
     "log": (np.log, 0.0, 3.4e38, 1.0),
-    "erf": (erf, -6.0, 6.0, 1.3),
+    "erf": (erf, -6.0, 6.0, 1.5),
     "tanh": (np.tanh, -20.0, 20.0, 1.4),
-    "sigmoid": (sigmoid, -80.0, 80.0, 2.4),
-    "silu": (lambda x: x * sigmoid(x), -80.0, 80.0, 2.4),
-    "gelu": (lambda x: x * erfc(-x / math.sqrt(2)) / 2, -1.0, 20.0, 3.5),
+    "sigmoid": (sigmoid, -80.0, 80.0, 2.5),
+    "silu": (lambda x: x * sigmoid(x), -80.0, 80.0, 2.6),
+    "gelu": (lambda x: x * erfc(-x / math.sqrt(2)) / 2, -1.0, 20.0, 3.6),
     "gelu_tanh": (
         lambda x: x * sigmoid(math.sqrt(8 / math.pi) * (x + 0.044715 * x**3)),
         -1.0,
@@ -51,7 +51,7 @@ def samples(low: float, high: float) -> np.ndarray:
     bits = np.arange(0, 2**32, 200003, dtype=np.uint32).view(np.float32)
     with np.errstate(invalid="ignore"):
         bits = bits[(bits >= low) & (bits <= high)]
-    return np.concatenate([bits, np.linspace(low, high, 30001).astype(np.float32)])
+    return np.concatenate([bits, np.linspace(low, high, 100001).astype(np.float32)])
 
 
 def ulps(y: np.ndarray, expected: np.ndarray) -> np.ndarray:
@@ -73,10 +73,12 @@ def test_bounds(row: KernelRow, op: str) -> None:
 
 @every_row
 def test_gelu_far_left(row: KernelRow) -> None:
-    """x Phi(x) to 40 ulp down to -5, to 4 % below, and nothing is left of it at -inf."""
+    """42 ulp (gelu_tanh: 36) down to -5; gelu to 4 % below, and nothing is left of it at -inf."""
     reference = BOUNDS["gelu"][0]
-    x = np.linspace(-5, -1, 10001, dtype=np.float32)
-    assert ulps(unary(row, "gelu", x), reference(x.astype(np.float64))).max() < 40
+    x = np.linspace(-5, -1, 100001, dtype=np.float32)
+    for op, bound in (("gelu", 42), ("gelu_tanh", 36)):
+        expected = BOUNDS[op][0](x.astype(np.float64))
+        assert ulps(unary(row, op, x), expected).max() < bound
     x = np.linspace(-13, -5, 1001, dtype=np.float32)
     np.testing.assert_allclose(unary(row, "gelu", x), reference(x.astype(np.float64)), rtol=0.04)
     assert unary(row, "gelu", np.array([-50, -np.inf], np.float32)).tolist() == [0, 0]
