@@ -8,7 +8,7 @@ from typing import Mapping, Optional, Union
 
 from q7x2_ep.api.inference_session import InferenceSession
 from q7x2_ep.errors import InternalError, ShapeError
-from q7x2_ep.ir.shape import Expr, substitute
+from q7x2_ep.ir.shape import Expr, evaluate
 from q7x2_ep.session import Model, Session
 
 DEFAULT_BATCH = 1  # the size of symbols in the first dim of an input
@@ -98,7 +98,7 @@ def _explain(session: Session, given: Mapping[str, int]) -> Explanation:
         calls_per_run=1,
         sizes=sizes,
         arena_bytes=statistics["arena_bytes"],
-        unplanned_bytes=sum(int(substitute(dim, sizes)) for dim in session.unplanned),
+        unplanned_bytes=sum(evaluate(dim, sizes) for dim in session.unplanned),
         unplanned_allocations=len(session.unplanned),
         allocations=statistics["allocations_per_run"],
         packed_bytes=session.plan.packed_bytes,

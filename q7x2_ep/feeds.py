@@ -9,7 +9,7 @@ import numpy as np
 
 from q7x2_ep import dtypes
 from q7x2_ep.ir.core import Graph, Value
-from q7x2_ep.ir.shape import Expr, substitute, symbols
+from q7x2_ep.ir.shape import Expr, evaluate, symbols
 
 _INDEX_PRESERVING = (
     "Cast",
@@ -46,7 +46,7 @@ def random_feeds(
     sizes.update(dims or {})
     feeds = {}
     for value in graph.inputs:
-        shape = tuple(int(substitute(dim, sizes)) for dim in value.shape)
+        shape = tuple(evaluate(dim, sizes) for dim in value.shape)
         feeds[value.name] = _random_array(value, shape, random, padding)
     return feeds
 

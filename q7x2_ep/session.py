@@ -107,7 +107,8 @@ class Session:
         """The feeds as dense arrays in model order, and the value of every symbol."""
         if len(feeds) != len(self.inputs) or any(spec.name not in feeds for spec in self.inputs):
             raise self._wrong_names(feeds)
-        arrays, sizes = [], {}
+        arrays: list[np.ndarray] = []
+        sizes: dict[str, int] = {}
         for spec in self.inputs:
             array = feeds[spec.name]
             if not isinstance(array, np.ndarray):
@@ -143,7 +144,7 @@ def _wrong_dtype(spec: InputSpec, array: np.ndarray) -> errors.FeedError:
     )
 
 
-def _wrong_dim(spec: InputSpec, array: np.ndarray, axis: int, wanted: int) -> errors.ShapeError:
+def _wrong_dim(spec: InputSpec, array: np.ndarray, axis: int, wanted: Dim) -> errors.ShapeError:
     dim = spec.shape[axis]
     why = f"{dim} is {wanted} in this feed" if isinstance(dim, Expr) else f"the model fixes it to {wanted}"
     return errors.ShapeError(

@@ -25,9 +25,9 @@ enum {
 /* What a block of queries keeps between blocks of keys. */
 typedef struct workspace {
     float *qt;                       /* (panels, D, NR): scaled queries, transposed */
-    float *st;                       /* (KEYS, NR): scores of a panel, then their exponentials */
-    float *mt;                       /* (KEYS, NR): its mask */
-    float *vp;                       /* (panels of Dv, KEYS, NR): packed values */
+    float *st;                       /* (block, NR): scores of a panel, then their exponentials */
+    float *mt;                       /* (block, NR): its mask */
+    float *vp;                       /* (panels of Dv, block, NR): packed values */
     float max[Q7_ATTENTION_QUERIES]; /* the largest score so far */
     float sum[Q7_ATTENTION_QUERIES]; /* of exp(score - max) */
 } workspace;
@@ -56,12 +56,12 @@ static void pack_queries(const q7_attention_tile *t, int64_t first, int64_t n, f
     for (int64_t i = 0; i < t->D * NR; i += Q7_W) q7_store(qt + i, q7_mul(q7_load(qt + i), scale));
 }
 
-/* vp (panels, KEYS, NR) = values of keys [first, first + n), with zeros from column Dv on. Read in
+/* vp (panels, block, NR) = values of keys [first, first + n), with zeros from column Dv on. Read in
  * place, rows a multiple of 1 KB apart fall on few cache sets, and P V took 1.3 times as long
  * (heads of 64 in rows of 2304, 512 keys, avx512). */
 static void pack_values(const q7_attention_tile *t, int64_t first, int64_t n, float *vp) {
     const int64_t Dv = t->Dv, stride = t->v_stride;
-    for (int64_t d = 0; d < Dv; d += NR, vp += KEYS * NR) {
+    for (int64_t d = 0; d < Dv; d += NR, vp += q7_attention_keys(t->keys) * NR) {
         const float *v = t->v + first * stride + d;
         const int64_t columns = q7_min(NR, Dv - d);
         if (columns == NR) {
@@ -251,7 +251,7 @@ static void add_values(const q7_attention_tile *t, int64_t queries, int64_t n, c
             .b = vp,
             .b_stride = NR,
             .b_packed = true,
-            .b_panel_stride = KEYS * NR,
+            .b_panel_stride = q7_attention_keys(t->keys) * NR,
             .c = o + i * t->o_stride,
             .c_stride = t->o_stride,
             .accumulate = accumulate,
@@ -285,9 +285,9 @@ static void panel_step(const q7_attention_tile *t, workspace *w, int64_t query, 
 static void blocked(const q7_attention_tile *t) {
     workspace w;
     w.qt = t->work;
-    w.st = w.qt + Q7_ATTENTION_QUERIES * t->D;
-    w.mt = w.st + KEYS * NR;
-    w.vp = w.mt + KEYS * NR;
+    w.st = w.qt + q7_ceil_div(t->queries, NR) * NR * t->D;
+    w.mt = w.st + q7_attention_keys(t->keys) * NR;
+    w.vp = w.mt + q7_attention_keys(t->keys) * NR;
     for (int i = 0; i < Q7_ATTENTION_QUERIES; i++) w.max[i] = -INFINITY, w.sum[i] = 0.0f;
     for (int64_t i = 0; i < t->queries; i += NR)
         pack_queries(t, i, q7_min(NR, t->queries - i), w.qt + i * t->D);

@@ -16,15 +16,30 @@
  * 0): Q7_F32: added to the scaled score.  Q7_BOOL: a false one replaces the scaled score by `fill`.
  * causal: query i sees keys j < visible + i only, the others count as -inf and are mostly not
  * computed. A row whose scores are all -inf gives NaN, or 0 with zero_masked_rows; keys == 0 gives
- * 0. work: Q7_ATTENTION_WORK(D, Dv) floats of the thread. */
+ * 0. work: q7_attention_work() floats of the thread. */
 #ifndef Q7_KERNELS_ATTENTION_H
 #define Q7_KERNELS_ATTENTION_H
 #include "../abi.h"
 
-/* Q^T (D, 96); scores and mask, (128 keys, nr) each; V (128 keys, Dv rounded up to nr). The same
- * formula stands in q7x2_ep/ops/attention.py. */
-#define Q7_ATTENTION_WORK(D, Dv) \
-    (Q7_ATTENTION_QUERIES * (D) + Q7_ATTENTION_KEYS * ((Dv) + 3 * Q7_ATTENTION_MAX_NR))
+/* Queries of a task: even blocks of whole panels for the widest ISA. 128 are 64 + 64, not 96 + 32.
+ */
+static inline int64_t q7_attention_queries(int64_t Sq) {
+    const int64_t blocks = q7_ceil_div(Sq, Q7_ATTENTION_QUERIES);
+    return q7_ceil_div(q7_ceil_div(Sq, blocks), Q7_ATTENTION_MAX_NR) * Q7_ATTENTION_MAX_NR;
+}
+
+/* Keys of a block: up to Q7_ATTENTION_KEYS, a multiple of 4 for the transposition of masks. */
+static inline int64_t q7_attention_keys(int64_t Skv) {
+    return q7_min(Q7_ATTENTION_KEYS, q7_ceil_div(Skv, 4) * 4);
+}
+
+/* Q^T (D, queries: with nr 12 the last panel may reach 8 further); scores and mask (keys, nr); V
+ * (keys, Dv rounded up to nr): at most, in floats. q7x2_ep/ops/attention.py holds the same formula.
+ */
+static inline int64_t q7_attention_work(int64_t Sq, int64_t Skv, int64_t D, int64_t Dv) {
+    return (q7_attention_queries(Sq) + 8) * D +
+           q7_attention_keys(Skv) * (Dv + 3 * Q7_ATTENTION_MAX_NR);
+}
 
 typedef struct q7_attention_tile {
     int64_t queries; /* 1 .. Q7_ATTENTION_QUERIES */

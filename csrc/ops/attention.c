@@ -1,6 +1,5 @@
 /* attention.c: one task per batch entry, head and block of queries; the kernel does the rest.
- * Scratch: one slice of Q7_ATTENTION_WORK(D, Dv) floats per thread, in all
- * threads * (384 D + 512 Dv + 49152) bytes. */
+ * work: a slice of q7_attention_work() floats for each thread. */
 #include "../kernels/attention.h"
 
 #include "loops.h"
@@ -46,18 +45,15 @@ static void attention_task(void *arg, int64_t task, int64_t thread) {
         .visible = args->Skv - args->Sq + query + 1,
         .scale = (float)args->scale,
         .fill = (float)args->fill,
-        .work = (float *)args->work + thread * Q7_ATTENTION_WORK(args->D, args->Dv),
+        .work = (float *)args->work +
+                thread * q7_attention_work(args->Sq, args->Skv, args->D, args->Dv),
     };
     job->kernel(&tile);
 }
 
 void q7_op_attention(const q7_attention_args *args, const q7_call *call) {
     if (args->Sq == 0) return;
-    /* even blocks, of whole panels for the widest ISA: 128 queries are 64 + 64, not 96 + 32 */
-    int64_t blocks = q7_ceil_div(args->Sq, Q7_ATTENTION_QUERIES);
-    const int64_t queries =
-        q7_ceil_div(q7_ceil_div(args->Sq, blocks), Q7_ATTENTION_MAX_NR) * Q7_ATTENTION_MAX_NR;
-    blocks = q7_ceil_div(args->Sq, queries);
+    const int64_t queries = q7_attention_queries(args->Sq), blocks = q7_ceil_div(args->Sq, queries);
     attention_job job = {args, (q7_attention_kernel)call->kernel, blocks, queries};
     q7_parallel(call, args->B * args->H * blocks, attention_task, &job);
 }

@@ -12,15 +12,12 @@
 enum {
     BLOCK_ROWS = 224,  /* 224 x Q7_GEMM_K_BLOCK floats of a are 344 KB of L2 */
     CHUNK_PANELS = 12, /* fewer: c is read and written less locally; 3 % at m = 1024 */
-    FEW_ROWS = 8,      /* rows that may share cache sets and leave ways for b and c */
     WIDE = 4           /* panels that a single row tile takes at once */
 };
 
 typedef struct gemm_job {
     const q7_gemm_args *x;
     const q7_call *call;
-    const float *a;
-    int64_t a_stride;
     int64_t row_tiles, row_blocks, panels, chunk;
 } gemm_job;
 
@@ -38,7 +35,7 @@ static void multiply(const gemm_job *job, int64_t k0, int64_t k, int64_t column,
     const bool plain = epilogue.alpha == 1.0f && !bias && !residual && x->act == Q7_act_none;
     q7_gemm_tile t = {.n = n,
                       .k = k,
-                      .a_row_stride = job->a_stride,
+                      .a_row_stride = x->a_stride,
                       .a_k_stride = 1,
                       .b = (const float *)x->b + column * x->k + k0 * nr,
                       .b_stride = nr,
@@ -53,7 +50,7 @@ static void multiply(const gemm_job *job, int64_t k0, int64_t k, int64_t column,
     for (int64_t tile = first; tile < last; tile++) {
         const int64_t row = q7_part(x->m, job->row_tiles, tile);
         t.m = q7_part(x->m, job->row_tiles, tile + 1) - row;
-        t.a = job->a + row * job->a_stride + k0;
+        t.a = (const float *)x->a + row * x->a_stride + k0;
         t.c = (float *)x->c + row * x->c_stride + column;
         if (residual) epilogue.residual = residual + row * x->residual_stride + column;
         ((q7_gemm_kernel)job->call->kernel)(&t);
@@ -86,19 +83,9 @@ static void gemm_task(void *arg, int64_t task, int64_t thread) {
             }
 }
 
-static void copy_rows(void *arg, int64_t tile, int64_t thread) {
-    (void)thread;
-    const gemm_job *job = arg;
-    const q7_gemm_args *x = job->x;
-    const int64_t end = q7_part(x->m, job->row_tiles, tile + 1);
-    for (int64_t row = q7_part(x->m, job->row_tiles, tile); row < end; row++)
-        memcpy((float *)x->pack + row * (x->k + 16), (const float *)x->a + row * x->a_stride,
-               (size_t)x->k * sizeof(float));
-}
-
 void q7_op_gemm(const q7_gemm_args *x, const q7_call *call) {
     if (x->m == 0 || x->n == 0) return;
-    gemm_job job = {.x = x, .call = call, .a = x->a, .a_stride = x->a_stride};
+    gemm_job job = {.x = x, .call = call};
     job.row_tiles = q7_ceil_div(x->m, call->mr);
     job.row_blocks = q7_ceil_div(job.row_tiles, q7_max(1, BLOCK_ROWS / call->mr));
     job.panels = q7_ceil_div(x->n, call->nr);
@@ -106,11 +93,6 @@ void q7_op_gemm(const q7_gemm_args *x, const q7_call *call) {
     if (x->m * x->n * x->k > Q7_SMALL_WORK) {
         const int64_t even = job.panels * job.row_blocks / (call->threads * Q7_TASKS_PER_THREAD);
         job.chunk = q7_max(1, q7_min(even, CHUNK_PANELS));
-    }
-    if (x->pack && x->a_stride * 4 % Q7_CONFLICT_BYTES == 0 && q7_min(x->m, call->mr) > FEW_ROWS) {
-        q7_parallel(call, job.row_tiles, copy_rows, &job);
-        job.a = x->pack;
-        job.a_stride = x->k + 16;
     }
     q7_parallel(call, job.row_blocks * q7_ceil_div(job.panels, job.chunk), gemm_task, &job);
 }

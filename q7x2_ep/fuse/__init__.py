@@ -6,7 +6,17 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-from q7x2_ep.fuse import attention, gelu, grouped_heads, layernorm, linear, skip_norm, swish
+from q7x2_ep.fuse import (
+    attention,
+    batched_attention,
+    gelu,
+    grouped_heads,
+    layernorm,
+    linear,
+    query_scale,
+    skip_norm,
+    swish,
+)
 from q7x2_ep.fuse.qkv import MergeLinears
 from q7x2_ep.ir.core import Graph, Node
 from q7x2_ep.ir.rewrite import Fusion, NearMiss, replace, sweep
@@ -30,9 +40,16 @@ FUSIONS = (
     # After LayerNorm, whose centred half it would take.
     Walk((layernorm.RMS_NORM,)),
     # Before Linear, which would otherwise take the scale of q, or a constant k or v, for its own.
-    Walk((attention.ATTENTION, attention.ONNX_ATTENTION)),
-    # After Attention, whose operands it looks behind.
+    Walk(
+        (
+            attention.ATTENTION,
+            attention.ONNX_ATTENTION,
+            batched_attention.BATCHED_ATTENTION,
+        )
+    ),
+    # After Attention, whose operands they look behind.
     Walk((grouped_heads.GROUPED_HEADS,)),
+    Walk((query_scale.QUERY_SCALE,)),
     # One walk: each step of the epilogue is found at the consumer of the one before.
     Walk(
         (

@@ -1,5 +1,4 @@
-"""Scaled dot-product attention -> q7::Attention, from its primitives and from the ONNX op of opset
-23.
+"""Scaled dot-product attention, of primitives or as ONNX Attention -> q7::Attention.
 
 softmax(scale * q @ k^T + mask) @ v. The scale may sit on the scores, on q, or as its root on both
 sides; the mask is absent, added, or selects; k may arrive transposed in any of the exporters' ways.
@@ -41,8 +40,8 @@ def attention(
         lambda: g.named("columns", g.Reshape(g.Transpose(k_flat, perm=(0, 2, 1)), flat_shape)),
         lambda: k_columns,
     )
-    product = g.MatMul(_scaled(g, q, q_scale), _scaled(g, columns, k_scale))  # (B, H, Sq, Skv)
-    scores = _scaled(g, product, scale)
+    product = g.MatMul(scaled(g, q, q_scale), scaled(g, columns, k_scale))  # (B, H, Sq, Skv)
+    scores = scaled(g, product, scale)
     masked = g.either(
         lambda: g.Add(scores, mask),
         lambda: g.Where(keep, scores, g.scalar(fill)),
@@ -54,7 +53,7 @@ def attention(
     return g.MatMul(guarded, v)
 
 
-def _scaled(g: Any, x: Any, number: Any) -> Any:
+def scaled(g: Any, x: Any, number: Any) -> Any:
     return g.either(lambda: g.Mul(x, g.scalar(number)), lambda: x)
 
 
@@ -71,7 +70,7 @@ def _check(match: Match) -> Union[dict[str, Any], str]:
         (name, match[name]) for name in ("mask", "keep", "drop") if match.get(name) is not None
     ]
     for name, mask in masks:
-        reason = reason or _check_mask(
+        reason = reason or check_mask(
             mask, (*q.shape[:3], keys[2]), q.dtype if name == "mask" else BOOL
         )
     if reason:
@@ -113,7 +112,7 @@ def _check_heads(q: tuple, k: tuple, v: tuple) -> str:
     return "" if whole else f"{heads} heads of q are no multiple of {shared} of k"
 
 
-def _check_mask(mask: Value, full: tuple, dtype: int) -> str:
+def check_mask(mask: Value, full: tuple, dtype: int) -> str:
     """The last dim needs no proof: the product with v holds only where it is 1 or Skv, which bind
     checks.
     """
@@ -168,7 +167,7 @@ def _build(
     return g.call("q7::Attention", q, k, v, mask if keep is None else keep, **attrs)
 
 
-# Attributes of ONNX Attention that q7::Attention has a place for, or that four-dim operands make void.
+# Attributes of ONNX Attention that q7::Attention has a place for, or that rank 4 makes void.
 HANDLED = ("scale", "is_causal", "q_num_heads", "kv_num_heads")
 
 
@@ -198,12 +197,14 @@ def _check_onnx(match: Match) -> Union[dict[str, Any], str]:
     reason = _check_heads(q.shape, k.shape, v.shape)
     if mask is not None and not reason:
         dtype = BOOL if mask.dtype == BOOL else q.dtype
-        reason = _check_mask(mask, (*q.shape[:3], k.shape[2]), dtype)
+        reason = check_mask(mask, (*q.shape[:3], k.shape[2]), dtype)
     if reason:
         return reason
-    scale = attrs.get("scale") or (1.0 / sqrt(q.shape[3]) if isinstance(q.shape[3], int) else None)
+    scale, depth = attrs["scale"], q.shape[3]
+    if scale is None and isinstance(depth, int):
+        scale = 1.0 / sqrt(depth)
     if scale is None:
-        return f"no scale is given and the depth {q.shape[3]} is not known"
+        return f"no scale is given and the depth {depth} is not known"
     operands = (q, k, v) if mask is None else (q, k, v, mask)
     return {"operands": operands, "scale": float(scale), "causal": int(bool(attrs["is_causal"]))}
 

@@ -1,5 +1,4 @@
-"""Attention on repeated heads -> attention that shares them: no copy of k and v for every query
-head.
+"""Attention on repeated heads -> attention that shares them, without copies of k and v.
 
 k and v (B, Hkv, S, D) go through Unsqueeze, Expand, Reshape to (B, H, S, D); q7::Attention takes
 them as they were.

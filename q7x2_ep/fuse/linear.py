@@ -1,5 +1,6 @@
-"""MatMul and Gemm by a constant -> q7::Linear, which then takes what follows into its epilogue, in
-this order: a Reshape of the rows, scale, bias, activation, residual. One walk does all, since it
+"""MatMul and Gemm by a constant -> q7::Linear, which takes what follows into its epilogue.
+
+In this order: a Reshape of the rows, scale, bias, activation, residual. One walk does all, since it
 meets producers before consumers. A check that answers "" found an epilogue that is past this step,
 or a consumer that is none of its kind.
 """

@@ -1,9 +1,7 @@
-"""Linears with one input, that attention reads -> one q7::Linear on concatenated weights, and a
-Split.
+"""Linears of one input that attention reads -> one q7::Linear on joined weights, and a Split.
 
-One product with three times the columns keeps more cores busy on short inputs and reads x once.
-Only where every reader takes strides: the parts are views of one tensor, and others would have to
-copy them first.
+One wide product keeps more cores busy on short inputs and reads x once; see docs/decisions.md. Only
+where every reader takes strides: the parts are views of one tensor, others would have to copy them.
 """
 
 from __future__ import annotations

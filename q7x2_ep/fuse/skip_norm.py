@@ -1,5 +1,6 @@
-"""Add before LayerNormalization -> q7::SkipLayerNorm, which also returns the sum where it is used
-again (pre-LN).
+"""Add before LayerNormalization -> q7::SkipLayerNorm.
+
+Where the sum is used again (pre-LN transformers), the fused op returns it too.
 """
 
 from __future__ import annotations

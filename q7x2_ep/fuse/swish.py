@@ -1,5 +1,4 @@
-"""x * sigmoid(alpha * x) -> the ONNX op Swish; SiLU where alpha is 1, "quick GELU" where it is
-1.702.
+"""x * sigmoid(alpha * x) -> the ONNX op Swish: SiLU for alpha 1, "quick GELU" for 1.702.
 
 Source: Ramachandran et al. 2017; ONNX Swish (opset 24).
 """

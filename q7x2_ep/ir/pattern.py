@@ -241,11 +241,9 @@ class Matcher:
             return self._miss(bound, False, f"{value!r} is made by {node.op}, wanted {part.op}")
         for name, wanted in part.attrs.items():
             if wanted is not ANY and not _same_attr(name, wanted, node):
-                return self._miss(
-                    bound,
-                    True,
-                    f"{name} of {node.op} is {node.attrs.get(name)}, wanted {wanted}",
-                )
+                got = node.attrs.get(name)
+                near = not isinstance(got, (list, tuple)) or len(got) == len(wanted)  # of this rank
+                return self._miss(bound, near, f"{name} of {node.op} is {got}, wanted {wanted}")
         for operands in _operand_orders(part, node):
             goals, wrong, near = rest, "", False
             for i in reversed(range(len(operands))):

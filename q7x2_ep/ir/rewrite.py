@@ -97,13 +97,7 @@ def _try(
     """
     found = matcher.match(node)
     if found is None:
-        total = max(matcher.total, matcher.matched)
-        close = matcher.reason and matcher.matched >= (1 if matcher.near else max(3, total / 2))
-        return (
-            [],
-            [],
-            NearMiss(fusion.name, node, matcher.matched, total, matcher.reason) if close else None,
-        )
+        return [], [], _near_miss(fusion, matcher, node)
     match, arguments = found
     result = fusion.build(g, **arguments)
     results = result if isinstance(result, tuple) else (result,)
@@ -120,6 +114,20 @@ def _try(
             )
     replace(match.outputs, results, made, sorted(match.nodes, key=lambda old: position[id(old)]))
     return made, match.nodes, None
+
+
+def _near_miss(fusion: Fusion, matcher: Matcher, node: Node) -> Optional[NearMiss]:
+    """What to report of the last failure, if anything: ops that were refused, or many of the ops.
+
+    What refines an op that is fused already does not miss where there is nothing to refine.
+    """
+    many = max(3, matcher.total / 2)
+    if not matcher.reason or matcher.matched < (1 if matcher.near else many):
+        return None
+    if not matcher.near and node.op.startswith("q7::"):
+        return None
+    total = max(matcher.total, matcher.matched)
+    return NearMiss(fusion.name, node, matcher.matched, total, matcher.reason)
 
 
 def _difference(old: Value, new: Value) -> str:

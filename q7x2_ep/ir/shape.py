@@ -213,6 +213,13 @@ def substitute(a: Dim, values: Mapping[str, Dim]) -> Dim:
     return total
 
 
+def evaluate(a: Dim, values: Mapping[str, int]) -> int:
+    """a as a number, for values of all its symbols."""
+    number = substitute(a, values)
+    assert isinstance(number, int), f"{number} has symbols without a value"
+    return number
+
+
 OPERATIONS = {"floordiv": floordiv, "min": minimum, "max": maximum, "broadcast": broadcast}
 
 

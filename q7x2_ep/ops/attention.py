@@ -15,7 +15,7 @@ import numpy as np
 from q7x2_ep import dtypes
 from q7x2_ep.errors import ModelError, UnsupportedOp
 from q7x2_ep.ir.core import Node, Type, Value
-from q7x2_ep.ir.shape import Dim
+from q7x2_ep.ir.shape import Dim, ceildiv, maximum, minimum
 from q7x2_ep.ir.view import View, contiguous_strides
 from q7x2_ep.ops import op
 from q7x2_ep.ops.common import (
@@ -34,10 +34,13 @@ MASK_NONE = 0  # mask_dtype of the op row without a mask
 HEADS_OUTER = (0, 2, 1, 3)  # (B, S, H, D) <-> (B, H, S, D)
 
 
-def attention_scratch(b: Any, D: Dim, Dv: Dim) -> Dim:
-    """Source: Q7_ATTENTION_WORK in csrc/kernels/attention.h. Units: bytes."""
-    queries, keys = b.constants["ATTENTION_QUERIES"], b.constants["ATTENTION_KEYS"]
-    return b.threads * 4 * (queries * D + keys * (Dv + 3 * b.constants["ATTENTION_MAX_NR"]))
+def attention_scratch(b: Any, Sq: Dim, Skv: Dim, D: Dim, Dv: Dim) -> Dim:
+    """Source: q7_attention_work in csrc/kernels/attention.h. Units: bytes."""
+    most, widest = b.constants["ATTENTION_QUERIES"], b.constants["ATTENTION_MAX_NR"]
+    blocks = ceildiv(Sq, most)
+    queries = ceildiv(ceildiv(Sq, maximum(blocks, 1)), widest) * widest
+    keys = minimum(ceildiv(Skv, 4) * 4, b.constants["ATTENTION_KEYS"])
+    return b.threads * 4 * ((queries + 8) * D + keys * (Dv + 3 * widest))
 
 
 def attention_step(
@@ -70,7 +73,7 @@ def attention_step(
         v=v,
         mask=mask,
         o=o,
-        work=attention_scratch(b, D, Dv),
+        work=attention_scratch(b, Sq, Skv, D, Dv),
         B=B,
         H=H,
         Hkv=Hkv,

@@ -29,14 +29,6 @@ from q7x2_ep.ops.common import (
 MAX_BATCH_NDIM = 6  # of the op row `matmul`
 
 
-def gemm_scratch(m: Dim, k: Dim, stride: Dim) -> Optional[Dim]:
-    """Room for a copy of rows that lie a multiple of 4 KiB apart.
-
-    Units: bytes. Source: csrc/ops/gemm.c.
-    """
-    return m * (k + 16) * 4 if stride % 1024 == 0 else None
-
-
 def matmul_scratch(b: Any, k: Dim) -> Dim:
     """One panel of b a thread. Source: csrc/ops/matmul.c. Units: bytes."""
     return b.threads * minimum(k, b.constants["GEMM_K_BLOCK"]) * b.kernel("gemm").nr * 4
@@ -67,7 +59,6 @@ def gemm_step(
         bias=bias,
         residual=residual,
         c=c,
-        pack=gemm_scratch(m, k, a.strides[0]),
         m=m,
         n=n,
         k=k,

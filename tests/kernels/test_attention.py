@@ -73,7 +73,9 @@ def attention(
         given[f"mask_{axis}_stride"] = step // mask.itemsize if mask is not None else 0
     given.update(mask_dtype=0 if mask is None else 9 if mask.dtype == np.bool_ else 1)
     given.update(causal=causal, zero_masked_rows=zero, scale=scale, fill=fill, mask=mask)
-    work = np.full(max(threads) * (QUERIES * D + KEYS * (Dv + 3 * NR)), np.nan, np.float32)
+    block = -(-Sq // max(1, -(-Sq // QUERIES)))
+    floats = (-(-block // NR) * NR + 8) * D + min(KEYS, -(-Skv // 4) * 4) * (Dv + 3 * NR)
+    work = np.full(max(threads) * floats, np.nan, np.float32)
     return run_op("attention", kernel, threads=threads, work=work, **stored, **given)[0].transpose(
         back
     )

@@ -10,7 +10,7 @@ import pytest
 from q7x2_ep.plan.target import KernelRow
 from tests.kernels.harness import rows, run_op, tolerance
 
-K_BLOCK = 384  # Q7_GEMM_K_BLOCK
+K_BLOCK = 128  # of csrc/ops/conv.c
 every_row = pytest.mark.parametrize("row", rows("gemm"), ids=lambda row: row.name)
 # x (N, C, H, W), w (M, C / groups, kh, kw), stride, pads (top, left, bottom, right), dilation,
 # groups

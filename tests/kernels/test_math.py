@@ -65,10 +65,10 @@ def ulps(y: np.ndarray, expected: np.ndarray) -> np.ndarray:
 def test_bounds(row: KernelRow, op: str) -> None:
     reference, low, high, bound = BOUNDS[op]
     x = samples(low, high)
-    with np.errstate(all="ignore"):
+    with np.errstate(divide="ignore"):
         expected = reference(x.astype(np.float64))
-    error = ulps(unary(row, op, x), expected)[np.isfinite(expected)]
-    assert error.max() <= bound
+    finite = np.isfinite(expected)
+    assert ulps(unary(row, op, x)[finite], expected[finite]).max() <= bound
 
 
 @every_row

@@ -100,7 +100,10 @@ def test_accuracy_rule(file):
     onnxruntime = pytest.importorskip("onnxruntime")
     model = read(file)
     graph = graph_of(model)
-    theirs = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
+    try:
+        theirs = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
+    except Exception as error:  # its exceptions share no base class; older ones lack opset 23
+        pytest.skip(f"onnxruntime {onnxruntime.__version__} cannot load it: {error}")
     small: dict[
         int, list
     ] = {}  # of outputs with few elements the errors are luck: those are pooled
