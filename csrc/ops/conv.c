@@ -5,16 +5,16 @@
  *     h = oh * stride_h - pad_top + i * dilation_h,  w = ow * stride_w - pad_left + j * dilation_w
  *
  * columns is never formed as a whole: a task packs nr of them, a block of k at a time. For a 1x1
- * kernel of stride 1 without padding, columns is x itself and read in place, as the weights always
- * are. y does not overlap x. Read panels.h first.
+ * kernel of stride 1 without padding, columns is x itself; few rows read it in place, as all do the
+ * weights. y does not overlap x. Read panels.h first.
  *
  * pack: threads * min(K, K_BLOCK) * nr * 4 bytes. */
 #include "panels.h"
 
 enum {
-    K_BLOCK = 128,    /* sums of 384 cost ViT 1.4 times the error, and save 0.2 ms of 105 */
-    BLOCK_ROWS = 512, /* rows that share one packing of a panel */
-    MIN_ROWS = 64     /* fewer rows than this are not worth packing a panel again */
+    K_BLOCK = 128,     /* sums of 384 cost ViT 1.4 times the error, and save 0.2 ms of 105 */
+    BLOCK_ROWS = 1024, /* rows that share one packing of a panel */
+    MIN_ROWS = 64      /* fewer rows than this are not worth packing a panel again */
 };
 
 typedef struct conv_job {
@@ -36,8 +36,9 @@ static void pack_row(const q7_conv_args *x, const float *plane, int64_t i, int64
             ow * x->stride_w - x->pad_left + j * x->dilation_w; /* of the run's first pixel */
         int64_t low = 0, high = 0; /* the pixels of the run that lie within [0, W) */
         if (h >= 0 && h < x->H && w < x->W) {
-            low = q7_min(run, w < 0 ? q7_ceil_div(-w, x->stride_w) : 0);
-            high = q7_max(low, q7_min(run, q7_ceil_div(x->W - w, x->stride_w)));
+            const int64_t end = w + (run - 1) * x->stride_w; /* divide at the borders only */
+            low = w >= 0 ? 0 : q7_min(run, q7_ceil_div(-w, x->stride_w));
+            high = end < x->W ? run : q7_max(low, q7_ceil_div(x->W - w, x->stride_w));
         }
         float *out = row + done;
         const int64_t at = h * x->W + w;
@@ -81,8 +82,9 @@ static void conv_task(void *arg, int64_t task, int64_t thread) {
     float *panel = (float *)x->pack + thread * q7_min(job->k, K_BLOCK) * nr;
     const int64_t first_tile = q7_part(job->row_tiles, job->row_blocks, block);
     const int64_t last_tile = q7_part(job->row_tiles, job->row_blocks, block + 1);
-    const bool in_place = x->kh == 1 && x->kw == 1 && x->stride_h == 1 && x->stride_w == 1 &&
-                          x->OH == x->H && x->OW == x->W && x->pad_top == 0 && x->pad_left == 0;
+    const bool in_place = job->row_tiles <= Q7_FEW_TILES && x->kh == 1 && x->kw == 1 &&
+                          x->stride_h == 1 && x->stride_w == 1 && x->OH == x->H && x->OW == x->W &&
+                          x->pad_top == 0 && x->pad_left == 0;
     q7_gemm_epilogue epilogue = {.alpha = 1.0f, .act = x->act};
     q7_gemm_tile t = {.n = q7_min(nr, job->pixels - column),
                       .a_row_stride = job->k,

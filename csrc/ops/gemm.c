@@ -4,9 +4,7 @@
  * block of rows times a chunk of panels. Within a task k runs in blocks of Q7_GEMM_K_BLOCK, and c
  * holds the sums between two of them. Read panels.h first.
  *
- * residual may be c itself only if k <= Q7_GEMM_K_BLOCK. c overlaps neither a nor b.
- * pack: m * (k + 16) * 4 bytes, or NULL; only used if rows of a are a multiple of 4096 bytes apart.
- */
+ * residual may be c itself only if k <= Q7_GEMM_K_BLOCK. c overlaps neither a nor b. */
 #include "panels.h"
 
 enum {
@@ -93,6 +91,7 @@ void q7_op_gemm(const q7_gemm_args *x, const q7_call *call) {
     if (x->m * x->n * x->k > Q7_SMALL_WORK) {
         const int64_t even = job.panels * job.row_blocks / (call->threads * Q7_TASKS_PER_THREAD);
         job.chunk = q7_max(1, q7_min(even, CHUNK_PANELS));
+        if (job.row_tiles == 1) job.chunk = q7_ceil_div(job.chunk, WIDE) * WIDE;
     }
     q7_parallel(call, job.row_blocks * q7_ceil_div(job.panels, job.chunk), gemm_task, &job);
 }

@@ -1,9 +1,9 @@
 /* matmul.c: c[i] = alpha * a[i] @ b[i] over broadcast batch dims; both operands come from the
  * graph.
  *
- * Any strides. b is read in place if its columns are contiguous; else each panel is packed, a block
- * of k at a time, by the task that uses it. a is read in place. The arithmetic of an element is
- * that of gemm.c. c overlaps neither a nor b. Read panels.h first.
+ * Any strides. Few rows read b in place if its columns are contiguous; else each panel is packed, a
+ * block of k at a time, by the task that uses it. a is read in place. The arithmetic of an element
+ * is that of gemm.c. c overlaps neither a nor b. Read panels.h first.
  *
  * pack: threads * min(k, Q7_GEMM_K_BLOCK) * nr * 4 bytes. */
 #include "panels.h"
@@ -83,9 +83,7 @@ void q7_op_matmul(const q7_matmul_args *x, const q7_call *call) {
     const int64_t even =
         job.panels * batches * job.row_blocks / (call->threads * Q7_TASKS_PER_THREAD);
     job.chunk = q7_max(1, q7_min(job.panels, even));
-    /* Rows of b that fall into the same cache sets are worth packing if they are read often. */
-    job.in_place = x->b_col_stride == 1 &&
-                   (x->b_row_stride * 4 % Q7_CONFLICT_BYTES != 0 || job.row_tiles <= 2);
+    job.in_place = x->b_col_stride == 1 && job.row_tiles <= Q7_FEW_TILES;
     const int64_t tasks = batches * job.row_blocks * q7_ceil_div(job.panels, job.chunk);
     if (work <= Q7_SMALL_WORK)
         for (int64_t task = 0; task < tasks; task++) matmul_task(&job, task, 0);

@@ -9,10 +9,10 @@
 #include "../kernels/gemm.h"
 
 enum {
-    Q7_TASKS_PER_THREAD = 4,  /* so that a stolen core does not stall the step */
-    Q7_SMALL_WORK = 1 << 16,  /* multiply-adds, about 2 us: not worth waking a thread */
-    Q7_CONFLICT_BYTES = 4096, /* rows this far apart share the sets of an L1 cache */
-    Q7_PACK_STRIP = 16        /* floats of a cache line */
+    Q7_TASKS_PER_THREAD = 4, /* so that a stolen core does not stall the step */
+    Q7_SMALL_WORK = 1 << 16, /* multiply-adds, about 2 us: not worth waking a thread */
+    Q7_FEW_TILES = 2,        /* row tiles up to which b is better read in place than packed */
+    Q7_PACK_STRIP = 16       /* floats of a cache line */
 };
 
 /* Where the i-th of n even parts of [0, count) starts. */

@@ -6,6 +6,7 @@ each take their own and the arena of the last run is used again.
 
 from __future__ import annotations
 
+import mmap
 import threading
 from array import array
 from collections.abc import Mapping, Sequence
@@ -22,6 +23,7 @@ from q7x2_ep.plan.encode import Encoded, encode
 from q7x2_ep.plan.memory import Storage
 
 PACKED_ALIGN = 128  # bytes
+PACK_BYTES = 1 << 25  # of weights that are packed in one go
 
 
 class _Bound:
@@ -148,20 +150,31 @@ class Executor:
 
 
 def pack(library: native.Library, plan: Plan, threads: int) -> np.ndarray:
-    """The packed weights of a plan: a small plan of pack_b steps, run once."""
+    """The packed weights of a plan, made a few at a time, so that few need be in memory twice."""
     total = plan.packed_bytes
     room = np.empty(total + PACKED_ALIGN, np.uint8)
     start = -room.ctypes.data % PACKED_ALIGN
     packed = room[start : start + total]
-    if not plan.packs:
-        return packed
+    group: list[Pack] = []
+    for p in plan.packs:
+        group.append(p)
+        if p is plan.packs[-1] or sum(each.weight.const.nbytes for each in group) >= PACK_BYTES:
+            _pack_group(library, group, packed, threads)
+            _drop_pages([each.weight.const for each in group])
+            group = []
+    return packed
+
+
+def _pack_group(library: native.Library, packs: list[Pack], packed: np.ndarray, threads: int) -> None:
+    """A small plan of pack_b steps, run once."""
     loading = Plan(Graph("load"))
+    total = packed.nbytes
     into = Storage("packed", total, "output", 0)
-    for number, weight in enumerate(dict.fromkeys(p.weight for p in plan.packs), 1):
+    for number, weight in enumerate(dict.fromkeys(p.weight for p in packs), 1):
         loading.constants.append(weight)
         loading.storages.append(Storage(weight.name, 0, "constant", number))
     places = {value: storage for value, storage in zip(loading.constants[1:], loading.storages)}
-    loading.steps = [_pack_step(p, places[p.weight], into) for p in plan.packs]
+    loading.steps = [_pack_step(p, places[p.weight], into) for p in packs]
     loading.graph.outputs = [Value("packed", dtypes.UINT8, (total,))]
     weights = [value.const for value in loading.constants[1:]]
     dense = [np.require(w, requirements=["F", "A"]) if _is_transposed(w) else _dense(w) for w in weights]
@@ -170,7 +183,17 @@ def pack(library: native.Library, plan: Plan, threads: int) -> np.ndarray:
     with native.Plan(library, encoded.blob, constants) as once, native.Context(once, threads) as context:
         context.bind([])
         context.run(0, len(loading.steps), [], [packed])
-    return packed
+
+
+def _drop_pages(weights: list[np.ndarray]) -> None:
+    """Give back the memory of mapped model files: what is packed is not read there again."""
+    for weight in weights:
+        base = weight
+        while isinstance(base, np.ndarray):
+            base = base.base
+        owner = None if base is None else memoryview(base).obj
+        if isinstance(owner, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
+            owner.madvise(mmap.MADV_DONTNEED)
 
 
 def _pack_step(p: Pack, source: Storage, into: Storage) -> Step:
