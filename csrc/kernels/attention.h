@@ -21,7 +21,8 @@
 #define Q7_KERNELS_ATTENTION_H
 #include "../abi.h"
 
-/* Queries of a task: even blocks of whole panels for the widest ISA. 128 are 64 + 64, not 96 + 32. */
+/* Queries of a task: even blocks of whole panels for the widest ISA. 128 are 64 + 64, not 96 + 32.
+ */
 static inline int64_t q7_attention_queries(int64_t Sq) {
     const int64_t blocks = q7_ceil_div(Sq, Q7_ATTENTION_QUERIES);
     return q7_ceil_div(q7_ceil_div(Sq, blocks), Q7_ATTENTION_MAX_NR) * Q7_ATTENTION_MAX_NR;
@@ -32,10 +33,12 @@ static inline int64_t q7_attention_keys(int64_t Skv) {
     return q7_min(Q7_ATTENTION_KEYS, q7_ceil_div(Skv, 4) * 4);
 }
 
-/* Q^T (D, queries); scores and mask (keys, nr); V (keys, Dv rounded up to nr): at most, in floats.
- * q7x2_ep/ops/attention.py holds the same formula. */
+/* Q^T (D, queries: with nr 12 the last panel may reach 8 further); scores and mask (keys, nr); V
+ * (keys, Dv rounded up to nr): at most, in floats. q7x2_ep/ops/attention.py holds the same formula.
+ */
 static inline int64_t q7_attention_work(int64_t Sq, int64_t Skv, int64_t D, int64_t Dv) {
-    return q7_attention_queries(Sq) * D + q7_attention_keys(Skv) * (Dv + 3 * Q7_ATTENTION_MAX_NR);
+    return (q7_attention_queries(Sq) + 8) * D +
+           q7_attention_keys(Skv) * (Dv + 3 * Q7_ATTENTION_MAX_NR);
 }
 
 typedef struct q7_attention_tile {

@@ -45,7 +45,8 @@ static void attention_task(void *arg, int64_t task, int64_t thread) {
         .visible = args->Skv - args->Sq + query + 1,
         .scale = (float)args->scale,
         .fill = (float)args->fill,
-        .work = (float *)args->work + thread * q7_attention_work(args->Sq, args->Skv, args->D, args->Dv),
+        .work = (float *)args->work +
+                thread * q7_attention_work(args->Sq, args->Skv, args->D, args->Dv),
     };
     job->kernel(&tile);
 }

@@ -40,7 +40,7 @@ def attention_scratch(b: Any, Sq: Dim, Skv: Dim, D: Dim, Dv: Dim) -> Dim:
     blocks = ceildiv(Sq, most)
     queries = ceildiv(ceildiv(Sq, maximum(blocks, 1)), widest) * widest
     keys = minimum(ceildiv(Skv, 4) * 4, b.constants["ATTENTION_KEYS"])
-    return b.threads * 4 * (queries * D + keys * (Dv + 3 * widest))
+    return b.threads * 4 * ((queries + 8) * D + keys * (Dv + 3 * widest))
 
 
 def attention_step(

@@ -74,7 +74,7 @@ def attention(
     given.update(mask_dtype=0 if mask is None else 9 if mask.dtype == np.bool_ else 1)
     given.update(causal=causal, zero_masked_rows=zero, scale=scale, fill=fill, mask=mask)
     block = -(-Sq // max(1, -(-Sq // QUERIES)))
-    floats = -(-block // NR) * NR * D + min(KEYS, -(-Skv // 4) * 4) * (Dv + 3 * NR)
+    floats = (-(-block // NR) * NR + 8) * D + min(KEYS, -(-Skv // 4) * 4) * (Dv + 3 * NR)
     work = np.full(max(threads) * floats, np.nan, np.float32)
     return run_op("attention", kernel, threads=threads, work=work, **stored, **given)[0].transpose(
         back
