@@ -91,9 +91,12 @@ def compile_library(target: Path, work: Path, extra: tuple[str, ...] = ()) -> No
             changed = list(pool.map(lambda job: run(*job), commands))
         shared = ["-dynamiclib", "-install_name", f"@rpath/{LIBRARY}"] if DARWIN else ["-shared", "-Wl,-z,defs"]
         objects = [str(made) for _, made, _ in commands]
-        if any(changed) or not target.exists() or target.stat().st_mtime < max(m.stat().st_mtime for _, m, _ in commands):
+        link = [*cc, *shared, *extra, *objects, "-o", str(target), "-lpthread", "-lm"]
+        linked = ROOT / "build" / "linked.cmd"  # of the library in place: flavours take turns there
+        if any(changed) or not target.exists() or not linked.exists() or linked.read_text() != shlex.join(link):
             target.parent.mkdir(parents=True, exist_ok=True)
-            subprocess.run([*cc, *shared, *extra, *objects, "-o", str(target), "-lpthread", "-lm"], check=True)
+            subprocess.run(link, check=True)
+            linked.write_text(shlex.join(link))
     except subprocess.CalledProcessError as error:
         raise SystemExit(f"q7x2_ep: {shlex.join(error.cmd)} failed with exit status {error.returncode}") from None
 
