@@ -93,7 +93,9 @@ def compile_library(target: Path, work: Path, extra: tuple[str, ...] = ()) -> No
         objects = [str(made) for _, made, _ in commands]
         link = [*cc, *shared, *extra, *objects, "-o", str(target), "-lpthread", "-lm"]
         linked = ROOT / "build" / "linked.cmd"  # of the library in place: flavours take turns there
-        if any(changed) or not target.exists() or not linked.exists() or linked.read_text() != shlex.join(link):
+        newest_object = max(made.stat().st_mtime for _, made, _ in commands)
+        stale = not target.exists() or target.stat().st_mtime < newest_object
+        if any(changed) or stale or not linked.exists() or linked.read_text() != shlex.join(link):
             target.parent.mkdir(parents=True, exist_ok=True)
             subprocess.run(link, check=True)
             linked.write_text(shlex.join(link))
