@@ -1,7 +1,9 @@
-"""Builds csrc/ into one plain shared library inside the package: q7x2_ep/libq7.so (.dylib on macOS).
+"""Builds csrc/ into one plain shared library inside the package: q7x2_ep/libq7.so (.dylib on
+macOS).
 
-No Python.h, no file list: globs, and each kernel file once per instruction set. The wheel is py3-none-<platform>: one
-serves every Python. `python setup.py build [--debug] [--sanitize=address,undefined|thread]` builds in the source tree.
+No Python.h, no file list: globs, and each kernel file once per instruction set. The wheel is
+py3-none-<platform>: one serves every Python. `python setup.py build [--debug]
+[--sanitize=address,undefined|thread]` builds in the source tree.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import ClassVar
 
 from setuptools import Command, Distribution, setup
 from setuptools.command.bdist_wheel import bdist_wheel
@@ -28,11 +31,29 @@ ISAS = {  # name: (machines, flags); kernels.def says what is used first
     "avx2": (("x86_64",), ("-mavx2", "-mfma", "-mf16c")),
     "avx512": (
         ("x86_64",),
-        ("-mavx512f", "-mavx512dq", "-mavx512bw", "-mavx512vl", "-mavx2", "-mfma", "-mf16c", "-mprefer-vector-width=512"),
+        (
+            "-mavx512f",
+            "-mavx512dq",
+            "-mavx512bw",
+            "-mavx512vl",
+            "-mavx2",
+            "-mfma",
+            "-mf16c",
+            "-mprefer-vector-width=512",
+        ),
     ),
 }
-# Math flags: results may not depend on errno or traps; contraction to FMA is wanted; no -ffast-math: NaN and inf matter.
-CFLAGS = ("-std=c11", "-O3", "-fPIC", "-fvisibility=hidden", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast")
+# Math flags: results may not depend on errno or traps; contraction to FMA is wanted; no
+# -ffast-math: NaN and inf matter.
+CFLAGS = (
+    "-std=c11",
+    "-O3",
+    "-fPIC",
+    "-fvisibility=hidden",
+    "-fno-math-errno",
+    "-fno-trapping-math",
+    "-ffp-contract=fast",
+)
 DARWIN = sys.platform == "darwin"
 LIBRARY = "libq7.dylib" if DARWIN else "libq7.so"
 
@@ -51,8 +72,12 @@ def compiler() -> list[str]:
 
 
 def machine(cc: list[str]) -> str:
-    """What the compiler builds for: x86_64, aarch64, or another 64-bit machine (which gets scalar kernels)."""
-    made = subprocess.run([*cc, "-dumpmachine"], capture_output=True, text=True, check=False).stdout.partition("-")[0]
+    """What the compiler builds for: x86_64, aarch64, or another 64-bit machine (which gets scalar
+    kernels).
+    """
+    made = subprocess.run(
+        [*cc, "-dumpmachine"], capture_output=True, text=True, check=False
+    ).stdout.partition("-")[0]
     name = made or platform.machine()
     return {"arm64": "aarch64", "amd64": "x86_64"}.get(name.lower(), name)
 
@@ -68,11 +93,17 @@ def compile_library(target: Path, work: Path, extra: tuple[str, ...] = ()) -> No
     jobs += [(c, work / f"op_{c.stem}.o", have) for c in sorted((csrc / "ops").glob("*.c"))]
     for isa in isas:
         flags = (*ISAS[isa][1], f"-DQ7_ISA={isa}", f"-DQ7_ISA_{isa}=1")
-        jobs += [(c, work / f"{c.stem}_{isa}.o", flags) for c in sorted((csrc / "kernels").glob("*.c"))]
+        jobs += [
+            (c, work / f"{c.stem}_{isa}.o", flags) for c in sorted((csrc / "kernels").glob("*.c"))
+        ]
     work.mkdir(parents=True, exist_ok=True)
     newest = max(f.stat().st_mtime for pattern in ("*.h", "*.def") for f in csrc.rglob(pattern))
     commands = [
-        (source, made, [*cc, *CFLAGS, *flags, *extra, f"-I{csrc}", "-c", str(source), "-o", str(made)])
+        (
+            source,
+            made,
+            [*cc, *CFLAGS, *flags, *extra, f"-I{csrc}", "-c", str(source), "-o", str(made)],
+        )
         for source, made, flags in jobs
     ]
 
@@ -89,7 +120,11 @@ def compile_library(target: Path, work: Path, extra: tuple[str, ...] = ()) -> No
     try:
         with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
             changed = list(pool.map(lambda job: run(*job), commands))
-        shared = ["-dynamiclib", "-install_name", f"@rpath/{LIBRARY}"] if DARWIN else ["-shared", "-Wl,-z,defs"]
+        shared = (
+            ["-dynamiclib", "-install_name", f"@rpath/{LIBRARY}"]
+            if DARWIN
+            else ["-shared", "-Wl,-z,defs"]
+        )
         objects = [str(made) for _, made, _ in commands]
         link = [*cc, *shared, *extra, *objects, "-o", str(target), "-lpthread", "-lm"]
         linked = ROOT / "build" / "linked.cmd"  # of the library in place: flavours take turns there
@@ -100,14 +135,19 @@ def compile_library(target: Path, work: Path, extra: tuple[str, ...] = ()) -> No
             subprocess.run(link, check=True)
             linked.write_text(shlex.join(link))
     except subprocess.CalledProcessError as error:
-        raise SystemExit(f"q7x2_ep: {shlex.join(error.cmd)} failed with exit status {error.returncode}") from None
+        raise SystemExit(
+            f"q7x2_ep: {shlex.join(error.cmd)} failed with exit status {error.returncode}"
+        ) from None
 
 
 class BuildLibrary(Command):
     """build_libq7: the shared library, in the source tree or for a wheel."""
 
     description = "compile csrc/ into one shared library"
-    user_options = [("debug", None, "no optimisation, assertions"), ("sanitize=", None, "address,undefined or thread")]
+    user_options: ClassVar = [
+        ("debug", None, "no optimisation, assertions"),
+        ("sanitize=", None, "address,undefined or thread"),
+    ]
 
     def initialize_options(self) -> None:
         self.debug, self.sanitize, self.build_lib, self.editable_mode = False, None, None, False
@@ -143,8 +183,11 @@ class BuildLibrary(Command):
 class Build(build):
     """build, with our options handed on to build_libq7."""
 
-    user_options = [*build.user_options, ("sanitize=", None, "address,undefined or thread")]
-    sub_commands = [*build.sub_commands, ("build_libq7", None)]
+    user_options: ClassVar = [
+        *build.user_options,
+        ("sanitize=", None, "address,undefined or thread"),
+    ]
+    sub_commands: ClassVar = [*build.sub_commands, ("build_libq7", None)]
 
     def initialize_options(self) -> None:
         super().initialize_options()

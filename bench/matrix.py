@@ -1,8 +1,8 @@
 """Correctness over a matrix: every model, batch and length in one session, against float64 and ORT.
 
-Run: python bench/matrix.py MODEL.onnx.. [--batch 1,2,3] [--sequence 1,7,16,128,512] [--threads 1,2,3,8]
-A length that the model itself refuses (a position table that is too short) is reported as such, and
-must be refused by onnxruntime too. Exit code 1 where anything does not hold.
+Run: python bench/matrix.py MODEL.onnx.. [--batch 1,2,3] [--sequence 1,7,16,128,512] [--threads
+1,2,3,8] A length that the model itself refuses (a position table that is too short) is reported as
+such, and must be refused by onnxruntime too. Exit code 1 where anything does not hold.
 """
 
 from __future__ import annotations

@@ -82,14 +82,21 @@ enum {
 
 /* dtype codes of onnx.TensorProto */
 enum {
-    Q7_F32 = 1, Q7_U8 = 2, Q7_I8 = 3, Q7_I32 = 6, Q7_I64 = 7, Q7_BOOL = 9, Q7_F16 = 10, Q7_F64 = 11
+    Q7_F32 = 1,
+    Q7_U8 = 2,
+    Q7_I8 = 3,
+    Q7_I32 = 6,
+    Q7_I64 = 7,
+    Q7_BOOL = 9,
+    Q7_F16 = 10,
+    Q7_F64 = 11
 };
 
 /* One step of a run as a driver sees it. */
 typedef struct q7_call {
-    void (*kernel)(void);  /* the kernel of the step's row; cast to the family's type */
-    int64_t mr, nr;        /* the row's register tile */
-    int64_t threads;       /* upper bound of `thread` in q7_task, constant for a bound context */
+    void (*kernel)(void); /* the kernel of the step's row; cast to the family's type */
+    int64_t mr, nr;       /* the row's register tile */
+    int64_t threads;      /* upper bound of `thread` in q7_task, constant for a bound context */
     struct q7_run_state *run;
 } q7_call;
 
@@ -104,7 +111,8 @@ void q7_parallel(const q7_call *call, int64_t tasks, q7_task fn, void *arg);
  * `what` is a string literal; may be called from any task. */
 void q7_fault(const q7_call *call, const char *what, int64_t value, int64_t limit);
 
-#define OP(name, meaning, OPERANDS, ARGS) void q7_op_##name(const q7_##name##_args *args, const q7_call *call);
+#define OP(name, meaning, OPERANDS, ARGS) \
+    void q7_op_##name(const q7_##name##_args *args, const q7_call *call);
 #include "ops.def"
 #undef OP
 

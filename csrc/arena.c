@@ -1,7 +1,8 @@
-/* arena.c: greedy by size. The largest buffer is placed first; each goes to the lowest gap among the
- * buffers already placed that are alive with it (Pisarchyk and Lee, "Efficient Memory Management for
- * Deep Neural Net Inference", 2020, section 5.2). On transformers this reaches the lower bound (the
- * largest sum alive in one step) or a few percent above; n^2 with n around 100. Read arena.h first. */
+/* arena.c: greedy by size. The largest buffer is placed first; each goes to the lowest gap among
+ * the buffers already placed that are alive with it (Pisarchyk and Lee, "Efficient Memory
+ * Management for Deep Neural Net Inference", 2020, section 5.2). On transformers this reaches the
+ * lower bound (the largest sum alive in one step) or a few percent above; n^2 with n around 100.
+ * Read arena.h first. */
 #include "arena.h"
 
 static int goes_before(const q7_interval *a, int64_t i, const q7_interval *b, int64_t j) {
@@ -12,19 +13,22 @@ static int goes_before(const q7_interval *a, int64_t i, const q7_interval *b, in
 static void sort_by_size(const q7_interval *v, int64_t n, int64_t *order) {
     for (int64_t i = 0; i < n; i++) {
         int64_t at = i;
-        for (; at > 0 && goes_before(&v[i], i, &v[order[at - 1]], order[at - 1]); at--) order[at] = order[at - 1];
+        for (; at > 0 && goes_before(&v[i], i, &v[order[at - 1]], order[at - 1]); at--)
+            order[at] = order[at - 1];
         order[at] = i;
     }
 }
 
 /* The lowest offset where v[i] fits among `placed`, which is sorted by offset. */
-static int64_t lowest_gap(const q7_interval *v, int64_t i, const int64_t *placed, int64_t n_placed, int64_t bytes) {
+static int64_t lowest_gap(const q7_interval *v, int64_t i, const int64_t *placed, int64_t n_placed,
+                          int64_t bytes) {
     int64_t offset = 0;
     for (int64_t k = 0; k < n_placed; k++) {
         const q7_interval *other = &v[placed[k]];
         if (other->last < v[i].first || other->first > v[i].last) continue;
         if (other->offset - offset >= bytes) break;
-        const int64_t end = other->offset + (other->bytes + Q7_ARENA_ALIGN - 1) / Q7_ARENA_ALIGN * Q7_ARENA_ALIGN;
+        const int64_t end =
+            other->offset + (other->bytes + Q7_ARENA_ALIGN - 1) / Q7_ARENA_ALIGN * Q7_ARENA_ALIGN;
         if (end > offset) offset = end;
     }
     return offset;

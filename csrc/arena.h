@@ -1,5 +1,5 @@
-/* arena.h: offsets for buffers that are alive in intervals of steps, so that those alive together do
- * not overlap. */
+/* arena.h: offsets for buffers that are alive in intervals of steps, so that those alive together
+ * do not overlap. */
 #ifndef Q7_ARENA_H
 #define Q7_ARENA_H
 #include <stdint.h>

@@ -10,10 +10,12 @@ bool q7_isa_present(q7_isa isa) {
 #if defined(__x86_64__)
     /* the compiler's runtime also asks the OS whether it saves the registers */
     if (isa == Q7_ISA_avx2)
-        return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+        return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+               __builtin_cpu_supports("f16c");
     if (isa == Q7_ISA_avx512)
-        return q7_isa_present(Q7_ISA_avx2) && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
-               __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl");
+        return q7_isa_present(Q7_ISA_avx2) && __builtin_cpu_supports("avx512f") &&
+               __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw") &&
+               __builtin_cpu_supports("avx512vl");
     return isa == Q7_ISA_scalar;
 #elif defined(__aarch64__)
     return isa == Q7_ISA_scalar || isa == Q7_ISA_neon;
@@ -44,7 +46,8 @@ bool q7_isa_present(q7_isa isa) {
 #endif
 
 /* A kernel's real type is its family's; here it is only an address (drivers cast it back). */
-#define KERNEL(family, dtypes, isa, mr, nr) Q7_IF_##isa(void q7_##family##_##dtypes##_##isa(void);, )
+#define KERNEL(family, dtypes, isa, mr, nr) \
+    Q7_IF_##isa(void q7_##family##_##dtypes##_##isa(void);, )
 #include "kernels.def"
 #undef KERNEL
 

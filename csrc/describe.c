@@ -1,4 +1,5 @@
-/* describe.c: the ABI as text, one fact a line, from which Python builds its structs (plan/target.py).
+/* describe.c: the ABI as text, one fact a line, from which Python builds its structs
+ * (plan/target.py).
  *
  *   abi 1
  *   op gemm bytes=128 in:a@0 .. i64:m@48 .. i64[8]:shape@64 .. f64:alpha@104
@@ -35,11 +36,11 @@ static void describe_ops(void) {
 #define I64(x) put(" i64:%s@%zu", #x, offsetof(T, x));
 #define I64N(x, count) put(" i64[%d]:%s@%zu", count, #x, offsetof(T, x));
 #define F64(x) put(" f64:%s@%zu", #x, offsetof(T, x));
-#define OP(name, meaning, OPERANDS, ARGS)        \
-    {                                            \
-        typedef q7_##name##_args T;              \
+#define OP(name, meaning, OPERANDS, ARGS)         \
+    {                                             \
+        typedef q7_##name##_args T;               \
         put("op %s bytes=%zu", #name, sizeof(T)); \
-        OPERANDS ARGS put("\n");                 \
+        OPERANDS ARGS put("\n");                  \
     }
 #include "ops.def"
 #undef OP
@@ -82,8 +83,8 @@ static void describe_all(void) {
 #undef CONSTANT
     for (int64_t i = 0; i < Q7_KERNEL_COUNT; i++) {
         const q7_kernel_row *row = &q7_kernels[i];
-        put("kernel %s %s %s %lld %lld compiled=%d supported=%d\n", row->family, row->dtypes, q7_isa_name(row->isa),
-            (long long)row->mr, (long long)row->nr, row->kernel != NULL,
+        put("kernel %s %s %s %lld %lld compiled=%d supported=%d\n", row->family, row->dtypes,
+            q7_isa_name(row->isa), (long long)row->mr, (long long)row->nr, row->kernel != NULL,
             row->kernel != NULL && q7_isa_present(row->isa));
     }
     put("cpu");

@@ -12,12 +12,24 @@
 #include "arena.h"
 #include "runtime.h"
 
-typedef struct { int64_t op, a, b; } expr_row;
-typedef struct { int64_t value, kind, limit; } guard_row;
-typedef struct { int64_t size, first, last; } buffer_row;
-typedef struct { int64_t op, kernel, args; } step_row;
-typedef struct { int64_t at, value; } value_row;
-typedef struct { int64_t at, space, index, offset; } pointer_row;
+typedef struct {
+    int64_t op, a, b;
+} expr_row;
+typedef struct {
+    int64_t value, kind, limit;
+} guard_row;
+typedef struct {
+    int64_t size, first, last;
+} buffer_row;
+typedef struct {
+    int64_t op, kernel, args;
+} step_row;
+typedef struct {
+    int64_t at, value;
+} value_row;
+typedef struct {
+    int64_t at, space, index, offset;
+} pointer_row;
 
 struct q7_plan {
     int64_t n_symbols, n_exprs, n_guards, n_buffers, n_steps, n_value_patches, n_pointer_patches;
@@ -35,7 +47,8 @@ struct q7_plan {
 
 struct q7_context {
     const q7_plan *plan;
-    int64_t threads, bound; /* bound: whether values and image are those of symbols in values[1..] */
+    int64_t threads,
+        bound; /* bound: whether values and image are those of symbols in values[1..] */
     int64_t *values;
     unsigned char *image;
     q7_call *calls;
@@ -48,13 +61,14 @@ struct q7_context {
 };
 
 typedef void (*driver)(const void *args, const q7_call *call);
-#define OP(name, meaning, OPERANDS, ARGS)                               \
-    static void drive_##name(const void *args, const q7_call *call) { \
-        q7_op_##name(args, call);                                       \
-    }
+#define OP(name, meaning, OPERANDS, ARGS) \
+    static void drive_##name(const void *args, const q7_call *call) { q7_op_##name(args, call); }
 #include "ops.def"
 #undef OP
-static const struct { driver drive; int64_t bytes; } ops[Q7_OP_COUNT] = {
+static const struct {
+    driver drive;
+    int64_t bytes;
+} ops[Q7_OP_COUNT] = {
 #define OP(name, meaning, OPERANDS, ARGS) {drive_##name, (int64_t)sizeof(q7_##name##_args)},
 #include "ops.def"
 #undef OP
@@ -82,7 +96,8 @@ static const char *check_exprs(const q7_plan *p) {
         const expr_row *e = &p->exprs[i];
         if (!is_index(e->op, Q7_EXPR_BROADCAST + 1)) return "unknown expression";
         if (e->op == Q7_EXPR_CONST) continue;
-        if (!is_index(e->a, p->n_symbols + i) || !is_index(e->b, p->n_symbols + i)) return "expression out of order";
+        if (!is_index(e->a, p->n_symbols + i) || !is_index(e->b, p->n_symbols + i))
+            return "expression out of order";
     }
     return NULL;
 }
@@ -104,8 +119,9 @@ static const char *check_tables(const q7_plan *p) {
     const int64_t limits[] = {p->n_buffers, p->n_constants, p->n_inputs, p->n_outputs};
     for (int64_t i = 0; i < p->n_pointer_patches; i++) {
         const pointer_row *r = &p->pointers[i];
-        if (r->at % 8 || !is_index(r->at, p->image_bytes - 7) || !is_index(r->space, Q7_SPACE_OUTPUT + 1) ||
-            !is_index(r->index, limits[r->space]) || !is_index(r->offset, n_values))
+        if (r->at % 8 || !is_index(r->at, p->image_bytes - 7) ||
+            !is_index(r->space, Q7_SPACE_OUTPUT + 1) || !is_index(r->index, limits[r->space]) ||
+            !is_index(r->offset, n_values))
             return "pointer patch out of range";
     }
     return NULL;
@@ -116,7 +132,8 @@ static const char *check_steps(const q7_plan *p) {
         const step_row *s = &p->steps[i];
         if (!is_index(s->op, Q7_OP_COUNT)) return "unknown op";
         if (s->kernel != -1 && !is_index(s->kernel, Q7_KERNEL_COUNT)) return "unknown kernel";
-        if (s->args % 8 || s->args < 0 || s->args > p->image_bytes - ops[s->op].bytes) return "args out of range";
+        if (s->args % 8 || s->args < 0 || s->args > p->image_bytes - ops[s->op].bytes)
+            return "args out of range";
     }
     return NULL;
 }
@@ -144,7 +161,8 @@ static bool lay_out(q7_plan *p, int64_t bytes) {
     p->value_patches = (const value_row *)at, at += 2 * p->n_value_patches;
     p->pointers = (const pointer_row *)at, at += 4 * p->n_pointer_patches;
     p->image = (const unsigned char *)at;
-    const int64_t words = Q7_PLAN_HEADER + 3 * (p->n_exprs + p->n_guards + p->n_buffers + p->n_steps) +
+    const int64_t words = Q7_PLAN_HEADER +
+                          3 * (p->n_exprs + p->n_guards + p->n_buffers + p->n_steps) +
                           2 * p->n_value_patches + 4 * p->n_pointer_patches;
     return p->n_symbols >= 1 && words * 8 + p->image_bytes == bytes;
 }
@@ -159,14 +177,14 @@ static q7_status check(const q7_plan *p, q7_error *error) {
         if (kernel < 0) continue;
         const q7_kernel_row *row = &q7_kernels[kernel];
         if (!row->kernel || !q7_isa_present(row->isa))
-            return fail(error, Q7_UNSUPPORTED, i, "kernel %s_%s_%s is not available here", row->family, row->dtypes,
-                        q7_isa_name(row->isa));
+            return fail(error, Q7_UNSUPPORTED, i, "kernel %s_%s_%s is not available here",
+                        row->family, row->dtypes, q7_isa_name(row->isa));
     }
     return Q7_OK;
 }
 
-q7_status q7_plan_create(const void *blob, int64_t blob_bytes, const void *const *constants, int64_t n_constants,
-                         q7_plan **plan, q7_error *error) {
+q7_status q7_plan_create(const void *blob, int64_t blob_bytes, const void *const *constants,
+                         int64_t n_constants, q7_plan **plan, q7_error *error) {
     *plan = NULL;
     if (blob_bytes < Q7_PLAN_HEADER * 8 || blob_bytes % 8 || n_constants < 0)
         return fail(error, Q7_BAD_ARG, -1, "corrupt plan: %lld bytes", (long long)blob_bytes);
@@ -177,7 +195,8 @@ q7_status q7_plan_create(const void *blob, int64_t blob_bytes, const void *const
     }
     if (!p || !p->words || !p->constants) {
         q7_plan_destroy(p);
-        return fail(error, Q7_NO_MEMORY, -1, "no memory for a plan of %lld bytes", (long long)blob_bytes);
+        return fail(error, Q7_NO_MEMORY, -1, "no memory for a plan of %lld bytes",
+                    (long long)blob_bytes);
     }
     memcpy(p->words, blob, (size_t)blob_bytes);
     p->n_constants = n_constants;
@@ -186,7 +205,8 @@ q7_status q7_plan_create(const void *blob, int64_t blob_bytes, const void *const
     if (p->words[Q7_PLAN_MAGIC_WORD] != Q7_PLAN_MAGIC || p->words[Q7_PLAN_ABI] != Q7_ABI_VERSION)
         status = fail(error, Q7_BAD_ARG, -1, "not a plan of ABI version %d", Q7_ABI_VERSION);
     else if (!lay_out(p, blob_bytes))
-        status = fail(error, Q7_BAD_ARG, -1, "corrupt plan: sections do not fill its %lld bytes", (long long)blob_bytes);
+        status = fail(error, Q7_BAD_ARG, -1, "corrupt plan: sections do not fill its %lld bytes",
+                      (long long)blob_bytes);
     else
         status = check(p, error);
     if (status != Q7_OK)
@@ -203,7 +223,8 @@ void q7_plan_destroy(q7_plan *plan) {
     free(plan);
 }
 
-q7_status q7_context_create(const q7_plan *plan, int64_t threads, q7_context **context, q7_error *error) {
+q7_status q7_context_create(const q7_plan *plan, int64_t threads, q7_context **context,
+                            q7_error *error) {
     *context = NULL;
     if (threads < 1) return fail(error, Q7_BAD_ARG, -1, "%lld threads", (long long)threads);
     q7_context *c = calloc(1, sizeof *c);
@@ -222,8 +243,10 @@ q7_status q7_context_create(const q7_plan *plan, int64_t threads, q7_context **c
     }
     memcpy(c->image, plan->image, (size_t)plan->image_bytes);
     for (int64_t i = 0; i < plan->n_steps; i++) {
-        const q7_kernel_row *row = plan->steps[i].kernel < 0 ? NULL : &q7_kernels[plan->steps[i].kernel];
-        c->calls[i] = (q7_call){row ? row->kernel : NULL, row ? row->mr : 0, row ? row->nr : 0, threads, &c->state};
+        const q7_kernel_row *row =
+            plan->steps[i].kernel < 0 ? NULL : &q7_kernels[plan->steps[i].kernel];
+        c->calls[i] = (q7_call){row ? row->kernel : NULL, row ? row->mr : 0, row ? row->nr : 0,
+                                threads, &c->state};
     }
     *context = c;
     return Q7_OK;
@@ -242,7 +265,9 @@ void q7_context_destroy(q7_context *context) {
 
 /* ---- bind ---- */
 
-static int64_t floor_div(int64_t a, int64_t b) { return a / b - (a % b != 0 && (a < 0) != (b < 0)); }
+static int64_t floor_div(int64_t a, int64_t b) {
+    return a / b - (a % b != 0 && (a < 0) != (b < 0));
+}
 
 /* false on overflow or division by zero */
 static bool evaluate(const expr_row *e, const int64_t *values, int64_t *result) {
@@ -272,7 +297,8 @@ static q7_status compute_values(q7_context *c, q7_error *error) {
     const q7_plan *p = c->plan;
     for (int64_t i = 0; i < p->n_exprs; i++)
         if (!evaluate(&p->exprs[i], c->values, &c->values[p->n_symbols + i]))
-            return fail(error, Q7_BAD_ARG, -1, "sizes overflow, or divide by zero, for these shapes");
+            return fail(error, Q7_BAD_ARG, -1,
+                        "sizes overflow, or divide by zero, for these shapes");
     for (int64_t i = 0; i < p->n_guards; i++) {
         const guard_row *g = &p->guards[i];
         const int64_t value = c->values[g->value], limit = c->values[g->limit];
@@ -289,7 +315,8 @@ static q7_status place_buffers(q7_context *c, q7_error *error) {
     for (int64_t i = 0; i < p->n_buffers; i++) {
         const int64_t bytes = c->values[p->buffers[i].size];
         if (bytes < 0 || bytes > INT64_MAX / 4)
-            return fail(error, Q7_BAD_ARG, -1, "a buffer of %lld bytes for these shapes", (long long)bytes);
+            return fail(error, Q7_BAD_ARG, -1, "a buffer of %lld bytes for these shapes",
+                        (long long)bytes);
         c->intervals[i] = (q7_interval){bytes, p->buffers[i].first, p->buffers[i].last, 0};
     }
     const int64_t needed = q7_arena_place(c->intervals, p->n_buffers, c->order);
@@ -297,7 +324,8 @@ static q7_status place_buffers(q7_context *c, q7_error *error) {
     if (needed > c->reserved_bytes) {
         void *arena = NULL;
         if (posix_memalign(&arena, Q7_ARENA_ALIGN, (size_t)needed))
-            return fail(error, Q7_NO_MEMORY, -1, "no memory for an arena of %lld bytes", (long long)needed);
+            return fail(error, Q7_NO_MEMORY, -1, "no memory for an arena of %lld bytes",
+                        (long long)needed);
         free(c->arena);
         c->arena = arena;
         c->reserved_bytes = needed;
@@ -307,7 +335,8 @@ static q7_status place_buffers(q7_context *c, q7_error *error) {
     return Q7_OK;
 }
 
-static void put_pointer(unsigned char *image, const pointer_row *r, const unsigned char *base, int64_t offset) {
+static void put_pointer(unsigned char *image, const pointer_row *r, const unsigned char *base,
+                        int64_t offset) {
     const void *address = base ? base + offset : NULL; /* an empty arena has no address */
     memcpy(image + r->at, &address, sizeof address);
 }
@@ -319,7 +348,8 @@ static void patch(q7_context *c) {
     for (int64_t i = 0; i < p->n_pointer_patches; i++) {
         const pointer_row *r = &p->pointers[i];
         if (r->space == Q7_SPACE_ARENA)
-            put_pointer(c->image, r, c->arena, c->intervals[r->index].offset + c->values[r->offset]);
+            put_pointer(c->image, r, c->arena,
+                        c->intervals[r->index].offset + c->values[r->offset]);
         else if (r->space == Q7_SPACE_CONSTANT)
             put_pointer(c->image, r, p->constants[r->index], c->values[r->offset]);
     }
@@ -383,17 +413,19 @@ static q7_status run_error(q7_context *c, int64_t step, q7_error *error) {
     return Q7_DATA_FAULT;
 }
 
-q7_status q7_run(q7_context *context, int64_t first, int64_t last, const void *const *inputs, void *const *outputs,
-                 q7_error *error) {
+q7_status q7_run(q7_context *context, int64_t first, int64_t last, const void *const *inputs,
+                 void *const *outputs, q7_error *error) {
     q7_context *c = context;
     const q7_plan *p = c->plan;
-    if (!c->bound || first < 0 || last > p->n_steps) return fail(error, Q7_BAD_ARG, -1, "run before bind");
+    if (!c->bound || first < 0 || last > p->n_steps)
+        return fail(error, Q7_BAD_ARG, -1, "run before bind");
     patch_feeds(c, inputs, outputs);
     atomic_store(&c->state.faulted, 0);
     int64_t before = c->step_ns ? now_ns() : 0;
     for (int64_t i = first; i < last; i++) {
         ops[p->steps[i].op].drive(c->image + p->steps[i].args, &c->calls[i]);
-        if (atomic_load_explicit(&c->state.faulted, memory_order_acquire)) return run_error(c, i, error);
+        if (atomic_load_explicit(&c->state.faulted, memory_order_acquire))
+            return run_error(c, i, error);
         if (!c->step_ns) continue;
         const int64_t after = now_ns();
         c->step_ns[i] += after - before;

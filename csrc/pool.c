@@ -1,18 +1,19 @@
 /* pool.c: one thread pool per process.
  *
- * A region (one q7_parallel) hands out tasks by an atomic counter. Workers join a region if they are
- * awake in time; the caller works too, closes the region when no task is left, and waits only for
- * workers that are inside it, so that a worker whose core is busy elsewhere delays nobody before it
- * has taken a task, and afterwards gets the caller's core: the caller soon sleeps instead of spinning.
- * Idle workers spin for a bounded time, then sleep. One region at a time: a second caller runs its tasks
- * inline. A forked child starts with an empty pool. Read runtime.h first. */
+ * A region (one q7_parallel) hands out tasks by an atomic counter. Workers join a region if they
+ * are awake in time; the caller works too, closes the region when no task is left, and waits only
+ * for workers that are inside it, so that a worker whose core is busy elsewhere delays nobody
+ * before it has taken a task, and afterwards gets the caller's core: the caller soon sleeps instead
+ * of spinning. Idle workers spin for a bounded time, then sleep. One region at a time: a second
+ * caller runs its tasks inline. A forked child starts with an empty pool. Read runtime.h first. */
 #define _GNU_SOURCE /* pthread_sigmask under -std=c11 */
 #include <pthread.h>
 #include <signal.h>
 
 #include "runtime.h"
 
-/* A spin is a pause of 10-50 ns: workers spin for about 100 us before they sleep, callers a tenth. */
+/* A spin is a pause of 10-50 ns: workers spin for about 100 us before they sleep, callers a tenth.
+ */
 enum { MAX_WORKERS = 255, WORKER_SPINS = 4000, CALLER_SPINS = 400 };
 
 /* state: region number in the high bits, CLOSED, and the number of workers inside */
@@ -30,8 +31,11 @@ static struct {
     q7_task fn;
     void *arg;
     int64_t tasks, threads;
-} pool = {.owner = PTHREAD_MUTEX_INITIALIZER, .sleep = PTHREAD_MUTEX_INITIALIZER, .wake = PTHREAD_COND_INITIALIZER,
-          .done = PTHREAD_COND_INITIALIZER, .state = CLOSED};
+} pool = {.owner = PTHREAD_MUTEX_INITIALIZER,
+          .sleep = PTHREAD_MUTEX_INITIALIZER,
+          .wake = PTHREAD_COND_INITIALIZER,
+          .done = PTHREAD_COND_INITIALIZER,
+          .state = CLOSED};
 
 static inline void pause_cpu(void) {
 #if defined(__x86_64__)
@@ -104,7 +108,8 @@ static void reset_after_fork(void) {
 
 static void register_fork_handler(void) { pthread_atfork(NULL, NULL, reset_after_fork); }
 
-/* Workers leave signals to the threads of the program. Fewer workers than asked for is not an error. */
+/* Workers leave signals to the threads of the program. Fewer workers than asked for is not an
+ * error. */
 static void grow(int64_t workers) {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, register_fork_handler);

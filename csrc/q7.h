@@ -40,21 +40,23 @@ typedef struct q7_context q7_context;
 Q7_API const char *q7_describe(void);
 
 /* The plan in `blob` (see "Plan" below), over `n_constants` base addresses that must outlive it. */
-Q7_API q7_status q7_plan_create(const void *blob, int64_t blob_bytes, const void *const *constants, int64_t n_constants,
-                         q7_plan **plan, q7_error *error);
+Q7_API q7_status q7_plan_create(const void *blob, int64_t blob_bytes, const void *const *constants,
+                                int64_t n_constants, q7_plan **plan, q7_error *error);
 Q7_API void q7_plan_destroy(q7_plan *plan);
 
-Q7_API q7_status q7_context_create(const q7_plan *plan, int64_t threads, q7_context **context, q7_error *error);
+Q7_API q7_status q7_context_create(const q7_plan *plan, int64_t threads, q7_context **context,
+                                   q7_error *error);
 Q7_API void q7_context_destroy(q7_context *context);
 
-/* Evaluates every expression for these symbol values, places the buffers in the arena and patches the
- * args of all steps. values[0..n_values) of the plan is written to `values`. Cheap when repeated
- * with the same symbols. */
-Q7_API q7_status q7_bind(q7_context *context, const int64_t *symbols, int64_t *values, q7_error *error);
+/* Evaluates every expression for these symbol values, places the buffers in the arena and patches
+ * the args of all steps. values[0..n_values) of the plan is written to `values`. Cheap when
+ * repeated with the same symbols. */
+Q7_API q7_status q7_bind(q7_context *context, const int64_t *symbols, int64_t *values,
+                         q7_error *error);
 
 /* Runs steps [first, last) of a bound context. */
-Q7_API q7_status q7_run(q7_context *context, int64_t first, int64_t last, const void *const *inputs, void *const *outputs,
-                 q7_error *error);
+Q7_API q7_status q7_run(q7_context *context, int64_t first, int64_t last, const void *const *inputs,
+                        void *const *outputs, q7_error *error);
 
 /* From now on adds each step's time to step_ns[step], in nanoseconds; NULL switches it off. */
 Q7_API void q7_profile(q7_context *context, int64_t *step_ns);
@@ -62,34 +64,56 @@ Q7_API void q7_profile(q7_context *context, int64_t *step_ns);
 /* Facts about a bound context: Q7_STAT_*. The base address of the arena is one of them. */
 Q7_API int64_t q7_stat(const q7_context *context, int32_t what, int64_t index);
 enum {
-    Q7_STAT_ARENA,         /* address of the arena */
-    Q7_STAT_ARENA_BYTES,   /* bytes in use for the bound shapes */
+    Q7_STAT_ARENA,          /* address of the arena */
+    Q7_STAT_ARENA_BYTES,    /* bytes in use for the bound shapes */
     Q7_STAT_RESERVED_BYTES, /* bytes held, the maximum so far */
-    Q7_STAT_ALLOCATIONS,   /* allocations since the context was created */
-    Q7_STAT_BUFFER_OFFSET, /* offset of buffer `index` in the arena */
+    Q7_STAT_ALLOCATIONS,    /* allocations since the context was created */
+    Q7_STAT_BUFFER_OFFSET,  /* offset of buffer `index` in the arena */
     Q7_STAT_BUFFER_BYTES
 };
 
 /* Plan: little-endian int64 words.
  *   header   Q7_PLAN_HEADER words: magic, version, then a count per section and the image's bytes
- *   exprs    n_exprs  x {op, a, b}: values[n_symbols + i]; operands are value indices, but for const
- *   guards   n_guards x {value, kind, limit}: checked by bind; kind as below
- *   buffers  n_buffers x {size value, first step, last step}: alive in [first, last], both included
- *   steps    n_steps  x {op, kernel row or -1, args offset in the image}
- *   values   n_value_patches x {image offset, value index}: an I64 field
- *   pointers n_pointer_patches x {image offset, space, index, byte offset value}: an operand
- *   image    the args of all steps, each 64-byte aligned
- * values[0] is always the number of threads; symbols follow from 1 (n_symbols counts both). */
+ *   exprs    n_exprs  x {op, a, b}: values[n_symbols + i]; operands are value indices, but for
+ * const guards   n_guards x {value, kind, limit}: checked by bind; kind as below buffers  n_buffers
+ * x {size value, first step, last step}: alive in [first, last], both included steps    n_steps  x
+ * {op, kernel row or -1, args offset in the image} values   n_value_patches x {image offset, value
+ * index}: an I64 field pointers n_pointer_patches x {image offset, space, index, byte offset
+ * value}: an operand image    the args of all steps, each 64-byte aligned values[0] is always the
+ * number of threads; symbols follow from 1 (n_symbols counts both). */
 #define Q7_PLAN_MAGIC INT64_C(0x6e616c7032783771)
 enum {
-    Q7_PLAN_MAGIC_WORD, Q7_PLAN_ABI, Q7_PLAN_SYMBOLS, Q7_PLAN_EXPRS, Q7_PLAN_GUARDS, Q7_PLAN_BUFFERS, Q7_PLAN_STEPS,
-    Q7_PLAN_VALUE_PATCHES, Q7_PLAN_POINTER_PATCHES, Q7_PLAN_IMAGE_BYTES, Q7_PLAN_INPUTS, Q7_PLAN_OUTPUTS,
+    Q7_PLAN_MAGIC_WORD,
+    Q7_PLAN_ABI,
+    Q7_PLAN_SYMBOLS,
+    Q7_PLAN_EXPRS,
+    Q7_PLAN_GUARDS,
+    Q7_PLAN_BUFFERS,
+    Q7_PLAN_STEPS,
+    Q7_PLAN_VALUE_PATCHES,
+    Q7_PLAN_POINTER_PATCHES,
+    Q7_PLAN_IMAGE_BYTES,
+    Q7_PLAN_INPUTS,
+    Q7_PLAN_OUTPUTS,
     Q7_PLAN_HEADER
 };
-enum { Q7_SPACE_ARENA, Q7_SPACE_CONSTANT, Q7_SPACE_INPUT, Q7_SPACE_OUTPUT }; /* index: buffer, base, feed, output */
 enum {
-    Q7_EXPR_CONST, Q7_EXPR_ADD, Q7_EXPR_SUB, Q7_EXPR_MUL, Q7_EXPR_FLOORDIV, Q7_EXPR_CEILDIV, Q7_EXPR_MOD,
-    Q7_EXPR_MIN, Q7_EXPR_MAX, Q7_EXPR_BROADCAST /* a if b is 1, b if a is 1 or equal, else -1 */
+    Q7_SPACE_ARENA,
+    Q7_SPACE_CONSTANT,
+    Q7_SPACE_INPUT,
+    Q7_SPACE_OUTPUT
+}; /* index: buffer, base, feed, output */
+enum {
+    Q7_EXPR_CONST,
+    Q7_EXPR_ADD,
+    Q7_EXPR_SUB,
+    Q7_EXPR_MUL,
+    Q7_EXPR_FLOORDIV,
+    Q7_EXPR_CEILDIV,
+    Q7_EXPR_MOD,
+    Q7_EXPR_MIN,
+    Q7_EXPR_MAX,
+    Q7_EXPR_BROADCAST /* a if b is 1, b if a is 1 or equal, else -1 */
 };
 enum { Q7_GUARD_EQ, Q7_GUARD_GE }; /* value == limit, value >= limit; limit is a value index */
 

@@ -23,11 +23,12 @@ from q7x2_ep.backend.cpu.library import default_threads
 from q7x2_ep.errors import BackendError
 from q7x2_ep.feeds import random_feeds
 from q7x2_ep.passes import infer
-from q7x2_ep.passes import infer
 from q7x2_ep.session import Model
 
 ERROR_FACTOR = 1.5  # of onnxruntime's own error
-WARM_BELOW_MS = 500.0  # a shorter run is preceded by an untimed one of the same engine: its weights come
+WARM_BELOW_MS = (
+    500.0  # a shorter run is preceded by an untimed one of the same engine: its weights come
+)
 # into cache, and the threads of the other engine stop spinning (those of onnxruntime after 20 ms)
 SECONDS_PER_ENGINE = 1.5  # default measuring time
 FEWEST_RUNS, MOST_RUNS = 5, 200

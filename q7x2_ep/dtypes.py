@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Iterable, NamedTuple, Union
+from collections.abc import Iterable
+from typing import Any, NamedTuple, Union
 
 import numpy as np
 
@@ -67,7 +68,9 @@ def type_string(code: int) -> str:
 
 
 def make_array(data: Union[bytes, Iterable[Any]], code: int, shape: tuple[Any, ...]) -> np.ndarray:
-    """An array of the given elements: raw bytes, or numbers (for the modules that see arrays as opaque)."""
+    """An array of the given elements: raw bytes, or numbers (for the modules that see arrays as
+    opaque).
+    """
     dtype = np.dtype(DTYPES[code].numpy)
     flat = np.frombuffer(data, dtype) if isinstance(data, bytes) else np.array(list(data), dtype)
     return flat.reshape(shape)

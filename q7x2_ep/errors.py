@@ -1,4 +1,6 @@
-"""Every exception that q7x2_ep raises on purpose. Message form: what was expected, what was given, what to do."""
+"""Every exception that q7x2_ep raises on purpose. Message form: what was expected, what was given,
+what to do.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ class ModelNotFound(ModelError, FileNotFoundError):
 
 
 class UnsupportedOp(ModelError):
-    """The model uses operators, or dtypes of operators, that no backend can run. Lists all of them."""
+    """The model uses operators, or dtypes of operators, that no backend can run. Lists all of
+    them.
+    """
 
 
 class FeedError(Q7Error, ValueError):
@@ -28,7 +32,9 @@ class ShapeError(FeedError):
 
 
 class DataError(FeedError):
-    """The values of a feed are out of range for an op of the model, such as an index beyond its axis."""
+    """The values of a feed are out of range for an op of the model, such as an index beyond its
+    axis.
+    """
 
 
 class PlanError(Q7Error):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Mapping, Optional, Union
+from typing import Optional, Union
 
 from q7x2_ep.api.inference_session import InferenceSession
 from q7x2_ep.errors import InternalError, ShapeError
@@ -29,8 +30,8 @@ class ExplainedStep:
 class Explanation:
     """The compiled form of a model. Units: bytes; memory is for the symbol values in `sizes`.
 
-    unplanned_bytes and unplanned_allocations: what one allocation per node output of the unfused graph would take.
-    allocations: of memory per run, once a shape has been seen.
+    unplanned_bytes and unplanned_allocations: what one allocation per node output of the unfused
+    graph would take. allocations: of memory per run, once a shape has been seen.
     """
 
     fusions: dict[str, int]
@@ -54,15 +55,18 @@ class Explanation:
             lines.append("  none")
         if self.near_misses:
             lines += ["near misses", *(f"  {line}" for line in self.near_misses)]
-        lines.append(f"steps {len(self.steps)}, host steps {len(self.host_steps)}, calls per run {self.calls_per_run}")
+        lines.append(
+            f"steps {len(self.steps)}, host steps {len(self.host_steps)}, "
+            f"calls per run {self.calls_per_run}"
+        )
         lines += [f"  {op:<24}{count:>6}" for op, count in ops.most_common()]
         saved = 1 - self.arena_bytes / self.unplanned_bytes if self.unplanned_bytes else 0.0
         sizes = ", ".join(f"{name}={size}" for name, size in self.sizes.items())
         lines += [
             f"memory at {sizes or 'fixed shapes'}",
             f"  arena                {self.arena_bytes:>14,} bytes",
-            f"  unplanned            {self.unplanned_bytes:>14,} bytes in {self.unplanned_allocations} allocations"
-            f" ({saved:.0%} saved)",
+            f"  unplanned            {self.unplanned_bytes:>14,} bytes in "
+            f"{self.unplanned_allocations} allocations ({saved:.0%} saved)",
             f"  packed weights       {self.packed_bytes:>14,} bytes",
             f"  allocations per run  {self.allocations:>14,}",
         ]
@@ -105,9 +109,7 @@ def _explain(session: Session, given: Mapping[str, int]) -> Explanation:
     )
 
 
-def _memory(
-    session: Session, given: Mapping[str, int]
-) -> tuple[dict[str, int], dict[str, int]]:
+def _memory(session: Session, given: Mapping[str, int]) -> tuple[dict[str, int], dict[str, int]]:
     """The sizes to report for, and the memory that they take."""
     for length in DEFAULT_LENGTHS:
         sizes: dict[str, int] = {}

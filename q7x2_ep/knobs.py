@@ -25,7 +25,12 @@ KNOBS = {
     knob.name: knob
     for knob in (
         Knob("ISA", str, "", "use no instruction set beyond this one: scalar, neon, avx2, avx512"),
-        Knob("THREADS", int, 0, "threads of a session whose options leave it open; 0: affinity and cgroup quota"),
+        Knob(
+            "THREADS",
+            int,
+            0,
+            "threads of a session whose options leave it open; 0: affinity and cgroup quota",
+        ),
         Knob("LIBRARY", str, "", "path of libq7 to load instead of the one inside the package"),
     )
 }
@@ -43,4 +48,6 @@ def get(name: str) -> Default:
     try:
         return knob.type(text)
     except ValueError:
-        raise ValueError(f"[{knob.variable}] expected {knob.type.__name__}, given {text!r}") from None
+        raise ValueError(
+            f"[{knob.variable}] expected {knob.type.__name__}, given {text!r}"
+        ) from None

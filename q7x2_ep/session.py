@@ -1,14 +1,15 @@
 """The pipeline in one screen: read -> passes -> fuse -> plan -> bind -> run.
 
-`Session` compiles a model once and runs it for any sizes of its symbolic dims. The ORT-compatible surface is a thin
-layer above (api/); all that touches C is below (backend/cpu).
+`Session` compiles a model once and runs it for any sizes of its symbolic dims. The ORT-compatible
+surface is a thin layer above (api/); all that touches C is below (backend/cpu).
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Mapping, Optional, Sequence, Union
+from typing import Any, Optional, Union
 
 import numpy as np
 
@@ -41,8 +42,8 @@ class InputSpec:
 class Session:
     """A compiled model.
 
-    Thread safe: concurrent runs each use a context of their own. Raises: ModelError and its kin for a model that
-    cannot be read or run.
+    Thread safe: concurrent runs each use a context of their own. Raises: ModelError and its kin for
+    a model that cannot be read or run.
     """
 
     def __init__(
@@ -53,7 +54,9 @@ class Session:
         graph = importer.read(model)
         self.metadata = dict(graph.metadata)
         self.statistics = passes.run_all(graph)
-        self.unplanned = [product(v.shape) * dtypes.size(v.dtype) for n in graph.nodes for v in n.outputs]
+        self.unplanned = [
+            product(v.shape) * dtypes.size(v.dtype) for n in graph.nodes for v in n.outputs
+        ]
         if optimized_path:
             importer.save(graph, optimized_path)
         self.fusions = fuse.fuse(graph) if fusion else fuse.FusionReport()
@@ -70,7 +73,8 @@ class Session:
     def run(self, feeds: Mapping[str, Any]) -> list[np.ndarray]:
         """All outputs for one feed, in the order of the model.
 
-        Raises: FeedError and ShapeError for a feed that does not fit, DataError for values out of range.
+        Raises: FeedError and ShapeError for a feed that does not fit, DataError for values out of
+        range.
         """
         arrays, sizes = self._check(feeds)
         return self._executor.run(arrays, sizes)
@@ -117,8 +121,8 @@ class Session:
                 raise _wrong_dtype(spec, array)
             if array.ndim != len(spec.shape):
                 raise errors.ShapeError(
-                    f"[input {spec.name!r}] expected rank {len(spec.shape)} {_shape_text(spec.shape)}, "
-                    f"given rank {array.ndim} {array.shape}"
+                    f"[input {spec.name!r}] expected rank {len(spec.shape)} "
+                    f"{_shape_text(spec.shape)}, given rank {array.ndim} {array.shape}"
                 )
             for axis, (dim, name) in enumerate(zip(spec.shape, spec.symbols)):
                 wanted = dim if name is None else sizes.setdefault(name, array.shape[axis])
@@ -146,10 +150,14 @@ def _wrong_dtype(spec: InputSpec, array: np.ndarray) -> errors.FeedError:
 
 def _wrong_dim(spec: InputSpec, array: np.ndarray, axis: int, wanted: Dim) -> errors.ShapeError:
     dim = spec.shape[axis]
-    why = f"{dim} is {wanted} in this feed" if isinstance(dim, Expr) else f"the model fixes it to {wanted}"
+    why = (
+        f"{dim} is {wanted} in this feed"
+        if isinstance(dim, Expr)
+        else f"the model fixes it to {wanted}"
+    )
     return errors.ShapeError(
-        f"[input {spec.name!r}] dim {axis} of {_shape_text(spec.shape)}: {why}, given {array.shape[axis]} "
-        f"in shape {array.shape}"
+        f"[input {spec.name!r}] dim {axis} of {_shape_text(spec.shape)}: {why}, "
+        f"given {array.shape[axis]} in shape {array.shape}"
     )
 
 

@@ -25,4 +25,6 @@ def pytest_report_header() -> str:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--accept", action="store_true", help="rewrite golden files with what the code says now")
+    parser.addoption(
+        "--accept", action="store_true", help="rewrite golden files with what the code says now"
+    )

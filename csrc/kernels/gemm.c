@@ -187,8 +187,10 @@ Q7_INLINE void finish_as(const q7_gemm_tile *t, const float *sums, int64_t sums_
             x = q7_act(act, q7_fma(alpha, x, bias));
             if (residual)
                 x = q7_add(x, full ? q7_load(residual + j) : q7_load_tail(residual + j, lanes));
-            if (full) q7_store(c + j, x);
-            else q7_store_tail(c + j, x, lanes);
+            if (full)
+                q7_store(c + j, x);
+            else
+                q7_store_tail(c + j, x, lanes);
         }
     }
 }
@@ -196,8 +198,10 @@ Q7_INLINE void finish_as(const q7_gemm_tile *t, const float *sums, int64_t sums_
 static void finish(const q7_gemm_tile *t, const float *sums, int64_t sums_stride, int64_t first,
                    int64_t n) {
     switch (t->epilogue ? t->epilogue->act : Q7_act_none) { /* a loop for each */
-#define ACT(act) \
-    case Q7_act_##act: finish_as(t, sums, sums_stride, first, n, Q7_act_##act); return;
+#define ACT(act)                                                 \
+    case Q7_act_##act:                                           \
+        finish_as(t, sums, sums_stride, first, n, Q7_act_##act); \
+        return;
 #include "../ops.def"
 #undef ACT
     }
@@ -216,9 +220,12 @@ void Q7_KERNEL(gemm_f32)(const q7_gemm_tile *t) {
         const target out = direct ? (target){t->c + first, t->c_stride, t->accumulate}
                                   : (target){sums, columns, false};
 
-        if (n < NR && !t->b_packed) tail(t, out);
-        else if (several) (t->m == 1 ? one_row_wide : two_rows_wide)(t, b, out);
-        else by_rows[t->m - 1][!packed](t, b, out);
+        if (n < NR && !t->b_packed)
+            tail(t, out);
+        else if (several)
+            (t->m == 1 ? one_row_wide : two_rows_wide)(t, b, out);
+        else
+            by_rows[t->m - 1][!packed](t, b, out);
         if (!direct) finish(t, sums, columns, first, n);
     }
 }

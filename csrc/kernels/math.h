@@ -178,13 +178,13 @@ Q7_INLINE q7_f32 q7_cos(q7_f32 x) { return q7_sin_or_cos(x, true); }
 /* A member of the closed set ACT, Q7_act_*. */
 Q7_INLINE q7_f32 q7_act(int64_t act, q7_f32 x) {
     switch (act) {
-    case Q7_act_relu: return q7_vmax(q7_set1(0.0f), x);
-    case Q7_act_gelu: return q7_gelu(x);
-    case Q7_act_gelu_tanh: return q7_gelu_tanh(x);
-    case Q7_act_silu: return q7_silu(x);
-    case Q7_act_tanh: return q7_tanh(x);
-    case Q7_act_sigmoid: return q7_sigmoid(x);
-    default: return x;
+        case Q7_act_relu: return q7_vmax(q7_set1(0.0f), x);
+        case Q7_act_gelu: return q7_gelu(x);
+        case Q7_act_gelu_tanh: return q7_gelu_tanh(x);
+        case Q7_act_silu: return q7_silu(x);
+        case Q7_act_tanh: return q7_tanh(x);
+        case Q7_act_sigmoid: return q7_sigmoid(x);
+        default: return x;
     }
 }
 #endif

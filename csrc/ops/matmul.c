@@ -87,5 +87,6 @@ void q7_op_matmul(const q7_matmul_args *x, const q7_call *call) {
     const int64_t tasks = batches * job.row_blocks * q7_ceil_div(job.panels, job.chunk);
     if (work <= Q7_SMALL_WORK)
         for (int64_t task = 0; task < tasks; task++) matmul_task(&job, task, 0);
-    else q7_parallel(call, tasks, matmul_task, &job);
+    else
+        q7_parallel(call, tasks, matmul_task, &job);
 }

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
-from typing import Any, Mapping, NamedTuple, Optional, Sequence, Union
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Optional, Union
 
 import numpy as np
 
@@ -20,7 +21,9 @@ logger = logging.getLogger("q7x2_ep")
 
 
 class NodeArg(NamedTuple):
-    """One input or output. shape: ints for fixed dims, strings for symbolic ones. type: like tensor(float)."""
+    """One input or output. shape: ints for fixed dims, strings for symbolic ones. type: like
+    tensor(float).
+    """
 
     name: str
     shape: list[Union[int, str]]
@@ -42,9 +45,9 @@ class ModelMetadata(NamedTuple):
 class InferenceSession:
     """An ONNX model, compiled for this CPU.
 
-    path_or_bytes: a path, the bytes of a model, or an onnx.ModelProto. providers: accepted names end in
-    ExecutionProvider; every model runs on the CPU. A session is a context manager, can be pickled when it was made
-    from a path or bytes, and serves any number of threads at once.
+    path_or_bytes: a path, the bytes of a model, or an onnx.ModelProto. providers: accepted names
+    end in ExecutionProvider; every model runs on the CPU. A session is a context manager, can be
+    pickled when it was made from a path or bytes, and serves any number of threads at once.
 
     Raises: ModelNotFound, ModelError, UnsupportedOp.
     """
@@ -59,17 +62,23 @@ class InferenceSession:
     ):
         options = sess_options if sess_options is not None else SessionOptions()
         if not isinstance(options, SessionOptions):
-            raise TypeError(f"sess_options must be a SessionOptions, given {type(options).__name__}")
+            raise TypeError(
+                f"sess_options must be a SessionOptions, given {type(options).__name__}"
+            )
         _check_providers(providers)
         if options.log_severity_level >= 0:
             logger.setLevel(_LEVELS[min(options.log_severity_level, 4)])
         self._model, self._options = path_or_bytes, options
-        self._model_path = os.fspath(path_or_bytes) if isinstance(path_or_bytes, (str, os.PathLike)) else None
+        self._model_path = (
+            os.fspath(path_or_bytes) if isinstance(path_or_bytes, (str, os.PathLike)) else None
+        )
         fusion = options.graph_optimization_level >= GraphOptimizationLevel.ORT_ENABLE_EXTENDED
         self._session = Session(
             path_or_bytes, options.intra_op_num_threads, fusion, options.optimized_model_filepath
         )
-        logger.info("compiled %s: %d steps", self._model_path or "a model", len(self._session.plan.steps))
+        logger.info(
+            "compiled %s: %d steps", self._model_path or "a model", len(self._session.plan.steps)
+        )
 
     def run(
         self,
@@ -127,7 +136,11 @@ class InferenceSession:
         self.close()
 
     def __reduce__(self) -> tuple:
-        model = self._model.SerializeToString() if hasattr(self._model, "SerializeToString") else self._model
+        model = (
+            self._model.SerializeToString()
+            if hasattr(self._model, "SerializeToString")
+            else self._model
+        )
         return InferenceSession, (model, self._options)
 
     def _output_index(self, name: str) -> int:

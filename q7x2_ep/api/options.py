@@ -7,7 +7,7 @@ from enum import IntEnum
 
 
 class GraphOptimizationLevel(IntEnum):
-    """How much of the graph is rewritten. DISABLE_ALL and BASIC: no fusions; EXTENDED and above: all of them."""
+    """How much is rewritten: no fusions up to BASIC, all of them from EXTENDED on."""
 
     ORT_DISABLE_ALL = 0
     ORT_ENABLE_BASIC = 1
@@ -28,10 +28,11 @@ class SessionOptions:
     """Options of an InferenceSession.
 
     intra_op_num_threads: threads of a run; 0 takes the cores that affinity and cgroup quota allow.
-    graph_optimization_level: see GraphOptimizationLevel. log_severity_level: 0 verbose .. 4 fatal, of the Python
-    logger "q7x2_ep". optimized_model_filepath: where to write the model after the passes and before fusion, as
-    ONNX that any tool opens. The other fields are accepted and have no effect: memory is always planned into one arena,
-    there is one thread pool per process, and results never depend on the number of threads.
+    graph_optimization_level: see GraphOptimizationLevel. log_severity_level: 0 verbose .. 4 fatal,
+    of the Python logger "q7x2_ep". optimized_model_filepath: where to write the model after the
+    passes and before fusion, as ONNX that any tool opens. The other fields are accepted and have no
+    effect: memory is always planned into one arena, there is one thread pool per process, and
+    results never depend on the number of threads.
     """
 
     intra_op_num_threads: int = 0

@@ -1,7 +1,8 @@
-"""IR -> onnx.ModelProto, for `SessionOptions.optimized_model_filepath`: a file that any ONNX tool opens.
+"""IR -> onnx.ModelProto, for `SessionOptions.optimized_model_filepath`: a file that any ONNX tool
+opens.
 
-Only graphs of standard ops can be written: fused ops are ours alone. Sizes that the passes have worked out are
-turned back into Shape, Gather and arithmetic on the model's inputs.
+Only graphs of standard ops can be written: fused ops are ours alone. Sizes that the passes have
+worked out are turned back into Shape, Gather and arithmetic on the model's inputs.
 """
 
 from __future__ import annotations
@@ -46,7 +47,9 @@ def write(graph: Graph) -> Any:
         initializer=list(writer.initializers.values()),
     )
     opsets = [helper.make_opsetid("", max(graph.opset, OPSET))]
-    return helper.make_model(proto, opset_imports=opsets, ir_version=IR_VERSION, producer_name="q7x2_ep")
+    return helper.make_model(
+        proto, opset_imports=opsets, ir_version=IR_VERSION, producer_name="q7x2_ep"
+    )
 
 
 def save(graph: Graph, path: str) -> None:
@@ -55,7 +58,9 @@ def save(graph: Graph, path: str) -> None:
 
     model = write(graph)
     external = sum(tensor.ByteSize() for tensor in model.graph.initializer) > EXTERNAL_ABOVE
-    onnx.save(model, path, save_as_external_data=external, location=os.path.basename(path) + ".data")
+    onnx.save(
+        model, path, save_as_external_data=external, location=os.path.basename(path) + ".data"
+    )
 
 
 class _Writer:
@@ -76,7 +81,9 @@ class _Writer:
         from onnx import helper
 
         if "::" in node.op:
-            raise ModelError(f"[{node.op} {node.name}] has no standard form and cannot be written as ONNX")
+            raise ModelError(
+                f"[{node.op} {node.name}] has no standard form and cannot be written as ONNX"
+            )
         inputs = [self.name(value) if value is not None else "" for value in node.inputs]
         attrs = {k: _attribute(v) for k, v in node.attrs.items() if v is not None}
         outputs = [value.name for value in node.outputs]
@@ -123,7 +130,9 @@ class _Writer:
                 source, axis = self._symbols[rest[0]]
                 self._dims[atom] = self._emit("Shape", source, start=axis, end=axis + 1)
             else:
-                self._dims[atom] = self._emit(_ARITHMETIC[kind], *(self._dim(operand) for operand in rest))
+                self._dims[atom] = self._emit(
+                    _ARITHMETIC[kind], *(self._dim(operand) for operand in rest)
+                )
         return self._dims[atom]
 
     def _emit(self, op: str, *inputs: str, **attrs: Any) -> str:

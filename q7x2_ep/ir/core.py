@@ -1,13 +1,15 @@
 """Value, Node, Graph: the whole intermediate representation.
 
-A Value is produced by at most one Node and knows its users. A Graph keeps its nodes in execution order.
-Mutate only through the methods here: they keep producer and user links true. Nothing here knows what an op means.
+A Value is produced by at most one Node and knows its users. A Graph keeps its nodes in execution
+order. Mutate only through the methods here: they keep producer and user links true. Nothing here
+knows what an op means.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Iterable, Iterator, NamedTuple, Optional
+from typing import Any, NamedTuple, Optional
 
 from q7x2_ep import dtypes
 from q7x2_ep.ir.shape import Dim
@@ -19,7 +21,8 @@ class Type(NamedTuple):
     """What is known of a tensor before it exists.
 
     dtype: code in onnx.TensorProto. shape: dims, or None where even the rank is unknown.
-    elements: the flat contents of a small integer or bool tensor of rank 0 or 1, where known (they may be symbolic).
+    elements: the flat contents of a small integer or bool tensor of rank 0 or 1, where known (they
+    may be symbolic).
     """
 
     dtype: int
@@ -37,8 +40,9 @@ def array_type(array: Any) -> Type:
 
 @dataclass(eq=False)
 class Value:
-    """One tensor. Exactly one of these holds: it has a producer, it has `const`, it is a graph input, or it has
-    only `elements`: a shape operand (of Reshape, Expand, Slice, ..) that is computed at bind, never as data.
+    """One tensor. Exactly one of these holds: it has a producer, it has `const`, it is a graph
+    input, or it has only `elements`: a shape operand (of Reshape, Expand, Slice, ..) that is
+    computed at bind, never as data.
     """
 
     name: str
@@ -47,7 +51,7 @@ class Value:
     elements: Optional[tuple[Dim, ...]] = None  # see Type
     const: Any = None  # a numpy array, opaque to the IR; may be a view of a memory-mapped file
     producer: Optional[Node] = None
-    users: list[Node] = field(default_factory=list)  # a node that uses the value twice is listed twice
+    users: list[Node] = field(default_factory=list)  # one entry per use
 
     @property
     def type(self) -> Type:
@@ -62,10 +66,11 @@ class Value:
 
 @dataclass(eq=False)
 class Node:
-    """One operation. op is the ONNX op type; other domains are spelled `domain::Type`, our own fused ops `q7::Type`.
+    """One operation. op is the ONNX op type; other domains are spelled `domain::Type`, our own
+    fused ops `q7::Type`.
 
-    inputs may hold None for an omitted optional input; trailing ones are dropped. sources: the names of the
-    nodes of the model that this node stands for.
+    inputs may hold None for an omitted optional input; trailing ones are dropped. sources: the
+    names of the nodes of the model that this node stands for.
     """
 
     op: str
@@ -74,7 +79,7 @@ class Node:
     attrs: dict[str, Any] = field(default_factory=dict)
     name: str = ""
     sources: tuple[str, ...] = ()
-    inferred: Any = field(default=None, repr=False)  # the inputs and types that type inference last saw
+    inferred: Any = field(default=None, repr=False)  # what type inference last saw
 
     def __post_init__(self) -> None:
         while self.inputs and self.inputs[-1] is None:
@@ -109,17 +114,22 @@ class Node:
         self.inputs = []
 
     def __repr__(self) -> str:
-        return f"{', '.join(map(repr, self.outputs))} = {self.op}({', '.join(map(repr, self.inputs))})"
+        return (
+            f"{', '.join(map(repr, self.outputs))} = {self.op}({', '.join(map(repr, self.inputs))})"
+        )
 
 
 @dataclass(eq=False)
 class Graph:
-    """A function from inputs to outputs. outputs may name inputs and constants, and the same value twice."""
+    """A function from inputs to outputs.
+
+    outputs may name inputs and constants, and the same value twice.
+    """
 
     name: str = ""
     inputs: list[Value] = field(default_factory=list)
     outputs: list[Value] = field(default_factory=list)
-    output_names: list[str] = field(default_factory=list)  # what the model calls them; passes replace only the values
+    output_names: list[str] = field(default_factory=list)  # the model's; passes keep them
     nodes: list[Node] = field(default_factory=list)
     opset: int = 0  # of the default domain, as imported
     metadata: dict[str, Any] = field(default_factory=dict)  # what get_modelmeta() shows
@@ -180,7 +190,9 @@ class Graph:
                 missing = [
                     value.producer
                     for value in node.inputs
-                    if value is not None and value.producer is not None and id(value.producer) not in placed
+                    if value is not None
+                    and value.producer is not None
+                    and id(value.producer) not in placed
                 ]
                 if missing:
                     stack.extend(reversed(missing))

@@ -1,8 +1,9 @@
 """Symbolic dims: integer expressions over the symbols of a graph, kept in one canonical form.
 
-A dim is an int or an `Expr`. An Expr is a polynomial with integer coefficients; its atoms are symbols and
-applications of operations that do not distribute (floordiv, mod, min, max, broadcast). Equal forms compare
-equal, so shape equality is `==`. Symbols stand for sizes: they are never negative.
+A dim is an int or an `Expr`. An Expr is a polynomial with integer coefficients; its atoms are
+symbols and applications of operations that do not distribute (floordiv, mod, min, max, broadcast).
+Equal forms compare equal, so shape equality is `==`. Symbols stand for sizes: they are never
+negative.
 
 >>> b, s = symbol("b"), symbol("s")
 >>> (b * s + s) - s * b
@@ -15,13 +16,16 @@ s
 
 from __future__ import annotations
 
-from typing import Iterable, Mapping, Union
+from collections.abc import Iterable, Mapping
+from typing import Union
 
 
 class Expr:
-    """A polynomial. terms: ((monomial, coefficient), ...) sorted; a monomial is a sorted tuple of atoms."""
+    """A polynomial. terms: ((monomial, coefficient), ...) sorted; a monomial is a sorted tuple of
+    atoms.
+    """
 
-    __slots__ = ("terms", "_hash")
+    __slots__ = ("_hash", "terms")
 
     def __init__(self, terms: tuple):
         self.terms = terms
@@ -124,7 +128,8 @@ def broadcast(a: Dim, b: Dim) -> Dim:
     """The dim of two right-aligned dims under multidirectional broadcasting.
 
     Raises: ValueError where both are known, differ, and neither is 1.
-    Source: ONNX Broadcasting. Where a symbol may be 1, the answer stays an expression that bind checks.
+    Source: ONNX Broadcasting. Where a symbol may be 1, the answer stays an expression that bind
+    checks.
     """
     if a == b or b == 1:
         return a
@@ -132,7 +137,9 @@ def broadcast(a: Dim, b: Dim) -> Dim:
         return b
     if isinstance(a, int) and isinstance(b, int):
         raise ValueError(f"dims {a} and {b} do not broadcast")
-    if isinstance(a, int) or isinstance(b, int):  # a known dim above 1 wins: the other is 1 or equal
+    if isinstance(a, int) or isinstance(
+        b, int
+    ):  # a known dim above 1 wins: the other is 1 or equal
         known = a if isinstance(a, int) else b
         return known if known > 1 else _apply("broadcast", *_ordered(a, b))
     for part, whole in ((a, b), (b, a)):
@@ -232,7 +239,9 @@ def _polynomial(terms: Iterable[tuple]) -> Dim:
     for monomial, coefficient in terms:
         total[monomial] = total.get(monomial, 0) + coefficient
     kept = sorted(
-        ((m, c) for m, c in total.items() if c), key=lambda term: [_atom_key(atom) for atom in term[0]], reverse=True
+        ((m, c) for m, c in total.items() if c),
+        key=lambda term: [_atom_key(atom) for atom in term[0]],
+        reverse=True,
     )
     if not kept:
         return 0
@@ -286,5 +295,9 @@ def _atom_lower(atom: tuple) -> int | None:
         known = [low for low in lows if low is not None]
         return max(known) if known else None
     if kind == "floordiv":
-        return 0 if lows[0] is not None and lows[0] >= 0 and lows[1] is not None and lows[1] >= 0 else None
+        return (
+            0
+            if lows[0] is not None and lows[0] >= 0 and lows[1] is not None and lows[1] >= 0
+            else None
+        )
     return None if None in lows else min(lows)

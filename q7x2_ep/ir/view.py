@@ -1,7 +1,9 @@
-"""View: a tensor as an offset and strides into the storage of another; what movement ops are made of.
+"""View: a tensor as an offset and strides into the storage of another; what movement ops are made
+of.
 
-Transpose, Reshape, Slice, Split, Expand and their kin copy nothing: they are views. A step that takes strides
-(attention, copy, matmul, a GEMM's rows) reads the view; any other step has it made contiguous first (plan/build.py).
+Transpose, Reshape, Slice, Split, Expand and their kin copy nothing: they are views. A step that
+takes strides (attention, copy, matmul, a GEMM's rows) reads the view; any other step has it made
+contiguous first (plan/build.py).
 """
 
 from __future__ import annotations
@@ -15,7 +17,9 @@ from q7x2_ep.ir.shape import Dim
 
 @dataclass(frozen=True)
 class View:
-    """Element (i0, i1, ..) of the tensor is element offset + sum(i * strides) of `storage`. Units: elements."""
+    """Element (i0, i1, ..) of the tensor is element offset + sum(i * strides) of `storage`. Units:
+    elements.
+    """
 
     storage: Value
     shape: tuple[Dim, ...]
@@ -33,10 +37,16 @@ class View:
         return all(d == 1 or s == w for d, s, w in zip(self.shape, self.strides, wanted))
 
     def transpose(self, perm: tuple[int, ...]) -> View:
-        return replace(self, shape=tuple(self.shape[p] for p in perm), strides=tuple(self.strides[p] for p in perm))
+        return replace(
+            self,
+            shape=tuple(self.shape[p] for p in perm),
+            strides=tuple(self.strides[p] for p in perm),
+        )
 
     def slice(self, axis: int, start: Dim, size: Dim, step: int = 1) -> View:
-        """`size` elements along axis: start, start + step, .. (start counts from 0, step may be negative)."""
+        """`size` elements along axis: start, start + step, .. (start counts from 0, step may be
+        negative).
+        """
         shape, strides = list(self.shape), list(self.strides)
         offset = self.offset + start * strides[axis]
         shape[axis], strides[axis] = size, strides[axis] * step
@@ -58,8 +68,9 @@ class View:
     def reshape(self, shape: tuple[Dim, ...]) -> Optional[View]:
         """The same elements under another shape, or None where that needs a copy.
 
-        Source dims and target dims are walked in groups of equal product, as numpy does without copying; inside a
-        group the source must be mergeable: stride[i] == stride[i + 1] * shape[i + 1].
+        Source dims and target dims are walked in groups of equal product, as numpy does without
+        copying; inside a group the source must be mergeable: stride[i] == stride[i + 1] * shape[i +
+        1].
         """
         if self.is_contiguous():
             return replace(self, shape=tuple(shape), strides=contiguous_strides(shape))
@@ -106,6 +117,8 @@ def contiguous_strides(shape: tuple[Dim, ...]) -> tuple[Dim, ...]:
 
 
 def _exact(have: Dim, want: Dim) -> Optional[Dim]:
-    """have / want where that is exact, else None: the open group of target dims still fits the source dim."""
+    """have / want where that is exact, else None: the open group of target dims still fits the
+    source dim.
+    """
     quotient = have // want
     return quotient if quotient * want == have else None

@@ -1,9 +1,10 @@
 """Graph -> Plan: every node becomes a view or a few C steps.
 
-The Builder walks the nodes in order. A movement op costs nothing while its result can be expressed as a View; an op
-that needs dense data has the view copied first, once. What an op turns into is written in its catalogue entry
-(`lower`), which talks to the Builder through `step`, `view`, `allocate`, `packed` and `known` only.
-Lifetimes and sharing of storage are settled afterwards (memory.py). Read ops/__init__.py first.
+The Builder walks the nodes in order. A movement op costs nothing while its result can be expressed
+as a View; an op that needs dense data has the view copied first, once. What an op turns into is
+written in its catalogue entry (`lower`), which talks to the Builder through `step`, `view`,
+`allocate`, `packed` and `known` only. Lifetimes and sharing of storage are settled afterwards
+(memory.py). Read ops/__init__.py first.
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ class Operand:
 
 @dataclass(frozen=True)
 class Step:
-    """One call of a C driver. fields: I64 and F64 args by name, symbolic where they depend on a shape."""
+    """One call of a C driver. fields: I64 and F64 args by name, symbolic where they depend on a
+    shape.
+    """
 
     op: str
     kernel: Optional[KernelRow]
@@ -46,7 +49,9 @@ class Step:
 
 @dataclass(frozen=True)
 class Guard:
-    """A fact about shapes that only bind can check: left == right (or left >= right). text names the node."""
+    """A fact about shapes that only bind can check: left == right (or left >= right). text names
+    the node.
+    """
 
     left: Dim
     right: Dim
@@ -56,7 +61,9 @@ class Guard:
 
 @dataclass(frozen=True)
 class Pack:
-    """A constant to be packed at load: b[i, j] at i * k_stride + j * n_stride, into panels at `offset` bytes."""
+    """A constant to be packed at load: b[i, j] at i * k_stride + j * n_stride, into panels at
+    `offset` bytes.
+    """
 
     weight: Value
     kernel: KernelRow
@@ -71,7 +78,8 @@ class Pack:
 class Plan:
     """Everything that a run needs, without an address in it.
 
-    constants[0] stands for the packed weights (packed_bytes); the others are constants of the graph, in place.
+    constants[0] stands for the packed weights (packed_bytes); the others are constants of the
+    graph, in place.
     """
 
     graph: Graph
@@ -84,7 +92,9 @@ class Plan:
 
     def arena(self) -> list[Storage]:
         """The storages that own memory in the arena."""
-        return [s for s in self.storages if s.space == "arena" and s.parent is None and s.first >= 0]
+        return [
+            s for s in self.storages if s.space == "arena" and s.parent is None and s.first >= 0
+        ]
 
 
 def build(graph: Graph, target: Target) -> Plan:
@@ -130,10 +140,14 @@ class Builder:
 
     # What op entries use
 
-    def step(self, op: str, /, kernel: Optional[str] = None, inplace: Optional[str] = None, **args: Any) -> None:
-        """Emit one step of ops.def row `op`; `args` gives every operand and field of the row by name.
+    def step(
+        self, op: str, /, kernel: Optional[str] = None, inplace: Optional[str] = None, **args: Any
+    ) -> None:
+        """Emit one step of ops.def row `op`; `args` gives every operand and field of the row by
+        name.
 
-        kernel: a family of kernels.def. inplace: the input whose memory the first output may take over.
+        kernel: a family of kernels.def. inplace: the input whose memory the first output may take
+        over.
         """
         row = self.target.ops[op]
         operands: dict[str, Optional[Operand]] = {}
@@ -154,7 +168,10 @@ class Builder:
         fields = {f.name: args.pop(f.name) for f in row.fields if f.name in args}
         missing = [f.name for f in row.fields if f.name not in fields]
         if missing or args:
-            raise PlanError(f"[{op}] lower must give every field of ops.def: missing {missing}, unknown {list(args)}")
+            raise PlanError(
+                f"[{op}] lower must give every field of ops.def: missing {missing}, "
+                f"unknown {list(args)}"
+            )
         row_kernel = self.kernel(kernel) if kernel else None
         node = self._node
         name, sources = (node.name, node.sources) if node else (op, ())
@@ -191,13 +208,16 @@ class Builder:
     def copy(self, source: View, target: View) -> None:
         """Emit a strided copy between views of one shape and dtype.
 
-        Where both are dense and the source is all of its storage, the copy is dropped later if the source can be
-        produced in its place in the target: that is how Concat along the outer axis comes for free.
+        Where both are dense and the source is all of its storage, the copy is dropped later if the
+        source can be produced in its place in the target: that is how Concat along the outer axis
+        comes for free.
         """
         if source.is_contiguous() and target.is_contiguous() and self._is_whole(source):
             at = self._operand(target)
             source_storage = self._storages[source.storage]
-            self.embeddings.append(Embedding(len(self.plan.steps), source_storage, at.storage, at.offset))
+            self.embeddings.append(
+                Embedding(len(self.plan.steps), source_storage, at.storage, at.offset)
+            )
         ndim = max(len(source.shape), 1)
         self.step(
             "copy",
@@ -227,7 +247,8 @@ class Builder:
     def packed(self, weight: Value, k: int, n: int, k_stride: int, n_stride: int) -> Operand:
         """A constant packed at load into the panels that the target's GEMM kernel reads.
 
-        b[i, j] is element i * k_stride + j * n_stride of `weight`, so that strides select a transposition.
+        b[i, j] is element i * k_stride + j * n_stride of `weight`, so that strides select a
+        transposition.
         """
         key = (weight, k, n, k_stride, n_stride)
         if key not in self._packed:
@@ -244,12 +265,18 @@ class Builder:
             return None
         if value.elements is not None:
             return value.elements
-        return tuple(value.const.ravel().tolist()) if value.const is not None and value.const.size <= 64 else None
+        return (
+            tuple(value.const.ravel().tolist())
+            if value.const is not None and value.const.size <= 64
+            else None
+        )
 
     def guard(self, left: Dim, right: Dim, text: str) -> None:
         """Have bind check that two dims are equal."""
         if left != right:
-            self.plan.guards.append(Guard(left, right, f"[{self._node.op} {self._node.name}] {text}"))
+            self.plan.guards.append(
+                Guard(left, right, f"[{self._node.op} {self._node.name}] {text}")
+            )
 
     # What build() uses
 
@@ -279,7 +306,9 @@ class Builder:
         if view is None and not self.view(source).is_contiguous():
             view = entry.view(node, self.contiguous(source))
         if view is not None:
-            self.guard(product(source.shape), product(node.output.shape), "element counts differ") if node.op in (
+            self.guard(
+                product(source.shape), product(node.output.shape), "element counts differ"
+            ) if node.op in (
                 "Reshape",
                 "Flatten",
             ) else None
@@ -290,7 +319,9 @@ class Builder:
             raise PlanError(f"[{node.op} {node.name}] no view of a dense input, and no lower")
 
     def deliver_outputs(self) -> None:
-        """Place what is returned in the caller's buffers: written there at once, or copied at the end."""
+        """Place what is returned in the caller's buffers: written there at once, or copied at the
+        end.
+        """
         self._node = None
         for i, value in enumerate(self.graph.outputs):
             view = self.view(value)
@@ -330,13 +361,13 @@ class Builder:
             y = flat.slice(0, start, len(chunk)) if len(elements) > VALUES_PER_STEP else whole
             self.step("values", y=y, dtype=value.dtype, n=len(chunk), values=chunk)
 
-    def _read(self, given: Union[None, Value, View, Operand]) -> Optional[Operand]:
+    def _read(self, given: Union[Value, View, Operand, None]) -> Optional[Operand]:
         if given is None or isinstance(given, Operand):
             return given
         view = given if isinstance(given, View) else self.contiguous(given)
         return self._operand(view)
 
-    def _write(self, given: Union[None, Value, View]) -> Optional[Operand]:
+    def _write(self, given: Union[Value, View, None]) -> Optional[Operand]:
         if given is None:
             return None
         return self._operand(given if isinstance(given, View) else self.allocate(given))
@@ -351,9 +382,12 @@ class Builder:
         self.plan.storages.append(storage)
         return Operand(storage)
 
-    def _offer_inplace(self, step: int, name: str, operands: dict[str, Optional[Operand]], target: str) -> None:
+    def _offer_inplace(
+        self, step: int, name: str, operands: dict[str, Optional[Operand]], target: str
+    ) -> None:
         source, into = operands[name], operands[target]
-        others = [o.storage for n, o in operands.items() if o is not None and n not in (name, target)]
+        others = [
+            o.storage for n, o in operands.items() if o is not None and n not in (name, target)
+        ]
         if source is not None and source.offset == 0 and into.offset == 0:
             self.sharings.append(Sharing(step, source.storage, into.storage, others))
-

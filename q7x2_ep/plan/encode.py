@@ -1,6 +1,7 @@
 """Plan -> bytes for C (the layout is documented in csrc/q7.h), and the tables that Python keeps.
 
-Every symbolic field becomes an index into the value table that bind fills: [threads, symbols.., expressions..].
+Every symbolic field becomes an index into the value table that bind fills: [threads, symbols..,
+expressions..].
 """
 
 from __future__ import annotations
@@ -17,7 +18,17 @@ from q7x2_ep.plan.target import OpRow, Target
 
 MAGIC = 0x6E616C7032783771
 ABI = 1
-OPERATIONS = {"const": 0, "add": 1, "sub": 2, "mul": 3, "floordiv": 4, "mod": 6, "min": 7, "max": 8, "broadcast": 9}
+OPERATIONS = {
+    "const": 0,
+    "add": 1,
+    "sub": 2,
+    "mul": 3,
+    "floordiv": 4,
+    "mod": 6,
+    "min": 7,
+    "max": 8,
+    "broadcast": 9,
+}
 SPACES = {"arena": 0, "constant": 1, "input": 2, "output": 3}
 GUARDS = {"eq": 0, "ge": 1}
 ALIGN = 64  # of the args of a step
@@ -29,7 +40,7 @@ class Values:
 
     symbols: list[str]
     exprs: list[tuple[int, int, int]] = field(default_factory=list)
-    broadcasts: list[tuple[int, Expr]] = field(default_factory=list)  # entries that are -1 where dims do not fit
+    broadcasts: list[tuple[int, Expr]] = field(default_factory=list)  # -1 where misfit
     _index: dict[Any, int] = field(default_factory=dict)
 
     def of(self, dim: Dim) -> int:
@@ -48,7 +59,9 @@ class Values:
                 factor = self._atom(atom)
                 term = factor if term < 0 else self._emit("mul", term, factor)
             if total < 0:
-                total = self._emit("sub", self.of(0), term) if coefficient == -1 and monomial else term
+                total = (
+                    self._emit("sub", self.of(0), term) if coefficient == -1 and monomial else term
+                )
             else:
                 total = self._emit("sub" if coefficient == -1 and monomial else "add", total, term)
         return total
@@ -105,15 +118,31 @@ def encode(plan: Plan, target: Target, symbols: list[str]) -> Encoded:
         for f in row.fields:
             _put_field(args, base, step, row, f, target, values, value_patches)
         image += args
-        steps.append((list(target.ops).index(step.op), step.kernel.index if step.kernel else -1, base))
+        steps.append(
+            (list(target.ops).index(step.op), step.kernel.index if step.kernel else -1, base)
+        )
     output_dims = [[values.of(d) for d in value.shape] for value in plan.graph.outputs]
     guards = [(values.of(g.left), GUARDS[g.kind], values.of(g.right)) for g in plan.guards]
     texts = list(plan.guards)
     for index, expr in values.broadcasts:
         guards.append((index, GUARDS["ge"], values.of(0)))
         texts.append(Guard(expr, 0, "dims do not broadcast", "ge"))
-    header = [MAGIC, ABI, 1 + len(symbols), len(values.exprs), len(guards), len(buffers), len(steps)]
-    header += [len(value_patches), len(pointer_patches), len(image), len(plan.graph.inputs), len(plan.graph.outputs)]
+    header = [
+        MAGIC,
+        ABI,
+        1 + len(symbols),
+        len(values.exprs),
+        len(guards),
+        len(buffers),
+        len(steps),
+    ]
+    header += [
+        len(value_patches),
+        len(pointer_patches),
+        len(image),
+        len(plan.graph.inputs),
+        len(plan.graph.outputs),
+    ]
     words = array("q", header)
     for section in (values.exprs, guards, buffer_rows, steps, value_patches, pointer_patches):
         for entry in section:
@@ -129,7 +158,14 @@ def _address(at: Operand, buffer_index: dict[int, int], values: Values) -> tuple
 
 
 def _put_field(
-    args: bytearray, base: int, step: Step, row: OpRow, f: Any, target: Target, values: Values, patches: list
+    args: bytearray,
+    base: int,
+    step: Step,
+    row: OpRow,
+    f: Any,
+    target: Target,
+    values: Values,
+    patches: list,
 ) -> None:
     """Write one field: its constant into the image, or a patch for bind."""
     given = step.fields[f.name]
@@ -140,7 +176,9 @@ def _put_field(
         given = target.sets[step.op if f.name == "op" else f.name][given]
     items = list(given) if f.count > 1 else [given]
     if len(items) > f.count:
-        raise errors.PlanError(f"[{step.op} {step.name}] {f.name} holds {f.count} entries, {len(items)} given")
+        raise errors.PlanError(
+            f"[{step.op} {step.name}] {f.name} holds {f.count} entries, {len(items)} given"
+        )
     for i, item in enumerate(items):
         offset = f.offset + 8 * i
         if isinstance(item, Expr):

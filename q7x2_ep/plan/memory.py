@@ -1,8 +1,9 @@
 """Lifetimes and sharing: which storage may live in which memory, and from which step to which.
 
-Offsets in the arena are C's business, at bind, when sizes are known (csrc/exec.c); here it is settled who needs
-memory at all. A storage is alive from its first write to its last read. It may be produced inside another one
-(a part of a Concat), or written over an input that dies in the same step.
+Offsets in the arena are C's business, at bind, when sizes are known (csrc/exec.c); here it is
+settled who needs memory at all. A storage is alive from its first write to its last read. It may be
+produced inside another one (a part of a Concat), or written over an input that dies in the same
+step.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ from q7x2_ep.ir.shape import Dim
 
 @dataclass(eq=False)
 class Storage:
-    """A piece of memory: in the arena, or a constant, a feed or an output. Units: bytes, step indices."""
+    """A piece of memory: in the arena, or a constant, a feed or an output. Units: bytes, step
+    indices.
+    """
 
     name: str
     bytes: Dim
@@ -45,7 +48,9 @@ class Storage:
 
 
 class Embedding(NamedTuple):
-    """An offer: `source` may be produced at `offset` bytes of `target`, which makes the copy at `step` needless."""
+    """An offer: `source` may be produced at `offset` bytes of `target`, which makes the copy at
+    `step` needless.
+    """
 
     step: int
     source: Storage
@@ -54,7 +59,9 @@ class Embedding(NamedTuple):
 
 
 class Sharing(NamedTuple):
-    """An offer: at `step`, `into` may be written over `source`. others: further operands of the step."""
+    """An offer: at `step`, `into` may be written over `source`. others: further operands of the
+    step.
+    """
 
     step: int
     source: Storage
@@ -65,7 +72,9 @@ class Sharing(NamedTuple):
 def settle(
     steps: list[Any], storages: list[Storage], embeddings: list[Embedding], sharings: list[Sharing]
 ) -> list[Any]:
-    """Accept every offer that is safe; returns the steps that are left, with lifetimes renumbered to them."""
+    """Accept every offer that is safe; returns the steps that are left, with lifetimes renumbered
+    to them.
+    """
     dropped = set()
     for step, source, target, offset in embeddings:
         if source.space == "arena" and source.parent is None and target.place()[0] is not source:

@@ -1,7 +1,8 @@
-"""What the C library says of itself, as data: ops with their args, closed sets, kernels and the ISA in use.
+"""What the C library says of itself, as data: ops with their args, closed sets, kernels and the ISA
+in use.
 
-Parsed from the text of q7_describe, so that plans can be made without a library, and for an ISA that this machine
-does not have.
+Parsed from the text of q7_describe, so that plans can be made without a library, and for an ISA
+that this machine does not have.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ ISAS = ("scalar", "neon", "avx2", "avx512")  # weakest first within an architect
 
 @dataclass(frozen=True)
 class OperandRow:
-    """One operand pointer of an args struct. kind: in, opt, out, optout or scratch; offset in bytes."""
+    """One operand pointer of an args struct. kind: in, opt, out, optout or scratch; offset in
+    bytes.
+    """
 
     kind: str
     name: str
@@ -26,7 +29,9 @@ class OperandRow:
 
 @dataclass(frozen=True)
 class FieldRow:
-    """One scalar field of an args struct, or an array of `count`. type: i64 or f64; offset in bytes."""
+    """One scalar field of an args struct, or an array of `count`. type: i64 or f64; offset in
+    bytes.
+    """
 
     type: str
     name: str
@@ -78,7 +83,8 @@ class Target:
     def parse(text: str, cap: str = "", foreign: bool = False) -> Target:
         """Read the text of q7_describe.
 
-        cap: use no ISA beyond this one. foreign: plan for `cap` even where this CPU or build lacks it.
+        cap: use no ISA beyond this one. foreign: plan for `cap` even where this CPU or build lacks
+        it.
         Raises: BackendError for a line that it does not understand, or an unknown ISA.
         """
         if cap and cap not in ISAS:
@@ -105,7 +111,9 @@ class Target:
             elif word == "cpu":
                 isa = [name for name in rest.split() if name in allowed][-1]
             elif word != "abi":
-                raise BackendError(f"[library] does not describe itself as expected: {line!r}; build it again")
+                raise BackendError(
+                    f"[library] does not describe itself as expected: {line!r}; build it again"
+                )
             if word in ("abi", "op", "set", "constant"):
                 abi.append(line)
         digest = hashlib.sha256("\n".join(abi).encode()).hexdigest()

@@ -1,4 +1,6 @@
-"""The plan as a listing: one line per step, symbolic sizes as they are. The listing is golden-tested."""
+"""The plan as a listing: one line per step, symbolic sizes as they are. The listing is
+golden-tested.
+"""
 
 from __future__ import annotations
 
@@ -8,19 +10,30 @@ from q7x2_ep.plan.build import Operand, Plan, Step
 def listing(plan: Plan) -> str:
     """Steps with kernel, operands, args and the nodes that each stands for.
 
-    An operand is <space><index>[+byte offset]: a arena buffer, w packed weights, c constant, i feed, o output.
+    An operand is <space><index>[+byte offset]: a arena buffer, w packed weights, c constant, i
+    feed, o output.
     """
     buffers = {id(storage): i for i, storage in enumerate(plan.arena())}
-    lines = [f"step op              kernel               operands and args  # from   ({plan.graph.name})"]
+    lines = [
+        f"step op              kernel               operands and args  # from   ({plan.graph.name})"
+    ]
     for number, step in enumerate(plan.steps):
         kernel = step.kernel.name if step.kernel else "-"
         operands = " ".join(
             f"{name}={_place(at, buffers)}" for name, at in step.operands.items() if at is not None
         )
-        lines.append(f"{number:04d} {step.op:<15} {kernel:<20} {operands} {_args(step)}  # {', '.join(step.sources)}")
+        sources = ", ".join(step.sources)
+        lines.append(
+            f"{number:04d} {step.op:<15} {kernel:<20} {operands} {_args(step)}  # {sources}"
+        )
     for i, storage in enumerate(plan.arena()):
-        lines.append(f"a{i}: {storage.bytes} bytes, steps {storage.first}..{storage.last}  # {storage.name}")
-    lines += [f"guard: {g.left} {'==' if g.kind == 'eq' else '>='} {g.right}  # {g.text}" for g in plan.guards]
+        lines.append(
+            f"a{i}: {storage.bytes} bytes, steps {storage.first}..{storage.last}  # {storage.name}"
+        )
+    lines += [
+        f"guard: {g.left} {'==' if g.kind == 'eq' else '>='} {g.right}  # {g.text}"
+        for g in plan.guards
+    ]
     lines.append(f"packed weights: {plan.packed_bytes} bytes in {len(plan.packs)} panels")
     return "\n".join(lines) + "\n"
 

@@ -1,7 +1,7 @@
 """Runs a plan on the C library: packs the weights once, binds shapes, makes one call per run.
 
-A context holds an arena and the patched args of one run at a time; idle ones wait in a list, so that concurrent runs
-each take their own and the arena of the last run is used again.
+A context holds an arena and the patched args of one run at a time; idle ones wait in a list, so
+that concurrent runs each take their own and the arena of the last run is used again.
 """
 
 from __future__ import annotations
@@ -56,7 +56,9 @@ class Executor:
         bound = self._take()
         try:
             self._bind(bound, sizes)
-            outputs = [np.empty(shape, dtype) for shape, dtype in zip(bound.output_shapes, self._dtypes)]
+            outputs = [
+                np.empty(shape, dtype) for shape, dtype in zip(bound.output_shapes, self._dtypes)
+            ]
             try:
                 bound.context.run(0, len(self._plan.steps), arrays, outputs)
             except native.StatusError as error:
@@ -65,12 +67,16 @@ class Executor:
         finally:
             self._idle.append(bound)
 
-    def profile(self, arrays: Sequence[np.ndarray], sizes: Mapping[str, int], runs: int) -> list[int]:
+    def profile(
+        self, arrays: Sequence[np.ndarray], sizes: Mapping[str, int], runs: int
+    ) -> list[int]:
         """Nanoseconds per step, summed over `runs` runs after one to warm up."""
         bound = self._take()
         try:
             self._bind(bound, sizes)
-            outputs = [np.empty(shape, dtype) for shape, dtype in zip(bound.output_shapes, self._dtypes)]
+            outputs = [
+                np.empty(shape, dtype) for shape, dtype in zip(bound.output_shapes, self._dtypes)
+            ]
             times = array("q", bytes(8 * len(self._plan.steps)))
             for run in range(runs + 1):
                 bound.context.profile(times if run else None)
@@ -81,7 +87,9 @@ class Executor:
             self._idle.append(bound)
 
     def statistics(self, sizes: Mapping[str, int]) -> dict[str, int]:
-        """Memory for given sizes: arena_bytes, buffers, and allocations_per_run once the shape has been seen."""
+        """Memory for given sizes: arena_bytes, buffers, and allocations_per_run once the shape has
+        been seen.
+        """
         bound = self._take()
         try:
             self._bind(bound, sizes)
@@ -131,9 +139,8 @@ class Executor:
             guard = self._encoded.guards[error.index]
             if guard.kind == "eq" and guard.right != 0:
                 left, right = substitute(guard.left, sizes), substitute(guard.right, sizes)
-                return errors.ShapeError(
-                    f"{guard.text}: {guard.left} is {left}, {guard.right} is {right} (feed: {given})"
-                )
+                fact = f"{guard.left} is {left}, {guard.right} is {right}"
+                return errors.ShapeError(f"{guard.text}: {fact} (feed: {given})")
             return errors.ShapeError(f"{guard.text} (feed: {given})")
         if error.code == native.NO_MEMORY:
             return errors.BackendError(f"[bind] out of memory: {error} (feed: {given})")
@@ -145,7 +152,9 @@ class Executor:
         step = self._plan.steps[error.index]
         where = f"[{step.op} {', '.join(step.sources) or step.name}]"
         if error.code == native.DATA_FAULT:
-            return errors.DataError(f"{where} {error}: given {error.value}, expected below {error.limit}")
+            return errors.DataError(
+                f"{where} {error}: given {error.value}, expected below {error.limit}"
+            )
         return errors.InternalError(f"{where} {error}")
 
 
@@ -165,7 +174,9 @@ def pack(library: native.Library, plan: Plan, threads: int) -> np.ndarray:
     return packed
 
 
-def _pack_group(library: native.Library, packs: list[Pack], packed: np.ndarray, threads: int) -> None:
+def _pack_group(
+    library: native.Library, packs: list[Pack], packed: np.ndarray, threads: int
+) -> None:
     """A small plan of pack_b steps, run once."""
     loading = Plan(Graph("load"))
     total = packed.nbytes
@@ -173,14 +184,19 @@ def _pack_group(library: native.Library, packs: list[Pack], packed: np.ndarray, 
     for number, weight in enumerate(dict.fromkeys(p.weight for p in packs), 1):
         loading.constants.append(weight)
         loading.storages.append(Storage(weight.name, 0, "constant", number))
-    places = {value: storage for value, storage in zip(loading.constants[1:], loading.storages)}
+    places = dict(zip(loading.constants[1:], loading.storages))
     loading.steps = [_pack_step(p, places[p.weight], into) for p in packs]
     loading.graph.outputs = [Value("packed", dtypes.UINT8, (total,))]
     weights = [value.const for value in loading.constants[1:]]
-    dense = [np.require(w, requirements=["F", "A"]) if _is_transposed(w) else _dense(w) for w in weights]
+    dense = [
+        np.require(w, requirements=["F", "A"]) if _is_transposed(w) else _dense(w) for w in weights
+    ]
     constants = [np.empty(0, np.uint8), *dense]
     encoded = encode(loading, library.target, [])
-    with native.Plan(library, encoded.blob, constants) as once, native.Context(once, threads) as context:
+    with (
+        native.Plan(library, encoded.blob, constants) as once,
+        native.Context(once, threads) as context,
+    ):
         context.bind([])
         context.run(0, len(loading.steps), [], [packed])
 
@@ -197,7 +213,9 @@ def _drop_pages(weights: list[np.ndarray]) -> None:
 
 
 def _pack_step(p: Pack, source: Storage, into: Storage) -> Step:
-    """One pack_b step. A weight that is a transposed array (folded Transpose) is read through its strides."""
+    """One pack_b step. A weight that is a transposed array (folded Transpose) is read through its
+    strides.
+    """
     operands = {"b": Operand(source), "packed": Operand(into, p.offset)}
     k_stride, n_stride = p.k_stride, p.n_stride
     array = p.weight.const

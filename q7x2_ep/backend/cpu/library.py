@@ -1,6 +1,8 @@
-"""libq7 through ctypes: nine functions, two handles, one place that turns a status into an exception.
+"""libq7 through ctypes: nine functions, two handles, one place that turns a status into an
+exception.
 
-Declares nothing of the ABI beyond csrc/q7.h: args structs come from the library's own description (plan/target.py).
+Declares nothing of the ABI beyond csrc/q7.h: args structs come from the library's own description
+(plan/target.py).
 """
 
 from __future__ import annotations
@@ -9,9 +11,10 @@ import ctypes
 import os
 import sys
 from array import array
-from functools import lru_cache
+from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
-from typing import Any, Optional, Sequence
+from typing import Any, Optional
 
 import numpy as np
 
@@ -20,7 +23,14 @@ from q7x2_ep.errors import BackendError
 from q7x2_ep.plan.target import Target
 
 OK, BAD_ARG, UNSUPPORTED, NO_MEMORY, CANCELLED, DATA_FAULT, INTERNAL = range(7)
-STAT_ARENA, STAT_ARENA_BYTES, STAT_RESERVED_BYTES, STAT_ALLOCATIONS, STAT_BUFFER_OFFSET, STAT_BUFFER_BYTES = range(6)
+(
+    STAT_ARENA,
+    STAT_ARENA_BYTES,
+    STAT_RESERVED_BYTES,
+    STAT_ALLOCATIONS,
+    STAT_BUFFER_OFFSET,
+    STAT_BUFFER_BYTES,
+) = range(6)
 
 
 class StatusError(Exception):
@@ -53,8 +63,8 @@ class Library:
             library = ctypes.CDLL(str(path))
         except OSError as error:
             raise BackendError(
-                f"[library] cannot load {path}: {error}; build it with `python setup.py build`, or install the package "
-                "with pip on a machine that has a C compiler"
+                f"[library] cannot load {path}: {error}; build it with `python setup.py build`, "
+                "or install the package with pip on a machine that has a C compiler"
             ) from error
         pointer, i64, error = ctypes.c_void_p, ctypes.c_int64, ctypes.POINTER(_Error)
         library.q7_describe.restype = ctypes.c_char_p
@@ -80,7 +90,7 @@ class Library:
         self.target = Target.parse(self.description, isa)
 
 
-@lru_cache(maxsize=None)
+@cache
 def load(isa: Optional[str] = None) -> Library:
     """The library of this installation. isa: use nothing beyond it; by default as the knob says.
 
@@ -114,7 +124,9 @@ class _Handle:
 
 
 class Plan(_Handle):
-    """A validated plan over constants, which it keeps alive. Raises: StatusError for a corrupt blob."""
+    """A validated plan over constants, which it keeps alive. Raises: StatusError for a corrupt
+    blob.
+    """
 
     def __init__(self, library: Library, blob: bytes, constants: Sequence[np.ndarray]):
         self._destroy = library.c.q7_plan_destroy
@@ -123,7 +135,12 @@ class Plan(_Handle):
         addresses = array("Q", [constant.ctypes.data for constant in constants])
         made, error = ctypes.c_void_p(), _Error()
         status = library.c.q7_plan_create(
-            blob, len(blob), addresses.buffer_info()[0], len(addresses), ctypes.byref(made), ctypes.byref(error)
+            blob,
+            len(blob),
+            addresses.buffer_info()[0],
+            len(addresses),
+            ctypes.byref(made),
+            ctypes.byref(error),
         )
         _check(status, error)
         self._pointer = made.value
@@ -141,7 +158,9 @@ class Context(_Handle):
         made = ctypes.c_void_p()
         self._error = _Error()
         self._error_at = ctypes.addressof(self._error)
-        status = plan.library.c.q7_context_create(plan._pointer, threads, ctypes.byref(made), self._error)
+        status = plan.library.c.q7_context_create(
+            plan._pointer, threads, ctypes.byref(made), self._error
+        )
         _check(status, self._error)
         self._pointer = made.value
         self._values = array("q", bytes(8 * plan.n_values))
@@ -149,20 +168,31 @@ class Context(_Handle):
         self._times: Optional[array] = None
 
     def bind(self, symbols: Sequence[int]) -> array:
-        """Fit everything to these symbol values; returns the value table, valid until the next call."""
+        """Fit everything to these symbol values; returns the value table, valid until the next
+        call.
+        """
         given = array("q", symbols)
         values = self._values
-        status = self._bind(self._pointer, given.buffer_info()[0], values.buffer_info()[0], self._error)
+        status = self._bind(
+            self._pointer, given.buffer_info()[0], values.buffer_info()[0], self._error
+        )
         if status:
             _check(status, self._error)
         return values
 
-    def run(self, first: int, last: int, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
+    def run(
+        self, first: int, last: int, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]
+    ) -> None:
         """Run steps [first, last) on dense arrays."""
         sources = array("Q", [a.ctypes.data for a in inputs])
         targets = array("Q", [a.ctypes.data for a in outputs])
         status = self._run(
-            self._pointer, first, last, sources.buffer_info()[0], targets.buffer_info()[0], self._error
+            self._pointer,
+            first,
+            last,
+            sources.buffer_info()[0],
+            targets.buffer_info()[0],
+            self._error,
         )
         if status:
             _check(status, self._error)
@@ -179,11 +209,15 @@ class Context(_Handle):
 
 
 def default_threads() -> int:
-    """Threads for a session that leaves it open: the knob, else the cores that affinity and cgroup quota allow."""
+    """Threads for a session that leaves it open: the knob, else the cores that affinity and cgroup
+    quota allow.
+    """
     wanted = int(knobs.get("THREADS"))
     if wanted > 0:
         return wanted
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
     quota = _cgroup_quota()
     return max(1, min(cores, quota)) if quota else cores
 
@@ -204,4 +238,6 @@ def _cgroup_quota() -> int:
 
 def _check(status: int, error: _Error) -> None:
     if status != OK:
-        raise StatusError(status, error.index, error.value, error.limit, error.message.decode(errors="replace"))
+        raise StatusError(
+            status, error.index, error.value, error.limit, error.message.decode(errors="replace")
+        )
