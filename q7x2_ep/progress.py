@@ -20,8 +20,10 @@ def track(items: Sequence[Item], label: str) -> Iterator[Item]:
     except ImportError:
         yield from _plain(items, label)
     else:
+        # drawn between items only: a thread that redraws would disturb what is being timed
+        console = Console(stderr=True)
         yield from rich_track(
-            items, description=label, console=Console(stderr=True), transient=True
+            items, description=label, console=console, transient=True, auto_refresh=False
         )
 
 
