@@ -4,17 +4,24 @@
  * are awake in time; the caller works too, closes the region when no task is left, and waits only
  * for workers that are inside it, so that a worker whose core is busy elsewhere delays nobody
  * before it has taken a task, and afterwards gets the caller's core: the caller soon sleeps instead
- * of spinning. Idle workers spin for a bounded time, then sleep. One region at a time: a second
- * caller runs its tasks inline. A forked child starts with an empty pool. Read runtime.h first. */
+ * of spinning. Where a worker keeps the caller waiting for much longer than tasks take, its core is
+ * busy elsewhere, and regions run inline for a while. Idle workers spin for a bounded time, then
+ * sleep. One region at a time: a second caller runs its tasks inline. A forked child starts with an
+ * empty pool. Read runtime.h first. */
 #define _GNU_SOURCE /* pthread_sigmask under -std=c11 */
 #include <pthread.h>
 #include <signal.h>
+#include <time.h>
 
 #include "runtime.h"
 
 /* A spin is a pause of 10-50 ns: workers spin for about 100 us before they sleep, callers a tenth.
  */
 enum { MAX_WORKERS = 255, WORKER_SPINS = 4000, CALLER_SPINS = 400 };
+
+/* A wait of STOLEN_NS beyond four times the caller's own time per task is a stolen core. The pool
+ * is left alone for BACK_OFF times the wait: probing it costs at most a fifth then. */
+enum { STOLEN_NS = 100000, BACK_OFF = 4 };
 
 /* state: region number in the high bits, CLOSED, and the number of workers inside */
 #define CLOSED UINT64_C(0x80000000)
@@ -31,6 +38,7 @@ static struct {
     q7_task fn;
     void *arg;
     int64_t tasks, threads;
+    int64_t inline_until_ns; /* the owner's: no regions before */
 } pool = {.owner = PTHREAD_MUTEX_INITIALIZER,
           .sleep = PTHREAD_MUTEX_INITIALIZER,
           .wake = PTHREAD_COND_INITIALIZER,
@@ -45,10 +53,17 @@ static inline void pause_cpu(void) {
 #endif
 }
 
-static void work(int64_t thread) {
-    for (;;) {
+static int64_t now_ns(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+/* Returns how many tasks were done. */
+static int64_t work(int64_t thread) {
+    for (int64_t done = 0;; done++) {
         const int64_t task = atomic_fetch_add_explicit(&pool.next_task, 1, memory_order_relaxed);
-        if (task >= pool.tasks) return;
+        if (task >= pool.tasks) return done;
         pool.fn(pool.arg, task, thread);
     }
 }
@@ -87,7 +102,7 @@ static void *worker(void *unused) {
         while (!(state & CLOSED) && state / REGION == seen) {
             if (!atomic_compare_exchange_weak(&pool.state, &state, state + 1)) continue;
             const int64_t thread = atomic_fetch_add(&pool.next_thread, 1);
-            if (thread < pool.threads) work(thread);
+            if (thread < pool.threads) (void)work(thread);
             leave_region();
             break;
         }
@@ -101,6 +116,7 @@ static void reset_after_fork(void) {
     pthread_cond_init(&pool.wake, NULL);
     pthread_cond_init(&pool.done, NULL);
     pool.workers = 0;
+    pool.inline_until_ns = 0;
     atomic_store(&pool.sleepers, 0);
     atomic_store(&pool.owner_sleeps, 0);
     atomic_store(&pool.state, CLOSED);
@@ -154,15 +170,31 @@ static void close_region(void) {
     pthread_mutex_unlock(&pool.sleep);
 }
 
-void q7_parallel(const q7_call *call, int64_t tasks, q7_task fn, void *arg) {
-    const int64_t threads = q7_min(call->threads, tasks);
-    if (threads < 2 || pthread_mutex_trylock(&pool.owner)) {
-        for (int64_t task = 0; task < tasks; task++) fn(arg, task, 0);
+static void run_inline(int64_t tasks, q7_task fn, void *arg) {
+    for (int64_t task = 0; task < tasks; task++) fn(arg, task, 0);
+}
+
+static void run_region(int64_t tasks, int64_t threads, q7_task fn, void *arg) {
+    const int64_t start = now_ns();
+    if (start < pool.inline_until_ns) {
+        run_inline(tasks, fn, arg);
         return;
     }
     if (pool.workers < threads - 1) grow(threads - 1);
     open_region(tasks, threads, fn, arg);
-    work(0);
+    const int64_t done = work(0), end = now_ns();
     close_region();
+    const int64_t closed = now_ns(), wait = closed - end;
+    if (wait > STOLEN_NS + 4 * (end - start) / q7_max(done, 1))
+        pool.inline_until_ns = closed + BACK_OFF * wait;
+}
+
+void q7_parallel(const q7_call *call, int64_t tasks, q7_task fn, void *arg) {
+    const int64_t threads = q7_min(call->threads, tasks);
+    if (threads < 2 || pthread_mutex_trylock(&pool.owner)) {
+        run_inline(tasks, fn, arg);
+        return;
+    }
+    run_region(tasks, threads, fn, arg);
     pthread_mutex_unlock(&pool.owner);
 }
