@@ -310,6 +310,22 @@ static q7_status compute_values(q7_context *c, q7_error *error) {
     return Q7_OK;
 }
 
+/* Room for `needed` bytes. An arena that grows once may grow with every run (a KV cache): a quarter
+ * on top makes that rare, and costs no memory before it is touched. */
+static bool reserve(q7_context *c, int64_t needed) {
+    if (needed <= c->reserved_bytes) return true;
+    const size_t bytes = (size_t)needed + (c->reserved_bytes ? (size_t)needed / 4 : 0);
+    free(c->arena); /* first, so that both are never held at once */
+    c->arena = NULL;
+    c->reserved_bytes = 0;
+    void *arena = NULL;
+    if (posix_memalign(&arena, Q7_ARENA_ALIGN, bytes)) return false;
+    c->arena = arena;
+    c->reserved_bytes = (int64_t)bytes;
+    c->allocations++;
+    return true;
+}
+
 static q7_status place_buffers(q7_context *c, q7_error *error) {
     const q7_plan *p = c->plan;
     for (int64_t i = 0; i < p->n_buffers; i++) {
@@ -321,23 +337,17 @@ static q7_status place_buffers(q7_context *c, q7_error *error) {
     }
     const int64_t needed = q7_arena_place(c->intervals, p->n_buffers, c->order);
     if (needed < 0) return fail(error, Q7_BAD_ARG, -1, "the arena overflows for these shapes");
-    if (needed > c->reserved_bytes) {
-        void *arena = NULL;
-        if (posix_memalign(&arena, Q7_ARENA_ALIGN, (size_t)needed))
-            return fail(error, Q7_NO_MEMORY, -1, "no memory for an arena of %lld bytes",
-                        (long long)needed);
-        free(c->arena);
-        c->arena = arena;
-        c->reserved_bytes = needed;
-        c->allocations++;
-    }
+    if (!reserve(c, needed))
+        return fail(error, Q7_NO_MEMORY, -1, "no memory for an arena of %lld bytes",
+                    (long long)needed);
     c->arena_bytes = needed;
     return Q7_OK;
 }
 
-static void put_pointer(unsigned char *image, const pointer_row *r, const unsigned char *base,
+/* In unsigned arithmetic: offsets of operands without elements may lead anywhere. */
+static void put_pointer(unsigned char *image, const pointer_row *r, const void *base,
                         int64_t offset) {
-    const void *address = base ? base + offset : NULL; /* an empty arena has no address */
+    const uintptr_t address = base ? (uintptr_t)base + (uintptr_t)offset : 0;
     memcpy(image + r->at, &address, sizeof address);
 }
 
@@ -348,8 +358,8 @@ static void patch(q7_context *c) {
     for (int64_t i = 0; i < p->n_pointer_patches; i++) {
         const pointer_row *r = &p->pointers[i];
         if (r->space == Q7_SPACE_ARENA)
-            put_pointer(c->image, r, c->arena,
-                        c->intervals[r->index].offset + c->values[r->offset]);
+            put_pointer(c->image, r, c->arena ? c->arena + c->intervals[r->index].offset : NULL,
+                        c->values[r->offset]);
         else if (r->space == Q7_SPACE_CONSTANT)
             put_pointer(c->image, r, p->constants[r->index], c->values[r->offset]);
     }

@@ -1,7 +1,8 @@
-"""Options that all tests share. Without the C library, the folders that need it are left out."""
+"""What all tests share. Without the C library, the tests that need it are left out."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,9 @@ import pytest
 from q7x2_ep.backend.cpu.library import load
 from q7x2_ep.errors import BackendError
 
-NEED_LIBRARY = ("abi", "cli", "conformance", "fuzz", "kernels", "models")
+FOLDER = Path(__file__).parent
+NEED_LIBRARY = [FOLDER / name for name in ("abi", "cli", "fuzz", "kernels", "models")]
+NEED_LIBRARY += sorted((FOLDER / "unit").glob("test_runtime_*.py"))
 
 try:
     load()
@@ -17,14 +20,27 @@ try:
 except BackendError as error:
     missing = str(error)
 
-collect_ignore = [str(Path(__file__).parent / folder) for folder in NEED_LIBRARY] if missing else []
+collect_ignore = [str(path) for path in NEED_LIBRARY] if missing else []
 
 
 def pytest_report_header() -> str:
-    return f"left out {', '.join(NEED_LIBRARY)}: {missing}" if missing else ""
+    return f"left out {', '.join(path.stem for path in NEED_LIBRARY)}: {missing}" if missing else ""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--accept", action="store_true", help="rewrite golden files with what the code says now"
     )
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
+    """golden(name, text) compares text with tests/golden/<name>, which --accept rewrites."""
+
+    def compare(name: str, text: str) -> None:
+        path = FOLDER / "golden" / name
+        if request.config.getoption("--accept"):
+            path.write_text(text)
+        assert text == path.read_text()
+
+    return compare

@@ -1,0 +1,171 @@
+"""The thread pool under real ops: the same bits for any number of threads; clients; fork."""
+
+from __future__ import annotations
+
+import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+import q7x2_ep
+from q7x2_ep.backend.cpu.library import Context, Plan, load
+from q7x2_ep.models import small_models
+from tests.unit.plan_blobs import Blob, Value, run_alone
+
+COLUMNS = 512
+
+
+def several_regions() -> Blob:
+    """y (rows) = row sums of x + x, transposed twice; x (rows, COLUMNS) float32."""
+    blob = Blob(symbols=1, inputs=1, outputs=1)
+    rows = Value(1)
+    n = blob.expr("mul", rows, COLUMNS)
+    size = blob.expr("mul", n, 4)
+    a, b, c = (blob.buffer(size, first, first + 1) for first in range(3))
+    blob.add(("input", 0), ("input", 0), ("arena", a), n)
+    blob.copy(("arena", a), ("arena", b), [COLUMNS, rows], [1, COLUMNS], [rows, 1])
+    blob.copy(("arena", b), ("arena", c), [rows, COLUMNS], [1, rows], [COLUMNS, 1])
+    blob.step(
+        "reduce",
+        "reduce",
+        x=("arena", c),
+        y=("output", 0),
+        op="sum",
+        dtype=1,
+        outer=rows,
+        n=COLUMNS,
+        inner=1,
+    )
+    return blob
+
+
+def run(context: Context, x: np.ndarray) -> bytes:
+    y = np.empty(len(x), np.float32)
+    context.bind([len(x)])
+    context.run(0, 4, [x], [y])
+    np.testing.assert_allclose(y, 2 * x.sum(1), rtol=1e-4, atol=1e-3)
+    return y.tobytes()
+
+
+@pytest.fixture(scope="module")
+def plan():
+    with Plan(load(), several_regions().encode(), []) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def x():
+    return np.random.default_rng(1).standard_normal((1500, COLUMNS), np.float32)
+
+
+def test_bits_do_not_depend_on_threads(plan, x):
+    seen = set()
+    for threads in (1, 2, 3, 8):
+        with Context(plan, threads) as context:
+            seen |= {run(context, x) for _ in range(5)}
+    assert len(seen) == 1
+
+
+def test_regions_of_every_size(plan, x):
+    """From one task to many, in quick succession: workers that come late find nothing to do."""
+    with Context(plan, 4) as context, Context(plan, 1) as alone:
+        for _ in range(20):
+            for rows in (1, 70, 2, 300, 3, 40):
+                assert run(context, x[:rows]) == run(alone, x[:rows])
+
+
+def test_contexts_at_once(plan, x):
+    """One of them has the pool, the others run on their own threads."""
+    with Context(plan, 1) as context:
+        expected = run(context, x)
+
+    def client(threads: int) -> set[bytes]:
+        with Context(plan, threads) as context:
+            return {run(context, x) for _ in range(20)}
+
+    with ThreadPoolExecutor(4) as clients:
+        assert list(clients.map(client, [2, 3, 1, 8])) == [{expected}] * 4
+
+
+def test_one_session_from_several_threads():
+    """Runs of one session at once, of different shapes."""
+    session = q7x2_ep.InferenceSession(small_models()["bert"])
+    rng = np.random.default_rng(1)
+    feeds = []
+    for length in (1, 7, 32, 64):
+        ones = np.ones((2, length), np.int64)
+        ids = rng.integers(0, 100, ones.shape)
+        feeds.append({"input_ids": ids, "attention_mask": ones, "token_type_ids": 0 * ones})
+    expected = [session.run(None, feed) for feed in feeds]
+
+    def client(first: int) -> None:
+        for i in range(24):
+            which = (first + i) % len(feeds)
+            for found, wanted in zip(session.run(None, feeds[which]), expected[which]):
+                assert found.tobytes() == wanted.tobytes()
+
+    with ThreadPoolExecutor(6) as clients:
+        list(clients.map(client, range(6)))
+
+
+def test_sessions_come_and_go():
+    """Many sessions share the one pool: threads do not add up."""
+    path = small_models()["bert"]
+    options = q7x2_ep.SessionOptions()
+    options.intra_op_num_threads = 3
+    counts = []
+    for _ in range(12):
+        session = q7x2_ep.InferenceSession(path, options)
+        ids = np.ones((2, 40), np.int64)
+        session.run(None, {i.name: ids for i in session.get_inputs()})
+        if os.path.isdir("/proc/self/task"):
+            counts.append(len(os.listdir("/proc/self/task")))
+    assert len(set(counts[1:])) <= 1
+
+
+def fork_while_running() -> None:
+    """The body of test_fork: children use the pool, while a thread of the parent does."""
+    x = np.random.default_rng(1).standard_normal((600, COLUMNS), np.float32)
+    with Plan(load(), several_regions().encode(), []) as plan:
+        with Context(plan, 1) as context:
+            expected = run(context, x)
+        stop, runs = threading.Event(), []
+
+        def background() -> None:
+            with Context(plan, 3) as context:
+                while not stop.is_set():
+                    runs.append(run(context, x))
+
+        thread = threading.Thread(target=background)
+        thread.start()
+        with Context(plan, 3) as kept:
+            assert run(kept, x) == expected
+            for _ in range(20):
+                child = os.fork()
+                if child == 0:
+                    with Context(plan, 3) as fresh:
+                        good = all(run(c, x) == expected for c in (fresh, kept, fresh, kept))
+                    os._exit(0 if good else 1)
+                assert run(kept, x) == expected
+                assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        stop.set()
+        thread.join()
+        assert runs and set(runs) == {expected}
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_fork():
+    run_alone("fork_while_running", __name__)
+
+
+def use_more_threads_than_the_pool_has() -> None:
+    x = np.random.default_rng(1).standard_normal((1500, COLUMNS), np.float32)
+    plan = Plan(load(), several_regions().encode(), [])
+    with Context(plan, 1) as alone, Context(plan, 300) as crowd:
+        assert {run(crowd, x) for _ in range(10)} == {run(alone, x)}
+
+
+def test_more_threads_than_the_pool_has():
+    run_alone("use_more_threads_than_the_pool_has", __name__)
