@@ -57,7 +57,7 @@ def main(arguments: Optional[list[str]] = None) -> int:
             for batch, sequence in shapes:
                 feeds = random_feeds(contest.graph, batch, sequence)
                 results.append(contest.measure(feeds, options.runs, options.check))
-                print(results[-1].row(), flush=True)
+                print(table(results[-1:]).splitlines()[2], flush=True)
     RESULTS.parent.mkdir(exist_ok=True)
     facts = {**environment(), "commit": _commit()}
     with open(RESULTS, "a", encoding="utf-8") as file:
