@@ -153,6 +153,10 @@ static bool lay_out(q7_plan *p, int64_t bytes) {
     p->n_outputs = h[Q7_PLAN_OUTPUTS];
     for (int i = Q7_PLAN_SYMBOLS; i < Q7_PLAN_HEADER; i++)
         if (h[i] < 0 || h[i] > bytes) return false; /* so that the sums below cannot overflow */
+    const int64_t words = Q7_PLAN_HEADER +
+                          3 * (p->n_exprs + p->n_guards + p->n_buffers + p->n_steps) +
+                          2 * p->n_value_patches + 4 * p->n_pointer_patches;
+    if (p->n_symbols < 1 || words * 8 + p->image_bytes != bytes) return false;
     const int64_t *at = h + Q7_PLAN_HEADER;
     p->exprs = (const expr_row *)at, at += 3 * p->n_exprs;
     p->guards = (const guard_row *)at, at += 3 * p->n_guards;
@@ -161,10 +165,7 @@ static bool lay_out(q7_plan *p, int64_t bytes) {
     p->value_patches = (const value_row *)at, at += 2 * p->n_value_patches;
     p->pointers = (const pointer_row *)at, at += 4 * p->n_pointer_patches;
     p->image = (const unsigned char *)at;
-    const int64_t words = Q7_PLAN_HEADER +
-                          3 * (p->n_exprs + p->n_guards + p->n_buffers + p->n_steps) +
-                          2 * p->n_value_patches + 4 * p->n_pointer_patches;
-    return p->n_symbols >= 1 && words * 8 + p->image_bytes == bytes;
+    return true;
 }
 
 static q7_status check(const q7_plan *p, q7_error *error) {
@@ -265,10 +266,6 @@ void q7_context_destroy(q7_context *context) {
 
 /* ---- bind ---- */
 
-static int64_t floor_div(int64_t a, int64_t b) {
-    return a / b - (a % b != 0 && (a < 0) != (b < 0));
-}
-
 /* false on overflow or division by zero */
 static bool evaluate(const expr_row *e, const int64_t *values, int64_t *result) {
     if (e->op == Q7_EXPR_CONST) {
@@ -286,10 +283,11 @@ static bool evaluate(const expr_row *e, const int64_t *values, int64_t *result) 
         default: break;
     }
     if (b == 0 || (b == -1 && a == INT64_MIN)) return false;
-    const int64_t quotient = floor_div(a, b);
-    *result = e->op == Q7_EXPR_FLOORDIV ? quotient
-              : e->op == Q7_EXPR_MOD    ? a - quotient * b
-                                        : quotient + (a != quotient * b); /* CEILDIV */
+    const int64_t quotient = a / b, rest = a % b;          /* towards zero */
+    const bool above = rest != 0 && (rest < 0) != (b < 0); /* quotient is above the exact one */
+    *result = e->op == Q7_EXPR_FLOORDIV ? quotient - above
+              : e->op == Q7_EXPR_MOD    ? rest + (above ? b : 0)
+                                        : quotient + (rest != 0 && !above); /* CEILDIV */
     return true;
 }
 

@@ -157,7 +157,6 @@ class Context(_Handle):
         self.plan = plan  # must outlive the context
         made = ctypes.c_void_p()
         self._error = _Error()
-        self._error_at = ctypes.addressof(self._error)
         status = plan.library.c.q7_context_create(
             plan._pointer, threads, ctypes.byref(made), self._error
         )
