@@ -7,7 +7,6 @@ that concurrent runs each take their own and the arena of the last run is used a
 from __future__ import annotations
 
 import mmap
-import threading
 from array import array
 from collections.abc import Mapping, Sequence
 from typing import Optional
@@ -27,7 +26,7 @@ PACK_BYTES = 1 << 25  # of weights that are packed in one go
 
 
 class _Bound:
-    """A native context and the shapes it is bound to."""
+    """A native context, which keeps its plan alive, and the shapes it is bound to."""
 
     def __init__(self, context: native.Context):
         self.context = context
@@ -49,7 +48,6 @@ class Executor:
         self._native: Optional[native.Plan] = native.Plan(library, self._encoded.blob, constants)
         self._dtypes = [np.dtype(dtypes.DTYPES[value.dtype].numpy) for value in plan.graph.outputs]
         self._idle: list[_Bound] = []
-        self._lock = threading.Lock()
 
     def run(self, arrays: Sequence[np.ndarray], sizes: Mapping[str, int]) -> list[np.ndarray]:
         """Outputs for dense inputs in model order and the values of all symbols."""
@@ -65,7 +63,7 @@ class Executor:
                 raise self._run_error(error) from None
             return outputs
         finally:
-            self._idle.append(bound)
+            self._give_back(bound)
 
     def profile(
         self, arrays: Sequence[np.ndarray], sizes: Mapping[str, int], runs: int
@@ -84,7 +82,7 @@ class Executor:
             bound.context.profile(None)
             return list(times)
         finally:
-            self._idle.append(bound)
+            self._give_back(bound)
 
     def statistics(self, sizes: Mapping[str, int]) -> dict[str, int]:
         """Memory for given sizes: arena_bytes, buffers, and allocations_per_run once the shape has
@@ -102,25 +100,31 @@ class Executor:
                 "allocations_per_run": bound.context.stat(native.STAT_ALLOCATIONS) - before,
             }
         finally:
-            self._idle.append(bound)
+            self._give_back(bound)
 
     def close(self) -> None:
-        """Release all native memory. Later runs raise BackendError."""
-        with self._lock:
-            while self._idle:
-                self._idle.pop().context.close()
-            if self._native is not None:
-                self._native.close()
-                self._native = None
+        """Release all native memory, as soon as the runs in progress have ended. Later runs raise
+        BackendError.
+        """
+        self._native = None
+        self._idle.clear()
+
+    # No lock: appending to a list and popping from it are atomic, and a child that was forked
+    # while another thread held a lock would wait for it forever.
 
     def _take(self) -> _Bound:
+        plan = self._native
+        if plan is None:
+            raise errors.BackendError("[session] is closed; make a new one")
         try:
             return self._idle.pop()
         except IndexError:
-            with self._lock:
-                if self._native is None:
-                    raise errors.BackendError("[session] is closed; make a new one") from None
-                return _Bound(native.Context(self._native, self._threads))
+            return _Bound(native.Context(plan, self._threads))
+
+    def _give_back(self, bound: _Bound) -> None:
+        self._idle.append(bound)
+        if self._native is None:
+            self._idle.clear()
 
     def _bind(self, bound: _Bound, sizes: Mapping[str, int]) -> None:
         if bound.sizes == sizes:
