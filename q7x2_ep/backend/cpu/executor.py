@@ -65,7 +65,7 @@ class Executor:
                 raise self._run_error(error) from None
             return outputs
         finally:
-            self._idle.append(bound)
+            self._give_back(bound)
 
     def profile(
         self, arrays: Sequence[np.ndarray], sizes: Mapping[str, int], runs: int
@@ -84,7 +84,7 @@ class Executor:
             bound.context.profile(None)
             return list(times)
         finally:
-            self._idle.append(bound)
+            self._give_back(bound)
 
     def statistics(self, sizes: Mapping[str, int]) -> dict[str, int]:
         """Memory for given sizes: arena_bytes, buffers, and allocations_per_run once the shape has
@@ -102,16 +102,17 @@ class Executor:
                 "allocations_per_run": bound.context.stat(native.STAT_ALLOCATIONS) - before,
             }
         finally:
-            self._idle.append(bound)
+            self._give_back(bound)
 
     def close(self) -> None:
-        """Release all native memory. Later runs raise BackendError."""
+        """Release all native memory, that of runs under way when they end.
+
+        Later runs raise BackendError.
+        """
         with self._lock:
+            self._native = None  # contexts keep the plan alive as long as they need it
             while self._idle:
                 self._idle.pop().context.close()
-            if self._native is not None:
-                self._native.close()
-                self._native = None
 
     def _take(self) -> _Bound:
         try:
@@ -121,6 +122,13 @@ class Executor:
                 if self._native is None:
                     raise errors.BackendError("[session] is closed; make a new one") from None
                 return _Bound(native.Context(self._native, self._threads))
+
+    def _give_back(self, bound: _Bound) -> None:
+        with self._lock:
+            if self._native is None:
+                bound.context.close()
+            else:
+                self._idle.append(bound)
 
     def _bind(self, bound: _Bound, sizes: Mapping[str, int]) -> None:
         if bound.sizes == sizes:
@@ -159,7 +167,10 @@ class Executor:
 
 
 def pack(library: native.Library, plan: Plan, threads: int) -> np.ndarray:
-    """The packed weights of a plan, made a few at a time, so that few need be in memory twice."""
+    """The packed weights of a plan, made a few at a time, so that few need be in memory twice.
+
+    A weight that nothing else reads leaves the graph.
+    """
     total = plan.packed_bytes
     room = np.empty(total + PACKED_ALIGN, np.uint8)
     start = -room.ctypes.data % PACKED_ALIGN
@@ -171,6 +182,10 @@ def pack(library: native.Library, plan: Plan, threads: int) -> np.ndarray:
             _pack_group(library, group, packed, threads)
             _drop_pages([each.weight.const for each in group])
             group = []
+    kept = set(plan.constants)
+    for p in plan.packs:
+        if p.weight not in kept:
+            p.weight.const = None
     return packed
 
 
