@@ -163,7 +163,10 @@ class Executor:
 
 
 def pack(library: native.Library, plan: Plan, threads: int) -> np.ndarray:
-    """The packed weights of a plan, made a few at a time, so that few need be in memory twice."""
+    """The packed weights of a plan, made a few at a time, so that few need be in memory twice.
+
+    A weight that nothing else reads leaves the graph.
+    """
     total = plan.packed_bytes
     room = np.empty(total + PACKED_ALIGN, np.uint8)
     start = -room.ctypes.data % PACKED_ALIGN
@@ -175,6 +178,10 @@ def pack(library: native.Library, plan: Plan, threads: int) -> np.ndarray:
             _pack_group(library, group, packed, threads)
             _drop_pages([each.weight.const for each in group])
             group = []
+    kept = set(plan.constants)
+    for p in plan.packs:
+        if p.weight not in kept:
+            p.weight.const = None
     return packed
 
 
