@@ -54,14 +54,7 @@ class Executor:
         bound = self._take()
         try:
             self._bind(bound, sizes)
-            outputs = [
-                np.empty(shape, dtype) for shape, dtype in zip(bound.output_shapes, self._dtypes)
-            ]
-            try:
-                bound.context.run(0, len(self._plan.steps), arrays, outputs)
-            except native.StatusError as error:
-                raise self._run_error(error) from None
-            return outputs
+            return self._run(bound, arrays)
         finally:
             self._give_back(bound)
 
@@ -72,16 +65,14 @@ class Executor:
         bound = self._take()
         try:
             self._bind(bound, sizes)
-            outputs = [
-                np.empty(shape, dtype) for shape, dtype in zip(bound.output_shapes, self._dtypes)
-            ]
+            self._run(bound, arrays)
             times = array("q", bytes(8 * len(self._plan.steps)))
-            for run in range(runs + 1):
-                bound.context.profile(times if run else None)
-                bound.context.run(0, len(self._plan.steps), arrays, outputs)
-            bound.context.profile(None)
+            bound.context.profile(times)
+            for _ in range(runs):
+                self._run(bound, arrays)
             return list(times)
         finally:
+            bound.context.profile(None)
             self._give_back(bound)
 
     def statistics(self, sizes: Mapping[str, int]) -> dict[str, int]:
@@ -125,6 +116,15 @@ class Executor:
         self._idle.append(bound)
         if self._native is None:
             self._idle.clear()
+
+    def _run(self, bound: _Bound, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+        shapes = bound.output_shapes
+        outputs = [np.empty(shape, dtype) for shape, dtype in zip(shapes, self._dtypes)]
+        try:
+            bound.context.run(0, len(self._plan.steps), arrays, outputs)
+        except native.StatusError as error:
+            raise self._run_error(error) from None
+        return outputs
 
     def _bind(self, bound: _Bound, sizes: Mapping[str, int]) -> None:
         if bound.sizes == sizes:
