@@ -8,8 +8,8 @@ const char *q7_isa_name(q7_isa isa) {
 
 bool q7_isa_present(q7_isa isa) {
 #if defined(__x86_64__)
-    /* the compiler's runtime also asks the OS whether it saves the registers */
-    /* every CPU with AVX2 and FMA has F16C, which not every compiler can ask for */
+    /* The compiler's runtime also asks the OS whether it saves the registers. Every CPU with AVX2
+     * and FMA has F16C, which not every compiler can ask for. */
     if (isa == Q7_ISA_avx2) return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
     if (isa == Q7_ISA_avx512)
         return q7_isa_present(Q7_ISA_avx2) && __builtin_cpu_supports("avx512f") &&
@@ -23,6 +23,7 @@ bool q7_isa_present(q7_isa isa) {
 #endif
 }
 
+/* Q7_IF_<isa>(x, y) is x where the build compiled kernels for it (setup.py), else y. */
 #ifdef Q7_HAVE_scalar
 #define Q7_IF_scalar(x, y) x
 #else

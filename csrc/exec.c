@@ -47,8 +47,8 @@ struct q7_plan {
 
 struct q7_context {
     const q7_plan *plan;
-    int64_t threads,
-        bound; /* bound: whether values and image are those of symbols in values[1..] */
+    int64_t threads;
+    bool bound; /* whether values and image are those of the symbols in values[1..] */
     int64_t *values;
     unsigned char *image;
     q7_call *calls;
@@ -373,14 +373,14 @@ q7_status q7_bind(q7_context *context, const int64_t *symbols, int64_t *values, 
     q7_context *c = context;
     const q7_plan *p = c->plan;
     if (!c->bound || !same_symbols(c, symbols)) {
-        c->bound = 0;
+        c->bound = false;
         c->values[0] = c->threads;
         for (int64_t i = 1; i < p->n_symbols; i++) c->values[i] = symbols[i - 1];
         q7_status status = compute_values(c, error);
         if (status == Q7_OK) status = place_buffers(c, error);
         if (status != Q7_OK) return status;
         patch(c);
-        c->bound = 1;
+        c->bound = true;
     }
     memcpy(values, c->values, (size_t)(p->n_symbols + p->n_exprs) * sizeof *values);
     return Q7_OK;

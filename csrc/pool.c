@@ -15,8 +15,7 @@
 
 #include "runtime.h"
 
-/* A spin is a pause of 10-50 ns: workers spin for about 100 us before they sleep, callers a tenth.
- */
+/* A spin is a pause of 10-50 ns: workers spin for about 100 us before they sleep, callers 10 us. */
 enum { MAX_WORKERS = 255, WORKER_SPINS = 4000, CALLER_SPINS = 400 };
 
 /* A wait of STOLEN_NS beyond four times the caller's own time per task is a stolen core. The pool
@@ -124,8 +123,7 @@ static void reset_after_fork(void) {
 
 static void register_fork_handler(void) { pthread_atfork(NULL, NULL, reset_after_fork); }
 
-/* Workers leave signals to the threads of the program. Fewer workers than asked for is not an
- * error. */
+/* Workers leave signals to the threads of the program. Fewer workers than wanted is no error. */
 static void grow(int64_t workers) {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, register_fork_handler);

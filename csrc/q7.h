@@ -73,14 +73,16 @@ enum {
 };
 
 /* Plan: little-endian int64 words.
- *   header   Q7_PLAN_HEADER words: magic, version, then a count per section and the image's bytes
- *   exprs    n_exprs  x {op, a, b}: values[n_symbols + i]; operands are value indices, but for
- * const guards   n_guards x {value, kind, limit}: checked by bind; kind as below buffers  n_buffers
- * x {size value, first step, last step}: alive in [first, last], both included steps    n_steps  x
- * {op, kernel row or -1, args offset in the image} values   n_value_patches x {image offset, value
- * index}: an I64 field pointers n_pointer_patches x {image offset, space, index, byte offset
- * value}: an operand image    the args of all steps, each 64-byte aligned values[0] is always the
- * number of threads; symbols follow from 1 (n_symbols counts both). */
+ *   header    Q7_PLAN_HEADER words: magic, version, then a count per section and the image's bytes
+ *   exprs     n_exprs x {op, a, b}: values[n_symbols + i]; a and b are value indices (const: a is
+ *             the value)
+ *   guards    n_guards x {value, kind, limit}: checked by bind; kind as below
+ *   buffers   n_buffers x {size value, first step, last step}: alive in [first, last], both included
+ *   steps     n_steps x {op, kernel row or -1, args offset in the image}
+ *   values    n_value_patches x {image offset, value index}: an I64 field
+ *   pointers  n_pointer_patches x {image offset, space, index, byte offset value}: an operand
+ *   image     the args of all steps, each 64-byte aligned
+ * values[0] is always the number of threads; symbols follow from 1 (n_symbols counts both). */
 #define Q7_PLAN_MAGIC INT64_C(0x6e616c7032783771)
 enum {
     Q7_PLAN_MAGIC_WORD,
@@ -97,12 +99,8 @@ enum {
     Q7_PLAN_OUTPUTS,
     Q7_PLAN_HEADER
 };
-enum {
-    Q7_SPACE_ARENA,
-    Q7_SPACE_CONSTANT,
-    Q7_SPACE_INPUT,
-    Q7_SPACE_OUTPUT
-}; /* index: buffer, base, feed, output */
+/* Where an operand is; its index is that of the buffer, base address, feed or output. */
+enum { Q7_SPACE_ARENA, Q7_SPACE_CONSTANT, Q7_SPACE_INPUT, Q7_SPACE_OUTPUT };
 enum {
     Q7_EXPR_CONST,
     Q7_EXPR_ADD,

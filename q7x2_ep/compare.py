@@ -117,7 +117,6 @@ class Contest:
         self.name = name or _name(model)
         self.graph = importer.read(model)
         infer.run(self.graph)
-        infer.run(self.graph)
         self.ours = InferenceSession(model, SessionOptions(intra_op_num_threads=self.threads))
         self.theirs = _onnxruntime_session(model, self.threads)
         self.unfused = None

@@ -16,7 +16,7 @@ import numpy as np
 from q7x2_ep import dtypes, errors, fuse, importer, passes
 from q7x2_ep.backend.cpu.executor import Executor
 from q7x2_ep.backend.cpu.library import default_threads, load
-from q7x2_ep.ir.core import Graph, Value
+from q7x2_ep.ir.core import Value
 from q7x2_ep.ir.shape import Dim, Expr, product, symbols
 from q7x2_ep.ir.text import to_text
 from q7x2_ep.plan.build import Plan, build
@@ -66,7 +66,7 @@ class Session:
         self.inputs = [InputSpec(v.name, v.dtype, v.shape) for v in graph.inputs]
         self.output_names = list(graph.output_names)
         self.output_types = [(v.dtype, v.shape) for v in graph.outputs]
-        self.graph: Graph = graph
+        self._fusion = fusion
         self.plan: Plan = build(graph, library.target)
         self._executor = Executor(library, self.plan, _symbols(graph.inputs), self.threads)
 
@@ -93,15 +93,18 @@ class Session:
 
         Raises: ValueError for another stage.
         """
-        if stage == "ir":
-            graph = importer.read(self._model)
-            passes.run_all(graph)
-            return to_text(graph)
-        if stage == "fused":
-            return to_text(self.graph)
         if stage == "plan":
             return listing(self.plan)
-        raise ValueError(f"stage must be ir, fused or plan, got {stage!r}")
+        if stage not in ("ir", "fused"):
+            raise ValueError(f"stage must be ir, fused or plan, got {stage!r}")
+        graph = importer.read(
+            self._model
+        )  # once more: the weights of the first are packed and gone
+        passes.run_all(graph)
+        if stage == "fused" and self._fusion:
+            fuse.fuse(graph)
+            passes.run_all(graph)
+        return to_text(graph)
 
     def close(self) -> None:
         """Give back memory now; the session cannot run afterwards."""

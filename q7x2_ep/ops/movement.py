@@ -98,6 +98,9 @@ class Reshape:
             [x.shape[i] if dim == 0 and keep else int(dim) for i, dim in enumerate(shape)]
         )
 
+    def guards(node: Node) -> list[Guard]:
+        return [(product(dims(node)), product(node.output.shape), "element counts differ")]
+
     view = reshape_view
 
 

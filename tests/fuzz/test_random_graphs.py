@@ -1,7 +1,7 @@
-"""Random graphs, fused and unfused, against onnxruntime: what sharing of memory and views must survive.
+"""Random graphs, fused and unfused, against onnxruntime: what views and shared memory must survive.
 
-A graph grows from two inputs by random ops; each op takes any values made so far, so that values are
-used many times, also as outputs. Batch and length are symbolic and vary within one session.
+A graph grows from two inputs by random ops; each op takes any values made so far, so that values
+are used many times, also as outputs. Batch and length are symbolic and vary within one session.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Growth:
         self.values.append(self.random.choice(STEPS)(self))
 
     def model(self) -> bytes:
-        outputs = self.random.sample(self.values, 3) + [self.values[-1]]
+        outputs = [*self.random.sample(self.values, 3), self.values[-1]]
         infos = []
         for i, name in enumerate(outputs):  # an output may be an input, or the same value twice
             self.nodes.append(helper.make_node("Identity", [name], [f"out{i}"]))

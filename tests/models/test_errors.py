@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+import time
+
 import numpy as np
 import onnx
 import pytest
@@ -89,6 +92,28 @@ def test_sequence_beyond_the_position_table(session):
 def test_unknown_output(session):
     with pytest.raises(q7x2_ep.FeedError, match=r"logits.*last_hidden_state"):
         session.run(["logits"], feeds())
+
+
+def test_close_under_a_run():
+    """A run that is under way when another thread closes the session ends in peace."""
+    session = q7x2_ep.InferenceSession(small_models()["bert"])
+    ended = []
+
+    def runs():
+        try:
+            while True:
+                session.run(None, feeds(1, 64))
+        except q7x2_ep.BackendError as error:
+            ended.append(str(error))
+
+    threads = [threading.Thread(target=runs) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    time.sleep(0.1)
+    session.close()
+    for thread in threads:
+        thread.join()
+    assert len(ended) == 3 and all("closed" in text for text in ended)
 
 
 def test_closed_session():

@@ -7,7 +7,6 @@ that concurrent runs each take their own and the arena of the last run is used a
 from __future__ import annotations
 
 import mmap
-import threading
 from array import array
 from collections.abc import Mapping, Sequence
 from typing import Optional
@@ -27,7 +26,7 @@ PACK_BYTES = 1 << 25  # of weights that are packed in one go
 
 
 class _Bound:
-    """A native context and the shapes it is bound to."""
+    """A native context, which keeps its plan alive, and the shapes it is bound to."""
 
     def __init__(self, context: native.Context):
         self.context = context
@@ -49,23 +48,15 @@ class Executor:
         self._native: Optional[native.Plan] = native.Plan(library, self._encoded.blob, constants)
         self._dtypes = [np.dtype(dtypes.DTYPES[value.dtype].numpy) for value in plan.graph.outputs]
         self._idle: list[_Bound] = []
-        self._lock = threading.Lock()
 
     def run(self, arrays: Sequence[np.ndarray], sizes: Mapping[str, int]) -> list[np.ndarray]:
         """Outputs for dense inputs in model order and the values of all symbols."""
         bound = self._take()
         try:
             self._bind(bound, sizes)
-            outputs = [
-                np.empty(shape, dtype) for shape, dtype in zip(bound.output_shapes, self._dtypes)
-            ]
-            try:
-                bound.context.run(0, len(self._plan.steps), arrays, outputs)
-            except native.StatusError as error:
-                raise self._run_error(error) from None
-            return outputs
+            return self._run(bound, arrays)
         finally:
-            self._idle.append(bound)
+            self._give_back(bound)
 
     def profile(
         self, arrays: Sequence[np.ndarray], sizes: Mapping[str, int], runs: int
@@ -74,17 +65,15 @@ class Executor:
         bound = self._take()
         try:
             self._bind(bound, sizes)
-            outputs = [
-                np.empty(shape, dtype) for shape, dtype in zip(bound.output_shapes, self._dtypes)
-            ]
+            self._run(bound, arrays)
             times = array("q", bytes(8 * len(self._plan.steps)))
-            for run in range(runs + 1):
-                bound.context.profile(times if run else None)
-                bound.context.run(0, len(self._plan.steps), arrays, outputs)
-            bound.context.profile(None)
+            bound.context.profile(times)
+            for _ in range(runs):
+                self._run(bound, arrays)
             return list(times)
         finally:
-            self._idle.append(bound)
+            bound.context.profile(None)
+            self._give_back(bound)
 
     def statistics(self, sizes: Mapping[str, int]) -> dict[str, int]:
         """Memory for given sizes: arena_bytes, buffers, and allocations_per_run once the shape has
@@ -102,25 +91,40 @@ class Executor:
                 "allocations_per_run": bound.context.stat(native.STAT_ALLOCATIONS) - before,
             }
         finally:
-            self._idle.append(bound)
+            self._give_back(bound)
 
     def close(self) -> None:
-        """Release all native memory. Later runs raise BackendError."""
-        with self._lock:
-            while self._idle:
-                self._idle.pop().context.close()
-            if self._native is not None:
-                self._native.close()
-                self._native = None
+        """Release all native memory, as soon as the runs in progress have ended. Later runs raise
+        BackendError.
+        """
+        self._native = None
+        self._idle.clear()
+
+    # No lock: appending to a list and popping from it are atomic, and a child that was forked
+    # while another thread held a lock would wait for it forever.
 
     def _take(self) -> _Bound:
+        plan = self._native
+        if plan is None:
+            raise errors.BackendError("[session] is closed; make a new one")
         try:
             return self._idle.pop()
         except IndexError:
-            with self._lock:
-                if self._native is None:
-                    raise errors.BackendError("[session] is closed; make a new one") from None
-                return _Bound(native.Context(self._native, self._threads))
+            return _Bound(native.Context(plan, self._threads))
+
+    def _give_back(self, bound: _Bound) -> None:
+        self._idle.append(bound)
+        if self._native is None:
+            self._idle.clear()
+
+    def _run(self, bound: _Bound, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+        shapes = bound.output_shapes
+        outputs = [np.empty(shape, dtype) for shape, dtype in zip(shapes, self._dtypes)]
+        try:
+            bound.context.run(0, len(self._plan.steps), arrays, outputs)
+        except native.StatusError as error:
+            raise self._run_error(error) from None
+        return outputs
 
     def _bind(self, bound: _Bound, sizes: Mapping[str, int]) -> None:
         if bound.sizes == sizes:
@@ -159,7 +163,10 @@ class Executor:
 
 
 def pack(library: native.Library, plan: Plan, threads: int) -> np.ndarray:
-    """The packed weights of a plan, made a few at a time, so that few need be in memory twice."""
+    """The packed weights of a plan, made a few at a time, so that few need be in memory twice.
+
+    A weight that nothing else reads leaves the graph.
+    """
     total = plan.packed_bytes
     room = np.empty(total + PACKED_ALIGN, np.uint8)
     start = -room.ctypes.data % PACKED_ALIGN
@@ -171,6 +178,10 @@ def pack(library: native.Library, plan: Plan, threads: int) -> np.ndarray:
             _pack_group(library, group, packed, threads)
             _drop_pages([each.weight.const for each in group])
             group = []
+    kept = set(plan.constants)
+    for p in plan.packs:
+        if p.weight not in kept:
+            p.weight.const = None
     return packed
 
 
