@@ -21,8 +21,6 @@ from typing import ClassVar
 from setuptools import Command, Distribution, setup
 from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build import build
-from setuptools.command.build_py import build_py
-from setuptools.command.editable_wheel import editable_wheel
 
 ROOT = Path(__file__).resolve().parent
 ISAS = {  # name: (machines, flags); kernels.def says what is used first
@@ -214,9 +212,7 @@ setup(
     distclass=PlatformDistribution,
     cmdclass={
         "build": Build,
-        "build_py": build_py,
         "build_libq7": BuildLibrary,
         "bdist_wheel": Wheel,
-        "editable_wheel": editable_wheel,
     },
 )
