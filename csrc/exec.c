@@ -265,10 +265,6 @@ void q7_context_destroy(q7_context *context) {
 
 /* ---- bind ---- */
 
-static int64_t floor_div(int64_t a, int64_t b) {
-    return a / b - (a % b != 0 && (a < 0) != (b < 0));
-}
-
 /* false on overflow or division by zero */
 static bool evaluate(const expr_row *e, const int64_t *values, int64_t *result) {
     if (e->op == Q7_EXPR_CONST) {
@@ -286,10 +282,11 @@ static bool evaluate(const expr_row *e, const int64_t *values, int64_t *result) 
         default: break;
     }
     if (b == 0 || (b == -1 && a == INT64_MIN)) return false;
-    const int64_t quotient = floor_div(a, b);
-    *result = e->op == Q7_EXPR_FLOORDIV ? quotient
-              : e->op == Q7_EXPR_MOD    ? a - quotient * b
-                                        : quotient + (a != quotient * b); /* CEILDIV */
+    const int64_t quotient = a / b, rest = a % b; /* towards zero; floor and ceil are next to it */
+    const bool below = rest != 0 && (rest < 0) != (b < 0), above = rest != 0 && !below;
+    *result = e->op == Q7_EXPR_FLOORDIV ? quotient - below
+              : e->op == Q7_EXPR_MOD    ? rest + (below ? b : 0)
+                                        : quotient + above; /* CEILDIV */
     return true;
 }
 
