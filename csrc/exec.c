@@ -283,11 +283,11 @@ static bool evaluate(const expr_row *e, const int64_t *values, int64_t *result) 
         default: break;
     }
     if (b == 0 || (b == -1 && a == INT64_MIN)) return false;
-    const int64_t quotient = a / b, rest = a % b;          /* towards zero */
-    const bool above = rest != 0 && (rest < 0) != (b < 0); /* quotient is above the exact one */
-    *result = e->op == Q7_EXPR_FLOORDIV ? quotient - above
-              : e->op == Q7_EXPR_MOD    ? rest + (above ? b : 0)
-                                        : quotient + (rest != 0 && !above); /* CEILDIV */
+    const int64_t quotient = a / b, rest = a % b; /* towards zero; floor and ceil are next to it */
+    const bool below = rest != 0 && (rest < 0) != (b < 0), above = rest != 0 && !below;
+    *result = e->op == Q7_EXPR_FLOORDIV ? quotient - below
+              : e->op == Q7_EXPR_MOD    ? rest + (below ? b : 0)
+                                        : quotient + above; /* CEILDIV */
     return true;
 }
 

@@ -16,6 +16,7 @@ from q7x2_ep import dtypes
 from q7x2_ep.errors import ModelError
 from q7x2_ep.ir.core import Graph, Node, Value
 from q7x2_ep.ir.shape import Dim, Expr
+from q7x2_ep.ops import find
 
 OPSET = 23  # at least: the catalogue's ops have the newest semantics
 IR_VERSION = 10
@@ -85,7 +86,12 @@ class _Writer:
                 f"[{node.op} {node.name}] has no standard form and cannot be written as ONNX"
             )
         inputs = [self.name(value) if value is not None else "" for value in node.inputs]
-        attrs = {k: _attribute(v) for k, v in node.attrs.items() if v is not None}
+        defaults = find(node.op).attributes  # those of newer versions too, which must stay away
+        attrs = {
+            name: _attribute(value)
+            for name, value in node.attrs.items()
+            if value is not None and not _equal(value, defaults.get(name))
+        }
         outputs = [value.name for value in node.outputs]
         self.nodes.append(helper.make_node(node.op, inputs, outputs, name=node.name, **attrs))
 
@@ -151,7 +157,11 @@ class _Writer:
         from onnx import numpy_helper
 
         if name not in self.initializers:
-            self.initializers[name] = numpy_helper.from_array(np.ascontiguousarray(array), name)
+            self.initializers[name] = numpy_helper.from_array(array.copy(order="C"), name)
+
+
+def _equal(value: Any, default: Any) -> bool:
+    return type(value) is type(default) and not isinstance(value, np.ndarray) and value == default
 
 
 def _attribute(value: Any) -> Any:
