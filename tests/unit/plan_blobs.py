@@ -120,8 +120,10 @@ def run_alone(function: str, module: str) -> None:
     """Run a function in a process of its own: it may crash, fork, or leave threads behind."""
     environment = dict(os.environ)
     for variable, options in {
-        "ASAN_OPTIONS": "allocator_may_return_null=1",  # sanitizers abort there by default
-        "LSAN_OPTIONS": "exitcode=0",  # Python's own leaks; .ci/run looks for ours in the reports
+        "ASAN_OPTIONS": "allocator_may_return_null=1:abort_on_error=1",
+        # Python leaks too: leaks alone are no failure here, .ci/run looks for ours in the reports.
+        # This also overrides the exit code of other findings, hence abort_on_error.
+        "LSAN_OPTIONS": "exitcode=0",
         "TSAN_OPTIONS": "allocator_may_return_null=1:die_after_fork=0",
     }.items():
         environment[variable] = f"{environment.get(variable, '')}:{options}"
