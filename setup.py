@@ -143,7 +143,7 @@ class BuildLibrary(Command):
 
     description = "compile csrc/ into one shared library"
     user_options: ClassVar = [
-        ("debug", None, "no optimisation, assertions"),
+        ("debug", None, "no optimisation; each step is checked to keep to its operands"),
         ("sanitize=", None, "address,undefined or thread"),
     ]
 
@@ -160,6 +160,8 @@ class BuildLibrary(Command):
             extra += (f"-fsanitize={self.sanitize}", "-fno-omit-frame-pointer", "-g", "-O1")
         if self.debug:
             extra += ("-g", "-O0")
+        if extra:
+            extra += ("-DQ7_DEBUG",)
         flavour = (self.sanitize or "").replace(",", "_") + ("_debug" if self.debug else "")
         work = ROOT / "build" / f"libq7{'_' if flavour else ''}{flavour}"
         compile_library(ROOT / "q7x2_ep" / LIBRARY, work, extra)

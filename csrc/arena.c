@@ -5,6 +5,9 @@
  * Read arena.h first. */
 #include "arena.h"
 
+#include <stdbool.h>
+#include <string.h>
+
 static int goes_before(const q7_interval *a, int64_t i, const q7_interval *b, int64_t j) {
     return a->bytes != b->bytes ? a->bytes > b->bytes : i < j;
 }
@@ -50,3 +53,56 @@ int64_t q7_arena_place(q7_interval *v, int64_t n, int64_t *order) {
     }
     return total;
 }
+
+#ifdef Q7_DEBUG
+#ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/asan_interface.h>
+#else
+#define ASAN_POISON_MEMORY_REGION(at, bytes) ((void)(at), (void)(bytes))
+#define ASAN_UNPOISON_MEMORY_REGION(at, bytes) ((void)(at), (void)(bytes))
+#endif
+enum { POISON = 0xff }; /* as float, a NaN */
+
+typedef struct {
+    const q7_interval *v;
+    int64_t n, bytes, first, last; /* of the arena: n buffers; those alive in [first, last] count */
+    int64_t begin, end;            /* the range found */
+} gap;
+
+static bool is_alive(const gap *g, int64_t i) {
+    return g->v[i].bytes > 0 && g->v[i].first <= g->first && g->v[i].last >= g->last;
+}
+
+/* The next range that is in no buffer, after the one in g; false where there is none. */
+static bool next_gap(gap *g) {
+    g->begin = g->end;
+    for (int64_t i = 0; i < g->n; i++)
+        if (is_alive(g, i) && g->v[i].offset <= g->begin &&
+            g->begin < g->v[i].offset + g->v[i].bytes) {
+            g->begin = g->v[i].offset + g->v[i].bytes;
+            i = -1; /* that end may be another's start */
+        }
+    g->end = g->bytes;
+    for (int64_t i = 0; i < g->n; i++)
+        if (is_alive(g, i) && g->v[i].offset >= g->begin && g->v[i].offset < g->end)
+            g->end = g->v[i].offset;
+    return g->begin < g->bytes;
+}
+
+void q7_arena_poison(unsigned char *arena, int64_t bytes, const q7_interval *v, int64_t n,
+                     int64_t step) {
+    for (gap g = {v, n, bytes, step - 1, step, 0, 0}; next_gap(&g);)
+        memset(arena + g.begin, POISON, (size_t)(g.end - g.begin));
+    for (gap g = {v, n, bytes, step, step, 0, 0}; next_gap(&g);)
+        ASAN_POISON_MEMORY_REGION(arena + g.begin, (size_t)(g.end - g.begin));
+}
+
+int64_t q7_arena_damage(unsigned char *arena, int64_t bytes, const q7_interval *v, int64_t n,
+                        int64_t step) {
+    ASAN_UNPOISON_MEMORY_REGION(arena, (size_t)bytes);
+    for (gap g = {v, n, bytes, step, step, 0, 0}; next_gap(&g);)
+        for (int64_t i = g.begin; i < g.end; i++)
+            if (arena[i] != POISON) return i;
+    return -1;
+}
+#endif

@@ -13,4 +13,14 @@ typedef struct q7_interval {
 
 /* Returns the bytes needed, or -1 on overflow. order: scratch for 2 * n words. Deterministic. */
 int64_t q7_arena_place(q7_interval *intervals, int64_t n, int64_t *order);
+
+#ifdef Q7_DEBUG
+/* Before a step: what it must not find there is NaN, and what it must not touch is poisoned where
+ * AddressSanitizer watches. */
+void q7_arena_poison(unsigned char *arena, int64_t bytes, const q7_interval *intervals, int64_t n,
+                     int64_t step);
+/* After a step: the offset of a byte that it wrote outside of the buffers that are alive, or -1. */
+int64_t q7_arena_damage(unsigned char *arena, int64_t bytes, const q7_interval *intervals,
+                        int64_t n, int64_t step);
+#endif
 #endif

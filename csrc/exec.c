@@ -415,6 +415,21 @@ static void patch_feeds(q7_context *c, const void *const *inputs, void *const *o
     }
 }
 
+/* Runs a step. Under Q7_DEBUG, whether it kept to its buffers. */
+static bool run_step(q7_context *c, int64_t i) {
+    const step_row *step = &c->plan->steps[i];
+#ifdef Q7_DEBUG
+    const int64_t n = c->plan->n_buffers;
+    q7_arena_poison(c->arena, c->arena_bytes, c->intervals, n, i);
+#endif
+    ops[step->op].drive(c->image + step->args, &c->calls[i]);
+#ifdef Q7_DEBUG
+    return q7_arena_damage(c->arena, c->arena_bytes, c->intervals, n, i) < 0;
+#else
+    return true;
+#endif
+}
+
 static q7_status run_error(q7_context *c, int64_t step, q7_error *error) {
     fail(error, Q7_DATA_FAULT, step, "%s", c->state.what);
     if (error) error->value = c->state.value, error->limit = c->state.limit;
@@ -431,7 +446,8 @@ q7_status q7_run(q7_context *context, int64_t first, int64_t last, const void *c
     atomic_store(&c->state.faulted, 0);
     int64_t before = c->step_ns ? now_ns() : 0;
     for (int64_t i = first; i < last; i++) {
-        ops[p->steps[i].op].drive(c->image + p->steps[i].args, &c->calls[i]);
+        if (!run_step(c, i))
+            return fail(error, Q7_INTERNAL, i, "wrote to the arena outside of its operands");
         if (atomic_load_explicit(&c->state.faulted, memory_order_acquire))
             return run_error(c, i, error);
         if (!c->step_ns) continue;
