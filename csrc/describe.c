@@ -4,7 +4,7 @@
  *   abi 1
  *   op gemm bytes=128 in:a@0 .. i64:m@48 .. i64[8]:shape@64 .. f64:alpha@104
  *   set act none relu ..
- *   constant GEMM_K_BLOCK 384
+ *   constant GEMM_K_BLOCK 256
  *   kernel gemm f32 avx2 6 16 compiled=1 supported=1
  *   cpu scalar avx2
  * Read runtime.h first. */

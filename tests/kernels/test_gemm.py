@@ -9,10 +9,11 @@ from typing import Any, Optional
 import numpy as np
 import pytest
 
+from q7x2_ep.backend.cpu.library import load
 from q7x2_ep.plan.target import KernelRow
 from tests.kernels.harness import rows, run_op, tolerance
 
-K_BLOCK = 384  # Q7_GEMM_K_BLOCK
+K_BLOCK = load().target.constants["GEMM_K_BLOCK"]
 every_row = pytest.mark.parametrize("row", rows("gemm"), ids=lambda row: row.name)
 
 ACTS = {
