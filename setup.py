@@ -150,7 +150,7 @@ class BuildLibrary(Command):
     ]
 
     def initialize_options(self) -> None:
-        self.debug, self.sanitize, self.build_lib, self.editable_mode = False, None, None, False
+        self.debug, self.sanitize, self.build_lib, self.editable_mode = None, None, None, False
 
     def finalize_options(self) -> None:
         self.set_undefined_options("build_py", ("build_lib", "build_lib"))
