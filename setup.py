@@ -148,7 +148,7 @@ class BuildLibrary(Command):
     ]
 
     def initialize_options(self) -> None:
-        self.debug, self.sanitize, self.build_lib, self.editable_mode = False, None, None, False
+        self.debug, self.sanitize, self.build_lib, self.editable_mode = None, None, None, False
 
     def finalize_options(self) -> None:
         self.set_undefined_options("build_py", ("build_lib", "build_lib"))
@@ -162,8 +162,8 @@ class BuildLibrary(Command):
             extra += ("-g", "-O0")
         if extra:
             extra += ("-DQ7_DEBUG",)
-        flavour = (self.sanitize or "").replace(",", "_") + ("_debug" if self.debug else "")
-        work = ROOT / "build" / f"libq7{'_' if flavour else ''}{flavour}"
+        flavour = [*(self.sanitize or "").split(","), "debug" if self.debug else ""]
+        work = ROOT / "build" / "_".join(["libq7", *filter(None, flavour)])
         compile_library(ROOT / "q7x2_ep" / LIBRARY, work, extra)
         if not self.editable_mode and self.build_lib:
             made = Path(self.build_lib) / "q7x2_ep" / LIBRARY
