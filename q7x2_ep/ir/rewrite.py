@@ -14,8 +14,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Callable, Optional, Union
 
+from q7x2_ep.dtypes import BFLOAT16, FLOAT, FLOAT16
 from q7x2_ep.ir.core import Graph, Node, Value
 from q7x2_ep.ir.pattern import Match, Matcher, root_ops, trace
+
+# Results of other dtypes are not fused: no kernel computes a fused op in float64 or in integers.
+FUSED_DTYPES = (FLOAT, FLOAT16, BFLOAT16)
 
 
 @dataclass(frozen=True)
@@ -68,7 +72,8 @@ def sweep(graph: Graph, fusions: Sequence[Fusion], g: Any) -> tuple[Counter, lis
     for node in graph.nodes:
         made: list[Node] = []
         nearest: dict[str, NearMiss] = {}
-        for fusion, matcher in tries.get(node.op, ()):
+        fusable = node.output.dtype in FUSED_DTYPES
+        for fusion, matcher in tries.get(node.op, ()) if fusable else ():
             made, old, miss = _try(fusion, matcher, g, node, position)
             if miss is not None and (
                 fusion.name not in nearest or miss.matched > nearest[fusion.name].matched
