@@ -1,6 +1,6 @@
-"""Batteries: formulas as ONNX models, in every operand order, and each with one thing wrong.
+"""Batteries: formulas as ONNX models, in every operand order, each with one thing wrong.
 
-A spelling is a function (g, *inputs) -> value, or a tuple of values, written as fusions are written:
+A spelling is a function (g, *inputs) -> value or tuple of values, written as fusions are:
 
     def gelu(g, x):
         return g.Mul(g.Mul(x, 0.5), g.Add(g.Erf(g.Div(x, 2**0.5)), 1.0))
@@ -46,7 +46,7 @@ EPS = float(np.finfo(np.float32).eps)
 
 @dataclass(frozen=True)
 class Change:
-    """What is wrong with a spelling: the number, axis or inner value at this place, or its dtype."""
+    """What is wrong with a spelling: a number, axis or inner value at this place, or the dtype."""
 
     kind: str  # constant, axis, output, dtype
     place: int = 0

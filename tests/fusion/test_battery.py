@@ -1,4 +1,4 @@
-"""The harness of the batteries can fail: a wrong formula, a wrong count and no change are noticed."""
+"""The harness of the batteries can fail: wrong formula, wrong count and no change are noticed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from battery import assert_fuses, assert_perturbed_stays, build, orders, perturbed
+
+from tests.fusion.battery import assert_fuses, assert_perturbed_stays, build, orders, perturbed
 
 X = {"x": ("B", "S", 8)}
 
