@@ -57,11 +57,11 @@ class Session:
         self.unplanned = [
             product(v.shape) * dtypes.size(v.dtype) for n in graph.nodes for v in n.outputs
         ]
-        if optimized_path:
-            importer.save(graph, optimized_path)
         self.fusions = fuse.fuse(graph) if fusion else fuse.FusionReport()
         if fusion:
             passes.run_all(graph)
+        if optimized_path:
+            importer.save(graph, optimized_path)
         library = load()
         self.inputs = [InputSpec(v.name, v.dtype, v.shape) for v in graph.inputs]
         self.output_names = list(graph.output_names)

@@ -127,6 +127,7 @@ class _Reader:
             "version": model.model_version,
             "custom_metadata_map": {entry.key: entry.value for entry in model.metadata_props},
             "overridable": overridable,
+            "external_data": self.tensors.has_external(),
         }
 
     def read_initializers(self, graph: Any, scope: _Scope) -> None:

@@ -15,6 +15,8 @@ from q7x2_ep.ops.attention import attention_step
 from q7x2_ep.ops.common import F32, Guard, fit_guards, require_dtype, reshaped, rows_dense
 from q7x2_ep.ops.matmul import gemm_step
 
+Standard = tuple[str, list[Optional[Value]], dict[str, Any]]  # op type, operands, attributes
+
 ACTIVATIONS = {
     "none": lambda g, x: x,
     "relu": lambda g, x: g.Relu(x),
@@ -58,6 +60,15 @@ class Linear:
             y = g.Add(y, bias)
         y = ACTIVATIONS[activation](g, y)
         return y if residual is None else g.Add(y, residual)
+
+    def standard(node: Node) -> Optional[Standard]:
+        attrs, operands = node.attrs, node.inputs
+        if node.input(3) is not None or attrs["activation"] != "none":
+            return None
+        if len(node.output.shape) == 2:
+            return "Gemm", operands, {"alpha": attrs["alpha"], "transB": attrs["trans_b"]}
+        plain = node.input(2) is None and attrs["alpha"] == 1.0 and not attrs["trans_b"]
+        return ("MatMul", operands, {}) if plain else None
 
     def lower(node: Node, b: Any) -> None:
         x, w = node.inputs[:2]
@@ -126,6 +137,22 @@ class Attention:
         if zero_masked_rows:
             p = g.Where(g.IsNaN(p), 0.0, p)
         return g.MatMul(p, v)
+
+    def standard(node: Node) -> Optional[Standard]:
+        (q, k), mask, attrs = node.inputs[:2], node.input(3), node.attrs
+        usual = all(
+            attrs[name] == default
+            for name, default in Attention.attributes.items()
+            if name not in ("scale", "causal")
+        )
+        lengths = (q.shape[2], k.shape[2])
+        # ONNX counts the causal diagonal from the first key; onnxruntime wants every row of a mask,
+        # and gives a mean where a bool mask hides a whole row, for which the formula has NaN.
+        aligned = not attrs["causal"] or lengths[0] == lengths[1]
+        whole = mask is None or (mask.dtype == q.dtype and mask.shape[-2:] == lengths)
+        if not (usual and aligned and whole):
+            return None
+        return "Attention", node.inputs, {"scale": attrs["scale"], "is_causal": attrs["causal"]}
 
     def guards(node: Node) -> list[Guard]:
         q, k = node.inputs[:2]
