@@ -117,6 +117,7 @@ class _Reader:
         for output in model.graph.output:
             self.graph.outputs.append(self.value(scope, output.name, "the graph's outputs"))
             self.graph.output_names.append(output.name)
+        self.graph.external_weights = self.tensors.has_external()
         self.graph.metadata = {
             "path": None,
             "producer_name": model.producer_name,
@@ -127,7 +128,6 @@ class _Reader:
             "version": model.model_version,
             "custom_metadata_map": {entry.key: entry.value for entry in model.metadata_props},
             "overridable": overridable,
-            "external_data": self.tensors.has_external(),
         }
 
     def read_initializers(self, graph: Any, scope: _Scope) -> None:

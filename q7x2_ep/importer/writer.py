@@ -55,7 +55,7 @@ def save(graph: Graph, path: str, track: Track = lambda items, label: items) -> 
     """
     model, weights = _model(graph)
     total = sum(array.nbytes for array in weights.values())
-    external = bool(graph.metadata.get("external_data")) or total > EXTERNAL_ABOVE
+    external = graph.external_weights or total > EXTERNAL_ABOVE
     with contextlib.ExitStack() as files:
         folder = os.path.dirname(os.path.abspath(path))
         if not os.path.isdir(folder):
@@ -188,9 +188,7 @@ class _Functions:
         return self._known[body]
 
 
-def _body(
-    node: Node, inputs: list[str], outputs: list[str], functions: _Functions
-) -> list[Any]:
+def _body(node: Node, inputs: list[str], outputs: list[str], functions: _Functions) -> list[Any]:
     """The nodes of a function that means what `node` means, for operands of its types.
 
     Its sizes are symbols of its own, so that equal bodies are equal whatever the model calls them.

@@ -6,7 +6,7 @@ or `@fused("q7::Name")` for our own. Its parts, in this order; functions take th
     signature   "x, axes? -> y": operand names, `?` optional, `*` variadic (last)
     attributes  {name: default}; the importer fills in defaults, so node.attrs holds every key
     infer(node) -> list[Type]                  shapes and dtypes of the outputs
-    reference(node, *arrays) -> array | tuple  numpy, obvious not fast, in the dtype that it is given
+    reference(node, *arrays) -> array | tuple  numpy, obvious not fast, in the dtype it is given
     decompose(g, *values) -> Value             fused ops instead: the meaning in smaller ops
     standard(node) -> op, inputs, attrs | None fused ops: the ONNX op that this one equals, if any
     view(node, view) -> View | None            movement ops: the output as a view of the input

@@ -140,17 +140,15 @@ class Attention:
 
     def standard(node: Node) -> Optional[Standard]:
         (q, k), mask, attrs = node.inputs[:2], node.input(3), node.attrs
-        usual = all(
-            attrs[name] == default
-            for name, default in Attention.attributes.items()
-            if name not in ("scale", "causal")
-        )
+        named = ("scale", "causal", "zero_masked_rows")  # others have no counterpart
+        defaults = Attention.attributes.items()
+        usual = all(attrs[name] == default for name, default in defaults if name not in named)
         lengths = (q.shape[2], k.shape[2])
-        # ONNX counts the causal diagonal from the first key; onnxruntime wants every row of a mask,
-        # and gives a mean where a bool mask hides a whole row, for which the formula has NaN.
+        # ONNX counts the causal diagonal from the first key, and gives 0 for masked rows;
+        # onnxruntime wants a mask that has every query.
         aligned = not attrs["causal"] or lengths[0] == lengths[1]
-        whole = mask is None or (mask.dtype == q.dtype and mask.shape[-2:] == lengths)
-        if not (usual and aligned and whole):
+        fits = mask is None or (attrs["zero_masked_rows"] and mask.shape[-2:] == lengths)
+        if not (usual and aligned and fits):
             return None
         return "Attention", node.inputs, {"scale": attrs["scale"], "is_causal": attrs["causal"]}
 
