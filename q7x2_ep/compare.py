@@ -45,11 +45,14 @@ class OutputError:
     scale: float
 
     @property
+    def bound(self) -> float:
+        """What the accuracy rule allows."""
+        return max(ERROR_FACTOR * self.theirs, float(np.finfo(np.float32).eps) * self.scale)
+
+    @property
     def accurate(self) -> bool:
         """Whether the accuracy rule holds."""
-        return self.ours <= max(
-            ERROR_FACTOR * self.theirs, float(np.finfo(np.float32).eps) * self.scale
-        )
+        return self.ours <= self.bound
 
 
 @dataclass(frozen=True)
@@ -119,7 +122,7 @@ class Contest:
         self.graph = importer.read(model)
         infer.run(self.graph)
         self.ours = InferenceSession(model, SessionOptions(intra_op_num_threads=self.threads))
-        self.theirs = _onnxruntime_session(model, self.threads)
+        self.theirs = onnxruntime_session(model, self.threads)
         self.unfused = None
         if unfused:
             level = GraphOptimizationLevel.ORT_DISABLE_ALL
@@ -280,7 +283,11 @@ def _shorten(text: str, width: int) -> str:
     return text if len(text) <= width else text[: width - 2] + ".."
 
 
-def _onnxruntime_session(model: Model, threads: int) -> Any:
+def onnxruntime_session(model: Model, threads: int) -> Any:
+    """The model in onnxruntime.
+
+    Raises: BackendError where it is not installed or cannot load the model.
+    """
     try:
         import onnxruntime
     except ImportError as error:
