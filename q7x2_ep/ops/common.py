@@ -279,6 +279,13 @@ def binary_step(b: Any, op: str, left: Operand, right: Operand, y: Value) -> Non
     )
 
 
+def where_step(b: Any, condition: Operand, left: Operand, right: Operand, y: Value) -> None:
+    """y = condition ? left : right with broadcasting."""
+    views = dict(zip("cab", (broadcast_operand(b, x) for x in (condition, left, right))))
+    fields = broadcast_fields(y.shape, **views)
+    b.step("where", y=y, elem_bytes=dtypes.size(y.dtype), **views, **fields)
+
+
 def broadcast_operand(b: Any, operand: Operand) -> View:
     """An operand of a broadcasting step; dims that only repeat (stride 0) become 1."""
     view = operand if isinstance(operand, View) else b.view(operand)

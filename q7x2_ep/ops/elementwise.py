@@ -21,10 +21,8 @@ from q7x2_ep.ops.common import (
     FLOATS,
     NUMBERS,
     binary_step,
-    broadcast_fields,
     broadcast_guards,
     broadcast_inputs,
-    broadcast_operand,
     cast_step,
     chain,
     constant_scalar,
@@ -41,6 +39,7 @@ from q7x2_ep.ops.common import (
     typed,
     unary_step,
     where_is,
+    where_step,
 )
 
 BINARY = (*NUMBERS, dtypes.INT8, dtypes.UINT8, dtypes.BOOL)
@@ -822,9 +821,7 @@ class Where:
     reference = lambda node, condition, a, b: np.where(condition, a, b)
 
     def lower(node: Node, b: Any) -> None:
-        views = dict(zip("cab", (broadcast_operand(b, value) for value in node.inputs)))
-        fields = broadcast_fields(node.output.shape, **views)
-        b.step("where", y=node.output, elem_bytes=dtypes.size(node.output.dtype), **views, **fields)
+        where_step(b, *node.inputs, node.output)
 
 
 # Dtypes
