@@ -9,6 +9,7 @@ from typing import Any
 from q7x2_ep.fuse import (
     attention,
     batched_attention,
+    conv,
     gelu,
     grouped_heads,
     layernorm,
@@ -64,6 +65,8 @@ FUSIONS = (
     # After Linear: an Add in the epilogue of a GEMM is nearly free (the tile is in registers), so
     # a norm takes only the Adds that no Linear could: sums of embeddings, most often.
     Walk((skip_norm.SKIP_NORM,)),
+    # Before the activations of a Conv, which come behind.
+    Walk((conv.PADDED, conv.AFFINE)),
     # Last: needs the final epilogues (only bare Linears merge) and the attention that reads them.
     MergeLinears(),
 )

@@ -869,6 +869,8 @@ class Cast:
 
     def infer(node: Node) -> list[Type]:
         to = node.attrs["to"]
+        if to not in dtypes.DTYPES:
+            raise UnsupportedOp(f"{where_is(node)} casts to {dtypes.type_string(to)}")
         return [typed(to, dims(node), cast_contents(to, known(node.inputs[0])))]
 
     reference = lambda node, x: cast(node, x, node.attrs["to"])
