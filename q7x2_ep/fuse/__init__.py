@@ -10,12 +10,16 @@ from q7x2_ep.fuse import (
     attention,
     batched_attention,
     conv,
+    gate,
     gelu,
     grouped_heads,
     layernorm,
     linear,
+    mish,
     query_scale,
+    relu,
     skip_norm,
+    softcap,
     swish,
 )
 from q7x2_ep.fuse.qkv import MergeLinears
@@ -36,8 +40,16 @@ class Walk:
 
 
 FUSIONS = (
-    # Activations and norms first: whole ops are what the walks below look for.
-    Walk((gelu.GELU, gelu.GELU_TANH, swish.SWISH, layernorm.LAYER_NORM)),
+    # Activations and norms first: whole ops are what the walks below look for. Each may have been
+    # made by those before it: Swish of Sigmoid, HardSwish of HardSigmoid of Clip.
+    Walk(
+        (
+            *(gelu.GELU, gelu.GELU_TANH, swish.SIGMOID, swish.SWISH, mish.MISH),
+            *(relu.RELU, relu.CLIP, relu.LEAKY_RELU, relu.SQUARED_RELU),
+            *(relu.HARD_SIGMOID, relu.HARD_SWISH),
+            layernorm.LAYER_NORM,
+        )
+    ),
     # After LayerNorm, whose centred half it would take.
     Walk((layernorm.RMS_NORM,)),
     # Before Linear, which would otherwise take the scale of q, or a constant k or v, for its own.
@@ -51,6 +63,8 @@ FUSIONS = (
     # After Attention, whose operands they look behind.
     Walk((grouped_heads.GROUPED_HEADS,)),
     Walk((query_scale.QUERY_SCALE,)),
+    # After Attention, which takes the softcap of its scores; Linear takes that of logits.
+    Walk((softcap.SOFTCAP,)),
     # One walk: each step of the epilogue is found at the consumer of the one before.
     Walk(
         (
@@ -62,6 +76,8 @@ FUSIONS = (
             linear.RESIDUAL,
         )
     ),
+    # After Linear, whose epilogue holds the activation of the gate.
+    Walk((gate.TWO, gate.HALVES)),
     # After Linear: an Add in the epilogue of a GEMM is nearly free (the tile is in registers), so
     # a norm takes only the Adds that no Linear could: sums of embeddings, most often.
     Walk((skip_norm.SKIP_NORM,)),

@@ -149,9 +149,14 @@ class Match:
     nodes: list[Node] = field(default_factory=list)
     outputs: list[Value] = field(default_factory=list)
     reciprocal: set[str] = field(default_factory=set)
+    absorbed: list[Node] = field(default_factory=list)
 
     def __getitem__(self, name: str) -> Value:
         return self.values[name]
+
+    def absorb(self, *nodes: Node) -> None:
+        """For check: what these make is replaced as well, so that nobody else may use it."""
+        self.absorbed += [node for node in dict.fromkeys(nodes) if node not in self.nodes]
 
     def get(self, name: str) -> Optional[Value]:
         """The value of a name, or None where the alternative that was found lacks it."""
@@ -299,6 +304,11 @@ class Matcher:
         arguments = self.check(match)
         if isinstance(arguments, str):
             return self._miss(bound, bool(arguments), arguments)
+        inside |= set(map(id, match.absorbed))
+        for output in (output for node in match.absorbed for output in node.outputs):
+            if self._is_used_outside(output, inside):
+                return self._miss(bound, True, f"{output!r} is used elsewhere too")
+        match.nodes += match.absorbed
         return match, arguments
 
     def _is_used_outside(self, value: Value, inside: set[int]) -> bool:

@@ -122,12 +122,13 @@ def _try(
 
 
 def _near_miss(fusion: Fusion, matcher: Matcher, node: Node) -> Optional[NearMiss]:
-    """What to report of the last failure, if anything: ops that were refused, or many of the ops.
+    """What to report of the last failure, if anything: a third of the ops where one was refused,
+    else half of them.
 
     What refines an op that is fused already does not miss where there is nothing to refine.
     """
-    many = max(3, matcher.total / 2)
-    if not matcher.reason or matcher.matched < (1 if matcher.near else many):
+    enough = max(1, matcher.total / 3) if matcher.near else max(3, matcher.total / 2)
+    if not matcher.reason or matcher.matched < enough:
         return None
     if not matcher.near and node.op.startswith("q7::"):
         return None

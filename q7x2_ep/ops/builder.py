@@ -69,6 +69,15 @@ class Builder:
         """A constant made of others; axis None flattens them."""
         return self.array(np.concatenate([value.const for value in constants], axis))
 
+    def part(self, constant: Value, axis: int, part: slice) -> Value:
+        """A slice of a constant along one axis; shares its memory."""
+        at = (slice(None),) * (axis % constant.const.ndim)
+        return self.array(constant.const[(*at, part)])
+
+    def scaled(self, constant: Value, factor: float) -> Value:
+        """A constant times a number."""
+        return self.array(constant.const * constant.const.dtype.type(factor))
+
     def reshape(self, x: Value, shape: Sequence[Dim]) -> Value:
         """x under another shape; Reshapes that lead to x are looked through."""
         while x.shape != tuple(shape) and x.producer is not None and x.producer.op == "Reshape":

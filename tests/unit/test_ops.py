@@ -102,6 +102,7 @@ SIMPLE_UNARY = [
     "Sign",
     "Exp",
     "Erf",
+    "Mish",
     "Tanh",
     "Sigmoid",
     "Relu",
