@@ -36,9 +36,20 @@ class Walk:
 
 FUSIONS = (
     # Activations and norms first: whole ops are what the walks below look for.
-    Walk((gelu.GELU, gelu.GELU_TANH, swish.SWISH, layernorm.LAYER_NORM)),
-    # After LayerNorm, whose centred half it would take.
-    Walk((layernorm.RMS_NORM,)),
+    # RmsNorm after LayerNorm, whose centred half it would take; their epilogues are found at the
+    # consumers.
+    Walk(
+        (
+            gelu.GELU,
+            gelu.GELU_TANH,
+            swish.SWISH,
+            layernorm.LAYER_NORM,
+            layernorm.RMS_NORM,
+            layernorm.ROUNDED,
+            layernorm.WEIGHTED,
+            layernorm.BIASED,
+        )
+    ),
     # Before Linear, which would otherwise take the scale of q, or a constant k or v, for its own.
     Walk(
         (
@@ -63,7 +74,7 @@ FUSIONS = (
     ),
     # After Linear: an Add in the epilogue of a GEMM is nearly free (the tile is in registers), so
     # a norm takes only the Adds that no Linear could: sums of embeddings, most often.
-    Walk((skip_norm.SKIP_NORM,)),
+    Walk((skip_norm.SKIP_LAYER_NORM, skip_norm.SKIP_RMS_NORM)),
     # Last: needs the final epilogues (only bare Linears merge) and the attention that reads them.
     MergeLinears(),
 )

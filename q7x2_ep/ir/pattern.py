@@ -274,6 +274,7 @@ class Matcher:
         and check agrees.
         """
         match = Match(self._root, outputs=[self._root.output])
+        used = ""
         inside = {id(value.producer) for part, (value, _) in bound.items() if isinstance(part, Op)}
         for part, (value, power) in bound.items():
             if isinstance(part, Wild):
@@ -295,19 +296,20 @@ class Matcher:
                 if output is value and part.exposed:
                     match.outputs.append(value)
                 elif output is not self._root.output:
-                    return self._miss(bound, True, f"{output!r} is used elsewhere too")
-        arguments = self.check(match)
-        if isinstance(arguments, str):
-            return self._miss(bound, bool(arguments), arguments)
+                    used = f"{output!r} is used elsewhere too"
+        arguments = self.check(match)  # first: what was never meant is no near miss
+        refusal = arguments if isinstance(arguments, str) else used
+        if refusal or isinstance(arguments, str):
+            return self._miss(bound, bool(refusal), refusal)
         return match, arguments
 
     def _is_used_outside(self, value: Value, inside: set[int]) -> bool:
         return self.graph.is_output(value) or any(id(user) not in inside for user in value.users)
 
     def _miss(self, bound: dict, near: bool, reason: str) -> Optional[tuple[Match, Any]]:
-        """No match; keeps the deepest reason."""
+        """No match; keeps the deepest reason, and none where the place was never meant."""
         matched = sum(isinstance(part, Op) for part in bound)
-        if (matched, near) > (self.matched, self.near):
+        if (matched, near, not reason) > (self.matched, self.near, not self.reason):
             self.matched, self.near, self.reason = matched, near, reason
         return None
 
