@@ -31,11 +31,14 @@ def _mean(g: Any, x: Any, axes: Any, factor: Any) -> Any:
     )
 
 
+def _square(g: Any, x: Any) -> Any:
+    return g.either(lambda: g.Pow(x, 2.0), lambda: g.Mul(x, x))
+
+
 def _variance(g: Any, x: Any, axes: Any, factor: Any, epsilon: Any) -> Any:
     """mean(x^2) + epsilon."""
-    square = g.either(lambda: g.Pow(x, 2.0), lambda: g.Mul(x, x))
     mean = g.either(
-        lambda: _mean(g, square, axes, factor),
+        lambda: _mean(g, _square(g, x), axes, factor),
         lambda: g.Mul(g.ReduceSumSquare(x, axes, keepdims=1), g.scalar(factor)),
     )
     return g.Add(mean, g.scalar(epsilon))
