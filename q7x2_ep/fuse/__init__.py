@@ -41,17 +41,17 @@ class Walk:
 
 FUSIONS = (
     # Activations and norms first: whole ops are what the walks below look for. Each may have been
-    # made by those before it: Swish of Sigmoid, HardSwish of HardSigmoid of Clip.
+    # made by those before it: Swish of Sigmoid, HardSwish of HardSigmoid of Clip. RmsNorm after
+    # LayerNorm, whose centred half it would take; what follows a norm is found at the consumers.
     Walk(
         (
             *(gelu.GELU, gelu.GELU_TANH, swish.SIGMOID, swish.SWISH, mish.MISH),
             *(relu.RELU, relu.CLIP, relu.LEAKY_RELU, relu.SQUARED_RELU),
             *(relu.HARD_SIGMOID, relu.HARD_SWISH),
-            layernorm.LAYER_NORM,
+            *(layernorm.LAYER_NORM, layernorm.RMS_NORM),
+            *(layernorm.ROUNDED, layernorm.WEIGHTED, layernorm.BIASED),
         )
     ),
-    # After LayerNorm, whose centred half it would take.
-    Walk((layernorm.RMS_NORM,)),
     # Before Linear, which would otherwise take the scale of q, or a constant k or v, for its own.
     Walk(
         (
@@ -80,7 +80,7 @@ FUSIONS = (
     Walk((gate.TWO, gate.HALVES)),
     # After Linear: an Add in the epilogue of a GEMM is nearly free (the tile is in registers), so
     # a norm takes only the Adds that no Linear could: sums of embeddings, most often.
-    Walk((skip_norm.SKIP_NORM,)),
+    Walk((skip_norm.SKIP_LAYER_NORM, skip_norm.SKIP_RMS_NORM)),
     # Before the activations of a Conv, which come behind.
     Walk((conv.PADDED, conv.AFFINE)),
     # Last: needs the final epilogues (only bare Linears merge) and the attention that reads them.

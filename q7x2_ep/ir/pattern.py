@@ -279,6 +279,7 @@ class Matcher:
         and check agrees.
         """
         match = Match(self._root, outputs=[self._root.output])
+        used = ""
         inside = {id(value.producer) for part, (value, _) in bound.items() if isinstance(part, Op)}
         for part, (value, power) in bound.items():
             if isinstance(part, Wild):
@@ -300,14 +301,15 @@ class Matcher:
                 if output is value and part.exposed:
                     match.outputs.append(value)
                 elif output is not self._root.output:
-                    return self._miss(bound, True, f"{output!r} is used elsewhere too")
-        arguments = self.check(match)
-        if isinstance(arguments, str):
-            return self._miss(bound, bool(arguments), arguments)
+                    used = f"{output!r} is used elsewhere too"
+        arguments = self.check(match)  # first: what was never meant is no near miss
         inside |= set(map(id, match.absorbed))
         for output in (output for node in match.absorbed for output in node.outputs):
             if self._is_used_outside(output, inside):
-                return self._miss(bound, True, f"{output!r} is used elsewhere too")
+                used = f"{output!r} is used elsewhere too"
+        refusal = arguments if isinstance(arguments, str) else used
+        if refusal or isinstance(arguments, str):
+            return self._miss(bound, bool(refusal), refusal)
         match.nodes += match.absorbed
         return match, arguments
 
@@ -315,9 +317,9 @@ class Matcher:
         return self.graph.is_output(value) or any(id(user) not in inside for user in value.users)
 
     def _miss(self, bound: dict, near: bool, reason: str) -> Optional[tuple[Match, Any]]:
-        """No match; keeps the deepest reason."""
+        """No match; keeps the deepest reason, and none where the place was never meant."""
         matched = sum(isinstance(part, Op) for part in bound)
-        if (matched, near) > (self.matched, self.near):
+        if (matched, near, not reason) > (self.matched, self.near, not self.reason):
             self.matched, self.near, self.reason = matched, near, reason
         return None
 

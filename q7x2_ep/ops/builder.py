@@ -65,6 +65,9 @@ class Builder:
         """A constant."""
         return self.graph.constant(array, array_type(array))
 
+    def ones(self, shape: Sequence[int], dtype: int) -> Value:
+        return self.array(np.ones(shape, dtypes.DTYPES[dtype].numpy))
+
     def concatenate(self, constants: Sequence[Value], axis: Optional[int]) -> Value:
         """A constant made of others; axis None flattens them."""
         return self.array(np.concatenate([value.const for value in constants], axis))

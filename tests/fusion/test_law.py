@@ -52,12 +52,23 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "LayerNorm": {
         "x": (B, S, K),
         "mean_axes": [-1],
+        "mean_factor": 1 / K,
         "axes": [2],
+        "factor": 1 / K,
         "epsilon": 1e-5,
         "weight": NORM_ROW,
         "bias": NORM_ROW,
     },
-    "RmsNorm": {"x": (B, S, K), "axes": [-1], "epsilon": 1e-6, "weight": NORM_ROW},
+    "RmsNorm": {
+        "x": (B, S, K),
+        "axes": [-1],
+        "factor": 1 / K,
+        "epsilon": 1e-6,
+        "weight": ("const", (1, 1, K)),
+    },
+    "NormCast": {"norm": "LayerNormalization of halves"},
+    "NormWeight": {"norm": "LayerNormalization", "weight": NORM_ROW},
+    "NormBias": {"norm": "LayerNormalization", "bias": (K,)},
     "Attention": {
         "q": (B, H, S, D),
         "k": (B, H, S, D),
@@ -106,6 +117,12 @@ EXAMPLES: dict[str, dict[str, Any]] = {
         "weight": NORM_ROW,
         "bias": NORM_ROW,
     },
+    "SkipRmsNorm": {
+        "x": (B, S, K),
+        "skip": (S, K),
+        "skip_bias": NORM_ROW,
+        "weight": NORM_ROW,
+    },
 }
 OVERRIDES = {
     "reshaped": {"linear": "q7::Linear between Reshapes", "shape": [B, S, N]},
@@ -121,9 +138,14 @@ TARGETS = {
     "QueryScale": "q7::Attention",
     "LayerNorm": "LayerNormalization",
     "RmsNorm": "RMSNormalization",
+    "NormCast": "LayerNormalization",
+    "NormWeight": "LayerNormalization",
+    "NormBias": "LayerNormalization",
+    "SkipRmsNorm": "q7::SkipRmsNorm",
     "Attention": "q7::Attention",
     "SkipLayerNorm": "q7::SkipLayerNorm",
 }
+LOOKED_THROUGH = ("Reshape", "Cast", "q7::Attention")
 CASES = [
     pytest.param(fusion, spelling, id=f"{fusion.name}-{spelling.__name__}")
     for walk in FUSIONS
@@ -138,6 +160,12 @@ def random_array(generator: np.random.Generator, shape: tuple) -> np.ndarray:
 
 
 def make_value(g: Builder, name: str, spec: Any) -> Value:
+    if isinstance(spec, str) and spec.startswith("LayerNormalization"):
+        x = make_value(g, "x", (B, S, K))
+        if "halves" in spec:
+            x.dtype = dtypes.FLOAT16
+            x = g.Cast(x, to=dtypes.FLOAT)
+        return g.LayerNormalization(x, g.ones((K,), dtypes.FLOAT))
     if isinstance(spec, str):
         x = make_value(g, "x", (B, S, K))
         rows = g.Reshape(x, [B * S, K]) if "between" in spec else x
@@ -221,7 +249,7 @@ def test_formula_is_found_and_means_the_same(fusion: Fusion, spelling: Any) -> N
         commute(graph, chance)
         feeds = feeds_for(graph)
         before = evaluate(graph, feeds, np.float64)
-        sources = {node.name for node in graph.nodes if node.op not in ("Reshape", "q7::Attention")}
+        sources = {node.name for node in graph.nodes if node.op not in LOOKED_THROUGH}
         report = fuse(graph)
         text = [node.op for node in graph.nodes]
         assert report.applied.get(fusion.name) == 1, (text, [str(miss) for miss in report.misses])
@@ -267,6 +295,12 @@ LAW = [
         for keys in (KEYS, (B, 1, S, D))
         for mask, fill in ((None, -np.inf), ((B, 1, S, S), -np.inf), (("bool", (S, S)), -1e4))
         for zero in (0, 1)
+    ),
+    *(
+        ("q7::SkipRmsNorm", [X, skip, skip_bias, NORM_ROW], outputs, {"epsilon": 1e-3})
+        for skip in (X, (1, S, K), (S, K))
+        for skip_bias in (None, NORM_ROW)
+        for outputs in (1, 2)
     ),
     *(
         ("q7::SkipLayerNorm", [X, skip, skip_bias, NORM_ROW, bias], outputs, {"epsilon": 1e-3})
