@@ -14,6 +14,7 @@ from q7x2_ep.fuse import (
     layernorm,
     linear,
     query_scale,
+    rope,
     skip_norm,
     swish,
 )
@@ -39,6 +40,9 @@ FUSIONS = (
     Walk((gelu.GELU, gelu.GELU_TANH, swish.SWISH, layernorm.LAYER_NORM)),
     # After LayerNorm, whose centred half it would take.
     Walk((layernorm.RMS_NORM,)),
+    # Anywhere before MergeLinears, which asks who reads q and k.
+    Walk((rope.TURNED, rope.JOINED, rope.ONNX_ROPE, rope.PARTIAL)),
+    rope.MergeRopes(),
     # Before Linear, which would otherwise take the scale of q, or a constant k or v, for its own.
     Walk(
         (
