@@ -18,6 +18,7 @@ from q7x2_ep.fuse import (
     mish,
     query_scale,
     relu,
+    rope,
     skip_norm,
     softcap,
     swish,
@@ -52,6 +53,9 @@ FUSIONS = (
             *(layernorm.ROUNDED, layernorm.WEIGHTED, layernorm.BIASED),
         )
     ),
+    # Anywhere before MergeLinears, which asks who reads q and k.
+    Walk((rope.TURNED, rope.JOINED, rope.ONNX_ROPE, rope.PARTIAL)),
+    rope.MergeRopes(),
     # Before Linear, which would otherwise take the scale of q, or a constant k or v, for its own.
     Walk(
         (
