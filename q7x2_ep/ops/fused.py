@@ -86,7 +86,7 @@ class Attention:
 
     cap(s) = softcap * tanh(s / softcap), nothing where softcap is 0. bias is float; mask adds too
     if it is float; where it is bool, false replaces a score by `fill`. Only keys j < lengths[b]
-    exist. Query i stands at key p = i + offset[b] and sees keys p - window[0] <= j <= p + window[1],
+    exist. Query i is at key p = i + offset[b] and sees keys p - window[0] <= j <= p + window[1],
     where -1 is no bound, and with causal only j <= p. Without an offset the last query stands at
     the last key: offset = lengths - Sq, or Skv - Sq. zero_masked_rows: a row whose scores are all
     -inf gives 0 instead of NaN.
