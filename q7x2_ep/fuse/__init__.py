@@ -17,6 +17,7 @@ from q7x2_ep.fuse import (
     skip_norm,
     swish,
 )
+from q7x2_ep.fuse.chain import Chain
 from q7x2_ep.fuse.qkv import MergeLinears
 from q7x2_ep.ir.core import Graph, Node
 from q7x2_ep.ir.rewrite import Fusion, NearMiss, replace, sweep
@@ -64,8 +65,10 @@ FUSIONS = (
     # After Linear: an Add in the epilogue of a GEMM is nearly free (the tile is in registers), so
     # a norm takes only the Adds that no Linear could: sums of embeddings, most often.
     Walk((skip_norm.SKIP_NORM,)),
-    # Last: needs the final epilogues (only bare Linears merge) and the attention that reads them.
+    # Needs the final epilogues (only bare Linears merge) and the attention that reads them.
     MergeLinears(),
+    # Last: takes what is left.
+    Chain(),
 )
 
 
