@@ -23,6 +23,7 @@ from q7x2_ep.fuse import (
     softcap,
     swish,
 )
+from q7x2_ep.fuse.chain import Chain
 from q7x2_ep.fuse.qkv import MergeLinears
 from q7x2_ep.ir.core import Graph, Node
 from q7x2_ep.ir.rewrite import Fusion, NearMiss, replace, sweep
@@ -87,8 +88,10 @@ FUSIONS = (
     Walk((skip_norm.SKIP_LAYER_NORM, skip_norm.SKIP_RMS_NORM)),
     # Before the activations of a Conv, which come behind.
     Walk((conv.PADDED, conv.AFFINE)),
-    # Last: needs the final epilogues (only bare Linears merge) and the attention that reads them.
+    # Needs the final epilogues (only bare Linears merge) and the attention that reads them.
     MergeLinears(),
+    # Last: takes what is left.
+    Chain(),
 )
 
 
