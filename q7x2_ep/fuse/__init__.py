@@ -26,7 +26,7 @@ from q7x2_ep.fuse import (
 from q7x2_ep.fuse.chain import Chain
 from q7x2_ep.fuse.qkv import MergeLinears
 from q7x2_ep.ir.core import Graph, Node
-from q7x2_ep.ir.rewrite import Fusion, NearMiss, replace, sweep
+from q7x2_ep.ir.rewrite import Fusion, NearMiss, Watch, replace, sweep
 from q7x2_ep.ops import find
 from q7x2_ep.ops.builder import Builder
 
@@ -108,12 +108,12 @@ class FusionReport:
         return "\n".join(lines)
 
 
-def fuse(graph: Graph) -> FusionReport:
-    """Fuse a typed graph in place."""
+def fuse(graph: Graph, watch: Watch = lambda application: True) -> FusionReport:
+    """Fuse a typed graph in place. watch: is asked before every application of a fusion."""
     report = FusionReport()
     applied: Counter = Counter()
     for step in FUSIONS:
-        counts, misses = step.apply(graph, Builder(graph))
+        counts, misses = step.apply(graph, Builder(graph, watch=watch))
         applied.update(counts)
         report.misses += misses
     report.applied = dict(applied)

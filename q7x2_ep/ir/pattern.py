@@ -22,14 +22,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Callable, Optional, Union
 
-from q7x2_ep.dtypes import BFLOAT16, DOUBLE, FLOAT16
+from q7x2_ep import dtypes
 from q7x2_ep.ir.core import Graph, Node, Value
 
 COMMUTATIVE = frozenset({"Add", "Mul", "Min", "Max", "Equal", "And", "Or"})
 ANY = object()  # an attribute in a pattern that may have any value
 _KINDS = {"scalar": "number", "constant": "constant"}
 _RECIPROCAL = {"Mul": "Div", "Div": "Mul"}
-_EPSILON = {FLOAT16: 2.0**-10, BFLOAT16: 2.0**-7, DOUBLE: 2.0**-52}
 
 
 @dataclass(eq=False)
@@ -364,7 +363,7 @@ def is_close(value: Value, wanted: float) -> bool:
     if value.const is None or value.const.size != 1:
         return False
     got = float(value.const.item())
-    return got == wanted or math.isclose(got, wanted, rel_tol=_EPSILON.get(value.dtype, 2.0**-23))
+    return got == wanted or math.isclose(got, wanted, rel_tol=dtypes.epsilon(value.dtype))
 
 
 def _same_attr(name: str, wanted: Any, node: Node) -> bool:

@@ -14,6 +14,7 @@ import numpy as np
 from q7x2_ep import dtypes
 from q7x2_ep.ir.core import Graph, Node, Type, Value, array_type
 from q7x2_ep.ir.pattern import ANY
+from q7x2_ep.ir.rewrite import Watch
 from q7x2_ep.ir.shape import Dim
 from q7x2_ep.ops import find
 
@@ -22,11 +23,17 @@ class Builder:
     """Any method name is an op type of the default domain; `call` takes any op type.
 
     Nodes are collected, not entered in the graph: `take` hands them over. choose(n) says which of n
-    alternatives `either` builds.
+    alternatives `either` builds. watch: see ir/rewrite.py.
     """
 
-    def __init__(self, graph: Graph, choose: Callable[[int], int] = lambda n: 0):
+    def __init__(
+        self,
+        graph: Graph,
+        choose: Callable[[int], int] = lambda n: 0,
+        watch: Watch = lambda application: True,
+    ):
         self.graph = graph
+        self.watch = watch
         self._choose = choose
         self._made: list[Node] = []
 

@@ -25,6 +25,7 @@ from q7x2_ep.ops.common import (
 from q7x2_ep.ops.matmul import gemm_step
 from q7x2_ep.ops.norm import is_ones, norm_step
 
+Standard = tuple[str, list[Optional[Value]], dict[str, Any]]  # op type, operands, attributes
 
 @fused("q7::Linear")
 class Linear:
@@ -67,6 +68,15 @@ class Linear:
             y = g.Add(y, bias)
         y = ACTIVATIONS[activation](g, y, act_alpha or 0.0, act_beta or 0.0)
         return y if residual is None else g.Add(y, residual)
+
+    def standard(node: Node) -> Optional[Standard]:
+        attrs, operands = node.attrs, node.inputs
+        if node.input(3) is not None or attrs["activation"] != "none":
+            return None
+        if len(node.output.shape) == 2:
+            return "Gemm", operands, {"alpha": attrs["alpha"], "transB": attrs["trans_b"]}
+        plain = node.input(2) is None and attrs["alpha"] == 1.0 and not attrs["trans_b"]
+        return ("MatMul", operands, {}) if plain else None
 
     def lower(node: Node, b: Any) -> None:
         lower_product(
@@ -187,6 +197,20 @@ class Attention:
         if zero_masked_rows:
             p = g.Where(g.IsNaN(p), 0.0, p)
         return g.MatMul(p, v)
+
+    def standard(node: Node) -> Optional[Standard]:
+        (q, k), mask, attrs = node.inputs[:2], node.input(3), node.attrs
+        named = ("scale", "causal", "zero_masked_rows")  # others have no counterpart
+        defaults = Attention.attributes.items()
+        usual = all(attrs[name] == default for name, default in defaults if name not in named)
+        lengths = (q.shape[2], k.shape[2])
+        # ONNX counts the causal diagonal from the first key, and gives 0 for masked rows;
+        # onnxruntime wants a mask that has every query.
+        aligned = not attrs["causal"] or lengths[0] == lengths[1]
+        fits = mask is None or (attrs["zero_masked_rows"] and mask.shape[-2:] == lengths)
+        if not (usual and aligned and fits):
+            return None
+        return "Attention", node.inputs, {"scale": attrs["scale"], "is_causal": attrs["causal"]}
 
     def guards(node: Node) -> list[Guard]:
         q, k = node.inputs[:2]
