@@ -8,7 +8,6 @@ from typing import Any
 
 from q7x2_ep.fuse import (
     attention,
-    batched_attention,
     gelu,
     grouped_heads,
     layernorm,
@@ -40,16 +39,10 @@ FUSIONS = (
     # After LayerNorm, whose centred half it would take.
     Walk((layernorm.RMS_NORM,)),
     # Before Linear, which would otherwise take the scale of q, or a constant k or v, for its own.
-    Walk(
-        (
-            attention.ATTENTION,
-            attention.ONNX_ATTENTION,
-            batched_attention.BATCHED_ATTENTION,
-        )
-    ),
-    # After Attention, whose operands they look behind.
-    Walk((grouped_heads.GROUPED_HEADS,)),
+    Walk((attention.ATTENTION, attention.ONNX_ATTENTION)),
+    # After Attention, whose operands they look behind; factors first, they may hide repeated heads.
     Walk((query_scale.QUERY_SCALE,)),
+    Walk((grouped_heads.GROUPED_HEADS,)),
     # One walk: each step of the epilogue is found at the consumer of the one before.
     Walk(
         (

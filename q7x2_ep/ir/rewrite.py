@@ -16,7 +16,7 @@ from typing import Any, Callable, Optional, Union
 
 from q7x2_ep.dtypes import BFLOAT16, FLOAT, FLOAT16
 from q7x2_ep.ir.core import Graph, Node, Value
-from q7x2_ep.ir.pattern import Match, Matcher, root_ops, trace
+from q7x2_ep.ir.pattern import Match, Matcher, is_used_outside, root_ops, trace
 
 # Results of other dtypes are not fused: no kernel computes a fused op in float64 or in integers.
 FUSED_DTYPES = (FLOAT, FLOAT16, BFLOAT16)
@@ -117,8 +117,23 @@ def _try(
                 [],
                 NearMiss(fusion.name, node, len(match.nodes), len(match.nodes), difference),
             )
-    replace(match.outputs, results, made, sorted(match.nodes, key=lambda old: position[id(old)]))
-    return made, match.nodes, None
+    gone = with_orphans(matcher.graph, match.nodes)
+    replace(match.outputs, results, made, sorted(gone, key=lambda old: position[id(old)]))
+    return made, gone, None
+
+
+def with_orphans(graph: Graph, nodes: Sequence[Node]) -> list[Node]:
+    """The nodes, and those before them that nothing else needs: what build looked behind."""
+    found, inside = list(nodes), set(map(id, nodes))
+    for node in found:  # grows on the way
+        for value in node.inputs:
+            maker = None if value is None else value.producer
+            if maker is None or id(maker) in inside:
+                continue
+            if not any(is_used_outside(graph, output, inside) for output in maker.outputs):
+                found.append(maker)
+                inside.add(id(maker))
+    return found
 
 
 def _near_miss(fusion: Fusion, matcher: Matcher, node: Node) -> Optional[NearMiss]:

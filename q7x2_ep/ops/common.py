@@ -21,6 +21,7 @@ MAX_ELEMENTS = 64  # contents of longer tensors are not followed: shapes are sho
 F32 = (dtypes.FLOAT,)  # dtypes that groups of kernels compute in
 FLOATS = (*F32, dtypes.DOUBLE)
 NUMBERS = (*FLOATS, dtypes.INT32, dtypes.INT64)
+RESHAPES = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze"})  # same elements, other shape
 
 
 class NotInferable(UnsupportedOp):
