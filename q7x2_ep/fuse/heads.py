@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, Optional
 
 from q7x2_ep.ir.core import Value
-from q7x2_ep.ir.shape import Dim, product
+from q7x2_ep.ir.shape import Dim, broadcasts_to, product
 
 Lead = tuple[Dim, ...]
 
@@ -36,7 +36,7 @@ def group(own: Lead, lead: Lead, heads: Heads, role: str) -> Optional[Grouping]:
     mask may lack either.
     """
     own = (1,) * (len(lead) - len(own)) + own
-    if len(own) > len(lead) or any(dim not in (1, full) for dim, full in zip(own, lead)):
+    if len(own) > len(lead) or not all(map(broadcasts_to, own, lead)):
         return None
     at = _split(lead, heads)
     if at is None:

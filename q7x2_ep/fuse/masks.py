@@ -14,7 +14,7 @@ from q7x2_ep.dtypes import BOOL
 from q7x2_ep.fuse.heads import Heads, group, grouped
 from q7x2_ep.fuse.scores import Mask, uniform
 from q7x2_ep.ir.core import Value
-from q7x2_ep.ir.shape import Dim
+from q7x2_ep.ir.shape import Dim, broadcasts_to
 
 SWALLOWING = -1e30  # and below: half an ulp is more than any score
 
@@ -47,7 +47,7 @@ def misfit_of(mask: Value, dtype: int, queries: Dim) -> str:
         return f"the mask {mask!r} has dtype {mask.dtype}, wanted {dtype}"
     if mask.shape is None:
         return f"the mask {mask!r} has an unknown shape"
-    if len(mask.shape) > 1 and mask.shape[-2] not in (1, queries):
+    if len(mask.shape) > 1 and not broadcasts_to(mask.shape[-2], queries):
         return f"the mask {mask!r} has dim {mask.shape[-2]}, wanted 1 or {queries}"
     return ""
 

@@ -17,7 +17,7 @@ from typing import Callable, Optional, Union
 
 from q7x2_ep.fuse.views import keeps_matrices, scaled
 from q7x2_ep.ir.core import Node, Value
-from q7x2_ep.ir.shape import Dim
+from q7x2_ep.ir.shape import Dim, broadcasts_to
 from q7x2_ep.ops.common import RESHAPES
 
 
@@ -102,8 +102,7 @@ def _fits(shape: Optional[tuple[Dim, ...]], full: Optional[tuple[Dim, ...]]) -> 
     """Whether one broadcasts to the other; of the last dim bind makes sure."""
     if shape is None or full is None or len(shape) > len(full):
         return False
-    ends = list(zip(reversed(shape), reversed(full)))[1:]
-    return all(dim in (1, wanted) for dim, wanted in ends)
+    return all(map(broadcasts_to, reversed(shape[:-1]), reversed(full[:-1])))
 
 
 def _masked(x: Value, kind: str, mask: Value, number: float, known: Scores) -> Iterator[Step]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any, Optional
 
 from q7x2_ep.ir.core import Graph, Node, Value
-from q7x2_ep.ir.shape import Dim
+from q7x2_ep.ir.shape import Dim, product
 from q7x2_ep.ops.common import RESHAPES
 
 VIEWS = RESHAPES | {"Transpose", "Expand", "Slice"}
@@ -57,14 +57,19 @@ def _behind(graph: Graph, x: Value) -> Optional[tuple[Value, float]]:
 
 
 def keeps_matrices(node: Node) -> bool:
-    """Whether a view leaves the last two dims as they are."""
+    """Whether a view leaves the last two dims as they are. Of three counts two say it: a Reshape
+    keeps their product.
+    """
     before, after = node.inputs[0].shape, node.output.shape
-    return (
-        node.op in RESHAPES
-        and before is not None
-        and after is not None
-        and len(before) >= 2
-        and before[-2:] == after[-2:]
+    if (
+        node.op not in RESHAPES
+        or before is None
+        or after is None
+        or min(map(len, (before, after))) < 2
+    ):
+        return False
+    return before[-2] == after[-2] and (
+        before[-1] == after[-1] or product(before[:-2]) == product(after[:-2])
     )
 
 
