@@ -8,7 +8,6 @@ from typing import Any
 
 from q7x2_ep.fuse import (
     attention,
-    batched_attention,
     conv,
     gate,
     gelu,
@@ -58,16 +57,10 @@ FUSIONS = (
     Walk((rope.TURNED, rope.JOINED, rope.ONNX_ROPE, rope.PARTIAL)),
     rope.MergeRopes(),
     # Before Linear, which would otherwise take the scale of q, or a constant k or v, for its own.
-    Walk(
-        (
-            attention.ATTENTION,
-            attention.ONNX_ATTENTION,
-            batched_attention.BATCHED_ATTENTION,
-        )
-    ),
-    # After Attention, whose operands they look behind.
-    Walk((grouped_heads.GROUPED_HEADS,)),
+    Walk((attention.ATTENTION, attention.ONNX_ATTENTION)),
+    # After Attention, whose operands they look behind; factors first, they may hide repeated heads.
     Walk((query_scale.QUERY_SCALE,)),
+    Walk((grouped_heads.GROUPED_HEADS,)),
     # After Attention, which takes the softcap of its scores; Linear takes that of logits.
     Walk((softcap.SOFTCAP,)),
     # One walk: each step of the epilogue is found at the consumer of the one before.

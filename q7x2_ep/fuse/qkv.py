@@ -55,8 +55,7 @@ class MergeLinears:
 
 def _only_attention_reads(value: Value) -> bool:
     return bool(value.users) and all(
-        user.op in _READERS
-        or (user.op in _VIEWS and all(map(_only_attention_reads, user.outputs)))
+        user.op in _READERS or (user.op in _VIEWS and all(map(_only_attention_reads, user.outputs)))
         for user in value.users
     )
 

@@ -17,6 +17,7 @@ from q7x2_ep.ir.pattern import ANY
 from q7x2_ep.ir.rewrite import Watch
 from q7x2_ep.ir.shape import Dim
 from q7x2_ep.ops import find
+from q7x2_ep.ops.common import RESHAPES
 
 
 class Builder:
@@ -90,7 +91,7 @@ class Builder:
 
     def reshape(self, x: Value, shape: Sequence[Dim]) -> Value:
         """x under another shape; Reshapes that lead to x are looked through."""
-        while x.shape != tuple(shape) and x.producer is not None and x.producer.op == "Reshape":
+        while x.shape != tuple(shape) and x.producer is not None and x.producer.op in RESHAPES:
             x = x.producer.inputs[0]  # type: ignore[assignment]
         return x if x.shape == tuple(shape) else self.Reshape(x, list(shape))
 

@@ -22,6 +22,7 @@ F32 = (dtypes.FLOAT,)  # dtypes that groups of kernels compute in
 FLOATS = (*F32, dtypes.DOUBLE)
 NUMBERS = (*FLOATS, dtypes.INT32, dtypes.INT64)
 BINARY = (*NUMBERS, dtypes.INT8, dtypes.UINT8, dtypes.BOOL)
+RESHAPES = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze"})  # same elements, other shape
 
 
 class NotInferable(UnsupportedOp):

@@ -27,6 +27,7 @@ from q7x2_ep.ops.norm import is_ones, norm_step
 
 Standard = tuple[str, list[Optional[Value]], dict[str, Any]]  # op type, operands, attributes
 
+
 @fused("q7::Linear")
 class Linear:
     """y = act(alpha * x @ w + bias) + residual, for a constant w that is packed once.
