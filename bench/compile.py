@@ -1,8 +1,9 @@
 """Time from ONNX bytes to a plan, by stage: python bench/compile.py [MODEL.onnx ..] [--nodes N,M].
 
-Times are CPU times, the best of several. Without models, decoders are made up of the ops that exporters write (RMSNorm, RoPE, a causal mask,
-SwiGLU, every size by Shape and Gather), of about N nodes each. `optimise` is all between reading
-and planning; the last column shows whether it grows faster than the nodes.
+Times are CPU times, the best of several. `optimise` is all between reading and planning; the last
+column shows whether it grows faster than the nodes. Without models, decoders of about N nodes are
+made up of the ops that exporters write: RMSNorm, RoPE, a causal mask, SwiGLU, every size by Shape
+and Gather.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ from typing import Any
 from q7x2_ep.ir.core import Graph, Node, Value
 from q7x2_ep.ir.rewrite import NearMiss, rewrite
 
+_READERS = frozenset({"q7::Attention", "q7::Rope"})
 _VIEWS = frozenset({"Reshape", "Transpose", "Squeeze", "Unsqueeze", "Split"})
 
 
@@ -54,8 +55,7 @@ class MergeLinears:
 
 def _only_attention_reads(value: Value) -> bool:
     return bool(value.users) and all(
-        user.op == "q7::Attention"
-        or (user.op in _VIEWS and all(map(_only_attention_reads, user.outputs)))
+        user.op in _READERS or (user.op in _VIEWS and all(map(_only_attention_reads, user.outputs)))
         for user in value.users
     )
 

@@ -16,7 +16,7 @@ from typing import Any, Callable, Optional, Union
 
 from q7x2_ep.dtypes import BFLOAT16, FLOAT, FLOAT16
 from q7x2_ep.ir.core import Graph, Node, Value
-from q7x2_ep.ir.pattern import Match, Matcher, root_ops, trace
+from q7x2_ep.ir.pattern import Match, Matcher, is_used_outside, root_ops, trace
 
 # Results of other dtypes are not fused: no kernel computes a fused op in float64 or in integers.
 FUSED_DTYPES = (FLOAT, FLOAT16, BFLOAT16)
@@ -129,18 +129,34 @@ def _try(
             discard(g.take())
             size = len(match.nodes)
             return [], [], NearMiss(fusion.name, node, size, size, difference)
-    gone = sorted(match.nodes, key=lambda old: position[id(old)])
+    gone = with_orphans(matcher.graph, match.nodes)
+    gone.sort(key=lambda old: position[id(old)])
     made = rewrite(g, fusion.name, match.outputs, results, gone)
     return made, gone if made else [], None
 
 
+def with_orphans(graph: Graph, nodes: Sequence[Node]) -> list[Node]:
+    """The nodes, and those before them that nothing else needs: what build looked behind."""
+    found, inside = list(nodes), set(map(id, nodes))
+    for node in found:  # grows on the way
+        for value in node.inputs:
+            maker = None if value is None else value.producer
+            if maker is None or id(maker) in inside:
+                continue
+            if not any(is_used_outside(graph, output, inside) for output in maker.outputs):
+                found.append(maker)
+                inside.add(id(maker))
+    return found
+
+
 def _near_miss(fusion: Fusion, matcher: Matcher, node: Node) -> Optional[NearMiss]:
-    """What to report of the last failure, if anything: ops that were refused, or many of the ops.
+    """What to report of the last failure, if anything: a third of the ops where one was refused,
+    else half of them.
 
     What refines an op that is fused already does not miss where there is nothing to refine.
     """
-    many = max(3, matcher.total / 2)
-    if not matcher.reason or matcher.matched < (1 if matcher.near else many):
+    enough = max(1, matcher.total / 3) if matcher.near else max(3, matcher.total / 2)
+    if not matcher.reason or matcher.matched < enough:
         return None
     if not matcher.near and node.op.startswith("q7::"):
         return None

@@ -4,9 +4,6 @@ it fuses to the same graph.
 
 from __future__ import annotations
 
-import gzip
-from pathlib import Path
-
 import numpy as np
 import onnx
 import pytest
@@ -18,10 +15,10 @@ from q7x2_ep.feeds import random_feeds
 from q7x2_ep.importer import writer
 from q7x2_ep.ir.core import Graph
 from q7x2_ep.models import small_models
+from tests.models.files import CORE, label, read, select
 
 onnxruntime = pytest.importorskip("onnxruntime", reason="it opens what was written")
 
-FILES = sorted(Path(__file__).parent.glob("*.onnx.gz"))
 BERT = small_models()["bert"]
 
 
@@ -79,9 +76,9 @@ def structure(graph: Graph) -> list[str]:
     return [*lines, *ends]
 
 
-@pytest.mark.parametrize("file", FILES, ids=lambda file: file.name.removesuffix(".onnx.gz"))
+@pytest.mark.parametrize("file", select(*CORE), ids=label)
 def test_onnxruntime_opens_the_optimized_model(file, tmp_path):
-    model, path = gzip.decompress(file.read_bytes()), tmp_path / "optimized.onnx"
+    model, path = read(file), tmp_path / "optimized.onnx"
     options = q7x2_ep.SessionOptions(optimized_model_filepath=str(path))
     session = q7x2_ep.InferenceSession(model, options)
     onnx.checker.check_model(onnx.load(path), full_check=True)
