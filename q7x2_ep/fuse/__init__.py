@@ -79,8 +79,9 @@ FUSIONS = (
     # After Linear: an Add in the epilogue of a GEMM is nearly free (the tile is in registers), so
     # a norm takes only the Adds that no Linear could: sums of embeddings, most often.
     Walk((skip_norm.SKIP_LAYER_NORM, skip_norm.SKIP_RMS_NORM)),
-    # Before the activations of a Conv, which come behind.
+    # What is linear in a Conv's result first; its epilogue is found at the consumers.
     Walk((conv.PADDED, conv.AFFINE)),
+    Walk((conv.ACTIVATION, conv.RESIDUAL)),
     # Needs the final epilogues (only bare Linears merge) and the attention that reads them.
     MergeLinears(),
     # Last: takes what is left.
