@@ -146,8 +146,8 @@ def lower_norm(node: Node, b: Any, op: str, weight: Value, bias: Optional[Value]
         return
     normal = temporary(b, y.dtype, y.shape)
     norm_step(b, op, x, len(inner), normal, epsilon)
-    views = [None if value is None else b.view(value) for value in (weight, bias)]
-    scale_and_shift(b, b.view(normal), *views, y)
+    shift = None if bias is None else b.view(bias)
+    scale_and_shift(b, b.view(normal), b.view(weight), shift, y)
 
 
 def _lower_half(
@@ -228,7 +228,7 @@ def _rows_in_memory(view: View) -> tuple[Sequence[int], list[tuple[Dim, Dim]]]:
     last = len(view.shape) - 1
     order: Sequence[int] = range(last + 1)
     if not view.is_contiguous():
-        sizes = [substitute(s, dict.fromkeys(symbols(s), 1 << 20)) for s in view.strides]
+        sizes = [int(substitute(s, dict.fromkeys(symbols(s), 1 << 20))) for s in view.strides]
         order = (*sorted(range(last), key=lambda i: -sizes[i]), last)
     groups: list[tuple[Dim, Dim]] = []
     for i in order[:-1]:
