@@ -22,14 +22,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Callable, Optional, Union
 
-from q7x2_ep.dtypes import BFLOAT16, DOUBLE, FLOAT16
+from q7x2_ep import dtypes
 from q7x2_ep.ir.core import Graph, Node, Value
 
 COMMUTATIVE = frozenset({"Add", "Mul", "Min", "Max", "Equal", "And", "Or"})
 ANY = object()  # an attribute in a pattern that may have any value
 _KINDS = {"scalar": "number", "constant": "constant"}
 _RECIPROCAL = {"Mul": "Div", "Div": "Mul"}
-_EPSILON = {FLOAT16: 2.0**-10, BFLOAT16: 2.0**-7, DOUBLE: 2.0**-52}
 
 
 @dataclass(eq=False)
@@ -286,6 +285,7 @@ class Matcher:
         and check agrees.
         """
         match = Match(self._root, self.graph, outputs=[self._root.output])
+        used = ""
         inside = {id(value.producer) for part, (value, _) in bound.items() if isinstance(part, Op)}
         for part, (value, power) in bound.items():
             if isinstance(part, Wild):
@@ -307,16 +307,17 @@ class Matcher:
                 if output is value and part.exposed:
                     match.outputs.append(value)
                 elif output is not self._root.output:
-                    return self._miss(bound, True, f"{output!r} is used elsewhere too")
-        arguments = self.check(match)
-        if isinstance(arguments, str):
-            return self._miss(bound, bool(arguments), arguments)
+                    used = f"{output!r} is used elsewhere too"
+        arguments = self.check(match)  # first: what was never meant is no near miss
+        refusal = arguments if isinstance(arguments, str) else used
+        if refusal or isinstance(arguments, str):
+            return self._miss(bound, bool(refusal), refusal)
         return match, arguments
 
     def _miss(self, bound: dict, near: bool, reason: str) -> Optional[tuple[Match, Any]]:
-        """No match; keeps the deepest reason."""
+        """No match; keeps the deepest reason, and none where the place was never meant."""
         matched = sum(isinstance(part, Op) for part in bound)
-        if (matched, near) > (self.matched, self.near):
+        if (matched, near, not reason) > (self.matched, self.near, not self.reason):
             self.matched, self.near, self.reason = matched, near, reason
         return None
 
@@ -366,7 +367,7 @@ def is_close(value: Value, wanted: float) -> bool:
     if value.const is None or value.const.size != 1:
         return False
     got = float(value.const.item())
-    return got == wanted or math.isclose(got, wanted, rel_tol=_EPSILON.get(value.dtype, 2.0**-23))
+    return got == wanted or math.isclose(got, wanted, rel_tol=dtypes.epsilon(value.dtype))
 
 
 def _same_attr(name: str, wanted: Any, node: Node) -> bool:

@@ -13,7 +13,8 @@ from typing import Any
 
 from q7x2_ep import errors
 from q7x2_ep.ir.shape import Dim, Expr, substitute
-from q7x2_ep.plan.build import THREADS, Guard, Operand, Plan, Step
+from q7x2_ep.plan.build import Guard, Operand, Plan, Step
+from q7x2_ep.plan.memory import THREADS
 from q7x2_ep.plan.target import OpRow, Target
 
 MAGIC = 0x6E616C7032783771
@@ -169,11 +170,6 @@ def _put_field(
 ) -> None:
     """Write one field: its constant into the image, or a patch for bind."""
     given = step.fields[f.name]
-    if f.type == "f64":
-        struct.pack_into("<d", args, f.offset, float(given))
-        return
-    if isinstance(given, str):
-        given = target.sets[step.op if f.name == "op" else f.name][given]
     items = list(given) if f.count > 1 else [given]
     if len(items) > f.count:
         raise errors.PlanError(
@@ -181,6 +177,11 @@ def _put_field(
         )
     for i, item in enumerate(items):
         offset = f.offset + 8 * i
+        if f.type == "f64":
+            struct.pack_into("<d", args, offset, float(item))
+            continue
+        if isinstance(item, str):
+            item = target.sets[step.op if f.name == "op" else f.name][item]
         if isinstance(item, Expr):
             patches.append((base + offset, values.of(item)))
         else:

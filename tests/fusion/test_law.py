@@ -99,12 +99,23 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "LayerNorm": {
         "x": (B, S, K),
         "mean_axes": [-1],
+        "mean_factor": 1 / K,
         "axes": [2],
+        "factor": 1 / K,
         "epsilon": 1e-5,
         "weight": NORM_ROW,
         "bias": NORM_ROW,
     },
-    "RmsNorm": {"x": (B, S, K), "axes": [-1], "epsilon": 1e-6, "weight": NORM_ROW},
+    "RmsNorm": {
+        "x": (B, S, K),
+        "axes": [-1],
+        "factor": 1 / K,
+        "epsilon": 1e-6,
+        "weight": ("const", (1, 1, K)),
+    },
+    "NormCast": {"norm": "LayerNormalization of halves"},
+    "NormWeight": {"norm": "LayerNormalization", "weight": NORM_ROW},
+    "NormBias": {"norm": "LayerNormalization", "bias": (K,)},
     "Attention": {
         "scores": scores,
         "flat_shape": [B, H, S, S],
@@ -124,6 +135,12 @@ EXAMPLES: dict[str, dict[str, Any]] = {
         "skip_bias": NORM_ROW,
         "weight": NORM_ROW,
         "bias": NORM_ROW,
+    },
+    "SkipRmsNorm": {
+        "x": (B, S, K),
+        "skip": (S, K),
+        "skip_bias": NORM_ROW,
+        "weight": NORM_ROW,
     },
 }
 HEADS = {**dict.fromkeys("qkv", (B, H, S, D)), "mask": (B, 1, 1, S)}
@@ -147,9 +164,14 @@ TARGETS = {
     "QueryScale": "q7::Attention",
     "LayerNorm": "LayerNormalization",
     "RmsNorm": "RMSNormalization",
+    "NormCast": "LayerNormalization",
+    "NormWeight": "LayerNormalization",
+    "NormBias": "LayerNormalization",
+    "SkipRmsNorm": "q7::SkipRmsNorm",
     "Attention": "q7::Attention",
     "SkipLayerNorm": "q7::SkipLayerNorm",
 }
+LOOKED_THROUGH = ("Reshape", "Cast", "q7::Attention")
 # What may be left besides the target: views, and what makes several masks one.
 ALLOWED = {"Transpose", "Reshape", "Not", "Unsqueeze", "Add", "Mul", "Where"}
 CASES = [
@@ -166,6 +188,12 @@ def random_array(generator: np.random.Generator, shape: tuple) -> np.ndarray:
 
 
 def make_value(g: Builder, name: str, spec: Any) -> Value:
+    if isinstance(spec, str) and spec.startswith("LayerNormalization"):
+        x = make_value(g, "x", (B, S, K))
+        if "halves" in spec:
+            x.dtype = dtypes.FLOAT16
+            x = g.Cast(x, to=dtypes.FLOAT)
+        return g.LayerNormalization(x, g.ones((K,), dtypes.FLOAT))
     if callable(spec):
         return spec(g)
     if isinstance(spec, str):
@@ -251,7 +279,7 @@ def test_formula_is_found_and_means_the_same(fusion: Fusion, spelling: Any) -> N
         commute(graph, chance)
         feeds = feeds_for(graph)
         before = evaluate(graph, feeds, np.float64)
-        sources = {node.name for node in graph.nodes if node.op not in ("Reshape", "q7::Attention")}
+        sources = {node.name for node in graph.nodes if node.op not in LOOKED_THROUGH}
         report = fuse(graph)
         text = [node.op for node in graph.nodes]
         assert report.applied.get(fusion.name) == 1, (text, [str(miss) for miss in report.misses])
@@ -297,11 +325,26 @@ LAW = [
         for zero in (0, 1)
     ),
     *(
+        ("q7::SkipRmsNorm", [X, skip, skip_bias, NORM_ROW], outputs, {"epsilon": 1e-3})
+        for skip in (X, (1, S, K), (S, K))
+        for skip_bias in (None, NORM_ROW)
+        for outputs in (1, 2)
+    ),
+    *(
         ("q7::SkipLayerNorm", [X, skip, skip_bias, NORM_ROW, bias], outputs, {"epsilon": 1e-3})
         for skip in (X, (1, S, K), (S, K))
         for skip_bias in (None, NORM_ROW)
         for bias in (None, NORM_ROW)
         for outputs in (1, 2)
+    ),
+    *(
+        ("q7::Chain", specs, 1, {"program": program})
+        for specs, program in (
+            ([X, NORM_ROW], "%2 = Mul(%0, %1); %3 = Tanh(%2)"),
+            ([X, (S, 1)], "%2 = Abs(%0); %3 = Elu(%2) {alpha=0.5}; %4 = Div(%3, %1)"),
+            ([X, X], "%2 = Less(%0, %1); %3 = Sin(%0); %4 = Where(%2, %3, %1)"),
+            ([X], '%1 = Gelu(%0) {approximate="tanh"}; %2 = Clip(%1); %3 = Mul(%1, %2)'),
+        )
     ),
 ]
 
