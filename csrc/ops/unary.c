@@ -11,6 +11,8 @@ static inline double clip(double x, double low, double high) {
     return x > high ? high : x;
 }
 
+static inline double softplus(double x) { return x > 0 ? x + log1p(exp(-x)) : log1p(exp(x)); }
+
 /* y[i] = e for every i, with V the element there. */
 #define EACH(R, e) \
     for (int64_t i = 0; i < n; i++) ((R *)y)[i] = (R)(e)
@@ -34,20 +36,23 @@ static void unary_f64(int64_t op, int64_t n, const void *from, void *y, double a
             EACH(double, 0.5 * V * (1 + tanh(0.79788456080286536 * (V + 0.044715 * V * V * V))));
             break;
         case Q7_unary_silu: EACH(double, V / (1 + exp(-V))); break;
-        case Q7_unary_softplus: EACH(double, V > 0 ? V + log1p(exp(-V)) : log1p(exp(V))); break;
+        case Q7_unary_softplus: EACH(double, softplus(V)); break;
         case Q7_unary_sin: EACH(double, sin(V)); break;
         case Q7_unary_cos: EACH(double, cos(V)); break;
         case Q7_unary_floor: EACH(double, floor(V)); break;
         case Q7_unary_ceil: EACH(double, ceil(V)); break;
-        case Q7_unary_round:
-            EACH(double, nearbyint(V));
-            break; /* to even: the mode that nobody changes */
         case Q7_unary_isnan: EACH(uint8_t, V != V); break;
         case Q7_unary_isinf: EACH(uint8_t, fabs(V) == INFINITY); break;
         case Q7_unary_clip: EACH(double, clip(V, alpha, beta)); break;
         case Q7_unary_leaky_relu: EACH(double, V < 0 ? alpha * V : V); break;
         case Q7_unary_elu: EACH(double, V < 0 ? alpha * expm1(V) : V); break;
-        default: EACH(double, clip(alpha * V + beta, 0, 1)); break;
+        case Q7_unary_hard_sigmoid: EACH(double, clip(alpha * V + beta, 0, 1)); break;
+        case Q7_unary_hard_swish: EACH(double, V *clip(V / 6 + 0.5, 0, 1)); break;
+        case Q7_unary_swish: EACH(double, V / (1 + exp(-alpha * V))); break;
+        case Q7_unary_mish: EACH(double, V *tanh(softplus(V))); break;
+        case Q7_unary_softcap: EACH(double, alpha *tanh(V / alpha)); break;
+        case Q7_unary_squared_relu: EACH(double, V < 0 ? 0 : V * V); break;
+        default: EACH(double, nearbyint(V)); break; /* to even: the mode that nobody changes */
     }
 }
 #undef EACH
