@@ -137,6 +137,7 @@ class Attention:
     """
 
     signature = "q, k, v, mask? -> o"
+    strided = range(4)
     attributes = {"scale": 1.0, "causal": 0, "zero_masked_rows": 0, "fill": -inf}
 
     def infer(node: Node) -> list[Type]:

@@ -22,8 +22,8 @@ from q7x2_ep.ir.core import Graph, Value
 from q7x2_ep.ir.pattern import COMMUTATIVE
 from q7x2_ep.ir.rewrite import Fusion
 from q7x2_ep.ir.shape import substitute, symbol
+from q7x2_ep.ops.activation import ACTIVATIONS
 from q7x2_ep.ops.builder import Builder
-from q7x2_ep.ops.fused import ACTIVATIONS
 
 B, S = symbol("B"), symbol("S")
 SIZES = {"B": 2, "S": 3}
@@ -36,7 +36,16 @@ NORM_ROW = ("const", (K,))
 EXAMPLES: dict[str, dict[str, Any]] = {
     "Gelu": {"x": (B, S, K)},
     "GeluTanh": {"x": (B, S, K)},
-    "Swish": {"x": (B, S, K), "alpha": 1.702},
+    "Sigmoid": {"x": (B, S, K)},
+    "Swish": {"x": (B, S, K), "alpha": 1.702, "minus_alpha": -1.702},
+    "Mish": {"x": (B, S, K)},
+    "Relu": {"x": (B, S, K)},
+    "Clip": {"x": (B, S, K), "low": -0.5, "high": 0.5},
+    "LeakyRelu": {"x": (B, S, K), "alpha": 0.1},
+    "SquaredRelu": {"x": (B, S, K)},
+    "HardSigmoid": {"x": (B, S, K), "alpha": 0.2, "beta": 0.5},
+    "HardSwish": {"x": (B, S, K)},
+    "Softcap": {"x": (B, S, K), "divisor": 30.0, "cap": 30.0},
     "GroupedHeads": {
         "q": (B, 2 * H, S, D),
         "k": (B, H, S, D),
@@ -97,8 +106,18 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "LinearReshape": {},
     "LinearScale": {"linear": "q7::Linear", "scale": 0.5},
     "LinearBias": {"linear": "q7::Linear", "bias": ROW},
-    "LinearActivation": {"linear": "q7::Linear"},
+    "LinearActivation": {"linear": "q7::Linear", "low": -0.5, "high": 0.5},
     "LinearResidual": {"linear": "q7::Linear", "residual": (B, S, N)},
+    "LinearRows": {
+        "linear": "q7::Linear",
+        "starts": [-1],
+        "ends": [9],
+        "axes": [1],
+        "steps": [1],
+        "indices": [0],
+    },
+    "GatedLinear": {"gate": "q7::Linear", "up": "q7::Linear"},
+    "GatedHalves": {"all": "halves of q7::Linear"},
     "SkipLayerNorm": {
         "x": (B, S, K),
         "skip": (1, S, K),
@@ -115,7 +134,18 @@ OVERRIDES = {
 TARGETS = {
     "Gelu": "Gelu",
     "GeluTanh": "Gelu",
+    "Sigmoid": "Sigmoid",
     "Swish": "Swish",
+    "Mish": "Mish",
+    "Relu": "Relu",
+    "Clip": "Clip",
+    "LeakyRelu": "LeakyRelu",
+    "SquaredRelu": "q7::SquaredRelu",
+    "HardSigmoid": "HardSigmoid",
+    "HardSwish": "HardSwish",
+    "Softcap": "q7::Softcap",
+    "GatedLinear": "q7::GatedLinear",
+    "GatedHalves": "q7::GatedLinear",
     "GroupedHeads": "q7::Attention",
     "BatchedAttention": "q7::Attention",
     "QueryScale": "q7::Attention",
@@ -124,6 +154,7 @@ TARGETS = {
     "Attention": "q7::Attention",
     "SkipLayerNorm": "q7::SkipLayerNorm",
 }
+MOVED = {"Transpose", "Reshape", "Not", "Slice", "Gather"}
 CASES = [
     pytest.param(fusion, spelling, id=f"{fusion.name}-{spelling.__name__}")
     for walk in FUSIONS
@@ -139,7 +170,11 @@ def random_array(generator: np.random.Generator, shape: tuple) -> np.ndarray:
 
 def make_value(g: Builder, name: str, spec: Any) -> Value:
     if isinstance(spec, str):
-        x = make_value(g, "x", (B, S, K))
+        x = next((x for x in g.graph.inputs if x.name == "x"), None)
+        x = make_value(g, "x", (B, S, K)) if x is None else x
+        if "halves" in spec:
+            linear = g.call("q7::Linear", x, make_value(g, "w", ("const", (K, 2 * N))))
+            return g.Split(linear, [N, N], outputs=2, axis=-1)
         rows = g.Reshape(x, [B * S, K]) if "between" in spec else x
         return g.call("q7::Linear", rows, make_value(g, "w", WEIGHT))
     if isinstance(spec, (list, float)):
@@ -184,10 +219,11 @@ def build_graph(fusion: Fusion, spelling: Any, choose: Callable[[int], int]) -> 
     graph = Graph()
     g = Builder(graph, choose)
     specs = {**EXAMPLES[fusion.name], **OVERRIDES.get(spelling.__name__, {})}
-    values = [
-        make_value(g, name, specs[name])
-        for name in list(inspect.signature(spelling).parameters)[1:]
-    ]
+    names = list(inspect.signature(spelling).parameters)[1:]
+    if specs.get("all"):
+        values = make_value(g, "all", specs["all"])
+    else:
+        values = [make_value(g, name, specs[name]) for name in names]
     graph.outputs = [spelling(g, *values)]
     graph.output_names = [graph.outputs[0].name]
     graph.nodes = g.take()
@@ -226,9 +262,7 @@ def test_formula_is_found_and_means_the_same(fusion: Fusion, spelling: Any) -> N
         text = [node.op for node in graph.nodes]
         assert report.applied.get(fusion.name) == 1, (text, [str(miss) for miss in report.misses])
         target = TARGETS.get(fusion.name, "q7::Linear")
-        assert text.count(target) == 1 and set(text) <= {target, "Transpose", "Reshape", "Not"}, (
-            text
-        )
+        assert text.count(target) == 1 and set(text) <= {target, *MOVED}, text
         assert {name for node in graph.nodes for name in node.sources} >= sources
         for left, right in zip(before, evaluate(graph, feeds, np.float64)):
             np.testing.assert_allclose(left, right, rtol=1e-6, atol=1e-6)
@@ -248,6 +282,10 @@ def fused_graph(op: str, specs: list[Any], outputs: int, attrs: dict[str, Any]) 
 
 
 X, RESIDUAL = (B, S, K), (B, S, N)
+PARAMETRISED = {  # activations with act_alpha, and the act_beta that they have
+    **dict.fromkeys(("swish", "leaky_relu", "elu", "softcap"), None),
+    **dict.fromkeys(("clip", "hard_sigmoid"), 0.75),
+}
 QUERIES = KEYS = (B, H, S, D)
 LAW = [
     *(
@@ -255,7 +293,23 @@ LAW = [
         for bias in (None, ROW)
         for residual in (None, RESIDUAL)
         for activation in ACTIVATIONS
+        if activation not in PARAMETRISED
         for alpha in (1.0, 0.5)
+    ),
+    *(
+        (
+            "q7::Linear",
+            [X, WEIGHT, ROW],
+            1,
+            {"activation": activation, "act_alpha": 0.25, "act_beta": beta},
+        )
+        for activation, beta in PARAMETRISED.items()
+    ),
+    *(
+        ("q7::GatedLinear", [X, WEIGHT, WEIGHT, *biases], 1, {"activation": activation})
+        for biases in ((None, None), (ROW, ROW), (ROW, None), (None, ROW))
+        for activation in ACTIVATIONS
+        if activation not in PARAMETRISED
     ),
     *(
         (
