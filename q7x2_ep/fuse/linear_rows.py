@@ -16,33 +16,35 @@ from q7x2_ep.ops.movement import slices
 
 
 def sliced(g: Any, linear: Any, starts: Any, ends: Any, axes: Any, steps: Any) -> Any:
-    y = g.result(LINEAR, linear)
     return g.either(
-        lambda: g.Slice(y, starts, ends, axes, steps),
-        lambda: g.Slice(y, starts, ends, axes),
-        lambda: g.Slice(y, starts, ends),
+        lambda: g.Slice(linear, starts, ends, axes, steps),
+        lambda: g.Slice(linear, starts, ends, axes),
+        lambda: g.Slice(linear, starts, ends),
     )
 
 
 def gathered(g: Any, linear: Any, indices: Any) -> Any:
-    return g.Gather(g.result(LINEAR, linear), indices, axis=ANY)
+    return g.Gather(linear, indices, axis=ANY)
 
 
 def _check(match: Match) -> Union[dict[str, Any], str]:
     y, root = match["linear"], match.root
-    last = len(y.shape) - 1
+    node = y.producer
+    if node is None or node.op != LINEAR:
+        return ""
     if root.op == "Slice":
         axes = {axis for axis, *_ in slices(root)}
     else:
-        axes = {root.attrs["axis"] % len(y.shape)}
+        (axis,) = axes = {root.attrs["axis"] % len(y.shape)}
         taken = product(match["indices"].shape)
-        if taken != 1 and not at_least(y.shape[min(axes)] - taken, 0):
-            return ""  # rows are repeated
-    if last in axes:
+        if taken != 1 and not at_least(y.shape[axis] - taken, 0):
+            return ""  # rows may be repeated
+    if len(y.shape) - 1 in axes:
         return ""  # columns
-    if y.producer.input(3) is not None:
+    if node.input(3) is not None:
         return "the residual has all rows"
-    return {"node": y.producer, "root": root}
+    match.absorb(node)
+    return {"node": node, "root": root}
 
 
 def _build(g: Any, node: Node, root: Node) -> Value:
