@@ -14,6 +14,7 @@ from q7x2_ep.fuse import (
     grouped_heads,
     layernorm,
     linear,
+    linear_rows,
     mish,
     query_scale,
     relu,
@@ -72,6 +73,7 @@ FUSIONS = (
             linear.BIAS,
             linear.ACTIVATION,
             linear.RESIDUAL,
+            linear_rows.ROWS,
         )
     ),
     # After Linear, whose epilogue holds the activation of the gate.

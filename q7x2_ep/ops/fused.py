@@ -153,6 +153,7 @@ class Attention:
     """
 
     signature = "q, k, v, mask?, bias?, lengths?, offset? -> o"
+    strided = range(5)
     attributes = {
         "scale": 1.0,
         "causal": 0,

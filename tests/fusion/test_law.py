@@ -23,8 +23,8 @@ from q7x2_ep.ir.core import Graph, Value
 from q7x2_ep.ir.pattern import COMMUTATIVE
 from q7x2_ep.ir.rewrite import Fusion
 from q7x2_ep.ir.shape import substitute, symbol
+from q7x2_ep.ops.activation import ACTIVATIONS
 from q7x2_ep.ops.builder import Builder
-from q7x2_ep.ops.fused import ACTIVATIONS
 
 B, S = symbol("B"), symbol("S")
 SIZES = {"B": 2, "S": 3}
@@ -94,7 +94,16 @@ NORM_ROW = ("const", (K,))
 EXAMPLES: dict[str, dict[str, Any]] = {
     "Gelu": {"x": (B, S, K)},
     "GeluTanh": {"x": (B, S, K)},
-    "Swish": {"x": (B, S, K), "alpha": 1.702},
+    "Sigmoid": {"x": (B, S, K)},
+    "Swish": {"x": (B, S, K), "alpha": 1.702, "minus_alpha": -1.702},
+    "Mish": {"x": (B, S, K)},
+    "Relu": {"x": (B, S, K)},
+    "Clip": {"x": (B, S, K), "low": -0.5, "high": 0.5},
+    "LeakyRelu": {"x": (B, S, K), "alpha": 0.1},
+    "SquaredRelu": {"x": (B, S, K)},
+    "HardSigmoid": {"x": (B, S, K), "alpha": 0.2, "beta": 0.5},
+    "HardSwish": {"x": (B, S, K)},
+    "Softcap": {"x": (B, S, K), "divisor": 30.0, "cap": 30.0},
     "GroupedHeads": {"o": repeated_heads},
     "LayerNorm": {
         "x": (B, S, K),
@@ -127,8 +136,18 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "LinearReshape": {},
     "LinearScale": {"linear": "q7::Linear", "scale": 0.5},
     "LinearBias": {"linear": "q7::Linear", "bias": ROW},
-    "LinearActivation": {"linear": "q7::Linear"},
+    "LinearActivation": {"linear": "q7::Linear", "low": -0.5, "high": 0.5},
     "LinearResidual": {"linear": "q7::Linear", "residual": (B, S, N)},
+    "LinearRows": {
+        "linear": "q7::Linear",
+        "starts": [-1],
+        "ends": [9],
+        "axes": [1],
+        "steps": [1],
+        "indices": [0],
+    },
+    "GatedLinear": {"gate": "q7::Linear", "up": "q7::Linear"},
+    "GatedHalves": {"all": "halves of q7::Linear"},
     "SkipLayerNorm": {
         "x": (B, S, K),
         "skip": (1, S, K),
@@ -159,7 +178,18 @@ OVERRIDES = {
 TARGETS = {
     "Gelu": "Gelu",
     "GeluTanh": "Gelu",
+    "Sigmoid": "Sigmoid",
     "Swish": "Swish",
+    "Mish": "Mish",
+    "Relu": "Relu",
+    "Clip": "Clip",
+    "LeakyRelu": "LeakyRelu",
+    "SquaredRelu": "q7::SquaredRelu",
+    "HardSigmoid": "HardSigmoid",
+    "HardSwish": "HardSwish",
+    "Softcap": "q7::Softcap",
+    "GatedLinear": "q7::GatedLinear",
+    "GatedHalves": "q7::GatedLinear",
     "GroupedHeads": "q7::Attention",
     "QueryScale": "q7::Attention",
     "LayerNorm": "LayerNormalization",
@@ -173,7 +203,7 @@ TARGETS = {
 }
 LOOKED_THROUGH = ("Reshape", "Cast", "q7::Attention")
 # What may be left besides the target: views, and what makes several masks one.
-ALLOWED = {"Transpose", "Reshape", "Not", "Unsqueeze", "Add", "Mul", "Where"}
+ALLOWED = {"Transpose", "Reshape", "Not", "Unsqueeze", "Add", "Mul", "Where", "Slice", "Gather"}
 CASES = [
     pytest.param(fusion, spelling, id=f"{fusion.name}-{spelling.__name__}")
     for walk in FUSIONS
@@ -197,7 +227,11 @@ def make_value(g: Builder, name: str, spec: Any) -> Value:
     if callable(spec):
         return spec(g)
     if isinstance(spec, str):
-        x = make_value(g, "x", (B, S, K))
+        x = next((x for x in g.graph.inputs if x.name == "x"), None)
+        x = make_value(g, "x", (B, S, K)) if x is None else x
+        if "halves" in spec:
+            linear = g.call("q7::Linear", x, make_value(g, "w", ("const", (K, 2 * N))))
+            return g.Split(linear, [N, N], outputs=2, axis=-1)
         rows = g.Reshape(x, [B * S, K]) if "between" in spec else x
         return g.call("q7::Linear", rows, make_value(g, "w", WEIGHT))
     if isinstance(spec, (list, float)):
@@ -242,10 +276,11 @@ def build_graph(fusion: Fusion, spelling: Any, choose: Callable[[int], int]) -> 
     graph = Graph()
     g = Builder(graph, choose)
     specs = {**EXAMPLES[fusion.name], **OVERRIDES.get(spelling.__name__, {})}
-    values = [
-        make_value(g, name, specs[name])
-        for name in list(inspect.signature(spelling).parameters)[1:]
-    ]
+    names = list(inspect.signature(spelling).parameters)[1:]
+    if specs.get("all"):
+        values = make_value(g, "all", specs["all"])
+    else:
+        values = [make_value(g, name, specs[name]) for name in names]
     graph.outputs = [spelling(g, *values)]
     graph.output_names = [graph.outputs[0].name]
     graph.nodes = g.take()
@@ -304,6 +339,10 @@ def fused_graph(op: str, specs: list[Any], outputs: int, attrs: dict[str, Any]) 
 
 
 X, RESIDUAL = (B, S, K), (B, S, N)
+PARAMETRISED = {  # activations with act_alpha, and the act_beta that they have
+    **dict.fromkeys(("swish", "leaky_relu", "elu", "softcap"), None),
+    **dict.fromkeys(("clip", "hard_sigmoid"), 0.75),
+}
 QUERIES = KEYS = (B, H, S, D)
 LAW = [
     *(
@@ -311,7 +350,23 @@ LAW = [
         for bias in (None, ROW)
         for residual in (None, RESIDUAL)
         for activation in ACTIVATIONS
+        if activation not in PARAMETRISED
         for alpha in (1.0, 0.5)
+    ),
+    *(
+        (
+            "q7::Linear",
+            [X, WEIGHT, ROW],
+            1,
+            {"activation": activation, "act_alpha": 0.25, "act_beta": beta},
+        )
+        for activation, beta in PARAMETRISED.items()
+    ),
+    *(
+        ("q7::GatedLinear", [X, WEIGHT, WEIGHT, *biases], 1, {"activation": activation})
+        for biases in ((None, None), (ROW, ROW), (ROW, None), (None, ROW))
+        for activation in ACTIVATIONS
+        if activation not in PARAMETRISED
     ),
     *(
         (
