@@ -41,7 +41,7 @@ FUSIONS = (
     # After LayerNorm, whose centred half it would take.
     Walk((layernorm.RMS_NORM,)),
     # Anywhere before MergeLinears, which asks who reads q and k.
-    Walk((rope.TURNED, rope.JOINED, rope.ONNX_ROPE, rope.PARTIAL)),
+    Walk((rope.ROPE_TURNED, rope.ROPE_PAIRS, rope.ONNX_ROPE, rope.PARTIAL_ROPE)),
     rope.MergeRopes(),
     # Before Linear, which would otherwise take the scale of q, or a constant k or v, for its own.
     Walk(

@@ -29,8 +29,8 @@ B, S = symbol("B"), symbol("S")
 SIZES = {"B": 2, "S": 3}
 H, D, K, N = 2, 4, 6, 5
 
-# What stands for a wildcard: the shape of a float input, a list (int64 constant), a number, or
-# ("const", shape).
+# What stands for a wildcard: the shape of a float input, a list (int64 constant), a number,
+# ("const", shape), ("bool", shape), ("ids", shape), or a function (builder, values so far) -> value.
 WEIGHT, ROW = ("const", (K, N)), ("const", (N,))
 NORM_ROW = ("const", (K,))
 EXAMPLES: dict[str, dict[str, Any]] = {
@@ -93,6 +93,37 @@ EXAMPLES: dict[str, dict[str, Any]] = {
         "mask": (B, 1, 1, S),
         "flat_shape": [B * H, S, S],
     },
+    "Rope": {
+        "x": (B, H, S, D),
+        "a": lambda g, v: cut(g, v["x"], 0, D // 2),
+        "b": lambda g, v: cut(g, v["x"], D // 2, D),
+        "cos": (B, 1, S, D),
+        "sin": (B, 1, S, D),
+    },
+    "RopePairs": {
+        "a": lambda g, v: cut(g, whole(g, v), 0, D, 2),
+        "b": lambda g, v: cut(g, whole(g, v), 1, D, 2),
+        "cos": (1, 1, S, D // 2),
+        "sin": (1, 1, S, D // 2),
+        "cos2": lambda g, v: v["cos"],
+        "sin2": lambda g, v: v["sin"],
+        "axes": [-1],
+        "axes2": [4],
+        "column_shape": [B, H, S, D // 2, 1],
+        "column_shape2": [B, H, S, D // 2, 1],
+        "shape": [B, H, S, D],
+    },
+    "OnnxRope": {
+        "x": (B, H, S, D),
+        "cos": (B, S, D // 2),
+        "sin": (B, S, D // 2),
+    },
+    "PartialRope": {
+        "q": lambda g, v: cut(g, whole(g, v), 0, D // 2),
+        "cos": (B, 1, S, D // 2),
+        "sin": (B, 1, S, D // 2),
+        "rest": lambda g, v: cut(g, whole(g, v), D // 2, D),
+    },
     "Linear": {"x": (B, S, K), "w": WEIGHT, "bias": ROW},
     "LinearReshape": {},
     "LinearScale": {"linear": "q7::Linear", "scale": 0.5},
@@ -111,6 +142,31 @@ OVERRIDES = {
     "reshaped": {"linear": "q7::Linear between Reshapes", "shape": [B, S, N]},
     "gemm": {"x": (S, K)},
     "gemm_bias": {"x": (S, K)},
+    "interleaved": {
+        "a_column": lambda g, v: column(g, cut(g, v["x"], 0, D, 2)),
+        "b": lambda g, v: cut(g, v["x"], 1, D, 2),
+        "b_column": lambda g, v: column(g, v["b"]),
+        "axes": [4],
+        "column_shape": [B, H, S, D // 2, 1],
+        "shape": [B, H, S, D],
+    },
+    "pair_halves": {
+        "a": lambda g, v: cut(g, whole(g, v), 0, 1),
+        "b": lambda g, v: cut(g, whole(g, v), 1, 2),
+        "cos": (B, 1, S, 1),
+        "sin": (1, S, 1),
+        "rest": lambda g, v: cut(g, whole(g, v), 2, D),
+    },
+    "pair_columns": {
+        "a": lambda g, v: column(g, cut(g, whole(g, v), 0, D, 2)),
+        "b": lambda g, v: column(g, cut(g, whole(g, v), 1, D, 2)),
+        "cos": (S, D // 2, 1),
+        "sin": (S, D // 2, 1),
+    },
+    "partial_turned": {
+        "rest": lambda g, v: cut(g, g.Transpose(whole(g, v), perm=(0, 2, 1, 3)), D // 2, D)
+    },
+    "onnx_rope_at": {"cos": (S, D // 2), "sin": (S, D // 2), "positions": ("ids", (B, S))},
 }
 TARGETS = {
     "Gelu": "Gelu",
@@ -123,7 +179,10 @@ TARGETS = {
     "RmsNorm": "RMSNormalization",
     "Attention": "q7::Attention",
     "SkipLayerNorm": "q7::SkipLayerNorm",
+    **dict.fromkeys(("Rope", "RopePairs", "OnnxRope", "PartialRope"), "q7::Rope"),
 }
+UNNAMED = {"Reshape", "Slice", "Unsqueeze", "q7::Attention", "q7::Rope"}  # may leave no trace
+AROUND = {"Transpose", "Reshape", "Slice", "Gather", "Not"}  # what a fusion may put around its op
 CASES = [
     pytest.param(fusion, spelling, id=f"{fusion.name}-{spelling.__name__}")
     for walk in FUSIONS
@@ -137,6 +196,21 @@ def random_array(generator: np.random.Generator, shape: tuple) -> np.ndarray:
     return generator.standard_normal(shape).astype(np.float32)
 
 
+def whole(g: Builder, values: dict[str, Value]) -> Value:
+    """What others are cut from."""
+    if "whole" not in values:
+        values["whole"] = make_value(g, "whole", (B, H, S, D))
+    return values["whole"]
+
+
+def cut(g: Builder, x: Value, start: int, end: int, step: int = 1) -> Value:
+    return g.Slice(x, [start], [end], [3], [step])
+
+
+def column(g: Builder, x: Value) -> Value:
+    return g.Unsqueeze(x, [-1])
+
+
 def make_value(g: Builder, name: str, spec: Any) -> Value:
     if isinstance(spec, str):
         x = make_value(g, "x", (B, S, K))
@@ -148,7 +222,9 @@ def make_value(g: Builder, name: str, spec: Any) -> Value:
         return g.array(random_array(np.random.default_rng(len(name)), spec[1]))
     if spec[0] == "reshape":
         return g.Reshape(make_value(g, name, spec[1]), list(spec[2]))
-    dtype, shape = (dtypes.BOOL, spec[1]) if spec[0] == "bool" else (dtypes.FLOAT, spec)
+    dtype, shape = {"bool": (dtypes.BOOL, spec[1]), "ids": (dtypes.INT64, spec[1])}.get(
+        spec[0], (dtypes.FLOAT, spec)
+    )
     value = Value(name, dtype, shape)
     g.graph.inputs.append(value)
     return value
@@ -184,11 +260,12 @@ def build_graph(fusion: Fusion, spelling: Any, choose: Callable[[int], int]) -> 
     graph = Graph()
     g = Builder(graph, choose)
     specs = {**EXAMPLES[fusion.name], **OVERRIDES.get(spelling.__name__, {})}
-    values = [
-        make_value(g, name, specs[name])
-        for name in list(inspect.signature(spelling).parameters)[1:]
-    ]
-    graph.outputs = [spelling(g, *values)]
+    values: dict[str, Value] = {}
+    names = list(inspect.signature(spelling).parameters)[1:]
+    for name in names:
+        spec = specs[name]
+        values[name] = spec(g, values) if callable(spec) else make_value(g, name, spec)
+    graph.outputs = [spelling(g, *(values[name] for name in names))]
     graph.output_names = [graph.outputs[0].name]
     graph.nodes = g.take()
     for i, node in enumerate(graph.nodes):
@@ -210,7 +287,9 @@ def feeds_for(graph: Graph) -> dict[str, np.ndarray]:
     for value in graph.inputs:
         shape = tuple(substitute(dim, SIZES) for dim in value.shape)
         array = random_array(generator, shape)
-        feeds[value.name] = array > 0 if value.dtype == dtypes.BOOL else array
+        if value.dtype != dtypes.FLOAT:
+            array = array > 0 if value.dtype == dtypes.BOOL else generator.integers(0, 3, shape)
+        feeds[value.name] = array
     return feeds
 
 
@@ -221,14 +300,12 @@ def test_formula_is_found_and_means_the_same(fusion: Fusion, spelling: Any) -> N
         commute(graph, chance)
         feeds = feeds_for(graph)
         before = evaluate(graph, feeds, np.float64)
-        sources = {node.name for node in graph.nodes if node.op not in ("Reshape", "q7::Attention")}
+        sources = {node.name for node in graph.nodes if node.op not in UNNAMED}
         report = fuse(graph)
         text = [node.op for node in graph.nodes]
         assert report.applied.get(fusion.name) == 1, (text, [str(miss) for miss in report.misses])
         target = TARGETS.get(fusion.name, "q7::Linear")
-        assert text.count(target) == 1 and set(text) <= {target, "Transpose", "Reshape", "Not"}, (
-            text
-        )
+        assert text.count(target) == 1 and set(text) <= {target} | AROUND, text
         assert {name for node in graph.nodes for name in node.sources} >= sources
         for left, right in zip(before, evaluate(graph, feeds, np.float64)):
             np.testing.assert_allclose(left, right, rtol=1e-6, atol=1e-6)
@@ -274,6 +351,19 @@ LAW = [
         for skip_bias in (None, NORM_ROW)
         for bias in (None, NORM_ROW)
         for outputs in (1, 2)
+    ),
+    *(
+        (
+            "q7::Rope",
+            [QUERIES, k, *[(batch, 1, S, columns * (2 - half))] * 2],
+            1 if k is None else 2,
+            {"half": half, "interleaved": interleaved},
+        )
+        for k in (None, (B, 1, S, D))
+        for batch in (B, 1)
+        for columns in (D // 2, D // 4)
+        for half in (0, 1)
+        for interleaved in (0, 1)
     ),
 ]
 
