@@ -55,7 +55,7 @@ FUSIONS = (
         )
     ),
     # Anywhere before MergeLinears, which asks who reads q and k.
-    Walk((rope.TURNED, rope.JOINED, rope.ONNX_ROPE, rope.PARTIAL)),
+    Walk((rope.ROPE_TURNED, rope.ROPE_PAIRS, rope.ONNX_ROPE, rope.PARTIAL_ROPE)),
     rope.MergeRopes(),
     # Before Linear, which would otherwise take the scale of q, or a constant k or v, for its own.
     Walk((attention.ATTENTION, attention.ONNX_ATTENTION)),

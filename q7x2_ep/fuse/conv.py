@@ -24,7 +24,7 @@ def normalized(g: Any, y: Any, scale: Any, shift: Any, mean: Any, variance: Any)
     return g.BatchNormalization(g.result(CONV, y), *constants, training_mode=0)
 
 
-def scaled(g: Any, y: Any, scale: Any) -> Any:
+def multiplied(g: Any, y: Any, scale: Any) -> Any:
     return g.Mul(g.result(CONV, y), g.constant(scale))
 
 
@@ -172,7 +172,7 @@ def _build_residual(g: Any, node: Node, residual: Value) -> Value:
     return g.call(FUSED, x, w, bias, residual, **node.attrs)
 
 
-AFFINE = Fusion("ConvAffine", (normalized, scaled, shifted), _check, _build)
+AFFINE = Fusion("ConvAffine", (normalized, multiplied, shifted), _check, _build)
 PADDED = Fusion("PadConv", (padded,), _check_padded, _build_padded)
 ACTIVATION = Fusion(
     "ConvActivation",
