@@ -14,6 +14,7 @@ import numpy as np
 from q7x2_ep import dtypes
 from q7x2_ep.ir.core import Graph, Node, Type, Value, array_type
 from q7x2_ep.ir.pattern import ANY
+from q7x2_ep.ir.rewrite import replace
 from q7x2_ep.ir.shape import Dim
 from q7x2_ep.ops import find
 
@@ -97,3 +98,12 @@ class Builder:
         """The nodes made since the last call."""
         made, self._made = self._made, []
         return made
+
+
+def meaning(graph: Graph, node: Node) -> list[Node]:
+    """The nodes that the entry's `decompose` puts in the place of one; they make its outputs."""
+    g = Builder(graph)
+    result = find(node.op).decompose(g, *node.inputs, **node.attrs)
+    made = g.take()
+    replace(node.outputs, result if isinstance(result, tuple) else (result,), made, [node])
+    return made
