@@ -26,9 +26,9 @@ from q7x2_ep.fuse import (
 from q7x2_ep.fuse.chain import Chain
 from q7x2_ep.fuse.qkv import MergeLinears
 from q7x2_ep.ir.core import Graph, Node
-from q7x2_ep.ir.rewrite import Fusion, NearMiss, Watch, replace, sweep
+from q7x2_ep.ir.rewrite import Fusion, NearMiss, Watch, sweep
 from q7x2_ep.ops import find
-from q7x2_ep.ops.builder import Builder
+from q7x2_ep.ops.builder import Builder, meaning
 
 
 @dataclass(frozen=True)
@@ -120,13 +120,5 @@ def unfuse(graph: Graph) -> None:
     """Put the meaning of every fused op in its place: the inverse of fuse, up to spelling."""
     order: list[Node] = []
     for node in graph.nodes:
-        entry = find(node.op)
-        if not hasattr(entry, "decompose"):
-            order.append(node)
-            continue
-        g = Builder(graph)
-        result = entry.decompose(g, *node.inputs, **node.attrs)
-        made = g.take()
-        replace(node.outputs, result if isinstance(result, tuple) else (result,), made, [node])
-        order += made
+        order += meaning(graph, node) if hasattr(find(node.op), "decompose") else [node]
     graph.nodes = order
