@@ -14,9 +14,10 @@ from collections.abc import Iterator
 from typing import Any, Callable
 
 import numpy as np
+import onnx
 import pytest
 
-from q7x2_ep import dtypes
+from q7x2_ep import dtypes, importer, passes
 from q7x2_ep.backend.numpy import evaluate
 from q7x2_ep.fuse import FUSIONS, Walk, fuse, unfuse
 from q7x2_ep.ir.core import Graph, Value
@@ -545,3 +546,20 @@ def test_fuse_undoes_decompose(
     attrs = {name: pytest.approx(value) for name, value in wanted.attrs.items()}
     assert graph.nodes[0].attrs == attrs
     assert graph.nodes[0].outputs == wanted_outputs
+
+
+@pytest.mark.parametrize("op, specs, outputs, attrs", LAW)
+def test_written_as_onnx_it_means_the_same_and_is_found_again(
+    op: str, specs: list[Any], outputs: int, attrs: dict[str, Any]
+) -> None:
+    graph = fused_graph(op, specs, outputs, attrs)
+    feeds = feeds_for(graph)
+    model = importer.write(graph)
+    onnx.checker.check_model(model, full_check=True)
+    again = importer.read(model)
+    passes.run_all(again)
+    exact = evaluate(graph, feeds, np.float64)
+    for left, right in zip(exact, evaluate(again, feeds, np.float64)):
+        np.testing.assert_allclose(left, right, rtol=1e-6, atol=1e-6)
+    fuse(again)
+    assert [node.op for node in again.nodes if node.op != "Identity"] == [op]
