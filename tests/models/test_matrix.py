@@ -2,7 +2,7 @@
 
 tests/golden/matrix.txt holds one line per file: how many steps of each kind its plan has, steps of
 a layer (from one attention to the same one of the next layer), or the error that says why there is
-no plan. `pytest --accept -m "slow or not slow"` rewrites it. By default few of the files are run.
+no plan. `pytest --accept` rewrites it. What the exporters refuse to write: unavailable.txt.
 """
 
 from __future__ import annotations
@@ -29,20 +29,10 @@ LAYERS = 2
 COLUMNS = ("attention", "norm", "act", "rope", "gemm", "copy", "other", "steps", "layer", "host")
 KINDS = {"layernorm": "norm", "rmsnorm": "norm", "attention": "attention", "rope": "rope"}
 KINDS |= {"gemm": "gemm", "conv": "gemm", "matmul": "gemm", "copy": "copy"}
-DEFAULT = ("sdpa.legacy17", "sdpa.dynamo20", "eager.dynamo18.cache", "sdpa.dynamo23.cache")
-
 FILES = select(cache=True)
-PARAMETERS = [
-    pytest.param(
-        path,
-        id=label(path),
-        marks=() if label(path).partition(".")[2] in DEFAULT else pytest.mark.slow,
-    )
-    for path in FILES
-]
 
 
-@pytest.mark.parametrize("path", PARAMETERS)
+@pytest.mark.parametrize("path", FILES, ids=label)
 def test_counts(path: Path, request: pytest.FixtureRequest) -> None:
     line = counts(read(path))
     rows = read_table()
@@ -120,7 +110,7 @@ def sizes_of(batch: int, sequence: int, past: int) -> dict[str, int]:
     }
 
 
-@pytest.mark.parametrize("path", PARAMETERS)
+@pytest.mark.parametrize("path", FILES, ids=label)
 def test_accuracy_rule(path: Path) -> None:
     model = read(path)
     graph = importer.read(model)
@@ -130,16 +120,20 @@ def test_accuracy_rule(path: Path) -> None:
     except Q7Error as error:
         pytest.skip(f"tests/golden/matrix.txt lists it: {error}")
     theirs = onnxruntime_session(model)
-    accuracy = Accuracy()
-    with session:
+    level = q7x2_ep.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options = q7x2_ep.SessionOptions(graph_optimization_level=level)
+    accuracy, unfused_accuracy = Accuracy(), Accuracy()
+    with session, q7x2_ep.InferenceSession(model, options) as unfused:
         for seed, (batch, sequence, past, padding) in enumerate(FEEDS):
             feeds = random_feeds(graph, dims=sizes_of(batch, sequence, past), seed=seed)
             for name in feeds:
                 if "mask" in name:
                     feeds[name] = padded(feeds[name], padding)
-            true = evaluate(graph, feeds, np.float64)
-            accuracy.add(true, session.run(None, feeds), run(theirs, feeds))
+            true, reference = evaluate(graph, feeds, np.float64), run(theirs, feeds)
+            accuracy.add(true, session.run(None, feeds), reference)
+            unfused_accuracy.add(true, unfused.run(None, feeds), reference)
     accuracy.check()
+    unfused_accuracy.check()
 
 
 def padded(mask: np.ndarray, where: str) -> np.ndarray:
