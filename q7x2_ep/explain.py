@@ -10,6 +10,7 @@ from typing import Optional, Union
 from q7x2_ep.api.inference_session import InferenceSession
 from q7x2_ep.errors import InternalError, ShapeError
 from q7x2_ep.ir.shape import Expr, evaluate
+from q7x2_ep.plan.memory import THREADS
 from q7x2_ep.session import Model, Session
 
 DEFAULT_BATCH = 1  # the size of symbols in the first dim of an input
@@ -30,8 +31,9 @@ class ExplainedStep:
 class Explanation:
     """The compiled form of a model. Units: bytes; memory is for the symbol values in `sizes`.
 
-    unplanned_bytes and unplanned_allocations: what one allocation per node output of the unfused
-    graph would take. allocations: of memory per run, once a shape has been seen.
+    peak_before and peak_after: bytes of the arena alive at once in the model's order of steps, and
+    in ours. unplanned_bytes and unplanned_allocations: what one allocation per node output of the
+    unfused graph would take. allocations: of memory per run, once a shape has been seen.
     """
 
     fusions: dict[str, int]
@@ -42,6 +44,8 @@ class Explanation:
     calls_per_run: int
     sizes: dict[str, int]
     arena_bytes: int
+    peak_before: int
+    peak_after: int
     unplanned_bytes: int
     unplanned_allocations: int
     allocations: int
@@ -65,6 +69,8 @@ class Explanation:
         lines += [
             f"memory at {sizes or 'fixed shapes'}",
             f"  arena                {self.arena_bytes:>14,} bytes",
+            f"  alive at once        {self.peak_after:>14,} bytes, "
+            f"{self.peak_before:,} in the model's order",
             f"  unplanned            {self.unplanned_bytes:>14,} bytes in "
             f"{self.unplanned_allocations} allocations ({saved:.0%} saved)",
             f"  packed weights       {self.packed_bytes:>14,} bytes",
@@ -89,6 +95,7 @@ def explain(
 
 def _explain(session: Session, given: Mapping[str, int]) -> Explanation:
     sizes, statistics = _memory(session, given)
+    peak_before, peak_after = session.plan.peaks({**sizes, THREADS: session.threads})
     steps = [
         ExplainedStep(s.op, s.kernel.name if s.kernel else None, "cpu", s.sources)
         for s in session.plan.steps
@@ -102,6 +109,8 @@ def _explain(session: Session, given: Mapping[str, int]) -> Explanation:
         calls_per_run=1,
         sizes=sizes,
         arena_bytes=statistics["arena_bytes"],
+        peak_before=peak_before,
+        peak_after=peak_after,
         unplanned_bytes=sum(evaluate(dim, sizes) for dim in session.unplanned),
         unplanned_allocations=len(session.unplanned),
         allocations=statistics["allocations_per_run"],

@@ -1,5 +1,5 @@
-/* layernorm.c: three passes over a row that stays in L1: add and sum, variance, normalise.
- * Read layernorm.h first. */
+/* layernorm.c: passes over a row that stays in L1: add and sum, variance, normalise; rmsnorm: add
+ * and sum of squares, normalise. Read layernorm.h first. */
 #include "layernorm.h"
 
 #include <math.h>
@@ -29,20 +29,9 @@ Q7_INLINE q7_f32 add_part(int64_t i, int64_t left, const float *x, const float *
     return v;
 }
 
-/* The sum over a row of s = x + skip + skip_bias. */
-Q7_INLINE float add_row(int64_t n, const float *x, const float *skip, const float *skip_bias,
-                        float *s) {
-    q7_f32 sum[SUMS] = {q7_set1(0.0f), q7_set1(0.0f), q7_set1(0.0f), q7_set1(0.0f)};
-    int64_t i = 0;
-    for (; i + SUMS * Q7_W <= n; i += SUMS * Q7_W)
-        for (int k = 0; k < SUMS; k++)
-            sum[k] = q7_add(sum[k], add_part(i + k * Q7_W, Q7_W, x, skip, skip_bias, s));
-    for (; i < n; i += Q7_W) sum[0] = q7_add(sum[0], add_part(i, n - i, x, skip, skip_bias, s));
-    return total(sum);
-}
-
-/* The sum over a row of (s - mean)^2. */
-Q7_INLINE float square_row(int64_t n, const float *s, float mean) {
+/* The sum over a row of s - mean, or of its square, where s = x + skip + skip_bias. */
+Q7_INLINE float sum_row(int64_t n, const float *x, const float *skip, const float *skip_bias,
+                        float *s, float mean, bool squared) {
     const q7_f32 center = q7_set1(mean);
     float centers[Q7_W];
     q7_store(centers, center);
@@ -50,12 +39,13 @@ Q7_INLINE float square_row(int64_t n, const float *s, float mean) {
     int64_t i = 0;
     for (; i + SUMS * Q7_W <= n; i += SUMS * Q7_W)
         for (int k = 0; k < SUMS; k++) {
-            const q7_f32 d = q7_sub(q7_load(s + i + k * Q7_W), center);
-            sum[k] = q7_fma(d, d, sum[k]);
+            const q7_f32 d = q7_sub(add_part(i + k * Q7_W, Q7_W, x, skip, skip_bias, s), center);
+            sum[k] = squared ? q7_fma(d, d, sum[k]) : q7_add(d, sum[k]);
         }
     for (; i < n; i += Q7_W) { /* lanes past the end: 0 - 0 */
-        const q7_f32 d = q7_sub(load_part(s + i, n - i), load_part(centers, n - i));
-        sum[0] = q7_fma(d, d, sum[0]);
+        const q7_f32 d =
+            q7_sub(add_part(i, n - i, x, skip, skip_bias, s), load_part(centers, n - i));
+        sum[0] = squared ? q7_fma(d, d, sum[0]) : q7_add(d, sum[0]);
     }
     return total(sum);
 }
@@ -64,29 +54,43 @@ Q7_INLINE void normalise_row(const q7_layernorm_tile *t, const float *s, float m
                              float *y) {
     const int64_t n = t->cols;
     const q7_f32 center = q7_set1(mean), by = q7_set1(scale), zero = q7_set1(0.0f);
+    const q7_f32 one = q7_set1(1.0f);
     int64_t i = 0;
     for (; i + Q7_W <= n; i += Q7_W) {
         const q7_f32 v = q7_mul(q7_sub(q7_load(s + i), center), by);
-        q7_store(y + i, q7_fma(v, q7_load(t->weight + i), t->bias ? q7_load(t->bias + i) : zero));
+        const q7_f32 weight = t->weight ? q7_load(t->weight + i) : one;
+        q7_store(y + i, q7_fma(v, weight, t->bias ? q7_load(t->bias + i) : zero));
     }
     if (i < n) {
         const int64_t left = n - i;
         const q7_f32 v = q7_mul(q7_sub(q7_load_tail(s + i, left), center), by);
+        const q7_f32 weight = t->weight ? q7_load_tail(t->weight + i, left) : one;
         const q7_f32 bias = t->bias ? q7_load_tail(t->bias + i, left) : zero;
-        q7_store_tail(y + i, q7_fma(v, q7_load_tail(t->weight + i, left), bias), left);
+        q7_store_tail(y + i, q7_fma(v, weight, bias), left);
     }
 }
 
-void Q7_KERNEL(layernorm_f32)(const q7_layernorm_tile *t) {
+Q7_INLINE void rows(const q7_layernorm_tile *t, bool centred) {
     const int64_t n = t->cols;
     for (int64_t r = t->first_row; r < t->first_row + t->rows; r++) {
-        const float *x = t->x + r * n, *skip = t->skip ? t->skip + r % t->skip_rows * n : NULL;
+        const float *x =
+            t->x + r / t->inner_rows * t->x_outer_stride + r % t->inner_rows * t->x_row_stride;
+        const float *skip = t->skip ? t->skip + r % t->skip_rows * n : NULL;
         float *y = t->y + r * n, *sum = t->sum ? t->sum + r * n : NULL;
         const bool adds = skip || t->skip_bias;
         float *stored = sum ? sum : adds ? y : NULL;
-        const float mean = add_row(n, x, skip, t->skip_bias, stored) / (float)n;
         const float *s = stored ? stored : x;
-        const float variance = square_row(n, s, mean) / (float)n;
-        normalise_row(t, s, mean, 1.0f / sqrtf(variance + t->eps), y);
+        float mean = 0.0f, power;
+        if (centred) {
+            mean = sum_row(n, x, skip, t->skip_bias, stored, 0.0f, false) / (float)n;
+            power = sum_row(n, s, NULL, NULL, NULL, mean, true);
+        } else {
+            power = sum_row(n, x, skip, t->skip_bias, stored, 0.0f, true);
+        }
+        normalise_row(t, s, mean, 1.0f / sqrtf(power / (float)n + t->eps), y);
     }
 }
+
+void Q7_KERNEL(layernorm_f32)(const q7_layernorm_tile *t) { rows(t, true); }
+
+void Q7_KERNEL(rmsnorm_f32)(const q7_layernorm_tile *t) { rows(t, false); }

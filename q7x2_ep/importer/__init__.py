@@ -1,5 +1,5 @@
-"""ONNX models become graphs: reader.py drives, opset.py updates old ops, tensors.py loads weights;
-writer.py goes back."""
+"""ONNX models become graphs: reader.py drives, opset.py updates old ops, contrib.py rewrites those
+of com.microsoft, tensors.py loads weights; writer.py goes back."""
 
 from q7x2_ep.importer.reader import read
 from q7x2_ep.importer.writer import save, write

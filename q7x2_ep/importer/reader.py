@@ -16,6 +16,7 @@ import numpy as np
 
 from q7x2_ep import dtypes, ops
 from q7x2_ep.errors import ModelError, ModelNotFound, UnsupportedOp
+from q7x2_ep.importer.contrib import expand
 from q7x2_ep.importer.opset import Draft, Maker, modernise
 from q7x2_ep.importer.tensors import Tensors, map_file
 from q7x2_ep.importer.wire import without_weights
@@ -188,7 +189,10 @@ class _Reader:
     def read_op(self, draft: Draft, proto: Any, domain: str, scope: _Scope) -> None:
         op, name = draft.op, draft.name
         version = scope.versions.get(domain, 0)
-        drafts = [draft] if domain else modernise(draft, version, self.maker(scope))
+        maker = self.maker(scope)
+        drafts = expand(draft, maker)
+        if not domain and drafts == [draft]:
+            drafts = modernise(draft, version, maker)
         if all(ops.find(each.op) for each in drafts):
             for each in drafts:
                 self.add(each, scope, name)

@@ -14,6 +14,7 @@ from q7x2_ep.ops import fused
 from q7x2_ep.ops.attention import attention_step
 from q7x2_ep.ops.common import F32, Guard, fit_guards, require_dtype, reshaped, rows_dense
 from q7x2_ep.ops.matmul import gemm_step
+from q7x2_ep.ops.norm import is_ones, norm_step
 
 ACTIVATIONS = {
     "none": lambda g, x: x,
@@ -186,10 +187,7 @@ class SkipLayerNorm:
         bias: Optional[Value] = None,
         epsilon: float = 1e-5,
     ) -> tuple[Value, Value]:
-        total = g.Add(x, skip)
-        if skip_bias is not None:
-            total = g.Add(total, skip_bias)
-        total = g.expose("sum", total)
+        total = _skip_sum(g, x, skip, skip_bias)
         scale_and_bias = (weight,) if bias is None else (weight, bias)
         return g.LayerNormalization(total, *scale_and_bias, axis=-1, epsilon=epsilon), total
 
@@ -198,21 +196,59 @@ class SkipLayerNorm:
         return fit_guards((skip,), x.shape)
 
     def lower(node: Node, b: Any) -> None:
-        x, skip, skip_bias, weight = node.inputs[:4]
-        require_dtype(node, x.dtype, F32)
-        b.step(
-            "layernorm",
-            kernel="layernorm",
-            inplace="x",
-            x=x,
-            skip=skip,
-            skip_bias=skip_bias,
-            weight=weight,
-            bias=node.input(4),
-            y=node.outputs[0],
-            sum=node.outputs[1] if len(node.outputs) > 1 else None,
-            rows=product(x.shape[:-1]),
-            cols=x.shape[-1],
-            skip_rows=product(skip.shape[:-1]),
-            eps=node.attrs["epsilon"],
-        )
+        _skip_norm_step(node, b, "layernorm", bias=node.input(4))
+
+
+@fused("q7::SkipRmsNorm")
+class SkipRmsNorm:
+    """sum = x + skip + skip_bias; y = rms_norm(sum) * weight over the last axis.
+
+    Shapes: x, y, sum (.., D); skip as x, or without some of its leading dims; skip_bias, weight
+    (D,).
+    Source: ONNX RMSNormalization (opset 23) behind Add.
+    """
+
+    signature = "x, skip, skip_bias?, weight -> y, sum?"
+    attributes = {"epsilon": 1e-5}
+    infer = SkipLayerNorm.infer
+    guards = SkipLayerNorm.guards
+
+    def decompose(
+        g: Any,
+        x: Value,
+        skip: Value,
+        skip_bias: Optional[Value],
+        weight: Value,
+        epsilon: float = 1e-5,
+    ) -> tuple[Value, Value]:
+        total = _skip_sum(g, x, skip, skip_bias)
+        return g.RMSNormalization(total, weight, axis=-1, epsilon=epsilon), total
+
+    def lower(node: Node, b: Any) -> None:
+        _skip_norm_step(node, b, "rmsnorm")
+
+
+def _skip_sum(g: Any, x: Value, skip: Value, skip_bias: Optional[Value]) -> Value:
+    total = g.Add(x, skip)
+    if skip_bias is not None:
+        total = g.Add(total, skip_bias)
+    return g.expose("sum", total)
+
+
+def _skip_norm_step(node: Node, b: Any, op: str, **bias: Optional[Value]) -> None:
+    x, skip, skip_bias, weight = node.inputs[:4]
+    require_dtype(node, x.dtype, F32)
+    norm_step(
+        b,
+        op,
+        x,
+        1,
+        node.outputs[0],
+        node.attrs["epsilon"],
+        skip=skip,
+        skip_bias=skip_bias,
+        skip_rows=product(skip.shape[:-1]),
+        weight=None if is_ones(weight) else weight,
+        sum=node.outputs[1] if len(node.outputs) > 1 else None,
+        **bias,
+    )

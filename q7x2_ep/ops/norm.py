@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Optional
 
 import numpy as np
 
 from q7x2_ep.ir.core import Node, Type, Value
-from q7x2_ep.ir.shape import Dim, product
-from q7x2_ep.ir.view import View
+from q7x2_ep.ir.shape import Dim, product, substitute, symbols
+from q7x2_ep.ir.view import View, contiguous_strides
 from q7x2_ep.ops import op
 from q7x2_ep.ops.common import (
     F32,
@@ -22,6 +23,7 @@ from q7x2_ep.ops.common import (
     number,
     reduce_step,
     require_dtype,
+    reshaped,
     temporary,
     unary_step,
 )
@@ -116,29 +118,93 @@ class LayerNormalization:
         x, scale, bias = node.inputs[0], node.inputs[1], node.input(2)
         require_dtype(node, x.dtype, F32)
         axis = normal_axis(node, node.attrs["axis"], len(x.shape))
-        rows, inner = product(x.shape[:axis]), x.shape[axis:]
         if is_used(b, node, 1) or is_used(b, node, 2):
+            rows, cols = product(x.shape[:axis]), product(x.shape[axis:])
             _, mean, inv_std_dev = normalized_rows(
-                b, flat(b, x, rows, product(inner)), node.attrs["epsilon"], True
+                b, flat(b, x, rows, cols), node.attrs["epsilon"], True
             )
             for output, found in zip(node.outputs[1:], (mean, inv_std_dev)):
                 b.alias(output, b.view(found).reshape(output.shape))
-        b.step(
-            "layernorm",
-            kernel="layernorm",
-            inplace="x",
-            x=x,
-            skip=None,
-            skip_bias=None,
-            weight=spread(b, scale, inner),
-            bias=None if bias is None else spread(b, bias, inner),
-            y=node.output,
-            sum=None,
-            rows=rows,
-            cols=product(inner),
-            skip_rows=1,
-            eps=node.attrs["epsilon"],
-        )
+        lower_norm(node, b, "layernorm", scale, bias)
+
+
+def lower_norm(node: Node, b: Any, op: str, weight: Value, bias: Optional[Value] = None) -> None:
+    """A norm over the dims from `axis` on; weights or biases of many rows come behind it."""
+    x, y = node.inputs[0], node.output
+    inner = x.shape[normal_axis(node, node.attrs["axis"], len(x.shape)) :]
+    if _is_row(weight, inner) and (bias is None or _is_row(bias, inner)):
+        rows = {} if is_ones(weight) else {"weight": spread(b, weight, inner)}
+        if bias is not None:
+            rows["bias"] = spread(b, bias, inner)
+        norm_step(b, op, x, len(inner), y, node.attrs["epsilon"], **rows)
+        return
+    normal = temporary(b, y.dtype, y.shape)
+    norm_step(b, op, x, len(inner), normal, node.attrs["epsilon"])
+    views = [None if value is None else b.view(value) for value in (weight, bias)]
+    scale_and_shift(b, b.view(normal), *views, y)
+
+
+def is_ones(weight: Value) -> bool:
+    return weight.const is not None and bool((weight.const == 1).all())
+
+
+def _is_row(value: Value, inner: tuple[Dim, ...]) -> bool:
+    """Whether a value that broadcasts to rows of shape `inner` holds but one."""
+    return all(dim == 1 for dim in value.shape[: len(value.shape) - len(inner)])
+
+
+def norm_step(
+    b: Any, op: str, x: Value, ndim: int, y: Value, epsilon: float, **operands: Any
+) -> None:
+    """Normalise x over its last `ndim` dims; operands: the optional ones of the op's row, dense.
+
+    Where x is all that is added up its rows may lie anywhere, and y gets the memory order of x:
+    neither a transposed x nor a y that is transposed back costs a copy.
+    """
+    leading, cols = x.shape[:-ndim], product(x.shape[-ndim:])
+    view = b.view(x)
+    order, groups = _rows_in_memory(view)
+    if ndim > 1 or view.strides[-1] != 1 or len(groups) > 2 or operands.get("skip") is not None:
+        view, order, groups = b.contiguous(x), range(len(x.shape)), [(product(leading), cols)]
+    *outer, (inner_rows, row_stride) = groups or [(1, cols)]
+    strides: list[Dim] = [1] * len(x.shape)
+    for i, stride in zip(order, contiguous_strides(tuple(x.shape[i] for i in order))):
+        strides[i] = stride
+    b.step(
+        op,
+        kernel=op,
+        inplace=None if outer or row_stride != cols else "x",
+        x=view,
+        y=b.allocate(y, tuple(strides)),
+        rows=product(leading),
+        cols=cols,
+        inner_rows=inner_rows,
+        x_outer_stride=outer[0][1] if outer else 0,
+        x_row_stride=row_stride,
+        skip_rows=operands.pop("skip_rows", 1),
+        eps=epsilon,
+        **operands,
+    )
+
+
+def _rows_in_memory(view: View) -> tuple[Sequence[int], list[tuple[Dim, Dim]]]:
+    """The dims of a view, outermost in memory first, and its rows as nested (count, stride).
+
+    A symbol counts as a large number in that order, which is a guess: any is right.
+    """
+    last = len(view.shape) - 1
+    order: Sequence[int] = range(last + 1)
+    if not view.is_contiguous():
+        sizes = [substitute(s, dict.fromkeys(symbols(s), 1 << 20)) for s in view.strides]
+        order = (*sorted(range(last), key=lambda i: -sizes[i]), last)
+    groups: list[tuple[Dim, Dim]] = []
+    for i in order[:-1]:
+        dim, stride = view.shape[i], view.strides[i]
+        if groups and groups[-1][1] == dim * stride:
+            groups[-1] = (groups[-1][0] * dim, stride)
+        elif dim != 1:
+            groups.append((dim, stride))
+    return order, groups
 
 
 def flat(b: Any, x: Value, rows: Dim, cols: Dim) -> View:
@@ -146,12 +212,9 @@ def flat(b: Any, x: Value, rows: Dim, cols: Dim) -> View:
 
 
 def spread(b: Any, value: Value, shape: tuple[Dim, ...]) -> View:
-    """A value that broadcasts to `shape`, densely in that shape."""
-    return (
-        b.contiguous(value)
-        if value.shape == shape
-        else materialized(b, expand_view(b.view(value), shape))
-    )
+    """One row that broadcasts to `shape`, densely in that shape."""
+    row = reshaped(b, value, value.shape[-len(shape) :] if shape else ())
+    return materialized(b, expand_view(row, shape))
 
 
 @op("RMSNormalization")
@@ -169,10 +232,7 @@ class RMSNormalization:
     def lower(node: Node, b: Any) -> None:
         x, scale = node.inputs
         require_dtype(node, x.dtype, F32)
-        axis = normal_axis(node, node.attrs["axis"], len(x.shape))
-        rows, cols = product(x.shape[:axis]), product(x.shape[axis:])
-        y, _, _ = normalized_rows(b, flat(b, x, rows, cols), node.attrs["epsilon"], False)
-        scale_and_shift(b, b.view(y).reshape(x.shape), b.view(scale), None, node.output)
+        lower_norm(node, b, "rmsnorm", scale)
 
 
 @op("InstanceNormalization")

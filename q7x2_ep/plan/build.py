@@ -9,6 +9,7 @@ written in its catalogue entry (`lower`), which talks to the Builder through `st
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Optional, Union
 
@@ -18,19 +19,29 @@ from q7x2_ep.ir.core import Graph, Node, Type, Value
 from q7x2_ep.ir.shape import Dim, ceildiv, product, symbol
 from q7x2_ep.ir.view import View, contiguous_strides
 from q7x2_ep.ops import find
-from q7x2_ep.plan.memory import Embedding, Sharing, Storage, settle
+from q7x2_ep.plan.memory import THREADS, Embedding, Sharing, Storage, settle
+from q7x2_ep.plan.schedule import (
+    Access,
+    accesses_of,
+    peak,
+    reorder,
+    storage_sizes,
+    untouched_before,
+)
 from q7x2_ep.plan.target import KernelRow, Target
 
-THREADS = "$threads"  # the symbol that C binds to the number of threads
 VALUES_PER_STEP = 8  # capacity of one `values` step
 
 
 @dataclass(frozen=True)
 class Operand:
-    """Where a step finds one operand. Units: offset in bytes."""
+    """Where a step finds one operand. Units: bytes. size: None where it may be anywhere in the
+    storage.
+    """
 
     storage: Storage
     offset: Dim = 0
+    size: Optional[Dim] = None
 
 
 @dataclass(frozen=True)
@@ -89,12 +100,22 @@ class Plan:
     packs: list[Pack] = field(default_factory=list)
     packed_bytes: int = 0
     guards: list[Guard] = field(default_factory=list)
+    accesses: list[list[Access]] = field(default_factory=list)  # of the model's order of steps
+    order: list[int] = field(default_factory=list)  # the steps of `accesses` as they are run
 
     def arena(self) -> list[Storage]:
         """The storages that own memory in the arena."""
         return [
             s for s in self.storages if s.space == "arena" and s.parent is None and s.first >= 0
         ]
+
+    def peaks(self, sizes: Mapping[str, int]) -> tuple[int, int]:
+        """Bytes alive at once in the model's order of steps, and in that of the plan, before
+        anything shares memory. sizes: the values of all symbols, and of THREADS.
+        """
+        of = storage_sizes(self.accesses, sizes)
+        given = range(len(self.accesses))
+        return peak(self.accesses, given, of), peak(self.accesses, self.order, of)
 
 
 def build(graph: Graph, target: Target) -> Plan:
@@ -114,9 +135,8 @@ def build(graph: Graph, target: Target) -> Plan:
     if problems:
         raise UnsupportedOp(f"{len(problems)} unsupported ops: " + "; ".join(problems))
     builder.deliver_outputs()
-    plan = builder.plan
-    plan.steps = settle(plan.steps, plan.storages, builder.embeddings, builder.sharings)
-    return plan
+    builder.arrange()
+    return builder.plan
 
 
 class Builder:
@@ -327,6 +347,27 @@ class Builder:
                 self._new_storage(copied, "output", i)
                 self.copy(view, self._views[copied])
 
+    def arrange(self) -> None:
+        """Settle the order of the steps, then lifetimes and sharing of memory."""
+        plan = self.plan
+        accesses = accesses_of(plan.steps, self.target.ops)
+        fresh = untouched_before(accesses, [(e.step, e.target) for e in self.embeddings])
+        embeddings = [e for e in self.embeddings if e.step in fresh]
+        plan.order = reorder(accesses)
+        plan.accesses = accesses
+        at = {step: new for new, step in enumerate(plan.order)}
+        for storage in plan.storages:
+            storage.first = storage.last = -1
+        for new, step in enumerate(plan.order):
+            for access in accesses[step]:
+                access.storage.touch(new)
+        plan.steps = settle(
+            [plan.steps[step] for step in plan.order],
+            plan.storages,
+            sorted((e._replace(step=at[e.step]) for e in embeddings), key=lambda e: e.step),
+            sorted((s._replace(step=at[s.step]) for s in self.sharings), key=lambda s: s.step),
+        )
+
     # Private
 
     def _new_storage(self, value: Value, space: str, index: int) -> Storage:
@@ -367,7 +408,9 @@ class Builder:
         return self._operand(given if isinstance(given, View) else self.allocate(given))
 
     def _operand(self, view: View) -> Operand:
-        return Operand(self._storages[view.storage], view.offset * dtypes.size(view.storage.dtype))
+        element = dtypes.size(view.storage.dtype)
+        size = product(view.shape) * element if view.is_contiguous() else None
+        return Operand(self._storages[view.storage], view.offset * element, size)
 
     def _scratch(self, size_bytes: Optional[Dim]) -> Optional[Operand]:
         if size_bytes is None or size_bytes == 0:

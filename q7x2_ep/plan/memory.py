@@ -13,6 +13,8 @@ from typing import Any, NamedTuple, Optional
 
 from q7x2_ep.ir.shape import Dim
 
+THREADS = "$threads"  # the symbol that C binds to the number of threads
+
 
 @dataclass(eq=False)
 class Storage:
