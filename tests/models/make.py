@@ -40,6 +40,7 @@ def main() -> None:
                         make(file, zoo.tiny(name), exporter, opset, attention, cache)
                     except Exception as error:  # an exporter may fail in any way
                         failed[file[: -len(".onnx")]] = zoo.reason(error)
+                        (files.FOLDER / (file + ".gz")).unlink(missing_ok=True)
     width = max(map(len, failed), default=0) + 2
     UNAVAILABLE.write_text("".join(f"{f:{width}}{why}\n" for f, why in sorted(failed.items())))
     sizes = [path.stat().st_size for path in files.select(cache=True)]
