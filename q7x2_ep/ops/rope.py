@@ -173,7 +173,7 @@ def rope_step(
 
 
 def output_view(b: Any, y: Value) -> View:
-    """Where a (B, H, S, D) output is wanted: inside of a Concat, say with past keys; in (B, S, H, D)
+    """Where a (B, H, S, D) output is wanted: in a Concat, say with past keys; in (B, S, H, D)
     order if that is what all users want; else dense.
     """
     joined = next((user for user in y.users if user.op == "Concat"), None)
