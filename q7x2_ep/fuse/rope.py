@@ -15,7 +15,7 @@ from typing import Any, Optional, Union
 
 from q7x2_ep.ir.core import Graph, Node, Value
 from q7x2_ep.ir.pattern import Match
-from q7x2_ep.ir.rewrite import Fusion, NearMiss, replace
+from q7x2_ep.ir.rewrite import Fusion, NearMiss, rewrite
 from q7x2_ep.ir.shape import Dim, broadcast
 from q7x2_ep.ir.view import View
 from q7x2_ep.ops import find
@@ -409,7 +409,7 @@ class MergeRopes:
 
 
 def _merge(g: Any, order: list[Node], first: Node, second: Node) -> bool:
-    """Replace two nodes by one, unless second, the end of order, depends on first."""
+    """Replace two nodes by one, unless second, the end of order, depends on first, or g refuses."""
     at = next(i for i in reversed(range(len(order))) if order[i] is first)
     between = order[at + 1 : -1]
     late = {id(first): first}  # what depends on first has to move behind the merged node
@@ -420,8 +420,10 @@ def _merge(g: Any, order: list[Node], first: Node, second: Node) -> bool:
         return False
     q, _, cos, sin = first.inputs
     results = g.call(ROPE, q, second.inputs[0], cos, sin, outputs=2, **first.attrs)
-    made = g.take()
-    replace((first.output, second.output), results, made, [first, second])
+    outputs = (first.output, second.output)
+    made = rewrite(g, MergeRopes.name, outputs, results, [first, second])
+    if not made:
+        return False
     early = [node for node in between if id(node) not in late]
     order[at:] = [*early, *made, *(node for node in between if id(node) in late)]
     return True
