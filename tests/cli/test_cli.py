@@ -110,6 +110,7 @@ def test_near_misses_are_one_line_for_one_reason(capsys, tmp_path):
             ("Erf", [at + "Div"]),
             ("Add", [at + "Erf", "one"]),
             ("Mul", [x, at + "Add"]),
+            ("Half", [at + "Mul", "half"]),
             ("Tanh", [at + "Half"]),
         ):
             op_type = "Mul" if op == "Half" else op
