@@ -1,8 +1,8 @@
 """q7::Chain: a small DAG of elementwise ops as one loop, and a reduction of its rows at the end.
 
-Its program is text, one node of ops/elementwise.py after the other: `%0`, `%1`, .. are the inputs,
-the results count on from there. Instructions are not written down anywhere: they are the steps that
-the `lower` of those nodes emits, recorded.
+Its program is text, one node after the other: `%0`, `%1`, .. are the inputs, the results count on
+from there. Instructions are not written down anywhere: they are the steps that the `lower` of those
+nodes emits, recorded.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from q7x2_ep.ir.core import Graph, Node, Type, Value
 from q7x2_ep.ir.shape import Dim
 from q7x2_ep.ir.text import node_text, parse
 from q7x2_ep.ir.view import View
-from q7x2_ep.ops import elementwise, find, fused, reduce
+from q7x2_ep.ops import activation, elementwise, find, fused, reduce
 from q7x2_ep.ops.builder import Builder
 from q7x2_ep.ops.common import Guard, expand_view, fit_guards
 
@@ -26,7 +26,7 @@ MAX_INPUTS, MAX_LENGTH = 12, 16  # CHAIN_INPUTS and CHAIN_LENGTH of csrc/kernels
 MAX_STRIDE = 8  # elements: walks further apart use less than half of each cache line
 MAX_ROW = 8192  # elements of a row that is reduced: it waits in L1, and one thread computes it
 OPERANDS = {"unary": "x", "binary": "ab", "where": "cab", "cast": "x", "reduce": "x"}
-FAMILIES = (elementwise.__name__, reduce.__name__)
+FAMILIES = (elementwise.__name__, activation.__name__, reduce.__name__)
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,15 @@ def _reduces_rows(args: dict[str, Any]) -> bool:
 
 
 def _storage(operand: Any) -> Value:
-    return operand.storage if isinstance(operand, View) else operand
+    """The value that an operand is.
+
+    Raises: UnsupportedOp where it is a part of one.
+    """
+    if not isinstance(operand, View):
+        return operand
+    if operand.offset != 0 or not operand.is_contiguous():
+        raise UnsupportedOp(f"a step of a chain reads a part of {operand.storage}")
+    return operand.storage
 
 
 def instructions_of(node: Node) -> Optional[list[Instruction]]:
