@@ -34,7 +34,12 @@ class Chain:
     name = "Chain"
 
     def apply(self, graph: Graph, g: Any) -> tuple[Counter, list[NearMiss]]:
-        parts = {node: part for node in graph.nodes if (part := _part(node)) is not None}
+        fixed = _fixed(graph)
+        parts = {
+            node: part
+            for node in graph.nodes
+            if node not in fixed and (part := _part(node)) is not None
+        }
         position = {node: i for i, node in enumerate(graph.nodes)}
         places: dict[Node, list[Node]] = {}
         gone: set[Node] = set()
@@ -55,6 +60,15 @@ class Chain:
                 order.append(node)
         graph.nodes = order
         return applied, []
+
+
+def _fixed(graph: Graph) -> set[Node]:
+    """Nodes that depend on constants alone, as fusions before make them: they will be folded."""
+    found: set[Node] = set()
+    for node in graph.nodes:
+        if all(x is None or x.const is not None or x.producer in found for x in node.inputs):
+            found.add(node)
+    return found
 
 
 def _part(node: Node) -> Optional[Part]:

@@ -122,7 +122,7 @@ def _model(graph: Graph) -> tuple[Any, dict[str, np.ndarray]]:
         metadata.get("graph_name") or "graph",
         [_value_info(value.name, value) for value in graph.inputs],
         outputs,
-        doc_string=metadata.get("graph_description"),
+        doc_string=metadata.get("graph_description", ""),
     )
     bodies = [function.node for function in functions.protos]
     opset = _opset(max(graph.opset, OPSET), [writer.nodes, *bodies])
@@ -137,9 +137,9 @@ def _model(graph: Graph) -> tuple[Any, dict[str, np.ndarray]]:
         functions=functions.protos,
         ir_version=IR_VERSION,
         producer_name="q7x2_ep",
-        doc_string=metadata.get("description"),
-        domain=metadata.get("domain"),
-        model_version=metadata.get("version"),
+        doc_string=metadata.get("description", ""),
+        domain=metadata.get("domain", ""),
+        model_version=metadata.get("version", 0),
     )
     for key, value in metadata.get("custom_metadata_map", {}).items():
         model.metadata_props.append(StringStringEntryProto(key=key, value=value))
@@ -258,9 +258,12 @@ class _Writer:
             if not hasattr(entry, "decompose"):
                 raise ModelError(f"[{op} {node.name}] has no form in ONNX")
             formal = [
-                [name.strip().rstrip("?*") for name in side.split(",")]
+                [name.strip().rstrip("?") for name in side.split(",")]
                 for side in entry.signature.split("->")
             ]
+            if formal[0][-1].endswith("*"):
+                variadic = formal[0].pop().rstrip("*")
+                formal[0] += [f"{variadic}{i}" for i in range(len(inputs) - len(formal[0]))]
             proto.overload = self._functions.overload(
                 node, formal[0][: len(inputs)], formal[1][: len(outputs)]
             )
