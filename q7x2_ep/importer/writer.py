@@ -258,9 +258,12 @@ class _Writer:
             if not hasattr(entry, "decompose"):
                 raise ModelError(f"[{op} {node.name}] has no form in ONNX")
             formal = [
-                [name.strip().rstrip("?*") for name in side.split(",")]
+                [name.strip().rstrip("?") for name in side.split(",")]
                 for side in entry.signature.split("->")
             ]
+            if formal[0][-1].endswith("*"):
+                variadic = formal[0].pop().rstrip("*")
+                formal[0] += [f"{variadic}{i}" for i in range(len(inputs) - len(formal[0]))]
             proto.overload = self._functions.overload(
                 node, formal[0][: len(inputs)], formal[1][: len(outputs)]
             )

@@ -511,7 +511,8 @@ LAW = [
             ([X, NORM_ROW], "%2 = Mul(%0, %1); %3 = Tanh(%2)"),
             ([X, (S, 1)], "%2 = Abs(%0); %3 = Elu(%2) {alpha=0.5}; %4 = Div(%3, %1)"),
             ([X, X], "%2 = Less(%0, %1); %3 = Sin(%0); %4 = Where(%2, %3, %1)"),
-            ([X, [-1]], "%2 = Mul(%0, %0); %3 = ReduceMean(%2, %1) {keepdims=0}"),
+            ([X], "%1 = Mul(%0, %0); %2 = ReduceMean(%1, [-1]) {keepdims=0}"),
+            ([X], "%1 = Mul(%0, 0.1); %2 = Pow(%1, 3.0); %3 = Add(%2, 0.1)"),
             ([X], '%1 = Gelu(%0) {approximate="tanh"}; %2 = Clip(%1); %3 = Mul(%1, %2)'),
         )
     ),
