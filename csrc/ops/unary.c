@@ -1,10 +1,9 @@
 /* unary.c: y[i] = op(x[i]) in f32 (by kernel) and f64; abs, neg, sign, relu and clip in i64 and
  * i32; not on bool. Integers wrap: abs and neg of the lowest value are that value; the bounds of
  * clip are cut to integers. y may be x where the element size stays the same. */
-#include "../kernels/unary.h"
-
 #include <math.h>
 
+#include "elementwise.h"
 #include "loops.h"
 
 static inline double clip(double x, double low, double high) {
@@ -96,9 +95,9 @@ static void unary_task(void *arg, int64_t task, int64_t thread) {
                 (char *)args->y + begin * job->y_bytes, args->alpha, args->beta);
 }
 
-static q7_unary_kernel loop_of(int64_t dtype, const q7_call *call) {
+q7_unary_kernel q7_unary_loop(int64_t dtype, q7_unary_kernel f32) {
     switch (dtype) {
-        case Q7_F32: return (q7_unary_kernel)call->kernel;
+        case Q7_F32: return f32;
         case Q7_F64: return unary_f64;
         case Q7_I64: return unary_i64;
         case Q7_I32: return unary_i32;
@@ -109,6 +108,7 @@ static q7_unary_kernel loop_of(int64_t dtype, const q7_call *call) {
 void q7_op_unary(const q7_unary_args *args, const q7_call *call) {
     const int64_t bytes = q7_dtype_bytes(args->dtype);
     const bool is_bool = args->op == Q7_unary_isnan || args->op == Q7_unary_isinf;
-    unary_job job = {args, loop_of(args->dtype, call), bytes, is_bool ? 1 : bytes};
+    unary_job job = {args, q7_unary_loop(args->dtype, (q7_unary_kernel)call->kernel), bytes,
+                     is_bool ? 1 : bytes};
     q7_parallel(call, q7_ceil_div(args->n, Q7_GRAIN), unary_task, &job);
 }

@@ -100,7 +100,9 @@ def _check_halves(match: Match) -> Union[dict[str, Any], str]:
     parts = gate_columns[1], up_columns[1]
     if parts[0] == parts[1]:
         return "both factors are one half"
-    match.absorb(maker, gate.producer, up.producer, node)
+    for part in (maker, gate.producer, up.producer, node):  # users before what they use
+        if not match.absorb(part):
+            return f"{part.output!r} is used elsewhere too"
     return {"node": node, "parts": parts, "activation": activation or NO_ACTIVATION}
 
 

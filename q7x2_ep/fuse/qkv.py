@@ -10,7 +10,7 @@ from collections import Counter
 from typing import Any
 
 from q7x2_ep.ir.core import Graph, Node, Value
-from q7x2_ep.ir.rewrite import NearMiss, replace
+from q7x2_ep.ir.rewrite import NearMiss, rewrite
 from q7x2_ep.ops.common import is_movement, reads_strides
 
 
@@ -36,8 +36,10 @@ class MergeLinears:
         gone: set[int] = set()
         for nodes in groups.values():
             if len(nodes) > 1:
-                places[id(nodes[0])] = _merge(g, nodes)
-                gone.update(map(id, nodes))
+                made = _merge(g, nodes)
+                if made:
+                    places[id(nodes[0])] = made
+                    gone.update(map(id, nodes))
         order: list[Node] = []
         for node in graph.nodes:
             order.extend(places.get(id(node), () if id(node) in gone else (node,)))
@@ -68,6 +70,4 @@ def _merge(g: Any, nodes: list[Node]) -> list[Node]:
     else:
         merged = g.call("q7::Linear", x, weight, **attrs)
     parts = g.call("Split", merged, sizes, outputs=len(nodes), axis=len(merged.shape) - 1)
-    made = g.take()
-    replace(outputs, parts, made, nodes)
-    return made
+    return rewrite(g, MergeLinears.name, outputs, parts, nodes)

@@ -25,6 +25,7 @@ FLOATS = (*F32, dtypes.DOUBLE)
 NUMBERS = (*FLOATS, dtypes.INT32, dtypes.INT64)
 EVERY_INPUT = range(sys.maxsize)  # `strided` of a variadic op
 BINARY = (*NUMBERS, dtypes.INT8, dtypes.UINT8, dtypes.BOOL)
+RESHAPES = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze"})  # same elements, other shape
 
 
 class NotInferable(UnsupportedOp):
@@ -326,6 +327,13 @@ def binary_step(b: Any, op: str, left: Operand, right: Operand, y: Value) -> Non
         **views,
         **broadcast_fields(y.shape, **views),
     )
+
+
+def where_step(b: Any, condition: Operand, left: Operand, right: Operand, y: Value) -> None:
+    """y = condition ? left : right with broadcasting."""
+    views = dict(zip("cab", (broadcast_operand(b, x) for x in (condition, left, right))))
+    fields = broadcast_fields(y.shape, **views)
+    b.step("where", y=y, elem_bytes=dtypes.size(y.dtype), **views, **fields)
 
 
 def broadcast_operand(b: Any, operand: Operand) -> View:

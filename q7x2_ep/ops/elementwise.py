@@ -22,10 +22,8 @@ from q7x2_ep.ops.common import (
     FLOATS,
     NUMBERS,
     binary_step,
-    broadcast_fields,
     broadcast_guards,
     broadcast_inputs,
-    broadcast_operand,
     cast_step,
     chain,
     constant_scalar,
@@ -43,6 +41,7 @@ from q7x2_ep.ops.common import (
     typed,
     unary_step,
     where_is,
+    where_step,
 )
 
 CASTS = (*BINARY, dtypes.FLOAT16)
@@ -628,9 +627,7 @@ class Where:
     reference = lambda node, condition, a, b: np.where(condition, a, b)
 
     def lower(node: Node, b: Any) -> None:
-        views = dict(zip("cab", (broadcast_operand(b, value) for value in node.inputs)))
-        fields = broadcast_fields(node.output.shape, **views)
-        b.step("where", y=node.output, elem_bytes=dtypes.size(node.output.dtype), **views, **fields)
+        where_step(b, *node.inputs, node.output)
 
 
 # Dtypes
@@ -678,6 +675,8 @@ class Cast:
 
     def infer(node: Node) -> list[Type]:
         to = node.attrs["to"]
+        if to not in dtypes.DTYPES:
+            raise UnsupportedOp(f"{where_is(node)} casts to {dtypes.type_string(to)}")
         return [typed(to, dims(node), cast_contents(to, known(node.inputs[0])))]
 
     reference = lambda node, x: cast(node, x, node.attrs["to"])
