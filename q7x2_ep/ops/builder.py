@@ -14,7 +14,7 @@ import numpy as np
 from q7x2_ep import dtypes
 from q7x2_ep.ir.core import Graph, Node, Type, Value, array_type
 from q7x2_ep.ir.pattern import ANY
-from q7x2_ep.ir.rewrite import Watch
+from q7x2_ep.ir.rewrite import Watch, replace
 from q7x2_ep.ir.shape import Dim
 from q7x2_ep.ops import find
 from q7x2_ep.ops.common import RESHAPES
@@ -122,3 +122,12 @@ class Builder:
         """The nodes made since the last call."""
         made, self._made = self._made, []
         return made
+
+
+def meaning(graph: Graph, node: Node) -> list[Node]:
+    """The nodes that the entry's `decompose` puts in the place of one; they make its outputs."""
+    g = Builder(graph)
+    result = find(node.op).decompose(g, *node.inputs, **node.attrs)
+    made = g.take()
+    replace(node.outputs, result if isinstance(result, tuple) else (result,), made, [node])
+    return made

@@ -137,6 +137,8 @@ def fold(
     if any(operand is None for operand in operands):
         return None
     n = min(map(len, operands)) and max(map(len, operands))
+    if any(len(operand) not in (1, n) for operand in operands):
+        return None  # of two axes: too many dims to have known contents
     results = [
         operation(*(operand[i if len(operand) > 1 else 0] for operand in operands))
         for i in range(n)
