@@ -87,8 +87,8 @@ class Builder:
 
     def part(self, constant: Value, axis: int, part: slice) -> Value:
         """A slice of a constant along one axis; shares its memory."""
-        at = (slice(None),) * (axis % constant.const.ndim)
-        return self.array(constant.const[(*at, part)])
+        at = (*(slice(None),) * (axis % constant.const.ndim), part)
+        return self.array(constant.const[at])
 
     def filled(self, constant: Value, shape: Sequence[int]) -> Value:
         """A constant repeated to a shape, or without dims of 1 in front."""

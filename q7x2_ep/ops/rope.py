@@ -65,6 +65,7 @@ class Rope:
     signature = "q, k?, cos, sin -> q_out, k_out?"
     strided = range(4)
     attributes = {"half": 0, "interleaved": 0}
+    strided = range(4)
 
     def infer(node: Node) -> list[Type]:
         return [Type(x.dtype, x.shape) for x in node.inputs[: len(node.outputs)]]

@@ -340,7 +340,7 @@ def make_value(g: Builder, name: str, spec: Any) -> Value:
     if isinstance(spec, (list, float)):
         return g.literal(spec)
     if spec[0] == "const":
-        return g.array(random_array(np.random.default_rng(len(name)), spec[1]))
+        return g.array(random_array(np.random.default_rng(list(name.encode())), spec[1]))
     if spec[0] == "positive":
         return g.array(np.abs(random_array(np.random.default_rng(1), spec[1])) + 0.5)
     if spec[0] == "reshape":
