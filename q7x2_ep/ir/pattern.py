@@ -399,6 +399,8 @@ def _same_attr(name: str, wanted: Any, node: Node) -> bool:
     got = node.attrs.get(name)
     if name == "axis" and isinstance(got, int) and node.output.shape is not None:
         return (got - wanted) % max(len(node.output.shape), 1) == 0
+    if isinstance(wanted, float) and isinstance(got, float):  # a float32 in the model
+        return math.isclose(got, wanted, rel_tol=2.0**-23)
     return (
         list(got) == list(wanted)
         if isinstance(wanted, (list, tuple)) and got is not None

@@ -98,6 +98,7 @@ class LayerNormalization:
 
     signature = "x, scale, bias? -> y, mean?, inv_std_dev?"
     attributes = {"axis": -1, "epsilon": 1e-5, "stash_type": 1}
+    strided = (0,)
 
     def infer(node: Node) -> list[Type]:
         shape, dtype = dims(node), node.inputs[0].dtype
@@ -256,6 +257,7 @@ class RMSNormalization:
 
     signature = "x, scale -> y"
     attributes = {"axis": -1, "epsilon": 1e-5, "stash_type": 1}
+    strided = (0,)
     infer = infer_same
 
     def reference(node: Node, x: np.ndarray, scale: np.ndarray) -> np.ndarray:
