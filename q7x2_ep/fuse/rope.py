@@ -170,8 +170,7 @@ def _is_cut(part: Value, whole: View, start: Dim, end: Dim, step: int = 1) -> bo
 
 def _are_pairs(a: Value, b: Value, whole: View, R: int, interleaved: int) -> bool:
     return all(
-        _is_cut(part, whole, *bounds)
-        for part, bounds in zip((a, b), pair_bounds(R, interleaved))
+        _is_cut(part, whole, *bounds) for part, bounds in zip((a, b), pair_bounds(R, interleaved))
     )
 
 
