@@ -15,11 +15,7 @@ ROWS = pytest.mark.parametrize("kernel", kernels("rope"), ids=lambda k: k.name)
 
 
 def pairs(R: int, interleaved: int) -> tuple[slice, slice]:
-    return (
-        (slice(0, R, 2), slice(1, R, 2))
-        if interleaved
-        else (slice(0, R // 2), slice(R // 2, R))
-    )
+    return (slice(0, R, 2), slice(1, R, 2)) if interleaved else (slice(0, R // 2), slice(R // 2, R))
 
 
 def reference(x, cos, sin, half, interleaved):
