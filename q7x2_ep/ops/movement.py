@@ -17,6 +17,7 @@ from q7x2_ep.ir.shape import Dim, at_least, ceildiv, maximum, minimum, product
 from q7x2_ep.ir.view import View
 from q7x2_ep.ops import op
 from q7x2_ep.ops.common import (
+    EVERY_INPUT,
     Guard,
     NotInferable,
     broadcast,
@@ -466,6 +467,7 @@ class Concat:
 
     signature = "x* -> y"
     attributes = {"axis": None}
+    strided = EVERY_INPUT
 
     def infer(node: Node) -> list[Type]:
         first = dims(node)

@@ -8,9 +8,10 @@ from __future__ import annotations
 from typing import Any, Callable, Optional, Union
 
 from q7x2_ep import dtypes
-from q7x2_ep.ir.core import Graph, Node, Value
+from q7x2_ep.ir.core import Graph, Node, Value, array_type
 from q7x2_ep.ir.shape import Dim
 from q7x2_ep.ops.common import RESHAPES
+from q7x2_ep.ops.creation import fill_value
 from q7x2_ep.ops.movement import slices
 from q7x2_ep.passes.fold import known_elements
 from q7x2_ep.passes.infer import infer_node
@@ -207,6 +208,16 @@ def _flattened_softmax(node: Node, softmax: Node) -> Optional[Node]:
     return _replacement(node, softmax.op, [x], {**softmax.attrs, "axis": -1}, flatten, softmax)
 
 
+def _constant_of_shape(graph: Graph, node: Node) -> Optional[Node]:
+    """One element, expanded: then it can be seen that all are equal, and Expand sinks."""
+    shape = node.inputs[0]
+    if shape.elements is None or not shape.elements:
+        return None
+    array = fill_value(node)
+    constant = graph.constant(array, array_type(array), node.output.name)
+    return _replacement(node, "Expand", [constant, shape], {})
+
+
 NEUTRAL: dict[
     str, tuple[Any, bool]
 ] = {  # the constant that changes nothing, and whether it may stand on the left
@@ -222,6 +233,7 @@ RULES: dict[str, Rule] = {
     **dict.fromkeys(("Expand", "Tile"), _same_shape),
     **dict.fromkeys(("Identity", "Concat", "Sum", "Max", "Min", "Mean"), _only_input),
     **dict.fromkeys(NEUTRAL, _neutral),
+    "ConstantOfShape": _constant_of_shape,
     "Split": _split,
     "Dropout": _dropout,
     "Slice": _slice,
