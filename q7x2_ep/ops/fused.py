@@ -7,7 +7,6 @@ from __future__ import annotations
 from math import inf
 from typing import Any, Optional
 
-from q7x2_ep import dtypes
 from q7x2_ep.ir.core import Node, Type, Value
 from q7x2_ep.ir.shape import product
 from q7x2_ep.ops import fused
