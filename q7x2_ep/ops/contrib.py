@@ -13,7 +13,7 @@ from q7x2_ep import dtypes
 from q7x2_ep.errors import UnsupportedOp
 from q7x2_ep.ir.core import Graph, Node, Type, Value
 from q7x2_ep.ir.shape import Dim, maximum
-from q7x2_ep.ops import find, fused
+from q7x2_ep.ops import find, op
 from q7x2_ep.ops.attention import (
     HEADS_OUTER,
     append,
@@ -56,7 +56,7 @@ def infer_meaning(node: Node) -> list[Type]:
     return [Type(y.dtype, y.shape) for y in results]
 
 
-@fused("com.microsoft::MultiHeadAttention")
+@op("com.microsoft::MultiHeadAttention")
 class MultiHeadAttention:
     """y = softmax(scale * q k^T + attention_bias + mask) v per head, present is past, then new.
 
@@ -99,7 +99,7 @@ class MultiHeadAttention:
         return _attend(g, q, k, v, past, mask, attention_bias, scale, unidirectional)
 
 
-@fused("com.microsoft::Attention")
+@op("com.microsoft::Attention")
 class Attention:
     """Attention of q, k, v = x @ weights + bias; present stacks keys and values.
 
@@ -152,7 +152,7 @@ class Attention:
         return y, g.Concat(*(g.Unsqueeze(x, [0]) for x in present), axis=0)
 
 
-@fused("com.microsoft::GroupQueryAttention")
+@op("com.microsoft::GroupQueryAttention")
 class GroupQueryAttention:
     """Attention whose keys and values serve H / Hkv heads, with a cache and rotary embedding.
 

@@ -10,32 +10,41 @@ from typing import Any, Optional
 from q7x2_ep.ir.core import Node, Type, Value
 from q7x2_ep.ir.shape import product
 from q7x2_ep.ops import fused
+from q7x2_ep.ops.activation import ACTIVATIONS
 from q7x2_ep.ops.attention import attention_step, bounds, repeat_heads, score_stages
-from q7x2_ep.ops.common import F32, Guard, fit_guards, require_dtype, reshaped, rows_dense
+from q7x2_ep.ops.common import (
+    F32,
+    Activation,
+    Guard,
+    fit_guards,
+    known,
+    require_dtype,
+    reshaped,
+    rows_dense,
+)
 from q7x2_ep.ops.matmul import gemm_step
 from q7x2_ep.ops.norm import is_ones, norm_step
 
-ACTIVATIONS = {
-    "none": lambda g, x: x,
-    "relu": lambda g, x: g.Relu(x),
-    "gelu": lambda g, x: g.Gelu(x, approximate="none"),
-    "gelu_tanh": lambda g, x: g.Gelu(x, approximate="tanh"),
-    "silu": lambda g, x: g.Swish(x, alpha=1.0),
-    "tanh": lambda g, x: g.Tanh(x),
-    "sigmoid": lambda g, x: g.Sigmoid(x),
-}
+Standard = tuple[str, list[Optional[Value]], dict[str, Any]]  # op type, operands, attributes
 
 
 @fused("q7::Linear")
 class Linear:
     """y = act(alpha * x @ w + bias) + residual, for a constant w that is packed once.
 
+    activation, with act_alpha and act_beta where it has them: a member of ACTIVATIONS.
     Shapes: x (.., K), w (K, N) or with trans_b (N, K), bias N elements, residual and y (.., N).
     Source: ONNX MatMul, Gemm; the epilogue of csrc/kernels/gemm.h.
     """
 
     signature = "x, w, bias?, residual? -> y"
-    attributes = {"activation": "none", "trans_b": 0, "alpha": 1.0}
+    attributes = {
+        "activation": "none",
+        "act_alpha": None,
+        "act_beta": None,
+        "trans_b": 0,
+        "alpha": 1.0,
+    }
 
     def infer(node: Node) -> list[Type]:
         x, w = node.inputs[:2]
@@ -48,6 +57,8 @@ class Linear:
         bias: Optional[Value] = None,
         residual: Optional[Value] = None,
         activation: str = "none",
+        act_alpha: Optional[float] = None,
+        act_beta: Optional[float] = None,
         trans_b: int = 0,
         alpha: float = 1.0,
     ) -> Value:
@@ -56,27 +67,71 @@ class Linear:
             y = g.Mul(y, alpha)
         if bias is not None:
             y = g.Add(y, bias)
-        y = ACTIVATIONS[activation](g, y)
+        y = ACTIVATIONS[activation](g, y, act_alpha or 0.0, act_beta or 0.0)
         return y if residual is None else g.Add(y, residual)
 
+    def standard(node: Node) -> Optional[Standard]:
+        attrs, operands = node.attrs, node.inputs
+        if node.input(3) is not None or attrs["activation"] != "none":
+            return None
+        if len(node.output.shape) == 2:
+            return "Gemm", operands, {"alpha": attrs["alpha"], "transB": attrs["trans_b"]}
+        plain = node.input(2) is None and attrs["alpha"] == 1.0 and not attrs["trans_b"]
+        return ("MatMul", operands, {}) if plain else None
+
     def lower(node: Node, b: Any) -> None:
-        x, w = node.inputs[:2]
-        require_dtype(node, x.dtype, F32)
-        k, n = x.shape[-1], node.output.shape[-1]
-        strides = (1, k) if node.attrs["trans_b"] else (n, 1)
-        rows = product(x.shape[:-1])
-        c = b.allocate(node.output).reshape((rows, n))
-        gemm_step(
+        lower_product(
+            node,
             b,
-            reshaped(b, x, (rows, k)),
-            b.packed(w, k, n, *strides),
-            c,
-            n,
+            (node.inputs[1],),
             bias=node.input(2),
             residual=node.input(3),
-            act=node.attrs["activation"],
             alpha=node.attrs["alpha"],
         )
+
+
+@fused("q7::GatedLinear")
+class GatedLinear:
+    """y = act(x @ gate + gate_bias) * (x @ up + up_bias), for constants that are packed together.
+
+    Shapes: x (.., K), gate, up (K, N) or with trans_b (N, K), biases N elements, y (.., N).
+    Source: Shazeer 2020, "GLU Variants Improve Transformer".
+    """
+
+    signature = "x, gate, up, gate_bias?, up_bias? -> y"
+    attributes = {"activation": "none", "act_alpha": None, "act_beta": None, "trans_b": 0}
+    infer = Linear.infer
+
+    def decompose(
+        g: Any,
+        x: Value,
+        gate: Value,
+        up: Value,
+        gate_bias: Optional[Value] = None,
+        up_bias: Optional[Value] = None,
+        activation: str = "none",
+        act_alpha: Optional[float] = None,
+        act_beta: Optional[float] = None,
+        trans_b: int = 0,
+    ) -> Value:
+        opened = g.call("q7::Linear", x, gate, gate_bias, trans_b=trans_b)
+        opened = ACTIVATIONS[activation](g, opened, act_alpha or 0.0, act_beta or 0.0)
+        return g.Mul(opened, g.call("q7::Linear", x, up, up_bias, trans_b=trans_b))
+
+    def lower(node: Node, b: Any) -> None:
+        gate_bias, up_bias = node.input(3), node.input(4)
+        lower_product(node, b, tuple(node.inputs[1:3]), bias=gate_bias, gated=True, up_bias=up_bias)
+
+
+def lower_product(node: Node, b: Any, weights: tuple[Value, ...], **given: Any) -> None:
+    """One gemm step over all rows of x; given: what gemm_step takes beyond the attributes."""
+    x, attrs = node.inputs[0], node.attrs
+    require_dtype(node, x.dtype, F32)
+    k, n = x.shape[-1], node.output.shape[-1]
+    rows = product(x.shape[:-1])
+    weight = b.packed(k, n, *((1, k) if attrs["trans_b"] else (n, 1)), *weights)
+    c = b.allocate(node.output).reshape((rows, n))
+    gemm_step(b, reshaped(b, x, (rows, k)), weight, c, n, act=Activation.of(attrs), **given)
 
 
 @fused("q7::Attention")
@@ -134,6 +189,24 @@ class Attention:
         if zero_masked_rows:
             p = g.Where(g.IsNaN(p), 0.0, p)
         return g.MatMul(p, repeat_heads(g, q, v))
+
+    def standard(node: Node) -> Optional[Standard]:
+        (q, k), mask, attrs = node.inputs[:2], node.input(3), node.attrs
+        # others have no counterpart in opset 23
+        named = ("scale", "causal", "zero_masked_rows", "softcap")
+        defaults = Attention.attributes.items()
+        usual = all(attrs[name] == default for name, default in defaults if name not in named)
+        plain = node.input(4) is None and node.input(5) is None
+        lengths = (q.shape[2], k.shape[2])
+        # ONNX counts the causal diagonal from the first key, and gives 0 for masked rows;
+        # onnxruntime wants a mask that has every query.
+        offset = (lengths[1] - lengths[0],) if node.input(6) is None else known(node.input(6))
+        aligned = not attrs["causal"] or offset == (0,)
+        fits = mask is None or (attrs["zero_masked_rows"] and mask.shape[-2:] == lengths)
+        if not (usual and plain and aligned and fits):
+            return None
+        same = {name: attrs[name] for name in ("scale", "softcap")}
+        return "Attention", node.inputs[:4], {**same, "is_causal": attrs["causal"]}
 
     def guards(node: Node) -> list[Guard]:
         q, k = node.inputs[:2]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 from collections import Counter
 from pathlib import Path
 
@@ -13,8 +12,8 @@ from q7x2_ep import importer, passes
 from q7x2_ep.backend.numpy import evaluate
 from q7x2_ep.fuse import fuse
 from q7x2_ep.ir.core import Graph
+from tests.models.files import CORE, label, read, select
 
-MODELS = sorted((Path(__file__).parents[1] / "models").glob("*.onnx.gz"))
 LAYERS = 2
 LINEARS_PER_LAYER = 4  # q, k and v as one; attention output; up; down
 OUTSIDE = {"bert": 1, "distilbert": 0, "gpt2": 1, "vit": 1}  # Linears: pooler, language model head
@@ -34,9 +33,9 @@ def feeds_for(graph: Graph) -> dict[str, np.ndarray]:
     return {value.name: feeds[value.name] for value in graph.inputs}
 
 
-@pytest.mark.parametrize("path", MODELS, ids=lambda path: path.name[: -len(".onnx.gz")])
+@pytest.mark.parametrize("path", select(*CORE), ids=label)
 def test_layers_fuse_whole(path: Path) -> None:
-    graph = importer.read(gzip.decompress(path.read_bytes()))
+    graph = importer.read(read(path))
     passes.run_all(graph)
     feeds = feeds_for(graph)
     before = evaluate(graph, feeds, np.float64)

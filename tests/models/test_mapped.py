@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import gzip
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 import q7x2_ep
 from q7x2_ep import importer
 from q7x2_ep.feeds import random_feeds
+from tests.models.files import FOLDER, SUFFIX
+from tests.models.files import read as read_file
 
 NAMES = ("bert.sdpa.dynamo18", "gpt2.eager.legacy17", "vit.eager.dynamo23")
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_mapped_is_the_same_as_read(name, tmp_path, monkeypatch):
-    data = gzip.decompress((Path(__file__).parent / f"{name}.onnx.gz").read_bytes())
+    data = read_file(FOLDER / (name + SUFFIX))
     path = tmp_path / "model.onnx"
     path.write_bytes(data)
     monkeypatch.setattr("q7x2_ep.importer.reader.MAP_BYTES", 1)

@@ -1,13 +1,11 @@
 """Whole transformers as exporters write them, head to head with float64 and with onnxruntime.
 
-The models are tiny (make.py): their graphs are those of the full-size ones.
+The models are tiny (files.py): their graphs are those of the full-size ones.
 """
 
 from __future__ import annotations
 
-import gzip
 from collections import Counter
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,8 +16,8 @@ from q7x2_ep.backend.numpy import evaluate
 from q7x2_ep.compare import ERROR_FACTOR, rms_error
 from q7x2_ep.feeds import random_feeds
 from q7x2_ep.passes import infer
+from tests.models.files import CORE, label, read, select
 
-FILES = sorted(Path(__file__).parent.glob("*.onnx.gz"))
 SHAPES = [(batch, sequence) for sequence in (16, 1, 128, 7) for batch in (2, 1, 3)]
 EPS = float(np.finfo(np.float32).eps)
 FEW = 256  # elements
@@ -27,11 +25,7 @@ OWN_BOUND = (
     16 * EPS
 )  # relative to the output's scale, for tests that have no onnxruntime to compare with
 
-pytestmark = pytest.mark.parametrize("file", FILES, ids=lambda file: file.name[: -len(".onnx.gz")])
-
-
-def read(file: Path) -> bytes:
-    return gzip.decompress(file.read_bytes())
+pytestmark = pytest.mark.parametrize("file", select(*CORE), ids=label)
 
 
 def graph_of(model: bytes):

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import gzip
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 import q7x2_ep
 from q7x2_ep import importer, passes
 from q7x2_ep.feeds import random_feeds
+from tests.models.files import CORE, label, read, select
 
 onnxruntime = pytest.importorskip("onnxruntime", reason="it opens what was written")
 
-FILES = sorted(Path(__file__).parent.glob("*.onnx.gz"))
 
-
-@pytest.mark.parametrize("file", FILES, ids=lambda file: file.name.removesuffix(".onnx.gz"))
+@pytest.mark.parametrize("file", select(*CORE), ids=label)
 def test_onnxruntime_opens_the_optimized_model(file, tmp_path):
-    model, path = gzip.decompress(file.read_bytes()), tmp_path / "optimized.onnx"
+    model, path = read(file), tmp_path / "optimized.onnx"
     options = q7x2_ep.SessionOptions(optimized_model_filepath=str(path))
     session = q7x2_ep.InferenceSession(model, options)
     quiet = onnxruntime.SessionOptions()

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -14,8 +11,8 @@ from q7x2_ep.errors import InternalError, ModelError, UnsupportedOp
 from q7x2_ep.importer import read
 from q7x2_ep.ir.text import parse, to_text
 from q7x2_ep.passes.infer import infer_types
-
-MODELS = sorted((Path(__file__).parents[1] / "models").glob("*.onnx.gz"))
+from tests.models.files import CORE, label, select
+from tests.models.files import read as read_file
 
 # Operands that say what shape to make, by op: the first one, all after it too.
 SHAPE_OPERANDS = {
@@ -44,9 +41,9 @@ def feeds_of(graph, sizes):
     return feeds
 
 
-@pytest.fixture(params=MODELS, ids=lambda path: path.name)
+@pytest.fixture(params=select(*CORE), ids=label)
 def data(request):
-    return gzip.decompress(request.param.read_bytes())
+    return read_file(request.param)
 
 
 def test_shape_arithmetic_vanishes(data):

@@ -1,0 +1,55 @@
+"""The accuracy rule for all outputs of a model over many feeds (see q7x2_ep/compare.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Optional
+
+import numpy as np
+
+from q7x2_ep.compare import ERROR_FACTOR, rms, rms_error
+
+EPS = float(np.finfo(np.float32).eps)
+FEW = 256  # elements: of fewer the errors are luck, and are pooled over the feeds
+OWN_BOUND = (
+    16 * EPS
+)  # relative to the output's scale, where there is no onnxruntime to compare with
+
+
+class Accuracy:
+    """Collects outputs feed by feed; `check` asserts that the rule holds for every output."""
+
+    def __init__(self) -> None:
+        self._few: dict[tuple[int, bool], list[list[np.ndarray]]] = {}
+
+    def add(
+        self,
+        true: Sequence[np.ndarray],
+        given: Sequence[np.ndarray],
+        reference: Optional[Sequence[np.ndarray]],
+    ) -> None:
+        """One feed: evaluated in float64, by us, and by onnxruntime where it runs the model."""
+        for i, (exact, ours) in enumerate(zip(true, given)):
+            assert ours.shape == exact.shape, (i, ours.shape, exact.shape)
+            arrays = [exact, ours] + ([reference[i]] if reference else [])
+            if exact.size < FEW:
+                parts = self._few.setdefault((i, bool(reference)), [])
+                parts.append([array.ravel() for array in arrays])
+            else:
+                _assert_accurate(i, *arrays)
+
+    def check(self) -> None:
+        for (i, _), parts in self._few.items():
+            _assert_accurate(i, *(np.concatenate(column) for column in zip(*parts)))
+        self._few = {}
+
+
+def _assert_accurate(
+    output: int, true: np.ndarray, ours: np.ndarray, theirs: Optional[np.ndarray] = None
+) -> None:
+    scale = rms(true)
+    allowed = OWN_BOUND * scale
+    if theirs is not None:
+        allowed = max(ERROR_FACTOR * rms_error(theirs, true), EPS * scale)
+    error = rms_error(ours, true)
+    assert error <= allowed, f"output {output} {true.shape}: {error} > {allowed}, scale {scale}"

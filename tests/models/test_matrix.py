@@ -1,0 +1,174 @@
+"""Every architecture as every exporter writes it: what it becomes, and whether it is right.
+
+tests/golden/matrix.txt holds one line per file: how many steps of each kind its plan has, steps of
+a layer (from one attention to the same one of the next layer), or the error that says why there is
+no plan. `pytest --accept -m "slow or not slow"` rewrites it. By default few of the files are run.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any, Optional
+
+import numpy as np
+import pytest
+
+import q7x2_ep
+from q7x2_ep import importer
+from q7x2_ep.backend.numpy import evaluate
+from q7x2_ep.errors import Q7Error
+from q7x2_ep.feeds import random_feeds
+from q7x2_ep.ops.fused import ACTIVATIONS
+from q7x2_ep.passes import infer
+from tests.models.accuracy import Accuracy
+from tests.models.files import label, read, select
+
+TABLE = Path(__file__).parents[1] / "golden" / "matrix.txt"
+LAYERS = 2
+COLUMNS = ("attention", "norm", "act", "rope", "gemm", "copy", "other", "steps", "layer", "host")
+KINDS = {"layernorm": "norm", "rmsnorm": "norm", "attention": "attention", "rope": "rope"}
+KINDS |= {"gemm": "gemm", "conv": "gemm", "matmul": "gemm", "copy": "copy"}
+DEFAULT = ("sdpa.legacy17", "sdpa.dynamo20", "eager.dynamo18.cache", "sdpa.dynamo23.cache")
+
+FILES = select(cache=True)
+PARAMETERS = [
+    pytest.param(
+        path,
+        id=label(path),
+        marks=() if label(path).partition(".")[2] in DEFAULT else pytest.mark.slow,
+    )
+    for path in FILES
+]
+
+
+@pytest.mark.parametrize("path", PARAMETERS)
+def test_counts(path: Path, request: pytest.FixtureRequest) -> None:
+    line = counts(read(path))
+    rows = read_table()
+    if request.config.getoption("--accept"):
+        rows[label(path)] = line
+        write_table(rows)
+    assert line == rows.get(label(path))
+
+
+def counts(model: bytes) -> tuple[str, ...]:
+    """The cells of one file, or the error in a single one."""
+    try:
+        with q7x2_ep.InferenceSession(model) as session:
+            steps = session._session.plan.steps
+            host = q7x2_ep.explain(session, sizes_of(2, 16, 5)).host_steps
+    except Exception as error:  # whatever it is, the table says so
+        kind = "" if isinstance(error, Q7Error) else f"{type(error).__name__}: "
+        return (kind + str(error).splitlines()[0][:150],)
+    count = Counter(KINDS.get(step.op, "other") for step in steps)
+    acts = ACTIVATIONS.keys() - {"none"}
+    count["act"] = sum(s.fields.get("act", s.fields.get("op")) in acts for s in steps)
+    # a model whose attention is not fused has a softmax where others have an attention
+    heads = [i for i, step in enumerate(steps) if step.op in ("attention", "softmax")]
+    period = len(heads) // LAYERS
+    layer = heads[period] - heads[0] if len(heads) == period * LAYERS else "-"
+    cells = {**count, "steps": len(steps), "layer": layer, "host": len(host)}
+    return tuple(str(cells.get(column, 0)) for column in COLUMNS)
+
+
+def read_table() -> dict[str, tuple[str, ...]]:
+    rows = {}
+    for line in TABLE.read_text().splitlines()[1:] if TABLE.exists() else ():
+        name, _, rest = line.partition(" ")
+        cells = rest.split()
+        whole = len(cells) == len(COLUMNS) and all(c.isdigit() or c == "-" for c in cells)
+        rows[name] = tuple(cells) if whole else (rest.strip(),)
+    return rows
+
+
+def write_table(rows: dict[str, tuple[str, ...]]) -> None:
+    """Aligned text; files that are gone are dropped."""
+    names = [label(path) for path in FILES if label(path) in rows]
+    width = max(map(len, names)) + 2
+    lines = ["model".ljust(width) + "".join(column.rjust(10) for column in COLUMNS)]
+    for name in names:
+        cells = rows[name]
+        text = cells[0] if len(cells) == 1 else "".join(cell.rjust(10) for cell in cells)
+        lines.append(name.ljust(width) + text)
+    TABLE.write_text("\n".join(lines) + "\n")
+
+
+def test_table_is_complete() -> None:
+    assert set(read_table()) == {label(path) for path in FILES}
+
+
+# batch, new tokens, tokens in the cache, padding
+FEEDS = (
+    (2, 16, 5, "right"),
+    (1, 1, 16, "none"),
+    (3, 7, 3, "left"),
+    (2, 33, 1, "row"),
+    (1, 16, 7, "none"),
+)
+
+
+def sizes_of(batch: int, sequence: int, past: int) -> dict[str, int]:
+    """What the symbols of all these models stand for."""
+    return {
+        "batch": batch,
+        "sequence": sequence,
+        "past_sequence": past,
+        "total_sequence": past + sequence,
+        "past_sequence + sequence": past + sequence,
+        "encoder_sequence": 11,
+    }
+
+
+@pytest.mark.parametrize("path", PARAMETERS)
+def test_accuracy_rule(path: Path) -> None:
+    model = read(path)
+    graph = importer.read(model)
+    infer.run(graph)
+    try:
+        session = q7x2_ep.InferenceSession(model)
+    except Q7Error as error:
+        pytest.skip(f"tests/golden/matrix.txt lists it: {error}")
+    theirs = onnxruntime_session(model)
+    accuracy = Accuracy()
+    with session:
+        for seed, (batch, sequence, past, padding) in enumerate(FEEDS):
+            feeds = random_feeds(graph, dims=sizes_of(batch, sequence, past), seed=seed)
+            for name in feeds:
+                if "mask" in name:
+                    feeds[name] = padded(feeds[name], padding)
+            true = evaluate(graph, feeds, np.float64)
+            accuracy.add(true, session.run(None, feeds), run(theirs, feeds))
+    accuracy.check()
+
+
+def padded(mask: np.ndarray, where: str) -> np.ndarray:
+    """Of every second sample up to half of the places are masked, or all of the last sample."""
+    mask = mask.copy()  # (batch, places)
+    places = mask.shape[1] // 2
+    if where == "left":
+        mask[::2, :places] = 0
+    elif where == "right":
+        mask[::2, mask.shape[1] - places :] = 0
+    elif where == "row":
+        mask[-1] = 0
+    return mask
+
+
+def onnxruntime_session(model: bytes) -> Optional[Any]:
+    onnxruntime = pytest.importorskip("onnxruntime")
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    options.intra_op_num_threads = 1
+    try:
+        return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    except Exception:  # its exceptions share no base class; older ones lack opset 23
+        return None
+
+
+def run(session: Optional[Any], feeds: dict[str, np.ndarray]) -> Optional[list[np.ndarray]]:
+    """What onnxruntime gives, or None where it cannot run the model with this feed."""
+    try:
+        return session.run(None, feeds) if session else None
+    except Exception:  # its exceptions share no base class
+        return None
