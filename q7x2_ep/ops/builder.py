@@ -85,6 +85,11 @@ class Builder:
         at = (slice(None),) * (axis % constant.const.ndim)
         return self.array(constant.const[(*at, part)])
 
+    def filled(self, constant: Value, shape: Sequence[int]) -> Value:
+        """A constant repeated to a shape, or without dims of 1 in front."""
+        flat = constant.const if constant.const.size == 1 else constant.const.reshape(shape)
+        return self.array(np.broadcast_to(flat.reshape(flat.shape[-len(shape) :]), shape))
+
     def scaled(self, constant: Value, factor: float) -> Value:
         """A constant times a number."""
         return self.array(constant.const * constant.const.dtype.type(factor))

@@ -27,16 +27,18 @@ def run_all(graph: Graph, without: Collection[str] = ()) -> dict[str, dict[str, 
     broke the graph.
     """
     totals: dict[str, dict[str, int]] = {}
-    for _ in range(MAX_ROUNDS):
+    for round in range(MAX_ROUNDS):
         changed = 0
         for name, module in zip(NAMES, PASSES):
             if name in without:
                 continue
+            counts = module.run(graph)
             total = totals.setdefault(name, {})
-            for key, count in module.run(graph).items():
+            for key, count in counts.items():
                 total[key] = total.get(key, 0) + count
-                changed += count
-            verify(graph, name, find)
+            if any(counts.values()) or round == 0:  # the first infers types: verify takes a while
+                verify(graph, name, find)
+            changed += sum(counts.values())
         if not changed:
             break
     return totals

@@ -14,7 +14,7 @@ from q7x2_ep.ops.builder import meaning
 def run(graph: Graph) -> dict[str, int]:
     """Counts the nodes replaced.
 
-    Raises: UnsupportedOp for an operand or attribute that has no meaning in other ops.
+    Raises: UnsupportedOp for what the op cannot do without steps of its own.
     """
     order: list[Node] = []
     count = 0
