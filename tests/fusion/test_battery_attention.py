@@ -646,3 +646,59 @@ def test_heads_repeated_in_a_row_are_not_shared() -> None:
     model = build(spelling, SHARED)[0]
     assert attention_node(model).inputs[1].shape[1] == 4
     assert_correct(model)
+
+
+# whole idioms
+def test_bloom() -> None:
+    """baddbmm adds ALiBi at rank 3; mask and softmax are at rank 4; the product at rank 3 again."""
+
+    def spelling(g: Any, q: Any, k: Any, v: Any, alibi: Any, keep: Any) -> Any:
+        q, k, v = (stacked(g, x) for x in (q, k, v))
+        product = g.Mul(g.MatMul(q, g.Transpose(k, perm=[0, 2, 1])), g.free(0.25))
+        flat = g.Add(g.Mul(alibi, g.free(1.0)), product)  # (B * H, S, T)
+        whole = g.Concat([-1, H], g.Slice(g.Shape(flat), [1], [3]), axis=0)
+        p = g.Softmax(g.Where(keep, g.Reshape(flat, whole), MIN), axis=-1)
+        return unstacked(g, g.MatMul(g.Reshape(p, g.Shape(flat)), v))
+
+    assert_fuses(spelling, {**QKV, "alibi": (1, 1, "T"), **KEEP}, ONE, steps=1)
+
+
+def test_windows_of_an_image() -> None:
+    """Swin: a bias per head, then a mask per window, for which the batch is split."""
+    windows, n = 2, 6
+
+    def spelling(g: Any, q: Any, k: Any, v: Any, bias: Any, mask: Any) -> Any:
+        scores = g.Add(g.Mul(product(g, q, k), g.free(0.25)), g.Unsqueeze(bias, [0]))
+        apart = g.Reshape(scores, [-1, windows, H, n, n])
+        masked = g.Add(apart, g.Unsqueeze(mask, [0, 2]))
+        return weighted(g, g.Reshape(masked, [-1, H, n, n]), v)
+
+    batch = dict.fromkeys("qkv", (4, n, H * D))
+    assert_fuses(spelling, {**batch, "bias": (H, n, n), "mask": (windows, n, n)}, ONE)
+
+
+def test_sequence_first() -> None:
+    """nn.MultiheadAttention of old: (S, B, E) as (S, B * H, D), exchanged; a mask per head."""
+
+    def spelling(g: Any, q: Any, k: Any, v: Any, mask: Any) -> Any:
+        def heads(x: Any) -> Any:
+            return g.Transpose(g.Reshape(x, [0, 2 * H, D]), perm=[1, 0, 2])
+
+        scores = g.MatMul(g.Mul(heads(q), g.free(0.25)), g.Transpose(heads(k), perm=[0, 2, 1]))
+        p = g.Softmax(g.Add(scores, mask), axis=-1)
+        o = g.Transpose(g.MatMul(p, heads(v)), perm=[1, 0, 2])
+        return g.Reshape(o, [0, 2, H * D])
+
+    rows, keys = ("S", 2, H * D), ("T", 2, H * D)
+    inputs = {"q": rows, "k": keys, "v": keys, "mask": (2 * H, "S", "T")}
+    assert_fuses(spelling, inputs, ONE, steps=1)
+
+
+def test_convolutional_attention() -> None:
+    """q, k and v (B, C, HW), as in diffusion models."""
+
+    def spelling(g: Any, q: Any, k: Any, v: Any) -> Any:
+        scores = g.Mul(g.MatMul(g.Transpose(q, perm=[0, 2, 1]), k), g.free(0.25))
+        return g.MatMul(v, g.Transpose(g.Softmax(scores, axis=2), perm=[0, 2, 1]))
+
+    assert_fuses(spelling, dict.fromkeys("qkv", ("B", D, "S")), ONE)
