@@ -10,17 +10,17 @@ from pathlib import Path
 import zoo
 
 FOLDER = Path(__file__).resolve().parent.parent / "q7x2_ep" / "models"
-SHIPPED = {  # file name: model of the zoo, exporter, opset; three ways to write a graph
-    "bert": ("bert-base", "legacy", 17),
+SHIPPED = {  # file name: architecture of the zoo, exporter, opset; three ways to write a graph
+    "bert": ("bert", "legacy", 17),
     "gpt2": ("gpt2", "dynamo", 18),
-    "vit": ("vit-b16", "dynamo", 20),
+    "vit": ("vit", "dynamo", 20),
 }
 
 
 def main() -> None:
-    for name, (model, exporter, opset) in SHIPPED.items():
+    for name, (architecture, exporter, opset) in SHIPPED.items():
         path = FOLDER / f"{name}.onnx"
-        tiny = zoo.tiny(model, hidden=96, layers=2, heads=3, vocab=128, positions=256)
+        tiny = zoo.tiny(architecture, hidden=96, heads=3, vocab=128, positions=256, ffn=384)
         zoo.export(tiny, path, exporter, opset)
         print(f"{path.name:12} {path.stat().st_size >> 10} KiB")
 

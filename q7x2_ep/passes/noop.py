@@ -9,8 +9,10 @@ from typing import Any, Callable, Optional, Union
 
 from q7x2_ep import dtypes
 from q7x2_ep.ir.core import Graph, Node, Value, array_type
+from q7x2_ep.ir.shape import Dim
 from q7x2_ep.ops.common import RESHAPES
 from q7x2_ep.ops.creation import fill_value
+from q7x2_ep.ops.movement import slices
 from q7x2_ep.passes.fold import known_elements
 from q7x2_ep.passes.infer import infer_node
 
@@ -74,7 +76,23 @@ def _slice(graph: Graph, node: Node) -> Optional[Value]:
     steps = node.input(4)
     if steps is not None and (steps.elements is None or any(step != 1 for step in steps.elements)):
         return None
-    return _same_shape(graph, node)
+    return _same_shape(graph, node) or _part_of_concat(node)
+
+
+def _part_of_concat(node: Node) -> Optional[Value]:
+    """What a Slice cuts out, where a Concat has just put it in."""
+    concat = node.inputs[0].producer
+    if concat is None or concat.op != "Concat" or node.output.shape is None:
+        return None
+    (axis, start, _, _), *others = slices(node)
+    if others or concat.attrs["axis"] % len(node.output.shape) != axis:
+        return None
+    at: Dim = 0
+    for part in concat.inputs:
+        if at == start and part.shape == node.output.shape:
+            return part
+        at = at + part.shape[axis]
+    return None
 
 
 def _pad(graph: Graph, node: Node) -> Optional[Value]:

@@ -23,8 +23,10 @@ UNAVAILABLE = files.FOLDER / "unavailable.txt"
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Export the tiny models of tests/models.")
-    parser.add_argument("--model", action="append", choices=zoo.TINY, help="may be repeated")
-    names = parser.parse_args().model or list(zoo.TINY)
+    parser.add_argument(
+        "--model", action="append", choices=zoo.ARCHITECTURES, help="may be repeated"
+    )
+    names = parser.parse_args().model or list(zoo.ARCHITECTURES)
     failed = {}
     if UNAVAILABLE.exists():
         rows = (line.split(maxsplit=1) for line in UNAVAILABLE.read_text().splitlines())
@@ -32,12 +34,13 @@ def main() -> None:
     for name in names:
         for attention in zoo.ATTENTION:
             for exporter, opset in zoo.EXPORTS:
-                for cache in (False, True)[: 1 + bool(zoo.TINY[name].caches)]:
+                for cache in (False, True)[: 1 + bool(zoo.ARCHITECTURES[name].caches)]:
                     file = zoo.file_name(name, exporter, opset, attention, cache)
                     try:
                         make(file, zoo.tiny(name), exporter, opset, attention, cache)
                     except Exception as error:  # an exporter may fail in any way
                         failed[file[: -len(".onnx")]] = zoo.reason(error)
+                        (files.FOLDER / (file + ".gz")).unlink(missing_ok=True)
     width = max(map(len, failed), default=0) + 2
     UNAVAILABLE.write_text("".join(f"{f:{width}}{why}\n" for f, why in sorted(failed.items())))
     sizes = [path.stat().st_size for path in files.select(cache=True)]

@@ -1,8 +1,9 @@
 """Every architecture as every exporter writes it: what it becomes, and whether it is right.
 
-tests/golden/matrix.txt holds one line per file: how many steps of each kind its plan has, steps of
-a layer (from one attention to the same one of the next layer), or the error that says why there is
-no plan. `pytest --accept -m "slow or not slow"` rewrites it. By default few of the files are run.
+tests/golden/matrix.txt holds one line per file: how many steps of each kind its plan has (act: in
+an epilogue or alone; cache: copies into outputs), how many a layer (from one attention to the same
+one of the next layer, without `cache`), or the error that says why there is no plan. `pytest
+--accept` rewrites it. What the exporters refuse to write: unavailable.txt.
 """
 
 from __future__ import annotations
@@ -21,28 +22,20 @@ from q7x2_ep.errors import Q7Error
 from q7x2_ep.feeds import random_feeds
 from q7x2_ep.ops.fused import ACTIVATIONS
 from q7x2_ep.passes import infer
+from q7x2_ep.plan.build import Step
 from tests.models.accuracy import Accuracy
 from tests.models.files import label, read, select
 
 TABLE = Path(__file__).parents[1] / "golden" / "matrix.txt"
 LAYERS = 2
-COLUMNS = ("attention", "norm", "act", "rope", "gemm", "copy", "other", "steps", "layer", "host")
+COLUMNS = ("attention", "norm", "act", "rope", "gemm", "copy", "cache", "other")
+COLUMNS += ("steps", "layer", "host")
 KINDS = {"layernorm": "norm", "rmsnorm": "norm", "attention": "attention", "rope": "rope"}
 KINDS |= {"gemm": "gemm", "conv": "gemm", "matmul": "gemm", "copy": "copy"}
-DEFAULT = ("sdpa.legacy17", "sdpa.dynamo20", "eager.dynamo18.cache", "sdpa.dynamo23.cache")
-
 FILES = select(cache=True)
-PARAMETERS = [
-    pytest.param(
-        path,
-        id=label(path),
-        marks=() if label(path).partition(".")[2] in DEFAULT else pytest.mark.slow,
-    )
-    for path in FILES
-]
 
 
-@pytest.mark.parametrize("path", PARAMETERS)
+@pytest.mark.parametrize("path", FILES, ids=label)
 def test_counts(path: Path, request: pytest.FixtureRequest) -> None:
     line = counts(read(path))
     rows = read_table()
@@ -60,16 +53,23 @@ def counts(model: bytes) -> tuple[str, ...]:
             host = q7x2_ep.explain(session, sizes_of(2, 16, 5)).host_steps
     except Exception as error:  # whatever it is, the table says so
         kind = "" if isinstance(error, Q7Error) else f"{type(error).__name__}: "
-        return (kind + str(error).splitlines()[0][:150],)
-    count = Counter(KINDS.get(step.op, "other") for step in steps)
+        return (kind + str(error).splitlines()[0][:100],)
+    kinds = ["cache" if is_cached(step) else KINDS.get(step.op, "other") for step in steps]
+    count = Counter(kinds)
     acts = ACTIVATIONS.keys() - {"none"}
     count["act"] = sum(s.fields.get("act", s.fields.get("op")) in acts for s in steps)
     # a model whose attention is not fused has a softmax where others have an attention
     heads = [i for i, step in enumerate(steps) if step.op in ("attention", "softmax")]
     period = len(heads) // LAYERS
-    layer = heads[period] - heads[0] if len(heads) == period * LAYERS else "-"
+    layer = "-"
+    if heads and len(heads) == period * LAYERS:
+        layer = sum(kind != "cache" for kind in kinds[heads[0] : heads[period]])
     cells = {**count, "steps": len(steps), "layer": layer, "host": len(host)}
     return tuple(str(cells.get(column, 0)) for column in COLUMNS)
+
+
+def is_cached(step: Step) -> bool:
+    return step.op == "copy" and step.operands["y"].storage.place()[0].space == "output"
 
 
 def read_table() -> dict[str, tuple[str, ...]]:
@@ -86,11 +86,12 @@ def write_table(rows: dict[str, tuple[str, ...]]) -> None:
     """Aligned text; files that are gone are dropped."""
     names = [label(path) for path in FILES if label(path) in rows]
     width = max(map(len, names)) + 2
-    lines = ["model".ljust(width) + "".join(column.rjust(10) for column in COLUMNS)]
+    lines = ["model".ljust(width) + "  ".join(COLUMNS)]
     for name in names:
         cells = rows[name]
-        text = cells[0] if len(cells) == 1 else "".join(cell.rjust(10) for cell in cells)
-        lines.append(name.ljust(width) + text)
+        if len(cells) == len(COLUMNS):
+            cells = tuple(cell.rjust(len(column)) for cell, column in zip(cells, COLUMNS))
+        lines.append(name.ljust(width) + "  ".join(cells))
     TABLE.write_text("\n".join(lines) + "\n")
 
 
@@ -120,7 +121,7 @@ def sizes_of(batch: int, sequence: int, past: int) -> dict[str, int]:
     }
 
 
-@pytest.mark.parametrize("path", PARAMETERS)
+@pytest.mark.parametrize("path", FILES, ids=label)
 def test_accuracy_rule(path: Path) -> None:
     model = read(path)
     graph = importer.read(model)
@@ -130,16 +131,20 @@ def test_accuracy_rule(path: Path) -> None:
     except Q7Error as error:
         pytest.skip(f"tests/golden/matrix.txt lists it: {error}")
     theirs = onnxruntime_session(model)
-    accuracy = Accuracy()
-    with session:
+    level = q7x2_ep.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options = q7x2_ep.SessionOptions(graph_optimization_level=level)
+    accuracy, unfused_accuracy = Accuracy(), Accuracy()
+    with session, q7x2_ep.InferenceSession(model, options) as unfused:
         for seed, (batch, sequence, past, padding) in enumerate(FEEDS):
             feeds = random_feeds(graph, dims=sizes_of(batch, sequence, past), seed=seed)
             for name in feeds:
                 if "mask" in name:
                     feeds[name] = padded(feeds[name], padding)
-            true = evaluate(graph, feeds, np.float64)
-            accuracy.add(true, session.run(None, feeds), run(theirs, feeds))
+            true, reference = evaluate(graph, feeds, np.float64), run(theirs, feeds)
+            accuracy.add(true, session.run(None, feeds), reference)
+            unfused_accuracy.add(true, unfused.run(None, feeds), reference)
     accuracy.check()
+    unfused_accuracy.check()
 
 
 def padded(mask: np.ndarray, where: str) -> np.ndarray:

@@ -13,18 +13,13 @@ import pytest
 import q7x2_ep
 from q7x2_ep import importer
 from q7x2_ep.backend.numpy import evaluate
-from q7x2_ep.compare import ERROR_FACTOR, rms_error
+from q7x2_ep.compare import rms, rms_error
 from q7x2_ep.feeds import random_feeds
 from q7x2_ep.passes import infer
+from tests.models.accuracy import OWN_BOUND, Accuracy
 from tests.models.files import CORE, label, read, select
 
 SHAPES = [(batch, sequence) for sequence in (16, 1, 128, 7) for batch in (2, 1, 3)]
-EPS = float(np.finfo(np.float32).eps)
-FEW = 256  # elements
-OWN_BOUND = (
-    16 * EPS
-)  # relative to the output's scale, for tests that have no onnxruntime to compare with
-
 pytestmark = pytest.mark.parametrize("file", select(*CORE), ids=label)
 
 
@@ -52,10 +47,6 @@ def all_feeds(graph):
         if shapes not in seen:
             seen.add(shapes)
             yield feeds
-
-
-def scale_of(array: np.ndarray) -> float:
-    return float(np.sqrt(np.mean(np.square(array))))
 
 
 def test_all_native_in_one_call_and_in_less_memory(file):
@@ -87,7 +78,7 @@ def test_close_to_float64_for_every_shape_in_one_session(file):
     with session_of(model) as session:
         for feeds in all_feeds(graph):
             for given, true in zip(session.run(None, feeds), evaluate(graph, feeds, np.float64)):
-                assert rms_error(given, true) <= OWN_BOUND * scale_of(true), given.shape
+                assert rms_error(given, true) <= OWN_BOUND * rms(true), given.shape
 
 
 def test_accuracy_rule(file):
@@ -98,26 +89,14 @@ def test_accuracy_rule(file):
         theirs = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
     except Exception as error:  # its exceptions share no base class; older ones lack opset 23
         pytest.skip(f"onnxruntime {onnxruntime.__version__} cannot load it: {error}")
-    small: dict[
-        int, list
-    ] = {}  # of outputs with few elements the errors are luck: those are pooled
+    fused_accuracy, unfused_accuracy = Accuracy(), Accuracy()
     with session_of(model) as fused, session_of(model, fused=False) as unfused:
         for feeds in all_feeds(graph):
-            engines = [engine.run(None, feeds) for engine in (theirs, fused, unfused)]
-            results = zip(evaluate(graph, feeds, np.float64), *engines)
-            for i, arrays in enumerate(results):
-                if arrays[0].size < FEW:
-                    small.setdefault(i, []).append([array.ravel() for array in arrays])
-                else:
-                    assert_accurate(*arrays)
-    for parts in small.values():
-        assert_accurate(*(np.concatenate(column) for column in zip(*parts)))
-
-
-def assert_accurate(true, reference, fused, unfused):
-    allowed = max(ERROR_FACTOR * rms_error(reference, true), EPS * scale_of(true))
-    assert rms_error(fused, true) <= allowed, ("fused", true.shape)
-    assert rms_error(unfused, true) <= allowed, ("unfused", true.shape)
+            true, reference = evaluate(graph, feeds, np.float64), theirs.run(None, feeds)
+            fused_accuracy.add(true, fused.run(None, feeds), reference)
+            unfused_accuracy.add(true, unfused.run(None, feeds), reference)
+    fused_accuracy.check()
+    unfused_accuracy.check()
 
 
 def test_same_bits_for_any_number_of_threads_and_every_run(file):
