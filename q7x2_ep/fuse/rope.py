@@ -410,7 +410,7 @@ class MergeRopes:
 
 
 def _merge(g: Any, order: list[Node], first: Node, second: Node) -> bool:
-    """Replace two nodes by one, unless second, the end of order, depends on first."""
+    """Replace two nodes by one, unless second, the end of order, depends on first, or g refuses."""
     at = next(i for i in reversed(range(len(order))) if order[i] is first)
     between = order[at + 1 : -1]
     late = {id(first): first}  # what depends on first has to move behind the merged node
