@@ -18,6 +18,7 @@
 #define I64(f) int64_t f;
 #define I64N(f, count) int64_t f[count];
 #define F64(f) double f;
+#define F64N(f, count) double f[count];
 #define OP(name, meaning, OPERANDS, ARGS) \
     typedef struct q7_##name##_args {     \
         OPERANDS ARGS                     \
@@ -32,6 +33,7 @@
 #undef I64
 #undef I64N
 #undef F64
+#undef F64N
 
 enum {
 #define OP(name, meaning, OPERANDS, ARGS) Q7_OP_##name,
@@ -78,6 +80,13 @@ enum {
 #include "ops.def"
 #undef REDUCE
     Q7_reduce_COUNT
+};
+
+/* what a chain computes with: unary, then binary, then these */
+enum {
+    Q7_chain_binary = Q7_unary_COUNT,
+    Q7_chain_where = Q7_chain_binary + Q7_binary_COUNT,
+    Q7_chain_cast
 };
 
 /* dtype codes of onnx.TensorProto */

@@ -36,6 +36,7 @@ static void describe_ops(void) {
 #define I64(x) put(" i64:%s@%zu", #x, offsetof(T, x));
 #define I64N(x, count) put(" i64[%d]:%s@%zu", count, #x, offsetof(T, x));
 #define F64(x) put(" f64:%s@%zu", #x, offsetof(T, x));
+#define F64N(x, count) put(" f64[%d]:%s@%zu", count, #x, offsetof(T, x));
 #define OP(name, meaning, OPERANDS, ARGS)         \
     {                                             \
         typedef q7_##name##_args T;               \
@@ -52,6 +53,7 @@ static void describe_ops(void) {
 #undef I64
 #undef I64N
 #undef F64
+#undef F64N
 }
 
 static void describe_sets(void) {
@@ -71,7 +73,13 @@ static void describe_sets(void) {
 #define REDUCE(x) put(" %s", #x);
 #include "ops.def"
 #undef REDUCE
-    put("\n");
+    put("\nset chain");
+#define UNARY(x) put(" %s", #x);
+#define BINARY(x) put(" %s", #x);
+#include "ops.def"
+#undef UNARY
+#undef BINARY
+    put(" where cast\n");
 }
 
 static void describe_all(void) {

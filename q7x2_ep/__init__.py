@@ -13,11 +13,13 @@ from q7x2_ep.api.inference_session import (
     get_device,
 )
 from q7x2_ep.api.options import ExecutionMode, GraphOptimizationLevel, RunOptions, SessionOptions
+from q7x2_ep.bisect import Bisection, bisect
 from q7x2_ep.compare import Comparison, compare
 from q7x2_ep.errors import (
     BackendError,
     DataError,
     FeedError,
+    InternalError,
     ModelError,
     ModelNotFound,
     Q7Error,
@@ -25,11 +27,13 @@ from q7x2_ep.errors import (
     UnsupportedOp,
 )
 from q7x2_ep.explain import Explanation, explain
+from q7x2_ep.optimize import Optimization, optimize
 
 __version__ = "0.1.0"
 
 __all__ = [
     "BackendError",
+    "Bisection",
     "Comparison",
     "DataError",
     "ExecutionMode",
@@ -37,17 +41,21 @@ __all__ = [
     "FeedError",
     "GraphOptimizationLevel",
     "InferenceSession",
+    "InternalError",
     "ModelError",
     "ModelMetadata",
     "ModelNotFound",
     "NodeArg",
+    "Optimization",
     "Q7Error",
     "RunOptions",
     "SessionOptions",
     "ShapeError",
     "UnsupportedOp",
+    "bisect",
     "compare",
     "explain",
     "get_available_providers",
     "get_device",
+    "optimize",
 ]

@@ -1,7 +1,7 @@
 """The command line: python -m q7x2_ep <command>, see `_parser`.
 
-Exit codes: 0 success; 1 the accuracy rule failed; 2 wrong usage, or a model or feed that cannot be
-used.
+Exit codes: 0 success; 1 the accuracy rule failed, or bisect found why; 2 wrong usage, or a model or
+feed that cannot be used.
 """
 
 from __future__ import annotations
@@ -106,6 +106,33 @@ def compare(options: argparse.Namespace) -> int:
         print(f"{output.name[:31]:<32}{numbers}  {verdict}")
     print(f"largest difference between the two: {result.difference:.3e}")
     return 0 if result.accurate else 1
+
+
+def optimize(options: argparse.Namespace) -> int:
+    """Write the model as it is after passes and fusions, as ONNX that any tool opens."""
+    _check_exists(options.model)
+    print(q7x2_ep.optimize(options.model, options.output, fusion=options.fusion))
+    return 0
+
+
+def bisect(options: argparse.Namespace) -> int:
+    """Name the first fusion, or else the pass, that spoils an output."""
+    from q7x2_ep import importer
+    from q7x2_ep.feeds import random_feeds
+
+    _check_exists(options.model)
+    feeds = random_feeds(
+        importer.read(options.model),
+        options.batch,
+        options.seq,
+        dict(options.dim),
+        options.seed,
+        padding=options.padding,
+    )
+    feeds.update(_load_feeds(options.input, options.feed))
+    found = q7x2_ep.bisect(options.model, feeds, options.bound, options.threads or 0)
+    print(found)
+    return int(bool(found))
 
 
 def explain(options: argparse.Namespace) -> int:
@@ -245,6 +272,25 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("model")
     _add_dim_option(sub)
 
+    sub = command(optimize)
+    sub.add_argument("model")
+    sub.add_argument("output", metavar="OUT.onnx")
+    sub.add_argument(
+        "--no-fusion", dest="fusion", action="store_false", help="simplify only, keep to plain ops"
+    )
+
+    sub = command(bisect)
+    sub.add_argument("model")
+    _add_feed_options(sub, sequence=16)
+    sub.add_argument("--feed", metavar="FILE.npz", help="inputs by name")
+    sub.add_argument(
+        "--bound",
+        type=float,
+        help="RMS error over RMS of an output that is still right (default: the accuracy rule)",
+    )
+    _add_dim_option(sub)
+    _add_padding_option(sub)
+
     sub = command(dump)
     sub.add_argument("model")
     sub.add_argument(
@@ -257,7 +303,7 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("--random", action="store_true", help="make up the inputs that are not given")
     sub.add_argument("--output", metavar="FILE.npz", help="save the outputs")
     _add_dim_option(sub)
-    sub.add_argument("--padding", action="store_true", help="random attention masks end in zeros")
+    _add_padding_option(sub)
 
     sub = command(doctor)
     sub.add_argument("--json", action="store_true")
@@ -266,13 +312,16 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _add_feed_options(parser: argparse.ArgumentParser) -> None:
+def _add_feed_options(parser: argparse.ArgumentParser, sequence: int = 128) -> None:
     parser.add_argument(
         "--input", action="append", default=[], metavar="NAME=FILE.npy", help="may be repeated"
     )
     parser.add_argument("--batch", type=int, default=1, help="of random inputs (default 1)")
     parser.add_argument(
-        "--seq", type=int, default=128, help="sequence length of random inputs (default 128)"
+        "--seq",
+        type=int,
+        default=sequence,
+        help=f"sequence length of random inputs (default {sequence})",
     )
     parser.add_argument("--seed", type=int, default=0, help="of random inputs (default 0)")
     parser.add_argument(
@@ -291,9 +340,7 @@ def _add_contest_options(parser: argparse.ArgumentParser) -> None:
         "--naive", action="store_true", help="time numpy, one op at a time, as well"
     )
     _add_dim_option(parser)
-    parser.add_argument(
-        "--padding", action="store_true", help="random attention masks end in zeros"
-    )
+    _add_padding_option(parser)
 
 
 def _add_dim_option(parser: argparse.ArgumentParser) -> None:
@@ -304,6 +351,12 @@ def _add_dim_option(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="NAME=SIZE",
         help="of a symbolic dim",
+    )
+
+
+def _add_padding_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--padding", action="store_true", help="random attention masks end in zeros"
     )
 
 
@@ -325,10 +378,17 @@ def _check_exists(path: str) -> None:
         raise ModelNotFound(f"[model] expected a file, there is none at {path!r}")
 
 
-def _load_feeds(specifications: Sequence[str]) -> dict[str, Any]:
+def _load_feeds(specifications: Sequence[str], archive: Optional[str] = None) -> dict[str, Any]:
+    """Arrays from NAME=FILE.npy, and all of an .npz archive."""
     import numpy as np
 
     feeds = {}
+    if archive is not None:
+        try:
+            with np.load(archive, allow_pickle=False) as arrays:
+                feeds.update(arrays)
+        except (OSError, ValueError) as error:
+            raise FeedError(f"[feed] expected FILE.npz, given {archive!r}: {error}") from error
     for specification in specifications:
         name, _, file = specification.partition("=")
         try:

@@ -20,6 +20,7 @@ from q7x2_ep.api.inference_session import InferenceSession
 from q7x2_ep.api.options import GraphOptimizationLevel, SessionOptions
 from q7x2_ep.backend import numpy as oracle
 from q7x2_ep.backend.cpu.library import default_threads
+from q7x2_ep.backend.numpy import rms, rms_error
 from q7x2_ep.errors import BackendError
 from q7x2_ep.feeds import random_feeds
 from q7x2_ep.passes import infer
@@ -44,11 +45,14 @@ class OutputError:
     scale: float
 
     @property
+    def bound(self) -> float:
+        """What the accuracy rule allows."""
+        return max(ERROR_FACTOR * self.theirs, float(np.finfo(np.float32).eps) * self.scale)
+
+    @property
     def accurate(self) -> bool:
         """Whether the accuracy rule holds."""
-        return self.ours <= max(
-            ERROR_FACTOR * self.theirs, float(np.finfo(np.float32).eps) * self.scale
-        )
+        return self.ours <= self.bound
 
 
 @dataclass(frozen=True)
@@ -118,7 +122,7 @@ class Contest:
         self.graph = importer.read(model)
         infer.run(self.graph)
         self.ours = InferenceSession(model, SessionOptions(intra_op_num_threads=self.threads))
-        self.theirs = _onnxruntime_session(model, self.threads)
+        self.theirs = onnxruntime_session(model, self.threads)
         self.unfused = None
         if unfused:
             level = GraphOptimizationLevel.ORT_DISABLE_ALL
@@ -230,21 +234,6 @@ def interleave(
     return [float(np.median(samples)) for samples in times], runs
 
 
-def rms_error(given: np.ndarray, true: np.ndarray) -> float:
-    """RMS of given - true; infinite where shapes or non-finite elements differ."""
-    if given.shape != true.shape:
-        return float("inf")
-    if given.dtype.kind not in "fc":
-        return 0.0 if np.array_equal(given, true) else float("inf")
-    finite = np.isfinite(true)
-    if (
-        not np.array_equal(given[~finite], true[~finite], equal_nan=True)
-        or not np.isfinite(given[finite]).all()
-    ):
-        return float("inf")
-    return rms(given[finite].astype(np.float64) - true[finite])
-
-
 def table(comparisons: Sequence[Comparison]) -> str:
     """The comparisons as text, at most 100 columns wide."""
     rows = [comparison.row() for comparison in comparisons]
@@ -294,7 +283,11 @@ def _shorten(text: str, width: int) -> str:
     return text if len(text) <= width else text[: width - 2] + ".."
 
 
-def _onnxruntime_session(model: Model, threads: int) -> Any:
+def onnxruntime_session(model: Model, threads: int) -> Any:
+    """The model in onnxruntime.
+
+    Raises: BackendError where it is not installed or cannot load the model.
+    """
     try:
         import onnxruntime
     except ImportError as error:
@@ -323,12 +316,6 @@ def _milliseconds(call: Callable[[], Any]) -> float:
     start = time.perf_counter_ns()
     call()
     return (time.perf_counter_ns() - start) / 1e6
-
-
-def rms(array: np.ndarray) -> float:
-    array = np.asarray(array, np.float64)
-    finite = array[np.isfinite(array)]
-    return float(np.sqrt(np.mean(np.square(finite)))) if finite.size else 0.0
 
 
 def _largest_difference(a: np.ndarray, b: np.ndarray) -> float:

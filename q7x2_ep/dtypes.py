@@ -62,6 +62,11 @@ def is_float(code: int) -> bool:
     return DTYPES[code].kind == "f"
 
 
+def epsilon(code: int) -> float:
+    """The step from 1 to the next number of a float dtype."""
+    return {FLOAT16: 2.0**-10, BFLOAT16: 2.0**-7, DOUBLE: 2.0**-52}.get(code, 2.0**-23)
+
+
 def type_string(code: int) -> str:
     """As onnxruntime's NodeArg.type spells it: tensor(float)."""
     return f"tensor({DTYPES[code].onnx})" if code in DTYPES else f"tensor({code})"

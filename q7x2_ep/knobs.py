@@ -31,6 +31,7 @@ KNOBS = {
             0,
             "threads of a session whose options leave it open; 0: affinity and cgroup quota",
         ),
+        Knob("VERIFY", int, 0, "1: evaluate what every fusion replaces, before and after, at load"),
         Knob("LIBRARY", str, "", "path of libq7 to load instead of the one inside the package"),
     )
 }

@@ -7,16 +7,18 @@ surface is a thin layer above (api/); all that touches C is below (backend/cpu).
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Optional, Union
 
 import numpy as np
 
-from q7x2_ep import dtypes, errors, fuse, importer, passes
+from q7x2_ep import dtypes, errors, fuse, importer, knobs, passes
 from q7x2_ep.backend.cpu.executor import Executor
 from q7x2_ep.backend.cpu.library import default_threads, load
+from q7x2_ep.backend.verify import verify
 from q7x2_ep.ir.core import Value
+from q7x2_ep.ir.rewrite import Watch
 from q7x2_ep.ir.shape import Dim, Expr, product, symbols
 from q7x2_ep.ir.text import to_text
 from q7x2_ep.plan.build import Plan, build
@@ -42,26 +44,36 @@ class InputSpec:
 class Session:
     """A compiled model.
 
-    Thread safe: concurrent runs each use a context of their own. Raises: ModelError and its kin for
-    a model that cannot be read or run.
+    watch, without: what may be fused, and the names of passes left out, to look for a culprit
+    (bisect.py). Thread safe: concurrent runs each use a context of their own.
+
+    Raises: ModelError and its kin for a model that cannot be read or run.
     """
 
     def __init__(
-        self, model: Model, threads: int = 0, fusion: bool = True, optimized_path: str = ""
+        self,
+        model: Model,
+        threads: int = 0,
+        fusion: bool = True,
+        optimized_path: str = "",
+        watch: Watch = lambda application: True,
+        without: Collection[str] = (),
     ):
         self.threads = threads or default_threads()
         self._model = model
         graph = importer.read(model)
         self.metadata = dict(graph.metadata)
-        self.statistics = passes.run_all(graph)
+        self.statistics = passes.run_all(graph, without)
         self.unplanned = [
             product(v.shape) * dtypes.size(v.dtype) for n in graph.nodes for v in n.outputs
         ]
+        self.fusions = fuse.FusionReport()
+        if fusion:
+            checked = knobs.get("VERIFY")
+            self.fusions = fuse.fuse(graph, lambda a: watch(a) and (not checked or verify(a)))
+            passes.run_all(graph, without)
         if optimized_path:
             importer.save(graph, optimized_path)
-        self.fusions = fuse.fuse(graph) if fusion else fuse.FusionReport()
-        if fusion:
-            passes.run_all(graph)
         library = load()
         self.inputs = [InputSpec(v.name, v.dtype, v.shape) for v in graph.inputs]
         self.output_names = list(graph.output_names)

@@ -26,15 +26,24 @@ enum {
 typedef struct workspace {
     float *qt;                       /* (panels, D, NR): scaled queries, transposed */
     float *st;                       /* (block, NR): scores of a panel, then their exponentials */
-    float *mt;                       /* (block, NR): its mask */
+    float *mt, *bt;                  /* (block, NR): its mask and bias */
     float *vp;                       /* (panels of Dv, block, NR): packed values */
     float max[Q7_ATTENTION_QUERIES]; /* the largest score so far */
     float sum[Q7_ATTENTION_QUERIES]; /* of exp(score - max) */
 } workspace;
 
-/* How many keys query i sees. */
-static inline int64_t keys_of(const q7_attention_tile *t, int64_t i) {
-    return t->causal ? q7_max(0, q7_min(t->keys, t->visible + i)) : t->keys;
+/* Query i sees keys [first_key, end_key). */
+static inline int64_t first_key(const q7_attention_tile *t, int64_t i) {
+    return q7_max(0, q7_min(t->keys, t->begin + i));
+}
+
+static inline int64_t end_key(const q7_attention_tile *t, int64_t i) {
+    return q7_max(0, q7_min(t->keys, t->end + i));
+}
+
+/* What products are scaled by: tanh takes scores / softcap. */
+static inline float query_scale(const q7_attention_tile *t) {
+    return t->softcap != 0.0f ? t->scale / t->softcap : t->scale;
 }
 
 /* Even parts of at most MR rows: 32 rows are 11 + 11 + 10, not 14 + 14 + 4. */
@@ -42,10 +51,10 @@ static inline int64_t rows_per_tile(int64_t rows) {
     return q7_ceil_div(rows, q7_ceil_div(rows, MR));
 }
 
-/* qt (D, NR) = scale * the transpose of n queries, with zeros in columns [n, NR). */
+/* qt (D, NR) = query_scale * the transpose of n queries, with zeros in columns [n, NR). */
 static void pack_queries(const q7_attention_tile *t, int64_t first, int64_t n, float *qt) {
     const float *q = t->q + first * t->q_stride;
-    const q7_f32 scale = q7_set1(t->scale);
+    const q7_f32 scale = q7_set1(query_scale(t));
     const int64_t n4 = n / 4 * 4, d4 = t->D / 4 * 4;
     for (int64_t i = 0; i < n4; i += 4)
         for (int64_t d = 0; d < d4; d += 4)
@@ -101,45 +110,53 @@ static void score_keys(const q7_attention_tile *t, int64_t first, int64_t n, con
     }
 }
 
+/* st (n, NR) = softcap * tanh(st). */
+static void cap_scores(const q7_attention_tile *t, int64_t n, float *st) {
+    const q7_f32 cap = q7_set1(t->softcap);
+    for (int64_t i = 0; i < n * NR; i += Q7_W)
+        q7_store(st + i, q7_mul(cap, q7_tanh(q7_load(st + i))));
+}
+
 /* m = the mask of query i for keys [first, first + n): as it is if float, else 0 or 1. */
-static void mask_row(const q7_attention_tile *t, int64_t i, int64_t first, int64_t n, float *m) {
-    const int64_t at = i * t->mask_q_stride + first * t->mask_k_stride, stride = t->mask_k_stride;
-    if (t->mask_dtype == Q7_F32) {
-        const float *mask = (const float *)t->mask + at;
+static void mask_row(const q7_attention_mask *mask, int64_t i, int64_t first, int64_t n, float *m) {
+    const int64_t at = i * mask->q_stride + first * mask->k_stride, stride = mask->k_stride;
+    if (mask->dtype == Q7_F32) {
+        const float *added = (const float *)mask->at + at;
         if (stride == 1)
-            memcpy(m, mask, (size_t)n * sizeof *m);
+            memcpy(m, added, (size_t)n * sizeof *m);
         else
-            for (int64_t j = 0; j < n; j++) m[j] = mask[j * stride];
+            for (int64_t j = 0; j < n; j++) m[j] = added[j * stride];
     } else {
-        const uint8_t *mask = (const uint8_t *)t->mask + at;
+        const uint8_t *kept = (const uint8_t *)mask->at + at;
         if (stride == 1)
-            for (int64_t j = 0; j < n; j++) m[j] = mask[j] != 0;
+            for (int64_t j = 0; j < n; j++) m[j] = kept[j] != 0;
         else
-            for (int64_t j = 0; j < n; j++) m[j] = mask[j * stride] != 0;
+            for (int64_t j = 0; j < n; j++) m[j] = kept[j * stride] != 0;
     }
 }
 
 /* Masks st (n, NR) where all queries share a mask, as for the padding of a batch: one value a key.
  */
-static void mask_keys(const q7_attention_tile *t, int64_t first, int64_t n, float *st) {
-    const bool adds = t->mask_dtype == Q7_F32;
+static void mask_keys(const q7_attention_mask *mask, float fill, int64_t first, int64_t n,
+                      float *st) {
+    const bool adds = mask->dtype == Q7_F32;
     float row[KEYS];
-    mask_row(t, 0, first, n, row);
+    mask_row(mask, 0, first, n, row);
     for (int64_t j = 0; j < n; j++) {
         if (row[j] == (adds ? 0.0f : 1.0f)) continue; /* most keys are not padding */
-        const q7_f32 v = q7_set1(adds ? row[j] : t->fill);
+        const q7_f32 v = q7_set1(adds ? row[j] : fill);
         for (int64_t c = j * NR; c < (j + 1) * NR; c += Q7_W)
             q7_store(st + c, adds ? q7_add(q7_load(st + c), v) : v);
     }
 }
 
 /* mt (n, NR) = the masks of `queries` queries from `query`, transposed like the scores. */
-static void mask_tile(const q7_attention_tile *t, int64_t query, int64_t queries, int64_t first,
+static void mask_tile(const q7_attention_mask *mask, int64_t query, int64_t queries, int64_t first,
                       int64_t n, float *mt) {
     float rows[4][KEYS] = {{0}};
     for (int64_t i = 0; i < NR; i += 4) { /* columns of padding repeat the last query */
         for (int64_t r = 0; r < 4; r++)
-            mask_row(t, query + q7_min(i + r, queries - 1), first, n, rows[r]);
+            mask_row(mask, query + q7_min(i + r, queries - 1), first, n, rows[r]);
         for (int64_t j = 0; j < n; j += 4) q7_transpose_4x4(rows[0] + j, KEYS, mt + j * NR + i, NR);
     }
 }
@@ -147,37 +164,41 @@ static void mask_tile(const q7_attention_tile *t, int64_t query, int64_t queries
 /* Whether mt (n, NR) hides all of these keys from every query of the panel, each of which has seen
  * other keys: then they would add exp(-1e30 or less) = 0. It is how a causal mask looks that is fed
  * as data. */
-static bool hides_block(const q7_attention_tile *t, int64_t n, const float *mt, const float *max) {
+static bool hides_block(const q7_attention_tile *t, int64_t queries, int64_t n, const float *mt,
+                        const float *max) {
     const float low = -1e30f;
-    if (t->mask_dtype != Q7_F32 && !(t->fill <= low)) return false;
-    const q7_f32 limit = q7_set1(t->mask_dtype == Q7_F32 ? low : 0.0f);
+    if (t->mask.dtype != Q7_F32 && !(t->fill <= low)) return false;
+    const q7_f32 limit = q7_set1(t->mask.dtype == Q7_F32 ? low : 0.0f);
     for (int64_t i = 0; i < n * NR; i += Q7_W)
         if (q7_any(q7_lt(limit, q7_load(mt + i)))) return false;
-    for (int64_t i = 0; i < NR; i++)
+    for (int64_t i = 0; i < queries; i++)
         if (!(max[i] > low / 10)) return false;
     return true;
 }
 
 /* st (n, NR) masked by mt (n, NR). */
-static void apply_mask(const q7_attention_tile *t, int64_t n, const float *mt, float *st) {
-    const q7_f32 fill = q7_set1(t->fill), zero = q7_set1(0.0f);
-    if (t->mask_dtype == Q7_F32)
+static void apply_mask(const q7_attention_mask *mask, float fill, int64_t n, const float *mt,
+                       float *st) {
+    const q7_f32 filled = q7_set1(fill), zero = q7_set1(0.0f);
+    if (mask->dtype == Q7_F32)
         for (int64_t i = 0; i < n * NR; i += Q7_W)
             q7_store(st + i, q7_add(q7_load(st + i), q7_load(mt + i)));
     else
         for (int64_t i = 0; i < n * NR; i += Q7_W)
-            q7_store(st + i, q7_select(q7_eq(q7_load(mt + i), zero), fill, q7_load(st + i)));
+            q7_store(st + i, q7_select(q7_eq(q7_load(mt + i), zero), filled, q7_load(st + i)));
 }
 
-/* Query `query` + i sees keys below visible + query + i: -inf for the others among keys [first,
- * first + n). */
-static void hide_later_keys(const q7_attention_tile *t, int64_t query, int64_t first, int64_t n,
-                            float *st) {
-    const int64_t all_see = t->visible + query; /* keys that every query of the panel sees */
-    for (int64_t j = q7_max(0, all_see - first); j < n; j++) {
-        const int64_t hidden = q7_min(NR, first + j - all_see + 1);
+/* -inf in st (n, NR) where query `query` + i does not see one of the keys [first, first + n). */
+static void hide_unseen(const q7_attention_tile *t, int64_t query, int64_t first, int64_t n,
+                        float *st) {
+    const int64_t begin = t->begin + query, end = t->end + query; /* of the panel's first query */
+    for (int64_t j = q7_max(0, end - first); j < n; j++) {        /* too far ahead of some */
+        const int64_t hidden = q7_min(NR, first + j - end + 1);
         for (int64_t i = 0; i < hidden; i++) st[j * NR + i] = -INFINITY;
     }
+    const int64_t behind = q7_min(n, begin + NR - 1 - first); /* keys too far behind some */
+    for (int64_t j = 0; j < behind; j++)
+        for (int64_t i = q7_max(0, first + j - begin + 1); i < NR; i++) st[j * NR + i] = -INFINITY;
 }
 
 /* top (NR) = the maxima down the columns of st (n, NR) and of top itself. Two rows at a time: the
@@ -263,42 +284,51 @@ static void add_values(const q7_attention_tile *t, int64_t queries, int64_t n, c
 
 /* One block of keys, from `first`, for the panel of queries from `query`. */
 static void panel_step(const q7_attention_tile *t, workspace *w, int64_t query, int64_t first) {
-    const int64_t queries = q7_min(NR, t->queries - query);
-    const int64_t keys = q7_min(KEYS, keys_of(t, query + queries - 1) - first);
-    if (keys <= 0) return;
+    const int64_t queries = q7_min(NR, t->queries - query), start = first_key(t, query);
+    const int64_t keys = q7_min(KEYS, end_key(t, query + queries - 1) - first);
+    if (keys <= 0 || first + keys <= start) return;
+    const bool accumulate = first > start;
+    const q7_attention_mask *mask = &t->mask, *bias = &t->bias;
+    const bool full_mask = mask->at && mask->q_stride != 0;
+    const bool full_bias = bias->at && bias->q_stride != 0;
     float *o = t->o + query * t->o_stride; /* (queries, Dv) */
     float rescale[NR];
-    const bool full_mask = t->mask && t->mask_q_stride != 0;
-    if (full_mask) mask_tile(t, query, queries, first, keys, w->mt);
-    if (full_mask && hides_block(t, keys, w->mt, w->max + query)) return;
+    if (full_mask) mask_tile(mask, query, queries, first, keys, w->mt);
+    if (full_mask && hides_block(t, queries, keys, w->mt, w->max + query)) return;
+    if (full_bias) mask_tile(bias, query, queries, first, keys, w->bt);
     score_keys(t, first, keys, w->qt + query * t->D, w->st);
-    if (full_mask) apply_mask(t, keys, w->mt, w->st);
-    if (t->mask && !full_mask) mask_keys(t, first, keys, w->st);
-    if (t->causal) hide_later_keys(t, query, first, keys, w->st);
+    if (t->softcap != 0.0f) cap_scores(t, keys, w->st);
+    if (full_bias) apply_mask(bias, 0.0f, keys, w->bt, w->st);
+    if (bias->at && !full_bias) mask_keys(bias, 0.0f, first, keys, w->st);
+    if (full_mask) apply_mask(mask, t->fill, keys, w->mt, w->st);
+    if (mask->at && !full_mask) mask_keys(mask, t->fill, first, keys, w->st);
+    hide_unseen(t, query, first, keys, w->st);
     softmax_block(keys, w->st, w->max + query, w->sum + query, rescale);
-    for (int64_t i = 0; i < queries && first > 0; i++)
+    for (int64_t i = 0; i < queries && accumulate; i++)
         if (rescale[i] != 1.0f) scale_row(t, o + i * t->o_stride, rescale[i]);
-    add_values(t, queries, keys, w->st, w->vp, first > 0, o);
+    add_values(t, queries, keys, w->st, w->vp, accumulate, o);
 }
 
 /* All queries of the tile, the transposed, blocked way. */
 static void blocked(const q7_attention_tile *t) {
+    const int64_t keys = q7_attention_keys(t->keys);
     workspace w;
     w.qt = t->work;
     w.st = w.qt + q7_ceil_div(t->queries, NR) * NR * t->D;
-    w.mt = w.st + q7_attention_keys(t->keys) * NR;
-    w.vp = w.mt + q7_attention_keys(t->keys) * NR;
+    w.mt = w.st + keys * NR;
+    w.bt = w.mt + keys * NR;
+    w.vp = w.bt + keys * NR;
     for (int i = 0; i < Q7_ATTENTION_QUERIES; i++) w.max[i] = -INFINITY, w.sum[i] = 0.0f;
     for (int64_t i = 0; i < t->queries; i += NR)
         pack_queries(t, i, q7_min(NR, t->queries - i), w.qt + i * t->D);
-    const int64_t limit = keys_of(t, t->queries - 1);
-    for (int64_t first = 0; first < limit; first += KEYS) {
+    const int64_t limit = end_key(t, t->queries - 1);
+    for (int64_t first = first_key(t, 0); first < limit; first += KEYS) {
         pack_values(t, first, q7_min(KEYS, limit - first), w.vp);
         for (int64_t i = 0; i < t->queries; i += NR) panel_step(t, &w, i, first);
     }
     for (int64_t i = 0; i < t->queries; i++) {
         float *o = t->o + i * t->o_stride; /* (Dv) */
-        if (keys_of(t, i) == 0) zero_row(t, o);
+        if (first_key(t, i) >= end_key(t, i)) zero_row(t, o);
         finish_row(t, o, w.sum[i]);
     }
 }
@@ -311,19 +341,29 @@ Q7_INLINE float dot(int64_t n, const float *a, const float *b) {
     return q7_hsum(sum);
 }
 
+/* s (n) masked for query i. */
+static void mask_scores(const q7_attention_mask *mask, float fill, int64_t i, int64_t first,
+                        int64_t n, float *s) {
+    if (!mask->at) return;
+    float m[KEYS];
+    mask_row(mask, i, first, n, m);
+    if (mask->dtype == Q7_F32)
+        for (int64_t j = 0; j < n; j++) s[j] += m[j];
+    else
+        for (int64_t j = 0; j < n; j++) s[j] = m[j] != 0.0f ? s[j] : fill;
+}
+
 /* s (keys) = masked scores of query i for keys [first, first + n), padded with -inf to whole
  * vectors. */
 static void score_row(const q7_attention_tile *t, int64_t i, int64_t first, int64_t n, float *s) {
+    const float scale = query_scale(t);
     for (int64_t j = 0; j < n; j++)
-        s[j] = t->scale * dot(t->D, t->q + i * t->q_stride, t->k + (first + j) * t->k_stride);
-    if (t->mask) {
-        float m[KEYS];
-        mask_row(t, i, first, n, m);
-        if (t->mask_dtype == Q7_F32)
-            for (int64_t j = 0; j < n; j++) s[j] += m[j];
-        else
-            for (int64_t j = 0; j < n; j++) s[j] = m[j] != 0.0f ? s[j] : t->fill;
-    }
+        s[j] = scale * dot(t->D, t->q + i * t->q_stride, t->k + (first + j) * t->k_stride);
+    for (int64_t j = n; j % Q7_W; j++) s[j] = 0.0f;
+    for (int64_t j = 0; j < n && t->softcap != 0.0f; j += Q7_W)
+        q7_store(s + j, q7_mul(q7_set1(t->softcap), q7_tanh(q7_load(s + j))));
+    mask_scores(&t->bias, 0.0f, i, first, n, s);
+    mask_scores(&t->mask, t->fill, i, first, n, s);
     for (int64_t j = n; j % Q7_W; j++) s[j] = -INFINITY;
 }
 
@@ -357,10 +397,10 @@ static void add_values_row(const q7_attention_tile *t, int64_t first, int64_t n,
  */
 static void direct(const q7_attention_tile *t, int64_t i) {
     float *o = t->o + i * t->o_stride; /* (Dv) */
-    const int64_t limit = keys_of(t, i);
+    const int64_t limit = end_key(t, i);
     float s[KEYS], max = -INFINITY, sum = 0.0f;
     zero_row(t, o);
-    for (int64_t first = 0; first < limit; first += KEYS) {
+    for (int64_t first = first_key(t, i); first < limit; first += KEYS) {
         const int64_t n = q7_min(KEYS, limit - first);
         score_row(t, i, first, n, s);
         q7_f32 top = q7_set1(max), total = q7_set1(0.0f);
@@ -381,10 +421,6 @@ static void direct(const q7_attention_tile *t, int64_t i) {
 }
 
 void Q7_KERNEL(attention_f32)(const q7_attention_tile *t) {
-    if (t->keys == 0) { /* an empty sum */
-        for (int64_t i = 0; i < t->queries; i++) zero_row(t, t->o + i * t->o_stride);
-        return;
-    }
     if (t->queries <= DIRECT)
         for (int64_t i = 0; i < t->queries; i++) direct(t, i);
     else

@@ -1,22 +1,24 @@
-/* attention.h: o[i,:] = sum_j softmax_j(scale * q[i] . k[j] + mask[i,j]) v[j,:] for one head and a
- * block of up to Q7_ATTENTION_QUERIES queries, without the (Sq, Skv) scores in memory.
+/* attention.h: o[i,:] = sum_j softmax_j(cap(scale * q[i] . k[j]) + bias[i,j] + mask[i,j]) v[j,:] for
+ * one head and a block of up to Q7_ATTENTION_QUERIES queries, without the (Sq, Skv) scores in
+ * memory; cap(s) = softcap * tanh(s / softcap), or s where softcap is 0.
  *
- * Keys are taken in blocks of Q7_ATTENTION_KEYS. Scores stand transposed, so that the softmax runs
- * down vectors of queries and needs no horizontal step; both products use the GEMM kernel of the
- * ISA:
+ * Keys are taken in blocks of Q7_ATTENTION_KEYS, beginning with the first that a query sees. Scores
+ * stand transposed, so that the softmax runs down vectors of queries and needs no horizontal step;
+ * both products use the GEMM kernel of the ISA:
  *
- *     S^T (keys, NR) = K (keys, D, in place) @ (scale * Q)^T (D, NR, packed once)     NR queries at
- * a time O (queries, Dv) += P (queries, keys: S^T read by columns) @ V (keys, Dv, packed once per
- * block)
+ *     S^T (keys, NR) = K (keys, D, in place) @ (scale * Q)^T (D, NR, packed once), NR queries at a
+ *                      time
+ *     O (queries, Dv) += P (queries, keys: S^T read by columns) @ V (keys, Dv, packed once per
+ *                      block)
  *
  * Between blocks O is rescaled by exp(old max - new max). Up to 4 queries go by dot products
  * instead.
  *
- * Any strides and alignment; o does not overlap the inputs. All in f32. mask (elements, strides >=
- * 0): Q7_F32: added to the scaled score.  Q7_BOOL: a false one replaces the scaled score by `fill`.
- * causal: query i sees keys j < visible + i only, the others count as -inf and are mostly not
- * computed. A row whose scores are all -inf gives NaN, or 0 with zero_masked_rows; keys == 0 gives
- * 0. work: q7_attention_work() floats of the thread. */
+ * Any strides and alignment; o does not overlap the inputs. All in f32. bias and mask (elements,
+ * strides >= 0): Q7_F32: added to the score.  Q7_BOOL (mask only): a false one replaces the score
+ * by `fill`. Query i sees keys max(0, begin + i) <= j < min(keys, end + i) only; the others count
+ * as -inf and blocks of them are not computed. A row whose scores are all -inf gives NaN, or 0 with
+ * zero_masked_rows. work: q7_attention_work() floats of the thread. */
 #ifndef Q7_KERNELS_ATTENTION_H
 #define Q7_KERNELS_ATTENTION_H
 #include "../abi.h"
@@ -33,13 +35,19 @@ static inline int64_t q7_attention_keys(int64_t Skv) {
     return q7_min(Q7_ATTENTION_KEYS, q7_ceil_div(Skv, 4) * 4);
 }
 
-/* Q^T (D, queries: with nr 12 the last panel may reach 8 further); scores and mask (keys, nr); V
- * (keys, Dv rounded up to nr): at most, in floats. q7x2_ep/ops/attention.py holds the same formula.
- */
+/* Q^T (D, queries: with nr 12 the last panel may reach 8 further); scores, mask and bias (keys, nr);
+ * V (keys, Dv rounded up to nr): at most, in floats. q7x2_ep/ops/attention.py holds the same
+ * formula. */
 static inline int64_t q7_attention_work(int64_t Sq, int64_t Skv, int64_t D, int64_t Dv) {
     return (q7_attention_queries(Sq) + 8) * D +
-           q7_attention_keys(Skv) * (Dv + 3 * Q7_ATTENTION_MAX_NR);
+           q7_attention_keys(Skv) * (Dv + 4 * Q7_ATTENTION_MAX_NR);
 }
+
+/* (queries, keys) at strides that may be 0; at is NULL where there is none. */
+typedef struct q7_attention_mask {
+    const void *at;
+    int64_t dtype, q_stride, k_stride;
+} q7_attention_mask;
 
 typedef struct q7_attention_tile {
     int64_t queries; /* 1 .. Q7_ATTENTION_QUERIES */
@@ -48,11 +56,10 @@ typedef struct q7_attention_tile {
         *v;   /* (queries, D), (keys, D), (keys, Dv): rows at strides below, dense inside */
     float *o; /* (queries, Dv) */
     int64_t q_stride, k_stride, v_stride, o_stride;
-    const void *mask; /* (queries, keys) or NULL */
-    int64_t mask_dtype, mask_q_stride, mask_k_stride;
-    bool causal, zero_masked_rows;
-    int64_t visible;
-    float scale, fill;
+    q7_attention_mask mask, bias;
+    int64_t begin, end;
+    bool zero_masked_rows;
+    float scale, softcap, fill;
     float *work;
 } q7_attention_tile;
 

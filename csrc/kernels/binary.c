@@ -64,11 +64,17 @@ Q7_INLINE void compare(int64_t op, int64_t n, const float *a, int64_t a_stride, 
 /* The exponents of real models are one constant: 2, 3 or 1/2. C's pow for the others. */
 static void power(int64_t n, const float *a, int64_t a_stride, const float *b, int64_t b_stride,
                   float *y) {
-    if (a_stride && !b_stride && (*b == 2.0f || *b == 3.0f)) {
+    if (!b_stride && (*b == 2.0f || *b == 3.0f)) {
         const bool cube = *b == 3.0f;
-        for (int64_t i = 0; i < n; i++) y[i] = a[i] * a[i] * (cube ? a[i] : 1.0f);
-    } else if (a_stride && !b_stride && *b == 0.5f) {
-        for (int64_t i = 0; i < n; i++) y[i] = a[i] == -INFINITY ? INFINITY : sqrtf(a[i] + 0.0f);
+        for (int64_t i = 0; i < n; i++) {
+            const float x = a[i * a_stride];
+            y[i] = x * x * (cube ? x : 1.0f);
+        }
+    } else if (!b_stride && *b == 0.5f) {
+        for (int64_t i = 0; i < n; i++) {
+            const float x = a[i * a_stride];
+            y[i] = x == -INFINITY ? INFINITY : sqrtf(x + 0.0f);
+        }
     } else {
         for (int64_t i = 0; i < n; i++) y[i] = powf(a[i * a_stride], b[i * b_stride]);
     }

@@ -164,6 +164,17 @@ static void tail(const q7_gemm_tile *t, target out) {
     }
 }
 
+Q7_INLINE q7_f32 load(const float *p, int64_t lanes) {
+    return lanes == Q7_W ? q7_load(p) : q7_load_tail(p, lanes);
+}
+
+Q7_INLINE void store(float *p, q7_f32 x, int64_t lanes) {
+    if (lanes == Q7_W)
+        q7_store(p, x);
+    else
+        q7_store_tail(p, x, lanes);
+}
+
 /* c = act(alpha * (sums + what c held if accumulating) + biases) + residual, for n columns from the
  * given first one. */
 Q7_INLINE void finish_as(const q7_gemm_tile *t, const float *sums, int64_t sums_stride,
@@ -171,36 +182,57 @@ Q7_INLINE void finish_as(const q7_gemm_tile *t, const float *sums, int64_t sums_
     static const q7_gemm_epilogue none = {.alpha = 1.0f};
     const q7_gemm_epilogue *e = t->epilogue ? t->epilogue : &none;
     const q7_f32 alpha = q7_set1(e->alpha);
+    const q7_f32 act_alpha = q7_set1(e->act_alpha), act_beta = q7_set1(e->act_beta);
     for (int64_t i = 0; i < t->m; i++) {
         float *c = t->c + i * t->c_stride + first;
         const float *residual = e->residual ? e->residual + i * e->residual_stride + first : NULL;
         const q7_f32 row_bias = q7_set1(e->row_bias ? e->row_bias[i] : 0.0f);
         for (int64_t j = 0; j < n; j += Q7_W) {
             const int64_t lanes = q7_min(n - j, Q7_W);
-            const bool full = lanes == Q7_W;
             q7_f32 x = q7_load(sums + i * sums_stride + j), bias = row_bias;
-            if (t->accumulate) x = q7_add(full ? q7_load(c + j) : q7_load_tail(c + j, lanes), x);
-            if (e->bias) {
-                const float *p = e->bias + first + j;
-                bias = q7_add(bias, full ? q7_load(p) : q7_load_tail(p, lanes));
-            }
-            x = q7_act(act, q7_fma(alpha, x, bias));
-            if (residual)
-                x = q7_add(x, full ? q7_load(residual + j) : q7_load_tail(residual + j, lanes));
-            if (full)
-                q7_store(c + j, x);
-            else
-                q7_store_tail(c + j, x, lanes);
+            if (t->accumulate) x = q7_add(load(c + j, lanes), x);
+            if (e->bias) bias = q7_add(bias, load(e->bias + first + j, lanes));
+            x = q7_act(act, q7_fma(alpha, x, bias), act_alpha, act_beta);
+            if (residual) x = q7_add(x, load(residual + j, lanes));
+            store(c + j, x, lanes);
         }
     }
+}
+
+/* gated = act(gate + bias) * (up + up_bias) for the panels in columns [first, first + n). */
+Q7_INLINE void finish_gated_as(const q7_gemm_tile *t, const float *sums, int64_t sums_stride,
+                               int64_t first, int64_t n, const int64_t act) {
+    enum { HALF = NR / 2 };
+    const q7_gemm_epilogue *e = t->epilogue;
+    const q7_f32 act_alpha = q7_set1(e->act_alpha), act_beta = q7_set1(e->act_beta);
+    for (int64_t i = 0; i < t->m; i++)
+        for (int64_t p = 0; p < n; p += NR) {
+            const int64_t column = (first + p) / 2, columns = q7_min(e->gated_n - column, HALF);
+            const float *s = sums + i * sums_stride + p, *c = t->c + i * t->c_stride + first + p;
+            float *y = e->gated + i * e->gated_stride + column;
+            for (int64_t j = 0; j < columns; j += Q7_W) {
+                const int64_t lanes = q7_min(columns - j, Q7_W);
+                q7_f32 gate = load(s + j, lanes), up = load(s + HALF + j, lanes);
+                if (t->accumulate) {
+                    gate = q7_add(load(c + j, lanes), gate);
+                    up = q7_add(load(c + HALF + j, lanes), up);
+                }
+                if (e->bias) gate = q7_add(gate, load(e->bias + column + j, lanes));
+                if (e->up_bias) up = q7_add(up, load(e->up_bias + column + j, lanes));
+                store(y + j, q7_mul(q7_act(act, gate, act_alpha, act_beta), up), lanes);
+            }
+        }
 }
 
 static void finish(const q7_gemm_tile *t, const float *sums, int64_t sums_stride, int64_t first,
                    int64_t n) {
     switch (t->epilogue ? t->epilogue->act : Q7_act_none) { /* a loop for each */
-#define ACT(act)                                                 \
-    case Q7_act_##act:                                           \
-        finish_as(t, sums, sums_stride, first, n, Q7_act_##act); \
+#define ACT(act)                                                           \
+    case Q7_act_##act:                                                     \
+        if (t->epilogue && t->epilogue->gated)                             \
+            finish_gated_as(t, sums, sums_stride, first, n, Q7_act_##act); \
+        else                                                               \
+            finish_as(t, sums, sums_stride, first, n, Q7_act_##act);       \
         return;
 #include "../ops.def"
 #undef ACT

@@ -1,8 +1,10 @@
 /* gemm.h: the register-tile kernel of every matrix product, and the layout of packed matrices.
  *
  * c = a @ b, or c += a @ b, for a tile of up to mr rows and nr columns (kernels.def); with an
- * epilogue c = act(alpha * (the sum) + biases) + residual. Elements of c outside (m, n) are not
- * touched, and c is not read unless accumulate is set. Any alignment. Columns [n, nr) of b are not
+ * epilogue c = act(alpha * (the sum) + biases) + residual, or where that has `gated`
+ * gated = act(gate sums + bias) * (up sums + up_bias), while c, of which only the sums so far are
+ * read, stays. Elements of c outside (m, n) are not touched, and c is not read unless accumulate is
+ * set. Any alignment. Columns [n, nr) of b are not
  * read unless b is packed. k = 0 gives a sum of 0. Sums run over k in order, in f32 (fused
  * multiply-add where the ISA has it), one accumulator per element: a row's result depends neither
  * on m and n nor on the strides. NaN and inf spread as in IEEE arithmetic.
@@ -14,6 +16,9 @@
  *     b[1, 0 .. nr)            b[1, nr .. 2 nr)
  *     ..                       ..
  *     b[k-1, 0 .. nr)          b[k-1, nr .. 2 nr)
+ *
+ * A gated product has two matrices: panel p holds columns [p nr / 2, (p + 1) nr / 2) of gate, then
+ * those of up.
  */
 #ifndef Q7_GEMM_H
 #define Q7_GEMM_H
@@ -28,6 +33,10 @@ typedef struct q7_gemm_epilogue {
         *residual; /* (m, n) from the tile's origin, or NULL; may be c unless accumulate is set */
     int64_t residual_stride;
     int64_t act; /* Q7_act_* */
+    float act_alpha, act_beta;
+    float *gated; /* (m, gated_n), or NULL; t->n is a multiple of nr then, and alpha is 1 */
+    int64_t gated_stride, gated_n;
+    const float *up_bias; /* as bias */
 } q7_gemm_epilogue;
 
 typedef struct q7_gemm_tile {

@@ -175,15 +175,48 @@ Q7_INLINE q7_f32 q7_sin_or_cos(q7_f32 x, bool cosine) {
 Q7_INLINE q7_f32 q7_sin(q7_f32 x) { return q7_sin_or_cos(x, false); }
 Q7_INLINE q7_f32 q7_cos(q7_f32 x) { return q7_sin_or_cos(x, true); }
 
-/* A member of the closed set ACT, Q7_act_*. */
-Q7_INLINE q7_f32 q7_act(int64_t act, q7_f32 x) {
+/* log(1 + u) for u in [0, 1]: the rounding error of w = 1 + u cancels in log(w) * u / (w - 1). */
+Q7_INLINE q7_f32 q7_log1p_unit(q7_f32 u) {
+    const q7_f32 one = q7_set1(1.0f), w = q7_add(one, u), d = q7_sub(w, one);
+    return q7_select(q7_eq(d, q7_set1(0.0f)), u, q7_mul(q7_log(w), q7_div(u, d)));
+}
+
+/* x tanh(ln(1 + e^x)) = x n / (n + 2) with n = e^x (e^x + 2), as (1 + e^x)^2 = n + 1; past 30 the
+ * quotient is 1. NaN at -inf, as the formula has it. */
+Q7_INLINE q7_f32 q7_mish(q7_f32 x) {
+    const q7_f32 two = q7_set1(2.0f), e = q7_exp(q7_vmin(q7_set1(30.0f), x));
+    const q7_f32 n = q7_mul(e, q7_add(e, two));
+    return q7_mul(x, q7_div(n, q7_add(n, two)));
+}
+
+Q7_INLINE q7_f32 q7_clip(q7_f32 x, q7_f32 low, q7_f32 high) {
+    return q7_vmin(high, q7_vmax(low, x));
+}
+
+/* A member of the closed set ACT, Q7_act_*; unary.h says what alpha and beta are. */
+Q7_INLINE q7_f32 q7_act(int64_t act, q7_f32 x, q7_f32 alpha, q7_f32 beta) {
+    const q7_f32 zero = q7_set1(0.0f), one = q7_set1(1.0f);
+    q7_f32 y;
     switch (act) {
-        case Q7_act_relu: return q7_vmax(q7_set1(0.0f), x);
+        case Q7_act_relu: return q7_vmax(zero, x);
         case Q7_act_gelu: return q7_gelu(x);
         case Q7_act_gelu_tanh: return q7_gelu_tanh(x);
         case Q7_act_silu: return q7_silu(x);
+        case Q7_act_swish: return q7_div(x, q7_exp_plus_one(q7_neg(q7_mul(alpha, x))));
         case Q7_act_tanh: return q7_tanh(x);
         case Q7_act_sigmoid: return q7_sigmoid(x);
+        case Q7_act_softplus:
+            return q7_add(q7_vmax(zero, x), q7_log1p_unit(q7_exp(q7_neg(q7_abs(x)))));
+        case Q7_act_mish: return q7_mish(x);
+        case Q7_act_hard_sigmoid: return q7_clip(q7_fma(alpha, x, beta), zero, one);
+        case Q7_act_hard_swish: /* x + 3 is exact where the result is about to vanish */
+            y = q7_clip(q7_add(x, q7_set1(3.0f)), zero, q7_set1(6.0f));
+            return q7_mul(x, q7_mul(y, q7_set1(1.0f / 6)));
+        case Q7_act_clip: return q7_clip(x, alpha, beta);
+        case Q7_act_leaky_relu: return q7_select(q7_lt(x, zero), q7_mul(alpha, x), x);
+        case Q7_act_elu: return q7_select(q7_lt(x, zero), q7_mul(alpha, q7_sub(q7_exp(x), one)), x);
+        case Q7_act_softcap: return q7_mul(alpha, q7_tanh(q7_div(x, alpha)));
+        case Q7_act_squared_relu: x = q7_vmax(zero, x); return q7_mul(x, x);
         default: return x;
     }
 }

@@ -6,14 +6,6 @@
 
 #include "math.h"
 
-/* log(1 + u) for u in [0, 1]: the rounding error of w = 1 + u cancels in log(w) * u / (w - 1). */
-Q7_INLINE q7_f32 log1p_unit(q7_f32 u) {
-    const q7_f32 one = q7_set1(1.0f), w = q7_add(one, u), d = q7_sub(w, one);
-    return q7_select(q7_eq(d, q7_set1(0.0f)), u, q7_mul(q7_log(w), q7_div(u, d)));
-}
-
-Q7_INLINE q7_f32 clip(q7_f32 x, q7_f32 low, q7_f32 high) { return q7_vmin(high, q7_vmax(low, x)); }
-
 Q7_INLINE q7_f32 apply(int64_t op, q7_f32 x, q7_f32 alpha, q7_f32 beta) {
     const q7_f32 zero = q7_set1(0.0f), one = q7_set1(1.0f);
     switch (op) {
@@ -26,24 +18,15 @@ Q7_INLINE q7_f32 apply(int64_t op, q7_f32 x, q7_f32 alpha, q7_f32 beta) {
         case Q7_unary_sqrt: return q7_sqrt(x);
         case Q7_unary_reciprocal: return q7_div(one, x);
         case Q7_unary_erf: return q7_erf(x);
-        case Q7_unary_tanh: return q7_tanh(x);
-        case Q7_unary_sigmoid: return q7_sigmoid(x);
-        case Q7_unary_relu: return q7_vmax(zero, x);
-        case Q7_unary_gelu: return q7_gelu(x);
-        case Q7_unary_gelu_tanh: return q7_gelu_tanh(x);
-        case Q7_unary_silu: return q7_silu(x);
-        case Q7_unary_softplus:
-            return q7_add(q7_vmax(zero, x), log1p_unit(q7_exp(q7_neg(q7_abs(x)))));
         case Q7_unary_sin: return q7_sin(x);
         case Q7_unary_cos: return q7_cos(x);
         case Q7_unary_floor: return q7_floor(x);
         case Q7_unary_ceil: return q7_neg(q7_floor(q7_neg(x)));
-        case Q7_unary_round: return q7_round_even(x);
-        case Q7_unary_clip: return clip(x, alpha, beta);
-        case Q7_unary_leaky_relu: return q7_select(q7_lt(x, zero), q7_mul(alpha, x), x);
-        case Q7_unary_elu:
-            return q7_select(q7_lt(x, zero), q7_mul(alpha, q7_sub(q7_exp(x), one)), x);
-        default: return clip(q7_fma(alpha, x, beta), zero, one); /* hard_sigmoid */
+#define ACTIVATION(name) \
+    case Q7_unary_##name: return q7_act(Q7_act_##name, x, alpha, beta);
+            Q7_ACTIVATIONS(ACTIVATION)
+#undef ACTIVATION
+        default: return q7_round_even(x);
     }
 }
 

@@ -1,10 +1,16 @@
 /* unary.h: y[i] = op(x[i]) for one run of n elements.
  *
  * Any alignment; y may be x (not for isnan and isinf, which give bool bytes). alpha and beta:
- *   clip          min(max(x, alpha), beta), NaN stays     leaky_relu    x < 0 ? alpha * x : x
- *   elu           x < 0 ? alpha * (exp(x) - 1) : x         hard_sigmoid  max(0, min(1, alpha * x +
- * beta)) NaN gives NaN everywhere else. round is to nearest even. Accuracy of the functions:
- * math.h. Members of op: UNARY in ops.def. */
+ *
+ *     clip          min(max(x, alpha), beta), NaN stays
+ *     leaky_relu    x < 0 ? alpha * x : x
+ *     elu           x < 0 ? alpha * (exp(x) - 1) : x
+ *     hard_sigmoid  max(0, min(1, alpha * x + beta))
+ *     swish         x * sigmoid(alpha * x)
+ *     softcap       alpha * tanh(x / alpha)
+ *
+ * NaN gives NaN everywhere else. round is to nearest even. Accuracy of the functions: math.h.
+ * Members of op: UNARY in ops.def. */
 #ifndef Q7_KERNELS_UNARY_H
 #define Q7_KERNELS_UNARY_H
 #include "../abi.h"

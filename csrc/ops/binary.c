@@ -4,10 +4,9 @@
  * the divisor (ONNX Mod, fmod = 0), for floats it is C's fmod. Integer pow with a negative exponent
  * is the truncated power: 0 but for bases 1 and -1. and, or, xor are bitwise, which is logical on
  * bools. */
-#include "../kernels/binary.h"
-
 #include <math.h>
 
+#include "elementwise.h"
 #include "loops.h"
 
 typedef struct binary_job {
@@ -90,9 +89,9 @@ static void body(void *arg, int64_t n, const int64_t *offset, int64_t position) 
                 (char *)job->args->y + position * job->y_bytes);
 }
 
-static q7_binary_kernel loop_of(int64_t dtype, const q7_call *call) {
+q7_binary_kernel q7_binary_loop(int64_t dtype, q7_binary_kernel f32) {
     switch (dtype) {
-        case Q7_F32: return (q7_binary_kernel)call->kernel;
+        case Q7_F32: return f32;
         case Q7_F64: return binary_f64;
         case Q7_I64: return binary_i64;
         case Q7_I32: return binary_i32;
@@ -108,7 +107,11 @@ void q7_op_binary(const q7_binary_args *args, const q7_call *call) {
     q7_nest_collapse(&nest);
     const int64_t last = nest.ndim - 1, bytes = q7_dtype_bytes(args->dtype);
     const bool is_bool = args->op >= Q7_binary_equal && args->op <= Q7_binary_greater_equal;
-    binary_job job = {args,  loop_of(args->dtype, call), nest.stride[0][last], nest.stride[1][last],
-                      bytes, is_bool ? 1 : bytes};
+    binary_job job = {args,
+                      q7_binary_loop(args->dtype, (q7_binary_kernel)call->kernel),
+                      nest.stride[0][last],
+                      nest.stride[1][last],
+                      bytes,
+                      is_bool ? 1 : bytes};
     q7_nest_run(&nest, call, body, &job);
 }

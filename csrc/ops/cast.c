@@ -5,6 +5,7 @@
  */
 #include <string.h>
 
+#include "elementwise.h"
 #include "loops.h"
 
 typedef struct f16 {
@@ -125,25 +126,29 @@ static inline int32_t to_i32(double x) {
 #define HALF(x) narrow((float)(x))
 #include "cast_typed.h"
 
+void q7_cast_loop(int64_t from, int64_t to, int64_t n, const void *x, void *y) {
+    if (from == to) {
+        if (x != y) memcpy(y, x, (size_t)(n * q7_dtype_bytes(to)));
+        return;
+    }
+    switch (from) {
+        case Q7_F32: cast_f32(x, y, n, to); break;
+        case Q7_F64: cast_f64(x, y, n, to); break;
+        case Q7_F16: cast_f16(x, y, n, to); break;
+        case Q7_I64: cast_i64(x, y, n, to); break;
+        case Q7_I32: cast_i32(x, y, n, to); break;
+        case Q7_I8: cast_i8(x, y, n, to); break;
+        default: cast_u8(x, y, n, to); break; /* Q7_U8, Q7_BOOL: bytes 0 and 1 */
+    }
+}
+
 static void cast_task(void *arg, int64_t task, int64_t thread) {
     const q7_cast_args *args = arg;
     (void)thread;
-    const int64_t begin = task * Q7_GRAIN, n = q7_min(args->n - begin, Q7_GRAIN);
-    const char *x = (const char *)args->x + begin * q7_dtype_bytes(args->from);
-    char *y = (char *)args->y + begin * q7_dtype_bytes(args->to);
-    if (args->from == args->to) {
-        if (x != y) memcpy(y, x, (size_t)(n * q7_dtype_bytes(args->to)));
-        return;
-    }
-    switch (args->from) {
-        case Q7_F32: cast_f32(x, y, n, args->to); break;
-        case Q7_F64: cast_f64(x, y, n, args->to); break;
-        case Q7_F16: cast_f16(x, y, n, args->to); break;
-        case Q7_I64: cast_i64(x, y, n, args->to); break;
-        case Q7_I32: cast_i32(x, y, n, args->to); break;
-        case Q7_I8: cast_i8(x, y, n, args->to); break;
-        default: cast_u8(x, y, n, args->to); break; /* Q7_U8, Q7_BOOL: bytes 0 and 1 */
-    }
+    const int64_t begin = task * Q7_GRAIN;
+    q7_cast_loop(args->from, args->to, q7_min(args->n - begin, Q7_GRAIN),
+                 (const char *)args->x + begin * q7_dtype_bytes(args->from),
+                 (char *)args->y + begin * q7_dtype_bytes(args->to));
 }
 
 void q7_op_cast(const q7_cast_args *args, const q7_call *call) {

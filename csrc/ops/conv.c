@@ -84,7 +84,10 @@ static void conv_task(void *arg, int64_t task, int64_t thread) {
     const bool in_place = job->row_tiles <= Q7_FEW_TILES && x->kh == 1 && x->kw == 1 &&
                           x->stride_h == 1 && x->stride_w == 1 && x->OH == x->H && x->OW == x->W &&
                           x->pad_top == 0 && x->pad_left == 0;
-    q7_gemm_epilogue epilogue = {.alpha = 1.0f, .act = x->act};
+    q7_gemm_epilogue epilogue = {.alpha = 1.0f,
+                                 .act = x->act,
+                                 .act_alpha = (float)x->act_alpha,
+                                 .act_beta = (float)x->act_beta};
     q7_gemm_tile t = {.n = q7_min(nr, job->pixels - column),
                       .a_row_stride = job->k,
                       .a_k_stride = 1,

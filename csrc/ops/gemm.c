@@ -1,36 +1,44 @@
-/* gemm.c: c = act(alpha * a @ b + bias) + residual for a b packed by pack_b.
+/* gemm.c: c = act(alpha * a @ b + bias) + residual for a b packed by pack_b; with `gated`
+ * c = act(a @ gate + bias) * (a @ up + up_bias) for a b that holds both (alpha 1, no residual).
  *
  * Rows are cut evenly into tiles of at most mr, tiles into blocks that stay in L2; a task is a
- * block of rows times a chunk of panels. Within a task k runs in blocks of Q7_GEMM_K_BLOCK, and c
- * holds the sums between two of them. Read panels.h first.
+ * block of rows times a chunk of panels. Within a task k runs in blocks of Q7_GEMM_K_BLOCK; between
+ * two of them c holds the sums, or `sums` where there are two for each element of c. Read panels.h
+ * first.
  *
- * residual may be c itself only if k <= Q7_GEMM_K_BLOCK. c overlaps neither a nor b. */
+ * residual may be c itself only if k <= Q7_GEMM_K_BLOCK. c overlaps neither a nor b.
+ * sums: gated and k > Q7_GEMM_K_BLOCK only, threads * min(m, Q7_GEMM_ROWS) * Q7_GEMM_PANELS * nr * 4
+ * bytes. */
 #include "panels.h"
 
-enum {
-    BLOCK_ROWS = 224,  /* 224 x Q7_GEMM_K_BLOCK floats of a are 229 KB of L2 */
-    CHUNK_PANELS = 12, /* fewer: c is read and written less locally; 3 % at m = 1024 */
-    WIDE = 4           /* panels that a single row tile takes at once */
-};
+enum { WIDE = 4 }; /* panels that a single row tile takes at once; divides Q7_GEMM_PANELS */
 
 typedef struct gemm_job {
     const q7_gemm_args *x;
     const q7_call *call;
     int64_t row_tiles, row_blocks, panels, chunk;
+    int64_t columns; /* of b: n, or whole panels where gated */
 } gemm_job;
 
-/* c += or = a @ b for k in [k0, k0 + k), columns [column, column + n) and row tiles [first, last).
- */
+/* c += or = a @ b for k in [k0, k0 + k), columns [column, column + n) of b and row tiles [first,
+ * last). sums: (rows of these tiles, chunk * nr) from column 0 of b, where gated. */
 static void multiply(const gemm_job *job, int64_t k0, int64_t k, int64_t column, int64_t n,
-                     int64_t first, int64_t last) {
+                     int64_t first, int64_t last, float *sums) {
     const q7_gemm_args *x = job->x;
     const int64_t nr = job->call->nr, tiles = last - first;
-    const float *residual = x->residual, *bias = x->bias;
+    const int64_t out = x->gated ? column / 2 : column; /* column of c, and of the biases */
+    const float *residual = x->residual, *bias = x->bias, *up_bias = x->up_bias;
     q7_gemm_epilogue epilogue = {.alpha = (float)x->alpha,
-                                 .bias = bias ? bias + column : NULL,
+                                 .bias = bias ? bias + out : NULL,
                                  .residual_stride = x->residual_stride,
-                                 .act = x->act};
-    const bool plain = epilogue.alpha == 1.0f && !bias && !residual && x->act == Q7_act_none;
+                                 .act = x->act,
+                                 .act_alpha = (float)x->act_alpha,
+                                 .act_beta = (float)x->act_beta,
+                                 .gated_stride = x->c_stride,
+                                 .gated_n = x->n - out,
+                                 .up_bias = up_bias ? up_bias + out : NULL};
+    const bool plain =
+        epilogue.alpha == 1.0f && !bias && !residual && x->act == Q7_act_none && !x->gated;
     q7_gemm_tile t = {.n = n,
                       .k = k,
                       .a_row_stride = x->a_stride,
@@ -39,17 +47,20 @@ static void multiply(const gemm_job *job, int64_t k0, int64_t k, int64_t column,
                       .b_stride = nr,
                       .b_packed = true,
                       .b_panel_stride = x->k * nr,
-                      .c_stride = x->c_stride,
+                      .c_stride = x->gated ? job->chunk * nr : x->c_stride,
                       .accumulate = k0 > 0,
                       .epilogue = k0 + k < x->k || plain ? NULL : &epilogue};
     /* One row tile: what follows in the panel. Else, a part per tile, the panel that comes next. */
     t.prefetch = tiles == 1 ? t.b + Q7_GEMM_AHEAD : t.b + t.b_panel_stride;
     t.prefetch_stride = q7_ceil_div(nr, tiles);
+    const int64_t first_row = q7_part(x->m, job->row_tiles, first);
     for (int64_t tile = first; tile < last; tile++) {
         const int64_t row = q7_part(x->m, job->row_tiles, tile);
         t.m = q7_part(x->m, job->row_tiles, tile + 1) - row;
         t.a = (const float *)x->a + row * x->a_stride + k0;
-        t.c = (float *)x->c + row * x->c_stride + column;
+        float *c = (float *)x->c + row * x->c_stride + out;
+        t.c = sums ? sums + (row - first_row) * t.c_stride + column : c;
+        epilogue.gated = x->gated ? c : NULL;
         if (residual) epilogue.residual = residual + row * x->residual_stride + column;
         ((q7_gemm_kernel)job->call->kernel)(&t);
         t.prefetch += k * t.prefetch_stride;
@@ -57,7 +68,6 @@ static void multiply(const gemm_job *job, int64_t k0, int64_t k, int64_t column,
 }
 
 static void gemm_task(void *arg, int64_t task, int64_t thread) {
-    (void)thread;
     const gemm_job *job = arg;
     const q7_gemm_args *x = job->x;
     const int64_t nr = job->call->nr, chunks = q7_ceil_div(job->panels, job->chunk);
@@ -70,14 +80,16 @@ static void gemm_task(void *arg, int64_t task, int64_t thread) {
      * next few. Else a panel stays in L1 for all row tiles, and a block of a in L2 for all panels.
      */
     const bool single = last_tile - first_tile == 1;
+    float *sums = x->sums;
+    if (sums) sums += (thread * q7_min(x->m, Q7_GEMM_ROWS) * Q7_GEMM_PANELS - first) * nr;
     const int64_t group = single ? WIDE : last - first, step = single ? WIDE : 1;
 
     for (int64_t g = first; g < last; g += group)
         for (int64_t k0 = 0; k0 == 0 || k0 < x->k; k0 += Q7_GEMM_K_BLOCK)
             for (int64_t p = g; p < q7_min(g + group, last); p += step) {
-                const int64_t end = q7_min(q7_min(p + step, last) * nr, x->n);
+                const int64_t end = q7_min(q7_min(p + step, last) * nr, job->columns);
                 multiply(job, k0, q7_min(x->k - k0, Q7_GEMM_K_BLOCK), p * nr, end - p * nr,
-                         first_tile, last_tile);
+                         first_tile, last_tile, sums);
             }
 }
 
@@ -85,12 +97,13 @@ void q7_op_gemm(const q7_gemm_args *x, const q7_call *call) {
     if (x->m == 0 || x->n == 0) return;
     gemm_job job = {.x = x, .call = call};
     job.row_tiles = q7_ceil_div(x->m, call->mr);
-    job.row_blocks = q7_ceil_div(job.row_tiles, q7_max(1, BLOCK_ROWS / call->mr));
-    job.panels = q7_ceil_div(x->n, call->nr);
-    job.chunk = job.panels;
+    job.row_blocks = q7_ceil_div(job.row_tiles, q7_max(1, Q7_GEMM_ROWS / call->mr));
+    job.panels = q7_ceil_div(x->n, x->gated ? call->nr / 2 : call->nr);
+    job.columns = x->gated ? job.panels * call->nr : x->n;
+    job.chunk = x->sums ? q7_min(job.panels, Q7_GEMM_PANELS) : job.panels;
     if (x->m * x->n * x->k > Q7_SMALL_WORK) {
         const int64_t even = job.panels * job.row_blocks / (call->threads * Q7_TASKS_PER_THREAD);
-        job.chunk = q7_max(1, q7_min(even, CHUNK_PANELS));
+        job.chunk = q7_max(1, q7_min(even, Q7_GEMM_PANELS));
         if (job.row_tiles == 1) job.chunk = q7_ceil_div(job.chunk, WIDE) * WIDE;
     }
     q7_parallel(call, job.row_blocks * q7_ceil_div(job.panels, job.chunk), gemm_task, &job);

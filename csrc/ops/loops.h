@@ -10,7 +10,7 @@
 
 #define Q7_GRAIN \
     32768 /* elements a task handles: some 10 us of work, against 1 us to hand it out */
-#define Q7_NEST_OPERANDS 3
+#define Q7_NEST_OPERANDS Q7_CHAIN_INPUTS
 
 typedef struct q7_nest {
     int64_t ndim;

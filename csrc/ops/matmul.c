@@ -34,7 +34,7 @@ static void matmul_panel(const matmul_job *job, const float *a, const float *b, 
                           .c_stride = x->n,
                           .accumulate = k0 > 0};
         if (!job->in_place) {
-            q7_pack_panel(t.b, x->b_row_stride, x->b_col_stride, t.k, n, nr, panel);
+            q7_pack_panel(t.b, x->b_row_stride, x->b_col_stride, t.k, n, nr, nr, panel);
             t.b = panel;
             t.b_stride = nr;
             t.b_packed = true;

@@ -1,4 +1,5 @@
-/* pack_b.c: b (k, n) of any strides into panels of nr columns; kernels/gemm.h shows the layout. */
+/* pack_b.c: b (k, n) of any strides into panels of nr columns; kernels/gemm.h shows the layout.
+ * Panels that two matrices share are filled by a step for each. */
 #include "panels.h"
 
 typedef struct pack_job {
@@ -10,12 +11,13 @@ static void pack_task(void *arg, int64_t panel, int64_t thread) {
     (void)thread;
     const pack_job *job = arg;
     const q7_pack_b_args *x = job->x;
-    const int64_t column = panel * job->nr;
+    const int64_t column = panel * x->width;
     q7_pack_panel((const float *)x->b + column * x->n_stride, x->k_stride, x->n_stride, x->k,
-                  q7_min(job->nr, x->n - column), job->nr, (float *)x->packed + column * x->k);
+                  q7_min(x->width, x->n - column), x->width, job->nr,
+                  (float *)x->packed + panel * job->nr * x->k + x->first);
 }
 
 void q7_op_pack_b(const q7_pack_b_args *x, const q7_call *call) {
     pack_job job = {x, call->nr};
-    q7_parallel(call, q7_ceil_div(x->n, call->nr), pack_task, &job);
+    q7_parallel(call, q7_ceil_div(x->n, x->width), pack_task, &job);
 }

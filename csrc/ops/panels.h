@@ -18,10 +18,11 @@ enum {
 /* Where the i-th of n even parts of [0, count) starts. */
 static inline int64_t q7_part(int64_t count, int64_t n, int64_t i) { return count * i / n; }
 
-/* b (k, n) of any strides, n <= nr, as one panel (k, nr). */
+/* b (k, n) of any strides as the first `width` columns of a panel (k, nr); n <= width <= nr. */
 static inline void q7_pack_panel(const float *b, int64_t k_stride, int64_t n_stride, int64_t k,
-                                 int64_t n, int64_t nr, float *panel) {
-    if (n < nr) memset(panel, 0, (size_t)(k * nr) * sizeof(float));
+                                 int64_t n, int64_t width, int64_t nr, float *panel) {
+    for (int64_t i = 0; i < k && n < width; i++)
+        memset(panel + i * nr + n, 0, (size_t)(width - n) * sizeof(float));
     if (n_stride == 1) {
         for (int64_t i = 0; i < k; i++)
             memcpy(panel + i * nr, b + i * k_stride, (size_t)n * sizeof(float));

@@ -1,16 +1,17 @@
 /* unary.c: y[i] = op(x[i]) in f32 (by kernel) and f64; abs, neg, sign, relu and clip in i64 and
  * i32; not on bool. Integers wrap: abs and neg of the lowest value are that value; the bounds of
  * clip are cut to integers. y may be x where the element size stays the same. */
-#include "../kernels/unary.h"
-
 #include <math.h>
 
+#include "elementwise.h"
 #include "loops.h"
 
 static inline double clip(double x, double low, double high) {
     if (x < low) x = low;
     return x > high ? high : x;
 }
+
+static inline double softplus(double x) { return x > 0 ? x + log1p(exp(-x)) : log1p(exp(x)); }
 
 /* y[i] = e for every i, with V the element there. */
 #define EACH(R, e) \
@@ -35,20 +36,23 @@ static void unary_f64(int64_t op, int64_t n, const void *from, void *y, double a
             EACH(double, 0.5 * V * (1 + tanh(0.79788456080286536 * (V + 0.044715 * V * V * V))));
             break;
         case Q7_unary_silu: EACH(double, V / (1 + exp(-V))); break;
-        case Q7_unary_softplus: EACH(double, V > 0 ? V + log1p(exp(-V)) : log1p(exp(V))); break;
+        case Q7_unary_softplus: EACH(double, softplus(V)); break;
         case Q7_unary_sin: EACH(double, sin(V)); break;
         case Q7_unary_cos: EACH(double, cos(V)); break;
         case Q7_unary_floor: EACH(double, floor(V)); break;
         case Q7_unary_ceil: EACH(double, ceil(V)); break;
-        case Q7_unary_round:
-            EACH(double, nearbyint(V));
-            break; /* to even: the mode that nobody changes */
         case Q7_unary_isnan: EACH(uint8_t, V != V); break;
         case Q7_unary_isinf: EACH(uint8_t, fabs(V) == INFINITY); break;
         case Q7_unary_clip: EACH(double, clip(V, alpha, beta)); break;
         case Q7_unary_leaky_relu: EACH(double, V < 0 ? alpha * V : V); break;
         case Q7_unary_elu: EACH(double, V < 0 ? alpha * expm1(V) : V); break;
-        default: EACH(double, clip(alpha * V + beta, 0, 1)); break;
+        case Q7_unary_hard_sigmoid: EACH(double, clip(alpha * V + beta, 0, 1)); break;
+        case Q7_unary_hard_swish: EACH(double, V *clip(V / 6 + 0.5, 0, 1)); break;
+        case Q7_unary_swish: EACH(double, V / (1 + exp(-alpha * V))); break;
+        case Q7_unary_mish: EACH(double, V *tanh(softplus(V))); break;
+        case Q7_unary_softcap: EACH(double, alpha *tanh(V / alpha)); break;
+        case Q7_unary_squared_relu: EACH(double, V < 0 ? 0 : V * V); break;
+        default: EACH(double, nearbyint(V)); break; /* to even: the mode that nobody changes */
     }
 }
 #undef EACH
@@ -91,9 +95,9 @@ static void unary_task(void *arg, int64_t task, int64_t thread) {
                 (char *)args->y + begin * job->y_bytes, args->alpha, args->beta);
 }
 
-static q7_unary_kernel loop_of(int64_t dtype, const q7_call *call) {
+q7_unary_kernel q7_unary_loop(int64_t dtype, q7_unary_kernel f32) {
     switch (dtype) {
-        case Q7_F32: return (q7_unary_kernel)call->kernel;
+        case Q7_F32: return f32;
         case Q7_F64: return unary_f64;
         case Q7_I64: return unary_i64;
         case Q7_I32: return unary_i32;
@@ -104,6 +108,7 @@ static q7_unary_kernel loop_of(int64_t dtype, const q7_call *call) {
 void q7_op_unary(const q7_unary_args *args, const q7_call *call) {
     const int64_t bytes = q7_dtype_bytes(args->dtype);
     const bool is_bool = args->op == Q7_unary_isnan || args->op == Q7_unary_isinf;
-    unary_job job = {args, loop_of(args->dtype, call), bytes, is_bool ? 1 : bytes};
+    unary_job job = {args, q7_unary_loop(args->dtype, (q7_unary_kernel)call->kernel), bytes,
+                     is_bool ? 1 : bytes};
     q7_parallel(call, q7_ceil_div(args->n, Q7_GRAIN), unary_task, &job);
 }

@@ -1,12 +1,11 @@
 /* where_typed.h: the loop of where.c for elements of type T, named SELECT. Included once per width.
  */
 
-static void SELECT(const where_job *job, int64_t n, const int64_t *offset, int64_t position) {
-    const uint8_t *c = (const uint8_t *)job->args->c + offset[0];
-    const T *a = (const T *)job->args->a + offset[1], *b = (const T *)job->args->b + offset[2];
-    T *restrict y = (T *)job->args->y + position;
-    const int64_t a_stride = job->a_stride, b_stride = job->b_stride;
-    if (job->c_stride == 0) {
+static void SELECT(int64_t n, const uint8_t *c, int64_t c_stride, const void *pa, int64_t a_stride,
+                   const void *pb, int64_t b_stride, void *restrict py) {
+    const T *a = pa, *b = pb;
+    T *restrict y = py;
+    if (c_stride == 0) {
         const T *from = *c ? a : b;
         const int64_t stride = *c ? a_stride : b_stride;
         for (int64_t i = 0; i < n; i++) y[i] = from[i * stride];

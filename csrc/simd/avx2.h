@@ -19,6 +19,12 @@ Q7_INLINE void q7_store_tail(float *p, q7_f32 v, int64_t n) {
     _mm256_maskstore_ps(p, q7_lanes(n), v);
 }
 
+Q7_INLINE q7_f32 q7_load_twice(const float *p) {
+    return _mm256_permutevar8x32_ps(_mm256_castps128_ps256(_mm_loadu_ps(p)),
+                                    _mm256_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3));
+}
+Q7_INLINE q7_f32 q7_swap_pairs(q7_f32 v) { return _mm256_permute_ps(v, 0xb1); }
+
 Q7_INLINE q7_f32 q7_add(q7_f32 a, q7_f32 b) { return _mm256_add_ps(a, b); }
 Q7_INLINE q7_f32 q7_sub(q7_f32 a, q7_f32 b) { return _mm256_sub_ps(a, b); }
 Q7_INLINE q7_f32 q7_mul(q7_f32 a, q7_f32 b) { return _mm256_mul_ps(a, b); }

@@ -17,6 +17,12 @@ Q7_INLINE void q7_store_tail(float *p, q7_f32 v, int64_t n) {
     _mm512_mask_storeu_ps(p, q7_lanes(n), v);
 }
 
+Q7_INLINE q7_f32 q7_load_twice(const float *p) {
+    return _mm512_permutexvar_ps(_mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7),
+                                 _mm512_castps256_ps512(_mm256_loadu_ps(p)));
+}
+Q7_INLINE q7_f32 q7_swap_pairs(q7_f32 v) { return _mm512_permute_ps(v, 0xb1); }
+
 Q7_INLINE q7_f32 q7_add(q7_f32 a, q7_f32 b) { return _mm512_add_ps(a, b); }
 Q7_INLINE q7_f32 q7_sub(q7_f32 a, q7_f32 b) { return _mm512_sub_ps(a, b); }
 Q7_INLINE q7_f32 q7_mul(q7_f32 a, q7_f32 b) { return _mm512_mul_ps(a, b); }

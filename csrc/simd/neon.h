@@ -19,6 +19,12 @@ Q7_INLINE void q7_store_tail(float *p, q7_f32 v, int64_t n) {
     for (int64_t i = 0; i < n; i++) p[i] = lanes[i];
 }
 
+Q7_INLINE q7_f32 q7_load_twice(const float *p) {
+    const float32x2_t v = vld1_f32(p);
+    return vcombine_f32(vdup_lane_f32(v, 0), vdup_lane_f32(v, 1));
+}
+Q7_INLINE q7_f32 q7_swap_pairs(q7_f32 v) { return vrev64q_f32(v); }
+
 Q7_INLINE q7_f32 q7_add(q7_f32 a, q7_f32 b) { return vaddq_f32(a, b); }
 Q7_INLINE q7_f32 q7_sub(q7_f32 a, q7_f32 b) { return vsubq_f32(a, b); }
 Q7_INLINE q7_f32 q7_mul(q7_f32 a, q7_f32 b) { return vmulq_f32(a, b); }

@@ -9,6 +9,8 @@
  *   q7_fnma(a, b, c) = c - a * b
  *   q7_vmax(a, b) = a > b ? a : b, q7_vmin likewise: a NaN in b always gives NaN, one in a need not
  *   q7_sqrt q7_neg q7_abs q7_copysign(magnitude, sign)  q7_floor  q7_round_even
+ *   q7_load_twice(p) = p[0] p[0] p[1] p[1] ..     reads Q7_W / 2 floats
+ *   q7_swap_pairs(v) = v[1] v[0] v[3] v[2] ..
  *   q7_hsum q7_hmax                               over the lanes, in a fixed tree order per ISA
  *   q7_exp2i(n) = 2^n                             n integral in [-126, 127]
  *   q7_ldexp(v, n) = v * 2^n                      n integral in [-252, 254], gradual underflow

@@ -29,10 +29,10 @@ class SessionOptions:
 
     intra_op_num_threads: threads of a run; 0 takes the cores that affinity and cgroup quota allow.
     graph_optimization_level: see GraphOptimizationLevel. log_severity_level: 0 verbose .. 4 fatal,
-    of the Python logger "q7x2_ep". optimized_model_filepath: where to write the model after the
-    passes and before fusion, as ONNX that any tool opens. The other fields are accepted and have no
-    effect: memory is always planned into one arena, there is one thread pool per process, and
-    results never depend on the number of threads.
+    of the Python logger "q7x2_ep". optimized_model_filepath: where to write the model after passes
+    and fusions, as ONNX that any tool opens (see q7x2_ep.optimize). The other fields are accepted
+    and have no effect: memory is always planned into one arena, there is one thread pool per
+    process, and results never depend on the number of threads.
     """
 
     intra_op_num_threads: int = 0

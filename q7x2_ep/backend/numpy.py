@@ -28,20 +28,41 @@ def evaluate(graph: Graph, feeds: Mapping[str, Any], float_dtype: Any = None) ->
     Raises: ShapeError where a feed contradicts the dims of the inputs, UnsupportedOp for an op
     without a reference.
     """
-    evaluation = _Evaluation(None if float_dtype is None else np.dtype(float_dtype))
+    evaluation = Evaluation(None if float_dtype is None else np.dtype(float_dtype))
     for value in graph.inputs:
         evaluation.feed(value, np.asarray(feeds[value.name]))
     evaluation.run(graph.nodes)
     return [evaluation.array(value) for value in graph.outputs]
 
 
-class _Evaluation:
+def rms_error(given: np.ndarray, true: np.ndarray) -> float:
+    """RMS of given - true; infinite where shapes or non-finite elements differ."""
+    if given.shape != true.shape:
+        return float("inf")
+    if given.dtype.kind not in "fc":
+        return 0.0 if np.array_equal(given, true) else float("inf")
+    finite = np.isfinite(true)
+    if (
+        not np.array_equal(given[~finite], true[~finite], equal_nan=True)
+        or not np.isfinite(given[finite]).all()
+    ):
+        return float("inf")
+    return rms(given[finite].astype(np.float64) - true[finite])
+
+
+def rms(array: np.ndarray) -> float:
+    array = np.asarray(array, np.float64)
+    finite = array[np.isfinite(array)]
+    return float(np.sqrt(np.mean(np.square(finite)))) if finite.size else 0.0
+
+
+class Evaluation:
     """One evaluation: what is computed so far, and the sizes of the symbols."""
 
-    def __init__(self, float_dtype: Optional[np.dtype]):
+    def __init__(self, float_dtype: Optional[np.dtype], sizes: Optional[Mapping[str, int]] = None):
         self.float_dtype = float_dtype
         self.arrays: Environment = {}
-        self.sizes: dict[str, int] = {}
+        self.sizes: dict[str, int] = dict(sizes or {})
 
     def feed(self, value: Value, array: np.ndarray) -> None:
         if len(array.shape) != len(value.shape):

@@ -8,18 +8,24 @@ from typing import Any
 
 from q7x2_ep.fuse import (
     attention,
-    batched_attention,
+    conv,
+    gate,
     gelu,
     grouped_heads,
     layernorm,
     linear,
+    mish,
     query_scale,
+    relu,
+    rope,
     skip_norm,
+    softcap,
     swish,
 )
+from q7x2_ep.fuse.chain import Chain
 from q7x2_ep.fuse.qkv import MergeLinears
 from q7x2_ep.ir.core import Graph, Node
-from q7x2_ep.ir.rewrite import Fusion, NearMiss, replace, sweep
+from q7x2_ep.ir.rewrite import Fusion, NearMiss, Watch, replace, sweep
 from q7x2_ep.ops import find
 from q7x2_ep.ops.builder import Builder
 
@@ -35,21 +41,28 @@ class Walk:
 
 
 FUSIONS = (
-    # Activations and norms first: whole ops are what the walks below look for.
-    Walk((gelu.GELU, gelu.GELU_TANH, swish.SWISH, layernorm.LAYER_NORM)),
-    # After LayerNorm, whose centred half it would take.
-    Walk((layernorm.RMS_NORM,)),
-    # Before Linear, which would otherwise take the scale of q, or a constant k or v, for its own.
+    # Activations and norms first: whole ops are what the walks below look for. Each may have been
+    # made by those before it: Swish of Sigmoid, HardSwish of HardSigmoid of Clip. RmsNorm after
+    # LayerNorm, whose centred half it would take; what follows a norm is found at the consumers.
     Walk(
         (
-            attention.ATTENTION,
-            attention.ONNX_ATTENTION,
-            batched_attention.BATCHED_ATTENTION,
+            *(gelu.GELU, gelu.GELU_TANH, swish.SIGMOID, swish.SWISH, mish.MISH),
+            *(relu.RELU, relu.CLIP, relu.LEAKY_RELU, relu.SQUARED_RELU),
+            *(relu.HARD_SIGMOID, relu.HARD_SWISH),
+            *(layernorm.LAYER_NORM, layernorm.RMS_NORM),
+            *(layernorm.ROUNDED, layernorm.WEIGHTED, layernorm.BIASED),
         )
     ),
-    # After Attention, whose operands they look behind.
-    Walk((grouped_heads.GROUPED_HEADS,)),
+    # Anywhere before MergeLinears, which asks who reads q and k.
+    Walk((rope.TURNED, rope.JOINED, rope.ONNX_ROPE, rope.PARTIAL)),
+    rope.MergeRopes(),
+    # Before Linear, which would otherwise take the scale of q, or a constant k or v, for its own.
+    Walk((attention.ATTENTION, attention.ONNX_ATTENTION)),
+    # After Attention, whose operands they look behind; factors first, they may hide repeated heads.
     Walk((query_scale.QUERY_SCALE,)),
+    Walk((grouped_heads.GROUPED_HEADS,)),
+    # After Attention, which takes the softcap of its scores; Linear takes that of logits.
+    Walk((softcap.SOFTCAP,)),
     # One walk: each step of the epilogue is found at the consumer of the one before.
     Walk(
         (
@@ -61,11 +74,17 @@ FUSIONS = (
             linear.RESIDUAL,
         )
     ),
+    # After Linear, whose epilogue holds the activation of the gate.
+    Walk((gate.TWO, gate.HALVES)),
     # After Linear: an Add in the epilogue of a GEMM is nearly free (the tile is in registers), so
     # a norm takes only the Adds that no Linear could: sums of embeddings, most often.
-    Walk((skip_norm.SKIP_NORM,)),
-    # Last: needs the final epilogues (only bare Linears merge) and the attention that reads them.
+    Walk((skip_norm.SKIP_LAYER_NORM, skip_norm.SKIP_RMS_NORM)),
+    # Before the activations of a Conv, which come behind.
+    Walk((conv.PADDED, conv.AFFINE)),
+    # Needs the final epilogues (only bare Linears merge) and the attention that reads them.
     MergeLinears(),
+    # Last: takes what is left.
+    Chain(),
 )
 
 
@@ -82,12 +101,12 @@ class FusionReport:
         return "\n".join(lines)
 
 
-def fuse(graph: Graph) -> FusionReport:
-    """Fuse a typed graph in place."""
+def fuse(graph: Graph, watch: Watch = lambda application: True) -> FusionReport:
+    """Fuse a typed graph in place. watch: is asked before every application of a fusion."""
     report = FusionReport()
     applied: Counter = Counter()
     for step in FUSIONS:
-        counts, misses = step.apply(graph, Builder(graph))
+        counts, misses = step.apply(graph, Builder(graph, watch=watch))
         applied.update(counts)
         report.misses += misses
     report.applied = dict(applied)

@@ -1,68 +1,124 @@
 """Attention on repeated heads -> attention that shares them, without copies of k and v.
 
-k and v (B, Hkv, S, D) go through Unsqueeze, Expand, Reshape to (B, H, S, D); q7::Attention takes
-them as they were.
+Each head of k and v (B, Hkv, S, D) stands H / Hkv times next to itself in (B, H, S, D), by Expand,
+Tile or Concat along a dim of their own that a Reshape merges, by Gather, or from a single head;
+transposed before or after. q7::Attention takes them as they were.
 Source: Ainslie et al. 2023 (grouped-query attention); `repeat_kv` of transformers.
 """
 
 from __future__ import annotations
 
-from typing import Any, Union
+from typing import Any, NamedTuple, Optional, Union
 
-from q7x2_ep.ir.core import Value
+from q7x2_ep.ir.core import Node, Value
 from q7x2_ep.ir.pattern import Match
 from q7x2_ep.ir.rewrite import Fusion
+from q7x2_ep.ir.shape import Dim
+from q7x2_ep.ops.common import RESHAPES
 
 ATTENTION = "q7::Attention"
 
 
-def _repeated(g: Any, name: str, x: Any, axes: Any, shape: Any, merged: Any) -> Any:
-    heads = g.named(name, g.Expand(g.Unsqueeze(x, axes), shape))  # (B, Hkv, H / Hkv, S, D)
-    return g.Reshape(heads, merged)
+class Single(NamedTuple):
+    """Heads before they were repeated: source under another shape, then transposed by each perm."""
+
+    source: Value
+    shape: tuple[Dim, ...]
+    perms: tuple[tuple[int, ...], ...] = ()
+
+    def build(self, g: Any) -> Value:
+        x = g.reshape(self.source, self.shape)
+        for perm in self.perms:
+            x = g.Transpose(x, perm=perm)
+        return x
 
 
-def shared(
-    g: Any,
-    q: Any,
-    k: Any,
-    k_axes: Any,
-    k_shape: Any,
-    k_merged: Any,
-    v: Any,
-    v_axes: Any,
-    v_shape: Any,
-    v_merged: Any,
-    mask: Any,
-) -> Any:
-    keys = _repeated(g, "k_heads", k, k_axes, k_shape, k_merged)
-    values = _repeated(g, "v_heads", v, v_axes, v_shape, v_merged)
-    return g.either(
-        lambda: g.call(ATTENTION, q, keys, values),
-        lambda: g.call(ATTENTION, q, keys, values, mask),
-    )
+def shared(g: Any, o: Any) -> Any:
+    return g.result(ATTENTION, o)
 
 
 def _check(match: Match) -> Union[dict[str, Any], str]:
-    q, mask = match["q"], match.get("mask")
-    for name in ("k", "v"):
-        x, axes, heads = match[name], match[f"{name}_axes"], match[f"{name}_heads"]
-        if x.shape is None or len(x.shape) != 4 or heads.shape is None or len(heads.shape) != 5:
-            return f"{x!r} has shape {x.shape}, wanted rank 4"
-        if axes.elements not in ((2,), (-3,)):
-            return f"the new axis of {x!r} is {axes.elements}, wanted 2: copies next to their head"
-        batch, shared_heads, length, depth = x.shape
-        groups = heads.shape[2]
-        if (
-            heads.shape != (batch, shared_heads, groups, length, depth)
-            or q.shape[1] != shared_heads * groups
-        ):
-            return f"{heads!r} has shape {heads.shape}, wanted {x.shape} with each head repeated"
-    operands = (q, match["k"], match["v"]) if mask is None else (q, match["k"], match["v"], mask)
-    return {"operands": operands, "attrs": match.root.attrs}
+    node = match.root
+    k, v = (single(x, 1) for x in node.inputs[1:3])
+    if k is None or v is None:
+        tiled = [x for x in node.inputs[1:3] if is_tiled(x)]
+        return f"{tiled[0]!r} repeats all heads in a row, not each next to itself" if tiled else ""
+    counts = [_heads(x) for x in (k, v)]
+    if counts[0] != counts[1]:
+        return f"k has {counts[0]} heads before they are repeated, v has {counts[1]}"
+    return {"node": node, "k": k, "v": v}
 
 
-def _build(g: Any, operands: tuple[Value, ...], attrs: dict[str, Any]) -> Value:
-    return g.call(ATTENTION, *operands, **attrs)
+def _heads(x: Single) -> Dim:
+    axis = 1
+    for perm in reversed(x.perms):
+        axis = perm[axis]
+    return x.shape[axis]
+
+
+def single(x: Value, axis: int) -> Optional[Single]:
+    """What x repeats along axis, each entry next to its copies; None where it does not."""
+    node = x.producer
+    if node is None or x.shape is None:
+        return None
+    if node.op == "Transpose":
+        perm = tuple(node.attrs["perm"])
+        found = single(node.inputs[0], perm[axis])
+        return found and found._replace(perms=(*found.perms, perm))
+    if node.op in RESHAPES:
+        split = node.inputs[0]  # (.., Hkv, H / Hkv, ..)
+        at = axis + 1
+        if split.shape is None or len(split.shape) != len(x.shape) + 1:
+            return None
+        if split.shape[:axis] + split.shape[at + 1 :] != x.shape[:axis] + x.shape[at:]:
+            return None
+        source = copied(split, at)
+        return Single(source, split.shape[:at] + split.shape[at + 1 :]) if source else None
+    if node.op == "Gather" and node.attrs["axis"] % len(x.shape) == axis:
+        source, indices = node.inputs
+        count = source.shape[axis]
+        if indices.elements is None or not isinstance(count, int) or len(indices.shape) != 1:
+            return None
+        size = len(indices.elements) // count
+        if indices.elements != tuple(i // max(size, 1) for i in range(count * size)):
+            return None
+        return Single(source, source.shape) if size > 1 else None
+    source = copied(x, axis)
+    return Single(source, (*x.shape[:axis], 1, *x.shape[axis + 1 :])) if source else None
+
+
+def is_tiled(x: Value) -> bool:
+    """Whether x (B, H, S, D) merges copies (B, H / Hkv, Hkv, S, D): no heads that attention can
+    share.
+    """
+    node = x.producer
+    if node is None or node.op not in RESHAPES or node.inputs[0].shape is None:
+        return False
+    split = node.inputs[0]
+    merges = len(split.shape) == 5 and split.shape[3:] == x.shape[2:]
+    return merges and split.shape[2] != 1 and copied(split, 1) is not None
+
+
+def copied(x: Value, axis: int) -> Optional[Value]:
+    """The value of length 1 along axis that x repeats there, and nowhere else."""
+    node = x.producer
+    if node is None or not _copies(node, axis):
+        return None
+    source = node.inputs[0]
+    wanted = (*x.shape[:axis], 1, *x.shape[axis + 1 :])
+    return source if source.shape == wanted and x.shape[axis] != 1 else None
+
+
+def _copies(node: Node, axis: int) -> bool:
+    if node.op == "Concat":
+        alike = all(value is node.inputs[0] for value in node.inputs)
+        return alike and node.attrs["axis"] % len(node.output.shape) == axis
+    return node.op in ("Expand", "Tile")
+
+
+def _build(g: Any, node: Node, k: Single, v: Single) -> Value:
+    q, rest = node.inputs[0], node.inputs[3:]
+    return g.call(ATTENTION, q, k.build(g), v.build(g), *rest, **node.attrs)
 
 
 GROUPED_HEADS = Fusion("GroupedHeads", (shared,), _check, _build)

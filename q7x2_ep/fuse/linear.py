@@ -7,11 +7,13 @@ or a consumer that is none of its kind.
 
 from __future__ import annotations
 
-from typing import Any, Optional, Union
+from typing import Any, Callable, Optional, Union
 
 from q7x2_ep.ir.core import Node, Value
 from q7x2_ep.ir.pattern import Match
 from q7x2_ep.ir.rewrite import Fusion
+from q7x2_ep.ops.activation import ACTIVATION_OPS, activation_of
+from q7x2_ep.ops.common import Activation
 
 LINEAR = "q7::Linear"
 
@@ -124,42 +126,34 @@ def _build_bias(g: Any, node: Node, bias: Value) -> Value:
     return g.call(LINEAR, *node.inputs[:2], bias, **node.attrs)
 
 
-def relu(g: Any, linear: Any) -> Any:
-    return g.Relu(g.result(LINEAR, linear))
+def _activated(op: str) -> Callable[..., Any]:
+    """The spelling of one activation behind a Linear."""
+
+    def activated(g: Any, linear: Any) -> Any:
+        return g.call(op, g.result(LINEAR, linear))
+
+    activated.__name__ = op.rpartition(":")[2].lower()
+    return activated
 
 
-def gelu(g: Any, linear: Any) -> Any:
-    return g.Gelu(g.result(LINEAR, linear))
-
-
-def tanh(g: Any, linear: Any) -> Any:
-    return g.Tanh(g.result(LINEAR, linear))
-
-
-def sigmoid(g: Any, linear: Any) -> Any:
-    return g.Sigmoid(g.result(LINEAR, linear))
-
-
-def silu(g: Any, linear: Any) -> Any:
-    return g.Swish(g.result(LINEAR, linear), alpha=1.0)
-
-
-_ACTIVATIONS = {"Relu": "relu", "Tanh": "tanh", "Sigmoid": "sigmoid", "Swish": "silu"}
+def clip(g: Any, linear: Any, low: Any, high: Any) -> Any:
+    y = g.result(LINEAR, linear)
+    return g.either(
+        lambda: g.Clip(y, g.scalar(low), g.scalar(high)),
+        lambda: g.Clip(y, g.scalar(low)),
+        lambda: g.Clip(y, None, g.scalar(high)),
+    )
 
 
 def _check_activation(match: Match) -> Union[dict[str, Any], str]:
-    node, root = match["linear"].producer, match.root
+    node = match["linear"].producer
     if node.input(3) is not None or node.attrs["activation"] != "none":
         return ""
-    tanh_form = root.attrs.get("approximate") == "tanh"
-    return {
-        "node": node,
-        "activation": _ACTIVATIONS.get(root.op, "gelu_tanh" if tanh_form else "gelu"),
-    }
+    return {"node": node, "activation": activation_of(match.root)}
 
 
-def _build_activation(g: Any, node: Node, activation: str) -> Value:
-    return g.call(LINEAR, *node.inputs, **{**node.attrs, "activation": activation})
+def _build_activation(g: Any, node: Node, activation: Activation) -> Value:
+    return g.call(LINEAR, *node.inputs, **{**node.attrs, **activation.attributes()})
 
 
 def with_residual(g: Any, linear: Any, residual: Any) -> Any:
@@ -185,6 +179,9 @@ RESHAPE = Fusion("LinearReshape", (reshaped,), _check_reshape, _build_reshape)
 SCALE = Fusion("LinearScale", (scaled,), _check_scale, _build_scale)
 BIAS = Fusion("LinearBias", (biased,), _check_bias, _build_bias)
 ACTIVATION = Fusion(
-    "LinearActivation", (relu, gelu, tanh, sigmoid, silu), _check_activation, _build_activation
+    "LinearActivation",
+    (*map(_activated, ACTIVATION_OPS), clip),
+    _check_activation,
+    _build_activation,
 )
 RESIDUAL = Fusion("LinearResidual", (with_residual,), _check_residual, _build_residual)

@@ -10,8 +10,9 @@ from collections import Counter
 from typing import Any
 
 from q7x2_ep.ir.core import Graph, Node, Value
-from q7x2_ep.ir.rewrite import NearMiss, replace
+from q7x2_ep.ir.rewrite import NearMiss, rewrite
 
+_READERS = frozenset({"q7::Attention", "q7::Rope"})
 _VIEWS = frozenset({"Reshape", "Transpose", "Squeeze", "Unsqueeze", "Split"})
 
 
@@ -41,8 +42,10 @@ class MergeLinears:
         gone: set[int] = set()
         for nodes in groups.values():
             if len(nodes) > 1:
-                places[id(nodes[0])] = _merge(g, nodes)
-                gone.update(map(id, nodes))
+                made = _merge(g, nodes)
+                if made:
+                    places[id(nodes[0])] = made
+                    gone.update(map(id, nodes))
         order: list[Node] = []
         for node in graph.nodes:
             order.extend(places.get(id(node), () if id(node) in gone else (node,)))
@@ -52,8 +55,7 @@ class MergeLinears:
 
 def _only_attention_reads(value: Value) -> bool:
     return bool(value.users) and all(
-        user.op == "q7::Attention"
-        or (user.op in _VIEWS and all(map(_only_attention_reads, user.outputs)))
+        user.op in _READERS or (user.op in _VIEWS and all(map(_only_attention_reads, user.outputs)))
         for user in value.users
     )
 
@@ -67,6 +69,4 @@ def _merge(g: Any, nodes: list[Node]) -> list[Node]:
     outputs = [node.output for node in nodes]
     sizes = [value.shape[-1] for value in outputs]
     parts = g.call("Split", merged, sizes, outputs=len(nodes), axis=len(merged.shape) - 1)
-    made = g.take()
-    replace(outputs, parts, made, nodes)
-    return made
+    return rewrite(g, MergeLinears.name, outputs, parts, nodes)

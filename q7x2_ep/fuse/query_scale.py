@@ -1,12 +1,15 @@
-"""A factor on the projected queries, before their split into heads -> the scale of q7::Attention.
+"""A factor on q or k -> the scale of q7::Attention: the scores are linear in both.
 
-q = Transpose(Reshape(x * scale)): BART, Whisper, CLIP and their kin. The scores are linear in q.
+It may sit behind views: q = Transpose(Reshape(x * scale)) in BART, Whisper, CLIP and their kin; its
+root is on both sides where PyTorch decomposes attention. With a softcap too, which caps what is
+scaled.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Union
 
+from q7x2_ep.fuse.views import factor, unscaled
 from q7x2_ep.ir.core import Node, Value
 from q7x2_ep.ir.pattern import Match
 from q7x2_ep.ir.rewrite import Fusion
@@ -14,23 +17,19 @@ from q7x2_ep.ir.rewrite import Fusion
 ATTENTION = "q7::Attention"
 
 
-def scaled_query(g: Any, x: Any, scale: Any, shape: Any, k: Any, v: Any, mask: Any) -> Any:
-    rows = g.Reshape(g.Mul(x, g.scalar(scale)), shape)  # (B, Sq, H, D)
-    q = g.Transpose(rows, perm=(0, 2, 1, 3))
-    return g.either(
-        lambda: g.call(ATTENTION, q, k, v),
-        lambda: g.call(ATTENTION, q, k, v, mask),
-    )
+def scaled_operands(g: Any, o: Any) -> Any:
+    return g.result(ATTENTION, o)
 
 
-def _check(match: Match) -> dict[str, Any]:
-    scale = match.root.attrs["scale"] * match.scalar("scale", 1.0)
-    return {"x": match["x"], "shape": match["shape"], "node": match.root, "scale": scale}
+def _check(match: Match) -> Union[dict[str, Any], str]:
+    node = match.root
+    scale = factor(match.graph, node.inputs[0]) * factor(match.graph, node.inputs[1])
+    return {"node": node, "scale": node.attrs["scale"] * scale} if scale != 1.0 else ""
 
 
-def _build(g: Any, x: Value, shape: Value, node: Node, scale: float) -> Value:
-    q = g.Transpose(g.Reshape(x, shape), perm=(0, 2, 1, 3))
-    return g.call(ATTENTION, q, *node.inputs[1:], **{**node.attrs, "scale": scale})
+def _build(g: Any, node: Node, scale: float) -> Value:
+    q, k = (unscaled(g, x) for x in node.inputs[:2])
+    return g.call(ATTENTION, q, k, *node.inputs[2:], **{**node.attrs, "scale": scale})
 
 
-QUERY_SCALE = Fusion("QueryScale", (scaled_query,), _check, _build)
+QUERY_SCALE = Fusion("QueryScale", (scaled_operands,), _check, _build)

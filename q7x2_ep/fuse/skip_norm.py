@@ -1,4 +1,4 @@
-"""Add before LayerNormalization -> q7::SkipLayerNorm.
+"""Add before LayerNormalization or RMSNormalization -> q7::SkipLayerNorm, q7::SkipRmsNorm.
 
 Where the sum is used again (pre-LN transformers), the fused op returns it too.
 """
@@ -14,24 +14,36 @@ from q7x2_ep.ir.shape import broadcast
 from q7x2_ep.ops import find
 
 
-def _formula(g: Any, *operands: Any) -> Any:
+def _layer_norm(g: Any, *operands: Any) -> Any:
     return find("q7::SkipLayerNorm").decompose(g, *operands, epsilon=ANY)[0]
 
 
+def _rms_norm(g: Any, *operands: Any) -> Any:
+    return find("q7::SkipRmsNorm").decompose(g, *operands, epsilon=ANY)[0]
+
+
 def skip_norm_biased(g: Any, x: Any, skip: Any, skip_bias: Any, weight: Any, bias: Any) -> Any:
-    return _formula(g, x, skip, skip_bias, weight, bias)
+    return _layer_norm(g, x, skip, skip_bias, weight, bias)
 
 
 def skip_norm_biased_plain(g: Any, x: Any, skip: Any, skip_bias: Any, weight: Any) -> Any:
-    return _formula(g, x, skip, skip_bias, weight, None)
+    return _layer_norm(g, x, skip, skip_bias, weight)
 
 
 def skip_norm(g: Any, x: Any, skip: Any, weight: Any, bias: Any) -> Any:
-    return _formula(g, x, skip, None, weight, bias)
+    return _layer_norm(g, x, skip, None, weight, bias)
 
 
 def skip_norm_plain(g: Any, x: Any, skip: Any, weight: Any) -> Any:
-    return _formula(g, x, skip, None, weight, None)
+    return _layer_norm(g, x, skip, None, weight)
+
+
+def skip_rms_norm_biased(g: Any, x: Any, skip: Any, skip_bias: Any, weight: Any) -> Any:
+    return _rms_norm(g, x, skip, skip_bias, weight)
+
+
+def skip_rms_norm(g: Any, x: Any, skip: Any, weight: Any) -> Any:
+    return _rms_norm(g, x, skip, None, weight)
 
 
 def _check(match: Match) -> Union[dict[str, Any], str]:
@@ -48,7 +60,7 @@ def _check(match: Match) -> Union[dict[str, Any], str]:
     if len(rows) < 2 or rows[1:] != wanted[1:] or broadcast(rows[0], wanted[0]) != wanted[0]:
         return f"{skip!r} has shape {skip.shape}, wanted {x.shape} or its last dims"
     return {
-        "operands": (x, skip, skip_bias, weight, bias),
+        "operands": (x, skip, skip_bias, weight) + ((bias,) if bias is not None else ()),
         "epsilon": match.root.attrs["epsilon"],
         "outputs": len(match.outputs),
     }
@@ -60,15 +72,16 @@ def _without_leading_ones(shape: tuple) -> tuple:
     return shape
 
 
-def _build(
-    g: Any, operands: tuple[Optional[Value], ...], **attrs: Any
-) -> Union[Value, tuple[Value, ...]]:
-    return g.call("q7::SkipLayerNorm", *operands, **attrs)
+def _fusion(op: str, *spellings: Any) -> Fusion:
+    def build(
+        g: Any, operands: tuple[Optional[Value], ...], **attrs: Any
+    ) -> Union[Value, tuple[Value, ...]]:
+        return g.call(f"q7::{op}", *operands, **attrs)
+
+    return Fusion(op, spellings, _check, build)
 
 
-SKIP_NORM = Fusion(
-    "SkipLayerNorm",
-    (skip_norm_biased, skip_norm_biased_plain, skip_norm, skip_norm_plain),
-    _check,
-    _build,
+SKIP_LAYER_NORM = _fusion(
+    "SkipLayerNorm", skip_norm_biased, skip_norm_biased_plain, skip_norm, skip_norm_plain
 )
+SKIP_RMS_NORM = _fusion("SkipRmsNorm", skip_rms_norm_biased, skip_rms_norm)

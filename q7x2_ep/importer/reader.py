@@ -118,6 +118,7 @@ class _Reader:
         for output in model.graph.output:
             self.graph.outputs.append(self.value(scope, output.name, "the graph's outputs"))
             self.graph.output_names.append(output.name)
+        self.graph.external_weights = self.tensors.has_external()
         self.graph.metadata = {
             "path": None,
             "producer_name": model.producer_name,

@@ -39,6 +39,10 @@ class Tensors:
         self.folder = folder
         self.maps: dict[str, Any] = {HERE: model}  # by location: one buffer per file
 
+    def has_external(self) -> bool:
+        """Whether any tensor that was read lies in another file."""
+        return len(self.maps) > 1
+
     def array(self, tensor: Any) -> np.ndarray:
         """The elements of an onnx.TensorProto.
 

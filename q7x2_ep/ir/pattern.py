@@ -22,14 +22,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Callable, Optional, Union
 
-from q7x2_ep.dtypes import BFLOAT16, DOUBLE, FLOAT16
+from q7x2_ep import dtypes
 from q7x2_ep.ir.core import Graph, Node, Value
 
 COMMUTATIVE = frozenset({"Add", "Mul", "Min", "Max", "Equal", "And", "Or"})
 ANY = object()  # an attribute in a pattern that may have any value
 _KINDS = {"scalar": "number", "constant": "constant"}
 _RECIPROCAL = {"Mul": "Div", "Div": "Mul"}
-_EPSILON = {FLOAT16: 2.0**-10, BFLOAT16: 2.0**-7, DOUBLE: 2.0**-52}
 
 
 @dataclass(eq=False)
@@ -145,6 +144,7 @@ class Match:
     """
 
     root: Node
+    graph: Graph
     values: dict[str, Value] = field(default_factory=dict)
     nodes: list[Node] = field(default_factory=list)
     outputs: list[Value] = field(default_factory=list)
@@ -156,6 +156,17 @@ class Match:
     def get(self, name: str) -> Optional[Value]:
         """The value of a name, or None where the alternative that was found lacks it."""
         return self.values.get(name)
+
+    def absorb(self, node: Node) -> bool:
+        """Take a node that feeds the match into it, to be replaced too; false where others need its
+        results.
+        """
+        inside = set(map(id, self.nodes))
+        if any(is_used_outside(self.graph, output, inside) for output in node.outputs):
+            return False
+        if id(node) not in inside:
+            self.nodes.append(node)
+        return True
 
     def scalar(self, name: str, default: float) -> float:
         """The number that a scalar wildcard stands for; where Div was read as Mul, the reciprocal
@@ -273,7 +284,8 @@ class Matcher:
         """The match, if nothing inside it is needed elsewhere (no work is repeated, no output lost)
         and check agrees.
         """
-        match = Match(self._root, outputs=[self._root.output])
+        match = Match(self._root, self.graph, outputs=[self._root.output])
+        used = ""
         inside = {id(value.producer) for part, (value, _) in bound.items() if isinstance(part, Op)}
         for part, (value, power) in bound.items():
             if isinstance(part, Wild):
@@ -290,26 +302,29 @@ class Matcher:
             if part.name:
                 match.values[part.name] = value
             for output in node.outputs:
-                if not self._is_used_outside(output, inside):
+                if not is_used_outside(self.graph, output, inside):
                     continue
                 if output is value and part.exposed:
                     match.outputs.append(value)
                 elif output is not self._root.output:
-                    return self._miss(bound, True, f"{output!r} is used elsewhere too")
-        arguments = self.check(match)
-        if isinstance(arguments, str):
-            return self._miss(bound, bool(arguments), arguments)
+                    used = f"{output!r} is used elsewhere too"
+        arguments = self.check(match)  # first: what was never meant is no near miss
+        refusal = arguments if isinstance(arguments, str) else used
+        if refusal or isinstance(arguments, str):
+            return self._miss(bound, bool(refusal), refusal)
         return match, arguments
 
-    def _is_used_outside(self, value: Value, inside: set[int]) -> bool:
-        return self.graph.is_output(value) or any(id(user) not in inside for user in value.users)
-
     def _miss(self, bound: dict, near: bool, reason: str) -> Optional[tuple[Match, Any]]:
-        """No match; keeps the deepest reason."""
+        """No match; keeps the deepest reason, and none where the place was never meant."""
         matched = sum(isinstance(part, Op) for part in bound)
-        if (matched, near) > (self.matched, self.near):
+        if (matched, near, not reason) > (self.matched, self.near, not self.reason):
             self.matched, self.near, self.reason = matched, near, reason
         return None
+
+
+def is_used_outside(graph: Graph, value: Value, inside: set[int]) -> bool:
+    """Whether anybody but the nodes with these ids needs the value."""
+    return graph.is_output(value) or any(id(user) not in inside for user in value.users)
 
 
 def _is_of_kind(value: Value, kind: str, power: int) -> bool:
@@ -352,7 +367,7 @@ def is_close(value: Value, wanted: float) -> bool:
     if value.const is None or value.const.size != 1:
         return False
     got = float(value.const.item())
-    return got == wanted or math.isclose(got, wanted, rel_tol=_EPSILON.get(value.dtype, 2.0**-23))
+    return got == wanted or math.isclose(got, wanted, rel_tol=dtypes.epsilon(value.dtype))
 
 
 def _same_attr(name: str, wanted: Any, node: Node) -> bool:

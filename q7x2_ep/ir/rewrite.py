@@ -16,7 +16,7 @@ from typing import Any, Callable, Optional, Union
 
 from q7x2_ep.dtypes import BFLOAT16, FLOAT, FLOAT16
 from q7x2_ep.ir.core import Graph, Node, Value
-from q7x2_ep.ir.pattern import Match, Matcher, root_ops, trace
+from q7x2_ep.ir.pattern import Match, Matcher, is_used_outside, root_ops, trace
 
 # Results of other dtypes are not fused: no kernel computes a fused op in float64 or in integers.
 FUSED_DTYPES = (FLOAT, FLOAT16, BFLOAT16)
@@ -53,10 +53,27 @@ class NearMiss:
         return f"{self.fusion}: {self.reason} ({self.matched} of {self.total} nodes matched)"
 
 
+@dataclass(frozen=True)
+class Application:
+    """One use of a fusion, about to happen: nodes `made` compute `new`, which take the place of the
+    values `old`; the nodes `gone` go, in their order.
+    """
+
+    fusion: str
+    old: tuple[Value, ...]
+    new: tuple[Value, ...]
+    made: tuple[Node, ...]
+    gone: tuple[Node, ...]
+
+
+Watch = Callable[[Application], bool]  # whether it may happen; to look only, answer True
+
+
 def sweep(graph: Graph, fusions: Sequence[Fusion], g: Any) -> tuple[Counter, list[NearMiss]]:
     """Apply fusions wherever they match, in one walk; how often by name, and the near misses.
 
-    g makes nodes: a builder with `take()`, which hands over the nodes made since the last call.
+    g makes nodes: a builder with `take()`, which hands over the nodes made since the last call, and
+    `watch`, which is asked before every application.
     """
     tries: dict[str, list[tuple[Fusion, Matcher]]] = {}
     for fusion in fusions:
@@ -106,28 +123,40 @@ def _try(
     match, arguments = found
     result = fusion.build(g, **arguments)
     results = result if isinstance(result, tuple) else (result,)
-    made = g.take()
     for old, new in zip(match.outputs, results):
         difference = _difference(old, new)
         if difference:
-            for unused in reversed(made):
-                unused.detach()
-            return (
-                [],
-                [],
-                NearMiss(fusion.name, node, len(match.nodes), len(match.nodes), difference),
-            )
-    replace(match.outputs, results, made, sorted(match.nodes, key=lambda old: position[id(old)]))
-    return made, match.nodes, None
+            discard(g.take())
+            size = len(match.nodes)
+            return [], [], NearMiss(fusion.name, node, size, size, difference)
+    gone = with_orphans(matcher.graph, match.nodes)
+    gone.sort(key=lambda old: position[id(old)])
+    made = rewrite(g, fusion.name, match.outputs, results, gone)
+    return made, gone if made else [], None
+
+
+def with_orphans(graph: Graph, nodes: Sequence[Node]) -> list[Node]:
+    """The nodes, and those before them that nothing else needs: what build looked behind."""
+    found, inside = list(nodes), set(map(id, nodes))
+    for node in found:  # grows on the way
+        for value in node.inputs:
+            maker = None if value is None else value.producer
+            if maker is None or id(maker) in inside:
+                continue
+            if not any(is_used_outside(graph, output, inside) for output in maker.outputs):
+                found.append(maker)
+                inside.add(id(maker))
+    return found
 
 
 def _near_miss(fusion: Fusion, matcher: Matcher, node: Node) -> Optional[NearMiss]:
-    """What to report of the last failure, if anything: ops that were refused, or many of the ops.
+    """What to report of the last failure, if anything: a third of the ops where one was refused,
+    else half of them.
 
     What refines an op that is fused already does not miss where there is nothing to refine.
     """
-    many = max(3, matcher.total / 2)
-    if not matcher.reason or matcher.matched < (1 if matcher.near else many):
+    enough = max(1, matcher.total / 3) if matcher.near else max(3, matcher.total / 2)
+    if not matcher.reason or matcher.matched < enough:
         return None
     if not matcher.near and node.op.startswith("q7::"):
         return None
@@ -145,6 +174,26 @@ def _difference(old: Value, new: Value) -> str:
 
 def _dims(shape: Optional[Iterable[Any]]) -> str:
     return "unknown" if shape is None else f"[{','.join(map(str, shape))}]"
+
+
+def rewrite(
+    g: Any, fusion: str, old: Iterable[Value], new: Iterable[Value], gone: list[Node]
+) -> list[Node]:
+    """Let what g has made take the place of the nodes `gone`, as `replace` does, if g's watch lets
+    it; the new nodes, or none.
+    """
+    made = g.take()
+    if not g.watch(Application(fusion, tuple(old), tuple(new), tuple(made), tuple(gone))):
+        discard(made)
+        return []
+    replace(old, new, made, gone)
+    return made
+
+
+def discard(made: Iterable[Node]) -> None:
+    """Forget nodes that were made for nothing."""
+    for node in reversed(list(made)):
+        node.detach()
 
 
 def replace(old: Iterable[Value], new: Iterable[Value], made: list[Node], gone: list[Node]) -> None:

@@ -162,6 +162,14 @@ def broadcast_shapes(*shapes: tuple[Dim, ...]) -> tuple[Dim, ...]:
     return tuple(out)
 
 
+def broadcasts_to(a: Dim, b: Dim) -> bool:
+    """Whether a dim a is certain to repeat to b, or to be b: broadcasting the two gives b."""
+    try:
+        return broadcast(a, b) == b
+    except ValueError:
+        return False
+
+
 def product(dims: Iterable[Dim]) -> Dim:
     total: Dim = 1
     for dim in dims:

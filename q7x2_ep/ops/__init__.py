@@ -6,11 +6,11 @@ or `@fused("q7::Name")` for our own. Its parts, in this order; functions take th
     signature   "x, axes? -> y": operand names, `?` optional, `*` variadic (last)
     attributes  {name: default}; the importer fills in defaults, so node.attrs holds every key
     infer(node) -> list[Type]                  shapes and dtypes of the outputs
-    reference(node, *arrays) -> array | tuple  numpy, obvious not fast, in the dtype that it is
-    given decompose(g, *values) -> Value             fused ops instead: the meaning in smaller ops
-    (see fused) view(node, view) -> View | None            movement ops: the output as a strided
-    view of the input lower(node, b)                             emits the C steps through the plan
-    builder b
+    reference(node, *arrays) -> array | tuple  numpy, obvious not fast, in the dtype it is given
+    decompose(g, *values) -> Value             fused ops instead: the meaning in smaller ops
+    standard(node) -> op, inputs, attrs | None fused ops: the ONNX op that this one equals, if any
+    view(node, view) -> View | None            movement ops: the output as a view of the input
+    lower(node, b)                             emits the C steps through the plan builder b
 
 An entry without `lower` (and `view`) runs as a host step.
 """

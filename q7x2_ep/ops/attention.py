@@ -15,7 +15,7 @@ import numpy as np
 from q7x2_ep import dtypes
 from q7x2_ep.errors import ModelError, UnsupportedOp
 from q7x2_ep.ir.core import Node, Type, Value
-from q7x2_ep.ir.shape import Dim, ceildiv, maximum, minimum
+from q7x2_ep.ir.shape import Dim, ceildiv, maximum, minimum, product
 from q7x2_ep.ir.view import View, contiguous_strides
 from q7x2_ep.ops import op
 from q7x2_ep.ops.common import (
@@ -24,13 +24,14 @@ from q7x2_ep.ops.common import (
     dims,
     expand_view,
     is_used,
+    known,
     require_dtype,
     reshaped,
     rows_dense,
     where_is,
 )
 
-MASK_NONE = 0  # mask_dtype of the op row without a mask
+MASK_NONE = 0  # the dtype of an operand of the op row that is not there
 HEADS_OUTER = (0, 2, 1, 3)  # (B, S, H, D) <-> (B, H, S, D)
 
 
@@ -40,7 +41,7 @@ def attention_scratch(b: Any, Sq: Dim, Skv: Dim, D: Dim, Dv: Dim) -> Dim:
     blocks = ceildiv(Sq, most)
     queries = ceildiv(ceildiv(Sq, maximum(blocks, 1)), widest) * widest
     keys = minimum(ceildiv(Skv, 4) * 4, b.constants["ATTENTION_KEYS"])
-    return b.threads * 4 * ((queries + 8) * D + keys * (Dv + 3 * widest))
+    return b.threads * 4 * ((queries + 8) * D + keys * (Dv + 4 * widest))
 
 
 def attention_step(
@@ -51,27 +52,48 @@ def attention_step(
     o: View,
     scale: float,
     mask: Optional[View] = None,
-    causal: bool = False,
+    bias: Optional[View] = None,
+    lengths: Optional[Value] = None,
+    offset: Optional[Value] = None,
+    softcap: float = 0.0,
+    window: tuple[int, int] = (-1, -1),
     zero_masked_rows: bool = True,
     fill: float = -math.inf,
 ) -> None:
-    """o = softmax(scale * q k^T + mask) v, all as (B, H, S, D) views of which D is dense.
+    """o = softmax(cap(scale * q k^T) + bias + mask) v, all as (B, H, S, D) views of which D is
+    dense; cap(s) = softcap * tanh(s / softcap), where softcap is not 0.
 
-    mask: a view that broadcasts to (B, H, Sq, Skv): float to add, or bool whose False is `fill`.
+    mask, bias: views that broadcast to (B, H, Sq, Skv): float to add; the mask may be bool, its
+    False is `fill`. The query at position p sees keys p - window[0] .. p + window[1] (-1: no bound)
+    among the first lengths[b] (default: all); query i is at position i + offset[b], by default such
+    that the last query is at the last of these keys. lengths, offset: 1 or B integers.
     """
     (B, H, Sq, D), (_, Hkv, Skv, Dv) = q.shape, v.shape
     strides = {"q": q.strides, "k": k.strides, "v": v.strides, "o": o.strides}
     fields = {f"{x}_{d}_stride": s for x, of in strides.items() for d, s in zip("bhs", of)}
-    mask = None if mask is None else expand_view(mask, (B, H, Sq, Skv))
-    mask_strides = (0, 0, 0, 0) if mask is None else mask.strides
-    fields.update({f"mask_{d}_stride": s for d, s in zip("bhqk", mask_strides)})
+    views = {"mask": mask, "bias": bias}
+    for name, view in views.items():
+        views[name] = None if view is None else expand_view(view, (B, H, Sq, Skv))
+        steps = (0, 0, 0, 0) if view is None else views[name].strides
+        fields.update({f"{name}_{d}_stride": s for d, s in zip("bhqk", steps)})
+    fixed: Dim = 0
+    if offset is None:
+        offset, fixed = lengths, (Skv if lengths is None else 0) - Sq
+    elif len(known(offset) or ()) == 1:
+        offset, fixed = None, known(offset)[0]
+    for name, vector in (("lengths", lengths), ("offsets", offset)):
+        step = 0 if vector is None else minimum(product(vector.shape) - 1, 1)
+        fields[f"{name}_stride"] = step
+        fields[f"{name}_dtype"] = MASK_NONE if vector is None else vector.dtype
     b.step(
         "attention",
         kernel="attention",
         q=q,
         k=k,
         v=v,
-        mask=mask,
+        **views,
+        lengths=lengths,
+        offsets=offset,
         o=o,
         work=attention_scratch(b, Sq, Skv, D, Dv),
         B=B,
@@ -82,9 +104,12 @@ def attention_step(
         D=D,
         Dv=Dv,
         mask_dtype=MASK_NONE if mask is None else mask.storage.dtype,
-        causal=int(causal),
+        offset=fixed,
+        left=window[0],
+        right=window[1],
         zero_masked_rows=int(zero_masked_rows),
         scale=scale,
+        softcap=softcap,
         fill=fill,
         **fields,
     )
@@ -238,7 +263,7 @@ class Attention:
             o,
             scale,
             None if mask is None else b.view(mask),
-            bool(node.attrs["is_causal"]),
+            window=(-1, 0 if node.attrs["is_causal"] else -1),
         )
 
 

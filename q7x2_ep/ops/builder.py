@@ -14,19 +14,27 @@ import numpy as np
 from q7x2_ep import dtypes
 from q7x2_ep.ir.core import Graph, Node, Type, Value, array_type
 from q7x2_ep.ir.pattern import ANY
+from q7x2_ep.ir.rewrite import Watch
 from q7x2_ep.ir.shape import Dim
 from q7x2_ep.ops import find
+from q7x2_ep.ops.common import RESHAPES
 
 
 class Builder:
     """Any method name is an op type of the default domain; `call` takes any op type.
 
     Nodes are collected, not entered in the graph: `take` hands them over. choose(n) says which of n
-    alternatives `either` builds.
+    alternatives `either` builds. watch: see ir/rewrite.py.
     """
 
-    def __init__(self, graph: Graph, choose: Callable[[int], int] = lambda n: 0):
+    def __init__(
+        self,
+        graph: Graph,
+        choose: Callable[[int], int] = lambda n: 0,
+        watch: Watch = lambda application: True,
+    ):
         self.graph = graph
+        self.watch = watch
         self._choose = choose
         self._made: list[Node] = []
 
@@ -65,13 +73,25 @@ class Builder:
         """A constant."""
         return self.graph.constant(array, array_type(array))
 
+    def ones(self, shape: Sequence[int], dtype: int) -> Value:
+        return self.array(np.ones(shape, dtypes.DTYPES[dtype].numpy))
+
     def concatenate(self, constants: Sequence[Value], axis: Optional[int]) -> Value:
         """A constant made of others; axis None flattens them."""
         return self.array(np.concatenate([value.const for value in constants], axis))
 
+    def part(self, constant: Value, axis: int, part: slice) -> Value:
+        """A slice of a constant along one axis; shares its memory."""
+        at = (slice(None),) * (axis % constant.const.ndim)
+        return self.array(constant.const[(*at, part)])
+
+    def scaled(self, constant: Value, factor: float) -> Value:
+        """A constant times a number."""
+        return self.array(constant.const * constant.const.dtype.type(factor))
+
     def reshape(self, x: Value, shape: Sequence[Dim]) -> Value:
         """x under another shape; Reshapes that lead to x are looked through."""
-        while x.shape != tuple(shape) and x.producer is not None and x.producer.op == "Reshape":
+        while x.shape != tuple(shape) and x.producer is not None and x.producer.op in RESHAPES:
             x = x.producer.inputs[0]  # type: ignore[assignment]
         return x if x.shape == tuple(shape) else self.Reshape(x, list(shape))
 

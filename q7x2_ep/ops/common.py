@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any, Callable, Optional, Union
+from typing import Any, Callable, NamedTuple, Optional, Union
 
 import numpy as np
 
@@ -21,6 +21,8 @@ MAX_ELEMENTS = 64  # contents of longer tensors are not followed: shapes are sho
 F32 = (dtypes.FLOAT,)  # dtypes that groups of kernels compute in
 FLOATS = (*F32, dtypes.DOUBLE)
 NUMBERS = (*FLOATS, dtypes.INT32, dtypes.INT64)
+BINARY = (*NUMBERS, dtypes.INT8, dtypes.UINT8, dtypes.BOOL)
+RESHAPES = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze"})  # same elements, other shape
 
 
 class NotInferable(UnsupportedOp):
@@ -216,6 +218,15 @@ def rows_dense(b: Any, view: View) -> View:
     return view if view.strides[-1] == 1 or view.shape[-1] == 1 else materialized(b, view)
 
 
+# References
+
+
+def each(function: Callable[[float], float]) -> Callable[[np.ndarray], np.ndarray]:
+    """A scalar function of math over an array."""
+    vectorised = np.frompyfunc(function, 1, 1)
+    return lambda x: np.asarray(vectorised(x)).astype(x.dtype)
+
+
 # Steps
 
 Operand = Union[Value, View]
@@ -240,6 +251,30 @@ def number(b: Any, value: float, dtype: int) -> Value:
 
 def dtype_of(operand: Operand) -> int:
     return operand.storage.dtype if isinstance(operand, View) else operand.dtype
+
+
+class Activation(NamedTuple):
+    """A member of the closed set `act` of csrc/ops.def, and what it is parametrised with."""
+
+    name: str
+    alpha: float = 0.0
+    beta: float = 0.0
+
+    def attributes(self) -> dict[str, Any]:
+        """How a fused op holds it."""
+        return {
+            "activation": self.name,
+            "act_alpha": self.alpha or None,
+            "act_beta": self.beta or None,
+        }
+
+    @staticmethod
+    def of(attrs: dict[str, Any]) -> Activation:
+        """What `attributes` gave."""
+        return Activation(attrs["activation"], attrs["act_alpha"] or 0.0, attrs["act_beta"] or 0.0)
+
+
+NO_ACTIVATION = Activation("none")
 
 
 def unary_step(
@@ -277,6 +312,13 @@ def binary_step(b: Any, op: str, left: Operand, right: Operand, y: Value) -> Non
         **views,
         **broadcast_fields(y.shape, **views),
     )
+
+
+def where_step(b: Any, condition: Operand, left: Operand, right: Operand, y: Value) -> None:
+    """y = condition ? left : right with broadcasting."""
+    views = dict(zip("cab", (broadcast_operand(b, x) for x in (condition, left, right))))
+    fields = broadcast_fields(y.shape, **views)
+    b.step("where", y=y, elem_bytes=dtypes.size(y.dtype), **views, **fields)
 
 
 def broadcast_operand(b: Any, operand: Operand) -> View:

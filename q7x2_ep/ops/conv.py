@@ -140,4 +140,6 @@ class Conv:
             dilation_w=dilation_w,
             groups=node.attrs["group"],
             act="none",
+            act_alpha=0.0,
+            act_beta=0.0,
         )

@@ -18,17 +18,17 @@ from q7x2_ep.ir.core import Node, Type
 from q7x2_ep.ir.shape import Dim, at_least, floordiv, maximum, minimum
 from q7x2_ep.ops import op
 from q7x2_ep.ops.common import (
+    BINARY,
     FLOATS,
     NUMBERS,
     binary_step,
-    broadcast_fields,
     broadcast_guards,
     broadcast_inputs,
-    broadcast_operand,
     cast_step,
     chain,
     constant_scalar,
     dims,
+    each,
     fill_step,
     fold,
     infer_copy,
@@ -41,9 +41,9 @@ from q7x2_ep.ops.common import (
     typed,
     unary_step,
     where_is,
+    where_step,
 )
 
-BINARY = (*NUMBERS, dtypes.INT8, dtypes.UINT8, dtypes.BOOL)
 CASTS = (*BINARY, dtypes.FLOAT16)
 
 
@@ -150,29 +150,7 @@ def sign(a: Dim) -> Optional[Dim]:
 # Numpy functions that are exact to the last bits of whatever dtype they are given
 
 
-def each(function: Callable[[float], float]) -> Callable[[np.ndarray], np.ndarray]:
-    """A scalar function of math over an array."""
-    vectorised = np.frompyfunc(function, 1, 1)
-    return lambda x: np.asarray(vectorised(x)).astype(x.dtype)
-
-
-erf, erfc = each(math.erf), each(math.erfc)
-
-
-def sigmoid(x: np.ndarray) -> np.ndarray:
-    """1 / (1 + exp(-x)) without overflow."""
-    small = np.exp(-np.abs(x))
-    return np.where(x >= 0, 1, small) / (1 + small)
-
-
-def gelu(x: np.ndarray) -> np.ndarray:
-    """x * Phi(x); erfc keeps the digits that 1 + erf loses for negative x."""
-    return x * (erfc(-x * math.sqrt(0.5)) * 0.5)
-
-
-def gelu_tanh(x: np.ndarray) -> np.ndarray:
-    """0.5 x (1 + tanh u) = x sigmoid(2 u), u = sqrt(2/pi) (x + 0.044715 x^3)."""
-    return x * sigmoid(2 * math.sqrt(2 / math.pi) * (x + 0.044715 * (x * x * x)))
+erf = each(math.erf)
 
 
 def divide(a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -271,65 +249,6 @@ class Erf:
     infer = infer_same
     reference = lambda node, x: erf(x)
     lower = unary("erf")
-
-
-@op("Tanh")
-class Tanh:
-    """y = tanh x."""
-
-    signature = "x -> y"
-    attributes: dict = {}
-    infer = infer_same
-    reference = lambda node, x: np.tanh(x)
-    lower = unary("tanh")
-
-
-@op("Sigmoid")
-class Sigmoid:
-    """y = 1 / (1 + exp(-x))."""
-
-    signature = "x -> y"
-    attributes: dict = {}
-    infer = infer_same
-    reference = lambda node, x: sigmoid(x)
-    lower = unary("sigmoid")
-
-
-@op("Relu")
-class Relu:
-    """y = max(x, 0)."""
-
-    signature = "x -> y"
-    attributes: dict = {}
-    infer = infer_same
-    reference = lambda node, x: np.maximum(x, x.dtype.type(0))
-    lower = unary("relu", NUMBERS)
-
-
-@op("Gelu")
-class Gelu:
-    """y = x * Phi(x), Phi by erf or (approximate = tanh) by tanh."""
-
-    signature = "x -> y"
-    attributes = {"approximate": "none"}
-    infer = infer_same
-
-    def reference(node: Node, x: np.ndarray) -> np.ndarray:
-        return gelu_tanh(x) if node.attrs["approximate"] == "tanh" else gelu(x)
-
-    def lower(node: Node, b: Any) -> None:
-        unary("gelu_tanh" if node.attrs["approximate"] == "tanh" else "gelu")(node, b)
-
-
-@op("Softplus")
-class Softplus:
-    """y = ln(1 + e^x)."""
-
-    signature = "x -> y"
-    attributes: dict = {}
-    infer = infer_same
-    reference = lambda node, x: np.logaddexp(x, x.dtype.type(0))
-    lower = unary("softplus")
 
 
 @op("Sin")
@@ -431,120 +350,6 @@ class IsInf:
             binary_step(b, "equal", x, number(b, math.inf if positive else -math.inf, x.dtype), y)
         else:
             fill_step(b, False, y)
-
-
-@op("Clip")
-class Clip:
-    """y = min(max(x, low), high): high wins where they cross."""
-
-    signature = "x, low?, high? -> y"
-    attributes: dict = {}
-    infer = infer_same
-
-    def reference(
-        node: Node,
-        x: np.ndarray,
-        low: Optional[np.ndarray] = None,
-        high: Optional[np.ndarray] = None,
-    ) -> np.ndarray:
-        y = x if low is None else np.maximum(x, low)
-        return y if high is None else np.minimum(y, high)
-
-    def lower(node: Node, b: Any) -> None:
-        x, low, high = node.inputs[0], node.input(1), node.input(2)
-        constant = all(bound is None or bound.const is not None for bound in (low, high))
-        if constant and x.dtype in FLOATS:
-            alpha = -math.inf if low is None else constant_scalar(low)
-            unary_step(
-                b,
-                "clip",
-                x,
-                node.output,
-                alpha,
-                math.inf if high is None else constant_scalar(high),
-            )
-            return
-        require_dtype(node, x.dtype, BINARY)
-        if low is None and high is None:
-            b.alias(node.output, b.view(x))
-            return
-        if low is not None:
-            raised = node.output if high is None else temporary(b, x.dtype, x.shape)
-            binary_step(b, "max", x, low, raised)
-            x = raised
-        if high is not None:
-            binary_step(b, "min", x, high, node.output)
-
-
-@op("LeakyRelu")
-class LeakyRelu:
-    """y = x where x >= 0, else alpha * x."""
-
-    signature = "x -> y"
-    attributes = {"alpha": 0.01}
-    infer = infer_same
-    reference = lambda node, x: np.where(x < 0, x * node.attrs["alpha"], x)
-    lower = unary("leaky_relu", alpha="alpha")
-
-
-@op("Elu")
-class Elu:
-    """y = x where x >= 0, else alpha * (e^x - 1)."""
-
-    signature = "x -> y"
-    attributes = {"alpha": 1.0}
-    infer = infer_same
-    reference = lambda node, x: np.where(x < 0, np.expm1(x) * node.attrs["alpha"], x)
-    lower = unary("elu", alpha="alpha")
-
-
-@op("HardSigmoid")
-class HardSigmoid:
-    """y = clip(alpha * x + beta, 0, 1)."""
-
-    signature = "x -> y"
-    attributes = {"alpha": 0.2, "beta": 0.5}
-    infer = infer_same
-    reference = lambda node, x: np.clip(x * node.attrs["alpha"] + node.attrs["beta"], 0, 1)
-    lower = unary("hard_sigmoid", alpha="alpha", beta="beta")
-
-
-@op("HardSwish")
-class HardSwish:
-    """y = x * clip(x / 6 + 1 / 2, 0, 1)."""
-
-    signature = "x -> y"
-    attributes: dict = {}
-    infer = infer_same
-    reference = lambda node, x: x * np.clip(x / 6 + 0.5, 0, 1)
-
-    def lower(node: Node, b: Any) -> None:
-        x = node.inputs[0]
-        require_dtype(node, x.dtype, FLOATS)
-        gate = temporary(b, x.dtype, x.shape)
-        unary_step(b, "hard_sigmoid", x, gate, 1 / 6, 0.5)
-        binary_step(b, "mul", gate, x, node.output)
-
-
-@op("Swish")
-class Swish:
-    """y = x * sigmoid(alpha * x); SiLU where alpha is 1."""
-
-    signature = "x -> y"
-    attributes = {"alpha": 1.0}
-    infer = infer_same
-    reference = lambda node, x: x * sigmoid(x * node.attrs["alpha"])
-
-    def lower(node: Node, b: Any) -> None:
-        x = node.inputs[0]
-        require_dtype(node, x.dtype, FLOATS)
-        if node.attrs["alpha"] == 1.0:
-            unary_step(b, "silu", x, node.output)
-            return
-        gate, opened = temporary(b, x.dtype, x.shape), temporary(b, x.dtype, x.shape)
-        binary_step(b, "mul", x, number(b, node.attrs["alpha"], x.dtype), gate)
-        unary_step(b, "sigmoid", gate, opened)
-        binary_step(b, "mul", opened, x, node.output)
 
 
 # Two inputs and more
@@ -822,9 +627,7 @@ class Where:
     reference = lambda node, condition, a, b: np.where(condition, a, b)
 
     def lower(node: Node, b: Any) -> None:
-        views = dict(zip("cab", (broadcast_operand(b, value) for value in node.inputs)))
-        fields = broadcast_fields(node.output.shape, **views)
-        b.step("where", y=node.output, elem_bytes=dtypes.size(node.output.dtype), **views, **fields)
+        where_step(b, *node.inputs, node.output)
 
 
 # Dtypes
@@ -872,6 +675,8 @@ class Cast:
 
     def infer(node: Node) -> list[Type]:
         to = node.attrs["to"]
+        if to not in dtypes.DTYPES:
+            raise UnsupportedOp(f"{where_is(node)} casts to {dtypes.type_string(to)}")
         return [typed(to, dims(node), cast_contents(to, known(node.inputs[0])))]
 
     reference = lambda node, x: cast(node, x, node.attrs["to"])

@@ -9,34 +9,42 @@ from typing import Any, Optional
 
 from q7x2_ep import dtypes
 from q7x2_ep.ir.core import Node, Type, Value
-from q7x2_ep.ir.shape import product
+from q7x2_ep.ir.shape import Dim, product
 from q7x2_ep.ops import fused
+from q7x2_ep.ops.activation import ACTIVATIONS
 from q7x2_ep.ops.attention import attention_step
-from q7x2_ep.ops.common import F32, Guard, fit_guards, require_dtype, reshaped, rows_dense
+from q7x2_ep.ops.common import (
+    F32,
+    Activation,
+    Guard,
+    fit_guards,
+    require_dtype,
+    reshaped,
+    rows_dense,
+)
 from q7x2_ep.ops.matmul import gemm_step
 from q7x2_ep.ops.norm import is_ones, norm_step
 
-ACTIVATIONS = {
-    "none": lambda g, x: x,
-    "relu": lambda g, x: g.Relu(x),
-    "gelu": lambda g, x: g.Gelu(x, approximate="none"),
-    "gelu_tanh": lambda g, x: g.Gelu(x, approximate="tanh"),
-    "silu": lambda g, x: g.Swish(x, alpha=1.0),
-    "tanh": lambda g, x: g.Tanh(x),
-    "sigmoid": lambda g, x: g.Sigmoid(x),
-}
+Standard = tuple[str, list[Optional[Value]], dict[str, Any]]  # op type, operands, attributes
 
 
 @fused("q7::Linear")
 class Linear:
     """y = act(alpha * x @ w + bias) + residual, for a constant w that is packed once.
 
+    activation, with act_alpha and act_beta where it has them: a member of ACTIVATIONS.
     Shapes: x (.., K), w (K, N) or with trans_b (N, K), bias N elements, residual and y (.., N).
     Source: ONNX MatMul, Gemm; the epilogue of csrc/kernels/gemm.h.
     """
 
     signature = "x, w, bias?, residual? -> y"
-    attributes = {"activation": "none", "trans_b": 0, "alpha": 1.0}
+    attributes = {
+        "activation": "none",
+        "act_alpha": None,
+        "act_beta": None,
+        "trans_b": 0,
+        "alpha": 1.0,
+    }
 
     def infer(node: Node) -> list[Type]:
         x, w = node.inputs[:2]
@@ -49,6 +57,8 @@ class Linear:
         bias: Optional[Value] = None,
         residual: Optional[Value] = None,
         activation: str = "none",
+        act_alpha: Optional[float] = None,
+        act_beta: Optional[float] = None,
         trans_b: int = 0,
         alpha: float = 1.0,
     ) -> Value:
@@ -57,45 +67,100 @@ class Linear:
             y = g.Mul(y, alpha)
         if bias is not None:
             y = g.Add(y, bias)
-        y = ACTIVATIONS[activation](g, y)
+        y = ACTIVATIONS[activation](g, y, act_alpha or 0.0, act_beta or 0.0)
         return y if residual is None else g.Add(y, residual)
 
+    def standard(node: Node) -> Optional[Standard]:
+        attrs, operands = node.attrs, node.inputs
+        if node.input(3) is not None or attrs["activation"] != "none":
+            return None
+        if len(node.output.shape) == 2:
+            return "Gemm", operands, {"alpha": attrs["alpha"], "transB": attrs["trans_b"]}
+        plain = node.input(2) is None and attrs["alpha"] == 1.0 and not attrs["trans_b"]
+        return ("MatMul", operands, {}) if plain else None
+
     def lower(node: Node, b: Any) -> None:
-        x, w = node.inputs[:2]
-        require_dtype(node, x.dtype, F32)
-        k, n = x.shape[-1], node.output.shape[-1]
-        strides = (1, k) if node.attrs["trans_b"] else (n, 1)
-        rows = product(x.shape[:-1])
-        c = b.allocate(node.output).reshape((rows, n))
-        gemm_step(
+        lower_product(
+            node,
             b,
-            reshaped(b, x, (rows, k)),
-            b.packed(w, k, n, *strides),
-            c,
-            n,
+            (node.inputs[1],),
             bias=node.input(2),
             residual=node.input(3),
-            act=node.attrs["activation"],
             alpha=node.attrs["alpha"],
         )
 
 
-@fused("q7::Attention")
-class Attention:
-    """o = softmax(scale * q @ k^T + mask) @ v per head; H may be a multiple of the heads of k and
-    v.
+@fused("q7::GatedLinear")
+class GatedLinear:
+    """y = act(x @ gate + gate_bias) * (x @ up + up_bias), for constants that are packed together.
 
-    mask adds to the scores if it is float; where it is bool, false replaces a score by `fill`.
-    causal: query i sees keys j <= i + Skv - Sq. zero_masked_rows: a row whose scores are all -inf
-    gives 0 instead of NaN.
-    Shapes: q (B, H, Sq, D), k (B, Hkv, Skv, D), v (B, Hkv, Skv, Dv), mask broadcasts to (B, H, Sq,
-    Skv), o (B, H, Sq, Dv) stored as (B, Sq, H, Dv), so that merging the heads afterwards copies
-    nothing.
-    Source: Vaswani et al. 2017, section 3.2.1; ONNX Attention (opset 23).
+    Shapes: x (.., K), gate, up (K, N) or with trans_b (N, K), biases N elements, y (.., N).
+    Source: Shazeer 2020, "GLU Variants Improve Transformer".
     """
 
-    signature = "q, k, v, mask? -> o"
-    attributes = {"scale": 1.0, "causal": 0, "zero_masked_rows": 0, "fill": -inf}
+    signature = "x, gate, up, gate_bias?, up_bias? -> y"
+    attributes = {"activation": "none", "act_alpha": None, "act_beta": None, "trans_b": 0}
+    infer = Linear.infer
+
+    def decompose(
+        g: Any,
+        x: Value,
+        gate: Value,
+        up: Value,
+        gate_bias: Optional[Value] = None,
+        up_bias: Optional[Value] = None,
+        activation: str = "none",
+        act_alpha: Optional[float] = None,
+        act_beta: Optional[float] = None,
+        trans_b: int = 0,
+    ) -> Value:
+        opened = g.call("q7::Linear", x, gate, gate_bias, trans_b=trans_b)
+        opened = ACTIVATIONS[activation](g, opened, act_alpha or 0.0, act_beta or 0.0)
+        return g.Mul(opened, g.call("q7::Linear", x, up, up_bias, trans_b=trans_b))
+
+    def lower(node: Node, b: Any) -> None:
+        gate_bias, up_bias = node.input(3), node.input(4)
+        lower_product(node, b, tuple(node.inputs[1:3]), bias=gate_bias, gated=True, up_bias=up_bias)
+
+
+def lower_product(node: Node, b: Any, weights: tuple[Value, ...], **given: Any) -> None:
+    """One gemm step over all rows of x; given: what gemm_step takes beyond the attributes."""
+    x, attrs = node.inputs[0], node.attrs
+    require_dtype(node, x.dtype, F32)
+    k, n = x.shape[-1], node.output.shape[-1]
+    rows = product(x.shape[:-1])
+    weight = b.packed(k, n, *((1, k) if attrs["trans_b"] else (n, 1)), *weights)
+    c = b.allocate(node.output).reshape((rows, n))
+    gemm_step(b, reshaped(b, x, (rows, k)), weight, c, n, act=Activation.of(attrs), **given)
+
+
+@fused("q7::Attention")
+class Attention:
+    """o = softmax(cap(scale * q @ k^T) + bias + mask) @ v per head; H may be a multiple of the
+    heads of k and v.
+
+    cap(s) = softcap * tanh(s / softcap), nothing where softcap is 0. bias is float; mask adds too
+    if it is float; where it is bool, false replaces a score by `fill`. Only keys j < lengths[b]
+    exist. Query i is at key p = i + offset[b] and sees keys p - window[0] <= j <= p + window[1],
+    where -1 is no bound, and with causal only j <= p. Without an offset the last query stands at
+    the last key: offset = lengths - Sq, or Skv - Sq. zero_masked_rows: a row whose scores are all
+    -inf gives 0 instead of NaN.
+    Shapes: q (B, H, Sq, D), k (B, Hkv, Skv, D), v (B, Hkv, Skv, Dv), mask and bias broadcast to
+    (B, H, Sq, Skv), lengths and offset (B,) or (1,), o (B, H, Sq, Dv) stored as (B, Sq, H, Dv), so
+    that merging the heads afterwards copies nothing.
+    Types: lengths, offset: int32 or int64.
+    Source: Vaswani et al. 2017, section 3.2.1; ONNX Attention (opset 25).
+    """
+
+    signature = "q, k, v, mask?, bias?, lengths?, offset? -> o"
+    attributes = {
+        "scale": 1.0,
+        "causal": 0,
+        "zero_masked_rows": 0,
+        "fill": -inf,
+        "softcap": 0.0,
+        "window": (-1, -1),
+    }
 
     def infer(node: Node) -> list[Type]:
         q, _, v = node.inputs[:3]
@@ -107,36 +172,59 @@ class Attention:
         k: Value,
         v: Value,
         mask: Optional[Value] = None,
+        bias: Optional[Value] = None,
+        lengths: Optional[Value] = None,
+        offset: Optional[Value] = None,
         scale: float = 1.0,
         causal: int = 0,
         zero_masked_rows: int = 0,
         fill: float = -inf,
+        softcap: float = 0.0,
+        window: tuple[int, int] = (-1, -1),
     ) -> Value:
         k, v = _repeat_heads(g, q, k), _repeat_heads(g, q, v)
         scores = g.Mul(g.MatMul(q, g.Transpose(k, perm=(0, 1, 3, 2))), scale)  # (B, H, Sq, Skv)
+        if softcap:
+            scores = g.Mul(g.Tanh(g.Div(scores, softcap)), softcap)
+        if bias is not None:
+            scores = g.Add(scores, bias)
         if mask is not None:
             scores = (
                 g.Where(mask, scores, fill) if mask.dtype == dtypes.BOOL else g.Add(scores, mask)
             )
-        if causal:
-            queries, keys = q.shape[2], k.shape[2]
-            ones = g.Expand(g.literal([1]), [queries, keys])
-            seen = g.Trilu(ones, g.Squeeze(g.literal([keys - queries])), upper=0)  # (Sq, Skv)
-            scores = g.Where(g.Cast(seen, to=dtypes.BOOL), scores, -inf)
+        for seen in _visible(g, q, k, lengths, offset, _bounds(causal, window)):
+            scores = g.Where(seen, scores, -inf)
         p = g.Softmax(scores, axis=-1)
         if zero_masked_rows:
             p = g.Where(g.IsNaN(p), 0.0, p)
         return g.MatMul(p, v)
 
+    def standard(node: Node) -> Optional[Standard]:
+        (q, k), mask, attrs = node.inputs[:2], node.input(3), node.attrs
+        named = ("scale", "causal", "zero_masked_rows")  # others have no counterpart
+        defaults = Attention.attributes.items()
+        usual = all(attrs[name] == default for name, default in defaults if name not in named)
+        lengths = (q.shape[2], k.shape[2])
+        # ONNX counts the causal diagonal from the first key, and gives 0 for masked rows;
+        # onnxruntime wants a mask that has every query.
+        aligned = not attrs["causal"] or lengths[0] == lengths[1]
+        fits = mask is None or (attrs["zero_masked_rows"] and mask.shape[-2:] == lengths)
+        if not (usual and aligned and fits):
+            return None
+        return "Attention", node.inputs, {"scale": attrs["scale"], "is_causal": attrs["causal"]}
+
     def guards(node: Node) -> list[Guard]:
         q, k = node.inputs[:2]
-        mask = node.input(3)
-        return [] if mask is None else fit_guards((mask,), (*q.shape[:3], k.shape[2]))
+        masks = [x for x in (node.input(3), node.input(4)) if x is not None]
+        vectors = [x for x in (node.input(5), node.input(6)) if x is not None]
+        full = (*q.shape[:3], k.shape[2])
+        return fit_guards(masks, full) + fit_guards(vectors, q.shape[:1])
 
     def lower(node: Node, b: Any) -> None:
         require_dtype(node, node.inputs[0].dtype, F32)
         q, k, v = (rows_dense(b, b.view(value)) for value in node.inputs[:3])
-        mask = node.input(3)
+        mask, bias, lengths, offset = (node.input(i) for i in range(3, 7))
+        attrs = node.attrs
         _, heads, queries, depth = node.output.shape
         o = b.allocate(node.output, (queries * heads * depth, depth, heads * depth, 1))
         attention_step(
@@ -145,11 +233,15 @@ class Attention:
             k,
             v,
             o,
-            node.attrs["scale"],
+            attrs["scale"],
             None if mask is None else b.view(mask),
-            bool(node.attrs["causal"]),
-            bool(node.attrs["zero_masked_rows"]),
-            node.attrs["fill"],
+            None if bias is None else b.view(bias),
+            lengths,
+            offset,
+            attrs["softcap"],
+            _bounds(attrs["causal"], attrs["window"]),
+            bool(attrs["zero_masked_rows"]),
+            attrs["fill"],
         )
 
 
@@ -160,6 +252,49 @@ def _repeat_heads(g: Any, q: Value, x: Value) -> Value:
         return x
     repeated = g.Expand(g.Unsqueeze(x, [2]), [batch, heads, q.shape[1] // heads, length, depth])
     return g.Reshape(repeated, [batch, q.shape[1], length, depth])
+
+
+def _bounds(causal: int, window: tuple[int, int]) -> tuple[int, int]:
+    """How many keys before and after its own a query sees; -1: all."""
+    left, right = window
+    return left, (0 if causal else right)
+
+
+def _visible(
+    g: Any,
+    q: Value,
+    k: Value,
+    lengths: Optional[Value],
+    offset: Optional[Value],
+    window: tuple[int, int],
+) -> list[Value]:
+    """Conditions that broadcast to (B, H, Sq, Skv), all of which hold where a query sees a key."""
+    queries, keys = q.shape[2], k.shape[2]
+    seen = []
+    if lengths is not None:
+        lengths = g.Reshape(g.Cast(lengths, to=dtypes.INT64), [-1, 1, 1, 1])
+        seen.append(g.Less(_count(g, keys), lengths))
+    if window == (-1, -1):
+        return seen
+    if offset is not None:
+        offset = g.Reshape(g.Cast(offset, to=dtypes.INT64), [-1, 1, 1, 1])
+    elif lengths is not None:
+        offset = g.Sub(lengths, g.literal([queries]))
+    else:
+        offset = g.literal([keys - queries])
+    key = _count(g, keys)
+    position = g.Add(g.Reshape(_count(g, queries), [-1, 1]), offset)  # (Sq, 1) or (B, 1, Sq, 1)
+    left, right = window
+    if left >= 0:
+        seen.append(g.LessOrEqual(g.Sub(position, g.literal([left])), key))
+    if right >= 0:
+        seen.append(g.LessOrEqual(key, g.Add(position, g.literal([right]))))
+    return seen
+
+
+def _count(g: Any, n: Dim) -> Value:
+    """0, 1, .. n - 1."""
+    return g.Range(0, g.Squeeze(g.literal([n])), 1)
 
 
 @fused("q7::SkipLayerNorm")

@@ -13,6 +13,8 @@ from q7x2_ep.ir.view import View
 from q7x2_ep.ops import op
 from q7x2_ep.ops.common import (
     F32,
+    NO_ACTIVATION,
+    Activation,
     Guard,
     binary_step,
     broadcast,
@@ -34,6 +36,12 @@ def matmul_scratch(b: Any, k: Dim) -> Dim:
     return b.threads * minimum(k, b.constants["GEMM_K_BLOCK"]) * b.kernel("gemm").nr * 4
 
 
+def gated_scratch(b: Any, m: Dim) -> Dim:
+    """The sums of one task a thread. Source: csrc/ops/gemm.c. Units: bytes."""
+    columns = b.constants["GEMM_PANELS"] * b.kernel("gemm").nr
+    return b.threads * minimum(m, b.constants["GEMM_ROWS"]) * columns * 4
+
+
 def gemm_step(
     b: Any,
     a: View,
@@ -42,12 +50,15 @@ def gemm_step(
     n: int,
     bias: Optional[Value] = None,
     residual: Optional[Value] = None,
-    act: str = "none",
+    act: Activation = NO_ACTIVATION,
     alpha: float = 1.0,
+    gated: bool = False,
+    up_bias: Optional[Value] = None,
 ) -> None:
     """c = act(alpha * a @ weight + bias) + residual; weight is from b.packed.
 
-    Shapes: a (m, k) and c (m, n), rows dense; bias (n,); residual (m, n).
+    gated: the weight holds gate and up, and c = act(a @ gate + bias) * (a @ up + up_bias).
+    Shapes: a (m, k) and c (m, n), rows dense; bias, up_bias (n,); residual (m, n).
     """
     m, k = a.shape
     a = rows_dense(b, a)
@@ -57,16 +68,21 @@ def gemm_step(
         a=a,
         b=weight,
         bias=bias,
+        up_bias=up_bias,
         residual=residual,
         c=c,
+        sums=gated_scratch(b, m) if gated and k > b.constants["GEMM_K_BLOCK"] else None,
         m=m,
         n=n,
         k=k,
         a_stride=a.strides[0],
         c_stride=c.strides[0],
         residual_stride=n if residual is not None else 0,
-        act=act,
+        gated=int(gated),
+        act=act.name,
         alpha=alpha,
+        act_alpha=act.alpha,
+        act_beta=act.beta,
     )
 
 
@@ -165,7 +181,7 @@ def multiply_matrix(b: Any, left: Value, matrix: Value, y: Value) -> None:
     m = product(left.shape[:-1])
     a, c = reshaped(b, left, (m, k)), b.allocate(y).reshape((m, n))
     if matrix.const is not None:
-        gemm_step(b, a, b.packed(matrix, k, n, n, 1), c, n)
+        gemm_step(b, a, b.packed(k, n, n, 1, matrix), c, n)
     else:
         matmul_step(b, a, b.view(matrix), c)
 
@@ -222,7 +238,7 @@ class Gemm:
         y = node.output if fused else temporary(b, left.dtype, (m, n))
         if right.const is not None:
             strides = (1, k) if node.attrs["transB"] else (n, 1)
-            weight = b.packed(right, k, n, *strides)
+            weight = b.packed(k, n, *strides, right)
             bias, residual = addend if as_bias else None, addend if as_residual else None
             gemm_step(b, a, weight, b.allocate(y), n, bias, residual, alpha=node.attrs["alpha"])
         else:

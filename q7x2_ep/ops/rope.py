@@ -1,27 +1,186 @@
-"""Rotary position embedding: pairs of channels are rotated by an angle that grows with position."""
+"""Rotary position embedding: pairs of channels are rotated by an angle that grows with position.
+
+Letters: B batch, H heads, S positions, D channels of a head, R <= D rotated channels, C columns of
+cos and sin: R, or R / 2 where both channels of a pair share an entry (half tables).
+"""
 
 from __future__ import annotations
 
-from typing import Any, Optional
+from typing import Any, Optional, Union
 
 import numpy as np
 
 from q7x2_ep import dtypes
-from q7x2_ep.ir.core import Node, Value
+from q7x2_ep.errors import ModelError
+from q7x2_ep.ir.core import Node, Type, Value
 from q7x2_ep.ir.shape import Dim, product
-from q7x2_ep.ir.view import View
+from q7x2_ep.ir.view import View, contiguous_strides
 from q7x2_ep.ops import op
 from q7x2_ep.ops.common import (
     F32,
-    binary_step,
+    Guard,
+    expand_view,
+    fit_guards,
     infer_same,
-    materialized,
     require_dtype,
     reshaped,
+    rows_dense,
     temporary,
+    where_is,
 )
 
-HEADS_INNER = (0, 2, 1, 3)  # (B, H, S, D) -> (B, S, H, D)
+HEADS_INNER = (0, 2, 1, 3)  # (B, H, S, D) <-> (B, S, H, D)
+
+
+# The formulas, shared by `decompose` and by fuse/rope.py
+
+
+def rotated(g: Any, x: Any, turned: Any, cos: Any, sin: Any) -> Any:
+    """x * cos + turned * sin; turned holds each pair (a, b) of x as (-b, a)."""
+    return g.Add(g.Mul(x, cos), g.Mul(turned, sin))
+
+
+def rotated_pairs(g: Any, a: Any, b: Any, cos: Any, sin: Any, cos2: Any, sin2: Any) -> Any:
+    """The first and the second channels of all pairs, rotated."""
+    return g.Sub(g.Mul(a, cos), g.Mul(b, sin)), g.Add(g.Mul(b, cos2), g.Mul(a, sin2))
+
+
+def pair_bounds(R: Dim, interleaved: int) -> tuple[tuple[Dim, Dim, int], ...]:
+    """(start, end, step) of the first and of the second channels of all pairs."""
+    return ((0, R, 2), (1, R, 2)) if interleaved else ((0, R // 2, 1), (R // 2, R, 1))
+
+
+@op("q7::Rope")
+class Rope:
+    """The first R channels of q and k rotated by cos + i sin, the others as they are.
+
+    A pair (a, b) of channels, (i, i + R / 2) or (2 i, 2 i + 1) if interleaved, becomes
+    (a cos - b sin, b cos + a sin).
+    Shapes: q (B, H, S, D), k (B, Hkv, S, D); cos and sin broadcast to (B, 1, S, C), C = R, or
+    R / 2 if half; outputs as q and k.
+    Source: Su et al. 2021; ONNX RotaryEmbedding (opset 23).
+    """
+
+    signature = "q, k?, cos, sin -> q_out, k_out?"
+    attributes = {"half": 0, "interleaved": 0}
+
+    def infer(node: Node) -> list[Type]:
+        return [Type(x.dtype, x.shape) for x in node.inputs[: len(node.outputs)]]
+
+    def decompose(
+        g: Any,
+        q: Value,
+        k: Optional[Value],
+        cos: Value,
+        sin: Value,
+        half: int = 0,
+        interleaved: int = 0,
+    ) -> Union[Value, tuple[Value, Value]]:
+        y = _decomposed(g, q, cos, sin, half, interleaved)
+        return y if k is None else (y, _decomposed(g, k, cos, sin, half, interleaved))
+
+    def guards(node: Node) -> list[Guard]:
+        q, k, cos, sin = node.inputs
+        B, _, S, _ = q.shape
+        found = fit_guards((cos, sin), (B, 1, S, cos.shape[-1]))
+        if k is not None:
+            found += [(k.shape[0], B, "batch sizes differ"), (k.shape[2], S, "lengths differ")]
+        return found
+
+    def lower(node: Node, b: Any) -> None:
+        q, k, cos, sin = node.inputs
+        require_dtype(node, q.dtype, F32)
+        placed = [output_view(b, y) for y in node.outputs]
+        rope_step(
+            b,
+            b.view(q),
+            None if k is None else b.view(k),
+            b.view(cos),
+            b.view(sin),
+            placed,
+            **node.attrs,
+        )
+
+
+def _decomposed(g: Any, x: Value, cos: Value, sin: Value, half: int, interleaved: int) -> Value:
+    def channels(start: Dim, end: Dim, step: int = 1) -> Value:
+        return g.Slice(x, [start], [end], [3], [step])
+
+    B, H, S, D = x.shape
+    R = cos.shape[-1] * (1 + half)
+    a, b = (channels(*bounds) for bounds in pair_bounds(R, interleaved))
+
+    def joined(first: Value, second: Value) -> Value:
+        if not interleaved:
+            return g.Concat(first, second, axis=-1)
+        pairs = g.Concat(g.Unsqueeze(first, [-1]), g.Unsqueeze(second, [-1]), axis=-1)
+        return g.Reshape(pairs, [B, H, S, R])
+
+    if half:
+        y = joined(*rotated_pairs(g, a, b, cos, sin, cos, sin))
+    else:
+        part = x if R == D else channels(0, R)
+        y = rotated(g, part, joined(g.Neg(b), a), cos, sin)
+    return y if R == D else g.Concat(y, channels(R, D), axis=-1)
+
+
+def rope_step(
+    b: Any,
+    q: View,
+    k: Optional[View],
+    cos: View,
+    sin: View,
+    outputs: list[View],
+    half: int,
+    interleaved: int,
+) -> None:
+    """One step for q (B, H, S, D), k (B, Hkv, S, D), and tables that broadcast to (B, 1, S, C)."""
+    B, H, S, D = q.shape
+    tables = [expand_view(rows_dense(b, t), (B, 1, S, t.shape[-1])) for t in (cos, sin)]
+    cos, sin = tables
+    # rows are turned in place where the memory order stays
+    same = q.strides == outputs[0].strides
+    q = rows_dense(b, q)
+    k = None if k is None else rows_dense(b, k)
+    k_out = outputs[1] if k is not None else None
+    fields: dict[str, Dim] = {"Hkv": 0 if k is None else k.shape[1]}
+    for name, view in (("q", q), ("k", k), ("q_out", outputs[0]), ("k_out", k_out)):
+        strides = (0, 0, 0) if view is None else view.strides[:3]
+        fields.update({f"{name}_{axis}_stride": s for axis, s in zip("bhs", strides)})
+    for name, view in (("cos", cos), ("sin", sin)):
+        fields.update({f"{name}_b_stride": view.strides[0], f"{name}_s_stride": view.strides[2]})
+    b.step(
+        "rope",
+        kernel="rope",
+        inplace="q" if same else None,
+        q=q,
+        k=k,
+        cos=cos,
+        sin=sin,
+        q_out=outputs[0],
+        k_out=k_out,
+        B=B,
+        H=H,
+        S=S,
+        D=D,
+        R=cos.shape[-1] * (1 + half),
+        half=half,
+        interleaved=interleaved,
+        **fields,
+    )
+
+
+def output_view(b: Any, y: Value) -> View:
+    """Storage for a (B, H, S, D) output, in (B, S, H, D) order if that is what all users want."""
+    turned = [
+        user.op == "Transpose" and tuple(user.attrs["perm"] or ()) == HEADS_INNER
+        for user in y.users
+    ]
+    if not turned or not all(turned) or b.graph.is_output(y):
+        return b.allocate(y)
+    B, H, S, D = y.shape
+    inner = contiguous_strides((B, S, H, D))
+    return b.allocate(y, tuple(inner[p] for p in HEADS_INNER))
 
 
 @op("RotaryEmbedding")
@@ -36,6 +195,15 @@ class RotaryEmbedding:
     signature = "x, cos, sin, position_ids? -> y"
     attributes = {"interleaved": 0, "num_heads": 0, "rotary_embedding_dim": 0}
     infer = infer_same
+
+    def guards(node: Node) -> list[Guard]:
+        B, _, S, D = split_heads(node)
+        pairs = (node.attrs["rotary_embedding_dim"] or D) // 2
+        tables, positions = node.inputs[1:3], node.input(3)
+        found = [(t.shape[-1], pairs, f"{t.name} has not one column per pair") for t in tables]
+        if positions is None:
+            return found + fit_guards(tables, (B, S, pairs))
+        return found + fit_guards((positions,), (B, S))
 
     def reference(
         node: Node,
@@ -52,48 +220,41 @@ class RotaryEmbedding:
             if x.ndim == 4
             else x.reshape(*x.shape[:2], node.attrs["num_heads"], -1)
         ).copy()
-        first, second = pairs(node, y.shape[-1])
+        R = node.attrs["rotary_embedding_dim"] or y.shape[-1]
+        first, second = (slice(*bounds) for bounds in pair_bounds(R, node.attrs["interleaved"]))
         a, b = y[..., first].copy(), y[..., second].copy()
         y[..., first], y[..., second] = cos * a - sin * b, sin * a + cos * b
         return y.transpose(HEADS_INNER) if x.ndim == 4 else y.reshape(x.shape)
 
     def lower(node: Node, b: Any) -> None:
-        x, cos, sin = node.inputs[:3]
+        x, y = node.inputs[0], node.output
         require_dtype(node, x.dtype, F32)
+        B, H, S, D = split_heads(node)
         if len(x.shape) == 4:
-            source, target = (
-                b.view(x).transpose(HEADS_INNER),
-                b.allocate(node.output).transpose(HEADS_INNER),
-            )
+            source, target = b.view(x), output_view(b, y)
         else:
-            heads = node.attrs["num_heads"]
-            shape = (*x.shape[:2], heads, x.shape[2] // heads)
-            source, target = reshaped(b, x, shape), b.allocate(node.output).reshape(shape)
-        angles = [angle_view(b, node, table) for table in (cos, sin)]
-        first, second = pairs(node, source.shape[3])
-        halves = [materialized(b, part(source, at)) for at in (first, second)]
-        rotate(b, halves, angles, [part(target, at) for at in (first, second)])
-        whole = source.shape[3]
-        used = node.attrs["rotary_embedding_dim"] or whole
-        if used != whole:
-            b.copy(source.slice(3, used, whole - used), target.slice(3, used, whole - used))
+            source = reshaped(b, x, (B, S, H, D)).transpose(HEADS_INNER)
+            target = b.allocate(y).reshape((B, S, H, D)).transpose(HEADS_INNER)
+        cos, sin = (table_view(b, node, table) for table in node.inputs[1:3])
+        interleaved = node.attrs["interleaved"]
+        rope_step(b, source, None, cos, sin, [target], half=1, interleaved=interleaved)
 
 
-def pairs(node: Node, head_size: Dim) -> tuple[slice, slice]:
-    """Where the first and the second channels of all pairs are."""
-    rotated = node.attrs["rotary_embedding_dim"] or head_size
-    if node.attrs["interleaved"]:
-        return slice(0, rotated, 2), slice(1, rotated, 2)
-    return slice(0, rotated // 2, 1), slice(rotated // 2, rotated, 1)
+def split_heads(node: Node) -> tuple[Dim, Dim, Dim, Dim]:
+    """The shape of x as (B, H, S, D).
+
+    Raises: ModelError where x has three dims and num_heads does not say how to split the last.
+    """
+    shape, heads = node.inputs[0].shape, node.attrs["num_heads"]
+    if len(shape) == 4:
+        return shape
+    if not heads:
+        raise ModelError(f"{where_is(node)} needs num_heads with an input of three dims")
+    return shape[0], heads, shape[1], shape[2] // heads
 
 
-def part(view: View, at: slice) -> View:
-    """The channels `at` of a (B, S, H, D) view."""
-    return view.slice(3, at.start, (at.stop - at.start + at.step - 1) // at.step, at.step)
-
-
-def angle_view(b: Any, node: Node, table: Value) -> View:
-    """cos or sin as (B, S, 1, R / 2), looked up by position where positions are given."""
+def table_view(b: Any, node: Node, table: Value) -> View:
+    """cos or sin as (B, 1, S, R / 2), looked up by position where positions are given."""
     positions = node.input(3)
     if positions is not None:
         require_dtype(node, positions.dtype, (dtypes.INT64, dtypes.INT32))
@@ -111,20 +272,4 @@ def angle_view(b: Any, node: Node, table: Value) -> View:
         )
         table = found
     B, S, half = table.shape
-    return reshaped(b, table, (B, S, 1, half))
-
-
-def rotate(b: Any, halves: list[View], angles: list[View], targets: list[View]) -> None:
-    """Multiply the pairs, as complex numbers, by cos + i sin; every product and sum is one step."""
-    (a, other), (cos, sin) = halves, angles
-    dtype, shape = a.storage.dtype, a.shape
-    terms = [temporary(b, dtype, shape) for _ in range(4)]
-    for term, half, angle in zip(terms, (a, other, a, other), (cos, sin, sin, cos)):
-        binary_step(b, "mul", half, angle, term)
-    for op_name, left, right, target in (
-        ("sub", *terms[:2], targets[0]),
-        ("add", *terms[2:], targets[1]),
-    ):
-        result = temporary(b, dtype, shape)
-        binary_step(b, op_name, left, right, result)
-        b.copy(b.view(result), target)
+    return reshaped(b, table, (B, 1, S, half))

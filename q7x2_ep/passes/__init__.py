@@ -5,6 +5,8 @@ A pass is a module with `run(graph) -> statistics`. PASSES is run again until no
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from q7x2_ep.ir.core import Graph
 from q7x2_ep.ir.verify import verify
 from q7x2_ep.ops import find
@@ -14,11 +16,12 @@ from q7x2_ep.passes import cse, dce, fold, indices, noop, sink
 # nodes equal for cse; dce tidies up last.
 PASSES = (fold, noop, indices, sink, cse, dce)
 
+NAMES = tuple(module.__name__.rpartition(".")[2] for module in PASSES)
 MAX_ROUNDS = 10  # a bound, should two passes ever undo each other; models need three or four
 
 
-def run_all(graph: Graph) -> dict[str, dict[str, int]]:
-    """Run every pass to a fixed point; the statistics of each, by its name.
+def run_all(graph: Graph, without: Collection[str] = ()) -> dict[str, dict[str, int]]:
+    """Run every pass, but for those named, to a fixed point; the statistics of each, by its name.
 
     Raises: ModelError where the model's types do not fit together, InternalError naming a pass that
     broke the graph.
@@ -26,8 +29,9 @@ def run_all(graph: Graph) -> dict[str, dict[str, int]]:
     totals: dict[str, dict[str, int]] = {}
     for _ in range(MAX_ROUNDS):
         changed = 0
-        for module in PASSES:
-            name = module.__name__.rpartition(".")[2]
+        for name, module in zip(NAMES, PASSES):
+            if name in without:
+                continue
             total = totals.setdefault(name, {})
             for key, count in module.run(graph).items():
                 total[key] = total.get(key, 0) + count

@@ -9,10 +9,9 @@ from typing import Any, Callable, Optional, Union
 
 from q7x2_ep import dtypes
 from q7x2_ep.ir.core import Graph, Node, Value
+from q7x2_ep.ops.common import RESHAPES
 from q7x2_ep.passes.fold import known_elements
 from q7x2_ep.passes.infer import infer_node
-
-RESHAPES = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze"})
 
 # A rule gives the value that the node's output equals, a better node for that output, or None.
 Rule = Callable[[Graph, Node], Union[Value, Node, None]]

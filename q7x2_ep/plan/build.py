@@ -73,7 +73,7 @@ class Guard:
 @dataclass(frozen=True)
 class Pack:
     """A constant to be packed at load: b[i, j] at i * k_stride + j * n_stride, into panels at
-    `offset` bytes.
+    `offset` bytes, `width` columns to each from its column `first` on.
     """
 
     weight: Value
@@ -83,6 +83,8 @@ class Pack:
     k_stride: int
     n_stride: int
     offset: int
+    width: int
+    first: int
 
 
 @dataclass
@@ -264,19 +266,23 @@ class Builder:
         """Declare that a value is a view of another's storage."""
         self._views[value] = view
 
-    def packed(self, weight: Value, k: int, n: int, k_stride: int, n_stride: int) -> Operand:
-        """A constant packed at load into the panels that the target's GEMM kernel reads.
+    def packed(self, k: int, n: int, k_stride: int, n_stride: int, *weights: Value) -> Operand:
+        """Constants packed at load into the panels that the target's GEMM kernel reads; two share
+        every panel half and half.
 
-        b[i, j] is element i * k_stride + j * n_stride of `weight`, so that strides select a
+        b[i, j] is element i * k_stride + j * n_stride of each weight, so that strides select a
         transposition.
         """
-        key = (weight, k, n, k_stride, n_stride)
+        key = (weights, k, n, k_stride, n_stride)
         if key not in self._packed:
             kernel, plan = self.kernel("gemm"), self.plan
-            plan.packs.append(Pack(weight, kernel, k, n, k_stride, n_stride, plan.packed_bytes))
-            storage = Storage(f"{weight.name}.packed", 0, "constant", 0)
+            width = kernel.nr // len(weights)
+            for i, weight in enumerate(weights):
+                layout = (k, n, k_stride, n_stride, plan.packed_bytes, width, i * width)
+                plan.packs.append(Pack(weight, kernel, *layout))
+            storage = Storage(f"{weights[0].name}.packed", 0, "constant", 0)
             self._packed[key] = Operand(storage, plan.packed_bytes)
-            plan.packed_bytes += int(ceildiv(ceildiv(n, kernel.nr) * kernel.nr * k * 4, 128)) * 128
+            plan.packed_bytes += int(ceildiv(ceildiv(n, width) * kernel.nr * k * 4, 128)) * 128
         return self._packed[key]
 
     def known(self, value: Optional[Value]) -> Optional[tuple[Dim, ...]]:

@@ -170,11 +170,6 @@ def _put_field(
 ) -> None:
     """Write one field: its constant into the image, or a patch for bind."""
     given = step.fields[f.name]
-    if f.type == "f64":
-        struct.pack_into("<d", args, f.offset, float(given))
-        return
-    if isinstance(given, str):
-        given = target.sets[step.op if f.name == "op" else f.name][given]
     items = list(given) if f.count > 1 else [given]
     if len(items) > f.count:
         raise errors.PlanError(
@@ -182,6 +177,11 @@ def _put_field(
         )
     for i, item in enumerate(items):
         offset = f.offset + 8 * i
+        if f.type == "f64":
+            struct.pack_into("<d", args, offset, float(item))
+            continue
+        if isinstance(item, str):
+            item = target.sets[step.op if f.name == "op" else f.name][item]
         if isinstance(item, Expr):
             patches.append((base + offset, values.of(item)))
         else:

@@ -83,11 +83,15 @@ def storage_sizes(
 ) -> dict[Storage, int]:
     """Bytes of every storage in the arena, for given values of the symbols."""
     storages = {access.storage for own in accesses for access in own}
-    return {
-        storage: max(evaluate(storage.bytes, symbol_values), 0)
-        for storage in storages
-        if storage.space == "arena"
-    }
+    return {s: _size(s.bytes, symbol_values) for s in storages if s.space == "arena"}
+
+
+def _size(dim: Dim, symbol_values: Mapping[str, int]) -> int:
+    """A number of bytes; 0 where dims do not fit each other for these values."""
+    try:
+        return max(evaluate(dim, symbol_values), 0)
+    except ValueError:
+        return 0
 
 
 def _sample_sizes(accesses: Sequence[Sequence[Access]]) -> dict[Storage, int]:

@@ -98,9 +98,11 @@ def run_op(
     pointers = [(o.offset, *places[o.name], 1) for o in row.operands if o.name in places]
     for f in row.fields:
         value = given.pop(f.name)
-        if isinstance(value, str):
-            value = library.target.sets[op if f.name == "op" else f.name][value]
-        items = list(value) if f.count > 1 else [value]
+        members = library.target.sets.get(op if f.name == "op" else f.name, {})
+        items = [
+            members[item] if isinstance(item, str) else item
+            for item in (value if f.count > 1 else [value])
+        ]
         code = "d" if f.type == "f64" else "q"
         struct.pack_into(f"<{len(items)}{code}", image, f.offset, *items)
     assert not given, f"{op} has no {sorted(given)}"

@@ -1,8 +1,9 @@
-"""attention against float64: sizes around tiles and lanes, all masks, layouts, masked-out rows."""
+"""attention against float64: sizes around tiles and lanes, masks, layouts, which keys are seen."""
 
 from __future__ import annotations
 
 import itertools
+from typing import NamedTuple, Optional
 
 import numpy as np
 import pytest
@@ -16,22 +17,33 @@ QUERIES, KEYS, NR = 96, 128, 32  # the blocks of csrc/kernels/attention.h
 ROWS = pytest.mark.parametrize("kernel", kernels("attention"), ids=lambda k: k.name)
 
 
-def reference(q, k, v, mask, scale, causal, fill, zero_masked_rows):
+class Scoring(NamedTuple):
+    """How scores are made of products, beyond mask and visibility."""
+
+    scale: float
+    softcap: float = 0.0
+    bias: Optional[np.ndarray] = None
+    fill: float = -np.inf
+    zero: int = 0
+
+
+def reference(q, k, v, mask, scoring, visible):
     """Output and the error bound, (B, H, Sq, Dv), in float64; inputs (B, H, S, D)."""
+    scale, softcap, bias, fill, zero = scoring
     group = q.shape[1] // k.shape[1]
     q, k, v = (t.astype(np.float64) for t in (q, np.repeat(k, group, 1), np.repeat(v, group, 1)))
     s = scale * (q @ k.swapaxes(-1, -2))
+    s = softcap * np.tanh(s / softcap) if softcap else s
+    s = s if bias is None else s + bias
     if mask is not None and mask.dtype == np.bool_:
         s = np.where(mask, s, fill)
     elif mask is not None:
         s = np.where(mask == LOWEST, LOWEST, s + mask)  # in f32 the score drowns in such a mask
-    if causal:
-        later = np.arange(k.shape[2]) > np.arange(q.shape[2])[:, None] + k.shape[2] - q.shape[2]
-        s = np.where(later, -np.inf, s)
+    s = np.where(visible[:, None], s, -np.inf)
     with np.errstate(all="ignore"):
         e = np.exp(s - s.max(-1, keepdims=True, initial=-np.inf))
         p = e / e.sum(-1, keepdims=True)
-    if zero_masked_rows:
+    if zero:
         p = np.where(np.isneginf(s).all(-1, keepdims=True), 0, p)
     # a score is off by at most eps/2 per term of its dot product; p moves by as much of itself
     drift = (
@@ -40,12 +52,70 @@ def reference(q, k, v, mask, scale, causal, fill, zero_masked_rows):
         * np.abs(scale)
         * (np.abs(q) @ np.abs(k).swapaxes(-1, -2)).max(initial=0)
     )
-    mask_drift = EPS * np.abs(mask[np.abs(mask) < 1e9]).max(initial=0) if mask is not None else 0
+    added = sum(np.abs(x[np.abs(x) < 1e9]).max(initial=0) for x in (mask, bias) if x is not None)
+    mask_drift = EPS * (added + 4 * abs(softcap))
     bound = (2 * (drift + mask_drift) + EPS * (16 + k.shape[2] / 4)) * np.abs(v).max(initial=0)
     return p @ v, bound
 
 
+def sight(B, Sq, Skv, lengths, offsets, offset, window):
+    """Which keys each query sees: (B, Sq, Skv)."""
+    key, query = np.arange(Skv), np.arange(Sq)[:, None]
+    vectors = [np.zeros(1, int) if x is None else x for x in (lengths, offsets)]
+    many = [np.broadcast_to(x, B).clip(-(1 << 30), 1 << 30) for x in vectors]  # no overflow below
+    seen = np.ones((B, Sq, Skv), np.bool_)
+    ahead = key - (query + offset + many[1][:, None, None])
+    if lengths is not None:
+        seen &= key < many[0][:, None, None]
+    for distance, bound in zip((-ahead, ahead), window):
+        if bound >= 0:
+            seen &= distance <= bound
+    return seen
+
+
 def attention(
+    kernel,
+    q,
+    k,
+    v,
+    mask=None,
+    scoring=None,
+    lengths=None,
+    offsets=None,
+    offset=0,
+    window=(-1, -1),
+    layout="bhsd",
+    threads=(1, 2, 3, 8),
+):
+    """Inputs (B, H, S, D), handed over in the memory order of `layout`."""
+    to, back = ((0, 1, 2, 3),) * 2 if layout == "bhsd" else ((0, 2, 1, 3),) * 2
+    (B, H, Sq, D), (_, Hkv, Skv, Dv) = q.shape, v.shape
+    o = np.full((B, H, Sq, Dv), 7, np.float32)
+    stored = {name: np.ascontiguousarray(t.transpose(to)) for name, t in zip("qkvo", (q, k, v, o))}
+    given = {"B": B, "H": H, "Hkv": Hkv, "Sq": Sq, "Skv": Skv, "D": D, "Dv": Dv}
+    for name, t in stored.items():
+        for axis, step in zip("bhs", t.transpose(back).strides):
+            given[f"{name}_{axis}_stride"] = step // 4
+    for name, t in (("mask", mask), ("bias", scoring.bias)):
+        steps = [0] * 4 if t is None else np.broadcast_to(t, (B, H, Sq, Skv)).strides
+        for axis, step in zip("bhqk", steps):
+            given[f"{name}_{axis}_stride"] = step // t.itemsize if t is not None else 0
+    given.update(mask_dtype=0 if mask is None else 9 if mask.dtype == np.bool_ else 1)
+    for name, t in (("lengths", lengths), ("offsets", offsets)):
+        given[f"{name}_dtype"] = 0 if t is None else 7 if t.dtype == np.int64 else 6
+        given[f"{name}_stride"] = int(t is not None and t.size > 1)
+    given.update(mask=mask, bias=scoring.bias, lengths=lengths, offsets=offsets, offset=offset)
+    given.update(left=window[0], right=window[1], zero_masked_rows=scoring.zero)
+    given.update(scale=scoring.scale, softcap=scoring.softcap, fill=scoring.fill)
+    block = -(-Sq // max(1, -(-Sq // QUERIES)))
+    floats = (-(-block // NR) * NR + 8) * D + min(KEYS, -(-Skv // 4) * 4) * (Dv + 4 * NR)
+    work = np.full(max(threads) * floats, np.nan, np.float32)
+    return run_op("attention", kernel, threads=threads, work=work, **stored, **given)[0].transpose(
+        back
+    )
+
+
+def check(
     kernel,
     q,
     k,
@@ -55,39 +125,26 @@ def attention(
     causal=0,
     fill=-np.inf,
     zero=0,
-    layout="bhsd",
-    threads=(1, 2, 3, 8),
+    softcap=0.0,
+    bias=None,
+    lengths=None,
+    offsets=None,
+    offset=None,
+    window=(-1, -1),
+    **how,
 ):
-    """Inputs (B, H, S, D), handed over in the memory order of `layout`."""
-    to, back = ((0, 1, 2, 3),) * 2 if layout == "bhsd" else ((0, 2, 1, 3),) * 2
-    (B, H, Sq, D), (_, Hkv, Skv, Dv) = q.shape, v.shape
-    scale = D**-0.5 if scale is None else scale
-    o = np.full((B, H, Sq, Dv), 7, np.float32)
-    stored = {name: np.ascontiguousarray(t.transpose(to)) for name, t in zip("qkvo", (q, k, v, o))}
-    given = {"B": B, "H": H, "Hkv": Hkv, "Sq": Sq, "Skv": Skv, "D": D, "Dv": Dv}
-    for name, t in stored.items():
-        for axis, step in zip("bhs", t.transpose(back).strides):
-            given[f"{name}_{axis}_stride"] = step // 4
-    steps = [0] * 4 if mask is None else np.broadcast_to(mask, (B, H, Sq, Skv)).strides
-    for axis, step in zip("bhqk", steps):
-        given[f"mask_{axis}_stride"] = step // mask.itemsize if mask is not None else 0
-    given.update(mask_dtype=0 if mask is None else 9 if mask.dtype == np.bool_ else 1)
-    given.update(causal=causal, zero_masked_rows=zero, scale=scale, fill=fill, mask=mask)
-    block = -(-Sq // max(1, -(-Sq // QUERIES)))
-    floats = (-(-block // NR) * NR + 8) * D + min(KEYS, -(-Skv // 4) * 4) * (Dv + 3 * NR)
-    work = np.full(max(threads) * floats, np.nan, np.float32)
-    return run_op("attention", kernel, threads=threads, work=work, **stored, **given)[0].transpose(
-        back
-    )
-
-
-def check(kernel, q, k, v, mask=None, scale=None, causal=0, fill=-np.inf, zero=0, **how):
-    y = attention(kernel, q, k, v, mask, scale, causal, fill, zero, **how)
-    expected, bound = reference(
-        q, k, v, mask, q.shape[3] ** -0.5 if scale is None else scale, causal, fill, zero
-    )
+    (B, _, Sq, D), Skv = q.shape, k.shape[2]
+    scoring = Scoring(D**-0.5 if scale is None else scale, softcap, bias, fill, zero)
+    offset = Skv - Sq if offset is None else offset
+    window = (window[0], 0) if causal else window
+    seen = {"lengths": lengths, "offsets": offsets, "offset": offset, "window": window}
+    y = attention(kernel, q, k, v, mask, scoring, **seen, **how)
+    expected, bound = reference(q, k, v, mask, scoring, sight(B, Sq, Skv, **seen))
+    if Skv == 0:
+        expected = np.zeros_like(expected)
     np.testing.assert_array_equal(np.isnan(y), np.isnan(expected))
     assert (np.abs(y - expected)[~np.isnan(expected)] <= bound).all()
+    return y
 
 
 def operands(B=1, H=2, Hkv=None, Sq=5, Skv=7, D=16, Dv=None, seed=0):
@@ -179,14 +236,58 @@ def test_scales_and_large_scores(kernel):
 
 
 @ROWS
+@pytest.mark.parametrize("Sq, Skv", [(1, 300), (3, 150), (40, 150), (200, 400), (150, 20)])
+def test_windows(kernel, Sq, Skv):
+    """Bounds inside a block of keys, across several, and beyond all of them."""
+    q, k, v = operands(B=2, Sq=Sq, Skv=Skv, D=8)
+    huge = np.iinfo(np.int64).max
+    for window in ((-1, 0), (0, 0), (5, -1), (3, 7), (130, 2), (-1, 40), (huge, huge)):
+        for offset in (None, 0, -7, Skv + 3):
+            check(kernel, q, k, v, window=window, offset=offset, zero=1, threads=(1, 3))
+        check(kernel, q, k, v, window=window, threads=(1,))
+
+
+@ROWS
+@pytest.mark.parametrize("Sq", [1, 4, 30, 130])
+@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+def test_lengths_and_offsets(kernel, Sq, dtype):
+    q, k, v = operands(B=4, H=4, Hkv=2, Sq=Sq, Skv=300, D=8)
+    lengths = np.array([0, 2, 200, 310], dtype)
+    for window in ((-1, -1), (-1, 0), (20, 3)):
+        for zero in (0, 1):
+            how = {"window": window, "zero": zero, "threads": (1, 3)}
+            check(kernel, q, k, v, lengths=lengths, offset=0, **how)
+            check(kernel, q, k, v, lengths=lengths, offsets=lengths, offset=-Sq, **how)
+            check(kernel, q, k, v, offsets=lengths[1:2], offset=5, **how)
+            check(kernel, q, k, v, lengths=lengths[2:3], offset=50, **how)
+    far = np.array([np.iinfo(dtype).min, np.iinfo(dtype).max, -1, 0], dtype)
+    check(kernel, q, k, v, lengths=far, offsets=far, offset=0, window=(3, 3), zero=1, threads=(1,))
+
+
+@ROWS
+@pytest.mark.parametrize("Sq", [2, 70])
+def test_softcap_and_bias(kernel, Sq):
+    rng = np.random.default_rng(23)
+    q, k, v = operands(B=2, H=2, Sq=Sq, Skv=150, D=24)
+    for sizes in ((2, 1, 1, 150), (1, 2, Sq, 150), (1, 2, 1, 1), (2, 2, Sq, 1)):
+        bias = rng.standard_normal(sizes).astype(np.float32)
+        masked = rng.random((2, 1, Sq, 150)) < 0.5
+        added = np.where(masked[:, :, :1], LOWEST, 0).astype(np.float32)
+        for softcap, mask in itertools.product((0.0, 0.5, 30.0), (None, masked, added)):
+            how = {"softcap": softcap, "scale": 1.0, "fill": -3.0, "threads": (1, 3)}
+            check(kernel, q, k, v, mask, bias=bias, **how)
+            check(kernel, q, k, v, mask, causal=1, **how)
+
+
+@ROWS
 def test_no_keys_and_nan(kernel):
     q, k, v = operands(Sq=40)
     for causal in (0, 1):
-        assert (attention(kernel, q, k[:, :, :0], v[:, :, :0], causal=causal) == 0).all()
+        assert (check(kernel, q, k[:, :, :0], v[:, :, :0], causal=causal) == 0).all()
     for Sq in (2, 40):
         q, k, v = operands(Sq=Sq, Skv=140)
         q[0, 0, 1, 0] = np.nan
-        y = attention(kernel, q, k, v)
+        y = attention(kernel, q, k, v, scoring=Scoring(0.25))
         assert (
             np.isnan(y[0, 0, 1]).all()
             and np.isfinite(np.delete(y[0, 0], 1, 0)).all()

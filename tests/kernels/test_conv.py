@@ -60,6 +60,8 @@ def conv(
         dilation_w=dilation[1],
         groups=groups,
         act=act,
+        act_alpha=0.0,
+        act_beta=0.0,
     )["y"]
     expected = direct(
         x.astype(np.float64), w.astype(np.float64), y.shape, stride, pads, dilation, groups

@@ -29,10 +29,17 @@ class Case:
         self.graph = Graph()
         self.g = Builder(self.graph)
         self.random = np.random.default_rng(seed)
+        self.given: dict[Value, np.ndarray] = {}
 
     def input(self, *shape: Any, dtype: int = dtypes.FLOAT) -> Value:
         value = Value(f"x{len(self.graph.inputs)}", dtype, shape)
         self.graph.inputs.append(value)
+        return value
+
+    def integers(self, array: np.ndarray, shape: Any, dtype: int) -> Value:
+        """An input that is fed these numbers."""
+        value = self.input(*shape, dtype=dtype)
+        self.given[value] = array.astype(dtypes.DTYPES[dtype].numpy)
         return value
 
     def constant(self, *shape: int) -> Value:
@@ -48,7 +55,8 @@ class Case:
         for value in graph.inputs:
             shape = [dim if isinstance(dim, int) else sizes[repr(dim)] for dim in value.shape]
             array = self.random.standard_normal(shape).astype(np.float32)
-            arrays.append(array > -0.5 if value.dtype == dtypes.BOOL else array)
+            array = array > -0.5 if value.dtype == dtypes.BOOL else array
+            arrays.append(self.given.get(value, array))
         feeds = {value.name: array for value, array in zip(graph.inputs, arrays)}
         wanted = evaluate(graph, feeds, np.float64)
         library = load()
@@ -130,11 +138,47 @@ def test_attention(heads: int, shared: int, queries: int, keys: int, mask: Any, 
     case.check(merged, {"B": 2, "S": queries, "T": keys}, keys)
 
 
-@pytest.mark.parametrize("queries, keys", [(6, 6), (3, 10), (33, 65)])
-def test_causal_attention(queries: int, keys: int) -> None:
+@pytest.mark.parametrize("queries, keys", [(6, 6), (3, 10), (33, 65), (9, 4)])
+@pytest.mark.parametrize("causal, window", [(1, (-1, -1)), (1, (2, -1)), (0, (0, 3)), (0, (-1, 1))])
+@pytest.mark.parametrize("offset", ["none", "fixed", "symbolic", "batch"])
+@pytest.mark.parametrize("lengths", [None, dtypes.INT32, dtypes.INT64])
+def test_attention_visibility(
+    queries: int, keys: int, causal: int, window: Any, offset: str, lengths: Any
+) -> None:
     case = Case(5)
     q, k, v = case.input(B, 2, S, 8), case.input(B, 2, T, 8), case.input(B, 2, T, 8)
-    o = case.g.call("q7::Attention", q, k, v, scale=0.3, causal=1)
+    offsets = {"none": None, "fixed": case.g.literal([2]), "symbolic": case.g.literal([T - S])}
+    if offset == "batch":
+        offsets["batch"] = case.integers(np.array([-2, 1]), (B,), dtypes.INT64)
+    o = case.g.call(
+        "q7::Attention",
+        q,
+        k,
+        v,
+        None,
+        None,
+        None if lengths is None else case.integers(np.array([keys + 1, 2]), (B,), lengths),
+        offsets[offset],
+        scale=0.3,
+        causal=causal,
+        window=window,
+        zero_masked_rows=1,
+    )
+    case.check(o, {"B": 2, "S": queries, "T": keys}, keys)
+
+
+@pytest.mark.parametrize("queries, keys", [(3, 10), (33, 165)])
+@pytest.mark.parametrize("mask", [None, dtypes.FLOAT, dtypes.BOOL])
+@pytest.mark.parametrize("bias", [None, (1, 4, S, T), (B, 1, 1, T)], ids=repr)
+def test_attention_scores(queries: int, keys: int, mask: Any, bias: Any) -> None:
+    """The soft cap comes before the bias, the bias before the mask."""
+    case = Case(6)
+    q, k, v = case.input(B, 4, S, 8), case.input(B, 2, T, 8), case.input(B, 2, T, 8)
+    operands = [
+        None if mask is None else case.input(B, 1, S, T, dtype=mask),
+        None if bias is None else case.input(*bias),
+    ]
+    o = case.g.call("q7::Attention", q, k, v, *operands, scale=1.0, softcap=1.5, fill=-2.0)
     case.check(o, {"B": 2, "S": queries, "T": keys}, keys)
 
 

@@ -1,4 +1,7 @@
-"""gemm and pack_b: every kernel row, shapes around the edges of its tile and of the blocks of k."""
+"""gemm and pack_b: every kernel row, shapes around the edges of its tile and of the blocks of k.
+
+The gated form is held to the bits of two products, one with the activation, and their product.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,9 @@ from q7x2_ep.backend.cpu.library import load
 from q7x2_ep.plan.target import KernelRow
 from tests.kernels.harness import rows, run_op, tolerance
 
-K_BLOCK = load().target.constants["GEMM_K_BLOCK"]
+K_BLOCK, ROWS, PANELS = (
+    load().target.constants[f"GEMM_{name}"] for name in ("K_BLOCK", "ROWS", "PANELS")
+)
 every_row = pytest.mark.parametrize("row", rows("gemm"), ids=lambda row: row.name)
 
 ACTS = {
@@ -22,24 +27,40 @@ ACTS = {
     "gelu": lambda x: x * np.vectorize(math.erfc)(-x / math.sqrt(2)) / 2,
     "gelu_tanh": lambda x: x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))) / 2,
     "silu": lambda x: x / (1 + np.exp(-x)),
+    "swish": lambda x: x / (1 + np.exp(-ACT_ALPHA * x)),
     "tanh": np.tanh,
     "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
+    "softplus": lambda x: np.logaddexp(0, x),
+    "mish": lambda x: x * np.tanh(np.logaddexp(0, x)),
+    "hard_sigmoid": lambda x: np.clip(ACT_ALPHA * x + ACT_BETA, 0, 1),
+    "hard_swish": lambda x: x * np.clip(x / 6 + 0.5, 0, 1),
+    "clip": lambda x: np.clip(x, ACT_ALPHA, ACT_BETA),
+    "leaky_relu": lambda x: np.where(x < 0, ACT_ALPHA * x, x),
+    "elu": lambda x: np.where(x < 0, ACT_ALPHA * np.expm1(x), x),
+    "softcap": lambda x: ACT_ALPHA * np.tanh(x / ACT_ALPHA),
+    "squared_relu": lambda x: np.maximum(x, 0) ** 2,
 }
+ACT_ALPHA, ACT_BETA = 0.25, 0.75
+# where the slope of an activation exceeds 1: how much an error of its operand may grow
+SLOPES = {"gelu": 1.2, "gelu_tanh": 1.2, "silu": 1.2, "mish": 1.2, "hard_swish": 1.5}
 
 
 def normal(*shape: int) -> np.ndarray:
     return np.random.default_rng(shape).standard_normal(shape).astype(np.float32)
 
 
-def pack(row: KernelRow, b: np.ndarray, threads: int = 1) -> np.ndarray:
-    k, n = b.shape
-    k_stride, n_stride = (stride // 4 for stride in b.strides)
-    source = b.T if b.flags.f_contiguous else b
-    packed = np.full(-(-n // row.nr) * row.nr * k, np.nan, np.float32)
-    given: dict[str, Any] = {"k": k, "n": n, "k_stride": k_stride, "n_stride": n_stride}
-    return run_op("pack_b", row, threads, b=np.ascontiguousarray(source), packed=packed, **given)[
-        "packed"
-    ]
+def pack(row: KernelRow, *matrices: np.ndarray, threads: int = 1) -> np.ndarray:
+    """The panels of one matrix, or of two that share each half and half."""
+    k, n = matrices[0].shape
+    width = row.nr // len(matrices)
+    packed = np.full(-(-n // width) * row.nr * k, np.nan, np.float32)
+    for i, b in enumerate(matrices):
+        k_stride, n_stride = (stride // 4 for stride in b.strides)
+        source = b.T if b.flags.f_contiguous else b
+        given: dict[str, Any] = {"k": k, "n": n, "k_stride": k_stride, "n_stride": n_stride}
+        given.update(b=np.ascontiguousarray(source), packed=packed, width=width, first=i * width)
+        packed = run_op("pack_b", row, threads, **given)["packed"]
+    return packed
 
 
 def gemm(
@@ -55,6 +76,8 @@ def gemm(
     c_stride: int = 0,
     c: Optional[np.ndarray] = None,
     k: Optional[int] = None,
+    gated: bool = False,
+    up_bias: Optional[np.ndarray] = None,
 ) -> np.ndarray:
     """c as (m, c_stride), which held NaN, or what is given; a may have more columns than k."""
     m, a_stride = a.shape
@@ -68,16 +91,21 @@ def gemm(
         a=a,
         b=packed,
         bias=bias,
+        up_bias=up_bias,
         residual=residual,
         c=c,
+        sums=threads * min(m, ROWS) * PANELS * row.nr * 4 if gated and k > K_BLOCK else None,
         m=m,
         n=n,
         k=k,
         a_stride=a_stride,
         c_stride=c.shape[1],
         residual_stride=residual_stride,
+        gated=int(gated),
         act=act,
         alpha=alpha,
+        act_alpha=ACT_ALPHA,
+        act_beta=ACT_BETA,
     )["c"]
 
 
@@ -117,7 +145,56 @@ def test_epilogue(row: KernelRow, act: str) -> None:
             before = alpha * (a.astype(np.float64) @ b) + (bias if with_bias else 0)
             expected = ACTS[act](before) + (residual[:, :n] if with_residual else 0)
             scale = alpha * (np.abs(a.astype(np.float64)) @ np.abs(b)) + 4
-            assert (np.abs(c - expected) <= 1.2 * tolerance(k, scale)).all()
+            slope = SLOPES.get(act, 2 * np.abs(before) + 1 if act == "squared_relu" else 1)
+            assert (np.abs(c - expected) <= slope * tolerance(k, scale)).all()
+
+
+@every_row
+@pytest.mark.parametrize("k", [0, 5, K_BLOCK, K_BLOCK + 1, 2 * K_BLOCK + 3])
+def test_gated_has_the_bits_of_its_parts(row: KernelRow, k: int) -> None:
+    mr, half = row.mr, row.nr // 2
+    for n in (1, half - 1, half, half + 1, row.nr, 4 * row.nr + 3, 8 * row.nr):
+        gate, up = normal(k, n), normal(k, n)[:, ::-1].copy()
+        packed, *parts = pack(row, gate, up), pack(row, gate), pack(row, up)
+        for m, act, bias, up_bias in (
+            (1, "silu", None, None),
+            (2, "gelu", normal(n), None),
+            (mr + 1, "none", None, normal(n)),
+            (2 * mr + 3, "swish", normal(n), normal(n)[::-1].copy()),
+        ):
+            a = normal(m, k)
+            given = {"act": act, "c_stride": n + 3, "gated": True, "up_bias": up_bias}
+            c = gemm(row, a, packed, n, bias, **given)
+            left, right = (
+                gemm(row, a, parts[0], n, bias, act=act),
+                gemm(row, a, parts[1], n, up_bias),
+            )
+            np.testing.assert_array_equal(c[:, :n], left * right)
+            assert np.isnan(c[:, n:]).all()
+
+
+@every_row
+@pytest.mark.parametrize("act", ACTS)
+def test_gated_activations(row: KernelRow, act: str) -> None:
+    m, n, k = 3, row.nr + 1, 9
+    a, gate, up = normal(m, k), normal(k, n), normal(k, n)[:, ::-1].copy()
+    c = gemm(row, a, pack(row, gate, up), n, act=act, gated=True)
+    left, right = gemm(row, a, pack(row, gate), n, act=act), gemm(row, a, pack(row, up), n)
+    np.testing.assert_array_equal(c, left * right)
+
+
+@every_row
+def test_gated_bits_do_not_depend_on_threads(row: KernelRow) -> None:
+    m, n, k = ROWS + 17, 13 * row.nr + 1, K_BLOCK + 70
+    a, gate, up = normal(m, k), normal(k, n), normal(k, n)[:, ::-1].copy()
+    packed = pack(row, gate, up)
+    assert packed.tobytes() == pack(row, gate, up, threads=3).tobytes()
+    c = gemm(row, a, packed, n, act="silu", gated=True)
+    for threads in (2, 3, 8):
+        again = gemm(row, a, packed, n, act="silu", gated=True, threads=threads)
+        assert again.tobytes() == c.tobytes()
+    for few in (1, 2, 3, row.mr):
+        assert gemm(row, a[:few], packed, n, act="silu", gated=True).tobytes() == c[:few].tobytes()
 
 
 @every_row
@@ -170,3 +247,13 @@ def test_pack_b(row: KernelRow) -> None:
         panels = padded.reshape(k, -1, row.nr).transpose(1, 0, 2)
         for order in "CF":
             np.testing.assert_array_equal(pack(row, np.asarray(b, order=order)), panels.ravel())
+
+
+@every_row
+def test_pack_b_of_two(row: KernelRow) -> None:
+    half = row.nr // 2
+    for k, n in ((1, 1), (5, half), (33, 3 * half + 2)):
+        padded = np.zeros((2, k, -(-n // half) * half), np.float32)
+        padded[:, :, :n] = gate, up = normal(k, n), normal(k, n) + 1
+        panels = padded.reshape(2, k, -1, half).transpose(2, 1, 0, 3)
+        np.testing.assert_array_equal(pack(row, gate, up), panels.ravel())

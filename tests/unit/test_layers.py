@@ -18,7 +18,7 @@ LAYERS = (
     {"plan"},
     {"backend"},
     {"session"},
-    {"explain", "api", "compare", "feeds", "models", "progress", "__init__"},
+    {"explain", "api", "compare", "feeds", "models", "progress", "__init__", "optimize", "bisect"},
     {"__main__", "doctor"},
 )
 FILES = sorted(path.relative_to(PACKAGE) for path in PACKAGE.rglob("*.py"))

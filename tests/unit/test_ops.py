@@ -102,6 +102,7 @@ SIMPLE_UNARY = [
     "Sign",
     "Exp",
     "Erf",
+    "Mish",
     "Tanh",
     "Sigmoid",
     "Relu",
@@ -236,6 +237,30 @@ CASES = [
     case("CumSum", i(3, 4), scalar(-2, np.int64), exclusive=1),
     case("CumSum", i(5), scalar(0, np.int64), reverse=1),
     case("CumSum", f(2, 5), scalar(1, np.int64), exclusive=1, reverse=1),
+    case("TopK", f(3, 9), ints(4), outputs=2),
+    case("TopK", f(7, 3), ints(7), outputs=2, axis=0, largest=0),
+    case("TopK", i(4, 9, low=0, high=3), ints(5), outputs=2),
+    case("TopK", f(2, 5), ints(0), outputs=2),
+    *(
+        case(op, x, axis=axis, keepdims=keep, select_last_index=last)
+        for op in ("ArgMax", "ArgMin")
+        for x in (f(3, 5), i(3, 5, low=0, high=2))
+        for axis, keep, last in ((0, 1, 0), (-1, 0, 1))
+    ),
+    case(
+        "OneHot",
+        i(2, 3, low=-5, high=6),
+        scalar(4, np.int64),
+        Fixed(np.array([0.5, 2.0], np.float32)),
+    ),
+    case("OneHot", i(2, 3, low=-4, high=3), scalar(4, np.int64), ints(7, 9), axis=1),
+    case(
+        "OneHot",
+        f(3).round(),
+        scalar(3, np.int64),
+        Fixed(np.array([-1.0, 1.0], np.float32)),
+        axis=0,
+    ),
     case("Softmax", f(3, 5)),
     case("Softmax", f(2, 3, 5), axis=1),
     case("Softmax", f(0, 5)),

@@ -1,0 +1,183 @@
+/* chain.c: a program of elementwise ops as one loop over blocks that stay in L1.
+ *
+ * Values are numbered: 0 .. CHAIN_INPUTS - 1 are x0, x1, .., CHAIN_INPUTS + i is the result of
+ * instruction i: op[i] (unary, binary, where or cast, see abi.h) on the values a[i], b[i], c[i] of
+ * dtype[i], giving to[i]; b and c repeat a where the op has fewer operands. slot[v] is the block of
+ * `work` for a value, slots x slot_bytes per thread. The last result is y: dense, row major.
+ * x_stride[k * ndim + d] are the strides of input k over `shape`. Inputs that are dense or one
+ * element are read in place; of others, runs along the last dim where they are long, else blocks
+ * that are gathered first. What does not vary within a block is computed once. An element's bits do
+ * not depend on where it stands, so they are those of the ops run one by one.
+ * y may be an input that is dense, has its element size and is not read by a where that comes last. */
+#include "../kernels/chain.h"
+
+#include <string.h>
+
+#include "elementwise.h"
+#include "loops.h"
+
+enum {
+    VALUES = Q7_CHAIN_INPUTS + Q7_CHAIN_LENGTH,
+    SHORT_RUN = Q7_CHAIN_BLOCK / 4 /* an instruction costs 10 ns: gathering costs less than that */
+};
+_Static_assert(sizeof((q7_chain_args *)0)->op == Q7_CHAIN_LENGTH * 8, "ops.def and kernels.def");
+_Static_assert(sizeof((q7_chain_args *)0)->x_bytes == Q7_CHAIN_INPUTS * 8, "ops.def, kernels.def");
+_Static_assert(sizeof((q7_chain_args *)0)->slot == VALUES * 8, "ops.def and kernels.def");
+
+typedef struct chain_job {
+    const q7_chain_args *args;
+    q7_chain_kernel f32;
+    q7_nest nest;                    /* over the inputs that are neither dense nor one element */
+    int64_t walked[Q7_CHAIN_INPUTS]; /* operand of the nest -> input */
+    bool dense[Q7_CHAIN_INPUTS];
+    int64_t count, grain;
+} chain_job;
+
+/* n elements from `position` on, and where the instructions find each value: stride 0 or 1. */
+typedef struct chain_block {
+    int64_t position, n;
+    const char *at[VALUES];
+    int64_t stride[VALUES];
+    char *work;
+} chain_block;
+
+/* Operands stand first in an args struct, in the order of the row. */
+static inline const char *input(const q7_chain_args *args, int64_t k) {
+    return ((const void *const *)(const void *)args)[k];
+}
+
+#define LOAD(T)                                                                       \
+    if (stride == 0) {                                                                \
+        const T x = *(const T *)from;                                                 \
+        for (int64_t i = 0; i < n; i++) ((T *)to)[i] = x;                             \
+    } else {                                                                          \
+        for (int64_t i = 0; i < n; i++) ((T *)to)[i] = ((const T *)from)[i * stride]; \
+    }                                                                                 \
+    break
+static void load_run(void *to, const void *from, int64_t n, int64_t stride, int64_t bytes) {
+    if (stride == 1) {
+        memcpy(to, from, (size_t)(n * bytes));
+        return;
+    }
+    switch (bytes) {
+        case 1: LOAD(uint8_t);
+        case 2: LOAD(uint16_t);
+        case 4: LOAD(uint32_t);
+        default: LOAD(uint64_t);
+    }
+}
+#undef LOAD
+
+/* Gathers the block of every input of the nest that cannot be read in place. */
+static void load_block(const chain_job *job, chain_block *block) {
+    const q7_chain_args *args = job->args;
+    const q7_nest *nest = &job->nest;
+    const int64_t last = nest->ndim - 1, cols = nest->shape[last];
+    int64_t col = block->position % cols, gathered = 0, which[Q7_CHAIN_INPUTS];
+    if (cols - col >= SHORT_RUN) block->n = q7_min(block->n, cols - col);
+    q7_cursor at = q7_nest_seek(nest, block->position / cols);
+    for (int64_t j = 0; j < nest->operands; j++) {
+        const int64_t k = job->walked[j], stride = nest->stride[j][last];
+        const bool in_place = block->n <= cols - col && (stride == 0 || stride == 1);
+        block->stride[k] = in_place ? stride : 1;
+        block->at[k] = in_place ? input(args, k) + (at.offset[j] + col * stride) * args->x_bytes[k]
+                                : block->work + args->slot[k] * args->slot_bytes;
+        if (!in_place) which[gathered++] = j;
+    }
+    for (int64_t done = 0; gathered && done < block->n;) {
+        const int64_t n = q7_min(cols - col, block->n - done);
+        for (int64_t i = 0; i < gathered; i++) {
+            const int64_t j = which[i], k = job->walked[j], stride = nest->stride[j][last];
+            const int64_t bytes = args->x_bytes[k];
+            load_run(block->work + args->slot[k] * args->slot_bytes + done * bytes,
+                     input(args, k) + (at.offset[j] + col * stride) * bytes, n, stride, bytes);
+        }
+        done += n;
+        col = 0;
+        q7_nest_next_row(nest, &at);
+    }
+}
+
+/* Instruction i on n elements. */
+static void execute(const chain_job *job, const chain_block *block, int64_t i, int64_t n, void *y) {
+    const q7_chain_args *args = job->args;
+    const int64_t op = args->op[i], dtype = args->dtype[i];
+    const int64_t a_stride = block->stride[args->a[i]], b_stride = block->stride[args->b[i]];
+    const char *a = block->at[args->a[i]], *b = block->at[args->b[i]];
+    if (op == Q7_chain_cast)
+        q7_cast_loop(dtype, args->to[i], n, a, y);
+    else if (op == Q7_chain_where)
+        q7_where_loop(q7_dtype_bytes(dtype), n, a, a_stride, b, b_stride, block->at[args->c[i]],
+                      block->stride[args->c[i]], y);
+    else if (dtype == Q7_F32)
+        job->f32(op, n, a, a_stride, b, b_stride, y, args->alpha[i], args->beta[i]);
+    else if (op < Q7_chain_binary)
+        q7_unary_loop(dtype, NULL)(op, n, a, y, args->alpha[i], args->beta[i]);
+    else
+        q7_binary_loop(dtype, NULL)(op - Q7_chain_binary, n, a, a_stride, b, b_stride, y);
+}
+
+static void run_block(const chain_job *job, chain_block *block) {
+    const q7_chain_args *args = job->args;
+    const int64_t last = args->length - 1, bytes = q7_dtype_bytes(args->to[last]);
+    char *result = (char *)args->y + block->position * bytes;
+    for (int64_t i = 0; i <= last; i++) {
+        const int64_t value = Q7_CHAIN_INPUTS + i;
+        const bool varies =
+            block->stride[args->a[i]] || block->stride[args->b[i]] || block->stride[args->c[i]];
+        char *y = i == last ? result : block->work + args->slot[value] * args->slot_bytes;
+        execute(job, block, i, varies ? block->n : 1, y);
+        block->at[value] = y;
+        block->stride[value] = varies;
+    }
+    if (!block->stride[VALUES - Q7_CHAIN_LENGTH + last])
+        load_run(result + bytes, result, block->n - 1, 0, bytes);
+}
+
+static void chain_task(void *arg, int64_t task, int64_t thread) {
+    const chain_job *job = arg;
+    const q7_chain_args *args = job->args;
+    chain_block block = {.position = task * job->grain};
+    block.work = (char *)args->work + thread * args->slots * args->slot_bytes;
+    const int64_t end = q7_min(job->count, block.position + job->grain);
+    for (; block.position < end; block.position += block.n) {
+        block.n = q7_min(Q7_CHAIN_BLOCK, end - block.position);
+        for (int64_t k = 0; k < args->inputs; k++) {
+            block.stride[k] = job->dense[k];
+            block.at[k] = input(args, k) + (job->dense[k] ? block.position * args->x_bytes[k] : 0);
+        }
+        if (job->nest.operands) load_block(job, &block);
+        run_block(job, &block);
+    }
+}
+
+/* Sorts an input: one element, dense, or an operand of the nest. */
+static void add_input(chain_job *job, int64_t k) {
+    const q7_chain_args *args = job->args;
+    const int64_t *stride = args->x_stride + k * args->ndim;
+    bool single = true, dense = true;
+    int64_t step = 1;
+    for (int64_t i = args->ndim - 1; i >= 0; i--) {
+        if (args->shape[i] == 1) continue;
+        single = single && stride[i] == 0;
+        dense = dense && stride[i] == step;
+        step *= args->shape[i];
+    }
+    job->dense[k] = dense && !single;
+    if (single || dense) return;
+    job->walked[job->nest.operands] = k;
+    int64_t *to = job->nest.stride[job->nest.operands++];
+    for (int64_t i = 0; i < args->ndim; i++) to[i] = stride[i];
+}
+
+void q7_op_chain(const q7_chain_args *args, const q7_call *call) {
+    chain_job job = {.args = args, .f32 = (q7_chain_kernel)call->kernel};
+    job.nest = q7_nest_of(args->shape, args->ndim);
+    for (int64_t k = 0; k < args->inputs; k++) add_input(&job, k);
+    q7_nest_collapse(&job.nest);
+    job.count = q7_product(args->shape, args->ndim);
+    const int64_t grain =
+        4 * Q7_GRAIN / (args->length + 3); /* as much work as Q7_GRAIN of one op */
+    job.grain = grain / Q7_CHAIN_BLOCK * Q7_CHAIN_BLOCK;
+    q7_parallel(call, q7_ceil_div(job.count, job.grain), chain_task, &job);
+}

@@ -1,0 +1,58 @@
+/* topk.c: the k greatest (or least) along the middle axis of x (outer, n, inner), best first, and
+ * where they are. ONNX TopK, ArgMax, ArgMin. Of equals the lower index comes first, or the higher
+ * one if `last`; NaN beats every number. One heap of k indices per line, kept in the output. */
+#include <stdbool.h>
+
+#include "loops.h"
+
+/* x[0], x[inner], .. is a line; heap[0], heap[inner], .. holds k of its indices, the worst on top.
+ */
+typedef struct topk_line {
+    const void *x;
+    int64_t *heap;
+    int64_t inner, k;
+    bool largest, last;
+} topk_line;
+
+#define T float
+#define NAME topk_f32
+#define UNORDERED(v) ((v) != (v))
+#include "topk_typed.h"
+#define T double
+#define NAME topk_f64
+#define UNORDERED(v) ((v) != (v))
+#include "topk_typed.h"
+#define T int32_t
+#define NAME topk_i32
+#define UNORDERED(v) 0
+#include "topk_typed.h"
+#define T int64_t
+#define NAME topk_i64
+#define UNORDERED(v) 0
+#include "topk_typed.h"
+
+static void topk_task(void *arg, int64_t outer, int64_t thread) {
+    const q7_topk_args *args = arg;
+    (void)thread;
+    const int64_t bytes = q7_dtype_bytes(args->dtype), inner = args->inner;
+    for (int64_t i = 0; i < inner; i++) {
+        const int64_t from = outer * args->n * inner + i, to = outer * args->k * inner + i;
+        const topk_line line = {(const char *)args->x + from * bytes,
+                                (int64_t *)args->indices + to,
+                                inner,
+                                args->k,
+                                args->largest != 0,
+                                args->last != 0};
+        void *values = args->values ? (char *)args->values + to * bytes : NULL;
+        switch (args->dtype) {
+            case Q7_F32: topk_f32(&line, args->n, values); break;
+            case Q7_F64: topk_f64(&line, args->n, values); break;
+            case Q7_I32: topk_i32(&line, args->n, values); break;
+            default: topk_i64(&line, args->n, values); break;
+        }
+    }
+}
+
+void q7_op_topk(const q7_topk_args *args, const q7_call *call) {
+    q7_parallel(call, args->k == 0 ? 0 : args->outer, topk_task, (void *)args);
+}

@@ -1,0 +1,105 @@
+"""Elementwise ops that nothing else took -> q7::Chain: one loop, and no tensor in between.
+
+A chain grows backwards from the node that nobody else in it reads. A producer joins where all its
+users are in the chain and its result has the shape of the chain's: no element is computed twice,
+and nothing that is asked for is lost. What makes a smaller tensor stays a step of its own.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any, NamedTuple, Optional
+
+from q7x2_ep.ir.core import Graph, Node, Value
+from q7x2_ep.ir.rewrite import NearMiss, replace
+from q7x2_ep.ir.shape import product
+from q7x2_ep.ops.chain import MAX_INPUTS, MAX_LENGTH, inputs_of, instructions_of, program_of
+
+
+class Part(NamedTuple):
+    """What a node adds to a chain."""
+
+    length: int
+    inputs: frozenset[Value]
+
+
+class Chain:
+    """Not a pattern: any ops in any arrangement."""
+
+    name = "Chain"
+
+    def apply(self, graph: Graph, g: Any) -> tuple[Counter, list[NearMiss]]:
+        parts = {node: part for node in graph.nodes if (part := _part(node)) is not None}
+        position = {node: i for i, node in enumerate(graph.nodes)}
+        places: dict[Node, list[Node]] = {}
+        gone: set[Node] = set()
+        for root in reversed(graph.nodes):
+            if root in parts and root not in gone:
+                nodes = sorted(_grow(graph, root, parts), key=position.__getitem__)
+                if len(nodes) > 1:
+                    places[root] = nodes
+                    gone.update(nodes)
+        order: list[Node] = []
+        for node in graph.nodes:
+            if node in places:
+                order += _join(g, places[node])
+            elif node not in gone:
+                order.append(node)
+        graph.nodes = order
+        return Counter({self.name: len(places)} if places else {}), []
+
+
+def _part(node: Node) -> Optional[Part]:
+    """None where a node cannot be in a chain."""
+    y = node.outputs[0]
+    if len(node.outputs) > 1 or y.shape is None or y.elements is not None:
+        return None
+    if node.op == "Pow" and product(node.inputs[1].shape) != 1:
+        return None  # its kernel treats an exponent that does not vary along a row in another way
+    instructions = instructions_of(node)
+    if not instructions:
+        return None
+    inputs = frozenset(inputs_of(instructions))
+    unread = [value for value in node.inputs if value is not None and value not in inputs]
+    if any(value.const is None for value in unread):
+        return None  # what is read for its dtype alone does not broadcast
+    return Part(len(instructions), inputs)
+
+
+def _grow(graph: Graph, root: Node, parts: dict[Node, Part]) -> set[Node]:
+    """The largest chain that ends in root, as far as the limits of a step allow."""
+    chain, shape = {root}, _core(root.output)
+    length, inputs = parts[root]
+    waiting = [value.producer for value in inputs]
+    while waiting:
+        node = waiting.pop()
+        part = parts.get(node)
+        if (
+            part is None
+            or node in chain
+            or not all(user in chain for user in node.output.users)
+            or graph.is_output(node.output)
+            or _core(node.output) != shape
+        ):
+            continue
+        joined = (inputs - {node.output}) | part.inputs
+        if length + part.length <= MAX_LENGTH and len(joined) <= MAX_INPUTS:
+            chain.add(node)
+            length, inputs = length + part.length, joined
+            waiting += [value.producer for value in part.inputs]
+    return chain
+
+
+def _core(value: Value) -> tuple:
+    """The shape without leading ones."""
+    shape = value.shape
+    start = next((i for i, dim in enumerate(shape) if dim != 1), len(shape))
+    return shape[start:]
+
+
+def _join(g: Any, nodes: list[Node]) -> list[Node]:
+    inputs, program = program_of(nodes)
+    result = g.call("q7::Chain", *inputs, program=program)
+    made = g.take()
+    replace([nodes[-1].output], [result], made, nodes)
+    return made

@@ -1,0 +1,121 @@
+"""What surrounds a Conv -> its weights, bias and pads, while it is still an ONNX Conv.
+
+BatchNormalization, and factors and terms per channel, are linear in y: they scale the weights and
+shift the bias, once, at load. Zeros around x are pads.
+Source: ONNX Conv, BatchNormalization (inference form), Pad.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Optional, Union
+
+from q7x2_ep.ir.core import Node, Value
+from q7x2_ep.ir.pattern import Match
+from q7x2_ep.ir.rewrite import Fusion
+
+CONV = "Conv"
+
+
+def normalized(g: Any, y: Any, scale: Any, shift: Any, mean: Any, variance: Any) -> Any:
+    constants = [g.constant(value) for value in (scale, shift, mean, variance)]
+    return g.BatchNormalization(g.result(CONV, y), *constants, training_mode=0)
+
+
+def scaled(g: Any, y: Any, scale: Any) -> Any:
+    return g.Mul(g.result(CONV, y), g.constant(scale))
+
+
+def shifted(g: Any, y: Any, shift: Any) -> Any:
+    return g.Add(g.result(CONV, y), g.constant(shift))
+
+
+def _check(match: Match) -> Union[dict[str, Any], str]:
+    y, node = match["y"], match["y"].producer
+    weight, bias = node.inputs[1], node.input(2)
+    if not (_is_constant(weight) and (bias is None or _is_constant(bias))):
+        return f"the weights {weight!r} or the bias {bias!r} are not constant"
+    arguments = {"node": node}
+    for name in ("scale", "shift", "mean", "variance"):
+        value = match.get(name)
+        if value is not None:
+            per_channel = (y.shape[1],) if "mean" in match.values else _per_channel(y)
+            if value.shape not in (per_channel, (1, *per_channel)):
+                return f"{name} {value!r} has shape {value.shape}, wanted {per_channel}"
+            arguments[name] = value
+    if "mean" in arguments:
+        arguments["epsilon"] = match.root.attrs["epsilon"]
+    return arguments
+
+
+def _is_constant(value: Value) -> bool:
+    """Whether folding makes a constant of it: it is one, or what `_build` made of some."""
+    made_by = value.producer
+    if made_by is None:
+        return value.const is not None or value.elements is not None
+    return all(x is None or _is_constant(x) for x in made_by.inputs)
+
+
+def _per_channel(y: Value) -> tuple:
+    """The shape that broadcasts to one number per channel of y (N, C, ..)."""
+    return (y.shape[1], *(1 for _ in y.shape[2:]))
+
+
+def _build(
+    g: Any,
+    node: Node,
+    scale: Optional[Value] = None,
+    shift: Optional[Value] = None,
+    mean: Optional[Value] = None,
+    variance: Optional[Value] = None,
+    epsilon: float = 0.0,
+) -> Value:
+    """The arithmetic is on constants: it is folded after this."""
+    x, weight, bias = (*node.inputs, None)[:3]
+    channels = weight.shape[:1]
+    if scale is not None:
+        factor = g.Reshape(scale, list(channels))
+        if variance is not None:
+            factor = g.Div(factor, g.Sqrt(g.Add(variance, epsilon)))
+        weight = g.Mul(weight, g.Reshape(factor, [*channels, *(1 for _ in weight.shape[1:])]))
+        if mean is not None:
+            bias = g.Sub(bias, mean) if bias is not None else g.Neg(mean)
+        bias = None if bias is None else g.Mul(bias, factor)
+    if shift is not None:
+        shift = g.Reshape(shift, list(channels))
+        bias = shift if bias is None else g.Add(bias, shift)
+    return g.Conv(x, weight, bias, **node.attrs)
+
+
+def padded(g: Any, x: Any, pads: Any, zero: Any, w: Any, bias: Any) -> Any:
+    larger = g.either(
+        lambda: g.Pad(x, g.constant(pads), mode="constant"),
+        lambda: g.Pad(x, g.constant(pads), g.scalar(zero), mode="constant"),
+    )
+    return g.either(
+        lambda: g.Conv(larger, w, auto_pad="NOTSET"),
+        lambda: g.Conv(larger, w, bias, auto_pad="NOTSET"),
+    )
+
+
+def _check_padded(match: Match) -> Union[dict[str, Any], str]:
+    x, widths, attrs = match["x"], match["pads"].elements, match.root.attrs
+    if match.scalar("zero", 0.0) != 0.0:
+        return f"the border is {match.scalar('zero', 0.0)}, wanted 0"
+    ndim = len(x.shape or ())
+    if widths is None or len(widths) != 2 * ndim or ndim < 3:
+        return f"the pads {widths} are not two per dim of {x!r}"
+    before, after = widths[:ndim], widths[ndim:]
+    if any((*before[:2], *after[:2])) or min(widths) < 0:
+        return f"the pads {widths} reach beyond the spatial dims, or cut"
+    own = attrs["pads"] or [0] * (2 * (ndim - 2))
+    pads = [pad + more for pad, more in zip(own, (*before[2:], *after[2:]))]
+    operands = (x, match["w"]) if match.get("bias") is None else (x, match["w"], match["bias"])
+    return {"operands": operands, "attrs": {**attrs, "pads": pads}}
+
+
+def _build_padded(g: Any, operands: tuple[Value, ...], attrs: dict[str, Any]) -> Value:
+    return g.Conv(*operands, **attrs)
+
+
+AFFINE = Fusion("ConvAffine", (normalized, scaled, shifted), _check, _build)
+PADDED = Fusion("PadConv", (padded,), _check_padded, _build_padded)

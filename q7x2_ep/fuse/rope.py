@@ -1,0 +1,399 @@
+"""Rotary position embedding, of primitives or as ONNX RotaryEmbedding -> q7::Rope, for q and k in
+one.
+
+Two formulas: x * cos + turned(x) * sin, and the rotated pairs joined. How the pairs were cut out of
+x (Slice, Split, Reshape, Gather, ..) is not part of a pattern: the catalogue knows each cut as a
+strided view, and the views of both cuts are compared with what they must be.
+Source: Su et al. 2021; ONNX RotaryEmbedding (opset 23).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any, Optional, Union
+
+from q7x2_ep.ir.core import Graph, Node, Value
+from q7x2_ep.ir.pattern import ANY, Match
+from q7x2_ep.ir.rewrite import Fusion, NearMiss, replace
+from q7x2_ep.ir.shape import Dim, broadcast
+from q7x2_ep.ir.view import View
+from q7x2_ep.ops import find
+from q7x2_ep.ops.rope import HEADS_INNER, pair_bounds, rotated, rotated_pairs
+from q7x2_ep.passes import cse
+
+ROPE = "q7::Rope"
+Checked = Union[dict[str, Any], str]
+
+
+# Formulas
+
+
+def negated(g: Any, x: Any) -> Any:
+    return g.either(lambda: g.Neg(x), lambda: g.Mul(x, -1.0))
+
+
+def stacked(g: Any, x: Any, axes: Any, shape: Any) -> Any:
+    """x as it is, or with a new dim of 1 along which pairs are then joined."""
+    return g.either(lambda: g.Unsqueeze(x, axes), lambda: g.Reshape(x, shape), lambda: x)
+
+
+def flattened(g: Any, joined: Any, shape: Any) -> Any:
+    return g.either(lambda: joined, lambda: g.Reshape(joined, shape))
+
+
+def turned_pairs(
+    g: Any, x: Any, a: Any, b: Any, cos: Any, sin: Any, axes: Any, shape: Any, flat_shape: Any
+) -> Any:
+    joined = g.named("joined", g.Concat(stacked(g, negated(g, b), axes, shape), a, axis=ANY))
+    return rotated(g, x, flattened(g, joined, flat_shape), cos, sin)
+
+
+def turned_back(
+    g: Any, x: Any, a: Any, b: Any, cos: Any, sin: Any, axes: Any, shape: Any, flat_shape: Any
+) -> Any:
+    """x * cos - (b, -a) * sin."""
+    joined = g.named("joined", g.Concat(b, stacked(g, negated(g, a), axes, shape), axis=ANY))
+    return g.Sub(g.Mul(x, cos), g.Mul(flattened(g, joined, flat_shape), sin))
+
+
+def joined_pairs(
+    g: Any,
+    a: Any,
+    b: Any,
+    cos: Any,
+    sin: Any,
+    cos2: Any,
+    sin2: Any,
+    axes: Any,
+    shape: Any,
+    rest: Any,
+    flat_shape: Any,
+) -> Any:
+    first, second = (
+        stacked(g, y, axes, shape) for y in rotated_pairs(g, a, b, cos, sin, cos2, sin2)
+    )
+    return g.either(
+        lambda: g.named("joined", g.Concat(first, second, axis=ANY)),
+        lambda: g.Reshape(g.named("joined", g.Concat(first, second, axis=ANY)), flat_shape),
+        lambda: g.named("joined", g.Concat(first, second, rest, axis=ANY)),
+    )
+
+
+def onnx_rope(g: Any, x: Any, cos: Any, sin: Any) -> Any:
+    return g.RotaryEmbedding(x, cos, sin)
+
+
+def onnx_rope_at(g: Any, x: Any, cos: Any, sin: Any, positions: Any) -> Any:
+    return g.RotaryEmbedding(x, cos, sin, positions)
+
+
+def partial(g: Any, q: Any, cos: Any, sin: Any, rest: Any) -> Any:
+    rope = g.named("rope", g.call(ROPE, q, None, cos, sin))
+    y = g.either(lambda: rope, lambda: g.named("turned", g.Transpose(rope, perm=HEADS_INNER)))
+    return g.Concat(y, rest, axis=-1)
+
+
+# Where channels come from
+
+
+def source(value: Value) -> View:
+    """The value as a view of what movement ops have cut it from, as far as that is certain."""
+    node = value.producer
+    if node is None or not node.inputs or node.inputs[0].shape is None:
+        return View.whole(value)
+    entry = find(node.op)
+    found = None
+    if node.op == "Gather":
+        found = _picked(node)
+    elif not hasattr(entry, "guards") or all(a == b for a, b, _ in entry.guards(node)):
+        if hasattr(entry, "views"):
+            found = entry.views(node, source(node.inputs[0]))[node.outputs.index(value)]
+        elif hasattr(entry, "view"):
+            found = entry.view(node, source(node.inputs[0]))
+    return View.whole(value) if found is None else found
+
+
+def _picked(node: Node) -> Optional[View]:
+    """A Gather of one constant index."""
+    data, index = node.inputs
+    if index.const is None or index.const.ndim:
+        return None
+    axis, at = node.attrs["axis"] % len(data.shape), int(index.const)
+    if not isinstance(data.shape[axis], int):
+        return None
+    return source(data).slice(axis, at % data.shape[axis], 1).reshape(node.output.shape)
+
+
+def _is_same(a: Optional[View], b: View) -> bool:
+    """Whether two views show the same elements; strides of single elements say nothing."""
+    return (
+        a is not None
+        and (a.storage, a.shape, a.offset) == (b.storage, b.shape, b.offset)
+        and all(d == 1 or s == t for d, s, t in zip(a.shape, a.strides, b.strides))
+    )
+
+
+def _is_cut(part: Value, whole: View, start: Dim, end: Dim, step: int = 1) -> bool:
+    """Whether part holds the channels start, start + step, .. of whole, before end."""
+    wanted = whole.slice(len(whole.shape) - 1, start, (end - start + step - 1) // step, step)
+    return _is_same(source(part).reshape(wanted.shape), wanted)
+
+
+def _are_pairs(a: Value, b: Value, whole: View, R: int, interleaved: int) -> bool:
+    return all(
+        _is_cut(part, whole, *bounds) for part, bounds in zip((a, b), pair_bounds(R, interleaved))
+    )
+
+
+def _upstream(value: Value) -> Iterator[Value]:
+    """What the value was cut from, step by step."""
+    while value.producer is not None and source(value).storage is not value:
+        value = value.producer.inputs[0]  # type: ignore[assignment]
+        yield value
+
+
+# Checks: each gives x, R, half, interleaved and tables with the rank of x
+
+
+def _interleaving(joined: Value, lead: tuple, pairs: Dim) -> Union[int, str]:
+    """How a Concat of the first and the second channels of all pairs arranges them."""
+    node = joined.producer
+    part = node.inputs[0].shape
+    axis = node.attrs["axis"] % len(part)
+    if node.inputs[1].shape == part:
+        if (part, axis) in (((*lead, pairs), len(lead)), ((*lead, 1, pairs), len(lead))):
+            return 0
+        if (part, axis) == ((*lead, pairs, 1), len(lead) + 1):
+            return 1
+    shapes = [value.shape for value in node.inputs[:2]]
+    return f"{shapes} joined along axis {axis} are no pairs of {(*lead, 2 * pairs)}"
+
+
+def _check_turned(match: Match) -> Checked:
+    x, joined = match["x"], match["joined"]
+    if not x.shape or not isinstance(x.shape[-1], int) or x.shape[-1] % 2:
+        return f"x is {x!r} of shape {x.shape}, wanted an even number of channels"
+    R = x.shape[-1]
+    interleaved = _interleaving(joined, x.shape[:-1], R // 2)
+    if isinstance(interleaved, str):
+        return interleaved
+    if not _are_pairs(match["a"], match["b"], source(x), R, interleaved):
+        return f"{joined!r} does not hold the pairs (a, b) of {x!r} as (-b, a)"
+    return _with_tables(x, R, 0, interleaved, {name: match[name] for name in ("cos", "sin")}, None)
+
+
+def _check_joined(match: Match) -> Checked:
+    shape, joined, a, rest = match.root.output.shape, match["joined"], match["a"], match.get("rest")
+    if not shape or a.shape is None or not isinstance(shape[-1], int):
+        return f"the shape {shape} of {match.root.output!r} is not known"
+    rest_size = 0 if rest is None else rest.shape[-1]
+    lead, R = shape[:-1], shape[-1] - rest_size
+    interleaved = _interleaving(joined, lead, R // 2)
+    if isinstance(interleaved, str):
+        return interleaved
+    x = next((x for x in _upstream(a) if _is_whole(x, match, lead, R, interleaved)), None)
+    if x is None:
+        return f"{a!r} and {match['b']!r} are not the pairs of a value with channels {shape}"
+    tables = {name: match[name] for name in ("cos", "sin")}
+    for name, table in tables.items():
+        other = match[f"{name}2"]
+        if other is not table and not _is_same(source(other), source(table)):
+            return f"{name} is {table!r} for the first of a pair, {other!r} for the second"
+    stacking = len(a.shape) - len(shape) and (-1 if a.shape[-1] == 1 else -2)
+    return _with_tables(x, R, 1, interleaved, tables, stacking or None, rest is not None)
+
+
+def _is_whole(x: Value, match: Match, lead: tuple, R: int, interleaved: int) -> bool:
+    """Whether the pairs, and the rest, are the channels of x."""
+    if x.shape is None or x.shape[:-1] != lead or not isinstance(x.shape[-1], int):
+        return False
+    rest, D = match.get("rest"), x.shape[-1]
+    if D < R or not _are_pairs(match["a"], match["b"], source(x), R, interleaved):
+        return False
+    return rest is None or _is_cut(rest, source(x), R, D)
+
+
+def _with_tables(
+    x: Value,
+    R: int,
+    half: int,
+    interleaved: int,
+    tables: dict[str, Value],
+    stacking: Optional[int],
+    whole: bool = False,
+) -> Checked:
+    """The arguments of _build. stacking: a dim of 1 that the tables have and x has not. whole: the
+    channels of x behind R are wanted too."""
+    lead, columns = x.shape[:-1], R >> half
+    if not 2 <= len(x.shape) <= 4:
+        return f"{x!r} has shape {x.shape}, wanted rank 2 to 4"
+    dims: dict[str, tuple] = {}
+    for name, table in tables.items():
+        shape = list(table.shape or ())
+        if stacking and len(shape) >= -stacking and shape.pop(stacking) != 1:
+            return f"{name} has shape {table.shape}, wanted one entry per pair"
+        if shape[-1:] != [columns] or len(shape) > len(x.shape):
+            return f"{name} has shape {table.shape}, wanted {columns} columns that fit {x.shape}"
+        dims[name] = (1,) * (len(x.shape) - len(shape)) + tuple(shape[:-1])
+        if any(broadcast(dim, want) != want for dim, want in zip(dims[name], lead)):
+            return f"{name} has shape {table.shape}, wanted one that broadcasts to {x.shape}"
+    heads = 1
+    if len(x.shape) == 4:
+        free = [i for i in (1, 2) if all(found[i] == 1 for found in dims.values())]
+        if not free:
+            return f"cos and sin, {dims['cos']} and {dims['sin']}, differ from head to head"
+        heads = free[0]
+    return {
+        "x": x,
+        "R": x.shape[-1] if whole else R,
+        "tables": [(tables[name], (*dims[name], columns)) for name in ("cos", "sin")],
+        "heads": heads,
+        "half": half,
+        "interleaved": interleaved,
+    }
+
+
+def _build(
+    g: Any, x: Value, R: int, tables: list[tuple[Value, tuple]], heads: int, **attrs: int
+) -> Value:
+    """Any layout as (B, H, S, D): x of lower rank has one head, x (B, S, H, D) is turned."""
+    if x.shape[-1] != R:
+        x = g.Slice(x, [0], [R], [len(x.shape) - 1])
+    missing = 4 - len(x.shape)
+
+    def in_four(value: Value, shape: tuple, turned: bool) -> Value:
+        shape = (1,) * (missing - 1) + (shape if missing <= 0 else _with_head(shape))
+        return g.reshape(value, (shape[0], shape[2], shape[1], shape[3]) if turned else shape)
+
+    cos, sin = (in_four(table, shape, heads == 2) for table, shape in tables)
+    q = in_four(x, x.shape, False)
+    if heads == 2:
+        q = g.Transpose(q, perm=HEADS_INNER)
+    y = g.call(ROPE, q, None, cos, sin, **attrs)
+    if heads == 2:
+        y = g.Transpose(y, perm=HEADS_INNER)
+    return g.reshape(y, x.shape)
+
+
+def _with_head(shape: tuple) -> tuple:
+    """(.., S, D) with a dim for one head."""
+    return (*shape[:-2], 1, *shape[-2:])
+
+
+def _check_onnx(match: Match) -> Checked:
+    x, attrs = match["x"], match.root.attrs
+    tables, positions = (match["cos"], match["sin"]), match.get("positions")
+    ndim = 3 if positions is None else 2
+    if not x.shape or any(t.shape is None or len(t.shape) != ndim for t in tables):
+        return f"cos and sin have shapes {[t.shape for t in tables]}, wanted rank {ndim}"
+    heads = attrs["num_heads"] if len(x.shape) == 3 else 0
+    D = x.shape[-1] // heads if heads else x.shape[-1]
+    pairs = (attrs["rotary_embedding_dim"] or D) // 2
+    if any(t.shape[-1] != pairs for t in tables) or not isinstance(pairs, int):
+        return f"cos and sin have shapes {[t.shape for t in tables]}, wanted {pairs} columns"
+    return {
+        "x": x,
+        "tables": tables,
+        "positions": positions,
+        "heads": heads,
+        "interleaved": attrs["interleaved"],
+    }
+
+
+def _build_onnx(
+    g: Any,
+    x: Value,
+    tables: tuple[Value, Value],
+    positions: Optional[Value],
+    heads: int,
+    interleaved: int,
+) -> Value:
+    q = x
+    if heads:
+        B, S, channels = x.shape
+        q = g.Transpose(g.reshape(x, (B, S, heads, channels // heads)), perm=HEADS_INNER)
+    if positions is not None:
+        tables = tuple(g.Gather(table, positions, axis=0) for table in tables)
+    cos, sin = (g.reshape(table, _with_head(table.shape)) for table in tables)
+    y = g.call(ROPE, q, None, cos, sin, half=1, interleaved=interleaved)
+    return g.reshape(g.Transpose(y, perm=HEADS_INNER), x.shape) if heads else y
+
+
+def _check_partial(match: Match) -> Checked:
+    rope, rest, q = match["rope"].producer, match["rest"], match["q"]
+    turned = match.get("turned") is not None
+    if rest.shape is None or len(rest.shape) != 4:
+        return f"{rest!r} has shape {rest.shape}, wanted rank 4"
+    rotated_part = source(q).transpose(HEADS_INNER) if turned else source(q)
+    R = q.shape[-1]
+    for x in _upstream(rest):
+        whole = source(x)
+        if x.shape is None or x.shape[:-1] != rest.shape[:-1]:
+            continue
+        size, last = x.shape[-1], len(x.shape) - 1
+        if _is_same(rotated_part, whole.slice(last, 0, R)) and _is_cut(rest, whole, R, size):
+            return {"x": x, "tables": rope.inputs[2:4], "turned": turned, "attrs": rope.attrs}
+    return f"{q!r} and {rest!r} are not the first and the last channels of one value"
+
+
+def _build_partial(
+    g: Any, x: Value, tables: list[Value], turned: bool, attrs: dict[str, int]
+) -> Value:
+    y = g.call(ROPE, g.Transpose(x, perm=HEADS_INNER) if turned else x, None, *tables, **attrs)
+    return g.Transpose(y, perm=HEADS_INNER) if turned else y
+
+
+TURNED = Fusion("Rope", (turned_pairs, turned_back), _check_turned, _build)
+JOINED = Fusion("RopePairs", (joined_pairs,), _check_joined, _build)
+ONNX_ROPE = Fusion("OnnxRope", (onnx_rope, onnx_rope_at), _check_onnx, _build_onnx)
+PARTIAL = Fusion("PartialRope", (partial,), _check_partial, _build_partial)
+
+
+class MergeRopes:
+    """Two values with the same cos and sin -> one q7::Rope: the tables are read once.
+
+    Not a pattern with a root: siblings are found by the tables that they share.
+    """
+
+    name = "MergedRope"
+
+    def apply(self, graph: Graph, g: Any) -> tuple[Counter, list[NearMiss]]:
+        if sum(node.op == ROPE for node in graph.nodes) > 1:
+            cse.run(graph)  # equal tables become one value
+        order: list[Node] = []
+        waiting: dict[tuple, Node] = {}
+        merged: Counter = Counter()
+        for node in graph.nodes:
+            order.append(node)
+            if node.op != ROPE or node.input(1) is not None:
+                continue
+            q, _, cos, sin = node.inputs
+            B, _, S, D = q.shape
+            key = (id(cos), id(sin), node.attrs["half"], node.attrs["interleaved"], B, S, D)
+            first = waiting.pop(key, None)
+            if first is not None and _merge(g, order, first, node):
+                merged[self.name] += 1
+            else:
+                waiting[key] = node
+        graph.nodes = order
+        return merged, []
+
+
+def _merge(g: Any, order: list[Node], first: Node, second: Node) -> bool:
+    """Replace two nodes by one, unless second, the end of order, depends on first."""
+    at = next(i for i in reversed(range(len(order))) if order[i] is first)
+    between = order[at + 1 : -1]
+    late = {id(first): first}  # what depends on first has to move behind the merged node
+    for node in [*between, second]:
+        if any(value is not None and id(value.producer) in late for value in node.inputs):
+            late[id(node)] = node
+    if id(second) in late:
+        return False
+    q, _, cos, sin = first.inputs
+    results = g.call(ROPE, q, second.inputs[0], cos, sin, outputs=2, **first.attrs)
+    made = g.take()
+    replace((first.output, second.output), results, made, [first, second])
+    early = [node for node in between if id(node) not in late]
+    order[at:] = [*early, *made, *(node for node in between if id(node) in late)]
+    return True

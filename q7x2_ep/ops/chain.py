@@ -1,0 +1,239 @@
+"""q7::Chain: a small DAG of elementwise ops as one loop over its output.
+
+Its program is text, one node of ops/elementwise.py after the other: `%0`, `%1`, .. are the inputs,
+the results count on from there. Instructions are not written down anywhere: they are the steps that
+the `lower` of those nodes emits, recorded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, Optional
+
+from q7x2_ep import dtypes
+from q7x2_ep.errors import UnsupportedOp
+from q7x2_ep.ir.core import Graph, Node, Type, Value
+from q7x2_ep.ir.text import node_text, parse
+from q7x2_ep.ir.view import View
+from q7x2_ep.ops import elementwise, find, fused
+from q7x2_ep.ops.builder import Builder
+from q7x2_ep.ops.common import broadcast_guards, expand_view
+
+MAX_INPUTS, MAX_LENGTH = 12, 16  # CHAIN_INPUTS and CHAIN_LENGTH of csrc/kernels.def
+MAX_STRIDE = 8  # elements: walks further apart use less than half of each cache line
+OPERANDS = {"unary": "x", "binary": "ab", "where": "cab", "cast": "x"}  # of the steps of a chain
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """One step of a chain. op: a member of the closed set `chain`; operands: one to three."""
+
+    op: str
+    operands: tuple[Value, ...]
+    result: Value
+    alpha: float
+    beta: float
+
+
+@dataclass
+class Recorder:
+    """A plan builder for `lower` that keeps the steps of elementwise ops and refuses all others."""
+
+    graph: Graph = field(default_factory=Graph)
+    instructions: list[Instruction] = field(default_factory=list)
+
+    def view(self, value: Value) -> View:
+        return View.whole(value)
+
+    contiguous = view
+
+    def alias(self, value: Value, view: View) -> None:
+        raise UnsupportedOp(f"{value} takes no step")
+
+    def step(self, step: str, /, **args: Any) -> None:
+        if step not in OPERANDS:
+            raise UnsupportedOp(f"{step} is no step of a chain")
+        operands = tuple(_storage(args[name]) for name in OPERANDS[step])
+        parameters = args.get("alpha", 0.0), args.get("beta", 0.0)
+        result = _storage(args["y"])
+        self.instructions.append(Instruction(args.get("op", step), operands, result, *parameters))
+
+
+def _storage(operand: Any) -> Value:
+    return operand.storage if isinstance(operand, View) else operand
+
+
+def instructions_of(node: Node) -> Optional[list[Instruction]]:
+    """What a node becomes in a chain, or None where it cannot be part of one."""
+    entry = find(node.op)
+    if getattr(entry, "__module__", "") != elementwise.__name__ or not hasattr(entry, "lower"):
+        return None
+    recorder = Recorder()
+    try:
+        entry.lower(node, recorder)
+    except UnsupportedOp:
+        return None
+    return recorder.instructions
+
+
+def inputs_of(instructions: Sequence[Instruction]) -> list[Value]:
+    """The values that instructions read and none of them makes, in order of their first use."""
+    made = {instruction.result for instruction in instructions}
+    read = [value for instruction in instructions for value in instruction.operands]
+    return [value for value in dict.fromkeys(read) if value not in made]
+
+
+def program_of(nodes: Sequence[Node]) -> tuple[list[Value], str]:
+    """Nodes in execution order as a program: its inputs and its text."""
+    made = [node.output for node in nodes]
+    read = dict.fromkeys(value for node in nodes for value in node.inputs if value is not None)
+    inputs = [value for value in read if value not in made]
+    names = {value: Value(str(i)) for i, value in enumerate([*inputs, *made])}
+    lines = []
+    for node in nodes:
+        defaults = find(node.op).attributes
+        attrs = {key: value for key, value in node.attrs.items() if value != defaults.get(key)}
+        operands = [None if value is None else names[value] for value in node.inputs]
+        lines.append(node_text(Node(node.op, operands, [names[node.output]], attrs)))
+    return inputs, "; ".join(lines)
+
+
+@lru_cache(maxsize=1024)
+def _parsed(program: str, inputs: int) -> list[Node]:
+    """The nodes of a program, over values of which only the names mean anything."""
+    header = ", ".join(f"%{i}" for i in range(inputs))
+    return parse(f"graph({header})\n" + program.replace("; ", "\n")).nodes
+
+
+def _slots(
+    instructions: Sequence[Instruction], gathered: Iterable[Value]
+) -> tuple[dict[Value, int], int]:
+    """A block of scratch per gathered input and result but the last, and how many there are.
+
+    A block is free again behind the last instruction that reads it.
+    """
+    last = {value: i for i, each in enumerate(instructions) for value in each.operands}
+    slots = {value: i for i, value in enumerate(gathered)}
+    free: list[int] = []
+    count = len(slots)
+    for i, instruction in enumerate(instructions[:-1]):
+        slots[instruction.result] = free.pop() if free else count
+        count = max(count, slots[instruction.result] + 1)
+        free += [
+            slots[v] for v in dict.fromkeys(instruction.operands) if v in slots and last[v] == i
+        ]
+    return slots, count
+
+
+@fused("q7::Chain")
+class Chain:
+    """The last result of `program`.
+
+    Shapes: the inputs broadcast to y, which has the shape of all results of the program but for
+    leading ones.
+    """
+
+    signature = "x* -> y"
+    attributes = {"program": ""}
+
+    def infer(node: Node) -> list[Type]:
+        _, nodes = _body(node)
+        return [nodes[-1].output.type]
+
+    def decompose(g: Any, *values: Value, program: str) -> Value:
+        known = {str(i): value for i, value in enumerate(values)}
+        for node in _parsed(program, len(values)):
+            operands = [None if value is None else known[value.name] for value in node.inputs]
+            result = known[node.output.name] = g.call(node.op, *operands, **node.attrs)
+        return result
+
+    guards = broadcast_guards
+
+    def lower(node: Node, b: Any) -> None:
+        stand_ins, nodes = _body(node)
+        instructions = [each for inner in nodes for each in instructions_of(inner) or ()]
+        y, shape = node.output, node.output.shape or (1,)
+        inputs = inputs_of(instructions)
+        given = [stand_ins.get(value, value) for value in inputs]
+        views = [expand_view(_walkable(b, value), shape) for value in given]
+        gathered = [v for v, view in zip(inputs, views) if not _is_read_in_place(view)]
+        slots, count = _slots(instructions, gathered)
+        slot_bytes = b.constants["CHAIN_BLOCK"] * max(
+            (dtypes.size(v.dtype) for v in slots), default=0
+        )
+        number = {value: i for i, value in enumerate(inputs)}
+        first = b.constants["CHAIN_INPUTS"]
+        number.update((each.result, first + i) for i, each in enumerate(instructions))
+        operands = [[number[v] for v in each.operands] for each in instructions]
+        slot = [0] * (first + len(instructions))
+        for value, index in slots.items():
+            slot[number[value]] = index
+        b.step(
+            "chain",
+            kernel="chain",
+            inplace=_overwritable(given, views, instructions[-1], inputs, y),
+            **{f"x{i}": None for i in range(len(inputs), first)},
+            **{f"x{i}": view for i, view in enumerate(views)},
+            y=y,
+            work=b.threads * (count * slot_bytes),
+            ndim=len(shape),
+            shape=shape,
+            inputs=len(inputs),
+            x_bytes=[dtypes.size(value.dtype) for value in inputs],
+            x_stride=[stride for view in views for stride in view.strides],
+            length=len(instructions),
+            op=[each.op for each in instructions],
+            dtype=[each.operands[-1].dtype for each in instructions],
+            to=[each.result.dtype for each in instructions],
+            a=[numbers[0] for numbers in operands],
+            b=[numbers[min(1, len(numbers) - 1)] for numbers in operands],
+            c=[numbers[2 if len(numbers) > 2 else 0] for numbers in operands],
+            alpha=[each.alpha for each in instructions],
+            beta=[each.beta for each in instructions],
+            slot=slot,
+            slots=count,
+            slot_bytes=slot_bytes,
+        )
+
+
+def _body(node: Node) -> tuple[dict[Value, Value], list[Node]]:
+    """The nodes of a chain, on stand-ins for its inputs, which count no users then."""
+    stand_ins = {Value(x.name, *x.type, x.const): x for x in node.inputs}
+    g = Builder(Graph())
+    Chain.decompose(g, *stand_ins, **node.attrs)
+    return stand_ins, g.take()
+
+
+def _walkable(b: Any, value: Value) -> View:
+    """The value as it is stored, or dense where runs along its last dim would waste cache lines."""
+    view = b.view(value)
+    step = view.strides[-1] if view.strides and view.shape[-1] != 1 else 1
+    return view if isinstance(step, int) and abs(step) <= MAX_STRIDE else b.contiguous(value)
+
+
+def _is_read_in_place(view: View) -> bool:
+    """Whether it is certain, whatever the sizes, that the view is dense or one element."""
+    return view.is_contiguous() or all(s == 0 for d, s in zip(view.shape, view.strides) if d != 1)
+
+
+def _overwritable(
+    given: Sequence[Value],
+    views: Sequence[View],
+    last: Instruction,
+    inputs: Sequence[Value],
+    y: Value,
+) -> Optional[str]:
+    """The input whose memory y may take over: dense, of its size, and not read by a last Where.
+
+    The memory of an input with no other user is likely to be free; the plan decides.
+    """
+    names = [
+        (len(set(value.users)), f"x{i}")
+        for i, (value, view) in enumerate(zip(given, views))
+        if view.is_contiguous()
+        and dtypes.size(value.dtype) == dtypes.size(y.dtype)
+        and not (last.op == "where" and inputs[i] in last.operands)
+    ]
+    return min(names)[1] if names else None

@@ -1,0 +1,208 @@
+"""What ranks elements along an axis, and what compares indices with positions."""
+
+from __future__ import annotations
+
+from typing import Any, Optional
+
+import numpy as np
+
+from q7x2_ep import dtypes
+from q7x2_ep.errors import ModelError
+from q7x2_ep.ir.core import Node, Type, Value
+from q7x2_ep.ir.shape import Dim, maximum, minimum, product
+from q7x2_ep.ops import op
+from q7x2_ep.ops.common import (
+    NUMBERS,
+    Guard,
+    binary_step,
+    cast_step,
+    dims,
+    is_used,
+    normal_axis,
+    require_dtype,
+    required,
+    temporary,
+    where_is,
+    where_step,
+)
+
+
+def topk_step(
+    b: Any,
+    x: Value,
+    axis: int,
+    values: Optional[Value],
+    indices: Value,
+    k: Dim,
+    largest: bool,
+    last: bool,
+) -> None:
+    """The k first of x along an axis; of equals the lowest index first, or the highest."""
+    b.step(
+        "topk",
+        x=x,
+        values=values,
+        indices=indices,
+        dtype=x.dtype,
+        outer=product(x.shape[:axis]),
+        n=x.shape[axis],
+        inner=product(x.shape[axis + 1 :]),
+        k=k,
+        largest=int(largest),
+        last=int(last),
+    )
+
+
+@op("TopK")
+class TopK:
+    """The k largest or smallest elements along an axis, in order, and their indices."""
+
+    signature = "x, k -> values, indices"
+    attributes = {"axis": -1, "largest": 1, "sorted": 1}
+
+    def infer(node: Node) -> list[Type]:
+        shape = list(dims(node))
+        axis = normal_axis(node, node.attrs["axis"], len(shape))
+        k, n = required(node, 1, "k")[0], shape[axis]
+        if isinstance(k, int) and isinstance(n, int) and not 0 <= k <= n:
+            raise ModelError(f"{where_is(node)} k is {k}, the axis has {n} elements")
+        shape[axis] = k
+        return [Type(node.inputs[0].dtype, tuple(shape)), Type(dtypes.INT64, tuple(shape))]
+
+    def reference(node: Node, x: np.ndarray, k: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        axis, count = node.attrs["axis"], int(k.item())
+        if node.attrs["largest"]:  # a stable sort of the reversed line, read backwards
+            order = x.shape[axis] - 1 - np.flip(np.argsort(np.flip(x, axis), axis, "stable"), axis)
+        else:
+            order = np.argsort(x, axis, "stable")
+        indices = np.take(order, np.arange(count), axis)
+        return np.take_along_axis(x, indices, axis), indices
+
+    def guards(node: Node) -> list[Guard]:
+        axis = node.attrs["axis"]
+        k, n = node.output.shape[axis], dims(node)[axis]
+        return [(minimum(k, n), k, f"k is {k}, more than the {n} elements of the axis")]
+
+    def lower(node: Node, b: Any) -> None:
+        x, (values, indices) = node.inputs[0], node.outputs
+        require_dtype(node, x.dtype, NUMBERS)
+        axis = normal_axis(node, node.attrs["axis"], len(x.shape))
+        wanted = values if is_used(b, node, 0) else None
+        topk_step(
+            b, x, axis, wanted, indices, values.shape[axis], bool(node.attrs["largest"]), False
+        )
+
+
+def _arg_infer(node: Node) -> list[Type]:
+    shape = list(dims(node))
+    axis = normal_axis(node, node.attrs["axis"], len(shape))
+    shape[axis : axis + 1] = [1] if node.attrs["keepdims"] else []
+    return [Type(dtypes.INT64, tuple(shape))]
+
+
+def _arg_guards(node: Node) -> list[Guard]:
+    n = dims(node)[node.attrs["axis"]]
+    return [(maximum(n, 1), n, "the axis has no element")]
+
+
+def _arg_reference(find: Any) -> Any:
+    def reference(node: Node, x: np.ndarray) -> np.ndarray:
+        axis, keepdims = node.attrs["axis"], bool(node.attrs["keepdims"])
+        if not node.attrs["select_last_index"]:
+            return find(x, axis, keepdims=keepdims)
+        return x.shape[axis] - 1 - find(np.flip(x, axis), axis, keepdims=keepdims)
+
+    return reference
+
+
+def _arg_lower(largest: bool) -> Any:
+    def lower(node: Node, b: Any) -> None:
+        x = node.inputs[0]
+        require_dtype(node, x.dtype, NUMBERS)
+        axis = normal_axis(node, node.attrs["axis"], len(x.shape))
+        last = bool(node.attrs["select_last_index"])
+        topk_step(b, x, axis, None, node.output, 1, largest, last)
+
+    return lower
+
+
+@op("ArgMax")
+class ArgMax:
+    """The index of the largest element along an axis: the first, or the last such."""
+
+    signature = "x -> y"
+    attributes = {"axis": 0, "keepdims": 1, "select_last_index": 0}
+    infer = _arg_infer
+    guards = _arg_guards
+    reference = _arg_reference(np.argmax)
+    lower = _arg_lower(True)
+
+
+@op("ArgMin")
+class ArgMin:
+    """The index of the smallest element along an axis: the first, or the last such."""
+
+    signature = "x -> y"
+    attributes = {"axis": 0, "keepdims": 1, "select_last_index": 0}
+    infer = _arg_infer
+    guards = _arg_guards
+    reference = _arg_reference(np.argmin)
+    lower = _arg_lower(False)
+
+
+@op("OneHot")
+class OneHot:
+    """y[.., j, ..] = values[1] where j is the index there (negative: from the end), else values[0].
+
+    Indices outside of [-depth, depth) give values[0] everywhere.
+    """
+
+    signature = "indices, depth, values -> y"
+    attributes = {"axis": -1}
+
+    def infer(node: Node) -> list[Type]:
+        shape = list(dims(node))
+        axis = normal_axis(node, node.attrs["axis"], len(shape) + 1)
+        shape.insert(axis, required(node, 1, "the depth")[0])
+        return [Type(node.inputs[2].dtype, tuple(shape))]
+
+    def reference(
+        node: Node, indices: np.ndarray, depth: np.ndarray, values: np.ndarray
+    ) -> np.ndarray:
+        n, ndim = int(depth.item()), indices.ndim + 1
+        axis = node.attrs["axis"] % ndim
+        places = np.arange(n).reshape([-1 if i == axis else 1 for i in range(ndim)])
+        at = np.expand_dims(indices, axis)
+        return np.where((at == places) | (at == places - n), values[1], values[0])
+
+    def lower(node: Node, b: Any) -> None:
+        indices, _, values = node.inputs
+        y, axis = node.output, normal_axis(node, node.attrs["axis"], len(node.output.shape))
+        n = y.shape[axis]
+        if indices.dtype != dtypes.INT64:
+            require_dtype(node, indices.dtype, NUMBERS)
+            wide = temporary(b, dtypes.INT64, indices.shape)
+            cast_step(b, indices, wide)
+            indices = wide
+        at = b.contiguous(indices).reshape((*indices.shape[:axis], 1, *indices.shape[axis:]))
+        column = tuple(n if i == axis else 1 for i in range(len(y.shape)))
+        found = []
+        for start in (0, -n):
+            places = temporary(b, dtypes.INT64, (n,))
+            b.step(
+                "arange",
+                y=places,
+                dtype=places.dtype,
+                n=n,
+                start=0.0,
+                step=0.0,
+                istart=start,
+                istep=1,
+            )
+            hit = temporary(b, dtypes.BOOL, y.shape)
+            binary_step(b, "equal", at, b.view(places).reshape(column), hit)
+            found.append(hit)
+        either = temporary(b, dtypes.BOOL, y.shape)
+        binary_step(b, "or", *found, either)
+        off, on = (b.contiguous(values).slice(0, i, 1) for i in range(2))
+        where_step(b, either, on, off, y)

@@ -1,0 +1,162 @@
+"""chain: programs over every way in which an input can be walked, at the edges of blocks and tasks.
+
+A program must have the bits of its instructions run one by one over whole tensors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.kernels.harness import padded, run_threads
+from tests.kernels.harness import rows as kernels
+
+CODES = {"float32": 1, "int64": 7, "bool": 9, "float64": 11}
+FIRST = 12  # the number of the first result
+SHAPES = [
+    (),
+    (1,),
+    (17,),
+    (1023,),
+    (1024,),
+    (1025,),
+    (3, 1),
+    (1, 5),
+    (2, 3, 7),
+    (40, 33),
+    (3, 300),
+    (3, 1500),
+    (2, 1, 3, 1, 4),
+    (70, 1000),
+    (0, 4),
+]
+
+
+def operands(shape: tuple[int, ...]) -> list[tuple[np.ndarray, tuple[int, ...]]]:
+    """Inputs as (memory, strides in elements): dense, one element, row, column, transposed, every
+    second element, one that repeats in the middle."""
+    rng = np.random.default_rng(3)
+    ndim = max(len(shape), 1)
+    full = (1,) * (ndim - len(shape)) + shape
+    kept = [full, (1,) * ndim, (1,) * (ndim - 1) + full[-1:], (*full[:-1], 1)]
+    kept.append(tuple(1 if i == ndim // 2 else size for i, size in enumerate(full)))
+    found = []
+    for small in kept:
+        memory = rng.standard_normal(small).astype(np.float32)
+        steps = np.broadcast_to(memory, full).strides
+        found.append((memory, tuple(step // 4 for step in steps)))
+    turned = rng.standard_normal(full[::-1]).astype(np.float32)
+    found.append((turned, tuple(step // 4 for step in turned.T.strides)))
+    wide = rng.standard_normal((*full[:-1], 2 * full[-1])).astype(np.float32)
+    found.append((wide, tuple(step // 4 for step in wide[..., ::2].strides)))
+    return found
+
+
+def walked(memory: np.ndarray, strides: tuple[int, ...], shape: tuple[int, ...]) -> np.ndarray:
+    steps = tuple(memory.itemsize * stride for stride in strides)
+    return np.lib.stride_tricks.as_strided(memory, shape or (1,), steps)
+
+
+def run(
+    shape: tuple[int, ...],
+    inputs: list[tuple[np.ndarray, tuple[int, ...]]],
+    program: list[tuple],
+    kernel: Any,
+    y: Any = None,
+    threads: tuple[int, ...] = (1, 2, 3, 8),
+) -> np.ndarray:
+    """program: (op, dtype, to, values, alpha, beta) each; every value has a slot of its own."""
+    shape = shape or (1,)
+    memory = {f"x{i}": None for i in range(FIRST)}
+    memory.update((f"x{i}", array) for i, (array, _) in enumerate(inputs))
+    values = [(*p[3], p[3][0], p[3][0])[:3] for p in program]
+    dtype = next(name for name, code in CODES.items() if code == program[-1][2])
+    return run_threads(
+        "chain",
+        kernel,
+        threads=threads,
+        **memory,
+        y=np.zeros(shape, dtype) if y is None else y,
+        work=max(threads) * 28 * 8192,
+        ndim=len(shape),
+        shape=padded(shape),
+        inputs=len(inputs),
+        x_bytes=padded([array.itemsize for array, _ in inputs], FIRST),
+        x_stride=padded([s for _, strides in inputs for s in strides], 8 * FIRST),
+        length=len(program),
+        op=padded([p[0] for p in program], 16),
+        dtype=padded([p[1] for p in program], 16),
+        to=padded([p[2] for p in program], 16),
+        a=padded([v[0] for v in values], 16),
+        b=padded([v[1] for v in values], 16),
+        c=padded([v[2] for v in values], 16),
+        alpha=padded([p[4] if len(p) > 4 else 0.0 for p in program], 16),
+        beta=padded([p[5] if len(p) > 5 else 0.0 for p in program], 16),
+        slot=list(range(28)),
+        slots=28,
+        slot_bytes=8192,
+    )[0]
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("kernel", kernels("chain"), ids=lambda k: k.name)
+def test_every_walk(kernel, shape):
+    """Sums have one rounding per instruction, on every machine: numpy must agree in all bits."""
+    inputs = operands(shape)
+    program = [("add", 1, 1, (0, 1))]
+    program += [("add", 1, 1, (FIRST + i, i + 2)) for i in range(len(inputs) - 2)]
+    arrays = [walked(*each, shape) for each in inputs]
+    expected = arrays[0]
+    for array in arrays[1:]:
+        expected = expected + array
+    np.testing.assert_array_equal(run(shape, inputs, program, kernel), expected)
+
+
+@pytest.mark.parametrize("place", range(7))
+@pytest.mark.parametrize("kernel", kernels("chain"), ids=lambda k: k.name)
+def test_what_does_not_vary_is_computed_once(kernel, place):
+    """Each way to walk is the only input, of a unary op first."""
+    for shape in SHAPES:
+        given = operands(shape)[place]
+        program = [("neg", 1, 1, (0,)), ("abs", 1, 1, (FIRST,)), ("floor", 1, 1, (FIRST + 1,))]
+        expected = np.floor(np.abs(walked(*given, shape)))
+        np.testing.assert_array_equal(run(shape, [given], program, kernel), expected)
+
+
+@pytest.mark.parametrize("kernel", kernels("chain"), ids=lambda k: k.name)
+def test_dtypes_meet(kernel):
+    """y = where(not (i < j), cast(i mod j), clip(x)), with i and j int64, x float32."""
+    rng = np.random.default_rng(5)
+    for shape in SHAPES:
+        full = shape or (1,)
+        i, j = rng.integers(0, 9, full), rng.integers(1, 9, (1,) * (len(full) - 1) + full[-1:])
+        x = rng.standard_normal(full).astype(np.float32)
+        inputs = [
+            (each, tuple(s // each.itemsize for s in np.broadcast_to(each, full).strides))
+            for each in (i, j, x)
+        ]
+        program = [
+            ("less", 7, 9, (0, 1)),
+            ("not", 9, 9, (FIRST,)),
+            ("mod", 7, 7, (0, 1)),
+            ("cast", 7, 1, (FIRST + 2,)),
+            ("clip", 1, 1, (2,), -0.5, 0.75),
+            ("where", 1, 1, (FIRST + 1, FIRST + 3, FIRST + 4)),
+        ]
+        expected = np.where(i < j, np.clip(x, -0.5, 0.75), (i % j).astype(np.float32))
+        np.testing.assert_array_equal(run(shape, inputs, program, kernel), expected)
+        bools = run(shape, inputs[:2], program[:2], kernel)
+        np.testing.assert_array_equal(bools, ~(i < j))
+        doubles = run(shape, inputs[:1], [("cast", 7, 11, (0,)), ("sqrt", 11, 11, (12,))], kernel)
+        np.testing.assert_array_equal(doubles, np.sqrt(i.astype(np.float64)))
+
+
+@pytest.mark.parametrize("kernel", kernels("chain"), ids=lambda k: k.name)
+def test_in_place(kernel):
+    x = np.random.default_rng(6).standard_normal((50, 300)).astype(np.float32)
+    row = np.arange(300, dtype=np.float32)
+    inputs = [(x, (300, 1)), (row, (0, 1))]
+    program = [("add", 1, 1, (0, 1)), ("mul", 1, 1, (FIRST, 0))]
+    y = run((50, 300), inputs, program, kernel, y="x0", threads=(1,))
+    np.testing.assert_array_equal(y, (x + row) * x)

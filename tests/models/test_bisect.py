@@ -1,0 +1,112 @@
+"""bisect names a planted culprit: a fusion, a pass, or neither."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+import q7x2_ep
+from q7x2_ep import fuse, passes
+from q7x2_ep.__main__ import main
+from q7x2_ep.ir.rewrite import Fusion
+from q7x2_ep.models import small_models
+from q7x2_ep.ops import find
+
+NAMES = [f"tanh_{i}" for i in range(11)]
+
+
+@pytest.fixture
+def model() -> onnx.ModelProto:
+    """x -> Tanh -> .. -> Tanh."""
+    values = ["x", *(f"h{i}" for i in range(1, len(NAMES))), "y"]
+    nodes = [
+        helper.make_node("Tanh", [before], [after], name=name)
+        for before, after, name in zip(values, values[1:], NAMES)
+    ]
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", 8]) for name in "xy")
+    graph = helper.make_graph(nodes, "tanhs", [x], [y])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 23)], ir_version=10)
+
+
+def plant(monkeypatch, wrong: tuple[str, ...]) -> None:
+    """A fusion that is harmless but at the nodes of these names."""
+
+    def build(g, x, name):
+        y = g.Tanh(x)
+        return g.Mul(y, 1.001) if name in wrong else y
+
+    fusion = Fusion(
+        "Planted",
+        (lambda g, x: g.Tanh(x),),
+        lambda match: {"x": match["x"], "name": match.root.name},
+        build,
+    )
+    monkeypatch.setattr(fuse, "FUSIONS", (*fuse.FUSIONS, fuse.Walk((fusion,))))
+
+
+@pytest.mark.parametrize("culprit", range(len(NAMES)))
+def test_the_first_wrong_application_is_named(model, monkeypatch, culprit):
+    plant(monkeypatch, (NAMES[culprit],))
+    found = q7x2_ep.bisect(model)
+    assert (found.kind, found.name, found.nodes) == ("fusion", "Planted", (NAMES[culprit],))
+    assert (found.position, found.applications) == (culprit + 1, len(NAMES))
+    ((output, error, bound),) = found.outputs
+    assert output == "y" and error > bound
+    assert f"node {NAMES[culprit]}" in str(found)
+
+
+def test_nothing_is_found_where_nothing_is_wrong(model, monkeypatch):
+    plant(monkeypatch, ())
+    found = q7x2_ep.bisect(model)
+    assert not found and found.applications == len(NAMES)
+    plant(monkeypatch, (NAMES[3],))
+    assert not q7x2_ep.bisect(model, bound=0.1)
+
+
+def test_numpy_stands_in_for_onnxruntime(model, monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "onnxruntime", None)
+    plant(monkeypatch, (NAMES[5],))
+    assert q7x2_ep.bisect(model).nodes == (NAMES[5],)
+
+
+def test_a_pass_is_named(model, monkeypatch):
+    class Wrong:
+        """Takes the last Tanh for Sigmoid."""
+
+        @staticmethod
+        def run(graph):
+            changed = graph.nodes[-1].op != "Sigmoid"
+            graph.nodes[-1].op = "Sigmoid"
+            return {"nodes": int(changed)}
+
+    monkeypatch.setattr(passes, "PASSES", (*passes.PASSES, Wrong))
+    monkeypatch.setattr(passes, "NAMES", (*passes.NAMES, "wrong"))
+    found = q7x2_ep.bisect(model)
+    assert (found.kind, found.name) == ("pass", "wrong")
+
+
+def test_otherwise_it_is_the_engine(model, monkeypatch):
+    monkeypatch.setattr(find("Tanh"), "lower", find("Sigmoid").lower)
+    found = q7x2_ep.bisect(model)
+    assert found.kind == "engine" and "kernel" in str(found)
+
+
+def test_command_line(model, monkeypatch, tmp_path, capsys):
+    path, feed = tmp_path / "model.onnx", tmp_path / "feed.npz"
+    onnx.save(model, path)
+    np.savez(feed, x=np.full((2, 8), 0.5, np.float32))
+    assert main(["bisect", str(path), "--feed", str(feed)]) == 0
+    assert "nothing found" in capsys.readouterr().out
+    plant(monkeypatch, (NAMES[7],))
+    assert main(["bisect", str(path), "--feed", str(feed)]) == 1
+    assert NAMES[7] in capsys.readouterr().out
+    assert main(["bisect", str(path), "--feed", str(feed), "--bound", "0.1"]) == 0
+    assert main(["bisect", str(path), "--feed", str(path)]) == 2
+
+
+@pytest.mark.parametrize("name", small_models())
+def test_shipped_models_are_right(name):
+    found = q7x2_ep.bisect(small_models()[name])
+    assert not found, found
