@@ -192,8 +192,10 @@ Q7_INLINE void finish_as(const q7_gemm_tile *t, const float *sums, int64_t sums_
             q7_f32 x = q7_load(sums + i * sums_stride + j), bias = row_bias;
             if (t->accumulate) x = q7_add(load(c + j, lanes), x);
             if (e->bias) bias = q7_add(bias, load(e->bias + first + j, lanes));
-            x = q7_act(act, q7_fma(alpha, x, bias), act_alpha, act_beta);
-            if (residual) x = q7_add(x, load(residual + j, lanes));
+            x = q7_fma(alpha, x, bias);
+            if (residual && e->residual_first) x = q7_add(x, load(residual + j, lanes));
+            x = q7_act(act, x, act_alpha, act_beta);
+            if (residual && !e->residual_first) x = q7_add(x, load(residual + j, lanes));
             store(c + j, x, lanes);
         }
     }

@@ -32,7 +32,8 @@ typedef struct q7_gemm_epilogue {
     const float
         *residual; /* (m, n) from the tile's origin, or NULL; may be c unless accumulate is set */
     int64_t residual_stride;
-    int64_t act; /* Q7_act_* */
+    bool residual_first; /* act(.. + residual) */
+    int64_t act;         /* Q7_act_* */
     float act_alpha, act_beta;
     float *gated; /* (m, gated_n), or NULL; t->n is a multiple of nr then, and alpha is 1 */
     int64_t gated_stride, gated_n;

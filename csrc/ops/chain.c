@@ -8,7 +8,10 @@
  * element are read in place; of others, runs along the last dim where they are long, else blocks
  * that are gathered first. What does not vary within a block is computed once. An element's bits do
  * not depend on where it stands, so they are those of the ops run one by one.
- * y may be an input that is dense, has its element size and is not read by a where that comes last. */
+ * y may be an input that is dense, has its element size and is not read by a where that comes last.
+ *
+ * reduce >= 0 (a member of REDUCE, f32 only): y is that of every row along the last dim; each thread
+ * has rows_stride floats of `rows`, for one row or CHAIN_BLOCK of them. */
 #include "../kernels/chain.h"
 
 #include <string.h>
@@ -26,11 +29,11 @@ _Static_assert(sizeof((q7_chain_args *)0)->slot == VALUES * 8, "ops.def and kern
 
 typedef struct chain_job {
     const q7_chain_args *args;
-    q7_chain_kernel f32;
+    const q7_chain_loops *f32;
     q7_nest nest;                    /* over the inputs that are neither dense nor one element */
     int64_t walked[Q7_CHAIN_INPUTS]; /* operand of the nest -> input */
     bool dense[Q7_CHAIN_INPUTS];
-    int64_t count, grain;
+    int64_t count, grain; /* elements of the nest, and of a task */
 } chain_job;
 
 /* n elements from `position` on, and where the instructions find each value: stride 0 or 1. */
@@ -109,18 +112,17 @@ static void execute(const chain_job *job, const chain_block *block, int64_t i, i
     else if (op == Q7_chain_where)
         q7_where_loop(q7_dtype_bytes(dtype), n, a, a_stride, b, b_stride, block->at[args->c[i]],
                       block->stride[args->c[i]], y);
-    else if (dtype == Q7_F32)
-        job->f32(op, n, a, a_stride, b, b_stride, y, args->alpha[i], args->beta[i]);
     else if (op < Q7_chain_binary)
-        q7_unary_loop(dtype, NULL)(op, n, a, y, args->alpha[i], args->beta[i]);
+        q7_unary_loop(dtype, job->f32->unary)(op, n, a, y, args->alpha[i], args->beta[i]);
     else
-        q7_binary_loop(dtype, NULL)(op - Q7_chain_binary, n, a, a_stride, b, b_stride, y);
+        q7_binary_loop(dtype, job->f32->binary)(op - Q7_chain_binary, n, a, a_stride, b, b_stride,
+                                                y);
 }
 
-static void run_block(const chain_job *job, chain_block *block) {
+/* All instructions on one block; `result` is where its last one goes. */
+static void run_block(const chain_job *job, chain_block *block, char *result) {
     const q7_chain_args *args = job->args;
-    const int64_t last = args->length - 1, bytes = q7_dtype_bytes(args->to[last]);
-    char *result = (char *)args->y + block->position * bytes;
+    const int64_t last = args->length - 1;
     for (int64_t i = 0; i <= last; i++) {
         const int64_t value = Q7_CHAIN_INPUTS + i;
         const bool varies =
@@ -130,16 +132,17 @@ static void run_block(const chain_job *job, chain_block *block) {
         block->at[value] = y;
         block->stride[value] = varies;
     }
-    if (!block->stride[VALUES - Q7_CHAIN_LENGTH + last])
+    const int64_t bytes = q7_dtype_bytes(args->to[last]);
+    if (!block->stride[Q7_CHAIN_INPUTS + last])
         load_run(result + bytes, result, block->n - 1, 0, bytes);
 }
 
-static void chain_task(void *arg, int64_t task, int64_t thread) {
-    const chain_job *job = arg;
+/* The results of positions [begin, end), to `y` on. */
+static void run_span(const chain_job *job, int64_t begin, int64_t end, int64_t thread, char *y) {
     const q7_chain_args *args = job->args;
-    chain_block block = {.position = task * job->grain};
+    const int64_t bytes = q7_dtype_bytes(args->to[args->length - 1]);
+    chain_block block = {.position = begin};
     block.work = (char *)args->work + thread * args->slots * args->slot_bytes;
-    const int64_t end = q7_min(job->count, block.position + job->grain);
     for (; block.position < end; block.position += block.n) {
         block.n = q7_min(Q7_CHAIN_BLOCK, end - block.position);
         for (int64_t k = 0; k < args->inputs; k++) {
@@ -147,7 +150,32 @@ static void chain_task(void *arg, int64_t task, int64_t thread) {
             block.at[k] = input(args, k) + (job->dense[k] ? block.position * args->x_bytes[k] : 0);
         }
         if (job->nest.operands) load_block(job, &block);
-        run_block(job, &block);
+        run_block(job, &block, y + (block.position - begin) * bytes);
+    }
+}
+
+static void dense_task(void *arg, int64_t task, int64_t thread) {
+    const chain_job *job = arg;
+    const q7_chain_args *args = job->args;
+    const int64_t begin = task * job->grain, bytes = q7_dtype_bytes(args->to[args->length - 1]);
+    run_span(job, begin, q7_min(job->count, begin + job->grain), thread,
+             (char *)args->y + begin * bytes);
+}
+
+/* Rows at a time: one, or as many as a block holds. */
+static inline int64_t rows_of(int64_t cols) { return q7_max(1, Q7_CHAIN_BLOCK / q7_max(1, cols)); }
+
+static void reduce_task(void *arg, int64_t task, int64_t thread) {
+    const chain_job *job = arg;
+    const q7_chain_args *args = job->args;
+    const int64_t cols = args->shape[args->ndim - 1],
+                  rows = q7_product(args->shape, args->ndim - 1);
+    const int64_t end = q7_min(rows, (task + 1) * job->grain);
+    float *buffer = (float *)args->rows + thread * args->rows_stride;
+    for (int64_t row = task * job->grain, n; row < end; row += n) {
+        n = q7_min(rows_of(cols), end - row);
+        run_span(job, row * cols, (row + n) * cols, thread, (char *)buffer);
+        job->f32->reduce(args->reduce, n, cols, 1, buffer, (float *)args->y + row);
     }
 }
 
@@ -171,13 +199,20 @@ static void add_input(chain_job *job, int64_t k) {
 }
 
 void q7_op_chain(const q7_chain_args *args, const q7_call *call) {
-    chain_job job = {.args = args, .f32 = (q7_chain_kernel)call->kernel};
+    chain_job job = {.args = args, .f32 = ((q7_chain_kernel)call->kernel)()};
     job.nest = q7_nest_of(args->shape, args->ndim);
     for (int64_t k = 0; k < args->inputs; k++) add_input(&job, k);
     q7_nest_collapse(&job.nest);
     job.count = q7_product(args->shape, args->ndim);
     const int64_t grain =
         4 * Q7_GRAIN / (args->length + 3); /* as much work as Q7_GRAIN of one op */
-    job.grain = grain / Q7_CHAIN_BLOCK * Q7_CHAIN_BLOCK;
-    q7_parallel(call, q7_ceil_div(job.count, job.grain), chain_task, &job);
+    if (args->reduce >= 0) {
+        const int64_t together = rows_of(args->shape[args->ndim - 1]);
+        job.grain = q7_max(1, grain / Q7_CHAIN_BLOCK) * together; /* rows */
+        const int64_t rows = q7_product(args->shape, args->ndim - 1);
+        q7_parallel(call, q7_ceil_div(rows, job.grain), reduce_task, &job);
+    } else {
+        job.grain = grain / Q7_CHAIN_BLOCK * Q7_CHAIN_BLOCK;
+        q7_parallel(call, q7_ceil_div(job.count, job.grain), dense_task, &job);
+    }
 }

@@ -14,6 +14,7 @@ from q7x2_ep.fuse import (
     grouped_heads,
     layernorm,
     linear,
+    linear_rows,
     mish,
     query_scale,
     relu,
@@ -25,9 +26,9 @@ from q7x2_ep.fuse import (
 from q7x2_ep.fuse.chain import Chain
 from q7x2_ep.fuse.qkv import MergeLinears
 from q7x2_ep.ir.core import Graph, Node
-from q7x2_ep.ir.rewrite import Fusion, NearMiss, Watch, replace, sweep
+from q7x2_ep.ir.rewrite import Fusion, NearMiss, Watch, sweep
 from q7x2_ep.ops import find
-from q7x2_ep.ops.builder import Builder
+from q7x2_ep.ops.builder import Builder, meaning
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ FUSIONS = (
         )
     ),
     # Anywhere before MergeLinears, which asks who reads q and k.
-    Walk((rope.TURNED, rope.JOINED, rope.ONNX_ROPE, rope.PARTIAL)),
+    Walk((rope.ROPE_TURNED, rope.ROPE_PAIRS, rope.ONNX_ROPE, rope.PARTIAL_ROPE)),
     rope.MergeRopes(),
     # Before Linear, which would otherwise take the scale of q, or a constant k or v, for its own.
     Walk((attention.ATTENTION, attention.ONNX_ATTENTION)),
@@ -72,6 +73,7 @@ FUSIONS = (
             linear.BIAS,
             linear.ACTIVATION,
             linear.RESIDUAL,
+            linear_rows.ROWS,
         )
     ),
     # After Linear, whose epilogue holds the activation of the gate.
@@ -79,8 +81,9 @@ FUSIONS = (
     # After Linear: an Add in the epilogue of a GEMM is nearly free (the tile is in registers), so
     # a norm takes only the Adds that no Linear could: sums of embeddings, most often.
     Walk((skip_norm.SKIP_LAYER_NORM, skip_norm.SKIP_RMS_NORM)),
-    # Before the activations of a Conv, which come behind.
+    # What is linear in a Conv's result first; its epilogue is found at the consumers.
     Walk((conv.PADDED, conv.AFFINE)),
+    Walk((conv.ACTIVATION, conv.RESIDUAL)),
     # Needs the final epilogues (only bare Linears merge) and the attention that reads them.
     MergeLinears(),
     # Last: takes what is left.
@@ -117,13 +120,5 @@ def unfuse(graph: Graph) -> None:
     """Put the meaning of every fused op in its place: the inverse of fuse, up to spelling."""
     order: list[Node] = []
     for node in graph.nodes:
-        entry = find(node.op)
-        if not hasattr(entry, "decompose"):
-            order.append(node)
-            continue
-        g = Builder(graph)
-        result = entry.decompose(g, *node.inputs, **node.attrs)
-        made = g.take()
-        replace(node.outputs, result if isinstance(result, tuple) else (result,), made, [node])
-        order += made
+        order += meaning(graph, node) if hasattr(find(node.op), "decompose") else [node]
     graph.nodes = order

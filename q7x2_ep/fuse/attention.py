@@ -9,11 +9,13 @@ Source: Vaswani et al. 2017, section 3.2.1; ONNX Attention (opset 23).
 
 from __future__ import annotations
 
-from math import sqrt
+from collections.abc import Sequence
+from math import inf, sqrt
 from typing import Any, NamedTuple, Union
 
 from q7x2_ep.dtypes import BOOL
 from q7x2_ep.fuse import masks
+from q7x2_ep.fuse.bands import Band
 from q7x2_ep.fuse.heads import Grouping, Heads, find_heads, group, grouped
 from q7x2_ep.fuse.scores import Mask, Scores, read
 from q7x2_ep.fuse.views import keeps_matrices, swapped
@@ -88,7 +90,8 @@ def _arrange(
         return f"q, k, v have shapes {q.shape}, {k.shape}, {v.shape} that do not fit"
     product = broadcast_shapes(q.shape[:-2], k.shape[:-2])
     heads = find_heads((product, *found.leads, lead), k.shape[:-2], q.value, match.root.output)
-    reason = masks.misfit(found.masks, heads, q.shape[-2], q.value.dtype)
+    plan = masks.plan(found.masks, q.shape[-2], k.shape[-2])
+    reason = masks.misfit(plan.masks, heads, q.shape[-2], q.value.dtype)
     if reason:
         return reason
     groupings = [group(q.shape[:-2], product, heads, "query")]
@@ -102,7 +105,7 @@ def _arrange(
     return {
         "rows": (q, k, v),
         "groupings": groupings,
-        "found": found.masks,
+        "plan": plan,
         "heads": heads,
         "lead": lead,
         "turned": match.get("turned") is not None,
@@ -116,7 +119,7 @@ def _build(
     g: Any,
     rows: tuple[Rows, ...],
     groupings: list[Grouping],
-    found: tuple[Mask, ...],
+    plan: masks.Plan,
     heads: Heads,
     lead: tuple,
     turned: bool,
@@ -125,25 +128,39 @@ def _build(
     zero_masked_rows: int,
 ) -> Value:
     operands = [x.build(g, grouping) for x, grouping in zip(rows, groupings)]
-    mask, fill = masks.combined(g, found, heads)
-    attrs = {"scale": scale, "fill": fill, "zero_masked_rows": zero_masked_rows}
-    if softcap:
-        attrs.update(scale=scale * softcap, softcap=softcap)
-    o = g.call("q7::Attention", *operands, mask, **attrs)
+    attrs = {
+        "scale": scale * (softcap or 1.0),
+        "softcap": softcap,
+        "zero_masked_rows": zero_masked_rows,
+    }
+    o = _attention(g, operands, plan, heads, attrs)
     o = g.reshape(o, (*lead, *o.shape[-2:]))
     return swapped(g, o) if turned else o
 
 
+def _attention(
+    g: Any, operands: Sequence[Value], plan: masks.Plan, heads: Heads, attrs: dict[str, Any]
+) -> Value:
+    mask, bias, fill = masks.operands(g, plan.masks, heads)
+    offset = None
+    if plan.band is not None:
+        attrs = {**attrs, "causal": int(plan.band.causal), "window": (plan.band.left, -1)}
+        q, k = operands[:2]
+        if plan.band.offset != k.shape[2] - q.shape[2]:
+            offset = g.literal([plan.band.offset])
+    return g.call("q7::Attention", *operands, mask, bias, None, offset, fill=fill, **attrs)
+
+
 # Attributes of ONNX Attention that q7::Attention has a place for, or that rank 4 makes void.
-HANDLED = ("scale", "is_causal", "q_num_heads", "kv_num_heads")
+HANDLED = ("scale", "softcap", "is_causal", "q_num_heads", "kv_num_heads")
 
 
 def onnx_attention(g: Any, q: Any, k: Any, v: Any) -> Any:
-    return g.Attention(q, k, v, softcap=0.0)
+    return g.Attention(q, k, v)
 
 
 def onnx_attention_masked(g: Any, q: Any, k: Any, v: Any, mask: Any) -> Any:
-    return g.Attention(q, k, v, mask, softcap=0.0)
+    return g.Attention(q, k, v, mask)
 
 
 def _check_onnx(match: Match) -> Union[dict[str, Any], str]:
@@ -158,14 +175,21 @@ def _check_onnx(match: Match) -> Union[dict[str, Any], str]:
         return f"no plain attention: {', '.join(special)}"
     if any(x.shape is None or len(x.shape) != 4 for x in (q, k, v)):
         return f"q, k, v have shapes {q.shape}, {k.shape}, {v.shape}, wanted rank 4"
-    if attrs["is_causal"] and q.shape[2] != k.shape[2]:
-        counts = f"{q.shape[2]} queries and {k.shape[2]} keys"
-        return f"causal with {counts}: aligned at the first key, wanted the last"
     reason = _check_heads(q.shape, k.shape, v.shape)
-    if mask is not None and not reason:
-        reason = masks.misfit_of(mask, BOOL if mask.dtype == BOOL else q.dtype, q.shape[2])
-        if not reason and group(mask.shape[:-2], q.shape[:2], Heads(*q.shape[:2]), "mask") is None:
-            reason = f"the mask {mask!r} has shape {mask.shape}, q has shape {q.shape}"
+    if reason:
+        return reason
+    heads, found = Heads(*q.shape[:2]), []
+    if mask is not None:
+        if not mask.shape or (isinstance(mask.shape[-1], int) and mask.shape[-1] != k.shape[2]):
+            return f"the mask {mask!r} has shape {mask.shape}, wanted {k.shape[2]} keys"
+        kind, number = ("keep", -inf) if mask.dtype == BOOL else ("add", 1.0)
+        found.append(Mask(kind, mask, number, q.shape[:2]))
+    plan = masks.plan(found, q.shape[2], k.shape[2])
+    if attrs["is_causal"]:  # query i is at position i
+        if plan.band is not None:
+            plan = masks.Plan(tuple(found), None)
+        plan = plan._replace(band=Band(0, -1, True))
+    reason = masks.misfit(plan.masks, heads, q.shape[2], q.dtype)
     if reason:
         return reason
     scale, depth = attrs["scale"], q.shape[3]
@@ -173,8 +197,12 @@ def _check_onnx(match: Match) -> Union[dict[str, Any], str]:
         scale = 1.0 / sqrt(depth)
     if scale is None:
         return f"no scale is given and the depth {depth} is not known"
-    operands = (q, k, v) if mask is None else (q, k, v, mask)
-    return {"operands": operands, "scale": float(scale), "causal": int(bool(attrs["is_causal"]))}
+    return {
+        "operands": (q, k, v),
+        "plan": plan,
+        "heads": heads,
+        "attrs": {"scale": float(scale), "softcap": float(attrs["softcap"])},
+    }
 
 
 def _check_heads(q: tuple, k: tuple, v: tuple) -> str:
@@ -187,9 +215,9 @@ def _check_heads(q: tuple, k: tuple, v: tuple) -> str:
     return "" if whole else f"{heads} heads of q are no multiple of {shared} of k"
 
 
-def _build_onnx(g: Any, operands: tuple[Value, ...], **attrs: Any) -> Value:
+def _build_onnx(g: Any, attrs: dict[str, Any], **arguments: Any) -> Value:
     """The op's own rule: a row without a key to attend to is zero."""
-    return g.call("q7::Attention", *operands, zero_masked_rows=1, **attrs)
+    return _attention(g, attrs={**attrs, "zero_masked_rows": 1}, **arguments)
 
 
 ATTENTION = Fusion(

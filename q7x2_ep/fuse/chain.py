@@ -1,8 +1,9 @@
 """Elementwise ops that nothing else took -> q7::Chain: one loop, and no tensor in between.
 
-A chain grows backwards from the node that nobody else in it reads. A producer joins where all its
-users are in the chain and its result has the shape of the chain's: no element is computed twice,
-and nothing that is asked for is lost. What makes a smaller tensor stays a step of its own.
+A chain grows backwards from the node that nobody else in it reads, which may reduce rows. A
+producer joins where all its users are in the chain and its result has the shape of the chain's: no
+element is computed twice, and nothing that is asked for is lost. What makes a smaller tensor stays
+a step of its own. One op alone is a chain where it reads a view, which it would else have copied.
 """
 
 from __future__ import annotations
@@ -15,12 +16,16 @@ from q7x2_ep.ir.rewrite import NearMiss, replace
 from q7x2_ep.ir.shape import product
 from q7x2_ep.ops.chain import MAX_INPUTS, MAX_LENGTH, inputs_of, instructions_of, program_of
 
+_STRIDED = frozenset({"Transpose", "Slice", "Split"})
+_RESHAPES = frozenset({"Reshape", "Squeeze", "Unsqueeze"})
+
 
 class Part(NamedTuple):
-    """What a node adds to a chain."""
+    """What a node adds to a chain. reduces: it must come last."""
 
     length: int
     inputs: frozenset[Value]
+    reduces: bool
 
 
 class Chain:
@@ -29,14 +34,19 @@ class Chain:
     name = "Chain"
 
     def apply(self, graph: Graph, g: Any) -> tuple[Counter, list[NearMiss]]:
-        parts = {node: part for node in graph.nodes if (part := _part(node)) is not None}
+        fixed = _fixed(graph)
+        parts = {
+            node: part
+            for node in graph.nodes
+            if node not in fixed and (part := _part(node)) is not None
+        }
         position = {node: i for i, node in enumerate(graph.nodes)}
         places: dict[Node, list[Node]] = {}
         gone: set[Node] = set()
         for root in reversed(graph.nodes):
             if root in parts and root not in gone:
                 nodes = sorted(_grow(graph, root, parts), key=position.__getitem__)
-                if len(nodes) > 1:
+                if len(nodes) > 1 or (_reads_view(root) and not parts[root].reduces):
                     places[root] = nodes
                     gone.update(nodes)
         order: list[Node] = []
@@ -47,6 +57,15 @@ class Chain:
                 order.append(node)
         graph.nodes = order
         return Counter({self.name: len(places)} if places else {}), []
+
+
+def _fixed(graph: Graph) -> set[Node]:
+    """Nodes that depend on constants alone, as fusions before make them: they will be folded."""
+    found: set[Node] = set()
+    for node in graph.nodes:
+        if all(x is None or x.const is not None or x.producer in found for x in node.inputs):
+            found.add(node)
+    return found
 
 
 def _part(node: Node) -> Optional[Part]:
@@ -63,19 +82,34 @@ def _part(node: Node) -> Optional[Part]:
     unread = [value for value in node.inputs if value is not None and value not in inputs]
     if any(value.const is None for value in unread):
         return None  # what is read for its dtype alone does not broadcast
-    return Part(len(instructions), inputs)
+    reduces = any(each.step == "reduce" for each in instructions)
+    if reduces and len(instructions) > 1:
+        return None
+    return Part(len(instructions) - reduces, inputs, reduces)
+
+
+def _reads_view(node: Node) -> bool:
+    """Whether an input is likely to be strided."""
+    for value in node.inputs:
+        maker = None if value is None else value.producer
+        while maker is not None and maker.op in _RESHAPES:
+            maker = maker.inputs[0].producer  # type: ignore[union-attr]
+        if maker is not None and maker.op in _STRIDED:
+            return True
+    return False
 
 
 def _grow(graph: Graph, root: Node, parts: dict[Node, Part]) -> set[Node]:
     """The largest chain that ends in root, as far as the limits of a step allow."""
-    chain, shape = {root}, _core(root.output)
-    length, inputs = parts[root]
+    length, inputs, reduces = parts[root]
+    chain, shape = {root}, _core(root.inputs[0] if reduces else root.output)
     waiting = [value.producer for value in inputs]
     while waiting:
         node = waiting.pop()
         part = parts.get(node)
         if (
             part is None
+            or part.reduces
             or node in chain
             or not all(user in chain for user in node.output.users)
             or graph.is_output(node.output)

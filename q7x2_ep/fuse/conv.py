@@ -1,8 +1,9 @@
-"""What surrounds a Conv -> its weights, bias and pads, while it is still an ONNX Conv.
+"""What surrounds a Conv -> its weights, bias and pads; then its activation and residual.
 
 BatchNormalization, and factors and terms per channel, are linear in y: they scale the weights and
-shift the bias, once, at load. Zeros around x are pads.
-Source: ONNX Conv, BatchNormalization (inference form), Pad.
+shift the bias, once, at load. Zeros around x are pads. An activation and a residual, in either
+order, make it a q7::Conv, whose epilogue has them.
+Source: ONNX Conv, BatchNormalization (inference form), Pad; He et al. 2015 (residual first).
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ from typing import Any, Optional, Union
 from q7x2_ep.ir.core import Node, Value
 from q7x2_ep.ir.pattern import Match
 from q7x2_ep.ir.rewrite import Fusion
+from q7x2_ep.ops.activation import ACTIVATION_OPS, activation_of
+from q7x2_ep.ops.common import Activation
 
-CONV = "Conv"
+CONV, FUSED = "Conv", "q7::Conv"
 
 
 def normalized(g: Any, y: Any, scale: Any, shift: Any, mean: Any, variance: Any) -> Any:
@@ -21,7 +24,7 @@ def normalized(g: Any, y: Any, scale: Any, shift: Any, mean: Any, variance: Any)
     return g.BatchNormalization(g.result(CONV, y), *constants, training_mode=0)
 
 
-def scaled(g: Any, y: Any, scale: Any) -> Any:
+def multiplied(g: Any, y: Any, scale: Any) -> Any:
     return g.Mul(g.result(CONV, y), g.constant(scale))
 
 
@@ -117,5 +120,64 @@ def _build_padded(g: Any, operands: tuple[Value, ...], attrs: dict[str, Any]) ->
     return g.Conv(*operands, **attrs)
 
 
-AFFINE = Fusion("ConvAffine", (normalized, scaled, shifted), _check, _build)
+def _result(g: Any, y: Any) -> Any:
+    return g.either(lambda: g.result(FUSED, y), lambda: g.result(CONV, y))
+
+
+def _activated(op: str) -> Any:
+    def formula(g: Any, y: Any) -> Any:
+        return g.call(op, _result(g, y))
+
+    formula.__name__ = op.rpartition(":")[2].lower()
+    return formula
+
+
+def clip(g: Any, y: Any, low: Any, high: Any) -> Any:
+    x = _result(g, y)
+    return g.either(
+        lambda: g.Clip(x, g.scalar(low), g.scalar(high)),
+        lambda: g.Clip(x, g.scalar(low)),
+        lambda: g.Clip(x, None, g.scalar(high)),
+    )
+
+
+def _check_activation(match: Match) -> Union[dict[str, Any], str]:
+    node = match["y"].producer
+    if node.attrs.get("activation", "none") != "none":
+        return ""
+    return {"node": node, "activation": activation_of(match.root)}
+
+
+def _build_activation(g: Any, node: Node, activation: Activation) -> Value:
+    first = int(node.input(3) is not None)
+    attrs = {**node.attrs, **activation.attributes(), "residual_first": first}
+    return g.call(FUSED, *node.inputs, **attrs)
+
+
+def with_residual(g: Any, y: Any, residual: Any) -> Any:
+    return g.Add(_result(g, y), residual)
+
+
+def _check_residual(match: Match) -> Union[dict[str, Any], str]:
+    y, residual = match["y"], match["residual"]
+    if y.producer.input(3) is not None:
+        return ""
+    if residual.shape != y.shape:
+        return f"{residual!r} has shape {residual.shape}, wanted {y.shape} for a residual"
+    return {"node": y.producer, "residual": residual}
+
+
+def _build_residual(g: Any, node: Node, residual: Value) -> Value:
+    x, w, bias = (*node.inputs, None)[:3]
+    return g.call(FUSED, x, w, bias, residual, **node.attrs)
+
+
+AFFINE = Fusion("ConvAffine", (normalized, multiplied, shifted), _check, _build)
 PADDED = Fusion("PadConv", (padded,), _check_padded, _build_padded)
+ACTIVATION = Fusion(
+    "ConvActivation",
+    (*map(_activated, ACTIVATION_OPS), clip),
+    _check_activation,
+    _build_activation,
+)
+RESIDUAL = Fusion("ConvResidual", (with_residual,), _check_residual, _build_residual)

@@ -16,7 +16,7 @@ from q7x2_ep.ir.rewrite import Fusion
 C, D = sqrt(2 / pi), 0.044715
 
 
-def halved(g: Any, x: Any, one_plus: Any) -> Any:
+def _halved(g: Any, x: Any, one_plus: Any) -> Any:
     """x * 0.5 * one_plus, whichever product comes first."""
     return g.either(
         lambda: g.Mul(x, g.Mul(one_plus, 0.5)),
@@ -31,7 +31,7 @@ def gelu_erf(g: Any, x: Any) -> Any:
         lambda: g.Sub(1.0, g.Erf(g.Div(g.Neg(x), sqrt(2)))),  # as erfc
         lambda: g.Sub(1.0, g.Erf(g.Mul(x, -sqrt(0.5)))),
     )
-    return halved(g, x, one_plus)
+    return _halved(g, x, one_plus)
 
 
 def gelu_erf_distributed(g: Any, x: Any) -> Any:
@@ -54,7 +54,7 @@ def _cubic(g: Any, x: Any) -> Any:
 
 
 def gelu_tanh(g: Any, x: Any) -> Any:
-    return halved(g, x, g.Add(g.Tanh(g.Mul(_cubic(g, x), C)), 1.0))
+    return _halved(g, x, g.Add(g.Tanh(g.Mul(_cubic(g, x), C)), 1.0))
 
 
 def gelu_tanh_factored(g: Any, x: Any) -> Any:
@@ -70,7 +70,7 @@ def gelu_tanh_factored(g: Any, x: Any) -> Any:
         lambda: g.Mul(x, g.Mul(polynomial(), C)),
         lambda: g.Mul(x, g.Add(g.Mul(_square(g, x), C * D), C)),
     )
-    return halved(g, x, g.Add(g.Tanh(inner), 1.0))
+    return _halved(g, x, g.Add(g.Tanh(inner), 1.0))
 
 
 def gelu_sigmoid(g: Any, x: Any) -> Any:

@@ -23,45 +23,75 @@ def matmul(g: Any, x: Any, w: Any) -> Any:
 
 
 def gemm(g: Any, x: Any, w: Any) -> Any:
-    return g.Gemm(x, g.constant(w), transA=0)
+    return g.Gemm(x, g.constant(w))
 
 
 def gemm_bias(g: Any, x: Any, w: Any, bias: Any) -> Any:
-    return g.Gemm(x, g.constant(w), bias, transA=0, beta=1.0)
+    return g.Gemm(x, g.constant(w), bias)
 
 
 def _check_product(match: Match) -> Union[dict[str, Any], str]:
     x, w, bias, attrs = match["x"], match["w"], match.get("bias"), match.root.attrs
-    trans_b = int(attrs.get("transB", 0))
-    if len(w.shape) != 2:
+    trans_b, beta = int(attrs.get("transB", 0)), float(attrs.get("beta", 1.0))
+    if len(w.shape) < 2 or set(w.shape[:-2]) - {1}:
         return f"the weight {w!r} has shape {w.shape}, wanted rank 2"
     if x.const is not None or not x.shape:
         return f"{x!r} is constant or its shape is not known"
-    k, n = w.shape[::-1] if trans_b else w.shape
-    if x.shape[-1] != k:
-        return f"{x!r} has rows of {x.shape[-1]}, the weight wants {k}"
-    if bias is not None and not _is_row(bias, n, len(x.shape)):
-        return f"the bias {bias!r} has shape {bias.shape}, wanted ({n},)"
+    k, n = w.shape[-2:][::-1] if trans_b else w.shape[-2:]
+    trans_a = bool(attrs.get("transA", 0))
+    if x.shape[0 if trans_a else -1] != k:
+        return f"{x!r} has rows of {x.shape[0 if trans_a else -1]}, the weight wants {k}"
+    is_residual = bias is not None and bias.shape == match.root.output.shape and beta == 1.0
+    if bias is not None and not is_residual:
+        if not _is_row(bias, n, len(x.shape)):
+            return f"the bias {bias!r} has shape {bias.shape}, wanted ({n},)"
+        if beta != 1.0 and bias.const is None:
+            return f"beta is {beta:.6g}, and {bias!r} is not constant"
     return {
         "x": x,
         "w": w,
-        "bias": bias,
-        "trans_b": trans_b,
-        "alpha": float(attrs.get("alpha", 1.0)),
+        "bias": None if is_residual else bias,
+        "residual": bias if is_residual else None,
+        "beta": beta,
+        "trans_a": trans_a,
+        "attrs": {"trans_b": trans_b, "alpha": float(attrs.get("alpha", 1.0))},
     }
 
 
-def _build_product(g: Any, x: Value, w: Value, bias: Optional[Value], **attrs: Any) -> Value:
-    return g.call(LINEAR, x, w, bias, **attrs)
+def _build_product(
+    g: Any,
+    x: Value,
+    w: Value,
+    bias: Optional[Value],
+    residual: Optional[Value],
+    beta: float,
+    trans_a: bool,
+    attrs: dict[str, Any],
+) -> Value:
+    if trans_a:
+        x = g.Transpose(x, perm=(1, 0))
+    if len(w.shape) > 2:
+        w = g.filled(w, w.shape[-2:])
+    if bias is not None:
+        bias = _row(g, bias, w.shape[0 if attrs["trans_b"] else 1], beta)
+    return g.call(LINEAR, x, w, bias, residual, **attrs)
 
 
 def _is_row(bias: Value, n: int, ndim: int) -> bool:
-    """Whether a value holds one number per column, so that it broadcasts over rows only."""
-    return (
-        bias.shape is not None
-        and 0 < len(bias.shape) <= ndim
-        and bias.shape == (1,) * (len(bias.shape) - 1) + (n,)
-    )
+    """Whether a value holds one number per column, or one constant for all, so that it broadcasts
+    over rows only.
+    """
+    if bias.shape is None or len(bias.shape) > ndim:
+        return False
+    one = bias.const is not None and bias.const.size == 1
+    return one or bias.shape == (1,) * (len(bias.shape) - 1) + (n,)
+
+
+def _row(g: Any, bias: Value, n: int, factor: float = 1.0) -> Value:
+    """What _is_row accepted, one number per column, times a factor."""
+    if factor != 1.0:
+        bias = g.scaled(bias, factor)
+    return bias if bias.shape and bias.shape[-1] == n else g.filled(bias, (n,))
 
 
 def reshaped(g: Any, linear: Any, shape: Any) -> Any:
@@ -93,20 +123,26 @@ def scaled(g: Any, linear: Any, scale: Any) -> Any:
 
 def _check_scale(match: Match) -> Union[dict[str, Any], str]:
     node = match["linear"].producer
-    if (
-        any(operand is not None for operand in node.inputs[2:])
-        or node.attrs["activation"] != "none"
-    ):
+    bias = node.input(2)
+    if node.input(3) is not None or node.attrs["activation"] != "none":
         return ""
-    return {"node": node, "alpha": node.attrs["alpha"] * match.scalar("scale", 1.0)}
+    if bias is not None and bias.const is None:
+        return f"the bias {bias!r} is not constant"
+    return {"node": node, "scale": match.scalar("scale", 1.0)}
 
 
-def _build_scale(g: Any, node: Node, alpha: float) -> Value:
-    return g.call(LINEAR, *node.inputs, **{**node.attrs, "alpha": alpha})
+def _build_scale(g: Any, node: Node, scale: float) -> Value:
+    x, w, bias = (*node.inputs, None)[:3]
+    attrs = {**node.attrs, "alpha": node.attrs["alpha"] * scale}
+    return g.call(LINEAR, x, w, None if bias is None else g.scaled(bias, scale), **attrs)
 
 
 def biased(g: Any, linear: Any, bias: Any) -> Any:
     return g.Add(g.result(LINEAR, linear), bias)
+
+
+def reduced(g: Any, linear: Any, bias: Any) -> Any:
+    return g.Sub(g.result(LINEAR, linear), g.constant(bias))
 
 
 def _check_bias(match: Match) -> Union[dict[str, Any], str]:
@@ -119,11 +155,12 @@ def _check_bias(match: Match) -> Union[dict[str, Any], str]:
         or node.attrs["activation"] != "none"
     ):
         return ""
-    return {"node": node, "bias": bias}
+    return {"node": node, "bias": bias, "factor": -1.0 if match.root.op == "Sub" else 1.0}
 
 
-def _build_bias(g: Any, node: Node, bias: Value) -> Value:
-    return g.call(LINEAR, *node.inputs[:2], bias, **node.attrs)
+def _build_bias(g: Any, node: Node, bias: Value, factor: float) -> Value:
+    row = _row(g, bias, node.output.shape[-1], factor)
+    return g.call(LINEAR, *node.inputs[:2], row, **node.attrs)
 
 
 def _activated(op: str) -> Callable[..., Any]:
@@ -177,7 +214,7 @@ def _build_residual(g: Any, node: Node, residual: Value) -> Value:
 PRODUCT = Fusion("Linear", (matmul, gemm, gemm_bias), _check_product, _build_product)
 RESHAPE = Fusion("LinearReshape", (reshaped,), _check_reshape, _build_reshape)
 SCALE = Fusion("LinearScale", (scaled,), _check_scale, _build_scale)
-BIAS = Fusion("LinearBias", (biased,), _check_bias, _build_bias)
+BIAS = Fusion("LinearBias", (biased, reduced), _check_bias, _build_bias)
 ACTIVATION = Fusion(
     "LinearActivation",
     (*map(_activated, ACTIVATION_OPS), clip),

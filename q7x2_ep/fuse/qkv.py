@@ -1,4 +1,4 @@
-"""Linears of one input that attention reads -> one q7::Linear on joined weights, and a Split.
+"""Linears of one input with strided readers -> one q7::Linear on joined weights, and a Split.
 
 One wide product keeps more cores busy on short inputs and reads x once; see docs/decisions.md. Only
 where every reader takes strides: the parts are views of one tensor, others would have to copy them.
@@ -11,9 +11,7 @@ from typing import Any
 
 from q7x2_ep.ir.core import Graph, Node, Value
 from q7x2_ep.ir.rewrite import NearMiss, rewrite
-
-_READERS = frozenset({"q7::Attention", "q7::Rope"})
-_VIEWS = frozenset({"Reshape", "Transpose", "Squeeze", "Unsqueeze", "Split"})
+from q7x2_ep.ops.common import is_movement, reads_strides
 
 
 class MergeLinears:
@@ -30,13 +28,9 @@ class MergeLinears:
                 and node.input(3) is None
             ):
                 bias = node.input(2)
-                if (bias is None or bias.const is not None) and _only_attention_reads(node.output):
-                    key = (
-                        id(node.inputs[0]),
-                        node.attrs["trans_b"],
-                        node.attrs["alpha"],
-                        bias is None,
-                    )
+                constant = bias is None or bias.const is not None
+                if constant and not graph.is_output(node.output) and _is_read_strided(node.output):
+                    key = (id(node.inputs[0]), node.attrs["trans_b"], node.attrs["alpha"])
                     groups.setdefault(key, []).append(node)
         places: dict[int, list[Node]] = {}
         gone: set[int] = set()
@@ -53,9 +47,10 @@ class MergeLinears:
         return Counter({self.name: len(places)} if places else {}), []
 
 
-def _only_attention_reads(value: Value) -> bool:
+def _is_read_strided(value: Value) -> bool:
     return bool(value.users) and all(
-        user.op in _READERS or (user.op in _VIEWS and all(map(_only_attention_reads, user.outputs)))
+        reads_strides(user, value)
+        or (is_movement(user) and all(map(_is_read_strided, user.outputs)))
         for user in value.users
     )
 
@@ -63,10 +58,16 @@ def _only_attention_reads(value: Value) -> bool:
 def _merge(g: Any, nodes: list[Node]) -> list[Node]:
     x, attrs = nodes[0].inputs[0], nodes[0].attrs
     weight = g.concatenate([node.inputs[1] for node in nodes], 0 if attrs["trans_b"] else 1)
-    biases = [node.input(2) for node in nodes]
-    bias = None if biases[0] is None else g.concatenate(biases, None)
-    merged = g.call("q7::Linear", x, weight, bias, **attrs)
     outputs = [node.output for node in nodes]
     sizes = [value.shape[-1] for value in outputs]
+    biases = [node.input(2) for node in nodes]
+    if any(bias is not None for bias in biases):
+        rows = [
+            bias if bias is not None else g.filled(g.literal(0.0, x.dtype), (n,))
+            for bias, n in zip(biases, sizes)
+        ]
+        merged = g.call("q7::Linear", x, weight, g.concatenate(rows, None), **attrs)
+    else:
+        merged = g.call("q7::Linear", x, weight, **attrs)
     parts = g.call("Split", merged, sizes, outputs=len(nodes), axis=len(merged.shape) - 1)
     return rewrite(g, MergeLinears.name, outputs, parts, nodes)

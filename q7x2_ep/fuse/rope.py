@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from typing import Any, Optional, Union
 
 from q7x2_ep.ir.core import Graph, Node, Value
-from q7x2_ep.ir.pattern import ANY, Match
+from q7x2_ep.ir.pattern import Match
 from q7x2_ep.ir.rewrite import Fusion, NearMiss, replace
 from q7x2_ep.ir.shape import Dim, broadcast
 from q7x2_ep.ir.view import View
@@ -26,38 +26,55 @@ ROPE = "q7::Rope"
 Checked = Union[dict[str, Any], str]
 
 
-# Formulas
+# Formulas. a and b: the first and the second channels of all pairs
 
 
 def negated(g: Any, x: Any) -> Any:
     return g.either(lambda: g.Neg(x), lambda: g.Mul(x, -1.0))
 
 
-def stacked(g: Any, x: Any, axes: Any, shape: Any) -> Any:
-    """x as it is, or with a new dim of 1 along which pairs are then joined."""
-    return g.either(lambda: g.Unsqueeze(x, axes), lambda: g.Reshape(x, shape), lambda: x)
+def column(g: Any, x: Any, axes: Any, shape: Any) -> Any:
+    """(.., R / 2) as (.., R / 2, 1)."""
+    return g.either(lambda: g.Unsqueeze(x, axes), lambda: g.Reshape(x, shape))
 
 
-def flattened(g: Any, joined: Any, shape: Any) -> Any:
-    return g.either(lambda: joined, lambda: g.Reshape(joined, shape))
+def concat(g: Any, *parts: Any) -> Any:
+    return g.named("joined", g.Concat(*parts, axis=-1))
 
 
-def turned_pairs(
-    g: Any, x: Any, a: Any, b: Any, cos: Any, sin: Any, axes: Any, shape: Any, flat_shape: Any
-) -> Any:
-    joined = g.named("joined", g.Concat(stacked(g, negated(g, b), axes, shape), a, axis=ANY))
-    return rotated(g, x, flattened(g, joined, flat_shape), cos, sin)
+def halves(g: Any, x: Any, a: Any, b: Any, cos: Any, sin: Any) -> Any:
+    return rotated(g, x, concat(g, negated(g, b), a), cos, sin)
 
 
-def turned_back(
-    g: Any, x: Any, a: Any, b: Any, cos: Any, sin: Any, axes: Any, shape: Any, flat_shape: Any
-) -> Any:
+def halves_back(g: Any, x: Any, a: Any, b: Any, cos: Any, sin: Any) -> Any:
     """x * cos - (b, -a) * sin."""
-    joined = g.named("joined", g.Concat(b, stacked(g, negated(g, a), axes, shape), axis=ANY))
-    return g.Sub(g.Mul(x, cos), g.Mul(flattened(g, joined, flat_shape), sin))
+    return g.Sub(g.Mul(x, cos), g.Mul(concat(g, b, negated(g, a)), sin))
 
 
-def joined_pairs(
+def interleaved(
+    g: Any,
+    x: Any,
+    a_column: Any,
+    b: Any,
+    b_column: Any,
+    cos: Any,
+    sin: Any,
+    axes: Any,
+    column_shape: Any,
+    shape: Any,
+) -> Any:
+    back = g.either(
+        lambda: column(g, negated(g, b), axes, column_shape), lambda: negated(g, b_column)
+    )
+    return rotated(g, x, g.named("turned", g.Reshape(concat(g, back, a_column), shape)), cos, sin)
+
+
+def pair_halves(g: Any, a: Any, b: Any, cos: Any, sin: Any, cos2: Any, sin2: Any, rest: Any) -> Any:
+    first, second = rotated_pairs(g, a, b, cos, sin, cos2, sin2)
+    return g.either(lambda: concat(g, first, second), lambda: concat(g, first, second, rest))
+
+
+def pair_interleaved(
     g: Any,
     a: Any,
     b: Any,
@@ -66,18 +83,21 @@ def joined_pairs(
     cos2: Any,
     sin2: Any,
     axes: Any,
+    axes2: Any,
+    column_shape: Any,
+    column_shape2: Any,
     shape: Any,
-    rest: Any,
-    flat_shape: Any,
 ) -> Any:
-    first, second = (
-        stacked(g, y, axes, shape) for y in rotated_pairs(g, a, b, cos, sin, cos2, sin2)
-    )
-    return g.either(
-        lambda: g.named("joined", g.Concat(first, second, axis=ANY)),
-        lambda: g.Reshape(g.named("joined", g.Concat(first, second, axis=ANY)), flat_shape),
-        lambda: g.named("joined", g.Concat(first, second, rest, axis=ANY)),
-    )
+    first, second = rotated_pairs(g, a, b, cos, sin, cos2, sin2)
+    columns = column(g, first, axes, column_shape), column(g, second, axes2, column_shape2)
+    return g.Reshape(concat(g, *columns), shape)
+
+
+def pair_columns(
+    g: Any, a: Any, b: Any, cos: Any, sin: Any, cos2: Any, sin2: Any, shape: Any
+) -> Any:
+    """Products of complex numbers, whose real and imaginary parts are the last dim."""
+    return g.Reshape(concat(g, *rotated_pairs(g, a, b, cos, sin, cos2, sin2)), shape)
 
 
 def onnx_rope(g: Any, x: Any, cos: Any, sin: Any) -> Any:
@@ -89,9 +109,13 @@ def onnx_rope_at(g: Any, x: Any, cos: Any, sin: Any, positions: Any) -> Any:
 
 
 def partial(g: Any, q: Any, cos: Any, sin: Any, rest: Any) -> Any:
+    return g.Concat(g.named("rope", g.call(ROPE, q, None, cos, sin)), rest, axis=-1)
+
+
+def partial_turned(g: Any, q: Any, cos: Any, sin: Any, rest: Any) -> Any:
+    """Heads inside: (B, S, H, D)."""
     rope = g.named("rope", g.call(ROPE, q, None, cos, sin))
-    y = g.either(lambda: rope, lambda: g.named("turned", g.Transpose(rope, perm=HEADS_INNER)))
-    return g.Concat(y, rest, axis=-1)
+    return g.Concat(g.named("turned", g.Transpose(rope, perm=HEADS_INNER)), rest, axis=-1)
 
 
 # Where channels come from
@@ -117,12 +141,14 @@ def source(value: Value) -> View:
 def _picked(node: Node) -> Optional[View]:
     """A Gather of one constant index."""
     data, index = node.inputs
-    if index.const is None or index.const.ndim:
+    axis = node.attrs["axis"] % len(data.shape)
+    n = data.shape[axis]
+    if index.const is None or index.const.size != 1 or not isinstance(n, int):
         return None
-    axis, at = node.attrs["axis"] % len(data.shape), int(index.const)
-    if not isinstance(data.shape[axis], int):
+    at = int(index.const.item())
+    if not -n <= at < n:
         return None
-    return source(data).slice(axis, at % data.shape[axis], 1).reshape(node.output.shape)
+    return source(data).slice(axis, at % n, 1).reshape(node.output.shape)
 
 
 def _is_same(a: Optional[View], b: View) -> bool:
@@ -157,42 +183,42 @@ def _upstream(value: Value) -> Iterator[Value]:
 
 
 def _interleaving(joined: Value, lead: tuple, pairs: Dim) -> Union[int, str]:
-    """How a Concat of the first and the second channels of all pairs arranges them."""
-    node = joined.producer
-    part = node.inputs[0].shape
-    axis = node.attrs["axis"] % len(part)
-    if node.inputs[1].shape == part:
-        if (part, axis) in (((*lead, pairs), len(lead)), ((*lead, 1, pairs), len(lead))):
-            return 0
-        if (part, axis) == ((*lead, pairs, 1), len(lead) + 1):
-            return 1
-    shapes = [value.shape for value in node.inputs[:2]]
-    return f"{shapes} joined along axis {axis} are no pairs of {(*lead, 2 * pairs)}"
+    """How a Concat along the last axis arranges the first and the second channels of all pairs."""
+    shapes = [value.shape for value in joined.producer.inputs[:2]]
+    for arrangement, wanted in enumerate(((*lead, pairs), (*lead, pairs, 1))):
+        if shapes == [wanted, wanted]:
+            return arrangement
+    return f"{shapes} are no halves of {(*lead, 2 * pairs)}, joined to {joined!r}"
 
 
 def _check_turned(match: Match) -> Checked:
-    x, joined = match["x"], match["joined"]
+    x, joined, turned = match["x"], match["joined"], match.get("turned")
     if not x.shape or not isinstance(x.shape[-1], int) or x.shape[-1] % 2:
         return f"x is {x!r} of shape {x.shape}, wanted an even number of channels"
     R = x.shape[-1]
-    interleaved = _interleaving(joined, x.shape[:-1], R // 2)
-    if isinstance(interleaved, str):
-        return interleaved
-    if not _are_pairs(match["a"], match["b"], source(x), R, interleaved):
+    arrangement = _interleaving(joined, x.shape[:-1], R // 2)
+    if isinstance(arrangement, str):
+        return arrangement
+    if turned is not None and turned.shape != x.shape:
+        return f"{turned!r} has shape {turned.shape}, wanted {x.shape}"
+    a, b = (match.get(name) or match[f"{name}_column"] for name in "ab")
+    if not _are_pairs(a, b, source(x), R, arrangement):
         return f"{joined!r} does not hold the pairs (a, b) of {x!r} as (-b, a)"
-    return _with_tables(x, R, 0, interleaved, {name: match[name] for name in ("cos", "sin")}, None)
+    tables = {name: match[name] for name in ("cos", "sin")}
+    return _with_tables(x, R, tables, half=0, interleaved=arrangement)
 
 
-def _check_joined(match: Match) -> Checked:
+def _check_pairs(match: Match) -> Checked:
     shape, joined, a, rest = match.root.output.shape, match["joined"], match["a"], match.get("rest")
-    if not shape or a.shape is None or not isinstance(shape[-1], int):
-        return f"the shape {shape} of {match.root.output!r} is not known"
-    rest_size = 0 if rest is None else rest.shape[-1]
-    lead, R = shape[:-1], shape[-1] - rest_size
-    interleaved = _interleaving(joined, lead, R // 2)
-    if isinstance(interleaved, str):
-        return interleaved
-    x = next((x for x in _upstream(a) if _is_whole(x, match, lead, R, interleaved)), None)
+    if not shape or a.shape is None:
+        return f"the shape of {match.root.output!r} is not known"
+    lead, R = shape[:-1], shape[-1] - (0 if rest is None else rest.shape[-1])
+    if not isinstance(R, int):
+        return f"the number of channels of {match.root.output!r} is not known"
+    arrangement = _interleaving(joined, lead, R // 2)
+    if isinstance(arrangement, str):
+        return arrangement
+    x = next((x for x in _upstream(a) if _is_whole(x, match, lead, R, arrangement)), None)
     if x is None:
         return f"{a!r} and {match['b']!r} are not the pairs of a value with channels {shape}"
     tables = {name: match[name] for name in ("cos", "sin")}
@@ -200,8 +226,9 @@ def _check_joined(match: Match) -> Checked:
         other = match[f"{name}2"]
         if other is not table and not _is_same(source(other), source(table)):
             return f"{name} is {table!r} for the first of a pair, {other!r} for the second"
-    stacking = len(a.shape) - len(shape) and (-1 if a.shape[-1] == 1 else -2)
-    return _with_tables(x, R, 1, interleaved, tables, stacking or None, rest is not None)
+    columns = len(a.shape) > len(shape)
+    whole = rest is not None
+    return _with_tables(x, R, tables, half=1, interleaved=arrangement, columns=columns, whole=whole)
 
 
 def _is_whole(x: Value, match: Match, lead: tuple, R: int, interleaved: int) -> bool:
@@ -217,25 +244,25 @@ def _is_whole(x: Value, match: Match, lead: tuple, R: int, interleaved: int) -> 
 def _with_tables(
     x: Value,
     R: int,
+    tables: dict[str, Value],
     half: int,
     interleaved: int,
-    tables: dict[str, Value],
-    stacking: Optional[int],
+    columns: bool = False,
     whole: bool = False,
 ) -> Checked:
-    """The arguments of _build. stacking: a dim of 1 that the tables have and x has not. whole: the
-    channels of x behind R are wanted too."""
-    lead, columns = x.shape[:-1], R >> half
+    """The arguments of _build. columns: the last dim of the tables is 1. whole: the channels of x
+    behind R are wanted too."""
+    lead, width = x.shape[:-1], R >> half
     if not 2 <= len(x.shape) <= 4:
         return f"{x!r} has shape {x.shape}, wanted rank 2 to 4"
     dims: dict[str, tuple] = {}
     for name, table in tables.items():
-        shape = list(table.shape or ())
-        if stacking and len(shape) >= -stacking and shape.pop(stacking) != 1:
-            return f"{name} has shape {table.shape}, wanted one entry per pair"
-        if shape[-1:] != [columns] or len(shape) > len(x.shape):
-            return f"{name} has shape {table.shape}, wanted {columns} columns that fit {x.shape}"
-        dims[name] = (1,) * (len(x.shape) - len(shape)) + tuple(shape[:-1])
+        shape = table.shape or ()
+        if columns and shape[-1:] == (1,):
+            shape = shape[:-1]
+        if shape[-1:] != (width,) or len(shape) > len(x.shape):
+            return f"{name} has shape {table.shape}, wanted {width} columns that fit {x.shape}"
+        dims[name] = (1,) * (len(x.shape) - len(shape)) + shape[:-1]
         if any(broadcast(dim, want) != want for dim, want in zip(dims[name], lead)):
             return f"{name} has shape {table.shape}, wanted one that broadcasts to {x.shape}"
     heads = 1
@@ -247,7 +274,7 @@ def _with_tables(
     return {
         "x": x,
         "R": x.shape[-1] if whole else R,
-        "tables": [(tables[name], (*dims[name], columns)) for name in ("cos", "sin")],
+        "tables": [(tables[name], (*dims[name], width)) for name in ("cos", "sin")],
         "heads": heads,
         "half": half,
         "interleaved": interleaved,
@@ -260,25 +287,22 @@ def _build(
     """Any layout as (B, H, S, D): x of lower rank has one head, x (B, S, H, D) is turned."""
     if x.shape[-1] != R:
         x = g.Slice(x, [0], [R], [len(x.shape) - 1])
-    missing = 4 - len(x.shape)
-
-    def in_four(value: Value, shape: tuple, turned: bool) -> Value:
-        shape = (1,) * (missing - 1) + (shape if missing <= 0 else _with_head(shape))
-        return g.reshape(value, (shape[0], shape[2], shape[1], shape[3]) if turned else shape)
-
-    cos, sin = (in_four(table, shape, heads == 2) for table, shape in tables)
-    q = in_four(x, x.shape, False)
+    q = g.reshape(x, _in_four(x.shape))
+    shapes = [_in_four(shape) for _, shape in tables]
     if heads == 2:
         q = g.Transpose(q, perm=HEADS_INNER)
+        shapes = [tuple(shape[p] for p in HEADS_INNER) for shape in shapes]
+    cos, sin = (g.reshape(table, shape) for (table, _), shape in zip(tables, shapes))
     y = g.call(ROPE, q, None, cos, sin, **attrs)
     if heads == 2:
         y = g.Transpose(y, perm=HEADS_INNER)
     return g.reshape(y, x.shape)
 
 
-def _with_head(shape: tuple) -> tuple:
-    """(.., S, D) with a dim for one head."""
-    return (*shape[:-2], 1, *shape[-2:])
+def _in_four(shape: tuple) -> tuple:
+    """(S, D), (B, S, D) or four dims as (B, H, S, D)."""
+    *batch, S, D = shape
+    return shape if len(batch) == 2 else (*(batch or (1,)), 1, S, D)
 
 
 def _check_onnx(match: Match) -> Checked:
@@ -288,7 +312,9 @@ def _check_onnx(match: Match) -> Checked:
     if not x.shape or any(t.shape is None or len(t.shape) != ndim for t in tables):
         return f"cos and sin have shapes {[t.shape for t in tables]}, wanted rank {ndim}"
     heads = attrs["num_heads"] if len(x.shape) == 3 else 0
-    D = x.shape[-1] // heads if heads else x.shape[-1]
+    if len(x.shape) != 4 and not heads:
+        return f"{x!r} has shape {x.shape} and no num_heads"
+    D = x.shape[-1] // (heads or 1)
     pairs = (attrs["rotary_embedding_dim"] or D) // 2
     if any(t.shape[-1] != pairs for t in tables) or not isinstance(pairs, int):
         return f"cos and sin have shapes {[t.shape for t in tables]}, wanted {pairs} columns"
@@ -315,7 +341,7 @@ def _build_onnx(
         q = g.Transpose(g.reshape(x, (B, S, heads, channels // heads)), perm=HEADS_INNER)
     if positions is not None:
         tables = tuple(g.Gather(table, positions, axis=0) for table in tables)
-    cos, sin = (g.reshape(table, _with_head(table.shape)) for table in tables)
+    cos, sin = (g.reshape(table, _in_four(table.shape)) for table in tables)
     y = g.call(ROPE, q, None, cos, sin, half=1, interleaved=interleaved)
     return g.reshape(g.Transpose(y, perm=HEADS_INNER), x.shape) if heads else y
 
@@ -344,10 +370,12 @@ def _build_partial(
     return g.Transpose(y, perm=HEADS_INNER) if turned else y
 
 
-TURNED = Fusion("Rope", (turned_pairs, turned_back), _check_turned, _build)
-JOINED = Fusion("RopePairs", (joined_pairs,), _check_joined, _build)
+ROPE_TURNED = Fusion("Rope", (halves, halves_back, interleaved), _check_turned, _build)
+ROPE_PAIRS = Fusion(
+    "RopePairs", (pair_halves, pair_interleaved, pair_columns), _check_pairs, _build
+)
 ONNX_ROPE = Fusion("OnnxRope", (onnx_rope, onnx_rope_at), _check_onnx, _build_onnx)
-PARTIAL = Fusion("PartialRope", (partial,), _check_partial, _build_partial)
+PARTIAL_ROPE = Fusion("PartialRope", (partial, partial_turned), _check_partial, _build_partial)
 
 
 class MergeRopes:

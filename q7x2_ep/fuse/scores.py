@@ -13,16 +13,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Callable, Optional, Union
+from typing import Callable, NamedTuple, Optional, Union
 
-from q7x2_ep.fuse.views import keeps_matrices, scaled
+from q7x2_ep.fuse.views import keeps_matrices, scaled, uniform
 from q7x2_ep.ir.core import Node, Value
 from q7x2_ep.ir.shape import Dim, broadcasts_to
 from q7x2_ep.ops.common import RESHAPES
 
 
-@dataclass(frozen=True)
-class Mask:
+class Mask(NamedTuple):
     """One operand that masks scores of the shape (*lead, Sq, Skv): `number` * value is added, or
     where value is true (kind keep) or false (kind drop) a score stays, else it becomes `number`.
     """
@@ -133,13 +132,3 @@ RULES: dict[str, Callable[[Node, Scores], Iterator[Step]]] = {
     "Transpose": _turn,
     **dict.fromkeys(RESHAPES, _view),
 }
-
-
-def uniform(value: Value) -> Optional[float]:
-    """The number that every element of a value is, or None."""
-    while value.const is None and value.producer is not None and value.producer.op == "Expand":
-        value = value.producer.inputs[0]
-    if value.const is None or not value.const.size:
-        return None
-    first = value.const.flat[0]
-    return float(first) if (value.const == first).all() else None

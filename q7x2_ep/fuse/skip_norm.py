@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Optional, Union
 
+from q7x2_ep.dtypes import FLOAT, type_string
 from q7x2_ep.ir.core import Value
 from q7x2_ep.ir.pattern import ANY, Match
 from q7x2_ep.ir.rewrite import Fusion
@@ -49,6 +50,8 @@ def skip_rms_norm(g: Any, x: Any, skip: Any, weight: Any) -> Any:
 def _check(match: Match) -> Union[dict[str, Any], str]:
     x, skip, weight = match["x"], match["skip"], match["weight"]
     skip_bias, bias = match.get("skip_bias"), match.get("bias")
+    if x.dtype != FLOAT:
+        return f"{x!r} is {type_string(x.dtype)}, wanted {type_string(FLOAT)}"
     if not x.shape or not skip.shape or match["sum"].shape != x.shape:
         return f"{x!r} has shape {x.shape}, wanted that of the sum {match['sum'].shape}"
     for value in (skip_bias, weight, bias):

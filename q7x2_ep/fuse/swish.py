@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from q7x2_ep.fuse.gelu import halved
 from q7x2_ep.ir.core import Value
 from q7x2_ep.ir.pattern import Match
 from q7x2_ep.ir.rewrite import Fusion
@@ -49,17 +48,10 @@ def swish_negated(g: Any, x: Any, minus_alpha: Any) -> Any:
     return g.Div(x, g.Add(g.Exp(g.Mul(x, g.scalar(minus_alpha))), 1.0))
 
 
-def swish_tanh(g: Any, x: Any, half_alpha: Any) -> Any:
-    """sigmoid(u) is (1 + tanh(u / 2)) / 2."""
-    return halved(g, x, g.Add(g.Tanh(g.Mul(x, g.scalar(half_alpha))), 1.0))
-
-
 def _check(match: Match) -> dict[str, Any]:
     alpha = match.scalar("alpha", 1.0)
     if "minus_alpha" in match.values:
         alpha = -match.scalar("minus_alpha", -1.0)
-    elif "half_alpha" in match.values:
-        alpha = 2 * match.scalar("half_alpha", 0.5)
     return {"x": match["x"], "alpha": alpha}
 
 
@@ -68,4 +60,4 @@ def _build(g: Any, x: Value, alpha: float) -> Value:
 
 
 SIGMOID = Fusion("Sigmoid", (sigmoid,), _check_sigmoid, _build_sigmoid)
-SWISH = Fusion("Swish", (swish, swish_quotient, swish_negated, swish_tanh), _check, _build)
+SWISH = Fusion("Swish", (swish, swish_quotient, swish_negated), _check, _build)

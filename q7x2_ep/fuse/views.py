@@ -91,3 +91,13 @@ def swapped(g: Any, x: Value) -> Value:
     if keeps_matrices(node):
         return g.reshape(swapped(g, node.inputs[0]), shape)
     return g.Transpose(x, perm=perm)
+
+
+def uniform(value: Value) -> Optional[float]:
+    """The number that every element of a value is, or None."""
+    while value.producer is not None and value.producer.op in (*RESHAPES, "Expand"):
+        value = value.producer.inputs[0]
+    if value.const is None or not value.const.size:
+        return None
+    first = value.const.flat[0]
+    return float(first) if (value.const == first).all() else None

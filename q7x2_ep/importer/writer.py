@@ -122,7 +122,7 @@ def _model(graph: Graph) -> tuple[Any, dict[str, np.ndarray]]:
         metadata.get("graph_name") or "graph",
         [_value_info(value.name, value) for value in graph.inputs],
         outputs,
-        doc_string=metadata.get("graph_description"),
+        doc_string=metadata.get("graph_description", ""),
     )
     bodies = [function.node for function in functions.protos]
     opset = _opset(max(graph.opset, OPSET), [writer.nodes, *bodies])
@@ -137,9 +137,9 @@ def _model(graph: Graph) -> tuple[Any, dict[str, np.ndarray]]:
         functions=functions.protos,
         ir_version=IR_VERSION,
         producer_name="q7x2_ep",
-        doc_string=metadata.get("description"),
-        domain=metadata.get("domain"),
-        model_version=metadata.get("version"),
+        doc_string=metadata.get("description", ""),
+        domain=metadata.get("domain", ""),
+        model_version=metadata.get("version", 0),
     )
     for key, value in metadata.get("custom_metadata_map", {}).items():
         model.metadata_props.append(StringStringEntryProto(key=key, value=value))

@@ -63,9 +63,15 @@ class Op:
 
 @dataclass(eq=False)
 class Either:
-    """The first of these that leads to a full match."""
+    """The first of these that leads to a full match. ops: per option the op types of nodes that are
+    worth a try, or None where any value is.
+    """
 
     options: tuple[Pattern, ...]
+    ops: list[Optional[set[str]]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.ops = [None if _is_leaf(option) else root_ops(option) for option in self.options]
 
 
 Pattern = Union[Wild, Const, Op, Either]
@@ -113,6 +119,13 @@ def trace(formula: Callable[..., Pattern]) -> Pattern:
     return formula(Tracer(), *(Wild(name) for name in names))
 
 
+def _is_leaf(pattern: Pattern) -> bool:
+    """Whether a pattern may match a value whatever made it."""
+    if isinstance(pattern, Either):
+        return any(ops is None for ops in pattern.ops)
+    return not isinstance(pattern, Op)
+
+
 def root_ops(pattern: Pattern) -> set[str]:
     """The op types that a node must have to be worth a try."""
     if isinstance(pattern, Either):
@@ -123,15 +136,19 @@ def root_ops(pattern: Pattern) -> set[str]:
     return {pattern.op, swapped} if swapped else {pattern.op}
 
 
-def count_ops(pattern: Optional[Pattern]) -> int:
+def count_ops(pattern: Pattern) -> int:
     """The number of nodes in the shortest reading of a pattern."""
+    known: dict[Optional[Pattern], frozenset] = {None: frozenset()}  # parts are shared
 
     def ops(part: Optional[Pattern]) -> frozenset:
-        if isinstance(part, Either):
-            return min(map(ops, part.options), key=len)
-        if isinstance(part, Op):
-            return frozenset([part]).union(*map(ops, part.inputs or ()))
-        return frozenset()
+        if part not in known:
+            if isinstance(part, Either):
+                known[part] = min(map(ops, part.options), key=len)
+            elif isinstance(part, Op):
+                known[part] = frozenset([part]).union(*map(ops, part.inputs or ()))
+            else:
+                known[part] = frozenset()
+        return known[part]
 
     return len(ops(pattern))
 
@@ -215,11 +232,19 @@ class Matcher:
             return self._accept(bound)
         part, value, power, rest = goals
         if isinstance(part, Either):
-            for option in part.options:
-                found = self._solve((option, value, power, rest), bound)
-                if found is not None:
-                    return found
-            return None
+            made_by = value.producer.op if value.producer is not None else ""
+            tried = False
+            for option, ops in zip(part.options, part.ops):
+                if ops is None or made_by in ops:
+                    tried = True
+                    found = self._solve((option, value, power, rest), bound)
+                    if found is not None:
+                        return found
+            if tried:
+                return None
+            wanted = " or ".join(sorted(set().union(*part.ops)))
+            found_here = f"made by {made_by}, wanted" if made_by else "no result of"
+            return self._miss(bound, False, f"{value!r} is {found_here} {wanted}")
         if part in bound:
             if bound[part] == (value, power):
                 return self._solve(rest, bound)
@@ -374,6 +399,8 @@ def _same_attr(name: str, wanted: Any, node: Node) -> bool:
     got = node.attrs.get(name)
     if name == "axis" and isinstance(got, int) and node.output.shape is not None:
         return (got - wanted) % max(len(node.output.shape), 1) == 0
+    if isinstance(wanted, float) and isinstance(got, float):  # a float32 in the model
+        return math.isclose(got, wanted, rel_tol=2.0**-23)
     return (
         list(got) == list(wanted)
         if isinstance(wanted, (list, tuple)) and got is not None

@@ -38,6 +38,8 @@ class Expr:
         return isinstance(other, Expr) and self.terms == other.terms
 
     def __add__(self, other: Dim) -> Dim:
+        if isinstance(other, int) and other == 0:
+            return self
         return _polynomial([*self.terms, *_terms(other)])
 
     def __neg__(self) -> Dim:
@@ -50,6 +52,8 @@ class Expr:
         return -self + other
 
     def __mul__(self, other: Dim) -> Dim:
+        if isinstance(other, int):
+            return Expr(tuple((m, c * other) for m, c in self.terms)) if other else 0
         return _polynomial(
             [
                 (tuple(sorted(m1 + m2, key=_atom_key)), c1 * c2)

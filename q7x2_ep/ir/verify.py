@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any, Callable
 
 from q7x2_ep.errors import InternalError
-from q7x2_ep.ir.core import Graph, Node
+from q7x2_ep.ir.core import Graph, Value
 
 
 def verify(graph: Graph, after: str, find: Callable[[str], Any]) -> None:
@@ -19,39 +20,40 @@ def verify(graph: Graph, after: str, find: Callable[[str], Any]) -> None:
 
 def _problems(graph: Graph, find: Callable[[str], Any]):
     ready = {id(value) for value in graph.inputs}
-    uses: dict[int, int] = {}
+    values = {id(value): value for value in graph.inputs}
+    uses: Counter[int] = Counter()
     for node in graph.nodes:
         if find(node.op) is None:
             yield f"[{node.op} {node.name}] the op is not in the catalogue"
         for value in node.inputs:
             if value is None:
                 continue
-            uses[id(value)] = uses.get(id(value), 0) + 1
-            if not (id(value) in ready or (value.producer is None and _has_contents(value))):
+            key = id(value)
+            values[key] = value
+            uses[key] += 1
+            if key not in ready and (value.producer is not None or not _has_contents(value)):
                 yield f"[{node.op} {node.name}] {value} is used before anything produces it"
         for value in node.outputs:
             if value.producer is not node:
                 yield f"[{node.op} {node.name}] {value} says that {value.producer} produces it"
             if not value.dtype or value.shape is None:
                 yield f"[{node.op} {node.name}] {value} has no type"
+            values[id(value)] = value
             ready.add(id(value))
-    yield from _wrong_users(graph, uses)
     for value in graph.outputs:
+        values[id(value)] = value
         if not (id(value) in ready or _has_contents(value)):
             yield f"output {value} is not produced"
+    in_graph = set(map(id, graph.nodes))
+    for key, value in values.items():
+        for user in value.users:
+            if id(user) not in in_graph:
+                yield f"{value} is used by {user}, which is not in the graph"
+        if len(value.users) != uses[key]:
+            yield f"{value} lists {len(value.users)} users, but has {uses[key]}"
     if len(graph.output_names) != len(graph.outputs):
         yield f"{len(graph.outputs)} outputs have {len(graph.output_names)} names"
 
 
-def _has_contents(value: Any) -> bool:
+def _has_contents(value: Value) -> bool:
     return value.const is not None or value.elements is not None
-
-
-def _wrong_users(graph: Graph, uses: dict[int, int]):
-    in_graph = {id(node) for node in graph.nodes}
-    for value in graph.values():
-        strangers: list[Node] = [user for user in value.users if id(user) not in in_graph]
-        if strangers:
-            yield f"{value} is used by {strangers[0]}, which is not in the graph"
-        if len(value.users) != uses.get(id(value), 0):
-            yield f"{value} lists {len(value.users)} users, but has {uses.get(id(value), 0)}"

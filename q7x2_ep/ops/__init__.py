@@ -5,6 +5,7 @@ or `@fused("q7::Name")` for our own. Its parts, in this order; functions take th
 
     signature   "x, axes? -> y": operand names, `?` optional, `*` variadic (last)
     attributes  {name: default}; the importer fills in defaults, so node.attrs holds every key
+    strided     positions of inputs that `lower` reads through any strides, if any
     infer(node) -> list[Type]                  shapes and dtypes of the outputs
     reference(node, *arrays) -> array | tuple  numpy, obvious not fast, in the dtype it is given
     decompose(g, *values) -> Value             fused ops instead: the meaning in smaller ops

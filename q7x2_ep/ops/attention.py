@@ -16,20 +16,9 @@ from q7x2_ep import dtypes
 from q7x2_ep.errors import ModelError, UnsupportedOp
 from q7x2_ep.ir.core import Node, Type, Value
 from q7x2_ep.ir.shape import Dim, ceildiv, maximum, minimum, product
-from q7x2_ep.ir.view import View, contiguous_strides
+from q7x2_ep.ir.view import View
 from q7x2_ep.ops import op
-from q7x2_ep.ops.common import (
-    F32,
-    Guard,
-    dims,
-    expand_view,
-    is_used,
-    known,
-    require_dtype,
-    reshaped,
-    rows_dense,
-    where_is,
-)
+from q7x2_ep.ops.common import Guard, dims, expand_view, known, where_is
 
 MASK_NONE = 0  # the dtype of an operand of the op row that is not there
 HEADS_OUTER = (0, 2, 1, 3)  # (B, S, H, D) <-> (B, H, S, D)
@@ -115,18 +104,114 @@ def attention_step(
     )
 
 
-def head_output(b: Any, node: Node) -> View:
-    """Storage for a (B, H, S, D) output, in (B, S, H, D) order if that is what all users want."""
-    y = node.output
-    turned = [
-        user.op == "Transpose" and tuple(user.attrs["perm"] or ()) == HEADS_OUTER
-        for user in y.users
-    ]
-    if not turned or not all(turned) or b.graph.is_output(y):
-        return b.allocate(y)
-    B, H, S, D = y.shape
-    inner = contiguous_strides((B, S, H, D))
-    return b.allocate(y, tuple(inner[p] for p in HEADS_OUTER))
+# Formulas, for the meaning of ops in terms of others
+
+
+def bounds(causal: int, window: tuple[int, int]) -> tuple[int, int]:
+    """How many keys before and after its own a query sees; -1: all."""
+    left, right = window
+    return left, (0 if causal else right)
+
+
+def score_stages(
+    g: Any,
+    q: Value,
+    k: Value,
+    mask: Optional[Value],
+    bias: Optional[Value],
+    lengths: Optional[Value],
+    offset: Optional[Value],
+    scale: float,
+    fill: float,
+    softcap: float,
+    window: tuple[int, int],
+) -> tuple[Value, Value, Value]:
+    """The scores (B, H, Sq, Skv) of `attention_step`: scaled, then capped, then masked."""
+    columns = g.Transpose(repeat_heads(g, q, k), perm=(0, 1, 3, 2))
+    raw = g.Mul(g.MatMul(q, columns), scale)
+    capped = g.Mul(g.Tanh(g.Div(raw, softcap)), softcap) if softcap else raw
+    scores = capped if bias is None else g.Add(capped, bias)
+    if mask is not None:
+        scores = g.Where(mask, scores, fill) if mask.dtype == dtypes.BOOL else g.Add(scores, mask)
+    for seen in _visible(g, q, k, lengths, offset, window):
+        scores = g.Where(seen, scores, -math.inf)
+    return raw, capped, scores
+
+
+def repeat_heads(g: Any, q: Value, x: Value) -> Value:
+    """x (B, Hkv, S, D) with every head repeated H / Hkv times: (B, H, S, D)."""
+    batch, heads, length, depth = x.shape
+    if heads == q.shape[1]:
+        return x
+    repeated = g.Expand(g.Unsqueeze(x, [2]), [batch, heads, q.shape[1] // heads, length, depth])
+    return g.Reshape(repeated, [batch, q.shape[1], length, depth])
+
+
+def _visible(
+    g: Any,
+    q: Value,
+    k: Value,
+    lengths: Optional[Value],
+    offset: Optional[Value],
+    window: tuple[int, int],
+) -> list[Value]:
+    """Conditions that broadcast to (B, H, Sq, Skv), all of which hold where a query sees a key."""
+    queries, keys = q.shape[2], k.shape[2]
+    seen = []
+    if lengths is not None:
+        lengths = g.Reshape(g.Cast(lengths, to=dtypes.INT64), [-1, 1, 1, 1])
+        seen.append(g.Less(count(g, keys), lengths))
+    if window == (-1, -1):
+        return seen
+    if offset is not None:
+        offset = g.Reshape(g.Cast(offset, to=dtypes.INT64), [-1, 1, 1, 1])
+    elif lengths is not None:
+        offset = g.Sub(lengths, g.literal([queries]))
+    else:
+        offset = g.literal([keys - queries])
+    key = count(g, keys)
+    position = g.Add(g.Reshape(count(g, queries), [-1, 1]), offset)  # (Sq, 1) or (B, 1, Sq, 1)
+    left, right = window
+    if left >= 0:
+        seen.append(g.LessOrEqual(g.Sub(position, g.literal([left])), key))
+    if right >= 0:
+        seen.append(g.LessOrEqual(key, g.Add(position, g.literal([right]))))
+    return seen
+
+
+def count(g: Any, n: Dim) -> Value:
+    """0, 1, .. n - 1."""
+    return g.Range(0, g.Squeeze(g.literal([n])), 1)
+
+
+def split_heads(g: Any, x: Value, heads: int) -> Value:
+    """(B, S, H * D) as (B, H, S, D)."""
+    B, S, width = x.shape
+    return g.Transpose(g.Reshape(x, [B, S, heads, width // heads]), perm=HEADS_OUTER)
+
+
+def merge_heads(g: Any, x: Value) -> Value:
+    """(B, H, S, D) as (B, S, H * D)."""
+    B, H, S, D = x.shape
+    return g.Reshape(g.Transpose(x, perm=HEADS_OUTER), [B, S, H * D])
+
+
+def append(g: Any, past: Optional[Value], new: Value) -> Value:
+    """Keys or values after those of the past."""
+    return new if past is None else g.Concat(past, new, axis=2)
+
+
+def default_scale(node: str, depth: Dim) -> float:
+    """1 / sqrt(D).
+
+    Raises: UnsupportedOp where D is not known.
+    """
+    if not isinstance(depth, int):
+        raise UnsupportedOp(f"[{node}] has no scale, and an unknown head size {depth}")
+    return 1 / math.sqrt(depth)
+
+
+# ONNX
 
 
 def heads(node: Node, i: int) -> Optional[int]:
@@ -147,15 +232,6 @@ def split_shape(node: Node, i: int) -> tuple[Dim, ...]:
     return shape if count is None else (shape[0], count, shape[1], shape[2] // count)
 
 
-def split_view(b: Any, node: Node, i: int) -> View:
-    """Input i as a (B, H, S, D) view of which D is dense."""
-    value = node.inputs[i]
-    if heads(node, i) is None:
-        return rows_dense(b, b.view(value))
-    B, H, S, D = split_shape(node, i)
-    return rows_dense(b, reshaped(b, value, (B, S, H, D)).transpose(HEADS_OUTER))
-
-
 def split_array(node: Node, x: np.ndarray, count: Optional[int]) -> np.ndarray:
     return x if x.ndim == 4 else x.reshape(*x.shape[:2], count, -1).transpose(HEADS_OUTER)
 
@@ -164,7 +240,8 @@ def split_array(node: Node, x: np.ndarray, count: Optional[int]) -> np.ndarray:
 class Attention:
     """y = softmax(softcap(scale * q k^T) + mask) v per head; present is past, then new.
 
-    A row that sees no key is 0. Native without softcap, windows, nonpad_kv_seqlen, qk output.
+    A row that sees no key is 0. Query i is at position i + the length of the past, or with
+    nonpad_kv_seqlen the last query at the last key that is none of padding.
     Source: ONNX Attention, opset 25.
     """
 
@@ -238,33 +315,54 @@ class Attention:
             y = y.transpose(HEADS_OUTER).reshape(y.shape[0], y.shape[2], -1)
         return y, *present, qk
 
-    def lower(node: Node, b: Any) -> None:
-        require_dtype(node, node.inputs[0].dtype, F32)
-        q, k, v = (split_view(b, node, i) for i in range(3))
-        past = node.input(4)
-        kept = [node.inputs[4], node.inputs[5]] if past is not None else [None, None]
-        k, v = (keep_present(b, node, i, view, old) for i, view, old in zip((1, 2), (k, v), kept))
-        require_native(b, node, q.shape[2], k.shape[2])
-        mask = node.input(3)
-        scale = node.attrs["scale"]
-        if scale is None:
-            scale = 1 / math.sqrt(
-                next(view.shape[3] for view in (q, k) if isinstance(view.shape[3], int))
-            )
-        o = b.allocate(node.output) if heads(node, 0) is not None else head_output(b, node)
-        if heads(node, 0) is not None:
-            B, H, Sq, _ = q.shape
-            o = o.reshape((B, Sq, H, v.shape[3])).transpose(HEADS_OUTER)
-        attention_step(
-            b,
-            q,
-            k,
-            v,
-            o,
-            scale,
-            None if mask is None else b.view(mask),
-            window=(-1, 0 if node.attrs["is_causal"] else -1),
-        )
+    def decompose(
+        g: Any,
+        q: Value,
+        k: Value,
+        v: Value,
+        mask: Optional[Value] = None,
+        past_key: Optional[Value] = None,
+        past_value: Optional[Value] = None,
+        nonpad: Optional[Value] = None,
+        **attrs: Any,
+    ) -> tuple[Value, ...]:
+        flat = len(q.shape) == 3
+        if flat:
+            kv_heads = attrs["kv_num_heads"]
+            q = split_heads(g, q, attrs["q_num_heads"])
+            k, v = split_heads(g, k, kv_heads), split_heads(g, v, kv_heads)
+        present = append(g, past_key, k), append(g, past_value, v)
+        k, v = present
+        queries, keys = q.shape[2], k.shape[2]
+        if mask is not None and mask.shape[-1] != keys:
+            mask = _fit_mask(g, mask, keys, nonpad is not None)
+        scale = attrs["scale"]
+        past = 0 if past_key is None else past_key.shape[2]
+        window = bounds(attrs["is_causal"], (attrs["left_window_size"], attrs["right_window_size"]))
+        is_placed = window != (-1, -1) and nonpad is None and past != keys - queries
+        operands = (mask, None, nonpad, g.literal([past]) if is_placed else None)
+        scoring = {
+            "scale": default_scale("Attention", q.shape[3]) if scale is None else scale,
+            "softcap": attrs["softcap"],
+            "window": window,
+        }
+        o = g.call("q7::Attention", q, k, v, *operands, zero_masked_rows=1, **scoring)
+        y = merge_heads(g, o) if flat else o
+        stages = score_stages(g, q, k, *operands, fill=-math.inf, **scoring)
+        p = g.Softmax(stages[2], axis=-1)
+        stages = (*stages, g.Where(g.IsNaN(p), 0.0, p))
+        qk = stages[attrs["qk_matmul_output_mode"]]
+        return y, g.Identity(k), g.Identity(v), g.Identity(qk)
+
+
+def _fit_mask(g: Any, mask: Value, keys: Dim, may_be_shorter: bool) -> Value:
+    """The mask for all keys: a shorter one hides those after its end."""
+    *leading, length = mask.shape
+    if may_be_shorter or (isinstance(length, int) and isinstance(keys, int)):
+        hidden = g.literal(False if mask.dtype == dtypes.BOOL else -math.inf, mask.dtype)
+        rest = g.Expand(hidden, [*leading, maximum(keys - length, 0)])
+        mask = g.Concat(mask, rest, axis=-1)
+    return g.reshape(mask, (*leading, keys))  # what only a run can tell is checked there
 
 
 def attention_bias(
@@ -296,52 +394,3 @@ def attention_bias(
     if node.attrs["left_window_size"] >= 0:
         bias = np.where(-ahead <= node.attrs["left_window_size"], bias, -np.inf)
     return bias.astype(scores.dtype)
-
-
-def keep_present(b: Any, node: Node, i: int, new: View, past: Optional[Value]) -> View:
-    """Keys (i = 1) or values (i = 2) after the past ones; output i where that is wanted."""
-    present = node.outputs[i] if i < len(node.outputs) else None
-    if past is None:
-        if is_used(b, node, i):
-            b.alias(present, new)
-        return new
-    if present is None:
-        B, H, S, D = new.shape
-        present = b.graph.new_value(Type(past.dtype, (B, H, past.shape[2] + S, D)), "present")
-    whole, length = b.allocate(present), past.shape[2]
-    b.copy(b.view(past), whole.slice(2, 0, length))
-    b.copy(new, whole.slice(2, length, new.shape[2]))
-    return whole
-
-
-def require_native(b: Any, node: Node, Sq: Dim, Skv: Dim) -> None:
-    """What a run must fulfil, for bind to check.
-
-    Raises: UnsupportedOp for what the C op does not do, naming it.
-    """
-    attrs, mask = node.attrs, node.input(3)
-    past = 0 if node.input(4) is None else node.inputs[4].shape[2]
-    sizes = (split_shape(node, 0)[3], split_shape(node, 1)[3])
-    problems = {
-        "no scale and an unknown head size": attrs["scale"] is None
-        and not any(isinstance(D, int) for D in sizes),
-        "softcap": bool(attrs["softcap"]),
-        "window sizes": attrs["left_window_size"] >= 0 or attrs["right_window_size"] >= 0,
-        "nonpad_kv_seqlen": node.input(6) is not None,
-        "the qk output": is_used(b, node, 3),
-        # C aligns the last query with the last key, ONNX the first with the first after the past
-        "is_causal where there are other keys than past ones and one per query": bool(
-            attrs["is_causal"]
-        )
-        and Skv - past != Sq,
-        "a mask that is shorter than the keys": mask is not None
-        and mask.shape[-1] != Skv
-        and all(isinstance(dim, int) for dim in (mask.shape[-1], Skv)),
-        "a mask that is neither float nor bool": mask is not None
-        and mask.dtype not in (dtypes.FLOAT, dtypes.BOOL),
-    }
-    found = [what for what, present in problems.items() if present]
-    if found:
-        raise UnsupportedOp(f"{where_is(node)} has no native form with {', '.join(found)}")
-    if mask is not None:
-        b.guard(mask.shape[-1], Skv, "the mask has another length than the keys")

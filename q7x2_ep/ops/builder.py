@@ -14,7 +14,7 @@ import numpy as np
 from q7x2_ep import dtypes
 from q7x2_ep.ir.core import Graph, Node, Type, Value, array_type
 from q7x2_ep.ir.pattern import ANY
-from q7x2_ep.ir.rewrite import Watch
+from q7x2_ep.ir.rewrite import Watch, replace
 from q7x2_ep.ir.shape import Dim
 from q7x2_ep.ops import find
 from q7x2_ep.ops.common import RESHAPES
@@ -85,6 +85,11 @@ class Builder:
         at = (slice(None),) * (axis % constant.const.ndim)
         return self.array(constant.const[(*at, part)])
 
+    def filled(self, constant: Value, shape: Sequence[int]) -> Value:
+        """A constant repeated to a shape, or without dims of 1 in front."""
+        flat = constant.const if constant.const.size == 1 else constant.const.reshape(shape)
+        return self.array(np.broadcast_to(flat.reshape(flat.shape[-len(shape) :]), shape))
+
     def scaled(self, constant: Value, factor: float) -> Value:
         """A constant times a number."""
         return self.array(constant.const * constant.const.dtype.type(factor))
@@ -117,3 +122,12 @@ class Builder:
         """The nodes made since the last call."""
         made, self._made = self._made, []
         return made
+
+
+def meaning(graph: Graph, node: Node) -> list[Node]:
+    """The nodes that the entry's `decompose` puts in the place of one; they make its outputs."""
+    g = Builder(graph)
+    result = find(node.op).decompose(g, *node.inputs, **node.attrs)
+    made = g.take()
+    replace(node.outputs, result if isinstance(result, tuple) else (result,), made, [node])
+    return made

@@ -1,4 +1,4 @@
-"""q7::Chain: a small DAG of elementwise ops as one loop over its output.
+"""q7::Chain: a small DAG of elementwise ops as one loop, and a reduction of its rows at the end.
 
 Its program is text, one node of ops/elementwise.py after the other: `%0`, `%1`, .. are the inputs,
 the results count on from there. Instructions are not written down anywhere: they are the steps that
@@ -15,21 +15,27 @@ from typing import Any, Optional
 from q7x2_ep import dtypes
 from q7x2_ep.errors import UnsupportedOp
 from q7x2_ep.ir.core import Graph, Node, Type, Value
+from q7x2_ep.ir.shape import Dim
 from q7x2_ep.ir.text import node_text, parse
 from q7x2_ep.ir.view import View
-from q7x2_ep.ops import elementwise, find, fused
+from q7x2_ep.ops import elementwise, find, fused, reduce
 from q7x2_ep.ops.builder import Builder
-from q7x2_ep.ops.common import broadcast_guards, expand_view
+from q7x2_ep.ops.common import Guard, expand_view, fit_guards
 
 MAX_INPUTS, MAX_LENGTH = 12, 16  # CHAIN_INPUTS and CHAIN_LENGTH of csrc/kernels.def
 MAX_STRIDE = 8  # elements: walks further apart use less than half of each cache line
-OPERANDS = {"unary": "x", "binary": "ab", "where": "cab", "cast": "x"}  # of the steps of a chain
+MAX_ROW = 8192  # elements of a row that is reduced: it waits in L1, and one thread computes it
+OPERANDS = {"unary": "x", "binary": "ab", "where": "cab", "cast": "x", "reduce": "x"}
+FAMILIES = (elementwise.__name__, reduce.__name__)
 
 
 @dataclass(frozen=True)
 class Instruction:
-    """One step of a chain. op: a member of the closed set `chain`; operands: one to three."""
+    """One step of a chain. step: a key of OPERANDS; op: a member of the closed set `chain`, or, for
+    a reduction, of `reduce`; operands: one to three.
+    """
 
+    step: str
     op: str
     operands: tuple[Value, ...]
     result: Value
@@ -39,7 +45,7 @@ class Instruction:
 
 @dataclass
 class Recorder:
-    """A plan builder for `lower` that keeps the steps of elementwise ops and refuses all others."""
+    """A plan builder for `lower` that keeps the steps of a chain and refuses all others."""
 
     graph: Graph = field(default_factory=Graph)
     instructions: list[Instruction] = field(default_factory=list)
@@ -52,13 +58,23 @@ class Recorder:
     def alias(self, value: Value, view: View) -> None:
         raise UnsupportedOp(f"{value} takes no step")
 
+    def allocate(self, value: Value) -> View:
+        raise UnsupportedOp(f"{value} is made by a copy")
+
     def step(self, step: str, /, **args: Any) -> None:
-        if step not in OPERANDS:
+        if step not in OPERANDS or (step == "reduce" and not _reduces_rows(args)):
             raise UnsupportedOp(f"{step} is no step of a chain")
         operands = tuple(_storage(args[name]) for name in OPERANDS[step])
         parameters = args.get("alpha", 0.0), args.get("beta", 0.0)
         result = _storage(args["y"])
-        self.instructions.append(Instruction(args.get("op", step), operands, result, *parameters))
+        op = args.get("op", step)
+        self.instructions.append(Instruction(step, op, operands, result, *parameters))
+
+
+def _reduces_rows(args: dict[str, Any]) -> bool:
+    x, n = args["x"], args["n"]
+    rows = x.shape[-1:] == (n,) and args["inner"] == 1 and args["dtype"] == dtypes.FLOAT
+    return rows and isinstance(n, int) and n <= MAX_ROW
 
 
 def _storage(operand: Any) -> Value:
@@ -68,7 +84,7 @@ def _storage(operand: Any) -> Value:
 def instructions_of(node: Node) -> Optional[list[Instruction]]:
     """What a node becomes in a chain, or None where it cannot be part of one."""
     entry = find(node.op)
-    if getattr(entry, "__module__", "") != elementwise.__name__ or not hasattr(entry, "lower"):
+    if getattr(entry, "__module__", "") not in FAMILIES or not hasattr(entry, "lower"):
         return None
     recorder = Recorder()
     try:
@@ -131,8 +147,8 @@ def _slots(
 class Chain:
     """The last result of `program`.
 
-    Shapes: the inputs broadcast to y, which has the shape of all results of the program but for
-    leading ones.
+    Shapes: all results have one shape but for leading ones, to which the inputs broadcast; the last
+    node may reduce its last axis, of at most MAX_ROW elements.
     """
 
     signature = "x* -> y"
@@ -149,15 +165,18 @@ class Chain:
             result = known[node.output.name] = g.call(node.op, *operands, **node.attrs)
         return result
 
-    guards = broadcast_guards
+    def guards(node: Node) -> list[Guard]:
+        stand_ins, instructions = _recorded(node)
+        inputs = [stand_ins.get(value, value) for value in inputs_of(instructions)]
+        return fit_guards(inputs, _walked_shape(instructions))
 
     def lower(node: Node, b: Any) -> None:
-        stand_ins, nodes = _body(node)
-        instructions = [each for inner in nodes for each in instructions_of(inner) or ()]
-        y, shape = node.output, node.output.shape or (1,)
-        inputs = inputs_of(instructions)
+        stand_ins, instructions = _recorded(node)
+        inputs, shape = inputs_of(instructions), _walked_shape(instructions) or (1,)
         given = [stand_ins.get(value, value) for value in inputs]
         views = [expand_view(_walkable(b, value), shape) for value in given]
+        reduction = instructions.pop() if instructions[-1].step == "reduce" else None
+        rows_stride = max(b.constants["CHAIN_BLOCK"], shape[-1]) if reduction else 0
         gathered = [v for v, view in zip(inputs, views) if not _is_read_in_place(view)]
         slots, count = _slots(instructions, gathered)
         slot_bytes = b.constants["CHAIN_BLOCK"] * max(
@@ -173,11 +192,14 @@ class Chain:
         b.step(
             "chain",
             kernel="chain",
-            inplace=_overwritable(given, views, instructions[-1], inputs, y),
+            inplace=None
+            if reduction
+            else _overwritable(node, instructions[-1], inputs, given, views),
             **{f"x{i}": None for i in range(len(inputs), first)},
             **{f"x{i}": view for i, view in enumerate(views)},
-            y=y,
+            y=node.output,
             work=b.threads * (count * slot_bytes),
+            rows=b.threads * (4 * rows_stride),
             ndim=len(shape),
             shape=shape,
             inputs=len(inputs),
@@ -195,6 +217,8 @@ class Chain:
             slot=slot,
             slots=count,
             slot_bytes=slot_bytes,
+            reduce=reduction.op if reduction else -1,
+            rows_stride=rows_stride,
         )
 
 
@@ -204,6 +228,18 @@ def _body(node: Node) -> tuple[dict[Value, Value], list[Node]]:
     g = Builder(Graph())
     Chain.decompose(g, *stand_ins, **node.attrs)
     return stand_ins, g.take()
+
+
+def _recorded(node: Node) -> tuple[dict[Value, Value], list[Instruction]]:
+    """The stand-ins of a chain, and its instructions on them."""
+    stand_ins, nodes = _body(node)
+    return stand_ins, [each for inner in nodes for each in instructions_of(inner) or ()]
+
+
+def _walked_shape(instructions: Sequence[Instruction]) -> tuple[Dim, ...]:
+    """What the inputs broadcast to."""
+    last = instructions[-1]
+    return (last.operands[0] if last.step == "reduce" else last.result).shape
 
 
 def _walkable(b: Any, value: Value) -> View:
@@ -219,11 +255,11 @@ def _is_read_in_place(view: View) -> bool:
 
 
 def _overwritable(
-    given: Sequence[Value],
-    views: Sequence[View],
+    node: Node,
     last: Instruction,
     inputs: Sequence[Value],
-    y: Value,
+    given: Sequence[Value],
+    views: Sequence[View],
 ) -> Optional[str]:
     """The input whose memory y may take over: dense, of its size, and not read by a last Where.
 
@@ -233,7 +269,7 @@ def _overwritable(
         (len(set(value.users)), f"x{i}")
         for i, (value, view) in enumerate(zip(given, views))
         if view.is_contiguous()
-        and dtypes.size(value.dtype) == dtypes.size(y.dtype)
+        and dtypes.size(value.dtype) == dtypes.size(node.output.dtype)
         and not (last.op == "where" and inputs[i] in last.operands)
     ]
     return min(names)[1] if names else None

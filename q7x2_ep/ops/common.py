@@ -5,6 +5,7 @@ Read ops/__init__.py first. Nothing here is an op.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, Callable, NamedTuple, Optional, Union
@@ -16,11 +17,13 @@ from q7x2_ep.errors import ModelError, UnsupportedOp
 from q7x2_ep.ir.core import Node, Type, Value
 from q7x2_ep.ir.shape import Dim, at_least, broadcast_shapes, minimum, product
 from q7x2_ep.ir.view import View
+from q7x2_ep.ops import find
 
 MAX_ELEMENTS = 64  # contents of longer tensors are not followed: shapes are short
 F32 = (dtypes.FLOAT,)  # dtypes that groups of kernels compute in
 FLOATS = (*F32, dtypes.DOUBLE)
 NUMBERS = (*FLOATS, dtypes.INT32, dtypes.INT64)
+EVERY_INPUT = range(sys.maxsize)  # `strided` of a variadic op
 BINARY = (*NUMBERS, dtypes.INT8, dtypes.UINT8, dtypes.BOOL)
 RESHAPES = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze"})  # same elements, other shape
 
@@ -85,6 +88,18 @@ def required_ints(node: Node, i: int, what: str) -> tuple[int, ...]:
     return tuple(dim for dim in contents if isinstance(dim, int))
 
 
+def reads_strides(node: Node, value: Value) -> bool:
+    """Whether a node reads a value in place whatever its strides, wherever it uses it."""
+    strided = getattr(find(node.op), "strided", ())
+    return all(i in strided for i, used in enumerate(node.inputs) if used is value)
+
+
+def is_movement(node: Node) -> bool:
+    """Whether the outputs of a node may be views of its input."""
+    entry = find(node.op)
+    return hasattr(entry, "view") or hasattr(entry, "views")
+
+
 def constant_scalar(value: Optional[Value]) -> Optional[float]:
     """The number in a constant of one element, or None."""
     return (
@@ -122,6 +137,8 @@ def fold(
     if any(operand is None for operand in operands):
         return None
     n = min(map(len, operands)) and max(map(len, operands))
+    if any(len(operand) not in (1, n) for operand in operands):
+        return None  # of two axes: too many dims to have known contents
     results = [
         operation(*(operand[i if len(operand) > 1 else 0] for operand in operands))
         for i in range(n)

@@ -8,10 +8,11 @@ from typing import Any, Optional
 import numpy as np
 
 from q7x2_ep.errors import UnsupportedOp
-from q7x2_ep.ir.core import Node, Type
+from q7x2_ep.ir.core import Node, Type, Value
 from q7x2_ep.ir.shape import Dim, ceildiv, maximum, minimum, product
-from q7x2_ep.ops import op
-from q7x2_ep.ops.common import F32, Guard, dims, require_dtype, where_is
+from q7x2_ep.ops import fused, op
+from q7x2_ep.ops.activation import ACTIVATIONS
+from q7x2_ep.ops.common import F32, NO_ACTIVATION, Activation, Guard, dims, require_dtype, where_is
 from q7x2_ep.ops.matmul import matmul_scratch
 
 
@@ -101,45 +102,96 @@ class Conv:
         return y if bias is None else y + bias.reshape(-1, *[1] * n)
 
     def lower(node: Node, b: Any) -> None:
-        x, w, bias = node.inputs[0], node.inputs[1], node.input(2)
-        require_dtype(node, x.dtype, F32)
-        spec = geometry(node, x.shape[2:], w.shape[2:])
-        if len(spec) == 1:  # one row of an image
-            spec = [(1, 1, 1, 1, 0, 1), *spec]
-        if len(spec) != 2:
-            raise UnsupportedOp(
-                f"{where_is(node)} has kernels for one and two spatial dims, not for {len(spec)}"
-            )
-        (H, kh, stride_h, dilation_h, pad_top, OH), (W, kw, stride_w, dilation_w, pad_left, OW) = (
-            spec
+        conv_step(node, b, None, NO_ACTIVATION)
+
+
+@fused("q7::Conv")
+class FusedConv:
+    """y = act(conv(x, w) + bias) + residual, or with residual_first act(conv(x, w) + bias +
+    residual).
+
+    activation, with act_alpha and act_beta where it has them: a member of ACTIVATIONS.
+    Shapes: as Conv, residual as y.
+    Source: ONNX Conv; the epilogue of csrc/kernels/gemm.h.
+    """
+
+    signature = "x, w, bias?, residual? -> y"
+    attributes = {
+        **Conv.attributes,
+        "activation": "none",
+        "act_alpha": None,
+        "act_beta": None,
+        "residual_first": 0,
+    }
+    infer = Conv.infer
+    guards = Conv.guards
+
+    def decompose(
+        g: Any,
+        x: Value,
+        w: Value,
+        bias: Optional[Value] = None,
+        residual: Optional[Value] = None,
+        activation: str = "none",
+        act_alpha: Optional[float] = None,
+        act_beta: Optional[float] = None,
+        residual_first: int = 0,
+        **attrs: Any,
+    ) -> Value:
+        y = g.Conv(x, w, bias, **attrs)
+        if residual is not None and residual_first:
+            y = g.Add(y, residual)
+        y = ACTIVATIONS[activation](g, y, act_alpha or 0.0, act_beta or 0.0)
+        return y if residual is None or residual_first else g.Add(y, residual)
+
+    def lower(node: Node, b: Any) -> None:
+        residual_first = node.attrs["residual_first"]
+        conv_step(node, b, node.input(3), Activation.of(node.attrs), residual_first)
+
+
+def conv_step(
+    node: Node, b: Any, residual: Optional[Value], act: Activation, residual_first: int = 0
+) -> None:
+    """The step of a Conv, or of what else has its attributes and first three operands."""
+    x, w, bias = node.inputs[0], node.inputs[1], node.input(2)
+    require_dtype(node, x.dtype, F32)
+    spec = geometry(node, x.shape[2:], w.shape[2:])
+    if len(spec) == 1:  # one row of an image
+        spec = [(1, 1, 1, 1, 0, 1), *spec]
+    if len(spec) != 2:
+        raise UnsupportedOp(
+            f"{where_is(node)} has kernels for one and two spatial dims, not for {len(spec)}"
         )
-        N, C = x.shape[:2]
-        M = w.shape[0]
-        b.step(
-            "conv",
-            kernel="gemm",
-            x=x,
-            w=w,
-            bias=bias,
-            y=node.output,
-            pack=matmul_scratch(b, minimum(product(w.shape[1:]), b.constants["CONV_K_BLOCK"])),
-            N=N,
-            C=C,
-            H=H,
-            W=W,
-            M=M,
-            OH=OH,
-            OW=OW,
-            kh=kh,
-            kw=kw,
-            stride_h=stride_h,
-            stride_w=stride_w,
-            pad_top=pad_top,
-            pad_left=pad_left,
-            dilation_h=dilation_h,
-            dilation_w=dilation_w,
-            groups=node.attrs["group"],
-            act="none",
-            act_alpha=0.0,
-            act_beta=0.0,
-        )
+    (H, kh, stride_h, dilation_h, pad_top, OH), (W, kw, stride_w, dilation_w, pad_left, OW) = spec
+    N, C = x.shape[:2]
+    M = w.shape[0]
+    b.step(
+        "conv",
+        kernel="gemm",
+        x=x,
+        w=w,
+        bias=bias,
+        residual=residual,
+        y=node.output,
+        pack=matmul_scratch(b, minimum(product(w.shape[1:]), b.constants["CONV_K_BLOCK"])),
+        N=N,
+        C=C,
+        H=H,
+        W=W,
+        M=M,
+        OH=OH,
+        OW=OW,
+        kh=kh,
+        kw=kw,
+        stride_h=stride_h,
+        stride_w=stride_w,
+        pad_top=pad_top,
+        pad_left=pad_left,
+        dilation_h=dilation_h,
+        dilation_w=dilation_w,
+        groups=node.attrs["group"],
+        residual_first=residual_first,
+        act=act.name,
+        act_alpha=act.alpha,
+        act_beta=act.beta,
+    )

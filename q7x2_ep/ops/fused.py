@@ -7,12 +7,11 @@ from __future__ import annotations
 from math import inf
 from typing import Any, Optional
 
-from q7x2_ep import dtypes
 from q7x2_ep.ir.core import Node, Type, Value
-from q7x2_ep.ir.shape import Dim, product
+from q7x2_ep.ir.shape import product
 from q7x2_ep.ops import fused
 from q7x2_ep.ops.activation import ACTIVATIONS
-from q7x2_ep.ops.attention import attention_step
+from q7x2_ep.ops.attention import attention_step, bounds, repeat_heads, score_stages
 from q7x2_ep.ops.common import (
     F32,
     Activation,
@@ -153,6 +152,7 @@ class Attention:
     """
 
     signature = "q, k, v, mask?, bias?, lengths?, offset? -> o"
+    strided = range(5)
     attributes = {
         "scale": 1.0,
         "causal": 0,
@@ -182,22 +182,13 @@ class Attention:
         softcap: float = 0.0,
         window: tuple[int, int] = (-1, -1),
     ) -> Value:
-        k, v = _repeat_heads(g, q, k), _repeat_heads(g, q, v)
-        scores = g.Mul(g.MatMul(q, g.Transpose(k, perm=(0, 1, 3, 2))), scale)  # (B, H, Sq, Skv)
-        if softcap:
-            scores = g.Mul(g.Tanh(g.Div(scores, softcap)), softcap)
-        if bias is not None:
-            scores = g.Add(scores, bias)
-        if mask is not None:
-            scores = (
-                g.Where(mask, scores, fill) if mask.dtype == dtypes.BOOL else g.Add(scores, mask)
-            )
-        for seen in _visible(g, q, k, lengths, offset, _bounds(causal, window)):
-            scores = g.Where(seen, scores, -inf)
+        operands = (mask, bias, lengths, offset)
+        window = bounds(causal, window)
+        *_, scores = score_stages(g, q, k, *operands, scale, fill, softcap, window)
         p = g.Softmax(scores, axis=-1)
         if zero_masked_rows:
             p = g.Where(g.IsNaN(p), 0.0, p)
-        return g.MatMul(p, v)
+        return g.MatMul(p, repeat_heads(g, q, v))
 
     def standard(node: Node) -> Optional[Standard]:
         (q, k), mask, attrs = node.inputs[:2], node.input(3), node.attrs
@@ -239,62 +230,10 @@ class Attention:
             lengths,
             offset,
             attrs["softcap"],
-            _bounds(attrs["causal"], attrs["window"]),
+            bounds(attrs["causal"], attrs["window"]),
             bool(attrs["zero_masked_rows"]),
             attrs["fill"],
         )
-
-
-def _repeat_heads(g: Any, q: Value, x: Value) -> Value:
-    """x (B, Hkv, S, D) with every head repeated H / Hkv times: (B, H, S, D)."""
-    batch, heads, length, depth = x.shape
-    if heads == q.shape[1]:
-        return x
-    repeated = g.Expand(g.Unsqueeze(x, [2]), [batch, heads, q.shape[1] // heads, length, depth])
-    return g.Reshape(repeated, [batch, q.shape[1], length, depth])
-
-
-def _bounds(causal: int, window: tuple[int, int]) -> tuple[int, int]:
-    """How many keys before and after its own a query sees; -1: all."""
-    left, right = window
-    return left, (0 if causal else right)
-
-
-def _visible(
-    g: Any,
-    q: Value,
-    k: Value,
-    lengths: Optional[Value],
-    offset: Optional[Value],
-    window: tuple[int, int],
-) -> list[Value]:
-    """Conditions that broadcast to (B, H, Sq, Skv), all of which hold where a query sees a key."""
-    queries, keys = q.shape[2], k.shape[2]
-    seen = []
-    if lengths is not None:
-        lengths = g.Reshape(g.Cast(lengths, to=dtypes.INT64), [-1, 1, 1, 1])
-        seen.append(g.Less(_count(g, keys), lengths))
-    if window == (-1, -1):
-        return seen
-    if offset is not None:
-        offset = g.Reshape(g.Cast(offset, to=dtypes.INT64), [-1, 1, 1, 1])
-    elif lengths is not None:
-        offset = g.Sub(lengths, g.literal([queries]))
-    else:
-        offset = g.literal([keys - queries])
-    key = _count(g, keys)
-    position = g.Add(g.Reshape(_count(g, queries), [-1, 1]), offset)  # (Sq, 1) or (B, 1, Sq, 1)
-    left, right = window
-    if left >= 0:
-        seen.append(g.LessOrEqual(g.Sub(position, g.literal([left])), key))
-    if right >= 0:
-        seen.append(g.LessOrEqual(key, g.Add(position, g.literal([right]))))
-    return seen
-
-
-def _count(g: Any, n: Dim) -> Value:
-    """0, 1, .. n - 1."""
-    return g.Range(0, g.Squeeze(g.literal([n])), 1)
 
 
 @fused("q7::SkipLayerNorm")

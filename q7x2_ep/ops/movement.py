@@ -12,11 +12,12 @@ import numpy as np
 
 from q7x2_ep import dtypes
 from q7x2_ep.errors import ModelError, UnsupportedOp
-from q7x2_ep.ir.core import Node, Type, Value
+from q7x2_ep.ir.core import Node, Type
 from q7x2_ep.ir.shape import Dim, at_least, ceildiv, maximum, minimum, product
 from q7x2_ep.ir.view import View
 from q7x2_ep.ops import op
 from q7x2_ep.ops.common import (
+    EVERY_INPUT,
     Guard,
     NotInferable,
     broadcast,
@@ -466,6 +467,7 @@ class Concat:
 
     signature = "x* -> y"
     attributes = {"axis": None}
+    strided = EVERY_INPUT
 
     def infer(node: Node) -> list[Type]:
         first = dims(node)
@@ -497,19 +499,26 @@ class Concat:
     reference = lambda node, *arrays: np.concatenate(arrays, node.attrs["axis"])
 
     def lower(node: Node, b: Any) -> None:
-        axis = normal_axis(node, node.attrs["axis"], len(dims(node)))
-        concat_copies(b, node.inputs, node.output, axis)
+        """One copy per part; the plan drops those of parts that can be produced in place."""
+        for part, place in zip(node.inputs, concat_places(node, b)):
+            if part.shape[concat_axis(node)] != 0 and b.view(part) != place:
+                b.copy(b.view(part), place)
 
 
-def concat_copies(b: Any, parts: list[Value], y: Value, axis: int) -> None:
-    """One copy per part into y; the plan drops those of parts that can be produced in place."""
-    whole = b.allocate(y)
-    start: Dim = 0
-    for part in parts:
-        size = part.shape[axis]
-        if size != 0:
-            b.copy(b.view(part), whole.slice(axis, start, size))
-        start = start + size
+def concat_axis(node: Node) -> int:
+    return normal_axis(node, node.attrs["axis"], len(dims(node)))
+
+
+def concat_places(node: Node, b: Any) -> list[View]:
+    """Where each part is in the output. A step that takes strides may write there at once: then
+    the part is to be declared an alias of its place.
+    """
+    axis, start, found = concat_axis(node), 0, []
+    whole = b.allocate(node.output)
+    for part in node.inputs:
+        found.append(whole.slice(axis, start, part.shape[axis]))
+        start = start + part.shape[axis]
+    return found
 
 
 @op("Pad")

@@ -7,6 +7,7 @@ from typing import Any, Optional
 
 import numpy as np
 
+from q7x2_ep import dtypes
 from q7x2_ep.ir.core import Node, Type, Value
 from q7x2_ep.ir.shape import Dim, product, substitute, symbols
 from q7x2_ep.ir.view import View, contiguous_strides
@@ -14,6 +15,7 @@ from q7x2_ep.ops import op
 from q7x2_ep.ops.common import (
     F32,
     binary_step,
+    cast_step,
     dims,
     expand_view,
     infer_same,
@@ -96,6 +98,7 @@ class LayerNormalization:
 
     signature = "x, scale, bias? -> y, mean?, inv_std_dev?"
     attributes = {"axis": -1, "epsilon": 1e-5, "stash_type": 1}
+    strided = (0,)
 
     def infer(node: Node) -> list[Type]:
         shape, dtype = dims(node), node.inputs[0].dtype
@@ -116,9 +119,9 @@ class LayerNormalization:
 
     def lower(node: Node, b: Any) -> None:
         x, scale, bias = node.inputs[0], node.inputs[1], node.input(2)
-        require_dtype(node, x.dtype, F32)
-        axis = normal_axis(node, node.attrs["axis"], len(x.shape))
         if is_used(b, node, 1) or is_used(b, node, 2):
+            require_dtype(node, x.dtype, F32)
+            axis = normal_axis(node, node.attrs["axis"], len(x.shape))
             rows, cols = product(x.shape[:axis]), product(x.shape[axis:])
             _, mean, inv_std_dev = normalized_rows(
                 b, flat(b, x, rows, cols), node.attrs["epsilon"], True
@@ -130,18 +133,49 @@ class LayerNormalization:
 
 def lower_norm(node: Node, b: Any, op: str, weight: Value, bias: Optional[Value] = None) -> None:
     """A norm over the dims from `axis` on; weights or biases of many rows come behind it."""
-    x, y = node.inputs[0], node.output
+    x, y, epsilon = node.inputs[0], node.output, node.attrs["epsilon"]
     inner = x.shape[normal_axis(node, node.attrs["axis"], len(x.shape)) :]
+    if x.dtype == dtypes.FLOAT16 and node.attrs["stash_type"] == dtypes.FLOAT:
+        _lower_half(b, op, x, len(inner), y, epsilon, weight, bias)
+        return
+    require_dtype(node, x.dtype, F32)
     if _is_row(weight, inner) and (bias is None or _is_row(bias, inner)):
         rows = {} if is_ones(weight) else {"weight": spread(b, weight, inner)}
         if bias is not None:
             rows["bias"] = spread(b, bias, inner)
-        norm_step(b, op, x, len(inner), y, node.attrs["epsilon"], **rows)
+        norm_step(b, op, x, len(inner), y, epsilon, **rows)
         return
     normal = temporary(b, y.dtype, y.shape)
-    norm_step(b, op, x, len(inner), normal, node.attrs["epsilon"])
-    views = [None if value is None else b.view(value) for value in (weight, bias)]
-    scale_and_shift(b, b.view(normal), *views, y)
+    norm_step(b, op, x, len(inner), normal, epsilon)
+    shift = None if bias is None else b.view(bias)
+    scale_and_shift(b, b.view(normal), b.view(weight), shift, y)
+
+
+def _lower_half(
+    b: Any,
+    op: str,
+    x: Value,
+    ndim: int,
+    y: Value,
+    epsilon: float,
+    weight: Value,
+    bias: Optional[Value],
+) -> None:
+    """Statistics in float32, the rest rounded to float16 after every step, as stash_type 1 says."""
+
+    def cast(value: Value, dtype: int) -> Value:
+        result = temporary(b, dtype, value.shape)
+        cast_step(b, value, result)
+        return result
+
+    total = temporary(b, dtypes.FLOAT, x.shape)
+    norm_step(b, op, cast(x, dtypes.FLOAT), ndim, total, epsilon)
+    for step, operand in (("mul", None if is_ones(weight) else weight), ("add", bias)):
+        if operand is not None:
+            rounded = cast(cast(total, dtypes.FLOAT16), dtypes.FLOAT)
+            total = temporary(b, dtypes.FLOAT, x.shape)
+            binary_step(b, step, rounded, cast(operand, dtypes.FLOAT), total)
+    cast_step(b, total, y)
 
 
 def is_ones(weight: Value) -> bool:
@@ -195,7 +229,7 @@ def _rows_in_memory(view: View) -> tuple[Sequence[int], list[tuple[Dim, Dim]]]:
     last = len(view.shape) - 1
     order: Sequence[int] = range(last + 1)
     if not view.is_contiguous():
-        sizes = [substitute(s, dict.fromkeys(symbols(s), 1 << 20)) for s in view.strides]
+        sizes = [int(substitute(s, dict.fromkeys(symbols(s), 1 << 20))) for s in view.strides]
         order = (*sorted(range(last), key=lambda i: -sizes[i]), last)
     groups: list[tuple[Dim, Dim]] = []
     for i in order[:-1]:
@@ -223,6 +257,7 @@ class RMSNormalization:
 
     signature = "x, scale -> y"
     attributes = {"axis": -1, "epsilon": 1e-5, "stash_type": 1}
+    strided = (0,)
     infer = infer_same
 
     def reference(node: Node, x: np.ndarray, scale: np.ndarray) -> np.ndarray:
@@ -230,9 +265,7 @@ class RMSNormalization:
         return x / np.sqrt(np.square(x).mean(axes, keepdims=True) + node.attrs["epsilon"]) * scale
 
     def lower(node: Node, b: Any) -> None:
-        x, scale = node.inputs
-        require_dtype(node, x.dtype, F32)
-        lower_norm(node, b, "rmsnorm", scale)
+        lower_norm(node, b, "rmsnorm", node.inputs[1])
 
 
 @op("InstanceNormalization")

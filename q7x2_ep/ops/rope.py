@@ -28,6 +28,7 @@ from q7x2_ep.ops.common import (
     temporary,
     where_is,
 )
+from q7x2_ep.ops.movement import concat_places
 
 HEADS_INNER = (0, 2, 1, 3)  # (B, H, S, D) <-> (B, S, H, D)
 
@@ -62,6 +63,7 @@ class Rope:
     """
 
     signature = "q, k?, cos, sin -> q_out, k_out?"
+    strided = range(4)
     attributes = {"half": 0, "interleaved": 0}
 
     def infer(node: Node) -> list[Type]:
@@ -171,7 +173,13 @@ def rope_step(
 
 
 def output_view(b: Any, y: Value) -> View:
-    """Storage for a (B, H, S, D) output, in (B, S, H, D) order if that is what all users want."""
+    """Where a (B, H, S, D) output is wanted: in a Concat, say with past keys; in (B, S, H, D)
+    order if that is what all users want; else dense.
+    """
+    joined = next((user for user in y.users if user.op == "Concat"), None)
+    if joined is not None and joined.inputs.count(y) == 1 and not b.graph.is_output(y):
+        b.alias(y, concat_places(joined, b)[joined.inputs.index(y)])
+        return b.view(y)
     turned = [
         user.op == "Transpose" and tuple(user.attrs["perm"] or ()) == HEADS_INNER
         for user in y.users

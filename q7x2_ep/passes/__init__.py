@@ -10,11 +10,11 @@ from collections.abc import Collection
 from q7x2_ep.ir.core import Graph
 from q7x2_ep.ir.verify import verify
 from q7x2_ep.ops import find
-from q7x2_ep.passes import cse, dce, fold, indices, noop, sink
+from q7x2_ep.passes import cse, dce, expand, fold, indices, noop, sink
 
-# fold infers the types that all others need, indices makes Expands for sink, noop and sink make
-# nodes equal for cse; dce tidies up last.
-PASSES = (fold, noop, indices, sink, cse, dce)
+# fold infers the types that all others need, expand makes nodes that they work on, indices makes
+# Expands for sink, noop and sink make nodes equal for cse; dce tidies up last.
+PASSES = (fold, expand, noop, indices, sink, cse, dce)
 
 NAMES = tuple(module.__name__.rpartition(".")[2] for module in PASSES)
 MAX_ROUNDS = 10  # a bound, should two passes ever undo each other; models need three or four
@@ -27,16 +27,18 @@ def run_all(graph: Graph, without: Collection[str] = ()) -> dict[str, dict[str, 
     broke the graph.
     """
     totals: dict[str, dict[str, int]] = {}
-    for _ in range(MAX_ROUNDS):
+    for round in range(MAX_ROUNDS):
         changed = 0
         for name, module in zip(NAMES, PASSES):
             if name in without:
                 continue
+            counts = module.run(graph)
             total = totals.setdefault(name, {})
-            for key, count in module.run(graph).items():
+            for key, count in counts.items():
                 total[key] = total.get(key, 0) + count
-                changed += count
-            verify(graph, name, find)
+            if any(counts.values()) or round == 0:  # the first infers types: verify takes a while
+                verify(graph, name, find)
+            changed += sum(counts.values())
         if not changed:
             break
     return totals

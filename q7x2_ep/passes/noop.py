@@ -8,8 +8,11 @@ from __future__ import annotations
 from typing import Any, Callable, Optional, Union
 
 from q7x2_ep import dtypes
-from q7x2_ep.ir.core import Graph, Node, Value
+from q7x2_ep.ir.core import Graph, Node, Value, array_type
+from q7x2_ep.ir.shape import Dim
 from q7x2_ep.ops.common import RESHAPES
+from q7x2_ep.ops.creation import fill_value
+from q7x2_ep.ops.movement import slices
 from q7x2_ep.passes.fold import known_elements
 from q7x2_ep.passes.infer import infer_node
 
@@ -73,7 +76,23 @@ def _slice(graph: Graph, node: Node) -> Optional[Value]:
     steps = node.input(4)
     if steps is not None and (steps.elements is None or any(step != 1 for step in steps.elements)):
         return None
-    return _same_shape(graph, node)
+    return _same_shape(graph, node) or _part_of_concat(node)
+
+
+def _part_of_concat(node: Node) -> Optional[Value]:
+    """What a Slice cuts out, where a Concat has just put it in."""
+    concat = node.inputs[0].producer
+    if concat is None or concat.op != "Concat" or node.output.shape is None:
+        return None
+    (axis, start, _, _), *others = slices(node)
+    if others or concat.attrs["axis"] % len(node.output.shape) != axis:
+        return None
+    at: Dim = 0
+    for part in concat.inputs:
+        if at == start and part.shape == node.output.shape:
+            return part
+        at = at + part.shape[axis]
+    return None
 
 
 def _pad(graph: Graph, node: Node) -> Optional[Value]:
@@ -189,6 +208,16 @@ def _flattened_softmax(node: Node, softmax: Node) -> Optional[Node]:
     return _replacement(node, softmax.op, [x], {**softmax.attrs, "axis": -1}, flatten, softmax)
 
 
+def _constant_of_shape(graph: Graph, node: Node) -> Optional[Node]:
+    """One element, expanded: then it can be seen that all are equal, and Expand sinks."""
+    shape = node.inputs[0]
+    if shape.elements is None or not shape.elements:
+        return None
+    array = fill_value(node)
+    constant = graph.constant(array, array_type(array), node.output.name)
+    return _replacement(node, "Expand", [constant, shape], {})
+
+
 NEUTRAL: dict[
     str, tuple[Any, bool]
 ] = {  # the constant that changes nothing, and whether it may stand on the left
@@ -204,6 +233,7 @@ RULES: dict[str, Rule] = {
     **dict.fromkeys(("Expand", "Tile"), _same_shape),
     **dict.fromkeys(("Identity", "Concat", "Sum", "Max", "Min", "Mean"), _only_input),
     **dict.fromkeys(NEUTRAL, _neutral),
+    "ConstantOfShape": _constant_of_shape,
     "Split": _split,
     "Dropout": _dropout,
     "Slice": _slice,

@@ -76,6 +76,11 @@ def transposed(g: Any, x: Any, y: Any) -> Any:
     return g.Tanh(g.Add(g.Transpose(x, perm=[0, 2, 1]), y))
 
 
+def squared_error(g: Any, x: Any, y: Any) -> Any:
+    difference = g.Sub(x, y)
+    return g.ReduceMean(g.Mul(difference, difference), [-1], keepdims=0)
+
+
 COLUMN = {"x": ("B", "S", 8), "column": ("B", "S", 1)}
 FAMILY = [
     (polynomial, X),
@@ -87,7 +92,9 @@ FAMILY = [
     (by_column, COLUMN),
     (padding_mask, {"keep": ("int64", ("B", 1, 1, "S"))}),
     (window_mask, {"q": ("int64", ("S", 1)), "k": ("int64", (1, "S"))}),
+    (squared_error, XY),
     (strided, X),
+    (lambda g, x: g.Neg(g.Slice(x, [4], [8], [2])), X),
     (transposed, {"x": ("B", 8, "S"), "y": ("B", "S", 8)}),
 ]
 

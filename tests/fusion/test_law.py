@@ -14,24 +14,25 @@ from collections.abc import Iterator
 from typing import Any, Callable
 
 import numpy as np
+import onnx
 import pytest
 
-from q7x2_ep import dtypes
+from q7x2_ep import dtypes, importer, passes
 from q7x2_ep.backend.numpy import evaluate
 from q7x2_ep.fuse import FUSIONS, Walk, fuse, unfuse
 from q7x2_ep.ir.core import Graph, Value
 from q7x2_ep.ir.pattern import COMMUTATIVE
 from q7x2_ep.ir.rewrite import Fusion
 from q7x2_ep.ir.shape import substitute, symbol
+from q7x2_ep.ops.activation import ACTIVATIONS
 from q7x2_ep.ops.builder import Builder
-from q7x2_ep.ops.fused import ACTIVATIONS
 
 B, S = symbol("B"), symbol("S")
 SIZES = {"B": 2, "S": 3}
 H, D, K, N = 2, 4, 6, 5
 
 
-def scores(g: Builder) -> Value:
+def scores(g: Builder, _: dict[str, Value]) -> Value:
     """Every part that may stand between the product and the Softmax, in some orders."""
     q, k = make_value(g, "q", (B, H, S, D)), make_value(g, "k", (B, H, S, D))
     flat = (B * H, S, D)
@@ -57,12 +58,12 @@ def scores(g: Builder) -> Value:
     )
 
 
-def scores_rank_3(g: Builder) -> Value:
+def scores_rank_3(g: Builder, _: dict[str, Value]) -> Value:
     q, k = make_value(g, "q", (B, S, D)), make_value(g, "k", (B, D, S))
     return g.Mul(g.MatMul(q, k), 0.5)
 
 
-def scaled_operands(g: Builder) -> Value:
+def scaled_operands(g: Builder, _: dict[str, Value]) -> Value:
     """Factors right before attention, and behind views."""
     x, k = make_value(g, "x", (B, S, H * D)), make_value(g, "k", (B, H, S, D))
     rows = g.Reshape(g.Mul(x, 0.5), [B, S, H, D])
@@ -71,7 +72,7 @@ def scaled_operands(g: Builder) -> Value:
     return g.call("q7::Attention", q, keys, make_value(g, "v", (B, H, S, D)))
 
 
-def repeated_heads(g: Builder) -> Value:
+def repeated_heads(g: Builder, _: dict[str, Value]) -> Value:
     """Each of H heads twice, in the ways that exporters have for it."""
 
     def twice(name: str) -> Value:
@@ -87,14 +88,28 @@ def repeated_heads(g: Builder) -> Value:
     return g.call("q7::Attention", q, twice("k"), twice("v"), make_value(g, "mask", (B, 1, 1, S)))
 
 
+def conv_result(g: Builder, _: dict[str, Value]) -> Value:
+    x, w = make_value(g, "x", (B, D, S, S)), make_value(g, "w", ("const", (K, D, 3, 3)))
+    return g.Conv(x, w, pads=[1, 1, 1, 1])
+
+
 # What stands for a wildcard: the shape of a float input, a list (int64 constant), a number,
-# ("const", shape), or a function that builds it.
+# ("const", shape), ("bool", shape), ("ids", shape), or a function (g, values so far) -> value.
 WEIGHT, ROW = ("const", (K, N)), ("const", (N,))
 NORM_ROW = ("const", (K,))
 EXAMPLES: dict[str, dict[str, Any]] = {
     "Gelu": {"x": (B, S, K)},
     "GeluTanh": {"x": (B, S, K)},
-    "Swish": {"x": (B, S, K), "alpha": 1.702},
+    "Sigmoid": {"x": (B, S, K)},
+    "Swish": {"x": (B, S, K), "alpha": 1.702, "minus_alpha": -1.702},
+    "Mish": {"x": (B, S, K)},
+    "Relu": {"x": (B, S, K)},
+    "Clip": {"x": (B, S, K), "low": -0.5, "high": 0.5},
+    "LeakyRelu": {"x": (B, S, K), "alpha": 0.1},
+    "SquaredRelu": {"x": (B, S, K)},
+    "HardSigmoid": {"x": (B, S, K), "alpha": 0.2, "beta": 0.5},
+    "HardSwish": {"x": (B, S, K)},
+    "Softcap": {"x": (B, S, K), "divisor": 30.0, "cap": 30.0},
     "GroupedHeads": {"o": repeated_heads},
     "LayerNorm": {
         "x": (B, S, K),
@@ -123,12 +138,69 @@ EXAMPLES: dict[str, dict[str, Any]] = {
         "v_columns": (B, H, D, S),
     },
     "QueryScale": {"o": scaled_operands},
+    "Rope": {
+        "x": (B, H, S, D),
+        "a": lambda g, v: cut(g, v["x"], 0, D // 2),
+        "b": lambda g, v: cut(g, v["x"], D // 2, D),
+        "cos": (B, 1, S, D),
+        "sin": (B, 1, S, D),
+    },
+    "RopePairs": {
+        "a": lambda g, v: cut(g, whole(g, v), 0, D, 2),
+        "b": lambda g, v: cut(g, whole(g, v), 1, D, 2),
+        "cos": (1, 1, S, D // 2),
+        "sin": (1, 1, S, D // 2),
+        "cos2": lambda g, v: v["cos"],
+        "sin2": lambda g, v: v["sin"],
+        "axes": [-1],
+        "axes2": [4],
+        "column_shape": [B, H, S, D // 2, 1],
+        "column_shape2": [B, H, S, D // 2, 1],
+        "shape": [B, H, S, D],
+    },
+    "OnnxRope": {
+        "x": (B, H, S, D),
+        "cos": (B, S, D // 2),
+        "sin": (B, S, D // 2),
+    },
+    "PartialRope": {
+        "q": lambda g, v: cut(g, whole(g, v), 0, D // 2),
+        "cos": (B, 1, S, D // 2),
+        "sin": (B, 1, S, D // 2),
+        "rest": lambda g, v: cut(g, whole(g, v), D // 2, D),
+    },
+    "PadConv": {
+        "x": (B, D, S, S),
+        "pads": [0, 0, 1, 0, 0, 0, 2, 1],
+        "zero": 0.0,
+        "w": ("const", (K, D, 1, 1)),
+        "bias": ("const", (K,)),
+    },
+    "ConvAffine": {
+        "y": conv_result,
+        "scale": ("const", (K, 1, 1)),
+        "shift": ("const", (1, K, 1, 1)),
+        "mean": NORM_ROW,
+        "variance": ("positive", (K,)),
+    },
+    "ConvActivation": {"y": conv_result, "low": -0.5, "high": 0.5},
+    "ConvResidual": {"y": conv_result, "residual": (B, K, S, S)},
     "Linear": {"x": (B, S, K), "w": WEIGHT, "bias": ROW},
     "LinearReshape": {},
     "LinearScale": {"linear": "q7::Linear", "scale": 0.5},
     "LinearBias": {"linear": "q7::Linear", "bias": ROW},
-    "LinearActivation": {"linear": "q7::Linear"},
+    "LinearActivation": {"linear": "q7::Linear", "low": -0.5, "high": 0.5},
     "LinearResidual": {"linear": "q7::Linear", "residual": (B, S, N)},
+    "LinearRows": {
+        "linear": "q7::Linear",
+        "starts": [-1],
+        "ends": [9],
+        "axes": [1],
+        "steps": [1],
+        "indices": [0],
+    },
+    "GatedLinear": {"gate": "q7::Linear", "up": "q7::Linear"},
+    "GatedHalves": {"all": "halves of q7::Linear"},
     "SkipLayerNorm": {
         "x": (B, S, K),
         "skip": (1, S, K),
@@ -153,13 +225,50 @@ OVERRIDES = {
         "flat_shape": [B, S, S],
         "v_columns": (B, D, S),
     },
+    "normalized": {"scale": NORM_ROW, "shift": NORM_ROW},
     "gemm": {"x": (S, K)},
     "gemm_bias": {"x": (S, K)},
+    "interleaved": {
+        "a_column": lambda g, v: column(g, cut(g, v["x"], 0, D, 2)),
+        "b": lambda g, v: cut(g, v["x"], 1, D, 2),
+        "b_column": lambda g, v: column(g, v["b"]),
+        "axes": [4],
+        "column_shape": [B, H, S, D // 2, 1],
+        "shape": [B, H, S, D],
+    },
+    "pair_halves": {
+        "a": lambda g, v: cut(g, whole(g, v), 0, 1),
+        "b": lambda g, v: cut(g, whole(g, v), 1, 2),
+        "cos": (B, 1, S, 1),
+        "sin": (1, S, 1),
+        "rest": lambda g, v: cut(g, whole(g, v), 2, D),
+    },
+    "pair_columns": {
+        "a": lambda g, v: column(g, cut(g, whole(g, v), 0, D, 2)),
+        "b": lambda g, v: column(g, cut(g, whole(g, v), 1, D, 2)),
+        "cos": (S, D // 2, 1),
+        "sin": (S, D // 2, 1),
+    },
+    "partial_turned": {
+        "rest": lambda g, v: cut(g, g.Transpose(whole(g, v), perm=(0, 2, 1, 3)), D // 2, D)
+    },
+    "onnx_rope_at": {"cos": (S, D // 2), "sin": (S, D // 2), "positions": ("ids", (B, S))},
 }
 TARGETS = {
     "Gelu": "Gelu",
     "GeluTanh": "Gelu",
+    "Sigmoid": "Sigmoid",
     "Swish": "Swish",
+    "Mish": "Mish",
+    "Relu": "Relu",
+    "Clip": "Clip",
+    "LeakyRelu": "LeakyRelu",
+    "SquaredRelu": "q7::SquaredRelu",
+    "HardSigmoid": "HardSigmoid",
+    "HardSwish": "HardSwish",
+    "Softcap": "q7::Softcap",
+    "GatedLinear": "q7::GatedLinear",
+    "GatedHalves": "q7::GatedLinear",
     "GroupedHeads": "q7::Attention",
     "QueryScale": "q7::Attention",
     "LayerNorm": "LayerNormalization",
@@ -169,11 +278,22 @@ TARGETS = {
     "NormBias": "LayerNormalization",
     "SkipRmsNorm": "q7::SkipRmsNorm",
     "Attention": "q7::Attention",
+    **dict.fromkeys(("PadConv", "ConvAffine"), "Conv"),
+    **dict.fromkeys(("ConvActivation", "ConvResidual"), "q7::Conv"),
     "SkipLayerNorm": "q7::SkipLayerNorm",
+    **dict.fromkeys(("Rope", "RopePairs", "OnnxRope", "PartialRope"), "q7::Rope"),
 }
-LOOKED_THROUGH = ("Reshape", "Cast", "q7::Attention")
+UNNAMED = {
+    "Reshape",
+    "Slice",
+    "Unsqueeze",
+    "Cast",
+    "q7::Attention",
+    "q7::Rope",
+}  # may leave no trace
 # What may be left besides the target: views, and what makes several masks one.
-ALLOWED = {"Transpose", "Reshape", "Not", "Unsqueeze", "Add", "Mul", "Where"}
+ALLOWED = {"Transpose", "Reshape", "Not", "Unsqueeze", "Add", "Mul", "Where", "Slice", "Gather"}
+FOLDED = {"Sub", "Neg", "Div", "Sqrt"}  # of constants: the weights of a Conv
 CASES = [
     pytest.param(fusion, spelling, id=f"{fusion.name}-{spelling.__name__}")
     for walk in FUSIONS
@@ -187,6 +307,21 @@ def random_array(generator: np.random.Generator, shape: tuple) -> np.ndarray:
     return generator.standard_normal(shape).astype(np.float32)
 
 
+def whole(g: Builder, values: dict[str, Value]) -> Value:
+    """What others are cut from."""
+    if "whole" not in values:
+        values["whole"] = make_value(g, "whole", (B, H, S, D))
+    return values["whole"]
+
+
+def cut(g: Builder, x: Value, start: int, end: int, step: int = 1) -> Value:
+    return g.Slice(x, [start], [end], [3], [step])
+
+
+def column(g: Builder, x: Value) -> Value:
+    return g.Unsqueeze(x, [-1])
+
+
 def make_value(g: Builder, name: str, spec: Any) -> Value:
     if isinstance(spec, str) and spec.startswith("LayerNormalization"):
         x = make_value(g, "x", (B, S, K))
@@ -194,19 +329,25 @@ def make_value(g: Builder, name: str, spec: Any) -> Value:
             x.dtype = dtypes.FLOAT16
             x = g.Cast(x, to=dtypes.FLOAT)
         return g.LayerNormalization(x, g.ones((K,), dtypes.FLOAT))
-    if callable(spec):
-        return spec(g)
     if isinstance(spec, str):
-        x = make_value(g, "x", (B, S, K))
+        x = next((x for x in g.graph.inputs if x.name == "x"), None)
+        x = make_value(g, "x", (B, S, K)) if x is None else x
+        if "halves" in spec:
+            linear = g.call("q7::Linear", x, make_value(g, "w", ("const", (K, 2 * N))))
+            return g.Split(linear, [N, N], outputs=2, axis=-1)
         rows = g.Reshape(x, [B * S, K]) if "between" in spec else x
         return g.call("q7::Linear", rows, make_value(g, "w", WEIGHT))
     if isinstance(spec, (list, float)):
         return g.literal(spec)
     if spec[0] == "const":
         return g.array(random_array(np.random.default_rng(len(name)), spec[1]))
+    if spec[0] == "positive":
+        return g.array(np.abs(random_array(np.random.default_rng(1), spec[1])) + 0.5)
     if spec[0] == "reshape":
         return g.Reshape(make_value(g, name, spec[1]), list(spec[2]))
-    dtype, shape = (dtypes.BOOL, spec[1]) if spec[0] == "bool" else (dtypes.FLOAT, spec)
+    dtype, shape = {"bool": (dtypes.BOOL, spec[1]), "ids": (dtypes.INT64, spec[1])}.get(
+        spec[0], (dtypes.FLOAT, spec)
+    )
     value = Value(name, dtype, shape)
     g.graph.inputs.append(value)
     return value
@@ -242,11 +383,16 @@ def build_graph(fusion: Fusion, spelling: Any, choose: Callable[[int], int]) -> 
     graph = Graph()
     g = Builder(graph, choose)
     specs = {**EXAMPLES[fusion.name], **OVERRIDES.get(spelling.__name__, {})}
-    values = [
-        make_value(g, name, specs[name])
-        for name in list(inspect.signature(spelling).parameters)[1:]
-    ]
-    graph.outputs = [spelling(g, *values)]
+    values: dict[str, Value] = {}
+    names = list(inspect.signature(spelling).parameters)[1:]
+    for name in [] if "all" in specs else names:
+        spec = specs[name]
+        values[name] = spec(g, values) if callable(spec) else make_value(g, name, spec)
+    if "all" in specs:
+        operands = make_value(g, "all", specs["all"])
+    else:
+        operands = [values[name] for name in names]
+    graph.outputs = [spelling(g, *operands)]
     graph.output_names = [graph.outputs[0].name]
     graph.nodes = g.take()
     for i, node in enumerate(graph.nodes):
@@ -268,7 +414,9 @@ def feeds_for(graph: Graph) -> dict[str, np.ndarray]:
     for value in graph.inputs:
         shape = tuple(substitute(dim, SIZES) for dim in value.shape)
         array = random_array(generator, shape)
-        feeds[value.name] = array > 0 if value.dtype == dtypes.BOOL else array
+        if value.dtype != dtypes.FLOAT:
+            array = array > 0 if value.dtype == dtypes.BOOL else generator.integers(0, 3, shape)
+        feeds[value.name] = array
     return feeds
 
 
@@ -279,12 +427,12 @@ def test_formula_is_found_and_means_the_same(fusion: Fusion, spelling: Any) -> N
         commute(graph, chance)
         feeds = feeds_for(graph)
         before = evaluate(graph, feeds, np.float64)
-        sources = {node.name for node in graph.nodes if node.op not in LOOKED_THROUGH}
+        sources = {node.name for node in graph.nodes if node.op not in UNNAMED}
         report = fuse(graph)
         text = [node.op for node in graph.nodes]
         assert report.applied.get(fusion.name) == 1, (text, [str(miss) for miss in report.misses])
         target = TARGETS.get(fusion.name, "q7::Linear")
-        assert text.count(target) == 1 and set(text) <= ALLOWED | {target}, text
+        assert text.count(target) == 1 and set(text) <= ALLOWED | FOLDED | {target}, text
         assert {name for node in graph.nodes for name in node.sources} >= sources
         for left, right in zip(before, evaluate(graph, feeds, np.float64)):
             np.testing.assert_allclose(left, right, rtol=1e-6, atol=1e-6)
@@ -304,6 +452,10 @@ def fused_graph(op: str, specs: list[Any], outputs: int, attrs: dict[str, Any]) 
 
 
 X, RESIDUAL = (B, S, K), (B, S, N)
+PARAMETRISED = {  # activations with act_alpha, and the act_beta that they have
+    **dict.fromkeys(("swish", "leaky_relu", "elu", "softcap"), None),
+    **dict.fromkeys(("clip", "hard_sigmoid"), 0.75),
+}
 QUERIES = KEYS = (B, H, S, D)
 LAW = [
     *(
@@ -311,7 +463,23 @@ LAW = [
         for bias in (None, ROW)
         for residual in (None, RESIDUAL)
         for activation in ACTIVATIONS
+        if activation not in PARAMETRISED
         for alpha in (1.0, 0.5)
+    ),
+    *(
+        (
+            "q7::Linear",
+            [X, WEIGHT, ROW],
+            1,
+            {"activation": activation, "act_alpha": 0.25, "act_beta": beta},
+        )
+        for activation, beta in PARAMETRISED.items()
+    ),
+    *(
+        ("q7::GatedLinear", [X, WEIGHT, WEIGHT, *biases], 1, {"activation": activation})
+        for biases in ((None, None), (ROW, ROW), (ROW, None), (None, ROW))
+        for activation in ACTIVATIONS
+        if activation not in PARAMETRISED
     ),
     *(
         (
@@ -343,8 +511,22 @@ LAW = [
             ([X, NORM_ROW], "%2 = Mul(%0, %1); %3 = Tanh(%2)"),
             ([X, (S, 1)], "%2 = Abs(%0); %3 = Elu(%2) {alpha=0.5}; %4 = Div(%3, %1)"),
             ([X, X], "%2 = Less(%0, %1); %3 = Sin(%0); %4 = Where(%2, %3, %1)"),
+            ([X, [-1]], "%2 = Mul(%0, %0); %3 = ReduceMean(%2, %1) {keepdims=0}"),
             ([X], '%1 = Gelu(%0) {approximate="tanh"}; %2 = Clip(%1); %3 = Mul(%1, %2)'),
         )
+    ),
+    *(
+        (
+            "q7::Rope",
+            [QUERIES, k, *[(batch, 1, S, columns * (2 - half))] * 2],
+            1 if k is None else 2,
+            {"half": half, "interleaved": interleaved},
+        )
+        for k in (None, (B, 1, S, D))
+        for batch in (B, 1)
+        for columns in (D // 2, D // 4)
+        for half in (0, 1)
+        for interleaved in (0, 1)
     ),
 ]
 
@@ -364,3 +546,20 @@ def test_fuse_undoes_decompose(
     attrs = {name: pytest.approx(value) for name, value in wanted.attrs.items()}
     assert graph.nodes[0].attrs == attrs
     assert graph.nodes[0].outputs == wanted_outputs
+
+
+@pytest.mark.parametrize("op, specs, outputs, attrs", LAW)
+def test_written_as_onnx_it_means_the_same_and_is_found_again(
+    op: str, specs: list[Any], outputs: int, attrs: dict[str, Any]
+) -> None:
+    graph = fused_graph(op, specs, outputs, attrs)
+    feeds = feeds_for(graph)
+    model = importer.write(graph)
+    onnx.checker.check_model(model, full_check=True)
+    again = importer.read(model)
+    passes.run_all(again)
+    exact = evaluate(graph, feeds, np.float64)
+    for left, right in zip(exact, evaluate(again, feeds, np.float64)):
+        np.testing.assert_allclose(left, right, rtol=1e-6, atol=1e-6)
+    fuse(again)
+    assert [node.op for node in again.nodes if node.op != "Identity"] == [op]

@@ -32,6 +32,8 @@ FEEDS = {  # name: dtype, shape
     "j": (TensorProto.INT64, ("B", "S", 1)),
 }
 UNARY = ("Tanh", "Sigmoid", "Neg", "Abs", "Relu", "Sin", "Cos", "Erf", "Softplus", "Swish", "Gelu")
+KINDS = ("unary", "unary", "add", "add", "mul", "clip", "where", "where", "compare", "logic")
+KINDS += ("integer", "cast", "reduce")
 
 
 class Growth:
@@ -71,24 +73,7 @@ class Growth:
         return self.draw(st.sampled_from(late + values))
 
     def grow(self) -> None:
-        kind = self.draw(
-            st.sampled_from(
-                (
-                    "unary",
-                    "unary",
-                    "add",
-                    "add",
-                    "mul",
-                    "clip",
-                    "compare",
-                    "logic",
-                    "where",
-                    "where",
-                    "integer",
-                    "cast",
-                )
-            )
-        )
+        kind = self.draw(st.sampled_from(KINDS))
         if kind == "unary":
             op = self.draw(st.sampled_from(UNARY))
             self.floats.append(self.emit(op, self.any(self.floats)))
@@ -113,6 +98,10 @@ class Growth:
         elif kind == "where" and self.bools:
             both = self.any(self.floats), self.any(self.floats)
             self.floats.append(self.emit("Where", self.any(self.bools), *both))
+        elif kind == "reduce":
+            op = self.draw(st.sampled_from(("ReduceMean", "ReduceMax", "ReduceL2")))
+            tame = self.emit("Sigmoid", self.any(self.floats))
+            self.floats.append(self.emit(op, tame, self.ints([-1]), keepdims=1))
         elif kind == "integer":
             op = self.draw(st.sampled_from(("Add", "Sub", "Max", "Mod")))
             self.numbers.append(self.emit(op, self.any(self.numbers), self.any(self.numbers)))

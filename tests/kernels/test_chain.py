@@ -65,9 +65,11 @@ def run(
     kernel: Any,
     y: Any = None,
     threads: tuple[int, ...] = (1, 2, 3, 8),
+    reduce: Any = -1,
 ) -> np.ndarray:
     """program: (op, dtype, to, values, alpha, beta) each; every value has a slot of its own."""
     shape = shape or (1,)
+    stride = 0 if reduce == -1 else max(1024, shape[-1])
     memory = {f"x{i}": None for i in range(FIRST)}
     memory.update((f"x{i}", array) for i, (array, _) in enumerate(inputs))
     values = [(*p[3], p[3][0], p[3][0])[:3] for p in program]
@@ -79,6 +81,7 @@ def run(
         **memory,
         y=np.zeros(shape, dtype) if y is None else y,
         work=max(threads) * 28 * 8192,
+        rows=max(threads) * 4 * stride or None,
         ndim=len(shape),
         shape=padded(shape),
         inputs=len(inputs),
@@ -96,6 +99,8 @@ def run(
         slot=list(range(28)),
         slots=28,
         slot_bytes=8192,
+        reduce=reduce,
+        rows_stride=stride,
     )[0]
 
 
@@ -150,6 +155,21 @@ def test_dtypes_meet(kernel):
         np.testing.assert_array_equal(bools, ~(i < j))
         doubles = run(shape, inputs[:1], [("cast", 7, 11, (0,)), ("sqrt", 11, 11, (12,))], kernel)
         np.testing.assert_array_equal(doubles, np.sqrt(i.astype(np.float64)))
+
+
+@pytest.mark.parametrize("op", ["sum", "mean", "max", "min", "sumsq", "l1", "l2", "prod"])
+@pytest.mark.parametrize("kernel", kernels("chain"), ids=lambda k: k.name)
+def test_rows_are_reduced_as_reduce_does(kernel, op):
+    (plain,) = (row for row in kernels("reduce") if row.isa == kernel.isa)
+    for shape in [*SHAPES[1:], (7, 0), (900, 40), (3, 8192)]:
+        inputs = operands(shape)[:4]
+        program = [("add", 1, 1, (0, 2)), ("mul", 1, 1, (FIRST, 3)), ("sub", 1, 1, (FIRST + 1, 1))]
+        x = run(shape, inputs, program, kernel, threads=(1,))
+        y = np.zeros(shape[:-1], np.float32)
+        sizes = {"outer": y.size, "n": shape[-1], "inner": 1}
+        (wanted,) = run_threads("reduce", plain, threads=[1], x=x, y=y, op=op, dtype=1, **sizes)
+        got = run(shape, inputs, program, kernel, y=y, reduce=op)
+        assert got.tobytes() == wanted.tobytes(), shape
 
 
 @pytest.mark.parametrize("kernel", kernels("chain"), ids=lambda k: k.name)

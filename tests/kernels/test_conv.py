@@ -32,7 +32,13 @@ CASES = {
 
 
 def conv(
-    row: KernelRow, case: tuple, bias: Optional[np.ndarray], act: str, threads: int = 1
+    row: KernelRow,
+    case: tuple,
+    bias: Optional[np.ndarray],
+    act: str,
+    threads: int = 1,
+    residual: Optional[np.ndarray] = None,
+    residual_first: int = 0,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The result, the sum that is expected before bias and act, and that of magnitudes."""
     x_shape, w_shape, stride, pads, dilation, groups = case
@@ -49,6 +55,7 @@ def conv(
         x=x,
         w=w,
         bias=bias,
+        residual=residual,
         y=np.full((N, M, OH, OW), np.nan, np.float32),
         pack=threads * min(C // groups * kh * kw, K_BLOCK) * row.nr * 4,
         **{"N": N, "C": C, "H": H, "W": W, "M": M, "OH": OH, "OW": OW, "kh": kh, "kw": kw},
@@ -59,6 +66,7 @@ def conv(
         dilation_h=dilation[0],
         dilation_w=dilation[1],
         groups=groups,
+        residual_first=residual_first,
         act=act,
         act_alpha=0.0,
         act_beta=0.0,
@@ -103,6 +111,19 @@ def test_against_direct_sum(row: KernelRow, name: str) -> None:
     y, expected, size = conv(row, case, bias, "relu")
     expected = np.maximum(expected + bias[:, None, None], 0)
     assert (np.abs(y - expected) <= tolerance(k, size + 1)).all()
+
+
+@every_row
+@pytest.mark.parametrize("name", ["3x3", "groups", "1x1", "long k", "patches"])
+def test_residual_before_and_after_the_activation(row: KernelRow, name: str) -> None:
+    case = CASES[name]
+    k = int(np.prod(case[1][1:]))
+    plain, expected, size = conv(row, case, None, "none")
+    residual = np.linspace(-3, 3, plain.size, dtype=np.float32).reshape(plain.shape)
+    for first in (0, 1):
+        y, _, _ = conv(row, case, None, "relu", residual=residual, residual_first=first)
+        wanted = np.maximum(expected + residual * first, 0) + residual * (1 - first)
+        assert (np.abs(y - wanted) <= tolerance(k, size + 6)).all()
 
 
 @every_row

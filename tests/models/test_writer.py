@@ -1,16 +1,79 @@
-"""The optimised model that a session writes is ONNX that onnxruntime opens, answers included."""
+"""The optimised model that is written is ONNX that onnxruntime opens, answers included; read again,
+it fuses to the same graph.
+"""
 
 from __future__ import annotations
 
 import numpy as np
+import onnx
 import pytest
 
 import q7x2_ep
-from q7x2_ep import importer, passes
+from q7x2_ep import fuse, importer, passes
+from q7x2_ep.__main__ import main
 from q7x2_ep.feeds import random_feeds
+from q7x2_ep.importer import writer
+from q7x2_ep.ir.core import Graph
+from q7x2_ep.models import small_models
 from tests.models.files import CORE, label, read, select
 
 onnxruntime = pytest.importorskip("onnxruntime", reason="it opens what was written")
+
+BERT = small_models()["bert"]
+
+
+def open_session(path):
+    quiet = onnxruntime.SessionOptions()
+    quiet.log_severity_level = 4
+    try:
+        return onnxruntime.InferenceSession(str(path), quiet)
+    except Exception as error:
+        if "opset" in str(error) and "ai.onnx" in str(error):
+            pytest.skip("this onnxruntime is older than opset 23")
+        raise
+
+
+def compiled(model) -> Graph:
+    graph = importer.read(model)
+    passes.run_all(graph)
+    fuse.fuse(graph)
+    passes.run_all(graph)
+    return graph
+
+
+def structure(graph: Graph) -> list[str]:
+    """One line per node, in an order and with names that only depend on how they are connected.
+
+    A transposed weight may be transposed in place, and an attention without a mask has no masked
+    rows.
+    """
+    numbers: dict[int, int] = {}
+    lines = []
+
+    def operand(value):
+        if value is None:
+            return "_"
+        if value.const is not None:
+            return f"{value.const.dtype}{sorted(value.const.shape)}"
+        if value.producer is None:
+            return str(value.elements or value.name)
+        if id(value) not in numbers:
+            node = value.producer
+            inputs = [operand(x) for x in node.inputs]
+            attrs = {
+                name: float(f"{attr:.6g}") if isinstance(attr, float) else attr  # ONNX has float32
+                for name, attr in sorted(node.attrs.items())
+                if name != "trans_b"
+            }
+            if len(inputs) < 4:
+                attrs.pop("zero_masked_rows", None)
+            for output in node.outputs:
+                numbers[id(output)] = len(numbers)
+            lines.append(f"{numbers[id(node.output)]} = {node.op}({', '.join(inputs)}) {attrs}")
+        return f"%{numbers[id(value)]}"
+
+    ends = [operand(value) for value in graph.outputs]
+    return [*lines, *ends]
 
 
 @pytest.mark.parametrize("file", select(*CORE), ids=label)
@@ -18,14 +81,8 @@ def test_onnxruntime_opens_the_optimized_model(file, tmp_path):
     model, path = read(file), tmp_path / "optimized.onnx"
     options = q7x2_ep.SessionOptions(optimized_model_filepath=str(path))
     session = q7x2_ep.InferenceSession(model, options)
-    quiet = onnxruntime.SessionOptions()
-    quiet.log_severity_level = 4
-    try:
-        theirs = onnxruntime.InferenceSession(str(path), quiet)
-    except Exception as error:
-        if "opset" in str(error) and "ai.onnx" in str(error):
-            pytest.skip("this onnxruntime is older than opset 23")
-        raise
+    onnx.checker.check_model(onnx.load(path), full_check=True)
+    theirs = open_session(path)
     graph = importer.read(model)
     passes.run_all(graph)
     for batch, length in ((1, 7), (3, 16)):
@@ -34,3 +91,99 @@ def test_onnxruntime_opens_the_optimized_model(file, tmp_path):
             scale = float(np.abs(other).max(initial=1e-6))
             # two float32 evaluations of some 30 layers of ops: a few dozen ulp of the largest value
             np.testing.assert_allclose(ours, other, rtol=0, atol=4e-6 * scale)
+    assert structure(compiled(path)) == structure(compiled(model))
+
+
+def test_fused_ops_are_standard_ops_or_functions(tmp_path):
+    path = tmp_path / "out.onnx"
+    found = q7x2_ep.optimize(BERT, path)
+    model = onnx.load(path)
+    graph = compiled(BERT)
+    assert sum(found.nodes.values()) == len(graph.nodes) < sum(found.nodes_before.values()) / 2
+    assert found.fusions["Attention"] == found.nodes["q7::Attention"]
+    functions = {(f.name, f.overload) for f in model.functions}
+    calls = [node for node in model.graph.node if node.domain == "q7"]
+    assert {(node.op_type, node.overload) for node in calls} == functions
+    assert {node.op_type for node in calls} <= {"Attention", "Linear", "SkipLayerNorm"}
+    assert all(function.doc_string for function in model.functions)
+    assert {name for function in model.functions for name in function.input} >= {"x", "w", "q", "k"}
+
+
+def test_without_fusion_all_ops_are_standard(tmp_path):
+    path = tmp_path / "out.onnx"
+    found = q7x2_ep.optimize(BERT, path, fusion=False)
+    model = onnx.load(path)
+    assert not model.functions and not found.fusions
+    assert {node.domain for node in model.graph.node} == {""}
+
+
+def test_metadata_stays(tmp_path):
+    model = onnx.load(BERT)
+    model.doc_string, model.model_version, model.domain = "what it is", 7, "org.example"
+    onnx.helper.set_model_props(model, {"author": "us"})
+    q7x2_ep.optimize(model, tmp_path / "out.onnx")
+    with q7x2_ep.InferenceSession(str(tmp_path / "out.onnx")) as session:
+        meta = session.get_modelmeta()
+    assert (meta.description, meta.version, meta.domain) == ("what it is", 7, "org.example")
+    assert meta.custom_metadata_map == {"author": "us"}
+
+
+def test_external_weights_stay_external(tmp_path):
+    given, written = tmp_path / "given.onnx", tmp_path / "written.onnx"
+    onnx.save(onnx.load(BERT), given, save_as_external_data=True, location="given.bin")
+    q7x2_ep.optimize(given, written)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "given.bin",
+        "given.onnx",
+        "written.onnx",
+        "written.onnx.data",
+    ]
+    model = onnx.load(written, load_external_data=False)
+    large = [t for t in model.graph.initializer if t.data_location == t.EXTERNAL]
+    offsets = [int(e.value) for t in large for e in t.external_data if e.key == "offset"]
+    assert large and all(offset % writer.ALIGNMENT == 0 for offset in offsets)
+    feeds = random_feeds(importer.read(BERT), 2, 9)
+    wanted = q7x2_ep.InferenceSession(BERT).run(None, feeds)
+    for session in (open_session(written), q7x2_ep.InferenceSession(str(written))):
+        for ours, true in zip(session.run(None, feeds), wanted):
+            np.testing.assert_allclose(ours, true, rtol=0, atol=1e-5)
+
+
+def test_large_weights_become_external(tmp_path, monkeypatch):
+    monkeypatch.setattr(writer, "EXTERNAL_ABOVE", 1 << 10)
+    q7x2_ep.optimize(BERT, tmp_path / "out.onnx")
+    assert (tmp_path / "out.onnx.data").stat().st_size > 1 << 10
+    open_session(tmp_path / "out.onnx")
+
+
+def test_a_model_may_be_optimized_in_place(tmp_path):
+    path = tmp_path / "model.onnx"
+    onnx.save(onnx.load(BERT), path, save_as_external_data=True, location="model.onnx.data")
+    for _ in range(2):
+        q7x2_ep.optimize(path, path)
+    assert structure(compiled(path)) == structure(compiled(BERT))
+
+
+def test_what_fails_leaves_the_old_file(tmp_path, monkeypatch):
+    path = tmp_path / "out.onnx"
+    path.write_bytes(b"old")
+
+    def fail(*arguments):
+        raise OSError("disk full")
+
+    monkeypatch.setattr(writer, "_tensor", fail)
+    with pytest.raises(OSError, match="disk full"):
+        q7x2_ep.optimize(BERT, path)
+    assert [file.name for file in tmp_path.iterdir()] == ["out.onnx"]
+    assert path.read_bytes() == b"old"
+
+
+def test_command_line(tmp_path, capsys):
+    path = tmp_path / "out.onnx"
+    assert main(["optimize", BERT, str(path)]) == 0
+    out = capsys.readouterr().out
+    assert "q7::Attention" in out and all(len(line) <= 80 for line in out.splitlines())
+    assert main(["optimize", BERT, str(tmp_path / "absent" / "out.onnx")]) == 2
+    assert main(["optimize", str(tmp_path / "absent.onnx"), str(path)]) == 2
+    assert main(["optimize", BERT, str(path), "--no-fusion"]) == 0
+    assert "q7::" not in capsys.readouterr().out

@@ -1,0 +1,151 @@
+"""Convolutions with what vision models put around them: one step each."""
+
+from __future__ import annotations
+
+from typing import Any, Callable
+
+import numpy as np
+import pytest
+
+from tests.fusion.battery import assert_fuses, assert_perturbed_stays, build, fused_ops
+
+RANDOM = np.random.default_rng(3)
+M, C = 6, 4
+
+
+def weights(*shape: int) -> np.ndarray:
+    return (RANDOM.standard_normal(shape) * 0.3).astype(np.float32)
+
+
+def positive(*shape: int) -> np.ndarray:
+    return (RANDOM.random(shape) + 0.5).astype(np.float32)
+
+
+GIVEN: dict[str, Any] = {
+    "x": ("B", C, "S", "S"),
+    "r": ("B", M, "S", "S"),
+    "w": weights(M, C, 3, 3),
+    "b": weights(M),
+    "scale": positive(M),
+    "shift": weights(M),
+    "mean": weights(M),
+    "variance": positive(M),
+    "factor": positive(M, 1, 1),
+    "term": weights(1, M, 1, 1),
+}
+PADS = [1, 1, 1, 1]
+ACTIVATIONS: dict[str, Callable[[Any, Any], Any]] = {
+    "relu": lambda g, y: g.Relu(y),
+    "relu6": lambda g, y: g.Clip(y, 0.0, 6.0),
+    "silu": lambda g, y: g.Mul(y, g.Sigmoid(y)),
+    "hard_swish": lambda g, y: g.Mul(y, g.Div(g.Clip(g.Add(y, 3.0), 0.0, 6.0), 6.0)),
+    "hard_swish_op": lambda g, y: g.HardSwish(y),
+    "sigmoid": lambda g, y: g.Sigmoid(y),
+    "leaky_relu": lambda g, y: g.LeakyRelu(y, alpha=0.1),
+    "hard_sigmoid": lambda g, y: g.HardSigmoid(y, alpha=0.2, beta=0.5),
+    "mish": lambda g, y: g.Mul(y, g.Tanh(g.Softplus(y))),
+}
+ONE = {"q7::Conv": 1, "Conv": 0, "BatchNormalization": 0}
+
+
+def conv_bn(
+    g: Any, x: Any, w: Any, b: Any, scale: Any, shift: Any, mean: Any, variance: Any
+) -> Any:
+    return g.BatchNormalization(g.Conv(x, w, b, pads=PADS), scale, shift, mean, variance)
+
+
+def test_batch_norm() -> None:
+    assert_fuses(conv_bn, GIVEN, {"Conv": 1, "BatchNormalization": 0}, steps=1)
+
+    def without_bias(
+        g: Any, x: Any, w: Any, scale: Any, shift: Any, mean: Any, variance: Any
+    ) -> Any:
+        y = g.Conv(x, w, strides=[2, 2], dilations=[1, 1])
+        return g.BatchNormalization(y, scale, shift, mean, variance, epsilon=1e-3)
+
+    assert_fuses(without_bias, GIVEN, {"Conv": 1, "BatchNormalization": 0}, steps=1)
+
+
+def test_factors_and_terms_per_channel() -> None:
+    def affine(g: Any, x: Any, w: Any, factor: Any, term: Any) -> Any:
+        return g.Add(g.Mul(g.Conv(x, w), factor), term)
+
+    assert_fuses(affine, GIVEN, {"Conv": 1, "Mul": 0, "Add": 0}, steps=1)
+
+    def along_columns(g: Any, x: Any, w: Any) -> Any:
+        return g.Mul(g.Conv(x, w, pads=PADS), np.arange(1.0, 6.0))
+
+    found, _ = fused_ops(build(along_columns, {**GIVEN, "x": ("B", C, 5, 5)})[0])
+    assert found["Mul"] == 1
+
+
+def test_depthwise_and_one_dim() -> None:
+    def depthwise(g: Any, x: Any, w: Any, factor: Any) -> Any:
+        return g.Relu(g.Mul(g.Conv(x, w, group=M, pads=PADS), factor))
+
+    given = {**GIVEN, "x": ("B", M, "S", "S"), "w": weights(M, 1, 3, 3)}
+    assert_fuses(depthwise, given, ONE, steps=1)
+
+    def one_dim(g: Any, x: Any, w: Any, b: Any) -> Any:
+        return g.Gelu(g.Conv(x, w, b, pads=[1, 1]))
+
+    given = {**GIVEN, "x": ("B", C, "S"), "w": weights(M, C, 3)}
+    assert_fuses(one_dim, given, ONE, steps=1, opset=20)
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_activation_and_residual(name: str) -> None:
+    act, opset = ACTIVATIONS[name], 18
+
+    def plain(g: Any, x: Any, w: Any, b: Any) -> Any:
+        return act(g, g.Conv(x, w, b, pads=PADS))
+
+    def behind_norm(
+        g: Any, x: Any, w: Any, scale: Any, shift: Any, mean: Any, variance: Any
+    ) -> Any:
+        y = g.BatchNormalization(g.Conv(x, w, pads=PADS), scale, shift, mean, variance)
+        return act(g, y)
+
+    def residual_first(g: Any, x: Any, w: Any, b: Any, r: Any) -> Any:
+        return act(g, g.Add(g.Conv(x, w, b, pads=PADS), r))
+
+    def residual_last(g: Any, x: Any, w: Any, b: Any, r: Any) -> Any:
+        return g.Add(act(g, g.Conv(x, w, b, pads=PADS)), r)
+
+    for spelling in (plain, behind_norm, residual_first, residual_last):
+        assert_fuses(spelling, GIVEN, ONE, steps=1, opset=opset)
+    assert_perturbed_stays(plain, GIVEN, {"q7::Conv"}, ("output",))
+
+
+def test_a_used_sum_is_kept() -> None:
+    def both(g: Any, x: Any, w: Any, r: Any) -> Any:
+        total = g.Add(g.Conv(x, w, pads=PADS), r)
+        return g.Relu(total), total
+
+    found, _ = fused_ops(build(both, GIVEN)[0])
+    assert (found["q7::Conv"], found["Relu"]) == (1, 1)
+
+
+def test_a_residual_that_broadcasts_stays_outside() -> None:
+    def smaller(g: Any, x: Any, w: Any, r: Any) -> Any:
+        return g.Add(g.Conv(x, w, pads=PADS), r)
+
+    found, report = fused_ops(build(smaller, {**GIVEN, "r": ("B", M, 1, 1)})[0])
+    assert found["Add"] == 1 and "for a residual" in str(report)
+
+
+def test_zeros_around_the_input_are_pads() -> None:
+    def padded(g: Any, x: Any, w: Any, b: Any) -> Any:
+        return g.Conv(g.Pad(x, [0, 0, 0, 1, 0, 0, 1, 1]), w, b, pads=[1, 0, 0, 0])
+
+    assert_fuses(padded, GIVEN, {"Conv": 1, "Pad": 0}, steps=1)
+
+    def of_ones(g: Any, x: Any, w: Any, b: Any) -> Any:
+        return g.Conv(g.Pad(x, [0, 0, 0, 1, 0, 0, 1, 1], 1.0), w, b)
+
+    def of_channels(g: Any, x: Any, w: Any, b: Any) -> Any:
+        return g.Conv(g.Pad(x, [0, 1, 0, 0, 0, 0, 1, 1]), w, b)
+
+    assert fused_ops(build(of_ones, GIVEN)[0])[0]["Pad"] == 1
+    given = {**GIVEN, "x": ("B", C - 1, "S", "S")}
+    assert fused_ops(build(of_channels, given)[0])[0]["Pad"] == 1
