@@ -17,7 +17,7 @@ import numpy as np
 from q7x2_ep import importer, passes
 from q7x2_ep.backend.numpy import evaluate, rms, rms_error
 from q7x2_ep.compare import OutputError, onnxruntime_session
-from q7x2_ep.errors import BackendError, Q7Error
+from q7x2_ep.errors import BackendError, FeedError, Q7Error
 from q7x2_ep.feeds import random_feeds
 from q7x2_ep.ir import rewrite
 from q7x2_ep.passes import infer
@@ -83,7 +83,8 @@ def bisect(
     relative to the RMS of the output; by default that of the accuracy rule (compare.py), with numpy
     in float32 in place of onnxruntime where that is not installed.
 
-    Raises: ModelError and its kin for a model that cannot be read or run.
+    Raises: ModelError and its kin for a model that cannot be read or run, FeedError for a feed that
+    does not fit it.
     """
     search = _Search(model, feeds, bound, threads)
     applications, outputs = search.probe()
@@ -119,7 +120,14 @@ class _Search:
         graph = importer.read(model)
         infer.run(graph)
         self.feeds = random_feeds(graph, sequence=LENGTH) if feeds is None else feeds
-        self.exact = evaluate(graph, self.feeds, np.float64)
+        try:
+            self.exact = evaluate(graph, self.feeds, np.float64)
+        except (ValueError, IndexError) as error:
+            shapes = {name: array.shape for name, array in self.feeds.items()}
+            raise FeedError(
+                f"[feed] expected values that fit the model, given {shapes}: {error}; give a feed, "
+                "or sizes for the symbolic dims"
+            ) from error
         scales = [rms(array) for array in self.exact]
         if bound is not None:
             self.bounds = [bound * scale for scale in scales]

@@ -65,6 +65,7 @@ class Session:
         graph = importer.read(model)
         self.metadata = dict(graph.metadata)
         self.model_ops = Counter(node.op for node in graph.nodes)
+        graph.is_fused = not fusion
         self.statistics = passes.run_all(graph, without)
         self.unplanned = [
             product(v.shape) * dtypes.size(v.dtype) for n in graph.nodes for v in n.outputs
