@@ -79,6 +79,11 @@ class Linear:
         plain = node.input(2) is None and attrs["alpha"] == 1.0 and not attrs["trans_b"]
         return ("MatMul", operands, {}) if plain else None
 
+    def guards(node: Node) -> list[Guard]:
+        x, w = node.inputs[:2]
+        k = w.shape[1 if node.attrs["trans_b"] else 0]
+        return [] if x.shape[-1] == k else [(x.shape[-1], k, "inner dims differ")]
+
     def lower(node: Node, b: Any) -> None:
         lower_product(
             node,
@@ -101,6 +106,7 @@ class GatedLinear:
     signature = "x, gate, up, gate_bias?, up_bias? -> y"
     attributes = {"activation": "none", "act_alpha": None, "act_beta": None, "trans_b": 0}
     infer = Linear.infer
+    guards = Linear.guards
 
     def decompose(
         g: Any,
@@ -114,9 +120,9 @@ class GatedLinear:
         act_beta: Optional[float] = None,
         trans_b: int = 0,
     ) -> Value:
-        opened = g.call("q7::Linear", x, gate, gate_bias, trans_b=trans_b)
-        opened = ACTIVATIONS[activation](g, opened, act_alpha or 0.0, act_beta or 0.0)
-        return g.Mul(opened, g.call("q7::Linear", x, up, up_bias, trans_b=trans_b))
+        act = {"activation": activation, "act_alpha": act_alpha, "act_beta": act_beta}
+        opened = Linear.decompose(g, x, gate, gate_bias, trans_b=trans_b, **act)
+        return g.Mul(opened, Linear.decompose(g, x, up, up_bias, trans_b=trans_b))
 
     def lower(node: Node, b: Any) -> None:
         gate_bias, up_bias = node.input(3), node.input(4)
@@ -127,7 +133,7 @@ def lower_product(node: Node, b: Any, weights: tuple[Value, ...], **given: Any) 
     """One gemm step over all rows of x; given: what gemm_step takes beyond the attributes."""
     x, attrs = node.inputs[0], node.attrs
     require_dtype(node, x.dtype, F32)
-    k, n = x.shape[-1], node.output.shape[-1]
+    k, n = weights[0].shape[:: -1 if attrs["trans_b"] else 1]
     rows = product(x.shape[:-1])
     weight = b.packed(k, n, *((1, k) if attrs["trans_b"] else (n, 1)), *weights)
     c = b.allocate(node.output).reshape((rows, n))
