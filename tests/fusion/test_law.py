@@ -28,7 +28,7 @@ from q7x2_ep.ops.activation import ACTIVATIONS
 from q7x2_ep.ops.builder import Builder
 
 B, S = symbol("B"), symbol("S")
-SIZES = {"B": 2, "S": 3}
+SIZES = {"B": 2, "S": 3, "T": 5}
 H, D, K, N = 2, 4, 6, 5
 
 
@@ -88,6 +88,15 @@ def repeated_heads(g: Builder, _: dict[str, Value]) -> Value:
     return g.call("q7::Attention", q, twice("k"), twice("v"), make_value(g, "mask", (B, 1, 1, S)))
 
 
+def causal_mask(g: Builder, _: dict[str, Value]) -> Value:
+    """A triangle that an attention op was given as data."""
+    q, k, v = (make_value(g, name, (B, H, S, D)) for name in "qkv")
+    column = g.Range(0, g.Squeeze(g.literal([S])), 1)
+    mask = g.LessOrEqual(column, g.Unsqueeze(column, [1]))
+    mask = g.either(lambda: g.Where(mask, 0.0, -np.inf), lambda: mask)
+    return g.call("q7::Attention", q, k, v, mask, scale=0.5)
+
+
 def conv_result(g: Builder, _: dict[str, Value]) -> Value:
     x, w = make_value(g, "x", (B, D, S, S)), make_value(g, "w", ("const", (K, D, 3, 3)))
     return g.Conv(x, w, pads=[1, 1, 1, 1])
@@ -111,6 +120,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "HardSwish": {"x": (B, S, K)},
     "Softcap": {"x": (B, S, K), "divisor": 30.0, "cap": 30.0},
     "GroupedHeads": {"o": repeated_heads},
+    "AttentionMask": {"o": causal_mask},
     "LayerNorm": {
         "x": (B, S, K),
         "mean_axes": [-1],
@@ -215,11 +225,8 @@ EXAMPLES: dict[str, dict[str, Any]] = {
         "weight": NORM_ROW,
     },
 }
-HEADS = {**dict.fromkeys("qkv", (B, H, S, D)), "mask": (B, 1, 1, S)}
 OVERRIDES = {
     "reshaped": {"linear": "q7::Linear between Reshapes", "shape": [B, S, N]},
-    "onnx_attention": HEADS,
-    "onnx_attention_masked": HEADS,
     "attention_turned_rank_3": {
         "scores": scores_rank_3,
         "flat_shape": [B, S, S],
@@ -270,6 +277,7 @@ TARGETS = {
     "GatedLinear": "q7::GatedLinear",
     "GatedHalves": "q7::GatedLinear",
     "GroupedHeads": "q7::Attention",
+    "AttentionMask": "q7::Attention",
     "QueryScale": "q7::Attention",
     "LayerNorm": "LayerNormalization",
     "RmsNorm": "RMSNormalization",
