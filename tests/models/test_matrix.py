@@ -57,7 +57,8 @@ def counts(model: bytes) -> tuple[str, ...]:
     kinds = ["cache" if is_cached(step) else KINDS.get(step.op, "other") for step in steps]
     count = Counter(kinds)
     acts = ACTIVATIONS.keys() - {"none"}
-    count["act"] = sum(s.fields.get("act", s.fields.get("op")) in acts for s in steps)
+    made = [s.fields.get("act", s.fields.get("op")) for s in steps]  # by a chain: a list
+    count["act"] = sum(not acts.isdisjoint(op if isinstance(op, list) else [op]) for op in made)
     # a model whose attention is not fused has a softmax where others have an attention
     heads = [i for i, step in enumerate(steps) if step.op in ("attention", "softmax")]
     period = len(heads) // LAYERS
