@@ -108,17 +108,31 @@ class FusionReport:
         return "\n".join(lines)
 
 
-def fuse(graph: Graph, watch: Watch = lambda application: True) -> FusionReport:
-    """Fuse a typed graph in place. watch: is asked before every application of a fusion."""
+def fuse(graph: Graph, watch: Watch = lambda application: True, until: str = "") -> FusionReport:
+    """Fuse a typed graph in place. watch: is asked before every application of a fusion. until:
+    the fusion whose walk is the last; all are made by default.
+
+    Raises: ValueError where there is no such fusion.
+    """
     report = FusionReport()
     applied: Counter = Counter()
     for step in FUSIONS:
         counts, misses = step.apply(graph, Builder(graph, watch=watch))
         applied.update(counts)
         report.misses += misses
+        if until in _names(step):
+            break
+    else:
+        if until:
+            names = [name for step in FUSIONS for name in _names(step)]
+            raise ValueError(f"there is no fusion {until!r}; there are {', '.join(names)}")
     report.applied = dict(applied)
     graph.is_fused = True
     return report
+
+
+def _names(step: Any) -> list[str]:
+    return [fusion.name for fusion in getattr(step, "fusions", (step,))]
 
 
 def unfuse(graph: Graph) -> None:
