@@ -1,7 +1,7 @@
 """The op catalogue: what every op means, one entry per op, by family.
 
 An entry is a class used as a namespace, registered by `@op("Name")` (ONNX), `@op("domain::Name")`,
-or `@fused("q7::Name")` for our own. Its parts, in this order; functions take the node, never self:
+our own as `@op("q7::Name")`. Its parts, in this order; functions take the node, never self:
 
     signature   "x, axes? -> y": operand names, `?` optional, `*` variadic (last)
     attributes  {name: default}; the importer fills in defaults, so node.attrs holds every key
@@ -38,9 +38,6 @@ def op(name: str) -> Callable[[type], type]:
         return entry
 
     return register
-
-
-fused = op
 
 
 def find(name: str) -> Optional[Any]:

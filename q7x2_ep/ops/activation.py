@@ -12,7 +12,7 @@ from typing import Any, Callable, Optional
 import numpy as np
 
 from q7x2_ep.ir.core import Node, Value
-from q7x2_ep.ops import find, fused, op
+from q7x2_ep.ops import find, op
 from q7x2_ep.ops.common import (
     BINARY,
     FLOATS,
@@ -275,7 +275,7 @@ class Mish:
     lower = lower_activation
 
 
-@fused("q7::Softcap")
+@op("q7::Softcap")
 class Softcap:
     """y = cap * tanh(x / cap): x, kept within (-cap, cap).
 
@@ -290,7 +290,7 @@ class Softcap:
     lower = lower_activation
 
 
-@fused("q7::SquaredRelu")
+@op("q7::SquaredRelu")
 class SquaredRelu:
     """y = max(x, 0)^2.
 

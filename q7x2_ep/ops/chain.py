@@ -18,7 +18,7 @@ from q7x2_ep.ir.core import Graph, Node, Type, Value
 from q7x2_ep.ir.shape import Dim
 from q7x2_ep.ir.text import node_text, parse
 from q7x2_ep.ir.view import View
-from q7x2_ep.ops import elementwise, find, fused, reduce
+from q7x2_ep.ops import elementwise, find, op, reduce
 from q7x2_ep.ops.builder import Builder
 from q7x2_ep.ops.common import Guard, expand_view, fit_guards
 
@@ -143,7 +143,7 @@ def _slots(
     return slots, count
 
 
-@fused("q7::Chain")
+@op("q7::Chain")
 class Chain:
     """The last result of `program`.
 

@@ -10,7 +10,7 @@ import numpy as np
 from q7x2_ep.errors import UnsupportedOp
 from q7x2_ep.ir.core import Node, Type, Value
 from q7x2_ep.ir.shape import Dim, ceildiv, maximum, minimum, product
-from q7x2_ep.ops import fused, op
+from q7x2_ep.ops import op
 from q7x2_ep.ops.activation import ACTIVATIONS
 from q7x2_ep.ops.common import F32, NO_ACTIVATION, Activation, Guard, dims, require_dtype, where_is
 from q7x2_ep.ops.matmul import matmul_scratch
@@ -105,7 +105,7 @@ class Conv:
         conv_step(node, b, None, NO_ACTIVATION)
 
 
-@fused("q7::Conv")
+@op("q7::Conv")
 class FusedConv:
     """y = act(conv(x, w) + bias) + residual, or with residual_first act(conv(x, w) + bias +
     residual).

@@ -9,7 +9,7 @@ from typing import Any, Optional
 
 from q7x2_ep.ir.core import Node, Type, Value
 from q7x2_ep.ir.shape import product
-from q7x2_ep.ops import fused
+from q7x2_ep.ops import op
 from q7x2_ep.ops.activation import ACTIVATIONS
 from q7x2_ep.ops.attention import attention_step, bounds, repeat_heads, score_stages
 from q7x2_ep.ops.common import (
@@ -27,7 +27,7 @@ from q7x2_ep.ops.norm import is_ones, norm_step
 Standard = tuple[str, list[Optional[Value]], dict[str, Any]]  # op type, operands, attributes
 
 
-@fused("q7::Linear")
+@op("q7::Linear")
 class Linear:
     """y = act(alpha * x @ w + bias) + residual, for a constant w that is packed once.
 
@@ -89,7 +89,7 @@ class Linear:
         )
 
 
-@fused("q7::GatedLinear")
+@op("q7::GatedLinear")
 class GatedLinear:
     """y = act(x @ gate + gate_bias) * (x @ up + up_bias), for constants that are packed together.
 
@@ -133,7 +133,7 @@ def lower_product(node: Node, b: Any, weights: tuple[Value, ...], **given: Any) 
     gemm_step(b, reshaped(b, x, (rows, k)), weight, c, n, act=Activation.of(attrs), **given)
 
 
-@fused("q7::Attention")
+@op("q7::Attention")
 class Attention:
     """o = softmax(cap(scale * q @ k^T) + bias + mask) @ v per head; H may be a multiple of the
     heads of k and v.
@@ -236,7 +236,7 @@ class Attention:
         )
 
 
-@fused("q7::SkipLayerNorm")
+@op("q7::SkipLayerNorm")
 class SkipLayerNorm:
     """sum = x + skip + skip_bias; y = layer_norm(sum) * weight + bias over the last axis.
 
@@ -273,7 +273,7 @@ class SkipLayerNorm:
         _skip_norm_step(node, b, "layernorm", bias=node.input(4))
 
 
-@fused("q7::SkipRmsNorm")
+@op("q7::SkipRmsNorm")
 class SkipRmsNorm:
     """sum = x + skip + skip_bias; y = rms_norm(sum) * weight over the last axis.
 
