@@ -102,7 +102,7 @@ def _check_halves(match: Match) -> Union[dict[str, Any], str]:
         return "both factors are one half"
     for part in (maker, gate.producer, up.producer, node):  # users before what they use
         if not match.absorb(part):
-            return f"{part.output!r} is used elsewhere too"
+            return f"what {part.op} makes is used elsewhere too"
     return {"node": node, "parts": parts, "activation": activation or NO_ACTIVATION}
 
 

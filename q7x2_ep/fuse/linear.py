@@ -39,8 +39,9 @@ def _check_product(match: Match) -> Union[dict[str, Any], str]:
         return f"{x!r} is constant or its shape is not known"
     k, n = w.shape[-2:][::-1] if trans_b else w.shape[-2:]
     trans_a = bool(attrs.get("transA", 0))
-    if x.shape[0 if trans_a else -1] != k:
-        return f"{x!r} has rows of {x.shape[0 if trans_a else -1]}, the weight wants {k}"
+    rows_of = x.shape[0 if trans_a else -1]
+    if isinstance(rows_of, int) and rows_of != k:
+        return f"{x!r} has rows of {rows_of}, the weight wants {k}"
     is_residual = bias is not None and bias.shape == match.root.output.shape and beta == 1.0
     if bias is not None and not is_residual:
         if not _is_row(bias, n, len(x.shape)):
@@ -100,8 +101,6 @@ def reshaped(g: Any, linear: Any, shape: Any) -> Any:
 
 def _check_reshape(match: Match) -> Union[dict[str, Any], str]:
     node, shape = match["linear"].producer, match.root.output.shape
-    if node.input(3) is not None:
-        return "the residual has the shape before the Reshape"
     if not shape or shape[-1] != match["linear"].shape[-1]:
         return ""  # columns become heads
     in_front = node.inputs[0].producer
@@ -113,8 +112,10 @@ def _check_reshape(match: Match) -> Union[dict[str, Any], str]:
 
 def _build_reshape(g: Any, node: Node, shape: tuple) -> Value:
     """Rows are independent: their Reshape moves in front, where it meets the one that undid it."""
-    x = g.reshape(node.inputs[0], shape[:-1] + node.inputs[0].shape[-1:])
-    return g.call(LINEAR, x, *node.inputs[1:], **node.attrs)
+    x, w, bias, residual = (*node.inputs, None, None)[:4]
+    x = g.reshape(x, shape[:-1] + x.shape[-1:])
+    residual = None if residual is None else g.reshape(residual, shape)
+    return g.call(LINEAR, x, w, bias, residual, **node.attrs)
 
 
 def scaled(g: Any, linear: Any, scale: Any) -> Any:

@@ -43,7 +43,8 @@ def _check(match: Match) -> Union[dict[str, Any], str]:
         return ""  # columns
     if node.input(3) is not None:
         return "the residual has all rows"
-    match.absorb(node)
+    if not match.absorb(node):
+        return f"{y!r} is used elsewhere too"
     return {"node": node, "root": root}
 
 

@@ -99,10 +99,39 @@ def _embed_layer_norm(draft: Draft, maker: Maker) -> list[Draft]:
     return drafts
 
 
+def _gelu(draft: Draft, maker: Maker) -> list[Draft]:
+    """FastGelu is the tanh form; BiasGelu and FastGelu add a bias before."""
+    x, bias = padded(draft.inputs, 2)
+    approximate = "tanh" if draft.op.endswith("FastGelu") else "none"
+    drafts: list[Draft] = []
+    if bias:
+        x = maker.node(drafts, draft, "Add", [x, bias])
+    attrs = {"approximate": approximate}
+    return [*drafts, Draft("Gelu", [x], draft.outputs, attrs, draft.name)]
+
+
+def _quick_gelu(draft: Draft, maker: Maker) -> list[Draft]:
+    attrs = {"alpha": draft.attrs.get("alpha", 1.702)}
+    return [Draft("Swish", draft.inputs, draft.outputs, attrs, draft.name)]
+
+
+def _rotary_embedding(draft: Draft, maker: Maker) -> list[Draft]:
+    x, positions, cos, sin = draft.inputs
+    attrs = dict(draft.attrs)
+    if attrs.pop("is_packed_batching", 0) or attrs.pop("scale", 1.0) != 1.0:
+        return [draft]
+    return [Draft("RotaryEmbedding", [x, cos, sin, positions], draft.outputs, attrs, draft.name)]
+
+
 CONTRIB: dict[str, Rewrite] = {
     "SimplifiedLayerNormalization": _rms_norm,  # onnxruntime enters it in the standard domain
     "com.microsoft::SimplifiedLayerNormalization": _rms_norm,
     "com.microsoft::SkipLayerNormalization": _skip_layer_norm,
     "com.microsoft::SkipSimplifiedLayerNormalization": _skip_rms_norm,
+    "com.microsoft::RotaryEmbedding": _rotary_embedding,
     "com.microsoft::EmbedLayerNormalization": _embed_layer_norm,
+    "com.microsoft::Gelu": _gelu,
+    "com.microsoft::BiasGelu": _gelu,
+    "com.microsoft::FastGelu": _gelu,
+    "com.microsoft::QuickGelu": _quick_gelu,
 }

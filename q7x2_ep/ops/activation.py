@@ -44,8 +44,8 @@ ACTIVATIONS: dict[str, Callable[..., Value]] = {
     "clip": lambda g, x, alpha, beta: g.Clip(x, alpha, beta),
     "leaky_relu": lambda g, x, alpha, beta: g.LeakyRelu(x, alpha=alpha),
     "elu": lambda g, x, alpha, beta: g.Elu(x, alpha=alpha),
-    "softcap": lambda g, x, alpha, beta: g.call("q7::Softcap", x, cap=alpha),
-    "squared_relu": lambda g, x, alpha, beta: g.call("q7::SquaredRelu", x),
+    "softcap": lambda g, x, alpha, beta: Softcap.decompose(g, x, alpha),
+    "squared_relu": lambda g, x, alpha, beta: SquaredRelu.decompose(g, x),
 }
 
 # The op types of the ops with one input among them.
@@ -285,7 +285,10 @@ class Softcap:
     signature = "x -> y"
     attributes = {"cap": 1.0}
     infer = infer_same
-    decompose = lambda g, x, cap: g.Mul(g.Tanh(g.Div(x, cap)), cap)
+
+    def decompose(g: Any, x: Value, cap: float) -> Value:
+        return g.Mul(g.Tanh(g.Div(x, cap)), cap)
+
     activation = lambda node: Activation("softcap", node.attrs["cap"])
     lower = lower_activation
 

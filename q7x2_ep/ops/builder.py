@@ -76,14 +76,19 @@ class Builder:
     def ones(self, shape: Sequence[int], dtype: int) -> Value:
         return self.array(np.ones(shape, dtypes.DTYPES[dtype].numpy))
 
+    def evaluated(self, node: Node) -> Value:
+        """The result of a node of constants, as a constant."""
+        arrays = [None if value is None else value.const for value in node.inputs]
+        return self.array(np.asarray(find(node.op).reference(node, *arrays)))
+
     def concatenate(self, constants: Sequence[Value], axis: Optional[int]) -> Value:
         """A constant made of others; axis None flattens them."""
         return self.array(np.concatenate([value.const for value in constants], axis))
 
     def part(self, constant: Value, axis: int, part: slice) -> Value:
         """A slice of a constant along one axis; shares its memory."""
-        at = (slice(None),) * (axis % constant.const.ndim)
-        return self.array(constant.const[(*at, part)])
+        at = (*(slice(None),) * (axis % constant.const.ndim), part)
+        return self.array(constant.const[at])
 
     def filled(self, constant: Value, shape: Sequence[int]) -> Value:
         """A constant repeated to a shape, or without dims of 1 in front."""

@@ -17,6 +17,7 @@ from q7x2_ep.ops.common import (
     Activation,
     Guard,
     fit_guards,
+    known,
     require_dtype,
     reshaped,
     rows_dense,
@@ -78,6 +79,11 @@ class Linear:
         plain = node.input(2) is None and attrs["alpha"] == 1.0 and not attrs["trans_b"]
         return ("MatMul", operands, {}) if plain else None
 
+    def guards(node: Node) -> list[Guard]:
+        x, w = node.inputs[:2]
+        k = w.shape[1 if node.attrs["trans_b"] else 0]
+        return [] if x.shape[-1] == k else [(x.shape[-1], k, "inner dims differ")]
+
     def lower(node: Node, b: Any) -> None:
         lower_product(
             node,
@@ -100,6 +106,7 @@ class GatedLinear:
     signature = "x, gate, up, gate_bias?, up_bias? -> y"
     attributes = {"activation": "none", "act_alpha": None, "act_beta": None, "trans_b": 0}
     infer = Linear.infer
+    guards = Linear.guards
 
     def decompose(
         g: Any,
@@ -113,9 +120,9 @@ class GatedLinear:
         act_beta: Optional[float] = None,
         trans_b: int = 0,
     ) -> Value:
-        opened = g.call("q7::Linear", x, gate, gate_bias, trans_b=trans_b)
-        opened = ACTIVATIONS[activation](g, opened, act_alpha or 0.0, act_beta or 0.0)
-        return g.Mul(opened, g.call("q7::Linear", x, up, up_bias, trans_b=trans_b))
+        act = {"activation": activation, "act_alpha": act_alpha, "act_beta": act_beta}
+        opened = Linear.decompose(g, x, gate, gate_bias, trans_b=trans_b, **act)
+        return g.Mul(opened, Linear.decompose(g, x, up, up_bias, trans_b=trans_b))
 
     def lower(node: Node, b: Any) -> None:
         gate_bias, up_bias = node.input(3), node.input(4)
@@ -126,7 +133,7 @@ def lower_product(node: Node, b: Any, weights: tuple[Value, ...], **given: Any) 
     """One gemm step over all rows of x; given: what gemm_step takes beyond the attributes."""
     x, attrs = node.inputs[0], node.attrs
     require_dtype(node, x.dtype, F32)
-    k, n = x.shape[-1], node.output.shape[-1]
+    k, n = weights[0].shape[:: -1 if attrs["trans_b"] else 1]
     rows = product(x.shape[:-1])
     weight = b.packed(k, n, *((1, k) if attrs["trans_b"] else (n, 1)), *weights)
     c = b.allocate(node.output).reshape((rows, n))
@@ -192,17 +199,21 @@ class Attention:
 
     def standard(node: Node) -> Optional[Standard]:
         (q, k), mask, attrs = node.inputs[:2], node.input(3), node.attrs
-        named = ("scale", "causal", "zero_masked_rows")  # others have no counterpart
+        # others have no counterpart in opset 23
+        named = ("scale", "causal", "zero_masked_rows", "softcap")
         defaults = Attention.attributes.items()
         usual = all(attrs[name] == default for name, default in defaults if name not in named)
+        plain = node.input(4) is None and node.input(5) is None
         lengths = (q.shape[2], k.shape[2])
         # ONNX counts the causal diagonal from the first key, and gives 0 for masked rows;
         # onnxruntime wants a mask that has every query.
-        aligned = not attrs["causal"] or lengths[0] == lengths[1]
+        offset = (lengths[1] - lengths[0],) if node.input(6) is None else known(node.input(6))
+        aligned = not attrs["causal"] or offset == (0,)
         fits = mask is None or (attrs["zero_masked_rows"] and mask.shape[-2:] == lengths)
-        if not (usual and aligned and fits):
+        if not (usual and plain and aligned and fits):
             return None
-        return "Attention", node.inputs, {"scale": attrs["scale"], "is_causal": attrs["causal"]}
+        same = {name: attrs[name] for name in ("scale", "softcap")}
+        return "Attention", node.inputs[:4], {**same, "is_causal": attrs["causal"]}
 
     def guards(node: Node) -> list[Guard]:
         q, k = node.inputs[:2]

@@ -5,12 +5,24 @@ from __future__ import annotations
 from math import pi, sqrt
 from typing import Any, Callable
 
+import numpy as np
+import onnxruntime
 import pytest
+from onnx import helper, numpy_helper
 
-from tests.fusion.battery import assert_fuses, assert_perturbed_stays
+import q7x2_ep
+from tests.fusion.battery import (
+    SIZES,
+    assert_correct,
+    assert_fuses,
+    assert_perturbed_stays,
+    feeds_for,
+    fused_ops,
+)
 
 X = {"x": ("B", "S", 8)}
 C, D = sqrt(2 / pi), 0.044715
+FLOAT = 1  # of onnx.TensorProto
 Formula = Callable[..., Any]
 
 # GELU: 4 ways to scale the operand of Erf and 6 to halve; 5 cubes or squares and 3 ways to halve
@@ -157,4 +169,26 @@ def test_hard_swish_of_an_attribute(alpha: float, beta: float, found: int) -> No
     def gate(g: Any, x: Any) -> Any:
         return g.Mul(x, g.HardSigmoid(x, alpha=alpha, beta=beta))
 
-    assert_fuses(gate, X, {"HardSwish": found, "HardSigmoid": 1 - found})
+    assert_fuses(gate, X, {"HardSwish": found})
+
+
+@pytest.mark.parametrize("op", ["Gelu", "BiasGelu", "FastGelu", "BiasFastGelu", "QuickGelu"])
+def test_com_microsoft(op: str) -> None:
+    domain, inputs = "com.microsoft", ["x", "bias"] if "Bias" in op else ["x"]
+    attrs = {"alpha": 1.5} if op == "QuickGelu" else {}
+    name = "FastGelu" if "Fast" in op else op
+    node = helper.make_node(name, inputs, ["y"], domain=domain, **attrs)
+    x, y = (helper.make_tensor_value_info(name, FLOAT, ["B", "S", 8]) for name in "xy")
+    bias = numpy_helper.from_array(np.linspace(-1, 1, 8, dtype=np.float32), "bias")
+    graph = helper.make_graph([node], op, [x], [y], [bias] if len(inputs) == 2 else [])
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid(domain, 1)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
+    found, _ = fused_ops(model)
+    assert found["Swish" if op == "QuickGelu" else "Gelu"] + found["q7::Chain"] == 1
+    assert_correct(model)
+    for sizes in SIZES:  # the oracle of assert_correct reads the model as the engine does
+        feeds = feeds_for(model, sizes)
+        data = model.SerializeToString()
+        theirs = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"])
+        ours = q7x2_ep.InferenceSession(data).run(None, feeds)[0]
+        np.testing.assert_allclose(ours, theirs.run(None, feeds)[0], rtol=1e-5, atol=1e-6)
