@@ -11,9 +11,10 @@ from q7x2_ep.compare import ERROR_FACTOR, rms, rms_error
 
 EPS = float(np.finfo(np.float32).eps)
 FEW = 2048  # elements: of fewer the errors are luck, and are pooled over the feeds
-OWN_BOUND = (
-    16 * EPS
-)  # relative to the output's scale, where there is no onnxruntime to compare with
+OWN_BOUND = 16 * EPS  # relative to the output's scale, where onnxruntime does not run the model
+# Of the scale: a float64 evaluation that is further away rounded to another integer on its way, as
+# in T5's buckets of distances, 8 log(16 / 8) / log 16 = 2. Then onnxruntime's answer is the truth.
+JUMP = 1e-4
 
 
 class Accuracy:
@@ -49,7 +50,10 @@ def _assert_accurate(
 ) -> None:
     scale = rms(true)
     allowed = OWN_BOUND * scale
-    if theirs is not None:
-        allowed = max(ERROR_FACTOR * rms_error(theirs, true), EPS * scale)
+    theirs_error = np.inf if theirs is None else rms_error(theirs, true)
+    if theirs_error <= JUMP * scale:
+        allowed = max(ERROR_FACTOR * theirs_error, EPS * scale)
+    elif np.isfinite(theirs_error):
+        true = theirs
     error = rms_error(ours, true)
     assert error <= allowed, f"output {output} {true.shape}: {error} > {allowed}, scale {scale}"
