@@ -63,6 +63,7 @@ class Session:
         self._model = model
         graph = importer.read(model)
         self.metadata = dict(graph.metadata)
+        graph.is_fused = not fusion
         self.statistics = passes.run_all(graph, without)
         self.unplanned = [
             product(v.shape) * dtypes.size(v.dtype) for n in graph.nodes for v in n.outputs

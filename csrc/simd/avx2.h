@@ -2,6 +2,7 @@
 #include <immintrin.h>
 #define Q7_W 8
 
+typedef __m256i q7_i32;
 typedef __m256 q7_f32;
 typedef __m256 q7_mask; /* all bits of a lane equal */
 
@@ -89,4 +90,11 @@ Q7_INLINE q7_f32 q7_frexp(q7_f32 a, q7_f32 *e) {
     *e = _mm256_cvtepi32_ps(_mm256_sub_epi32(_mm256_srai_epi32(bits, 23), _mm256_set1_epi32(127)));
     return _mm256_castsi256_ps(_mm256_or_si256(
         _mm256_and_si256(bits, _mm256_set1_epi32(0x007fffff)), _mm256_set1_epi32(0x3f800000)));
+}
+
+Q7_INLINE q7_i32 q7_i32_set1(int32_t x) { return _mm256_set1_epi32(x); }
+Q7_INLINE void q7_i32_store(int32_t *p, q7_i32 v) { _mm256_storeu_si256((__m256i *)(void *)p, v); }
+Q7_INLINE q7_i32 q7_madd_pairs(q7_i32 sum, const int16_t *p, q7_i32 pair) {
+    const __m256i b = _mm256_loadu_si256((const __m256i *)(const void *)p);
+    return _mm256_add_epi32(sum, _mm256_madd_epi16(b, pair));
 }

@@ -2,6 +2,7 @@
 #include <immintrin.h>
 #define Q7_W 16
 
+typedef __m512i q7_i32;
 typedef __m512 q7_f32;
 typedef __mmask16 q7_mask;
 
@@ -80,4 +81,10 @@ Q7_INLINE q7_f32 q7_ldexp(q7_f32 a, q7_f32 n) { return _mm512_scalef_ps(a, n); }
 Q7_INLINE q7_f32 q7_frexp(q7_f32 a, q7_f32 *e) {
     *e = _mm512_getexp_ps(a);
     return _mm512_getmant_ps(a, _MM_MANT_NORM_1_2, _MM_MANT_SIGN_src);
+}
+
+Q7_INLINE q7_i32 q7_i32_set1(int32_t x) { return _mm512_set1_epi32(x); }
+Q7_INLINE void q7_i32_store(int32_t *p, q7_i32 v) { _mm512_storeu_si512(p, v); }
+Q7_INLINE q7_i32 q7_madd_pairs(q7_i32 sum, const int16_t *p, q7_i32 pair) {
+    return _mm512_add_epi32(sum, _mm512_madd_epi16(_mm512_loadu_si512(p), pair));
 }

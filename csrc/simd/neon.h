@@ -2,6 +2,7 @@
 #include <arm_neon.h>
 #define Q7_W 4
 
+typedef int32x4_t q7_i32;
 typedef float32x4_t q7_f32;
 typedef uint32x4_t q7_mask; /* all bits of a lane equal */
 
@@ -73,4 +74,12 @@ Q7_INLINE q7_f32 q7_frexp(q7_f32 a, q7_f32 *e) {
     *e = vcvtq_f32_s32(vsubq_s32(vshrq_n_s32(bits, 23), vdupq_n_s32(127)));
     return vreinterpretq_f32_s32(
         vorrq_s32(vandq_s32(bits, vdupq_n_s32(0x007fffff)), vdupq_n_s32(0x3f800000)));
+}
+
+Q7_INLINE q7_i32 q7_i32_set1(int32_t x) { return vdupq_n_s32(x); }
+Q7_INLINE void q7_i32_store(int32_t *p, q7_i32 v) { vst1q_s32(p, v); }
+Q7_INLINE q7_i32 q7_madd_pairs(q7_i32 sum, const int16_t *p, q7_i32 pair) {
+    const int16x8_t a = vreinterpretq_s16_s32(pair), b = vld1q_s16(p);
+    const int32x4_t low = vmull_s16(vget_low_s16(a), vget_low_s16(b));
+    return vaddq_s32(sum, vpaddq_s32(low, vmull_high_s16(a, b)));
 }

@@ -5,6 +5,7 @@
 
 typedef float q7_f32 __attribute__((vector_size(16)));
 typedef int32_t q7_mask __attribute__((vector_size(16))); /* 0 or -1 per lane */
+typedef q7_mask q7_i32;
 
 Q7_INLINE q7_f32 q7_set1(float x) { return (q7_f32){x, x, x, x}; }
 Q7_INLINE q7_f32 q7_load(const float *p) {
@@ -85,4 +86,14 @@ Q7_INLINE q7_f32 q7_ldexp(q7_f32 a, q7_f32 n) {
 Q7_INLINE q7_f32 q7_frexp(q7_f32 a, q7_f32 *e) {
     *e = __builtin_convertvector(((q7_mask)a >> 23) - 127, q7_f32);
     return (q7_f32)(((q7_mask)a & 0x007fffff) | 0x3f800000);
+}
+
+Q7_INLINE q7_i32 q7_i32_set1(int32_t x) { return (q7_i32){x, x, x, x}; }
+Q7_INLINE void q7_i32_store(int32_t *p, q7_i32 v) { memcpy(p, &v, sizeof v); }
+Q7_INLINE q7_i32 q7_madd_pairs(q7_i32 sum, const int16_t *p, q7_i32 pair) {
+    int16_t of[2];
+    const int32_t first = pair[0];
+    memcpy(of, &first, sizeof of);
+    for (int i = 0; i < Q7_W; i++) sum[i] += p[2 * i] * of[0] + p[2 * i + 1] * of[1];
+    return sum;
 }

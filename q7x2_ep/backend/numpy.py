@@ -95,13 +95,15 @@ class Evaluation:
                 f"[{node.op} {node.name}] has neither a reference nor a decomposition"
             )
         builder = Builder(Graph())
-        result = entry.decompose(builder, *node.inputs, **node.attrs)
-        results = result if isinstance(result, tuple) else (result,)
-        made = builder.take()
-        self.run(made)
-        for temporary in made:
-            temporary.detach()  # the graph's values must not count them as users
-        return tuple(self.array(value) for value in results)
+        made: list[Node] = []
+        try:
+            result = entry.decompose(builder, *node.inputs, **node.attrs)
+            made = builder.take()
+            self.run(made)
+        finally:  # the graph's values must not count them as users
+            for temporary in reversed(made or builder.take()):
+                temporary.detach()
+        return tuple(map(self.array, result if isinstance(result, tuple) else (result,)))
 
     def array(self, value: Value) -> np.ndarray:
         if value in self.arrays:

@@ -16,6 +16,7 @@ from q7x2_ep.fuse import (
     linear,
     linear_rows,
     mish,
+    quantized,
     query_scale,
     relu,
     rope,
@@ -64,6 +65,9 @@ FUSIONS = (
     Walk((grouped_heads.GROUPED_HEADS,)),
     # After Attention, which takes the softcap of its scores; Linear takes that of logits.
     Walk((softcap.SOFTCAP,)),
+    # Before Linear: its weights are behind a DequantizeLinear.
+    Walk((quantized.PRODUCT, quantized.BIAS, quantized.RESULT)),
+    quantized.DequantizeConstants(),
     # One walk: each step of the epilogue is found at the consumer of the one before.
     Walk(
         (
@@ -113,6 +117,7 @@ def fuse(graph: Graph, watch: Watch = lambda application: True) -> FusionReport:
         applied.update(counts)
         report.misses += misses
     report.applied = dict(applied)
+    graph.is_fused = True
     return report
 
 

@@ -9,6 +9,7 @@ Source: Vaswani et al. 2017, section 3.2.1; ONNX Attention (opset 23).
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from math import inf, sqrt
 from typing import Any, NamedTuple, Union
@@ -47,10 +48,11 @@ def _weights(g: Any, scores: Any, flat_shape: Any) -> Any:
 
 
 class Rows(NamedTuple):
-    """q, k or v: a value (.., S, D), or (.., D, S) where it is given by columns."""
+    """q, k or v: a value (.., S, D), or (.., D, S) where it is given by columns, times factors."""
 
     value: Value
     by_columns: bool
+    factors: tuple[Value, ...] = ()
 
     @property
     def shape(self) -> tuple[Dim, ...]:
@@ -59,7 +61,8 @@ class Rows(NamedTuple):
 
     def build(self, g: Any, grouping: Grouping) -> Value:
         """As (B, H, S, D)."""
-        return grouped(g, swapped(g, self.value) if self.by_columns else self.value, grouping)
+        x = swapped(g, self.value) if self.by_columns else self.value
+        return grouped(g, functools.reduce(g.Mul, self.factors, x), grouping)
 
 
 def _check(match: Match) -> Union[dict[str, Any], str]:
@@ -76,9 +79,9 @@ def _check(match: Match) -> Union[dict[str, Any], str]:
     v = Rows(match["v"], False) if turned is None else Rows(match["v_columns"], True)
     if any(x.shape is None or len(x.shape) < 2 for x in (left, right, v.value)):
         return f"q, k, v have shapes {left.shape}, {right.shape}, {v.value.shape}, wanted matrices"
-    q, k = Rows(left, False), Rows(right, True)
+    q, k = Rows(left, False, found.factors), Rows(right, True)
     if found.turned:
-        q, k = Rows(right, True), Rows(left, False)
+        q, k = Rows(right, True, found.factors), Rows(left, False)
     return _arrange(match, found, q, k, v, weights.shape[:-2])
 
 

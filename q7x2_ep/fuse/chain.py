@@ -12,7 +12,7 @@ from collections import Counter
 from typing import Any, NamedTuple, Optional
 
 from q7x2_ep.ir.core import Graph, Node, Value
-from q7x2_ep.ir.rewrite import NearMiss, replace
+from q7x2_ep.ir.rewrite import NearMiss, rewrite
 from q7x2_ep.ir.shape import product
 from q7x2_ep.ops.chain import MAX_INPUTS, MAX_LENGTH, inputs_of, instructions_of, program_of
 
@@ -49,14 +49,17 @@ class Chain:
                 if len(nodes) > 1 or (_reads_view(root) and not parts[root].reduces):
                     places[root] = nodes
                     gone.update(nodes)
+        applied: Counter = Counter()
         order: list[Node] = []
         for node in graph.nodes:
             if node in places:
-                order += _join(g, places[node])
+                made = _join(g, places[node])
+                applied.update([self.name] if made else [])
+                order += made or places[node]
             elif node not in gone:
                 order.append(node)
         graph.nodes = order
-        return Counter({self.name: len(places)} if places else {}), []
+        return applied, []
 
 
 def _fixed(graph: Graph) -> set[Node]:
@@ -134,6 +137,4 @@ def _core(value: Value) -> tuple:
 def _join(g: Any, nodes: list[Node]) -> list[Node]:
     inputs, program = program_of(nodes)
     result = g.call("q7::Chain", *inputs, program=program)
-    made = g.take()
-    replace([nodes[-1].output], [result], made, nodes)
-    return made
+    return rewrite(g, Chain.name, [nodes[-1].output], [result], nodes)

@@ -27,6 +27,7 @@ def _mean(g: Any, x: Any, axes: Any, factor: Any) -> Any:
     """mean(x); factor is 1 / n."""
     return g.either(
         lambda: g.ReduceMean(x, axes, keepdims=1),
+        lambda: g.Unsqueeze(g.ReduceMean(x, axes, keepdims=0), axes),
         lambda: g.Mul(g.ReduceSum(x, axes, keepdims=1), g.scalar(factor)),
     )
 

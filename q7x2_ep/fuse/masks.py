@@ -61,7 +61,7 @@ def plan(masks: Sequence[Mask], queries: Dim, keys: Dim) -> Plan:
     first = 1 + max((i for i, mask in enumerate(masks) if _is_finite(mask)), default=-1)
     left, found = list(masks[:first]), []
     for mask in masks[first:]:
-        for part in _parts(mask, -inf):
+        for part in _parts(mask, -inf, queries, keys):
             rest, said = _divided(part, queries, keys)
             left += rest
             found += said
@@ -77,7 +77,7 @@ def _is_finite(mask: Mask) -> bool:
 
 def _only_band(mask: Mask, queries: Dim, keys: Dim) -> tuple[list[Mask], Optional[Band]]:
     """A selection by a finite fill that is all of the mask, and nothing but a band."""
-    selection, *others = _parts(mask, SWALLOWING)
+    selection, *others = _parts(mask, SWALLOWING, queries, keys)
     if others or selection.kind == "add" or selection.number > SWALLOWING:
         return [mask], None
     rest, found = _divided(selection, queries, keys)
@@ -87,22 +87,38 @@ def _only_band(mask: Mask, queries: Dim, keys: Dim) -> tuple[list[Mask], Optiona
     return [], band
 
 
-def _parts(mask: Mask, most: float) -> list[Mask]:
+def _parts(mask: Mask, most: float, queries: Dim, keys: Dim) -> list[Mask]:
     """An added mask as selections by a fill of `most` or less, and what is added besides."""
     node = mask.value.producer
-    if mask.kind != "add" or mask.number <= 0.0 or node is None:
+    if mask.kind != "add" or mask.number <= 0.0:
         return [mask]
-    if node.op == "Where":
+    fill = _only_number(mask.value)
+    hides = fill is not None and fill * mask.number <= most
+    if hides and bounds((mask.value, False), queries, keys):  # so nobody asks for it as bool
+        return [mask._replace(kind="drop", number=fill * mask.number)]
+    if node is not None and node.op == "Where":
         condition, a, b = node.inputs
         for kind, fill, rest in (("keep", uniform(b), a), ("drop", uniform(a), b)):
             if fill is not None and fill * mask.number <= most:
                 selection = Mask(kind, condition, fill * mask.number, mask.lead)
-                others = [] if _is_zero(rest) else _parts(mask._replace(value=rest), most)
-                return [*others, selection]
-    if node.op == "Add" and most == -inf:
-        parts = [part for x in node.inputs for part in _parts(mask._replace(value=x), most)]
+                others = _parts(mask._replace(value=rest), most, queries, keys)
+                return [selection] if _is_zero(rest) else [*others, selection]
+    if node is not None and node.op == "Add" and most == -inf:
+        values = [mask._replace(value=x) for x in node.inputs]
+        parts = [part for value in values for part in _parts(value, most, queries, keys)]
         return parts if any(part.kind != "add" for part in parts) else [mask]
     return [mask]
+
+
+def _only_number(value: Value) -> Optional[float]:
+    """The number that is found in a constant or a triangle besides 0."""
+    node = value.producer
+    if node is not None and node.op == "Trilu":
+        return uniform(node.inputs[0])
+    if value.const is None or not value.const.size:
+        return None
+    lowest = value.const.min()
+    return float(lowest) if ((value.const == lowest) | (value.const == 0)).all() else None
 
 
 def _divided(mask: Mask, queries: Dim, keys: Dim) -> tuple[list[Mask], list[Bound]]:

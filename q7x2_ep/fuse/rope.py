@@ -15,11 +15,11 @@ from typing import Any, Optional, Union
 
 from q7x2_ep.ir.core import Graph, Node, Value
 from q7x2_ep.ir.pattern import Match
-from q7x2_ep.ir.rewrite import Fusion, NearMiss, replace
+from q7x2_ep.ir.rewrite import Fusion, NearMiss, rewrite
 from q7x2_ep.ir.shape import Dim, broadcast
 from q7x2_ep.ir.view import View
 from q7x2_ep.ops import find
-from q7x2_ep.ops.rope import HEADS_INNER, pair_bounds, rotated, rotated_pairs
+from q7x2_ep.ops.rope import HEADS_INNER, pair_bounds, rotated, rotated_pairs, split_heads
 from q7x2_ep.passes import cse
 
 ROPE = "q7::Rope"
@@ -306,44 +306,45 @@ def _in_four(shape: tuple) -> tuple:
 
 
 def _check_onnx(match: Match) -> Checked:
-    x, attrs = match["x"], match.root.attrs
-    tables, positions = (match["cos"], match["sin"]), match.get("positions")
+    x, tables, positions = match["x"], [match["cos"], match["sin"]], match.get("positions")
     ndim = 3 if positions is None else 2
     if not x.shape or any(t.shape is None or len(t.shape) != ndim for t in tables):
         return f"cos and sin have shapes {[t.shape for t in tables]}, wanted rank {ndim}"
-    heads = attrs["num_heads"] if len(x.shape) == 3 else 0
-    if len(x.shape) != 4 and not heads:
-        return f"{x!r} has shape {x.shape} and no num_heads"
-    D = x.shape[-1] // (heads or 1)
-    pairs = (attrs["rotary_embedding_dim"] or D) // 2
+    shape = split_heads(match.root)
+    pairs = (match.root.attrs["rotary_embedding_dim"] or shape[3]) // 2
     if any(t.shape[-1] != pairs for t in tables) or not isinstance(pairs, int):
         return f"cos and sin have shapes {[t.shape for t in tables]}, wanted {pairs} columns"
+    interleaved = match.root.attrs["interleaved"]
     return {
         "x": x,
+        "shape": shape,
         "tables": tables,
         "positions": positions,
-        "heads": heads,
-        "interleaved": attrs["interleaved"],
+        "interleaved": interleaved,
     }
 
 
 def _build_onnx(
     g: Any,
     x: Value,
-    tables: tuple[Value, Value],
+    shape: tuple,
+    tables: list[Value],
     positions: Optional[Value],
-    heads: int,
     interleaved: int,
 ) -> Value:
-    q = x
-    if heads:
-        B, S, channels = x.shape
-        q = g.Transpose(g.reshape(x, (B, S, heads, channels // heads)), perm=HEADS_INNER)
+    B, H, S, D = shape
+    q, flat = x, len(x.shape) == 3
+    if flat:
+        q = g.Transpose(g.reshape(x, (B, S, H, D)), perm=HEADS_INNER)
     if positions is not None:
-        tables = tuple(g.Gather(table, positions, axis=0) for table in tables)
+        if len(positions.shape) == 1:  # the first; the others follow
+            zero, one = (g.literal(n, positions.dtype) for n in (0, 1))
+            steps = g.Range(zero, g.Cast(g.Squeeze(g.literal([S])), to=positions.dtype), one)
+            positions = g.Add(g.reshape(steps, (1, S)), positions)
+        tables = [g.Gather(table, positions, axis=0) for table in tables]
     cos, sin = (g.reshape(table, _in_four(table.shape)) for table in tables)
     y = g.call(ROPE, q, None, cos, sin, half=1, interleaved=interleaved)
-    return g.reshape(g.Transpose(y, perm=HEADS_INNER), x.shape) if heads else y
+    return g.reshape(g.Transpose(y, perm=HEADS_INNER), x.shape) if flat else y
 
 
 def _check_partial(match: Match) -> Checked:
@@ -409,7 +410,7 @@ class MergeRopes:
 
 
 def _merge(g: Any, order: list[Node], first: Node, second: Node) -> bool:
-    """Replace two nodes by one, unless second, the end of order, depends on first."""
+    """Replace two nodes by one, unless second, the end of order, depends on first, or g refuses."""
     at = next(i for i in reversed(range(len(order))) if order[i] is first)
     between = order[at + 1 : -1]
     late = {id(first): first}  # what depends on first has to move behind the merged node
@@ -420,8 +421,10 @@ def _merge(g: Any, order: list[Node], first: Node, second: Node) -> bool:
         return False
     q, _, cos, sin = first.inputs
     results = g.call(ROPE, q, second.inputs[0], cos, sin, outputs=2, **first.attrs)
-    made = g.take()
-    replace((first.output, second.output), results, made, [first, second])
+    outputs = (first.output, second.output)
+    made = rewrite(g, MergeRopes.name, outputs, results, [first, second])
+    if not made:
+        return False
     early = [node for node in between if id(node) not in late]
     order[at:] = [*early, *made, *(node for node in between if id(node) in late)]
     return True

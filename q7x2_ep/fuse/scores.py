@@ -2,7 +2,7 @@
 
 Whatever stands between, in whatever order, is collected into one normal form:
 
-    softcap(scale * q @ k^T), then masks, innermost first
+    softcap(scale * factors * q @ k^T), then masks, innermost first
 
 A factor outside of a mask scales the mask too; a tanh closes a softcap, f * tanh(g * x) =
 softcap(f * g * x) with softcap f; views of the leading dims are looked through. What does not fit
@@ -41,6 +41,7 @@ class Scores:
     softcap: float = 0.0  # 0: none
     turned: bool = False
     masks: tuple[Mask, ...] = ()
+    factors: tuple[Value, ...] = ()  # that scale whole matrices, such as one number per head
     nodes: tuple[Node, ...] = ()  # the outermost first
     leads: tuple[tuple[Dim, ...], ...] = ()  # the leading dims of the scores, one per shape
 
@@ -75,11 +76,16 @@ def _factor(node: Node, known: Scores) -> Iterator[Step]:
     found = scaled(node)
     if found is not None:
         yield found[0], replace(known, scale=known.scale * found[1])
+        return
+    for x, other in (node.inputs, node.inputs[::-1]) if node.op == "Mul" else ():
+        alike = other.shape is not None and all(dim == 1 for dim in other.shape[-2:])
+        if alike and x.shape == node.output.shape:
+            yield x, replace(known, factors=(*known.factors, other))
 
 
 def _tanh(node: Node, known: Scores) -> Iterator[Step]:
-    if not known.softcap and known.scale > 0.0:
-        yield node.inputs[0], replace(known, softcap=known.scale)
+    if not known.softcap and not known.factors and known.scale > 0.0:
+        yield node.inputs[0], replace(known, softcap=known.scale, scale=1.0)
 
 
 def _added(node: Node, known: Scores) -> Iterator[Step]:
@@ -105,14 +111,15 @@ def _fits(shape: Optional[tuple[Dim, ...]], full: Optional[tuple[Dim, ...]]) -> 
 
 
 def _masked(x: Value, kind: str, mask: Value, number: float, known: Scores) -> Iterator[Step]:
-    """A mask inside of a softcap or of transposed scores is none of attention's."""
-    if not known.softcap and not known.turned and x.shape is not None:
+    """A mask inside of a softcap, a factor or transposed scores is none of attention's."""
+    inside = known.softcap or known.factors or known.turned
+    if not inside and x.shape is not None:
         entry = Mask(kind, mask, number, x.shape[:-2])
         yield x, replace(known, masks=(*known.masks, entry))
 
 
 def _view(node: Node, known: Scores) -> Iterator[Step]:
-    if keeps_matrices(node):
+    if keeps_matrices(node) and not known.factors:
         yield node.inputs[0], known
 
 

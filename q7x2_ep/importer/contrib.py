@@ -115,11 +115,20 @@ def _quick_gelu(draft: Draft, maker: Maker) -> list[Draft]:
     return [Draft("Swish", draft.inputs, draft.outputs, attrs, draft.name)]
 
 
+def _rotary_embedding(draft: Draft, maker: Maker) -> list[Draft]:
+    x, positions, cos, sin = draft.inputs
+    attrs = dict(draft.attrs)
+    if attrs.pop("is_packed_batching", 0) or attrs.pop("scale", 1.0) != 1.0:
+        return [draft]
+    return [Draft("RotaryEmbedding", [x, cos, sin, positions], draft.outputs, attrs, draft.name)]
+
+
 CONTRIB: dict[str, Rewrite] = {
     "SimplifiedLayerNormalization": _rms_norm,  # onnxruntime enters it in the standard domain
     "com.microsoft::SimplifiedLayerNormalization": _rms_norm,
     "com.microsoft::SkipLayerNormalization": _skip_layer_norm,
     "com.microsoft::SkipSimplifiedLayerNormalization": _skip_rms_norm,
+    "com.microsoft::RotaryEmbedding": _rotary_embedding,
     "com.microsoft::EmbedLayerNormalization": _embed_layer_norm,
     "com.microsoft::Gelu": _gelu,
     "com.microsoft::BiasGelu": _gelu,

@@ -369,10 +369,12 @@ def _standard_function(op_type: str, version: int, domain: str) -> Any:
 
 def _check_count(inputs: list, signature: str, where: str) -> None:
     operands = [name.strip() for name in signature.split("->")[0].split(",") if name.strip()]
-    required = sum(not name.endswith(("?", "*")) for name in operands)
     most = None if any(name.endswith("*") for name in operands) else len(operands)
-    missing = any(value is None for value in inputs[:required])
-    if len(inputs) < required or missing or (most is not None and len(inputs) > most):
+    given = [*inputs, *[None] * len(operands)]
+    missing = any(
+        value is None and not name.endswith(("?", "*")) for name, value in zip(operands, given)
+    )
+    if missing or (most is not None and len(inputs) > most):
         raise ModelError(f"{where} takes ({', '.join(operands)}), was given {len(inputs)} inputs")
 
 

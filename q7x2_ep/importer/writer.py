@@ -257,13 +257,9 @@ class _Writer:
         if domain == DOMAIN:
             if not hasattr(entry, "decompose"):
                 raise ModelError(f"[{op} {node.name}] has no form in ONNX")
-            formal = [
-                [name.strip().rstrip("?*") for name in side.split(",")]
-                for side in entry.signature.split("->")
-            ]
-            proto.overload = self._functions.overload(
-                node, formal[0][: len(inputs)], formal[1][: len(outputs)]
-            )
+            sides = entry.signature.split("->")
+            formal = [_formals(side, n) for side, n in zip(sides, (len(inputs), len(outputs)))]
+            proto.overload = self._functions.overload(node, *formal)
         self.nodes.append(proto)
 
     def name(self, value: Value) -> str:
@@ -323,6 +319,13 @@ class _Writer:
         name = "q7_ints_" + "_".join(map(str, values))
         self.constants.setdefault(name, np.array(values, np.int64))
         return name
+
+
+def _formals(side: str, count: int) -> list[str]:
+    """The first names of one side of a signature; `x*` goes on as x1, x2, .."""
+    names = [name.strip().rstrip("?") for name in side.split(",")]
+    last = names[-1].rstrip("*")
+    return [*names[:-1], last, *(f"{last}{i}" for i in range(1, count))][:count]
 
 
 def _given(node: Node) -> dict[str, Any]:

@@ -133,6 +133,7 @@ class Graph:
     nodes: list[Node] = field(default_factory=list)
     opset: int = 0  # of the default domain, as imported
     metadata: dict[str, Any] = field(default_factory=dict)  # what get_modelmeta() shows
+    is_fused: bool = False  # what fusions look for may be folded away
     external_weights: bool = False  # whether some came from a file beside the model
     _names: int = 0
 

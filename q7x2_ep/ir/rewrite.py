@@ -14,12 +14,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Callable, Optional, Union
 
-from q7x2_ep.dtypes import BFLOAT16, FLOAT, FLOAT16
+from q7x2_ep.dtypes import BFLOAT16, FLOAT, FLOAT16, INT8, UINT8
 from q7x2_ep.ir.core import Graph, Node, Value
 from q7x2_ep.ir.pattern import Match, Matcher, is_used_outside, root_ops, trace
 
-# Results of other dtypes are not fused: no kernel computes a fused op in float64 or in integers.
-FUSED_DTYPES = (FLOAT, FLOAT16, BFLOAT16)
+# Results of other dtypes are not fused: no kernel computes a fused op in float64 or wide integers.
+FUSED_DTYPES = (FLOAT, FLOAT16, BFLOAT16, UINT8, INT8)
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ our own as `@op("q7::Name")`. Its parts, in this order; functions take the node,
     signature   "x, axes? -> y": operand names, `?` optional, `*` variadic (last)
     attributes  {name: default}; the importer fills in defaults, so node.attrs holds every key
     strided     positions of inputs that `lower` reads through any strides, if any
+    folds_late  true: of constants it is evaluated after fusion only, which looks for it
     infer(node) -> list[Type]                  shapes and dtypes of the outputs
     reference(node, *arrays) -> array | tuple  numpy, obvious not fast, in the dtype it is given
     decompose(g, *values) -> Value             fused ops instead: the meaning in smaller ops

@@ -76,6 +76,11 @@ class Builder:
     def ones(self, shape: Sequence[int], dtype: int) -> Value:
         return self.array(np.ones(shape, dtypes.DTYPES[dtype].numpy))
 
+    def evaluated(self, node: Node) -> Value:
+        """The result of a node of constants, as a constant."""
+        arrays = [None if value is None else value.const for value in node.inputs]
+        return self.array(np.asarray(find(node.op).reference(node, *arrays)))
+
     def concatenate(self, constants: Sequence[Value], axis: Optional[int]) -> Value:
         """A constant made of others; axis None flattens them."""
         return self.array(np.concatenate([value.const for value in constants], axis))

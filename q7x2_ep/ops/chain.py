@@ -1,8 +1,8 @@
 """q7::Chain: a small DAG of elementwise ops as one loop, and a reduction of its rows at the end.
 
-Its program is text, one node of ops/elementwise.py or ops/activation.py after the other: `%0`,
-`%1`, .. are the inputs, the results count on from there. Instructions are not written down
-anywhere: they are the steps that the `lower` of those nodes emits, recorded.
+Its program is text, one node after the other: `%0`, `%1`, .. are the inputs, the results count on
+from there, constants of one element stand in place. Instructions are not written down anywhere:
+they are the steps that the `lower` of those nodes emits, recorded.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MAX_INPUTS, MAX_LENGTH = 12, 16  # CHAIN_INPUTS and CHAIN_LENGTH of csrc/kernels
 MAX_STRIDE = 8  # elements: walks further apart use less than half of each cache line
 MAX_ROW = 8192  # elements of a row that is reduced: it waits in L1, and one thread computes it
 OPERANDS = {"unary": "x", "binary": "ab", "where": "cab", "cast": "x", "reduce": "x"}
-FAMILIES = (activation.__name__, elementwise.__name__, reduce.__name__)
+FAMILIES = (elementwise.__name__, activation.__name__, reduce.__name__)
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,15 @@ def _reduces_rows(args: dict[str, Any]) -> bool:
 
 
 def _storage(operand: Any) -> Value:
-    return operand.storage if isinstance(operand, View) else operand
+    """The value that an operand is.
+
+    Raises: UnsupportedOp where it is a part of one.
+    """
+    if not isinstance(operand, View):
+        return operand
+    if operand.offset != 0 or not operand.is_contiguous():
+        raise UnsupportedOp(f"a step of a chain reads a part of {operand.storage}")
+    return operand.storage
 
 
 def instructions_of(node: Node) -> Optional[list[Instruction]]:
@@ -105,15 +113,22 @@ def program_of(nodes: Sequence[Node]) -> tuple[list[Value], str]:
     """Nodes in execution order as a program: its inputs and its text."""
     made = [node.output for node in nodes]
     read = dict.fromkeys(value for node in nodes for value in node.inputs if value is not None)
-    inputs = [value for value in read if value not in made]
+    inputs = [value for value in read if value not in made and not _is_in_text(value)]
     names = {value: Value(str(i)) for i, value in enumerate([*inputs, *made])}
     lines = []
     for node in nodes:
         defaults = find(node.op).attributes
         attrs = {key: value for key, value in node.attrs.items() if value != defaults.get(key)}
-        operands = [None if value is None else names[value] for value in node.inputs]
+        operands = [
+            Value(value.name, *value.type, value.const) if _is_in_text(value) else names.get(value)
+            for value in node.inputs
+        ]
         lines.append(node_text(Node(node.op, operands, [names[node.output]], attrs)))
     return inputs, "; ".join(lines)
+
+
+def _is_in_text(value: Optional[Value]) -> bool:
+    return value is not None and value.const is not None and value.const.size == 1
 
 
 @lru_cache(maxsize=1024)
@@ -159,9 +174,18 @@ class Chain:
         return [nodes[-1].output.type]
 
     def decompose(g: Any, *values: Value, program: str) -> Value:
-        known = {str(i): value for i, value in enumerate(values)}
+        known: dict[Any, Value] = {str(i): value for i, value in enumerate(values)}
+
+        def operand(value: Optional[Value]) -> Optional[Value]:
+            if value is None or value.const is None:
+                return value and known[value.name]
+            content = (value.type, value.const.tobytes())
+            if content not in known:  # one input, however often it is read
+                known[content] = g.array(value.const)
+            return known[content]
+
         for node in _parsed(program, len(values)):
-            operands = [None if value is None else known[value.name] for value in node.inputs]
+            operands = map(operand, node.inputs)
             result = known[node.output.name] = g.call(node.op, *operands, **node.attrs)
         return result
 

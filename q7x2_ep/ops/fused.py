@@ -17,6 +17,7 @@ from q7x2_ep.ops.common import (
     Activation,
     Guard,
     fit_guards,
+    known,
     require_dtype,
     reshaped,
     rows_dense,
@@ -198,17 +199,21 @@ class Attention:
 
     def standard(node: Node) -> Optional[Standard]:
         (q, k), mask, attrs = node.inputs[:2], node.input(3), node.attrs
-        named = ("scale", "causal", "zero_masked_rows")  # others have no counterpart
+        # others have no counterpart in opset 23
+        named = ("scale", "causal", "zero_masked_rows", "softcap")
         defaults = Attention.attributes.items()
         usual = all(attrs[name] == default for name, default in defaults if name not in named)
+        plain = node.input(4) is None and node.input(5) is None
         lengths = (q.shape[2], k.shape[2])
         # ONNX counts the causal diagonal from the first key, and gives 0 for masked rows;
         # onnxruntime wants a mask that has every query.
-        aligned = not attrs["causal"] or lengths[0] == lengths[1]
+        offset = (lengths[1] - lengths[0],) if node.input(6) is None else known(node.input(6))
+        aligned = not attrs["causal"] or offset == (0,)
         fits = mask is None or (attrs["zero_masked_rows"] and mask.shape[-2:] == lengths)
-        if not (usual and aligned and fits):
+        if not (usual and plain and aligned and fits):
             return None
-        return "Attention", node.inputs, {"scale": attrs["scale"], "is_causal": attrs["causal"]}
+        same = {name: attrs[name] for name in ("scale", "softcap")}
+        return "Attention", node.inputs[:4], {**same, "is_causal": attrs["causal"]}
 
     def guards(node: Node) -> list[Guard]:
         q, k = node.inputs[:2]

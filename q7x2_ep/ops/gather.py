@@ -10,6 +10,7 @@ from q7x2_ep import dtypes
 from q7x2_ep.errors import UnsupportedOp
 from q7x2_ep.ir.core import Node, Type, Value
 from q7x2_ep.ir.shape import Dim, product
+from q7x2_ep.ir.view import View
 from q7x2_ep.ops import op
 from q7x2_ep.ops.common import (
     cast_step,
@@ -51,6 +52,12 @@ class Gather:
         x, indices = node.inputs
         require_dtype(node, indices.dtype, INDICES)
         axis = normal_axis(node, node.attrs["axis"], len(x.shape))
+        at, dim = known(indices), x.shape[axis]
+        if indices.shape == () and at is not None and isinstance(dim, int) and -dim <= at[0] < dim:
+            view = b.view(x).slice(axis, at[0] % dim, 1)  # one of a few: q, k or v, most often
+            strides = view.strides[:axis] + view.strides[axis + 1 :]
+            b.alias(node.output, View(view.storage, node.output.shape, strides, view.offset))
+            return
         b.step(
             "gather",
             x=x,

@@ -513,7 +513,8 @@ def concat_places(node: Node, b: Any) -> list[View]:
     """Where each part is in the output. A step that takes strides may write there at once: then
     the part is to be declared an alias of its place.
     """
-    axis, start, found = concat_axis(node), 0, []
+    axis, found = concat_axis(node), []
+    start: Dim = 0
     whole = b.allocate(node.output)
     for part in node.inputs:
         found.append(whole.slice(axis, start, part.shape[axis]))

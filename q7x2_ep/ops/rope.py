@@ -11,7 +11,6 @@ from typing import Any, Optional, Union
 import numpy as np
 
 from q7x2_ep import dtypes
-from q7x2_ep.errors import ModelError
 from q7x2_ep.ir.core import Node, Type, Value
 from q7x2_ep.ir.shape import Dim, product
 from q7x2_ep.ir.view import View, contiguous_strides
@@ -19,6 +18,7 @@ from q7x2_ep.ops import op
 from q7x2_ep.ops.common import (
     F32,
     Guard,
+    binary_step,
     expand_view,
     fit_guards,
     infer_same,
@@ -26,7 +26,6 @@ from q7x2_ep.ops.common import (
     reshaped,
     rows_dense,
     temporary,
-    where_is,
 )
 from q7x2_ep.ops.movement import concat_places
 
@@ -63,7 +62,6 @@ class Rope:
     """
 
     signature = "q, k?, cos, sin -> q_out, k_out?"
-    strided = range(4)
     attributes = {"half": 0, "interleaved": 0}
     strided = range(4)
 
@@ -174,8 +172,8 @@ def rope_step(
 
 
 def output_view(b: Any, y: Value) -> View:
-    """Where a (B, H, S, D) output is wanted: in a Concat, say with past keys; in (B, S, H, D)
-    order if that is what all users want; else dense.
+    """Where a (B, H, S, D) output is wanted: inside of a Concat, say behind past keys; in
+    (B, S, H, D) order if that is what all users want; else dense.
     """
     joined = next((user for user in y.users if user.op == "Concat"), None)
     if joined is not None and joined.inputs.count(y) == 1 and not b.graph.is_output(y):
@@ -196,9 +194,10 @@ def output_view(b: Any, y: Value) -> View:
 class RotaryEmbedding:
     """(cos * a - sin * b, sin * a + cos * b) for every pair (a, b) of the first R channels.
 
-    R is rotary_embedding_dim; a pair is (i, i + R / 2), or (2 i, 2 i + 1) if interleaved.
+    R is rotary_embedding_dim, D by default; a pair is (i, i + R / 2), or (2 i, 2 i + 1) if
+    interleaved.
     Shapes: x (B, H, S, D) or (B, S, H * D); cos and sin (B, S, R / 2), or (positions, R / 2) with
-    position_ids (B, S).
+    position_ids (B, S), or (1,) for the position of the first of S, as com.microsoft has it.
     """
 
     signature = "x, cos, sin, position_ids? -> y"
@@ -212,7 +211,7 @@ class RotaryEmbedding:
         found = [(t.shape[-1], pairs, f"{t.name} has not one column per pair") for t in tables]
         if positions is None:
             return found + fit_guards(tables, (B, S, pairs))
-        return found + fit_guards((positions,), (B, S))
+        return found + fit_guards((positions,), (B, S) if len(positions.shape) == 2 else (1,))
 
     def reference(
         node: Node,
@@ -222,13 +221,13 @@ class RotaryEmbedding:
         position_ids: Optional[np.ndarray] = None,
     ) -> np.ndarray:
         if position_ids is not None:
+            if position_ids.ndim == 1:
+                position_ids = position_ids + np.arange(x.shape[-2])[None]
             cos, sin = cos[position_ids], sin[position_ids]
         cos, sin = cos[:, :, None], sin[:, :, None]  # (B, S, 1, R / 2)
-        y = (
-            x.transpose(HEADS_INNER)
-            if x.ndim == 4
-            else x.reshape(*x.shape[:2], node.attrs["num_heads"], -1)
-        ).copy()
+        heads = node.attrs["num_heads"] or x.shape[-1] // (2 * cos.shape[-1])
+        y = x.transpose(HEADS_INNER) if x.ndim == 4 else x.reshape(*x.shape[:2], heads, -1)
+        y = y.copy()
         R = node.attrs["rotary_embedding_dim"] or y.shape[-1]
         first, second = (slice(*bounds) for bounds in pair_bounds(R, node.attrs["interleaved"]))
         a, b = y[..., first].copy(), y[..., second].copy()
@@ -250,16 +249,12 @@ class RotaryEmbedding:
 
 
 def split_heads(node: Node) -> tuple[Dim, Dim, Dim, Dim]:
-    """The shape of x as (B, H, S, D).
-
-    Raises: ModelError where x has three dims and num_heads does not say how to split the last.
-    """
-    shape, heads = node.inputs[0].shape, node.attrs["num_heads"]
-    if len(shape) == 4:
-        return shape
-    if not heads:
-        raise ModelError(f"{where_is(node)} needs num_heads with an input of three dims")
-    return shape[0], heads, shape[1], shape[2] // heads
+    """The shape of x as (B, H, S, D). Without num_heads, all channels of a head are rotated."""
+    x, cos = node.inputs[:2]
+    if len(x.shape) == 4:
+        return x.shape
+    heads = node.attrs["num_heads"] or x.shape[2] // (2 * cos.shape[-1])
+    return x.shape[0], heads, x.shape[1], x.shape[2] // heads
 
 
 def table_view(b: Any, node: Node, table: Value) -> View:
@@ -267,6 +262,8 @@ def table_view(b: Any, node: Node, table: Value) -> View:
     positions = node.input(3)
     if positions is not None:
         require_dtype(node, positions.dtype, (dtypes.INT64, dtypes.INT32))
+        if len(positions.shape) == 1:
+            positions = counted(b, positions, split_heads(node)[2])
         found = temporary(b, table.dtype, (*positions.shape, table.shape[-1]))
         b.step(
             "gather",
@@ -282,3 +279,12 @@ def table_view(b: Any, node: Node, table: Value) -> View:
         table = found
     B, S, half = table.shape
     return reshaped(b, table, (B, 1, S, half))
+
+
+def counted(b: Any, first: Value, S: Dim) -> Value:
+    """first, first + 1, .. as (1, S)."""
+    steps = temporary(b, first.dtype, (S,))
+    b.step("arange", y=steps, dtype=first.dtype, n=S, start=0.0, step=0.0, istart=0, istep=1)
+    positions = temporary(b, first.dtype, (1, S))
+    binary_step(b, "add", b.view(steps).reshape((1, S)), first, positions)
+    return positions

@@ -37,7 +37,7 @@ def run(graph: Graph) -> dict[str, int]:
             shapes += not all(_is_numbers(value) for value in node.outputs)
             dead.append(node)
             continue
-        arrays = _evaluate(node)
+        arrays = _evaluate(node) if graph.is_fused or not _is_for_fusion(node) else None
         if arrays is not None:
             for value, array in zip(node.outputs, arrays):
                 graph.replace_uses(value, graph.constant(array, array_type(array), value.name))
@@ -59,6 +59,10 @@ def known_elements(graph: Graph, value: Value) -> Value:
 
 def _is_numbers(value: Value) -> bool:
     return all(isinstance(element, int) for element in value.elements)
+
+
+def _is_for_fusion(node: Node) -> bool:
+    return getattr(find(node.op), "folds_late", False)
 
 
 def _evaluate(node: Node) -> Optional[list[Any]]:

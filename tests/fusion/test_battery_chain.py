@@ -76,6 +76,12 @@ def transposed(g: Any, x: Any, y: Any) -> Any:
     return g.Tanh(g.Add(g.Transpose(x, perm=[0, 2, 1]), y))
 
 
+def capped(g: Any, x: Any, y: Any) -> Any:
+    """Other fusions find the cap and the gate."""
+    cap = g.Mul(g.Tanh(g.Div(x, 30.0)), 30.0)
+    return g.Add(g.Mul(cap, g.Sigmoid(cap)), y)
+
+
 def squared_error(g: Any, x: Any, y: Any) -> Any:
     difference = g.Sub(x, y)
     return g.ReduceMean(g.Mul(difference, difference), [-1], keepdims=0)
@@ -92,6 +98,7 @@ FAMILY = [
     (by_column, COLUMN),
     (padding_mask, {"keep": ("int64", ("B", 1, 1, "S"))}),
     (window_mask, {"q": ("int64", ("S", 1)), "k": ("int64", (1, "S"))}),
+    (capped, XY),
     (squared_error, XY),
     (strided, X),
     (lambda g, x: g.Neg(g.Slice(x, [4], [8], [2])), X),

@@ -51,6 +51,7 @@ def last_mean(g: Any, x: Any) -> Any:
 
 MEANS: dict[str, Spelling] = {
     "positive axis": lambda g, x: g.ReduceMean(x, [2], keepdims=1),
+    "dim dropped and put back": lambda g, x: g.Unsqueeze(g.ReduceMean(x, [-1], keepdims=0), [-1]),
     "sum by factor": lambda g, x: g.Mul(g.ReduceSum(x, [-1], keepdims=1), g.free(1 / D)),
     "sum by count": lambda g, x: g.Div(g.ReduceSum(x, [-1], keepdims=1), g.free(float(D))),
 }
@@ -99,14 +100,14 @@ def test_rms_norm(square: str, root: str) -> None:
     check(with_names(rms_norm, square=square, root=root), "RMSNormalization")
 
 
-@pytest.mark.parametrize("square, factor", list(itertools.product(SQUARES, RECIPROCALS)))
-def test_weight_joins_the_factor(square: str, factor: str) -> None:
+@pytest.mark.parametrize("factor", RECIPROCALS)
+def test_weight_joins_the_factor(factor: str) -> None:
     def rms(g: Any, x: Any) -> Any:
-        return g.Mul(x, g.Mul(RECIPROCALS[factor](g, variance(g, x, square)), W))
+        return g.Mul(x, g.Mul(RECIPROCALS[factor](g, variance(g, x)), W))
 
     def layer(g: Any, x: Any) -> Any:
         d = g.Sub(x, last_mean(g, x))
-        y = g.Mul(d, g.Mul(RECIPROCALS[factor](g, variance(g, d, square)), W))
+        y = g.Mul(d, g.Mul(RECIPROCALS[factor](g, variance(g, d, "mul")), W))
         return g.Add(g.open(y), BIAS)
 
     check(rms, "RMSNormalization")
@@ -352,9 +353,9 @@ def test_halves(op: str, weighted_first: bool) -> None:
         return g.Cast(y, to=dtypes.FLOAT)
 
     model, _ = build(upcast, X)
-    found, _ = fused_ops(model)
-    assert found[op] == 1 and found["Mul"] == 0
-    assert found["Cast"] == (4 if weighted_first else 2)
+    found, report = fused_ops(model)
+    assert found[op] == 1
+    assert report.applied.get("NormCast", 0) == (not weighted_first)
     feeds = feeds_for(model, {"B": 2, "S": 9})
     with q7x2_ep.InferenceSession(model.SerializeToString()) as session:
         (given,) = session.run(None, feeds)

@@ -5,15 +5,22 @@ from __future__ import annotations
 from typing import Any, Callable
 
 import numpy as np
+import onnx
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 
+import q7x2_ep
 from tests.fusion.battery import (
+    SIZES,
     assert_correct,
     assert_fuses,
     assert_perturbed_stays,
     build,
+    feeds_for,
     fused_ops,
 )
+
+onnxruntime = pytest.importorskip("onnxruntime")
 
 H, D = 3, 8
 KINDS = ("constant", "output", "dtype")
@@ -244,7 +251,7 @@ def test_tables_computed_once_for_two_layers() -> None:
         return x
 
     inputs = {"x": Q, "positions": ("int64", ("B", "S"))}
-    assert_fuses(spelling, inputs, {"q7::Rope": 2, "Cos": 1, "Sin": 1, "MatMul": 1})
+    assert_fuses(spelling, inputs, {"q7::Rope": 2, "MatMul": 1})
 
 
 def test_tables_by_position() -> None:
@@ -326,6 +333,61 @@ def test_onnx_op(interleaved: int, R: int, positions: bool, ndim: int) -> None:
     inputs["ids"] = ("int64", ("B", "S"))
     expected = {"q7::Rope": 1, "RotaryEmbedding": 0}
     assert_fuses(spelling, inputs, expected, steps=3 if positions else 1, opset=23)
+
+
+def contrib_model(shape: tuple, positions: tuple, columns: int, **attrs: int) -> onnx.ModelProto:
+    """q and k through com.microsoft RotaryEmbedding, by the same tables and positions."""
+    one_head = (*shape[:1], 1, *shape[2:]) if len(shape) == 4 else (*shape[:2], D)
+    info = helper.make_tensor_value_info
+    fed = [info(name, 1, s) for name, s in (("q", shape), ("k", one_head))]
+    fed.append(info("ids", TensorProto.INT64, positions))
+    angles = np.random.default_rng(1).standard_normal((32, columns))
+    tables = [
+        numpy_helper.from_array(f(angles).astype(np.float32), name)
+        for name, f in (("cos", np.cos), ("sin", np.sin))
+    ]
+    heads = {"q": H, "k": 1} if attrs.pop("given_heads") else {"q": 0, "k": 0}
+    nodes = [
+        helper.make_node(
+            "RotaryEmbedding",
+            [x, "ids", "cos", "sin"],
+            [f"{x}_out"],
+            domain="com.microsoft",
+            num_heads=heads[x],
+            **attrs,
+        )
+        for x in "qk"
+    ]
+    outputs = [info("q_out", 1, shape), info("k_out", 1, one_head)]
+    graph = helper.make_graph(nodes, "rope", fed, outputs, tables)
+    opsets = [helper.make_opsetid("", 18), helper.make_opsetid("com.microsoft", 1)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=10)
+
+
+@pytest.mark.parametrize("interleaved", [0, 1])
+@pytest.mark.parametrize("R", [0, 4])
+@pytest.mark.parametrize("ids", [("B", "S"), (1,)], ids=["ids", "first"])
+@pytest.mark.parametrize("shape", [Q, ("B", "S", H * D)], ids=["4d", "3d"])
+def test_contrib_op(interleaved: int, R: int, ids: tuple, shape: tuple) -> None:
+    for given_heads in {bool(R), True}:
+        model = contrib_model(
+            shape,
+            ids,
+            (R or D) // 2,
+            interleaved=interleaved,
+            rotary_embedding_dim=R,
+            given_heads=given_heads,
+        )
+        assert fused_ops(model)[0]["q7::Rope"] == 1
+        assert_correct(model)
+        data = model.SerializeToString()
+        theirs = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"])
+        with q7x2_ep.InferenceSession(data) as session:
+            assert [step.op for step in session._session.plan.steps].count("rope") == 1
+            for sizes in SIZES:
+                feeds = feeds_for(model, sizes)
+                for left, right in zip(session.run(None, feeds), theirs.run(None, feeds)):
+                    np.testing.assert_allclose(left, right, rtol=1e-5, atol=1e-6)
 
 
 # What is no rotation

@@ -457,6 +457,8 @@ PARAMETRISED = {  # activations with act_alpha, and the act_beta that they have
     **dict.fromkeys(("clip", "hard_sigmoid"), 0.75),
 }
 QUERIES = KEYS = (B, H, S, D)
+T = symbol("T")
+PAST = (B, H, T, D)
 LAW = [
     *(
         ("q7::Linear", [X, WEIGHT, bias, residual], 1, {"activation": activation, "alpha": alpha})
@@ -493,6 +495,23 @@ LAW = [
         for zero in (0, 1)
     ),
     *(
+        (
+            "q7::Attention",
+            [QUERIES, PAST, PAST, mask, bias],
+            1,
+            {"scale": 0.5, "fill": fill, "softcap": cap, "causal": causal, "window": window},
+        )
+        for mask, bias, fill in (
+            (None, None, -np.inf),
+            ((B, 1, 1, T), None, -np.inf),
+            ((B, 1, 1, T), (1, H, S, T), -np.inf),
+            (("bool", (B, 1, 1, T)), None, -1e4),
+            (("bool", (B, 1, 1, T)), (1, H, S, T), -np.inf),
+        )
+        for cap in (0.0, 30.0)
+        for causal, window in ((0, (-1, -1)), (1, (-1, -1)), (1, (3, -1)), (0, (3, -1)))
+    ),
+    *(
         ("q7::SkipRmsNorm", [X, skip, skip_bias, NORM_ROW], outputs, {"epsilon": 1e-3})
         for skip in (X, (1, S, K), (S, K))
         for skip_bias in (None, NORM_ROW)
@@ -511,7 +530,8 @@ LAW = [
             ([X, NORM_ROW], "%2 = Mul(%0, %1); %3 = Tanh(%2)"),
             ([X, (S, 1)], "%2 = Abs(%0); %3 = Elu(%2) {alpha=0.5}; %4 = Div(%3, %1)"),
             ([X, X], "%2 = Less(%0, %1); %3 = Sin(%0); %4 = Where(%2, %3, %1)"),
-            ([X, [-1]], "%2 = Mul(%0, %0); %3 = ReduceMean(%2, %1) {keepdims=0}"),
+            ([X], "%1 = Mul(%0, %0); %2 = ReduceMean(%1, [-1]) {keepdims=0}"),
+            ([X], "%1 = Mul(%0, 0.1); %2 = Pow(%1, 3.0); %3 = Add(%2, 0.1)"),
             ([X], '%1 = Gelu(%0) {approximate="tanh"}; %2 = Clip(%1); %3 = Mul(%1, %2)'),
         )
     ),

@@ -1,0 +1,87 @@
+/* qgemm.c: the kernel of qgemm.h for every ISA; tiles as in kernels.def. Read qgemm.h first. */
+#include "qgemm.h"
+
+#include "../abi.h"
+#include "../simd/simd.h"
+
+#if defined(Q7_ISA_avx512)
+#define MR 14
+#define VECTORS 2
+#elif defined(Q7_ISA_avx2)
+#define MR 6
+#define VECTORS 2
+#elif defined(Q7_ISA_neon)
+#define MR 8
+#define VECTORS 3
+#else
+#define MR 4
+#define VECTORS 2
+#endif
+#define NR (VECTORS * Q7_W)
+
+/* sums (m, NR) of m rows; m is a constant where this is inlined. */
+Q7_INLINE void multiply(const q7_qgemm_tile *t, const int32_t *a, const int m, int32_t *sums) {
+    q7_i32 sum[MR * VECTORS];
+    Q7_UNROLL
+    for (int i = 0; i < m * VECTORS; i++) sum[i] = q7_i32_set1(0);
+    const int16_t *b = t->b;
+    for (int64_t p = 0; p < t->pairs; p++, b += 2 * NR) {
+        Q7_UNROLL
+        for (int i = 0; i < m; i++) {
+            const q7_i32 pair = q7_i32_set1(a[i * t->pairs + p]);
+            Q7_UNROLL
+            for (int j = 0; j < VECTORS; j++)
+                sum[i * VECTORS + j] = q7_madd_pairs(sum[i * VECTORS + j], b + 2 * Q7_W * j, pair);
+        }
+    }
+    Q7_UNROLL
+    for (int i = 0; i < m * VECTORS; i++) q7_i32_store(sums + i * Q7_W, sum[i]);
+}
+
+static void all_rows(const q7_qgemm_tile *t, int32_t *sums) { multiply(t, t->a, MR, sums); }
+static void one_row(const q7_qgemm_tile *t, int64_t i, int32_t *sums) {
+    multiply(t, t->a + i * t->pairs, 1, sums + i * NR);
+}
+
+/* x rounded to even and clamped to [low, high], both integers: adding 1.5 * 2^23 leaves no bits
+ * for a fraction. */
+Q7_INLINE int32_t rounded(float x, float low, float high) {
+    const float magic = 12582912.0f;
+    x = x > low ? x : low;
+    x = x < high ? x : high;
+    return (int32_t)((x + magic) - magic);
+}
+
+/* One row of c as bytes in [low, high]; the sums are in the way of nobody afterwards. */
+Q7_INLINE void quantized(const q7_qgemm_tile *t, const float *x, uint8_t *c, int32_t low,
+                         int32_t high) {
+    for (int64_t j = 0; j < t->n; j++)
+        c[j] = (uint8_t)(rounded(x[j], (float)(low - t->zero), (float)(high - t->zero)) + t->zero);
+}
+
+static void finish(const q7_qgemm_tile *t, const int32_t *sums, int64_t i) {
+    float scaled[NR];
+    if (t->c_dtype == Q7_I32) {
+        memcpy((int32_t *)t->c + i * t->c_stride, sums, (size_t)t->n * sizeof(int32_t));
+        return;
+    }
+    for (int64_t j = 0; j < t->n; j++) {
+        const float x = (float)sums[j] * t->scale[j * t->scale_step];
+        scaled[j] = t->bias ? x + t->bias[j] : x;
+    }
+    if (t->c_dtype == Q7_F32)
+        memcpy((float *)t->c + i * t->c_stride, scaled, (size_t)t->n * sizeof(float));
+    else if (t->c_dtype == Q7_U8)
+        quantized(t, scaled, (uint8_t *)t->c + i * t->c_stride, 0, 255);
+    else
+        quantized(t, scaled, (uint8_t *)t->c + i * t->c_stride, -128, 127);
+}
+
+void Q7_KERNEL(qgemm_i16)(const q7_qgemm_tile *t) {
+    int32_t sums[MR * NR];
+    if (t->m == MR)
+        all_rows(t, sums);
+    else
+        for (int64_t i = 0; i < t->m; i++) one_row(t, i, sums);
+    for (int64_t i = 0; i < t->m; i++) finish(t, sums + i * NR, i);
+}

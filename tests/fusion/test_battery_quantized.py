@@ -1,0 +1,179 @@
+"""Linear layers between DequantizeLinear and QuantizeLinear, and the integer ops themselves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+import q7x2_ep
+from q7x2_ep import importer
+from q7x2_ep.backend.numpy import evaluate
+from q7x2_ep.passes import infer
+from tests.fusion.battery import build, feeds_for, fused_ops
+
+RANDOM = np.random.default_rng(5)
+K, N = 37, 50
+X = {"x": ("B", "S", K)}
+F32 = np.float32
+LINEAR = "q7::QuantizedLinear"
+
+
+def weights(dtype: Any) -> np.ndarray:
+    limits = np.iinfo(dtype)
+    return RANDOM.integers(limits.min, limits.max + 1, (K, N)).astype(dtype)
+
+
+def row(n: int = N) -> np.ndarray:
+    return (RANDOM.random(n) * 0.01 + 0.01).astype(F32)
+
+
+def quantize(g: Any, x: Any, scale: float, zero: Any) -> Any:
+    return g.QuantizeLinear(x, np.array(scale, F32), zero)
+
+
+def dequantize(g: Any, x: Any, scale: Any, zero: Any, **attrs: Any) -> Any:
+    return g.DequantizeLinear(x, np.array(scale, F32), zero, **attrs)
+
+
+def layer(
+    x_dtype: Any, w_dtype: Any, per_column: bool, bias: bool, requantize: bool, gemm: bool
+) -> Any:
+    w, b = weights(w_dtype), row() * 50
+    w_scale = row() if per_column else np.array(0.02, F32)
+    w_zero = RANDOM.integers(-3, 4, w_scale.shape).astype(w_dtype) if w_dtype == np.int8 else None
+    x_zero = np.array(7, x_dtype)
+
+    def formula(g: Any, x: Any) -> Any:
+        given = dequantize(g, quantize(g, x, 0.04, x_zero), 0.04, x_zero)
+        y_w = g.DequantizeLinear(w, w_scale, w_zero, axis=1)
+        if gemm:
+            y = g.Gemm(given, y_w, *([b] if bias else []))
+        else:
+            y = g.MatMul(given, y_w)
+            y = g.Add(y, b) if bias else y
+        if not requantize:
+            return y
+        return dequantize(g, quantize(g, y, 0.3, np.array(-5, np.int8)), 0.3, np.array(-5, np.int8))
+
+    return formula
+
+
+def assert_close(model: onnx.ModelProto, step: float) -> None:
+    """Against the float64 evaluation: equal but where it lies between two steps of the result."""
+    data = model.SerializeToString()
+    graph = importer.read(data)
+    infer.run(graph)
+    with q7x2_ep.InferenceSession(data) as session:
+        for sizes in ({"B": 1, "S": 1}, {"B": 2, "S": 9}, {"B": 3, "S": 64}):
+            feeds = feeds_for(model, sizes)
+            given, true = session.run(None, feeds)[0], evaluate(graph, feeds, np.float64)[0]
+            away = np.abs(given.astype(float) - true)
+            assert away.max(initial=0.0) <= max(step * 1.001, 1e-5 * np.abs(true).max(initial=0.0))
+            assert not step or (away > step / 2).mean() < 0.01
+
+
+@pytest.mark.parametrize("x_dtype", [np.uint8, np.int8])
+@pytest.mark.parametrize("w_dtype", [np.uint8, np.int8])
+@pytest.mark.parametrize("per_column", [False, True])
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("requantize", [False, True])
+def test_layers_become_integer_products(
+    x_dtype: Any, w_dtype: Any, per_column: bool, bias: bool, requantize: bool
+) -> None:
+    for gemm in (False, True):
+        model = build(
+            layer(x_dtype, w_dtype, per_column, bias, requantize, gemm),
+            {"x": ("B", K)} if gemm else X,
+        )[0]
+        found, report = fused_ops(model)
+        assert found[LINEAR] == 1, report
+        assert not {"MatMul", "Gemm", "Add", "q7::Linear"} & set(found)
+        assert_close(model, 0.3 if requantize else 0.0)
+
+
+def test_one_quantized_input_may_feed_several_layers() -> None:
+    wq, wk = weights(np.int8), weights(np.int8)
+
+    def siblings(g: Any, x: Any) -> Any:
+        given = dequantize(
+            g, quantize(g, x, 0.04, np.array(7, np.uint8)), 0.04, np.array(7, np.uint8)
+        )
+        return tuple(g.MatMul(given, dequantize(g, w, 0.02, None)) for w in (wq, wk))
+
+    found, _ = fused_ops(build(siblings, X)[0])
+    assert (found[LINEAR], found["DequantizeLinear"]) == (2, 0)
+
+
+def test_what_is_no_integer_product_stays_float() -> None:
+    w = weights(np.int8)
+
+    def along_k(g: Any, x: Any) -> Any:
+        given = dequantize(
+            g, quantize(g, x, 0.04, np.array(7, np.uint8)), 0.04, np.array(7, np.uint8)
+        )
+        return g.MatMul(given, g.DequantizeLinear(w, row(K), None, axis=0))
+
+    def float_input(g: Any, x: Any) -> Any:
+        return g.MatMul(x, dequantize(g, w, 0.02, None))
+
+    def used(g: Any, x: Any) -> Any:
+        given = dequantize(
+            g, quantize(g, x, 0.04, np.array(7, np.uint8)), 0.04, np.array(7, np.uint8)
+        )
+        y = g.MatMul(given, dequantize(g, w, 0.02, None))
+        return quantize(g, y, 0.3, np.array(1, np.int8)), y
+
+    for formula in (along_k, float_input):
+        model = build(formula, X)[0]
+        found, _ = fused_ops(model)
+        assert (found[LINEAR], found["q7::Linear"]) == (0, 1)
+        assert_close(model, 0.0)
+    found, _ = fused_ops(build(used, X)[0])
+    assert (found[LINEAR], found["QuantizeLinear"]) == (1, 2)
+
+
+def products() -> dict[str, Any]:
+    w, zero = weights(np.uint8), np.array(3, np.uint8)
+
+    def integer(g: Any, x: Any) -> Any:
+        return g.MatMulInteger(quantize(g, x, 0.04, zero), w, zero, np.array(9, np.uint8))
+
+    def dynamic(g: Any, x: Any) -> Any:
+        y, scale, zero = g.DynamicQuantizeLinear(x, outputs=3)
+        return g.Mul(g.Cast(g.MatMulInteger(y, w, zero), to=1), scale)
+
+    def linear(g: Any, x: Any) -> Any:
+        a = quantize(g, x, 0.04, zero)
+        given = (
+            np.array(0.04, F32),
+            zero,
+            w,
+            row(),
+            np.zeros(N, np.uint8),
+            np.array(0.9, F32),
+            zero,
+        )
+        return g.QLinearMatMul(a, *given)
+
+    return {"MatMulInteger": integer, "DynamicQuantizeLinear": dynamic, "QLinearMatMul": linear}
+
+
+@pytest.mark.parametrize("name", ["MatMulInteger", "DynamicQuantizeLinear", "QLinearMatMul"])
+def test_integer_ops_give_what_onnxruntime_gives(name: str) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime")
+    model = build(products()[name], X)[0].SerializeToString()
+    theirs = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
+    with q7x2_ep.InferenceSession(model) as ours:
+        for shape in ((1, 1, K), (2, 130, K), (0, 3, K)):
+            feed = {"x": RANDOM.standard_normal(shape).astype(F32)}
+            a, b = ours.run(None, feed)[0], theirs.run(None, feed)[0]
+            assert a.dtype == b.dtype and a.shape == b.shape
+            limit = 1e-5 if a.dtype == F32 else 1 if name == "QLinearMatMul" else 0
+            away = np.abs(a.astype(float) - b.astype(float))
+            assert away.max(initial=0.0) <= limit * (
+                np.abs(b).max(initial=0.0) if limit == 1e-5 else 1
+            )
+            assert a.dtype == F32 or np.count_nonzero(away) <= 0.01 * a.size

@@ -1,0 +1,214 @@
+"""The attention ops of com.microsoft against onnxruntime, sizes fixed and symbolic.
+
+Left out are two cases in which onnxruntime does not do what it says: GroupQueryAttention with a
+past but without its present outputs, and the last query of a unidirectional cross attention.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any, Optional
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from q7x2_ep.errors import UnsupportedOp
+from q7x2_ep.session import Session
+
+onnxruntime = pytest.importorskip("onnxruntime")
+
+B, S, H, D, P = 2, 5, 3, 8, 4  # batch, queries, heads, head size, past
+W = H * D
+SYMBOLS = {B: "batch", S: "length", P: "past", P + S: "total", 11: "cache"}
+RANDOM = np.random.default_rng(31)
+DTYPES = {np.float32: TensorProto.FLOAT, np.int32: TensorProto.INT32}
+Inputs = list[Optional[np.ndarray]]
+
+
+def f(*shape: int) -> np.ndarray:
+    return RANDOM.standard_normal(shape).astype(np.float32)
+
+
+def ints(*values: int) -> np.ndarray:
+    return np.array(values, np.int32)
+
+
+def keep(*shape: int) -> np.ndarray:
+    return (RANDOM.random(shape) > 0.3).astype(np.int32)
+
+
+def make(
+    op: str, inputs: Inputs, outputs: int, fixed: tuple[int, ...], symbolic: bool, attrs: dict
+) -> tuple[bytes, dict[str, np.ndarray]]:
+    """A model of one node, and feeds for it. fixed: which inputs are constants."""
+    names = ["" if x is None else f"x{i}" for i, x in enumerate(inputs)]
+    given = {name: x for name, x in zip(names, inputs) if x is not None}
+    constants = [numpy_helper.from_array(given.pop(f"x{i}"), f"x{i}") for i in fixed]
+    results = [f"y{i}" for i in range(outputs)]
+    node = helper.make_node(op, names, results, domain="com.microsoft", **attrs)
+    infos = [
+        helper.make_tensor_value_info(
+            name, DTYPES[x.dtype.type], [SYMBOLS.get(d, d) if symbolic else d for d in x.shape]
+        )
+        for name, x in given.items()
+    ]
+    typed = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in results]
+    graph = helper.make_graph([node], op, infos, typed, constants)
+    opsets = [helper.make_opsetid("", 20), helper.make_opsetid("com.microsoft", 1)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
+    return model.SerializeToString(), given
+
+
+def compare(*case: Any) -> Session:
+    """Our session for the model that `make` makes of this; its outputs are onnxruntime's."""
+    model, feeds = make(*case)
+    session = Session(model, threads=2)
+    wanted = onnxruntime.InferenceSession(model).run(None, feeds)
+    for actual, y in zip(session.run(feeds), wanted):
+        np.testing.assert_allclose(actual, y, rtol=1e-4, atol=2e-5)
+    return session
+
+
+def check(
+    op: str, inputs: Inputs, outputs: int = 1, fixed: tuple[int, ...] = (), **attrs: Any
+) -> None:
+    """Outputs are equal to those of onnxruntime, in one step of attention."""
+    for symbolic in (False, True):
+        session = compare(op, inputs, outputs, fixed, symbolic, attrs)
+        assert [step.op for step in session.plan.steps].count("attention") == 1
+
+
+def masks(total: int) -> list[Optional[np.ndarray]]:
+    """In the forms that both ops take."""
+    return [None, keep(B, total), keep(B, S, total), np.zeros((B, total), np.int32), ints(3, total)]
+
+
+@pytest.mark.parametrize("unidirectional", [0, 1])
+@pytest.mark.parametrize("past", [0, P])
+def test_multi_head_attention(past: int, unidirectional: int) -> None:
+    cache = [f(B, H, P, D), f(B, H, P, D)] if past else [None, None]
+    attrs = {"num_heads": H, "unidirectional": unidirectional}
+    for mask, extra in itertools.product(masks(S + past), (False, True)):
+        inputs = [f(B, S, W), f(B, S, W), f(B, S, W), f(3 * W) if extra else None, mask]
+        bias = f(1, H, S, S + past) if extra else None
+        check("MultiHeadAttention", [*inputs, bias, *cache], 3 if past else 1, **attrs)
+
+
+@pytest.mark.parametrize(
+    "inputs, attrs",
+    [
+        ([f(B, S, W), f(B, 6, W), f(B, 6, H * 10)], {}),
+        ([f(B, S, W), f(B, H, 6, D), f(B, H, 6, D)], {}),
+        ([f(B, S, W), f(B, H, 6, D), f(B, H, 6, D), f(3 * W)], {}),
+        ([f(B, S, W), f(B, 6, W), f(B, 6, W), None, keep(B, 6)], {"mask_filter_value": -2.0}),
+        ([f(B, S, W), f(B, 6, W), f(B, 6, W), None, ints(6, 2)], {"scale": 0.3}),
+    ],
+)
+def test_multi_head_attention_forms(inputs: Inputs, attrs: dict) -> None:
+    check("MultiHeadAttention", inputs, num_heads=H, **attrs)
+
+
+@pytest.mark.parametrize("unidirectional", [0, 1])
+@pytest.mark.parametrize("past", [0, P])
+def test_attention(past: int, unidirectional: int) -> None:
+    attrs = {"num_heads": H, "unidirectional": unidirectional}
+    weights = [f(7, 3 * W), f(3 * W)]
+    for mask in masks(S + past):
+        inputs = [f(B, S, 7), *weights, mask, f(2, B, H, P, D) if past else None]
+        check("Attention", inputs, 2, (1, 2), **attrs)
+    bias = None if past else f(1, H, S, S)  # onnxruntime takes no past and bias together
+    check("Attention", [*inputs, bias], 2, (1, 2), **attrs)
+
+
+def test_attention_forms() -> None:
+    sizes = [W, W, H * 4]
+    inputs = [f(B, S, 7), f(7, sum(sizes)), f(sum(sizes))]
+    check("Attention", inputs, fixed=(1, 2), num_heads=H, qkv_hidden_sizes=sizes)
+    inputs = [f(B, S, 7), f(7, 3 * W), f(3 * W), keep(B, 1, 16, 16)]
+    model, feeds = make("Attention", inputs, 1, (1, 2), True, {"num_heads": H})
+    inputs[3] = np.ascontiguousarray(inputs[3][:, 0, :S, :S])
+    same, cut = make("Attention", inputs, 1, (1, 2), False, {"num_heads": H})
+    wanted = onnxruntime.InferenceSession(same).run(None, cut)  # it has no kernel for the other
+    np.testing.assert_allclose(Session(model).run(feeds)[0], wanted[0], 1e-4, 2e-5)
+    for ends in (ints(5, 4, 1, 0), ints(5, 2, 0, 5, 10, 0, 5, 7)):  # of sizes 2 B and 3 B + 2
+        compare("Attention", [*inputs[:3], ends], 1, (1, 2), False, {"num_heads": H})
+
+
+def test_packed() -> None:
+    """Heads of query, key and value side by side, which onnxruntime has no CPU kernel for."""
+    q, k, v = (f(B, S, H, D) for _ in range(3))
+    separate = [x.reshape(B, S, W) for x in (q, k, v)]
+    for bias in (None, f(3 * W)):
+        attrs = {"num_heads": H}
+        model, feeds = make("MultiHeadAttention", [*separate, bias], 1, (), False, attrs)
+        wanted = onnxruntime.InferenceSession(model).run(None, feeds)
+        for inputs in (
+            [np.stack((q, k, v), 3), None, None],
+            [separate[0], np.stack((k, v), 3), None],
+        ):
+            model, feeds = make("MultiHeadAttention", [*inputs, bias], 1, (), True, attrs)
+            np.testing.assert_allclose(Session(model).run(feeds)[0], wanted[0], 1e-4, 2e-5)
+
+
+ROTARY = [{"do_rotary": r, "rotary_interleaved": i} for r, i in ((0, 0), (1, 0), (1, 1))]
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("rotary", ROTARY, ids=str)
+@pytest.mark.parametrize("softcap, window, bias", [(0.0, -1, False), (1.5, 3, True)])
+def test_group_query_attention(
+    packed: bool, rotary: dict, softcap: float, window: int, bias: bool
+) -> None:
+    """A first prompt, one more token, several more, and entries of different length."""
+    heads, shared, depth = 4, 2, 16
+    attrs = {"num_heads": heads, "kv_num_heads": shared, "softcap": softcap, **rotary}
+    attrs["local_window_size"] = window
+    tables = [f(32, depth // 2), f(32, depth // 2)] if rotary["do_rotary"] else [None, None]
+
+    def run(batch: int, new: int, cache: Optional[int], lengths: tuple[int, ...]) -> None:
+        rows = [(heads + 2 * shared) * depth] if packed else [heads * depth, *[shared * depth] * 2]
+        inputs: Inputs = [f(batch, new, width) for width in rows]
+        inputs += [None] * (3 - len(inputs))
+        total = max(lengths)
+        for _ in range(2):
+            inputs.append(None if cache is None else f(batch, shared, cache, depth))
+        inputs += [ints(*(n - 1 for n in lengths)), ints(total), *tables]
+        inputs += [None, f(1, heads, new, total)] if bias else []
+        model, feeds = make("GroupQueryAttention", inputs, 3, (6,), cache == 11, attrs)
+        wanted = onnxruntime.InferenceSession(model).run(None, feeds)
+        results = Session(model, threads=2).run(feeds)
+        for b, length in enumerate(lengths):
+            kept = slice(0, length if new == total else None)  # queries that are no padding
+            np.testing.assert_allclose(results[0][b, kept], wanted[0][b, kept], 1e-4, 2e-5)
+            for y, w in zip(results[1:], wanted[1:]):
+                assert y.shape == w.shape
+                np.testing.assert_allclose(y[b, :, :length], w[b, :, :length], 1e-4, 2e-5)
+
+    run(2, 6, None, (6, 6))
+    run(2, 6, 0, (6, 6))
+    run(2, 6, 0, (6, 4))
+    run(2, 1, 6, (7, 7))
+    run(2, 1, 6, (7, 4))
+    run(2, 1, 11, (7, 4))
+    run(1, 3, 6, (9,))
+
+
+@pytest.mark.parametrize(
+    "op, inputs, outputs, attrs, what",
+    [
+        ("MultiHeadAttention", [f(B, S, H, 3, D)], 4, {}, "qk"),
+        ("Attention", [f(B, S, 7), f(7, 3 * W), f(3 * W)], 1, {"do_rotary": 1}, "do_rotary=1"),
+        (
+            "GroupQueryAttention",
+            [f(B, 1, W), f(B, 1, W), f(B, 1, W), f(B, H, P, D), f(B, H, P, D), ints(4, 4), ints(5)],
+            3,
+            {"kv_num_heads": H},
+            "total_sequence_length",
+        ),
+    ],
+)
+def test_unsupported(op: str, inputs: Inputs, outputs: int, attrs: dict, what: str) -> None:
+    model, _ = make(op, inputs, outputs, (), False, {"num_heads": H, **attrs})
+    with pytest.raises(UnsupportedOp, match=what):
+        Session(model)
