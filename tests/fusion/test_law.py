@@ -28,7 +28,7 @@ from q7x2_ep.ops.activation import ACTIVATIONS
 from q7x2_ep.ops.builder import Builder
 
 B, S = symbol("B"), symbol("S")
-SIZES = {"B": 2, "S": 3}
+SIZES = {"B": 2, "S": 3, "T": 5}
 H, D, K, N = 2, 4, 6, 5
 
 
