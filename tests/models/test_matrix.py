@@ -107,10 +107,10 @@ def test_table_is_complete() -> None:
 
 # batch, new tokens, tokens in the cache, padding
 FEEDS = (
-    (2, 16, 5, "right"),
+    (2, 16, 5, "row"),
     (1, 1, 16, "none"),
     (3, 7, 3, "left"),
-    (2, 33, 1, "row"),
+    (2, 33, 1, "right"),
     (2, 9, 0, "left"),
 )
 
