@@ -21,7 +21,7 @@ typedef struct gemm_job {
 } gemm_job;
 
 /* c += or = a @ b for k in [k0, k0 + k), columns [column, column + n) of b and row tiles [first,
- * last). sums: (rows of these tiles, chunk * nr) from column 0 of b, where gated. */
+ * last). sums: where gated those of these rows from this column on, chunk * nr apart, or NULL. */
 static void multiply(const gemm_job *job, int64_t k0, int64_t k, int64_t column, int64_t n,
                      int64_t first, int64_t last, float *sums) {
     const q7_gemm_args *x = job->x;
@@ -59,7 +59,7 @@ static void multiply(const gemm_job *job, int64_t k0, int64_t k, int64_t column,
         t.m = q7_part(x->m, job->row_tiles, tile + 1) - row;
         t.a = (const float *)x->a + row * x->a_stride + k0;
         float *c = (float *)x->c + row * x->c_stride + out;
-        t.c = sums ? sums + (row - first_row) * t.c_stride + column : c;
+        t.c = sums ? sums + (row - first_row) * t.c_stride : c;
         epilogue.gated = x->gated ? c : NULL;
         if (residual) epilogue.residual = residual + row * x->residual_stride + column;
         ((q7_gemm_kernel)job->call->kernel)(&t);
@@ -81,7 +81,7 @@ static void gemm_task(void *arg, int64_t task, int64_t thread) {
      */
     const bool single = last_tile - first_tile == 1;
     float *sums = x->sums;
-    if (sums) sums += (thread * q7_min(x->m, Q7_GEMM_ROWS) * Q7_GEMM_PANELS - first) * nr;
+    if (sums) sums += thread * q7_min(x->m, Q7_GEMM_ROWS) * Q7_GEMM_PANELS * nr;
     const int64_t group = single ? WIDE : last - first, step = single ? WIDE : 1;
 
     for (int64_t g = first; g < last; g += group)
@@ -89,7 +89,7 @@ static void gemm_task(void *arg, int64_t task, int64_t thread) {
             for (int64_t p = g; p < q7_min(g + group, last); p += step) {
                 const int64_t end = q7_min(q7_min(p + step, last) * nr, job->columns);
                 multiply(job, k0, q7_min(x->k - k0, Q7_GEMM_K_BLOCK), p * nr, end - p * nr,
-                         first_tile, last_tile, sums);
+                         first_tile, last_tile, sums ? sums + (p - first) * nr : NULL);
             }
 }
 

@@ -59,7 +59,7 @@ FUSIONS = (
     Walk((rope.ROPE_TURNED, rope.ROPE_PAIRS, rope.ONNX_ROPE, rope.PARTIAL_ROPE)),
     rope.MergeRopes(),
     # Before Linear, which would otherwise take the scale of q, or a constant k or v, for its own.
-    Walk((attention.ATTENTION, attention.ONNX_ATTENTION)),
+    Walk((attention.ATTENTION, attention.MASKED)),
     # After Attention, whose operands they look behind; factors first, they may hide repeated heads.
     Walk((query_scale.QUERY_SCALE,)),
     Walk((grouped_heads.GROUPED_HEADS,)),
