@@ -65,8 +65,8 @@ FUSIONS = (
     Walk((grouped_heads.GROUPED_HEADS,)),
     # After Attention, which takes the softcap of its scores; Linear takes that of logits.
     Walk((softcap.SOFTCAP,)),
-    # Before Linear: its weights are behind a DequantizeLinear.
-    Walk((quantized.PRODUCT, quantized.BIAS, quantized.RESULT)),
+    # Before Linear and Conv: their weights are behind a DequantizeLinear.
+    Walk((quantized.PRODUCT, quantized.CONVOLUTION, quantized.BIAS, quantized.RESULT)),
     quantized.DequantizeConstants(),
     # One walk: each step of the epilogue is found at the consumer of the one before.
     Walk(

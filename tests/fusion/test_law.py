@@ -120,6 +120,16 @@ def integer_product(g: Builder, _: dict[str, Value]) -> Value:
     return g.call("q7::QuantizedLinear", quantized(g, _), g.literal(0.05), zero, w, g.literal(0.1))
 
 
+def dequantized_image(g: Builder, _: dict[str, Value]) -> Value:
+    x, scale = make_value(g, "x", (B, D, S, S)), g.literal(0.05)
+    return g.DequantizeLinear(g.QuantizeLinear(x, scale), scale)
+
+
+def dequantized_kernel(g: Builder, _: dict[str, Value]) -> Value:
+    kernel = np.random.default_rng(2).integers(-128, 128, (K, D, 2, 2)).astype(np.int8)
+    return g.DequantizeLinear(g.array(kernel), make_value(g, "scale", ("positive", (K,))), axis=0)
+
+
 def conv_result(g: Builder, _: dict[str, Value]) -> Value:
     x, w = make_value(g, "x", (B, D, S, S)), make_value(g, "w", ("const", (K, D, 3, 3)))
     return g.Conv(x, w, pads=[1, 1, 1, 1])
@@ -204,7 +214,8 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     },
     "QuantizedLinear": {"x": dequantized, "w": dequantized_weight, "bias": ROW},
     "QuantizedBias": {"linear": integer_product, "bias": ROW},
-    "QuantizedResult": {"linear": integer_product, "scale": 0.7, "zero": ("byte", 9)},
+    "QuantizedConv": {"x": dequantized_image, "w": dequantized_kernel, "bias": NORM_ROW},
+    "QuantizedResult": {"product": integer_product, "scale": 0.7, "zero": ("byte", 0)},
     "PadConv": {
         "x": (B, D, S, S),
         "pads": [0, 0, 1, 0, 0, 0, 2, 1],
@@ -314,6 +325,7 @@ TARGETS = {
     "Attention": "q7::Attention",
     **dict.fromkeys(("PadConv", "ConvAffine"), "Conv"),
     **dict.fromkeys(("QuantizedLinear", "QuantizedBias", "QuantizedResult"), "q7::QuantizedLinear"),
+    "QuantizedConv": "q7::QuantizedConv",
     **dict.fromkeys(("ConvActivation", "ConvResidual"), "q7::Conv"),
     "SkipLayerNorm": "q7::SkipLayerNorm",
     **dict.fromkeys(("Rope", "RopePairs", "OnnxRope", "PartialRope"), "q7::Rope"),
