@@ -286,7 +286,8 @@ class Builder:
         if key not in self._packed:
             kernel, plan = self.kernel("gemm"), self.plan
             width = kernel.nr // len(weights)
-            matrices = weights[0].shape[0] if len(weights[0].shape) > 2 else 1
+            const = weights[0].const
+            matrices = const.shape[0] if const.ndim == 3 else 1
             size = int(ceildiv(n, width)) * kernel.nr * k * 4
             for matrix, (i, weight) in itertools.product(range(matrices), enumerate(weights)):
                 at = plan.packed_bytes + matrix * size
