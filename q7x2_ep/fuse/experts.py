@@ -23,44 +23,55 @@ EXPERT = "q7::ExpertLinear"
 GATED_EXPERT = "q7::GatedExpertLinear"
 
 
-def _chosen(g: Any, w: Any, expert: Any) -> Any:
+def _chosen(g: Any, w: Any, expert: Any, tuples: Any) -> Any:
     return g.either(
         lambda: g.Gather(g.constant(w), expert, axis=0),
-        lambda: g.named("by_tuples", g.GatherND(g.constant(w), expert, batch_dims=0)),
+        lambda: g.GatherND(g.constant(w), tuples, batch_dims=0),
     )
 
 
-def _matrix(g: Any, w: Any, expert: Any) -> Any:
-    return g.either(
-        lambda: _chosen(g, w, expert),
-        lambda: g.named("turned", g.Transpose(_chosen(g, w, expert), perm=ANY)),
-    )
+def _turned(g: Any, w: Any, expert: Any, tuples: Any, perm: tuple[int, ...]) -> Any:
+    return g.named("turned", g.Transpose(_chosen(g, w, expert, tuples), perm=perm))
 
 
-def _flat(g: Any, y: Any, axes: Any, shape: Any) -> Any:
+def _flat(g: Any, left: Any, right: Any, axes: Any, shape: Any) -> Any:
+    y = g.named("y", g.MatMul(left, right))
     return g.either(lambda: g.Squeeze(y, axes), lambda: g.Reshape(y, shape))
 
 
-def column(g: Any, w: Any, expert: Any, x: Any, axes: Any, shape: Any) -> Any:
-    return _flat(g, g.named("y", g.MatMul(_matrix(g, w, expert), x)), axes, shape)
+def column(g: Any, w: Any, expert: Any, tuples: Any, x: Any, axes: Any, shape: Any) -> Any:
+    return _flat(g, _chosen(g, w, expert, tuples), x, axes, shape)
 
 
-def row(g: Any, x: Any, w: Any, expert: Any, axes: Any, shape: Any) -> Any:
-    return _flat(g, g.named("y", g.MatMul(x, _matrix(g, w, expert))), axes, shape)
+def column_turned(g: Any, w: Any, expert: Any, tuples: Any, x: Any, axes: Any, shape: Any) -> Any:
+    return _flat(g, _turned(g, w, expert, tuples, (0, 2, 1)), x, axes, shape)
+
+
+def column_rank_4(g: Any, w: Any, expert: Any, tuples: Any, x: Any, axes: Any, shape: Any) -> Any:
+    return _flat(g, _turned(g, w, expert, tuples, (0, 1, 3, 2)), x, axes, shape)
+
+
+def row(g: Any, x: Any, w: Any, expert: Any, tuples: Any, axes: Any, shape: Any) -> Any:
+    return _flat(g, x, _chosen(g, w, expert, tuples), axes, shape)
+
+
+def row_turned(g: Any, x: Any, w: Any, expert: Any, tuples: Any, axes: Any, shape: Any) -> Any:
+    return _flat(g, x, _turned(g, w, expert, tuples, (0, 2, 1)), axes, shape)
+
+
+def row_rank_4(g: Any, x: Any, w: Any, expert: Any, tuples: Any, axes: Any, shape: Any) -> Any:
+    return _flat(g, x, _turned(g, w, expert, tuples, (0, 1, 3, 2)), axes, shape)
 
 
 def _check_product(match: Match) -> Union[dict[str, Any], str]:
     x, y, w = match["x"], match["y"], match["w"]
     is_column = y.producer.inputs[1] is x
-    lead = _places(match)
+    expert, lead = _indices(match)
     if len(w.shape) != 3 or lead is None or x.shape is None or len(x.shape) < 2:
         return ""  # no matrix for each index
     if x.shape[-1 if is_column else -2] != 1:
         return f"{x!r} has shape {x.shape}, wanted a single row"
-    turned = match.get("turned")
-    if turned is not None and not _turns_matrices(turned.producer):
-        return f"perm is {turned.producer.attrs['perm']}, wanted the last two dims exchanged"
-    trans_b = int(is_column is (turned is None))
+    trans_b = int(is_column is (match.get("turned") is None))
     k = w.shape[2 if trans_b else 1]
     if x.shape[-2 if is_column else -1] != k:
         return f"{x!r} has shape {x.shape}, the weights want {k}"
@@ -70,25 +81,20 @@ def _check_product(match: Match) -> Union[dict[str, Any], str]:
     rows, more = _rows(x, k)
     return {
         "x": rows,
-        "expert": match["expert"],
+        "expert": expert,
         "w": w,
         "shape": match.root.output.shape,
         "attrs": {"trans_b": trans_b, "repeat": repeat * more},
     }
 
 
-def _places(match: Match) -> Optional[tuple[Dim, ...]]:
-    """The shape of the indices, one for each product."""
-    shape = match["expert"].shape
-    if match.get("by_tuples") is None or not shape:
-        return shape
-    return shape[:-1] if shape[-1] == 1 else None
-
-
-def _turns_matrices(node: Node) -> bool:
-    perm = tuple(node.attrs["perm"])
-    n = len(perm)
-    return perm == (*range(n - 2), n - 1, n - 2)
+def _indices(match: Match) -> tuple[Value, Optional[tuple[Dim, ...]]]:
+    """The experts, and in what shape; None where one index does not choose one matrix."""
+    tuples = match.get("tuples")
+    if tuples is None:
+        return match["expert"], match["expert"].shape
+    shape = tuples.shape or ()
+    return tuples, shape[:-1] if shape[-1:] == (1,) else None
 
 
 def _repeats(own: tuple[Dim, ...], lead: tuple[Dim, ...]) -> Optional[int]:
@@ -135,16 +141,17 @@ def _build_product(
     return g.reshape(y, shape)
 
 
-def biased(g: Any, y: Any, bias: Any, expert: Any) -> Any:
-    return g.Add(g.result(EXPERT, y), _chosen(g, bias, expert))
+def biased(g: Any, y: Any, bias: Any, expert: Any, tuples: Any) -> Any:
+    return g.Add(g.result(EXPERT, y), _chosen(g, bias, expert, tuples))
 
 
 def _check_bias(match: Match) -> Union[dict[str, Any], str]:
-    node, bias, lead = match["y"].producer, match["bias"], _places(match)
+    node, bias = match["y"].producer, match["bias"]
+    expert, lead = _indices(match)
     if node.input(3) is not None or len(bias.shape) != 2 or lead is None:
         return ""
-    if _source(match["expert"]) is not _source(node.inputs[1]):
-        return f"{match['expert']!r} chooses the bias, {node.inputs[1]!r} the weights"
+    if _source(expert) is not _source(node.inputs[1]):
+        return f"{expert!r} chooses the bias, {node.inputs[1]!r} the weights"
     if match["y"].shape != (*lead, bias.shape[1]):
         return f"the bias has shape {(*lead, bias.shape[1])}, the product {match['y'].shape}"
     return {"node": node, "bias": bias}
@@ -241,7 +248,12 @@ def _build_sum(
     return g.reshape(g.MatMul(weights, g.reshape(y, terms)), shape)
 
 
-PRODUCT = Fusion("ExpertLinear", (column, row), _check_product, _build_product)
+PRODUCT = Fusion(
+    "ExpertLinear",
+    (column, column_turned, column_rank_4, row, row_turned, row_rank_4),
+    _check_product,
+    _build_product,
+)
 BIAS = Fusion("ExpertBias", (biased,), _check_bias, _build_bias)
 GATED = Fusion("GatedExperts", (gated,), _check_gated, _build_gated)
 SUM = Fusion("ExpertSum", (weighted_sum,), _check_sum, _build_sum)
