@@ -138,7 +138,12 @@ def bisect(options: argparse.Namespace) -> int:
 def explain(options: argparse.Namespace) -> int:
     """Fusions, near misses, steps and memory of a model."""
     _check_exists(options.model)
-    print(q7x2_ep.explain(options.model, dict(options.dim)))
+    explanation = q7x2_ep.explain(options.model, dict(options.dim))
+    print(explanation)
+    if options.arena:
+        print(explanation.arena_map())
+    if options.plot:
+        _plot_arena(explanation, options.plot)
     return 0
 
 
@@ -149,7 +154,10 @@ def dump(options: argparse.Namespace) -> int:
     _check_exists(options.model)
     session = Session(options.model)
     try:
-        print(session.text(options.stage))
+        print(session.text(options.stage, options.after))
+    except ValueError as error:
+        print(f"dump: {error}", file=sys.stderr)
+        return 2
     finally:
         session.close()
     return 0
@@ -270,6 +278,8 @@ def _parser() -> argparse.ArgumentParser:
 
     sub = command(explain)
     sub.add_argument("model")
+    sub.add_argument("--arena", action="store_true", help="which buffer is where, step by step")
+    sub.add_argument("--plot", metavar="FILE", help="draw that map (needs matplotlib)")
     _add_dim_option(sub)
 
     sub = command(optimize)
@@ -295,6 +305,9 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("model")
     sub.add_argument(
         "--stage", choices=("ir", "fused", "plan"), default="plan", help="(default plan)"
+    )
+    sub.add_argument(
+        "--after", metavar="NAME", default="", help="stop behind this pass or fusion instead"
     )
 
     sub = command(run)
@@ -408,15 +421,7 @@ def _open(path: str) -> Any:
 
 def _plot(rows: Sequence[dict[str, Any]], path: str) -> None:
     """Bars of time relative to onnxruntime, one group a row, labelled with the median in ms."""
-    try:
-        import matplotlib
-
-        matplotlib.use("Agg")
-        from matplotlib import pyplot
-    except ImportError as error:
-        raise q7x2_ep.BackendError(
-            "[bench --plot] needs matplotlib; pip install 'q7x2_ep[bench]'"
-        ) from error
+    pyplot = _pyplot("bench")
     bars = [("q7x2_ep", "ours_ms", "tab:blue"), ("q7x2_ep unfused", "unfused_ms", "tab:cyan")]
     bars = [bar for bar in bars if rows[0][bar[1]] is not None]
     figure, axes = pyplot.subplots(figsize=(max(6.0, 1.1 * len(rows) + 2), 4.5))
@@ -435,6 +440,42 @@ def _plot(rows: Sequence[dict[str, Any]], path: str) -> None:
     axes.legend(fontsize=8, ncol=3, loc="lower center", bbox_to_anchor=(0.5, 1.0), frameon=False)
     figure.tight_layout()
     figure.savefig(path, dpi=150)
+
+
+def _plot_arena(explanation: q7x2_ep.Explanation, path: str) -> None:
+    """Buffers as rectangles: steps from left to right, addresses from bottom to top."""
+    pyplot = _pyplot("explain")
+    figure, axes = pyplot.subplots(figsize=(11, 6))
+    for i, buffer in enumerate(explanation.arena):
+        corner = (buffer.first - 0.5, buffer.offset / 1024)
+        width, height = buffer.last - buffer.first + 1, buffer.bytes / 1024
+        color = f"C{i % 10}"
+        axes.add_patch(
+            pyplot.Rectangle(corner, width, height, facecolor=color, edgecolor="white", alpha=0.8)
+        )
+        if buffer.bytes * 24 > explanation.arena_bytes:
+            axes.annotate(
+                buffer.name, corner, fontsize=5, xytext=(2, 2), textcoords="offset points"
+            )
+    axes.set_xlim(-0.5, max(len(explanation.steps), 1) - 0.5)
+    axes.set_ylim(0, max(explanation.arena_bytes, 1) / 1024)
+    axes.set_xlabel("step")
+    axes.set_ylabel("offset in the arena, KiB")
+    figure.tight_layout()
+    figure.savefig(path, dpi=150)
+
+
+def _pyplot(command: str) -> Any:
+    try:
+        import matplotlib
+
+        matplotlib.use("Agg")
+        from matplotlib import pyplot
+    except ImportError as error:
+        raise q7x2_ep.BackendError(
+            f"[{command} --plot] needs matplotlib; pip install 'q7x2_ep[bench]'"
+        ) from error
+    return pyplot
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ import numpy as np
 from q7x2_ep import importer, passes
 from q7x2_ep.backend.numpy import evaluate, rms, rms_error
 from q7x2_ep.compare import OutputError, onnxruntime_session
-from q7x2_ep.errors import BackendError, Q7Error
+from q7x2_ep.errors import FeedError, Q7Error
 from q7x2_ep.feeds import random_feeds
 from q7x2_ep.ir import rewrite
 from q7x2_ep.passes import infer
@@ -81,9 +81,10 @@ def bisect(
 
     feeds: by default random ones, batch 1 and sequence 16. bound: of the RMS error against float64,
     relative to the RMS of the output; by default that of the accuracy rule (compare.py), with numpy
-    in float32 in place of onnxruntime where that is not installed.
+    in float32 in place of an onnxruntime that is missing or fails.
 
-    Raises: ModelError and its kin for a model that cannot be read or run.
+    Raises: ModelError and its kin for a model that cannot be read or run, FeedError for a feed that
+    does not fit it.
     """
     search = _Search(model, feeds, bound, threads)
     applications, outputs = search.probe()
@@ -119,14 +120,21 @@ class _Search:
         graph = importer.read(model)
         infer.run(graph)
         self.feeds = random_feeds(graph, sequence=LENGTH) if feeds is None else feeds
-        self.exact = evaluate(graph, self.feeds, np.float64)
+        try:
+            self.exact = evaluate(graph, self.feeds, np.float64)
+        except (ValueError, IndexError) as error:
+            shapes = {name: array.shape for name, array in self.feeds.items()}
+            raise FeedError(
+                f"[feed] expected values that fit the model, given {shapes}: {error}; give a feed, "
+                "or sizes for the symbolic dims"
+            ) from error
         scales = [rms(array) for array in self.exact]
         if bound is not None:
             self.bounds = [bound * scale for scale in scales]
             return
         try:
             others = onnxruntime_session(model, threads).run(None, self.feeds)
-        except BackendError:
+        except Exception:  # it is missing, or refuses the model or the feed in one of many ways
             others = evaluate(graph, self.feeds)
         self.bounds = [
             OutputError("", 0.0, rms_error(other, true), scale).bound

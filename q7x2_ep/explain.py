@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import itertools
+import re
+import string
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Optional, Union
 
 from q7x2_ep.api.inference_session import InferenceSession
 from q7x2_ep.errors import InternalError, ShapeError
+from q7x2_ep.ir.rewrite import NearMiss
 from q7x2_ep.ir.shape import Expr, evaluate
+from q7x2_ep.plan.build import Step
 from q7x2_ep.plan.memory import THREADS
 from q7x2_ep.session import Model, Session
+
+MAP_ROWS, MAP_COLUMNS, MAP_LEGEND = 24, 84, 12  # of the map of the arena, in characters
+_VALUE = re.compile(r"%[^\s,()\[\]]+")  # a value in the reason of a near miss
 
 DEFAULT_BATCH = 1  # the size of symbols in the first dim of an input
 DEFAULT_LENGTHS = (128, 64, 32, 16, 8, 4, 2, 1)  # of the others: the first that the model admits
@@ -28,8 +36,22 @@ class ExplainedStep:
 
 
 @dataclass(frozen=True)
+class Buffer:
+    """A piece of the arena, alive from step first to step last. Units: bytes."""
+
+    name: str
+    offset: int
+    bytes: int
+    first: int
+    last: int
+
+
+@dataclass(frozen=True)
 class Explanation:
     """The compiled form of a model. Units: bytes; memory is for the symbol values in `sizes`.
+
+    near_misses: one line per place. transposes: Transpose nodes in the model. transposing_copies:
+    steps that are left of them: copies that change the order of the axes.
 
     peak_before and peak_after: bytes of the arena alive at once in the model's order of steps, and
     in ours. unplanned_bytes and unplanned_allocations: what one allocation per node output of the
@@ -37,7 +59,7 @@ class Explanation:
     """
 
     fusions: dict[str, int]
-    near_misses: list[str]
+    near_misses: list[NearMiss]
     passes: dict[str, dict[str, int]]
     steps: list[ExplainedStep]
     host_steps: list[ExplainedStep]
@@ -50,6 +72,9 @@ class Explanation:
     unplanned_allocations: int
     allocations: int
     packed_bytes: int
+    transposes: int
+    transposing_copies: int
+    arena: list[Buffer]
 
     def __str__(self) -> str:
         ops = Counter(step.op for step in self.steps)
@@ -58,12 +83,15 @@ class Explanation:
         if not any(self.fusions.values()):
             lines.append("  none")
         if self.near_misses:
-            lines += ["near misses", *(f"  {line}" for line in self.near_misses)]
+            lines += ["near misses", *_grouped(self.near_misses)]
         lines.append(
             f"steps {len(self.steps)}, host steps {len(self.host_steps)}, "
             f"calls per run {self.calls_per_run}"
         )
         lines += [f"  {op:<24}{count:>6}" for op, count in ops.most_common()]
+        lines.append(
+            f"transposes {self.transposes} in the model, {self.transposing_copies} copied by a step"
+        )
         saved = 1 - self.arena_bytes / self.unplanned_bytes if self.unplanned_bytes else 0.0
         sizes = ", ".join(f"{name}={size}" for name, size in self.sizes.items())
         lines += [
@@ -77,6 +105,57 @@ class Explanation:
             f"  allocations per run  {self.allocations:>14,}",
         ]
         return "\n".join(lines)
+
+    def arena_map(self) -> str:
+        """The arena as text: addresses from top to bottom, steps from left to right.
+
+        A letter is a buffer, a dot is free; the legend has the largest ones.
+        """
+        steps, total = max(len(self.steps), 1), max(self.arena_bytes, 1)
+        rows = min(MAP_ROWS, max(len(self.arena), 1))
+        columns = steps * (MAP_COLUMNS // steps) or MAP_COLUMNS
+        grid = [["."] * columns for _ in range(rows)]
+        buffers = sorted(self.arena, key=lambda buffer: buffer.first)
+        lettered = list(zip(buffers, itertools.cycle(string.ascii_letters)))
+        lettered.sort(key=lambda pair: -pair[0].bytes)  # the larger of two takes the cell
+        for buffer, letter in lettered:
+            top = buffer.offset * rows // total
+            bottom = (buffer.offset + max(buffer.bytes, 1) - 1) * rows // total
+            left = buffer.first * columns // steps
+            right = max((buffer.last + 1) * columns // steps, left + 1)
+            for row in grid[top : bottom + 1]:
+                row[left:right] = [cell if cell != "." else letter for cell in row[left:right]]
+        lines = [f"arena {self.arena_bytes:,} bytes, steps 0..{steps - 1}"]
+        lines += [f"{i * total // rows:>13,} |{''.join(row)}|" for i, row in enumerate(grid)]
+        lines += [
+            f"  {letter} {buffer.bytes:>11,} bytes  steps {f'{buffer.first}..{buffer.last}':<11}"
+            f"{shorten(buffer.name, 60)}"
+            for buffer, letter in lettered[:MAP_LEGEND]
+        ]
+        if len(lettered) > MAP_LEGEND:
+            lines.append(f"  and {len(lettered) - MAP_LEGEND} more")
+        return "\n".join(lines)
+
+
+def shorten(name: str, width: int) -> str:
+    """The end of a name, which tells more than its beginning."""
+    return name if len(name) <= width else ".." + name[2 - width :]
+
+
+def _grouped(misses: Sequence[NearMiss]) -> list[str]:
+    """One line per fusion and reason: how far it got, how often, why, and where first."""
+    groups: dict[tuple, list[NearMiss]] = {}
+    for miss in misses:
+        reason = _VALUE.sub("%", miss.reason)
+        groups.setdefault((miss.fusion, miss.matched, miss.total, reason), []).append(miss)
+    lines = []
+    for (fusion, matched, total, _), group in groups.items():
+        first = group[0]
+        reason = _VALUE.sub(lambda found: "%" + shorten(found.group()[1:], 14), first.reason)
+        reason = reason if len(reason) <= 52 else reason[:50] + ".."
+        head = f"  {shorten(fusion, 16):<16}{matched}/{total} x{len(group):<3} "
+        lines.append(f"{head}{reason} at {shorten(first.node.name, 95 - len(head) - len(reason))}")
+    return lines
 
 
 def explain(
@@ -102,7 +181,7 @@ def _explain(session: Session, given: Mapping[str, int]) -> Explanation:
     ]
     return Explanation(
         fusions=dict(session.fusions.applied),
-        near_misses=[f"{miss.node.name}: {miss}" for miss in session.fusions.misses],
+        near_misses=list(session.fusions.misses),
         passes=session.statistics,
         steps=steps,
         host_steps=[],
@@ -115,7 +194,30 @@ def _explain(session: Session, given: Mapping[str, int]) -> Explanation:
         unplanned_allocations=len(session.unplanned),
         allocations=statistics["allocations_per_run"],
         packed_bytes=session.plan.packed_bytes,
+        transposes=session.model_ops["Transpose"],
+        transposing_copies=sum(
+            _changes_order(step, {**sizes, THREADS: session.threads})
+            for step in session.plan.steps
+            if step.op == "copy"
+        ),
+        arena=[
+            Buffer(storage.name, offset, size, storage.first, storage.last)
+            for storage, (offset, size) in zip(session.plan.arena(), session.placements(sizes))
+        ],
     )
+
+
+def _changes_order(copy: Step, sizes: Mapping[str, int]) -> bool:
+    """Whether the axes of a copy lie in another order in its target."""
+
+    def order(strides: str) -> list[int]:
+        walks = [abs(evaluate(stride, sizes)) for stride in copy.fields[strides]]
+        dims = [evaluate(dim, sizes) for dim in copy.fields["shape"]]
+        moving = [axis for axis, dim in enumerate(dims) if dim != 1 and walks[axis]]
+        return sorted(moving, key=lambda axis: -walks[axis])
+
+    x, y = order("x_stride"), order("y_stride")
+    return x != [axis for axis in y if axis in x]
 
 
 def _memory(session: Session, given: Mapping[str, int]) -> tuple[dict[str, int], dict[str, int]]:

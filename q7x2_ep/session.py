@@ -7,6 +7,7 @@ surface is a thin layer above (api/); all that touches C is below (backend/cpu).
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Optional, Union
@@ -63,6 +64,7 @@ class Session:
         self._model = model
         graph = importer.read(model)
         self.metadata = dict(graph.metadata)
+        self.model_ops = Counter(node.op for node in graph.nodes)
         graph.is_fused = not fusion
         self.statistics = passes.run_all(graph, without)
         self.unplanned = [
@@ -96,24 +98,37 @@ class Session:
         """Arena bytes, allocations and buffers for given symbol values."""
         return self._executor.statistics(sizes)
 
+    def placements(self, sizes: Mapping[str, int]) -> list[tuple[int, int]]:
+        """Offset and bytes of each buffer of `plan.arena()` for given symbol values."""
+        return self._executor.placements(sizes)
+
     def profile(self, feeds: Mapping[str, Any], runs: int = 1) -> list[int]:
         """Nanoseconds that each step of the plan took, summed over `runs` runs."""
         arrays, sizes = self._check(feeds)
         return self._executor.profile(arrays, sizes, runs)
 
-    def text(self, stage: str) -> str:
-        """The model as text after `stage`: ir (passes done), fused, or plan.
+    def text(self, stage: str, after: str = "") -> str:
+        """The model as text after `stage`: ir (passes done), fused, or plan; or else right after
+        the first run of a pass, or the walk of a fusion, of the name `after`.
 
-        Raises: ValueError for another stage.
+        Raises: ValueError for another stage or name.
         """
-        if stage == "plan":
+        if not after and stage == "plan":
             return listing(self.plan)
-        if stage not in ("ir", "fused"):
+        if not after and stage not in ("ir", "fused"):
             raise ValueError(f"stage must be ir, fused or plan, got {stage!r}")
         graph = importer.read(
             self._model
         )  # once more: the weights of the first are packed and gone
+        if after in passes.NAMES:
+            for name, module in zip(passes.NAMES, passes.PASSES):
+                module.run(graph)
+                if name == after:
+                    return to_text(graph)
         passes.run_all(graph)
+        if after:
+            fuse.fuse(graph, until=after)
+            return to_text(graph)
         if stage == "fused" and self._fusion:
             fuse.fuse(graph)
             passes.run_all(graph)

@@ -22,7 +22,7 @@ typedef struct conv_job {
     const q7_conv_args *x;
     const q7_call *call;
     int64_t rows, k, pixels; /* of the product: M / groups, K, OH OW */
-    int64_t k_block; /* summed at a time */
+    int64_t k_block;         /* summed at a time */
     int64_t row_tiles, row_blocks, panels;
 } conv_job;
 

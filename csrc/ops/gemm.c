@@ -15,7 +15,7 @@
 enum { WIDE = 4 }; /* panels that a single row tile takes at once; divides Q7_GEMM_PANELS */
 
 /* c += or = a @ b for k in [k0, k0 + k), columns [column, column + n) of b and row tiles [first,
- * last). sums: (rows of these tiles, chunk * nr) from column 0 of b, where gated. */
+ * last). sums: where gated those of these rows from this column on, chunk * nr apart, or NULL. */
 static void multiply(const q7_gemm_job *job, int64_t k0, int64_t k, int64_t column, int64_t n,
                      int64_t first, int64_t last, float *sums) {
     const q7_gemm_args *x = job->x;
@@ -53,7 +53,7 @@ static void multiply(const q7_gemm_job *job, int64_t k0, int64_t k, int64_t colu
         t.m = q7_part(x->m, job->row_tiles, tile + 1) - row;
         t.a = (const float *)x->a + row * x->a_stride + k0;
         float *c = (float *)x->c + row * x->c_stride + out;
-        t.c = sums ? sums + (row - first_row) * t.c_stride + column : c;
+        t.c = sums ? sums + (row - first_row) * t.c_stride : c;
         epilogue.gated = x->gated ? c : NULL;
         if (residual) epilogue.residual = residual + row * x->residual_stride + column;
         ((q7_gemm_kernel)job->call->kernel)(&t);
@@ -73,7 +73,6 @@ void q7_gemm_task(const q7_gemm_job *job, int64_t task, float *sums) {
      * next few. Else a panel stays in L1 for all row tiles, and a block of a in L2 for all panels.
      */
     const bool single = last_tile - first_tile == 1;
-    if (sums) sums -= first * nr;
     const int64_t group = single ? WIDE : last - first, step = single ? WIDE : 1;
 
     for (int64_t g = first; g < last; g += group)
@@ -81,7 +80,7 @@ void q7_gemm_task(const q7_gemm_job *job, int64_t task, float *sums) {
             for (int64_t p = g; p < q7_min(g + group, last); p += step) {
                 const int64_t end = q7_min(q7_min(p + step, last) * nr, job->columns);
                 multiply(job, k0, q7_min(x->k - k0, Q7_GEMM_K_BLOCK), p * nr, end - p * nr,
-                         first_tile, last_tile, sums);
+                         first_tile, last_tile, sums ? sums + (p - first) * nr : NULL);
             }
 }
 

@@ -60,7 +60,7 @@ FUSIONS = (
     Walk((rope.ROPE_TURNED, rope.ROPE_PAIRS, rope.ONNX_ROPE, rope.PARTIAL_ROPE)),
     rope.MergeRopes(),
     # Before Linear, which would otherwise take the scale of q, or a constant k or v, for its own.
-    Walk((attention.ATTENTION, attention.ONNX_ATTENTION)),
+    Walk((attention.ATTENTION, attention.MASKED)),
     # After Attention, whose operands they look behind; factors first, they may hide repeated heads.
     Walk((query_scale.QUERY_SCALE,)),
     Walk((grouped_heads.GROUPED_HEADS,)),
@@ -111,17 +111,31 @@ class FusionReport:
         return "\n".join(lines)
 
 
-def fuse(graph: Graph, watch: Watch = lambda application: True) -> FusionReport:
-    """Fuse a typed graph in place. watch: is asked before every application of a fusion."""
+def fuse(graph: Graph, watch: Watch = lambda application: True, until: str = "") -> FusionReport:
+    """Fuse a typed graph in place. watch: is asked before every application of a fusion. until:
+    the fusion whose walk is the last; all are made by default.
+
+    Raises: ValueError where there is no such fusion.
+    """
     report = FusionReport()
     applied: Counter = Counter()
     for step in FUSIONS:
         counts, misses = step.apply(graph, Builder(graph, watch=watch))
         applied.update(counts)
         report.misses += misses
+        if until in _names(step):
+            break
+    else:
+        if until:
+            names = [name for step in FUSIONS for name in _names(step)]
+            raise ValueError(f"there is no fusion {until!r}; there are {', '.join(names)}")
     report.applied = dict(applied)
     graph.is_fused = True
     return report
+
+
+def _names(step: Any) -> list[str]:
+    return [fusion.name for fusion in getattr(step, "fusions", (step,))]
 
 
 def unfuse(graph: Graph) -> None:

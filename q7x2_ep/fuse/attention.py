@@ -1,22 +1,20 @@
-"""Scaled dot-product attention, of primitives or as ONNX Attention -> q7::Attention.
+"""Scaled dot-product attention -> q7::Attention, and what the mask of one says.
 
 softmax(softcap(scale * q @ k^T) + masks) @ v. How the scores are spelled is read by fuse/scores.py,
 several masks become one in fuse/masks.py; heads may be a dim of their own, folded into the batch,
 split into groups that share a key, or absent (fuse/heads.py). A factor or repeated heads behind q,
 k and v are taken by the fusions that follow.
-Source: Vaswani et al. 2017, section 3.2.1; ONNX Attention (opset 23).
+Source: Vaswani et al. 2017, section 3.2.1.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from math import inf, sqrt
 from typing import Any, NamedTuple, Union
 
 from q7x2_ep.dtypes import BOOL
 from q7x2_ep.fuse import masks
-from q7x2_ep.fuse.bands import Band
 from q7x2_ep.fuse.heads import Grouping, Heads, find_heads, group, grouped
 from q7x2_ep.fuse.scores import Mask, Scores, read
 from q7x2_ep.fuse.views import keeps_matrices, swapped
@@ -24,7 +22,6 @@ from q7x2_ep.ir.core import Value
 from q7x2_ep.ir.pattern import Match
 from q7x2_ep.ir.rewrite import Fusion
 from q7x2_ep.ir.shape import Dim, broadcast_shapes
-from q7x2_ep.ops import find
 
 
 def attention(g: Any, scores: Any, flat_shape: Any, v: Any) -> Any:
@@ -154,78 +151,28 @@ def _attention(
     return g.call("q7::Attention", *operands, mask, bias, None, offset, fill=fill, **attrs)
 
 
-# Attributes of ONNX Attention that q7::Attention has a place for, or that rank 4 makes void.
-HANDLED = ("scale", "softcap", "is_causal", "q_num_heads", "kv_num_heads")
+def masked(g: Any, o: Any) -> Any:
+    return g.result("q7::Attention", o)
 
 
-def onnx_attention(g: Any, q: Any, k: Any, v: Any) -> Any:
-    return g.Attention(q, k, v)
-
-
-def onnx_attention_masked(g: Any, q: Any, k: Any, v: Any, mask: Any) -> Any:
-    return g.Attention(q, k, v, mask)
-
-
-def _check_onnx(match: Match) -> Union[dict[str, Any], str]:
-    q, k, v, mask = match["q"], match["k"], match["v"], match.get("mask")
-    attrs = match.root.attrs
-    special = [
-        f"{name}={attrs[name]}"
-        for name, default in find("Attention").attributes.items()
-        if name not in HANDLED and attrs.get(name, default) != default
-    ]
-    if special:
-        return f"no plain attention: {', '.join(special)}"
-    if any(x.shape is None or len(x.shape) != 4 for x in (q, k, v)):
-        return f"q, k, v have shapes {q.shape}, {k.shape}, {v.shape}, wanted rank 4"
-    reason = _check_heads(q.shape, k.shape, v.shape)
-    if reason:
-        return reason
-    heads, found = Heads(*q.shape[:2]), []
-    if mask is not None:
-        if not mask.shape or (isinstance(mask.shape[-1], int) and mask.shape[-1] != k.shape[2]):
-            return f"the mask {mask!r} has shape {mask.shape}, wanted {k.shape[2]} keys"
-        kind, number = ("keep", -inf) if mask.dtype == BOOL else ("add", 1.0)
-        found.append(Mask(kind, mask, number, q.shape[:2]))
-    plan = masks.plan(found, q.shape[2], k.shape[2])
-    if attrs["is_causal"]:  # query i is at position i
-        if plan.band is not None:
-            plan = masks.Plan(tuple(found), None)
-        plan = plan._replace(band=Band(0, -1, True))
-    reason = masks.misfit(plan.masks, heads, q.shape[2], q.dtype)
-    if reason:
-        return reason
-    scale, depth = attrs["scale"], q.shape[3]
-    if scale is None and isinstance(depth, int):
-        scale = 1.0 / sqrt(depth)
-    if scale is None:
-        return f"no scale is given and the depth {depth} is not known"
-    return {
-        "operands": (q, k, v),
-        "plan": plan,
-        "heads": heads,
-        "attrs": {"scale": float(scale), "softcap": float(attrs["softcap"])},
-    }
-
-
-def _check_heads(q: tuple, k: tuple, v: tuple) -> str:
-    if q[0] != k[0] or k[:3] != v[:3] or q[3] != k[3]:
-        return f"q, k, v have shapes {q}, {k}, {v} that do not fit"
-    heads, shared = q[1], k[1]
-    whole = heads == shared or (
-        isinstance(heads, int) and isinstance(shared, int) and heads % shared == 0
-    )
-    return "" if whole else f"{heads} heads of q are no multiple of {shared} of k"
-
-
-def _build_onnx(g: Any, attrs: dict[str, Any], **arguments: Any) -> Value:
-    """The op's own rule: a row without a key to attend to is zero."""
-    return _attention(g, attrs={**attrs, "zero_masked_rows": 1}, **arguments)
+def _check_masked(match: Match) -> Union[dict[str, Any], str]:
+    """What an attention op was given as its only mask may say a band, or nothing."""
+    node = match.root
+    (q, k, _), attrs = node.inputs[:3], node.attrs
+    mask, *others = (node.input(i) for i in range(3, 7))
+    bounded = attrs["causal"] or tuple(attrs["window"]) != (-1, -1)
+    if mask is None or bounded or any(x is not None for x in others):
+        return ""
+    kind, number = ("keep", attrs["fill"]) if mask.dtype == BOOL else ("add", 1.0)
+    found = (Mask(kind, mask, number, q.shape[:2]),)
+    plan, heads = masks.plan(found, q.shape[2], k.shape[2]), Heads(*q.shape[:2])
+    if plan.masks == found or masks.misfit(plan.masks, heads, q.shape[2], q.dtype):
+        return ""
+    same = {name: attrs[name] for name in ("scale", "softcap", "zero_masked_rows")}
+    return {"operands": tuple(node.inputs[:3]), "plan": plan, "heads": heads, "attrs": same}
 
 
 ATTENTION = Fusion(
     "Attention", (attention, attention_turned, attention_turned_rank_3), _check, _build
 )
-ONNX_ATTENTION = Fusion(
-    "Attention", (onnx_attention, onnx_attention_masked), _check_onnx, _build_onnx
-)
+MASKED = Fusion("AttentionMask", (masked,), _check_masked, _attention)

@@ -20,15 +20,15 @@ from q7x2_ep.ops.quant import BYTES
 LINEAR, DEQUANTIZE = "q7::QuantizedLinear", "DequantizeLinear"
 
 
-def matmul(g: Any, x: Any, w: Any) -> Any:
+def integer_matmul(g: Any, x: Any, w: Any) -> Any:
     return g.MatMul(x, w)
 
 
-def gemm(g: Any, x: Any, w: Any) -> Any:
+def integer_gemm(g: Any, x: Any, w: Any) -> Any:
     return g.Gemm(x, w, transA=0, transB=0, alpha=1.0)
 
 
-def gemm_bias(g: Any, x: Any, w: Any, bias: Any) -> Any:
+def integer_gemm_bias(g: Any, x: Any, w: Any, bias: Any) -> Any:
     return g.Gemm(x, w, bias, transA=0, transB=0, alpha=1.0, beta=1.0)
 
 
@@ -68,7 +68,7 @@ def _build(g: Any, operands: list[Optional[Value]]) -> Value:
     return g.call(LINEAR, *operands)
 
 
-def biased(g: Any, linear: Any, bias: Any) -> Any:
+def integer_biased(g: Any, linear: Any, bias: Any) -> Any:
     return g.Add(g.result(LINEAR, linear), g.constant(bias))
 
 
@@ -115,6 +115,8 @@ class DequantizeConstants:
         return Counter({self.name: len(found)} if found else {}), []
 
 
-PRODUCT = Fusion("QuantizedLinear", (matmul, gemm, gemm_bias), _check, _build)
-BIAS = Fusion("QuantizedBias", (biased,), _check_bias, _build)
+PRODUCT = Fusion(
+    "QuantizedLinear", (integer_matmul, integer_gemm, integer_gemm_bias), _check, _build
+)
+BIAS = Fusion("QuantizedBias", (integer_biased,), _check_bias, _build)
 RESULT = Fusion("QuantizedResult", (quantized,), _check_quantized, _build)

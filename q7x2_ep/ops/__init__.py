@@ -9,12 +9,13 @@ our own as `@op("q7::Name")`. Its parts, in this order; functions take the node,
     folds_late  true: of constants it is evaluated after fusion only, which looks for it
     infer(node) -> list[Type]                  shapes and dtypes of the outputs
     reference(node, *arrays) -> array | tuple  numpy, obvious not fast, in the dtype it is given
-    decompose(g, *values) -> Value             fused ops instead: the meaning in smaller ops
+    decompose(g, *values) -> Value             the meaning in smaller ops; fused ops have only this
     standard(node) -> op, inputs, attrs | None fused ops: the ONNX op that this one equals, if any
     view(node, view) -> View | None            movement ops: the output as a view of the input
     lower(node, b)                             emits the C steps through the plan builder b
 
-An entry without `lower` (and `view`) runs as a host step.
+A node whose entry has neither `lower` nor `view` gives way to its `decompose` before fusion
+(passes/expand.py), and is refused where it has none.
 """
 
 from __future__ import annotations

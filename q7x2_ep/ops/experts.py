@@ -47,10 +47,10 @@ class ExpertLinear:
         trans_b: int = 0,
         repeat: int = 1,
     ) -> Value:
+        rows, k = product(x.shape[:-1]), x.shape[-1]
         if repeat > 1:
-            rows, k = product(x.shape[:-1]), x.shape[-1]
             x = g.Expand(g.Reshape(x, [rows, 1, k]), [rows, repeat, k])
-        (_, n, k), lead = w.shape if trans_b else w.shape[::-1], expert.shape
+        lead, n = expert.shape, w.shape[1 if trans_b else 2]
         chosen = g.Gather(w, expert, axis=0)
         if trans_b:
             y = g.MatMul(chosen, g.Reshape(x, [*lead, k, 1]))

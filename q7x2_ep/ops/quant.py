@@ -68,8 +68,8 @@ class QuantizeLinear:
     ) -> np.ndarray:
         y = np.rint(x / along(node, x, scale))
         if zero is not None:
-            y = y + along(node, x, zero)
-        return saturated(y, dtypes.DTYPES[node.output.dtype].numpy)
+            return saturated(y + along(node, x, zero), zero.dtype)
+        return saturated(y, dtypes.DTYPES[node.attrs["output_dtype"] or dtypes.UINT8].numpy)
 
     def lower(node: Node, b: Any) -> None:
         x, scale = node.inputs[:2]

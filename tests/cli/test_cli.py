@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import csv
+import itertools
 import json
 import subprocess
 import sys
 
 import numpy as np
+import onnx
 import pytest
 
 import q7x2_ep
@@ -67,8 +69,63 @@ def test_without_onnxruntime_the_remedy_is_named(capsys, monkeypatch):
 
 def test_explain(capsys):
     out = run(capsys, "explain", BERT)
-    for part in ("Attention", "arena", "host steps 0", "calls per run 1"):
+    for part in ("Attention", "arena", "host steps 0", "calls per run 1", "transposes 8 in the"):
         assert part in out
+    assert all(len(line) <= WIDTH for line in out.splitlines())
+
+
+def test_explain_maps_the_arena(capsys, tmp_path):
+    pytest.importorskip("matplotlib")
+    chart = tmp_path / "arena.png"
+    out = run(capsys, "explain", BERT, "--arena", "--plot", str(chart))
+    assert all(len(line) <= WIDTH for line in out.splitlines())
+    rows = [line.split("|")[1] for line in out.splitlines() if line.count("|") == 2]
+    assert 1 < len(rows) <= 24 and len({len(row) for row in rows}) == 1
+    assert any("a" in row for row in rows) and any("." in row for row in rows)
+    with open(chart, "rb") as file:
+        assert file.read(8) == b"\x89PNG\r\n\x1a\n"
+
+
+def test_buffers_alive_at_once_do_not_overlap():
+    explanation = q7x2_ep.explain(BERT)
+    for a, b in itertools.combinations(explanation.arena, 2):
+        together = a.first <= b.last and b.first <= a.last
+        overlap = a.offset < b.offset + b.bytes and b.offset < a.offset + a.bytes
+        assert not (together and overlap), (a, b)
+    assert max(b.offset + b.bytes for b in explanation.arena) <= explanation.arena_bytes
+
+
+def test_near_misses_are_one_line_for_one_reason(capsys, tmp_path):
+    """Two GELUs with a wrong constant, and names that are too long for a line."""
+    info = onnx.helper.make_tensor_value_info
+    nodes, x = [], "x"
+    half, one, wrong = (
+        onnx.helper.make_tensor(name, 1, [], [value])
+        for name, value in (("half", 0.5), ("one", 1.0), ("wrong", 2.5))
+    )
+    for layer in range(2):
+        at = f"/encoder/{'very_' * 12}long/layer.{layer}/"
+        for op, inputs in (
+            ("Div", [x, "wrong"]),
+            ("Erf", [at + "Div"]),
+            ("Add", [at + "Erf", "one"]),
+            ("Mul", [x, at + "Add"]),
+            ("Half", [at + "Mul", "half"]),
+            ("Tanh", [at + "Half"]),
+        ):
+            op_type = "Mul" if op == "Half" else op
+            nodes.append(onnx.helper.make_node(op_type, inputs, [at + op], at + op))
+        x = at + "Tanh"
+    nodes.append(onnx.helper.make_node("Identity", [x], ["y"]))
+    ends = [[info(name, 1, ["n", 8])] for name in "xy"]
+    graph = onnx.helper.make_graph(nodes, "g", *ends, [half, one, wrong])
+    opsets = [onnx.helper.make_opsetid("", 17)]
+    path = tmp_path / "model.onnx"
+    onnx.save(onnx.helper.make_model(graph, opset_imports=opsets, ir_version=8), path)
+    out = run(capsys, "explain", str(path))
+    lines = out[out.index("near misses") : out.index("steps ")].splitlines()[1:]
+    assert any("x2" in line and "2.5" in line for line in lines), lines
+    assert all(len(line) <= WIDTH for line in lines)
 
 
 @pytest.mark.parametrize(
@@ -76,6 +133,23 @@ def test_explain(capsys):
 )
 def test_dump(capsys, stage, part):
     assert part in run(capsys, "dump", BERT, "--stage", stage)
+
+
+@pytest.mark.parametrize(
+    "after, part, absent",
+    [
+        ("fold", "Transpose", "q7::"),
+        ("GeluTanh", "Gelu(", "q7::"),
+        ("LinearBias", "q7::Linear", ""),
+    ],
+)
+def test_dump_in_between(capsys, after, part, absent):
+    out = run(capsys, "dump", small_models()["gpt2"], "--after", after)
+    assert part in out and (not absent or absent not in out)
+
+
+def test_dump_after_nothing_known(capsys):
+    assert "there are" in run(capsys, "dump", BERT, "--after", "Nonsense", code=2)
 
 
 def test_run_saves_outputs(capsys, tmp_path):

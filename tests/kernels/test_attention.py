@@ -242,9 +242,9 @@ def test_windows(kernel, Sq, Skv):
     q, k, v = operands(B=2, Sq=Sq, Skv=Skv, D=8)
     huge = np.iinfo(np.int64).max
     for window in ((-1, 0), (0, 0), (5, -1), (3, 7), (130, 2), (-1, 40), (huge, huge)):
-        for offset in (None, 0, -7, Skv + 3):
-            check(kernel, q, k, v, window=window, offset=offset, zero=1, threads=(1, 3))
-        check(kernel, q, k, v, window=window, threads=(1,))
+        for offset in (0, -7, Skv + 3):
+            check(kernel, q, k, v, window=window, offset=offset, zero=1, threads=(1,))
+        check(kernel, q, k, v, window=window, threads=(1, 3))
 
 
 @ROWS

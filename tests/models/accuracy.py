@@ -11,9 +11,11 @@ from q7x2_ep.compare import ERROR_FACTOR, rms, rms_error
 
 EPS = float(np.finfo(np.float32).eps)
 FEW = 2048  # elements: of fewer the errors are luck, and are pooled over the feeds
-OWN_BOUND = (
-    16 * EPS
-)  # relative to the output's scale, where there is no onnxruntime to compare with
+OWN_BOUND = 16 * EPS  # relative to the output's scale, where onnxruntime does not run the model
+# Of the scale: two evaluations that are further apart differ by more than rounding. Either one is
+# right where onnxruntime is wrong, as for masked rows of Attention, or where float64 rounds to
+# another integer on its way, as in T5's buckets of distances: 8 log(16 / 8) / log 16 = 2.
+JUMP = 1e-4
 
 
 class Accuracy:
@@ -49,7 +51,10 @@ def _assert_accurate(
 ) -> None:
     scale = rms(true)
     allowed = OWN_BOUND * scale
-    if theirs is not None:
-        allowed = max(ERROR_FACTOR * rms_error(theirs, true), EPS * scale)
+    theirs_error = np.inf if theirs is None else rms_error(theirs, true)
     error = rms_error(ours, true)
+    if theirs_error <= JUMP * scale:
+        allowed = max(ERROR_FACTOR * theirs_error, EPS * scale)
+    elif np.isfinite(theirs_error):
+        error = min(error, rms_error(ours, theirs))
     assert error <= allowed, f"output {output} {true.shape}: {error} > {allowed}, scale {scale}"

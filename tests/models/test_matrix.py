@@ -16,11 +16,12 @@ import numpy as np
 import pytest
 
 import q7x2_ep
-from q7x2_ep import importer
+from q7x2_ep import importer, passes
 from q7x2_ep.backend.numpy import evaluate
 from q7x2_ep.errors import Q7Error
 from q7x2_ep.feeds import random_feeds
-from q7x2_ep.ops.fused import ACTIVATIONS
+from q7x2_ep.ops.activation import ACTIVATIONS
+from q7x2_ep.ops.common import NotInferable
 from q7x2_ep.passes import infer
 from q7x2_ep.plan.build import Step
 from tests.models.accuracy import Accuracy
@@ -106,11 +107,11 @@ def test_table_is_complete() -> None:
 
 # batch, new tokens, tokens in the cache, padding
 FEEDS = (
-    (2, 16, 5, "right"),
+    (2, 16, 5, "row"),
     (1, 1, 16, "none"),
     (3, 7, 3, "left"),
-    (2, 33, 1, "row"),
-    (1, 16, 7, "none"),
+    (2, 33, 1, "right"),
+    (2, 9, 0, "left"),
 )
 
 
@@ -133,7 +134,10 @@ def test_accuracy_rule(path: Path) -> None:
         pytest.skip(row[0])
     model = read(path)
     graph = importer.read(model)
-    infer.run(graph)
+    try:
+        infer.run(graph)
+    except NotInferable:  # sizes that only folding turns into constants
+        passes.run_all(graph)
     theirs = onnxruntime_session(model)
     level = q7x2_ep.GraphOptimizationLevel.ORT_DISABLE_ALL
     options = q7x2_ep.SessionOptions(graph_optimization_level=level)

@@ -87,6 +87,14 @@ def i(*shape: int, low: int = -5, high: int = 6) -> np.ndarray:
     return RANDOM.integers(low, high, shape)
 
 
+def byte(*shape: int) -> np.ndarray:
+    return RANDOM.integers(0, 256, shape).astype(np.uint8)
+
+
+def row(n: int) -> Fixed:
+    return Fixed(positive(n))
+
+
 def b(*shape: int) -> np.ndarray:
     return RANDOM.random(shape) > 0.4
 
@@ -280,6 +288,34 @@ CASES = [
     case("Gemm", f(3, 4), Fixed(f(4, 5))),
     case("MatMul", f(0, 4), Fixed(f(4, 5))),
     case("MatMul", f(3, 0), f(0, 5)),
+    # integers for real numbers
+    case("QuantizeLinear", f(3, 4) * 9, scalar(0.25)),
+    case("QuantizeLinear", f(2, 3, 5) * 9, row(3), Fixed(np.array([3, 0, -7], np.int8)), axis=1),
+    case("QuantizeLinear", f(4) * 9, scalar(0.5), scalar(200, np.uint8)),
+    case("QuantizeLinear", f(2, 6), Fixed(positive(2, 3)), block_size=2, native=False),
+    case("DequantizeLinear", byte(3, 4), scalar(0.25), scalar(9, np.uint8)),
+    case("DequantizeLinear", byte(2, 3, 5), row(3), axis=-2),
+    case("DequantizeLinear", i(7).astype(np.int32), scalar(0.5)),
+    case("MatMulInteger", byte(3, 4), Fixed(byte(4, 5))),
+    case(
+        "MatMulInteger",
+        byte(2, 3, 7),
+        Fixed(byte(7, 5).astype(np.int8)),
+        scalar(3, np.uint8),
+        Fixed(np.array([1, -2, 0, 3, 4], np.int8)),
+    ),
+    case("MatMulInteger", byte(3, 4), byte(4, 5), native=False),
+    case(
+        "QLinearMatMul",
+        byte(3, 4),
+        scalar(0.5),
+        scalar(100, np.uint8),
+        Fixed(byte(4, 5)),
+        row(5),
+        Fixed(byte(5)),
+        scalar(90.0),
+        scalar(7, np.int8),
+    ),
     # normalisation
     case("LayerNormalization", f(0, 8), f(8)),
     case("LayerNormalization", f(2, 3, 8), f(8), f(8)),

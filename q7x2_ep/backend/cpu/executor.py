@@ -93,6 +93,19 @@ class Executor:
         finally:
             self._give_back(bound)
 
+    def placements(self, sizes: Mapping[str, int]) -> list[tuple[int, int]]:
+        """Offset and bytes of each buffer of the plan's arena, for given sizes."""
+        bound = self._take()
+        try:
+            self._bind(bound, sizes)
+            stat = bound.context.stat
+            return [
+                (stat(native.STAT_BUFFER_OFFSET, i), stat(native.STAT_BUFFER_BYTES, i))
+                for i in range(len(self._encoded.buffers))
+            ]
+        finally:
+            self._give_back(bound)
+
     def close(self) -> None:
         """Release all native memory, as soon as the runs in progress have ended. Later runs raise
         BackendError.
