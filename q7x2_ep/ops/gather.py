@@ -38,7 +38,7 @@ class Gather:
         shape, indices = dims(node, 0), dims(node, 1)
         axis = normal_axis(node, node.attrs["axis"], len(shape))
         contents, at = known(node.inputs[0]), known(node.inputs[1])
-        if contents is not None and at is not None and all(isinstance(i, int) for i in at):
+        if len(shape) == 1 and contents and at and all(isinstance(i, int) for i in at):
             contents = tuple(contents[i] for i in at)
         else:
             contents = None
