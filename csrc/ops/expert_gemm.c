@@ -3,10 +3,12 @@
  *
  * Rows are sorted by expert and gathered, the rows of an expert are one product, and its results go
  * back to where they belong: a weight is read once, not once per row. A single row of an expert is
- * neither gathered nor brought back. The arithmetic of an element is that of gemm.c, whatever the
- * other rows are. Index rules as in gather.c. Read gemm_tasks.h first.
+ * neither gathered nor brought back. A row's result does not depend on the other rows. Sums are cut
+ * into at least 8 blocks of k, as what they replace, a matrix times a vector for each row, has
+ * several accumulators. Index rules as in gather.c. Read gemm_tasks.h first.
  *
- * order: (m + 2 * (experts + 1)) * 8 bytes; rows: m * (k + n) * 4 bytes; sums: as in gemm.c. */
+ * order: (m + 2 * (experts + 1)) * 8 bytes; rows: m * (k + n) * 4 bytes.
+ * sums: as in gemm.c, but for k > Q7_EXPERT_K_BLOCK. */
 #include <string.h>
 
 #include "gemm_tasks.h"
@@ -94,7 +96,8 @@ static void product_task(void *arg, int64_t task, int64_t thread) {
     int64_t e = 0;
     while (job->first_task[e + 1] <= task) e++;
     const q7_gemm_args product = product_of(job, e);
-    const q7_gemm_job part = q7_gemm_job_of(&product, job->call);
+    q7_gemm_job part = q7_gemm_job_of(&product, job->call);
+    part.k_block = q7_min(Q7_GEMM_K_BLOCK, q7_max(Q7_EXPERT_K_BLOCK, product.k / 8));
     float *sums = product.sums;
     if (sums) sums += thread * q7_gemm_sums(job->x->m, job->call->nr);
     q7_gemm_task(&part, task - job->first_task[e], sums);

@@ -76,16 +76,16 @@ void q7_gemm_task(const q7_gemm_job *job, int64_t task, float *sums) {
     const int64_t group = single ? WIDE : last - first, step = single ? WIDE : 1;
 
     for (int64_t g = first; g < last; g += group)
-        for (int64_t k0 = 0; k0 == 0 || k0 < x->k; k0 += Q7_GEMM_K_BLOCK)
+        for (int64_t k0 = 0; k0 == 0 || k0 < x->k; k0 += job->k_block)
             for (int64_t p = g; p < q7_min(g + group, last); p += step) {
                 const int64_t end = q7_min(q7_min(p + step, last) * nr, job->columns);
-                multiply(job, k0, q7_min(x->k - k0, Q7_GEMM_K_BLOCK), p * nr, end - p * nr,
-                         first_tile, last_tile, sums ? sums + (p - first) * nr : NULL);
+                multiply(job, k0, q7_min(x->k - k0, job->k_block), p * nr, end - p * nr, first_tile,
+                         last_tile, sums ? sums + (p - first) * nr : NULL);
             }
 }
 
 q7_gemm_job q7_gemm_job_of(const q7_gemm_args *x, const q7_call *call) {
-    q7_gemm_job job = {.x = x, .call = call};
+    q7_gemm_job job = {.x = x, .call = call, .k_block = Q7_GEMM_K_BLOCK};
     if (x->m == 0 || x->n == 0) return job;
     job.row_tiles = q7_ceil_div(x->m, call->mr);
     job.row_blocks = q7_ceil_div(job.row_tiles, q7_max(1, Q7_GEMM_ROWS / call->mr));

@@ -138,7 +138,7 @@ def lower_experts(
         bias=bias,
         up_bias=up_bias,
         c=node.output,
-        sums=gated_scratch(b, m) if gated and k > b.constants["GEMM_K_BLOCK"] else None,
+        sums=gated_scratch(b, m) if gated and k > b.constants["EXPERT_K_BLOCK"] else None,
         rows=m * (k + n) * 4,
         order=(m + 2 * (experts + 1)) * 8,
         m=m,

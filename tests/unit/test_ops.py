@@ -598,6 +598,25 @@ def test_expand_shape_chain() -> None:
     assert follow("Expand", value((B, 1, 1)), chosen).shape == (B, 1, S)
 
 
+def test_tile_by_one_hot() -> None:
+    """How repeats are written where only their position is known beforehand."""
+    hot = follow("OneHot", constant([-2]), constant(3), vector(1, S))
+    repeats = follow("Reshape", hot, constant([-1]))
+    assert repeats.elements == (1, S, 1)
+    assert follow("Tile", value((B, 1, 4)), repeats).shape == (B, S, 4)
+
+
+def test_contents_of_tables() -> None:
+    """A row of a table is not one of its elements."""
+    table = constant([[1, 2, 3], [4, 5, 6]])
+    for some in (
+        follow("Gather", table, constant(1)),
+        follow("ReduceSum", table, constant([0]), keepdims=0),
+    ):
+        assert (some.shape, some.elements) == ((3,), None)
+    assert follow("ReduceSum", table, constant([0, 1]), keepdims=0).elements == (21,)
+
+
 def test_split_heads_chain() -> None:
     x = value((B, S, 768))
     shape = follow("Shape", x)
