@@ -18,7 +18,7 @@ from q7x2_ep.ir.core import Node, Type, Value
 from q7x2_ep.ir.shape import Dim, ceildiv, maximum, minimum, product
 from q7x2_ep.ir.view import View
 from q7x2_ep.ops import op
-from q7x2_ep.ops.common import Guard, dims, expand_view, known, where_is
+from q7x2_ep.ops.common import dims, expand_view, known, where_is
 
 MASK_NONE = 0  # the dtype of an operand of the op row that is not there
 HEADS_OUTER = (0, 2, 1, 3)  # (B, S, H, D) <-> (B, H, S, D)
@@ -271,17 +271,6 @@ class Attention:
         y = (B, H, Sq, Dv) if heads(node, 0) is None else (B, Sq, H * Dv)
         present = [Type(dtype, (B, Hkv, Skv, D)), Type(node.inputs[2].dtype, (B, Hkv, Skv, Dv))]
         return [Type(dtype, y), *present, Type(dtype, (B, H, Sq, Skv))]
-
-    def guards(node: Node) -> list[Guard]:
-        q, k, v = (split_shape(node, i) for i in range(3))
-        pairs = [
-            (q[0], k[0], "batch sizes of query and key differ"),
-            (q[3], k[3], "head sizes of query and key differ"),
-            (k[0], v[0], "batch sizes of key and value differ"),
-            (k[1], v[1], "numbers of heads of key and value differ"),
-            (k[2], v[2], "sequence lengths of key and value differ"),
-        ]
-        return [(left, right, text) for left, right, text in pairs if left != right]
 
     def reference(
         node: Node,

@@ -64,7 +64,7 @@ class TopK:
         shape = list(dims(node))
         axis = normal_axis(node, node.attrs["axis"], len(shape))
         k, n = required(node, 1, "k")[0], shape[axis]
-        if isinstance(k, int) and isinstance(n, int) and not 0 <= k <= n:
+        if isinstance(k, int) and (k < 0 or (isinstance(n, int) and k > n)):
             raise ModelError(f"{where_is(node)} k is {k}, the axis has {n} elements")
         shape[axis] = k
         return [Type(node.inputs[0].dtype, tuple(shape)), Type(dtypes.INT64, tuple(shape))]
