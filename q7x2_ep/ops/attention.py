@@ -323,6 +323,8 @@ class Attention:
         present = append(g, past_key, k), append(g, past_value, v)
         k, v = present
         queries, keys = q.shape[2], k.shape[2]
+        if mask is not None and mask.dtype not in (dtypes.BOOL, q.dtype):
+            mask = g.Cast(mask, to=q.dtype)
         if mask is not None and mask.shape[-1] != keys:
             mask = _fit_mask(g, mask, keys, nonpad is not None)
         scale = attrs["scale"]
@@ -365,7 +367,7 @@ def attention_bias(
     Sq, Skv = scores.shape[2:]
     bias = np.zeros((1, 1, Sq, Skv), scores.dtype)
     if mask is not None:
-        added = np.where(mask, 0, -np.inf) if mask.dtype == bool else mask
+        added = np.where(mask, 0, -np.inf) if mask.dtype == bool else mask.astype(scores.dtype)
         hidden = Skv - added.shape[-1]  # a shorter mask hides the keys after its end
         added = np.pad(added, [(0, 0)] * (added.ndim - 1) + [(0, hidden)], constant_values=-np.inf)
         bias = bias + added.astype(scores.dtype)
