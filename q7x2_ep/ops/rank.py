@@ -21,6 +21,7 @@ from q7x2_ep.ops.common import (
     normal_axis,
     require_dtype,
     required,
+    size_guards,
     temporary,
     where_is,
     where_step,
@@ -165,6 +166,8 @@ class OneHot:
         axis = normal_axis(node, node.attrs["axis"], len(shape) + 1)
         shape.insert(axis, required(node, 1, "the depth")[0])
         return [Type(node.inputs[2].dtype, tuple(shape))]
+
+    guards = lambda node: size_guards(node.inputs[2:], 2)
 
     def reference(
         node: Node, indices: np.ndarray, depth: np.ndarray, values: np.ndarray

@@ -249,6 +249,23 @@ MISFITS = {  # nodes, and a feed: in a kernel each would read or write beyond it
         ],
         {"a": zeros(2, 4, dtype=BYTE)},
     ),
+    "elements": (
+        [misfit("GatherElements", "x i", axis=1)],
+        {"x": (2, 3), "i": zeros(9, 3, dtype=np.int64)},
+    ),
+    "picks": (
+        [misfit("GatherND", "x i", batch_dims=1)],
+        {"x": (2, 3), "i": zeros(9, 3, 1, dtype=np.int64)},
+    ),
+    "updates": (
+        [misfit("ScatterND", "x i u")],
+        {"x": (2, 9), "i": zeros(2, 1, dtype=np.int64), "u": (1, 9)},
+    ),
+    "two values": (
+        [*constants(depth=zeros(dtype=np.int64) + 3), misfit("OneHot", "i depth x")],
+        {"i": zeros(4, dtype=np.int64), "x": (1,)},
+    ),
+    "bounds": ([misfit("Clip", "x low")], {"x": (2, 9), "low": (4,)}),
     "scales": ([misfit("QuantizeLinear", "x s")], {"x": (2, 9), "s": (4,)}),
     "zeros": (
         [misfit("DequantizeLinear", "x s z")],
@@ -259,11 +276,13 @@ MISFITS = {  # nodes, and a feed: in a kernel each would read or write beyond it
 
 @pytest.mark.parametrize("nodes, feed", MISFITS.values(), ids=MISFITS)
 def test_operands_that_do_not_fit(nodes, feed):
-    """Only a run tells the dims: it refuses before any kernel sees them."""
+    """Only a run tells the dims, but for those of 1: it refuses before any kernel sees them."""
     feed = {k: x if isinstance(x, np.ndarray) else zeros(*x) for k, x in feed.items()}
     kinds = {k: helper.np_dtype_to_tensor_dtype(x.dtype) for k, x in feed.items()}
     inputs = [
-        helper.make_tensor_value_info(k, kinds[k], [f"{k}{i}" for i in range(x.ndim)])
+        helper.make_tensor_value_info(
+            k, kinds[k], [1 if dim == 1 else f"{k}{i}" for i, dim in enumerate(x.shape)]
+        )
         for k, x in feed.items()
     ]
     graph = helper.make_graph(nodes, "g", inputs, [helper.make_empty_tensor_value_info("y")])
