@@ -12,7 +12,16 @@ from q7x2_ep.ir.core import Node, Type, Value
 from q7x2_ep.ir.shape import Dim, ceildiv, maximum, minimum, product
 from q7x2_ep.ops import op
 from q7x2_ep.ops.activation import ACTIVATIONS
-from q7x2_ep.ops.common import F32, NO_ACTIVATION, Activation, Guard, dims, require_dtype, where_is
+from q7x2_ep.ops.common import (
+    F32,
+    NO_ACTIVATION,
+    Activation,
+    Guard,
+    dims,
+    require_dtype,
+    size_guards,
+    where_is,
+)
 from q7x2_ep.ops.matmul import matmul_scratch
 
 
@@ -86,12 +95,14 @@ class Conv:
         return [Type(node.inputs[0].dtype, conv_shape(node, dims(node, 0), dims(node, 1)))]
 
     def guards(node: Node) -> list[Guard]:
-        channels, wanted = dims(node, 0)[1], dims(node, 1)[1] * node.attrs["group"]
-        return (
-            []
-            if channels == wanted
-            else [(channels, wanted, "the weights are for another number of channels")]
-        )
+        groups = node.attrs["group"]
+        channels, (filters, per_group) = dims(node, 0)[1], dims(node, 1)[:2]
+        even = filters // max(groups, 1) * groups
+        return [
+            (channels, per_group * groups, "the weights are for another number of channels"),
+            (even, filters, f"{filters} filters do not make {groups} groups"),
+            *size_guards((node.input(2),), filters),
+        ]
 
     def reference(
         node: Node, x: np.ndarray, w: np.ndarray, bias: Optional[np.ndarray] = None

@@ -9,16 +9,18 @@ import numpy as np
 from q7x2_ep import dtypes
 from q7x2_ep.errors import UnsupportedOp
 from q7x2_ep.ir.core import Node, Type, Value
-from q7x2_ep.ir.shape import Dim, product
+from q7x2_ep.ir.shape import Dim, maximum, product
 from q7x2_ep.ir.view import View
 from q7x2_ep.ops import op
 from q7x2_ep.ops.common import (
+    Guard,
     cast_step,
     dims,
     infer_same,
     known,
     normal_axis,
     require_dtype,
+    size_guards,
     temporary,
     typed,
     where_is,
@@ -94,6 +96,14 @@ class GatherElements:
     attributes = {"axis": 0}
     infer = lambda node: [Type(node.inputs[0].dtype, dims(node, 1))]
 
+    def guards(node: Node) -> list[Guard]:
+        axis = normal_axis(node, node.attrs["axis"], len(dims(node)))
+        return [
+            (maximum(dim, have), have, f"indices of {dim} along an axis of {have}")
+            for i, (have, dim) in enumerate(zip(dims(node, 0), dims(node, 1)))
+            if i != axis
+        ]
+
     def reference(node: Node, x: np.ndarray, indices: np.ndarray) -> np.ndarray:
         at: list = list(np.indices(indices.shape, sparse=True))
         at[node.attrs["axis"]] = indices
@@ -128,6 +138,10 @@ class GatherND:
         after = node.attrs["batch_dims"] + depth(node, indices)
         return [Type(node.inputs[0].dtype, (*indices[:-1], *x[after:]))]
 
+    def guards(node: Node) -> list[Guard]:
+        pairs = zip(dims(node, 0), dims(node, 1)[: node.attrs["batch_dims"]])
+        return [(left, right, "batch dims differ") for left, right in pairs]
+
     def reference(node: Node, x: np.ndarray, indices: np.ndarray) -> np.ndarray:
         batch = node.attrs["batch_dims"]
         grids: Any = np.indices(indices.shape[:batch], sparse=True)
@@ -159,6 +173,11 @@ class ScatterND:
     signature = "x, indices, updates -> y"
     attributes = {"reduction": "none"}
     infer = infer_same
+
+    def guards(node: Node) -> list[Guard]:
+        indices = dims(node, 1)
+        rest = dims(node)[depth(node, indices) :]
+        return size_guards(node.inputs[2:], product((*indices[:-1], *rest)))
 
     def reference(
         node: Node, x: np.ndarray, indices: np.ndarray, updates: np.ndarray

@@ -17,6 +17,7 @@ from q7x2_ep.ir.view import View
 from q7x2_ep.ops import op
 from q7x2_ep.ops.common import (
     F32,
+<<<<<<< HEAD
     dims,
     dtype_of,
     normal_axis,
@@ -25,6 +26,15 @@ from q7x2_ep.ops.common import (
     where_is,
 )
 from q7x2_ep.ops.conv import Conv, conv_shape, windows
+=======
+    Guard,
+    dims,
+    normal_axis,
+    require_dtype,
+    size_guards,
+    where_is,
+)
+>>>>>>> reviewc
 
 BYTES = (dtypes.UINT8, dtypes.INT8)
 QUANTIZED = (*BYTES, dtypes.INT32)
@@ -50,8 +60,9 @@ def saturated(x: np.ndarray, dtype: Any) -> np.ndarray:
 def quantization(node: Node, scale: Value, x: Value) -> dict[str, Dim]:
     """outer, n, inner and scales of a step that quantises x along the node's axis, or as a whole.
 
-    Raises: UnsupportedOp for blocks.
+    Raises: UnsupportedOp for blocks, and for scales of another dtype than float32.
     """
+    require_dtype(node, scale.dtype, F32)
     if product(scale.shape) == 1:
         return {"outer": 1, "n": 1, "inner": product(x.shape), "scales": 1}
     if node.attrs["block_size"]:
@@ -59,6 +70,17 @@ def quantization(node: Node, scale: Value, x: Value) -> dict[str, Dim]:
     axis = normal_axis(node, node.attrs["axis"], len(x.shape))
     outer, inner = product(x.shape[:axis]), product(x.shape[axis + 1 :])
     return {"outer": outer, "n": x.shape[axis], "inner": inner, "scales": x.shape[axis]}
+
+
+def scale_guards(node: Node) -> list[Guard]:
+    """One scale, or one for each entry of the axis; as many zeros."""
+    x, scale = node.inputs[:2]
+    count = product(scale.shape)
+    found = size_guards((node.input(2),), count)
+    if count == 1 or node.attrs["block_size"]:
+        return found
+    n = x.shape[normal_axis(node, node.attrs["axis"], len(x.shape))]
+    return found + size_guards((scale,), n)
 
 
 @op("QuantizeLinear")
@@ -72,6 +94,8 @@ class QuantizeLinear:
         zero = node.input(2)
         dtype = node.attrs["output_dtype"] or dtypes.UINT8
         return [Type(dtype if zero is None else zero.dtype, dims(node))]
+
+    guards = scale_guards
 
     def reference(
         node: Node, x: np.ndarray, scale: np.ndarray, zero: Optional[np.ndarray] = None
@@ -104,6 +128,8 @@ class DequantizeLinear:
     def infer(node: Node) -> list[Type]:
         return [Type(node.attrs["output_dtype"] or node.inputs[1].dtype, dims(node))]
 
+    guards = scale_guards
+
     def reference(
         node: Node, x: np.ndarray, scale: np.ndarray, zero: Optional[np.ndarray] = None
     ) -> np.ndarray:
@@ -113,10 +139,11 @@ class DequantizeLinear:
         return whole.astype(scale.dtype) * along(node, x, scale)
 
     def lower(node: Node, b: Any) -> None:
-        x, scale = node.inputs[:2]
+        x, scale, zero = *node.inputs[:2], node.input(2)
         require_dtype(node, node.output.dtype, F32)
         require_dtype(node, x.dtype, QUANTIZED)
-        given = {"x": x, "scale": scale, "zero": node.input(2)}
+        require_dtype(node, x.dtype if zero is None else zero.dtype, (x.dtype,))
+        given = {"x": x, "scale": scale, "zero": zero}
         fields = quantization(node, scale, x)
         b.step("dequantize", y=node.output, x_dtype=x.dtype, **given, **fields)
 
@@ -182,11 +209,32 @@ def qgemm_step(
 ) -> None:
     """y = (a - a_zero) @ weight, scaled and rounded as its dtype asks.
 
+<<<<<<< HEAD
     Shapes: a (.., K), a_zero one number, weight (K, N) without its zeros, scale one number or (N,),
     bias (N,).
     """
     k, n = weight.shape
     packed = pack(weight, b.kernel("qgemm").nr)
+=======
+    Shapes: a (.., K), weight (K, N) constant, weight_zero one number or (N,), scale one number or
+    (N,), bias (N,).
+    Raises: UnsupportedOp where weight is computed, or numbers differ between the rows of a.
+    """
+    if weight.const is None or (weight_zero is not None and weight_zero.const is None):
+        raise UnsupportedOp(f"{where_is(node)} has a kernel for constant weights only")
+    if len(weight.shape) != 2:
+        raise UnsupportedOp(f"{where_is(node)} has a kernel for one matrix")
+    y, (k, n) = node.output, weight.shape
+    for value, sizes in ((a_zero, (1,)), (zero, (1,)), (weight_zero, (1, n)), (scale, (1, n))):
+        if value is not None and product(value.shape) not in sizes:
+            raise UnsupportedOp(f"{where_is(node)} has no kernel for {value} of {value.shape}")
+    for value in (a, weight):
+        require_dtype(node, value.dtype, BYTES)
+    require_dtype(node, y.dtype, (*BYTES, dtypes.INT32, *F32))
+    b.guard(a.shape[-1], k, "inner dims differ")
+    zeros = 0 if weight_zero is None else weight_zero.const
+    packed = pack(weight.const.astype(np.int16) - zeros, b.kernel("qgemm").nr)
+>>>>>>> reviewc
     b.step(
         "qgemm",
         kernel="qgemm",
@@ -315,11 +363,19 @@ class QLinearMatMul:
 
 
 def ratio(b: Any, node: Node, over: list[Value], under: Optional[Value]) -> Value:
-    """The product of some scales, over another.
+    """The product of the scales of rows and of columns, over that of the result.
 
-    Raises: UnsupportedOp where they are computed.
+    Raises: UnsupportedOp where they are computed, or differ between rows.
     """
+<<<<<<< HEAD
     require_constants(node, *over, under)
+=======
+    scales = [*over] if under is None else [*over, under]
+    if any(scale.const is None for scale in scales):
+        raise UnsupportedOp(f"{where_is(node)} has a kernel for constant scales only")
+    if any(product(scale.shape) != 1 for scale in (over[0], under) if scale is not None):
+        raise UnsupportedOp(f"{where_is(node)} has a kernel for one scale of all rows only")
+>>>>>>> reviewc
     number = over[0].const * over[1].const
     number = np.ravel(number if under is None else number / under.const).astype(np.float32)
     return b.graph.constant(number, Type(dtypes.FLOAT, number.shape), "scale")

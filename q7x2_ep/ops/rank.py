@@ -23,6 +23,7 @@ from q7x2_ep.ops.common import (
     normal_axis,
     require_dtype,
     required,
+    size_guards,
     temporary,
     where_is,
     where_step,
@@ -66,7 +67,7 @@ class TopK:
         shape = list(dims(node))
         axis = normal_axis(node, node.attrs["axis"], len(shape))
         k, n = required(node, 1, "k")[0], shape[axis]
-        if isinstance(k, int) and isinstance(n, int) and not 0 <= k <= n:
+        if isinstance(k, int) and (k < 0 or (isinstance(n, int) and k > n)):
             raise ModelError(f"{where_is(node)} k is {k}, the axis has {n} elements")
         shape[axis] = k
         return [Type(node.inputs[0].dtype, tuple(shape)), Type(dtypes.INT64, tuple(shape))]
@@ -173,6 +174,8 @@ class OneHot:
             places = [(i, j) for i in indices for j in range(depth)]
             elements = tuple(values[j in (i, i + depth)] for i, j in places)
         return [Type(node.inputs[2].dtype, tuple(shape), elements)]
+
+    guards = lambda node: size_guards(node.inputs[2:], 2)
 
     def reference(
         node: Node, indices: np.ndarray, depth: np.ndarray, values: np.ndarray

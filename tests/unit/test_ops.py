@@ -364,6 +364,8 @@ CASES = [
     attention((2, 4, 3, 8), (2, 4, 5, 8), is_causal=1),
     attention((2, 4, 5, 8), (2, 4, 6, 8), f(5, 6)),
     attention((2, 4, 5, 8), (2, 4, 6, 8), b(2, 1, 5, 6)),
+    attention((2, 4, 5, 8), (2, 4, 6, 8), i(5, 6)),
+    attention((2, 4, 5, 8), (2, 4, 6, 8), f(5, 6).astype(np.float16)),
     attention((1, 2, 3, 8), (1, 2, 3, 8), Fixed(np.array([[1, 0, 0], [0, 0, 0], [1, 1, 1]]) > 0)),
     attention(
         (2, 4, 3, 8), (2, 4, 3, 8), None, f(2, 4, 2, 8), f(2, 4, 2, 8), outputs=3, is_causal=1
