@@ -17,24 +17,16 @@ from q7x2_ep.ir.view import View
 from q7x2_ep.ops import op
 from q7x2_ep.ops.common import (
     F32,
-<<<<<<< HEAD
+    Guard,
     dims,
     dtype_of,
     normal_axis,
     require_dtype,
+    size_guards,
     temporary,
     where_is,
 )
 from q7x2_ep.ops.conv import Conv, conv_shape, windows
-=======
-    Guard,
-    dims,
-    normal_axis,
-    require_dtype,
-    size_guards,
-    where_is,
-)
->>>>>>> reviewc
 
 BYTES = (dtypes.UINT8, dtypes.INT8)
 QUANTIZED = (*BYTES, dtypes.INT32)
@@ -209,32 +201,11 @@ def qgemm_step(
 ) -> None:
     """y = (a - a_zero) @ weight, scaled and rounded as its dtype asks.
 
-<<<<<<< HEAD
     Shapes: a (.., K), a_zero one number, weight (K, N) without its zeros, scale one number or (N,),
     bias (N,).
     """
     k, n = weight.shape
     packed = pack(weight, b.kernel("qgemm").nr)
-=======
-    Shapes: a (.., K), weight (K, N) constant, weight_zero one number or (N,), scale one number or
-    (N,), bias (N,).
-    Raises: UnsupportedOp where weight is computed, or numbers differ between the rows of a.
-    """
-    if weight.const is None or (weight_zero is not None and weight_zero.const is None):
-        raise UnsupportedOp(f"{where_is(node)} has a kernel for constant weights only")
-    if len(weight.shape) != 2:
-        raise UnsupportedOp(f"{where_is(node)} has a kernel for one matrix")
-    y, (k, n) = node.output, weight.shape
-    for value, sizes in ((a_zero, (1,)), (zero, (1,)), (weight_zero, (1, n)), (scale, (1, n))):
-        if value is not None and product(value.shape) not in sizes:
-            raise UnsupportedOp(f"{where_is(node)} has no kernel for {value} of {value.shape}")
-    for value in (a, weight):
-        require_dtype(node, value.dtype, BYTES)
-    require_dtype(node, y.dtype, (*BYTES, dtypes.INT32, *F32))
-    b.guard(a.shape[-1], k, "inner dims differ")
-    zeros = 0 if weight_zero is None else weight_zero.const
-    packed = pack(weight.const.astype(np.int16) - zeros, b.kernel("qgemm").nr)
->>>>>>> reviewc
     b.step(
         "qgemm",
         kernel="qgemm",
@@ -253,6 +224,28 @@ def qgemm_step(
     )
 
 
+def require_sizes(
+    node: Node,
+    n: int,
+    a: Value,
+    a_zero: Optional[Value],
+    weight: Value,
+    zeros: Optional[Value],
+    finish: Finish,
+) -> None:
+    """Raises: UnsupportedOp unless all numbers are one, or one per column of n, weights and their
+    zeros constant, and the dtypes those of the kernel.
+    """
+    require_constants(node, weight, zeros)
+    allowed = ((a_zero, (1,)), (finish.zero, (1,)), (zeros, (1, n)), (finish.scale, (1, n)))
+    for value, sizes in allowed:
+        if value is not None and product(value.shape) not in sizes:
+            raise UnsupportedOp(f"{where_is(node)} has no kernel for {value} of {value.shape}")
+    for value in (a, weight):
+        require_dtype(node, value.dtype, BYTES)
+    require_dtype(node, node.output.dtype, (*BYTES, dtypes.INT32, *F32))
+
+
 def lower_product(
     node: Node, b: Any, a: Value, a_zero: Optional[Value], weight: Value, zeros: Any, finish: Finish
 ) -> None:
@@ -260,11 +253,10 @@ def lower_product(
 
     Raises: UnsupportedOp where weight is computed or no matrix, or zeros differ between rows of a.
     """
-    require_constants(node, weight, zeros)
-    if len(weight.shape) != 2 or (a_zero is not None and product(a_zero.shape) != 1):
-        raise UnsupportedOp(f"{where_is(node)} has a kernel for one matrix and one zero of rows")
-    require_dtype(node, a.dtype, BYTES)
-    require_dtype(node, weight.dtype, BYTES)
+    if len(weight.shape) != 2:
+        raise UnsupportedOp(f"{where_is(node)} has a kernel for one matrix")
+    require_sizes(node, weight.shape[1], a, a_zero, weight, zeros, finish)
+    b.guard(a.shape[-1], weight.shape[0], "inner dims differ")
     centred = weight.const.astype(np.int16) - (0 if zeros is None else zeros.const)
     qgemm_step(b, a, a_zero, centred, node.output, finish)
 
@@ -276,11 +268,10 @@ def lower_conv(
 
     Raises: UnsupportedOp where w is computed, for groups, or more than two spatial dims.
     """
-    require_constants(node, w, zeros)
-    if node.attrs["group"] != 1 or (x_zero is not None and product(x_zero.shape) != 1):
-        raise UnsupportedOp(f"{where_is(node)} has a kernel for one group and one zero of x")
-    require_dtype(node, x.dtype, BYTES)
-    require_dtype(node, w.dtype, BYTES)
+    if node.attrs["group"] != 1:
+        raise UnsupportedOp(f"{where_is(node)} has a kernel for one group")
+    require_sizes(node, w.shape[0], x, x_zero, w, zeros, finish)
+    b.guard(x.shape[1], w.shape[1], "the weights are for another number of channels")
     fields = windows(node, x, w)
     pixels, k = fields["N"] * fields["OH"] * fields["OW"], product(w.shape[1:])
     rows = temporary(b, x.dtype, (pixels, k))
@@ -367,15 +358,9 @@ def ratio(b: Any, node: Node, over: list[Value], under: Optional[Value]) -> Valu
 
     Raises: UnsupportedOp where they are computed, or differ between rows.
     """
-<<<<<<< HEAD
     require_constants(node, *over, under)
-=======
-    scales = [*over] if under is None else [*over, under]
-    if any(scale.const is None for scale in scales):
-        raise UnsupportedOp(f"{where_is(node)} has a kernel for constant scales only")
     if any(product(scale.shape) != 1 for scale in (over[0], under) if scale is not None):
         raise UnsupportedOp(f"{where_is(node)} has a kernel for one scale of all rows only")
->>>>>>> reviewc
     number = over[0].const * over[1].const
     number = np.ravel(number if under is None else number / under.const).astype(np.float32)
     return b.graph.constant(number, Type(dtypes.FLOAT, number.shape), "scale")
