@@ -15,6 +15,7 @@ from q7x2_ep.fuse import (
     layernorm,
     linear,
     linear_rows,
+    linear_turned,
     mish,
     quantized,
     query_scale,
@@ -78,6 +79,7 @@ FUSIONS = (
             linear.ACTIVATION,
             linear.RESIDUAL,
             linear_rows.ROWS,
+            linear_turned.TURNED,
         )
     ),
     # After Linear, whose epilogue holds the activation of the gate.
