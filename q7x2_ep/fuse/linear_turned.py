@@ -22,8 +22,11 @@ def turned(g: Any, linear: Any) -> Any:
 
 def split(g: Any, linear: Any, shape: Any) -> Any:
     """Into heads, or into q, k and v; a Transpose follows."""
-    y = g.result(LINEAR, linear)
-    return g.either(lambda: g.Reshape(y, shape), lambda: g.Unsqueeze(y, shape))
+    return g.Reshape(g.result(LINEAR, linear), shape)
+
+
+def unsqueezed(g: Any, linear: Any, axes: Any) -> Any:
+    return g.Unsqueeze(g.result(LINEAR, linear), axes)
 
 
 class Rows(NamedTuple):
@@ -74,4 +77,4 @@ def _transposed(g: Any, x: Value, perm: tuple[int, ...]) -> Value:
     return x if perm == tuple(range(len(perm))) else g.Transpose(x, perm=perm)
 
 
-TURNED = Fusion("LinearTurned", (turned, split), _check, _build)
+TURNED = Fusion("LinearTurned", (turned, split, unsqueezed), _check, _build)

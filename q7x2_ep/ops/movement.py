@@ -211,6 +211,7 @@ class Transpose:
     def infer(node: Node) -> list[Type]:
         shape = dims(node)
         order = permutation(node, len(shape))
+        node.attrs["perm"] = order  # from now on whoever asks is told
         return [typed(node.inputs[0].dtype, tuple(shape[p] for p in order), known(node.inputs[0]))]
 
     reference = lambda node, x: np.transpose(x, permutation(node, x.ndim))

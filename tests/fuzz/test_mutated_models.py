@@ -259,7 +259,7 @@ def check(seed: int) -> bool:
         try:
             true = _exact(graph, feeds)
             expected = unfused.run(None, feeds)
-        except (q7x2_ep.errors.Q7Error, ValueError, IndexError):
+        except (q7x2_ep.errors.Q7Error, ValueError, IndexError, ArithmeticError):
             continue  # no sense at these sizes, said so by the kernels or by numpy
         if true is None:
             continue
