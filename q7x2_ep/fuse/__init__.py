@@ -16,6 +16,7 @@ from q7x2_ep.fuse import (
     layernorm,
     linear,
     linear_rows,
+    linear_turned,
     mish,
     quantized,
     query_scale,
@@ -79,6 +80,7 @@ FUSIONS = (
             linear.ACTIVATION,
             linear.RESIDUAL,
             linear_rows.ROWS,
+            linear_turned.TURNED,
         )
     ),
     # After Linear, whose epilogue holds the activation of the gate.

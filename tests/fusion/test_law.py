@@ -106,6 +106,17 @@ def causal_mask(g: Builder, _: dict[str, Value]) -> Value:
     return g.call("q7::Attention", q, k, v, mask, scale=0.5)
 
 
+def linear_turned(g: Builder, _: dict[str, Value]) -> Value:
+    """Rows in another order, of one value or of heads."""
+    x = g.either(
+        lambda: g.Transpose(make_value(g, "x", (B, S, K)), perm=(1, 0, 2)),
+        lambda: g.Reshape(
+            g.Transpose(make_value(g, "x", (B, 2, S, K // 2)), perm=(2, 0, 1, 3)), [S, B, K]
+        ),
+    )
+    return g.call("q7::Linear", x, make_value(g, "w", WEIGHT), make_value(g, "bias", ROW))
+
+
 def quantized(g: Builder, _: dict[str, Value]) -> Value:
     x, zero = make_value(g, "x", (S, K)), g.array(np.array(3, np.uint8))
     return g.QuantizeLinear(x, g.literal(0.05), zero)
@@ -247,6 +258,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "LinearBias": {"linear": "q7::Linear", "bias": ROW},
     "LinearActivation": {"linear": "q7::Linear", "low": -0.5, "high": 0.5},
     "LinearResidual": {"linear": "q7::Linear", "residual": (B, S, N)},
+    "LinearTurned": {"linear": linear_turned, "shape": [S, B, N, 1], "axes": [0]},
     "LinearRows": {
         "linear": "q7::Linear",
         "starts": [-1],
