@@ -15,10 +15,12 @@ from q7x2_ep.ir.view import View, contiguous_strides
 from q7x2_ep.ops import op
 from q7x2_ep.ops.common import (
     F32,
+    Guard,
     binary_step,
     cast_step,
     dims,
     expand_view,
+    fit_guards,
     infer_same,
     is_used,
     materialized,
@@ -27,6 +29,7 @@ from q7x2_ep.ops.common import (
     reduce_step,
     require_dtype,
     reshaped,
+    size_guards,
     temporary,
     unary_step,
     where_is,
@@ -94,6 +97,10 @@ def channel_view(b: Any, values: Value, ndim: int) -> View:
     return b.view(values).reshape((*values.shape, *(1,) * (ndim - 2)))
 
 
+def channel_guards(node: Node) -> list[Guard]:
+    return size_guards(node.inputs[1:], dims(node)[1])
+
+
 @op("LayerNormalization")
 class LayerNormalization:
     """y = (x - mean) / sqrt(variance + epsilon) * scale + bias over the dims from `axis` on."""
@@ -119,6 +126,9 @@ class LayerNormalization:
         axes = tuple(range(node.attrs["axis"] % x.ndim, x.ndim))
         y, mean, inv_std_dev = standardize(x, axes, node.attrs["epsilon"])
         return y * scale if bias is None else y * scale + bias, mean, inv_std_dev
+
+    def guards(node: Node) -> list[Guard]:
+        return fit_guards(node.inputs[1:], dims(node))
 
     def lower(node: Node, b: Any) -> None:
         x, scale, bias = node.inputs[0], node.inputs[1], node.input(2)
@@ -274,6 +284,7 @@ class RMSNormalization:
     signature = "x, scale -> y"
     attributes = {"axis": -1, "epsilon": 1e-5, "stash_type": 1}
     strided = (0,)
+    guards = LayerNormalization.guards
 
     def infer(node: Node) -> list[Type]:
         require_rows(node)
@@ -297,6 +308,7 @@ class InstanceNormalization:
     signature = "x, scale, bias -> y"
     attributes = {"epsilon": 1e-5}
     infer = infer_same
+    guards = channel_guards
 
     def reference(node: Node, x: np.ndarray, scale: np.ndarray, bias: np.ndarray) -> np.ndarray:
         y, _, _ = standardize(x, tuple(range(2, x.ndim)), node.attrs["epsilon"])
@@ -324,6 +336,7 @@ class GroupNormalization:
     signature = "x, scale, bias -> y"
     attributes = {"epsilon": 1e-5, "num_groups": None, "stash_type": 1}
     infer = infer_same
+    guards = channel_guards
 
     def reference(node: Node, x: np.ndarray, scale: np.ndarray, bias: np.ndarray) -> np.ndarray:
         groups = x.reshape(x.shape[0], node.attrs["num_groups"], -1)
@@ -353,6 +366,7 @@ class BatchNormalization:
     signature = "x, scale, bias, mean, variance -> y"
     attributes = {"epsilon": 1e-5, "momentum": 0.9, "training_mode": 0}
     infer = infer_same
+    guards = channel_guards
 
     def reference(
         node: Node,

@@ -297,6 +297,17 @@ NEUTRAL: dict[
     "Or": (False, True),
 }
 
+
+def _gather_nd(graph: Graph, node: Node) -> Optional[Node]:
+    """Constant indices into the first axis alone are those of a Gather, which may be a view."""
+    x, indices = node.inputs
+    if indices.const is None or indices.shape[-1] != 1 or node.attrs["batch_dims"]:
+        return None
+    flat = indices.const.reshape(indices.shape[:-1])
+    entries = graph.constant(flat, array_type(flat), indices.name)
+    return _replacement(node, "Gather", [x, entries], {"axis": 0})
+
+
 RULES: dict[str, Rule] = {
     **dict.fromkeys(RESHAPES, _reshape),
     **dict.fromkeys(("Expand", "Tile"), _same_shape),
@@ -305,6 +316,7 @@ RULES: dict[str, Rule] = {
     "ConstantOfShape": _constant_of_shape,
     "Split": _split,
     "Dropout": _dropout,
+    "GatherND": _gather_nd,
     "Slice": _slice,
     "Pad": _pad,
     "Cast": _cast,
