@@ -263,6 +263,8 @@ class Attention:
 
     def infer(node: Node) -> list[Type]:
         dtype = node.inputs[0].dtype
+        if not dtypes.is_float(dtype):
+            raise ModelError(f"{where_is(node)} attends with {dtypes.type_string(dtype)}")
         B, H, Sq, _ = split_shape(node, 0)
         _, Hkv, Skv, D = split_shape(node, 1)
         Dv = split_shape(node, 2)[3]

@@ -126,6 +126,7 @@ def typed(dtype: int, shape: tuple[Dim, ...], elements: Optional[tuple[Dim, ...]
         and not dtypes.is_float(dtype)
         and elements is not None
         and len(elements) <= MAX_ELEMENTS
+        and (shape[0] if shape else 1) == len(elements)
     )
     return Type(dtype, tuple(shape), tuple(elements) if wanted else None)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Optional
 
 import numpy as np
 
@@ -40,7 +40,7 @@ class Gather:
         shape, indices = dims(node, 0), dims(node, 1)
         axis = normal_axis(node, node.attrs["axis"], len(shape))
         contents, at = known(node.inputs[0]), known(node.inputs[1])
-        if contents is not None and at is not None and all(isinstance(i, int) for i in at):
+        if len(shape) == 1 and contents and at and all(isinstance(i, int) for i in at):
             contents = tuple(contents[i] for i in at)
         else:
             contents = None
@@ -54,10 +54,12 @@ class Gather:
         x, indices = node.inputs
         require_dtype(node, indices.dtype, INDICES)
         axis = normal_axis(node, node.attrs["axis"], len(x.shape))
-        at, dim = known(indices), x.shape[axis]
-        if indices.shape == () and at is not None and isinstance(dim, int) and -dim <= at[0] < dim:
-            view = b.view(x).slice(axis, at[0] % dim, 1)  # one of a few: q, k or v, most often
-            strides = view.strides[:axis] + view.strides[axis + 1 :]
+        cut = evenly_spaced(indices, x.shape[axis])
+        if cut is not None:  # q, k or v of a joint product, most often
+            start, step = cut
+            view = b.view(x).slice(axis, start, product(indices.shape), step)
+            own = view.strides[axis : axis + len(indices.shape)]
+            strides = (*view.strides[:axis], *own, *view.strides[axis + 1 :])
             b.alias(node.output, View(view.storage, node.output.shape, strides, view.offset))
             return
         b.step(
@@ -71,6 +73,19 @@ class Gather:
             n=product(indices.shape),
             index_dtype=indices.dtype,
         )
+
+
+def evenly_spaced(indices: Value, dim: Dim) -> Optional[tuple[int, int]]:
+    """(first, step) where known indices of rank 0 or 1 name entries that a slice could."""
+    at = known(indices)
+    if not at or len(indices.shape) > 1 or not all(isinstance(i, int) for i in (*at, dim)):
+        return None
+    if not all(-dim <= i < dim for i in at):
+        return None  # the run reports it
+    entries = [i % dim for i in at]
+    step = entries[1] - entries[0] if len(entries) > 1 else 1
+    even = entries == [entries[0] + i * step for i in range(len(entries))]
+    return (entries[0], step) if even else None
 
 
 @op("GatherElements")

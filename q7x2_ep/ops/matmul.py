@@ -196,6 +196,8 @@ class Gemm:
 
     def infer(node: Node) -> list[Type]:
         a, b = dims(node, 0), dims(node, 1)
+        if (len(a), len(b)) != (2, 2):
+            raise ModelError(f"{where_is(node)} multiplies matrices, not shapes {a} and {b}")
         return [
             Type(
                 node.inputs[0].dtype,

@@ -8,6 +8,7 @@ from typing import Any, Optional
 import numpy as np
 
 from q7x2_ep import dtypes
+from q7x2_ep.errors import ModelError
 from q7x2_ep.ir.core import Node, Type, Value
 from q7x2_ep.ir.shape import Dim, product, substitute, symbols
 from q7x2_ep.ir.view import View, contiguous_strides
@@ -31,6 +32,7 @@ from q7x2_ep.ops.common import (
     size_guards,
     temporary,
     unary_step,
+    where_is,
 )
 
 
@@ -109,6 +111,7 @@ class LayerNormalization:
 
     def infer(node: Node) -> list[Type]:
         shape, dtype = dims(node), node.inputs[0].dtype
+        require_rows(node)
         axis = normal_axis(node, node.attrs["axis"], len(shape))
         per_row = (*shape[:axis], *(1 for _ in shape[axis:]))
         return [
@@ -139,6 +142,19 @@ class LayerNormalization:
             for output, found in zip(node.outputs[1:], (mean, inv_std_dev)):
                 b.alias(output, b.view(found).reshape(output.shape))
         lower_norm(node, b, "layernorm", scale, bias)
+
+
+def require_rows(node: Node) -> None:
+    """Raises: ModelError where a weight or bias is certain not to repeat to the shape of x."""
+    shape = dims(node)
+    for value in node.inputs[1:]:
+        given = value.shape if value is not None and value.shape is not None else ()
+        pairs = zip(reversed(given), reversed(shape))
+        fits = all(a in (1, b) or not (isinstance(a, int) and isinstance(b, int)) for a, b in pairs)
+        if not fits or len(given) > len(shape):
+            raise ModelError(
+                f"{where_is(node)} {value} of shape {given} does not repeat to {shape}"
+            )
 
 
 def lower_norm(node: Node, b: Any, op: str, weight: Value, bias: Optional[Value] = None) -> None:
@@ -268,8 +284,11 @@ class RMSNormalization:
     signature = "x, scale -> y"
     attributes = {"axis": -1, "epsilon": 1e-5, "stash_type": 1}
     strided = (0,)
-    infer = infer_same
     guards = LayerNormalization.guards
+
+    def infer(node: Node) -> list[Type]:
+        require_rows(node)
+        return infer_same(node)
 
     def reference(node: Node, x: np.ndarray, scale: np.ndarray) -> np.ndarray:
         axes = tuple(range(node.attrs["axis"] % x.ndim, x.ndim))
