@@ -92,8 +92,8 @@ def quantized(g: Any, linear: Any, scale: Any, zero: Any) -> Any:
 
 def _check_quantized(match: Match) -> Union[dict[str, Any], str]:
     scale, zero, root = match["scale"], match.get("zero"), match.root
-    if root.output.dtype not in BYTES or product(scale.shape) != 1:
-        return f"{root.output!r} is no tensor of bytes with one scale"
+    if product(scale.shape) != 1:
+        return f"{root.output!r} has {product(scale.shape)} scales, wanted one"
     operands = (*match["linear"].producer.inputs, None, None)[:7]
     return {"operands": [*operands, scale, zero]}
 
@@ -119,4 +119,4 @@ PRODUCT = Fusion(
     "QuantizedLinear", (integer_matmul, integer_gemm, integer_gemm_bias), _check, _build
 )
 BIAS = Fusion("QuantizedBias", (integer_biased,), _check_bias, _build)
-RESULT = Fusion("QuantizedResult", (quantized,), _check_quantized, _build)
+RESULT = Fusion("QuantizedResult", (quantized,), _check_quantized, _build, BYTES)

@@ -20,6 +20,7 @@ from q7x2_ep.ops.common import (
     broadcast,
     dims,
     expand_view,
+    fit_guards,
     number,
     require_dtype,
     reshaped,
@@ -207,7 +208,8 @@ class Gemm:
             dims(node, 0)[0 if node.attrs["transA"] else 1],
             dims(node, 1)[1 if node.attrs["transB"] else 0],
         )
-        return [(k, other, "inner dims differ")] if k != other else []
+        found = [(k, other, "inner dims differ")] if k != other else []
+        return found + fit_guards(filter(None, node.inputs[2:]), node.output.shape)
 
     def reference(
         node: Node, a: np.ndarray, b: np.ndarray, c: Optional[np.ndarray] = None
