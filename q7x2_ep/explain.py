@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Optional, Union
 
 from q7x2_ep.api.inference_session import InferenceSession
-from q7x2_ep.errors import InternalError, ShapeError
+from q7x2_ep.errors import ShapeError
 from q7x2_ep.ir.rewrite import NearMiss
 from q7x2_ep.ir.shape import Expr, evaluate
 from q7x2_ep.plan.build import Step
@@ -23,6 +23,7 @@ _VALUE = re.compile(r"%[^\s,()\[\]]+")  # a value in the reason of a near miss
 
 DEFAULT_BATCH = 1  # the size of symbols in the first dim of an input
 DEFAULT_LENGTHS = (128, 64, 32, 16, 8, 4, 2, 1)  # of the others: the first that the model admits
+MOST_FREE = 4  # symbols that are tried at two lengths each
 
 
 @dataclass(frozen=True)
@@ -221,17 +222,24 @@ def _changes_order(copy: Step, sizes: Mapping[str, int]) -> bool:
 
 
 def _memory(session: Session, given: Mapping[str, int]) -> tuple[dict[str, int], dict[str, int]]:
-    """The sizes to report for, and the memory that they take."""
+    """The sizes to report for, and the memory that they take.
+
+    A symbol that may stand for two others, past and present say, is tried at twice the length.
+    """
+    defaults: dict[str, int] = {}
+    for spec in session.inputs:
+        for axis, dim in enumerate(spec.shape):
+            if isinstance(dim, Expr):
+                defaults.setdefault(repr(dim), int(axis > 0))
+    lengths = [name for name, is_length in defaults.items() if is_length and name not in given]
+    batches = {name: DEFAULT_BATCH for name, is_length in defaults.items() if not is_length}
     for length in DEFAULT_LENGTHS:
-        sizes: dict[str, int] = {}
-        for spec in session.inputs:
-            for axis, dim in enumerate(spec.shape):
-                if isinstance(dim, Expr):
-                    sizes.setdefault(repr(dim), length if axis else DEFAULT_BATCH)
-        sizes.update(given)
-        try:
-            return sizes, session.statistics_for(sizes)
-        except ShapeError:
-            if length == DEFAULT_LENGTHS[-1] or set(given) >= set(sizes):
-                raise
-    raise InternalError("unreachable: the last length returns or raises")
+        for factors in itertools.product((1, 2), repeat=min(len(lengths), MOST_FREE)):
+            sizes = {**batches, **dict.fromkeys(lengths, length)}
+            sizes.update((name, length * times) for name, times in zip(lengths, factors))
+            sizes.update(given)
+            try:
+                return sizes, session.statistics_for(sizes)
+            except ShapeError as error:
+                refusal = error
+    raise refusal

@@ -1,4 +1,5 @@
-/* conv.c: y = act(conv2d(x, w) + bias) + residual (or the sum before act) in NCHW, as one matrix product per image and group:
+/* conv.c: y = act(conv2d(x, w) + bias) + residual in NCHW, or act of all of that sum with
+ * residual_first, as one matrix product per image and group:
  *
  *     y (M / groups, OH OW) = w (M / groups, K) @ columns (K, OH OW),  K = C / groups * kh * kw
  *     columns[(c, i, j), (oh, ow)] = x[c, h, w], or 0 outside x, with

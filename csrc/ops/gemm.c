@@ -9,20 +9,14 @@
  * residual may be c itself only if k <= Q7_GEMM_K_BLOCK. c overlaps neither a nor b.
  * sums: gated and k > Q7_GEMM_K_BLOCK only, threads * min(m, Q7_GEMM_ROWS) * Q7_GEMM_PANELS * nr * 4
  * bytes. */
+#include "gemm_tasks.h"
 #include "panels.h"
 
 enum { WIDE = 4 }; /* panels that a single row tile takes at once; divides Q7_GEMM_PANELS */
 
-typedef struct gemm_job {
-    const q7_gemm_args *x;
-    const q7_call *call;
-    int64_t row_tiles, row_blocks, panels, chunk;
-    int64_t columns; /* of b: n, or whole panels where gated */
-} gemm_job;
-
 /* c += or = a @ b for k in [k0, k0 + k), columns [column, column + n) of b and row tiles [first,
  * last). sums: where gated those of these rows from this column on, chunk * nr apart, or NULL. */
-static void multiply(const gemm_job *job, int64_t k0, int64_t k, int64_t column, int64_t n,
+static void multiply(const q7_gemm_job *job, int64_t k0, int64_t k, int64_t column, int64_t n,
                      int64_t first, int64_t last, float *sums) {
     const q7_gemm_args *x = job->x;
     const int64_t nr = job->call->nr, tiles = last - first;
@@ -67,8 +61,7 @@ static void multiply(const gemm_job *job, int64_t k0, int64_t k, int64_t column,
     }
 }
 
-static void gemm_task(void *arg, int64_t task, int64_t thread) {
-    const gemm_job *job = arg;
+void q7_gemm_task(const q7_gemm_job *job, int64_t task, float *sums) {
     const q7_gemm_args *x = job->x;
     const int64_t nr = job->call->nr, chunks = q7_ceil_div(job->panels, job->chunk);
     const int64_t first = task % chunks * job->chunk;
@@ -80,22 +73,20 @@ static void gemm_task(void *arg, int64_t task, int64_t thread) {
      * next few. Else a panel stays in L1 for all row tiles, and a block of a in L2 for all panels.
      */
     const bool single = last_tile - first_tile == 1;
-    float *sums = x->sums;
-    if (sums) sums += thread * q7_min(x->m, Q7_GEMM_ROWS) * Q7_GEMM_PANELS * nr;
     const int64_t group = single ? WIDE : last - first, step = single ? WIDE : 1;
 
     for (int64_t g = first; g < last; g += group)
-        for (int64_t k0 = 0; k0 == 0 || k0 < x->k; k0 += Q7_GEMM_K_BLOCK)
+        for (int64_t k0 = 0; k0 == 0 || k0 < x->k; k0 += job->k_block)
             for (int64_t p = g; p < q7_min(g + group, last); p += step) {
                 const int64_t end = q7_min(q7_min(p + step, last) * nr, job->columns);
-                multiply(job, k0, q7_min(x->k - k0, Q7_GEMM_K_BLOCK), p * nr, end - p * nr,
-                         first_tile, last_tile, sums ? sums + (p - first) * nr : NULL);
+                multiply(job, k0, q7_min(x->k - k0, job->k_block), p * nr, end - p * nr, first_tile,
+                         last_tile, sums ? sums + (p - first) * nr : NULL);
             }
 }
 
-void q7_op_gemm(const q7_gemm_args *x, const q7_call *call) {
-    if (x->m == 0 || x->n == 0) return;
-    gemm_job job = {.x = x, .call = call};
+q7_gemm_job q7_gemm_job_of(const q7_gemm_args *x, const q7_call *call) {
+    q7_gemm_job job = {.x = x, .call = call, .k_block = Q7_GEMM_K_BLOCK};
+    if (x->m == 0 || x->n == 0) return job;
     job.row_tiles = q7_ceil_div(x->m, call->mr);
     job.row_blocks = q7_ceil_div(job.row_tiles, q7_max(1, Q7_GEMM_ROWS / call->mr));
     job.panels = q7_ceil_div(x->n, x->gated ? call->nr / 2 : call->nr);
@@ -106,5 +97,18 @@ void q7_op_gemm(const q7_gemm_args *x, const q7_call *call) {
         job.chunk = q7_max(1, q7_min(even, Q7_GEMM_PANELS));
         if (job.row_tiles == 1) job.chunk = q7_ceil_div(job.chunk, WIDE) * WIDE;
     }
-    q7_parallel(call, job.row_blocks * q7_ceil_div(job.panels, job.chunk), gemm_task, &job);
+    job.tasks = job.row_blocks * q7_ceil_div(job.panels, job.chunk);
+    return job;
+}
+
+static void gemm_task(void *arg, int64_t task, int64_t thread) {
+    const q7_gemm_job *job = arg;
+    float *sums = job->x->sums;
+    if (sums) sums += thread * q7_gemm_sums(job->x->m, job->call->nr);
+    q7_gemm_task(job, task, sums);
+}
+
+void q7_op_gemm(const q7_gemm_args *x, const q7_call *call) {
+    q7_gemm_job job = q7_gemm_job_of(x, call);
+    q7_parallel(call, job.tasks, gemm_task, &job);
 }

@@ -94,6 +94,9 @@ Q7_INLINE q7_i32 q7_madd_pairs(q7_i32 sum, const int16_t *p, q7_i32 pair) {
     int16_t of[2];
     const int32_t first = pair[0];
     memcpy(of, &first, sizeof of);
-    for (int i = 0; i < Q7_W; i++) sum[i] += p[2 * i] * of[0] + p[2 * i + 1] * of[1];
+    for (int i = 0; i < Q7_W; i++) { /* unsigned, since it wraps */
+        const uint32_t low = (uint32_t)(p[2 * i] * of[0]), high = (uint32_t)(p[2 * i + 1] * of[1]);
+        sum[i] = (int32_t)((uint32_t)sum[i] + low + high);
+    }
     return sum;
 }

@@ -9,12 +9,14 @@ from typing import Any
 from q7x2_ep.fuse import (
     attention,
     conv,
+    experts,
     gate,
     gelu,
     grouped_heads,
     layernorm,
     linear,
     linear_rows,
+    linear_turned,
     mish,
     quantized,
     query_scale,
@@ -65,8 +67,8 @@ FUSIONS = (
     Walk((grouped_heads.GROUPED_HEADS,)),
     # After Attention, which takes the softcap of its scores; Linear takes that of logits.
     Walk((softcap.SOFTCAP,)),
-    # Before Linear: its weights are behind a DequantizeLinear.
-    Walk((quantized.PRODUCT, quantized.BIAS, quantized.RESULT)),
+    # Before Linear and Conv: their weights are behind a DequantizeLinear.
+    Walk((quantized.PRODUCT, quantized.CONVOLUTION, quantized.BIAS, quantized.RESULT)),
     quantized.DequantizeConstants(),
     # One walk: each step of the epilogue is found at the consumer of the one before.
     Walk(
@@ -78,10 +80,13 @@ FUSIONS = (
             linear.ACTIVATION,
             linear.RESIDUAL,
             linear_rows.ROWS,
+            linear_turned.TURNED,
         )
     ),
     # After Linear, whose epilogue holds the activation of the gate.
     Walk((gate.TWO, gate.HALVES)),
+    # After Linear, which takes no products by chosen weights.
+    Walk((experts.PRODUCT, experts.BIAS, experts.GATED, experts.SUM)),
     # After Linear: an Add in the epilogue of a GEMM is nearly free (the tile is in registers), so
     # a norm takes only the Adds that no Linear could: sums of embeddings, most often.
     Walk((skip_norm.SKIP_LAYER_NORM, skip_norm.SKIP_RMS_NORM)),

@@ -58,8 +58,8 @@ def two_halves(g: Any, opened: Any, up: Any) -> Any:
     return g.Mul(opened, up)
 
 
-def _columns(value: Value) -> Optional[tuple[Value, slice]]:
-    """The Linear of which a value takes half of the columns, and which; None where it does not."""
+def columns(value: Value) -> Optional[tuple[Value, slice]]:
+    """What a value takes half of the columns of, and which; None where it does not."""
     reader = value.producer
     if reader is None or reader.op not in ("Split", "Slice") or not value.shape:
         return None
@@ -83,7 +83,7 @@ def _check_halves(match: Match) -> Union[dict[str, Any], str]:
     maker = opened.producer
     activation = None if maker is None else activation_of(maker)
     gate = opened if activation is None else maker.inputs[0]
-    gate_columns, up_columns = _columns(gate), _columns(up)
+    gate_columns, up_columns = columns(gate), columns(up)
     if gate_columns is None or up_columns is None or gate_columns[0] is not up_columns[0]:
         return ""
     whole = gate_columns[0]

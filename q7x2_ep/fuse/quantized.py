@@ -1,4 +1,5 @@
-"""A product between DequantizeLinear and QuantizeLinear -> q7::QuantizedLinear, in integers.
+"""A product or Conv between DequantizeLinear and QuantizeLinear -> q7::QuantizedLinear and
+q7::QuantizedConv, in integers.
 
 The integers are what both sides of the product stand for: their products are summed exactly, and
 scaled once. Without a QuantizeLinear behind, the result stays float. Weights that no such product
@@ -11,13 +12,15 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any, Optional, Union
 
+from q7x2_ep.dtypes import INT8, UINT8
 from q7x2_ep.ir.core import Graph, Node, Value
 from q7x2_ep.ir.pattern import Match
 from q7x2_ep.ir.rewrite import Fusion, NearMiss
 from q7x2_ep.ir.shape import product
 from q7x2_ep.ops.quant import BYTES
 
-LINEAR, DEQUANTIZE = "q7::QuantizedLinear", "DequantizeLinear"
+LINEAR, CONV, DEQUANTIZE = "q7::QuantizedLinear", "q7::QuantizedConv", "DequantizeLinear"
+LOWEST = {UINT8: 0, INT8: -128}
 
 
 def integer_matmul(g: Any, x: Any, w: Any) -> Any:
@@ -32,25 +35,47 @@ def integer_gemm_bias(g: Any, x: Any, w: Any, bias: Any) -> Any:
     return g.Gemm(x, w, bias, transA=0, transB=0, alpha=1.0, beta=1.0)
 
 
+def integer_conv(g: Any, x: Any, w: Any) -> Any:
+    return g.Conv(x, w)
+
+
+def integer_conv_bias(g: Any, x: Any, w: Any, bias: Any) -> Any:
+    return g.Conv(x, w, bias)
+
+
 def _check(match: Match) -> Union[dict[str, Any], str]:
     x, w = (_dequantized(match[name]) for name in ("x", "w"))
     if x is None or w is None:
         return ""
+    is_conv = match.root.op == "Conv"
     (x_int, x_scale), (w_int, w_scale) = x.inputs[:2], w.inputs[:2]
     constants = [x_scale, x.input(2), w_int, w_scale, w.input(2)]
     if any(value is not None and value.const is None for value in constants):
         return f"{w_int!r}, its scale, or that of {x_int!r} is not constant"
-    if x_int.dtype not in BYTES or w_int.dtype not in BYTES or len(w_int.shape) != 2:
-        return f"{x_int!r} and {w_int!r} are no bytes, or no matrix of them"
+    if x_int.dtype not in BYTES or w_int.dtype not in BYTES:
+        return f"{x_int!r} and {w_int!r} are no bytes"
+    if is_conv and (match.root.attrs["group"] != 1 or len(w_int.shape) not in (3, 4)):
+        return f"{match.root.output!r} has groups, or more than two spatial dims"
+    if not is_conv and len(w_int.shape) != 2:
+        return f"{w_int!r} is no matrix"
     if product(x_scale.shape) != 1:
         return f"{x_int!r} has {product(x_scale.shape)} scales, wanted one"
-    if product(w_scale.shape) != 1 and w.attrs["axis"] not in (1, -1):
-        return f"{w_int!r} has scales along k, wanted one per column"
+    outer = 0 if is_conv else 1  # the axis of w that the result keeps
+    if product(w_scale.shape) != 1 and w.attrs["axis"] % len(w_int.shape) != outer:
+        return f"{w_int!r} has scales along axis {w.attrs['axis']}, wanted {outer}"
     bias = match.get("bias")
-    if bias is not None and not _is_row(bias, w_int.shape[1]):
+    if bias is not None and not _is_row(_real(bias), w_int.shape[outer]):
         return f"the bias {bias!r} is no constant row"
     operands = [x_int, x_scale, x.input(2), w_int, w_scale, w.input(2)]
-    return {"operands": operands if bias is None else [*operands, bias]}
+    attrs = match.root.attrs if is_conv else {}
+    return {"op": CONV if is_conv else LINEAR, "operands": operands, "bias": bias, "attrs": attrs}
+
+
+def _real(bias: Value) -> Value:
+    """What is constant of a bias: itself, or the integers that it is dequantised from."""
+    node = _dequantized(bias)
+    fixed = node is not None and all(x is None or x.const is not None for x in node.inputs)
+    return node.inputs[0] if fixed else bias
 
 
 def _dequantized(value: Value) -> Optional[Node]:
@@ -64,8 +89,17 @@ def _is_row(bias: Value, n: int) -> bool:
     return bias.const is not None and bias.shape == (1,) * (len(bias.shape) - 1) + (n,)
 
 
-def _build(g: Any, operands: list[Optional[Value]]) -> Value:
-    return g.call(LINEAR, *operands)
+def _build(
+    g: Any,
+    op: str,
+    operands: list[Optional[Value]],
+    attrs: dict[str, Any],
+    bias: Optional[Value] = None,
+) -> Value:
+    if bias is not None:
+        maker = bias.producer
+        operands = [*operands, bias if maker is None else g.evaluated(maker)]
+    return g.call(op, *operands, **attrs)
 
 
 def integer_biased(g: Any, linear: Any, bias: Any) -> Any:
@@ -79,14 +113,15 @@ def _check_bias(match: Match) -> Union[dict[str, Any], str]:
     if any(value is not None for value in y.producer.inputs[6:]):
         return ""
     operands = (*y.producer.inputs, None)[:6]
-    return {"operands": [*operands, bias]}
+    return {"op": LINEAR, "operands": [*operands, bias], "attrs": {}}
 
 
-def quantized(g: Any, linear: Any, scale: Any, zero: Any) -> Any:
-    y = g.result(LINEAR, linear)
+def quantized(g: Any, product: Any, scale: Any, zero: Any) -> Any:
+    y = g.either(lambda: g.result(LINEAR, product), lambda: g.result(CONV, product))
+    x = g.either(lambda: g.named("relu", g.Relu(y)), lambda: y)
     return g.either(
-        lambda: g.QuantizeLinear(y, g.constant(scale), g.constant(zero)),
-        lambda: g.QuantizeLinear(y, g.constant(scale)),
+        lambda: g.QuantizeLinear(x, g.constant(scale), g.constant(zero)),
+        lambda: g.QuantizeLinear(x, g.constant(scale)),
     )
 
 
@@ -94,8 +129,14 @@ def _check_quantized(match: Match) -> Union[dict[str, Any], str]:
     scale, zero, root = match["scale"], match.get("zero"), match.root
     if product(scale.shape) != 1:
         return f"{root.output!r} has {product(scale.shape)} scales, wanted one"
-    operands = (*match["linear"].producer.inputs, None, None)[:7]
-    return {"operands": [*operands, scale, zero]}
+    at = 0 if zero is None else int(zero.const.item())
+    if match.get("relu") is not None and at != LOWEST[root.output.dtype]:
+        return f"the zero point {at} leaves room below 0, which Relu cuts off"
+    node = match["product"].producer
+    if node.input(7) is not None:
+        return ""
+    operands = (*node.inputs, None, None)[:7]
+    return {"op": node.op, "operands": [*operands, scale, zero], "attrs": node.attrs}
 
 
 class DequantizeConstants:
@@ -118,5 +159,6 @@ class DequantizeConstants:
 PRODUCT = Fusion(
     "QuantizedLinear", (integer_matmul, integer_gemm, integer_gemm_bias), _check, _build
 )
+CONVOLUTION = Fusion("QuantizedConv", (integer_conv, integer_conv_bias), _check, _build)
 BIAS = Fusion("QuantizedBias", (integer_biased,), _check_bias, _build)
 RESULT = Fusion("QuantizedResult", (quantized,), _check_quantized, _build, BYTES)

@@ -16,7 +16,7 @@ from typing import Any, Optional, Union
 from q7x2_ep.ir.core import Graph, Node, Value
 from q7x2_ep.ir.pattern import Match
 from q7x2_ep.ir.rewrite import Fusion, NearMiss, rewrite
-from q7x2_ep.ir.shape import Dim, broadcast
+from q7x2_ep.ir.shape import Dim, broadcast, product
 from q7x2_ep.ir.view import View
 from q7x2_ep.ops import find
 from q7x2_ep.ops.rope import HEADS_INNER, pair_bounds, rotated, rotated_pairs, split_heads
@@ -205,20 +205,23 @@ def _check_turned(match: Match) -> Checked:
     if not _are_pairs(a, b, source(x), R, arrangement):
         return f"{joined!r} does not hold the pairs (a, b) of {x!r} as (-b, a)"
     tables = {name: match[name] for name in ("cos", "sin")}
-    return _with_tables(x, R, tables, half=0, interleaved=arrangement)
+    return _with_tables(match, x, x.shape, R, tables, half=0, interleaved=arrangement)
 
 
 def _check_pairs(match: Match) -> Checked:
     shape, joined, a, rest = match.root.output.shape, match["joined"], match["a"], match.get("rest")
     if not shape or a.shape is None:
         return f"the shape of {match.root.output!r} is not known"
+    if match.root.op == "Reshape" and len(joined.shape) > 2:  # whatever else it does is done behind
+        shape = (*joined.shape[:-2], joined.shape[-2] * joined.shape[-1])
     lead, R = shape[:-1], shape[-1] - (0 if rest is None else rest.shape[-1])
     if not isinstance(R, int):
         return f"the number of channels of {match.root.output!r} is not known"
     arrangement = _interleaving(joined, lead, R // 2)
     if isinstance(arrangement, str):
         return arrangement
-    x = next((x for x in _upstream(a) if _is_whole(x, match, lead, R, arrangement)), None)
+    candidates = ((x, _channels(x, match, lead, R, arrangement)) for x in _upstream(a))
+    x, whole = next((found for found in candidates if found[1]), (None, ()))
     if x is None:
         return f"{a!r} and {match['b']!r} are not the pairs of a value with channels {shape}"
     tables = {name: match[name] for name in ("cos", "sin")}
@@ -226,54 +229,64 @@ def _check_pairs(match: Match) -> Checked:
         other = match[f"{name}2"]
         if other is not table and not _is_same(source(other), source(table)):
             return f"{name} is {table!r} for the first of a pair, {other!r} for the second"
-    columns = len(a.shape) > len(shape)
-    whole = rest is not None
-    return _with_tables(x, R, tables, half=1, interleaved=arrangement, columns=columns, whole=whole)
+    columns = len(a.shape) > len(lead) + 1
+    kept = R if rest is None else whole[-1]
+    return _with_tables(
+        match, x, whole, R, tables, half=1, interleaved=arrangement, columns=columns, kept=kept
+    )
 
 
-def _is_whole(x: Value, match: Match, lead: tuple, R: int, interleaved: int) -> bool:
-    """Whether the pairs, and the rest, are the channels of x."""
-    if x.shape is None or x.shape[:-1] != lead or not isinstance(x.shape[-1], int):
-        return False
-    rest, D = match.get("rest"), x.shape[-1]
-    if D < R or not _are_pairs(match["a"], match["b"], source(x), R, interleaved):
-        return False
-    return rest is None or _is_cut(rest, source(x), R, D)
+def _channels(x: Value, match: Match, lead: tuple, R: int, interleaved: int) -> tuple:
+    """The shape (*lead, D) under which the pairs, and the rest, are the channels of x, or ()."""
+    if x.shape is None:
+        return ()
+    D = x.shape[-1] if x.shape[:-1] == lead else R
+    shape, rest = (*lead, D), match.get("rest")
+    if not isinstance(D, int) or D < R or product(x.shape) != product(shape):
+        return ()
+    view = source(x).reshape(shape)
+    if view is None or not _are_pairs(match["a"], match["b"], view, R, interleaved):
+        return ()
+    return shape if rest is None or _is_cut(rest, view, R, D) else ()
 
 
 def _with_tables(
+    match: Match,
     x: Value,
+    shape: tuple,
     R: int,
     tables: dict[str, Value],
     half: int,
     interleaved: int,
     columns: bool = False,
-    whole: bool = False,
+    kept: int = 0,
 ) -> Checked:
-    """The arguments of _build. columns: the last dim of the tables is 1. whole: the channels of x
-    behind R are wanted too."""
-    lead, width = x.shape[:-1], R >> half
-    if not 2 <= len(x.shape) <= 4:
-        return f"{x!r} has shape {x.shape}, wanted rank 2 to 4"
+    """The arguments of _build for x under a shape. columns: the last dim of the tables is 1. kept:
+    the channels that the result has, if not R."""
+    lead, width = shape[:-1], R >> half
+    if not 2 <= len(shape) <= 4:
+        return f"{x!r} has shape {shape}, wanted rank 2 to 4"
     dims: dict[str, tuple] = {}
     for name, table in tables.items():
-        shape = table.shape or ()
-        if columns and shape[-1:] == (1,):
-            shape = shape[:-1]
-        if shape[-1:] != (width,) or len(shape) > len(x.shape):
-            return f"{name} has shape {table.shape}, wanted {width} columns that fit {x.shape}"
-        dims[name] = (1,) * (len(x.shape) - len(shape)) + shape[:-1]
+        rows = table.shape or ()
+        if columns and rows[-1:] == (1,):
+            rows = rows[:-1]
+        if rows[-1:] != (width,) or len(rows) > len(shape):
+            return f"{name} has shape {table.shape}, wanted {width} columns that fit {shape}"
+        dims[name] = (1,) * (len(shape) - len(rows)) + rows[:-1]
         if any(broadcast(dim, want) != want for dim, want in zip(dims[name], lead)):
-            return f"{name} has shape {table.shape}, wanted one that broadcasts to {x.shape}"
+            return f"{name} has shape {table.shape}, wanted one that broadcasts to {shape}"
     heads = 1
-    if len(x.shape) == 4:
+    if len(shape) == 4:
         free = [i for i in (1, 2) if all(found[i] == 1 for found in dims.values())]
         if not free:
             return f"cos and sin, {dims['cos']} and {dims['sin']}, differ from head to head"
         heads = free[0]
     return {
         "x": x,
-        "R": x.shape[-1] if whole else R,
+        "shape": shape,
+        "kept": kept or R,
+        "result": match.root.output.shape,
         "tables": [(tables[name], (*dims[name], width)) for name in ("cos", "sin")],
         "heads": heads,
         "half": half,
@@ -282,11 +295,19 @@ def _with_tables(
 
 
 def _build(
-    g: Any, x: Value, R: int, tables: list[tuple[Value, tuple]], heads: int, **attrs: int
+    g: Any,
+    x: Value,
+    shape: tuple,
+    kept: int,
+    result: tuple,
+    tables: list[tuple[Value, tuple]],
+    heads: int,
+    **attrs: int,
 ) -> Value:
     """Any layout as (B, H, S, D): x of lower rank has one head, x (B, S, H, D) is turned."""
-    if x.shape[-1] != R:
-        x = g.Slice(x, [0], [R], [len(x.shape) - 1])
+    x = g.reshape(x, shape)
+    if x.shape[-1] != kept:
+        x = g.Slice(x, [0], [kept], [len(x.shape) - 1])
     q = g.reshape(x, _in_four(x.shape))
     shapes = [_in_four(shape) for _, shape in tables]
     if heads == 2:
@@ -296,7 +317,7 @@ def _build(
     y = g.call(ROPE, q, None, cos, sin, **attrs)
     if heads == 2:
         y = g.Transpose(y, perm=HEADS_INNER)
-    return g.reshape(y, x.shape)
+    return g.reshape(y, result)
 
 
 def _in_four(shape: tuple) -> tuple:

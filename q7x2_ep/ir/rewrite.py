@@ -152,14 +152,14 @@ def with_orphans(graph: Graph, nodes: Sequence[Node]) -> list[Node]:
 
 def _near_miss(fusion: Fusion, matcher: Matcher, node: Node) -> Optional[NearMiss]:
     """What to report of the last failure, if anything: two ops, and a third of them, where one was
-    refused, else four and more than two thirds, for a product of products is common.
+    refused, else three and more than two thirds, for a product of products is common.
 
     What refines an op that is fused already does not miss where there is nothing to refine.
     """
     if matcher.near:
         enough = max(min(2, matcher.total), ceil(matcher.total / 3))
     else:
-        enough = max(4, matcher.total * 2 // 3 + 1)
+        enough = max(3, matcher.total * 2 // 3 + 1)
     if not matcher.reason or matcher.matched < enough:
         return None
     if not matcher.near and node.op.startswith("q7::"):

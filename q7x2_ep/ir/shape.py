@@ -156,6 +156,11 @@ def broadcast(a: Dim, b: Dim) -> Dim:
     return _apply("broadcast", *_ordered(a, b))
 
 
+def is_cut_to(a: Dim, size: Dim) -> bool:
+    """Whether a dim is min(size, ..): that much of something that may be too short."""
+    return size in _operands(a, "min")
+
+
 def broadcast_shapes(*shapes: tuple[Dim, ...]) -> tuple[Dim, ...]:
     """Right-aligned broadcast of whole shapes."""
     ndim = max(map(len, shapes))

@@ -120,5 +120,5 @@ def _exact(have: Dim, want: Dim) -> Optional[Dim]:
     """have / want where that is exact, else None: the open group of target dims still fits the
     source dim.
     """
-    quotient = have // want
+    quotient = have // want if want != 0 else 0
     return quotient if quotient * want == have else None

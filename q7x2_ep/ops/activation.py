@@ -23,6 +23,7 @@ from q7x2_ep.ops.common import (
     each,
     infer_same,
     require_dtype,
+    size_guards,
     temporary,
     unary_step,
 )
@@ -163,6 +164,7 @@ class Clip:
     signature = "x, low?, high? -> y"
     attributes: dict = {}
     infer = infer_same
+    guards = lambda node: size_guards(node.inputs[1:], 1)
 
     def reference(
         node: Node,

@@ -18,7 +18,7 @@ from q7x2_ep.ir.core import Node, Type, Value
 from q7x2_ep.ir.shape import Dim, ceildiv, maximum, minimum, product
 from q7x2_ep.ir.view import View
 from q7x2_ep.ops import op
-from q7x2_ep.ops.common import Guard, dims, expand_view, known, where_is
+from q7x2_ep.ops.common import dims, expand_view, known, where_is
 
 MASK_NONE = 0  # the dtype of an operand of the op row that is not there
 HEADS_OUTER = (0, 2, 1, 3)  # (B, S, H, D) <-> (B, H, S, D)
@@ -263,6 +263,8 @@ class Attention:
 
     def infer(node: Node) -> list[Type]:
         dtype = node.inputs[0].dtype
+        if not dtypes.is_float(dtype):
+            raise ModelError(f"{where_is(node)} attends with {dtypes.type_string(dtype)}")
         B, H, Sq, _ = split_shape(node, 0)
         _, Hkv, Skv, D = split_shape(node, 1)
         Dv = split_shape(node, 2)[3]
@@ -271,17 +273,6 @@ class Attention:
         y = (B, H, Sq, Dv) if heads(node, 0) is None else (B, Sq, H * Dv)
         present = [Type(dtype, (B, Hkv, Skv, D)), Type(node.inputs[2].dtype, (B, Hkv, Skv, Dv))]
         return [Type(dtype, y), *present, Type(dtype, (B, H, Sq, Skv))]
-
-    def guards(node: Node) -> list[Guard]:
-        q, k, v = (split_shape(node, i) for i in range(3))
-        pairs = [
-            (q[0], k[0], "batch sizes of query and key differ"),
-            (q[3], k[3], "head sizes of query and key differ"),
-            (k[0], v[0], "batch sizes of key and value differ"),
-            (k[1], v[1], "numbers of heads of key and value differ"),
-            (k[2], v[2], "sequence lengths of key and value differ"),
-        ]
-        return [(left, right, text) for left, right, text in pairs if left != right]
 
     def reference(
         node: Node,
@@ -334,6 +325,8 @@ class Attention:
         present = append(g, past_key, k), append(g, past_value, v)
         k, v = present
         queries, keys = q.shape[2], k.shape[2]
+        if mask is not None and mask.dtype not in (dtypes.BOOL, q.dtype):
+            mask = g.Cast(mask, to=q.dtype)
         if mask is not None and mask.shape[-1] != keys:
             mask = _fit_mask(g, mask, keys, nonpad is not None)
         scale = attrs["scale"]
@@ -376,7 +369,7 @@ def attention_bias(
     Sq, Skv = scores.shape[2:]
     bias = np.zeros((1, 1, Sq, Skv), scores.dtype)
     if mask is not None:
-        added = np.where(mask, 0, -np.inf) if mask.dtype == bool else mask
+        added = np.where(mask, 0, -np.inf) if mask.dtype == bool else mask.astype(scores.dtype)
         hidden = Skv - added.shape[-1]  # a shorter mask hides the keys after its end
         added = np.pad(added, [(0, 0)] * (added.ndim - 1) + [(0, hidden)], constant_values=-np.inf)
         bias = bias + added.astype(scores.dtype)

@@ -126,6 +126,7 @@ def typed(dtype: int, shape: tuple[Dim, ...], elements: Optional[tuple[Dim, ...]
         and not dtypes.is_float(dtype)
         and elements is not None
         and len(elements) <= MAX_ELEMENTS
+        and (shape[0] if shape else 1) == len(elements)
     )
     return Type(dtype, tuple(shape), tuple(elements) if wanted else None)
 
@@ -176,15 +177,21 @@ def broadcast_guards(node: Node) -> list[Guard]:
     return fit_guards(node.inputs, node.output.shape)
 
 
-def fit_guards(values: Iterable[Value], shape: tuple[Dim, ...]) -> list[Guard]:
+def fit_guards(values: Iterable[Optional[Value]], shape: tuple[Dim, ...]) -> list[Guard]:
     """Every dim of every value is 1 or that of the shape: (dim - 1) * (dim - target) == 0."""
     found: list[Guard] = []
     for value in values:
-        for dim, target in zip(reversed(value.shape), reversed(shape)):
+        for dim, target in zip(reversed(value.shape if value else ()), reversed(shape)):
             if dim not in (1, target):
                 text = f"{value.name}: dim {dim} is neither 1 nor {target}"
                 found.append(((dim - 1) * (dim - target), 0, text))
     return found
+
+
+def size_guards(values: Iterable[Optional[Value]], size: Dim) -> list[Guard]:
+    """Every value has that many elements."""
+    sizes = [(value.name, product(value.shape)) for value in values if value is not None]
+    return [(own, size, f"{name}: {own} elements, wanted {size}") for name, own in sizes]
 
 
 def require_dtype(node: Node, dtype: int, supported: tuple[int, ...]) -> None:

@@ -12,7 +12,16 @@ from q7x2_ep.ir.core import Node, Type, Value
 from q7x2_ep.ir.shape import Dim, ceildiv, maximum, minimum, product
 from q7x2_ep.ops import op
 from q7x2_ep.ops.activation import ACTIVATIONS
-from q7x2_ep.ops.common import F32, NO_ACTIVATION, Activation, Guard, dims, require_dtype, where_is
+from q7x2_ep.ops.common import (
+    F32,
+    NO_ACTIVATION,
+    Activation,
+    Guard,
+    dims,
+    require_dtype,
+    size_guards,
+    where_is,
+)
 from q7x2_ep.ops.matmul import matmul_scratch
 
 
@@ -41,6 +50,30 @@ def geometry(
     return found
 
 
+def conv_shape(node: Node, x: tuple[Dim, ...], w: tuple[Dim, ...]) -> tuple[Dim, ...]:
+    """The shape of a convolution of tensors of the shapes x and w."""
+    return (x[0], w[0], *(out for *_, out in geometry(node, x[2:], w[2:])))
+
+
+def windows(node: Node, x: Value, w: Value) -> dict[str, Dim]:
+    """The fields of a step that says where the kernel of w meets x.
+
+    Raises: UnsupportedOp for more than two spatial dims.
+    """
+    spec = geometry(node, x.shape[2:], w.shape[2:])
+    if len(spec) == 1:  # one row of an image
+        spec = [(1, 1, 1, 1, 0, 1), *spec]
+    if len(spec) != 2:
+        raise UnsupportedOp(
+            f"{where_is(node)} has kernels for one and two spatial dims, not for {len(spec)}"
+        )
+    (H, kh, stride_h, dilation_h, pad_top, OH), (W, kw, stride_w, dilation_w, pad_left, OW) = spec
+    sizes = {"N": x.shape[0], "C": x.shape[1], "H": H, "W": W, "OH": OH, "OW": OW}
+    sizes.update(kh=kh, kw=kw, stride_h=stride_h, stride_w=stride_w)
+    sizes.update(pad_top=pad_top, pad_left=pad_left, dilation_h=dilation_h, dilation_w=dilation_w)
+    return sizes
+
+
 @op("Conv")
 class Conv:
     """y[n, m] = sum over channels and kernel positions of w[m] * x[n], shifted; plus bias[m].
@@ -59,17 +92,17 @@ class Conv:
     }
 
     def infer(node: Node) -> list[Type]:
-        x, w = dims(node, 0), dims(node, 1)
-        outputs = (out for *_, out in geometry(node, x[2:], w[2:]))
-        return [Type(node.inputs[0].dtype, (x[0], w[0], *outputs))]
+        return [Type(node.inputs[0].dtype, conv_shape(node, dims(node, 0), dims(node, 1)))]
 
     def guards(node: Node) -> list[Guard]:
-        channels, wanted = dims(node, 0)[1], dims(node, 1)[1] * node.attrs["group"]
-        return (
-            []
-            if channels == wanted
-            else [(channels, wanted, "the weights are for another number of channels")]
-        )
+        groups = node.attrs["group"]
+        channels, (filters, per_group) = dims(node, 0)[1], dims(node, 1)[:2]
+        even = filters // max(groups, 1) * groups
+        return [
+            (channels, per_group * groups, "the weights are for another number of channels"),
+            (even, filters, f"{filters} filters do not make {groups} groups"),
+            *size_guards((node.input(2),), filters),
+        ]
 
     def reference(
         node: Node, x: np.ndarray, w: np.ndarray, bias: Optional[np.ndarray] = None
@@ -155,16 +188,6 @@ def conv_step(
     """The step of a Conv, or of what else has its attributes and first three operands."""
     x, w, bias = node.inputs[0], node.inputs[1], node.input(2)
     require_dtype(node, x.dtype, F32)
-    spec = geometry(node, x.shape[2:], w.shape[2:])
-    if len(spec) == 1:  # one row of an image
-        spec = [(1, 1, 1, 1, 0, 1), *spec]
-    if len(spec) != 2:
-        raise UnsupportedOp(
-            f"{where_is(node)} has kernels for one and two spatial dims, not for {len(spec)}"
-        )
-    (H, kh, stride_h, dilation_h, pad_top, OH), (W, kw, stride_w, dilation_w, pad_left, OW) = spec
-    N, C = x.shape[:2]
-    M = w.shape[0]
     b.step(
         "conv",
         kernel="gemm",
@@ -174,21 +197,8 @@ def conv_step(
         residual=residual,
         y=node.output,
         pack=matmul_scratch(b, minimum(product(w.shape[1:]), b.constants["CONV_K_BLOCK"])),
-        N=N,
-        C=C,
-        H=H,
-        W=W,
-        M=M,
-        OH=OH,
-        OW=OW,
-        kh=kh,
-        kw=kw,
-        stride_h=stride_h,
-        stride_w=stride_w,
-        pad_top=pad_top,
-        pad_left=pad_left,
-        dilation_h=dilation_h,
-        dilation_w=dilation_w,
+        **windows(node, x, w),
+        M=w.shape[0],
         groups=node.attrs["group"],
         residual_first=residual_first,
         act=act.name,

@@ -7,8 +7,9 @@ from __future__ import annotations
 from math import inf
 from typing import Any, Optional
 
+from q7x2_ep.dtypes import BOOL, INT32, INT64
 from q7x2_ep.ir.core import Node, Type, Value
-from q7x2_ep.ir.shape import product
+from q7x2_ep.ir.shape import maximum, product
 from q7x2_ep.ops import op
 from q7x2_ep.ops.activation import ACTIVATIONS
 from q7x2_ep.ops.attention import attention_step, bounds, repeat_heads, score_stages
@@ -21,6 +22,7 @@ from q7x2_ep.ops.common import (
     require_dtype,
     reshaped,
     rows_dense,
+    size_guards,
 )
 from q7x2_ep.ops.matmul import gemm_step
 from q7x2_ep.ops.norm import is_ones, norm_step
@@ -216,16 +218,31 @@ class Attention:
         return "Attention", node.inputs[:4], {**same, "is_causal": attrs["causal"]}
 
     def guards(node: Node) -> list[Guard]:
-        q, k = node.inputs[:2]
-        masks = [x for x in (node.input(3), node.input(4)) if x is not None]
-        vectors = [x for x in (node.input(5), node.input(6)) if x is not None]
-        full = (*q.shape[:3], k.shape[2])
-        return fit_guards(masks, full) + fit_guards(vectors, q.shape[:1])
+        q, k, v = (x.shape for x in node.inputs[:3])
+        mask, bias, lengths, offset = (node.input(i) for i in range(3, 7))
+        pairs: list[Guard] = [
+            (k[0], q[0], "batch sizes of query and key differ"),
+            (v[0], k[0], "batch sizes of key and value differ"),
+            (k[1], v[1], "numbers of heads of key and value differ"),
+            (
+                q[1] // maximum(k[1], 1) * k[1],
+                q[1],
+                "heads of the query are no multiple of the key's",
+            ),
+            (k[3], q[3], "head sizes of query and key differ"),
+            (k[2], v[2], "sequence lengths of key and value differ"),
+        ]
+        fits = fit_guards((mask, bias), (*q[:3], k[2])) + fit_guards((lengths, offset), q[:1])
+        return pairs + fits
 
     def lower(node: Node, b: Any) -> None:
-        require_dtype(node, node.inputs[0].dtype, F32)
-        q, k, v = (rows_dense(b, b.view(value)) for value in node.inputs[:3])
         mask, bias, lengths, offset = (node.input(i) for i in range(3, 7))
+        floats, masks, vectors = (*node.inputs[:3], bias), (mask,), (lengths, offset)
+        for values, kinds in ((floats, F32), (masks, (*F32, BOOL)), (vectors, (INT32, INT64))):
+            for value in values:
+                if value is not None:
+                    require_dtype(node, value.dtype, kinds)
+        q, k, v = (rows_dense(b, b.view(value)) for value in node.inputs[:3])
         attrs = node.attrs
         _, heads, queries, depth = node.output.shape
         o = b.allocate(node.output, (queries * heads * depth, depth, heads * depth, 1))
@@ -277,8 +294,8 @@ class SkipLayerNorm:
         return g.LayerNormalization(total, *scale_and_bias, axis=-1, epsilon=epsilon), total
 
     def guards(node: Node) -> list[Guard]:
-        x, skip = node.inputs[:2]
-        return fit_guards((skip,), x.shape)
+        x, skip, *rows = node.inputs
+        return fit_guards((skip,), x.shape) + size_guards(rows, x.shape[-1])
 
     def lower(node: Node, b: Any) -> None:
         _skip_norm_step(node, b, "layernorm", bias=node.input(4))

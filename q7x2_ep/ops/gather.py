@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Optional
 
 import numpy as np
 
 from q7x2_ep import dtypes
 from q7x2_ep.errors import UnsupportedOp
 from q7x2_ep.ir.core import Node, Type, Value
-from q7x2_ep.ir.shape import Dim, product
+from q7x2_ep.ir.shape import Dim, maximum, product
 from q7x2_ep.ir.view import View
 from q7x2_ep.ops import op
 from q7x2_ep.ops.common import (
+    Guard,
     cast_step,
     dims,
     infer_same,
     known,
     normal_axis,
     require_dtype,
+    size_guards,
     temporary,
     typed,
     where_is,
@@ -38,7 +40,7 @@ class Gather:
         shape, indices = dims(node, 0), dims(node, 1)
         axis = normal_axis(node, node.attrs["axis"], len(shape))
         contents, at = known(node.inputs[0]), known(node.inputs[1])
-        if contents is not None and at is not None and all(isinstance(i, int) for i in at):
+        if len(shape) == 1 and contents and at and all(isinstance(i, int) for i in at):
             contents = tuple(contents[i] for i in at)
         else:
             contents = None
@@ -52,10 +54,12 @@ class Gather:
         x, indices = node.inputs
         require_dtype(node, indices.dtype, INDICES)
         axis = normal_axis(node, node.attrs["axis"], len(x.shape))
-        at, dim = known(indices), x.shape[axis]
-        if indices.shape == () and at is not None and isinstance(dim, int) and -dim <= at[0] < dim:
-            view = b.view(x).slice(axis, at[0] % dim, 1)  # one of a few: q, k or v, most often
-            strides = view.strides[:axis] + view.strides[axis + 1 :]
+        cut = evenly_spaced(indices, x.shape[axis])
+        if cut is not None:  # q, k or v of a joint product, most often
+            start, step = cut
+            view = b.view(x).slice(axis, start, product(indices.shape), step)
+            own = view.strides[axis : axis + len(indices.shape)]
+            strides = (*view.strides[:axis], *own, *view.strides[axis + 1 :])
             b.alias(node.output, View(view.storage, node.output.shape, strides, view.offset))
             return
         b.step(
@@ -71,6 +75,19 @@ class Gather:
         )
 
 
+def evenly_spaced(indices: Value, dim: Dim) -> Optional[tuple[int, int]]:
+    """(first, step) where known indices of rank 0 or 1 name entries that a slice could."""
+    at = known(indices)
+    if not at or len(indices.shape) > 1 or not all(isinstance(i, int) for i in (*at, dim)):
+        return None
+    if not all(-dim <= i < dim for i in at):
+        return None  # the run reports it
+    entries = [i % dim for i in at]
+    step = entries[1] - entries[0] if len(entries) > 1 else 1
+    even = entries == [entries[0] + i * step for i in range(len(entries))]
+    return (entries[0], step) if even else None
+
+
 @op("GatherElements")
 class GatherElements:
     """y[i] = x[i with i[axis] = indices[i]]; y has the shape of indices."""
@@ -78,6 +95,14 @@ class GatherElements:
     signature = "x, indices -> y"
     attributes = {"axis": 0}
     infer = lambda node: [Type(node.inputs[0].dtype, dims(node, 1))]
+
+    def guards(node: Node) -> list[Guard]:
+        axis = normal_axis(node, node.attrs["axis"], len(dims(node)))
+        return [
+            (maximum(dim, have), have, f"indices of {dim} along an axis of {have}")
+            for i, (have, dim) in enumerate(zip(dims(node, 0), dims(node, 1)))
+            if i != axis
+        ]
 
     def reference(node: Node, x: np.ndarray, indices: np.ndarray) -> np.ndarray:
         at: list = list(np.indices(indices.shape, sparse=True))
@@ -113,6 +138,10 @@ class GatherND:
         after = node.attrs["batch_dims"] + depth(node, indices)
         return [Type(node.inputs[0].dtype, (*indices[:-1], *x[after:]))]
 
+    def guards(node: Node) -> list[Guard]:
+        pairs = zip(dims(node, 0), dims(node, 1)[: node.attrs["batch_dims"]])
+        return [(left, right, "batch dims differ") for left, right in pairs]
+
     def reference(node: Node, x: np.ndarray, indices: np.ndarray) -> np.ndarray:
         batch = node.attrs["batch_dims"]
         grids: Any = np.indices(indices.shape[:batch], sparse=True)
@@ -144,6 +173,11 @@ class ScatterND:
     signature = "x, indices, updates -> y"
     attributes = {"reduction": "none"}
     infer = infer_same
+
+    def guards(node: Node) -> list[Guard]:
+        indices = dims(node, 1)
+        rest = dims(node)[depth(node, indices) :]
+        return size_guards(node.inputs[2:], product((*indices[:-1], *rest)))
 
     def reference(
         node: Node, x: np.ndarray, indices: np.ndarray, updates: np.ndarray

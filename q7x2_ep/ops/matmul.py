@@ -196,6 +196,8 @@ class Gemm:
 
     def infer(node: Node) -> list[Type]:
         a, b = dims(node, 0), dims(node, 1)
+        if (len(a), len(b)) != (2, 2):
+            raise ModelError(f"{where_is(node)} multiplies matrices, not shapes {a} and {b}")
         return [
             Type(
                 node.inputs[0].dtype,
@@ -208,8 +210,8 @@ class Gemm:
             dims(node, 0)[0 if node.attrs["transA"] else 1],
             dims(node, 1)[1 if node.attrs["transB"] else 0],
         )
-        found = [(k, other, "inner dims differ")] if k != other else []
-        return found + fit_guards(filter(None, node.inputs[2:]), node.output.shape)
+        found: list[Guard] = [(k, other, "inner dims differ")] if k != other else []
+        return found + fit_guards((node.input(2),), node.output.shape)
 
     def reference(
         node: Node, a: np.ndarray, b: np.ndarray, c: Optional[np.ndarray] = None

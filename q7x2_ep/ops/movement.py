@@ -6,6 +6,7 @@ are known before a run, maybe as symbols.
 
 from __future__ import annotations
 
+import operator
 from typing import Any, Optional
 
 import numpy as np
@@ -13,7 +14,7 @@ import numpy as np
 from q7x2_ep import dtypes
 from q7x2_ep.errors import ModelError, UnsupportedOp
 from q7x2_ep.ir.core import Node, Type
-from q7x2_ep.ir.shape import Dim, at_least, ceildiv, maximum, minimum, product
+from q7x2_ep.ir.shape import Dim, at_least, ceildiv, is_cut_to, maximum, minimum, product
 from q7x2_ep.ir.view import View
 from q7x2_ep.ops import op
 from q7x2_ep.ops.common import (
@@ -106,13 +107,17 @@ class Reshape:
 
 
 def left_over(source: tuple[Dim, ...], taken: list[Dim]) -> Dim:
-    """What -1 stands for. Dims on both sides cancel first: p + s, say, divides only itself."""
-    remaining = []
-    for dim in source:
-        if dim in taken:
-            taken.remove(dim)
-        else:
-            remaining.append(dim)
+    """What -1 stands for. Dims on both sides cancel first: p + s, say, divides only itself.
+
+    s of a table of 64 rows, min(s, 64), cancels s as well; that the counts agree is guarded.
+    """
+    remaining = list(source)
+    for cancels in (operator.eq, is_cut_to):
+        for size in tuple(taken):
+            dim = next((dim for dim in remaining if cancels(dim, size)), None)
+            if dim is not None:
+                remaining.remove(dim)
+                taken.remove(size)
     divisor = product(taken)
     return 0 if divisor == 0 else product(remaining) // divisor
 
@@ -206,6 +211,7 @@ class Transpose:
     def infer(node: Node) -> list[Type]:
         shape = dims(node)
         order = permutation(node, len(shape))
+        node.attrs["perm"] = order  # from now on whoever asks is told
         return [typed(node.inputs[0].dtype, tuple(shape[p] for p in order), known(node.inputs[0]))]
 
     reference = lambda node, x: np.transpose(x, permutation(node, x.ndim))
@@ -317,6 +323,9 @@ class Slice:
             if is_window(dim, start, end, step):
                 text = f"the slice starts at {start}, beyond dim {dim}"
                 found.append((maximum(start - dim + 1, 0), 0, text))
+            if is_tail(start, end, step):
+                text = f"the slice starts at {start}, which counts from the front where it is 0"
+                found.append((maximum(start + 1, 0), 0, text))
             for index in (start, end):
                 if index == -1 and not at_least(dim, 1):
                     found.append((maximum(1 - dim, 0), 0, f"dim {axis} must not be empty"))
@@ -339,6 +348,9 @@ def slices(node: Node) -> list[tuple[int, Dim, Dim, int]]:
         if is_window(dim, start, end, step):
             found.append((axis, start, minimum(end - start, maximum(dim - start, 1)), step))
             continue
+        if is_tail(start, end, step):
+            found.append((axis, maximum(start + dim, 0), minimum(-start, dim), step))
+            continue
         low, high = (0, dim) if step > 0 else (-1, dim - 1)
         start, end = clamp(start, dim, low, high), clamp(end, dim, low, high)
         size = maximum(ceildiv(end - start, step) if step > 0 else ceildiv(start - end, -step), 0)
@@ -360,8 +372,14 @@ def slice_bounds(node: Node) -> list[tuple[int, Dim, Dim, Dim, int]]:
 
 def is_window(dim: Dim, start: Dim, end: Dim, step: int) -> bool:
     """Whether past:past + s is cut from a table, say a causal mask; a guard keeps past inside."""
-    moving = isinstance(dim, int) and not isinstance(start, int)
+    moving = isinstance(dim, int) and not isinstance(start, int) and not at_least(-start, 0)
     return moving and step == 1 and at_least(end - start, 0)
+
+
+def is_tail(start: Dim, end: Dim, step: int) -> bool:
+    """Whether -s: is cut off, the last s of a table of positions, say; a guard holds s above 0."""
+    counted = not isinstance(start, int) and at_least(-start, 0)
+    return counted and step == 1 and isinstance(end, int) and end >= OPEN_END
 
 
 def clamp(index: Dim, dim: Dim, low: Dim, high: Dim) -> Dim:

@@ -8,16 +8,19 @@ from typing import Any, Optional
 import numpy as np
 
 from q7x2_ep import dtypes
+from q7x2_ep.errors import ModelError
 from q7x2_ep.ir.core import Node, Type, Value
 from q7x2_ep.ir.shape import Dim, product, substitute, symbols
 from q7x2_ep.ir.view import View, contiguous_strides
 from q7x2_ep.ops import op
 from q7x2_ep.ops.common import (
     F32,
+    Guard,
     binary_step,
     cast_step,
     dims,
     expand_view,
+    fit_guards,
     infer_same,
     is_used,
     materialized,
@@ -26,8 +29,10 @@ from q7x2_ep.ops.common import (
     reduce_step,
     require_dtype,
     reshaped,
+    size_guards,
     temporary,
     unary_step,
+    where_is,
 )
 
 
@@ -92,6 +97,10 @@ def channel_view(b: Any, values: Value, ndim: int) -> View:
     return b.view(values).reshape((*values.shape, *(1,) * (ndim - 2)))
 
 
+def channel_guards(node: Node) -> list[Guard]:
+    return size_guards(node.inputs[1:], dims(node)[1])
+
+
 @op("LayerNormalization")
 class LayerNormalization:
     """y = (x - mean) / sqrt(variance + epsilon) * scale + bias over the dims from `axis` on."""
@@ -102,6 +111,7 @@ class LayerNormalization:
 
     def infer(node: Node) -> list[Type]:
         shape, dtype = dims(node), node.inputs[0].dtype
+        require_rows(node)
         axis = normal_axis(node, node.attrs["axis"], len(shape))
         per_row = (*shape[:axis], *(1 for _ in shape[axis:]))
         return [
@@ -117,6 +127,9 @@ class LayerNormalization:
         y, mean, inv_std_dev = standardize(x, axes, node.attrs["epsilon"])
         return y * scale if bias is None else y * scale + bias, mean, inv_std_dev
 
+    def guards(node: Node) -> list[Guard]:
+        return fit_guards(node.inputs[1:], dims(node))
+
     def lower(node: Node, b: Any) -> None:
         x, scale, bias = node.inputs[0], node.inputs[1], node.input(2)
         if is_used(b, node, 1) or is_used(b, node, 2):
@@ -129,6 +142,19 @@ class LayerNormalization:
             for output, found in zip(node.outputs[1:], (mean, inv_std_dev)):
                 b.alias(output, b.view(found).reshape(output.shape))
         lower_norm(node, b, "layernorm", scale, bias)
+
+
+def require_rows(node: Node) -> None:
+    """Raises: ModelError where a weight or bias is certain not to repeat to the shape of x."""
+    shape = dims(node)
+    for value in node.inputs[1:]:
+        given = value.shape if value is not None and value.shape is not None else ()
+        pairs = zip(reversed(given), reversed(shape))
+        fits = all(a in (1, b) or not (isinstance(a, int) and isinstance(b, int)) for a, b in pairs)
+        if not fits or len(given) > len(shape):
+            raise ModelError(
+                f"{where_is(node)} {value} of shape {given} does not repeat to {shape}"
+            )
 
 
 def lower_norm(node: Node, b: Any, op: str, weight: Value, bias: Optional[Value] = None) -> None:
@@ -258,7 +284,11 @@ class RMSNormalization:
     signature = "x, scale -> y"
     attributes = {"axis": -1, "epsilon": 1e-5, "stash_type": 1}
     strided = (0,)
-    infer = infer_same
+    guards = LayerNormalization.guards
+
+    def infer(node: Node) -> list[Type]:
+        require_rows(node)
+        return infer_same(node)
 
     def reference(node: Node, x: np.ndarray, scale: np.ndarray) -> np.ndarray:
         axes = tuple(range(node.attrs["axis"] % x.ndim, x.ndim))
@@ -278,6 +308,7 @@ class InstanceNormalization:
     signature = "x, scale, bias -> y"
     attributes = {"epsilon": 1e-5}
     infer = infer_same
+    guards = channel_guards
 
     def reference(node: Node, x: np.ndarray, scale: np.ndarray, bias: np.ndarray) -> np.ndarray:
         y, _, _ = standardize(x, tuple(range(2, x.ndim)), node.attrs["epsilon"])
@@ -305,6 +336,7 @@ class GroupNormalization:
     signature = "x, scale, bias -> y"
     attributes = {"epsilon": 1e-5, "num_groups": None, "stash_type": 1}
     infer = infer_same
+    guards = channel_guards
 
     def reference(node: Node, x: np.ndarray, scale: np.ndarray, bias: np.ndarray) -> np.ndarray:
         groups = x.reshape(x.shape[0], node.attrs["num_groups"], -1)
@@ -334,6 +366,7 @@ class BatchNormalization:
     signature = "x, scale, bias, mean, variance -> y"
     attributes = {"epsilon": 1e-5, "momentum": 0.9, "training_mode": 0}
     infer = infer_same
+    guards = channel_guards
 
     def reference(
         node: Node,

@@ -5,7 +5,7 @@ Source: ONNX QuantizeLinear and its kin; Jacob et al. 2018, section 2.1.
 
 from __future__ import annotations
 
-from typing import Any, Optional, Union
+from typing import Any, NamedTuple, Optional, Union
 
 import numpy as np
 
@@ -13,8 +13,20 @@ from q7x2_ep import dtypes
 from q7x2_ep.errors import UnsupportedOp
 from q7x2_ep.ir.core import Node, Type, Value
 from q7x2_ep.ir.shape import Dim, ceildiv, product
+from q7x2_ep.ir.view import View
 from q7x2_ep.ops import op
-from q7x2_ep.ops.common import F32, dims, normal_axis, require_dtype, where_is
+from q7x2_ep.ops.common import (
+    F32,
+    Guard,
+    dims,
+    dtype_of,
+    normal_axis,
+    require_dtype,
+    size_guards,
+    temporary,
+    where_is,
+)
+from q7x2_ep.ops.conv import Conv, conv_shape, windows
 
 BYTES = (dtypes.UINT8, dtypes.INT8)
 QUANTIZED = (*BYTES, dtypes.INT32)
@@ -40,8 +52,9 @@ def saturated(x: np.ndarray, dtype: Any) -> np.ndarray:
 def quantization(node: Node, scale: Value, x: Value) -> dict[str, Dim]:
     """outer, n, inner and scales of a step that quantises x along the node's axis, or as a whole.
 
-    Raises: UnsupportedOp for blocks.
+    Raises: UnsupportedOp for blocks, and for scales of another dtype than float32.
     """
+    require_dtype(node, scale.dtype, F32)
     if product(scale.shape) == 1:
         return {"outer": 1, "n": 1, "inner": product(x.shape), "scales": 1}
     if node.attrs["block_size"]:
@@ -49,6 +62,17 @@ def quantization(node: Node, scale: Value, x: Value) -> dict[str, Dim]:
     axis = normal_axis(node, node.attrs["axis"], len(x.shape))
     outer, inner = product(x.shape[:axis]), product(x.shape[axis + 1 :])
     return {"outer": outer, "n": x.shape[axis], "inner": inner, "scales": x.shape[axis]}
+
+
+def scale_guards(node: Node) -> list[Guard]:
+    """One scale, or one for each entry of the axis; as many zeros."""
+    x, scale = node.inputs[:2]
+    count = product(scale.shape)
+    found = size_guards((node.input(2),), count)
+    if count == 1 or node.attrs["block_size"]:
+        return found
+    n = x.shape[normal_axis(node, node.attrs["axis"], len(x.shape))]
+    return found + size_guards((scale,), n)
 
 
 @op("QuantizeLinear")
@@ -62,6 +86,8 @@ class QuantizeLinear:
         zero = node.input(2)
         dtype = node.attrs["output_dtype"] or dtypes.UINT8
         return [Type(dtype if zero is None else zero.dtype, dims(node))]
+
+    guards = scale_guards
 
     def reference(
         node: Node, x: np.ndarray, scale: np.ndarray, zero: Optional[np.ndarray] = None
@@ -94,6 +120,8 @@ class DequantizeLinear:
     def infer(node: Node) -> list[Type]:
         return [Type(node.attrs["output_dtype"] or node.inputs[1].dtype, dims(node))]
 
+    guards = scale_guards
+
     def reference(
         node: Node, x: np.ndarray, scale: np.ndarray, zero: Optional[np.ndarray] = None
     ) -> np.ndarray:
@@ -103,10 +131,11 @@ class DequantizeLinear:
         return whole.astype(scale.dtype) * along(node, x, scale)
 
     def lower(node: Node, b: Any) -> None:
-        x, scale = node.inputs[:2]
+        x, scale, zero = *node.inputs[:2], node.input(2)
         require_dtype(node, node.output.dtype, F32)
         require_dtype(node, x.dtype, QUANTIZED)
-        given = {"x": x, "scale": scale, "zero": node.input(2)}
+        require_dtype(node, x.dtype if zero is None else zero.dtype, (x.dtype,))
+        given = {"x": x, "scale": scale, "zero": zero}
         fields = quantization(node, scale, x)
         b.step("dequantize", y=node.output, x_dtype=x.dtype, **given, **fields)
 
@@ -147,50 +176,114 @@ def integer_product(
     return centred(a, a_zero) @ centred(b, b_zero)
 
 
+def require_constants(node: Node, *values: Optional[Value]) -> None:
+    """Raises: UnsupportedOp where a weight, zero or scale is computed."""
+    for value in values:
+        if value is not None and value.const is None:
+            raise UnsupportedOp(f"{where_is(node)} has a kernel for a constant {value.name!r} only")
+
+
+class Finish(NamedTuple):
+    """What becomes of the sums of an integer product: see the op row qgemm."""
+
+    scale: Optional[Value] = None
+    bias: Optional[Value] = None
+    zero: Optional[Value] = None
+
+
 def qgemm_step(
     b: Any,
-    node: Node,
-    a: Value,
-    weight: Value,
+    a: Union[Value, View],
     a_zero: Optional[Value],
-    weight_zero: Optional[Value],
-    scale: Optional[Value] = None,
-    bias: Optional[Value] = None,
-    zero: Optional[Value] = None,
+    weight: np.ndarray,
+    y: Union[Value, View],
+    finish: Finish,
 ) -> None:
-    """node.output = (a - a_zero) @ (weight - weight_zero), scaled and rounded as its dtype asks.
+    """y = (a - a_zero) @ weight, scaled and rounded as its dtype asks.
 
-    Shapes: a (.., K), weight (K, N) constant, weight_zero one number or (N,), scale one number or
-    (N,), bias (N,).
-    Raises: UnsupportedOp where weight is computed, or zeros differ between the rows of a.
+    Shapes: a (.., K), a_zero one number, weight (K, N) without its zeros, scale one number or (N,),
+    bias (N,).
     """
-    if weight.const is None or (weight_zero is not None and weight_zero.const is None):
-        raise UnsupportedOp(f"{where_is(node)} has a kernel for constant weights only")
-    if len(weight.shape) != 2 or (a_zero is not None and product(a_zero.shape) != 1):
-        raise UnsupportedOp(f"{where_is(node)} has a kernel for one matrix and one zero of rows")
-    require_dtype(node, a.dtype, BYTES)
-    require_dtype(node, weight.dtype, BYTES)
-    y, (k, n) = node.output, weight.shape
-    zeros = 0 if weight_zero is None else weight_zero.const
-    packed = pack(weight.const.astype(np.int16) - zeros, b.kernel("qgemm").nr)
+    k, n = weight.shape
+    packed = pack(weight, b.kernel("qgemm").nr)
     b.step(
         "qgemm",
         kernel="qgemm",
         a=a,
         a_zero=a_zero,
-        b=b.graph.constant(packed, Type(dtypes.INT16, packed.shape), f"{weight.name}.packed"),
-        scale=scale,
-        bias=bias,
-        zero=zero,
+        b=b.graph.constant(packed, Type(dtypes.INT16, packed.shape), "packed"),
         c=y,
         rows=b.threads * b.constants["QGEMM_ROWS"] * ceildiv(k, 2) * 4,
         m=product(a.shape[:-1]),
         n=n,
         k=k,
-        a_dtype=a.dtype,
-        c_dtype=y.dtype,
-        scales=1 if scale is None else product(scale.shape),
+        a_dtype=dtype_of(a),
+        c_dtype=dtype_of(y),
+        scales=1 if finish.scale is None else product(finish.scale.shape),
+        **finish._asdict(),
     )
+
+
+def require_sizes(
+    node: Node,
+    n: int,
+    a: Value,
+    a_zero: Optional[Value],
+    weight: Value,
+    zeros: Optional[Value],
+    finish: Finish,
+) -> None:
+    """Raises: UnsupportedOp unless all numbers are one, or one per column of n, weights and their
+    zeros constant, and the dtypes those of the kernel.
+    """
+    require_constants(node, weight, zeros)
+    allowed = ((a_zero, (1,)), (finish.zero, (1,)), (zeros, (1, n)), (finish.scale, (1, n)))
+    for value, sizes in allowed:
+        if value is not None and product(value.shape) not in sizes:
+            raise UnsupportedOp(f"{where_is(node)} has no kernel for {value} of {value.shape}")
+    for value in (a, weight):
+        require_dtype(node, value.dtype, BYTES)
+    require_dtype(node, node.output.dtype, (*BYTES, dtypes.INT32, *F32))
+
+
+def lower_product(
+    node: Node, b: Any, a: Value, a_zero: Optional[Value], weight: Value, zeros: Any, finish: Finish
+) -> None:
+    """node.output = (a - a_zero) @ (weight - zeros), as qgemm_step.
+
+    Raises: UnsupportedOp where weight is computed or no matrix, or zeros differ between rows of a.
+    """
+    if len(weight.shape) != 2:
+        raise UnsupportedOp(f"{where_is(node)} has a kernel for one matrix")
+    require_sizes(node, weight.shape[1], a, a_zero, weight, zeros, finish)
+    b.guard(a.shape[-1], weight.shape[0], "inner dims differ")
+    centred = weight.const.astype(np.int16) - (0 if zeros is None else zeros.const)
+    qgemm_step(b, a, a_zero, centred, node.output, finish)
+
+
+def lower_conv(
+    node: Node, b: Any, x: Value, x_zero: Optional[Value], w: Value, zeros: Any, finish: Finish
+) -> None:
+    """node.output = conv(x - x_zero, w - zeros): a product of its windows, channels last.
+
+    Raises: UnsupportedOp where w is computed, for groups, or more than two spatial dims.
+    """
+    if node.attrs["group"] != 1:
+        raise UnsupportedOp(f"{where_is(node)} has a kernel for one group")
+    require_sizes(node, w.shape[0], x, x_zero, w, zeros, finish)
+    b.guard(x.shape[1], w.shape[1], "the weights are for another number of channels")
+    fields = windows(node, x, w)
+    pixels, k = fields["N"] * fields["OH"] * fields["OW"], product(w.shape[1:])
+    rows = temporary(b, x.dtype, (pixels, k))
+    b.step("im2col", x=x, zero=x_zero, rows=rows, **fields)
+    flat = w.const.reshape(w.shape[0], k).astype(np.int16)
+    if zeros is not None:
+        flat = flat - zeros.const.reshape(-1, 1)
+    y = node.output
+    stored = temporary(b, y.dtype, (y.shape[0], *y.shape[2:], y.shape[1]))
+    qgemm_step(b, rows, x_zero, flat.T, b.allocate(stored).reshape((pixels, w.shape[0])), finish)
+    ndim = len(y.shape)
+    b.alias(y, b.view(stored).transpose((0, ndim - 1, *range(1, ndim - 1))))
 
 
 def pack(weight: np.ndarray, nr: int) -> np.ndarray:
@@ -224,7 +317,7 @@ class MatMulInteger:
 
     def lower(node: Node, b: Any) -> None:
         a, weight = node.inputs[:2]
-        qgemm_step(b, node, a, weight, node.input(2), node.input(3))
+        lower_product(node, b, a, node.input(2), weight, node.input(3), Finish())
 
 
 @op("QLinearMatMul")
@@ -256,29 +349,28 @@ class QLinearMatMul:
 
     def lower(node: Node, b: Any) -> None:
         a, a_scale, a_zero, weight, b_scale, b_zero, y_scale, y_zero = node.inputs
-        qgemm_step(
-            b,
-            node,
-            a,
-            weight,
-            a_zero,
-            b_zero,
-            scale=ratio(b, node, [a_scale, b_scale], y_scale),
-            zero=y_zero,
-        )
+        scale = ratio(b, node, [a_scale, b_scale], y_scale)
+        lower_product(node, b, a, a_zero, weight, b_zero, Finish(scale, None, y_zero))
 
 
 def ratio(b: Any, node: Node, over: list[Value], under: Optional[Value]) -> Value:
-    """The product of some scales, over another.
+    """The product of the scales of rows and of columns, over that of the result.
 
-    Raises: UnsupportedOp where they are computed.
+    Raises: UnsupportedOp where they are computed, or differ between rows.
     """
-    scales = [*over] if under is None else [*over, under]
-    if any(scale.const is None for scale in scales):
-        raise UnsupportedOp(f"{where_is(node)} has a kernel for constant scales only")
+    require_constants(node, *over, under)
+    if any(product(scale.shape) != 1 for scale in (over[0], under) if scale is not None):
+        raise UnsupportedOp(f"{where_is(node)} has a kernel for one scale of all rows only")
     number = over[0].const * over[1].const
     number = np.ravel(number if under is None else number / under.const).astype(np.float32)
     return b.graph.constant(number, Type(dtypes.FLOAT, number.shape), "scale")
+
+
+def quantized_dtype(scale: Optional[Value], zero: Optional[Value]) -> int:
+    """Of a result that is quantised where there is a scale."""
+    if scale is None:
+        return dtypes.FLOAT
+    return dtypes.UINT8 if zero is None else zero.dtype
 
 
 @op("q7::QuantizedLinear")
@@ -293,10 +385,9 @@ class QuantizedLinear:
     attributes: dict = {}
 
     def infer(node: Node) -> list[Type]:
-        x, w, zero = node.inputs[0], node.inputs[3], node.input(8)
-        dtype = dtypes.UINT8 if zero is None else zero.dtype
-        quantized = node.input(7) is not None
-        return [Type(dtype if quantized else dtypes.FLOAT, (*x.shape[:-1], w.shape[1]))]
+        x, w = node.inputs[0], node.inputs[3]
+        dtype = quantized_dtype(node.input(7), node.input(8))
+        return [Type(dtype, (*x.shape[:-1], w.shape[1]))]
 
     def decompose(
         g: Any,
@@ -320,8 +411,134 @@ class QuantizedLinear:
         x, x_scale, x_zero, w, w_scale, w_zero, bias, y_scale, y_zero = (
             node.input(i) for i in range(9)
         )
-        if bias is not None and y_scale is not None:  # it is added after the scale
-            divided = np.ravel(bias.const / y_scale.const).astype(np.float32)
-            bias = b.graph.constant(divided, Type(dtypes.FLOAT, divided.shape), "bias")
-        scale = ratio(b, node, [x_scale, w_scale], y_scale)
-        qgemm_step(b, node, x, w, x_zero, w_zero, scale, bias, y_zero)
+        finish = scaled_finish(b, node, [x_scale, w_scale], bias, y_scale, y_zero)
+        lower_product(node, b, x, x_zero, w, w_zero, finish)
+
+
+def scaled_finish(
+    b: Any,
+    node: Node,
+    scales: list[Value],
+    bias: Optional[Value],
+    y_scale: Optional[Value],
+    y_zero: Optional[Value],
+) -> Finish:
+    """Sums times scales plus a float bias, quantised again where y_scale is given."""
+    require_constants(node, bias, y_scale)
+    if bias is not None and y_scale is not None:  # it is added after the scale
+        divided = np.ravel(bias.const / y_scale.const).astype(np.float32)
+        bias = b.graph.constant(divided, Type(dtypes.FLOAT, divided.shape), "bias")
+    return Finish(ratio(b, node, scales, y_scale), bias, y_zero)
+
+
+def _conv_reference(
+    node: Node, x: np.ndarray, w: np.ndarray, x_zero: Any, w_zero: Any
+) -> np.ndarray:
+    """The sums of an integer convolution, exact in float64."""
+    zeros = 0.0 if w_zero is None else w_zero.reshape(-1, *[1] * (w.ndim - 1)).astype(np.float64)
+    centred = x.astype(np.float64) - (0.0 if x_zero is None else float(x_zero.item()))
+    return Conv.reference(node, centred, w.astype(np.float64) - zeros)
+
+
+@op("ConvInteger")
+class ConvInteger:
+    """y = conv(x - x_zero, w - w_zero) in int32."""
+
+    signature = "x, w, x_zero?, w_zero? -> y"
+    attributes = Conv.attributes
+
+    def infer(node: Node) -> list[Type]:
+        return [Type(dtypes.INT32, conv_shape(node, dims(node, 0), dims(node, 1)))]
+
+    def reference(
+        node: Node, x: np.ndarray, w: np.ndarray, x_zero: Any = None, w_zero: Any = None
+    ) -> np.ndarray:
+        return _conv_reference(node, x, w, x_zero, w_zero).astype(np.int32)
+
+    def lower(node: Node, b: Any) -> None:
+        x, w = node.inputs[:2]
+        lower_conv(node, b, x, node.input(2), w, node.input(3), Finish())
+
+
+@op("QLinearConv")
+class QLinearConv:
+    """y = saturate(round((real conv(x, w) + real bias) / y_scale) + y_zero), bias int32 in units of
+    x_scale * w_scale.
+    """
+
+    signature = "x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, bias? -> y"
+    attributes = Conv.attributes
+
+    def infer(node: Node) -> list[Type]:
+        return [Type(node.inputs[7].dtype, conv_shape(node, dims(node, 0), dims(node, 3)))]
+
+    def reference(
+        node: Node,
+        x: np.ndarray,
+        x_scale: np.ndarray,
+        x_zero: np.ndarray,
+        w: np.ndarray,
+        w_scale: np.ndarray,
+        w_zero: np.ndarray,
+        y_scale: np.ndarray,
+        y_zero: np.ndarray,
+        bias: Optional[np.ndarray] = None,
+    ) -> np.ndarray:
+        channels = (-1, *[1] * (w.ndim - 2))
+        y = _conv_reference(node, x, w, x_zero, w_zero)
+        if bias is not None:
+            y = y + bias.reshape(channels)
+        scale = (x_scale * w_scale / y_scale).reshape(channels)
+        return saturated(np.rint(y * scale) + y_zero, y_zero.dtype)
+
+    def lower(node: Node, b: Any) -> None:
+        x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero = node.inputs[:8]
+        bias = node.input(8)
+        scales = [x_scale, w_scale]
+        require_constants(node, bias, *scales)
+        if bias is not None:
+            real = np.ravel(bias.const * (x_scale.const * w_scale.const)).astype(np.float32)
+            bias = b.graph.constant(real, Type(dtypes.FLOAT, real.shape), "bias")
+        finish = scaled_finish(b, node, scales, bias, y_scale, y_zero)
+        lower_conv(node, b, x, x_zero, w, w_zero, finish)
+
+
+@op("q7::QuantizedConv")
+class QuantizedConv:
+    """y = conv(dequantize(x), dequantize(w)) + bias, quantised again where y_scale is given.
+
+    Shapes: as Conv; x with one scale and zero, w with one or M of each, bias (M,).
+    Types: x and w uint8 or int8, all constant but x; y of y_zero's dtype, else float.
+    """
+
+    signature = QuantizedLinear.signature
+    attributes = Conv.attributes
+
+    def infer(node: Node) -> list[Type]:
+        shape = conv_shape(node, dims(node, 0), dims(node, 3))
+        return [Type(quantized_dtype(node.input(7), node.input(8)), shape)]
+
+    def decompose(
+        g: Any,
+        x: Value,
+        x_scale: Value,
+        x_zero: Optional[Value],
+        w: Value,
+        w_scale: Value,
+        w_zero: Optional[Value] = None,
+        bias: Optional[Value] = None,
+        y_scale: Optional[Value] = None,
+        y_zero: Optional[Value] = None,
+        **attrs: Any,
+    ) -> Value:
+        real_x = g.DequantizeLinear(x, x_scale, x_zero)
+        real_w = g.DequantizeLinear(w, w_scale, w_zero, axis=0)
+        y = g.Conv(real_x, real_w, bias, **attrs)
+        return y if y_scale is None else g.QuantizeLinear(y, y_scale, y_zero)
+
+    def lower(node: Node, b: Any) -> None:
+        x, x_scale, x_zero, w, w_scale, w_zero, bias, y_scale, y_zero = (
+            node.input(i) for i in range(9)
+        )
+        finish = scaled_finish(b, node, [x_scale, w_scale], bias, y_scale, y_zero)
+        lower_conv(node, b, x, x_zero, w, w_zero, finish)

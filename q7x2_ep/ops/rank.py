@@ -12,15 +12,18 @@ from q7x2_ep.ir.core import Node, Type, Value
 from q7x2_ep.ir.shape import Dim, maximum, minimum, product
 from q7x2_ep.ops import op
 from q7x2_ep.ops.common import (
+    MAX_ELEMENTS,
     NUMBERS,
     Guard,
     binary_step,
     cast_step,
     dims,
     is_used,
+    known,
     normal_axis,
     require_dtype,
     required,
+    size_guards,
     temporary,
     where_is,
     where_step,
@@ -64,7 +67,7 @@ class TopK:
         shape = list(dims(node))
         axis = normal_axis(node, node.attrs["axis"], len(shape))
         k, n = required(node, 1, "k")[0], shape[axis]
-        if isinstance(k, int) and isinstance(n, int) and not 0 <= k <= n:
+        if isinstance(k, int) and (k < 0 or (isinstance(n, int) and k > n)):
             raise ModelError(f"{where_is(node)} k is {k}, the axis has {n} elements")
         shape[axis] = k
         return [Type(node.inputs[0].dtype, tuple(shape)), Type(dtypes.INT64, tuple(shape))]
@@ -163,8 +166,16 @@ class OneHot:
     def infer(node: Node) -> list[Type]:
         shape = list(dims(node))
         axis = normal_axis(node, node.attrs["axis"], len(shape) + 1)
-        shape.insert(axis, required(node, 1, "the depth")[0])
-        return [Type(node.inputs[2].dtype, tuple(shape))]
+        depth = required(node, 1, "the depth")[0]
+        shape.insert(axis, depth)
+        indices, values, elements = known(node.inputs[0]), known(node.inputs[2]), None
+        size, is_last = product(shape), axis == len(shape) - 1
+        if indices and values and is_last and isinstance(size, int) and size <= MAX_ELEMENTS:
+            places = [(i, j) for i in indices for j in range(depth)]
+            elements = tuple(values[j in (i, i + depth)] for i, j in places)
+        return [Type(node.inputs[2].dtype, tuple(shape), elements)]
+
+    guards = lambda node: size_guards(node.inputs[2:], 2)
 
     def reference(
         node: Node, indices: np.ndarray, depth: np.ndarray, values: np.ndarray

@@ -45,8 +45,9 @@ def infer_reduction(
         else:
             left = tuple(dim for i, dim in enumerate(shape) if i not in axes)
         contents = known(node.inputs[0])
-        if contents is not None:
-            contents = ((total(contents),) if total and contents else None) if axes else contents
+        if axes:
+            whole = total and contents and len(axes) == len(shape)
+            contents = (total(contents),) if whole else None
         return [typed(node.inputs[0].dtype, left, contents)]
 
     return infer

@@ -12,7 +12,7 @@ import numpy as np
 
 from q7x2_ep import dtypes
 from q7x2_ep.ir.core import Node, Type, Value
-from q7x2_ep.ir.shape import Dim, product
+from q7x2_ep.ir.shape import Dim, minimum, product
 from q7x2_ep.ir.view import View, contiguous_strides
 from q7x2_ep.ops import op
 from q7x2_ep.ops.common import (
@@ -81,11 +81,13 @@ class Rope:
         return y if k is None else (y, _decomposed(g, k, cos, sin, half, interleaved))
 
     def guards(node: Node) -> list[Guard]:
-        q, k, cos, sin = node.inputs
-        B, _, S, _ = q.shape
-        found = fit_guards((cos, sin), (B, 1, S, cos.shape[-1]))
-        if k is not None:
-            found += [(k.shape[0], B, "batch sizes differ"), (k.shape[2], S, "lengths differ")]
+        (q, k, cos, sin), half = node.inputs, node.attrs["half"]
+        (B, _, S, D), C = q.shape, cos.shape[-1]
+        found = fit_guards((cos, sin), (B, 1, S, C)) + rotated_guards(C * (1 + half), D)
+        found.append((sin.shape[-1], C, "cos and sin differ in columns"))
+        for axis, what in ((0, "batch sizes"), (2, "lengths"), (3, "head sizes")):
+            if k is not None:
+                found.append((k.shape[axis], q.shape[axis], f"{what} differ"))
         return found
 
     def lower(node: Node, b: Any) -> None:
@@ -101,6 +103,14 @@ class Rope:
             placed,
             **node.attrs,
         )
+
+
+def rotated_guards(R: Dim, D: Dim) -> list[Guard]:
+    """The R rotated channels are pairs, and no more than the D of a head."""
+    return [
+        (R // 2 * 2, R, f"{R} rotated channels are no pairs"),
+        (minimum(R, D), R, f"{R} rotated channels are more than the {D} of a head"),
+    ]
 
 
 def _decomposed(g: Any, x: Value, cos: Value, sin: Value, half: int, interleaved: int) -> Value:
@@ -205,10 +215,14 @@ class RotaryEmbedding:
     infer = infer_same
 
     def guards(node: Node) -> list[Guard]:
-        B, _, S, D = split_heads(node)
+        B, H, S, D = split_heads(node)
         pairs = (node.attrs["rotary_embedding_dim"] or D) // 2
         tables, positions = node.inputs[1:3], node.input(3)
-        found = [(t.shape[-1], pairs, f"{t.name} has not one column per pair") for t in tables]
+        found = rotated_guards(2 * pairs, D)
+        found += [(t.shape[-1], pairs, f"{t.name} has not one column per pair") for t in tables]
+        if len(node.inputs[0].shape) == 3:
+            width = node.inputs[0].shape[2]
+            found.append((H * D, width, f"{width} channels are no {H} heads"))
         if positions is None:
             return found + fit_guards(tables, (B, S, pairs))
         return found + fit_guards((positions,), (B, S) if len(positions.shape) == 2 else (1,))

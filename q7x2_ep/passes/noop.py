@@ -8,16 +8,17 @@ from __future__ import annotations
 from typing import Any, Callable, Optional, Union
 
 from q7x2_ep import dtypes
-from q7x2_ep.ir.core import Graph, Node, Value, array_type
-from q7x2_ep.ir.shape import Dim
-from q7x2_ep.ops.common import RESHAPES
+from q7x2_ep.ir.core import Graph, Node, Type, Value, array_type
+from q7x2_ep.ir.shape import Dim, product
+from q7x2_ep.ops.common import RESHAPES, known
 from q7x2_ep.ops.creation import fill_value
 from q7x2_ep.ops.movement import slices
 from q7x2_ep.passes.fold import known_elements
 from q7x2_ep.passes.infer import infer_node
 
-# A rule gives the value that the node's output equals, a better node for that output, or None.
-Rule = Callable[[Graph, Node], Union[Value, Node, None]]
+# A rule gives the value that the node's output equals, better nodes for that output, or None.
+Found = Union[Value, Node, list[Node], None]
+Rule = Callable[[Graph, Node], Found]
 
 
 def run(graph: Graph) -> dict[str, int]:
@@ -34,9 +35,10 @@ def run(graph: Graph) -> dict[str, int]:
         node.detach()
         if isinstance(found, Value):
             graph.replace_uses(node.output, found)
-        else:
-            infer_node(found)
-            order.append(found)
+            continue
+        for made in found if isinstance(found, list) else [found]:
+            infer_node(made)
+            order.append(made)
     graph.nodes = order
     return counts
 
@@ -163,7 +165,7 @@ def _permutation(node: Node) -> Optional[tuple[int, ...]]:
     return None if shape is None else tuple(range(len(shape)))[::-1]
 
 
-def _reshape(graph: Graph, node: Node) -> Union[Value, Node, None]:
+def _reshape(graph: Graph, node: Node) -> Found:
     """A reshape to the shape that x has, or had before other reshapes; several in a row become one
     Reshape."""
     x, shape = node.inputs[0], node.output.shape
@@ -183,7 +185,74 @@ def _reshape(graph: Graph, node: Node) -> Union[Value, Node, None]:
     inner = x.producer
     if inner is not None and inner.op in ("Softmax", "LogSoftmax"):
         return _flattened_softmax(node, inner)
+    if inner is not None and inner.op.startswith("Reduce"):
+        return _kept_dims(node, inner)
+    if inner is not None and inner.op == "Transpose":
+        return _split_before_transpose(graph, node, inner)
     return None
+
+
+def _kept_dims(node: Node, reduce: Node) -> Optional[Node]:
+    """Dims that a reduction drops and a Reshape puts back are kept."""
+    axes, shape = known(reduce.input(1)), reduce.inputs[0].shape
+    if reduce.attrs["keepdims"] or not axes or shape is None or len(reduce.output.users) > 1:
+        return None
+    reduced = {axis % len(shape) for axis in axes}
+    if node.output.shape != tuple(1 if i in reduced else dim for i, dim in enumerate(shape)):
+        return None
+    attrs = {**reduce.attrs, "keepdims": 1}
+    return _replacement(node, reduce.op, list(reduce.inputs), attrs, reduce)
+
+
+def _split_before_transpose(graph: Graph, node: Node, transpose: Node) -> Optional[list[Node]]:
+    """Reshape(Transpose(Reshape(x))) that splits one dim, in PyTorch's MultiheadAttention the one
+    that the first Reshape has joined: split before it is moved, so that the two meet."""
+    y, turned, wanted = transpose.inputs[0], transpose.output.shape, node.output.shape
+    if y.producer is None or y.producer.op not in RESHAPES or len(transpose.output.users) > 1:
+        return None
+    more = len(wanted) - len(turned)
+    at = next((i for i, (a, b) in enumerate(zip(turned, wanted)) if a != b), len(turned))
+    parts = wanted[at : at + more + 1]
+    if more < 1 or at == len(turned) or turned[at + 1 :] != wanted[at + more + 1 :]:
+        return None
+    perm = _permutation(transpose)
+    if perm is None or product(parts) != turned[at]:
+        return None
+    split = perm[at]
+    shape = (*y.shape[:split], *parts, *y.shape[split + 1 :])
+    moved = [axis + more * (axis > split) for axis in perm]
+    moved[at : at + 1] = range(split, split + more + 1)
+    inner = graph.new_value(Type(y.dtype, None), f"{node.output.name}/split")
+    target = Value(f"{inner.name}/shape", dtypes.INT64, (len(shape),), shape)
+    reshape = Node(
+        "Reshape", [y, known_elements(graph, target)], [inner], {"allowzero": 1}, node.name
+    )
+    return [reshape, _replacement(node, "Transpose", [inner], {"perm": tuple(moved)}, transpose)]
+
+
+def _reduce(graph: Graph, node: Node) -> Optional[Node]:
+    """Axes are counted from the end: then equal reductions look equal, to cse."""
+    axes, shape = known(node.input(1)), node.inputs[0].shape
+    if not axes or shape is None or all(axis < 0 for axis in axes):
+        return None
+    counted = tuple(sorted(axis % len(shape) - len(shape) for axis in axes))
+    target = Value(f"{node.output.name}/axes", dtypes.INT64, (len(counted),), counted)
+    inputs = [node.inputs[0], known_elements(graph, target)]
+    return _replacement(node, node.op, inputs, node.attrs)
+
+
+def _softmax(graph: Graph, node: Node) -> Optional[Node]:
+    """Softmax(x - max(x)) is Softmax(x), which subtracts the maximum itself, to the bit."""
+    sub, axis = node.inputs[0].producer, node.attrs["axis"]
+    if sub is None or sub.op != "Sub":
+        return None
+    x, most = sub.inputs[0], sub.inputs[1].producer
+    if most is None or most.op != "ReduceMax" or most.inputs[0] is not x or x.shape is None:
+        return None
+    axes, ndim = known(most.input(1)), len(x.shape)
+    if not most.attrs["keepdims"] or axes is None or [a % ndim for a in axes] != [axis % ndim]:
+        return None
+    return _replacement(node, node.op, [x], node.attrs, most, sub)
 
 
 def _reshape_to_output(graph: Graph, node: Node, source: Value, merged: list[Node]) -> Node:
@@ -228,6 +297,17 @@ NEUTRAL: dict[
     "Or": (False, True),
 }
 
+
+def _gather_nd(graph: Graph, node: Node) -> Optional[Node]:
+    """Constant indices into the first axis alone are those of a Gather, which may be a view."""
+    x, indices = node.inputs
+    if indices.const is None or indices.shape[-1] != 1 or node.attrs["batch_dims"]:
+        return None
+    flat = indices.const.reshape(indices.shape[:-1])
+    entries = graph.constant(flat, array_type(flat), indices.name)
+    return _replacement(node, "Gather", [x, entries], {"axis": 0})
+
+
 RULES: dict[str, Rule] = {
     **dict.fromkeys(RESHAPES, _reshape),
     **dict.fromkeys(("Expand", "Tile"), _same_shape),
@@ -236,8 +316,11 @@ RULES: dict[str, Rule] = {
     "ConstantOfShape": _constant_of_shape,
     "Split": _split,
     "Dropout": _dropout,
+    "GatherND": _gather_nd,
     "Slice": _slice,
     "Pad": _pad,
     "Cast": _cast,
     "Transpose": _transpose,
+    "Softmax": _softmax,
+    **dict.fromkeys(("ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin"), _reduce),
 }

@@ -9,6 +9,7 @@ written in its catalogue entry (`lower`), which talks to the Builder through `st
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Optional, Union
@@ -73,10 +74,12 @@ class Guard:
 @dataclass(frozen=True)
 class Pack:
     """A constant to be packed at load: b[i, j] at i * k_stride + j * n_stride, into panels at
-    `offset` bytes, `width` columns to each from its column `first` on.
+    `offset` bytes, `width` columns to each from its column `first` on. matrix: which one, of a
+    weight of rank 3.
     """
 
     weight: Value
+    matrix: int
     kernel: KernelRow
     k: int
     n: int
@@ -85,6 +88,12 @@ class Pack:
     offset: int
     width: int
     first: int
+
+    @property
+    def array(self) -> Any:
+        """The matrix to be packed."""
+        const = self.weight.const
+        return const if const.ndim == 2 else const[self.matrix]
 
 
 @dataclass
@@ -271,18 +280,22 @@ class Builder:
         every panel half and half.
 
         b[i, j] is element i * k_stride + j * n_stride of each weight, so that strides select a
-        transposition.
+        transposition. Weights of rank 3 are matrices, whose panels follow one another.
         """
         key = (weights, k, n, k_stride, n_stride)
         if key not in self._packed:
             kernel, plan = self.kernel("gemm"), self.plan
             width = kernel.nr // len(weights)
-            for i, weight in enumerate(weights):
-                layout = (k, n, k_stride, n_stride, plan.packed_bytes, width, i * width)
-                plan.packs.append(Pack(weight, kernel, *layout))
+            const = weights[0].const
+            matrices = const.shape[0] if const.ndim == 3 else 1
+            size = int(ceildiv(n, width)) * kernel.nr * k * 4
+            for matrix, (i, weight) in itertools.product(range(matrices), enumerate(weights)):
+                at = plan.packed_bytes + matrix * size
+                layout = (k, n, k_stride, n_stride, at, width, i * width)
+                plan.packs.append(Pack(weight, matrix, kernel, *layout))
             storage = Storage(f"{weights[0].name}.packed", 0, "constant", 0)
             self._packed[key] = Operand(storage, plan.packed_bytes)
-            plan.packed_bytes += int(ceildiv(ceildiv(n, width) * kernel.nr * k * 4, 128)) * 128
+            plan.packed_bytes += int(ceildiv(matrices * size, 128)) * 128
         return self._packed[key]
 
     def known(self, value: Optional[Value]) -> Optional[tuple[Dim, ...]]:

@@ -177,3 +177,58 @@ def test_integer_ops_give_what_onnxruntime_gives(name: str) -> None:
                 np.abs(b).max(initial=0.0) if limit == 1e-5 else 1
             )
             assert a.dtype == F32 or np.count_nonzero(away) <= 0.01 * a.size
+
+
+def image(bias: str, act: str, zero: int, **attrs: Any) -> Any:
+    w = RANDOM.integers(-128, 128, (6, 4, 3, 3)).astype(np.int8)
+    w_scale, b = row(6), row(6) * 50
+    x_zero, y_zero = np.array(7, np.uint8), np.array(zero, np.uint8)
+
+    def formula(g: Any, x: Any) -> Any:
+        given = dequantize(g, quantize(g, x, 0.04, x_zero), 0.04, x_zero)
+        kernel = g.DequantizeLinear(w, w_scale, None, axis=0)
+        real = {"none": [], "float": [b]}.get(bias)
+        if real is None:
+            steps = np.rint(b / (w_scale * F32(0.04))).astype(np.int32)
+            real = [g.DequantizeLinear(steps, w_scale * F32(0.04), None, axis=0)]
+        y = g.Conv(given, kernel, *real, **attrs)
+        y = g.Relu(y) if act == "relu" else y
+        return dequantize(g, quantize(g, y, 0.3, y_zero), 0.3, y_zero)
+
+    return formula
+
+
+@pytest.mark.parametrize("bias", ["none", "float", "int32"])
+@pytest.mark.parametrize("act", ["none", "relu"])
+def test_convolutions_become_integer_products(bias: str, act: str) -> None:
+    given = {"x": ("B", 4, "S", 9)}
+    for attrs in (
+        {"pads": [1, 1, 1, 1]},
+        {"strides": [2, 2], "dilations": [1, 2], "pads": [2, 0, 1, 3]},
+    ):
+        model = build(image(bias, act, 0, **attrs), given)[0]
+        found, report = fused_ops(model)
+        assert found["q7::QuantizedConv"] == 1, report
+        assert not {"Conv", "q7::Conv", "Relu"} & set(found)
+        assert_close(model, 0.3)
+
+
+def test_a_relu_that_the_zero_point_does_not_do_stays() -> None:
+    model = build(image("float", "relu", 9, pads=[1, 1, 1, 1]), {"x": ("B", 4, "S", 9)})[0]
+    found, report = fused_ops(model)
+    assert found["q7::QuantizedConv"] == found["Relu"] == 1 and "leaves room below 0" in str(report)
+    assert_close(model, 0.3)
+
+
+def test_groups_stay_float() -> None:
+    def grouped(g: Any, x: Any) -> Any:
+        given = dequantize(
+            g, quantize(g, x, 0.04, np.array(7, np.uint8)), 0.04, np.array(7, np.uint8)
+        )
+        w = RANDOM.integers(-128, 128, (4, 1, 3, 3)).astype(np.int8)
+        return g.Conv(given, dequantize(g, w, 0.02, None), group=4, pads=[1, 1, 1, 1])
+
+    model = build(grouped, {"x": ("B", 4, "S", 9)})[0]
+    found, _ = fused_ops(model)
+    assert (found["q7::QuantizedConv"], found["Conv"]) == (0, 1)
+    assert_close(model, 0.0)

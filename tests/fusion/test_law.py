@@ -88,6 +88,15 @@ def repeated_heads(g: Builder, _: dict[str, Value]) -> Value:
     return g.call("q7::Attention", q, twice("k"), twice("v"), make_value(g, "mask", (B, 1, 1, S)))
 
 
+def expert_product(g: Builder, values: dict[str, Value], n: int = N, name: str = "w") -> Value:
+    """Rows of x, two experts for each."""
+    if "expert" not in values:
+        values["expert"] = make_value(g, "ids", ("ids", (B, 2)))
+        values["rows"] = make_value(g, "rows", (B, K))
+    w = make_value(g, name, ("const", (3, K, n)))
+    return g.call("q7::ExpertLinear", values["rows"], values["expert"], w, repeat=2)
+
+
 def causal_mask(g: Builder, _: dict[str, Value]) -> Value:
     """A triangle that an attention op was given as data."""
     q, k, v = (make_value(g, name, (B, H, S, D)) for name in "qkv")
@@ -95,6 +104,17 @@ def causal_mask(g: Builder, _: dict[str, Value]) -> Value:
     mask = g.LessOrEqual(column, g.Unsqueeze(column, [1]))
     mask = g.either(lambda: g.Where(mask, 0.0, -np.inf), lambda: mask)
     return g.call("q7::Attention", q, k, v, mask, scale=0.5)
+
+
+def linear_turned(g: Builder, _: dict[str, Value]) -> Value:
+    """Rows in another order, of one value or of heads."""
+    x = g.either(
+        lambda: g.Transpose(make_value(g, "x", (B, S, K)), perm=(1, 0, 2)),
+        lambda: g.Reshape(
+            g.Transpose(make_value(g, "x", (B, 2, S, K // 2)), perm=(2, 0, 1, 3)), [S, B, K]
+        ),
+    )
+    return g.call("q7::Linear", x, make_value(g, "w", WEIGHT), make_value(g, "bias", ROW))
 
 
 def quantized(g: Builder, _: dict[str, Value]) -> Value:
@@ -118,6 +138,16 @@ def integer_product(g: Builder, _: dict[str, Value]) -> Value:
     zero = g.array(np.array(3, np.uint8))
     w = integers(g)
     return g.call("q7::QuantizedLinear", quantized(g, _), g.literal(0.05), zero, w, g.literal(0.1))
+
+
+def dequantized_image(g: Builder, _: dict[str, Value]) -> Value:
+    x, scale = make_value(g, "x", (B, D, S, S)), g.literal(0.05)
+    return g.DequantizeLinear(g.QuantizeLinear(x, scale), scale)
+
+
+def dequantized_kernel(g: Builder, _: dict[str, Value]) -> Value:
+    kernel = np.random.default_rng(2).integers(-128, 128, (K, D, 2, 2)).astype(np.int8)
+    return g.DequantizeLinear(g.array(kernel), make_value(g, "scale", ("positive", (K,))), axis=0)
 
 
 def conv_result(g: Builder, _: dict[str, Value]) -> Value:
@@ -204,7 +234,8 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     },
     "QuantizedLinear": {"x": dequantized, "w": dequantized_weight, "bias": ROW},
     "QuantizedBias": {"linear": integer_product, "bias": ROW},
-    "QuantizedResult": {"linear": integer_product, "scale": 0.7, "zero": ("byte", 9)},
+    "QuantizedConv": {"x": dequantized_image, "w": dequantized_kernel, "bias": NORM_ROW},
+    "QuantizedResult": {"product": integer_product, "scale": 0.7, "zero": ("byte", 0)},
     "PadConv": {
         "x": (B, D, S, S),
         "pads": [0, 0, 1, 0, 0, 0, 2, 1],
@@ -227,6 +258,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "LinearBias": {"linear": "q7::Linear", "bias": ROW},
     "LinearActivation": {"linear": "q7::Linear", "low": -0.5, "high": 0.5},
     "LinearResidual": {"linear": "q7::Linear", "residual": (B, S, N)},
+    "LinearTurned": {"linear": linear_turned, "shape": [S, B, N, 1], "axes": [0]},
     "LinearRows": {
         "linear": "q7::Linear",
         "starts": [-1],
@@ -235,6 +267,25 @@ EXAMPLES: dict[str, dict[str, Any]] = {
         "steps": [1],
         "indices": [0],
     },
+    "ExpertLinear": {
+        "w": ("const", (3, K, K)),
+        "expert": ("ids", (B,)),
+        "tuples": ("ids", (B, 1)),
+        "x": (B, K, 1),
+        "axes": [-1],
+        "shape": [B, K],
+    },
+    "ExpertBias": {
+        "y": expert_product,
+        "bias": ("const", (3, N)),
+        "expert": lambda g, v: v["expert"],
+        "tuples": lambda g, v: g.Unsqueeze(v["expert"], [-1]),
+    },
+    "GatedExperts": {
+        "opened": lambda g, v: g.Sigmoid(expert_product(g, v)),
+        "up": lambda g, v: expert_product(g, v, name="up"),
+    },
+    "ExpertSum": {"y": expert_product, "weight": (B, 2, 1), "shape": [B, 2, N], "axes": [1]},
     "GatedLinear": {"gate": "q7::Linear", "up": "q7::Linear"},
     "GatedHalves": {"all": "halves of q7::Linear"},
     "SkipLayerNorm": {
@@ -251,7 +302,16 @@ EXAMPLES: dict[str, dict[str, Any]] = {
         "weight": NORM_ROW,
     },
 }
+HEADS = {**dict.fromkeys("qkv", (B, H, S, D)), "mask": (B, 1, 1, S)}
+ROWS = {"x": (B, 1, K), "axes": [-2]}
+RANK_4 = {"expert": ("ids", (B, 2)), "tuples": ("ids", (B, 2, 1)), "shape": [B, 2, K]}
+
+
 OVERRIDES = {
+    "column_rank_4": {**RANK_4, "x": (B, 1, K, 1)},
+    "row": ROWS,
+    "row_turned": ROWS,
+    "row_rank_4": {**RANK_4, "x": (B, 2, 1, K), "axes": [2]},
     "reshaped": {"linear": "q7::Linear between Reshapes", "shape": [B, S, N]},
     "attention_turned_rank_3": {
         "scores": scores_rank_3,
@@ -300,6 +360,10 @@ TARGETS = {
     "HardSigmoid": "HardSigmoid",
     "HardSwish": "HardSwish",
     "Softcap": "q7::Softcap",
+    "ExpertLinear": "q7::ExpertLinear",
+    "ExpertBias": "q7::ExpertLinear",
+    "GatedExperts": "q7::GatedExpertLinear",
+    "ExpertSum": "MatMul",
     "GatedLinear": "q7::GatedLinear",
     "GatedHalves": "q7::GatedLinear",
     "GroupedHeads": "q7::Attention",
@@ -314,6 +378,7 @@ TARGETS = {
     "Attention": "q7::Attention",
     **dict.fromkeys(("PadConv", "ConvAffine"), "Conv"),
     **dict.fromkeys(("QuantizedLinear", "QuantizedBias", "QuantizedResult"), "q7::QuantizedLinear"),
+    "QuantizedConv": "q7::QuantizedConv",
     **dict.fromkeys(("ConvActivation", "ConvResidual"), "q7::Conv"),
     "SkipLayerNorm": "q7::SkipLayerNorm",
     **dict.fromkeys(("Rope", "RopePairs", "OnnxRope", "PartialRope"), "q7::Rope"),
@@ -328,6 +393,7 @@ UNNAMED = {
 }  # may leave no trace
 # What may be left besides the target: views, and what makes several masks one.
 ALLOWED = {"Transpose", "Reshape", "Not", "Unsqueeze", "Add", "Mul", "Where", "Slice", "Gather"}
+ALLOWED |= {"q7::ExpertLinear"}  # what a weighted sum is of
 FOLDED = {"Sub", "Neg", "Div", "Sqrt"}  # of constants: the weights of a Conv
 INTEGERS = {"QuantizeLinear"}  # what makes the operand of an integer product
 CASES = [
@@ -489,6 +555,7 @@ def fused_graph(op: str, specs: list[Any], outputs: int, attrs: dict[str, Any]) 
 
 
 X, RESIDUAL = (B, S, K), (B, S, N)
+EXPERTS = ("const", (3, K, N))
 PARAMETRISED = {  # activations with act_alpha, and the act_beta that they have
     **dict.fromkeys(("swish", "leaky_relu", "elu", "softcap"), None),
     **dict.fromkeys(("clip", "hard_sigmoid"), 0.75),
@@ -517,6 +584,23 @@ LAW = [
     *(
         ("q7::GatedLinear", [X, WEIGHT, WEIGHT, *biases], 1, {"activation": activation})
         for biases in ((None, None), (ROW, ROW), (ROW, None), (None, ROW))
+        for activation in ACTIVATIONS
+        if activation not in PARAMETRISED
+    ),
+    *(
+        ("q7::ExpertLinear", [x, ("ids", e), weight, *bias], 1, {"trans_b": t, "repeat": repeat})
+        for x, e, repeat in (((B, K), (B,), 1), (X, (B, S), 1), (X, (B * S, 2), 2))
+        for weight, t in ((EXPERTS, 0), (("const", (3, N, K)), 1))
+        for bias in ((), (("const", (3, N)),))
+    ),
+    *(
+        (
+            "q7::GatedExpertLinear",
+            [X, ("ids", (B, S, 2)), EXPERTS, EXPERTS, *biases],
+            1,
+            {"activation": activation, "repeat": 2},
+        )
+        for biases in ((None, None), (("const", (3, N)), None))
         for activation in ACTIVATIONS
         if activation not in PARAMETRISED
     ),

@@ -67,6 +67,16 @@ def test_qgemm(row: KernelRow, m: int, n: int, k: int, a_dtype: str) -> None:
 
 
 @every_row
+def test_sums_wrap(row: KernelRow) -> None:
+    k = 1 + 2**31 // (255 * 255)
+    a, b = np.full((1, k), 255, np.uint8), np.full((k, 1), 255, np.int16)
+    given = {"a": a, "a_zero": None, "b": pack(b, row.nr), "scale": None, "bias": None}
+    given.update(zero=None, c=np.zeros((1, 1), np.int32), rows=ROWS * -(-k // 2) * 4)
+    fields = {"m": 1, "n": 1, "k": k, "a_dtype": 2, "c_dtype": 6, "scales": 1}
+    assert run_op("qgemm", row, **given, **fields)["c"] == k * 255 * 255 - 2**32
+
+
+@every_row
 def test_bits_do_not_depend_on_threads(row: KernelRow) -> None:
     one = qgemm(row, 130, 300, 64, "uint8", "int8")[0]
     for threads in (2, 3, 8):

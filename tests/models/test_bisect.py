@@ -95,8 +95,8 @@ def test_otherwise_it_is_the_engine(model, monkeypatch):
 
 
 def test_a_feed_that_does_not_fit_is_said_to_be_so():
-    """gpt2 has 64 positions."""
-    ids = np.zeros((1, 100), np.int64)
+    """gpt2 has 256 positions."""
+    ids = np.zeros((1, 257), np.int64)
     feeds = {"input_ids": ids, "attention_mask": np.ones_like(ids)}
     with pytest.raises(q7x2_ep.FeedError, match="give a feed"):
         q7x2_ep.bisect(small_models()["gpt2"], feeds)

@@ -190,6 +190,125 @@ def test_broadcast_found_wrong_at_bind():
             session.run(None, {"x": three, "z": np.ones(2, np.float32)})
 
 
+def zeros(*shape: int, dtype: type = np.float32) -> np.ndarray:
+    return np.zeros(shape, dtype)
+
+
+def constants(**arrays: np.ndarray) -> list:
+    value = onnx.numpy_helper.from_array
+    return [helper.make_node("Constant", [], [k], value=value(a)) for k, a in arrays.items()]
+
+
+def misfit(op: str, inputs: str, domain: str = "", **attrs) -> onnx.NodeProto:
+    return helper.make_node(op, inputs.split(), ["y"], domain=domain, name="misfit", **attrs)
+
+
+BYTE = np.uint8
+ATTENTION = misfit("Attention", "q k v", scale=0.3)
+ROPE = {"cos": zeros(1, 3, 4), "sin": zeros(1, 3, 4)}
+SCALES = {f"{x}_scale": zeros() + np.float32(1) for x in "aby"}
+ZEROS = {f"{x}_zero": zeros(dtype=BYTE) for x in "aby"}
+MISFITS = {  # nodes, and a feed: in a kernel each would read or write beyond its operands
+    "heads": ([ATTENTION], {"q": (1, 4, 3, 8), "k": (1, 3, 3, 8), "v": (1, 3, 3, 8)}),
+    "fewer heads": ([ATTENTION], {"q": (1, 2, 3, 8), "k": (1, 3, 3, 8), "v": (1, 3, 3, 8)}),
+    "batch": ([ATTENTION], {"q": (9, 2, 3, 8), "k": (1, 2, 3, 8), "v": (1, 2, 3, 8)}),
+    "depth": ([ATTENTION], {"q": (1, 2, 3, 8), "k": (1, 2, 3, 4), "v": (1, 2, 3, 8)}),
+    "lengths": ([ATTENTION], {"q": (1, 2, 3, 8), "k": (1, 2, 9, 8), "v": (1, 2, 3, 8)}),
+    "packed heads": (
+        [misfit("MultiHeadAttention", "q k v", "com.microsoft", num_heads=2, scale=0.3)],
+        {"q": (2, 3, 8), "k": (1, 3, 8), "v": (1, 3, 8)},
+    ),
+    "channels": (
+        [misfit("RotaryEmbedding", "x cos sin", rotary_embedding_dim=8)],
+        {"x": (1, 2, 3, 4), **ROPE},
+    ),
+    "flat channels": (
+        [misfit("RotaryEmbedding", "x cos sin", rotary_embedding_dim=8, num_heads=3)],
+        {"x": (1, 3, 16), **ROPE},
+    ),
+    "norm": ([misfit("LayerNormalization", "x w b")], {"x": (2, 9), "w": (4,), "b": (9,)}),
+    "rms": ([misfit("RMSNormalization", "x w")], {"x": (2, 9), "w": (4,)}),
+    "channel scale": (
+        [misfit("InstanceNormalization", "x w b")],
+        {"x": (2, 9, 4), "w": (4,), "b": (9,)},
+    ),
+    "filters": (
+        [*constants(w=zeros(5, 1, 1)), misfit("Conv", "x w b")],
+        {"x": (1, 1, 3), "b": (4,)},
+    ),
+    "groups": ([*constants(w=zeros(4, 1, 1)), misfit("Conv", "x w", group=3)], {"x": (1, 3, 3)}),
+    "addend": ([*constants(w=zeros(4, 9)), misfit("Gemm", "x w c")], {"x": (2, 4), "c": (4,)}),
+    "integers": (
+        [*constants(w=zeros(9, 4, dtype=BYTE)), misfit("MatMulInteger", "x w")],
+        {"x": zeros(2, 4, dtype=BYTE)},
+    ),
+    "quantised": (
+        [
+            *constants(b=zeros(9, 4, dtype=BYTE), **SCALES, **ZEROS),
+            misfit("QLinearMatMul", "a a_scale a_zero b b_scale b_zero y_scale y_zero"),
+        ],
+        {"a": zeros(2, 4, dtype=BYTE)},
+    ),
+    "elements": (
+        [misfit("GatherElements", "x i", axis=1)],
+        {"x": (2, 3), "i": zeros(9, 3, dtype=np.int64)},
+    ),
+    "picks": (
+        [misfit("GatherND", "x i", batch_dims=1)],
+        {"x": (2, 3), "i": zeros(9, 3, 1, dtype=np.int64)},
+    ),
+    "updates": (
+        [misfit("ScatterND", "x i u")],
+        {"x": (2, 9), "i": zeros(2, 1, dtype=np.int64), "u": (1, 9)},
+    ),
+    "two values": (
+        [*constants(depth=zeros(dtype=np.int64) + 3), misfit("OneHot", "i depth x")],
+        {"i": zeros(4, dtype=np.int64), "x": (1,)},
+    ),
+    "bounds": ([misfit("Clip", "x low")], {"x": (2, 9), "low": (4,)}),
+    "scales": ([misfit("QuantizeLinear", "x s")], {"x": (2, 9), "s": (4,)}),
+    "zeros": (
+        [misfit("DequantizeLinear", "x s z")],
+        {"x": zeros(2, 9, dtype=BYTE), "s": (9,), "z": zeros(1, dtype=BYTE)},
+    ),
+}
+
+
+@pytest.mark.parametrize("nodes, feed", MISFITS.values(), ids=MISFITS)
+def test_operands_that_do_not_fit(nodes, feed):
+    """Only a run tells the dims, but for those of 1: it refuses before any kernel sees them."""
+    feed = {k: x if isinstance(x, np.ndarray) else zeros(*x) for k, x in feed.items()}
+    kinds = {k: helper.np_dtype_to_tensor_dtype(x.dtype) for k, x in feed.items()}
+    inputs = [
+        helper.make_tensor_value_info(
+            k, kinds[k], [1 if dim == 1 else f"{k}{i}" for i, dim in enumerate(x.shape)]
+        )
+        for k, x in feed.items()
+    ]
+    graph = helper.make_graph(nodes, "g", inputs, [helper.make_empty_tensor_value_info("y")])
+    opsets = [helper.make_opsetid("", 23), helper.make_opsetid("com.microsoft", 1)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
+    with q7x2_ep.InferenceSession(model.SerializeToString()) as session:
+        assert_feed_error(session, feed, q7x2_ep.ShapeError, "misfit")
+
+
+@pytest.mark.parametrize("name", ["a_scale", "y_scale"])
+def test_scales_of_rows(name):
+    """Of a shape that scales of columns may have as well."""
+    scales, two = {**SCALES, name: zeros(2) + 1}, {f"{name[0]}_zero": zeros(2, dtype=BYTE)}
+    nodes = [
+        *constants(b=zeros(4, 2, dtype=BYTE), **scales, **{**ZEROS, **two}),
+        misfit("QLinearMatMul", "a a_scale a_zero b b_scale b_zero y_scale y_zero"),
+    ]
+    x, y = (
+        helper.make_tensor_value_info(k, TensorProto.UINT8, (2, n)) for k, n in (("a", 4), ("y", 2))
+    )
+    graph = helper.make_graph(nodes, "g", [x], [y])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    with pytest.raises(q7x2_ep.UnsupportedOp, match="misfit"):
+        q7x2_ep.InferenceSession(model.SerializeToString())
+
+
 def test_wrong_session_options():
     with pytest.raises(TypeError, match="SessionOptions"):
         q7x2_ep.InferenceSession(small_models()["bert"], sess_options={"threads": 2})

@@ -221,6 +221,9 @@ CASES = [
     case("Gather", f(4, 5), np.array(-2), axis=-1),
     case("Gather", f(5, 3), i(0), axis=1),
     case("GatherElements", f(4, 3), i(2, 3, low=-4, high=4)),
+    case("Gather", f(3, 5), ints(3, 1), axis=1),
+    case("Gather", f(3, 5), ints(-1, -2, -3), axis=0),
+    case("Gather", f(3, 5), ints(2, 2), axis=1),
     case("GatherElements", f(2, 5), i(2, 7, low=0, high=5), axis=1),
     case("GatherND", f(3, 4, 5), i(2, 6, 2, low=-3, high=3), symbolic=False),
     case("GatherND", f(2, 4, 5), i(2, 3, 1, low=0, high=4), batch_dims=1, symbolic=False),
@@ -316,6 +319,28 @@ CASES = [
         scalar(90.0),
         scalar(7, np.int8),
     ),
+    case(
+        "ConvInteger",
+        byte(2, 3, 6, 5),
+        Fixed(byte(4, 3, 3, 2)),
+        scalar(9, np.uint8),
+        pads=[1, 0, 1, 1],
+    ),
+    case("ConvInteger", byte(1, 2, 7), Fixed(byte(3, 2, 3)), strides=[2], symbolic=False),
+    case(
+        "QLinearConv",
+        byte(2, 3, 6, 5),
+        scalar(0.5),
+        scalar(100, np.uint8),
+        Fixed(byte(4, 3, 3, 3)),
+        row(4),
+        Fixed(byte(4)),
+        scalar(300.0),
+        scalar(7, np.uint8),
+        Fixed(np.array([100, -2000, 5, 0], np.int32)),
+        dilations=[1, 2],
+        symbolic=False,
+    ),
     # normalisation
     case("LayerNormalization", f(0, 8), f(8)),
     case("LayerNormalization", f(2, 3, 8), f(8), f(8)),
@@ -339,6 +364,8 @@ CASES = [
     attention((2, 4, 3, 8), (2, 4, 5, 8), is_causal=1),
     attention((2, 4, 5, 8), (2, 4, 6, 8), f(5, 6)),
     attention((2, 4, 5, 8), (2, 4, 6, 8), b(2, 1, 5, 6)),
+    attention((2, 4, 5, 8), (2, 4, 6, 8), i(5, 6)),
+    attention((2, 4, 5, 8), (2, 4, 6, 8), f(5, 6).astype(np.float16)),
     attention((1, 2, 3, 8), (1, 2, 3, 8), Fixed(np.array([[1, 0, 0], [0, 0, 0], [1, 1, 1]]) > 0)),
     attention(
         (2, 4, 3, 8), (2, 4, 3, 8), None, f(2, 4, 2, 8), f(2, 4, 2, 8), outputs=3, is_causal=1
@@ -571,6 +598,25 @@ def test_expand_shape_chain() -> None:
     chosen = follow("Where", follow("Equal", shape, minus), ones, shape)
     assert chosen.elements == (B, 1, S)
     assert follow("Expand", value((B, 1, 1)), chosen).shape == (B, 1, S)
+
+
+def test_tile_by_one_hot() -> None:
+    """How repeats are written where only their position is known beforehand."""
+    hot = follow("OneHot", constant([-2]), constant(3), vector(1, S))
+    repeats = follow("Reshape", hot, constant([-1]))
+    assert repeats.elements == (1, S, 1)
+    assert follow("Tile", value((B, 1, 4)), repeats).shape == (B, S, 4)
+
+
+def test_contents_of_tables() -> None:
+    """A row of a table is not one of its elements."""
+    table = constant([[1, 2, 3], [4, 5, 6]])
+    for some in (
+        follow("Gather", table, constant(1)),
+        follow("ReduceSum", table, constant([0]), keepdims=0),
+    ):
+        assert (some.shape, some.elements) == ((3,), None)
+    assert follow("ReduceSum", table, constant([0, 1]), keepdims=0).elements == (21,)
 
 
 def test_split_heads_chain() -> None:

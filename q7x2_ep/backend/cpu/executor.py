@@ -187,9 +187,9 @@ def pack(library: native.Library, plan: Plan, threads: int) -> np.ndarray:
     group: list[Pack] = []
     for p in plan.packs:
         group.append(p)
-        if p is plan.packs[-1] or sum(each.weight.const.nbytes for each in group) >= PACK_BYTES:
+        if p is plan.packs[-1] or sum(each.array.nbytes for each in group) >= PACK_BYTES:
             _pack_group(library, group, packed, threads)
-            _drop_pages([each.weight.const for each in group])
+            _drop_pages([each.array for each in group])
             group = []
     kept = set(plan.constants)
     for p in plan.packs:
@@ -205,15 +205,16 @@ def _pack_group(
     loading = Plan(Graph("load"))
     total = packed.nbytes
     into = Storage("packed", total, "output", 0)
-    for number, weight in enumerate(dict.fromkeys(p.weight for p in packs), 1):
+    matrices = {(p.weight, p.matrix): p.array for p in packs}
+    for number, (weight, _) in enumerate(matrices, 1):
         loading.constants.append(weight)
         loading.storages.append(Storage(weight.name, 0, "constant", number))
-    places = dict(zip(loading.constants[1:], loading.storages))
-    loading.steps = [_pack_step(p, places[p.weight], into) for p in packs]
+    places = dict(zip(matrices, loading.storages))
+    loading.steps = [_pack_step(p, places[p.weight, p.matrix], into) for p in packs]
     loading.graph.outputs = [Value("packed", dtypes.UINT8, (total,))]
-    weights = [value.const for value in loading.constants[1:]]
     dense = [
-        np.require(w, requirements=["F", "A"]) if _is_transposed(w) else _dense(w) for w in weights
+        np.require(w, requirements=["F", "A"]) if _is_transposed(w) else _dense(w)
+        for w in matrices.values()
     ]
     constants = [np.empty(0, np.uint8), *dense]
     encoded = encode(loading, library.target, [])
@@ -242,7 +243,7 @@ def _pack_step(p: Pack, source: Storage, into: Storage) -> Step:
     """
     operands = {"b": Operand(source), "packed": Operand(into, p.offset)}
     k_stride, n_stride = p.k_stride, p.n_stride
-    array = p.weight.const
+    array = p.array
     if _is_transposed(array):
         rows, columns = (stride // array.itemsize for stride in array.strides)
         k_stride, n_stride = (rows, columns) if p.n_stride == 1 else (columns, rows)

@@ -1,0 +1,25 @@
+/* gemm_tasks.h: a product by a packed matrix as tasks, which may run among those of other products.
+ * Read gemm.c first. */
+#ifndef Q7_GEMM_TASKS_H
+#define Q7_GEMM_TASKS_H
+#include "../abi.h"
+
+typedef struct q7_gemm_job {
+    const q7_gemm_args *x;
+    const q7_call *call;
+    int64_t row_tiles, row_blocks, panels, chunk;
+    int64_t columns; /* of b: n, or whole panels where gated */
+    int64_t k_block; /* k values summed at a time */
+    int64_t tasks;
+} q7_gemm_job;
+
+/* The floats that one thread needs for the sums of m rows. */
+static inline int64_t q7_gemm_sums(int64_t m, int64_t nr) {
+    return q7_min(m, Q7_GEMM_ROWS) * Q7_GEMM_PANELS * nr;
+}
+
+q7_gemm_job q7_gemm_job_of(const q7_gemm_args *x, const q7_call *call);
+
+/* sums: those of the thread where x has any, else NULL. */
+void q7_gemm_task(const q7_gemm_job *job, int64_t task, float *sums);
+#endif
