@@ -1,12 +1,6 @@
 /* quantize.c: y = saturate(round(x / scale) + zero), to even; x (outer, n, inner), a scale and a
  * zero for all or for each of n. ONNX QuantizeLinear to uint8 and int8. NaN gives the lowest. */
-#include "loops.h"
-
-typedef struct quantize_job {
-    const q7_quantize_args *args;
-    int64_t per_task; /* elements along inner */
-    int64_t blocks;   /* tasks per line of inner */
-} quantize_job;
+#include "scaled_lines.h"
 
 /* Clamped before it is rounded, so that adding 1.5 * 2^23 can do the rounding. */
 static void quantize_line(const float *x, uint8_t *y, int64_t n, float scale, int32_t zero,
@@ -20,27 +14,20 @@ static void quantize_line(const float *x, uint8_t *y, int64_t n, float scale, in
     }
 }
 
-static void quantize_task(void *arg, int64_t task, int64_t thread) {
-    const quantize_job *job = arg;
-    const q7_quantize_args *args = job->args;
-    (void)thread;
-    const int64_t line = task / job->blocks, begin = task % job->blocks * job->per_task;
-    const int64_t n = q7_min(args->inner - begin, job->per_task);
-    const int64_t which = args->scales > 1 ? line % args->n : 0;
+static void quantize_piece(const void *arg, int64_t which, int64_t at, int64_t count) {
+    const q7_quantize_args *args = arg;
     const bool is_signed = args->y_dtype == Q7_I8;
     int32_t zero = 0;
     if (args->zero)
         zero =
             is_signed ? ((const int8_t *)args->zero)[which] : ((const uint8_t *)args->zero)[which];
-    const int64_t at = line * args->inner + begin;
-    quantize_line((const float *)args->x + at, (uint8_t *)args->y + at, n,
+    quantize_line((const float *)args->x + at, (uint8_t *)args->y + at, count,
                   ((const float *)args->scale)[which], zero, is_signed ? -128 : 0,
                   is_signed ? 127 : 255);
 }
 
 void q7_op_quantize(const q7_quantize_args *args, const q7_call *call) {
-    quantize_job job = {args, q7_min(args->inner, Q7_GRAIN), 0};
-    if (args->outer * args->n * args->inner == 0) return;
-    job.blocks = q7_ceil_div(args->inner, job.per_task);
-    q7_parallel(call, args->outer * args->n * job.blocks, quantize_task, &job);
+    q7_scaled_lines lines = {args->outer,      args->n,        args->inner,
+                             args->scales > 1, quantize_piece, args};
+    q7_scaled_run(&lines, call);
 }

@@ -84,7 +84,9 @@ def test_bits_do_not_depend_on_threads(row: KernelRow) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "int8"])
-@pytest.mark.parametrize("shape", [(1, 1, 5), (2, 3, 7), (1, 4, 100_000), (3, 1, 0)])
+@pytest.mark.parametrize(
+    "shape", [(1, 1, 5), (2, 3, 7), (1, 4, 100_000), (3, 1, 0), (40_000, 3, 1)]
+)
 @pytest.mark.parametrize("per_axis", [False, True])
 def test_quantize_and_back(dtype: str, shape: tuple, per_axis: bool) -> None:
     rng = np.random.default_rng(shape[2])
