@@ -160,9 +160,10 @@ def with_residual(g: Any, y: Any, residual: Any) -> Any:
 
 def _check_residual(match: Match) -> Union[dict[str, Any], str]:
     y, residual = match["y"], match["residual"]
-    if y.producer.input(3) is not None:
+    fits = residual.shape == y.shape
+    if y.producer.input(3) is not None or (residual.const is not None and not fits):
         return ""
-    if residual.shape != y.shape:
+    if not fits:
         return f"{residual!r} has shape {residual.shape}, wanted {y.shape} for a residual"
     return {"node": y.producer, "residual": residual}
 

@@ -89,10 +89,10 @@ def _is_row(bias: Value, n: int, ndim: int) -> bool:
 
 
 def _row(g: Any, bias: Value, n: int, factor: float = 1.0) -> Value:
-    """What _is_row accepted, one number per column, times a factor."""
+    """What _is_row accepted as (n,), times a factor."""
     if factor != 1.0:
         bias = g.scaled(bias, factor)
-    return bias if bias.shape and bias.shape[-1] == n else g.filled(bias, (n,))
+    return g.reshape(bias, (n,)) if bias.const is None else g.filled(bias, (n,))
 
 
 def reshaped(g: Any, linear: Any, shape: Any) -> Any:
@@ -200,9 +200,10 @@ def with_residual(g: Any, linear: Any, residual: Any) -> Any:
 
 def _check_residual(match: Match) -> Union[dict[str, Any], str]:
     y, residual = match["linear"], match["residual"]
-    if y.producer.input(3) is not None:
+    fits = residual.shape == y.shape
+    if y.producer.input(3) is not None or (residual.const is not None and not fits):
         return ""
-    if residual.shape != y.shape:
+    if not fits:
         return f"{residual!r} has shape {residual.shape}, wanted {y.shape} for a residual"
     return {"node": y.producer, "residual": residual}
 

@@ -49,6 +49,8 @@ def misfit(masks: Sequence[Mask], heads: Heads, queries: Dim, dtype: int) -> str
         if group(value.shape[:-2], mask.lead, heads, "mask") is None:
             full = (*mask.lead, queries)  # and keys
             return f"the mask {value!r} has shape {value.shape}, wanted {full} or 1 in each dim"
+    if any(mask.number == inf and mask.kind != "add" for mask in masks):
+        return "a selection by inf: it makes NaN, which a guard may look for"
     weak = [mask.number for mask in masks if mask.kind != "add" and mask.number > SWALLOWING]
     if weak and not _is_one_selection(masks):
         return f"a selection by {weak[0]:.6g} before other masks: they change what it selects"

@@ -127,8 +127,8 @@ def quantized(g: Any, product: Any, scale: Any, zero: Any) -> Any:
 
 def _check_quantized(match: Match) -> Union[dict[str, Any], str]:
     scale, zero, root = match["scale"], match.get("zero"), match.root
-    if root.output.dtype not in BYTES or product(scale.shape) != 1:
-        return f"{root.output!r} is no tensor of bytes with one scale"
+    if product(scale.shape) != 1:
+        return f"{root.output!r} has {product(scale.shape)} scales, wanted one"
     at = 0 if zero is None else int(zero.const.item())
     if match.get("relu") is not None and at != LOWEST[root.output.dtype]:
         return f"the zero point {at} leaves room below 0, which Relu cuts off"
@@ -161,4 +161,4 @@ PRODUCT = Fusion(
 )
 CONVOLUTION = Fusion("QuantizedConv", (integer_conv, integer_conv_bias), _check, _build)
 BIAS = Fusion("QuantizedBias", (integer_biased,), _check_bias, _build)
-RESULT = Fusion("QuantizedResult", (quantized,), _check_quantized, _build)
+RESULT = Fusion("QuantizedResult", (quantized,), _check_quantized, _build, BYTES)

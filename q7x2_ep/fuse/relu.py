@@ -5,6 +5,7 @@ Source: Howard et al. 2019 for x * relu6(x + 3) / 6; So et al. 2021 for the squa
 
 from __future__ import annotations
 
+from math import isnan
 from typing import Any, Union
 
 from q7x2_ep.ir.core import Value
@@ -25,8 +26,11 @@ def clip(g: Any, x: Any, low: Any, high: Any) -> Any:
     return g.Min(raised, g.scalar(high))
 
 
-def _check_clip(match: Match) -> dict[str, Any]:
-    return {"x": match["x"], "low": match.scalar("low", 0.0), "high": match.scalar("high", 0.0)}
+def _check_clip(match: Match) -> Union[dict[str, Any], str]:
+    low, high = match.scalar("low", 0.0), match.scalar("high", 0.0)
+    if isnan(low) or isnan(high):
+        return "a bound is NaN, which Max and Min pass on"
+    return {"x": match["x"], "low": low, "high": high}
 
 
 def _build_clip(g: Any, x: Value, low: float, high: float) -> Value:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any, Optional
 
 from q7x2_ep.ir.core import Graph, Node, Value
+from q7x2_ep.ir.pattern import has_reciprocal
 from q7x2_ep.ir.shape import Dim, product
 from q7x2_ep.ops.common import RESHAPES
 
@@ -25,7 +26,7 @@ def scaled(node: Node) -> Optional[tuple[Value, float]]:
         if number.const is None or number.const.size != 1 or x.shape != node.output.shape:
             continue
         c = float(number.const.item())
-        if c != 0.0 and abs(c) < float("inf"):
+        if has_reciprocal(c):
             return x, c if node.op == "Mul" else 1.0 / c
     return None
 

@@ -203,7 +203,7 @@ class Matcher:
 
     check(match): the last word on a match, a string is a refusal (an empty one says that the place
     was never meant). The search then goes on with other operand orders. near: the ops were right, a
-    number, attribute, user or shape was wrong.
+    number, attribute, user or shape was wrong, which is seldom chance.
     """
 
     graph: Graph
@@ -248,11 +248,8 @@ class Matcher:
         if part in bound:
             if bound[part] == (value, power):
                 return self._solve(rest, bound)
-            return self._miss(
-                bound,
-                True,
-                f"{_text(part)} is {value!r} here, {bound[part][0]!r} elsewhere",
-            )
+            reason = f"{_text(part)} is {value!r} here, {bound[part][0]!r} elsewhere"
+            return self._miss(bound, False, reason)
         if isinstance(part, Wild):
             if not _is_of_kind(value, part.kind, power):
                 return self._miss(
@@ -278,8 +275,10 @@ class Matcher:
         for name, wanted in part.attrs.items():
             if wanted is not ANY and not _same_attr(name, wanted, node):
                 got = node.attrs.get(name)
-                near = not isinstance(got, (list, tuple)) or len(got) == len(wanted)  # of this rank
-                return self._miss(bound, near, f"{name} of {node.op} is {got}, wanted {wanted}")
+                near = not isinstance(got, (list, tuple))  # any view has some perm
+                reason = f"{name} of {node.op} is {got}, wanted {wanted}"
+                matched = {**bound, part: (value, 1)} if bound else {}  # a root alone is no sign
+                return self._miss(matched, near, reason)
         for operands in _operand_orders(part, node):
             goals, wrong, near = rest, "", False
             for i in reversed(range(len(operands))):
@@ -355,7 +354,14 @@ def is_used_outside(graph: Graph, value: Value, inside: set[int]) -> bool:
 def _is_of_kind(value: Value, kind: str, power: int) -> bool:
     if kind == "any" or value.const is None:
         return kind == "any"
-    return kind == "constant" or (value.const.size == 1 and (power > 0 or value.const.item() != 0))
+    if kind == "constant":
+        return True
+    return value.const.size == 1 and (power > 0 or has_reciprocal(value.const.item()))
+
+
+def has_reciprocal(number: float) -> bool:
+    """Whether a number and its reciprocal are both normal in float32."""
+    return 2.0**-126 <= abs(number) <= 2.0**126
 
 
 def _is_number(part: Optional[Pattern]) -> bool:

@@ -12,14 +12,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from math import ceil
 from typing import Any, Callable, Optional, Union
 
-from q7x2_ep.dtypes import BFLOAT16, FLOAT, FLOAT16, INT8, UINT8
+from q7x2_ep.dtypes import BFLOAT16, FLOAT, FLOAT16
 from q7x2_ep.ir.core import Graph, Node, Value
 from q7x2_ep.ir.pattern import Match, Matcher, is_used_outside, root_ops, trace
 
-# Results of other dtypes are not fused: no kernel computes a fused op in float64 or wide integers.
-FUSED_DTYPES = (FLOAT, FLOAT16, BFLOAT16, UINT8, INT8)
+# Results of other dtypes are not fused: no kernel computes a fused op in float64 or integers.
+FUSED_DTYPES = (FLOAT, FLOAT16, BFLOAT16)
 
 
 @dataclass(frozen=True)
@@ -28,13 +29,14 @@ class Fusion:
 
     spellings: formulas (g, *wildcards) -> pattern; the first is the op's own meaning. check(match):
     the keyword arguments for build, or why not. build(g, **arguments): the value that replaces the
-    root's output, or a tuple with those of the exposed values behind it.
+    root's output, or a tuple with those of the exposed values behind it. dtypes: of that output.
     """
 
     name: str
     spellings: tuple[Callable[..., Any], ...]
     check: Callable[[Match], Union[dict[str, Any], str]]
     build: Callable[..., Union[Value, tuple[Value, ...]]]
+    dtypes: tuple[int, ...] = FUSED_DTYPES
 
 
 @dataclass(frozen=True)
@@ -88,21 +90,20 @@ def sweep(graph: Graph, fusions: Sequence[Fusion], g: Any) -> tuple[Counter, lis
     position = {id(node): i for i, node in enumerate(graph.nodes)}
     for node in graph.nodes:
         made: list[Node] = []
-        nearest: dict[str, NearMiss] = {}
-        fusable = node.output.dtype in FUSED_DTYPES
-        for fusion, matcher in tries.get(node.op, ()) if fusable else ():
+        nearest: Optional[NearMiss] = None
+        for fusion, matcher in tries.get(node.op, ()):
+            if node.output.dtype not in fusion.dtypes:
+                continue
             made, old, miss = _try(fusion, matcher, g, node, position)
-            if miss is not None and (
-                fusion.name not in nearest or miss.matched > nearest[fusion.name].matched
-            ):
-                nearest[fusion.name] = miss
+            if miss is not None and (nearest is None or miss.matched > nearest.matched):
+                nearest = miss
             if made:
                 applied[fusion.name] += 1
                 position.update((id(new), position[id(node)]) for new in made)
                 gone.update((id(dead), dead) for dead in old)
                 break
-        if not made:
-            misses.extend(nearest.values())
+        if nearest is not None and not made:
+            misses.append(nearest)
         order.extend(made or [node])
     graph.nodes = [node for node in order if id(node) not in gone]
     if applied:
@@ -150,12 +151,15 @@ def with_orphans(graph: Graph, nodes: Sequence[Node]) -> list[Node]:
 
 
 def _near_miss(fusion: Fusion, matcher: Matcher, node: Node) -> Optional[NearMiss]:
-    """What to report of the last failure, if anything: a third of the ops where one was refused,
-    else half of them.
+    """What to report of the last failure, if anything: two ops, and a third of them, where one was
+    refused, else three and more than two thirds, for a product of products is common.
 
     What refines an op that is fused already does not miss where there is nothing to refine.
     """
-    enough = max(1, matcher.total / 3) if matcher.near else max(3, matcher.total / 2)
+    if matcher.near:
+        enough = max(min(2, matcher.total), ceil(matcher.total / 3))
+    else:
+        enough = max(3, matcher.total * 2 // 3 + 1)
     if not matcher.reason or matcher.matched < enough:
         return None
     if not matcher.near and node.op.startswith("q7::"):

@@ -42,8 +42,8 @@ def affine(value: Value, known: Known) -> Optional[Affine]:
 
 
 def _affine(value: Value, known: Known) -> Optional[Affine]:
-    if value.shape is None or dtypes.DTYPES[value.dtype].kind not in "iu":
-        return None
+    if value.shape is None or value.dtype not in (dtypes.INT32, dtypes.INT64):
+        return None  # others may wrap around
     if value.elements is not None and len(value.elements) == 1:
         return Affine(value.elements[0], (0,) * len(value.shape))
     if value.const is not None:

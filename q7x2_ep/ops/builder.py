@@ -79,7 +79,8 @@ class Builder:
     def evaluated(self, node: Node) -> Value:
         """The result of a node of constants, as a constant."""
         arrays = [None if value is None else value.const for value in node.inputs]
-        return self.array(np.asarray(find(node.op).reference(node, *arrays)))
+        result = find(node.op).reference(node, *arrays)
+        return self.array(np.asarray(result, dtypes.DTYPES[node.output.dtype].numpy))
 
     def concatenate(self, constants: Sequence[Value], axis: Optional[int]) -> Value:
         """A constant made of others; axis None flattens them."""
@@ -92,6 +93,8 @@ class Builder:
 
     def filled(self, constant: Value, shape: Sequence[int]) -> Value:
         """A constant repeated to a shape, or without dims of 1 in front."""
+        if constant.shape == tuple(shape):
+            return constant
         flat = constant.const if constant.const.size == 1 else constant.const.reshape(shape)
         return self.array(np.broadcast_to(flat.reshape(flat.shape[-len(shape) :]), shape))
 

@@ -66,8 +66,10 @@ def _decide(graph: Graph, node: Node, known: Known) -> list[Node]:
 def _never_below(x: Affine, shape: tuple[Dim, ...], bound: int) -> bool:
     low = x.offset
     for step, dim in zip(x.steps, shape):
-        if not at_least(step, 0):  # then the last index gives the least, if there is any index
+        if at_least(-step, 0):  # then the last index gives the least, if there is any index
             low = low + step * (dim - 1)
+        elif not at_least(step, 0):
+            return False
     return at_least(low, bound)
 
 

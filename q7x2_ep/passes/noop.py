@@ -187,7 +187,7 @@ def _reshape(graph: Graph, node: Node) -> Found:
     if inner is not None and inner.op in ("Softmax", "LogSoftmax"):
         return _flattened_softmax(node, inner)
     if inner is not None and inner.op.startswith("Reduce"):
-        return _kept_dims(node, inner)
+        return None if graph.is_output(x) else _kept_dims(node, inner)
     if inner is not None and inner.op == "Transpose":
         return _split_before_transpose(graph, node, inner)
     return None

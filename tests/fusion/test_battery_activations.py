@@ -22,7 +22,7 @@ from tests.fusion.battery import (
 
 X = {"x": ("B", "S", 8)}
 C, D = sqrt(2 / pi), 0.044715
-FLOAT = 1  # of onnx.TensorProto
+FLOAT, INT8 = 1, 3  # of onnx.TensorProto
 Formula = Callable[..., Any]
 
 # GELU: 4 ways to scale the operand of Erf and 6 to halve; 5 cubes or squares and 3 ways to halve
@@ -170,6 +170,15 @@ def test_hard_swish_of_an_attribute(alpha: float, beta: float, found: int) -> No
         return g.Mul(x, g.HardSigmoid(x, alpha=alpha, beta=beta))
 
     assert_fuses(gate, X, {"HardSwish": found})
+
+
+def test_bytes_are_no_activation() -> None:
+    zero, six = np.array(0, np.int8), np.array(6, np.int8)
+
+    def relu6(g: Any, x: Any) -> Any:
+        return g.Min(g.Max(g.Cast(x, to=INT8), zero), six)
+
+    assert_fuses(relu6, {"x": ("int64", ("B", "S"))}, {"Relu": 0, "Clip": 0})
 
 
 @pytest.mark.parametrize("op", ["Gelu", "BiasGelu", "FastGelu", "BiasFastGelu", "QuickGelu"])

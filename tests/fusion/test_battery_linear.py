@@ -7,11 +7,14 @@ from typing import Any, Callable
 import numpy as np
 import pytest
 
+import q7x2_ep
 from q7x2_ep import fuse, importer, passes
+from q7x2_ep.errors import ShapeError
 from tests.fusion.battery import (
     assert_correct,
     assert_fuses,
     build,
+    feeds_for,
 )
 
 K, N = 24, 40
@@ -142,6 +145,14 @@ def test_what_does_not_fit_stays(spelling: Any, inputs: Any, expected: Any) -> N
     assert_fuses(spelling, inputs, expected)
 
 
+@pytest.mark.parametrize("shape", [("T", N), (1, "T"), ("T",), (5, N)])
+def test_an_addend_that_does_not_fit_the_feed_is_refused(shape: tuple) -> None:
+    model, _ = build(lambda g, x, r: g.Gemm(x, W, r), {**ROWS, "r": shape})
+    session = q7x2_ep.InferenceSession(model.SerializeToString())
+    with session, pytest.raises(ShapeError, match="is neither 1 nor"):
+        session.run(None, feeds_for(model, {"S": 3, "T": 7}))
+
+
 # Rows of the result that nobody reads
 
 
@@ -153,12 +164,18 @@ def last_by_gather(g: Any, x: Any) -> Any:
     return g.Gather(g.Add(g.MatMul(x, W), BIAS), np.array(-1), axis=1)
 
 
+def last_by_one_number(g: Any, x: Any) -> Any:
+    return g.Gather(g.Add(g.MatMul(x, W), BIAS[None, None]), np.array(-1), axis=1)
+
+
 def last_with_softcap(g: Any, x: Any) -> Any:
     logits = g.Mul(g.Tanh(g.Div(g.MatMul(x, W), 30.0)), 30.0)
     return g.Squeeze(g.Slice(logits, [-1], [2**62], [1]), [1])
 
 
-@pytest.mark.parametrize("spelling", [last_by_slice, last_by_gather, last_with_softcap])
+@pytest.mark.parametrize(
+    "spelling", [last_by_slice, last_by_gather, last_by_one_number, last_with_softcap]
+)
 def test_only_rows_that_are_read_are_computed(spelling: Callable[..., Any]) -> None:
     assert_fuses(spelling, X, {"q7::Linear": 1})
     model, _ = build(spelling, X)
