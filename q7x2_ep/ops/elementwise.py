@@ -13,7 +13,7 @@ from typing import Any, Callable, Optional
 import numpy as np
 
 from q7x2_ep import dtypes
-from q7x2_ep.errors import UnsupportedOp
+from q7x2_ep.errors import ModelError, UnsupportedOp
 from q7x2_ep.ir.core import Node, Type
 from q7x2_ep.ir.shape import Dim, at_least, floordiv, maximum, minimum
 from q7x2_ep.ops import op
@@ -620,6 +620,9 @@ class Where:
     attributes: dict = {}
 
     def infer(node: Node) -> list[Type]:
+        condition = node.inputs[0].dtype
+        if condition != dtypes.BOOL:
+            raise ModelError(f"{where_is(node)} chooses by {dtypes.type_string(condition)}")
         elements = fold(select, *(known(value) for value in node.inputs))
         return [typed(node.inputs[1].dtype, broadcast_inputs(node), elements)]
 

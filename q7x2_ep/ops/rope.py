@@ -11,6 +11,7 @@ from typing import Any, Optional, Union
 import numpy as np
 
 from q7x2_ep import dtypes
+from q7x2_ep.errors import ModelError
 from q7x2_ep.ir.core import Node, Type, Value
 from q7x2_ep.ir.shape import Dim, minimum, product
 from q7x2_ep.ir.view import View, contiguous_strides
@@ -19,6 +20,7 @@ from q7x2_ep.ops.common import (
     F32,
     Guard,
     binary_step,
+    dims,
     expand_view,
     fit_guards,
     infer_same,
@@ -26,6 +28,7 @@ from q7x2_ep.ops.common import (
     reshaped,
     rows_dense,
     temporary,
+    where_is,
 )
 from q7x2_ep.ops.movement import concat_places
 
@@ -212,7 +215,11 @@ class RotaryEmbedding:
 
     signature = "x, cos, sin, position_ids? -> y"
     attributes = {"interleaved": 0, "num_heads": 0, "rotary_embedding_dim": 0}
-    infer = infer_same
+
+    def infer(node: Node) -> list[Type]:
+        if len(dims(node)) not in (3, 4):
+            raise ModelError(f"{where_is(node)} rotates heads, not shape {dims(node)}")
+        return infer_same(node)
 
     def guards(node: Node) -> list[Guard]:
         B, H, S, D = split_heads(node)
