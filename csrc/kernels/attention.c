@@ -170,7 +170,7 @@ static bool hides_block(const q7_attention_tile *t, int64_t queries, int64_t n, 
     if (t->mask.dtype != Q7_F32 && !(t->fill <= low)) return false;
     const q7_f32 limit = q7_set1(t->mask.dtype == Q7_F32 ? low : 0.0f);
     for (int64_t i = 0; i < n * NR; i += Q7_W)
-        if (q7_any(q7_lt(limit, q7_load(mt + i)))) return false;
+        if (q7_any(q7_mask_not(q7_le(q7_load(mt + i), limit)))) return false; /* NaN counts */
     for (int64_t i = 0; i < queries; i++)
         if (!(max[i] > low / 10)) return false;
     return true;

@@ -1,6 +1,7 @@
-/* attention.h: o[i,:] = sum_j softmax_j(cap(scale * q[i] . k[j]) + bias[i,j] + mask[i,j]) v[j,:] for
- * one head and a block of up to Q7_ATTENTION_QUERIES queries, without the (Sq, Skv) scores in
- * memory; cap(s) = softcap * tanh(s / softcap), or s where softcap is 0.
+/* attention.h: for one head and a block of up to Q7_ATTENTION_QUERIES queries
+ *   o[i,:] = sum_j softmax_j(cap(scale * q[i] . k[j]) + bias[i,j] + mask[i,j]) v[j,:]
+ * without the (Sq, Skv) scores in memory; cap(s) = softcap * tanh(s / softcap), or s where softcap
+ * is 0.
  *
  * Keys are taken in blocks of Q7_ATTENTION_KEYS, beginning with the first that a query sees. Scores
  * stand transposed, so that the softmax runs down vectors of queries and needs no horizontal step;
@@ -35,8 +36,8 @@ static inline int64_t q7_attention_keys(int64_t Skv) {
     return q7_min(Q7_ATTENTION_KEYS, q7_ceil_div(Skv, 4) * 4);
 }
 
-/* Q^T (D, queries: with nr 12 the last panel may reach 8 further); scores, mask and bias (keys, nr);
- * V (keys, Dv rounded up to nr): at most, in floats. q7x2_ep/ops/attention.py holds the same
+/* Q^T (D, queries: with nr 12 the last panel may reach 8 further); scores, mask and bias (keys,
+ * nr); V (keys, Dv rounded up to nr): at most, in floats. q7x2_ep/ops/attention.py holds the same
  * formula. */
 static inline int64_t q7_attention_work(int64_t Sq, int64_t Skv, int64_t D, int64_t Dv) {
     return (q7_attention_queries(Sq) + 8) * D +

@@ -207,8 +207,8 @@ void q7_op_chain(const q7_chain_args *args, const q7_call *call) {
     const int64_t grain =
         4 * Q7_GRAIN / (args->length + 3); /* as much work as Q7_GRAIN of one op */
     if (args->reduce >= 0) {
-        const int64_t together = rows_of(args->shape[args->ndim - 1]);
-        job.grain = q7_max(1, grain / Q7_CHAIN_BLOCK) * together; /* rows */
+        const int64_t cols = args->shape[args->ndim - 1], together = rows_of(cols);
+        job.grain = q7_max(1, grain / q7_max(cols, Q7_CHAIN_BLOCK)) * together; /* rows */
         const int64_t rows = q7_product(args->shape, args->ndim - 1);
         q7_parallel(call, q7_ceil_div(rows, job.grain), reduce_task, &job);
     } else {

@@ -3,9 +3,9 @@
  *
  * Rows are sorted by expert and gathered, the rows of an expert are one product, and its results go
  * back to where they belong: a weight is read once, not once per row. A single row of an expert is
- * neither gathered nor brought back. A row's result does not depend on the other rows. Sums are cut
- * into at least 8 blocks of k, as what they replace, a matrix times a vector for each row, has
- * several accumulators. Index rules as in gather.c. Read gemm_tasks.h first.
+ * neither gathered nor brought back. A row's result does not depend on the other rows. Blocks
+ * of k are shorter than in gemm.c: what this replaces, a matrix times a vector for each row, is
+ * summed in several accumulators. Index rules as in gather.c. Read gemm_tasks.h first.
  *
  * order: (m + 2 * (experts + 1)) * 8 bytes; rows: m * (k + n) * 4 bytes.
  * sums: as in gemm.c, but for k > Q7_EXPERT_K_BLOCK. */

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from dataclasses import replace
+from math import inf
 from typing import Any, NamedTuple, Union
 
 from q7x2_ep.dtypes import BOOL
@@ -36,6 +38,17 @@ def attention_turned(g: Any, scores: Any, flat_shape: Any, v_columns: Any) -> An
 def attention_turned_rank_3(g: Any, scores: Any, flat_shape: Any, v_columns: Any) -> Any:
     weights = _weights(g, scores, flat_shape)
     return g.MatMul(v_columns, g.named("turned", g.Transpose(weights, perm=(0, 2, 1))))
+
+
+def attention_dropped(g: Any, hidden: Any, scores: Any, v: Any) -> Any:
+    """What the scores lost by a mask, the weights lose again: a row without a key is zero."""
+    p = g.named("p", g.Softmax(scores, axis=-1))
+    return g.MatMul(g.Where(hidden, 0.0, p), v)
+
+
+def attention_kept(g: Any, shown: Any, scores: Any, v: Any) -> Any:
+    p = g.named("p", g.Softmax(scores, axis=-1))
+    return g.MatMul(g.Where(shown, p, 0.0), v)
 
 
 def _weights(g: Any, scores: Any, flat_shape: Any) -> Any:
@@ -72,6 +85,14 @@ def _check(match: Match) -> Union[dict[str, Any], str]:
     weights, turned = match.get("flat") or match["p"], match.get("turned")
     if match.get("flat") is not None and not keeps_matrices(weights.producer):
         return f"{weights!r} has shape {weights.shape}: no longer queries by keys"
+    again = match.get("hidden") or match.get("shown")
+    if again is not None:
+        kind = "drop" if match.get("hidden") else "keep"
+        if [(mask.kind, mask.value) for mask in found.masks] != [(kind, again)]:
+            return f"weights are zero by {again!r}, which is not the one mask of the scores"
+        if found.masks[0].number > masks.SWALLOWING:
+            return f"a mask of {found.masks[0].number:.6g} leaves weights that are not zero"
+        found = replace(found, masks=(found.masks[0]._replace(number=-inf),))
     left, right = found.product.inputs
     v = Rows(match["v"], False) if turned is None else Rows(match["v_columns"], True)
     if any(x.shape is None or len(x.shape) < 2 for x in (left, right, v.value)):
@@ -111,7 +132,7 @@ def _arrange(
         "turned": match.get("turned") is not None,
         "scale": found.scale,
         "softcap": found.softcap,
-        "zero_masked_rows": int(match.get("is_nan") is not None),
+        "zero_masked_rows": int(any(match.get(x) for x in ("is_nan", "hidden", "shown"))),
     }
 
 
@@ -173,6 +194,12 @@ def _check_masked(match: Match) -> Union[dict[str, Any], str]:
 
 
 ATTENTION = Fusion(
-    "Attention", (attention, attention_turned, attention_turned_rank_3), _check, _build
+    "Attention",
+    (
+        *(attention, attention_turned, attention_turned_rank_3),
+        *(attention_dropped, attention_kept),
+    ),
+    _check,
+    _build,
 )
 MASKED = Fusion("AttentionMask", (masked,), _check_masked, _attention)

@@ -98,7 +98,7 @@ def _indices(match: Match) -> tuple[Value, Optional[tuple[Dim, ...]]]:
 
 
 def _repeats(own: tuple[Dim, ...], lead: tuple[Dim, ...]) -> Optional[int]:
-    """How many products in a row share a row of x, whose leading dims broadcast to `lead`."""
+    """How many products next to each other share a row: `own` is `lead` but for ones at the end."""
     own = (1,) * (len(lead) - len(own)) + own
     for at in range(len(lead), -1, -1):
         repeat = product(lead[at:])
@@ -154,6 +154,8 @@ def _check_bias(match: Match) -> Union[dict[str, Any], str]:
         return f"{expert!r} chooses the bias, {node.inputs[1]!r} the weights"
     if match["y"].shape != (*lead, bias.shape[1]):
         return f"the bias has shape {(*lead, bias.shape[1])}, the product {match['y'].shape}"
+    if bias.shape[0] != node.inputs[2].shape[0]:
+        return f"{bias!r} is of {bias.shape[0]} experts, not of {node.inputs[2].shape[0]}"
     return {"node": node, "bias": bias}
 
 
@@ -199,8 +201,11 @@ def _check_gated(match: Match) -> Union[dict[str, Any], str]:
         return "both factors are one"
     if nodes[0].inputs[:2] != nodes[1].inputs[:2] or nodes[0].attrs != nodes[1].attrs:
         return f"{gate!r} and {up!r} are products of other rows, experts or layouts"
+    experts = [node.inputs[2].shape[0] for node in nodes]
     if gate.shape != up.shape:
         return f"{gate!r} has shape {gate.shape}, {up!r} has {up.shape}"
+    if experts[0] != experts[1]:
+        return f"{gate!r} is of {experts[0]} experts, {up!r} of {experts[1]}"
     biases = [node.input(3) for node in nodes]
     if any(bias is not None and bias.const is None for bias in biases):
         return "a bias is not constant"

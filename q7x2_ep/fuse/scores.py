@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from math import inf
 from typing import Callable, NamedTuple, Optional, Union
 
 from q7x2_ep.fuse.views import keeps_matrices, scaled, uniform
@@ -79,7 +80,8 @@ def _factor(node: Node, known: Scores) -> Iterator[Step]:
         return
     for x, other in (node.inputs, node.inputs[::-1]) if node.op == "Mul" else ():
         alike = other.shape is not None and all(dim == 1 for dim in other.shape[-2:])
-        if alike and x.shape == node.output.shape:
+        finite = other.const is None or abs(other.const).max(initial=0) < inf  # q @ k^T mixes signs
+        if alike and finite and x.shape == node.output.shape:
             yield x, replace(known, factors=(*known.factors, other))
 
 

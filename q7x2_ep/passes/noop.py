@@ -5,6 +5,7 @@ Only what keeps every bit of the value is done here: x + 0 stays, because it tur
 
 from __future__ import annotations
 
+from math import inf
 from typing import Any, Callable, Optional, Union
 
 from q7x2_ep import dtypes
@@ -279,6 +280,51 @@ def _flattened_softmax(node: Node, softmax: Node) -> Optional[Node]:
     return _replacement(node, softmax.op, [x], {**softmax.attrs, "axis": -1}, flatten, softmax)
 
 
+def _is_inf(graph: Graph, node: Node) -> Optional[Node]:
+    """False of a result of Softmax and its kin: nan_to_num asks, where a NaN is all it may find."""
+    shape = node.output.shape
+    if shape is None or not _is_bounded(node.inputs[0]):
+        return None
+    array = dtypes.make_array([False], dtypes.BOOL, ())
+    no = graph.constant(array, array_type(array), node.output.name)
+    target = Value(f"{node.output.name}/shape", dtypes.INT64, (len(shape),), shape)
+    return _replacement(node, "Expand", [no, known_elements(graph, target)], {})
+
+
+def _is_bounded(x: Value) -> bool:
+    """Whether x is finite or NaN, whatever it is made of."""
+    node = x.producer
+    if node is None:
+        return x.const is not None and bool(abs(x.const).max(initial=0) < inf)
+    if node.op == "Cast":
+        source = node.inputs[0]
+        return _is_lossless(source.dtype, x.dtype) and _is_bounded(source)
+    if node.op == "Where":
+        return all(map(_is_bounded, node.inputs[1:]))
+    return node.op in BOUNDED
+
+
+def _where(graph: Graph, node: Node) -> Optional[Value]:
+    """Where(false, a, b) is b."""
+    chosen = node.inputs[2]
+    is_chosen = _is_false(node.inputs[0]) and chosen.shape is not None
+    return chosen if is_chosen and chosen.shape == node.output.shape else None
+
+
+def _and(graph: Graph, node: Node) -> Optional[Value]:
+    """x & true is x, x & false is false."""
+    for x in node.inputs:
+        if _is_false(x) and x.shape is not None and x.shape == node.output.shape:
+            return x
+    return _neutral(graph, node)
+
+
+def _is_false(x: Value) -> bool:
+    while x.producer is not None and x.producer.op == "Expand":
+        x = x.producer.inputs[0]
+    return x.const is not None and not x.const.any()
+
+
 def _constant_of_shape(graph: Graph, node: Node) -> Optional[Node]:
     """One element, expanded: then it can be seen that all are equal, and Expand sinks."""
     shape = node.inputs[0]
@@ -310,6 +356,8 @@ def _gather_nd(graph: Graph, node: Node) -> Optional[Node]:
     return _replacement(node, "Gather", [x, entries], {"axis": 0})
 
 
+BOUNDED = frozenset({"Softmax", "Sigmoid", "Tanh", "Erf", "Sin", "Cos"})
+
 RULES: dict[str, Rule] = {
     **dict.fromkeys(RESHAPES, _reshape),
     **dict.fromkeys(("Expand", "Tile"), _same_shape),
@@ -324,5 +372,8 @@ RULES: dict[str, Rule] = {
     "Cast": _cast,
     "Transpose": _transpose,
     "Softmax": _softmax,
+    "IsInf": _is_inf,
+    "Where": _where,
+    "And": _and,
     **dict.fromkeys(("ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin"), _reduce),
 }

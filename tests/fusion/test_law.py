@@ -106,6 +106,18 @@ def causal_mask(g: Builder, _: dict[str, Value]) -> Value:
     return g.call("q7::Attention", q, k, v, mask, scale=0.5)
 
 
+def scores_masked(g: Builder, values: dict[str, Value]) -> Value:
+    """By the mask that the weights get too."""
+    q, k = make_value(g, "q", (B, H, S, D)), make_value(g, "k", (B, H, S, D))
+    x = g.Div(g.MatMul(q, g.Transpose(k, perm=(0, 1, 3, 2))), 2.0)
+    fill = g.either(lambda: -math.inf, lambda: -3.4e38)
+    return (
+        g.Where(values["shown"], x, fill)
+        if "shown" in values
+        else (g.Where(values["hidden"], fill, x))
+    )
+
+
 def linear_turned(g: Builder, _: dict[str, Value]) -> Value:
     """Rows in another order, of one value or of heads."""
     x = g.either(
@@ -318,6 +330,8 @@ OVERRIDES = {
         "flat_shape": [B, S, S],
         "v_columns": (B, D, S),
     },
+    "attention_dropped": {"hidden": ("bool", (S, S)), "scores": scores_masked},
+    "attention_kept": {"shown": ("bool", (S, S)), "scores": scores_masked},
     "normalized": {"scale": NORM_ROW, "shift": NORM_ROW},
     "gemm": {"x": (S, K)},
     "gemm_bias": {"x": (S, K)},

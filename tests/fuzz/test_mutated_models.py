@@ -1,4 +1,4 @@
-"""Models that are nearly what exporters write: a few random changes each, fused against unfused.
+"""Models that are nearly what exporters write: a few random changes each, against the oracle.
 
 A fusion is right about a model and wrong about its neighbours where a guard is missing: another
 constant, axis or operand order, an inner value that somebody else reads. A change may well make a
@@ -9,8 +9,6 @@ or mean the same fused, unfused and in float64.
 from __future__ import annotations
 
 import random
-import sys
-from pathlib import Path
 from typing import Any, Callable, Optional
 
 import numpy as np
@@ -21,20 +19,18 @@ from q7x2_ep import importer
 from q7x2_ep.backend.numpy import Evaluation, rms, rms_error
 from q7x2_ep.feeds import random_feeds
 from q7x2_ep.ir.core import Graph
-from q7x2_ep.passes import infer
+from q7x2_ep.passes import fold
+from tests.models import files
 
 onnx = pytest.importorskip("onnx")
 
 from onnx import TensorProto, helper, numpy_helper  # noqa: E402
 
-sys.path.append(str(Path(__file__).parents[1] / "models"))
-import files  # noqa: E402
-
 MODELS = files.select(cache=True)
 SIZES = ((1, 3), (2, 5), (3, 1))  # batch, length
 MOST_CHANGES = 3
 BOUND = 1e-3  # of the output's scale: a wrong formula is far beyond it, rounding far below,
-FACTOR = 30.0  # but where the model itself is ill-conditioned: of the unfused error, then
+FACTOR = 30.0  # but where the model is ill-conditioned: of numpy's own error in float32, then
 SIBLINGS = (
     ("Add", "Mul", "Sub", "Div"),
     ("Erf", "Tanh", "Sigmoid", "Sin", "Cos"),
@@ -239,46 +235,48 @@ def mutant(seed: int) -> tuple[bytes, str]:
 
 
 def check(seed: int) -> bool:
-    """Whether a mutant could be run; asserts that its fusions change nothing."""
+    """Whether a mutant could be run; asserts that, fused or not, it means what it says."""
     model, label = mutant(seed)
-    options = q7x2_ep.SessionOptions(intra_op_num_threads=1)
-    plain = q7x2_ep.SessionOptions(
-        intra_op_num_threads=1,
-        graph_optimization_level=q7x2_ep.GraphOptimizationLevel.ORT_DISABLE_ALL,
-    )
     try:
         graph = importer.read(model)
-        infer.run(graph)
-        unfused = q7x2_ep.InferenceSession(model, plain)
+        fold.run(graph)
+        unfused = _session(model, q7x2_ep.GraphOptimizationLevel.ORT_DISABLE_ALL)
     except q7x2_ep.errors.Q7Error:
         return False
-    fused = q7x2_ep.InferenceSession(model, options)
+    fused = _session(model, q7x2_ep.GraphOptimizationLevel.ORT_ENABLE_ALL)
     ran = False
     for batch, length in SIZES:
         feeds = random_feeds(graph, batch, length, seed=seed, padding=True)
         try:
-            true = _exact(graph, feeds)
-            expected = unfused.run(None, feeds)
+            exact, rounded = (_evaluated(graph, feeds, dtype) for dtype in (np.float64, np.float32))
+            results = {"unfused": unfused.run(None, feeds)}
         except (q7x2_ep.errors.Q7Error, ValueError, IndexError, ArithmeticError):
             continue  # no sense at these sizes, said so by the kernels or by numpy
-        if true is None:
+        if exact is None or rounded is None:
             continue
-        given = fused.run(None, feeds)
         ran = True
-        for i, (ours, plainly, exact) in enumerate(zip(given, expected, true)):
-            where = f"{label}; output {i}, batch {batch}, length {length}"
-            assert ours.shape == plainly.shape == exact.shape, where
-            if not _agrees(plainly, exact):
-                continue  # overflow, or a comparison that rounding decides: nothing to hold it to
-            allowed = max(BOUND * rms(exact), FACTOR * rms_error(plainly, exact))
-            assert rms_error(ours, exact) <= allowed, where
+        results["fused"] = fused.run(None, feeds)
+        for name, given in results.items():
+            for i, (true, near, ours) in enumerate(zip(exact, rounded, given)):
+                where = f"{label}; {name} output {i}, batch {batch}, length {length}"
+                assert ours.shape == true.shape, where
+                if rms_error(near, true) <= BOUND * rms(true):  # else rounding decides it
+                    allowed = max(BOUND * rms(true), FACTOR * rms_error(near, true))
+                    assert rms_error(ours, true) <= allowed, where
     return ran
 
 
-def _exact(graph: Graph, feeds: dict[str, np.ndarray]) -> Optional[list[np.ndarray]]:
-    """The outputs in float64, or None where products are of values that are not finite: a guarded
-    Softmax hides those, attention does not."""
-    evaluation = Evaluation(np.dtype(np.float64))
+def _session(model: bytes, level: q7x2_ep.GraphOptimizationLevel) -> q7x2_ep.InferenceSession:
+    options = q7x2_ep.SessionOptions(intra_op_num_threads=1, graph_optimization_level=level)
+    return q7x2_ep.InferenceSession(model, options)
+
+
+def _evaluated(
+    graph: Graph, feeds: dict[str, np.ndarray], dtype: type
+) -> Optional[list[np.ndarray]]:
+    """The outputs, or None where products are of values that are not finite: a guarded Softmax
+    hides those, attention does not."""
+    evaluation = Evaluation(np.dtype(dtype))
     for value in graph.inputs:
         evaluation.feed(value, feeds[value.name])
     evaluation.run(graph.nodes)
@@ -289,11 +287,7 @@ def _exact(graph: Graph, feeds: dict[str, np.ndarray]) -> Optional[list[np.ndarr
     return [evaluation.array(value) for value in graph.outputs]
 
 
-def _agrees(given: np.ndarray, true: np.ndarray) -> bool:
-    return rms_error(given, true) <= BOUND * rms(true)
-
-
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(40))
 def test_mutated_model(seed):
     check(seed)
 

@@ -230,6 +230,16 @@ def test_masks_that_hide_blocks(kernel):
 
 
 @ROWS
+@pytest.mark.parametrize("Sq", [2, 40])
+def test_nan_in_a_mask(kernel, Sq):
+    """It is not lost in a block of keys that the mask hides otherwise."""
+    mask = np.zeros((1, 1, Sq, 200), np.float32)
+    mask[..., 120:] = -np.inf
+    mask[..., 1, 150] = np.nan
+    check(kernel, *operands(Sq=Sq, Skv=200), mask, threads=(1,))
+
+
+@ROWS
 def test_scales_and_large_scores(kernel):
     for Sq, scale in itertools.product((2, 40), (1.0, -0.5, 0.0, 40.0)):
         check(kernel, *operands(Sq=Sq, Skv=300), scale=scale, threads=(1,))

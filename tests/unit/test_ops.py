@@ -22,6 +22,7 @@ from q7x2_ep.ir.shape import Expr, ceildiv, maximum, minimum, substitute, symbol
 from q7x2_ep.ir.view import View
 from q7x2_ep.ops import OPS, find
 from q7x2_ep.ops.common import NotInferable, expand_view, known
+from q7x2_ep.ops.movement import slices
 
 OPSET = 25
 
@@ -284,6 +285,8 @@ CASES = [
     case("MatMul", f(4), f(4, 5)),
     case("MatMul", f(2, 3, 4), f(4)),
     case("MatMul", f(4), f(4)),
+    case("Einsum", f(2, 3, 4), f(2, 5, 4), equation="bid,bjd->bij"),
+    case("Einsum", f(2, 3, 4), Fixed(f(4, 2, 5)), equation="...d,dhk->...hk"),
     case("Gemm", f(3, 4), Fixed(f(4, 5)), Fixed(f(5))),
     case("Gemm", f(3, 4), Fixed(f(5, 4)), f(3, 5), alpha=0.5, beta=2.0, transB=1),
     case("Gemm", f(4, 3), Fixed(f(4, 5)), f(3, 1), transA=1),
@@ -543,6 +546,7 @@ def test_native(index: int, symbolic: bool, session_class: Any) -> None:
 
 
 def test_every_op_has_a_case() -> None:
+    find("Add")  # loads all
     standard = {name for name in OPS if "::" not in name and hasattr(OPS[name], "reference")}
     assert standard - {item.op for item in CASES} == set()
 
@@ -680,6 +684,45 @@ def test_slice_of_moving_window() -> None:
         pairs = find("Slice").guards(rows.producer)
         sizes = {"p": past, "s": 1}
         assert broken == any(substitute(a, sizes) != substitute(b, sizes) for a, b, _ in pairs)
+
+
+def test_slice_of_a_tail() -> None:
+    """The last s of a table, as ALiBi cuts its distances: inside of it, whatever s is."""
+    minus = follow("Sub", constant([0]), vector(S))
+    tail = follow("Slice", value((1, 64)), minus, constant([2**63 - 1]), constant([1]))
+    assert tail.shape == (1, minimum(S, 64))
+    assert follow("Add", value((B, S)), tail).shape == (B, S)
+    ((_, start, size, _),) = slices(tail.producer)
+    for s, broken in ((0, True), (1, False), (64, False), (99, False)):
+        begin, count = substitute(start, {"s": s}), substitute(size, {"s": s})
+        pairs = find("Slice").guards(tail.producer)
+        assert broken == any(substitute(a, {"s": s}) != b for a, b, _ in pairs)
+        assert broken or (begin, begin + count) == (max(64 - s, 0), 64)
+
+
+def test_reshape_of_a_part_of_a_table() -> None:
+    """What -1 stands for behind table[:s], of which there may be less than s."""
+    rows = follow("Slice", value((64, 8)), constant([0]), vector(S), constant([0]))
+    shape = follow("Concat", constant([1]), vector(S), constant([-1]), axis=0)
+    whole = follow("Reshape", rows, shape)
+    assert whole.shape == (1, S, 8)
+    (left, right, _), *_ = find("Reshape").guards(whole.producer)
+    assert [substitute(left, {"s": s}) == substitute(right, {"s": s}) for s in (64, 65)] == [1, 0]
+
+
+def test_operands_that_never_fit() -> None:
+    row, rows = value((8,)), value((B, 8))
+    for op in ("LayerNormalization", "RMSNormalization"):
+        with pytest.raises(ModelError, match="does not repeat"):
+            follow(op, row, rows)
+        with pytest.raises(ModelError, match="does not repeat"):
+            follow(op, rows, value((4,)))
+    with pytest.raises(ModelError, match="multiplies matrices"):
+        follow("Gemm", rows, row)
+    whole = value((B, 2, S, 8), dtypes.INT64)
+    with pytest.raises(ModelError, match="attends with"):
+        follow("Attention", whole, whole, whole)
+    assert follow("Reshape", constant([1, 2, 3]), constant([1])).elements is None
 
 
 def test_range_and_conditions() -> None:
