@@ -14,7 +14,7 @@ from typing import Callable, NamedTuple, Optional
 from q7x2_ep.dtypes import BOOL
 from q7x2_ep.fuse.views import uniform
 from q7x2_ep.ir.core import Node, Value
-from q7x2_ep.ir.shape import Dim, at_least, maximum, minimum
+from q7x2_ep.ir.shape import Dim, at_least, maximum, minimum, without_leading_ones
 from q7x2_ep.ops.affine import COMPARISONS, band, combined, expanded
 from q7x2_ep.ops.common import RESHAPES
 
@@ -59,9 +59,7 @@ def _only_leads(node: Node) -> bool:
 
 def _trimmed(shape: tuple[Dim, ...]) -> tuple[Dim, ...]:
     """The shape without leading dims of 1, but with two dims at least."""
-    while len(shape) > 2 and shape[0] == 1:
-        shape = shape[1:]
-    return (1,) * (2 - len(shape)) + shape
+    return (1,) * (2 - len(shape)) + without_leading_ones(shape, keep=2)
 
 
 def bounds(clause: Clause, queries: Dim, keys: Dim) -> list[Bound]:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Optional
 
 from q7x2_ep.ir.core import Graph, Node, Value
 from q7x2_ep.ir.rewrite import NearMiss, rewrite
-from q7x2_ep.ir.shape import product
+from q7x2_ep.ir.shape import product, without_leading_ones
 from q7x2_ep.ops.chain import MAX_INPUTS, MAX_LENGTH, inputs_of, instructions_of, program_of
 
 _STRIDED = frozenset({"Transpose", "Slice", "Split"})
@@ -105,7 +105,8 @@ def _reads_view(node: Node) -> bool:
 def _grow(graph: Graph, root: Node, parts: dict[Node, Part]) -> set[Node]:
     """The largest chain that ends in root, as far as the limits of a step allow."""
     length, inputs, reduces = parts[root]
-    chain, shape = {root}, _core(root.inputs[0] if reduces else root.output)
+    walked = root.inputs[0] if reduces else root.output
+    chain, shape = {root}, without_leading_ones(walked.shape)
     waiting = [value.producer for value in inputs]
     while waiting:
         node = waiting.pop()
@@ -116,7 +117,7 @@ def _grow(graph: Graph, root: Node, parts: dict[Node, Part]) -> set[Node]:
             or node in chain
             or not all(user in chain for user in node.output.users)
             or graph.is_output(node.output)
-            or _core(node.output) != shape
+            or without_leading_ones(node.output.shape) != shape
         ):
             continue
         joined = (inputs - {node.output}) | part.inputs
@@ -125,13 +126,6 @@ def _grow(graph: Graph, root: Node, parts: dict[Node, Part]) -> set[Node]:
             length, inputs = length + part.length, joined
             waiting += [value.producer for value in part.inputs]
     return chain
-
-
-def _core(value: Value) -> tuple:
-    """The shape without leading ones."""
-    shape = value.shape
-    start = next((i for i, dim in enumerate(shape) if dim != 1), len(shape))
-    return shape[start:]
 
 
 def _join(g: Any, nodes: list[Node]) -> list[Node]:

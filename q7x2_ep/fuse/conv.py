@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from typing import Any, Optional, Union
 
+from q7x2_ep.fuse.epilogue import activations
 from q7x2_ep.ir.core import Node, Value
 from q7x2_ep.ir.pattern import Match
 from q7x2_ep.ir.rewrite import Fusion
-from q7x2_ep.ops.activation import ACTIVATION_OPS, activation_of
+from q7x2_ep.ops.activation import activation_of
 from q7x2_ep.ops.common import Activation
 
 CONV, FUSED = "Conv", "q7::Conv"
@@ -34,9 +35,9 @@ def shifted(g: Any, y: Any, shift: Any) -> Any:
 
 def _check(match: Match) -> Union[dict[str, Any], str]:
     y, node = match["y"], match["y"].producer
-    weight, bias = node.inputs[1], node.input(2)
-    if not (_is_constant(weight) and (bias is None or _is_constant(bias))):
-        return f"the weights {weight!r} or the bias {bias!r} are not constant"
+    for value in filter(None, node.inputs[1:]):
+        if not _is_constant(value):
+            return f"{value!r}, the weights or the bias, is not constant"
     arguments = {"node": node}
     for name in ("scale", "shift", "mean", "variance"):
         value = match.get(name)
@@ -124,25 +125,8 @@ def _result(g: Any, y: Any) -> Any:
     return g.either(lambda: g.result(FUSED, y), lambda: g.result(CONV, y))
 
 
-def _activated(op: str) -> Any:
-    def formula(g: Any, y: Any) -> Any:
-        return g.call(op, _result(g, y))
-
-    formula.__name__ = op.rpartition(":")[2].lower()
-    return formula
-
-
-def clip(g: Any, y: Any, low: Any, high: Any) -> Any:
-    x = _result(g, y)
-    return g.either(
-        lambda: g.Clip(x, g.scalar(low), g.scalar(high)),
-        lambda: g.Clip(x, g.scalar(low)),
-        lambda: g.Clip(x, None, g.scalar(high)),
-    )
-
-
 def _check_activation(match: Match) -> Union[dict[str, Any], str]:
-    node = match["y"].producer
+    node = match["product"].producer
     if node.attrs.get("activation", "none") != "none":
         return ""
     return {"node": node, "activation": activation_of(match.root)}
@@ -177,7 +161,7 @@ AFFINE = Fusion("ConvAffine", (normalized, multiplied, shifted), _check, _build)
 PADDED = Fusion("PadConv", (padded,), _check_padded, _build_padded)
 ACTIVATION = Fusion(
     "ConvActivation",
-    (*map(_activated, ACTIVATION_OPS), clip),
+    activations(_result),
     _check_activation,
     _build_activation,
 )

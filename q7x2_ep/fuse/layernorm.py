@@ -14,6 +14,7 @@ from math import isclose
 from typing import Any, Optional, Union
 
 from q7x2_ep.dtypes import FLOAT, FLOAT16, type_string
+from q7x2_ep.fuse.epilogue import is_row
 from q7x2_ep.ir.core import Node, Value
 from q7x2_ep.ir.pattern import Match
 from q7x2_ep.ir.rewrite import Fusion
@@ -142,7 +143,7 @@ def _check(match: Match) -> Union[dict[str, Any], str]:
         if match.get(prefix + "factor") and not _is_reciprocal(factor, product(inner)):
             return f"the sum is multiplied by {factor:.6g}, wanted 1 / {product(inner)}"
     for name, value in (("weight", weight), ("bias", bias)):
-        if value is not None and not _is_row(value, inner, len(x.shape)):
+        if value is not None and not is_row(value, inner, len(x.shape)):
             return f"{name} has shape {value.shape}, wanted {inner}"
     return {
         "x": x,
@@ -159,14 +160,6 @@ def _are_last(axes: Optional[tuple[Dim, ...]], count: int, ndim: int) -> bool:
 
 def _is_reciprocal(factor: float, n: Dim) -> bool:
     return isinstance(n, int) and isclose(factor * n, 1.0, rel_tol=2.0**-22)
-
-
-def _is_row(value: Value, inner: tuple[Dim, ...], ndim: int) -> bool:
-    """Whether a value that broadcasts over `ndim` dims holds one number per element of a row."""
-    shape = value.shape
-    if shape is None or not len(inner) <= len(shape) <= ndim:
-        return False
-    return shape == (1,) * (len(shape) - len(inner)) + inner
 
 
 def _build(
@@ -235,7 +228,7 @@ def _check_row(match: Match, name: str) -> Union[dict[str, Any], str]:
     y, row = match["norm"], match[name]
     node = y.producer
     inner = y.shape[node.attrs["axis"] :]
-    if not _is_row(row, inner, len(y.shape)):
+    if not is_row(row, inner, len(y.shape)):
         is_meant = row.const is not None and row.const.size > 1
         return f"{name} has shape {row.shape}, wanted {inner}" if is_meant else ""
     return {"node": node, name: row}

@@ -7,12 +7,13 @@ or a consumer that is none of its kind.
 
 from __future__ import annotations
 
-from typing import Any, Callable, Optional, Union
+from typing import Any, Optional, Union
 
+from q7x2_ep.fuse.epilogue import activations, is_row
 from q7x2_ep.ir.core import Node, Value
 from q7x2_ep.ir.pattern import Match
 from q7x2_ep.ir.rewrite import Fusion
-from q7x2_ep.ops.activation import ACTIVATION_OPS, activation_of
+from q7x2_ep.ops.activation import activation_of
 from q7x2_ep.ops.common import Activation
 
 LINEAR = "q7::Linear"
@@ -44,7 +45,7 @@ def _check_product(match: Match) -> Union[dict[str, Any], str]:
         return f"{x!r} has rows of {rows_of}, the weight wants {k}"
     is_residual = bias is not None and bias.shape == match.root.output.shape and beta == 1.0
     if bias is not None and not is_residual:
-        if not _is_row(bias, n, len(x.shape)):
+        if not _is_bias(bias, n, len(x.shape)):
             return f"the bias {bias!r} has shape {bias.shape}, wanted ({n},)"
         if beta != 1.0 and bias.const is None:
             return f"beta is {beta:.6g}, and {bias!r} is not constant"
@@ -78,18 +79,16 @@ def _build_product(
     return g.call(LINEAR, x, w, bias, residual, **attrs)
 
 
-def _is_row(bias: Value, n: int, ndim: int) -> bool:
+def _is_bias(bias: Value, n: int, ndim: int) -> bool:
     """Whether a value holds one number per column, or one constant for all, so that it broadcasts
     over rows only.
     """
-    if bias.shape is None or len(bias.shape) > ndim:
-        return False
-    one = bias.const is not None and bias.const.size == 1
-    return one or bias.shape == (1,) * (len(bias.shape) - 1) + (n,)
+    one = bias.const is not None and bias.const.size == 1 and len(bias.shape) <= ndim
+    return one or is_row(bias, (n,), ndim)
 
 
 def _row(g: Any, bias: Value, n: int, factor: float = 1.0) -> Value:
-    """What _is_row accepted as (n,), times a factor."""
+    """What _is_bias accepted as (n,), times a factor."""
     if factor != 1.0:
         bias = g.scaled(bias, factor)
     return g.reshape(bias, (n,)) if bias.const is None else g.filled(bias, (n,))
@@ -149,7 +148,7 @@ def reduced(g: Any, linear: Any, bias: Any) -> Any:
 def _check_bias(match: Match) -> Union[dict[str, Any], str]:
     y, bias = match["linear"], match["bias"]
     node = y.producer
-    if not _is_row(bias, y.shape[-1], len(y.shape)):
+    if not _is_bias(bias, y.shape[-1], len(y.shape)):
         return ""  # a residual, then
     if (
         any(operand is not None for operand in node.inputs[2:])
@@ -164,27 +163,8 @@ def _build_bias(g: Any, node: Node, bias: Value, factor: float) -> Value:
     return g.call(LINEAR, *node.inputs[:2], row, **node.attrs)
 
 
-def _activated(op: str) -> Callable[..., Any]:
-    """The spelling of one activation behind a Linear."""
-
-    def activated(g: Any, linear: Any) -> Any:
-        return g.call(op, g.result(LINEAR, linear))
-
-    activated.__name__ = op.rpartition(":")[2].lower()
-    return activated
-
-
-def clip(g: Any, linear: Any, low: Any, high: Any) -> Any:
-    y = g.result(LINEAR, linear)
-    return g.either(
-        lambda: g.Clip(y, g.scalar(low), g.scalar(high)),
-        lambda: g.Clip(y, g.scalar(low)),
-        lambda: g.Clip(y, None, g.scalar(high)),
-    )
-
-
 def _check_activation(match: Match) -> Union[dict[str, Any], str]:
-    node = match["linear"].producer
+    node = match["product"].producer
     if node.input(3) is not None or node.attrs["activation"] != "none":
         return ""
     return {"node": node, "activation": activation_of(match.root)}
@@ -219,7 +199,7 @@ SCALE = Fusion("LinearScale", (scaled,), _check_scale, _build_scale)
 BIAS = Fusion("LinearBias", (biased, reduced), _check_bias, _build_bias)
 ACTIVATION = Fusion(
     "LinearActivation",
-    (*map(_activated, ACTIVATION_OPS), clip),
+    activations(lambda g, linear: g.result(LINEAR, linear)),
     _check_activation,
     _build_activation,
 )

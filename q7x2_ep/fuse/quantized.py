@@ -13,6 +13,7 @@ from collections import Counter
 from typing import Any, Optional, Union
 
 from q7x2_ep.dtypes import INT8, UINT8
+from q7x2_ep.fuse.epilogue import is_row
 from q7x2_ep.ir.core import Graph, Node, Value
 from q7x2_ep.ir.pattern import Match
 from q7x2_ep.ir.rewrite import Fusion, NearMiss
@@ -64,7 +65,8 @@ def _check(match: Match) -> Union[dict[str, Any], str]:
     if product(w_scale.shape) != 1 and w.attrs["axis"] % len(w_int.shape) != outer:
         return f"{w_int!r} has scales along axis {w.attrs['axis']}, wanted {outer}"
     bias = match.get("bias")
-    if bias is not None and not _is_row(_real(bias), w_int.shape[outer]):
+    real = None if bias is None else _real(bias)
+    if real is not None and (real.const is None or not is_row(real, (w_int.shape[outer],), 2)):
         return f"the bias {bias!r} is no constant row"
     operands = [x_int, x_scale, x.input(2), w_int, w_scale, w.input(2)]
     attrs = match.root.attrs if is_conv else {}
@@ -83,10 +85,6 @@ def _dequantized(value: Value) -> Optional[Node]:
     node = value.producer
     plain = node is not None and node.op == DEQUANTIZE and not node.attrs["block_size"]
     return node if plain else None
-
-
-def _is_row(bias: Value, n: int) -> bool:
-    return bias.const is not None and bias.shape == (1,) * (len(bias.shape) - 1) + (n,)
 
 
 def _build(
@@ -108,7 +106,7 @@ def integer_biased(g: Any, linear: Any, bias: Any) -> Any:
 
 def _check_bias(match: Match) -> Union[dict[str, Any], str]:
     y, bias = match["linear"], match["bias"]
-    if not _is_row(bias, y.shape[-1]) or len(bias.shape) > len(y.shape):
+    if not is_row(bias, y.shape[-1:], len(y.shape)):
         return f"{bias!r} has shape {bias.shape}, wanted a row of {y.shape[-1]}"
     if any(value is not None for value in y.producer.inputs[6:]):
         return ""

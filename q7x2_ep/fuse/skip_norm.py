@@ -11,7 +11,7 @@ from q7x2_ep.dtypes import FLOAT, type_string
 from q7x2_ep.ir.core import Value
 from q7x2_ep.ir.pattern import ANY, Match
 from q7x2_ep.ir.rewrite import Fusion
-from q7x2_ep.ir.shape import broadcast
+from q7x2_ep.ir.shape import broadcast, without_leading_ones
 from q7x2_ep.ops import find
 
 
@@ -57,7 +57,7 @@ def _check(match: Match) -> Union[dict[str, Any], str]:
     for value in (skip_bias, weight, bias):
         if value is not None and value.shape != x.shape[-1:]:
             return f"{value!r} has shape {value.shape}, wanted {x.shape[-1:]}"
-    rows = _without_leading_ones(skip.shape)
+    rows = without_leading_ones(skip.shape, keep=1)
     wanted = x.shape[len(x.shape) - len(rows) :]
     # The outermost dim of skip may be 1 at bind: then its one row repeats, which is right too.
     if len(rows) < 2 or rows[1:] != wanted[1:] or broadcast(rows[0], wanted[0]) != wanted[0]:
@@ -67,12 +67,6 @@ def _check(match: Match) -> Union[dict[str, Any], str]:
         "epsilon": match.root.attrs["epsilon"],
         "outputs": len(match.outputs),
     }
-
-
-def _without_leading_ones(shape: tuple) -> tuple:
-    while len(shape) > 1 and shape[0] == 1:
-        shape = shape[1:]
-    return shape
 
 
 def _fusion(op: str, *spellings: Any) -> Fusion:

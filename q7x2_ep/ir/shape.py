@@ -179,6 +179,13 @@ def broadcasts_to(a: Dim, b: Dim) -> bool:
         return False
 
 
+def without_leading_ones(shape: tuple[Dim, ...], keep: int = 0) -> tuple[Dim, ...]:
+    """The shape without leading dims of 1, but for its last `keep` dims."""
+    while len(shape) > keep and shape[0] == 1:
+        shape = shape[1:]
+    return shape
+
+
 def product(dims: Iterable[Dim]) -> Dim:
     total: Dim = 1
     for dim in dims:

@@ -184,19 +184,21 @@ def _reshape(graph: Graph, node: Node) -> Found:
     if merged:
         return _reshape_to_output(graph, node, source, merged)
     inner = x.producer
-    if inner is not None and inner.op in ("Softmax", "LogSoftmax"):
+    if inner is None:
+        return None
+    if inner.op in ("Softmax", "LogSoftmax"):
         return _flattened_softmax(node, inner)
-    if inner is not None and inner.op.startswith("Reduce"):
-        return None if graph.is_output(x) else _kept_dims(node, inner)
-    if inner is not None and inner.op == "Transpose":
-        return _split_before_transpose(graph, node, inner)
-    return None
+    if len(x.users) > 1 or graph.is_output(x):
+        return None
+    if inner.op.startswith("Reduce"):
+        return _kept_dims(node, inner)
+    return _split_before_transpose(graph, node, inner) if inner.op == "Transpose" else None
 
 
 def _kept_dims(node: Node, reduce: Node) -> Optional[Node]:
     """Dims that a reduction drops and a Reshape puts back are kept."""
     axes, shape = known(reduce.input(1)), reduce.inputs[0].shape
-    if reduce.attrs["keepdims"] or not axes or shape is None or len(reduce.output.users) > 1:
+    if reduce.attrs["keepdims"] or not axes or shape is None:
         return None
     reduced = {axis % len(shape) for axis in axes}
     if node.output.shape != tuple(1 if i in reduced else dim for i, dim in enumerate(shape)):
@@ -209,7 +211,7 @@ def _split_before_transpose(graph: Graph, node: Node, transpose: Node) -> Option
     """Reshape(Transpose(Reshape(x))) that splits one dim, in PyTorch's MultiheadAttention the one
     that the first Reshape has joined: split before it is moved, so that the two meet."""
     y, turned, wanted = transpose.inputs[0], transpose.output.shape, node.output.shape
-    if y.producer is None or y.producer.op not in RESHAPES or len(transpose.output.users) > 1:
+    if y.producer is None or y.producer.op not in RESHAPES:
         return None
     more = len(wanted) - len(turned)
     at = next((i for i, (a, b) in enumerate(zip(turned, wanted)) if a != b), len(turned))

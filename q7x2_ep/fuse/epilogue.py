@@ -1,0 +1,40 @@
+"""What follows a product, in the terms that Linear and Conv share: activations and rows."""
+
+from __future__ import annotations
+
+from typing import Any, Callable
+
+from q7x2_ep.ir.core import Value
+from q7x2_ep.ir.shape import Dim
+from q7x2_ep.ops.activation import ACTIVATION_OPS
+
+Formula = Callable[..., Any]
+
+
+def activations(result: Formula) -> tuple[Formula, ...]:
+    """The spellings (g, product, ..) of each activation of what result(g, product) asks for."""
+
+    def activated(op: str) -> Formula:
+        def formula(g: Any, product: Any) -> Any:
+            return g.call(op, result(g, product))
+
+        formula.__name__ = op.rpartition(":")[2].lower()
+        return formula
+
+    def clip(g: Any, product: Any, low: Any, high: Any) -> Any:
+        y = result(g, product)
+        return g.either(
+            lambda: g.Clip(y, g.scalar(low), g.scalar(high)),
+            lambda: g.Clip(y, g.scalar(low)),
+            lambda: g.Clip(y, None, g.scalar(high)),
+        )
+
+    return (*map(activated, ACTIVATION_OPS), clip)
+
+
+def is_row(value: Value, row: tuple[Dim, ...], ndim: int) -> bool:
+    """Whether a value of at most `ndim` dims holds one number per element of a row."""
+    shape = value.shape
+    if shape is None or not len(row) <= len(shape) <= ndim:
+        return False
+    return shape == (1,) * (len(shape) - len(row)) + row
