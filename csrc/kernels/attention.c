@@ -252,9 +252,15 @@ static void zero_row(const q7_attention_tile *t, float *o) {
     for (int64_t d = 0; d < t->Dv; d++) o[d] = 0.0f;
 }
 
-/* The last step of a row: divide by the sum, which is 0 when every key was masked by -inf. */
+/* The last step of a row: divide by the sum, which is 0 when every key was masked by -inf, and NaN
+ * when a score was, or was +inf. */
 static void finish_row(const q7_attention_tile *t, float *o, float sum) {
-    scale_row(t, o, sum == 0.0f && t->zero_masked_rows ? 0.0f : 1.0f / sum);
+    const bool masked = sum == 0.0f && t->zero_masked_rows,
+               unordered = sum != sum && t->zero_nan_rows;
+    if (masked || unordered)
+        zero_row(t, o);
+    else
+        scale_row(t, o, 1.0f / sum);
 }
 
 /* o (queries, Dv) = or += P @ V over a block of n keys, P^T = st (n, NR). */

@@ -61,6 +61,7 @@ static void attention_task(void *arg, int64_t task, int64_t thread) {
         .begin = args->left < 0 ? -FAR : position - q7_min(args->left, FAR),
         .end = args->right < 0 ? FAR : position + q7_min(args->right, FAR) + 1,
         .zero_masked_rows = args->zero_masked_rows || args->Skv == 0, /* an empty sum is 0 */
+        .zero_nan_rows = args->zero_nan_rows != 0,
         .scale = (float)args->scale,
         .softcap = (float)args->softcap,
         .fill = (float)args->fill,

@@ -25,18 +25,20 @@ from q7x2_ep.ir.pattern import Match
 from q7x2_ep.ir.rewrite import Fusion
 from q7x2_ep.ir.shape import Dim, broadcast_shapes
 
-
-def attention(g: Any, scores: Any, flat_shape: Any, v: Any) -> Any:
-    return g.MatMul(_weights(g, scores, flat_shape), v)
+GUARDS = ("is_nan", "is_masked", "hidden", "shown")  # what makes masked rows zero
 
 
-def attention_turned(g: Any, scores: Any, flat_shape: Any, v_columns: Any) -> Any:
-    weights = _weights(g, scores, flat_shape)
+def attention(g: Any, scores: Any, axes: Any, flat_shape: Any, v: Any) -> Any:
+    return g.MatMul(_weights(g, scores, axes, flat_shape), v)
+
+
+def attention_turned(g: Any, scores: Any, axes: Any, flat_shape: Any, v_columns: Any) -> Any:
+    weights = _weights(g, scores, axes, flat_shape)
     return g.MatMul(v_columns, g.named("turned", g.Transpose(weights, perm=(0, 1, 3, 2))))
 
 
-def attention_turned_rank_3(g: Any, scores: Any, flat_shape: Any, v_columns: Any) -> Any:
-    weights = _weights(g, scores, flat_shape)
+def attention_turned_rank_3(g: Any, scores: Any, axes: Any, flat_shape: Any, v_columns: Any) -> Any:
+    weights = _weights(g, scores, axes, flat_shape)
     return g.MatMul(v_columns, g.named("turned", g.Transpose(weights, perm=(0, 2, 1))))
 
 
@@ -51,9 +53,15 @@ def attention_kept(g: Any, shown: Any, scores: Any, v: Any) -> Any:
     return g.MatMul(g.Where(shown, p, 0.0), v)
 
 
-def _weights(g: Any, scores: Any, flat_shape: Any) -> Any:
+def _weights(g: Any, scores: Any, axes: Any, flat_shape: Any) -> Any:
     p = g.named("p", g.Softmax(scores, axis=-1))  # (.., Sq, Skv)
-    guarded = g.either(lambda: g.Where(g.named("is_nan", g.IsNaN(p)), 0.0, p), lambda: p)
+    guarded = g.either(
+        lambda: g.Where(g.named("is_nan", g.IsNaN(p)), 0.0, p),
+        lambda: g.Where(
+            g.named("is_masked", g.Equal(g.ReduceMax(scores, axes, keepdims=1), -inf)), 0.0, p
+        ),
+        lambda: p,
+    )
     return g.either(lambda: g.named("flat", g.Reshape(guarded, flat_shape)), lambda: guarded)
 
 
@@ -85,6 +93,9 @@ def _check(match: Match) -> Union[dict[str, Any], str]:
     weights, turned = match.get("flat") or match["p"], match.get("turned")
     if match.get("flat") is not None and not keeps_matrices(weights.producer):
         return f"{weights!r} has shape {weights.shape}: no longer queries by keys"
+    rank = len(match["p"].shape)
+    if match.get("is_masked") is not None and match["axes"].elements not in ((-1,), (rank - 1,)):
+        return f"rows are masked along axes {match['axes'].elements}, wanted the last"
     again = match.get("hidden") or match.get("shown")
     if again is not None:
         kind = "drop" if match.get("hidden") else "keep"
@@ -132,7 +143,8 @@ def _arrange(
         "turned": match.get("turned") is not None,
         "scale": found.scale,
         "softcap": found.softcap,
-        "zero_masked_rows": int(any(match.get(x) for x in ("is_nan", "hidden", "shown"))),
+        "zero_masked_rows": int(any(match.get(x) is not None for x in GUARDS)),
+        "zero_nan_rows": int(match.get("is_nan") is not None),
     }
 
 
@@ -147,12 +159,14 @@ def _build(
     scale: float,
     softcap: float,
     zero_masked_rows: int,
+    zero_nan_rows: int,
 ) -> Value:
     operands = [x.build(g, grouping) for x, grouping in zip(rows, groupings)]
     attrs = {
         "scale": scale * (softcap or 1.0),
         "softcap": softcap,
         "zero_masked_rows": zero_masked_rows,
+        "zero_nan_rows": zero_nan_rows,
     }
     o = _attention(g, operands, plan, heads, attrs)
     o = g.reshape(o, (*lead, *o.shape[-2:]))
@@ -189,7 +203,7 @@ def _check_masked(match: Match) -> Union[dict[str, Any], str]:
     plan, heads = masks.plan(found, q.shape[2], k.shape[2]), Heads(*q.shape[:2])
     if plan.masks == found or masks.misfit(plan.masks, heads, q.shape[2], q.dtype):
         return ""
-    same = {name: attrs[name] for name in ("scale", "softcap", "zero_masked_rows")}
+    same = {name: attrs[name] for name in ("scale", "softcap", "zero_masked_rows", "zero_nan_rows")}
     return {"operands": tuple(node.inputs[:3]), "plan": plan, "heads": heads, "attrs": same}
 
 

@@ -47,6 +47,7 @@ def attention_step(
     softcap: float = 0.0,
     window: tuple[int, int] = (-1, -1),
     zero_masked_rows: bool = True,
+    zero_nan_rows: bool = False,
     fill: float = -math.inf,
 ) -> None:
     """o = softmax(cap(scale * q k^T) + bias + mask) v, all as (B, H, S, D) views of which D is
@@ -97,6 +98,7 @@ def attention_step(
         left=window[0],
         right=window[1],
         zero_masked_rows=int(zero_masked_rows),
+        zero_nan_rows=int(zero_nan_rows),
         scale=scale,
         softcap=softcap,
         fill=fill,

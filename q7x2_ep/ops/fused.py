@@ -152,7 +152,7 @@ class Attention:
     exist. Query i is at key p = i + offset[b] and sees keys p - window[0] <= j <= p + window[1],
     where -1 is no bound, and with causal only j <= p. Without an offset the last query stands at
     the last key: offset = lengths - Sq, or Skv - Sq. zero_masked_rows: a row whose scores are all
-    -inf gives 0 instead of NaN.
+    -inf gives 0 instead of NaN; zero_nan_rows: so does any row that would be NaN.
     Shapes: q (B, H, Sq, D), k (B, Hkv, Skv, D), v (B, Hkv, Skv, Dv), mask and bias broadcast to
     (B, H, Sq, Skv), lengths and offset (B,) or (1,), o (B, H, Sq, Dv) stored as (B, Sq, H, Dv), so
     that merging the heads afterwards copies nothing.
@@ -166,6 +166,7 @@ class Attention:
         "scale": 1.0,
         "causal": 0,
         "zero_masked_rows": 0,
+        "zero_nan_rows": 0,
         "fill": -inf,
         "softcap": 0.0,
         "window": (-1, -1),
@@ -187,6 +188,7 @@ class Attention:
         scale: float = 1.0,
         causal: int = 0,
         zero_masked_rows: int = 0,
+        zero_nan_rows: int = 0,
         fill: float = -inf,
         softcap: float = 0.0,
         window: tuple[int, int] = (-1, -1),
@@ -195,8 +197,10 @@ class Attention:
         window = bounds(causal, window)
         *_, scores = score_stages(g, q, k, *operands, scale, fill, softcap, window)
         p = g.Softmax(scores, axis=-1)
-        if zero_masked_rows:
+        if zero_nan_rows:
             p = g.Where(g.IsNaN(p), 0.0, p)
+        elif zero_masked_rows:
+            p = g.Where(g.Equal(g.ReduceMax(scores, [-1], keepdims=1), -inf), 0.0, p)
         return g.MatMul(p, repeat_heads(g, q, v))
 
     def standard(node: Node) -> Optional[Standard]:
@@ -260,6 +264,7 @@ class Attention:
             attrs["softcap"],
             bounds(attrs["causal"], attrs["window"]),
             bool(attrs["zero_masked_rows"]),
+            bool(attrs["zero_nan_rows"]),
             attrs["fill"],
         )
 

@@ -208,6 +208,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "NormBias": {"norm": "LayerNormalization", "bias": (K,)},
     "Attention": {
         "scores": scores,
+        "axes": [-1],
         "flat_shape": [B, H, S, S],
         "v": (B, H, S, D),
         "v_columns": (B, H, D, S),
@@ -623,11 +624,11 @@ LAW = [
             "q7::Attention",
             [QUERIES, keys, keys, mask],
             1,
-            {"scale": 0.5, "zero_masked_rows": zero, "fill": fill},
+            {"scale": 0.5, "zero_masked_rows": masked, "zero_nan_rows": nan, "fill": fill},
         )
         for keys in (KEYS, (B, 1, S, D))
         for mask, fill in ((None, -np.inf), ((B, 1, S, S), -np.inf), (("bool", (S, S)), -1e4))
-        for zero in (0, 1)
+        for masked, nan in ((0, 0), (1, 0), (1, 1))
     ),
     *(
         (

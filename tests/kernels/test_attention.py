@@ -24,7 +24,7 @@ class Scoring(NamedTuple):
     softcap: float = 0.0
     bias: Optional[np.ndarray] = None
     fill: float = -np.inf
-    zero: int = 0
+    zero: int = 0  # 1: masked rows, 2: all rows that are NaN
 
 
 def reference(q, k, v, mask, scoring, visible):
@@ -45,6 +45,8 @@ def reference(q, k, v, mask, scoring, visible):
         p = e / e.sum(-1, keepdims=True)
     if zero:
         p = np.where(np.isneginf(s).all(-1, keepdims=True), 0, p)
+    if zero > 1:
+        p = np.where(np.isnan(p), 0, p)
     # a score is off by at most eps/2 per term of its dot product; p moves by as much of itself
     drift = (
         EPS
@@ -105,7 +107,8 @@ def attention(
         given[f"{name}_dtype"] = 0 if t is None else 7 if t.dtype == np.int64 else 6
         given[f"{name}_stride"] = int(t is not None and t.size > 1)
     given.update(mask=mask, bias=scoring.bias, lengths=lengths, offsets=offsets, offset=offset)
-    given.update(left=window[0], right=window[1], zero_masked_rows=scoring.zero)
+    given.update(left=window[0], right=window[1])
+    given.update(zero_masked_rows=int(scoring.zero > 0), zero_nan_rows=int(scoring.zero > 1))
     given.update(scale=scoring.scale, softcap=scoring.softcap, fill=scoring.fill)
     block = -(-Sq // max(1, -(-Sq // QUERIES)))
     floats = (-(-block // NR) * NR + 8) * D + min(KEYS, -(-Skv // 4) * 4) * (Dv + 4 * NR)
@@ -303,3 +306,16 @@ def test_no_keys_and_nan(kernel):
             and np.isfinite(np.delete(y[0, 0], 1, 0)).all()
             and np.isfinite(y[0, 1]).all()
         )
+
+
+@ROWS
+@pytest.mark.parametrize("spoiled", [np.nan, np.inf])
+def test_rows_that_would_be_nan_are_zero_where_that_is_asked_for(kernel, spoiled):
+    for Sq in (2, 40):
+        q, k, v = operands(Sq=Sq, Skv=140)
+        clean = attention(kernel, q, k, v, scoring=Scoring(0.25))
+        q[0, 0, 1, 0] = spoiled
+        y = attention(kernel, q, k, v, scoring=Scoring(0.25, zero=2))
+        assert (y[0, 0, 1] == 0).all()
+        kept = np.delete(np.arange(Sq), 1)
+        assert (y[0, 0, kept] == clean[0, 0, kept]).all() and (y[0, 1] == clean[0, 1]).all()

@@ -133,6 +133,7 @@ def test_attention(heads: int, shared: int, queries: int, keys: int, mask: Any, 
         scale=0.25,
         fill=-1e4,
         zero_masked_rows=1,
+        zero_nan_rows=0,
     )
     merged = case.g.Reshape(turned(o), [B, S, heads * depth_v])
     case.check(merged, {"B": 2, "S": queries, "T": keys}, keys)
@@ -163,6 +164,7 @@ def test_attention_visibility(
         causal=causal,
         window=window,
         zero_masked_rows=1,
+        zero_nan_rows=0,
     )
     case.check(o, {"B": 2, "S": queries, "T": keys}, keys)
 
