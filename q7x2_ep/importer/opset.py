@@ -13,6 +13,7 @@ from typing import Any, Callable
 import numpy as np
 
 from q7x2_ep import dtypes
+from q7x2_ep.ir.core import Value
 
 
 @dataclass
@@ -24,6 +25,7 @@ class Draft:
     outputs: list[str]
     attrs: dict[str, Any]
     name: str
+    captures: tuple[Value, ...] = ()  # what its bodies take from around them
 
 
 class Maker:
@@ -199,6 +201,13 @@ def _group_norm_per_channel(draft: Draft, maker: Maker) -> list[Draft]:
     return [*drafts, replace(draft, inputs=inputs)]
 
 
+def _scan_batched(draft: Draft, maker: Maker) -> list[Draft]:
+    """Before opset 9 sequence lengths came first, and all else had the batch in dim 0."""
+    attrs = {**draft.attrs, "batched": 1}
+    attrs["scan_input_directions"] = attrs.pop("directions", None)
+    return [replace(draft, attrs=attrs)]
+
+
 _REDUCTIONS = ("Mean", "Max", "Min", "Prod", "L1", "L2", "LogSum", "LogSumExp", "SumSquare")
 _BROADCASTING = ("Add", "Sub", "Mul", "Div", "Pow", "And", "Or", "Xor", "Equal", "Less", "Greater")
 
@@ -226,4 +235,5 @@ CHANGES: tuple[tuple[str, int, Callable[[Draft, Maker], list[Draft]]], ...] = (
     ("Concat", 4, _concat_default_axis),
     ("Scatter", 11, _scatter_renamed),
     ("GroupNormalization", 21, _group_norm_per_channel),
+    ("Scan", 9, _scan_batched),
 )
