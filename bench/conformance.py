@@ -1,8 +1,8 @@
 """The ONNX backend suite of the installed onnx wheel, run by its own runner, on us and others.
 
 Run: python bench/conformance.py [--only PATTERN] [--engine q7x2_ep,onnxruntime] [--json FILE].
-Cases, feeds, comparison and tolerances are those of onnx.backend.test.runner; an engine gets a model
-and arrays, and nothing else. Each engine has a process of its own, which is started again where a
+Cases, feeds, comparison and tolerances are those of onnx.backend.test.runner; an engine is given a
+model and arrays only. Each engine has a process of its own, which is started again where a
 case crashes or hangs it; in ours onnxruntime cannot be imported. A case that does not pass is
 unsupported where no session was made (or ours says so later), an error where the run failed, or
 else a mismatch. Exit code 1 where a case fails that tests/conformance/skip.txt does not name.
@@ -38,7 +38,7 @@ SECONDS = 300  # until a case counts as hanging
 
 
 class Outcome(NamedTuple):
-    """What became of a case. reason: why it did not pass. ops: of its model, most frequent first."""
+    """What became of a case. reason: of a failure. ops: of its model, most frequent first."""
 
     status: str
     reason: str
