@@ -15,7 +15,7 @@ import numpy as np
 
 from q7x2_ep import dtypes
 from q7x2_ep.ir.core import NO_TENSOR, UNKNOWN, Graph, Node, Type, Value
-from q7x2_ep.ir.shape import Dim, symbol, symbols
+from q7x2_ep.ir.shape import symbol, symbols
 from q7x2_ep.ops import op
 from q7x2_ep.ops.common import fresh, normal_axis
 
@@ -32,9 +32,7 @@ def varying(formal: Value, type: Type) -> Type:
     """The type of an input of a body that may have other sizes each time."""
     if type.shape is None:
         return type
-    return Type(
-        type.dtype, tuple(symbol(f"{formal.name}.d{i}") for i in range(len(type.shape)))
-    )
+    return Type(type.dtype, tuple(symbol(f"{formal.name}.d{i}") for i in range(len(type.shape))))
 
 
 def _outside(node: Node) -> set[str]:
@@ -99,7 +97,7 @@ class Loop:
         body = node.attrs["body"]
         _, _, *carried = actuals(node, [*node.inputs, *_missing(node)])[0]
         types = []
-        for i, (value, result) in enumerate(zip(node.outputs, body.outputs[1:])):
+        for i, result in enumerate(body.outputs[1:]):
             if i < len(carried):
                 formal = body.inputs[2 + i]
                 types.append(_carried(node, i, _type(carried[i]), formal.type, result.type))
