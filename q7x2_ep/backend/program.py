@@ -174,6 +174,10 @@ class _Host:
             raise errors.DataError(
                 f"[{node.op} {node.name}] cannot be computed for ({given}): {error or repr(error)}"
             ) from error
+        if len(results) < len(node.outputs):
+            raise errors.InternalError(
+                f"[{node.op} {node.name}] made {len(results)} of {len(node.outputs)} outputs"
+            )
         for value, result in zip(node.outputs, results):
             state.arrays[value] = self._checked(value, result, state.sizes)
 
@@ -198,6 +202,7 @@ class _Host:
         return result
 
     def _run_body(self, body: Graph, arrays: Sequence[Any]) -> list[Any]:
+        arrays = [np.asarray(a) if isinstance(a, np.generic) else a for a in arrays]
         types = tuple(map(_signature, arrays))
         key = (id(body), types)
         if key not in self._bodies:
@@ -219,7 +224,7 @@ class _Host:
 
 def _signature(given: Any) -> Optional[tuple[int, int]]:
     """dtype and rank of an array: what a body is compiled for."""
-    if not isinstance(given, (np.ndarray, np.generic)):
+    if not isinstance(given, np.ndarray):
         return None
     return dtypes.from_numpy(given.dtype), given.ndim
 

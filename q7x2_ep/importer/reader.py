@@ -275,12 +275,16 @@ class _Reader:
             for each in drafts:
                 self.add(each, scope, name)
             return
-        body = _standard_function(proto.op_type, version, domain)
-        if body is not None:
-            self.inline(body, proto, scope, name)
+        schema = _standard_function(proto.op_type, version, domain)
+        if schema is not None:
+            defaults = {key: attr.default_value for key, attr in schema.attributes.items()}
+            self.inline(schema.function_body, proto, scope, name, defaults)
             return
         standard = standard_name(proto.op_type, version, domain)
         if standard is not None and not draft.captures:
+            graphs = {attr.name: attr.g for attr in proto.attribute if attr.type == attr.GRAPH}
+            if graphs:  # onnx evaluates them itself
+                given.attrs = {k: v for k, v in {**given.attrs, **graphs}.items() if k != "captures"}
             self.add(replace(given, op=standard), scope, name)
             node = self.graph.nodes[-1]
             try:
@@ -319,12 +323,15 @@ class _Reader:
         attrs = {**entry.attributes, **draft.attrs}
         self.graph.nodes.append(Node(draft.op, inputs, outputs, attrs, draft.name, (source,)))
 
-    def inline(self, function: Any, call: Any, scope: _Scope, name: str) -> None:
+    def inline(
+        self, function: Any, call: Any, scope: _Scope, name: str, defaults: Mapping = {}
+    ) -> None:
         """The nodes of a function in place of its call, whose name goes before theirs."""
         key = (function.domain, function.name)
         if key in scope.functions:
             raise ModelError(f"[{function.name} {name}] the function calls itself")
-        defaults = {attr.name: attr for attr in function.attribute_proto}
+        own = {attr.name: attr for attr in function.attribute_proto}
+        defaults = {key: attr for key, attr in {**defaults, **own}.items() if attr.name}
         given = {attr.name: _resolve(attr, scope) for attr in call.attribute}
         given = {name: attr for name, attr in given.items() if attr is not None}
         versions = _versions(function.opset_import) or scope.versions
@@ -368,7 +375,7 @@ class _Reader:
         if attr.type == attr.SPARSE_TENSOR:
             return self.tensors.dense(attr.sparse_tensor)
         if attr.type == attr.TYPE_PROTO:
-            return type_name(attr.tp)
+            return attr.tp
         raise ModelError(
             f"{where} attribute {attr.name} has type {attr.type}, which is not supported"
         )
@@ -492,7 +499,7 @@ def _constant(attrs: dict[str, Any], name: str) -> np.ndarray:
 
 
 def _standard_function(op_type: str, version: int, domain: str) -> Any:
-    """The body that the ONNX standard gives an op in terms of ops of the catalogue, or None."""
+    """The schema of an op that the ONNX standard defines by ops of the catalogue, or None."""
     import onnx
 
     try:
@@ -502,7 +509,8 @@ def _standard_function(op_type: str, version: int, domain: str) -> Any:
     if not schema.has_function:
         return None
     body = schema.function_body
-    return body if all(n.op_type == "Constant" or ops.find(n.op_type) for n in body.node) else None
+    known = all(node.op_type == "Constant" or ops.find(node.op_type) for node in body.node)
+    return schema if known else None
 
 
 def _check_count(inputs: list, signature: str, where: str) -> None:

@@ -110,7 +110,7 @@ def is_movement(node: Node) -> bool:
 
 def fresh(node: Node, i: int, rank: int) -> tuple[Dim, ...]:
     """A shape for output i of which only a run tells the sizes: symbols of its own."""
-    node.binds = rank > 0
+    node.binds |= rank > 0
     return tuple(symbol(f"{node.outputs[i].name}.d{axis}") for axis in range(rank))
 
 

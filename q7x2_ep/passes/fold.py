@@ -94,7 +94,8 @@ def _defer(graph: Graph, late: list[Node]) -> None:
         if value is not None and value.const is None and id(value) not in made
     )
     results = list(dict.fromkeys(value for value in graph.outputs if id(value) in made))
-    whole = Graph(graph.name, list(taken), results, nodes=late)
+    names = [value.name for value in results]
+    whole = Graph(graph.name, list(taken), results, names, late)
     body = whole.clone()
     for value in body.inputs:
         value.set_type(UNKNOWN)

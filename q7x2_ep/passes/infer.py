@@ -54,7 +54,7 @@ def infer_node(node: Node) -> bool:
 
 
 def _infer(node: Node, entry: Any) -> list[Type]:
-    if node.bodies:
+    if hasattr(entry, "formals"):
         formals = entry.formals(node)
         captures = [value.type for value in node.inputs[len(node.inputs) - node.attrs["captures"] :]]
         for body in node.bodies:

@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Union
 
+from q7x2_ep.dtypes import is_dense
 from q7x2_ep.errors import PlanError
 from q7x2_ep.ir.core import Graph, Node, Value
 from q7x2_ep.ir.shape import symbols
@@ -44,9 +45,11 @@ Phase = Union[NativePhase, HostPhase]
 def partition(graph: Graph, target: Target) -> list[Phase]:
     """Plan a verified graph for a target: one native phase if possible."""
     reasons: dict[Node, str] = {}
+    ends = (*graph.inputs, *graph.outputs)
+    is_native = all(value.shape is not None and is_dense(value.dtype) for value in ends)
     while True:
         try:
-            if not reasons:
+            if is_native and not reasons:
                 return [NativePhase(build(graph, target), tuple(bound_by(graph.inputs)))]
             return _phases(graph, target, reasons)
         except NotNative as found:
@@ -71,8 +74,7 @@ def _phases(graph: Graph, target: Target, reasons: dict[Node, str]) -> list[Phas
         native = [node for node in rest if node not in reasons]
         native = _take(native, ready, sizes)
         if all(is_movement(node) for node in native):  # numpy has views too
-            moving = "it only moves what a host step has made"
-            phases += [HostPhase(node, moving) for node in native]
+            phases += [HostPhase(node, "only moves what a host step made") for node in native]
         else:
             part = _part(graph, native)
             phases.append(NativePhase(build(part, target, sizes), tuple(sizes)))
