@@ -32,9 +32,7 @@ def varying(formal: Value, type: Type) -> Type:
     """The type of an input of a body that may have other sizes each time."""
     if type.shape is None:
         return type
-    return Type(
-        type.dtype, tuple(symbol(f"{formal.name}.d{i}") for i in range(len(type.shape)))
-    )
+    return Type(type.dtype, tuple(symbol(f"{formal.name}.d{i}") for i in range(len(type.shape))))
 
 
 def _outside(node: Node) -> set[str]:

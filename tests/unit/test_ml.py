@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -136,3 +137,146 @@ def check(proto: Any, inputs: Any) -> None:
             np.testing.assert_array_equal(a, b)
         else:
             np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+
+
+def forest(
+    kind: str,
+    targets: Sequence[int],
+    trees: int = 5,
+    depth: int = 3,
+    sign: float = 0.0,
+    **more: Any,
+) -> dict:
+    """The attributes of random trees whose leaves vote for all of targets."""
+    random = np.random.default_rng(trees + depth)
+    names = ("treeids", "nodeids", "featureids", "modes", "values", "truenodeids", "falsenodeids")
+    nodes: dict[str, list] = {f"nodes_{name}": [] for name in names}
+    nodes["nodes_missing_value_tracks_true"] = []
+    votes: dict[str, list] = {f"{kind}_{n}": [] for n in ("treeids", "nodeids", "ids", "weights")}
+    for tree in range(trees):
+        for i in range(2 ** (depth + 1) - 1):
+            is_leaf = i >= 2**depth - 1
+            mode = "LEAF" if is_leaf else f"BRANCH_{more.get('mode', 'LEQ')}"
+            children = (0, 0) if is_leaf else (2 * i + 1, 2 * i + 2)
+            split = float(np.float32(random.standard_normal()))
+            row = (tree, i, int(random.integers(4)), mode, split, *children)
+            for name, value in zip(names, row):
+                nodes[f"nodes_{name}"].append(value)
+            nodes["nodes_missing_value_tracks_true"].append(int(random.integers(2)))
+            for target in targets if is_leaf else ():
+                weight = random.standard_normal()
+                row = (tree, i, target, float(abs(weight) / trees if sign else weight))
+                for values, value in zip(votes.values(), row):
+                    values.append(value)
+    return {**nodes, **votes}
+
+
+ROWS = np.random.default_rng(5).standard_normal((40, 4)).astype(np.float32)
+ROWS[::7, 1] = np.nan
+THREE = {"classlabels_int64s": [4, 2, 9]}
+TWO = {"classlabels_strings": ["no", "yes"]}
+FORESTS = [
+    *(
+        case("TreeEnsembleRegressor", x, n_targets=2, **forest("target", [0, 1], mode=mode), **more)
+        for mode in ("LEQ", "LT", "GTE", "GT", "EQ", "NEQ")
+        for x, more in (
+            (ROWS, {}),
+            (ROWS, {"base_values": [0.5, -1.0]}),
+            (ROWS.astype(np.float64), {"aggregate_function": "AVERAGE"}),
+            (ROWS, {"aggregate_function": "MIN"}),
+            (ROWS, {"aggregate_function": "MAX"}),
+        )
+    ),
+    *(
+        case(
+            "TreeEnsembleRegressor",
+            ROWS,
+            n_targets=2,
+            post_transform=kind,
+            **forest("target", [0, 1]),
+        )
+        for kind in KINDS
+    ),
+    *(
+        case("TreeEnsembleClassifier", ROWS, outputs=2, post_transform=kind, **given, **votes)
+        for kind in KINDS[:-1]
+        for given, votes in (
+            (THREE, forest("class", [0, 1, 2])),
+            (THREE, forest("class", [0, 2])),
+            (TWO, forest("class", [1])),
+            (TWO, forest("class", [1], sign=1.0)),
+            (TWO, forest("class", [0])),
+            (TWO, forest("class", [0], sign=1.0)),
+            ({**TWO, "base_values": [0.25]}, forest("class", [0])),
+            ({**THREE, "base_values": [0.25, 0.5, 0.1]}, forest("class", [0, 1, 2])),
+        )
+    ),
+]
+
+
+@pytest.mark.parametrize("op, inputs, outputs, opset, attrs", FORESTS)
+def test_trees_as_onnxruntime(op, inputs, outputs, opset, attrs):
+    check(model(op, list(inputs), outputs, attrs, opset), inputs)
+
+
+def test_the_largest_score_of_two_classes_wins():  # onnxruntime's labels are 0 and 1 here
+    attrs = {"classlabels_int64s": [4, 5], **forest("class", [0, 1])}
+    graph = read(model("TreeEnsembleClassifier", [ROWS], 2, attrs))
+    run_all(graph)
+    label, scores = evaluate(graph, {"x0": ROWS})
+    np.testing.assert_array_equal(label, np.where(scores[:, 1] > scores[:, 0], 5, 4))
+
+
+def machine(sizes: Sequence[int], kind: str, **more: Any) -> dict:
+    """The attributes of a classifier with that many random support vectors of each class."""
+    random, count = np.random.default_rng(2), sum(sizes)
+    pairs = len(sizes) * (len(sizes) - 1) // 2
+    return {
+        "coefficients": random.standard_normal((len(sizes) - 1) * count).tolist(),
+        "support_vectors": random.standard_normal(count * 4).tolist(),
+        "vectors_per_class": list(sizes),
+        "rho": random.standard_normal(pairs).tolist(),
+        "kernel_type": kind,
+        "kernel_params": [0.4, 0.3, 2.0],
+        **({"prob_a": [-1.5] * pairs, "prob_b": [0.1] * pairs} if more.get("proba") else {}),
+    }
+
+
+def regressor(kind: str, **more: Any) -> dict:
+    given = machine([4, 5], kind)
+    del given["vectors_per_class"]
+    return {**given, "n_supports": 9, **more}
+
+
+KERNELS = ("LINEAR", "POLY", "RBF", "SIGMOID")
+PLAIN = {"kernel_type": "LINEAR", "kernel_params": [0.0, 0.0, 0.0]}
+MACHINES = [
+    *(case("SVMRegressor", X, **regressor(kind)) for kind in KERNELS),
+    case("SVMRegressor", X, **regressor("RBF", one_class=1)),
+    case("SVMRegressor", X, coefficients=WEIGHTS[:4], rho=[0.5], **PLAIN),
+    *(
+        case("SVMClassifier", X, outputs=2, **names, **machine(sizes, kind, proba=proba), **more)
+        for kind in KERNELS
+        for proba in (False, True)
+        for sizes, names, more in (
+            ([4, 5], {"classlabels_strings": ["no", "yes"]}, {}),
+            ([4, 5, 3], {"classlabels_ints": [4, 2, 9]}, {}),
+            ([4, 5, 3], {"classlabels_ints": [4, 2, 9]}, {"post_transform": "LOGISTIC"}),
+            ([4, 5], {"classlabels_ints": [4, 2]}, {"post_transform": "LOGISTIC"}),
+        )
+    ),
+    case(
+        "SVMClassifier",
+        X,
+        outputs=2,
+        coefficients=WEIGHTS,
+        rho=[0.5],
+        **PLAIN,
+        classlabels_ints=[4, 2, 9],
+    ),
+]
+
+
+@pytest.mark.parametrize("op, inputs, outputs, opset, attrs", MACHINES)
+def test_support_vectors_as_onnxruntime(op, inputs, outputs, opset, attrs):
+    check(model(op, list(inputs), outputs, attrs, opset), inputs)
