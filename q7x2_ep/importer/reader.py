@@ -175,7 +175,8 @@ class _Reader:
             "custom_metadata_map": {entry.key: entry.value for entry in model.metadata_props},
             "overridable": overridable,
             "types": {
-                item.name: type_name(item.type) for item in (*model.graph.input, *model.graph.output)
+                item.name: type_name(item.type)
+                for item in (*model.graph.input, *model.graph.output)
             },
             "declared": {item.name: _declared(item.type) for item in model.graph.output},
         }
@@ -284,7 +285,9 @@ class _Reader:
         if standard is not None and not draft.captures:
             graphs = {attr.name: attr.g for attr in proto.attribute if attr.type == attr.GRAPH}
             if graphs:  # onnx evaluates them itself
-                given.attrs = {k: v for k, v in {**given.attrs, **graphs}.items() if k != "captures"}
+                given.attrs = {
+                    k: v for k, v in {**given.attrs, **graphs}.items() if k != "captures"
+                }
             self.add(replace(given, op=standard), scope, name)
             node = self.graph.nodes[-1]
             try:
@@ -463,7 +466,9 @@ def _declared(type: Any) -> Type:
         return NO_TENSOR if type.HasField("sequence_type") else UNKNOWN
     if not tensor.HasField("shape"):
         return Type(tensor.elem_type, None)
-    dims = (dim.dim_value if dim.HasField("dim_value") else dim.dim_param for dim in tensor.shape.dim)
+    dims = (
+        dim.dim_value if dim.HasField("dim_value") else dim.dim_param for dim in tensor.shape.dim
+    )
     return Type(tensor.elem_type, tuple(dim if dim != "" else None for dim in dims))
 
 
