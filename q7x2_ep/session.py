@@ -50,7 +50,8 @@ class Session:
     """A compiled model.
 
     request: further outputs, and Python functions for ops. watch, without: what may be fused, and
-    the names of passes left out, to look for a culprit (bisect.py). Thread safe: concurrent runs each use a context of their own.
+    the names of passes left out, to look for a culprit (bisect.py). Thread safe: concurrent runs
+    each use a context of their own.
 
     Raises: ModelError and its kin for a model that cannot be read or run.
     """
@@ -61,7 +62,7 @@ class Session:
         threads: int = 0,
         fusion: bool = True,
         optimized_path: str = "",
-        request: importer.Request = importer.Request(),
+        request: importer.Request = importer.AS_IT_IS,
         watch: Watch = lambda application: True,
         without: Collection[str] = (),
     ):

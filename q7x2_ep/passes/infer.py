@@ -56,12 +56,13 @@ def infer_node(node: Node) -> bool:
 def _infer(node: Node, entry: Any) -> list[Type]:
     if hasattr(entry, "formals"):
         formals = entry.formals(node)
-        captures = [value.type for value in node.inputs[len(node.inputs) - node.attrs["captures"] :]]
+        captures = [
+            value.type for value in node.inputs[len(node.inputs) - node.attrs["captures"] :]
+        ]
         for body in node.bodies:
             _infer_body(body, [*formals, *captures])
-    elif any(value is not None and value.shape is None for value in node.inputs):
-        if not is_host(node):
-            return [UNKNOWN] * len(node.outputs)
+    elif not is_host(node) and any(v is not None and v.shape is None for v in node.inputs):
+        return [UNKNOWN] * len(node.outputs)
     return entry.infer(node)
 
 
