@@ -52,8 +52,8 @@ def infer_meaning(node: Node) -> list[Type]:
         if twin is not None:
             twin.const = x.const
         inputs.append(twin)
-    results = entry.decompose(Builder(Graph()), *inputs, **node.attrs)
-    return [Type(y.dtype, y.shape) for y in results]
+    made = entry.decompose(Builder(Graph()), *inputs, **node.attrs)
+    return [Type(y.dtype, y.shape) for y in (made if isinstance(made, tuple) else (made,))]
 
 
 @op("com.microsoft::MultiHeadAttention")
