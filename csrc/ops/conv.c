@@ -1,9 +1,9 @@
-/* conv.c: y = act(conv2d(x, w) + bias) + residual in NCHW, or act of all of that sum with
+/* conv.c: y = act(conv(x, w) + bias) + residual in NCDHW, or act of all of that sum with
  * residual_first, as one matrix product per image and group:
  *
- *     y (M / groups, OH OW) = w (M / groups, K) @ columns (K, OH OW),  K = C / groups * kh * kw
- *     columns[(c, i, j), (oh, ow)] = x[c, h, w], or 0 outside x, with
- *     h = oh * stride_h - pad_top + i * dilation_h,  w = ow * stride_w - pad_left + j * dilation_w
+ *     y (M / groups, OD OH OW) = w (M / groups, K) @ columns (K, OD OH OW),
+ *     K = C / groups * kd * kh * kw,  columns[(c, l, i, j), (od, oh, ow)] = x[c, d, h, w], or 0
+ *     outside x, with d = od * stride_d - pad_front + l * dilation_d, h and w likewise
  *
  * columns is never formed as a whole: a task packs nr of them, a block of k at a time. For a 1x1
  * kernel of stride 1 without padding, columns is x itself; few rows read it in place, as all do the
@@ -22,53 +22,64 @@ enum {
 typedef struct conv_job {
     const q7_conv_args *x;
     const q7_call *call;
-    int64_t rows, k, pixels; /* of the product: M / groups, K, OH OW */
+    int64_t rows, k, pixels; /* of the product: M / groups, K, OD OH OW */
     int64_t k_block;         /* summed at a time */
     int64_t row_tiles, row_blocks, panels;
 } conv_job;
 
-/* One row of columns: pixels [first, first + n) for the offset (i, j) of the kernel; plane is (H,
- * W). */
-static void pack_row(const q7_conv_args *x, const float *plane, int64_t i, int64_t j, int64_t first,
-                     int64_t n, float *row) {
-    int64_t oh = first / x->OW, ow = first % x->OW;
-    for (int64_t done = 0, run; done < n; done += run, oh++, ow = 0) {
+/* One row of columns: pixels [first, first + n) for the offset (l, i, j) of the kernel; volume is
+ * (D, H, W). */
+static void pack_row(const q7_conv_args *x, const float *volume, int64_t l, int64_t i, int64_t j,
+                     int64_t first, int64_t n, float *row) {
+    int64_t ow = first % x->OW, oh = first / x->OW % x->OH, od = first / x->OW / x->OH;
+    for (int64_t done = 0, run; done < n; done += run, ow = 0) {
         run = q7_min(n - done, x->OW - ow);
+        const int64_t d = od * x->stride_d - x->pad_front + l * x->dilation_d;
         const int64_t h = oh * x->stride_h - x->pad_top + i * x->dilation_h;
         const int64_t w =
             ow * x->stride_w - x->pad_left + j * x->dilation_w; /* of the run's first pixel */
         int64_t low = 0, high = 0; /* the pixels of the run that lie within [0, W) */
-        if (h >= 0 && h < x->H && w < x->W) {
+        if (d >= 0 && d < x->D && h >= 0 && h < x->H && w < x->W) {
             const int64_t end = w + (run - 1) * x->stride_w; /* divide at the borders only */
             low = w >= 0 ? 0 : q7_min(run, q7_ceil_div(-w, x->stride_w));
             high = end < x->W ? run : q7_max(low, q7_ceil_div(x->W - w, x->stride_w));
         }
         float *out = row + done;
-        const int64_t at = h * x->W + w;
+        const int64_t at = (d * x->H + h) * x->W + w;
         for (int64_t p = 0; p < low; p++) out[p] = 0.0f;
         if (x->stride_w == 1 && low < high)
-            memcpy(out + low, plane + at + low, (size_t)(high - low) * sizeof(float));
+            memcpy(out + low, volume + at + low, (size_t)(high - low) * sizeof(float));
         else
-            for (int64_t p = low; p < high; p++) out[p] = plane[at + p * x->stride_w];
+            for (int64_t p = low; p < high; p++) out[p] = volume[at + p * x->stride_w];
         for (int64_t p = high; p < run; p++) out[p] = 0.0f;
+        if (++oh == x->OH) oh = 0, od++;
     }
 }
 
 /* Rows [k0, k0 + k) of columns for pixels [first, first + n), as a panel (k, nr). x0 is (C /
- * groups, H, W). */
+ * groups, D, H, W). */
 static void pack_panel(const conv_job *job, const float *x0, int64_t k0, int64_t k, int64_t first,
                        int64_t n, float *panel) {
     const q7_conv_args *x = job->x;
-    const int64_t nr = job->call->nr;
-    int64_t j = k0 % x->kw, i = k0 / x->kw % x->kh, c = k0 / x->kw / x->kh;
+    const int64_t nr = job->call->nr, volume = x->D * x->H * x->W;
+    int64_t j = k0 % x->kw, i = k0 / x->kw % x->kh, l = k0 / x->kw / x->kh % x->kd;
+    int64_t c = k0 / x->kw / x->kh / x->kd;
     for (int64_t row = 0; row < k; row++, panel += nr) {
-        pack_row(x, x0 + c * x->H * x->W, i, j, first, n, panel);
+        pack_row(x, x0 + c * volume, l, i, j, first, n, panel);
         for (int64_t p = n; p < nr; p++) panel[p] = 0.0f;
-        if (++j == x->kw) {
-            j = 0;
-            if (++i == x->kh) i = 0, c++;
-        }
+        if (++j < x->kw) continue;
+        j = 0;
+        if (++i < x->kh) continue;
+        i = 0;
+        if (++l == x->kd) l = 0, c++;
     }
+}
+
+/* Whether columns is x. */
+static bool is_pointwise(const q7_conv_args *x) {
+    return x->kd * x->kh * x->kw == 1 && x->stride_d == 1 && x->stride_h == 1 && x->stride_w == 1 &&
+           x->OD == x->D && x->OH == x->H && x->OW == x->W && x->pad_front == 0 &&
+           x->pad_top == 0 && x->pad_left == 0;
 }
 
 static void conv_task(void *arg, int64_t task, int64_t thread) {
@@ -78,7 +89,7 @@ static void conv_task(void *arg, int64_t task, int64_t thread) {
                   column = task / job->row_blocks % job->panels * nr;
     const int64_t image = task / job->row_blocks / job->panels,
                   group = image % x->groups; /* image: (N, groups) */
-    const float *x0 = (const float *)x->x + image * (x->C / x->groups) * x->H * x->W;
+    const float *x0 = (const float *)x->x + image * (x->C / x->groups) * x->D * x->H * x->W;
     const float *w = (const float *)x->w + group * job->rows * job->k;
     const float *bias = x->bias ? (const float *)x->bias + group * job->rows : NULL;
     const int64_t out = image * job->rows * job->pixels;
@@ -87,9 +98,7 @@ static void conv_task(void *arg, int64_t task, int64_t thread) {
     float *panel = (float *)x->pack + thread * q7_min(job->k, Q7_CONV_K_BLOCK) * nr;
     const int64_t first_tile = q7_part(job->row_tiles, job->row_blocks, block);
     const int64_t last_tile = q7_part(job->row_tiles, job->row_blocks, block + 1);
-    const bool in_place = job->row_tiles <= Q7_FEW_TILES && x->kh == 1 && x->kw == 1 &&
-                          x->stride_h == 1 && x->stride_w == 1 && x->OH == x->H && x->OW == x->W &&
-                          x->pad_top == 0 && x->pad_left == 0;
+    const bool in_place = job->row_tiles <= Q7_FEW_TILES && is_pointwise(x);
     q7_gemm_epilogue epilogue = {.alpha = 1.0f,
                                  .residual_stride = job->pixels,
                                  .residual_first = x->residual_first != 0,
@@ -123,10 +132,12 @@ static void conv_task(void *arg, int64_t task, int64_t thread) {
 }
 
 void q7_op_conv(const q7_conv_args *x, const q7_call *call) {
-    conv_job job = {
-        .x = x, .call = call, .rows = x->M / x->groups, .k = x->C / x->groups * x->kh * x->kw};
+    conv_job job = {.x = x,
+                    .call = call,
+                    .rows = x->M / x->groups,
+                    .k = x->C / x->groups * x->kd * x->kh * x->kw};
     job.k_block = q7_min(q7_max(q7_ceil_div(job.k, K_BLOCKS), MIN_K_BLOCK), Q7_CONV_K_BLOCK);
-    job.pixels = x->OH * x->OW;
+    job.pixels = x->OD * x->OH * x->OW;
     const int64_t images = x->N * x->groups;
     if (images * job.rows * job.pixels == 0) return;
     job.panels = q7_ceil_div(job.pixels, call->nr);
