@@ -317,8 +317,11 @@ def conv_step(
             "depthwise", kernel="depthwise", lines=lines, taps=tap_bytes, repeat=repeat, **spec, **fields
         )
         return
-    pack = matmul_scratch(b, minimum(product(w.shape[1:]), b.constants["CONV_K_BLOCK"]))
     spec = windows(node, x, w, 3)
+    panels = ceildiv(spec["OD"] * spec["OH"] * spec["OW"], b.kernel("gemm").nr)
+    pack = minimum(panels, b.constants["CONV_PANELS"]) * matmul_scratch(
+        b, minimum(product(w.shape[1:]), b.constants["CONV_K_BLOCK"])
+    )
     b.step("conv", kernel="gemm", pack=pack, M=filters, groups=groups, **spec, **fields)
 
 
