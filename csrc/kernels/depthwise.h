@@ -10,8 +10,8 @@
  *     line h:  x[h, 0 - pad], x[h, s - pad], x[h, 2 s - pad] ..    `part` floats
  *              x[h, 1 - pad], x[h, s + 1 - pad] ..                 and so on, s of these
  *
- * taps[t] is where tap t starts there. Sums run over t in order from the bias on, one accumulator
- * per element. Up to Q7_DEPTHWISE_SLACK floats beyond the end of what counts are read. */
+ * taps[t] is where tap t starts there. The taps of a line of the kernel are summed in order, then
+ * the lines, from the bias on. Up to Q7_DEPTHWISE_SLACK floats beyond the end of what counts are read. */
 #ifndef Q7_DEPTHWISE_H
 #define Q7_DEPTHWISE_H
 #include "../abi.h"
