@@ -81,6 +81,12 @@ enum {
 #undef REDUCE
     Q7_reduce_COUNT
 };
+enum {
+#define POOL(x) Q7_pool_##x,
+#include "ops.def"
+#undef POOL
+    Q7_pool_COUNT
+};
 
 /* what a chain computes with: unary, then binary, then these */
 enum {
