@@ -199,6 +199,12 @@ def _group_norm_per_channel(draft: Draft, maker: Maker) -> list[Draft]:
     return [*drafts, replace(draft, inputs=inputs)]
 
 
+def _no_output_sequence(draft: Draft, maker: Maker) -> list[Draft]:
+    """Whether y is wanted is now said by naming it."""
+    draft.attrs.pop("output_sequence", None)
+    return [draft]
+
+
 _REDUCTIONS = ("Mean", "Max", "Min", "Prod", "L1", "L2", "LogSum", "LogSumExp", "SumSquare")
 _BROADCASTING = ("Add", "Sub", "Mul", "Div", "Pow", "And", "Or", "Xor", "Equal", "Less", "Greater")
 
@@ -225,5 +231,6 @@ CHANGES: tuple[tuple[str, int, Callable[[Draft, Maker], list[Draft]]], ...] = (
     ("Cast", 6, _cast_by_name),
     ("Concat", 4, _concat_default_axis),
     ("Scatter", 11, _scatter_renamed),
+    *((op, 7, _no_output_sequence) for op in ("LSTM", "GRU", "RNN")),
     ("GroupNormalization", 21, _group_norm_per_channel),
 )
