@@ -54,9 +54,15 @@ static void load_state(const q7_rnn_args *x, const rnn_unit *unit, const float *
             memset(to, 0, bytes);
 }
 
+/* A row without a step has a last state of 0, whatever the initial one, as in onnxruntime. */
 static void store_state(const q7_rnn_args *x, const rnn_unit *unit, const float *from, float *to) {
+    const size_t bytes = (size_t)x->H * sizeof(float);
+    const int32_t *lengths = x->lengths;
     for (int64_t i = 0; to && i < unit->rows; i++)
-        memcpy(to + state_at(x, unit, i), from + i * x->H, (size_t)x->H * sizeof(float));
+        if ((lengths ? lengths[unit->row + i] : x->S) > 0)
+            memcpy(to + state_at(x, unit, i), from + i * x->H, bytes);
+        else
+            memset(to + state_at(x, unit, i), 0, bytes);
 }
 
 static void begin_task(void *arg, int64_t task, int64_t thread) {
@@ -138,7 +144,7 @@ void q7_op_rnn(const q7_rnn_args *x, const q7_call *call) {
     const int32_t *lengths = x->lengths;
     for (int64_t i = 0; lengths && i < x->B; i++)
         if (lengths[i] < 0 || lengths[i] > x->S)
-            q7_fault(call, "sequence length out of range", lengths[i], x->S);
+            q7_fault(call, "sequence length out of range", lengths[i], x->S + 1);
     rnn_job job = {.x = x, .call = call, .chunks = 1, .chunk = x->H};
     job.blocks = q7_ceil_div(x->B, Q7_RNN_ROWS);
     const int64_t units = x->D * job.blocks, rows = q7_min(x->B, Q7_RNN_ROWS);

@@ -203,6 +203,8 @@ def run_recurrent(
             goes_on = (t < lengths)[:, None]
             h[d], c[d] = (np.where(goes_on, a, b) for a, b in zip(new, (h[d], c[d])))
             y[t, d] = np.where(goes_on, h[d], 0)
+    for state in (h, c):  # as in onnxruntime; ONNX does not say
+        state[:, lengths == 0] = 0
     if batchwise:
         return y.transpose(2, 0, 1, 3), h.swapaxes(0, 1), c.swapaxes(0, 1)
     return y, h, c
