@@ -41,9 +41,7 @@ class Function(NamedTuple):
 FUNCTIONS = {
     "affine": Function("affine", lambda x, alpha, beta: alpha * x + beta, 1.0, 0.0),
     "relu": Function("relu", lambda x, alpha, beta: np.maximum(x, 0)),
-    "leakyrelu": Function(
-        "leaky_relu", lambda x, alpha, beta: np.where(x < 0, alpha * x, x), 0.01
-    ),
+    "leakyrelu": Function("leaky_relu", lambda x, alpha, beta: np.where(x < 0, alpha * x, x), 0.01),
     "thresholdedrelu": Function(
         "thresholded_relu", lambda x, alpha, beta: np.where(x <= alpha, 0, x), 1.0
     ),
@@ -107,6 +105,10 @@ def functions(node: Node, defaults: tuple[str, ...]) -> list[tuple[Function, flo
     return found
 
 
+def hidden_size(node: Node) -> Dim:
+    return node.attrs["hidden_size"] or dims(node, 2)[2]
+
+
 def clip_of(node: Node) -> float:
     clip = node.attrs["clip"]
     if clip is not None and not clip > 0:
@@ -125,16 +127,16 @@ def infer_recurrent(node: Node, defaults: tuple[str, ...], outputs: int) -> list
     clip_of(node)
     batchwise, count = node.attrs["layout"], directions(node)
     sequence, batch = dims(node)[:2][:: -1 if batchwise else 1]
-    hidden = node.attrs["hidden_size"] or dims(node, 2)[2]
+    hidden = hidden_size(node)
     state = (batch, count, hidden) if batchwise else (count, batch, hidden)
     y = (batch, sequence, count, hidden) if batchwise else (sequence, count, batch, hidden)
     return [Type(node.inputs[0].dtype, shape) for shape in (y, state, state)[:outputs]]
 
 
 def recurrent_guards(node: Node, gates: int) -> list[Guard]:
-    x, state, count = dims(node), node.outputs[1].shape, directions(node)
-    hidden = state[2]
+    x, hidden, count = dims(node), hidden_size(node), directions(node)
     batch = x[0 if node.attrs["layout"] else 1]
+    state = (batch, count, hidden) if node.attrs["layout"] else (count, batch, hidden)
     wanted = (
         (count, gates * hidden, x[2]),
         (count, gates * hidden, hidden),
@@ -284,7 +286,7 @@ def lower_recurrent(
     if lengths is not None:
         require_dtype(node, lengths.dtype, (dtypes.INT32,))
     count, layout = directions(node), node.attrs["layout"]
-    hidden = node.outputs[1].shape[2]
+    hidden = hidden_size(node)
     steps, batch = x.shape[:2][:: -1 if layout else 1]
     product_, x_s_stride, x_b_stride = input_product(node, b, count * gates * hidden)
     used = [is_used(b, node, i) for i in range(3)]
@@ -413,6 +415,4 @@ class LSTM:
         return run_recurrent(node, cell, ("Sigmoid", "Tanh", "Tanh"), *inputs)
 
     guards = lambda node: recurrent_guards(node, 4)
-    lower = lambda node, b: lower_recurrent(
-        node, b, ("Sigmoid", "Tanh", "Tanh"), 4, node.input(7)
-    )
+    lower = lambda node, b: lower_recurrent(node, b, ("Sigmoid", "Tanh", "Tanh"), 4, node.input(7))
