@@ -57,6 +57,8 @@ FUNCTIONS = {
     "softsign": Function("softsign", lambda x, alpha, beta: x / (1 + np.abs(x))),
     "softplus": Function("softplus", lambda x, alpha, beta: np.logaddexp(x, x.dtype.type(0))),
 }
+GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
+USUAL = {"RNN": ("Tanh",), "GRU": ("Sigmoid", "Tanh"), "LSTM": ("Sigmoid", "Tanh", "Tanh")}
 LENGTHS = 4  # the position of sequence_lens
 STEP_FUNCTIONS = 3  # for each direction in the op row `rnn`
 ATTRIBUTES = {
@@ -83,16 +85,16 @@ def directions(node: Node) -> int:
     return 2 if direction == "bidirectional" else 1
 
 
-def functions(node: Node, defaults: tuple[str, ...]) -> list[tuple[Function, float, float]]:
+def functions(node: Node) -> list[tuple[Function, float, float]]:
     """The functions of all directions with their alpha and beta, which take theirs from the lists
     in turn.
 
     Raises: ModelError where one is unknown, or their number is wrong.
     """
-    names = node.attrs["activations"] or defaults * directions(node)
-    if len(names) != len(defaults) * directions(node):
-        wanted = len(defaults) * directions(node)
-        raise ModelError(f"{where_is(node)} needs {wanted} activations, not {len(names)}")
+    usual = USUAL[node.op] * directions(node)
+    names = node.attrs["activations"] or usual
+    if len(names) != len(usual):
+        raise ModelError(f"{where_is(node)} needs {len(usual)} activations, not {len(names)}")
     alphas, betas = iter(node.attrs["activation_alpha"]), iter(node.attrs["activation_beta"])
     found = []
     for name in names:
@@ -116,24 +118,29 @@ def clip_of(node: Node) -> float:
     return float("inf") if clip is None else clip
 
 
-def infer_recurrent(node: Node, defaults: tuple[str, ...], outputs: int) -> list[Type]:
+def infer_recurrent(node: Node) -> list[Type]:
     for i, name in enumerate(("x", "w", "r")):
         if len(dims(node, i)) != 3:
             raise ModelError(f"{where_is(node)} {name} has rank 3, not shape {dims(node, i)}")
     for i, value in enumerate(node.inputs):
         if i != LENGTHS and value is not None and value.dtype != node.inputs[0].dtype:
             raise ModelError(f"{where_is(node)} {value.name} has another dtype than x")
-    functions(node, defaults)
+    functions(node)
     clip_of(node)
+    for a, b, text in recurrent_guards(node):
+        if isinstance(a, int) and isinstance(b, int):
+            raise ModelError(f"{where_is(node)} {text}")
     batchwise, count = node.attrs["layout"], directions(node)
     sequence, batch = dims(node)[:2][:: -1 if batchwise else 1]
     hidden = hidden_size(node)
     state = (batch, count, hidden) if batchwise else (count, batch, hidden)
     y = (batch, sequence, count, hidden) if batchwise else (sequence, count, batch, hidden)
-    return [Type(node.inputs[0].dtype, shape) for shape in (y, state, state)[:outputs]]
+    outputs = (y, state, state) if node.op == "LSTM" else (y, state)
+    return [Type(node.inputs[0].dtype, shape) for shape in outputs]
 
 
-def recurrent_guards(node: Node, gates: int) -> list[Guard]:
+def recurrent_guards(node: Node) -> list[Guard]:
+    gates = GATES[node.op]
     x, hidden, count = dims(node), hidden_size(node), directions(node)
     batch = x[0 if node.attrs["layout"] else 1]
     state = (batch, count, hidden) if node.attrs["layout"] else (count, batch, hidden)
@@ -165,7 +172,6 @@ Cell = Callable[..., tuple[np.ndarray, np.ndarray]]
 def run_recurrent(
     node: Node,
     cell: Cell,
-    defaults: tuple[str, ...],
     x: np.ndarray,
     w: np.ndarray,
     r: np.ndarray,
@@ -191,13 +197,13 @@ def run_recurrent(
     zeros = np.zeros((count, batch, hidden), dtype)
     h, c = (zeros.copy() if state is None else state.copy() for state in (h, c))
     y = np.zeros((steps, count, batch, hidden), dtype)
-    clip, chosen = clip_of(node), functions(node, defaults)
+    clip, each = clip_of(node), len(USUAL[node.op])
     applied = [
         lambda v, f=f, alpha=alpha, beta=beta: f.reference(v, alpha, beta).astype(dtype)
-        for f, alpha, beta in chosen
+        for f, alpha, beta in functions(node)
     ]
     for d in range(count):
-        own = applied[d * len(defaults) : (d + 1) * len(defaults)]
+        own = applied[d * each : (d + 1) * each]
         clipped = [lambda v, f=f: f(np.clip(v, -clip, clip)) for f in own[:2]]
         backward = d == 1 or node.attrs["direction"] == "reverse"
         for t in reversed(range(steps)) if backward else range(steps):
@@ -277,11 +283,10 @@ def allocate_y(node: Node, b: Any) -> tuple[Dim, Dim, Dim]:
     return s, d, row
 
 
-def lower_recurrent(
-    node: Node, b: Any, defaults: tuple[str, ...], gates: int, peephole: Optional[Value] = None
-) -> None:
+def lower_recurrent(node: Node, b: Any) -> None:
     """The input's product, then one step through time."""
-    x, _, r, bias, lengths, h0 = (node.input(i) for i in range(6))
+    x, _, r, bias, lengths, h0, c0, peephole = (node.input(i) for i in range(8))
+    gates = GATES[node.op]
     require_dtype(node, x.dtype, F32)
     if lengths is not None:
         require_dtype(node, lengths.dtype, (dtypes.INT32,))
@@ -291,8 +296,7 @@ def lower_recurrent(
     product_, x_s_stride, x_b_stride = input_product(node, b, count * gates * hidden)
     used = [is_used(b, node, i) for i in range(3)]
     y_s_stride, y_d_stride, y_b_stride = allocate_y(node, b) if used[0] else (0, 0, 0)
-    applied = functions(node, defaults)
-    own = len(defaults)
+    applied, own = functions(node), len(USUAL[node.op])
     table = [
         applied[d * own + i] if d < count and i < own else (FUNCTIONS["relu"], 0.0, 0.0)
         for d in range(2)
@@ -307,7 +311,7 @@ def lower_recurrent(
         peephole=peephole,
         lengths=lengths,
         h0=h0,
-        c0=node.input(6),
+        c0=c0,
         y=node.output if used[0] else None,
         y_h=node.outputs[1] if used[1] else None,
         y_c=node.outputs[2] if used[2] else None,
@@ -346,16 +350,16 @@ class RNN:
     signature = "x, w, r, b?, sequence_lens?, initial_h? -> y?, y_h?"
     attributes = ATTRIBUTES
     strided = (0,)
-    infer = lambda node: infer_recurrent(node, ("Tanh",), 2)
+    infer = infer_recurrent
 
     def reference(node: Node, *inputs: Optional[np.ndarray]) -> tuple[np.ndarray, ...]:
         def cell(f: Any, x: Any, h: Any, c: Any, w: Any, r: Any, bias: Any, p: Any) -> Any:
             return f[0](x @ w.T + h @ r.T + sum(np.split(bias, 2))), c
 
-        return run_recurrent(node, cell, ("Tanh",), *inputs)[:2]
+        return run_recurrent(node, cell, *inputs)[:2]
 
-    guards = lambda node: recurrent_guards(node, 1)
-    lower = lambda node, b: lower_recurrent(node, b, ("Tanh",), 1)
+    guards = recurrent_guards
+    lower = lower_recurrent
 
 
 @op("GRU")
@@ -369,7 +373,7 @@ class GRU:
     signature = "x, w, r, b?, sequence_lens?, initial_h? -> y?, y_h?"
     attributes = {**ATTRIBUTES, "linear_before_reset": 0}
     strided = (0,)
-    infer = lambda node: infer_recurrent(node, ("Sigmoid", "Tanh"), 2)
+    infer = infer_recurrent
 
     def reference(node: Node, *inputs: Optional[np.ndarray]) -> tuple[np.ndarray, ...]:
         def cell(f: Any, x: Any, h: Any, c: Any, w: Any, r: Any, bias: Any, p: Any) -> Any:
@@ -383,10 +387,10 @@ class GRU:
                 fresh = f[1](given[2] + (reset * h) @ r_h.T + b_h)
             return (1 - z) * fresh + z * h, c
 
-        return run_recurrent(node, cell, ("Sigmoid", "Tanh"), *inputs)[:2]
+        return run_recurrent(node, cell, *inputs)[:2]
 
-    guards = lambda node: recurrent_guards(node, 3)
-    lower = lambda node, b: lower_recurrent(node, b, ("Sigmoid", "Tanh"), 3)
+    guards = recurrent_guards
+    lower = lower_recurrent
 
 
 @op("LSTM")
@@ -401,7 +405,7 @@ class LSTM:
     signature = "x, w, r, b?, sequence_lens?, initial_h?, initial_c?, p? -> y?, y_h?, y_c?"
     attributes = {**ATTRIBUTES, "input_forget": 0}
     strided = (0,)
-    infer = lambda node: infer_recurrent(node, ("Sigmoid", "Tanh", "Tanh"), 3)
+    infer = infer_recurrent
 
     def reference(node: Node, *inputs: Optional[np.ndarray]) -> tuple[np.ndarray, ...]:
         def cell(f: Any, x: Any, h: Any, c: Any, w: Any, r: Any, bias: Any, p: Any) -> Any:
@@ -412,7 +416,7 @@ class LSTM:
             c = forget * c + i * f[1](new)
             return f[0](o + p_o * c) * f[2](c), c
 
-        return run_recurrent(node, cell, ("Sigmoid", "Tanh", "Tanh"), *inputs)
+        return run_recurrent(node, cell, *inputs)
 
-    guards = lambda node: recurrent_guards(node, 4)
-    lower = lambda node, b: lower_recurrent(node, b, ("Sigmoid", "Tanh", "Tanh"), 4, node.input(7))
+    guards = recurrent_guards
+    lower = lower_recurrent

@@ -11,7 +11,7 @@ from q7x2_ep import dtypes
 from q7x2_ep.backend.cpu.library import DATA_FAULT, StatusError, load
 from q7x2_ep.ir.core import Node, Value
 from q7x2_ep.ops import find
-from q7x2_ep.ops.rnn import FUNCTIONS
+from q7x2_ep.ops.rnn import FUNCTIONS, GATES, USUAL
 from q7x2_ep.plan.target import KernelRow
 from tests.kernels.harness import rows, run_threads, tolerance
 from tests.kernels.test_gemm import K_BLOCK, pack
@@ -19,8 +19,6 @@ from tests.kernels.test_gemm import K_BLOCK, pack
 every_row = pytest.mark.parametrize("row", rows("rnn"), ids=lambda row: row.name)
 ROWS = load().target.constants["RNN_ROWS"]
 THREADS = (1, 2, 3, 8)
-GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
-USUAL = {"RNN": ("Tanh",), "GRU": ("Sigmoid", "Tanh"), "LSTM": ("Sigmoid", "Tanh", "Tanh")}
 CELLS = [("RNN", {}), ("GRU", {}), ("GRU", {"linear_before_reset": 1}), ("LSTM", {})]
 every_cell = pytest.mark.parametrize(("op", "attrs"), CELLS, ids=["rnn", "gru", "linear", "lstm"])
 
