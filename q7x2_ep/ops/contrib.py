@@ -11,9 +11,9 @@ from typing import Any, Optional
 
 from q7x2_ep import dtypes
 from q7x2_ep.errors import UnsupportedOp
-from q7x2_ep.ir.core import Graph, Node, Type, Value
+from q7x2_ep.ir.core import Value
 from q7x2_ep.ir.shape import Dim, maximum
-from q7x2_ep.ops import find, op
+from q7x2_ep.ops import op
 from q7x2_ep.ops.attention import (
     HEADS_OUTER,
     append,
@@ -22,38 +22,10 @@ from q7x2_ep.ops.attention import (
     merge_heads,
     split_heads,
 )
-from q7x2_ep.ops.builder import Builder
-from q7x2_ep.ops.common import known, where_is
+from q7x2_ep.ops.builder import infer_meaning
+from q7x2_ep.ops.common import known
 
 Given = Optional[Value]
-
-
-def infer_meaning(node: Node) -> list[Type]:
-    """The types of what `decompose` makes of inputs of these types.
-
-    Raises: UnsupportedOp for an operand, result or attribute that the entry names as unsupported.
-    """
-    entry = find(node.op)
-    operands, results = (
-        [name.strip(" ?") for name in part.split(",")] for part in entry.signature.split("->")
-    )
-    named = (*zip(operands, node.inputs), *zip(results, node.outputs))
-    wrong = [name for name, x in named if x is not None and name in entry.unsupported]
-    wrong += [
-        f"{name}={node.attrs[name]}"
-        for name in entry.unsupported
-        if name in node.attrs and node.attrs[name] != entry.attributes[name]
-    ]
-    if wrong:
-        raise UnsupportedOp(f"{where_is(node)} is not supported with {', '.join(wrong)}")
-    inputs: list[Given] = []
-    for x in node.inputs:  # others than the node's own, whose users these nodes are not
-        twin = None if x is None else Value(x.name, x.dtype, x.shape, x.elements)
-        if twin is not None:
-            twin.const = x.const
-        inputs.append(twin)
-    results = entry.decompose(Builder(Graph()), *inputs, **node.attrs)
-    return [Type(y.dtype, y.shape) for y in results]
 
 
 @op("com.microsoft::MultiHeadAttention")
