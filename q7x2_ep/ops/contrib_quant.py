@@ -239,7 +239,10 @@ class QGemm:
 def integer_product(
     g: Any, a: Value, b: Value, a_scale: Value, b_scale: Value, a_zero: Given, b_zero: Given
 ) -> Value:
-    """(a - a_zero) * a_scale @ (b - b_zero) * b_scale, summed in integers."""
+    """(a - a_zero) * a_scale @ (b - b_zero) * b_scale, summed in integers where b is constant."""
+    if b.const is None:
+        inner = len(b.shape) - 1
+        return g.MatMul(real(g, a, a_scale, a_zero), real(g, b, b_scale, b_zero, inner))
     sums = g.MatMulInteger(a, b, _flat(g, a_zero), _flat(g, b_zero))
     unit = g.Mul(_flat(g, a_scale), _flat(g, b_scale))
     return g.Mul(g.Cast(sums, to=unit.dtype), unit)
