@@ -156,10 +156,13 @@ def infer_meaning(node: Node) -> list[Type]:
             twin.const = x.const
         inputs.append(twin)
     try:
-        results = entry.decompose(Builder(Graph()), *inputs, **node.attrs)
+        results = listed(entry.decompose(Builder(Graph()), *inputs, **node.attrs))
     except Q7Error as error:  # names what it is made of
         raise type(error)(f"{where_is(node)} {error}") from error
-    return [typed(y.dtype, y.shape, y.elements) for y in listed(results)]
+    missing = [x.name for x in node.outputs[len(results) :]]
+    if missing:
+        raise UnsupportedOp(f"{where_is(node)} does not give {', '.join(missing)} in this form")
+    return [typed(y.dtype, y.shape, y.elements) for y in results]
 
 
 def _require_supported(node: Node, entry: Any, unsupported: Sequence[str]) -> None:

@@ -155,8 +155,8 @@ class Attention:
     every query sees and whose v is 0. zero_masked_rows: a row whose scores are all
     -inf gives 0 instead of NaN; zero_nan_rows: so does any row that would be NaN.
     Shapes: q (B, H, Sq, D), k (B, Hkv, Skv, D), v (B, Hkv, Skv, Dv), mask and bias broadcast to
-    (B, H, Sq, Skv), lengths and offset (B,) or (1,), sinks (H,), o (B, H, Sq, Dv) stored as (B, Sq, H, Dv), so
-    that merging the heads afterwards copies nothing.
+    (B, H, Sq, Skv), lengths and offset (B,) or (1,), sinks (H,), o (B, H, Sq, Dv) stored as
+    (B, Sq, H, Dv), so that merging the heads afterwards copies nothing.
     Types: lengths, offset: int32 or int64.
     Source: Vaswani et al. 2017, section 3.2.1; ONNX Attention (opset 25).
     """
