@@ -406,9 +406,14 @@ class Split:
     def infer(node: Node) -> list[Type]:
         shape = dims(node)
         axis = normal_axis(node, node.attrs["axis"], len(shape))
+        sizes, contents = split_sizes(node), known(node.inputs[0])
+        parts: list[Optional[tuple[Dim, ...]]] = [None] * len(sizes)
+        if contents is not None and len(shape) == 1 and all(isinstance(n, int) for n in sizes):
+            ends = np.cumsum(sizes).tolist()
+            parts = [contents[end - size : end] for size, end in zip(sizes, ends)]
         return [
-            typed(node.inputs[0].dtype, (*shape[:axis], size, *shape[axis + 1 :]))
-            for size in split_sizes(node)
+            typed(node.inputs[0].dtype, (*shape[:axis], size, *shape[axis + 1 :]), part)
+            for size, part in zip(sizes, parts)
         ]
 
     def guards(node: Node) -> list[Guard]:
