@@ -131,6 +131,7 @@ def _unpacked(packed: np.ndarray, row: dtypes.DType, count: int) -> np.ndarray:
     """Elements of a few bits, packed from the lowest bit of each byte on, as the lowest bits of a
     byte each. What is left of the last byte is padding.
     """
+    low: np.ndarray
     if 8 % row.bits == 0:
         shifts = np.arange(0, 8, row.bits, dtype=np.uint8)
         low = (packed[:, None] >> shifts & ((1 << row.bits) - 1)).reshape(-1)
@@ -144,7 +145,7 @@ def _unpacked(packed: np.ndarray, row: dtypes.DType, count: int) -> np.ndarray:
 
 def _from_fields(tensor: Any, row: dtypes.DType, count: int) -> np.ndarray:
     """The typed fields. 16-bit and smaller floats travel as bit patterns in int32_data, elements of
-    less than a byte as the bytes of raw data, complex numbers as their parts.
+    4 and 2 bits as the bytes of raw data, complex numbers as their parts.
     """
     if row.code in (dtypes.FLOAT, dtypes.COMPLEX64):
         return np.array(tensor.float_data, np.float32).view(row.numpy)
@@ -155,7 +156,7 @@ def _from_fields(tensor: Any, row: dtypes.DType, count: int) -> np.ndarray:
     if row.code in (dtypes.UINT32, dtypes.UINT64):
         return np.array(tensor.uint64_data, np.uint64).astype(row.numpy)
     integers = np.array(tensor.int32_data, np.int32)
-    if row.bits:
+    if row.bits in (2, 4):
         return _unpacked(integers.astype(np.uint8), row, count)
     if row.kind == "f":
         return integers.astype(f"uint{8 * row.size}").view(row.numpy)
