@@ -196,18 +196,23 @@ def export(
     opset: int = 17,
     attention: str = "sdpa",
     cache: bool = False,
+    dtype: str = "float32",
 ) -> None:
     """Write one ONNX file, atomically; large weights of the dynamo exporter go to <file>.data.
 
-    cache: a decoder takes past_key_values.* and gives present.*, new tokens appended.
+    cache: a decoder takes past_key_values.* and gives present.*, new tokens appended. dtype: of the
+    weights and of what is computed.
     """
     import torch
 
     with _quiet():
-        module = build(model, attention)
+        module = build(model, attention).to(getattr(torch, dtype))
         inputs = _inputs(model, module.config, cache)
         outputs = _outputs(model, cache)
-    example = tuple(value for value, _ in inputs.values())
+    example = tuple(
+        value.to(getattr(torch, dtype)) if value.is_floating_point() else value
+        for value, _ in inputs.values()
+    )
     axes = {name: named for name, (_, named) in inputs.items()}
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
@@ -425,8 +430,17 @@ def _quiet() -> Iterator[None]:
         logging.disable(logging.NOTSET)
 
 
-def file_name(model: str, exporter: str, opset: int, attention: str, cache: bool = False) -> str:
-    return f"{model}.{attention}.{exporter}{opset}{'.cache' * cache}.onnx"
+def file_name(
+    model: str,
+    exporter: str,
+    opset: int,
+    attention: str,
+    cache: bool = False,
+    dtype: str = "float32",
+) -> str:
+    """Of float32, which goes without saying, there are most."""
+    mark = "" if dtype == "float32" else f".{dtype}"
+    return f"{model}.{attention}.{exporter}{opset}{'.cache' * cache}{mark}.onnx"
 
 
 def reason(error: BaseException) -> str:

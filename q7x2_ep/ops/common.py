@@ -94,6 +94,12 @@ def reads_strides(node: Node, value: Value) -> bool:
     return all(i in strided for i, used in enumerate(node.inputs) if used is value)
 
 
+def is_host(node: Node) -> bool:
+    """Whether a node runs on the host whatever its inputs are: it has no native form."""
+    entry = find(node.op)
+    return not any(hasattr(entry, part) for part in ("lower", "view", "views", "decompose"))
+
+
 def is_movement(node: Node) -> bool:
     """Whether the outputs of a node may be views of its input."""
     entry = find(node.op)
