@@ -69,7 +69,8 @@ def _evaluate(node: Node) -> Optional[list[Any]]:
     """The outputs of a node as arrays, or None where it cannot or should not be evaluated now."""
     if any(value is not None and value.const is None for value in node.inputs):
         return None
-    if any(value is not None and value.dtype in dtypes.HALVES for value in node.inputs):
+    operands = (*node.inputs, *node.outputs)
+    if any(value is not None and value.dtype in dtypes.HALVES for value in operands):
         return None  # in float32, behind widen
     entry = find(node.op)
     if not hasattr(entry, "reference") or not _is_worth_it(node):

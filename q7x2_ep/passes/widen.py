@@ -16,7 +16,7 @@ read by such ops only; a graph that is like that already stays as it is. See doc
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Optional
+from typing import Callable, Optional
 
 import numpy as np
 
@@ -43,23 +43,28 @@ DTYPES = ("to", "dtype", "output_dtype", "stash_type", "softmax_precision")  # a
 
 def run(graph: Graph) -> dict[str, int]:
     """Counts the casts that are made at edges, and the roundings that are kept."""
-    if not any(map(_is_narrow, graph.nodes)):
+    if not any(_is_narrow(graph, node) for node in graph.nodes):
         return {}
     return _Widening(graph).run()
 
 
-def _is_narrow(node: Node) -> bool:
-    """Whether a node computes in 16 bits, or reads a constant of 16 bits."""
-    if is_declared(node):
+def _is_narrow(graph: Graph, node: Node) -> bool:
+    """Whether a node computes in 16 bits, reads a constant of 16 bits, or rounds to 16 bits what
+    may stay as it is.
+    """
+    if is_declared(node) or not any(map(_is_half, (*node.inputs, *node.outputs))):
         return False
-    if node.op == "Cast":
-        return _is_half(node.inputs[0]) and node.inputs[0].const is not None
-    return any(map(_is_half, (*node.inputs, *node.outputs)))
+    if node.op != "Cast":
+        return True
+    is_idle = any(map(_is_undoing, node.output.users)) and not _is_seen(graph, node, _is_half)
+    return (is_idle and _is_half(node.output)) or (
+        _is_half(node.inputs[0]) and node.inputs[0].const is not None
+    )
 
 
 def is_declared(node: Node) -> bool:
-    """Whether a node must see the dtypes that the model declares."""
-    return is_host(node) or node.op == "BitCast"
+    """Whether a node must see the dtypes that the model declares, or was made behind this pass."""
+    return is_host(node) or node.op == "BitCast" or node.op.startswith("q7::")
 
 
 def _is_half(value: Optional[Value]) -> bool:
@@ -109,7 +114,7 @@ class _Widening:
                 node.set_input(1, None)
             node.inputs, node.op = node.inputs[:1], "Cast"
             node.attrs["to"] = self.declared[y]
-            if self.is_undone(node):
+            if _is_seen(self.graph, node, self.declared.__contains__):
                 self.keep([y])
                 self.counts["roundings"] += 1
             else:
@@ -144,7 +149,6 @@ class _Widening:
                 node.attrs[key] = value.astype(np.float32)
             elif key in DTYPES and value in HALVES:
                 node.attrs[key] = FLOAT
-        node.inferred = None  # it may have no inputs that tell that it has changed
         self.append(node)
 
     def pass_on(self, sources: Sequence[Value], result: Value) -> None:
@@ -161,6 +165,7 @@ class _Widening:
 
     def append(self, node: Node) -> None:
         self.order.append(node)
+        node.inferred = None  # its inputs need not tell that its attributes have changed
         infer_node(node)
 
     # A value of 16 bits in other dtypes
@@ -207,27 +212,33 @@ class _Widening:
         """Whether no rounding makes the value 0; bfloat16 is as small as float32."""
         return self.declared[value] == BFLOAT16 or value in self.grid
 
-    def is_undone(self, cast: Node) -> bool:
-        """Whether what a Cast to 16 bits gives is wide again without arithmetic, and then seen."""
-        x, y = cast.inputs[0], cast.output
-        beside = self.graph.is_output(x) or any(
-            user.op not in CASTS or user.output not in self.declared for user in x.users
-        )
-        seen, stack = {y}, [(y, False)]
-        while stack:
-            value, is_wide = stack.pop()
-            if is_wide and self.graph.is_output(value):
+
+def _is_seen(graph: Graph, cast: Node, is_half: Callable[[Optional[Value]], bool]) -> bool:
+    """Whether what a Cast to 16 bits gives is wide again without arithmetic, and the rounding then
+    seen. What a fused op does with it nobody knows.
+    """
+    x, y = cast.inputs[0], cast.output
+    beside = graph.is_output(x) or any(
+        user.op not in CASTS or not is_half(user.output) for user in x.users
+    )
+    seen, stack = {y}, [y]
+    while stack:
+        value = stack.pop()
+        is_wide = not is_half(value)
+        if is_wide and graph.is_output(value):
+            return True
+        for user in value.users:
+            if _is_undoing(user) or is_movement(user):
+                fresh = user.output not in seen
+                seen.add(user.output)
+                stack += [user.output] if fresh else []
+            elif is_wide and (beside or user.op in DISCRETE | CASTS or user.op.startswith("q7::")):
                 return True
-            for user in value.users:
-                back = user.op in CASTS and dtypes.is_float(user.output.dtype)
-                if back or is_movement(user):
-                    now_wide = user.output not in self.declared
-                    if user.output not in seen:
-                        seen.add(user.output)
-                        stack.append((user.output, now_wide))
-                elif is_wide and (beside or user.op in DISCRETE or user.op in CASTS):
-                    return True
-        return False
+    return False
+
+
+def _is_undoing(node: Node) -> bool:
+    return node.op in CASTS and dtypes.is_float(node.output.dtype)
 
 
 def _is_zero(value: Optional[Value]) -> bool:
