@@ -206,7 +206,7 @@ def export(
     import torch
 
     with _quiet():
-        module = build(model, attention).to(getattr(torch, dtype))
+        module = build(model, attention, dtype)
         inputs = _inputs(model, module.config, cache)
         outputs = _outputs(model, cache)
     example = tuple(
@@ -264,7 +264,7 @@ def export(
         shutil.move(str(target), str(path))
 
 
-def build(model: Model, attention: str) -> Any:
+def build(model: Model, attention: str, dtype: str = "float32") -> Any:
     """The torch module with its weights: trained, or drawn from the seed."""
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     import torch
@@ -293,7 +293,8 @@ def build(model: Model, attention: str) -> Any:
                 parameter.data.normal_(0, 0.1)
             if model.sizes:  # a tiny model, kept compressed: 16 bits a weight are enough
                 parameter.data = parameter.data.bfloat16().float()
-    return (getattr(module, model.part) if model.part else module).eval()
+    inner = getattr(module, model.part) if model.part else module
+    return inner.to(getattr(torch, dtype)).eval()
 
 
 BATCH, LENGTH, PAST, SOURCE = 2, 16, 5, 11  # of the example: samples, new, cached, encoded tokens

@@ -98,7 +98,9 @@ def is_float(code: int) -> bool:
 
 def holds_floats(array: np.ndarray) -> bool:
     """Whether an array has a float dtype, of numpy or of ml_dtypes, which numpy calls void."""
-    return array.dtype.kind == "f" or (array.dtype.kind == "V" and is_float(from_numpy(array.dtype)))
+    return array.dtype.kind == "f" or (
+        array.dtype.kind == "V" and is_float(from_numpy(array.dtype))
+    )
 
 
 def significant_bits(code: int) -> int:
