@@ -94,11 +94,15 @@ enum {
     Q7_F32 = 1,
     Q7_U8 = 2,
     Q7_I8 = 3,
+    Q7_U16 = 4,
+    Q7_I16 = 5,
     Q7_I32 = 6,
     Q7_I64 = 7,
     Q7_BOOL = 9,
     Q7_F16 = 10,
-    Q7_F64 = 11
+    Q7_F64 = 11,
+    Q7_U32 = 12,
+    Q7_U64 = 13
 };
 
 /* One step of a run as a driver sees it. */
