@@ -102,7 +102,8 @@ enum {
     Q7_F16 = 10,
     Q7_F64 = 11,
     Q7_U32 = 12,
-    Q7_U64 = 13
+    Q7_U64 = 13,
+    Q7_BF16 = 16
 };
 
 /* One step of a run as a driver sees it. */

@@ -44,6 +44,7 @@ static inline int64_t q7_dtype_bytes(int64_t dtype) {
         case Q7_I32:
         case Q7_U32: return 4;
         case Q7_F16:
+        case Q7_BF16:
         case Q7_I16:
         case Q7_U16: return 2;
         default: return 1; /* Q7_U8, Q7_I8, Q7_BOOL */
