@@ -15,9 +15,9 @@ from q7x2_ep.ir.core import Node, Value
 from q7x2_ep.ops import find, op
 from q7x2_ep.ops.common import (
     FLOATS,
-    Guard,
     NUMERIC,
     Activation,
+    Guard,
     binary_step,
     constant_scalar,
     each,

@@ -554,10 +554,8 @@ class Pow:
         require_dtype(node, exponent.dtype, CASTS)
         number = constant_scalar(exponent)
         whole = not dtypes.is_float(exponent.dtype) or (number is not None and number % 1 == 0)
-        if base.dtype == exponent.dtype or whole:
-            dtype = base.dtype
-        else:  # an integer to a fractional power, say: in the widest float, then back
-            dtype = dtypes.DOUBLE
+        # an integer to a fractional power, say: in the widest float, and back
+        dtype = base.dtype if base.dtype == exponent.dtype or whole else dtypes.DOUBLE
         result = y if dtype == base.dtype else temporary(b, dtype, y.shape)
         binary_step(b, "pow", cast_to(b, base, dtype), cast_to(b, exponent, dtype), result)
         if result is not y:
@@ -842,7 +840,9 @@ def cast(node: Node, x: np.ndarray, code: int) -> np.ndarray:
     if code == dtypes.STRING:
         return np.frompyfunc(text, 1, 1)(x).astype(object)
     if declared == dtypes.STRING:
-        x = np.asarray(np.frompyfunc(float if dtypes.is_float(code) else number_of, 1, 1)(x), object)
+        x = np.asarray(
+            np.frompyfunc(float if dtypes.is_float(code) else number_of, 1, 1)(x), object
+        )
     return x.astype(dtypes.DTYPES[code].numpy)
 
 

@@ -386,8 +386,8 @@ class GroupNormalization:
 
 @op("BatchNormalization")
 class BatchNormalization:
-    """y = (x - mean) / sqrt(variance + epsilon) * scale + bias, mean and variance given; in training
-    mode those of x, of which the other outputs are running averages.
+    """y = (x - mean) / sqrt(variance + epsilon) * scale + bias, mean and variance given; in
+    training mode those of x, of which the other outputs are running averages.
 
     Shapes: x (N, C, ..), the others (C,).
     """
@@ -458,7 +458,7 @@ class MeanVarianceNormalization:
 
 @op("LpNormalization")
 class LpNormalization:
-    """y = x / its norm along an axis: the sum of |x| (p = 1), or the root of that of x^2; 0 for 0."""
+    """y = x / norm along an axis: the sum of |x| (p = 1), or the root of that of x^2; 0 for 0."""
 
     signature = "x -> y"
     attributes = {"axis": -1, "p": 2}
