@@ -181,6 +181,34 @@ def _scatter_renamed(draft: Draft, maker: Maker) -> list[Draft]:
     return [replace(draft, op="ScatterElements")]
 
 
+def _resize_asymmetric(draft: Draft, maker: Maker) -> list[Draft]:
+    """(x, scales), by the coordinates of what was Upsample."""
+    x, scales = draft.inputs
+    how = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+    return [replace(draft, op="Resize", inputs=[x, "", scales], attrs={**draft.attrs, **how})]
+
+
+def _upsample_scales(draft: Draft, maker: Maker) -> list[Draft]:
+    scales = draft.attrs.pop("scales", None)
+    if scales is None:  # opset 1: of the two image dims
+        scales = (1.0, 1.0, draft.attrs.pop("height_scale"), draft.attrs.pop("width_scale"))
+    array = np.array(scales, np.float32)
+    draft.inputs.append(maker.constant(array, f"{draft.name}/scales"))
+    return [draft]
+
+
+def _upsample_to_resize(draft: Draft, maker: Maker) -> list[Draft]:
+    if draft.attrs.get("mode") == "bilinear":  # opset 1
+        draft.attrs["mode"] = "linear"
+    return _resize_asymmetric(draft, maker)
+
+
+def _grid_sample_modes(draft: Draft, maker: Maker) -> list[Draft]:
+    names = {"bilinear": "linear", "bicubic": "cubic"}
+    mode = draft.attrs.get("mode", "bilinear")
+    return [replace(draft, attrs={**draft.attrs, "mode": names.get(mode, mode)})]
+
+
 def _group_norm_per_channel(draft: Draft, maker: Maker) -> list[Draft]:
     """Scale and bias were one number per group; now they are one per channel."""
     x, *per_group = draft.inputs
@@ -225,5 +253,9 @@ CHANGES: tuple[tuple[str, int, Callable[[Draft, Maker], list[Draft]]], ...] = (
     ("Cast", 6, _cast_by_name),
     ("Concat", 4, _concat_default_axis),
     ("Scatter", 11, _scatter_renamed),
+    ("Upsample", 9, _upsample_scales),
+    ("Upsample", 10, _upsample_to_resize),
+    ("Resize", 11, _resize_asymmetric),
+    ("GridSample", 20, _grid_sample_modes),
     ("GroupNormalization", 21, _group_norm_per_channel),
 )

@@ -70,7 +70,8 @@ def _evaluate(node: Node) -> Optional[list[Any]]:
     if any(value is not None and value.const is None for value in node.inputs):
         return None
     entry = find(node.op)
-    if not hasattr(entry, "reference") or not _is_worth_it(node):
+    is_random = getattr(entry, "random", False)
+    if not hasattr(entry, "reference") or is_random or not _is_worth_it(node):
         return None
     try:
         with np.errstate(all="ignore"):
