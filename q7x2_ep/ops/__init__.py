@@ -7,7 +7,7 @@ our own as `@op("q7::Name")`. Its parts, in this order; functions take the node,
     attributes  {name: default}; the importer fills in defaults, so node.attrs holds every key
     strided     positions of inputs that `lower` reads through any strides, if any
     folds_late  true: of constants it is evaluated after fusion only, which looks for it
-    random      true: no two evaluations agree, so that it is neither folded nor merged with another
+    is_random   true: no two evaluations agree, so that it is neither folded nor merged with another
     infer(node) -> list[Type]                  shapes and dtypes of the outputs
     reference(node, *arrays) -> array | tuple  numpy, obvious not fast, in the dtype it is given
     decompose(g, *values) -> Value             the meaning in smaller ops; fused ops have only this
@@ -16,7 +16,9 @@ our own as `@op("q7::Name")`. Its parts, in this order; functions take the node,
     lower(node, b)                             emits the C steps through the plan builder b
 
 A node whose entry has neither `lower` nor `view` gives way to its `decompose` before fusion
-(passes/expand.py), and is refused where it has none.
+(passes/expand.py). Where it has none, or where `lower` raises UnsupportedOp, the node is a host step:
+its `reference` runs between two native phases (plan/partition.py). Ops with bodies have `control` in
+place of `reference` (control.py).
 """
 
 from __future__ import annotations
@@ -48,4 +50,8 @@ def find(name: str) -> Optional[Any]:
     if not _families:
         for module in pkgutil.iter_modules(__path__):
             _families.append(importlib.import_module(f"{__name__}.{module.name}"))
+    if "@" in name:  # see host.py
+        from q7x2_ep.ops.host import standard_entry
+
+        return standard_entry(name)
     return OPS.get(name)

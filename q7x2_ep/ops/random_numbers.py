@@ -62,7 +62,7 @@ class RandomNormal:
         "scale": 1.0,
         "seed": None,
     }
-    random = True
+    is_random = True
     infer = infer_shaped
     reference = lambda node: normal(node, node.attrs["shape"], node.attrs["dtype"])
 
@@ -73,7 +73,7 @@ class RandomNormalLike:
 
     signature = "x -> y"
     attributes = {"dtype": None, "mean": 0.0, "scale": 1.0, "seed": None}
-    random = True
+    is_random = True
     infer = infer_like
     reference = lambda node, x: normal(node, x.shape, dtype_of(node))
 
@@ -90,7 +90,7 @@ class RandomUniform:
         "high": 1.0,
         "seed": None,
     }
-    random = True
+    is_random = True
     infer = infer_shaped
     reference = lambda node: uniform(node, node.attrs["shape"], node.attrs["dtype"])
 
@@ -101,7 +101,7 @@ class RandomUniformLike:
 
     signature = "x -> y"
     attributes = {"dtype": None, "low": 0.0, "high": 1.0, "seed": None}
-    random = True
+    is_random = True
     infer = infer_like
     reference = lambda node, x: uniform(node, x.shape, dtype_of(node))
 
@@ -112,7 +112,7 @@ class Bernoulli:
 
     signature = "x -> y"
     attributes = {"dtype": None, "seed": None}
-    random = True
+    is_random = True
     infer = infer_like
 
     def reference(node: Node, x: np.ndarray) -> np.ndarray:
@@ -126,7 +126,7 @@ class Multinomial:
 
     signature = "x -> y"
     attributes = {"dtype": dtypes.INT32, "sample_size": 1, "seed": None}
-    random = True
+    is_random = True
     infer = lambda node: [Type(node.attrs["dtype"], (dims(node)[0], node.attrs["sample_size"]))]
 
     def reference(node: Node, x: np.ndarray) -> np.ndarray:

@@ -26,7 +26,7 @@ def run(graph: Graph) -> dict[str, int]:
                 constants += 1
     dead = []
     for node in graph.nodes:
-        if getattr(find(node.op), "random", False):
+        if node.bodies or getattr(find(node.op), "is_random", False):
             continue
         attrs = tuple((name, _attribute(value)) for name, value in sorted(node.attrs.items()))
         first = seen.setdefault((node.op, attrs, len(node.outputs), *map(id, node.inputs)), node)
