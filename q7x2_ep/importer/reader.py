@@ -40,7 +40,10 @@ class Request:
     functions: Mapping[tuple[str, str], Callable[..., Any]] = field(default_factory=dict)
 
 
-def read(model: Union[str, os.PathLike, bytes, Any], request: Request = Request()) -> Graph:
+AS_IT_IS = Request()
+
+
+def read(model: Union[str, os.PathLike, bytes, Any], request: Request = AS_IT_IS) -> Graph:
     """The graph of an ONNX model given as a path, as bytes, or as an onnx.ModelProto.
 
     Raises: ModelNotFound, ModelError with the source and the reason, UnsupportedOp with all
