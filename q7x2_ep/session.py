@@ -15,7 +15,7 @@ from typing import Any, Optional, Union
 import numpy as np
 
 from q7x2_ep import dtypes, errors, fuse, importer, knobs, passes
-from q7x2_ep.backend.cpu.executor import Executor
+from q7x2_ep.backend.cpu.executor import Call, Executor
 from q7x2_ep.backend.cpu.library import default_threads, load
 from q7x2_ep.backend.verify import verify
 from q7x2_ep.ir.core import Value
@@ -46,7 +46,8 @@ class Session:
     """A compiled model.
 
     watch, without: what may be fused, and the names of passes left out, to look for a culprit
-    (bisect.py). Thread safe: concurrent runs each use a context of their own.
+    (bisect.py). request: see importer.Request. Thread safe: concurrent runs each use a context of
+    their own.
 
     Raises: ModelError and its kin for a model that cannot be read or run.
     """
@@ -59,10 +60,11 @@ class Session:
         optimized_path: str = "",
         watch: Watch = lambda application: True,
         without: Collection[str] = (),
+        request: importer.Request = importer.PLAIN,
     ):
-        self.threads = threads or default_threads()
-        self._model = model
-        graph = importer.read(model)
+        self.threads = threads if threads > 0 else default_threads()
+        self._model, self._request = model, request
+        graph = importer.read(model, request)
         self.metadata = dict(graph.metadata)
         self.model_ops = Counter(node.op for node in graph.nodes)
         graph.is_fused = not fusion
@@ -85,14 +87,14 @@ class Session:
         self.plan: Plan = build(graph, library.target)
         self._executor = Executor(library, self.plan, _symbols(graph.inputs), self.threads)
 
-    def run(self, feeds: Mapping[str, Any]) -> list[np.ndarray]:
+    def run(self, feeds: Mapping[str, Any], call: Optional[Call] = None) -> list[np.ndarray]:
         """All outputs for one feed, in the order of the model.
 
         Raises: FeedError and ShapeError for a feed that does not fit, DataError for values out of
-        range.
+        range, RunTerminated where call ends the run.
         """
         arrays, sizes = self._check(feeds)
-        return self._executor.run(arrays, sizes)
+        return self._executor.run(arrays, sizes, call)
 
     def statistics_for(self, sizes: Mapping[str, int]) -> dict[str, int]:
         """Arena bytes, allocations and buffers for given symbol values."""
@@ -117,9 +119,8 @@ class Session:
             return listing(self.plan)
         if not after and stage not in ("ir", "fused"):
             raise ValueError(f"stage must be ir, fused or plan, got {stage!r}")
-        graph = importer.read(
-            self._model
-        )  # once more: the weights of the first are packed and gone
+        # once more: the weights of the first are packed and gone
+        graph = importer.read(self._model, self._request)
         if after in passes.NAMES:
             for name, module in zip(passes.NAMES, passes.PASSES):
                 module.run(graph)
@@ -141,7 +142,7 @@ class Session:
     def _check(self, feeds: Mapping[str, Any]) -> tuple[list[np.ndarray], dict[str, int]]:
         """The feeds as dense arrays in model order, and the value of every symbol."""
         if len(feeds) != len(self.inputs) or any(spec.name not in feeds for spec in self.inputs):
-            raise self._wrong_names(feeds)
+            raise self.wrong_names(feeds)
         arrays: list[np.ndarray] = []
         sizes: dict[str, int] = {}
         for spec in self.inputs:
@@ -152,7 +153,8 @@ class Session:
                 raise _wrong_dtype(spec, array)
             if array.ndim != len(spec.shape):
                 raise errors.ShapeError(
-                    f"[input {spec.name!r}] expected rank {len(spec.shape)} "
+                    f"Invalid rank for input: {spec.name} Got: {array.ndim} Expected: "
+                    f"{len(spec.shape)}: expected rank {len(spec.shape)} "
                     f"{_shape_text(spec.shape)}, given rank {array.ndim} {array.shape}"
                 )
             for axis, (dim, name) in enumerate(zip(spec.shape, spec.symbols)):
@@ -162,20 +164,28 @@ class Session:
             arrays.append(array if array.flags.c_contiguous else np.ascontiguousarray(array))
         return arrays, sizes
 
-    def _wrong_names(self, feeds: Mapping[str, Any]) -> errors.FeedError:
+    def wrong_names(self, feeds: Mapping[str, Any]) -> errors.FeedError:
+        """What is wrong with the names of a feed."""
         names = [spec.name for spec in self.inputs]
         missing = [name for name in names if name not in feeds]
         extra = [name for name in feeds if name not in names]
-        parts = [f"missing {missing}"] if missing else []
-        parts += [f"unknown {extra}"] if extra else []
-        return errors.FeedError(f"[feed] {' and '.join(parts)}; the model's inputs are {names}")
+        if missing:
+            return errors.MissingInput(
+                f"Required inputs ({missing}) are missing from input feed ({list(feeds)}); the "
+                f"model's inputs are {names}"
+            )
+        return errors.FeedError(
+            f"Invalid input name: {', '.join(map(str, extra))}; the model's inputs are {names}"
+        )
 
 
 def _wrong_dtype(spec: InputSpec, array: np.ndarray) -> errors.FeedError:
     wanted = dtypes.DTYPES[spec.dtype]
+    known = dtypes.BY_NUMPY.get(str(array.dtype))
+    given = dtypes.type_string(known.code) if known else array.dtype
     return errors.FeedError(
-        f"[input {spec.name!r}] expected {dtypes.type_string(spec.dtype)}, given {array.dtype}; "
-        f"convert it with .astype({wanted.numpy!r})"
+        f"[input {spec.name!r}] Unexpected input data type. Actual: ({given}) , expected: "
+        f"({dtypes.type_string(spec.dtype)}); convert it with .astype({wanted.numpy!r})"
     )
 
 
@@ -187,8 +197,9 @@ def _wrong_dim(spec: InputSpec, array: np.ndarray, axis: int, wanted: Dim) -> er
         else f"the model fixes it to {wanted}"
     )
     return errors.ShapeError(
-        f"[input {spec.name!r}] dim {axis} of {_shape_text(spec.shape)}: {why}, "
-        f"given {array.shape[axis]} in shape {array.shape}"
+        f"Got invalid dimensions for input: {spec.name} for the following indices index: {axis} "
+        f"Got: {array.shape[axis]} Expected: {wanted}: dim {axis} of {_shape_text(spec.shape)}: "
+        f"{why}, given {array.shape[axis]} in shape {array.shape}"
     )
 
 
