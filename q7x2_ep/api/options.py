@@ -259,7 +259,7 @@ class RunOptions(_Checked):
         return self._config[key]
 
     def add_active_adapter(self, adapter: LoraAdapter) -> None:
-        """Feed the adapter's parameters to the inputs, or overridable initializers, of their names."""
+        """Feed the adapter's tensors to the inputs or overridable initializers of their names."""
         if not isinstance(adapter, LoraAdapter):
             raise TypeError(f"adapter: expected a LoraAdapter, given {adapter!r}")
         self._adapters.append(adapter)

@@ -139,8 +139,8 @@ class _Reader:
         versions = _versions(model.opset_import)
         if not model.graph.output or not versions:
             raise ModelError(
-                "not an ONNX model: it has no graph outputs, or names no operator set: Missing opset "
-                "in the model"
+                "not an ONNX model: it has no graph outputs, or names no operator set: Missing "
+                "opset in the model"
             )
         scope = _Scope({}, {}, versions, "", ())
         self.graph.opset = versions.get("", 0)
