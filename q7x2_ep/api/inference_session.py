@@ -27,7 +27,7 @@ from q7x2_ep.api.enums import GraphOptimizationLevel
 from q7x2_ep.api.options import RunOptions, SessionOptions
 from q7x2_ep.api.tracing import Trace
 from q7x2_ep.api.value import OrtValue, OrtValueVector
-from q7x2_ep.backend.cpu.executor import Call
+from q7x2_ep.backend.call import Call
 from q7x2_ep.importer import Request
 from q7x2_ep.ir.shape import Dim
 from q7x2_ep.session import Model, Session
@@ -134,7 +134,9 @@ class InferenceSession:
         if int(kwargs.get("read_config_from_model", 0)) == 1:
             self._read_options()
         logger.info(
-            "compiled %s: %d steps", self._model_path or "a model", len(self._session.plan.steps)
+            "compiled %s: %d phases",
+            self._model_path or "a model",
+            len(self._session.program.phases),
         )
 
     def _compile(
@@ -146,11 +148,13 @@ class InferenceSession:
         }
         request = Request(
             outputs=tuple(outputs),
+            functions=options._ops,
             live=tuple(live),
             dims=options._dims_by_name,
             denotations=options._dims_by_denotation,
             initializers=initializers,
             files=options._files,
+            seed=environment.global_seed(),
         )
         level = options.graph_optimization_level
         return Session(
@@ -167,15 +171,18 @@ class InferenceSession:
         """What the session tells of its inputs and outputs."""
         session = self._session
         overridable = session.metadata["overridable"]
-        self._inputs_meta = [_node_arg(s.name, s.dtype, s.shape) for s in session.inputs]
+        types, declared = session.metadata["types"], session.metadata["declared"]
+        self._inputs_meta = [_node_arg(s.name, s.type, s.shape) for s in session.inputs]
         self._overridable_initializers = [
-            _node_arg(name, type.dtype, type.shape) for name, type in overridable.items()
+            _node_arg(name, types[name], type.shape) for name, type in overridable.items()
         ]
         self._outputs_meta = [
-            _node_arg(n, d, s) for n, (d, s) in zip(session.output_names, session.output_types)
+            _node_arg(name, types[name] or dtypes.type_string(dtype), shape, declared[name].shape)
+            for name, (dtype, shape) in zip(session.output_names, session.output_types)
         ]
         self._codes = {spec.name: spec.dtype for spec in session.inputs}
         self._codes.update((name, type.dtype) for name, type in overridable.items())
+        self._optional = [s.name for s in session.inputs if s.type.startswith("optional")]
 
     def _read_options(self) -> None:
         """Takes the number of threads that the model's metadata asks for, and compiles again."""
@@ -216,8 +223,7 @@ class InferenceSession:
 
         Raises: MissingInput at once.
         """
-        missing = [arg.name for arg in self._inputs_meta if arg.name not in input_feed]
-        if missing:
+        if any(a.name not in {*input_feed, *self._optional} for a in self._inputs_meta):
             raise self._session.wrong_names(input_feed)
 
         def work() -> None:
@@ -297,11 +303,11 @@ class InferenceSession:
         feeds = {
             name: value
             if type(value) is np.ndarray and value.dtype.isnative and value.dtype.kind not in "USTO"
-            else to_array(name, value, codes[name])
-            if name in codes
-            else value
+            else _given(name, value, codes.get(name, dtypes.UNKNOWN))
             for name, value in feed.items()
         }
+        for name in self._optional:
+            feeds.setdefault(name, None)
         if isinstance(output_names, str):
             raise TypeError(
                 f"run(): incompatible function arguments: output_names: expected a sequence of "
@@ -352,7 +358,7 @@ class InferenceSession:
         call.step_ns = []
         start = trace.now()
         outputs = session.run(feeds, call)
-        trace.run(session.plan.steps, call.step_ns, start, trace.now())
+        trace.run(session.program.steps, call.step_ns, start, trace.now())
         return outputs
 
     # What the model is
@@ -443,7 +449,7 @@ class InferenceSession:
                 "graph assignment information."
             )
         nodes = []
-        for node in self._session.plan.graph.nodes:
+        for node in self._session.program.graph.nodes:
             domain, _, op_type = node.op.rpartition("::")
             nodes.append(OrtEpAssignedNode(node.name, domain, op_type))
         return [OrtEpAssignedSubgraph(PROVIDER, nodes)] if nodes else []
@@ -517,9 +523,25 @@ class InferenceSession:
         return InferenceSession, (model, self._options)
 
 
-def _node_arg(name: str, dtype: int, shape: Sequence[Dim]) -> NodeArg:
+def _given(name: str, value: Any, code: int) -> Any:
+    """A feed as the engine takes it: arrays, lists of arrays, dicts, None."""
+    if code > 0:
+        return to_array(name, value._data if isinstance(value, OrtValue) else value, code)
+    if isinstance(value, OrtValue):
+        return value._data
+    return [_given(name, each, code) for each in value] if isinstance(value, list) else value
+
+
+def _node_arg(
+    name: str,
+    type: str,
+    shape: Optional[Sequence[Dim]],
+    declared: Optional[Sequence[Union[int, str, None]]] = None,
+) -> NodeArg:
+    """declared: what the model calls the dims of an output."""
     dims: list[Union[int, str, None]] = []
-    for axis, dim in enumerate(shape):
-        unnamed = str(dim) == f"{name}_d{axis}"  # importer/reader.py gives it this name
-        dims.append(dim if isinstance(dim, int) else None if unnamed else str(dim))
-    return NodeArg(name, dtypes.type_string(dtype), dims)
+    for axis, dim in enumerate(shape or ()):
+        given = declared[axis] if declared and len(declared) == len(shape) else None
+        unnamed = dim is None or str(dim) == f"{name}_d{axis}"  # the name that the reader makes up
+        dims.append(dim if isinstance(dim, int) else given or (None if unnamed else str(dim)))
+    return NodeArg(name, type, dims)

@@ -34,7 +34,9 @@ class Trace:
         self._add("Session", name, begin, end, {})
 
     def run(self, steps: Sequence[Any], step_ns: Sequence[int], begin: int, end: int) -> None:
-        """One run: its steps, one after the other, and around them the run."""
+        """One run: its steps (or nodes, where Python runs them), one after the other, and around
+        them the run.
+        """
         at = end - sum(step_ns)
         first = at
         for index, (step, ns) in enumerate(zip(steps, step_ns)):
@@ -42,7 +44,7 @@ class Trace:
                 "node_index": str(index),
                 "op_name": step.op,
                 "provider": PROVIDER,
-                "kernel": step.kernel.symbol if step.kernel is not None else "",
+                "kernel": str(getattr(getattr(step, "kernel", None), "symbol", "")),
                 "nodes": list(step.sources),
             }
             self._add("Node", f"{step.name}_kernel_time", at, at + ns, args)

@@ -441,7 +441,7 @@ def test_ours(case: Case, tmp_path: Path) -> None:
     if case.more or not case.wanted:
         assert error is None
         return
-    wanted = getattr(builtins, case.wanted, None) or getattr(errors, case.wanted)
+    wanted = getattr(errors, case.wanted, None) or getattr(builtins, case.wanted)
     assert isinstance(error, wanted), f"{type(error).__name__}: {error}"
     for word in case.words:
         assert word in str(error)

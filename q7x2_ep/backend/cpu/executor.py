@@ -9,12 +9,12 @@ from __future__ import annotations
 import mmap
 from array import array as array_of
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Callable, Optional
+from typing import Optional
 
 import numpy as np
 
 from q7x2_ep import dtypes, errors
+from q7x2_ep.backend.call import Call, check_output
 from q7x2_ep.backend.cpu import library as native
 from q7x2_ep.ir.core import Graph, Value
 from q7x2_ep.ir.shape import substitute
@@ -25,18 +25,6 @@ from q7x2_ep.plan.memory import Storage
 PACKED_ALIGN = 128  # bytes
 PACK_BYTES = 1 << 25  # of weights that are packed in one go
 WATCHED_STEPS = 16  # run between two questions whether to go on
-
-
-@dataclass
-class Call:
-    """What one run does besides computing. outputs: arrays to write to, None where one is to be
-    made; stopped: asked every few steps whether to give up; step_ns: takes the nanoseconds of each
-    step.
-    """
-
-    outputs: Sequence[Optional[np.ndarray]] = ()
-    stopped: Optional[Callable[[], bool]] = None
-    step_ns: Optional[list[int]] = None
 
 
 class _Bound:
@@ -156,7 +144,7 @@ class Executor:
         given = [*call.outputs, *[None] * (len(self._dtypes) - len(call.outputs))]
         names, shapes = self._plan.graph.output_names, bound.output_shapes
         for name, array, shape, dtype in zip(names, given, shapes, self._dtypes):
-            _check_output(name, array, shape, dtype)
+            check_output(name, array, shape, dtype)
         outputs = [
             np.empty(shape, dtype) if array is None or not _is_free(array, arrays) else array
             for array, shape, dtype in zip(given, shapes, self._dtypes)
@@ -167,16 +155,12 @@ class Executor:
         bound.context.profile(times)
         try:
             for first in range(0, total, stride):
-                if call.stopped is not None and call.stopped():
-                    raise errors.RunTerminated(
-                        "Exiting due to terminate flag being set to true: the run ended before "
-                        f"step {first} of {total}"
-                    )
+                call.go_on()
                 self._steps(bound, first, min(total, first + stride), arrays, outputs)
         finally:
             bound.context.profile(None)
         if call.step_ns is not None and times is not None:
-            call.step_ns[:] = times
+            call.step_ns += times
         for array, output in zip(given, outputs):
             if array is not None and array is not output:
                 np.copyto(array, output)
@@ -229,23 +213,6 @@ class Executor:
                 f"{where} {error}: given {error.value}, expected below {error.limit}"
             )
         return errors.InternalError(f"{where} {error}")
-
-
-def _check_output(
-    name: str, array: Optional[np.ndarray], shape: tuple[int, ...], dtype: np.dtype
-) -> None:
-    if array is None:
-        return
-    if array.dtype != dtype:
-        raise errors.FeedError(
-            f"[output {name!r}] Unexpected output data type. Actual: ({array.dtype}) , expected: "
-            f"({dtype})"
-        )
-    if array.shape != shape:
-        raise errors.ShapeError(
-            f"Got invalid dimensions for output: {name}: given a buffer of shape {array.shape}, "
-            f"expected {shape} for this feed"
-        )
 
 
 def _is_free(array: np.ndarray, feeds: Sequence[np.ndarray]) -> bool:
