@@ -63,9 +63,9 @@ class Session:
         threads: int = 0,
         fusion: bool = True,
         optimized_path: str = "",
+        request: importer.Request = importer.AS_IT_IS,
         watch: Watch = lambda application: True,
         without: Collection[str] = (),
-        request: importer.Request = importer.PLAIN,
     ):
         self.threads = threads if threads > 0 else default_threads()
         self._model, self._request, self._fusion = model, request, fusion

@@ -6,6 +6,7 @@ pass from phase to phase by value, and the sizes that only data tells are bound 
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -18,7 +19,7 @@ from q7x2_ep.backend.call import Call, check_output
 from q7x2_ep.backend.cpu.executor import Executor
 from q7x2_ep.backend.cpu.library import Library
 from q7x2_ep.backend.numpy import Evaluation
-from q7x2_ep.ir.core import NO_TENSOR, Graph, Node, Type, Value, array_type
+from q7x2_ep.ir.core import NO_TENSOR, Graph, Type, Value, array_type
 from q7x2_ep.ir.shape import Expr, evaluate, symbol, symbols
 from q7x2_ep.ops import find
 from q7x2_ep.plan.build import Plan, Step
@@ -71,6 +72,11 @@ class Program:
         return [phase.plan for phase in self.phases if isinstance(phase, NativePhase)]
 
     @property
+    def host_phases(self) -> list[HostPhase]:
+        """The steps that Python runs, in order."""
+        return [phase for phase in self.phases if isinstance(phase, HostPhase)]
+
+    @property
     def steps(self) -> list[Union[Step, Node]]:
         """Of all phases, in order: what Call.step_ns and `profile` measure."""
         steps: list[Union[Step, Node]] = []
@@ -110,25 +116,30 @@ class Program:
         return self.run(given, sizes, call)
 
     def profile(self, arrays: Sequence[Any], sizes: Mapping[str, int], runs: int) -> list[int]:
-        """Nanoseconds per step, host steps included, summed over `runs` runs after one to warm up."""
-        if self._whole is not None:
-            return self._whole.profile(arrays, sizes, runs)
-        totals: list[int] = []
-        for _ in range(1 + runs):
-            state = _State(dict(zip(self.graph.inputs, arrays)), dict(sizes))
-            times = [each for runner in self._runners for each in runner.profile(state)]
-            totals = [a + b for a, b in zip(totals, times)] if totals else [0] * len(times)
+        """Nanoseconds per step, host steps too, summed over `runs` runs after one to warm up."""
+        self.run(arrays, sizes)
+        totals = [0] * len(self.steps)
+        for _ in range(runs):
+            call = Call(step_ns=[])
+            self.run(arrays, sizes, call)
+            totals = [a + b for a, b in zip(totals, call.step_ns)]
         return totals
 
     def statistics(self, sizes: Mapping[str, int]) -> list[dict[str, int]]:
         """Memory of the native phases whose sizes are known, see Executor.statistics."""
-        known = [runner for runner in self._native if set(runner.phase.sizes) <= set(sizes)]
-        return [runner.executor.statistics(sizes) for runner in known]
+        return [runner.executor.statistics(sizes) for runner in self._bindable(sizes)]
 
     def placements(self, sizes: Mapping[str, int]) -> list[list[tuple[int, int]]]:
         """Of the same phases, see Executor.placements."""
-        known = [runner for runner in self._native if set(runner.phase.sizes) <= set(sizes)]
-        return [runner.executor.placements(sizes) for runner in known]
+        return [runner.executor.placements(sizes) for runner in self._bindable(sizes)]
+
+    def _bindable(self, sizes: Mapping[str, int]) -> list[_Native]:
+        """The phases until the first that needs a size which only data tells."""
+        known = (set(runner.phase.sizes) <= set(sizes) for runner in self._native)
+        return [
+            runner
+            for runner, _ in itertools.takewhile(lambda pair: pair[1], zip(self._native, known))
+        ]
 
     def close(self) -> None:
         """Release all native memory; see Executor.close."""
@@ -155,11 +166,6 @@ class _Native:
     def run(self, state: _State, call: Optional[Call] = None) -> None:
         arrays, sizes = self._given(state)
         state.arrays.update(zip(self.outputs, self.executor.run(arrays, sizes, call)))
-
-    def profile(self, state: _State) -> list[int]:
-        arrays, sizes = self._given(state)
-        self.run(state)
-        return self.executor.profile(arrays, sizes, 1)
 
     def _given(self, state: _State) -> tuple[list[np.ndarray], Sizes]:
         arrays = [_dense(state.array(value)) for value in self.inputs]
@@ -204,11 +210,6 @@ class _Host:
             )
         for value, result in zip(node.outputs, results):
             state.arrays[value] = self._checked(value, result, state.sizes)
-
-    def profile(self, state: _State) -> list[int]:
-        start = time.perf_counter_ns()
-        self.run(state)
-        return [time.perf_counter_ns() - start]
 
     def close(self) -> None:
         for program in self._bodies.values():

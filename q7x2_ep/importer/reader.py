@@ -53,10 +53,10 @@ class Request:
     seed: Optional[int] = None
 
 
-PLAIN = Request()
+AS_IT_IS = Request()
 
 
-def read(model: Union[str, os.PathLike, bytes, Any], request: Request = PLAIN) -> Graph:
+def read(model: Union[str, os.PathLike, bytes, Any], request: Request = AS_IT_IS) -> Graph:
     """The graph of an ONNX model given as a path, as bytes, or as an onnx.ModelProto.
 
     Raises: ModelNotFound, ModelError with the source and the reason, UnsupportedOp with all

@@ -15,7 +15,7 @@ import numpy as np
 
 from q7x2_ep import dtypes
 from q7x2_ep.ir.core import NO_TENSOR, UNKNOWN, Graph, Node, Type, Value
-from q7x2_ep.ir.shape import Dim, symbol, symbols
+from q7x2_ep.ir.shape import symbol, symbols
 from q7x2_ep.ops import op
 from q7x2_ep.ops.common import fresh, normal_axis
 
@@ -97,7 +97,7 @@ class Loop:
         body = node.attrs["body"]
         _, _, *carried = actuals(node, [*node.inputs, *_missing(node)])[0]
         types = []
-        for i, (value, result) in enumerate(zip(node.outputs, body.outputs[1:])):
+        for i, result in enumerate(body.outputs[1:]):
             if i < len(carried):
                 formal = body.inputs[2 + i]
                 types.append(_carried(node, i, _type(carried[i]), formal.type, result.type))

@@ -61,9 +61,8 @@ def _infer(node: Node, entry: Any) -> list[Type]:
         ]
         for body in node.bodies:
             _infer_body(body, [*formals, *captures])
-    elif any(value is not None and value.shape is None for value in node.inputs):
-        if not is_host(node):
-            return [UNKNOWN] * len(node.outputs)
+    elif not is_host(node) and any(v is not None and v.shape is None for v in node.inputs):
+        return [UNKNOWN] * len(node.outputs)
     return entry.infer(node)
 
 

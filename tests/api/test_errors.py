@@ -172,7 +172,10 @@ CASES = {
         "InvalidArgument", "Invalid rank for input: x Got: 1 Expected: 2", x=ONES[0]
     ),
     "wrong_shape": feed(
-        "InvalidArgument", "invalid dimensions for input: x", "Got: 3 Expected: 2", x=ONES[[0, 0, 0]]
+        "InvalidArgument",
+        "invalid dimensions for input: x",
+        "Got: 3 Expected: 2",
+        x=ONES[[0, 0, 0]],
     ),
     "wrong_two_dims": feed(
         "InvalidArgument", "input: x", "index: 0", "(5, 7)", x=np.ones((5, 7), np.float32)
@@ -284,7 +287,9 @@ CASES = {
         model([node("Relu", "x", "other")], [X], [Z]), "Fail", "graph's outputs", "z"
     ),
     "cycle": load(
-        model([node("Add", "x b", "a", "one"), node("Relu", "a", "b", "two")], [X], [info("b", None)]),
+        model(
+            [node("Add", "x b", "a", "one"), node("Relu", "a", "b", "two")], [X], [info("b", None)]
+        ),
         "Fail",
         "one",
         "b",

@@ -15,6 +15,7 @@ from q7x2_ep import dtypes
 from q7x2_ep.backend.numpy import evaluate
 from q7x2_ep.errors import ModelError, ModelNotFound, UnsupportedOp
 from q7x2_ep.importer import read
+from q7x2_ep.ir.core import Type
 from q7x2_ep.ir.shape import symbol
 from q7x2_ep.ir.text import to_text
 from q7x2_ep.passes import run_all
@@ -70,6 +71,8 @@ def test_keeps_metadata(erf):
         "version": 7,
         "custom_metadata_map": {"key": "value"},
         "overridable": {},
+        "types": {"x": "tensor(float)", "y": "tensor(float)"},
+        "declared": {"y": Type(dtypes.FLOAT, None)},
     }
 
 
@@ -171,9 +174,9 @@ def test_names_that_are_no_text(erf):
         read(data)
 
 
-def test_an_input_without_a_shape_is_named():
-    with pytest.raises(ModelError, match="input x has no shape"):
-        read(model(ERF, [info("x", None)], ["y"]))
+def test_an_input_without_a_shape_has_an_unknown_rank():
+    (x,) = read(model(ERF, [info("x", None)], ["y"])).inputs
+    assert (x.dtype, x.shape, x.is_unknown) == (1, None, True)
 
 
 def test_all_unsupported_ops_are_listed():

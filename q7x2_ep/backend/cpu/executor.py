@@ -62,23 +62,6 @@ class Executor:
         finally:
             self._give_back(bound)
 
-    def profile(
-        self, arrays: Sequence[np.ndarray], sizes: Mapping[str, int], runs: int
-    ) -> list[int]:
-        """Nanoseconds per step, summed over `runs` runs after one to warm up."""
-        bound = self._take()
-        try:
-            self._bind(bound, sizes)
-            self._run(bound, arrays)
-            times = array_of("q", bytes(8 * len(self._plan.steps)))
-            bound.context.profile(times)
-            for _ in range(runs):
-                self._run(bound, arrays)
-            return list(times)
-        finally:
-            bound.context.profile(None)
-            self._give_back(bound)
-
     def statistics(self, sizes: Mapping[str, int]) -> dict[str, int]:
         """Memory for given sizes: arena_bytes, buffers, and allocations_per_run once the shape has
         been seen.
