@@ -16,6 +16,7 @@ from q7x2_ep.api.enums import GraphOptimizationLevel, OrtCompileApiFlags
 from q7x2_ep.api.options import SessionOptions
 from q7x2_ep.api.value import OrtValue
 from q7x2_ep.errors import BindingError
+from q7x2_ep.passes import infer
 
 Path = Union[str, "os.PathLike[str]"]
 
@@ -158,6 +159,8 @@ class ModelCompiler:
         graph = importer.read(self._model)
         if self._level > GraphOptimizationLevel.ORT_DISABLE_ALL:
             passes.run_all(graph)
+        else:
+            infer.run(graph)
         if self._level >= GraphOptimizationLevel.ORT_ENABLE_EXTENDED:
             fuse.fuse(graph)
             passes.run_all(graph)

@@ -6,6 +6,7 @@ import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import Enum
+from functools import cache
 from typing import Any
 
 from q7x2_ep.api.device import PROVIDER, OrtEpDevice
@@ -26,17 +27,19 @@ class _Checked:
     """
 
     def __setattr__(self, name: str, value: Any) -> None:
-        default = self._defaults().get(name)
+        defaults = _defaults(type(self))
+        default = defaults.get(name)
         if default is None and not name.startswith("_"):
-            known = ", ".join(self._defaults())
+            known = ", ".join(defaults)
             raise AttributeError(
                 f"{type(self).__name__!r} object has no attribute {name!r}; its fields are {known}"
             )
         object.__setattr__(self, name, _typed(name, value, default))
 
-    @classmethod
-    def _defaults(cls) -> dict[str, Any]:
-        return {f.name: f.default for f in fields(cls) if not f.name.startswith("_")}  # type: ignore[arg-type]
+
+@cache
+def _defaults(options: type) -> dict[str, Any]:
+    return {field.name: field.default for field in fields(options) if field.name[0] != "_"}
 
 
 def _typed(name: str, value: Any, default: Any) -> Any:

@@ -19,11 +19,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto
 
 import q7x2_ep
 from q7x2_ep import errors
-from tests.api.models import FLOAT, ONES, add, info, model, node, one
+from tests.api.models import ONES, add, info, model, node, one
 
 INT64, STRING = TensorProto.INT64, TensorProto.STRING
 FEED = {"x": ONES, "y": ONES}
