@@ -23,6 +23,8 @@ MAX_ELEMENTS = 64  # contents of longer tensors are not followed: shapes are sho
 F32 = (dtypes.FLOAT,)  # dtypes that groups of kernels compute in
 FLOATS = (*F32, dtypes.DOUBLE)
 NUMBERS = (*FLOATS, dtypes.INT32, dtypes.INT64)
+SHORT = (dtypes.INT8, dtypes.UINT8, dtypes.INT16, dtypes.UINT16)
+UNSIGNED = (dtypes.UINT32, dtypes.UINT64)
 EVERY_INPUT = range(sys.maxsize)  # `strided` of a variadic op
 INTEGERS = (
     *(dtypes.INT8, dtypes.INT16, dtypes.INT32, dtypes.INT64),
@@ -118,6 +120,17 @@ def fresh(node: Node, i: int, rank: int) -> tuple[Dim, ...]:
     """A shape for output i of which only a run tells the sizes: symbols of its own."""
     node.binds |= rank > 0
     return tuple(symbol(f"{node.outputs[i].name}.d{axis}") for axis in range(rank))
+
+
+def length(node: Node, i: int) -> int:
+    """How many elements the vector at input i has: a rank, most often.
+
+    Raises: NotInferable where that is not known.
+    """
+    (n,) = dims(node, i)
+    if not isinstance(n, int):
+        raise NotInferable(f"{where_is(node)} the length of {node.input(i)} is not known")
+    return n
 
 
 def constant_scalar(value: Optional[Value]) -> Optional[float]:
@@ -231,6 +244,18 @@ def require_dtype(node: Node, dtype: int, supported: tuple[int, ...]) -> None:
         raise UnsupportedOp(
             f"{where_is(node)} has kernels for {names}, not for {dtypes.type_string(dtype)}"
         )
+
+
+def elem_bytes(node: Node, i: int = 0) -> int:
+    """The size of an element of input i, for steps that move elements whatever they mean.
+
+    Raises: UnsupportedOp where elements have no size that C can move.
+    """
+    dtype = node.inputs[i].dtype
+    size = dtypes.size(dtype)
+    if size not in (1, 2, 4, 8):
+        raise UnsupportedOp(f"{where_is(node)} has no kernel for {dtypes.type_string(dtype)}")
+    return size
 
 
 # Views

@@ -19,6 +19,7 @@ from q7x2_ep.ops.common import (
     binary_step,
     cast_step,
     cast_to,
+    UNSIGNED,
     dims,
     infer_same,
     known,
@@ -271,6 +272,43 @@ class ReduceLogSumExp:
     lower = lower_real(log_sum_exp_steps)
 
 
+def cumulated(accumulate: Any, neutral: int) -> Any:
+    """reference of a running sum or product."""
+
+    def reference(node: Node, x: np.ndarray, axis: np.ndarray) -> np.ndarray:
+        at = int(axis.item())
+        turned = np.flip(x, at) if node.attrs["reverse"] else x
+        total = accumulate(turned, at, dtype=x.dtype)
+        if node.attrs["exclusive"]:  # shifted by one, not total - x: that would cancel digits
+            first = np.full_like(np.take(total, [0] * min(x.shape[at], 1), at), neutral)
+            total = np.concatenate((first, np.delete(total, -1, at) if x.shape[at] else total), at)
+        return np.flip(total, at) if node.attrs["reverse"] else total
+
+    return reference
+
+
+def cumulate_lower(product_of: bool) -> Any:
+    def lower(node: Node, b: Any) -> None:
+        x = node.inputs[0]
+        require_dtype(node, x.dtype, (*NUMBERS, *UNSIGNED))
+        axis = normal_axis(node, required_ints(node, 1, "the axis")[0], len(x.shape))
+        b.step(
+            "cumulate",
+            inplace="x",
+            x=x,
+            y=node.output,
+            dtype=x.dtype,
+            outer=product(x.shape[:axis]),
+            n=x.shape[axis],
+            inner=product(x.shape[axis + 1 :]),
+            product=int(product_of),
+            exclusive=node.attrs["exclusive"],
+            reverse=node.attrs["reverse"],
+        )
+
+    return lower
+
+
 @op("CumSum")
 class CumSum:
     """The running sum along an axis, without the element itself (exclusive), or from the end."""
@@ -278,28 +316,16 @@ class CumSum:
     signature = "x, axis -> y"
     attributes = {"exclusive": 0, "reverse": 0}
     infer = infer_same
+    reference = cumulated(np.cumsum, 0)
+    lower = cumulate_lower(False)
 
-    def reference(node: Node, x: np.ndarray, axis: np.ndarray) -> np.ndarray:
-        at = int(axis.item())
-        turned = np.flip(x, at) if node.attrs["reverse"] else x
-        total = np.cumsum(turned, at, dtype=x.dtype)
-        if node.attrs["exclusive"]:  # shifted by one, not total - x: that would cancel digits
-            first = np.zeros_like(np.take(total, [0] * min(x.shape[at], 1), at))
-            total = np.concatenate((first, np.delete(total, -1, at) if x.shape[at] else total), at)
-        return np.flip(total, at) if node.attrs["reverse"] else total
 
-    def lower(node: Node, b: Any) -> None:
-        x = node.inputs[0]
-        require_dtype(node, x.dtype, NUMBERS)
-        axis = normal_axis(node, required_ints(node, 1, "the axis")[0], len(x.shape))
-        b.step(
-            "cumsum",
-            x=x,
-            y=node.output,
-            dtype=x.dtype,
-            outer=product(x.shape[:axis]),
-            n=x.shape[axis],
-            inner=product(x.shape[axis + 1 :]),
-            exclusive=node.attrs["exclusive"],
-            reverse=node.attrs["reverse"],
-        )
+@op("CumProd")
+class CumProd:
+    """The running product along an axis, without the element itself, or from the end."""
+
+    signature = "x, axis -> y"
+    attributes = {"exclusive": 0, "reverse": 0}
+    infer = infer_same
+    reference = cumulated(np.cumprod, 1)
+    lower = cumulate_lower(True)
