@@ -206,11 +206,11 @@ class LinearAttentionGate:
 
 @op("com.microsoft::CausalConvWithState")
 class CausalConvWithState:
-    """y = act(conv(x) + bias), each channel with a kernel of its own, causal along the last spatial
-    axis; present holds the last (k - 1) * dilation positions of past and x.
+    """y = act(conv(x) + bias) along positions, none of which sees a later one, each channel with a
+    kernel of its own; present holds the last (k - 1) * dilation positions of past and x.
 
-    Shapes: x, y (B, C, .., L), w (C, 1, ..., k), past, present (B, C, .., (k - 1) * dilation);
-    with channels_last x, y (B, L, C..), past, present (B, (k - 1) * dilation, C..).
+    Shapes: x, y (B, C, L), w (C, 1, k), past, present (B, C, (k - 1) * dilation); with
+    channels_last x, y (B, L, C..), past, present (B, (k - 1) * dilation, C..).
     """
 
     signature = "x, w, bias?, past? -> y, present"
@@ -221,7 +221,7 @@ class CausalConvWithState:
         "ndim": 1,
         "state_window": 0,
     }
-    unsupported = ("state_window",)
+    unsupported = ("ndim", "state_window")
     infer = infer_meaning
 
     def decompose(
@@ -237,32 +237,22 @@ class CausalConvWithState:
         ndim: int,
         state_window: int,
     ) -> tuple[Value, Value]:
-        channels, *kernel = w.shape[0], *w.shape[2:]
-        before = (kernel[-1] - 1) * dilation
+        channels, before = w.shape[0], (w.shape[2] - 1) * dilation
         if channels_last:
             shape = list(x.shape)
             x = _channels_first(g, x, channels)
             past = None if past is None else _channels_first(g, past, channels)
         if past is None:
             zero = g.array(np.zeros((), dtypes.DTYPES[x.dtype].numpy))
-            past = g.Expand(zero, [*x.shape[:-1], before])
+            past = g.Expand(zero, [*x.shape[:2], before])
         whole = g.Concat(past, x, axis=-1)
-        sides = [(k - 1) // 2 for k in kernel[:-1]]
-        ends = [k - 1 - side for k, side in zip(kernel, sides)]
-        y = g.Conv(
-            whole,
-            w,
-            bias,
-            group=channels,
-            dilations=(*[1] * (ndim - 1), dilation),
-            pads=(*sides, 0, *ends, 0),
-        )
+        y = g.Conv(whole, w, bias, group=channels, dilations=(dilation,))
         if activation in ("silu", "swish"):
             y = g.Swish(y, alpha=1.0)
         elif activation != "none":
             raise UnsupportedOp(f"activation={activation!r} is not supported")
         length = whole.shape[-1]
-        present = g.Slice(whole, [length - before], [length], [len(whole.shape) - 1])
+        present = g.Slice(whole, [length - before], [length], [2])
         if not channels_last:
             return y, present
         inner = (g.Transpose(part, perm=(0, 2, 1)) for part in (y, present))

@@ -316,7 +316,7 @@ class SparseAttention:
 
 def _dense_blocks(g: Any, block_row: Value, block_col: Value) -> Value:
     """A layout in CSR form as bool (L, rows, columns)."""
-    (layouts, ends), (_, most) = block_row.shape, block_col.shape
+    (_, ends), (_, most) = block_row.shape, block_col.shape
     rows = ends - 1
     entry = count(g, most)
     bounds = g.Unsqueeze(g.Cast(block_row, to=dtypes.INT64), [2])  # (L, rows + 1, 1)
