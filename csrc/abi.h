@@ -81,6 +81,12 @@ enum {
 #undef REDUCE
     Q7_reduce_COUNT
 };
+enum {
+#define POOL(x) Q7_pool_##x,
+#include "ops.def"
+#undef POOL
+    Q7_pool_COUNT
+};
 
 /* what a chain computes with: unary, then binary, then these */
 enum {
@@ -94,11 +100,16 @@ enum {
     Q7_F32 = 1,
     Q7_U8 = 2,
     Q7_I8 = 3,
+    Q7_U16 = 4,
+    Q7_I16 = 5,
     Q7_I32 = 6,
     Q7_I64 = 7,
     Q7_BOOL = 9,
     Q7_F16 = 10,
-    Q7_F64 = 11
+    Q7_F64 = 11,
+    Q7_U32 = 12,
+    Q7_U64 = 13,
+    Q7_BF16 = 16
 };
 
 /* One step of a run as a driver sees it. */

@@ -73,6 +73,10 @@ static void describe_sets(void) {
 #define REDUCE(x) put(" %s", #x);
 #include "ops.def"
 #undef REDUCE
+    put("\nset pool");
+#define POOL(x) put(" %s", #x);
+#include "ops.def"
+#undef POOL
     put("\nset chain");
 #define UNARY(x) put(" %s", #x);
 #define BINARY(x) put(" %s", #x);

@@ -197,7 +197,7 @@ def _wrong_dtype(spec: InputSpec, array: np.ndarray) -> errors.FeedError:
     wanted = dtypes.DTYPES[spec.dtype]
     return errors.FeedError(
         f"[input {spec.name!r}] expected {dtypes.type_string(spec.dtype)}, given {array.dtype}; "
-        f"convert it with .astype({wanted.numpy!r})"
+        f"convert it with .astype({wanted.name!r})"
     )
 
 

@@ -8,6 +8,9 @@
  *     hard_sigmoid  max(0, min(1, alpha * x + beta))
  *     swish         x * sigmoid(alpha * x)
  *     softcap       alpha * tanh(x / alpha)
+ *     affine        alpha * x + beta
+ *     scaled_tanh   alpha * tanh(beta * x)
+ *     thresholded_relu  x > alpha ? x : 0
  *
  * NaN gives NaN everywhere else. round is to nearest even. Accuracy of the functions: math.h.
  * Members of op: UNARY in ops.def. */

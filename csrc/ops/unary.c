@@ -52,6 +52,10 @@ static void unary_f64(int64_t op, int64_t n, const void *from, void *y, double a
         case Q7_unary_mish: EACH(double, V *tanh(softplus(V))); break;
         case Q7_unary_softcap: EACH(double, alpha *tanh(V / alpha)); break;
         case Q7_unary_squared_relu: EACH(double, V < 0 ? 0 : V * V); break;
+        case Q7_unary_affine: EACH(double, alpha *V + beta); break;
+        case Q7_unary_scaled_tanh: EACH(double, alpha *tanh(beta * V)); break;
+        case Q7_unary_thresholded_relu: EACH(double, V <= alpha ? 0 : V); break;
+        case Q7_unary_softsign: EACH(double, V / (1 + fabs(V))); break;
         default: EACH(double, nearbyint(V)); break; /* to even: the mode that nobody changes */
     }
 }

@@ -44,7 +44,9 @@ from q7x2_ep.ops.common import (
     where_step,
 )
 
-CASTS = (*BINARY, dtypes.FLOAT16)
+CASTS = tuple(
+    row.code for row in dtypes.DTYPES.values() if row.code <= dtypes.BFLOAT16 and row.kind in "fiub"
+)
 
 
 # What entries are made of

@@ -274,7 +274,7 @@ def lower_conv(
         raise UnsupportedOp(f"{where_is(node)} has a kernel for one group")
     require_sizes(node, w.shape[0], x, x_zero, w, zeros, finish)
     b.guard(x.shape[1], w.shape[1], "the weights are for another number of channels")
-    fields = windows(node, x, w)
+    fields = windows(node, x, w, 2)
     pixels, k = fields["N"] * fields["OH"] * fields["OW"], product(w.shape[1:])
     rows = temporary(b, x.dtype, (pixels, k))
     b.step("im2col", x=x, zero=x_zero, rows=rows, **fields)

@@ -191,25 +191,6 @@ class ReduceL2:
     lower = reduce_lower("l2")
 
 
-@op("GlobalAveragePool")
-class GlobalAveragePool:
-    """The mean over all dims after batch and channel, which stay as 1. x (N, C, ..)."""
-
-    signature = "x -> y"
-    attributes: dict = {}
-
-    def infer(node: Node) -> list[Type]:
-        shape = dims(node)
-        return [Type(node.inputs[0].dtype, (*shape[:2], *(1 for _ in shape[2:])))]
-
-    reference = lambda node, x: x.mean(tuple(range(2, x.ndim)), keepdims=True)
-
-    def lower(node: Node, b: Any) -> None:
-        x = node.inputs[0]
-        require_dtype(node, x.dtype, NUMBERS)
-        reduce_over(b, "mean", x, tuple(range(2, len(x.shape))), node.output)
-
-
 @op("CumSum")
 class CumSum:
     """The running sum along an axis, without the element itself (exclusive), or from the end."""

@@ -385,6 +385,29 @@ CASES = [
     case("Conv", f(2, 3, 9), Fixed(f(4, 3, 3)), Fixed(f(4)), dilations=[2], pads=[2, 1]),
     case("Conv", f(1, 2, 5, 5), Fixed(f(3, 2, 2, 3)), auto_pad="SAME_UPPER"),
     case("Conv", f(1, 2, 4, 4, 4), Fixed(f(3, 2, 2, 2, 2)), native=False),
+    case("RNN", f(3, 2, 4), f(1, 5, 4), f(1, 5, 5), outputs=2, hidden_size=5),
+    case("RNN", f(3, 2, 4), f(2, 5, 4), f(2, 5, 5), f(2, 10), direction="bidirectional"),
+    case("RNN", f(2, 3, 4), f(1, 5, 4), f(1, 5, 5), None, None, f(2, 1, 5), outputs=2, layout=1),
+    case("GRU", f(3, 2, 4), f(1, 15, 4), f(1, 15, 5), outputs=2, hidden_size=5),
+    case("GRU", f(3, 2, 4), Fixed(f(1, 15, 4)), Fixed(f(1, 15, 5)), Fixed(f(1, 30)), outputs=2),
+    case("GRU", f(3, 2, 4), f(2, 15, 4), f(2, 15, 5), f(2, 30), direction="bidirectional"),
+    case("GRU", f(2, 3, 4), f(1, 15, 4), f(1, 15, 5), outputs=2, layout=1),
+    case(
+        *("GRU", f(3, 2, 4), f(1, 15, 4), f(1, 15, 5), f(1, 30), None, f(1, 2, 5)),
+        outputs=2,
+        linear_before_reset=1,
+    ),
+    case("LSTM", f(3, 2, 4), f(1, 20, 4), f(1, 20, 5), outputs=3, hidden_size=5),
+    case(
+        "LSTM", f(3, 2, 4), Fixed(f(1, 20, 4)), Fixed(f(1, 20, 5)), outputs=3, direction="reverse"
+    ),
+    case("LSTM", f(2, 3, 4), f(1, 20, 4), f(1, 20, 5), outputs=3, layout=1),
+    case(
+        *("LSTM", f(3, 2, 4), f(2, 20, 4), f(2, 20, 5), f(2, 40), None, f(2, 2, 5), f(2, 2, 5)),
+        f(2, 15),
+        outputs=3,
+        direction="bidirectional",
+    ),
 ]
 every_case = pytest.mark.parametrize("index", range(len(CASES)), ids=lambda n: str(CASES[n]))
 
