@@ -43,7 +43,7 @@ FUNCTIONS = {
     "relu": Function("relu", lambda x, alpha, beta: np.maximum(x, 0)),
     "leakyrelu": Function("leaky_relu", lambda x, alpha, beta: np.where(x < 0, alpha * x, x), 0.01),
     "thresholdedrelu": Function(
-        "thresholded_relu", lambda x, alpha, beta: np.where(x <= alpha, 0, x), 1.0
+        "thresholded_relu", lambda x, alpha, beta: np.where(x > alpha, x, 0), 1.0
     ),
     "tanh": Function("tanh", lambda x, alpha, beta: np.tanh(x)),
     "scaledtanh": Function(
