@@ -86,20 +86,22 @@ class LinearAttention:
         B, T, _ = query.shape
         Hq, Hkv = node.attrs["q_num_heads"], node.attrs["kv_num_heads"]
         heads = max(Hq, Hkv)
-        q, k, v = (x.reshape(B, T, h, -1) for x, h in ((query, Hq), (key, Hkv), (value, Hkv)))
+        q, k, v = (
+            x.reshape(B, T, h, x.shape[2] // h) for x, h in ((query, Hq), (key, Hkv), (value, Hkv))
+        )
         q = np.repeat(q, heads // Hq, 2)
         state = np.zeros((B, Hkv, k.shape[3], v.shape[3]), query.dtype) if past is None else past
         y = np.empty((B, T, heads, v.shape[3]), query.dtype)
         for t in range(T):
             if decays and decay is not None:
-                state = state * np.exp(decay[:, t].reshape(B, Hkv, -1, 1))
+                state = state * np.exp(decay[:, t].reshape(B, Hkv, decay.shape[2] // Hkv, 1))
             d = v[:, t]
             if differs and beta is not None:
                 d = (d - np.einsum("bhkv,bhk->bhv", state, k[:, t])) * beta[:, t, :, None]
             state = state + k[:, t, :, :, None] * d[:, :, None, :]
             all_states = np.repeat(state, heads // Hkv, 1)
             y[:, t] = np.einsum("bhkv,bhk->bhv", all_states, q[:, t]) * scale(node)
-        return y.reshape(B, T, -1), state
+        return y.reshape(B, T, heads * v.shape[3]), state
 
     def lower(node: Node, b: Any) -> None:
         B, T, Hq, Hkv, D, Dv = sizes(node)
