@@ -298,7 +298,7 @@ class SparseAttention:
         layouts, rows, columns = blocks.shape
         size = g.literal([sparse_block_size])
         position = g.Add(g.Reshape(start, [-1, 1]), count(g, queries))  # (B, S)
-        row = g.Clip(g.Div(position, size), g.literal(0), g.literal(rows - 1))
+        row = g.Clip(g.Div(position, size), 0, rows - 1)
         column = g.Min(g.Div(count(g, keys), size), g.literal([columns - 1]))
         shown = g.Gather(g.Gather(blocks, column, axis=2), row, axis=1)  # (L, B, S, C)
         shown = g.Transpose(shown, perm=(1, 0, 2, 3))
