@@ -67,8 +67,8 @@ def _skip_rms_norm(draft: Draft, maker: Maker) -> list[Draft]:
     drafts += _inverse_root(draft, maker, total, inv_root)
     if mean:  # which the norm does without
         rows = maker.node(drafts, draft, "Shape", [total], end=-1)
-        shape = [rows, maker.ints([1], f"{draft.name}/one")]
-        shape = maker.node(drafts, draft, "Concat", shape, axis=0)
+        one = maker.ints([1], f"{draft.name}/one")
+        shape = maker.node(drafts, draft, "Concat", [rows, one], axis=0)
         maker.node(drafts, draft, "ConstantOfShape", [shape])
         drafts[-1].outputs = [mean]
     attrs = {"axis": -1, "epsilon": draft.attrs.get("epsilon", 1e-12)}

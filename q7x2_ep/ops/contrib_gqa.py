@@ -139,13 +139,15 @@ class GroupQueryAttention:
 
 def grouped_heads(
     g: Any, query: Value, key: Given, value: Given, heads: int, kv_heads: int
-) -> tuple[Value, Value, Value]:
+) -> tuple[Value, ...]:
     """q (B, H, S, D), k and v (B, Hkv, S, D), from three operands or from one that holds all."""
     if key is None:
         depth = query.shape[2] // (heads + 2 * kv_heads)
         sizes = [heads * depth, kv_heads * depth, kv_heads * depth]
         query, key, value = g.Split(query, sizes, outputs=3, axis=2)
-    return split_heads(g, query, heads), *(split_heads(g, x, kv_heads) for x in (key, value))
+    return tuple(
+        split_heads(g, x, n) for x, n in ((query, heads), (key, kv_heads), (value, kv_heads))
+    )
 
 
 def rotary(

@@ -126,8 +126,7 @@ def _dequantized(g: Any, w: Value, scales: Value, zeros: Given, bits: int, block
     codes = unpacked(g, w, bits)
     experts, columns, k = codes.shape
     if len(scales.shape) == 2:  # of whole columns, whose zeros are packed
-        block = k
-        scales = g.Reshape(scales, [experts, columns, 1])
+        block, scales = int(k), g.Reshape(scales, [experts, columns, 1])
         if zeros is not None:
             zeros = g.Slice(unpacked(g, zeros, bits), [0], [columns], [1])
             zeros = g.Reshape(zeros, [experts, columns, 1])
