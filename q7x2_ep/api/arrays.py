@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -91,6 +92,13 @@ def np_dtype(code: int) -> np.dtype:
     return np.dtype(dtypes.DTYPES[code].numpy)
 
 
+@cache
+def code_of_array(dtype: np.dtype) -> int:
+    """The element type of arrays of this dtype. Raises: KeyError where ONNX has none."""
+    return dtypes.from_numpy(dtype)
+
+
+@cache
 def _bfloat16() -> np.dtype:
     import ml_dtypes  # comes with onnx
 

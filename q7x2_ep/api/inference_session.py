@@ -34,6 +34,8 @@ from q7x2_ep.session import Model, Session
 
 _LEVELS = (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR, logging.CRITICAL)
 _ASSIGNMENT = "session.record_ep_graph_assignment_info"
+# Arrays of these go through as they are.
+_NATIVE = frozenset(np.dtype(code) for code in np.typecodes["AllInteger"] + "efd?")
 _OPTIONS_OF_MODEL = "ort_config"  # the metadata entry for read_config_from_model
 
 logger = logging.getLogger("q7x2_ep")
@@ -295,14 +297,15 @@ class InferenceSession:
         into: Sequence[Optional[np.ndarray]] = (),
     ) -> list[Any]:
         """into: for each named output an array to write it to, or None."""
-        if run_options is not None and not isinstance(run_options, RunOptions):
-            raise TypeError(f"run_options must be a RunOptions, given {run_options!r}")
         codes = self._codes
-        for adapter in run_options._adapters if run_options is not None else ():
-            feed = {**adapter.parameters, **feed}
+        if run_options is not None:
+            if not isinstance(run_options, RunOptions):
+                raise TypeError(f"run_options must be a RunOptions, given {run_options!r}")
+            for adapter in run_options._adapters:
+                feed = {**adapter.parameters, **feed}
         feeds = {
             name: value
-            if type(value) is np.ndarray and value.dtype.isnative and value.dtype.kind not in "USTO"
+            if type(value) is np.ndarray and value.dtype in _NATIVE
             else _given(name, value, codes.get(name, dtypes.UNKNOWN))
             for name, value in feed.items()
         }
@@ -313,15 +316,16 @@ class InferenceSession:
                 f"run(): incompatible function arguments: output_names: expected a sequence of "
                 f"names, given {output_names!r}"
             )
-        names = list(output_names) if output_names else []
+        names = list(output_names) if output_names else self._session.output_names
         session = self._session_for(names, feeds)
-        call = self._call(session, names, run_options, into)
-        outputs = (
-            session.run(feeds, call)
-            if self._trace is None
-            else self._traced(self._trace, session, feeds, call or Call())
-        )
-        if not names:
+        call = None
+        if run_options is not None or into or self._trace is not None:
+            call = self._call(session, names, run_options, into)
+        if self._trace is None:
+            outputs = session.run(feeds, call)
+        else:
+            outputs = self._traced(self._trace, session, feeds, call)
+        if names == session.output_names:
             return outputs
         where = {name: i for i, name in enumerate(session.output_names)}
         return [outputs[where[name]] for name in names]
@@ -329,8 +333,11 @@ class InferenceSession:
     def _session_for(self, names: Sequence[str], feeds: Mapping[str, Any]) -> Session:
         """The form of the model that has these outputs and inputs."""
         session = self._session
-        extra = frozenset(names).difference(session.output_names) if names else frozenset()
-        live = frozenset(feeds).intersection(self._session.metadata["overridable"])
+        known = session.output_names
+        if len(feeds) == len(session.inputs) and (names == known or set(names) <= set(known)):
+            return session
+        extra = frozenset(names).difference(known)
+        live = frozenset(feeds).intersection(session.metadata["overridable"])
         if not extra and not live:
             return session
         if any(spec.name not in feeds for spec in session.inputs):
@@ -345,11 +352,11 @@ class InferenceSession:
         names: Sequence[str],
         run_options: Optional[RunOptions],
         into: Sequence[Optional[np.ndarray]],
-    ) -> Optional[Call]:
-        if run_options is None and not into:
-            return None
+    ) -> Call:
         stopped = None if run_options is None else lambda: run_options.terminate
-        places = dict(zip(names or session.output_names, into))
+        if not into or list(names) == session.output_names:
+            return Call(into, stopped)
+        places = dict(zip(names, into))
         return Call([places.get(name) for name in session.output_names], stopped)
 
     def _traced(
