@@ -208,7 +208,7 @@ def _wrong_dtype(spec: InputSpec, array: np.ndarray) -> errors.FeedError:
     given = dtypes.type_string(known.code) if known else array.dtype
     return errors.FeedError(
         f"[input {spec.name!r}] Unexpected input data type. Actual: ({given}) , expected: "
-        f"({dtypes.type_string(spec.dtype)}); convert it with .astype({wanted.numpy!r})"
+        f"({dtypes.type_string(spec.dtype)}); convert it with .astype({wanted.name!r})"
     )
 
 

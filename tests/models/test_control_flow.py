@@ -1,4 +1,4 @@
-"""Models that are not one C call: host steps, sizes that data tells, bodies, sequences; against ORT."""
+"""Models that are not one C call: host steps, sizes that data tells, bodies, sequences."""
 
 from __future__ import annotations
 
@@ -137,16 +137,18 @@ def test_an_if_with_a_known_condition_costs_nothing():
 
 
 def test_loop_carries_scans_and_stops():
-    text = """g (int64 trip, bool going, float[n] x, float[n] step) => (float[n] last, float[t, n] all) {
+    text = """g (int64 trip, bool going, float[n] x, float[n] step)
+        => (float[n] last, float[t, n] all) {
         last, all = Loop(trip, going, x) <
-            body = body (int64 i, bool on, float[n] state) => (bool next, float[n] new, float[n] copy) {
+            body = body (int64 i, bool on, float[n] state)
+                => (bool next, float[n] new, float[n] copy) {
                 new = Add(state, step)
                 biggest = ReduceMax<keepdims=0>(new)
                 next = Less(biggest, ten)
                 copy = Identity(new)
             }
         >
-    }""".replace("{\n", "<float ten = {10}> {\n", 1)
+    }""".replace("all) {\n", "all) <float ten = {10}> {\n", 1)
     x, one = np.zeros(3, np.float32), np.ones(3, np.float32)
     feeds = [
         {"trip": np.array(trip), "going": np.array(going), "x": x, "step": one}
