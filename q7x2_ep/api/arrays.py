@@ -48,7 +48,11 @@ def foreign(value: Any) -> np.ndarray:
     if hasattr(value, "detach"):  # a torch.Tensor; numpy refuses one that records gradients
         value = value.detach()
         if str(value.dtype) == "torch.bfloat16":  # of which numpy has no notion
-            return value.view(sys.modules["torch"].int16).numpy().view(_bfloat16())
+            return (
+                value.view(sys.modules["torch"].int16)
+                .numpy()
+                .view(dtypes.DTYPES[dtypes.BFLOAT16].numpy)
+            )
     if hasattr(value, "__array__") or hasattr(value, "__array_interface__"):
         array = np.asarray(value)
     elif hasattr(value, "__dlpack__"):
@@ -71,7 +75,7 @@ def native(array: np.ndarray) -> np.ndarray:
 
 def at_address(address: int, shape: Sequence[int], code: int) -> np.ndarray:
     """The tensor at an address, in place; the caller keeps the memory alive."""
-    dtype = np_dtype(code)
+    dtype = dtypes.DTYPES[code].numpy
     shape = tuple(int(dim) for dim in shape)
     if not address or 0 in shape:
         return np.empty(shape, dtype)
@@ -85,24 +89,10 @@ def at_address(address: int, shape: Sequence[int], code: int) -> np.ndarray:
     return np.asarray(holder).view(dtype)
 
 
-def np_dtype(code: int) -> np.dtype:
-    """The numpy dtype of an element type."""
-    if code == dtypes.BFLOAT16:
-        return _bfloat16()
-    return np.dtype(dtypes.DTYPES[code].numpy)
-
-
 @cache
 def code_of_array(dtype: np.dtype) -> int:
     """The element type of arrays of this dtype. Raises: KeyError where ONNX has none."""
     return dtypes.from_numpy(dtype)
-
-
-@cache
-def _bfloat16() -> np.dtype:
-    import ml_dtypes  # comes with onnx
-
-    return np.dtype(ml_dtypes.bfloat16)
 
 
 def _from_python(name: str, value: Any, code: int) -> np.ndarray:
@@ -112,7 +102,7 @@ def _from_python(name: str, value: Any, code: int) -> np.ndarray:
         raise FeedError(
             f"[input {name!r}] expected a list of equally long lists: {error}"
         ) from error
-    wanted = np_dtype(code)
+    wanted = dtypes.DTYPES[code].numpy
     kind = dtypes.DTYPES[code].kind
     if array.size and kind not in _WIDENS.get(array.dtype.kind, ""):
         return array

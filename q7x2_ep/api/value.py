@@ -12,7 +12,7 @@ from typing import Any, Optional, Union
 import numpy as np
 
 from q7x2_ep import dtypes
-from q7x2_ep.api.arrays import at_address, code_of_array, foreign, native, np_dtype
+from q7x2_ep.api.arrays import at_address, code_of_array, foreign, native
 from q7x2_ep.api.device import DeviceHandle, OrtDevice, OrtMemoryInfo, require_cpu
 from q7x2_ep.api.sparse import SparseTensor
 from q7x2_ep.errors import BindingError
@@ -365,7 +365,7 @@ def code_of(kind: Any) -> int:
 
 def _known(code: int) -> np.dtype:
     try:
-        return np_dtype(code)
+        return dtypes.DTYPES[code].numpy
     except KeyError:
         raise BindingError(f"[element type] tensor type {code} is not supported") from None
 

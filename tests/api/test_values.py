@@ -191,7 +191,7 @@ def test_sequences():
 def test_wrong_values():
     for wrong in (
         lambda: OrtValue.ortvalue_from_numpy([1.0]),
-        lambda: OrtValue.ortvalue_from_numpy(np.ones(2, np.complex64)),
+        lambda: OrtValue.ortvalue_from_numpy(np.ones(2, "M8[s]")),
         lambda: OrtValue.ortvalue_from_numpy(X, "cuda", 0),
         lambda: OrtValue.ortvalue_from_shape_and_type([-1], np.float32),
         lambda: OrtValue.ortvalue_from_shape_and_type([1], 99),
