@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from q7x2_ep import dtypes
-from q7x2_ep.errors import FeedError, MissingInput
+from q7x2_ep.errors import BindingError, FeedError, MissingInput
 
 _WIDENS = {"b": "biuf", "i": "iuf", "u": "iuf", "f": "f"}  # numbers of Python, by numpy's kinds
 
@@ -48,11 +48,8 @@ def foreign(value: Any) -> np.ndarray:
     if hasattr(value, "detach"):  # a torch.Tensor; numpy refuses one that records gradients
         value = value.detach()
         if str(value.dtype) == "torch.bfloat16":  # of which numpy has no notion
-            return (
-                value.view(sys.modules["torch"].int16)
-                .numpy()
-                .view(dtypes.DTYPES[dtypes.BFLOAT16].numpy)
-            )
+            bits = value.view(sys.modules["torch"].int16).numpy()
+            return bits.view(dtypes.DTYPES[dtypes.BFLOAT16].numpy)
     if hasattr(value, "__array__") or hasattr(value, "__array_interface__"):
         array = np.asarray(value)
     elif hasattr(value, "__dlpack__"):
@@ -74,11 +71,16 @@ def native(array: np.ndarray) -> np.ndarray:
 
 
 def at_address(address: int, shape: Sequence[int], code: int) -> np.ndarray:
-    """The tensor at an address, in place; the caller keeps the memory alive."""
+    """The tensor at an address, in place; the caller keeps the memory alive.
+
+    Raises: BindingError for address 0, unless the tensor is empty.
+    """
     dtype = dtypes.DTYPES[code].numpy
     shape = tuple(int(dim) for dim in shape)
-    if not address or 0 in shape:
+    if 0 in shape:
         return np.empty(shape, dtype)
+    if not address:
+        raise BindingError(f"[buffer] expected the address of a tensor of shape {shape}, given 0")
     interface = {
         "data": (address, False),
         "shape": shape,
