@@ -13,8 +13,7 @@ import os
 import threading
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Optional, Union
+from typing import Any, Optional
 
 import numpy as np
 
@@ -24,12 +23,19 @@ from q7x2_ep.api.arrays import to_array
 from q7x2_ep.api.binding import IOBinding, SessionIOBinding
 from q7x2_ep.api.device import CPU_DEVICE, CPU_MEMORY, PROVIDER, OrtEpDevice, OrtMemoryInfo
 from q7x2_ep.api.enums import GraphOptimizationLevel
+from q7x2_ep.api.metadata import (
+    ModelMetadata,
+    NodeArg,
+    OrtEpAssignedSubgraph,
+    assigned,
+    model_metadata,
+    node_arg,
+)
 from q7x2_ep.api.options import RunOptions, SessionOptions
 from q7x2_ep.api.tracing import Trace
 from q7x2_ep.api.value import OrtValue, OrtValueVector
 from q7x2_ep.backend.call import Call
 from q7x2_ep.importer import Request
-from q7x2_ep.ir.shape import Dim
 from q7x2_ep.session import Model, Session
 
 _LEVELS = (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR, logging.CRITICAL)
@@ -39,50 +45,6 @@ _NATIVE = frozenset(np.dtype(code) for code in np.typecodes["AllInteger"] + "efd
 _OPTIONS_OF_MODEL = "ort_config"  # the metadata entry for read_config_from_model
 
 logger = logging.getLogger("q7x2_ep")
-
-
-@dataclass(frozen=True)
-class NodeArg:
-    """One input or output. shape: ints for fixed dims, strings for symbolic ones, None for those
-    without a name. type: like tensor(float).
-    """
-
-    name: str
-    type: str
-    shape: list[Union[int, str, None]]
-
-
-@dataclass(frozen=True)
-class ModelMetadata:
-    """What the model says of itself."""
-
-    producer_name: str
-    graph_name: str
-    domain: str
-    description: str
-    graph_description: str
-    version: int
-    custom_metadata_map: dict[str, str]
-
-
-@dataclass(frozen=True)
-class OrtEpAssignedNode:
-    """A node as it is run."""
-
-    name: str
-    domain: str
-    op_type: str
-
-
-@dataclass(frozen=True)
-class OrtEpAssignedSubgraph:
-    """The nodes that a provider runs."""
-
-    ep_name: str
-    _nodes: list[OrtEpAssignedNode]
-
-    def get_nodes(self) -> list[OrtEpAssignedNode]:
-        return self._nodes
 
 
 class InferenceSession:
@@ -174,12 +136,12 @@ class InferenceSession:
         session = self._session
         overridable = session.metadata["overridable"]
         types, declared = session.metadata["types"], session.metadata["declared"]
-        self._inputs_meta = [_node_arg(s.name, s.type, s.shape) for s in session.inputs]
+        self._inputs_meta = [node_arg(s.name, s.type, s.shape) for s in session.inputs]
         self._overridable_initializers = [
-            _node_arg(name, types[name], type.shape) for name, type in overridable.items()
+            node_arg(name, types[name], type.shape) for name, type in overridable.items()
         ]
         self._outputs_meta = [
-            _node_arg(name, types[name] or dtypes.type_string(dtype), shape, declared[name].shape)
+            node_arg(name, types[name] or dtypes.type_string(dtype), shape, declared[name].shape)
             for name, (dtype, shape) in zip(session.output_names, session.output_types)
         ]
         self._codes = {spec.name: spec.dtype for spec in session.inputs}
@@ -384,16 +346,7 @@ class InferenceSession:
 
     def get_modelmeta(self) -> ModelMetadata:
         """Producer, names, version and custom metadata of the model."""
-        known = self._session.metadata
-        return ModelMetadata(
-            producer_name=known.get("producer_name", ""),
-            graph_name=known.get("graph_name", ""),
-            domain=known.get("domain", ""),
-            description=known.get("description", ""),
-            graph_description=known.get("graph_description", ""),
-            version=known.get("version", 0),
-            custom_metadata_map=dict(known.get("custom_metadata_map", {})),
-        )
+        return model_metadata(self._session.metadata)
 
     def get_session_options(self) -> SessionOptions:
         """The options that the session was made with."""
@@ -455,11 +408,7 @@ class InferenceSession:
                 f"Session configuration entry '{_ASSIGNMENT}' must be set to \"1\" to retrieve EP "
                 "graph assignment information."
             )
-        nodes = []
-        for node in self._session.program.graph.nodes:
-            domain, _, op_type = node.op.rpartition("::")
-            nodes.append(OrtEpAssignedNode(node.name, domain, op_type))
-        return [OrtEpAssignedSubgraph(PROVIDER, nodes)] if nodes else []
+        return assigned(self._session.program.graph)
 
     def create_ortvalue_from_shape_and_type(
         self,
@@ -537,18 +486,3 @@ def _given(name: str, value: Any, code: int) -> Any:
     if isinstance(value, OrtValue):
         return value._data
     return [_given(name, each, code) for each in value] if isinstance(value, list) else value
-
-
-def _node_arg(
-    name: str,
-    type: str,
-    shape: Optional[Sequence[Dim]],
-    declared: Optional[Sequence[Union[int, str, None]]] = None,
-) -> NodeArg:
-    """declared: what the model calls the dims of an output."""
-    dims: list[Union[int, str, None]] = []
-    for axis, dim in enumerate(shape or ()):
-        given = declared[axis] if declared and len(declared) == len(shape) else None
-        unnamed = dim is None or str(dim) == f"{name}_d{axis}"  # the name that the reader makes up
-        dims.append(dim if isinstance(dim, int) else given or (None if unnamed else str(dim)))
-    return NodeArg(name, type, dims)
