@@ -327,7 +327,14 @@ class InferenceSession:
         call.step_ns = []
         start = trace.now()
         outputs = session.run(feeds, call)
-        trace.run(session.program.steps, call.step_ns, start, trace.now())
+        end = trace.now()
+        sizes = {
+            symbol: size
+            for spec in session.inputs
+            for symbol, size in zip(spec.symbols, getattr(feeds[spec.name], "shape", ()))
+            if symbol is not None
+        }
+        trace.run(session.program, call.step_ns, sizes, start, end)
         return outputs
 
     # What the model is
