@@ -27,7 +27,11 @@ def wanted(x: np.ndarray, k: int, largest: bool, last: bool, nan_first: bool) ->
     place = np.arange(n).reshape(1, n, 1) + np.zeros_like(x, int)
     order = np.unique(np.where(x == x, x, 0), return_inverse=True)[1]
     value = order.reshape(x.shape)  # ranks, which int64 holds
-    keys = (-place if last else place, -value if largest else value, np.isnan(x.astype(float)) != nan_first)
+    keys = (
+        -place if last else place,
+        -value if largest else value,
+        np.isnan(x.astype(float)) != nan_first,
+    )
     return np.lexsort(keys, axis=1)[:, :k]
 
 
