@@ -111,6 +111,12 @@ enum {
 #undef ROUNDING
     Q7_rounding_COUNT
 };
+enum {
+#define POOL(x) Q7_pool_##x,
+#include "ops.def"
+#undef POOL
+    Q7_pool_COUNT
+};
 
 /* what a chain computes with: unary, then binary, then these */
 enum {

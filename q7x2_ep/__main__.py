@@ -231,6 +231,15 @@ def kernels(options: argparse.Namespace) -> int:
     return 0
 
 
+def ops(options: argparse.Namespace) -> int:
+    """Every op with its versions: in which dtypes it is native, and in which it runs on the host."""
+    from q7x2_ep.optable import rows, table
+
+    found = rows()
+    print(json.dumps([row._asdict() for row in found], indent=1) if options.json else table(found))
+    return 0
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="q7x2_ep", description="Run, inspect and measure ONNX models."
@@ -322,6 +331,7 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("--json", action="store_true")
     command(knobs)
     command(kernels)
+    command(ops).add_argument("--json", action="store_true")
     return parser
 
 

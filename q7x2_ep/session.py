@@ -50,7 +50,8 @@ class Session:
     """A compiled model.
 
     request: further outputs, and Python functions for ops. watch, without: what may be fused, and
-    the names of passes left out, to look for a culprit (bisect.py). Thread safe: concurrent runs each use a context of their own.
+    the names of passes left out, to look for a culprit (bisect.py). Thread safe: concurrent runs
+    each use a context of their own.
 
     Raises: ModelError and its kin for a model that cannot be read or run.
     """
@@ -61,7 +62,7 @@ class Session:
         threads: int = 0,
         fusion: bool = True,
         optimized_path: str = "",
-        request: importer.Request = importer.Request(),
+        request: importer.Request = importer.AS_IT_IS,
         watch: Watch = lambda application: True,
         without: Collection[str] = (),
     ):
@@ -196,7 +197,7 @@ def _wrong_dtype(spec: InputSpec, array: np.ndarray) -> errors.FeedError:
     wanted = dtypes.DTYPES[spec.dtype]
     return errors.FeedError(
         f"[input {spec.name!r}] expected {dtypes.type_string(spec.dtype)}, given {array.dtype}; "
-        f"convert it with .astype({wanted.numpy!r})"
+        f"convert it with .astype({wanted.name!r})"
     )
 
 

@@ -39,7 +39,7 @@ def rms_error(given: np.ndarray, true: np.ndarray) -> float:
     """RMS of given - true; infinite where shapes or non-finite elements differ."""
     if given.shape != true.shape:
         return float("inf")
-    if given.dtype.kind not in "fc":
+    if given.dtype.kind != "c" and not dtypes.holds_floats(given):
         return 0.0 if np.array_equal(given, true) else float("inf")
     finite = np.isfinite(true)
     if (
@@ -134,7 +134,7 @@ class Evaluation:
         return dtypes.make_array(elements, value.dtype, value.shape)
 
     def promoted(self, array: np.ndarray) -> np.ndarray:
-        if self.float_dtype is None or array.dtype.kind != "f":
+        if self.float_dtype is None or not dtypes.holds_floats(array):
             return array
         return array.astype(self.float_dtype, copy=False)
 

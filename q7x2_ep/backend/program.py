@@ -6,6 +6,7 @@ pass from phase to phase by value, and the sizes that only data tells are bound 
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Callable, NamedTuple, Optional
@@ -16,7 +17,7 @@ from q7x2_ep import dtypes, errors
 from q7x2_ep.backend.cpu.executor import Executor
 from q7x2_ep.backend.cpu.library import Library
 from q7x2_ep.backend.numpy import Evaluation
-from q7x2_ep.ir.core import NO_TENSOR, Graph, Node, Type, Value, array_type
+from q7x2_ep.ir.core import NO_TENSOR, Graph, Type, Value, array_type
 from q7x2_ep.ir.shape import Expr, evaluate, symbol, symbols
 from q7x2_ep.ops import find
 from q7x2_ep.plan.build import Plan
@@ -68,6 +69,11 @@ class Program:
         """Of the native phases, in order."""
         return [phase.plan for phase in self.phases if isinstance(phase, NativePhase)]
 
+    @property
+    def host_phases(self) -> list[HostPhase]:
+        """The steps that Python runs, in order."""
+        return [phase for phase in self.phases if isinstance(phase, HostPhase)]
+
     def run(self, arrays: Sequence[Any], sizes: Mapping[str, int]) -> list[Any]:
         """Outputs for dense inputs in order and the values of the symbols in their shapes.
 
@@ -94,7 +100,7 @@ class Program:
         return self.run(given, sizes)
 
     def profile(self, arrays: Sequence[Any], sizes: Mapping[str, int], runs: int) -> list[int]:
-        """Nanoseconds per step, host steps included, summed over `runs` runs after one to warm up."""
+        """Nanoseconds per step, host steps too, summed over `runs` runs after one to warm up."""
         if self._whole is not None:
             return self._whole.profile(arrays, sizes, runs)
         totals: list[int] = []
@@ -106,13 +112,19 @@ class Program:
 
     def statistics(self, sizes: Mapping[str, int]) -> list[dict[str, int]]:
         """Memory of the native phases whose sizes are known, see Executor.statistics."""
-        known = [runner for runner in self._native if set(runner.phase.sizes) <= set(sizes)]
-        return [runner.executor.statistics(sizes) for runner in known]
+        return [runner.executor.statistics(sizes) for runner in self._bindable(sizes)]
 
     def placements(self, sizes: Mapping[str, int]) -> list[list[tuple[int, int]]]:
         """Of the same phases, see Executor.placements."""
-        known = [runner for runner in self._native if set(runner.phase.sizes) <= set(sizes)]
-        return [runner.executor.placements(sizes) for runner in known]
+        return [runner.executor.placements(sizes) for runner in self._bindable(sizes)]
+
+    def _bindable(self, sizes: Mapping[str, int]) -> list[_Native]:
+        """The phases until the first that needs a size which only data tells."""
+        known = (set(runner.phase.sizes) <= set(sizes) for runner in self._native)
+        return [
+            runner
+            for runner, _ in itertools.takewhile(lambda pair: pair[1], zip(self._native, known))
+        ]
 
     def close(self) -> None:
         """Release all native memory; see Executor.close."""

@@ -6,6 +6,7 @@ kernel packs it. Such a view starts wherever the file has it, so it may not be a
 
 from __future__ import annotations
 
+import math
 import mmap
 import os
 from typing import Any, Optional
@@ -53,22 +54,19 @@ class Tensors:
             raise ModelError(
                 f"[tensor {tensor.name}] element type {tensor.data_type} is not supported"
             )
-        if row.code == dtypes.BFLOAT16:
-            import ml_dtypes  # noqa: F401  gives numpy the dtype; onnx depends on it
         shape = tuple(tensor.dims)
+        count = max(0, math.prod(shape))
         if row.code == dtypes.STRING:
             flat = np.array(
                 [text.decode("utf-8", "replace") for text in tensor.string_data], object
             )
         elif tensor.data_location == tensor.EXTERNAL:
-            flat = self._external(tensor, np.dtype(row.numpy))
+            flat = self._external(tensor, row, count)
         elif tensor.HasField("raw_data"):
-            flat = _from_bytes(
-                tensor, tensor.raw_data, np.dtype(row.numpy), 0, len(tensor.raw_data)
-            )
+            flat = _from_bytes(tensor, tensor.raw_data, row, count, 0, len(tensor.raw_data))
         else:
-            flat = _from_fields(tensor, row)
-        if min(shape, default=0) < 0 or flat.size != np.prod(shape, dtype=np.int64):
+            flat = _from_fields(tensor, row, count)
+        if min(shape, default=0) < 0 or flat.size != count:
             raise ModelError(
                 f"[tensor {tensor.name}] shape {list(shape)} does not fit its {flat.size} elements"
             )
@@ -91,7 +89,7 @@ class Tensors:
             raise ModelError(f"[sparse tensor {name}] indices do not fit it: {error}") from None
         return whole
 
-    def _external(self, tensor: Any, dtype: np.dtype) -> np.ndarray:
+    def _external(self, tensor: Any, row: dtypes.DType, count: int) -> np.ndarray:
         entries = {entry.key: entry.value for entry in tensor.external_data}
         data = self._map(tensor.name, entries.get("location", ""))
         try:
@@ -106,7 +104,7 @@ class Tensors:
                 f"[tensor {tensor.name}] bytes {offset} to {offset + length} are outside of "
                 f"{entries['location']}, which has {len(data)}"
             )
-        return _from_bytes(tensor, data, dtype, offset, length)
+        return _from_bytes(tensor, data, row, count, offset, length)
 
     def _map(self, name: str, location: str) -> Any:
         if location in self.maps:
@@ -133,26 +131,50 @@ class Tensors:
         return self.maps[location]
 
 
-def _from_bytes(tensor: Any, data: Any, dtype: np.dtype, offset: int, length: int) -> np.ndarray:
-    if length % dtype.itemsize:
+def _from_bytes(
+    tensor: Any, data: Any, row: dtypes.DType, count: int, offset: int, length: int
+) -> np.ndarray:
+    if row.bits:
+        return _unpacked(np.frombuffer(data, np.uint8, length, offset), row, count)
+    if length % row.size:
         raise ModelError(
-            f"[tensor {tensor.name}] {length} bytes are no whole number of {dtype} elements"
+            f"[tensor {tensor.name}] {length} bytes are no whole number of {row.name} elements"
         )
-    count = length // dtype.itemsize
-    return np.frombuffer(data, dtype, count, offset) if count else np.empty(0, dtype)
+    items = length // row.size
+    return np.frombuffer(data, row.numpy, items, offset) if items else np.empty(0, row.numpy)
 
 
-def _from_fields(tensor: Any, row: dtypes.DType) -> np.ndarray:
-    """The typed fields: 16-bit floats travel as bit patterns in int32_data."""
-    if row.code == dtypes.FLOAT:
-        return np.array(tensor.float_data, np.float32)
-    if row.code == dtypes.DOUBLE:
-        return np.array(tensor.double_data, np.float64)
+def _unpacked(packed: np.ndarray, row: dtypes.DType, count: int) -> np.ndarray:
+    """Elements of a few bits, packed from the lowest bit of each byte on, as the lowest bits of a
+    byte each. What is left of the last byte is padding.
+    """
+    low: np.ndarray
+    if 8 % row.bits == 0:
+        shifts = np.arange(0, 8, row.bits, dtype=np.uint8)
+        low = (packed[:, None] >> shifts & ((1 << row.bits) - 1)).reshape(-1)
+    else:
+        stream = np.unpackbits(packed, bitorder="little")
+        each = stream[: stream.size // row.bits * row.bits].reshape(-1, row.bits)
+        low = np.packbits(each, axis=1, bitorder="little").reshape(-1)
+    padded = len(packed) == -(-count * row.bits // 8)
+    return (low[:count] if padded else low).view(row.numpy)
+
+
+def _from_fields(tensor: Any, row: dtypes.DType, count: int) -> np.ndarray:
+    """The typed fields. 16-bit and smaller floats travel as bit patterns in int32_data, elements of
+    4 and 2 bits as the bytes of raw data, complex numbers as their parts.
+    """
+    if row.code in (dtypes.FLOAT, dtypes.COMPLEX64):
+        return np.array(tensor.float_data, np.float32).view(row.numpy)
+    if row.code in (dtypes.DOUBLE, dtypes.COMPLEX128):
+        return np.array(tensor.double_data, np.float64).view(row.numpy)
     if row.code == dtypes.INT64:
         return np.array(tensor.int64_data, np.int64)
     if row.code in (dtypes.UINT32, dtypes.UINT64):
-        return np.array(tensor.uint64_data, row.numpy)
+        return np.array(tensor.uint64_data, np.uint64).astype(row.numpy)
     integers = np.array(tensor.int32_data, np.int32)
+    if row.bits in (2, 4):
+        return _unpacked(integers.astype(np.uint8), row, count)
     if row.kind == "f":
-        return integers.astype(np.uint16).view(row.numpy)
+        return integers.astype(f"uint{8 * row.size}").view(row.numpy)
     return integers.astype(row.numpy)

@@ -55,6 +55,7 @@ class Value:
     shape: Optional[tuple[Dim, ...]] = None
     elements: Optional[tuple[Dim, ...]] = None  # see Type
     const: Any = None  # a numpy array, opaque to the IR; may be a view of a memory-mapped file
+    rounded: int = 0  # the dtype that the elements of `const` were rounded to, if another
     producer: Optional[Node] = None
     users: list[Node] = field(default_factory=list)  # one entry per use
 

@@ -31,6 +31,8 @@ _SHORT = {
     code: (
         "bf16"
         if code == dtypes.BFLOAT16
+        else row.onnx
+        if row.kind == "c" or code > dtypes.BFLOAT16
         else _KINDS[row.kind] + (str(row.size * 8) if row.kind in "fiu" else "")
     )
     for code, row in dtypes.DTYPES.items()

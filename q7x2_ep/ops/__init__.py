@@ -16,9 +16,9 @@ our own as `@op("q7::Name")`. Its parts, in this order; functions take the node,
     lower(node, b)                             emits the C steps through the plan builder b
 
 A node whose entry has neither `lower` nor `view` gives way to its `decompose` before fusion
-(passes/expand.py). Where it has none, or where `lower` raises UnsupportedOp, the node is a host step:
-its `reference` runs between two native phases (plan/partition.py). Ops with bodies have `control` in
-place of `reference` (control.py).
+(passes/expand.py). Where it has none, or where `lower` raises UnsupportedOp, the node is a host
+step: its `reference` runs between two native phases (plan/partition.py). Ops with bodies have
+`control` in place of `reference` (control.py).
 """
 
 from __future__ import annotations

@@ -20,11 +20,13 @@ from q7x2_ep.ops import op
 from q7x2_ep.ops.common import (
     BINARY,
     FLOATS,
-    NUMBERS,
+    INTEGERS,
+    NUMERIC,
     binary_step,
     broadcast_guards,
     broadcast_inputs,
     cast_step,
+    cast_to,
     chain,
     constant_scalar,
     dims,
@@ -44,7 +46,9 @@ from q7x2_ep.ops.common import (
     where_step,
 )
 
-CASTS = (*BINARY, dtypes.FLOAT16)
+CASTS = tuple(
+    row.code for row in dtypes.DTYPES.values() if row.code <= dtypes.BFLOAT16 and row.kind in "fiub"
+)
 
 
 # What entries are made of
@@ -100,6 +104,25 @@ def binary(op: str, supported: tuple[int, ...] = BINARY) -> Callable[[Node, Any]
             chain(b, op, node.inputs, node.output)
 
     return lower
+
+
+def shift(a: np.ndarray, count: np.ndarray, left: bool) -> np.ndarray:
+    """a shifted by bits; by a negative count or by all of them, what the sign extends to."""
+    bits = a.dtype.itemsize * 8
+    within = (count >= 0) & (count < bits)
+    count = np.where(within, count, 0).astype(a.dtype)
+    sign = np.zeros_like(a) if left else np.where(a < 0, -1, 0).astype(a.dtype)
+    return np.where(within, np.left_shift(a, count) if left else np.right_shift(a, count), sign)
+
+
+def power(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """a^b in the dtype of a; of integers with a negative exponent the truncated power."""
+    if a.dtype.kind not in "iu" or b.dtype.kind not in "iu":
+        return np.power(a, b).astype(a.dtype)
+    inverse = np.where(a == 1, 1, np.where(a + 1 == 0, 1 - b % 2 * 2, 0))
+    return np.where(b < 0, inverse, np.power(a, np.where(b < 0, 0, b).astype(a.dtype))).astype(
+        a.dtype
+    )
 
 
 def folded(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -171,7 +194,7 @@ class Abs:
     attributes: dict = {}
     infer = infer_unary(lambda a: maximum(a, -a))
     reference = lambda node, x: np.abs(x)
-    lower = unary("abs", NUMBERS)
+    lower = unary("abs", NUMERIC)
 
 
 @op("Neg")
@@ -182,7 +205,7 @@ class Neg:
     attributes: dict = {}
     infer = infer_unary(lambda a: -a)
     reference = lambda node, x: np.negative(x)
-    lower = unary("neg", NUMBERS)
+    lower = unary("neg", NUMERIC)
 
 
 @op("Sign")
@@ -193,7 +216,7 @@ class Sign:
     attributes: dict = {}
     infer = infer_unary(sign)
     reference = lambda node, x: np.sign(x)
-    lower = unary("sign", NUMBERS)
+    lower = unary("sign", NUMERIC)
 
 
 @op("Exp")
@@ -273,6 +296,105 @@ class Cos:
     lower = unary("cos")
 
 
+@op("Tan")
+class Tan:
+    """y = tan x."""
+
+    signature = "x -> y"
+    attributes: dict = {}
+    infer = infer_same
+    reference = lambda node, x: np.tan(x)
+    lower = unary("tan")
+
+
+@op("Asin")
+class Asin:
+    """y = the angle in [-pi / 2, pi / 2] whose sine is x."""
+
+    signature = "x -> y"
+    attributes: dict = {}
+    infer = infer_same
+    reference = lambda node, x: np.arcsin(x)
+    lower = unary("asin")
+
+
+@op("Acos")
+class Acos:
+    """y = the angle in [0, pi] whose cosine is x."""
+
+    signature = "x -> y"
+    attributes: dict = {}
+    infer = infer_same
+    reference = lambda node, x: np.arccos(x)
+    lower = unary("acos")
+
+
+@op("Atan")
+class Atan:
+    """y = the angle in (-pi / 2, pi / 2) whose tangent is x."""
+
+    signature = "x -> y"
+    attributes: dict = {}
+    infer = infer_same
+    reference = lambda node, x: np.arctan(x)
+    lower = unary("atan")
+
+
+@op("Sinh")
+class Sinh:
+    """y = (e^x - e^-x) / 2."""
+
+    signature = "x -> y"
+    attributes: dict = {}
+    infer = infer_same
+    reference = lambda node, x: np.sinh(x)
+    lower = unary("sinh")
+
+
+@op("Cosh")
+class Cosh:
+    """y = (e^x + e^-x) / 2."""
+
+    signature = "x -> y"
+    attributes: dict = {}
+    infer = infer_same
+    reference = lambda node, x: np.cosh(x)
+    lower = unary("cosh")
+
+
+@op("Asinh")
+class Asinh:
+    """y = the number whose sinh is x."""
+
+    signature = "x -> y"
+    attributes: dict = {}
+    infer = infer_same
+    reference = lambda node, x: np.arcsinh(x)
+    lower = unary("asinh")
+
+
+@op("Acosh")
+class Acosh:
+    """y = the number >= 0 whose cosh is x."""
+
+    signature = "x -> y"
+    attributes: dict = {}
+    infer = infer_same
+    reference = lambda node, x: np.arccosh(x)
+    lower = unary("acosh")
+
+
+@op("Atanh")
+class Atanh:
+    """y = the number whose tanh is x."""
+
+    signature = "x -> y"
+    attributes: dict = {}
+    infer = infer_same
+    reference = lambda node, x: np.arctanh(x)
+    lower = unary("atanh")
+
+
 @op("Floor")
 class Floor:
     """The largest integer <= x."""
@@ -315,6 +437,17 @@ class Not:
     infer = infer_unary(lambda a: not a)
     reference = lambda node, x: np.logical_not(x)
     lower = unary("not", (dtypes.BOOL,))
+
+
+@op("BitwiseNot")
+class BitwiseNot:
+    """Every bit of x turned."""
+
+    signature = "x -> y"
+    attributes: dict = {}
+    infer = infer_unary(lambda a: -a - 1)
+    reference = lambda node, x: np.bitwise_not(x)
+    lower = unary("bitwise_not", INTEGERS)
 
 
 @op("IsNaN")
@@ -413,21 +546,20 @@ class Pow:
         lambda a, b: a**b if isinstance(a, int) and isinstance(b, int) and b >= 0 else None
     )
     guards = broadcast_guards
-    reference = lambda node, a, b: np.power(a, b).astype(a.dtype)
+    reference = lambda node, a, b: power(a, b)
 
     def lower(node: Node, b: Any) -> None:
-        base, exponent = node.inputs
-        require_dtype(node, base.dtype, NUMBERS)
-        if exponent.dtype != base.dtype:
-            if not dtypes.is_float(base.dtype) and dtypes.is_float(exponent.dtype):
-                raise UnsupportedOp(
-                    f"{where_is(node)} has no kernel for an integer to a fractional power"
-                )
-            require_dtype(node, exponent.dtype, CASTS)
-            converted = temporary(b, base.dtype, exponent.shape)
-            cast_step(b, exponent, converted)
-            exponent = converted
-        binary_step(b, "pow", base, exponent, node.output)
+        base, exponent, y = *node.inputs, node.output
+        require_dtype(node, base.dtype, NUMERIC)
+        require_dtype(node, exponent.dtype, CASTS)
+        number = constant_scalar(exponent)
+        whole = not dtypes.is_float(exponent.dtype) or (number is not None and number % 1 == 0)
+        # an integer to a fractional power, say: in the widest float, and back
+        dtype = base.dtype if base.dtype == exponent.dtype or whole else dtypes.DOUBLE
+        result = y if dtype == base.dtype else temporary(b, dtype, y.shape)
+        binary_step(b, "pow", cast_to(b, base, dtype), cast_to(b, exponent, dtype), result)
+        if result is not y:
+            cast_step(b, result, y)
 
 
 @op("Mod")
@@ -450,13 +582,7 @@ class Mod:
 
     guards = broadcast_guards
     reference = lambda node, a, b: np.fmod(a, b) if node.attrs["fmod"] else np.mod(a, b)
-
-    def lower(node: Node, b: Any) -> None:
-        if bool(node.attrs["fmod"]) != dtypes.is_float(node.inputs[0].dtype):
-            raise UnsupportedOp(
-                f"{where_is(node)} has kernels for fmod=1 on floats and fmod=0 on integers only"
-            )
-        binary("mod")(node, b)
+    lower = lambda node, b: binary("fmod" if node.attrs["fmod"] else "mod", NUMERIC)(node, b)
 
 
 @op("Min")
@@ -612,6 +738,58 @@ class Xor:
     lower = binary("xor", (dtypes.BOOL,))
 
 
+@op("BitShift")
+class BitShift:
+    """y = a with its bits moved by b to the `direction`, with broadcasting; the sign extends."""
+
+    signature = "a, b -> y"
+    attributes = {"direction": None}
+    infer = infer_binary(lambda a, b: None)
+    guards = broadcast_guards
+    reference = lambda node, a, b: shift(a, b, node.attrs["direction"] == "LEFT")
+
+    def lower(node: Node, b: Any) -> None:
+        binary("shift_left" if node.attrs["direction"] == "LEFT" else "shift_right", INTEGERS)(
+            node, b
+        )
+
+
+@op("BitwiseAnd")
+class BitwiseAnd:
+    """y = the bits that a and b share, with broadcasting."""
+
+    signature = "a, b -> y"
+    attributes: dict = {}
+    infer = infer_binary(lambda a, b: None)
+    guards = broadcast_guards
+    reference = lambda node, a, b: np.bitwise_and(a, b)
+    lower = binary("and", INTEGERS)
+
+
+@op("BitwiseOr")
+class BitwiseOr:
+    """y = the bits that a or b has, with broadcasting."""
+
+    signature = "a, b -> y"
+    attributes: dict = {}
+    infer = infer_binary(lambda a, b: None)
+    guards = broadcast_guards
+    reference = lambda node, a, b: np.bitwise_or(a, b)
+    lower = binary("or", INTEGERS)
+
+
+@op("BitwiseXor")
+class BitwiseXor:
+    """y = the bits in which a and b differ, with broadcasting."""
+
+    signature = "a, b -> y"
+    attributes: dict = {}
+    infer = infer_binary(lambda a, b: None)
+    guards = broadcast_guards
+    reference = lambda node, a, b: np.bitwise_xor(a, b)
+    lower = binary("xor", INTEGERS)
+
+
 @op("Where")
 class Where:
     """y = a where the condition holds, else b, with broadcasting."""
@@ -659,7 +837,26 @@ def cast(node: Node, x: np.ndarray, code: int) -> np.ndarray:
         and x.dtype.itemsize > dtypes.size(declared)
     ):
         return x
+    if code == dtypes.STRING:
+        return np.frompyfunc(text, 1, 1)(x).astype(object)
+    if declared == dtypes.STRING:
+        x = np.asarray(
+            np.frompyfunc(float if dtypes.is_float(code) else number_of, 1, 1)(x), object
+        )
     return x.astype(dtypes.DTYPES[code].numpy)
+
+
+def text(x: Any) -> str:
+    """A number as ONNX writes it: the shortest digits that give it back in its own dtype."""
+    return {"nan": "NaN", "inf": "INF", "-inf": "-INF"}.get(str(x), str(x))
+
+
+def number_of(text: str) -> int:
+    """The integer that a string spells, or the whole part of a fraction."""
+    try:
+        return int(text)
+    except ValueError:
+        return int(float(text))
 
 
 def cast_contents(dtype: int, contents: Optional[tuple[Dim, ...]]) -> Optional[tuple[Dim, ...]]:
@@ -701,6 +898,30 @@ class CastLike:
     lower = lower_cast
 
 
+@op("BitCast")
+class BitCast:
+    """The bytes of x as elements of the dtype `to`, which has as many bits."""
+
+    signature = "x -> y"
+    attributes = {"to": None}
+
+    def infer(node: Node) -> list[Type]:
+        x, to = node.inputs[0], node.attrs["to"]
+        if to not in dtypes.DTYPES or dtypes.size(to) != dtypes.size(x.dtype):
+            raise ModelError(
+                f"{where_is(node)} {dtypes.type_string(x.dtype)} has not as many bits as "
+                f"{dtypes.type_string(to)}"
+            )
+        return [Type(to, dims(node))]
+
+    def reference(node: Node, x: np.ndarray) -> np.ndarray:
+        as_declared = x.astype(dtypes.DTYPES[node.inputs[0].dtype].numpy, copy=False)
+        dtype = dtypes.DTYPES[node.attrs["to"]].numpy
+        return np.frombuffer(as_declared.tobytes(), dtype).reshape(x.shape)
+
+    lower = lambda node, b: b.copy(b.contiguous(node.inputs[0]), b.allocate(node.output))
+
+
 # No work at all
 
 
@@ -717,24 +938,31 @@ class Identity:
 
 @op("Dropout")
 class Dropout:
-    """y = x, mask = true: inference drops nothing.
-
-    Raises: UnsupportedOp in training mode.
+    """y = x, mask = true; in training mode y = 0 where mask is false, as often as `ratio` says, and
+    x / (1 - ratio) elsewhere.
     """
 
     signature = "x, ratio?, training_mode? -> y, mask?"
     attributes = {"seed": None}
 
     def infer(node: Node) -> list[Type]:
-        if node.input(2) is not None and constant_scalar(node.input(2)) != 0:
-            raise UnsupportedOp(
-                f"{where_is(node)} training_mode must be false: q7x2_ep runs inference"
-            )
-        return [*infer_copy(node), Type(dtypes.BOOL, dims(node))]
+        return [Type(node.inputs[0].dtype, dims(node)), Type(dtypes.BOOL, dims(node))]
 
-    reference = lambda node, x, *unused: (x, np.ones(x.shape, bool))
+    def reference(
+        node: Node,
+        x: np.ndarray,
+        ratio: Optional[np.ndarray] = None,
+        training_mode: Optional[np.ndarray] = None,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        dropped = 0.5 if ratio is None else float(ratio.item())
+        if training_mode is None or not training_mode.item() or dropped == 0:
+            return x, np.ones(x.shape, bool)
+        kept = np.random.RandomState(node.attrs["seed"]).uniform(size=x.shape) >= dropped
+        return (x * kept * (1 / (1 - dropped))).astype(x.dtype), kept
 
     def lower(node: Node, b: Any) -> None:
+        if node.input(2) is not None and constant_scalar(node.input(2)) != 0:
+            raise UnsupportedOp(f"{where_is(node)} draws random numbers in training mode")
         b.alias(node.output, b.view(node.inputs[0]))
         if is_used(b, node, 1):
             fill_step(b, True, node.outputs[1])

@@ -28,7 +28,7 @@ _NAME = re.compile(r"(?:(?P<domain>[\w.]+)::)?(?P<op>\w+)@(?P<version>\d+)$")
 MAX_DATA = 1024  # contents of constants of up to this many elements are shown to onnx's inference
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def standard_entry(name: str) -> Optional[HostOp]:
     """The entry for `domain::Op@version`, or None where onnx has no such op."""
     import onnx

@@ -466,13 +466,19 @@ class Split:
         shape = dims(node)
         axis = normal_axis(node, node.attrs["axis"], len(shape))
         if node.input(1) is not None and known(node.inputs[1]) is None:
-            sizes = [fresh(node, i, len(shape))[axis] for i in range(len(node.outputs))]
+            sizes: list[Dim] = [fresh(node, i, len(shape))[axis] for i in range(len(node.outputs))]
         else:
             sizes = list(split_sizes(node))
         if len(sizes) != len(node.outputs):
             raise ModelError(f"{where_is(node)} {len(sizes)} parts for {len(node.outputs)} outputs")
+        contents = known(node.inputs[0])
+        parts: list[Optional[tuple[Dim, ...]]] = [None] * len(sizes)
+        if contents is not None and len(shape) == 1 and all(isinstance(n, int) for n in sizes):
+            ends = np.cumsum(sizes).tolist()
+            parts = [contents[end - size : end] for size, end in zip(sizes, ends)]
         return [
-            typed(node.inputs[0].dtype, (*shape[:axis], size, *shape[axis + 1 :])) for size in sizes
+            typed(node.inputs[0].dtype, (*shape[:axis], size, *shape[axis + 1 :]), part)
+            for size, part in zip(sizes, parts)
         ]
 
     def guards(node: Node) -> list[Guard]:

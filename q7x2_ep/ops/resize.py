@@ -54,7 +54,10 @@ RADIUS = {"linear": 1, "cubic": 2}  # of the filter, in samples
 COMPUTED_IN = {
     dtypes.UINT8: dtypes.FLOAT,
     dtypes.INT8: dtypes.FLOAT,
+    dtypes.UINT16: dtypes.FLOAT,
+    dtypes.INT16: dtypes.FLOAT,
     dtypes.INT32: dtypes.DOUBLE,
+    dtypes.UINT32: dtypes.DOUBLE,
 }
 
 

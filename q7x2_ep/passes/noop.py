@@ -137,13 +137,14 @@ def _cast_like(graph: Graph, node: Node) -> Node:
 def _is_lossless(source: int, target: int) -> bool:
     """Whether every value of dtype source has an equal in dtype target."""
     a, b = dtypes.DTYPES[source], dtypes.DTYPES[target]
+    if dtypes.FLOAT8E8M0 in (source, target):  # powers of two, of the range of float32; no 0
+        return target in (dtypes.FLOAT, dtypes.DOUBLE)
     if a.kind == "b":
         return b.kind in "iuf"
     if a.kind == "f":
         return b.kind == "f" and b.size > a.size
     if b.kind == "f":
-        significant_bits = 8 if b.code == dtypes.BFLOAT16 else {2: 11, 4: 24, 8: 53}[b.size]
-        return a.kind in "iu" and a.size * 8 <= significant_bits
+        return a.kind in "iu" and a.size * 8 <= dtypes.significant_bits(target)
     return (
         a.kind in "iu" and b.kind in "iu" and b.size > a.size and (a.kind == "u" or b.kind == "i")
     )

@@ -138,8 +138,8 @@ class NotNative(Exception):
 
 
 def build(graph: Graph, target: Target, sizes: Collection[str] = ()) -> Plan:
-    """Plan a verified graph for a target. sizes: symbols that are bound before the plan runs, beside
-    those of the graph's inputs.
+    """Plan a verified graph for a target. sizes: symbols that are bound before the plan runs,
+    beside those of the graph's inputs.
 
     Raises: NotNative with every node that has no native form.
     """
@@ -193,7 +193,8 @@ class Builder:
         self._storages: dict[Value, Storage] = {}
         self._packed: dict[tuple, Operand] = {}
         for i, value in enumerate(graph.inputs):
-            self._new_storage(value, "input", i)
+            if value.shape is not None and dtypes.is_dense(value.dtype):
+                self._new_storage(value, "input", i)
 
     # What op entries use
 

@@ -7,40 +7,40 @@ import itertools
 import numpy as np
 import pytest
 
+from q7x2_ep import dtypes
+from q7x2_ep.ops.elementwise import CASTS
 from tests.kernels.harness import run_threads as run_op
 
-CODES = {
-    "float32": 1,
-    "uint8": 2,
-    "int8": 3,
-    "int32": 6,
-    "int64": 7,
-    "bool": 9,
-    "float16": 10,
-    "float64": 11,
-}
+CODES = {row.name: row.code for row in dtypes.DTYPES.values() if row.code in CASTS}
+
+
+HALVES = {"float16": 0x7C00, "bfloat16": 0x7F80}  # the bits of infinity
+INTEGERS = [name for name in CODES if "int" in name]
 
 
 def cast(x: np.ndarray, to: str, threads=(1, 2, 3, 8)) -> np.ndarray:
     given = {"from": CODES[x.dtype.name], "to": CODES[to], "n": x.size}
-    return run_op("cast", threads=threads, x=x, y=np.zeros(x.shape, to), **given)[0]
+    return run_op(
+        "cast", threads=threads, x=x, y=np.zeros(x.shape, dtypes.DTYPES[CODES[to]].numpy), **given
+    )[0]
 
 
 @pytest.mark.parametrize("source, to", list(itertools.product(CODES, CODES)))
 def test_all_pairs(source, to):
     rng = np.random.default_rng(10)
     for n in (0, 1, 17, 70_000):
-        low = 0 if source in ("uint8", "bool") or to == "uint8" else -128
+        low = 0 if "u" in source + to or source == "bool" else -128
         x = rng.integers(low, 128, n)
-        values = x + (rng.integers(0, 4, n) / 4 if source.startswith("float") and low < 0 else 0)
-        given = values.astype(source)
+        values = x + (rng.integers(0, 4, n) / 4 if "float" in source and low < 0 else 0)
+        given = values.astype(dtypes.DTYPES[CODES[source]].numpy)
         np.testing.assert_array_equal(cast(given, to), given.astype(to))
 
 
 def test_integers_wrap():
     x = np.array([2**31, -(2**31) - 1, 2**40 + 5, -1, 300, 128], np.int64)
-    for to in ("int32", "int8", "uint8"):
-        np.testing.assert_array_equal(cast(x, to), x.astype(to))
+    for source, to in itertools.product(INTEGERS, INTEGERS):
+        given = x.astype(source)
+        np.testing.assert_array_equal(cast(given, to), given.astype(to))
 
 
 @pytest.mark.parametrize("source", ["float32", "float64"])
@@ -58,6 +58,13 @@ def test_floats_out_of_range(source):
     )
 
 
+def test_floats_beyond_int64():
+    x = np.array([2.0**63, 2.0**64 - 2048, 2.0**64, -1.0, -(2.0**63), np.nan])
+    lowest = 2**63
+    wanted = [2**63, 2**64 - 2048, lowest, 2**64 - 1, lowest, lowest]
+    np.testing.assert_array_equal(cast(x, "uint64"), np.array(wanted, np.uint64))
+
+
 def test_every_float16():
     x = np.arange(65536, dtype=np.uint16).view(np.float16)
     for to in ("float32", "float64"):
@@ -67,23 +74,49 @@ def test_every_float16():
         assert (np.signbit(back) == np.signbit(x)).all()
 
 
-@pytest.mark.parametrize("source", ["float32", "float64", "int64"])
-def test_rounding_to_float16(source):
-    rng = np.random.default_rng(11)
-    half = np.arange(0, 0x7C00, dtype=np.uint16).view(np.float16).astype(np.float64)
-    ties = (half[1:] + half[:-1]) / 2
-    near = np.concatenate(
-        [
-            ties,
-            ties * (1 + 2**-20),
-            ties * (1 - 2**-20),
-            ties * (1 + 2**-40),
-            rng.random(1000) * 1e-7,
-        ]
-    )
-    x = np.concatenate([near, -near, [65504, 65519.996, 65520, 1e30, -1e30, 1e-300]])
-    if source == "int64":
-        x = x[np.abs(x) < 1e6]
+def test_every_bfloat16():
+    x = np.arange(65536, dtype=np.uint16).view("bfloat16")
+    number = (x.view(np.uint16) & 0x7FFF) <= HALVES["bfloat16"]
+    for to in ("float32", "float64"):
+        wide = cast(x, to)
+        with np.errstate(invalid="ignore"):  # signalling NaN
+            np.testing.assert_array_equal(wide, x.astype(to))
+        back = cast(wide, "bfloat16")
+        assert np.isnan(back[~number]).all()
+        np.testing.assert_array_equal(back[number].view(np.uint16), x[number].view(np.uint16))
+
+
+@pytest.mark.parametrize("source", ["float32", "float64", "int64", "uint64"])
+@pytest.mark.parametrize("half", HALVES)
+def test_rounding_to_halves(half, source):
+    """To nearest, and to even from halfway, once: of what is near to halfway too."""
+    bits = np.arange(0, HALVES[half], dtype=np.uint16)
+    numbers = bits.view(half).astype(np.float64)
+    ties = (numbers[1:] + numbers[:-1]) / 2
+    even = np.where(bits[:-1] % 2 == 0, numbers[:-1], numbers[1:])
+    cases = [(ties, even)]
+    for relative in (2**-20, 2**-40):
+        cases += [(ties * (1 + relative), numbers[1:]), (ties * (1 - relative), numbers[:-1])]
+    x, wanted = (np.concatenate(column) for column in zip(*cases))
+    if source.endswith("int64"):
+        whole = (x == np.rint(x)) & (x < 2**62)
+        x, wanted = x[whole], wanted[whole]
+    else:
+        top = (numbers[-1] - numbers[-2]) / 2 + numbers[-1]  # halfway to what infinity stands for
+        x = np.concatenate([x, [top * (1 - 2**-20), top, 2 * top, 0.0, 1e-300]])
+        wanted = np.concatenate([wanted, [numbers[-1], np.inf, np.inf, 0.0, 0.0]])
     with np.errstate(over="ignore"):
-        x = x.astype(source)
-        np.testing.assert_array_equal(cast(x, "float16"), x.astype(np.float16))
+        given = x.astype(source)
+    same = given.astype(np.float64) == x  # float32 may not hold it
+    for sign in (1, -1) if source != "uint64" else (1,):
+        rounded = cast(np.ascontiguousarray(given[same] * given.dtype.type(sign)), half)
+        np.testing.assert_array_equal(rounded.astype(np.float64), sign * wanted[same])
+
+
+def test_large_integers_round_once():
+    tie = 2**62 + 2**54  # halfway between two bfloat16, and 2^62 + 1 is no double
+    x = np.array([tie, tie + 1, tie - 1, -tie, -tie - 1, -tie + 1], np.int64)
+    step = float(2**55)
+    wanted = np.array([0, step, 0, 0, step, 0]) + 2.0**62
+    wanted[3:] *= -1
+    np.testing.assert_array_equal(cast(x, "bfloat16").astype(np.float64), wanted)

@@ -197,7 +197,6 @@ def test_group_query_attention(
 @pytest.mark.parametrize(
     "op, inputs, outputs, attrs, what",
     [
-        ("MultiHeadAttention", [f(B, S, H, 3, D)], 4, {}, "qk"),
         ("Attention", [f(B, S, 7), f(7, 3 * W), f(3 * W)], 1, {"do_rotary": 1}, "do_rotary=1"),
         (
             "GroupQueryAttention",

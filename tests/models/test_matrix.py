@@ -33,7 +33,7 @@ COLUMNS = ("attention", "norm", "act", "rope", "gemm", "copy", "cache", "other")
 COLUMNS += ("steps", "layer", "host")
 KINDS = {"layernorm": "norm", "rmsnorm": "norm", "attention": "attention", "rope": "rope"}
 KINDS |= {"gemm": "gemm", "expert_gemm": "gemm", "conv": "gemm", "matmul": "gemm", "copy": "copy"}
-FILES = select(cache=True)
+FILES = select(cache=True, halves=True)
 
 
 @pytest.mark.parametrize("path", FILES, ids=label)

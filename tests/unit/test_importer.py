@@ -15,6 +15,7 @@ from q7x2_ep import dtypes
 from q7x2_ep.backend.numpy import evaluate
 from q7x2_ep.errors import ModelError, ModelNotFound, UnsupportedOp
 from q7x2_ep.importer import read
+from q7x2_ep.ir.core import Type
 from q7x2_ep.ir.shape import symbol
 from q7x2_ep.ir.text import to_text
 from q7x2_ep.passes import run_all
@@ -70,6 +71,8 @@ def test_keeps_metadata(erf):
         "version": 7,
         "custom_metadata_map": {"key": "value"},
         "overridable": [],
+        "types": {"x": "tensor(float)", "y": "tensor(float)"},
+        "declared": {"y": Type(dtypes.FLOAT, None)},
     }
 
 
@@ -171,9 +174,9 @@ def test_names_that_are_no_text(erf):
         read(data)
 
 
-def test_an_input_without_a_shape_is_named():
-    with pytest.raises(ModelError, match="input x has no shape"):
-        read(model(ERF, [info("x", None)], ["y"]))
+def test_an_input_without_a_shape_has_an_unknown_rank():
+    (x,) = read(model(ERF, [info("x", None)], ["y"])).inputs
+    assert (x.dtype, x.shape, x.is_unknown) == (1, None, True)
 
 
 def test_all_unsupported_ops_are_listed():
@@ -213,13 +216,32 @@ def test_tensors_of_every_dtype(dtype, raw):
     np.testing.assert_array_equal(result, array)
 
 
-def test_string_and_bfloat16_tensors():
-    assert constant_of(helper.make_tensor("w", TensorProto.STRING, [2], ["a", "b"])).tolist() == [
-        "a",
-        "b",
-    ]
-    result = constant_of(helper.make_tensor("w", TensorProto.BFLOAT16, [2], [1.5, -2.0]))
-    assert result.astype(np.float32).tolist() == [1.5, -2.0]
+def test_string_tensors():
+    tensor = helper.make_tensor("w", TensorProto.STRING, [2], ["a", "b"])
+    assert constant_of(tensor).tolist() == ["a", "b"]
+
+
+BEYOND_NUMPY = [row for row in dtypes.DTYPES.values() if row.code > dtypes.UINT64]
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 3, 5, 8])
+@pytest.mark.parametrize("raw", [True, False])
+@pytest.mark.parametrize("row", BEYOND_NUMPY, ids=lambda row: row.onnx)
+def test_tensors_of_dtypes_that_numpy_has_not(row, raw, count):
+    values = [1.0, -2.0, 0.0, -1.0, 1.0, 0.5, -0.5, 1.0][:count]
+    if row.code == dtypes.FLOAT8E8M0 or row.kind == "u":
+        values = [max(1.0, value) for value in values]  # it has neither signs nor 0
+    if row.kind in "iu":
+        values = [float(int(value)) for value in values]
+    array = np.array(values).astype(row.numpy)
+    tensor = numpy_helper.from_array(array, "w")
+    if not raw:
+        given = array.tolist() if row.kind == "c" else values
+        tensor = helper.make_tensor("w", row.code, [count], given)
+        assert not tensor.HasField("raw_data")
+    result = constant_of(tensor)
+    assert result.dtype == row.numpy
+    np.testing.assert_array_equal(result.astype(complex), array.astype(complex))
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,7 @@ class Executor:
         packed = pack(library, plan, threads)
         constants = [packed, *(_dense(value.const) for value in plan.constants[1:])]
         self._native: Optional[native.Plan] = native.Plan(library, self._encoded.blob, constants)
-        self._dtypes = [np.dtype(dtypes.DTYPES[value.dtype].numpy) for value in plan.graph.outputs]
+        self._dtypes = [dtypes.DTYPES[value.dtype].numpy for value in plan.graph.outputs]
         self._idle: list[_Bound] = []
 
     def run(self, arrays: Sequence[np.ndarray], sizes: Mapping[str, int]) -> list[np.ndarray]:
