@@ -82,6 +82,12 @@ enum {
     Q7_reduce_COUNT
 };
 enum {
+#define POOL(x) Q7_pool_##x,
+#include "ops.def"
+#undef POOL
+    Q7_pool_COUNT
+};
+enum {
 #define SCATTER(x) Q7_scatter_##x,
 #include "ops.def"
 #undef SCATTER
@@ -110,12 +116,6 @@ enum {
 #include "ops.def"
 #undef ROUNDING
     Q7_rounding_COUNT
-};
-enum {
-#define POOL(x) Q7_pool_##x,
-#include "ops.def"
-#undef POOL
-    Q7_pool_COUNT
 };
 
 /* what a chain computes with: unary, then binary, then these */

@@ -73,6 +73,10 @@ static void describe_sets(void) {
 #define REDUCE(x) put(" %s", #x);
 #include "ops.def"
 #undef REDUCE
+    put("\nset pool");
+#define POOL(x) put(" %s", #x);
+#include "ops.def"
+#undef POOL
     put("\nset scatter");
 #define SCATTER(x) put(" %s", #x);
 #include "ops.def"
@@ -93,10 +97,6 @@ static void describe_sets(void) {
 #define ROUNDING(x) put(" %s", #x);
 #include "ops.def"
 #undef ROUNDING
-    put("\nset pool");
-#define POOL(x) put(" %s", #x);
-#include "ops.def"
-#undef POOL
     put("\nset chain");
 #define UNARY(x) put(" %s", #x);
 #define BINARY(x) put(" %s", #x);

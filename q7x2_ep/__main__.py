@@ -26,7 +26,7 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
     except Q7Error as error:
         if options.debug:
             raise
-        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        print(f"{type(error).__name__}: {error.message}", file=sys.stderr)
         return 2
     except BrokenPipeError:  # the reader, say `head`, has seen enough
         sys.stderr.close()

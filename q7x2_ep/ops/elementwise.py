@@ -68,11 +68,19 @@ def infer_bool(node: Node) -> list[Type]:
 
 
 def infer_binary(
-    operation: Callable[..., Optional[Dim]], dtype: int = 0
+    operation: Callable[..., Optional[Dim]], dtype: int = 0, mixed: bool = False
 ) -> Callable[[Node], list[Type]]:
-    """infer of a broadcasting op over any number of inputs; dtype 0: that of the first input."""
+    """infer of a broadcasting op over any number of inputs; dtype 0: that of the first input.
+    mixed: the inputs may have several dtypes.
+    """
 
     def infer(node: Node) -> list[Type]:
+        found = sorted({dtypes.type_string(value.dtype) for value in node.inputs})
+        if len(found) > 1 and not mixed:
+            raise ModelError(
+                f"{where_is(node)} Type parameter (T) bound to different types: expected operands "
+                f"of one type, given {' and '.join(found)}"
+            )
         contents = [known(value) for value in node.inputs]
         elements = reduce(lambda a, b: fold(operation, a, b), contents[1:], contents[0])
         return [typed(dtype or node.inputs[0].dtype, broadcast_inputs(node), elements)]
@@ -543,7 +551,8 @@ class Pow:
     signature = "a, b -> y"
     attributes: dict = {}
     infer = infer_binary(
-        lambda a, b: a**b if isinstance(a, int) and isinstance(b, int) and b >= 0 else None
+        lambda a, b: a**b if isinstance(a, int) and isinstance(b, int) and b >= 0 else None,
+        mixed=True,
     )
     guards = broadcast_guards
     reference = lambda node, a, b: power(a, b)

@@ -187,7 +187,7 @@ def test_errors_are_one_message(capsys, tmp_path):
     corrupt = tmp_path / "corrupt.onnx"
     corrupt.write_bytes(b"junk")
     assert "absent.onnx" in run(capsys, "explain", "absent.onnx", code=2)
-    assert "ModelError" in run(capsys, "dump", str(corrupt), code=2)
+    assert "CorruptModel" in run(capsys, "dump", str(corrupt), code=2)
     assert "missing" in run(capsys, "run", BERT, code=2)
     assert "NAME=FILE.npy" in run(capsys, "run", BERT, "--input", "input_ids", code=2)
     with pytest.raises(q7x2_ep.ModelNotFound):
