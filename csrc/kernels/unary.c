@@ -43,9 +43,7 @@ Q7_INLINE q7_f32 apply(int64_t op, q7_f32 x, q7_f32 alpha, q7_f32 beta) {
         case Q7_unary_celu:
             return q7_select(q7_lt(x, zero), q7_mul(alpha, q7_sub(q7_exp(q7_div(x, alpha)), one)),
                              x);
-        case Q7_unary_softsign: /* inf / inf has a limit */
-            return q7_select(q7_eq(q7_abs(x), q7_set1(INFINITY)), q7_copysign(one, x),
-                             q7_div(x, q7_add(one, q7_abs(x))));
+        case Q7_unary_softsign: return q7_div(x, q7_add(one, q7_abs(x)));
         case Q7_unary_thresholded_relu: return q7_select(q7_lt(alpha, x), x, zero);
         case Q7_unary_shrink:
             return q7_select(q7_lt(x, q7_neg(alpha)), q7_add(x, beta),

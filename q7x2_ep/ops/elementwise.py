@@ -919,7 +919,9 @@ class BitCast:
         dtype = dtypes.DTYPES[node.attrs["to"]].numpy
         return np.frombuffer(as_declared.tobytes(), dtype).reshape(x.shape)
 
-    lower = lambda node, b: b.copy(b.contiguous(node.inputs[0]), b.allocate(node.output))
+    def lower(node: Node, b: Any) -> None:
+        y = b.allocate(node.output)
+        b.copy(b.contiguous(node.inputs[0]), y)
 
 
 # No work at all
