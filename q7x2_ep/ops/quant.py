@@ -94,7 +94,8 @@ def scale_guards(node: Node) -> list[Guard]:
     wanted = list(x.shape)
     wanted[axis] = ceildiv(x.shape[axis], node.attrs["block_size"])
     return found + [
-        (own, dim, f"{scale.name}: dim {own}, wanted {dim}") for own, dim in zip(scale.shape, wanted)
+        (own, dim, f"{scale.name}: dim {own}, wanted {dim}")
+        for own, dim in zip(scale.shape, wanted)
     ]
 
 

@@ -298,10 +298,19 @@ CASES = [
     case("QuantizeLinear", f(3, 4) * 9, scalar(0.25)),
     case("QuantizeLinear", f(2, 3, 5) * 9, row(3), Fixed(np.array([3, 0, -7], np.int8)), axis=1),
     case("QuantizeLinear", f(4) * 9, scalar(0.5), scalar(200, np.uint8)),
-    case("QuantizeLinear", f(2, 6), Fixed(positive(2, 3)), block_size=2, native=False),
+    case("QuantizeLinear", f(2, 6) * 9, Fixed(positive(2, 3)), block_size=2),
+    case("QuantizeLinear", f(2, 5, 3) * 9, positive(2, 2, 3), byte(2, 2, 3), block_size=3),
+    case("QuantizeLinear", f(3, 4) * 999, scalar(0.25), scalar(9, np.int16)),
+    case("QuantizeLinear", f(3, 4), scalar(0.25), output_dtype=TensorProto.UINT4),
+    case(
+        "QuantizeLinear", f(3, 4), scalar(0.25), output_dtype=TensorProto.FLOAT8E5M2, native=False
+    ),
+    case("QuantizeLinear", f(3, 4) * 9, scalar(0.3), precision=TensorProto.FLOAT16),
     case("DequantizeLinear", byte(3, 4), scalar(0.25), scalar(9, np.uint8)),
     case("DequantizeLinear", byte(2, 3, 5), row(3), axis=-2),
     case("DequantizeLinear", i(7).astype(np.int32), scalar(0.5)),
+    case("DequantizeLinear", byte(5, 3), positive(2, 3), byte(2, 3), block_size=3, axis=0),
+    case("DequantizeLinear", byte(2, 6), positive(2, 3), block_size=2, axis=-1),
     case("MatMulInteger", byte(3, 4), Fixed(byte(4, 5))),
     case(
         "MatMulInteger",
