@@ -14,7 +14,7 @@ import numpy as np
 
 import q7x2_ep
 from q7x2_ep.backend import numpy as oracle
-from q7x2_ep.compare import Contest, OutputError, rms, rms_error
+from q7x2_ep.compare import Contest, OutputError
 from q7x2_ep.feeds import random_feeds
 
 
@@ -81,7 +81,7 @@ def check_feed(contest: Contest, others: list[Any], feeds: dict) -> list[str]:
         oracle.evaluate(contest.graph, feeds, np.float64),
     ):
         for kind, given in (("fused", a), ("unfused", c)):
-            error = OutputError(name, rms_error(given, true), rms_error(b, true), rms(true))
+            error = OutputError.of(name, given, b, true)
             if not error.accurate:
                 problems.append(f"{kind} {name}: error {error.ours:.2e}, ORT's {error.theirs:.2e}")
     for session in [contest.ours, *others]:

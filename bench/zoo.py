@@ -196,18 +196,23 @@ def export(
     opset: int = 17,
     attention: str = "sdpa",
     cache: bool = False,
+    dtype: str = "float32",
 ) -> None:
     """Write one ONNX file, atomically; large weights of the dynamo exporter go to <file>.data.
 
-    cache: a decoder takes past_key_values.* and gives present.*, new tokens appended.
+    cache: a decoder takes past_key_values.* and gives present.*, new tokens appended. dtype: of the
+    weights and of what is computed.
     """
     import torch
 
     with _quiet():
-        module = build(model, attention)
+        module = build(model, attention, dtype)
         inputs = _inputs(model, module.config, cache)
         outputs = _outputs(model, cache)
-    example = tuple(value for value, _ in inputs.values())
+    example = tuple(
+        value.to(getattr(torch, dtype)) if value.is_floating_point() else value
+        for value, _ in inputs.values()
+    )
     axes = {name: named for name, (_, named) in inputs.items()}
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
@@ -259,7 +264,7 @@ def export(
         shutil.move(str(target), str(path))
 
 
-def build(model: Model, attention: str) -> Any:
+def build(model: Model, attention: str, dtype: str = "float32") -> Any:
     """The torch module with its weights: trained, or drawn from the seed."""
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     import torch
@@ -288,7 +293,8 @@ def build(model: Model, attention: str) -> Any:
                 parameter.data.normal_(0, 0.1)
             if model.sizes:  # a tiny model, kept compressed: 16 bits a weight are enough
                 parameter.data = parameter.data.bfloat16().float()
-    return (getattr(module, model.part) if model.part else module).eval()
+    inner = getattr(module, model.part) if model.part else module
+    return inner.to(getattr(torch, dtype)).eval()
 
 
 BATCH, LENGTH, PAST, SOURCE = 2, 16, 5, 11  # of the example: samples, new, cached, encoded tokens
@@ -425,8 +431,17 @@ def _quiet() -> Iterator[None]:
         logging.disable(logging.NOTSET)
 
 
-def file_name(model: str, exporter: str, opset: int, attention: str, cache: bool = False) -> str:
-    return f"{model}.{attention}.{exporter}{opset}{'.cache' * cache}.onnx"
+def file_name(
+    model: str,
+    exporter: str,
+    opset: int,
+    attention: str,
+    cache: bool = False,
+    dtype: str = "float32",
+) -> str:
+    """Of float32, which goes without saying, there are most."""
+    mark = "" if dtype == "float32" else f".{dtype}"
+    return f"{model}.{attention}.{exporter}{opset}{'.cache' * cache}{mark}.onnx"
 
 
 def reason(error: BaseException) -> str:

@@ -137,8 +137,7 @@ class _Search:
         except Exception:  # it is missing, or refuses the model or the feed in one of many ways
             others = evaluate(graph, self.feeds)
         self.bounds = [
-            OutputError("", 0.0, rms_error(other, true), scale).bound
-            for other, true, scale in zip(others, self.exact, scales)
+            OutputError.of("", other, other, true).bound for other, true in zip(others, self.exact)
         ]
 
     def probe(

@@ -1,8 +1,8 @@
 """Head to head with onnxruntime: errors against a float64 evaluation, and interleaved times.
 
 Accuracy rule, per output: the root-mean-square error against the same graph evaluated in float64 is
-at most 1.5 times that of onnxruntime on the same feed, or one float32 epsilon of the output's scale
-where that is larger.
+at most 1.5 times that of onnxruntime on the same feed, or one epsilon of the output's dtype (of
+float64: of float32) and scale where that is larger.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Callable, Optional
 
 import numpy as np
 
-from q7x2_ep import importer
+from q7x2_ep import dtypes, importer
 from q7x2_ep.api.inference_session import InferenceSession
 from q7x2_ep.api.options import GraphOptimizationLevel, SessionOptions
 from q7x2_ep.backend import numpy as oracle
@@ -37,17 +37,25 @@ FEWEST_RUNS, MOST_RUNS = 5, 200
 
 @dataclass(frozen=True)
 class OutputError:
-    """Root-mean-square errors of one output against float64; scale: its own root mean square."""
+    """Root-mean-square errors of one output against float64; scale: its own root mean square; eps:
+    of its dtype.
+    """
 
     name: str
     ours: float
     theirs: float
     scale: float
+    eps: float = dtypes.epsilon(dtypes.FLOAT)
+
+    @staticmethod
+    def of(name: str, ours: np.ndarray, theirs: np.ndarray, true: np.ndarray) -> OutputError:
+        eps = max(map(dtypes.epsilon, (dtypes.from_numpy(ours.dtype), dtypes.FLOAT)))
+        return OutputError(name, rms_error(ours, true), rms_error(theirs, true), rms(true), eps)
 
     @property
     def bound(self) -> float:
         """What the accuracy rule allows."""
-        return max(ERROR_FACTOR * self.theirs, float(np.finfo(np.float32).eps) * self.scale)
+        return max(ERROR_FACTOR * self.theirs, self.eps * self.scale)
 
     @property
     def accurate(self) -> bool:
@@ -163,7 +171,7 @@ class Contest:
             exact = oracle.evaluate(self.graph, feeds, np.float64)
             names = [output.name for output in self.ours.get_outputs()]
             errors = tuple(
-                OutputError(name, rms_error(ours, true), rms_error(theirs, true), rms(true))
+                OutputError.of(name, ours, theirs, true)
                 for name, ours, theirs, true in zip(names, *results, exact)
             )
         naive_ms = None

@@ -31,6 +31,7 @@ class DType(NamedTuple):
 
 
 FLOAT, UINT8, INT8, UINT16, INT16, INT32, INT64, STRING, BOOL, FLOAT16, DOUBLE = range(1, 12)
+UNKNOWN, NO_TENSOR = 0, -1  # see ir.core.Type
 UINT32, UINT64, COMPLEX64, COMPLEX128, BFLOAT16 = range(12, 17)
 FLOAT8E4M3FN, FLOAT8E4M3FNUZ, FLOAT8E5M2, FLOAT8E5M2FNUZ = range(17, 21)
 UINT4, INT4, FLOAT4E2M1, FLOAT8E8M0, UINT2, INT2, FLOAT6E2M3, FLOAT6E3M2 = range(21, 29)
@@ -92,8 +93,20 @@ def size(code: int) -> int:
     return DTYPES[code].size
 
 
+def is_dense(code: int) -> bool:
+    """Whether C knows elements of this dtype: numbers of whole bytes."""
+    return code in DTYPES and DTYPES[code].size > 0
+
+
 def is_float(code: int) -> bool:
     return DTYPES[code].kind == "f"
+
+
+def holds_floats(array: np.ndarray) -> bool:
+    """Whether an array has a float dtype, of numpy or of ml_dtypes, which numpy calls void."""
+    return array.dtype.kind == "f" or (
+        array.dtype.kind == "V" and is_float(from_numpy(array.dtype))
+    )
 
 
 def significant_bits(code: int) -> int:
@@ -108,6 +121,8 @@ def epsilon(code: int) -> float:
 
 def type_string(code: int) -> str:
     """As onnxruntime's NodeArg.type spells it: tensor(float)."""
+    if code == NO_TENSOR:
+        return "no tensor"
     return f"tensor({DTYPES[code].onnx})" if code in DTYPES else f"tensor({code})"
 
 

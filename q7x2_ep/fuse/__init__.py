@@ -54,7 +54,7 @@ FUSIONS = (
             *(relu.RELU, relu.CLIP, relu.LEAKY_RELU, relu.SQUARED_RELU),
             *(relu.HARD_SIGMOID, relu.HARD_SWISH),
             *(layernorm.LAYER_NORM, layernorm.RMS_NORM),
-            *(layernorm.ROUNDED, layernorm.WEIGHTED, layernorm.BIASED),
+            *(layernorm.WEIGHTED, layernorm.BIASED),
         )
     ),
     # Anywhere before MergeLinears, which asks who reads q and k.

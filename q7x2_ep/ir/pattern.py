@@ -394,11 +394,15 @@ def _operand_orders(
 
 
 def is_close(value: Value, wanted: float) -> bool:
-    """Whether a value is a constant of one element that equals wanted within one ulp."""
+    """Whether a value is a constant of one element that equals wanted within one ulp of the dtype
+    that it was rounded to.
+    """
     if value.const is None or value.const.size != 1:
         return False
     got = float(value.const.item())
-    return got == wanted or math.isclose(got, wanted, rel_tol=dtypes.epsilon(value.dtype))
+    return got == wanted or math.isclose(
+        got, wanted, rel_tol=dtypes.epsilon(value.rounded or value.dtype)
+    )
 
 
 def _same_attr(name: str, wanted: Any, node: Node) -> bool:

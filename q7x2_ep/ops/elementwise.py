@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from functools import reduce
-from typing import Any, Callable, Optional
+from typing import Any, Callable, Optional, Union
 
 import numpy as np
 
@@ -814,6 +814,11 @@ class Where:
 # Dtypes
 
 
+FLOAT8 = frozenset(
+    {dtypes.FLOAT8E4M3FN, dtypes.FLOAT8E4M3FNUZ, dtypes.FLOAT8E5M2, dtypes.FLOAT8E5M2FNUZ}
+)
+
+
 def lower_cast(node: Node, b: Any) -> None:
     x, y = node.inputs[0], node.output
     if x.dtype == y.dtype:
@@ -837,26 +842,35 @@ def cast(node: Node, x: np.ndarray, code: int) -> np.ndarray:
         and x.dtype.itemsize > dtypes.size(declared)
     ):
         return x
+    return converted(x, code, node.attrs["saturate"], node.attrs["round_mode"])
+
+
+def converted(x: np.ndarray, code: int, saturate: int = 1, round_mode: str = "up") -> np.ndarray:
+    """x in the dtype `code`. saturate, round_mode: of floats of 8 bits, whose range is small."""
+    dtype = dtypes.DTYPES[code].numpy
     if code == dtypes.STRING:
-        return np.frompyfunc(text, 1, 1)(x).astype(object)
-    if declared == dtypes.STRING:
-        x = np.asarray(
-            np.frompyfunc(float if dtypes.is_float(code) else number_of, 1, 1)(x), object
-        )
-    return x.astype(dtypes.DTYPES[code].numpy)
+        return x.astype(str).astype(object)
+    if x.dtype.kind in "OUS":
+        numbers = [_number(str(text)) for text in x.reshape(-1)]
+        return np.array(numbers, object).reshape(x.shape).astype(dtype)
+    if code == dtypes.FLOAT8E8M0:
+        from onnx.numpy_helper import to_float8e8m0
+
+        return to_float8e8m0(x.astype(np.float32), bool(saturate), round_mode).astype(dtype)
+    if code in FLOAT8 and saturate:
+        import ml_dtypes
+
+        limits = ml_dtypes.finfo(dtype)
+        x = np.clip(x.astype(np.float64), float(limits.min), float(limits.max))
+    return x.astype(dtype)
 
 
-def text(x: Any) -> str:
-    """A number as ONNX writes it: the shortest digits that give it back in its own dtype."""
-    return {"nan": "NaN", "inf": "INF", "-inf": "-INF"}.get(str(x), str(x))
-
-
-def number_of(text: str) -> int:
-    """The integer that a string spells, or the whole part of a fraction."""
+def _number(text: str) -> Union[int, float]:
+    """A number as ONNX lets strings spell it; integers exactly, whatever their size."""
     try:
         return int(text)
     except ValueError:
-        return int(float(text))
+        return float(text)
 
 
 def cast_contents(dtype: int, contents: Optional[tuple[Dim, ...]]) -> Optional[tuple[Dim, ...]]:

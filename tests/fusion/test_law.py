@@ -203,7 +203,6 @@ EXAMPLES: dict[str, dict[str, Any]] = {
         "epsilon": 1e-6,
         "weight": ("const", (1, 1, K)),
     },
-    "NormCast": {"norm": "LayerNormalization of halves"},
     "NormWeight": {"norm": "LayerNormalization", "weight": NORM_ROW},
     "NormBias": {"norm": "LayerNormalization", "bias": (K,)},
     "Attention": {
@@ -386,7 +385,6 @@ TARGETS = {
     "QueryScale": "q7::Attention",
     "LayerNorm": "LayerNormalization",
     "RmsNorm": "RMSNormalization",
-    "NormCast": "LayerNormalization",
     "NormWeight": "LayerNormalization",
     "NormBias": "LayerNormalization",
     "SkipRmsNorm": "q7::SkipRmsNorm",
@@ -442,9 +440,6 @@ def column(g: Builder, x: Value) -> Value:
 def make_value(g: Builder, name: str, spec: Any) -> Value:
     if isinstance(spec, str) and spec.startswith("LayerNormalization"):
         x = make_value(g, "x", (B, S, K))
-        if "halves" in spec:
-            x.dtype = dtypes.FLOAT16
-            x = g.Cast(x, to=dtypes.FLOAT)
         return g.LayerNormalization(x, g.ones((K,), dtypes.FLOAT))
     if isinstance(spec, str):
         x = next((x for x in g.graph.inputs if x.name == "x"), None)

@@ -7,15 +7,17 @@ from typing import Optional
 
 import numpy as np
 
+from q7x2_ep import dtypes
 from q7x2_ep.compare import ERROR_FACTOR, rms, rms_error
 
-EPS = float(np.finfo(np.float32).eps)
+EPS = dtypes.epsilon(dtypes.FLOAT)
 FEW = 2048  # elements: of fewer the errors are luck, and are pooled over the feeds
 OWN_BOUND = 16 * EPS  # relative to the output's scale, where onnxruntime does not run the model
 # Of the scale: two evaluations that are further apart differ by more than rounding. Either one is
 # right where onnxruntime is wrong, as for masked rows of Attention, or where float64 rounds to
 # another integer on its way, as in T5's buckets of distances: 8 log(16 / 8) / log 16 = 2.
 JUMP = 1e-4
+HALF_JUMP = 8  # the same in eps of a 16-bit output: onnxruntime rounds between nodes
 
 
 class Accuracy:
@@ -50,11 +52,15 @@ def _assert_accurate(
     output: int, true: np.ndarray, ours: np.ndarray, theirs: Optional[np.ndarray] = None
 ) -> None:
     scale = rms(true)
-    allowed = OWN_BOUND * scale
+    allowed, eps, jump = OWN_BOUND * scale, EPS, JUMP
+    dtype = dtypes.from_numpy(ours.dtype)
+    if dtype in dtypes.HALVES:  # computed in float32, rounded once
+        eps = dtypes.epsilon(dtype)
+        allowed, jump = eps * scale, HALF_JUMP * eps
     theirs_error = np.inf if theirs is None else rms_error(theirs, true)
     error = rms_error(ours, true)
-    if theirs_error <= JUMP * scale:
-        allowed = max(ERROR_FACTOR * theirs_error, EPS * scale)
+    if theirs_error <= jump * scale:
+        allowed = max(ERROR_FACTOR * theirs_error, eps * scale)
     elif np.isfinite(theirs_error):
         error = min(error, rms_error(ours, theirs))
     assert error <= allowed, f"output {output} {true.shape}: {error} > {allowed}, scale {scale}"

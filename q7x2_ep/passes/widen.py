@@ -1,0 +1,255 @@
+"""float16 and bfloat16 are computed in float32: casts at the edges of the graph, none inside.
+
+A 16-bit value is held as the float32 that the ops in float32 make of it, unrounded, so that every
+fusion and kernel applies. It is rounded where that can be seen:
+
+- at outputs of the graph, and where an op runs on the host in the dtypes that it is declared with;
+  a cache, that is handed on with what is new, stays in 16 bits;
+- where a nearby operand may give quite another result (DISCRETE ops, Cast to integers or bool):
+  what arithmetic made is rounded first. What is chosen or moved from exact values is exact;
+- by a Cast to 16 bits that the model undoes without having computed with the result, if the result
+  is an output, an operand of a DISCRETE op, or beside the unrounded value in use.
+
+After this pass a 16-bit value is an input of the graph or the output of a Cast, host op or cache,
+and is read by such ops only; a graph that is like that already stays as it is. See
+docs/decisions.md, 19.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Callable, Optional
+
+import numpy as np
+
+from q7x2_ep import dtypes
+from q7x2_ep.dtypes import BFLOAT16, BOOL, FLOAT, HALVES, INT8, UINT8
+from q7x2_ep.ir.core import Graph, Node, Type, Value
+from q7x2_ep.ops.common import is_host, is_movement
+from q7x2_ep.passes.infer import infer_node
+
+CASTS = frozenset({"Cast", "CastLike"})
+DISCRETE = frozenset(
+    {"Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Sign", "Floor", "Ceil", "Round"}
+    | {"Mod", "IsInf", "ArgMax", "ArgMin", "TopK", "Hardmax", "NonZero", "OneHot"}
+)
+# Their results are among their operands, or differ in the sign.
+CHOICES = frozenset(
+    {"Abs", "Neg", "Max", "Min", "Relu", "Clip", "Where", "Concat", "Pad", "Tile", "Trilu"}
+    | {"Gather", "GatherElements", "GatherND", "ScatterElements", "ScatterND", "TopK", "Dropout"}
+    | {"ReduceMax", "ReduceMin", "MaxPool", "GlobalMaxPool", "Sign", "Floor", "Ceil", "Round"}
+)
+ON_GRID = frozenset({"Add", "Sub", "Sum"})  # sums of multiples of 2^-24 are such, and not nearly 0
+DTYPES = ("to", "dtype", "output_dtype", "stash_type", "softmax_precision")  # attributes
+
+
+def run(graph: Graph) -> dict[str, int]:
+    """Counts the casts that are made at edges, and the roundings that are kept."""
+    if not any(_is_narrow(graph, node) for node in graph.nodes):
+        return {}
+    return _Widening(graph).run()
+
+
+def _is_narrow(graph: Graph, node: Node) -> bool:
+    """Whether a node computes in 16 bits, reads a constant of 16 bits, or rounds to 16 bits what
+    may stay as it is.
+    """
+    halves = [value for value in (*node.inputs, *node.outputs) if _is_half(value)]
+    if is_declared(node) or not halves:
+        return False
+    if node.op != "Cast":
+        return node.op != "Concat" or not graph.is_output(node.output)
+    is_idle = any(map(_is_undoing, node.output.users)) and not _is_seen(graph, node, _is_half)
+    return (is_idle and _is_half(node.output)) or (
+        _is_half(node.inputs[0]) and node.inputs[0].const is not None
+    )
+
+
+def is_declared(node: Node) -> bool:
+    """Whether a node must see the dtypes that the model declares, or was made behind this pass."""
+    return is_host(node) or node.op == "BitCast" or node.op.startswith("q7::")
+
+
+def _is_half(value: Optional[Value]) -> bool:
+    return value is not None and value.dtype in HALVES
+
+
+class _Widening:
+    """declared: the dtype of every value that the model has in 16 bits. narrow: those of them that
+    stay so. exact: those that hold nothing else. grid: those that are 0 only where they would be.
+    """
+
+    def __init__(self, graph: Graph):
+        self.graph = graph
+        self.declared = {
+            value: value.dtype for value in (*graph.values(), *graph.outputs) if _is_half(value)
+        }
+        self.narrow = {value for value in self.declared if value.producer is None}
+        self.exact = set(self.narrow)
+        self.grid = set(self.narrow)
+        self.order: list[Node] = []
+        self.counts = {"edges": 0, "roundings": 0}
+        self.casts: dict[tuple[Value, int], Value] = {}
+
+    def run(self) -> dict[str, int]:
+        for node in self.graph.nodes:
+            if is_declared(node) or self.is_cache(node):
+                for i, value in enumerate(node.inputs):
+                    if value in self.declared:
+                        node.set_input(i, self.narrowed(value))
+                self.append(node)
+                self.keep(node.outputs)
+            elif node.op in CASTS:
+                self.cast(node)
+            else:
+                self.widen(node)
+        self.graph.outputs = [
+            self.narrowed(value) if value in self.declared else value
+            for value in self.graph.outputs
+        ]
+        self.graph.nodes = self.order
+        return self.counts
+
+    def cast(self, node: Node) -> None:
+        x, y = node.inputs[0], node.output
+        if y in self.declared:
+            if len(node.inputs) > 1:
+                node.set_input(1, None)
+            node.inputs, node.op = node.inputs[:1], "Cast"
+            node.attrs["to"] = self.declared[y]
+            if _is_seen(self.graph, node, self.declared.__contains__):
+                self.keep([y])
+                self.counts["roundings"] += 1
+            else:
+                node.attrs["to"] = FLOAT
+                if not dtypes.is_float(x.dtype):
+                    self.grid.add(y)
+                if x.dtype in (BOOL, INT8, UINT8) or self.declared.get(x) == self.declared[y]:
+                    self.pass_on([x] if x in self.declared else [], y)
+        if x in self.declared:
+            is_float = dtypes.is_float(self.declared.get(y, y.dtype))
+            harmless = is_float or (y.dtype == BOOL and self.keeps_zero(x))
+            node.set_input(0, self.widened(x) if harmless else self.rounded(x))
+        self.append(node)
+
+    def widen(self, node: Node) -> None:
+        halves = [value for value in node.inputs if value in self.declared]
+        if node.op == "QuantizeLinear" and not node.attrs["precision"]:
+            node.attrs["precision"] = self.declared.get(node.inputs[1], 0)  # it divides in that
+        for i, value in enumerate(node.inputs):
+            if value in self.declared:
+                wants_zero = node.op == "Equal" and _is_zero(node.inputs[1 - i])
+                harmless = node.op not in DISCRETE or (wants_zero and self.keeps_zero(value))
+                node.set_input(i, self.widened(value) if harmless else self.rounded(value))
+        is_choice = node.op in CHOICES and node.attrs.get("reduction") not in ("add", "mul")
+        for value in node.outputs:
+            if value in self.declared and (is_choice or is_movement(node)):
+                self.pass_on(halves, value)
+            elif value in self.declared and node.op in ON_GRID and self.grid.issuperset(halves):
+                self.grid.add(value)
+        for key, value in node.attrs.items():
+            if isinstance(value, np.ndarray) and dtypes.from_numpy(value.dtype) in HALVES:
+                node.attrs[key] = value.astype(np.float32)
+            elif key in DTYPES and value in HALVES:
+                node.attrs[key] = FLOAT
+        self.append(node)
+
+    def pass_on(self, sources: Sequence[Value], result: Value) -> None:
+        """The result holds numbers of the sources."""
+        for known in (self.exact, self.grid):
+            if known.issuperset(sources):
+                known.add(result)
+
+    def keep(self, values: Iterable[Value]) -> None:
+        """Values that stay in 16 bits."""
+        kept = [value for value in values if _is_half(value)]
+        for known in (self.narrow, self.exact, self.grid):
+            known.update(kept)
+
+    def append(self, node: Node) -> None:
+        self.order.append(node)
+        node.inferred = None  # its inputs need not tell that its attributes have changed
+        infer_node(node)
+
+    # A value of 16 bits in other dtypes
+
+    def widened(self, value: Value) -> Value:
+        if value not in self.narrow:
+            return value
+        if value.const is None:
+            return self.made(value, FLOAT)
+        if (value, FLOAT) not in self.casts:
+            wide = self.graph.constant(
+                value.const.astype(np.float32), Type(FLOAT, value.shape), value.name
+            )
+            wide.rounded = value.dtype
+            self.casts[value, FLOAT] = wide
+        return self.casts[value, FLOAT]
+
+    def narrowed(self, value: Value) -> Value:
+        return value if value in self.narrow else self.made(value, self.declared[value])
+
+    def rounded(self, value: Value) -> Value:
+        """In float32, but none that the dtype of the model does not have."""
+        if value in self.exact:
+            return self.widened(value)
+        if (value, self.declared[value]) not in self.casts:
+            self.counts["roundings"] += 1
+        return self.made(self.made(value, self.declared[value]), FLOAT)
+
+    def made(self, value: Value, dtype: int) -> Value:
+        """What a new Cast makes of a value; the same one every time."""
+        if (value, dtype) not in self.casts:
+            result = self.graph.new_value(Type(dtype, value.shape), value.name)
+            source = value.producer
+            name, sources = (source.name, source.sources) if source else (value.name, ())
+            cast = Node("Cast", [value], [result], {"to": dtype}, f"{name}/Cast", sources)
+            self.append(cast)
+            self.casts[value, dtype] = result
+            self.counts["edges"] += 1
+        return self.casts[value, dtype]
+
+    def is_cache(self, node: Node) -> bool:
+        """Whether a Concat puts what is given behind what is made, and hands it on: the old part,
+        most of it, is neither widened nor narrowed for that.
+        """
+        is_mixed = any(value in self.narrow for value in node.inputs)
+        return node.op == "Concat" and is_mixed and self.graph.is_output(node.output)
+
+    # What a rounding may not be dropped for
+
+    def keeps_zero(self, value: Value) -> bool:
+        """Whether no rounding makes the value 0; bfloat16 is as small as float32."""
+        return self.declared[value] == BFLOAT16 or value in self.grid
+
+
+def _is_seen(graph: Graph, cast: Node, is_half: Callable[[Optional[Value]], bool]) -> bool:
+    """Whether what a Cast to 16 bits gives is wide again without arithmetic, and the rounding then
+    seen. What a fused op does with it nobody knows.
+    """
+    x, y = cast.inputs[0], cast.output
+    beside = graph.is_output(x) or any(
+        user.op not in CASTS or not is_half(user.output) for user in x.users
+    )
+    seen, stack = {y}, [y]
+    while stack:
+        value = stack.pop()
+        is_wide = not is_half(value)
+        if is_wide and graph.is_output(value):
+            return True
+        for user in value.users:
+            if _is_undoing(user) or is_movement(user):
+                fresh = user.output not in seen
+                seen.add(user.output)
+                stack += [user.output] if fresh else []
+            elif is_wide and (beside or user.op in DISCRETE | CASTS or user.op.startswith("q7::")):
+                return True
+    return False
+
+
+def _is_undoing(node: Node) -> bool:
+    return node.op in CASTS and dtypes.is_float(node.output.dtype)
+
+
+def _is_zero(value: Optional[Value]) -> bool:
+    return value is not None and value.const is not None and not value.const.any()
