@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from q7x2_ep.errors import ModelError, UnsupportedOp
+from q7x2_ep import dtypes
+from q7x2_ep.errors import ModelError
 from q7x2_ep.ir.core import Node, Type, Value
 from q7x2_ep.ir.shape import Dim, product
 from q7x2_ep.ops import op
@@ -35,8 +36,8 @@ class Einsum:
             terms, result = read_equation(node.attrs["equation"], list(map(len, shapes)))
         except ValueError as error:
             raise ModelError(f"{where_is(node)} {error}") from error
-        if any(len(set(labels)) < len(labels) for labels in (*terms, result)):
-            raise UnsupportedOp(f"{where_is(node)} {node.attrs['equation']!r} takes a diagonal")
+        if len(set(result)) < len(result):
+            raise ModelError(f"{where_is(node)} {node.attrs['equation']!r} repeats a label")
         sizes: dict[str, Dim] = {}
         for labels, shape in zip(terms, shapes):
             for label, dim in zip(labels, shape):
@@ -48,11 +49,13 @@ class Einsum:
     def decompose(g: Any, *inputs: Value, equation: str) -> Value:
         """Factor by factor, from the left."""
         terms, result = read_equation(equation, [len(x.shape) for x in inputs])
-        x, labels = inputs[0], terms[0]
-        for i in range(1, len(inputs)):
-            wanted = {*result, *(label for term in terms[i + 1 :] for label in term)}
-            x, labels = _multiply(g, (x, labels), (inputs[i], terms[i]), wanted, result)
-        return _arranged(g, *_summed(g, x, labels, result), result)
+        factors = [_diagonal(g, x, labels) for x, labels in zip(inputs, terms)]
+        x, labels = factors[0]
+        for i in range(1, len(factors)):
+            wanted = {*result, *(label for _, others in factors[i + 1 :] for label in others)}
+            x, labels = _multiply(g, (x, labels), factors[i], wanted, result)
+        y = _arranged(g, *_summed(g, x, labels, result), result)
+        return g.Identity(y) if y is inputs[0] else y
 
 
 def read_equation(equation: str, ranks: Sequence[int]) -> tuple[list[Labels], Labels]:
@@ -82,6 +85,29 @@ def read_equation(equation: str, ranks: Sequence[int]) -> tuple[list[Labels], La
 def _labels(term: str, extra: int) -> Labels:
     before, dots, behind = term.partition("...")
     return (*before, *(f"...{extra - i}" for i in range(extra if dots else 0)), *behind)
+
+
+def _diagonal(g: Any, x: Value, labels: Labels) -> tuple[Value, Labels]:
+    """The elements whose indices agree where labels do, under each label once.
+
+    They are the sums of the lines across in which all others are 0.
+    """
+    for label in dict.fromkeys(labels):
+        while labels.count(label) > 1:
+            first, second = [i for i, other in enumerate(labels) if other == label][:2]
+            n, ndim = x.shape[first], len(labels)
+            if isinstance(n, int):
+                positions = g.array(np.arange(n))
+            else:
+                end = g.graph.new_value(Type(dtypes.INT64, (), (n,)), "size")
+                positions = g.Range(g.array(np.array(0)), end, g.array(np.array(1)))
+            rows, columns = (
+                g.reshape(positions, [n if i == axis else 1 for i in range(ndim)])
+                for axis in (first, second)
+            )
+            x = g.ReduceSum(g.Where(g.Equal(rows, columns), x, 0.0), [second], keepdims=0)
+            labels = (*labels[:second], *labels[second + 1 :])
+    return x, labels
 
 
 def _multiply(
