@@ -20,7 +20,6 @@ from q7x2_ep.ops import op
 from q7x2_ep.ops.common import (
     BINARY,
     FLOATS,
-    INTEGERS,
     NUMERIC,
     binary_step,
     broadcast_guards,
@@ -104,15 +103,6 @@ def binary(op: str, supported: tuple[int, ...] = BINARY) -> Callable[[Node, Any]
             chain(b, op, node.inputs, node.output)
 
     return lower
-
-
-def shift(a: np.ndarray, count: np.ndarray, left: bool) -> np.ndarray:
-    """a shifted by bits; by a negative count or by all of them, what the sign extends to."""
-    bits = a.dtype.itemsize * 8
-    within = (count >= 0) & (count < bits)
-    count = np.where(within, count, 0).astype(a.dtype)
-    sign = np.zeros_like(a) if left else np.where(a < 0, -1, 0).astype(a.dtype)
-    return np.where(within, np.left_shift(a, count) if left else np.right_shift(a, count), sign)
 
 
 def power(a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -274,127 +264,6 @@ class Erf:
     lower = unary("erf")
 
 
-@op("Sin")
-class Sin:
-    """y = sin x."""
-
-    signature = "x -> y"
-    attributes: dict = {}
-    infer = infer_same
-    reference = lambda node, x: np.sin(x)
-    lower = unary("sin")
-
-
-@op("Cos")
-class Cos:
-    """y = cos x."""
-
-    signature = "x -> y"
-    attributes: dict = {}
-    infer = infer_same
-    reference = lambda node, x: np.cos(x)
-    lower = unary("cos")
-
-
-@op("Tan")
-class Tan:
-    """y = tan x."""
-
-    signature = "x -> y"
-    attributes: dict = {}
-    infer = infer_same
-    reference = lambda node, x: np.tan(x)
-    lower = unary("tan")
-
-
-@op("Asin")
-class Asin:
-    """y = the angle in [-pi / 2, pi / 2] whose sine is x."""
-
-    signature = "x -> y"
-    attributes: dict = {}
-    infer = infer_same
-    reference = lambda node, x: np.arcsin(x)
-    lower = unary("asin")
-
-
-@op("Acos")
-class Acos:
-    """y = the angle in [0, pi] whose cosine is x."""
-
-    signature = "x -> y"
-    attributes: dict = {}
-    infer = infer_same
-    reference = lambda node, x: np.arccos(x)
-    lower = unary("acos")
-
-
-@op("Atan")
-class Atan:
-    """y = the angle in (-pi / 2, pi / 2) whose tangent is x."""
-
-    signature = "x -> y"
-    attributes: dict = {}
-    infer = infer_same
-    reference = lambda node, x: np.arctan(x)
-    lower = unary("atan")
-
-
-@op("Sinh")
-class Sinh:
-    """y = (e^x - e^-x) / 2."""
-
-    signature = "x -> y"
-    attributes: dict = {}
-    infer = infer_same
-    reference = lambda node, x: np.sinh(x)
-    lower = unary("sinh")
-
-
-@op("Cosh")
-class Cosh:
-    """y = (e^x + e^-x) / 2."""
-
-    signature = "x -> y"
-    attributes: dict = {}
-    infer = infer_same
-    reference = lambda node, x: np.cosh(x)
-    lower = unary("cosh")
-
-
-@op("Asinh")
-class Asinh:
-    """y = the number whose sinh is x."""
-
-    signature = "x -> y"
-    attributes: dict = {}
-    infer = infer_same
-    reference = lambda node, x: np.arcsinh(x)
-    lower = unary("asinh")
-
-
-@op("Acosh")
-class Acosh:
-    """y = the number >= 0 whose cosh is x."""
-
-    signature = "x -> y"
-    attributes: dict = {}
-    infer = infer_same
-    reference = lambda node, x: np.arccosh(x)
-    lower = unary("acosh")
-
-
-@op("Atanh")
-class Atanh:
-    """y = the number whose tanh is x."""
-
-    signature = "x -> y"
-    attributes: dict = {}
-    infer = infer_same
-    reference = lambda node, x: np.arctanh(x)
-    lower = unary("atanh")
-
-
 @op("Floor")
 class Floor:
     """The largest integer <= x."""
@@ -437,17 +306,6 @@ class Not:
     infer = infer_unary(lambda a: not a)
     reference = lambda node, x: np.logical_not(x)
     lower = unary("not", (dtypes.BOOL,))
-
-
-@op("BitwiseNot")
-class BitwiseNot:
-    """Every bit of x turned."""
-
-    signature = "x -> y"
-    attributes: dict = {}
-    infer = infer_unary(lambda a: -a - 1)
-    reference = lambda node, x: np.bitwise_not(x)
-    lower = unary("bitwise_not", INTEGERS)
 
 
 @op("IsNaN")
@@ -738,58 +596,6 @@ class Xor:
     lower = binary("xor", (dtypes.BOOL,))
 
 
-@op("BitShift")
-class BitShift:
-    """y = a with its bits moved by b to the `direction`, with broadcasting; the sign extends."""
-
-    signature = "a, b -> y"
-    attributes = {"direction": None}
-    infer = infer_binary(lambda a, b: None)
-    guards = broadcast_guards
-    reference = lambda node, a, b: shift(a, b, node.attrs["direction"] == "LEFT")
-
-    def lower(node: Node, b: Any) -> None:
-        binary("shift_left" if node.attrs["direction"] == "LEFT" else "shift_right", INTEGERS)(
-            node, b
-        )
-
-
-@op("BitwiseAnd")
-class BitwiseAnd:
-    """y = the bits that a and b share, with broadcasting."""
-
-    signature = "a, b -> y"
-    attributes: dict = {}
-    infer = infer_binary(lambda a, b: None)
-    guards = broadcast_guards
-    reference = lambda node, a, b: np.bitwise_and(a, b)
-    lower = binary("and", INTEGERS)
-
-
-@op("BitwiseOr")
-class BitwiseOr:
-    """y = the bits that a or b has, with broadcasting."""
-
-    signature = "a, b -> y"
-    attributes: dict = {}
-    infer = infer_binary(lambda a, b: None)
-    guards = broadcast_guards
-    reference = lambda node, a, b: np.bitwise_or(a, b)
-    lower = binary("or", INTEGERS)
-
-
-@op("BitwiseXor")
-class BitwiseXor:
-    """y = the bits in which a and b differ, with broadcasting."""
-
-    signature = "a, b -> y"
-    attributes: dict = {}
-    infer = infer_binary(lambda a, b: None)
-    guards = broadcast_guards
-    reference = lambda node, a, b: np.bitwise_xor(a, b)
-    lower = binary("xor", INTEGERS)
-
-
 @op("Where")
 class Where:
     """y = a where the condition holds, else b, with broadcasting."""
@@ -910,32 +716,6 @@ class CastLike:
 
     reference = lambda node, x, like: cast(node, x, node.inputs[1].dtype)
     lower = lower_cast
-
-
-@op("BitCast")
-class BitCast:
-    """The bytes of x as elements of the dtype `to`, which has as many bits."""
-
-    signature = "x -> y"
-    attributes = {"to": None}
-
-    def infer(node: Node) -> list[Type]:
-        x, to = node.inputs[0], node.attrs["to"]
-        if to not in dtypes.DTYPES or dtypes.size(to) != dtypes.size(x.dtype):
-            raise ModelError(
-                f"{where_is(node)} {dtypes.type_string(x.dtype)} has not as many bits as "
-                f"{dtypes.type_string(to)}"
-            )
-        return [Type(to, dims(node))]
-
-    def reference(node: Node, x: np.ndarray) -> np.ndarray:
-        as_declared = x.astype(dtypes.DTYPES[node.inputs[0].dtype].numpy, copy=False)
-        dtype = dtypes.DTYPES[node.attrs["to"]].numpy
-        return np.frombuffer(as_declared.tobytes(), dtype).reshape(x.shape)
-
-    def lower(node: Node, b: Any) -> None:
-        y = b.allocate(node.output)
-        b.copy(b.contiguous(node.inputs[0]), y)
 
 
 # No work at all
