@@ -76,6 +76,7 @@ FUSIONS = (
             linear.PRODUCT,
             linear.RESHAPE,
             linear.SCALE,
+            linear.COLUMNS,
             linear.BIAS,
             linear.ACTIVATION,
             linear.RESIDUAL,

@@ -268,6 +268,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "Linear": {"x": (B, S, K), "w": WEIGHT, "bias": ROW},
     "LinearReshape": {},
     "LinearScale": {"linear": "q7::Linear", "scale": 0.5},
+    "LinearColumns": {"linear": "q7::Linear", "scale": ROW},
     "LinearBias": {"linear": "q7::Linear", "bias": ROW},
     "LinearActivation": {"product": "q7::Linear", "low": -0.5, "high": 0.5},
     "LinearResidual": {"linear": "q7::Linear", "residual": (B, S, N)},
