@@ -1,8 +1,8 @@
 """MatMul and Gemm by a constant -> q7::Linear, which takes what follows into its epilogue.
 
-In this order: a Reshape of the rows, scale (of columns: LayerScale), bias, activation, residual. One
-walk does all, since it meets producers before consumers. A check that answers "" found an epilogue that is past this step,
-or a consumer that is none of its kind.
+In this order: a Reshape of the rows, scale, factors of columns (LayerScale), bias, activation,
+residual. One walk does all, since it meets producers before consumers. A check that answers ""
+found an epilogue that is past this step, or a consumer that is none of its kind.
 """
 
 from __future__ import annotations
