@@ -285,6 +285,7 @@ def lower_conv(
             x_zero=x_zero,
             w=b.graph.constant(flat, Type(dtypes.INT16, flat.shape), "centred"),
             y=node.output,
+            work=b.threads * qconv_work(fields) * 4,
             M=filters,
             groups=groups,
             x_dtype=x.dtype,
@@ -302,6 +303,14 @@ def lower_conv(
     qgemm_step(b, rows, x_zero, flat.T, b.allocate(stored).reshape((pixels, filters)), finish)
     ndim = len(y.shape)
     b.alias(y, b.view(stored).transpose((0, ndim - 1, *range(1, ndim - 1))))
+
+
+def qconv_work(fields: dict[str, Dim]) -> Dim:
+    """What a thread needs. Source: csrc/kernels/qconv.h. Units: int32."""
+    stride, dilation = fields["stride_w"], fields["dilation_w"]
+    sums = ceildiv(fields["OW"], 16) * 16
+    pairs = (sums + (fields["kw"] - 1) * dilation // stride) * stride
+    return fields["OH"] * sums + fields["H"] * pairs + pairs + dilation
 
 
 def pack(weight: np.ndarray, nr: int) -> np.ndarray:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from q7x2_ep.ops.quant import pack
+from q7x2_ep.ops.quant import pack, qconv_work
 from q7x2_ep.plan.target import KernelRow
 from tests.kernels.harness import rows, run_op, run_threads
 
@@ -141,7 +141,7 @@ def test_qconv(row: KernelRow, x_dtype: str, c_dtype: str) -> None:
             given.update({f"{name}_h": values[0], f"{name}_w": values[1]})
         given.update(pad_top=pads[0], pad_left=pads[1], groups=C // per_group, scales=M)
         given.update(x_dtype=CODES[x_dtype], y_dtype=CODES[c_dtype])
-        (y,) = run_threads("qconv", row, **given)
+        (y,) = run_threads("qconv", row, work=8 * qconv_work(given) * 4, **given)
         real = sums * scale.astype(np.float64)[:, None, None] + bias[:, None, None]
         if is_sum:
             np.testing.assert_array_equal(y, sums)
