@@ -77,6 +77,7 @@ Q7_INLINE q7_f32 q7_frexp(q7_f32 a, q7_f32 *e) {
 }
 
 Q7_INLINE q7_i32 q7_i32_set1(int32_t x) { return vdupq_n_s32(x); }
+Q7_INLINE q7_i32 q7_i32_load(const int32_t *p) { return vld1q_s32(p); }
 Q7_INLINE void q7_i32_store(int32_t *p, q7_i32 v) { vst1q_s32(p, v); }
 Q7_INLINE q7_i32 q7_madd_pairs(q7_i32 sum, const int16_t *p, q7_i32 pair) {
     const int16x8_t a = vreinterpretq_s16_s32(pair), b = vld1q_s16(p);

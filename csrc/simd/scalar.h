@@ -89,6 +89,11 @@ Q7_INLINE q7_f32 q7_frexp(q7_f32 a, q7_f32 *e) {
 }
 
 Q7_INLINE q7_i32 q7_i32_set1(int32_t x) { return (q7_i32){x, x, x, x}; }
+Q7_INLINE q7_i32 q7_i32_load(const int32_t *p) {
+    q7_i32 v;
+    memcpy(&v, p, sizeof v);
+    return v;
+}
 Q7_INLINE void q7_i32_store(int32_t *p, q7_i32 v) { memcpy(p, &v, sizeof v); }
 Q7_INLINE q7_i32 q7_madd_pairs(q7_i32 sum, const int16_t *p, q7_i32 pair) {
     int16_t of[2];

@@ -22,6 +22,7 @@ from q7x2_ep.fuse import (
     query_scale,
     relu,
     rope,
+    scaled_matmul,
     skip_norm,
     softcap,
     softmax,
@@ -78,6 +79,7 @@ FUSIONS = (
             linear.PRODUCT,
             linear.RESHAPE,
             linear.SCALE,
+            linear.COLUMNS,
             linear.BIAS,
             linear.ACTIVATION,
             linear.RESIDUAL,
@@ -85,6 +87,8 @@ FUSIONS = (
             linear_turned.TURNED,
         )
     ),
+    # After Attention and Linear, which have the factors of their own products.
+    Walk((scaled_matmul.SCALED,)),
     # After Linear, whose epilogue holds the activation of the gate.
     Walk((gate.TWO, gate.HALVES)),
     # After Linear, which takes no products by chosen weights.

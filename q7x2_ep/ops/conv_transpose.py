@@ -28,10 +28,8 @@ from q7x2_ep.ops.conv import (
     WINDOW_ATTRIBUTES,
     Axis,
     check_known,
-    taps,
     window_attributes,
     window_fields,
-    window_guards,
 )
 from q7x2_ep.ops.matmul import matmul_step
 

@@ -63,6 +63,10 @@ def scores_rank_3(g: Builder, _: dict[str, Value]) -> Value:
     return g.Mul(g.MatMul(q, k), 0.5)
 
 
+def operands_of_product(g: Builder) -> tuple[Value, Value]:
+    return make_value(g, "a", (B, S, K)), make_value(g, "b", (B, K, S))
+
+
 def scaled_operands(g: Builder, _: dict[str, Value]) -> Value:
     """Factors right before attention, and behind views."""
     x, k = make_value(g, "x", (B, S, H * D)), make_value(g, "k", (B, H, S, D))
@@ -268,7 +272,9 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "ConvResidual": {"y": conv_result, "residual": (B, K, S, S)},
     "Linear": {"x": (B, S, K), "w": WEIGHT, "bias": ROW},
     "LinearReshape": {},
+    "ScaledMatMul": {"y": lambda g, _: g.MatMul(*operands_of_product(g)), "scale": 0.5},
     "LinearScale": {"linear": "q7::Linear", "scale": 0.5},
+    "LinearColumns": {"linear": "q7::Linear", "scale": ROW},
     "LinearBias": {"linear": "q7::Linear", "bias": ROW},
     "LinearActivation": {"product": "q7::Linear", "low": -0.5, "high": 0.5},
     "LinearResidual": {"linear": "q7::Linear", "residual": (B, S, N)},
@@ -378,6 +384,7 @@ TARGETS = {
     "Softcap": "q7::Softcap",
     "Softmax": "Softmax",
     "LogSoftmax": "LogSoftmax",
+    "ScaledMatMul": "q7::ScaledMatMul",
     "ExpertLinear": "q7::ExpertLinear",
     "ExpertBias": "q7::ExpertLinear",
     "GatedExperts": "q7::GatedExpertLinear",
@@ -595,6 +602,7 @@ LAW = [
         )
         for activation, beta in PARAMETRISED.items()
     ),
+    ("q7::ScaledMatMul", [(B, S, K), (B, K, S)], 1, {"alpha": 0.125}),
     *(
         ("q7::GatedLinear", [X, WEIGHT, WEIGHT, *biases], 1, {"activation": activation})
         for biases in ((None, None), (ROW, ROW), (ROW, None), (None, ROW))

@@ -571,6 +571,8 @@ CASES = [
         pads=[1, 0, 1, 1],
     ),
     case("ConvInteger", byte(1, 2, 7), Fixed(byte(3, 2, 3)), strides=[2], symbolic=False),
+    case("ConvInteger", byte(2, 4, 6, 5), Fixed(byte(4, 1, 3, 3)), group=4, pads=[1, 1, 1, 1]),
+    case("ConvInteger", byte(2, 4, 6), Fixed(byte(6, 2, 3)), scalar(9, np.uint8), group=2),
     case(
         "QLinearConv",
         byte(2, 3, 6, 5),
