@@ -66,8 +66,12 @@ def _is_narrow(graph: Graph, node: Node) -> bool:
 
 
 def is_declared(node: Node) -> bool:
-    """Whether a node must see the dtypes that the model declares, or was made behind this pass."""
-    return is_host(node) or node.op == "BitCast" or node.op.startswith("q7::")
+    """Whether a node must see the dtypes that the model declares, for what it is or because nobody
+    knows yet what it gives, or was made behind this pass.
+    """
+    is_known = all(value.dtype != dtypes.UNKNOWN for value in node.outputs)
+    made_here = node.op.startswith("q7::")
+    return is_host(node) or not is_known or made_here or node.op == "BitCast"
 
 
 def _is_half(value: Optional[Value]) -> bool:
