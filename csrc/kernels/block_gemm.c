@@ -30,16 +30,20 @@ Q7_INLINE void make(const q7_block_tile *t, const int bits) {
     for (int64_t i = t->first, stop; i < end; i = stop) {
         const int64_t b = i / t->block;
         stop = least(end, (b + 1) * t->block);
+        q7_f32 scale[VECTORS], zero[VECTORS]; /* in registers: stores to room might change them */
+        Q7_UNROLL
+        for (int j = 0; j < VECTORS; j++) {
+            scale[j] = q7_load(t->scale + b * NR + j * Q7_W);
+            zero[j] = q7_load(t->zero + b * NR + j * Q7_W);
+        }
         for (int64_t byte = i / per; byte * per < stop; byte++, room += per * NR) {
             Q7_UNROLL
             for (int j = 0; j < VECTORS; j++) {
                 const q7_i32 v = q7_load_bytes(t->q + byte * NR + j * Q7_W);
-                const q7_f32 scale = q7_load(t->scale + b * NR + j * Q7_W);
-                const q7_f32 zero = q7_load(t->zero + b * NR + j * Q7_W);
                 Q7_UNROLL
                 for (int e = 0; e < per; e++)
                     q7_store(room + e * NR + j * Q7_W,
-                             q7_mul(q7_sub(q7_bits(v, e * bits, mask), zero), scale));
+                             q7_mul(q7_sub(q7_bits(v, e * bits, mask), zero[j]), scale[j]));
             }
         }
     }
