@@ -81,6 +81,42 @@ enum {
 #undef REDUCE
     Q7_reduce_COUNT
 };
+enum {
+#define POOL(x) Q7_pool_##x,
+#include "ops.def"
+#undef POOL
+    Q7_pool_COUNT
+};
+enum {
+#define SCATTER(x) Q7_scatter_##x,
+#include "ops.def"
+#undef SCATTER
+    Q7_scatter_COUNT
+};
+enum {
+#define BORDER(x) Q7_border_##x,
+#include "ops.def"
+#undef BORDER
+    Q7_border_COUNT
+};
+enum {
+#define COORDINATE(x) Q7_coordinate_##x,
+#include "ops.def"
+#undef COORDINATE
+    Q7_coordinate_COUNT
+};
+enum {
+#define INTERPOLATION(x) Q7_interpolation_##x,
+#include "ops.def"
+#undef INTERPOLATION
+    Q7_interpolation_COUNT
+};
+enum {
+#define ROUNDING(x) Q7_rounding_##x,
+#include "ops.def"
+#undef ROUNDING
+    Q7_rounding_COUNT
+};
 
 /* what a chain computes with: unary, then binary, then these */
 enum {

@@ -73,6 +73,30 @@ static void describe_sets(void) {
 #define REDUCE(x) put(" %s", #x);
 #include "ops.def"
 #undef REDUCE
+    put("\nset pool");
+#define POOL(x) put(" %s", #x);
+#include "ops.def"
+#undef POOL
+    put("\nset scatter");
+#define SCATTER(x) put(" %s", #x);
+#include "ops.def"
+#undef SCATTER
+    put("\nset border");
+#define BORDER(x) put(" %s", #x);
+#include "ops.def"
+#undef BORDER
+    put("\nset coordinate");
+#define COORDINATE(x) put(" %s", #x);
+#include "ops.def"
+#undef COORDINATE
+    put("\nset interpolation");
+#define INTERPOLATION(x) put(" %s", #x);
+#include "ops.def"
+#undef INTERPOLATION
+    put("\nset rounding");
+#define ROUNDING(x) put(" %s", #x);
+#include "ops.def"
+#undef ROUNDING
     put("\nset chain");
 #define UNARY(x) put(" %s", #x);
 #define BINARY(x) put(" %s", #x);

@@ -5,24 +5,23 @@
 >>> outputs = session.run(None, {"input_ids": ids, "attention_mask": mask})  # doctest: +SKIP
 """
 
-from q7x2_ep.api.inference_session import (
-    InferenceSession,
-    ModelMetadata,
-    NodeArg,
-    get_available_providers,
-    get_device,
-)
-from q7x2_ep.api.options import ExecutionMode, GraphOptimizationLevel, RunOptions, SessionOptions
+from q7x2_ep import api
+from q7x2_ep.api import *  # noqa: F403  the names of onnxruntime's module
 from q7x2_ep.bisect import Bisection, bisect
 from q7x2_ep.compare import Comparison, compare
 from q7x2_ep.errors import (
     BackendError,
+    BindingError,
+    CorruptModel,
     DataError,
     FeedError,
     InternalError,
+    LoadCanceled,
+    MissingInput,
     ModelError,
     ModelNotFound,
     Q7Error,
+    RunTerminated,
     ShapeError,
     UnsupportedOp,
 )
@@ -33,29 +32,26 @@ __version__ = "0.1.0"
 
 __all__ = [
     "BackendError",
+    "BindingError",
     "Bisection",
     "Comparison",
+    "CorruptModel",
     "DataError",
-    "ExecutionMode",
     "Explanation",
     "FeedError",
-    "GraphOptimizationLevel",
-    "InferenceSession",
     "InternalError",
+    "LoadCanceled",
+    "MissingInput",
     "ModelError",
-    "ModelMetadata",
     "ModelNotFound",
-    "NodeArg",
     "Optimization",
     "Q7Error",
-    "RunOptions",
-    "SessionOptions",
+    "RunTerminated",
     "ShapeError",
     "UnsupportedOp",
     "bisect",
     "compare",
     "explain",
-    "get_available_providers",
-    "get_device",
     "optimize",
+    *api.__all__,
 ]

@@ -26,7 +26,7 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
     except Q7Error as error:
         if options.debug:
             raise
-        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        print(f"{type(error).__name__}: {error.message}", file=sys.stderr)
         return 2
     except BrokenPipeError:  # the reader, say `head`, has seen enough
         sys.stderr.close()
@@ -231,6 +231,15 @@ def kernels(options: argparse.Namespace) -> int:
     return 0
 
 
+def ops(options: argparse.Namespace) -> int:
+    """Every op with its versions, and the dtypes in which it is native or runs on the host."""
+    from q7x2_ep.optable import rows, table
+
+    found = rows(options.only)
+    print(json.dumps([row._asdict() for row in found], indent=1) if options.json else table(found))
+    return 0
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="q7x2_ep", description="Run, inspect and measure ONNX models."
@@ -322,6 +331,9 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("--json", action="store_true")
     command(knobs)
     command(kernels)
+    sub = command(ops)
+    sub.add_argument("only", nargs="?", default="", help="a regular expression over domain::name")
+    sub.add_argument("--json", action="store_true")
     return parser
 
 

@@ -10,11 +10,13 @@ import os
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Optional, Union
 
 import numpy as np
 
 from q7x2_ep import dtypes, errors, fuse, importer, knobs, passes
+from q7x2_ep.backend.call import Call
 from q7x2_ep.backend.cpu.library import default_threads, load
 from q7x2_ep.backend.program import Program
 from q7x2_ep.backend.verify import verify
@@ -40,7 +42,12 @@ class InputSpec:
     shape: Optional[tuple[Dim, ...]]
     type: str
 
-    @property
+    @cached_property
+    def array_dtype(self) -> np.dtype:
+        """The dtype of its arrays."""
+        return dtypes.DTYPES[self.dtype].numpy
+
+    @cached_property
     def symbols(self) -> list[Optional[str]]:
         """Per dim the symbol that it binds, or None where it is fixed."""
         return [repr(dim) if isinstance(dim, Expr) else None for dim in self.shape or ()]
@@ -49,9 +56,9 @@ class InputSpec:
 class Session:
     """A compiled model.
 
-    request: further outputs, and Python functions for ops. watch, without: what may be fused, and
-    the names of passes left out, to look for a culprit (bisect.py). Thread safe: concurrent runs
-    each use a context of their own.
+    request: see importer.Request. watch, without: what may be fused, and the names of passes left
+    out, to look for a culprit (bisect.py). Thread safe: concurrent runs each use a context of their
+    own.
 
     Raises: ModelError and its kin for a model that cannot be read or run.
     """
@@ -66,7 +73,7 @@ class Session:
         watch: Watch = lambda application: True,
         without: Collection[str] = (),
     ):
-        self.threads = threads or default_threads()
+        self.threads = threads if threads > 0 else default_threads()
         self._model, self._request, self._fusion = model, request, fusion
         graph = importer.read(model, request)
         self.metadata = dict(graph.metadata)
@@ -92,14 +99,14 @@ class Session:
         self.output_types = _output_types(graph)
         self.program = Program(graph, load(), self.threads, self._compile_body)
 
-    def run(self, feeds: Mapping[str, Any]) -> list[np.ndarray]:
+    def run(self, feeds: Mapping[str, Any], call: Optional[Call] = None) -> list[np.ndarray]:
         """All outputs for one feed, in the order of the model.
 
         Raises: FeedError and ShapeError for a feed that does not fit, DataError for values out of
-        range.
+        range, RunTerminated where call ends the run.
         """
         arrays, sizes = self._check(feeds)
-        return self.program.run(arrays, sizes)
+        return self.program.run(arrays, sizes, call)
 
     @property
     def plan(self) -> Plan:
@@ -157,7 +164,7 @@ class Session:
     def _check(self, feeds: Mapping[str, Any]) -> tuple[list[Any], dict[str, int]]:
         """The feeds as dense arrays in model order, and the value of every symbol."""
         if len(feeds) != len(self.inputs) or any(spec.name not in feeds for spec in self.inputs):
-            raise self._wrong_names(feeds)
+            raise self.wrong_names(feeds)
         arrays: list[Any] = []
         sizes: dict[str, int] = {}
         for spec in self.inputs:
@@ -167,14 +174,16 @@ class Session:
                 continue
             if not isinstance(array, np.ndarray):
                 array = np.asarray(array)
-            if array.dtype != dtypes.DTYPES[spec.dtype].numpy and spec.dtype != dtypes.STRING:
+            text = spec.dtype == dtypes.STRING and array.dtype.kind in "OUST"
+            if array.dtype != spec.array_dtype and not text:
                 raise _wrong_dtype(spec, array)
             if spec.shape is None:
                 arrays.append(array)
                 continue
             if array.ndim != len(spec.shape):
                 raise errors.ShapeError(
-                    f"[input {spec.name!r}] expected rank {len(spec.shape)} "
+                    f"Invalid rank for input: {spec.name} Got: {array.ndim} Expected: "
+                    f"{len(spec.shape)}: expected rank {len(spec.shape)} "
                     f"{_shape_text(spec.shape)}, given rank {array.ndim} {array.shape}"
                 )
             for axis, (dim, name) in enumerate(zip(spec.shape, spec.symbols)):
@@ -184,20 +193,28 @@ class Session:
             arrays.append(array if array.flags.c_contiguous else np.ascontiguousarray(array))
         return arrays, sizes
 
-    def _wrong_names(self, feeds: Mapping[str, Any]) -> errors.FeedError:
+    def wrong_names(self, feeds: Mapping[str, Any]) -> errors.FeedError:
+        """What is wrong with the names of a feed."""
         names = [spec.name for spec in self.inputs]
         missing = [name for name in names if name not in feeds]
         extra = [name for name in feeds if name not in names]
-        parts = [f"missing {missing}"] if missing else []
-        parts += [f"unknown {extra}"] if extra else []
-        return errors.FeedError(f"[feed] {' and '.join(parts)}; the model's inputs are {names}")
+        if missing:
+            return errors.MissingInput(
+                f"Required inputs ({missing}) are missing from input feed ({list(feeds)}); the "
+                f"model's inputs are {names}"
+            )
+        return errors.FeedError(
+            f"Invalid input name: {', '.join(map(str, extra))}; the model's inputs are {names}"
+        )
 
 
 def _wrong_dtype(spec: InputSpec, array: np.ndarray) -> errors.FeedError:
     wanted = dtypes.DTYPES[spec.dtype]
+    known = dtypes.BY_NUMPY.get(str(array.dtype))
+    given = dtypes.type_string(known.code) if known else array.dtype
     return errors.FeedError(
-        f"[input {spec.name!r}] expected {dtypes.type_string(spec.dtype)}, given {array.dtype}; "
-        f"convert it with .astype({wanted.name!r})"
+        f"[input {spec.name!r}] Unexpected input data type. Actual: ({given}) , expected: "
+        f"({dtypes.type_string(spec.dtype)}); convert it with .astype({wanted.name!r})"
     )
 
 
@@ -209,8 +226,9 @@ def _wrong_dim(spec: InputSpec, array: np.ndarray, axis: int, wanted: Dim) -> er
         else f"the model fixes it to {wanted}"
     )
     return errors.ShapeError(
-        f"[input {spec.name!r}] dim {axis} of {_shape_text(spec.shape)}: {why}, "
-        f"given {array.shape[axis]} in shape {array.shape}"
+        f"Got invalid dimensions for input: {spec.name} for the following indices index: {axis} "
+        f"Got: {array.shape[axis]} Expected: {wanted}: dim {axis} of {_shape_text(spec.shape)}: "
+        f"{why}, given {array.shape[axis]} in shape {array.shape}"
     )
 
 
@@ -223,6 +241,11 @@ def _output_types(graph: Graph) -> list[tuple[int, Optional[tuple[Dim, ...]]]]:
     types = []
     for name, value in zip(graph.output_names, graph.outputs):
         declared: Type = graph.metadata["declared"].get(name, value.type)
+        if min(declared.dtype, value.dtype) > dtypes.UNKNOWN and declared.dtype != value.dtype:
+            raise errors.ModelError(
+                f"[output {name!r}] Type ({dtypes.type_string(declared.dtype)}) of output arg "
+                f"({name}) does not match expected type ({dtypes.type_string(value.dtype)})"
+            )
         type = declared if value.shape is None else value.type
         types.append((type.dtype, type.shape))
     return types

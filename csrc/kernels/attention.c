@@ -300,7 +300,7 @@ static void panel_step(const q7_attention_tile *t, workspace *w, int64_t query, 
     float *o = t->o + query * t->o_stride; /* (queries, Dv) */
     float rescale[NR];
     if (full_mask) mask_tile(mask, query, queries, first, keys, w->mt);
-    if (full_mask && hides_block(t, queries, keys, w->mt, w->max + query)) return;
+    if (full_mask && accumulate && hides_block(t, queries, keys, w->mt, w->max + query)) return;
     if (full_bias) mask_tile(bias, query, queries, first, keys, w->bt);
     score_keys(t, first, keys, w->qt + query * t->D, w->st);
     if (t->softcap != 0.0f) cap_scores(t, keys, w->st);
@@ -324,7 +324,8 @@ static void blocked(const q7_attention_tile *t) {
     w.mt = w.st + keys * NR;
     w.bt = w.mt + keys * NR;
     w.vp = w.bt + keys * NR;
-    for (int i = 0; i < Q7_ATTENTION_QUERIES; i++) w.max[i] = -INFINITY, w.sum[i] = 0.0f;
+    for (int i = 0; i < Q7_ATTENTION_QUERIES; i++)
+        w.max[i] = t->sink, w.sum[i] = t->sink == -INFINITY ? 0.0f : 1.0f;
     for (int64_t i = 0; i < t->queries; i += NR)
         pack_queries(t, i, q7_min(NR, t->queries - i), w.qt + i * t->D);
     const int64_t limit = end_key(t, t->queries - 1);
@@ -404,7 +405,7 @@ static void add_values_row(const q7_attention_tile *t, int64_t first, int64_t n,
 static void direct(const q7_attention_tile *t, int64_t i) {
     float *o = t->o + i * t->o_stride; /* (Dv) */
     const int64_t limit = end_key(t, i);
-    float s[KEYS], max = -INFINITY, sum = 0.0f;
+    float s[KEYS], max = t->sink, sum = max == -INFINITY ? 0.0f : 1.0f;
     zero_row(t, o);
     for (int64_t first = first_key(t, i); first < limit; first += KEYS) {
         const int64_t n = q7_min(KEYS, limit - first);

@@ -18,7 +18,8 @@
  * Any strides and alignment; o does not overlap the inputs. All in f32. bias and mask (elements,
  * strides >= 0): Q7_F32: added to the score.  Q7_BOOL (mask only): a false one replaces the score
  * by `fill`. Query i sees keys max(0, begin + i) <= j < min(keys, end + i) only; the others count
- * as -inf and blocks of them are not computed. A row whose scores are all -inf gives NaN, or 0 with
+ * as -inf and blocks of them are not computed. sink: the score of one more key, which every query
+ * sees and whose v is 0; -inf: there is none. A row whose scores are all -inf gives NaN, or 0 with
  * zero_masked_rows; a row with a NaN or +inf score gives NaN, or 0 with zero_nan_rows. work: q7_attention_work() floats of the thread. */
 #ifndef Q7_KERNELS_ATTENTION_H
 #define Q7_KERNELS_ATTENTION_H
@@ -60,7 +61,7 @@ typedef struct q7_attention_tile {
     q7_attention_mask mask, bias;
     int64_t begin, end;
     bool zero_masked_rows, zero_nan_rows;
-    float scale, softcap, fill;
+    float scale, softcap, fill, sink;
     float *work;
 } q7_attention_tile;
 

@@ -13,6 +13,7 @@ Q7_INLINE q7_f32 apply(int64_t op, q7_f32 a, q7_f32 b) {
         case Q7_binary_mul: return q7_mul(a, b);
         case Q7_binary_div: return q7_div(a, b);
         case Q7_binary_min: return q7_select(q7_unordered(a), a, q7_vmin(a, b));
+        case Q7_binary_prelu: return q7_select(q7_lt(a, q7_set1(0.0f)), q7_mul(a, b), a);
         default: return q7_select(q7_unordered(a), a, q7_vmax(a, b));
     }
 }
@@ -80,6 +81,11 @@ static void power(int64_t n, const float *a, int64_t a_stride, const float *b, i
     }
 }
 
+static inline float floored_mod(float x, float y) {
+    const float r = fmodf(x, y);
+    return r == 0 ? copysignf(0, y) : (r < 0) != (y < 0) ? r + y : r;
+}
+
 void Q7_KERNEL(binary_f32)(int64_t op, int64_t n, const void *pa, int64_t a_stride, const void *pb,
                            int64_t b_stride, void *y) {
     const float *a = pa, *b = pb;
@@ -91,7 +97,12 @@ void Q7_KERNEL(binary_f32)(int64_t op, int64_t n, const void *pa, int64_t a_stri
         case Q7_binary_min: arithmetic(Q7_binary_min, n, a, a_stride, b, b_stride, y); break;
         case Q7_binary_max: arithmetic(Q7_binary_max, n, a, a_stride, b, b_stride, y); break;
         case Q7_binary_pow: power(n, a, a_stride, b, b_stride, y); break;
+        case Q7_binary_prelu: arithmetic(Q7_binary_prelu, n, a, a_stride, b, b_stride, y); break;
         case Q7_binary_mod:
+            for (int64_t i = 0; i < n; i++)
+                ((float *)y)[i] = floored_mod(a[i * a_stride], b[i * b_stride]);
+            break;
+        case Q7_binary_fmod:
             for (int64_t i = 0; i < n; i++)
                 ((float *)y)[i] = fmodf(a[i * a_stride], b[i * b_stride]);
             break;

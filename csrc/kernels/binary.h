@@ -1,10 +1,10 @@
 /* binary.h: y[i] = op(a[i * a_stride], b[i * b_stride]) for one run of n elements.
  *
  * Strides are 0 or 1: a vector or one repeated element. Any alignment; y may be a or b when that
- * one has stride 1. add .. max give the dtype of a and b; equal .. xor give bool bytes (0 or 1).
- * min and max give NaN when either side is NaN. mod of floats is C's fmod. f32 results are
- * bit-identical across ISAs, but for pow where the C library differs. Members of op: BINARY in
- * ops.def. */
+ * one has stride 1. Comparisons give bool bytes (0 or 1), the others the dtype of a and b. min and
+ * max give NaN when either side is NaN. mod has the sign of b (a rest of 0 too), fmod that of a.
+ * prelu is a < 0 ? a * b : a. f32 results are bit-identical across ISAs, but for pow where the C
+ * library differs. Members of op: BINARY in ops.def. */
 #ifndef Q7_KERNELS_BINARY_H
 #define Q7_KERNELS_BINARY_H
 #include "../abi.h"

@@ -217,6 +217,10 @@ Q7_INLINE q7_f32 q7_act(int64_t act, q7_f32 x, q7_f32 alpha, q7_f32 beta) {
         case Q7_act_elu: return q7_select(q7_lt(x, zero), q7_mul(alpha, q7_sub(q7_exp(x), one)), x);
         case Q7_act_softcap: return q7_mul(alpha, q7_tanh(q7_div(x, alpha)));
         case Q7_act_squared_relu: x = q7_vmax(zero, x); return q7_mul(x, x);
+        case Q7_act_affine: return q7_fma(alpha, x, beta);
+        case Q7_act_scaled_tanh: return q7_mul(alpha, q7_tanh(q7_mul(beta, x)));
+        case Q7_act_thresholded_relu: return q7_select(q7_lt(alpha, x), x, zero);
+        case Q7_act_softsign: return q7_div(x, q7_add(one, q7_abs(x)));
         default: return x;
     }
 }

@@ -6,6 +6,14 @@
 
 #include "math.h"
 
+/* Functions that are rare enough for the C library. */
+Q7_INLINE q7_f32 lane_by_lane(float (*f)(float), q7_f32 x) {
+    float lanes[Q7_W];
+    q7_store(lanes, x);
+    for (int i = 0; i < Q7_W; i++) lanes[i] = f(lanes[i]);
+    return q7_load(lanes);
+}
+
 Q7_INLINE q7_f32 apply(int64_t op, q7_f32 x, q7_f32 alpha, q7_f32 beta) {
     const q7_f32 zero = q7_set1(0.0f), one = q7_set1(1.0f);
     switch (op) {
@@ -22,6 +30,22 @@ Q7_INLINE q7_f32 apply(int64_t op, q7_f32 x, q7_f32 alpha, q7_f32 beta) {
         case Q7_unary_cos: return q7_cos(x);
         case Q7_unary_floor: return q7_floor(x);
         case Q7_unary_ceil: return q7_neg(q7_floor(q7_neg(x)));
+        case Q7_unary_tan: return lane_by_lane(tanf, x);
+        case Q7_unary_asin: return lane_by_lane(asinf, x);
+        case Q7_unary_acos: return lane_by_lane(acosf, x);
+        case Q7_unary_atan: return lane_by_lane(atanf, x);
+        case Q7_unary_sinh: return lane_by_lane(sinhf, x);
+        case Q7_unary_cosh: return lane_by_lane(coshf, x);
+        case Q7_unary_asinh: return lane_by_lane(asinhf, x);
+        case Q7_unary_acosh: return lane_by_lane(acoshf, x);
+        case Q7_unary_atanh: return lane_by_lane(atanhf, x);
+        case Q7_unary_selu: return q7_mul(beta, q7_act(Q7_act_elu, x, alpha, beta));
+        case Q7_unary_celu:
+            return q7_select(q7_lt(x, zero), q7_mul(alpha, q7_sub(q7_exp(q7_div(x, alpha)), one)),
+                             x);
+        case Q7_unary_shrink:
+            return q7_select(q7_lt(x, q7_neg(alpha)), q7_add(x, beta),
+                             q7_select(q7_lt(alpha, x), q7_sub(x, beta), zero));
 #define ACTIVATION(name) \
     case Q7_unary_##name: return q7_act(Q7_act_##name, x, alpha, beta);
             Q7_ACTIVATIONS(ACTIVATION)

@@ -8,6 +8,12 @@
  *     hard_sigmoid  max(0, min(1, alpha * x + beta))
  *     swish         x * sigmoid(alpha * x)
  *     softcap       alpha * tanh(x / alpha)
+ *     affine        alpha * x + beta
+ *     scaled_tanh   alpha * tanh(beta * x)
+ *     selu          beta * (x < 0 ? alpha * (exp(x) - 1) : x)
+ *     celu          x < 0 ? alpha * (exp(x / alpha) - 1) : x
+ *     thresholded_relu  x > alpha ? x : 0, NaN too
+ *     shrink        x < -alpha ? x + beta : x > alpha ? x - beta : 0, NaN too
  *
  * NaN gives NaN everywhere else. round is to nearest even. Accuracy of the functions: math.h.
  * Members of op: UNARY in ops.def. */

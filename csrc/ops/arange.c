@@ -16,6 +16,10 @@ static void arange_task(void *arg, int64_t task, int64_t thread) {
             for (int64_t i = begin; i < end; i++)
                 ((double *)args->y)[i] = args->start + (double)i * args->step;
             break;
+        case Q7_I16:
+            for (int64_t i = begin; i < end; i++)
+                ((int16_t *)args->y)[i] = (int16_t)(start + (uint64_t)i * step);
+            break;
         case Q7_I32:
             for (int64_t i = begin; i < end; i++)
                 ((int32_t *)args->y)[i] = (int32_t)(start + (uint64_t)i * step);

@@ -5,6 +5,8 @@
  * work: a slice of q7_attention_work() floats for each thread. */
 #include "../kernels/attention.h"
 
+#include <math.h>
+
 #include "loops.h"
 
 #define FAR (INT64_MAX / 4) /* beyond every key, and still no overflow when added to */
@@ -65,6 +67,7 @@ static void attention_task(void *arg, int64_t task, int64_t thread) {
         .scale = (float)args->scale,
         .softcap = (float)args->softcap,
         .fill = (float)args->fill,
+        .sink = args->sinks ? ((const float *)args->sinks)[h] : -INFINITY,
         .work = (float *)args->work +
                 thread * q7_attention_work(args->Sq, args->Skv, args->D, args->Dv),
     };

@@ -1,12 +1,12 @@
-/* binary.c: y = op(a, b) with broadcasting, in f32 (by kernel), f64, i64, i32, i8, u8 and bool.
+/* binary.c: y = op(a, b) with broadcasting, in f32 (by kernel), f64, every integer dtype and bool.
  *
- * Integers wrap. Division truncates towards zero; x / 0 and x mod 0 are 0. mod takes the sign of
- * the divisor (ONNX Mod, fmod = 0), for floats it is C's fmod. Integer pow with a negative exponent
- * is the truncated power: 0 but for bases 1 and -1. and, or, xor are bitwise, which is logical on
- * bools. */
+ * Integers wrap; integers.h says what their quotients, powers and shifts are. mod takes the sign of
+ * the divisor, fmod that of the dividend. prelu is a < 0 ? a * b : a. and, or, xor are bitwise,
+ * which is logical on bools. */
 #include <math.h>
 
 #include "elementwise.h"
+#include "integers.h"
 #include "loops.h"
 
 typedef struct binary_job {
@@ -15,41 +15,18 @@ typedef struct binary_job {
     int64_t a_stride, b_stride, elem_bytes, y_bytes;
 } binary_job;
 
-static inline int64_t int_div(int64_t x, int64_t y) {
-    if (y == 0) return 0;
-    return y == -1 ? (int64_t)(0 - (uint64_t)x) : x / y; /* INT64_MIN / -1 wraps */
-}
-
-static inline int64_t int_mod(int64_t x, int64_t y) {
-    if (y == 0 || y == -1) return 0;
-    const int64_t r = x % y;
-    return r != 0 && (r < 0) != (y < 0) ? r + y : r;
-}
-
-static inline int64_t int_pow(int64_t x, int64_t y) {
-    if (y < 0) return x == 1 ? 1 : x == -1 ? (y % 2 ? -1 : 1) : 0;
-    uint64_t result = 1;
-    for (uint64_t base = (uint64_t)x; y; y >>= 1, base *= base)
-        if (y & 1) result *= base;
-    return (int64_t)result;
-}
-
 /* NaN if either side is. */
 static inline double float_min(double x, double y) { return x < y || x != x ? x : y; }
 static inline double float_max(double x, double y) { return x > y || x != x ? x : y; }
 
-#define T int64_t
-#define LOOP binary_i64
-#include "binary_int.h"
-#define T int32_t
-#define LOOP binary_i32
-#include "binary_int.h"
-#define T int8_t
-#define LOOP binary_i8
-#include "binary_int.h"
-#define T uint8_t
-#define LOOP binary_u8
-#include "binary_int.h"
+/* The rest of the floored division; a rest of 0 has the sign of y too. */
+static inline double floored_mod(double x, double y) {
+    const double r = fmod(x, y);
+    return r == 0 ? copysign(0, y) : (r < 0) != (y < 0) ? r + y : r;
+}
+
+#define LOOPS "binary_int.h"
+#include "each_int.h"
 
 /* y[i] = e for every i, with X and Z the operands there. */
 #define EACH(R, e) \
@@ -67,14 +44,16 @@ static void binary_f64(int64_t op, int64_t n, const void *pa, int64_t a_stride, 
         /* clang-format on */
         case Q7_binary_div: EACH(double, X / Z); break;
         case Q7_binary_pow: EACH(double, pow(X, Z)); break;
-        case Q7_binary_mod: EACH(double, fmod(X, Z)); break;
+        case Q7_binary_mod: EACH(double, floored_mod(X, Z)); break;
+        case Q7_binary_fmod: EACH(double, fmod(X, Z)); break;
+        case Q7_binary_prelu: EACH(double, X < 0 ? X * Z : X); break;
         case Q7_binary_min: EACH(double, float_min(X, Z)); break;
         case Q7_binary_max: EACH(double, float_max(X, Z)); break;
         case Q7_binary_equal: EACH(uint8_t, X == Z); break;
         case Q7_binary_less: EACH(uint8_t, X < Z); break;
         case Q7_binary_less_equal: EACH(uint8_t, X <= Z); break;
         case Q7_binary_greater: EACH(uint8_t, X > Z); break;
-        default: EACH(uint8_t, X >= Z); break; /* greater_equal; and, or, xor are not for floats */
+        default: EACH(uint8_t, X >= Z); break; /* greater_equal: no bits of floats */
     }
 }
 #undef EACH
@@ -95,7 +74,11 @@ q7_binary_kernel q7_binary_loop(int64_t dtype, q7_binary_kernel f32) {
         case Q7_F64: return binary_f64;
         case Q7_I64: return binary_i64;
         case Q7_I32: return binary_i32;
+        case Q7_I16: return binary_i16;
         case Q7_I8: return binary_i8;
+        case Q7_U64: return binary_u64;
+        case Q7_U32: return binary_u32;
+        case Q7_U16: return binary_u16;
         default: return binary_u8; /* Q7_U8, Q7_BOOL */
     }
 }

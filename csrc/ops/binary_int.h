@@ -3,20 +3,24 @@
 /* y[i] = e for every i, with X and Z the operands there, widened: narrowing the result wraps it. */
 #define EACH(R, e) \
     for (int64_t i = 0; i < n; i++) ((R *)y)[i] = (R)(e)
-#define X ((int64_t)a[i * a_stride])
-#define Z ((int64_t)b[i * b_stride])
-static void LOOP(int64_t op, int64_t n, const void *pa, int64_t a_stride, const void *pb,
-                 int64_t b_stride, void *y) {
+#define X ((W)a[i * a_stride])
+#define Z ((W)b[i * b_stride])
+static void NAMED(binary)(int64_t op, int64_t n, const void *pa, int64_t a_stride, const void *pb,
+                          int64_t b_stride, void *y) {
     const T *a = pa, *b = pb;
     switch (op) {
         case Q7_binary_add: EACH(T, (uint64_t)X + (uint64_t)Z); break;
         case Q7_binary_sub: EACH(T, (uint64_t)X - (uint64_t)Z); break;
         case Q7_binary_mul: EACH(T, (uint64_t)X * (uint64_t)Z); break;
-        case Q7_binary_div: EACH(T, int_div(X, Z)); break;
-        case Q7_binary_pow: EACH(T, int_pow(X, Z)); break;
-        case Q7_binary_mod: EACH(T, int_mod(X, Z)); break;
+        case Q7_binary_div: EACH(T, Q7_INT(div, X, Z)); break;
+        case Q7_binary_pow: EACH(T, Q7_INT(pow, X, Z)); break;
+        case Q7_binary_mod: EACH(T, Q7_INT(mod, X, Z)); break;
+        case Q7_binary_fmod: EACH(T, Q7_INT(fmod, X, Z)); break;
         case Q7_binary_min: EACH(T, X < Z ? X : Z); break;
         case Q7_binary_max: EACH(T, X > Z ? X : Z); break;
+        case Q7_binary_prelu:
+            EACH(T, IS_NEGATIVE(X) ? (uint64_t)X * (uint64_t)Z : (uint64_t)X);
+            break;
         case Q7_binary_equal: EACH(uint8_t, X == Z); break;
         case Q7_binary_less: EACH(uint8_t, X < Z); break;
         case Q7_binary_less_equal: EACH(uint8_t, X <= Z); break;
@@ -24,11 +28,11 @@ static void LOOP(int64_t op, int64_t n, const void *pa, int64_t a_stride, const 
         case Q7_binary_greater_equal: EACH(uint8_t, X >= Z); break;
         case Q7_binary_and: EACH(T, X & Z); break;
         case Q7_binary_or: EACH(T, X | Z); break;
-        default: EACH(T, X ^ Z); break;
+        case Q7_binary_xor: EACH(T, X ^ Z); break;
+        case Q7_binary_shift_left: EACH(T, Q7_INT(shl, X, Z)); break;
+        default: EACH(T, Q7_INT(shr, X, Z)); break; /* shift_right */
     }
 }
 #undef EACH
 #undef X
 #undef Z
-#undef T
-#undef LOOP

@@ -1,7 +1,8 @@
-/* reduce.c: y[o,i] = op over j of x[o,j,i]: f32 by kernel, f64, i64 and i32 in plain loops. ONNX
- * Reduce*. Tasks split only what is kept (outer, or columns of inner), so that sums do not depend
- * on threads. Integers wrap; their mean truncates towards zero; n == 0 gives 0, 1 for prod, and for
- * max and min the lowest and highest value (floats: infinities, and NaN for mean). */
+/* reduce.c: y[o,i] = op over j of x[o,j,i]: f32 by kernel, f64, integers and bool in plain loops.
+ * ONNX Reduce*. Tasks split only what is kept (outer, or columns of inner), so that sums do not
+ * depend on threads. Integers are summed in 64 bits, and wrap; their mean is cut towards zero, and
+ * l2 is not for them. n == 0 gives 0, 1 for prod, and for max and min the lowest and highest value
+ * (floats: infinities, and NaN for mean). */
 #include "../kernels/reduce.h"
 
 #include <math.h>
@@ -34,33 +35,46 @@ static void columns_task(void *arg, int64_t task, int64_t thread) {
                 (float *)args->y + slab * args->inner + column);
 }
 
+enum { COLUMNS = 16 };
+
 #define T double
-#define ACC double
-#define NAME reduce_f64
+#define W double
+#define DTYPE f64
 #define LOWEST (-INFINITY)
 #define HIGHEST INFINITY
-#define ROOT sqrt
+#define ADD(a, b) ((a) + (b))
+#define TIMES(a, b) ((a) * (b))
 #define MEAN(sum, n) ((sum) / (double)(n))
+#define ROOT sqrt
+#define IS_NEGATIVE(v) ((v) < 0)
 #define UNORDERED(v) isnan(v)
 #include "reduce_typed.h"
-#define T int64_t
-#define ACC uint64_t
-#define NAME reduce_i64
-#define LOWEST INT64_MIN
-#define HIGHEST INT64_MAX
-#define ROOT(x) (int64_t) sqrt(x)
-#define MEAN(sum, n) ((n) == 0 ? 0 : (sum) / (n))
+#include "typed_end.h"
+#undef W
+#undef ADD
+#undef TIMES
+#undef MEAN
+#undef ROOT
+#undef IS_NEGATIVE
+#undef UNORDERED
+
+#define ADD(a, b) (W)((uint64_t)(a) + (uint64_t)(b))
+#define TIMES(a, b) (W)((uint64_t)(a) * (uint64_t)(b))
+#define MEAN(sum, n) ((n) == 0 ? 0 : (sum) / (W)(n))
+#define ROOT(sum) (sum) /* l2 is for floats */
 #define UNORDERED(v) 0
+#define W uint64_t
+#define IS_NEGATIVE(v) 0
+#define T uint8_t
+#define DTYPE boolean
+#define LOWEST 0
+#define HIGHEST 1
 #include "reduce_typed.h"
-#define T int32_t
-#define ACC uint32_t
-#define NAME reduce_i32
-#define LOWEST INT32_MIN
-#define HIGHEST INT32_MAX
-#define ROOT(x) (int32_t) sqrt(x)
-#define MEAN(sum, n) (int32_t)((n) == 0 ? 0 : (sum) / (n))
-#define UNORDERED(v) 0
-#include "reduce_typed.h"
+#include "typed_end.h"
+#undef W
+#undef IS_NEGATIVE
+#define LOOPS "reduce_typed.h"
+#include "each_int.h"
 
 static void plain_task(void *arg, int64_t task, int64_t thread) {
     const q7_reduce_args *args = arg;
@@ -68,7 +82,14 @@ static void plain_task(void *arg, int64_t task, int64_t thread) {
     switch (args->dtype) {
         case Q7_F64: reduce_f64(args, task); break;
         case Q7_I64: reduce_i64(args, task); break;
-        default: reduce_i32(args, task); break;
+        case Q7_I32: reduce_i32(args, task); break;
+        case Q7_I16: reduce_i16(args, task); break;
+        case Q7_I8: reduce_i8(args, task); break;
+        case Q7_U64: reduce_u64(args, task); break;
+        case Q7_U32: reduce_u32(args, task); break;
+        case Q7_U16: reduce_u16(args, task); break;
+        case Q7_U8: reduce_u8(args, task); break;
+        default: reduce_boolean(args, task); break;
     }
 }
 

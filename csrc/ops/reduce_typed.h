@@ -1,40 +1,59 @@
-/* reduce_typed.h: the loop of reduce.c for elements of type T, whose sums wrap in ACC. Included
- * once per dtype other than f32. */
+/* reduce_typed.h: the loops of reduce.c for elements of type T, added up in W. Included once per
+ * dtype other than f32. One body, made constant per op by inlining, as in kernels/reduce.c. */
+#include "typed_name.h"
 
-static void NAME(const q7_reduce_args *args, int64_t outer) {
+static inline __attribute__((always_inline)) W NAMED(start)(int64_t op) {
+    switch (op) {
+        case Q7_reduce_max: return LOWEST;
+        case Q7_reduce_min: return HIGHEST;
+        case Q7_reduce_prod: return 1;
+        default: return 0;
+    }
+}
+
+/* One more element v in the result r so far. */
+static inline __attribute__((always_inline)) W NAMED(step)(int64_t op, W r, W v) {
+    switch (op) {
+        case Q7_reduce_max: return v > r || UNORDERED(v) ? v : r;
+        case Q7_reduce_min: return v < r || UNORDERED(v) ? v : r;
+        case Q7_reduce_prod: return TIMES(r, v);
+        case Q7_reduce_sumsq:
+        case Q7_reduce_l2: return ADD(r, TIMES(v, v));
+        case Q7_reduce_l1: return ADD(r, IS_NEGATIVE(v) ? TIMES(v, -1) : v);
+        default: return ADD(r, v); /* sum, mean */
+    }
+}
+
+static inline __attribute__((always_inline)) T NAMED(finish)(int64_t op, W r, int64_t n) {
+    if (op == Q7_reduce_mean) return (T)MEAN(r, n);
+    return op == Q7_reduce_l2 ? (T)ROOT(r) : (T)r;
+}
+
+/* Columns of (n, inner), a few side by side, so that x is read as it lies. */
+static inline __attribute__((always_inline)) void NAMED(fold)(int64_t op, int64_t n, int64_t inner,
+                                                              const T *x, T *y) {
+    for (int64_t first = 0; first < inner; first += COLUMNS) {
+        const int64_t count = q7_min(inner - first, COLUMNS);
+        W r[COLUMNS];
+        for (int64_t i = 0; i < count; i++) r[i] = NAMED(start)(op);
+        for (int64_t j = 0; j < n; j++)
+            for (int64_t i = 0; i < count; i++)
+                r[i] = NAMED(step)(op, r[i], x[j * inner + first + i]);
+        for (int64_t i = 0; i < count; i++) y[first + i] = NAMED(finish)(op, r[i], n);
+    }
+}
+
+static void NAMED(reduce)(const q7_reduce_args *args, int64_t outer) {
     const int64_t n = args->n, inner = args->inner;
     const T *x = (const T *)args->x + outer * n * inner; /* (n, inner) */
     T *y = (T *)args->y + outer * inner;                 /* (inner) */
-    for (int64_t i = 0; i < inner; i++) {
-        ACC sum = 0, squares = 0, absolute = 0, product = 1;
-        T low = HIGHEST, high = LOWEST;
-        for (int64_t j = 0; j < n; j++) {
-            const T v = x[j * inner + i];
-            sum += (ACC)v;
-            squares += (ACC)v * (ACC)v;
-            absolute += v < 0 ? 0 - (ACC)v : (ACC)v;
-            product *= (ACC)v;
-            if (v < low || UNORDERED(v))
-                low = v; /* once NaN, no v is less: it stays, unless a NaN follows */
-            if (v > high || UNORDERED(v)) high = v;
-        }
-        switch (args->op) {
-            case Q7_reduce_sum: y[i] = (T)sum; break;
-            case Q7_reduce_mean: y[i] = MEAN((T)sum, n); break;
-            case Q7_reduce_max: y[i] = high; break;
-            case Q7_reduce_min: y[i] = low; break;
-            case Q7_reduce_prod: y[i] = (T)product; break;
-            case Q7_reduce_sumsq: y[i] = (T)squares; break;
-            case Q7_reduce_l1: y[i] = (T)absolute; break;
-            default: y[i] = ROOT((double)(T)squares); break; /* l2 */
-        }
+    switch (args->op) {
+#define REDUCE(name)                                   \
+    case Q7_reduce_##name:                             \
+        NAMED(fold)(Q7_reduce_##name, n, inner, x, y); \
+        break;
+#include "../ops.def"
+#undef REDUCE
+        default: break;
     }
 }
-#undef T
-#undef ACC
-#undef NAME
-#undef LOWEST
-#undef HIGHEST
-#undef ROOT
-#undef MEAN
-#undef UNORDERED

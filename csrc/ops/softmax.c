@@ -1,6 +1,9 @@
 /* softmax.c: cuts softmax over the middle axis of (outer, n, inner) into tasks: rows when inner is
- * 1, else blocks of columns of one outer slab. ONNX Softmax, LogSoftmax. y may be x. */
+ * 1, else blocks of columns of one outer slab. f32 by kernel, f64 line by line. ONNX Softmax,
+ * LogSoftmax. y may be x. */
 #include "../kernels/softmax.h"
+
+#include <math.h>
 
 #include "loops.h"
 
@@ -30,8 +33,32 @@ static void columns_task(void *arg, int64_t task, int64_t thread) {
                 (const float *)args->x + at, (float *)args->y + at, args->log != 0);
 }
 
+/* The lines of one outer slab. */
+static void f64_task(void *arg, int64_t task, int64_t thread) {
+    const q7_softmax_args *args = arg;
+    (void)thread;
+    const int64_t n = args->n, inner = args->inner;
+    for (int64_t i = 0; i < inner; i++) {
+        const double *x = (const double *)args->x + task * n * inner + i;
+        double *y = (double *)args->y + task * n * inner + i, max = -INFINITY, sum = 0;
+        for (int64_t j = 0; j < n; j++) max = x[j * inner] > max ? x[j * inner] : max;
+        for (int64_t j = 0; j < n; j++) {
+            const double rest = x[j * inner] - max, e = exp(rest);
+            y[j * inner] = args->log ? rest : e;
+            sum += e;
+        }
+        const double log_sum = log(sum);
+        for (int64_t j = 0; j < n; j++)
+            y[j * inner] = args->log ? y[j * inner] - log_sum : y[j * inner] / sum;
+    }
+}
+
 void q7_op_softmax(const q7_softmax_args *args, const q7_call *call) {
     if (args->outer * args->n * args->inner == 0) return;
+    if (args->dtype == Q7_F64) {
+        q7_parallel(call, args->outer, f64_task, (void *)args);
+        return;
+    }
     softmax_job job = {args, (q7_softmax_kernel)call->kernel, 0, 0};
     job.per_task = q7_max(1, Q7_GRAIN / 4 / args->n); /* an exp is worth several plain operations */
     if (args->inner == 1) {

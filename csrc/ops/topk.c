@@ -1,6 +1,6 @@
 /* topk.c: the k greatest (or least) along the middle axis of x (outer, n, inner), best first, and
  * where they are. ONNX TopK, ArgMax, ArgMin. Of equals the lower index comes first, or the higher
- * one if `last`; NaN beats every number. One heap of k indices per line, kept in the output. */
+ * one if `last`; NaN beats every number if `nan_first`, else none. One heap of k indices per line, kept in the output. */
 #include <stdbool.h>
 
 #include "loops.h"
@@ -11,7 +11,7 @@ typedef struct topk_line {
     const void *x;
     int64_t *heap;
     int64_t inner, k;
-    bool largest, last;
+    bool largest, last, nan_first;
 } topk_line;
 
 #define T float
@@ -21,6 +21,30 @@ typedef struct topk_line {
 #define T double
 #define NAME topk_f64
 #define UNORDERED(v) ((v) != (v))
+#include "topk_typed.h"
+#define T int8_t
+#define NAME topk_i8
+#define UNORDERED(v) 0
+#include "topk_typed.h"
+#define T uint8_t
+#define NAME topk_u8
+#define UNORDERED(v) 0
+#include "topk_typed.h"
+#define T int16_t
+#define NAME topk_i16
+#define UNORDERED(v) 0
+#include "topk_typed.h"
+#define T uint16_t
+#define NAME topk_u16
+#define UNORDERED(v) 0
+#include "topk_typed.h"
+#define T uint32_t
+#define NAME topk_u32
+#define UNORDERED(v) 0
+#include "topk_typed.h"
+#define T uint64_t
+#define NAME topk_u64
+#define UNORDERED(v) 0
 #include "topk_typed.h"
 #define T int32_t
 #define NAME topk_i32
@@ -42,12 +66,19 @@ static void topk_task(void *arg, int64_t outer, int64_t thread) {
                                 inner,
                                 args->k,
                                 args->largest != 0,
-                                args->last != 0};
+                                args->last != 0,
+                                args->nan_first != 0};
         void *values = args->values ? (char *)args->values + to * bytes : NULL;
         switch (args->dtype) {
             case Q7_F32: topk_f32(&line, args->n, values); break;
             case Q7_F64: topk_f64(&line, args->n, values); break;
+            case Q7_I8: topk_i8(&line, args->n, values); break;
+            case Q7_U8: topk_u8(&line, args->n, values); break;
+            case Q7_I16: topk_i16(&line, args->n, values); break;
+            case Q7_U16: topk_u16(&line, args->n, values); break;
             case Q7_I32: topk_i32(&line, args->n, values); break;
+            case Q7_U32: topk_u32(&line, args->n, values); break;
+            case Q7_U64: topk_u64(&line, args->n, values); break;
             default: topk_i64(&line, args->n, values); break;
         }
     }

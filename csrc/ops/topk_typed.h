@@ -7,7 +7,7 @@
 /* Whether the element at index i comes before that at j. */
 static inline bool IN(_before)(const topk_line *line, int64_t i, int64_t j) {
     const T a = ((const T *)line->x)[i * line->inner], b = ((const T *)line->x)[j * line->inner];
-    if (UNORDERED(a) != UNORDERED(b)) return UNORDERED(a);
+    if (UNORDERED(a) != UNORDERED(b)) return (UNORDERED(a)) == line->nan_first;
     if (a < b || b < a) return line->largest ? a > b : a < b;
     return line->last ? i > j : i < j;
 }

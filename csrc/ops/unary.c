@@ -1,6 +1,7 @@
-/* unary.c: y[i] = op(x[i]) in f32 (by kernel) and f64; abs, neg, sign, relu and clip in i64 and
- * i32; not on bool. Integers wrap: abs and neg of the lowest value are that value; the bounds of
- * clip are cut to integers. y may be x where the element size stays the same. */
+/* unary.c: y[i] = op(x[i]) in f32 (by kernel) and f64; abs, neg, sign, relu, clip, shrink and
+ * bitwise_not in every integer dtype; not on bool. Integers wrap: abs and neg of the lowest value
+ * are that value; the bounds of clip are cut to integers. y may be x where the element size stays
+ * the same. */
 #include <math.h>
 
 #include "elementwise.h"
@@ -52,26 +53,30 @@ static void unary_f64(int64_t op, int64_t n, const void *from, void *y, double a
         case Q7_unary_mish: EACH(double, V *tanh(softplus(V))); break;
         case Q7_unary_softcap: EACH(double, alpha *tanh(V / alpha)); break;
         case Q7_unary_squared_relu: EACH(double, V < 0 ? 0 : V * V); break;
+        case Q7_unary_affine: EACH(double, alpha *V + beta); break;
+        case Q7_unary_scaled_tanh: EACH(double, alpha *tanh(beta * V)); break;
+        case Q7_unary_tan: EACH(double, tan(V)); break;
+        case Q7_unary_asin: EACH(double, asin(V)); break;
+        case Q7_unary_acos: EACH(double, acos(V)); break;
+        case Q7_unary_atan: EACH(double, atan(V)); break;
+        case Q7_unary_sinh: EACH(double, sinh(V)); break;
+        case Q7_unary_cosh: EACH(double, cosh(V)); break;
+        case Q7_unary_asinh: EACH(double, asinh(V)); break;
+        case Q7_unary_acosh: EACH(double, acosh(V)); break;
+        case Q7_unary_atanh: EACH(double, atanh(V)); break;
+        case Q7_unary_selu: EACH(double, V > 0 ? beta * V : beta * (alpha * expm1(V))); break;
+        case Q7_unary_celu: EACH(double, V < 0 ? alpha * expm1(V / alpha) : V); break;
+        case Q7_unary_softsign: EACH(double, V / (1 + fabs(V))); break;
+        case Q7_unary_thresholded_relu: EACH(double, V > alpha ? V : 0); break;
+        case Q7_unary_shrink: EACH(double, V<-alpha ? V + beta : V> alpha ? V - beta : 0); break;
         default: EACH(double, nearbyint(V)); break; /* to even: the mode that nobody changes */
     }
 }
 #undef EACH
 #undef V
 
-static inline int64_t to_bound(double x, int64_t low, int64_t high) {
-    return x <= (double)low ? low : x >= (double)high ? high : (int64_t)x;
-}
-
-#define T int64_t
-#define LOWEST INT64_MIN
-#define HIGHEST INT64_MAX
-#define LOOP unary_i64
-#include "unary_int.h"
-#define T int32_t
-#define LOWEST INT32_MIN
-#define HIGHEST INT32_MAX
-#define LOOP unary_i32
-#include "unary_int.h"
+#define LOOPS "unary_int.h"
+#include "each_int.h"
 
 static void unary_bool(int64_t op, int64_t n, const void *from, void *y, double alpha,
                        double beta) {
@@ -101,6 +106,12 @@ q7_unary_kernel q7_unary_loop(int64_t dtype, q7_unary_kernel f32) {
         case Q7_F64: return unary_f64;
         case Q7_I64: return unary_i64;
         case Q7_I32: return unary_i32;
+        case Q7_I16: return unary_i16;
+        case Q7_I8: return unary_i8;
+        case Q7_U64: return unary_u64;
+        case Q7_U32: return unary_u32;
+        case Q7_U16: return unary_u16;
+        case Q7_U8: return unary_u8;
         default: return unary_bool;
     }
 }

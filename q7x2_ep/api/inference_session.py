@@ -1,53 +1,59 @@
-"""InferenceSession as onnxruntime spells it, over q7x2_ep.session.Session."""
+"""InferenceSession as onnxruntime spells it, over q7x2_ep.session.Session.
+
+A session compiles its model once. Where a run asks for an intermediate value, or feeds an
+initializer, another form of the model is compiled for that, at the first such run, and kept.
+"""
 
 from __future__ import annotations
 
+import json
 import logging
+import operator
 import os
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Optional, Union
+import threading
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Optional
 
 import numpy as np
 
 from q7x2_ep import dtypes, errors
-from q7x2_ep.api.options import GraphOptimizationLevel, RunOptions, SessionOptions
-from q7x2_ep.ir.shape import Dim
+from q7x2_ep.api import environment
+from q7x2_ep.api.arrays import to_array
+from q7x2_ep.api.binding import IOBinding, SessionIOBinding
+from q7x2_ep.api.device import CPU_DEVICE, CPU_MEMORY, PROVIDER, OrtEpDevice, OrtMemoryInfo
+from q7x2_ep.api.enums import GraphOptimizationLevel
+from q7x2_ep.api.metadata import (
+    ModelMetadata,
+    NodeArg,
+    OrtEpAssignedSubgraph,
+    assigned,
+    model_metadata,
+    node_arg,
+)
+from q7x2_ep.api.options import RunOptions, SessionOptions
+from q7x2_ep.api.tracing import Trace
+from q7x2_ep.api.value import OrtValue, OrtValueVector
+from q7x2_ep.backend.call import Call
+from q7x2_ep.importer import Request
 from q7x2_ep.session import Model, Session
 
-PROVIDER = "CPUExecutionProvider"
 _LEVELS = (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR, logging.CRITICAL)
+_ASSIGNMENT = "session.record_ep_graph_assignment_info"
+# Arrays of these go through as they are.
+_NATIVE = frozenset(np.dtype(code) for code in np.typecodes["AllInteger"] + "efd?")
+_OPTIONS_OF_MODEL = "ort_config"  # the metadata entry for read_config_from_model
 
 logger = logging.getLogger("q7x2_ep")
-
-
-class NodeArg(NamedTuple):
-    """One input or output. shape: ints for fixed dims, strings for symbolic ones. type: like
-    tensor(float).
-    """
-
-    name: str
-    shape: list[Union[int, str]]
-    type: str
-
-
-class ModelMetadata(NamedTuple):
-    """What the model says of itself."""
-
-    producer_name: str
-    graph_name: str
-    domain: str
-    description: str
-    graph_description: str
-    version: int
-    custom_metadata_map: dict[str, str]
 
 
 class InferenceSession:
     """An ONNX model, compiled for this CPU.
 
-    path_or_bytes: a path, the bytes of a model, or an onnx.ModelProto. providers: accepted names
-    end in ExecutionProvider; every model runs on the CPU. A session is a context manager, can be
-    pickled when it was made from a path or bytes, and serves any number of threads at once.
+    path_or_bytes: a path, the bytes of a model, or an onnx.ModelProto. providers: names, or (name,
+    options); every model runs on the CPU, others are warned about. enable_fallback=0: providers
+    that are malformed are an error, not a warning. disabled_optimizers: accepted. A session is a
+    context manager, can be pickled, and serves any number of threads at once.
 
     Raises: ModelNotFound, ModelError, UnsupportedOp.
     """
@@ -60,76 +66,410 @@ class InferenceSession:
         provider_options: Optional[Sequence[Mapping[str, Any]]] = None,
         **kwargs: Any,
     ):
+        is_path = isinstance(path_or_bytes, (str, os.PathLike))
+        is_bytes = isinstance(path_or_bytes, (bytes, bytearray, memoryview))
+        if not is_path and not is_bytes and not hasattr(path_or_bytes, "SerializeToString"):
+            raise TypeError(
+                f"Unable to load from type '{type(path_or_bytes)}': expected a path, bytes or an "
+                "onnx.ModelProto"
+            )
         options = sess_options if sess_options is not None else SessionOptions()
         if not isinstance(options, SessionOptions):
             raise TypeError(
                 f"sess_options must be a SessionOptions, given {type(options).__name__}"
             )
-        _check_providers(providers)
+        if options._cancelled:
+            raise errors.LoadCanceled("Graph loading canceled due to user request.")
+        self._fallback = int(kwargs.get("enable_fallback", 1)) == 1
+        self.set_providers(providers, provider_options)
         if options.log_severity_level >= 0:
             logger.setLevel(_LEVELS[min(options.log_severity_level, 4)])
         self._model, self._options = path_or_bytes, options
-        self._model_path = (
-            os.fspath(path_or_bytes) if isinstance(path_or_bytes, (str, os.PathLike)) else None
-        )
-        fusion = options.graph_optimization_level >= GraphOptimizationLevel.ORT_ENABLE_EXTENDED
-        self._session = Session(
-            path_or_bytes, options.intra_op_num_threads, fusion, options.optimized_model_filepath
-        )
+        self._model_path = os.fspath(path_or_bytes) if is_path else None
+        self._variants: dict[tuple[frozenset, frozenset], Session] = {}
+        self._trace = Trace(options.profile_file_prefix) if options.enable_profiling else None
+        start = Trace.now()
+        self._session = self._compile(path=options.optimized_model_filepath)
+        if self._trace is not None:
+            kind = "uri" if is_path else "array"
+            self._trace.session(f"model_loading_{kind}", start, start)
+            self._trace.session("session_initialization", start, Trace.now())
+        self._describe()
+        if int(kwargs.get("read_config_from_model", 0)) == 1:
+            self._read_options()
         logger.info(
             "compiled %s: %d phases",
             self._model_path or "a model",
             len(self._session.program.phases),
         )
 
+    def _compile(
+        self, outputs: Sequence[str] = (), live: Sequence[str] = (), path: str = ""
+    ) -> Session:
+        options = self._options
+        initializers = {
+            name: value.numpy() for name, value in options._initializers.items() if name not in live
+        }
+        request = Request(
+            outputs=tuple(outputs),
+            functions=options._ops,
+            live=tuple(live),
+            dims=options._dims_by_name,
+            denotations=options._dims_by_denotation,
+            initializers=initializers,
+            files=options._files,
+            seed=environment.global_seed(),
+        )
+        level = options.graph_optimization_level
+        return Session(
+            self._model,
+            options.intra_op_num_threads
+            if options.use_per_session_threads
+            else environment.global_threads(),
+            level >= GraphOptimizationLevel.ORT_ENABLE_EXTENDED,
+            path,
+            request=request,
+        )
+
+    def _describe(self) -> None:
+        """What the session tells of its inputs and outputs."""
+        session = self._session
+        overridable = session.metadata["overridable"]
+        types, declared = session.metadata["types"], session.metadata["declared"]
+        self._inputs_meta = [node_arg(s.name, s.type, s.shape) for s in session.inputs]
+        self._overridable_initializers = [
+            node_arg(name, types[name], type.shape) for name, type in overridable.items()
+        ]
+        self._outputs_meta = [
+            node_arg(name, types[name] or dtypes.type_string(dtype), shape, declared[name].shape)
+            for name, (dtype, shape) in zip(session.output_names, session.output_types)
+        ]
+        self._codes = {spec.name: spec.dtype for spec in session.inputs}
+        self._codes.update((name, type.dtype) for name, type in overridable.items())
+        self._optional = [s.name for s in session.inputs if s.type.startswith("optional")]
+
+    def _read_options(self) -> None:
+        """Takes the number of threads that the model's metadata asks for, and compiles again."""
+        given = self._session.metadata["custom_metadata_map"].get(_OPTIONS_OF_MODEL, "{}")
+        for name, value in json.loads(given).get("session_options", {}).items():
+            setattr(self._options, name, value)
+        self._session.close()
+        self._session = self._compile()
+
+    # Running
+
     def run(
         self,
         output_names: Optional[Sequence[str]],
         input_feed: Mapping[str, Any],
         run_options: Optional[RunOptions] = None,
-    ) -> list[np.ndarray]:
-        """The named outputs (all of them for None or an empty list) for one feed.
+    ) -> list[Any]:
+        """The named outputs (all of the model's for None or an empty list) for one feed. Any
+        intermediate value of the model may be named too.
 
-        Raises: FeedError, ShapeError and DataError for a feed that the model cannot take.
+        Feeds may be arrays of numpy or any other library, numbers, lists and OrtValues.
+
+        Raises: FeedError, ShapeError and DataError for a feed that the model cannot take,
+        RunTerminated where run_options.terminate is set.
         """
+        return self._run(output_names, input_feed, run_options)
+
+    def run_async(
+        self,
+        output_names: Optional[Sequence[str]],
+        input_feed: Mapping[str, Any],
+        callback: Callable[[list[Any], Any, str], None],
+        user_data: Any,
+        run_options: Optional[RunOptions] = None,
+    ) -> None:
+        """run in a thread of its own, which calls callback(outputs, user_data, "") or, where the
+        run fails, callback([], user_data, message).
+
+        Raises: MissingInput at once.
+        """
+        if any(a.name not in {*input_feed, *self._optional} for a in self._inputs_meta):
+            raise self._session.wrong_names(input_feed)
+
+        def work() -> None:
+            try:
+                outputs, problem = self._run(output_names, input_feed, run_options), ""
+            except Exception as error:
+                outputs, problem = [], str(error)
+            callback(outputs, user_data, problem)
+
+        threading.Thread(target=work, name="q7x2_ep.run_async").start()
+
+    def run_with_ort_values(
+        self,
+        output_names: Optional[Sequence[str]],
+        input_dict_ort_values: Mapping[str, OrtValue],
+        run_options: Optional[RunOptions] = None,
+    ) -> list[OrtValue]:
+        """run, with OrtValues in and out."""
+        outputs = self._run(output_names, input_dict_ort_values, run_options)
+        return [OrtValue._of(output) for output in outputs]
+
+    def run_with_ortvaluevector(
+        self,
+        run_options: Optional[RunOptions],
+        feed_names: Sequence[str],
+        feeds: OrtValueVector,
+        fetch_names: Sequence[str],
+        fetches: OrtValueVector,
+        fetch_devices: Sequence[Any],
+    ) -> None:
+        """run, with vectors in and out: outputs are written to the OrtValues that are in fetches,
+        and appended where it is shorter than fetch_names.
+        """
+        feed = dict(zip(feed_names, feeds))
+        into = [value.numpy() for value in fetches]
+        outputs = self._run(fetch_names, feed, run_options, into)
+        fetches[:] = [OrtValue._of(output) for output in outputs]
+
+    def io_binding(self) -> IOBinding:
+        """A binding of arrays to the inputs and outputs of this session."""
+        return IOBinding(self)
+
+    def run_with_iobinding(
+        self, iobinding: IOBinding, run_options: Optional[RunOptions] = None
+    ) -> None:
+        """run, from and to what is bound.
+
+        Raises: ValueError for a binding of another session, BindingError.
+        """
+        if iobinding._session is not self:
+            raise ValueError("IOBinding must be used with the session that created it.")
+        bound: SessionIOBinding = iobinding._iobinding
+        if not bound.outputs:
+            raise errors.BindingError(
+                "Error in execution: At least one output should be requested: use bind_output"
+            )
+        names, into = list(bound.outputs), list(bound.outputs.values())
+        try:
+            outputs = self._run(names, bound.inputs, run_options, into)
+        except errors.FeedError as error:
+            raise errors.BindingError(f"Error in execution: {error.message}") from error
+        bound.results = OrtValueVector(OrtValue._of(output) for output in outputs)
+
+    def _run(
+        self,
+        output_names: Optional[Sequence[str]],
+        feed: Mapping[str, Any],
+        run_options: Optional[RunOptions],
+        into: Sequence[Optional[np.ndarray]] = (),
+    ) -> list[Any]:
+        """into: for each named output an array to write it to, or None."""
+        codes = self._codes
+        if run_options is not None:
+            if not isinstance(run_options, RunOptions):
+                raise TypeError(f"run_options must be a RunOptions, given {run_options!r}")
+            for adapter in run_options._adapters:
+                feed = {**adapter.parameters, **feed}
+        feeds = {
+            name: value
+            if type(value) is np.ndarray and value.dtype in _NATIVE
+            else _given(name, value, codes.get(name, dtypes.UNKNOWN))
+            for name, value in feed.items()
+        }
+        for name in self._optional:
+            feeds.setdefault(name, None)
+        if isinstance(output_names, str):
+            raise TypeError(
+                f"run(): incompatible function arguments: output_names: expected a sequence of "
+                f"names, given {output_names!r}"
+            )
+        names = list(output_names) if output_names else self._session.output_names
+        session = self._session_for(names, feeds)
+        call = None
+        if run_options is not None or into or self._trace is not None:
+            call = self._call(session, names, run_options, into)
+        if self._trace is None:
+            outputs = session.run(feeds, call)
+        else:
+            outputs = self._traced(self._trace, session, feeds, call)
+        if names == session.output_names:
+            return outputs
+        where = {name: i for i, name in enumerate(session.output_names)}
+        return [outputs[where[name]] for name in names]
+
+    def _session_for(self, names: Sequence[str], feeds: Mapping[str, Any]) -> Session:
+        """The form of the model that has these outputs and inputs."""
         session = self._session
-        chosen = [self._output_index(name) for name in output_names] if output_names else None
-        outputs = session.run(input_feed)
-        return outputs if chosen is None else [outputs[i] for i in chosen]
+        known = session.output_names
+        if len(feeds) == len(session.inputs) and (names == known or set(names) <= set(known)):
+            return session
+        extra = frozenset(names).difference(known)
+        live = frozenset(feeds).intersection(session.metadata["overridable"])
+        if not extra and not live:
+            return session
+        if any(spec.name not in feeds for spec in session.inputs):
+            raise session.wrong_names(feeds)
+        if (extra, live) not in self._variants:
+            self._variants[extra, live] = self._compile(sorted(extra), sorted(live))
+        return self._variants[extra, live]
+
+    def _call(
+        self,
+        session: Session,
+        names: Sequence[str],
+        run_options: Optional[RunOptions],
+        into: Sequence[Optional[np.ndarray]],
+    ) -> Call:
+        stopped = None if run_options is None else lambda: run_options.terminate
+        if not into or list(names) == session.output_names:
+            return Call(into, stopped)
+        places = dict(zip(names, into))
+        return Call([places.get(name) for name in session.output_names], stopped)
+
+    def _traced(
+        self, trace: Trace, session: Session, feeds: Mapping[str, Any], call: Call
+    ) -> list[Any]:
+        call.step_ns = []
+        start = trace.now()
+        outputs = session.run(feeds, call)
+        end = trace.now()
+        sizes = {
+            symbol: size
+            for spec in session.inputs
+            for symbol, size in zip(spec.symbols, getattr(feeds[spec.name], "shape", ()))
+            if symbol is not None
+        }
+        trace.run(session.program, call.step_ns, sizes, start, end)
+        return outputs
+
+    # What the model is
 
     def get_inputs(self) -> list[NodeArg]:
-        """The model's inputs in order; initialisers are not among them."""
-        return [_node_arg(spec.name, spec.dtype, spec.shape) for spec in self._session.inputs]
+        """The model's inputs in order; initializers are not among them."""
+        return self._inputs_meta
 
     def get_outputs(self) -> list[NodeArg]:
         """The model's outputs in order."""
-        session = self._session
-        return [_node_arg(n, d, s) for n, (d, s) in zip(session.output_names, session.output_types)]
+        return self._outputs_meta
+
+    def get_overridable_initializers(self) -> list[NodeArg]:
+        """The initializers that are inputs too, so that a feed may replace them."""
+        return self._overridable_initializers
 
     def get_modelmeta(self) -> ModelMetadata:
         """Producer, names, version and custom metadata of the model."""
-        known = self._session.metadata
-        return ModelMetadata(
-            producer_name=known.get("producer_name", ""),
-            graph_name=known.get("graph_name", ""),
-            domain=known.get("domain", ""),
-            description=known.get("description", ""),
-            graph_description=known.get("graph_description", ""),
-            version=known.get("version", 0),
-            custom_metadata_map=dict(known.get("custom_metadata_map", {})),
-        )
-
-    def get_providers(self) -> list[str]:
-        """Where the model runs."""
-        return [PROVIDER]
+        return model_metadata(self._session.metadata)
 
     def get_session_options(self) -> SessionOptions:
         """The options that the session was made with."""
         return self._options
 
+    # Where it runs
+
+    def get_providers(self) -> list[str]:
+        """Where the model runs."""
+        return [PROVIDER]
+
+    def get_provider_options(self) -> dict[str, dict[str, str]]:
+        """Options by provider; the CPU's has none."""
+        return {PROVIDER: {}}
+
+    def set_providers(
+        self,
+        providers: Optional[Sequence[Any]] = None,
+        provider_options: Optional[Sequence[Mapping[str, Any]]] = None,
+    ) -> None:
+        """Checks providers as the constructor does; the model stays on the CPU.
+
+        Raises: ValueError where they are malformed, and enable_fallback is off.
+        """
+        try:
+            environment.check_providers(providers, provider_options)
+        except ValueError as error:
+            if not self._fallback:
+                raise
+            warnings.warn(f"{error}; falling back to {PROVIDER}", stacklevel=3)
+
+    def enable_fallback(self) -> None:
+        """Malformed providers are a warning."""
+        self._fallback = True
+
+    def disable_fallback(self) -> None:
+        """Malformed providers are an error."""
+        self._fallback = False
+
+    def get_input_memory_infos(self) -> list[OrtMemoryInfo]:
+        """Where each input is expected."""
+        return [CPU_MEMORY] * len(self._inputs_meta)
+
+    def get_output_memory_infos(self) -> list[OrtMemoryInfo]:
+        """Where each output is."""
+        return [CPU_MEMORY] * len(self._outputs_meta)
+
+    def get_input_epdevices(self) -> list[OrtEpDevice]:
+        """The device of each input."""
+        return [CPU_DEVICE] * len(self._inputs_meta)
+
+    def get_provider_graph_assignment_info(self) -> list[OrtEpAssignedSubgraph]:
+        """The nodes as they are run, after fusion.
+
+        Raises: BindingError where session.record_ep_graph_assignment_info is not "1".
+        """
+        if self._options._config.get(_ASSIGNMENT) != "1":
+            raise errors.BindingError(
+                f"Session configuration entry '{_ASSIGNMENT}' must be set to \"1\" to retrieve EP "
+                "graph assignment information."
+            )
+        return assigned(self._session.program.graph)
+
+    def create_ortvalue_from_shape_and_type(
+        self,
+        shape: Sequence[int],
+        element_type: Any,
+        device_type: str,
+        device_id: int = 0,
+        vendor_id: int = -1,
+    ) -> OrtValue:
+        """A tensor to be filled and fed."""
+        return OrtValue.ortvalue_from_shape_and_type(
+            shape, element_type, device_type, device_id, vendor_id
+        )
+
+    def set_ep_dynamic_options(self, options: Mapping[str, str]) -> None:
+        """Accepted: the CPU has none."""
+        if not isinstance(options, Mapping):
+            raise TypeError(f"options: expected a dict, given {options!r}")
+
+    def get_tuning_results(self) -> list[dict[str, Any]]:
+        """Nothing is tuned."""
+        return []
+
+    def set_tuning_results(
+        self, results: Sequence[Mapping[str, Any]], *, error_on_invalid: bool = False
+    ) -> None:
+        """Raises: BindingError for results that are to be valid: nothing is tuned here."""
+        if error_on_invalid and results:
+            raise errors.BindingError(f"[tuning] expected no results: {PROVIDER} is not tuned")
+
+    def release_captured_graph(self, graph_annotation_id: int = 0) -> None:
+        """Accepted: runs on the CPU are not captured."""
+        operator.index(graph_annotation_id)
+
+    # Profiling
+
+    def get_profiling_start_time_ns(self) -> int:
+        """When profiling began, by time.monotonic_ns(); 0 where it is off."""
+        return self._trace.start_ns if self._trace is not None else 0
+
+    def end_profiling(self) -> str:
+        """Ends profiling and returns the path of the Chrome trace that was written (open it in
+        chrome://tracing or ui.perfetto.dev), or "" where profiling is off.
+        """
+        trace, self._trace = self._trace, None
+        return trace.write() if trace is not None else ""
+
+    # Lifetime
+
     def close(self) -> None:
         """Give back memory now; the session cannot run afterwards."""
-        self._session.close()
+        self.end_profiling()
+        for session in (self._session, *self._variants.values()):
+            session.close()
 
     def __enter__(self) -> InferenceSession:
         return self
@@ -145,32 +485,11 @@ class InferenceSession:
         )
         return InferenceSession, (model, self._options)
 
-    def _output_index(self, name: str) -> int:
-        names = self._session.output_names
-        if name not in names:
-            raise errors.FeedError(f"[output {name!r}] unknown; the model's outputs are {names}")
-        return names.index(name)
 
-
-def get_available_providers() -> list[str]:
-    """The providers that a session can use here."""
-    return [PROVIDER]
-
-
-def get_device() -> str:
-    """The device that models run on."""
-    return "CPU"
-
-
-def _node_arg(name: str, dtype: int, shape: Optional[tuple[Dim, ...]]) -> NodeArg:
-    dims = [dim if isinstance(dim, int) else str(dim) for dim in shape or ()]
-    return NodeArg(name, dims, dtypes.type_string(dtype))
-
-
-def _check_providers(providers: Optional[Sequence[Any]]) -> None:
-    for provider in providers or ():
-        name = provider[0] if isinstance(provider, (tuple, list)) else provider
-        if not isinstance(name, str) or not name.endswith("ExecutionProvider"):
-            raise ValueError(f"providers: expected names like {PROVIDER!r}, given {provider!r}")
-        if name != PROVIDER:
-            logger.warning("provider %s is not available; the model runs on %s", name, PROVIDER)
+def _given(name: str, value: Any, code: int) -> Any:
+    """A feed as the engine takes it: arrays, lists of arrays, dicts, None."""
+    if code > 0:
+        return to_array(name, value._data if isinstance(value, OrtValue) else value, code)
+    if isinstance(value, OrtValue):
+        return value._data
+    return [_given(name, each, code) for each in value] if isinstance(value, list) else value

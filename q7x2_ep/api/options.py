@@ -1,75 +1,269 @@
-"""SessionOptions, RunOptions and their enums, with onnxruntime's names, fields and defaults."""
+"""SessionOptions and RunOptions, with onnxruntime's names, fields, defaults and type checks."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from enum import IntEnum
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from enum import Enum
+from functools import cache
+from typing import Any
+
+from q7x2_ep.api.device import PROVIDER, OrtEpDevice
+from q7x2_ep.api.enums import (
+    ExecutionMode,
+    ExecutionOrder,
+    GraphOptimizationLevel,
+    OrtExecutionProviderDevicePolicy,
+)
+from q7x2_ep.api.lora import LoraAdapter
+from q7x2_ep.api.value import OrtValue
+from q7x2_ep.errors import BindingError
 
 
-class GraphOptimizationLevel(IntEnum):
-    """How much is rewritten: no fusions up to BASIC, all of them from EXTENDED on."""
+class _Checked:
+    """Fields keep the type of their defaults, and there are no others: a misspelt option is an
+    AttributeError, a value of another type a TypeError.
+    """
 
-    ORT_DISABLE_ALL = 0
-    ORT_ENABLE_BASIC = 1
-    ORT_ENABLE_EXTENDED = 2
-    ORT_ENABLE_LAYOUT = 3
-    ORT_ENABLE_ALL = 99
+    def __setattr__(self, name: str, value: Any) -> None:
+        options: Any = type(self)
+        defaults = _defaults(options)
+        default = defaults.get(name)
+        if default is None and not name.startswith("_"):
+            known = ", ".join(defaults)
+            raise AttributeError(
+                f"{type(self).__name__!r} object has no attribute {name!r}; its fields are {known}"
+            )
+        object.__setattr__(self, name, _typed(name, value, default))
 
 
-class ExecutionMode(IntEnum):
-    """Accepted for compatibility: steps always run in order, each spread over all threads."""
-
-    ORT_SEQUENTIAL = 0
-    ORT_PARALLEL = 1
+@cache
+def _defaults(options: type) -> dict[str, Any]:
+    return {field.name: field.default for field in fields(options) if field.name[0] != "_"}
 
 
-@dataclass
-class SessionOptions:
+def _typed(name: str, value: Any, default: Any) -> Any:
+    """value as a field with this default holds it."""
+    if default is None:
+        return value
+    try:
+        if isinstance(default, bool) and hasattr(value, "__bool__"):
+            return bool(value)
+        if isinstance(default, int) and not isinstance(default, (bool, Enum)):
+            return operator.index(value)
+        if isinstance(value, type(default)):
+            return value
+    except TypeError:
+        pass
+    raise TypeError(f"{name}: expected {type(default).__name__}, given {value!r}")
+
+
+def _text(function: str, **arguments: Any) -> None:
+    for name, value in arguments.items():
+        if not isinstance(value, str):
+            raise TypeError(f"{function}(): {name}: expected str, given {value!r}")
+
+
+@dataclass(eq=False)
+class SessionOptions(_Checked):
     """Options of an InferenceSession.
 
     intra_op_num_threads: threads of a run; 0 takes the cores that affinity and cgroup quota allow.
     graph_optimization_level: see GraphOptimizationLevel. log_severity_level: 0 verbose .. 4 fatal,
     of the Python logger "q7x2_ep". optimized_model_filepath: where to write the model after passes
-    and fusions, as ONNX that any tool opens (see q7x2_ep.optimize). The other fields are accepted
-    and have no effect: memory is always planned into one arena, there is one thread pool per
-    process, and results never depend on the number of threads.
+    and fusions, as ONNX that any tool opens (see q7x2_ep.optimize). enable_profiling and
+    profile_file_prefix: see InferenceSession.end_profiling. use_per_session_threads: False takes
+    the number of threads from set_global_thread_pool_sizes. The other fields are accepted and have
+    no effect: memory is always planned into one arena, there is one thread pool per process, and
+    results never depend on the number of threads.
     """
 
-    intra_op_num_threads: int = 0
-    inter_op_num_threads: int = 0
-    graph_optimization_level: GraphOptimizationLevel = GraphOptimizationLevel.ORT_ENABLE_ALL
-    execution_mode: ExecutionMode = ExecutionMode.ORT_SEQUENTIAL
-    log_severity_level: int = -1
-    log_verbosity_level: int = 0
-    logid: str = ""
-    optimized_model_filepath: str = ""
     enable_cpu_mem_arena: bool = True
     enable_mem_pattern: bool = True
     enable_mem_reuse: bool = True
     enable_profiling: bool = False
+    execution_mode: ExecutionMode = ExecutionMode.ORT_SEQUENTIAL
+    execution_order: ExecutionOrder = ExecutionOrder.DEFAULT
+    graph_optimization_level: GraphOptimizationLevel = GraphOptimizationLevel.ORT_ENABLE_ALL
+    inter_op_num_threads: int = 0
+    intra_op_num_threads: int = 0
+    log_severity_level: int = -1
+    log_verbosity_level: int = 0
+    logid: str = ""
+    optimized_model_filepath: str = ""
     profile_file_prefix: str = "onnxruntime_profile_"
     use_deterministic_compute: bool = False
     use_per_session_threads: bool = True
     _config: dict[str, str] = field(default_factory=dict, repr=False)
+    _dims_by_name: dict[str, int] = field(default_factory=dict, repr=False)
+    _dims_by_denotation: dict[str, int] = field(default_factory=dict, repr=False)
+    _initializers: dict[str, OrtValue] = field(default_factory=dict, repr=False)
+    _files: dict[str, memoryview] = field(default_factory=dict, repr=False)
+    _ops: dict[tuple[str, str], Callable] = field(default_factory=dict, repr=False)
+    _providers: list[str] = field(default_factory=list, repr=False)
+    _cancelled: bool = field(default=False, repr=False)
+
+    def register_op(self, domain: str, name: str, fn: Callable[..., Any]) -> None:
+        """Runs fn for every node of the op `name` of `domain`: its inputs as arrays, its attributes
+        by keyword; returns the output, or a tuple of them.
+        """
+        _text("register_op", domain=domain, name=name)
+        if not callable(fn):
+            raise TypeError(f"register_op(): fn: expected a function, given {fn!r}")
+        self._ops[domain, name] = fn
 
     def add_session_config_entry(self, key: str, value: str) -> None:
-        """Store a free-form entry; none has an effect yet."""
+        """Store an entry. session.record_ep_graph_assignment_info has an effect."""
+        _text("add_session_config_entry", key=key, value=value)
         self._config[key] = value
 
     def get_session_config_entry(self, key: str) -> str:
         """The stored entry.
 
-        Raises: KeyError where it was never set.
+        Raises: BindingError where it was never set.
         """
+        if key not in self._config:
+            raise BindingError(f"SessionOptions does not have configuration with key: {key}")
         return self._config[key]
 
+    def add_free_dimension_override_by_name(self, name: str, value: int) -> None:
+        """Fix the symbolic dim `name` of the inputs; a negative value leaves it free."""
+        _text("add_free_dimension_override_by_name", name=name)
+        self._dims_by_name[name] = operator.index(value)
 
-@dataclass
-class RunOptions:
-    """Options of one run, accepted for compatibility; none has an effect yet."""
+    def add_free_dimension_override_by_denotation(self, denotation: str, value: int) -> None:
+        """Fix every symbolic dim of the inputs with this denotation, such as DATA_BATCH."""
+        _text("add_free_dimension_override_by_denotation", denotation=denotation)
+        self._dims_by_denotation[denotation] = operator.index(value)
+
+    def add_initializer(self, name: str, value: OrtValue) -> None:
+        """Use value in place of the model's initializer of this name, without a copy.
+
+        Raises: BindingError where one was given already, or value is no OrtValue.
+        """
+        if not isinstance(value, OrtValue) or not value.is_tensor():
+            raise BindingError(
+                f"[initializer {name!r}] expected an OrtValue that holds a tensor, given {value!r}"
+            )
+        if name in self._initializers:
+            raise BindingError(
+                f"[initializer {name!r}] An OrtValue for this name has already been added."
+            )
+        self._initializers[name] = value
+
+    def add_external_initializers(self, names: Sequence[str], values: Sequence[OrtValue]) -> None:
+        """add_initializer for each pair; they take the place of external data.
+
+        Raises: BindingError.
+        """
+        if len(names) != len(values):
+            raise BindingError(
+                f"[initializers] Expecting names and ort_values lists to have equal length, given "
+                f"{len(names)} and {len(values)}"
+            )
+        for name, value in zip(names, values):
+            self.add_initializer(name, value)
+
+    def add_external_initializers_from_files_in_memory(
+        self, names: Sequence[str], buffers: Sequence[Any], lengths: Sequence[int]
+    ) -> None:
+        """Contents of files of external data, by the names that the model gives them.
+
+        Raises: BindingError.
+        """
+        if not len(names) == len(buffers) == len(lengths):
+            raise BindingError(
+                "[initializers] expected as many names as buffers and lengths, given "
+                f"{len(names)}, {len(buffers)}, {len(lengths)}"
+            )
+        for name, buffer, length in zip(names, buffers, lengths):
+            self._files[name] = memoryview(buffer).cast("B")[:length]
+
+    def register_custom_ops_library(self, path: str) -> None:
+        """Raises: BindingError, always: compiled kernels of onnxruntime need its own runtime."""
+        raise BindingError(
+            f"Failed to load library {path} with error: custom op libraries are built for "
+            "onnxruntime's C API; register a Python function with register_op instead"
+        )
+
+    def add_provider(self, provider_name: str, provider_options: Mapping[str, str]) -> None:
+        """Raises: BindingError for anything but the CPU."""
+        if provider_name != PROVIDER:
+            raise BindingError(
+                f"Failed to add provider of type '{provider_name}' to SessionOptions. Provider "
+                f"configuration is not supported; available is {PROVIDER}"
+            )
+        self._providers.append(provider_name)
+
+    def add_provider_for_devices(
+        self, ep_devices: Sequence[OrtEpDevice], provider_options: Mapping[str, str]
+    ) -> None:
+        """add_provider for the provider of these devices."""
+        if not ep_devices:
+            raise BindingError("[providers] expected at least one OrtEpDevice, given none")
+        for device in ep_devices:
+            self.add_provider(device.ep_name, provider_options)
+
+    def has_providers(self) -> bool:
+        """Whether a provider or a policy was set."""
+        return bool(self._providers)
+
+    def set_provider_selection_policy(self, policy: OrtExecutionProviderDevicePolicy) -> None:
+        """Accepted: there is one provider to select."""
+        self._providers.append(
+            _typed("policy", policy, OrtExecutionProviderDevicePolicy.DEFAULT).name
+        )
+
+    def set_provider_selection_policy_delegate(self, delegate: Callable[..., Any]) -> None:
+        """Accepted, and not called: there is one provider to select."""
+        self._providers.append("delegate")
+
+    def set_load_cancellation_flag(self, cancel: bool) -> None:
+        """True: making a session ends with LoadCanceled."""
+        self._cancelled = bool(cancel)
+
+    def set_ep_context_data_read_func(
+        self, read_func: Callable[..., None], max_data_size: int
+    ) -> None:
+        """Accepted, and not called: models with EPContext nodes belong to other providers."""
+
+    def clear_ep_context_data_read_func(self) -> None:
+        """Nothing to clear, see set_ep_context_data_read_func."""
+
+
+@dataclass(eq=False)
+class RunOptions(_Checked):
+    """Options of one run.
+
+    terminate: set it, from any thread, to end the runs that were given these options; they raise
+    RunTerminated. The other fields are accepted and have no effect.
+    """
 
     log_severity_level: int = -1
     log_verbosity_level: int = 0
     logid: str = ""
     only_execute_path_to_fetches: bool = False
     terminate: bool = False
+    _config: dict[str, str] = field(default_factory=dict, repr=False)
+    _adapters: list[LoraAdapter] = field(default_factory=list, repr=False)
+
+    def add_run_config_entry(self, key: str, value: str) -> None:
+        """Store a free-form entry."""
+        _text("add_run_config_entry", key=key, value=value)
+        self._config[key] = value
+
+    def get_run_config_entry(self, key: str) -> str:
+        """The stored entry.
+
+        Raises: BindingError where it was never set.
+        """
+        if key not in self._config:
+            raise BindingError(f"RunOptions does not have configuration with key: {key}")
+        return self._config[key]
+
+    def add_active_adapter(self, adapter: LoraAdapter) -> None:
+        """Feed the adapter's tensors to the inputs or overridable initializers of their names."""
+        if not isinstance(adapter, LoraAdapter):
+            raise TypeError(f"adapter: expected a LoraAdapter, given {adapter!r}")
+        self._adapters.append(adapter)

@@ -9,18 +9,20 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, Callable, NamedTuple, Optional
+from functools import partial
+from typing import Any, Callable, NamedTuple, Optional, Union
 
 import numpy as np
 
 from q7x2_ep import dtypes, errors
+from q7x2_ep.backend.call import Call, check_output
 from q7x2_ep.backend.cpu.executor import Executor
 from q7x2_ep.backend.cpu.library import Library
 from q7x2_ep.backend.numpy import Evaluation
 from q7x2_ep.ir.core import NO_TENSOR, Graph, Type, Value, array_type
 from q7x2_ep.ir.shape import Expr, evaluate, symbol, symbols
 from q7x2_ep.ops import find
-from q7x2_ep.plan.build import Plan
+from q7x2_ep.plan.build import Plan, Step
 from q7x2_ep.plan.partition import HostPhase, NativePhase, partition
 
 Sizes = dict[str, int]
@@ -74,21 +76,35 @@ class Program:
         """The steps that Python runs, in order."""
         return [phase for phase in self.phases if isinstance(phase, HostPhase)]
 
-    def run(self, arrays: Sequence[Any], sizes: Mapping[str, int]) -> list[Any]:
+    @property
+    def steps(self) -> list[Union[Step, Node]]:
+        """Of all phases, in order: what Call.step_ns and `profile` measure."""
+        steps: list[Union[Step, Node]] = []
+        for phase in self.phases:
+            steps += phase.plan.steps if isinstance(phase, NativePhase) else [phase.node]
+        return steps
+
+    def run(
+        self, arrays: Sequence[Any], sizes: Mapping[str, int], call: Optional[Call] = None
+    ) -> list[Any]:
         """Outputs for dense inputs in order and the values of the symbols in their shapes.
 
         Raises: ShapeError and DataError for what does not fit.
         """
         if self._whole is not None:
-            return self._whole.run(arrays, sizes)
+            return self._whole.run(arrays, sizes, call)
         state = _State(dict(zip(self.graph.inputs, arrays)), dict(sizes))
+        part = None if call is None else call.of_part()
         for runner, dead in zip(self._runners, self._dead):
-            runner.run(state)
+            if part is not None:
+                part.go_on()
+            runner.run(state, part)
             for value in dead:
                 state.arrays.pop(value, None)
-        return [_owned(state.array(value), arrays) for value in self.graph.outputs]
+        outputs = [_owned(state.array(value), arrays) for value in self.graph.outputs]
+        return outputs if call is None else _place(outputs, call, self.graph.output_names)
 
-    def run_body(self, arrays: Sequence[Any]) -> list[Any]:
+    def run_body(self, arrays: Sequence[Any], call: Optional[Call] = None) -> list[Any]:
         """As `run`, for inputs whose dims are all symbols of their own, or unknown."""
         sizes: Sizes = {}
         given = []
@@ -97,17 +113,16 @@ class Program:
                 array = _dense(array)
                 _bind(value, array, sizes)
             given.append(array)
-        return self.run(given, sizes)
+        return self.run(given, sizes, call)
 
     def profile(self, arrays: Sequence[Any], sizes: Mapping[str, int], runs: int) -> list[int]:
         """Nanoseconds per step, host steps too, summed over `runs` runs after one to warm up."""
-        if self._whole is not None:
-            return self._whole.profile(arrays, sizes, runs)
-        totals: list[int] = []
-        for _ in range(1 + runs):
-            state = _State(dict(zip(self.graph.inputs, arrays)), dict(sizes))
-            times = [each for runner in self._runners for each in runner.profile(state)]
-            totals = [a + b for a, b in zip(totals, times)] if totals else [0] * len(times)
+        self.run(arrays, sizes)
+        totals = [0] * len(self.steps)
+        for _ in range(runs):
+            call = Call(step_ns=[])
+            self.run(arrays, sizes, call)
+            totals = [a + b for a, b in zip(totals, call.step_ns)]
         return totals
 
     def statistics(self, sizes: Mapping[str, int]) -> list[dict[str, int]]:
@@ -148,14 +163,9 @@ class _Native:
         self.executor = Executor(library, phase.plan, list(phase.sizes), threads)
         self.close = self.executor.close
 
-    def run(self, state: _State) -> None:
+    def run(self, state: _State, call: Optional[Call] = None) -> None:
         arrays, sizes = self._given(state)
-        state.arrays.update(zip(self.outputs, self.executor.run(arrays, sizes)))
-
-    def profile(self, state: _State) -> list[int]:
-        arrays, sizes = self._given(state)
-        self.run(state)
-        return self.executor.profile(arrays, sizes, 1)
+        state.arrays.update(zip(self.outputs, self.executor.run(arrays, sizes, call)))
 
     def _given(self, state: _State) -> tuple[list[np.ndarray], Sizes]:
         arrays = [_dense(state.array(value)) for value in self.inputs]
@@ -170,13 +180,21 @@ class _Host:
         self._compile = compile
         self._bodies: dict[tuple, Program] = {}
 
-    def run(self, state: _State) -> None:
+    def run(self, state: _State, call: Optional[Call] = None) -> None:
+        if call is None or call.step_ns is None:
+            self._run(state, call)
+            return
+        start = time.perf_counter_ns()
+        self._run(state, Call(stopped=call.stopped))
+        call.step_ns.append(time.perf_counter_ns() - start)
+
+    def _run(self, state: _State, call: Optional[Call]) -> None:
         node, entry = self.node, find(self.node.op)
         inputs = [None if value is None else state.array(value) for value in node.inputs]
         try:
             with np.errstate(all="ignore"):
                 if hasattr(entry, "control"):
-                    results = entry.control(node, self._run_body, *inputs)
+                    results = entry.control(node, partial(self._run_body, call), *inputs)
                 else:
                     results = Evaluation(None, state.sizes).evaluate(node, inputs)
         except errors.Q7Error:
@@ -193,11 +211,6 @@ class _Host:
         for value, result in zip(node.outputs, results):
             state.arrays[value] = self._checked(value, result, state.sizes)
 
-    def profile(self, state: _State) -> list[int]:
-        start = time.perf_counter_ns()
-        self.run(state)
-        return [time.perf_counter_ns() - start]
-
     def close(self) -> None:
         for program in self._bodies.values():
             program.close()
@@ -213,14 +226,15 @@ class _Host:
         _bind(value, result, sizes, f"[{self.node.op} {self.node.name}] ")
         return result
 
-    def _run_body(self, body: Graph, arrays: Sequence[Any]) -> list[Any]:
+    def _run_body(self, call: Optional[Call], body: Graph, arrays: Sequence[Any]) -> list[Any]:
         arrays = [np.asarray(a) if isinstance(a, np.generic) else a for a in arrays]
         types = tuple(map(_signature, arrays))
         key = (id(body), types)
         if key not in self._bodies:
             self._bodies[key] = self._compile(_typed(body.clone(), types, self._constants(body)))
         fixed = self._constants(body)
-        return self._bodies[key].run_body([a for i, a in enumerate(arrays) if i not in fixed])
+        rest = [a for i, a in enumerate(arrays) if i not in fixed]
+        return self._bodies[key].run_body(rest, call)
 
     def _constants(self, body: Graph) -> dict[int, np.ndarray]:
         """The captures of a body, by their place among its inputs, that are constants here."""
@@ -293,6 +307,16 @@ def _describe(given: Any) -> str:
     if isinstance(given, (np.ndarray, np.generic)):
         return f"{given.dtype}{list(given.shape)}"
     return "_" if given is None else type(given).__name__
+
+
+def _place(outputs: list[Any], call: Call, names: Sequence[str]) -> list[Any]:
+    """The outputs, in the arrays that the call gives for them."""
+    for i, array in enumerate(call.outputs):
+        if array is not None:
+            check_output(names[i], array, outputs[i].shape, outputs[i].dtype)
+            np.copyto(array, outputs[i])
+            outputs[i] = array
+    return outputs
 
 
 def _owned(result: Any, feeds: Sequence[Any]) -> Any:

@@ -25,6 +25,7 @@ from q7x2_ep.fuse import (
     rope,
     skip_norm,
     softcap,
+    softmax,
     swish,
 )
 from q7x2_ep.fuse.chain import Chain
@@ -56,6 +57,7 @@ FUSIONS = (
             *(relu.HARD_SIGMOID, relu.HARD_SWISH),
             *(layernorm.LAYER_NORM, layernorm.RMS_NORM),
             *(layernorm.WEIGHTED, layernorm.BIASED),
+            *(softmax.SOFTMAX, softmax.LOG_SOFTMAX),
         )
     ),
     # Anywhere before MergeLinears, which asks who reads q and k.

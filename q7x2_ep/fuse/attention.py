@@ -194,7 +194,7 @@ def _check_masked(match: Match) -> Union[dict[str, Any], str]:
     """What an attention op was given as its only mask may say a band, or nothing."""
     node = match.root
     (q, k, _), attrs = node.inputs[:3], node.attrs
-    mask, *others = (node.input(i) for i in range(3, 7))
+    mask, *others = (node.input(i) for i in range(3, 8))
     bounded = attrs["causal"] or tuple(attrs["window"]) != (-1, -1)
     if mask is None or bounded or any(x is not None for x in others):
         return ""

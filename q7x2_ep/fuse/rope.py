@@ -19,6 +19,7 @@ from q7x2_ep.ir.rewrite import Fusion, NearMiss, rewrite
 from q7x2_ep.ir.shape import Dim, broadcast, product
 from q7x2_ep.ir.view import View
 from q7x2_ep.ops import find
+from q7x2_ep.ops.common import NotInferable
 from q7x2_ep.ops.rope import HEADS_INNER, pair_bounds, rotated, rotated_pairs, split_heads
 from q7x2_ep.passes import cse
 
@@ -130,12 +131,20 @@ def source(value: Value) -> View:
     found = None
     if node.op == "Gather":
         found = _picked(node)
-    elif not hasattr(entry, "guards") or all(a == b for a, b, _ in entry.guards(node)):
+    elif _is_certain(node, entry):
         if hasattr(entry, "views"):
             found = entry.views(node, source(node.inputs[0]))[node.outputs.index(value)]
         elif hasattr(entry, "view"):
             found = entry.view(node, source(node.inputs[0]))
     return View.whole(value) if found is None else found
+
+
+def _is_certain(node: Node, entry: Any) -> bool:
+    """Whether a node's view needs no guard, nor data."""
+    try:
+        return not hasattr(entry, "guards") or all(a == b for a, b, _ in entry.guards(node))
+    except NotInferable:
+        return False
 
 
 def _picked(node: Node) -> Optional[View]:

@@ -74,8 +74,9 @@ def _slice_to_inputs(draft: Draft, maker: Maker) -> list[Draft]:
 
 
 def _split_to_input(draft: Draft, maker: Maker) -> list[Draft]:
-    if "split" in draft.attrs:
-        draft.inputs.append(maker.ints(draft.attrs.pop("split"), f"{draft.name}/split"))
+    sizes = draft.attrs.pop("split", None)
+    if sizes is not None and len(draft.inputs) < 2:  # opset 1 took either
+        draft.inputs.append(maker.ints(sizes, f"{draft.name}/split"))
     return [draft]
 
 

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Callable, NamedTuple, Optional, Union
 
 import numpy as np
 
 from q7x2_ep import dtypes, ops
-from q7x2_ep.errors import ModelError, ModelNotFound, UnsupportedOp
+from q7x2_ep.errors import CorruptModel, FeedError, ModelError, ModelNotFound, UnsupportedOp
 from q7x2_ep.importer.contrib import expand
 from q7x2_ep.importer.opset import Draft, Maker, modernise
 from q7x2_ep.importer.order import in_order
@@ -29,16 +29,29 @@ from q7x2_ep.ops.host import standard_name
 
 # A larger model file is mapped, a smaller one read: then it may be overwritten while it is in use.
 MAP_BYTES = 1 << 26
+_RANDOM = ("Bernoulli", "Multinomial", "RandomNormal", "RandomUniform")
+_RANDOM += ("RandomNormalLike", "RandomUniformLike")
+_NO_VERSION = 2**63 - 1  # what onnxruntime says of a model without one
 
 
 @dataclass(frozen=True)
 class Request:
     """What a graph is read for. outputs: intermediate values that become outputs too. functions:
-    Python functions that stand for ops, by domain and op type.
+    Python functions that stand for ops, by domain and op type. live: inputs that have an
+    initializer and are to be fed all the same. dims: sizes for symbolic dims of the inputs, by
+    name; denotations: by denotation; negative ones leave the dim free. initializers: arrays in
+    place of the model's; files: contents of files of external data, by location. seed: of random
+    ops without one of their own.
     """
 
     outputs: Sequence[str] = ()
     functions: Mapping[tuple[str, str], Callable[..., Any]] = field(default_factory=dict)
+    live: Collection[str] = ()
+    dims: Mapping[str, int] = field(default_factory=dict)
+    denotations: Mapping[str, int] = field(default_factory=dict)
+    initializers: Mapping[str, np.ndarray] = field(default_factory=dict)
+    files: Mapping[str, Any] = field(default_factory=dict)
+    seed: Optional[int] = None
 
 
 AS_IT_IS = Request()
@@ -59,7 +72,7 @@ def read(model: Union[str, os.PathLike, bytes, Any], request: Request = AS_IT_IS
     if isinstance(model, (bytes, bytearray, memoryview)):
         return _from_bytes(bytes(model), "model bytes", None, request)
     if hasattr(model, "graph") and hasattr(model, "opset_import"):
-        return _Reader(model, "ModelProto", Tensors(None, b""), request).graph
+        return _Reader(model, "ModelProto", Tensors(None, b"", request.files), request).graph
     raise TypeError(f"a model is a path, bytes or an onnx.ModelProto, not {type(model).__name__}")
 
 
@@ -70,9 +83,13 @@ def _load(path: str) -> Any:
         with open(path, "rb") as file:
             return file.read()
     except FileNotFoundError:
-        raise ModelNotFound(f"there is no model file at {path}") from None
+        raise ModelNotFound(
+            f"Load model from {path} failed: there is no model file at {path}: File doesn't exist"
+        ) from None
     except OSError as error:
-        raise ModelError(f"cannot read {path}: {error.strerror}") from error
+        raise CorruptModel(
+            f"Load model from {path} failed: cannot read it: {error.strerror}"
+        ) from error
 
 
 def _from_bytes(data: Any, source: str, folder: Optional[str], request: Request) -> Graph:
@@ -80,13 +97,15 @@ def _from_bytes(data: Any, source: str, folder: Optional[str], request: Request)
     from google.protobuf.message import DecodeError
 
     if not data:
-        raise ModelError(f"{source} is empty, expected an ONNX model")
+        raise ModelError(f"{source} is empty: No graph was found in the protobuf.")
     model = onnx.ModelProto()
     try:
         model.ParseFromString(without_weights(data))
     except (DecodeError, ValueError) as error:
-        raise ModelError(f"{source} is not an ONNX model, or is cut off: {error}") from error
-    return _Reader(model, source, Tensors(folder, data), request).graph
+        raise CorruptModel(
+            f"Protobuf parsing failed: {source} is not an ONNX model, or is cut off: {error}"
+        ) from error
+    return _Reader(model, source, Tensors(folder, data, request.files), request).graph
 
 
 class _Names(dict):
@@ -141,10 +160,10 @@ class _Reader:
         self.graph = Graph(name=model.graph.name)
         try:
             self.read_model(model)
-        except ModelNotFound:
+        except (ModelNotFound, FeedError):
             raise
         except ModelError as error:
-            raise ModelError(f"{source}: {error}") from error
+            raise type(error)(f"{source}: {error.message}") from error
         except (
             Exception
         ) as error:  # broken bytes can break any assumption, such as names being text
@@ -155,7 +174,10 @@ class _Reader:
     def read_model(self, model: Any) -> None:
         versions = _versions(model.opset_import)
         if not model.graph.output or not versions:
-            raise ModelError("not an ONNX model: it has no graph outputs or names no operator set")
+            raise ModelError(
+                "not an ONNX model: it has no graph outputs, or names no operator set: Missing "
+                "opset in the model"
+            )
         scope = _Scope({}, {}, versions, "", ())
         self.graph.opset = versions.get("", 0)
         self.read_initializers(model.graph, scope)
@@ -165,7 +187,12 @@ class _Reader:
             self.graph.outputs.append(self.value(scope, output.name, "the graph's outputs"))
             self.graph.output_names.append(output.name)
         for name in self.request.outputs:
-            self.graph.outputs.append(self.value(scope, name, "the outputs that were asked for"))
+            if scope.values.get(name) is None:
+                raise FeedError(
+                    f"Invalid output name: {name}: the model has no value of this name; its "
+                    f"outputs are {[output.name for output in model.graph.output]}"
+                )
+            self.graph.outputs.append(scope.values[name])
             self.graph.output_names.append(name)
         self.graph.external_weights = self.tensors.has_external()
         self.graph.metadata = {
@@ -175,7 +202,7 @@ class _Reader:
             "graph_description": model.graph.doc_string,
             "description": model.doc_string,
             "domain": model.domain,
-            "version": model.model_version,
+            "version": model.model_version if model.HasField("model_version") else _NO_VERSION,
             "custom_metadata_map": {entry.key: entry.value for entry in model.metadata_props},
             "overridable": overridable,
             "types": {
@@ -189,17 +216,21 @@ class _Reader:
         for sparse in graph.sparse_initializer:
             self.define_constant(scope, sparse.values.name, self.tensors.dense(sparse))
         for tensor in graph.initializer:
-            self.define_constant(scope, tensor.name, self.tensors.array(tensor))
+            if tensor.name not in self.request.live:
+                array = self.request.initializers.get(tensor.name)
+                array = self.tensors.array(tensor) if array is None else _fits(tensor, array)
+                self.define_constant(scope, tensor.name, array)
 
-    def read_inputs(self, graph: Any, scope: _Scope) -> list[str]:
-        """Adds the graph's inputs; returns the names of those that an initializer fixes."""
-        overridable = []
+    def read_inputs(self, graph: Any, scope: _Scope) -> dict[str, Type]:
+        """Adds the graph's inputs; returns those that an initializer fixes."""
+        overridable = {}
         for item in graph.input:
+            type = _input_type(item, self.request)
             if item.name in scope.values:
-                overridable.append(item.name)
+                overridable[item.name] = type
                 continue
             value = self.define(scope, item.name)
-            value.set_type(_input_type(item))
+            value.set_type(type)
             self.graph.inputs.append(value)
         return overridable
 
@@ -251,6 +282,8 @@ class _Reader:
 
     def read_node(self, proto: Any, scope: _Scope, name: str) -> None:
         attrs = self.attributes(proto, scope, name)
+        if self.request.seed is not None and proto.op_type in _RANDOM:
+            attrs.setdefault("seed", float(self.request.seed + len(self.node_names)))
         bodies, captures = self.read_bodies(proto, scope, name)
         if bodies:
             attrs = {**attrs, **bodies, "captures": len(captures)}
@@ -477,7 +510,7 @@ def _declared(type: Any) -> Type:
     return Type(tensor.elem_type, tuple(dim if dim != "" else None for dim in dims))
 
 
-def _input_type(item: Any) -> Type:
+def _input_type(item: Any, request: Request) -> Type:
     tensor = item.type.tensor_type
     if not item.type.HasField("tensor_type"):
         optional = item.type.HasField("optional_type")
@@ -487,13 +520,16 @@ def _input_type(item: Any) -> Type:
     if not tensor.HasField("shape"):
         return Type(tensor.elem_type, None)
     dims = tensor.shape.dim
-    shape = tuple(_dim(dim, f"{item.name}_d{i}") for i, dim in enumerate(dims))
+    shape = tuple(_dim(dim, f"{item.name}_d{i}", request) for i, dim in enumerate(dims))
     return Type(tensor.elem_type, shape)
 
 
-def _dim(dim: Any, unnamed: str) -> Any:
+def _dim(dim: Any, unnamed: str, request: Request) -> Any:
     if dim.HasField("dim_value") and dim.dim_value >= 0:
         return dim.dim_value
+    fixed = request.denotations.get(dim.denotation, request.dims.get(dim.dim_param, -1))
+    if fixed >= 0 and (dim.denotation or dim.dim_param):
+        return fixed
     return symbol(dim.dim_param or unnamed)
 
 
@@ -506,6 +542,17 @@ def _constant(attrs: dict[str, Any], name: str) -> np.ndarray:
     if attrs.get("value") is None:
         raise ModelError(f"[Constant {name}] has no value that is supported")
     return attrs["value"]
+
+
+def _fits(tensor: Any, array: np.ndarray) -> np.ndarray:
+    """The array that is given in place of an initializer."""
+    given, wanted = dtypes.from_numpy(array.dtype), tensor.data_type
+    if given != wanted or array.shape != tuple(tensor.dims):
+        raise ModelError(
+            f"[initializer {tensor.name}] expected {dtypes.type_string(wanted)} of shape "
+            f"{tuple(tensor.dims)}, given {dtypes.type_string(given)} of shape {array.shape}"
+        )
+    return array
 
 
 def _standard_function(op_type: str, version: int, domain: str) -> Any:

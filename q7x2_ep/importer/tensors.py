@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import mmap
 import os
+from collections.abc import Mapping
 from typing import Any, Optional
 
 import numpy as np
@@ -33,12 +34,12 @@ class Tensors:
     """Reads the tensors of one model.
 
     folder: where its external data lies, None for a model without a path. model: its serialized
-    form, which wire.py makes tensors refer to.
+    form, which wire.py makes tensors refer to. files: contents of external files, by location.
     """
 
-    def __init__(self, folder: Optional[str], model: Any):
+    def __init__(self, folder: Optional[str], model: Any, files: Mapping[str, Any]):
         self.folder = folder
-        self.maps: dict[str, Any] = {HERE: model}  # by location: one buffer per file
+        self.maps: dict[str, Any] = {HERE: model, **files}  # by location: one buffer per file
 
     def has_external(self) -> bool:
         """Whether any tensor that was read lies in another file."""

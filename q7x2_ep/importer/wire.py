@@ -57,6 +57,7 @@ def _tensor(data: Any, tensor: _Field) -> bytes:
     from onnx import TensorProto
 
     parts: list[bytes] = []
+    reference = TensorProto()
     for field in _fields(data, tensor.value, tensor.end):
         if (field.number, field.wire) != (_RAW_DATA, _BYTES):
             parts.append(bytes(data[field.start : field.end]))
@@ -65,8 +66,8 @@ def _tensor(data: Any, tensor: _Field) -> bytes:
         place = {"location": HERE, "offset": field.value, "length": field.end - field.value}
         for key, value in place.items():
             reference.external_data.add(key=key, value=str(value))
-        parts.append(reference.SerializeToString())  # messages concatenate: their fields merge
-    return b"".join(parts)
+    # messages concatenate: their fields merge, and of a data_location the last one counts
+    return b"".join([*parts, reference.SerializeToString()])
 
 
 def _append_message(parts: list[bytes], number: int, message: bytes) -> None:

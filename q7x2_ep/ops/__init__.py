@@ -7,6 +7,7 @@ our own as `@op("q7::Name")`. Its parts, in this order; functions take the node,
     attributes  {name: default}; the importer fills in defaults, so node.attrs holds every key
     strided     positions of inputs that `lower` reads through any strides, if any
     folds_late  true: of constants it is evaluated after fusion only, which looks for it
+    is_random   true: no two evaluations agree, so that it is neither folded nor merged with another
     infer(node) -> list[Type]                  shapes and dtypes of the outputs
     reference(node, *arrays) -> array | tuple  numpy, obvious not fast, in the dtype it is given
     decompose(g, *values) -> Value             the meaning in smaller ops; fused ops have only this

@@ -14,19 +14,21 @@ import numpy as np
 from q7x2_ep.ir.core import Node, Value
 from q7x2_ep.ops import find, op
 from q7x2_ep.ops.common import (
-    BINARY,
     FLOATS,
-    NUMBERS,
+    NUMERIC,
     Activation,
+    Guard,
     binary_step,
     constant_scalar,
     each,
+    fit_guards,
     infer_same,
     require_dtype,
     size_guards,
     temporary,
     unary_step,
 )
+from q7x2_ep.ops.elementwise import unary
 
 # The meaning of the members as formulas (g, x, alpha, beta).
 ACTIVATIONS: dict[str, Callable[..., Value]] = {
@@ -124,7 +126,7 @@ class Relu:
     activation = lambda node: Activation("relu")
 
     def lower(node: Node, b: Any) -> None:
-        require_dtype(node, node.inputs[0].dtype, NUMBERS)
+        require_dtype(node, node.inputs[0].dtype, NUMERIC)
         unary_step(b, "relu", node.inputs[0], node.output)
 
 
@@ -189,7 +191,7 @@ class Clip:
         if x.dtype in FLOATS and activation_of(node) is not None:
             lower_activation(node, b)
             return
-        require_dtype(node, x.dtype, BINARY)
+        require_dtype(node, x.dtype, NUMERIC)
         if low is None and high is None:
             b.alias(node.output, b.view(x))
             return
@@ -275,6 +277,94 @@ class Mish:
     reference = lambda node, x: x * np.tanh(np.logaddexp(x, x.dtype.type(0)))
     activation = lambda node: Activation("mish")
     lower = lower_activation
+
+
+@op("Selu")
+class Selu:
+    """y = gamma * (x where x >= 0, else alpha * (e^x - 1)).
+
+    Source: Klambauer et al. 2017, "Self-Normalizing Neural Networks".
+    """
+
+    signature = "x -> y"
+    attributes = {"alpha": 1.67326319217681884765625, "gamma": 1.05070102214813232421875}
+    infer = infer_same
+
+    def reference(node: Node, x: np.ndarray) -> np.ndarray:
+        return np.where(x < 0, np.expm1(x) * node.attrs["alpha"], x) * node.attrs["gamma"]
+
+    lower = unary("selu", FLOATS, "alpha", "gamma")
+
+
+@op("Celu")
+class Celu:
+    """y = x where x >= 0, else alpha * (e^(x / alpha) - 1)."""
+
+    signature = "x -> y"
+    attributes = {"alpha": 1.0}
+    infer = infer_same
+
+    def reference(node: Node, x: np.ndarray) -> np.ndarray:
+        alpha = node.attrs["alpha"]
+        return np.where(x < 0, np.expm1(x / alpha) * alpha, x)
+
+    lower = unary("celu", FLOATS, "alpha")
+
+
+@op("Softsign")
+class Softsign:
+    """y = x / (1 + |x|)."""
+
+    signature = "x -> y"
+    attributes: dict = {}
+    infer = infer_same
+
+    reference = lambda node, x: x / (1 + np.abs(x))
+    lower = unary("softsign")
+
+
+@op("ThresholdedRelu")
+class ThresholdedRelu:
+    """y = x where x > alpha, else 0."""
+
+    signature = "x -> y"
+    attributes = {"alpha": 1.0}
+    infer = infer_same
+    reference = lambda node, x: np.where(x > node.attrs["alpha"], x, x.dtype.type(0))
+    lower = unary("thresholded_relu", FLOATS, "alpha")
+
+
+@op("Shrink")
+class Shrink:
+    """y = x + bias where x < -lambd, x - bias where x > lambd, else 0."""
+
+    signature = "x -> y"
+    attributes = {"bias": 0.0, "lambd": 0.5}
+    infer = infer_same
+
+    def reference(node: Node, x: np.ndarray) -> np.ndarray:
+        bias, threshold = node.attrs["bias"], node.attrs["lambd"]
+        low, high = x < -threshold, x > threshold
+        return np.where(low, x + bias, np.where(high, x - bias, 0.0)).astype(x.dtype)
+
+    lower = unary("shrink", NUMERIC, "lambd", "bias")
+
+
+@op("PRelu")
+class PRelu:
+    """y = x where x >= 0, else slope * x; the slope repeats to the shape of x."""
+
+    signature = "x, slope -> y"
+    attributes: dict = {}
+    infer = infer_same
+    reference = lambda node, x, slope: np.where(x < 0, x * slope, x)
+
+    def guards(node: Node) -> list[Guard]:
+        return fit_guards(node.inputs[1:], node.inputs[0].shape)
+
+    def lower(node: Node, b: Any) -> None:
+        require_dtype(node, node.inputs[0].dtype, NUMERIC)
+        binary_step(b, "prelu", *node.inputs, node.output)
 
 
 @op("q7::Softcap")

@@ -44,6 +44,7 @@ def attention_step(
     bias: Optional[View] = None,
     lengths: Optional[Value] = None,
     offset: Optional[Value] = None,
+    sinks: Optional[Value] = None,
     softcap: float = 0.0,
     window: tuple[int, int] = (-1, -1),
     zero_masked_rows: bool = True,
@@ -56,7 +57,8 @@ def attention_step(
     mask, bias: views that broadcast to (B, H, Sq, Skv): float to add; the mask may be bool, its
     False is `fill`. The query at position p sees keys p - window[0] .. p + window[1] (-1: no bound)
     among the first lengths[b] (default: all); query i is at position i + offset[b], by default such
-    that the last query is at the last of these keys. lengths, offset: 1 or B integers.
+    that the last query is at the last of these keys. lengths, offset: 1 or B integers. sinks (H,):
+    the score of one more key per head, which all queries see and whose v is 0.
     """
     (B, H, Sq, D), (_, Hkv, Skv, Dv) = q.shape, v.shape
     strides = {"q": q.strides, "k": k.strides, "v": v.strides, "o": o.strides}
@@ -84,6 +86,7 @@ def attention_step(
         **views,
         lengths=lengths,
         offsets=offset,
+        sinks=sinks,
         o=o,
         work=attention_scratch(b, Sq, Skv, D, Dv),
         B=B,
@@ -138,6 +141,15 @@ def score_stages(
     for seen in _visible(g, q, k, lengths, offset, window):
         scores = g.Where(seen, scores, -math.inf)
     return raw, capped, scores
+
+
+def weights(g: Any, scores: Value, sinks: Optional[Value] = None) -> Value:
+    """softmax of the scores (B, H, Sq, Skv), beside one more of each head where there are sinks."""
+    if sinks is None:
+        return g.Softmax(scores, axis=-1)
+    batch, heads, queries, keys = scores.shape
+    more = g.Expand(g.Reshape(sinks, [1, heads, 1, 1]), [batch, heads, queries, 1])
+    return g.Slice(g.Softmax(g.Concat(scores, more, axis=-1), axis=-1), [0], [keys], [3])
 
 
 def repeat_heads(g: Any, q: Value, x: Value) -> Value:

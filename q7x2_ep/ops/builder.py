@@ -12,12 +12,13 @@ from typing import Any, Callable, Optional, Union
 import numpy as np
 
 from q7x2_ep import dtypes
+from q7x2_ep.errors import Q7Error, UnsupportedOp
 from q7x2_ep.ir.core import Graph, Node, Type, Value, array_type
 from q7x2_ep.ir.pattern import ANY
 from q7x2_ep.ir.rewrite import Watch, replace
 from q7x2_ep.ir.shape import Dim
 from q7x2_ep.ops import find
-from q7x2_ep.ops.common import RESHAPES
+from q7x2_ep.ops.common import RESHAPES, typed, where_is
 
 
 class Builder:
@@ -137,5 +138,49 @@ def meaning(graph: Graph, node: Node) -> list[Node]:
     g = Builder(graph)
     result = find(node.op).decompose(g, *node.inputs, **node.attrs)
     made = g.take()
-    replace(node.outputs, result if isinstance(result, tuple) else (result,), made, [node])
+    replace(node.outputs, listed(result), made, [node])
     return made
+
+
+def infer_meaning(node: Node) -> list[Type]:
+    """The types of what `decompose` makes of inputs of these types.
+
+    Raises: UnsupportedOp for an operand, result or attribute that the entry names as unsupported.
+    """
+    entry = find(node.op)
+    _require_supported(node, entry, getattr(entry, "unsupported", ()))
+    inputs: list[Optional[Value]] = []
+    for x in node.inputs:  # others than the node's own, whose users these nodes are not
+        twin = None if x is None else Value(x.name, x.dtype, x.shape, x.elements)
+        if twin is not None:
+            twin.const = x.const
+        inputs.append(twin)
+    try:
+        results = listed(entry.decompose(Builder(Graph()), *inputs, **node.attrs))
+    except Q7Error as error:  # names what it is made of
+        raise type(error)(f"{where_is(node)} {error}") from error
+    missing = [x.name for x in node.outputs[len(results) :]]
+    if missing:
+        raise UnsupportedOp(f"{where_is(node)} does not give {', '.join(missing)} in this form")
+    return [typed(y.dtype, y.shape, y.elements) for y in results]
+
+
+def _require_supported(node: Node, entry: Any, unsupported: Sequence[str]) -> None:
+    """Raises: UnsupportedOp where an operand, result or attribute of these is there."""
+    operands, results = (
+        [name.strip(" ?*") for name in part.split(",")] for part in entry.signature.split("->")
+    )
+    named = (*zip(operands, node.inputs), *zip(results, node.outputs))
+    wrong = [name for name, x in named if x is not None and name in unsupported]
+    wrong += [
+        f"{name}={node.attrs[name]}"
+        for name in unsupported
+        if name in node.attrs and node.attrs[name] != entry.attributes[name]
+    ]
+    if wrong:
+        raise UnsupportedOp(f"{where_is(node)} is not supported with {', '.join(wrong)}")
+
+
+def listed(results: Any) -> tuple[Value, ...]:
+    """What a `decompose` returns, one value or several."""
+    return results if isinstance(results, tuple) else (results,)

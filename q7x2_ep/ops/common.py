@@ -24,7 +24,13 @@ F32 = (dtypes.FLOAT,)  # dtypes that groups of kernels compute in
 FLOATS = (*F32, dtypes.DOUBLE)
 NUMBERS = (*FLOATS, dtypes.INT32, dtypes.INT64)
 EVERY_INPUT = range(sys.maxsize)  # `strided` of a variadic op
-BINARY = (*NUMBERS, dtypes.INT8, dtypes.UINT8, dtypes.BOOL)
+INTEGERS = (
+    *(dtypes.INT8, dtypes.INT16, dtypes.INT32, dtypes.INT64),
+    *(dtypes.UINT8, dtypes.UINT16, dtypes.UINT32, dtypes.UINT64),
+)
+NUMERIC = (*FLOATS, *INTEGERS)
+BINARY = (*NUMERIC, dtypes.BOOL)
+FOLLOWED = (dtypes.INT64, dtypes.INT32, dtypes.BOOL)  # dtypes of shapes: they may hold symbols
 RESHAPES = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze"})  # same elements, other shape
 
 
@@ -114,6 +120,17 @@ def fresh(node: Node, i: int, rank: int) -> tuple[Dim, ...]:
     return tuple(symbol(f"{node.outputs[i].name}.d{axis}") for axis in range(rank))
 
 
+def length(node: Node, i: int) -> int:
+    """How many elements the vector at input i has: a rank, most often.
+
+    Raises: NotInferable where that is not known.
+    """
+    (n,) = dims(node, i)
+    if not isinstance(n, int):
+        raise NotInferable(f"{where_is(node)} the length of {node.input(i)} is not known")
+    return n
+
+
 def constant_scalar(value: Optional[Value]) -> Optional[float]:
     """The number in a constant of one element, or None."""
     return (
@@ -137,12 +154,22 @@ def typed(dtype: int, shape: tuple[Dim, ...], elements: Optional[tuple[Dim, ...]
     """A Type; elements are kept only for the small integer and bool tensors that may have them."""
     wanted = (
         len(shape) <= 1
-        and not dtypes.is_float(dtype)
         and elements is not None
         and len(elements) <= MAX_ELEMENTS
         and (shape[0] if shape else 1) == len(elements)
+        and all(_is_held(dtype, element) for element in elements)
     )
     return Type(dtype, tuple(shape), tuple(elements) if wanted else None)
+
+
+def _is_held(dtype: int, element: Dim) -> bool:
+    """Whether arithmetic on dims can be followed here: it must not wrap."""
+    if dtype == dtypes.BOOL or not isinstance(element, int):
+        return dtype in FOLLOWED
+    if dtype not in INTEGERS:
+        return False
+    limits = np.iinfo(dtypes.DTYPES[dtype].numpy)
+    return int(limits.min) <= element <= int(limits.max)
 
 
 def fold(
@@ -215,6 +242,18 @@ def require_dtype(node: Node, dtype: int, supported: tuple[int, ...]) -> None:
         raise UnsupportedOp(
             f"{where_is(node)} has kernels for {names}, not for {dtypes.type_string(dtype)}"
         )
+
+
+def elem_bytes(node: Node, i: int = 0) -> int:
+    """The size of an element of input i, for steps that move elements whatever they mean.
+
+    Raises: UnsupportedOp where elements have no size that C can move.
+    """
+    dtype = node.inputs[i].dtype
+    size = dtypes.size(dtype)
+    if size not in (1, 2, 4, 8):
+        raise UnsupportedOp(f"{where_is(node)} has no kernel for {dtypes.type_string(dtype)}")
+    return size
 
 
 # Views
@@ -353,7 +392,12 @@ def binary_step(b: Any, op: str, left: Operand, right: Operand, y: Value) -> Non
 
 
 def where_step(b: Any, condition: Operand, left: Operand, right: Operand, y: Value) -> None:
-    """y = condition ? left : right with broadcasting."""
+    """y = condition ? left : right with broadcasting.
+
+    Raises: UnsupportedOp for elements without a fixed size of 1 to 8 bytes.
+    """
+    if dtypes.size(y.dtype) not in (1, 2, 4, 8):
+        raise UnsupportedOp(f"no kernel chooses among {dtypes.type_string(y.dtype)}")
     views = dict(zip("cab", (broadcast_operand(b, x) for x in (condition, left, right))))
     fields = broadcast_fields(y.shape, **views)
     b.step("where", y=y, elem_bytes=dtypes.size(y.dtype), **views, **fields)
@@ -385,6 +429,15 @@ def reduce_step(b: Any, op: str, x: Operand, y: Operand, outer: Dim, n: Dim, inn
     b.step(
         "reduce", kernel="reduce", x=x, y=y, op=op, dtype=dtype_of(x), outer=outer, n=n, inner=inner
     )
+
+
+def cast_to(b: Any, x: Value, dtype: int) -> Value:
+    """x in another dtype: itself, or the result of a step."""
+    if x.dtype == dtype:
+        return x
+    y = temporary(b, dtype, x.shape)
+    cast_step(b, x, y)
+    return y
 
 
 def cast_step(b: Any, x: Operand, y: Operand) -> None:

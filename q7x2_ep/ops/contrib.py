@@ -7,61 +7,41 @@ Source: the operator schemas of onnxruntime 1.31; where they leave a choice, its
 
 from __future__ import annotations
 
-from typing import Any, Optional
+from typing import Any, NamedTuple, Optional
+
+import numpy as np
 
 from q7x2_ep import dtypes
-from q7x2_ep.errors import UnsupportedOp
-from q7x2_ep.ir.core import Graph, Node, Type, Value
+from q7x2_ep.ir.core import Value
 from q7x2_ep.ir.shape import Dim, maximum
-from q7x2_ep.ops import find, op
+from q7x2_ep.ops import op
 from q7x2_ep.ops.attention import (
     HEADS_OUTER,
     append,
+    bounds,
     count,
     default_scale,
     merge_heads,
+    score_stages,
     split_heads,
 )
-from q7x2_ep.ops.builder import Builder
-from q7x2_ep.ops.common import known, where_is
+from q7x2_ep.ops.builder import infer_meaning
+from q7x2_ep.ops.common import known
+from q7x2_ep.ops.contrib_gqa import store
+from q7x2_ep.ops.contrib_quant import integer_product
 
 Given = Optional[Value]
-
-
-def infer_meaning(node: Node) -> list[Type]:
-    """The types of what `decompose` makes of inputs of these types.
-
-    Raises: UnsupportedOp for an operand, result or attribute that the entry names as unsupported.
-    """
-    entry = find(node.op)
-    operands, results = (
-        [name.strip(" ?") for name in part.split(",")] for part in entry.signature.split("->")
-    )
-    named = (*zip(operands, node.inputs), *zip(results, node.outputs))
-    wrong = [name for name, x in named if x is not None and name in entry.unsupported]
-    wrong += [
-        f"{name}={node.attrs[name]}"
-        for name in entry.unsupported
-        if name in node.attrs and node.attrs[name] != entry.attributes[name]
-    ]
-    if wrong:
-        raise UnsupportedOp(f"{where_is(node)} is not supported with {', '.join(wrong)}")
-    inputs: list[Given] = []
-    for x in node.inputs:  # others than the node's own, whose users these nodes are not
-        twin = None if x is None else Value(x.name, x.dtype, x.shape, x.elements)
-        if twin is not None:
-            twin.const = x.const
-        inputs.append(twin)
-    results = entry.decompose(Builder(Graph()), *inputs, **node.attrs)
-    return [Type(y.dtype, y.shape) for y in results]
 
 
 @op("com.microsoft::MultiHeadAttention")
 class MultiHeadAttention:
     """y = softmax(scale * q k^T + attention_bias + mask) v per head, present is past, then new.
 
+    With past_sequence_length the past is a cache of C rows, of which so many are filled; the new
+    ones go behind them. cache_indirection[b, i, t] is the beam whose row t is that of beam i.
     Shapes: query (B, S, H * D), key and value (B, Skv, H * D), or all packed (B, S, H, 3, D), or
-    these two (B, Skv, H, 2, D), or (B, H, Skv, D), which take no bias.
+    these two (B, Skv, H, 2, D), or (B, H, Skv, D), which take no bias; qk (B, H, S, T), the
+    scores, which are the lowest number for keys out of sight.
     """
 
     signature = (
@@ -74,7 +54,6 @@ class MultiHeadAttention:
         "mask_filter_value": -10000.0,
         "unidirectional": 0,
     }
-    unsupported = ("past_sequence_length", "cache_indirection", "qk")
     infer = infer_meaning
 
     def decompose(
@@ -87,16 +66,66 @@ class MultiHeadAttention:
         attention_bias: Given = None,
         past_key: Given = None,
         past_value: Given = None,
-        *_: Given,
+        past_sequence_length: Given = None,
+        cache_indirection: Given = None,
+        *,
+        num_heads: int,
+        mask_filter_value: float,
+        **scoring: Any,
+    ) -> tuple[Value, ...]:
+        q, k, v = _heads(g, query, key, value, bias, num_heads)
+        cache = _Cache(past_key, past_value, past_sequence_length, cache_indirection)
+        mask = key_padding_mask, mask_filter_value
+        return _attend(g, q, k, v, cache, mask, attention_bias, **scoring)
+
+
+@op("com.microsoft::DecoderMaskedMultiHeadAttention")
+class DecoderMaskedMultiHeadAttention:
+    """MultiHeadAttention of one query, in another order of operands.
+
+    Of a key and value (B, H, Skv, D) there is nothing to keep. beam_width is that of
+    cache_indirection.
+    """
+
+    signature = (
+        "query, key?, value?, mask_index?, attention_bias?, past_key?, past_value?, "
+        "past_sequence_length?, beam_width?, cache_indirection?, bias? -> "
+        "y, present_key?, present_value?, qk?"
+    )
+    attributes = {
+        "num_heads": 0,
+        "scale": None,
+        "mask_filter_value": -10000.0,
+        "output_qk": 0,
+        "past_present_share_buffer": 0,
+    }
+    infer = infer_meaning
+
+    def decompose(
+        g: Any,
+        query: Value,
+        key: Given = None,
+        value: Given = None,
+        mask_index: Given = None,
+        attention_bias: Given = None,
+        past_key: Given = None,
+        past_value: Given = None,
+        past_sequence_length: Given = None,
+        beam_width: Given = None,
+        cache_indirection: Given = None,
+        bias: Given = None,
+        *,
         num_heads: int,
         scale: Optional[float],
         mask_filter_value: float,
-        unidirectional: int = 0,
+        **_: int,
     ) -> tuple[Value, ...]:
+        if key is None:
+            query, key, value = g.Split(query, num_outputs=3, outputs=3, axis=2)
         q, k, v = _heads(g, query, key, value, bias, num_heads)
-        mask = key_padding_mask, mask_filter_value
-        past = past_key, past_value
-        return _attend(g, q, k, v, past, mask, attention_bias, scale, unidirectional)
+        cache = _Cache(past_key, past_value, past_sequence_length, cache_indirection)
+        mask = mask_index, mask_filter_value
+        return _attend(g, q, k, v, cache, mask, attention_bias, scale)
 
 
 @op("com.microsoft::Attention")
@@ -132,128 +161,75 @@ class Attention:
         past: Given = None,
         attention_bias: Given = None,
         *_: Given,
-        num_heads: int,
-        scale: Optional[float],
-        mask_filter_value: float,
-        unidirectional: int,
-        qkv_hidden_sizes: Optional[tuple[int, ...]],
-        **_unsupported: Any,
+        **attrs: Any,
     ) -> tuple[Value, ...]:
         product = g.MatMul(x, weights)
         product = product if bias is None else g.Add(product, bias)
-        sizes = list(qkv_hidden_sizes or [product.shape[2] // 3] * 3)
-        parts = g.Split(product, sizes, outputs=3, axis=2)
-        q, k, v = (split_heads(g, part, num_heads) for part in parts)
-        pasts: tuple[Given, ...] = (None, None)
-        if past is not None:
-            pasts = tuple(g.Squeeze(g.Slice(past, [i], [i + 1], [0]), [0]) for i in (0, 1))
-        mask = mask_index, mask_filter_value
-        y, *present = _attend(g, q, k, v, pasts, mask, attention_bias, scale, unidirectional)
-        return y, g.Concat(*(g.Unsqueeze(x, [0]) for x in present), axis=0)
+        return _self_attention(g, product, mask_index, past, attention_bias, **attrs)
 
 
-@op("com.microsoft::GroupQueryAttention")
-class GroupQueryAttention:
-    """Attention whose keys and values serve H / Hkv heads, with a cache and rotary embedding.
-
-    Entry b of the batch has seqlens_k[b] + 1 keys; the last S of them are new, or in a first
-    prompt, where S is the total length, the first. present is as long as past or total, whichever
-    is longer.
-    Shapes: query (B, S, H * D), key and value (B, S, Hkv * D), or a query that holds all three;
-    past (B, Hkv, P, D); cos and sin (positions, R / 2).
-    """
+@op("com.microsoft::QAttention")
+class QAttention:
+    """Attention of q, k, v = dequantize(x) @ dequantize(weights) + bias."""
 
     signature = (
-        "query, key?, value?, past_key?, past_value?, seqlens_k, total_sequence_length, cos?, "
-        "sin?, position_ids?, attention_bias?, head_sink?, k_scale?, v_scale?, q_norm?, k_norm? -> "
-        "y, present_key?, present_value?, qk?"
+        "x, weights, bias, x_scale, weight_scale, mask_index?, x_zero?, weight_zero?, past? -> "
+        "y, present?"
     )
     attributes = {
         "num_heads": 0,
-        "kv_num_heads": 0,
         "scale": None,
-        "softcap": 0.0,
-        "local_window_size": -1,
-        "causal": 1,
+        "mask_filter_value": -10000.0,
+        "unidirectional": 0,
         "do_rotary": 0,
-        "rotary_interleaved": 0,
-        "smooth_softmax": -1,
-        "qk_output": 0,
-        "sliding_window_cache": 0,
-        "kv_cache_bit_width": 0,
-        "k_quant_type": "NONE",
-        "v_quant_type": "NONE",
-        "qk_norm_epsilon": 1e-6,
+        "past_present_share_buffer": 0,
     }
-    unsupported = (
-        *("head_sink", "k_scale", "v_scale", "q_norm", "k_norm", "qk"),
-        *("smooth_softmax", "sliding_window_cache", "k_quant_type", "v_quant_type"),
-    )
+    unsupported = ("past_present_share_buffer", "do_rotary")
     infer = infer_meaning
 
     def decompose(
         g: Any,
-        query: Value,
-        key: Given,
-        value: Given,
-        past_key: Given,
-        past_value: Given,
-        seqlens_k: Value,
-        total_sequence_length: Value,
-        cos: Given = None,
-        sin: Given = None,
-        position_ids: Given = None,
-        attention_bias: Given = None,
-        *_: Given,
+        x: Value,
+        weights: Value,
+        bias: Value,
+        x_scale: Value,
+        weight_scale: Value,
+        mask_index: Given = None,
+        x_zero: Given = None,
+        weight_zero: Given = None,
+        past: Given = None,
         **attrs: Any,
     ) -> tuple[Value, ...]:
-        heads, kv_heads = attrs["num_heads"], attrs["kv_num_heads"]
-        if key is None:
-            depth = query.shape[2] // (heads + 2 * kv_heads)
-            sizes = [heads * depth, kv_heads * depth, kv_heads * depth]
-            query, key, value = g.Split(query, sizes, outputs=3, axis=2)
-        q, k, v = split_heads(g, query, heads), *(split_heads(g, x, kv_heads) for x in (key, value))
-        queries = q.shape[2]
-        seqlens = g.Reshape(g.Cast(seqlens_k, to=dtypes.INT64), [-1])
-        lengths = g.Add(seqlens, g.literal([1]))  # (B,)
-        total = _total(total_sequence_length, queries, past_key is not None)
-        start = _start(g, lengths, queries, total)  # (1,) or (B,): where the new keys go
-        if attrs["do_rotary"]:
-            if position_ids is None:
-                position_ids = g.Add(g.Reshape(start, [-1, 1]), count(g, queries))
-                position_ids = g.Expand(position_ids, [q.shape[0], queries])
-            interleaved = attrs["rotary_interleaved"]
-            width = 2 * cos.shape[1]
-            rotary = {"interleaved": interleaved, "rotary_embedding_dim": width}
-            if width == q.shape[3]:
-                rotary["rotary_embedding_dim"] = 0
-            q, k = (g.RotaryEmbedding(x, cos, sin, position_ids, **rotary) for x in (q, k))
-        if past_key is not None:
-            rows = _cache_rows(g, start, past_key.shape[2], queries, total)  # (1 or B, length)
-            k, v = (_store(g, past, new, rows) for past, new in ((past_key, k), (past_value, v)))
-        present = g.Identity(k), g.Identity(v)
-        if k.shape[2] != total:
-            k, v = (g.Slice(x, [0], [total], [2]) for x in (k, v))
-        window = attrs["local_window_size"]
-        o = g.call(
-            "q7::Attention",
-            q,
-            k,
-            v,
-            None,
-            attention_bias,
-            lengths,
-            start,
-            scale=attrs["scale"] or default_scale("GroupQueryAttention", q.shape[3]),
-            softcap=attrs["softcap"],
-            causal=attrs["causal"],
-            window=(window - 1 if window > 0 else -1, -1),
-            zero_masked_rows=1,
-        )
-        return merge_heads(g, o), *present
+        product = integer_product(g, x, weights, x_scale, weight_scale, x_zero, weight_zero)
+        return _self_attention(g, g.Add(product, bias), mask_index, past, None, **attrs)
 
 
 # Queries, keys and values
+
+
+def _self_attention(
+    g: Any,
+    product: Value,
+    mask_index: Given,
+    past: Given,
+    attention_bias: Given,
+    num_heads: int,
+    scale: Optional[float],
+    mask_filter_value: float,
+    unidirectional: int,
+    qkv_hidden_sizes: Optional[tuple[int, ...]] = None,
+    **_unsupported: Any,
+) -> tuple[Value, ...]:
+    """y and present, of a product that holds q, k and v."""
+    sizes = list(qkv_hidden_sizes or [product.shape[2] // 3] * 3)
+    parts = g.Split(product, sizes, outputs=3, axis=2)
+    q, k, v = (split_heads(g, part, num_heads) for part in parts)
+    cache = _Cache()
+    if past is not None:
+        cache = _Cache(*(g.Squeeze(g.Slice(past, [i], [i + 1], [0]), [0]) for i in (0, 1)))
+    mask = mask_index, mask_filter_value
+    y, *present = _attend(g, q, k, v, cache, mask, attention_bias, scale, unidirectional)
+    return y, g.Concat(*(g.Unsqueeze(x, [0]) for x in present[:2]), axis=0)
 
 
 def _heads(
@@ -266,7 +242,8 @@ def _heads(
         sources = [(query, 0), (key, 0), (key, 1)]
     else:
         sources = [(query, 0), (key, 0), (value, 0)]
-    found, start = [], 0
+    found: list[Value] = []
+    start: Dim = 0
     for x, part in sources:
         rank = len(x.shape)
         width = x.shape[2] if rank == 3 else heads * x.shape[-1]
@@ -282,7 +259,16 @@ def _heads(
     return tuple(found)
 
 
-# Masks
+# Scores and masks
+
+
+class _Cache(NamedTuple):
+    """Keys and values so far: all of the past, or with a length those of its first rows."""
+
+    key: Given = None
+    value: Given = None
+    length: Given = None
+    beams: Given = None
 
 
 def _attend(
@@ -290,30 +276,74 @@ def _attend(
     q: Value,
     k: Value,
     v: Value,
-    past: tuple[Given, ...],
+    cache: _Cache,
     mask: tuple[Given, float],
     attention_bias: Given,
     scale: Optional[float],
-    unidirectional: int,
+    unidirectional: int = 0,
 ) -> tuple[Value, ...]:
-    """y (B, S, H * Dv), and keys and values with those of the past. mask: and its filter value."""
-    k, v = append(g, past[0], k), append(g, past[1], v)
-    added = None if mask[0] is None else _added(g, *mask, q.shape, k.shape[2])
-    before = 0 if past[0] is None else past[0].shape[2]
-    is_placed = unidirectional and before != k.shape[2] - q.shape[2]
-    o = g.call(
-        "q7::Attention",
-        q,
-        k,
-        v,
+    """y (B, S, H * Dv), keys and values with those of the past, and the scores. mask: and its
+    filter value.
+    """
+    queries, new = q.shape[2], k.shape[2]
+    if cache.length is None:
+        k, v = append(g, cache.key, k), append(g, cache.value, v)
+        present, before = (k, v), 0 if cache.key is None else cache.key.shape[2]
+        start, total = g.literal([before]), k.shape[2]
+        is_placed, lengths = unidirectional and before != total - queries, None
+    else:
+        start = g.Reshape(g.Cast(cache.length, to=dtypes.INT64), [1])
+        rows = cache.key.shape[2]
+        k, v = (store(g, x, y, start, rows) for x, y in ((cache.key, k), (cache.value, v)))
+        present, lengths, is_placed = (k, v), g.Add(start, g.literal([new])), True
+        total = None if known(lengths) is None else known(lengths)[0]
+        if cache.beams is not None:
+            k, v = (_redirected(g, x, cache.beams, start) for x in (k, v))
+    keys = k.shape[2]
+    added = None
+    if mask[0] is not None:
+        length = keys if cache.length is None else mask[0].shape[-1]
+        added = _longer(g, _added(g, *mask, q.shape, length), keys)
+    operands = (
         added,
-        attention_bias,
-        None,
-        g.literal([before]) if is_placed else None,
-        scale=scale or default_scale("attention of com.microsoft", q.shape[3]),
-        causal=unidirectional,
+        None if attention_bias is None else _longer(g, attention_bias, keys),
+        lengths,
+        start if is_placed else None,
     )
-    return merge_heads(g, o), g.Identity(k), g.Identity(v)
+    scoring = {"scale": scale or default_scale("attention of com.microsoft", q.shape[3])}
+    o = g.call("q7::Attention", q, k, v, *operands, causal=unidirectional, **scoring)
+    window = bounds(unidirectional, (-1, -1))
+    *_, scores = score_stages(g, q, k, *operands, fill=0.0, softcap=0.0, window=window, **scoring)
+    scores = g.Max(scores, float(np.finfo(np.float32).min))
+    outputs = merge_heads(g, o), *(g.Identity(x) for x in present)
+    if total is None:  # the scores are of a size that is data
+        return outputs
+    return *outputs, g.Identity(scores) if total == keys else g.Slice(scores, [0], [total], [3])
+
+
+def _longer(g: Any, x: Value, keys: Dim) -> Value:
+    """x (.., T or 1) with zeros for keys behind T, of which there are none but in a cache."""
+    *leading, length = x.shape
+    if length in (1, keys):
+        return x
+    rest = g.Expand(g.literal(0, x.dtype), [*leading, maximum(keys - length, 0)])
+    return g.reshape(g.Concat(x, rest, axis=-1), (*leading, keys))
+
+
+def _redirected(g: Any, x: Value, beams: Value, start: Value) -> Value:
+    """The cache x (batch * beams, H, C, D), whose rows before `start` are those of the beams that
+    beams (batch, beams, C or more) names.
+    """
+    all_beams, _, rows, _ = x.shape
+    batch, width, _ = beams.shape
+    chosen = g.Cast(g.Slice(beams, [0], [rows], [2]), to=dtypes.INT64)
+    own = g.Reshape(count(g, width), [1, width, 1])
+    chosen = g.Where(g.Less(count(g, rows), start), chosen, own)
+    first = g.Mul(g.Reshape(count(g, batch), [batch, 1, 1]), g.literal([width]))
+    entry = g.Reshape(g.Add(chosen, first), [all_beams, rows, 1])
+    row = g.Expand(g.Reshape(count(g, rows), [1, rows, 1]), [all_beams, rows, 1])
+    inner = g.Transpose(x, perm=HEADS_OUTER)  # (batch * beams, C, H, D)
+    return g.Transpose(g.GatherND(inner, g.Concat(entry, row, axis=2)), perm=HEADS_OUTER)
 
 
 def _added(g: Any, mask: Value, filter_value: float, queries: tuple, keys: Dim) -> Value:
@@ -348,49 +378,3 @@ def _kept_range(g: Any, ends: Value, batch: Dim, keys: Dim) -> Value:
 
     kept = g.Less(key, column(0))
     return g.And(kept, g.GreaterOrEqual(key, column(1))) if has_start else kept
-
-
-# The cache of GroupQueryAttention
-
-
-def _total(length: Value, queries: Dim, has_past: bool) -> Dim:
-    """The number of all keys.
-
-    Raises: UnsupportedOp where that is data: the shape of the cache depends on it.
-    """
-    if not has_past:
-        return queries
-    elements = known(length)
-    if elements is None:
-        raise UnsupportedOp(
-            "GroupQueryAttention is not supported where total_sequence_length does not follow from "
-            f"shapes: {length}"
-        )
-    return elements[0]
-
-
-def _start(g: Any, lengths: Value, queries: Dim, total: Dim) -> Value:
-    """The position of the first query: 0 in a first prompt, else before the last keys; (1,) or
-    (B,).
-    """
-    if queries == total:
-        return g.literal([0])
-    is_first = g.Equal(g.literal([queries]), g.literal([total]))
-    return g.Where(is_first, g.literal([0]), g.Sub(lengths, g.literal([queries])))
-
-
-def _cache_rows(g: Any, start: Value, past: Dim, new: Dim, total: Dim) -> Value:
-    """Where the rows of the present cache are in past, then new: (1 or B, length of present)."""
-    row = count(g, maximum(past, total))
-    start = g.Reshape(start, [-1, 1])
-    is_new = g.And(g.GreaterOrEqual(row, start), g.Less(row, g.Add(start, g.literal([new]))))
-    moved = g.Add(g.Sub(row, start), g.literal([past]))
-    return g.Where(is_new, moved, g.Min(row, g.literal([past + new - 1])))
-
-
-def _store(g: Any, past: Value, new: Value, rows: Value) -> Value:
-    """The present cache (B, H, length, D)."""
-    batch, heads = past.shape[:2]
-    indices = g.Reshape(rows, [-1, 1, rows.shape[1], 1])
-    indices = g.Expand(indices, [batch, heads, rows.shape[1], 1])
-    return g.GatherND(g.Concat(past, new, axis=2), indices, batch_dims=2)

@@ -1,15 +1,17 @@
-"""Convolution over one or two spatial dims."""
+"""Convolution over any number of spatial dims, and where its windows lie: read this first for the
+pools and ConvTranspose, which share that.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Optional
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple, Optional
 
 import numpy as np
 
-from q7x2_ep.errors import UnsupportedOp
+from q7x2_ep.errors import ModelError, UnsupportedOp
 from q7x2_ep.ir.core import Node, Type, Value
-from q7x2_ep.ir.shape import Dim, ceildiv, maximum, minimum, product
+from q7x2_ep.ir.shape import Dim, at_least, ceildiv, maximum, minimum, product
 from q7x2_ep.ops import op
 from q7x2_ep.ops.activation import ACTIVATIONS
 from q7x2_ep.ops.common import (
@@ -24,54 +26,174 @@ from q7x2_ep.ops.common import (
 )
 from q7x2_ep.ops.matmul import matmul_scratch
 
+WINDOW_ATTRIBUTES = {
+    "auto_pad": "NOTSET",
+    "dilations": None,
+    "kernel_shape": None,
+    "pads": None,
+    "strides": None,
+}
+MAX_REPEAT = 4  # filters of a channel up to which lines beat a product of so few rows
+SLACK = 16  # Q7_DEPTHWISE_SLACK
 
-def geometry(
-    node: Node, sizes: Sequence[Dim], kernel: Sequence[int]
-) -> list[tuple[Dim, int, int, int, Dim, Dim]]:
-    """(input size, kernel size, stride, dilation, padding before, output size) per spatial dim.
 
-    Output size: (in + pads - dilation * (kernel - 1) - 1) // stride + 1, but ceil(in / stride)
-    with auto_pad SAME_*.
+class Axis(NamedTuple):
+    """The windows along one spatial dim: `out` of them, of `kernel` elements each, over `size`
+    elements with `before` and `after` around them.
     """
-    attrs, n = node.attrs, len(sizes)
-    strides, dilations = attrs["strides"] or [1] * n, attrs["dilations"] or [1] * n
-    pads = attrs["pads"] or [0] * 2 * n
+
+    size: Dim
+    kernel: Dim
+    stride: int
+    dilation: int
+    before: Dim
+    after: Dim
+    out: Dim
+
+    @property
+    def reach(self) -> Dim:
+        """From the first element of a window to its last."""
+        return self.dilation * (self.kernel - 1) + 1
+
+
+WHOLE = Axis(1, 1, 1, 1, 0, 0, 1)  # a dim of size 1 that is not there
+
+
+def window_attributes(node: Node, kernel: Sequence[Dim]) -> tuple[Any, Any, Any]:
+    """(strides, dilations, pads) with their defaults.
+
+    Raises: ModelError where they do not fit the kernel.
+    """
+    attrs, n = node.attrs, len(kernel)
+    strides, dilations = attrs["strides"] or (1,) * n, attrs.get("dilations") or (1,) * n
+    pads = attrs["pads"] or (0,) * 2 * n
+    own = attrs["kernel_shape"] or kernel
+    if (len(strides), len(dilations), len(pads), len(own)) != (n, n, 2 * n, n):
+        raise ModelError(
+            f"{where_is(node)} strides {strides}, dilations {dilations}, pads {pads} and kernel "
+            f"{own} are not all for {n} spatial dims"
+        )
+    if min((1, *strides, *dilations)) < 1 or any(k == 0 for k in kernel):
+        raise ModelError(
+            f"{where_is(node)} kernel {kernel}, strides {strides} and dilations {dilations} "
+            "must be positive"
+        )
+    if attrs["auto_pad"] not in ("", "NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER"):
+        raise ModelError(f"{where_is(node)} auto_pad is {attrs['auto_pad']!r}")
+    return strides, dilations, pads
+
+
+def geometry(node: Node, sizes: Sequence[Dim], kernel: Sequence[Dim]) -> list[Axis]:
+    """The windows over tensors of some spatial sizes.
+
+    How many: (in + pads - reach) // stride + 1, rounded up with ceil_mode unless the last would
+    start behind the input; ceil(in / stride) with auto_pad SAME_*.
+    Raises: ModelError where attributes, or a kernel of known size, do not fit.
+    """
+    if len(sizes) != len(kernel):
+        raise ModelError(
+            f"{where_is(node)} a kernel of {len(kernel)} dims for {len(sizes)} spatial dims"
+        )
+    strides, dilations, pads = window_attributes(node, kernel)
+    auto_pad, n = node.attrs["auto_pad"], len(sizes)
     found = []
     for i, (size, k, stride, dilation) in enumerate(zip(sizes, kernel, strides, dilations)):
         reach = dilation * (k - 1) + 1
-        if attrs["auto_pad"].startswith("SAME"):
+        if auto_pad.startswith("SAME"):
             out = ceildiv(size, stride)
             total = maximum((out - 1) * stride + reach - size, 0)
-            before = total // 2 if attrs["auto_pad"] == "SAME_UPPER" else ceildiv(total, 2)
+            before = total // 2 if auto_pad == "SAME_UPPER" else ceildiv(total, 2)
+            after = total - before
         else:
-            before, after = (0, 0) if attrs["auto_pad"] == "VALID" else (pads[i], pads[n + i])
-            out = (size + before + after - reach) // stride + 1
-        found.append((size, k, stride, dilation, before, out))
+            before, after = (0, 0) if auto_pad == "VALID" else (pads[i], pads[n + i])
+            room = size + before + after - reach
+            out = room // stride + 1
+            if node.attrs.get("ceil_mode") and auto_pad != "VALID":
+                out = minimum(ceildiv(room, stride) + 1, ceildiv(size + before, stride))
+            if at_least(-room, 1):
+                raise ModelError(
+                    f"{where_is(node)} a kernel that reaches over {reach} elements does not fit "
+                    f"into {size} with pads {before} and {after}"
+                )
+        found.append(Axis(size, k, stride, dilation, before, after, out))
     return found
+
+
+def window_guards(node: Node, spec: Sequence[Axis]) -> list[Guard]:
+    """Every kernel fits into what it slides over."""
+    if node.attrs["auto_pad"].startswith("SAME"):
+        return []
+    return [
+        (
+            maximum(axis.reach - axis.size - axis.before - axis.after, 0),
+            0,
+            f"a kernel that reaches over {axis.reach} elements does not fit into {axis.size} "
+            f"with pads {axis.before} and {axis.after}",
+        )
+        for axis in spec
+    ]
+
+
+def check_known(guards: list[Guard], node: Node) -> None:
+    """Raises: ModelError for a guard that no feed can keep."""
+    for left, right, text in guards:
+        if isinstance(left, int) and isinstance(right, int) and left != right:
+            raise ModelError(f"{where_is(node)} {text}: {left}, wanted {right}")
+
+
+def taps(x: np.ndarray, spec: Sequence[Axis], fill: Any) -> Iterator[tuple[tuple, np.ndarray]]:
+    """(position in the kernel, the elements of x that it meets, one for each window).
+
+    The spatial dims are the last ones; around them is `fill`.
+    """
+    leading = x.ndim - len(spec)
+    grow, cut = [(0, 0)] * leading, [slice(None)] * leading
+    for axis in spec:
+        end = (axis.out - 1) * axis.stride + axis.reach - axis.before
+        grow.append((max(axis.before, 0), max(end - axis.size, 0)))
+        cut.append(slice(max(-axis.before, 0), None))
+    padded = np.pad(x, grow, constant_values=fill)[tuple(cut)]
+    for at in np.ndindex(*(axis.kernel for axis in spec)):
+        window = [
+            slice(
+                i * axis.dilation, i * axis.dilation + (axis.out - 1) * axis.stride + 1, axis.stride
+            )
+            for i, axis in zip(at, spec)
+        ]
+        yield at, padded[(..., *window)]
 
 
 def conv_shape(node: Node, x: tuple[Dim, ...], w: tuple[Dim, ...]) -> tuple[Dim, ...]:
     """The shape of a convolution of tensors of the shapes x and w."""
-    return (x[0], w[0], *(out for *_, out in geometry(node, x[2:], w[2:])))
+    return (x[0], w[0], *(axis.out for axis in geometry(node, x[2:], w[2:])))
 
 
-def windows(node: Node, x: Value, w: Value) -> dict[str, Dim]:
+def window_fields(node: Node, spec: Sequence[Axis], ndim: int) -> dict[str, Dim]:
+    """The fields of a step that slides windows over `ndim` spatial dims.
+
+    Raises: UnsupportedOp where there are more.
+    """
+    if len(spec) > ndim:
+        raise UnsupportedOp(
+            f"{where_is(node)} has kernels for {ndim} spatial dims, not {len(spec)}"
+        )
+    fields: dict[str, Dim] = {}
+    padded = [*[WHOLE] * (ndim - len(spec)), *spec]
+    for axis, name, pad in zip(padded, "DHW"[-ndim:], ("front", "top", "left")[-ndim:]):
+        small = name.lower()
+        fields.update({name: axis.size, f"O{name}": axis.out, f"k{small}": axis.kernel})
+        fields.update({f"stride_{small}": axis.stride, f"dilation_{small}": axis.dilation})
+        fields[f"pad_{pad}"] = axis.before
+    return fields
+
+
+def windows(node: Node, x: Value, w: Value, ndim: int) -> dict[str, Dim]:
     """The fields of a step that says where the kernel of w meets x.
 
-    Raises: UnsupportedOp for more than two spatial dims.
+    Raises: UnsupportedOp for more than `ndim` spatial dims.
     """
     spec = geometry(node, x.shape[2:], w.shape[2:])
-    if len(spec) == 1:  # one row of an image
-        spec = [(1, 1, 1, 1, 0, 1), *spec]
-    if len(spec) != 2:
-        raise UnsupportedOp(
-            f"{where_is(node)} has kernels for one and two spatial dims, not for {len(spec)}"
-        )
-    (H, kh, stride_h, dilation_h, pad_top, OH), (W, kw, stride_w, dilation_w, pad_left, OW) = spec
-    sizes = {"N": x.shape[0], "C": x.shape[1], "H": H, "W": W, "OH": OH, "OW": OW}
-    sizes.update(kh=kh, kw=kw, stride_h=stride_h, stride_w=stride_w)
-    sizes.update(pad_top=pad_top, pad_left=pad_left, dilation_h=dilation_h, dilation_w=dilation_w)
-    return sizes
+    return {"N": x.shape[0], "C": x.shape[1], **window_fields(node, spec, ndim)}
 
 
 @op("Conv")
@@ -82,57 +204,37 @@ class Conv:
     """
 
     signature = "x, w, bias? -> y"
-    attributes = {
-        "auto_pad": "NOTSET",
-        "dilations": None,
-        "group": 1,
-        "kernel_shape": None,
-        "pads": None,
-        "strides": None,
-    }
+    attributes = {**WINDOW_ATTRIBUTES, "group": 1}
 
     def infer(node: Node) -> list[Type]:
-        return [Type(node.inputs[0].dtype, conv_shape(node, dims(node, 0), dims(node, 1)))]
+        x, w = dims(node, 0), dims(node, 1)
+        if len(x) < 3 or len(x) != len(w) or node.attrs["group"] < 1:
+            raise ModelError(
+                f"{where_is(node)} x {x} and w {w} are not (N, C, ..) and (M, C / group, ..) of one "
+                f"rank, group {node.attrs['group']}"
+            )
+        check_known(channel_guards(node), node)
+        return [Type(node.inputs[0].dtype, conv_shape(node, x, w))]
 
     def guards(node: Node) -> list[Guard]:
-        groups = node.attrs["group"]
-        channels, (filters, per_group) = dims(node, 0)[1], dims(node, 1)[:2]
-        even = filters // max(groups, 1) * groups
-        return [
-            (channels, per_group * groups, "the weights are for another number of channels"),
-            (even, filters, f"{filters} filters do not make {groups} groups"),
-            *size_guards((node.input(2),), filters),
-        ]
+        spec = geometry(node, dims(node, 0)[2:], dims(node, 1)[2:])
+        return [*channel_guards(node), *window_guards(node, spec)]
 
     def reference(
         node: Node, x: np.ndarray, w: np.ndarray, bias: Optional[np.ndarray] = None
     ) -> np.ndarray:
-        """One product per kernel position, summed: any number of spatial dims."""
-        group, n = node.attrs["group"], x.ndim - 2
-        spec = geometry(node, x.shape[2:], w.shape[2:])
-        outs = [out for *_, out in spec]
-        grow = [(0, 0), (0, 0)]
-        for size, k, stride, dilation, before, out in spec:
-            grow.append(
-                (before, max((out - 1) * stride + dilation * (k - 1) + 1 - size - before, 0))
-            )
-        padded = np.pad(x, grow).reshape(
-            x.shape[0], group, -1, *(s + sum(p) for s, p in zip(x.shape[2:], grow[2:]))
-        )
+        """One product per kernel position, summed."""
+        group, spec = node.attrs["group"], geometry(node, x.shape[2:], w.shape[2:])
+        outs = [axis.out for axis in spec]
+        grouped = x.reshape(x.shape[0], group, w.shape[1], *x.shape[2:])
         weights = w.reshape(group, w.shape[0] // group, *w.shape[1:])
         y: np.ndarray = np.zeros(
             (x.shape[0], group, w.shape[0] // group, *outs), np.result_type(x, w)
         )
-        for at in np.ndindex(*w.shape[2:]):
-            window = [
-                slice(i * dilation, i * dilation + (out - 1) * stride + 1, stride)
-                for i, (_, _, stride, dilation, _, out) in zip(at, spec)
-            ]
-            part = padded[tuple([slice(None)] * 3 + window)]
-            weight = weights[(slice(None),) * 3 + at]
-            y += np.einsum("ngc...,gmc->ngm...", part, weight)
+        for at, part in taps(grouped, spec, 0):
+            y += np.einsum("ngc...,gmc->ngm...", part, weights[(slice(None),) * 3 + at])
         y = y.reshape(x.shape[0], w.shape[0], *outs)
-        return y if bias is None else y + bias.reshape(-1, *[1] * n)
+        return y if bias is None else y + bias.reshape(-1, *[1] * len(spec))
 
     def lower(node: Node, b: Any) -> None:
         conv_step(node, b, None, NO_ACTIVATION)
@@ -182,26 +284,67 @@ class FusedConv:
         conv_step(node, b, node.input(3), Activation.of(node.attrs), residual_first)
 
 
+def channel_guards(node: Node) -> list[Guard]:
+    """The weights and the bias are for the channels of x, in whole groups."""
+    groups = node.attrs["group"]
+    channels, (filters, per_group) = dims(node, 0)[1], dims(node, 1)[:2]
+    return [
+        (channels, per_group * groups, "the weights are for another number of channels"),
+        (filters // groups * groups, filters, f"{filters} filters do not make {groups} groups"),
+        *size_guards((node.input(2),), filters),
+    ]
+
+
 def conv_step(
     node: Node, b: Any, residual: Optional[Value], act: Activation, residual_first: int = 0
 ) -> None:
     """The step of a Conv, or of what else has its attributes and first three operands."""
-    x, w, bias = node.inputs[0], node.inputs[1], node.input(2)
+    x, w, groups = node.inputs[0], node.inputs[1], node.attrs["group"]
     require_dtype(node, x.dtype, F32)
-    b.step(
-        "conv",
-        kernel="gemm",
-        x=x,
-        w=w,
-        bias=bias,
-        residual=residual,
-        y=node.output,
-        pack=matmul_scratch(b, minimum(product(w.shape[1:]), b.constants["CONV_K_BLOCK"])),
-        **windows(node, x, w),
-        M=w.shape[0],
-        groups=node.attrs["group"],
-        residual_first=residual_first,
-        act=act.name,
-        act_alpha=act.alpha,
-        act_beta=act.beta,
+    fields: dict[str, Any] = {
+        "x": x,
+        "w": w,
+        "bias": node.input(2),
+        "residual": residual,
+        "y": node.output,
+        "residual_first": residual_first,
+        "act": act.name,
+        "act_alpha": act.alpha,
+        "act_beta": act.beta,
+    }
+    filters = w.shape[0]
+    if (
+        w.shape[1] == 1
+        and len(w.shape) <= 4
+        and filters in [groups * (i + 1) for i in range(MAX_REPEAT)]
+    ):
+        spec = windows(node, x, w, 2)
+        lines, tap_bytes = depthwise_scratch(b, spec)
+        repeat = filters // groups
+        b.step(
+            "depthwise",
+            kernel="depthwise",
+            lines=lines,
+            taps=tap_bytes,
+            repeat=repeat,
+            **spec,
+            **fields,
+        )
+        return
+    spec = windows(node, x, w, 3)
+    panels = ceildiv(spec["OD"] * spec["OH"] * spec["OW"], b.kernel("gemm").nr)
+    pack = minimum(panels, b.constants["CONV_PANELS"]) * matmul_scratch(
+        b, minimum(product(w.shape[1:]), b.constants["CONV_K_BLOCK"])
     )
+    b.step("conv", kernel="gemm", pack=pack, M=filters, groups=groups, **spec, **fields)
+
+
+def depthwise_scratch(b: Any, at: dict[str, Dim]) -> tuple[Dim, Dim]:
+    """The lines under a tile for each thread, and where the taps lie there. Units: bytes.
+    Source: csrc/ops/depthwise.c.
+    """
+    part = ceildiv(at["OW"], SLACK) * SLACK + (at["kw"] - 1) * at["dilation_w"] // at["stride_w"]
+    lines = minimum(at["OH"], b.constants["DEPTHWISE_LINES"]) - 1
+    reach = (at["kh"] - 1) * at["dilation_h"] + 1
+    size = b.threads * (lines * at["stride_h"] + reach) * at["stride_w"] * part * 4
+    return maximum(size, 0), at["kh"] * at["kw"] * 8

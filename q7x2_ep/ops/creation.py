@@ -8,18 +8,26 @@ from typing import Any
 import numpy as np
 
 from q7x2_ep import dtypes
+from q7x2_ep.errors import DataError, ModelError
 from q7x2_ep.ir.core import Node, Type
-from q7x2_ep.ir.shape import ceildiv, maximum, product
+from q7x2_ep.ir.shape import ceildiv, maximum, minimum, product
+from q7x2_ep.ir.view import View
 from q7x2_ep.ops import op
 from q7x2_ep.ops.common import (
     MAX_ELEMENTS,
     NUMBERS,
     NotInferable,
     constant_scalar,
+    dims,
+    expand_view,
     fill_step,
+    fresh,
     known,
+    length,
+    number,
     require_dtype,
     required,
+    required_ints,
     typed,
     where_is,
 )
@@ -33,14 +41,18 @@ class ConstantOfShape:
     attributes = {"value": None}
 
     def infer(node: Node) -> list[Type]:
-        shape = required(node, 0, "the shape")
-        value = fill_value(node)
+        shape, value = known(node.inputs[0]), fill_value(node)
+        if shape is None:
+            return [Type(dtypes.from_numpy(value.dtype), fresh(node, 0, length(node, 0)))]
         n = product(shape)
         contents = (value.item(),) * n if isinstance(n, int) and n <= MAX_ELEMENTS else None
         return [typed(dtypes.from_numpy(value.dtype), shape, contents)]
 
     reference = lambda node, shape: np.full(tuple(shape.tolist()), fill_value(node)[()])
-    lower = lambda node, b: fill_step(b, fill_value(node).item(), node.output)
+
+    def lower(node: Node, b: Any) -> None:
+        required(node, 0, "the shape")
+        fill_step(b, fill_value(node).item(), node.output)
 
 
 def fill_value(node: Node) -> np.ndarray:
@@ -54,20 +66,21 @@ class Range:
     """start, start + delta, .. up to limit, which is left out."""
 
     signature = "start, limit, delta -> y"
-    attributes: dict = {}
+    attributes = {"stash_type": 1}
 
     def infer(node: Node) -> list[Type]:
         dtype = node.inputs[0].dtype
         if dtypes.is_float(dtype):
             bounds = [constant_scalar(value) for value in node.inputs]
             if None in bounds:
-                raise NotInferable(f"{where_is(node)} a range of floats must have constant bounds")
+                return [Type(dtype, fresh(node, 0, 1))]
             return [Type(dtype, (steps_between(*bounds),))]
-        start, limit, delta = (required(node, i, "the bounds")[0] for i in range(3))
-        if not isinstance(delta, int) or delta == 0:
-            raise NotInferable(
-                f"{where_is(node)} delta must be a constant other than 0, not {delta}"
-            )
+        given = [known(value) for value in node.inputs]
+        if None in given or not isinstance(given[2][0], int):
+            return [Type(dtype, fresh(node, 0, 1))]
+        start, limit, delta = (bound[0] for bound in given)
+        if delta == 0:
+            raise ModelError(f"{where_is(node)} delta is 0")
         distance = limit - start if delta > 0 else start - limit
         n = maximum(ceildiv(distance, abs(delta)), 0)
         contents = None
@@ -78,19 +91,60 @@ class Range:
     def reference(
         node: Node, start: np.ndarray, limit: np.ndarray, delta: np.ndarray
     ) -> np.ndarray:
+        if delta == 0:
+            raise DataError(f"{where_is(node)} delta is 0")
         n = steps_between(start.item(), limit.item(), delta.item())
-        return start + np.arange(n).astype(start.dtype) * delta
+        wide = start.dtype
+        if start.dtype.kind in "iu":
+            wide = np.dtype(np.int64)
+        elif start.dtype.itemsize == 2 and node.attrs["stash_type"]:
+            wide = np.dtype(np.float32)
+        y = start.astype(wide) + np.arange(n).astype(wide) * delta.astype(wide)
+        return y.astype(start.dtype)
 
     def lower(node: Node, b: Any) -> None:
-        start, _, delta = node.inputs
-        require_dtype(node, start.dtype, NUMBERS)
+        start, limit, delta = node.inputs
+        require_dtype(node, start.dtype, (*NUMBERS, dtypes.INT16))
         fields: dict[str, Any] = {"start": 0.0, "step": 0.0, "istart": 0, "istep": 0}
-        if dtypes.is_float(start.dtype):
-            fields.update(start=constant_scalar(start), step=constant_scalar(delta))
+        if not dtypes.is_float(start.dtype):
+            required(node, 1, "the limit")
+            istart, istep = required(node, 0, "the start"), required_ints(node, 2, "delta")
+            fields.update(istart=istart[0], istep=istep[0])
+        elif None in (constant_scalar(value) for value in (start, limit, delta)):
+            raise NotInferable(f"{where_is(node)} the length of the range comes from data")
         else:
-            fields.update(istart=known(start)[0], istep=known(delta)[0])
+            fields.update(start=constant_scalar(start), step=constant_scalar(delta))
         b.step("arange", y=node.output, dtype=start.dtype, n=node.output.shape[0], **fields)
 
 
 def steps_between(start: float, limit: float, delta: float) -> int:
+    if isinstance(start, int):  # exact, however large
+        return max(-((start - limit) // delta), 0)
     return max(math.ceil((limit - start) / delta), 0)
+
+
+@op("EyeLike")
+class EyeLike:
+    """Ones on diagonal k of a matrix shaped like x, zeros elsewhere; k counts to the right."""
+
+    signature = "x -> y"
+    attributes = {"dtype": None, "k": 0}
+
+    def infer(node: Node) -> list[Type]:
+        if len(dims(node)) != 2:
+            raise ModelError(f"{where_is(node)} shapes a matrix like {dims(node)}")
+        return [Type(node.attrs["dtype"] or node.inputs[0].dtype, dims(node))]
+
+    def reference(node: Node, x: np.ndarray) -> np.ndarray:
+        code = node.attrs["dtype"]
+        return np.eye(*x.shape, node.attrs["k"], dtypes.DTYPES[code].numpy if code else x.dtype)
+
+    def lower(node: Node, b: Any) -> None:
+        y, k = node.output, node.attrs["k"]
+        rows, cols = y.shape
+        fill_step(b, 0, y)
+        down, right = max(-k, 0), max(k, 0)
+        size = maximum(minimum(rows - down, cols - right), 0)
+        one = b.view(number(b, 1, y.dtype))
+        diagonal = View(b.allocate(y).storage, (size,), (cols + 1,), down * cols + right)
+        b.copy(expand_view(one, (size,)), diagonal)

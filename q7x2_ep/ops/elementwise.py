@@ -20,11 +20,12 @@ from q7x2_ep.ops import op
 from q7x2_ep.ops.common import (
     BINARY,
     FLOATS,
-    NUMBERS,
+    NUMERIC,
     binary_step,
     broadcast_guards,
     broadcast_inputs,
     cast_step,
+    cast_to,
     chain,
     constant_scalar,
     dims,
@@ -66,11 +67,19 @@ def infer_bool(node: Node) -> list[Type]:
 
 
 def infer_binary(
-    operation: Callable[..., Optional[Dim]], dtype: int = 0
+    operation: Callable[..., Optional[Dim]], dtype: int = 0, mixed: bool = False
 ) -> Callable[[Node], list[Type]]:
-    """infer of a broadcasting op over any number of inputs; dtype 0: that of the first input."""
+    """infer of a broadcasting op over any number of inputs; dtype 0: that of the first input.
+    mixed: the inputs may have several dtypes.
+    """
 
     def infer(node: Node) -> list[Type]:
+        found = sorted({dtypes.type_string(value.dtype) for value in node.inputs})
+        if len(found) > 1 and not mixed:
+            raise ModelError(
+                f"{where_is(node)} Type parameter (T) bound to different types: expected operands "
+                f"of one type, given {' and '.join(found)}"
+            )
         contents = [known(value) for value in node.inputs]
         elements = reduce(lambda a, b: fold(operation, a, b), contents[1:], contents[0])
         return [typed(dtype or node.inputs[0].dtype, broadcast_inputs(node), elements)]
@@ -102,6 +111,16 @@ def binary(op: str, supported: tuple[int, ...] = BINARY) -> Callable[[Node, Any]
             chain(b, op, node.inputs, node.output)
 
     return lower
+
+
+def power(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """a^b in the dtype of a; of integers with a negative exponent the truncated power."""
+    if a.dtype.kind not in "iu" or b.dtype.kind not in "iu":
+        return np.power(a, b).astype(a.dtype)
+    inverse = np.where(a == 1, 1, np.where(a + 1 == 0, 1 - b % 2 * 2, 0))
+    return np.where(b < 0, inverse, np.power(a, np.where(b < 0, 0, b).astype(a.dtype))).astype(
+        a.dtype
+    )
 
 
 def folded(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -173,7 +192,7 @@ class Abs:
     attributes: dict = {}
     infer = infer_unary(lambda a: maximum(a, -a))
     reference = lambda node, x: np.abs(x)
-    lower = unary("abs", NUMBERS)
+    lower = unary("abs", NUMERIC)
 
 
 @op("Neg")
@@ -184,7 +203,7 @@ class Neg:
     attributes: dict = {}
     infer = infer_unary(lambda a: -a)
     reference = lambda node, x: np.negative(x)
-    lower = unary("neg", NUMBERS)
+    lower = unary("neg", NUMERIC)
 
 
 @op("Sign")
@@ -195,7 +214,7 @@ class Sign:
     attributes: dict = {}
     infer = infer_unary(sign)
     reference = lambda node, x: np.sign(x)
-    lower = unary("sign", NUMBERS)
+    lower = unary("sign", NUMERIC)
 
 
 @op("Exp")
@@ -251,28 +270,6 @@ class Erf:
     infer = infer_same
     reference = lambda node, x: erf(x)
     lower = unary("erf")
-
-
-@op("Sin")
-class Sin:
-    """y = sin x."""
-
-    signature = "x -> y"
-    attributes: dict = {}
-    infer = infer_same
-    reference = lambda node, x: np.sin(x)
-    lower = unary("sin")
-
-
-@op("Cos")
-class Cos:
-    """y = cos x."""
-
-    signature = "x -> y"
-    attributes: dict = {}
-    infer = infer_same
-    reference = lambda node, x: np.cos(x)
-    lower = unary("cos")
 
 
 @op("Floor")
@@ -412,24 +409,24 @@ class Pow:
     signature = "a, b -> y"
     attributes: dict = {}
     infer = infer_binary(
-        lambda a, b: a**b if isinstance(a, int) and isinstance(b, int) and b >= 0 else None
+        lambda a, b: a**b if isinstance(a, int) and isinstance(b, int) and b >= 0 else None,
+        mixed=True,
     )
     guards = broadcast_guards
-    reference = lambda node, a, b: np.power(a, b).astype(a.dtype)
+    reference = lambda node, a, b: power(a, b)
 
     def lower(node: Node, b: Any) -> None:
-        base, exponent = node.inputs
-        require_dtype(node, base.dtype, NUMBERS)
-        if exponent.dtype != base.dtype:
-            if not dtypes.is_float(base.dtype) and dtypes.is_float(exponent.dtype):
-                raise UnsupportedOp(
-                    f"{where_is(node)} has no kernel for an integer to a fractional power"
-                )
-            require_dtype(node, exponent.dtype, CASTS)
-            converted = temporary(b, base.dtype, exponent.shape)
-            cast_step(b, exponent, converted)
-            exponent = converted
-        binary_step(b, "pow", base, exponent, node.output)
+        base, exponent, y = *node.inputs, node.output
+        require_dtype(node, base.dtype, NUMERIC)
+        require_dtype(node, exponent.dtype, CASTS)
+        number = constant_scalar(exponent)
+        whole = not dtypes.is_float(exponent.dtype) or (number is not None and number % 1 == 0)
+        # an integer to a fractional power, say: in the widest float, and back
+        dtype = base.dtype if base.dtype == exponent.dtype or whole else dtypes.DOUBLE
+        result = y if dtype == base.dtype else temporary(b, dtype, y.shape)
+        binary_step(b, "pow", cast_to(b, base, dtype), cast_to(b, exponent, dtype), result)
+        if result is not y:
+            cast_step(b, result, y)
 
 
 @op("Mod")
@@ -452,13 +449,7 @@ class Mod:
 
     guards = broadcast_guards
     reference = lambda node, a, b: np.fmod(a, b) if node.attrs["fmod"] else np.mod(a, b)
-
-    def lower(node: Node, b: Any) -> None:
-        if bool(node.attrs["fmod"]) != dtypes.is_float(node.inputs[0].dtype):
-            raise UnsupportedOp(
-                f"{where_is(node)} has kernels for fmod=1 on floats and fmod=0 on integers only"
-            )
-        binary("mod")(node, b)
+    lower = lambda node, b: binary("fmod" if node.attrs["fmod"] else "mod", NUMERIC)(node, b)
 
 
 @op("Min")
@@ -752,24 +743,31 @@ class Identity:
 
 @op("Dropout")
 class Dropout:
-    """y = x, mask = true: inference drops nothing.
-
-    Raises: UnsupportedOp in training mode.
+    """y = x, mask = true; in training mode y = 0 where mask is false, as often as `ratio` says, and
+    x / (1 - ratio) elsewhere.
     """
 
     signature = "x, ratio?, training_mode? -> y, mask?"
     attributes = {"seed": None}
 
     def infer(node: Node) -> list[Type]:
-        if node.input(2) is not None and constant_scalar(node.input(2)) != 0:
-            raise UnsupportedOp(
-                f"{where_is(node)} training_mode must be false: q7x2_ep runs inference"
-            )
-        return [*infer_copy(node), Type(dtypes.BOOL, dims(node))]
+        return [Type(node.inputs[0].dtype, dims(node)), Type(dtypes.BOOL, dims(node))]
 
-    reference = lambda node, x, *unused: (x, np.ones(x.shape, bool))
+    def reference(
+        node: Node,
+        x: np.ndarray,
+        ratio: Optional[np.ndarray] = None,
+        training_mode: Optional[np.ndarray] = None,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        dropped = 0.5 if ratio is None else float(ratio.item())
+        if training_mode is None or not training_mode.item() or dropped == 0:
+            return x, np.ones(x.shape, bool)
+        kept = np.random.RandomState(node.attrs["seed"]).uniform(size=x.shape) >= dropped
+        return (x * kept * (1 / (1 - dropped))).astype(x.dtype), kept
 
     def lower(node: Node, b: Any) -> None:
+        if node.input(2) is not None and constant_scalar(node.input(2)) != 0:
+            raise UnsupportedOp(f"{where_is(node)} draws random numbers in training mode")
         b.alias(node.output, b.view(node.inputs[0]))
         if is_used(b, node, 1):
             fill_step(b, True, node.outputs[1])

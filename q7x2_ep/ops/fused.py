@@ -12,7 +12,7 @@ from q7x2_ep.ir.core import Node, Type, Value
 from q7x2_ep.ir.shape import maximum, product
 from q7x2_ep.ops import op
 from q7x2_ep.ops.activation import ACTIVATIONS
-from q7x2_ep.ops.attention import attention_step, bounds, repeat_heads, score_stages
+from q7x2_ep.ops.attention import attention_step, bounds, repeat_heads, score_stages, weights
 from q7x2_ep.ops.common import (
     F32,
     Activation,
@@ -151,16 +151,17 @@ class Attention:
     if it is float; where it is bool, false replaces a score by `fill`. Only keys j < lengths[b]
     exist. Query i is at key p = i + offset[b] and sees keys p - window[0] <= j <= p + window[1],
     where -1 is no bound, and with causal only j <= p. Without an offset the last query stands at
-    the last key: offset = lengths - Sq, or Skv - Sq. zero_masked_rows: a row whose scores are all
+    the last key: offset = lengths - Sq, or Skv - Sq. sinks[h] is the score of one more key, which
+    every query sees and whose v is 0. zero_masked_rows: a row whose scores are all
     -inf gives 0 instead of NaN; zero_nan_rows: so does any row that would be NaN.
     Shapes: q (B, H, Sq, D), k (B, Hkv, Skv, D), v (B, Hkv, Skv, Dv), mask and bias broadcast to
-    (B, H, Sq, Skv), lengths and offset (B,) or (1,), o (B, H, Sq, Dv) stored as (B, Sq, H, Dv), so
-    that merging the heads afterwards copies nothing.
+    (B, H, Sq, Skv), lengths and offset (B,) or (1,), sinks (H,), o (B, H, Sq, Dv) stored as
+    (B, Sq, H, Dv), so that merging the heads afterwards copies nothing.
     Types: lengths, offset: int32 or int64.
     Source: Vaswani et al. 2017, section 3.2.1; ONNX Attention (opset 25).
     """
 
-    signature = "q, k, v, mask?, bias?, lengths?, offset? -> o"
+    signature = "q, k, v, mask?, bias?, lengths?, offset?, sinks? -> o"
     strided = range(5)
     attributes = {
         "scale": 1.0,
@@ -185,6 +186,7 @@ class Attention:
         bias: Optional[Value] = None,
         lengths: Optional[Value] = None,
         offset: Optional[Value] = None,
+        sinks: Optional[Value] = None,
         scale: float = 1.0,
         causal: int = 0,
         zero_masked_rows: int = 0,
@@ -196,7 +198,7 @@ class Attention:
         operands = (mask, bias, lengths, offset)
         window = bounds(causal, window)
         *_, scores = score_stages(g, q, k, *operands, scale, fill, softcap, window)
-        p = g.Softmax(scores, axis=-1)
+        p = weights(g, scores, sinks)
         if zero_nan_rows:
             p = g.Where(g.IsNaN(p), 0.0, p)
         elif zero_masked_rows:
@@ -209,7 +211,7 @@ class Attention:
         named = ("scale", "causal", "zero_masked_rows", "softcap")
         defaults = Attention.attributes.items()
         usual = all(attrs[name] == default for name, default in defaults if name not in named)
-        plain = node.input(4) is None and node.input(5) is None
+        plain = all(node.input(i) is None for i in (4, 5, 7))
         lengths = (q.shape[2], k.shape[2])
         # ONNX counts the causal diagonal from the first key, and gives 0 for masked rows;
         # onnxruntime wants a mask that has every query.
@@ -237,11 +239,12 @@ class Attention:
             (k[2], v[2], "sequence lengths of key and value differ"),
         ]
         fits = fit_guards((mask, bias), (*q[:3], k[2])) + fit_guards((lengths, offset), q[:1])
-        return pairs + fits
+        return pairs + fits + size_guards((node.input(7),), q[1])
 
     def lower(node: Node, b: Any) -> None:
         mask, bias, lengths, offset = (node.input(i) for i in range(3, 7))
-        floats, masks, vectors = (*node.inputs[:3], bias), (mask,), (lengths, offset)
+        sinks = node.input(7)
+        floats, masks, vectors = (*node.inputs[:3], bias, sinks), (mask,), (lengths, offset)
         for values, kinds in ((floats, F32), (masks, (*F32, BOOL)), (vectors, (INT32, INT64))):
             for value in values:
                 if value is not None:
@@ -261,6 +264,7 @@ class Attention:
             None if bias is None else b.view(bias),
             lengths,
             offset,
+            sinks,
             attrs["softcap"],
             bounds(attrs["causal"], attrs["window"]),
             bool(attrs["zero_masked_rows"]),

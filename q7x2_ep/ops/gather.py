@@ -7,20 +7,20 @@ from typing import Any, Optional
 import numpy as np
 
 from q7x2_ep import dtypes
-from q7x2_ep.errors import UnsupportedOp
+from q7x2_ep.errors import ModelError
 from q7x2_ep.ir.core import Node, Type, Value
 from q7x2_ep.ir.shape import Dim, maximum, product
 from q7x2_ep.ir.view import View
 from q7x2_ep.ops import op
 from q7x2_ep.ops.common import (
     Guard,
+    NotInferable,
     cast_step,
     dims,
-    infer_same,
+    elem_bytes,
     known,
     normal_axis,
     require_dtype,
-    size_guards,
     temporary,
     typed,
     where_is,
@@ -40,7 +40,8 @@ class Gather:
         shape, indices = dims(node, 0), dims(node, 1)
         axis = normal_axis(node, node.attrs["axis"], len(shape))
         contents, at = known(node.inputs[0]), known(node.inputs[1])
-        if len(shape) == 1 and contents and at and all(isinstance(i, int) for i in at):
+        n = len(contents or ())
+        if len(shape) == 1 and at and all(isinstance(i, int) and -n <= i < n for i in at):
             contents = tuple(contents[i] for i in at)
         else:
             contents = None
@@ -69,7 +70,7 @@ class Gather:
             y=node.output,
             outer=product(x.shape[:axis]),
             axis_dim=x.shape[axis],
-            inner_bytes=product(x.shape[axis + 1 :]) * dtypes.size(x.dtype),
+            inner_bytes=product(x.shape[axis + 1 :]) * elem_bytes(node),
             n=product(indices.shape),
             index_dtype=indices.dtype,
         )
@@ -95,14 +96,7 @@ class GatherElements:
     signature = "x, indices -> y"
     attributes = {"axis": 0}
     infer = lambda node: [Type(node.inputs[0].dtype, dims(node, 1))]
-
-    def guards(node: Node) -> list[Guard]:
-        axis = normal_axis(node, node.attrs["axis"], len(dims(node)))
-        return [
-            (maximum(dim, have), have, f"indices of {dim} along an axis of {have}")
-            for i, (have, dim) in enumerate(zip(dims(node, 0), dims(node, 1)))
-            if i != axis
-        ]
+    guards = lambda node: elements_guards(node)
 
     def reference(node: Node, x: np.ndarray, indices: np.ndarray) -> np.ndarray:
         at: list = list(np.indices(indices.shape, sparse=True))
@@ -117,13 +111,29 @@ class GatherElements:
             x=x,
             indices=indices,
             y=node.output,
-            elem_bytes=dtypes.size(x.dtype),
+            elem_bytes=elem_bytes(node),
             axis=normal_axis(node, node.attrs["axis"], len(x.shape)),
             ndim=len(x.shape),
             x_shape=x.shape,
             shape=indices.shape,
             index_dtype=indices.dtype,
         )
+
+
+def elements_guards(node: Node) -> list[Guard]:
+    """Indices of the rank of x, and no larger but for the axis.
+
+    Raises: ModelError where the ranks differ.
+    """
+    x, indices = dims(node, 0), dims(node, 1)
+    if len(x) != len(indices):
+        raise ModelError(f"{where_is(node)} indices of shape {indices} in a tensor of {x}")
+    axis = normal_axis(node, node.attrs["axis"], len(x))
+    return [
+        (maximum(dim, have), have, f"indices of {dim} along an axis of {have}")
+        for i, (have, dim) in enumerate(zip(x, indices))
+        if i != axis and dim != have
+    ]
 
 
 @op("GatherND")
@@ -136,6 +146,8 @@ class GatherND:
     def infer(node: Node) -> list[Type]:
         x, indices = dims(node, 0), dims(node, 1)
         after = node.attrs["batch_dims"] + depth(node, indices)
+        if after > len(x):
+            raise ModelError(f"{where_is(node)} indices of shape {indices} in a tensor of {x}")
         return [Type(node.inputs[0].dtype, (*indices[:-1], *x[after:]))]
 
     def guards(node: Node) -> list[Guard]:
@@ -162,61 +174,17 @@ class GatherND:
             n=product(indices.shape[batch:-1]),
             depth=levels,
             dims=x.shape[batch : batch + levels],
-            inner_bytes=product(x.shape[batch + levels :]) * dtypes.size(x.dtype),
-        )
-
-
-@op("ScatterND")
-class ScatterND:
-    """y = x, then y[indices[i]] = updates[i]: the last dim of indices is a position in x."""
-
-    signature = "x, indices, updates -> y"
-    attributes = {"reduction": "none"}
-    infer = infer_same
-
-    def guards(node: Node) -> list[Guard]:
-        indices = dims(node, 1)
-        rest = dims(node)[depth(node, indices) :]
-        return size_guards(node.inputs[2:], product((*indices[:-1], *rest)))
-
-    def reference(
-        node: Node, x: np.ndarray, indices: np.ndarray, updates: np.ndarray
-    ) -> np.ndarray:
-        y, at = x.copy(), tuple(np.moveaxis(indices, -1, 0))
-        if node.attrs["reduction"] == "none":
-            y[at] = updates
-        else:
-            {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}[
-                node.attrs["reduction"]
-            ].at(y, at, updates)
-        return y
-
-    def lower(node: Node, b: Any) -> None:
-        if node.attrs["reduction"] != "none":
-            raise UnsupportedOp(f"{where_is(node)} has a kernel for reduction=none only")
-        x, indices, updates = node.inputs
-        levels = depth(node, indices.shape)
-        b.step(
-            "scatter_nd",
-            inplace="x",
-            x=x,
-            indices=wide_indices(b, node, indices),
-            updates=updates,
-            y=node.output,
-            n=product(indices.shape[:-1]),
-            depth=levels,
-            dims=x.shape[:levels],
-            inner_bytes=product(x.shape[levels:]) * dtypes.size(x.dtype),
+            inner_bytes=product(x.shape[batch + levels :]) * elem_bytes(node),
         )
 
 
 def depth(node: Node, indices: tuple[Dim, ...]) -> int:
     """How many dims of x an index tuple selects.
 
-    Raises: UnsupportedOp where that is not fixed.
+    Raises: NotInferable where that is not fixed.
     """
     if not isinstance(indices[-1], int):
-        raise UnsupportedOp(
+        raise NotInferable(
             f"{where_is(node)} the last dim of the indices must be fixed, not {indices[-1]}"
         )
     return indices[-1]

@@ -1,7 +1,7 @@
 """Movement ops: the same elements under another shape, order or selection; Shape and Size.
 
-Most are views and cost nothing (ir/view.py); Concat, Tile and Pad copy. Shapes, and slices of them,
-are known before a run, maybe as symbols.
+Most are views and cost nothing (ir/view.py); Concat and Tile copy. Shapes, and slices of them, are
+known before a run, maybe as symbols; what is not is known to a run only, by way of `reference`.
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ from q7x2_ep.ops.common import (
     Guard,
     NotInferable,
     broadcast,
-    constant_scalar,
     dims,
+    elem_bytes,
     expand_view,
-    fill_step,
+    fresh,
     infer_same,
     known,
+    length,
     normal_axis,
     required,
     required_ints,
@@ -35,6 +36,7 @@ from q7x2_ep.ops.common import (
     where_is,
 )
 
+MAX_NDIM = 8  # of a copy
 OPEN_END = 2**31 - 1  # an end of a Slice from here on means "to the end": no dim is that long
 
 
@@ -82,7 +84,9 @@ class Reshape:
 
     def infer(node: Node) -> list[Type]:
         source = dims(node)
-        wanted = list(required(node, 1, "the new shape"))
+        if known(node.inputs[1]) is None:
+            return [Type(node.inputs[0].dtype, fresh(node, 0, length(node, 1)))]
+        wanted = list(known(node.inputs[1]))
         for i, dim in enumerate(wanted):
             if dim == 0 and isinstance(dim, int) and not node.attrs["allowzero"]:
                 if i >= len(source):
@@ -101,6 +105,7 @@ class Reshape:
         )
 
     def guards(node: Node) -> list[Guard]:
+        required(node, 1, "the new shape")
         return [(product(dims(node)), product(node.output.shape), "element counts differ")]
 
     view = reshape_view
@@ -150,6 +155,8 @@ class Squeeze:
 
     def infer(node: Node) -> list[Type]:
         shape = dims(node)
+        if node.input(1) is not None and known(node.inputs[1]) is None:
+            return [Type(node.inputs[0].dtype, fresh(node, 0, len(shape) - length(node, 1)))]
         axes = squeezed_axes(node)
         left = tuple(dim for i, dim in enumerate(shape) if i not in axes)
         return [typed(node.inputs[0].dtype, left, known(node.inputs[0]))]
@@ -187,12 +194,21 @@ class Unsqueeze:
     attributes: dict = {}
 
     def infer(node: Node) -> list[Type]:
-        shape, axes = dims(node), required_ints(node, 1, "axes")
+        shape = dims(node)
+        if known(node.inputs[1]) is None:
+            return [Type(node.inputs[0].dtype, fresh(node, 0, len(shape) + length(node, 1)))]
+        axes = required_ints(node, 1, "axes")
         ndim = len(shape) + len(axes)
         new = {normal_axis(node, axis, ndim) for axis in axes}
+        if len(new) != len(axes):
+            raise ModelError(f"{where_is(node)} axes {axes} name one twice")
         rest = iter(shape)
         wanted = tuple(1 if i in new else next(rest) for i in range(ndim))
         return [typed(node.inputs[0].dtype, wanted, known(node.inputs[0]))]
+
+    def guards(node: Node) -> list[Guard]:
+        required_ints(node, 1, "axes")
+        return []
 
     reference = lambda node, x, axes: np.expand_dims(x, tuple(axes.ravel().tolist()))
     view = reshape_view
@@ -211,6 +227,8 @@ class Transpose:
     def infer(node: Node) -> list[Type]:
         shape = dims(node)
         order = permutation(node, len(shape))
+        if sorted(order) != list(range(len(shape))):
+            raise ModelError(f"{where_is(node)} perm {order} of a tensor with {len(shape)} dims")
         node.attrs["perm"] = order  # from now on whoever asks is told
         return [typed(node.inputs[0].dtype, tuple(shape[p] for p in order), known(node.inputs[0]))]
 
@@ -234,6 +252,8 @@ class Expand:
     attributes: dict = {}
 
     def infer(node: Node) -> list[Type]:
+        if known(node.inputs[1]) is None:
+            return [Type(node.inputs[0].dtype, expanded_unknown(node))]
         shape = broadcast(node, dims(node), required(node, 1, "the shape"))
         contents = known(node.inputs[0])
         n = shape[0] if len(shape) == 1 else 1
@@ -243,7 +263,7 @@ class Expand:
 
     def guards(node: Node) -> list[Guard]:
         found: list[Guard] = []
-        for shape in (node.inputs[0].shape, known(node.inputs[1])):
+        for shape in (node.inputs[0].shape, required(node, 1, "the shape")):
             for dim, target in zip(reversed(shape), reversed(node.output.shape)):
                 if dim not in (1, target):
                     found.append(
@@ -257,6 +277,16 @@ class Expand:
     view = lambda node, view: expand_view(view, node.output.shape)
 
 
+def expanded_unknown(node: Node) -> tuple[Dim, ...]:
+    """The shape of an Expand by data: a dim of x above 1 stays, others are known to a run only."""
+    shape = dims(node)
+    ndim = max(len(shape), length(node, 1))
+    padded = (1,) * (ndim - len(shape)) + shape
+    return tuple(
+        dim if at_least(dim, 2) else any_dim for dim, any_dim in zip(padded, fresh(node, 0, ndim))
+    )
+
+
 @op("Tile")
 class Tile:
     """x repeated repeats[i] times along dim i."""
@@ -265,15 +295,22 @@ class Tile:
     attributes: dict = {}
 
     def infer(node: Node) -> list[Type]:
-        repeats = required(node, 1, "repeats")
-        return [typed(node.inputs[0].dtype, tuple(d * r for d, r in zip(dims(node), repeats)))]
+        shape, repeats = dims(node), known(node.inputs[1])
+        if repeats is None:
+            return [Type(node.inputs[0].dtype, fresh(node, 0, len(shape)))]
+        if len(repeats) != len(shape):
+            raise ModelError(f"{where_is(node)} repeats {repeats} of a tensor of {len(shape)} dims")
+        return [typed(node.inputs[0].dtype, tuple(d * r for d, r in zip(shape, repeats)))]
 
     reference = lambda node, x, repeats: np.tile(x, repeats)
 
     def lower(node: Node, b: Any) -> None:
         """One copy from a view where every repeated dim is preceded by one of stride 0."""
+        repeats = required(node, 1, "repeats")
+        if len(repeats) + sum(times != 1 for times in repeats) > MAX_NDIM:
+            raise UnsupportedOp(f"{where_is(node)} has a kernel for up to {MAX_NDIM} dims")
         source, shape, strides = b.view(node.inputs[0]), [], []
-        for dim, stride, times in zip(source.shape, source.strides, known(node.inputs[1])):
+        for dim, stride, times in zip(source.shape, source.strides, repeats):
             shape += [dim] if times == 1 else [times, dim]
             strides += [stride] if times == 1 else [0, stride]
         target = b.allocate(node.output)
@@ -293,6 +330,11 @@ class Slice:
 
     def infer(node: Node) -> list[Type]:
         shape = list(dims(node))
+        cut = unknown_slices(node)
+        if cut is not None:
+            for axis in cut:
+                shape[axis] = fresh(node, 0, len(shape))[axis]
+            return [Type(node.inputs[0].dtype, tuple(shape))]
         contents = known(node.inputs[0])
         for axis, start, size, step in slices(node):
             if contents is not None and isinstance(start, int) and isinstance(size, int):
@@ -327,6 +369,8 @@ class Slice:
                 text = f"the slice starts at {start}, which counts from the front where it is 0"
                 found.append((maximum(start + 1, 0), 0, text))
             for index in (start, end):
+                if isinstance(dim, int) and isinstance(index, int):
+                    continue
                 if index == -1 and not at_least(dim, 1):
                     found.append((maximum(1 - dim, 0), 0, f"dim {axis} must not be empty"))
                 elif not at_least(index, 0) and not at_least(-index, 0):
@@ -339,6 +383,21 @@ class Slice:
         for axis, start, size, step in slices(node):
             view = view.slice(axis, start, size, step)
         return view
+
+
+def unknown_slices(node: Node) -> Optional[tuple[int, ...]]:
+    """The axes of which only a run knows what is left; None where all bounds are known."""
+    ndim = len(dims(node))
+    given = [known(value) for value in node.inputs[1:] if value is not None]
+    steps = known(node.input(4)) or ()
+    if None not in given and all(isinstance(step, int) for step in steps):
+        return None
+    if node.input(3) is None:
+        return tuple(range(length(node, 1)))
+    axes = known(node.inputs[3])
+    if axes is None:
+        return tuple(range(ndim))
+    return tuple(normal_axis(node, axis, ndim) for axis in axes)
 
 
 def slices(node: Node) -> list[tuple[int, Dim, Dim, int]]:
@@ -389,7 +448,7 @@ def clamp(index: Dim, dim: Dim, low: Dim, high: Dim) -> Dim:
     """
     if isinstance(index, int) and abs(index) >= OPEN_END:
         return high if index > 0 else low
-    if index == -1:
+    if index == -1 and not isinstance(dim, int):
         return dim - 1
     if not at_least(index, 0) and at_least(-index, 0):
         index = index + dim
@@ -406,9 +465,20 @@ class Split:
     def infer(node: Node) -> list[Type]:
         shape = dims(node)
         axis = normal_axis(node, node.attrs["axis"], len(shape))
+        if node.input(1) is not None and known(node.inputs[1]) is None:
+            sizes: list[Dim] = [fresh(node, i, len(shape))[axis] for i in range(len(node.outputs))]
+        else:
+            sizes = list(split_sizes(node))
+        if len(sizes) != len(node.outputs):
+            raise ModelError(f"{where_is(node)} {len(sizes)} parts for {len(node.outputs)} outputs")
+        contents = known(node.inputs[0])
+        parts: list[Optional[tuple[Dim, ...]]] = [None] * len(sizes)
+        if contents is not None and len(shape) == 1 and all(isinstance(n, int) for n in sizes):
+            ends = np.cumsum(sizes).tolist()
+            parts = [contents[end - size : end] for size, end in zip(sizes, ends)]
         return [
-            typed(node.inputs[0].dtype, (*shape[:axis], size, *shape[axis + 1 :]))
-            for size in split_sizes(node)
+            typed(node.inputs[0].dtype, (*shape[:axis], size, *shape[axis + 1 :]), part)
+            for size, part in zip(sizes, parts)
         ]
 
     def guards(node: Node) -> list[Guard]:
@@ -443,6 +513,8 @@ def split_sizes(node: Node) -> tuple[Dim, ...]:
     dim = dims(node)[normal_axis(node, node.attrs["axis"], len(dims(node)))]
     n = len(node.outputs)
     each = ceildiv(dim, n)
+    if isinstance(dim, int):
+        return tuple(max(min(each, dim - each * i), 0) for i in range(n))
     return (each,) * (n - 1) + (dim - each * (n - 1),)
 
 
@@ -467,7 +539,7 @@ class Trilu:
             inplace="x",
             x=x,
             y=node.output,
-            elem_bytes=dtypes.size(x.dtype),
+            elem_bytes=elem_bytes(node),
             batch=product(batch),
             rows=rows,
             cols=cols,
@@ -490,6 +562,8 @@ class Concat:
     def infer(node: Node) -> list[Type]:
         first = dims(node)
         axis = normal_axis(node, node.attrs["axis"], len(first))
+        if any(len(dims(node, i)) != len(first) for i in range(len(node.inputs))):
+            raise ModelError(f"{where_is(node)} joins tensors of different ranks")
         shape = list(first)
         shape[axis] = sum(dims(node, i)[axis] for i in range(len(node.inputs)))
         for i, _ in enumerate(shape):
@@ -537,65 +611,4 @@ def concat_places(node: Node, b: Any) -> list[View]:
     for part in node.inputs:
         found.append(whole.slice(axis, start, part.shape[axis]))
         start = start + part.shape[axis]
-    return found
-
-
-@op("Pad")
-class Pad:
-    """x with a border: pads are widths before each axis, then after each; negative ones cut off."""
-
-    signature = "x, pads, value?, axes? -> y"
-    attributes = {"mode": "constant"}
-
-    def infer(node: Node) -> list[Type]:
-        shape = tuple(
-            before + dim + after for dim, (before, after) in zip(dims(node), widths(node))
-        )
-        return [typed(node.inputs[0].dtype, shape)]
-
-    def reference(
-        node: Node,
-        x: np.ndarray,
-        pads: np.ndarray,
-        value: Optional[np.ndarray] = None,
-        axes: Optional[np.ndarray] = None,
-    ) -> np.ndarray:
-        width = [[0, 0] for _ in x.shape]
-        n = len(pads) // 2
-        for i, axis in enumerate(range(x.ndim) if axes is None else axes.tolist()):
-            width[axis] = [int(pads[i]), int(pads[n + i])]
-        x = x[
-            tuple(
-                slice(max(-before, 0), d - max(-after, 0))
-                for d, (before, after) in zip(x.shape, width)
-            )
-        ]
-        grow = [(max(before, 0), max(after, 0)) for before, after in width]
-        if node.attrs["mode"] == "constant":
-            return np.pad(x, grow, constant_values=0 if value is None else value.item())
-        return np.pad(x, grow, mode=node.attrs["mode"])
-
-    def lower(node: Node, b: Any) -> None:
-        value = 0 if node.input(2) is None else constant_scalar(node.input(2))
-        if node.attrs["mode"] != "constant" or value is None:
-            raise UnsupportedOp(
-                f"{where_is(node)} has a kernel for mode=constant with a constant value only"
-            )
-        source, target = b.view(node.inputs[0]), b.allocate(node.output)
-        for axis, (before, after) in enumerate(widths(node)):
-            cut = maximum(-before, 0)
-            size = source.shape[axis] - cut - maximum(-after, 0)
-            source = source.slice(axis, cut, size)
-            target = target.slice(axis, maximum(before, 0), size)
-        fill_step(b, value, node.output)
-        b.copy(source, target)
-
-
-def widths(node: Node) -> list[tuple[Dim, Dim]]:
-    """(before, after) per dim."""
-    ndim, pads = len(dims(node)), required(node, 1, "pads")
-    axes = required_ints(node, 3, "axes") if node.input(3) is not None else tuple(range(ndim))
-    found: list[tuple[Dim, Dim]] = [(0, 0)] * ndim
-    for i, axis in enumerate(axes):
-        found[normal_axis(node, axis, ndim)] = (pads[i], pads[len(axes) + i])
     return found

@@ -7,15 +7,18 @@ from typing import Any, Optional
 
 import numpy as np
 
-from q7x2_ep.errors import ModelError
+from q7x2_ep import dtypes
+from q7x2_ep.errors import ModelError, UnsupportedOp
 from q7x2_ep.ir.core import Node, Type, Value
-from q7x2_ep.ir.shape import Dim, product, substitute, symbols
+from q7x2_ep.ir.shape import Dim, floordiv, product, substitute, symbols
 from q7x2_ep.ir.view import View, contiguous_strides
 from q7x2_ep.ops import op
 from q7x2_ep.ops.common import (
     F32,
+    FLOATS,
     Guard,
     binary_step,
+    cast_to,
     dims,
     expand_view,
     fit_guards,
@@ -38,9 +41,15 @@ def standardize(
     x: np.ndarray, axes: tuple[int, ...], epsilon: float
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """(x - mean) / sqrt(variance + epsilon) over axes; the mean; the reciprocal of the root."""
+    x = widened(x)
     mean = x.mean(axes, keepdims=True)
-    scale = 1 / np.sqrt(np.square(x - mean).mean(axes, keepdims=True) + epsilon)
+    scale = 1 / np.sqrt(np.square(x - mean).mean(axes, keepdims=True) + x.dtype.type(epsilon))
     return (x - mean) * scale, mean, scale
+
+
+def widened(x: np.ndarray) -> np.ndarray:
+    """x in float32, or wider where it is: statistics of halves would be coarse."""
+    return x.astype(np.result_type(x.dtype, np.float32), copy=False)
 
 
 def per_channel(x: np.ndarray, values: np.ndarray) -> np.ndarray:
@@ -76,6 +85,16 @@ def normalized_rows(
     return y, mean, scale
 
 
+def normal_rows(b: Any, x: View, epsilon: float) -> Value:
+    """The rows of x (rows, cols) with mean 0 and variance 1."""
+    if x.storage.dtype != dtypes.FLOAT:
+        return normalized_rows(b, x, epsilon, True)[0]
+    rows, y = (temporary(b, dtypes.FLOAT, x.shape) for _ in range(2))
+    b.alias(rows, x)
+    norm_step(b, "layernorm", rows, 1, y, epsilon)
+    return y
+
+
 def scale_and_shift(
     b: Any, x: View, scale: Optional[View], shift: Optional[View], y: Value
 ) -> None:
@@ -96,7 +115,17 @@ def channel_view(b: Any, values: Value, ndim: int) -> View:
 
 
 def channel_guards(node: Node) -> list[Guard]:
-    return size_guards(node.inputs[1:], dims(node)[1])
+    return size_guards(node.inputs[1:], (*dims(node), 1)[1])
+
+
+def lower_by_channel(node: Node, b: Any, rows: Dim, cols: Dim) -> None:
+    """Normalise x as rows, then scale and shift every channel."""
+    x, scale, bias = node.inputs
+    require_dtype(node, x.dtype, FLOATS)
+    ndim = len(x.shape)
+    normal = b.view(normal_rows(b, flat(b, x, rows, cols), node.attrs["epsilon"]))
+    weights = channel_view(b, scale, ndim), channel_view(b, bias, ndim)
+    scale_and_shift(b, normal.reshape(x.shape), *weights, node.output)
 
 
 @op("LayerNormalization")
@@ -122,8 +151,13 @@ class LayerNormalization:
         node: Node, x: np.ndarray, scale: np.ndarray, bias: Optional[np.ndarray] = None
     ) -> tuple[np.ndarray, ...]:
         axes = tuple(range(node.attrs["axis"] % x.ndim, x.ndim))
-        y, mean, inv_std_dev = standardize(x, axes, node.attrs["epsilon"])
-        return y * scale if bias is None else y * scale + bias, mean, inv_std_dev
+        normal, *statistics = standardize(x, axes, node.attrs["epsilon"])
+        y = normal.astype(x.dtype, copy=False) * scale
+        if x.dtype == dtypes.DTYPES[node.inputs[0].dtype].numpy:  # else all is wider than declared
+            statistics = [
+                each.astype(dtypes.DTYPES[node.attrs["stash_type"]].numpy) for each in statistics
+            ]
+        return (y if bias is None else y + bias, *statistics)
 
     def guards(node: Node) -> list[Guard]:
         return fit_guards(node.inputs[1:], dims(node))
@@ -131,14 +165,15 @@ class LayerNormalization:
     def lower(node: Node, b: Any) -> None:
         x, scale, bias = node.inputs[0], node.inputs[1], node.input(2)
         if is_used(b, node, 1) or is_used(b, node, 2):
-            require_dtype(node, x.dtype, F32)
+            require_dtype(node, x.dtype, FLOATS)
             axis = normal_axis(node, node.attrs["axis"], len(x.shape))
             rows, cols = product(x.shape[:axis]), product(x.shape[axis:])
             _, mean, inv_std_dev = normalized_rows(
                 b, flat(b, x, rows, cols), node.attrs["epsilon"], True
             )
             for output, found in zip(node.outputs[1:], (mean, inv_std_dev)):
-                b.alias(output, b.view(found).reshape(output.shape))
+                stashed = cast_to(b, found, output.dtype)
+                b.alias(output, b.view(stashed).reshape(output.shape))
         lower_norm(node, b, "layernorm", scale, bias)
 
 
@@ -159,6 +194,13 @@ def lower_norm(node: Node, b: Any, op: str, weight: Value, bias: Optional[Value]
     """A norm over the dims from `axis` on; weights or biases of many rows come behind it."""
     x, y, epsilon = node.inputs[0], node.output, node.attrs["epsilon"]
     inner = x.shape[normal_axis(node, node.attrs["axis"], len(x.shape)) :]
+    if x.dtype == dtypes.DOUBLE:
+        cols = product(inner)
+        rows = flat(b, x, product(x.shape[: len(x.shape) - len(inner)]), cols)
+        normal, _, _ = normalized_rows(b, rows, epsilon, op == "layernorm")
+        shift = None if bias is None else b.view(bias)
+        scale_and_shift(b, b.view(normal).reshape(x.shape), b.view(weight), shift, y)
+        return
     require_dtype(node, x.dtype, F32)
     if _is_row(weight, inner) and (bias is None or _is_row(bias, inner)):
         rows = {} if is_ones(weight) else {"weight": spread(b, weight, inner)}
@@ -260,7 +302,9 @@ class RMSNormalization:
 
     def reference(node: Node, x: np.ndarray, scale: np.ndarray) -> np.ndarray:
         axes = tuple(range(node.attrs["axis"] % x.ndim, x.ndim))
-        return x / np.sqrt(np.square(x).mean(axes, keepdims=True) + node.attrs["epsilon"]) * scale
+        wide = widened(x)
+        power = np.square(wide).mean(axes, keepdims=True) + wide.dtype.type(node.attrs["epsilon"])
+        return (wide / np.sqrt(power)).astype(x.dtype, copy=False) * scale
 
     def lower(node: Node, b: Any) -> None:
         lower_norm(node, b, "rmsnorm", node.inputs[1])
@@ -280,18 +324,11 @@ class InstanceNormalization:
 
     def reference(node: Node, x: np.ndarray, scale: np.ndarray, bias: np.ndarray) -> np.ndarray:
         y, _, _ = standardize(x, tuple(range(2, x.ndim)), node.attrs["epsilon"])
-        return y * per_channel(x, scale) + per_channel(x, bias)
+        return (y * per_channel(x, scale) + per_channel(x, bias)).astype(x.dtype, copy=False)
 
     def lower(node: Node, b: Any) -> None:
-        x, scale, bias = node.inputs
-        require_dtype(node, x.dtype, F32)
-        rows, cols = product(x.shape[:2]), product(x.shape[2:])
-        y, _, _ = normalized_rows(b, flat(b, x, rows, cols), node.attrs["epsilon"], True)
-        ndim = len(x.shape)
-        whole = b.view(y).reshape(x.shape)
-        scale_and_shift(
-            b, whole, channel_view(b, scale, ndim), channel_view(b, bias, ndim), node.output
-        )
+        shape = node.inputs[0].shape
+        lower_by_channel(node, b, product(shape[:2]), product(shape[2:]))
 
 
 @op("GroupNormalization")
@@ -309,31 +346,24 @@ class GroupNormalization:
     def reference(node: Node, x: np.ndarray, scale: np.ndarray, bias: np.ndarray) -> np.ndarray:
         groups = x.reshape(x.shape[0], node.attrs["num_groups"], -1)
         y = standardize(groups, (2,), node.attrs["epsilon"])[0].reshape(x.shape)
-        return y * per_channel(x, scale) + per_channel(x, bias)
+        return (y * per_channel(x, scale) + per_channel(x, bias)).astype(x.dtype, copy=False)
 
     def lower(node: Node, b: Any) -> None:
-        x, scale, bias = node.inputs
-        require_dtype(node, x.dtype, F32)
-        rows = x.shape[0] * node.attrs["num_groups"]
-        cols = x.shape[1] // node.attrs["num_groups"] * product(x.shape[2:])
-        y, _, _ = normalized_rows(b, flat(b, x, rows, cols), node.attrs["epsilon"], True)
-        ndim = len(x.shape)
-        whole = b.view(y).reshape(x.shape)
-        scale_and_shift(
-            b, whole, channel_view(b, scale, ndim), channel_view(b, bias, ndim), node.output
-        )
+        (batch, channels, *inner), groups = node.inputs[0].shape, node.attrs["num_groups"]
+        lower_by_channel(node, b, batch * groups, floordiv(channels, groups) * product(inner))
 
 
 @op("BatchNormalization")
 class BatchNormalization:
-    """y = (x - mean) / sqrt(variance + epsilon) * scale + bias, mean and variance given.
+    """y = (x - mean) / sqrt(variance + epsilon) * scale + bias, mean and variance given; in
+    training mode those of x, of which the other outputs are running averages.
 
     Shapes: x (N, C, ..), the others (C,).
     """
 
-    signature = "x, scale, bias, mean, variance -> y"
+    signature = "x, scale, bias, mean, variance -> y, running_mean?, running_variance?"
     attributes = {"epsilon": 1e-5, "momentum": 0.9, "training_mode": 0}
-    infer = infer_same
+    infer = lambda node: [*infer_same(node), node.inputs[3].type, node.inputs[4].type]
     guards = channel_guards
 
     def reference(
@@ -343,13 +373,23 @@ class BatchNormalization:
         bias: np.ndarray,
         mean: np.ndarray,
         variance: np.ndarray,
-    ) -> np.ndarray:
-        factor = scale / np.sqrt(variance + node.attrs["epsilon"])
-        return (x - per_channel(x, mean)) * per_channel(x, factor) + per_channel(x, bias)
+    ) -> tuple[np.ndarray, ...]:
+        given = mean, variance
+        if node.attrs["training_mode"]:
+            axes = tuple(axis for axis in range(x.ndim) if axis != 1)
+            mean, variance = widened(x).mean(axes), widened(x).var(axes)
+        factor = scale / np.sqrt(widened(variance) + node.attrs["epsilon"])
+        y = (x - per_channel(x, mean)) * per_channel(x, factor) + per_channel(x, bias)
+        old = node.attrs["momentum"]
+        averages = (a * old + now * (1 - old) for a, now in zip(given, (mean, variance)))
+        outputs = zip((y, *averages), (x, *given))
+        return tuple(array.astype(like.dtype, copy=False) for array, like in outputs)
 
     def lower(node: Node, b: Any) -> None:
         x, scale, bias, mean, variance = node.inputs
-        require_dtype(node, x.dtype, F32)
+        if node.attrs["training_mode"] or len({value.dtype for value in node.inputs}) > 1:
+            raise UnsupportedOp(f"{where_is(node)} has no kernel for training or mixed dtypes")
+        require_dtype(node, x.dtype, FLOATS)
         shifted, root, factor = (temporary(b, x.dtype, scale.shape) for _ in range(3))
         binary_step(b, "add", variance, number(b, node.attrs["epsilon"], x.dtype), shifted)
         unary_step(b, "sqrt", shifted, root)
@@ -364,3 +404,40 @@ class BatchNormalization:
             channel_view(b, bias, ndim),
             node.output,
         )
+
+
+@op("MeanVarianceNormalization")
+class MeanVarianceNormalization:
+    """y = (x - mean) / (sqrt(variance) + 1e-9) over axes."""
+
+    signature = "x -> y"
+    attributes = {"axes": (0, 2, 3)}
+    infer = infer_same
+
+    def reference(node: Node, x: np.ndarray) -> np.ndarray:
+        axes, wide = tuple(node.attrs["axes"]), widened(x)
+        rest = wide - wide.mean(axes, keepdims=True)
+        return (rest / (wide.std(axes, keepdims=True) + 1e-9)).astype(x.dtype, copy=False)
+
+    def decompose(g: Any, x: Value, axes: Sequence[int]) -> Value:
+        rest = g.Sub(x, g.ReduceMean(x, list(axes)))
+        deviation = g.Sqrt(g.ReduceMean(g.Mul(rest, rest), list(axes)))
+        return g.Div(rest, g.Add(deviation, 1e-9))
+
+
+@op("LpNormalization")
+class LpNormalization:
+    """y = x / norm along an axis: the sum of |x| (p = 1), or the root of that of x^2; 0 for 0."""
+
+    signature = "x -> y"
+    attributes = {"axis": -1, "p": 2}
+    infer = infer_same
+
+    def reference(node: Node, x: np.ndarray) -> np.ndarray:
+        wide = widened(x)
+        norm = np.linalg.norm(wide, node.attrs["p"], node.attrs["axis"], keepdims=True)
+        return (wide / np.where(norm == 0, 1, norm)).astype(x.dtype, copy=False)
+
+    def decompose(g: Any, x: Value, axis: int, p: int) -> Value:
+        norm = (g.ReduceL1 if p == 1 else g.ReduceL2)(x, [axis])
+        return g.Div(x, g.Where(g.Equal(norm, 0.0), 1.0, norm))

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Optional, Union
 import numpy as np
 
 from q7x2_ep import dtypes
-from q7x2_ep.errors import UnsupportedOp
+from q7x2_ep.errors import ModelError, UnsupportedOp
 from q7x2_ep.ir.core import Node, Type, Value
 from q7x2_ep.ir.shape import Dim, ceildiv, product
 from q7x2_ep.ir.view import View
@@ -18,6 +18,7 @@ from q7x2_ep.ops import op
 from q7x2_ep.ops.common import (
     F32,
     Guard,
+    broadcast,
     dims,
     dtype_of,
     normal_axis,
@@ -28,6 +29,7 @@ from q7x2_ep.ops.common import (
 )
 from q7x2_ep.ops.conv import Conv, conv_shape, windows
 from q7x2_ep.ops.elementwise import FLOAT8, converted
+from q7x2_ep.ops.matmul import matmul_step
 
 BYTES = (dtypes.UINT8, dtypes.INT8)
 SMALL = (*BYTES, dtypes.UINT16, dtypes.INT16, dtypes.UINT4, dtypes.INT4, dtypes.UINT2, dtypes.INT2)
@@ -325,7 +327,7 @@ def lower_conv(
         raise UnsupportedOp(f"{where_is(node)} has a kernel for one group")
     require_sizes(node, w.shape[0], x, x_zero, w, zeros, finish)
     b.guard(x.shape[1], w.shape[1], "the weights are for another number of channels")
-    fields = windows(node, x, w)
+    fields = windows(node, x, w, 2)
     pixels, k = fields["N"] * fields["OH"] * fields["OW"], product(w.shape[1:])
     rows = temporary(b, x.dtype, (pixels, k))
     b.step("im2col", x=x, zero=x_zero, rows=rows, **fields)
@@ -356,8 +358,7 @@ class MatMulInteger:
     attributes: dict = {}
 
     def infer(node: Node) -> list[Type]:
-        a, b = dims(node, 0), dims(node, 1)
-        return [Type(dtypes.INT32, (*a[:-1], b[-1]) if len(b) == 2 else (*a[:-2], a[-2], b[-1]))]
+        return [Type(dtypes.INT32, product_shape(node, dims(node, 0), dims(node, 1)))]
 
     def reference(
         node: Node,
@@ -381,8 +382,7 @@ class QLinearMatMul:
     attributes: dict = {}
 
     def infer(node: Node) -> list[Type]:
-        a, b = dims(node, 0), dims(node, 3)
-        return [Type(node.inputs[7].dtype, (*a[:-1], b[-1]))]
+        return [Type(node.inputs[7].dtype, product_shape(node, dims(node, 0), dims(node, 3)))]
 
     def reference(
         node: Node,
@@ -404,8 +404,46 @@ class QLinearMatMul:
 
     def lower(node: Node, b: Any) -> None:
         a, a_scale, a_zero, weight, b_scale, b_zero, y_scale, y_zero = node.inputs
+        if weight.const is None or len(weight.shape) != 2:
+            lower_real_product(node, b)
+            return
         scale = ratio(b, node, [a_scale, b_scale], y_scale)
         lower_product(node, b, a, a_zero, weight, b_zero, Finish(scale, None, y_zero))
+
+
+def product_shape(node: Node, a: tuple[Dim, ...], b: tuple[Dim, ...]) -> tuple[Dim, ...]:
+    """The shape of a @ b, batch dims broadcast.
+
+    Raises: ModelError for scalars.
+    """
+    if not a or not b:
+        raise ModelError(f"{where_is(node)} multiplies tensors, not scalars")
+    batch = broadcast(node, a[:-2], b[:-2])
+    return (*batch, *a[-2:-1], *(b[-1:] if len(b) > 1 else ()))
+
+
+def lower_real_product(node: Node, b: Any) -> None:
+    """QLinearMatMul of two computed operands, dequantised: sums below 2^24 are exact in float.
+
+    Raises: UnsupportedOp for vectors, and where scales differ between rows of either.
+    """
+    y, y_scale, y_zero = node.output, *node.inputs[6:]
+    factors = []
+    for x, scale, zero in (node.inputs[:3], node.inputs[3:6]):
+        require_dtype(node, scale.dtype, F32)
+        require_dtype(node, x.dtype, BYTES)
+        if len(x.shape) < 2 or product(scale.shape) != 1 or product(zero.shape) != 1:
+            raise UnsupportedOp(f"{where_is(node)} has no kernel for {x} with scales {scale}")
+        factors.append(temporary(b, scale.dtype, x.shape))
+        one = {"outer": 1, "n": 1, "inner": product(x.shape), "scales": 1}
+        given = {"x": x, "scale": scale, "zero": zero}
+        b.step("dequantize", y=factors[-1], x_dtype=x.dtype, **given, **one)
+    left, right = (b.view(factor) for factor in factors)
+    b.guard(left.shape[-1], right.shape[-2], "inner dims differ")
+    real = temporary(b, dtypes.FLOAT, y.shape)
+    matmul_step(b, left, right, b.allocate(real))
+    one = {"outer": 1, "n": 1, "inner": product(y.shape), "scales": 1}
+    b.step("quantize", x=real, y=y, scale=y_scale, zero=y_zero, y_dtype=y.dtype, **one)
 
 
 def ratio(b: Any, node: Node, over: list[Value], under: Optional[Value]) -> Value:

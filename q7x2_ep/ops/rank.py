@@ -7,17 +7,21 @@ from typing import Any, Optional
 import numpy as np
 
 from q7x2_ep import dtypes
-from q7x2_ep.errors import ModelError
+from q7x2_ep.errors import DataError, ModelError
 from q7x2_ep.ir.core import Node, Type, Value
 from q7x2_ep.ir.shape import Dim, maximum, minimum, product
 from q7x2_ep.ops import op
 from q7x2_ep.ops.common import (
+    BINARY,
     MAX_ELEMENTS,
-    NUMBERS,
+    NUMERIC,
     Guard,
+    NotInferable,
     binary_step,
     cast_step,
+    constant_scalar,
     dims,
+    fresh,
     is_used,
     known,
     normal_axis,
@@ -39,6 +43,7 @@ def topk_step(
     k: Dim,
     largest: bool,
     last: bool,
+    nan_first: bool,
 ) -> None:
     """The k first of x along an axis; of equals the lowest index first, or the highest."""
     b.step(
@@ -53,6 +58,7 @@ def topk_step(
         k=k,
         largest=int(largest),
         last=int(last),
+        nan_first=int(nan_first),
     )
 
 
@@ -66,7 +72,7 @@ class TopK:
     def infer(node: Node) -> list[Type]:
         shape = list(dims(node))
         axis = normal_axis(node, node.attrs["axis"], len(shape))
-        k, n = required(node, 1, "k")[0], shape[axis]
+        k, n = (known(node.inputs[1]) or fresh(node, 0, len(shape))[axis:])[0], shape[axis]
         if isinstance(k, int) and (k < 0 or (isinstance(n, int) and k > n)):
             raise ModelError(f"{where_is(node)} k is {k}, the axis has {n} elements")
         shape[axis] = k
@@ -74,6 +80,8 @@ class TopK:
 
     def reference(node: Node, x: np.ndarray, k: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         axis, count = node.attrs["axis"], int(k.item())
+        if not 0 <= count <= x.shape[axis]:
+            raise DataError(f"{where_is(node)} k is {count}, the axis has {x.shape[axis]} elements")
         if node.attrs["largest"]:  # a stable sort of the reversed line, read backwards
             order = x.shape[axis] - 1 - np.flip(np.argsort(np.flip(x, axis), axis, "stable"), axis)
         else:
@@ -83,17 +91,16 @@ class TopK:
 
     def guards(node: Node) -> list[Guard]:
         axis = node.attrs["axis"]
+        required(node, 1, "k")
         k, n = node.output.shape[axis], dims(node)[axis]
         return [(minimum(k, n), k, f"k is {k}, more than the {n} elements of the axis")]
 
     def lower(node: Node, b: Any) -> None:
         x, (values, indices) = node.inputs[0], node.outputs
-        require_dtype(node, x.dtype, NUMBERS)
+        require_dtype(node, x.dtype, NUMERIC)
         axis = normal_axis(node, node.attrs["axis"], len(x.shape))
-        wanted = values if is_used(b, node, 0) else None
-        topk_step(
-            b, x, axis, wanted, indices, values.shape[axis], bool(node.attrs["largest"]), False
-        )
+        wanted, largest = values if is_used(b, node, 0) else None, bool(node.attrs["largest"])
+        topk_step(b, x, axis, wanted, indices, values.shape[axis], largest, False, largest)
 
 
 def _arg_infer(node: Node) -> list[Type]:
@@ -121,10 +128,10 @@ def _arg_reference(find: Any) -> Any:
 def _arg_lower(largest: bool) -> Any:
     def lower(node: Node, b: Any) -> None:
         x = node.inputs[0]
-        require_dtype(node, x.dtype, NUMBERS)
+        require_dtype(node, x.dtype, NUMERIC)
         axis = normal_axis(node, node.attrs["axis"], len(x.shape))
         last = bool(node.attrs["select_last_index"])
-        topk_step(b, x, axis, None, node.output, 1, largest, last)
+        topk_step(b, x, axis, None, node.output, 1, largest, last, True)
 
     return lower
 
@@ -166,7 +173,10 @@ class OneHot:
     def infer(node: Node) -> list[Type]:
         shape = list(dims(node))
         axis = normal_axis(node, node.attrs["axis"], len(shape) + 1)
-        depth = required(node, 1, "the depth")[0]
+        depth = one_hot_depth(node)
+        if depth is None:
+            shape.insert(axis, fresh(node, 0, len(shape) + 1)[axis])
+            return [Type(node.inputs[2].dtype, tuple(shape))]
         shape.insert(axis, depth)
         indices, values, elements = known(node.inputs[0]), known(node.inputs[2]), None
         size, is_last = product(shape), axis == len(shape) - 1
@@ -175,7 +185,10 @@ class OneHot:
             elements = tuple(values[j in (i, i + depth)] for i, j in places)
         return [Type(node.inputs[2].dtype, tuple(shape), elements)]
 
-    guards = lambda node: size_guards(node.inputs[2:], 2)
+    def guards(node: Node) -> list[Guard]:
+        if one_hot_depth(node) is None:
+            raise NotInferable(f"{where_is(node)} the depth comes from data")
+        return size_guards(node.inputs[2:], 2)
 
     def reference(
         node: Node, indices: np.ndarray, depth: np.ndarray, values: np.ndarray
@@ -191,7 +204,7 @@ class OneHot:
         y, axis = node.output, normal_axis(node, node.attrs["axis"], len(node.output.shape))
         n = y.shape[axis]
         if indices.dtype != dtypes.INT64:
-            require_dtype(node, indices.dtype, NUMBERS)
+            require_dtype(node, indices.dtype, BINARY)
             wide = temporary(b, dtypes.INT64, indices.shape)
             cast_step(b, indices, wide)
             indices = wide
@@ -217,3 +230,9 @@ class OneHot:
         binary_step(b, "or", *found, either)
         off, on = (b.contiguous(values).slice(0, i, 1) for i in range(2))
         where_step(b, either, on, off, y)
+
+
+def one_hot_depth(node: Node) -> Optional[Dim]:
+    """The depth, which may be a tensor of any dtype; None where it comes from data."""
+    depth, number = known(node.inputs[1]), constant_scalar(node.inputs[1])
+    return depth[0] if depth else None if number is None else int(number)

@@ -7,20 +7,31 @@ from typing import Any, Callable, Optional
 
 import numpy as np
 
+from q7x2_ep import dtypes
 from q7x2_ep.ir.core import Node, Type, Value
 from q7x2_ep.ir.shape import Dim, maximum, minimum, product
 from q7x2_ep.ops import op
 from q7x2_ep.ops.common import (
+    BINARY,
+    FLOATS,
     NUMBERS,
+    NUMERIC,
+    binary_step,
+    cast_step,
+    cast_to,
     dims,
     infer_same,
     known,
     materialized,
     normal_axis,
+    number,
     reduce_step,
     require_dtype,
     required_ints,
+    temporary,
     typed,
+    unary_step,
+    where_step,
 )
 
 
@@ -82,10 +93,57 @@ def highest(dtype: np.dtype) -> Any:
 def reduce_lower(op: str) -> Callable[[Node, Any], None]:
     def lower(node: Node, b: Any) -> None:
         x, axes = node.inputs[0], reduced_axes(node)
-        require_dtype(node, x.dtype, NUMBERS)
+        require_dtype(node, x.dtype, BINARY)
         reduce_over(b, op, x, axes, node.output)
 
     return lower
+
+
+def lower_real(
+    steps: Callable[[Any, Value, tuple[int, ...], Value], None],
+) -> Callable[[Node, Any], None]:
+    """lower from steps(b, x, axes, y) in real numbers; integers go by way of double."""
+
+    def lower(node: Node, b: Any) -> None:
+        x, y = node.inputs[0], node.output
+        require_dtype(node, x.dtype, NUMERIC)
+        dtype = x.dtype if x.dtype in FLOATS else dtypes.DOUBLE
+        result = y if dtype == y.dtype else temporary(b, dtype, y.shape)
+        steps(b, cast_to(b, x, dtype), reduced_axes(node), result)
+        if result is not y:
+            cast_step(b, result, y)
+
+    return lower
+
+
+def log_sum_steps(b: Any, x: Value, axes: tuple[int, ...], y: Value) -> None:
+    total = temporary(b, y.dtype, y.shape)
+    reduce_over(b, "sum", x, axes, total)
+    unary_step(b, "log", total, y)
+
+
+def log_sum_exp_steps(b: Any, x: Value, axes: tuple[int, ...], y: Value) -> None:
+    """ln sum(e^(x - top)) + top, where top is the maximum, or 0 where that is infinite."""
+    shape = tuple(1 if i in axes else dim for i, dim in enumerate(x.shape))
+    top, finite, total, log = (temporary(b, y.dtype, shape) for _ in range(4))
+    is_infinite = temporary(b, dtypes.BOOL, shape)
+    rest, weights = (temporary(b, y.dtype, x.shape) for _ in range(2))
+    reduce_over(b, "max", x, axes, top)
+    unary_step(b, "isinf", top, is_infinite)
+    where_step(b, is_infinite, number(b, 0, y.dtype), top, finite)
+    binary_step(b, "sub", x, finite, rest)
+    unary_step(b, "exp", rest, weights)
+    reduce_over(b, "sum", weights, axes, total)
+    unary_step(b, "log", total, log)
+    binary_step(b, "add", b.view(log).reshape(y.shape), b.view(finite).reshape(y.shape), y)
+
+
+def log_sum_exp(x: np.ndarray, axis: Any, keepdims: bool) -> np.ndarray:
+    x = x if x.dtype.kind == "f" else x.astype(np.float64)
+    top = np.max(x, axis=axis, keepdims=True, initial=-np.inf)
+    top = np.where(np.isinf(top), x.dtype.type(0), top)
+    total = np.log(np.sum(np.exp(x - top), axis=axis, keepdims=keepdims))
+    return total + (top if keepdims else np.squeeze(top, axis))
 
 
 def reduce_over(b: Any, op: str, x: Value, axes: tuple[int, ...], y: Value) -> None:
@@ -188,26 +246,66 @@ class ReduceL2:
     attributes = {"keepdims": 1, "noop_with_empty_axes": 0}
     infer = infer_reduction()
     reference = reduction(lambda x, **how: np.sqrt(np.sum(np.square(x), **how)))
-    lower = reduce_lower("l2")
+    lower = lower_real(lambda b, x, axes, y: reduce_over(b, "l2", x, axes, y))
 
 
-@op("GlobalAveragePool")
-class GlobalAveragePool:
-    """The mean over all dims after batch and channel, which stay as 1. x (N, C, ..)."""
+@op("ReduceLogSum")
+class ReduceLogSum:
+    """The logarithm of the sum over axes."""
 
-    signature = "x -> y"
-    attributes: dict = {}
+    signature = "x, axes? -> y"
+    attributes = {"keepdims": 1, "noop_with_empty_axes": 0}
+    infer = infer_reduction()
+    reference = reduction(lambda x, **how: np.log(np.sum(x, **how)))
+    lower = lower_real(log_sum_steps)
 
-    def infer(node: Node) -> list[Type]:
-        shape = dims(node)
-        return [Type(node.inputs[0].dtype, (*shape[:2], *(1 for _ in shape[2:])))]
 
-    reference = lambda node, x: x.mean(tuple(range(2, x.ndim)), keepdims=True)
+@op("ReduceLogSumExp")
+class ReduceLogSumExp:
+    """The logarithm of the sum of e^x over axes."""
 
+    signature = "x, axes? -> y"
+    attributes = {"keepdims": 1, "noop_with_empty_axes": 0}
+    infer = infer_reduction()
+    reference = reduction(log_sum_exp)
+    lower = lower_real(log_sum_exp_steps)
+
+
+def cumulated(accumulate: Any, neutral: int) -> Any:
+    """reference of a running sum or product."""
+
+    def reference(node: Node, x: np.ndarray, axis: np.ndarray) -> np.ndarray:
+        at = int(axis.item())
+        turned = np.flip(x, at) if node.attrs["reverse"] else x
+        total = accumulate(turned, at, dtype=x.dtype)
+        if node.attrs["exclusive"]:  # shifted by one, not total - x: that would cancel digits
+            first = np.full_like(np.take(total, [0] * min(x.shape[at], 1), at), neutral)
+            total = np.concatenate((first, np.delete(total, -1, at) if x.shape[at] else total), at)
+        return np.flip(total, at) if node.attrs["reverse"] else total
+
+    return reference
+
+
+def cumulate_lower(product_of: bool) -> Any:
     def lower(node: Node, b: Any) -> None:
         x = node.inputs[0]
-        require_dtype(node, x.dtype, NUMBERS)
-        reduce_over(b, "mean", x, tuple(range(2, len(x.shape))), node.output)
+        require_dtype(node, x.dtype, (*NUMBERS, dtypes.UINT32, dtypes.UINT64))
+        axis = normal_axis(node, required_ints(node, 1, "the axis")[0], len(x.shape))
+        b.step(
+            "cumulate",
+            inplace="x",
+            x=x,
+            y=node.output,
+            dtype=x.dtype,
+            outer=product(x.shape[:axis]),
+            n=x.shape[axis],
+            inner=product(x.shape[axis + 1 :]),
+            product=int(product_of),
+            exclusive=node.attrs["exclusive"],
+            reverse=node.attrs["reverse"],
+        )
+
+    return lower
 
 
 @op("CumSum")
@@ -217,28 +315,16 @@ class CumSum:
     signature = "x, axis -> y"
     attributes = {"exclusive": 0, "reverse": 0}
     infer = infer_same
+    reference = cumulated(np.cumsum, 0)
+    lower = cumulate_lower(False)
 
-    def reference(node: Node, x: np.ndarray, axis: np.ndarray) -> np.ndarray:
-        at = int(axis.item())
-        turned = np.flip(x, at) if node.attrs["reverse"] else x
-        total = np.cumsum(turned, at, dtype=x.dtype)
-        if node.attrs["exclusive"]:  # shifted by one, not total - x: that would cancel digits
-            first = np.zeros_like(np.take(total, [0] * min(x.shape[at], 1), at))
-            total = np.concatenate((first, np.delete(total, -1, at) if x.shape[at] else total), at)
-        return np.flip(total, at) if node.attrs["reverse"] else total
 
-    def lower(node: Node, b: Any) -> None:
-        x = node.inputs[0]
-        require_dtype(node, x.dtype, NUMBERS)
-        axis = normal_axis(node, required_ints(node, 1, "the axis")[0], len(x.shape))
-        b.step(
-            "cumsum",
-            x=x,
-            y=node.output,
-            dtype=x.dtype,
-            outer=product(x.shape[:axis]),
-            n=x.shape[axis],
-            inner=product(x.shape[axis + 1 :]),
-            exclusive=node.attrs["exclusive"],
-            reverse=node.attrs["reverse"],
-        )
+@op("CumProd")
+class CumProd:
+    """The running product along an axis, without the element itself, or from the end."""
+
+    signature = "x, axis -> y"
+    attributes = {"exclusive": 0, "reverse": 0}
+    infer = infer_same
+    reference = cumulated(np.cumprod, 1)
+    lower = cumulate_lower(True)

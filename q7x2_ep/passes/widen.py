@@ -12,7 +12,7 @@ fusion and kernel applies. It is rounded where that can be seen:
 
 After this pass a 16-bit value is an input of the graph or the output of a Cast, host op or cache,
 and is read by such ops only; a graph that is like that already stays as it is. See
-docs/decisions.md, 19.
+docs/decisions.md, 20.
 """
 
 from __future__ import annotations

@@ -187,7 +187,7 @@ def test_errors_are_one_message(capsys, tmp_path):
     corrupt = tmp_path / "corrupt.onnx"
     corrupt.write_bytes(b"junk")
     assert "absent.onnx" in run(capsys, "explain", "absent.onnx", code=2)
-    assert "ModelError" in run(capsys, "dump", str(corrupt), code=2)
+    assert "CorruptModel" in run(capsys, "dump", str(corrupt), code=2)
     assert "missing" in run(capsys, "run", BERT, code=2)
     assert "NAME=FILE.npy" in run(capsys, "run", BERT, "--input", "input_ids", code=2)
     with pytest.raises(q7x2_ep.ModelNotFound):
@@ -206,3 +206,17 @@ def test_as_a_module():
     )
     assert done.returncode == 2
     assert "absent.onnx" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_ops_says_where_each_runs(capsys):
+    out = run(capsys, "ops", "^(Relu|Equal|Unique|.*::Gradient|com.microsoft::FastGelu|Cast)$")
+    lines = {line.split()[0]: line for line in out.splitlines() if not line.startswith(" ")}
+    assert all(len(line) <= WIDTH for line in out.splitlines())
+    assert lines["Relu"].split() == ["Relu", "1", "6", "13", "14", "native"]
+    assert lines["Equal"].endswith("native; host: str")
+    assert lines["Unique"].endswith("host")
+    assert lines["com.microsoft::FastGelu"].endswith("native")
+    assert lines["ai.onnx.preview.training::Gradient"].endswith("neither")
+    assert lines["6"].startswith("6 ops: 4 native")
+    (relu,) = json.loads(run(capsys, "ops", "^Relu$", "--json"))
+    assert relu["domain"] == "" and "float" in relu["native"] and not relu["host"]

@@ -204,6 +204,8 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "HardSigmoid": {"x": (B, S, K), "alpha": 0.2, "beta": 0.5},
     "HardSwish": {"x": (B, S, K)},
     "Softcap": {"x": (B, S, K), "divisor": 30.0, "cap": 30.0},
+    "Softmax": {"x": (B, S, K), "max_axes": [1], "axes": [-2]},
+    "LogSoftmax": {"x": (B, S, K), "max_axes": [-1], "axes": [2]},
     "GroupedHeads": {"o": repeated_heads},
     "AttentionMask": {"o": causal_mask},
     "LayerNorm": {
@@ -397,6 +399,8 @@ TARGETS = {
     "HardSigmoid": "HardSigmoid",
     "HardSwish": "HardSwish",
     "Softcap": "q7::Softcap",
+    "Softmax": "Softmax",
+    "LogSoftmax": "LogSoftmax",
     "ExpertLinear": "q7::ExpertLinear",
     "ExpertBias": "q7::ExpertLinear",
     "GatedExperts": "q7::GatedExpertLinear",

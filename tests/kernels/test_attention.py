@@ -25,11 +25,12 @@ class Scoring(NamedTuple):
     bias: Optional[np.ndarray] = None
     fill: float = -np.inf
     zero: int = 0  # 1: masked rows, 2: all rows that are NaN
+    sinks: Optional[np.ndarray] = None  # (H,)
 
 
 def reference(q, k, v, mask, scoring, visible):
     """Output and the error bound, (B, H, Sq, Dv), in float64; inputs (B, H, S, D)."""
-    scale, softcap, bias, fill, zero = scoring
+    scale, softcap, bias, fill, zero, sinks = scoring
     group = q.shape[1] // k.shape[1]
     q, k, v = (t.astype(np.float64) for t in (q, np.repeat(k, group, 1), np.repeat(v, group, 1)))
     s = scale * (q @ k.swapaxes(-1, -2))
@@ -41,8 +42,10 @@ def reference(q, k, v, mask, scoring, visible):
         s = np.where(mask == LOWEST, LOWEST, s + mask)  # in f32 the score drowns in such a mask
     s = np.where(visible[:, None], s, -np.inf)
     with np.errstate(all="ignore"):
-        e = np.exp(s - s.max(-1, keepdims=True, initial=-np.inf))
-        p = e / e.sum(-1, keepdims=True)
+        sink = np.reshape(-np.inf if sinks is None else sinks.astype(np.float64), (-1, 1, 1))
+        top = np.maximum(s.max(-1, keepdims=True, initial=-np.inf), sink)
+        e = np.exp(s - top)
+        p = e / (e.sum(-1, keepdims=True) + np.exp(sink - top))
     if zero:
         p = np.where(np.isneginf(s).all(-1, keepdims=True), 0, p)
     if zero > 1:
@@ -107,6 +110,7 @@ def attention(
         given[f"{name}_dtype"] = 0 if t is None else 7 if t.dtype == np.int64 else 6
         given[f"{name}_stride"] = int(t is not None and t.size > 1)
     given.update(mask=mask, bias=scoring.bias, lengths=lengths, offsets=offsets, offset=offset)
+    given.update(sinks=scoring.sinks)
     given.update(left=window[0], right=window[1])
     given.update(zero_masked_rows=int(scoring.zero > 0), zero_nan_rows=int(scoring.zero > 1))
     given.update(scale=scoring.scale, softcap=scoring.softcap, fill=scoring.fill)
@@ -134,10 +138,11 @@ def check(
     offsets=None,
     offset=None,
     window=(-1, -1),
+    sinks=None,
     **how,
 ):
     (B, _, Sq, D), Skv = q.shape, k.shape[2]
-    scoring = Scoring(D**-0.5 if scale is None else scale, softcap, bias, fill, zero)
+    scoring = Scoring(D**-0.5 if scale is None else scale, softcap, bias, fill, zero, sinks)
     offset = Skv - Sq if offset is None else offset
     window = (window[0], 0) if causal else window
     seen = {"lengths": lengths, "offsets": offsets, "offset": offset, "window": window}
@@ -319,3 +324,15 @@ def test_rows_that_would_be_nan_are_zero_where_that_is_asked_for(kernel, spoiled
         assert (y[0, 0, 1] == 0).all()
         kept = np.delete(np.arange(Sq), 1)
         assert (y[0, 0, kept] == clean[0, 0, kept]).all() and (y[0, 1] == clean[0, 1]).all()
+
+
+@ROWS
+@pytest.mark.parametrize("Sq, Skv", [(1, 7), (5, 33), (40, 300), (3, 0)])
+def test_sinks(kernel, Sq, Skv):
+    """Of more weight than all keys, of some, and of none; and where a mask hides a first block."""
+    rng = np.random.default_rng(Sq)
+    q, k, v = (rng.standard_normal((2, 4, s, 16)).astype(np.float32) for s in (Sq, Skv, Skv))
+    sinks = np.array([40, 0, 1.5, -np.inf], np.float32)
+    for causal, mask in ((0, None), (1, None), (0, np.arange(Skv) >= min(150, Skv - 2))):
+        mask = None if mask is None else np.broadcast_to(mask, (2, 1, Sq, Skv)).copy()
+        check(kernel, q, k, v, mask, causal=causal, sinks=sinks, zero=1)

@@ -22,12 +22,18 @@ ARITHMETIC = {
     "mul": np.multiply,
     "div": np.divide,
     "pow": np.power,
-    "mod": np.fmod,
+    "mod": np.mod,
+    "fmod": np.fmod,
+    "prelu": lambda a, b: np.where(a < 0, a * b, a),
     "min": np.minimum,
     "max": np.maximum,
 }
 BITS = {"and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor}
-CODES = {"float32": 1, "uint8": 2, "int8": 3, "int32": 6, "int64": 7, "bool": 9, "float64": 11}
+CODES = {
+    **{"float32": 1, "uint8": 2, "int8": 3, "uint16": 4, "int16": 5, "int32": 6, "int64": 7},
+    **{"bool": 9, "float64": 11, "uint32": 12, "uint64": 13},
+}
+INTEGERS = [name for name in CODES if "int" in name]
 SHAPES = [
     ((), ()),
     ((7,), (7,)),
@@ -96,12 +102,12 @@ def test_f32_special_values(kernel):
         np.testing.assert_allclose(power, expected, rtol=2e-7, atol=1e-45)
 
 
-@pytest.mark.parametrize("dtype", ["float64", "int64", "int32", "int8", "uint8"])
+@pytest.mark.parametrize("dtype", ["float64", *INTEGERS])
 def test_other_dtypes(dtype):
     rng = np.random.default_rng(8)
     for a_shape, b_shape in SHAPES:
         a, b = (
-            rng.integers(0 if dtype == "uint8" else -9, 10, s).astype(dtype)
+            rng.integers(0 if dtype.startswith("u") else -9, 10, s).astype(dtype)
             for s in (a_shape, b_shape)
         )
         functions = dict(
@@ -111,7 +117,11 @@ def test_other_dtypes(dtype):
             functions["div"] = lambda a, b: np.where(
                 b == 0, 0, np.trunc(a / np.where(b == 0, 1, b))
             ).astype(dtype)
-            functions["mod"] = lambda a, b: np.where(b == 0, 0, np.mod(a, np.where(b == 0, 1, b)))
+            for op in ("mod", "fmod"):
+                rest = ARITHMETIC[op]
+                functions[op] = lambda a, b, rest=rest: np.where(
+                    b == 0, 0, rest(a, np.where(b == 0, np.ones_like(b), b))
+                )
             functions["pow"] = lambda a, b: np.power(a, np.abs(b) % 3)
         for op, reference in functions.items():
             second = np.abs(b) % 3 if op == "pow" and dtype != "float64" else b
@@ -122,19 +132,56 @@ def test_other_dtypes(dtype):
             )
 
 
-@pytest.mark.parametrize("dtype", ["int64", "int32", "int8"])
+@pytest.mark.parametrize("dtype", [name for name in INTEGERS if name.startswith("i")])
 def test_integer_corners(dtype):
     low, high = np.iinfo(dtype).min, np.iinfo(dtype).max
     a = np.array([low, low, 5, -5, 5, -5, high, 2, -1, 1, 3], dtype)
     b = np.array([-1, 0, 0, 3, -3, -3, high, -1, -3, -7, 40], dtype)
     assert run("div", a, b).tolist() == [low, 0, 0, -1, -1, 1, 1, -2, 0, 0, 0]
     assert run("mod", a, b).tolist() == [0, 0, 0, 1, -1, -2, 0, 0, -1, -6, 3]
+    assert run("fmod", a, b).tolist() == [0, 0, 0, -2, 2, -2, 0, 0, -1, 1, 3]
     with np.errstate(all="ignore"):
         np.testing.assert_array_equal(run("add", a, b), a + b)
         np.testing.assert_array_equal(run("mul", a, b), a * b)
         np.testing.assert_array_equal(
             run("pow", a[7:], b[7:]), [0, -1, 1, np.array(3, dtype) ** np.array(40, dtype)]
         )
+
+
+@pytest.mark.parametrize("dtype", INTEGERS)
+def test_whole_range(dtype):
+    """Limits against limits: what wraps, and 64 bits without a sign."""
+    low, high = np.iinfo(dtype).min, np.iinfo(dtype).max
+    values = np.array([low, low + 1, high // 2, high // 2 + 1, high - 1, high, 0, 1, 3], dtype)
+    a, b = (v.ravel() for v in np.meshgrid(values, values))
+    with np.errstate(all="ignore"):
+        for op in ("add", "sub", "mul", "min", "max", *COMPARISONS, *BITS, "prelu"):
+            expected = {**ARITHMETIC, **COMPARISONS, **BITS}[op](a, b)
+            np.testing.assert_array_equal(run(op, a, b), expected, err_msg=op)
+        a, b = a[b != 0], b[b != 0]
+        for op in ("mod", "fmod"):
+            np.testing.assert_array_equal(run(op, a, b), ARITHMETIC[op](a, b), err_msg=op)
+    signs = np.where((a < 0) == (b < 0), 1, -1).tolist()
+    pairs = zip(a.tolist(), b.tolist(), signs)
+    exact = [abs(x) // abs(y) * sign for x, y, sign in pairs]
+    wrapped = [(q - int(low)) % 2 ** np.iinfo(dtype).bits + int(low) for q in exact]
+    assert run("div", a, b).tolist() == wrapped
+
+
+@pytest.mark.parametrize("dtype", INTEGERS)
+def test_shifts(dtype):
+    low, high = np.iinfo(dtype).min, np.iinfo(dtype).max
+    bits = np.iinfo(dtype).bits
+    counts = [0, 1, bits - 1, bits, min(64, high), high, *([-1, low] if low else [])]
+    for count in counts:
+        for x in (low, -3 if low else 3, 5, high):
+            a, b = np.array([x], dtype), np.array([count], dtype)
+            within = 0 <= count < bits
+            left = (x << count) & (2**bits - 1) if within else 0
+            left -= 2**bits if left > high else 0
+            right = x >> count if within else -1 if x < 0 else 0
+            assert run("shift_left", a, b, threads=[1]).tolist() == [left]
+            assert run("shift_right", a, b, threads=[1]).tolist() == [right]
 
 
 def test_bool():

@@ -180,7 +180,9 @@ def test_attention_scores(queries: int, keys: int, mask: Any, bias: Any) -> None
         None if mask is None else case.input(B, 1, S, T, dtype=mask),
         None if bias is None else case.input(*bias),
     ]
-    o = case.g.call("q7::Attention", q, k, v, *operands, scale=1.0, softcap=1.5, fill=-2.0)
+    for sinks in (None, case.input(4)):
+        more = (*operands, None, None, sinks)
+        o = case.g.call("q7::Attention", q, k, v, *more, scale=1.0, softcap=1.5, fill=-2.0)
     case.check(o, {"B": 2, "S": queries, "T": keys}, keys)
 
 

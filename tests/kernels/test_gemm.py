@@ -39,6 +39,10 @@ ACTS = {
     "elu": lambda x: np.where(x < 0, ACT_ALPHA * np.expm1(x), x),
     "softcap": lambda x: ACT_ALPHA * np.tanh(x / ACT_ALPHA),
     "squared_relu": lambda x: np.maximum(x, 0) ** 2,
+    "affine": lambda x: ACT_ALPHA * x + ACT_BETA,
+    "scaled_tanh": lambda x: ACT_ALPHA * np.tanh(ACT_BETA * x),
+    "thresholded_relu": lambda x: np.where(x > ACT_ALPHA, x, 0),
+    "softsign": lambda x: x / (1 + np.abs(x)),
 }
 ACT_ALPHA, ACT_BETA = 0.25, 0.75
 # where the slope of an activation exceeds 1: how much an error of its operand may grow

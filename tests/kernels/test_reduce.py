@@ -9,7 +9,10 @@ from tests.kernels.harness import rows as kernels
 from tests.kernels.harness import run_threads as run_op
 
 OPS = ("sum", "mean", "max", "min", "prod", "sumsq", "l1", "l2")
-CODES = {"float32": 1, "float64": 11, "int32": 6, "int64": 7}
+CODES = {
+    **{"float64": 11, "int8": 3, "int16": 5, "int32": 6, "int64": 7},
+    **{"uint8": 2, "uint16": 4, "uint32": 12, "uint64": 13},
+}
 
 
 def reduce(op: str, x: np.ndarray) -> np.ndarray:
@@ -83,17 +86,45 @@ def test_special_values(kernel, inner):
         np.testing.assert_array_equal(y, np.full(inner, value))
 
 
-@pytest.mark.parametrize("dtype", ["float64", "int32", "int64"])
-def test_other_dtypes(dtype):
+@pytest.mark.parametrize("inner", [1, 5, 40])
+@pytest.mark.parametrize("dtype", CODES)
+def test_other_dtypes(dtype, inner):
     rng = np.random.default_rng(5)
-    for op in OPS:
-        x = rng.integers(-9, 10, (3, 7, 5)).astype(dtype)
-        code = CODES[dtype]
-        (y,) = run_op("reduce", x=x, y=x[:, 0], op=op, dtype=code, outer=3, n=7, inner=5)
-        expected = reduce(op, x)
+    integral = dtype != "float64"
+    for op in OPS[: -1 if integral else None]:
+        x = rng.integers(0 if dtype.startswith("u") else -9, 10, (3, 7, inner)).astype(dtype)
+        if op in ("prod", "sumsq", "sum", "l1") and dtype.endswith("8"):
+            x //= 3
+        given = {"y": x[:, 0], "op": op, "dtype": CODES[dtype], "outer": 3, "inner": inner}
+        (y,) = run_op("reduce", x=x, n=7, **given)
+        expected = reduce(op, x.astype(np.int64) if integral else x)
         np.testing.assert_allclose(
-            y, np.trunc(expected) if dtype != "float64" else expected, rtol=1e-15
+            y, np.trunc(expected).astype(dtype) if integral else expected, rtol=1e-15
         )
-        y = run_op("reduce", x=x[:, :0], y=x[:, 0], op=op, dtype=code, outer=3, n=0, inner=5)[0]
-        if op in ("sum", "prod"):
-            assert (y == (op == "prod")).all()
+        (y,) = run_op("reduce", x=x[:, :0], n=0, **given)
+        limits = np.iinfo(dtype) if integral else None
+        nothing = {
+            "max": limits.min if integral else -np.inf,
+            "min": limits.max if integral else np.inf,
+            "mean": 0 if integral else np.nan,
+        }
+        np.testing.assert_array_equal(y, nothing.get(op, op == "prod"))
+
+
+def test_f64_special_values():
+    for at in (0, 3, 6):
+        for value in (np.nan, np.inf, -np.inf):
+            x = np.ones((1, 7, 1))
+            x[0, at] = value
+            for op in OPS[:4]:
+                (y,) = run_op("reduce", x=x, y=x[:, 0], op=op, dtype=11, outer=1, n=7, inner=1)
+                np.testing.assert_array_equal(y, reduce(op, x))
+
+
+def test_bool():
+    x = np.array([[0, 0], [0, 1], [1, 1]], bool)
+    for op, expected in (("max", [0, 1, 1]), ("min", [0, 0, 1])):
+        given = {"y": x[:, 0], "op": op, "dtype": 9, "outer": 3, "inner": 1}
+        np.testing.assert_array_equal(run_op("reduce", x=x, n=2, **given)[0], expected)
+        (y,) = run_op("reduce", x=x[:, :0], n=0, **given)
+        np.testing.assert_array_equal(y, op == "min")

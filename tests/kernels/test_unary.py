@@ -31,6 +31,10 @@ REFERENCE = {
     "hard_swish": lambda x: x * np.clip(x / 6 + 0.5, 0, 1),
     "softcap": lambda x: ALPHA * np.tanh(x / ALPHA),
     "squared_relu": lambda x: np.maximum(x, 0) ** 2,
+    "affine": lambda x: ALPHA * x + BETA,
+    "scaled_tanh": lambda x: ALPHA * np.tanh(BETA * x),
+    "thresholded_relu": lambda x: np.where(x <= ALPHA, 0, x),
+    "softsign": lambda x: x / (1 + np.abs(x)),
     "softplus": lambda x: np.logaddexp(0, x),
     "sin": np.sin,
     "cos": np.cos,
@@ -43,6 +47,20 @@ REFERENCE = {
     "leaky_relu": lambda x: np.where(x < 0, ALPHA * x, x),
     "elu": lambda x: np.where(x < 0, ALPHA * np.expm1(x), x),
     "hard_sigmoid": lambda x: np.clip(ALPHA * x + BETA, 0, 1),
+    "tan": np.tan,
+    "asin": np.arcsin,
+    "acos": np.arccos,
+    "atan": np.arctan,
+    "sinh": np.sinh,
+    "cosh": np.cosh,
+    "asinh": np.arcsinh,
+    "acosh": np.arccosh,
+    "atanh": np.arctanh,
+    "selu": lambda x: BETA * np.where(x < 0, ALPHA * np.expm1(x), x),
+    "celu": lambda x: np.where(x < 0, ALPHA * np.expm1(x / ALPHA), x),
+    "softsign": lambda x: x / (1 + np.abs(x)),
+    "thresholded_relu": lambda x: np.where(x > ALPHA, x, 0),
+    "shrink": lambda x: np.where(x < -ALPHA, x + BETA, np.where(x > ALPHA, x - BETA, 0)),
 }
 EXACT = {
     "abs",
@@ -56,8 +74,16 @@ EXACT = {
     "round",
     "clip",
     "leaky_relu",
+    "thresholded_relu",
 }
 MASKS = {"isnan", "isinf"}
+NEAR_ZERO = {  # absolute, not relative accuracy there
+    *("gelu", "gelu_tanh", "elu", "selu", "celu", "sin", "cos", "hard_sigmoid", "shrink"),
+}
+INTEGERS = {
+    **{np.int8: 3, np.int16: 5, np.int32: 6, np.int64: 7},
+    **{np.uint8: 2, np.uint16: 4, np.uint32: 12, np.uint64: 13},
+}
 
 
 def run(op: str, x: np.ndarray, dtype: int, kernel=None, threads=(1, 2, 3, 8)) -> np.ndarray:
@@ -76,15 +102,17 @@ def test_f32(kernel, op):
             x[:8] = [np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-38, 2.5, -0.5]
         if op in ("log", "sqrt"):
             x = np.abs(x)
+        if op in ("asin", "acos", "atanh"):
+            x = x / 16  # most of them within [-1, 1]
+        if op == "acosh":
+            x = np.abs(x) + np.float32(0.5)
         with np.errstate(all="ignore"):
             expected = REFERENCE[op](x.astype(np.float64))
         y = run(op, x, 1, kernel, (1, 3) if n > 40_000 else (1,))
         if op in EXACT | MASKS:
             np.testing.assert_array_equal(y, expected.astype(y.dtype))
         else:  # gelu near -5 and elu near 0 lose relative, not absolute accuracy
-            atol = (
-                3e-7 if op in ("gelu", "gelu_tanh", "elu", "sin", "cos", "hard_sigmoid") else 1e-37
-            )
+            atol = 3e-7 if op in NEAR_ZERO else 1e-37
             finite = np.isfinite(x) | (
                 op not in ("gelu", "gelu_tanh", "silu")
             )  # their limits: test_math.py
@@ -102,18 +130,22 @@ def test_f64(op):
     np.testing.assert_allclose(y, expected, rtol=1e-14, atol=1e-300)
 
 
-@pytest.mark.parametrize("dtype, code", [(np.int32, 6), (np.int64, 7)])
-def test_integers(dtype, code):
-    lowest = np.iinfo(dtype).min
-    x = np.array([-5, 0, 7, lowest, np.iinfo(dtype).max], dtype)
+@pytest.mark.parametrize("dtype", INTEGERS)
+def test_integers(dtype):
+    low, high, code = np.iinfo(dtype).min, np.iinfo(dtype).max, INTEGERS[dtype]
+    x = np.array([max(low, -5), 0, 7, 100, low, high], dtype)
+    functions = {**REFERENCE, "bitwise_not": np.bitwise_not}
     with np.errstate(over="ignore"):
-        for op in ("abs", "neg", "sign", "relu"):
-            np.testing.assert_array_equal(run(op, x, code), REFERENCE[op](x))
-    given = {"x": x, "y": x, "op": "clip", "dtype": code, "n": x.size}
-    (y,) = run_op("unary", alpha=-2.9, beta=np.inf, **given)
-    np.testing.assert_array_equal(y, np.clip(x, -2, None))
-    (y,) = run_op("unary", alpha=-np.inf, beta=6.5, **given)
-    np.testing.assert_array_equal(y, np.clip(x, None, 6))
+        for op in ("abs", "neg", "sign", "relu", "bitwise_not"):
+            np.testing.assert_array_equal(run(op, x, code), functions[op](x), err_msg=op)
+    given = {"x": x, "y": x, "dtype": code, "n": x.size}
+    (y,) = run_op("unary", op="clip", alpha=-2.9, beta=np.inf, **given)
+    np.testing.assert_array_equal(y, np.maximum(x, dtype(max(low, -2))))
+    (y,) = run_op("unary", op="clip", alpha=-np.inf, beta=6.5, **given)
+    np.testing.assert_array_equal(y, np.minimum(x, dtype(6)))
+    (y,) = run_op("unary", op="shrink", alpha=6.0, beta=-1e30, **given)
+    kept = [low if v < -6 else high if v > 6 else 0 for v in x.tolist()]  # saturated
+    np.testing.assert_array_equal(y, np.array(kept, dtype))
 
 
 def test_not_and_empty():

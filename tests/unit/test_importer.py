@@ -70,7 +70,7 @@ def test_keeps_metadata(erf):
         "domain": "d",
         "version": 7,
         "custom_metadata_map": {"key": "value"},
-        "overridable": [],
+        "overridable": {},
         "types": {"x": "tensor(float)", "y": "tensor(float)"},
         "declared": {"y": Type(dtypes.FLOAT, None)},
     }
@@ -124,7 +124,7 @@ def test_inputs_with_initializers_are_constants():
     add = [helper.make_node("Add", ["x", "w"], ["y"])]
     graph = read(model(add, ["x", "w"], ["y"], [weight]))
     assert [value.name for value in graph.inputs] == ["x"]
-    assert graph.metadata["overridable"] == ["w"]
+    assert list(graph.metadata["overridable"]) == ["w"]
 
 
 def test_nodes_get_unique_names():

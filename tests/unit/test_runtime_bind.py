@@ -306,7 +306,8 @@ def sound_blob() -> Blob:
     first, second = blob.buffer(size, 0, 1), blob.buffer(size, 1, 2)
     blob.copy(("input", 0), ("arena", first), [n], [1], [1])
     blob.step("unary", "unary", x=("arena", first), y=("arena", second), op="exp", dtype=1, n=n)
-    blob.step("softmax", "softmax", x=("arena", second), y=("output", 0), outer=1, n=n, inner=1)
+    fields = {"dtype": 1, "outer": 1, "n": n, "inner": 1}
+    blob.step("softmax", "softmax", x=("arena", second), y=("output", 0), **fields)
     blob.pointers.append((blob.pointers[-1][0], 1, 0, blob.value(0)))  # a constant, unused
     blob.pointers.append(blob.pointers[-2])
     return blob

@@ -7,7 +7,7 @@ that concurrent runs each take their own and the arena of the last run is used a
 from __future__ import annotations
 
 import mmap
-from array import array
+from array import array as array_of
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Optional
@@ -15,6 +15,7 @@ from typing import Optional
 import numpy as np
 
 from q7x2_ep import dtypes, errors
+from q7x2_ep.backend.call import Call, check_output
 from q7x2_ep.backend.cpu import library as native
 from q7x2_ep.ir.core import Graph, Value
 from q7x2_ep.ir.shape import substitute
@@ -24,6 +25,7 @@ from q7x2_ep.plan.memory import Storage
 
 PACKED_ALIGN = 128  # bytes
 PACK_BYTES = 1 << 25  # of weights that are packed in one go
+WATCHED_STEPS = 16  # run between two questions whether to go on
 
 
 class _Bound:
@@ -50,30 +52,15 @@ class Executor:
         self._dtypes = [dtypes.DTYPES[value.dtype].numpy for value in plan.graph.outputs]
         self._idle: list[_Bound] = []
 
-    def run(self, arrays: Sequence[np.ndarray], sizes: Mapping[str, int]) -> list[np.ndarray]:
+    def run(
+        self, arrays: Sequence[np.ndarray], sizes: Mapping[str, int], call: Optional[Call] = None
+    ) -> list[np.ndarray]:
         """Outputs for dense inputs in model order and the values of all symbols."""
         bound = self._take()
         try:
             self._bind(bound, sizes)
-            return self._run(bound, arrays)
+            return self._run(bound, arrays) if call is None else self._call(bound, arrays, call)
         finally:
-            self._give_back(bound)
-
-    def profile(
-        self, arrays: Sequence[np.ndarray], sizes: Mapping[str, int], runs: int
-    ) -> list[int]:
-        """Nanoseconds per step, summed over `runs` runs after one to warm up."""
-        bound = self._take()
-        try:
-            self._bind(bound, sizes)
-            self._run(bound, arrays)
-            times = array("q", bytes(8 * len(self._plan.steps)))
-            bound.context.profile(times)
-            for _ in range(runs):
-                self._run(bound, arrays)
-            return list(times)
-        finally:
-            bound.context.profile(None)
             self._give_back(bound)
 
     def statistics(self, sizes: Mapping[str, int]) -> dict[str, int]:
@@ -134,11 +121,50 @@ class Executor:
     def _run(self, bound: _Bound, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
         shapes = bound.output_shapes
         outputs = [np.empty(shape, dtype) for shape, dtype in zip(shapes, self._dtypes)]
+        self._steps(bound, 0, len(self._plan.steps), arrays, outputs)
+        return outputs
+
+    def _call(self, bound: _Bound, arrays: Sequence[np.ndarray], call: Call) -> list[np.ndarray]:
+        given = [*call.outputs, *[None] * (len(self._dtypes) - len(call.outputs))]
+        names, shapes = self._plan.graph.output_names, bound.output_shapes
+        for name, array, shape, dtype in zip(names, given, shapes, self._dtypes):
+            if array is not None:
+                check_output(name, array, shape, dtype)
+        outputs = [
+            np.empty(shape, dtype) if array is None or not _is_free(array, arrays) else array
+            for array, shape, dtype in zip(given, shapes, self._dtypes)
+        ]
+        total = len(self._plan.steps)
+        stride = WATCHED_STEPS if call.stopped is not None else max(total, 1)
+        times = None if call.step_ns is None else array_of("q", bytes(8 * total))
+        if times is not None:
+            bound.context.profile(times)
         try:
-            bound.context.run(0, len(self._plan.steps), arrays, outputs)
+            for first in range(0, total, stride):
+                call.go_on()
+                self._steps(bound, first, min(total, first + stride), arrays, outputs)
+        finally:
+            if times is not None:
+                bound.context.profile(None)
+        if call.step_ns is not None and times is not None:
+            call.step_ns += times
+        for array, output in zip(given, outputs):
+            if array is not None and array is not output:
+                np.copyto(array, output)
+        return [output if array is None else array for array, output in zip(given, outputs)]
+
+    def _steps(
+        self,
+        bound: _Bound,
+        first: int,
+        last: int,
+        arrays: Sequence[np.ndarray],
+        outputs: Sequence[np.ndarray],
+    ) -> None:
+        try:
+            bound.context.run(first, last, arrays, outputs)
         except native.StatusError as error:
             raise self._run_error(error) from None
-        return outputs
 
     def _bind(self, bound: _Bound, sizes: Mapping[str, int]) -> None:
         if bound.sizes == sizes:
@@ -174,6 +200,17 @@ class Executor:
                 f"{where} {error}: given {error.value}, expected below {error.limit}"
             )
         return errors.InternalError(f"{where} {error}")
+
+
+def _is_free(array: np.ndarray, feeds: Sequence[np.ndarray]) -> bool:
+    """Whether steps may write to the array: it is dense, and no feed lies in its memory."""
+    flags = array.flags
+    return (
+        flags.c_contiguous
+        and flags.aligned
+        and flags.writeable
+        and not any(np.may_share_memory(array, feed) for feed in feeds)
+    )
 
 
 def pack(library: native.Library, plan: Plan, threads: int) -> np.ndarray:

@@ -1,0 +1,83 @@
+/* pool.c: the kernel of pool.h for every ISA, in loops that compilers vectorise. One body, made
+ * constant per op by inlining. Read pool.h first. */
+#include "pool.h"
+
+#include <math.h>
+
+#include "../simd/simd.h"
+
+/* What a window of nothing gives. */
+Q7_INLINE float start_of(int64_t op) { return op == Q7_pool_max ? -INFINITY : 0.0f; }
+
+Q7_INLINE float term(int64_t op, float x, float p) {
+    if (op != Q7_pool_lp) return x;
+    return p == 2.0f ? x * x : p == 1.0f ? fabsf(x) : powf(fabsf(x), p);
+}
+
+Q7_INLINE float join(int64_t op, float a, float x) {
+    if (op != Q7_pool_max) return a + x;
+    return x > a || x != x ? x : a;
+}
+
+/* line += or = the terms of x. */
+Q7_INLINE void join_line(int64_t op, float *restrict line, const float *restrict x, int64_t n,
+                         bool first, float p) {
+    if (first)
+        for (int64_t i = 0; i < n; i++) line[i] = term(op, x[i], p);
+    else
+        for (int64_t i = 0; i < n; i++) line[i] = join(op, line[i], term(op, x[i], p));
+}
+
+/* y[i] = the join of line[i * stride + j * dilation] over j. */
+Q7_INLINE void join_columns(int64_t op, float *restrict y, const float *restrict line, int64_t n,
+                            int64_t k, int64_t stride, int64_t dilation) {
+    for (int64_t i = 0; i < n; i++) y[i] = k ? line[i * stride] : start_of(op);
+    for (int64_t j = 1; j < k; j++) {
+        const float *from = line + j * dilation;
+        for (int64_t i = 0; i < n; i++) y[i] = join(op, y[i], from[i * stride]);
+    }
+}
+
+Q7_INLINE void pool(const q7_pool_args *x, int64_t at, const float *counts, float *work,
+                    const int64_t op, const float p) {
+    const int64_t oh = at % x->OH, od = at / x->OH % x->OD, n = at / x->OH / x->OD;
+    const int64_t d = od * x->stride_d - x->pad_front, h = oh * x->stride_h - x->pad_top;
+    const q7_taps planes = q7_taps_within(d, x->kd, x->dilation_d, 0, x->D);
+    const q7_taps lines = q7_taps_within(h, x->kh, x->dilation_h, 0, x->H);
+    const int64_t end = q7_pool_line(x);
+    float *y = (float *)x->y + at * x->OW, *middle = work + x->pad_left;
+    bool first = true;
+    for (int64_t l = planes.first; l < planes.end; l++)
+        for (int64_t i = lines.first; i < lines.end; i++, first = false) {
+            const int64_t line = (n * x->D + d + l * x->dilation_d) * x->H + h + i * x->dilation_h;
+            join_line(op, middle, (const float *)x->x + line * x->W, x->W, first, p);
+        }
+    for (int64_t i = 0; i < x->pad_left; i++) work[i] = start_of(op);
+    for (int64_t i = first ? 0 : x->W; i < end - x->pad_left; i++) middle[i] = start_of(op);
+    if (x->stride_w == 1)
+        join_columns(op, y, work, x->OW, x->kw, 1, x->dilation_w);
+    else if (x->stride_w == 2)
+        join_columns(op, y, work, x->OW, x->kw, 2, x->dilation_w);
+    else
+        join_columns(op, y, work, x->OW, x->kw, x->stride_w, x->dilation_w);
+    if (op == Q7_pool_mean) {
+        const int64_t taps =
+            q7_pool_count(d, x->kd, x->dilation_d, x->D, x->pad_front, x->pad_back, x->count_pads) *
+            q7_pool_count(h, x->kh, x->dilation_h, x->H, x->pad_top, x->pad_bottom, x->count_pads);
+        for (int64_t i = 0; i < x->OW; i++) y[i] /= (float)taps * counts[i];
+    } else if (op == Q7_pool_lp && p != 1.0f) {
+        for (int64_t i = 0; i < x->OW; i++) y[i] = p == 2.0f ? sqrtf(y[i]) : powf(y[i], 1 / p);
+    }
+}
+
+void Q7_KERNEL(pool_f32)(const q7_pool_args *x, int64_t line, const float *taps, float *work) {
+    switch (x->op) {
+        case Q7_pool_max: pool(x, line, taps, work, Q7_pool_max, 1); break;
+        case Q7_pool_mean: pool(x, line, taps, work, Q7_pool_mean, 1); break;
+        default:
+            if (x->p == 2)
+                pool(x, line, taps, work, Q7_pool_lp, 2);
+            else
+                pool(x, line, taps, work, Q7_pool_lp, (float)x->p);
+    }
+}

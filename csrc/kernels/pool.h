@@ -1,0 +1,44 @@
+/* pool.h: one line (OW,) of a pooled volume in f32.
+ *
+ *     y[n, o] = op over the taps t of x[n, p], p = o * stride - pad + t * dilation in each of the
+ *     three dims, those outside of x left out
+ *     max: a NaN gives NaN; nothing: -inf.  lp: (sum |x|^p)^(1/p).
+ *     mean: divided by the taps within x, or with count_pads within x and its pads.
+ *
+ * x (N, D, H, W); `line` counts the lines (N, OD, OH) of y. Planes and lines of the window join
+ * first, in order, then columns, in order: sums are short. work holds q7_pool_line floats.
+ * taps[ow]: how many columns count for mean. */
+#ifndef Q7_POOL_H
+#define Q7_POOL_H
+#include "../abi.h"
+
+typedef void (*q7_pool_kernel)(const q7_pool_args *args, int64_t line, const float *taps,
+                               float *work);
+
+/* A run of taps. */
+typedef struct q7_taps {
+    int64_t first, end;
+} q7_taps;
+
+/* The taps of a window that lie in [low, high), of k that start at `start`. */
+static inline q7_taps q7_taps_within(int64_t start, int64_t k, int64_t dilation, int64_t low,
+                                     int64_t high) {
+    const int64_t first = start < low ? q7_ceil_div(low - start, dilation) : 0;
+    const int64_t end = start < high ? q7_min(k, q7_ceil_div(high - start, dilation)) : 0;
+    return (q7_taps){first, q7_max(first, end)};
+}
+
+/* How many taps mean divides by, in one dim of size n. */
+static inline int64_t q7_pool_count(int64_t start, int64_t k, int64_t dilation, int64_t n,
+                                    int64_t pad_before, int64_t pad_after, bool count_pads) {
+    const q7_taps taps = count_pads ? q7_taps_within(start, k, dilation, -pad_before, n + pad_after)
+                                    : q7_taps_within(start, k, dilation, 0, n);
+    return taps.end - taps.first;
+}
+
+/* The floats of a line of x with its pads, and of all windows over it. */
+static inline int64_t q7_pool_line(const q7_pool_args *args) {
+    const int64_t windows = (args->OW - 1) * args->stride_w + (args->kw - 1) * args->dilation_w + 1;
+    return q7_max(windows, args->pad_left + args->W);
+}
+#endif

@@ -1,0 +1,117 @@
+"""Whatever a client hands over, as a numpy array: the one place that converts.
+
+Arrays of the right dtype pass through untouched; what lies on the CPU in another library's tensor
+is read in place. Nothing is converted that could change a value: an array of another dtype stays
+as it is, for the session to refuse with the input's name.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from q7x2_ep import dtypes
+from q7x2_ep.errors import BindingError, FeedError, MissingInput
+
+_WIDENS = {"b": "biuf", "i": "iuf", "u": "iuf", "f": "f"}  # numbers of Python, by numpy's kinds
+
+
+def to_array(name: str, value: Any, code: int) -> np.ndarray:
+    """The feed of an input of element type `code`.
+
+    Raises: MissingInput for None, FeedError for what is no tensor.
+    """
+    if value is None:
+        raise MissingInput(
+            f"[input {name!r}] Missing Input: {name}: expected {dtypes.type_string(code)}, given "
+            "None"
+        )
+    if isinstance(value, (list, tuple, str, int, float)):
+        return _from_python(name, value, code)
+    try:
+        return native(foreign(value))
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise FeedError(
+            f"[input {name!r}] expected an array, given {type(value).__name__}: {error}"
+        ) from error
+
+
+def foreign(value: Any) -> np.ndarray:
+    """The array of any object that numpy can read, or with DLPack; on the CPU without a copy.
+
+    Raises: TypeError for what is no array.
+    """
+    if hasattr(value, "detach"):  # a torch.Tensor; numpy refuses one that records gradients
+        value = value.detach()
+        if str(value.dtype) == "torch.bfloat16":  # of which numpy has no notion
+            bits = value.view(sys.modules["torch"].int16).numpy()
+            return bits.view(dtypes.DTYPES[dtypes.BFLOAT16].numpy)
+    if hasattr(value, "__array__") or hasattr(value, "__array_interface__"):
+        array = np.asarray(value)
+    elif hasattr(value, "__dlpack__"):
+        array = np.from_dlpack(value)
+    else:
+        array = np.asarray(value)
+    if array.dtype == object and not array.shape and not isinstance(array[()], (str, bytes)):
+        raise TypeError(f"it is no array and has neither __array__ nor __dlpack__: {value!r}")
+    return array
+
+
+def native(array: np.ndarray) -> np.ndarray:
+    """The same values in this machine's byte order; text as Python strings."""
+    if array.dtype.kind == "S":
+        return np.char.decode(array, "utf-8").astype(object)
+    if array.dtype.kind in "UT":
+        return array.astype(object)
+    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
+
+
+def at_address(address: int, shape: Sequence[int], code: int) -> np.ndarray:
+    """The tensor at an address, in place; the caller keeps the memory alive.
+
+    Raises: BindingError for address 0, unless the tensor is empty.
+    """
+    dtype = dtypes.DTYPES[code].numpy
+    shape = tuple(int(dim) for dim in shape)
+    if 0 in shape:
+        return np.empty(shape, dtype)
+    if not address:
+        raise BindingError(f"[buffer] expected the address of a tensor of shape {shape}, given 0")
+    interface = {
+        "data": (address, False),
+        "shape": shape,
+        "typestr": f"|u{dtype.itemsize}" if dtype.itemsize == 1 else f"<u{dtype.itemsize}",
+        "version": 3,
+    }
+    holder = type("Memory", (), {"__array_interface__": interface})()
+    return np.asarray(holder).view(dtype)
+
+
+@cache
+def code_of_array(dtype: np.dtype) -> int:
+    """The element type of arrays of this dtype. Raises: KeyError where ONNX has none."""
+    return dtypes.from_numpy(dtype)
+
+
+def _from_python(name: str, value: Any, code: int) -> np.ndarray:
+    try:
+        array = native(np.asarray(value))
+    except ValueError as error:
+        raise FeedError(
+            f"[input {name!r}] expected a list of equally long lists: {error}"
+        ) from error
+    wanted = dtypes.DTYPES[code].numpy
+    kind = dtypes.DTYPES[code].kind
+    if array.size and kind not in _WIDENS.get(array.dtype.kind, ""):
+        return array
+    converted = array.astype(wanted)
+    if kind in "iu" and not np.array_equal(converted, array):
+        raise FeedError(
+            f"[input {name!r}] expected {dtypes.type_string(code)}, given numbers that it cannot "
+            "hold"
+        )
+    return converted

@@ -1,0 +1,194 @@
+"""ModelCompiler: a model rewritten ahead of time, as a file, bytes or a stream.
+
+onnxruntime's compiler wraps what a provider compiles in EPContext nodes; the CPU needs none, so
+that what is written is the optimised model, which any engine opens.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Optional, Union
+
+from q7x2_ep import fuse, importer, passes
+from q7x2_ep.api.enums import GraphOptimizationLevel, OrtCompileApiFlags
+from q7x2_ep.api.options import SessionOptions
+from q7x2_ep.api.value import OrtValue
+from q7x2_ep.errors import BindingError
+from q7x2_ep.passes import infer
+
+Path = Union[str, "os.PathLike[str]"]
+
+
+@dataclass(frozen=True)
+class OrtExternalInitializerInfo:
+    """Where an initializer's bytes are, in a file beside the model."""
+
+    filepath: str
+    file_offset: int
+    byte_size: int
+
+
+class OrtEpContextData:
+    """Data that a provider's compiler hands over. The CPU's has none, so that no session makes
+    one.
+    """
+
+    def __init__(self, data: bytes = b""):
+        self._data = data
+
+    @property
+    def size(self) -> int:
+        return len(self._data)
+
+    def read(self, offset: int = 0, length: Optional[int] = None) -> bytes:
+        """Bytes from offset, to the end or as many as length."""
+        return self._data[offset : None if length is None else offset + length]
+
+
+class OrtEpContextDataBuffer:
+    """Where data for a provider's compiled nodes is written, in one allocation."""
+
+    def __init__(self, max_size: int = 0):
+        self.max_size, self._data = max_size, bytearray()
+        self.is_allocated = False
+
+    @property
+    def size(self) -> int:
+        return len(self._data)
+
+    def allocate(self, size: int) -> None:
+        """Raises: BindingError for more than max_size."""
+        if size > self.max_size:
+            raise BindingError(f"[EPContext] expected at most {self.max_size} bytes, given {size}")
+        self._data, self.is_allocated = bytearray(size), True
+
+    def write(self, data: Any, offset: int = 0) -> None:
+        """Raises: BindingError beyond what was allocated."""
+        end = offset + len(data)
+        if end > self.size:
+            raise BindingError(f"[EPContext] bytes {offset} to {end} are outside of {self.size}")
+        self._data[offset:end] = data
+
+
+Location = Callable[
+    [str, OrtValue, Optional[OrtExternalInitializerInfo]], Optional[OrtExternalInitializerInfo]
+]
+
+
+class ModelCompiler:
+    """Rewrites a model ahead of time.
+
+    graph_optimization_level: as in SessionOptions; the default leaves the graph as it is.
+    external_initializers_file_path: a file for initializers of external_initializers_size_threshold
+    bytes and more. get_initializer_location_func: asked for each initializer whether the caller has
+    put it into a file. flags: see OrtCompileApiFlags.
+
+    Raises: TypeError, ValueError and BindingError for arguments that do not fit.
+    """
+
+    def __init__(
+        self,
+        sess_options: SessionOptions,
+        input_model_path_or_bytes: Union[Path, bytes],
+        embed_compiled_data_into_model: bool = False,
+        external_initializers_file_path: Optional[Path] = None,
+        external_initializers_size_threshold: int = 1024,
+        flags: int = OrtCompileApiFlags.NONE,
+        graph_optimization_level: GraphOptimizationLevel = GraphOptimizationLevel.ORT_DISABLE_ALL,
+        get_initializer_location_func: Optional[Location] = None,
+    ):
+        if not isinstance(sess_options, SessionOptions):
+            raise TypeError(f"sess_options must be a SessionOptions, given {sess_options!r}")
+        if not isinstance(input_model_path_or_bytes, (str, os.PathLike, bytes)):
+            raise TypeError(f"Unable to load from type '{type(input_model_path_or_bytes)}'")
+        if not input_model_path_or_bytes:
+            raise ValueError("the input model is empty: expected a path or the bytes of a model")
+        if external_initializers_file_path and get_initializer_location_func:
+            raise ValueError(
+                "Cannot initialize ModelCompiler with both `external_initializers_file_path` and "
+                "`get_initializer_location_func`"
+            )
+        if flags & OrtCompileApiFlags.ERROR_IF_NO_NODES_COMPILED:
+            raise BindingError(
+                "[compile] ERROR_IF_NO_NODES_COMPILED: the CPU needs no EPContext nodes, so that "
+                "none are ever written"
+            )
+        self._model = input_model_path_or_bytes
+        self._weights = os.fspath(external_initializers_file_path or "")
+        self._threshold, self._flags = external_initializers_size_threshold, flags
+        self._level, self._location = graph_optimization_level, get_initializer_location_func
+
+    def compile_to_file(self, output_model_path: Optional[Path] = None) -> None:
+        """Writes a file: by default beside the model, with _ctx before its suffix.
+
+        Raises: BindingError where it exists already, and flags forbid that.
+        """
+        if output_model_path is None:
+            if isinstance(self._model, bytes):
+                raise BindingError("[compile] expected an output path for a model given as bytes")
+            output_model_path = os.path.splitext(self._model)[0] + "_ctx.onnx"
+        if self._flags & OrtCompileApiFlags.ERROR_IF_OUTPUT_FILE_EXISTS and os.path.exists(
+            output_model_path
+        ):
+            raise BindingError(f"[compile] {output_model_path} exists already")
+        folder = os.path.dirname(os.path.abspath(output_model_path))
+        data = self._compile(folder)
+        with open(output_model_path, "wb") as file:
+            file.write(data)
+
+    def compile_to_bytes(self) -> bytes:
+        """The model."""
+        return self._compile(os.getcwd())
+
+    def compile_to_stream(self, write_function: Callable[[bytes], Any]) -> None:
+        """Hands the model to write_function."""
+        write_function(self.compile_to_bytes())
+
+    def set_ep_context_data_write_func(
+        self, write_func: Callable[[str, OrtEpContextData], None]
+    ) -> None:
+        """Accepted, and not called: no EPContext nodes are written."""
+
+    def clear_ep_context_data_write_func(self) -> None:
+        """Nothing to clear, see set_ep_context_data_write_func."""
+
+    def _compile(self, folder: str) -> bytes:
+        """The model's bytes; its external data is written to, or found from, the folder."""
+        graph = importer.read(self._model)
+        if self._level > GraphOptimizationLevel.ORT_DISABLE_ALL:
+            passes.run_all(graph)
+        else:
+            infer.run(graph)
+        if self._level >= GraphOptimizationLevel.ORT_ENABLE_EXTENDED:
+            fuse.fuse(graph)
+            passes.run_all(graph)
+        model = importer.write(graph)
+        if self._weights:
+            with open(os.path.join(folder, self._weights), "wb") as file:
+                for tensor in model.graph.initializer:
+                    if len(tensor.raw_data) >= self._threshold:
+                        offset = file.tell()
+                        file.write(tensor.raw_data)
+                        location = os.path.relpath(file.name, folder)
+                        _refer(tensor, location, offset, len(tensor.raw_data))
+        if self._location:
+            for tensor in model.graph.initializer:
+                self._ask(self._location, tensor)
+        return model.SerializeToString()
+
+    def _ask(self, location: Location, tensor: Any) -> None:
+        from onnx import numpy_helper
+
+        place = location(tensor.name, OrtValue._of(numpy_helper.to_array(tensor)), None)
+        if place is not None:
+            _refer(tensor, place.filepath, place.file_offset, place.byte_size)
+
+
+def _refer(tensor: Any, location: str, offset: int, length: int) -> None:
+    """Makes the tensor one whose bytes lie in a file."""
+    tensor.ClearField("raw_data")
+    tensor.data_location = tensor.EXTERNAL
+    for key, value in (("location", location), ("offset", offset), ("length", length)):
+        tensor.external_data.add(key=key, value=str(value))

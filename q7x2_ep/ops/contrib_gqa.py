@@ -1,0 +1,330 @@
+"""Attention of the domain com.microsoft over a cache of keys and values that is filled in place.
+
+Letters as in attention.py; C is the length of a cache, T of all keys so far.
+Source: the operator schemas of onnxruntime 1.31; where they leave a choice, its CPU kernels.
+"""
+
+from __future__ import annotations
+
+from math import inf
+from typing import Any, Optional
+
+import numpy as np
+
+from q7x2_ep import dtypes
+from q7x2_ep.errors import UnsupportedOp
+from q7x2_ep.ir.core import Value
+from q7x2_ep.ir.shape import Dim, maximum
+from q7x2_ep.ops import op
+from q7x2_ep.ops.attention import (
+    count,
+    default_scale,
+    merge_heads,
+    score_stages,
+    split_heads,
+    weights,
+)
+from q7x2_ep.ops.builder import infer_meaning
+from q7x2_ep.ops.common import known
+
+Given = Optional[Value]
+
+
+@op("com.microsoft::GroupQueryAttention")
+class GroupQueryAttention:
+    """Attention whose keys and values serve H / Hkv heads, with a cache and rotary embedding.
+
+    Entry b of the batch has seqlens_k[b] + 1 keys; the last S of them are new, or in a first
+    prompt, where S is the total length, the first. present is as long as past or total, whichever
+    is longer. head_sink is one more score of each head, whose value is 0; with smooth_softmax all
+    are 0. qk are the scores, 0 for keys out of sight, or with qk_output 2 their softmax. A cache of
+    bytes holds round(x / scale), of one scale or one per head and channel; with
+    kv_cache_bit_width 4 two of them, the first in the low half, plus 8.
+    Shapes: query (B, S, H * D), key and value (B, S, Hkv * D), or a query that holds all three;
+    past (B, Hkv, C, D); cos and sin (positions, R / 2); qk (B, H, S, T).
+    """
+
+    signature = (
+        "query, key?, value?, past_key?, past_value?, seqlens_k, total_sequence_length, cos?, "
+        "sin?, position_ids?, attention_bias?, head_sink?, k_scale?, v_scale?, q_norm?, k_norm? -> "
+        "y, present_key?, present_value?, qk?"
+    )
+    attributes = {
+        "num_heads": 0,
+        "kv_num_heads": 0,
+        "scale": None,
+        "softcap": 0.0,
+        "local_window_size": -1,
+        "causal": 1,
+        "do_rotary": 0,
+        "rotary_interleaved": 0,
+        "smooth_softmax": -1,
+        "qk_output": 0,
+        "sliding_window_cache": 0,
+        "kv_cache_bit_width": 0,
+        "k_quant_type": "NONE",
+        "v_quant_type": "NONE",
+        "qk_norm_epsilon": 1e-6,
+    }
+    unsupported = ("sliding_window_cache",)
+    infer = infer_meaning
+
+    def decompose(
+        g: Any,
+        query: Value,
+        key: Given,
+        value: Given,
+        past_key: Given,
+        past_value: Given,
+        seqlens_k: Value,
+        total_sequence_length: Value,
+        cos: Given = None,
+        sin: Given = None,
+        position_ids: Given = None,
+        attention_bias: Given = None,
+        head_sink: Given = None,
+        k_scale: Given = None,
+        v_scale: Given = None,
+        q_norm: Given = None,
+        k_norm: Given = None,
+        **attrs: Any,
+    ) -> tuple[Value, ...]:
+        q, k, v = grouped_heads(g, query, key, value, attrs["num_heads"], attrs["kv_num_heads"])
+        if q_norm is not None:
+            epsilon = attrs["qk_norm_epsilon"]
+            q = g.RMSNormalization(q, q_norm, axis=-1, epsilon=epsilon)
+            k = g.RMSNormalization(k, k_norm, axis=-1, epsilon=epsilon)
+        queries = q.shape[2]
+        seqlens = g.Reshape(g.Cast(seqlens_k, to=dtypes.INT64), [-1])
+        lengths = g.Add(seqlens, g.literal([1]))  # (B,)
+        total = _total(total_sequence_length, queries, past_key is not None)
+        start = _start(g, lengths, queries, total)  # (1,) or (B,): where the new keys go
+        if attrs["do_rotary"]:
+            interleaved = attrs["rotary_interleaved"]
+            q, k = rotary(g, (q, k), cos, sin, start, position_ids, interleaved)
+        bits = attrs["kv_cache_bit_width"] or 8
+        if k_scale is not None:
+            k = _to_cache(g, k, k_scale, bits)
+        if v_scale is not None:
+            v = _to_cache(g, v, v_scale, bits)
+        if past_key is not None:
+            length = maximum(past_key.shape[2], total)
+            k = store(g, past_key, k, start, length)
+            v = store(g, past_value, v, start, length)
+        present = g.Identity(k), g.Identity(v)
+        if k.shape[2] != total:
+            k, v = (g.Slice(x, [0], [total], [2]) for x in (k, v))
+        if k_scale is not None:
+            k = _from_cache(g, k, k_scale, bits)
+        if v_scale is not None:
+            v = _from_cache(g, v, v_scale, bits)
+        if head_sink is None and attrs["smooth_softmax"] == 1:
+            head_sink = g.array(np.zeros(attrs["num_heads"], np.float32))
+        window = attrs["local_window_size"]
+        scoring = {
+            "scale": attrs["scale"] or default_scale("GroupQueryAttention", q.shape[3]),
+            "softcap": attrs["softcap"],
+            "window": (window - 1 if window > 0 else -1, 0 if attrs["causal"] else -1),
+        }
+        seen = (None, attention_bias, lengths, start)
+        o = g.call("q7::Attention", q, k, v, *seen, head_sink, zero_masked_rows=1, **scoring)
+        outputs = merge_heads(g, o), *present
+        if not attrs["qk_output"]:
+            return outputs
+        *_, scores = score_stages(g, q, k, *seen, fill=0.0, **scoring)
+        if attrs["qk_output"] == 2:
+            return *outputs, g.Identity(weights(g, scores, head_sink))
+        return *outputs, g.Where(g.Equal(scores, -inf), 0.0, scores)
+
+
+def grouped_heads(
+    g: Any, query: Value, key: Given, value: Given, heads: int, kv_heads: int
+) -> tuple[Value, ...]:
+    """q (B, H, S, D), k and v (B, Hkv, S, D), from three operands or from one that holds all."""
+    if key is None:
+        depth = query.shape[2] // (heads + 2 * kv_heads)
+        sizes = [heads * depth, kv_heads * depth, kv_heads * depth]
+        query, key, value = g.Split(query, sizes, outputs=3, axis=2)
+    return tuple(
+        split_heads(g, x, n) for x, n in ((query, heads), (key, kv_heads), (value, kv_heads))
+    )
+
+
+def rotary(
+    g: Any,
+    xs: tuple[Value, ...],
+    cos: Value,
+    sin: Value,
+    start: Value,
+    positions: Given,
+    interleaved: int,
+) -> tuple[Value, ...]:
+    """Each x (B, .., S, D) rotated by its position: from `start` (1,) or (B,) on by default."""
+    batch, _, queries, depth = xs[0].shape
+    if positions is None:
+        positions = g.Add(g.Reshape(start, [-1, 1]), count(g, queries))
+        positions = g.Expand(positions, [batch, queries])
+    width = 2 * cos.shape[1]
+    attrs = {
+        "interleaved": interleaved,
+        "rotary_embedding_dim": 0 if width == depth else width,
+    }
+    return tuple(g.RotaryEmbedding(x, cos, sin, positions, **attrs) for x in xs)
+
+
+# The cache
+
+
+def _total(length: Value, queries: Dim, has_past: bool) -> Dim:
+    """The number of all keys.
+
+    Raises: UnsupportedOp where that is data: the shape of the cache depends on it.
+    """
+    if not has_past:
+        return queries
+    elements = known(length)
+    if elements is None:
+        raise UnsupportedOp(
+            f"is not supported where total_sequence_length does not follow from shapes: {length}"
+        )
+    return elements[0]
+
+
+def _start(g: Any, lengths: Value, queries: Dim, total: Dim) -> Value:
+    """The position of the first query: 0 in a first prompt, else before the last keys; (1,) or
+    (B,).
+    """
+    if queries == total:
+        return g.literal([0])
+    is_first = g.Equal(g.literal([queries]), g.literal([total]))
+    return g.Where(is_first, g.literal([0]), g.Sub(lengths, g.literal([queries])))
+
+
+def store(g: Any, past: Value, new: Value, start: Value, length: Dim) -> Value:
+    """The past (B, H, C, D) with the new rows from `start` (1,) or (B,) on: (B, H, length, D)."""
+    (batch, heads, before, _), rows = past.shape, new.shape[2]
+    row, start = count(g, length), g.Reshape(start, [-1, 1])
+    is_new = g.And(g.GreaterOrEqual(row, start), g.Less(row, g.Add(start, g.literal([rows]))))
+    moved = g.Add(g.Sub(row, start), g.literal([before]))
+    at = g.Where(is_new, moved, g.Min(row, g.literal([before + rows - 1])))  # in past, then new
+    indices = g.Expand(g.Reshape(at, [-1, 1, length, 1]), [batch, heads, length, 1])
+    return g.GatherND(g.Concat(past, new, axis=2), indices, batch_dims=2)
+
+
+def _to_cache(g: Any, x: Value, scale: Value, bits: int) -> Value:
+    """x (B, H, S, D) as a cache of bytes holds it."""
+    low = -(1 << bits - 1)
+    whole = g.Clip(g.Round(g.Div(x, _spread(g, x, scale))), float(low), float(-low - 1))
+    if bits == 8:
+        return g.Cast(whole, to=dtypes.INT8)
+    pairs = g.Reshape(g.Add(whole, 8.0), [*x.shape[:3], x.shape[3] // 2, 2])
+    first, second = (g.Slice(pairs, [i], [i + 1], [4]) for i in (0, 1))
+    packed = g.Add(first, g.Mul(second, 16.0))
+    return g.Cast(g.Reshape(packed, [*x.shape[:3], x.shape[3] // 2]), to=dtypes.UINT8)
+
+
+def _from_cache(g: Any, x: Value, scale: Value, bits: int) -> Value:
+    """What a cache of bytes holds, as float."""
+    real = g.Cast(x, to=scale.dtype)
+    if bits == 4:
+        high = g.Floor(g.Div(real, 16.0))
+        halves = (g.Sub(real, g.Mul(high, 16.0)), high)
+        pairs = g.Concat(*(g.Unsqueeze(half, [-1]) for half in halves), axis=-1)
+        real = g.Sub(g.Reshape(pairs, [*x.shape[:3], 2 * x.shape[3]]), 8.0)
+    return g.Mul(real, _spread(g, real, scale))
+
+
+def _spread(g: Any, x: Value, scale: Value) -> Value:
+    """One scale, or one per head and channel of x (B, H, S, D)."""
+    if len(scale.shape) == 4 or scale.shape in ((), (1,)):
+        return scale
+    return g.Reshape(scale, [1, x.shape[1], 1, x.shape[3]])
+
+
+@op("com.microsoft::SparseAttention")
+class SparseAttention:
+    """Causal attention, to keys whose block of sparse_block_size is in the row of the query's block
+    only, over a cache that is filled in place.
+
+    Head h has layout h % L, a matrix of blocks as CSR: row r holds the columns
+    block_col[l, block_row[l, r] .. block_row[l, r + 1]).
+    Shapes: as GroupQueryAttention; block_row (L, rows + 1), block_col (L, most).
+    """
+
+    signature = (
+        "query, key?, value?, past_key, past_value, block_row, block_col, total_sequence_length, "
+        "key_lengths, cos?, sin? -> y, present_key, present_value"
+    )
+    attributes = {
+        "num_heads": 0,
+        "kv_num_heads": 0,
+        "scale": None,
+        "sparse_block_size": 0,
+        "do_rotary": 0,
+        "rotary_interleaved": 0,
+    }
+    infer = infer_meaning
+
+    def decompose(
+        g: Any,
+        query: Value,
+        key: Given,
+        value: Given,
+        past_key: Value,
+        past_value: Value,
+        block_row: Value,
+        block_col: Value,
+        total_sequence_length: Value,
+        key_lengths: Value,
+        cos: Given = None,
+        sin: Given = None,
+        *,
+        num_heads: int,
+        kv_num_heads: int,
+        scale: Optional[float],
+        sparse_block_size: int,
+        do_rotary: int,
+        rotary_interleaved: int,
+    ) -> tuple[Value, ...]:
+        q, k, v = grouped_heads(g, query, key, value, num_heads, kv_num_heads)
+        queries, keys = q.shape[2], past_key.shape[2]
+        total = g.Reshape(g.Cast(total_sequence_length, to=dtypes.INT64), [1])
+        lengths = g.Reshape(g.Cast(key_lengths, to=dtypes.INT64), [-1])
+        first = g.Equal(total, g.literal([queries]))  # a prompt, maybe padded on the right
+        start = g.Where(first, g.literal([0]), g.Sub(lengths, g.literal([queries])))  # (B,)
+        if do_rotary:
+            q, k = rotary(g, (q, k), cos, sin, start, None, rotary_interleaved)
+        k = store(g, past_key, k, start, keys)
+        v = store(g, past_value, v, start, keys)
+        blocks = _dense_blocks(g, block_row, block_col)  # (L, rows, columns)
+        layouts, rows, columns = blocks.shape
+        size = g.literal([sparse_block_size])
+        position = g.Add(g.Reshape(start, [-1, 1]), count(g, queries))  # (B, S)
+        row = g.Clip(g.Div(position, size), 0, rows - 1)
+        column = g.Min(g.Div(count(g, keys), size), g.literal([columns - 1]))
+        shown = g.Gather(g.Gather(blocks, column, axis=2), row, axis=1)  # (L, B, S, C)
+        shown = g.Transpose(shown, perm=(1, 0, 2, 3))
+        copies = num_heads // layouts
+        mask = g.Concat(*[shown] * copies, axis=1) if copies > 1 else shown
+        o = g.call(
+            "q7::Attention",
+            *(q, k, v, mask, None, lengths, start),
+            scale=scale or default_scale("SparseAttention", q.shape[3]),
+            causal=1,
+            zero_masked_rows=1,
+        )
+        return merge_heads(g, o), g.Identity(k), g.Identity(v)
+
+
+def _dense_blocks(g: Any, block_row: Value, block_col: Value) -> Value:
+    """A layout in CSR form as bool (L, rows, columns)."""
+    (_, ends), (_, most) = block_row.shape, block_col.shape
+    rows = ends - 1
+    entry = count(g, most)
+    bounds = g.Unsqueeze(g.Cast(block_row, to=dtypes.INT64), [2])  # (L, rows + 1, 1)
+    first, last = g.Slice(bounds, [0], [rows], [1]), g.Slice(bounds, [1], [ends], [1])
+    inside = g.And(g.GreaterOrEqual(entry, first), g.Less(entry, last))  # (L, rows, most)
+    column = g.Reshape(count(g, rows), [1, 1, rows])
+    named = g.Equal(g.Unsqueeze(g.Cast(block_col, to=dtypes.INT64), [2]), column)
+    parts = (g.Cast(x, to=dtypes.FLOAT) for x in (inside, named))
+    return g.Greater(g.MatMul(*parts), 0.0)

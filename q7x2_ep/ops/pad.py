@@ -1,0 +1,194 @@
+"""Borders: around a tensor, or cut off it."""
+
+from __future__ import annotations
+
+from typing import Any, Optional
+
+import numpy as np
+
+from q7x2_ep.errors import ModelError, UnsupportedOp
+from q7x2_ep.ir.core import Node, Type, Value
+from q7x2_ep.ir.shape import Dim, at_least, maximum
+from q7x2_ep.ir.view import View
+from q7x2_ep.ops import op
+from q7x2_ep.ops.common import (
+    Guard,
+    constant_scalar,
+    dims,
+    elem_bytes,
+    expand_view,
+    fill_step,
+    fresh,
+    known,
+    normal_axis,
+    required,
+    required_ints,
+    typed,
+    where_is,
+)
+
+Widths = list[tuple[Dim, Dim]]  # before and after, per dim
+
+
+@op("Pad")
+class Pad:
+    """x with a border: pads are widths before each axis, then after each; negative ones cut off."""
+
+    signature = "x, pads, value?, axes? -> y"
+    attributes = {"mode": "constant"}
+
+    def infer(node: Node) -> list[Type]:
+        shape = list(dims(node))
+        axes, axes_are_given = range(len(shape)), node.input(3) is not None
+        if known(node.inputs[1]) is None or (axes_are_given and known(node.inputs[3]) is None):
+            if axes_are_given and known(node.inputs[3]) is not None:
+                axes = pad_axes(node)
+            for axis in axes:
+                shape[axis] = fresh(node, 0, len(shape))[axis]
+            return [Type(node.inputs[0].dtype, tuple(shape))]
+        padded = tuple(before + dim + after for dim, (before, after) in zip(shape, widths(node)))
+        return [typed(node.inputs[0].dtype, padded)]
+
+    def guards(node: Node) -> list[Guard]:
+        found: list[Guard] = []
+        for i, (dim, (before, after)) in enumerate(zip(dims(node), widths(node))):
+            left = minimum_of(dim, before, after)
+            if not at_least(left, 0):
+                found.append((maximum(left, 0), left, f"more is cut off dim {i} than {dim}"))
+            if node.attrs["mode"] != "constant" and (before, after) != (0, 0):
+                found.append((maximum(left, 1), left, f"dim {i} of {dim} has nothing to pad with"))
+        return found
+
+    def reference(
+        node: Node,
+        x: np.ndarray,
+        pads: np.ndarray,
+        value: Optional[np.ndarray] = None,
+        axes: Optional[np.ndarray] = None,
+    ) -> np.ndarray:
+        n, mode = len(pads) // 2, node.attrs["mode"]
+        for i, axis in enumerate(range(x.ndim) if axes is None else axes.tolist()):
+            before, after = int(pads[i]), int(pads[n + i])
+            x = np.take(x, np.arange(max(-before, 0), x.shape[axis] - max(-after, 0)), axis)
+            size = x.shape[axis]
+            at = np.arange(-max(before, 0), size + max(after, 0))
+            if mode == "constant":
+                rim = np.full(1, 0 if value is None else value.item()).astype(x.dtype)
+                shape = [1 if d == axis % x.ndim else dim for d, dim in enumerate(x.shape)]
+                x = np.concatenate((x, np.broadcast_to(rim, shape)), axis)
+                at = np.where((at >= 0) & (at < size), at, size)
+            elif mode == "edge":
+                at = np.clip(at, 0, size - 1)
+            elif mode == "wrap":
+                at = at % max(size, 1)
+            else:  # reflect
+                at = np.abs((at + size - 1) % max(2 * (size - 1), 1) - (size - 1))
+            x = np.take(x, at, axis)
+        return x
+
+    def lower(node: Node, b: Any) -> None:
+        source, target, mode = b.view(node.inputs[0]), node.output, node.attrs["mode"]
+        if mode == "constant":
+            place(b, node.input(2), source, target, widths(node))
+            return
+        before = []
+        for axis, (start, end) in enumerate(widths(node)):
+            cut = maximum(-start, 0)
+            source = source.slice(axis, cut, minimum_of(source.shape[axis], start, end))
+            before.append(maximum(start, 0))
+        if mode not in ("edge", "reflect", "wrap"):
+            raise ModelError(f"{where_is(node)} mode is {mode!r}")
+        b.step(
+            "pad",
+            x=source,
+            y=target,
+            elem_bytes=elem_bytes(node),
+            ndim=max(len(source.shape), 1),
+            x_shape=source.shape or (1,),
+            x_stride=source.strides or (1,),
+            shape=target.shape or (1,),
+            before=before or (0,),
+            border=mode,
+        )
+
+
+def minimum_of(dim: Dim, before: Dim, after: Dim) -> Dim:
+    """What is left of a dim once negative widths have cut it."""
+    return dim - maximum(-before, 0) - maximum(-after, 0)
+
+
+def pad_axes(node: Node) -> tuple[int, ...]:
+    ndim = len(dims(node))
+    if node.input(3) is None:
+        return tuple(range(ndim))
+    return tuple(normal_axis(node, axis, ndim) for axis in required_ints(node, 3, "axes"))
+
+
+def widths(node: Node) -> Widths:
+    pads, axes = required(node, 1, "pads"), pad_axes(node)
+    if len(pads) != 2 * len(axes):
+        raise ModelError(f"{where_is(node)} {len(pads)} pads for {len(axes)} axes")
+    found: Widths = [(0, 0)] * len(dims(node))
+    for i, axis in enumerate(axes):
+        found[axis] = (pads[i], pads[len(axes) + i])
+    return found
+
+
+def place(b: Any, value: Optional[Value], source: View, y: Value, around: Widths) -> None:
+    """y = source within a border of one value, 0 by default; negative widths cut."""
+    number = 0 if value is None else constant_scalar(value)
+    target = b.allocate(y)
+    if number is not None:
+        fill_step(b, number, y)
+    elif value.dtype == y.dtype:
+        one = b.view(value).reshape(()) or b.contiguous(value).reshape(())
+        b.copy(expand_view(one, y.shape), target)
+    else:
+        raise UnsupportedOp(f"a border of {value}, which has another dtype")
+    for axis, (before, after) in enumerate(around):
+        size = minimum_of(source.shape[axis], before, after)
+        source = source.slice(axis, maximum(-before, 0), size)
+        target = target.slice(axis, maximum(before, 0), size)
+    b.copy(source, target)
+
+
+@op("CenterCropPad")
+class CenterCropPad:
+    """x cut, or padded with zeros, to the given dims, evenly on both sides."""
+
+    signature = "x, shape -> y"
+    attributes = {"axes": None}
+
+    def infer(node: Node) -> list[Type]:
+        shape, sizes = list(dims(node)), known(node.inputs[1])
+        for i, axis in enumerate(crop_axes(node, len(shape))):
+            shape[axis] = fresh(node, 0, len(shape))[axis] if sizes is None else sizes[i]
+        return [Type(node.inputs[0].dtype, tuple(shape))]
+
+    def reference(node: Node, x: np.ndarray, shape: np.ndarray) -> np.ndarray:
+        y = x
+        for axis, size in zip(crop_axes(node, x.ndim), shape.tolist()):
+            before, after = centred(y.shape[axis], size)
+            y = np.take(y, np.arange(max(-before, 0), y.shape[axis] - max(-after, 0)), axis)
+            grow = [(0, 0)] * y.ndim
+            grow[axis] = (max(before, 0), max(after, 0))
+            y = np.pad(y, grow)
+        return y
+
+    def lower(node: Node, b: Any) -> None:
+        x, sizes = node.inputs[0], required(node, 1, "the dims")
+        around: Widths = [(0, 0)] * len(x.shape)
+        for axis, size in zip(crop_axes(node, len(x.shape)), sizes):
+            around[axis] = centred(x.shape[axis], size)
+        place(b, None, b.view(x), node.output, around)
+
+
+def crop_axes(node: Node, ndim: int) -> list[int]:
+    axes = node.attrs["axes"]
+    return [normal_axis(node, axis, ndim) for axis in (range(ndim) if axes is None else axes)]
+
+
+def centred(dim: Dim, size: Dim) -> tuple[Dim, Dim]:
+    """Widths that make `size` of a dim; of an odd number the larger half is at the end."""
+    grown, cut = maximum(size - dim, 0), maximum(dim - size, 0)
+    return grown // 2 - cut // 2, (grown - grown // 2) - (cut - cut // 2)

@@ -1,0 +1,199 @@
+"""Updates of a tensor at places that index tensors name, with the index rules of gather.py.
+
+Of equal indices the last wins; with a reduction all of them count.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Optional
+
+import numpy as np
+
+from q7x2_ep import dtypes
+from q7x2_ep.errors import DataError, ModelError
+from q7x2_ep.ir.core import Node, Value
+from q7x2_ep.ir.shape import maximum, product
+from q7x2_ep.ops import op
+from q7x2_ep.ops.common import (
+    BINARY,
+    Guard,
+    dims,
+    elem_bytes,
+    infer_same,
+    normal_axis,
+    require_dtype,
+    size_guards,
+    where_is,
+)
+from q7x2_ep.ops.gather import INDICES, depth, elements_guards, wide_indices
+
+REDUCTIONS = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
+# a dtype of each size, to scatter anything as it is
+BITS = {1: dtypes.UINT8, 2: dtypes.UINT16, 4: dtypes.UINT32, 8: dtypes.UINT64}
+
+
+def scattered(node: Node, x: np.ndarray, at: tuple, updates: np.ndarray) -> np.ndarray:
+    y = x.copy()
+    if node.attrs["reduction"] == "none":
+        y[at] = updates
+    else:
+        REDUCTIONS[node.attrs["reduction"]].at(y, at, updates)
+    return y
+
+
+def scatter_fields(node: Node) -> dict[str, Any]:
+    """dtype and scatter of a step.
+
+    Raises: UnsupportedOp where no kernel reduces in this dtype.
+    """
+    reduction, dtype = node.attrs["reduction"], node.inputs[0].dtype
+    if reduction == "none":
+        return {"dtype": BITS[elem_bytes(node)], "scatter": reduction}
+    if reduction not in REDUCTIONS:
+        raise ModelError(f"{where_is(node)} reduction is {reduction!r}")
+    require_dtype(node, dtype, BINARY)
+    if dtype == dtypes.BOOL:  # a sum of bools is whether one is true
+        reduction = {"add": "max", "mul": "min"}.get(reduction, reduction)
+    return {"dtype": dtype, "scatter": reduction}
+
+
+@op("ScatterElements")
+class ScatterElements:
+    """y = x, then y[i with i[axis] = indices[i]] = updates[i], or that reduced with what was."""
+
+    signature = "x, indices, updates -> y"
+    attributes = {"axis": 0, "reduction": "none"}
+    infer = infer_same
+
+    def guards(node: Node) -> list[Guard]:
+        indices, updates = dims(node, 1), dims(node, 2)
+        if len(indices) != len(updates):
+            raise ModelError(f"{where_is(node)} updates of {updates} for indices of {indices}")
+        same = [
+            (have, dim, f"dim {i} of the updates differs from that of the indices")
+            for i, (have, dim) in enumerate(zip(updates, indices))
+        ]
+        return [*elements_guards(node), *same]
+
+    def reference(
+        node: Node, x: np.ndarray, indices: np.ndarray, updates: np.ndarray
+    ) -> np.ndarray:
+        at: list = list(np.indices(indices.shape, sparse=True))
+        at[node.attrs["axis"]] = indices
+        return scattered(node, x, tuple(at), updates)
+
+    def lower(node: Node, b: Any) -> None:
+        x, indices, updates = node.inputs
+        require_dtype(node, indices.dtype, INDICES)
+        b.step(
+            "scatter_elements",
+            inplace="x",
+            x=x,
+            indices=indices,
+            updates=updates,
+            y=node.output,
+            axis=normal_axis(node, node.attrs["axis"], len(x.shape)),
+            ndim=len(x.shape),
+            x_shape=x.shape,
+            shape=indices.shape,
+            index_dtype=indices.dtype,
+            **scatter_fields(node),
+        )
+
+
+@op("ScatterND")
+class ScatterND:
+    """y = x, then y[indices[i]] = updates[i], or that reduced: indices end in positions in x."""
+
+    signature = "x, indices, updates -> y"
+    attributes = {"reduction": "none"}
+    infer = infer_same
+
+    def guards(node: Node) -> list[Guard]:
+        x, indices = dims(node), dims(node, 1)
+        if depth(node, indices) > len(x):
+            raise ModelError(f"{where_is(node)} indices of shape {indices} in a tensor of {x}")
+        rest = x[depth(node, indices) :]
+        return size_guards(node.inputs[2:], product((*indices[:-1], *rest)))
+
+    reference = lambda node, x, indices, updates: scattered(
+        node, x, tuple(np.moveaxis(indices, -1, 0)), updates
+    )
+
+    def lower(node: Node, b: Any) -> None:
+        x, indices, updates = node.inputs
+        levels = depth(node, indices.shape)
+        b.step(
+            "scatter_nd",
+            inplace="x",
+            x=x,
+            indices=wide_indices(b, node, indices),
+            updates=updates,
+            y=node.output,
+            n=product(indices.shape[:-1]),
+            depth=levels,
+            dims=x.shape[:levels],
+            inner=product(x.shape[levels:]),
+            **scatter_fields(node),
+        )
+
+
+@op("TensorScatter")
+class TensorScatter:
+    """y = x, then updates along an axis from write_indices[b] on, for each b of the first dim.
+
+    mode=circular: positions are modulo the axis. A cache of keys or values, most often.
+    """
+
+    signature = "x, updates, write_indices? -> y"
+    attributes = {"axis": -2, "mode": "linear"}
+    infer = infer_same
+
+    def guards(node: Node) -> list[Guard]:
+        x, updates = dims(node), dims(node, 1)
+        axis = normal_axis(node, node.attrs["axis"], len(x))
+        if axis == 0 or len(x) != len(updates):
+            raise ModelError(f"{where_is(node)} updates of {updates} along axis {axis} of {x}")
+        found: list[Guard] = [
+            (dim, have, f"dim {i} of the updates differs from that of the cache")
+            for i, (dim, have) in enumerate(zip(updates, x))
+            if i != axis
+        ]
+        found.append(
+            (maximum(updates[axis], x[axis]), x[axis], "the updates are longer than the cache")
+        )
+        return found + size_guards(node.inputs[2:], x[0])
+
+    def reference(
+        node: Node, x: np.ndarray, updates: np.ndarray, first: Optional[np.ndarray] = None
+    ) -> np.ndarray:
+        axis = node.attrs["axis"] % x.ndim
+        size, n = x.shape[axis], updates.shape[axis]
+        y = np.moveaxis(x.copy(), axis, 1)
+        for b, rows in enumerate(np.moveaxis(updates, axis, 1)):
+            at = (0 if first is None else int(first[b])) + np.arange(n)
+            if node.attrs["mode"] == "circular":
+                at = at % max(size, 1)
+            elif n and not 0 <= at[0] <= size - n:
+                raise DataError(f"{where_is(node)} write index {at[0]} of {n} rows in {size}")
+            y[b, at] = rows
+        return np.moveaxis(y, 1, axis)
+
+    def lower(node: Node, b: Any) -> None:
+        x, updates = node.inputs[:2]
+        axis = normal_axis(node, node.attrs["axis"], len(x.shape))
+        first: Optional[Value] = node.input(2)
+        b.step(
+            "tensor_scatter",
+            inplace="x",
+            x=x,
+            updates=updates,
+            first=None if first is None else wide_indices(b, node, first),
+            y=node.output,
+            batch=x.shape[0],
+            outer=product(x.shape[1:axis]),
+            max=x.shape[axis],
+            n=updates.shape[axis],
+            inner_bytes=product(x.shape[axis + 1 :]) * elem_bytes(node),
+            circular=int(node.attrs["mode"] == "circular"),
+        )

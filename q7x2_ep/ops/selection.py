@@ -1,0 +1,131 @@
+"""What is picked by its value. Only a run knows how much that is, so all of it runs in numpy."""
+
+from __future__ import annotations
+
+from typing import Optional
+
+import numpy as np
+
+from q7x2_ep import dtypes
+from q7x2_ep.ir.core import Node, Type
+from q7x2_ep.ops import op
+from q7x2_ep.ops.common import dims, fresh, normal_axis
+
+
+@op("NonZero")
+class NonZero:
+    """Where x is not zero: a row of positions per dim of x, in row-major order."""
+
+    signature = "x -> y"
+    attributes: dict = {}
+    infer = lambda node: [Type(dtypes.INT64, (len(dims(node)), fresh(node, 0, 2)[1]))]
+
+    def reference(node: Node, x: np.ndarray) -> np.ndarray:
+        found = np.nonzero(np.atleast_1d(x))
+        return np.array(found[: x.ndim], np.int64).reshape(x.ndim, len(found[0]))
+
+
+@op("Compress")
+class Compress:
+    """What a condition selects along an axis, or of all elements where no axis is given."""
+
+    signature = "x, condition -> y"
+    attributes = {"axis": None}
+
+    def infer(node: Node) -> list[Type]:
+        shape = list(dims(node)) if node.attrs["axis"] is not None else [0]
+        axis = normal_axis(node, node.attrs["axis"] or 0, len(shape))
+        shape[axis] = fresh(node, 0, len(shape))[axis]
+        return [Type(node.inputs[0].dtype, tuple(shape))]
+
+    reference = lambda node, x, condition: np.compress(condition, x, node.attrs["axis"])
+
+
+@op("Unique")
+class Unique:
+    """The distinct elements of x, or of its entries along an axis, in ascending order, or in that
+    of their first occurrence; where each first occurs; which one each is; how often each occurs.
+    """
+
+    signature = "x -> y, indices, inverse, counts"
+    attributes = {"axis": None, "sorted": 1}
+
+    def infer(node: Node) -> list[Type]:
+        shape, axis = [0], 0
+        if node.attrs["axis"] is not None:
+            shape = list(dims(node))
+            axis = normal_axis(node, node.attrs["axis"], len(shape))
+        shape[axis] = found = fresh(node, 0, len(shape))[axis]
+        all_of_it = fresh(node, 2, 1) if len(node.outputs) > 2 else (0,)
+        if node.attrs["axis"] is not None:
+            all_of_it = (dims(node)[axis],)
+        vectors = [Type(dtypes.INT64, each) for each in ((found,), all_of_it, (found,))]
+        return [Type(node.inputs[0].dtype, tuple(shape)), *vectors]
+
+    def reference(node: Node, x: np.ndarray) -> tuple[np.ndarray, ...]:
+        axis = node.attrs["axis"]
+        _, first, inverse, counts = np.unique(x, True, True, True, axis=axis)
+        inverse = inverse.ravel()
+        if not node.attrs["sorted"]:
+            order = np.argsort(first)
+            first, counts = first[order], counts[order]
+            inverse = np.argsort(order)[inverse]
+        y = np.take(x.ravel() if axis is None else x, first, axis or 0)
+        return y, *(part.astype(np.int64) for part in (first, inverse, counts))
+
+
+@op("NonMaxSuppression")
+class NonMaxSuppression:
+    """(batch, class, box) of the boxes that stay: the best first, none that overlaps a better one.
+
+    boxes (batch, n, 4) are two corners y, x, or centre and size (center_point_box); scores (batch,
+    classes, n). Two overlap where intersection over union exceeds the threshold.
+    """
+
+    signature = "boxes, scores, most?, overlap?, least? -> y"
+    attributes = {"center_point_box": 0}
+    infer = lambda node: [Type(dtypes.INT64, (fresh(node, 0, 2)[0], 3))]
+
+    def reference(
+        node: Node,
+        boxes: np.ndarray,
+        scores: np.ndarray,
+        most: Optional[np.ndarray] = None,
+        overlap: Optional[np.ndarray] = None,
+        least: Optional[np.ndarray] = None,
+    ) -> np.ndarray:
+        limit = 0 if most is None or most.size == 0 else int(most.item())
+        threshold = 0.0 if overlap is None or overlap.size == 0 else overlap.item()
+        kept: list[tuple[int, int, int]] = []
+        low, high = corners(boxes, node.attrs["center_point_box"])
+        for batch, of_class in np.ndindex(scores.shape[:2]):
+            score = scores[batch, of_class]
+            order = np.argsort(-score, kind="stable")
+            if least is not None and least.size:
+                order = order[score[order] > least.item()]
+            chosen: list[int] = []
+            while len(order) and len(chosen) < limit:
+                best, order = int(order[0]), order[1:]
+                chosen.append(best)
+                shared = overlaps(low[batch], high[batch], best, order)
+                order = order[~(shared > threshold)]
+            kept += [(batch, of_class, box) for box in chosen]
+        return np.array(kept, np.int64).reshape(-1, 3)
+
+
+def corners(boxes: np.ndarray, centred: int) -> tuple[np.ndarray, np.ndarray]:
+    """The lower and the upper corner of each box, (.., 2) each."""
+    one, other = boxes[..., :2], boxes[..., 2:]
+    if centred:
+        return one - other / 2, one + other / 2
+    return np.minimum(one, other), np.maximum(one, other)
+
+
+def overlaps(low: np.ndarray, high: np.ndarray, best: int, others: np.ndarray) -> np.ndarray:
+    """Intersection over union of one box with others, 0 where either is empty."""
+    sides = np.minimum(high[best], high[others]) - np.maximum(low[best], low[others])
+    shared = np.prod(np.maximum(sides, 0), -1)
+    own, theirs = np.prod(high[best] - low[best]), np.prod(high[others] - low[others], -1)
+    union = own + theirs - shared
+    valid = (shared > 0) & (own > 0) & (theirs > 0) & (union > 0)
+    return np.divide(shared, union, out=np.zeros_like(shared), where=valid)

@@ -1,0 +1,354 @@
+"""InferenceSession beyond a plain run: values in the middle, initializers that are fed, options."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import threading
+import time
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+import q7x2_ep
+from q7x2_ep import errors
+from tests.api.models import ONES, add, info, model, node, scaled
+
+FEED = {"x": ONES, "y": ONES * 2}
+W = np.array([5], np.float32)
+
+
+@pytest.fixture
+def session():
+    with q7x2_ep.InferenceSession(scaled()) as session:
+        yield session
+
+
+def test_values_in_the_middle(session):
+    z, s, again = session.run(["z", "s", "z"], FEED)
+    np.testing.assert_array_equal(s, ONES * 3)
+    np.testing.assert_array_equal(z, ONES * 6)
+    np.testing.assert_array_equal(again, z)
+    assert [arg.name for arg in session.get_outputs()] == ["z"]
+    assert len(session.run(None, FEED)) == 1
+
+
+def test_an_unknown_value_beside_a_known(session):
+    with pytest.raises(errors.InvalidArgument, match="Invalid output name: nope"):
+        session.run(["s", "nope"], FEED)
+
+
+def test_overridable_initializers(session):
+    (arg,) = session.get_overridable_initializers()
+    assert str(arg) == "NodeArg(name='w', type='tensor(float)', shape=[1])"
+    assert [arg.name for arg in session.get_inputs()] == ["x", "y"]
+    for fed, factor in (({}, 2), ({"w": W}, 5), ({}, 2), ({"w": W + 1}, 6)):
+        (z,) = session.run(None, {**FEED, **fed})
+        np.testing.assert_array_equal(z, ONES * 3 * factor)
+    z, s = session.run(["z", "s"], {**FEED, "w": W})
+    np.testing.assert_array_equal(z, s * 5)
+    with pytest.raises(errors.InvalidArgument, match="input: w"):
+        session.run(None, {**FEED, "w": np.ones(2, np.float32)})
+    with pytest.raises(ValueError, match=r"Required inputs \(\['y'\]\)"):
+        session.run(None, {"x": ONES, "w": W})
+
+
+def test_given_initializers():
+    options = q7x2_ep.SessionOptions()
+    weight = np.array([7], np.float32)
+    options.add_initializer("w", q7x2_ep.OrtValue.ortvalue_from_numpy(weight))
+    with q7x2_ep.InferenceSession(scaled(), options) as session:
+        np.testing.assert_array_equal(session.run(None, FEED)[0], ONES * 21)
+    options = q7x2_ep.SessionOptions()
+    wrong = q7x2_ep.OrtValue.ortvalue_from_numpy(np.ones(2, np.float32))
+    options.add_external_initializers(["w"], [wrong])
+    with pytest.raises(q7x2_ep.ModelError, match=r"initializer w.*\(1,\).*\(2,\)"):
+        q7x2_ep.InferenceSession(scaled(), options)
+
+
+def test_external_data_in_memory():
+    made = onnx.load_from_string(scaled())
+    tensor = made.graph.initializer[0]
+    tensor.ClearField("raw_data")
+    tensor.data_location = TensorProto.EXTERNAL
+    for key, value in (("location", "weights.bin"), ("offset", "4"), ("length", "4")):
+        tensor.external_data.add(key=key, value=value)
+    options = q7x2_ep.SessionOptions()
+    content = np.array([1, 9], np.float32).tobytes()
+    options.add_external_initializers_from_files_in_memory(["weights.bin"], [content], [8])
+    with q7x2_ep.InferenceSession(made.SerializeToString(), options) as session:
+        np.testing.assert_array_equal(session.run(None, FEED)[0], ONES * 27)
+
+
+def test_free_dimensions():
+    made = onnx.load_from_string(add())
+    made.graph.input[1].type.tensor_type.shape.dim[0].denotation = "DATA_BATCH"
+    for option in ("by_name", "by_denotation"):
+        options = q7x2_ep.SessionOptions()
+        key = "N" if option == "by_name" else "DATA_BATCH"
+        getattr(options, f"add_free_dimension_override_{option}")(key, 2)
+        with q7x2_ep.InferenceSession(made.SerializeToString(), options) as session:
+            assert session.get_inputs()[1].shape == [2, 3]
+            with pytest.raises(errors.InvalidArgument, match="the model fixes it to 2"):
+                session.run(None, {"x": ONES, "y": ONES[:1]})
+
+
+def test_adapters(tmp_path):
+    adapter = q7x2_ep.AdapterFormat()
+    adapter.set_adapter_version(3)
+    adapter.set_model_version(4)
+    value = q7x2_ep.OrtValue.ortvalue_from_numpy
+    adapter.set_parameters({"w": value(W), "other": value(np.arange(6).reshape(2, 3))})
+    adapter.export_adapter(tmp_path / "one.onnx_adapter")
+    again = q7x2_ep.AdapterFormat.read_adapter(tmp_path / "one.onnx_adapter")
+    versions = again.get_format_version(), again.get_adapter_version(), again.get_model_version()
+    assert versions == (1, 3, 4)
+    assert again.get_parameters()["other"].numpy().tolist() == [[0, 1, 2], [3, 4, 5]]
+    adapter.set_parameters({"w": value(W)})
+    adapter.export_adapter(tmp_path / "two.onnx_adapter")
+    lora, options = q7x2_ep.LoraAdapter(), q7x2_ep.RunOptions()
+    lora.Load(str(tmp_path / "two.onnx_adapter"))
+    options.add_active_adapter(lora)
+    with q7x2_ep.InferenceSession(scaled()) as session:
+        np.testing.assert_array_equal(session.run(None, FEED, options)[0], ONES * 15)
+        np.testing.assert_array_equal(session.run(None, FEED)[0], ONES * 6)
+    data = (tmp_path / "one.onnx_adapter").read_bytes()
+    for junk in (b"", b"junk", data[:40], data[: len(data) // 2]):
+        (tmp_path / "junk").write_bytes(junk)
+        with pytest.raises(q7x2_ep.BindingError, match="junk"):
+            lora.Load(str(tmp_path / "junk"))
+
+
+def test_adapters_of_onnxruntime(tmp_path):
+    onnxruntime = pytest.importorskip("onnxruntime", minversion="1.31")
+    arrays = {"w": W, "b": np.arange(4).reshape(2, 2), "empty": np.zeros((0, 3), np.float16)}
+    for one, other in ((q7x2_ep, onnxruntime), (onnxruntime, q7x2_ep)):
+        adapter = one.AdapterFormat()
+        values = {name: one.OrtValue.ortvalue_from_numpy(a) for name, a in arrays.items()}
+        adapter.set_parameters(values)
+        adapter.export_adapter(str(tmp_path / "adapter"))
+        read = other.AdapterFormat.read_adapter(str(tmp_path / "adapter")).get_parameters()
+        assert read.keys() == arrays.keys()
+        for name, array in arrays.items():
+            np.testing.assert_array_equal(read[name].numpy(), array)
+            assert read[name].numpy().dtype == array.dtype
+
+
+def test_run_async(session):
+    calls: list[tuple] = []
+    done = threading.Event()
+
+    def callback(outputs, user_data, problem):
+        calls.append((outputs, user_data, problem, threading.current_thread()))
+        done.set()
+
+    for feed in (FEED, {**FEED, "y": np.ones((3, 3), np.float32)}):
+        done.clear()
+        session.run_async(None, feed, callback, {"key": 1})
+        assert done.wait(10)
+    (outputs, data, problem, thread), (none, _, why, _) = calls
+    np.testing.assert_array_equal(outputs[0], ONES * 6)
+    assert data == {"key": 1} and problem == "" and thread is not threading.current_thread()
+    assert none == [] and "INVALID_ARGUMENT" in why
+    with pytest.raises(ValueError, match="Required inputs"):
+        session.run_async(None, {"x": ONES}, callback, None)
+
+
+ENDLESS = """
+    <ir_version: 8, opset_import: ["": 17]>
+    g (float[n] x) => (float[n] last) {
+        going = Constant<value = bool {1}> ()
+        last = Loop("", going, x) <
+            body = body (int64 i, bool on, float[n] state) => (bool next, float[n] new) {
+                next = Identity(on)
+                new = Neg(state)
+            }
+        >
+    }"""
+
+
+def test_terminate_from_another_thread():
+    options = q7x2_ep.RunOptions()
+    made = onnx.parser.parse_model(ENDLESS).SerializeToString()
+    with q7x2_ep.InferenceSession(made) as session:
+        timer = threading.Timer(0.2, lambda: setattr(options, "terminate", True))
+        timer.start()
+        start = time.monotonic()
+        with pytest.raises(errors.Fail, match="terminate flag being set to true"):
+            session.run(None, {"x": ONES[0]}, options)
+        assert time.monotonic() - start < 10
+
+
+def test_python_ops():
+    options = q7x2_ep.SessionOptions()
+    options.register_op("acme", "Twice", lambda x, by=1.0: x * np.float32(2 * by))
+    options.register_op("acme", "Both", lambda x, y: (x + y, x - y))
+    nodes = [
+        node("Twice", "x", "t", domain="acme", by=3.0),
+        node("Both", "t y", "p m", domain="acme"),
+        node("Mul", "p m", "z"),
+    ]
+    inputs = [info("x", [2, 3]), info("y", ["N", 3])]
+    made = model(nodes, inputs, [info("z", [2, 3])], domains=["acme"])
+    with q7x2_ep.InferenceSession(made, options) as session:
+        np.testing.assert_array_equal(session.run(None, FEED)[0], ONES * (6 + 2) * (6 - 2))
+        np.testing.assert_array_equal(session.run(["t"], FEED)[0], ONES * 6)
+    with pytest.raises(errors.NotImplemented, match="acme"):
+        q7x2_ep.InferenceSession(made)
+    for wrong in (("acme", 3, len), ("acme", "Twice", 3)):
+        with pytest.raises(TypeError):
+            options.register_op(*wrong)
+
+
+def test_profile(tmp_path, session):
+    assert session.end_profiling() == "" and session.get_profiling_start_time_ns() == 0
+    options = q7x2_ep.SessionOptions()
+    options.enable_profiling = True
+    options.profile_file_prefix = str(tmp_path / "prof")
+    options.graph_optimization_level = q7x2_ep.GraphOptimizationLevel.ORT_DISABLE_ALL
+    before = time.monotonic_ns()
+    with q7x2_ep.InferenceSession(scaled(), options) as session:
+        assert before <= session.get_profiling_start_time_ns() <= time.monotonic_ns()
+        np.testing.assert_array_equal(session.run(None, FEED)[0], ONES * 6)
+        session.run(["s"], FEED)
+        path = session.end_profiling()
+        assert session.end_profiling() == ""
+    assert path.startswith(str(tmp_path / "prof_2"))
+    with open(path) as file:
+        events = json.load(file)
+    names = [event["name"] for event in events]
+    assert names[:2] == ["model_loading_array", "session_initialization"]
+    assert names.count("model_run") == names.count("SequentialExecutor::Execute") == 2
+    nodes = [event for event in events if event["cat"] == "Node"]
+    assert nodes and all(event["name"].endswith("_kernel_time") for event in nodes)
+    assert {"add0", "mul0"} == {name for event in nodes for name in event["args"]["nodes"]}
+    (added, *_) = (event["args"] for event in nodes if event["name"] == "add0_kernel_time")
+    assert added["input_type_shape"] == [{"float": [2, 3]}] * 2
+    assert added["output_type_shape"] == [{"float": [2, 3]}]
+    keys = {"cat", "pid", "tid", "dur", "ts", "ph", "name", "args"}
+    assert all(event.keys() == keys and event["dur"] >= 0 for event in events)
+    assert all(event["args"]["provider"] == "CPUExecutionProvider" for event in nodes)
+
+
+def test_profile_of_host_steps(tmp_path):
+    options = q7x2_ep.SessionOptions()
+    options.enable_profiling, options.profile_file_prefix = True, str(tmp_path / "prof")
+    options.register_op("acme", "Same", lambda x: x)
+    nodes = [node("Same", "x", "s", "the_node", domain="acme"), node("Relu", "s")]
+    made = model(nodes, [info("x", [2, 3])], [info("z", [2, 3])], domains=["acme"])
+    with q7x2_ep.InferenceSession(made, options) as session:
+        session.run(None, {"x": ONES})
+        with open(session.end_profiling()) as file:
+            names = [event["name"] for event in json.load(file)]
+    assert "the_node_kernel_time" in names
+
+
+def test_assignment(session):
+    with pytest.raises(errors.Fail, match="record_ep_graph_assignment_info"):
+        session.get_provider_graph_assignment_info()
+    options = q7x2_ep.SessionOptions()
+    options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+    options.graph_optimization_level = q7x2_ep.GraphOptimizationLevel.ORT_DISABLE_ALL
+    with q7x2_ep.InferenceSession(scaled(), options) as session:
+        (part,) = session.get_provider_graph_assignment_info()
+    assert part.ep_name == "CPUExecutionProvider"
+    assert [(n.name, n.domain, n.op_type) for n in part.get_nodes()] == [
+        ("add0", "", "Add"),
+        ("mul0", "", "Mul"),
+    ]
+
+
+def test_options_travel(session):
+    options = q7x2_ep.SessionOptions()
+    options.intra_op_num_threads = 2
+    options.add_initializer("w", q7x2_ep.OrtValue.ortvalue_from_numpy(W))
+    made = q7x2_ep.InferenceSession(scaled(), options)
+    again = pickle.loads(pickle.dumps(made))
+    assert again.get_session_options().intra_op_num_threads == 2
+    np.testing.assert_array_equal(again.run(None, FEED)[0], ONES * 15)
+
+
+def test_options_of_the_model():
+    made = onnx.load_from_string(add())
+    helper.set_model_props(made, {"ort_config": '{"session_options": {"intra_op_num_threads": 1}}'})
+    data = made.SerializeToString()
+    with q7x2_ep.InferenceSession(data, read_config_from_model=1) as session:
+        assert session.get_session_options().intra_op_num_threads == 1
+    with q7x2_ep.InferenceSession(data) as session:
+        assert session.get_session_options().intra_op_num_threads == 0
+
+
+def test_names_of_dims():
+    nodes = [node("Add", "x y", "s"), node("Concat", "s s", "z", axis=0)]
+    inputs = [info("x", ["N", None]), info("y", ["N", None])]
+    with q7x2_ep.InferenceSession(model(nodes, inputs, [info("z", ["M", None])])) as session:
+        assert [arg.shape for arg in session.get_inputs()] == [["N", None]] * 2
+        assert session.get_outputs()[0].shape[0] == "M"
+
+
+def test_metadata():
+    with q7x2_ep.InferenceSession(add()) as session:
+        meta = session.get_modelmeta()
+    assert (meta.graph_name, meta.version, meta.custom_metadata_map) == ("g", 2**63 - 1, {})
+
+
+def test_global_threads():
+    options = q7x2_ep.SessionOptions()
+    options.use_per_session_threads = False
+    q7x2_ep.set_global_thread_pool_sizes(1, 1)
+    try:
+        with q7x2_ep.InferenceSession(add(), options) as session:
+            assert session._session.threads == 1
+    finally:
+        q7x2_ep.set_global_thread_pool_sizes(0)
+
+
+def test_seed():
+    nodes = [helper.make_node("RandomNormal", [], ["z"], shape=[64])]
+    made = model(nodes, [], [info("z", [64])])
+
+    def draw() -> np.ndarray:
+        with q7x2_ep.InferenceSession(made) as session:
+            return session.run(None, {})[0]
+
+    assert not np.array_equal(draw(), draw())
+    q7x2_ep.set_seed(3)
+    try:
+        np.testing.assert_array_equal(draw(), draw())
+    finally:
+        from q7x2_ep.api import environment
+
+        environment._seed = None
+
+
+def test_compiler(tmp_path):
+    options = q7x2_ep.SessionOptions()
+    levels = q7x2_ep.GraphOptimizationLevel
+    for level in (levels.ORT_DISABLE_ALL, levels.ORT_ENABLE_ALL):
+        compiler = q7x2_ep.ModelCompiler(options, scaled(), graph_optimization_level=level)
+        parts: list[bytes] = []
+        compiler.compile_to_stream(parts.append)
+        with q7x2_ep.InferenceSession(b"".join(parts)) as session:
+            np.testing.assert_array_equal(session.run(None, FEED)[0], ONES * 6)
+    path = tmp_path / "model.onnx"
+    path.write_bytes(scaled())
+    q7x2_ep.ModelCompiler(
+        options,
+        path,
+        external_initializers_file_path="weights.bin",
+        external_initializers_size_threshold=1,
+    ).compile_to_file()
+    with q7x2_ep.InferenceSession(tmp_path / "model_ctx.onnx") as session:
+        np.testing.assert_array_equal(session.run(None, FEED)[0], ONES * 6)
+    asked: list[str] = []
+    q7x2_ep.ModelCompiler(
+        options, path, get_initializer_location_func=lambda name, value, place: asked.append(name)
+    ).compile_to_bytes()
+    assert asked == ["w"]
+    flags = q7x2_ep.OrtCompileApiFlags.ERROR_IF_OUTPUT_FILE_EXISTS
+    with pytest.raises(errors.InvalidArgument, match="exists already"):
+        q7x2_ep.ModelCompiler(options, path, flags=flags).compile_to_file()
+    with pytest.raises(ValueError):
+        q7x2_ep.ModelCompiler(options, b"")

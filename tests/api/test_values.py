@@ -1,0 +1,406 @@
+"""Feeds of every kind, OrtValue, DLPack, IOBinding and sparse tensors."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto
+
+import q7x2_ep
+from q7x2_ep import OrtValue, errors
+from q7x2_ep.api.value import OrtValueVector
+from tests.api.models import FLOAT, ONES, add, info, model, node, one, scaled
+
+X = np.arange(6, dtype=np.float32).reshape(2, 3)
+CPU = q7x2_ep.OrtDevice.make("cpu", 0)
+KINDS = {  # arrays of every dtype that ONNX shares with numpy
+    np.dtype(kind): np.array([[0, 1, 1], [1, 0, 1]], kind)
+    for kind in ("?", "i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "f2", "f4", "f8")
+}
+
+
+class Array:
+    """What has __array__ and nothing else."""
+
+    def __array__(self, dtype=None, copy=None):
+        return X
+
+
+class Tensor:
+    """What has DLPack and nothing else."""
+
+    def __dlpack__(self, **request):
+        return X.__dlpack__(**request)
+
+    def __dlpack_device__(self):
+        return X.__dlpack_device__()
+
+
+def read_only() -> np.ndarray:
+    array = X.copy()
+    array.flags.writeable = False
+    return array
+
+
+FEEDS = {
+    "list": X.tolist(),
+    "integers": [[0, 1, 2], [3, 4, 5]],
+    "tuple": tuple(map(tuple, X.tolist())),
+    "list of arrays": list(X),
+    "transposed": np.ascontiguousarray(X.T).T,
+    "strided": np.repeat(X, 2, 1)[:, ::2],
+    "reversed": X[::-1, ::-1].copy()[::-1, ::-1],
+    "big endian": X.astype(">f4"),
+    "read only": read_only(),
+    "broadcast": np.broadcast_to(X, (1, 2, 3))[0],
+    "unaligned": np.frombuffer(b"\0" + X.tobytes(), np.float32, offset=1).reshape(2, 3),
+    "subclass": np.ma.array(X),
+    "OrtValue": OrtValue.ortvalue_from_numpy(X),
+    "__array__": Array(),
+    "DLPack": Tensor(),
+    "memoryview": memoryview(X),
+}
+
+
+@pytest.fixture(scope="module")
+def session():
+    with q7x2_ep.InferenceSession(add()) as session:
+        yield session
+
+
+@pytest.mark.parametrize("given", FEEDS.values(), ids=FEEDS)
+def test_feeds(session, given):
+    (z,) = session.run(None, {"x": given, "y": ONES})
+    np.testing.assert_array_equal(z, X + 1)
+    assert z.dtype == np.float32 and z.flags.writeable and z.flags.c_contiguous
+
+
+def test_scalars():
+    with q7x2_ep.InferenceSession(one("Neg", info("x", []))) as session:
+        for given in (2, 2.0, np.float32(2), np.array(2, np.float32), np.array(2, ">f4")):
+            (z,) = session.run(None, {"x": given})
+            assert isinstance(z, np.ndarray) and z.shape == () and z == -2
+
+
+def test_numbers_that_do_not_fit():
+    x = info("x", ["n"], TensorProto.UINT8)
+    with q7x2_ep.InferenceSession(one("Identity", x, kind=TensorProto.UINT8)) as session:
+        assert session.run(None, {"x": [0, 255]})[0].tolist() == [0, 255]
+        for given in ([256], [-1], [0.5], ["a"], [[1], [1, 2]], object(), {1, 2}):
+            with pytest.raises(errors.InvalidArgument, match="'x'"):
+                session.run(None, {"x": given})
+
+
+def test_text():
+    x = info("x", ["n"], TensorProto.STRING)
+    words = np.array(["a", "bcd", "ü"])
+    with q7x2_ep.InferenceSession(one("Identity", x, kind=TensorProto.STRING)) as session:
+        given = (words, words.astype(object), words.tolist(), np.char.encode(words, "utf-8"))
+        for each in (*given, OrtValue.ortvalue_from_numpy(words)):
+            (z,) = session.run(None, {"x": each})
+            assert z.dtype == object and z.tolist() == words.tolist()
+
+
+def test_results_are_the_callers(session):
+    """Neither a feed nor a later run changes them."""
+    with q7x2_ep.InferenceSession(one("Identity", info("x", [2, 3]))) as identity:
+        given = X.copy()
+        (z,) = identity.run(None, {"x": given})
+        given[:] = 9
+        np.testing.assert_array_equal(z, X)
+
+
+def test_torch(session):
+    torch = pytest.importorskip("torch")
+    x = torch.arange(6, dtype=torch.float32).reshape(2, 3)
+    for given in (x, x.clone().requires_grad_(), x.T.contiguous().T):
+        np.testing.assert_array_equal(session.run(None, {"x": given, "y": ONES})[0], X + 1)
+    value = OrtValue.from_dlpack(x)
+    assert value.data_ptr() == x.data_ptr()
+    x[0, 0] = 7
+    assert value.numpy()[0, 0] == 7
+    assert torch.from_dlpack(OrtValue.ortvalue_from_numpy(X.copy())).tolist() == X.tolist()
+    assert OrtValue.from_dlpack(x.__dlpack__()).numpy()[0, 0] == 7
+    half = OrtValue.from_dlpack(x.to(torch.bfloat16))
+    assert half.data_type() == "tensor(bfloat16)" and half.numpy().tolist() == x.tolist()
+    with pytest.raises(errors.BindingError, match="contiguous"):
+        OrtValue.from_dlpack(x.T)
+
+
+@pytest.mark.parametrize("array", KINDS.values(), ids=str)
+def test_ort_values(array):
+    value = OrtValue.ortvalue_from_numpy(array)
+    code = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
+    assert value.element_type() == code and value.shape() == [2, 3]
+    assert value.data_type() == f"tensor({onnx.TensorProto.DataType.Name(code).lower()})"
+    assert value.tensor_size_in_bytes() == array.nbytes
+    assert value.data_ptr() == array.ctypes.data
+    assert np.shares_memory(value.numpy(), array) and np.shares_memory(np.asarray(value), array)
+    assert (value.is_tensor(), value.has_value(), value.device_name()) == (True, True, "cpu")
+    assert not value.is_sparse_tensor() and not value.is_tensor_sequence()
+    np.testing.assert_array_equal(np.from_dlpack(value), array)
+    assert value.__dlpack_device__() == (1, 0)
+    for made in (array.dtype, array.dtype.type, code):
+        other = OrtValue.ortvalue_from_shape_and_type([2, 3], made)
+        address = other.data_ptr()
+        other.update_inplace(array.T.copy().T)
+        np.testing.assert_array_equal(other.numpy(), array)
+        other.update_inplace(value)
+        assert other.data_ptr() == address and other.data_type() == value.data_type()
+
+
+def test_values_that_numpy_does_not_have():
+    bits = np.array([0x3F80, 0xC000], np.uint16)
+    value = OrtValue.ortvalue_from_numpy_with_onnx_type(bits, TensorProto.BFLOAT16)
+    assert value.data_type() == "tensor(bfloat16)" and value.data_ptr() == bits.ctypes.data
+    assert value.numpy().tolist() == [1.0, -2.0]
+    again = OrtValue.ortvalue_from_shape_and_type([2], TensorProto.BFLOAT16)
+    again.update_inplace(value)
+    assert again.numpy().tolist() == [1.0, -2.0]
+    eighths = OrtValue.ortvalue_from_numpy_with_onnx_type(
+        np.array([0x38, 0xC0], np.uint8), TensorProto.FLOAT8E4M3FN
+    )
+    assert eighths.data_type() == "tensor(float8e4m3fn)"
+    assert eighths.numpy().astype(np.float32).tolist() == [1.0, -2.0]
+    with pytest.raises(errors.BindingError, match=r"1 specified by onnxtype: 2"):
+        OrtValue.ortvalue_from_numpy_with_onnx_type(bits.view(np.uint8), TensorProto.BFLOAT16)
+
+
+def test_bfloat16_in_and_out():
+    x = info("x", ["n"], TensorProto.BFLOAT16)
+    bits = np.array([0x3F80, 0xC000], np.uint16)
+    value = OrtValue.ortvalue_from_numpy_with_onnx_type(bits, TensorProto.BFLOAT16)
+    with q7x2_ep.InferenceSession(one("Neg", x, kind=TensorProto.BFLOAT16)) as session:
+        (z,) = session.run_with_ort_values(None, {"x": value})
+        assert z.data_type() == "tensor(bfloat16)" and z.numpy().tolist() == [-1.0, 2.0]
+        binding, out = session.io_binding(), np.zeros(2, np.uint16)
+        binding.bind_input("x", "cpu", 0, TensorProto.BFLOAT16, [2], bits.ctypes.data)
+        binding.bind_output("z", "cpu", 0, TensorProto.BFLOAT16, [2], out.ctypes.data)
+        session.run_with_iobinding(binding)
+        assert out.tolist() == [0xBF80, 0x4000]
+
+
+def test_values_of_text():
+    value = OrtValue.ortvalue_from_numpy(np.array(["a", "b"]))
+    assert (value.data_type(), value.shape()) == ("tensor(string)", [2])
+    for ask in (value.data_ptr, value.tensor_size_in_bytes, value.__dlpack__):
+        with pytest.raises(RuntimeError, match="strings"):
+            ask()
+
+
+def test_sequences():
+    kind = TensorProto.FLOAT
+    items = onnx.helper.make_tensor_sequence_value_info("s", kind, None)
+    pack = model([node("SequenceConstruct", "x x", "s")], [info("x", [2, 3])], [items])
+    unpack = model(
+        [node("SequenceAt", "s i")], [items, info("i", [], TensorProto.INT64)], [info("z", None)]
+    )
+    with q7x2_ep.InferenceSession(pack) as first, q7x2_ep.InferenceSession(unpack) as second:
+        assert first.get_outputs()[0].type == second.get_inputs()[0].type == "seq(tensor(float))"
+        (value,) = first.run_with_ort_values(None, {"x": OrtValue.ortvalue_from_numpy(X)})
+        assert value.is_tensor_sequence() and value.data_type() == "seq(tensor(float))"
+        assert value.element_type() == FLOAT
+        with pytest.raises(RuntimeError, match=r"seq\(tensor\(float\)\)"):
+            value.numpy()
+        for given in (value, first.run(None, {"x": X})[0]):
+            np.testing.assert_array_equal(second.run(None, {"s": given, "i": 1})[0], X)
+
+
+def test_wrong_values():
+    for wrong in (
+        lambda: OrtValue.ortvalue_from_numpy([1.0]),
+        lambda: OrtValue.ortvalue_from_numpy(np.ones(2, "M8[s]")),
+        lambda: OrtValue.ortvalue_from_numpy(X, "cuda", 0),
+        lambda: OrtValue.ortvalue_from_shape_and_type([-1], np.float32),
+        lambda: OrtValue.ortvalue_from_shape_and_type([1], 99),
+        lambda: OrtValue.ortvalue_from_shape_and_type([1], "nothing"),
+        lambda: OrtValue.ortvalue_from_numpy(X).update_inplace(X[0]),
+        lambda: OrtValue.ortvalue_from_numpy(X).update_inplace(X.astype(np.float64)),
+        lambda: OrtValue.ortvalue_from_numpy(X).as_sparse_tensor(),
+        lambda: q7x2_ep.OrtDevice.make("junk", 0),
+        lambda: q7x2_ep.copy_tensors([OrtValue.ortvalue_from_numpy(X)], []),
+    ):
+        with pytest.raises(RuntimeError):
+            wrong()
+    with pytest.raises(ValueError):
+        OrtValue(X)
+    with pytest.raises(TypeError):
+        OrtValue.from_dlpack(3)
+    with pytest.raises(TypeError):
+        OrtValue.ortvalue_from_numpy(X).update_inplace([1])
+
+
+def test_devices():
+    """type, vendor and memory of onnxruntime's names."""
+    table = {"cpu": (0, 0), "cuda": (1, 4318), "cann": (3, 6629), "dml": (1, 5140), "npu": (3, 0)}
+    for name, (kind, vendor) in table.items():
+        device = q7x2_ep.OrtDevice.make(name, 1 if kind else 0)
+        found = (device.device_type(), device.device_vendor_id(), device.device_mem_type())
+        assert found == (kind, vendor, 0)
+    intel = q7x2_ep.OrtDevice.make("gpu", 0, q7x2_ep.OrtDeviceVendorId.INTEL)
+    assert intel.device_vendor_id() == 0x8086
+
+
+def test_copy():
+    target = OrtValue.ortvalue_from_shape_and_type([2, 3], np.float32)
+    q7x2_ep.copy_tensors([OrtValue.ortvalue_from_numpy(X)], [target])
+    np.testing.assert_array_equal(target.numpy(), X)
+
+
+def test_vectors(session):
+    feeds, fetches = OrtValueVector(), OrtValueVector()
+    for array in (X, ONES):
+        feeds.push_back(OrtValue.ortvalue_from_numpy(array))
+    options = q7x2_ep.RunOptions()
+    session.run_with_ortvaluevector(options, ["x", "y"], feeds, ["z"], fetches, [CPU])
+    np.testing.assert_array_equal(fetches[0].numpy(), X + 1)
+    address = fetches[0].data_ptr()
+    feeds[0].numpy()[:] += 1
+    session.run_with_ortvaluevector(None, ["x", "y"], feeds, ["z"], fetches, [CPU])
+    np.testing.assert_array_equal(fetches[0].numpy(), X + 1)
+    assert fetches[0].data_ptr() == address
+    feeds[0].numpy()[:] -= 1
+    assert [np.from_dlpack(v).sum() for v in feeds] == [15, 6]
+    assert feeds.element_type_at(0) == FLOAT and feeds.bool_tensor_indices() == []
+    feeds.push_back_batch([X], [X.ctypes.data], [np.float32], [[3, 2]], [CPU])
+    assert feeds[2].shape() == [3, 2] and feeds[2].data_ptr() == X.ctypes.data
+
+
+class TestBinding:
+    @pytest.fixture
+    def binding(self, session):
+        binding = session.io_binding()
+        binding.bind_cpu_input("x", X)
+        binding.bind_ortvalue_input("y", OrtValue.ortvalue_from_numpy(ONES))
+        return binding
+
+    def test_new_memory(self, session, binding):
+        binding.bind_output("z")
+        session.run_with_iobinding(binding)
+        (value,) = binding.get_outputs()
+        (copy,) = binding.copy_outputs_to_cpu()
+        np.testing.assert_array_equal(value.numpy(), X + 1)
+        np.testing.assert_array_equal(copy, X + 1)
+
+    @pytest.mark.parametrize("element_type", [np.float32, FLOAT, "float32"])
+    def test_addresses(self, session, binding, element_type):
+        """Read and written in place, run after run."""
+        x, z = X.copy(), np.zeros((2, 3), np.float32)
+        binding.bind_input("x", "cpu", 0, element_type, (2, 3), x.ctypes.data)
+        binding.bind_output("z", "cpu", 0, element_type, (2, 3), z.ctypes.data)
+        for step in range(3):
+            x += 1
+            session.run_with_iobinding(binding, q7x2_ep.RunOptions())
+            np.testing.assert_array_equal(z, X + 2 + step)
+            assert binding.get_outputs()[0].data_ptr() == z.ctypes.data
+        (copy,) = binding.copy_outputs_to_cpu()
+        z[:] = 0
+        np.testing.assert_array_equal(copy, X + 4)
+
+    def test_ort_values(self, session, binding):
+        z = OrtValue.ortvalue_from_shape_and_type([2, 3], np.float32)
+        binding.bind_ortvalue_output("z", z)
+        session.run_with_iobinding(binding)
+        np.testing.assert_array_equal(z.numpy(), X + 1)
+
+    @pytest.mark.parametrize("place", ["same", "shifted"])
+    def test_output_over_an_input(self, session, binding, place):
+        memory = np.concatenate([X.reshape(-1), np.zeros(3, np.float32)])
+        x, shift = memory[:6].reshape(2, 3), 0 if place == "same" else 3
+        z = memory[shift : shift + 6].reshape(2, 3)
+        binding.bind_cpu_input("x", x)
+        binding.bind_output("z", "cpu", 0, np.float32, (2, 3), z.ctypes.data)
+        session.run_with_iobinding(binding)
+        np.testing.assert_array_equal(z, X + 1)
+
+    def test_outputs_that_do_not_fit(self, session, binding):
+        z = np.zeros((5, 3), np.float64)
+        for kind, shape, words in (
+            (np.float32, (5, 3), "dimensions for output: z"),
+            (np.float64, (2, 3), "data type"),
+        ):
+            binding.bind_output("z", "cpu", 0, kind, shape, z.ctypes.data)
+            with pytest.raises(RuntimeError, match=words):
+                session.run_with_iobinding(binding)
+        assert not z.any()
+
+    def test_names_in_the_middle(self):
+        with q7x2_ep.InferenceSession(scaled()) as session:
+            binding = q7x2_ep.IOBinding(session)
+            z = np.zeros((2, 3), np.float32)
+            for name, array in (("x", X), ("y", ONES), ("w", np.array([3], np.float32))):
+                binding.bind_cpu_input(name, array)
+            binding.bind_output("z", "cpu", 0, np.float32, z.shape, z.ctypes.data)
+            binding.bind_output("s")
+            session.run_with_iobinding(binding)
+            np.testing.assert_array_equal(z, (X + 1) * 3)
+            np.testing.assert_array_equal(binding.copy_outputs_to_cpu()[1], X + 1)
+
+    def test_clearing(self, session, binding):
+        binding.bind_output("nope")
+        with pytest.raises(RuntimeError, match="Invalid output name: nope"):
+            session.run_with_iobinding(binding)
+        binding.clear_binding_outputs()
+        with pytest.raises(RuntimeError, match="At least one output"):
+            session.run_with_iobinding(binding)
+        binding.bind_output("z")
+        session.run_with_iobinding(binding)
+        binding.clear_binding_inputs()
+        with pytest.raises(RuntimeError, match=r"\['x', 'y'\]"):
+            session.run_with_iobinding(binding)
+
+    def test_host_steps(self):
+        """Outputs of Python steps are copied to where they are wanted."""
+        options = q7x2_ep.SessionOptions()
+        options.register_op("acme", "Twice", lambda x: 2 * x)
+        made = model(
+            [node("Twice", "x", domain="acme")],
+            [info("x", [2, 3])],
+            [info("z", [2, 3])],
+            domains=["acme"],
+        )
+        with q7x2_ep.InferenceSession(made, options) as session:
+            binding, z = session.io_binding(), np.zeros((2, 3), np.float32)
+            binding.bind_cpu_input("x", X)
+            binding.bind_output("z", "cpu", 0, np.float32, z.shape, z.ctypes.data)
+            session.run_with_iobinding(binding)
+            np.testing.assert_array_equal(z, 2 * X)
+
+
+class TestSparse:
+    values = np.array([1, 2, 3], np.float32)
+
+    def test_coordinates(self):
+        for indices in ([1, 4, 8], [[0, 1], [1, 1], [2, 2]]):
+            sparse = q7x2_ep.SparseTensor.sparse_coo_from_numpy(
+                np.array([3, 3]), self.values, np.array(indices), CPU
+            )
+            assert sparse.format() == q7x2_ep.OrtSparseFormat.ORT_SPARSE_COO
+            assert (sparse.data_type(), sparse.dense_shape()) == ("sparse_tensor(float)", [3, 3])
+            assert sparse.as_coo_view().indices().tolist() == indices
+            assert np.shares_memory(sparse.values(), self.values)
+            for wrong in (sparse.as_csrc_view, sparse.as_blocksparse_view):
+                with pytest.raises(RuntimeError, match="does not contain"):
+                    wrong()
+            value = OrtValue.ort_value_from_sparse_tensor(sparse)
+            assert value.is_sparse_tensor() and value.shape() == [3, 3]
+            assert value.as_sparse_tensor().values().tolist() == [1, 2, 3]
+            with pytest.raises(RuntimeError, match="sparse_tensor"):
+                value.numpy()
+
+    def test_rows(self):
+        make = q7x2_ep.SparseTensor.sparse_csr_from_numpy
+        sparse = make([3, 3], self.values, np.array([1, 1, 2]), np.array([0, 1, 2, 3]), CPU)
+        view = sparse.as_csrc_view()
+        assert (view.inner().tolist(), view.outer().tolist()) == ([1, 1, 2], [0, 1, 2, 3])
+        for inner, outer in (([1, 1], [0, 1, 2, 3]), ([1, 1, 2], [0, 1, 3])):
+            with pytest.raises(RuntimeError):
+                make([3, 3], self.values, np.array(inner), np.array(outer), CPU)
+
+    def test_lengths(self):
+        make = q7x2_ep.SparseTensor.sparse_coo_from_numpy
+        with pytest.raises(RuntimeError, match="Index size: 2"):
+            make([3, 3], self.values, np.array([1, 4]), CPU)
+        words = make([3], np.array(["a", "b"]), np.array([0, 1]), CPU)
+        assert words.values().tolist() == ["a", "b"]

@@ -1,0 +1,282 @@
+"""ai.onnx.ml against onnxruntime, whose results these ops are known by."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper
+
+from q7x2_ep.backend.numpy import evaluate
+from q7x2_ep.importer import read
+from q7x2_ep.passes import run_all
+
+RANDOM = np.random.default_rng(3)
+X = RANDOM.standard_normal((6, 4)).astype(np.float32)
+WHOLE = RANDOM.integers(-3, 4, (6, 4))
+HOLES = np.where(X > 0.5, np.nan, X).astype(np.float32)
+NAMES = np.array([["a", "b"], ["c", "zz"], ["b", "b"]], object)
+WEIGHTS = RANDOM.standard_normal(12).tolist()
+KINDS = ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT")
+
+CODES = {
+    "float32": TensorProto.FLOAT,
+    "float64": TensorProto.DOUBLE,
+    "int64": TensorProto.INT64,
+    "int32": TensorProto.INT32,
+    "object": TensorProto.STRING,
+}
+
+
+def model(op: str, inputs: list[np.ndarray], outputs: int, attrs: dict, opset: int = 3) -> Any:
+    names = [f"x{i}" for i in range(len(inputs))]
+    infos = [
+        helper.make_tensor_value_info(name, CODES[str(x.dtype)], x.shape)
+        for name, x in zip(names, inputs)
+    ]
+    results = [f"y{i}" for i in range(outputs)]
+    node = helper.make_node(op, names, results, domain="ai.onnx.ml", **attrs)
+    declared = [helper.make_empty_tensor_value_info(name) for name in results]
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", opset)]
+    graph = helper.make_graph([node], "g", infos, declared)
+    return helper.make_model(graph, opset_imports=opsets, ir_version=9)
+
+
+def case(op: str, *inputs: np.ndarray, outputs: int = 1, opset: int = 3, **attrs: Any) -> Any:
+    text = ",".join(f"{key}={value}" for key, value in attrs.items())[:60]
+    shapes = ",".join(f"{x.dtype}{x.shape}" for x in inputs)
+    return pytest.param(op, inputs, outputs, opset, attrs, id=f"{op}-{shapes}-{text}")
+
+
+CASES = [
+    *(case("ArrayFeatureExtractor", x, np.array([2, 0, 1])) for x in (X, WHOLE, X[0], X[None])),
+    case("ArrayFeatureExtractor", NAMES, np.array([[1]])),
+    *(
+        case("Binarizer", x, threshold=threshold)
+        for x in (X, X[0])
+        for threshold in (0.0, 0.5, -1.5)
+    ),
+    case("FeatureVectorizer", X, X[:, :2], inputdimensions=[4, 2]),
+    case("FeatureVectorizer", WHOLE, WHOLE[:, :1], inputdimensions=[4, 1]),
+    case("Imputer", HOLES, imputed_value_floats=[7.0], replaced_value_float=float("nan")),
+    case("Imputer", HOLES, imputed_value_floats=[1.0, 2, 3, 4], replaced_value_float=float("nan")),
+    case("Imputer", WHOLE, imputed_value_int64s=[9], replaced_value_int64=-1),
+    *(
+        case("Normalizer", x, norm=norm)
+        for x in (X, WHOLE, np.abs(X), X[0], np.zeros((2, 3), np.float32))
+        for norm in ("MAX", "L1", "L2")
+    ),
+    *(
+        case("Scaler", x, offset=[1.0, 2, 3, 4], scale=[0.5, 1, 2, 3])
+        for x in (X, X.astype(np.float64), WHOLE, WHOLE.astype(np.int32), X[0])
+    ),
+    case("Scaler", X, offset=[1.0], scale=[3.0]),
+    *(
+        case("LinearRegressor", X, coefficients=WEIGHTS, targets=3, post_transform=kind)
+        for kind in KINDS
+    ),
+    case("LinearRegressor", X, coefficients=WEIGHTS[:4], intercepts=[0.3], targets=1),
+    *(
+        case(
+            "LinearClassifier",
+            X,
+            outputs=2,
+            coefficients=WEIGHTS,
+            intercepts=[0.1, 0.2, 0.3],
+            classlabels_ints=[5, 6, 8],
+            post_transform=kind,
+        )
+        for kind in KINDS
+    ),
+    *(
+        case(
+            "LinearClassifier",
+            X,
+            outputs=2,
+            coefficients=WEIGHTS[:4],
+            intercepts=[0.1],
+            post_transform=kind,
+            **names,
+        )
+        for kind in KINDS[:-1]  # onnxruntime reads PROBIT's two scores from where one is
+        for names in ({"classlabels_strings": ["n", "y"]}, {"classlabels_ints": [4, 2]})
+    ),
+    case("LabelEncoder", NAMES, keys_strings=["a", "b"], values_int64s=[3, 4], default_int64=9),
+    case("LabelEncoder", NAMES, keys_strings=["a", "b"], values_floats=[3.0, 4.5]),
+    case("LabelEncoder", WHOLE, keys_int64s=[0, 1], values_strings=["no", "yes"]),
+    case("LabelEncoder", X, keys_floats=X[0].tolist(), values_int64s=[1, 2, 3, 4]),
+    case("LabelEncoder", HOLES, opset=4, keys_floats=[float("nan")], values_strings=["hole"]),
+    case("LabelEncoder", NAMES, opset=1, classes_strings=["c", "b"]),
+    case("LabelEncoder", WHOLE, opset=1, classes_strings=["c", "b"], default_string="?"),
+    case("CategoryMapper", NAMES, cats_strings=["a", "b"], cats_int64s=[7, 8]),
+    case("CategoryMapper", WHOLE, cats_strings=["a", "b"], cats_int64s=[0, 1]),
+    case("OneHotEncoder", NAMES, cats_strings=["b", "c"]),
+    case("OneHotEncoder", WHOLE, cats_int64s=[-1, 1, 2]),
+    case("OneHotEncoder", WHOLE.astype(np.float32), cats_int64s=[-1, 1, 2]),
+]
+
+
+@pytest.mark.parametrize("op, inputs, outputs, opset, attrs", CASES)
+def test_as_onnxruntime(op, inputs, outputs, opset, attrs):
+    check(model(op, list(inputs), outputs, attrs, opset), inputs)
+
+
+def check(proto: Any, inputs: Any) -> None:
+    feeds = {f"x{i}": x for i, x in enumerate(inputs)}
+    theirs = onnxruntime.InferenceSession(proto.SerializeToString()).run(None, feeds)
+    graph = read(proto)
+    run_all(graph)
+    ours = evaluate(graph, feeds)
+    for a, b, value in zip(ours, theirs, graph.outputs):
+        assert a.dtype == b.dtype
+        assert value.dtype == helper.np_dtype_to_tensor_dtype(a.dtype)
+        if a.dtype == object:
+            np.testing.assert_array_equal(a, b)
+        else:
+            np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+
+
+def forest(
+    kind: str,
+    targets: Sequence[int],
+    trees: int = 5,
+    depth: int = 3,
+    sign: float = 0.0,
+    **more: Any,
+) -> dict:
+    """The attributes of random trees whose leaves vote for all of targets."""
+    random = np.random.default_rng(trees + depth)
+    names = ("treeids", "nodeids", "featureids", "modes", "values", "truenodeids", "falsenodeids")
+    nodes: dict[str, list] = {f"nodes_{name}": [] for name in names}
+    nodes["nodes_missing_value_tracks_true"] = []
+    votes: dict[str, list] = {f"{kind}_{n}": [] for n in ("treeids", "nodeids", "ids", "weights")}
+    for tree in range(trees):
+        for i in range(2 ** (depth + 1) - 1):
+            is_leaf = i >= 2**depth - 1
+            mode = "LEAF" if is_leaf else f"BRANCH_{more.get('mode', 'LEQ')}"
+            children = (0, 0) if is_leaf else (2 * i + 1, 2 * i + 2)
+            split = float(np.float32(random.standard_normal()))
+            row = (tree, i, int(random.integers(4)), mode, split, *children)
+            for name, value in zip(names, row):
+                nodes[f"nodes_{name}"].append(value)
+            nodes["nodes_missing_value_tracks_true"].append(int(random.integers(2)))
+            for target in targets if is_leaf else ():
+                weight = random.standard_normal()
+                row = (tree, i, target, float(abs(weight) / trees if sign else weight))
+                for values, value in zip(votes.values(), row):
+                    values.append(value)
+    return {**nodes, **votes}
+
+
+ROWS = np.random.default_rng(5).standard_normal((40, 4)).astype(np.float32)
+ROWS[::7, 1] = np.nan
+THREE = {"classlabels_int64s": [4, 2, 9]}
+TWO = {"classlabels_strings": ["no", "yes"]}
+FORESTS = [
+    *(
+        case("TreeEnsembleRegressor", x, n_targets=2, **forest("target", [0, 1], mode=mode), **more)
+        for mode in ("LEQ", "LT", "GTE", "GT", "EQ", "NEQ")
+        for x, more in (
+            (ROWS, {}),
+            (ROWS, {"base_values": [0.5, -1.0]}),
+            (ROWS.astype(np.float64), {"aggregate_function": "AVERAGE"}),
+            (ROWS, {"aggregate_function": "MIN"}),
+            (ROWS, {"aggregate_function": "MAX"}),
+        )
+    ),
+    *(
+        case(
+            "TreeEnsembleRegressor",
+            ROWS,
+            n_targets=2,
+            post_transform=kind,
+            **forest("target", [0, 1]),
+        )
+        for kind in KINDS
+    ),
+    *(
+        case("TreeEnsembleClassifier", ROWS, outputs=2, post_transform=kind, **given, **votes)
+        for kind in KINDS[:-1]
+        for given, votes in (
+            (THREE, forest("class", [0, 1, 2])),
+            (THREE, forest("class", [0, 2])),
+            (TWO, forest("class", [1])),
+            (TWO, forest("class", [1], sign=1.0)),
+            (TWO, forest("class", [0])),
+            (TWO, forest("class", [0], sign=1.0)),
+            ({**TWO, "base_values": [0.25]}, forest("class", [0])),
+            ({**THREE, "base_values": [0.25, 0.5, 0.1]}, forest("class", [0, 1, 2])),
+        )
+    ),
+]
+
+
+@pytest.mark.parametrize("op, inputs, outputs, opset, attrs", FORESTS)
+def test_trees_as_onnxruntime(op, inputs, outputs, opset, attrs):
+    check(model(op, list(inputs), outputs, attrs, opset), inputs)
+
+
+def test_the_largest_score_of_two_classes_wins():  # onnxruntime's labels are 0 and 1 here
+    attrs = {"classlabels_int64s": [4, 5], **forest("class", [0, 1])}
+    graph = read(model("TreeEnsembleClassifier", [ROWS], 2, attrs))
+    run_all(graph)
+    label, scores = evaluate(graph, {"x0": ROWS})
+    np.testing.assert_array_equal(label, np.where(scores[:, 1] > scores[:, 0], 5, 4))
+
+
+def machine(sizes: Sequence[int], kind: str, **more: Any) -> dict:
+    """The attributes of a classifier with that many random support vectors of each class."""
+    random, count = np.random.default_rng(2), sum(sizes)
+    pairs = len(sizes) * (len(sizes) - 1) // 2
+    return {
+        "coefficients": random.standard_normal((len(sizes) - 1) * count).tolist(),
+        "support_vectors": random.standard_normal(count * 4).tolist(),
+        "vectors_per_class": list(sizes),
+        "rho": random.standard_normal(pairs).tolist(),
+        "kernel_type": kind,
+        "kernel_params": [0.4, 0.3, 2.0],
+        **({"prob_a": [-1.5] * pairs, "prob_b": [0.1] * pairs} if more.get("proba") else {}),
+    }
+
+
+def regressor(kind: str, **more: Any) -> dict:
+    given = machine([4, 5], kind)
+    del given["vectors_per_class"]
+    return {**given, "n_supports": 9, **more}
+
+
+KERNELS = ("LINEAR", "POLY", "RBF", "SIGMOID")
+PLAIN = {"kernel_type": "LINEAR", "kernel_params": [0.0, 0.0, 0.0]}
+MACHINES = [
+    *(case("SVMRegressor", X, **regressor(kind)) for kind in KERNELS),
+    case("SVMRegressor", X, **regressor("RBF", one_class=1)),
+    case("SVMRegressor", X, coefficients=WEIGHTS[:4], rho=[0.5], **PLAIN),
+    *(
+        case("SVMClassifier", X, outputs=2, **names, **machine(sizes, kind, proba=proba), **more)
+        for kind in KERNELS
+        for proba in (False, True)
+        for sizes, names, more in (
+            ([4, 5], {"classlabels_strings": ["no", "yes"]}, {}),
+            ([4, 5, 3], {"classlabels_ints": [4, 2, 9]}, {}),
+            ([4, 5, 3], {"classlabels_ints": [4, 2, 9]}, {"post_transform": "LOGISTIC"}),
+            ([4, 5], {"classlabels_ints": [4, 2]}, {"post_transform": "LOGISTIC"}),
+        )
+    ),
+    case(
+        "SVMClassifier",
+        X,
+        outputs=2,
+        coefficients=WEIGHTS,
+        rho=[0.5],
+        **PLAIN,
+        classlabels_ints=[4, 2, 9],
+    ),
+]
+
+
+@pytest.mark.parametrize("op, inputs, outputs, opset, attrs", MACHINES)
+def test_support_vectors_as_onnxruntime(op, inputs, outputs, opset, attrs):
+    check(model(op, list(inputs), outputs, attrs, opset), inputs)
