@@ -8,6 +8,7 @@ from typing import Any
 
 from q7x2_ep.fuse import (
     attention,
+    blocks,
     conv,
     experts,
     gate,
@@ -72,6 +73,7 @@ FUSIONS = (
     Walk((softcap.SOFTCAP,)),
     # Before Linear and Conv: their weights are behind a DequantizeLinear.
     Walk((quantized.PRODUCT, quantized.CONVOLUTION, quantized.BIAS, quantized.RESULT)),
+    Walk((blocks.PRODUCT, blocks.BIAS)),
     quantized.DequantizeConstants(),
     # One walk: each step of the epilogue is found at the consumer of the one before.
     Walk(

@@ -156,6 +156,26 @@ def integer_product(g: Builder, _: dict[str, Value]) -> Value:
     return g.call("q7::QuantizedLinear", quantized(g, _), g.literal(0.05), zero, w, g.literal(0.1))
 
 
+def blocked_weight(g: Builder, _: dict[str, Value]) -> Value:
+    scale = g.array(np.full((2, N), 0.25, np.float32))
+    return g.DequantizeLinear(integers(g), scale, axis=0, block_size=K // 2)
+
+
+def blocked_weight_turned(g: Builder, _: dict[str, Value]) -> Value:
+    return g.DequantizeLinear(
+        g.array(np.arange(N * K).reshape(N, K).astype(np.int8)),
+        g.array(np.full((N, 2), 0.25, np.float32)),
+        axis=1,
+        block_size=K // 2,
+    )
+
+
+def block_product(g: Builder, _: dict[str, Value]) -> Value:
+    scale = g.array(np.full((2, N), 0.25, np.float32))
+    x = make_value(g, "x", (S, K))
+    return g.call("q7::BlockLinear", x, integers(g), scale, block_size=K // 2)
+
+
 def dequantized_image(g: Builder, _: dict[str, Value]) -> Value:
     x, scale = make_value(g, "x", (B, D, S, S)), g.literal(0.05)
     return g.DequantizeLinear(g.QuantizeLinear(x, scale), scale)
@@ -252,6 +272,8 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     },
     "QuantizedLinear": {"x": dequantized, "w": dequantized_weight, "bias": ROW},
     "QuantizedBias": {"linear": integer_product, "bias": ROW},
+    "BlockLinear": {"x": (S, K), "w": blocked_weight, "bias": ROW},
+    "BlockBias": {"linear": block_product, "bias": ROW},
     "QuantizedConv": {"x": dequantized_image, "w": dequantized_kernel, "bias": NORM_ROW},
     "QuantizedResult": {"product": integer_product, "scale": 0.7, "zero": ("byte", 0)},
     "PadConv": {
@@ -328,6 +350,7 @@ RANK_4 = {"expert": ("ids", (B, 2)), "tuples": ("ids", (B, 2, 1)), "shape": [B, 
 
 
 OVERRIDES = {
+    "matmul_turned": {"w": blocked_weight_turned},
     "column_rank_4": {**RANK_4, "x": (B, 1, K, 1)},
     "row": ROWS,
     "row_turned": ROWS,
@@ -401,6 +424,7 @@ TARGETS = {
     "SkipRmsNorm": "q7::SkipRmsNorm",
     "Attention": "q7::Attention",
     **dict.fromkeys(("PadConv", "ConvAffine"), "Conv"),
+    **dict.fromkeys(("BlockLinear", "BlockBias"), "q7::BlockLinear"),
     **dict.fromkeys(("QuantizedLinear", "QuantizedBias", "QuantizedResult"), "q7::QuantizedLinear"),
     "QuantizedConv": "q7::QuantizedConv",
     **dict.fromkeys(("ConvActivation", "ConvResidual"), "q7::Conv"),
