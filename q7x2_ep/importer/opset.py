@@ -199,6 +199,12 @@ def _group_norm_per_channel(draft: Draft, maker: Maker) -> list[Draft]:
     return [*drafts, replace(draft, inputs=inputs)]
 
 
+def _roi_align_corners(draft: Draft, maker: Maker) -> list[Draft]:
+    """Regions were not moved by half a pixel."""
+    attrs = {**draft.attrs, "coordinate_transformation_mode": "output_half_pixel"}
+    return [replace(draft, attrs=attrs)]
+
+
 _REDUCTIONS = ("Mean", "Max", "Min", "Prod", "L1", "L2", "LogSum", "LogSumExp", "SumSquare")
 _BROADCASTING = ("Add", "Sub", "Mul", "Div", "Pow", "And", "Or", "Xor", "Equal", "Less", "Greater")
 
@@ -226,4 +232,5 @@ CHANGES: tuple[tuple[str, int, Callable[[Draft, Maker], list[Draft]]], ...] = (
     ("Concat", 4, _concat_default_axis),
     ("Scatter", 11, _scatter_renamed),
     ("GroupNormalization", 21, _group_norm_per_channel),
+    ("RoiAlign", 16, _roi_align_corners),
 )

@@ -5,7 +5,7 @@ pools and ConvTranspose, which share that.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple, Optional
+from typing import Any, Callable, NamedTuple, Optional
 
 import numpy as np
 
@@ -155,10 +155,26 @@ def taps(x: np.ndarray, spec: Sequence[Axis], fill: Any) -> Iterator[tuple[tuple
     padded = np.pad(x, grow, constant_values=fill)[tuple(cut)]
     for at in np.ndindex(*(axis.kernel for axis in spec)):
         window = [
-            slice(i * axis.dilation, i * axis.dilation + (axis.out - 1) * axis.stride + 1, axis.stride)
+            slice(
+                i * axis.dilation, i * axis.dilation + (axis.out - 1) * axis.stride + 1, axis.stride
+            )
             for i, axis in zip(at, spec)
         ]
         yield at, padded[(..., *window)]
+
+
+def half_as_single(reference: Callable[..., Any]) -> Callable[..., Any]:
+    """A reference that numpy computes in float32 where it is given 16-bit floats."""
+
+    def run(node: Node, x: np.ndarray, *rest: Optional[np.ndarray]) -> Any:
+        if x.dtype.itemsize != 2 or x.dtype.kind in "iu":
+            return reference(node, x, *rest)
+        wide = (
+            y.astype(np.float32) if y is not None and y.dtype == x.dtype else y for y in (x, *rest)
+        )
+        return reference(node, *wide).astype(x.dtype)
+
+    return run
 
 
 def conv_shape(node: Node, x: tuple[Dim, ...], w: tuple[Dim, ...]) -> tuple[Dim, ...]:
@@ -172,7 +188,9 @@ def window_fields(node: Node, spec: Sequence[Axis], ndim: int) -> dict[str, Dim]
     Raises: UnsupportedOp where there are more.
     """
     if len(spec) > ndim:
-        raise UnsupportedOp(f"{where_is(node)} has kernels for {ndim} spatial dims, not {len(spec)}")
+        raise UnsupportedOp(
+            f"{where_is(node)} has kernels for {ndim} spatial dims, not {len(spec)}"
+        )
     fields: dict[str, Dim] = {}
     padded = [*[WHOLE] * (ndim - len(spec)), *spec]
     for axis, name, pad in zip(padded, "DHW"[-ndim:], ("front", "top", "left")[-ndim:]):
@@ -206,8 +224,8 @@ class Conv:
         x, w = dims(node, 0), dims(node, 1)
         if len(x) < 3 or len(x) != len(w) or node.attrs["group"] < 1:
             raise ModelError(
-                f"{where_is(node)} x {x} and w {w} are not (N, C, ..) and (M, C / group, ..) of one "
-                f"rank, group {node.attrs['group']}"
+                f"{where_is(node)} x {x} and w {w} are not (N, C, ..) and (M, C / group, ..) of "
+                f"one rank, group {node.attrs['group']}"
             )
         check_known(channel_guards(node), node)
         return [Type(node.inputs[0].dtype, conv_shape(node, x, w))]
@@ -216,6 +234,7 @@ class Conv:
         spec = geometry(node, dims(node, 0)[2:], dims(node, 1)[2:])
         return [*channel_guards(node), *window_guards(node, spec)]
 
+    @half_as_single
     def reference(
         node: Node, x: np.ndarray, w: np.ndarray, bias: Optional[np.ndarray] = None
     ) -> np.ndarray:
@@ -280,14 +299,14 @@ class FusedConv:
         conv_step(node, b, node.input(3), Activation.of(node.attrs), residual_first)
 
 
-def channel_guards(node: Node) -> list[Guard]:
-    """The weights and the bias are for the channels of x, in whole groups."""
+def channel_guards(node: Node, bias: int = 2) -> list[Guard]:
+    """The weights and the bias, input `bias`, are for the channels of x, in whole groups."""
     groups = node.attrs["group"]
     channels, (filters, per_group) = dims(node, 0)[1], dims(node, 1)[:2]
     return [
         (channels, per_group * groups, "the weights are for another number of channels"),
         (filters // groups * groups, filters, f"{filters} filters do not make {groups} groups"),
-        *size_guards((node.input(2),), filters),
+        *size_guards((node.input(bias),), filters),
     ]
 
 
@@ -309,12 +328,22 @@ def conv_step(
         "act_beta": act.beta,
     }
     filters = w.shape[0]
-    if w.shape[1] == 1 and len(w.shape) <= 4 and filters in [groups * (i + 1) for i in range(MAX_REPEAT)]:
+    if (
+        w.shape[1] == 1
+        and len(w.shape) <= 4
+        and filters in [groups * (i + 1) for i in range(MAX_REPEAT)]
+    ):
         spec = windows(node, x, w, 2)
         lines, tap_bytes = depthwise_scratch(b, spec)
         repeat = filters // groups
         b.step(
-            "depthwise", kernel="depthwise", lines=lines, taps=tap_bytes, repeat=repeat, **spec, **fields
+            "depthwise",
+            kernel="depthwise",
+            lines=lines,
+            taps=tap_bytes,
+            repeat=repeat,
+            **spec,
+            **fields,
         )
         return
     spec = windows(node, x, w, 3)

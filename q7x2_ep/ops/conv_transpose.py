@@ -28,10 +28,9 @@ from q7x2_ep.ops.conv import (
     WINDOW_ATTRIBUTES,
     Axis,
     check_known,
-    taps,
+    half_as_single,
     window_attributes,
     window_fields,
-    window_guards,
 )
 from q7x2_ep.ops.matmul import matmul_step
 
@@ -66,7 +65,9 @@ def image_axes(node: Node, sizes: Sequence[Dim], kernel: Sequence[Dim]) -> list[
             before, after = (0, 0) if attrs["auto_pad"] == "VALID" else (pads[i], pads[n + i])
             size = whole - before - after
             if isinstance(size, int) and size < 0:
-                raise ModelError(f"{where_is(node)} pads {before} and {after} leave {size} elements")
+                raise ModelError(
+                    f"{where_is(node)} pads {before} and {after} leave {size} elements"
+                )
         found.append(Axis(size, k, stride, dilation, before, after, out))
     return found
 
@@ -82,11 +83,13 @@ def add_windows(columns: np.ndarray, spec: Sequence[Axis]) -> np.ndarray:
             low = max(0, -(first // axis.stride))
             high = max(low, min(axis.out, -((first - axis.size) // axis.stride)))
             of.append(slice(low, high))
-            to.append(slice(first + low * axis.stride, max(first + high * axis.stride, 0), axis.stride))
+            to.append(
+                slice(first + low * axis.stride, max(first + high * axis.stride, 0), axis.stride)
+            )
         every = (slice(None), slice(None))
-        image[(*every, *(slice(s.start, min(s.stop, a.size), s.step) for s, a in zip(to, spec)))] += (
-            columns[(*every, *at)][(*every, *of)]
-        )
+        image[
+            (*every, *(slice(s.start, min(s.stop, a.size), s.step) for s, a in zip(to, spec)))
+        ] += columns[(*every, *at)][(*every, *of)]
     return image
 
 
@@ -105,8 +108,8 @@ class ConvTranspose:
         x, w = dims(node, 0), dims(node, 1)
         if len(x) < 3 or len(x) != len(w) or node.attrs["group"] < 1:
             raise ModelError(
-                f"{where_is(node)} x {x} and w {w} are not (N, C, ..) and (C, M / group, ..) of one "
-                f"rank, group {node.attrs['group']}"
+                f"{where_is(node)} x {x} and w {w} are not (N, C, ..) and (C, M / group, ..) of "
+                f"one rank, group {node.attrs['group']}"
             )
         check_known(ConvTranspose.guards(node), node)
         sizes = (axis.size for axis in image_axes(node, x[2:], w[2:]))
@@ -124,6 +127,7 @@ class ConvTranspose:
             ),
         ]
 
+    @half_as_single
     def reference(
         node: Node, x: np.ndarray, w: np.ndarray, bias: Optional[np.ndarray] = None
     ) -> np.ndarray:
