@@ -196,7 +196,8 @@ void q7_op_conv(const q7_conv_args *x, const q7_call *call) {
         job.x.D = job.x.H = job.x.OD = job.x.OH = 1;
         job.x.W = job.x.OW = job.pixels;
     }
-    const int64_t blocks = q7_max(q7_ceil_div(job.k, Q7_CONV_K_BLOCK), job.taps > 1 ? 2 : 1);
+    const int64_t cut = job.taps == 1 ? 1 : job.k <= SHORT_K ? 4 : 2;
+    const int64_t blocks = q7_max(q7_ceil_div(job.k, Q7_CONV_K_BLOCK), cut);
     job.k_block = q7_max(q7_ceil_div(job.k, blocks), MIN_K_BLOCK);
     job.row_tiles = q7_ceil_div(job.rows, call->mr);
     job.panels = q7_ceil_div(job.pixels, call->nr);
