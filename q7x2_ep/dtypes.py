@@ -19,6 +19,7 @@ class DType(NamedTuple):
 
 
 FLOAT, UINT8, INT8, UINT16, INT16, INT32, INT64, STRING, BOOL, FLOAT16, DOUBLE = range(1, 12)
+UNKNOWN, NO_TENSOR = 0, -1  # see ir.core.Type
 UINT32, UINT64 = 12, 13
 BFLOAT16 = 16
 
@@ -58,6 +59,11 @@ def size(code: int) -> int:
     return DTYPES[code].size
 
 
+def is_dense(code: int) -> bool:
+    """Whether C knows elements of this dtype: numbers of whole bytes."""
+    return code in DTYPES and DTYPES[code].size > 0
+
+
 def is_float(code: int) -> bool:
     return DTYPES[code].kind == "f"
 
@@ -69,6 +75,8 @@ def epsilon(code: int) -> float:
 
 def type_string(code: int) -> str:
     """As onnxruntime's NodeArg.type spells it: tensor(float)."""
+    if code == NO_TENSOR:
+        return "no tensor"
     return f"tensor({DTYPES[code].onnx})" if code in DTYPES else f"tensor({code})"
 
 

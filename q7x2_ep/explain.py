@@ -13,7 +13,7 @@ from typing import Optional, Union
 from q7x2_ep.api.inference_session import InferenceSession
 from q7x2_ep.errors import ShapeError
 from q7x2_ep.ir.rewrite import NearMiss
-from q7x2_ep.ir.shape import Expr, evaluate
+from q7x2_ep.ir.shape import Expr, evaluate, symbols
 from q7x2_ep.plan.build import Step
 from q7x2_ep.plan.memory import THREADS
 from q7x2_ep.session import Model, Session
@@ -90,6 +90,8 @@ class Explanation:
             f"calls per run {self.calls_per_run}"
         )
         lines += [f"  {op:<24}{count:>6}" for op, count in ops.most_common()]
+        hosts = Counter((step.op, step.backend) for step in self.host_steps)
+        lines += [f"  {op:<24}{count:>6}  {why}" for (op, why), count in hosts.most_common()]
         lines.append(
             f"transposes {self.transposes} in the model, {self.transposing_copies} copied by a step"
         )
@@ -175,35 +177,47 @@ def explain(
 
 def _explain(session: Session, given: Mapping[str, int]) -> Explanation:
     sizes, statistics = _memory(session, given)
-    peak_before, peak_after = session.plan.peaks({**sizes, THREADS: session.threads})
+    everything = {**sizes, THREADS: session.threads}
+    program = session.program
+    plans = program.plans[: len(statistics)]  # of the others, sizes depend on data
+    peaks = [plan.peaks(everything) for plan in plans]
+    native = [step for plan in program.plans for step in plan.steps]
     steps = [
-        ExplainedStep(s.op, s.kernel.name if s.kernel else None, "cpu", s.sources)
-        for s in session.plan.steps
+        ExplainedStep(s.op, s.kernel.name if s.kernel else None, "cpu", s.sources) for s in native
     ]
+    host_steps = [
+        ExplainedStep(phase.node.op, None, f"host: {phase.reason}", phase.node.sources)
+        for phase in program.host_phases
+    ]
+    firsts = itertools.accumulate((len(plan.steps) for plan in plans), initial=0)
     return Explanation(
         fusions=dict(session.fusions.applied),
         near_misses=list(session.fusions.misses),
         passes=session.statistics,
         steps=steps,
-        host_steps=[],
-        calls_per_run=1,
+        host_steps=host_steps,
+        calls_per_run=len(program.plans),
         sizes=sizes,
-        arena_bytes=statistics["arena_bytes"],
-        peak_before=peak_before,
-        peak_after=peak_after,
-        unplanned_bytes=sum(evaluate(dim, sizes) for dim in session.unplanned),
+        arena_bytes=sum(each["arena_bytes"] for each in statistics),
+        peak_before=max((before for before, _ in peaks), default=0),
+        peak_after=max((after for _, after in peaks), default=0),
+        unplanned_bytes=sum(
+            evaluate(dim, sizes) for dim in session.unplanned if symbols(dim) <= sizes.keys()
+        ),
         unplanned_allocations=len(session.unplanned),
-        allocations=statistics["allocations_per_run"],
-        packed_bytes=session.plan.packed_bytes,
+        allocations=sum(each["allocations_per_run"] for each in statistics),
+        packed_bytes=sum(plan.packed_bytes for plan in program.plans),
         transposes=session.model_ops["Transpose"],
         transposing_copies=sum(
-            _changes_order(step, {**sizes, THREADS: session.threads})
-            for step in session.plan.steps
+            _changes_order(step, everything)
+            for plan in plans
+            for step in plan.steps
             if step.op == "copy"
         ),
         arena=[
-            Buffer(storage.name, offset, size, storage.first, storage.last)
-            for storage, (offset, size) in zip(session.plan.arena(), session.placements(sizes))
+            Buffer(storage.name, offset, size, first + storage.first, first + storage.last)
+            for plan, first, places in zip(plans, firsts, program.placements(sizes))
+            for storage, (offset, size) in zip(plan.arena(), places)
         ],
     )
 
@@ -221,14 +235,14 @@ def _changes_order(copy: Step, sizes: Mapping[str, int]) -> bool:
     return x != [axis for axis in y if axis in x]
 
 
-def _memory(session: Session, given: Mapping[str, int]) -> tuple[dict[str, int], dict[str, int]]:
-    """The sizes to report for, and the memory that they take.
+def _memory(session: Session, given: Mapping[str, int]) -> tuple[dict[str, int], list]:
+    """The sizes to report for, and the memory that the plans take of which they tell all sizes.
 
     A symbol that may stand for two others, past and present say, is tried at twice the length.
     """
     defaults: dict[str, int] = {}
     for spec in session.inputs:
-        for axis, dim in enumerate(spec.shape):
+        for axis, dim in enumerate(spec.shape or ()):
             if isinstance(dim, Expr):
                 defaults.setdefault(repr(dim), int(axis > 0))
     lengths = [name for name, is_length in defaults.items() if is_length and name not in given]
@@ -239,7 +253,7 @@ def _memory(session: Session, given: Mapping[str, int]) -> tuple[dict[str, int],
             sizes.update((name, length * times) for name, times in zip(lengths, factors))
             sizes.update(given)
             try:
-                return sizes, session.statistics_for(sizes)
+                return sizes, session.program.statistics(sizes)
             except ShapeError as error:
                 refusal = error
     raise refusal

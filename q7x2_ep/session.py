@@ -15,14 +15,15 @@ from typing import Any, Optional, Union
 import numpy as np
 
 from q7x2_ep import dtypes, errors, fuse, importer, knobs, passes
-from q7x2_ep.backend.cpu.executor import Executor
 from q7x2_ep.backend.cpu.library import default_threads, load
+from q7x2_ep.backend.program import Program
 from q7x2_ep.backend.verify import verify
-from q7x2_ep.ir.core import Value
+from q7x2_ep.ir.core import Graph, Type
 from q7x2_ep.ir.rewrite import Watch
-from q7x2_ep.ir.shape import Dim, Expr, product, symbols
-from q7x2_ep.ir.text import to_text
-from q7x2_ep.plan.build import Plan, build
+from q7x2_ep.ir.shape import Dim, Expr, product
+from q7x2_ep.ir.text import node_text, to_text
+from q7x2_ep.plan.build import Plan
+from q7x2_ep.plan.partition import HostPhase, NativePhase
 from q7x2_ep.plan.text import listing
 
 Model = Union[str, bytes, "os.PathLike[str]", Any]  # or an onnx.ModelProto
@@ -30,23 +31,27 @@ Model = Union[str, bytes, "os.PathLike[str]", Any]  # or an onnx.ModelProto
 
 @dataclass(frozen=True)
 class InputSpec:
-    """What one feed must look like. shape: ints and symbols."""
+    """What one feed must look like. shape: ints and symbols, None where any rank will do. type:
+    as in onnxruntime's NodeArg.
+    """
 
     name: str
     dtype: int
-    shape: tuple[Dim, ...]
+    shape: Optional[tuple[Dim, ...]]
+    type: str
 
     @property
     def symbols(self) -> list[Optional[str]]:
         """Per dim the symbol that it binds, or None where it is fixed."""
-        return [repr(dim) if isinstance(dim, Expr) else None for dim in self.shape]
+        return [repr(dim) if isinstance(dim, Expr) else None for dim in self.shape or ()]
 
 
 class Session:
     """A compiled model.
 
-    watch, without: what may be fused, and the names of passes left out, to look for a culprit
-    (bisect.py). Thread safe: concurrent runs each use a context of their own.
+    request: further outputs, and Python functions for ops. watch, without: what may be fused, and
+    the names of passes left out, to look for a culprit (bisect.py). Thread safe: concurrent runs
+    each use a context of their own.
 
     Raises: ModelError and its kin for a model that cannot be read or run.
     """
@@ -57,18 +62,22 @@ class Session:
         threads: int = 0,
         fusion: bool = True,
         optimized_path: str = "",
+        request: importer.Request = importer.AS_IT_IS,
         watch: Watch = lambda application: True,
         without: Collection[str] = (),
     ):
         self.threads = threads or default_threads()
-        self._model = model
-        graph = importer.read(model)
+        self._model, self._request, self._fusion = model, request, fusion
+        graph = importer.read(model, request)
         self.metadata = dict(graph.metadata)
         self.model_ops = Counter(node.op for node in graph.nodes)
         graph.is_fused = not fusion
         self.statistics = passes.run_all(graph, without)
         self.unplanned = [
-            product(v.shape) * dtypes.size(v.dtype) for n in graph.nodes for v in n.outputs
+            product(v.shape) * dtypes.size(v.dtype)
+            for n in graph.nodes
+            for v in n.outputs
+            if v.shape is not None and dtypes.is_dense(v.dtype)
         ]
         self.fusions = fuse.FusionReport()
         if fusion:
@@ -77,13 +86,11 @@ class Session:
             passes.run_all(graph, without)
         if optimized_path:
             importer.save(graph, optimized_path)
-        library = load()
-        self.inputs = [InputSpec(v.name, v.dtype, v.shape) for v in graph.inputs]
+        types = graph.metadata["types"]
+        self.inputs = [InputSpec(v.name, v.dtype, v.shape, types[v.name]) for v in graph.inputs]
         self.output_names = list(graph.output_names)
-        self.output_types = [(v.dtype, v.shape) for v in graph.outputs]
-        self._fusion = fusion
-        self.plan: Plan = build(graph, library.target)
-        self._executor = Executor(library, self.plan, _symbols(graph.inputs), self.threads)
+        self.output_types = _output_types(graph)
+        self.program = Program(graph, load(), self.threads, self._compile_body)
 
     def run(self, feeds: Mapping[str, Any]) -> list[np.ndarray]:
         """All outputs for one feed, in the order of the model.
@@ -92,20 +99,22 @@ class Session:
         range.
         """
         arrays, sizes = self._check(feeds)
-        return self._executor.run(arrays, sizes)
+        return self.program.run(arrays, sizes)
 
-    def statistics_for(self, sizes: Mapping[str, int]) -> dict[str, int]:
-        """Arena bytes, allocations and buffers for given symbol values."""
-        return self._executor.statistics(sizes)
+    @property
+    def plan(self) -> Plan:
+        """The plan of a model without host steps.
 
-    def placements(self, sizes: Mapping[str, int]) -> list[tuple[int, int]]:
-        """Offset and bytes of each buffer of `plan.arena()` for given symbol values."""
-        return self._executor.placements(sizes)
+        Raises: BackendError for another, which has several (program.plans).
+        """
+        if len(self.program.phases) != 1 or not self.program.plans:
+            raise errors.BackendError("[session] a model with host steps is not one plan")
+        return self.program.plans[0]
 
     def profile(self, feeds: Mapping[str, Any], runs: int = 1) -> list[int]:
         """Nanoseconds that each step of the plan took, summed over `runs` runs."""
         arrays, sizes = self._check(feeds)
-        return self._executor.profile(arrays, sizes, runs)
+        return self.program.profile(arrays, sizes, runs)
 
     def text(self, stage: str, after: str = "") -> str:
         """The model as text after `stage`: ir (passes done), fused, or plan; or else right after
@@ -114,12 +123,11 @@ class Session:
         Raises: ValueError for another stage or name.
         """
         if not after and stage == "plan":
-            return listing(self.plan)
+            return "".join(map(_phase_text, self.program.phases))
         if not after and stage not in ("ir", "fused"):
             raise ValueError(f"stage must be ir, fused or plan, got {stage!r}")
-        graph = importer.read(
-            self._model
-        )  # once more: the weights of the first are packed and gone
+        # read once more: the weights of the first are packed and gone
+        graph = importer.read(self._model, self._request)
         if after in passes.NAMES:
             for name, module in zip(passes.NAMES, passes.PASSES):
                 module.run(graph)
@@ -136,20 +144,34 @@ class Session:
 
     def close(self) -> None:
         """Give back memory now; the session cannot run afterwards."""
-        self._executor.close()
+        self.program.close()
 
-    def _check(self, feeds: Mapping[str, Any]) -> tuple[list[np.ndarray], dict[str, int]]:
+    def _compile_body(self, graph: Graph) -> Program:
+        """A branch, a loop body or a deferred part, for inputs of known types."""
+        passes.run_all(graph)
+        if self._fusion:
+            fuse.fuse(graph)
+            passes.run_all(graph)
+        return Program(graph, load(), self.threads, self._compile_body)
+
+    def _check(self, feeds: Mapping[str, Any]) -> tuple[list[Any], dict[str, int]]:
         """The feeds as dense arrays in model order, and the value of every symbol."""
         if len(feeds) != len(self.inputs) or any(spec.name not in feeds for spec in self.inputs):
             raise self._wrong_names(feeds)
-        arrays: list[np.ndarray] = []
+        arrays: list[Any] = []
         sizes: dict[str, int] = {}
         for spec in self.inputs:
             array = feeds[spec.name]
+            if spec.dtype in (dtypes.UNKNOWN, dtypes.NO_TENSOR):
+                arrays.append(array)
+                continue
             if not isinstance(array, np.ndarray):
                 array = np.asarray(array)
-            if array.dtype != dtypes.DTYPES[spec.dtype].numpy:
+            if array.dtype != dtypes.DTYPES[spec.dtype].numpy and spec.dtype != dtypes.STRING:
                 raise _wrong_dtype(spec, array)
+            if spec.shape is None:
+                arrays.append(array)
+                continue
             if array.ndim != len(spec.shape):
                 raise errors.ShapeError(
                     f"[input {spec.name!r}] expected rank {len(spec.shape)} "
@@ -196,9 +218,17 @@ def _shape_text(shape: Sequence[Dim]) -> str:
     return "(" + ", ".join(map(str, shape)) + ")"
 
 
-def _symbols(inputs: Sequence[Value]) -> list[str]:
-    found: dict[str, None] = {}
-    for value in inputs:
-        for dim in value.shape:
-            found.update(dict.fromkeys(sorted(symbols(dim))))
-    return list(found)
+def _output_types(graph: Graph) -> list[tuple[int, Optional[tuple[Dim, ...]]]]:
+    """Of the outputs of the model; of those that only a run tells, what the model says of them."""
+    types = []
+    for name, value in zip(graph.output_names, graph.outputs):
+        declared: Type = graph.metadata["declared"].get(name, value.type)
+        type = declared if value.shape is None else value.type
+        types.append((type.dtype, type.shape))
+    return types
+
+
+def _phase_text(phase: Union[NativePhase, HostPhase]) -> str:
+    if isinstance(phase, NativePhase):
+        return listing(phase.plan)
+    return f"host {node_text(phase.node)}  # {phase.reason}\n"

@@ -77,7 +77,9 @@ class InferenceSession:
             path_or_bytes, options.intra_op_num_threads, fusion, options.optimized_model_filepath
         )
         logger.info(
-            "compiled %s: %d steps", self._model_path or "a model", len(self._session.plan.steps)
+            "compiled %s: %d phases",
+            self._model_path or "a model",
+            len(self._session.program.phases),
         )
 
     def run(
@@ -160,8 +162,8 @@ def get_device() -> str:
     return "CPU"
 
 
-def _node_arg(name: str, dtype: int, shape: tuple[Dim, ...]) -> NodeArg:
-    dims = [dim if isinstance(dim, int) else str(dim) for dim in shape]
+def _node_arg(name: str, dtype: int, shape: Optional[tuple[Dim, ...]]) -> NodeArg:
+    dims = [dim if isinstance(dim, int) else str(dim) for dim in shape or ()]
     return NodeArg(name, dims, dtypes.type_string(dtype))
 
 

@@ -7,7 +7,7 @@ computed, is float64.
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Optional
 
 import numpy as np
@@ -83,10 +83,30 @@ class Evaluation:
             with np.errstate(all="ignore"):
                 results = self.evaluate(node, inputs)
             for value, result in zip(node.outputs, results):
-                self.arrays[value] = self.promoted(np.asarray(result))
+                self.enter(value, result)
+
+    def enter(self, value: Value, result: Any) -> None:
+        """Keep what a value turned out to be, and the sizes that it shows."""
+        if result is None or isinstance(result, (list, dict)):
+            self.arrays[value] = result
+            return
+        array = self.arrays[value] = self.promoted(np.asarray(result))
+        for dim, size in zip(value.shape or (), array.shape):
+            if isinstance(dim, Expr):
+                self.sizes.setdefault(repr(dim), size)
+
+    def run_body(self, body: Graph, arrays: Sequence[Any]) -> list[Any]:
+        """The outputs of a graph among the attributes of a node."""
+        inner = Evaluation(self.float_dtype)
+        for value, array in zip(body.inputs, arrays):
+            inner.enter(value, array)
+        inner.run(body.nodes)
+        return [inner.array(value) for value in body.outputs]
 
     def evaluate(self, node: Node, inputs: list[Optional[np.ndarray]]) -> tuple:
         entry = find(node.op)
+        if hasattr(entry, "control"):
+            return tuple(entry.control(node, self.run_body, *inputs))
         if hasattr(entry, "reference"):
             result = entry.reference(self.promoted_node(node), *inputs)
             return result if isinstance(result, tuple) else (result,)

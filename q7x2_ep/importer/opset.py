@@ -8,11 +8,12 @@ of q7x2_ep knows only the newest form of an op, with its attributes and inputs.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Callable
+from typing import Any, Callable, Optional
 
 import numpy as np
 
 from q7x2_ep import dtypes
+from q7x2_ep.ir.core import Value
 
 
 @dataclass
@@ -24,6 +25,7 @@ class Draft:
     outputs: list[str]
     attrs: dict[str, Any]
     name: str
+    captures: tuple[Value, ...] = ()  # what its bodies take from around them
 
 
 class Maker:
@@ -84,11 +86,25 @@ def _split_num_outputs(draft: Draft, maker: Maker) -> list[Draft]:
 
 
 def _clip_to_inputs(draft: Draft, maker: Maker) -> list[Draft]:
+    """The bounds were float32 attributes whatever the dtype of x; by default they were finite."""
     limit = float(np.finfo(np.float32).max)
-    for key, default in (("min", -limit), ("max", limit)):
-        bound = np.array(draft.attrs.pop(key, default), np.float32)
-        draft.inputs.append(maker.constant(bound, f"{draft.name}/{key}"))
-    return [draft]
+    return _attrs_to_inputs(draft, maker, {"min": -limit, "max": limit})
+
+
+def _attrs_to_inputs(
+    draft: Draft, maker: Maker, defaults: dict[str, Optional[float]]
+) -> list[Draft]:
+    """Float attributes become operands, in the dtype of x; those without a value are left out."""
+    drafts: list[Draft] = []
+    for key, default in defaults.items():
+        value = draft.attrs.pop(key, default)
+        if value is None:
+            draft.inputs.append("")
+        else:
+            number = maker.constant(np.array(value, np.float32), f"{draft.name}/{key}")
+            like = maker.node(drafts, draft, "CastLike", [number, draft.inputs[0]])
+            draft.inputs.append(like)
+    return [*drafts, draft]
 
 
 def _dropout_inference(draft: Draft, maker: Maker) -> list[Draft]:
@@ -96,14 +112,20 @@ def _dropout_inference(draft: Draft, maker: Maker) -> list[Draft]:
     return [replace(draft, attrs={}, inputs=draft.inputs[:1])]
 
 
+def _dropout_float_mask(draft: Draft, maker: Maker) -> list[Draft]:
+    """Before opset 10 the mask had the dtype of x."""
+    if not any(draft.outputs[1:]):
+        return [draft]
+    x, (y, mask) = draft.inputs[0], draft.outputs
+    made = maker.fresh(f"{mask}/bool")
+    cast = Draft("CastLike", [made, x], [mask], {}, maker.fresh(f"{draft.name}/CastLike"))
+    return [replace(draft, outputs=[y, made]), cast]
+
+
 def _pad_to_inputs(draft: Draft, maker: Maker) -> list[Draft]:
     pads = draft.attrs.pop("paddings", None) or draft.attrs.pop("pads")
-    value = np.array(draft.attrs.pop("value", 0.0), np.float32)
-    draft.inputs += [
-        maker.ints(pads, f"{draft.name}/pads"),
-        maker.constant(value, f"{draft.name}/value"),
-    ]
-    return [draft]
+    draft.inputs.append(maker.ints(pads, f"{draft.name}/pads"))
+    return _attrs_to_inputs(draft, maker, {"value": None})
 
 
 def _softmax_flattened(draft: Draft, maker: Maker) -> list[Draft]:
@@ -121,9 +143,29 @@ def _softmax_flattened(draft: Draft, maker: Maker) -> list[Draft]:
     return drafts
 
 
-def _batch_norm_inference(draft: Draft, maker: Maker) -> list[Draft]:
+def _batch_norm_mode(draft: Draft, maker: Maker) -> list[Draft]:
+    """Before opset 14 it was the number of outputs that asked for training."""
+    if not draft.attrs.get("spatial", 1):
+        return _batch_norm_per_activation(draft, maker)
     attrs = {key: value for key, value in draft.attrs.items() if key not in ("is_test", "spatial")}
+    if any(draft.outputs[1:]) and not draft.attrs.get("is_test"):
+        return [replace(draft, attrs={**attrs, "training_mode": 1}, outputs=draft.outputs[:3])]
     return [replace(draft, attrs=attrs, outputs=draft.outputs[:1])]
+
+
+def _batch_norm_per_activation(draft: Draft, maker: Maker) -> list[Draft]:
+    """spatial=0, before opset 9: statistics for every element of a row, not for every channel."""
+    x, scale, bias, mean, var = draft.inputs
+    drafts: list[Draft] = []
+
+    def node(op: str, *inputs: str) -> str:
+        return maker.node(drafts, draft, op, list(inputs))
+
+    epsilon = np.array(draft.attrs.get("epsilon", 1e-5), np.float32)
+    number = node("CastLike", maker.constant(epsilon, f"{draft.name}/epsilon"), x)
+    normal = node("Div", node("Sub", x, mean), node("Sqrt", node("Add", var, number)))
+    inputs = [node("Mul", normal, scale), bias]
+    return [*drafts, Draft("Add", inputs, draft.outputs[:1], {}, draft.name)]
 
 
 def _top_k_to_input(draft: Draft, maker: Maker) -> list[Draft]:
@@ -133,11 +175,6 @@ def _top_k_to_input(draft: Draft, maker: Maker) -> list[Draft]:
 
 def _reshape_to_input(draft: Draft, maker: Maker) -> list[Draft]:
     draft.inputs.append(maker.ints(draft.attrs.pop("shape"), f"{draft.name}/shape"))
-    return [draft]
-
-
-def _gemm_broadcast(draft: Draft, maker: Maker) -> list[Draft]:
-    draft.attrs.pop("broadcast", None)
     return [draft]
 
 
@@ -166,15 +203,110 @@ def _binary_broadcast(draft: Draft, maker: Maker) -> list[Draft]:
     return [*drafts, replace(draft, inputs=[a, aligned])]
 
 
+def _prelu_per_channel(draft: Draft, maker: Maker) -> list[Draft]:
+    """Before opset 7 a slope of many elements was one per channel; ones go behind it."""
+    x, slope = draft.inputs
+    drafts: list[Draft] = []
+    ndim = maker.node(drafts, draft, "Shape", [maker.node(drafts, draft, "Shape", [x])])
+    after = maker.node(drafts, draft, "Sub", [ndim, maker.ints([2], f"{draft.name}/axes")])
+    after = maker.node(drafts, draft, "Max", [after, maker.ints([0], f"{draft.name}/none")])
+    ones = maker.node(drafts, draft, "ConstantOfShape", [after], value=np.ones(1, np.int64))
+    rest = maker.ints([-1], f"{draft.name}/rest")
+    shape = maker.node(drafts, draft, "Concat", [rest, ones], axis=0)
+    aligned = maker.node(drafts, draft, "Reshape", [slope, shape])
+    return [*drafts, replace(draft, inputs=[x, aligned])]
+
+
+def _tile_along_axis(draft: Draft, maker: Maker) -> list[Draft]:
+    """Tiled one axis; it and the number of copies were in the dtype of x."""
+    x, tiles, axis = draft.inputs
+    drafts: list[Draft] = []
+
+    def node(op: str, *inputs: str, **attrs: Any) -> str:
+        return maker.node(drafts, draft, op, list(inputs), **attrs)
+
+    zero, one = (maker.constant(np.array(i, np.int64), f"{draft.name}/{i}") for i in (0, 1))
+    ndim = node("Squeeze", node("Shape", node("Shape", x)))
+    chosen = node("Equal", node("Range", zero, ndim, one), node("Cast", axis, to=dtypes.INT64))
+    repeats = node("Where", chosen, node("Cast", tiles, to=dtypes.INT64), one)
+    return [*drafts, replace(draft, inputs=[x, repeats])]
+
+
+def _one_hot_without_negative(draft: Draft, maker: Maker) -> list[Draft]:
+    """Negative indices did not count from the end: they were out of range, as depth itself is."""
+    indices, depth, values = draft.inputs
+    drafts: list[Draft] = []
+    whole = maker.node(drafts, draft, "Cast", [indices], to=dtypes.INT64)
+    size = maker.node(drafts, draft, "Cast", [depth], to=dtypes.INT64)
+    zero = maker.constant(np.array(0, np.int64), f"{draft.name}/zero")
+    negative = maker.node(drafts, draft, "Less", [whole, zero])
+    scalar = maker.node(drafts, draft, "Reshape", [size, maker.ints([], f"{draft.name}/scalar")])
+    index = maker.node(drafts, draft, "Where", [negative, scalar, whole])
+    return [*drafts, replace(draft, inputs=[index, depth, values])]
+
+
+def _upsample_scales(draft: Draft, maker: Maker) -> list[Draft]:
+    if "height_scale" in draft.attrs:  # of NCHW, before opset 7
+        height, width = draft.attrs.pop("height_scale"), draft.attrs.pop("width_scale")
+        draft.attrs["scales"] = (1.0, 1.0, height, width)
+    scales = np.array(draft.attrs.pop("scales"), np.float32)
+    draft.inputs.append(maker.constant(scales, f"{draft.name}/scales"))
+    return [draft]
+
+
+def _resize_asymmetric(draft: Draft, maker: Maker) -> list[Draft]:
+    """Upsample, and Resize before opset 11: y[i] is around x[i / scale]."""
+    x, scales = draft.inputs
+    linear = draft.attrs.get("mode", "nearest").endswith("linear")
+    attrs = {
+        "mode": "linear" if linear else "nearest",
+        "coordinate_transformation_mode": "asymmetric",
+        "nearest_mode": "floor",
+    }
+    return [Draft("Resize", [x, "", scales], draft.outputs, attrs, draft.name)]
+
+
+def _dft_axis_to_input(draft: Draft, maker: Maker) -> list[Draft]:
+    axis = maker.constant(np.array(draft.attrs.pop("axis", 1), np.int64), f"{draft.name}/axis")
+    length = draft.inputs[1:2] or [""]
+    return [replace(draft, inputs=[draft.inputs[0], *length, axis])]
+
+
+def _whole_power(draft: Draft, maker: Maker) -> list[Draft]:
+    """p was a float."""
+    draft.attrs["p"] = int(draft.attrs.get("p", 2.0))
+    return [draft]
+
+
+def _grid_sample_modes(draft: Draft, maker: Maker) -> list[Draft]:
+    mode = draft.attrs.get("mode", "bilinear")
+    draft.attrs["mode"] = {"bilinear": "linear", "bicubic": "cubic"}.get(mode, mode)
+    return [draft]
+
+
+def _set_defaults(**defaults: Any) -> Callable[[Draft, Maker], list[Draft]]:
+    """Attributes that had other defaults, or none and this meaning."""
+    return lambda draft, maker: [replace(draft, attrs={**defaults, **draft.attrs})]
+
+
+def _drop(*names: str) -> Callable[[Draft, Maker], list[Draft]]:
+    """Attributes that never had an effect on values."""
+    return lambda draft, maker: [
+        replace(draft, attrs={k: v for k, v in draft.attrs.items() if k not in names})
+    ]
+
+
+def _gru_forward(draft: Draft, maker: Maker) -> list[Draft]:
+    """Opset 1 spelled the default direction without its r."""
+    if draft.attrs.get("direction") == "foward":
+        draft.attrs["direction"] = "forward"
+    return [draft]
+
+
 def _cast_by_name(draft: Draft, maker: Maker) -> list[Draft]:
     """`to` was a string such as "FLOAT"."""
     codes = {row.onnx: row.code for row in dtypes.DTYPES.values()}
     return [replace(draft, attrs={"to": codes[draft.attrs["to"].lower()]})]
-
-
-def _concat_default_axis(draft: Draft, maker: Maker) -> list[Draft]:
-    draft.attrs.setdefault("axis", 1)
-    return [draft]
 
 
 def _scatter_renamed(draft: Draft, maker: Maker) -> list[Draft]:
@@ -199,9 +331,10 @@ def _group_norm_per_channel(draft: Draft, maker: Maker) -> list[Draft]:
     return [*drafts, replace(draft, inputs=inputs)]
 
 
-def _roi_align_corners(draft: Draft, maker: Maker) -> list[Draft]:
-    """Regions were not moved by half a pixel."""
-    attrs = {**draft.attrs, "coordinate_transformation_mode": "output_half_pixel"}
+def _scan_batched(draft: Draft, maker: Maker) -> list[Draft]:
+    """Before opset 9 sequence lengths came first, and all else had the batch in dim 0."""
+    attrs = {**draft.attrs, "batched": 1}
+    attrs["scan_input_directions"] = attrs.pop("directions", None)
     return [replace(draft, attrs=attrs)]
 
 
@@ -217,20 +350,36 @@ CHANGES: tuple[tuple[str, int, Callable[[Draft, Maker], list[Draft]]], ...] = (
     ("Slice", 10, _slice_to_inputs),
     ("Split", 13, _split_to_input),
     ("Split", 18, _split_num_outputs),
+    ("Clip", 6, _set_defaults(min=-np.inf, max=np.inf)),
     ("Clip", 11, _clip_to_inputs),
     ("Dropout", 12, _dropout_inference),
+    ("Dropout", 10, _dropout_float_mask),
     ("Pad", 11, _pad_to_inputs),
     ("Softmax", 13, _softmax_flattened),
     ("LogSoftmax", 13, _softmax_flattened),
     ("Hardmax", 13, _softmax_flattened),
-    ("BatchNormalization", 14, _batch_norm_inference),
+    ("BatchNormalization", 14, _batch_norm_mode),
     ("TopK", 10, _top_k_to_input),
     ("Reshape", 5, _reshape_to_input),
-    ("Gemm", 7, _gemm_broadcast),
+    ("Gemm", 7, _drop("broadcast")),
     *((op, 7, _binary_broadcast) for op in _BROADCASTING),
+    ("PRelu", 7, _prelu_per_channel),
     ("Cast", 6, _cast_by_name),
-    ("Concat", 4, _concat_default_axis),
+    ("Concat", 4, _set_defaults(axis=1)),
+    ("Selu", 6, _set_defaults(alpha=1.6732, gamma=1.0507)),
+    ("Tile", 6, _tile_along_axis),
+    ("OneHot", 11, _one_hot_without_negative),
     ("Scatter", 11, _scatter_renamed),
+    ("Upsample", 9, _upsample_scales),
+    ("Upsample", 10, _resize_asymmetric),
+    ("Resize", 11, _resize_asymmetric),
+    ("RoiAlign", 16, _set_defaults(coordinate_transformation_mode="output_half_pixel")),
+    ("GridSample", 20, _grid_sample_modes),
+    ("DFT", 20, _dft_axis_to_input),
+    ("LpPool", 2, _whole_power),
+    ("GlobalLpPool", 2, _whole_power),
+    ("GRU", 3, _gru_forward),
+    *((op, 7, _drop("output_sequence")) for op in ("RNN", "GRU", "LSTM")),
     ("GroupNormalization", 21, _group_norm_per_channel),
-    ("RoiAlign", 16, _roi_align_corners),
+    ("Scan", 9, _scan_batched),
 )

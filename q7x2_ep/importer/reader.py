@@ -1,16 +1,18 @@
 """onnx bytes -> IR: the one place that knows protobuf.
 
 What comes out holds only ops of the catalogue, in their newest form (opset.py), with every
-attribute filled in; local functions are inlined, Constant nodes and initialisers are constants.
-Types beyond inputs and constants are not known yet: passes/infer.py finds them.
+attribute filled in; local functions are inlined, Constant nodes and initialisers are constants, and
+what a body takes from the graphs around it are inputs of its own. Types beyond inputs and constants
+are not known yet: passes/infer.py finds them.
 """
 
 from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple, Optional, Union
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Callable, NamedTuple, Optional, Union
 
 import numpy as np
 
@@ -20,14 +22,28 @@ from q7x2_ep.importer.contrib import expand
 from q7x2_ep.importer.opset import Draft, Maker, modernise
 from q7x2_ep.importer.tensors import Tensors, map_file
 from q7x2_ep.importer.wire import without_weights
-from q7x2_ep.ir.core import Graph, Node, Value, array_type
+from q7x2_ep.ir.core import NO_TENSOR, UNKNOWN, Graph, Node, Type, Value, array_type
 from q7x2_ep.ir.shape import symbol
+from q7x2_ep.ops.host import standard_name
 
 # A larger model file is mapped, a smaller one read: then it may be overwritten while it is in use.
 MAP_BYTES = 1 << 26
 
 
-def read(model: Union[str, os.PathLike, bytes, Any]) -> Graph:
+@dataclass(frozen=True)
+class Request:
+    """What a graph is read for. outputs: intermediate values that become outputs too. functions:
+    Python functions that stand for ops, by domain and op type.
+    """
+
+    outputs: Sequence[str] = ()
+    functions: Mapping[tuple[str, str], Callable[..., Any]] = field(default_factory=dict)
+
+
+AS_IT_IS = Request()
+
+
+def read(model: Union[str, os.PathLike, bytes, Any], request: Request = AS_IT_IS) -> Graph:
     """The graph of an ONNX model given as a path, as bytes, or as an onnx.ModelProto.
 
     Raises: ModelNotFound, ModelError with the source and the reason, UnsupportedOp with all
@@ -35,13 +51,14 @@ def read(model: Union[str, os.PathLike, bytes, Any]) -> Graph:
     """
     if isinstance(model, (str, os.PathLike)):
         path = os.fspath(model)
-        graph = _from_bytes(_load(path), path, os.path.dirname(os.path.abspath(path)))
+        folder = os.path.dirname(os.path.abspath(path))
+        graph = _from_bytes(_load(path), path, folder, request)
         graph.metadata["path"] = path
         return graph
     if isinstance(model, (bytes, bytearray, memoryview)):
-        return _from_bytes(bytes(model), "model bytes", None)
+        return _from_bytes(bytes(model), "model bytes", None, request)
     if hasattr(model, "graph") and hasattr(model, "opset_import"):
-        return _Reader(model, "ModelProto", Tensors(None, b"")).graph
+        return _Reader(model, "ModelProto", Tensors(None, b""), request).graph
     raise TypeError(f"a model is a path, bytes or an onnx.ModelProto, not {type(model).__name__}")
 
 
@@ -57,7 +74,7 @@ def _load(path: str) -> Any:
         raise ModelError(f"cannot read {path}: {error.strerror}") from error
 
 
-def _from_bytes(data: Any, source: str, folder: Optional[str]) -> Graph:
+def _from_bytes(data: Any, source: str, folder: Optional[str], request: Request) -> Graph:
     import onnx
     from google.protobuf.message import DecodeError
 
@@ -68,7 +85,33 @@ def _from_bytes(data: Any, source: str, folder: Optional[str]) -> Graph:
         model.ParseFromString(without_weights(data))
     except (DecodeError, ValueError) as error:
         raise ModelError(f"{source} is not an ONNX model, or is cut off: {error}") from error
-    return _Reader(model, source, Tensors(folder, data)).graph
+    return _Reader(model, source, Tensors(folder, data), request).graph
+
+
+class _Names(dict):
+    """What the names in a body mean: those of the graph around it, if they are not its own.
+
+    captures: the values around it that it uses, and its own inputs for them.
+    """
+
+    def __init__(self, around: Mapping[str, Value]):
+        super().__init__()
+        self.around = around
+        self.captures: dict[Value, Value] = {}
+
+    def get(self, name: str, default: Any = None) -> Any:
+        if name in self:
+            return self[name]
+        value = self.around.get(name, default)
+        if value is None or value is _OMITTED:
+            return value
+        inner = self[name] = Value(value.name)
+        if value.const is not None:
+            inner.const = value.const
+            inner.set_type(value.type)
+        else:
+            self.captures[value] = inner
+        return inner
 
 
 class _Scope(NamedTuple):
@@ -84,8 +127,10 @@ class _Scope(NamedTuple):
 class _Reader:
     """Reads one model. The first broken thing raises ModelError; unsupported ops are collected."""
 
-    def __init__(self, model: Any, source: str, tensors: Tensors):
+    def __init__(self, model: Any, source: str, tensors: Tensors, request: Request):
         self.tensors = tensors
+        self.request = request
+        self.declared = {item.name: item for item in model.graph.value_info}
         self.names = _value_names(model.graph)
         self.node_names: set[str] = set()
         self.unsupported: list[tuple[str, str]] = []  # op, node name
@@ -118,6 +163,9 @@ class _Reader:
         for output in model.graph.output:
             self.graph.outputs.append(self.value(scope, output.name, "the graph's outputs"))
             self.graph.output_names.append(output.name)
+        for name in self.request.outputs:
+            self.graph.outputs.append(self.value(scope, name, "the outputs that were asked for"))
+            self.graph.output_names.append(name)
         self.graph.external_weights = self.tensors.has_external()
         self.graph.metadata = {
             "path": None,
@@ -129,11 +177,16 @@ class _Reader:
             "version": model.model_version,
             "custom_metadata_map": {entry.key: entry.value for entry in model.metadata_props},
             "overridable": overridable,
+            "types": {
+                item.name: type_name(item.type)
+                for item in (*model.graph.input, *model.graph.output)
+            },
+            "declared": {item.name: _declared(item.type) for item in model.graph.output},
         }
 
     def read_initializers(self, graph: Any, scope: _Scope) -> None:
-        if graph.sparse_initializer:
-            raise ModelError("sparse initializers are not supported")
+        for sparse in graph.sparse_initializer:
+            self.define_constant(scope, sparse.values.name, self.tensors.dense(sparse))
         for tensor in graph.initializer:
             self.define_constant(scope, tensor.name, self.tensors.array(tensor))
 
@@ -144,22 +197,8 @@ class _Reader:
             if item.name in scope.values:
                 overridable.append(item.name)
                 continue
-            tensor = item.type.tensor_type
-            if not item.type.HasField("tensor_type"):
-                raise ModelError(f"input {item.name} is not a tensor, which is not supported")
-            if tensor.elem_type not in dtypes.DTYPES:
-                raise ModelError(
-                    f"input {item.name}: element type {tensor.elem_type} is not supported"
-                )
-            if not tensor.HasField("shape"):
-                raise ModelError(
-                    f"input {item.name} has no shape; give it one, with named dims where sizes vary"
-                )
             value = self.define(scope, item.name)
-            value.dtype = tensor.elem_type
-            value.shape = tuple(
-                _dim(dim, f"{item.name}_d{i}") for i, dim in enumerate(tensor.shape.dim)
-            )
+            value.set_type(_input_type(item))
             self.graph.inputs.append(value)
         return overridable
 
@@ -174,8 +213,45 @@ class _Reader:
             except Exception as error:  # such as an attribute that the op cannot be without
                 raise ModelError(f"[{proto.op_type} {name}] is malformed: {error!r}") from error
 
+    def read_body(self, body: Any, scope: _Scope, name: str) -> tuple[Graph, dict[Value, Value]]:
+        """A graph among the attributes of a node, and its inputs for values around it."""
+        names = _Names(scope.values)
+        inner = scope._replace(values=names, prefix=f"{name}/")
+        around, self.graph = self.graph, Graph(body.name)
+        try:
+            self.read_initializers(body, inner)
+            for item in body.input:
+                if item.name not in names:
+                    self.graph.inputs.append(self.define(inner, item.name))
+            self.read_nodes(body.node, inner)
+            self.graph.outputs = [
+                self.value(inner, output.name, f"the outputs of {name}") for output in body.output
+            ]
+            self.graph.output_names = [output.name for output in body.output]
+            return self.graph, names.captures
+        finally:
+            self.graph = around
+
+    def read_bodies(self, proto: Any, scope: _Scope, name: str) -> tuple[dict, tuple[Value, ...]]:
+        """The graphs among the attributes of a node, each with an input for every value that one of
+        them takes from around them.
+        """
+        attrs = {attr.name: _resolve(attr, scope) for attr in proto.attribute}
+        read = {
+            key: self.read_body(attr.g, scope, f"{name}/{key}")
+            for key, attr in attrs.items()
+            if attr is not None and attr.type == attr.GRAPH
+        }
+        captures = tuple(dict.fromkeys(value for _, taken in read.values() for value in taken))
+        for body, taken in read.values():
+            body.inputs += [taken.get(value) or Value(value.name) for value in captures]
+        return {key: body for key, (body, _) in read.items()}, captures
+
     def read_node(self, proto: Any, scope: _Scope, name: str) -> None:
         attrs = self.attributes(proto, scope, name)
+        bodies, captures = self.read_bodies(proto, scope, name)
+        if bodies:
+            attrs = {**attrs, **bodies, "captures": len(captures)}
         domain = "" if proto.domain == "ai.onnx" else proto.domain
         key = (proto.domain, proto.op_type, getattr(proto, "overload", ""))
         if key in self.functions:
@@ -184,13 +260,18 @@ class _Reader:
             self.define_constant(scope, proto.output[0], _constant(attrs, name))
         else:
             op = f"{domain}::{proto.op_type}" if domain else proto.op_type
-            draft = Draft(op, list(proto.input), list(proto.output), attrs, name)
+            draft = Draft(op, list(proto.input), list(proto.output), attrs, name, captures)
             self.read_op(draft, proto, domain, scope)
 
     def read_op(self, draft: Draft, proto: Any, domain: str, scope: _Scope) -> None:
         op, name = draft.op, draft.name
+        function = self.request.functions.get((domain, proto.op_type))
+        if function is not None:
+            self.add(self.python(draft, function), scope, name)
+            return
         version = scope.versions.get(domain, 0)
         maker = self.maker(scope)
+        given = replace(draft, inputs=[*draft.inputs], attrs={**draft.attrs})
         drafts = expand(draft, maker)
         if not domain and drafts == [draft]:
             drafts = modernise(draft, version, maker)
@@ -198,13 +279,37 @@ class _Reader:
             for each in drafts:
                 self.add(each, scope, name)
             return
-        function = _standard_function(proto.op_type, version, domain)
-        if function is not None:
-            self.inline(function, proto, scope, name)
+        schema = _standard_function(proto.op_type, version, domain)
+        if schema is not None:
+            defaults = {key: attr.default_value for key, attr in schema.attributes.items()}
+            self.inline(schema.function_body, proto, scope, name, defaults)
             return
+        standard = standard_name(proto.op_type, version, domain)
+        if standard is not None and not draft.captures:
+            graphs = {attr.name: attr.g for attr in proto.attribute if attr.type == attr.GRAPH}
+            if graphs:  # onnx evaluates them itself
+                given.attrs = {
+                    k: v for k, v in {**given.attrs, **graphs}.items() if k != "captures"
+                }
+            self.add(replace(given, op=standard), scope, name)
+            node = self.graph.nodes[-1]
+            try:
+                ops.find(standard).evaluator(node)
+            except Exception:  # onnx has no implementation
+                self.graph.nodes.pop().detach()
+            else:
+                return
         self.unsupported.append((op, name))
         for output in filter(None, proto.output):
-            self.define(scope, output)
+            if output not in scope.values:
+                self.define(scope, output)
+
+    def python(self, draft: Draft, function: Callable[..., Any]) -> Draft:
+        """The call of a Python function in place of an op; the model may declare its outputs."""
+        declared = (self.declared.get(name) for name in draft.outputs)
+        types = tuple(UNKNOWN if item is None else _declared(item.type) for item in declared)
+        attrs = {"op": draft.op, "function": function, "arguments": draft.attrs, "types": types}
+        return replace(draft, op="q7::Python", attrs=attrs)
 
     def add(self, draft: Draft, scope: _Scope, source: str) -> None:
         """A node of the catalogue, checked against its entry's signature and attributes."""
@@ -215,6 +320,7 @@ class _Reader:
             known = ", ".join(entry.attributes) or "none"
             raise ModelError(f"{where} unknown attributes {', '.join(unknown)}; known: {known}")
         inputs = [self.value(scope, name, where) if name else None for name in draft.inputs]
+        inputs += draft.captures
         _check_count(inputs, entry.signature, where)
         outputs = [
             self.define(scope, name) if name else self.unnamed(draft, i)
@@ -223,12 +329,15 @@ class _Reader:
         attrs = {**entry.attributes, **draft.attrs}
         self.graph.nodes.append(Node(draft.op, inputs, outputs, attrs, draft.name, (source,)))
 
-    def inline(self, function: Any, call: Any, scope: _Scope, name: str) -> None:
+    def inline(
+        self, function: Any, call: Any, scope: _Scope, name: str, defaults: Mapping = {}
+    ) -> None:
         """The nodes of a function in place of its call, whose name goes before theirs."""
         key = (function.domain, function.name)
         if key in scope.functions:
             raise ModelError(f"[{function.name} {name}] the function calls itself")
-        defaults = {attr.name: attr for attr in function.attribute_proto}
+        own = {attr.name: attr for attr in function.attribute_proto}
+        defaults = {key: attr for key, attr in {**defaults, **own}.items() if attr.name}
         given = {attr.name: _resolve(attr, scope) for attr in call.attribute}
         given = {name: attr for name, attr in given.items() if attr is not None}
         versions = _versions(function.opset_import) or scope.versions
@@ -252,7 +361,9 @@ class _Reader:
         resolved = {attr.name: _resolve(attr, scope) for attr in proto.attribute}
         where = f"[{proto.op_type} {name}]"
         return {
-            key: self.attribute(attr, where) for key, attr in resolved.items() if attr is not None
+            key: self.attribute(attr, where)
+            for key, attr in resolved.items()
+            if attr is not None and attr.type != attr.GRAPH
         }
 
     def attribute(self, attr: Any, where: str) -> Any:
@@ -267,8 +378,10 @@ class _Reader:
             return tuple(text.decode("utf-8", "replace") for text in attr.strings)
         if attr.type == attr.TENSOR:
             return self.tensors.array(attr.t)
-        if attr.type in (attr.GRAPH, attr.GRAPHS):
-            return None  # the op is reported as unsupported: the catalogue has none with a body
+        if attr.type == attr.SPARSE_TENSOR:
+            return self.tensors.dense(attr.sparse_tensor)
+        if attr.type == attr.TYPE_PROTO:
+            return attr.tp
         raise ModelError(
             f"{where} attribute {attr.name} has type {attr.type}, which is not supported"
         )
@@ -336,6 +449,46 @@ def _resolve(attr: Any, scope: _Scope) -> Any:
     return scope.attrs.get(attr.ref_attr_name)
 
 
+def type_name(type: Any) -> str:
+    """As onnxruntime's NodeArg.type spells a TypeProto: tensor(float), seq(tensor(int64)), .."""
+    kind = type.WhichOneof("value")
+    if kind in ("tensor_type", "sparse_tensor_type"):
+        name = dtypes.type_string(getattr(type, kind).elem_type)
+        return name if kind == "tensor_type" else f"sparse_{name}"
+    if kind == "map_type":
+        key = dtypes.DTYPES[type.map_type.key_type].onnx
+        return f"map({key},{type_name(type.map_type.value_type)})"
+    short = {"sequence_type": "seq", "optional_type": "optional"}
+    return f"{short[kind]}({type_name(getattr(type, kind).elem_type)})" if kind in short else ""
+
+
+def _declared(type: Any) -> Type:
+    """What a TypeProto says, with dims that it does not name as None."""
+    tensor = type.tensor_type
+    if not type.HasField("tensor_type"):
+        return NO_TENSOR if type.HasField("sequence_type") else UNKNOWN
+    if not tensor.HasField("shape"):
+        return Type(tensor.elem_type, None)
+    dims = (
+        dim.dim_value if dim.HasField("dim_value") else dim.dim_param for dim in tensor.shape.dim
+    )
+    return Type(tensor.elem_type, tuple(dim if dim != "" else None for dim in dims))
+
+
+def _input_type(item: Any) -> Type:
+    tensor = item.type.tensor_type
+    if not item.type.HasField("tensor_type"):
+        optional = item.type.HasField("optional_type")
+        return UNKNOWN if optional else NO_TENSOR
+    if tensor.elem_type not in dtypes.DTYPES:
+        raise ModelError(f"input {item.name}: element type {tensor.elem_type} is not supported")
+    if not tensor.HasField("shape"):
+        return Type(tensor.elem_type, None)
+    dims = tensor.shape.dim
+    shape = tuple(_dim(dim, f"{item.name}_d{i}") for i, dim in enumerate(dims))
+    return Type(tensor.elem_type, shape)
+
+
 def _dim(dim: Any, unnamed: str) -> Any:
     if dim.HasField("dim_value") and dim.dim_value >= 0:
         return dim.dim_value
@@ -354,7 +507,7 @@ def _constant(attrs: dict[str, Any], name: str) -> np.ndarray:
 
 
 def _standard_function(op_type: str, version: int, domain: str) -> Any:
-    """The body that the ONNX standard gives an op in terms of ops of the catalogue, or None."""
+    """The schema of an op that the ONNX standard defines by ops of the catalogue, or None."""
     import onnx
 
     try:
@@ -364,7 +517,8 @@ def _standard_function(op_type: str, version: int, domain: str) -> Any:
     if not schema.has_function:
         return None
     body = schema.function_body
-    return body if all(n.op_type == "Constant" or ops.find(n.op_type) for n in body.node) else None
+    known = all(node.op_type == "Constant" or ops.find(node.op_type) for node in body.node)
+    return schema if known else None
 
 
 def _check_count(inputs: list, signature: str, where: str) -> None:

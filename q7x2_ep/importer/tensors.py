@@ -74,6 +74,23 @@ class Tensors:
             )
         return flat.reshape(shape)
 
+    def dense(self, sparse: Any) -> np.ndarray:
+        """The elements of an onnx.SparseTensorProto, zeros included.
+
+        Raises: ModelError where indices do not fit the shape.
+        """
+        values, indices = self.array(sparse.values), self.array(sparse.indices)
+        whole = np.zeros(tuple(sparse.dims), values.dtype)
+        try:
+            if indices.ndim == 1:
+                whole.reshape(-1)[indices] = values
+            else:
+                whole[tuple(indices.T)] = values
+        except (IndexError, ValueError) as error:
+            name = sparse.values.name
+            raise ModelError(f"[sparse tensor {name}] indices do not fit it: {error}") from None
+        return whole
+
     def _external(self, tensor: Any, dtype: np.dtype) -> np.ndarray:
         entries = {entry.key: entry.value for entry in tensor.external_data}
         data = self._map(tensor.name, entries.get("location", ""))

@@ -8,7 +8,7 @@ knows what an op means.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Optional
 
 from q7x2_ep import dtypes
@@ -20,7 +20,8 @@ MAX_ELEMENTS = 64  # tensors of up to this size have their elements tracked, see
 class Type(NamedTuple):
     """What is known of a tensor before it exists.
 
-    dtype: code in onnx.TensorProto. shape: dims, or None where even the rank is unknown.
+    dtype: code in onnx.TensorProto; dtypes.UNKNOWN, or dtypes.NO_TENSOR of a sequence, optional or
+    map. shape: dims, or None where even the rank is unknown.
     elements: the flat contents of a small integer or bool tensor of rank 0 or 1, where known (they
     may be symbolic).
     """
@@ -28,6 +29,10 @@ class Type(NamedTuple):
     dtype: int
     shape: Optional[tuple[Dim, ...]]
     elements: Optional[tuple[Dim, ...]] = None
+
+
+UNKNOWN = Type(dtypes.UNKNOWN, None)
+NO_TENSOR = Type(dtypes.NO_TENSOR, None)
 
 
 def array_type(array: Any) -> Type:
@@ -57,6 +62,11 @@ class Value:
     def type(self) -> Type:
         return Type(self.dtype, self.shape, self.elements)
 
+    @property
+    def is_unknown(self) -> bool:
+        """Whether this may be a tensor of any rank, which only a run tells."""
+        return self.shape is None and self.dtype != dtypes.NO_TENSOR
+
     def set_type(self, type: Type) -> None:
         self.dtype, self.shape, self.elements = type
 
@@ -80,6 +90,7 @@ class Node:
     name: str = ""
     sources: tuple[str, ...] = ()
     inferred: Any = field(default=None, repr=False)  # what type inference last saw
+    binds: bool = field(default=False, repr=False)  # a size that nothing before its run tells
 
     def __post_init__(self) -> None:
         while self.inputs and self.inputs[-1] is None:
@@ -97,6 +108,11 @@ class Node:
     @property
     def output(self) -> Value:
         return self.outputs[0]
+
+    @property
+    def bodies(self) -> list[Graph]:
+        """The graphs among the attributes: branches and loop bodies."""
+        return [value for value in self.attrs.values() if isinstance(value, Graph)]
 
     def set_input(self, i: int, value: Optional[Value]) -> None:
         old = self.inputs[i]
@@ -161,6 +177,28 @@ class Graph:
         value = self.new_value(type, hint)
         value.const = array
         return value
+
+    def clone(self) -> Graph:
+        """A copy that may be changed; constants share their arrays, bodies of nodes are shared."""
+        copies: dict[Value, Value] = {}
+
+        def copied(value: Optional[Value]) -> Optional[Value]:
+            if value is None:
+                return None
+            if value not in copies:
+                copies[value] = Value(value.name, *value.type, value.const)
+            return copies[value]
+
+        same = replace(self, inputs=[], outputs=[], nodes=[], output_names=list(self.output_names))
+        same.inputs = [copied(value) for value in self.inputs]
+        for node in self.nodes:
+            operands, results = map(copied, node.inputs), map(copied, node.outputs)
+            attrs = dict(node.attrs)
+            same.nodes.append(
+                Node(node.op, list(operands), list(results), attrs, node.name, node.sources)
+            )
+        same.outputs = [copied(value) for value in self.outputs]
+        return same
 
     def replace_uses(self, old: Value, new: Value) -> None:
         """Make every user of old, and the graph's outputs, use new instead."""

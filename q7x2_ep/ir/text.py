@@ -143,6 +143,10 @@ def _attribute(value: Any) -> str:
         return f"[{', '.join(map(_attribute, value))}]"
     if isinstance(value, (bool, int, float, str, bytes)):
         return _scalar(value, 0)
+    if isinstance(value, Graph):
+        return _string(to_text(value))
+    if not hasattr(value, "reshape"):
+        return _string(str(value))
     type = array_type(value)
     elements = [_scalar(element, type.dtype) for element in value.reshape(-1).tolist()]
     return f"{type_text(type)}({', '.join(elements)})"

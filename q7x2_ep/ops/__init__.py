@@ -15,7 +15,9 @@ our own as `@op("q7::Name")`. Its parts, in this order; functions take the node,
     lower(node, b)                             emits the C steps through the plan builder b
 
 A node whose entry has neither `lower` nor `view` gives way to its `decompose` before fusion
-(passes/expand.py), and is refused where it has none.
+(passes/expand.py). Where it has none, or where `lower` raises UnsupportedOp, the node is a host
+step: its `reference` runs between two native phases (plan/partition.py). Ops with bodies have
+`control` in place of `reference` (control.py).
 """
 
 from __future__ import annotations
@@ -47,4 +49,8 @@ def find(name: str) -> Optional[Any]:
     if not _families:
         for module in pkgutil.iter_modules(__path__):
             _families.append(importlib.import_module(f"{__name__}.{module.name}"))
+    if "@" in name:  # see host.py
+        from q7x2_ep.ops.host import standard_entry
+
+        return standard_entry(name)
     return OPS.get(name)

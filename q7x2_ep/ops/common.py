@@ -15,7 +15,7 @@ import numpy as np
 from q7x2_ep import dtypes
 from q7x2_ep.errors import ModelError, UnsupportedOp
 from q7x2_ep.ir.core import Node, Type, Value
-from q7x2_ep.ir.shape import Dim, at_least, broadcast_shapes, minimum, product
+from q7x2_ep.ir.shape import Dim, at_least, broadcast_shapes, minimum, product, symbol
 from q7x2_ep.ir.view import View
 from q7x2_ep.ops import find
 
@@ -94,10 +94,24 @@ def reads_strides(node: Node, value: Value) -> bool:
     return all(i in strided for i, used in enumerate(node.inputs) if used is value)
 
 
+def is_host(node: Node) -> bool:
+    """Whether a node runs on the host whatever its inputs are: it has no native form."""
+    if any(value is not None and value.dtype == dtypes.NO_TENSOR for value in node.inputs):
+        return True
+    entry = find(node.op)
+    return not any(hasattr(entry, part) for part in ("lower", "view", "views", "decompose"))
+
+
 def is_movement(node: Node) -> bool:
     """Whether the outputs of a node may be views of its input."""
     entry = find(node.op)
     return hasattr(entry, "view") or hasattr(entry, "views")
+
+
+def fresh(node: Node, i: int, rank: int) -> tuple[Dim, ...]:
+    """A shape for output i of which only a run tells the sizes: symbols of its own."""
+    node.binds |= rank > 0
+    return tuple(symbol(f"{node.outputs[i].name}.d{axis}") for axis in range(rank))
 
 
 def constant_scalar(value: Optional[Value]) -> Optional[float]:

@@ -342,8 +342,10 @@ class QLinearMatMul:
         y_scale: np.ndarray,
         y_zero: np.ndarray,
     ) -> np.ndarray:
-        if a_scale.ndim == 1 and a_scale.size > 1:
-            a_scale = a_scale[:, None]
+        a_scale, a_zero, y_scale, y_zero = (
+            each[:, None] if each.ndim == 1 and each.size > 1 else each  # of rows
+            for each in (a_scale, a_zero, y_scale, y_zero)
+        )
         y = integer_product(a, b, a_zero, b_zero) * (a_scale * b_scale / y_scale)
         return saturated(np.rint(y) + y_zero, y_zero.dtype)
 

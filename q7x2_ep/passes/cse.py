@@ -6,6 +6,7 @@ from collections.abc import Hashable
 from typing import Any
 
 from q7x2_ep.ir.core import Graph, Value
+from q7x2_ep.ops import find
 
 MAX_CONSTANT_BYTES = (
     4096  # larger constants are compared by identity: hashing weights costs load time
@@ -25,6 +26,8 @@ def run(graph: Graph) -> dict[str, int]:
                 constants += 1
     dead = []
     for node in graph.nodes:
+        if node.bodies or getattr(find(node.op), "is_random", False):
+            continue
         attrs = tuple((name, _attribute(value)) for name, value in sorted(node.attrs.items()))
         first = seen.setdefault((node.op, attrs, len(node.outputs), *map(id, node.inputs)), node)
         if first is not node:

@@ -3,7 +3,11 @@
 Walks the nodes once, inferring types on the way, so that what folds early informs what comes later.
 A value whose elements are all known becomes a constant, or, where they hold symbols, a value with
 nothing but elements: the Shape/Gather/Concat chain behind it loses its last user. A node with
-constant inputs is evaluated by its reference.
+constant inputs is evaluated by its reference, and an If with a known condition gives way to the
+branch that it takes.
+
+A node that cannot be compiled before a run, because the rank of an input is unknown, moves into a
+q7::Deferred, with all that depends on it.
 """
 
 from __future__ import annotations
@@ -13,10 +17,11 @@ from typing import Any, Optional
 import numpy as np
 
 from q7x2_ep import dtypes
-from q7x2_ep.ir.core import Graph, Node, Value, array_type
+from q7x2_ep.ir.core import UNKNOWN, Graph, Node, Value, array_type
 from q7x2_ep.ir.shape import product
 from q7x2_ep.ops import find
-from q7x2_ep.passes.infer import infer_node
+from q7x2_ep.ops.common import is_host, known
+from q7x2_ep.passes.infer import infer_node, waits
 
 MAX_GROWTH_BYTES = 1 << 20  # a result may be this large where its inputs are smaller
 
@@ -26,10 +31,24 @@ def run(graph: Graph) -> dict[str, int]:
 
     Raises: ModelError as infer does.
     """
-    constants = shapes = 0
+    constants = shapes = branches = 0
     dead = []
-    for node in graph.nodes:
+    late: list[Node] = []
+    unknown: set[int] = set()
+    rest, graph.nodes = graph.nodes[::-1], []
+    while rest:
+        node = rest.pop()
+        cond = known(node.inputs[0]) if node.op == "If" else None
+        if cond is not None and isinstance(cond[0], int):
+            rest += _branch(graph, node, bool(cond[0]))[::-1]
+            branches += 1
+            continue
+        graph.nodes.append(node)
         infer_node(node)
+        if waits(node) or any(id(value) in unknown for value in node.inputs):
+            late.append(node)
+            unknown.update(map(id, node.outputs))
+            continue
         if all(value.elements is not None for value in node.outputs):
             for value in node.outputs:
                 graph.replace_uses(value, known_elements(graph, value))
@@ -44,7 +63,46 @@ def run(graph: Graph) -> dict[str, int]:
             constants += 1
             dead.append(node)
     graph.remove(dead)
-    return {"constants": constants, "shapes": shapes}
+    if late:
+        _defer(graph, late)
+    counts = {"constants": constants, "shapes": shapes, "branches": branches}
+    return {**counts, "deferred": len(late)}
+
+
+def _branch(graph: Graph, node: Node, cond: bool) -> list[Node]:
+    """The nodes of the branch that an If takes, on the values that it captured."""
+    branch = node.attrs["then_branch" if cond else "else_branch"].clone()
+    captures = node.inputs[1:]
+    node.detach()
+    inside = Graph(nodes=branch.nodes, outputs=branch.outputs)
+    for formal, actual in zip(branch.inputs, captures):
+        inside.replace_uses(formal, actual)
+    for old, new in zip(node.outputs, inside.outputs):
+        graph.replace_uses(old, new)
+    for made in inside.nodes:
+        made.sources = tuple(dict.fromkeys((*node.sources, *made.sources)))
+    return inside.nodes
+
+
+def _defer(graph: Graph, late: list[Node]) -> None:
+    """Put nodes, on which no others depend, into the body of one that takes their place."""
+    made = {id(value) for node in late for value in node.outputs}
+    taken = dict.fromkeys(
+        value
+        for node in late
+        for value in node.inputs
+        if value is not None and value.const is None and id(value) not in made
+    )
+    results = list(dict.fromkeys(value for value in graph.outputs if id(value) in made))
+    names = [value.name for value in results]
+    whole = Graph(graph.name, list(taken), results, names, late)
+    body = whole.clone()
+    for value in body.inputs:
+        value.set_type(UNKNOWN)
+    graph.remove(late)
+    sources = tuple(dict.fromkeys(name for node in late for name in node.sources))
+    attrs = {"body": body, "captures": len(taken)}
+    graph.nodes.append(Node("q7::Deferred", list(taken), results, attrs, "deferred", sources))
 
 
 def known_elements(graph: Graph, value: Value) -> Value:
@@ -70,29 +128,34 @@ def _evaluate(node: Node) -> Optional[list[Any]]:
     if any(value is not None and value.const is None for value in node.inputs):
         return None
     entry = find(node.op)
-    if not hasattr(entry, "reference") or not _is_worth_it(node):
+    if not hasattr(entry, "reference") or getattr(entry, "is_random", False):
+        return None
+    if not _is_worth_it(node):
         return None
     try:
         with np.errstate(all="ignore"):
             result = entry.reference(
                 node, *(value if value is None else value.const for value in node.inputs)
             )
-    except (ValueError, IndexError):  # out of range data, say: the run reports it
+    except Exception:  # out of range data, say: the run reports it
         return None
     results = result if isinstance(result, tuple) else (result,)
+    if not all(isinstance(array, (np.ndarray, np.generic)) for array in results):
+        return None
     return [
-        np.asarray(array, dtypes.DTYPES[value.dtype].numpy)
+        np.asarray(array, dtypes.DTYPES[value.dtype].numpy if value.dtype else None)
         for array, value in zip(results, node.outputs)
     ]
 
 
 def _is_worth_it(node: Node) -> bool:
     """Whether the result is small, or no larger than what it is made of: Expand may not be."""
+    given = sum(value.const.nbytes for value in node.inputs if value is not None)
+    if is_host(node):
+        return bool(node.inputs) and given <= MAX_GROWTH_BYTES
     size: Any = 0
     for value in node.outputs:
         if value.shape is None or not all(isinstance(dim, int) for dim in value.shape):
             return False
         size += product(value.shape) * dtypes.size(value.dtype)
-    return size <= max(
-        MAX_GROWTH_BYTES, sum(value.const.nbytes for value in node.inputs if value is not None)
-    )
+    return size <= max(MAX_GROWTH_BYTES, given)

@@ -1,15 +1,18 @@
 """Type inference: dtype, shape and known elements of every value, by each op's `infer`.
 
 Incremental: a node is asked again only where one of its inputs, or the type of one, is not what it
-was last time.
+was last time. What cannot be inferred stays unknown until a run (see passes/fold.py).
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 from q7x2_ep.errors import ModelError, Q7Error, UnsupportedOp
-from q7x2_ep.ir.core import Graph, Node
+from q7x2_ep.ir.core import UNKNOWN, Graph, Node, Type
 from q7x2_ep.ir.text import type_text
 from q7x2_ep.ops import find
+from q7x2_ep.ops.common import NotInferable, is_host
 
 
 def run(graph: Graph) -> dict[str, int]:
@@ -34,7 +37,9 @@ def infer_node(node: Node) -> bool:
     for key, default in entry.attributes.items():
         node.attrs.setdefault(key, default)
     try:
-        types = entry.infer(node)
+        types = _infer(node, entry)
+    except NotInferable:
+        types = [UNKNOWN] * len(node.outputs)
     except Q7Error:
         raise
     except Exception as error:  # a malformed model can break any assumption of infer
@@ -46,3 +51,28 @@ def infer_node(node: Node) -> bool:
         value.set_type(type)
     node.inferred = seen
     return True
+
+
+def _infer(node: Node, entry: Any) -> list[Type]:
+    if hasattr(entry, "formals"):
+        formals = entry.formals(node)
+        captures = [
+            value.type for value in node.inputs[len(node.inputs) - node.attrs["captures"] :]
+        ]
+        for body in node.bodies:
+            _infer_body(body, [*formals, *captures])
+    elif not is_host(node) and any(v is not None and v.shape is None for v in node.inputs):
+        return [UNKNOWN] * len(node.outputs)
+    return entry.infer(node)
+
+
+def _infer_body(body: Graph, types: list[Type]) -> None:
+    for value, type in zip(body.inputs, types):
+        value.set_type(type)
+    for node in body.nodes:
+        infer_node(node)
+
+
+def waits(node: Node) -> bool:
+    """Whether a node cannot be compiled before a run, which tells the ranks of its inputs."""
+    return not is_host(node) and any(v is not None and v.is_unknown for v in node.inputs)

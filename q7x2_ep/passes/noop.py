@@ -128,6 +128,12 @@ def _cast(graph: Graph, node: Node) -> Union[Value, Node, None]:
     return _replacement(node, "Cast", [source], node.attrs, inner)
 
 
+def _cast_like(graph: Graph, node: Node) -> Node:
+    """A Cast, which can be done early where only the dtype of `like` is known."""
+    attrs = {**node.attrs, "to": node.output.dtype}
+    return _replacement(node, "Cast", [node.inputs[0]], attrs)
+
+
 def _is_lossless(source: int, target: int) -> bool:
     """Whether every value of dtype source has an equal in dtype target."""
     a, b = dtypes.DTYPES[source], dtypes.DTYPES[target]
@@ -370,6 +376,7 @@ RULES: dict[str, Rule] = {
     "Slice": _slice,
     "Pad": _pad,
     "Cast": _cast,
+    "CastLike": _cast_like,
     "Transpose": _transpose,
     "Softmax": _softmax,
     "IsInf": _is_inf,

@@ -10,14 +10,14 @@ written in its catalogue entry (`lower`), which talks to the Builder through `st
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Optional, Union
 
 from q7x2_ep import dtypes
 from q7x2_ep.errors import PlanError, UnsupportedOp
 from q7x2_ep.ir.core import Graph, Node, Type, Value
-from q7x2_ep.ir.shape import Dim, ceildiv, product, symbol
+from q7x2_ep.ir.shape import Dim, ceildiv, product, symbol, symbols
 from q7x2_ep.ir.view import View, contiguous_strides
 from q7x2_ep.ops import find
 from q7x2_ep.plan.memory import THREADS, Embedding, Sharing, Storage, settle
@@ -129,25 +129,51 @@ class Plan:
         return peak(self.accesses, given, of), peak(self.accesses, self.order, of)
 
 
-def build(graph: Graph, target: Target) -> Plan:
-    """Plan a verified graph for a target.
+class NotNative(Exception):
+    """Some nodes of a graph have no native form: why, by node."""
 
-    Raises: UnsupportedOp listing every node that has no native form.
+    def __init__(self, reasons: dict[Node, str]):
+        super().__init__("; ".join(reasons.values()))
+        self.reasons = reasons
+
+
+def build(graph: Graph, target: Target, sizes: Collection[str] = ()) -> Plan:
+    """Plan a verified graph for a target. sizes: symbols that are bound before the plan runs,
+    beside those of the graph's inputs.
+
+    Raises: NotNative with every node that has no native form.
     """
     builder = Builder(graph, target)
-    problems: list[str] = []
+    known = set(sizes).union(*(symbols(dim) for v in graph.inputs for dim in v.shape or ()))
+    reasons: dict[Node, str] = {}
     for node in graph.nodes:
         try:
+            check_native(node, known)
             builder.lower_node(node)
         except UnsupportedOp as problem:
-            problems.append(str(problem))
+            reasons[node] = str(problem)
             for output in node.outputs:
-                builder.allocate(output)
-    if problems:
-        raise UnsupportedOp(f"{len(problems)} unsupported ops: " + "; ".join(problems))
+                known.update(*(symbols(dim) for dim in output.shape or ()))
+                if output.shape is not None:
+                    builder.allocate(output)
+    if reasons:
+        raise NotNative(reasons)
     builder.deliver_outputs()
     builder.arrange()
     return builder.plan
+
+
+def check_native(node: Node, sizes: Collection[str]) -> None:
+    """Raises: UnsupportedOp where the operands of a node, or its sizes, are nothing for C."""
+    where = f"{node.op} ({node.name})"
+    for value in (*node.inputs, *node.outputs):
+        if value is not None and (value.shape is None or not dtypes.is_dense(value.dtype)):
+            kind = "of unknown rank" if value.is_unknown else dtypes.type_string(value.dtype)
+            raise UnsupportedOp(f"{where} has no kernel for {value.name!r}, which is {kind}")
+    for value in node.outputs:
+        for dim in (*value.shape, *(value.elements or ())):
+            if not symbols(dim) <= sizes:
+                raise UnsupportedOp(f"{where} the sizes of {value.name!r} depend on data")
 
 
 class Builder:
@@ -167,7 +193,8 @@ class Builder:
         self._storages: dict[Value, Storage] = {}
         self._packed: dict[tuple, Operand] = {}
         for i, value in enumerate(graph.inputs):
-            self._new_storage(value, "input", i)
+            if value.shape is not None and dtypes.is_dense(value.dtype):
+                self._new_storage(value, "input", i)
 
     # What op entries use
 

@@ -15,6 +15,7 @@ from q7x2_ep import dtypes
 from q7x2_ep.backend.numpy import evaluate
 from q7x2_ep.errors import ModelError, ModelNotFound, UnsupportedOp
 from q7x2_ep.importer import read
+from q7x2_ep.ir.core import Type
 from q7x2_ep.ir.shape import symbol
 from q7x2_ep.ir.text import to_text
 from q7x2_ep.passes import run_all
@@ -70,6 +71,8 @@ def test_keeps_metadata(erf):
         "version": 7,
         "custom_metadata_map": {"key": "value"},
         "overridable": [],
+        "types": {"x": "tensor(float)", "y": "tensor(float)"},
+        "declared": {"y": Type(dtypes.FLOAT, None)},
     }
 
 
@@ -171,9 +174,9 @@ def test_names_that_are_no_text(erf):
         read(data)
 
 
-def test_an_input_without_a_shape_is_named():
-    with pytest.raises(ModelError, match="input x has no shape"):
-        read(model(ERF, [info("x", None)], ["y"]))
+def test_an_input_without_a_shape_has_an_unknown_rank():
+    (x,) = read(model(ERF, [info("x", None)], ["y"])).inputs
+    assert (x.dtype, x.shape, x.is_unknown) == (1, None, True)
 
 
 def test_all_unsupported_ops_are_listed():
@@ -419,6 +422,30 @@ OLD = [
     ("Split", 11, [(2, 6)], {"axis": 1, "split": [2, 4]}, lambda x: x[:, :2]),
     ("Split", 13, [(2, 6)], {"axis": 1}, lambda x: x[:, :3]),
     ("Gemm", 6, [(2, 3), (3, 4), (4,)], {"broadcast": 1}, lambda a, b, c: a @ b + c),
+    ("Clip", 5, [(4, 5)], {"max": 0.5}, lambda x: np.minimum(x, np.float32(0.5))),
+    (
+        "BatchNormalization",
+        8,
+        [(2, 3, 4), *[(3, 4)] * 4],
+        {"spatial": 0, "epsilon": 9.0},
+        lambda x, s, b, m, v: (x - m) / np.sqrt(v + 9) * s + b,
+    ),
+    (
+        "BatchNormalization",
+        6,
+        [(2, 3, 4), *[(3,)] * 4],
+        {"is_test": 1, "epsilon": 9.0},
+        lambda x, s, b, m, v: ((x.swapaxes(1, 2) - m) / np.sqrt(v + 9) * s + b).swapaxes(1, 2),
+    ),
+    (
+        "Pad",
+        2,
+        [(2, 3)],
+        {"pads": [0, 1, 0, 2], "value": 0.5},
+        lambda x: np.pad(x, ((0, 0), (1, 2)), constant_values=0.5),
+    ),
+    ("Pad", 1, [(2, 3)], {"paddings": [0, 1, 0, 2]}, lambda x: np.pad(x, ((0, 0), (1, 2)))),
+    ("TopK", 9, [(2, 5)], {"k": 2}, lambda x: -np.sort(-x)[:, :2]),
 ]
 
 
@@ -427,17 +454,40 @@ def softmax(x):
     return e / e.sum(-1, keepdims=True)
 
 
+def test_tile_took_an_axis_before_opset_6():
+    scalars = {"tiles": np.float32(2), "axis": np.float32(1)}
+    initializers = [numpy_helper.from_array(np.array(v), k) for k, v in scalars.items()]
+    node = helper.make_node("Tile", ["x", "tiles", "axis"], ["y"])
+    graph = read(model([node], [info("x", ["a", "b"])], ["y"], initializers, opset=5))
+    run_all(graph)
+    x = np.arange(6, dtype=np.float32).reshape(2, 3)
+    np.testing.assert_array_equal(evaluate(graph, {"x": x})[0], np.tile(x, (1, 2)))
+
+
+@pytest.mark.parametrize("indices", ([0, -1, 2, 3], [-3, 1]))
+def test_one_hot_did_not_count_from_the_end_before_opset_11(indices):
+    initializers = [
+        numpy_helper.from_array(np.array([3], np.int64), "depth"),
+        numpy_helper.from_array(np.array([0, 1], np.float32), "values"),
+    ]
+    node = helper.make_node("OneHot", ["x", "depth", "values"], ["y"])
+    graph = read(model([node], [info("x", ["n"])], ["y"], initializers, opset=9))
+    run_all(graph)
+    x = np.array(indices, np.float32)
+    np.testing.assert_array_equal(evaluate(graph, {"x": x})[0], x[:, None] == np.arange(3))
+
+
 @pytest.mark.parametrize("op, opset, shapes, attrs, meaning", OLD, ids=lambda item: str(item)[:20])
 def test_old_forms_mean_what_they_meant(op, opset, shapes, attrs, meaning):
     arrays = [
         np.random.default_rng(i).standard_normal(s).astype(np.float32) for i, s in enumerate(shapes)
     ]
     names = [f"x{i}" for i in range(len(shapes))]
-    outputs = ["y", "z"] if op == "Split" else ["y"]
+    outputs = ["y", "z"] if op in ("Split", "TopK") else ["y"]
     inputs = [
         info(name, [f"{name}_{i}" for i in range(len(shape))]) for name, shape in zip(names, shapes)
     ]
-    if op == "Gemm":
+    if op in ("Gemm", "BatchNormalization"):
         inputs = [info(name, shape) for name, shape in zip(names, shapes)]
     graph = read(model([helper.make_node(op, names, outputs, **attrs)], inputs, ["y"], opset=opset))
     run_all(graph)

@@ -122,7 +122,6 @@ def lose_output(graph):
         (break_order, "before anything produces it"),
         (break_producer, "says that"),
         (break_users, "lists 0 users"),
-        (break_type, "no type"),
         (add_stranger, "not in the graph"),
         (lose_output, "is not produced"),
     ],

@@ -1,0 +1,305 @@
+"""A compiled graph: native phases, one C call each, and the host steps between them.
+
+A model without host steps is one phase, and a run of it is a run of its Executor. Otherwise arrays
+pass from phase to phase by value, and the sizes that only data tells are bound as they appear.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, Callable, NamedTuple, Optional
+
+import numpy as np
+
+from q7x2_ep import dtypes, errors
+from q7x2_ep.backend.cpu.executor import Executor
+from q7x2_ep.backend.cpu.library import Library
+from q7x2_ep.backend.numpy import Evaluation
+from q7x2_ep.ir.core import NO_TENSOR, Graph, Type, Value, array_type
+from q7x2_ep.ir.shape import Expr, evaluate, symbol, symbols
+from q7x2_ep.ops import find
+from q7x2_ep.plan.build import Plan
+from q7x2_ep.plan.partition import HostPhase, NativePhase, partition
+
+Sizes = dict[str, int]
+
+
+class _State(NamedTuple):
+    """One run: what has been made so far, and the sizes of the symbols."""
+
+    arrays: dict[Value, Any]
+    sizes: Sizes
+
+    def array(self, value: Value) -> Any:
+        if value in self.arrays:
+            return self.arrays[value]
+        if value.const is not None:
+            return value.const
+        elements = [evaluate(element, self.sizes) for element in value.elements]
+        return dtypes.make_array(elements, value.dtype, value.shape)
+
+
+class Program:
+    """A graph, ready to run.
+
+    compile makes a program of a body, whose inputs have types. Thread safe, as Executor is.
+    """
+
+    def __init__(
+        self, graph: Graph, library: Library, threads: int, compile: Callable[[Graph], Program]
+    ):
+        self.graph = graph
+        self.phases = partition(graph, library.target)
+        self._runners: list[Any] = [
+            _Native(phase, library, threads)
+            if isinstance(phase, NativePhase)
+            else _Host(phase, compile)
+            for phase in self.phases
+        ]
+        self._native = [runner for runner in self._runners if isinstance(runner, _Native)]
+        self._whole: Optional[Executor] = None
+        if len(self._runners) == 1 and self._native:
+            self._whole = self._native[0].executor
+        self._dead = self._last_uses()
+
+    @property
+    def plans(self) -> list[Plan]:
+        """Of the native phases, in order."""
+        return [phase.plan for phase in self.phases if isinstance(phase, NativePhase)]
+
+    @property
+    def host_phases(self) -> list[HostPhase]:
+        """The steps that Python runs, in order."""
+        return [phase for phase in self.phases if isinstance(phase, HostPhase)]
+
+    def run(self, arrays: Sequence[Any], sizes: Mapping[str, int]) -> list[Any]:
+        """Outputs for dense inputs in order and the values of the symbols in their shapes.
+
+        Raises: ShapeError and DataError for what does not fit.
+        """
+        if self._whole is not None:
+            return self._whole.run(arrays, sizes)
+        state = _State(dict(zip(self.graph.inputs, arrays)), dict(sizes))
+        for runner, dead in zip(self._runners, self._dead):
+            runner.run(state)
+            for value in dead:
+                state.arrays.pop(value, None)
+        return [_owned(state.array(value), arrays) for value in self.graph.outputs]
+
+    def run_body(self, arrays: Sequence[Any]) -> list[Any]:
+        """As `run`, for inputs whose dims are all symbols of their own, or unknown."""
+        sizes: Sizes = {}
+        given = []
+        for value, array in zip(self.graph.inputs, arrays):
+            if isinstance(array, np.ndarray):
+                array = _dense(array)
+                _bind(value, array, sizes)
+            given.append(array)
+        return self.run(given, sizes)
+
+    def profile(self, arrays: Sequence[Any], sizes: Mapping[str, int], runs: int) -> list[int]:
+        """Nanoseconds per step, host steps too, summed over `runs` runs after one to warm up."""
+        if self._whole is not None:
+            return self._whole.profile(arrays, sizes, runs)
+        totals: list[int] = []
+        for _ in range(1 + runs):
+            state = _State(dict(zip(self.graph.inputs, arrays)), dict(sizes))
+            times = [each for runner in self._runners for each in runner.profile(state)]
+            totals = [a + b for a, b in zip(totals, times)] if totals else [0] * len(times)
+        return totals
+
+    def statistics(self, sizes: Mapping[str, int]) -> list[dict[str, int]]:
+        """Memory of the native phases whose sizes are known, see Executor.statistics."""
+        return [runner.executor.statistics(sizes) for runner in self._bindable(sizes)]
+
+    def placements(self, sizes: Mapping[str, int]) -> list[list[tuple[int, int]]]:
+        """Of the same phases, see Executor.placements."""
+        return [runner.executor.placements(sizes) for runner in self._bindable(sizes)]
+
+    def _bindable(self, sizes: Mapping[str, int]) -> list[_Native]:
+        """The phases until the first that needs a size which only data tells."""
+        known = (set(runner.phase.sizes) <= set(sizes) for runner in self._native)
+        return [
+            runner
+            for runner, _ in itertools.takewhile(lambda pair: pair[1], zip(self._native, known))
+        ]
+
+    def close(self) -> None:
+        """Release all native memory; see Executor.close."""
+        for runner in self._runners:
+            runner.close()
+
+    def _last_uses(self) -> list[list[Value]]:
+        """For each phase the values that no later one needs."""
+        last: dict[Value, int] = {}
+        for i, runner in enumerate(self._runners):
+            last.update(dict.fromkeys((*runner.inputs, *runner.outputs), i))
+        for value in self.graph.outputs:
+            last.pop(value, None)
+        return [[value for value in last if last[value] == i] for i in range(len(self._runners))]
+
+
+class _Native:
+    def __init__(self, phase: NativePhase, library: Library, threads: int):
+        self.phase = phase
+        self.inputs, self.outputs = phase.plan.graph.inputs, phase.plan.graph.outputs
+        self.executor = Executor(library, phase.plan, list(phase.sizes), threads)
+        self.close = self.executor.close
+
+    def run(self, state: _State) -> None:
+        arrays, sizes = self._given(state)
+        state.arrays.update(zip(self.outputs, self.executor.run(arrays, sizes)))
+
+    def profile(self, state: _State) -> list[int]:
+        arrays, sizes = self._given(state)
+        self.run(state)
+        return self.executor.profile(arrays, sizes, 1)
+
+    def _given(self, state: _State) -> tuple[list[np.ndarray], Sizes]:
+        arrays = [_dense(state.array(value)) for value in self.inputs]
+        return arrays, {name: state.sizes[name] for name in self.phase.sizes}
+
+
+class _Host:
+    def __init__(self, phase: HostPhase, compile: Callable[[Graph], Program]):
+        self.node = phase.node
+        self.inputs = [value for value in self.node.inputs if value is not None]
+        self.outputs = self.node.outputs
+        self._compile = compile
+        self._bodies: dict[tuple, Program] = {}
+
+    def run(self, state: _State) -> None:
+        node, entry = self.node, find(self.node.op)
+        inputs = [None if value is None else state.array(value) for value in node.inputs]
+        try:
+            with np.errstate(all="ignore"):
+                if hasattr(entry, "control"):
+                    results = entry.control(node, self._run_body, *inputs)
+                else:
+                    results = Evaluation(None, state.sizes).evaluate(node, inputs)
+        except errors.Q7Error:
+            raise
+        except Exception as error:
+            given = ", ".join(map(_describe, inputs))
+            raise errors.DataError(
+                f"[{node.op} {node.name}] cannot be computed for ({given}): {error or repr(error)}"
+            ) from error
+        if len(results) < len(node.outputs):
+            raise errors.InternalError(
+                f"[{node.op} {node.name}] made {len(results)} of {len(node.outputs)} outputs"
+            )
+        for value, result in zip(node.outputs, results):
+            state.arrays[value] = self._checked(value, result, state.sizes)
+
+    def profile(self, state: _State) -> list[int]:
+        start = time.perf_counter_ns()
+        self.run(state)
+        return [time.perf_counter_ns() - start]
+
+    def close(self) -> None:
+        for program in self._bodies.values():
+            program.close()
+
+    def _checked(self, value: Value, result: Any, sizes: Sizes) -> Any:
+        """The result as an array of the type that the plan relies on."""
+        if result is None or isinstance(result, (list, dict, tuple)):
+            return result
+        if dtypes.is_dense(value.dtype):
+            result = np.asarray(result, dtypes.DTYPES[value.dtype].numpy)
+        else:
+            result = np.asarray(result)
+        _bind(value, result, sizes, f"[{self.node.op} {self.node.name}] ")
+        return result
+
+    def _run_body(self, body: Graph, arrays: Sequence[Any]) -> list[Any]:
+        arrays = [np.asarray(a) if isinstance(a, np.generic) else a for a in arrays]
+        types = tuple(map(_signature, arrays))
+        key = (id(body), types)
+        if key not in self._bodies:
+            self._bodies[key] = self._compile(_typed(body.clone(), types, self._constants(body)))
+        fixed = self._constants(body)
+        return self._bodies[key].run_body([a for i, a in enumerate(arrays) if i not in fixed])
+
+    def _constants(self, body: Graph) -> dict[int, np.ndarray]:
+        """The captures of a body, by their place among its inputs, that are constants here."""
+        count = self.node.attrs["captures"]
+        captures = self.node.inputs[len(self.node.inputs) - count :] if count else []
+        first = len(body.inputs) - count
+        return {
+            first + i: value.const
+            for i, value in enumerate(captures)
+            if value is not None and value.const is not None
+        }
+
+
+def _signature(given: Any) -> Optional[tuple[int, int]]:
+    """dtype and rank of an array: what a body is compiled for."""
+    if not isinstance(given, np.ndarray):
+        return None
+    return dtypes.from_numpy(given.dtype), given.ndim
+
+
+def _typed(graph: Graph, types: Sequence[Any], fixed: Mapping[int, np.ndarray]) -> Graph:
+    """A body for inputs of these signatures; some are constants."""
+    rest = []
+    for i, (value, type) in enumerate(zip(graph.inputs, types)):
+        if i in fixed:
+            value.const = fixed[i]
+            value.set_type(array_type(fixed[i]))
+            continue
+        rest.append(value)
+        if type is None:
+            value.set_type(NO_TENSOR)
+        else:
+            dtype, ndim = type
+            value.set_type(Type(dtype, tuple(symbol(f"{value.name}.d{j}") for j in range(ndim))))
+    graph.inputs = rest
+    return graph
+
+
+def _bind(value: Value, array: np.ndarray, sizes: Sizes, where: str = "") -> None:
+    """Enter the sizes that an array shows.
+
+    Raises: ShapeError where they are not what other sizes imply.
+    """
+    if value.shape is None:
+        return
+    fits = len(value.shape) == array.ndim
+    for dim, size in zip(value.shape, array.shape):
+        if isinstance(dim, Expr):
+            names = symbols(dim)
+            if names == {repr(dim)}:
+                dim = sizes.setdefault(repr(dim), size)
+            elif names <= sizes.keys():
+                dim = evaluate(dim, sizes)
+            else:
+                dim = size
+        fits = fits and dim == size
+    if not fits:
+        raise errors.ShapeError(
+            f"{where}expected shape ({', '.join(map(str, value.shape))}) for {value.name!r}, "
+            f"given {array.shape}"
+        )
+
+
+def _dense(array: np.ndarray) -> np.ndarray:
+    """What kernels can read; numpy would make a scalar a vector."""
+    return np.require(array, requirements=["C", "A"]) if array.ndim else np.array(array)
+
+
+def _describe(given: Any) -> str:
+    if isinstance(given, (np.ndarray, np.generic)):
+        return f"{given.dtype}{list(given.shape)}"
+    return "_" if given is None else type(given).__name__
+
+
+def _owned(result: Any, feeds: Sequence[Any]) -> Any:
+    """The result, copied where it shares memory with a feed: the caller may change either."""
+    if isinstance(result, np.ndarray):
+        if result.base is not None or not result.flags.writeable:
+            return result.copy()
+        if any(isinstance(feed, np.ndarray) and feed is result for feed in feeds):
+            return result.copy()
+    return result

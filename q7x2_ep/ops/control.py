@@ -1,0 +1,286 @@
+"""Control flow: ops with graphs among their attributes, which run on the host.
+
+The reader turns what a body takes from the graphs around it into inputs, the last `captures` ones
+of the node and of each body. An entry has two parts of its own: `formals(node)` gives the types of
+the other inputs of a body, for inference, and `control(node, run, *inputs)` takes the place of
+`reference`: run(body, arrays) evaluates a body.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Callable
+
+import numpy as np
+
+from q7x2_ep import dtypes
+from q7x2_ep.ir.core import NO_TENSOR, UNKNOWN, Graph, Node, Type, Value
+from q7x2_ep.ir.shape import symbol, symbols
+from q7x2_ep.ops import op
+from q7x2_ep.ops.common import fresh, normal_axis
+
+Run = Callable[[Graph, Sequence[Any]], list]  # the outputs of a body
+
+
+def actuals(node: Node, inputs: Sequence[Any]) -> tuple[list, list]:
+    """The inputs of a node, or what was fed for them, without and with only the captures."""
+    split = len(inputs) - node.attrs["captures"]
+    return list(inputs[:split]), list(inputs[split:])
+
+
+def varying(formal: Value, type: Type) -> Type:
+    """The type of an input of a body that may have other sizes each time."""
+    if type.shape is None:
+        return type
+    return Type(type.dtype, tuple(symbol(f"{formal.name}.d{i}") for i in range(len(type.shape))))
+
+
+def _outside(node: Node) -> set[str]:
+    """The symbols that the inputs of a node bind."""
+    shapes = [value.shape for value in node.inputs if value is not None and value.shape]
+    return {name for shape in shapes for dim in shape for name in symbols(dim)}
+
+
+def _lifted(node: Node, i: int, type: Type) -> Type:
+    """The type of output i, computed in a body as `type`: its symbols mean nothing outside."""
+    if type.shape is None:
+        return type
+    known, own = _outside(node), fresh(node, i, len(type.shape))
+    shape = [dim if symbols(dim) <= known else own[j] for j, dim in enumerate(type.shape)]
+    return Type(type.dtype, tuple(shape))
+
+
+@op("If")
+class If:
+    """The outputs of then_branch where cond is true, else those of else_branch."""
+
+    signature = "cond, captures* -> outputs*"
+    attributes = {"then_branch": None, "else_branch": None, "captures": 0}
+
+    formals = lambda node: []
+
+    def infer(node: Node) -> list[Type]:
+        then, otherwise = (body.outputs for body in node.bodies)
+        return [_common(node, i, a.type, b.type) for i, (a, b) in enumerate(zip(then, otherwise))]
+
+    def control(node: Node, run: Run, cond: Any, *captures: Any) -> list:
+        name = "then_branch" if np.asarray(cond).item() else "else_branch"
+        return run(node.attrs[name], captures)
+
+
+def _common(node: Node, i: int, a: Type, b: Type) -> Type:
+    if a.shape is None and b.shape is None and a.dtype == b.dtype:
+        return a
+    if a.shape is None or b.shape is None or (a.dtype, len(a.shape)) != (b.dtype, len(b.shape)):
+        return UNKNOWN
+    own = fresh(node, i, len(a.shape))
+    shape = [x if x == y else own[j] for j, (x, y) in enumerate(zip(a.shape, b.shape))]
+    return _lifted(node, i, Type(a.dtype, tuple(shape)))
+
+
+@op("Loop")
+class Loop:
+    """body(i, cond, carried..) -> cond, carried.., scanned.. for i = 0, 1, .. while i < trip_count
+    and cond; the carried values, then the scanned ones of all iterations, stacked.
+    """
+
+    signature = "trip_count?, cond?, carried*, captures* -> outputs*"
+    attributes = {"body": None, "captures": 0}
+
+    def formals(node: Node) -> list[Type]:
+        _, _, *formals = node.attrs["body"].inputs
+        _, _, *carried = actuals(node, [*node.inputs, *_missing(node)])[0]
+        types = [Type(dtypes.INT64, ()), Type(dtypes.BOOL, ())]
+        return types + [varying(formal, _type(v)) for formal, v in zip(formals, carried)]
+
+    def infer(node: Node) -> list[Type]:
+        body = node.attrs["body"]
+        _, _, *carried = actuals(node, [*node.inputs, *_missing(node)])[0]
+        types = []
+        for i, result in enumerate(body.outputs[1:]):
+            if i < len(carried):
+                formal = body.inputs[2 + i]
+                types.append(_carried(node, i, _type(carried[i]), formal.type, result.type))
+            elif result.shape is None:
+                types.append(UNKNOWN)
+            else:
+                times = fresh(node, i, 1 + len(result.shape))
+                inner = _lifted(node, i, result.type)
+                fixed = [
+                    dim if isinstance(dim, int) else times[1 + j]
+                    for j, dim in enumerate(inner.shape)
+                ]
+                types.append(Type(result.dtype, (times[0], *fixed)))
+        return types
+
+    def control(node: Node, run: Run, *inputs: Any) -> list:
+        (trip, cond, *carried), captures = actuals(node, [*inputs, *_missing(node)])
+        body = node.attrs["body"]
+        limit = None if trip is None else int(np.asarray(trip).item())
+        going = True if cond is None else bool(np.asarray(cond).item())
+        scanned: list[list] = [[] for _ in body.outputs[1 + len(carried) :]]
+        i = 0
+        while going and (limit is None or i < limit):
+            now = [np.array(i, np.int64), np.array(going), *carried, *captures]
+            cond, *results = run(body, now)
+            going = bool(np.asarray(cond).item())
+            carried, made = results[: len(carried)], results[len(carried) :]
+            for collected, array in zip(scanned, made):
+                collected.append(array)
+            i += 1
+        values = body.outputs[1 + len(carried) :]
+        return carried + [stacked(arrays, value) for arrays, value in zip(scanned, values)]
+
+
+def _missing(node: Node) -> list[None]:
+    """The trip count and condition of a Loop that gives neither, nor anything behind them."""
+    return [None] * max(2 - len(node.inputs), 0)
+
+
+def _type(value: Any) -> Type:
+    return NO_TENSOR if value is None else value.type
+
+
+def _carried(node: Node, i: int, initial: Type, formal: Type, result: Type) -> Type:
+    """Sizes that the body hands on as they are stay those of the initial value."""
+    if initial.shape is None or result.shape is None:
+        return NO_TENSOR if initial == result == NO_TENSOR else UNKNOWN
+    if (initial.dtype, len(initial.shape)) != (result.dtype, len(result.shape)):
+        return UNKNOWN
+    own = fresh(node, i, len(initial.shape))
+    dims = zip(initial.shape, formal.shape, result.shape, own)
+    return Type(initial.dtype, tuple(a if after in (a, at) else new for a, at, after, new in dims))
+
+
+def stacked(arrays: list, value: Value, axis: int = 0) -> np.ndarray:
+    """The arrays along a new axis; where there are none, an empty array as the type has it."""
+    if arrays:
+        return np.stack(arrays, axis)
+    shape = [dim if isinstance(dim, int) else 0 for dim in value.shape or ()]
+    shape.insert(axis, 0)
+    return np.empty(shape, dtypes.DTYPES[value.dtype or dtypes.FLOAT].numpy)
+
+
+@op("Scan")
+class Scan:
+    """body(state.., slice..) -> state.., scanned.. for every position along the scanned axes.
+
+    batched: as before opset 9, sequence lengths come first, and all else has the batch in dim 0.
+    """
+
+    signature = "states_and_scanned*, captures* -> outputs*"
+    attributes = {
+        "body": None,
+        "num_scan_inputs": 1,
+        "scan_input_axes": None,
+        "scan_input_directions": None,
+        "scan_output_axes": None,
+        "scan_output_directions": None,
+        "batched": 0,
+        "captures": 0,
+    }
+
+    def formals(node: Node) -> list[Type]:
+        body, batched = node.attrs["body"], node.attrs["batched"]
+        given = actuals(node, node.inputs)[0][batched:]
+        states = len(given) - node.attrs["num_scan_inputs"]
+        types = []
+        for i, (formal, value) in enumerate(zip(body.inputs, given)):
+            type = varying(formal, _type(value))
+            gone = batched + (i >= states)
+            shape = None if type.shape is None else type.shape[gone:]
+            types.append(Type(type.dtype, shape) if shape is not None else UNKNOWN)
+        return types
+
+    def infer(node: Node) -> list[Type]:
+        batched, given = node.attrs["batched"], actuals(node, node.inputs)[0]
+        states = len(given) - batched - node.attrs["num_scan_inputs"]
+        types = []
+        for i, result in enumerate(node.attrs["body"].outputs[: len(node.outputs)]):
+            if result.shape is None:
+                types.append(UNKNOWN)
+            else:
+                rank = len(result.shape) + batched + (i >= states)
+                types.append(Type(result.dtype, fresh(node, i, rank)))
+        return types
+
+    def control(node: Node, run: Run, *inputs: Any) -> list:
+        given, captures = actuals(node, inputs)
+        if not node.attrs["batched"]:
+            return _scan(node, run, given, captures, None)
+        lengths, *batches = given
+        each = []
+        for i in range(batches[0].shape[0]):
+            length = None if lengths is None else int(lengths[i])
+            each.append(_scan(node, run, [batch[i] for batch in batches], captures, length))
+        return [_padded(arrays) for arrays in zip(*each)]
+
+
+def _scan(node: Node, run: Run, given: list, captures: list, length: Any) -> list:
+    body, attrs = node.attrs["body"], node.attrs
+    count = attrs["num_scan_inputs"]
+    states, scanned = given[: len(given) - count], given[len(given) - count :]
+    axes = attrs["scan_input_axes"] or (0,) * count
+    fronts = [
+        np.moveaxis(array, normal_axis(node, axis, array.ndim), 0)
+        for array, axis in zip(scanned, axes)
+    ]
+    steps = fronts[0].shape[0] if length is None else length
+    backwards = attrs["scan_input_directions"] or (0,) * count
+    made: list[list] = [[] for _ in body.outputs[len(states) :]]
+    for i in range(steps):
+        parts = [a[steps - 1 - i if back else i] for a, back in zip(fronts, backwards)]
+        results = run(body, [*states, *parts, *captures])
+        states = results[: len(states)]
+        for collected, array in zip(made, results[len(states) :]):
+            collected.append(array)
+    out_axes = attrs["scan_output_axes"] or (0,) * len(made)
+    reverse = attrs["scan_output_directions"] or (0,) * len(made)
+    values = body.outputs[len(states) :]
+    return [*states] + [
+        stacked(arrays[::-1] if back else arrays, value, axis % (len(value.shape or ()) + 1))
+        for arrays, value, axis, back in zip(made, values, out_axes, reverse)
+    ]
+
+
+def _padded(arrays: Sequence[np.ndarray]) -> np.ndarray:
+    """The results of a batch stacked; shorter sequences end in zeros."""
+    shape = np.max([np.shape(array) for array in arrays], axis=0).astype(int)
+    padded = np.zeros((len(arrays), *shape), np.asarray(arrays[0]).dtype)
+    for i, array in enumerate(arrays):
+        padded[(i, *map(slice, np.shape(array)))] = array
+    return padded
+
+
+@op("SequenceMap")
+class SequenceMap:
+    """body(element, ..) for every element of a sequence, as sequences of its outputs. Of further
+    inputs that are sequences each element goes with one of the first.
+    """
+
+    signature = "sequence, others*, captures* -> sequences*"
+    attributes = {"body": None, "captures": 0}
+
+    formals = lambda node: [UNKNOWN] * len(actuals(node, node.inputs)[0])
+    infer = lambda node: [NO_TENSOR] * len(node.outputs)
+
+    def control(node: Node, run: Run, *inputs: Any) -> list:
+        (sequence, *others), captures = actuals(node, inputs)
+        rows = []
+        for i, element in enumerate(sequence):
+            given = [other[i] if isinstance(other, list) else other for other in others]
+            rows.append(run(node.attrs["body"], [element, *given, *captures]))
+        return [[row[i] for row in rows] for i in range(len(node.outputs))]
+
+
+@op("q7::Deferred")
+class Deferred:
+    """A part of the model that is compiled when it is run, once per rank and dtype of its inputs:
+    before, not all of their ranks are known.
+    """
+
+    signature = "captures* -> outputs*"
+    attributes = {"body": None, "captures": 0}
+
+    infer = lambda node: [UNKNOWN] * len(node.outputs)
+    control = lambda node, run, *inputs: run(node.attrs["body"], inputs)

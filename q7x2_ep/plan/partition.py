@@ -1,0 +1,130 @@
+"""Graph -> phases: native parts, one C call each, and the host steps between them.
+
+A node is a host step where nothing native can run it (ops/__init__.py), or where the sizes of what
+it makes depend on data. Phases are as large as the dependencies allow: all native nodes that are
+ready go into one, then all host steps that are. A symbol is bound when the value that brings it has
+been made, so a node waits for the symbols of its sizes as for its inputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from typing import Union
+
+from q7x2_ep.dtypes import is_dense
+from q7x2_ep.errors import PlanError
+from q7x2_ep.ir.core import Graph, Node, Value
+from q7x2_ep.ir.shape import symbols
+from q7x2_ep.ops.common import is_movement
+from q7x2_ep.plan.build import NotNative, Plan, build
+from q7x2_ep.plan.target import Target
+
+
+@dataclass(frozen=True)
+class NativePhase:
+    """One C call: a plan whose graph has as inputs and outputs what passes between phases. sizes:
+    the symbols that are bound by then.
+    """
+
+    plan: Plan
+    sizes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class HostPhase:
+    """One node that Python runs, and why."""
+
+    node: Node
+    reason: str
+
+
+Phase = Union[NativePhase, HostPhase]
+
+
+def partition(graph: Graph, target: Target) -> list[Phase]:
+    """Plan a verified graph for a target: one native phase if possible."""
+    reasons: dict[Node, str] = {}
+    ends = (*graph.inputs, *graph.outputs)
+    is_native = all(value.shape is not None and is_dense(value.dtype) for value in ends)
+    while True:
+        try:
+            if is_native and not reasons:
+                return [NativePhase(build(graph, target), tuple(bound_by(graph.inputs)))]
+            return _phases(graph, target, reasons)
+        except NotNative as found:
+            reasons.update(found.reasons)
+
+
+def bound_by(values: Iterable[Value]) -> dict[str, None]:
+    """The symbols in the shapes of values, in order."""
+    names: dict[str, None] = {}
+    for value in values:
+        for dim in value.shape or ():
+            names.update(dict.fromkeys(sorted(symbols(dim))))
+    return names
+
+
+def _phases(graph: Graph, target: Target, reasons: dict[Node, str]) -> list[Phase]:
+    """Nodes without a reason are native."""
+    phases: list[Phase] = []
+    ready, sizes = set(graph.inputs), bound_by(graph.inputs)
+    rest = graph.nodes
+    while rest:
+        native = [node for node in rest if node not in reasons]
+        native = _take(native, ready, sizes)
+        if all(is_movement(node) for node in native):  # numpy has views too
+            phases += [HostPhase(node, "only moves what a host step made") for node in native]
+        else:
+            part = _part(graph, native)
+            phases.append(NativePhase(build(part, target, sizes), tuple(sizes)))
+        host = [node for node in rest if node in reasons and _is_ready(node, ready, sizes)]
+        for node in host:
+            ready.update(node.outputs)
+            sizes.update(bound_by(node.outputs))
+            phases.append(HostPhase(node, reasons[node]))
+        if not native and not host:
+            raise PlanError(f"{rest[0]} waits for a size that nothing before it tells")
+        done = {*native, *host}
+        rest = [node for node in rest if node not in done]
+    return phases
+
+
+def _take(nodes: list[Node], ready: set[Value], sizes: Collection[str]) -> list[Node]:
+    """Those that can run now, or after others of them; their outputs are ready from then on."""
+    taken = []
+    for node in nodes:
+        if _is_ready(node, ready, sizes):
+            ready.update(node.outputs)
+            taken.append(node)
+    return taken
+
+
+def _is_ready(node: Node, ready: set[Value], sizes: Collection[str]) -> bool:
+    for value in node.inputs:
+        if value is not None and value.const is None and value not in ready:
+            if value.producer is not None or value.elements is None:
+                return False
+            if any(not symbols(dim) <= set(sizes) for dim in value.elements):
+                return False
+    return node.binds or set(bound_by(node.outputs)) <= set(sizes)
+
+
+def _part(graph: Graph, nodes: list[Node]) -> Graph:
+    """Some nodes of a graph as a graph of their own, of the same values."""
+    made = {value for node in nodes for value in node.outputs}
+    inside = set(nodes)
+    taken = dict.fromkeys(
+        value
+        for node in nodes
+        for value in node.inputs
+        if value is not None and value.const is None and value not in made
+        if value.producer is not None or value.elements is None
+    )
+    given = [
+        value
+        for node in nodes
+        for value in node.outputs
+        if graph.is_output(value) or any(user not in inside for user in value.users)
+    ]
+    return Graph(graph.name, list(taken), given, [value.name for value in given], nodes)

@@ -1,0 +1,278 @@
+"""Models that are not one C call: host steps, sizes that data tells, bodies, sequences."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx.parser
+import pytest
+
+import q7x2_ep
+from q7x2_ep.errors import DataError, ShapeError
+
+ort = pytest.importorskip("onnxruntime")
+
+HEADER = '<ir_version: 9, opset_import: ["" : 18]>\n'
+RNG = np.random.default_rng(5)
+
+
+def model(text: str) -> bytes:
+    return onnx.parser.parse_model(HEADER + text).SerializeToString()
+
+
+def check(text: str, *feeds: dict) -> q7x2_ep.InferenceSession:
+    """One session of ours on all feeds, against ORT's."""
+    data = model(text)
+    ours = q7x2_ep.InferenceSession(data)
+    theirs = ort.InferenceSession(data)
+    for feed in feeds:
+        for a, b in zip(ours.run(None, feed), theirs.run(None, feed)):
+            if isinstance(b, list):
+                assert len(a) == len(b)
+            for x, y in zip(a, b) if isinstance(b, list) else [(a, b)]:
+                assert x.dtype == y.dtype and x.shape == y.shape
+                np.testing.assert_allclose(x, y, 1e-5, 1e-6)
+    return ours
+
+
+def floats(*shape: int) -> np.ndarray:
+    return RNG.standard_normal(shape).astype(np.float32)
+
+
+def host_ops(session: q7x2_ep.InferenceSession) -> list[str]:
+    return [step.op for step in q7x2_ep.explain(session).host_steps]
+
+
+def test_a_size_that_data_tells_is_bound_between_two_native_phases():
+    session = check(
+        """g (float[n, 8] x, float[8, 4] w) => (float[k, 4] y, int64[1] count) {
+            rows = ReduceSum<keepdims=0>(x, axis)
+            positive = Greater(rows, zero)
+            where = NonZero(positive)
+            indices = Squeeze(where, first)
+            picked = Gather(x, indices)
+            y = MatMul(picked, w)
+            count = Shape<start=0, end=1>(y)
+        }""".replace("{\n", "<int64[1] axis = {1}, int64[1] first = {0}, float zero = {0}> {\n", 1),
+        {"x": floats(6, 8), "w": floats(8, 4)},
+        {"x": np.abs(floats(3, 8)), "w": floats(8, 4)},
+        {"x": -np.abs(floats(3, 8)), "w": floats(8, 4)},
+        {"x": floats(0, 8), "w": floats(8, 4)},
+    )
+    assert host_ops(session)[0].startswith("NonZero")
+    assert q7x2_ep.explain(session).calls_per_run == 2
+
+
+def test_a_shape_that_is_fed():
+    session = check(
+        """g (float[n, m] x, int64[2] shape) => (float[a, b] y) {
+            r = Relu(x)
+            s = Reshape(r, shape)
+            y = Softmax<axis=1>(s)
+        }""",
+        {"x": floats(4, 6), "shape": np.array([3, -1])},
+        {"x": floats(4, 6), "shape": np.array([12, 2])},
+    )
+    with pytest.raises(DataError, match="Reshape"):
+        session.run(None, {"x": floats(4, 6), "shape": np.array([5, 5])})
+
+
+def test_an_input_of_any_rank_is_compiled_for_each_rank_that_comes():
+    proto = onnx.parser.parse_model(
+        HEADER + "g (float[n] x, float[n] y) => (float[n] z) { a = Add(x, y) z = Relu(a) }"
+    )
+    for info in (*proto.graph.input, *proto.graph.output):
+        info.type.tensor_type.ClearField("shape")
+    session = q7x2_ep.InferenceSession(proto)
+    assert host_ops(session) == ["q7::Deferred"]
+    for shape in ((3,), (2, 3), (), (2, 3), (0, 4)):
+        x, y = floats(*shape), floats(*shape)
+        (z,) = session.run(None, {"x": x, "y": y})
+        np.testing.assert_array_equal(z, np.maximum(x + y, 0))
+
+
+@pytest.mark.parametrize("cond", [True, False])
+def test_if_takes_values_from_around_it(cond: bool):
+    text = """g (bool cond, float[n, 4] x) => (float[n, 4] y) {
+        r = Relu(x)
+        t = If(cond) <
+            then_branch = then () => (float[n, 4] a) { a = Mul(r, x) },
+            else_branch = other () => (float[n, 4] b) { c = Neg(x) b = Add(c, r) }
+        >
+        y = Sigmoid(t)
+    }"""
+    session = check(text, {"cond": np.array(cond), "x": floats(3, 4)})
+    assert host_ops(session) == ["If"]
+
+
+def test_branches_of_different_ranks():
+    text = """g (bool cond, float[1, n] x) => (float[] y) {
+        t = If(cond) <
+            then_branch = then () => (float[n] a) { a = Squeeze(x, zero) },
+            else_branch = other () => (float[1, n] b) { b = Identity(x) }
+        >
+        y = Exp(t)
+    }""".replace("{\n", "<int64[1] zero = {0}> {\n", 1).replace("float[] y", "float[m] y")
+    x = floats(1, 5)
+    session = q7x2_ep.InferenceSession(model(text))
+    for cond, shape in ((True, (5,)), (False, (1, 5)), (True, (5,))):
+        (y,) = session.run(None, {"cond": np.array(cond), "x": x})
+        np.testing.assert_allclose(y, np.exp(x).reshape(shape), 1e-6)
+
+
+def test_an_if_with_a_known_condition_costs_nothing():
+    session = check(
+        """g (float[n, 4] x) => (float[n, 4] y) {
+            shape = Shape(x)
+            width = Gather(shape, one)
+            cond = Equal(width, four)
+            t = If(cond) <
+                then_branch = then () => (float[n, 4] a) { a = Relu(x) },
+                else_branch = other () => (float[n, 4] b) { b = Neg(x) }
+            >
+            y = Exp(t)
+        }""".replace("{\n", "<int64 one = {1}, int64 four = {4}> {\n", 1),
+        {"x": floats(3, 4)},
+    )
+    assert host_ops(session) == []
+
+
+def test_loop_carries_scans_and_stops():
+    text = """g (int64 trip, bool going, float[n] x, float[n] step)
+        => (float[n] last, float[t, n] all) {
+        last, all = Loop(trip, going, x) <
+            body = body (int64 i, bool on, float[n] state)
+                => (bool next, float[n] new, float[n] copy) {
+                new = Add(state, step)
+                biggest = ReduceMax<keepdims=0>(new)
+                next = Less(biggest, ten)
+                copy = Identity(new)
+            }
+        >
+    }""".replace("all) {\n", "all) <float ten = {10}> {\n", 1)
+    x, one = np.zeros(3, np.float32), np.ones(3, np.float32)
+    feeds = [
+        {"trip": np.array(trip), "going": np.array(going), "x": x, "step": one}
+        for trip, going in ((5, True), (50, True), (0, True), (5, False))
+    ]
+    check(text, *feeds)
+
+
+def test_a_loop_whose_state_grows():
+    check(
+        """g (int64 trip, float[n, 2] x) => (float[m, 2] y) {
+            y = Loop(trip, , x) <
+                body = body (int64 i, bool on, float[k, 2] state) => (bool next, float[j, 2] new) {
+                    next = Identity(on)
+                    new = Concat<axis=0>(state, x)
+                }
+            >
+        }""",
+        {"trip": np.array(3), "x": floats(2, 2)},
+        {"trip": np.array(0), "x": floats(2, 2)},
+    )
+
+
+def test_nested_bodies_see_all_graphs_around_them():
+    check(
+        """g (int64 trip, float[n] x, bool cond) => (float[n] y) {
+            w = Exp(x)
+            y = Loop(trip, , x) <
+                body = body (int64 i, bool on, float[n] state) => (bool next, float[n] new) {
+                    next = Identity(on)
+                    half = Mul(state, w)
+                    new = If(cond) <
+                        then_branch = then () => (float[n] a) { a = Add(half, w) },
+                        else_branch = other () => (float[n] b) { b = Sub(half, x) }
+                    >
+                }
+            >
+        }""",
+        *({"trip": np.array(3), "x": floats(4), "cond": np.array(c)} for c in (True, False)),
+    )
+
+
+@pytest.mark.parametrize(
+    "attrs", ["", ", scan_input_directions = [1], scan_output_directions = [1]"]
+)
+def test_scan(attrs: str):
+    check(
+        """g (float[2] start, float[t, 2] x) => (float[2] last, float[t, 2] sums) {
+            last, sums = Scan(start, x) <num_scan_inputs = 1ATTRS,
+                body = body (float[2] sum, float[2] row) => (float[2] new, float[2] copy) {
+                    new = Add(sum, row)
+                    copy = Identity(new)
+                }
+            >
+        }""".replace("ATTRS", attrs),
+        {"start": floats(2), "x": floats(5, 2)},
+    )
+
+
+def test_sequences():
+    check(
+        """g (float[n, 6] x, int64 at) => (float[n, k] y, int64 length) {
+            parts = SplitToSequence<axis=1, keepdims=1>(x, sizes)
+            length = SequenceLength(parts)
+            part = SequenceAt(parts, at)
+            twice = Add(part, part)
+            y = Relu(twice)
+        }""".replace("{\n", "<int64[3] sizes = {1, 2, 3}> {\n", 1),
+        *({"x": floats(2, 6), "at": np.array(i)} for i in range(3)),
+    )
+
+
+def test_strings_and_ops_without_an_entry():
+    check(
+        """g (float[n] x) => (float[k] values, int64[k] counts) {
+            r = Round(x)
+            values, , , counts = Unique<sorted=1>(r)
+        }""",
+        {"x": (floats(20) * 2)},
+    )
+
+
+def test_a_graph_output_that_is_an_input_is_a_copy():
+    session = q7x2_ep.InferenceSession(
+        model(
+            "g (float[n] x) => (float[n] y, int64[k] z) { y = Identity(x) w = Round(x) "
+            "v, z = Unique<sorted=1>(w) }"
+        )
+    )
+    x = floats(4)
+    (y, _) = session.run(None, {"x": x})
+    assert not np.shares_memory(x, y)
+
+
+def test_a_body_that_does_not_fit_is_named():
+    session = q7x2_ep.InferenceSession(
+        model("""g (bool cond, float[n] x, float[m] z) => (float[n] y) {
+            y = If(cond) <
+                then_branch = then () => (float[n] a) { a = Add(x, z) },
+                else_branch = other () => (float[n] b) { b = Neg(x) }
+            >
+        }""")
+    )
+    with pytest.raises(ShapeError, match="Add"):
+        session.run(None, {"cond": np.array(True), "x": floats(3), "z": floats(4)})
+
+
+def test_threads_share_a_session():
+    from concurrent.futures import ThreadPoolExecutor
+
+    session = q7x2_ep.InferenceSession(
+        model("""g (int64 trip, float[n] x) => (float[n] y) {
+            y = Loop(trip, , x) <
+                body = body (int64 i, bool on, float[n] s) => (bool next, float[n] new) {
+                    next = Identity(on)
+                    new = Add(s, x)
+                }
+            >
+        }""")
+    )
+
+    def run(trip: int) -> bool:
+        x = np.full(trip + 1, 2, np.float32)
+        return bool((session.run(None, {"trip": np.array(trip), "x": x})[0] == 2 * trip + 2).all())
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(run, list(range(8)) * 4))
