@@ -154,12 +154,11 @@ def taps(x: np.ndarray, spec: Sequence[Axis], fill: Any) -> Iterator[tuple[tuple
         cut.append(slice(max(-axis.before, 0), None))
     padded = np.pad(x, grow, constant_values=fill)[tuple(cut)]
     for at in np.ndindex(*(axis.kernel for axis in spec)):
-        window = [
-            slice(
-                i * axis.dilation, i * axis.dilation + (axis.out - 1) * axis.stride + 1, axis.stride
-            )
-            for i, axis in zip(at, spec)
-        ]
+        first = [i * axis.dilation for i, axis in zip(at, spec)]
+        window = (
+            slice(start, start + max((axis.out - 1) * axis.stride + 1, 0), axis.stride)
+            for start, axis in zip(first, spec)
+        )
         yield at, padded[(..., *window)]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, Optional
 
@@ -132,8 +133,9 @@ class ConvTranspose:
         node: Node, x: np.ndarray, w: np.ndarray, bias: Optional[np.ndarray] = None
     ) -> np.ndarray:
         group, spec = node.attrs["group"], image_axes(node, x.shape[2:], w.shape[2:])
-        grouped = x.reshape(x.shape[0], group, w.shape[0] // group, -1)
-        weights = w.reshape(group, w.shape[0] // group, w.shape[1], -1)
+        channels, places = w.shape[0] // group, math.prod(x.shape[2:])
+        grouped = x.reshape(x.shape[0], group, channels, places)
+        weights = w.reshape(group, channels, w.shape[1], math.prod(w.shape[2:]))
         columns = np.einsum("ngcp,gcmt->ngmtp", grouped, weights)
         shape = (x.shape[0], group * w.shape[1], *w.shape[2:], *x.shape[2:])
         y = add_windows(columns.reshape(shape), spec)

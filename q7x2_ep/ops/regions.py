@@ -239,7 +239,7 @@ class DeformConv:
             )
             if factors is not None:
                 part = part * factors[:, :, i, j][:, :, None]
-            part = part.reshape(n, group, -1, *outs)
+            part = part.reshape(n, group, w.shape[1], *outs)
             y += np.einsum("ngchw,gmc->ngmhw", part, weights[..., i, j])
         y = y.reshape(n, w.shape[0], *outs)
         return y if bias is None else y + bias.reshape(-1, 1, 1)
