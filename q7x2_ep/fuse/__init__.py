@@ -8,6 +8,7 @@ from typing import Any
 
 from q7x2_ep.fuse import (
     attention,
+    batch_norm,
     conv,
     experts,
     gate,
@@ -93,6 +94,8 @@ FUSIONS = (
     # What is linear in a Conv's result first; its epilogue is found at the consumers.
     Walk((conv.PADDED, conv.AFFINE, conv.TRANSPOSE_AFFINE)),
     Walk((conv.ACTIVATION, conv.RESIDUAL, conv.TRANSPOSE_ACTIVATION)),
+    # After Conv, into which a norm disappears.
+    Walk((batch_norm.BATCH_NORM,)),
     # Needs the final epilogues (only bare Linears merge) and the attention that reads them.
     MergeLinears(),
     # Last: takes what is left.

@@ -66,6 +66,21 @@ def test_batch_norm() -> None:
     assert_fuses(without_bias, GIVEN, {"Conv": 1, "BatchNormalization": 0}, steps=1)
 
 
+def test_a_norm_in_front_of_an_activation() -> None:
+    def before(g: Any, x: Any, scale: Any, shift: Any, mean: Any, variance: Any) -> Any:
+        return g.Relu(g.BatchNormalization(x, scale, shift, mean, variance, epsilon=1e-3))
+
+    given = {**GIVEN, "x": ("B", M, "S", "S")}
+    assert_fuses(before, given, {"q7::Chain": 1, "BatchNormalization": 0}, steps=1)
+
+
+def test_a_sum_of_two_is_a_residual() -> None:
+    def total(g: Any, x: Any, w: Any, r: Any) -> Any:
+        return g.Relu(g.Sum(g.Conv(x, w, pads=PADS), r))
+
+    assert_fuses(total, GIVEN, ONE, steps=1)
+
+
 def test_factors_and_terms_per_channel() -> None:
     def affine(g: Any, x: Any, w: Any, factor: Any, term: Any) -> Any:
         return g.Add(g.Mul(g.Conv(x, w), factor), term)

@@ -269,6 +269,13 @@ EXAMPLES: dict[str, dict[str, Any]] = {
         "variance": ("positive", (K,)),
     },
     "ConvActivation": {"product": conv_result, "low": -0.5, "high": 0.5},
+    "BatchNorm": {
+        "x": (B, K, S),
+        "scale": NORM_ROW,
+        "shift": NORM_ROW,
+        "mean": NORM_ROW,
+        "variance": ("positive", (K,)),
+    },
     "ConvTransposeAffine": {
         "y": transposed_result,
         "scale": ("const", (K, 1, 1)),
@@ -405,6 +412,7 @@ TARGETS = {
     "SkipRmsNorm": "q7::SkipRmsNorm",
     "Attention": "q7::Attention",
     **dict.fromkeys(("PadConv", "ConvAffine"), "Conv"),
+    "BatchNorm": "q7::Chain",
     "ConvTransposeAffine": "ConvTranspose",
     "ConvTransposeActivation": "q7::ConvTranspose",
     **dict.fromkeys(("QuantizedLinear", "QuantizedBias", "QuantizedResult"), "q7::QuantizedLinear"),
