@@ -73,6 +73,8 @@ def window_attributes(node: Node, kernel: Sequence[Dim]) -> tuple[Any, Any, Any]
             f"{where_is(node)} strides {strides}, dilations {dilations}, pads {pads} and kernel "
             f"{own} are not all for {n} spatial dims"
         )
+    if any(isinstance(k, int) and k != wanted for k, wanted in zip(kernel, own)):
+        raise ModelError(f"{where_is(node)} kernel_shape {own}, but a kernel of {kernel}")
     if min((1, *strides, *dilations)) < 1 or any(k == 0 for k in kernel):
         raise ModelError(
             f"{where_is(node)} kernel {kernel}, strides {strides} and dilations {dilations} "
@@ -163,7 +165,9 @@ def taps(x: np.ndarray, spec: Sequence[Axis], fill: Any) -> Iterator[tuple[tuple
 
 
 def half_as_single(reference: Callable[..., Any]) -> Callable[..., Any]:
-    """A reference that numpy computes in float32 where it is given 16-bit floats."""
+    """A reference that computes in float32 where it is given 16-bit floats; its first output has
+    their dtype.
+    """
 
     def run(node: Node, x: np.ndarray, *rest: Optional[np.ndarray]) -> Any:
         if x.dtype.itemsize != 2 or x.dtype.kind in "iu":
@@ -171,7 +175,10 @@ def half_as_single(reference: Callable[..., Any]) -> Callable[..., Any]:
         wide = (
             y.astype(np.float32) if y is not None and y.dtype == x.dtype else y for y in (x, *rest)
         )
-        return reference(node, *wide).astype(x.dtype)
+        result = reference(node, *wide)
+        if isinstance(result, tuple):
+            return (result[0].astype(x.dtype), *result[1:])
+        return result.astype(x.dtype)
 
     return run
 

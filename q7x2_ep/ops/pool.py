@@ -107,6 +107,7 @@ class MaxPool:
     infer = infer_pool
     guards = pool_guards
 
+    @half_as_single
     def reference(node: Node, x: np.ndarray) -> Any:
         spec, sizes = pool_axes(node, x.shape), x.shape[2:]
         order = "F" if node.attrs["storage_order"] else "C"
@@ -205,7 +206,7 @@ class GlobalMaxPool:
     signature = "x -> y"
     attributes: dict = {}
     infer = infer_global
-    reference = lambda node, x: x.max(spatial(x), keepdims=True)
+    reference = half_as_single(lambda node, x: x.max(spatial(x), keepdims=True))
     lower = lower_global("max")
 
 

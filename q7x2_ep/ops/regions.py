@@ -51,6 +51,7 @@ class MaxRoiPool:
     def guards(node: Node) -> list[Guard]:
         return size_guards((node.inputs[1],), dims(node, 1)[0] * 5)
 
+    @half_as_single
     def reference(node: Node, x: np.ndarray, rois: np.ndarray) -> np.ndarray:
         grid = node.attrs["pooled_shape"]
         y: np.ndarray = np.zeros((len(rois), x.shape[1], *grid), x.dtype)

@@ -163,6 +163,7 @@ def infer(op: str, *shapes: tuple, **attrs: Any) -> Type:
         ("Conv", [(1, 3, 5, 5), (4, 3, 6, 3)], {}, "does not fit into 5"),
         ("Conv", [(1, 3, 5, 5), (4, 3, 3, 3)], {"strides": (0, 1)}, "must be positive"),
         ("Conv", [(1, 3, 5, 5), (4, 3, 3, 3)], {"strides": (1,)}, "not all for 2"),
+        ("Conv", [(1, 3, 5), (4, 3, 3)], {"kernel_shape": (2,)}, "but a kernel"),
         ("Conv", [(1, 3, 5, 5), (4, 3, 3, 3)], {"group": 0}, "group 0"),
         ("Conv", [(1, 3, 5, 5), (4, 3, 3, 3)], {"auto_pad": "SOME"}, "auto_pad"),
         ("ConvTranspose", [(1, 3, 5, 5), (4, 2, 3, 3)], {}, "another number of channels"),
