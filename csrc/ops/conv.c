@@ -202,8 +202,9 @@ void q7_op_conv(const q7_conv_args *x, const q7_call *call) {
     job.row_tiles = q7_ceil_div(job.rows, call->mr);
     job.panels = q7_ceil_div(job.pixels, call->nr);
     job.in_place = job.row_tiles <= Q7_FEW_TILES && is_pointwise(x);
-    job.panel_blocks = q7_ceil_div(job.panels, job.in_place ? 1 : Q7_CONV_PANELS);
     const int64_t wanted = threads > 1 ? threads * Q7_TASKS_PER_THREAD : 1;
+    job.panel_blocks = q7_max(q7_ceil_div(job.panels, job.in_place ? 1 : Q7_CONV_PANELS),
+                              q7_min(job.panels, q7_ceil_div(wanted, 2 * images)));
     job.row_blocks = q7_min(q7_ceil_div(wanted, images * job.panel_blocks), job.rows / MIN_ROWS);
     job.row_blocks = q7_max(1, q7_min(job.row_blocks, job.row_tiles));
     q7_parallel(call, images * job.panel_blocks * job.row_blocks, conv_task, &job);

@@ -21,6 +21,16 @@ from q7x2_ep.ops.conv import (
 )
 
 
+def image_at(x: np.ndarray, index: float) -> np.ndarray:
+    """The image (C, H, W) that a region is of.
+
+    Raises: IndexError where there is none.
+    """
+    if not 0 <= index < len(x):
+        raise IndexError(f"region of image {int(index)}, of {len(x)}")
+    return x[int(index)]
+
+
 def image(node: Node) -> tuple[Dim, ...]:
     """The shape of x (N, C, H, W).
 
@@ -73,7 +83,7 @@ class MaxRoiPool:
                 )
             ]
             for i, j in np.ndindex(*grid):
-                cell = x[int(rois[n, 0]), :, cells[0][i], cells[1][j]]
+                cell = image_at(x, rois[n, 0])[:, cells[0][i], cells[1][j]]
                 if cell.size:
                     y[n, :, i, j] = cell.max((1, 2))
         return y
@@ -136,9 +146,9 @@ class RoiAlign:
             height, width = (y2 - y1, x2 - x1) if half else (max(y2 - y1, 1), max(x2 - x1, 1))
             rows, row_in, top, bottom, v = samples(y1, height, grid[0], ratio, x.shape[2])
             columns, column_in, left, right, h = samples(x1, width, grid[1], ratio, x.shape[3])
+            plane, v = image_at(x, images[n]), v[:, None]
             if rows * columns == 0:
                 continue
-            plane, v = x[int(images[n])], v[:, None]
             inside = row_in[:, None] & column_in
             parts = np.stack(
                 [
