@@ -8,6 +8,7 @@ from typing import Any
 
 from q7x2_ep.fuse import (
     attention,
+    batch_norm,
     blocks,
     conv,
     experts,
@@ -99,8 +100,10 @@ FUSIONS = (
     # a norm takes only the Adds that no Linear could: sums of embeddings, most often.
     Walk((skip_norm.SKIP_LAYER_NORM, skip_norm.SKIP_RMS_NORM)),
     # What is linear in a Conv's result first; its epilogue is found at the consumers.
-    Walk((conv.PADDED, conv.AFFINE)),
-    Walk((conv.ACTIVATION, conv.RESIDUAL)),
+    Walk((conv.PADDED, conv.AFFINE, conv.TRANSPOSE_AFFINE)),
+    Walk((conv.ACTIVATION, conv.RESIDUAL, conv.TRANSPOSE_ACTIVATION)),
+    # After Conv, into which a norm disappears.
+    Walk((batch_norm.BATCH_NORM,)),
     # Needs the final epilogues (only bare Linears merge) and the attention that reads them.
     MergeLinears(),
     # Last: takes what is left.

@@ -191,6 +191,11 @@ def conv_result(g: Builder, _: dict[str, Value]) -> Value:
     return g.Conv(x, w, pads=[1, 1, 1, 1])
 
 
+def transposed_result(g: Builder, _: dict[str, Value]) -> Value:
+    x, w = make_value(g, "x", (B, D, S, S)), make_value(g, "w", ("const", (D, K // 2, 3, 3)))
+    return g.ConvTranspose(x, w, group=2, strides=[2, 1])
+
+
 # What stands for a wildcard: the shape of a float input, a list (int64 constant), a number,
 # ("const", shape), ("bool", shape), ("ids", shape), or a function (g, values so far) -> value.
 WEIGHT, ROW = ("const", (K, N)), ("const", (N,))
@@ -291,6 +296,21 @@ EXAMPLES: dict[str, dict[str, Any]] = {
         "variance": ("positive", (K,)),
     },
     "ConvActivation": {"product": conv_result, "low": -0.5, "high": 0.5},
+    "BatchNorm": {
+        "x": (B, K, S),
+        "scale": NORM_ROW,
+        "shift": NORM_ROW,
+        "mean": NORM_ROW,
+        "variance": ("positive", (K,)),
+    },
+    "ConvTransposeAffine": {
+        "y": transposed_result,
+        "scale": ("const", (K, 1, 1)),
+        "shift": ("const", (1, K, 1, 1)),
+        "mean": NORM_ROW,
+        "variance": ("positive", (K,)),
+    },
+    "ConvTransposeActivation": {"product": transposed_result, "low": -0.5, "high": 0.5},
     "ConvResidual": {"y": conv_result, "residual": (B, K, S, S)},
     "Linear": {"x": (B, S, K), "w": WEIGHT, "bias": ROW},
     "LinearReshape": {},
@@ -425,6 +445,9 @@ TARGETS = {
     "Attention": "q7::Attention",
     **dict.fromkeys(("PadConv", "ConvAffine"), "Conv"),
     **dict.fromkeys(("BlockLinear", "BlockBias"), "q7::BlockLinear"),
+    "BatchNorm": "q7::Chain",
+    "ConvTransposeAffine": "ConvTranspose",
+    "ConvTransposeActivation": "q7::ConvTranspose",
     **dict.fromkeys(("QuantizedLinear", "QuantizedBias", "QuantizedResult"), "q7::QuantizedLinear"),
     "QuantizedConv": "q7::QuantizedConv",
     **dict.fromkeys(("ConvActivation", "ConvResidual"), "q7::Conv"),
