@@ -7,11 +7,11 @@ as unsupported. Formulas are spelled in standard ops where there are any, for th
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Callable
 
 import numpy as np
 
-from q7x2_ep import dtypes
 from q7x2_ep.importer.opset import Draft, Maker
 
 Rewrite = Callable[[Draft, Maker], list[Draft]]
@@ -29,30 +29,50 @@ def padded(names: list[str], count: int) -> list[str]:
 
 
 def _rms_norm(draft: Draft, maker: Maker) -> list[Draft]:
-    if len(draft.outputs) > 1:  # the reciprocal of the root, for training
-        return [draft]
-    return [Draft("RMSNormalization", draft.inputs, draft.outputs, draft.attrs, draft.name)]
+    y, inv_root = padded(draft.outputs, 2)
+    drafts = _inverse_root(draft, maker, draft.inputs[0], inv_root)
+    return [*drafts, Draft("RMSNormalization", draft.inputs, [y], draft.attrs, draft.name)]
+
+
+def _inverse_root(draft: Draft, maker: Maker, x: str, output: str) -> list[Draft]:
+    """1 / sqrt(mean(x^2) + epsilon) of rows, where there is an output for it."""
+    drafts: list[Draft] = []
+    if output:
+        epsilon = np.array(draft.attrs.get("epsilon", 1e-5), np.float32)
+        axis = maker.ints([-1], f"{draft.name}/axis")
+        mean = maker.node(
+            drafts, draft, "ReduceMean", [maker.node(drafts, draft, "Mul", [x, x]), axis]
+        )
+        shift = maker.constant(epsilon, f"{draft.name}/epsilon")
+        root = maker.node(drafts, draft, "Sqrt", [maker.node(drafts, draft, "Add", [mean, shift])])
+        maker.node(drafts, draft, "Reciprocal", [root])
+        drafts[-1].outputs = [output]
+    return drafts
 
 
 def _skip_layer_norm(draft: Draft, maker: Maker) -> list[Draft]:
     x, skip, weight, bias, skip_bias = padded(draft.inputs, 5)
-    return _skip_norm(draft, maker, "LayerNormalization", [x, skip, skip_bias], [weight, bias])
+    y, mean, inv_std, total = padded(draft.outputs, 4)
+    drafts = _sum(draft, maker, [x, skip, skip_bias], total)
+    attrs = {"axis": -1, "epsilon": draft.attrs.get("epsilon", 1e-12)}
+    inputs = [drafts[-1].outputs[0], weight, bias]
+    return [*drafts, Draft("LayerNormalization", inputs, [y, mean, inv_std], attrs, draft.name)]
 
 
 def _skip_rms_norm(draft: Draft, maker: Maker) -> list[Draft]:
     x, skip, weight, skip_bias = padded(draft.inputs, 4)
-    return _skip_norm(draft, maker, "RMSNormalization", [x, skip, skip_bias], [weight])
-
-
-def _skip_norm(
-    draft: Draft, maker: Maker, norm: str, terms: list[str], weights: list[str]
-) -> list[Draft]:
-    y, mean, inv_std, total = padded(draft.outputs, 4)
-    if mean or inv_std:  # for training
-        return [draft]
-    drafts = _sum(draft, maker, terms, total)
+    y, mean, inv_root, total = padded(draft.outputs, 4)
+    drafts = _sum(draft, maker, [x, skip, skip_bias], total)
+    total = drafts[-1].outputs[0]
+    drafts += _inverse_root(draft, maker, total, inv_root)
+    if mean:  # which the norm does without
+        rows = maker.node(drafts, draft, "Shape", [total], end=-1)
+        one = maker.ints([1], f"{draft.name}/one")
+        shape = maker.node(drafts, draft, "Concat", [rows, one], axis=0)
+        maker.node(drafts, draft, "ConstantOfShape", [shape])
+        drafts[-1].outputs = [mean]
     attrs = {"axis": -1, "epsilon": draft.attrs.get("epsilon", 1e-12)}
-    return [*drafts, Draft(norm, [drafts[-1].outputs[0], *weights], [y], attrs, draft.name)]
+    return [*drafts, Draft("RMSNormalization", [total, weight], [y], attrs, draft.name)]
 
 
 def _sum(draft: Draft, maker: Maker, terms: list[str], output: str) -> list[Draft]:
@@ -62,40 +82,6 @@ def _sum(draft: Draft, maker: Maker, terms: list[str], output: str) -> list[Draf
     for term in rest:
         total = maker.node(drafts, draft, "Add", [total, term])
     drafts[-1].outputs = [output or total]
-    return drafts
-
-
-def _embed_layer_norm(draft: Draft, maker: Maker) -> list[Draft]:
-    (ids, segments, words, positions, segment_words, weight, bias, mask, position_ids) = padded(
-        draft.inputs, 9
-    )
-    y, mask_index, total = padded(draft.outputs, 3)
-    drafts: list[Draft] = []
-
-    def node(op: str, *inputs: str, **attrs: object) -> str:
-        return maker.node(drafts, draft, op, list(inputs), **attrs)
-
-    zero = maker.ints([0], f"{draft.name}/zero")
-    terms = [node("Gather", words, ids, axis=0)]
-    if position_ids:
-        terms.append(node("Gather", positions, position_ids, axis=0))
-    else:  # one row of the table per column of ids
-        terms.append(node("Slice", positions, zero, node("Shape", ids, start=1, end=2), zero))
-    if segments:
-        terms.append(node("Gather", segment_words, segments, axis=0))
-    drafts += _sum(draft, maker, terms, total)
-    attrs = {"axis": -1, "epsilon": draft.attrs.get("epsilon", 1e-12)}
-    inputs = [drafts[-1].outputs[0], weight, bias]
-    drafts.append(Draft("LayerNormalization", inputs, [y], attrs, draft.name))
-    if mask_index:  # the number of ones in each row of the mask
-        if mask:
-            seen = node("Equal", mask, maker.constant(np.array(1, np.int32), f"{draft.name}/one"))
-            ones = node("Cast", seen, to=dtypes.INT32)
-            node("ReduceSum", ones, maker.ints([1], f"{draft.name}/axis"), keepdims=0)
-        else:
-            batch = node("Shape", ids, start=0, end=1)
-            node("ConstantOfShape", batch, value=np.zeros(1, np.int32))
-        drafts[-1].outputs = [mask_index]
     return drafts
 
 
@@ -118,18 +104,115 @@ def _quick_gelu(draft: Draft, maker: Maker) -> list[Draft]:
 def _rotary_embedding(draft: Draft, maker: Maker) -> list[Draft]:
     x, positions, cos, sin = draft.inputs
     attrs = dict(draft.attrs)
-    if attrs.pop("is_packed_batching", 0) or attrs.pop("scale", 1.0) != 1.0:
-        return [draft]
+    for hint in ("is_packed_batching", "scale"):  # which no kernel of onnxruntime applies
+        attrs.pop(hint, None)
     return [Draft("RotaryEmbedding", [x, cos, sin, positions], draft.outputs, attrs, draft.name)]
 
 
+def _alias(op: str) -> Rewrite:
+    """An op that the standard has too."""
+    return lambda draft, maker: [replace(draft, op=op)]
+
+
+def _sample(draft: Draft, maker: Maker) -> list[Draft]:
+    modes = {"bilinear": "linear", "bicubic": "cubic"}
+    attrs = dict(draft.attrs)
+    mode = attrs.pop("mode", "bilinear")
+    return [replace(draft, op="GridSample", attrs={**attrs, "mode": modes.get(mode, mode)})]
+
+
+def _pad(draft: Draft, maker: Maker) -> list[Draft]:
+    """The pads may be a row of a matrix."""
+    drafts: list[Draft] = []
+    flat = maker.node(
+        drafts, draft, "Reshape", [draft.inputs[1], maker.ints([-1], f"{draft.name}/flat")]
+    )
+    inputs = [draft.inputs[0], flat, *draft.inputs[2:]]
+    return [*drafts, replace(draft, op="Pad", inputs=inputs)]
+
+
+def _range(draft: Draft, maker: Maker) -> list[Draft]:
+    """The step is 1 by default."""
+    start, limit, delta = padded(draft.inputs, 3)
+    drafts: list[Draft] = []
+    if not delta:
+        one = maker.ints(1, f"{draft.name}/one")
+        delta = maker.node(drafts, draft, "CastLike", [one, start])
+    return [*drafts, replace(draft, op="Range", inputs=[start, limit, delta])]
+
+
+def _scaled(draft: Draft, maker: Maker, inner: str, scale: str, inner_scale: str) -> list[Draft]:
+    """scale * inner(inner_scale * x), of attributes of these names."""
+    drafts: list[Draft] = []
+    x = draft.inputs[0]
+    for name, op in ((inner_scale, inner), (scale, "")):
+        number = np.array(draft.attrs.get(name, 1.0), np.float32)
+        x = maker.node(drafts, draft, "Mul", [x, maker.constant(number, f"{draft.name}/{name}")])
+        x = maker.node(drafts, draft, op, [x]) if op else x
+    drafts[-1].outputs = draft.outputs
+    return drafts
+
+
+def _affine(draft: Draft, maker: Maker) -> list[Draft]:
+    """alpha * x + beta; Scale calls its factor scale."""
+    factor = draft.attrs.get("alpha", draft.attrs.get("scale", 1.0))
+    drafts: list[Draft] = []
+    x = draft.inputs[0]
+    for op, number in (("Mul", factor), ("Add", draft.attrs.get("beta", 0.0))):
+        operand = maker.constant(np.array(number, np.float32), f"{draft.name}/{op}")
+        x = maker.node(drafts, draft, op, [x, operand])
+    drafts[-1].outputs = draft.outputs
+    return drafts
+
+
+def _image_scaler(draft: Draft, maker: Maker) -> list[Draft]:
+    """x * scale + bias of each channel."""
+    shift = np.array(draft.attrs["bias"], np.float32).reshape(-1, 1, 1)
+    factor = np.array(draft.attrs.get("scale", 1.0), np.float32)
+    drafts: list[Draft] = []
+    scaled = maker.node(
+        drafts, draft, "Mul", [draft.inputs[0], maker.constant(factor, f"{draft.name}/scale")]
+    )
+    operands = [scaled, maker.constant(shift, f"{draft.name}/bias")]
+    return [*drafts, Draft("Add", operands, draft.outputs, {}, draft.name)]
+
+
+def _crop(draft: Draft, maker: Maker) -> list[Draft]:
+    """`border` is what is cut off left, top, right and bottom; `scale` is a size to keep instead of
+    the last two.
+    """
+    left, top, right, bottom = draft.attrs["border"]
+    height, width = draft.attrs.get("scale", (0, 0))
+    most = np.iinfo(np.int64).max
+    ends = [top + height, left + width] if height else [-bottom or most, -right or most]
+    values = (("starts", [top, left]), ("ends", ends), ("axes", [2, 3]))
+    operands = [maker.ints(value, f"{draft.name}/{name}") for name, value in values]
+    return [replace(draft, op="Slice", inputs=[draft.inputs[0], *operands], attrs={})]
+
+
 CONTRIB: dict[str, Rewrite] = {
-    "SimplifiedLayerNormalization": _rms_norm,  # onnxruntime enters it in the standard domain
+    # onnxruntime has these in the standard domain
+    "Affine": _affine,
+    "Crop": _crop,
+    "DynamicSlice": _alias("Slice"),
+    "ImageScaler": _image_scaler,
+    "ParametricSoftplus": lambda d, m: _scaled(d, m, "Softplus", "alpha", "beta"),
+    "Scale": _affine,
+    "ScaledTanh": lambda d, m: _scaled(d, m, "Tanh", "alpha", "beta"),
+    **{
+        f"com.microsoft::{op}": _alias(op)
+        for op in ("DequantizeLinear", "GatherND", "QuantizeLinear", "Trilu")
+    },
+    "com.microsoft::ExpandDims": _alias("Unsqueeze"),
+    "com.microsoft::GridSample": _sample,
+    "com.microsoft::Pad": _pad,
+    "com.microsoft::Range": _range,
+    "com.microsoft::SampleOp": _alias("Identity"),
+    "SimplifiedLayerNormalization": _rms_norm,
     "com.microsoft::SimplifiedLayerNormalization": _rms_norm,
     "com.microsoft::SkipLayerNormalization": _skip_layer_norm,
     "com.microsoft::SkipSimplifiedLayerNormalization": _skip_rms_norm,
     "com.microsoft::RotaryEmbedding": _rotary_embedding,
-    "com.microsoft::EmbedLayerNormalization": _embed_layer_norm,
     "com.microsoft::Gelu": _gelu,
     "com.microsoft::BiasGelu": _gelu,
     "com.microsoft::FastGelu": _gelu,

@@ -242,7 +242,8 @@ def _heads(
         sources = [(query, 0), (key, 0), (key, 1)]
     else:
         sources = [(query, 0), (key, 0), (value, 0)]
-    found, start = [], 0
+    found: list[Value] = []
+    start: Dim = 0
     for x, part in sources:
         rank = len(x.shape)
         width = x.shape[2] if rank == 3 else heads * x.shape[-1]

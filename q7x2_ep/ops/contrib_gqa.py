@@ -37,9 +37,9 @@ class GroupQueryAttention:
     Entry b of the batch has seqlens_k[b] + 1 keys; the last S of them are new, or in a first
     prompt, where S is the total length, the first. present is as long as past or total, whichever
     is longer. head_sink is one more score of each head, whose value is 0; with smooth_softmax all
-    are 0. qk are the scores, 0 for keys out of sight, or with qk_output 2 their softmax. A cache of bytes holds
-    round(x / scale), of one scale or one per head and channel; with kv_cache_bit_width 4 two of
-    them, the first in the low half, plus 8.
+    are 0. qk are the scores, 0 for keys out of sight, or with qk_output 2 their softmax. A cache of
+    bytes holds round(x / scale), of one scale or one per head and channel; with
+    kv_cache_bit_width 4 two of them, the first in the low half, plus 8.
     Shapes: query (B, S, H * D), key and value (B, S, Hkv * D), or a query that holds all three;
     past (B, Hkv, C, D); cos and sin (positions, R / 2); qk (B, H, S, T).
     """
@@ -139,13 +139,15 @@ class GroupQueryAttention:
 
 def grouped_heads(
     g: Any, query: Value, key: Given, value: Given, heads: int, kv_heads: int
-) -> tuple[Value, Value, Value]:
+) -> tuple[Value, ...]:
     """q (B, H, S, D), k and v (B, Hkv, S, D), from three operands or from one that holds all."""
     if key is None:
         depth = query.shape[2] // (heads + 2 * kv_heads)
         sizes = [heads * depth, kv_heads * depth, kv_heads * depth]
         query, key, value = g.Split(query, sizes, outputs=3, axis=2)
-    return split_heads(g, query, heads), *(split_heads(g, x, kv_heads) for x in (key, value))
+    return tuple(
+        split_heads(g, x, n) for x, n in ((query, heads), (key, kv_heads), (value, kv_heads))
+    )
 
 
 def rotary(
@@ -237,3 +239,92 @@ def _spread(g: Any, x: Value, scale: Value) -> Value:
     if len(scale.shape) == 4 or scale.shape in ((), (1,)):
         return scale
     return g.Reshape(scale, [1, x.shape[1], 1, x.shape[3]])
+
+
+@op("com.microsoft::SparseAttention")
+class SparseAttention:
+    """Causal attention, to keys whose block of sparse_block_size is in the row of the query's block
+    only, over a cache that is filled in place.
+
+    Head h has layout h % L, a matrix of blocks as CSR: row r holds the columns
+    block_col[l, block_row[l, r] .. block_row[l, r + 1]).
+    Shapes: as GroupQueryAttention; block_row (L, rows + 1), block_col (L, most).
+    """
+
+    signature = (
+        "query, key?, value?, past_key, past_value, block_row, block_col, total_sequence_length, "
+        "key_lengths, cos?, sin? -> y, present_key, present_value"
+    )
+    attributes = {
+        "num_heads": 0,
+        "kv_num_heads": 0,
+        "scale": None,
+        "sparse_block_size": 0,
+        "do_rotary": 0,
+        "rotary_interleaved": 0,
+    }
+    infer = infer_meaning
+
+    def decompose(
+        g: Any,
+        query: Value,
+        key: Given,
+        value: Given,
+        past_key: Value,
+        past_value: Value,
+        block_row: Value,
+        block_col: Value,
+        total_sequence_length: Value,
+        key_lengths: Value,
+        cos: Given = None,
+        sin: Given = None,
+        *,
+        num_heads: int,
+        kv_num_heads: int,
+        scale: Optional[float],
+        sparse_block_size: int,
+        do_rotary: int,
+        rotary_interleaved: int,
+    ) -> tuple[Value, ...]:
+        q, k, v = grouped_heads(g, query, key, value, num_heads, kv_num_heads)
+        queries, keys = q.shape[2], past_key.shape[2]
+        total = g.Reshape(g.Cast(total_sequence_length, to=dtypes.INT64), [1])
+        lengths = g.Reshape(g.Cast(key_lengths, to=dtypes.INT64), [-1])
+        first = g.Equal(total, g.literal([queries]))  # a prompt, maybe padded on the right
+        start = g.Where(first, g.literal([0]), g.Sub(lengths, g.literal([queries])))  # (B,)
+        if do_rotary:
+            q, k = rotary(g, (q, k), cos, sin, start, None, rotary_interleaved)
+        k = store(g, past_key, k, start, keys)
+        v = store(g, past_value, v, start, keys)
+        blocks = _dense_blocks(g, block_row, block_col)  # (L, rows, columns)
+        layouts, rows, columns = blocks.shape
+        size = g.literal([sparse_block_size])
+        position = g.Add(g.Reshape(start, [-1, 1]), count(g, queries))  # (B, S)
+        row = g.Clip(g.Div(position, size), 0, rows - 1)
+        column = g.Min(g.Div(count(g, keys), size), g.literal([columns - 1]))
+        shown = g.Gather(g.Gather(blocks, column, axis=2), row, axis=1)  # (L, B, S, C)
+        shown = g.Transpose(shown, perm=(1, 0, 2, 3))
+        copies = num_heads // layouts
+        mask = g.Concat(*[shown] * copies, axis=1) if copies > 1 else shown
+        o = g.call(
+            "q7::Attention",
+            *(q, k, v, mask, None, lengths, start),
+            scale=scale or default_scale("SparseAttention", q.shape[3]),
+            causal=1,
+            zero_masked_rows=1,
+        )
+        return merge_heads(g, o), g.Identity(k), g.Identity(v)
+
+
+def _dense_blocks(g: Any, block_row: Value, block_col: Value) -> Value:
+    """A layout in CSR form as bool (L, rows, columns)."""
+    (_, ends), (_, most) = block_row.shape, block_col.shape
+    rows = ends - 1
+    entry = count(g, most)
+    bounds = g.Unsqueeze(g.Cast(block_row, to=dtypes.INT64), [2])  # (L, rows + 1, 1)
+    first, last = g.Slice(bounds, [0], [rows], [1]), g.Slice(bounds, [1], [ends], [1])
+    inside = g.And(g.GreaterOrEqual(entry, first), g.Less(entry, last))  # (L, rows, most)
+    column = g.Reshape(count(g, rows), [1, 1, rows])
+    named = g.Equal(g.Unsqueeze(g.Cast(block_col, to=dtypes.INT64), [2]), column)
+    parts = (g.Cast(x, to=dtypes.FLOAT) for x in (inside, named))
+    return g.Greater(g.MatMul(*parts), 0.0)

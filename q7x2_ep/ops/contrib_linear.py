@@ -1,5 +1,4 @@
-"""Products of the domain com.microsoft: what onnxruntime fuses into MatMul, Gemm and Conv, and
-weights of four bits.
+"""Products of the domain com.microsoft: what onnxruntime fuses into MatMul, Gemm and Conv.
 
 Source: the operator schemas of onnxruntime 1.31; where they leave a choice, its CPU kernels.
 """
@@ -8,9 +7,6 @@ from __future__ import annotations
 
 from typing import Any, Optional
 
-import numpy as np
-
-from q7x2_ep import dtypes
 from q7x2_ep.errors import UnsupportedOp
 from q7x2_ep.ir.core import Value
 from q7x2_ep.ops import find, op
@@ -124,59 +120,3 @@ class FusedConv:
         y = g.Conv(x, w, bias, **attrs)
         y = y if addend is None else g.Add(y, addend)
         return activated(g, y, activation, *(activation_params or ()))
-
-
-# What four bits of MatMulBnb4 stand for. Source: Dettmers et al. 2023, "QLoRA", appendix E, for
-# NF4; FP4 has a sign, two bits of exponent and one of fraction, over its largest, 12.
-NF4 = (
-    *(-1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453),
-    *(-0.28444138169288635, -0.18477343022823334, -0.09105003625154495, 0.0),
-    *(0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224),
-    *(0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0),
-)
-FP4 = tuple(
-    sign * x / 12.0 for sign in (1, -1) for x in (0.0, 0.0625, 8.0, 12.0, 4.0, 6.0, 2.0, 3.0)
-)
-
-
-@op("com.microsoft::MatMulBnb4")
-class MatMulBnb4:
-    """y = a @ w^T, or a @ w without transB, for a w (N, K) of four bits per element.
-
-    An element is one of 16 numbers times the absmax of its block; the first of two that share a
-    byte is the high half. w is dequantised once, at load.
-    """
-
-    signature = "a, w, absmax -> y"
-    attributes = {
-        "K": 0,
-        "N": 0,
-        "block_size": 0,
-        "quant_type": 0,
-        "training_mode": 0,
-        "transB": 1,
-    }
-    infer = infer_meaning
-
-    def decompose(
-        g: Any,
-        a: Value,
-        w: Value,
-        absmax: Value,
-        K: int,
-        N: int,
-        block_size: int,
-        quant_type: int,
-        training_mode: int,
-        transB: int,
-    ) -> Value:
-        table = np.array(NF4 if quant_type else FP4, dtypes.DTYPES[absmax.dtype].numpy)
-        pairs = g.Reshape(g.Cast(w, to=dtypes.INT32), [-1, 1])
-        codes = g.Concat(g.Div(pairs, 16), g.Mod(pairs, 16), axis=1)
-        codes = g.Slice(g.Reshape(codes, [-1]), [0], [N * K], [0])
-        number = g.Gather(g.array(table), codes, axis=0)
-        last = -(-N * K // block_size) * block_size - N * K
-        padded = g.Reshape(g.Pad(number, [0, last]), [-1, block_size])
-        real = g.Reshape(g.Mul(padded, g.Reshape(absmax, [-1, 1])), [-1])
-        matrix = g.Reshape(g.Slice(real, [0], [N * K], [0]), [N, K])
-        return g.MatMul(a, g.Transpose(matrix, perm=(1, 0)) if transB else matrix)

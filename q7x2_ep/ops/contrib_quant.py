@@ -13,6 +13,7 @@ from q7x2_ep.ir.shape import product
 from q7x2_ep.ops import op
 from q7x2_ep.ops.builder import infer_meaning
 from q7x2_ep.ops.quant import QLinearConv as StandardConv
+from q7x2_ep.ops.rnn import LSTM
 
 Given = Optional[Value]
 POOL = {
@@ -284,3 +285,35 @@ class DynamicQuantizeMatMul:
         bytes_, a_scale, a_zero = g.call("DynamicQuantizeLinear", a, outputs=3)
         y = integer_product(g, bytes_, b, a_scale, b_scale, a_zero, b_zero)
         return y if bias is None else g.Add(y, bias)
+
+
+@op("com.microsoft::DynamicQuantizeLSTM")
+class DynamicQuantizeLSTM:
+    """LSTM of weights in bytes, whose last two axes are turned.
+
+    Shapes: w (D, I, 4 H), r (D, H, 4 H), their scales and zeros (D,) or (D, 4 H).
+    """
+
+    signature = (
+        "x, w, r, b?, sequence_lens?, initial_h?, initial_c?, p?, w_scale, w_zero, r_scale, "
+        "r_zero -> y?, y_h?, y_c?"
+    )
+    attributes = LSTM.attributes
+    infer = infer_meaning
+
+    def decompose(
+        g: Any,
+        x: Value,
+        w: Value,
+        r: Value,
+        *rest: Given,
+        **attrs: Any,
+    ) -> tuple[Value, ...]:
+        *states, w_scale, w_zero, r_scale, r_zero = rest
+        weights = []
+        for whole, scale, zero in ((w, w_scale, w_zero), (r, r_scale, r_zero)):
+            columns = [scale.shape[0], 1, *(scale.shape[1:] or (1,))]
+            zeros = g.Reshape(g.Cast(zero, to=scale.dtype), columns)
+            centred = g.Sub(g.Cast(whole, to=scale.dtype), zeros)
+            weights.append(g.Transpose(g.Mul(centred, g.Reshape(scale, columns)), perm=(0, 2, 1)))
+        return g.LSTM(x, *weights, *states, outputs=3, **attrs)

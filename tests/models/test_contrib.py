@@ -13,7 +13,6 @@ import pytest
 from onnx import TensorProto, helper
 
 import q7x2_ep
-from q7x2_ep.errors import UnsupportedOp
 
 RANDOM = np.random.default_rng(5)
 B, S, D, WORDS = 2, 5, 16, 11
@@ -105,10 +104,3 @@ def test_embed_layer_normalization(has_mask: bool, has_segments: bool, has_posit
     outputs = {"y": 1, "mask_index": TensorProto.INT32, "sum": 1}
     model = model_of("EmbedLayerNormalization", given, outputs)
     assert_same(model, given, {"layernorm": 1, "gather": 1 + has_segments + has_positions})
-
-
-def test_outputs_for_training_are_refused() -> None:
-    given = {"x": floats(B, S, D), "skip": floats(B, S, D), "weight": floats(D)}
-    model = model_of("SkipSimplifiedLayerNormalization", given, {"y": 1, "mean": 0, "inv_std": 1})
-    with pytest.raises(UnsupportedOp, match="SkipSimplifiedLayerNormalization"):
-        q7x2_ep.InferenceSession(model)

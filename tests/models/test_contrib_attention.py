@@ -15,6 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from q7x2_ep.errors import UnsupportedOp
 from q7x2_ep.session import Session
+from tests.models.beside import one_node, theirs
 
 onnxruntime = pytest.importorskip("onnxruntime")
 
@@ -211,3 +212,164 @@ def test_unsupported(op: str, inputs: Inputs, outputs: int, attrs: dict, what: s
     model, _ = make(op, inputs, outputs, (), False, {"num_heads": H, **attrs})
     with pytest.raises(UnsupportedOp, match=what):
         Session(model)
+
+
+# Caches and outputs beyond the usual
+
+
+def alike(op: str, inputs: Inputs, outputs: int, rows: Optional[int] = None, **given: Any) -> None:
+    """Outputs are equal to those of onnxruntime, of caches the first rows; bytes up to one unit."""
+    past = inputs[3] if op == "GroupQueryAttention" else None
+    codes = {np.int8: TensorProto.INT8, np.uint8: TensorProto.UINT8}
+    cache = TensorProto.FLOAT if past is None else codes.get(past.dtype.type, TensorProto.FLOAT)
+    types = [TensorProto.FLOAT, cache, cache, TensorProto.FLOAT][:outputs]
+    model, feeds = one_node(op, inputs, types, **given)
+    results = Session(model, threads=2).run(feeds)
+    for i, (y, wanted) in enumerate(zip(results, theirs(model, feeds))):
+        assert y.shape == wanted.shape and y.dtype == wanted.dtype
+        if i in (1, 2):
+            y, wanted = y[:, :, :rows], wanted[:, :, :rows]
+        tolerance = 1 if y.dtype.kind in "iu" else 1e-4
+        np.testing.assert_allclose(y.astype(float), wanted.astype(float), 0, tolerance)
+
+
+@pytest.mark.parametrize("unidirectional", [0, 1])
+def test_multi_head_attention_scores(unidirectional: int) -> None:
+    attrs = {"num_heads": H, "unidirectional": unidirectional}
+    inputs = [f(B, S, W), f(B, S, W), f(B, S, W), f(3 * W), keep(B, S), f(1, H, S, S)]
+    alike("MultiHeadAttention", inputs, 4, **attrs)
+    cache = [None, None, None, f(B, H, 10, D), f(B, H, 10, D), ints(3)]
+    alike("MultiHeadAttention", [*inputs[:3], *cache], 4, 8, fixed=(8,), **attrs)
+
+
+@pytest.mark.parametrize("unidirectional", [0, 1])
+@pytest.mark.parametrize("symbols", [None, {10: "rows", S: "length", B: "batch"}], ids=str)
+@pytest.mark.parametrize("filled", [0, 3])
+def test_multi_head_attention_in_a_cache(
+    unidirectional: int, symbols: Optional[dict], filled: int
+) -> None:
+    attrs = {"num_heads": H, "unidirectional": unidirectional, "symbols": symbols}
+    total = filled + S
+    for more in ([None] * 3, [f(3 * W), keep(B, total), f(1, H, S, total)]):
+        inputs = [f(B, S, W), f(B, S, W), f(B, S, W), *more, f(B, H, 10, D), f(B, H, 10, D)]
+        alike("MultiHeadAttention", [*inputs, ints(filled)], 3, total, **attrs)
+
+
+def test_beams() -> None:
+    """Rows of a cache that other beams have filled."""
+    beams = RANDOM.integers(0, 2, (2, 2, 10)).astype(np.int32)
+    new, cache = [f(4, 1, W), f(4, 1, W), f(4, 1, W)], [f(4, H, 10, D), f(4, H, 10, D)]
+    inputs = [*new, None, None, None, *cache, ints(3), beams]
+    alike("MultiHeadAttention", inputs, 3, 4, num_heads=H)
+    inputs = [*new, None, None, *cache, ints(3), ints(2), beams]
+    attrs = {"num_heads": H, "past_present_share_buffer": 1}
+    alike("DecoderMaskedMultiHeadAttention", inputs, 3, 4, **attrs)
+
+
+def test_decoder_masked() -> None:
+    op, new = "DecoderMaskedMultiHeadAttention", [f(B, 1, W), f(B, 1, W), f(B, 1, W)]
+    cache = [f(B, H, 10, D), f(B, H, 10, D), ints(3)]
+    attrs = {"num_heads": H, "past_present_share_buffer": 1}
+    for mask, bias in ((None, None), (keep(B, 4), f(1, H, 1, 4))):
+        alike(op, [*new, mask, bias, *cache], 3, 4, **attrs)
+        alike(op, [*new, mask, bias, *cache, None, None, f(3 * W)], 3, 4, **attrs)
+    alike(op, [*new, None, None, *cache], 4, 4, fixed=(7,), output_qk=1, **attrs)
+    other = [f(B, 1, W), f(B, H, 7, D), f(B, H, 7, D)]
+    for more in ([], [keep(B, 7)]):
+        alike(op, [*other, *more], 1, num_heads=H, scale=0.3)
+
+
+HEADS, SHARED, DEPTH = 4, 2, 16
+STEPS = [(2, 1, 6), (2, 6, 0), (1, 3, 6)]  # batch, new, past
+
+
+def grouped(batch: int, new: int, past: int) -> Inputs:
+    """The first seven operands of GroupQueryAttention."""
+    rows = [f(batch, new, heads * DEPTH) for heads in (HEADS, SHARED, SHARED)]
+    cache = [f(batch, SHARED, past, DEPTH) for _ in range(2)]
+    return [*rows, *cache, ints(*[past + new - 1] * batch), ints(past + new)]
+
+
+@pytest.mark.parametrize("step", STEPS, ids=str)
+@pytest.mark.parametrize(
+    "extra", [{}, {"softcap": 1.5}, {"local_window_size": 3}, {"smooth_softmax": 1}], ids=str
+)
+def test_group_query_attention_scores(step: tuple[int, int, int], extra: dict) -> None:
+    attrs = {"num_heads": HEADS, "kv_num_heads": SHARED, "fixed": (6,), **extra}
+    for qk_output in (1, 2):
+        alike("GroupQueryAttention", grouped(*step), 4, qk_output=qk_output, **attrs)
+
+
+@pytest.mark.parametrize("step", STEPS, ids=str)
+def test_group_query_attention_forms(step: tuple[int, int, int]) -> None:
+    """Sinks, all keys in sight, and positions that are given."""
+    attrs: dict[str, Any] = {"num_heads": HEADS, "kv_num_heads": SHARED, "fixed": (6,)}
+    batch, new, past = step
+    alike("GroupQueryAttention", [*grouped(*step), *[None] * 4, f(HEADS)], 3, **attrs)
+    alike("GroupQueryAttention", grouped(*step), 3, causal=0, **attrs)
+    tables = [f(20, DEPTH // 2), f(20, DEPTH // 2)]
+    for first in (past, 2):
+        positions = np.tile(np.arange(first, first + new), (batch, 1))
+        inputs = [*grouped(*step), *tables, positions]
+        alike("GroupQueryAttention", inputs, 3, do_rotary=1, **attrs)
+
+
+@pytest.mark.parametrize("step", STEPS, ids=str)
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize(
+    "kind, shape", [("PER_TENSOR", (1,)), ("PER_CHANNEL", (1, SHARED, 1, DEPTH))]
+)
+def test_caches_of_bytes(step: tuple[int, int, int], bits: int, kind: str, shape: tuple) -> None:
+    dtype, most = (np.int8, 60) if bits == 8 else (np.uint8, 4)
+    inputs = [*grouped(*step), *[None] * 5]
+    limits, rows = np.iinfo(dtype), (step[0], SHARED, step[2], DEPTH * bits // 8)
+    for i in (3, 4):
+        inputs[i] = RANDOM.integers(limits.min, limits.max + 1, rows).astype(dtype)
+        inputs.append((RANDOM.uniform(0.5, 2, shape) / most).astype(np.float32))
+    attrs = {"k_quant_type": kind, "v_quant_type": kind, "kv_cache_bit_width": bits}
+    attrs.update(num_heads=HEADS, kv_num_heads=SHARED, fixed=(6,))
+    alike("GroupQueryAttention", inputs, 3, **attrs)
+
+
+def sparse_layouts(random: np.random.Generator, layouts: int, rows: int) -> list[np.ndarray]:
+    """Lower triangles of blocks, the diagonal among them, dense and as CSR."""
+    dense = np.tril(random.random((layouts, rows, rows)) < 0.4) | np.eye(rows, dtype=bool)
+    ends = np.concatenate([np.zeros((layouts, 1)), dense.sum(2).cumsum(1)], 1).astype(np.int32)
+    columns = np.full((layouts, ends.max()), -1, np.int32)
+    for layout, row in zip(dense, columns):
+        found = np.nonzero(layout)[1]
+        row[: len(found)] = found
+    return [dense, ends, columns]
+
+
+@pytest.mark.parametrize("do_rotary", [0, 1])
+@pytest.mark.parametrize("fixed", [(5, 6), ()], ids=str)
+@pytest.mark.parametrize("lengths, new", [((40, 33), 40), ((41, 34), 1)])
+def test_sparse_attention(do_rotary: int, fixed: tuple, lengths: tuple, new: int) -> None:
+    """By GroupQueryAttention and a bias: onnxruntime wants past and present to share memory."""
+    rows, block = 4, 16
+    dense, ends, columns = sparse_layouts(RANDOM, 2, rows)
+    total, size = max(lengths), rows * block
+    parts = [f(2, new, heads * DEPTH) for heads in (HEADS, SHARED, SHARED)]
+    cache = [f(2, SHARED, size, DEPTH) for _ in range(2)]
+    tables = [f(size, DEPTH // 2), f(size, DEPTH // 2)] if do_rotary else []
+    inputs = [*parts, *cache, ends, columns, ints(total), ints(*lengths), *tables]
+    attrs = {"num_heads": HEADS, "kv_num_heads": SHARED, "do_rotary": do_rotary}
+    types = [TensorProto.FLOAT] * 3
+    sizes = {"sparse_block_size": block}
+    model, feeds = one_node("SparseAttention", inputs, types, fixed=fixed, **attrs, **sizes)
+    results = Session(model, threads=2).run(feeds)
+    start = 0 if new == total else np.array(lengths) - new
+    position = np.reshape(start, (-1, 1)) + np.arange(new)  # (1 or 2, new)
+    shown = dense[:, position // block][..., np.arange(total) // block]  # (2, 1 or 2, new, total)
+    bias = np.where(np.tile(shown.swapaxes(0, 1), (1, HEADS // 2, 1, 1)), 0, -1e30)
+    bias = np.ascontiguousarray(np.broadcast_to(bias, (2, *bias.shape[1:])), np.float32)
+    inputs = [*parts, *cache, ints(*(n - 1 for n in lengths)), ints(total)]
+    inputs += [*(tables or [None, None]), None, bias]
+    model, feeds = one_node("GroupQueryAttention", inputs, types, fixed=(6,), **attrs)
+    wanted = theirs(model, feeds)
+    for b, length in enumerate(lengths):
+        kept = slice(0, length if new == total else None)
+        np.testing.assert_allclose(results[0][b, kept], wanted[0][b, kept], 1e-4, 2e-5)
+        for y, w in zip(results[1:], wanted[1:]):
+            np.testing.assert_allclose(y[b, :, :length], w[b, :, :length], 1e-4, 2e-5)

@@ -1,0 +1,207 @@
+"""Mixtures of experts of the domain com.microsoft.
+
+Letters: T tokens, E experts, k of them per token, I their inner size.
+Source: the operator schemas of onnxruntime 1.31; where they leave a choice, its CPU kernels.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Optional
+
+from q7x2_ep.errors import UnsupportedOp
+from q7x2_ep.ir.core import Value
+from q7x2_ep.ir.shape import product
+from q7x2_ep.ops import op
+from q7x2_ep.ops.builder import infer_meaning
+from q7x2_ep.ops.contrib_blocks import scaled_blocks, unpacked
+
+Given = Optional[Value]
+ACTS = {
+    "relu": lambda g, x: g.Relu(x),
+    "gelu": lambda g, x: g.Gelu(x, approximate="tanh"),
+    "silu": lambda g, x: g.Swish(x, alpha=1.0),
+    "identity": lambda g, x: x,
+}
+ROUTING = {
+    "k": 1,
+    "activation_type": "relu",
+    "activation_alpha": 1.0,
+    "activation_beta": 0.0,
+    "normalize_routing_weights": 0,
+    "swiglu_fusion": 0,
+    "swiglu_limit": None,
+    "use_sparse_mixer": 0,
+}
+
+
+class _Layer(NamedTuple):
+    """One linear layer of all experts: w (E, N, K), bias (E, N)."""
+
+    w: Value
+    bias: Given = None
+
+
+@op("com.microsoft::MoE")
+class MoE:
+    """y[t] = sum over the k experts of the highest probability p of p * fc2(act(fc1(x[t]))).
+
+    act is relu, gelu, silu or identity, times fc3(x[t]) if that is given; or swiglu, G *
+    sigmoid(alpha * G) * (L + beta): G and L are fc1 and fc3, or the even and odd, or first and
+    second results of fc1, and cut off at swiglu_limit.
+    """
+
+    signature = "x, router, w1, bias1?, w2, bias2?, w3?, bias3? -> y"
+    attributes = ROUTING
+    unsupported = ("use_sparse_mixer",)
+    infer = infer_meaning
+
+    def decompose(
+        g: Any,
+        x: Value,
+        router: Value,
+        w1: Value,
+        bias1: Given,
+        w2: Value,
+        bias2: Given = None,
+        w3: Given = None,
+        bias3: Given = None,
+        **attrs: Any,
+    ) -> Value:
+        third = None if w3 is None else _Layer(w3, bias3)
+        return _mixture(g, x, router, None, _Layer(w1, bias1), _Layer(w2, bias2), third, **attrs)
+
+
+@op("com.microsoft::QMoE")
+class QMoE:
+    """MoE of weights of expert_weight_bits, one scale and zero per column, or per block of K.
+
+    router_weights, where given, are what the chosen experts count.
+    """
+
+    signature = (
+        "x, router, w1, scales1?, bias1?, w2, scales2?, bias2?, w3?, scales3?, bias3?, zeros1?, "
+        "zeros2?, zeros3?, router_weights?, global1?, global2?, act1?, act2?, act_block1?, "
+        "act_block2? -> y"
+    )
+    attributes = {
+        **ROUTING,
+        "accuracy_level": 0,
+        "block_size": 0,
+        "expert_weight_bits": 4,
+        "fc1_expert_weight_bits": None,
+        "fc2_expert_weight_bits": None,
+        "fc3_expert_weight_bits": None,
+        "quant_type": "int",
+        "weights_prepacked": -1,
+    }
+    unsupported = (
+        *("use_sparse_mixer", "quant_type", "global1", "global2"),
+        *("act1", "act2", "act_block1", "act_block2"),
+    )
+    infer = infer_meaning
+
+    def decompose(
+        g: Any,
+        x: Value,
+        router: Value,
+        *operands: Given,
+        expert_weight_bits: int,
+        block_size: int,
+        **attrs: Any,
+    ) -> Value:
+        w1, s1, b1, w2, s2, b2, w3, s3, b3, z1, z2, z3, mixing = (*operands, *[None] * 13)[:13]
+        given = ((w1, s1, z1, b1), (w2, s2, z2, b2), (w3, s3, z3, b3))
+        layers: list[Optional[_Layer]] = []
+        for i, (w, scales, zeros, bias) in enumerate(given, 1):
+            bits = attrs.pop(f"fc{i}_expert_weight_bits") or expert_weight_bits
+            real = None if w is None else _dequantized(g, w, scales, zeros, bits, block_size)
+            layers.append(None if real is None else _Layer(real, bias))
+        for name in ("accuracy_level", "quant_type", "weights_prepacked"):
+            del attrs[name]
+        return _mixture(g, x, router, mixing, *layers, **attrs)
+
+
+def _dequantized(g: Any, w: Value, scales: Value, zeros: Given, bits: int, block: int) -> Value:
+    """w (E, N, K * bits / 8) as float (E, N, K)."""
+    codes = unpacked(g, w, bits)
+    experts, columns, k = codes.shape
+    if len(scales.shape) == 2:  # of whole columns, whose zeros are packed
+        block, scales = int(k), g.Reshape(scales, [experts, columns, 1])
+        if zeros is not None:
+            zeros = g.Slice(unpacked(g, zeros, bits), [0], [columns], [1])
+            zeros = g.Reshape(zeros, [experts, columns, 1])
+    elif zeros is not None:
+        zeros = g.Slice(unpacked(g, zeros, bits), [0], [scales.shape[2]], [2])
+    return scaled_blocks(g, codes, scales, zeros, 1 << bits - 1, block, 2)
+
+
+def _mixture(
+    g: Any,
+    x: Value,
+    router: Value,
+    mixing: Given,
+    first: _Layer,
+    second: _Layer,
+    third: Optional[_Layer],
+    *,
+    k: int,
+    activation_type: str,
+    activation_alpha: float,
+    activation_beta: float,
+    normalize_routing_weights: int,
+    swiglu_fusion: int,
+    swiglu_limit: Optional[float],
+    use_sparse_mixer: int,
+) -> Value:
+    tokens, hidden = product(x.shape[:-1]), x.shape[-1]
+    weights, chosen = _routed(g, router, mixing, k, normalize_routing_weights)
+    rows = g.Reshape(x, [tokens, hidden])
+
+    def linear(rows: Value, layer: _Layer, expert: Value, repeat: int) -> Value:
+        return g.call("q7::ExpertLinear", rows, expert, *layer, trans_b=1, repeat=repeat)
+
+    inner = linear(rows, first, chosen, k)  # (T, k, I or 2 * I)
+    if activation_type == "swiglu":
+        limit = swiglu_limit
+        gate, up = _gate_and_up(g, inner, swiglu_fusion)
+        if up is None:
+            if third is None:
+                raise UnsupportedOp("swiglu is not supported without a third layer if not fused")
+            up = linear(rows, third, chosen, k)
+        if limit is not None:
+            gate, up = g.Min(gate, limit), g.Clip(up, -limit, limit)
+        up = up if activation_beta == 0.0 else g.Add(up, activation_beta)
+        inner = g.Mul(g.Swish(gate, alpha=activation_alpha), up)
+    elif activation_type in ACTS:
+        inner = ACTS[activation_type](g, inner)
+        if third is not None:
+            inner = g.Mul(inner, linear(rows, third, chosen, k))
+    else:
+        raise UnsupportedOp(f"activation_type={activation_type!r} is not supported")
+    flat = g.Reshape(inner, [tokens * k, inner.shape[2]])
+    each = linear(flat, second, g.Reshape(chosen, [tokens * k]), 1)  # (T * k, hidden)
+    shared = g.Mul(g.Reshape(each, [tokens, k, hidden]), g.Unsqueeze(weights, [2]))
+    return g.Reshape(g.ReduceSum(shared, [1], keepdims=0), list(x.shape))
+
+
+def _routed(g: Any, router: Value, mixing: Given, k: int, normalizes: int) -> tuple[Value, Value]:
+    """How much each chosen expert counts, and which they are, (T, k)."""
+    probabilities = g.Softmax(router, axis=-1)
+    weights, chosen = g.TopK(probabilities, [k], axis=-1, outputs=2)
+    if mixing is not None:
+        weights = g.GatherElements(mixing, chosen, axis=-1)
+    if normalizes:
+        weights = g.Div(weights, g.ReduceSum(weights, [-1], keepdims=1))
+    return weights, chosen
+
+
+def _gate_and_up(g: Any, x: Value, fusion: int) -> tuple[Value, Given]:
+    """The halves of the last axis: interleaved (1), one behind the other (2), or only one (0)."""
+    if fusion == 0:
+        return x, None
+    size = x.shape[-1]
+    bounds = (
+        ((0, size, 2), (1, size, 2)) if fusion == 1 else ((0, size // 2, 1), (size // 2, size, 1))
+    )
+    gate, up = (g.Slice(x, [start], [end], [2], [step]) for start, end, step in bounds)
+    return gate, up

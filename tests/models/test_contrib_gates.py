@@ -1,0 +1,160 @@
+"""Norms, gates, rotary embeddings and recurrences of com.microsoft beside onnxruntime."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import TensorProto
+
+from tests.models.beside import same
+
+RANDOM = np.random.default_rng(29)
+FLOAT = TensorProto.FLOAT
+B, S, C, H = 2, 5, 4, 8  # batch, steps, branches, size of one
+
+
+def f(*shape: int) -> np.ndarray:
+    return RANDOM.standard_normal(shape).astype(np.float32)
+
+
+@pytest.mark.parametrize("activation", ["silu", "swish", "sigmoid"])
+@pytest.mark.parametrize("size", [H, C * H])
+def test_gated_norm(activation: str, size: int) -> None:
+    inputs = [f(B, S, C * H), f(size), f(B, S, C * H)]
+    same("GatedRMSNorm", inputs, symbols={B: "B"}, activation=activation, epsilon=0.1)
+
+
+@pytest.mark.parametrize("scale", [None, (H,), (C, H), (C * H,)], ids=str)
+@pytest.mark.parametrize("flat", [False, True])
+def test_branchwise_norm(scale: Any, flat: bool) -> None:
+    inputs = [f(B, S, C * H) if flat else f(B, S, C, H)]
+    inputs += [] if scale is None else [f(*scale)]
+    same("BranchwiseRMSNorm", inputs, epsilon=0.1, **({"num_branches": C} if flat else {}))
+
+
+@pytest.mark.parametrize(
+    "op, inputs, outputs, attrs",
+    [
+        ("ScaledSiLU", [(B, S)], 1, {"alpha": 0.3}),
+        ("ScaledSiLU", [(B, S), ()], 1, {}),
+        ("GatedAdd", [(B, S, H), (B, S, H), (B, S, 1)], 1, {}),
+        ("EngramGate", [(B, S, C, H), (B, S, C, H), (B, S, H), (C, H), (C, H)], 1, {}),
+        ("EngramGate", [*[(B, S, C, H)] * 2, (B, S, H), *[(C, H)] * 3], 2, {"epsilon": 0.01}),
+        ("LinearAttentionGate", [(B, S, H), (H,), (H,)], 1, {}),
+        ("LinearAttentionGate", [(B, S, H), (H,), (H,), (B, S, H)], 2, {}),
+    ],
+)
+def test_gates(op: str, inputs: list, outputs: int, attrs: dict) -> None:
+    same(op, [np.asarray(f(*shape)) for shape in inputs], (FLOAT,) * outputs, **attrs)
+
+
+@pytest.mark.parametrize("gate", [(C,), (C, 1), (C, H)], ids=str)
+@pytest.mark.parametrize("flat", [False, True])
+def test_hyper_connections(gate: tuple, flat: bool) -> None:
+    x, attrs = (f(B, S, C * H), {"num_branches": C}) if flat else (f(B, S, C, H), {})
+    same("HyperConnectionPreMix", [x, f(B, S, *gate)], reduction_scale=0.3, **attrs)
+    same("HyperConnectionPostMix", [x, f(B, S, H), f(B, S, *gate)], **attrs)
+    same("HyperConnectionPostMix", [x, f(B, S, H), f(B, S, *gate), f(B, S, C, C)], **attrs)
+
+
+@pytest.mark.parametrize("activation", ["none", "silu"])
+@pytest.mark.parametrize("dilation", [1, 2])
+@pytest.mark.parametrize("past", [False, True])
+@pytest.mark.parametrize("length", [1, 9])
+def test_causal_conv(activation: str, dilation: int, past: bool, length: int) -> None:
+    attrs = {"activation": activation, "dilation": dilation}
+    weights = [f(6, 1, 4), f(6)]
+    cache = [f(B, 6, 3 * dilation)] if past else []
+    same("CausalConvWithState", [f(B, 6, length), *weights, *cache], (FLOAT, FLOAT), **attrs)
+    cache = [f(B, 3 * dilation, 2, 3)] if past else []
+    inputs = [f(B, length, 2, 3), *weights, *cache]
+    same("CausalConvWithState", inputs, (FLOAT, FLOAT), channels_last=1, **attrs)
+
+
+RULES = {"linear": (0, 0), "gated": (1, 0), "delta": (0, 1), "gated_delta": (1, 1)}
+
+
+@pytest.mark.parametrize("update_rule", RULES)
+@pytest.mark.parametrize("heads, shared", [(4, 4), (4, 2), (2, 4)])
+@pytest.mark.parametrize("steps, past, per_key", [(1, True, False), (7, False, True)])
+def test_linear_attention(
+    update_rule: str, heads: int, shared: int, steps: int, past: bool, per_key: bool
+) -> None:
+    decays, differs = RULES[update_rule]
+    for depth, depth_v in ((8, 70), (24, 5)):
+        inputs = [f(B, steps, heads * depth), f(B, steps, shared * depth) / depth]
+        inputs += [f(B, steps, shared * depth_v), f(B, shared, depth, depth_v) if past else None]
+        width = shared * (depth if per_key else 1)
+        inputs += [-np.abs(f(B, steps, width)) if decays else None]
+        inputs += [np.abs(f(B, steps, 1 if per_key else shared)) if differs else None]
+        while inputs[-1] is None:
+            inputs.pop()
+        attrs = {"q_num_heads": heads, "kv_num_heads": shared, "update_rule": update_rule}
+        attrs.update({"scale": 0.5} if per_key else {})
+        same("LinearAttention", inputs, (FLOAT, FLOAT), symbols={steps: "T"}, **attrs)
+
+
+@pytest.mark.parametrize("interleaved", [0, 1])
+def test_rotary(interleaved: int) -> None:
+    tables, positions = [f(20, 8), f(20, 8)], RANDOM.integers(0, 20, (B, S))
+    attrs = {"interleaved": interleaved}
+    partly = {"num_heads": 4, "rotary_embedding_dim": 16}
+    same("RotaryEmbedding", [f(B, S, 64), positions, *tables], **attrs)
+    same("RotaryEmbedding", [f(B, 4, S, 16), positions, *tables], scale=2.0, **attrs)
+    same("RotaryEmbedding", [f(B, S, 96), positions, *tables], **attrs, **partly)
+    same("RotaryEmbedding", [f(B, S, 96), np.array([4]), *tables], **attrs, **partly)
+    same("RotaryEmbedding", [f(B, S, 64), positions, *tables], is_packed_batching=1, **attrs)
+
+
+@pytest.mark.parametrize("interleaved", [0, 1])
+@pytest.mark.parametrize(
+    "layout, section",
+    [(0, (3, 2, 3)), (0, (8, 0, 0)), (1, (3, 2, 3)), (1, (4, 2, 2)), (1, (3, 3, 2))],
+)
+def test_rotary_of_three_positions(layout: int, section: tuple, interleaved: int) -> None:
+    rest = [RANDOM.integers(0, 20, (3, B, S)), f(20, 8), f(20, 8)]
+    attrs = {"mrope_section": section, "mrope_layout": layout, "interleaved": interleaved}
+    same("MRotaryEmbedding", [f(B, 4, S, 16), *rest], **attrs)
+    partly = {"num_heads": 4, "rotary_embedding_dim": 16}
+    same("MRotaryEmbedding", [f(B, S, 96), *rest], **attrs, **partly)
+
+
+@pytest.mark.parametrize("op", ["SkipLayerNormalization", "SkipSimplifiedLayerNormalization"])
+def test_statistics(op: str) -> None:
+    """Outputs that training looks at, beside the sum."""
+    rows = [f(H), f(H)]
+    for outputs in itertools.product((FLOAT,), *[(0, FLOAT)] * 3):
+        kept = outputs[: max(i for i, dtype in enumerate(outputs) if dtype) + 1]
+        same(op, [f(B, S, H), f(B, S, H), *rows], kept, symbols={S: "S"}, epsilon=1e-5)
+    inputs = [f(B, S, H), f(H)]
+    same("SimplifiedLayerNormalization", inputs, (FLOAT, FLOAT), domain="", epsilon=1e-5)
+
+
+@pytest.mark.parametrize(
+    "op, inputs, attrs",
+    [
+        ("Affine", [f(2, 3)], {"alpha": 2.0, "beta": 0.5}),
+        ("Crop", [f(1, 2, 6, 7)], {"border": [1, 2, 0, 1]}),
+        ("Crop", [f(1, 2, 6, 7)], {"border": [1, 2, 0, 0], "scale": [3, 4]}),
+        ("ImageScaler", [f(1, 2, 3, 4)], {"scale": 2.0, "bias": [0.5, -1.0]}),
+        ("ParametricSoftplus", [f(2, 3)], {"alpha": 0.3, "beta": 2.0}),
+        ("Scale", [f(2, 3)], {"scale": 3.0}),
+        ("ScaledTanh", [f(2, 3)], {"alpha": 0.3, "beta": 2.0}),
+    ],
+)
+def test_experiments_of_the_standard_domain(op: str, inputs: list, attrs: dict) -> None:
+    same(op, inputs, domain="", standard=9, **attrs)
+
+
+def test_other_names() -> None:
+    same("ExpandDims", [f(2, 3), np.array(-2, np.int32)], fixed=(1,))
+    same("Trilu", [f(2, 3, 3), np.array(1)], upper=1)
+    same("GatherND", [f(2, 3), np.array([[1, 2], [0, 1]])])
+    same("Pad", [f(2, 3), np.array([[1, 0, 2, 1]]), np.array(2.0, np.float32)], fixed=(1, 2))
+    same("Range", [np.array(2.0, np.float32), np.array(9.0, np.float32)], fixed=(0, 1))
+    same("SampleOp", [f(2, 3)])
+    for mode in ("bilinear", "nearest", "bicubic"):
+        same("GridSample", [f(1, 2, 5, 6), f(1, 3, 4, 2)], mode=mode)

@@ -1,0 +1,173 @@
+"""Products of com.microsoft beside onnxruntime: fused forms, weights of few bits, experts."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import TensorProto
+
+from q7x2_ep.errors import UnsupportedOp
+from q7x2_ep.session import Session
+from tests.models.beside import one_node, same
+
+RANDOM = np.random.default_rng(23)
+E, K, N = 4, 32, 48  # experts, sizes of their layers
+
+
+def f(*shape: int) -> np.ndarray:
+    return RANDOM.standard_normal(shape).astype(np.float32)
+
+
+def codes(*shape: int) -> np.ndarray:
+    return RANDOM.integers(0, 256, shape).astype(np.uint8)
+
+
+def positive(*shape: int) -> np.ndarray:
+    return RANDOM.uniform(0.005, 0.02, shape).astype(np.float32)
+
+
+@pytest.mark.parametrize("flags", list(itertools.product((0, 1), repeat=4)), ids=str)
+def test_matmul(flags: tuple) -> None:
+    a, b = f(2, 3, 4, 5), f(2, 3, 5, 6)
+    names = ("transA", "transB", "transBatchA", "transBatchB")
+    factors = []
+    for x, swaps, moves in zip((a, b), flags[:2], flags[2:]):
+        x = x.swapaxes(-1, -2) if swaps else x
+        factors.append(np.ascontiguousarray(np.moveaxis(x, -2, 0) if moves else x))
+    for fixed in ((), (1,)):
+        same("FusedMatMul", factors, fixed=fixed, alpha=0.3, **dict(zip(names, flags)))
+
+
+@pytest.mark.parametrize(
+    "a, b, attrs",
+    [
+        ((5,), (5, 6), {}),
+        ((4, 5), (5,), {}),
+        ((2, 4, 5), (6, 5), {"transB": 1}),
+        ((5,), (6, 5), {"transB": 1}),
+        ((5, 4), (5, 6), {"transA": 1, "alpha": -2.0}),
+        ((5,), (5, 6), {"transA": 1}),
+        ((2, 0, 5), (5, 6), {}),
+    ],
+)
+def test_matmul_ranks(a: tuple, b: tuple, attrs: dict) -> None:
+    same("FusedMatMul", [f(*a), f(*b)], symbols={4: "rows"}, **attrs)
+    if len(a) > 1 and len(b) > 1:
+        same("TransposeMatMul", [f(*a), f(*b)], **attrs)
+
+
+@pytest.mark.parametrize(
+    "name, numbers",
+    [
+        ("Relu", ()),
+        ("Tanh", ()),
+        ("Sigmoid", ()),
+        ("LeakyRelu", (0.2,)),
+        ("Elu", (0.3,)),
+        ("HardSigmoid", (0.3, 0.4)),
+        ("Softplus", ()),
+        ("Softsign", ()),
+        ("ThresholdedRelu", (0.3,)),
+    ],
+)
+def test_gemm(name: str, numbers: tuple) -> None:
+    attrs = dict(zip(("activation_alpha", "activation_beta"), numbers))
+    attrs.update(activation=name, transB=1, alpha=0.7, beta=0.5)
+    for inputs in ([f(4, 5), f(6, 5), f(6)], [f(4, 5), f(6, 5)]):
+        same("FusedGemm", inputs, fixed=range(1, len(inputs)), **attrs)
+
+
+@pytest.mark.parametrize(
+    "name, numbers",
+    [
+        ("Relu", ()),
+        ("Tanh", ()),
+        ("Sigmoid", ()),
+        ("LeakyRelu", (0.2,)),
+        ("Clip", (-0.5, 0.6)),
+        ("HardSigmoid", (0.3, 0.4)),
+    ],
+)
+def test_conv(name: str, numbers: tuple) -> None:
+    attrs: dict[str, Any] = {"activation": name, "strides": [1, 2]}
+    if numbers:
+        attrs["activation_params"] = numbers
+    x = [f(1, 4, 8, 9), f(6, 4, 3, 3), f(6)]
+    for addend in ([], [f(1, 6, 6, 4)]):
+        same("FusedConv", [*x, *addend], fixed=(1, 2), **attrs)
+
+
+def test_unknown_activation() -> None:
+    attrs = {"activation": "Sinus"}
+    model, _ = one_node("FusedGemm", [f(4, 5), f(5, 6)], (TensorProto.FLOAT,), **attrs)
+    with pytest.raises(UnsupportedOp, match=r"FusedGemm.*activation='Sinus'"):
+        Session(model)
+
+
+@pytest.mark.parametrize("quant_type", [0, 1])
+@pytest.mark.parametrize("block", [16, 32])
+@pytest.mark.parametrize("n, k", [(6, 32), (5, 40), (3, 17)])
+def test_bnb4(quant_type: int, block: int, n: int, k: int) -> None:
+    inputs = [f(2, 4, k), codes(-(-n * k // 2)), positive(-(-n * k // block))]
+    attrs = {"N": n, "K": k, "block_size": block, "quant_type": quant_type}
+    session = same("MatMulBnb4", inputs, fixed=(1, 2), **attrs)
+    assert [step.op for step in session.plan.steps] == ["gemm"]
+
+
+@pytest.mark.parametrize("bits", [2, 4, 8])
+@pytest.mark.parametrize("has_zeros", [False, True])
+def test_gather(bits: int, has_zeros: bool) -> None:
+    rows, blocks, share = 20, 3, 8 // bits
+    for indices in (RANDOM.integers(-rows, rows, (2, 3)), np.array([1, rows, -rows - 5])):
+        inputs = [codes(rows, 48 // share), indices, positive(rows, blocks)]
+        inputs += [codes(rows, -(-blocks // share))] if has_zeros else []
+        attrs = {"bits": bits, "block_size": 16, "gather_axis": 0, "quantize_axis": 1}
+        same("GatherBlockQuantized", inputs, fixed=(0, *range(2, len(inputs))), **attrs)
+
+
+SWIGLU = {"activation_type": "swiglu", "swiglu_fusion": 1}
+CUT = {"activation_alpha": 1.7, "activation_beta": 1.0, "swiglu_limit": 0.7}
+ACTIVATIONS = [{"activation_type": name} for name in ("relu", "gelu", "silu", "identity")]
+
+
+@pytest.mark.parametrize("attrs", [*ACTIVATIONS, SWIGLU, {**SWIGLU, **CUT}], ids=str)
+@pytest.mark.parametrize("k, normalizes", [(1, 0), (2, 0), (2, 1)])
+def test_experts(attrs: dict, k: int, normalizes: int) -> None:
+    inner = 2 * N if "swiglu_fusion" in attrs else N
+    inputs = [f(2, 5, K), f(10, E), f(E, inner, K) / 4, f(E, inner), f(E, K, N) / 4, f(E, K)]
+    more = {"k": k, "normalize_routing_weights": normalizes}
+    session = same("MoE", inputs, fixed=range(2, 6), symbols={10: "tokens"}, **attrs, **more)
+    assert [step.op for step in session.plan.steps].count("expert_gemm") == 2
+    inputs[3] = inputs[5] = None
+    same("MoE", inputs[:5], fixed=(2, 4), **attrs, **more)
+
+
+@pytest.mark.parametrize("attrs", [{"activation_type": "silu"}, SWIGLU], ids=str)
+@pytest.mark.parametrize("bits, block", [(2, 0), (2, 16), (4, 0), (4, 16), (8, 0)])
+@pytest.mark.parametrize("has_zeros", [False, True])
+def test_quantised_experts(attrs: dict, bits: int, block: int, has_zeros: bool) -> None:
+    """Those of 8 bits in blocks are left out: onnxruntime rounds their activations to 8 bits."""
+    share, inner = 8 // bits, 2 * N if "swiglu_fusion" in attrs else N
+    weights, scales, zeros = [], [], []
+    for n, k in ((inner, K), (K, N)):
+        weights.append(codes(E, n, k // share))
+        blocks = (k // block,) if block else ()
+        scales.append(positive(E, n, *blocks) * (16 / 2**bits))
+        zeros.append(codes(E, n, -(-blocks[0] // share)) if block else codes(E, -(-n // share)))
+    inputs = [f(2, 5, K), f(10, E), weights[0], scales[0], f(E, inner), weights[1], scales[1]]
+    inputs += [f(E, K), None, None, None, *zeros] if has_zeros else [f(E, K)]
+    attrs = {**attrs, "k": 2, "expert_weight_bits": bits, "normalize_routing_weights": 1}
+    attrs.update({"block_size": block} if block else {})
+    fixed = [i for i in range(2, len(inputs)) if inputs[i] is not None]
+    same("QMoE", inputs, fixed=fixed, rtol=1e-3, atol=1e-3, **attrs)
+
+
+@pytest.mark.parametrize("normalizes", [0, 1])
+def test_weights_beside_the_router(normalizes: int) -> None:
+    weights = [codes(E, N, K // 2), positive(E, N), f(E, N), codes(E, K, N // 2), positive(E, K)]
+    inputs = [f(10, K), f(10, E), *weights, *[None] * 7, RANDOM.random((10, E)).astype(np.float32)]
+    attrs = {"activation_type": "silu", "k": 2, "normalize_routing_weights": normalizes}
+    same("QMoE", inputs, fixed=range(2, 7), atol=1e-4, **attrs)

@@ -1,0 +1,107 @@
+"""Rare ops of com.microsoft beside onnxruntime, over drawn contents."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import TensorProto
+
+from q7x2_ep.session import Session
+from tests.models.beside import one_node, same, theirs
+
+FLOAT, INT32, INT64 = TensorProto.FLOAT, TensorProto.INT32, TensorProto.INT64
+each_draw = pytest.mark.parametrize("seed", range(8))
+
+
+def floats(seed: int, *shape: int) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_bifurcation(seed: int) -> None:
+    """Few different tokens, so that n-grams come again."""
+    random = np.random.default_rng(seed)
+    source, current = (random.integers(0, 3, random.integers(1, 9)) for _ in range(2))
+    previous = int(random.integers(0, len(source)))
+    predicted = np.append(source[previous:], 1)
+    predicted[random.random(len(predicted)) < 0.2] = 2
+    least = int(random.integers(1, 3))
+    attrs = {"min_ngram_size": least, "max_ngram_size": int(random.integers(least, 5))}
+    for more in ([predicted], []):
+        inputs = [source, current, np.array(previous), *more]
+        same("BifurcationDetector", inputs, (INT64, INT64), **attrs)
+
+
+@each_draw
+def test_repeated_ngrams(seed: int) -> None:
+    ids = np.random.default_rng(seed).integers(0, 4, (3, 9))
+    same("NGramRepeatBlock", [ids, floats(seed, 3, 5)], ngram_size=1 + seed % 4)
+
+
+@each_draw
+def test_time_warping(seed: int) -> None:
+    """Whole costs, which meet each other, and others."""
+    whole = np.random.default_rng(seed).integers(0, 4, (1, 5, 7)).astype(np.float32)
+    for cost in (whole, floats(seed, 6, 4)):
+        same("DynamicTimeWarping", [cost], (INT32,))
+
+
+@each_draw
+@pytest.mark.parametrize("mode", ["bilinear", "nearest"])
+def test_crops(seed: int, mode: str) -> None:
+    random = np.random.default_rng(seed)
+    boxes = random.uniform(-0.3, 1.3, (4, 4)).astype(np.float32)
+    images, size = (random.integers(0, high, n).astype(np.int32) for high, n in ((2, 4), (5, 2)))
+    inputs = [floats(seed, 2, 3, 6, 7), boxes, images, size + 1]
+    fixed = (3,) if seed % 2 else ()
+    same("CropAndResize", inputs, fixed=fixed, mode=mode, extrapolation_value=0.5)
+
+
+@each_draw
+def test_words(seed: int) -> None:
+    """Of three characters or more: what onnxruntime makes of shorter ones is not defined."""
+    random = np.random.default_rng(seed)
+    words = random.integers(1, 9, (6, 8)) * (np.arange(8) < random.integers(3, 8, (6, 1)))
+    weights = [floats(seed, *shape) for shape in ((4, 1, 3, 5), (4,), (9, 5))]
+    same("WordConvEmbedding", [words.astype(np.int32), *weights])
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.uint32, np.int64, np.float32, np.float64])
+@pytest.mark.parametrize("positive", [0, 1])
+def test_hashes(dtype: Any, positive: int) -> None:
+    output = TensorProto.UINT32 if positive else INT32
+    same("MurmurHash3", [np.arange(12, dtype=dtype)], (output,), positive=positive, seed=7)
+
+
+def test_hashes_of_text() -> None:
+    texts = np.array(["", "a", "abcde", "h\u00e4llo"], object)
+    model, feeds = one_node("MurmurHash3", [texts], (TensorProto.UINT32,))
+    np.testing.assert_array_equal(Session(model).run(feeds)[0], theirs(model, feeds)[0])
+
+
+def test_others() -> None:
+    same("Inverse", [floats(1, 2, 3, 3)], rtol=1e-3)
+    for metric in ("euclidean", "sqeuclidean"):
+        same("CDist", [floats(1, 3, 4), floats(2, 5, 4)], metric=metric)
+    values = np.random.default_rng(1).integers(0, 4, 12).astype(np.float32)
+    same("Unique", [values], (FLOAT, INT64, INT64))
+    same("UnfoldTensor", [floats(1, 2, 9, 3)], dim=1, size=3, step=2)
+    factors = [np.arange(-12, 12, dtype=np.int16).reshape(s) for s in ((2, 3, 4), (4, 6))]
+    same("MatMulInteger16", factors, (INT32,))
+
+
+@pytest.mark.parametrize("per_column", [False, True])
+@pytest.mark.parametrize("directions", ["forward", "bidirectional"])
+def test_lstm(per_column: bool, directions: str) -> None:
+    """onnxruntime rounds the activations to 8 bits too; we do not."""
+    random, count, hidden = np.random.default_rng(3), 1 + (directions == "bidirectional"), 6
+    weights = [
+        random.integers(-128, 128, (count, n, 4 * hidden)).astype(np.int8) for n in (5, hidden)
+    ]
+    shape = (count, 4 * hidden) if per_column else (count,)
+    numbers = [random.uniform(0.001, 0.004, shape).astype(np.float32), np.zeros(shape, np.int8)] * 2
+    inputs = [floats(1, 7, 2, 5), *weights, floats(2, count, 8 * hidden), *[None] * 4, *numbers]
+    attrs = {"hidden_size": hidden, "direction": directions, "fixed": (1, 2, 3, 8, 9, 10, 11)}
+    same("DynamicQuantizeLSTM", inputs, (FLOAT,) * 3, atol=0.02, rtol=0, **attrs)
