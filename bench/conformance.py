@@ -49,8 +49,6 @@ class Engine:
     """What onnx's runner takes for a backend: sessions of a module with onnxruntime's API."""
 
     def __init__(self, module: str):
-        if module != "onnxruntime":
-            sys.modules["onnxruntime"] = None  # type: ignore[assignment]  # its import fails
         self.module = __import__(module)
         self.begin()
 
@@ -130,6 +128,8 @@ def skipped() -> dict[str, str]:
 def serve(module: str, connection: Any) -> None:
     """The process of an engine: runs each case that it is sent the name of."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # onnxruntime logs what it raises
+    if module != "onnxruntime":
+        sys.modules["onnxruntime"] = None  # type: ignore[assignment]  # its import fails
     suite = Suite(Engine(module))
     with contextlib.suppress(EOFError):
         while True:

@@ -232,10 +232,10 @@ def kernels(options: argparse.Namespace) -> int:
 
 
 def ops(options: argparse.Namespace) -> int:
-    """Every op with its versions: in which dtypes it is native, and in which it runs on the host."""
+    """Every op with its versions, and the dtypes in which it is native or runs on the host."""
     from q7x2_ep.optable import rows, table
 
-    found = rows()
+    found = rows(options.only)
     print(json.dumps([row._asdict() for row in found], indent=1) if options.json else table(found))
     return 0
 
@@ -331,7 +331,9 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("--json", action="store_true")
     command(knobs)
     command(kernels)
-    command(ops).add_argument("--json", action="store_true")
+    sub = command(ops)
+    sub.add_argument("only", nargs="?", default="", help="a regular expression over domain::name")
+    sub.add_argument("--json", action="store_true")
     return parser
 
 

@@ -1,4 +1,4 @@
-"""Which ops run, in which dtypes, natively or on the host: found out by planning models of one node.
+"""Which ops run, in which dtypes, natively or on the host: found out by planning one-node models.
 
 The models are the node cases of onnx's backend suite, which the onnx package carries: each is
 planned in every dtype that the op's first input may have, with the other inputs as constants and
@@ -7,7 +7,10 @@ as inputs. An op of which the suite has no case is asked for its catalogue entry
 
 from __future__ import annotations
 
+import re
+import textwrap
 import warnings
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -19,12 +22,13 @@ from q7x2_ep.importer.contrib import CONTRIB
 from q7x2_ep.plan.partition import HostPhase, partition
 from q7x2_ep.progress import track
 
-SAMPLES = 3  # cases of an op that are tried at most
-DOMAINS = ("", "ai.onnx.ml", "ai.onnx.preview.training", "com.microsoft")
+HOW = ("native", "host", "neither")
+WIDTH = 100
+SAMPLES = 2  # cases of an op that are tried at most
 
 
 class Row(NamedTuple):
-    """One op. versions: that models may ask for. native, host, neither: dtypes of the first input."""
+    """One op. versions: all that models may ask for. The others: dtypes of the first input."""
 
     domain: str
     op: str
@@ -34,8 +38,11 @@ class Row(NamedTuple):
     neither: tuple[str, ...]
 
 
-def rows() -> list[Row]:
-    """The table, by domain and name. Takes half a minute: some thousand models are planned."""
+def rows(only: str = "") -> list[Row]:
+    """The table, by domain and name. only: a regular expression over domain::name.
+
+    All of it takes half a minute: some thousand models are planned.
+    """
     import onnx
 
     newest: dict[tuple[str, str], Any] = {}
@@ -46,22 +53,18 @@ def rows() -> list[Row]:
         if key not in newest or schema.since_version > newest[key].since_version:
             newest[key] = schema
     samples = _samples()
-    standard = sorted(newest, key=lambda key: (DOMAINS.index(key[0]), key[1]))
     found = []
+    standard = [key for key in sorted(newest) if re.search(only, _name(*key))]
     for domain, op in track(standard, "ops"):
         schema, numbers = newest[domain, op], tuple(sorted(versions[domain, op]))
         if schema.deprecated:
             numbers = tuple(number for number in numbers if number != schema.since_version)
         found.append(_row(schema, numbers, samples.get((domain, op), ())))
     contrib = {name for name in (*ops.OPS, *CONTRIB) if name.startswith("com.microsoft::")}
-    for name in sorted(contrib):
-        is_native = name in CONTRIB or not _runs_on_host(name)
-        kinds = ("any",) if is_native else ()
-        found.append(
-            Row(
-                "com.microsoft", name.partition("::")[2], (1,), kinds, () if kinds else ("any",), ()
-            )
-        )
+    for name in sorted(name for name in contrib if re.search(only, name)):
+        is_native = name in CONTRIB or _is_native(name)
+        kinds = (("any",), ()) if is_native else ((), ("any",))
+        found.append(Row("com.microsoft", name.partition("::")[2], (1,), *kinds, ()))
     return found
 
 
@@ -78,8 +81,14 @@ def _samples() -> dict[tuple[str, str], list[tuple[Any, Any]]]:
         if len(nodes) == 1 and case.data_sets:
             known = found.setdefault((nodes[0].domain, nodes[0].op_type), [])
             if all(_form(nodes[0]) != _form(model.graph.node[0]) for model, _ in known):
-                known.append((case.model, case.data_sets[0][0]))
+                known.append((case.model, [_array(item) for item in case.data_sets[0][0]]))
     return found
+
+
+def _array(item: Any) -> Any:
+    from onnx import TensorProto, numpy_helper
+
+    return numpy_helper.to_array(item) if isinstance(item, TensorProto) else item
 
 
 def _form(node: Any) -> tuple:
@@ -90,33 +99,42 @@ def _row(schema: Any, versions: tuple[int, ...], samples: Sequence[tuple[Any, An
     variables = {c.type_param_str: c.allowed_type_strs for c in schema.type_constraints}
     first = schema.inputs[0].type_str if schema.inputs else ""
     kinds = [kind for kind in dtypes.DTYPES if dtypes.type_string(kind) in variables.get(first, ())]
-    found: dict[str, list[str]] = {"native": [], "host": [], "neither": []}
+    found: dict[str, list[str]] = {how: [] for how in HOW}
     if not samples:
-        found["host" if _has_reference(schema, versions[-1]) else "neither"].append("any")
+        found[_by_entry(schema, versions[-1])].append("any")
     elif not kinds:
         found[_best(samples[:SAMPLES])].append("any")
     for kind in kinds if samples else ():
-        bound = {i for i, formal in enumerate(schema.inputs) if formal.type_str == first}
-        variants = (_in_dtype(*sample, bound, kind) for sample in samples[:SAMPLES])
+        variants = (_in_dtype(*sample, schema.inputs, kind) for sample in samples[:SAMPLES])
         found[_best(variants)].append(dtypes.DTYPES[kind].onnx)
     return Row(schema.domain, schema.name, versions, *map(tuple, found.values()))
 
 
-def _in_dtype(model: Any, inputs: Sequence[Any], bound: set[int], kind: int) -> tuple[Any, list]:
+def _in_dtype(model: Any, inputs: Sequence[Any], formals: Any, kind: int) -> tuple[Any, list]:
     """The sample with all operands of the first type variable in a dtype."""
     import onnx
 
     changed = onnx.ModelProto()
     changed.CopyFrom(model)
     arrays, dtype = list(inputs), np.dtype(dtypes.DTYPES[kind].numpy)
-    place = {name: min(i, max(bound)) for i, name in enumerate(model.graph.node[0].input)}
+    first = formals[0].type_str
+    node = model.graph.node[0]
+    last = len(formals) - 1  # which may be variadic
+    bound = {name for i, name in enumerate(node.input) if formals[min(i, last)].type_str == first}
     for i, item in enumerate(changed.graph.input):
-        if place.get(item.name) in bound and item.type.HasField("tensor_type"):
+        if item.name in bound and item.type.HasField("tensor_type"):
             item.type.tensor_type.elem_type = kind
-            arrays[i] = np.asarray(arrays[i]).astype(dtype)
+            arrays[i] = _converted(np.asarray(arrays[i]), dtype)
     for item in changed.graph.output:  # what it says of types is of the old dtype
         item.ClearField("type")
     return changed, arrays
+
+
+def _converted(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    if array.dtype.kind in "OU":
+        return array if dtype.kind == "O" else np.zeros(array.shape, dtype)
+    with np.errstate(invalid="ignore"):
+        return (array.astype(str) if dtype.kind == "O" else array).astype(dtype)
 
 
 def _best(samples: Iterable[tuple[Any, Sequence[Any]]]) -> str:
@@ -149,51 +167,55 @@ def _how(model: Any, constants: Sequence[Any]) -> str:
     return "host" if any(isinstance(phase, HostPhase) for phase in phases) else "native"
 
 
-def _runs_on_host(name: str) -> bool:
+def _is_native(name: str) -> bool:
+    """Whether the catalogue has steps for the op, or a meaning in other ops."""
     entry = ops.find(name)
-    return not any(hasattr(entry, part) for part in ("lower", "view", "views", "decompose"))
+    return any(hasattr(entry, part) for part in ("lower", "view", "views", "decompose"))
 
 
-def _has_reference(schema: Any, version: int) -> bool:
-    """Whether the catalogue or onnx's evaluator has an implementation."""
+def _name(domain: str, op: str) -> str:
+    return f"{domain}::{op}" if domain else op
+
+
+def _by_entry(schema: Any, version: int) -> str:
     from onnx.reference.ops import load_op
 
-    name = f"{schema.domain}::{schema.name}" if schema.domain else schema.name
+    name = _name(schema.domain, schema.name)
     if ops.find(name) is not None:
-        return True
+        return "native" if _is_native(name) else "host"
     try:
         load_op(schema.domain, schema.name, version)
     except Exception:  # its kind differs between versions of onnx
-        return False
-    return True
+        return "neither"
+    return "host"
 
 
 def table(found: Sequence[Row]) -> str:
-    """Two lines per op at most: versions and dtypes."""
-    lines = [f"{'op':<28}{'versions':<26}runs"]
+    """Versions of each op, and where it runs: in all dtypes, or in which."""
+    lines = [f"{'op':<39}{'versions':<30}runs"]
     for row in found:
-        name = f"{row.domain}::{row.op}" if row.domain else row.op
-        kinds = [(how, getattr(row, how)) for how in ("native", "host", "neither")]
-        whole = [how for how, names in kinds if names]
-        text = (
-            whole[0] if len(whole) == 1 else "; ".join(f"{h}: {_short(n)}" for h, n in kinds if n)
-        )
-        numbers = " ".join(map(str, row.versions))
-        lines.append(f"{name[-27:]:<28}{numbers:<26}{text}".rstrip())
-    counts = {how: sum(bool(getattr(row, how)) for row in found) for how in ("native", "host")}
-    counts["native in some dtype"] = counts.pop("native")
-    counts["host only"] = sum(bool(row.host) and not row.native for row in found)
-    counts["not at all"] = sum(not row.host and not row.native for row in found)
-    del counts["host"]
-    lines.append(f"{len(found)} ops: " + ", ".join(f"{n} {how}" for how, n in counts.items()))
+        name = _name(row.domain, row.op)
+        first, *more = textwrap.wrap(_where(row), WIDTH - 69)
+        lines.append(f"{name:<39}{' '.join(map(str, row.versions)):<30}{first}")
+        lines += [" " * 69 + part for part in more]
+    counts = Counter(next(how for how in HOW if getattr(row, how)) for row in found)
+    lines.append(
+        f"{len(found)} ops: {counts['native']} native, {counts['host']} on the host, "
+        f"{counts['neither']} not at all"
+    )
     return "\n".join(lines)
 
 
-SHORT = {"float": "f", "double": "f64", "string": "str", "bfloat16": "bf16"}
+def _where(row: Row) -> str:
+    if not row.native or not row.host:
+        return next(how for how in HOW if getattr(row, how))
+    if len(row.host) <= len(row.native):
+        return f"native; host: {_short(row.host)}"
+    return f"native: {_short(row.native)}; others: host"
 
 
 def _short(names: Sequence[str]) -> str:
-    return " ".join(
-        SHORT.get(n, n.replace("uint", "u").replace("int", "i").replace("float", "f"))
-        for n in names
-    )
+    """f32 for float, u8 for uint8, and so on."""
+    short = {"float": "f32", "double": "f64", "string": "str", "complex64": "c64"}
+    plain = (short.get(name, name).replace("uint", "u").replace("complex", "c") for name in names)
+    return " ".join(re.sub("^(b?f|i)[a-z]+", r"\1", name) for name in plain)

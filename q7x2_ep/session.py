@@ -10,6 +10,7 @@ import os
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Optional, Union
 
 import numpy as np
@@ -41,7 +42,12 @@ class InputSpec:
     shape: Optional[tuple[Dim, ...]]
     type: str
 
-    @property
+    @cached_property
+    def array_dtype(self) -> np.dtype:
+        """The dtype of its arrays."""
+        return dtypes.DTYPES[self.dtype].numpy
+
+    @cached_property
     def symbols(self) -> list[Optional[str]]:
         """Per dim the symbol that it binds, or None where it is fixed."""
         return [repr(dim) if isinstance(dim, Expr) else None for dim in self.shape or ()]
@@ -169,7 +175,7 @@ class Session:
             if not isinstance(array, np.ndarray):
                 array = np.asarray(array)
             text = spec.dtype == dtypes.STRING and array.dtype.kind in "OUST"
-            if array.dtype != dtypes.DTYPES[spec.dtype].numpy and not text:
+            if array.dtype != spec.array_dtype and not text:
                 raise _wrong_dtype(spec, array)
             if spec.shape is None:
                 arrays.append(array)

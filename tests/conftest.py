@@ -11,7 +11,9 @@ from q7x2_ep.backend.cpu.library import load
 from q7x2_ep.errors import BackendError
 
 FOLDER = Path(__file__).parent
-NEED_LIBRARY = [FOLDER / name for name in ("abi", "api", "cli", "fuzz", "kernels", "models")]
+NEED_LIBRARY = [
+    FOLDER / name for name in ("abi", "api", "cli", "conformance", "fuzz", "kernels", "models")
+]
 NEED_LIBRARY += sorted((FOLDER / "unit").glob("test_runtime_*.py"))
 
 try:

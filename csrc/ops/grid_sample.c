@@ -34,8 +34,10 @@ static taps taps_of(const q7_grid_sample_args *args, float at, int64_t n) {
     const float low = args->align_corners ? 0 : -0.5f, high = (float)n - 1 - low;
     float x = args->align_corners ? (at + 1) / 2 * (float)(n - 1) : ((at + 1) * (float)n - 1) / 2;
     if (args->interpolation == Q7_interpolation_nearest) x = nearbyintf(x);
-    if (args->border == Q7_border_edge) x = x < 0 ? 0 : x > (float)(n - 1) ? (float)(n - 1) : x;
-    if (args->border == Q7_border_reflect && (x < low || x > high)) x = reflect(x, low, high);
+    if (x < low || x > high) {
+        if (args->border == Q7_border_edge) x = x < low ? 0 : (float)(n - 1);
+        if (args->border == Q7_border_reflect) x = reflect(x, low, high);
+    }
     if (!(fabsf(x) < 1e9f)) x = -1e9f; /* NaN too: what follows are integers */
     const int64_t whole = (int64_t)floorf(x);
     const float part = x - (float)whole;

@@ -4,9 +4,9 @@
  * decides between neighbours, and so it is done everywhere. A place outside of x gives the low
  * elem_bytes of `extrapolation` for tf_crop_and_resize. scale: 0 for m / n. table: m int64. */
 #include <math.h>
+#include <string.h>
 
 #include "loops.h"
-#include "move.h"
 
 #define T float
 #define NAME source_of
@@ -33,6 +33,24 @@ static int64_t nearest(const q7_resize_nearest_args *args, int64_t j) {
     return at > 0 ? (int64_t)(at < last ? at : last) : 0;
 }
 
+/* y[j] = x[at[j]] for elements of a constant size, unless one is outside. */
+static void nearest_line(const char *x, char *y, const int64_t *at, int64_t n, int64_t bytes) {
+    switch (bytes) {
+        case 1:
+            for (int64_t j = 0; j < n; j++) y[j] = x[at[j]];
+            break;
+        case 2:
+            for (int64_t j = 0; j < n; j++) memcpy(y + 2 * j, x + 2 * at[j], 2);
+            break;
+        case 4:
+            for (int64_t j = 0; j < n; j++) memcpy(y + 4 * j, x + 4 * at[j], 4);
+            break;
+        default:
+            for (int64_t j = 0; j < n; j++) memcpy(y + 8 * j, x + 8 * at[j], 8);
+            break;
+    }
+}
+
 static void nearest_task(void *arg, int64_t task, int64_t thread) {
     const nearest_job *job = arg;
     const q7_resize_nearest_args *args = job->args;
@@ -41,14 +59,19 @@ static void nearest_task(void *arg, int64_t task, int64_t thread) {
     const int64_t elem_bytes = args->elem_bytes, begin = task * job->rows_per_task;
     const int64_t end = q7_min(job->rows, begin + job->rows_per_task);
     int64_t o = begin / m, j = begin % m;
-    for (int64_t row = begin; row < end; row++) {
+    const bool by_line =
+        bytes == elem_bytes && args->coordinate != Q7_coordinate_tf_crop_and_resize;
+    for (int64_t row = begin, n; by_line && row < end; row += n, o++, j = 0) {
+        n = q7_min(m - j, end - row);
+        nearest_line((const char *)args->x + o * args->n * bytes, (char *)args->y + row * bytes,
+                     at + j, n, bytes);
+    }
+    for (int64_t row = begin; !by_line && row < end; row++) {
         const char *x = (const char *)args->x + (o * args->n + at[j]) * bytes;
         char *y = (char *)args->y + row * bytes;
         if (at[j] < 0)
             for (int64_t i = 0; i < bytes; i += elem_bytes)
                 memcpy(y + i, &args->extrapolation, (size_t)elem_bytes); /* little endian */
-        else if (bytes == elem_bytes)
-            q7_move(y, x, elem_bytes);
         else
             memcpy(y, x, (size_t)bytes);
         if (++j == m) j = 0, o++;

@@ -43,22 +43,41 @@ static void NAME(blend)(const T *x, const T *weight, int64_t taps, int64_t inner
         for (int64_t i = 0; i < inner; i++) y[i] += weight[t] * x[t * inner + i];
 }
 
+/* y[j] for j of begin..end along the innermost axis, inner == 1; x and y start at j = 0. */
+static void NAME(line)(const resize_job *job, const T *x, T *restrict y, int64_t begin,
+                       int64_t end) {
+    const int64_t *first = job->first, stride = job->args->taps, taps = job->taps;
+    const T *weight = job->weight;
+    for (int64_t j = begin; j < end; j++) {
+        if (first[j] < 0) {
+            y[j] = (T)job->args->extrapolation;
+            continue;
+        }
+        const T *from = x + first[j], *w = weight + j * stride;
+        T sum = w[0] * from[0];
+        if (taps == 2)
+            sum += w[1] * from[1];
+        else
+            for (int64_t t = 1; t < taps; t++) sum += w[t] * from[t];
+        y[j] = sum;
+    }
+}
+
 static void NAME(rows)(const resize_job *job, int64_t begin, int64_t end) {
     const q7_resize_args *args = job->args;
     const int64_t m = args->m, inner = args->inner, taps = job->taps;
     int64_t o = begin / m, j = begin % m;
-    for (int64_t row = begin; row < end; row++) {
+    for (int64_t row = begin; inner == 1 && row < end; row += m - j, o++, j = 0)
+        NAME(line)
+        (job, (const T *)args->x + o * args->n, (T *)args->y + o * m, j, q7_min(m, j + end - row));
+    for (int64_t row = begin; inner > 1 && row < end; row++) {
         const T *x = (const T *)args->x + (o * args->n + job->first[j]) * inner;
         const T *weight = (const T *)job->weight + j * args->taps;
         T *y = (T *)args->y + row * inner;
         if (job->first[j] < 0) {
             for (int64_t i = 0; i < inner; i++) y[i] = (T)args->extrapolation;
-        } else if (inner > 1) {
-            NAME(blend)(x, weight, taps, inner, y);
         } else {
-            T sum = weight[0] * x[0];
-            for (int64_t t = 1; t < taps; t++) sum += weight[t] * x[t];
-            *y = sum;
+            NAME(blend)(x, weight, taps, inner, y);
         }
         if (++j == m) j = 0, o++;
     }

@@ -55,14 +55,14 @@ from q7x2_ep.api.environment import (
     unregister_execution_provider_library,
     version,
 )
-from q7x2_ep.api.inference_session import (
-    InferenceSession,
+from q7x2_ep.api.inference_session import InferenceSession
+from q7x2_ep.api.lora import AdapterFormat, LoraAdapter
+from q7x2_ep.api.metadata import (
     ModelMetadata,
     NodeArg,
     OrtEpAssignedNode,
     OrtEpAssignedSubgraph,
 )
-from q7x2_ep.api.lora import AdapterFormat, LoraAdapter
 from q7x2_ep.api.options import RunOptions, SessionOptions
 from q7x2_ep.api.sparse import SparseTensor
 from q7x2_ep.api.value import OrtValue, copy_tensors

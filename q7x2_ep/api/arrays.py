@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
 
 from q7x2_ep import dtypes
-from q7x2_ep.errors import FeedError, MissingInput
+from q7x2_ep.errors import BindingError, FeedError, MissingInput
 
 _WIDENS = {"b": "biuf", "i": "iuf", "u": "iuf", "f": "f"}  # numbers of Python, by numpy's kinds
 
@@ -47,7 +48,8 @@ def foreign(value: Any) -> np.ndarray:
     if hasattr(value, "detach"):  # a torch.Tensor; numpy refuses one that records gradients
         value = value.detach()
         if str(value.dtype) == "torch.bfloat16":  # of which numpy has no notion
-            return value.view(sys.modules["torch"].int16).numpy().view(_bfloat16())
+            bits = value.view(sys.modules["torch"].int16).numpy()
+            return bits.view(dtypes.DTYPES[dtypes.BFLOAT16].numpy)
     if hasattr(value, "__array__") or hasattr(value, "__array_interface__"):
         array = np.asarray(value)
     elif hasattr(value, "__dlpack__"):
@@ -69,11 +71,16 @@ def native(array: np.ndarray) -> np.ndarray:
 
 
 def at_address(address: int, shape: Sequence[int], code: int) -> np.ndarray:
-    """The tensor at an address, in place; the caller keeps the memory alive."""
-    dtype = np_dtype(code)
+    """The tensor at an address, in place; the caller keeps the memory alive.
+
+    Raises: BindingError for address 0, unless the tensor is empty.
+    """
+    dtype = dtypes.DTYPES[code].numpy
     shape = tuple(int(dim) for dim in shape)
-    if not address or 0 in shape:
+    if 0 in shape:
         return np.empty(shape, dtype)
+    if not address:
+        raise BindingError(f"[buffer] expected the address of a tensor of shape {shape}, given 0")
     interface = {
         "data": (address, False),
         "shape": shape,
@@ -84,17 +91,10 @@ def at_address(address: int, shape: Sequence[int], code: int) -> np.ndarray:
     return np.asarray(holder).view(dtype)
 
 
-def np_dtype(code: int) -> np.dtype:
-    """The numpy dtype of an element type."""
-    if code == dtypes.BFLOAT16:
-        return _bfloat16()
-    return np.dtype(dtypes.DTYPES[code].numpy)
-
-
-def _bfloat16() -> np.dtype:
-    import ml_dtypes  # comes with onnx
-
-    return np.dtype(ml_dtypes.bfloat16)
+@cache
+def code_of_array(dtype: np.dtype) -> int:
+    """The element type of arrays of this dtype. Raises: KeyError where ONNX has none."""
+    return dtypes.from_numpy(dtype)
 
 
 def _from_python(name: str, value: Any, code: int) -> np.ndarray:
@@ -104,7 +104,7 @@ def _from_python(name: str, value: Any, code: int) -> np.ndarray:
         raise FeedError(
             f"[input {name!r}] expected a list of equally long lists: {error}"
         ) from error
-    wanted = np_dtype(code)
+    wanted = dtypes.DTYPES[code].numpy
     kind = dtypes.DTYPES[code].kind
     if array.size and kind not in _WIDENS.get(array.dtype.kind, ""):
         return array

@@ -13,8 +13,7 @@ import os
 import threading
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Optional, Union
+from typing import Any, Optional
 
 import numpy as np
 
@@ -24,63 +23,28 @@ from q7x2_ep.api.arrays import to_array
 from q7x2_ep.api.binding import IOBinding, SessionIOBinding
 from q7x2_ep.api.device import CPU_DEVICE, CPU_MEMORY, PROVIDER, OrtEpDevice, OrtMemoryInfo
 from q7x2_ep.api.enums import GraphOptimizationLevel
+from q7x2_ep.api.metadata import (
+    ModelMetadata,
+    NodeArg,
+    OrtEpAssignedSubgraph,
+    assigned,
+    model_metadata,
+    node_arg,
+)
 from q7x2_ep.api.options import RunOptions, SessionOptions
 from q7x2_ep.api.tracing import Trace
 from q7x2_ep.api.value import OrtValue, OrtValueVector
 from q7x2_ep.backend.call import Call
 from q7x2_ep.importer import Request
-from q7x2_ep.ir.shape import Dim
 from q7x2_ep.session import Model, Session
 
 _LEVELS = (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR, logging.CRITICAL)
 _ASSIGNMENT = "session.record_ep_graph_assignment_info"
+# Arrays of these go through as they are.
+_NATIVE = frozenset(np.dtype(code) for code in np.typecodes["AllInteger"] + "efd?")
 _OPTIONS_OF_MODEL = "ort_config"  # the metadata entry for read_config_from_model
 
 logger = logging.getLogger("q7x2_ep")
-
-
-@dataclass(frozen=True)
-class NodeArg:
-    """One input or output. shape: ints for fixed dims, strings for symbolic ones, None for those
-    without a name. type: like tensor(float).
-    """
-
-    name: str
-    type: str
-    shape: list[Union[int, str, None]]
-
-
-@dataclass(frozen=True)
-class ModelMetadata:
-    """What the model says of itself."""
-
-    producer_name: str
-    graph_name: str
-    domain: str
-    description: str
-    graph_description: str
-    version: int
-    custom_metadata_map: dict[str, str]
-
-
-@dataclass(frozen=True)
-class OrtEpAssignedNode:
-    """A node as it is run."""
-
-    name: str
-    domain: str
-    op_type: str
-
-
-@dataclass(frozen=True)
-class OrtEpAssignedSubgraph:
-    """The nodes that a provider runs."""
-
-    ep_name: str
-    _nodes: list[OrtEpAssignedNode]
-
-    def get_nodes(self) -> list[OrtEpAssignedNode]:
-        return self._nodes
 
 
 class InferenceSession:
@@ -172,12 +136,12 @@ class InferenceSession:
         session = self._session
         overridable = session.metadata["overridable"]
         types, declared = session.metadata["types"], session.metadata["declared"]
-        self._inputs_meta = [_node_arg(s.name, s.type, s.shape) for s in session.inputs]
+        self._inputs_meta = [node_arg(s.name, s.type, s.shape) for s in session.inputs]
         self._overridable_initializers = [
-            _node_arg(name, types[name], type.shape) for name, type in overridable.items()
+            node_arg(name, types[name], type.shape) for name, type in overridable.items()
         ]
         self._outputs_meta = [
-            _node_arg(name, types[name] or dtypes.type_string(dtype), shape, declared[name].shape)
+            node_arg(name, types[name] or dtypes.type_string(dtype), shape, declared[name].shape)
             for name, (dtype, shape) in zip(session.output_names, session.output_types)
         ]
         self._codes = {spec.name: spec.dtype for spec in session.inputs}
@@ -295,14 +259,15 @@ class InferenceSession:
         into: Sequence[Optional[np.ndarray]] = (),
     ) -> list[Any]:
         """into: for each named output an array to write it to, or None."""
-        if run_options is not None and not isinstance(run_options, RunOptions):
-            raise TypeError(f"run_options must be a RunOptions, given {run_options!r}")
         codes = self._codes
-        for adapter in run_options._adapters if run_options is not None else ():
-            feed = {**adapter.parameters, **feed}
+        if run_options is not None:
+            if not isinstance(run_options, RunOptions):
+                raise TypeError(f"run_options must be a RunOptions, given {run_options!r}")
+            for adapter in run_options._adapters:
+                feed = {**adapter.parameters, **feed}
         feeds = {
             name: value
-            if type(value) is np.ndarray and value.dtype.isnative and value.dtype.kind not in "USTO"
+            if type(value) is np.ndarray and value.dtype in _NATIVE
             else _given(name, value, codes.get(name, dtypes.UNKNOWN))
             for name, value in feed.items()
         }
@@ -313,15 +278,16 @@ class InferenceSession:
                 f"run(): incompatible function arguments: output_names: expected a sequence of "
                 f"names, given {output_names!r}"
             )
-        names = list(output_names) if output_names else []
+        names = list(output_names) if output_names else self._session.output_names
         session = self._session_for(names, feeds)
-        call = self._call(session, names, run_options, into)
-        outputs = (
-            session.run(feeds, call)
-            if self._trace is None
-            else self._traced(self._trace, session, feeds, call or Call())
-        )
-        if not names:
+        call = None
+        if run_options is not None or into or self._trace is not None:
+            call = self._call(session, names, run_options, into)
+        if self._trace is None:
+            outputs = session.run(feeds, call)
+        else:
+            outputs = self._traced(self._trace, session, feeds, call)
+        if names == session.output_names:
             return outputs
         where = {name: i for i, name in enumerate(session.output_names)}
         return [outputs[where[name]] for name in names]
@@ -329,8 +295,11 @@ class InferenceSession:
     def _session_for(self, names: Sequence[str], feeds: Mapping[str, Any]) -> Session:
         """The form of the model that has these outputs and inputs."""
         session = self._session
-        extra = frozenset(names).difference(session.output_names) if names else frozenset()
-        live = frozenset(feeds).intersection(self._session.metadata["overridable"])
+        known = session.output_names
+        if len(feeds) == len(session.inputs) and (names == known or set(names) <= set(known)):
+            return session
+        extra = frozenset(names).difference(known)
+        live = frozenset(feeds).intersection(session.metadata["overridable"])
         if not extra and not live:
             return session
         if any(spec.name not in feeds for spec in session.inputs):
@@ -345,11 +314,11 @@ class InferenceSession:
         names: Sequence[str],
         run_options: Optional[RunOptions],
         into: Sequence[Optional[np.ndarray]],
-    ) -> Optional[Call]:
-        if run_options is None and not into:
-            return None
+    ) -> Call:
         stopped = None if run_options is None else lambda: run_options.terminate
-        places = dict(zip(names or session.output_names, into))
+        if not into or list(names) == session.output_names:
+            return Call(into, stopped)
+        places = dict(zip(names, into))
         return Call([places.get(name) for name in session.output_names], stopped)
 
     def _traced(
@@ -358,7 +327,14 @@ class InferenceSession:
         call.step_ns = []
         start = trace.now()
         outputs = session.run(feeds, call)
-        trace.run(session.program.steps, call.step_ns, start, trace.now())
+        end = trace.now()
+        sizes = {
+            symbol: size
+            for spec in session.inputs
+            for symbol, size in zip(spec.symbols, getattr(feeds[spec.name], "shape", ()))
+            if symbol is not None
+        }
+        trace.run(session.program, call.step_ns, sizes, start, end)
         return outputs
 
     # What the model is
@@ -377,16 +353,7 @@ class InferenceSession:
 
     def get_modelmeta(self) -> ModelMetadata:
         """Producer, names, version and custom metadata of the model."""
-        known = self._session.metadata
-        return ModelMetadata(
-            producer_name=known.get("producer_name", ""),
-            graph_name=known.get("graph_name", ""),
-            domain=known.get("domain", ""),
-            description=known.get("description", ""),
-            graph_description=known.get("graph_description", ""),
-            version=known.get("version", 0),
-            custom_metadata_map=dict(known.get("custom_metadata_map", {})),
-        )
+        return model_metadata(self._session.metadata)
 
     def get_session_options(self) -> SessionOptions:
         """The options that the session was made with."""
@@ -448,11 +415,7 @@ class InferenceSession:
                 f"Session configuration entry '{_ASSIGNMENT}' must be set to \"1\" to retrieve EP "
                 "graph assignment information."
             )
-        nodes = []
-        for node in self._session.program.graph.nodes:
-            domain, _, op_type = node.op.rpartition("::")
-            nodes.append(OrtEpAssignedNode(node.name, domain, op_type))
-        return [OrtEpAssignedSubgraph(PROVIDER, nodes)] if nodes else []
+        return assigned(self._session.program.graph)
 
     def create_ortvalue_from_shape_and_type(
         self,
@@ -530,18 +493,3 @@ def _given(name: str, value: Any, code: int) -> Any:
     if isinstance(value, OrtValue):
         return value._data
     return [_given(name, each, code) for each in value] if isinstance(value, list) else value
-
-
-def _node_arg(
-    name: str,
-    type: str,
-    shape: Optional[Sequence[Dim]],
-    declared: Optional[Sequence[Union[int, str, None]]] = None,
-) -> NodeArg:
-    """declared: what the model calls the dims of an output."""
-    dims: list[Union[int, str, None]] = []
-    for axis, dim in enumerate(shape or ()):
-        given = declared[axis] if declared and len(declared) == len(shape) else None
-        unnamed = dim is None or str(dim) == f"{name}_d{axis}"  # the name that the reader makes up
-        dims.append(dim if isinstance(dim, int) else given or (None if unnamed else str(dim)))
-    return NodeArg(name, type, dims)

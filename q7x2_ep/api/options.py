@@ -27,7 +27,8 @@ class _Checked:
     """
 
     def __setattr__(self, name: str, value: Any) -> None:
-        defaults = _defaults(type(self))
+        options: Any = type(self)
+        defaults = _defaults(options)
         default = defaults.get(name)
         if default is None and not name.startswith("_"):
             known = ", ".join(defaults)

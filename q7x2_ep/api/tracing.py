@@ -11,9 +11,13 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, Optional, Union
 
+from q7x2_ep import dtypes
 from q7x2_ep.api.device import PROVIDER
+from q7x2_ep.backend.program import Program
+from q7x2_ep.ir.core import Value
+from q7x2_ep.ir.shape import substitute
 
 MAX_EVENTS = 1_000_000  # later ones are dropped, as onnxruntime does
 
@@ -33,19 +37,30 @@ class Trace:
         """An event of the whole session or run."""
         self._add("Session", name, begin, end, {})
 
-    def run(self, steps: Sequence[Any], step_ns: Sequence[int], begin: int, end: int) -> None:
+    def run(
+        self,
+        program: Program,
+        step_ns: Sequence[int],
+        sizes: Mapping[str, int],
+        begin: int,
+        end: int,
+    ) -> None:
         """One run: its steps (or nodes, where Python runs them), one after the other, and around
-        them the run.
+        them the run. sizes: of the symbols in shapes.
         """
         at = end - sum(step_ns)
         first = at
-        for index, (step, ns) in enumerate(zip(steps, step_ns)):
+        nodes = {node.name: node for node in program.graph.nodes}
+        for index, (step, ns) in enumerate(zip(program.steps, step_ns)):
+            node = nodes.get(step.name)
             args = {
                 "node_index": str(index),
                 "op_name": step.op,
                 "provider": PROVIDER,
                 "kernel": str(getattr(getattr(step, "kernel", None), "symbol", "")),
                 "nodes": list(step.sources),
+                "input_type_shape": _shapes(node.inputs if node else (), sizes),
+                "output_type_shape": _shapes(node.outputs if node else (), sizes),
             }
             self._add("Node", f"{step.name}_kernel_time", at, at + ns, args)
             at += ns
@@ -72,3 +87,17 @@ class Trace:
                     "args": args,
                 }
             )
+
+
+def _shapes(
+    values: Sequence[Optional[Value]], sizes: Mapping[str, int]
+) -> list[dict[str, list[Union[int, str]]]]:
+    """Like [{"float": [2, 3]}]; sizes that only data tells are named."""
+    known = [
+        v for v in values if v is not None and v.shape is not None and v.dtype in dtypes.DTYPES
+    ]
+    shapes = ([substitute(dim, sizes) for dim in v.shape] for v in known)
+    return [
+        {dtypes.DTYPES[v.dtype].onnx: [d if isinstance(d, int) else str(d) for d in shape]}
+        for v, shape in zip(known, shapes)
+    ]

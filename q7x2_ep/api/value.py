@@ -12,7 +12,7 @@ from typing import Any, Optional, Union
 import numpy as np
 
 from q7x2_ep import dtypes
-from q7x2_ep.api.arrays import at_address, foreign, native, np_dtype
+from q7x2_ep.api.arrays import at_address, code_of_array, foreign, native
 from q7x2_ep.api.device import DeviceHandle, OrtDevice, OrtMemoryInfo, require_cpu
 from q7x2_ep.api.sparse import SparseTensor
 from q7x2_ep.errors import BindingError
@@ -365,7 +365,7 @@ def code_of(kind: Any) -> int:
 
 def _known(code: int) -> np.dtype:
     try:
-        return np_dtype(code)
+        return dtypes.DTYPES[code].numpy
     except KeyError:
         raise BindingError(f"[element type] tensor type {code} is not supported") from None
 
@@ -381,4 +381,4 @@ def _element_type(data: Any) -> int:
         return _element_type(np.asarray(items[0])) if items else dtypes.FLOAT
     if isinstance(data, SparseTensor):
         return data.element_type()
-    return dtypes.FLOAT if data is None else dtypes.from_numpy(data.dtype)
+    return dtypes.FLOAT if data is None else code_of_array(data.dtype)

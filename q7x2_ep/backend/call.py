@@ -31,12 +31,8 @@ class Call:
         return Call((), self.stopped, self.step_ns)
 
 
-def check_output(
-    name: str, array: Optional[np.ndarray], shape: tuple[int, ...], dtype: np.dtype
-) -> None:
+def check_output(name: str, array: np.ndarray, shape: tuple[int, ...], dtype: np.dtype) -> None:
     """Raises: FeedError, ShapeError where an array cannot take an output of this type."""
-    if array is None:
-        return
     if array.dtype != dtype:
         raise errors.FeedError(
             f"[output {name!r}] Unexpected output data type. Actual: ({array.dtype}) , expected: "

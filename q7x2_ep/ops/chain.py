@@ -61,6 +61,9 @@ class Recorder:
     def allocate(self, value: Value) -> View:
         raise UnsupportedOp(f"{value} is made by a copy")
 
+    def copy(self, source: View, target: View) -> None:
+        raise UnsupportedOp("a copy is no step of a chain")
+
     def step(self, step: str, /, **args: Any) -> None:
         if step not in OPERANDS or (step == "reduce" and not _reduces_rows(args)):
             raise UnsupportedOp(f"{step} is no step of a chain")

@@ -23,8 +23,6 @@ MAX_ELEMENTS = 64  # contents of longer tensors are not followed: shapes are sho
 F32 = (dtypes.FLOAT,)  # dtypes that groups of kernels compute in
 FLOATS = (*F32, dtypes.DOUBLE)
 NUMBERS = (*FLOATS, dtypes.INT32, dtypes.INT64)
-SHORT = (dtypes.INT8, dtypes.UINT8, dtypes.INT16, dtypes.UINT16)
-UNSIGNED = (dtypes.UINT32, dtypes.UINT64)
 EVERY_INPUT = range(sys.maxsize)  # `strided` of a variadic op
 INTEGERS = (
     *(dtypes.INT8, dtypes.INT16, dtypes.INT32, dtypes.INT64),

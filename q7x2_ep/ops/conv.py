@@ -155,7 +155,9 @@ def taps(x: np.ndarray, spec: Sequence[Axis], fill: Any) -> Iterator[tuple[tuple
     padded = np.pad(x, grow, constant_values=fill)[tuple(cut)]
     for at in np.ndindex(*(axis.kernel for axis in spec)):
         window = [
-            slice(i * axis.dilation, i * axis.dilation + (axis.out - 1) * axis.stride + 1, axis.stride)
+            slice(
+                i * axis.dilation, i * axis.dilation + (axis.out - 1) * axis.stride + 1, axis.stride
+            )
             for i, axis in zip(at, spec)
         ]
         yield at, padded[(..., *window)]
@@ -172,7 +174,9 @@ def window_fields(node: Node, spec: Sequence[Axis], ndim: int) -> dict[str, Dim]
     Raises: UnsupportedOp where there are more.
     """
     if len(spec) > ndim:
-        raise UnsupportedOp(f"{where_is(node)} has kernels for {ndim} spatial dims, not {len(spec)}")
+        raise UnsupportedOp(
+            f"{where_is(node)} has kernels for {ndim} spatial dims, not {len(spec)}"
+        )
     fields: dict[str, Dim] = {}
     padded = [*[WHOLE] * (ndim - len(spec)), *spec]
     for axis, name, pad in zip(padded, "DHW"[-ndim:], ("front", "top", "left")[-ndim:]):
@@ -309,12 +313,22 @@ def conv_step(
         "act_beta": act.beta,
     }
     filters = w.shape[0]
-    if w.shape[1] == 1 and len(w.shape) <= 4 and filters in [groups * (i + 1) for i in range(MAX_REPEAT)]:
+    if (
+        w.shape[1] == 1
+        and len(w.shape) <= 4
+        and filters in [groups * (i + 1) for i in range(MAX_REPEAT)]
+    ):
         spec = windows(node, x, w, 2)
         lines, tap_bytes = depthwise_scratch(b, spec)
         repeat = filters // groups
         b.step(
-            "depthwise", kernel="depthwise", lines=lines, taps=tap_bytes, repeat=repeat, **spec, **fields
+            "depthwise",
+            kernel="depthwise",
+            lines=lines,
+            taps=tap_bytes,
+            repeat=repeat,
+            **spec,
+            **fields,
         )
         return
     spec = windows(node, x, w, 3)

@@ -66,7 +66,9 @@ def image_axes(node: Node, sizes: Sequence[Dim], kernel: Sequence[Dim]) -> list[
             before, after = (0, 0) if attrs["auto_pad"] == "VALID" else (pads[i], pads[n + i])
             size = whole - before - after
             if isinstance(size, int) and size < 0:
-                raise ModelError(f"{where_is(node)} pads {before} and {after} leave {size} elements")
+                raise ModelError(
+                    f"{where_is(node)} pads {before} and {after} leave {size} elements"
+                )
         found.append(Axis(size, k, stride, dilation, before, after, out))
     return found
 
@@ -82,11 +84,13 @@ def add_windows(columns: np.ndarray, spec: Sequence[Axis]) -> np.ndarray:
             low = max(0, -(first // axis.stride))
             high = max(low, min(axis.out, -((first - axis.size) // axis.stride)))
             of.append(slice(low, high))
-            to.append(slice(first + low * axis.stride, max(first + high * axis.stride, 0), axis.stride))
+            to.append(
+                slice(first + low * axis.stride, max(first + high * axis.stride, 0), axis.stride)
+            )
         every = (slice(None), slice(None))
-        image[(*every, *(slice(s.start, min(s.stop, a.size), s.step) for s, a in zip(to, spec)))] += (
-            columns[(*every, *at)][(*every, *of)]
-        )
+        image[
+            (*every, *(slice(s.start, min(s.stop, a.size), s.step) for s, a in zip(to, spec)))
+        ] += columns[(*every, *at)][(*every, *of)]
     return image
 
 

@@ -94,8 +94,11 @@ class Range:
         if delta == 0:
             raise DataError(f"{where_is(node)} delta is 0")
         n = steps_between(start.item(), limit.item(), delta.item())
-        wide = np.result_type(start, np.float32) if start.dtype.itemsize == 2 else start.dtype
-        wide = wide if start.dtype.kind not in "iu" else np.dtype(np.int64)  # stash_type
+        wide = start.dtype
+        if start.dtype.kind in "iu":
+            wide = np.dtype(np.int64)
+        elif start.dtype.itemsize == 2 and node.attrs["stash_type"]:
+            wide = np.dtype(np.float32)
         y = start.astype(wide) + np.arange(n).astype(wide) * delta.astype(wide)
         return y.astype(start.dtype)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from q7x2_ep.errors import ModelError, UnsupportedOp
+from q7x2_ep.errors import ModelError
 from q7x2_ep.ir.core import Node, Type, Value
 from q7x2_ep.ir.shape import Dim, product
 from q7x2_ep.ops import op
@@ -35,8 +35,6 @@ class Einsum:
             terms, result = read_equation(node.attrs["equation"], list(map(len, shapes)))
         except ValueError as error:
             raise ModelError(f"{where_is(node)} {error}") from error
-        if any(len(set(labels)) < len(labels) for labels in (*terms, result)):
-            raise UnsupportedOp(f"{where_is(node)} {node.attrs['equation']!r} takes a diagonal")
         sizes: dict[str, Dim] = {}
         for labels, shape in zip(terms, shapes):
             for label, dim in zip(labels, shape):
@@ -48,11 +46,13 @@ class Einsum:
     def decompose(g: Any, *inputs: Value, equation: str) -> Value:
         """Factor by factor, from the left."""
         terms, result = read_equation(equation, [len(x.shape) for x in inputs])
-        x, labels = inputs[0], terms[0]
+        factors = [_diagonals(g, x, labels) for x, labels in zip(inputs, terms)]
+        x, labels = factors[0]
         for i in range(1, len(inputs)):
             wanted = {*result, *(label for term in terms[i + 1 :] for label in term)}
-            x, labels = _multiply(g, (x, labels), (inputs[i], terms[i]), wanted, result)
-        return _arranged(g, *_summed(g, x, labels, result), result)
+            x, labels = _multiply(g, (x, labels), factors[i], wanted, result)
+        y = _arranged(g, *_summed(g, x, labels, result), result)
+        return g.Identity(y) if y is inputs[0] else y
 
 
 def read_equation(equation: str, ranks: Sequence[int]) -> tuple[list[Labels], Labels]:
@@ -74,6 +74,8 @@ def read_equation(equation: str, ranks: Sequence[int]) -> tuple[list[Labels], La
         once = sorted(letter for letter in set(letters) if letters.count(letter) == 1)
         right = "..." * ("..." in left) + "".join(once)
     result = _labels(right, whole)
+    if len(set(result)) < len(result):
+        raise ValueError(f"{equation!r} has a label twice in its result")
     if not set(result) <= set().union(*labels):
         raise ValueError(f"{equation!r} has a label in its result that no input has")
     return labels, result
@@ -82,6 +84,24 @@ def read_equation(equation: str, ranks: Sequence[int]) -> tuple[list[Labels], La
 def _labels(term: str, extra: int) -> Labels:
     before, dots, behind = term.partition("...")
     return (*before, *(f"...{extra - i}" for i in range(extra if dots else 0)), *behind)
+
+
+def _diagonals(g: Any, x: Value, labels: Labels) -> tuple[Value, Labels]:
+    """One dim in place of two with the same label: with a row more, a row of the diagonal begins
+    with each element of it, n + 1 after the one before.
+    """
+    for label in dict.fromkeys(labels):
+        while labels.count(label) > 1:
+            first = labels.index(label)
+            pair = (first, labels.index(label, first + 1))
+            rest = [axis for axis in range(len(labels)) if axis not in pair]
+            x = g.Transpose(x, perm=(*rest, *pair))
+            *lead, n, _ = x.shape
+            x = g.Concat(x, g.Slice(x, [0], [1], [len(rest)]), axis=len(rest))
+            x = g.Slice(g.reshape(x, (*lead, n, n + 1)), [0], [1], [len(rest) + 1])
+            x = g.reshape(x, (*lead, n))
+            labels = (*(labels[axis] for axis in rest), label)
+    return x, labels
 
 
 def _multiply(

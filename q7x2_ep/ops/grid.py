@@ -94,10 +94,11 @@ def axis_taps(attrs: dict[str, Any], at: np.ndarray, n: int) -> list[tuple[Any, 
     x = (at + 1) / 2 * (n - 1) if attrs["align_corners"] else ((at + 1) * n - 1) / 2
     if mode == "nearest":
         x = np.rint(x)
+    outer = (x < low) | (x > high)
     if border == "border":
-        x = np.clip(x, 0, n - 1)
+        x = np.where(outer, np.clip(x, 0, n - 1), x)
     elif border == "reflection":
-        x = np.where((x < low) | (x > high), reflected(x, low, high), x)
+        x = np.where(outer, reflected(x, low, high), x)
     x = np.where(np.abs(x) < 1e9, x, -1e9)  # NaN lies outside
     first = np.floor(x)
     part = x - first

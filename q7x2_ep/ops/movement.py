@@ -466,7 +466,7 @@ class Split:
         shape = dims(node)
         axis = normal_axis(node, node.attrs["axis"], len(shape))
         if node.input(1) is not None and known(node.inputs[1]) is None:
-            sizes = [fresh(node, i, len(shape))[axis] for i in range(len(node.outputs))]
+            sizes: list[Dim] = [fresh(node, i, len(shape))[axis] for i in range(len(node.outputs))]
         else:
             sizes = list(split_sizes(node))
         if len(sizes) != len(node.outputs):

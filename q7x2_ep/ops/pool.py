@@ -68,7 +68,8 @@ def lower_pool(op_name: str, supported: tuple[int, ...]) -> Callable[[Node, Any]
         fields = window_fields(node, spec, 3)
         indices = node.outputs[1] if is_used(b, node, 1) else None
         line = maximum(
-            (fields["OW"] - 1) * fields["stride_w"] + spec[-1].reach, fields["pad_left"] + fields["W"]
+            (fields["OW"] - 1) * fields["stride_w"] + spec[-1].reach,
+            fields["pad_left"] + fields["W"],
         )
         by_line = x.dtype == dtypes.FLOAT and indices is None
         after = [0, 0, *(axis.after for axis in spec)][-3:]

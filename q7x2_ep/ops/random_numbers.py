@@ -54,7 +54,7 @@ def uniform(node: Node, shape: tuple[int, ...], dtype: int) -> np.ndarray:
 class RandomNormal:
     """Numbers of a normal distribution with the given mean and deviation (scale)."""
 
-    signature = "-> y"
+    signature = " -> y"
     attributes: dict[str, Any] = {
         "shape": (),
         "dtype": dtypes.FLOAT,
@@ -82,7 +82,7 @@ class RandomNormalLike:
 class RandomUniform:
     """Numbers of a uniform distribution from low up to high."""
 
-    signature = "-> y"
+    signature = " -> y"
     attributes: dict[str, Any] = {
         "shape": (),
         "dtype": dtypes.FLOAT,

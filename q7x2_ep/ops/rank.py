@@ -14,9 +14,7 @@ from q7x2_ep.ops import op
 from q7x2_ep.ops.common import (
     BINARY,
     MAX_ELEMENTS,
-    NUMBERS,
-    SHORT,
-    UNSIGNED,
+    NUMERIC,
     Guard,
     NotInferable,
     binary_step,
@@ -34,8 +32,6 @@ from q7x2_ep.ops.common import (
     where_is,
     where_step,
 )
-
-ORDERED = (*NUMBERS, *SHORT, *UNSIGNED)
 
 
 def topk_step(
@@ -101,7 +97,7 @@ class TopK:
 
     def lower(node: Node, b: Any) -> None:
         x, (values, indices) = node.inputs[0], node.outputs
-        require_dtype(node, x.dtype, ORDERED)
+        require_dtype(node, x.dtype, NUMERIC)
         axis = normal_axis(node, node.attrs["axis"], len(x.shape))
         wanted, largest = values if is_used(b, node, 0) else None, bool(node.attrs["largest"])
         topk_step(b, x, axis, wanted, indices, values.shape[axis], largest, False, largest)
@@ -132,7 +128,7 @@ def _arg_reference(find: Any) -> Any:
 def _arg_lower(largest: bool) -> Any:
     def lower(node: Node, b: Any) -> None:
         x = node.inputs[0]
-        require_dtype(node, x.dtype, ORDERED)
+        require_dtype(node, x.dtype, NUMERIC)
         axis = normal_axis(node, node.attrs["axis"], len(x.shape))
         last = bool(node.attrs["select_last_index"])
         topk_step(b, x, axis, None, node.output, 1, largest, last, True)

@@ -19,7 +19,6 @@ from q7x2_ep.ops.common import (
     binary_step,
     cast_step,
     cast_to,
-    UNSIGNED,
     dims,
     infer_same,
     known,
@@ -290,7 +289,7 @@ def cumulated(accumulate: Any, neutral: int) -> Any:
 def cumulate_lower(product_of: bool) -> Any:
     def lower(node: Node, b: Any) -> None:
         x = node.inputs[0]
-        require_dtype(node, x.dtype, (*NUMBERS, *UNSIGNED))
+        require_dtype(node, x.dtype, (*NUMBERS, dtypes.UINT32, dtypes.UINT64))
         axis = normal_axis(node, required_ints(node, 1, "the axis")[0], len(x.shape))
         b.step(
             "cumulate",

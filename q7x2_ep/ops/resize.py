@@ -54,7 +54,10 @@ RADIUS = {"linear": 1, "cubic": 2}  # of the filter, in samples
 COMPUTED_IN = {
     dtypes.UINT8: dtypes.FLOAT,
     dtypes.INT8: dtypes.FLOAT,
+    dtypes.UINT16: dtypes.FLOAT,
+    dtypes.INT16: dtypes.FLOAT,
     dtypes.INT32: dtypes.DOUBLE,
+    dtypes.UINT32: dtypes.DOUBLE,
 }
 
 
@@ -304,13 +307,20 @@ def resize_axis(node: Node, x: np.ndarray, axis: Axis) -> np.ndarray:
 
 
 def resize_steps(node: Node, b: Any, x: Value, axes: list[Axis], y: Value) -> None:
-    """The last axis first: for images that grow, the others then handle whole rows of more."""
-    for axis in reversed(axes):
+    """Axes that shrink first, and the outer ones of them; of those that grow the inner ones."""
+    order = sorted(axes, key=lambda axis: (0, axis.axis) if shrinks(axis) else (1, -axis.axis))
+    for axis in order:
         shape = list(x.shape)
         shape[axis.axis] = axis.m
-        into = y if axis is axes[0] else temporary(b, x.dtype, tuple(shape))
+        into = y if axis is order[-1] else temporary(b, x.dtype, tuple(shape))
         resize_step(node, b, x, axis, into)
         x = into
+
+
+def shrinks(axis: Axis) -> bool:
+    if axis.scale:
+        return axis.scale < 1
+    return isinstance(axis.n, int) and isinstance(axis.m, int) and axis.m < axis.n
 
 
 def resize_step(node: Node, b: Any, x: Value, axis: Axis, y: Value) -> None:

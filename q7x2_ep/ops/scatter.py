@@ -15,9 +15,7 @@ from q7x2_ep.ir.core import Node, Value
 from q7x2_ep.ir.shape import maximum, product
 from q7x2_ep.ops import op
 from q7x2_ep.ops.common import (
-    NUMBERS,
-    SHORT,
-    UNSIGNED,
+    BINARY,
     Guard,
     dims,
     elem_bytes,
@@ -30,7 +28,6 @@ from q7x2_ep.ops.common import (
 from q7x2_ep.ops.gather import INDICES, depth, elements_guards, wide_indices
 
 REDUCTIONS = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
-REDUCED = (*NUMBERS, *SHORT, *UNSIGNED, dtypes.BOOL)
 # a dtype of each size, to scatter anything as it is
 BITS = {1: dtypes.UINT8, 2: dtypes.UINT16, 4: dtypes.UINT32, 8: dtypes.UINT64}
 
@@ -54,7 +51,7 @@ def scatter_fields(node: Node) -> dict[str, Any]:
         return {"dtype": BITS[elem_bytes(node)], "scatter": reduction}
     if reduction not in REDUCTIONS:
         raise ModelError(f"{where_is(node)} reduction is {reduction!r}")
-    require_dtype(node, dtype, REDUCED)
+    require_dtype(node, dtype, BINARY)
     if dtype == dtypes.BOOL:  # a sum of bools is whether one is true
         reduction = {"add": "max", "mul": "min"}.get(reduction, reduction)
     return {"dtype": dtype, "scatter": reduction}

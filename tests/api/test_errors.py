@@ -460,6 +460,44 @@ def test_theirs(case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert (type(error).__name__ if error else "") == case.wanted
 
 
+TEXT = one("Identity", info("x", ["n"], STRING), kind=STRING)
+
+
+def kept(api: Any) -> Any:
+    """Whether an output is the caller's: it can be written, and is not the feed."""
+    given = ONES.copy()
+    (z,) = run(api, one("Identity", X), {"x": given})
+    return bool(z.flags.writeable), np.shares_memory(z, given)
+
+
+def described(api: Any) -> Any:
+    made = session(api, add())
+    meta = made.get_modelmeta()
+    return (
+        [(arg.name, arg.type, arg.shape) for arg in (*made.get_inputs(), *made.get_outputs())],
+        str(made.get_inputs()[1]),
+        {name: getattr(meta, name) for name in dir(meta) if name[0] != "_"},
+        made.get_provider_options()["CPUExecutionProvider"],
+        type(made.get_session_options()).__name__,
+        made.get_overridable_initializers(),
+    )
+
+
+SAME = {
+    "string_identity_U": lambda api: run(api, TEXT, {"x": np.array(["a", "bc"])})[0].tolist(),
+    "string_identity_obj": lambda api: run(api, TEXT, {"x": np.array(["a"], object)})[0].dtype,
+    "scalar_output": lambda api: run(api, one("Neg", info("x", [])), {"x": ONES[0, 0:].sum()[...]}),
+    "output_writable, identity_aliases_input": kept,
+    "nodearg, modelmeta, get_.., overridable_initializers": described,
+}
+
+
+@pytest.mark.parametrize("fact", SAME.values(), ids=SAME)
+def test_same(fact: Callable[[Any], Any], tmp_path: Path) -> None:
+    ours, theirs = (fact(module(name, tmp_path)) for name in ("q7x2_ep", "onnxruntime"))
+    assert repr(ours) == repr(theirs)
+
+
 def test_division_by_zero() -> None:
     """onnxruntime dies of it."""
     numbers = np.array([1, -7], np.int64)

@@ -207,6 +207,7 @@ def test_profile(tmp_path, session):
     options = q7x2_ep.SessionOptions()
     options.enable_profiling = True
     options.profile_file_prefix = str(tmp_path / "prof")
+    options.graph_optimization_level = q7x2_ep.GraphOptimizationLevel.ORT_DISABLE_ALL
     before = time.monotonic_ns()
     with q7x2_ep.InferenceSession(scaled(), options) as session:
         assert before <= session.get_profiling_start_time_ns() <= time.monotonic_ns()
@@ -223,6 +224,9 @@ def test_profile(tmp_path, session):
     nodes = [event for event in events if event["cat"] == "Node"]
     assert nodes and all(event["name"].endswith("_kernel_time") for event in nodes)
     assert {"add0", "mul0"} == {name for event in nodes for name in event["args"]["nodes"]}
+    (added, *_) = (event["args"] for event in nodes if event["name"] == "add0_kernel_time")
+    assert added["input_type_shape"] == [{"float": [2, 3]}] * 2
+    assert added["output_type_shape"] == [{"float": [2, 3]}]
     keys = {"cat", "pid", "tid", "dur", "ts", "ph", "name", "args"}
     assert all(event.keys() == keys and event["dur"] >= 0 for event in events)
     assert all(event["args"]["provider"] == "CPUExecutionProvider" for event in nodes)

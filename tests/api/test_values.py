@@ -158,8 +158,27 @@ def test_values_that_numpy_does_not_have():
     again = OrtValue.ortvalue_from_shape_and_type([2], TensorProto.BFLOAT16)
     again.update_inplace(value)
     assert again.numpy().tolist() == [1.0, -2.0]
+    eighths = OrtValue.ortvalue_from_numpy_with_onnx_type(
+        np.array([0x38, 0xC0], np.uint8), TensorProto.FLOAT8E4M3FN
+    )
+    assert eighths.data_type() == "tensor(float8e4m3fn)"
+    assert eighths.numpy().astype(np.float32).tolist() == [1.0, -2.0]
     with pytest.raises(errors.BindingError, match=r"1 specified by onnxtype: 2"):
         OrtValue.ortvalue_from_numpy_with_onnx_type(bits.view(np.uint8), TensorProto.BFLOAT16)
+
+
+def test_bfloat16_in_and_out():
+    x = info("x", ["n"], TensorProto.BFLOAT16)
+    bits = np.array([0x3F80, 0xC000], np.uint16)
+    value = OrtValue.ortvalue_from_numpy_with_onnx_type(bits, TensorProto.BFLOAT16)
+    with q7x2_ep.InferenceSession(one("Neg", x, kind=TensorProto.BFLOAT16)) as session:
+        (z,) = session.run_with_ort_values(None, {"x": value})
+        assert z.data_type() == "tensor(bfloat16)" and z.numpy().tolist() == [-1.0, 2.0]
+        binding, out = session.io_binding(), np.zeros(2, np.uint16)
+        binding.bind_input("x", "cpu", 0, TensorProto.BFLOAT16, [2], bits.ctypes.data)
+        binding.bind_output("z", "cpu", 0, TensorProto.BFLOAT16, [2], out.ctypes.data)
+        session.run_with_iobinding(binding)
+        assert out.tolist() == [0xBF80, 0x4000]
 
 
 def test_values_of_text():
@@ -191,7 +210,7 @@ def test_sequences():
 def test_wrong_values():
     for wrong in (
         lambda: OrtValue.ortvalue_from_numpy([1.0]),
-        lambda: OrtValue.ortvalue_from_numpy(np.ones(2, np.complex64)),
+        lambda: OrtValue.ortvalue_from_numpy(np.ones(2, "M8[s]")),
         lambda: OrtValue.ortvalue_from_numpy(X, "cuda", 0),
         lambda: OrtValue.ortvalue_from_shape_and_type([-1], np.float32),
         lambda: OrtValue.ortvalue_from_shape_and_type([1], 99),

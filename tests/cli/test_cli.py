@@ -206,3 +206,17 @@ def test_as_a_module():
     )
     assert done.returncode == 2
     assert "absent.onnx" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_ops_says_where_each_runs(capsys):
+    out = run(capsys, "ops", "^(Relu|Equal|Unique|.*::Gradient|com.microsoft::FastGelu|Cast)$")
+    lines = {line.split()[0]: line for line in out.splitlines() if not line.startswith(" ")}
+    assert all(len(line) <= WIDTH for line in out.splitlines())
+    assert lines["Relu"].split() == ["Relu", "1", "6", "13", "14", "native"]
+    assert lines["Equal"].endswith("native; host: str")
+    assert lines["Unique"].endswith("host")
+    assert lines["com.microsoft::FastGelu"].endswith("native")
+    assert lines["ai.onnx.preview.training::Gradient"].endswith("neither")
+    assert lines["6"].startswith("6 ops: 4 native")
+    (relu,) = json.loads(run(capsys, "ops", "^Relu$", "--json"))
+    assert relu["domain"] == "" and "float" in relu["native"] and not relu["host"]

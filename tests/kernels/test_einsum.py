@@ -16,6 +16,7 @@ EQUATIONS = (
     *("i,j->ij", "i,i->", "ij,j->i", "i,ij->j", "ij,ij->ij", "ij,ij->i", "ij,kl->il", "ij, jk"),
     *("ij->ji", "ij->j", "ij->", "bij->b", "b...->...b", "...i->...", "ba"),
     *("bi,bij,bj->b", "ij,jk,kl->il", "bhwc,hkc->bhwk", "a,a,a->a", "b,ij->bij", "bijk,bjk->bi"),
+    *("ii->i", "ii->", "...ii->...i", "iji->ji", "iii->i", "iij,jk->ik", "...->...", "i,ii->i"),
 )
 SIZES = {"a": 3, "b": 2, "i": 3, "j": 5, "k": 4, "l": 2, "d": 4, "e": 6, "h": 2, "n": 3, "m": 5}
 
@@ -54,7 +55,7 @@ def test_einsum(equation: str, symbolic: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    "equation, reason", [("ii->i", "diagonal"), ("ij,jk->il", "no input"), ("ijk->i", "ranks")]
+    "equation, reason", [("ij->ii", "twice"), ("ij,jk->il", "no input"), ("ijk->i", "ranks")]
 )
 def test_refused(equation: str, reason: str) -> None:
     inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [3, 3])] * (

@@ -1,4 +1,4 @@
-"""Ops that make tensors or cut them: arange, fill, values, trilu; and cumsum."""
+"""Ops that make tensors or cut them: arange, fill, values, trilu; and cumulate."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ import itertools
 import numpy as np
 import pytest
 
+from q7x2_ep import dtypes
 from tests.kernels.harness import padded
 from tests.kernels.harness import run_threads as run_op
 
 CODES = {"float32": 1, "int32": 6, "int64": 7, "float64": 11}
 
 
-@pytest.mark.parametrize("dtype", CODES)
+@pytest.mark.parametrize("dtype", [*CODES, "int16"])
 def test_arange(dtype):
     for n, start, step in ((0, 0, 1), (1, 5, 2), (17, -3, 2), (70_000, 10, -3)):
         real = (
@@ -21,7 +22,8 @@ def test_arange(dtype):
             if dtype.startswith("f")
             else {"start": 0, "step": 0}
         )
-        given = {"dtype": CODES[dtype], "n": n, "istart": start, "istep": step, **real}
+        code = dtypes.from_numpy(dtype)
+        given = {"dtype": code, "n": n, "istart": start, "istep": step, **real}
         (y,) = run_op("arange", y=np.zeros(n, dtype), **given)
         first, by = (real["start"], real["step"]) if dtype.startswith("f") else (start, step)
         np.testing.assert_array_equal(y, (first + np.arange(n) * by).astype(dtype))
@@ -61,22 +63,28 @@ def test_trilu(dtype):
             )
 
 
-@pytest.mark.parametrize("dtype", CODES)
-def test_cumsum(dtype):
+@pytest.mark.parametrize("dtype", [*CODES, "uint32", "uint64"])
+@pytest.mark.parametrize("product", [0, 1])
+def test_cumulate(dtype, product):
     x = np.random.default_rng(18).integers(-9, 10, (3, 7, 5)).astype(dtype)
+    along = np.cumprod if product else np.cumsum
     for exclusive, reverse in itertools.product((0, 1), repeat=2):
         flow = x[:, ::-1] if reverse else x
-        sums = np.cumsum(flow, 1) - (flow if exclusive else 0)
-        expected = sums[:, ::-1] if reverse else sums
+        totals = along(flow, 1, dtype=dtype)
+        if exclusive:
+            first = np.full_like(flow[:, :1], product)
+            totals = np.concatenate((first, totals[:, :-1]), 1)
+        expected = totals[:, ::-1] if reverse else totals
         given = {
-            "dtype": CODES[dtype],
+            "dtype": dtypes.from_numpy(x.dtype),
             "outer": 3,
             "n": 7,
             "inner": 5,
+            "product": product,
             "exclusive": exclusive,
             "reverse": reverse,
         }
-        np.testing.assert_array_equal(run_op("cumsum", x=x, y=x, **given)[0], expected)
+        np.testing.assert_array_equal(run_op("cumulate", x=x, y=x, **given)[0], expected)
         np.testing.assert_array_equal(
-            run_op("cumsum", threads=[1], x=x, y="x", **given)[0], expected
+            run_op("cumulate", threads=[1], x=x, y="x", **given)[0], expected
         )

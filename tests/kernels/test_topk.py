@@ -7,15 +7,31 @@ import pytest
 
 from tests.kernels.harness import run_threads as run_op
 
-CODES = {"float32": 1, "int32": 6, "int64": 7, "float64": 11}
+CODES = {
+    "float32": 1,
+    "uint8": 2,
+    "int8": 3,
+    "uint16": 4,
+    "int16": 5,
+    "int32": 6,
+    "int64": 7,
+    "float64": 11,
+    "uint32": 12,
+    "uint64": 13,
+}
 
 
-def wanted(x: np.ndarray, k: int, largest: bool, last: bool) -> np.ndarray:
-    """Indices (outer, k, inner) by sorting (unordered first, value, position)."""
+def wanted(x: np.ndarray, k: int, largest: bool, last: bool, nan_first: bool) -> np.ndarray:
+    """Indices (outer, k, inner) by sorting (unordered first or last, value, position)."""
     n = x.shape[1]
     place = np.arange(n).reshape(1, n, 1) + np.zeros_like(x, int)
-    value = np.nan_to_num(x.astype(np.float64), nan=0.0)
-    keys = (-place if last else place, -value if largest else value, ~np.isnan(x.astype(float)))
+    order = np.unique(np.where(x == x, x, 0), return_inverse=True)[1]
+    value = order.reshape(x.shape)  # ranks, which int64 holds
+    keys = (
+        -place if last else place,
+        -value if largest else value,
+        np.isnan(x.astype(float)) != nan_first,
+    )
     return np.lexsort(keys, axis=1)[:, :k]
 
 
@@ -23,8 +39,8 @@ def wanted(x: np.ndarray, k: int, largest: bool, last: bool) -> np.ndarray:
 @pytest.mark.parametrize(
     "shape, k", [((3, 1, 1), 1), ((2, 9, 1), 4), ((5, 40, 3), 40), ((1, 700, 2), 1)]
 )
-@pytest.mark.parametrize("largest, last", [(1, 0), (0, 0), (1, 1)])
-def test_topk(dtype, shape, k, largest, last):
+@pytest.mark.parametrize("largest, last, nan_first", [(1, 0, 1), (0, 0, 0), (0, 0, 1), (1, 1, 1)])
+def test_topk(dtype, shape, k, largest, last, nan_first):
     rng = np.random.default_rng(shape[1] + k)
     x = rng.integers(-6, 7, shape).astype(dtype)  # ties abound
     if x.dtype.kind == "f":
@@ -39,8 +55,9 @@ def test_topk(dtype, shape, k, largest, last):
         threads=(1, 3),
         largest=largest,
         last=last,
+        nan_first=nan_first,
         **args,
     )
-    order = wanted(x, k, bool(largest), bool(last))
+    order = wanted(x, k, bool(largest), bool(last), bool(nan_first))
     np.testing.assert_array_equal(indices, order)
     np.testing.assert_array_equal(values, np.take_along_axis(x, order, 1))

@@ -19,7 +19,7 @@ LAYERS = (
     {"backend"},
     {"session"},
     {"explain", "api", "compare", "feeds", "models", "progress", "__init__", "optimize", "bisect"},
-    {"__main__", "doctor"},
+    {"__main__", "doctor", "optable"},
 )
 FILES = sorted(path.relative_to(PACKAGE) for path in PACKAGE.rglob("*.py"))
 

@@ -127,7 +127,8 @@ class Executor:
         given = [*call.outputs, *[None] * (len(self._dtypes) - len(call.outputs))]
         names, shapes = self._plan.graph.output_names, bound.output_shapes
         for name, array, shape, dtype in zip(names, given, shapes, self._dtypes):
-            check_output(name, array, shape, dtype)
+            if array is not None:
+                check_output(name, array, shape, dtype)
         outputs = [
             np.empty(shape, dtype) if array is None or not _is_free(array, arrays) else array
             for array, shape, dtype in zip(given, shapes, self._dtypes)
@@ -135,13 +136,15 @@ class Executor:
         total = len(self._plan.steps)
         stride = WATCHED_STEPS if call.stopped is not None else max(total, 1)
         times = None if call.step_ns is None else array_of("q", bytes(8 * total))
-        bound.context.profile(times)
+        if times is not None:
+            bound.context.profile(times)
         try:
             for first in range(0, total, stride):
                 call.go_on()
                 self._steps(bound, first, min(total, first + stride), arrays, outputs)
         finally:
-            bound.context.profile(None)
+            if times is not None:
+                bound.context.profile(None)
         if call.step_ns is not None and times is not None:
             call.step_ns += times
         for array, output in zip(given, outputs):

@@ -1,0 +1,312 @@
+"""Ops that move, select and rank, on random shapes, axes and dtypes, empty tensors included:
+the same as onnxruntime, whether sizes and axes are constants of the model or come from data.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Callable, NamedTuple
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import helper, numpy_helper
+
+from q7x2_ep.session import Session
+
+onnxruntime = pytest.importorskip("onnxruntime")
+
+DTYPES = ("float32", "float64", "int32", "int64", "uint8", "int8", "bool")
+Draw = Callable[[Any], Any]
+
+
+class Made(NamedTuple):
+    """Inputs, attributes, number of outputs. The inputs after `data` tell sizes or axes."""
+
+    inputs: list[np.ndarray]
+    attrs: dict[str, Any]
+    outputs: int = 1
+    data: int = 1
+
+
+def dims(draw: Draw, least: int = 1, most: int = 4, low: int = 0) -> tuple[int, ...]:
+    return tuple(draw(st.lists(st.integers(low, 4), min_size=least, max_size=most)))
+
+
+def array(draw: Draw, shape: tuple[int, ...], dtypes: Any = DTYPES) -> np.ndarray:
+    """Few different values, so that there are ties; some that overflow where they are added up."""
+    rng = np.random.default_rng(draw(st.integers(0, 999)))
+    return rng.integers(-90, 120, shape).astype(draw(st.sampled_from(dtypes)))
+
+
+def ints(values: Any) -> np.ndarray:
+    return np.array(values, np.int64)
+
+
+def axis_of(draw: Draw, shape: tuple[int, ...]) -> int:
+    return draw(st.integers(-len(shape), len(shape) - 1))
+
+
+def slice_(draw: Draw) -> Made:
+    shape = dims(draw, low=1)  # -1 of a symbolic dim that is 0 at run time is a ShapeError
+    axes = draw(st.permutations(range(len(shape))))[: draw(st.integers(1, len(shape)))]
+    starts = [draw(st.sampled_from([*range(-6, 7), 2**63 - 1])) for _ in axes]
+    steps = [draw(st.sampled_from([1, 2, -1, -3])) for _ in axes]
+    far = {True: 2**31 - 1, False: -(2**63)}  # the end of all, by direction
+    ends = [draw(st.sampled_from([*range(-6, 7), far[step > 0]])) for step in steps]
+    return Made([array(draw, shape), *map(ints, (starts, ends, axes, steps))], {})
+
+
+def pad(draw: Draw) -> Made:
+    mode = draw(st.sampled_from(["constant", "edge", "reflect", "wrap"]))
+    shape = dims(draw, low=int(mode != "constant"))
+    low = -1 if mode == "constant" and min(shape) > 1 else 0
+    most = min(shape) - 1 if mode in ("reflect", "wrap") else 3  # beyond, onnxruntime differs
+    pads = [draw(st.integers(low, max(most, 0))) for _ in range(2 * len(shape))]
+    x = array(draw, shape, ("float32", "float64", "int32", "int64", "uint8", "int8"))
+    rim = [np.array(7).astype(x.dtype)] if mode == "constant" else []
+    return Made([x, ints(pads), *rim], {"mode": mode})
+
+
+def tile(draw: Draw) -> Made:
+    shape = dims(draw)
+    repeats = ints([draw(st.integers(0, 3)) for _ in shape])
+    return Made([array(draw, shape, ("float32", "int32", "int64", "uint8", "bool")), repeats], {})
+
+
+def expand(draw: Draw) -> Made:
+    shape = dims(draw)
+    target = [dim if draw(st.booleans()) else 1 for dim in shape]
+    x = array(
+        draw, tuple(target), ("float32", "float64", "int32", "int64", "uint8", "int8", "bool")
+    )
+    wanted = [dim if have == 1 else 1 for dim, have in zip(shape, target)]
+    return Made([x, ints([draw(st.integers(1, 2)), *wanted])], {})
+
+
+def split(draw: Draw) -> Made:
+    shape = dims(draw)
+    axis = axis_of(draw, shape)
+    cut = draw(st.integers(0, shape[axis]))
+    x = array(draw, shape, ("float32", "int32", "int64", "uint8"))
+    return Made([x, ints([cut, shape[axis] - cut])], {"axis": axis}, outputs=2)
+
+
+def concat(draw: Draw) -> Made:
+    shape = list(dims(draw))
+    axis = axis_of(draw, tuple(shape))
+    first = array(draw, tuple(shape))
+    shape[axis] = draw(st.integers(0, 3))
+    return Made([first, np.ones(shape, first.dtype), first], {"axis": axis}, data=3)
+
+
+def transpose(draw: Draw) -> Made:
+    shape = dims(draw)
+    return Made([array(draw, shape)], {"perm": draw(st.permutations(range(len(shape))))})
+
+
+def gather(draw: Draw) -> Made:
+    shape = dims(draw, low=1)
+    axis = axis_of(draw, shape)
+    n = shape[axis]
+    at = np.random.default_rng(1).integers(-n, n, dims(draw, least=0, most=2))
+    kind = draw(st.sampled_from(["int32", "int64"]))
+    return Made([array(draw, shape), at.astype(kind)], {"axis": axis}, data=2)
+
+
+def gather_elements(draw: Draw) -> Made:
+    shape = dims(draw, low=1)
+    axis = axis_of(draw, shape)
+    within = [draw(st.integers(0, dim)) for dim in shape]
+    at = np.random.default_rng(2).integers(-shape[axis], shape[axis], within)
+    return Made([array(draw, shape), at], {"axis": axis}, data=2)
+
+
+def scatter_elements(draw: Draw) -> Made:
+    (x, at), attrs, *_ = gather_elements(draw)
+    reduction = draw(st.sampled_from(["none", "add", "mul", "max", "min"]))
+    if reduction == "none":  # of equal indices the order is open
+        at = np.zeros([0 if d == attrs["axis"] % x.ndim else n for d, n in enumerate(x.shape)], int)
+    x = x.astype(draw(st.sampled_from(["float32", "float64", "int32", "int64", "uint8", "int8"])))
+    updates = np.random.default_rng(3).integers(-9, 9, at.shape).astype(x.dtype)
+    return Made([x, at, updates], {**attrs, "reduction": reduction}, data=3)
+
+
+def gather_nd(draw: Draw) -> Made:
+    shape = dims(draw, low=1)
+    batch = draw(st.integers(0, len(shape) - 1))
+    depth = draw(st.integers(1, len(shape) - batch))
+    lead = (*shape[:batch], draw(st.integers(0, 3)))
+    rng = np.random.default_rng(4)
+    at = np.stack([rng.integers(-n, n, lead) for n in shape[batch : batch + depth]], -1)
+    return Made([array(draw, shape), at], {"batch_dims": batch}, data=2)
+
+
+def scatter_nd(draw: Draw) -> Made:
+    shape = dims(draw, low=1)
+    depth = draw(st.integers(1, len(shape)))
+    rng = np.random.default_rng(5)
+    at = np.stack([rng.integers(-n, n, 3) for n in shape[:depth]], -1)
+    x = array(draw, shape, ("float32", "float64", "int32", "int64", "uint8", "int8"))
+    updates = rng.integers(-9, 9, (3, *shape[depth:])).astype(x.dtype)
+    reduction = draw(st.sampled_from(["add", "mul", "max", "min"]))
+    return Made([x, at, updates], {"reduction": reduction}, data=3)
+
+
+def top_k(draw: Draw) -> Made:
+    shape = dims(draw, low=1)
+    axis = axis_of(draw, shape)
+    x = array(draw, shape, ("float32", "float64", "int32", "int64"))
+    k = draw(st.integers(1, shape[axis]))
+    return Made([x, ints([k])], {"axis": axis, "largest": draw(st.integers(0, 1))}, outputs=2)
+
+
+def arg(draw: Draw) -> Made:
+    shape = dims(draw, low=1)
+    x = array(draw, shape, ("float32", "float64", "int32", "uint8", "int8"))
+    attrs = {"axis": axis_of(draw, shape), "keepdims": draw(st.integers(0, 1))}
+    return Made([x], {**attrs, "select_last_index": draw(st.integers(0, 1))})
+
+
+def cum_sum(draw: Draw) -> Made:
+    shape = dims(draw)
+    x = array(draw, shape, ("float32", "float64", "int32", "int64"))
+    attrs = {"exclusive": draw(st.integers(0, 1)), "reverse": draw(st.integers(0, 1))}
+    return Made([x, np.array(axis_of(draw, shape))], attrs)
+
+
+def trilu(draw: Draw) -> Made:
+    x = array(draw, dims(draw, least=2), ("float32", "float64", "int64", "bool"))
+    return Made([x, np.array(draw(st.integers(-5, 5)))], {"upper": draw(st.integers(0, 1))})
+
+
+def one_hot(draw: Draw) -> Made:
+    at = array(draw, dims(draw, most=3), ("int64",)) % 9 - 4
+    values = np.array([3, 5]).astype(draw(st.sampled_from(["float32", "int64"])))
+    axis = draw(st.integers(-at.ndim - 1, at.ndim))
+    return Made([at, np.array([4]), values], {"axis": axis})
+
+
+def reverse_sequence(draw: Draw) -> Made:
+    x = array(draw, dims(draw, least=2, low=1))
+    time = draw(st.integers(0, 1))
+    lengths = [draw(st.integers(1, x.shape[time])) for _ in range(x.shape[1 - time])]
+    return Made([x, ints(lengths)], {"time_axis": time, "batch_axis": 1 - time}, data=2)
+
+
+def center_crop_pad(draw: Draw) -> Made:
+    shape = dims(draw, low=1)
+    sizes = ints([draw(st.integers(1, 6)) for _ in shape])
+    return Made([array(draw, shape, ("float32", "int64")), sizes], {})
+
+
+def non_zero(draw: Draw) -> Made:
+    return Made([array(draw, dims(draw), ("float32", "int32", "int64", "uint8", "bool")) // 60], {})
+
+
+def compress(draw: Draw) -> Made:
+    shape = dims(draw)
+    axis = axis_of(draw, shape)
+    condition = [draw(st.booleans()) for _ in range(draw(st.integers(0, shape[axis])))]
+    return Made([array(draw, shape), np.array(condition, bool)], {"axis": axis}, data=2)
+
+
+def unique(draw: Draw) -> Made:
+    x = array(draw, dims(draw, low=1), ("float32", "int64", "int8")) // 40
+    attrs = {"sorted": draw(st.integers(0, 1))}
+    if draw(st.booleans()):
+        attrs["axis"] = axis_of(draw, x.shape)
+    return Made([x], attrs, outputs=4)
+
+
+def reshape(draw: Draw) -> Made:
+    x = array(draw, dims(draw, low=1))
+    cut = draw(st.integers(0, x.ndim))
+    return Made([x, ints([*x.shape[:cut], -1])], {})
+
+
+def where(draw: Draw) -> Made:
+    shape = dims(draw)
+    condition = array(draw, tuple(d if draw(st.booleans()) else 1 for d in shape), ("bool",))
+    x = array(draw, shape, ("float32", "float64", "int32", "int64", "uint8"))
+    return Made([condition, x, x[:1]], {}, data=3)
+
+
+def squeeze(draw: Draw) -> Made:
+    shape = dims(draw)
+    axes = draw(st.permutations(range(len(shape) + 1)))[:1]
+    return Made([array(draw, (*shape[: axes[0]], 1, *shape[axes[0] :])), ints(axes)], {})
+
+
+def unsqueeze(draw: Draw) -> Made:
+    shape = dims(draw, most=2)
+    axes = draw(st.permutations(range(-len(shape) - 2, 0)))[:2]
+    return Made([array(draw, shape), ints(axes)], {})
+
+
+OPS = {
+    "Slice": slice_,
+    "Pad": pad,
+    "Tile": tile,
+    "Expand": expand,
+    "Split": split,
+    "Concat": concat,
+    "Transpose": transpose,
+    "Gather": gather,
+    "GatherElements": gather_elements,
+    "ScatterElements": scatter_elements,
+    "GatherND": gather_nd,
+    "ScatterND": scatter_nd,
+    "TopK": top_k,
+    "ArgMax": arg,
+    "ArgMin": arg,
+    "CumSum": cum_sum,
+    "Trilu": trilu,
+    "OneHot": one_hot,
+    "ReverseSequence": reverse_sequence,
+    "CenterCropPad": center_crop_pad,
+    "NonZero": non_zero,
+    "Compress": compress,
+    "Unique": unique,
+    "Reshape": reshape,
+    "Where": where,
+    "Squeeze": squeeze,
+    "Unsqueeze": unsqueeze,
+}
+
+
+@pytest.mark.parametrize("op", OPS)
+@settings(max_examples=12, deadline=None)
+@given(data=st.data())
+def test_same_as_onnxruntime(op: str, data: Any) -> None:
+    made = OPS[op](data.draw)
+    fixed = made.inputs[made.data :] if data.draw(st.booleans()) else []
+    fed = made.inputs[: len(made.inputs) - len(fixed)]
+    names = [f"x{n}" for n in range(len(made.inputs))]
+    outputs = [f"y{n}" for n in range(made.outputs)]
+    node = helper.make_node(op, names, outputs, **made.attrs)
+
+    def info(name: str, x: np.ndarray) -> Any:
+        dtype = helper.np_dtype_to_tensor_dtype(x.dtype)
+        sizes = x.shape if x.ndim == 1 else [f"{name}_{d}" for d in range(x.ndim)]
+        return helper.make_tensor_value_info(name, dtype, sizes)
+
+    kinds = made.inputs[2 if op == "OneHot" else 1 if op == "Where" else 0].dtype
+    kind = helper.np_dtype_to_tensor_dtype(kinds)
+    if op in ("NonZero", "ArgMax", "ArgMin"):
+        kind = 7
+    types = [kind, *[7] * (made.outputs - 1)] if op != "Split" else [kind] * 2
+    results = [helper.make_tensor_value_info(n, t, None) for n, t in zip(outputs, types)]
+    constants = [numpy_helper.from_array(x, n) for n, x in zip(names[len(fed) :], fixed)]
+    inputs = [info(name, x) for name, x in zip(names, fed)]
+    graph = helper.make_graph([node], "g", inputs, results, constants)
+    opset = [helper.make_opsetid("", 21)]
+    model = helper.make_model(graph, opset_imports=opset, ir_version=10).SerializeToString()
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    feeds = dict(zip(names, fed))
+    providers = ["CPUExecutionProvider"]
+    wanted = onnxruntime.InferenceSession(model, options, providers=providers).run(None, feeds)
+    for actual, expected in zip(Session(model, threads=2).run(feeds), wanted):
+        assert (actual.dtype, actual.shape) == (expected.dtype, expected.shape)
+        np.testing.assert_array_equal(actual, expected)

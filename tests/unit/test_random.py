@@ -1,0 +1,78 @@
+"""Random numbers: their distributions, and that no two runs share them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper
+
+from q7x2_ep.errors import BackendError
+from q7x2_ep.ir.core import Node, Value
+from q7x2_ep.ops import OPS, find
+
+
+@pytest.fixture(scope="module")
+def session_class() -> Any:
+    session = pytest.importorskip("q7x2_ep.session")
+    try:
+        session.load()
+    except BackendError as error:
+        pytest.skip(str(error))
+    return session.Session
+
+
+def draw(op: str, *inputs: np.ndarray, **attrs: Any) -> np.ndarray:
+    values = [
+        Value(f"x{n}", helper.np_dtype_to_tensor_dtype(x.dtype), x.shape)
+        for n, x in enumerate(inputs)
+    ]
+    node = Node(op, values, [Value("y")], {**find(op).attributes, **attrs}, "node")
+    y = find(op).reference(node, *inputs)
+    (type,) = find(op).infer(node)
+    assert (helper.np_dtype_to_tensor_dtype(y.dtype), y.shape) == (type.dtype, type.shape)
+    return y
+
+
+def test_distributions() -> None:
+    x = np.zeros((200, 300))
+    y = draw("RandomNormal", shape=(200, 300), mean=3.0, scale=2.0)
+    assert y.dtype == np.float32 and abs(y.mean() - 3) < 0.05 and abs(y.std() - 2) < 0.05
+    y = draw("RandomNormalLike", x, mean=-1.0)
+    assert y.dtype == np.float64 and abs(y.mean() + 1) < 0.05 and abs(y.std() - 1) < 0.05
+    for y in (
+        draw("RandomUniform", shape=(200, 300), low=1.0, high=3.0, dtype=TensorProto.DOUBLE),
+        draw("RandomUniformLike", x, low=1.0, high=3.0),
+    ):
+        assert 1 <= y.min() < 1.01 and 2.99 < y.max() <= 3 and abs(y.mean() - 2) < 0.02
+    y = draw("Bernoulli", x + 0.3, dtype=TensorProto.BOOL)
+    assert y.dtype == bool and abs(y.mean() - 0.3) < 0.02
+    logits = np.log(np.array([[0.2, 0.0001, 0.8], [5.0, 5.0, 0.0]], np.float32) + 1e-30)
+    y = draw("Multinomial", logits, sample_size=20_000, dtype=TensorProto.INT64)
+    counts = [np.bincount(row, minlength=3) / 20_000 for row in y]
+    np.testing.assert_allclose(counts, [[0.2, 0, 0.8], [0.5, 0.5, 0]], atol=0.02)
+
+
+def test_all_are_known() -> None:
+    find("Add")
+    mine = {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike"}
+    mine |= {"Bernoulli", "Multinomial"}
+    assert mine <= {name for name, entry in OPS.items() if getattr(entry, "is_random", False)}
+
+
+@pytest.mark.parametrize("seed", [None, 7.0])
+def test_runs_differ_and_seeds_repeat(seed: Any, session_class: Any) -> None:
+    """Two nodes with the same attributes are not one, and neither is a constant."""
+    how = {} if seed is None else {"seed": seed}
+    nodes = [helper.make_node("RandomNormal", [], [name], shape=[4], **how) for name in "ab"]
+    outputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [4]) for name in "ab"]
+    graph = helper.make_graph(nodes, "g", [], outputs)
+    opset = [helper.make_opsetid("", 22)]
+    model = helper.make_model(graph, opset_imports=opset, ir_version=10).SerializeToString()
+    sessions = [session_class(model, threads=1) for _ in range(2)]
+    first, second = ([session.run({}) for _ in range(2)] for session in sessions)
+    assert not np.array_equal(first[0][0], first[1][0])
+    for one, other in zip(first, second):
+        assert np.array_equal(one[0], other[0]) == (seed is not None)
+    assert np.array_equal(first[0][0], first[0][1]) == (seed is not None)
