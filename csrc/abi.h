@@ -139,7 +139,11 @@ enum {
     Q7_F64 = 11,
     Q7_U32 = 12,
     Q7_U64 = 13,
-    Q7_BF16 = 16
+    Q7_BF16 = 16,
+    Q7_U4 = 21,
+    Q7_I4 = 22,
+    Q7_U2 = 25,
+    Q7_I2 = 26
 };
 
 /* One step of a run as a driver sees it. */

@@ -220,9 +220,7 @@ Q7_INLINE q7_f32 q7_act(int64_t act, q7_f32 x, q7_f32 alpha, q7_f32 beta) {
         case Q7_act_affine: return q7_fma(alpha, x, beta);
         case Q7_act_scaled_tanh: return q7_mul(alpha, q7_tanh(q7_mul(beta, x)));
         case Q7_act_thresholded_relu: return q7_select(q7_lt(alpha, x), x, zero);
-        case Q7_act_softsign: /* inf / inf has a limit */
-            return q7_select(q7_eq(q7_abs(x), q7_set1(INFINITY)), q7_copysign(one, x),
-                             q7_div(x, q7_add(one, q7_abs(x))));
+        case Q7_act_softsign: return q7_div(x, q7_add(one, q7_abs(x)));
         default: return x;
     }
 }

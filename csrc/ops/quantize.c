@@ -1,33 +1,78 @@
 /* quantize.c: y = saturate(round(x / scale) + zero), to even; x (outer, n, inner), a scale and a
- * zero for all or for each of n. ONNX QuantizeLinear to uint8 and int8. NaN gives the lowest. */
+ * zero for all, for each of n or for each block of n. ONNX QuantizeLinear to integers of 2 to 16
+ * bits; less than 8 are the lowest of a byte, the others 0. The quotient is rounded to `precision`.
+ * NaN gives the lowest. */
+#include "halves.h"
 #include "scaled_lines.h"
 
-/* Clamped before it is rounded, so that adding 1.5 * 2^23 can do the rounding. */
-static void quantize_line(const float *x, uint8_t *y, int64_t n, float scale, int32_t zero,
-                          int32_t low, int32_t high) {
-    const float bottom = (float)(low - zero), top = (float)(high - zero), magic = 12582912.0f;
-    for (int64_t i = 0; i < n; i++) {
-        float v = x[i] / scale;
-        v = v > bottom ? v : bottom;
-        v = v < top ? v : top;
-        y[i] = (uint8_t)((int32_t)((v + magic) - magic) + zero);
+typedef struct range {
+    int32_t low, high;
+} range;
+
+static range range_of(int64_t dtype) {
+    switch (dtype) {
+        case Q7_U8: return (range){0, 255};
+        case Q7_U16: return (range){0, 65535};
+        case Q7_I16: return (range){-32768, 32767};
+        case Q7_U4: return (range){0, 15};
+        case Q7_I4: return (range){-8, 7};
+        case Q7_U2: return (range){0, 3};
+        case Q7_I2: return (range){-2, 1};
+        default: return (range){-128, 127};
     }
 }
 
-static void quantize_piece(const void *arg, int64_t which, int64_t at, int64_t count) {
+static float quotient(float x, float scale, int64_t precision) {
+    const float q = x / scale;
+    if (precision == Q7_F16) return of_f16(f16_of(q));
+    return precision == Q7_BF16 ? of_bf16(bf16_of(q)) : q;
+}
+
+/* Clamped before it is rounded, so that adding 1.5 * 2^23 can do the rounding. */
+static inline int32_t rounded(float x, int32_t zero, range to) {
+    const float bottom = (float)(to.low - zero), top = (float)(to.high - zero);
+    const float magic = 12582912.0f;
+    x = x > bottom ? x : bottom;
+    x = x < top ? x : top;
+    return (int32_t)((x + magic) - magic) + zero;
+}
+
+/* What is most frequent: bytes of one scale. */
+static void quantize_line(const float *x, uint8_t *y, int64_t n, float scale, int32_t zero,
+                          range to) {
+    for (int64_t i = 0; i < n; i++) y[i] = (uint8_t)rounded(x[i] / scale, zero, to);
+}
+
+static void quantize_piece(const void *arg, q7_scaled_piece piece) {
     const q7_quantize_args *args = arg;
-    const bool is_signed = args->y_dtype == Q7_I8;
-    int32_t zero = 0;
-    if (args->zero)
-        zero =
-            is_signed ? ((const int8_t *)args->zero)[which] : ((const uint8_t *)args->zero)[which];
-    quantize_line((const float *)args->x + at, (uint8_t *)args->y + at, count,
-                  ((const float *)args->scale)[which], zero, is_signed ? -128 : 0,
-                  is_signed ? 127 : 255);
+    const range to = range_of(args->y_dtype);
+    const float *x = (const float *)args->x + piece.at, *scale = args->scale;
+    const bool is_byte = args->y_dtype == Q7_U8 || args->y_dtype == Q7_I8;
+    if (is_byte && piece.step == 0 && args->precision == Q7_F32) {
+        const int32_t zero = args->zero ? q7_quantized(args->zero, args->y_dtype, piece.which) : 0;
+        quantize_line(x, (uint8_t *)args->y + piece.at, piece.count, scale[piece.which], zero, to);
+        return;
+    }
+    const bool is_wide = to.high > 255 || to.low < -128;
+    const int32_t bits = to.high - to.low; /* all that the dtype has */
+    for (int64_t i = 0; i < piece.count; i++) {
+        const int64_t which = piece.which + i * piece.step;
+        const int32_t zero = args->zero ? q7_quantized(args->zero, args->y_dtype, which) : 0;
+        const int32_t q = rounded(quotient(x[i], scale[which], args->precision), zero, to) & bits;
+        if (is_wide)
+            ((uint16_t *)args->y)[piece.at + i] = (uint16_t)q;
+        else
+            ((uint8_t *)args->y)[piece.at + i] = (uint8_t)q;
+    }
 }
 
 void q7_op_quantize(const q7_quantize_args *args, const q7_call *call) {
-    q7_scaled_lines lines = {args->outer,      args->n,        args->inner,
-                             args->scales > 1, quantize_piece, args};
+    q7_scaled_lines lines = {.outer = args->outer,
+                             .n = args->n,
+                             .inner = args->inner,
+                             .per_line = args->scales > 1,
+                             .block = args->block,
+                             .body = quantize_piece,
+                             .args = args};
     q7_scaled_run(&lines, call);
 }

@@ -1,8 +1,8 @@
 /* reduce.c: y[o,i] = op over j of x[o,j,i]: f32 by kernel, f64, integers and bool in plain loops.
  * ONNX Reduce*. Tasks split only what is kept (outer, or columns of inner), so that sums do not
- * depend on threads. Integers are summed in 64 bits, and wrap; their mean and root are cut towards
- * zero; n == 0 gives 0, 1 for prod, and for max and min the lowest and highest value (floats:
- * infinities, and NaN for mean). */
+ * depend on threads. Integers are summed in 64 bits, and wrap; their mean is cut towards zero, and
+ * l2 is not for them. n == 0 gives 0, 1 for prod, and for max and min the lowest and highest value
+ * (floats: infinities, and NaN for mean). */
 #include "../kernels/reduce.h"
 
 #include <math.h>
@@ -45,6 +45,7 @@ enum { COLUMNS = 16 };
 #define ADD(a, b) ((a) + (b))
 #define TIMES(a, b) ((a) * (b))
 #define MEAN(sum, n) ((sum) / (double)(n))
+#define ROOT sqrt
 #define IS_NEGATIVE(v) ((v) < 0)
 #define UNORDERED(v) isnan(v)
 #include "reduce_typed.h"
@@ -53,12 +54,14 @@ enum { COLUMNS = 16 };
 #undef ADD
 #undef TIMES
 #undef MEAN
+#undef ROOT
 #undef IS_NEGATIVE
 #undef UNORDERED
 
 #define ADD(a, b) (W)((uint64_t)(a) + (uint64_t)(b))
 #define TIMES(a, b) (W)((uint64_t)(a) * (uint64_t)(b))
 #define MEAN(sum, n) ((n) == 0 ? 0 : (sum) / (W)(n))
+#define ROOT(sum) (sum) /* l2 is for floats */
 #define UNORDERED(v) 0
 #define W uint64_t
 #define IS_NEGATIVE(v) 0

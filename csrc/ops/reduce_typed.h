@@ -26,7 +26,7 @@ static inline __attribute__((always_inline)) W NAMED(step)(int64_t op, W r, W v)
 
 static inline __attribute__((always_inline)) T NAMED(finish)(int64_t op, W r, int64_t n) {
     if (op == Q7_reduce_mean) return (T)MEAN(r, n);
-    return op == Q7_reduce_l2 ? (T)sqrt((double)r) : (T)r;
+    return op == Q7_reduce_l2 ? (T)ROOT(r) : (T)r;
 }
 
 /* Columns of (n, inner), a few side by side, so that x is read as it lies. */

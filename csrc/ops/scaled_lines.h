@@ -1,33 +1,72 @@
 /* scaled_lines.h: how quantize and dequantize cut a tensor (outer, n, inner) into tasks: fixed runs
- * of elements, handled in pieces of one scale each. */
+ * of elements, handled in pieces whose scales are the same one, or follow each other. */
 #ifndef Q7_OPS_SCALED_LINES_H
 #define Q7_OPS_SCALED_LINES_H
 #include <stdbool.h>
 
 #include "loops.h"
 
+/* `count` elements from `at` on; element i has scale and zero number which + i * step. */
+typedef struct q7_scaled_piece {
+    int64_t at, count, which, step;
+} q7_scaled_piece;
+
 typedef struct q7_scaled_lines {
     int64_t outer, n, inner;
     bool per_line; /* a scale for each of n; else one for all */
-    /* Handles `count` elements from `at` on, which share scale and zero number `which`. */
-    void (*body)(const void *args, int64_t which, int64_t at, int64_t count);
+    int64_t block; /* or, if not 0: scales (outer, ceil(n / block), inner) */
+    void (*body)(const void *args, q7_scaled_piece piece);
     const void *args;
 } q7_scaled_lines;
+
+/* The longest piece from `at` on. */
+static inline q7_scaled_piece q7_scaled_from(const q7_scaled_lines *lines, int64_t at) {
+    const int64_t n = lines->n, inner = lines->inner, block = lines->block;
+    q7_scaled_piece piece = {.at = at};
+    if (!block) {
+        const int64_t run = lines->per_line ? inner : lines->outer * n * inner;
+        piece.which = lines->per_line ? at / run % n : 0;
+        piece.count = run - at % run;
+        return piece;
+    }
+    const int64_t row = at / inner, column = at % inner, i = row % n; /* row: (outer, n) */
+    const int64_t first = (row / n * q7_ceil_div(n, block) + i / block) * inner;
+    piece.which = first + column;
+    piece.step = inner > 1;
+    piece.count = inner > 1 ? inner - column : q7_min(block - i % block, n - i);
+    return piece;
+}
 
 static inline void q7_scaled_task(void *arg, int64_t task, int64_t thread) {
     const q7_scaled_lines *lines = arg;
     (void)thread;
     const int64_t total = lines->outer * lines->n * lines->inner;
     const int64_t end = q7_min(total, (task + 1) * Q7_GRAIN);
-    const int64_t run = lines->per_line ? lines->inner : total;
-    for (int64_t at = task * Q7_GRAIN, count; at < end; at += count) {
-        count = q7_min(end, (at / run + 1) * run) - at;
-        lines->body(lines->args, lines->per_line ? at / run % lines->n : 0, at, count);
+    for (int64_t at = task * Q7_GRAIN; at < end;) {
+        q7_scaled_piece piece = q7_scaled_from(lines, at);
+        piece.count = q7_min(piece.count, end - at);
+        lines->body(lines->args, piece);
+        at += piece.count;
     }
 }
 
 static inline void q7_scaled_run(q7_scaled_lines *lines, const q7_call *call) {
     const int64_t total = lines->outer * lines->n * lines->inner;
     q7_parallel(call, q7_ceil_div(total, Q7_GRAIN), q7_scaled_task, lines);
+}
+
+/* An integer of any quantised dtype; 4 and 2 bits are the lowest of a byte each. */
+static inline int32_t q7_quantized(const void *p, int64_t dtype, int64_t i) {
+    switch (dtype) {
+        case Q7_U8: return ((const uint8_t *)p)[i];
+        case Q7_I8: return ((const int8_t *)p)[i];
+        case Q7_U16: return ((const uint16_t *)p)[i];
+        case Q7_I16: return ((const int16_t *)p)[i];
+        case Q7_U4: return ((const uint8_t *)p)[i] & 15;
+        case Q7_I4: return ((((const uint8_t *)p)[i] & 15) ^ 8) - 8;
+        case Q7_U2: return ((const uint8_t *)p)[i] & 3;
+        case Q7_I2: return ((((const uint8_t *)p)[i] & 3) ^ 2) - 2;
+        default: return ((const int32_t *)p)[i];
+    }
 }
 #endif

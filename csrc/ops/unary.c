@@ -66,9 +66,7 @@ static void unary_f64(int64_t op, int64_t n, const void *from, void *y, double a
         case Q7_unary_atanh: EACH(double, atanh(V)); break;
         case Q7_unary_selu: EACH(double, V > 0 ? beta * V : beta * (alpha * expm1(V))); break;
         case Q7_unary_celu: EACH(double, V < 0 ? alpha * expm1(V / alpha) : V); break;
-        case Q7_unary_softsign:
-            EACH(double, fabs(V) == INFINITY ? copysign(1, V) : V / (1 + fabs(V)));
-            break;
+        case Q7_unary_softsign: EACH(double, V / (1 + fabs(V))); break;
         case Q7_unary_thresholded_relu: EACH(double, V > alpha ? V : 0); break;
         case Q7_unary_shrink: EACH(double, V<-alpha ? V + beta : V> alpha ? V - beta : 0); break;
         default: EACH(double, nearbyint(V)); break; /* to even: the mode that nobody changes */

@@ -24,6 +24,7 @@ from q7x2_ep.fuse import (
     rope,
     skip_norm,
     softcap,
+    softmax,
     swish,
 )
 from q7x2_ep.fuse.chain import Chain
@@ -54,7 +55,8 @@ FUSIONS = (
             *(relu.RELU, relu.CLIP, relu.LEAKY_RELU, relu.SQUARED_RELU),
             *(relu.HARD_SIGMOID, relu.HARD_SWISH),
             *(layernorm.LAYER_NORM, layernorm.RMS_NORM),
-            *(layernorm.ROUNDED, layernorm.WEIGHTED, layernorm.BIASED),
+            *(layernorm.WEIGHTED, layernorm.BIASED),
+            *(softmax.SOFTMAX, softmax.LOG_SOFTMAX),
         )
     ),
     # Anywhere before MergeLinears, which asks who reads q and k.

@@ -1,7 +1,7 @@
 """LayerNormalization and RMSNormalization made of primitives -> the ONNX ops.
 
 d = x - mean(x); y = d / sqrt(mean(d^2) + epsilon) * weight + bias, and the same without mean and
-bias. The norm itself is found first, with a weight of ones; Cast, weight and bias join it at the
+bias. The norm itself is found first, with a weight of ones; weight and bias join it at the
 consumers, as an epilogue joins a Linear. A check that answers "" found a consumer that is no such
 thing.
 Source: Ba et al. 2016; Zhang and Sennrich 2019; ONNX LayerNormalization (opset 17),
@@ -13,7 +13,7 @@ from __future__ import annotations
 from math import isclose
 from typing import Any, Optional, Union
 
-from q7x2_ep.dtypes import FLOAT, FLOAT16, type_string
+from q7x2_ep.dtypes import FLOAT, type_string
 from q7x2_ep.fuse.epilogue import is_row
 from q7x2_ep.ir.core import Node, Value
 from q7x2_ep.ir.pattern import Match
@@ -185,25 +185,6 @@ def _norm(g: Any, norm: Any) -> Any:
     return g.either(*(lambda op=op: g.result(op, norm) for op in NORMS))
 
 
-def rounded(g: Any, norm: Any) -> Any:
-    return g.Cast(_norm(g, norm), to=FLOAT16)
-
-
-def _check_rounded(match: Match) -> Union[dict[str, Any], str]:
-    """What stash_type 1 says: Cast to float, norm, Cast back, and then weight and bias."""
-    node = match["norm"].producer
-    cast = node.inputs[0].producer
-    if cast is None or cast.op != "Cast" or cast.inputs[0].dtype != FLOAT16:
-        return ""
-    if not _is_plain(node):
-        return f"the weight {node.inputs[1]!r} is multiplied before the Cast, wanted behind it"
-    return {"node": node, "x": cast.inputs[0]}
-
-
-def _build_rounded(g: Any, node: Node, x: Value) -> Value:
-    return g.call(node.op, x, g.ones(node.inputs[1].shape, FLOAT16), **node.attrs)
-
-
 def weighted(g: Any, norm: Any, weight: Any) -> Any:
     return g.Mul(_norm(g, norm), weight)
 
@@ -260,6 +241,5 @@ LAYER_NORM = _fusion(
     "LayerNorm", "LayerNormalization", layer_norm, layer_norm_weighted, layer_norm_shifted
 )
 RMS_NORM = _fusion("RmsNorm", "RMSNormalization", rms_norm, rms_norm_weighted)
-ROUNDED = Fusion("NormCast", (rounded,), _check_rounded, _build_rounded)
 WEIGHTED = Fusion("NormWeight", (weighted,), _check_weighted, _build_weighted)
 BIASED = Fusion("NormBias", (biased,), _check_biased, _build_biased)

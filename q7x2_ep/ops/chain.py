@@ -18,7 +18,7 @@ from q7x2_ep.ir.core import Graph, Node, Type, Value
 from q7x2_ep.ir.shape import Dim
 from q7x2_ep.ir.text import node_text, parse
 from q7x2_ep.ir.view import View
-from q7x2_ep.ops import activation, elementwise, find, op, reduce
+from q7x2_ep.ops import activation, bits, elementwise, find, op, reduce, trigonometry
 from q7x2_ep.ops.builder import Builder
 from q7x2_ep.ops.common import Guard, expand_view, fit_guards
 
@@ -26,7 +26,9 @@ MAX_INPUTS, MAX_LENGTH = 12, 16  # CHAIN_INPUTS and CHAIN_LENGTH of csrc/kernels
 MAX_STRIDE = 8  # elements: walks further apart use less than half of each cache line
 MAX_ROW = 8192  # elements of a row that is reduced: it waits in L1, and one thread computes it
 OPERANDS = {"unary": "x", "binary": "ab", "where": "cab", "cast": "x", "reduce": "x"}
-FAMILIES = (elementwise.__name__, activation.__name__, reduce.__name__)
+FAMILIES = tuple(
+    family.__name__ for family in (elementwise, trigonometry, bits, activation, reduce)
+)
 
 
 @dataclass(frozen=True)

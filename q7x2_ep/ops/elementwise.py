@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from functools import reduce
-from typing import Any, Callable, Optional
+from typing import Any, Callable, Optional, Union
 
 import numpy as np
 
@@ -20,7 +20,6 @@ from q7x2_ep.ops import op
 from q7x2_ep.ops.common import (
     BINARY,
     FLOATS,
-    INTEGERS,
     NUMERIC,
     binary_step,
     broadcast_guards,
@@ -112,15 +111,6 @@ def binary(op: str, supported: tuple[int, ...] = BINARY) -> Callable[[Node, Any]
             chain(b, op, node.inputs, node.output)
 
     return lower
-
-
-def shift(a: np.ndarray, count: np.ndarray, left: bool) -> np.ndarray:
-    """a shifted by bits; by a negative count or by all of them, what the sign extends to."""
-    bits = a.dtype.itemsize * 8
-    within = (count >= 0) & (count < bits)
-    count = np.where(within, count, 0).astype(a.dtype)
-    sign = np.zeros_like(a) if left else np.where(a < 0, -1, 0).astype(a.dtype)
-    return np.where(within, np.left_shift(a, count) if left else np.right_shift(a, count), sign)
 
 
 def power(a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -282,127 +272,6 @@ class Erf:
     lower = unary("erf")
 
 
-@op("Sin")
-class Sin:
-    """y = sin x."""
-
-    signature = "x -> y"
-    attributes: dict = {}
-    infer = infer_same
-    reference = lambda node, x: np.sin(x)
-    lower = unary("sin")
-
-
-@op("Cos")
-class Cos:
-    """y = cos x."""
-
-    signature = "x -> y"
-    attributes: dict = {}
-    infer = infer_same
-    reference = lambda node, x: np.cos(x)
-    lower = unary("cos")
-
-
-@op("Tan")
-class Tan:
-    """y = tan x."""
-
-    signature = "x -> y"
-    attributes: dict = {}
-    infer = infer_same
-    reference = lambda node, x: np.tan(x)
-    lower = unary("tan")
-
-
-@op("Asin")
-class Asin:
-    """y = the angle in [-pi / 2, pi / 2] whose sine is x."""
-
-    signature = "x -> y"
-    attributes: dict = {}
-    infer = infer_same
-    reference = lambda node, x: np.arcsin(x)
-    lower = unary("asin")
-
-
-@op("Acos")
-class Acos:
-    """y = the angle in [0, pi] whose cosine is x."""
-
-    signature = "x -> y"
-    attributes: dict = {}
-    infer = infer_same
-    reference = lambda node, x: np.arccos(x)
-    lower = unary("acos")
-
-
-@op("Atan")
-class Atan:
-    """y = the angle in (-pi / 2, pi / 2) whose tangent is x."""
-
-    signature = "x -> y"
-    attributes: dict = {}
-    infer = infer_same
-    reference = lambda node, x: np.arctan(x)
-    lower = unary("atan")
-
-
-@op("Sinh")
-class Sinh:
-    """y = (e^x - e^-x) / 2."""
-
-    signature = "x -> y"
-    attributes: dict = {}
-    infer = infer_same
-    reference = lambda node, x: np.sinh(x)
-    lower = unary("sinh")
-
-
-@op("Cosh")
-class Cosh:
-    """y = (e^x + e^-x) / 2."""
-
-    signature = "x -> y"
-    attributes: dict = {}
-    infer = infer_same
-    reference = lambda node, x: np.cosh(x)
-    lower = unary("cosh")
-
-
-@op("Asinh")
-class Asinh:
-    """y = the number whose sinh is x."""
-
-    signature = "x -> y"
-    attributes: dict = {}
-    infer = infer_same
-    reference = lambda node, x: np.arcsinh(x)
-    lower = unary("asinh")
-
-
-@op("Acosh")
-class Acosh:
-    """y = the number >= 0 whose cosh is x."""
-
-    signature = "x -> y"
-    attributes: dict = {}
-    infer = infer_same
-    reference = lambda node, x: np.arccosh(x)
-    lower = unary("acosh")
-
-
-@op("Atanh")
-class Atanh:
-    """y = the number whose tanh is x."""
-
-    signature = "x -> y"
-    attributes: dict = {}
-    infer = infer_same
-    reference = lambda node, x: np.arctanh(x)
-    lower = unary("atanh")
-
-
 @op("Floor")
 class Floor:
     """The largest integer <= x."""
@@ -445,17 +314,6 @@ class Not:
     infer = infer_unary(lambda a: not a)
     reference = lambda node, x: np.logical_not(x)
     lower = unary("not", (dtypes.BOOL,))
-
-
-@op("BitwiseNot")
-class BitwiseNot:
-    """Every bit of x turned."""
-
-    signature = "x -> y"
-    attributes: dict = {}
-    infer = infer_unary(lambda a: -a - 1)
-    reference = lambda node, x: np.bitwise_not(x)
-    lower = unary("bitwise_not", INTEGERS)
 
 
 @op("IsNaN")
@@ -747,58 +605,6 @@ class Xor:
     lower = binary("xor", (dtypes.BOOL,))
 
 
-@op("BitShift")
-class BitShift:
-    """y = a with its bits moved by b to the `direction`, with broadcasting; the sign extends."""
-
-    signature = "a, b -> y"
-    attributes = {"direction": None}
-    infer = infer_binary(lambda a, b: None)
-    guards = broadcast_guards
-    reference = lambda node, a, b: shift(a, b, node.attrs["direction"] == "LEFT")
-
-    def lower(node: Node, b: Any) -> None:
-        binary("shift_left" if node.attrs["direction"] == "LEFT" else "shift_right", INTEGERS)(
-            node, b
-        )
-
-
-@op("BitwiseAnd")
-class BitwiseAnd:
-    """y = the bits that a and b share, with broadcasting."""
-
-    signature = "a, b -> y"
-    attributes: dict = {}
-    infer = infer_binary(lambda a, b: None)
-    guards = broadcast_guards
-    reference = lambda node, a, b: np.bitwise_and(a, b)
-    lower = binary("and", INTEGERS)
-
-
-@op("BitwiseOr")
-class BitwiseOr:
-    """y = the bits that a or b has, with broadcasting."""
-
-    signature = "a, b -> y"
-    attributes: dict = {}
-    infer = infer_binary(lambda a, b: None)
-    guards = broadcast_guards
-    reference = lambda node, a, b: np.bitwise_or(a, b)
-    lower = binary("or", INTEGERS)
-
-
-@op("BitwiseXor")
-class BitwiseXor:
-    """y = the bits in which a and b differ, with broadcasting."""
-
-    signature = "a, b -> y"
-    attributes: dict = {}
-    infer = infer_binary(lambda a, b: None)
-    guards = broadcast_guards
-    reference = lambda node, a, b: np.bitwise_xor(a, b)
-    lower = binary("xor", INTEGERS)
-
-
 @op("Where")
 class Where:
     """y = a where the condition holds, else b, with broadcasting."""
@@ -821,6 +627,11 @@ class Where:
 
 
 # Dtypes
+
+
+FLOAT8 = frozenset(
+    {dtypes.FLOAT8E4M3FN, dtypes.FLOAT8E4M3FNUZ, dtypes.FLOAT8E5M2, dtypes.FLOAT8E5M2FNUZ}
+)
 
 
 def lower_cast(node: Node, b: Any) -> None:
@@ -846,26 +657,35 @@ def cast(node: Node, x: np.ndarray, code: int) -> np.ndarray:
         and x.dtype.itemsize > dtypes.size(declared)
     ):
         return x
+    return converted(x, code, node.attrs["saturate"], node.attrs["round_mode"])
+
+
+def converted(x: np.ndarray, code: int, saturate: int = 1, round_mode: str = "up") -> np.ndarray:
+    """x in the dtype `code`. saturate, round_mode: of floats of 8 bits, whose range is small."""
+    dtype = dtypes.DTYPES[code].numpy
     if code == dtypes.STRING:
-        return np.frompyfunc(text, 1, 1)(x).astype(object)
-    if declared == dtypes.STRING:
-        x = np.asarray(
-            np.frompyfunc(float if dtypes.is_float(code) else number_of, 1, 1)(x), object
-        )
-    return x.astype(dtypes.DTYPES[code].numpy)
+        return x.astype(str).astype(object)
+    if x.dtype.kind in "OUS":
+        numbers = [_number(str(text)) for text in x.reshape(-1)]
+        return np.array(numbers, object).reshape(x.shape).astype(dtype)
+    if code == dtypes.FLOAT8E8M0:
+        from onnx.numpy_helper import to_float8e8m0
+
+        return to_float8e8m0(x.astype(np.float32), bool(saturate), round_mode).astype(dtype)
+    if code in FLOAT8 and saturate:
+        import ml_dtypes
+
+        limits = ml_dtypes.finfo(dtype)
+        x = np.clip(x.astype(np.float64), float(limits.min), float(limits.max))
+    return x.astype(dtype)
 
 
-def text(x: Any) -> str:
-    """A number as ONNX writes it: the shortest digits that give it back in its own dtype."""
-    return {"nan": "NaN", "inf": "INF", "-inf": "-INF"}.get(str(x), str(x))
-
-
-def number_of(text: str) -> int:
-    """The integer that a string spells, or the whole part of a fraction."""
+def _number(text: str) -> Union[int, float]:
+    """A number as ONNX lets strings spell it; integers exactly, whatever their size."""
     try:
         return int(text)
     except ValueError:
-        return int(float(text))
+        return float(text)
 
 
 def cast_contents(dtype: int, contents: Optional[tuple[Dim, ...]]) -> Optional[tuple[Dim, ...]]:
@@ -905,30 +725,6 @@ class CastLike:
 
     reference = lambda node, x, like: cast(node, x, node.inputs[1].dtype)
     lower = lower_cast
-
-
-@op("BitCast")
-class BitCast:
-    """The bytes of x as elements of the dtype `to`, which has as many bits."""
-
-    signature = "x -> y"
-    attributes = {"to": None}
-
-    def infer(node: Node) -> list[Type]:
-        x, to = node.inputs[0], node.attrs["to"]
-        if to not in dtypes.DTYPES or dtypes.size(to) != dtypes.size(x.dtype):
-            raise ModelError(
-                f"{where_is(node)} {dtypes.type_string(x.dtype)} has not as many bits as "
-                f"{dtypes.type_string(to)}"
-            )
-        return [Type(to, dims(node))]
-
-    def reference(node: Node, x: np.ndarray) -> np.ndarray:
-        as_declared = x.astype(dtypes.DTYPES[node.inputs[0].dtype].numpy, copy=False)
-        dtype = dtypes.DTYPES[node.attrs["to"]].numpy
-        return np.frombuffer(as_declared.tobytes(), dtype).reshape(x.shape)
-
-    lower = lambda node, b: b.copy(b.contiguous(node.inputs[0]), b.allocate(node.output))
 
 
 # No work at all

@@ -6,7 +6,8 @@ from typing import Any, Optional
 
 import numpy as np
 
-from q7x2_ep.errors import ModelError
+from q7x2_ep import dtypes
+from q7x2_ep.errors import ModelError, UnsupportedOp
 from q7x2_ep.ir.core import Node, Type, Value
 from q7x2_ep.ir.shape import Dim, minimum, product
 from q7x2_ep.ir.view import View
@@ -29,7 +30,8 @@ from q7x2_ep.ops.common import (
     where_is,
 )
 
-MAX_BATCH_NDIM = 6  # of the op row `matmul`
+MAX_BATCH_NDIM = 6  # of the op rows `matmul`
+PLAIN = (dtypes.DOUBLE, dtypes.INT32, dtypes.INT64, dtypes.UINT32, dtypes.UINT64)  # no GEMM kernel
 
 
 def matmul_scratch(b: Any, k: Dim) -> Dim:
@@ -88,19 +90,23 @@ def gemm_step(
 
 
 def matmul_step(b: Any, a: View, right: View, c: View, alpha: float = 1.0) -> None:
-    """c = alpha * a @ right over the batch dims of c; a and right may have any strides."""
-    batch = c.shape[:-2]
+    """c = alpha * a @ right over the batch dims of c; a and right may have any strides.
+
+    dtypes: float32; of those in PLAIN, products whose alpha is 1.
+    """
+    batch, dtype = c.shape[:-2], c.storage.dtype
     a, right = (
         expand_view(a, (*batch, *a.shape[-2:])),
         expand_view(right, (*batch, *right.shape[-2:])),
     )
+    given: dict[str, Any] = {"dtype": dtype}
+    if dtype == dtypes.FLOAT:
+        given = {"kernel": "gemm", "pack": matmul_scratch(b, a.shape[-1]), "alpha": alpha}
     b.step(
-        "matmul",
-        kernel="gemm",
+        "matmul" if dtype == dtypes.FLOAT else "matmul_plain",
         a=a,
         b=right,
         c=c,
-        pack=matmul_scratch(b, a.shape[-1]),
         m=c.shape[-2],
         n=c.shape[-1],
         k=a.shape[-1],
@@ -112,7 +118,7 @@ def matmul_step(b: Any, a: View, right: View, c: View, alpha: float = 1.0) -> No
         a_col_stride=a.strides[-1],
         b_row_stride=right.strides[-2],
         b_col_stride=right.strides[-1],
-        alpha=alpha,
+        **given,
     )
 
 
@@ -156,7 +162,7 @@ class MatMul:
 
     def lower(node: Node, b: Any) -> None:
         left, right = node.inputs
-        require_dtype(node, left.dtype, F32)
+        require_dtype(node, left.dtype, (*F32, *PLAIN))
         if len(right.shape) == 2:
             multiply_matrix(b, left, right, node.output)
             return
@@ -181,7 +187,7 @@ def multiply_matrix(b: Any, left: Value, matrix: Value, y: Value) -> None:
     k, n = matrix.shape
     m = product(left.shape[:-1])
     a, c = reshaped(b, left, (m, k)), b.allocate(y).reshape((m, n))
-    if matrix.const is not None:
+    if matrix.const is not None and matrix.dtype == dtypes.FLOAT:
         gemm_step(b, a, b.packed(k, n, n, 1, matrix), c, n)
     else:
         matmul_step(b, a, b.view(matrix), c)
@@ -221,10 +227,14 @@ class Gemm:
             @ (b.T if node.attrs["transB"] else b)
             * node.attrs["alpha"]
         )
-        return product_ if c is None else product_ + c * node.attrs["beta"]
+        y = product_ if c is None else product_ + c * node.attrs["beta"]
+        return y.astype(a.dtype, copy=False)
 
     def lower(node: Node, b: Any) -> None:
         left, right, addend = node.inputs[0], node.inputs[1], node.input(2)
+        if left.dtype in PLAIN:
+            lower_plain(node, b)
+            return
         require_dtype(node, left.dtype, F32)
         m, n = node.output.shape
         a = b.view(left).transpose((1, 0)) if node.attrs["transA"] else b.view(left)
@@ -250,3 +260,39 @@ class Gemm:
             matmul_step(b, a, other, b.allocate(y), node.attrs["alpha"])
         if not fused:
             binary_step(b, "add", y, addend, node.output)
+
+
+def lower_plain(node: Node, b: Any) -> None:
+    """Gemm in the steps that it is made of.
+
+    Raises: UnsupportedOp for integers times a fraction.
+    """
+    (left, right, addend), y = (*node.inputs, None)[:3], node.output
+    factors = node.attrs["alpha"], node.attrs["beta"] if addend is not None else 1.0
+    if not dtypes.is_float(y.dtype) and any(factor % 1 for factor in factors):
+        raise UnsupportedOp(
+            f"{where_is(node)} multiplies {dtypes.type_string(y.dtype)} by fractions"
+        )
+
+    def scaled(x: Value, factor: float) -> Value:
+        if factor == 1.0:
+            return x
+        result = temporary(b, x.dtype, x.shape)
+        binary_step(b, "mul", x, number(b, factor, x.dtype), result)
+        return result
+
+    a = b.view(left).transpose((1, 0)) if node.attrs["transA"] else b.view(left)
+    other = b.view(right).transpose((1, 0)) if node.attrs["transB"] else b.view(right)
+    if addend is None and factors[0] == 1.0:
+        matmul_step(b, a, other, b.allocate(y))
+        return
+    total = temporary(b, y.dtype, y.shape)
+    matmul_step(b, a, other, b.allocate(total))
+    zero = number(b, 0, y.dtype)
+    binary_step(
+        b,
+        "add",
+        scaled(total, factors[0]),
+        zero if addend is None else scaled(addend, factors[1]),
+        y,
+    )

@@ -18,7 +18,6 @@ from q7x2_ep.ops.common import (
     FLOATS,
     Guard,
     binary_step,
-    cast_step,
     cast_to,
     dims,
     expand_view,
@@ -195,9 +194,6 @@ def lower_norm(node: Node, b: Any, op: str, weight: Value, bias: Optional[Value]
     """A norm over the dims from `axis` on; weights or biases of many rows come behind it."""
     x, y, epsilon = node.inputs[0], node.output, node.attrs["epsilon"]
     inner = x.shape[normal_axis(node, node.attrs["axis"], len(x.shape)) :]
-    if x.dtype == dtypes.FLOAT16 and node.attrs["stash_type"] == dtypes.FLOAT:
-        _lower_half(b, op, x, len(inner), y, epsilon, weight, bias)
-        return
     if x.dtype == dtypes.DOUBLE:
         cols = product(inner)
         rows = flat(b, x, product(x.shape[: len(x.shape) - len(inner)]), cols)
@@ -216,33 +212,6 @@ def lower_norm(node: Node, b: Any, op: str, weight: Value, bias: Optional[Value]
     norm_step(b, op, x, len(inner), normal, epsilon)
     shift = None if bias is None else b.view(bias)
     scale_and_shift(b, b.view(normal), b.view(weight), shift, y)
-
-
-def _lower_half(
-    b: Any,
-    op: str,
-    x: Value,
-    ndim: int,
-    y: Value,
-    epsilon: float,
-    weight: Value,
-    bias: Optional[Value],
-) -> None:
-    """Statistics in float32, the rest rounded to float16 after every step, as stash_type 1 says."""
-
-    def cast(value: Value, dtype: int) -> Value:
-        result = temporary(b, dtype, value.shape)
-        cast_step(b, value, result)
-        return result
-
-    total = temporary(b, dtypes.FLOAT, x.shape)
-    norm_step(b, op, cast(x, dtypes.FLOAT), ndim, total, epsilon)
-    for step, operand in (("mul", None if is_ones(weight) else weight), ("add", bias)):
-        if operand is not None:
-            rounded = cast(cast(total, dtypes.FLOAT16), dtypes.FLOAT)
-            total = temporary(b, dtypes.FLOAT, x.shape)
-            binary_step(b, step, rounded, cast(operand, dtypes.FLOAT), total)
-    cast_step(b, total, y)
 
 
 def is_ones(weight: Value) -> bool:

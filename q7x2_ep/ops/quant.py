@@ -29,9 +29,18 @@ from q7x2_ep.ops.common import (
 )
 from q7x2_ep.ops.conv import Conv, conv_shape, windows
 from q7x2_ep.ops.matmul import matmul_step
+from q7x2_ep.ops.elementwise import FLOAT8, converted
 
 BYTES = (dtypes.UINT8, dtypes.INT8)
-QUANTIZED = (*BYTES, dtypes.INT32)
+SMALL = (*BYTES, dtypes.UINT16, dtypes.INT16, dtypes.UINT4, dtypes.INT4, dtypes.UINT2, dtypes.INT2)
+QUANTIZED = (*SMALL, dtypes.INT32)
+PRECISIONS = (*F32, *sorted(dtypes.HALVES))
+
+
+def is_blocked(node: Node) -> bool:
+    """Whether each scale belongs to a block of an axis of x, of the rank of x then."""
+    x, scale = node.inputs[:2]
+    return node.attrs["block_size"] > 0 and len(scale.shape) == len(x.shape) > 0
 
 
 def along(node: Node, x: np.ndarray, values: np.ndarray) -> np.ndarray:
@@ -39,7 +48,7 @@ def along(node: Node, x: np.ndarray, values: np.ndarray) -> np.ndarray:
     if values.size == 1:
         return values.reshape(())
     axis = node.attrs["axis"] % x.ndim
-    if node.attrs["block_size"]:
+    if is_blocked(node):
         repeated = np.repeat(values, node.attrs["block_size"], axis)
         return np.take(repeated, np.arange(x.shape[axis]), axis)
     return values.reshape([-1 if i == axis else 1 for i in range(x.ndim)])
@@ -47,39 +56,64 @@ def along(node: Node, x: np.ndarray, values: np.ndarray) -> np.ndarray:
 
 def saturated(x: np.ndarray, dtype: Any) -> np.ndarray:
     """x, integral or infinite, in an integer dtype."""
-    limits = np.iinfo(dtype)
+    limits = integer_limits(dtype)
     return np.clip(x, limits.min, limits.max).astype(dtype)
 
 
-def quantization(node: Node, scale: Value, x: Value) -> dict[str, Dim]:
-    """outer, n, inner and scales of a step that quantises x along the node's axis, or as a whole.
+def integer_limits(dtype: Any) -> Any:
+    """As np.iinfo, for integers of ml_dtypes too."""
+    if np.dtype(dtype).kind in "iu":
+        return np.iinfo(dtype)
+    import ml_dtypes
 
-    Raises: UnsupportedOp for blocks, and for scales of another dtype than float32.
+    return ml_dtypes.iinfo(dtype)
+
+
+def quantization(node: Node, scale: Value, x: Value) -> dict[str, Dim]:
+    """Where the scales of a step belong that quantises x: to all, to an axis, or to blocks of it.
+
+    Raises: UnsupportedOp for scales of another dtype than float32.
     """
     require_dtype(node, scale.dtype, F32)
     if product(scale.shape) == 1:
-        return {"outer": 1, "n": 1, "inner": product(x.shape), "scales": 1}
-    if node.attrs["block_size"]:
-        raise UnsupportedOp(f"{where_is(node)} has no kernel for scales of blocks")
+        return {"outer": 1, "n": 1, "inner": product(x.shape), "scales": 1, "block": 0}
     axis = normal_axis(node, node.attrs["axis"], len(x.shape))
-    outer, inner = product(x.shape[:axis]), product(x.shape[axis + 1 :])
-    return {"outer": outer, "n": x.shape[axis], "inner": inner, "scales": x.shape[axis]}
+    outer, n, inner = product(x.shape[:axis]), x.shape[axis], product(x.shape[axis + 1 :])
+    block = node.attrs["block_size"] if is_blocked(node) else 0
+    return {"outer": outer, "n": n, "inner": inner, "scales": n, "block": block}
 
 
 def scale_guards(node: Node) -> list[Guard]:
-    """One scale, or one for each entry of the axis; as many zeros."""
+    """One scale, or one for each entry or block of the axis; as many zeros."""
     x, scale = node.inputs[:2]
     count = product(scale.shape)
     found = size_guards((node.input(2),), count)
-    if count == 1 or node.attrs["block_size"]:
+    if count == 1:
         return found
-    n = x.shape[normal_axis(node, node.attrs["axis"], len(x.shape))]
-    return found + size_guards((scale,), n)
+    axis = normal_axis(node, node.attrs["axis"], len(x.shape))
+    if not is_blocked(node):
+        return found + size_guards((scale,), x.shape[axis])
+    wanted = list(x.shape)
+    wanted[axis] = ceildiv(x.shape[axis], node.attrs["block_size"])
+    return found + [
+        (own, dim, f"{scale.name}: dim {own}, wanted {dim}")
+        for own, dim in zip(scale.shape, wanted)
+    ]
+
+
+def same_zero(node: Node, dtype: int) -> None:
+    """Raises: UnsupportedOp where the zero points are of another dtype."""
+    zero = node.input(2)
+    require_dtype(node, dtype if zero is None else zero.dtype, (dtype,))
 
 
 @op("QuantizeLinear")
 class QuantizeLinear:
-    """y = saturate(round(x / scale) + zero), to even, per tensor, axis or block of an axis."""
+    """y = saturate(round(x / scale) + zero), to even, per tensor, axis or block of an axis.
+
+    The quotient is rounded to the dtype `precision`, that of the scale where it is 0. To floats of
+    8 bits it is cast, `saturate` or not, and to floats of 4 and 6 bits with the zero added.
+    """
 
     signature = "x, scale, zero? -> y"
     attributes = {"axis": 1, "block_size": 0, "output_dtype": 0, "precision": 0, "saturate": 1}
@@ -94,17 +128,33 @@ class QuantizeLinear:
     def reference(
         node: Node, x: np.ndarray, scale: np.ndarray, zero: Optional[np.ndarray] = None
     ) -> np.ndarray:
-        y = np.rint(x / along(node, x, scale))
+        to = node.attrs["output_dtype"] or dtypes.UINT8
+        to = to if zero is None else dtypes.from_numpy(zero.dtype)
+        dtype = dtypes.DTYPES[to].numpy
+        exact = x.dtype == np.float64  # an oracle's
+        precision = node.attrs["precision"] or dtypes.from_numpy(scale.dtype)
+        own = np.dtype(np.float64) if exact else dtypes.DTYPES[precision].numpy
+        quotient = x.astype(own) / along(node, x, scale).astype(own)
+        if own.kind != "f":  # of ml_dtypes: exact in float32
+            quotient = quotient.astype(np.float32)
+        if to in FLOAT8:
+            return converted(quotient, to, node.attrs["saturate"])
+        if dtypes.is_float(to):
+            zeros = 0 if zero is None else along(node, x, zero).astype(quotient.dtype)
+            return (quotient + zeros).astype(dtype)
+        y = np.rint(quotient.astype(np.float64))
         if zero is not None:
-            return saturated(y + along(node, x, zero), zero.dtype)
-        return saturated(y, dtypes.DTYPES[node.attrs["output_dtype"] or dtypes.UINT8].numpy)
+            y = y + along(node, x, zero).astype(np.float64)
+        lowest = integer_limits(dtype).min
+        return saturated(np.where(np.isnan(y), lowest, y), dtype)
 
     def lower(node: Node, b: Any) -> None:
         x, scale = node.inputs[:2]
-        y = node.output
+        y, precision = node.output, node.attrs["precision"] or dtypes.FLOAT
         require_dtype(node, x.dtype, F32)
-        require_dtype(node, y.dtype, BYTES)
-        given = {"x": x, "scale": scale, "zero": node.input(2)}
+        require_dtype(node, y.dtype, SMALL)
+        require_dtype(node, precision, PRECISIONS)
+        given = {"x": x, "scale": scale, "zero": node.input(2), "precision": precision}
         b.step("quantize", y=y, y_dtype=y.dtype, **given, **quantization(node, scale, x))
 
 
@@ -127,16 +177,19 @@ class DequantizeLinear:
     def reference(
         node: Node, x: np.ndarray, scale: np.ndarray, zero: Optional[np.ndarray] = None
     ) -> np.ndarray:
-        whole = x.astype(np.int64)
+        wide = np.float64 if scale.dtype == np.float64 else np.float32  # float64: an oracle's
+        real = x.astype(np.float64)
         if zero is not None:
-            whole = whole - along(node, x, zero).astype(np.int64)
-        return whole.astype(scale.dtype) * along(node, x, scale)
+            real = real - along(node, x, zero).astype(np.float64)
+        y = real.astype(wide) * along(node, x, scale).astype(wide)
+        to = node.attrs["output_dtype"] or dtypes.from_numpy(scale.dtype)
+        return y if wide is np.float64 else y.astype(dtypes.DTYPES[to].numpy)
 
     def lower(node: Node, b: Any) -> None:
         x, scale, zero = *node.inputs[:2], node.input(2)
         require_dtype(node, node.output.dtype, F32)
         require_dtype(node, x.dtype, QUANTIZED)
-        require_dtype(node, x.dtype if zero is None else zero.dtype, (x.dtype,))
+        same_zero(node, x.dtype)
         given = {"x": x, "scale": scale, "zero": zero}
         fields = quantization(node, scale, x)
         b.step("dequantize", y=node.output, x_dtype=x.dtype, **given, **fields)

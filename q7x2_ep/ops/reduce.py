@@ -246,7 +246,7 @@ class ReduceL2:
     attributes = {"keepdims": 1, "noop_with_empty_axes": 0}
     infer = infer_reduction()
     reference = reduction(lambda x, **how: np.sqrt(np.sum(np.square(x), **how)))
-    lower = reduce_lower("l2")
+    lower = lower_real(lambda b, x, axes, y: reduce_over(b, "l2", x, axes, y))
 
 
 @op("ReduceLogSum")

@@ -4,13 +4,15 @@ A 16-bit value is held as the float32 that the ops in float32 make of it, unroun
 fusion and kernel applies. It is rounded where that can be seen:
 
 - at outputs of the graph, and where an op runs on the host in the dtypes that it is declared with;
+  a cache, that is handed on with what is new, stays in 16 bits;
 - where a nearby operand may give quite another result (DISCRETE ops, Cast to integers or bool):
   what arithmetic made is rounded first. What is chosen or moved from exact values is exact;
 - by a Cast to 16 bits that the model undoes without having computed with the result, if the result
   is an output, an operand of a DISCRETE op, or beside the unrounded value in use.
 
-After this pass a 16-bit value is an input of the graph or the output of a Cast or a host op, and is
-read by such ops only; a graph that is like that already stays as it is. See docs/decisions.md, 19.
+After this pass a 16-bit value is an input of the graph or the output of a Cast, host op or cache,
+and is read by such ops only; a graph that is like that already stays as it is. See
+docs/decisions.md, 19.
 """
 
 from __future__ import annotations
@@ -52,10 +54,11 @@ def _is_narrow(graph: Graph, node: Node) -> bool:
     """Whether a node computes in 16 bits, reads a constant of 16 bits, or rounds to 16 bits what
     may stay as it is.
     """
-    if is_declared(node) or not any(map(_is_half, (*node.inputs, *node.outputs))):
+    halves = [value for value in (*node.inputs, *node.outputs) if _is_half(value)]
+    if is_declared(node) or not halves:
         return False
     if node.op != "Cast":
-        return True
+        return node.op != "Concat" or not graph.is_output(node.output)
     is_idle = any(map(_is_undoing, node.output.users)) and not _is_seen(graph, node, _is_half)
     return (is_idle and _is_half(node.output)) or (
         _is_half(node.inputs[0]) and node.inputs[0].const is not None
@@ -90,7 +93,7 @@ class _Widening:
 
     def run(self) -> dict[str, int]:
         for node in self.graph.nodes:
-            if is_declared(node):
+            if is_declared(node) or self.is_cache(node):
                 for i, value in enumerate(node.inputs):
                     if value in self.declared:
                         node.set_input(i, self.narrowed(value))
@@ -205,6 +208,13 @@ class _Widening:
             self.casts[value, dtype] = result
             self.counts["edges"] += 1
         return self.casts[value, dtype]
+
+    def is_cache(self, node: Node) -> bool:
+        """Whether a Concat puts what is given behind what is made, and hands it on: the old part,
+        most of it, is neither widened nor narrowed for that.
+        """
+        is_mixed = any(value in self.narrow for value in node.inputs)
+        return node.op == "Concat" and is_mixed and self.graph.is_output(node.output)
 
     # What a rounding may not be dropped for
 

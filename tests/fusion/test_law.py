@@ -184,6 +184,8 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "HardSigmoid": {"x": (B, S, K), "alpha": 0.2, "beta": 0.5},
     "HardSwish": {"x": (B, S, K)},
     "Softcap": {"x": (B, S, K), "divisor": 30.0, "cap": 30.0},
+    "Softmax": {"x": (B, S, K), "max_axes": [1], "axes": [-2]},
+    "LogSoftmax": {"x": (B, S, K), "max_axes": [-1], "axes": [2]},
     "GroupedHeads": {"o": repeated_heads},
     "AttentionMask": {"o": causal_mask},
     "LayerNorm": {
@@ -203,7 +205,6 @@ EXAMPLES: dict[str, dict[str, Any]] = {
         "epsilon": 1e-6,
         "weight": ("const", (1, 1, K)),
     },
-    "NormCast": {"norm": "LayerNormalization of halves"},
     "NormWeight": {"norm": "LayerNormalization", "weight": NORM_ROW},
     "NormBias": {"norm": "LayerNormalization", "bias": (K,)},
     "Attention": {
@@ -375,6 +376,8 @@ TARGETS = {
     "HardSigmoid": "HardSigmoid",
     "HardSwish": "HardSwish",
     "Softcap": "q7::Softcap",
+    "Softmax": "Softmax",
+    "LogSoftmax": "LogSoftmax",
     "ExpertLinear": "q7::ExpertLinear",
     "ExpertBias": "q7::ExpertLinear",
     "GatedExperts": "q7::GatedExpertLinear",
@@ -386,7 +389,6 @@ TARGETS = {
     "QueryScale": "q7::Attention",
     "LayerNorm": "LayerNormalization",
     "RmsNorm": "RMSNormalization",
-    "NormCast": "LayerNormalization",
     "NormWeight": "LayerNormalization",
     "NormBias": "LayerNormalization",
     "SkipRmsNorm": "q7::SkipRmsNorm",
@@ -442,9 +444,6 @@ def column(g: Builder, x: Value) -> Value:
 def make_value(g: Builder, name: str, spec: Any) -> Value:
     if isinstance(spec, str) and spec.startswith("LayerNormalization"):
         x = make_value(g, "x", (B, S, K))
-        if "halves" in spec:
-            x.dtype = dtypes.FLOAT16
-            x = g.Cast(x, to=dtypes.FLOAT)
         return g.LayerNormalization(x, g.ones((K,), dtypes.FLOAT))
     if isinstance(spec, str):
         x = next((x for x in g.graph.inputs if x.name == "x"), None)

@@ -7,7 +7,7 @@ import pytest
 
 from q7x2_ep.backend.cpu.library import load
 from q7x2_ep.plan.target import KernelRow
-from tests.kernels.harness import rows, run_op, tolerance
+from tests.kernels.harness import rows, run_op, run_threads, tolerance
 
 K_BLOCK = load().target.constants["GEMM_K_BLOCK"]
 every_row = pytest.mark.parametrize("row", rows("gemm"), ids=lambda row: row.name)
@@ -108,3 +108,30 @@ def test_bits_do_not_depend_on_threads(row: KernelRow) -> None:
     c = matmul(row, a, b)
     for threads in (2, 3, 8):
         assert matmul(row, a, b, threads=threads).tobytes() == c.tobytes()
+
+
+@pytest.mark.parametrize("dtype, code", [("f8", 11), ("i4", 6), ("i8", 7), ("u4", 12), ("u8", 13)])
+def test_plain(dtype: str, code: int) -> None:
+    rng = np.random.default_rng(8)
+
+    def draw(*shape: int) -> np.ndarray:
+        if dtype == "f8":
+            return rng.standard_normal(shape)
+        limits = np.iinfo(dtype)  # products wrap
+        return rng.integers(limits.min, limits.max, shape, dtype, endpoint=True)
+
+    for m, k, n, turned in ((1, 1, 1, False), (5, 7, 3, True), (9, 0, 4, False), (4, 33, 17, True)):
+        a, b = draw(2, 1, m, k), draw(n, k).T if turned else draw(k, n)
+        strides = [[s // a.itemsize for s in x.strides] for x in (a, b)]
+        (a_batch, _, *a_strides), b_strides = strides
+        given = {"dtype": code, "m": m, "n": n, "k": k, "ndim": 2, "batch": [2, 3, 1, 1, 1, 1]}
+        given.update(a_batch_stride=[a_batch, 0, 0, 0, 0, 0], b_batch_stride=[0] * 6)
+        given.update(a_row_stride=a_strides[0], a_col_stride=a_strides[1])
+        given.update(b_row_stride=b_strides[0], b_col_stride=b_strides[1])
+        c = np.zeros((2, 3, m, n), dtype)
+        (c,) = run_threads("matmul_plain", a=a, b=base(b), c=c, **given)
+        expected = np.broadcast_to(np.matmul(a, b), c.shape)
+        if dtype == "f8":
+            np.testing.assert_allclose(c, expected, rtol=1e-13, atol=1e-13)
+        else:
+            np.testing.assert_array_equal(c, expected)

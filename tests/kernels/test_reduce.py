@@ -91,13 +91,13 @@ def test_special_values(kernel, inner):
 def test_other_dtypes(dtype, inner):
     rng = np.random.default_rng(5)
     integral = dtype != "float64"
-    for op in OPS:
+    for op in OPS[: -1 if integral else None]:
         x = rng.integers(0 if dtype.startswith("u") else -9, 10, (3, 7, inner)).astype(dtype)
-        if op in ("prod", "sumsq", "l2", "sum", "l1") and dtype.endswith("8"):
+        if op in ("prod", "sumsq", "sum", "l1") and dtype.endswith("8"):
             x //= 3
         given = {"y": x[:, 0], "op": op, "dtype": CODES[dtype], "outer": 3, "inner": inner}
         (y,) = run_op("reduce", x=x, n=7, **given)
-        expected = reduce(op, x if op == "l2" or not integral else x.astype(np.int64))
+        expected = reduce(op, x.astype(np.int64) if integral else x)
         np.testing.assert_allclose(
             y, np.trunc(expected).astype(dtype) if integral else expected, rtol=1e-15
         )

@@ -58,7 +58,7 @@ REFERENCE = {
     "atanh": np.arctanh,
     "selu": lambda x: BETA * np.where(x < 0, ALPHA * np.expm1(x), x),
     "celu": lambda x: np.where(x < 0, ALPHA * np.expm1(x / ALPHA), x),
-    "softsign": lambda x: np.where(np.isinf(x), np.sign(x), x / (1 + np.abs(x))),
+    "softsign": lambda x: x / (1 + np.abs(x)),
     "thresholded_relu": lambda x: np.where(x > ALPHA, x, 0),
     "shrink": lambda x: np.where(x < -ALPHA, x + BETA, np.where(x > ALPHA, x - BETA, 0)),
 }

@@ -1,9 +1,10 @@
 """Every architecture as every exporter writes it: what it becomes, and whether it is right.
 
-tests/golden/matrix.txt holds one line per file: how many steps of each kind its plan has (act: in
-an epilogue or alone; cache: copies into outputs), how many a layer (from one attention to the same
-one of the next layer, without `cache`), or the error that says why there is no plan. `pytest
---accept` rewrites it. What the exporters refuse to write: unavailable.txt.
+tests/golden/matrix.txt, and matrix16.txt for exports in 16 bits, hold one line per file: how many
+steps of each kind its plan has (act: in an epilogue or alone; cache: copies into outputs), how many
+a layer (from one attention to the same one of the next layer, without `cache`), or the error that
+says why there is no plan. `pytest --accept` rewrites it. What the exporters refuse to write:
+unavailable.txt.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from q7x2_ep.plan.build import Step
 from tests.models.accuracy import Accuracy
 from tests.models.files import label, read, select
 
-TABLE = Path(__file__).parents[1] / "golden" / "matrix.txt"
+TABLES = [Path(__file__).parents[1] / "golden" / f"{name}.txt" for name in ("matrix", "matrix16")]
 LAYERS = 2
 COLUMNS = ("attention", "norm", "act", "rope", "gemm", "copy", "cache", "other")
 COLUMNS += ("steps", "layer", "host")
@@ -80,7 +81,8 @@ def is_cached(step: Step) -> bool:
 
 def read_table() -> dict[str, tuple[str, ...]]:
     rows = {}
-    for line in TABLE.read_text().splitlines()[1:] if TABLE.exists() else ():
+    lines = [line for table in TABLES for line in table.read_text().splitlines()[1:]]
+    for line in lines:
         name, _, rest = line.partition(" ")
         cells = rest.split()
         whole = len(cells) == len(COLUMNS) and all(c.isdigit() or c == "-" for c in cells)
@@ -90,15 +92,17 @@ def read_table() -> dict[str, tuple[str, ...]]:
 
 def write_table(rows: dict[str, tuple[str, ...]]) -> None:
     """Aligned text; files that are gone are dropped."""
-    names = [label(path) for path in FILES if label(path) in rows]
-    width = max(map(len, names)) + 2
-    lines = ["model".ljust(width) + "  ".join(COLUMNS)]
-    for name in names:
-        cells = rows[name]
-        if len(cells) == len(COLUMNS):
-            cells = tuple(cell.rjust(len(column)) for cell, column in zip(cells, COLUMNS))
-        lines.append(name.ljust(width) + "  ".join(cells))
-    TABLE.write_text("\n".join(lines) + "\n")
+    for table, is_half in zip(TABLES, (False, True)):
+        names = [label(path) for path in FILES if label(path) in rows]
+        names = [name for name in names if ("float16" in name) is is_half]
+        width = max(map(len, names)) + 2
+        lines = ["model".ljust(width) + "  ".join(COLUMNS)]
+        for name in names:
+            cells = rows[name]
+            if len(cells) == len(COLUMNS):
+                cells = tuple(cell.rjust(len(column)) for cell, column in zip(cells, COLUMNS))
+            lines.append(name.ljust(width) + "  ".join(cells))
+        table.write_text("\n".join(lines) + "\n")
 
 
 def test_table_is_complete() -> None:

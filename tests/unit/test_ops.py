@@ -104,6 +104,11 @@ def positive(*shape: int) -> np.ndarray:
     return np.abs(f(*shape)) + np.float32(0.1)
 
 
+def steps(*shape: int) -> np.ndarray:
+    """Numbers that no draw brings near a tie of roundings."""
+    return np.arange(np.prod(shape), dtype=np.float32).reshape(shape) * np.float32(1.7)
+
+
 def whole(dtype: str, *shape: int) -> np.ndarray:
     """Integers from all of the range, small ones and the limits among them."""
     limits = np.iinfo(dtype)
@@ -499,8 +504,21 @@ CASES = [
     case("MatMul", f(4), f(4, 5)),
     case("MatMul", f(2, 3, 4), f(4)),
     case("MatMul", f(4), f(4)),
+    case("MatMul", double(2, 1, 3, 4), double(5, 4, 6)),
+    case("MatMul", double(3, 4), Fixed(double(4, 5))),
+    *(case("MatMul", whole(t, 9, 4), whole(t, 2, 4, 5)) for t in ("int32", "int64", "uint64")),
+    case("MatMul", i(4), i(2, 4, 5)),
+    case("Gemm", double(4, 3), double(5, 4), double(1, 5), transA=1, transB=1, alpha=0.5, beta=2.0),
+    case("Gemm", double(3, 4), Fixed(double(4, 5)), alpha=0.5),
+    case("Gemm", i(3, 4), i(4, 5), i(5), alpha=2.0, beta=3.0),
+    case("Einsum", double(2, 3, 4), double(2, 5, 4), equation="bid,bjd->bij"),
     case("Einsum", f(2, 3, 4), f(2, 5, 4), equation="bid,bjd->bij"),
     case("Einsum", f(2, 3, 4), Fixed(f(4, 2, 5)), equation="...d,dhk->...hk"),
+    case("Einsum", f(2, 5, 5), equation="...ii->...i"),
+    case("Einsum", f(5, 3, 5), f(3, 5), equation="iji,jk->ik"),
+    case("Einsum", i(4, 4), equation="ii"),
+    case("Einsum", f(3, 3, 3), equation="iii->i"),
+    case("Einsum", np.array(2.5, np.float32), equation="->"),
     case("Gemm", f(3, 4), Fixed(f(4, 5)), Fixed(f(5))),
     case("Gemm", f(3, 4), Fixed(f(5, 4)), f(3, 5), alpha=0.5, beta=2.0, transB=1),
     case("Gemm", f(4, 3), Fixed(f(4, 5)), f(3, 1), transA=1),
@@ -512,10 +530,19 @@ CASES = [
     case("QuantizeLinear", f(3, 4) * 9, scalar(0.25)),
     case("QuantizeLinear", f(2, 3, 5) * 9, row(3), Fixed(np.array([3, 0, -7], np.int8)), axis=1),
     case("QuantizeLinear", f(4) * 9, scalar(0.5), scalar(200, np.uint8)),
-    case("QuantizeLinear", f(2, 6), Fixed(positive(2, 3)), block_size=2, native=False),
+    case("QuantizeLinear", f(2, 6) * 9, Fixed(positive(2, 3)), block_size=2),
+    case("QuantizeLinear", f(2, 5, 3) * 9, positive(2, 2, 3), byte(2, 2, 3), block_size=3),
+    case("QuantizeLinear", f(3, 4) * 999, scalar(0.25), scalar(9, np.int16)),
+    case("QuantizeLinear", f(3, 4), scalar(0.25), output_dtype=TensorProto.UINT4),
+    case(
+        "QuantizeLinear", f(3, 4), scalar(0.25), output_dtype=TensorProto.FLOAT8E5M2, native=False
+    ),
+    case("QuantizeLinear", steps(3, 4), scalar(0.3), precision=TensorProto.FLOAT16),
     case("DequantizeLinear", byte(3, 4), scalar(0.25), scalar(9, np.uint8)),
     case("DequantizeLinear", byte(2, 3, 5), row(3), axis=-2),
     case("DequantizeLinear", i(7).astype(np.int32), scalar(0.5)),
+    case("DequantizeLinear", byte(5, 3), positive(2, 3), byte(2, 3), block_size=3, axis=0),
+    case("DequantizeLinear", byte(2, 6), positive(2, 3), block_size=2, axis=-1),
     case("MatMulInteger", byte(3, 4), Fixed(byte(4, 5))),
     case(
         "MatMulInteger",

@@ -1,0 +1,110 @@
+"""quantize and dequantize against the references of their ops, in every dtype and granularity."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from q7x2_ep import dtypes
+from q7x2_ep.ops.quant import SMALL, integer_limits
+from tests.kernels.harness import run_threads
+
+ROWS = [dtypes.DTYPES[code] for code in SMALL]
+PRECISIONS = {"float32": 1, "float16": 10, "bfloat16": 16}
+
+
+def spread(values: np.ndarray, shape: tuple[int, int, int], block: int) -> np.ndarray:
+    """Scales or zeros (outer, blocks, inner), (n,) or (1,) for every element."""
+    _, n, _ = shape
+    if block:
+        return np.repeat(values, block, 1)[:, :n]
+    return np.broadcast_to(values.reshape(1, -1, 1), shape)
+
+
+def check(row: dtypes.DType, shape: tuple[int, int, int], kind: str, block: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    outer, n, inner = shape
+    many = {"tensor": (1,), "axis": (n,), "block": (outer, -(-n // block), inner)}[kind]
+    block = block if kind == "block" else 0
+    limits = integer_limits(row.numpy)
+    low, high = int(limits.min), int(limits.max)
+    scale = (rng.random(many) + 0.5).astype(np.float32)
+    zero = rng.integers(low, high + 1, many).astype(row.numpy)
+    x = (rng.standard_normal(shape) * (high - low) / 4).astype(np.float32)
+    x.flat[:4] = [np.inf, -np.inf, 0.5, np.nan][: x.size]
+    if kind == "tensor":
+        outer, n, inner = 1, 1, x.size
+    fields = {"outer": outer, "n": n, "inner": inner, "scales": scale.size if not block else n}
+    fields |= {"block": block, "threads": (1, 3)}
+    s, z = (spread(values, shape, block) for values in (scale, zero.astype(np.float64)))
+    whole = None
+    for name, precision in PRECISIONS.items():
+        (y,) = run_threads(
+            "quantize",
+            x=x,
+            scale=scale,
+            zero=zero,
+            y=np.zeros(shape, row.numpy),
+            y_dtype=row.code,
+            precision=precision,
+            **fields,
+        )
+        with np.errstate(over="ignore"):
+            quotient = (x / s).astype(name).astype(np.float64)
+        wanted = np.clip(np.rint(quotient) + z, low, high)
+        whole = np.where(np.isnan(wanted), low, wanted)
+        np.testing.assert_array_equal(y.astype(np.float64), whole)
+    q = whole.astype(row.numpy)
+    (back,) = run_threads(
+        "dequantize",
+        x=q,
+        scale=scale,
+        zero=zero,
+        y=np.zeros(shape, np.float32),
+        x_dtype=row.code,
+        **fields,
+    )
+    np.testing.assert_array_equal(back, (q.astype(np.float32) - z.astype(np.float32)) * s)
+
+
+SHAPES = [(1, 1, 5), (2, 3, 7), (1, 4, 100_000), (3, 1, 0), (40_000, 3, 1), (2, 37, 1), (2, 9, 4)]
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.onnx)
+@pytest.mark.parametrize("kind", ["tensor", "axis", "block"])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_quantize_and_back(shape: tuple[int, int, int], kind: str, row: dtypes.DType) -> None:
+    check(row, shape, kind, 4, seed=shape[2])
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.sampled_from(ROWS),
+    st.tuples(st.integers(0, 4), st.integers(1, 40), st.integers(0, 40)),
+    st.sampled_from(["tensor", "axis", "block"]),
+    st.integers(1, 50),
+    st.integers(0, 99),
+)
+def test_any_shape_and_block(row, shape, kind, block, seed) -> None:
+    check(row, shape, kind, block, seed)
+
+
+@pytest.mark.parametrize("name", ["int4", "int2"])
+def test_upper_bits_of_small_integers_mean_nothing(name: str) -> None:
+    """Arrays of ml_dtypes hold a negative number with or without its sign in the upper bits."""
+    row = dtypes.BY_NUMPY[name]
+    bits = np.arange(256, dtype=np.uint8)
+    fields = {"outer": 1, "n": 1, "inner": 256, "scales": 1, "block": 0}
+    (y,) = run_threads(
+        "dequantize",
+        x=bits,
+        scale=np.ones(1, np.float32),
+        zero=None,
+        y=np.zeros(256, np.float32),
+        x_dtype=row.code,
+        **fields,
+    )
+    np.testing.assert_array_equal(y, bits.view(getattr(ml_dtypes, name)).astype(np.float32))
