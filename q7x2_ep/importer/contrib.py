@@ -96,6 +96,14 @@ def _gelu(draft: Draft, maker: Maker) -> list[Draft]:
     return [*drafts, Draft("Gelu", [x], draft.outputs, attrs, draft.name)]
 
 
+def _product_gelu(draft: Draft, maker: Maker) -> list[Draft]:
+    """FastGelu of x @ w + bias."""
+    x, w, bias = padded(draft.inputs, 3)
+    drafts: list[Draft] = []
+    product = maker.node(drafts, draft, "MatMul", [x, w])
+    return [*drafts, *_gelu(replace(draft, inputs=[product, bias]), maker)]
+
+
 def _quick_gelu(draft: Draft, maker: Maker) -> list[Draft]:
     attrs = {"alpha": draft.attrs.get("alpha", 1.702)}
     return [Draft("Swish", draft.inputs, draft.outputs, attrs, draft.name)]
@@ -216,5 +224,6 @@ CONTRIB: dict[str, Rewrite] = {
     "com.microsoft::Gelu": _gelu,
     "com.microsoft::BiasGelu": _gelu,
     "com.microsoft::FastGelu": _gelu,
+    "com.microsoft::GemmFastGelu": _product_gelu,
     "com.microsoft::QuickGelu": _quick_gelu,
 }

@@ -11,7 +11,7 @@ from onnx import TensorProto
 
 from q7x2_ep.errors import UnsupportedOp
 from q7x2_ep.session import Session
-from tests.models.beside import one_node, same
+from tests.models.beside import one_node, same, theirs
 
 RANDOM = np.random.default_rng(23)
 E, K, N = 4, 32, 48  # experts, sizes of their layers
@@ -98,6 +98,15 @@ def test_conv(name: str, numbers: tuple) -> None:
     x = [f(1, 4, 8, 9), f(6, 4, 3, 3), f(6)]
     for addend in ([], [f(1, 6, 6, 4)]):
         same("FusedConv", [*x, *addend], fixed=(1, 2), **attrs)
+
+
+def test_gelu() -> None:
+    """GemmFastGelu, for which onnxruntime has no CPU kernel."""
+    x, w, bias = f(2, 4, 5), f(5, 6), f(6)
+    for more in ([bias], []):
+        model, feeds = one_node("GemmFastGelu", [x, w, *more], (TensorProto.FLOAT,), fixed=(1,))
+        second = one_node("FastGelu", [x @ w, *more], (TensorProto.FLOAT,))
+        np.testing.assert_allclose(Session(model).run(feeds)[0], theirs(*second)[0], 1e-4, 2e-5)
 
 
 def test_unknown_activation() -> None:
