@@ -19,7 +19,7 @@ from q7x2_ep.backend.call import Call, check_output
 from q7x2_ep.backend.cpu.executor import Executor
 from q7x2_ep.backend.cpu.library import Library
 from q7x2_ep.backend.numpy import Evaluation
-from q7x2_ep.ir.core import NO_TENSOR, Graph, Type, Value, array_type
+from q7x2_ep.ir.core import NO_TENSOR, Graph, Node, Type, Value, array_type
 from q7x2_ep.ir.shape import Expr, evaluate, symbol, symbols
 from q7x2_ep.ops import find
 from q7x2_ep.plan.build import Plan, Step

@@ -28,8 +28,8 @@ from q7x2_ep.ops.common import (
     where_is,
 )
 from q7x2_ep.ops.conv import Conv, conv_shape, windows
-from q7x2_ep.ops.matmul import matmul_step
 from q7x2_ep.ops.elementwise import FLOAT8, converted
+from q7x2_ep.ops.matmul import matmul_step
 
 BYTES = (dtypes.UINT8, dtypes.INT8)
 SMALL = (*BYTES, dtypes.UINT16, dtypes.INT16, dtypes.UINT4, dtypes.INT4, dtypes.UINT2, dtypes.INT2)
