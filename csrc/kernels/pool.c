@@ -1,5 +1,5 @@
-/* pool.c: the kernel of pool.h for every ISA, in loops that compilers vectorise. One body, made
- * constant per op by inlining. Read pool.h first. */
+/* pool.c: the kernel of pool.h for every ISA. One body, made constant per op by inlining. Read
+ * pool.h first. */
 #include "pool.h"
 
 #include <math.h>
@@ -9,32 +9,60 @@
 /* What a window of nothing gives. */
 Q7_INLINE float start_of(int64_t op) { return op == Q7_pool_max ? -INFINITY : 0.0f; }
 
-Q7_INLINE float term(int64_t op, float x, float p) {
-    if (op != Q7_pool_lp) return x;
-    return p == 2.0f ? x * x : p == 1.0f ? fabsf(x) : powf(fabsf(x), p);
+Q7_INLINE q7_f32 load(const float *p, int64_t lanes) {
+    return lanes >= Q7_W ? q7_load(p) : q7_load_tail(p, lanes);
 }
 
-Q7_INLINE float join(int64_t op, float a, float x) {
-    if (op != Q7_pool_max) return a + x;
-    return x > a || x != x ? x : a;
-}
-
-/* line += or = the terms of x. */
-Q7_INLINE void join_line(int64_t op, float *restrict line, const float *restrict x, int64_t n,
-                         bool first, float p) {
-    if (first)
-        for (int64_t i = 0; i < n; i++) line[i] = term(op, x[i], p);
+Q7_INLINE void store(float *p, q7_f32 x, int64_t lanes) {
+    if (lanes >= Q7_W)
+        q7_store(p, x);
     else
-        for (int64_t i = 0; i < n; i++) line[i] = join(op, line[i], term(op, x[i], p));
+        q7_store_tail(p, x, lanes);
 }
 
-/* y[i] = the join of line[i * stride + j * dilation] over j. */
-Q7_INLINE void join_columns(int64_t op, float *restrict y, const float *restrict line, int64_t n,
+Q7_INLINE q7_f32 join(int64_t op, q7_f32 a, q7_f32 x) {
+    if (op != Q7_pool_max) return q7_add(a, x);
+    return q7_select(q7_unordered(a), a, q7_vmax(a, x));
+}
+
+/* x, or the powers that lp sums. */
+Q7_INLINE q7_f32 term(int64_t op, q7_f32 x, float p) {
+    if (op != Q7_pool_lp) return x;
+    if (p == 2.0f || p == 1.0f) return p == 2.0f ? q7_mul(x, x) : q7_abs(x);
+    float lanes[Q7_W];
+    q7_store(lanes, x);
+    for (int i = 0; i < Q7_W; i++) lanes[i] = powf(fabsf(lanes[i]), p);
+    return q7_load(lanes);
+}
+
+/* line = the terms of x, joined with what it holds but for the first. */
+Q7_INLINE void join_line(int64_t op, float *line, const float *x, int64_t n, bool first, float p) {
+    for (int64_t i = 0; i < n; i += Q7_W) {
+        const q7_f32 v = term(op, load(x + i, n - i), p);
+        store(line + i, first ? v : join(op, load(line + i, n - i), v), n - i);
+    }
+}
+
+/* y[i] = the join of line[i + j * dilation] over j. */
+Q7_INLINE void join_columns(int64_t op, float *y, const float *line, int64_t n, int64_t k,
+                            int64_t dilation) {
+    for (int64_t i = 0; i < n; i += Q7_W) {
+        q7_f32 all = load(line + i, n - i);
+        for (int64_t j = 1; j < k; j++) all = join(op, all, load(line + i + j * dilation, n - i));
+        store(y + i, all, n - i);
+    }
+}
+
+/* y[i] = the join of line[i * stride + j * dilation] over j, in loops that compilers vectorise. */
+Q7_INLINE void join_strided(int64_t op, float *restrict y, const float *restrict line, int64_t n,
                             int64_t k, int64_t stride, int64_t dilation) {
-    for (int64_t i = 0; i < n; i++) y[i] = k ? line[i * stride] : start_of(op);
+    for (int64_t i = 0; i < n; i++) y[i] = line[i * stride];
     for (int64_t j = 1; j < k; j++) {
         const float *from = line + j * dilation;
-        for (int64_t i = 0; i < n; i++) y[i] = join(op, y[i], from[i * stride]);
+        for (int64_t i = 0; i < n; i++) {
+            const float x = from[i * stride];
+            y[i] = op != Q7_pool_max ? y[i] + x : x > y[i] || x != x ? x : y[i];
+        }
     }
 }
 
@@ -55,11 +83,11 @@ Q7_INLINE void pool(const q7_pool_args *x, int64_t at, const float *counts, floa
     for (int64_t i = 0; i < x->pad_left; i++) work[i] = start_of(op);
     for (int64_t i = first ? 0 : x->W; i < end - x->pad_left; i++) middle[i] = start_of(op);
     if (x->stride_w == 1)
-        join_columns(op, y, work, x->OW, x->kw, 1, x->dilation_w);
+        join_columns(op, y, work, x->OW, x->kw, x->dilation_w);
     else if (x->stride_w == 2)
-        join_columns(op, y, work, x->OW, x->kw, 2, x->dilation_w);
+        join_strided(op, y, work, x->OW, x->kw, 2, x->dilation_w);
     else
-        join_columns(op, y, work, x->OW, x->kw, x->stride_w, x->dilation_w);
+        join_strided(op, y, work, x->OW, x->kw, x->stride_w, x->dilation_w);
     if (op == Q7_pool_mean) {
         const int64_t taps =
             q7_pool_count(d, x->kd, x->dilation_d, x->D, x->pad_front, x->pad_back, x->count_pads) *

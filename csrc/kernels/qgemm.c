@@ -3,6 +3,7 @@
 
 #include "../abi.h"
 #include "../simd/simd.h"
+#include "qfinish.h"
 
 #if defined(Q7_ISA_avx512)
 #define MR 14
@@ -43,22 +44,6 @@ static void one_row(const q7_qgemm_tile *t, int64_t i, int32_t *sums) {
     multiply(t, t->a + i * t->pairs, 1, sums + i * NR);
 }
 
-/* x rounded to even and clamped to [low, high], both integers: adding 1.5 * 2^23 leaves no bits
- * for a fraction. */
-Q7_INLINE int32_t rounded(float x, float low, float high) {
-    const float magic = 12582912.0f;
-    x = x > low ? x : low;
-    x = x < high ? x : high;
-    return (int32_t)((x + magic) - magic);
-}
-
-/* One row of c as bytes in [low, high]; the sums are in the way of nobody afterwards. */
-Q7_INLINE void quantized(const q7_qgemm_tile *t, const float *x, uint8_t *c, int32_t low,
-                         int32_t high) {
-    for (int64_t j = 0; j < t->n; j++)
-        c[j] = (uint8_t)(rounded(x[j], (float)(low - t->zero), (float)(high - t->zero)) + t->zero);
-}
-
 static void finish(const q7_qgemm_tile *t, const int32_t *sums, int64_t i) {
     float scaled[NR];
     if (t->c_dtype == Q7_I32) {
@@ -71,10 +56,8 @@ static void finish(const q7_qgemm_tile *t, const int32_t *sums, int64_t i) {
     }
     if (t->c_dtype == Q7_F32)
         memcpy((float *)t->c + i * t->c_stride, scaled, (size_t)t->n * sizeof(float));
-    else if (t->c_dtype == Q7_U8)
-        quantized(t, scaled, (uint8_t *)t->c + i * t->c_stride, 0, 255);
     else
-        quantized(t, scaled, (uint8_t *)t->c + i * t->c_stride, -128, 127);
+        q7_quantized(t->n, scaled, t->zero, t->c_dtype, (uint8_t *)t->c + i * t->c_stride);
 }
 
 void Q7_KERNEL(qgemm_i16)(const q7_qgemm_tile *t) {

@@ -72,8 +72,8 @@ void q7_op_col2im(const q7_col2im_args *args, const q7_call *call) {
     const int64_t lines = args->N * args->M * args->D * args->H;
     if (lines * args->W == 0) return;
     col2im_job job = {.args = args, .kernel = (q7_unary_kernel)call->kernel};
-    const int64_t windows = args->kd * args->kh * args->kw /
-                            (args->stride_d * args->stride_h); /* that meet a line */
+    const int64_t windows =
+        args->kd * args->kh * args->kw / (args->stride_d * args->stride_h); /* that meet a line */
     job.per_task = q7_max(1, Q7_GRAIN / (args->W * q7_max(1, windows)));
     q7_parallel(call, q7_ceil_div(lines, job.per_task), col2im_task, &job);
 }

@@ -17,8 +17,8 @@
 enum {
     MAX_NR = 32,    /* of the rows of kernels.def */
     MIN_ROWS = 128, /* fewer rows than this are not worth packing a panel again */
-    MIN_K_BLOCK =
-        16 /* sums of 72 in one block have 1.8 times the error of onnxruntime, 1.1 in two */
+    MIN_K_BLOCK = 16,
+    SHORT_K = 128 /* sums of 72 in one block have 1.8 times the error of onnxruntime, in four 1.1 */
 };
 
 typedef struct conv_job {
@@ -196,13 +196,15 @@ void q7_op_conv(const q7_conv_args *x, const q7_call *call) {
         job.x.D = job.x.H = job.x.OD = job.x.OH = 1;
         job.x.W = job.x.OW = job.pixels;
     }
-    const int64_t blocks = q7_max(q7_ceil_div(job.k, Q7_CONV_K_BLOCK), job.taps > 1 ? 2 : 1);
+    const int64_t cut = job.taps == 1 ? 1 : job.k <= SHORT_K ? 4 : 2;
+    const int64_t blocks = q7_max(q7_ceil_div(job.k, Q7_CONV_K_BLOCK), cut);
     job.k_block = q7_max(q7_ceil_div(job.k, blocks), MIN_K_BLOCK);
     job.row_tiles = q7_ceil_div(job.rows, call->mr);
     job.panels = q7_ceil_div(job.pixels, call->nr);
     job.in_place = job.row_tiles <= Q7_FEW_TILES && is_pointwise(x);
-    job.panel_blocks = q7_ceil_div(job.panels, job.in_place ? 1 : Q7_CONV_PANELS);
     const int64_t wanted = threads > 1 ? threads * Q7_TASKS_PER_THREAD : 1;
+    job.panel_blocks = q7_max(q7_ceil_div(job.panels, job.in_place ? 1 : Q7_CONV_PANELS),
+                              q7_min(job.panels, q7_ceil_div(wanted, 2 * images)));
     job.row_blocks = q7_min(q7_ceil_div(wanted, images * job.panel_blocks), job.rows / MIN_ROWS);
     job.row_blocks = q7_max(1, q7_min(job.row_blocks, job.row_tiles));
     q7_parallel(call, images * job.panel_blocks * job.row_blocks, conv_task, &job);

@@ -93,7 +93,17 @@ Q7_INLINE q7_f32 q7_frexp(q7_f32 a, q7_f32 *e) {
 }
 
 Q7_INLINE q7_i32 q7_i32_set1(int32_t x) { return _mm256_set1_epi32(x); }
+Q7_INLINE q7_i32 q7_i32_load(const int32_t *p) {
+    return _mm256_loadu_si256((const __m256i *)(const void *)p);
+}
 Q7_INLINE void q7_i32_store(int32_t *p, q7_i32 v) { _mm256_storeu_si256((__m256i *)(void *)p, v); }
+Q7_INLINE q7_i32 q7_load_bytes(const uint8_t *p) {
+    return _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)p));
+}
+Q7_INLINE q7_f32 q7_bits(q7_i32 v, int shift, int mask) {
+    v = _mm256_srlv_epi32(v, _mm256_set1_epi32(shift));
+    return _mm256_cvtepi32_ps(_mm256_and_si256(v, _mm256_set1_epi32(mask)));
+}
 Q7_INLINE q7_i32 q7_madd_pairs(q7_i32 sum, const int16_t *p, q7_i32 pair) {
     const __m256i b = _mm256_loadu_si256((const __m256i *)(const void *)p);
     return _mm256_add_epi32(sum, _mm256_madd_epi16(b, pair));

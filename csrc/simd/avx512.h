@@ -84,7 +84,15 @@ Q7_INLINE q7_f32 q7_frexp(q7_f32 a, q7_f32 *e) {
 }
 
 Q7_INLINE q7_i32 q7_i32_set1(int32_t x) { return _mm512_set1_epi32(x); }
+Q7_INLINE q7_i32 q7_i32_load(const int32_t *p) { return _mm512_loadu_si512(p); }
 Q7_INLINE void q7_i32_store(int32_t *p, q7_i32 v) { _mm512_storeu_si512(p, v); }
+Q7_INLINE q7_i32 q7_load_bytes(const uint8_t *p) {
+    return _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(const void *)p));
+}
+Q7_INLINE q7_f32 q7_bits(q7_i32 v, int shift, int mask) {
+    v = _mm512_srlv_epi32(v, _mm512_set1_epi32(shift));
+    return _mm512_cvtepi32_ps(_mm512_and_si512(v, _mm512_set1_epi32(mask)));
+}
 Q7_INLINE q7_i32 q7_madd_pairs(q7_i32 sum, const int16_t *p, q7_i32 pair) {
     return _mm512_add_epi32(sum, _mm512_madd_epi16(_mm512_loadu_si512(p), pair));
 }

@@ -77,7 +77,16 @@ Q7_INLINE q7_f32 q7_frexp(q7_f32 a, q7_f32 *e) {
 }
 
 Q7_INLINE q7_i32 q7_i32_set1(int32_t x) { return vdupq_n_s32(x); }
+Q7_INLINE q7_i32 q7_i32_load(const int32_t *p) { return vld1q_s32(p); }
 Q7_INLINE void q7_i32_store(int32_t *p, q7_i32 v) { vst1q_s32(p, v); }
+Q7_INLINE q7_i32 q7_load_bytes(const uint8_t *p) {
+    uint32_t four;
+    memcpy(&four, p, sizeof four);
+    return vreinterpretq_s32_u32(vmovl_u16(vget_low_u16(vmovl_u8(vcreate_u8(four)))));
+}
+Q7_INLINE q7_f32 q7_bits(q7_i32 v, int shift, int mask) {
+    return vcvtq_f32_s32(vandq_s32(vshlq_s32(v, vdupq_n_s32(-shift)), vdupq_n_s32(mask)));
+}
 Q7_INLINE q7_i32 q7_madd_pairs(q7_i32 sum, const int16_t *p, q7_i32 pair) {
     const int16x8_t a = vreinterpretq_s16_s32(pair), b = vld1q_s16(p);
     const int32x4_t low = vmull_s16(vget_low_s16(a), vget_low_s16(b));

@@ -89,7 +89,16 @@ Q7_INLINE q7_f32 q7_frexp(q7_f32 a, q7_f32 *e) {
 }
 
 Q7_INLINE q7_i32 q7_i32_set1(int32_t x) { return (q7_i32){x, x, x, x}; }
+Q7_INLINE q7_i32 q7_i32_load(const int32_t *p) {
+    q7_i32 v;
+    memcpy(&v, p, sizeof v);
+    return v;
+}
 Q7_INLINE void q7_i32_store(int32_t *p, q7_i32 v) { memcpy(p, &v, sizeof v); }
+Q7_INLINE q7_i32 q7_load_bytes(const uint8_t *p) { return (q7_i32){p[0], p[1], p[2], p[3]}; }
+Q7_INLINE q7_f32 q7_bits(q7_i32 v, int shift, int mask) {
+    return __builtin_convertvector(v >> shift & mask, q7_f32);
+}
 Q7_INLINE q7_i32 q7_madd_pairs(q7_i32 sum, const int16_t *p, q7_i32 pair) {
     int16_t of[2];
     const int32_t first = pair[0];

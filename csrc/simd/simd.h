@@ -19,9 +19,11 @@
  *   q7_select(m, a, b) = m ? a : b  q7_any(m)  q7_mask_and q7_mask_or (m, m)  q7_mask_not(m)
  *   q7_load_bool(p)  q7_load_bool_tail(p, n)      bytes that are 0 or not, as a mask
  *
- * q7_i32 holds Q7_W sums: q7_i32_set1(x)  q7_i32_store(p, v)
+ * q7_i32 holds Q7_W sums: q7_i32_set1(x)  q7_i32_load(p)  q7_i32_store(p, v)
  *   q7_madd_pairs(sum, p, pair)                   sum[i] + p[2 i] * low + p[2 i + 1] * high of int16
  *                                                 pairs; wraps
+ *   q7_load_bytes(p)                              Q7_W bytes as integers
+ *   q7_bits(v, shift, mask) = v >> shift & mask   as floats
  */
 #ifndef Q7_SIMD_H
 #define Q7_SIMD_H

@@ -8,6 +8,8 @@ from typing import Any
 
 from q7x2_ep.fuse import (
     attention,
+    batch_norm,
+    blocks,
     conv,
     experts,
     gate,
@@ -22,6 +24,7 @@ from q7x2_ep.fuse import (
     query_scale,
     relu,
     rope,
+    scaled_matmul,
     skip_norm,
     softcap,
     softmax,
@@ -71,6 +74,7 @@ FUSIONS = (
     Walk((softcap.SOFTCAP,)),
     # Before Linear and Conv: their weights are behind a DequantizeLinear.
     Walk((quantized.PRODUCT, quantized.CONVOLUTION, quantized.BIAS, quantized.RESULT)),
+    Walk((blocks.PRODUCT, blocks.BIAS)),
     quantized.DequantizeConstants(),
     # One walk: each step of the epilogue is found at the consumer of the one before.
     Walk(
@@ -78,6 +82,7 @@ FUSIONS = (
             linear.PRODUCT,
             linear.RESHAPE,
             linear.SCALE,
+            linear.COLUMNS,
             linear.BIAS,
             linear.ACTIVATION,
             linear.RESIDUAL,
@@ -85,6 +90,8 @@ FUSIONS = (
             linear_turned.TURNED,
         )
     ),
+    # After Attention and Linear, which have the factors of their own products.
+    Walk((scaled_matmul.SCALED,)),
     # After Linear, whose epilogue holds the activation of the gate.
     Walk((gate.TWO, gate.HALVES)),
     # After Linear, which takes no products by chosen weights.
@@ -93,8 +100,10 @@ FUSIONS = (
     # a norm takes only the Adds that no Linear could: sums of embeddings, most often.
     Walk((skip_norm.SKIP_LAYER_NORM, skip_norm.SKIP_RMS_NORM)),
     # What is linear in a Conv's result first; its epilogue is found at the consumers.
-    Walk((conv.PADDED, conv.AFFINE)),
-    Walk((conv.ACTIVATION, conv.RESIDUAL)),
+    Walk((conv.PADDED, conv.AFFINE, conv.TRANSPOSE_AFFINE)),
+    Walk((conv.ACTIVATION, conv.RESIDUAL, conv.TRANSPOSE_ACTIVATION)),
+    # After Conv, into which a norm disappears.
+    Walk((batch_norm.BATCH_NORM,)),
     # Needs the final epilogues (only bare Linears merge) and the attention that reads them.
     MergeLinears(),
     # Last: takes what is left.

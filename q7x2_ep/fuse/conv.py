@@ -2,7 +2,8 @@
 
 BatchNormalization, and factors and terms per channel, are linear in y: they scale the weights and
 shift the bias, once, at load. Zeros around x are pads. An activation and a residual, in either
-order, make it a q7::Conv, whose epilogue has them.
+order, make it a q7::Conv, whose epilogue has them. A ConvTranspose takes what scales and shifts it
+in the same way, and an activation as q7::ConvTranspose.
 Source: ONNX Conv, BatchNormalization (inference form), Pad; He et al. 2015 (residual first).
 """
 
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 from typing import Any, Optional, Union
 
-from q7x2_ep.fuse.epilogue import activations
+from q7x2_ep.fuse.epilogue import Formula, activations
 from q7x2_ep.ir.core import Node, Value
 from q7x2_ep.ir.pattern import Match
 from q7x2_ep.ir.rewrite import Fusion
@@ -18,19 +19,23 @@ from q7x2_ep.ops.activation import activation_of
 from q7x2_ep.ops.common import Activation
 
 CONV, FUSED = "Conv", "q7::Conv"
+TRANSPOSE, FUSED_TRANSPOSE = "ConvTranspose", "q7::ConvTranspose"
 
 
-def normalized(g: Any, y: Any, scale: Any, shift: Any, mean: Any, variance: Any) -> Any:
-    constants = [g.constant(value) for value in (scale, shift, mean, variance)]
-    return g.BatchNormalization(g.result(CONV, y), *constants, training_mode=0)
+def affine(op: str) -> tuple[Formula, ...]:
+    """The spellings of what is linear in each channel of the result of `op`."""
 
+    def normalized(g: Any, y: Any, scale: Any, shift: Any, mean: Any, variance: Any) -> Any:
+        constants = [g.constant(value) for value in (scale, shift, mean, variance)]
+        return g.BatchNormalization(g.result(op, y), *constants, training_mode=0)
 
-def multiplied(g: Any, y: Any, scale: Any) -> Any:
-    return g.Mul(g.result(CONV, y), g.constant(scale))
+    def multiplied(g: Any, y: Any, scale: Any) -> Any:
+        return g.Mul(g.result(op, y), g.constant(scale))
 
+    def shifted(g: Any, y: Any, shift: Any) -> Any:
+        return g.Add(g.result(op, y), g.constant(shift))
 
-def shifted(g: Any, y: Any, shift: Any) -> Any:
-    return g.Add(g.result(CONV, y), g.constant(shift))
+    return normalized, multiplied, shifted
 
 
 def _check(match: Match) -> Union[dict[str, Any], str]:
@@ -75,19 +80,29 @@ def _build(
 ) -> Value:
     """The arithmetic is on constants: it is folded after this."""
     x, weight, bias = (*node.inputs, None)[:3]
-    channels = weight.shape[:1]
+    channels = (node.output.shape[1],)
     if scale is not None:
         factor = g.Reshape(scale, list(channels))
         if variance is not None:
             factor = g.Div(factor, g.Sqrt(g.Add(variance, epsilon)))
-        weight = g.Mul(weight, g.Reshape(factor, [*channels, *(1 for _ in weight.shape[1:])]))
+        weight = _scaled(g, node, weight, factor)
         if mean is not None:
             bias = g.Sub(bias, mean) if bias is not None else g.Neg(mean)
         bias = None if bias is None else g.Mul(bias, factor)
     if shift is not None:
         shift = g.Reshape(shift, list(channels))
         bias = shift if bias is None else g.Add(bias, shift)
-    return g.Conv(x, weight, bias, **node.attrs)
+    return g.call(node.op, x, weight, bias, **node.attrs)
+
+
+def _scaled(g: Any, node: Node, weight: Value, factor: Value) -> Value:
+    """The weights for a result times one factor per channel."""
+    shape, ones = list(weight.shape), [1 for _ in weight.shape[2:]]
+    if node.op == CONV:  # (M, C / groups, ..)
+        return g.Mul(weight, g.Reshape(factor, [shape[0], 1, *ones]))
+    groups, (channels, filters, *kernel) = node.attrs["group"], shape  # (C, M / groups, ..)
+    by_group = g.Reshape(weight, [groups, channels // groups, filters, *kernel])
+    return g.Reshape(g.Mul(by_group, g.Reshape(factor, [groups, 1, filters, *ones])), shape)
 
 
 def padded(g: Any, x: Any, pads: Any, zero: Any, w: Any, bias: Any) -> Any:
@@ -157,12 +172,24 @@ def _build_residual(g: Any, node: Node, residual: Value) -> Value:
     return g.call(FUSED, x, w, bias, residual, **node.attrs)
 
 
-AFFINE = Fusion("ConvAffine", (normalized, multiplied, shifted), _check, _build)
+def _transposed(g: Any, y: Any) -> Any:
+    return g.result(TRANSPOSE, y)
+
+
+def _build_transposed(g: Any, node: Node, activation: Activation) -> Value:
+    return g.call(FUSED_TRANSPOSE, *node.inputs, **{**node.attrs, **activation.attributes()})
+
+
+AFFINE = Fusion("ConvAffine", affine(CONV), _check, _build)
 PADDED = Fusion("PadConv", (padded,), _check_padded, _build_padded)
 ACTIVATION = Fusion(
     "ConvActivation",
     activations(_result),
     _check_activation,
     _build_activation,
+)
+TRANSPOSE_AFFINE = Fusion("ConvTransposeAffine", affine(TRANSPOSE), _check, _build)
+TRANSPOSE_ACTIVATION = Fusion(
+    "ConvTransposeActivation", activations(_transposed), _check_activation, _build_transposed
 )
 RESIDUAL = Fusion("ConvResidual", (with_residual,), _check_residual, _build_residual)

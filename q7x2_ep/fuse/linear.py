@@ -1,8 +1,8 @@
 """MatMul and Gemm by a constant -> q7::Linear, which takes what follows into its epilogue.
 
-In this order: a Reshape of the rows, scale, bias, activation, residual. One walk does all, since it
-meets producers before consumers. A check that answers "" found an epilogue that is past this step,
-or a consumer that is none of its kind.
+In this order: a Reshape of the rows, scale, factors of columns (LayerScale), bias, activation,
+residual. One walk does all, since it meets producers before consumers. A check that answers ""
+found an epilogue that is past this step, or a consumer that is none of its kind.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from q7x2_ep.ops.activation import activation_of
 from q7x2_ep.ops.common import Activation
 
 LINEAR = "q7::Linear"
+FACTORS = 2.0**-64, 2.0**64  # of columns: no weight that matters leaves the range of float32
 
 
 def matmul(g: Any, x: Any, w: Any) -> Any:
@@ -137,6 +138,34 @@ def _build_scale(g: Any, node: Node, scale: float) -> Value:
     return g.call(LINEAR, x, w, None if bias is None else g.scaled(bias, scale), **attrs)
 
 
+def scaled_columns(g: Any, linear: Any, scale: Any) -> Any:
+    return g.Mul(g.result(LINEAR, linear), g.constant(scale))
+
+
+def _check_columns(match: Match) -> Union[dict[str, Any], str]:
+    y, scale = match["linear"], match["scale"]
+    node, bias = y.producer, y.producer.input(2)
+    if node.input(3) is not None or node.attrs["activation"] != "none" or scale.const.size == 1:
+        return ""
+    if not is_row(scale, y.shape[-1:], len(y.shape)):
+        return f"the factor {scale!r} has shape {scale.shape}, wanted ({y.shape[-1]},)"
+    if bias is not None and bias.const is None:
+        return f"the bias {bias!r} is not constant"
+    sizes = abs(scale.const)
+    if not ((sizes == 0) | (sizes >= FACTORS[0]) & (sizes <= FACTORS[1])).all():
+        return f"the factor {scale!r} has entries that are too small or too large for weights"
+    return {"node": node, "scale": scale}
+
+
+def _build_columns(g: Any, node: Node, scale: Value) -> Value:
+    """The weight takes the factors: one rounding of each, as many as a product behind would do."""
+    x, w, bias = (*node.inputs, None)[:3]
+    row = scale.const.reshape(-1)
+    w = g.array(w.const * (row[:, None] if node.attrs["trans_b"] else row))
+    bias = None if bias is None else g.array(bias.const * row)
+    return g.call(LINEAR, x, w, bias, **node.attrs)
+
+
 def biased(g: Any, linear: Any, bias: Any) -> Any:
     return g.Add(g.result(LINEAR, linear), bias)
 
@@ -196,6 +225,7 @@ def _build_residual(g: Any, node: Node, residual: Value) -> Value:
 PRODUCT = Fusion("Linear", (matmul, gemm, gemm_bias), _check_product, _build_product)
 RESHAPE = Fusion("LinearReshape", (reshaped,), _check_reshape, _build_reshape)
 SCALE = Fusion("LinearScale", (scaled,), _check_scale, _build_scale)
+COLUMNS = Fusion("LinearColumns", (scaled_columns,), _check_columns, _build_columns)
 BIAS = Fusion("LinearBias", (biased, reduced), _check_bias, _build_bias)
 ACTIVATION = Fusion(
     "LinearActivation",

@@ -23,6 +23,7 @@ from q7x2_ep.ir.core import Value
 from q7x2_ep.ir.shape import Dim, broadcasts_to
 
 SWALLOWING = -1e30  # and below: half an ulp is more than any score
+HIDING = -65504.0  # the lowest float16, and below: no weight is left beside a key in sight
 
 
 class Plan(NamedTuple):
@@ -79,8 +80,8 @@ def _is_finite(mask: Mask) -> bool:
 
 def _only_band(mask: Mask, queries: Dim, keys: Dim) -> tuple[list[Mask], Optional[Band]]:
     """A selection by a finite fill that is all of the mask, and nothing but a band."""
-    selection, *others = _parts(mask, SWALLOWING, queries, keys)
-    if others or selection.kind == "add" or selection.number > SWALLOWING:
+    selection, *others = _parts(mask, HIDING, queries, keys)
+    if others or selection.kind == "add" or selection.number > HIDING:
         return [mask], None
     rest, found = _divided(selection, queries, keys)
     band = None if rest else joined(found, queries, keys)

@@ -55,8 +55,8 @@ def _check(match: Match) -> Union[dict[str, Any], str]:
         return f"{w_int!r}, its scale, or that of {x_int!r} is not constant"
     if x_int.dtype not in BYTES or w_int.dtype not in BYTES:
         return f"{x_int!r} and {w_int!r} are no bytes"
-    if is_conv and (match.root.attrs["group"] != 1 or len(w_int.shape) not in (3, 4)):
-        return f"{match.root.output!r} has groups, or more than two spatial dims"
+    if is_conv and len(w_int.shape) not in (3, 4):
+        return f"{match.root.output!r} has more than two spatial dims"
     if not is_conv and len(w_int.shape) != 2:
         return f"{w_int!r} is no matrix"
     if product(x_scale.shape) != 1:

@@ -20,6 +20,7 @@ from q7x2_ep import dtypes, ops
 from q7x2_ep.errors import CorruptModel, FeedError, ModelError, ModelNotFound, UnsupportedOp
 from q7x2_ep.importer.contrib import expand
 from q7x2_ep.importer.opset import Draft, Maker, modernise
+from q7x2_ep.importer.order import in_order
 from q7x2_ep.importer.tensors import Tensors, map_file
 from q7x2_ep.importer.wire import without_weights
 from q7x2_ep.ir.core import NO_TENSOR, UNKNOWN, Graph, Node, Type, Value, array_type
@@ -233,8 +234,9 @@ class _Reader:
             self.graph.inputs.append(value)
         return overridable
 
-    def read_nodes(self, nodes: Iterable[Any], scope: _Scope) -> None:
-        for i, proto in enumerate(nodes):
+    def read_nodes(self, nodes: Sequence[Any], scope: _Scope) -> None:
+        for i in in_order(nodes):
+            proto = nodes[i]
             name = scope.prefix + (proto.name or f"{proto.op_type}_{i}")
             name = self.unique(name, self.node_names)
             try:

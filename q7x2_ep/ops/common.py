@@ -373,7 +373,13 @@ def unary_step(
 
 
 def binary_step(b: Any, op: str, left: Operand, right: Operand, y: Value) -> None:
-    """y = op(left, right) with broadcasting."""
+    """y = op(left, right) with broadcasting.
+
+    Raises: UnsupportedOp for operands of two dtypes.
+    """
+    if dtype_of(left) != dtype_of(right):
+        types = " and ".join(dtypes.type_string(dtype_of(each)) for each in (left, right))
+        raise UnsupportedOp(f"no kernel computes {op} of {types}")
     views = {"a": broadcast_operand(b, left), "b": broadcast_operand(b, right)}
     whole = [name for name, view in views.items() if view.shape == y.shape]
     given = {"a": left, "b": right}

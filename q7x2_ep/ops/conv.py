@@ -5,7 +5,7 @@ pools and ConvTranspose, which share that.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple, Optional
+from typing import Any, Callable, NamedTuple, Optional
 
 import numpy as np
 
@@ -73,6 +73,8 @@ def window_attributes(node: Node, kernel: Sequence[Dim]) -> tuple[Any, Any, Any]
             f"{where_is(node)} strides {strides}, dilations {dilations}, pads {pads} and kernel "
             f"{own} are not all for {n} spatial dims"
         )
+    if any(isinstance(k, int) and k != wanted for k, wanted in zip(kernel, own)):
+        raise ModelError(f"{where_is(node)} kernel_shape {own}, but a kernel of {kernel}")
     if min((1, *strides, *dilations)) < 1 or any(k == 0 for k in kernel):
         raise ModelError(
             f"{where_is(node)} kernel {kernel}, strides {strides} and dilations {dilations} "
@@ -154,13 +156,31 @@ def taps(x: np.ndarray, spec: Sequence[Axis], fill: Any) -> Iterator[tuple[tuple
         cut.append(slice(max(-axis.before, 0), None))
     padded = np.pad(x, grow, constant_values=fill)[tuple(cut)]
     for at in np.ndindex(*(axis.kernel for axis in spec)):
-        window = [
-            slice(
-                i * axis.dilation, i * axis.dilation + (axis.out - 1) * axis.stride + 1, axis.stride
-            )
-            for i, axis in zip(at, spec)
-        ]
+        first = [i * axis.dilation for i, axis in zip(at, spec)]
+        window = (
+            slice(start, start + max((axis.out - 1) * axis.stride + 1, 0), axis.stride)
+            for start, axis in zip(first, spec)
+        )
         yield at, padded[(..., *window)]
+
+
+def half_as_single(reference: Callable[..., Any]) -> Callable[..., Any]:
+    """A reference that computes in float32 where it is given 16-bit floats; its first output has
+    their dtype.
+    """
+
+    def run(node: Node, x: np.ndarray, *rest: Optional[np.ndarray]) -> Any:
+        if x.dtype.itemsize != 2 or x.dtype.kind in "iu":
+            return reference(node, x, *rest)
+        wide = (
+            y.astype(np.float32) if y is not None and y.dtype == x.dtype else y for y in (x, *rest)
+        )
+        result = reference(node, *wide)
+        if isinstance(result, tuple):
+            return (result[0].astype(x.dtype), *result[1:])
+        return result.astype(x.dtype)
+
+    return run
 
 
 def conv_shape(node: Node, x: tuple[Dim, ...], w: tuple[Dim, ...]) -> tuple[Dim, ...]:
@@ -210,8 +230,8 @@ class Conv:
         x, w = dims(node, 0), dims(node, 1)
         if len(x) < 3 or len(x) != len(w) or node.attrs["group"] < 1:
             raise ModelError(
-                f"{where_is(node)} x {x} and w {w} are not (N, C, ..) and (M, C / group, ..) of one "
-                f"rank, group {node.attrs['group']}"
+                f"{where_is(node)} x {x} and w {w} are not (N, C, ..) and (M, C / group, ..) of "
+                f"one rank, group {node.attrs['group']}"
             )
         check_known(channel_guards(node), node)
         return [Type(node.inputs[0].dtype, conv_shape(node, x, w))]
@@ -220,6 +240,7 @@ class Conv:
         spec = geometry(node, dims(node, 0)[2:], dims(node, 1)[2:])
         return [*channel_guards(node), *window_guards(node, spec)]
 
+    @half_as_single
     def reference(
         node: Node, x: np.ndarray, w: np.ndarray, bias: Optional[np.ndarray] = None
     ) -> np.ndarray:
@@ -284,14 +305,14 @@ class FusedConv:
         conv_step(node, b, node.input(3), Activation.of(node.attrs), residual_first)
 
 
-def channel_guards(node: Node) -> list[Guard]:
-    """The weights and the bias are for the channels of x, in whole groups."""
+def channel_guards(node: Node, bias: int = 2) -> list[Guard]:
+    """The weights and the bias, input `bias`, are for the channels of x, in whole groups."""
     groups = node.attrs["group"]
     channels, (filters, per_group) = dims(node, 0)[1], dims(node, 1)[:2]
     return [
         (channels, per_group * groups, "the weights are for another number of channels"),
         (filters // groups * groups, filters, f"{filters} filters do not make {groups} groups"),
-        *size_guards((node.input(2),), filters),
+        *size_guards((node.input(bias),), filters),
     ]
 
 

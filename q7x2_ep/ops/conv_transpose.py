@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, Optional
 
@@ -28,10 +29,9 @@ from q7x2_ep.ops.conv import (
     WINDOW_ATTRIBUTES,
     Axis,
     check_known,
-    taps,
+    half_as_single,
     window_attributes,
     window_fields,
-    window_guards,
 )
 from q7x2_ep.ops.matmul import matmul_step
 
@@ -109,8 +109,8 @@ class ConvTranspose:
         x, w = dims(node, 0), dims(node, 1)
         if len(x) < 3 or len(x) != len(w) or node.attrs["group"] < 1:
             raise ModelError(
-                f"{where_is(node)} x {x} and w {w} are not (N, C, ..) and (C, M / group, ..) of one "
-                f"rank, group {node.attrs['group']}"
+                f"{where_is(node)} x {x} and w {w} are not (N, C, ..) and (C, M / group, ..) of "
+                f"one rank, group {node.attrs['group']}"
             )
         check_known(ConvTranspose.guards(node), node)
         sizes = (axis.size for axis in image_axes(node, x[2:], w[2:]))
@@ -128,12 +128,14 @@ class ConvTranspose:
             ),
         ]
 
+    @half_as_single
     def reference(
         node: Node, x: np.ndarray, w: np.ndarray, bias: Optional[np.ndarray] = None
     ) -> np.ndarray:
         group, spec = node.attrs["group"], image_axes(node, x.shape[2:], w.shape[2:])
-        grouped = x.reshape(x.shape[0], group, w.shape[0] // group, -1)
-        weights = w.reshape(group, w.shape[0] // group, w.shape[1], -1)
+        channels, places = w.shape[0] // group, math.prod(x.shape[2:])
+        grouped = x.reshape(x.shape[0], group, channels, places)
+        weights = w.reshape(group, channels, w.shape[1], math.prod(w.shape[2:]))
         columns = np.einsum("ngcp,gcmt->ngmtp", grouped, weights)
         shape = (x.shape[0], group * w.shape[1], *w.shape[2:], *x.shape[2:])
         y = add_windows(columns.reshape(shape), spec)

@@ -70,11 +70,13 @@ def infer_binary(
     operation: Callable[..., Optional[Dim]], dtype: int = 0, mixed: bool = False
 ) -> Callable[[Node], list[Type]]:
     """infer of a broadcasting op over any number of inputs; dtype 0: that of the first input.
-    mixed: the inputs may have several dtypes.
+    mixed: the inputs may have several dtypes. Scalar constants always may: those of rewriting are
+    float32.
     """
 
     def infer(node: Node) -> list[Type]:
-        found = sorted({dtypes.type_string(value.dtype) for value in node.inputs})
+        given = [value for value in node.inputs if value.const is None or value.shape]
+        found = sorted({dtypes.type_string(value.dtype) for value in given})
         if len(found) > 1 and not mixed:
             raise ModelError(
                 f"{where_is(node)} Type parameter (T) bound to different types: expected operands "

@@ -163,8 +163,9 @@ class MatMul:
     def lower(node: Node, b: Any) -> None:
         left, right = node.inputs
         require_dtype(node, left.dtype, (*F32, *PLAIN))
+        alpha = node.attrs.get("alpha", 1.0)
         if len(right.shape) == 2:
-            multiply_matrix(b, left, right, node.output)
+            multiply_matrix(b, left, right, node.output, alpha)
             return
         a, other = b.view(left), b.view(right)
         if len(left.shape) == 1:
@@ -179,18 +180,30 @@ class MatMul:
                 f"{where_is(node)} has {len(batch)} batch dims, more than {MAX_BATCH_NDIM}"
             )
         c = b.allocate(node.output).reshape((*batch, a.shape[-2], other.shape[-1]))
-        matmul_step(b, a, other, c)
+        matmul_step(b, a, other, c, alpha)
 
 
-def multiply_matrix(b: Any, left: Value, matrix: Value, y: Value) -> None:
-    """y = left @ matrix, with all leading dims of left as rows of one product."""
+def multiply_matrix(b: Any, left: Value, matrix: Value, y: Value, alpha: float) -> None:
+    """y = alpha * left @ matrix, with all leading dims of left as rows of one product."""
     k, n = matrix.shape
     m = product(left.shape[:-1])
     a, c = reshaped(b, left, (m, k)), b.allocate(y).reshape((m, n))
     if matrix.const is not None and matrix.dtype == dtypes.FLOAT:
-        gemm_step(b, a, b.packed(k, n, n, 1, matrix), c, n)
+        gemm_step(b, a, b.packed(k, n, n, 1, matrix), c, n, alpha=alpha)
     else:
-        matmul_step(b, a, b.view(matrix), c)
+        matmul_step(b, a, b.view(matrix), c, alpha)
+
+
+@op("q7::ScaledMatMul")
+class ScaledMatMul:
+    """y = alpha * a @ b, for any a and b that MatMul takes."""
+
+    signature = MatMul.signature
+    attributes = {"alpha": 1.0}
+    infer = MatMul.infer
+    guards = MatMul.guards
+    decompose = lambda g, a, b, alpha: g.Mul(g.MatMul(a, b), alpha)
+    lower = MatMul.lower
 
 
 @op("Gemm")

@@ -27,6 +27,7 @@ from q7x2_ep.ops.conv import (
     WINDOW_ATTRIBUTES,
     Axis,
     geometry,
+    half_as_single,
     taps,
     window_attributes,
     window_fields,
@@ -106,6 +107,7 @@ class MaxPool:
     infer = infer_pool
     guards = pool_guards
 
+    @half_as_single
     def reference(node: Node, x: np.ndarray) -> Any:
         spec, sizes = pool_axes(node, x.shape), x.shape[2:]
         order = "F" if node.attrs["storage_order"] else "C"
@@ -125,13 +127,14 @@ class MaxPool:
 
 @op("AveragePool")
 class AveragePool:
-    """The mean of the elements under each window; those of the pads count with count_include_pad."""
+    """The mean of what is under each window; with count_include_pad of the zeros around x too."""
 
     signature = "x -> y"
     attributes = {**POOL_ATTRIBUTES, "count_include_pad": 0}
     infer = infer_pool
     guards = pool_guards
 
+    @half_as_single
     def reference(node: Node, x: np.ndarray) -> np.ndarray:
         spec = pool_axes(node, x.shape)
         around = [(axis.before, axis.after) for axis in spec]
@@ -156,6 +159,7 @@ class LpPool:
     infer = infer_pool
     guards = pool_guards
 
+    @half_as_single
     def reference(node: Node, x: np.ndarray) -> np.ndarray:
         p = node.attrs["p"]
         total = sum(np.abs(part) ** p for _, part in taps(x, pool_axes(node, x.shape), 0))
@@ -191,7 +195,7 @@ class GlobalAveragePool:
     signature = "x -> y"
     attributes: dict = {}
     infer = infer_global
-    reference = lambda node, x: x.mean(spatial(x), keepdims=True)
+    reference = half_as_single(lambda node, x: x.mean(spatial(x), keepdims=True))
     lower = lower_global("mean")
 
 
@@ -202,7 +206,7 @@ class GlobalMaxPool:
     signature = "x -> y"
     attributes: dict = {}
     infer = infer_global
-    reference = lambda node, x: x.max(spatial(x), keepdims=True)
+    reference = half_as_single(lambda node, x: x.max(spatial(x), keepdims=True))
     lower = lower_global("max")
 
 
@@ -214,6 +218,7 @@ class GlobalLpPool:
     attributes = {"p": 2}
     infer = infer_global
 
+    @half_as_single
     def reference(node: Node, x: np.ndarray) -> np.ndarray:
         p = node.attrs["p"]
         return np.asarray((np.abs(x) ** p).sum(spatial(x), keepdims=True) ** (1 / p), x.dtype)
@@ -285,6 +290,7 @@ class LRN:
             raise ModelError(f"{where_is(node)} size {node.attrs['size']} of the channels of {x}")
         return [Type(node.inputs[0].dtype, x)]
 
+    @half_as_single
     def reference(node: Node, x: np.ndarray) -> np.ndarray:
         size, channels = node.attrs["size"], x.shape[1]
         square: np.ndarray = np.zeros_like(x)

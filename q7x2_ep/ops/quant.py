@@ -324,26 +324,53 @@ def lower_product(
 def lower_conv(
     node: Node, b: Any, x: Value, x_zero: Optional[Value], w: Value, zeros: Any, finish: Finish
 ) -> None:
-    """node.output = conv(x - x_zero, w - zeros): a product of its windows, channels last.
+    """node.output = conv(x - x_zero, w - zeros): a product of its windows, channels last, or with
+    groups a step of its own.
 
-    Raises: UnsupportedOp where w is computed, for groups, or more than two spatial dims.
+    Raises: UnsupportedOp where w is computed, or for more than two spatial dims.
     """
-    if node.attrs["group"] != 1:
-        raise UnsupportedOp(f"{where_is(node)} has a kernel for one group")
-    require_sizes(node, w.shape[0], x, x_zero, w, zeros, finish)
-    b.guard(x.shape[1], w.shape[1], "the weights are for another number of channels")
+    groups, filters = node.attrs["group"], w.shape[0]
+    require_sizes(node, filters, x, x_zero, w, zeros, finish)
+    b.guard(x.shape[1], w.shape[1] * groups, "the weights are for another number of channels")
+    b.guard(filters % groups, 0, f"{filters} filters are no {groups} groups")
     fields = windows(node, x, w, 2)
+    flat = w.const.reshape(filters, -1).astype(np.int16)
+    if zeros is not None:
+        flat = flat - zeros.const.reshape(-1, 1)
+    if groups > 1:
+        b.step(
+            "qconv",
+            kernel="qconv",
+            x=x,
+            x_zero=x_zero,
+            w=b.graph.constant(flat, Type(dtypes.INT16, flat.shape), "centred"),
+            y=node.output,
+            work=b.threads * qconv_work(fields) * 4,
+            M=filters,
+            groups=groups,
+            x_dtype=x.dtype,
+            y_dtype=node.output.dtype,
+            scales=1 if finish.scale is None else product(finish.scale.shape),
+            **finish._asdict(),
+            **fields,
+        )
+        return
     pixels, k = fields["N"] * fields["OH"] * fields["OW"], product(w.shape[1:])
     rows = temporary(b, x.dtype, (pixels, k))
     b.step("im2col", x=x, zero=x_zero, rows=rows, **fields)
-    flat = w.const.reshape(w.shape[0], k).astype(np.int16)
-    if zeros is not None:
-        flat = flat - zeros.const.reshape(-1, 1)
     y = node.output
     stored = temporary(b, y.dtype, (y.shape[0], *y.shape[2:], y.shape[1]))
-    qgemm_step(b, rows, x_zero, flat.T, b.allocate(stored).reshape((pixels, w.shape[0])), finish)
+    qgemm_step(b, rows, x_zero, flat.T, b.allocate(stored).reshape((pixels, filters)), finish)
     ndim = len(y.shape)
     b.alias(y, b.view(stored).transpose((0, ndim - 1, *range(1, ndim - 1))))
+
+
+def qconv_work(fields: dict[str, Dim]) -> Dim:
+    """What a thread needs. Source: csrc/kernels/qconv.h. Units: int32."""
+    stride, dilation = fields["stride_w"], fields["dilation_w"]
+    sums = ceildiv(fields["OW"], 16) * 16
+    pairs = (sums + (fields["kw"] - 1) * dilation // stride) * stride
+    return fields["OH"] * sums + fields["H"] * pairs + pairs + dilation
 
 
 def pack(weight: np.ndarray, nr: int) -> np.ndarray:

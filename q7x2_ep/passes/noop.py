@@ -62,6 +62,13 @@ def _only_input(graph: Graph, node: Node) -> Optional[Value]:
     return node.inputs[0] if len(node.inputs) == 1 else None
 
 
+def _sum(graph: Graph, node: Node) -> Found:
+    """A Sum of two is an Add, which fusions look for."""
+    if len(node.inputs) == 2:
+        return _replacement(node, "Add", list(node.inputs), {})
+    return _only_input(graph, node)
+
+
 def _split(graph: Graph, node: Node) -> Optional[Value]:
     return node.inputs[0] if len(node.outputs) == 1 else None
 
@@ -368,7 +375,8 @@ BOUNDED = frozenset({"Softmax", "Sigmoid", "Tanh", "Erf", "Sin", "Cos"})
 RULES: dict[str, Rule] = {
     **dict.fromkeys(RESHAPES, _reshape),
     **dict.fromkeys(("Expand", "Tile"), _same_shape),
-    **dict.fromkeys(("Identity", "Concat", "Sum", "Max", "Min", "Mean"), _only_input),
+    **dict.fromkeys(("Identity", "Concat", "Max", "Min", "Mean"), _only_input),
+    "Sum": _sum,
     **dict.fromkeys(NEUTRAL, _neutral),
     "ConstantOfShape": _constant_of_shape,
     "Split": _split,

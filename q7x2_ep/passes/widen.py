@@ -12,7 +12,7 @@ fusion and kernel applies. It is rounded where that can be seen:
 
 After this pass a 16-bit value is an input of the graph or the output of a Cast, host op or cache,
 and is read by such ops only; a graph that is like that already stays as it is. See
-docs/decisions.md, 19.
+docs/decisions.md, 25.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Callable, Optional
 import numpy as np
 
 from q7x2_ep import dtypes
-from q7x2_ep.dtypes import BFLOAT16, BOOL, FLOAT, HALVES, INT8, UINT8
+from q7x2_ep.dtypes import BOOL, FLOAT, HALVES, INT8, UINT8
 from q7x2_ep.ir.core import Graph, Node, Type, Value
 from q7x2_ep.ops.common import is_host, is_movement
 from q7x2_ep.passes.infer import infer_node
@@ -39,7 +39,8 @@ CHOICES = frozenset(
     | {"Gather", "GatherElements", "GatherND", "ScatterElements", "ScatterND", "TopK", "Dropout"}
     | {"ReduceMax", "ReduceMin", "MaxPool", "GlobalMaxPool", "Sign", "Floor", "Ceil", "Round"}
 )
-ON_GRID = frozenset({"Add", "Sub", "Sum"})  # sums of multiples of 2^-24 are such, and not nearly 0
+# Sums of numbers of a dtype are multiples of its smallest one: no rounding makes them 0.
+ON_GRID = frozenset({"Add", "Sub", "Sum"})
 DTYPES = ("to", "dtype", "output_dtype", "stash_type", "softmax_precision")  # attributes
 
 
@@ -66,8 +67,12 @@ def _is_narrow(graph: Graph, node: Node) -> bool:
 
 
 def is_declared(node: Node) -> bool:
-    """Whether a node must see the dtypes that the model declares, or was made behind this pass."""
-    return is_host(node) or node.op == "BitCast" or node.op.startswith("q7::")
+    """Whether a node must see the dtypes that the model declares, for what it is or because nobody
+    knows yet what it gives, or was made behind this pass.
+    """
+    is_known = all(value.dtype != dtypes.UNKNOWN for value in node.outputs)
+    made_here = node.op.startswith("q7::")
+    return is_host(node) or not is_known or made_here or node.op == "BitCast"
 
 
 def _is_half(value: Optional[Value]) -> bool:
@@ -128,7 +133,7 @@ class _Widening:
                     self.pass_on([x] if x in self.declared else [], y)
         if x in self.declared:
             is_float = dtypes.is_float(self.declared.get(y, y.dtype))
-            harmless = is_float or (y.dtype == BOOL and self.keeps_zero(x))
+            harmless = is_float or (y.dtype == BOOL and x in self.grid)
             node.set_input(0, self.widened(x) if harmless else self.rounded(x))
         self.append(node)
 
@@ -139,7 +144,7 @@ class _Widening:
         for i, value in enumerate(node.inputs):
             if value in self.declared:
                 wants_zero = node.op == "Equal" and _is_zero(node.inputs[1 - i])
-                harmless = node.op not in DISCRETE or (wants_zero and self.keeps_zero(value))
+                harmless = node.op not in DISCRETE or (wants_zero and value in self.grid)
                 node.set_input(i, self.widened(value) if harmless else self.rounded(value))
         is_choice = node.op in CHOICES and node.attrs.get("reduction") not in ("add", "mul")
         for value in node.outputs:
@@ -215,12 +220,6 @@ class _Widening:
         """
         is_mixed = any(value in self.narrow for value in node.inputs)
         return node.op == "Concat" and is_mixed and self.graph.is_output(node.output)
-
-    # What a rounding may not be dropped for
-
-    def keeps_zero(self, value: Value) -> bool:
-        """Whether no rounding makes the value 0; bfloat16 is as small as float32."""
-        return self.declared[value] == BFLOAT16 or value in self.grid
 
 
 def _is_seen(graph: Graph, cast: Node, is_half: Callable[[Optional[Value]], bool]) -> bool:

@@ -66,6 +66,21 @@ def test_batch_norm() -> None:
     assert_fuses(without_bias, GIVEN, {"Conv": 1, "BatchNormalization": 0}, steps=1)
 
 
+def test_a_norm_in_front_of_an_activation() -> None:
+    def before(g: Any, x: Any, scale: Any, shift: Any, mean: Any, variance: Any) -> Any:
+        return g.Relu(g.BatchNormalization(x, scale, shift, mean, variance, epsilon=1e-3))
+
+    given = {**GIVEN, "x": ("B", M, "S", "S")}
+    assert_fuses(before, given, {"q7::Chain": 1, "BatchNormalization": 0}, steps=1)
+
+
+def test_a_sum_of_two_is_a_residual() -> None:
+    def total(g: Any, x: Any, w: Any, r: Any) -> Any:
+        return g.Relu(g.Sum(g.Conv(x, w, pads=PADS), r))
+
+    assert_fuses(total, GIVEN, ONE, steps=1)
+
+
 def test_factors_and_terms_per_channel() -> None:
     def affine(g: Any, x: Any, w: Any, factor: Any, term: Any) -> Any:
         return g.Add(g.Mul(g.Conv(x, w), factor), term)
@@ -149,3 +164,47 @@ def test_zeros_around_the_input_are_pads() -> None:
     assert fused_ops(build(of_ones, GIVEN)[0])[0]["Pad"] == 1
     given = {**GIVEN, "x": ("B", C - 1, "S", "S")}
     assert fused_ops(build(of_channels, given)[0])[0]["Pad"] == 1
+
+
+TRANSPOSED: dict[str, Any] = {**GIVEN, "w": weights(C, M // 2, 3, 2)}
+BARE = {"ConvTranspose": 1, "BatchNormalization": 0, "Mul": 0, "Add": 0}
+
+
+def transpose(g: Any, x: Any, w: Any, b: Any = None) -> Any:
+    return g.ConvTranspose(x, w, b, group=2, strides=[2, 1], pads=[1, 0, 0, 1])
+
+
+def test_transposed_with_a_norm_or_factors() -> None:
+    def norm(
+        g: Any, x: Any, w: Any, b: Any, scale: Any, shift: Any, mean: Any, variance: Any
+    ) -> Any:
+        return g.BatchNormalization(transpose(g, x, w, b), scale, shift, mean, variance)
+
+    def affine(g: Any, x: Any, w: Any, factor: Any, term: Any) -> Any:
+        return g.Add(g.Mul(transpose(g, x, w), factor), term)
+
+    for spelling in (norm, affine):
+        assert_fuses(spelling, TRANSPOSED, BARE, steps=2)
+
+    def along_columns(g: Any, x: Any, w: Any) -> Any:
+        return g.Mul(transpose(g, x, w), np.arange(1.0, 6.0))
+
+    found, _ = fused_ops(build(along_columns, {**TRANSPOSED, "x": ("B", C, 5, 5)})[0])
+    assert found["Mul"] == 1
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_transposed_with_an_activation(name: str) -> None:
+    act = ACTIVATIONS[name]
+
+    def plain(g: Any, x: Any, w: Any, b: Any) -> Any:
+        return act(g, transpose(g, x, w, b))
+
+    def behind_norm(
+        g: Any, x: Any, w: Any, scale: Any, shift: Any, mean: Any, variance: Any
+    ) -> Any:
+        return act(g, g.BatchNormalization(transpose(g, x, w), scale, shift, mean, variance))
+
+    for spelling in (plain, behind_norm):
+        assert_fuses(spelling, TRANSPOSED, {"q7::ConvTranspose": 1, "ConvTranspose": 0}, steps=2)
+    assert_perturbed_stays(plain, TRANSPOSED, {"q7::ConvTranspose"}, ("output",))

@@ -27,6 +27,7 @@ def weight(*shape: int) -> np.ndarray:
 
 
 W, WT, BIAS = weight(K, N), weight(N, K), weight(N)
+GAMMA = weight(1, N)[0]
 
 SPELLINGS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "plain": (lambda g, x: g.MatMul(x, W), X),
@@ -62,6 +63,14 @@ SPELLINGS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
         lambda g, x, r: g.Add(g.Mul(g.Add(g.MatMul(x, W), BIAS), 0.22), r),
         WITH_R,
     ),
+    "layer_scale": (
+        lambda g, x, r: g.Add(r, g.Mul(g.Add(g.MatMul(x, W), BIAS), GAMMA)),
+        WITH_R,
+    ),
+    "layer_scale_of_rank_3": (lambda g, x: g.Mul(g.MatMul(x, W), GAMMA[None, None]), X),
+    "layer_scale_then_bias": (lambda g, x: g.Add(g.Mul(g.MatMul(x, W), GAMMA), BIAS), X),
+    "layer_scale_of_gemm": (lambda g, x: g.Mul(g.Gemm(x, WT, BIAS, transB=1), GAMMA), ROWS),
+    "layer_scale_with_zeros": (lambda g, x: g.Mul(g.MatMul(x, W), np.maximum(GAMMA, 0)), X),
     "gemm": (lambda g, x: g.Gemm(x, W, BIAS), ROWS),
     "gemm_trans_b": (lambda g, x: g.Gemm(x, WT, BIAS, transB=1), ROWS),
     "gemm_alpha_beta": (lambda g, x: g.Gemm(x, W, BIAS, alpha=0.5, beta=0.25), ROWS),
@@ -129,6 +138,22 @@ def bias_of_data(g: Any, x: Any, r: Any) -> Any:
     return g.Gemm(x, W, r, beta=0.5)
 
 
+def factors_of_rows(g: Any, x: Any) -> Any:
+    return g.Mul(g.MatMul(x, W), weight(5, 1))
+
+
+def factors_of_data(g: Any, x: Any, r: Any) -> Any:
+    return g.Mul(g.MatMul(x, W), r)
+
+
+def factors_out_of_range(g: Any, x: Any) -> Any:
+    return g.Mul(g.MatMul(x, W), GAMMA * np.float32(1e-30))
+
+
+def factors_behind_an_activation(g: Any, x: Any) -> Any:
+    return g.Mul(g.Relu(g.MatMul(x, W)), GAMMA)
+
+
 def residual_that_broadcasts(g: Any, x: Any, r: Any) -> Any:
     return g.Add(g.MatMul(x, W), r)
 
@@ -138,6 +163,10 @@ def residual_that_broadcasts(g: Any, x: Any, r: Any) -> Any:
     [
         (bias_of_rows, {"x": (5, K)}, {"q7::Linear": 0, "Gemm": 1}),
         (bias_of_data, {**ROWS, "r": (N,)}, {"q7::Linear": 0, "Gemm": 1}),
+        (factors_of_rows, {"x": (5, K)}, {"q7::Linear": 1, "Mul": 1}),
+        (factors_of_data, {**X, "r": (N,)}, {"q7::Linear": 1, "Mul": 1}),
+        (factors_out_of_range, X, {"q7::Linear": 1, "Mul": 1}),
+        (factors_behind_an_activation, X, {"q7::Linear": 1, "Mul": 1}),
         (residual_that_broadcasts, {**X, "r": (1, "S", N)}, {"q7::Linear": 1, "Add": 1}),
     ],
 )

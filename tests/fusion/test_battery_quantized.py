@@ -220,15 +220,31 @@ def test_a_relu_that_the_zero_point_does_not_do_stays() -> None:
     assert_close(model, 0.3)
 
 
-def test_groups_stay_float() -> None:
+@pytest.mark.parametrize(("groups", "filters"), [(2, 6), (4, 4), (4, 8)])
+def test_convolutions_in_groups(groups: int, filters: int) -> None:
+    w = RANDOM.integers(-128, 128, (filters, 4 // groups, 3, 3)).astype(np.int8)
+    w_scale, bias = row(filters), row(filters) * 50
+    x_zero, y_zero = np.array(7, np.uint8), np.array(0, np.uint8)
+
     def grouped(g: Any, x: Any) -> Any:
-        given = dequantize(
-            g, quantize(g, x, 0.04, np.array(7, np.uint8)), 0.04, np.array(7, np.uint8)
-        )
-        w = RANDOM.integers(-128, 128, (4, 1, 3, 3)).astype(np.int8)
-        return g.Conv(given, dequantize(g, w, 0.02, None), group=4, pads=[1, 1, 1, 1])
+        given = dequantize(g, quantize(g, x, 0.04, x_zero), 0.04, x_zero)
+        kernel = g.DequantizeLinear(w, w_scale, None, axis=0)
+        y = g.Relu(g.Conv(given, kernel, bias, group=groups, pads=[1, 1, 1, 1], strides=[2, 1]))
+        return dequantize(g, quantize(g, y, 0.3, y_zero), 0.3, y_zero)
 
     model = build(grouped, {"x": ("B", 4, "S", 9)})[0]
-    found, _ = fused_ops(model)
+    found, report = fused_ops(model)
+    assert found["q7::QuantizedConv"] == 1 and not {"Conv", "q7::Conv", "Relu"} & set(found), report
+    assert_close(model, 0.3)
+
+
+def test_three_spatial_dims_stay_float() -> None:
+    w = RANDOM.integers(-128, 128, (4, 2, 1, 2, 2)).astype(np.int8)
+
+    def volume(g: Any, x: Any) -> Any:
+        zero = np.array(7, np.uint8)
+        given = dequantize(g, quantize(g, x, 0.04, zero), 0.04, zero)
+        return g.Conv(given, dequantize(g, w, 0.02, None))
+
+    found, _ = fused_ops(build(volume, {"x": ("B", 2, 3, "S", 9)})[0])
     assert (found["q7::QuantizedConv"], found["Conv"]) == (0, 1)
-    assert_close(model, 0.0)

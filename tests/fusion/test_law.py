@@ -63,6 +63,10 @@ def scores_rank_3(g: Builder, _: dict[str, Value]) -> Value:
     return g.Mul(g.MatMul(q, k), 0.5)
 
 
+def operands_of_product(g: Builder) -> tuple[Value, Value]:
+    return make_value(g, "a", (B, S, K)), make_value(g, "b", (B, K, S))
+
+
 def scaled_operands(g: Builder, _: dict[str, Value]) -> Value:
     """Factors right before attention, and behind views."""
     x, k = make_value(g, "x", (B, S, H * D)), make_value(g, "k", (B, H, S, D))
@@ -152,6 +156,26 @@ def integer_product(g: Builder, _: dict[str, Value]) -> Value:
     return g.call("q7::QuantizedLinear", quantized(g, _), g.literal(0.05), zero, w, g.literal(0.1))
 
 
+def blocked_weight(g: Builder, _: dict[str, Value]) -> Value:
+    scale = g.array(np.full((2, N), 0.25, np.float32))
+    return g.DequantizeLinear(integers(g), scale, axis=0, block_size=K // 2)
+
+
+def blocked_weight_turned(g: Builder, _: dict[str, Value]) -> Value:
+    return g.DequantizeLinear(
+        g.array(np.arange(N * K).reshape(N, K).astype(np.int8)),
+        g.array(np.full((N, 2), 0.25, np.float32)),
+        axis=1,
+        block_size=K // 2,
+    )
+
+
+def block_product(g: Builder, _: dict[str, Value]) -> Value:
+    scale = g.array(np.full((2, N), 0.25, np.float32))
+    x = make_value(g, "x", (S, K))
+    return g.call("q7::BlockLinear", x, integers(g), scale, block_size=K // 2)
+
+
 def dequantized_image(g: Builder, _: dict[str, Value]) -> Value:
     x, scale = make_value(g, "x", (B, D, S, S)), g.literal(0.05)
     return g.DequantizeLinear(g.QuantizeLinear(x, scale), scale)
@@ -165,6 +189,11 @@ def dequantized_kernel(g: Builder, _: dict[str, Value]) -> Value:
 def conv_result(g: Builder, _: dict[str, Value]) -> Value:
     x, w = make_value(g, "x", (B, D, S, S)), make_value(g, "w", ("const", (K, D, 3, 3)))
     return g.Conv(x, w, pads=[1, 1, 1, 1])
+
+
+def transposed_result(g: Builder, _: dict[str, Value]) -> Value:
+    x, w = make_value(g, "x", (B, D, S, S)), make_value(g, "w", ("const", (D, K // 2, 3, 3)))
+    return g.ConvTranspose(x, w, group=2, strides=[2, 1])
 
 
 # What stands for a wildcard: the shape of a float input, a list (int64 constant), a number,
@@ -248,6 +277,8 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     },
     "QuantizedLinear": {"x": dequantized, "w": dequantized_weight, "bias": ROW},
     "QuantizedBias": {"linear": integer_product, "bias": ROW},
+    "BlockLinear": {"x": (S, K), "w": blocked_weight, "bias": ROW},
+    "BlockBias": {"linear": block_product, "bias": ROW},
     "QuantizedConv": {"x": dequantized_image, "w": dequantized_kernel, "bias": NORM_ROW},
     "QuantizedResult": {"product": integer_product, "scale": 0.7, "zero": ("byte", 0)},
     "PadConv": {
@@ -265,10 +296,27 @@ EXAMPLES: dict[str, dict[str, Any]] = {
         "variance": ("positive", (K,)),
     },
     "ConvActivation": {"product": conv_result, "low": -0.5, "high": 0.5},
+    "BatchNorm": {
+        "x": (B, K, S),
+        "scale": NORM_ROW,
+        "shift": NORM_ROW,
+        "mean": NORM_ROW,
+        "variance": ("positive", (K,)),
+    },
+    "ConvTransposeAffine": {
+        "y": transposed_result,
+        "scale": ("const", (K, 1, 1)),
+        "shift": ("const", (1, K, 1, 1)),
+        "mean": NORM_ROW,
+        "variance": ("positive", (K,)),
+    },
+    "ConvTransposeActivation": {"product": transposed_result, "low": -0.5, "high": 0.5},
     "ConvResidual": {"y": conv_result, "residual": (B, K, S, S)},
     "Linear": {"x": (B, S, K), "w": WEIGHT, "bias": ROW},
     "LinearReshape": {},
+    "ScaledMatMul": {"y": lambda g, _: g.MatMul(*operands_of_product(g)), "scale": 0.5},
     "LinearScale": {"linear": "q7::Linear", "scale": 0.5},
+    "LinearColumns": {"linear": "q7::Linear", "scale": ROW},
     "LinearBias": {"linear": "q7::Linear", "bias": ROW},
     "LinearActivation": {"product": "q7::Linear", "low": -0.5, "high": 0.5},
     "LinearResidual": {"linear": "q7::Linear", "residual": (B, S, N)},
@@ -322,6 +370,7 @@ RANK_4 = {"expert": ("ids", (B, 2)), "tuples": ("ids", (B, 2, 1)), "shape": [B, 
 
 
 OVERRIDES = {
+    "matmul_turned": {"w": blocked_weight_turned},
     "column_rank_4": {**RANK_4, "x": (B, 1, K, 1)},
     "row": ROWS,
     "row_turned": ROWS,
@@ -378,6 +427,7 @@ TARGETS = {
     "Softcap": "q7::Softcap",
     "Softmax": "Softmax",
     "LogSoftmax": "LogSoftmax",
+    "ScaledMatMul": "q7::ScaledMatMul",
     "ExpertLinear": "q7::ExpertLinear",
     "ExpertBias": "q7::ExpertLinear",
     "GatedExperts": "q7::GatedExpertLinear",
@@ -394,6 +444,10 @@ TARGETS = {
     "SkipRmsNorm": "q7::SkipRmsNorm",
     "Attention": "q7::Attention",
     **dict.fromkeys(("PadConv", "ConvAffine"), "Conv"),
+    **dict.fromkeys(("BlockLinear", "BlockBias"), "q7::BlockLinear"),
+    "BatchNorm": "q7::Chain",
+    "ConvTransposeAffine": "ConvTranspose",
+    "ConvTransposeActivation": "q7::ConvTranspose",
     **dict.fromkeys(("QuantizedLinear", "QuantizedBias", "QuantizedResult"), "q7::QuantizedLinear"),
     "QuantizedConv": "q7::QuantizedConv",
     **dict.fromkeys(("ConvActivation", "ConvResidual"), "q7::Conv"),
@@ -595,6 +649,7 @@ LAW = [
         )
         for activation, beta in PARAMETRISED.items()
     ),
+    ("q7::ScaledMatMul", [(B, S, K), (B, K, S)], 1, {"alpha": 0.125}),
     *(
         ("q7::GatedLinear", [X, WEIGHT, WEIGHT, *biases], 1, {"activation": activation})
         for biases in ((None, None), (ROW, ROW), (ROW, None), (None, ROW))

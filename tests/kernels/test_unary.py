@@ -33,7 +33,7 @@ REFERENCE = {
     "squared_relu": lambda x: np.maximum(x, 0) ** 2,
     "affine": lambda x: ALPHA * x + BETA,
     "scaled_tanh": lambda x: ALPHA * np.tanh(BETA * x),
-    "thresholded_relu": lambda x: np.where(x <= ALPHA, 0, x),
+    "thresholded_relu": lambda x: np.where(x > ALPHA, x, 0),
     "softsign": lambda x: x / (1 + np.abs(x)),
     "softplus": lambda x: np.logaddexp(0, x),
     "sin": np.sin,
@@ -58,8 +58,6 @@ REFERENCE = {
     "atanh": np.arctanh,
     "selu": lambda x: BETA * np.where(x < 0, ALPHA * np.expm1(x), x),
     "celu": lambda x: np.where(x < 0, ALPHA * np.expm1(x / ALPHA), x),
-    "softsign": lambda x: x / (1 + np.abs(x)),
-    "thresholded_relu": lambda x: np.where(x > ALPHA, x, 0),
     "shrink": lambda x: np.where(x < -ALPHA, x + BETA, np.where(x > ALPHA, x - BETA, 0)),
 }
 EXACT = {

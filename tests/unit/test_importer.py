@@ -513,3 +513,22 @@ def test_old_forms_mean_what_they_meant(op, opset, shapes, attrs, meaning):
     (y,) = evaluate(graph, dict(zip(names, arrays)))
     np.testing.assert_allclose(y, meaning(*arrays), rtol=1e-5, atol=1e-6)
     assert y.dtype == meaning(*arrays).dtype
+
+
+def test_nodes_in_any_order():
+    """As converters append them; onnxruntime takes them too."""
+    ordered = [
+        helper.make_node("Erf", ["x"], ["a"], "first"),
+        helper.make_node("Neg", ["a"], ["b"], "second"),
+        helper.make_node("Add", ["a", "b"], ["y"], "third"),
+    ]
+    names = [node.name for node in read(model(ordered, ["x"], ["y"])).nodes]
+    assert names == ["first", "second", "third"]
+    shuffled = [ordered[i] for i in (2, 1, 0)]
+    assert [node.name for node in read(model(shuffled, ["x"], ["y"])).nodes] == names
+
+
+def test_nodes_that_need_each_other():
+    nodes = [helper.make_node("Neg", ["b"], ["a"]), helper.make_node("Neg", ["a"], ["b"])]
+    with pytest.raises(ModelError, match="nothing before it produces"):
+        read(model(nodes, ["x"], ["b"]))

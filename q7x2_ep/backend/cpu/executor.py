@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import mmap
 from array import array as array_of
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Optional
 
@@ -215,23 +216,24 @@ def _is_free(array: np.ndarray, feeds: Sequence[np.ndarray]) -> bool:
 def pack(library: native.Library, plan: Plan, threads: int) -> np.ndarray:
     """The packed weights of a plan, made a few at a time, so that few need be in memory twice.
 
-    A weight that nothing else reads leaves the graph.
+    A weight that nothing else reads leaves the graph as soon as it is packed.
     """
     total = plan.packed_bytes
     room = np.empty(total + PACKED_ALIGN, np.uint8)
     start = -room.ctypes.data % PACKED_ALIGN
     packed = room[start : start + total]
     group: list[Pack] = []
+    kept = set(plan.constants)
+    uses = Counter(p.weight for p in plan.packs)
     for p in plan.packs:
         group.append(p)
         if p is plan.packs[-1] or sum(each.array.nbytes for each in group) >= PACK_BYTES:
             _pack_group(library, group, packed, threads)
             _drop_pages([each.array for each in group])
+            uses.subtract(each.weight for each in group)
+            for weight in {each.weight for each in group} - kept:
+                weight.const = weight.const if uses[weight] else None
             group = []
-    kept = set(plan.constants)
-    for p in plan.packs:
-        if p.weight not in kept:
-            p.weight.const = None
     return packed
 
 

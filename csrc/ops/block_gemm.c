@@ -1,0 +1,61 @@
+/* block_gemm.c: c = a @ w + bias for weights of 2, 4 or 8 bits that stay packed: they are read as
+ * they are, and made floats a panel and Q7_BLOCK_GEMM_K of k at a time, in L1. Read
+ * kernels/block_gemm.h first.
+ *
+ * A task is a block of rows times a chunk of panels; q, scale and zero are panels one after the
+ * other. room: threads * Q7_BLOCK_GEMM_K * nr * 4 bytes. */
+#include "../kernels/block_gemm.h"
+
+#include "panels.h"
+
+typedef struct block_job {
+    const q7_block_gemm_args *x;
+    const q7_call *call;
+    int64_t panels, chunk;
+} block_job;
+
+static void block_panel(const block_job *job, int64_t panel, int64_t row, int64_t m, float *room) {
+    const q7_block_gemm_args *x = job->x;
+    const int64_t nr = job->call->nr, column = panel * nr;
+    const int64_t q_rows = q7_ceil_div(x->k * x->bits, 8), blocks = q7_ceil_div(x->k, x->block);
+    const float *bias = x->bias;
+    const q7_gemm_epilogue biased = {.alpha = 1.0f, .bias = bias ? bias + column : NULL};
+    q7_block_tile t = {.gemm = {.m = m,
+                                .n = q7_min(nr, x->n - column),
+                                .a_row_stride = x->a_stride,
+                                .a_k_stride = 1,
+                                .c = (float *)x->c + row * x->n + column,
+                                .c_stride = x->n},
+                       .bits = x->bits,
+                       .block = x->block,
+                       .q = (const uint8_t *)x->q + panel * q_rows * nr,
+                       .scale = (const float *)x->scale + panel * blocks * nr,
+                       .zero = (const float *)x->zero + panel * blocks * nr,
+                       .room = room};
+    for (t.first = 0; t.first == 0 || t.first < x->k; t.first += Q7_BLOCK_GEMM_K) {
+        t.gemm.k = q7_min(Q7_BLOCK_GEMM_K, x->k - t.first);
+        t.gemm.a = (const float *)x->a + row * x->a_stride + t.first;
+        t.gemm.accumulate = t.first > 0;
+        t.gemm.epilogue = bias && t.first + t.gemm.k == x->k ? &biased : NULL;
+        ((q7_block_gemm_kernel)job->call->kernel)(&t);
+    }
+}
+
+static void block_task(void *arg, int64_t task, int64_t thread) {
+    const block_job *job = arg;
+    const int64_t chunks = q7_ceil_div(job->panels, job->chunk);
+    const int64_t first = task % chunks * job->chunk, row = task / chunks * Q7_GEMM_ROWS;
+    float *room = (float *)job->x->room + thread * Q7_BLOCK_GEMM_K * job->call->nr;
+    for (int64_t panel = first; panel < q7_min(first + job->chunk, job->panels); panel++)
+        block_panel(job, panel, row, q7_min(job->x->m - row, Q7_GEMM_ROWS), room);
+}
+
+void q7_op_block_gemm(const q7_block_gemm_args *x, const q7_call *call) {
+    if (x->m == 0 || x->n == 0) return;
+    block_job job = {.x = x, .call = call, .panels = q7_ceil_div(x->n, call->nr)};
+    const int64_t row_blocks = q7_ceil_div(x->m, Q7_GEMM_ROWS);
+    job.chunk = job.panels;
+    if (x->m * x->n * x->k > Q7_SMALL_WORK)
+        job.chunk = q7_max(1, job.panels * row_blocks / (call->threads * Q7_TASKS_PER_THREAD));
+    q7_parallel(call, row_blocks * q7_ceil_div(job.panels, job.chunk), block_task, &job);
+}

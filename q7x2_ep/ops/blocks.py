@@ -1,0 +1,229 @@
+"""Products with weights of a few bits, which have a scale and a zero for each block of a column.
+
+They stay packed: csrc/ops/block_gemm.c makes floats of them where they are used.
+Source: ONNX DequantizeLinear with a block_size; com.microsoft MatMulNBits.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Optional
+
+import numpy as np
+
+from q7x2_ep import dtypes
+from q7x2_ep.errors import UnsupportedOp
+from q7x2_ep.ir.core import Node, Type, Value, array_type
+from q7x2_ep.ir.shape import product
+from q7x2_ep.ops import op
+from q7x2_ep.ops.common import F32, Guard, dims, require_dtype, reshaped, rows_dense, where_is
+from q7x2_ep.ops.matmul import gemm_step
+from q7x2_ep.ops.quant import integer_limits, require_constants
+
+BITS = {
+    **{dtypes.UINT8: 8, dtypes.INT8: 8, dtypes.UINT4: 4, dtypes.INT4: 4},
+    **{dtypes.UINT2: 2, dtypes.INT2: 2},
+}
+
+
+class Blocks(NamedTuple):
+    """w = (q - zero) * scale, repeated for `size` rows each.
+
+    Shapes: q (K, N) of uint8, scale and zero (ceil(K / size), N) of float32.
+    """
+
+    q: np.ndarray
+    scale: np.ndarray
+    zero: np.ndarray
+    bits: int
+    size: int
+
+    def dense(self) -> np.ndarray:
+        rows = np.arange(len(self.q)) // self.size
+        return (self.q.astype(np.float32) - self.zero[rows]) * self.scale[rows]
+
+
+def block_step(b: Any, x: Value, blocks: Blocks, bias: Optional[Value], y: Value) -> None:
+    """y = x @ w + bias. Shapes: x (.., K), bias N elements, y (.., N)."""
+    kernel = b.kernel("block_gemm")
+    k, n = blocks.q.shape
+
+    def constant(array: np.ndarray, hint: str) -> Value:
+        return b.graph.constant(array, array_type(array), hint)
+
+    rows = rows_dense(b, reshaped(b, x, (product(x.shape[:-1]), k)))
+    b.step(
+        "block_gemm",
+        kernel="block_gemm",
+        a=rows,
+        q=constant(panels(packed(blocks.q, blocks.bits), kernel.nr), "q"),
+        scale=constant(panels(blocks.scale, kernel.nr), "scale"),
+        zero=constant(panels(blocks.zero, kernel.nr), "zero"),
+        bias=bias,
+        c=y,
+        room=b.threads * b.constants["BLOCK_GEMM_K"] * kernel.nr * 4,
+        m=rows.shape[0],
+        n=n,
+        k=k,
+        a_stride=rows.strides[0],
+        bits=blocks.bits,
+        block=blocks.size,
+    )
+
+
+def packed(q: np.ndarray, bits: int) -> np.ndarray:
+    """Rows i * per to i * per + per - 1 of q (K, N), per = 8 / bits, in the bits of row i."""
+    per = 8 // bits
+    rows = -(-len(q) // per)
+    padded = np.zeros((rows * per, q.shape[1]), np.uint8)
+    padded[: len(q)] = q
+    parts = padded.reshape(rows, per, -1)
+    whole = parts[:, 0]
+    for i in range(1, per):
+        whole = whole | parts[:, i] << i * bits
+    return whole
+
+
+def panels(rows: np.ndarray, nr: int) -> np.ndarray:
+    """rows (R, N) as panels (.., R, nr), zeros behind the last column."""
+    padded = np.zeros((len(rows), -(-rows.shape[1] // nr) * nr), rows.dtype)
+    padded[:, : rows.shape[1]] = rows
+    return np.ascontiguousarray(padded.reshape(len(rows), -1, nr).transpose(1, 0, 2))
+
+
+@op("q7::BlockLinear")
+class BlockLinear:
+    """y = x @ dequantize(w) + bias, for a constant w with a scale, and a zero, for each block of
+    block_size rows of a column.
+
+    Shapes: x (.., K), w (K, N) or with trans_b (N, K), scale and zero likewise with
+    ceil(K / block_size) for K, bias N elements, y (.., N).
+    Types: w and zero an integer of 8, 4 or 2 bits.
+    """
+
+    signature = "x, w, scale, zero?, bias? -> y"
+    attributes = {"block_size": 0, "trans_b": 0}
+
+    def infer(node: Node) -> list[Type]:
+        x, w = node.inputs[:2]
+        return [Type(x.dtype, (*x.shape[:-1], w.shape[0 if node.attrs["trans_b"] else 1]))]
+
+    def decompose(
+        g: Any,
+        x: Value,
+        w: Value,
+        scale: Value,
+        zero: Optional[Value] = None,
+        bias: Optional[Value] = None,
+        block_size: int = 0,
+        trans_b: int = 0,
+    ) -> Value:
+        real = g.DequantizeLinear(w, scale, zero, axis=trans_b, block_size=block_size)
+        y = g.MatMul(x, g.Transpose(real, perm=(1, 0)) if trans_b else real)
+        return y if bias is None else g.Add(y, bias)
+
+    def guards(node: Node) -> list[Guard]:
+        x, w = node.inputs[:2]
+        return [(x.shape[-1], w.shape[1 if node.attrs["trans_b"] else 0], "inner dims differ")]
+
+    def lower(node: Node, b: Any) -> None:
+        x, w, scale, zero = (node.input(i) for i in range(4))
+        require_dtype(node, x.dtype, F32)
+        require_dtype(node, w.dtype, tuple(BITS))
+        require_constants(node, w, scale, zero)
+        low = int(integer_limits(w.const.dtype).min)  # what 0 bits stand for
+        zeros = np.zeros(scale.shape, np.float32) if zero is None else zero.const.astype(np.float32)
+        q = (w.const.astype(np.int16) - low).astype(np.uint8)
+        arrays = [q, scale.const.astype(np.float32), zeros - np.float32(low)]
+        if node.attrs["trans_b"]:
+            arrays = [array.T for array in arrays]
+        blocks = Blocks(*arrays, BITS[w.dtype], node.attrs["block_size"])
+        block_step(b, x, blocks, node.input(4), node.output)
+
+
+@op("com.microsoft::MatMulNBits")
+class MatMulNBits:
+    """y = a @ w^T + bias, w (N, K) of `bits` bits, a scale and a zero for each block of a row.
+
+    Shapes: a (.., K); b (N, blocks, block_size * bits / 8), packed from the lowest bits on; scales
+    N * blocks; zero_points likewise, or rows of packed bits; g_idx (K,): the block of each column
+    of w, if it is another; bias (N,). Without zero points they are 2^(bits - 1).
+    """
+
+    signature = "a, b, scales, zero_points?, g_idx?, bias? -> y"
+    attributes = {
+        **{"K": None, "N": None, "bits": 4, "block_size": None, "accuracy_level": 0},
+        "weight_prepacked": 0,
+    }
+
+    def infer(node: Node) -> list[Type]:
+        a = dims(node)
+        return [Type(node.inputs[0].dtype, (*a[:-1], node.attrs["N"]))]
+
+    def guards(node: Node) -> list[Guard]:
+        return [(node.inputs[0].shape[-1], node.attrs["K"], "inner dims differ")]
+
+    def reference(
+        node: Node,
+        a: np.ndarray,
+        b: np.ndarray,
+        scales: np.ndarray,
+        zero_points: Optional[np.ndarray] = None,
+        g_idx: Optional[np.ndarray] = None,
+        bias: Optional[np.ndarray] = None,
+    ) -> np.ndarray:
+        weight = _dense(_blocks(node, b, scales, zero_points), g_idx)
+        wide = np.result_type(a.dtype, np.float32) if a.dtype.kind == "f" else np.float32
+        y = a.astype(wide) @ weight.astype(wide)
+        return (y if bias is None else y + bias.astype(wide)).astype(a.dtype)
+
+    def lower(node: Node, b: Any) -> None:
+        a, y, bias = node.inputs[0], node.output, node.input(5)
+        require_dtype(node, a.dtype, F32)
+        if node.attrs["bits"] not in (2, 4, 8) or node.attrs["weight_prepacked"]:
+            raise UnsupportedOp(f"{where_is(node)} has kernels for plain 2, 4 and 8 bits")
+        require_constants(node, *(node.input(i) for i in range(1, 5)))
+        arrays = (value and value.const for value in (node.input(i) for i in range(1, 4)))
+        blocks = _blocks(node, *arrays)
+        order = None if node.input(4) is None else node.input(4).const
+        if order is None or np.array_equal(order, np.arange(len(order)) // blocks.size):
+            block_step(b, a, blocks, bias, y)
+            return
+        k, n = blocks.q.shape
+        dense = np.ascontiguousarray(_dense(blocks, order))
+        weight = b.packed(k, n, n, 1, b.graph.constant(dense, array_type(dense), "weight"))
+        rows = product(a.shape[:-1])
+        c = b.allocate(y).reshape((rows, n))
+        gemm_step(b, reshaped(b, a, (rows, k)), weight, c, n, bias)
+
+
+def _blocks(
+    node: Node, b: np.ndarray, scales: np.ndarray, zero_points: Optional[np.ndarray]
+) -> Blocks:
+    """The operands of MatMulNBits, transposed."""
+    k, n, bits, size = (node.attrs[key] for key in ("K", "N", "bits", "block_size"))
+    count = -(-k // size)
+    rows = np.asarray(b).view(np.uint8).reshape(n, -1)
+    scale = scales.reshape(n, count).astype(np.float32)
+    if zero_points is None:
+        zero = np.full((n, count), 1 << bits - 1, np.float32)
+    elif dtypes.holds_floats(zero_points):
+        zero = zero_points.reshape(n, count).astype(np.float32)
+    else:
+        zero = _unpacked(zero_points.reshape(n, -1), bits)[:, :count].astype(np.float32)
+    return Blocks(_unpacked(rows, bits)[:, :k].T, scale.T, zero.T, bits, size)
+
+
+def _unpacked(rows: np.ndarray, bits: int) -> np.ndarray:
+    """The elements of packed rows, from the lowest bit of each on."""
+    if 8 % bits == 0:
+        shifts = np.arange(0, 8, bits, dtype=np.uint8)
+        return (rows[:, :, None] >> shifts & ((1 << bits) - 1)).reshape(len(rows), -1)
+    stream = np.unpackbits(rows, axis=1, bitorder="little")
+    whole = stream[:, : stream.shape[1] // bits * bits].reshape(len(rows), -1, bits)
+    return np.packbits(whole, axis=2, bitorder="little")[:, :, 0]
+
+
+def _dense(blocks: Blocks, g_idx: Optional[np.ndarray]) -> np.ndarray:
+    if g_idx is None:
+        return blocks.dense()
+    return (blocks.q.astype(np.float32) - blocks.zero[g_idx]) * blocks.scale[g_idx]
