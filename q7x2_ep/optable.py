@@ -63,8 +63,8 @@ def rows(only: str = "") -> list[Row]:
     contrib = {name for name in (*ops.OPS, *CONTRIB) if name.startswith("com.microsoft::")}
     for name in sorted(name for name in contrib if re.search(only, name)):
         is_native = name in CONTRIB or _is_native(name)
-        kinds = (("any",), ()) if is_native else ((), ("any",))
-        found.append(Row("com.microsoft", name.partition("::")[2], (1,), *kinds, ()))
+        kinds = {how: ("any",) if how == HOW[not is_native] else () for how in HOW}
+        found.append(Row("com.microsoft", name.partition("::")[2], (1,), **kinds))
     return found
 
 

@@ -76,11 +76,16 @@ def quantization(node: Node, scale: Value, x: Value) -> dict[str, Dim]:
     """
     require_dtype(node, scale.dtype, F32)
     if product(scale.shape) == 1:
-        return {"outer": 1, "n": 1, "inner": product(x.shape), "scales": 1, "block": 0}
+        return one_scale(x)
     axis = normal_axis(node, node.attrs["axis"], len(x.shape))
     outer, n, inner = product(x.shape[:axis]), x.shape[axis], product(x.shape[axis + 1 :])
     block = node.attrs["block_size"] if is_blocked(node) else 0
     return {"outer": outer, "n": n, "inner": inner, "scales": n, "block": block}
+
+
+def one_scale(x: Value) -> dict[str, Dim]:
+    """As `quantization`, of one scale for all elements."""
+    return {"outer": 1, "n": 1, "inner": product(x.shape), "scales": 1, "block": 0}
 
 
 def scale_guards(node: Node) -> list[Guard]:
@@ -462,9 +467,8 @@ def lower_real_product(node: Node, b: Any) -> None:
         if len(x.shape) < 2 or product(scale.shape) != 1 or product(zero.shape) != 1:
             raise UnsupportedOp(f"{where_is(node)} has no kernel for {x} with scales {scale}")
         factors.append(temporary(b, scale.dtype, x.shape))
-        one = quantization(node, scale, x)
         given = {"x": x, "scale": scale, "zero": zero}
-        b.step("dequantize", y=factors[-1], x_dtype=x.dtype, **given, **one)
+        b.step("dequantize", y=factors[-1], x_dtype=x.dtype, **given, **one_scale(x))
     left, right = (b.view(factor) for factor in factors)
     b.guard(left.shape[-1], right.shape[-2], "inner dims differ")
     real = temporary(b, dtypes.FLOAT, y.shape)
@@ -472,7 +476,7 @@ def lower_real_product(node: Node, b: Any) -> None:
     if product(y_scale.shape) != 1 or product(y_zero.shape) != 1:
         raise UnsupportedOp(f"{where_is(node)} has no kernel for results of scales {y_scale}")
     given = {"x": real, "scale": y_scale, "zero": y_zero, "precision": dtypes.FLOAT}
-    b.step("quantize", y=y, y_dtype=y.dtype, **given, **quantization(node, y_scale, y))
+    b.step("quantize", y=y, y_dtype=y.dtype, **given, **one_scale(y))
 
 
 def ratio(b: Any, node: Node, over: list[Value], under: Optional[Value]) -> Value:

@@ -1,0 +1,197 @@
+"""Labels, dictionaries and strings of ai.onnx.ml, on the host. Read ml.py first."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from q7x2_ep import dtypes
+from q7x2_ep.errors import DataError, ModelError
+from q7x2_ep.ir.core import NO_TENSOR, Node, Type
+from q7x2_ep.ops import op
+from q7x2_ep.ops.common import dims, fresh, where_is
+from q7x2_ep.ops.ml import F32, labels
+
+
+def infer_like(code: Any) -> Any:
+    """infer of one output of the shape of the input; code(node) gives its dtype."""
+    return lambda node: [Type(code(node), dims(node))]
+
+
+def looked_up(x: np.ndarray, table: dict, default: Any, dtype: Any) -> np.ndarray:
+    """table[x] element by element. NaN is a key like others."""
+    found = np.empty(x.size, dtype)
+    found[:] = [table.get(key if key == key else "nan", default) for key in x.ravel().tolist()]
+    return found.reshape(x.shape)
+
+
+def first_given(node: Node, kind: str) -> tuple[str, Any]:
+    """Which of the attributes keys_*, values_* was given, and what it holds."""
+    for suffix in ("tensor", "strings", "int64s", "floats"):
+        values = node.attrs[f"{kind}_{suffix}"]
+        if values is not None:
+            return suffix, values
+    raise ModelError(f"{where_is(node)} has no {kind}")
+
+
+def encoded_dtype(node: Node) -> int:
+    if node.attrs["classes_strings"] is not None:
+        return dtypes.INT64 if node.inputs[0].dtype == dtypes.STRING else dtypes.STRING
+    suffix, values = first_given(node, "values")
+    if suffix == "tensor":
+        return dtypes.from_numpy(values.dtype)
+    codes = {"strings": dtypes.STRING, "int64s": dtypes.INT64, "floats": dtypes.FLOAT}
+    return codes[suffix]
+
+
+@op("ai.onnx.ml::LabelEncoder")
+class LabelEncoder:
+    """y = values[i] where x = keys[i], or the default. Of equal keys the last counts."""
+
+    signature = "x -> y"
+    attributes = {
+        "classes_strings": None,  # of opset 1: strings to their positions, or back
+        **dict.fromkeys(
+            f"{kind}_{suffix}"
+            for kind in ("keys", "values")
+            for suffix in ("floats", "int64s", "strings", "tensor")
+        ),
+        "default_float": -0.0,
+        "default_int64": -1,
+        "default_string": "_Unused",
+        "default_tensor": None,
+    }
+    infer = infer_like(encoded_dtype)
+
+    def reference(node: Node, x: np.ndarray) -> np.ndarray:
+        code = encoded_dtype(node)
+        classes = node.attrs["classes_strings"]
+        if classes is not None:
+            pairs = list(enumerate(classes))
+            table = dict(pairs) if code == dtypes.STRING else {name: i for i, name in pairs}
+        else:
+            keys, values = (
+                each.ravel().tolist() if isinstance(each, np.ndarray) else each
+                for each in (first_given(node, "keys")[1], first_given(node, "values")[1])
+            )
+            table = {key if key == key else "nan": value for key, value in zip(keys, values)}
+            table = {float(F32(key)): v for key, v in table.items()} if False else table
+        default = node.attrs["default_tensor"]
+        if default is not None:
+            default = default.item()
+        elif code == dtypes.STRING:
+            default = node.attrs["default_string"]
+        else:
+            default = node.attrs["default_float" if dtypes.is_float(code) else "default_int64"]
+        return looked_up(x, table, default, dtypes.DTYPES[code].numpy)
+
+
+@op("ai.onnx.ml::CategoryMapper")
+class CategoryMapper:
+    """Strings to integers or back, by two lists side by side."""
+
+    signature = "x -> y"
+    attributes: dict = {
+        "cats_int64s": (),
+        "cats_strings": (),
+        "default_int64": -1,
+        "default_string": "_Unused",
+    }
+    infer = infer_like(
+        lambda node: dtypes.INT64 if node.inputs[0].dtype == dtypes.STRING else dtypes.STRING
+    )
+
+    def reference(node: Node, x: np.ndarray) -> np.ndarray:
+        numbers, names = node.attrs["cats_int64s"], node.attrs["cats_strings"]
+        if x.dtype.kind in "iu":
+            return looked_up(x, dict(zip(numbers, names)), node.attrs["default_string"], object)
+        return looked_up(x, dict(zip(names, numbers)), node.attrs["default_int64"], np.int64)
+
+
+@op("ai.onnx.ml::OneHotEncoder")
+class OneHotEncoder:
+    """y[.., j] = 1 where x is category j, else 0. With zeros=0 every x must be a category."""
+
+    signature = "x -> y"
+    attributes: dict = {"cats_int64s": None, "cats_strings": None, "zeros": 1}
+
+    def infer(node: Node) -> list[Type]:
+        table = labels(node.attrs["cats_int64s"], node.attrs["cats_strings"])
+        return [Type(dtypes.FLOAT, (*dims(node), len(table)))]
+
+    def reference(node: Node, x: np.ndarray) -> np.ndarray:
+        table = labels(node.attrs["cats_int64s"], node.attrs["cats_strings"])
+        whole = x if node.attrs["cats_strings"] else x.astype(np.int64)
+        y = np.equal(whole[..., None], table).astype(F32)
+        if not node.attrs["zeros"] and not y.any(-1).all():
+            unknown = x[~y.any(-1)].ravel()[0]
+            raise DataError(f"{where_is(node)} {unknown!r} is not among the categories")
+        return y
+
+
+@op("ai.onnx.ml::DictVectorizer")
+class DictVectorizer:
+    """One row: for each word of the vocabulary what the dictionary holds for it, or zero."""
+
+    signature = "x -> y"
+    attributes: dict = {"int64_vocabulary": None, "string_vocabulary": None}
+    infer = lambda node: [Type(dtypes.UNKNOWN, None)]
+
+    def reference(node: Node, x: Any) -> np.ndarray:
+        words = node.attrs["string_vocabulary"] or node.attrs["int64_vocabulary"]
+        rows = [x] if isinstance(x, dict) else list(x)
+        values = [value for row in rows for value in row.values()]
+        dtype, zero = map_dtype(values)
+        return np.array([[row.get(word, zero) for word in words] for row in rows], dtype)
+
+
+def map_dtype(values: list) -> tuple[Any, Any]:
+    """The numpy dtype of a dictionary's values, float32 for Python's floats, and its zero."""
+    first = values[0] if values else 0.0
+    if isinstance(first, str):
+        return object, ""
+    if isinstance(first, np.generic):
+        return first.dtype, 0
+    return (np.int64 if isinstance(first, int) else F32), 0
+
+
+@op("ai.onnx.ml::CastMap")
+class CastMap:
+    """One row of a dictionary's values: in order of the keys, or each at the place of its key."""
+
+    signature = "x -> y"
+    attributes: dict = {"cast_to": "TO_FLOAT", "map_form": "DENSE", "max_map": 1}
+    infer = lambda node: [Type(CAST_TO[node.attrs["cast_to"]], (1, *fresh(node, 0, 2)[1:]))]
+
+    def reference(node: Node, x: dict) -> np.ndarray:
+        dtype = dtypes.DTYPES[CAST_TO[node.attrs["cast_to"]]].numpy
+        items = sorted(x.items())
+        if node.attrs["map_form"] == "DENSE":
+            return np.array([[value for _, value in items]]).astype(dtype)
+        size = node.attrs["max_map"]
+        row = np.full((1, size), "0" if dtype == "object" else 0, dtype)
+        for key, value in items:
+            if not 0 <= key < size:
+                raise DataError(f"{where_is(node)} key {key} is outside of [0, {size})")
+            row[0, key] = np.array(value).astype(dtype)
+        return row
+
+
+CAST_TO = {"TO_FLOAT": dtypes.FLOAT, "TO_INT64": dtypes.INT64, "TO_STRING": dtypes.STRING}
+
+
+@op("ai.onnx.ml::ZipMap")
+class ZipMap:
+    """A sequence of one dictionary per row, from label to score."""
+
+    signature = "x -> z"
+    attributes: dict = {"classlabels_int64s": None, "classlabels_strings": None}
+    infer = lambda node: [NO_TENSOR]
+
+    def reference(node: Node, x: np.ndarray) -> tuple:
+        names = node.attrs["classlabels_strings"] or node.attrs["classlabels_int64s"] or ()
+        if x.shape[-1] != len(names):
+            raise DataError(f"{where_is(node)} {x.shape[-1]} scores for {len(names)} labels")
+        rows = np.atleast_2d(x).tolist()
+        return ([dict(zip(names, row)) for row in rows],)
