@@ -23,6 +23,7 @@ from q7x2_ep.ops.builder import Builder
 from q7x2_ep.ops.common import Guard, expand_view, fit_guards
 
 MAX_INPUTS, MAX_LENGTH = 12, 16  # CHAIN_INPUTS and CHAIN_LENGTH of csrc/kernels.def
+MAX_NDIM = 8  # Q7_MAX_NDIM of csrc/ops.def
 MAX_STRIDE = 8  # elements: walks further apart use less than half of each cache line
 MAX_ROW = 8192  # elements of a row that is reduced: it waits in L1, and one thread computes it
 OPERANDS = {"unary": "x", "binary": "ab", "where": "cab", "cast": "x", "reduce": "x"}
@@ -70,6 +71,8 @@ class Recorder:
         if step not in OPERANDS or (step == "reduce" and not _reduces_rows(args)):
             raise UnsupportedOp(f"{step} is no step of a chain")
         operands = tuple(_storage(args[name]) for name in OPERANDS[step])
+        if any(len(operand.shape) > MAX_NDIM for operand in operands):
+            raise UnsupportedOp(f"{step} of more than {MAX_NDIM} dims is no step of a chain")
         parameters = args.get("alpha", 0.0), args.get("beta", 0.0)
         result = _storage(args["y"])
         op = args.get("op", step)

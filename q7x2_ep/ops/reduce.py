@@ -105,11 +105,11 @@ def lower_real(
     """lower from steps(b, x, axes, y) in real numbers; integers go by way of double."""
 
     def lower(node: Node, b: Any) -> None:
-        x, y = node.inputs[0], node.output
+        x, y, axes = node.inputs[0], node.output, reduced_axes(node)
         require_dtype(node, x.dtype, NUMERIC)
         dtype = x.dtype if x.dtype in FLOATS else dtypes.DOUBLE
         result = y if dtype == y.dtype else temporary(b, dtype, y.shape)
-        steps(b, cast_to(b, x, dtype), reduced_axes(node), result)
+        steps(b, cast_to(b, x, dtype), axes, result)
         if result is not y:
             cast_step(b, result, y)
 

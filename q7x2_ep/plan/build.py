@@ -208,6 +208,9 @@ class Builder:
         over.
         """
         row = self.target.ops[op]
+        for f in row.fields:
+            if f.count > 1 and len(args.get(f.name, ())) > f.count:
+                raise UnsupportedOp(f"{op} takes up to {f.count} dims, given {args[f.name]}")
         operands: dict[str, Optional[Operand]] = {}
         writes: list[tuple[str, Any]] = []
         for operand in row.operands:

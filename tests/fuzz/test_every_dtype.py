@@ -227,3 +227,12 @@ def test_against_onnxruntime(op: str) -> None:
         assert_same(case, actual, expected)
 
     check()
+
+
+@pytest.mark.parametrize("op", ["Add", "Greater", "Exp"])
+def test_more_dims_than_kernels_take(op: str) -> None:
+    """Nine: on the host."""
+    shapes = (2, 1, 2, 1, 2, 1, 2, 1, 3), (1, 2, 1, 2, 1, 2, 1, 2, 3)
+    arrays = [values(np.dtype("f4"), shape, 1, False) for shape in shapes]
+    case = Case(op, arrays[: 1 if op in UNARY else 2], {})
+    assert_same(case, case.run(ours), case.run(onnx_evaluator))
