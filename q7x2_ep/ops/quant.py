@@ -435,15 +435,16 @@ def lower_real_product(node: Node, b: Any) -> None:
         if len(x.shape) < 2 or product(scale.shape) != 1 or product(zero.shape) != 1:
             raise UnsupportedOp(f"{where_is(node)} has no kernel for {x} with scales {scale}")
         factors.append(temporary(b, scale.dtype, x.shape))
-        one = {"outer": 1, "n": 1, "inner": product(x.shape), "scales": 1}
+        one = {"outer": 1, "n": 1, "inner": product(x.shape), "scales": 1, "block": 0}
         given = {"x": x, "scale": scale, "zero": zero}
         b.step("dequantize", y=factors[-1], x_dtype=x.dtype, **given, **one)
     left, right = (b.view(factor) for factor in factors)
     b.guard(left.shape[-1], right.shape[-2], "inner dims differ")
     real = temporary(b, dtypes.FLOAT, y.shape)
     matmul_step(b, left, right, b.allocate(real))
-    one = {"outer": 1, "n": 1, "inner": product(y.shape), "scales": 1}
-    b.step("quantize", x=real, y=y, scale=y_scale, zero=y_zero, y_dtype=y.dtype, **one)
+    one = {"outer": 1, "n": 1, "inner": product(y.shape), "scales": 1, "block": 0}
+    given = {"x": real, "scale": y_scale, "zero": y_zero, "precision": dtypes.FLOAT}
+    b.step("quantize", y=y, y_dtype=y.dtype, **given, **one)
 
 
 def ratio(b: Any, node: Node, over: list[Value], under: Optional[Value]) -> Value:
