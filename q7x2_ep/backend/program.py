@@ -65,6 +65,7 @@ class Program:
         if len(self._runners) == 1 and self._native:
             self._whole = self._native[0].executor
         self._dead = self._last_uses()
+        self._is_closed = False
 
     @property
     def plans(self) -> list[Plan]:
@@ -93,6 +94,8 @@ class Program:
         """
         if self._whole is not None:
             return self._whole.run(arrays, sizes, call)
+        if self._is_closed:
+            raise errors.BackendError("[session] is closed; make a new one")
         state = _State(dict(zip(self.graph.inputs, arrays)), dict(sizes))
         part = None if call is None else call.of_part()
         for runner, dead in zip(self._runners, self._dead):
@@ -101,7 +104,7 @@ class Program:
             runner.run(state, part)
             for value in dead:
                 state.arrays.pop(value, None)
-        outputs = [_owned(state.array(value), arrays) for value in self.graph.outputs]
+        outputs = [_owned(value, state.array(value), arrays) for value in self.graph.outputs]
         return outputs if call is None else _place(outputs, call, self.graph.output_names)
 
     def run_body(self, arrays: Sequence[Any], call: Optional[Call] = None) -> list[Any]:
@@ -143,6 +146,7 @@ class Program:
 
     def close(self) -> None:
         """Release all native memory; see Executor.close."""
+        self._is_closed = True
         for runner in self._runners:
             runner.close()
 
@@ -212,7 +216,7 @@ class _Host:
             state.arrays[value] = self._checked(value, result, state.sizes)
 
     def close(self) -> None:
-        for program in self._bodies.values():
+        for program in list(self._bodies.values()):  # a run may be adding to them
             program.close()
 
     def _checked(self, value: Value, result: Any, sizes: Sizes) -> Any:
@@ -319,10 +323,14 @@ def _place(outputs: list[Any], call: Call, names: Sequence[str]) -> list[Any]:
     return outputs
 
 
-def _owned(result: Any, feeds: Sequence[Any]) -> Any:
-    """The result, copied where it shares memory with a feed: the caller may change either."""
+def _owned(value: Value, result: Any, feeds: Sequence[Any]) -> Any:
+    """The result, copied where it shares memory with a feed or a constant: the caller may change
+    it.
+    """
+    if isinstance(result, list):
+        return [item.copy() if isinstance(item, np.ndarray) else item for item in result]
     if isinstance(result, np.ndarray):
-        if result.base is not None or not result.flags.writeable:
+        if value.const is not None or result.base is not None or not result.flags.writeable:
             return result.copy()
         if any(isinstance(feed, np.ndarray) and feed is result for feed in feeds):
             return result.copy()
