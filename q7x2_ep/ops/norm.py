@@ -442,7 +442,12 @@ class LpNormalization:
 
     signature = "x -> y"
     attributes = {"axis": -1, "p": 2}
-    infer = infer_same
+
+    def infer(node: Node) -> list[Type]:
+        if node.attrs["p"] not in (1, 2):
+            raise ModelError(f"{where_is(node)} p is {node.attrs['p']}, wanted 1 or 2")
+        normal_axis(node, node.attrs["axis"], len(dims(node)))
+        return infer_same(node)
 
     def reference(node: Node, x: np.ndarray) -> np.ndarray:
         wide = widened(x)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Optional, Union
 
 from q7x2_ep import dtypes
-from q7x2_ep.errors import PlanError, UnsupportedOp
+from q7x2_ep.errors import ModelError, PlanError, Q7Error, UnsupportedOp
 from q7x2_ep.ir.core import Graph, Node, Type, Value
 from q7x2_ep.ir.shape import Dim, at_least, ceildiv, product, symbol, symbols
 from q7x2_ep.ir.view import View, contiguous_strides
@@ -141,7 +141,8 @@ def build(graph: Graph, target: Target, sizes: Collection[str] = ()) -> Plan:
     """Plan a verified graph for a target. sizes: symbols that are bound before the plan runs,
     beside those of the graph's inputs.
 
-    Raises: NotNative with every node that has no native form.
+    Raises: NotNative with every node that has no native form, ModelError for one that contradicts
+    itself.
     """
     builder = Builder(graph, target)
     known = set(sizes).union(*(symbols(dim) for v in graph.inputs for dim in v.shape or ()))
@@ -156,6 +157,13 @@ def build(graph: Graph, target: Target, sizes: Collection[str] = ()) -> Plan:
                 known.update(*(symbols(dim) for dim in output.shape or ()))
                 if output.shape is not None:
                     builder.allocate(output)
+        except Q7Error:
+            raise
+        except Exception as error:  # a malformed model can break any assumption of lower
+            raise ModelError(
+                f"[{node.op} {node.name}] its operands or attributes do not fit: "
+                f"{error or repr(error)}"
+            ) from error
     if reasons:
         raise NotNative(reasons)
     builder.deliver_outputs()
