@@ -260,7 +260,9 @@ def test_constants_stay_what_they_are_whatever_the_caller_does_with_outputs():
 
 
 def test_a_closed_session_of_host_steps():
-    with q7x2_ep.InferenceSession(model("g (float[n] x) => (int64[1, k] y) { y = NonZero(x) }")) as s:
+    with q7x2_ep.InferenceSession(
+        model("g (float[n] x) => (int64[1, k] y) { y = NonZero(x) }")
+    ) as s:
         pass
     with pytest.raises(q7x2_ep.BackendError, match="closed"):
         s.run(None, {"x": floats(3)})
