@@ -264,11 +264,11 @@ MISFITS = {  # nodes, and a feed: in a kernel each would read or write beyond it
     ),
     "decays": (
         [LINEAR_ATTENTION],
-        {**{x: (1, 3, 8) for x in "qkv"}, "d": (1, 3, 6), "b": (1, 3, 2)},
+        {**dict.fromkeys("qkv", (1, 3, 8)), "d": (1, 3, 6), "b": (1, 3, 2)},
     ),
     "betas": (
         [LINEAR_ATTENTION],
-        {**{x: (1, 3, 8) for x in "qkv"}, "d": (1, 3, 2), "b": (1, 3, 3)},
+        {**dict.fromkeys("qkv", (1, 3, 8)), "d": (1, 3, 2), "b": (1, 3, 3)},
     ),
     "bias of few bits": (
         [
