@@ -62,7 +62,7 @@ class Program:
         ]
         self._native = [runner for runner in self._runners if isinstance(runner, _Native)]
         self._whole: Optional[Executor] = None
-        if len(self._runners) == 1 and self._native:
+        if self.plans and self.plans[0].graph is graph:  # not a part of it
             self._whole = self._native[0].executor
         self._dead = self._last_uses()
         self._is_closed = False
