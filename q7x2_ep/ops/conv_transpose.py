@@ -125,10 +125,7 @@ class ConvTranspose:
             (x[1], w[0], "the weights are for another number of channels"),
             (w[0] // groups * groups, w[0], f"{w[0]} channels do not make {groups} groups"),
             *size_guards((node.input(2),), w[1] * groups),
-            *(
-                (maximum(-axis.size, 0), 0, f"the pads leave {axis.size} elements")
-                for axis in spec
-            ),
+            *((maximum(-axis.size, 0), 0, f"the pads leave {axis.size} elements") for axis in spec),
         ]
 
     @half_as_single

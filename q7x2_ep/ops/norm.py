@@ -344,7 +344,7 @@ class GroupNormalization:
     def infer(node: Node) -> list[Type]:
         if len(dims(node)) < 2 or (node.attrs["num_groups"] or 0) < 1:
             raise ModelError(
-                f"{where_is(node)} {node.attrs['num_groups']} groups of the channels of {dims(node)}"
+                f"{where_is(node)} {node.attrs['num_groups']} groups of channels of {dims(node)}"
             )
         return infer_same(node)
 

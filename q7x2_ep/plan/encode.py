@@ -106,7 +106,9 @@ def encode(plan: Plan, target: Target, symbols: list[str]) -> Encoded:
     try:
         return _encode(plan, target, symbols)
     except (OverflowError, struct.error) as error:
-        raise errors.ModelError(f"[plan] a size or number takes more than 64 bits: {error}") from None
+        raise errors.ModelError(
+            f"[plan] a size or number takes more than 64 bits: {error}"
+        ) from None
 
 
 def _encode(plan: Plan, target: Target, symbols: list[str]) -> Encoded:

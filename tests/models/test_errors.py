@@ -265,7 +265,7 @@ MISFITS = {  # nodes, and a feed: in a kernel each would read or write beyond it
                 **{"q_num_heads": 2, "kv_num_heads": 2, "scale": 0.5},
             )
         ],
-        {**{x: (1, 3, 8) for x in "qkv"}, "d": (1, 3, 6), "b": (1, 3, 1)},
+        {**dict.fromkeys("qkv", (1, 3, 8)), "d": (1, 3, 6), "b": (1, 3, 1)},
     ),
     "bias of few bits": (
         [
@@ -387,7 +387,10 @@ MALFORMED = {
 @pytest.mark.parametrize("node", MALFORMED.values(), ids=MALFORMED)
 def test_nodes_that_contradict_themselves(node):
     held = constants(
-        one=zeros(1) + 1, three=zeros(3), bytes=zeros(8, dtype=BYTE), five=zeros(1, dtype=np.int32) + 5
+        one=zeros(1) + 1,
+        three=zeros(3),
+        bytes=zeros(8, dtype=BYTE),
+        five=zeros(1, dtype=np.int32) + 5,
     )
     x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 1, 3, 3])
     used = [each for each in held if each.output[0] in node.input]
