@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Mapping, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, Callable, NamedTuple, Optional, Union
 
 import numpy as np
@@ -287,9 +287,9 @@ def _bind(value: Value, array: np.ndarray, sizes: Sizes, where: str = "") -> Non
     fits = len(value.shape) == array.ndim
     for dim, size in zip(value.shape, array.shape):
         if isinstance(dim, Expr):
-            names = symbols(dim)
-            if names == {repr(dim)}:
-                dim = sizes.setdefault(repr(dim), size)
+            name, names = _names(dim)
+            if name is not None:
+                dim = sizes.setdefault(name, size)
             elif names <= sizes.keys():
                 dim = evaluate(dim, sizes)
             else:
@@ -300,6 +300,13 @@ def _bind(value: Value, array: np.ndarray, sizes: Sizes, where: str = "") -> Non
             f"{where}expected shape ({', '.join(map(str, value.shape))}) for {value.name!r}, "
             f"given {array.shape}"
         )
+
+
+@lru_cache(maxsize=4096)
+def _names(dim: Expr) -> tuple[Optional[str], frozenset[str]]:
+    """The name of the symbol that dim is, or None; and of all symbols in it."""
+    names = frozenset(symbols(dim))
+    return (repr(dim) if names == {repr(dim)} else None), names
 
 
 def _dense(array: np.ndarray) -> np.ndarray:
