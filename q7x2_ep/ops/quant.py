@@ -398,10 +398,11 @@ def qconv_work(fields: dict[str, Dim]) -> Dim:
 def pack(weight: np.ndarray, nr: int) -> np.ndarray:
     """weight (K, N) as panels of nr columns with pairs of k side by side: csrc/kernels/qgemm.h."""
     k, n = weight.shape
-    padded = np.zeros((-(-k // 2) * 2, -(-n // nr) * nr), np.int16)
+    pairs, panels = -(-k // 2), -(-n // nr)
+    padded = np.zeros((pairs * 2, panels * nr), np.int16)
     padded[:k, :n] = weight
-    pairs = padded.reshape(-1, 2, padded.shape[1] // nr, nr)  # (pairs, 2, panels, nr)
-    return np.ascontiguousarray(pairs.transpose(2, 0, 3, 1))
+    halves = padded.reshape(pairs, 2, panels, nr)
+    return np.ascontiguousarray(halves.transpose(2, 0, 3, 1))
 
 
 @op("MatMulInteger")
