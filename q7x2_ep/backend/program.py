@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import Any, Callable, NamedTuple, Optional, Union
 
@@ -23,7 +23,7 @@ from q7x2_ep.ir.core import NO_TENSOR, Graph, Node, Type, Value, array_type
 from q7x2_ep.ir.shape import Expr, evaluate, symbol, symbols
 from q7x2_ep.ops import find
 from q7x2_ep.plan.build import Plan, Step
-from q7x2_ep.plan.partition import HostPhase, NativePhase, partition
+from q7x2_ep.plan.partition import HostPhase, NativePhase, Phase, partition
 
 Sizes = dict[str, int]
 
@@ -54,17 +54,19 @@ class Program:
     ):
         self.graph = graph
         self.phases = partition(graph, library.target)
+        kept = {value for phase in self.phases for value in _constants(phase)} | {*graph.outputs}
         self._runners: list[Any] = [
-            _Native(phase, library, threads)
+            _Native(phase, library, threads, kept)
             if isinstance(phase, NativePhase)
             else _Host(phase, compile)
             for phase in self.phases
         ]
         self._native = [runner for runner in self._runners if isinstance(runner, _Native)]
         self._whole: Optional[Executor] = None
-        if len(self._runners) == 1 and self._native:
+        if self.plans and self.plans[0].graph is graph:  # not a part of it
             self._whole = self._native[0].executor
         self._dead = self._last_uses()
+        self._is_closed = False
 
     @property
     def plans(self) -> list[Plan]:
@@ -93,6 +95,8 @@ class Program:
         """
         if self._whole is not None:
             return self._whole.run(arrays, sizes, call)
+        if self._is_closed:
+            raise errors.BackendError("[session] is closed; make a new one")
         state = _State(dict(zip(self.graph.inputs, arrays)), dict(sizes))
         part = None if call is None else call.of_part()
         for runner, dead in zip(self._runners, self._dead):
@@ -101,7 +105,7 @@ class Program:
             runner.run(state, part)
             for value in dead:
                 state.arrays.pop(value, None)
-        outputs = [_owned(state.array(value), arrays) for value in self.graph.outputs]
+        outputs = _owned([state.array(value) for value in self.graph.outputs], state, arrays)
         return outputs if call is None else _place(outputs, call, self.graph.output_names)
 
     def run_body(self, arrays: Sequence[Any], call: Optional[Call] = None) -> list[Any]:
@@ -143,6 +147,7 @@ class Program:
 
     def close(self) -> None:
         """Release all native memory; see Executor.close."""
+        self._is_closed = True
         for runner in self._runners:
             runner.close()
 
@@ -156,11 +161,18 @@ class Program:
         return [[value for value in last if last[value] == i] for i in range(len(self._runners))]
 
 
+def _constants(phase: Phase) -> Iterable[Value]:
+    """What a phase reads as it is, not packed."""
+    if isinstance(phase, NativePhase):
+        return phase.plan.constants
+    return (value for value in phase.node.inputs if value is not None and value.const is not None)
+
+
 class _Native:
-    def __init__(self, phase: NativePhase, library: Library, threads: int):
+    def __init__(self, phase: NativePhase, library: Library, threads: int, kept: set[Value]):
         self.phase = phase
         self.inputs, self.outputs = phase.plan.graph.inputs, phase.plan.graph.outputs
-        self.executor = Executor(library, phase.plan, list(phase.sizes), threads)
+        self.executor = Executor(library, phase.plan, list(phase.sizes), threads, kept)
         self.close = self.executor.close
 
     def run(self, state: _State, call: Optional[Call] = None) -> None:
@@ -212,7 +224,7 @@ class _Host:
             state.arrays[value] = self._checked(value, result, state.sizes)
 
     def close(self) -> None:
-        for program in self._bodies.values():
+        for program in list(self._bodies.values()):  # a run may be adding to them
             program.close()
 
     def _checked(self, value: Value, result: Any, sizes: Sizes) -> Any:
@@ -326,11 +338,17 @@ def _place(outputs: list[Any], call: Call, names: Sequence[str]) -> list[Any]:
     return outputs
 
 
-def _owned(result: Any, feeds: Sequence[Any]) -> Any:
-    """The result, copied where it shares memory with a feed: the caller may change either."""
-    if isinstance(result, np.ndarray):
-        if result.base is not None or not result.flags.writeable:
-            return result.copy()
-        if any(isinstance(feed, np.ndarray) and feed is result for feed in feeds):
-            return result.copy()
-    return result
+def _owned(results: list[Any], state: _State, feeds: Sequence[Any]) -> list[Any]:
+    """The results, copied where they may share memory with a feed, a constant or one another: the
+    caller may change each.
+    """
+    made = {id(array) for array in state.arrays.values()} - set(map(id, feeds))
+    owned = []
+    for result in results:
+        if isinstance(result, list):
+            result = [item.copy() if isinstance(item, np.ndarray) else item for item in result]
+        elif isinstance(result, np.ndarray) and (id(result) not in made or result.base is not None):
+            result = result.copy()
+        made.discard(id(result))
+        owned.append(result)
+    return owned

@@ -323,7 +323,9 @@ class Tile:
 
 @op("Slice")
 class Slice:
-    """x[starts:ends:steps] along axes, with the clamping of Python slices."""
+    """x[starts:ends:steps] along axes, with the clamping of Python slices, except that backwards
+    from before the front is from the front.
+    """
 
     signature = "x, starts, ends, axes?, steps? -> y"
     attributes: dict = {}
@@ -355,13 +357,16 @@ class Slice:
         at = [slice(None)] * x.ndim
         for i, (start, end) in enumerate(zip(starts.tolist(), ends.tolist())):
             step = 1 if steps is None else int(steps[i])
-            end = None if step < 0 and end < -x.shape[i if axes is None else axes[i]] else end
-            at[i if axes is None else int(axes[i])] = slice(start, end, step)
+            axis = i if axes is None else int(axes[i])
+            if step < 0:
+                start = max(start, -x.shape[axis])
+                end = None if end < -x.shape[axis] else end
+            at[axis] = slice(start, end, step)
         return x[tuple(at)]
 
     def guards(node: Node) -> list[Guard]:
         found: list[Guard] = []
-        for axis, dim, start, end, step in slice_bounds(node):
+        for _axis, dim, start, end, step in slice_bounds(node):
             if is_window(dim, start, end, step):
                 text = f"the slice starts at {start}, beyond dim {dim}"
                 found.append((maximum(start - dim + 1, 0), 0, text))
@@ -371,9 +376,7 @@ class Slice:
             for index in (start, end):
                 if isinstance(dim, int) and isinstance(index, int):
                     continue
-                if index == -1 and not at_least(dim, 1):
-                    found.append((maximum(1 - dim, 0), 0, f"dim {axis} must not be empty"))
-                elif not at_least(index, 0) and not at_least(-index, 0):
+                if not at_least(index, 0) and not at_least(-index, 0):
                     found.append(
                         (maximum(-index, 0), 0, f"the slice bound {index} must not be negative")
                     )
@@ -412,6 +415,8 @@ def slices(node: Node) -> list[tuple[int, Dim, Dim, int]]:
             continue
         low, high = (0, dim) if step > 0 else (-1, dim - 1)
         start, end = clamp(start, dim, low, high), clamp(end, dim, low, high)
+        if step < 0:  # from before the front is from the front
+            start = minimum(maximum(start, 0), high)
         size = maximum(ceildiv(end - start, step) if step > 0 else ceildiv(start - end, -step), 0)
         found.append((axis, start, size, step))
     return found
@@ -444,12 +449,10 @@ def is_tail(start: Dim, end: Dim, step: int) -> bool:
 def clamp(index: Dim, dim: Dim, low: Dim, high: Dim) -> Dim:
     """A slice bound, counted from the end where it is negative, held in low..high.
 
-    An index of unknown sign counts from the front, and -1 exists: guards hold them to it.
+    An index of unknown sign counts from the front: a guard holds it to it.
     """
     if isinstance(index, int) and abs(index) >= OPEN_END:
         return high if index > 0 else low
-    if index == -1 and not isinstance(dim, int):
-        return dim - 1
     if not at_least(index, 0) and at_least(-index, 0):
         index = index + dim
     return maximum(minimum(index, high), low)
