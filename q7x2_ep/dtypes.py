@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 from typing import Any, NamedTuple, Union
 
@@ -79,6 +80,7 @@ _SIGNIFICANT_BITS = {  # of floats, the hidden one included
 }
 
 
+@functools.lru_cache(maxsize=256)
 def from_numpy(dtype: object) -> int:
     """The onnx code of a numpy dtype.
 

@@ -10,7 +10,7 @@ import itertools
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, Callable, NamedTuple, Optional, Union
 
 import numpy as np
@@ -69,6 +69,7 @@ class Program:
         if self.plans and self.plans[0].graph is graph:  # not a part of it
             self._whole = self._native[0].executor
         self._dead = self._last_uses()
+        self._is_closed = False
 
     @property
     def plans(self) -> list[Plan]:
@@ -97,6 +98,8 @@ class Program:
         """
         if self._whole is not None:
             return self._whole.run(arrays, sizes, call)
+        if self._is_closed:
+            raise errors.BackendError("[session] is closed; make a new one")
         state = _State(dict(zip(self.graph.inputs, arrays)), dict(sizes))
         part = None if call is None else call.of_part()
         for runner, dead in zip(self._runners, self._dead):
@@ -147,6 +150,7 @@ class Program:
 
     def close(self) -> None:
         """Release all native memory; see Executor.close."""
+        self._is_closed = True
         for runner in self._runners:
             runner.close()
 
@@ -228,7 +232,7 @@ class _Host:
             state.arrays[value] = self._checked(value, result, state.sizes)
 
     def close(self) -> None:
-        for program in self._bodies.values():
+        for program in list(self._bodies.values()):  # a run may be adding to them
             program.close()
 
     def _checked(self, value: Value, result: Any, sizes: Sizes) -> Any:
@@ -299,9 +303,9 @@ def _bind(value: Value, array: np.ndarray, sizes: Sizes, where: str = "") -> Non
     fits = len(value.shape) == array.ndim
     for dim, size in zip(value.shape, array.shape):
         if isinstance(dim, Expr):
-            names = symbols(dim)
-            if names == {repr(dim)}:
-                dim = sizes.setdefault(repr(dim), size)
+            name, names = _names(dim)
+            if name is not None:
+                dim = sizes.setdefault(name, size)
             elif names <= sizes.keys():
                 dim = evaluate(dim, sizes)
             else:
@@ -312,6 +316,13 @@ def _bind(value: Value, array: np.ndarray, sizes: Sizes, where: str = "") -> Non
             f"{where}expected shape ({', '.join(map(str, value.shape))}) for {value.name!r}, "
             f"given {array.shape}"
         )
+
+
+@lru_cache(maxsize=4096)
+def _names(dim: Expr) -> tuple[Optional[str], frozenset[str]]:
+    """The name of the symbol that dim is, or None; and of all symbols in it."""
+    names = frozenset(symbols(dim))
+    return (repr(dim) if names == {repr(dim)} else None), names
 
 
 def _dense(array: np.ndarray) -> np.ndarray:
@@ -343,7 +354,7 @@ def _owned(results: list[Any], state: _State, feeds: Sequence[Any]) -> list[Any]
     owned = []
     for result in results:
         if isinstance(result, list):
-            result = list(result)
+            result = [item.copy() if isinstance(item, np.ndarray) else item for item in result]
         elif isinstance(result, np.ndarray) and (id(result) not in made or result.base is not None):
             result = result.copy()
         made.discard(id(result))

@@ -41,7 +41,7 @@ class Request:
     initializer and are to be fed all the same. dims: sizes for symbolic dims of the inputs, by
     name; denotations: by denotation; negative ones leave the dim free. initializers: arrays in
     place of the model's; files: contents of files of external data, by location. seed: of random
-    ops without one of their own.
+    ops without one of their own. named: whether dims of one name have one size.
     """
 
     outputs: Sequence[str] = ()
@@ -52,6 +52,7 @@ class Request:
     initializers: Mapping[str, np.ndarray] = field(default_factory=dict)
     files: Mapping[str, Any] = field(default_factory=dict)
     seed: Optional[int] = None
+    named: bool = True
 
 
 AS_IT_IS = Request()
@@ -357,6 +358,7 @@ class _Reader:
         inputs = [self.value(scope, name, where) if name else None for name in draft.inputs]
         inputs += draft.captures
         _check_count(inputs, entry.signature, where)
+        _check_outputs(draft.outputs, entry.signature, where)
         outputs = [
             self.define(scope, name) if name else self.unnamed(draft, i)
             for i, name in enumerate(draft.outputs)
@@ -530,7 +532,8 @@ def _dim(dim: Any, unnamed: str, request: Request) -> Any:
     fixed = request.denotations.get(dim.denotation, request.dims.get(dim.dim_param, -1))
     if fixed >= 0 and (dim.denotation or dim.dim_param):
         return fixed
-    return symbol(dim.dim_param or unnamed)
+    named = request.named and any(map(str.isalnum, dim.dim_param))  # "?" is no name
+    return symbol(dim.dim_param if named else unnamed)
 
 
 def _constant(attrs: dict[str, Any], name: str) -> np.ndarray:
@@ -579,6 +582,12 @@ def _check_count(inputs: list, signature: str, where: str) -> None:
     )
     if missing or (most is not None and len(inputs) > most):
         raise ModelError(f"{where} takes ({', '.join(operands)}), was given {len(inputs)} inputs")
+
+
+def _check_outputs(names: Sequence[str], signature: str, where: str) -> None:
+    results = [name.strip() for name in signature.split("->")[1].split(",")]
+    if len(names) < sum(not name.endswith(("?", "*")) for name in results):
+        raise ModelError(f"{where} makes ({', '.join(results)}), was given {len(names)} names")
 
 
 def _unsupported_text(found: list[tuple[str, str]]) -> str:

@@ -366,7 +366,7 @@ class Slice:
 
     def guards(node: Node) -> list[Guard]:
         found: list[Guard] = []
-        for _, dim, start, end, step in slice_bounds(node):
+        for _axis, dim, start, end, step in slice_bounds(node):
             if is_window(dim, start, end, step):
                 text = f"the slice starts at {start}, beyond dim {dim}"
                 found.append((maximum(start - dim + 1, 0), 0, text))

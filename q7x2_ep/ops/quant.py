@@ -27,7 +27,14 @@ from q7x2_ep.ops.common import (
     temporary,
     where_is,
 )
-from q7x2_ep.ops.conv import Conv, conv_shape, windows
+from q7x2_ep.ops.conv import (
+    Conv,
+    check_known,
+    conv_shape,
+    geometry,
+    window_guards,
+    windows,
+)
 from q7x2_ep.ops.elementwise import FLOAT8, converted
 from q7x2_ep.ops.matmul import matmul_step
 
@@ -106,6 +113,14 @@ def scale_guards(node: Node) -> list[Guard]:
     ]
 
 
+def check_scales(node: Node) -> None:
+    """Raises: ModelError for scales, or zeros, that fit no feed, and an unknown output dtype."""
+    if node.attrs["output_dtype"] and node.attrs["output_dtype"] not in dtypes.DTYPES:
+        raise ModelError(f"{where_is(node)} output_dtype is {node.attrs['output_dtype']}")
+    if all(value is None or value.shape is not None for value in node.inputs):
+        check_known(scale_guards(node), node)
+
+
 def same_zero(node: Node, dtype: int) -> None:
     """Raises: UnsupportedOp where the zero points are of another dtype."""
     zero = node.input(2)
@@ -124,6 +139,7 @@ class QuantizeLinear:
     attributes = {"axis": 1, "block_size": 0, "output_dtype": 0, "precision": 0, "saturate": 1}
 
     def infer(node: Node) -> list[Type]:
+        check_scales(node)
         zero = node.input(2)
         dtype = node.attrs["output_dtype"] or dtypes.UINT8
         return [Type(dtype if zero is None else zero.dtype, dims(node))]
@@ -175,6 +191,7 @@ class DequantizeLinear:
     folds_late = True
 
     def infer(node: Node) -> list[Type]:
+        check_scales(node)
         return [Type(node.attrs["output_dtype"] or node.inputs[1].dtype, dims(node))]
 
     guards = scale_guards
@@ -293,11 +310,14 @@ def require_sizes(
     zeros: Optional[Value],
     finish: Finish,
 ) -> None:
-    """Raises: UnsupportedOp unless all numbers are one, or one per column of n, weights and their
-    zeros constant, and the dtypes those of the kernel.
+    """Raises: UnsupportedOp unless all numbers are one, or one per column of n, the bias n, weights
+    and their zeros constant, and the dtypes those of the kernel.
     """
     require_constants(node, weight, zeros)
-    allowed = ((a_zero, (1,)), (finish.zero, (1,)), (zeros, (1, n)), (finish.scale, (1, n)))
+    allowed = (
+        *((a_zero, (1,)), (finish.zero, (1,)), (finish.bias, (n,))),
+        *((zeros, (1, n)), (finish.scale, (1, n))),
+    )
     for value, sizes in allowed:
         if value is not None and product(value.shape) not in sizes:
             raise UnsupportedOp(f"{where_is(node)} has no kernel for {value} of {value.shape}")
@@ -333,6 +353,8 @@ def lower_conv(
     require_sizes(node, filters, x, x_zero, w, zeros, finish)
     b.guard(x.shape[1], w.shape[1] * groups, "the weights are for another number of channels")
     b.guard(filters % groups, 0, f"{filters} filters are no {groups} groups")
+    for guard in window_guards(node, geometry(node, x.shape[2:], w.shape[2:])):
+        b.guard(*guard)
     fields = windows(node, x, w, 2)
     flat = w.const.reshape(filters, -1).astype(np.int16)
     if zeros is not None:
