@@ -20,6 +20,8 @@ from q7x2_ep.ir.shape import Dim
 from q7x2_ep.ops import find
 from q7x2_ep.ops.common import RESHAPES, typed, where_is
 
+Given = Optional[Value]  # an operand of `decompose` that may be left out
+
 
 class Builder:
     """Any method name is an op type of the default domain; `call` takes any op type.
