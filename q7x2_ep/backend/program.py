@@ -101,7 +101,7 @@ class Program:
             runner.run(state, part)
             for value in dead:
                 state.arrays.pop(value, None)
-        outputs = [_owned(state.array(value), arrays) for value in self.graph.outputs]
+        outputs = _owned([state.array(value) for value in self.graph.outputs], state, arrays)
         return outputs if call is None else _place(outputs, call, self.graph.output_names)
 
     def run_body(self, arrays: Sequence[Any], call: Optional[Call] = None) -> list[Any]:
@@ -319,11 +319,17 @@ def _place(outputs: list[Any], call: Call, names: Sequence[str]) -> list[Any]:
     return outputs
 
 
-def _owned(result: Any, feeds: Sequence[Any]) -> Any:
-    """The result, copied where it shares memory with a feed: the caller may change either."""
-    if isinstance(result, np.ndarray):
-        if result.base is not None or not result.flags.writeable:
-            return result.copy()
-        if any(isinstance(feed, np.ndarray) and feed is result for feed in feeds):
-            return result.copy()
-    return result
+def _owned(results: list[Any], state: _State, feeds: Sequence[Any]) -> list[Any]:
+    """The results, copied where they may share memory with a feed, a constant or one another: the
+    caller may change each.
+    """
+    made = {id(array) for array in state.arrays.values()} - set(map(id, feeds))
+    owned = []
+    for result in results:
+        if isinstance(result, list):
+            result = list(result)
+        elif isinstance(result, np.ndarray) and (id(result) not in made or result.base is not None):
+            result = result.copy()
+        made.discard(id(result))
+        owned.append(result)
+    return owned

@@ -291,8 +291,8 @@ CASES = {
             [node("Add", "x b", "a", "one"), node("Relu", "a", "b", "two")], [X], [info("b", None)]
         ),
         "Fail",
-        "one",
-        "b",
+        "two",
+        "produces a",
     ),
     "duplicate_output_name": load(
         model([node("Relu", "x"), node("Neg", "x")], [X], [Z]), "Fail", "z", "twice"

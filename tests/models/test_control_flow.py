@@ -243,6 +243,22 @@ def test_a_graph_output_that_is_an_input_is_a_copy():
     assert not np.shares_memory(x, y)
 
 
+def test_outputs_may_be_changed():
+    session = q7x2_ep.InferenceSession(
+        model("""g (float[n] x) => (float[2] c, float[k] u, float[k] v) <float[2] c = {1, 2}> {
+            u = Unique<sorted=1>(x)
+            v = Identity(u)
+        }""")
+    )
+    x = floats(3)
+    for array in session.run(None, {"x": x}):
+        array[:] = 7
+    c, u, v = session.run(None, {"x": x})
+    np.testing.assert_array_equal(c, [1, 2])
+    np.testing.assert_array_equal(u, np.unique(x))
+    assert not np.shares_memory(u, v)
+
+
 def test_a_body_that_does_not_fit_is_named():
     session = q7x2_ep.InferenceSession(
         model("""g (bool cond, float[n] x, float[m] z) => (float[n] y) {
