@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cache
 from typing import Any, NamedTuple, Union
 
 import numpy as np
@@ -79,6 +80,7 @@ _SIGNIFICANT_BITS = {  # of floats, the hidden one included
 }
 
 
+@cache
 def from_numpy(dtype: object) -> int:
     """The onnx code of a numpy dtype.
 

@@ -160,7 +160,7 @@ def infer_meaning(node: Node) -> list[Type]:
     try:
         results = listed(entry.decompose(Builder(Graph()), *inputs, **node.attrs))
     except Q7Error as error:  # names what it is made of
-        raise type(error)(f"{where_is(node)} {error}") from error
+        raise type(error)(f"{where_is(node)} {error.message}") from error
     missing = [x.name for x in node.outputs[len(results) :]]
     if missing:
         raise UnsupportedOp(f"{where_is(node)} does not give {', '.join(missing)} in this form")
