@@ -1,21 +1,36 @@
 """Correctness over a matrix: every model, batch and length in one session, against float64 and ORT.
 
-Run: python bench/matrix.py MODEL.onnx.. [--batch 1,2,3] [--sequence 1,7,16,128,512] [--threads
-1,2,3,8] A length that the model itself refuses (a position table that is too short) is reported as
-such, and must be refused by onnxruntime too. Exit code 1 where anything does not hold.
+Run: python bench/matrix.py MODEL.onnx|FOLDER.. [--batch 1,2,3] [--sequence 1,7,16,128,512]
+[--threads 1,2,3,8]. Masks are padded, and once more have holes. What onnxruntime refuses is held
+against onnx.reference, and the float64 evaluation too, where that runs. A length that the model
+itself refuses (a position table that is too short) is reported as such, and must be refused by
+onnxruntime too. Exit code 1 where anything does not hold.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, Optional
 
 import numpy as np
+import onnx
+from onnx.reference import ReferenceEvaluator
 
 import q7x2_ep
+from q7x2_ep import importer
 from q7x2_ep.backend import numpy as oracle
-from q7x2_ep.compare import Contest, OutputError
+from q7x2_ep.backend.numpy import rms, rms_error
+from q7x2_ep.compare import OutputError, onnxruntime_session
+from q7x2_ep.errors import BackendError
 from q7x2_ep.feeds import random_feeds
+from q7x2_ep.ir.shape import Expr
+from q7x2_ep.passes import infer
+
+SAME = 1e-3  # of an output's scale: what onnx.reference in float32 may be from our float64
 
 
 def main(arguments: Optional[list[str]] = None) -> int:
@@ -29,66 +44,107 @@ def main(arguments: Optional[list[str]] = None) -> int:
     parser.add_argument("--threads", type=numbers, default=[1, 2, 3, 8])
     options = parser.parse_args(arguments)
     failures = 0
-    for model in options.models:
-        problems = check(model, options.batch, options.sequence, options.threads)
+    models = [path for name in options.models for path in files(Path(name))]
+    for model in models:
+        matrix = Matrix(str(model), options.threads)
+        problems = list(matrix.check(options.batch, options.sequence))
         failures += bool(problems)
-        print(f"{'FAIL' if problems else 'ok  '} {model}", flush=True)
+        print(f"{'FAIL' if problems else 'ok  '} {model} {dict(matrix.counts)}", flush=True)
         for problem in problems:
             print(f"     {problem}")
-    print(f"{len(options.models) - failures} passed, {failures} failed")
+    print(f"{len(models) - failures} passed, {failures} failed")
     return 1 if failures else 0
 
 
-def check(model: str, batches: list[int], lengths: list[int], threads: list[int]) -> list[str]:
-    """What does not hold for one model."""
-    problems = []
-    with Contest(model, threads[0], unfused=True) as contest:
-        explanation = q7x2_ep.explain(contest.ours)
-        if explanation.host_steps or explanation.calls_per_run != 1:
-            problems.append(f"{len(explanation.host_steps)} host steps")
-        others = []
-        for count in threads[1:]:
-            session_options = q7x2_ep.SessionOptions(intra_op_num_threads=count)
-            others.append(q7x2_ep.InferenceSession(model, session_options))
-        symbolic = any(isinstance(d, str) for i in contest.ours.get_inputs() for d in i.shape[1:])
-        for batch in batches:
-            for length in lengths if symbolic else [0]:
-                feeds = random_feeds(contest.graph, batch, length, padding=True)
-                where = f"batch {batch} length {length}: "
-                problems += [where + text for text in check_feed(contest, others, feeds)]
-        for session in others:
-            session.close()
-    return problems
+def files(path: Path) -> list[Path]:
+    return sorted(path.glob("*.onnx")) if path.is_dir() else [path]
 
 
-def check_feed(contest: Contest, others: list[Any], feeds: dict) -> list[str]:
-    """What does not hold for one feed."""
-    try:
-        ours = contest.ours.run(None, feeds)
-    except q7x2_ep.FeedError as refusal:
+class Matrix:
+    """One model in sessions of ours, onnxruntime and onnx.reference; counts: feeds by judge."""
+
+    def __init__(self, model: str, threads: list[int]):
+        self.graph = importer.read(model)
+        infer.run(self.graph)
+        self.sessions = [session(model, threads=count) for count in threads]
+        self.unfused = session(model, fused=False, threads=threads[0])
+        self.reference = ReferenceEvaluator(onnx.load(model))
         try:
-            contest.theirs.run(None, feeds)
-        except Exception:  # its exceptions share no base class
-            return []
-        return [f"refused, but onnxruntime runs it: {refusal}"]
-    problems = []
-    theirs, unfused = contest.theirs.run(None, feeds), contest.unfused.run(None, feeds)
-    for name, a, b, c, true in zip(
-        contest.graph.output_names,
-        ours,
-        theirs,
-        unfused,
-        oracle.evaluate(contest.graph, feeds, np.float64),
-    ):
-        for kind, given in (("fused", a), ("unfused", c)):
-            error = OutputError.of(name, given, b, true)
-            if not error.accurate:
-                problems.append(f"{kind} {name}: error {error.ours:.2e}, ORT's {error.theirs:.2e}")
-    for session in [contest.ours, *others]:
-        again = session.run(None, feeds)
-        if any(x.tobytes() != y.tobytes() for x, y in zip(ours, again)):
-            problems.append("not bit-identical from run to run, or over threads")
-    return problems
+            self.theirs = onnxruntime_session(model, threads[0])
+        except BackendError:
+            self.theirs = None
+        self.counts = Counter[str]()
+
+    def check(self, batches: list[int], lengths: list[int]) -> Iterator[str]:
+        """What does not hold."""
+        symbolic = [[isinstance(d, Expr) for d in value.shape] for value in self.graph.inputs]
+        if not any(any(dims[:1]) for dims in symbolic):
+            batches = [0]
+        if not any(any(dims[1:]) for dims in symbolic):
+            lengths = [0]
+        for batch, length in itertools.product(batches, lengths):
+            padded = random_feeds(self.graph, batch, length, padding=True)
+            for kind, feeds in (("padded", padded), ("holes", holes(padded))):
+                if feeds is not None:
+                    for problem in self.check_feed(feeds):
+                        yield f"batch {batch} length {length} {kind}: {problem}"
+
+    def check_feed(self, feeds: dict) -> Iterator[str]:
+        theirs = attempt(self.theirs, feeds)
+        named = "onnxruntime"
+        try:
+            ours = self.sessions[0].run(None, feeds)
+        except q7x2_ep.FeedError as error:
+            if theirs is not None:
+                yield f"refused, but onnxruntime runs it: {error}"
+            self.counts["refused"] += 1
+            return
+        reference = attempt(self.reference, feeds)
+        true = oracle.evaluate(self.graph, feeds, np.float64)
+        for name, a, b in zip(self.graph.output_names, reference or (), true):
+            if not rms_error(a, b) <= SAME * max(rms(b), 1e-9):
+                yield f"{name}: float64 is {rms_error(a, b):.2e} from onnx.reference"
+        if theirs is None:
+            theirs, named = reference, "onnx.reference"
+        self.counts[named if theirs is not None else "float64 alone"] += 1
+        unfused = self.unfused.run(None, feeds)
+        rows = zip(self.graph.output_names, ours, unfused, theirs or true, true)
+        for name, fused, plain, b, c in rows:
+            for kind, given in (("fused", fused), ("unfused", plain)):
+                error = OutputError.of(name, given, b, c)
+                if not error.accurate:
+                    yield f"{kind} {name}: error {error.ours:.2e}, of {named} {error.theirs:.2e}"
+        for other in self.sessions:
+            again = other.run(None, feeds)
+            if any(x.tobytes() != y.tobytes() for x, y in zip(ours, again)):
+                yield "not bit-identical from run to run, or over threads"
+
+
+def session(model: str, threads: int, fused: bool = True) -> Any:
+    options = q7x2_ep.SessionOptions(intra_op_num_threads=threads)
+    if not fused:
+        options.graph_optimization_level = q7x2_ep.GraphOptimizationLevel.ORT_DISABLE_ALL
+    return q7x2_ep.InferenceSession(model, options)
+
+
+def attempt(engine: Any, feeds: dict) -> Optional[list]:
+    """What it makes of the feeds; None where it refuses them."""
+    try:
+        with np.errstate(all="ignore"):
+            return engine and engine.run(None, feeds)
+    except Exception:  # the exceptions of these engines share no base class
+        return None
+
+
+def holes(feeds: dict) -> Optional[dict]:
+    """The feeds with zeros anywhere in what is called a mask, the first position excepted."""
+    random = np.random.default_rng(1)
+    made = {}
+    for name, array in feeds.items():
+        if "mask" in name and array.dtype.kind != "f" and array.shape[-1] > 2:
+            made[name] = (random.random(array.shape) < 0.6).astype(array.dtype)
+            made[name][..., 0] = 1
+    return {**feeds, **made} if made else None
 
 
 if __name__ == "__main__":

@@ -26,6 +26,7 @@ from q7x2_ep.errors import (
     UnsupportedOp,
 )
 from q7x2_ep.explain import Explanation, explain
+from q7x2_ep.install import install, uninstall
 from q7x2_ep.optimize import Optimization, optimize
 
 __version__ = "0.1.0"
@@ -52,6 +53,8 @@ __all__ = [
     "bisect",
     "compare",
     "explain",
+    "install",
     "optimize",
+    "uninstall",
     *api.__all__,
 ]

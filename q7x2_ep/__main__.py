@@ -10,6 +10,7 @@ import argparse
 import contextlib
 import csv
 import json
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -240,6 +241,16 @@ def ops(options: argparse.Namespace) -> int:
     return 0
 
 
+def run_as_ort(options: argparse.Namespace) -> int:
+    """Run a Python program in which `import onnxruntime` gives q7x2_ep, in its subprocesses too."""
+    from q7x2_ep.install import STAND_IN
+    from q7x2_ep.knobs import with_python_path
+
+    module = ["-m"] if options.module else []
+    command = [sys.executable, *module, options.program, *options.arguments]
+    os.execve(sys.executable, command, with_python_path(STAND_IN))
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="q7x2_ep", description="Run, inspect and measure ONNX models."
@@ -250,7 +261,7 @@ def _parser() -> argparse.ArgumentParser:
 
     def command(function: Any) -> argparse.ArgumentParser:
         added = commands.add_parser(
-            function.__name__, help=function.__doc__, description=function.__doc__
+            function.__name__.replace("_", "-"), help=function.__doc__, description=function.__doc__
         )
         added.set_defaults(command=function)
         return added
@@ -326,6 +337,11 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("--output", metavar="FILE.npz", help="save the outputs")
     _add_dim_option(sub)
     _add_padding_option(sub)
+
+    sub = command(run_as_ort)
+    sub.add_argument("-m", dest="module", action="store_true", help="program is a module's name")
+    sub.add_argument("program", help="a script")
+    sub.add_argument("arguments", nargs=argparse.REMAINDER, help="of the program")
 
     sub = command(doctor)
     sub.add_argument("--json", action="store_true")

@@ -52,3 +52,9 @@ def get(name: str) -> Default:
         raise ValueError(
             f"[{knob.variable}] expected {knob.type.__name__}, given {text!r}"
         ) from None
+
+
+def with_python_path(folder: str) -> dict[str, str]:
+    """The environment for another Python that is to look for modules in this folder first."""
+    paths = [folder, *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}

@@ -34,8 +34,9 @@ static taps taps_of(const q7_grid_sample_args *args, float at, int64_t n) {
     const float low = args->align_corners ? 0 : -0.5f, high = (float)n - 1 - low;
     float x = args->align_corners ? (at + 1) / 2 * (float)(n - 1) : ((at + 1) * (float)n - 1) / 2;
     if (args->interpolation == Q7_interpolation_nearest) x = nearbyintf(x);
-    if (x < low || x > high) {
-        if (args->border == Q7_border_edge) x = x < low ? 0 : (float)(n - 1);
+    if (args->border == Q7_border_edge) { /* from 2 pixels outside on, all taps are the edge */
+        x = x < -2 ? -2 : x > (float)n + 1 ? (float)n + 1 : x;
+    } else if (x < low || x > high) {
         if (args->border == Q7_border_reflect) x = reflect(x, low, high);
     }
     if (!(fabsf(x) < 1e9f)) x = -1e9f; /* NaN too: what follows are integers */

@@ -145,6 +145,7 @@ void q7_op_rnn(const q7_rnn_args *x, const q7_call *call) {
     for (int64_t i = 0; lengths && i < x->B; i++)
         if (lengths[i] < 0 || lengths[i] > x->S)
             q7_fault(call, "sequence length out of range", lengths[i], x->S + 1);
+    if (x->B * x->H == 0) return;
     rnn_job job = {.x = x, .call = call, .chunks = 1, .chunk = x->H};
     job.blocks = q7_ceil_div(x->B, Q7_RNN_ROWS);
     const int64_t units = x->D * job.blocks, rows = q7_min(x->B, Q7_RNN_ROWS);

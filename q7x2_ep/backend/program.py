@@ -62,9 +62,10 @@ class Program:
         ]
         self._native = [runner for runner in self._runners if isinstance(runner, _Native)]
         self._whole: Optional[Executor] = None
-        if len(self._runners) == 1 and self._native:
+        if self.plans and self.plans[0].graph is graph:  # not a part of it
             self._whole = self._native[0].executor
         self._dead = self._last_uses()
+        self._is_closed = False
 
     @property
     def plans(self) -> list[Plan]:
@@ -93,6 +94,8 @@ class Program:
         """
         if self._whole is not None:
             return self._whole.run(arrays, sizes, call)
+        if self._is_closed:
+            raise errors.BackendError("[session] is closed; make a new one")
         state = _State(dict(zip(self.graph.inputs, arrays)), dict(sizes))
         part = None if call is None else call.of_part()
         for runner, dead in zip(self._runners, self._dead):
@@ -143,6 +146,7 @@ class Program:
 
     def close(self) -> None:
         """Release all native memory; see Executor.close."""
+        self._is_closed = True
         for runner in self._runners:
             runner.close()
 
@@ -212,7 +216,7 @@ class _Host:
             state.arrays[value] = self._checked(value, result, state.sizes)
 
     def close(self) -> None:
-        for program in self._bodies.values():
+        for program in list(self._bodies.values()):  # a run may be adding to them
             program.close()
 
     def _checked(self, value: Value, result: Any, sizes: Sizes) -> Any:
@@ -327,7 +331,7 @@ def _owned(results: list[Any], state: _State, feeds: Sequence[Any]) -> list[Any]
     owned = []
     for result in results:
         if isinstance(result, list):
-            result = list(result)
+            result = [item.copy() if isinstance(item, np.ndarray) else item for item in result]
         elif isinstance(result, np.ndarray) and (id(result) not in made or result.base is not None):
             result = result.copy()
         made.discard(id(result))

@@ -140,7 +140,8 @@ def _softmax_flattened(draft: Draft, maker: Maker) -> list[Draft]:
     result = maker.fresh(f"{y}/{draft.op}")
     drafts.append(Draft(draft.op, [flat], [result], {"axis": -1}, draft.name))
     shape = maker.node(drafts, draft, "Shape", [x])
-    drafts.append(Draft("Reshape", [result, shape], [y], {}, maker.fresh(f"{draft.name}/Reshape")))
+    name = maker.fresh(f"{draft.name}/Reshape")
+    drafts.append(Draft("Reshape", [result, shape], [y], {"allowzero": 1}, name))
     return drafts
 
 

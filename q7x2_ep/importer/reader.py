@@ -357,6 +357,7 @@ class _Reader:
         inputs = [self.value(scope, name, where) if name else None for name in draft.inputs]
         inputs += draft.captures
         _check_count(inputs, entry.signature, where)
+        _check_outputs(draft.outputs, entry.signature, where)
         outputs = [
             self.define(scope, name) if name else self.unnamed(draft, i)
             for i, name in enumerate(draft.outputs)
@@ -579,6 +580,12 @@ def _check_count(inputs: list, signature: str, where: str) -> None:
     )
     if missing or (most is not None and len(inputs) > most):
         raise ModelError(f"{where} takes ({', '.join(operands)}), was given {len(inputs)} inputs")
+
+
+def _check_outputs(names: Sequence[str], signature: str, where: str) -> None:
+    results = [name.strip() for name in signature.split("->")[1].split(",")]
+    if len(names) < sum(not name.endswith(("?", "*")) for name in results):
+        raise ModelError(f"{where} makes ({', '.join(results)}), was given {len(names)} names")
 
 
 def _unsupported_text(found: list[tuple[str, str]]) -> str:

@@ -13,7 +13,7 @@ from typing import Any, Optional
 import numpy as np
 
 from q7x2_ep import dtypes
-from q7x2_ep.errors import ModelError, UnsupportedOp
+from q7x2_ep.errors import ModelError
 from q7x2_ep.ir.core import Node, Type, Value
 from q7x2_ep.ir.shape import Dim, ceildiv, maximum, minimum, product
 from q7x2_ep.ir.view import View
@@ -215,14 +215,16 @@ def append(g: Any, past: Optional[Value], new: Value) -> Value:
     return new if past is None else g.Concat(past, new, axis=2)
 
 
-def default_scale(node: str, depth: Dim) -> float:
-    """1 / sqrt(D).
-
-    Raises: UnsupportedOp where D is not known.
+def scaled(g: Any, q: Value, scale: Optional[float]) -> tuple[Value, float]:
+    """q (B, H, S, D) and the scale of the scores, by default 1 / sqrt(D); where only a run knows D,
+    q is scaled.
     """
-    if not isinstance(depth, int):
-        raise UnsupportedOp(f"[{node}] has no scale, and an unknown head size {depth}")
-    return 1 / math.sqrt(depth)
+    depth = q.shape[3]
+    if scale is not None:
+        return q, scale
+    if isinstance(depth, int):
+        return q, 1 / math.sqrt(depth)
+    return g.Div(q, g.Sqrt(g.Cast(g.literal([depth]), to=q.dtype))), 1.0
 
 
 # ONNX
@@ -343,13 +345,13 @@ class Attention:
             mask = g.Cast(mask, to=q.dtype)
         if mask is not None and mask.shape[-1] != keys:
             mask = _fit_mask(g, mask, keys, nonpad is not None)
-        scale = attrs["scale"]
+        q, scale = scaled(g, q, attrs["scale"])
         past = 0 if past_key is None else past_key.shape[2]
         window = bounds(attrs["is_causal"], (attrs["left_window_size"], attrs["right_window_size"]))
         is_placed = window != (-1, -1) and nonpad is None and past != keys - queries
         operands = (mask, None, nonpad, g.literal([past]) if is_placed else None)
         scoring = {
-            "scale": default_scale("Attention", q.shape[3]) if scale is None else scale,
+            "scale": scale,
             "softcap": attrs["softcap"],
             "window": window,
         }

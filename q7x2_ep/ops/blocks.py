@@ -11,11 +11,20 @@ from typing import Any, NamedTuple, Optional
 import numpy as np
 
 from q7x2_ep import dtypes
-from q7x2_ep.errors import UnsupportedOp
+from q7x2_ep.errors import ModelError, UnsupportedOp
 from q7x2_ep.ir.core import Node, Type, Value, array_type
 from q7x2_ep.ir.shape import product
 from q7x2_ep.ops import op
-from q7x2_ep.ops.common import F32, Guard, dims, require_dtype, reshaped, rows_dense, where_is
+from q7x2_ep.ops.common import (
+    F32,
+    Guard,
+    dims,
+    require_dtype,
+    reshaped,
+    rows_dense,
+    size_guards,
+    where_is,
+)
 from q7x2_ep.ops.matmul import gemm_step
 from q7x2_ep.ops.quant import integer_limits, require_constants
 
@@ -123,7 +132,8 @@ class BlockLinear:
 
     def guards(node: Node) -> list[Guard]:
         x, w = node.inputs[:2]
-        return [(x.shape[-1], w.shape[1 if node.attrs["trans_b"] else 0], "inner dims differ")]
+        n, k = w.shape if node.attrs["trans_b"] else w.shape[::-1]
+        return [(x.shape[-1], k, "inner dims differ"), *size_guards((node.input(4),), n)]
 
     def lower(node: Node, b: Any) -> None:
         x, w, scale, zero = (node.input(i) for i in range(4))
@@ -156,11 +166,12 @@ class MatMulNBits:
     }
 
     def infer(node: Node) -> list[Type]:
-        a = dims(node)
+        a, _ = dims(node), block_count(node)
         return [Type(node.inputs[0].dtype, (*a[:-1], node.attrs["N"]))]
 
     def guards(node: Node) -> list[Guard]:
-        return [(node.inputs[0].shape[-1], node.attrs["K"], "inner dims differ")]
+        inner = (node.inputs[0].shape[-1], node.attrs["K"], "inner dims differ")
+        return [inner, *size_guards((node.input(5),), node.attrs["N"])]
 
     def reference(
         node: Node,
@@ -171,6 +182,7 @@ class MatMulNBits:
         g_idx: Optional[np.ndarray] = None,
         bias: Optional[np.ndarray] = None,
     ) -> np.ndarray:
+        check_order(node, g_idx)
         weight = _dense(_blocks(node, b, scales, zero_points), g_idx)
         wide = np.result_type(a.dtype, np.float32) if a.dtype.kind == "f" else np.float32
         y = a.astype(wide) @ weight.astype(wide)
@@ -179,12 +191,14 @@ class MatMulNBits:
     def lower(node: Node, b: Any) -> None:
         a, y, bias = node.inputs[0], node.output, node.input(5)
         require_dtype(node, a.dtype, F32)
-        if node.attrs["bits"] not in (2, 4, 8) or node.attrs["weight_prepacked"]:
+        bits, size = node.attrs["bits"], node.attrs["block_size"]
+        if bits not in (2, 4, 8) or size * bits % 8 or node.attrs["weight_prepacked"]:
             raise UnsupportedOp(f"{where_is(node)} has kernels for plain 2, 4 and 8 bits")
         require_constants(node, *(node.input(i) for i in range(1, 5)))
         arrays = (value and value.const for value in (node.input(i) for i in range(1, 4)))
         blocks = _blocks(node, *arrays)
         order = None if node.input(4) is None else node.input(4).const
+        check_order(node, order)
         if order is None or np.array_equal(order, np.arange(len(order)) // blocks.size):
             block_step(b, a, blocks, bias, y)
             return
@@ -196,12 +210,45 @@ class MatMulNBits:
         gemm_step(b, reshaped(b, a, (rows, k)), weight, c, n, bias)
 
 
+def block_count(node: Node) -> int:
+    """How many blocks a row of MatMulNBits has.
+
+    Raises: ModelError where its attributes are not sizes.
+    """
+    k, n, size = (node.attrs[key] or 0 for key in ("K", "N", "block_size"))
+    if min(k, n, size) < 1:
+        raise ModelError(f"{where_is(node)} K, N and block_size are {k}, {n} and {size}")
+    return -(-k // size)
+
+
+def check_order(node: Node, order: Optional[np.ndarray]) -> None:
+    """Raises: ModelError where g_idx does not name a block for each column."""
+    count = block_count(node)
+    if order is not None and (
+        order.shape != (node.attrs["K"],) or order.min() < 0 or order.max() >= count
+    ):
+        raise ModelError(f"{where_is(node)} g_idx names other blocks than the {count} of a row")
+
+
 def _blocks(
     node: Node, b: np.ndarray, scales: np.ndarray, zero_points: Optional[np.ndarray]
 ) -> Blocks:
-    """The operands of MatMulNBits, transposed."""
+    """The operands of MatMulNBits, transposed.
+
+    Raises: ModelError where they are not of the sizes that its attributes say.
+    """
     k, n, bits, size = (node.attrs[key] for key in ("K", "N", "bits", "block_size"))
-    count = -(-k // size)
+    count = block_count(node)
+    wanted = [(b, n * count * -(-size * bits // 8)), (scales, n * count)]
+    if zero_points is not None:
+        is_packed = not dtypes.holds_floats(zero_points)
+        wanted.append((zero_points, n * -(-count * bits // 8) if is_packed else n * count))
+    for array, elements in wanted:
+        if array.size != elements:
+            raise ModelError(
+                f"{where_is(node)} {array.shape} are not {elements} elements, for {n} rows of "
+                f"{count} blocks of {size}"
+            )
     rows = np.asarray(b).view(np.uint8).reshape(n, -1)
     scale = scales.reshape(n, count).astype(np.float32)
     if zero_points is None:

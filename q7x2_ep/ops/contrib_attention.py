@@ -20,8 +20,8 @@ from q7x2_ep.ops.attention import (
     append,
     bounds,
     count,
-    default_scale,
     merge_heads,
+    scaled,
     score_stages,
     split_heads,
 )
@@ -308,7 +308,8 @@ def _attend(
         lengths,
         start if is_placed else None,
     )
-    scoring = {"scale": scale or default_scale("attention of com.microsoft", q.shape[3])}
+    q, scale = scaled(g, q, scale or None)
+    scoring = {"scale": scale}
     o = g.call("q7::Attention", q, k, v, *operands, causal=unidirectional, **scoring)
     window = bounds(unidirectional, (-1, -1))
     *_, scores = score_stages(g, q, k, *operands, fill=0.0, softcap=0.0, window=window, **scoring)

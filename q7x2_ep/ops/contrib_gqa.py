@@ -18,8 +18,8 @@ from q7x2_ep.ir.shape import Dim, maximum
 from q7x2_ep.ops import op
 from q7x2_ep.ops.attention import (
     count,
-    default_scale,
     merge_heads,
+    scaled,
     score_stages,
     split_heads,
     weights,
@@ -119,8 +119,9 @@ class GroupQueryAttention:
         if head_sink is None and attrs["smooth_softmax"] == 1:
             head_sink = g.array(np.zeros(attrs["num_heads"], np.float32))
         window = attrs["local_window_size"]
+        q, scale = scaled(g, q, attrs["scale"] or None)
         scoring = {
-            "scale": attrs["scale"] or default_scale("GroupQueryAttention", q.shape[3]),
+            "scale": scale,
             "softcap": attrs["softcap"],
             "window": (window - 1 if window > 0 else -1, 0 if attrs["causal"] else -1),
         }
@@ -304,10 +305,11 @@ class SparseAttention:
         shown = g.Transpose(shown, perm=(1, 0, 2, 3))
         copies = num_heads // layouts
         mask = g.Concat(*[shown] * copies, axis=1) if copies > 1 else shown
+        q, scale = scaled(g, q, scale or None)
         o = g.call(
             "q7::Attention",
             *(q, k, v, mask, None, lengths, start),
-            scale=scale or default_scale("SparseAttention", q.shape[3]),
+            scale=scale,
             causal=1,
             zero_masked_rows=1,
         )

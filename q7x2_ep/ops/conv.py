@@ -122,16 +122,25 @@ def geometry(node: Node, sizes: Sequence[Dim], kernel: Sequence[Dim]) -> list[Ax
 
 
 def window_guards(node: Node, spec: Sequence[Axis]) -> list[Guard]:
-    """Every kernel fits into what it slides over."""
+    """Every kernel has an element, and fits into what it slides over."""
+    found = kernel_guards(spec)
     if node.attrs["auto_pad"].startswith("SAME"):
-        return []
-    return [
+        return found
+    return found + [
         (
             maximum(axis.reach - axis.size - axis.before - axis.after, 0),
             0,
             f"a kernel that reaches over {axis.reach} elements does not fit into {axis.size} "
             f"with pads {axis.before} and {axis.after}",
         )
+        for axis in spec
+    ]
+
+
+def kernel_guards(spec: Sequence[Axis]) -> list[Guard]:
+    """Every kernel has an element."""
+    return [
+        (maximum(axis.kernel, 1), axis.kernel, f"a kernel of {axis.kernel} elements")
         for axis in spec
     ]
 

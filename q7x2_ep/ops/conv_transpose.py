@@ -30,6 +30,7 @@ from q7x2_ep.ops.conv import (
     Axis,
     check_known,
     half_as_single,
+    kernel_guards,
     window_attributes,
     window_fields,
 )
@@ -118,14 +119,13 @@ class ConvTranspose:
 
     def guards(node: Node) -> list[Guard]:
         x, w, groups = dims(node, 0), dims(node, 1), node.attrs["group"]
+        spec = image_axes(node, x[2:], w[2:])
         return [
+            *kernel_guards(spec),
             (x[1], w[0], "the weights are for another number of channels"),
             (w[0] // groups * groups, w[0], f"{w[0]} channels do not make {groups} groups"),
             *size_guards((node.input(2),), w[1] * groups),
-            *(
-                (maximum(-axis.size, 0), 0, f"the pads leave {axis.size} elements")
-                for axis in image_axes(node, x[2:], w[2:])
-            ),
+            *((maximum(-axis.size, 0), 0, f"the pads leave {axis.size} elements") for axis in spec),
         ]
 
     @half_as_single

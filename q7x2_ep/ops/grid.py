@@ -11,7 +11,7 @@ from q7x2_ep import dtypes
 from q7x2_ep.errors import ModelError, UnsupportedOp
 from q7x2_ep.ir.core import Node, Type
 from q7x2_ep.ops import op
-from q7x2_ep.ops.common import Guard, dims, fresh, known, require_dtype, where_is
+from q7x2_ep.ops.common import Guard, dims, fresh, known, length, require_dtype, where_is
 from q7x2_ep.ops.resize import cubic
 
 BORDERS = {"zeros": "zeros", "border": "edge", "reflection": "reflect"}  # ours, by ONNX's name
@@ -97,7 +97,7 @@ def axis_taps(attrs: dict[str, Any], at: np.ndarray, n: int) -> list[tuple[Any, 
         x = np.rint(x)
     outer = (x < low) | (x > high)
     if border == "border":
-        x = np.where(outer, np.clip(x, 0, n - 1), x)
+        x = np.clip(x, -2, n + 1)  # from 2 pixels outside on, all taps are the edge
     elif border == "reflection":
         x = np.where(outer, reflected(x, low, high), x)
     x = np.where(np.abs(x) < 1e9, x, -1e9)  # NaN lies outside
@@ -142,9 +142,7 @@ class AffineGrid:
 
     def infer(node: Node) -> list[Type]:
         theta, size = dims(node), known(node.inputs[1])
-        d = theta[1]
-        if not isinstance(d, int):
-            raise ModelError(f"{where_is(node)} theta is {theta}")
+        d = theta[1] if isinstance(theta[1], int) else length(node, 1) - 2
         image = fresh(node, 0, d + 2)[1:-1] if size is None else size[2:]
         return [Type(node.inputs[0].dtype, (theta[0], *image, d))]
 

@@ -68,7 +68,9 @@ class LinearAttention:
         found = size_guards((query,), B * T * Hq * D) + size_guards((key,), B * T * Hkv * D)
         found += size_guards((value,), B * T * Hkv * Dv) + size_guards((past,), B * Hkv * D * Dv)
         if decay is not None:
-            found += size_guards((decay,), B * T * Hkv * per_head(node, 4))
+            n = per_head(node, 4)
+            found += size_guards((decay,), B * T * Hkv * n)
+            found.append(((n - 1) * (n - D), 0, f"{n} decays for a head of size {D}"))
         if beta is not None:
             found += size_guards((beta,), B * T * dims(node, 5)[2])
         return found

@@ -323,7 +323,9 @@ class Tile:
 
 @op("Slice")
 class Slice:
-    """x[starts:ends:steps] along axes, with the clamping of Python slices."""
+    """x[starts:ends:steps] along axes, with the clamping of Python slices, except that backwards
+    from before the front is from the front.
+    """
 
     signature = "x, starts, ends, axes?, steps? -> y"
     attributes: dict = {}
@@ -355,8 +357,11 @@ class Slice:
         at = [slice(None)] * x.ndim
         for i, (start, end) in enumerate(zip(starts.tolist(), ends.tolist())):
             step = 1 if steps is None else int(steps[i])
-            end = None if step < 0 and end < -x.shape[i if axes is None else axes[i]] else end
-            at[i if axes is None else int(axes[i])] = slice(start, end, step)
+            axis = i if axes is None else int(axes[i])
+            if step < 0:
+                start = max(start, -x.shape[axis])
+                end = None if end < -x.shape[axis] else end
+            at[axis] = slice(start, end, step)
         return x[tuple(at)]
 
     def guards(node: Node) -> list[Guard]:
@@ -412,6 +417,8 @@ def slices(node: Node) -> list[tuple[int, Dim, Dim, int]]:
             continue
         low, high = (0, dim) if step > 0 else (-1, dim - 1)
         start, end = clamp(start, dim, low, high), clamp(end, dim, low, high)
+        if step < 0:  # from before the front is from the front
+            start = minimum(maximum(start, 0), high)
         size = maximum(ceildiv(end - start, step) if step > 0 else ceildiv(start - end, -step), 0)
         found.append((axis, start, size, step))
     return found

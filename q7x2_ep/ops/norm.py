@@ -340,8 +340,19 @@ class GroupNormalization:
 
     signature = "x, scale, bias -> y"
     attributes = {"epsilon": 1e-5, "num_groups": None, "stash_type": 1}
-    infer = infer_same
-    guards = channel_guards
+
+    def infer(node: Node) -> list[Type]:
+        if len(dims(node)) < 2 or (node.attrs["num_groups"] or 0) < 1:
+            raise ModelError(
+                f"{where_is(node)} {node.attrs['num_groups']} groups of channels of {dims(node)}"
+            )
+        return infer_same(node)
+
+    def guards(node: Node) -> list[Guard]:
+        channels, groups = dims(node)[1], node.attrs["num_groups"]
+        whole = floordiv(channels, groups) * groups
+        text = f"{channels} channels do not make {groups} groups"
+        return [*channel_guards(node), (whole, channels, text)]
 
     def reference(node: Node, x: np.ndarray, scale: np.ndarray, bias: np.ndarray) -> np.ndarray:
         groups = x.reshape(x.shape[0], node.attrs["num_groups"], -1)
@@ -431,7 +442,12 @@ class LpNormalization:
 
     signature = "x -> y"
     attributes = {"axis": -1, "p": 2}
-    infer = infer_same
+
+    def infer(node: Node) -> list[Type]:
+        if node.attrs["p"] not in (1, 2):
+            raise ModelError(f"{where_is(node)} p is {node.attrs['p']}, wanted 1 or 2")
+        normal_axis(node, node.attrs["axis"], len(dims(node)))
+        return infer_same(node)
 
     def reference(node: Node, x: np.ndarray) -> np.ndarray:
         wide = widened(x)

@@ -10,12 +10,13 @@ from typing import Any, Optional
 import numpy as np
 
 from q7x2_ep import dtypes
-from q7x2_ep.errors import UnsupportedOp
+from q7x2_ep.errors import ModelError, UnsupportedOp
 from q7x2_ep.ir.core import Node, Type, Value
 from q7x2_ep.ir.shape import Dim, ceildiv, product
 from q7x2_ep.ops import op
 from q7x2_ep.ops.cast import FLOAT8, converted
 from q7x2_ep.ops.common import F32, Guard, dims, normal_axis, require_dtype, size_guards, where_is
+from q7x2_ep.ops.conv import check_known
 
 BYTES = (dtypes.UINT8, dtypes.INT8)
 SMALL = (*BYTES, dtypes.UINT16, dtypes.INT16, dtypes.UINT4, dtypes.INT4, dtypes.UINT2, dtypes.INT2)
@@ -92,6 +93,14 @@ def scale_guards(node: Node) -> list[Guard]:
     ]
 
 
+def check_scales(node: Node) -> None:
+    """Raises: ModelError for scales or zeros that fit no feed, and for an unknown output dtype."""
+    if node.attrs["output_dtype"] and node.attrs["output_dtype"] not in dtypes.DTYPES:
+        raise ModelError(f"{where_is(node)} output_dtype is {node.attrs['output_dtype']}")
+    if all(value is None or value.shape is not None for value in node.inputs):
+        check_known(scale_guards(node), node)
+
+
 def same_zero(node: Node, dtype: int) -> None:
     """Raises: UnsupportedOp where the zero points are of another dtype."""
     zero = node.input(2)
@@ -117,6 +126,7 @@ class QuantizeLinear:
     attributes = {"axis": 1, "block_size": 0, "output_dtype": 0, "precision": 0, "saturate": 1}
 
     def infer(node: Node) -> list[Type]:
+        check_scales(node)
         zero = node.input(2)
         dtype = node.attrs["output_dtype"] or dtypes.UINT8
         return [Type(dtype if zero is None else zero.dtype, dims(node))]
@@ -168,6 +178,7 @@ class DequantizeLinear:
     folds_late = True
 
     def infer(node: Node) -> list[Type]:
+        check_scales(node)
         return [Type(node.attrs["output_dtype"] or node.inputs[1].dtype, dims(node))]
 
     guards = scale_guards

@@ -17,7 +17,7 @@ from q7x2_ep.ir.shape import Dim, ceildiv, product
 from q7x2_ep.ir.view import View
 from q7x2_ep.ops import op
 from q7x2_ep.ops.common import F32, broadcast, dims, dtype_of, require_dtype, temporary, where_is
-from q7x2_ep.ops.conv import Conv, conv_shape, windows
+from q7x2_ep.ops.conv import Conv, conv_shape, geometry, window_guards, windows
 from q7x2_ep.ops.matmul import matmul_step
 from q7x2_ep.ops.quant import BYTES, one_scale, require_constants, saturated
 
@@ -88,11 +88,14 @@ def require_sizes(
     zeros: Optional[Value],
     finish: Finish,
 ) -> None:
-    """Raises: UnsupportedOp unless all numbers are one, or one per column of n, weights and their
-    zeros constant, and the dtypes those of the kernel.
+    """Raises: UnsupportedOp unless all numbers are one, or one per column of n, the bias n, weights
+    and their zeros constant, and the dtypes those of the kernel.
     """
     require_constants(node, weight, zeros)
-    allowed = ((a_zero, (1,)), (finish.zero, (1,)), (zeros, (1, n)), (finish.scale, (1, n)))
+    allowed = (
+        *((a_zero, (1,)), (finish.zero, (1,)), (finish.bias, (n,))),
+        *((zeros, (1, n)), (finish.scale, (1, n))),
+    )
     for value, sizes in allowed:
         if value is not None and product(value.shape) not in sizes:
             raise UnsupportedOp(f"{where_is(node)} has no kernel for {value} of {value.shape}")
@@ -128,6 +131,8 @@ def lower_conv(
     require_sizes(node, filters, x, x_zero, w, zeros, finish)
     b.guard(x.shape[1], w.shape[1] * groups, "the weights are for another number of channels")
     b.guard(filters % groups, 0, f"{filters} filters are no {groups} groups")
+    for guard in window_guards(node, geometry(node, x.shape[2:], w.shape[2:])):
+        b.guard(*guard)
     fields = windows(node, x, w, 2)
     flat = w.const.reshape(filters, -1).astype(np.int16)
     if zeros is not None:
@@ -171,10 +176,11 @@ def qconv_work(fields: dict[str, Dim]) -> Dim:
 def pack(weight: np.ndarray, nr: int) -> np.ndarray:
     """weight (K, N) as panels of nr columns with pairs of k side by side: csrc/kernels/qgemm.h."""
     k, n = weight.shape
-    padded = np.zeros((-(-k // 2) * 2, -(-n // nr) * nr), np.int16)
+    pairs, panels = -(-k // 2), -(-n // nr)
+    padded = np.zeros((pairs * 2, panels * nr), np.int16)
     padded[:k, :n] = weight
-    pairs = padded.reshape(-1, 2, padded.shape[1] // nr, nr)  # (pairs, 2, panels, nr)
-    return np.ascontiguousarray(pairs.transpose(2, 0, 3, 1))
+    halves = padded.reshape(pairs, 2, panels, nr)
+    return np.ascontiguousarray(halves.transpose(2, 0, 3, 1))
 
 
 @op("MatMulInteger")

@@ -196,7 +196,7 @@ class OneHot:
         n, ndim = int(depth.item()), indices.ndim + 1
         axis = node.attrs["axis"] % ndim
         places = np.arange(n).reshape([-1 if i == axis else 1 for i in range(ndim)])
-        at = np.expand_dims(indices, axis)
+        at = np.expand_dims(indices.astype(np.int64), axis)
         return np.where((at == places) | (at == places - n), values[1], values[0])
 
     def lower(node: Node, b: Any) -> None:

@@ -47,7 +47,7 @@ class Unique:
     of their first occurrence; where each first occurs; which one each is; how often each occurs.
     """
 
-    signature = "x -> y, indices, inverse, counts"
+    signature = "x -> y, indices?, inverse?, counts?"
     attributes = {"axis": None, "sorted": 1}
 
     def infer(node: Node) -> list[Type]:

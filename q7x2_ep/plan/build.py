@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from typing import Any, Optional, Union
 
 from q7x2_ep import dtypes
-from q7x2_ep.errors import PlanError, UnsupportedOp
+from q7x2_ep.errors import ModelError, PlanError, Q7Error, UnsupportedOp
 from q7x2_ep.ir.core import Graph, Node, Type, Value
-from q7x2_ep.ir.shape import Dim, ceildiv, product, symbol, symbols
+from q7x2_ep.ir.shape import Dim, at_least, ceildiv, product, symbol, symbols
 from q7x2_ep.ir.view import View, contiguous_strides
 from q7x2_ep.ops import find
 from q7x2_ep.ops.common import where_is
@@ -142,7 +142,8 @@ def build(graph: Graph, target: Target, sizes: Collection[str] = ()) -> Plan:
     """Plan a verified graph for a target. sizes: symbols that are bound before the plan runs,
     beside those of the graph's inputs.
 
-    Raises: NotNative with every node that has no native form.
+    Raises: NotNative with every node that has no native form, ModelError for one that contradicts
+    itself.
     """
     builder = Builder(graph, target)
     known = set(sizes).union(*(symbols(dim) for v in graph.inputs for dim in v.shape or ()))
@@ -157,6 +158,13 @@ def build(graph: Graph, target: Target, sizes: Collection[str] = ()) -> Plan:
                 known.update(*(symbols(dim) for dim in output.shape or ()))
                 if output.shape is not None:
                     builder.allocate(output)
+        except Q7Error:
+            raise
+        except Exception as error:  # a malformed model can break any assumption of lower
+            raise ModelError(
+                f"[{node.op} {node.name}] its operands or attributes do not fit: "
+                f"{error or repr(error)}"
+            ) from error
     if reasons:
         raise NotNative(reasons)
     builder.deliver_outputs()
@@ -193,6 +201,7 @@ class Builder:
         self._dense: dict[Value, View] = {}
         self._storages: dict[Value, Storage] = {}
         self._packed: dict[tuple, Operand] = {}
+        self._guarded: set[Dim] = set()  # dims that bind holds above 0
         for i, value in enumerate(graph.inputs):
             if value.shape is not None and dtypes.is_dense(value.dtype):
                 self._new_storage(value, "input", i)
@@ -362,6 +371,7 @@ class Builder:
             raise UnsupportedOp(f"{where_is(node)} has no kernel")
         for left, right, text in entry.guards(node) if hasattr(entry, "guards") else ():
             self.guard(left, right, text)
+        self._guard_sizes(node)
         if hasattr(entry, "views"):
             for output, view in zip(node.outputs, entry.views(node, self.view(node.inputs[0]))):
                 self.alias(output, view)
@@ -369,6 +379,14 @@ class Builder:
             self._lower_movement(node, entry)
         else:
             entry.lower(node, self)
+
+    def _guard_sizes(self, node: Node) -> None:
+        """Have bind check that no output has a negative dim, as arithmetic on shapes may give."""
+        for dim in dict.fromkeys(dim for output in node.outputs for dim in output.shape):
+            if not at_least(dim, 0) and dim not in self._guarded:
+                self._guarded.add(dim)
+                text = f"[{node.op} {node.name}] a dim of {dim} elements, which is negative"
+                self.plan.guards.append(Guard(dim, 0, text, "ge"))
 
     def _lower_movement(self, node: Node, entry: Any) -> None:
         source = node.inputs[0]

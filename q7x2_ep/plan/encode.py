@@ -101,8 +101,17 @@ class Encoded:
 def encode(plan: Plan, target: Target, symbols: list[str]) -> Encoded:
     """Encode a plan whose sizes depend on `symbols`.
 
-    Raises: PlanError where a size depends on anything else.
+    Raises: PlanError where a size depends on anything else, ModelError for numbers beyond 64 bits.
     """
+    try:
+        return _encode(plan, target, symbols)
+    except (OverflowError, struct.error) as error:
+        raise errors.ModelError(
+            f"[plan] a size or number takes more than 64 bits: {error}"
+        ) from None
+
+
+def _encode(plan: Plan, target: Target, symbols: list[str]) -> Encoded:
     values = Values(symbols)
     buffers = plan.arena()
     buffer_index = {id(storage): i for i, storage in enumerate(buffers)}

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import mutually_broadcastable_shapes
 from onnx import defs, helper, numpy_helper
@@ -202,7 +202,7 @@ OPS = (*UNARY, *BINARY, *REDUCTIONS, *ALONG_AXIS)
 
 @pytest.mark.parametrize("op", OPS)
 def test_against_onnx(op: str) -> None:
-    @settings(max_examples=15, deadline=None)
+    @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
     @given(cases(op, special=True))
     def check(case: Case) -> None:
         assume(op != "Mean" or len({x.shape for x in case.arrays}) == 1)  # it does not broadcast
@@ -221,6 +221,7 @@ def test_against_onnxruntime(op: str) -> None:
     @given(cases(op, special=False))
     def check(case: Case) -> None:
         assume(is_defined(case))
+        assume(op != "Shrink" or case.arrays[0].dtype != np.float64)  # it computes in float32
         expected = case.run(onnxruntime_session)
         actual = case.run(ours)
         assert actual.dtype == expected.dtype

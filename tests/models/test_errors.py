@@ -200,7 +200,8 @@ def constants(**arrays: np.ndarray) -> list:
 
 
 def misfit(op: str, inputs: str, domain: str = "", **attrs) -> onnx.NodeProto:
-    return helper.make_node(op, inputs.split(), ["y"], domain=domain, name="misfit", **attrs)
+    names = [name.strip("_") for name in inputs.split()]
+    return helper.make_node(op, names, ["y"], domain=domain, name="misfit", **attrs)
 
 
 BYTE = np.uint8
@@ -236,7 +237,62 @@ MISFITS = {  # nodes, and a feed: in a kernel each would read or write beyond it
         [*constants(w=zeros(5, 1, 1)), misfit("Conv", "x w b")],
         {"x": (1, 1, 3), "b": (4,)},
     ),
-    "groups": ([*constants(w=zeros(4, 1, 1)), misfit("Conv", "x w", group=3)], {"x": (1, 3, 3)}),
+    "groups": ([misfit("Conv", "x w", group=3)], {"x": (1, 3, 3), "w": (4, 1, 1)}),
+    "no kernel": (
+        [misfit("Conv", "x w", group=2, strides=[2, 3])],
+        {"x": (1, 2, 9, 40), "w": (2, 1, 3, 0)},
+    ),
+    "no kernel at all": (
+        [misfit("ConvTranspose", "x w", strides=[2])],
+        {"x": (1, 2, 9), "w": (2, 1, 0)},
+    ),
+    "bytes under a kernel": (
+        [*constants(w=zeros(2, 1, 3, dtype=BYTE)), misfit("ConvInteger", "x w")],
+        {"x": zeros(1, 1, 2, dtype=BYTE)},
+    ),
+    "channel groups": (
+        [misfit("GroupNormalization", "x w b", num_groups=3)],
+        {"x": (1, 5, 33), "w": (5,), "b": (5,)},
+    ),
+    "decays": (
+        [
+            helper.make_node(
+                "LinearAttention",
+                ["q", "k", "v", "", "d", "b"],
+                ["y", "present"],
+                "misfit",
+                domain="com.microsoft",
+                **{"q_num_heads": 2, "kv_num_heads": 2, "scale": 0.5},
+            )
+        ],
+        {**dict.fromkeys("qkv", (1, 3, 8)), "d": (1, 3, 6), "b": (1, 3, 1)},
+    ),
+    "bias of few bits": (
+        [
+            *constants(w=zeros(8, 2, 8, dtype=BYTE), s=zeros(16)),
+            misfit("MatMulNBits", "x w s _ _ b", "com.microsoft", K=32, N=8, block_size=16),
+        ],
+        {"x": (2, 32), "b": (3,)},
+    ),
+    "negative": (
+        [
+            *constants(five=zeros(1, dtype=np.int64) + 5),
+            helper.make_node("Shape", ["x"], ["n"], end=1),
+            helper.make_node("Sub", ["n", "five"], ["k"]),
+            helper.make_node("TopK", ["x", "k"], ["y", "places"], "misfit", axis=0),
+        ],
+        {"x": (3, 2)},
+    ),
+    "negative twice": (
+        [
+            *constants(five=zeros(2, dtype=np.int64) + 5),
+            helper.make_node("Shape", ["x"], ["n"]),
+            helper.make_node("Sub", ["n", "five"], ["k"]),
+            helper.make_node("ConstantOfShape", ["k"], ["zeros"], name="misfit"),
+            helper.make_node("ReduceSum", ["zeros"], ["y"]),
+        ],
+        {"x": (3, 3)},
+    ),
     "addend": ([*constants(w=zeros(4, 9)), misfit("Gemm", "x w c")], {"x": (2, 4), "c": (4,)}),
     "integers": (
         [*constants(w=zeros(9, 4, dtype=BYTE)), misfit("MatMulInteger", "x w")],
@@ -308,6 +364,50 @@ def test_scales_of_rows(name):
     session = q7x2_ep.InferenceSession(model.SerializeToString())
     (step,) = q7x2_ep.explain(session).host_steps
     assert "one scale of all rows" in step.backend
+
+
+MALFORMED = {
+    "an output is missing": misfit("TopK", "x x"),
+    "a norm of cubes": misfit("LpNormalization", "x", p=3),
+    "no groups": misfit("GroupNormalization", "x x x", num_groups=0),
+    "beyond 64 bits": misfit("Conv", "x x", pads=[-(2**63), 0, 0, 0], dilations=[2**62, 1]),
+    "no such dtype": misfit("QuantizeLinear", "x one", output_dtype=99),
+    "scales of another tensor": misfit("DequantizeLinear", "bytes three", axis=0),
+    "blocks of nothing": misfit("MatMulNBits", "x bytes one", "com.microsoft", K=3, N=1),
+    "weights of another size": misfit(
+        "MatMulNBits", "x bytes one", "com.microsoft", K=3, N=2, block_size=16
+    ),
+    "columns of no block": misfit(
+        *("MatMulNBits", "x bytes one _ five", "com.microsoft"),
+        **{"K": 1, "N": 1, "block_size": 16},
+    ),
+}
+
+
+@pytest.mark.parametrize("node", MALFORMED.values(), ids=MALFORMED)
+def test_nodes_that_contradict_themselves(node):
+    held = constants(
+        one=zeros(1) + 1,
+        three=zeros(3),
+        bytes=zeros(8, dtype=BYTE),
+        five=zeros(1, dtype=np.int32) + 5,
+    )
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 1, 3, 3])
+    used = [each for each in held if each.output[0] in node.input]
+    graph = helper.make_graph([*used, node], "g", [x], [helper.make_empty_tensor_value_info("y")])
+    opsets = [helper.make_opsetid("", 23), helper.make_opsetid("com.microsoft", 1)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
+    with pytest.raises(q7x2_ep.ModelError, match="misfit"):
+        q7x2_ep.InferenceSession(model.SerializeToString())
+
+
+def test_outputs_that_do_not_fit_into_memory():
+    nodes = [*constants(sizes=zeros(2, dtype=np.int64) + 2**40), misfit("Expand", "x sizes")]
+    with (
+        q7x2_ep.InferenceSession(model_of(*nodes, inputs=(("x", (1,)),))) as session,
+        pytest.raises(q7x2_ep.BackendError, match="memory"),
+    ):
+        session.run(None, {"x": zeros(1)})
 
 
 def test_wrong_session_options():

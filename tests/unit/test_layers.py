@@ -18,7 +18,8 @@ LAYERS = (
     {"plan"},
     {"backend"},
     {"session"},
-    {"explain", "api", "compare", "feeds", "models", "progress", "__init__", "optimize", "bisect"},
+    {"explain", "api", "compare", "feeds", "models", "progress", "__init__", "optimize", "bisect"}
+    | {"install", "stand_in"},
     {"__main__", "doctor", "optable"},
 )
 FILES = sorted(path.relative_to(PACKAGE) for path in PACKAGE.rglob("*.py"))
@@ -65,7 +66,7 @@ def test_libraries_stay_in_their_place(path):
 
 def test_importing_the_package_leaves_onnx_alone():
     """onnx costs more than all the rest; only reading a model needs it."""
-    for path in FILES:
+    for path in [path for path in FILES if path.parts[0] != "stand_in"]:
         tree = ast.parse((PACKAGE / path).read_text())
         top = [node for node in tree.body if isinstance(node, (ast.Import, ast.ImportFrom))]
         names = [

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Optional
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, defs, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from q7x2_ep import dtypes
@@ -909,3 +909,18 @@ def test_catalogue_form() -> None:
         assert entry.__doc__ and " -> " in entry.signature, name
         assert isinstance(entry.attributes, dict) and callable(entry.infer), name
         assert any(hasattr(entry, part) for part in ("reference", "decompose", "control")), name
+
+
+def test_signatures_are_those_of_the_standard() -> None:
+    """As many operands and results are required, and allowed, as onnx's newest schema says."""
+    find("Add")
+    for name, entry in OPS.items():
+        domain, _, kind = name.rpartition("::")
+        if domain not in ("", "ai.onnx.ml") or not defs.has(kind, domain):
+            continue
+        schema = defs.get_schema(kind, domain=domain)
+        bounds = (schema.min_input, schema.max_input), (schema.min_output, schema.max_output)
+        for side, (least, most) in zip(entry.signature.split("->"), bounds):
+            names = [each.strip() for each in side.split(",") if each.strip()]
+            assert sum(not each.endswith(("?", "*")) for each in names) <= least, (name, side)
+            assert len(names) >= most or names[-1].endswith("*"), (name, side)

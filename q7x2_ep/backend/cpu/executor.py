@@ -119,8 +119,7 @@ class Executor:
             self._idle.clear()
 
     def _run(self, bound: _Bound, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-        shapes = bound.output_shapes
-        outputs = [np.empty(shape, dtype) for shape, dtype in zip(shapes, self._dtypes)]
+        outputs = list(map(_new, bound.output_shapes, self._dtypes))
         self._steps(bound, 0, len(self._plan.steps), arrays, outputs)
         return outputs
 
@@ -131,7 +130,7 @@ class Executor:
             if array is not None:
                 check_output(name, array, shape, dtype)
         outputs = [
-            np.empty(shape, dtype) if array is None or not _is_free(array, arrays) else array
+            _new(shape, dtype) if array is None or not _is_free(array, arrays) else array
             for array, shape, dtype in zip(given, shapes, self._dtypes)
         ]
         total = len(self._plan.steps)
@@ -200,6 +199,14 @@ class Executor:
                 f"{where} {error}: given {error.value}, expected below {error.limit}"
             )
         return errors.InternalError(f"{where} {error}")
+
+
+def _new(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """Raises: BackendError where there is no memory for it."""
+    try:
+        return np.empty(shape, dtype)
+    except (MemoryError, ValueError) as error:
+        raise errors.BackendError(f"[output] out of memory: {error}") from None
 
 
 def _is_free(array: np.ndarray, feeds: Sequence[np.ndarray]) -> bool:

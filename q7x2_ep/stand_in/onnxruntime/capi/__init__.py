@@ -1,0 +1,1 @@
+"""What would be native in onnxruntime's package."""

@@ -1,0 +1,33 @@
+"""The names of onnxruntime's native module, its exception classes above all. Where onnxruntime has
+a native class and one around it, they are mostly one here.
+"""
+
+from typing import Any
+
+from q7x2_ep.api import *  # noqa: F403
+from q7x2_ep.api.device import DeviceHandle as OrtDevice  # noqa: F401
+from q7x2_ep.api.sparse import SparseBlockSparseView, SparseCooView, SparseCsrView  # noqa: F401
+from q7x2_ep.api.value import OrtValueVector  # noqa: F401
+from q7x2_ep.errors import (  # noqa: F401
+    DeviceReset,
+    EngineError,
+    EPFail,
+    Fail,
+    InvalidArgument,
+    InvalidGraph,
+    InvalidProtobuf,
+    ModelLoadCanceled,
+    ModelLoaded,
+    ModelRequiresCompilation,
+    NoModel,
+    NoSuchFile,
+    NotFound,
+    NotImplemented,
+    RuntimeException,
+)
+
+
+def __getattr__(name: str) -> Any:
+    raise AttributeError(
+        f"{name} is of onnxruntime's native module only; q7x2_ep, which stands in for it, has none"
+    )
