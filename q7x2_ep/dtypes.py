@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
-from functools import cache
 from typing import Any, NamedTuple, Union
 
 import numpy as np
@@ -80,7 +80,7 @@ _SIGNIFICANT_BITS = {  # of floats, the hidden one included
 }
 
 
-@cache
+@functools.lru_cache(maxsize=256)
 def from_numpy(dtype: object) -> int:
     """The onnx code of a numpy dtype.
 

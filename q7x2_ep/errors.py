@@ -162,6 +162,10 @@ class ShapeError(FeedError, Fail):
     """A dim or rank of a feed does not fit, or shapes that the feed implies are inconsistent."""
 
 
+class DimConflict(ShapeError):
+    """Dims of a feed that have one name in the model have different sizes."""
+
+
 class DataError(FeedError, Fail):
     """The values of a feed are out of range for an op of the model, such as an index beyond its
     axis.

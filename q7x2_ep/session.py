@@ -225,7 +225,8 @@ def _wrong_dim(spec: InputSpec, array: np.ndarray, axis: int, wanted: Dim) -> er
         if isinstance(dim, Expr)
         else f"the model fixes it to {wanted}"
     )
-    return errors.ShapeError(
+    kind = errors.ShapeError if spec.symbols[axis] is None else errors.DimConflict
+    return kind(
         f"Got invalid dimensions for input: {spec.name} for the following indices index: {axis} "
         f"Got: {array.shape[axis]} Expected: {wanted}: dim {axis} of {_shape_text(spec.shape)}: "
         f"{why}, given {array.shape[axis]} in shape {array.shape}"

@@ -86,7 +86,7 @@ class InferenceSession:
             logger.setLevel(_LEVELS[min(options.log_severity_level, 4)])
         self._model, self._options = path_or_bytes, options
         self._model_path = os.fspath(path_or_bytes) if is_path else None
-        self._variants: dict[tuple[frozenset, frozenset], Session] = {}
+        self._variants: dict[tuple[frozenset, frozenset, bool], Session] = {}
         self._trace = Trace(options.profile_file_prefix) if options.enable_profiling else None
         start = Trace.now()
         self._session = self._compile(path=options.optimized_model_filepath)
@@ -104,7 +104,11 @@ class InferenceSession:
         )
 
     def _compile(
-        self, outputs: Sequence[str] = (), live: Sequence[str] = (), path: str = ""
+        self,
+        outputs: Sequence[str] = (),
+        live: Sequence[str] = (),
+        path: str = "",
+        named: bool = True,
     ) -> Session:
         options = self._options
         initializers = {
@@ -119,6 +123,7 @@ class InferenceSession:
             initializers=initializers,
             files=options._files,
             seed=environment.global_seed(),
+            named=named,
         )
         level = options.graph_optimization_level
         return Session(
@@ -280,33 +285,54 @@ class InferenceSession:
             )
         names = list(output_names) if output_names else self._session.output_names
         session = self._session_for(names, feeds)
-        call = None
-        if run_options is not None or into or self._trace is not None:
-            call = self._call(session, names, run_options, into)
-        if self._trace is None:
-            outputs = session.run(feeds, call)
-        else:
-            outputs = self._traced(self._trace, session, feeds, call)
+        try:
+            outputs = self._outputs(session, names, feeds, run_options, into)
+        except errors.DimConflict as conflict:  # exporters reuse names, and onnxruntime lets them
+            try:
+                session = self._session_for(names, feeds, named=False)
+                outputs = self._outputs(session, names, feeds, run_options, into)
+            except errors.Q7Error:
+                raise conflict from None
         if names == session.output_names:
             return outputs
         where = {name: i for i, name in enumerate(session.output_names)}
         return [outputs[where[name]] for name in names]
 
-    def _session_for(self, names: Sequence[str], feeds: Mapping[str, Any]) -> Session:
-        """The form of the model that has these outputs and inputs."""
+    def _outputs(
+        self,
+        session: Session,
+        names: Sequence[str],
+        feeds: Mapping[str, Any],
+        run_options: Optional[RunOptions],
+        into: Sequence[Optional[np.ndarray]],
+    ) -> list[Any]:
+        """All outputs of that form of the model."""
+        call = None
+        if run_options is not None or into or self._trace is not None:
+            call = self._call(session, names, run_options, into)
+        if self._trace is None:
+            return session.run(feeds, call)
+        return self._traced(self._trace, session, feeds, call)
+
+    def _session_for(
+        self, names: Sequence[str], feeds: Mapping[str, Any], named: bool = True
+    ) -> Session:
+        """The form of the model that has these outputs and inputs. named: see Request."""
         session = self._session
         known = session.output_names
-        if len(feeds) == len(session.inputs) and (names == known or set(names) <= set(known)):
+        fitting = len(feeds) == len(session.inputs) and (names == known or set(names) <= set(known))
+        if named and fitting:
             return session
         extra = frozenset(names).difference(known)
         live = frozenset(feeds).intersection(session.metadata["overridable"])
-        if not extra and not live:
+        if named and not extra and not live:
             return session
         if any(spec.name not in feeds for spec in session.inputs):
             raise session.wrong_names(feeds)
-        if (extra, live) not in self._variants:
-            self._variants[extra, live] = self._compile(sorted(extra), sorted(live))
-        return self._variants[extra, live]
+        form = extra, live, named
+        if form not in self._variants:
+            self._variants[form] = self._compile(sorted(extra), sorted(live), named=named)
+        return self._variants[form]
 
     def _call(
         self,

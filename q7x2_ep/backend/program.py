@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Mapping, Sequence
-from functools import partial
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache, partial
 from typing import Any, Callable, NamedTuple, Optional, Union
 
 import numpy as np
@@ -23,7 +23,7 @@ from q7x2_ep.ir.core import NO_TENSOR, Graph, Node, Type, Value, array_type
 from q7x2_ep.ir.shape import Expr, evaluate, symbol, symbols
 from q7x2_ep.ops import find
 from q7x2_ep.plan.build import Plan, Step
-from q7x2_ep.plan.partition import HostPhase, NativePhase, partition
+from q7x2_ep.plan.partition import HostPhase, NativePhase, Phase, partition
 
 Sizes = dict[str, int]
 
@@ -54,8 +54,9 @@ class Program:
     ):
         self.graph = graph
         self.phases = partition(graph, library.target)
+        kept = {value for phase in self.phases for value in _constants(phase)} | {*graph.outputs}
         self._runners: list[Any] = [
-            _Native(phase, library, threads)
+            _Native(phase, library, threads, kept)
             if isinstance(phase, NativePhase)
             else _Host(phase, compile)
             for phase in self.phases
@@ -160,11 +161,18 @@ class Program:
         return [[value for value in last if last[value] == i] for i in range(len(self._runners))]
 
 
+def _constants(phase: Phase) -> Iterable[Value]:
+    """What a phase reads as it is, not packed."""
+    if isinstance(phase, NativePhase):
+        return phase.plan.constants
+    return (value for value in phase.node.inputs if value is not None and value.const is not None)
+
+
 class _Native:
-    def __init__(self, phase: NativePhase, library: Library, threads: int):
+    def __init__(self, phase: NativePhase, library: Library, threads: int, kept: set[Value]):
         self.phase = phase
         self.inputs, self.outputs = phase.plan.graph.inputs, phase.plan.graph.outputs
-        self.executor = Executor(library, phase.plan, list(phase.sizes), threads)
+        self.executor = Executor(library, phase.plan, list(phase.sizes), threads, kept)
         self.close = self.executor.close
 
     def run(self, state: _State, call: Optional[Call] = None) -> None:
@@ -287,9 +295,9 @@ def _bind(value: Value, array: np.ndarray, sizes: Sizes, where: str = "") -> Non
     fits = len(value.shape) == array.ndim
     for dim, size in zip(value.shape, array.shape):
         if isinstance(dim, Expr):
-            names = symbols(dim)
-            if names == {repr(dim)}:
-                dim = sizes.setdefault(repr(dim), size)
+            name, names = _names(dim)
+            if name is not None:
+                dim = sizes.setdefault(name, size)
             elif names <= sizes.keys():
                 dim = evaluate(dim, sizes)
             else:
@@ -300,6 +308,13 @@ def _bind(value: Value, array: np.ndarray, sizes: Sizes, where: str = "") -> Non
             f"{where}expected shape ({', '.join(map(str, value.shape))}) for {value.name!r}, "
             f"given {array.shape}"
         )
+
+
+@lru_cache(maxsize=4096)
+def _names(dim: Expr) -> tuple[Optional[str], frozenset[str]]:
+    """The name of the symbol that dim is, or None; and of all symbols in it."""
+    names = frozenset(symbols(dim))
+    return (repr(dim) if names == {repr(dim)} else None), names
 
 
 def _dense(array: np.ndarray) -> np.ndarray:

@@ -41,7 +41,7 @@ class Request:
     initializer and are to be fed all the same. dims: sizes for symbolic dims of the inputs, by
     name; denotations: by denotation; negative ones leave the dim free. initializers: arrays in
     place of the model's; files: contents of files of external data, by location. seed: of random
-    ops without one of their own.
+    ops without one of their own. named: whether dims of one name have one size.
     """
 
     outputs: Sequence[str] = ()
@@ -52,6 +52,7 @@ class Request:
     initializers: Mapping[str, np.ndarray] = field(default_factory=dict)
     files: Mapping[str, Any] = field(default_factory=dict)
     seed: Optional[int] = None
+    named: bool = True
 
 
 AS_IT_IS = Request()
@@ -531,7 +532,8 @@ def _dim(dim: Any, unnamed: str, request: Request) -> Any:
     fixed = request.denotations.get(dim.denotation, request.dims.get(dim.dim_param, -1))
     if fixed >= 0 and (dim.denotation or dim.dim_param):
         return fixed
-    return symbol(dim.dim_param or unnamed)
+    named = request.named and any(map(str.isalnum, dim.dim_param))  # "?" is no name
+    return symbol(dim.dim_param if named else unnamed)
 
 
 def _constant(attrs: dict[str, Any], name: str) -> np.ndarray:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Sequence
 from typing import Any, Optional
 from weakref import WeakKeyDictionary
 
@@ -73,8 +74,9 @@ class HostOp:
         if any(value.shape is None or value.dtype <= 0 for value in operands):
             return [UNKNOWN] * len(node.outputs)
         dims: dict[str, Dim] = {}
-        types = {value.name: _type_proto(value, dims) for value in operands}
-        known = {value.name: _contents(value) for value in operands}
+        named = dict(zip(_names(node.inputs, "x"), node.inputs))
+        types = {name: _type_proto(value, dims) for name, value in named.items() if name}
+        known = {name: _contents(value) for name, value in named.items() if name}
         try:
             found = onnx.shape_inference.infer_node_outputs(
                 self.schema,
@@ -85,15 +87,14 @@ class HostOp:
             )
         except Exception:  # what onnx cannot infer, a run will tell
             found = {}
-        names = (value.name for value in node.outputs)
+        names = _names(node.outputs, "y")
         return [_type(found.get(name), node, i, dims) for i, name in enumerate(names)]
 
     def reference(self, node: Node, *arrays: Any) -> tuple:
         """By onnx's own evaluator."""
         if node not in self._evaluators:
             self._evaluators[node] = self.evaluator(node)
-        names = (value.name if value is not None else "" for value in node.inputs)
-        feeds = {name: array for name, array in zip(names, arrays) if name}
+        feeds = {name: array for name, array in zip(_names(node.inputs, "x"), arrays) if name}
         return tuple(self._evaluators[node].run(None, feeds))
 
     def evaluator(self, node: Node) -> Any:
@@ -104,12 +105,12 @@ class HostOp:
         import onnx
         from onnx.reference import ReferenceEvaluator
 
-        def infos(values: Any) -> list:
-            return [onnx.helper.make_value_info(value.name, onnx.TypeProto()) for value in values]
+        def infos(names: list[str]) -> list:
+            return [onnx.helper.make_value_info(name, onnx.TypeProto()) for name in names if name]
 
-        named = dict.fromkeys(value for value in node.inputs if value is not None)
+        proto = self._proto(node)
         graph = onnx.helper.make_graph(
-            [self._proto(node)], node.name or "node", infos(named), infos(node.outputs)
+            [proto], node.name or "node", infos(proto.input), infos(proto.output)
         )
         opset = onnx.helper.make_opsetid(self.schema.domain, self._version)
         return ReferenceEvaluator(onnx.helper.make_model(graph, opset_imports=[opset]))
@@ -123,8 +124,8 @@ class HostOp:
 
         proto = onnx.helper.make_node(
             self.schema.name,
-            ["" if value is None else value.name for value in node.inputs],
-            [value.name for value in node.outputs],
+            _names(node.inputs, "x"),
+            _names(node.outputs, "y"),
             node.name,
             domain=self.schema.domain,
         )
@@ -159,6 +160,11 @@ class Python:
 
     def reference(node: Node, *arrays: Any) -> Any:
         return node.attrs["function"](*arrays, **(node.attrs["arguments"] or {}))
+
+
+def _names(values: Sequence[Optional[Value]], kind: str) -> list[str]:
+    """By place: passes may replace an operand by another of any name."""
+    return ["" if value is None else f"{kind}{i}" for i, value in enumerate(values)]
 
 
 def _formals(formals: Any) -> str:

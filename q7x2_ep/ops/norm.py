@@ -342,10 +342,9 @@ class GroupNormalization:
     attributes = {"epsilon": 1e-5, "num_groups": None, "stash_type": 1}
 
     def infer(node: Node) -> list[Type]:
-        if len(dims(node)) < 2 or (node.attrs["num_groups"] or 0) < 1:
-            raise ModelError(
-                f"{where_is(node)} {node.attrs['num_groups']} groups of channels of {dims(node)}"
-            )
+        groups = node.attrs["num_groups"]
+        if len(dims(node)) < 2 or (groups or 0) < 1:
+            raise ModelError(f"{where_is(node)} {groups} groups of the channels of {dims(node)}")
         return infer_same(node)
 
     def guards(node: Node) -> list[Guard]:

@@ -94,7 +94,7 @@ def scale_guards(node: Node) -> list[Guard]:
 
 
 def check_scales(node: Node) -> None:
-    """Raises: ModelError for scales or zeros that fit no feed, and for an unknown output dtype."""
+    """Raises: ModelError for scales, or zeros, that fit no feed, and an unknown output dtype."""
     if node.attrs["output_dtype"] and node.attrs["output_dtype"] not in dtypes.DTYPES:
         raise ModelError(f"{where_is(node)} output_dtype is {node.attrs['output_dtype']}")
     if all(value is None or value.shape is not None for value in node.inputs):

@@ -381,7 +381,7 @@ class Builder:
             entry.lower(node, self)
 
     def _guard_sizes(self, node: Node) -> None:
-        """Have bind check that no output has a negative dim, as arithmetic on shapes may give."""
+        """Have bind check that no output has a negative dim: arithmetic on shapes may give one."""
         for dim in dict.fromkeys(dim for output in node.outputs for dim in output.shape):
             if not at_least(dim, 0) and dim not in self._guarded:
                 self._guarded.add(dim)

@@ -19,6 +19,7 @@ from q7x2_ep.ops import find
 
 onnxruntime = pytest.importorskip("onnxruntime")
 POOLS = ("MaxPool", "AveragePool", "LpPool")
+OPS = ("Conv", "ConvTranspose", *POOLS)
 
 
 class Case(NamedTuple):
@@ -36,7 +37,7 @@ class Case(NamedTuple):
 
 @st.composite
 def cases(draw: Any) -> Case:
-    op, n = draw(st.sampled_from(("Conv", "ConvTranspose", *POOLS))), draw(st.integers(1, 3))
+    op, n = draw(st.sampled_from(OPS)), draw(st.integers(1, 3))
 
     def each(low: int, high: int, count: int = n) -> list[int]:
         return draw(st.lists(st.integers(low, high), min_size=count, max_size=count))

@@ -259,6 +259,31 @@ def test_outputs_may_be_changed():
     assert not np.shares_memory(u, v)
 
 
+def test_constants_stay_what_they_are_whatever_the_caller_does_with_outputs():
+    session = q7x2_ep.InferenceSession(
+        model(
+            """g (float[n] x) => (int64[1, k] places, float[3] y, seq(float[3]) list)
+            <float[3] c = {1, 2, 3}> {
+                places = NonZero(x) y = Add(c, c) list = SequenceConstruct(c, y)
+            }"""
+        )
+    )
+    for _ in range(2):
+        _, y, items = session.run(None, {"x": floats(4)})
+        np.testing.assert_array_equal(np.stack([y, *items]), [[2, 4, 6], [1, 2, 3], [2, 4, 6]])
+        for array in (y, *items):
+            array[...] = 0
+
+
+def test_a_closed_session_of_host_steps():
+    with q7x2_ep.InferenceSession(
+        model("g (float[n] x) => (int64[1, k] y) { y = NonZero(x) }")
+    ) as s:
+        pass
+    with pytest.raises(q7x2_ep.BackendError, match="closed"):
+        s.run(None, {"x": floats(3)})
+
+
 def test_a_body_that_does_not_fit_is_named():
     session = q7x2_ep.InferenceSession(
         model("""g (bool cond, float[n] x, float[m] z) => (float[n] y) {

@@ -9,7 +9,7 @@ from __future__ import annotations
 import mmap
 from array import array as array_of
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Optional
 
 import numpy as np
@@ -40,13 +40,21 @@ class _Bound:
 class Executor:
     """One plan on the CPU.
 
-    threads: how many threads a run uses, fixed here. Raises: errors of errors.py only.
+    threads: how many threads a run uses, fixed here. kept: constants that others read too. Raises:
+    errors of errors.py only.
     """
 
-    def __init__(self, library: native.Library, plan: Plan, symbols: list[str], threads: int):
+    def __init__(
+        self,
+        library: native.Library,
+        plan: Plan,
+        symbols: list[str],
+        threads: int,
+        kept: Collection[Value] = (),
+    ):
         self._library, self._plan, self._threads = library, plan, threads
         self._encoded: Encoded = encode(plan, library.target, symbols)
-        packed = pack(library, plan, threads)
+        packed = pack(library, plan, threads, {*plan.constants, *kept})
         constants = [packed, *(_dense(value.const) for value in plan.constants[1:])]
         self._native: Optional[native.Plan] = native.Plan(library, self._encoded.blob, constants)
         self._dtypes = [dtypes.DTYPES[value.dtype].numpy for value in plan.graph.outputs]
@@ -220,17 +228,16 @@ def _is_free(array: np.ndarray, feeds: Sequence[np.ndarray]) -> bool:
     )
 
 
-def pack(library: native.Library, plan: Plan, threads: int) -> np.ndarray:
+def pack(library: native.Library, plan: Plan, threads: int, kept: set[Value]) -> np.ndarray:
     """The packed weights of a plan, made a few at a time, so that few need be in memory twice.
 
-    A weight that nothing else reads leaves the graph as soon as it is packed.
+    A weight leaves the graph as soon as it is packed, except for those kept.
     """
     total = plan.packed_bytes
     room = np.empty(total + PACKED_ALIGN, np.uint8)
     start = -room.ctypes.data % PACKED_ALIGN
     packed = room[start : start + total]
     group: list[Pack] = []
-    kept = set(plan.constants)
     uses = Counter(p.weight for p in plan.packs)
     for p in plan.packs:
         group.append(p)
