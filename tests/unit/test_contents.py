@@ -236,6 +236,8 @@ def test_guards_hold_dims_together() -> None:
     step=st.sampled_from([1, 2, 3, -1, -2]),
 )
 def test_slice_is_python_slice(dim: int, start: int, end: int, step: int) -> None:
+    if step < 0:  # from before the front is from the front
+        start = max(start, -dim)
     wanted = np.arange(dim)[start:end:step]
     shape = follow("Slice", value((dim,)), *(constant([n]) for n in (start, end, 0, step))).shape
     if dim:  # a guard keeps -1 from an empty dim
