@@ -23,6 +23,7 @@ from q7x2_ep.backend.cpu.library import default_threads
 from q7x2_ep.backend.numpy import rms, rms_error
 from q7x2_ep.errors import BackendError
 from q7x2_ep.feeds import random_feeds
+from q7x2_ep.install import installed
 from q7x2_ep.passes import infer
 from q7x2_ep.session import Model
 
@@ -303,6 +304,11 @@ def onnxruntime_session(model: Model, threads: int) -> Any:
             "[compare] expected onnxruntime to compare with, none is installed; "
             "pip install 'q7x2_ep[bench]'"
         ) from error
+    if installed():
+        raise BackendError(
+            "[compare] expected onnxruntime to compare with, but q7x2_ep goes by its name here: "
+            "call q7x2_ep.uninstall() first"
+        )
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.log_severity_level = 3

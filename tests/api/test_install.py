@@ -208,3 +208,8 @@ def test_run_as_ort(python, tmp_path):
 def test_one_version():
     (metadata,) = importlib.metadata.distributions(path=[STAND_IN])
     assert (metadata.metadata["Name"], metadata.version) == ("onnxruntime", q7x2_ep.version)
+
+
+def test_we_are_not_compared_with_ourselves(python):
+    code = INSTALL + f"import onnxruntime; q7x2_ep.compare({str(MODEL)!r})"
+    assert "call q7x2_ep.uninstall() first" in python("-c", code, code=1)
