@@ -31,6 +31,7 @@ from q7x2_ep.ir.shape import Expr
 from q7x2_ep.passes import infer
 
 SAME = 1e-3  # of an output's scale: what onnx.reference in float32 may be from our float64
+CLOSE = 1e-5  # of an output's scale: what we may be, where onnxruntime sets no bound
 
 
 def main(arguments: Optional[list[str]] = None) -> int:
@@ -91,7 +92,6 @@ class Matrix:
 
     def check_feed(self, feeds: dict) -> Iterator[str]:
         theirs = attempt(self.theirs, feeds)
-        named = "onnxruntime"
         try:
             ours = self.sessions[0].run(None, feeds)
         except q7x2_ep.FeedError as error:
@@ -104,16 +104,15 @@ class Matrix:
         for name, a, b in zip(self.graph.output_names, reference or (), true):
             if not rms_error(a, b) <= SAME * max(rms(b), 1e-9):
                 yield f"{name}: float64 is {rms_error(a, b):.2e} from onnx.reference"
-        if theirs is None:
-            theirs, named = reference, "onnx.reference"
-        self.counts[named if theirs is not None else "float64 alone"] += 1
+        judge = "onnxruntime" if theirs else "onnx.reference" if reference else "float64 alone"
+        self.counts[judge] += 1
         unfused = self.unfused.run(None, feeds)
         rows = zip(self.graph.output_names, ours, unfused, theirs or true, true)
         for name, fused, plain, b, c in rows:
             for kind, given in (("fused", fused), ("unfused", plain)):
                 error = OutputError.of(name, given, b, c)
-                if not error.accurate:
-                    yield f"{kind} {name}: error {error.ours:.2e}, of {named} {error.theirs:.2e}"
+                if not (error.accurate or (theirs is None and error.ours <= CLOSE * error.scale)):
+                    yield f"{kind} {name}: error {error.ours:.2e}, ORT's {error.theirs:.2e}"
         for other in self.sessions:
             again = other.run(None, feeds)
             if any(x.tobytes() != y.tobytes() for x, y in zip(ours, again)):

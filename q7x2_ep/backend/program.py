@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import time
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import Any, Callable, NamedTuple, Optional, Union
@@ -54,7 +55,9 @@ class Program:
     ):
         self.graph = graph
         self.phases = partition(graph, library.target)
-        kept = {value for phase in self.phases for value in _constants(phase)} | {*graph.outputs}
+        readers = Counter(value for phase in self.phases for value in _packed(phase))
+        kept = {value for value, count in readers.items() if count > 1} | {*graph.outputs}
+        kept.update(value for phase in self.phases for value in _constants(phase))
         self._runners: list[Any] = [
             _Native(phase, library, threads, kept)
             if isinstance(phase, NativePhase)
@@ -166,6 +169,11 @@ def _constants(phase: Phase) -> Iterable[Value]:
     if isinstance(phase, NativePhase):
         return phase.plan.constants
     return (value for value in phase.node.inputs if value is not None and value.const is not None)
+
+
+def _packed(phase: Phase) -> set[Value]:
+    """The weights that a phase packs."""
+    return {p.weight for p in phase.plan.packs} if isinstance(phase, NativePhase) else set()
 
 
 class _Native:

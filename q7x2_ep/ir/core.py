@@ -196,7 +196,15 @@ class Graph:
             operands, results = map(copied, node.inputs), map(copied, node.outputs)
             attrs = dict(node.attrs)
             same.nodes.append(
-                Node(node.op, list(operands), list(results), attrs, node.name, node.sources)
+                Node(
+                    node.op,
+                    list(operands),
+                    list(results),
+                    attrs,
+                    node.name,
+                    node.sources,
+                    binds=node.binds,
+                )
             )
         same.outputs = [copied(value) for value in self.outputs]
         return same

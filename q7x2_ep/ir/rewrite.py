@@ -226,10 +226,12 @@ def replace(old: Iterable[Value], new: Iterable[Value], made: list[Node], gone: 
 
 def drop_unused(graph: Graph) -> None:
     """Remove nodes that nothing needs any more: what a rewrite looked through would still count as
-    a user.
+    a user. A node that tells a size may be needed without being used.
     """
     for node in reversed(graph.nodes):
-        if not any(output.users or graph.is_output(output) for output in node.outputs):
+        if not node.binds and not any(
+            output.users or graph.is_output(output) for output in node.outputs
+        ):
             node.detach()
             node.outputs = []
     graph.nodes = [node for node in graph.nodes if node.outputs]

@@ -417,13 +417,8 @@ GENERATORS: dict[str, tuple[Callable[[Choice], Made], str]] = {
     "Swish": (lambda c: Made([c.floats(*c.shape())], {"alpha": c.among(1.0, 0.5)}), ONNX),
     "TensorScatter": (tensor_scatter, ONNX),
 }
-OPSETS = {
-    "BitCast": 26,
-    "CumProd": 26,
-    "GlobalLpPool": 21,
-    "Swish": 24,
-    "TensorScatter": 24,
-}  # else 23
+USUAL = 23
+OPSETS = {"BitCast": 26, "CumProd": 26, "GlobalLpPool": 21, "Swish": 24, "TensorScatter": 24}
 NATIVE_PARTS = ("lower", "view", "views", "decompose")
 
 
@@ -480,5 +475,5 @@ def _model(op: str, made: Made, declared: str, constant: bool) -> tuple[Any, dic
     infos = [helper.make_empty_tensor_value_info(name) for name in outputs]
     node = helper.make_node(op, names, outputs, **(made.attrs or {}))
     graph = helper.make_graph([node], "case", inputs, infos, held)
-    opset = [helper.make_opsetid("", OPSETS.get(op, 23))]
+    opset = [helper.make_opsetid("", OPSETS.get(op, USUAL))]
     return helper.make_model(graph, opset_imports=opset, ir_version=10), feeds

@@ -345,3 +345,84 @@ def test_threads_share_a_session():
 
     with ThreadPoolExecutor(4) as pool:
         assert all(pool.map(run, list(range(8)) * 4))
+
+
+def test_a_size_without_a_reader_of_its_data_outlives_fusion():
+    check(
+        """g (float[n, 4] x, float[4, 4] w) => (int64[2] count, float[n, 4] y) {
+            p = Greater(x, zero)
+            where = NonZero(p)
+            count = Shape(where)
+            m = MatMul(x, w)
+            y = Relu(m)
+        }""".replace("{\n", "<float zero = {0}> {\n", 1),
+        {"x": floats(5, 4), "w": floats(4, 4)},
+    )
+
+
+def test_an_output_that_is_a_constant_beside_a_phase_that_does_not_take_all_inputs():
+    proto = onnx.parser.parse_model(
+        HEADER
+        + """g (float[1] any, float a) => (float[2] held, bool positive) {
+            held = Identity(w)
+            positive = Greater(a, zero)
+        }""".replace("{\n", "<float[2] w = {1, 2}, float zero = {0}> {\n", 1)
+    )
+    proto.graph.input[0].type.tensor_type.ClearField("shape")
+    session = q7x2_ep.InferenceSession(proto)
+    held, positive = session.run(None, {"any": floats(1), "a": np.array(-1, np.float32)})
+    np.testing.assert_array_equal(held, [1, 2])
+    assert not positive
+
+
+def test_a_weight_that_phases_pack_and_a_host_step_reads():
+    check(
+        """g (float[n, 4] x) => (float[k, 4] y, float[j, 4] z, int64[2, m] where) {
+            a = MatMul(x, w)
+            positive = Greater(a, zero)
+            where = NonZero(positive)
+            rows = Gather<axis = 0>(where, zeroth)
+            picked = Gather(a, rows)
+            y = MatMul(picked, w)
+            bits = Cast<to = 9>(w)
+            column = NonZero(bits)
+            z = Compress<axis = 0>(w, keep)
+        }""".replace(
+            "{\n",
+            "<float[4, 4] w = {1,0,2,0,0,3,0,1,1,1,1,1,0,0,5,1}, float zero = {0}, "
+            "int64 zeroth = {0}, bool[4] keep = {1, 0, 1, 1}> {\n",
+            1,
+        ),
+        {"x": floats(3, 4)},
+    )
+
+
+def test_slices_to_and_from_the_last_of_nothing():
+    check(
+        """g (float[n, 2] x) => (float[a, 2] front, float[b, 2] back) {
+            front = Slice(x, zero, last, zero)
+            back = Slice(x, last, end, zero)
+        }""".replace(
+            "{\n",
+            "<int64[1] zero = {0}, int64[1] last = {-1}, int64[1] end = {9223372036854775807}> {\n",
+            1,
+        ),
+        {"x": floats(0, 2)},
+        {"x": floats(1, 2)},
+        {"x": floats(3, 2)},
+    )
+
+
+def test_onnxs_evaluator_after_its_operands_were_replaced():
+    session = q7x2_ep.InferenceSession(
+        model(
+            """g (float[n, 4] x, int64 times) => (float[k, 4] y) {
+                copied = Identity(w)
+                pair = SequenceConstruct(x, copied)
+                grown = SequenceInsert(pair, copied)
+                y = ConcatFromSequence<axis = 0>(grown)
+            }""".replace("{\n", "<float[1, 4] w = {1, 2, 3, 4}> {\n", 1)
+        )
+    )
+    (y,) = session.run(None, {"x": np.ones((2, 4), np.float32), "times": np.array(1)})
+    np.testing.assert_array_equal(y[2:], [[1, 2, 3, 4]] * 2)

@@ -66,3 +66,10 @@ def check(draft: Draft) -> None:
     assert len(draft.inputs) <= newest.max_input
     assert len(draft.inputs) >= newest.min_input or newest.inputs[-1].option.name == "Variadic"
     assert len(draft.outputs) <= newest.max_output
+
+
+def test_softmax_flattens_what_is_empty():
+    """Its result gets the dims of x back, a 0 among them as it stands."""
+    drafts = modernise(Draft("Softmax", ["x"], ["y"], {"axis": 2}, "n"), 7, maker())
+    assert drafts[-1].op == "Reshape"
+    assert drafts[-1].attrs["allowzero"]
