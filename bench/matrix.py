@@ -111,7 +111,7 @@ class Matrix:
         for name, fused, plain, b, c in rows:
             for kind, given in (("fused", fused), ("unfused", plain)):
                 error = OutputError.of(name, given, b, c)
-                if not (error.accurate or theirs is None and error.ours <= CLOSE * error.scale):
+                if not (error.accurate or (theirs is None and error.ours <= CLOSE * error.scale)):
                     yield f"{kind} {name}: error {error.ours:.2e}, ORT's {error.theirs:.2e}"
         for other in self.sessions:
             again = other.run(None, feeds)
