@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -33,6 +34,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--accept", action="store_true", help="rewrite golden files with what the code says now"
     )
+
+
+@pytest.fixture
+def session_class() -> Any:
+    """q7x2_ep.session.Session, where there is a library for it."""
+    if missing:
+        pytest.skip(missing)
+    from q7x2_ep.session import Session
+
+    return Session
 
 
 @pytest.fixture

@@ -7,17 +7,11 @@
 #include "../simd/transpose.h"
 #include "gemm.h"
 #include "math.h"
+#include "tile.h"
 
 void Q7_KERNEL(gemm_f32)(const q7_gemm_tile *tile);
 
-/* The register tile of that kernel, from its row. */
 enum {
-#define KERNEL(family, dtypes, isa, mr, nr) \
-    mr_##family##_##dtypes##_##isa = mr, nr_##family##_##dtypes##_##isa = nr,
-#include "../kernels.def"
-#undef KERNEL
-    MR = Q7_CAT(mr_gemm_f32_, Q7_ISA),
-    NR = Q7_CAT(nr_gemm_f32_, Q7_ISA),
     KEYS = Q7_ATTENTION_KEYS,
     DIRECT = 4 /* up to so many queries by dot products: the GEMM tile would be mostly padding */
 };
@@ -204,7 +198,6 @@ static void hide_unseen(const q7_attention_tile *t, int64_t query, int64_t first
 /* top (NR) = the maxima down the columns of st (n, NR) and of top itself. Two rows at a time: the
  * latency of max, not its throughput, is what counts here. */
 static void max_over_keys(int64_t n, const float *st, float *top) {
-    enum { VECTORS = NR / Q7_W };
     q7_f32 even[VECTORS], odd[VECTORS];
     for (int c = 0; c < VECTORS; c++) even[c] = odd[c] = q7_load(top + c * Q7_W);
     for (int64_t j = 0; j + 2 <= n; j += 2)
@@ -377,19 +370,19 @@ static void score_row(const q7_attention_tile *t, int64_t i, int64_t first, int6
 /* o (Dv) = rescale * o + sum of p[j] v[j,:] over keys [first, first + n). */
 static void add_values_row(const q7_attention_tile *t, int64_t first, int64_t n, const float *p,
                            float rescale, float *o) {
-    enum { VECTORS = 4 };
+    enum { SUMS = 4 };
     const float *v = t->v + first * t->v_stride;
     const q7_f32 by = q7_set1(rescale);
     int64_t d = 0;
-    for (; d + VECTORS * Q7_W <= t->Dv; d += VECTORS * Q7_W) {
-        q7_f32 sum[VECTORS];
-        for (int k = 0; k < VECTORS; k++) sum[k] = q7_mul(by, q7_load(o + d + k * Q7_W));
+    for (; d + SUMS * Q7_W <= t->Dv; d += SUMS * Q7_W) {
+        q7_f32 sum[SUMS];
+        for (int k = 0; k < SUMS; k++) sum[k] = q7_mul(by, q7_load(o + d + k * Q7_W));
         for (int64_t j = 0; j < n; j++) {
             const q7_f32 weight = q7_set1(p[j]);
-            for (int k = 0; k < VECTORS; k++)
+            for (int k = 0; k < SUMS; k++)
                 sum[k] = q7_fma(weight, q7_load(v + j * t->v_stride + d + k * Q7_W), sum[k]);
         }
-        for (int k = 0; k < VECTORS; k++) q7_store(o + d + k * Q7_W, sum[k]);
+        for (int k = 0; k < SUMS; k++) q7_store(o + d + k * Q7_W, sum[k]);
     }
     for (; d < t->Dv; d += Q7_W) {
         const int64_t left = q7_min(Q7_W, t->Dv - d);

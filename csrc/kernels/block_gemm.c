@@ -1,22 +1,7 @@
-/* block_gemm.c: the kernel of block_gemm.h for every ISA; tiles as in kernels.def. */
+/* block_gemm.c: the kernel of block_gemm.h for every ISA; its tile is that of tile.h. */
 #include "block_gemm.h"
 
-#include "../simd/simd.h"
-
-#if defined(Q7_ISA_avx512)
-#define MR 14
-#define VECTORS 2
-#elif defined(Q7_ISA_avx2)
-#define MR 6
-#define VECTORS 2
-#elif defined(Q7_ISA_neon)
-#define MR 8
-#define VECTORS 3
-#else
-#define MR 4
-#define VECTORS 2
-#endif
-#define NR (VECTORS * Q7_W)
+#include "tile.h"
 
 void Q7_KERNEL(gemm_f32)(const q7_gemm_tile *tile);
 

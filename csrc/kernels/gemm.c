@@ -1,25 +1,12 @@
-/* gemm.c: the kernel of gemm.h for every ISA; tiles as in kernels.def.
+/* gemm.c: the kernel of gemm.h for every ISA; its tile is that of tile.h.
  *
  * The whole tile stays in registers while k runs: MR * VECTORS accumulators, VECTORS of b and a
  * broadcast element of a (28 + 2 + 1 of 32 registers on avx512, 12 + 2 + 1 of 16 on avx2). */
 #include "gemm.h"
 
 #include "math.h"
+#include "tile.h"
 
-#if defined(Q7_ISA_avx512)
-#define MR 14
-#define VECTORS 2
-#elif defined(Q7_ISA_avx2)
-#define MR 6
-#define VECTORS 2
-#elif defined(Q7_ISA_neon)
-#define MR 8
-#define VECTORS 3
-#else
-#define MR 4
-#define VECTORS 2
-#endif
-#define NR (VECTORS * Q7_W)
 #if MR > 6 /* long enough as it is, and compilers would hoist so many loads that they spill */
 #define UNROLL_K
 #else

@@ -42,7 +42,7 @@ static inline int64_t q7_qconv_line(int64_t OW, int64_t kw, int64_t stride, int6
     return q7_qconv_pairs(OW, kw, stride, dilation) * stride + dilation;
 }
 
-/* q7x2_ep/ops/quant.py holds the same formula. */
+/* q7x2_ep/ops/quant_product.py holds the same formula. */
 static inline int64_t q7_qconv_work(int64_t H, int64_t OH, int64_t OW, int64_t kw, int64_t stride,
                                     int64_t dilation) {
     return OH * q7_qconv_sums(OW) + H * stride * q7_qconv_pairs(OW, kw, stride, dilation) +

@@ -1,24 +1,9 @@
-/* qgemm.c: the kernel of qgemm.h for every ISA; tiles as in kernels.def. Read qgemm.h first. */
+/* qgemm.c: the kernel of qgemm.h for every ISA; its tile is that of tile.h. Read qgemm.h first. */
 #include "qgemm.h"
 
 #include "../abi.h"
-#include "../simd/simd.h"
 #include "qfinish.h"
-
-#if defined(Q7_ISA_avx512)
-#define MR 14
-#define VECTORS 2
-#elif defined(Q7_ISA_avx2)
-#define MR 6
-#define VECTORS 2
-#elif defined(Q7_ISA_neon)
-#define MR 8
-#define VECTORS 3
-#else
-#define MR 4
-#define VECTORS 2
-#endif
-#define NR (VECTORS * Q7_W)
+#include "tile.h"
 
 /* sums (m, NR) of m rows; m is a constant where this is inlined. */
 Q7_INLINE void multiply(const q7_qgemm_tile *t, const int32_t *a, const int m, int32_t *sums) {

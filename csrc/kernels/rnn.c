@@ -4,17 +4,11 @@
 
 #include "gemm.h"
 #include "math.h"
+#include "tile.h"
 
 void Q7_KERNEL(gemm_f32)(const q7_gemm_tile *tile);
 
-/* The register tile of that kernel, from its row. */
 enum {
-#define KERNEL(family, dtypes, isa, mr, nr) \
-    mr_##family##_##dtypes##_##isa = mr, nr_##family##_##dtypes##_##isa = nr,
-#include "../kernels.def"
-#undef KERNEL
-    MR = Q7_CAT(mr_gemm_f32_, Q7_ISA),
-    NR = Q7_CAT(nr_gemm_f32_, Q7_ISA),
     WIDE = 4 * NR /* columns at a time of a single tile: what one row takes at once */
 };
 

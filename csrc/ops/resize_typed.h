@@ -67,9 +67,10 @@ static void NAME(rows)(const resize_job *job, int64_t begin, int64_t end) {
     const q7_resize_args *args = job->args;
     const int64_t m = args->m, inner = args->inner, taps = job->taps;
     int64_t o = begin / m, j = begin % m;
-    for (int64_t row = begin; inner == 1 && row < end; row += m - j, o++, j = 0)
-        NAME(line)
-        (job, (const T *)args->x + o * args->n, (T *)args->y + o * m, j, q7_min(m, j + end - row));
+    for (int64_t row = begin; inner == 1 && row < end; row += m - j, o++, j = 0) {
+        const T *x = (const T *)args->x + o * args->n;
+        NAME(line)(job, x, (T *)args->y + o * m, j, q7_min(m, j + end - row));
+    }
     for (int64_t row = begin; inner > 1 && row < end; row++) {
         const T *x = (const T *)args->x + (o * args->n + job->first[j]) * inner;
         const T *weight = (const T *)job->weight + j * args->taps;

@@ -19,6 +19,7 @@ import numpy as np
 from q7x2_ep import dtypes, ops
 from q7x2_ep.errors import CorruptModel, FeedError, ModelError, ModelNotFound, UnsupportedOp
 from q7x2_ep.importer.contrib import expand
+from q7x2_ep.importer.loops import hoisted
 from q7x2_ep.importer.opset import Draft, Maker, modernise
 from q7x2_ep.importer.order import in_order
 from q7x2_ep.importer.tensors import Tensors, map_file
@@ -364,7 +365,8 @@ class _Reader:
             for i, name in enumerate(draft.outputs)
         ]
         attrs = {**entry.attributes, **draft.attrs}
-        self.graph.nodes.append(Node(draft.op, inputs, outputs, attrs, draft.name, (source,)))
+        node = Node(draft.op, inputs, outputs, attrs, draft.name, (source,))
+        self.graph.nodes += hoisted(node) if draft.op == "Loop" else [node]
 
     def inline(
         self, function: Any, call: Any, scope: _Scope, name: str, defaults: Mapping = {}

@@ -20,6 +20,8 @@ from q7x2_ep.ir.shape import Dim
 from q7x2_ep.ops import find
 from q7x2_ep.ops.common import RESHAPES, typed, where_is
 
+Given = Optional[Value]  # an operand of `decompose` that may be left out
+
 
 class Builder:
     """Any method name is an op type of the default domain; `call` takes any op type.
@@ -158,7 +160,7 @@ def infer_meaning(node: Node) -> list[Type]:
     try:
         results = listed(entry.decompose(Builder(Graph()), *inputs, **node.attrs))
     except Q7Error as error:  # names what it is made of
-        raise type(error)(f"{where_is(node)} {error}") from error
+        raise type(error)(f"{where_is(node)} {error.message}") from error
     missing = [x.name for x in node.outputs[len(results) :]]
     if missing:
         raise UnsupportedOp(f"{where_is(node)} does not give {', '.join(missing)} in this form")

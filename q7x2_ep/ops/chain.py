@@ -18,7 +18,17 @@ from q7x2_ep.ir.core import Graph, Node, Type, Value
 from q7x2_ep.ir.shape import Dim
 from q7x2_ep.ir.text import node_text, parse
 from q7x2_ep.ir.view import View
-from q7x2_ep.ops import activation, bits, elementwise, find, op, reduce, trigonometry
+from q7x2_ep.ops import (
+    activation,
+    bits,
+    cast,
+    elementwise,
+    find,
+    logic,
+    op,
+    reduce,
+    trigonometry,
+)
 from q7x2_ep.ops.builder import Builder
 from q7x2_ep.ops.common import Guard, expand_view, fit_guards
 
@@ -28,7 +38,7 @@ MAX_STRIDE = 8  # elements: walks further apart use less than half of each cache
 MAX_ROW = 8192  # elements of a row that is reduced: it waits in L1, and one thread computes it
 OPERANDS = {"unary": "x", "binary": "ab", "where": "cab", "cast": "x", "reduce": "x"}
 FAMILIES = tuple(
-    family.__name__ for family in (elementwise, trigonometry, bits, activation, reduce)
+    family.__name__ for family in (elementwise, logic, cast, trigonometry, bits, activation, reduce)
 )
 
 

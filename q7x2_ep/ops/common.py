@@ -30,6 +30,9 @@ INTEGERS = (
 )
 NUMERIC = (*FLOATS, *INTEGERS)
 BINARY = (*NUMERIC, dtypes.BOOL)
+CASTS = tuple(  # between which `cast_step` converts
+    row.code for row in dtypes.DTYPES.values() if row.code <= dtypes.BFLOAT16 and row.kind in "fiub"
+)
 FOLLOWED = (dtypes.INT64, dtypes.INT32, dtypes.BOOL)  # dtypes of shapes: they may hold symbols
 RESHAPES = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze"})  # same elements, other shape
 

@@ -6,7 +6,7 @@ Source: the operator schemas of onnxruntime 1.31; where they leave a choice, its
 
 from __future__ import annotations
 
-from typing import Any, Optional
+from typing import Any
 
 import numpy as np
 
@@ -14,9 +14,8 @@ from q7x2_ep import dtypes
 from q7x2_ep.ir.core import Value
 from q7x2_ep.ir.shape import Dim
 from q7x2_ep.ops import op
-from q7x2_ep.ops.builder import infer_meaning
+from q7x2_ep.ops.builder import Given, infer_meaning
 
-Given = Optional[Value]
 FOUR_BITS = ("int4", "uint4")
 
 

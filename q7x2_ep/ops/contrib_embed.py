@@ -6,16 +6,14 @@ choice, its CPU kernels.
 
 from __future__ import annotations
 
-from typing import Any, Callable, Optional
+from typing import Any, Callable
 
 import numpy as np
 
 from q7x2_ep import dtypes
 from q7x2_ep.ir.core import Value
 from q7x2_ep.ops import op
-from q7x2_ep.ops.builder import infer_meaning
-
-Given = Optional[Value]
+from q7x2_ep.ops.builder import Given, infer_meaning
 
 
 @op("com.microsoft::EmbedLayerNormalization")

@@ -5,7 +5,7 @@ Source: the operator schemas of onnxruntime 1.31; where they leave a choice, its
 
 from __future__ import annotations
 
-from typing import Any, Optional
+from typing import Any
 
 import numpy as np
 
@@ -13,9 +13,7 @@ from q7x2_ep import dtypes
 from q7x2_ep.errors import UnsupportedOp
 from q7x2_ep.ir.core import Value
 from q7x2_ep.ops import op
-from q7x2_ep.ops.builder import infer_meaning
-
-Given = Optional[Value]
+from q7x2_ep.ops.builder import Given, infer_meaning
 
 
 def _like(g: Any, x: Given, other: Value) -> Given:

@@ -24,10 +24,8 @@ from q7x2_ep.ops.attention import (
     split_heads,
     weights,
 )
-from q7x2_ep.ops.builder import infer_meaning
+from q7x2_ep.ops.builder import Given, infer_meaning
 from q7x2_ep.ops.common import known
-
-Given = Optional[Value]
 
 
 @op("com.microsoft::GroupQueryAttention")

@@ -10,11 +10,9 @@ from typing import Any, Optional
 from q7x2_ep.errors import UnsupportedOp
 from q7x2_ep.ir.core import Value
 from q7x2_ep.ops import find, op
-from q7x2_ep.ops.builder import infer_meaning
+from q7x2_ep.ops.builder import Given, infer_meaning
 from q7x2_ep.ops.conv import Conv
 from q7x2_ep.ops.matmul import Gemm
-
-Given = Optional[Value]
 
 
 def activated(g: Any, x: Value, name: str, *parameters: Optional[float]) -> Value:

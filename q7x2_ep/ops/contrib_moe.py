@@ -12,10 +12,9 @@ from q7x2_ep.errors import UnsupportedOp
 from q7x2_ep.ir.core import Value
 from q7x2_ep.ir.shape import product
 from q7x2_ep.ops import op
-from q7x2_ep.ops.builder import infer_meaning
+from q7x2_ep.ops.builder import Given, infer_meaning
 from q7x2_ep.ops.contrib_blocks import scaled_blocks, unpacked
 
-Given = Optional[Value]
 ACTS = {
     "relu": lambda g, x: g.Relu(x),
     "gelu": lambda g, x: g.Gelu(x, approximate="tanh"),

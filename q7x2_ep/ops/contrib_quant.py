@@ -6,24 +6,15 @@ Source: the operator schemas of onnxruntime 1.31; where they leave a choice, its
 
 from __future__ import annotations
 
-from typing import Any, Callable, Optional
+from typing import Any, Callable
 
 from q7x2_ep.ir.core import Value
 from q7x2_ep.ir.shape import product
 from q7x2_ep.ops import op
-from q7x2_ep.ops.builder import infer_meaning
-from q7x2_ep.ops.quant import QLinearConv as StandardConv
+from q7x2_ep.ops.builder import Given, infer_meaning
+from q7x2_ep.ops.pool import POOL_ATTRIBUTES, AveragePool
+from q7x2_ep.ops.quant_product import QLinearConv as StandardConv
 from q7x2_ep.ops.rnn import LSTM
-
-Given = Optional[Value]
-POOL = {
-    "auto_pad": "NOTSET",
-    "ceil_mode": 0,
-    "count_include_pad": 0,
-    "kernel_shape": None,
-    "pads": None,
-    "strides": None,
-}
 
 
 def real(g: Any, x: Value, scale: Value, zero: Given, axis: int = 1) -> Value:
@@ -125,7 +116,7 @@ def _pool(op: str) -> Callable[..., Value]:
 _enter_unary("Sigmoid", lambda g, x: g.Sigmoid(x), {})
 _enter_unary("LeakyRelu", lambda g, x, alpha: g.LeakyRelu(x, alpha=alpha), {"alpha": 0.01})
 _enter_unary("Softmax", _softmax, {"axis": -1, "opset": 13})
-_enter_unary("AveragePool", _pool("AveragePool"), {**POOL, "channels_last": 0})
+_enter_unary("AveragePool", _pool("AveragePool"), {**AveragePool.attributes, "channels_last": 0})
 _enter_unary("GlobalAveragePool", _pool("GlobalAveragePool"), {"channels_last": 0})
 
 
@@ -188,14 +179,7 @@ class NhwcMaxPool:
     """MaxPool of ONNX for x and y (N, .., C)."""
 
     signature = "x -> y"
-    attributes = {
-        "auto_pad": "NOTSET",
-        "ceil_mode": 0,
-        "dilations": None,
-        "kernel_shape": None,
-        "pads": None,
-        "strides": None,
-    }
+    attributes = POOL_ATTRIBUTES
     infer = infer_meaning
     decompose = lambda g, x, **attrs: channels_inner(g, g.MaxPool(channels_outer(g, x), **attrs))
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from functools import reduce
-from typing import Any, Callable, Optional, Union
+from typing import Any, Callable, Optional
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from q7x2_ep.ir.shape import Dim, at_least, floordiv, maximum, minimum
 from q7x2_ep.ops import op
 from q7x2_ep.ops.common import (
     BINARY,
+    CASTS,
     FLOATS,
     NUMERIC,
     binary_step,
@@ -42,13 +43,7 @@ from q7x2_ep.ops.common import (
     typed,
     unary_step,
     where_is,
-    where_step,
 )
-
-CASTS = tuple(
-    row.code for row in dtypes.DTYPES.values() if row.code <= dtypes.BFLOAT16 and row.kind in "fiub"
-)
-
 
 # What entries are made of
 
@@ -142,28 +137,6 @@ def truncated_div(a: Dim, b: Dim) -> Optional[Dim]:
     if at_least(a, 0):
         return floordiv(a, b)
     return floordiv(maximum(a, 0), b) - floordiv(maximum(-a, 0), b)
-
-
-def equal(a: Dim, b: Dim) -> Optional[bool]:
-    if a == b:
-        return True
-    return False if at_least(a - b, 1) or at_least(b - a, 1) else None
-
-
-def less(a: Dim, b: Dim) -> Optional[bool]:
-    if at_least(b - a, 1):
-        return True
-    return False if at_least(a - b, 0) else None
-
-
-def less_equal(a: Dim, b: Dim) -> Optional[bool]:
-    if at_least(b - a, 0):
-        return True
-    return False if at_least(a - b, 1) else None
-
-
-def select(condition: Dim, a: Dim, b: Dim) -> Optional[Dim]:
-    return a if a == b or condition is True or condition == 1 else b
 
 
 def sign(a: Dim) -> Optional[Dim]:
@@ -305,17 +278,6 @@ class Round:
     infer = infer_same
     reference = lambda node, x: np.rint(x)
     lower = unary("round")
-
-
-@op("Not")
-class Not:
-    """y = not x, for bool."""
-
-    signature = "x -> y"
-    attributes: dict = {}
-    infer = infer_unary(lambda a: not a)
-    reference = lambda node, x: np.logical_not(x)
-    lower = unary("not", (dtypes.BOOL,))
 
 
 @op("IsNaN")
@@ -509,224 +471,6 @@ class Mean:
         total = temporary(b, dtype, node.output.shape)
         chain(b, "add", node.inputs, total)
         binary_step(b, "div", total, number(b, len(node.inputs), dtype), node.output)
-
-
-@op("Equal")
-class Equal:
-    """y = (a == b), with broadcasting."""
-
-    signature = "a, b -> y"
-    attributes: dict = {}
-    infer = infer_binary(equal, dtypes.BOOL)
-    guards = broadcast_guards
-    reference = lambda node, a, b: np.equal(a, b)
-    lower = binary("equal")
-
-
-@op("Less")
-class Less:
-    """y = (a < b), with broadcasting."""
-
-    signature = "a, b -> y"
-    attributes: dict = {}
-    infer = infer_binary(less, dtypes.BOOL)
-    guards = broadcast_guards
-    reference = lambda node, a, b: np.less(a, b)
-    lower = binary("less")
-
-
-@op("LessOrEqual")
-class LessOrEqual:
-    """y = (a <= b), with broadcasting."""
-
-    signature = "a, b -> y"
-    attributes: dict = {}
-    infer = infer_binary(less_equal, dtypes.BOOL)
-    guards = broadcast_guards
-    reference = lambda node, a, b: np.less_equal(a, b)
-    lower = binary("less_equal")
-
-
-@op("Greater")
-class Greater:
-    """y = (a > b), with broadcasting."""
-
-    signature = "a, b -> y"
-    attributes: dict = {}
-    infer = infer_binary(lambda a, b: less(b, a), dtypes.BOOL)
-    guards = broadcast_guards
-    reference = lambda node, a, b: np.greater(a, b)
-    lower = binary("greater")
-
-
-@op("GreaterOrEqual")
-class GreaterOrEqual:
-    """y = (a >= b), with broadcasting."""
-
-    signature = "a, b -> y"
-    attributes: dict = {}
-    infer = infer_binary(lambda a, b: less_equal(b, a), dtypes.BOOL)
-    guards = broadcast_guards
-    reference = lambda node, a, b: np.greater_equal(a, b)
-    lower = binary("greater_equal")
-
-
-@op("And")
-class And:
-    """y = a and b, with broadcasting, for bool."""
-
-    signature = "a, b -> y"
-    attributes: dict = {}
-    infer = infer_binary(lambda a, b: bool(a and b), dtypes.BOOL)
-    guards = broadcast_guards
-    reference = lambda node, a, b: np.logical_and(a, b)
-    lower = binary("and", (dtypes.BOOL,))
-
-
-@op("Or")
-class Or:
-    """y = a or b, with broadcasting, for bool."""
-
-    signature = "a, b -> y"
-    attributes: dict = {}
-    infer = infer_binary(lambda a, b: bool(a or b), dtypes.BOOL)
-    guards = broadcast_guards
-    reference = lambda node, a, b: np.logical_or(a, b)
-    lower = binary("or", (dtypes.BOOL,))
-
-
-@op("Xor")
-class Xor:
-    """y = a differs from b, with broadcasting, for bool."""
-
-    signature = "a, b -> y"
-    attributes: dict = {}
-    infer = infer_binary(lambda a, b: bool(a) != bool(b), dtypes.BOOL)
-    guards = broadcast_guards
-    reference = lambda node, a, b: np.logical_xor(a, b)
-    lower = binary("xor", (dtypes.BOOL,))
-
-
-@op("Where")
-class Where:
-    """y = a where the condition holds, else b, with broadcasting."""
-
-    signature = "condition, a, b -> y"
-    attributes: dict = {}
-
-    def infer(node: Node) -> list[Type]:
-        condition = node.inputs[0].dtype
-        if condition != dtypes.BOOL:
-            raise ModelError(f"{where_is(node)} chooses by {dtypes.type_string(condition)}")
-        elements = fold(select, *(known(value) for value in node.inputs))
-        return [typed(node.inputs[1].dtype, broadcast_inputs(node), elements)]
-
-    guards = broadcast_guards
-    reference = lambda node, condition, a, b: np.where(condition, a, b)
-
-    def lower(node: Node, b: Any) -> None:
-        where_step(b, *node.inputs, node.output)
-
-
-# Dtypes
-
-
-FLOAT8 = frozenset(
-    {dtypes.FLOAT8E4M3FN, dtypes.FLOAT8E4M3FNUZ, dtypes.FLOAT8E5M2, dtypes.FLOAT8E5M2FNUZ}
-)
-
-
-def lower_cast(node: Node, b: Any) -> None:
-    x, y = node.inputs[0], node.output
-    if x.dtype == y.dtype:
-        b.alias(y, b.view(x))
-        return
-    require_dtype(node, x.dtype, CASTS)
-    require_dtype(node, y.dtype, CASTS)
-    cast_step(b, x, y)
-
-
-def cast(node: Node, x: np.ndarray, code: int) -> np.ndarray:
-    """x in the dtype `code`.
-
-    Where the graph is evaluated wider than declared (x is float64, the input float32), a cast
-    between floats keeps the width, so that the evaluation stays an oracle.
-    """
-    declared = node.inputs[0].dtype
-    if (
-        dtypes.is_float(code)
-        and dtypes.is_float(declared)
-        and x.dtype.itemsize > dtypes.size(declared)
-    ):
-        return x
-    return converted(x, code, node.attrs["saturate"], node.attrs["round_mode"])
-
-
-def converted(x: np.ndarray, code: int, saturate: int = 1, round_mode: str = "up") -> np.ndarray:
-    """x in the dtype `code`. saturate, round_mode: of floats of 8 bits, whose range is small."""
-    dtype = dtypes.DTYPES[code].numpy
-    if code == dtypes.STRING:
-        return x.astype(str).astype(object)
-    if x.dtype.kind in "OUS":
-        numbers = [_number(str(text)) for text in x.reshape(-1)]
-        return np.array(numbers, object).reshape(x.shape).astype(dtype)
-    if code == dtypes.FLOAT8E8M0:
-        from onnx.numpy_helper import to_float8e8m0
-
-        return to_float8e8m0(x.astype(np.float32), bool(saturate), round_mode).astype(dtype)
-    if code in FLOAT8 and saturate:
-        import ml_dtypes
-
-        limits = ml_dtypes.finfo(dtype)
-        x = np.clip(x.astype(np.float64), float(limits.min), float(limits.max))
-    return x.astype(dtype)
-
-
-def _number(text: str) -> Union[int, float]:
-    """A number as ONNX lets strings spell it; integers exactly, whatever their size."""
-    try:
-        return int(text)
-    except ValueError:
-        return float(text)
-
-
-def cast_contents(dtype: int, contents: Optional[tuple[Dim, ...]]) -> Optional[tuple[Dim, ...]]:
-    """Known contents in another integer or bool dtype."""
-    if dtype == dtypes.BOOL:
-        return fold(lambda a: None if equal(a, 0) is None else not equal(a, 0), contents)
-    return fold(lambda a: int(a) if isinstance(a, bool) else a, contents)
-
-
-@op("Cast")
-class Cast:
-    """y = x in the dtype `to`; floats go to integers towards zero."""
-
-    signature = "x -> y"
-    attributes = {"to": None, "saturate": 1, "round_mode": "up"}
-
-    def infer(node: Node) -> list[Type]:
-        to = node.attrs["to"]
-        if to not in dtypes.DTYPES:
-            raise UnsupportedOp(f"{where_is(node)} casts to {dtypes.type_string(to)}")
-        return [typed(to, dims(node), cast_contents(to, known(node.inputs[0])))]
-
-    reference = lambda node, x: cast(node, x, node.attrs["to"])
-    lower = lower_cast
-
-
-@op("CastLike")
-class CastLike:
-    """y = x in the dtype of `like`."""
-
-    signature = "x, like -> y"
-    attributes = {"saturate": 1, "round_mode": "up"}
-
-    def infer(node: Node) -> list[Type]:
-        to = node.inputs[1].dtype
-        return [typed(to, dims(node), cast_contents(to, known(node.inputs[0])))]
-
-    reference = lambda node, x, like: cast(node, x, node.inputs[1].dtype)
-    lower = lower_cast
 
 
 # No work at all

@@ -12,6 +12,7 @@ from q7x2_ep.errors import ModelError, UnsupportedOp
 from q7x2_ep.ir.core import Node, Type
 from q7x2_ep.ops import op
 from q7x2_ep.ops.common import Guard, dims, fresh, known, length, require_dtype, where_is
+from q7x2_ep.ops.resize import cubic
 
 BORDERS = {"zeros": "zeros", "border": "edge", "reflection": "reflect"}  # ours, by ONNX's name
 MODES = ("nearest", "linear", "cubic")
@@ -107,14 +108,8 @@ def axis_taps(attrs: dict[str, Any], at: np.ndarray, n: int) -> list[tuple[Any, 
     elif mode == "linear":
         found = [(first, 1 - part), (first + 1, part)]
     else:
-        found = [(first + i, cubic(np.abs(part - i))) for i in range(-1, 3)]
+        found = [(first + i, cubic(A, np.abs(part - i))) for i in range(-1, 3)]
     return [(pixel_at(i, n, border, low, high).astype(np.int64), weight) for i, weight in found]
-
-
-def cubic(x: np.ndarray) -> np.ndarray:
-    """Keys' cubic at a distance of x pixels, at most 2."""
-    near = ((A + 2) * x - (A + 3)) * x * x + 1
-    return np.where(x <= 1, near, (((x - 5) * x + 8) * x - 4) * A).astype(x.dtype)
 
 
 def pixel_at(i: np.ndarray, n: int, border: str, low: float, high: float) -> np.ndarray:

@@ -11,7 +11,7 @@ from q7x2_ep.errors import DataError, ModelError
 from q7x2_ep.ir.core import NO_TENSOR, Node, Type
 from q7x2_ep.ops import op
 from q7x2_ep.ops.common import dims, fresh, where_is
-from q7x2_ep.ops.ml import F32, labels
+from q7x2_ep.ops.ml import labels
 
 
 def infer_like(code: Any) -> Any:
@@ -76,7 +76,6 @@ class LabelEncoder:
                 for each in (first_given(node, "keys")[1], first_given(node, "values")[1])
             )
             table = {key if key == key else "nan": value for key, value in zip(keys, values)}
-            table = {float(F32(key)): v for key, v in table.items()} if False else table
         default = node.attrs["default_tensor"]
         if default is not None:
             default = default.item()
@@ -123,7 +122,7 @@ class OneHotEncoder:
     def reference(node: Node, x: np.ndarray) -> np.ndarray:
         table = labels(node.attrs["cats_int64s"], node.attrs["cats_strings"])
         whole = x if node.attrs["cats_strings"] else x.astype(np.int64)
-        y = np.equal(whole[..., None], table).astype(F32)
+        y = np.equal(whole[..., None], table).astype(np.float32)
         if not node.attrs["zeros"] and not y.any(-1).all():
             unknown = x[~y.any(-1)].ravel()[0]
             raise DataError(f"{where_is(node)} {unknown!r} is not among the categories")
@@ -153,7 +152,7 @@ def map_dtype(values: list) -> tuple[Any, Any]:
         return object, ""
     if isinstance(first, np.generic):
         return first.dtype, 0
-    return (np.int64 if isinstance(first, int) else F32), 0
+    return (np.int64 if isinstance(first, int) else np.float32), 0
 
 
 @op("ai.onnx.ml::CastMap")

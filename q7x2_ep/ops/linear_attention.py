@@ -72,7 +72,9 @@ class LinearAttention:
             found += size_guards((decay,), B * T * Hkv * n)
             found.append(((n - 1) * (n - D), 0, f"{n} decays for a head of size {D}"))
         if beta is not None:
-            found += size_guards((beta,), B * T * dims(node, 5)[2])
+            n = dims(node, 5)[2]
+            found += size_guards((beta,), B * T * n)
+            found.append(((n - 1) * (n - Hkv), 0, f"{n} numbers of beta for {Hkv} heads"))
         return found
 
     def reference(
@@ -156,7 +158,7 @@ def sizes(node: Node) -> tuple[Dim, Dim, int, int, Dim, Dim]:
         raise UnsupportedOp(f"{where_is(node)} is not supported with state_window")
     if (differs and node.input(5) is None) or (rule(node)[0] and node.input(4) is None):
         raise ModelError(f"{where_is(node)} has no decay or beta, as its update_rule asks for")
-    if differs and dims(node, 5)[2] not in (1, Hkv):
+    if differs and isinstance(dims(node, 5)[2], int) and dims(node, 5)[2] not in (1, Hkv):
         raise ModelError(f"{where_is(node)} beta of shape {dims(node, 5)} is not for {Hkv} heads")
     B, T, width = dims(node)
     return B, T, Hq, Hkv, width // Hq, dims(node, 2)[2] // Hkv

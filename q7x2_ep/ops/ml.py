@@ -16,15 +16,13 @@ from q7x2_ep import dtypes
 from q7x2_ep.errors import ModelError
 from q7x2_ep.ir.core import Value
 from q7x2_ep.ops import op
+from q7x2_ep.ops.builder import infer_meaning
 from q7x2_ep.ops.common import NotInferable
-from q7x2_ep.ops.contrib import infer_meaning
-
-F32 = np.float32
 
 
 def floats(g: Any, values: Optional[Sequence[float]], default: float = 0.0) -> Value:
     """An attribute as a constant; of one element, or what is left out, as a scalar."""
-    array = np.array(values or [default], F32)
+    array = np.array(values or [default], np.float32)
     return g.array(array.reshape(()) if array.size == 1 else array)
 
 
@@ -41,7 +39,6 @@ class ArrayFeatureExtractor:
 
     signature = "x, y -> z"
     attributes: dict = {}
-    unsupported = ()
     infer = infer_meaning
 
     def decompose(g: Any, x: Value, y: Value) -> Value:
@@ -55,7 +52,6 @@ class Binarizer:
 
     signature = "x -> y"
     attributes = {"threshold": 0.0}
-    unsupported = ()
     infer = infer_meaning
 
     def decompose(g: Any, x: Value, threshold: float) -> Value:
@@ -69,7 +65,6 @@ class FeatureVectorizer:
 
     signature = "x* -> y"
     attributes: dict = {"inputdimensions": ()}
-    unsupported = ()
     infer = infer_meaning
 
     def decompose(g: Any, *inputs: Value, inputdimensions: Sequence[int]) -> Value:
@@ -96,7 +91,6 @@ class Imputer:
         "replaced_value_float": 0.0,
         "replaced_value_int64": 0,
     }
-    unsupported = ()
     infer = infer_meaning
 
     def decompose(
@@ -122,7 +116,6 @@ class Normalizer:
 
     signature = "x -> y"
     attributes = {"norm": "MAX"}
-    unsupported = ()
     infer = infer_meaning
 
     def decompose(g: Any, x: Value, norm: str) -> Value:
@@ -140,7 +133,6 @@ class Scaler:
 
     signature = "x -> y"
     attributes = {"offset": None, "scale": None}
-    unsupported = ()
     infer = infer_meaning
 
     def decompose(g: Any, x: Value, offset: Any, scale: Any) -> Value:
@@ -177,9 +169,9 @@ def transformed(g: Any, kind: str, scores: Value) -> Value:
 
 def linear(g: Any, x: Value, rows: int, coefficients: Any, intercepts: Any) -> Value:
     """x @ coefficients.T + intercepts, (.., rows)."""
-    weights = np.array(coefficients, F32).reshape(rows, -1)
+    weights = np.array(coefficients, np.float32).reshape(rows, -1)
     y = g.MatMul(as_float(g, x), g.array(np.ascontiguousarray(weights.T)))
-    return g.Add(y, g.array(np.array(intercepts, F32))) if intercepts else y
+    return g.Add(y, g.array(np.array(intercepts, np.float32))) if intercepts else y
 
 
 @op("ai.onnx.ml::LinearRegressor")
@@ -193,7 +185,6 @@ class LinearRegressor:
         "post_transform": "NONE",
         "targets": 1,
     }
-    unsupported = ()
     infer = infer_meaning
 
     def decompose(
@@ -219,7 +210,6 @@ class LinearClassifier:
         "multi_class": 0,
         "post_transform": "NONE",
     }
-    unsupported = ()
     infer = infer_meaning
 
     def decompose(

@@ -366,7 +366,7 @@ class Slice:
 
     def guards(node: Node) -> list[Guard]:
         found: list[Guard] = []
-        for _axis, dim, start, end, step in slice_bounds(node):
+        for axis, dim, start, end, step in slice_bounds(node):
             if is_window(dim, start, end, step):
                 text = f"the slice starts at {start}, beyond dim {dim}"
                 found.append((maximum(start - dim + 1, 0), 0, text))
@@ -376,7 +376,9 @@ class Slice:
             for index in (start, end):
                 if isinstance(dim, int) and isinstance(index, int):
                     continue
-                if not at_least(index, 0) and not at_least(-index, 0):
+                if index == -1 and not at_least(dim, 1):
+                    found.append((maximum(1 - dim, 0), 0, f"dim {axis} must not be empty"))
+                elif not at_least(index, 0) and not at_least(-index, 0):
                     found.append(
                         (maximum(-index, 0), 0, f"the slice bound {index} must not be negative")
                     )
@@ -449,10 +451,12 @@ def is_tail(start: Dim, end: Dim, step: int) -> bool:
 def clamp(index: Dim, dim: Dim, low: Dim, high: Dim) -> Dim:
     """A slice bound, counted from the end where it is negative, held in low..high.
 
-    An index of unknown sign counts from the front: a guard holds it to it.
+    An index of unknown sign counts from the front, and -1 exists: guards hold them to it.
     """
     if isinstance(index, int) and abs(index) >= OPEN_END:
         return high if index > 0 else low
+    if index == -1 and not isinstance(dim, int):
+        return dim - 1
     if not at_least(index, 0) and at_least(-index, 0):
         index = index + dim
     return maximum(minimum(index, high), low)

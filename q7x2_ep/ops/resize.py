@@ -281,8 +281,11 @@ def weights(node: Node, axis: Axis) -> np.ndarray:
 
 def kernel(mode: str, a: float, x: np.ndarray) -> np.ndarray:
     """The filter at a distance of x samples: a triangle, or Keys' cubic."""
-    if mode == "linear":
-        return np.maximum(1 - x, 0.0)
+    return np.maximum(1 - x, 0.0) if mode == "linear" else cubic(a, x)
+
+
+def cubic(a: float, x: np.ndarray) -> np.ndarray:
+    """Keys' cubic at a distance of x samples."""
     inner, outer = ((a + 2) * x - (a + 3)) * x * x + 1, (((x - 5) * x + 8) * x - 4) * a
     return np.where(x <= 1, inner, np.where(x < 2, outer, 0.0))
 

@@ -16,9 +16,9 @@ from q7x2_ep import dtypes
 from q7x2_ep.errors import ModelError
 from q7x2_ep.ir.core import Node, Type, Value
 from q7x2_ep.ops import op
+from q7x2_ep.ops.builder import infer_meaning
 from q7x2_ep.ops.common import dims
-from q7x2_ep.ops.contrib import infer_meaning
-from q7x2_ep.ops.ml import F32, as_float, known_columns, labels, transformed
+from q7x2_ep.ops.ml import as_float, known_columns, labels, transformed
 
 KERNELS = ("LINEAR", "POLY", "RBF", "SIGMOID")
 
@@ -56,7 +56,6 @@ class SVMRegressor:
         "rho": None,
         "support_vectors": None,
     }
-    unsupported = ()
     infer = infer_meaning
 
     def decompose(
@@ -71,9 +70,9 @@ class SVMRegressor:
         rho: Sequence[float],
         support_vectors: Sequence[float],
     ) -> Value:
-        x, weights = as_float(g, x), np.array(coefficients, F32)[:, None]
+        x, weights = as_float(g, x), np.array(coefficients, np.float32)[:, None]
         if n_supports:
-            vectors = np.array(support_vectors, F32).reshape(n_supports, -1)
+            vectors = np.array(support_vectors, np.float32).reshape(n_supports, -1)
             x = kernel(g, x, vectors, kernel_type, kernel_params)
         y = g.Add(g.MatMul(x, g.array(weights)), float(rho[0]))
         if one_class:
@@ -103,22 +102,21 @@ class SVMClassifier:
         "support_vectors": None,
         "vectors_per_class": None,
     }
-    unsupported = ()
     infer = infer_meaning
 
     def decompose(g: Any, x: Value, **attrs: Any) -> tuple[Value, Value]:
         names = labels(attrs["classlabels_ints"], attrs["classlabels_strings"])
         kind, params = attrs["kernel_type"], attrs["kernel_params"]
-        weights, rho = np.array(attrs["coefficients"], F32), np.array(attrs["rho"], F32)
+        weights, rho = (np.array(attrs[name], np.float32) for name in ("coefficients", "rho"))
         x, sizes = as_float(g, x), attrs["vectors_per_class"] or ()
         if sum(sizes):
-            vectors = np.array(attrs["support_vectors"], F32).reshape(sum(sizes), -1)
+            vectors = np.array(attrs["support_vectors"], np.float32).reshape(sum(sizes), -1)
             pairs = pair_weights(weights.reshape(-1, len(vectors)), sizes)
             likeness = kernel(g, x, vectors, kind, params)
             scores = g.Add(g.MatMul(likeness, g.array(pairs)), g.array(rho))
             votes = g.call("q7::PairVotes", scores, classes=len(sizes))
             if attrs["prob_a"]:
-                a, b = np.array(attrs["prob_a"], F32), np.array(attrs["prob_b"], F32)
+                a, b = np.array(attrs["prob_a"], np.float32), np.array(attrs["prob_b"], np.float32)
                 scores = g.call("q7::PairProbabilities", scores, a=a, b=b, classes=len(sizes))
         else:
             vectors = weights.reshape(max(len(names), 1), known_columns(x))
@@ -135,7 +133,7 @@ def pair_weights(weights: np.ndarray, sizes: Sequence[int]) -> np.ndarray:
     ends = np.cumsum(sizes)
     owned = [slice(end - size, end) for end, size in zip(ends, sizes)]
     pairs = list(combinations(range(len(sizes)), 2))
-    table = np.zeros((weights.shape[1], len(pairs)), F32)
+    table = np.zeros((weights.shape[1], len(pairs)), np.float32)
     for column, (i, j) in enumerate(pairs):
         table[owned[i], column] = weights[j - 1, owned[i]]
         table[owned[j], column] = weights[i, owned[j]]

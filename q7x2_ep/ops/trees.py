@@ -15,8 +15,8 @@ from q7x2_ep import dtypes
 from q7x2_ep.errors import ModelError
 from q7x2_ep.ir.core import Node, Type, Value
 from q7x2_ep.ops import op
+from q7x2_ep.ops.builder import infer_meaning
 from q7x2_ep.ops.common import dims
-from q7x2_ep.ops.contrib import infer_meaning
 from q7x2_ep.ops.ml import labels, transformed
 
 MODES = ("BRANCH_LEQ", "BRANCH_LT", "BRANCH_GTE", "BRANCH_GT", "BRANCH_EQ", "BRANCH_NEQ", "MEMBER")
@@ -197,7 +197,6 @@ class TreeEnsembleRegressor:
         "aggregate_function": "SUM",
         "n_targets": 1,
     }
-    unsupported = ()
     infer = infer_meaning
 
     def decompose(g: Any, x: Value, **attrs: Any) -> Value:
@@ -225,7 +224,6 @@ class TreeEnsembleClassifier:
         "classlabels_int64s": None,
         "classlabels_strings": None,
     }
-    unsupported = ()
     infer = infer_meaning
 
     def decompose(g: Any, x: Value, **attrs: Any) -> tuple[Value, Value]:
@@ -268,7 +266,6 @@ class TreeEnsemble:
         "n_targets": 1,
         "post_transform": 0,
     }
-    unsupported = ()
     infer = infer_meaning
 
     def decompose(g: Any, x: Value, **attrs: Any) -> Value:

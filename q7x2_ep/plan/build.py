@@ -20,6 +20,7 @@ from q7x2_ep.ir.core import Graph, Node, Type, Value
 from q7x2_ep.ir.shape import Dim, at_least, ceildiv, product, symbol, symbols
 from q7x2_ep.ir.view import View, contiguous_strides
 from q7x2_ep.ops import find
+from q7x2_ep.ops.common import where_is
 from q7x2_ep.plan.memory import THREADS, Embedding, Sharing, Storage, settle
 from q7x2_ep.plan.schedule import (
     Access,
@@ -152,7 +153,7 @@ def build(graph: Graph, target: Target, sizes: Collection[str] = ()) -> Plan:
             check_native(node, known)
             builder.lower_node(node)
         except UnsupportedOp as problem:
-            reasons[node] = str(problem)
+            reasons[node] = problem.message.removeprefix(where_is(node)).strip()
             for output in node.outputs:
                 known.update(*(symbols(dim) for dim in output.shape or ()))
                 if output.shape is not None:
@@ -173,7 +174,7 @@ def build(graph: Graph, target: Target, sizes: Collection[str] = ()) -> Plan:
 
 def check_native(node: Node, sizes: Collection[str]) -> None:
     """Raises: UnsupportedOp where the operands of a node, or its sizes, are nothing for C."""
-    where = f"{node.op} ({node.name})"
+    where = where_is(node)
     for value in (*node.inputs, *node.outputs):
         if value is not None and (value.shape is None or not dtypes.is_dense(value.dtype)):
             kind = "of unknown rank" if value.is_unknown else dtypes.type_string(value.dtype)
@@ -367,7 +368,7 @@ class Builder:
             return
         entry = find(node.op)
         if not (hasattr(entry, "lower") or hasattr(entry, "view") or hasattr(entry, "views")):
-            raise UnsupportedOp(f"{node.op} ({node.name}) has no native kernel")
+            raise UnsupportedOp(f"{where_is(node)} has no kernel")
         for left, right, text in entry.guards(node) if hasattr(entry, "guards") else ():
             self.guard(left, right, text)
         self._guard_sizes(node)

@@ -288,6 +288,23 @@ def test_names_of_dims():
         assert session.get_outputs()[0].shape[0] == "M"
 
 
+@pytest.mark.parametrize("name", ["N", "?"])
+def test_dims_of_one_name_with_other_sizes(name):
+    """onnxruntime does not compare them; where the nodes do not fit either, the name is in the
+    error.
+    """
+    inputs = [info("x", [name, name]), info("y", [name, name])]
+    with q7x2_ep.InferenceSession(
+        model([node("MatMul", "x y")], inputs, [info("z", [name, name])])
+    ) as session:
+        for m, k, n in ((2, 2, 2), (2, 3, 5), (1, 4, 1)):
+            x, y = np.ones((m, k), np.float32), np.ones((k, n), np.float32)
+            np.testing.assert_array_equal(session.run(None, {"x": x, "y": y})[0], x @ y)
+        with pytest.raises(errors.ShapeError, match=r"\(N, N\): N is 2|MatMul") as raised:
+            session.run(None, {"x": ONES, "y": ONES})
+        assert name == "?" or raised.type is errors.DimConflict
+
+
 def test_metadata():
     with q7x2_ep.InferenceSession(add()) as session:
         meta = session.get_modelmeta()

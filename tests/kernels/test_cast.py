@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from q7x2_ep import dtypes
-from q7x2_ep.ops.elementwise import CASTS
+from q7x2_ep.ops.common import CASTS
 from tests.kernels.harness import run_threads as run_op
 
 CODES = {row.name: row.code for row in dtypes.DTYPES.values() if row.code in CASTS}

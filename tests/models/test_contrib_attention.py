@@ -11,7 +11,7 @@ from typing import Any, Optional
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto
 
 from q7x2_ep.errors import UnsupportedOp
 from q7x2_ep.session import Session
@@ -23,7 +23,6 @@ B, S, H, D, P = 2, 5, 3, 8, 4  # batch, queries, heads, head size, past
 W = H * D
 SYMBOLS = {B: "batch", S: "length", P: "past", P + S: "total", 11: "cache"}
 RANDOM = np.random.default_rng(31)
-DTYPES = {np.float32: TensorProto.FLOAT, np.int32: TensorProto.INT32}
 Inputs = list[Optional[np.ndarray]]
 
 
@@ -42,23 +41,9 @@ def keep(*shape: int) -> np.ndarray:
 def make(
     op: str, inputs: Inputs, outputs: int, fixed: tuple[int, ...], symbolic: bool, attrs: dict
 ) -> tuple[bytes, dict[str, np.ndarray]]:
-    """A model of one node, and feeds for it. fixed: which inputs are constants."""
-    names = ["" if x is None else f"x{i}" for i, x in enumerate(inputs)]
-    given = {name: x for name, x in zip(names, inputs) if x is not None}
-    constants = [numpy_helper.from_array(given.pop(f"x{i}"), f"x{i}") for i in fixed]
-    results = [f"y{i}" for i in range(outputs)]
-    node = helper.make_node(op, names, results, domain="com.microsoft", **attrs)
-    infos = [
-        helper.make_tensor_value_info(
-            name, DTYPES[x.dtype.type], [SYMBOLS.get(d, d) if symbolic else d for d in x.shape]
-        )
-        for name, x in given.items()
-    ]
-    typed = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in results]
-    graph = helper.make_graph([node], op, infos, typed, constants)
-    opsets = [helper.make_opsetid("", 20), helper.make_opsetid("com.microsoft", 1)]
-    model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
-    return model.SerializeToString(), given
+    """As one_node, of float outputs."""
+    symbols = SYMBOLS if symbolic else None
+    return one_node(op, inputs, (TensorProto.FLOAT,) * outputs, fixed, symbols, **attrs)
 
 
 def compare(*case: Any) -> Session:

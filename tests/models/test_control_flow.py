@@ -172,6 +172,34 @@ def test_a_loop_whose_state_grows():
     )
 
 
+@pytest.mark.parametrize("weight", ["exp", "fed"])
+def test_a_loop_that_carries_what_it_never_changes(weight):
+    """Carried values that are handed on: a constant or not, asked for outside or not."""
+    session = check(
+        """g (int64 trip, float[n, 2] x, float[2, 2] fed)
+            => (float[n, 2] last, float[2, 2] w, float[t, n, 2] all) {
+            exp = Exp(start)
+            w, last, unused, all = Loop(trip, , WEIGHT, x, exp) <
+                body = body (int64 i, bool on, float[2, 2] carried, float[k, 2] state,
+                        float[2, 2] same) => (bool next, float[2, 2] again, float[k, 2] new,
+                        float[2, 2] same, float[k, 2] shown) {
+                    next = Identity(on)
+                    copy = Identity(carried)
+                    again = Identity(copy)
+                    product = MatMul(state, carried)
+                    new = Sub(product, same)
+                    shown = Add(new, x)
+                }
+            >
+        }""".replace("WEIGHT", weight).replace(
+            "all) {\n", "all) <float[2, 2] start = {0, -1, 1, -2}> {\n", 1
+        ),
+        *({"trip": np.array(trip), "x": floats(2, 2), "fed": floats(2, 2)} for trip in (3, 0)),
+    )
+    (loop,) = host_ops(session)
+    assert loop.startswith("Loop")
+
+
 def test_nested_bodies_see_all_graphs_around_them():
     check(
         """g (int64 trip, float[n] x, bool cond) => (float[n] y) {

@@ -206,6 +206,14 @@ def misfit(op: str, inputs: str, domain: str = "", **attrs) -> onnx.NodeProto:
 
 BYTE = np.uint8
 ATTENTION = misfit("Attention", "q k v", scale=0.3)
+LINEAR_ATTENTION = helper.make_node(
+    "LinearAttention",
+    ["q", "k", "v", "", "d", "b"],
+    ["y", "present"],
+    "misfit",
+    domain="com.microsoft",
+    **{"q_num_heads": 2, "kv_num_heads": 2, "scale": 0.5},
+)
 ROPE = {"cos": zeros(1, 3, 4), "sin": zeros(1, 3, 4)}
 SCALES = {f"{x}_scale": zeros() + np.float32(1) for x in "aby"}
 ZEROS = {f"{x}_zero": zeros(dtype=BYTE) for x in "aby"}
@@ -255,17 +263,12 @@ MISFITS = {  # nodes, and a feed: in a kernel each would read or write beyond it
         {"x": (1, 5, 33), "w": (5,), "b": (5,)},
     ),
     "decays": (
-        [
-            helper.make_node(
-                "LinearAttention",
-                ["q", "k", "v", "", "d", "b"],
-                ["y", "present"],
-                "misfit",
-                domain="com.microsoft",
-                **{"q_num_heads": 2, "kv_num_heads": 2, "scale": 0.5},
-            )
-        ],
-        {**dict.fromkeys("qkv", (1, 3, 8)), "d": (1, 3, 6), "b": (1, 3, 1)},
+        [LINEAR_ATTENTION],
+        {**dict.fromkeys("qkv", (1, 3, 8)), "d": (1, 3, 6), "b": (1, 3, 2)},
+    ),
+    "betas": (
+        [LINEAR_ATTENTION],
+        {**dict.fromkeys("qkv", (1, 3, 8)), "d": (1, 3, 2), "b": (1, 3, 3)},
     ),
     "bias of few bits": (
         [

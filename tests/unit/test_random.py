@@ -8,19 +8,8 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
-from q7x2_ep.errors import BackendError
 from q7x2_ep.ir.core import Node, Value
 from q7x2_ep.ops import OPS, find
-
-
-@pytest.fixture(scope="module")
-def session_class() -> Any:
-    session = pytest.importorskip("q7x2_ep.session")
-    try:
-        session.load()
-    except BackendError as error:
-        pytest.skip(str(error))
-    return session.Session
 
 
 def draw(op: str, *inputs: np.ndarray, **attrs: Any) -> np.ndarray:

@@ -25,12 +25,10 @@ from q7x2_ep.ops.attention import (
     score_stages,
     split_heads,
 )
-from q7x2_ep.ops.builder import infer_meaning
+from q7x2_ep.ops.builder import Given, infer_meaning
 from q7x2_ep.ops.common import known
 from q7x2_ep.ops.contrib_gqa import store
 from q7x2_ep.ops.contrib_quant import integer_product
-
-Given = Optional[Value]
 
 
 @op("com.microsoft::MultiHeadAttention")

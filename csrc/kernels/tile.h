@@ -1,0 +1,35 @@
+/* tile.h: the register tile of the products of this ISA, MR rows by NR columns in VECTORS vectors.
+ * Drivers and packing know it from the rows of kernels.def. */
+#ifndef Q7_TILE_H
+#define Q7_TILE_H
+#include "../simd/simd.h"
+
+#if defined(Q7_ISA_avx512)
+#define MR 14
+#define VECTORS 2
+#elif defined(Q7_ISA_avx2)
+#define MR 6
+#define VECTORS 2
+#elif defined(Q7_ISA_neon)
+#define MR 8
+#define VECTORS 3
+#else
+#define MR 4
+#define VECTORS 2
+#endif
+#define NR (VECTORS * Q7_W)
+
+enum {
+#define KERNEL(family, dtypes, isa, mr, nr) \
+    mr_##family##_##dtypes##_##isa = mr, nr_##family##_##dtypes##_##isa = nr,
+#include "../kernels.def"
+#undef KERNEL
+};
+#define Q7_TILE_IS_OF(kernel)                                                              \
+    _Static_assert(MR == Q7_CAT(mr_##kernel, Q7_ISA) && NR == Q7_CAT(nr_##kernel, Q7_ISA), \
+                   "the tile in kernels.def is another")
+Q7_TILE_IS_OF(gemm_f32_);
+Q7_TILE_IS_OF(qgemm_i16_);
+Q7_TILE_IS_OF(block_gemm_f32_);
+#undef Q7_TILE_IS_OF
+#endif

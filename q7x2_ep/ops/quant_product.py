@@ -1,0 +1,471 @@
+"""Products of integers that stand for real numbers: sums in int32, scaled and rounded as they are
+stored. Read quant.py first.
+
+Source: ONNX MatMulInteger, ConvInteger and their kin; Jacob et al. 2018, section 2.2.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Optional, Union
+
+import numpy as np
+
+from q7x2_ep import dtypes
+from q7x2_ep.errors import ModelError, UnsupportedOp
+from q7x2_ep.ir.core import Node, Type, Value
+from q7x2_ep.ir.shape import Dim, ceildiv, product
+from q7x2_ep.ir.view import View
+from q7x2_ep.ops import op
+from q7x2_ep.ops.common import F32, broadcast, dims, dtype_of, require_dtype, temporary, where_is
+from q7x2_ep.ops.conv import Conv, conv_shape, geometry, window_guards, windows
+from q7x2_ep.ops.matmul import matmul_step
+from q7x2_ep.ops.quant import BYTES, one_scale, require_constants, saturated
+
+
+def integer_product(
+    a: np.ndarray,
+    b: np.ndarray,
+    a_zero: Union[np.ndarray, int, None],
+    b_zero: Union[np.ndarray, int, None],
+) -> np.ndarray:
+    """(a - a_zero) @ (b - b_zero) in 64 bits. A zero per row of a is a column."""
+
+    def centred(x: np.ndarray, zero: Any) -> np.ndarray:
+        return x.astype(np.int64) - (0 if zero is None else np.asarray(zero).astype(np.int64))
+
+    if a_zero is not None and np.ndim(a_zero) == 1 and np.size(a_zero) > 1:
+        a_zero = np.asarray(a_zero)[:, None]
+    return centred(a, a_zero) @ centred(b, b_zero)
+
+
+class Finish(NamedTuple):
+    """What becomes of the sums of an integer product: see the op row qgemm."""
+
+    scale: Optional[Value] = None
+    bias: Optional[Value] = None
+    zero: Optional[Value] = None
+
+
+def qgemm_step(
+    b: Any,
+    a: Union[Value, View],
+    a_zero: Optional[Value],
+    weight: np.ndarray,
+    y: Union[Value, View],
+    finish: Finish,
+) -> None:
+    """y = (a - a_zero) @ weight, scaled and rounded as its dtype asks.
+
+    Shapes: a (.., K), a_zero one number, weight (K, N) without its zeros, scale one number or (N,),
+    bias (N,).
+    """
+    k, n = weight.shape
+    packed = pack(weight, b.kernel("qgemm").nr)
+    b.step(
+        "qgemm",
+        kernel="qgemm",
+        a=a,
+        a_zero=a_zero,
+        b=b.graph.constant(packed, Type(dtypes.INT16, packed.shape), "packed"),
+        c=y,
+        rows=b.threads * b.constants["QGEMM_ROWS"] * ceildiv(k, 2) * 4,
+        m=product(a.shape[:-1]),
+        n=n,
+        k=k,
+        a_dtype=dtype_of(a),
+        c_dtype=dtype_of(y),
+        scales=1 if finish.scale is None else product(finish.scale.shape),
+        **finish._asdict(),
+    )
+
+
+def require_sizes(
+    node: Node,
+    n: int,
+    a: Value,
+    a_zero: Optional[Value],
+    weight: Value,
+    zeros: Optional[Value],
+    finish: Finish,
+) -> None:
+    """Raises: UnsupportedOp unless all numbers are one, or one per column of n, the bias n, weights
+    and their zeros constant, and the dtypes those of the kernel.
+    """
+    require_constants(node, weight, zeros)
+    allowed = (
+        *((a_zero, (1,)), (finish.zero, (1,)), (finish.bias, (n,))),
+        *((zeros, (1, n)), (finish.scale, (1, n))),
+    )
+    for value, sizes in allowed:
+        if value is not None and product(value.shape) not in sizes:
+            raise UnsupportedOp(f"{where_is(node)} has no kernel for {value} of {value.shape}")
+    for value in (a, weight):
+        require_dtype(node, value.dtype, BYTES)
+    require_dtype(node, node.output.dtype, (*BYTES, dtypes.INT32, *F32))
+
+
+def lower_product(
+    node: Node, b: Any, a: Value, a_zero: Optional[Value], weight: Value, zeros: Any, finish: Finish
+) -> None:
+    """node.output = (a - a_zero) @ (weight - zeros), as qgemm_step.
+
+    Raises: UnsupportedOp where weight is computed or no matrix, or zeros differ between rows of a.
+    """
+    if len(weight.shape) != 2:
+        raise UnsupportedOp(f"{where_is(node)} has a kernel for one matrix")
+    require_sizes(node, weight.shape[1], a, a_zero, weight, zeros, finish)
+    b.guard(a.shape[-1], weight.shape[0], "inner dims differ")
+    centred = weight.const.astype(np.int16) - (0 if zeros is None else zeros.const)
+    qgemm_step(b, a, a_zero, centred, node.output, finish)
+
+
+def lower_conv(
+    node: Node, b: Any, x: Value, x_zero: Optional[Value], w: Value, zeros: Any, finish: Finish
+) -> None:
+    """node.output = conv(x - x_zero, w - zeros): a product of its windows, channels last, or with
+    groups a step of its own.
+
+    Raises: UnsupportedOp where w is computed, or for more than two spatial dims.
+    """
+    groups, filters = node.attrs["group"], w.shape[0]
+    require_sizes(node, filters, x, x_zero, w, zeros, finish)
+    b.guard(x.shape[1], w.shape[1] * groups, "the weights are for another number of channels")
+    b.guard(filters % groups, 0, f"{filters} filters are no {groups} groups")
+    for guard in window_guards(node, geometry(node, x.shape[2:], w.shape[2:])):
+        b.guard(*guard)
+    fields = windows(node, x, w, 2)
+    flat = w.const.reshape(filters, -1).astype(np.int16)
+    if zeros is not None:
+        flat = flat - zeros.const.reshape(-1, 1)
+    if groups > 1:
+        b.step(
+            "qconv",
+            kernel="qconv",
+            x=x,
+            x_zero=x_zero,
+            w=b.graph.constant(flat, Type(dtypes.INT16, flat.shape), "centred"),
+            y=node.output,
+            work=b.threads * qconv_work(fields) * 4,
+            M=filters,
+            groups=groups,
+            x_dtype=x.dtype,
+            y_dtype=node.output.dtype,
+            scales=1 if finish.scale is None else product(finish.scale.shape),
+            **finish._asdict(),
+            **fields,
+        )
+        return
+    pixels, k = fields["N"] * fields["OH"] * fields["OW"], product(w.shape[1:])
+    rows = temporary(b, x.dtype, (pixels, k))
+    b.step("im2col", x=x, zero=x_zero, rows=rows, **fields)
+    y = node.output
+    stored = temporary(b, y.dtype, (y.shape[0], *y.shape[2:], y.shape[1]))
+    qgemm_step(b, rows, x_zero, flat.T, b.allocate(stored).reshape((pixels, filters)), finish)
+    ndim = len(y.shape)
+    b.alias(y, b.view(stored).transpose((0, ndim - 1, *range(1, ndim - 1))))
+
+
+def qconv_work(fields: dict[str, Dim]) -> Dim:
+    """What a thread needs. Source: csrc/kernels/qconv.h. Units: int32."""
+    stride, dilation = fields["stride_w"], fields["dilation_w"]
+    sums = ceildiv(fields["OW"], 16) * 16
+    pairs = (sums + (fields["kw"] - 1) * dilation // stride) * stride
+    return fields["OH"] * sums + fields["H"] * pairs + pairs + dilation
+
+
+def pack(weight: np.ndarray, nr: int) -> np.ndarray:
+    """weight (K, N) as panels of nr columns with pairs of k side by side: csrc/kernels/qgemm.h."""
+    k, n = weight.shape
+    pairs, panels = -(-k // 2), -(-n // nr)
+    padded = np.zeros((pairs * 2, panels * nr), np.int16)
+    padded[:k, :n] = weight
+    halves = padded.reshape(pairs, 2, panels, nr)
+    return np.ascontiguousarray(halves.transpose(2, 0, 3, 1))
+
+
+@op("MatMulInteger")
+class MatMulInteger:
+    """y = (a - a_zero) @ (b - b_zero) in int32."""
+
+    signature = "a, b, a_zero?, b_zero? -> y"
+    attributes: dict = {}
+
+    def infer(node: Node) -> list[Type]:
+        return [Type(dtypes.INT32, product_shape(node, dims(node, 0), dims(node, 1)))]
+
+    def reference(
+        node: Node,
+        a: np.ndarray,
+        b: np.ndarray,
+        a_zero: Optional[np.ndarray] = None,
+        b_zero: Optional[np.ndarray] = None,
+    ) -> np.ndarray:
+        return integer_product(a, b, a_zero, b_zero).astype(np.int32)
+
+    def lower(node: Node, b: Any) -> None:
+        a, weight = node.inputs[:2]
+        lower_product(node, b, a, node.input(2), weight, node.input(3), Finish())
+
+
+@op("QLinearMatMul")
+class QLinearMatMul:
+    """y = saturate(round(real a @ real b / y_scale) + y_zero), real x = (x - x_zero) * x_scale."""
+
+    signature = "a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero -> y"
+    attributes: dict = {}
+
+    def infer(node: Node) -> list[Type]:
+        return [Type(node.inputs[7].dtype, product_shape(node, dims(node, 0), dims(node, 3)))]
+
+    def reference(
+        node: Node,
+        a: np.ndarray,
+        a_scale: np.ndarray,
+        a_zero: np.ndarray,
+        b: np.ndarray,
+        b_scale: np.ndarray,
+        b_zero: np.ndarray,
+        y_scale: np.ndarray,
+        y_zero: np.ndarray,
+    ) -> np.ndarray:
+        a_scale, a_zero, y_scale, y_zero = (
+            each[:, None] if each.ndim == 1 and each.size > 1 else each  # of rows
+            for each in (a_scale, a_zero, y_scale, y_zero)
+        )
+        y = integer_product(a, b, a_zero, b_zero) * (a_scale * b_scale / y_scale)
+        return saturated(np.rint(y) + y_zero, y_zero.dtype)
+
+    def lower(node: Node, b: Any) -> None:
+        a, a_scale, a_zero, weight, b_scale, b_zero, y_scale, y_zero = node.inputs
+        if weight.const is None or len(weight.shape) != 2:
+            lower_real_product(node, b)
+            return
+        scale = ratio(b, node, [a_scale, b_scale], y_scale)
+        lower_product(node, b, a, a_zero, weight, b_zero, Finish(scale, None, y_zero))
+
+
+def product_shape(node: Node, a: tuple[Dim, ...], b: tuple[Dim, ...]) -> tuple[Dim, ...]:
+    """The shape of a @ b, batch dims broadcast.
+
+    Raises: ModelError for scalars.
+    """
+    if not a or not b:
+        raise ModelError(f"{where_is(node)} multiplies tensors, not scalars")
+    batch = broadcast(node, a[:-2], b[:-2])
+    return (*batch, *a[-2:-1], *(b[-1:] if len(b) > 1 else ()))
+
+
+def lower_real_product(node: Node, b: Any) -> None:
+    """QLinearMatMul of two computed operands, dequantised: sums below 2^24 are exact in float.
+
+    Raises: UnsupportedOp for vectors, and where scales differ between rows of either.
+    """
+    y, y_scale, y_zero = node.output, *node.inputs[6:]
+    factors = []
+    for x, scale, zero in (node.inputs[:3], node.inputs[3:6]):
+        require_dtype(node, scale.dtype, F32)
+        require_dtype(node, x.dtype, BYTES)
+        if len(x.shape) < 2 or product(scale.shape) != 1 or product(zero.shape) != 1:
+            raise UnsupportedOp(f"{where_is(node)} has no kernel for {x} with scales {scale}")
+        factors.append(temporary(b, scale.dtype, x.shape))
+        given = {"x": x, "scale": scale, "zero": zero}
+        b.step("dequantize", y=factors[-1], x_dtype=x.dtype, **given, **one_scale(x))
+    left, right = (b.view(factor) for factor in factors)
+    b.guard(left.shape[-1], right.shape[-2], "inner dims differ")
+    real = temporary(b, dtypes.FLOAT, y.shape)
+    matmul_step(b, left, right, b.allocate(real))
+    if product(y_scale.shape) != 1 or product(y_zero.shape) != 1:
+        raise UnsupportedOp(f"{where_is(node)} has no kernel for results of scales {y_scale}")
+    given = {"x": real, "scale": y_scale, "zero": y_zero, "precision": dtypes.FLOAT}
+    b.step("quantize", y=y, y_dtype=y.dtype, **given, **one_scale(y))
+
+
+def ratio(b: Any, node: Node, over: list[Value], under: Optional[Value]) -> Value:
+    """The product of the scales of rows and of columns, over that of the result.
+
+    Raises: UnsupportedOp where they are computed, or differ between rows.
+    """
+    require_constants(node, *over, under)
+    if any(product(scale.shape) != 1 for scale in (over[0], under) if scale is not None):
+        raise UnsupportedOp(f"{where_is(node)} has a kernel for one scale of all rows only")
+    number = over[0].const * over[1].const
+    number = np.ravel(number if under is None else number / under.const).astype(np.float32)
+    return b.graph.constant(number, Type(dtypes.FLOAT, number.shape), "scale")
+
+
+def quantized_dtype(scale: Optional[Value], zero: Optional[Value]) -> int:
+    """Of a result that is quantised where there is a scale."""
+    if scale is None:
+        return dtypes.FLOAT
+    return dtypes.UINT8 if zero is None else zero.dtype
+
+
+@op("q7::QuantizedLinear")
+class QuantizedLinear:
+    """y = dequantize(x) @ dequantize(w) + bias, quantised again where y_scale is given.
+
+    Shapes: x (.., K) with one scale and zero, w (K, N) with one or N of each, bias (N,), y (.., N).
+    Types: x and w uint8 or int8, all constant but x; y of y_zero's dtype, else float.
+    """
+
+    signature = "x, x_scale, x_zero?, w, w_scale, w_zero?, bias?, y_scale?, y_zero? -> y"
+    attributes: dict = {}
+
+    def infer(node: Node) -> list[Type]:
+        x, w = node.inputs[0], node.inputs[3]
+        dtype = quantized_dtype(node.input(7), node.input(8))
+        return [Type(dtype, (*x.shape[:-1], w.shape[1]))]
+
+    def decompose(
+        g: Any,
+        x: Value,
+        x_scale: Value,
+        x_zero: Optional[Value],
+        w: Value,
+        w_scale: Value,
+        w_zero: Optional[Value] = None,
+        bias: Optional[Value] = None,
+        y_scale: Optional[Value] = None,
+        y_zero: Optional[Value] = None,
+    ) -> Value:
+        y = g.MatMul(
+            g.DequantizeLinear(x, x_scale, x_zero), g.DequantizeLinear(w, w_scale, w_zero, axis=1)
+        )
+        y = y if bias is None else g.Add(y, bias)
+        return y if y_scale is None else g.QuantizeLinear(y, y_scale, y_zero)
+
+    def lower(node: Node, b: Any) -> None:
+        x, x_scale, x_zero, w, w_scale, w_zero, bias, y_scale, y_zero = (
+            node.input(i) for i in range(9)
+        )
+        finish = scaled_finish(b, node, [x_scale, w_scale], bias, y_scale, y_zero)
+        lower_product(node, b, x, x_zero, w, w_zero, finish)
+
+
+def scaled_finish(
+    b: Any,
+    node: Node,
+    scales: list[Value],
+    bias: Optional[Value],
+    y_scale: Optional[Value],
+    y_zero: Optional[Value],
+) -> Finish:
+    """Sums times scales plus a float bias, quantised again where y_scale is given."""
+    require_constants(node, bias, y_scale)
+    if bias is not None and y_scale is not None:  # it is added after the scale
+        divided = np.ravel(bias.const / y_scale.const).astype(np.float32)
+        bias = b.graph.constant(divided, Type(dtypes.FLOAT, divided.shape), "bias")
+    return Finish(ratio(b, node, scales, y_scale), bias, y_zero)
+
+
+def _conv_reference(
+    node: Node, x: np.ndarray, w: np.ndarray, x_zero: Any, w_zero: Any
+) -> np.ndarray:
+    """The sums of an integer convolution, exact in float64."""
+    zeros = 0.0 if w_zero is None else w_zero.reshape(-1, *[1] * (w.ndim - 1)).astype(np.float64)
+    centred = x.astype(np.float64) - (0.0 if x_zero is None else float(x_zero.item()))
+    return Conv.reference(node, centred, w.astype(np.float64) - zeros)
+
+
+@op("ConvInteger")
+class ConvInteger:
+    """y = conv(x - x_zero, w - w_zero) in int32."""
+
+    signature = "x, w, x_zero?, w_zero? -> y"
+    attributes = Conv.attributes
+
+    def infer(node: Node) -> list[Type]:
+        return [Type(dtypes.INT32, conv_shape(node, dims(node, 0), dims(node, 1)))]
+
+    def reference(
+        node: Node, x: np.ndarray, w: np.ndarray, x_zero: Any = None, w_zero: Any = None
+    ) -> np.ndarray:
+        return _conv_reference(node, x, w, x_zero, w_zero).astype(np.int32)
+
+    def lower(node: Node, b: Any) -> None:
+        x, w = node.inputs[:2]
+        lower_conv(node, b, x, node.input(2), w, node.input(3), Finish())
+
+
+@op("QLinearConv")
+class QLinearConv:
+    """y = saturate(round((real conv(x, w) + real bias) / y_scale) + y_zero), bias int32 in units of
+    x_scale * w_scale.
+    """
+
+    signature = "x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, bias? -> y"
+    attributes = Conv.attributes
+
+    def infer(node: Node) -> list[Type]:
+        return [Type(node.inputs[7].dtype, conv_shape(node, dims(node, 0), dims(node, 3)))]
+
+    def reference(
+        node: Node,
+        x: np.ndarray,
+        x_scale: np.ndarray,
+        x_zero: np.ndarray,
+        w: np.ndarray,
+        w_scale: np.ndarray,
+        w_zero: np.ndarray,
+        y_scale: np.ndarray,
+        y_zero: np.ndarray,
+        bias: Optional[np.ndarray] = None,
+    ) -> np.ndarray:
+        channels = (-1, *[1] * (w.ndim - 2))
+        y = _conv_reference(node, x, w, x_zero, w_zero)
+        if bias is not None:
+            y = y + bias.reshape(channels)
+        scale = (x_scale * w_scale / y_scale).reshape(channels)
+        return saturated(np.rint(y * scale) + y_zero, y_zero.dtype)
+
+    def lower(node: Node, b: Any) -> None:
+        x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero = node.inputs[:8]
+        bias = node.input(8)
+        scales = [x_scale, w_scale]
+        require_constants(node, bias, *scales)
+        if bias is not None:
+            real = np.ravel(bias.const * (x_scale.const * w_scale.const)).astype(np.float32)
+            bias = b.graph.constant(real, Type(dtypes.FLOAT, real.shape), "bias")
+        finish = scaled_finish(b, node, scales, bias, y_scale, y_zero)
+        lower_conv(node, b, x, x_zero, w, w_zero, finish)
+
+
+@op("q7::QuantizedConv")
+class QuantizedConv:
+    """y = conv(dequantize(x), dequantize(w)) + bias, quantised again where y_scale is given.
+
+    Shapes: as Conv; x with one scale and zero, w with one or M of each, bias (M,).
+    Types: x and w uint8 or int8, all constant but x; y of y_zero's dtype, else float.
+    """
+
+    signature = QuantizedLinear.signature
+    attributes = Conv.attributes
+
+    def infer(node: Node) -> list[Type]:
+        shape = conv_shape(node, dims(node, 0), dims(node, 3))
+        return [Type(quantized_dtype(node.input(7), node.input(8)), shape)]
+
+    def decompose(
+        g: Any,
+        x: Value,
+        x_scale: Value,
+        x_zero: Optional[Value],
+        w: Value,
+        w_scale: Value,
+        w_zero: Optional[Value] = None,
+        bias: Optional[Value] = None,
+        y_scale: Optional[Value] = None,
+        y_zero: Optional[Value] = None,
+        **attrs: Any,
+    ) -> Value:
+        real_x = g.DequantizeLinear(x, x_scale, x_zero)
+        real_w = g.DequantizeLinear(w, w_scale, w_zero, axis=0)
+        y = g.Conv(real_x, real_w, bias, **attrs)
+        return y if y_scale is None else g.QuantizeLinear(y, y_scale, y_zero)
+
+    def lower(node: Node, b: Any) -> None:
+        x, x_scale, x_zero, w, w_scale, w_zero, bias, y_scale, y_zero = (
+            node.input(i) for i in range(9)
+        )
+        finish = scaled_finish(b, node, [x_scale, w_scale], bias, y_scale, y_zero)
+        lower_conv(node, b, x, x_zero, w, w_zero, finish)
