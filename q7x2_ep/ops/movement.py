@@ -370,7 +370,7 @@ class Slice:
             if is_window(dim, start, end, step):
                 text = f"the slice starts at {start}, beyond dim {dim}"
                 found.append((maximum(start - dim + 1, 0), 0, text))
-            if is_tail(start, end, step) and not isinstance(start, int):
+            if is_tail(start, end, step):
                 text = f"the slice starts at {start}, which counts from the front where it is 0"
                 found.append((maximum(start + 1, 0), 0, text))
             for index in (start, end):
@@ -444,7 +444,7 @@ def is_window(dim: Dim, start: Dim, end: Dim, step: int) -> bool:
 
 def is_tail(start: Dim, end: Dim, step: int) -> bool:
     """Whether -s: is cut off, the last s of a table of positions, say; a guard holds s above 0."""
-    counted = start < 0 if isinstance(start, int) else at_least(-start, 0)
+    counted = not isinstance(start, int) and at_least(-start, 0)
     return counted and step == 1 and isinstance(end, int) and end >= OPEN_END
 
 
