@@ -6,10 +6,13 @@ A few cycles are run always, 10 000 of each with `-m slow`.
 from __future__ import annotations
 
 import gc
+import json
 import os
+import subprocess
+import sys
 import threading
 from pathlib import Path
-from typing import Any, Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -93,17 +96,34 @@ def resident() -> int:
     return int(STATUS.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
+USES = {use.__name__: use for use in (run, profile, fail, abandon)}
+SOURCES = {"native": NATIVE, "host": HOST}
+
+
+def growth(use: str, source: str, cycles: int) -> list[int]:
+    """Bytes, handles and threads that there are more after some cycles."""
+    for _ in range(20):
+        USES[use](SOURCES[source])
+    before = [resident(), len([*HANDLES.iterdir()]), threading.active_count()]
+    for _ in range(cycles):
+        USES[use](SOURCES[source])
+    after = [resident(), len([*HANDLES.iterdir()]), threading.active_count()]
+    return [b - a for a, b in zip(before, after)]
+
+
 @pytest.mark.parametrize(
     "cycles", [50, pytest.param(10_000, marks=pytest.mark.slow)], ids=["some", "many"]
 )
-@pytest.mark.parametrize("source", [NATIVE, HOST], ids=["native", "host"])
-@pytest.mark.parametrize("use", [run, profile, fail, abandon])
-def test_nothing_is_left(use: Callable[[bytes], None], source: bytes, cycles: int) -> None:
-    for _ in range(20):
-        use(source)
-    memory, handles, threads = resident(), len([*HANDLES.iterdir()]), threading.active_count()
-    for _ in range(cycles):
-        use(source)
-    assert resident() - memory < SLACK
-    assert len([*HANDLES.iterdir()]) == handles
-    assert threading.active_count() == threads
+@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize("use", USES)
+def test_nothing_is_left(use: str, source: str, cycles: int) -> None:
+    """In a process of its own, where nothing else takes memory."""
+    command = [sys.executable, __file__, use, source, str(cycles)]
+    printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    memory, handles, threads = json.loads(printed)
+    assert memory < SLACK
+    assert (handles, threads) == (0, 0)
+
+
+if __name__ == "__main__":
+    print(json.dumps(growth(sys.argv[1], sys.argv[2], int(sys.argv[3]))))
