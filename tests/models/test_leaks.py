@@ -119,8 +119,9 @@ def growth(use: str, source: str, cycles: int) -> list[int]:
 def test_nothing_is_left(use: str, source: str, cycles: int) -> None:
     """In a process of its own, where nothing else takes memory."""
     command = [sys.executable, __file__, use, source, str(cycles)]
-    printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    memory, handles, threads = json.loads(printed)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
+    memory, handles, threads = json.loads(done.stdout)
     assert memory < SLACK
     assert (handles, threads) == (0, 0)
 
