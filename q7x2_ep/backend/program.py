@@ -21,7 +21,7 @@ from q7x2_ep.backend.cpu.executor import Executor
 from q7x2_ep.backend.cpu.library import Library
 from q7x2_ep.backend.numpy import Evaluation
 from q7x2_ep.ir.core import NO_TENSOR, Graph, Node, Type, Value, array_type
-from q7x2_ep.ir.shape import Expr, evaluate, symbol, symbols
+from q7x2_ep.ir.shape import Expr, evaluate, measured, symbols
 from q7x2_ep.ops import find
 from q7x2_ep.plan.build import Plan, Step
 from q7x2_ep.plan.partition import HostPhase, NativePhase, Phase, partition
@@ -288,7 +288,7 @@ def _typed(graph: Graph, types: Sequence[Any], fixed: Mapping[int, np.ndarray]) 
             value.set_type(NO_TENSOR)
         else:
             dtype, ndim = type
-            value.set_type(Type(dtype, tuple(symbol(f"{value.name}.d{j}") for j in range(ndim))))
+            value.set_type(Type(dtype, tuple(measured(value.name, j) for j in range(ndim))))
     graph.inputs = rest
     return graph
 

@@ -16,8 +16,11 @@ s
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Union
+
+_MEASURED = re.compile(r"\.d\d+$")
 
 
 class Expr:
@@ -94,6 +97,16 @@ Dim = Union[int, Expr]
 def symbol(name: str) -> Expr:
     """The size called `name`."""
     return Expr((((("sym", name),), 1),))
+
+
+def measured(value: str, axis: int) -> Expr:
+    """The symbol of a size of a value that no feed tells, but data."""
+    return symbol(f"{value}.d{axis}")
+
+
+def is_measured(a: Dim) -> bool:
+    """Whether a size depends on data: it may well be 0 then."""
+    return any(_MEASURED.search(name) for name in symbols(a))
 
 
 def floordiv(a: Dim, b: Dim) -> Dim:

@@ -15,7 +15,7 @@ import numpy as np
 from q7x2_ep import dtypes
 from q7x2_ep.errors import ModelError, UnsupportedOp
 from q7x2_ep.ir.core import Node, Type, Value
-from q7x2_ep.ir.shape import Dim, at_least, broadcast_shapes, minimum, product, symbol
+from q7x2_ep.ir.shape import Dim, at_least, broadcast_shapes, measured, minimum, product
 from q7x2_ep.ir.view import View
 from q7x2_ep.ops import find
 
@@ -120,7 +120,7 @@ def is_movement(node: Node) -> bool:
 def fresh(node: Node, i: int, rank: int) -> tuple[Dim, ...]:
     """A shape for output i of which only a run tells the sizes: symbols of its own."""
     node.binds |= rank > 0
-    return tuple(symbol(f"{node.outputs[i].name}.d{axis}") for axis in range(rank))
+    return tuple(measured(node.outputs[i].name, axis) for axis in range(rank))
 
 
 def length(node: Node, i: int) -> int:

@@ -15,7 +15,7 @@ import numpy as np
 
 from q7x2_ep import dtypes
 from q7x2_ep.ir.core import NO_TENSOR, UNKNOWN, Graph, Node, Type, Value
-from q7x2_ep.ir.shape import symbol, symbols
+from q7x2_ep.ir.shape import measured, symbols
 from q7x2_ep.ops import op
 from q7x2_ep.ops.common import fresh, normal_axis
 
@@ -32,7 +32,7 @@ def varying(formal: Value, type: Type) -> Type:
     """The type of an input of a body that may have other sizes each time."""
     if type.shape is None:
         return type
-    return Type(type.dtype, tuple(symbol(f"{formal.name}.d{i}") for i in range(len(type.shape))))
+    return Type(type.dtype, tuple(measured(formal.name, i) for i in range(len(type.shape))))
 
 
 def _outside(node: Node) -> set[str]:

@@ -14,7 +14,16 @@ import numpy as np
 from q7x2_ep import dtypes
 from q7x2_ep.errors import ModelError, UnsupportedOp
 from q7x2_ep.ir.core import Node, Type
-from q7x2_ep.ir.shape import Dim, at_least, ceildiv, is_cut_to, maximum, minimum, product
+from q7x2_ep.ir.shape import (
+    Dim,
+    at_least,
+    ceildiv,
+    is_cut_to,
+    is_measured,
+    maximum,
+    minimum,
+    product,
+)
 from q7x2_ep.ir.view import View
 from q7x2_ep.ops import op
 from q7x2_ep.ops.common import (
@@ -376,7 +385,7 @@ class Slice:
             for index in (start, end):
                 if isinstance(dim, int) and isinstance(index, int):
                     continue
-                if index == -1 and not at_least(dim, 1):
+                if index == -1 and not at_least(dim, 1) and not is_measured(dim):
                     found.append((maximum(1 - dim, 0), 0, f"dim {axis} must not be empty"))
                 elif not at_least(index, 0) and not at_least(-index, 0):
                     found.append(
@@ -451,11 +460,12 @@ def is_tail(start: Dim, end: Dim, step: int) -> bool:
 def clamp(index: Dim, dim: Dim, low: Dim, high: Dim) -> Dim:
     """A slice bound, counted from the end where it is negative, held in low..high.
 
-    An index of unknown sign counts from the front, and -1 exists: guards hold them to it.
+    An index of unknown sign counts from the front, and -1 exists in a dim that feeds tell: guards
+    hold them to it.
     """
     if isinstance(index, int) and abs(index) >= OPEN_END:
         return high if index > 0 else low
-    if index == -1 and not isinstance(dim, int):
+    if index == -1 and not isinstance(dim, int) and not is_measured(dim):
         return dim - 1
     if not at_least(index, 0) and at_least(-index, 0):
         index = index + dim

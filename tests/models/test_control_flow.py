@@ -397,6 +397,25 @@ def test_a_weight_that_phases_pack_and_a_host_step_reads():
     )
 
 
+def test_slices_of_what_data_leaves():
+    """Boxes that were kept, say, of which there may be none."""
+    check(
+        """g (float[n] x) => (int64[1, a] front, int64[1, b] back) {
+            kept = NonZero(x)
+            front = Slice(kept, zero, last, one)
+            back = Slice(kept, last, end, one)
+        }""".replace(
+            "{\n",
+            "<int64[1] zero = {0}, int64[1] one = {1}, int64[1] last = {-1}, "
+            "int64[1] end = {9223372036854775807}> {\n",
+            1,
+        ),
+        {"x": np.zeros(3, np.float32)},
+        {"x": np.ones(1, np.float32)},
+        {"x": np.ones(4, np.float32)},
+    )
+
+
 def test_slices_to_and_from_the_last():
     check(
         """g (float[n, 2] x) => (float[a, 2] front, float[b, 2] back) {
