@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 from q7x2_ep.backend.cpu.library import load
 from q7x2_ep.errors import BackendError
@@ -16,6 +17,11 @@ NEED_LIBRARY = [
     FOLDER / name for name in ("abi", "api", "cli", "conformance", "fuzz", "kernels", "models")
 ]
 NEED_LIBRARY += sorted((FOLDER / "unit").glob("test_runtime_*.py"))
+
+# The same examples in every run; `--hypothesis-profile=search` looks for new ones.
+settings.register_profile("fixed", derandomize=True)
+settings.register_profile("search", derandomize=False)
+settings.load_profile("fixed")
 
 try:
     load()

@@ -209,7 +209,7 @@ def test_against_onnx(op: str) -> None:
         assume(op not in SCALARS_FAIL or all(x.ndim for x in case.arrays))
         assume(not (op == "Gelu" and np.isneginf(case.arrays[0]).any()))  # we give the limit, 0
         assume(is_defined(case))
-        assume(not (op == "ReduceLogSumExp" and np.isposinf(case.arrays[0]).any()))  # it gives NaN
+        assume(op != "ReduceLogSumExp" or not np.isinf(case.arrays[0]).any())  # it gives NaN
         assert_same(case, case.run(ours), case.run(onnx_evaluator, widened=True))
 
     check()
