@@ -23,6 +23,7 @@ from q7x2_ep.backend.numpy import Evaluation
 from q7x2_ep.ir.core import NO_TENSOR, Graph, Node, Type, Value, array_type
 from q7x2_ep.ir.shape import Expr, evaluate, measured, symbols
 from q7x2_ep.ops import find
+from q7x2_ep.ops.control import actuals
 from q7x2_ep.plan.build import Plan, Step
 from q7x2_ep.plan.partition import HostPhase, NativePhase, Phase, partition
 
@@ -198,6 +199,10 @@ class _Host:
         self.inputs = [value for value in self.node.inputs if value is not None]
         self.outputs = self.node.outputs
         self._compile = compile
+        self._captures = actuals(phase.node, phase.node.inputs)[1] if phase.node.bodies else []
+        self._constants = {  # of the captures, by their place among them
+            i: value.const for i, value in enumerate(self._captures) if value.const is not None
+        }
         self._bodies: dict[tuple, Program] = {}
 
     def run(self, state: _State, call: Optional[Call] = None) -> None:
@@ -250,22 +255,12 @@ class _Host:
         arrays = [np.asarray(a) if isinstance(a, np.generic) else a for a in arrays]
         types = tuple(map(_signature, arrays))
         key = (id(body), types)
+        first = len(arrays) - len(self._captures)
         if key not in self._bodies:
-            self._bodies[key] = self._compile(_typed(body.clone(), types, self._constants(body)))
-        fixed = self._constants(body)
-        rest = [a for i, a in enumerate(arrays) if i not in fixed]
+            fixed = {first + i: array for i, array in self._constants.items()}
+            self._bodies[key] = self._compile(_typed(body.clone(), types, fixed))
+        rest = [a for i, a in enumerate(arrays) if i - first not in self._constants]
         return self._bodies[key].run_body(rest, call)
-
-    def _constants(self, body: Graph) -> dict[int, np.ndarray]:
-        """The captures of a body, by their place among its inputs, that are constants here."""
-        count = self.node.attrs["captures"]
-        captures = self.node.inputs[len(self.node.inputs) - count :] if count else []
-        first = len(body.inputs) - count
-        return {
-            first + i: value.const
-            for i, value in enumerate(captures)
-            if value is not None and value.const is not None
-        }
 
 
 def _signature(given: Any) -> Optional[tuple[int, int]]:

@@ -21,10 +21,6 @@ from q7x2_ep.ir.shape import Dim, Expr
 from q7x2_ep.ops import op
 from q7x2_ep.ops.common import fresh
 
-RANDOM = frozenset(
-    f"{kind}{like}" for kind in ("RandomNormal", "RandomUniform") for like in ("", "Like")
-) | {"Bernoulli", "Multinomial", "Dropout"}
-
 _NAME = re.compile(r"(?:(?P<domain>[\w.]+)::)?(?P<op>\w+)@(?P<version>\d+)$")
 MAX_DATA = 1024  # contents of constants of up to this many elements are shown to onnx's inference
 
@@ -63,7 +59,6 @@ class HostOp:
         self.schema = schema
         self.signature = f"{_formals(schema.inputs)} -> {_formals(schema.outputs)}"
         self.attributes = {name: _default(attr) for name, attr in schema.attributes.items()}
-        self.is_random = schema.name in RANDOM
         self._evaluators: WeakKeyDictionary[Node, Any] = WeakKeyDictionary()
 
     def infer(self, node: Node) -> list[Type]:

@@ -13,6 +13,7 @@ from q7x2_ep.ir.core import UNKNOWN, Graph, Node, Type
 from q7x2_ep.ir.text import type_text
 from q7x2_ep.ops import find
 from q7x2_ep.ops.common import NotInferable, is_host
+from q7x2_ep.ops.control import actuals
 
 
 def run(graph: Graph) -> dict[str, int]:
@@ -56,9 +57,7 @@ def infer_node(node: Node) -> bool:
 def _infer(node: Node, entry: Any) -> list[Type]:
     if hasattr(entry, "formals"):
         formals = entry.formals(node)
-        captures = [
-            value.type for value in node.inputs[len(node.inputs) - node.attrs["captures"] :]
-        ]
+        captures = [value.type for value in actuals(node, node.inputs)[1]]
         for body in node.bodies:
             _infer_body(body, [*formals, *captures])
     elif not is_host(node) and any(v is not None and v.shape is None for v in node.inputs):
