@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from q7x2_ep.backend.cpu.library import load
+from q7x2_ep.backend.cpu.library import Context, Plan, load
 from q7x2_ep.errors import BackendError
 
 FOLDER = Path(__file__).parent
@@ -38,8 +38,12 @@ def pytest_report_header() -> str:
 
 
 def pytest_unconfigure() -> None:
-    """Sessions with host steps are cycles: what is left of them at exit is no leak."""
+    """What Python still holds at its exit (fixtures, caches, cycles, tracebacks) is no leak."""
     gc.collect()
+    for kind in (Context, Plan):  # a plan outlives its contexts
+        for handle in gc.get_objects():
+            if type(handle) is kind:
+                handle.close()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
