@@ -172,7 +172,7 @@ def norm(g: Body) -> None:
 
 
 def cut(g: Body) -> None:
-    (zero, end) = g.ints(0), g.ints(g.random.choice([-2, -1, 1, 2]))
+    (zero, end) = g.ints(0), g.ints(g.random.choice([-3, -2, 1, 2]))
     g.emit("matrix", "Slice", g.any("matrix"), zero, end, zero)
 
 
@@ -223,7 +223,7 @@ def strings(g: Body) -> None:
     elif step == 1:
         g.emit("text", "Concat", g.any("text"), g.any("text"), axis=0)
     else:
-        g.emit("text", "Slice", g.any("text"), g.ints(0), g.ints(-1))
+        g.emit("text", "Slice", g.any("text"), g.ints(0), g.ints(-2))
 
 
 def optionals(g: Body) -> None:
