@@ -12,7 +12,6 @@ from typing import Any, Optional
 import numpy as np
 
 from q7x2_ep import dtypes
-from q7x2_ep.errors import UnsupportedOp
 from q7x2_ep.ir.core import Value
 from q7x2_ep.ir.shape import Dim, maximum
 from q7x2_ep.ops import op
