@@ -1,4 +1,4 @@
-/* peak.c: what one core can do, with vectors of VECTOR_BYTES: the yardsticks of bench/kernels.py. */
+/* peak.c: what a thread can do, with vectors of VECTOR_BYTES: the yardsticks of bench/roofline.py. */
 #include <stdint.h>
 
 enum { CHAINS = 12 }; /* independent sums: enough to hide the latency of two fma units */
@@ -16,12 +16,13 @@ double multiply_add(int64_t n, const float *seed, float *result) {
     return 2.0 * (double)n * CHAINS * (double)(sizeof(vector) / sizeof(float));
 }
 
-/* Reads n floats, n a multiple of four vectors. */
-float read_all(int64_t n, const float *p) {
-    vector sum[4] = {{0}, {0}, {0}, {0}};
+/* Reads n floats, n a multiple of 16 vectors, `times` times over. */
+float read_all(int64_t n, const float *p, int64_t times) {
+    vector sum[16] = {{0}}; /* as many loads in flight as there are registers for, or half of them */
     const int64_t w = sizeof(vector) / sizeof(float);
-    for (int64_t i = 0; i < n; i += 4 * w)
-        for (int j = 0; j < 4; j++) sum[j] += *(const vector *)(const void *)(p + i + j * w);
-    sum[0] += sum[1] + sum[2] + sum[3];
+    for (int64_t t = 0; t < times; t++)
+        for (int64_t i = 0; i < n; i += 16 * w)
+            for (int j = 0; j < 16; j++) sum[j] += *(const vector *)(const void *)(p + i + j * w);
+    for (int j = 1; j < 16; j++) sum[0] += sum[j];
     return sum[0][0];
 }
