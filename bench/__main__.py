@@ -1,4 +1,4 @@
-"""python bench COMMAND ...: every script of this folder, as `python bench/COMMAND.py ...` runs it."""
+"""python bench COMMAND ...: every script of this folder, as python bench/COMMAND.py runs it."""
 
 from __future__ import annotations
 
