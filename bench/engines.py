@@ -11,7 +11,7 @@ import importlib.util
 from collections.abc import Iterator, Mapping
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Callable, NamedTuple, Optional
+from typing import Callable, NamedTuple
 
 import numpy as np
 import zoo
@@ -50,9 +50,7 @@ def openvino(model: str, path: Path, threads: int) -> Iterator[Loaded]:
 
     def run(feeds: Arrays) -> Callable[[], list[np.ndarray]]:
         given = dict(feeds)
-        return lambda: list(
-            request.infer(given, share_inputs=True, share_outputs=True).to_tuple()
-        )
+        return lambda: list(request.infer(given, share_inputs=True, share_outputs=True).to_tuple())
 
     yield run
 
@@ -96,7 +94,9 @@ ENGINES = {
     "openvino": Engine(openvino, "openvino", "OpenVINO"),
     "torch": Engine(torch, "torch", "torch"),
     "compiled": Engine(
-        lambda *given: torch(*given, compiled=True), "torch", "compiled"  # torch.compile
+        lambda *given: torch(*given, compiled=True),
+        "torch",
+        "compiled",  # torch.compile
     ),
 }
 PEERS = tuple(ENGINES)[1:]

@@ -157,9 +157,7 @@ class Loaded(ExitStack):
         infer.run(self.graph)
         names = [engines.OURS, *self.peers]
         self.runs = {
-            name: self.enter_context(
-                engines.ENGINES[name].load(job.model, job.path, job.threads)
-            )
+            name: self.enter_context(engines.ENGINES[name].load(job.model, job.path, job.threads))
             for name in names
             if engines.can_load(name, job.model)
         }
@@ -219,10 +217,14 @@ def summary(rows: Sequence[results.Row], peers: Sequence[str]) -> str:
     """Geometric means, and how often each peer is ahead."""
     lines = []
     for name in peers:
-        ratios = [row["ms"][row["ours"]][1] / row["ms"][name][1] for row in rows if name in row["ms"]]
+        ratios = [
+            row["ms"][row["ours"]][1] / row["ms"][name][1] for row in rows if name in row["ms"]
+        ]
         if ratios:
             mean, ahead = float(np.exp(np.log(ratios).mean())), sum(r > 1 for r in ratios)
-            lines.append(f"{name}: ratio {mean:.2f} on average, ahead {ahead} of {len(ratios)} times")
+            lines.append(
+                f"{name}: ratio {mean:.2f} on average, ahead {ahead} of {len(ratios)} times"
+            )
     return "\n".join(lines)
 
 

@@ -307,7 +307,8 @@ def build(model: Model, attention: str, dtype: str = "float32") -> Any:
         )
     else:
         config = getattr(transformers, model.config)(**model.sizes)
-        config._attn_implementation = attention
+        if getattr(transformers, model.model)._supports_sdpa:  # convolutional networks have none
+            config._attn_implementation = attention
         config._experts_implementation = "batched_mm"  # the others size tensors by routing
         module = getattr(transformers, model.model)(config)
         for parameter in module.parameters():
