@@ -22,7 +22,7 @@ from q7x2_ep import dtypes, fuse, importer, passes
 from q7x2_ep.backend.cpu.library import load
 from q7x2_ep.feeds import random_feeds
 from q7x2_ep.ir.core import Graph, Node, Type, Value, array_type
-from q7x2_ep.ir.shape import Expr, evaluate, symbols
+from q7x2_ep.ir.shape import evaluate, symbols
 from q7x2_ep.ir.text import parse, to_text
 from q7x2_ep.ops import find
 from q7x2_ep.passes import infer
@@ -136,20 +136,15 @@ def is_movement(node: Node) -> bool:
 
 def sizes_of(graph: Graph, batch: int, sequence: int, past: int) -> dict[str, int]:
     """The value of every symbol of the inputs; those of a cache by their names."""
-    given = {"past_sequence": past}
-    found: dict[str, int] = {}
-    totals = {}
-    for value in graph.inputs:
-        for dim in value.shape or ():
-            for name in symbols(dim):
-                if "past" in name and "+" in name:
-                    totals[name] = past + sequence
-    feeds = random_feeds(graph, batch, sequence, {**given, **totals})
-    for value in graph.inputs:
-        for dim, size in zip(value.shape or (), feeds[value.name].shape):
-            if isinstance(dim, Expr):
-                found[repr(dim).strip("'")] = size
-    return found
+    names = {name for value in graph.inputs for dim in value.shape for name in symbols(dim)}
+    given = {name: past + sequence if "+" in name else past for name in names if "past" in name}
+    feeds = random_feeds(graph, batch, sequence, given)
+    return {
+        name: size
+        for value in graph.inputs
+        for dim, size in zip(value.shape, feeds[value.name].shape)
+        for name in symbols(dim)
+    }
 
 
 def planned(graph: Graph) -> Optional[tuple[Plan, str]]:
@@ -184,8 +179,10 @@ def collect(path: Path, feeds: list[tuple[int, int, int]]) -> Iterator[tuple[str
         for node in graph.nodes:
             if node.bodies or is_movement(node):
                 continue
-            dims = [dim for v in (*node.inputs, *node.outputs) if v for dim in v.shape or (Expr,)]
-            if any(dim is Expr or not symbols(dim) <= sizes.keys() for dim in dims):
+            values = [value for value in (*node.inputs, *node.outputs) if value is not None]
+            if any(value.shape is None for value in values):
+                continue
+            if any(symbols(dim) - sizes.keys() for value in values for dim in value.shape):
                 continue
             small = cut(node, sizes)
             found = planned(small)
