@@ -82,13 +82,13 @@ def under_roofline(dots: Sequence[Dot], limits: roofline.Roofline, title: str, p
     """Log-log: operations a byte against operations a second; the area of a dot is its time."""
     pyplot = _pyplot()
     figure, axes = pyplot.subplots(figsize=(9, 6))
-    x = np.logspace(-2, 3, 200)
+    x = np.logspace(-1, 3, 200)
     levels = {"16 KB": 1 << 14, "1 MB": 1 << 20, "memory": max(limits.reads)}
-    for name, size in levels.items():
+    for (name, size), style in zip(levels.items(), (":", "-.", "-")):
         rate = limits.bandwidth(size)
         y = np.minimum(x * rate, limits.flops) / 1e9
         label = f"{name}, {rate / 1e9:.0f} GB/s"
-        axes.plot(x, y, linewidth=1.2, label=label, color="black", alpha=0.3 + 0.2 * len(name) / 6)
+        axes.plot(x, y, linewidth=1.2, label=label, color="black", linestyle=style)
     whole = sum(dot.seconds for dot in dots)
     for i, op in enumerate(dict.fromkeys(dot.op for dot in dots)):
         group = [dot for dot in dots if dot.op == op and dot.work.flops and dot.work.bytes]
@@ -101,7 +101,6 @@ def under_roofline(dots: Sequence[Dot], limits: roofline.Roofline, title: str, p
             label=op,
         )
     axes.set(xscale="log", yscale="log", xlabel="FLOP / byte", ylabel="GFLOP / s", title=title)
-    axes.axhline(limits.flops / 1e9, color="black", linewidth=0.6, linestyle="--")
     axes.legend(fontsize=8, loc="lower right", markerscale=0.5)
     figure.tight_layout()
     figure.savefig(path, dpi=150)

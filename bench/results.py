@@ -27,7 +27,7 @@ Row = dict[str, Any]
 def facts() -> Row:
     """What every row of this process shares."""
     command = ["git", "describe", "--always", "--dirty"]
-    done = subprocess.run(command, cwd=FOLDER.parent, capture_output=True, text=True)
+    done = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True)
     return {**environment(), "commit": done.stdout.strip()}
 
 

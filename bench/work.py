@@ -1,7 +1,7 @@
 """What a step has to do at least: floating-point operations, and bytes that it reads and writes.
 
-Multiply-adds count as two, of all that is no product one operation per element of the result: those
-are bound by bytes. Bytes are those of every operand once, as if nothing else were in any cache.
+Multiply-adds count as two, of all that is no product one operation per element of the largest operand:
+those are bound by bytes. Bytes are those of every operand once, as if nothing else were in any cache.
 """
 
 from __future__ import annotations
@@ -84,7 +84,11 @@ def of(step: Step, sizes: Mapping[str, int]) -> Work:
     if step.op in PACKED:
         moved += 4 * PACKED[step.op](f)
     multiply_adds = PRODUCTS.get(step.op)
-    flops = 2 * multiply_adds(f) if multiply_adds else sum(written.values()) / 4
+    flops = (
+        2 * multiply_adds(f)
+        if multiply_adds
+        else max([*read.values(), *written.values()], default=0) / 4
+    )
     return Work(float(flops), float(moved))
 
 
