@@ -2,8 +2,8 @@
 
 Run: python bench shapes [--cache DIR] [MODEL.onnx@BATCHxLENGTH ..]. Of every model of the zoo, as
 passes and fusions leave it, the nodes whose steps use a kernel, for the feeds below, each as a
-graph of its own: the node, and the movement in front of it that costs nothing but strides. What
-takes little of the time of its family, by its operations and bytes, is left out.
+graph of its own: the node, and the movement in front of it that costs nothing but strides. Of a
+family the few are kept that take most of its time in a model, by their operations and bytes.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ FEEDS: dict[str, list[tuple[int, int, int]]] = {  # file: batch, sequence, past
     "mobilenet-v2.sdpa.legacy17": [(1, 0, 0), (8, 0, 0)],
     **{f"{name}.light": [(1, 0, 0)] for name in zoo.light_models()},
 }
-LEAST = 0.2  # of the time of its family in one model and feed
+MOST, LEAST = 3, 0.05  # nodes of a family in one model and feed, and their part of its time
 FLOPS, BYTES = 150e9, 20e9  # a second, of some machine
 
 
@@ -64,11 +64,10 @@ class Shape(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Short: the last node with the shapes of its operands."""
-        node = self.graph.nodes[-1]
-        operands = [v for v in node.inputs if v is not None and v.shape]
-        shapes = " ".join(dict.fromkeys("x".join(map(str, v.shape)) for v in operands))
-        return f"{node.op} {shapes}"
+        """Short: the last op, with the shapes of what is fed and of weights."""
+        op = re.findall(r"= ([\w.:]+)\(", self.text)[-1]
+        shapes = re.findall(r"%\w+(?:: | = )\w+\[([\d,]+)\]", self.text)
+        return " ".join([op, *(each.replace(",", "x") for each in dict.fromkeys(shapes))])
 
 
 def read(path: Path = FILE) -> list[Shape]:
@@ -173,7 +172,9 @@ def collect(path: Path, feeds: list[tuple[int, int, int]]) -> Iterator[tuple[str
     passes.run_all(graph)
     for batch, sequence, past in feeds:
         sizes = sizes_of(graph, batch, sequence, past)
-        name = f"{path.stem.partition('.')[0]} {batch}" + (f"x{sequence}" if sequence else "")
+        name = f"{path.stem.replace('.sdpa.legacy17', '')} {batch}" + (
+            f"x{sequence}" if sequence else ""
+        )
         name += f"+{past}" if past else ""
         costs: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
         for node in graph.nodes:
@@ -193,8 +194,8 @@ def collect(path: Path, feeds: list[tuple[int, int, int]]) -> Iterator[tuple[str
                 costs[family][text] += seconds(each)
         for family, texts in costs.items():
             whole = sum(texts.values())
-            for text, cost in texts.items():
-                if cost >= LEAST * whole:
+            for text in sorted(texts, key=lambda text: -texts[text])[:MOST]:
+                if texts[text] >= LEAST * whole:
                     yield family, text, name
 
 

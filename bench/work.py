@@ -1,7 +1,7 @@
 """What a step has to do at least: floating-point operations, and bytes that it reads and writes.
 
-Multiply-adds count as two, of all that is no product one operation per element of the largest operand:
-those are bound by bytes. Bytes are those of every operand once, as if nothing else were in any cache.
+Multiply-adds count as two; of all that is no product, which is bound by bytes, an element of the
+largest operand as one. Bytes are those of every operand once, as if nothing were in a cache.
 """
 
 from __future__ import annotations
