@@ -57,6 +57,7 @@ FEEDS = {  # model of the zoo: what releases are judged by
     "minilm.int8": [Feed(1, 128)],
     "minilm.int4": [Feed(1, 128)],
     **{f"{name}.light": IMAGES[:1] for name in zoo.light_models()},
+    **{f"{name}-10.chain": [Feed(16), Feed(1600), Feed(64000)] for name in zoo.CHAINS},
 }
 BATCHES, LENGTHS = (1, 4, 8), (1, 16, 64, 128, 384, 512, 1024)  # of --matrix
 

@@ -45,6 +45,22 @@ FEEDS: dict[str, list[tuple[int, int, int]]] = {  # file: batch, sequence, past
     "mobilenet-v2.sdpa.legacy17": [(1, 0, 0), (8, 0, 0)],
     **{f"{name}.light": [(1, 0, 0)] for name in zoo.light_models()},
 }
+EXTRA = {  # of families that no model of the zoo uses
+    "speech": """graph(%x: f32[100,1,80])
+  %w = f32[2,1024,80]
+  %r = f32[2,1024,256]
+  %b = f32[2,2048]
+  %y, %h, %c = LSTM(%x, %w, %r, %b) {direction="bidirectional", hidden_size=256}
+  return %y
+""",
+    "logits": "graph(%x: f32[8,50257])\n  %y = Softmax(%x) {axis=-1}\n  return %y\n",
+    "mobilenet-v2 in QLinearConv": """graph(%x: u8[1,96,112,112])
+  %w = i8[96,1,3,3]
+  %y = QLinearConv(%x, 0.02, u8[](128), %w, 0.01, i8[](0), 0.05, u8[](128)) \\
+{group=96, kernel_shape=[3, 3], pads=[1, 1, 1, 1], strides=[2, 2]}
+  return %y
+""".replace("\\\n", ""),
+}
 MOST, LEAST = 3, 0.05  # nodes of a family in one model and feed, and their part of its time
 FLOPS, BYTES = 150e9, 20e9  # a second, of some machine
 
@@ -216,6 +232,9 @@ def main(arguments: Optional[list[str]] = None) -> int:
             continue
         for family, text, model in collect(path, feeds):
             models[family, text].append(model)
+    for model, text in EXTRA.items():
+        found = planned(Shape("", text, ()).graph)
+        models[found[1], text].append(model)
     order = list(dict.fromkeys(row.family for row in load().target.kernels))
     shapes = [Shape(*key, tuple(names)) for key, names in models.items()]
     shapes.sort(key=lambda shape: order.index(shape.family))

