@@ -1,6 +1,6 @@
 """The limits of this machine: multiply-adds and bytes read per second, by threads and by bytes.
 
-Run: python bench roofline [--threads 1,2] [--isa avx2] [--plot FILE]. The loops are those of
+Run: python bench roofline [--threads 1,2] [--isa avx2]. The loops are those of
 peak.c, in Python's threads; best rates of several tries. Without a C compiler our own GEMM and
 numpy's maximum stand in for them, which is said: these are lower bounds. Rows are appended to
 bench/results/roofline.jsonl, where the other benches look for them.

@@ -163,7 +163,7 @@ QWEN = {  # four layers of the 0.6B, and fewer words
 }
 MODELS = {  # in full size: what the config classes default to, or what a package brings
     "bert-base": replace(ARCHITECTURES["bert"], sizes={}),
-    "gpt2": replace(ARCHITECTURES["gpt2"], sizes={}),
+    "gpt2": replace(ARCHITECTURES["gpt2"], sizes={"num_hidden_layers": 12}),
     "vit-b16": replace(ARCHITECTURES["vit"], sizes={}),
     "distilbert": replace(ARCHITECTURES["distilbert"], sizes={}),
     "minilm": replace(
