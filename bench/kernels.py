@@ -97,12 +97,14 @@ def measure(
     first = {name: min(run(1), run(1)) for name, run in calls.items()}
     samples: dict[str, list[float]] = {name: [first[name]] for name in calls}
     alive = [n for n in calls if n == pick.name or first[n] < SLOW * first[pick.name]]
-    rates = []
+    kind = pick.dtypes
+    rates = [limits.products.get(kind, limits.flops)]
     for _ in range(options.rounds):
         for name in alive:
             samples[name].append(calls[name](max(1, int(TURN_MS / first[name]))))
-        rates.append(roofline.flops(library.target.isa, options.threads, 1))
-    limits = replace(limits, flops=max(limits.flops, *rates))
+        if kind in limits.products:
+            rates.append(roofline.flops(library.target.isa, options.threads, kind, 1))
+    limits = replace(limits, products={**limits.products, kind: max(rates)})
     ms = {name: results.quartiles(times) for name, times in samples.items()}
     seconds = ms[pick.name][1] / 1000
     return {
@@ -112,7 +114,7 @@ def measure(
         "ms": ms,
         "flops": each.flops,
         "bytes": each.bytes,
-        "limit": round(limits.seconds(*each) / seconds, 4),
+        "limit": round(limits.seconds(*each, kind) / seconds, 4),
         "models": shape.models,
     }
 

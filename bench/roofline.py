@@ -29,29 +29,39 @@ from q7x2_ep.backend.cpu.library import default_threads, load
 from q7x2_ep.progress import track
 
 VECTORS = {  # per ISA: bytes of a vector, compiler flags
-    "avx512": (64, ["-mavx512f", "-mprefer-vector-width=512"]),
+    "avx512": (64, ["-mavx512f", "-mavx512bw", "-mprefer-vector-width=512"]),
     "avx2": (32, ["-mavx2", "-mfma"]),
     "neon": (16, []),
     "scalar": (16, []),
 }
+EXTENSIONS = {  # of avx512, by their names in /proc/cpuinfo
+    "avx512_vnni": ["-mavx512vnni"],
+    "amx_int8": ["-mamx-tile", "-mamx-int8", "-mamx-bf16"],
+}
+RATES = ("f32", "i16", "i8", "amx_bf16", "amx_i8")  # what is multiplied: functions of peak.c
 SIZES = [1 << bits for bits in range(14, 31, 2)]  # bytes that a thread reads: 16 KB to 1 GB
 TRIES, SECONDS = 5, 0.02  # of one measurement; the best counts
-NAMES = {"multiply_add": "FMA", "read_all": "read"}
 
 
 @dataclass(frozen=True)
 class Roofline:
     """What `threads` threads can do together. Units: operations and bytes per second.
 
-    reads: rate by the bytes that they read over and over, all of them together. exact: measured by
-    peak.c, not by what is at hand without a compiler.
+    products: rate of multiply-adds by what is multiplied. reads: rate by the bytes that are read
+    over and over, by all of them together. exact: measured by peak.c, not by what is at hand
+    without a compiler.
     """
 
     isa: str
     threads: int
-    flops: float
+    products: Mapping[str, float]
     reads: Mapping[int, float]
     exact: bool = True
+
+    @property
+    def flops(self) -> float:
+        """In float32."""
+        return self.products["f32"]
 
     def bandwidth(self, size: float) -> float:
         """The rate at which `size` bytes can be read, from whatever cache or memory holds them."""
@@ -60,15 +70,15 @@ class Roofline:
         at = [math.log(each) for each in sizes]
         return float(np.interp(math.log(max(size, 1)), at, rates))
 
-    def seconds(self, flops: float, size: float) -> float:
+    def seconds(self, flops: float, size: float, kind: str = "f32") -> float:
         """The least time for so many operations on so many bytes."""
-        return max(flops / self.flops, size / self.bandwidth(size))
+        return max(flops / self.products.get(kind, self.flops), size / self.bandwidth(size))
 
     def row(self) -> dict[str, Any]:
         return {
             "name": self.isa,
             "threads": self.threads,
-            "flops": self.flops,
+            "products": dict(self.products),
             "reads": {str(size): rate for size, rate in self.reads.items()},
             "exact": self.exact,
         }
@@ -76,7 +86,7 @@ class Roofline:
     @staticmethod
     def of(row: Mapping[str, Any]) -> Roofline:
         reads = {int(size): rate for size, rate in row["reads"].items()}
-        return Roofline(row["name"], row["threads"], row["flops"], reads, row["exact"])
+        return Roofline(row["name"], row["threads"], row["products"], reads, row["exact"])
 
 
 class Compiled:
@@ -86,24 +96,31 @@ class Compiled:
 
     def __init__(self, isa: str):
         size, flags = VECTORS[isa]
-        source = Path(__file__).with_name("peak.c")
-        build = ["-O3", "-fPIC", "-shared", "-ffp-contract=fast", f"-DVECTOR_BYTES={size}", *flags]
+        more = [f for name in extensions() for f in EXTENSIONS[name]] if isa == "avx512" else []
+        build = [os.environ.get("CC", "cc"), "-O3", "-fPIC", "-shared", "-ffp-contract=fast"]
+        build += [f"-DVECTOR_BYTES={size}", *flags, str(Path(__file__).with_name("peak.c"))]
         with tempfile.TemporaryDirectory() as folder:
-            target = Path(folder, "peak.so")
-            command = [os.environ.get("CC", "cc"), *build, str(source), "-o", str(target)]
-            try:
-                subprocess.run(command, check=True)
-            except subprocess.CalledProcessError as error:
-                raise OSError(str(error)) from error
-            self.library = ctypes.CDLL(str(target))
-        self.library.multiply_add.restype = ctypes.c_double
+            target = str(Path(folder, "peak.so"))
+            for given in (more, []):  # a compiler may be older than the CPU
+                done = subprocess.run(
+                    [*build, *given, "-o", target], capture_output=True, text=True
+                )
+                if done.returncode == 0:
+                    break
+            else:
+                raise OSError(done.stderr)
+            self.library = ctypes.CDLL(target)
+        self.kinds = [kind for kind in RATES if hasattr(self.library, f"rate_{kind}")]
+        for kind in self.kinds:
+            getattr(self.library, f"rate_{kind}").restype = ctypes.c_double
         self.seed = np.linspace(0.4, 0.5, 16, dtype=np.float32)
 
-    def compute(self, rounds: int) -> float:
-        """Returns how many operations that was."""
+    def compute(self, rounds: int, kind: str = "f32") -> float:
+        """Returns how many operations that was; 0 where the system does not allow them."""
         result = np.empty(16, np.float32)
         addresses = [ctypes.c_void_p(array.ctypes.data) for array in (self.seed, result)]
-        return float(self.library.multiply_add(ctypes.c_int64(1000 * rounds), *addresses))
+        rate = getattr(self.library, f"rate_{kind}")
+        return float(rate(ctypes.c_int64(1000 * rounds), *addresses))
 
     def read(self, data: np.ndarray, times: int) -> None:
         address, count = ctypes.c_void_p(data.ctypes.data), ctypes.c_int64(data.size)
@@ -114,6 +131,7 @@ class StandIn:
     """What there is without a C compiler: the kernels of the library, and numpy."""
 
     exact = False
+    kinds = ("f32",)
 
     def __init__(self, isa: str):
         from q7x2_ep.ir.text import parse
@@ -125,7 +143,7 @@ class StandIn:
         self.isa, self.local = isa, threading.local()
         self.a = np.ones((448, 512), np.float32)
 
-    def compute(self, rounds: int) -> float:
+    def compute(self, rounds: int, kind: str = "f32") -> float:
         from q7x2_ep.backend.program import Program
 
         if not hasattr(self.local, "run"):  # one thread each: contexts of one session share a pool
@@ -150,12 +168,12 @@ def probe(isa: str) -> Any:
         return StandIn(isa)
 
 
-def flops(isa: str, threads: int = 1, tries: int = TRIES) -> float:
-    """Operations per second."""
+def flops(isa: str, threads: int = 1, kind: str = "f32", tries: int = TRIES) -> float:
+    """Operations per second, in multiply-adds of a kind."""
     compute = probe(isa).compute
-    rounds = _repeats(lambda n: compute(n))
-    done = compute(rounds) * threads
-    return max(done / _together(lambda i: compute(rounds), threads) for _ in range(tries))
+    rounds = _repeats(lambda n: compute(n, kind))
+    done = compute(rounds, kind) * threads
+    return max(done / _together(lambda i: compute(rounds, kind), threads) for _ in range(tries))
 
 
 def bandwidth(isa: str, size: int, threads: int = 1) -> float:
@@ -171,7 +189,9 @@ def bandwidth(isa: str, size: int, threads: int = 1) -> float:
 def measure(isa: str, threads: int = 1) -> Roofline:
     sizes = [size for size in SIZES if size * threads <= _memory() // 4]
     reads = {size * threads: bandwidth(isa, size, threads) for size in sizes}
-    return Roofline(isa, threads, flops(isa, threads), reads, probe(isa).exact)
+    products = {kind: flops(isa, threads, kind) for kind in probe(isa).kinds}
+    products = {kind: rate for kind, rate in products.items() if rate}
+    return Roofline(isa, threads, products, reads, probe(isa).exact)
 
 
 def known(isa: str, threads: int) -> Roofline:
@@ -234,6 +254,13 @@ def _memory() -> int:
         return 4 << 30
 
 
+def extensions() -> list[str]:
+    """Those of EXTENSIONS that this CPU has, where Linux tells."""
+    info = Path("/proc/cpuinfo")
+    words = set(info.read_text().split()) if info.exists() else set()
+    return [name for name in EXTENSIONS if name in words]
+
+
 def cache_bytes(level: int) -> Optional[int]:
     """Of one core, where Linux tells."""
     for index in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*"):
@@ -248,7 +275,7 @@ def table(rooflines: list[Roofline]) -> str:
     levels = [cache_bytes(1) or 32 << 10, cache_bytes(2) or 1 << 20]
     lines = [
         f"{'isa':<8}{'threads':>8}{'FMA GFLOP/s':>13}{'L1 GB/s':>10}{'L2':>8}{'16 MB':>8}"
-        f"{'memory':>8}{'FLOP/byte':>11}"
+        f"{'memory':>8}{'FLOP/byte':>11}  other products"
     ]
     for each in rooflines:
         at = [each.bandwidth(size / 2 * each.threads) for size in levels]
@@ -256,7 +283,9 @@ def table(rooflines: list[Roofline]) -> str:
         rates = "".join(f"{rate / 1e9:>{width}.1f}" for rate, width in zip(at, (10, 8, 8, 8)))
         lines.append(
             f"{each.isa:<8}{each.threads:>8}{each.flops / 1e9:>13.1f}{rates}"
-            f"{each.flops / at[-1]:>11.1f}{'' if each.exact else '  lower bounds'}"
+            f"{each.flops / at[-1]:>11.1f}  "
+            + " ".join(f"{k} {rate / 1e9:.0f}" for k, rate in each.products.items() if k != "f32")
+            + ("" if each.exact else "lower bounds")
         )
     return "\n".join(lines)
 
