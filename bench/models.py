@@ -2,10 +2,10 @@
 
 Run: python bench models [--cache DIR] [--model bert-base] [--threads 1,2] [--matrix] [--plot FILE].
 Engines take turns, in one process, with the same number of threads, in float32; each turn begins
-with untimed runs. Medians and quartiles; `worst` is our time over the best other's. Models that the
-zoo has not written are skipped, as is what has been measured at this commit already: what was
-interrupted, by --seconds say, goes on where it was. Rows go to bench/results/models.jsonl, for
-`python bench compare`.
+with untimed runs. Shown are medians in ms, how far the quartiles are from ours, and our time over
+each other's. Models that the zoo has not written are skipped, as is what has been measured at this
+commit already: what was interrupted, by --seconds say, goes on where it was. Rows go to
+bench/results/models.jsonl, for `python bench compare`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import itertools
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Optional
 
@@ -26,7 +25,6 @@ import zoo
 
 from q7x2_ep import importer
 from q7x2_ep.compare import interleave
-from q7x2_ep.errors import Q7Error
 from q7x2_ep.feeds import random_feeds
 from q7x2_ep.passes import infer
 from q7x2_ep.progress import track
@@ -59,11 +57,13 @@ FEEDS = {  # model of the zoo: what releases are judged by
     **{f"{name}.light": IMAGES[:1] for name in zoo.light_models()},
     **{f"{name}-10.chain": [Feed(16), Feed(1600), Feed(64000)] for name in zoo.CHAINS},
 }
+SAME = 1e-3  # of the largest value of an output: who is further off does not do the same work
 BATCHES, LENGTHS = (1, 4, 8), (1, 16, 64, 128, 384, 512, 1024)  # of --matrix
 
 
-@dataclass(frozen=True)
-class Job:
+class Job(NamedTuple):
+    """model: its name in the zoo, or the file's."""
+
     model: str
     path: Path
     feed: Feed
@@ -71,7 +71,8 @@ class Job:
 
     @property
     def name(self) -> str:
-        return f"{self.model} {self.feed}"
+        plain = self.path.stem.replace(".sdpa.legacy17", "")  # what goes without saying
+        return f"{plain} {self.feed}"
 
 
 def main(arguments: Optional[list[str]] = None) -> int:
@@ -127,7 +128,7 @@ def find(options: argparse.Namespace) -> Iterator[Job]:
                 for length in (lengths if feeds[0].sequence else (0,))
             ]
         for feed in feeds:
-            yield Job(path.stem if name not in FEEDS else name, path, feed, threads)
+            yield Job(name, path, feed, threads)
 
 
 def measured(rows: Sequence[results.Row], peers: Sequence[str]) -> dict[tuple, results.Row]:
@@ -137,7 +138,7 @@ def measured(rows: Sequence[results.Row], peers: Sequence[str]) -> dict[tuple, r
     return {
         (row["name"], row["threads"]): row
         for row in rows
-        if all(row.get(key) == here.get(key) for key in same) and {*peers} <= row["ms"].keys()
+        if all(row.get(key) == here.get(key) for key in same) and {*peers} <= {*row["peers"]}
     }
 
 
@@ -148,44 +149,54 @@ class Loaded(ExitStack):
         super().__init__()
         self.peers = peers
         self.key: Any = None
+        self.runs: dict[str, engines.Loaded] = {}
 
     def load(self, job: Job) -> None:
         if self.key == (job.path, job.threads):
             return
+        self.runs = {}
         self.close()
         self.key = (job.path, job.threads)
         self.graph = importer.read(str(job.path))
         infer.run(self.graph)
-        names = [engines.OURS, *self.peers]
-        self.runs = {
-            name: self.enter_context(engines.ENGINES[name].load(job.model, job.path, job.threads))
-            for name in names
-            if engines.can_load(name, job.model)
-        }
+        for name in (engines.OURS, *self.peers):
+            if engines.can_load(name, job.model):
+                made = engines.ENGINES[name].load(job.model, job.path, job.threads)
+                try:
+                    self.runs[name] = self.enter_context(made)
+                except Exception as error:  # their exceptions share no base class
+                    leave_out(name, job, error)
 
     def measure(self, job: Job, runs: Optional[int]) -> Optional[results.Row]:
-        """A row, or None where the model does not take such a feed."""
+        """A row, or None where we do not take such a feed."""
         self.load(job)
         feeds = random_feeds(self.graph, job.feed.batch, job.feed.sequence, padding=job.feed.padded)
-        calls = {name: run(feeds) for name, run in self.runs.items()}
-        try:
-            ours = calls[engines.OURS]()
-        except Q7Error as error:
-            print(f"{job.name}: {str(error).splitlines()[0][:80]}: skipped")
+        calls, outputs = {}, {}
+        for name, run in self.runs.items():
+            try:
+                call = run(feeds)
+                calls[name], outputs[name] = call, [np.array(array) for array in call()]
+            except Exception as error:
+                leave_out(name, job, error)
+        if engines.OURS not in calls:
             return None
-        distances = {name: distance(ours, call()) for name, call in list(calls.items())[1:]}
         samples = interleave(list(calls.values()), runs)
-        ms = {name: results.quartiles(each) for name, each in zip(calls, samples)}
+        ours = outputs.pop(engines.OURS)
         return {
             "name": job.name,
             "threads": job.threads,
             "ours": engines.OURS,
-            "ms": ms,
+            "ms": {name: results.quartiles(each) for name, each in zip(calls, samples)},
             "least": {name: float(f"{min(each):.4g}") for name, each in zip(calls, samples)},
             "runs": len(samples[0]),
-            "distances": distances,
+            "peers": self.peers,
+            "distances": {name: distance(ours, each) for name, each in outputs.items()},
             "versions": {name: engines.version(name) for name in calls},
         }
+
+
+def leave_out(name: str, job: Job, error: Exception) -> None:
+    print(f"{job.name}: {name} is left out: {str(error).strip().splitlines()[0]}"[:100])
 
 
 def distance(ours: Sequence[np.ndarray], theirs: Sequence[np.ndarray]) -> float:
@@ -215,8 +226,13 @@ def line(row: results.Row, peers: Sequence[str]) -> str:
 
 
 def summary(rows: Sequence[results.Row], peers: Sequence[str]) -> str:
-    """Geometric means, and how often each peer is ahead."""
-    lines = []
+    """Geometric means, how often each peer is ahead, and whose outputs are not ours."""
+    lines = [
+        f"{row['name']}: outputs of {name} differ by {far}"
+        for row in rows
+        for name, far in row["distances"].items()
+        if not far <= SAME
+    ]
     for name in peers:
         ratios = [
             row["ms"][row["ours"]][1] / row["ms"][name][1] for row in rows if name in row["ms"]

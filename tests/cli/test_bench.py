@@ -19,6 +19,7 @@ from q7x2_ep.session import Session
 sys.path.append(str(Path(__file__).parents[2] / "bench"))
 import compare  # bench is a folder of scripts, not a package
 import kernels
+import models
 import plots
 import results
 import roofline
@@ -174,6 +175,26 @@ def test_profile_of_a_model_and_its_table():
     assert all(dot.seconds > 0 and dot.work.bytes > 0 for dot in dots)
     lines = plots.by_op(dots, LIMITS).splitlines()
     assert max(map(len, lines)) <= 100 and lines[-1].startswith("all")
+
+
+def test_models_measures_once_and_goes_on(tmp_path, capsys):
+    pytest.importorskip("onnxruntime")
+    from q7x2_ep.models import small_models
+
+    file = tmp_path / "rows.jsonl"
+    arguments = ["--model", small_models()["bert"], "--peer", "onnxruntime", "--runs", "2"]
+    arguments += ["--threads", "1", "--results", str(file), "--batch", "1,2", "--sequence"]
+    assert models.main([*arguments, "7"]) == 0
+    assert models.main([*arguments, "7,9,1000"]) == 0  # of which it has positions for two
+    rows = results.read(file)
+    assert [row["name"] for row in rows] == ["bert 1x7", "bert 2x7", "bert 1x9", "bert 2x9"]
+    assert all(row["ms"].keys() == {"q7x2_ep", "onnxruntime"} for row in rows)
+    assert all(row["distances"]["onnxruntime"] < models.SAME for row in rows)
+    out = capsys.readouterr().out
+    assert "bert 1x1000: q7x2_ep is left out" in out
+    assert all(len(line) <= 100 for line in out.splitlines())
+    assert models.main([*arguments, "7", "--seconds", "1e-9"]) == 0
+    assert "are over" not in capsys.readouterr().out
 
 
 def test_interleave_gives_every_sample():
