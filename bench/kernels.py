@@ -112,6 +112,7 @@ def measure(
         "threads": options.threads,
         "ours": pick.name,
         "ms": ms,
+        "least": {name: float(f"{min(times):.4g}") for name, times in samples.items()},
         "flops": each.flops,
         "bytes": each.bytes,
         "limit": round(limits.seconds(*each, kind) / seconds, 4),
@@ -179,12 +180,15 @@ def feed(shape: shapes.Shape) -> list[np.ndarray]:
 
 
 def faster(row: results.Row) -> list[str]:
-    """Kernels that beat the pick by more than 5 % and by more than the spread."""
+    """Kernels that beat the pick by more than 5 %, at their best too, and beyond the spread."""
     low, median, _ = row["ms"][row["ours"]]
+    least = row["least"]
     return [
         name
         for name, (_, other, high) in row["ms"].items()
-        if name != "onnxruntime" and other < FASTER * median and high < low
+        if name != "onnxruntime"
+        and max(other / median, least[name] / least[row["ours"]]) < FASTER
+        and high < low
     ]
 
 

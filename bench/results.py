@@ -63,13 +63,11 @@ def read(path: Path) -> list[Row]:
     return rows
 
 
-def latest(bench: str, name: str, threads: int) -> Optional[Row]:
-    """The last row of that name that was measured on this CPU."""
-    for row in reversed(read(FOLDER / f"{bench}.jsonl")):
-        same = (row["name"], row["threads"], row["cpu"]) == (name, threads, facts()["cpu"])
-        if same:
-            return row
-    return None
+def here(bench: str, name: str, threads: int) -> list[Row]:
+    """The rows of that name that were measured on this CPU, in the file of the bench."""
+    wanted = (name, threads, facts()["cpu"])
+    rows = read(FOLDER / f"{bench}.jsonl")
+    return [row for row in rows if (row["name"], row["threads"], row["cpu"]) == wanted]
 
 
 def numbers(text: str) -> list[int]:

@@ -51,7 +51,8 @@ def test_results_are_read_back_with_what_they_were_measured_on(tmp_path):
     results.write("models", [row([1.5, 2, 3], [2, 3, 4])])
     (first, second) = results.read(tmp_path / "models.jsonl")
     assert first["ms"]["q7x2_ep"] == [1, 2, 3] and first["commit"] and first["cpu"]
-    assert results.latest("models", "a", 1) == second and results.latest("models", "a", 2) is None
+    assert results.here("models", "a", 1) == [first, second]
+    assert not results.here("models", "a", 2)
     (tmp_path / "models.jsonl").write_text('{"name": "a", "threads": 1}\n{"name": "a"}\n')
     with pytest.raises(ValueError, match=r"models\.jsonl:2: no row"):
         results.read(tmp_path / "models.jsonl")
@@ -78,6 +79,10 @@ def test_slower_is_beyond_bound_spread_and_drift(new, slower, tmp_path, capsys):
 
 def test_limits_between_what_was_measured():
     assert roofline.Roofline.of(LIMITS.row()) == LIMITS
+    slow = roofline.Roofline("avx2", 2, {"f32": 5e10, "i16": 3e11}, {**READS, 1 << 14: 2e11})
+    results.write("roofline", [LIMITS.row(), slow.row()])
+    best = roofline.known("avx2", 2)
+    assert best.products == {"f32": 1e11, "i16": 3e11} and best.reads == slow.reads
     assert LIMITS.bandwidth(1) == LIMITS.bandwidth(1 << 14) == pytest.approx(1e11)
     assert LIMITS.bandwidth(1 << 17) == pytest.approx(7.5e10)
     assert LIMITS.bandwidth(1 << 40) == pytest.approx(1e10)
@@ -152,13 +157,10 @@ def test_every_row_of_a_family_runs_a_shape():
 
 
 def test_a_faster_kernel_is_told_from_noise():
-    times = {
-        "pick": [9, 10, 11],
-        "a": [9.3, 9.4, 9.45],
-        "b": [8, 8.5, 8.9],
-        "onnxruntime": [1, 1, 1],
-    }
-    assert kernels.faster({"ours": "pick", "ms": times}) == ["b"]
+    times = {"pick": [9, 10, 11], "a": [9.3, 9.4, 9.45], "b": [8, 8.5, 8.9], "c": [8, 8.5, 8.9]}
+    times["onnxruntime"] = [1, 1, 1]
+    least = {"pick": 8, "a": 7, "b": 7, "c": 7.9, "onnxruntime": 1}
+    assert kernels.faster({"ours": "pick", "ms": times, "least": least}) == ["b"]
 
 
 def test_products_can_be_asked_for():
