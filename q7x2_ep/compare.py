@@ -177,8 +177,8 @@ class Contest:
             )
         naive_ms = None
         if naive:
-            naive = interleave([lambda: oracle.evaluate(self.graph, feeds, np.float32)], 3)
-            naive_ms = float(np.median(naive))
+            alone = interleave([lambda: oracle.evaluate(self.graph, feeds, np.float32)], 3)
+            naive_ms = float(np.median(alone))
         samples = interleave(calls, runs)
         times = [float(np.median(each)) for each in samples]
         return Comparison(
