@@ -103,11 +103,16 @@ def _take(nodes: list[Node], ready: set[Value], sizes: Collection[str]) -> list[
 def _is_ready(node: Node, ready: set[Value], sizes: Collection[str]) -> bool:
     for value in node.inputs:
         if value is not None and value.const is None and value not in ready:
-            if value.producer is not None or value.elements is None:
+            if is_data(value):
                 return False
             if any(not symbols(dim) <= set(sizes) for dim in value.elements):
                 return False
     return node.binds or set(bound_by(node.outputs)) <= set(sizes)
+
+
+def is_data(value: Value) -> bool:
+    """Whether a value is made by a run: no constant, and nothing that sizes alone tell."""
+    return value.const is None and (value.producer is not None or value.elements is None)
 
 
 def _part(graph: Graph, nodes: list[Node]) -> Graph:
@@ -118,8 +123,7 @@ def _part(graph: Graph, nodes: list[Node]) -> Graph:
         value
         for node in nodes
         for value in node.inputs
-        if value is not None and value.const is None and value not in made
-        if value.producer is not None or value.elements is None
+        if value is not None and value not in made and is_data(value)
     )
     given = [
         value
