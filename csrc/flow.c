@@ -131,6 +131,17 @@ static void read_loop(q7_flow *f, q7_program *p, q7_phase *h) {
     }
 }
 
+static void read_front(q7_flow *f, q7_program *p, q7_phase *h) {
+    h->n_in = 2;
+    h->in = words(f, 2, 0, p->n_slots);
+    h->n_out = 1;
+    h->out = words(f, 1, 0, p->n_slots);
+    h->dims = f->status == Q7_OK ? words(f, p->slots[h->out[0]].ndim, -1, INT64_MAX) : NULL;
+    if (f->status == Q7_OK && (p->slots[h->in[0]].elem_bytes != p->slots[h->out[0]].elem_bytes ||
+                               p->slots[h->in[1]].elem_bytes != 8))
+        f->status = Q7_BAD_ARG;
+}
+
 static q7_program *read_program(q7_flow *f) {
     q7_program *p = make(f, 1, sizeof *p);
     if (!p) return NULL;
@@ -152,11 +163,13 @@ static q7_program *read_program(q7_flow *f) {
     p->phases = make(f, n, sizeof *p->phases);
     for (; p->n_phases < n && f->status == Q7_OK; p->n_phases++) {
         q7_phase *h = &p->phases[p->n_phases];
-        h->kind = word(f, 0, Q7_PHASE_SCAN + 1);
+        h->kind = word(f, 0, Q7_PHASE_FRONT + 1);
         if (h->kind == Q7_PHASE_PLAN)
             read_plan(f, p, h);
         else if (h->kind == Q7_PHASE_IF)
             read_if(f, p, h);
+        else if (h->kind == Q7_PHASE_FRONT)
+            read_front(f, p, h);
         else
             read_loop(f, p, h);
     }

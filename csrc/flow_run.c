@@ -186,13 +186,29 @@ static q7_status run_loop(const q7_flow *f, q7_program *p, q7_phase *h) {
     return Q7_OK;
 }
 
-q7_status q7_program_run(const q7_flow *f, q7_program *p) {
-    for (int64_t i = 0; i < p->n_phases; i++) {
-        q7_phase *h = &p->phases[i];
-        const q7_status status = h->kind == Q7_PHASE_PLAN ? run_plan(f, p, h)
-                                 : h->kind == Q7_PHASE_IF ? run_if(f, p, h)
-                                                          : run_loop(f, p, h);
-        if (status != Q7_OK) return status;
+static q7_status run_front(q7_program *p, const q7_phase *h) {
+    const q7_slot *from = &p->slots[h->in[0]], *number = &p->slots[h->in[1]];
+    q7_slot *into = &p->slots[h->out[0]];
+    int64_t count, room, bytes;
+    memcpy(&count, number->t.data, sizeof count);
+    for (int64_t i = 0; i < into->ndim; i++) into->t.shape[i] = h->dims[i] < 0 ? count : h->dims[i];
+    into->t.data = from->t.data;
+    const bool fits = bytes_of(from, &room) && bytes_of(into, &bytes) && bytes <= room;
+    return fits ? Q7_OK : Q7_INTERNAL;
+}
+
+static q7_status run_phase(const q7_flow *f, q7_program *p, q7_phase *h) {
+    switch (h->kind) {
+        case Q7_PHASE_PLAN: return run_plan(f, p, h);
+        case Q7_PHASE_IF: return run_if(f, p, h);
+        case Q7_PHASE_FRONT: return run_front(p, h);
+        default: return run_loop(f, p, h);
     }
-    return Q7_OK;
+}
+
+q7_status q7_program_run(const q7_flow *f, q7_program *p) {
+    q7_status status = Q7_OK;
+    for (int64_t i = 0; i < p->n_phases && status == Q7_OK; i++)
+        status = run_phase(f, p, &p->phases[i]);
+    return status;
 }

@@ -104,9 +104,11 @@ Q7_API q7_status q7_flow_run(q7_flow *flow, const q7_tensor *inputs, const int64
  *              states, and how many after them are cut into slices; list of inputs, list of
  *              outputs: states, then scanned ones; for each slice, then for each scanned output
  *              whether it runs backwards; the shapes of scanned outputs without iterations; a program
+ *   FRONT      slot of a vector, slot of a number, slot of the output, which is the front of the
+ *              vector; its dims, -1 for that number
  * The body of a LOOP takes iteration and condition before its inputs, and gives the condition first.
  */
-enum { Q7_PHASE_PLAN, Q7_PHASE_IF, Q7_PHASE_LOOP, Q7_PHASE_SCAN };
+enum { Q7_PHASE_PLAN, Q7_PHASE_IF, Q7_PHASE_LOOP, Q7_PHASE_SCAN, Q7_PHASE_FRONT };
 
 /* Plan: little-endian int64 words.
  *   header    Q7_PLAN_HEADER words: magic, version, then a count per section and the image's bytes

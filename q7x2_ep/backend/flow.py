@@ -22,7 +22,7 @@ from q7x2_ep.ops.control import actuals, missing
 from q7x2_ep.plan.build import NotNative, build
 from q7x2_ep.plan.partition import is_data
 
-PLAN, IF, LOOP, SCAN = range(4)
+PLAN, IF, LOOP, SCAN, FRONT = range(5)
 MAX_NDIM = TENSOR_WORDS - 1
 Signature = tuple[int, int]  # dtype and rank
 
@@ -185,6 +185,13 @@ class _Program:
     def add(self, runner: Any) -> None:
         if hasattr(runner, "executor"):
             self._plan(runner.executor)
+        elif runner.within is not None:
+            self._plan(runner.within)
+            room, count = (self.slots[value] for value in runner.within.plan.graph.outputs)
+            value = runner.node.output
+            slot = self.enter(value, _declared(value))
+            dims = (dim if isinstance(dim, int) else -1 for dim in value.shape)
+            self._phase(FRONT, room, count, slot, *dims)
         elif runner.node.op in ("If", "q7::Deferred"):
             self._if(runner)
         elif runner.node.op == "Loop":

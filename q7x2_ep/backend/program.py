@@ -7,6 +7,7 @@ pass from phase to phase by value, and the sizes that only data tells are bound 
 from __future__ import annotations
 
 import itertools
+import math
 import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -237,7 +238,7 @@ class _Native:
 
 def may_flow(runner: Any) -> bool:
     """Whether a phase may be a part of a flow: its bodies, which have run, all are plans."""
-    if isinstance(runner, _Native) or is_movement(runner.node):
+    if isinstance(runner, _Native) or is_movement(runner.node) or runner.within is not None:
         return True
     return any(all(map(may_flow, program.runners)) for program in runner.programs())
 
@@ -323,6 +324,10 @@ class _Host:
         self.node = phase.node
         self.inputs = [value for value in self.node.inputs if value is not None]
         self.outputs = self.node.outputs
+        self.within: Optional[Executor] = None
+        if phase.within is not None:
+            plan, sizes = phase.within.plan, list(phase.within.sizes)
+            self.within = Executor(compiler.library, plan, sizes, compiler.threads)
         self._compiler = compiler
         self._captures = actuals(phase.node, phase.node.inputs)[1] if phase.node.bodies else []
         self._constants = {  # of the captures, by their place among them
@@ -340,6 +345,9 @@ class _Host:
         call.step_ns.append(time.perf_counter_ns() - start)
 
     def _run(self, state: _State, call: Optional[Call]) -> None:
+        if self.within is not None:
+            self._run_within(self.within, state)
+            return
         node, entry = self.node, find(self.node.op)
         inputs = [None if value is None else state.array(value) for value in node.inputs]
         try:
@@ -362,7 +370,17 @@ class _Host:
         for value, result in zip(node.outputs, results):
             state.arrays[value] = self._checked(value, result, state.sizes)
 
+    def _run_within(self, executor: Executor, state: _State) -> None:
+        arrays = [_dense(state.array(value)) for value in executor.plan.graph.inputs]
+        room, count = executor.run(arrays, {s: state.sizes[s] for s in executor.encoded.symbols})
+        value = self.node.output
+        shape = tuple(dim if isinstance(dim, int) else int(count[0]) for dim in value.shape)
+        state.arrays[value] = room[: math.prod(shape)].reshape(shape)
+        _bind(value, shape, state.sizes)
+
     def close(self) -> None:
+        if self.within is not None:
+            self.within.close()
         for program in list(self._bodies.values()):  # a run may be adding to them
             program.close()
 
