@@ -37,7 +37,7 @@ static const int64_t *dims_of(q7_flow *f, const q7_program *p, const int64_t *sl
 
 static void read_plan(q7_flow *f, q7_program *p, q7_phase *h) {
     const int64_t plan = word(f, 0, f->n_plans), values = word(f, 1, INT32_MAX);
-    h->steps = word(f, 0, INT64_MAX);
+    const int64_t steps = word(f, 0, INT64_MAX);
     h->n_symbols = count(f);
     h->sources = f->at;
     for (int64_t i = 0; i < h->n_symbols && f->status == Q7_OK; i++) {
@@ -57,6 +57,7 @@ static void read_plan(q7_flow *f, q7_program *p, q7_phase *h) {
     h->results = make(f, h->n_out, sizeof *h->results);
     if (f->status == Q7_OK)
         f->status = q7_context_create(f->plans[plan], f->threads, &h->context, NULL);
+    h->job = (q7_job){h->context, 0, steps, h->feeds, h->results, NULL};
 }
 
 static q7_program *read_program(q7_flow *f);

@@ -26,7 +26,8 @@ typedef struct {
     const int64_t *in, *out; /* slots */
     /* a plan */
     q7_context *context;
-    int64_t steps, n_symbols;
+    q7_job job;
+    int64_t n_symbols;
     const int64_t *sources, *dims; /* see q7.h */
     int64_t *symbols, *values;
     const void **feeds;

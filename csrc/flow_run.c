@@ -58,7 +58,7 @@ static q7_status run_plan(const q7_flow *f, q7_program *p, q7_phase *h) {
         if (!bytes_of(s, &bytes) || !reserve(&s->room, bytes, 0)) return Q7_NO_MEMORY;
         h->results[i] = s->t.data = s->room.data;
     }
-    return q7_run(h->context, 0, h->steps, h->feeds, h->results, NULL);
+    return q7_run(&h->job);
 }
 
 static q7_status run_if(const q7_flow *f, q7_program *p, q7_phase *h) {

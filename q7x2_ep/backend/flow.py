@@ -18,7 +18,7 @@ from q7x2_ep.backend.cpu.library import TENSOR_WORDS, Flow, Library, fetch
 from q7x2_ep.ir.core import Graph, Node, Value
 from q7x2_ep.ir.shape import Expr, symbols
 from q7x2_ep.ops.common import is_movement
-from q7x2_ep.ops.control import actuals, missing
+from q7x2_ep.ops.control import actuals, loop_operands, stacked
 from q7x2_ep.plan.build import NotNative, build
 from q7x2_ep.plan.partition import is_data
 
@@ -281,7 +281,7 @@ class _Program:
 
     def _loop(self, runner: Any) -> None:
         node = runner.node
-        (trip, cond, *carried), captures = actuals(node, [*node.inputs, *missing(node)])
+        (trip, cond, *carried), captures = loop_operands(node, node.inputs)
         starts = [-1 if value is None else self.slot(value) for value in (trip, cond)]
         wanted = (dtypes.INT64, dtypes.BOOL)
         if any(s >= 0 and self.types[s][0] != dtype for s, dtype in zip(starts, wanted)):
@@ -341,12 +341,12 @@ class _Program:
         given = [*states, *slices, *captures]
         self._phase(kind, *starts, n, len(slices), len(given), *given, len(outputs), *outputs)
         self.phases += backward
-        inner = node.attrs["body"].outputs
-        for value, (_, ndim) in zip(inner[len(inner) - scanned :], made[n:]):
-            shape = value.shape if value.shape is not None else (0,) * ndim
-            if len(shape) != ndim:
+        body = node.attrs["body"]
+        for i, (_, ndim) in enumerate(made[n:], len(body.outputs) - scanned):
+            shape = stacked(body, i, []).shape
+            if len(shape) != ndim + 1:
                 raise NotFlowing(node)
-            self.phases += (0, *(dim if isinstance(dim, int) else 0 for dim in shape))
+            self.phases += shape
         self.phases += words
 
     def _captured(self, captures: list[Value]) -> tuple[list[int], list[Signature]]:

@@ -1,4 +1,4 @@
-"""What is picked by its value. Only a run knows how much that is: see `bound` in ops/__init__.py."""
+"""What is picked by its value. Only a run knows how much that is (`bound` in ops/__init__.py)."""
 
 from __future__ import annotations
 
