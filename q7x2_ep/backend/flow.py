@@ -14,7 +14,7 @@ import numpy as np
 
 from q7x2_ep import dtypes
 from q7x2_ep.backend.cpu.executor import Executor
-from q7x2_ep.backend.cpu.library import TENSOR_WORDS, Flow, Library, fetch
+from q7x2_ep.backend.cpu.library import TENSOR_WORDS, Flow, Library, address, fetch
 from q7x2_ep.ir.core import Graph, Node, Value
 from q7x2_ep.ir.shape import Expr, symbols
 from q7x2_ep.ops.common import is_movement
@@ -109,18 +109,30 @@ class Form:
 
     def run(self, arrays: Sequence[Any], sizes: Mapping[str, int]) -> Optional[list[Any]]:
         """Arrays, then the shapes of what is only shown; None where Python has to run this."""
+        given = self.tensors(arrays)
+        return None if given is None else self.call(given, self.sizes(sizes))
+
+    def tensors(self, arrays: Sequence[Any]) -> Optional[array_of]:
+        """The inputs as q7_tensors, if they are what this is for."""
         given = array_of("q")
         for array, (dtype, ndim, rest) in zip(arrays, self._inputs):
             if not isinstance(array, np.ndarray) or array.dtype != dtype or array.ndim != ndim:
                 return None
             if not (array.flags.c_contiguous and array.flags.aligned):
                 return None
-            given.append(array.ctypes.data)
+            given.append(address(array))
             given.extend(array.shape)
             given.extend(rest)
-        encoder = self._encoder
+        return given
+
+    def sizes(self, sizes: Mapping[str, int]) -> array_of:
+        """Those that the flow is given."""
+        return array_of("q", [sizes[name] for name in self._encoder.sizes])
+
+    def call(self, given: array_of, sizes: array_of) -> Optional[list[Any]]:
+        """See run."""
         flow = self._take()
-        made = flow.run(given, array_of("q", [sizes[name] for name in encoder.sizes]))
+        made = flow.run(given, sizes)
         results: Optional[list[Any]] = None
         if made is not None:
             results = []
@@ -139,6 +151,47 @@ class Form:
             plans = [executor.native for executor in encoder.executors]
             n_outputs = len(self._outputs)
             return Flow(self._words, plans, encoder.constants, n_outputs, encoder.threads)
+
+
+class Lane:
+    """The short way for a run of a whole model, with the shapes of the run before.
+
+    arrays: what the model was fed then. inputs: of these, the ones that the flow reads; outputs:
+    places of the model's among those of the flow.
+    """
+
+    def __init__(
+        self,
+        form: Form,
+        arrays: Mapping[str, np.ndarray],
+        inputs: Sequence[str],
+        outputs: Sequence[int],
+        sizes: Mapping[str, int],
+    ):
+        self._form, self._outputs = form, outputs
+        self._given = form.tensors([arrays[name] for name in inputs])
+        self._sizes = form.sizes(sizes)
+        self._feeds = [
+            (name, array.dtype, array.shape, inputs.index(name) if name in inputs else None)
+            for name, array in arrays.items()
+        ]
+
+    def run(self, feed: Mapping[str, Any]) -> Optional[list[np.ndarray]]:
+        """The outputs, or None for a feed that is not dense arrays of these dtypes and shapes."""
+        if len(feed) != len(self._feeds) or self._given is None:
+            return None
+        given = self._given[:]
+        for name, dtype, shape, i in self._feeds:
+            array = feed.get(name)
+            if type(array) is not np.ndarray or array.dtype is not dtype or array.shape != shape:
+                return None
+            if i is not None:
+                flags = array.flags
+                if not (flags.c_contiguous and flags.aligned):
+                    return None
+                given[i * TENSOR_WORDS] = address(array)
+        results = self._form.call(given, self._sizes)
+        return None if results is None else [results[i] for i in self._outputs]
 
 
 class _Program:

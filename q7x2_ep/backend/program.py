@@ -20,7 +20,7 @@ from q7x2_ep import dtypes, errors
 from q7x2_ep.backend.call import Call, check_output
 from q7x2_ep.backend.cpu.executor import Executor
 from q7x2_ep.backend.cpu.library import Library
-from q7x2_ep.backend.flow import Encoder, Form, NotFlowing
+from q7x2_ep.backend.flow import Encoder, Form, Lane, NotFlowing
 from q7x2_ep.backend.numpy import Evaluation
 from q7x2_ep.ir.core import NO_TENSOR, Graph, Node, Type, Value, array_type
 from q7x2_ep.ir.shape import Expr, evaluate, measured, symbols
@@ -87,8 +87,9 @@ class Program:
         self._whole: Optional[Executor] = None
         if self.plans and self.plans[0].graph is graph:  # not a part of it
             self._whole = self._native[0].executor
-        # see Executor.run_again; None where there is more to a run
-        self.run_again = None if self._whole is None else self._whole.run_again
+        self.run_again = self._again if self._whole is None else self._whole.run_again
+        self._lane: Optional[Lane] = None
+        self._sizes: Optional[Mapping[str, int]] = None  # of the run before
         self._phases = list(zip(self.runners, self._last_uses()))  # and what is dead then
         self._parts = self._phases
         self._compiler, self._seen = compiler, 0
@@ -118,9 +119,14 @@ class Program:
         return steps
 
     def run(
-        self, arrays: Sequence[Any], sizes: Mapping[str, int], call: Optional[Call] = None
+        self,
+        arrays: Sequence[Any],
+        sizes: Mapping[str, int],
+        call: Optional[Call] = None,
+        is_body: bool = False,
     ) -> list[Any]:
-        """Outputs for dense inputs in order and the values of the symbols in their shapes.
+        """Outputs for dense inputs in order and the values of the symbols in their shapes. is_body:
+        they may share memory with inputs and one another.
 
         Raises: ShapeError and DataError for what does not fit.
         """
@@ -138,8 +144,35 @@ class Program:
                 state.arrays.pop(value, None)
         if self._seen != self._compiler.made:
             self._join()
-        outputs = _owned([state.array(value) for value in self.graph.outputs], state, arrays)
+        if self._sizes == sizes:
+            self._lane = self._lane_for(arrays, sizes)
+        self._sizes = sizes
+        outputs = [state.array(value) for value in self.graph.outputs]
+        if is_body:
+            consts = [value.const is not None for value in self.graph.outputs]
+            return [a.copy() if is_const else a for a, is_const in zip(outputs, consts)]
+        outputs = _owned(outputs, state, arrays)
         return outputs if call is None else _place(outputs, call, self.graph.output_names)
+
+    def _again(
+        self, feed: Mapping[str, Any], into: Sequence[Optional[np.ndarray]] = ()
+    ) -> Optional[list[np.ndarray]]:
+        """See Executor.run_again."""
+        return None if self._lane is None or into else self._lane.run(feed)
+
+    def _lane_for(self, arrays: Sequence[Any], sizes: Mapping[str, int]) -> Optional[Lane]:
+        """Where all of the program is one flow, and its feeds and outputs are arrays."""
+        flow = self._parts[0][0]
+        if len(self._parts) > 1 or not isinstance(flow, _Flow) or flow.form is None:
+            return None
+        fed, results = self.graph.inputs, self.graph.outputs
+        if not set(results) <= set(flow.outputs) or len(set(results)) < len(results):
+            return None
+        if not all(isinstance(array, np.ndarray) for array in arrays):
+            return None
+        named = {value.name: array for value, array in zip(fed, arrays)}
+        inputs = [value.name for value in flow.inputs]
+        return Lane(flow.form, named, inputs, [flow.outputs.index(v) for v in results], sizes)
 
     def run_body(self, arrays: Sequence[Any], call: Optional[Call] = None) -> list[Any]:
         """As `run`, for inputs whose dims are all symbols of their own, or unknown."""
@@ -150,7 +183,7 @@ class Program:
                 array = _dense(array)
                 _bind(value, array.shape, sizes)
             given.append(array)
-        return self.run(given, sizes, call)
+        return self.run(given, sizes, call, is_body=True)
 
     def profile(self, arrays: Sequence[Any], sizes: Mapping[str, int], runs: int) -> list[int]:
         """Nanoseconds per step, host steps too, summed over `runs` runs after one to warm up."""
@@ -197,6 +230,7 @@ class Program:
     def close(self) -> None:
         """Release all native memory; see Executor.close."""
         self._is_closed = True
+        self._lane, self._parts = None, self._phases
         for runner in self.runners:
             runner.close()
 
@@ -271,7 +305,7 @@ class _Flow:
             for value in runner.outputs
             if value not in needed
         ]
-        self._form: Optional[Form] = None
+        self.form: Optional[Form] = None
         self._failures = 0
 
     def run(self, state: _State, call: Optional[Call] = None) -> None:
@@ -287,13 +321,13 @@ class _Flow:
                 state.arrays.pop(value, None)
         if tries:
             self._failures += 1
-            self._form = None
+            self.form = None
 
     def _flow(self, state: _State) -> bool:
-        form = self._form
+        form = self.form
         if form is None:
             try:
-                form = self._form = self._build(state)
+                form = self.form = self._build(state)
             except NotFlowing:
                 self._failures = MAX_FAILURES
                 return False

@@ -263,13 +263,6 @@ class Flow(_Handle):
         return outputs if status == OK else None
 
 
-def fetch(address: int, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """A copy of the dense array there."""
-    copied = np.empty(shape, dtype)
-    ctypes.memmove(copied.ctypes.data, address, copied.nbytes)
-    return copied
-
-
 class Launch:
     """Steps [first, last) of a bound context on dense arrays, which the caller keeps alive, as
     often as one likes. sources, targets: the addresses of inputs and outputs.
@@ -313,6 +306,13 @@ def address(dense: np.ndarray) -> int:
         return ctypes.addressof(ctypes.c_char.from_buffer(dense))
     except (TypeError, ValueError):
         return dense.ctypes.data
+
+
+def fetch(place: int, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """A copy of the dense array there."""
+    copied = np.empty(shape, dtype)
+    ctypes.memmove(address(copied), place, copied.nbytes)
+    return copied
 
 
 def _check(status: int, error: _Error) -> None:
