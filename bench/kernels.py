@@ -116,6 +116,7 @@ def measure(
         "threads": options.threads,
         "ours": pick.name,
         "ms": ms,
+        "peers": ["onnxruntime"] if options.peer else [],
         "least": least,
         "flops": each.flops,
         "bytes": each.bytes,

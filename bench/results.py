@@ -1,7 +1,8 @@
 """Rows of measurements as JSON lines: bench/results/<bench>.jsonl, one format for all benches.
 
 A row has a name and threads, which together say what was measured, and, where times were, `ms`: per
-engine or kernel its quartiles [q1, median, q3]; `ours` is the one that is judged. With it goes what
+engine or kernel its quartiles [q1, median, q3]; `ours` is the one that is judged, `peers` are the
+engines that are not ours. With it goes what
 it was measured on: CPU, ISA, versions, commit, date, load.
 """
 
