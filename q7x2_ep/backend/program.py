@@ -69,6 +69,8 @@ class Program:
         self._whole: Optional[Executor] = None
         if self.plans and self.plans[0].graph is graph:  # not a part of it
             self._whole = self._native[0].executor
+        # see Executor.run_again; None where there is more to a run
+        self.run_again = None if self._whole is None else self._whole.run_again
         self._dead = self._last_uses()
         self._is_closed = False
 

@@ -130,6 +130,7 @@ def change_number(m: Mutant) -> str:
         for a in node.attribute
         if a.name == "value" and 0 < np.prod(a.t.dims) <= 4
     ]
+    few = [tensor for tensor in few if tensor.data_type != TensorProto.STRING]
     if not few:
         return ""
     tensor = m.random.choice(few)
@@ -139,7 +140,8 @@ def change_number(m: Mutant) -> str:
     if array.dtype.kind == "f":
         array.flat[place] = m.random.choice((old / 2 + 0.25, -old, 0.0, 1.0, 2.0, -np.inf))
     elif array.dtype.kind == "i":
-        array.flat[place] = old + m.random.choice((-2, -1, 1, 2))
+        with np.errstate(over="ignore"):
+            array.flat[place] = old + m.random.choice((-2, -1, 1, 2))
     else:
         array.flat[place] = not old
     if array.flat[place] == old:

@@ -10,13 +10,14 @@ import mmap
 from array import array as array_of
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from typing import Optional
+from typing import Any, Optional
 
 import numpy as np
 
 from q7x2_ep import dtypes, errors
 from q7x2_ep.backend.call import Call, check_output
 from q7x2_ep.backend.cpu import library as native
+from q7x2_ep.backend.cpu.lane import Lane
 from q7x2_ep.ir.core import Graph, Value
 from q7x2_ep.ir.shape import substitute
 from q7x2_ep.plan.build import Operand, Pack, Plan, Step
@@ -35,6 +36,7 @@ class _Bound:
         self.context = context
         self.sizes: Optional[Mapping[str, int]] = None
         self.output_shapes: list[tuple[int, ...]] = []
+        self.lane: Optional[Lane] = None  # for these sizes, once they are seen again
 
 
 class Executor:
@@ -66,8 +68,32 @@ class Executor:
         """Outputs for dense inputs in model order and the values of all symbols."""
         bound = self._take()
         try:
+            is_again = bound.sizes == sizes
             self._bind(bound, sizes)
-            return self._run(bound, arrays) if call is None else self._call(bound, arrays, call)
+            if call is not None:
+                return self._call(bound, arrays, call)
+            outputs = self._run(bound, arrays)
+            if is_again and bound.lane is None:
+                inputs, steps = self._plan.graph.inputs, len(self._plan.steps)
+                bound.lane = Lane(bound.context, steps, inputs, arrays, outputs)
+            return outputs
+        finally:
+            self._give_back(bound)
+
+    def run_again(
+        self, feed: Mapping[str, Any], into: Sequence[Optional[np.ndarray]] = ()
+    ) -> Optional[list[np.ndarray]]:
+        """`run` for a feed by name, of the shapes of the run before; None for another. into: see
+        Call.outputs.
+        """
+        try:
+            bound = self._idle.pop()
+        except IndexError:
+            return None
+        try:
+            return None if bound.lane is None else bound.lane.run(feed, into)
+        except native.StatusError as error:
+            raise self._run_error(error) from None
         finally:
             self._give_back(bound)
 
@@ -176,7 +202,7 @@ class Executor:
     def _bind(self, bound: _Bound, sizes: Mapping[str, int]) -> None:
         if bound.sizes == sizes:
             return
-        bound.sizes = None
+        bound.sizes = bound.lane = None
         try:
             values = bound.context.bind([sizes[name] for name in self._encoded.symbols])
         except native.StatusError as error:
