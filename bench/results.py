@@ -2,8 +2,8 @@
 
 A row has a name and threads, which together say what was measured, and, where times were, `ms`: per
 engine or kernel its quartiles [q1, median, q3]; `ours` is the one that is judged, `peers` are the
-engines that are not ours. With it goes what
-it was measured on: CPU, ISA, versions, commit, date, load.
+engines that are not ours. With it goes what it was measured on: CPU, ISA, versions, commit, date,
+load.
 """
 
 from __future__ import annotations
