@@ -56,8 +56,8 @@ Q7_INLINE void tile(const place *at, int64_t ow, q7_taps columns, int64_t c, con
                 for (int p = 0; p < pixels; p++) {
                     Q7_UNROLL
                     for (int v = 0; v < vectors; v++)
-                        sum[p * vectors + v] = q7_fma(
-                            w[v], load(from + p * step + v * Q7_W, lanes), sum[p * vectors + v]);
+                        sum[p * vectors + v] = q7_fma(w[v], load(from + p * step + v * Q7_W, lanes),
+                                                      sum[p * vectors + v]);
                 }
             }
         }
@@ -70,8 +70,8 @@ Q7_INLINE void tile(const place *at, int64_t ow, q7_taps columns, int64_t c, con
 }
 
 /* All channels of the line for some pixels. */
-Q7_INLINE void channels(const place *at, const q7_depthwise_line *line, int64_t ow,
-                        q7_taps columns, const int pixels, const int vectors) {
+Q7_INLINE void channels(const place *at, const q7_depthwise_line *line, int64_t ow, q7_taps columns,
+                        const int pixels, const int vectors) {
     int64_t c = line->first;
     for (; c + vectors * Q7_W <= line->end; c += vectors * Q7_W)
         tile(at, ow, columns, c, pixels, vectors, Q7_W);
@@ -101,9 +101,9 @@ Q7_INLINE void finish_as(const place *at, const q7_depthwise_line *line, const i
 
 static void finish(const place *at, const q7_depthwise_line *line) {
     switch (at->x->act) { /* a loop for each */
-#define ACT(act)                              \
-    case Q7_act_##act:                        \
-        finish_as(at, line, Q7_act_##act);    \
+#define ACT(act)                           \
+    case Q7_act_##act:                     \
+        finish_as(at, line, Q7_act_##act); \
         return;
 #include "../ops.def"
 #undef ACT

@@ -83,8 +83,7 @@ static void copy_windows(const conv_job *job, const corner *corners, int64_t m, 
             float *to = rows + r * k + done;
             zero_floats(to, low);
             if (low < high)
-                copy_floats(to + low,
-                            c->image + d * x->x_d_stride + h * x->x_h_stride + at + low,
+                copy_floats(to + low, c->image + d * x->x_d_stride + h * x->x_h_stride + at + low,
                             high - low);
             zero_floats(to + high, n - high);
         }
@@ -138,8 +137,7 @@ static void conv_task(void *arg, int64_t task, int64_t thread) {
     const int64_t block = task / job->chunks / x->groups;
     const int64_t row = q7_part(job->pixels, job->row_blocks, block);
     const int64_t m = q7_part(job->pixels, job->row_blocks, block + 1) - row;
-    const int64_t per_thread =
-        q7_min(job->pixels, Q7_GEMM_ROWS) * q7_min(job->k, Q7_CONV_K_BLOCK);
+    const int64_t per_thread = q7_min(job->pixels, Q7_GEMM_ROWS) * q7_min(job->k, Q7_CONV_K_BLOCK);
     const float *from = (const float *)x->x + group * job->channels;
     float *windows = (float *)x->windows + thread * per_thread;
     corner corners[Q7_GEMM_ROWS];
@@ -172,7 +170,8 @@ void q7_op_conv_last(const q7_conv_last_args *x, const q7_call *call) {
     job.in_place = is_pointwise(x);
     job.run = job.channels;
     const bool single = job.k == job.channels;
-    if (x->x_w_stride == job.channels && x->dilation_w == 1) { /* a line of taps lies side by side */
+    if (x->x_w_stride == job.channels &&
+        x->dilation_w == 1) { /* a line of taps lies side by side */
         job.run *= x->kw;
         job.x.kw = 1;
     }
