@@ -13,7 +13,6 @@ import sys
 from array import array
 from collections.abc import Sequence
 from functools import cache
-from pathlib import Path
 from typing import Any, Optional
 
 import numpy as np
@@ -71,9 +70,9 @@ class Library:
     Raises: BackendError where it cannot be loaded.
     """
 
-    def __init__(self, path: Path, isa: str = ""):
+    def __init__(self, path: str, isa: str = ""):
         try:
-            library = ctypes.CDLL(str(path))
+            library = ctypes.CDLL(path)
         except OSError as error:
             raise BackendError(
                 f"[library] cannot load {path}: {error}; build it with `python setup.py build`, "
@@ -110,7 +109,8 @@ def load(isa: Optional[str] = None) -> Library:
     Raises: BackendError.
     """
     name = "libq7.dylib" if sys.platform == "darwin" else "libq7.so"
-    path = Path(str(knobs.get("LIBRARY")) or Path(__file__).parents[2] / name)
+    package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    path = str(knobs.get("LIBRARY")) or os.path.join(package, name)
     return Library(path, str(knobs.get("ISA")) if isa is None else isa)
 
 
@@ -271,15 +271,19 @@ def default_threads() -> int:
 def _cgroup_quota() -> int:
     """CPUs' worth of time that the cgroup grants, rounded up; 0 where there is no limit."""
     try:
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text(encoding="ascii").split()
+        quota, period = _words("/sys/fs/cgroup/cpu.max")
     except (OSError, ValueError):
         try:
-            base = Path("/sys/fs/cgroup/cpu")
-            quota = (base / "cpu.cfs_quota_us").read_text(encoding="ascii").strip()
-            period = (base / "cpu.cfs_period_us").read_text(encoding="ascii").strip()
-        except OSError:
+            (quota,) = _words("/sys/fs/cgroup/cpu/cpu.cfs_quota_us")
+            (period,) = _words("/sys/fs/cgroup/cpu/cpu.cfs_period_us")
+        except (OSError, ValueError):
             return 0
     return 0 if quota == "max" or int(quota) <= 0 else -(-int(quota) // int(period))
+
+
+def _words(path: str) -> list[str]:
+    with open(path, encoding="ascii") as file:
+        return file.read().split()
 
 
 def _check(status: int, error: _Error) -> None:
