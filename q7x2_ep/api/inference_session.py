@@ -112,7 +112,7 @@ class InferenceSession:
         outputs: Sequence[str] = (),
         live: Sequence[str] = (),
         path: str = "",
-        named: bool = True,
+        regular: bool = True,
     ) -> Session:
         from q7x2_ep.importer import Request
         from q7x2_ep.session import Session
@@ -130,7 +130,7 @@ class InferenceSession:
             initializers=initializers,
             files=options._files,
             seed=environment.global_seed(),
-            named=named,
+            regular=regular,
         )
         level = options.graph_optimization_level
         return Session(
@@ -310,12 +310,14 @@ class InferenceSession:
         session = self._session_for(names, feeds)
         try:
             outputs = self._outputs(session, names, feeds, run_options, into)
-        except errors.DimConflict as conflict:  # exporters reuse names, and onnxruntime lets them
+        except errors.ShapeError as error:  # exporters reuse names, and onnxruntime lets them
+            if not isinstance(error, errors.DimConflict) and not _has_empty(feeds):
+                raise
             try:
-                session = self._session_for(names, feeds, named=False)
+                session = self._session_for(names, feeds, regular=False)
                 outputs = self._outputs(session, names, feeds, run_options, into)
             except errors.Q7Error:
-                raise conflict from None
+                raise error from None
         if names == session.output_names:
             return outputs
         where = {name: i for i, name in enumerate(session.output_names)}
@@ -338,23 +340,23 @@ class InferenceSession:
         return self._traced(self._trace, session, feeds, call)
 
     def _session_for(
-        self, names: Sequence[str], feeds: Mapping[str, Any], named: bool = True
+        self, names: Sequence[str], feeds: Mapping[str, Any], regular: bool = True
     ) -> Session:
-        """The form of the model that has these outputs and inputs. named: see Request."""
+        """The form of the model that has these outputs and inputs. regular: see Request."""
         session = self._session
         known = session.output_names
         fitting = len(feeds) == len(session.inputs) and (names == known or set(names) <= set(known))
-        if named and fitting:
+        if regular and fitting:
             return session
         extra = frozenset(names).difference(known)
         live = frozenset(feeds).intersection(session.metadata["overridable"])
-        if named and not extra and not live:
+        if regular and not extra and not live:
             return session
         if any(spec.name not in feeds for spec in session.inputs):
             raise session.wrong_names(feeds)
-        form = extra, live, named
+        form = extra, live, regular
         if form not in self._variants:
-            self._variants[form] = self._compile(sorted(extra), sorted(live), named=named)
+            self._variants[form] = self._compile(sorted(extra), sorted(live), regular=regular)
         return self._variants[form]
 
     def _call(
@@ -533,6 +535,10 @@ class InferenceSession:
             else self._model
         )
         return InferenceSession, (model, self._options)
+
+
+def _has_empty(feeds: Mapping[str, Any]) -> bool:
+    return any(isinstance(array, np.ndarray) and not array.size for array in feeds.values())
 
 
 def _given(name: str, value: Any, code: int) -> Any:

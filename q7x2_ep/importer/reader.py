@@ -26,7 +26,7 @@ from q7x2_ep.importer.order import in_order
 from q7x2_ep.importer.tensors import Tensors, map_file
 from q7x2_ep.importer.wire import without_weights
 from q7x2_ep.ir.core import NO_TENSOR, UNKNOWN, Graph, Node, Type, Value, array_type
-from q7x2_ep.ir.shape import symbol
+from q7x2_ep.ir.shape import measured, symbol
 from q7x2_ep.ops.host import standard_name
 
 # A larger model file is mapped, a smaller one read: then it may be overwritten while it is in use.
@@ -43,7 +43,8 @@ class Request:
     initializer and are to be fed all the same. dims: sizes for symbolic dims of the inputs, by
     name; denotations: by denotation; negative ones leave the dim free. initializers: arrays in
     place of the model's; files: contents of files of external data, by location. seed: of random
-    ops without one of their own. named: whether dims of one name have one size.
+    ops without one of their own. regular: whether dims of one name have one size, and none is 0
+    where a slice goes to or from the last.
     """
 
     outputs: Sequence[str] = ()
@@ -54,7 +55,7 @@ class Request:
     initializers: Mapping[str, np.ndarray] = field(default_factory=dict)
     files: Mapping[str, Any] = field(default_factory=dict)
     seed: Optional[int] = None
-    named: bool = True
+    regular: bool = True
 
 
 AS_IT_IS = Request()
@@ -211,7 +212,7 @@ class _Reader:
                 item.name: type_name(item.type)
                 for item in (*model.graph.input, *model.graph.output)
             },
-            "declared": {item.name: _declared(item.type) for item in model.graph.output},
+            "declared": _declared_outputs(model.graph),
         }
 
     def read_initializers(self, graph: Any, scope: _Scope) -> None:
@@ -263,6 +264,7 @@ class _Reader:
                 self.value(inner, output.name, f"the outputs of {name}") for output in body.output
             ]
             self.graph.output_names = [output.name for output in body.output]
+            self.graph.metadata["declared"] = _declared_outputs(body)
             return self.graph, names.captures
         finally:
             self.graph = around
@@ -501,6 +503,10 @@ def type_name(type: Any) -> str:
     return f"{short[kind]}({type_name(getattr(type, kind).elem_type)})" if kind in short else ""
 
 
+def _declared_outputs(graph: Any) -> dict[str, Type]:
+    return {item.name: _declared(item.type) for item in graph.output}
+
+
 def _declared(type: Any) -> Type:
     """What a TypeProto says, with dims that it does not name as None."""
     tensor = type.tensor_type
@@ -524,18 +530,20 @@ def _input_type(item: Any, request: Request) -> Type:
     if not tensor.HasField("shape"):
         return Type(tensor.elem_type, None)
     dims = tensor.shape.dim
-    shape = tuple(_dim(dim, f"{item.name}_d{i}", request) for i, dim in enumerate(dims))
+    shape = tuple(_dim(dim, item.name, i, request) for i, dim in enumerate(dims))
     return Type(tensor.elem_type, shape)
 
 
-def _dim(dim: Any, unnamed: str, request: Request) -> Any:
+def _dim(dim: Any, value: str, axis: int, request: Request) -> Any:
     if dim.HasField("dim_value") and dim.dim_value >= 0:
         return dim.dim_value
     fixed = request.denotations.get(dim.denotation, request.dims.get(dim.dim_param, -1))
     if fixed >= 0 and (dim.denotation or dim.dim_param):
         return fixed
-    named = request.named and any(map(str.isalnum, dim.dim_param))  # "?" is no name
-    return symbol(dim.dim_param if named else unnamed)
+    if not request.regular:
+        return measured(value, axis)
+    is_named = any(map(str.isalnum, dim.dim_param))  # "?" is no name
+    return symbol(dim.dim_param if is_named else f"{value}_d{axis}")
 
 
 def _constant(attrs: dict[str, Any], name: str) -> np.ndarray:

@@ -475,6 +475,28 @@ def softmax(x):
     return e / e.sum(-1, keepdims=True)
 
 
+@pytest.mark.parametrize("outputs", [["y", "m", "v", "sm", "sv"], ["y", "", "", "", "sv"]], ids=str)
+def test_training_gave_saved_statistics_before_opset_14(outputs):
+    names = ["x", "s", "b", "mean", "var"]
+    node = helper.make_node("BatchNormalization", names, outputs, momentum=0.9)
+    inputs = [info("x", [4, 3, 5]), *(info(name, [3]) for name in names[1:])]
+    graph = read(model([node], inputs, [name for name in outputs if name], opset=9))
+    run_all(graph)
+    rng = np.random.default_rng(0)
+    feeds = {name: rng.random((4, 3, 5) if name == "x" else 3, np.float32) for name in names}
+    mean, var = feeds["x"].mean((0, 2)), feeds["x"].var((0, 2))
+    y = (feeds["x"] - mean[:, None]) / np.sqrt(var + 1e-5)[:, None]
+    wanted = {
+        "y": y * feeds["s"][:, None] + feeds["b"][:, None],
+        "m": 0.9 * feeds["mean"] + 0.1 * mean,
+        "v": 0.9 * feeds["var"] + 0.1 * var,
+        "sm": mean,
+        "sv": var,
+    }
+    for name, given in zip(graph.output_names, evaluate(graph, feeds)):
+        np.testing.assert_allclose(given, wanted[name], 1e-5, 1e-6, err_msg=name)
+
+
 def test_tile_took_an_axis_before_opset_6():
     scalars = {"tiles": np.float32(2), "axis": np.float32(1)}
     initializers = [numpy_helper.from_array(np.array(v), k) for k, v in scalars.items()]

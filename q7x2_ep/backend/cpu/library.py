@@ -8,7 +8,7 @@ Declares nothing of the ABI beyond csrc/q7.h: args structs come from the library
 from __future__ import annotations
 
 import ctypes
-import os
+import os.path
 import sys
 from array import array
 from collections.abc import Sequence
@@ -252,38 +252,6 @@ def address(dense: np.ndarray) -> int:
         return ctypes.addressof(ctypes.c_char.from_buffer(dense))
     except (TypeError, ValueError):
         return dense.ctypes.data
-
-
-def default_threads() -> int:
-    """Threads for a session that leaves it open: the knob, else the cores that affinity and cgroup
-    quota allow.
-    """
-    wanted = int(knobs.get("THREADS"))
-    if wanted > 0:
-        return wanted
-    cores = (
-        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    )
-    quota = _cgroup_quota()
-    return max(1, min(cores, quota)) if quota else cores
-
-
-def _cgroup_quota() -> int:
-    """CPUs' worth of time that the cgroup grants, rounded up; 0 where there is no limit."""
-    try:
-        quota, period = _words("/sys/fs/cgroup/cpu.max")
-    except (OSError, ValueError):
-        try:
-            (quota,) = _words("/sys/fs/cgroup/cpu/cpu.cfs_quota_us")
-            (period,) = _words("/sys/fs/cgroup/cpu/cpu.cfs_period_us")
-        except (OSError, ValueError):
-            return 0
-    return 0 if quota == "max" or int(quota) <= 0 else -(-int(quota) // int(period))
-
-
-def _words(path: str) -> list[str]:
-    with open(path, encoding="ascii") as file:
-        return file.read().split()
 
 
 def _check(status: int, error: _Error) -> None:
