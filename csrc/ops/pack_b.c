@@ -12,8 +12,8 @@ static void pack_task(void *arg, int64_t panel, int64_t thread) {
     const pack_job *job = arg;
     const q7_pack_b_args *x = job->x;
     const int64_t column = panel * x->width;
-    q7_pack_panel((const float *)x->b + column * x->n_stride, x->k_stride, x->n_stride, x->k,
-                  q7_min(x->width, x->n - column), x->width, job->nr,
+    q7_pack_panel((const q7_loose_float *)x->b + column * x->n_stride, x->k_stride, x->n_stride,
+                  x->k, q7_min(x->width, x->n - column), x->width, job->nr,
                   (float *)x->packed + panel * job->nr * x->k + x->first);
 }
 
