@@ -6,6 +6,7 @@ from collections.abc import Hashable
 from typing import Any
 
 from q7x2_ep.ir.core import Graph, Value
+from q7x2_ep.ir.shape import Dim, renamed
 from q7x2_ep.ops import find
 
 MAX_CONSTANT_BYTES = (
@@ -25,6 +26,7 @@ def run(graph: Graph) -> dict[str, int]:
                 graph.replace_uses(value, first)
                 constants += 1
     dead = []
+    sizes: dict[str, Dim] = {}
     for node in graph.nodes:
         if node.bodies or getattr(find(node.op), "is_random", False):
             continue
@@ -33,9 +35,11 @@ def run(graph: Graph) -> dict[str, int]:
         if first is not node:
             for old, new in zip(node.outputs, first.outputs):
                 graph.replace_uses(old, new)
+                sizes.update(renamed(old.shape, new.shape))
             first.sources = tuple(dict.fromkeys(first.sources + node.sources))
             dead.append(node)
     graph.remove(dead)
+    graph.rename_sizes(sizes)
     return {"nodes": len(dead), "constants": constants}
 
 
