@@ -26,7 +26,7 @@ def run(graph: Graph) -> dict[str, int]:
                 graph.replace_uses(value, first)
                 constants += 1
     dead = []
-    sizes: dict[str, Dim] = {}
+    sizes: dict[str, Dim] = {}  # of merged nodes, by those of the nodes that stay
     for node in graph.nodes:
         if node.bodies or getattr(find(node.op), "is_random", False):
             continue

@@ -498,8 +498,10 @@ def test_slices_to_and_from_the_last():
             "<int64[1] zero = {0}, int64[1] last = {-1}, int64[1] end = {9223372036854775807}> {\n",
             1,
         ),
+        {"x": floats(0, 2)},
         {"x": floats(1, 2)},
         {"x": floats(3, 2)},
+        {"x": floats(0, 2)},
     )
 
 
