@@ -25,7 +25,8 @@ from typing import Any, Callable, Optional
 import numpy as np
 import results
 
-from q7x2_ep.backend.cpu.library import default_threads, load
+from q7x2_ep.backend.cpu.cores import default_threads
+from q7x2_ep.backend.cpu.library import load
 from q7x2_ep.progress import track
 
 VECTORS = {  # per ISA: bytes of a vector, compiler flags

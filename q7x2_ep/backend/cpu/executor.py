@@ -327,7 +327,7 @@ def _pack_step(p: Pack, source: Storage, into: Storage) -> Step:
         rows, columns = (stride // array.itemsize for stride in array.strides)
         k_stride, n_stride = (rows, columns) if p.n_stride == 1 else (columns, rows)
     fields = {"k": p.k, "n": p.n, "k_stride": k_stride, "n_stride": n_stride}
-    fields.update(width=p.width, first=p.first)
+    fields.update(width=p.width, first=p.first, taps=p.taps, tap_stride=p.tap_stride)
     return Step("pack_b", p.kernel, operands, fields, p.weight.name, (p.weight.name,))
 
 
