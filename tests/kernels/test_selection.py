@@ -91,7 +91,8 @@ def test_roi_align(mode: str, ratio: int, coordinates: str):
     ours, theirs = sessions(
         f"""(float[b, 3, h, w] x, float[n, 4] rois, int64[n] at) => (float[n, 3, 2, 3] y) {{
         y = RoiAlign<mode = "{mode}", sampling_ratio = {ratio}, output_height = 2, output_width = 3,
-            spatial_scale = 0.5, coordinate_transformation_mode = "{coordinates}">(x, rois, at) }}"""
+            spatial_scale = 0.5, coordinate_transformation_mode = "{coordinates}">(x, rois, at)
+        }}"""
     )
     x = np.abs(RNG.standard_normal((2, 3, 11, 14))).astype(np.float32)
     rois = RNG.uniform(-6, 34, (12, 4)).astype(np.float32)

@@ -51,3 +51,39 @@ def test_positions_outside(at: int, gone: int):
     x = np.ones(2, np.float32)
     with pytest.raises(DataError, match="position"):
         session.run(None, {"x": x, "z": x, "at": np.array(at), "gone": np.array(gone)})
+
+
+def test_a_list_that_a_loop_fills_is_a_scanned_output():
+    """In a body that is compiled twice, beside a list that is not only stacked."""
+    text = """<ir_version: 9, opset_import: ["" : 18]>
+    g (int64 trip, float[n] x) => (float[t, n] y, float[m] flat) {
+        none = SequenceEmpty()
+        last, first, second = Loop(trip, , x, none, none) <
+            body = b (int64 i, bool on, float[n] s, seq(float[n]) p, seq(float[n]) q)
+                => (bool next, float[n] r, seq(float[n]) p2, seq(float[n]) q2) {
+                next = Identity(on)
+                r = Add(s, x)
+                empty = SequenceEmpty()
+                inner, all = Loop(two, , s, empty) <
+                    body = c (int64 j, bool go, float[n] u, seq(float[n]) list)
+                        => (bool more, float[n] v, seq(float[n]) grown) {
+                        more = Identity(go) v = Mul(u, half) grown = SequenceInsert(list, v) }
+                >
+                halves = ConcatFromSequence<axis = 0, new_axis = 1>(all)
+                sum = ReduceSum<keepdims = 0>(halves, axis)
+                p2 = SequenceInsert(p, sum)
+                q2 = SequenceInsert(q, r)
+            }
+        >
+        y = ConcatFromSequence<axis = 0, new_axis = 1>(first)
+        flat = ConcatFromSequence<axis = 0>(second)
+    }""".replace("{\n", "<int64 two = {2}, float half = {0.5}, int64[1] axis = {0}> {\n", 1)
+    model = onnx.parser.parse_model(text).SerializeToString()
+    ours, theirs = q7x2_ep.InferenceSession(model), ort.InferenceSession(model)
+    for trip, n in ((3, 2), (1, 4), (3, 2)):
+        feed = {"trip": np.array(trip), "x": np.linspace(0, 1, n, dtype=np.float32)}
+        for a, b in zip(ours.run(None, feed), theirs.run(None, feed)):
+            np.testing.assert_allclose(a, b, 1e-6)
+            assert a.shape == b.shape
+    text = ours._session.text("ir")
+    assert text.count("SequenceInsert") == 2  # of the second list, and of the body, as it was read
