@@ -359,7 +359,7 @@ class _Flow:
 
 class _Host:
     def __init__(self, phase: HostPhase, compiler: Compiler):
-        self.node = phase.node
+        self.node, self._entry = phase.node, find(phase.node.op)
         self.inputs = [value for value in self.node.inputs if value is not None]
         self.outputs = self.node.outputs
         self.within: Optional[Executor] = None
@@ -386,7 +386,7 @@ class _Host:
         if self.within is not None:
             self._run_within(self.within, state)
             return
-        node, entry = self.node, find(self.node.op)
+        node, entry = self.node, self._entry
         inputs = [None if value is None else state.array(value) for value in node.inputs]
         try:
             with np.errstate(all="ignore"):
@@ -544,8 +544,11 @@ def _names(dim: Expr) -> tuple[Optional[str], frozenset[str]]:
 
 
 def _dense(array: np.ndarray) -> np.ndarray:
-    """What kernels can read; numpy would make a scalar a vector."""
-    return np.require(array, requirements=["C", "A"]) if array.ndim else np.array(array)
+    """What kernels can read."""
+    flags = array.flags
+    if flags.c_contiguous and flags.aligned:
+        return array
+    return np.require(array, requirements=["C", "A"])
 
 
 def _describe(given: Any) -> str:
