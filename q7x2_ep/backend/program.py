@@ -92,7 +92,7 @@ class Program:
         self._sizes: Optional[Mapping[str, int]] = None  # of the run before
         self._phases = list(zip(self.runners, self._last_uses()))  # and what is dead then
         self._parts = self._phases
-        self._compiler, self._seen = compiler, 0
+        self._compiler, self._seen = compiler, -1  # bodies when the parts were made
         self._is_closed = False
 
     @property
@@ -221,7 +221,7 @@ class Program:
         groups = [list(g) for _, g in itertools.groupby(self._phases, lambda p: may_flow(p[0]))]
         parts: list[Any] = []
         for i, group in enumerate(groups):
-            if not may_flow(group[0][0]) or all(isinstance(r, _Native) for r, _ in group):
+            if not may_flow(group[0][0]) or all(map(_is_simple, (r for r, _ in group))):
                 parts += group
                 continue
             later = {value for g in groups[i + 1 :] for r, _ in g for value in r.inputs}
@@ -279,6 +279,11 @@ def may_flow(runner: Any) -> bool:
     if isinstance(runner, _Native) or is_movement(runner.node) or runner.within is not None:
         return True
     return any(all(map(may_flow, program.runners)) for program in runner.programs())
+
+
+def _is_simple(runner: Any) -> bool:
+    """Whether a flow gains nothing by a phase: it is a plan, or only a view in numpy."""
+    return isinstance(runner, _Native) or is_movement(runner.node)
 
 
 class _Flow:
