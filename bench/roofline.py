@@ -148,7 +148,8 @@ class StandIn:
         from q7x2_ep.backend.program import Compiler, Program
 
         if not hasattr(self.local, "run"):  # one thread each: contexts of one session share a pool
-            program = Program(self.graph.clone(), Compiler(load(self.isa), 1, lambda graph: None))
+            compiler = Compiler(load(self.isa), 1, lambda graph: None)
+            program = Program(self.graph.clone(), compiler)
             self.local.run = lambda: program.run([self.a], {})
         for _ in range(rounds):
             self.local.run()
