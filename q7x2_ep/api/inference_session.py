@@ -6,14 +6,13 @@ initializer, another form of the model is compiled for that, at the first such r
 
 from __future__ import annotations
 
-import json
 import logging
 import operator
 import os
 import threading
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Optional
+from typing import TYPE_CHECKING, Any, Optional
 
 import numpy as np
 
@@ -32,11 +31,12 @@ from q7x2_ep.api.metadata import (
     node_arg,
 )
 from q7x2_ep.api.options import RunOptions, SessionOptions
-from q7x2_ep.api.tracing import Trace
 from q7x2_ep.api.value import OrtValue, OrtValueVector
 from q7x2_ep.backend.call import Call
-from q7x2_ep.importer import Request
-from q7x2_ep.session import Model, Session
+
+if TYPE_CHECKING:  # the engine is imported by the first session
+    from q7x2_ep.api.tracing import Trace
+    from q7x2_ep.session import Model, Session
 
 _LEVELS = (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR, logging.CRITICAL)
 _ASSIGNMENT = "session.record_ep_graph_assignment_info"
@@ -87,13 +87,12 @@ class InferenceSession:
         self._model, self._options = path_or_bytes, options
         self._model_path = os.fspath(path_or_bytes) if is_path else None
         self._variants: dict[tuple[frozenset, frozenset, bool], Session] = {}
-        self._trace = Trace(options.profile_file_prefix) if options.enable_profiling else None
-        start = Trace.now()
+        self._trace = self._new_trace() if options.enable_profiling else None
         self._session = self._compile(path=options.optimized_model_filepath)
         if self._trace is not None:
-            kind = "uri" if is_path else "array"
+            kind, start = "uri" if is_path else "array", self._trace.start_ns
             self._trace.session(f"model_loading_{kind}", start, start)
-            self._trace.session("session_initialization", start, Trace.now())
+            self._trace.session("session_initialization", start, self._trace.now())
         self._describe()
         if int(kwargs.get("read_config_from_model", 0)) == 1:
             self._read_options()
@@ -103,6 +102,11 @@ class InferenceSession:
             len(self._session.program.phases),
         )
 
+    def _new_trace(self) -> Trace:
+        from q7x2_ep.api.tracing import Trace
+
+        return Trace(self._options.profile_file_prefix)
+
     def _compile(
         self,
         outputs: Sequence[str] = (),
@@ -110,6 +114,9 @@ class InferenceSession:
         path: str = "",
         regular: bool = True,
     ) -> Session:
+        from q7x2_ep.importer import Request
+        from q7x2_ep.session import Session
+
         options = self._options
         initializers = {
             name: value.numpy() for name, value in options._initializers.items() if name not in live
@@ -156,6 +163,8 @@ class InferenceSession:
 
     def _read_options(self) -> None:
         """Takes the number of threads that the model's metadata asks for, and compiles again."""
+        import json
+
         given = self._session.metadata["custom_metadata_map"].get(_OPTIONS_OF_MODEL, "{}")
         for name, value in json.loads(given).get("session_options", {}).items():
             setattr(self._options, name, value)

@@ -162,9 +162,7 @@ class Program:
 
     def _lane_for(self, arrays: Sequence[Any], sizes: Mapping[str, int]) -> Optional[Lane]:
         """Where all of the program is one flow, and its feeds and outputs are arrays."""
-        if len(self._parts) != 1:
-            return None
-        ((flow, _),) = self._parts
+        flow = self._parts[0][0] if len(self._parts) == 1 else None
         if not isinstance(flow, _Flow) or flow.form is None:
             return None
         fed, results = self.graph.inputs, self.graph.outputs

@@ -20,6 +20,7 @@ from q7x2_ep import dtypes, ops
 from q7x2_ep.errors import CorruptModel, FeedError, ModelError, ModelNotFound, UnsupportedOp
 from q7x2_ep.importer.contrib import expand
 from q7x2_ep.importer.loops import hoisted
+from q7x2_ep.importer.messages import messages
 from q7x2_ep.importer.opset import Draft, Maker, modernise
 from q7x2_ep.importer.order import in_order
 from q7x2_ep.importer.tensors import Tensors, map_file
@@ -96,12 +97,11 @@ def _load(path: str) -> Any:
 
 
 def _from_bytes(data: Any, source: str, folder: Optional[str], request: Request) -> Graph:
-    import onnx
     from google.protobuf.message import DecodeError
 
     if not data:
         raise ModelError(f"{source} is empty: No graph was found in the protobuf.")
-    model = onnx.ModelProto()
+    model = messages().ModelProto()
     try:
         model.ParseFromString(without_weights(data))
     except (DecodeError, ValueError) as error:

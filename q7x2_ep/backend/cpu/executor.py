@@ -57,7 +57,7 @@ class Executor:
         self.plan, self._threads = plan, threads
         self.encoded: Encoded = encode(plan, library.target, symbols)
         packed = pack(library, plan, threads, {*plan.constants, *kept})
-        constants = [packed, *(_dense(value.const) for value in plan.constants[1:])]
+        constants = [packed, *_readable(plan)]
         self.native: Optional[native.Plan] = native.Plan(library, self.encoded.blob, constants)
         self._dtypes = [dtypes.DTYPES[value.dtype].numpy for value in plan.graph.outputs]
         self._idle: list[_Bound] = []
@@ -291,10 +291,7 @@ def _pack_group(
     places = dict(zip(matrices, loading.storages))
     loading.steps = [_pack_step(p, places[p.weight, p.matrix], into) for p in packs]
     loading.graph.outputs = [Value("packed", dtypes.UINT8, (total,))]
-    dense = [
-        np.require(w, requirements=["F", "A"]) if _is_transposed(w) else _dense(w)
-        for w in matrices.values()
-    ]
+    dense = [w if _is_transposed(w) else np.ascontiguousarray(w) for w in matrices.values()]
     constants = [np.empty(0, np.uint8), *dense]
     encoded = encode(loading, library.target, [])
     with (
@@ -335,6 +332,18 @@ def _is_transposed(array: np.ndarray) -> bool:
     return array.ndim == 2 and array.flags.f_contiguous and not array.flags.c_contiguous
 
 
-def _dense(const: np.ndarray) -> np.ndarray:
-    """What kernels can read: dense and aligned, which a view of a model file may not be."""
-    return np.require(const, requirements=["C", "A"])
+def _readable(plan: Plan) -> list[np.ndarray]:
+    """The constants as kernels can read them, dense and aligned, which a view of a model file may
+    not be. A table of Gather, often the largest of all, stays where it is: its rows are bytes.
+    """
+    aligned = {
+        at.storage.place()[0]
+        for step in plan.steps
+        for name, at in step.operands.items()
+        if at is not None and (step.op, name) != ("gather", "x")
+    }
+    indices = {storage.index for storage in aligned if storage.space == "constant"}
+    return [
+        np.require(value.const, requirements=["C", "A"] if i in indices else ["C"])
+        for i, value in enumerate(plan.constants[1:], 1)
+    ]
