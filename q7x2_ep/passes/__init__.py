@@ -37,7 +37,8 @@ def run_all(graph: Graph, without: Collection[str] = ()) -> dict[str, dict[str, 
             total = totals.setdefault(name, {})
             for key, count in counts.items():
                 total[key] = total.get(key, 0) + count
-            if any(counts.values()) or round == 0:  # the first infers types: verify takes a while
+            first = round == 0 and module is not lists  # what fold refuses is the model's mistake
+            if any(counts.values()) or first:  # verify takes a while
                 verify(graph, name, find)
             changed += sum(counts.values())
         if not changed:
