@@ -5,7 +5,7 @@ random feeds, `--feed name=value` for those that must have one value. Rows go to
 bench/results/control.jsonl.
 
 Usage: python bench control [CASE ...] [--threads N] [--runs N] [--clock cpu]
-       python bench control --model FILE.onnx [--feed sr=16000] [--size NAME=N]
+       python bench control --model vad.onnx --feed sr=16000 --shape input=1,576 state=2,1,128
 """
 
 from __future__ import annotations
@@ -231,16 +231,17 @@ def same(ours: list[Any], theirs: list[Any]) -> bool:
     return all(np.allclose(a, b, 1e-3, 1e-4, equal_nan=True) for a, b in zip(ours, theirs))
 
 
-def random_feeds(session: Any, given: dict[str, str], sizes: dict[str, int]) -> dict[str, Any]:
-    """Of every input: its value as given, or normal numbers; symbolic dims as given, or 1."""
+def random_feeds(session: Any, values: dict[str, str], shapes: dict[str, str]) -> dict[str, Any]:
+    """Of every input its value as given, or normal numbers; its shape as given, symbols as 1."""
     feeds = {}
     for each in session.get_inputs():
-        dtype = np.dtype(
-            {"float": "float32", "double": "float64"}.get(each.type[7:-1]) or each.type[7:-1]
-        )
-        shape = [d if isinstance(d, int) else sizes.get(d, 1) for d in each.shape]
-        if each.name in given:
-            feeds[each.name] = np.full(shape, float(given[each.name])).astype(dtype)
+        kind = each.type[len("tensor(") : -1]
+        dtype = np.dtype({"float": "float32", "double": "float64"}.get(kind, kind))
+        shape = [dim if isinstance(dim, int) else 1 for dim in each.shape]
+        if each.name in shapes:
+            shape = [int(n) for n in shapes[each.name].split(",")]
+        if each.name in values:
+            feeds[each.name] = np.full(shape, float(values[each.name])).astype(dtype)
         else:
             feeds[each.name] = RNG.standard_normal(shape).astype(dtype)
     return feeds
@@ -254,14 +255,15 @@ def main() -> None:
     parser.add_argument("--clock", choices=results.CLOCKS, default="wall")
     parser.add_argument("--model", help="a file in place of the cases")
     parser.add_argument("--feed", nargs="*", default=[], metavar="NAME=VALUE")
-    parser.add_argument("--size", nargs="*", default=[], metavar="SYMBOL=N")
+    parser.add_argument("--shape", nargs="*", default=[], metavar="NAME=N,N")
     args = parser.parse_args()
     print(f"{'case':<32}{'ours, us':>10}{'theirs, us':>12}{'ratio':>8}")
     if args.model:
         engines = sessions(args.model, args.threads)
-        sizes = {name: int(n) for name, n in (each.split("=") for each in args.size)}
-        given = dict(each.split("=") for each in args.feed)
-        work = [(args.model[-30:], engines, random_feeds(engines[1], given, sizes))]
+        values, shapes = (
+            dict(pair.split("=") for pair in each) for each in (args.feed, args.shape)
+        )
+        work = [(args.model[-30:], engines, random_feeds(engines[1], values, shapes))]
     else:
         names = [n for n in CASES if not args.case or any(part in n for part in args.case)]
         work = []
