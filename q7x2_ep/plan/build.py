@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Optional, Union
+from typing import Any, NamedTuple, Optional, Union
 
 from q7x2_ep import dtypes
 from q7x2_ep.errors import ModelError, PlanError, Q7Error, UnsupportedOp
@@ -61,8 +61,7 @@ class Step:
     sources: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class Guard:
+class Guard(NamedTuple):
     """A fact about shapes that only bind can check: left == right (or left >= right). text names
     the node.
     """
