@@ -1,8 +1,8 @@
 """Two result files of any bench side by side: python bench compare OLD.jsonl NEW.jsonl [--bound 5].
 
 For everything that both measured (the last row of a name and number of threads counts): our median
-then and now, their ratio, and how much slower the other engines or kernels got meanwhile, which
-tells the machine's part. Exit code 1 where something is slower by more than the bound (%), the
+then and now, their ratio, and how much slower the other engines got meanwhile, which tells the
+machine's part. Exit code 1 where something is slower by more than the bound (%), the
 machine's part aside, and by more than the spread: its quartiles do not meet those of before.
 """
 
@@ -18,7 +18,7 @@ import results
 
 
 class Change(NamedTuple):
-    """One thing measured twice. Units: milliseconds. drift: median ratio of what is not ours."""
+    """One thing measured twice. Units: milliseconds. drift: median ratio of other engines."""
 
     name: str
     threads: int
@@ -52,8 +52,8 @@ def changes(old: list[results.Row], new: list[results.Row]) -> list[Change]:
         b = after.get(key)
         if b is None:
             continue
-        mine = {a["ours"], b["ours"]}
-        others = [b["ms"][n][1] / a["ms"][n][1] for n in a["ms"].keys() & b["ms"].keys() - mine]
+        peers = {*a["peers"]} & a["ms"].keys() & b["ms"].keys()
+        others = [b["ms"][name][1] / a["ms"][name][1] for name in peers]
         drift = float(np.median(others)) if others else 1.0
         found.append(Change(*key[1:], a["ms"][a["ours"]], b["ms"][b["ours"]], drift))
     return found

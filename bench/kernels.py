@@ -2,10 +2,12 @@
 
 Run: python bench kernels [PATTERN ..] [--threads N] [--isa avx2] [--peer]. A pattern is a part of
 `family op shapes` as printed, or M,N,K of a product; the shapes are those of bench/shapes.txt. Rows
-of a family take turns; `limit` is the least time by multiply-adds or by bytes (bench/roofline.py,
-whose peak is measured again in every turn) over the median. Exit code 1 where another row that this
-machine can run is more than 5 % faster than the dispatcher's pick. --peer times onnxruntime on the
-same node. Rows go to bench/results/kernels.jsonl.
+of a family take turns. Rates are those of the best time, as the peaks are best rates; `+%` is how
+far the median is above. `limit` is the least time by multiply-adds or by bytes (bench/roofline.py,
+whose peak is measured again in every turn) over the best. The others are multiples of the pick's
+time. Exit code 1 where another row that this machine can run is more than 5 % faster than the
+dispatcher's pick, by best and by median. --peer times onnxruntime on the same node. Rows go to
+bench/results/kernels.jsonl.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ import work
 from q7x2_ep import dtypes, importer
 from q7x2_ep.backend.call import Call
 from q7x2_ep.backend.cpu.library import Library, load
-from q7x2_ep.backend.program import Program
+from q7x2_ep.backend.program import Compiler, Program
 from q7x2_ep.compare import onnxruntime_session
 from q7x2_ep.errors import BackendError
 from q7x2_ep.plan.memory import THREADS
@@ -38,6 +40,7 @@ from q7x2_ep.progress import track
 
 FASTER = 0.95  # of the pick's time
 TURN_MS = 2.0  # of runs in a row
+SHAPE_MS, FEWEST = 2000.0, 3  # for all rounds of a shape, of which there are so many at least
 SLOW = 3.0  # times the pick's: not worth more than one run
 PORTABLE_FLOPS = 1e8  # what the portable rows are not tried on is beyond
 
@@ -55,7 +58,7 @@ def main(arguments: Optional[list[str]] = None) -> int:
     limits = roofline.known(library.target.isa, options.threads)
     chosen = list(select(options.patterns))
     print(
-        f"{'family op shapes':<50}{'us':>9}{'+-%':>4}{'GFLOP/s':>8}{'GB/s':>6}{'limit':>6}"
+        f"{'family op shapes':<44}{'us':>9}{'+%':>4}{'GFLOP/s':>8}{'GB/s':>6}{'limit':>6}"
         f"  {'others' if not options.peer else 'ORT us  ratio  others'}"
     )
     wrong = 0
@@ -99,23 +102,25 @@ def measure(
     alive = [n for n in calls if n == pick.name or first[n] < SLOW * first[pick.name]]
     kind = pick.dtypes
     rates = [limits.products.get(kind, limits.flops)]
-    for _ in range(options.rounds):
+    fitting = int(SHAPE_MS / sum(first[name] for name in alive))
+    for _ in range(min(options.rounds, max(fitting, FEWEST))):
         for name in alive:
             samples[name].append(calls[name](max(1, int(TURN_MS / first[name]))))
         if kind in limits.products:
             rates.append(roofline.flops(library.target.isa, options.threads, kind, 1))
     limits = replace(limits, products={**limits.products, kind: max(rates)})
     ms = {name: results.quartiles(times) for name, times in samples.items()}
-    seconds = ms[pick.name][1] / 1000
+    least = {name: float(f"{min(times):.4g}") for name, times in samples.items()}
     return {
         "name": f"{shape.family} {shape.name}",
         "threads": options.threads,
         "ours": pick.name,
         "ms": ms,
-        "least": {name: float(f"{min(times):.4g}") for name, times in samples.items()},
+        "peers": ["onnxruntime"] if options.peer else [],
+        "least": least,
         "flops": each.flops,
         "bytes": each.bytes,
-        "limit": round(limits.seconds(*each, kind) / seconds, 4),
+        "limit": round(1000 * limits.seconds(*each, kind) / least[pick.name], 4),
         "models": shape.models,
     }
 
@@ -134,7 +139,7 @@ def runner(
         for each in library.target.kernels
     )
     only.target = replace(library.target, kernels=kernels)
-    program = Program(shape.graph, only, threads, lambda graph: None)
+    program = Program(shape.graph, Compiler(only, threads, lambda graph: None))
 
     def run(repeats: int) -> float:
         call = Call(step_ns=[])
@@ -193,20 +198,20 @@ def faster(row: results.Row) -> list[str]:
 
 
 def line(row: results.Row) -> str:
-    """One line of the table: the pick, and the others as multiples of its time."""
-    low, median, high = row["ms"][row["ours"]]
-    seconds = median / 1000
-    cells = f"{row['name'][:49]:<50}{median * 1000:>9.1f}{50 * (high - low) / median:>4.0f}"
-    cells += f"{row['flops'] / seconds / 1e9:>8.1f}{row['bytes'] / seconds / 1e9:>6.1f}"
+    """One line of the table."""
+    least, median = row["least"], row["ms"][row["ours"]][1]
+    best = least[row["ours"]]
+    cells = f"{row['name'][:43]:<44}{best * 1000:>9.1f}{100 * (median / best - 1):>4.0f}"
+    cells += f"{row['flops'] / best / 1e6:>8.1f}{row['bytes'] / best / 1e6:>6.1f}"
     cells += f"{row['limit']:>6.0%}  "
-    if "onnxruntime" in row["ms"]:
-        theirs = row["ms"]["onnxruntime"][1]
-        cells += f"{theirs * 1000:<8.1f}{median / theirs:<6.2f}"
+    if "onnxruntime" in least:
+        theirs = least["onnxruntime"]
+        cells += f"{theirs * 1000:<8.1f}{best / theirs:<6.2f}"
     too_fast = faster(row)
-    for name, (_, other, _) in row["ms"].items():
+    for name, other in least.items():
         if name not in (row["ours"], "onnxruntime"):
             mark = "!" if name in too_fast else ""
-            cells += f"{name.split('_')[-1]} {other / median:.1f}{mark} "
+            cells += f"{name.split('_')[-1]} {other / best:.1f}{mark} "
     return cells.rstrip()
 
 

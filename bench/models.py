@@ -5,7 +5,8 @@ Engines take turns, in one process, with the same number of threads, in float32;
 with untimed runs. Shown are medians in ms, how far the quartiles are from ours, and our time over
 each other's. Models that the zoo has not written are skipped, as is what has been measured at this
 commit already: what was interrupted, by --seconds say, goes on where it was. Rows go to
-bench/results/models.jsonl, for `python bench compare`.
+bench/results/models.jsonl, for `python bench compare`. With `--clock cpu` the time of the process
+counts, which others on the machine disturb less: sound for one thread only, as waiting ones spin.
 """
 
 from __future__ import annotations
@@ -58,6 +59,7 @@ FEEDS = {  # model of the zoo: what releases are judged by
     **{f"{name}-10.chain": [Feed(16), Feed(1600), Feed(64000)] for name in zoo.CHAINS},
 }
 SAME = 1e-3  # of the largest value of an output: who is further off does not do the same work
+CLOCKS = {"wall": time.perf_counter_ns, "cpu": time.process_time_ns}
 BATCHES, LENGTHS = (1, 4, 8), (1, 16, 64, 128, 384, 512, 1024)  # of --matrix
 
 
@@ -83,11 +85,11 @@ def main(arguments: Optional[list[str]] = None) -> int:
     if absent:
         print(f"not installed: {', '.join(absent)}")
     jobs = list(find(options))
-    done = {} if options.again else measured(results.read(path), peers)
+    done = {} if options.again else measured(results.read(path), peers, options.clock)
     rows = []
     start = time.monotonic()
     print(header(peers), flush=True)
-    with Loaded(peers) as loaded:
+    with Loaded(peers, options.clock) as loaded:
         for job in track(jobs, "models"):
             row = done.get((job.name, job.threads))
             if row is None and options.seconds and time.monotonic() - start > options.seconds:
@@ -131,10 +133,12 @@ def find(options: argparse.Namespace) -> Iterator[Job]:
             yield Job(name, path, feed, threads)
 
 
-def measured(rows: Sequence[results.Row], peers: Sequence[str]) -> dict[tuple, results.Row]:
+def measured(
+    rows: Sequence[results.Row], peers: Sequence[str], clock: str
+) -> dict[tuple, results.Row]:
     """What was measured at this commit, on this machine, beside at least these peers."""
-    here = results.facts()
-    same = ("commit", "cpu", "isa", "knobs")
+    here = {**results.facts(), "clock": clock}
+    same = ("commit", "cpu", "isa", "knobs", "clock")
     return {
         (row["name"], row["threads"]): row
         for row in rows
@@ -145,9 +149,9 @@ def measured(rows: Sequence[results.Row], peers: Sequence[str]) -> dict[tuple, r
 class Loaded(ExitStack):
     """The engines of one model and number of threads at a time."""
 
-    def __init__(self, peers: Sequence[str]):
+    def __init__(self, peers: Sequence[str], clock: str):
         super().__init__()
-        self.peers = peers
+        self.peers, self.clock = peers, clock
         self.key: Any = None
         self.runs: dict[str, engines.Loaded] = {}
 
@@ -180,7 +184,7 @@ class Loaded(ExitStack):
                 leave_out(name, job, error)
         if engines.OURS not in calls:
             return None
-        samples = interleave(list(calls.values()), runs)
+        samples = interleave(list(calls.values()), runs, CLOCKS[self.clock])
         ours = outputs.pop(engines.OURS)
         return {
             "name": job.name,
@@ -190,6 +194,7 @@ class Loaded(ExitStack):
             "least": {name: float(f"{min(each):.4g}") for name, each in zip(calls, samples)},
             "runs": len(samples[0]),
             "peers": self.peers,
+            "clock": self.clock,
             "distances": {name: distance(ours, each) for name, each in outputs.items()},
             "versions": {name: engines.version(name) for name in calls},
         }
@@ -268,6 +273,7 @@ def _options(arguments: Optional[list[str]]) -> argparse.Namespace:
     parser.add_argument("--exporter", choices=("legacy", "dynamo"), default="legacy")
     parser.add_argument("--opset", type=int, default=17)
     parser.add_argument("--runs", type=int, help="of each engine (default: what 1.5 s allow)")
+    parser.add_argument("--clock", choices=CLOCKS, default="wall")
     parser.add_argument("--seconds", type=float, help="begin nothing new after so long")
     parser.add_argument("--again", action="store_true", help="what was measured already, too")
     parser.add_argument("--results", type=Path, help="(default bench/results/models.jsonl)")

@@ -1,13 +1,15 @@
 """Rows of measurements as JSON lines: bench/results/<bench>.jsonl, one format for all benches.
 
 A row has a name and threads, which together say what was measured, and, where times were, `ms`: per
-engine or kernel its quartiles [q1, median, q3]; `ours` is the one that is judged. With it goes what
-it was measured on: CPU, ISA, versions, commit, date.
+engine or kernel its quartiles [q1, median, q3]; `ours` is the one that is judged, `peers` are the
+engines that are not ours. With it goes what it was measured on: CPU, ISA, versions, commit, date,
+load.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timezone
@@ -41,9 +43,11 @@ def write(bench: str, rows: Iterable[Mapping[str, Any]], path: Optional[Path] = 
     path = path or FOLDER / f"{bench}.jsonl"
     path.parent.mkdir(parents=True, exist_ok=True)
     date = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    load = os.getloadavg()[0]  # of the last minute: above the threads of a row others ran as well
+    common = {"bench": bench, "date": date, "load": round(load, 1)}
     with open(path, "a", encoding="utf-8") as file:
         for row in rows:
-            file.write(json.dumps({"bench": bench, "date": date, **facts(), **row}) + "\n")
+            file.write(json.dumps({**common, **facts(), **row}) + "\n")
 
 
 def read(path: Path) -> list[Row]:

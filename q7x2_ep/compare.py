@@ -223,13 +223,17 @@ def compare(
         return contest.measure(feeds, runs, naive=naive)
 
 
-def interleave(calls: Sequence[Callable[[], Any]], runs: Optional[int] = None) -> list[list[float]]:
+def interleave(
+    calls: Sequence[Callable[[], Any]],
+    runs: Optional[int] = None,
+    clock: Callable[[], int] = time.perf_counter_ns,
+) -> list[list[float]]:
     """Milliseconds of the runs of each call.
 
     Measured in turns, A B A B, so that drift hits all alike. The order changes every round, so that
-    none always follows the same other.
+    none always follows the same other. clock: in nanoseconds.
     """
-    first = [_milliseconds(call) for call in calls]
+    first = [_milliseconds(call, clock) for call in calls]
     if runs is None:
         runs = int(min(max(1000 * SECONDS_PER_ENGINE / max(first), FEWEST_RUNS), MOST_RUNS))
     times: list[list[float]] = [[] for _ in calls]
@@ -239,8 +243,8 @@ def interleave(calls: Sequence[Callable[[], Any]], runs: Optional[int] = None) -
         for i in order:
             warm = 0.0
             while first[i] < WARM_BELOW_MS and warm < WARM_MS:
-                warm += _milliseconds(calls[i])
-            times[i] += [_milliseconds(calls[i]) for _ in range(min(turn, runs - done))]
+                warm += _milliseconds(calls[i], clock)
+            times[i] += [_milliseconds(calls[i], clock) for _ in range(min(turn, runs - done))]
         order = order[1:] + order[:1]
     return times
 
@@ -328,10 +332,10 @@ def _name(model: Model) -> str:
     return "model"
 
 
-def _milliseconds(call: Callable[[], Any]) -> float:
-    start = time.perf_counter_ns()
+def _milliseconds(call: Callable[[], Any], clock: Callable[[], int]) -> float:
+    start = clock()
     call()
-    return (time.perf_counter_ns() - start) / 1e6
+    return (clock() - start) / 1e6
 
 
 def _largest_difference(a: np.ndarray, b: np.ndarray) -> float:

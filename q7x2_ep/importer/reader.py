@@ -621,4 +621,10 @@ def _unsupported_text(found: list[tuple[str, str]]) -> str:
         names = [name for each, name in found if each == op]
         more = f", and {count - 8} more" if count > 8 else ""
         lines.append(f"{op} ({count} node{'s' * (count > 1)}: {', '.join(names[:8])}{more})")
-    return f"{len(counts)} unsupported op{'s' * (len(counts) > 1)}: {'; '.join(lines)}"
+    text = f"{len(counts)} unsupported op{'s' * (len(counts) > 1)}: {'; '.join(lines)}"
+    if any(op.startswith("com.microsoft.nchwc::") for op in counts):
+        text += (
+            "; onnxruntime saved this model for the CPU that it ran on, with weights in blocks of "
+            "a size that the file does not tell: save it at ORT_ENABLE_EXTENDED or below"
+        )
+    return text

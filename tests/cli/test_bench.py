@@ -42,6 +42,7 @@ def row(ours: list, other: list, name: str = "a", pick: str = "q7x2_ep") -> dict
         "name": name,
         "threads": 1,
         "ours": pick,
+        "peers": ["onnxruntime", "openvino"],
         "ms": {pick: ours, "onnxruntime": other},
     }
 

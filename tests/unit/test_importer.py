@@ -191,6 +191,12 @@ def test_all_unsupported_ops_are_listed():
     assert "my.domain::Strange (1 node: third)" in str(error.value)
 
 
+def test_a_model_that_was_saved_for_one_cpu_is_told_how_to_be_saved():
+    node = helper.make_node("ReorderInput", ["x"], ["y"], domain="com.microsoft.nchwc")
+    with pytest.raises(UnsupportedOp, match="save it at ORT_ENABLE_EXTENDED or below"):
+        read(model([node], ["x"], ["y"]))
+
+
 # Tensors
 
 

@@ -54,11 +54,11 @@ class Executor:
         threads: int,
         kept: Collection[Value] = (),
     ):
-        self._library, self._plan, self._threads = library, plan, threads
-        self._encoded: Encoded = encode(plan, library.target, symbols)
+        self.plan, self._threads = plan, threads
+        self.encoded: Encoded = encode(plan, library.target, symbols)
         packed = pack(library, plan, threads, {*plan.constants, *kept})
         constants = [packed, *_readable(plan)]
-        self._native: Optional[native.Plan] = native.Plan(library, self._encoded.blob, constants)
+        self.native: Optional[native.Plan] = native.Plan(library, self.encoded.blob, constants)
         self._dtypes = [dtypes.DTYPES[value.dtype].numpy for value in plan.graph.outputs]
         self._idle: list[_Bound] = []
 
@@ -74,7 +74,7 @@ class Executor:
                 return self._call(bound, arrays, call)
             outputs = self._run(bound, arrays)
             if is_again and bound.lane is None:
-                inputs, steps = self._plan.graph.inputs, len(self._plan.steps)
+                inputs, steps = self.plan.graph.inputs, len(self.plan.steps)
                 bound.lane = Lane(bound.context, steps, inputs, arrays, outputs)
             return outputs
         finally:
@@ -109,7 +109,7 @@ class Executor:
             self._bind(bound, sizes)
             return {
                 "arena_bytes": bound.context.stat(native.STAT_ARENA_BYTES),
-                "buffers": len(self._encoded.buffers),
+                "buffers": len(self.encoded.buffers),
                 "allocations_per_run": bound.context.stat(native.STAT_ALLOCATIONS) - before,
             }
         finally:
@@ -123,7 +123,7 @@ class Executor:
             stat = bound.context.stat
             return [
                 (stat(native.STAT_BUFFER_OFFSET, i), stat(native.STAT_BUFFER_BYTES, i))
-                for i in range(len(self._encoded.buffers))
+                for i in range(len(self.encoded.buffers))
             ]
         finally:
             self._give_back(bound)
@@ -132,14 +132,14 @@ class Executor:
         """Release all native memory, as soon as the runs in progress have ended. Later runs raise
         BackendError.
         """
-        self._native = None
+        self.native = None
         self._idle.clear()
 
     # No lock: appending to a list and popping from it are atomic, and a child that was forked
     # while another thread held a lock would wait for it forever.
 
     def _take(self) -> _Bound:
-        plan = self._native
+        plan = self.native
         if plan is None:
             raise errors.BackendError("[session] is closed; make a new one")
         try:
@@ -149,17 +149,17 @@ class Executor:
 
     def _give_back(self, bound: _Bound) -> None:
         self._idle.append(bound)
-        if self._native is None:
+        if self.native is None:
             self._idle.clear()
 
     def _run(self, bound: _Bound, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
         outputs = list(map(_new, bound.output_shapes, self._dtypes))
-        self._steps(bound, 0, len(self._plan.steps), arrays, outputs)
+        self._steps(bound, 0, len(self.plan.steps), arrays, outputs)
         return outputs
 
     def _call(self, bound: _Bound, arrays: Sequence[np.ndarray], call: Call) -> list[np.ndarray]:
         given = [*call.outputs, *[None] * (len(self._dtypes) - len(call.outputs))]
-        names, shapes = self._plan.graph.output_names, bound.output_shapes
+        names, shapes = self.plan.graph.output_names, bound.output_shapes
         for name, array, shape, dtype in zip(names, given, shapes, self._dtypes):
             if array is not None:
                 check_output(name, array, shape, dtype)
@@ -167,7 +167,7 @@ class Executor:
             _new(shape, dtype) if array is None or not _is_free(array, arrays) else array
             for array, shape, dtype in zip(given, shapes, self._dtypes)
         ]
-        total = len(self._plan.steps)
+        total = len(self.plan.steps)
         stride = WATCHED_STEPS if call.stopped is not None else max(total, 1)
         times = None if call.step_ns is None else array_of("q", bytes(8 * total))
         if times is not None:
@@ -204,16 +204,16 @@ class Executor:
             return
         bound.sizes = bound.lane = None
         try:
-            values = bound.context.bind([sizes[name] for name in self._encoded.symbols])
+            values = bound.context.bind([sizes[name] for name in self.encoded.symbols])
         except native.StatusError as error:
             raise self._bind_error(error, sizes) from None
-        bound.output_shapes = [tuple(values[i] for i in dims) for dims in self._encoded.output_dims]
+        bound.output_shapes = [tuple(values[i] for i in dims) for dims in self.encoded.output_dims]
         bound.sizes = dict(sizes)
 
     def _bind_error(self, error: native.StatusError, sizes: Mapping[str, int]) -> errors.Q7Error:
         given = ", ".join(f"{name}={size}" for name, size in sizes.items())
-        if 0 <= error.index < len(self._encoded.guards):
-            guard = self._encoded.guards[error.index]
+        if 0 <= error.index < len(self.encoded.guards):
+            guard = self.encoded.guards[error.index]
             if guard.kind == "eq" and guard.right != 0:
                 left, right = substitute(guard.left, sizes), substitute(guard.right, sizes)
                 fact = f"{guard.left} is {left}, {guard.right} is {right}"
@@ -224,9 +224,9 @@ class Executor:
         return errors.ShapeError(f"[bind] {error} (feed: {given})")
 
     def _run_error(self, error: native.StatusError) -> errors.Q7Error:
-        if not 0 <= error.index < len(self._plan.steps):
+        if not 0 <= error.index < len(self.plan.steps):
             return errors.InternalError(f"[run] {error}")
-        step = self._plan.steps[error.index]
+        step = self.plan.steps[error.index]
         where = f"[{step.op} {', '.join(step.sources) or step.name}]"
         if error.code == native.DATA_FAULT:
             return errors.DataError(
@@ -324,7 +324,7 @@ def _pack_step(p: Pack, source: Storage, into: Storage) -> Step:
         rows, columns = (stride // array.itemsize for stride in array.strides)
         k_stride, n_stride = (rows, columns) if p.n_stride == 1 else (columns, rows)
     fields = {"k": p.k, "n": p.n, "k_stride": k_stride, "n_stride": n_stride}
-    fields.update(width=p.width, first=p.first)
+    fields.update(width=p.width, first=p.first, taps=p.taps, tap_stride=p.tap_stride)
     return Step("pack_b", p.kernel, operands, fields, p.weight.name, (p.weight.name,))
 
 
