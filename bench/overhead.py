@@ -1,4 +1,4 @@
-"""What is not computing: python bench/overhead.py [MODEL.onnx ..] [--only run|start] [--clock cpu].
+"""What is not computing, in time and memory: python bench overhead [MODEL.onnx ..] [--only run].
 
 `run`: microseconds of one call on models that compute next to nothing. `start`: milliseconds from
 an empty process (numpy is imported) to a session and its first outputs, and peak memory; every
