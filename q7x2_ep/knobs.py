@@ -35,7 +35,13 @@ KNOBS = {
             "and cgroup quota allow",
             ("ORT_INTRA_OP_NUM_THREADS", "OMP_NUM_THREADS"),
         ),
-        Knob("VERIFY", int, 0, "1: evaluate what every fusion replaces, before and after, at load"),
+        Knob(
+            "VERIFY",
+            int,
+            0,
+            "1: at load, evaluate what every fusion replaces, before and after, and check the "
+            "graph after every pass",
+        ),
         Knob("LIBRARY", str, "", "path of libq7 to load instead of the one inside the package"),
     )
 }
