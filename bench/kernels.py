@@ -1,11 +1,13 @@
 """GEMM kernels, one thread: % of the FMA peak and of the read bandwidth, beside onnxruntime.
 
+As in a model, the weights of a product are not those of the one before: there are several of
+each shape, in one model, 256 MB or --cold MB of them (0: one, which caches keep).
 Peaks are measured in this process (bench/peak.c, needs a C compiler): multiply-adds in turn with
-what they are held against, reading over as many bytes as b has. Best times of all rounds; the ratio
-to onnxruntime is one of medians. Our times come from the executor's profile, those of onnxruntime
-include its entry from Python, some 5 us.
+what they are held against, reading over as many bytes as all b have. Best times of all rounds; the
+ratio to onnxruntime is one of medians. Our times come from the executor's profile, those of
+onnxruntime include its entry from Python, some 5 us.
 
-Usage: python bench/kernels.py [--rounds N] [--isa avx2] [m,n,k ...]
+Usage: python bench/kernels.py [--rounds N] [--isa avx2] [--model BERT-base] [--cold MB] [m,n,k ...]
 """
 
 from __future__ import annotations
@@ -28,10 +30,14 @@ from onnx import TensorProto, helper, numpy_helper
 from q7x2_ep.backend.cpu.library import load
 from q7x2_ep.session import Session
 
-SHAPES = [  # m, n, k: BERT-base, and the same few rows at a time
-    *((128, 768, 768), (128, 3072, 768), (128, 768, 3072), (1024, 768, 768)),
-    *((1, 768, 768), (1, 3072, 768), (7, 768, 768), (16, 3072, 768)),
-]
+WEIGHTS = {  # n, k of the layers of a model
+    "BERT-base": ((2304, 768), (768, 768), (3072, 768), (768, 3072)),
+    "MiniLM": ((1152, 384), (384, 384), (1536, 384), (384, 1536)),
+    "Llama-3.2-1B": ((3072, 2048), (16384, 2048), (2048, 8192)),
+    "Qwen3-0.6B": ((4096, 1024), (1024, 2048), (6144, 1024), (1024, 3072)),
+}
+ROWS = (1, 2, 4, 8, 14, 16, 128, 512)
+COLD_MB = 256  # beyond the L2 of every core, and what is left of a shared L3
 VECTORS = {  # per ISA: bytes of a vector, compiler flags
     "avx512": (64, ["-mavx512f", "-mprefer-vector-width=512"]),
     "avx2": (32, ["-mavx2", "-mfma"]),
@@ -84,12 +90,21 @@ def seconds_of(call: Callable[[], Any]) -> float:
     return time.perf_counter() - start
 
 
-def model(m: int, n: int, k: int) -> bytes:
-    w = np.random.default_rng(0).standard_normal((k, n)).astype(np.float32)
-    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [m, k])
-    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [m, n])
-    nodes = [helper.make_node("MatMul", ["x", "w"], ["y"])]
-    graph = helper.make_graph(nodes, "gemm", [x], [y], [numpy_helper.from_array(w, "w")])
+def model(m: int, n: int, k: int, count: int) -> bytes:
+    """`count` products, each of an input of its own, so that they are not merged, and of which only
+    the last column is an output: what is written stays in the arena.
+    """
+    weights, nodes, inputs, outputs = [], [], [], []
+    rng = np.random.default_rng(0)
+    for i in range(count):
+        weights.append(numpy_helper.from_array(rng.random((k, n), np.float32) - 0.5, f"w{i}"))
+        nodes.append(helper.make_node("MatMul", [f"x{i}", f"w{i}"], [f"p{i}"]))
+        nodes.append(helper.make_node("Slice", [f"p{i}", "first", "last", "axis"], [f"y{i}"]))
+        inputs.append(helper.make_tensor_value_info(f"x{i}", TensorProto.FLOAT, [m, k]))
+        outputs.append(helper.make_tensor_value_info(f"y{i}", TensorProto.FLOAT, [m, 1]))
+    for name, value in (("first", n - 1), ("last", n), ("axis", 1)):
+        weights.append(numpy_helper.from_array(np.array([value]), name))
+    graph = helper.make_graph(nodes, "gemm", inputs, outputs, weights)
     opset = [helper.make_opsetid("", 17)]
     made: onnx.ModelProto = helper.make_model(graph, opset_imports=opset, ir_version=8)
     return made.SerializeToString()
@@ -100,27 +115,32 @@ def onnxruntime_call(source: bytes, x: np.ndarray) -> Callable[[], Any]:
     options.intra_op_num_threads = 1
     session = onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
     binding = session.io_binding()
-    binding.bind_cpu_input("x", x)
-    binding.bind_output("y")
+    for given in session.get_inputs():
+        binding.bind_cpu_input(given.name, x)
+    for output in session.get_outputs():
+        binding.bind_output(output.name)
     return lambda: session.run_with_iobinding(binding)
 
 
-def measure(isa: str, peak: Peak, shape: tuple[int, int, int], rounds: int) -> str:
+def measure(isa: str, peak: Peak, shape: tuple[int, int, int], rounds: int, cold: int) -> str:
     m, n, k = shape
-    source = model(m, n, k)
-    feeds = {"x": np.random.default_rng(1).standard_normal((m, k)).astype(np.float32)}
+    count = max(1, min(cold // (4 * n * k), (1 << 31) // (8 * n * k)))
+    source = model(m, n, k, count)
+    x = np.random.default_rng(1).standard_normal((m, k)).astype(np.float32)
+    feeds = {f"x{i}": x for i in range(count)}
     os.environ["Q7X2_ISA"] = isa
     load.cache_clear()
     session = Session(source, threads=1)
-    theirs = onnxruntime_call(source, feeds["x"])
+    theirs = onnxruntime_call(source, x)
     ours_s, theirs_s, flops = [], [], []
     for _ in range(rounds):
-        theirs_s.append(seconds_of(theirs))
-        ours_s.append(sum(session.profile(feeds)) * 1e-9)
+        theirs_s.append(seconds_of(theirs) / count)
+        steps = zip(session.plan.steps, session.profile(feeds))
+        ours_s.append(sum(ns for step, ns in steps if step.op == "gemm") * 1e-9 / count)
         flops.append(peak.flops())
     session.close()
     best = min(ours_s)
-    rate, read, readable = 2 * m * n * k / best, 4 * k * n / best, peak.bandwidth(k * n)
+    rate, read, readable = 2 * m * n * k / best, 4 * k * n / best, peak.bandwidth(k * n * count)
     ratio = statistics.median(ours_s) / statistics.median(theirs_s)
     return (
         f"{isa:<8}{m:>6}{n:>6}{k:>6}{best * 1e6:>10.1f}{rate / 1e9:>9.1f}{rate / max(flops):>8.1%}"
@@ -132,9 +152,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="GEMM kernels against peak and onnxruntime.")
     parser.add_argument("shapes", nargs="*", help="m,n,k")
     parser.add_argument("--isa", action="append", help="default: every one that this machine has")
-    parser.add_argument("--rounds", type=int, default=40)
+    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--model", action="append", choices=WEIGHTS, help="default: all")
+    parser.add_argument("--cold", type=int, default=COLD_MB, metavar="MB", help="of weights")
     options = parser.parse_args()
-    shapes = [tuple(map(int, text.split(","))) for text in options.shapes] or SHAPES
+    layers = dict.fromkeys(nk for name in options.model or WEIGHTS for nk in WEIGHTS[name])
+    zoo = [(m, *nk) for m in ROWS for nk in layers]
+    given = [tuple(map(int, text.split(","))) for text in options.shapes]
+    shapes = [(m, n, k) for m, n, k in given or zoo]
     supported = [r.isa for r in load("").target.kernels if r.family == "gemm" and r.supported]
     print(
         f"{'isa':<8}{'m':>6}{'n':>6}{'k':>6}{'us':>10}{'GFLOP/s':>9}{'peak':>8}"
@@ -144,7 +169,7 @@ def main() -> None:
         for isa in options.isa or supported:
             peak = Peak(isa, Path(folder))
             for shape in shapes:
-                print(measure(isa, peak, shape, options.rounds), flush=True)
+                print(measure(isa, peak, shape, options.rounds, options.cold << 20), flush=True)
 
 
 if __name__ == "__main__":
