@@ -134,7 +134,7 @@ def runner(
     """A shape on one row of its family: the time of its kernels alone, see shapes.work_of."""
     only = copy.copy(library)
     kernels = tuple(
-        replace(each, supported=each.supported and (each.family != row.family or each == row))
+        each._replace(supported=each.supported and (each.family != row.family or each == row))
         for each in library.target.kernels
     )
     only.target = replace(library.target, kernels=kernels)
