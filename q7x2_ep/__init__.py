@@ -28,8 +28,7 @@ from q7x2_ep.errors import (
 from q7x2_ep.explain import Explanation, explain
 from q7x2_ep.install import install, uninstall
 from q7x2_ep.optimize import Optimization, optimize
-
-__version__ = "0.1.0"
+from q7x2_ep.version import __version__ as __version__
 
 __all__ = [
     "BackendError",

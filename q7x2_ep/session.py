@@ -10,15 +10,16 @@ import os
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any, Optional, Union
+from functools import cache, cached_property
+from typing import Any, Callable, Optional, Union
 
 import numpy as np
 
 from q7x2_ep import dtypes, errors, fuse, importer, knobs, passes
+from q7x2_ep.backend import saved
 from q7x2_ep.backend.call import Call
 from q7x2_ep.backend.cpu.library import default_threads, load
-from q7x2_ep.backend.program import Program
+from q7x2_ep.backend.program import Code, Origin, Parts, Program, compile_graph
 from q7x2_ep.backend.verify import verify
 from q7x2_ep.ir.core import Graph, Type
 from q7x2_ep.ir.rewrite import Watch
@@ -27,6 +28,7 @@ from q7x2_ep.ir.text import node_text, to_text
 from q7x2_ep.plan.build import Plan
 from q7x2_ep.plan.partition import HostPhase, NativePhase
 from q7x2_ep.plan.text import listing
+from q7x2_ep.version import __version__
 
 Model = Union[str, bytes, "os.PathLike[str]", Any]  # or an onnx.ModelProto
 
@@ -53,6 +55,18 @@ class InputSpec:
         return [repr(dim) if isinstance(dim, Expr) else None for dim in self.shape or ()]
 
 
+@dataclass(frozen=True)
+class Report:
+    """What compiling did. passes: how often each changed what. model_ops: ops of the model as it
+    was read. unplanned: bytes of every value, had nothing been fused.
+    """
+
+    fusions: fuse.FusionReport
+    passes: dict[str, dict[str, int]]
+    model_ops: Counter
+    unplanned: list[Dim]
+
+
 class Session:
     """A compiled model.
 
@@ -77,19 +91,19 @@ class Session:
         self._model, self._request, self._fusion = model, request, fusion
         graph = importer.read(model, request)
         self.metadata = dict(graph.metadata)
-        self.model_ops = Counter(node.op for node in graph.nodes)
+        model_ops = Counter(node.op for node in graph.nodes)
         graph.is_fused = not fusion
-        self.statistics = passes.run_all(graph, without)
-        self.unplanned = [
+        statistics = passes.run_all(graph, without)
+        unplanned = [
             product(v.shape) * dtypes.size(v.dtype)
             for n in graph.nodes
             for v in n.outputs
             if v.shape is not None and dtypes.is_dense(v.dtype)
         ]
-        self.fusions = fuse.FusionReport()
+        fusions = fuse.FusionReport()
         if fusion:
             checked = knobs.get("VERIFY")
-            self.fusions = fuse.fuse(graph, lambda a: watch(a) and (not checked or verify(a)))
+            fusions = fuse.fuse(graph, lambda a: watch(a) and (not checked or verify(a)))
             passes.run_all(graph, without)
         if optimized_path:
             importer.save(graph, optimized_path)
@@ -97,7 +111,70 @@ class Session:
         self.inputs = [InputSpec(v.name, v.dtype, v.shape, types[v.name]) for v in graph.inputs]
         self.output_names = list(graph.output_names)
         self.output_types = _output_types(graph)
-        self.program = Program(graph, load(), self.threads, self._compile_body)
+        report = Report(fusions, statistics, model_ops, unplanned)
+        self.program = self._program(graph)
+        origin = self.program.origin()
+        self._known: Callable[[], tuple[Origin, Report]] = lambda: (origin, report)
+
+    @classmethod
+    def open(cls, model: Union[str, "os.PathLike[str]", bytes], threads: int = 0) -> Session:
+        """The session that `save` wrote, mapped from its file.
+
+        Raises: ModelNotFound; CorruptModel, StaleModel for a file that is damaged, or another's.
+        """
+        verify = bool(knobs.get("VERIFY"))
+        opened = saved.open_saved(model, load().target, __version__, verify)
+        self = cls.__new__(cls)
+        self.threads = threads if threads > 0 else default_threads()
+        self._model, self._request = None, importer.AS_IT_IS
+        try:
+            content = opened.content
+            self._fusion, self.metadata = content["fusion"], content["metadata"]
+            self.inputs = [InputSpec(*spec) for spec in content["inputs"]]
+            self.output_names = content["output_names"]
+            self.output_types = content["output_types"]
+            self._known = cache(lambda: _known(opened.details()))
+            *ends, given, is_whole = content["parts"]
+            parts = [Code(*part) if isinstance(part, list) else part for part in given]
+            made, origin = Parts(*ends, parts, is_whole), lambda: self._known()[0]
+            self.program = Program(made, origin, load(), self.threads, self._compile_body)
+        except errors.ModelError:
+            raise
+        except Exception as error:  # the file is whole, but nothing that `save` would write
+            raise errors.CorruptModel(f"[compiled model] is malformed: {error!r}") from error
+        return self
+
+    def save(self, path: Union[str, "os.PathLike[str]"]) -> int:
+        """Writes all that a run needs to a file that `open` maps; its bytes.
+
+        Raises: UnsupportedOp for a model with Python functions in it, OSError.
+        """
+        parts, (origin, report) = self.program.parts, self._known()
+        content = {
+            "fusion": self._fusion,
+            "metadata": self.metadata,
+            "inputs": [[s.name, s.dtype, s.shape, s.type] for s in self.inputs],
+            "output_names": self.output_names,
+            "output_types": self.output_types,
+            "parts": [
+                parts.inputs,
+                parts.outputs,
+                parts.output_names,
+                [[p.encoded, p.constants] if isinstance(p, Code) else p for p in parts.parts],
+                parts.is_whole,
+            ],
+        }
+        fusions = report.fusions
+        details = [
+            [origin.graph, origin.phases],
+            [fusions.applied, fusions.misses, report.passes, report.model_ops, report.unplanned],
+        ]
+        return saved.save(path, load().target, __version__, content, details)
+
+    @property
+    def report(self) -> Report:
+        """What compiling did."""
+        return self._known()[1]
 
     def run(self, feeds: Mapping[str, Any], call: Optional[Call] = None) -> list[np.ndarray]:
         """All outputs for one feed, in the order of the model.
@@ -129,10 +206,12 @@ class Session:
 
         Raises: ValueError for another stage or name.
         """
+        if not after and stage not in ("ir", "fused", "plan"):
+            raise ValueError(f"stage must be ir, fused or plan, got {stage!r}")
         if not after and stage == "plan":
             return "".join(map(_phase_text, self.program.phases))
-        if not after and stage not in ("ir", "fused"):
-            raise ValueError(f"stage must be ir, fused or plan, got {stage!r}")
+        if self._model is None:
+            raise errors.BackendError(f"[session] of a compiled file has no stage {after or stage}")
         # read once more: the weights of the first are packed and gone
         graph = importer.read(self._model, self._request)
         if after in passes.NAMES:
@@ -159,7 +238,11 @@ class Session:
         if self._fusion:
             fuse.fuse(graph)
             passes.run_all(graph)
-        return Program(graph, load(), self.threads, self._compile_body)
+        return self._program(graph)
+
+    def _program(self, graph: Graph) -> Program:
+        parts, origin = compile_graph(graph, load(), self.threads)
+        return Program(parts, lambda: origin, load(), self.threads, self._compile_body)
 
     def _check(self, feeds: Mapping[str, Any]) -> tuple[list[Any], dict[str, int]]:
         """The feeds as dense arrays in model order, and the value of every symbol."""
@@ -250,6 +333,13 @@ def _output_types(graph: Graph) -> list[tuple[int, Optional[tuple[Dim, ...]]]]:
         type = declared if value.shape is None else value.type
         types.append((type.dtype, type.shape))
     return types
+
+
+def _known(details: Any) -> tuple[Origin, Report]:
+    """What `save` wrote of it."""
+    origin, (applied, misses, statistics, model_ops, unplanned) = details
+    fusions = fuse.FusionReport(applied, misses)
+    return Origin(*origin), Report(fusions, statistics, Counter(model_ops), unplanned)
 
 
 def _phase_text(phase: Union[NativePhase, HostPhase]) -> str:

@@ -10,6 +10,7 @@ import itertools
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any, Callable, NamedTuple, Optional, Union
 
@@ -17,7 +18,7 @@ import numpy as np
 
 from q7x2_ep import dtypes, errors
 from q7x2_ep.backend.call import Call, check_output
-from q7x2_ep.backend.cpu.executor import Executor
+from q7x2_ep.backend.cpu.executor import Executor, constants_of
 from q7x2_ep.backend.cpu.library import Library
 from q7x2_ep.backend.numpy import Evaluation
 from q7x2_ep.ir.core import NO_TENSOR, Graph, Node, Type, Value, array_type
@@ -25,6 +26,7 @@ from q7x2_ep.ir.shape import Expr, evaluate, measured, symbols
 from q7x2_ep.ops import find
 from q7x2_ep.ops.control import actuals
 from q7x2_ep.plan.build import Plan, Step
+from q7x2_ep.plan.encode import Encoded, encode
 from q7x2_ep.plan.partition import HostPhase, NativePhase, Phase, partition
 
 Sizes = dict[str, int]
@@ -45,32 +47,88 @@ class _State(NamedTuple):
         return dtypes.make_array(elements, value.dtype, value.shape)
 
 
+@dataclass(frozen=True)
+class Code:
+    """A native phase as it is run: what C reads, packed weights first among its constants."""
+
+    encoded: Encoded
+    constants: list[np.ndarray]
+
+
+@dataclass(frozen=True)
+class Parts:
+    """All that running a graph needs; a compiled model file holds it. is_whole: one part takes the
+    inputs of the graph and makes its outputs.
+    """
+
+    inputs: list[Value]
+    outputs: list[Value]
+    output_names: list[str]
+    parts: list[Union[Code, HostPhase]]
+    is_whole: bool
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What a program was made from, for those who explain it."""
+
+    graph: Graph
+    phases: list[Phase]
+
+
+def compile_graph(graph: Graph, library: Library, threads: int) -> tuple[Parts, Origin]:
+    """Plans a graph and packs its weights, which leave it."""
+    phases = partition(graph, library.target)
+    readers = Counter(value for phase in phases for value in _packed(phase))
+    kept = {value for value, count in readers.items() if count > 1} | {*graph.outputs}
+    kept.update(value for phase in phases for value in _constants(phase))
+    parts: list[Union[Code, HostPhase]] = []
+    for phase in phases:
+        if isinstance(phase, NativePhase):
+            encoded = encode(phase.plan, library.target, list(phase.sizes))
+            parts.append(Code(encoded, constants_of(library, phase.plan, threads, kept)))
+        else:
+            parts.append(phase)
+    first = phases[0] if phases else None
+    is_whole = isinstance(first, NativePhase) and first.plan.graph is graph  # not a part of it
+    made = Parts(graph.inputs, graph.outputs, graph.output_names, parts, is_whole)
+    return made, Origin(graph, phases)
+
+
 class Program:
     """A graph, ready to run.
 
-    compile makes a program of a body, whose inputs have types. Thread safe, as Executor is.
+    origin: what it was made from. compile makes a program of a body, whose inputs have types.
+    Thread safe, as Executor is.
     """
 
     def __init__(
-        self, graph: Graph, library: Library, threads: int, compile: Callable[[Graph], Program]
+        self,
+        parts: Parts,
+        origin: Callable[[], Origin],
+        library: Library,
+        threads: int,
+        compile: Callable[[Graph], Program],
     ):
-        self.graph = graph
-        self.phases = partition(graph, library.target)
-        readers = Counter(value for phase in self.phases for value in _packed(phase))
-        kept = {value for value, count in readers.items() if count > 1} | {*graph.outputs}
-        kept.update(value for phase in self.phases for value in _constants(phase))
+        self.parts, self.origin = parts, origin
         self._runners: list[Any] = [
-            _Native(phase, library, threads, kept)
-            if isinstance(phase, NativePhase)
-            else _Host(phase, compile)
-            for phase in self.phases
+            _Native(part, library, threads) if isinstance(part, Code) else _Host(part, compile)
+            for part in parts.parts
         ]
         self._native = [runner for runner in self._runners if isinstance(runner, _Native)]
-        self._whole: Optional[Executor] = None
-        if self.plans and self.plans[0].graph is graph:  # not a part of it
-            self._whole = self._native[0].executor
+        self._whole: Optional[Executor] = self._native[0].executor if parts.is_whole else None
         self._dead = self._last_uses()
         self._is_closed = False
+
+    @property
+    def graph(self) -> Graph:
+        """The graph that it runs."""
+        return self.origin().graph
+
+    @property
+    def phases(self) -> list[Phase]:
+        """The phases that it runs, as they were planned."""
+        return self.origin().phases
 
     @property
     def plans(self) -> list[Plan]:
@@ -101,7 +159,7 @@ class Program:
             return self._whole.run(arrays, sizes, call)
         if self._is_closed:
             raise errors.BackendError("[session] is closed; make a new one")
-        state = _State(dict(zip(self.graph.inputs, arrays)), dict(sizes))
+        state = _State(dict(zip(self.parts.inputs, arrays)), dict(sizes))
         part = None if call is None else call.of_part()
         for runner, dead in zip(self._runners, self._dead):
             if part is not None:
@@ -109,14 +167,14 @@ class Program:
             runner.run(state, part)
             for value in dead:
                 state.arrays.pop(value, None)
-        outputs = _owned([state.array(value) for value in self.graph.outputs], state, arrays)
-        return outputs if call is None else _place(outputs, call, self.graph.output_names)
+        outputs = _owned([state.array(value) for value in self.parts.outputs], state, arrays)
+        return outputs if call is None else _place(outputs, call, self.parts.output_names)
 
     def run_body(self, arrays: Sequence[Any], call: Optional[Call] = None) -> list[Any]:
         """As `run`, for inputs whose dims are all symbols of their own, or unknown."""
         sizes: Sizes = {}
         given = []
-        for value, array in zip(self.graph.inputs, arrays):
+        for value, array in zip(self.parts.inputs, arrays):
             if isinstance(array, np.ndarray):
                 array = _dense(array)
                 _bind(value, array, sizes)
@@ -143,7 +201,7 @@ class Program:
 
     def _bindable(self, sizes: Mapping[str, int]) -> list[_Native]:
         """The phases until the first that needs a size which only data tells."""
-        known = (set(runner.phase.sizes) <= set(sizes) for runner in self._native)
+        known = (set(runner.sizes) <= set(sizes) for runner in self._native)
         return [
             runner
             for runner, _ in itertools.takewhile(lambda pair: pair[1], zip(self._native, known))
@@ -154,13 +212,16 @@ class Program:
         self._is_closed = True
         for runner in self._runners:
             runner.close()
+        for part in self.parts.parts:
+            if isinstance(part, Code):
+                part.constants.clear()
 
     def _last_uses(self) -> list[list[Value]]:
         """For each phase the values that no later one needs."""
         last: dict[Value, int] = {}
         for i, runner in enumerate(self._runners):
             last.update(dict.fromkeys((*runner.inputs, *runner.outputs), i))
-        for value in self.graph.outputs:
+        for value in self.parts.outputs:
             last.pop(value, None)
         return [[value for value in last if last[value] == i] for i in range(len(self._runners))]
 
@@ -178,10 +239,10 @@ def _packed(phase: Phase) -> set[Value]:
 
 
 class _Native:
-    def __init__(self, phase: NativePhase, library: Library, threads: int, kept: set[Value]):
-        self.phase = phase
-        self.inputs, self.outputs = phase.plan.graph.inputs, phase.plan.graph.outputs
-        self.executor = Executor(library, phase.plan, list(phase.sizes), threads, kept)
+    def __init__(self, code: Code, library: Library, threads: int):
+        self.inputs, self.outputs = code.encoded.inputs, code.encoded.outputs
+        self.sizes = code.encoded.symbols
+        self.executor = Executor(library, code.encoded, code.constants, threads)
         self.close = self.executor.close
 
     def run(self, state: _State, call: Optional[Call] = None) -> None:
@@ -190,7 +251,7 @@ class _Native:
 
     def _given(self, state: _State) -> tuple[list[np.ndarray], Sizes]:
         arrays = [_dense(state.array(value)) for value in self.inputs]
-        return arrays, {name: state.sizes[name] for name in self.phase.sizes}
+        return arrays, {name: state.sizes[name] for name in self.sizes}
 
 
 class _Host:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from q7x2_ep import errors
+from q7x2_ep.ir.core import Value
 from q7x2_ep.ir.shape import Dim, Expr, substitute
 from q7x2_ep.plan.build import Guard, Operand, Plan, Step
 from q7x2_ep.plan.memory import THREADS
@@ -88,14 +89,19 @@ class Values:
 
 @dataclass
 class Encoded:
-    """A blob for q7_plan_create and what Python needs to use it."""
+    """A blob for q7_plan_create and what Python needs to use it. A compiled model file holds
+    these, so that nothing here is an address, or needs the plan.
+    """
 
     blob: bytes
     symbols: list[str]
     guards: list[Guard]
-    n_values: int
     output_dims: list[list[int]]  # per output: the value index of each dim
-    buffers: list[Any]  # Storage of each buffer
+    n_buffers: int
+    steps: list[str]  # op and sources of each, for messages
+    inputs: list[Value]
+    outputs: list[Value]
+    output_names: list[str]
 
 
 def encode(plan: Plan, target: Target, symbols: list[str]) -> Encoded:
@@ -157,8 +163,17 @@ def _encode(plan: Plan, target: Target, symbols: list[str]) -> Encoded:
     for section in (values.exprs, guards, buffer_rows, steps, value_patches, pointer_patches):
         for entry in section:
             words.extend(entry)
-    n_values = 1 + len(symbols) + len(values.exprs)
-    return Encoded(words.tobytes() + bytes(image), symbols, texts, n_values, output_dims, buffers)
+    return Encoded(
+        words.tobytes() + bytes(image),
+        symbols,
+        texts,
+        output_dims,
+        len(buffers),
+        [f"[{step.op} {', '.join(step.sources) or step.name}]" for step in plan.steps],
+        plan.graph.inputs,
+        plan.graph.outputs,
+        plan.graph.output_names,
+    )
 
 
 def _address(at: Operand, buffer_index: dict[int, int], values: Values) -> tuple[int, int, int]:

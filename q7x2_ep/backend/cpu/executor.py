@@ -38,26 +38,25 @@ class _Bound:
 
 
 class Executor:
-    """One plan on the CPU.
+    """One encoded plan on the CPU, over its constants.
 
-    threads: how many threads a run uses, fixed here. kept: constants that others read too. Raises:
-    errors of errors.py only.
+    threads: how many threads a run uses, fixed here. Raises: errors of errors.py only.
     """
 
     def __init__(
         self,
         library: native.Library,
-        plan: Plan,
-        symbols: list[str],
+        encoded: Encoded,
+        constants: Sequence[np.ndarray],
         threads: int,
-        kept: Collection[Value] = (),
     ):
-        self._library, self._plan, self._threads = library, plan, threads
-        self._encoded: Encoded = encode(plan, library.target, symbols)
-        packed = pack(library, plan, threads, {*plan.constants, *kept})
-        constants = [packed, *(_dense(value.const) for value in plan.constants[1:])]
-        self._native: Optional[native.Plan] = native.Plan(library, self._encoded.blob, constants)
-        self._dtypes = [dtypes.DTYPES[value.dtype].numpy for value in plan.graph.outputs]
+        self._encoded, self._threads = encoded, threads
+        try:
+            self._native: Optional[native.Plan] = native.Plan(library, encoded.blob, constants)
+        except native.StatusError as error:
+            kind = errors.BackendError if error.code == native.NO_MEMORY else errors.PlanError
+            raise kind(f"[plan] {error}") from None
+        self._dtypes = [dtypes.DTYPES[value.dtype].numpy for value in encoded.outputs]
         self._idle: list[_Bound] = []
 
     def run(
@@ -83,7 +82,7 @@ class Executor:
             self._bind(bound, sizes)
             return {
                 "arena_bytes": bound.context.stat(native.STAT_ARENA_BYTES),
-                "buffers": len(self._encoded.buffers),
+                "buffers": self._encoded.n_buffers,
                 "allocations_per_run": bound.context.stat(native.STAT_ALLOCATIONS) - before,
             }
         finally:
@@ -97,7 +96,7 @@ class Executor:
             stat = bound.context.stat
             return [
                 (stat(native.STAT_BUFFER_OFFSET, i), stat(native.STAT_BUFFER_BYTES, i))
-                for i in range(len(self._encoded.buffers))
+                for i in range(self._encoded.n_buffers)
             ]
         finally:
             self._give_back(bound)
@@ -128,12 +127,12 @@ class Executor:
 
     def _run(self, bound: _Bound, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
         outputs = list(map(_new, bound.output_shapes, self._dtypes))
-        self._steps(bound, 0, len(self._plan.steps), arrays, outputs)
+        self._steps(bound, 0, len(self._encoded.steps), arrays, outputs)
         return outputs
 
     def _call(self, bound: _Bound, arrays: Sequence[np.ndarray], call: Call) -> list[np.ndarray]:
         given = [*call.outputs, *[None] * (len(self._dtypes) - len(call.outputs))]
-        names, shapes = self._plan.graph.output_names, bound.output_shapes
+        names, shapes = self._encoded.output_names, bound.output_shapes
         for name, array, shape, dtype in zip(names, given, shapes, self._dtypes):
             if array is not None:
                 check_output(name, array, shape, dtype)
@@ -141,7 +140,7 @@ class Executor:
             _new(shape, dtype) if array is None or not _is_free(array, arrays) else array
             for array, shape, dtype in zip(given, shapes, self._dtypes)
         ]
-        total = len(self._plan.steps)
+        total = len(self._encoded.steps)
         stride = WATCHED_STEPS if call.stopped is not None else max(total, 1)
         times = None if call.step_ns is None else array_of("q", bytes(8 * total))
         if times is not None:
@@ -198,10 +197,9 @@ class Executor:
         return errors.ShapeError(f"[bind] {error} (feed: {given})")
 
     def _run_error(self, error: native.StatusError) -> errors.Q7Error:
-        if not 0 <= error.index < len(self._plan.steps):
+        if not 0 <= error.index < len(self._encoded.steps):
             return errors.InternalError(f"[run] {error}")
-        step = self._plan.steps[error.index]
-        where = f"[{step.op} {', '.join(step.sources) or step.name}]"
+        where = self._encoded.steps[error.index]
         if error.code == native.DATA_FAULT:
             return errors.DataError(
                 f"{where} {error}: given {error.value}, expected below {error.limit}"
@@ -226,6 +224,14 @@ def _is_free(array: np.ndarray, feeds: Sequence[np.ndarray]) -> bool:
         and flags.writeable
         and not any(np.may_share_memory(array, feed) for feed in feeds)
     )
+
+
+def constants_of(
+    library: native.Library, plan: Plan, threads: int, kept: Collection[Value]
+) -> list[np.ndarray]:
+    """The constants of a plan as kernels read them. kept: those that others read too."""
+    packed = pack(library, plan, threads, {*plan.constants, *kept})
+    return [packed, *(_dense(value.const) for value in plan.constants[1:])]
 
 
 def pack(library: native.Library, plan: Plan, threads: int, kept: set[Value]) -> np.ndarray:
