@@ -9,6 +9,7 @@ from q7x2_ep import api
 from q7x2_ep.api import *  # noqa: F403  the names of onnxruntime's module
 from q7x2_ep.bisect import Bisection, bisect
 from q7x2_ep.compare import Comparison, compare
+from q7x2_ep.compiled import Compilation, compile
 from q7x2_ep.errors import (
     BackendError,
     BindingError,
@@ -23,6 +24,7 @@ from q7x2_ep.errors import (
     Q7Error,
     RunTerminated,
     ShapeError,
+    StaleModel,
     UnsupportedOp,
 )
 from q7x2_ep.explain import Explanation, explain
@@ -35,6 +37,7 @@ __all__ = [
     "BindingError",
     "Bisection",
     "Comparison",
+    "Compilation",
     "CorruptModel",
     "DataError",
     "Explanation",
@@ -48,9 +51,11 @@ __all__ = [
     "Q7Error",
     "RunTerminated",
     "ShapeError",
+    "StaleModel",
     "UnsupportedOp",
     "bisect",
     "compare",
+    "compile",
     "explain",
     "install",
     "optimize",

@@ -31,7 +31,19 @@ KNOBS = {
             0,
             "threads of a session whose options leave it open; 0: affinity and cgroup quota",
         ),
-        Knob("VERIFY", int, 0, "1: evaluate what every fusion replaces, before and after, at load"),
+        Knob(
+            "VERIFY",
+            int,
+            0,
+            "1: evaluate what every fusion replaces, before and after, at load; hash the weights of "
+            "a compiled file",
+        ),
+        Knob(
+            "CACHE",
+            str,
+            "",
+            "folder of compiled models, for sessions whose options name none; empty: no cache",
+        ),
         Knob("LIBRARY", str, "", "path of libq7 to load instead of the one inside the package"),
     )
 }

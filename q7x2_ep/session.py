@@ -89,6 +89,8 @@ class Session:
     ):
         self.threads = threads if threads > 0 else default_threads()
         self._model, self._request, self._fusion = model, request, fusion
+        self.files: Mapping[str, str] = {}  # of a compiled file, see `save`
+        self.fingerprint = ""  # likewise
         graph = importer.read(model, request)
         self.metadata = dict(graph.metadata)
         model_ops = Counter(node.op for node in graph.nodes)
@@ -117,7 +119,7 @@ class Session:
         self._known: Callable[[], tuple[Origin, Report]] = lambda: (origin, report)
 
     @classmethod
-    def open(cls, model: Union[str, "os.PathLike[str]", bytes], threads: int = 0) -> Session:
+    def open(cls, model: Union[str, os.PathLike[str], bytes], threads: int = 0) -> Session:
         """The session that `save` wrote, mapped from its file.
 
         Raises: ModelNotFound; CorruptModel, StaleModel for a file that is damaged, or another's.
@@ -129,30 +131,38 @@ class Session:
         self._model, self._request = None, importer.AS_IT_IS
         try:
             content = opened.content
+            self.files, self.fingerprint = content["files"], content["fingerprint"]
             self._fusion, self.metadata = content["fusion"], content["metadata"]
             self.inputs = [InputSpec(*spec) for spec in content["inputs"]]
             self.output_names = content["output_names"]
             self.output_types = content["output_types"]
             self._known = cache(lambda: _known(opened.details()))
-            *ends, given, is_whole = content["parts"]
+            inputs, outputs, names, given, is_whole = content["parts"]
             parts = [Code(*part) if isinstance(part, list) else part for part in given]
-            made, origin = Parts(*ends, parts, is_whole), lambda: self._known()[0]
-            self.program = Program(made, origin, load(), self.threads, self._compile_body)
+            made = Parts(inputs, outputs, names, parts, is_whole)
+            self.program = Program(
+                made, lambda: self._known()[0], load(), self.threads, self._compile_body
+            )
         except errors.ModelError:
             raise
         except Exception as error:  # the file is whole, but nothing that `save` would write
             raise errors.CorruptModel(f"[compiled model] is malformed: {error!r}") from error
         return self
 
-    def save(self, path: Union[str, "os.PathLike[str]"]) -> int:
-        """Writes all that a run needs to a file that `open` maps; its bytes.
+    def save(
+        self, path: Union[str, os.PathLike[str]], files: Optional[Mapping[str, str]] = None
+    ) -> int:
+        """Writes all that a run needs to a file that `open` maps; its bytes. files: hashes of the
+        model's external data by location, to be kept with it.
 
         Raises: UnsupportedOp for a model with Python functions in it, OSError.
         """
         parts, (origin, report) = self.program.parts, self._known()
         content = {
+            "files": files or self.files,
+            "fingerprint": self.fingerprint or self._request.fingerprint(self._fusion),
             "fusion": self._fusion,
-            "metadata": self.metadata,
+            "metadata": {k: v for k, v in self.metadata.items() if k not in ("path", "files")},
             "inputs": [[s.name, s.dtype, s.shape, s.type] for s in self.inputs],
             "output_names": self.output_names,
             "output_types": self.output_types,

@@ -17,7 +17,7 @@ from typing import Any, Optional
 
 import numpy as np
 
-from q7x2_ep import dtypes, errors
+from q7x2_ep import dtypes, errors, knobs
 from q7x2_ep.api import environment
 from q7x2_ep.api.arrays import to_array
 from q7x2_ep.api.binding import IOBinding, SessionIOBinding
@@ -35,10 +35,13 @@ from q7x2_ep.api.options import RunOptions, SessionOptions
 from q7x2_ep.api.tracing import Trace
 from q7x2_ep.api.value import OrtValue, OrtValueVector
 from q7x2_ep.backend.call import Call
+from q7x2_ep.backend.saved import is_saved
+from q7x2_ep.cache import cached
 from q7x2_ep.importer import Request
 from q7x2_ep.session import Model, Session
 
 _LEVELS = (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR, logging.CRITICAL)
+_CACHE = "q7x2.cache_folder"
 _ASSIGNMENT = "session.record_ep_graph_assignment_info"
 # Arrays of these go through as they are.
 _NATIVE = frozenset(np.dtype(code) for code in np.typecodes["AllInteger"] + "efd?")
@@ -50,7 +53,8 @@ logger = logging.getLogger("q7x2_ep")
 class InferenceSession:
     """An ONNX model, compiled for this CPU.
 
-    path_or_bytes: a path, the bytes of a model, or an onnx.ModelProto. providers: names, or (name,
+    path_or_bytes: a path, the bytes of a model, or an onnx.ModelProto; or what q7x2_ep.compile made
+    of one. providers: names, or (name,
     options); every model runs on the CPU, others are warned about. enable_fallback=0: providers
     that are malformed are an error, not a warning. disabled_optimizers: accepted. A session is a
     context manager, can be pickled, and serves any number of threads at once.
@@ -86,6 +90,7 @@ class InferenceSession:
             logger.setLevel(_LEVELS[min(options.log_severity_level, 4)])
         self._model, self._options = path_or_bytes, options
         self._model_path = os.fspath(path_or_bytes) if is_path else None
+        self._is_compiled = is_saved(path_or_bytes)
         self._variants: dict[tuple[frozenset, frozenset, bool], Session] = {}
         self._trace = Trace(options.profile_file_prefix) if options.enable_profiling else None
         start = Trace.now()
@@ -100,7 +105,7 @@ class InferenceSession:
         logger.info(
             "compiled %s: %d phases",
             self._model_path or "a model",
-            len(self._session.program.phases),
+            len(self._session.program.parts.parts),
         )
 
     def _compile(
@@ -125,16 +130,35 @@ class InferenceSession:
             seed=environment.global_seed(),
             named=named,
         )
-        level = options.graph_optimization_level
-        return Session(
-            self._model,
+        fusion = options.graph_optimization_level >= GraphOptimizationLevel.ORT_ENABLE_EXTENDED
+        threads = (
             options.intra_op_num_threads
             if options.use_per_session_threads
-            else environment.global_threads(),
-            level >= GraphOptimizationLevel.ORT_ENABLE_EXTENDED,
-            path,
-            request=request,
+            else environment.global_threads()
         )
+        if self._is_compiled:
+            return self._open(request, fusion, threads, path)
+        folder = options._config.get(_CACHE) or str(knobs.get("CACHE"))
+        if folder and not path:
+            return cached(folder, self._model, threads, fusion, request)
+        return Session(self._model, threads, fusion, path, request=request)
+
+    def _open(self, request: Request, fusion: bool, threads: int, path: str) -> Session:
+        """The session of a compiled file, which has one form."""
+        name = str(self._model_path or "compiled model")
+        if request.outputs or request.live or not request.named or path:
+            raise errors.FeedError(
+                f"[{name}] holds the model's own inputs and outputs only; for any others, or an "
+                "optimised model, open the ONNX model"
+            )
+        session = Session.open(self._model, threads)
+        changes = request.dims or request.denotations or request.initializers or request.files
+        if changes and session.fingerprint != request.fingerprint(fusion):
+            raise errors.BindingError(
+                f"[{name}] was compiled with other options: sizes of dims and initializers are "
+                "fixed then; compile it with these, or open the ONNX model"
+            )
+        return session
 
     def _describe(self) -> None:
         """What the session tells of its inputs and outputs."""

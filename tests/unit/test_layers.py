@@ -17,8 +17,19 @@ LAYERS = (
     {"importer", "passes", "fuse"},
     {"plan"},
     {"backend"},
-    {"session"},
-    {"explain", "api", "compare", "feeds", "models", "progress", "__init__", "optimize", "bisect"}
+    {"session", "cache"},
+    {
+        "explain",
+        "api",
+        "compare",
+        "feeds",
+        "models",
+        "progress",
+        "__init__",
+        "optimize",
+        "bisect",
+        "compiled",
+    }
     | {"install", "stand_in"},
     {"__main__", "doctor", "optable"},
 )
