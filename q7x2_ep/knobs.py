@@ -35,8 +35,8 @@ KNOBS = {
             "VERIFY",
             int,
             0,
-            "1: evaluate what every fusion replaces, before and after, at load; hash the weights of "
-            "a compiled file",
+            "1: at load, evaluate what every fusion replaces, before and after; hash the weights "
+            "of compiled files",
         ),
         Knob(
             "CACHE",

@@ -238,6 +238,12 @@ class Session:
             passes.run_all(graph)
         return to_text(graph)
 
+    def memory(self) -> tuple[list[list[np.ndarray]], list[int]]:
+        """The constants of every plan, and the bytes of every idle arena; see backend/memory.py."""
+        programs = list(self.program.programs())
+        constants = [each for program in programs for each in program.constants]
+        return constants, [size for program in programs for size in program.arenas]
+
     def close(self) -> None:
         """Give back memory now; the session cannot run afterwards."""
         self.program.close()

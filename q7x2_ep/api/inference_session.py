@@ -35,6 +35,7 @@ from q7x2_ep.api.options import RunOptions, SessionOptions
 from q7x2_ep.api.tracing import Trace
 from q7x2_ep.api.value import OrtValue, OrtValueVector
 from q7x2_ep.backend.call import Call
+from q7x2_ep.backend.memory import MemoryReport, report
 from q7x2_ep.backend.saved import is_saved
 from q7x2_ep.cache import cached
 from q7x2_ep.importer import Request
@@ -42,6 +43,7 @@ from q7x2_ep.session import Model, Session
 
 _LEVELS = (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR, logging.CRITICAL)
 _CACHE = "q7x2.cache_folder"
+_SHRINKAGE = "memory.enable_memory_arena_shrinkage"  # devices: cpu:0;gpu:0
 _ASSIGNMENT = "session.record_ep_graph_assignment_info"
 # Arrays of these go through as they are.
 _NATIVE = frozenset(np.dtype(code) for code in np.typecodes["AllInteger"] + "efd?")
@@ -334,9 +336,13 @@ class InferenceSession:
         call = None
         if run_options is not None or into or self._trace is not None:
             call = self._call(session, names, run_options, into)
-        if self._trace is None:
-            return session.run(feeds, call)
-        return self._traced(self._trace, session, feeds, call)
+        try:
+            if self._trace is None:
+                return session.run(feeds, call)
+            return self._traced(self._trace, session, feeds, call)
+        finally:
+            if run_options is not None and "cpu" in run_options._config.get(_SHRINKAGE, ""):
+                session.program.trim()
 
     def _session_for(
         self, names: Sequence[str], feeds: Mapping[str, Any], named: bool = True
@@ -514,6 +520,19 @@ class InferenceSession:
         return trace.write() if trace is not None else ""
 
     # Lifetime
+
+    def memory_report(self) -> MemoryReport:
+        """What the session holds in memory; print it."""
+        each = [session.memory() for session in (self._session, *self._variants.values())]
+        constants = [part for constants, _ in each for part in constants]
+        return report(constants, [size for _, arenas in each for size in arenas])
+
+    def trim(self) -> None:
+        """Give back the memory that runs left for the next ones. RunOptions do so after a run that
+        has their entry memory.enable_memory_arena_shrinkage set to cpu:0.
+        """
+        for session in (self._session, *self._variants.values()):
+            session.program.trim()
 
     def close(self) -> None:
         """Give back memory now; the session cannot run afterwards."""

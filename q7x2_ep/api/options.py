@@ -251,7 +251,9 @@ class RunOptions(_Checked):
     _adapters: list[LoraAdapter] = field(default_factory=list, repr=False)
 
     def add_run_config_entry(self, key: str, value: str) -> None:
-        """Store a free-form entry."""
+        """Store an entry. memory.enable_memory_arena_shrinkage has an effect, see
+        InferenceSession.trim.
+        """
         _text("add_run_config_entry", key=key, value=value)
         self._config[key] = value
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any, Callable, NamedTuple, Optional, Union
@@ -207,6 +207,30 @@ class Program:
             for runner, _ in itertools.takewhile(lambda pair: pair[1], zip(self._native, known))
         ]
 
+    def programs(self) -> Iterator[Program]:
+        """This and those of the bodies in it that have been compiled."""
+        yield self
+        for runner in self._runners:
+            if isinstance(runner, _Host):
+                for body in list(runner.bodies.values()):  # a run may be adding to them
+                    yield from body.programs()
+
+    @property
+    def constants(self) -> list[list[np.ndarray]]:
+        """Of the native phases, packed weights first."""
+        return [part.constants for part in self.parts.parts if isinstance(part, Code)]
+
+    @property
+    def arenas(self) -> list[int]:
+        """Bytes of each idle context, see Executor.arenas."""
+        return [size for runner in self._native for size in runner.executor.arenas()]
+
+    def trim(self) -> None:
+        """Give back the memory that no run is using."""
+        for program in self.programs():
+            for runner in program._native:
+                runner.executor.trim()
+
     def close(self) -> None:
         """Release all native memory; see Executor.close."""
         self._is_closed = True
@@ -264,7 +288,7 @@ class _Host:
         self._constants = {  # of the captures, by their place among them
             i: value.const for i, value in enumerate(self._captures) if value.const is not None
         }
-        self._bodies: dict[tuple, Program] = {}
+        self.bodies: dict[tuple, Program] = {}
 
     def run(self, state: _State, call: Optional[Call] = None) -> None:
         if call is None or call.step_ns is None:
@@ -298,7 +322,7 @@ class _Host:
             state.arrays[value] = self._checked(value, result, state.sizes)
 
     def close(self) -> None:
-        for program in list(self._bodies.values()):  # a run may be adding to them
+        for program in list(self.bodies.values()):  # a run may be adding to them
             program.close()
 
     def _checked(self, value: Value, result: Any, sizes: Sizes) -> Any:
@@ -317,11 +341,11 @@ class _Host:
         types = tuple(map(_signature, arrays))
         key = (id(body), types)
         first = len(arrays) - len(self._captures)
-        if key not in self._bodies:
+        if key not in self.bodies:
             fixed = {first + i: array for i, array in self._constants.items()}
-            self._bodies[key] = self._compile(_typed(body.clone(), types, fixed))
+            self.bodies[key] = self._compile(_typed(body.clone(), types, fixed))
         rest = [a for i, a in enumerate(arrays) if i - first not in self._constants]
-        return self._bodies[key].run_body(rest, call)
+        return self.bodies[key].run_body(rest, call)
 
 
 def _signature(given: Any) -> Optional[tuple[int, int]]:

@@ -24,6 +24,7 @@ from q7x2_ep.errors import CorruptModel, UnsupportedOp
 from q7x2_ep.ir.core import Graph, Node, Type, Value
 from q7x2_ep.ir.rewrite import NearMiss
 from q7x2_ep.ir.shape import Expr
+from q7x2_ep.ops.trees import Forest
 from q7x2_ep.plan.build import Guard, Operand, Pack, Plan, Step
 from q7x2_ep.plan.encode import Encoded
 from q7x2_ep.plan.memory import Storage
@@ -46,6 +47,7 @@ _FIELDS: dict[type, str] = {
     Operand: "storage offset size",
     Storage: "name bytes space index first last parent parent_offset",
     KernelRow: "index family dtypes isa mr nr compiled supported",
+    Forest: "roots modes targets features splits members true false tracks_true votes",
     NearMiss: "fusion node matched total reason",
 }
 _CLASSES = {cls.__name__: (cls, fields.split()) for cls, fields in _FIELDS.items()}

@@ -17,6 +17,7 @@ import numpy as np
 from q7x2_ep import dtypes, errors
 from q7x2_ep.backend.call import Call, check_output
 from q7x2_ep.backend.cpu import library as native
+from q7x2_ep.backend.memory import mapping
 from q7x2_ep.ir.core import Graph, Value
 from q7x2_ep.ir.shape import substitute
 from q7x2_ep.plan.build import Operand, Pack, Plan, Step
@@ -100,6 +101,14 @@ class Executor:
             ]
         finally:
             self._give_back(bound)
+
+    def arenas(self) -> list[int]:
+        """Bytes that every idle context holds."""
+        return [bound.context.stat(native.STAT_RESERVED_BYTES) for bound in [*self._idle]]
+
+    def trim(self) -> None:
+        """Give back the memory of idle contexts; a later run takes what it needs again."""
+        self._idle.clear()
 
     def close(self) -> None:
         """Release all native memory, as soon as the runs in progress have ended. Later runs raise
@@ -231,7 +240,11 @@ def constants_of(
 ) -> list[np.ndarray]:
     """The constants of a plan as kernels read them. kept: those that others read too."""
     packed = pack(library, plan, threads, {*plan.constants, *kept})
-    return [packed, *(_dense(value.const) for value in plan.constants[1:])]
+    for value in plan.constants[1:]:
+        if mapping(dense := _dense(value.const)) is None:  # a copy: elements were not aligned
+            _drop_pages([value.const])
+            value.const = dense
+    return [packed, *(value.const for value in plan.constants[1:])]
 
 
 def pack(library: native.Library, plan: Plan, threads: int, kept: set[Value]) -> np.ndarray:
@@ -288,11 +301,8 @@ def _pack_group(
 def _drop_pages(weights: list[np.ndarray]) -> None:
     """Give back the memory of mapped model files: what is packed is not read there again."""
     for weight in weights:
-        base = weight
-        while isinstance(base, np.ndarray):
-            base = base.base
-        owner = None if base is None else memoryview(base).obj
-        if isinstance(owner, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
+        owner = mapping(weight)
+        if owner is not None and hasattr(mmap, "MADV_DONTNEED"):
             owner.madvise(mmap.MADV_DONTNEED)
 
 
