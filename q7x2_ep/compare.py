@@ -19,7 +19,7 @@ from q7x2_ep import dtypes, importer
 from q7x2_ep.api.inference_session import InferenceSession
 from q7x2_ep.api.options import GraphOptimizationLevel, SessionOptions
 from q7x2_ep.backend import numpy as oracle
-from q7x2_ep.backend.cpu.library import default_threads
+from q7x2_ep.backend.cpu.cores import default_threads
 from q7x2_ep.backend.numpy import rms, rms_error
 from q7x2_ep.errors import BackendError
 from q7x2_ep.feeds import random_feeds

@@ -18,7 +18,8 @@ import numpy as np
 from q7x2_ep import dtypes, errors, fuse, importer, knobs, passes
 from q7x2_ep.backend import saved
 from q7x2_ep.backend.call import Call
-from q7x2_ep.backend.cpu.library import default_threads, load
+from q7x2_ep.backend.cpu.cores import default_threads
+from q7x2_ep.backend.cpu.library import load
 from q7x2_ep.backend.program import Code, Origin, Parts, Program, compile_graph
 from q7x2_ep.backend.verify import verify
 from q7x2_ep.ir.core import Graph, Type

@@ -228,7 +228,7 @@ class _Reader:
                 item.name: type_name(item.type)
                 for item in (*model.graph.input, *model.graph.output)
             },
-            "declared": {item.name: _declared(item.type) for item in model.graph.output},
+            "declared": _declared_outputs(model.graph),
         }
 
     def read_initializers(self, graph: Any, scope: _Scope) -> None:
@@ -280,6 +280,7 @@ class _Reader:
                 self.value(inner, output.name, f"the outputs of {name}") for output in body.output
             ]
             self.graph.output_names = [output.name for output in body.output]
+            self.graph.metadata["declared"] = _declared_outputs(body)
             return self.graph, names.captures
         finally:
             self.graph = around
@@ -516,6 +517,10 @@ def type_name(type: Any) -> str:
         return f"map({key},{type_name(type.map_type.value_type)})"
     short = {"sequence_type": "seq", "optional_type": "optional"}
     return f"{short[kind]}({type_name(getattr(type, kind).elem_type)})" if kind in short else ""
+
+
+def _declared_outputs(graph: Any) -> dict[str, Type]:
+    return {item.name: _declared(item.type) for item in graph.output}
 
 
 def _declared(type: Any) -> Type:

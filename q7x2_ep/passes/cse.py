@@ -6,6 +6,7 @@ from collections.abc import Hashable
 from typing import Any
 
 from q7x2_ep.ir.core import Graph, Value
+from q7x2_ep.ir.shape import Dim, measured, substitute, symbols
 from q7x2_ep.ops import find
 
 MAX_CONSTANT_BYTES = (
@@ -25,6 +26,7 @@ def run(graph: Graph) -> dict[str, int]:
                 graph.replace_uses(value, first)
                 constants += 1
     dead = []
+    sizes: dict[str, Dim] = {}  # that merged nodes brought, by those of the nodes that stay
     for node in graph.nodes:
         if node.bodies or getattr(find(node.op), "is_random", False):
             continue
@@ -33,9 +35,16 @@ def run(graph: Graph) -> dict[str, int]:
         if first is not node:
             for old, new in zip(node.outputs, first.outputs):
                 graph.replace_uses(old, new)
+                for axis in range(len(old.shape or ()) if node.binds else 0):
+                    (gone,) = symbols(measured(old.name, axis))
+                    sizes[gone] = measured(new.name, axis)
             first.sources = tuple(dict.fromkeys(first.sources + node.sources))
             dead.append(node)
     graph.remove(dead)
+    if sizes:  # shape operands name them; all other types are inferred anew
+        for value in graph.values():
+            if value.producer is None and value.elements is not None and value.const is None:
+                value.elements = tuple(substitute(dim, sizes) for dim in value.elements)
     return {"nodes": len(dead), "constants": constants}
 
 

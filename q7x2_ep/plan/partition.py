@@ -71,6 +71,11 @@ def _phases(graph: Graph, target: Target, reasons: dict[Node, str]) -> list[Phas
     ready, sizes = set(graph.inputs), bound_by(graph.inputs)
     rest = graph.nodes
     while rest:
+        host = [node for node in rest if node in reasons and _is_ready(node, ready, sizes)]
+        for node in host:
+            ready.update(node.outputs)
+            sizes.update(bound_by(node.outputs))
+            phases.append(HostPhase(node, reasons[node]))
         native = [node for node in rest if node not in reasons]
         native = _take(native, ready, sizes)
         if all(is_movement(node) for node in native):  # numpy has views too
@@ -78,11 +83,6 @@ def _phases(graph: Graph, target: Target, reasons: dict[Node, str]) -> list[Phas
         else:
             part = _part(graph, native)
             phases.append(NativePhase(build(part, target, sizes), tuple(sizes)))
-        host = [node for node in rest if node in reasons and _is_ready(node, ready, sizes)]
-        for node in host:
-            ready.update(node.outputs)
-            sizes.update(bound_by(node.outputs))
-            phases.append(HostPhase(node, reasons[node]))
         if not native and not host:
             raise PlanError(f"{rest[0]} waits for a size that nothing before it tells")
         done = {*native, *host}

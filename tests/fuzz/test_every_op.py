@@ -282,11 +282,11 @@ def mat_mul(c: Choice) -> Made:
 
 def mat_mul_integer(c: Choice) -> Made:
     a_type, b_type = c.among("uint8", "int8"), c.among("uint8", "int8")
-    k = c.size(1, 20)
-    a = c.bytes(*c.shape(0, 2), c.size(), k, dtype=a_type)
-    b = c.bytes(k, n := c.size(0, 9), dtype=b_type)
+    k, n = c.size(1, 20) * c.among(1, 40), c.size(0, 9)
+    a = c.bytes(*(batch := c.shape(0, 2)), c.size(), k, dtype=a_type)
+    b = c.bytes(*c.among((), batch), k, n, dtype=b_type)
     zeros = [np.array(c.size(0, 99), a_type), c.bytes(*c.among((), (n,)), dtype=b_type)]
-    return Made([a, b, *zeros[: c.size(0, 2)]], fixed=(1, 2, 3))
+    return Made([a, b, *zeros[: c.size(0, 2)]], fixed=c.among((1, 2, 3), ()))
 
 
 def mean_variance(c: Choice) -> Made:

@@ -558,7 +558,7 @@ CASES = [
         scalar(3, np.uint8),
         Fixed(np.array([1, -2, 0, 3, 4], np.int8)),
     ),
-    case("MatMulInteger", byte(3, 4), byte(4, 5), native=False),
+    case("MatMulInteger", byte(3, 4), byte(4, 5)),
     case(
         "QLinearMatMul",
         byte(3, 4),

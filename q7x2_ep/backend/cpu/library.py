@@ -8,7 +8,6 @@ Declares nothing of the ABI beyond csrc/q7.h: args structs come from the library
 from __future__ import annotations
 
 import ctypes
-import os
 import sys
 from array import array
 from collections.abc import Sequence
@@ -205,34 +204,6 @@ class Context(_Handle):
     def stat(self, what: int, index: int = 0) -> int:
         """One of STAT_*."""
         return int(self.plan.library.c.q7_stat(self._pointer, what, index))
-
-
-def default_threads() -> int:
-    """Threads for a session that leaves it open: the knob, else the cores that affinity and cgroup
-    quota allow.
-    """
-    wanted = int(knobs.get("THREADS"))
-    if wanted > 0:
-        return wanted
-    cores = (
-        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    )
-    quota = _cgroup_quota()
-    return max(1, min(cores, quota)) if quota else cores
-
-
-def _cgroup_quota() -> int:
-    """CPUs' worth of time that the cgroup grants, rounded up; 0 where there is no limit."""
-    try:
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text(encoding="ascii").split()
-    except (OSError, ValueError):
-        try:
-            base = Path("/sys/fs/cgroup/cpu")
-            quota = (base / "cpu.cfs_quota_us").read_text(encoding="ascii").strip()
-            period = (base / "cpu.cfs_period_us").read_text(encoding="ascii").strip()
-        except OSError:
-            return 0
-    return 0 if quota == "max" or int(quota) <= 0 else -(-int(quota) // int(period))
 
 
 def _check(status: int, error: _Error) -> None:
