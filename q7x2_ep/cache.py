@@ -12,23 +12,23 @@ of the logger says so, and the model is compiled as if there were no cache.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import logging
 import os
 import time
-import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Optional
 
 from q7x2_ep import errors
 from q7x2_ep.backend.cpu.library import load
-from q7x2_ep.importer import Request
+from q7x2_ep.importer import Request, replacing
 from q7x2_ep.session import Model, Session
 from q7x2_ep.version import __version__
 
-_SUFFIXES = (".q7", ".sha256", ".part")
+_SUFFIXES = (".q7", ".sha256", ".tmp")
 _SETTLED_NS = 2_000_000_000  # a file that changed since may change again unseen: clocks tick
 _CHUNK = 1 << 22
 
@@ -153,18 +153,9 @@ def _digest(folder: str, file: Any) -> str:
         while chunk := data.read(_CHUNK):
             hashed.update(chunk)
     if time.time_ns() - max(stat.st_mtime_ns, stat.st_ctime_ns) > _SETTLED_NS:
-        _remember(memo, hashed.hexdigest())
+        with contextlib.suppress(OSError), replacing(memo) as text:  # or it is hashed again
+            text.write(hashed.hexdigest().encode())
     return hashed.hexdigest()
-
-
-def _remember(memo: str, digest: str) -> None:
-    part = f"{memo}.{uuid.uuid4().hex[:8]}.part"
-    try:
-        with open(part, "x", encoding="ascii") as file:
-            file.write(digest)
-        os.replace(part, memo)
-    except OSError:
-        pass  # it is hashed again next time
 
 
 def _name(model: Any) -> str:

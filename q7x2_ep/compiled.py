@@ -8,6 +8,8 @@ from typing import Optional, Union
 
 from q7x2_ep.api.inference_session import InferenceSession
 from q7x2_ep.api.options import SessionOptions
+from q7x2_ep.errors import ModelError
+from q7x2_ep.progress import track
 from q7x2_ep.session import Model
 
 
@@ -39,11 +41,14 @@ def compile(
     overriding initializers, need the ONNX model. A file of another build of q7x2_ep, or of a CPU
     that can do more, is refused when it is opened.
 
-    Raises: ModelError for a model that cannot be read, UnsupportedOp for one with Python functions
-    in it, OSError.
+    Raises: ModelError for a model that cannot be read, or a file that cannot be written,
+    UnsupportedOp for a model with Python functions in it.
     """
     with InferenceSession(model, sess_options) as session:
-        size = session._session.save(path)
+        try:
+            size = session._session.save(path, track=track)
+        except OSError as error:
+            raise ModelError(f"cannot write {os.fspath(path)}: {error.strerror}") from error
         program = session._session.program
         hosts = len(program.host_phases)
         return Compilation(os.fspath(path), size, len(program.steps) - hosts, hosts)

@@ -26,6 +26,7 @@ from q7x2_ep.ir.core import Graph, Type
 from q7x2_ep.ir.rewrite import Watch
 from q7x2_ep.ir.shape import Dim, Expr, product
 from q7x2_ep.ir.text import node_text, to_text
+from q7x2_ep.plan import encode
 from q7x2_ep.plan.build import Plan
 from q7x2_ep.plan.partition import HostPhase, NativePhase
 from q7x2_ep.plan.text import listing
@@ -141,6 +142,9 @@ class Session:
             inputs, outputs, names, given, is_whole = content["parts"]
             parts = [Code(*part) if isinstance(part, list) else part for part in given]
             made = Parts(inputs, outputs, names, parts, is_whole)
+            for part in parts:
+                if isinstance(part, Code):
+                    encode.check(part.encoded)
             self.program = Program(
                 made, lambda: self._known()[0], load(), self.threads, self._compile_body
             )
@@ -151,7 +155,10 @@ class Session:
         return self
 
     def save(
-        self, path: Union[str, os.PathLike[str]], files: Optional[Mapping[str, str]] = None
+        self,
+        path: Union[str, os.PathLike[str]],
+        files: Optional[Mapping[str, str]] = None,
+        track: importer.Track = lambda items, label: items,
     ) -> int:
         """Writes all that a run needs to a file that `open` maps; its bytes. files: hashes of the
         model's external data by location, to be kept with it.
@@ -180,7 +187,8 @@ class Session:
             [origin.graph, origin.phases],
             [fusions.applied, fusions.misses, report.passes, report.model_ops, report.unplanned],
         ]
-        return saved.save(path, load().target, __version__, content, details)
+        with importer.replacing(os.fspath(path)) as file:
+            return saved.save(file, load().target, __version__, content, details, track)
 
     @property
     def report(self) -> Report:

@@ -101,7 +101,12 @@ class InferenceSession:
             kind = "uri" if is_path else "array"
             self._trace.session(f"model_loading_{kind}", start, start)
             self._trace.session("session_initialization", start, Trace.now())
-        self._describe()
+        try:
+            self._describe()
+        except Exception as error:
+            if not self._is_compiled:
+                raise
+            raise errors.CorruptModel(f"[compiled model] is malformed: {error!r}") from error
         if int(kwargs.get("read_config_from_model", 0)) == 1:
             self._read_options()
         logger.info(

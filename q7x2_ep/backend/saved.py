@@ -2,15 +2,16 @@
 
     0      preamble: magic, version, and where the head is, with a sha256 of all that and the head
     4096   payload: arrays, each at a multiple of 128 bytes
-           head: JSON (plan/record.py) with all that a run needs, and the table of the arrays
-           details: JSON with what explains it, read when somebody asks
+           details: JSON (plan/record.py) with what explains it, read when somebody asks
+           head: JSON with all that a run needs, and the table of the arrays
 
 Numbers are little-endian. The preamble, the head and the file's length are checked whenever a file
-is opened. The payload's sha256 is checked on demand (Q7X2_VERIFY=1, `compile --check`): to read
-438 MB for it takes 300 ms, and every page that a process maps without touching it is memory that it
-does not take. A file appears under its name complete and synced to disk, or not at all, so that
-what is left are disks that lose bits: wrong weights give wrong numbers there, as in any model file,
-never a crash.
+is opened. The sha256 of the payload is checked on demand (Q7X2_VERIFY=1): to hash the 438 MB of
+BERT-base takes 300 ms, opening it 1, and pages that are never touched take no memory. A file
+appears under its name complete and synced to disk, or not at all; what is left are disks that lose
+bits, and there wrong weights give wrong numbers, as in any model file, but no crash. Opening a file
+runs nothing that is in it. A run does what its steps say, and no checksum tells who wrote them: as
+with a shared library, run files of those whom you trust.
 """
 
 from __future__ import annotations
@@ -20,16 +21,16 @@ import json
 import math
 import os
 import struct
-import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, BinaryIO, Callable, Optional, Union
+from typing import Any, BinaryIO, Callable, Optional
 
 import numpy as np
 
 from q7x2_ep import dtypes
 from q7x2_ep.backend.cpu.executor import PACKED_ALIGN
 from q7x2_ep.errors import CorruptModel, ModelNotFound, StaleModel
+from q7x2_ep.importer import Track
 from q7x2_ep.importer.tensors import map_file
 from q7x2_ep.plan import record
 from q7x2_ep.plan.target import Target
@@ -40,8 +41,6 @@ PAYLOAD = 4096  # bytes before it
 _PREAMBLE = struct.Struct("<8sQQQQ")  # magic, version, bytes of the file, offset and bytes of head
 _DIGEST = hashlib.sha256().digest_size
 _CHUNK = 1 << 24  # bytes written, or hashed, at a time
-
-Path = Union[str, "os.PathLike[str]"]
 
 
 @dataclass(frozen=True)
@@ -66,31 +65,18 @@ def is_saved(data: Any) -> bool:
         return False
 
 
-def save(path: Path, target: Target, package: str, content: Any, details: Any) -> int:
-    """Writes a file in place of one that may be there, at once; its bytes.
+def save(
+    file: BinaryIO, target: Target, package: str, content: Any, details: Any, track: Track
+) -> int:
+    """Writes a file; its bytes.
 
     Raises: UnsupportedOp for what cannot be saved, OSError.
     """
-    path = os.path.abspath(path)
-    part = f"{path}.{os.getpid()}.{uuid.uuid4().hex[:8]}.part"  # writers do not meet
-    try:
-        with open(part, "xb") as file:
-            size = _write(file, target, package, content, details)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(part, path)
-    finally:
-        if os.path.exists(part):
-            os.unlink(part)
-    return size
-
-
-def _write(file: BinaryIO, target: Target, package: str, content: Any, details: Any) -> int:
     arrays = _Arrays()
     document = record.write(content, arrays.keep)
     digest = hashlib.sha256()
     file.write(bytes(PAYLOAD))
-    for array in arrays.stored:
+    for array in track(arrays.stored, "weights"):
         room = bytes(-file.tell() % PACKED_ALIGN)
         for chunk in (room, *_chunks(memoryview(array.reshape(-1).view(np.uint8)))):
             digest.update(chunk)

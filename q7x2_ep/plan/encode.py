@@ -104,6 +104,23 @@ class Encoded:
     output_names: list[str]
 
 
+def check(encoded: Encoded) -> None:
+    """Raises: PlanError where the tables of Python are not those of the blob, which C has checked:
+    a file may hold anything.
+    """
+    header = memoryview(encoded.blob).cast("q")[:12].tolist()
+    _, _, n_symbols, n_exprs, n_guards, n_buffers, n_steps, _, _, _, n_inputs, n_outputs = header
+    counts = (1 + len(encoded.symbols), len(encoded.guards), encoded.n_buffers)
+    counts += (len(encoded.steps), len(encoded.inputs), len(encoded.outputs))
+    indices = [index for dims in encoded.output_dims for index in dims]
+    if (
+        counts != (n_symbols, n_guards, n_buffers, n_steps, n_inputs, n_outputs)
+        or [len(value.shape) for value in encoded.outputs] != list(map(len, encoded.output_dims))
+        or not 0 <= min(indices, default=0) <= max(indices, default=0) < n_symbols + n_exprs
+    ):
+        raise errors.PlanError("[plan] its tables do not fit it")
+
+
 def encode(plan: Plan, target: Target, symbols: list[str]) -> Encoded:
     """Encode a plan whose sizes depend on `symbols`.
 
