@@ -191,6 +191,7 @@ def run(options: argparse.Namespace) -> int:
     import numpy as np
 
     from q7x2_ep import importer
+    from q7x2_ep.backend.saved import is_saved
     from q7x2_ep.feeds import random_feeds
 
     _check_exists(options.model)
@@ -198,9 +199,10 @@ def run(options: argparse.Namespace) -> int:
     with q7x2_ep.InferenceSession(options.model, session_options) as session:
         feeds = {}
         if options.random:
-            graph = importer.read(options.model)
+            is_compiled = is_saved(options.model)
+            program = session._session.program
             feeds = random_feeds(
-                graph,
+                program.graph if is_compiled else importer.read(options.model),
                 options.batch,
                 options.seq,
                 dict(options.dim),

@@ -148,13 +148,18 @@ def _digest(folder: str, file: Any) -> str:
             return digest
     except (OSError, ValueError):
         pass
+    digest = _hashed(file)
+    if time.time_ns() - max(stat.st_mtime_ns, stat.st_ctime_ns) > _SETTLED_NS:
+        with contextlib.suppress(OSError), replacing(memo) as text:  # or it is hashed again
+            text.write(digest.encode())
+    return digest
+
+
+def _hashed(file: str) -> str:
     hashed = hashlib.sha256()
     with open(file, "rb") as data:
         while chunk := data.read(_CHUNK):
             hashed.update(chunk)
-    if time.time_ns() - max(stat.st_mtime_ns, stat.st_ctime_ns) > _SETTLED_NS:
-        with contextlib.suppress(OSError), replacing(memo) as text:  # or it is hashed again
-            text.write(hashed.hexdigest().encode())
     return hashed.hexdigest()
 
 
