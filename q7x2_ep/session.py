@@ -20,14 +20,14 @@ from q7x2_ep.backend import saved
 from q7x2_ep.backend.call import Call
 from q7x2_ep.backend.cpu.cores import default_threads
 from q7x2_ep.backend.cpu.library import load
-from q7x2_ep.backend.program import Code, Origin, Parts, Program, compile_graph
+from q7x2_ep.backend.program import Code, Compiler, HostCode, Image, Origin, Program
 from q7x2_ep.backend.verify import verify
-from q7x2_ep.ir.core import Graph, Type
+from q7x2_ep.ir.core import Graph, Node, Type
 from q7x2_ep.ir.rewrite import Watch
 from q7x2_ep.ir.shape import Dim, Expr, product
 from q7x2_ep.ir.text import node_text, to_text
-from q7x2_ep.plan import encode
 from q7x2_ep.plan.build import Plan
+from q7x2_ep.plan.encode import Encoded, check
 from q7x2_ep.plan.partition import HostPhase, NativePhase
 from q7x2_ep.plan.text import listing
 from q7x2_ep.version import __version__
@@ -116,7 +116,7 @@ class Session:
         self.output_names = list(graph.output_names)
         self.output_types = _output_types(graph)
         report = Report(fusions, statistics, model_ops, unplanned)
-        self.program = self._program(graph)
+        self.program = Compiler(load(), self.threads, self._simplify).planned(graph)
         origin = self.program.origin()
         self._known: Callable[[], tuple[Origin, Report]] = lambda: (origin, report)
 
@@ -139,15 +139,10 @@ class Session:
             self.output_names = content["output_names"]
             self.output_types = content["output_types"]
             self._known = cache(lambda: _known(opened.details()))
-            inputs, outputs, names, given, is_whole = content["parts"]
-            parts = [Code(*part) if isinstance(part, list) else part for part in given]
-            made = Parts(inputs, outputs, names, parts, is_whole)
-            for part in parts:
-                if isinstance(part, Code):
-                    encode.check(part.encoded)
-            self.program = Program(
-                made, lambda: self._known()[0], load(), self.threads, self._compile_body
-            )
+            inputs, outputs, names, given, is_whole = content["image"]
+            image = Image(inputs, outputs, names, [_part(*each) for each in given], is_whole)
+            compiler = Compiler(load(), self.threads, self._simplify)
+            self.program = Program(image, lambda: self._known()[0], compiler)
         except errors.ModelError:
             raise
         except Exception as error:  # the file is whole, but nothing that `save` would write
@@ -165,7 +160,7 @@ class Session:
 
         Raises: UnsupportedOp for a model with Python functions in it, OSError.
         """
-        parts, (origin, report) = self.program.parts, self._known()
+        image, (origin, report) = self.program.image, self._known()
         content = {
             "files": files or self.files,
             "fingerprint": self.fingerprint or self._request.fingerprint(self._fusion),
@@ -174,12 +169,12 @@ class Session:
             "inputs": [[s.name, s.dtype, s.shape, s.type] for s in self.inputs],
             "output_names": self.output_names,
             "output_types": self.output_types,
-            "parts": [
-                parts.inputs,
-                parts.outputs,
-                parts.output_names,
-                [[p.encoded, p.constants] if isinstance(p, Code) else p for p in parts.parts],
-                parts.is_whole,
+            "image": [
+                image.inputs,
+                image.outputs,
+                image.output_names,
+                [[*_written(each)] for each in image.parts],
+                image.is_whole,
             ],
         }
         fusions = report.fusions
@@ -250,24 +245,20 @@ class Session:
     def memory(self) -> tuple[list[list[np.ndarray]], list[int]]:
         """The constants of every plan, and the bytes of every idle arena; see backend/memory.py."""
         programs = list(self.program.programs())
-        constants = [each for program in programs for each in program.constants]
-        return constants, [size for program in programs for size in program.arenas]
+        constants = [code.constants for program in programs for code in program.codes]
+        executors = [executor for program in programs for executor in program.executors]
+        return constants, [size for executor in executors for size in executor.arenas()]
 
     def close(self) -> None:
         """Give back memory now; the session cannot run afterwards."""
         self.program.close()
 
-    def _compile_body(self, graph: Graph) -> Program:
+    def _simplify(self, graph: Graph) -> None:
         """A branch, a loop body or a deferred part, for inputs of known types."""
         passes.run_all(graph)
         if self._fusion:
             fuse.fuse(graph)
             passes.run_all(graph)
-        return self._program(graph)
-
-    def _program(self, graph: Graph) -> Program:
-        parts, origin = compile_graph(graph, load(), self.threads)
-        return Program(parts, lambda: origin, load(), self.threads, self._compile_body)
 
     def _check(self, feeds: Mapping[str, Any]) -> tuple[list[Any], dict[str, int]]:
         """The feeds as dense arrays in model order, and the value of every symbol."""
@@ -358,6 +349,23 @@ def _output_types(graph: Graph) -> list[tuple[int, Optional[tuple[Dim, ...]]]]:
         type = declared if value.shape is None else value.type
         types.append((type.dtype, type.shape))
     return types
+
+
+def _written(part: Union[Code, HostCode]) -> tuple[Any, ...]:
+    """A part of an image as a node, the code and its constants; see _part."""
+    code = part if isinstance(part, Code) else part.within
+    node = None if isinstance(part, Code) else part.node
+    return (node, code.encoded, code.constants) if code is not None else (node,)
+
+
+def _part(
+    node: Optional[Node], encoded: Optional[Encoded] = None, constants: Any = None
+) -> Union[Code, HostCode]:
+    code = None
+    if encoded is not None:
+        check(encoded)
+        code = Code(encoded, constants)
+    return code if node is None and code is not None else HostCode(node, code)
 
 
 def _known(details: Any) -> tuple[Origin, Report]:

@@ -112,7 +112,7 @@ class InferenceSession:
         logger.info(
             "compiled %s: %d phases",
             self._model_path or "a model",
-            len(self._session.program.parts.parts),
+            len(self._session.program.image.parts),
         )
 
     def _compile(
@@ -120,7 +120,7 @@ class InferenceSession:
         outputs: Sequence[str] = (),
         live: Sequence[str] = (),
         path: str = "",
-        named: bool = True,
+        regular: bool = True,
     ) -> Session:
         options = self._options
         initializers = {
@@ -135,7 +135,7 @@ class InferenceSession:
             initializers=initializers,
             files=options._files,
             seed=environment.global_seed(),
-            named=named,
+            regular=regular,
         )
         fusion = options.graph_optimization_level >= GraphOptimizationLevel.ORT_ENABLE_EXTENDED
         threads = (
@@ -153,7 +153,7 @@ class InferenceSession:
     def _open(self, request: Request, fusion: bool, threads: int, path: str) -> Session:
         """The session of a compiled file, which has one form."""
         name = str(self._model_path or "compiled model")
-        if request.outputs or request.live or not request.named or path:
+        if request.outputs or request.live or not request.regular or path:
             raise errors.FeedError(
                 f"[{name}] holds the model's own inputs and outputs only; for any others, or an "
                 "optimised model, open the ONNX model"
@@ -183,6 +183,7 @@ class InferenceSession:
         self._codes = {spec.name: spec.dtype for spec in session.inputs}
         self._codes.update((name, type.dtype) for name, type in overridable.items())
         self._optional = [s.name for s in session.inputs if s.type.startswith("optional")]
+        self._run_again = session.program.run_again if self._trace is None else None
 
     def _read_options(self) -> None:
         """Takes the number of threads that the model's metadata asks for, and compiles again."""
@@ -191,6 +192,7 @@ class InferenceSession:
             setattr(self._options, name, value)
         self._session.close()
         self._session = self._compile()
+        self._describe()
 
     # Running
 
@@ -208,6 +210,13 @@ class InferenceSession:
         Raises: FeedError, ShapeError and DataError for a feed that the model cannot take,
         RunTerminated where run_options.terminate is set.
         """
+        names = self._session.output_names
+        is_list = isinstance(output_names, list)
+        is_all = output_names is None or (is_list and output_names in ([], names))
+        if is_all and run_options is None and self._run_again is not None:
+            outputs = self._run_again(input_feed)
+            if outputs is not None:
+                return outputs
         return self._run(output_names, input_feed, run_options)
 
     def run_async(
@@ -281,11 +290,16 @@ class InferenceSession:
                 "Error in execution: At least one output should be requested: use bind_output"
             )
         names, into = list(bound.outputs), list(bound.outputs.values())
+        is_all = names == self._session.output_names
+        if is_all and run_options is None and self._run_again is not None:
+            outputs = self._run_again(bound.inputs, into)
+            if outputs is not None:
+                bound.made = outputs
+                return
         try:
-            outputs = self._run(names, bound.inputs, run_options, into)
+            bound.made = self._run(names, bound.inputs, run_options, into)
         except errors.FeedError as error:
             raise errors.BindingError(f"Error in execution: {error.message}") from error
-        bound.results = OrtValueVector(OrtValue._of(output) for output in outputs)
 
     def _run(
         self,
@@ -318,12 +332,14 @@ class InferenceSession:
         session = self._session_for(names, feeds)
         try:
             outputs = self._outputs(session, names, feeds, run_options, into)
-        except errors.DimConflict as conflict:  # exporters reuse names, and onnxruntime lets them
+        except errors.ShapeError as error:  # exporters reuse names, and onnxruntime lets them
+            if not isinstance(error, errors.DimConflict) and not _has_empty(feeds):
+                raise
             try:
-                session = self._session_for(names, feeds, named=False)
+                session = self._session_for(names, feeds, regular=False)
                 outputs = self._outputs(session, names, feeds, run_options, into)
             except errors.Q7Error:
-                raise conflict from None
+                raise error from None
         if names == session.output_names:
             return outputs
         where = {name: i for i, name in enumerate(session.output_names)}
@@ -350,23 +366,23 @@ class InferenceSession:
                 session.program.trim()
 
     def _session_for(
-        self, names: Sequence[str], feeds: Mapping[str, Any], named: bool = True
+        self, names: Sequence[str], feeds: Mapping[str, Any], regular: bool = True
     ) -> Session:
-        """The form of the model that has these outputs and inputs. named: see Request."""
+        """The form of the model that has these outputs and inputs. regular: see Request."""
         session = self._session
         known = session.output_names
         fitting = len(feeds) == len(session.inputs) and (names == known or set(names) <= set(known))
-        if named and fitting:
+        if regular and fitting:
             return session
         extra = frozenset(names).difference(known)
         live = frozenset(feeds).intersection(session.metadata["overridable"])
-        if named and not extra and not live:
+        if regular and not extra and not live:
             return session
         if any(spec.name not in feeds for spec in session.inputs):
             raise session.wrong_names(feeds)
-        form = extra, live, named
+        form = extra, live, regular
         if form not in self._variants:
-            self._variants[form] = self._compile(sorted(extra), sorted(live), named=named)
+            self._variants[form] = self._compile(sorted(extra), sorted(live), regular=regular)
         return self._variants[form]
 
     def _call(
@@ -558,6 +574,10 @@ class InferenceSession:
             else self._model
         )
         return InferenceSession, (model, self._options)
+
+
+def _has_empty(feeds: Mapping[str, Any]) -> bool:
+    return any(isinstance(array, np.ndarray) and not array.size for array in feeds.values())
 
 
 def _given(name: str, value: Any, code: int) -> Any:

@@ -26,7 +26,7 @@ from q7x2_ep.importer.order import in_order
 from q7x2_ep.importer.tensors import Tensors, map_file
 from q7x2_ep.importer.wire import without_weights
 from q7x2_ep.ir.core import NO_TENSOR, UNKNOWN, Graph, Node, Type, Value, array_type
-from q7x2_ep.ir.shape import symbol
+from q7x2_ep.ir.shape import measured, symbol
 from q7x2_ep.ops.host import standard_name
 
 # A larger model file is mapped, a smaller one read: then it may be overwritten while it is in use.
@@ -43,7 +43,8 @@ class Request:
     initializer and are to be fed all the same. dims: sizes for symbolic dims of the inputs, by
     name; denotations: by denotation; negative ones leave the dim free. initializers: arrays in
     place of the model's; files: contents of files of external data, by location. seed: of random
-    ops without one of their own. named: whether dims of one name have one size.
+    ops without one of their own. regular: whether dims of one name have one size, and none is 0
+    where a slice goes to or from the last.
     """
 
     outputs: Sequence[str] = ()
@@ -54,12 +55,12 @@ class Request:
     initializers: Mapping[str, np.ndarray] = field(default_factory=dict)
     files: Mapping[str, Any] = field(default_factory=dict)
     seed: Optional[int] = None
-    named: bool = True
+    regular: bool = True
 
     def fingerprint(self, fusion: bool) -> str:
         """A hash of all that changes what a model is compiled to, but for functions."""
         dims, denotations = sorted(self.dims.items()), sorted(self.denotations.items())
-        asked = (list(self.outputs), sorted(self.live), dims, denotations, self.seed, self.named)
+        asked = (list(self.outputs), sorted(self.live), dims, denotations, self.seed, self.regular)
         digest = hashlib.sha256(repr((asked, fusion)).encode())
         for name, array in sorted(self.initializers.items()):
             digest.update(f"{name}={array.dtype}{array.shape}".encode())
@@ -546,18 +547,20 @@ def _input_type(item: Any, request: Request) -> Type:
     if not tensor.HasField("shape"):
         return Type(tensor.elem_type, None)
     dims = tensor.shape.dim
-    shape = tuple(_dim(dim, f"{item.name}_d{i}", request) for i, dim in enumerate(dims))
+    shape = tuple(_dim(dim, item.name, i, request) for i, dim in enumerate(dims))
     return Type(tensor.elem_type, shape)
 
 
-def _dim(dim: Any, unnamed: str, request: Request) -> Any:
+def _dim(dim: Any, value: str, axis: int, request: Request) -> Any:
     if dim.HasField("dim_value") and dim.dim_value >= 0:
         return dim.dim_value
     fixed = request.denotations.get(dim.denotation, request.dims.get(dim.dim_param, -1))
     if fixed >= 0 and (dim.denotation or dim.dim_param):
         return fixed
-    named = request.named and any(map(str.isalnum, dim.dim_param))  # "?" is no name
-    return symbol(dim.dim_param if named else unnamed)
+    if not request.regular:
+        return measured(value, axis)
+    is_named = any(map(str.isalnum, dim.dim_param))  # "?" is no name
+    return symbol(dim.dim_param if is_named else f"{value}_d{axis}")
 
 
 def _constant(attrs: dict[str, Any], name: str) -> np.ndarray:
@@ -621,4 +624,10 @@ def _unsupported_text(found: list[tuple[str, str]]) -> str:
         names = [name for each, name in found if each == op]
         more = f", and {count - 8} more" if count > 8 else ""
         lines.append(f"{op} ({count} node{'s' * (count > 1)}: {', '.join(names[:8])}{more})")
-    return f"{len(counts)} unsupported op{'s' * (len(counts) > 1)}: {'; '.join(lines)}"
+    text = f"{len(counts)} unsupported op{'s' * (len(counts) > 1)}: {'; '.join(lines)}"
+    if any(op.startswith("com.microsoft.nchwc::") for op in counts):
+        text += (
+            "; onnxruntime saved this model for the CPU that it ran on, with weights in blocks of "
+            "a size that the file does not tell: save it at ORT_ENABLE_EXTENDED or below"
+        )
+    return text

@@ -16,10 +16,10 @@ one.
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, Callable, Optional, Union
 
 from q7x2_ep import dtypes
@@ -113,9 +113,11 @@ class Tracer:
         return self.named(name, value)
 
 
+@cache
 def trace(formula: Callable[..., Pattern]) -> Pattern:
     """The pattern of a formula(g, wildcard, ..)."""
-    names = list(inspect.signature(formula).parameters)[1:]
+    code = formula.__code__  # inspect.signature takes longer than all the rest
+    names = code.co_varnames[1 : code.co_argcount]
     return formula(Tracer(), *(Wild(name) for name in names))
 
 
@@ -126,6 +128,7 @@ def _is_leaf(pattern: Pattern) -> bool:
     return not isinstance(pattern, Op)
 
 
+@cache
 def root_ops(pattern: Pattern) -> set[str]:
     """The op types that a node must have to be worth a try."""
     if isinstance(pattern, Either):
@@ -136,6 +139,7 @@ def root_ops(pattern: Pattern) -> set[str]:
     return {pattern.op, swapped} if swapped else {pattern.op}
 
 
+@cache
 def count_ops(pattern: Pattern) -> int:
     """The number of nodes in the shortest reading of a pattern."""
     known: dict[Optional[Pattern], frozenset] = {None: frozenset()}  # parts are shared

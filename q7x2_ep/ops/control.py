@@ -89,13 +89,13 @@ class Loop:
 
     def formals(node: Node) -> list[Type]:
         _, _, *formals = node.attrs["body"].inputs
-        _, _, *carried = actuals(node, [*node.inputs, *_missing(node)])[0]
+        _, _, *carried = loop_operands(node, node.inputs)[0]
         types = [Type(dtypes.INT64, ()), Type(dtypes.BOOL, ())]
         return types + [varying(formal, _type(v)) for formal, v in zip(formals, carried)]
 
     def infer(node: Node) -> list[Type]:
         body = node.attrs["body"]
-        _, _, *carried = actuals(node, [*node.inputs, *_missing(node)])[0]
+        _, _, *carried = loop_operands(node, node.inputs)[0]
         types = []
         for i, result in enumerate(body.outputs[1:]):
             if i < len(carried):
@@ -114,7 +114,7 @@ class Loop:
         return types
 
     def control(node: Node, run: Run, *inputs: Any) -> list:
-        (trip, cond, *carried), captures = actuals(node, [*inputs, *_missing(node)])
+        (trip, cond, *carried), captures = loop_operands(node, inputs)
         body = node.attrs["body"]
         limit = None if trip is None else int(np.asarray(trip).item())
         going = True if cond is None else bool(np.asarray(cond).item())
@@ -134,9 +134,10 @@ class Loop:
         ]
 
 
-def _missing(node: Node) -> list[None]:
-    """The trip count and condition of a Loop that gives neither, nor anything behind them."""
-    return [None] * max(2 - len(node.inputs), 0)
+def loop_operands(node: Node, inputs: Sequence[Any]) -> tuple[list, list]:
+    """The inputs of a Loop and its captures; trip count and condition may both be left out."""
+    given, captures = actuals(node, inputs)
+    return given + [None] * (2 - len(given)), captures
 
 
 def _type(value: Any) -> Type:

@@ -35,6 +35,7 @@ from q7x2_ep.ops.common import (
     elem_bytes,
     expand_view,
     fresh,
+    image_of,
     infer_same,
     known,
     length,
@@ -624,7 +625,8 @@ def concat_places(node: Node, b: Any) -> list[View]:
     """
     axis, found = concat_axis(node), []
     start: Dim = 0
-    whole = b.allocate(node.output)
+    image = len(node.output.shape) > 2 and b.view(node.inputs[0]).is_channels_last()
+    whole = image_of(b, node.output) if image else b.allocate(node.output)
     for part in node.inputs:
         found.append(whole.slice(axis, start, part.shape[axis]))
         start = start + part.shape[axis]

@@ -18,7 +18,7 @@ from q7x2_ep import dtypes
 from q7x2_ep.errors import ModelError, PlanError, Q7Error, UnsupportedOp
 from q7x2_ep.ir.core import Graph, Node, Type, Value
 from q7x2_ep.ir.shape import Dim, at_least, ceildiv, product, symbol, symbols
-from q7x2_ep.ir.view import View, contiguous_strides
+from q7x2_ep.ir.view import View, channels_last_strides, contiguous_strides
 from q7x2_ep.ops import find
 from q7x2_ep.ops.common import where_is
 from q7x2_ep.plan.memory import THREADS, Embedding, Sharing, Storage, settle
@@ -74,13 +74,14 @@ class Guard:
 
 @dataclass(frozen=True)
 class Pack:
-    """A constant to be packed at load: b[i, j] at i * k_stride + j * n_stride, into panels at
-    `offset` bytes, `width` columns to each from its column `first` on. matrix: which one, of a
-    weight of rank 3.
+    """A constant to be packed at load: b[(t, i), j] at t * tap_stride + i * k_stride + j *
+    n_stride, into panels at `offset` bytes, `width` columns to each from its column `first` on.
+    matrix: which one, of a weight of `matrices` of them.
     """
 
     weight: Value
     matrix: int
+    matrices: int
     kernel: KernelRow
     k: int
     n: int
@@ -89,12 +90,18 @@ class Pack:
     offset: int
     width: int
     first: int
+    taps: int
+    tap_stride: int
 
     @property
     def array(self) -> Any:
         """The matrix to be packed."""
         const = self.weight.const
-        return const if const.ndim == 2 else const[self.matrix]
+        if const.ndim == 2 and self.matrices == 1:
+            return const
+        if const.ndim == 3 and self.matrices == const.shape[0]:
+            return const[self.matrix]
+        return const.reshape(self.matrices, -1)[self.matrix]
 
 
 @dataclass
@@ -198,7 +205,7 @@ class Builder:
         self.constants = target.constants
         self._node: Optional[Node] = None
         self._views: dict[Value, View] = {}
-        self._dense: dict[Value, View] = {}
+        self._dense: dict[tuple[Value, tuple[Dim, ...]], View] = {}
         self._storages: dict[Value, Storage] = {}
         self._packed: dict[tuple, Operand] = {}
         self._guarded: set[Dim] = set()  # dims that bind holds above 0
@@ -268,13 +275,18 @@ class Builder:
     def contiguous(self, value: Value) -> View:
         """A dense view of a value, copied into one if need be."""
         view = self.view(value)
-        if view.is_contiguous():
+        return (
+            view if view.is_contiguous() else self._copied(value, contiguous_strides(value.shape))
+        )
+
+    def channels_last(self, value: Value, dense: bool = False) -> View:
+        """A view of (N, C, ..) with the channels of a pixel side by side, copied if need be; dense:
+        with nothing between the pixels.
+        """
+        view = self.view(value)
+        if view.channels_last().is_contiguous() or (view.is_channels_last() and not dense):
             return view
-        if value not in self._dense:
-            dense = self.graph.new_value(Type(value.dtype, value.shape), f"{value.name}.dense")
-            self.copy(view, self.allocate(dense))
-            self._dense[value] = self._views[dense]
-        return self._dense[value]
+        return self._copied(value, channels_last_strides(value.shape))
 
     def copy(self, source: View, target: View) -> None:
         """Emit a strided copy between views of one shape and dtype.
@@ -315,24 +327,37 @@ class Builder:
         """Declare that a value is a view of another's storage."""
         self._views[value] = view
 
-    def packed(self, k: int, n: int, k_stride: int, n_stride: int, *weights: Value) -> Operand:
+    def packed(
+        self,
+        k: int,
+        n: int,
+        k_stride: int,
+        n_stride: int,
+        *weights: Value,
+        matrices: Optional[int] = None,
+        taps: int = 1,
+        tap_stride: int = 0,
+    ) -> Operand:
         """Constants packed at load into the panels that the target's GEMM kernel reads; two share
         every panel half and half.
 
         b[i, j] is element i * k_stride + j * n_stride of each weight, so that strides select a
-        transposition. Weights of rank 3 are matrices, whose panels follow one another.
+        transposition; with taps, b[(t, i), j] is t * tap_stride further on. Weights are
+        `matrices` equal parts, by default those along the first of three dims, whose panels follow
+        one another.
         """
-        key = (weights, k, n, k_stride, n_stride)
+        key = (weights, k, n, k_stride, n_stride, matrices, taps, tap_stride)
         if key not in self._packed:
             kernel, plan = self.kernel("gemm"), self.plan
             width = kernel.nr // len(weights)
             const = weights[0].const
-            matrices = const.shape[0] if const.ndim == 3 else 1
+            if matrices is None:
+                matrices = const.shape[0] if const.ndim == 3 else 1
             size = int(ceildiv(n, width)) * kernel.nr * k * 4
             for matrix, (i, weight) in itertools.product(range(matrices), enumerate(weights)):
                 at = plan.packed_bytes + matrix * size
-                layout = (k, n, k_stride, n_stride, at, width, i * width)
-                plan.packs.append(Pack(weight, matrix, kernel, *layout))
+                layout = (k, n, k_stride, n_stride, at, width, i * width, taps, tap_stride)
+                plan.packs.append(Pack(weight, matrix, matrices, kernel, *layout))
             storage = Storage(f"{weights[0].name}.packed", 0, "constant", 0)
             self._packed[key] = Operand(storage, plan.packed_bytes)
             plan.packed_bytes += int(ceildiv(matrices * size, 128)) * 128
@@ -437,6 +462,15 @@ class Builder:
         )
 
     # Private
+
+    def _copied(self, value: Value, strides: tuple[Dim, ...]) -> View:
+        """A copy in another memory order, one for all readers."""
+        key = value, strides
+        if key not in self._dense:
+            dense = self.graph.new_value(Type(value.dtype, value.shape), f"{value.name}.dense")
+            self._dense[key] = self.allocate(dense, strides)
+            self.copy(self.view(value), self._dense[key])
+        return self._dense[key]
 
     def _new_storage(self, value: Value, space: str, index: int) -> Storage:
         storage = Storage(value.name, product(value.shape) * dtypes.size(value.dtype), space, index)

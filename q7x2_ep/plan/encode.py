@@ -96,7 +96,9 @@ class Encoded:
     blob: bytes
     symbols: list[str]
     guards: list[Guard]
-    output_dims: list[list[int]]  # per output: the value index of each dim
+    n_values: int
+    input_dims: list[list[int]]  # per input: the value index of each dim
+    output_dims: list[list[int]]
     n_buffers: int
     steps: list[str]  # op and sources of each, for messages
     inputs: list[Value]
@@ -111,12 +113,14 @@ def check(encoded: Encoded) -> None:
     header = memoryview(encoded.blob).cast("q")[:12].tolist()
     _, _, n_symbols, n_exprs, n_guards, n_buffers, n_steps, _, _, _, n_inputs, n_outputs = header
     counts = (1 + len(encoded.symbols), len(encoded.guards), encoded.n_buffers)
-    counts += (len(encoded.steps), len(encoded.inputs), len(encoded.outputs))
-    indices = [index for dims in encoded.output_dims for index in dims]
+    counts += (len(encoded.steps), len(encoded.inputs), len(encoded.outputs), encoded.n_values)
+    n_values = n_symbols + n_exprs
+    table = [*encoded.input_dims, *encoded.output_dims]
+    indices = [index for dims in table for index in dims]
     if (
-        counts != (n_symbols, n_guards, n_buffers, n_steps, n_inputs, n_outputs)
-        or [len(value.shape) for value in encoded.outputs] != list(map(len, encoded.output_dims))
-        or not 0 <= min(indices, default=0) <= max(indices, default=0) < n_symbols + n_exprs
+        counts != (n_symbols, n_guards, n_buffers, n_steps, n_inputs, n_outputs, n_values)
+        or [len(v.shape) for v in (*encoded.inputs, *encoded.outputs)] != list(map(len, table))
+        or not 0 <= min(indices, default=0) <= max(indices, default=0) < n_values
     ):
         raise errors.PlanError("[plan] its tables do not fit it")
 
@@ -154,7 +158,9 @@ def _encode(plan: Plan, target: Target, symbols: list[str]) -> Encoded:
         steps.append(
             (list(target.ops).index(step.op), step.kernel.index if step.kernel else -1, base)
         )
-    output_dims = [[values.of(d) for d in value.shape] for value in plan.graph.outputs]
+    graph = plan.graph
+    input_dims = [[values.of(d) for d in value.shape] for value in graph.inputs]
+    output_dims = [[values.of(d) for d in value.shape] for value in graph.outputs]
     guards = [(values.of(g.left), GUARDS[g.kind], values.of(g.right)) for g in plan.guards]
     texts = list(plan.guards)
     for index, expr in values.broadcasts:
@@ -173,8 +179,8 @@ def _encode(plan: Plan, target: Target, symbols: list[str]) -> Encoded:
         len(value_patches),
         len(pointer_patches),
         len(image),
-        len(plan.graph.inputs),
-        len(plan.graph.outputs),
+        len(graph.inputs),
+        len(graph.outputs),
     ]
     words = array("q", header)
     for section in (values.exprs, guards, buffer_rows, steps, value_patches, pointer_patches):
@@ -184,12 +190,14 @@ def _encode(plan: Plan, target: Target, symbols: list[str]) -> Encoded:
         words.tobytes() + bytes(image),
         symbols,
         texts,
+        1 + len(symbols) + len(values.exprs),
+        input_dims,
         output_dims,
         len(buffers),
         [f"[{step.op} {', '.join(step.sources) or step.name}]" for step in plan.steps],
-        plan.graph.inputs,
-        plan.graph.outputs,
-        plan.graph.output_names,
+        graph.inputs,
+        graph.outputs,
+        graph.output_names,
     )
 
 

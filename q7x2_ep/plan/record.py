@@ -32,16 +32,17 @@ from q7x2_ep.plan.partition import HostPhase, NativePhase
 from q7x2_ep.plan.schedule import Access
 from q7x2_ep.plan.target import KernelRow
 
-# Of a Value the links to nodes are left out: nodes bring them back.
+# Of a Value the links to nodes are left out: nodes bring them back. Of a Node what inference saw.
 _FIELDS: dict[type, str] = {
     Value: "name dtype shape elements const rounded",
     Node: "op inputs outputs attrs name sources binds",
-    Graph: "name inputs outputs output_names nodes opset is_fused external_weights _names",
-    Encoded: "blob symbols guards output_dims n_buffers steps inputs outputs output_names",
+    Graph: "name inputs outputs output_names nodes opset metadata is_fused external_weights _names",
+    Encoded: "blob symbols guards n_values input_dims output_dims n_buffers steps inputs outputs "
+    "output_names",
     Guard: "left right text kind",
-    HostPhase: "node reason",
+    HostPhase: "node reason within",
     NativePhase: "plan sizes",
-    Pack: "weight matrix kernel k n k_stride n_stride offset width first",
+    Pack: "weight matrix matrices kernel k n k_stride n_stride offset width first taps tap_stride",
     Plan: "graph steps storages constants packs packed_bytes guards accesses order",
     Step: "op kernel operands fields name sources",
     Operand: "storage offset size",
@@ -163,8 +164,10 @@ class _Reader:
             if len(given) != len(fields):
                 raise CorruptModel(f"[compiled model] a {name} of {len(given)} fields")
             record.__dict__.update(zip(fields, map(value, given)))
-            if name in ("Value", "Node", "Graph"):
-                _complete(record)
+            if isinstance(record, Value):
+                record.producer, record.users = None, []
+            elif isinstance(record, Node):
+                record.inferred = None
         for record in self.records:
             if isinstance(record, Node):
                 record.__post_init__()  # enters it at its operands
@@ -201,16 +204,6 @@ def _index(entry: Any) -> int:
     if type(entry) is not int or entry < 0:
         raise CorruptModel(f"[compiled model] expected a number of an entry, given {entry!r}")
     return entry
-
-
-def _complete(record: Any) -> None:
-    """The fields that are not written."""
-    if isinstance(record, Value):
-        record.producer, record.users = None, []
-    elif isinstance(record, Node):
-        record.inferred = None
-    else:
-        record.metadata = {}
 
 
 def _proto(name: str, text: str) -> Any:

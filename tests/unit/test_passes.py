@@ -74,6 +74,12 @@ def test_a_second_run_finds_nothing(data):
     assert to_text(graph) == text
 
 
+def test_axes_that_only_a_run_tells_are_left_alone():
+    graph = parse("graph(%x: f32[a,b])\n  %1 = Shape(%x)\n  %2 = ReduceSum(%x, %1)\n  return %2\n")
+    passes.run_all(graph)
+    assert [node.op for node in graph.nodes] == ["ReduceSum"]
+
+
 def test_merged_nodes_keep_their_sources():
     graph = parse(
         "graph(%x: f32[a,b,c])\n"

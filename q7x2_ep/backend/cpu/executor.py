@@ -10,13 +10,15 @@ import mmap
 from array import array as array_of
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from typing import Optional
+from dataclasses import dataclass
+from typing import Any, Optional
 
 import numpy as np
 
 from q7x2_ep import dtypes, errors
 from q7x2_ep.backend.call import Call, check_output
 from q7x2_ep.backend.cpu import library as native
+from q7x2_ep.backend.cpu.lane import Lane
 from q7x2_ep.backend.memory import mapping
 from q7x2_ep.ir.core import Graph, Value
 from q7x2_ep.ir.shape import substitute
@@ -36,28 +38,59 @@ class _Bound:
         self.context = context
         self.sizes: Optional[Mapping[str, int]] = None
         self.output_shapes: list[tuple[int, ...]] = []
+        self.lane: Optional[Lane] = None  # for these sizes, once they are seen again
+
+
+@dataclass(frozen=True)
+class Code:
+    """A plan as it is run: what C reads, packed weights first among its constants."""
+
+    encoded: Encoded
+    constants: list[np.ndarray]
+
+
+def compiled(
+    library: native.Library,
+    plan: Plan,
+    symbols: list[str],
+    threads: int,
+    kept: Collection[Value] = (),
+) -> Code:
+    """Encodes a plan and packs its weights, which leave it. kept: constants that others read too.
+
+    Raises: errors of errors.py only.
+    """
+    encoded = encode(plan, library.target, symbols)
+    packed = pack(library, plan, threads, {*plan.constants, *kept})
+    reads: dict[int, set[tuple[str, str]]] = {}  # of each constant: op and operand
+    for step in plan.steps:
+        for name, at in step.operands.items():
+            if at is not None and at.storage.space == "constant":
+                reads.setdefault(at.storage.index, set()).add((step.op, name))
+    constants = [packed]
+    for i, value in enumerate(plan.constants[1:], 1):
+        # an embedding in a model file of its own weights: 95 of 472 MB for BERT-base, if copied
+        is_copied = reads.get(i) != {("gather", "x")}
+        constants.append(_dense(value.const) if is_copied else np.require(value.const, None, "C"))
+    return Code(encoded, constants)
 
 
 class Executor:
-    """One encoded plan on the CPU, over its constants.
+    """A plan on the CPU.
 
     threads: how many threads a run uses, fixed here. Raises: errors of errors.py only.
     """
 
-    def __init__(
-        self,
-        library: native.Library,
-        encoded: Encoded,
-        constants: Sequence[np.ndarray],
-        threads: int,
-    ):
-        self._encoded, self._threads = encoded, threads
+    def __init__(self, library: native.Library, code: Code, threads: int):
+        self.encoded, self._threads = code.encoded, threads
         try:
-            self._native: Optional[native.Plan] = native.Plan(library, encoded.blob, constants)
+            self.native: Optional[native.Plan] = native.Plan(
+                library, code.encoded.blob, code.constants
+            )
         except native.StatusError as error:
             kind = errors.BackendError if error.code == native.NO_MEMORY else errors.PlanError
             raise kind(f"[plan] {error}") from None
-        self._dtypes = [dtypes.DTYPES[value.dtype].numpy for value in encoded.outputs]
+        self._dtypes = [dtypes.DTYPES[value.dtype].numpy for value in code.encoded.outputs]
         self._idle: list[_Bound] = []
 
     def run(
@@ -66,8 +99,32 @@ class Executor:
         """Outputs for dense inputs in model order and the values of all symbols."""
         bound = self._take()
         try:
+            is_again = bound.sizes == sizes
             self._bind(bound, sizes)
-            return self._run(bound, arrays) if call is None else self._call(bound, arrays, call)
+            if call is not None:
+                return self._call(bound, arrays, call)
+            outputs = self._run(bound, arrays)
+            if is_again and bound.lane is None:
+                inputs, steps = self.encoded.inputs, len(self.encoded.steps)
+                bound.lane = Lane(bound.context, steps, inputs, arrays, outputs)
+            return outputs
+        finally:
+            self._give_back(bound)
+
+    def run_again(
+        self, feed: Mapping[str, Any], into: Sequence[Optional[np.ndarray]] = ()
+    ) -> Optional[list[np.ndarray]]:
+        """`run` for a feed by name, of the shapes of the run before; None for another. into: see
+        Call.outputs.
+        """
+        try:
+            bound = self._idle.pop()
+        except IndexError:
+            return None
+        try:
+            return None if bound.lane is None else bound.lane.run(feed, into)
+        except native.StatusError as error:
+            raise self._run_error(error) from None
         finally:
             self._give_back(bound)
 
@@ -83,7 +140,7 @@ class Executor:
             self._bind(bound, sizes)
             return {
                 "arena_bytes": bound.context.stat(native.STAT_ARENA_BYTES),
-                "buffers": self._encoded.n_buffers,
+                "buffers": self.encoded.n_buffers,
                 "allocations_per_run": bound.context.stat(native.STAT_ALLOCATIONS) - before,
             }
         finally:
@@ -97,7 +154,7 @@ class Executor:
             stat = bound.context.stat
             return [
                 (stat(native.STAT_BUFFER_OFFSET, i), stat(native.STAT_BUFFER_BYTES, i))
-                for i in range(self._encoded.n_buffers)
+                for i in range(self.encoded.n_buffers)
             ]
         finally:
             self._give_back(bound)
@@ -114,14 +171,14 @@ class Executor:
         """Release all native memory, as soon as the runs in progress have ended. Later runs raise
         BackendError.
         """
-        self._native = None
+        self.native = None
         self._idle.clear()
 
     # No lock: appending to a list and popping from it are atomic, and a child that was forked
     # while another thread held a lock would wait for it forever.
 
     def _take(self) -> _Bound:
-        plan = self._native
+        plan = self.native
         if plan is None:
             raise errors.BackendError("[session] is closed; make a new one")
         try:
@@ -131,17 +188,17 @@ class Executor:
 
     def _give_back(self, bound: _Bound) -> None:
         self._idle.append(bound)
-        if self._native is None:
+        if self.native is None:
             self._idle.clear()
 
     def _run(self, bound: _Bound, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
         outputs = list(map(_new, bound.output_shapes, self._dtypes))
-        self._steps(bound, 0, len(self._encoded.steps), arrays, outputs)
+        self._steps(bound, 0, len(self.encoded.steps), arrays, outputs)
         return outputs
 
     def _call(self, bound: _Bound, arrays: Sequence[np.ndarray], call: Call) -> list[np.ndarray]:
         given = [*call.outputs, *[None] * (len(self._dtypes) - len(call.outputs))]
-        names, shapes = self._encoded.output_names, bound.output_shapes
+        names, shapes = self.encoded.output_names, bound.output_shapes
         for name, array, shape, dtype in zip(names, given, shapes, self._dtypes):
             if array is not None:
                 check_output(name, array, shape, dtype)
@@ -149,7 +206,7 @@ class Executor:
             _new(shape, dtype) if array is None or not _is_free(array, arrays) else array
             for array, shape, dtype in zip(given, shapes, self._dtypes)
         ]
-        total = len(self._encoded.steps)
+        total = len(self.encoded.steps)
         stride = WATCHED_STEPS if call.stopped is not None else max(total, 1)
         times = None if call.step_ns is None else array_of("q", bytes(8 * total))
         if times is not None:
@@ -184,18 +241,18 @@ class Executor:
     def _bind(self, bound: _Bound, sizes: Mapping[str, int]) -> None:
         if bound.sizes == sizes:
             return
-        bound.sizes = None
+        bound.sizes = bound.lane = None
         try:
-            values = bound.context.bind([sizes[name] for name in self._encoded.symbols])
+            values = bound.context.bind([sizes[name] for name in self.encoded.symbols])
         except native.StatusError as error:
             raise self._bind_error(error, sizes) from None
-        bound.output_shapes = [tuple(values[i] for i in dims) for dims in self._encoded.output_dims]
+        bound.output_shapes = [tuple(values[i] for i in dims) for dims in self.encoded.output_dims]
         bound.sizes = dict(sizes)
 
     def _bind_error(self, error: native.StatusError, sizes: Mapping[str, int]) -> errors.Q7Error:
         given = ", ".join(f"{name}={size}" for name, size in sizes.items())
-        if 0 <= error.index < len(self._encoded.guards):
-            guard = self._encoded.guards[error.index]
+        if 0 <= error.index < len(self.encoded.guards):
+            guard = self.encoded.guards[error.index]
             if guard.kind == "eq" and guard.right != 0:
                 left, right = substitute(guard.left, sizes), substitute(guard.right, sizes)
                 fact = f"{guard.left} is {left}, {guard.right} is {right}"
@@ -206,9 +263,9 @@ class Executor:
         return errors.ShapeError(f"[bind] {error} (feed: {given})")
 
     def _run_error(self, error: native.StatusError) -> errors.Q7Error:
-        if not 0 <= error.index < len(self._encoded.steps):
+        if not 0 <= error.index < len(self.encoded.steps):
             return errors.InternalError(f"[run] {error}")
-        where = self._encoded.steps[error.index]
+        where = self.encoded.steps[error.index]
         if error.code == native.DATA_FAULT:
             return errors.DataError(
                 f"{where} {error}: given {error.value}, expected below {error.limit}"
@@ -233,24 +290,6 @@ def _is_free(array: np.ndarray, feeds: Sequence[np.ndarray]) -> bool:
         and flags.writeable
         and not any(np.may_share_memory(array, feed) for feed in feeds)
     )
-
-
-def constants_of(
-    library: native.Library, plan: Plan, threads: int, kept: Collection[Value]
-) -> list[np.ndarray]:
-    """The constants of a plan as kernels read them. kept: those that others read too."""
-    packed = pack(library, plan, threads, {*plan.constants, *kept})
-    reads: dict[int, set[tuple[str, str]]] = {}  # of each constant: op and operand
-    for step in plan.steps:
-        for name, at in step.operands.items():
-            if at is not None and at.storage.space == "constant":
-                reads.setdefault(at.storage.index, set()).add((step.op, name))
-    constants = [packed]
-    for i, value in enumerate(plan.constants[1:], 1):
-        # an embedding in a model file of its own weights: 95 of 472 MB for BERT-base, if copied
-        is_copied = reads.get(i) != {("gather", "x")}
-        constants.append(_dense(value.const) if is_copied else np.require(value.const, None, "C"))
-    return constants
 
 
 def pack(library: native.Library, plan: Plan, threads: int, kept: set[Value]) -> np.ndarray:
@@ -326,7 +365,7 @@ def _pack_step(p: Pack, source: Storage, into: Storage) -> Step:
         rows, columns = (stride // array.itemsize for stride in array.strides)
         k_stride, n_stride = (rows, columns) if p.n_stride == 1 else (columns, rows)
     fields = {"k": p.k, "n": p.n, "k_stride": k_stride, "n_stride": n_stride}
-    fields.update(width=p.width, first=p.first)
+    fields.update(width=p.width, first=p.first, taps=p.taps, tap_stride=p.tap_stride)
     return Step("pack_b", p.kernel, operands, fields, p.weight.name, (p.weight.name,))
 
 
