@@ -31,7 +31,7 @@ import work
 from q7x2_ep import dtypes, importer
 from q7x2_ep.backend.call import Call
 from q7x2_ep.backend.cpu.library import Library, load
-from q7x2_ep.backend.program import Program
+from q7x2_ep.backend.program import Compiler
 from q7x2_ep.compare import onnxruntime_session
 from q7x2_ep.errors import BackendError
 from q7x2_ep.plan.memory import THREADS
@@ -139,7 +139,7 @@ def runner(
         for each in library.target.kernels
     )
     only.target = replace(library.target, kernels=kernels)
-    program = Program(shape.graph, only, threads, lambda graph: None)
+    program = Compiler(only, threads, lambda graph: None).planned(shape.graph)
 
     def run(repeats: int) -> float:
         call = Call(step_ns=[])

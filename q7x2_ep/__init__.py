@@ -7,9 +7,9 @@
 
 from q7x2_ep import api
 from q7x2_ep.api import *  # noqa: F403  the names of onnxruntime's module
+from q7x2_ep.api.compiled import Compilation, compile
 from q7x2_ep.bisect import Bisection, bisect
 from q7x2_ep.compare import Comparison, compare
-from q7x2_ep.compiled import Compilation, compile
 from q7x2_ep.errors import (
     BackendError,
     BindingError,

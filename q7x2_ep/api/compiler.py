@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Optional, Union
 
 from q7x2_ep import fuse, importer, passes
+from q7x2_ep.api.compiled import SUFFIX, compile
 from q7x2_ep.api.enums import GraphOptimizationLevel, OrtCompileApiFlags
 from q7x2_ep.api.options import SessionOptions
 from q7x2_ep.api.value import OrtValue
@@ -78,7 +79,7 @@ Location = Callable[
 
 
 class ModelCompiler:
-    """Rewrites a model ahead of time.
+    """Rewrites a model ahead of time; into a file of a name that ends in .q7, compiles it.
 
     graph_optimization_level: as in SessionOptions; the default leaves the graph as it is.
     external_initializers_file_path: a file for initializers of external_initializers_size_threshold
@@ -115,7 +116,7 @@ class ModelCompiler:
                 "[compile] ERROR_IF_NO_NODES_COMPILED: the CPU needs no EPContext nodes, so that "
                 "none are ever written"
             )
-        self._model = input_model_path_or_bytes
+        self._model, self._options = input_model_path_or_bytes, sess_options
         self._weights = os.fspath(external_initializers_file_path or "")
         self._threshold, self._flags = external_initializers_size_threshold, flags
         self._level, self._location = graph_optimization_level, get_initializer_location_func
@@ -134,6 +135,9 @@ class ModelCompiler:
         ):
             raise BindingError(f"[compile] {output_model_path} exists already")
         folder = os.path.dirname(os.path.abspath(output_model_path))
+        if os.fspath(output_model_path).endswith(SUFFIX):
+            compile(self._model, output_model_path, self._options)
+            return
         data = self._compile(folder)
         with open(output_model_path, "wb") as file:
             file.write(data)

@@ -33,6 +33,7 @@ from q7x2_ep.plan.schedule import Access
 from q7x2_ep.plan.target import KernelRow
 
 # Of a Value the links to nodes are left out: nodes bring them back. Of a Node what inference saw.
+# Named tuples among them are written in place, by all their fields.
 _FIELDS: dict[type, str] = {
     Value: "name dtype shape elements const rounded",
     Node: "op inputs outputs attrs name sources binds",
@@ -50,9 +51,15 @@ _FIELDS: dict[type, str] = {
     KernelRow: "index family dtypes isa mr nr compiled supported",
     Forest: "roots modes targets features splits members true false tracks_true votes",
     NearMiss: "fusion node matched total reason",
+    Type: "",
+    Access: "",
 }
-_CLASSES = {cls.__name__: (cls, fields.split()) for cls, fields in _FIELDS.items()}
-_TUPLES: dict[str, Any] = {cls.__name__: cls for cls in (Type, Access)}
+_CLASSES = {
+    cls.__name__: (cls, fields.split())
+    for cls, fields in _FIELDS.items()
+    if not issubclass(cls, tuple)
+}
+_TUPLES: dict[str, Any] = {cls.__name__: cls for cls in _FIELDS if issubclass(cls, tuple)}
 _PROTOS = ("TypeProto", "GraphProto", "TensorProto", "SparseTensorProto")
 
 
@@ -110,12 +117,12 @@ class _Writer:
             return [self.value(each) for each in given]
         if isinstance(given, Expr):
             return {"e": self.expr(given)}
-        if kind in _FIELDS:
+        if kind in _FIELDS and not isinstance(given, tuple):
             if id(given) not in self.numbers:
                 self.numbers[id(given)] = len(self.queue)
                 self.queue.append(given)
             return {"r": self.numbers[id(given)]}
-        if kind in (Type, Access):
+        if kind in _FIELDS:
             return {"n": [kind.__name__, *map(self.value, given)]}
         if kind is tuple:
             return {"t": [self.value(each) for each in given]}

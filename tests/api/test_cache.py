@@ -293,6 +293,14 @@ def test_pickles_open_the_cache(tmp_path, compiled):
     assert len(compiled) == 1
 
 
+def test_model_compiler(tmp_path):
+    path = tmp_path / "m.q7"
+    q7x2_ep.ModelCompiler(q7x2_ep.SessionOptions(), add()).compile_to_file(path)
+    assert path.read_bytes().startswith(b"\x89q7model")
+    with q7x2_ep.InferenceSession(path) as session:
+        np.testing.assert_array_equal(session.run(None, FEED)[0], 2 * ONES)
+
+
 # The command line
 
 

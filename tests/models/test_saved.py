@@ -52,7 +52,7 @@ def check_round_trip(data: bytes, feed: dict, path: Path) -> None:
         compiled = q7x2_ep.compile(data, path)
         assert compiled.bytes == path.stat().st_size
         with q7x2_ep.InferenceSession(str(path)) as opened:
-            for _ in range(2):  # the second run finds its shapes bound
+            for _ in range(3):  # later runs take shorter ways
                 assert same(made.run(None, feed), opened.run(None, feed))
             for name in ("inputs", "outputs", "overridable_initializers", "modelmeta"):
                 assert getattr(made, f"get_{name}")() == getattr(opened, f"get_{name}")()
