@@ -3,8 +3,9 @@
 `run`: microseconds of one call on models that compute next to nothing. `start`: milliseconds from
 an empty process (numpy is imported) to a session and its first outputs, and peak memory, from ONNX
 and from a compiled file; every sample is a process of its own. Both engines by turns; medians, and
-in brackets the fastest and the slowest. With --clock cpu the processor's time of all threads instead of the clock's, for machines
-that are busy otherwise. Full-size models come from bench/zoo.py.
+in brackets the fastest and the slowest. With --clock cpu the processor's time of all threads
+instead of the clock's, for machines that are busy otherwise. Full-size models come from
+bench/zoo.py.
 """
 
 from __future__ import annotations

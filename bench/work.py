@@ -41,6 +41,11 @@ def visible(f: Any) -> int:
     return int(np.maximum(end - begin, 0).sum())
 
 
+def windows(f: Any) -> int:
+    """Taps of all windows of a convolution, for one channel of x and y."""
+    return int(f.N * f.OD * f.OH * f.OW * f.kd * f.kh * f.kw)
+
+
 PRODUCTS: dict[str, Callable[[Any], int]] = {  # op: multiply-adds
     "gemm": lambda f: f.m * f.n * f.k * (1 + f.gated),
     "expert_gemm": lambda f: f.m * f.n * f.k * (1 + f.gated),
@@ -48,9 +53,10 @@ PRODUCTS: dict[str, Callable[[Any], int]] = {  # op: multiply-adds
     "block_gemm": lambda f: f.m * f.n * f.k,
     "matmul": lambda f: prod(f.batch[: f.ndim]) * f.m * f.n * f.k,
     "matmul_plain": lambda f: prod(f.batch[: f.ndim]) * f.m * f.n * f.k,
-    "conv": lambda f: f.N * f.M * f.OD * f.OH * f.OW * f.C // f.groups * f.kd * f.kh * f.kw,
+    "conv": lambda f: windows(f) * f.M * f.C // f.groups,
+    "conv_last": lambda f: windows(f) * f.M * f.C // f.groups,
     "qconv": lambda f: f.N * f.M * f.OH * f.OW * f.C // f.groups * f.kh * f.kw,
-    "depthwise": lambda f: f.N * f.C * f.repeat * f.OH * f.OW * f.kh * f.kw,
+    "depthwise": lambda f: windows(f) * f.C,
     "attention": lambda f: f.B * f.H * visible(f) * (f.D + f.Dv),
     "linear_attention": lambda f: 3 * f.B * f.T * f.Hq * f.Dk * f.Dv,
     "rnn": lambda f: f.S * f.B * f.D * f.gates * f.H * f.H,
@@ -58,6 +64,7 @@ PRODUCTS: dict[str, Callable[[Any], int]] = {  # op: multiply-adds
 PACKED: dict[str, Callable[[Any], int]] = {  # op: weights that are packed, which have no size
     "gemm": lambda f: f.n * f.k * (1 + f.gated),
     "expert_gemm": lambda f: f.n * f.k * (1 + f.gated) * min(f.experts, f.m),
+    "conv_last": lambda f: f.M * f.C // f.groups * f.kd * f.kh * f.kw,
     "rnn": lambda f: f.D * f.gates * f.H * f.H,
 }
 SELECTING = ("copy", "gather", "gather_elements", "gather_nd")  # read no more than they write

@@ -39,8 +39,8 @@ KNOBS = {
             "VERIFY",
             int,
             0,
-            "1: at load, evaluate what every fusion replaces, before and after; hash the weights "
-            "of compiled files",
+            "1: at load, evaluate what every fusion replaces, before and after, check the graph "
+            "after every pass, and hash the weights of compiled files",
         ),
         Knob(
             "CACHE",

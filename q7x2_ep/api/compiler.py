@@ -11,14 +11,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Optional, Union
 
-from q7x2_ep import fuse, importer, passes
-from q7x2_ep.api.compiled import SUFFIX, compile
 from q7x2_ep.api.enums import GraphOptimizationLevel, OrtCompileApiFlags
 from q7x2_ep.api.options import SessionOptions
 from q7x2_ep.api.value import OrtValue
 from q7x2_ep.errors import BindingError
-from q7x2_ep.passes import infer
 
+_COMPILED = ".q7"  # what is written is told by the name here, and nowhere else
 Path = Union[str, "os.PathLike[str]"]
 
 
@@ -135,7 +133,9 @@ class ModelCompiler:
         ):
             raise BindingError(f"[compile] {output_model_path} exists already")
         folder = os.path.dirname(os.path.abspath(output_model_path))
-        if os.fspath(output_model_path).endswith(SUFFIX):
+        if os.fspath(output_model_path).endswith(_COMPILED):
+            from q7x2_ep.compile import compile
+
             compile(self._model, output_model_path, self._options)
             return
         data = self._compile(folder)
@@ -160,6 +160,9 @@ class ModelCompiler:
 
     def _compile(self, folder: str) -> bytes:
         """The model's bytes; its external data is written to, or found from, the folder."""
+        from q7x2_ep import fuse, importer, passes
+        from q7x2_ep.passes import infer
+
         graph = importer.read(self._model)
         if self._level > GraphOptimizationLevel.ORT_DISABLE_ALL:
             passes.run_all(graph)

@@ -6,14 +6,13 @@ initializer, another form of the model is compiled for that, at the first such r
 
 from __future__ import annotations
 
-import json
 import logging
 import operator
 import os
 import threading
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Optional
+from typing import TYPE_CHECKING, Any, Optional
 
 import numpy as np
 
@@ -32,14 +31,14 @@ from q7x2_ep.api.metadata import (
     node_arg,
 )
 from q7x2_ep.api.options import RunOptions, SessionOptions
-from q7x2_ep.api.tracing import Trace
 from q7x2_ep.api.value import OrtValue, OrtValueVector
 from q7x2_ep.backend.call import Call
-from q7x2_ep.backend.memory import MemoryReport, report
-from q7x2_ep.backend.saved import is_saved
-from q7x2_ep.cache import cached
-from q7x2_ep.importer import Request
-from q7x2_ep.session import Model, Session
+
+if TYPE_CHECKING:  # the engine is imported by the first session
+    from q7x2_ep.api.tracing import Trace
+    from q7x2_ep.backend.memory import MemoryReport
+    from q7x2_ep.importer import Request
+    from q7x2_ep.session import Model, Session
 
 _LEVELS = (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR, logging.CRITICAL)
 _CACHE = "q7x2.cache_folder"
@@ -92,15 +91,14 @@ class InferenceSession:
             logger.setLevel(_LEVELS[min(options.log_severity_level, 4)])
         self._model, self._options = path_or_bytes, options
         self._model_path = os.fspath(path_or_bytes) if is_path else None
-        self._is_compiled = is_saved(path_or_bytes)
+        self._is_compiled = _is_saved(path_or_bytes)
         self._variants: dict[tuple[frozenset, frozenset, bool], Session] = {}
-        self._trace = Trace(options.profile_file_prefix) if options.enable_profiling else None
-        start = Trace.now()
+        self._trace = self._new_trace() if options.enable_profiling else None
         self._session = self._compile(path=options.optimized_model_filepath)
         if self._trace is not None:
-            kind = "uri" if is_path else "array"
+            kind, start = "uri" if is_path else "array", self._trace.start_ns
             self._trace.session(f"model_loading_{kind}", start, start)
-            self._trace.session("session_initialization", start, Trace.now())
+            self._trace.session("session_initialization", start, self._trace.now())
         try:
             self._describe()
         except Exception as error:
@@ -115,6 +113,11 @@ class InferenceSession:
             len(self._session.program.image.parts),
         )
 
+    def _new_trace(self) -> Trace:
+        from q7x2_ep.api.tracing import Trace
+
+        return Trace(self._options.profile_file_prefix)
+
     def _compile(
         self,
         outputs: Sequence[str] = (),
@@ -122,6 +125,10 @@ class InferenceSession:
         path: str = "",
         regular: bool = True,
     ) -> Session:
+        from q7x2_ep.cache import cached
+        from q7x2_ep.importer import Request
+        from q7x2_ep.session import Session
+
         options = self._options
         initializers = {
             name: value.numpy() for name, value in options._initializers.items() if name not in live
@@ -152,6 +159,8 @@ class InferenceSession:
 
     def _open(self, request: Request, fusion: bool, threads: int, path: str) -> Session:
         """The session of a compiled file, which has one form."""
+        from q7x2_ep.session import Session
+
         name = str(self._model_path or "compiled model")
         if request.outputs or request.live or not request.regular or path:
             raise errors.FeedError(
@@ -187,6 +196,8 @@ class InferenceSession:
 
     def _read_options(self) -> None:
         """Takes the number of threads that the model's metadata asks for, and compiles again."""
+        import json
+
         given = self._session.metadata["custom_metadata_map"].get(_OPTIONS_OF_MODEL, "{}")
         for name, value in json.loads(given).get("session_options", {}).items():
             setattr(self._options, name, value)
@@ -544,6 +555,8 @@ class InferenceSession:
 
     def memory_report(self) -> MemoryReport:
         """What the session holds in memory; print it."""
+        from q7x2_ep.backend.memory import report
+
         each = [session.memory() for session in (self._session, *self._variants.values())]
         constants = [part for constants, _ in each for part in constants]
         return report(constants, [size for _, arenas in each for size in arenas])
@@ -574,6 +587,12 @@ class InferenceSession:
             else self._model
         )
         return InferenceSession, (model, self._options)
+
+
+def _is_saved(model: Any) -> bool:
+    from q7x2_ep.backend.saved import is_saved
+
+    return is_saved(model)
 
 
 def _has_empty(feeds: Mapping[str, Any]) -> bool:

@@ -134,7 +134,7 @@ class Program:
         self._sizes: Optional[Mapping[str, int]] = None  # of the run before
         self._phases = list(zip(self.runners, self._last_uses()))  # and what is dead then
         self._parts = self._phases
-        self._compiler, self._seen = compiler, 0
+        self._compiler, self._seen = compiler, -1  # bodies when the parts were made
         self._is_closed = False
 
     @property
@@ -214,8 +214,8 @@ class Program:
 
     def _lane_for(self, arrays: Sequence[Any], sizes: Mapping[str, int]) -> Optional[Lane]:
         """Where all of the program is one flow, and its feeds and outputs are arrays."""
-        flow = self._parts[0][0]
-        if len(self._parts) > 1 or not isinstance(flow, _Flow) or flow.form is None:
+        flow = self._parts[0][0] if len(self._parts) == 1 else None
+        if not isinstance(flow, _Flow) or flow.form is None:
             return None
         fed, results = self.image.inputs, self.image.outputs
         if not set(results) <= set(flow.outputs) or len(set(results)) < len(results):
@@ -271,7 +271,7 @@ class Program:
         groups = [list(g) for _, g in itertools.groupby(self._phases, lambda p: may_flow(p[0]))]
         parts: list[Any] = []
         for i, group in enumerate(groups):
-            if not may_flow(group[0][0]) or all(isinstance(r, _Native) for r, _ in group):
+            if not may_flow(group[0][0]) or all(map(_is_simple, (r for r, _ in group))):
                 parts += group
                 continue
             later = {value for g in groups[i + 1 :] for r, _ in g for value in r.inputs}
@@ -362,6 +362,11 @@ def may_flow(runner: Any) -> bool:
     return any(all(map(may_flow, program.runners)) for program in runner.programs())
 
 
+def _is_simple(runner: Any) -> bool:
+    """Whether a flow gains nothing by a phase: it is a plan, or only a view in numpy."""
+    return isinstance(runner, _Native) or is_movement(runner.node)
+
+
 class _Flow:
     """Phases that C runs in one call. Where it cannot, whatever the reason, Python runs them."""
 
@@ -440,7 +445,7 @@ class _Flow:
 
 class _Host:
     def __init__(self, code: HostCode, compiler: Compiler):
-        self.node = code.node
+        self.node, self._entry = code.node, find(code.node.op)
         self.inputs = [value for value in self.node.inputs if value is not None]
         self.outputs = self.node.outputs
         self.within: Optional[Executor] = None
@@ -466,7 +471,7 @@ class _Host:
         if self.within is not None:
             self._run_within(self.within, state)
             return
-        node, entry = self.node, find(self.node.op)
+        node, entry = self.node, self._entry
         inputs = [None if value is None else state.array(value) for value in node.inputs]
         try:
             with np.errstate(all="ignore"):
@@ -624,8 +629,11 @@ def _names(dim: Expr) -> tuple[Optional[str], frozenset[str]]:
 
 
 def _dense(array: np.ndarray) -> np.ndarray:
-    """What kernels can read; numpy would make a scalar a vector."""
-    return np.require(array, requirements=["C", "A"]) if array.ndim else np.array(array)
+    """What kernels can read."""
+    flags = array.flags
+    if flags.c_contiguous and flags.aligned:
+        return array
+    return np.require(array, requirements=["C", "A"])
 
 
 def _describe(given: Any) -> str:

@@ -52,6 +52,8 @@ def modernise(draft: Draft, version: int, maker: Maker) -> list[Draft]:
             "consumed_inputs", None
         )  # a hint to share memory, which never had a meaning
     drafts = [draft]
+    if draft.op not in _CHANGED:
+        return drafts
     for op, below, change in CHANGES:
         if op == draft.op and version < below:
             *helpers, last = drafts
@@ -394,3 +396,4 @@ CHANGES: tuple[tuple[str, int, Callable[[Draft, Maker], list[Draft]]], ...] = (
     ("GroupNormalization", 21, _group_norm_per_channel),
     ("Scan", 9, _scan_batched),
 )
+_CHANGED = frozenset(op for op, _, _ in CHANGES)

@@ -9,10 +9,12 @@ are not known yet: passes/infer.py finds them.
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any, Callable, NamedTuple, Optional, Union
 
 import numpy as np
@@ -21,6 +23,7 @@ from q7x2_ep import dtypes, ops
 from q7x2_ep.errors import CorruptModel, FeedError, ModelError, ModelNotFound, UnsupportedOp
 from q7x2_ep.importer.contrib import expand
 from q7x2_ep.importer.loops import hoisted
+from q7x2_ep.importer.messages import messages
 from q7x2_ep.importer.opset import Draft, Maker, modernise
 from q7x2_ep.importer.order import in_order
 from q7x2_ep.importer.tensors import Tensors, map_file
@@ -112,12 +115,11 @@ def _load(path: str) -> Any:
 
 
 def _from_bytes(data: Any, source: str, folder: Optional[str], request: Request) -> Graph:
-    import onnx
     from google.protobuf.message import DecodeError
 
     if not data:
         raise ModelError(f"{source} is empty: No graph was found in the protobuf.")
-    model = onnx.ModelProto()
+    model = messages().ModelProto()
     try:
         model.ParseFromString(without_weights(data))
     except (DecodeError, ValueError) as error:
@@ -327,7 +329,7 @@ class _Reader:
             return
         version = scope.versions.get(domain, 0)
         maker = self.maker(scope)
-        given = replace(draft, inputs=[*draft.inputs], attrs={**draft.attrs})
+        given = Draft(op, [*draft.inputs], draft.outputs, {**draft.attrs}, name, draft.captures)
         drafts = expand(draft, maker)
         if not domain and drafts == [draft]:
             drafts = modernise(draft, version, maker)
@@ -600,20 +602,32 @@ def _standard_function(op_type: str, version: int, domain: str) -> Any:
     return schema if known else None
 
 
+@cache
+def _operands(signature: str) -> tuple[list[str], list[int], float]:
+    """The names before the arrow, the places of those that must be there, and how many may be."""
+    names = [name.strip() for name in signature.split("->")[0].split(",") if name.strip()]
+    required = [i for i, name in enumerate(names) if not name.endswith(("?", "*"))]
+    is_open = any(name.endswith("*") for name in names)
+    return names, required, math.inf if is_open else len(names)
+
+
 def _check_count(inputs: list, signature: str, where: str) -> None:
-    operands = [name.strip() for name in signature.split("->")[0].split(",") if name.strip()]
-    most = None if any(name.endswith("*") for name in operands) else len(operands)
-    given = [*inputs, *[None] * len(operands)]
-    missing = any(
-        value is None and not name.endswith(("?", "*")) for name, value in zip(operands, given)
-    )
-    if missing or (most is not None and len(inputs) > most):
-        raise ModelError(f"{where} takes ({', '.join(operands)}), was given {len(inputs)} inputs")
+    operands, required, most = _operands(signature)
+    count = len(inputs)
+    if count > most or any(i >= count or inputs[i] is None for i in required):
+        raise ModelError(f"{where} takes ({', '.join(operands)}), was given {count} inputs")
+
+
+@cache
+def _results(signature: str) -> tuple[list[str], int]:
+    """The names behind the arrow, and how many there must be."""
+    names = [name.strip() for name in signature.split("->")[1].split(",")]
+    return names, sum(not name.endswith(("?", "*")) for name in names)
 
 
 def _check_outputs(names: Sequence[str], signature: str, where: str) -> None:
-    results = [name.strip() for name in signature.split("->")[1].split(",")]
-    if len(names) < sum(not name.endswith(("?", "*")) for name in results):
+    results, least = _results(signature)
+    if len(names) < least:
         raise ModelError(f"{where} makes ({', '.join(results)}), was given {len(names)} names")
 
 

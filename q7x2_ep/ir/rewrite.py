@@ -92,7 +92,7 @@ def sweep(graph: Graph, fusions: Sequence[Fusion], g: Any) -> tuple[Counter, lis
         made: list[Node] = []
         nearest: Optional[NearMiss] = None
         for fusion, matcher in tries.get(node.op, ()):
-            if node.output.dtype not in fusion.dtypes:
+            if node.output.dtype not in fusion.dtypes or not matcher.may_match(node):
                 continue
             made, old, miss = _try(fusion, matcher, g, node, position)
             if miss is not None and (nearest is None or miss.matched > nearest.matched):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import cache
 from typing import Any, Callable, NamedTuple, Optional, Union
 
 import numpy as np
@@ -105,10 +106,14 @@ def reads_strides(node: Node, value: Value) -> bool:
 
 def is_host(node: Node) -> bool:
     """Whether a node runs on the host whatever its inputs are: it has no native form."""
-    if any(value is not None and value.dtype == dtypes.NO_TENSOR for value in node.inputs):
+    if not _has_native_form(find(node.op)):
         return True
-    entry = find(node.op)
-    return not any(hasattr(entry, part) for part in ("lower", "view", "views", "decompose"))
+    return any(value is not None and value.dtype == dtypes.NO_TENSOR for value in node.inputs)
+
+
+@cache
+def _has_native_form(entry: Any) -> bool:
+    return any(hasattr(entry, part) for part in ("lower", "view", "views", "decompose"))
 
 
 def is_movement(node: Node) -> bool:

@@ -20,6 +20,7 @@ from q7x2_ep.ir.core import Graph, Node, Type, Value
 from q7x2_ep.ir.shape import Dim, at_least, ceildiv, product, symbol, symbols
 from q7x2_ep.ir.view import View, channels_last_strides, contiguous_strides
 from q7x2_ep.ops import find
+from q7x2_ep.ops.builder import Joined
 from q7x2_ep.ops.common import where_is
 from q7x2_ep.plan.memory import THREADS, Embedding, Sharing, Storage, settle
 from q7x2_ep.plan.schedule import (
@@ -76,7 +77,7 @@ class Guard:
 class Pack:
     """A constant to be packed at load: b[(t, i), j] at t * tap_stride + i * k_stride + j *
     n_stride, into panels at `offset` bytes, `width` columns to each from its column `first` on.
-    matrix: which one, of a weight of `matrices` of them.
+    matrix: which one, of a weight of `matrices` of them, or of parts.
     """
 
     weight: Value
@@ -97,6 +98,8 @@ class Pack:
     def array(self) -> Any:
         """The matrix to be packed."""
         const = self.weight.const
+        if isinstance(const, Joined):
+            return const.parts[self.matrix]
         if const.ndim == 2 and self.matrices == 1:
             return const
         if const.ndim == 3 and self.matrices == const.shape[0]:
@@ -351,6 +354,8 @@ class Builder:
             kernel, plan = self.kernel("gemm"), self.plan
             width = kernel.nr // len(weights)
             const = weights[0].const
+            if any(isinstance(weight.const, Joined) for weight in weights):
+                return self._packed_parts(key, weights, k, n_stride)
             if matrices is None:
                 matrices = const.shape[0] if const.ndim == 3 else 1
             size = int(ceildiv(n, width)) * kernel.nr * k * 4
@@ -361,6 +366,31 @@ class Builder:
             storage = Storage(f"{weights[0].name}.packed", 0, "constant", 0)
             self._packed[key] = Operand(storage, plan.packed_bytes)
             plan.packed_bytes += int(ceildiv(matrices * size, 128)) * 128
+        return self._packed[key]
+
+    def _packed_parts(
+        self, key: tuple, weights: tuple[Value, ...], k: int, n_stride: int
+    ) -> Operand:
+        """`packed` for a Joined weight: each part into panels of its own, where that comes out."""
+        kernel, plan, axis = self.kernel("gemm"), self.plan, 1 if n_stride == 1 else 0
+        joined = weights[0].const
+        sizes = [part.shape[axis] for part in getattr(joined, "parts", ())]
+        starts = list(itertools.accumulate(sizes, initial=0))
+        is_whole = not any(start % kernel.nr for start in starts[:-1])
+        if len(weights) > 1 or joined.axis != axis or not is_whole:
+            for weight in weights:
+                weight.const = getattr(weight.const, "whole", weight.const)
+            return self.packed(*key[1:5], *weights)
+        for i, (n, start) in enumerate(zip(sizes, starts)):
+            strides = (n, 1) if axis else (1, k)
+            at = plan.packed_bytes + start * k * 4
+            plan.packs.append(
+                Pack(weights[0], i, len(sizes), kernel, k, n, *strides, at, kernel.nr, 0, 1, 0)
+            )
+        storage = Storage(f"{weights[0].name}.packed", 0, "constant", 0)
+        self._packed[key] = Operand(storage, plan.packed_bytes)
+        size = int(ceildiv(starts[-1], kernel.nr)) * kernel.nr * k * 4
+        plan.packed_bytes += int(ceildiv(size, 128)) * 128
         return self._packed[key]
 
     def known(self, value: Optional[Value]) -> Optional[tuple[Dim, ...]]:

@@ -7,8 +7,8 @@ that this machine does not have.
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Optional
 
 from q7x2_ep.errors import BackendError
@@ -77,7 +77,13 @@ class Target:
     constants: dict[str, int]
     kernels: tuple[KernelRow, ...]
     isa: str
-    abi_hash: str
+    abi: str  # the part of the text that describes structs and codes
+
+    @cached_property
+    def abi_hash(self) -> str:
+        import hashlib
+
+        return hashlib.sha256(self.abi.encode()).hexdigest()
 
     @staticmethod
     def parse(text: str, cap: str = "", foreign: bool = False) -> Target:
@@ -116,8 +122,8 @@ class Target:
                 )
             if word != "cpu":  # nor does it matter which kernels this CPU has
                 abi.append(line.partition(" compiled=")[0])
-        digest = hashlib.sha256("\n".join(abi).encode()).hexdigest()
-        return Target(ops, sets, constants, tuple(kernels), cap if foreign else isa, digest)
+        isa = cap if foreign else isa
+        return Target(ops, sets, constants, tuple(kernels), isa, "\n".join(abi))
 
     def kernel(self, family: str, dtypes: Optional[str] = None) -> KernelRow:
         """The first supported row of a family: order in kernels.def is priority.

@@ -441,6 +441,34 @@ def test_a_weight_that_phases_pack_and_a_host_step_reads():
     )
 
 
+def test_a_size_of_one_of_two_equal_nodes():
+    check(
+        """g (float[n, 4] x) => (int64[1] size, int64[2, a] y, int64[2, b] z) {
+            where = NonZero(x)
+            again = NonZero(x)
+            size = Shape<start=1, end=2>(again)
+            y = Neg(where)
+            z = Abs(again)
+        }""",
+        {"x": floats(3, 4)},
+    )
+
+
+def test_a_size_of_branches_that_turn_out_to_be_equal():
+    check(
+        """g (float[n, 4] x, bool cond) => (int64[1] size, int64[2, a] y) {
+            where = NonZero(x)
+            again = NonZero(x)
+            y = If(cond) <
+                then_branch = then () => (int64[2, p] b) { b = Neg(where) },
+                else_branch = other () => (int64[2, q] c) { c = Abs(again) }
+            >
+            size = Shape<start=1, end=2>(y)
+        }""",
+        *({"x": floats(3, 4), "cond": np.array(cond)} for cond in (True, False)),
+    )
+
+
 def test_slices_of_what_data_leaves():
     """Boxes that were kept, say, of which there may be none."""
     check(

@@ -28,7 +28,7 @@ LAYERS = (
         "__init__",
         "optimize",
         "bisect",
-        "compiled",
+        "compile",
     }
     | {"install", "stand_in"},
     {"__main__", "doctor", "optable"},

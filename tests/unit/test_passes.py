@@ -123,8 +123,11 @@ def test_a_pass_that_breaks_the_graph_is_named(monkeypatch):
         return {"nodes": 1}
 
     monkeypatch.setattr(passes.cse, "run", run)
-    with pytest.raises(InternalError, match="after cse"):
-        passes.run_all(parse("graph(%x: f32[S])\n  %1 = Erf(%x)\n  %2 = Erf(%1)\n  return %2\n"))
+    text = "graph(%x: f32[S])\n  %1 = Erf(%x)\n  %2 = Erf(%1)\n  return %2\n"
+    for checked, name in (("1", "cse"), ("0", "the passes")):
+        monkeypatch.setenv("Q7X2_VERIFY", checked)
+        with pytest.raises(InternalError, match=f"after {name}"):
+            passes.run_all(parse(text))
 
 
 def test_float64_reaches_everything():

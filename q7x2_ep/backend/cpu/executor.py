@@ -62,17 +62,7 @@ def compiled(
     """
     encoded = encode(plan, library.target, symbols)
     packed = pack(library, plan, threads, {*plan.constants, *kept})
-    reads: dict[int, set[tuple[str, str]]] = {}  # of each constant: op and operand
-    for step in plan.steps:
-        for name, at in step.operands.items():
-            if at is not None and at.storage.space == "constant":
-                reads.setdefault(at.storage.index, set()).add((step.op, name))
-    constants = [packed]
-    for i, value in enumerate(plan.constants[1:], 1):
-        # an embedding in a model file of its own weights: 95 of 472 MB for BERT-base, if copied
-        is_copied = reads.get(i) != {("gather", "x")}
-        constants.append(_dense(value.const) if is_copied else np.require(value.const, None, "C"))
-    return Code(encoded, constants)
+    return Code(encoded, [packed, *_readable(plan)])
 
 
 class Executor:
@@ -329,13 +319,7 @@ def _pack_group(
     places = dict(zip(matrices, loading.storages))
     loading.steps = [_pack_step(p, places[p.weight, p.matrix], into) for p in packs]
     loading.graph.outputs = [Value("packed", dtypes.UINT8, (total,))]
-    rows = {(p.weight, p.matrix) for p in packs if p.n_stride == 1}  # need no alignment either
-    dense = [
-        np.require(w, requirements=["F", "A"])
-        if _is_transposed(w)
-        else np.require(w, requirements="C" if key in rows else ["C", "A"])
-        for key, w in matrices.items()
-    ]
+    dense = [w if _is_transposed(w) else np.ascontiguousarray(w) for w in matrices.values()]
     constants = [np.empty(0, np.uint8), *dense]
     encoded = encode(loading, library.target, [])
     with (
@@ -373,6 +357,18 @@ def _is_transposed(array: np.ndarray) -> bool:
     return array.ndim == 2 and array.flags.f_contiguous and not array.flags.c_contiguous
 
 
-def _dense(const: np.ndarray) -> np.ndarray:
-    """What kernels can read: dense and aligned, which a view of a model file may not be."""
-    return np.require(const, requirements=["C", "A"])
+def _readable(plan: Plan) -> list[np.ndarray]:
+    """The constants as kernels can read them, dense and aligned, which a view of a model file may
+    not be. A table of Gather, often the largest of all, stays where it is: its rows are bytes.
+    """
+    aligned = {
+        at.storage.place()[0]
+        for step in plan.steps
+        for name, at in step.operands.items()
+        if at is not None and (step.op, name) != ("gather", "x")
+    }
+    indices = {storage.index for storage in aligned if storage.space == "constant"}
+    return [
+        np.require(value.const, requirements=["C", "A"] if i in indices else ["C"])
+        for i, value in enumerate(plan.constants[1:], 1)
+    ]

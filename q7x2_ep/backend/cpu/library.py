@@ -8,11 +8,11 @@ Declares nothing of the ABI beyond csrc/q7.h: args structs come from the library
 from __future__ import annotations
 
 import ctypes
+import os.path
 import sys
 from array import array
 from collections.abc import Sequence
 from functools import cache
-from pathlib import Path
 from typing import Any, Optional
 
 import numpy as np
@@ -70,9 +70,9 @@ class Library:
     Raises: BackendError where it cannot be loaded.
     """
 
-    def __init__(self, path: Path, isa: str = ""):
+    def __init__(self, path: str, isa: str = ""):
         try:
-            library = ctypes.CDLL(str(path))
+            library = ctypes.CDLL(path)
         except OSError as error:
             raise BackendError(
                 f"[library] cannot load {path}: {error}; build it with `python setup.py build`, "
@@ -112,7 +112,8 @@ def load(isa: Optional[str] = None) -> Library:
     Raises: BackendError.
     """
     name = "libq7.dylib" if sys.platform == "darwin" else "libq7.so"
-    path = Path(str(knobs.get("LIBRARY")) or Path(__file__).parents[2] / name)
+    package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    path = str(knobs.get("LIBRARY")) or os.path.join(package, name)
     return Library(path, str(knobs.get("ISA")) if isa is None else isa)
 
 

@@ -12,8 +12,6 @@ from q7x2_ep.errors import ModelError
 from q7x2_ep.progress import track
 from q7x2_ep.session import Model
 
-SUFFIX = ".q7"  # by which ModelCompiler knows that a compiled file is wanted; no other part asks
-
 
 @dataclass(frozen=True)
 class Compilation:
