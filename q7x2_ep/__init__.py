@@ -30,7 +30,7 @@ from q7x2_ep.errors import (
     UnsupportedOp,
 )
 from q7x2_ep.install import install, uninstall
-from q7x2_ep.version import __version__ as __version__
+from q7x2_ep.release import __version__ as __version__
 
 if TYPE_CHECKING:
     from q7x2_ep.bisect import Bisection, bisect

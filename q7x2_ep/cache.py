@@ -25,8 +25,8 @@ from typing import Any, Optional
 from q7x2_ep import errors
 from q7x2_ep.backend.cpu.library import load
 from q7x2_ep.importer import Request, replacing
+from q7x2_ep.release import __version__
 from q7x2_ep.session import Model, Session
-from q7x2_ep.version import __version__
 
 _SUFFIXES = (".q7", ".sha256", ".tmp")
 _SETTLED_NS = 2_000_000_000  # a file that changed since may change again unseen: clocks tick

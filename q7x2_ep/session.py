@@ -30,7 +30,7 @@ from q7x2_ep.plan.build import Plan
 from q7x2_ep.plan.encode import Encoded, check
 from q7x2_ep.plan.partition import HostPhase, NativePhase
 from q7x2_ep.plan.text import listing
-from q7x2_ep.version import __version__
+from q7x2_ep.release import __version__
 
 Model = Union[str, bytes, "os.PathLike[str]", Any]  # or an onnx.ModelProto
 
