@@ -11,17 +11,16 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
-from typing import Any, Callable, Optional, Union
+from typing import TYPE_CHECKING, Any, Callable, Optional, Union
 
 import numpy as np
 
-from q7x2_ep import dtypes, errors, fuse, importer, knobs, passes
+from q7x2_ep import dtypes, errors, importer, knobs
 from q7x2_ep.backend import saved
 from q7x2_ep.backend.call import Call
 from q7x2_ep.backend.cpu.cores import default_threads
 from q7x2_ep.backend.cpu.library import load
 from q7x2_ep.backend.program import Code, Compiler, HostCode, Image, Origin, Program
-from q7x2_ep.backend.verify import verify
 from q7x2_ep.ir.core import Graph, Node, Type
 from q7x2_ep.ir.rewrite import Watch
 from q7x2_ep.ir.shape import Dim, Expr, product
@@ -31,6 +30,9 @@ from q7x2_ep.plan.encode import Encoded, check
 from q7x2_ep.plan.partition import HostPhase, NativePhase
 from q7x2_ep.plan.text import listing
 from q7x2_ep.release import __version__
+
+if TYPE_CHECKING:  # what compiles takes 80 ms to import, which a compiled file does not need
+    from q7x2_ep.fuse import FusionReport
 
 Model = Union[str, bytes, "os.PathLike[str]", Any]  # or an onnx.ModelProto
 
@@ -63,7 +65,7 @@ class Report:
     was read. unplanned: bytes of every value, had nothing been fused.
     """
 
-    fusions: fuse.FusionReport
+    fusions: FusionReport
     passes: dict[str, dict[str, int]]
     model_ops: Counter
     unplanned: list[Dim]
@@ -89,6 +91,9 @@ class Session:
         watch: Watch = lambda application: True,
         without: Collection[str] = (),
     ):
+        from q7x2_ep import fuse, passes
+        from q7x2_ep.backend.verify import verify
+
         self.threads = threads if threads > 0 else default_threads()
         self._model, self._request, self._fusion = model, request, fusion
         self.files: Mapping[str, str] = {}  # of a compiled file, see `save`
@@ -220,6 +225,8 @@ class Session:
 
         Raises: ValueError for another stage or name.
         """
+        from q7x2_ep import fuse, passes
+
         if not after and stage not in ("ir", "fused", "plan"):
             raise ValueError(f"stage must be ir, fused or plan, got {stage!r}")
         if not after and stage == "plan":
@@ -255,6 +262,8 @@ class Session:
 
     def _simplify(self, graph: Graph) -> None:
         """A branch, a loop body or a deferred part, for inputs of known types."""
+        from q7x2_ep import fuse, passes
+
         passes.run_all(graph)
         if self._fusion:
             fuse.fuse(graph)
@@ -370,6 +379,8 @@ def _part(
 
 def _known(details: Any) -> tuple[Origin, Report]:
     """What `save` wrote of it."""
+    from q7x2_ep import fuse
+
     origin, (applied, misses, statistics, model_ops, unplanned) = details
     fusions = fuse.FusionReport(applied, misses)
     return Origin(*origin), Report(fusions, statistics, Counter(model_ops), unplanned)
