@@ -7,7 +7,7 @@
 
 Numbers are little-endian. The preamble, the head and the file's length are checked whenever a file
 is opened. The sha256 of the payload is checked on demand (Q7X2_VERIFY=1): to hash the 438 MB of
-BERT-base takes 300 ms, opening it 1, and pages that are never touched take no memory. A file
+BERT-base takes 300 ms, opening it 2, and pages that are never touched take no memory. A file
 appears under its name complete and synced to disk, or not at all; what is left are disks that lose
 bits, and there wrong weights give wrong numbers, as in any model file, but no crash. Opening a file
 runs nothing that is in it. A run does what its steps say, and no checksum tells who wrote them: as
