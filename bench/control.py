@@ -1,10 +1,11 @@
 """Control flow and host steps: microseconds of a run, ours and onnxruntime's.
 
 Each engine runs in turn, entry from Python included; medians. A model given by its path is run on
-random feeds, `--feed name=value` for those that must have one value.
+random feeds, `--feed name=value` for those that must have one value. Rows go to
+bench/results/control.jsonl.
 
-Usage: python bench/control.py [CASE ...] [--threads N] [--rounds N]
-       python bench/control.py --model FILE.onnx [--feed sr=16000] [--size NAME=N]
+Usage: python bench control [CASE ...] [--threads N] [--runs N] [--clock cpu]
+       python bench control --model vad.onnx --feed sr=16000 --shape input=1,576 state=2,1,128
 """
 
 from __future__ import annotations
@@ -12,14 +13,16 @@ from __future__ import annotations
 import argparse
 import re
 import statistics
-import time
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 import onnx.parser
 import onnxruntime
+import results
 
 import q7x2_ep
+from q7x2_ep.compare import interleave
 
 RNG = np.random.default_rng(1)
 HEADER = '<ir_version: 9, opset_import: ["" : 18, "ai.onnx.ml" : 3]>\n'
@@ -224,32 +227,21 @@ def sessions(model: bytes, threads: int) -> list[Any]:
     return made
 
 
-def medians(engines: list[Any], feeds: dict[str, np.ndarray], seconds: float) -> list[float]:
-    """Microseconds of a run of each, in turn, until both have taken that long."""
-    times: list[list[float]] = [[] for _ in engines]
-    end = time.perf_counter() + seconds
-    while len(times[0]) < 12 or time.perf_counter() < end:
-        for engine, into in zip(engines, times):
-            start = time.perf_counter()
-            engine.run(None, feeds)
-            into.append(time.perf_counter() - start)
-    return [statistics.median(each[4:]) * 1e6 for each in times]
-
-
 def same(ours: list[Any], theirs: list[Any]) -> bool:
     return all(np.allclose(a, b, 1e-3, 1e-4, equal_nan=True) for a, b in zip(ours, theirs))
 
 
-def random_feeds(session: Any, given: dict[str, str], sizes: dict[str, int]) -> dict[str, Any]:
-    """Of every input: its value as given, or normal numbers; symbolic dims as given, or 1."""
+def random_feeds(session: Any, values: dict[str, str], shapes: dict[str, str]) -> dict[str, Any]:
+    """Of every input its value as given, or normal numbers; its shape as given, symbols as 1."""
     feeds = {}
     for each in session.get_inputs():
-        dtype = np.dtype(
-            {"float": "float32", "double": "float64"}.get(each.type[7:-1]) or each.type[7:-1]
-        )
-        shape = [d if isinstance(d, int) else sizes.get(d, 1) for d in each.shape]
-        if each.name in given:
-            feeds[each.name] = np.full(shape, float(given[each.name])).astype(dtype)
+        kind = each.type[len("tensor(") : -1]
+        dtype = np.dtype({"float": "float32", "double": "float64"}.get(kind, kind))
+        shape = [dim if isinstance(dim, int) else 1 for dim in each.shape]
+        if each.name in shapes:
+            shape = [int(n) for n in shapes[each.name].split(",")]
+        if each.name in values:
+            feeds[each.name] = np.full(shape, float(values[each.name])).astype(dtype)
         else:
             feeds[each.name] = RNG.standard_normal(shape).astype(dtype)
     return feeds
@@ -259,17 +251,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("case", nargs="*", help="cases whose names contain one of these")
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--seconds", type=float, default=0.3, help="for each case")
+    parser.add_argument("--runs", type=int, help="of each engine (default: what 1.5 s allow)")
+    parser.add_argument("--clock", choices=results.CLOCKS, default="wall")
     parser.add_argument("--model", help="a file in place of the cases")
     parser.add_argument("--feed", nargs="*", default=[], metavar="NAME=VALUE")
-    parser.add_argument("--size", nargs="*", default=[], metavar="SYMBOL=N")
+    parser.add_argument("--shape", nargs="*", default=[], metavar="NAME=N,N")
     args = parser.parse_args()
     print(f"{'case':<32}{'ours, us':>10}{'theirs, us':>12}{'ratio':>8}")
     if args.model:
         engines = sessions(args.model, args.threads)
-        sizes = {name: int(n) for name, n in (each.split("=") for each in args.size)}
-        given = dict(each.split("=") for each in args.feed)
-        work = [(args.model[-30:], engines, random_feeds(engines[1], given, sizes))]
+        values, shapes = (
+            dict(pair.split("=") for pair in each) for each in (args.feed, args.shape)
+        )
+        work = [(args.model[-30:], engines, random_feeds(engines[1], values, shapes))]
     else:
         names = [n for n in CASES if not args.case or any(part in n for part in args.case)]
         work = []
@@ -277,9 +271,12 @@ def main() -> None:
             model = onnx.parser.parse_model(HEADER + CASES[name].text).SerializeToString()
             work.append((name, sessions(model, args.threads), CASES[name].feeds))
     for name, engines, feeds in work:
-        results = [engine.run(None, feeds) for engine in engines]
-        ours, theirs = medians(engines, feeds, args.seconds)
-        note = "" if same(*results) else "   results differ"
+        outputs = [engine.run(None, feeds) for engine in engines]
+        calls = [partial(engine.run, None, feeds) for engine in engines]
+        samples = interleave(calls, args.runs, results.CLOCKS[args.clock])
+        results.write("control", [results.of_pair(name, args.threads, *samples, args.clock)])
+        ours, theirs = (1000 * statistics.median(each) for each in samples)
+        note = "" if same(*outputs) else "   results differ"
         print(f"{name:<32}{ours:>10.1f}{theirs:>12.1f}{ours / theirs:>8.2f}{note}", flush=True)
 
 

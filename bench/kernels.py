@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import copy
+import itertools
 import re
 import tempfile
 import time
@@ -26,7 +27,6 @@ import numpy as np
 import results
 import roofline
 import shapes
-import work
 
 from q7x2_ep import dtypes, importer
 from q7x2_ep.backend.call import Call
@@ -34,7 +34,6 @@ from q7x2_ep.backend.cpu.library import Library, load
 from q7x2_ep.backend.program import Compiler
 from q7x2_ep.compare import onnxruntime_session
 from q7x2_ep.errors import BackendError
-from q7x2_ep.plan.memory import THREADS
 from q7x2_ep.plan.target import KernelRow
 from q7x2_ep.progress import track
 
@@ -88,7 +87,7 @@ def measure(
 ) -> results.Row:
     """One row of results: all kernels of the family on a shape."""
     plan, _ = shapes.planned(shape.graph)
-    each = work.total(work.of(step, {THREADS: options.threads}) for step in plan.steps)
+    each = shapes.work_of(plan, options.threads)
     pick = library.target.kernel(shape.family)
     rows = [row for row in library.target.kernels if row.family == shape.family and row.supported]
     rows = [row for row in rows if row.isa != "scalar" or each.flops <= PORTABLE_FLOPS]
@@ -132,20 +131,22 @@ def runner(
     row: KernelRow,
     threads: int,
 ) -> Callable[[int], float]:
-    """A shape on one row of its family: the time of its steps alone."""
+    """A shape on one row of its family: the time of its kernels alone, see shapes.work_of."""
     only = copy.copy(library)
     kernels = tuple(
-        replace(each, supported=each.supported and (each.family != row.family or each == row))
+        each._replace(supported=each.supported and (each.family != row.family or each == row))
         for each in library.target.kernels
     )
     only.target = replace(library.target, kernels=kernels)
     program = Compiler(only, threads, lambda graph: None).planned(shape.graph)
 
+    counted = [getattr(step, "kernel", None) is not None for step in program.steps]
+
     def run(repeats: int) -> float:
         call = Call(step_ns=[])
         for _ in range(repeats):
             program.run(feeds, {}, call)
-        return sum(call.step_ns) / 1e6 / repeats
+        return sum(itertools.compress(call.step_ns, itertools.cycle(counted))) / 1e6 / repeats
 
     return run
 

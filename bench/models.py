@@ -59,7 +59,6 @@ FEEDS = {  # model of the zoo: what releases are judged by
     **{f"{name}-10.chain": [Feed(16), Feed(1600), Feed(64000)] for name in zoo.CHAINS},
 }
 SAME = 1e-3  # of the largest value of an output: who is further off does not do the same work
-CLOCKS = {"wall": time.perf_counter_ns, "cpu": time.process_time_ns}
 BATCHES, LENGTHS = (1, 4, 8), (1, 16, 64, 128, 384, 512, 1024)  # of --matrix
 
 
@@ -184,7 +183,7 @@ class Loaded(ExitStack):
                 leave_out(name, job, error)
         if engines.OURS not in calls:
             return None
-        samples = interleave(list(calls.values()), runs, CLOCKS[self.clock])
+        samples = interleave(list(calls.values()), runs, results.CLOCKS[self.clock])
         ours = outputs.pop(engines.OURS)
         return {
             "name": job.name,
@@ -273,7 +272,7 @@ def _options(arguments: Optional[list[str]]) -> argparse.Namespace:
     parser.add_argument("--exporter", choices=("legacy", "dynamo"), default="legacy")
     parser.add_argument("--opset", type=int, default=17)
     parser.add_argument("--runs", type=int, help="of each engine (default: what 1.5 s allow)")
-    parser.add_argument("--clock", choices=CLOCKS, default="wall")
+    parser.add_argument("--clock", choices=results.CLOCKS, default="wall")
     parser.add_argument("--seconds", type=float, help="begin nothing new after so long")
     parser.add_argument("--again", action="store_true", help="what was measured already, too")
     parser.add_argument("--results", type=Path, help="(default bench/results/models.jsonl)")

@@ -1,32 +1,31 @@
-"""What is not computing: python bench/overhead.py [MODEL.onnx ..] [--only run|start] [--clock cpu].
+"""What is not computing: python bench overhead [MODEL.onnx ..] [--only run|start] [--clock cpu].
 
 `run`: microseconds of one call on models that compute next to nothing. `start`: milliseconds from
 an empty process (numpy is imported) to a session and its first outputs, and peak memory, from ONNX
 and from a compiled file; every sample is a process of its own. Both engines by turns; medians, and
-in brackets the fastest and the slowest. With --clock cpu the processor's time of all threads
-instead of the clock's, for machines that are busy otherwise. Full-size models come from
-bench/zoo.py.
+in brackets the fastest and the slowest; times go to bench/results/overhead.jsonl. With --clock cpu
+the processor's time of all threads instead of the clock's, for machines that are busy otherwise.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import statistics
 import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Callable, Optional
+from typing import Any, Callable, NamedTuple, Optional
 
 import numpy as np
+import results
 
 ENGINES = ("q7x2_ep", "onnxruntime")
 ROUNDS, CALLS = 9, 1000
-CLOCKS = {"wall": time.perf_counter_ns, "cpu": time.process_time_ns}
 
 # A process of its own: engine, model, feed, threads, clock.
 CHILD = """
@@ -61,6 +60,25 @@ row = dict(zip(("import", "session", "first run", "second run"), ms))
 row |= {"all to first outputs": sum(ms[:3]), "session again": (now() - again) / 1e6}
 print(json.dumps({**row, "MB at load": load, "MB at run": run}))
 """
+
+
+class Compared(NamedTuple):
+    """Samples of both engines. unit: us, ms or MB."""
+
+    model: str
+    what: str
+    ours: list[float]
+    theirs: list[float]
+    unit: str
+
+    def __str__(self) -> str:
+        medians = [statistics.median(times) for times in (self.ours, self.theirs)]
+        shown = [
+            f"{median:>8.2f} {f'[{min(times):.2f} {max(times):.2f}]':<14}"
+            for median, times in zip(medians, (self.ours, self.theirs))
+        ]
+        what = f"{self.what}, {self.unit}"
+        return f"{self.model:<24}{what:<24}{''.join(shown)}{medians[0] / medians[1]:>6.2f}"
 
 
 def adds(count: int) -> bytes:
@@ -120,13 +138,13 @@ def _from_threads(call: Callable[[], Any], count: int) -> None:
         thread.join()
 
 
-def run_rows(threads: int, clock: str) -> Iterator[list[str]]:
-    """One line per model and way to run it."""
+def run_rows(threads: int, clock: str) -> Iterator[Compared]:
+    """One row per model and way to run it."""
     import onnxruntime
 
     import q7x2_ep
 
-    now, one = CLOCKS[clock], np.ones(1, np.float32)
+    now, one = results.CLOCKS[clock], np.ones(1, np.float32)
     rows = {f"x{i}": np.ones((4, 16), np.float32) for i in range(4)}
     models = {
         "Add of one element": (adds(1), {"x": one, "y": one}),
@@ -144,11 +162,11 @@ def run_rows(threads: int, clock: str) -> Iterator[list[str]]:
                     for _ in range(CALLS // many):
                         call()
                     times.append((now() - start) / (CALLS // many) / many / 1000)
-            yield [name, way, *_compared(*found, "us")]
+            yield Compared(name, way, *found, "us")
 
 
-def start_rows(models: list[Path], threads: int, clock: str, samples: int) -> Iterator[list[str]]:
-    """One line per model and quantity."""
+def start_rows(models: list[Path], threads: int, clock: str, samples: int) -> Iterator[Compared]:
+    """One row per model and quantity."""
     import compile as compiling
 
     import q7x2_ep
@@ -182,17 +200,8 @@ def start_rows(models: list[Path], threads: int, clock: str, samples: int) -> It
             for way in list(ways)[:2]:
                 for key in found[way][0]:
                     pair = [[sample[key] for sample in found[each]] for each in (way, "theirs")]
-                    unit = "" if key.startswith("MB") else "ms"
-                    yield [name + way, key, *_compared(*pair, unit)]
-
-
-def _compared(ours: list[float], theirs: list[float], unit: str) -> list[str]:
-    medians = [statistics.median(times) for times in (ours, theirs)]
-    shown = [
-        f"{median:.2f} {unit} [{min(times):.2f} {max(times):.2f}]"
-        for median, times in zip(medians, (ours, theirs))
-    ]
-    return [*shown, f"{medians[0] / medians[1]:.2f}"]
+                    unit = "MB" if key.startswith("MB") else "ms"
+                    yield Compared(name + way, key, *pair, unit)
 
 
 def main(arguments: Optional[list[str]] = None) -> None:
@@ -200,16 +209,23 @@ def main(arguments: Optional[list[str]] = None) -> None:
     parser.add_argument("models", nargs="*", type=Path)
     parser.add_argument("--only", choices=("run", "start"))
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--clock", choices=CLOCKS, default="wall")
+    parser.add_argument("--clock", choices=results.CLOCKS, default="wall")
     parser.add_argument("--samples", type=int, default=5, help="processes per model and engine")
     options = parser.parse_args(arguments)
-    print(f"{'model':<30}{'what':<22}{'q7x2_ep':>30}{'onnxruntime':>30}{'ratio':>8}")
+    print(f"{'model':<24}{'what':<24}{'q7x2_ep':>8}{'onnxruntime':>23}{'ratio':>21}")
+    rows: list[Iterator[Compared]] = []
     if options.only != "start":
-        for row in run_rows(options.threads, options.clock):
-            print("{:<30}{:<22}{:>30}{:>30}{:>8}".format(*row), flush=True)
+        rows.append(run_rows(options.threads, options.clock))
     if options.only != "run":
-        for row in start_rows(options.models, options.threads, options.clock, options.samples):
-            print("{:<30}{:<22}{:>30}{:>30}{:>8}".format(*row), flush=True)
+        rows.append(start_rows(options.models, options.threads, options.clock, options.samples))
+    for row in itertools.chain(*rows):
+        print(row, flush=True)
+        if row.unit != "MB":
+            scale = 1000 if row.unit == "us" else 1
+            samples = ([time / scale for time in times] for times in (row.ours, row.theirs))
+            name = f"{row.model}: {row.what}"
+            made = results.of_pair(name, options.threads, *samples, options.clock)
+            results.write("overhead", [made])
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import time
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timezone
 from functools import cache
@@ -21,6 +22,7 @@ import numpy as np
 
 from q7x2_ep.doctor import environment
 
+CLOCKS = {"wall": time.perf_counter_ns, "cpu": time.process_time_ns}
 FOLDER = Path(__file__).resolve().parent / "results"
 Row = dict[str, Any]
 
@@ -36,6 +38,20 @@ def facts() -> Row:
 def quartiles(samples: Iterable[float]) -> list[float]:
     """25, 50 and 75 %, four digits each."""
     return [float(f"{q:.4g}") for q in np.percentile(list(samples), [25, 50, 75])]
+
+
+def of_pair(
+    name: str, threads: int, ours: Iterable[float], theirs: Iterable[float], clock: str
+) -> Row:
+    """A row of us beside onnxruntime. Units: milliseconds."""
+    return {
+        "name": name,
+        "threads": threads,
+        "ours": "q7x2_ep",
+        "peers": ["onnxruntime"],
+        "clock": clock,
+        "ms": {"q7x2_ep": quartiles(ours), "onnxruntime": quartiles(theirs)},
+    }
 
 
 def write(bench: str, rows: Iterable[Mapping[str, Any]], path: Optional[Path] = None) -> None:

@@ -175,6 +175,14 @@ def planned(graph: Graph) -> Optional[tuple[Plan, str]]:
     return (plan, max(families, key=lambda name: families[name])) if families else None
 
 
+def work_of(plan: Plan, threads: int = 1) -> work.Work:
+    """Of the steps that are a kernel's: not of copies into and out of a layout, which a node alone
+    needs and a model does not.
+    """
+    steps = [step for step in plan.steps if step.kernel is not None]
+    return work.total(work.of(step, {THREADS: threads}) for step in steps)
+
+
 def seconds(each: work.Work) -> float:
     return max(each.flops / FLOPS, each.bytes / BYTES)
 
@@ -206,8 +214,7 @@ def collect(path: Path, feeds: list[tuple[int, int, int]]) -> Iterator[tuple[str
             if found is not None:
                 plan, family = found
                 text = re.sub(r" #[0-9a-f]{8}$", "", to_text(small), flags=re.MULTILINE)
-                each = work.total(work.of(step, {THREADS: 1}) for step in plan.steps)
-                costs[family][text] += seconds(each)
+                costs[family][text] += seconds(work_of(plan))
         for family, texts in costs.items():
             whole = sum(texts.values())
             for text in sorted(texts, key=lambda text: -texts[text])[:MOST]:

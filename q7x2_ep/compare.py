@@ -238,7 +238,7 @@ def interleave(
         runs = int(min(max(1000 * SECONDS_PER_ENGINE / max(first), FEWEST_RUNS), MOST_RUNS))
     times: list[list[float]] = [[] for _ in calls]
     order = list(range(len(calls)))
-    turn = min(max(int(TURN_MS / max(first)), 1), runs)
+    turn = max(min(int(TURN_MS / max(first)), runs // FEWEST_RUNS), 1)
     for done in range(0, runs, turn):
         for i in order:
             warm = 0.0

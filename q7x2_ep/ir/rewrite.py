@@ -11,10 +11,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from functools import cache
 from math import ceil
-from typing import Any, Callable, Optional, Union
+from typing import Any, Callable, NamedTuple, Optional, Union
 
 from q7x2_ep.dtypes import BFLOAT16, FLOAT, FLOAT16
 from q7x2_ep.ir.core import Graph, Node, Value
@@ -24,8 +23,7 @@ from q7x2_ep.ir.pattern import Match, Matcher, Pattern, is_used_outside, root_op
 FUSED_DTYPES = (FLOAT, FLOAT16, BFLOAT16)
 
 
-@dataclass(frozen=True)
-class Fusion:
+class Fusion(NamedTuple):
     """How one op is found in a graph. Without state: everything lives in the Match.
 
     spellings: formulas (g, *wildcards) -> pattern; the first is the op's own meaning. check(match):
@@ -40,8 +38,7 @@ class Fusion:
     dtypes: tuple[int, ...] = FUSED_DTYPES
 
 
-@dataclass(frozen=True)
-class NearMiss:
+class NearMiss(NamedTuple):
     """A place where a fusion almost applied. matched of total nodes were found before `reason`
     stopped it.
     """
@@ -56,8 +53,7 @@ class NearMiss:
         return f"{self.fusion}: {self.reason} ({self.matched} of {self.total} nodes matched)"
 
 
-@dataclass(frozen=True)
-class Application:
+class Application(NamedTuple):
     """One use of a fusion, about to happen: nodes `made` compute `new`, which take the place of the
     values `old`; the nodes `gone` go, in their order.
     """

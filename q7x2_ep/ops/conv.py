@@ -28,6 +28,7 @@ from q7x2_ep.ops.common import (
     where_is,
 )
 from q7x2_ep.ops.matmul import matmul_scratch
+from q7x2_ep.ops.movement import concat_axis, concat_places
 
 WINDOW_ATTRIBUTES = {
     "auto_pad": "NOTSET",
@@ -37,6 +38,8 @@ WINDOW_ATTRIBUTES = {
     "strides": None,
 }
 MIN_FILTERS = 8  # of a group
+MIN_WINOGRAD = 32  # channels and filters
+WINOGRAD_GAP = 16  # Q7_WINOGRAD_GAP
 
 
 class Axis(NamedTuple):
@@ -361,6 +364,18 @@ def conv_step(
         )
         fields.update(x=x, w=w, residual=residual, y=node.output, pack=pack)
         b.step("conv", kernel="gemm", M=w.shape[0], groups=groups, **fields)
+    elif is_winograd(node, spec):
+        matrices = transformed(w.const)
+        whole = b.graph.constant(matrices, Type(w.dtype, matrices.shape), w.name)
+        filters, channels = w.shape[:2]
+        row = channels + WINOGRAD_GAP
+        floats = row + 16 * b.constants["WINOGRAD_TILES"] * (row + b.kernel("gemm").nr)
+        fields.update(w=b.packed(channels, filters, 1, channels, whole), M=filters)
+        fields.update(last_fields(node, b, residual), room=b.threads * floats * 4)
+        names = {f.name for f in b.target.ops["winograd"].fields} | {"x", "w", "y", "room"}
+        names |= {"bias", "residual"}
+        given = {name: value for name, value in fields.items() if name in names}
+        b.step("winograd", kernel="winograd", **given)
     else:
         filters, channels, taps = w.shape[0], w.shape[1], product(w.shape[2:])
         k, pixels = channels * taps, spec["N"] * spec["OD"] * spec["OH"] * spec["OW"]
@@ -373,9 +388,25 @@ def conv_step(
         b.step("conv_last", kernel="gemm", **fields)
 
 
+def is_winograd(node: Node, spec: dict[str, Dim]) -> bool:
+    """Whether the algorithm of kernels/winograd.h applies, and wins."""
+    plain = all(spec[f"stride_{i}"] == spec[f"dilation_{i}"] == 1 for i in "dhw")
+    filters, channels = node.inputs[1].shape[:2]
+    small = (spec["kd"], spec["kh"], spec["kw"]) == (1, 3, 3) and len(node.output.shape) == 4
+    return plain and small and node.attrs["group"] == 1 and min(filters, channels) >= MIN_WINOGRAD
+
+
+def transformed(w: np.ndarray) -> np.ndarray:
+    """G w G^T of every kernel (M, C, 3, 3), as matrices (16, M, C)."""
+    g = np.array([[1, 0, 0], [0.5, 0.5, 0.5], [0.5, -0.5, 0.5], [0, 0, 1]])
+    both = np.einsum("ai,bj->abij", g, g).reshape(16, 9)
+    result = both @ w.reshape(-1, 9).T.astype(np.float64)
+    return result.astype(np.float32).reshape(16, *w.shape[:2])
+
+
 def last_fields(node: Node, b: Any, residual: Optional[Value]) -> dict[str, Any]:
     """x, y and residual of a step on images whose channels lie side by side."""
-    x, y = b.channels_last(node.inputs[0]), node.output
+    x, y = b.channels_last(node.inputs[0]), place_of(b, node.output)
     added = None if residual is None else b.channels_last(residual, dense=True)
     channels = x.shape[1]
     strides = {"d": 0, "h": 0, "w": channels}
@@ -383,10 +414,26 @@ def last_fields(node: Node, b: Any, residual: Optional[Value]) -> dict[str, Any]
         strides[name] = stride if dim != 1 else strides[name]
     return {
         "x": x,
-        "y": image_of(b, y),
+        "y": y,
         "residual": added,
         "x_n_stride": x.strides[0],
         **{f"x_{name}_stride": stride for name, stride in strides.items()},
-        "y_stride": y.shape[1],
+        "y_stride": y.channels_last().strides[-2],
         "residual_stride": y.shape[1],
     }
+
+
+def place_of(b: Any, y: Value) -> View:
+    """Room for an image, the channels of a pixel side by side: in the place where a Concat of
+    channels that alone reads it wants it.
+    """
+    (user, *others) = y.users or (None,)
+    if others or user is None or user.op != "Concat" or b.graph.is_output(y):
+        return image_of(b, y)
+    if concat_axis(user) != 1 or user.output.dtype != y.dtype:
+        return image_of(b, y)
+    place_of(b, user.output)
+    for part, place in zip(user.inputs, concat_places(user, b)):
+        if part is y:
+            b.alias(y, place)
+    return b.view(y)

@@ -610,6 +610,8 @@ class Concat:
 
     def lower(node: Node, b: Any) -> None:
         """One copy per part; the plan drops those of parts that can be produced in place."""
+        if len(node.output.shape) > 2 and b.view(node.inputs[0]).is_channels_last():
+            image_of(b, node.output)
         for part, place in zip(node.inputs, concat_places(node, b)):
             if part.shape[concat_axis(node)] != 0 and b.view(part) != place:
                 b.copy(b.view(part), place)
@@ -625,8 +627,7 @@ def concat_places(node: Node, b: Any) -> list[View]:
     """
     axis, found = concat_axis(node), []
     start: Dim = 0
-    image = len(node.output.shape) > 2 and b.view(node.inputs[0]).is_channels_last()
-    whole = image_of(b, node.output) if image else b.allocate(node.output)
+    whole = b.allocate(node.output)
     for part in node.inputs:
         found.append(whole.slice(axis, start, part.shape[axis]))
         start = start + part.shape[axis]

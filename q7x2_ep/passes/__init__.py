@@ -39,7 +39,7 @@ def run_all(graph: Graph, without: Collection[str] = ()) -> dict[str, dict[str, 
             total = totals.setdefault(name, {})
             for key, count in counts.items():
                 total[key] = total.get(key, 0) + count
-            if checked:
+            if checked and module is not lists:  # what fold refuses is the model's mistake
                 verify(graph, name, find)
             changed += sum(counts.values())
         if not changed:

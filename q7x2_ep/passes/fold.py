@@ -24,6 +24,7 @@ from q7x2_ep.ops.common import is_host, known
 from q7x2_ep.passes.infer import infer_node, waits
 
 MAX_GROWTH_BYTES = 1 << 20  # a result may be this large where its inputs are smaller
+PACKING = frozenset({"Conv", "Gemm", "MatMul"})  # the second input
 
 
 def run(graph: Graph) -> dict[str, int]:
@@ -166,4 +167,10 @@ def _is_worth_it(node: Node) -> bool:
         if value.shape is None or not all(isinstance(dim, int) for dim in value.shape):
             return False
         size += product(value.shape) * dtypes.size(value.dtype)
-    return size <= max(MAX_GROWTH_BYTES, given)
+    return size <= max(MAX_GROWTH_BYTES, given) or all(map(_is_weight, node.outputs))
+
+
+def _is_weight(value: Value) -> bool:
+    """Whether all that reads a value packs it at load: then it takes its memory anyway."""
+    packs = [user.op in PACKING and user.inputs.index(value) == 1 for user in value.users]
+    return bool(packs) and all(packs)

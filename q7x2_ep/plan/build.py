@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Optional, Union
+from typing import Any, NamedTuple, Optional, Union
 
 from q7x2_ep import dtypes
 from q7x2_ep.errors import ModelError, PlanError, Q7Error, UnsupportedOp
@@ -61,8 +61,7 @@ class Step:
     sources: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class Guard:
+class Guard(NamedTuple):
     """A fact about shapes that only bind can check: left == right (or left >= right). text names
     the node.
     """
@@ -353,13 +352,17 @@ class Builder:
         if key not in self._packed:
             kernel, plan = self.kernel("gemm"), self.plan
             width = kernel.nr // len(weights)
+            starts = self._starts(weights, n_stride)
             const = weights[0].const
-            if any(isinstance(weight.const, Joined) for weight in weights):
-                return self._packed_parts(key, weights, k, n_stride)
             if matrices is None:
                 matrices = const.shape[0] if const.ndim == 3 else 1
             size = int(ceildiv(n, width)) * kernel.nr * k * 4
-            for matrix, (i, weight) in itertools.product(range(matrices), enumerate(weights)):
+            for i, (begin, end) in enumerate(zip(starts, starts[1:])):
+                strides = (end - begin, 1) if n_stride == 1 else (1, k)
+                layout = (k, end - begin, *strides, plan.packed_bytes + begin * k * 4, width, 0)
+                plan.packs.append(Pack(weights[0], i, 1, kernel, *layout, taps, tap_stride))
+            whole = () if starts else itertools.product(range(matrices), enumerate(weights))
+            for matrix, (i, weight) in whole:
                 at = plan.packed_bytes + matrix * size
                 layout = (k, n, k_stride, n_stride, at, width, i * width, taps, tap_stride)
                 plan.packs.append(Pack(weight, matrix, matrices, kernel, *layout))
@@ -368,30 +371,19 @@ class Builder:
             plan.packed_bytes += int(ceildiv(matrices * size, 128)) * 128
         return self._packed[key]
 
-    def _packed_parts(
-        self, key: tuple, weights: tuple[Value, ...], k: int, n_stride: int
-    ) -> Operand:
-        """`packed` for a Joined weight: each part into panels of its own, where that comes out."""
-        kernel, plan, axis = self.kernel("gemm"), self.plan, 1 if n_stride == 1 else 0
-        joined = weights[0].const
-        sizes = [part.shape[axis] for part in getattr(joined, "parts", ())]
-        starts = list(itertools.accumulate(sizes, initial=0))
-        is_whole = not any(start % kernel.nr for start in starts[:-1])
-        if len(weights) > 1 or joined.axis != axis or not is_whole:
-            for weight in weights:
-                weight.const = getattr(weight.const, "whole", weight.const)
-            return self.packed(*key[1:5], *weights)
-        for i, (n, start) in enumerate(zip(sizes, starts)):
-            strides = (n, 1) if axis else (1, k)
-            at = plan.packed_bytes + start * k * 4
-            plan.packs.append(
-                Pack(weights[0], i, len(sizes), kernel, k, n, *strides, at, kernel.nr, 0, 1, 0)
-            )
-        storage = Storage(f"{weights[0].name}.packed", 0, "constant", 0)
-        self._packed[key] = Operand(storage, plan.packed_bytes)
-        size = int(ceildiv(starts[-1], kernel.nr)) * kernel.nr * k * 4
-        plan.packed_bytes += int(ceildiv(size, 128)) * 128
-        return self._packed[key]
+    def _starts(self, weights: tuple[Value, ...], n_stride: int) -> list[int]:
+        """The columns at which the parts of a Joined weight begin, and the end, if each can have
+        panels of its own; else none, and weights are put together.
+        """
+        joined, axis = weights[0].const, 1 if n_stride == 1 else 0
+        if len(weights) == 1 and isinstance(joined, Joined) and joined.axis == axis:
+            sizes = (part.shape[axis] for part in joined.parts)
+            starts = list(itertools.accumulate(sizes, initial=0))
+            if not any(start % self.kernel("gemm").nr for start in starts[:-1]):
+                return starts
+        for weight in weights:
+            weight.const = getattr(weight.const, "whole", weight.const)
+        return []
 
     def known(self, value: Optional[Value]) -> Optional[tuple[Dim, ...]]:
         """The flat contents of a small integer tensor, where known."""

@@ -9,15 +9,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Optional
+from typing import NamedTuple, Optional
 
 from q7x2_ep.errors import BackendError
 
 ISAS = ("scalar", "neon", "avx2", "avx512")  # weakest first within an architecture
 
 
-@dataclass(frozen=True)
-class OperandRow:
+class OperandRow(NamedTuple):
     """One operand pointer of an args struct. kind: in, opt, out, optout or scratch; offset in
     bytes.
     """
@@ -27,8 +26,7 @@ class OperandRow:
     offset: int
 
 
-@dataclass(frozen=True)
-class FieldRow:
+class FieldRow(NamedTuple):
     """One scalar field of an args struct, or an array of `count`. type: i64 or f64; offset in
     bytes.
     """
@@ -39,8 +37,7 @@ class FieldRow:
     count: int
 
 
-@dataclass(frozen=True)
-class OpRow:
+class OpRow(NamedTuple):
     """One row of ops.def. index: its opcode."""
 
     index: int
@@ -50,8 +47,7 @@ class OpRow:
     fields: tuple[FieldRow, ...]
 
 
-@dataclass(frozen=True)
-class KernelRow:
+class KernelRow(NamedTuple):
     """One row of kernels.def. mr, nr: the register tile of a GEMM kernel."""
 
     index: int
