@@ -10,23 +10,10 @@
  * taps[ow]: how many columns count for mean. */
 #ifndef Q7_POOL_H
 #define Q7_POOL_H
-#include "../abi.h"
+#include "windows.h"
 
 typedef void (*q7_pool_kernel)(const q7_pool_args *args, int64_t line, const float *taps,
                                float *work);
-
-/* A run of taps. */
-typedef struct q7_taps {
-    int64_t first, end;
-} q7_taps;
-
-/* The taps of a window that lie in [low, high), of k that start at `start`. */
-static inline q7_taps q7_taps_within(int64_t start, int64_t k, int64_t dilation, int64_t low,
-                                     int64_t high) {
-    const int64_t first = start < low ? q7_ceil_div(low - start, dilation) : 0;
-    const int64_t end = start < high ? q7_min(k, q7_ceil_div(high - start, dilation)) : 0;
-    return (q7_taps){first, q7_max(first, end)};
-}
 
 /* How many taps mean divides by, in one dim of size n. */
 static inline int64_t q7_pool_count(int64_t start, int64_t k, int64_t dilation, int64_t n,

@@ -1,56 +1,43 @@
-/* depthwise.c: a convolution whose groups have one channel each, `repeat` filters to a channel.
+/* depthwise.c: a convolution whose groups have one channel each, channels last.
  *
- * A product of matrices would have a single row there; the kernel walks lines instead. A task is
- * some tiles of up to Q7_DEPTHWISE_LINES lines. x is (N, C, H, W), y does not overlap it. Read
- * kernels/depthwise.h first.
- *
- * lines: threads * ((tile lines - 1) * stride_h + (kh - 1) * dilation_h + 1) * stride_w * part * 4
- * bytes, part = OW rounded up to Q7_DEPTHWISE_SLACK, and (kw - 1) * dilation_w / stride_w.
- * taps: kh * kw * 8 bytes. */
+ * x is (N, D, H, W, C) of any strides but 1 for C, w (kd, kh, kw, C); pixels of y and residual are
+ * y_stride and residual_stride apart. y does not overlap x. A task is some lines of some channels, so
+ * few that what the lines share stays in L1. Read kernels/depthwise.h first. */
 #include "../kernels/depthwise.h"
 
 #include "loops.h"
 
+enum { CHANNELS = 64 };
+
 typedef struct depthwise_job {
     const q7_depthwise_args *x;
     q7_depthwise_kernel kernel;
-    int64_t part, line_floats; /* of one thread */
-    int64_t blocks;            /* tiles of a plane */
-    int64_t tiles, per_task;
+    int64_t lines, per_task; /* of an image */
+    int64_t bands, blocks;   /* of lines, of channels */
 } depthwise_job;
 
 static void depthwise_task(void *arg, int64_t task, int64_t thread) {
     const depthwise_job *job = arg;
     const q7_depthwise_args *x = job->x;
-    const int64_t end = q7_min(job->tiles, (task + 1) * job->per_task);
-    for (int64_t i = task * job->per_task; i < end; i++) {
-        const int64_t first = i % job->blocks * Q7_DEPTHWISE_LINES;
-        const q7_depthwise_tile tile = {.filter = i / job->blocks,
-                                        .first = first,
-                                        .lines = q7_min(Q7_DEPTHWISE_LINES, x->OH - first),
-                                        .part = job->part,
-                                        .taps = x->taps,
-                                        .line = (float *)x->lines + thread * job->line_floats};
-        job->kernel(x, &tile);
+    (void)thread;
+    q7_depthwise_line line = {.n = task / job->bands / job->blocks,
+                              .first = task / job->bands % job->blocks * CHANNELS};
+    line.end = q7_min(line.first + CHANNELS, x->C);
+    const int64_t first = task % job->bands * job->per_task;
+    for (int64_t i = first; i < q7_min(first + job->per_task, job->lines); i++) {
+        line.od = i / x->OH;
+        line.oh = i % x->OH;
+        job->kernel(x, &line);
     }
 }
 
 void q7_op_depthwise(const q7_depthwise_args *x, const q7_call *call) {
-    if (x->N * x->C * x->repeat * x->OH * x->OW == 0) return;
+    if (x->N * x->C * x->OD * x->OH * x->OW == 0) return;
     depthwise_job job = {.x = x, .kernel = (q7_depthwise_kernel)call->kernel};
-    const int64_t lines = q7_min(Q7_DEPTHWISE_LINES, x->OH);
-    job.part = q7_ceil_div(x->OW, Q7_DEPTHWISE_SLACK) * Q7_DEPTHWISE_SLACK +
-               (x->kw - 1) * x->dilation_w / x->stride_w;
-    job.line_floats =
-        ((lines - 1) * x->stride_h + (x->kh - 1) * x->dilation_h + 1) * x->stride_w * job.part;
-    job.blocks = q7_ceil_div(x->OH, Q7_DEPTHWISE_LINES);
-    job.tiles = x->N * x->C * x->repeat * job.blocks;
-    job.per_task = q7_max(1, 8 * Q7_GRAIN / q7_max(1, lines * job.part * x->kh * x->kw));
-    int64_t *taps = x->taps;
-    for (int64_t i = 0; i < x->kh; i++)
-        for (int64_t j = 0; j < x->kw; j++)
-            *taps++ =
-                (i * x->dilation_h * x->stride_w + j * x->dilation_w % x->stride_w) * job.part +
-                j * x->dilation_w / x->stride_w;
-    q7_parallel(call, q7_ceil_div(job.tiles, job.per_task), depthwise_task, &job);
+    job.lines = x->OD * x->OH;
+    const int64_t line = x->OW * q7_min(x->C, CHANNELS) * x->kd * x->kh * x->kw;
+    job.per_task = q7_max(1, 8 * Q7_GRAIN / line);
+    job.bands = q7_ceil_div(job.lines, job.per_task);
+    job.blocks = q7_ceil_div(x->C, CHANNELS);
+    q7_parallel(call, x->N * job.blocks * job.bands, depthwise_task, &job);
 }

@@ -36,6 +36,14 @@ class View:
         wanted = contiguous_strides(self.shape)
         return all(d == 1 or s == w for d, s, w in zip(self.shape, self.strides, wanted))
 
+    def is_channels_last(self) -> bool:
+        """Of a tensor (N, C, ..): whether the channels of a pixel lie side by side, and no line."""
+        return len(self.shape) > 2 and self.strides[1] == 1 and not self.is_contiguous()
+
+    def channels_last(self) -> View:
+        """(N, C, ..) seen as (N, .., C)."""
+        return self.transpose(channels_last(len(self.shape)))
+
     def transpose(self, perm: tuple[int, ...]) -> View:
         return replace(
             self,
@@ -114,6 +122,17 @@ def contiguous_strides(shape: tuple[Dim, ...]) -> tuple[Dim, ...]:
         strides.append(step)
         step = step * dim
     return tuple(reversed(strides))
+
+
+def channels_last(ndim: int) -> tuple[int, ...]:
+    """The permutation of (N, C, ..) to (N, .., C)."""
+    return (0, *range(2, ndim), 1)
+
+
+def channels_last_strides(shape: tuple[Dim, ...]) -> tuple[Dim, ...]:
+    """Those of a tensor (N, C, ..) that is stored as (N, .., C)."""
+    strides = contiguous_strides(tuple(shape[p] for p in channels_last(len(shape))))
+    return (strides[0], strides[-1], *strides[1:-1])
 
 
 def _exact(have: Dim, want: Dim) -> Optional[Dim]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, Optional
+from typing import Any, NamedTuple, Optional, Union
 
 from q7x2_ep import dtypes
 from q7x2_ep.errors import UnsupportedOp
@@ -30,7 +30,7 @@ from q7x2_ep.ops import (
     trigonometry,
 )
 from q7x2_ep.ops.builder import Builder
-from q7x2_ep.ops.common import Guard, expand_view, fit_guards
+from q7x2_ep.ops.common import Guard, expand_view, fit_guards, in_order, materialized
 
 MAX_INPUTS, MAX_LENGTH = 12, 16  # CHAIN_INPUTS and CHAIN_LENGTH of csrc/kernels.def
 MAX_NDIM = 8  # Q7_MAX_NDIM of csrc/ops.def
@@ -42,8 +42,7 @@ FAMILIES = tuple(
 )
 
 
-@dataclass(frozen=True)
-class Instruction:
+class Instruction(NamedTuple):
     """One step of a chain. step: a key of OPERANDS; op: a member of the closed set `chain`, or, for
     a reduction, of `reduce`; operands: one to three.
     """
@@ -216,8 +215,12 @@ class Chain:
         stand_ins, instructions = _recorded(node)
         inputs, shape = inputs_of(instructions), _walked_shape(instructions) or (1,)
         given = [stand_ins.get(value, value) for value in inputs]
-        views = [expand_view(_walkable(b, value), shape) for value in given]
         reduction = instructions.pop() if instructions[-1].step == "reduce" else None
+        operands, y = given, node.output
+        if not reduction:
+            operands, y = in_order(b, given, node.output)
+            shape = y.shape or (1,)
+        views = [expand_view(_walkable(b, value), shape) for value in operands]
         rows_stride = max(b.constants["CHAIN_BLOCK"], shape[-1]) if reduction else 0
         gathered = [v for v, view in zip(inputs, views) if not _is_read_in_place(view)]
         slots, count = _slots(instructions, gathered)
@@ -227,7 +230,7 @@ class Chain:
         number = {value: i for i, value in enumerate(inputs)}
         first = b.constants["CHAIN_INPUTS"]
         number.update((each.result, first + i) for i, each in enumerate(instructions))
-        operands = [[number[v] for v in each.operands] for each in instructions]
+        read = [[number[v] for v in each.operands] for each in instructions]
         slot = [0] * (first + len(instructions))
         for value, index in slots.items():
             slot[number[value]] = index
@@ -239,7 +242,7 @@ class Chain:
             else _overwritable(node, instructions[-1], inputs, given, views),
             **{f"x{i}": None for i in range(len(inputs), first)},
             **{f"x{i}": view for i, view in enumerate(views)},
-            y=node.output,
+            y=y,
             work=b.threads * (count * slot_bytes),
             rows=b.threads * (4 * rows_stride),
             ndim=len(shape),
@@ -251,9 +254,9 @@ class Chain:
             op=[each.op for each in instructions],
             dtype=[each.operands[-1].dtype for each in instructions],
             to=[each.result.dtype for each in instructions],
-            a=[numbers[0] for numbers in operands],
-            b=[numbers[min(1, len(numbers) - 1)] for numbers in operands],
-            c=[numbers[2 if len(numbers) > 2 else 0] for numbers in operands],
+            a=[numbers[0] for numbers in read],
+            b=[numbers[min(1, len(numbers) - 1)] for numbers in read],
+            c=[numbers[2 if len(numbers) > 2 else 0] for numbers in read],
             alpha=[each.alpha for each in instructions],
             beta=[each.beta for each in instructions],
             slot=slot,
@@ -284,11 +287,13 @@ def _walked_shape(instructions: Sequence[Instruction]) -> tuple[Dim, ...]:
     return (last.operands[0] if last.step == "reduce" else last.result).shape
 
 
-def _walkable(b: Any, value: Value) -> View:
-    """The value as it is stored, or dense where runs along its last dim would waste cache lines."""
-    view = b.view(value)
+def _walkable(b: Any, operand: Union[Value, View]) -> View:
+    """The operand as it is stored, or dense where runs along its last dim waste cache lines."""
+    view = operand if isinstance(operand, View) else b.view(operand)
     step = view.strides[-1] if view.strides and view.shape[-1] != 1 else 1
-    return view if isinstance(step, int) and abs(step) <= MAX_STRIDE else b.contiguous(value)
+    if isinstance(step, int) and abs(step) <= MAX_STRIDE:
+        return view
+    return materialized(b, view) if isinstance(operand, View) else b.contiguous(operand)
 
 
 def _is_read_in_place(view: View) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import cache
 from typing import Any, Callable, NamedTuple, Optional, Union
 
 import numpy as np
@@ -16,7 +17,7 @@ from q7x2_ep import dtypes
 from q7x2_ep.errors import ModelError, UnsupportedOp
 from q7x2_ep.ir.core import Node, Type, Value
 from q7x2_ep.ir.shape import Dim, at_least, broadcast_shapes, measured, minimum, product
-from q7x2_ep.ir.view import View
+from q7x2_ep.ir.view import View, channels_last_strides
 from q7x2_ep.ops import find
 
 MAX_ELEMENTS = 64  # contents of longer tensors are not followed: shapes are short
@@ -105,10 +106,14 @@ def reads_strides(node: Node, value: Value) -> bool:
 
 def is_host(node: Node) -> bool:
     """Whether a node runs on the host whatever its inputs are: it has no native form."""
-    if any(value is not None and value.dtype == dtypes.NO_TENSOR for value in node.inputs):
+    if not _has_native_form(find(node.op)):
         return True
-    entry = find(node.op)
-    return not any(hasattr(entry, part) for part in ("lower", "view", "views", "decompose"))
+    return any(value is not None and value.dtype == dtypes.NO_TENSOR for value in node.inputs)
+
+
+@cache
+def _has_native_form(entry: Any) -> bool:
+    return any(hasattr(entry, part) for part in ("lower", "view", "views", "decompose"))
 
 
 def is_movement(node: Node) -> bool:
@@ -361,6 +366,8 @@ def unary_step(
     b: Any, op: str, x: Operand, y: Operand, alpha: float = 0.0, beta: float = 0.0
 ) -> None:
     """y = op(x) for every element."""
+    if isinstance(y, Value):
+        (x,), y = in_order(b, [x], y)
     b.step(
         "unary",
         kernel="unary",
@@ -383,20 +390,21 @@ def binary_step(b: Any, op: str, left: Operand, right: Operand, y: Value) -> Non
     if dtype_of(left) != dtype_of(right):
         types = " and ".join(dtypes.type_string(dtype_of(each)) for each in (left, right))
         raise UnsupportedOp(f"no kernel computes {op} of {types}")
-    views = {"a": broadcast_operand(b, left), "b": broadcast_operand(b, right)}
-    whole = [name for name, view in views.items() if view.shape == y.shape]
     given = {"a": left, "b": right}
+    operands, place = in_order(b, [left, right], y)
+    views = {name: broadcast_operand(b, operand) for name, operand in zip(given, operands)}
+    whole = [name for name, view in views.items() if view.shape == place.shape]
     # the memory of an operand with no other user is likely to be free; the plan decides
     whole.sort(key=lambda name: isinstance(given[name], Value) and len(given[name].users) > 1)
     b.step(
         "binary",
         kernel="binary",
         inplace=whole[0] if whole else None,
-        y=y,
+        y=place,
         op=op,
         dtype=dtype_of(left),
         **views,
-        **broadcast_fields(y.shape, **views),
+        **broadcast_fields(place.shape, **views),
     )
 
 
@@ -407,9 +415,41 @@ def where_step(b: Any, condition: Operand, left: Operand, right: Operand, y: Val
     """
     if dtypes.size(y.dtype) not in (1, 2, 4, 8):
         raise UnsupportedOp(f"no kernel chooses among {dtypes.type_string(y.dtype)}")
-    views = dict(zip("cab", (broadcast_operand(b, x) for x in (condition, left, right))))
-    fields = broadcast_fields(y.shape, **views)
-    b.step("where", y=y, elem_bytes=dtypes.size(y.dtype), **views, **fields)
+    operands, place = in_order(b, [condition, left, right], y)
+    views = dict(zip("cab", (broadcast_operand(b, x) for x in operands)))
+    fields = broadcast_fields(place.shape, **views)
+    b.step("where", y=place, elem_bytes=dtypes.size(y.dtype), **views, **fields)
+
+
+def in_order(b: Any, operands: list[Operand], y: Value) -> tuple[list[Operand], Operand]:
+    """The operands of an elementwise step, and y: as they are, or all seen as (N, .., C), where one
+    of y's shape is stored so; then y is, too.
+    """
+    if not any(is_image(b, operand, y) for operand in operands):
+        return operands, y
+    return [turned(b, operand, y) for operand in operands], image_of(b, y).channels_last()
+
+
+def is_image(b: Any, operand: Operand, y: Value) -> bool:
+    """Whether it has the shape of y, and the channels of its pixels lie side by side."""
+    if operand.shape != y.shape or len(y.shape) < 3:
+        return False
+    return (operand if isinstance(operand, View) else b.view(operand)).is_channels_last()
+
+
+def turned(b: Any, operand: Operand, y: Value) -> View:
+    """An operand that broadcasts to y (N, C, ..), seen as (N, .., C)."""
+    if operand.shape == y.shape and isinstance(operand, Value):
+        return b.channels_last(operand, dense=True).channels_last()
+    view = operand if isinstance(operand, View) else b.view(operand)
+    missing = len(y.shape) - len(view.shape)
+    shape, strides = (1,) * missing + tuple(view.shape), (0,) * missing + tuple(view.strides)
+    return replace(view, shape=shape, strides=strides).channels_last()
+
+
+def image_of(b: Any, y: Value) -> View:
+    """Room for y (N, C, ..), the channels of a pixel side by side."""
+    return b.allocate(y, channels_last_strides(y.shape))
 
 
 def broadcast_operand(b: Any, operand: Operand) -> View:

@@ -20,11 +20,15 @@ from q7x2_ep.ops.common import (
     Activation,
     Guard,
     dims,
+    image_of,
+    materialized,
     require_dtype,
+    reshaped,
     size_guards,
     where_is,
 )
 from q7x2_ep.ops.matmul import matmul_scratch
+from q7x2_ep.ops.movement import concat_axis, concat_places
 
 WINDOW_ATTRIBUTES = {
     "auto_pad": "NOTSET",
@@ -33,8 +37,9 @@ WINDOW_ATTRIBUTES = {
     "pads": None,
     "strides": None,
 }
-MAX_REPEAT = 4  # filters of a channel up to which lines beat a product of so few rows
-SLACK = 16  # Q7_DEPTHWISE_SLACK
+MIN_FILTERS = 8  # of a group
+MIN_WINOGRAD = 32  # channels and filters
+WINOGRAD_GAP = 16  # Q7_WINOGRAD_GAP
 
 
 class Axis(NamedTuple):
@@ -328,53 +333,107 @@ def channel_guards(node: Node, bias: int = 2) -> list[Guard]:
 def conv_step(
     node: Node, b: Any, residual: Optional[Value], act: Activation, residual_first: int = 0
 ) -> None:
-    """The step of a Conv, or of what else has its attributes and first three operands."""
+    """The step of a Conv, or of what else has its attributes and first three operands.
+
+    It reads and writes images whose channels lie side by side. Where there are few filters to a
+    group, most of a panel would be empty: then it works on planes, and rows of filters.
+    """
     x, w, groups = node.inputs[0], node.inputs[1], node.attrs["group"]
     require_dtype(node, x.dtype, F32)
+    spec = windows(node, x, w, 3)
     fields: dict[str, Any] = {
-        "x": x,
-        "w": w,
+        **spec,
         "bias": node.input(2),
-        "residual": residual,
-        "y": node.output,
         "residual_first": residual_first,
         "act": act.name,
         "act_alpha": act.alpha,
         "act_beta": act.beta,
     }
-    filters = w.shape[0]
-    if (
-        w.shape[1] == 1
-        and len(w.shape) <= 4
-        and filters in [groups * (i + 1) for i in range(MAX_REPEAT)]
-    ):
-        spec = windows(node, x, w, 2)
-        lines, tap_bytes = depthwise_scratch(b, spec)
-        repeat = filters // groups
-        b.step(
-            "depthwise",
-            kernel="depthwise",
-            lines=lines,
-            taps=tap_bytes,
-            repeat=repeat,
-            **spec,
-            **fields,
+    if w.shape[:2] == (groups, 1):
+        flat = (groups, product(w.shape[2:]))
+        if w.const is None:
+            fields["w"] = materialized(b, reshaped(b, w, flat).transpose((1, 0)))
+        else:
+            turned = np.ascontiguousarray(w.const.reshape(flat).T)
+            fields["w"] = b.graph.constant(turned, Type(w.dtype, turned.shape), w.name)
+        b.step("depthwise", kernel="depthwise", **fields, **last_fields(node, b, residual))
+    elif w.const is None or w.shape[0] // groups < MIN_FILTERS:
+        panels = ceildiv(spec["OD"] * spec["OH"] * spec["OW"], b.kernel("gemm").nr)
+        pack = minimum(panels, b.constants["CONV_PANELS"]) * matmul_scratch(
+            b, minimum(product(w.shape[1:]), b.constants["CONV_K_BLOCK"])
         )
-        return
-    spec = windows(node, x, w, 3)
-    panels = ceildiv(spec["OD"] * spec["OH"] * spec["OW"], b.kernel("gemm").nr)
-    pack = minimum(panels, b.constants["CONV_PANELS"]) * matmul_scratch(
-        b, minimum(product(w.shape[1:]), b.constants["CONV_K_BLOCK"])
-    )
-    b.step("conv", kernel="gemm", pack=pack, M=filters, groups=groups, **spec, **fields)
+        fields.update(x=x, w=w, residual=residual, y=node.output, pack=pack)
+        b.step("conv", kernel="gemm", M=w.shape[0], groups=groups, **fields)
+    elif is_winograd(node, spec):
+        matrices = transformed(w.const)
+        whole = b.graph.constant(matrices, Type(w.dtype, matrices.shape), w.name)
+        filters, channels = w.shape[:2]
+        row = channels + WINOGRAD_GAP
+        floats = row + 16 * b.constants["WINOGRAD_TILES"] * (row + b.kernel("gemm").nr)
+        fields.update(w=b.packed(channels, filters, 1, channels, whole), M=filters)
+        fields.update(last_fields(node, b, residual), room=b.threads * floats * 4)
+        names = {f.name for f in b.target.ops["winograd"].fields} | {"x", "w", "y", "room"}
+        names |= {"bias", "residual"}
+        given = {name: value for name, value in fields.items() if name in names}
+        b.step("winograd", kernel="winograd", **given)
+    else:
+        filters, channels, taps = w.shape[0], w.shape[1], product(w.shape[2:])
+        k, pixels = channels * taps, spec["N"] * spec["OD"] * spec["OH"] * spec["OW"]
+        fields["w"] = b.packed(
+            k, filters // groups, taps, k, w, matrices=groups, taps=taps, tap_stride=1
+        )
+        rows = minimum(pixels, b.constants["GEMM_ROWS"])
+        fields["windows"] = b.threads * rows * min(k, b.constants["CONV_K_BLOCK"]) * 4
+        fields.update(last_fields(node, b, residual), M=filters, groups=groups)
+        b.step("conv_last", kernel="gemm", **fields)
 
 
-def depthwise_scratch(b: Any, at: dict[str, Dim]) -> tuple[Dim, Dim]:
-    """The lines under a tile for each thread, and where the taps lie there. Units: bytes.
-    Source: csrc/ops/depthwise.c.
+def is_winograd(node: Node, spec: dict[str, Dim]) -> bool:
+    """Whether the algorithm of kernels/winograd.h applies, and wins."""
+    plain = all(spec[f"stride_{i}"] == spec[f"dilation_{i}"] == 1 for i in "dhw")
+    filters, channels = node.inputs[1].shape[:2]
+    small = (spec["kd"], spec["kh"], spec["kw"]) == (1, 3, 3) and len(node.output.shape) == 4
+    return plain and small and node.attrs["group"] == 1 and min(filters, channels) >= MIN_WINOGRAD
+
+
+def transformed(w: np.ndarray) -> np.ndarray:
+    """G w G^T of every kernel (M, C, 3, 3), as matrices (16, M, C)."""
+    g = np.array([[1, 0, 0], [0.5, 0.5, 0.5], [0.5, -0.5, 0.5], [0, 0, 1]])
+    both = np.einsum("ai,bj->abij", g, g).reshape(16, 9)
+    result = both @ w.reshape(-1, 9).T.astype(np.float64)
+    return result.astype(np.float32).reshape(16, *w.shape[:2])
+
+
+def last_fields(node: Node, b: Any, residual: Optional[Value]) -> dict[str, Any]:
+    """x, y and residual of a step on images whose channels lie side by side."""
+    x, y = b.channels_last(node.inputs[0]), place_of(b, node.output)
+    added = None if residual is None else b.channels_last(residual, dense=True)
+    channels = x.shape[1]
+    strides = {"d": 0, "h": 0, "w": channels}
+    for name, dim, stride in zip(("w", "h", "d"), x.shape[:1:-1], x.strides[:1:-1]):
+        strides[name] = stride if dim != 1 else strides[name]
+    return {
+        "x": x,
+        "y": y,
+        "residual": added,
+        "x_n_stride": x.strides[0],
+        **{f"x_{name}_stride": stride for name, stride in strides.items()},
+        "y_stride": y.channels_last().strides[-2],
+        "residual_stride": y.shape[1],
+    }
+
+
+def place_of(b: Any, y: Value) -> View:
+    """Room for an image, the channels of a pixel side by side: in the place where a Concat of
+    channels that alone reads it wants it.
     """
-    part = ceildiv(at["OW"], SLACK) * SLACK + (at["kw"] - 1) * at["dilation_w"] // at["stride_w"]
-    lines = minimum(at["OH"], b.constants["DEPTHWISE_LINES"]) - 1
-    reach = (at["kh"] - 1) * at["dilation_h"] + 1
-    size = b.threads * (lines * at["stride_h"] + reach) * at["stride_w"] * part * 4
-    return maximum(size, 0), at["kh"] * at["kw"] * 8
+    (user, *others) = y.users or (None,)
+    if others or user is None or user.op != "Concat" or b.graph.is_output(y):
+        return image_of(b, y)
+    if concat_axis(user) != 1 or user.output.dtype != y.dtype:
+        return image_of(b, y)
+    place_of(b, user.output)
+    for part, place in zip(user.inputs, concat_places(user, b)):
+        if part is y:
+            b.alias(y, place)
+    return b.view(y)

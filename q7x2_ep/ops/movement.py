@@ -35,6 +35,7 @@ from q7x2_ep.ops.common import (
     elem_bytes,
     expand_view,
     fresh,
+    image_of,
     infer_same,
     known,
     length,
@@ -609,6 +610,8 @@ class Concat:
 
     def lower(node: Node, b: Any) -> None:
         """One copy per part; the plan drops those of parts that can be produced in place."""
+        if len(node.output.shape) > 2 and b.view(node.inputs[0]).is_channels_last():
+            image_of(b, node.output)
         for part, place in zip(node.inputs, concat_places(node, b)):
             if part.shape[concat_axis(node)] != 0 and b.view(part) != place:
                 b.copy(b.view(part), place)

@@ -16,6 +16,7 @@ from q7x2_ep.ops.common import (
     FLOATS,
     Guard,
     dims,
+    image_of,
     is_used,
     reduce_step,
     require_dtype,
@@ -24,6 +25,7 @@ from q7x2_ep.ops.common import (
     where_is,
 )
 from q7x2_ep.ops.conv import (
+    WHOLE,
     WINDOW_ATTRIBUTES,
     Axis,
     geometry,
@@ -63,17 +65,23 @@ def pool_guards(node: Node) -> list[Guard]:
 
 def lower_pool(op_name: str, supported: tuple[int, ...]) -> Callable[[Node, Any], None]:
     def lower(node: Node, b: Any) -> None:
-        x, y, attrs = node.inputs[0], node.output, node.attrs
-        require_dtype(node, x.dtype, supported)
+        x, y, attrs = b.view(node.inputs[0]), node.output, node.attrs
+        require_dtype(node, y.dtype, supported)
         spec = pool_axes(node, x.shape)
-        fields = window_fields(node, spec, 3)
         indices = node.outputs[1] if is_used(b, node, 1) else None
+        by_line = y.dtype == dtypes.FLOAT and indices is None
+        image = by_line and len(spec) < 3 and x.is_channels_last()
+        if image:  # a window of one channel in the last of three dims
+            x, y = b.channels_last(node.inputs[0], dense=True), image_of(b, y)
+            planes, axes = x.shape[0], [*spec, WHOLE._replace(size=x.shape[1], out=x.shape[1])]
+        else:
+            x, planes, axes = b.contiguous(node.inputs[0]), product(x.shape[:2]), spec
+        fields = window_fields(node, axes, 3)
         line = maximum(
-            (fields["OW"] - 1) * fields["stride_w"] + spec[-1].reach,
+            (fields["OW"] - 1) * fields["stride_w"] + axes[-1].reach,
             fields["pad_left"] + fields["W"],
         )
-        by_line = x.dtype == dtypes.FLOAT and indices is None
-        after = [0, 0, *(axis.after for axis in spec)][-3:]
+        after = [0, 0, *(axis.after for axis in axes)][-3:]
         b.step(
             "pool",
             kernel="pool",
@@ -82,8 +90,8 @@ def lower_pool(op_name: str, supported: tuple[int, ...]) -> Callable[[Node, Any]
             indices=indices,
             work=(fields["OW"] + b.threads * line) * 4 if by_line else None,
             op=op_name,
-            dtype=x.dtype,
-            N=product(x.shape[:2]),
+            dtype=node.output.dtype,
+            N=planes,
             **fields,
             pad_back=after[0],
             pad_bottom=after[1],
@@ -179,7 +187,10 @@ def lower_global(op_name: str) -> Callable[[Node, Any], None]:
     def lower(node: Node, b: Any) -> None:
         x = node.inputs[0]
         require_dtype(node, x.dtype, FLOATS)
-        reduce_step(b, op_name, x, node.output, product(x.shape[:2]), product(x.shape[2:]), 1)
+        outer, n, inner = product(x.shape[:2]), product(x.shape[2:]), 1
+        if len(x.shape) > 2 and b.view(x).is_channels_last():
+            x, outer, inner = b.channels_last(x, dense=True), x.shape[0], x.shape[1]
+        reduce_step(b, op_name, x, node.output, outer, n, inner)
 
     return lower
 

@@ -245,6 +245,8 @@ def packed_matrices(b: Any, weight: Value, matrices: int, n: Dim) -> Any:
             n_stride=k,
             width=nr,
             first=0,
+            taps=1,
+            tap_stride=0,
         )
     return packed
 

@@ -18,16 +18,17 @@ import numpy as np
 
 from q7x2_ep import dtypes
 from q7x2_ep.ir.core import UNKNOWN, Graph, Node, Value, array_type
-from q7x2_ep.ir.shape import product
+from q7x2_ep.ir.shape import Dim, product, renamed
 from q7x2_ep.ops import find
 from q7x2_ep.ops.common import is_host, known
 from q7x2_ep.passes.infer import infer_node, waits
 
 MAX_GROWTH_BYTES = 1 << 20  # a result may be this large where its inputs are smaller
+PACKING = frozenset({"Conv", "Gemm", "MatMul"})  # the second input
 
 
 def run(graph: Graph) -> dict[str, int]:
-    """Counts the nodes replaced by constants and by symbolic elements.
+    """Counts the nodes replaced by constants and by symbolic elements, and sizes that became known.
 
     Raises: ModelError as infer does.
     """
@@ -35,6 +36,7 @@ def run(graph: Graph) -> dict[str, int]:
     dead = []
     late: list[Node] = []
     unknown: set[int] = set()
+    sizes: dict[str, Dim] = {}
     rest, graph.nodes = graph.nodes[::-1], []
     while rest:
         node = rest.pop()
@@ -44,7 +46,10 @@ def run(graph: Graph) -> dict[str, int]:
             branches += 1
             continue
         graph.nodes.append(node)
-        infer_node(node)
+        before = [value.shape for value in node.outputs]
+        if infer_node(node):
+            for shape, value in zip(before, node.outputs):
+                sizes.update(renamed(shape, value.shape))
         if waits(node) or any(id(value) in unknown for value in node.inputs):
             late.append(node)
             unknown.update(map(id, node.outputs))
@@ -63,10 +68,11 @@ def run(graph: Graph) -> dict[str, int]:
             constants += 1
             dead.append(node)
     graph.remove(dead)
+    graph.rename_sizes(sizes)
     if late:
         _defer(graph, late)
     counts = {"constants": constants, "shapes": shapes, "branches": branches}
-    return {**counts, "deferred": len(late)}
+    return {**counts, "deferred": len(late), "sizes": len(sizes)}
 
 
 def _branch(graph: Graph, node: Node, cond: bool) -> list[Node]:
@@ -161,4 +167,10 @@ def _is_worth_it(node: Node) -> bool:
         if value.shape is None or not all(isinstance(dim, int) for dim in value.shape):
             return False
         size += product(value.shape) * dtypes.size(value.dtype)
-    return size <= max(MAX_GROWTH_BYTES, given)
+    return size <= max(MAX_GROWTH_BYTES, given) or all(map(_is_weight, node.outputs))
+
+
+def _is_weight(value: Value) -> bool:
+    """Whether all that reads a value packs it at load: then it takes its memory anyway."""
+    packs = [user.op in PACKING and user.inputs.index(value) == 1 for user in value.users]
+    return bool(packs) and all(packs)

@@ -12,14 +12,15 @@ from __future__ import annotations
 import itertools
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Optional, Union
+from typing import Any, NamedTuple, Optional, Union
 
 from q7x2_ep import dtypes
 from q7x2_ep.errors import ModelError, PlanError, Q7Error, UnsupportedOp
 from q7x2_ep.ir.core import Graph, Node, Type, Value
 from q7x2_ep.ir.shape import Dim, at_least, ceildiv, product, symbol, symbols
-from q7x2_ep.ir.view import View, contiguous_strides
+from q7x2_ep.ir.view import View, channels_last_strides, contiguous_strides
 from q7x2_ep.ops import find
+from q7x2_ep.ops.builder import Joined
 from q7x2_ep.ops.common import where_is
 from q7x2_ep.plan.memory import THREADS, Embedding, Sharing, Storage, settle
 from q7x2_ep.plan.schedule import (
@@ -60,8 +61,7 @@ class Step:
     sources: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class Guard:
+class Guard(NamedTuple):
     """A fact about shapes that only bind can check: left == right (or left >= right). text names
     the node.
     """
@@ -74,13 +74,14 @@ class Guard:
 
 @dataclass(frozen=True)
 class Pack:
-    """A constant to be packed at load: b[i, j] at i * k_stride + j * n_stride, into panels at
-    `offset` bytes, `width` columns to each from its column `first` on. matrix: which one, of a
-    weight of rank 3.
+    """A constant to be packed at load: b[(t, i), j] at t * tap_stride + i * k_stride + j *
+    n_stride, into panels at `offset` bytes, `width` columns to each from its column `first` on.
+    matrix: which one, of a weight of `matrices` of them, or of parts.
     """
 
     weight: Value
     matrix: int
+    matrices: int
     kernel: KernelRow
     k: int
     n: int
@@ -89,12 +90,20 @@ class Pack:
     offset: int
     width: int
     first: int
+    taps: int
+    tap_stride: int
 
     @property
     def array(self) -> Any:
         """The matrix to be packed."""
         const = self.weight.const
-        return const if const.ndim == 2 else const[self.matrix]
+        if isinstance(const, Joined):
+            return const.parts[self.matrix]
+        if const.ndim == 2 and self.matrices == 1:
+            return const
+        if const.ndim == 3 and self.matrices == const.shape[0]:
+            return const[self.matrix]
+        return const.reshape(self.matrices, -1)[self.matrix]
 
 
 @dataclass
@@ -198,7 +207,7 @@ class Builder:
         self.constants = target.constants
         self._node: Optional[Node] = None
         self._views: dict[Value, View] = {}
-        self._dense: dict[Value, View] = {}
+        self._dense: dict[tuple[Value, tuple[Dim, ...]], View] = {}
         self._storages: dict[Value, Storage] = {}
         self._packed: dict[tuple, Operand] = {}
         self._guarded: set[Dim] = set()  # dims that bind holds above 0
@@ -268,13 +277,18 @@ class Builder:
     def contiguous(self, value: Value) -> View:
         """A dense view of a value, copied into one if need be."""
         view = self.view(value)
-        if view.is_contiguous():
+        return (
+            view if view.is_contiguous() else self._copied(value, contiguous_strides(value.shape))
+        )
+
+    def channels_last(self, value: Value, dense: bool = False) -> View:
+        """A view of (N, C, ..) with the channels of a pixel side by side, copied if need be; dense:
+        with nothing between the pixels.
+        """
+        view = self.view(value)
+        if view.channels_last().is_contiguous() or (view.is_channels_last() and not dense):
             return view
-        if value not in self._dense:
-            dense = self.graph.new_value(Type(value.dtype, value.shape), f"{value.name}.dense")
-            self.copy(view, self.allocate(dense))
-            self._dense[value] = self._views[dense]
-        return self._dense[value]
+        return self._copied(value, channels_last_strides(value.shape))
 
     def copy(self, source: View, target: View) -> None:
         """Emit a strided copy between views of one shape and dtype.
@@ -315,28 +329,61 @@ class Builder:
         """Declare that a value is a view of another's storage."""
         self._views[value] = view
 
-    def packed(self, k: int, n: int, k_stride: int, n_stride: int, *weights: Value) -> Operand:
+    def packed(
+        self,
+        k: int,
+        n: int,
+        k_stride: int,
+        n_stride: int,
+        *weights: Value,
+        matrices: Optional[int] = None,
+        taps: int = 1,
+        tap_stride: int = 0,
+    ) -> Operand:
         """Constants packed at load into the panels that the target's GEMM kernel reads; two share
         every panel half and half.
 
         b[i, j] is element i * k_stride + j * n_stride of each weight, so that strides select a
-        transposition. Weights of rank 3 are matrices, whose panels follow one another.
+        transposition; with taps, b[(t, i), j] is t * tap_stride further on. Weights are
+        `matrices` equal parts, by default those along the first of three dims, whose panels follow
+        one another.
         """
-        key = (weights, k, n, k_stride, n_stride)
+        key = (weights, k, n, k_stride, n_stride, matrices, taps, tap_stride)
         if key not in self._packed:
             kernel, plan = self.kernel("gemm"), self.plan
             width = kernel.nr // len(weights)
+            starts = self._starts(weights, n_stride)
             const = weights[0].const
-            matrices = const.shape[0] if const.ndim == 3 else 1
+            if matrices is None:
+                matrices = const.shape[0] if const.ndim == 3 else 1
             size = int(ceildiv(n, width)) * kernel.nr * k * 4
-            for matrix, (i, weight) in itertools.product(range(matrices), enumerate(weights)):
+            for i, (begin, end) in enumerate(zip(starts, starts[1:])):
+                strides = (end - begin, 1) if n_stride == 1 else (1, k)
+                layout = (k, end - begin, *strides, plan.packed_bytes + begin * k * 4, width, 0)
+                plan.packs.append(Pack(weights[0], i, 1, kernel, *layout, taps, tap_stride))
+            whole = () if starts else itertools.product(range(matrices), enumerate(weights))
+            for matrix, (i, weight) in whole:
                 at = plan.packed_bytes + matrix * size
-                layout = (k, n, k_stride, n_stride, at, width, i * width)
-                plan.packs.append(Pack(weight, matrix, kernel, *layout))
+                layout = (k, n, k_stride, n_stride, at, width, i * width, taps, tap_stride)
+                plan.packs.append(Pack(weight, matrix, matrices, kernel, *layout))
             storage = Storage(f"{weights[0].name}.packed", 0, "constant", 0)
             self._packed[key] = Operand(storage, plan.packed_bytes)
             plan.packed_bytes += int(ceildiv(matrices * size, 128)) * 128
         return self._packed[key]
+
+    def _starts(self, weights: tuple[Value, ...], n_stride: int) -> list[int]:
+        """The columns at which the parts of a Joined weight begin, and the end, if each can have
+        panels of its own; else none, and weights are put together.
+        """
+        joined, axis = weights[0].const, 1 if n_stride == 1 else 0
+        if len(weights) == 1 and isinstance(joined, Joined) and joined.axis == axis:
+            sizes = (part.shape[axis] for part in joined.parts)
+            starts = list(itertools.accumulate(sizes, initial=0))
+            if not any(start % self.kernel("gemm").nr for start in starts[:-1]):
+                return starts
+        for weight in weights:
+            weight.const = getattr(weight.const, "whole", weight.const)
+        return []
 
     def known(self, value: Optional[Value]) -> Optional[tuple[Dim, ...]]:
         """The flat contents of a small integer tensor, where known."""
@@ -437,6 +484,15 @@ class Builder:
         )
 
     # Private
+
+    def _copied(self, value: Value, strides: tuple[Dim, ...]) -> View:
+        """A copy in another memory order, one for all readers."""
+        key = value, strides
+        if key not in self._dense:
+            dense = self.graph.new_value(Type(value.dtype, value.shape), f"{value.name}.dense")
+            self._dense[key] = self.allocate(dense, strides)
+            self.copy(self.view(value), self._dense[key])
+        return self._dense[key]
 
     def _new_storage(self, value: Value, space: str, index: int) -> Storage:
         storage = Storage(value.name, product(value.shape) * dtypes.size(value.dtype), space, index)

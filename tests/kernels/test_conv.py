@@ -1,4 +1,4 @@
-"""conv and depthwise against a direct sum in float64."""
+"""conv, conv_last and depthwise against a direct sum in float64."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ from tests.kernels.harness import rows, run_op, tolerance
 from tests.kernels.windows import Window, convolve, window
 
 CONSTANTS = load("").target.constants
+every_op = pytest.mark.parametrize("op", ["conv", "conv_last"])
 every_row = pytest.mark.parametrize("row", rows("gemm"), ids=lambda row: row.name)
 every_line_row = pytest.mark.parametrize("row", rows("depthwise"), ids=lambda row: row.name)
+GAP = 3  # floats between the pixels of the images of conv_last and depthwise
 
 
 class Case(NamedTuple):
@@ -55,19 +57,21 @@ CASES = {
 }
 DEPTHWISE = {
     "3x3": Case((2, 5, 8, 9), (5, 1, 3, 3), window((3, 3), pad=1), 5),
-    "repeat": Case((2, 3, 21, 40), (9, 1, 3, 3), window((3, 3), pad=1), 3),
+    "many channels": Case((1, 165, 5, 12), (165, 1, 3, 3), window((3, 3), pad=1), 165),
     "strides": Case((1, 3, 37, 19), (3, 1, 3, 4), pads((3, 4), (2, 3), (1, 2), (0, 1)), 3),
-    "stride 2": Case((1, 3, 36, 70), (3, 1, 3, 3), window((3, 3), stride=2, pad=1), 3),
+    "stride 2": Case((1, 33, 36, 70), (33, 1, 3, 3), window((3, 3), stride=2, pad=1), 33),
     "dilated": Case((1, 2, 30, 20), (2, 1, 3, 3), pads((3, 3), (1, 2), (2, 5), (2, 3), (2, 5)), 2),
     "cropped": Case((1, 2, 9, 9), (2, 1, 2, 2), pads((2, 2), (1, 1), (-1, -2), (0, -1)), 2),
     "padding alone": Case((1, 2, 1, 1), (2, 1, 2, 2), window((2, 2), pad=3), 2),
     "1-D": Case((2, 4, 50), (4, 1, 4), window((4,), pad=3), 4),
+    "3-D": Case((2, 18, 4, 5, 6), (18, 1, 3, 2, 3), window((3, 2, 3), pad=1), 18),
     "one plane": Case((3, 1, 17, 33), (1, 1, 5, 5), window((5, 5), pad=2)),
 }
 NOTHING = Case((0, 3, 4, 4), (3, 1, 3, 3), window((3, 3)), 3)
 
 
 def run(
+    op: str,
     row: KernelRow,
     case: Case,
     threads: int = 1,
@@ -81,97 +85,130 @@ def run(
     w = rng.standard_normal(case.w).astype(np.float32)
     expected = convolve(x.astype(np.float64), w.astype(np.float64), case.at, case.groups)
     size = convolve(np.abs(x), np.abs(w), case.at, case.groups)
-    y = np.full(expected.shape, np.nan, np.float32)
-    common = {"x": x, "w": w, "y": y, "bias": None, "residual": None, **more}
-    common.update(N=case.x[0], C=case.x[1], act=act, act_alpha=0.0, act_beta=0.0)
-    common["residual_first"] = residual_first
-    if row.family == "gemm":
-        op, fields = "conv", conv_fields(row, case, threads, y.shape[2:])
+    given = {"bias": None, "residual": None, **more}
+    given.update(N=case.x[0], C=case.x[1], act=act, act_alpha=0.0, act_beta=0.0)
+    given.update(case.at.fields(case.x[2:], expected.shape[2:], 3), residual_first=residual_first)
+    if op == "conv":
+        y = np.full(expected.shape, np.nan, np.float32)
+        given.update(conv_fields(row, case, threads, y.shape[2:]), x=x, w=w, y=y)
+        return run_op(op, row, threads, **given)["y"], expected, size
+    y = last(expected, GAP)
+    given.update(last_fields(x), y=y, y_stride=y.shape[-1])
+    if given["residual"] is not None:
+        given["residual"] = last(given["residual"], 2 * GAP)
+    given["residual_stride"] = expected.shape[1] + 2 * GAP
+    if op == "depthwise":
+        given["w"] = np.ascontiguousarray(w.reshape(case.w[0], -1).T)
     else:
-        op, fields = "depthwise", line_fields(case, threads, y.shape[2:])
-    return run_op(op, row, threads, **fields, **common)["y"], expected, size
+        k = int(np.prod(case.w[1:]))
+        given.update(w=packed(row, case, w), M=case.w[0], groups=case.groups)
+        pixels = min(y[..., 0].size, CONSTANTS["GEMM_ROWS"])
+        given["windows"] = threads * pixels * min(k, CONSTANTS["CONV_K_BLOCK"]) * 4
+    y = run_op(op, row, threads, **given)["y"]
+    assert np.isnan(y[..., expected.shape[1] :]).all()
+    return np.moveaxis(y[..., : expected.shape[1]], -1, 1), expected, size
+
+
+def last(x: np.ndarray, gap: int) -> np.ndarray:
+    """x (N, C, ..) as (N, .., C + gap), the gap filled with NaN."""
+    turned = np.ascontiguousarray(np.moveaxis(x, 1, -1), np.float32)
+    return np.pad(turned, [(0, 0)] * (x.ndim - 1) + [(0, gap)], constant_values=np.nan)
+
+
+def last_fields(x: np.ndarray) -> dict[str, Any]:
+    """x as an image between whose pixels there is a gap, and its strides."""
+    image = last(x, GAP)
+    whole = image.reshape(image.shape[0], *(1,) * (5 - x.ndim), *image.shape[1:])
+    strides = (stride // 4 for stride in whole.strides[:4])
+    return {"x": image, **{f"x_{n}_stride": s for n, s in zip("ndhw", strides)}}
+
+
+def packed(row: KernelRow, case: Case, w: np.ndarray) -> np.ndarray:
+    """The panels of every group: K in the order (tap, channel)."""
+    filters, channels = case.w[0] // case.groups, case.w[1]
+    taps = int(np.prod(case.w[2:]))
+    k, n = channels * taps, filters
+    given: dict[str, Any] = {"k": k, "n": n, "k_stride": taps, "n_stride": k, "taps": taps}
+    given.update(tap_stride=1, width=row.nr, first=0)
+    room = np.empty(-(-n // row.nr) * row.nr * k, np.float32)
+    groups = np.split(w, case.groups)
+    return np.stack(
+        [run_op("pack_b", row, b=each, packed=room, **given)["packed"] for each in groups]
+    )
 
 
 def conv_fields(row: KernelRow, case: Case, threads: int, outs: tuple) -> dict[str, Any]:
     panels = -(-int(np.prod(outs)) // row.nr)
     k = min(int(np.prod(case.w[1:])), CONSTANTS["CONV_K_BLOCK"])
-    fields = case.at.fields(case.x[2:], outs, 3)
-    fields.update(M=case.w[0], groups=case.groups)
-    fields["pack"] = threads * min(panels, CONSTANTS["CONV_PANELS"]) * k * row.nr * 4
-    return fields
+    pack = threads * min(panels, CONSTANTS["CONV_PANELS"]) * k * row.nr * 4
+    return {"M": case.w[0], "groups": case.groups, "pack": pack}
 
 
-def line_fields(case: Case, threads: int, outs: tuple) -> dict[str, Any]:
-    at = case.at.fields(case.x[2:], outs, 2)
-    part = -(-at["OW"] // 16) * 16 + (at["kw"] - 1) * at["dilation_w"] // at["stride_w"]
-    lines = (min(at["OH"], CONSTANTS["DEPTHWISE_LINES"]) - 1) * at["stride_h"]
-    lines += (at["kh"] - 1) * at["dilation_h"] + 1
-    size, taps = threads * lines * at["stride_w"] * part * 4, at["kh"] * at["kw"] * 8
-    return {**at, "lines": size, "taps": taps, "repeat": case.w[0] // case.x[1]}
-
-
-def check(row: KernelRow, case: Case) -> None:
+def check(op: str, row: KernelRow, case: Case) -> None:
     k = int(np.prod(case.w[1:]))
-    y, expected, size = run(row, case)
+    y, expected, size = run(op, row, case)
     assert (np.abs(y - expected) <= tolerance(k, size)).all()
     bias = np.linspace(-1, 1, case.w[0], dtype=np.float32)
-    y, expected, size = run(row, case, act="relu", bias=bias)
+    y, expected, size = run(op, row, case, act="relu", bias=bias)
     expected = np.maximum(expected + bias.reshape(-1, *[1] * len(case.x[2:])), 0)
     assert (np.abs(y - expected) <= tolerance(k, size + 1)).all()
 
 
+@every_op
 @every_row
 @pytest.mark.parametrize("name", CASES)
-def test_against_direct_sum(row: KernelRow, name: str) -> None:
-    check(row, CASES[name])
+def test_against_direct_sum(op: str, row: KernelRow, name: str) -> None:
+    check(op, row, CASES[name])
 
 
 @every_line_row
 @pytest.mark.parametrize("name", DEPTHWISE)
-def test_lines_against_direct_sum(row: KernelRow, name: str) -> None:
-    check(row, DEPTHWISE[name])
+def test_depthwise_against_direct_sum(row: KernelRow, name: str) -> None:
+    check("depthwise", row, DEPTHWISE[name])
 
 
-def check_residual(row: KernelRow, case: Case) -> None:
+def check_residual(op: str, row: KernelRow, case: Case) -> None:
     k = int(np.prod(case.w[1:]))
-    plain, expected, size = run(row, case)
+    plain, expected, size = run(op, row, case)
     residual = np.linspace(-3, 3, plain.size, dtype=np.float32).reshape(plain.shape)
     for first in (0, 1):
-        y, _, _ = run(row, case, act="relu", residual=residual, residual_first=first)
+        y, _, _ = run(op, row, case, act="relu", residual=residual, residual_first=first)
         wanted = np.maximum(expected + residual * first, 0) + residual * (1 - first)
         assert (np.abs(y - wanted) <= tolerance(k, size + 6)).all()
 
 
+@every_op
 @every_row
 @pytest.mark.parametrize("name", ["3x3", "groups", "1x1", "long k", "patches", "many panels"])
-def test_residual_before_and_after_the_activation(row: KernelRow, name: str) -> None:
-    check_residual(row, CASES[name])
+def test_residual_before_and_after_the_activation(op: str, row: KernelRow, name: str) -> None:
+    check_residual(op, row, CASES[name])
 
 
 @every_line_row
-@pytest.mark.parametrize("name", ["repeat", "stride 2"])
-def test_residual_of_lines(row: KernelRow, name: str) -> None:
-    check_residual(row, DEPTHWISE[name])
+@pytest.mark.parametrize("name", ["many channels", "stride 2"])
+def test_residual_of_depthwise(row: KernelRow, name: str) -> None:
+    check_residual("depthwise", row, DEPTHWISE[name])
 
 
-def check_threads(row: KernelRow, case: Case) -> None:
-    y = run(row, case)[0]
+def check_threads(op: str, row: KernelRow, case: Case) -> None:
+    y = run(op, row, case)[0]
     for threads in (2, 3, 8):
-        assert run(row, case, threads)[0].tobytes() == y.tobytes()
+        assert run(op, row, case, threads)[0].tobytes() == y.tobytes()
 
 
+@every_op
 @every_row
 @pytest.mark.parametrize("name", ["many rows", "patches", "1x1", "many panels", "3-D"])
-def test_bits_do_not_depend_on_threads(row: KernelRow, name: str) -> None:
-    check_threads(row, CASES[name])
+def test_bits_do_not_depend_on_threads(op: str, row: KernelRow, name: str) -> None:
+    check_threads(op, row, CASES[name])
 
 
 @every_line_row
-def test_bits_of_lines_do_not_depend_on_threads(row: KernelRow) -> None:
-    check_threads(row, DEPTHWISE["repeat"])
+def test_bits_of_depthwise_do_not_depend_on_threads(row: KernelRow) -> None:
+    check_threads("depthwise", row, DEPTHWISE["many channels"])
 
 
-@pytest.mark.parametrize("family", ["gemm", "depthwise"])
-def test_nothing_to_do(family: str) -> None:
-    for row in rows(family):
-        assert run(row, NOTHING)[0].shape == (0, 3, 2, 2)
+@pytest.mark.parametrize("op", ["conv", "conv_last", "depthwise"])
+def test_nothing_to_do(op: str) -> None:
+    for row in rows("depthwise" if op == "depthwise" else "gemm"):
+        assert run(op, row, NOTHING)[0].shape == (0, 3, 2, 2)

@@ -63,6 +63,7 @@ def pack(row: KernelRow, *matrices: np.ndarray, threads: int = 1) -> np.ndarray:
         source = b.T if b.flags.f_contiguous else b
         given: dict[str, Any] = {"k": k, "n": n, "k_stride": k_stride, "n_stride": n_stride}
         given.update(b=np.ascontiguousarray(source), packed=packed, width=width, first=i * width)
+        given.update(taps=1, tap_stride=0)
         packed = run_op("pack_b", row, threads, **given)["packed"]
     return packed
 

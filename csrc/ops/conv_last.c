@@ -1,0 +1,192 @@
+/* conv_last.c: y = act(conv(x, w) + bias) + residual, or act of all of that sum with
+ * residual_first, channels last: one matrix product per group,
+ *
+ *     y (pixels, M / groups) = windows (pixels, K) @ w (K, M / groups),
+ *     pixels = N OD OH OW, K = kd kh kw C / groups
+ *
+ * windows is never formed as a whole: a task copies some rows of it, a block of k at a time, in runs
+ * of floats that lie side by side in x: the channels of a tap, or of a line of taps where x is dense
+ * there. A 1x1 kernel reads x in place. w is packed by pack_b, K in the order (tap, channel), a
+ * matrix per group. x is (N, D, H, W, C) of any strides but 1 for C; pixels of y and residual are
+ * y_stride and residual_stride apart. y does not overlap x. Read panels.h first.
+ *
+ * windows: threads * min(pixels, Q7_GEMM_ROWS) * min(K, Q7_CONV_K_BLOCK) * 4 bytes. */
+#include "panels.h"
+
+enum {
+    MIN_K_BLOCK = 16,
+    SHORT_K = 128 /* sums of 72 in one block have 1.8 times the error of onnxruntime, in four 1.1 */
+};
+
+typedef struct conv_job {
+    q7_conv_last_args x;
+    const q7_call *call;
+    bool in_place;
+    int64_t pixels, channels, filters, k; /* of the product; channels and filters of a group */
+    int64_t run;                          /* floats side by side, of a tap */
+    int64_t k_block, row_tiles, row_blocks, panels, chunk, chunks;
+} conv_job;
+
+/* Where a window begins: in which image, and where in it; `at` counts floats of a line. */
+typedef struct corner {
+    const float *image;
+    int64_t d, h, at;
+} corner;
+
+static void corners_of(const q7_conv_last_args *x, const float *from, int64_t row, int64_t m,
+                       corner *corners) {
+    int64_t ow = row % x->OW, oh = row / x->OW % x->OH, od = row / x->OW / x->OH % x->OD;
+    int64_t n = row / x->OW / x->OH / x->OD;
+    for (int64_t i = 0; i < m; i++) {
+        corners[i] = (corner){.image = from + n * x->x_n_stride,
+                              .d = od * x->stride_d - x->pad_front,
+                              .h = oh * x->stride_h - x->pad_top,
+                              .at = (ow * x->stride_w - x->pad_left) * x->x_w_stride};
+        if (++ow == x->OW) ow = 0, oh++;
+        if (oh == x->OH) oh = 0, od++;
+        if (od == x->OD) od = 0, n++;
+    }
+}
+
+/* n floats, inline where there are few. */
+static inline void copy_floats(float *restrict to, const float *restrict from, int64_t n) {
+    if (n >= 64) {
+        memcpy(to, from, (size_t)n * sizeof(float));
+        return;
+    }
+    int64_t i = 0;
+    for (; i + 4 <= n; i += 4) memcpy(to + i, from + i, 4 * sizeof(float));
+    for (; i < n; i++) to[i] = from[i];
+}
+
+static inline void zero_floats(float *to, int64_t n) {
+    for (int64_t i = 0; i < n; i++) to[i] = 0.0f;
+}
+
+/* Columns [k0, k0 + k) of the windows at m corners, as rows (m, k). */
+static void copy_windows(const conv_job *job, const corner *corners, int64_t m, int64_t k0,
+                         int64_t k, float *rows) {
+    const q7_conv_last_args *x = &job->x;
+    const int64_t line = x->W * x->x_w_stride;
+    for (int64_t done = 0, n; done < k; done += n) {
+        const int64_t tap = (k0 + done) / job->run, first = (k0 + done) % job->run;
+        const int64_t j = tap % x->kw, i = tap / x->kw % x->kh, l = tap / x->kw / x->kh;
+        const int64_t shift = j * x->dilation_w * x->x_w_stride + first;
+        n = q7_min(k - done, job->run - first);
+        for (int64_t r = 0; r < m; r++) {
+            const corner *c = &corners[r];
+            const int64_t d = c->d + l * x->dilation_d, h = c->h + i * x->dilation_h;
+            const int64_t at = c->at + shift; /* what lies within [0, line) is copied */
+            const bool inside = d >= 0 && d < x->D && h >= 0 && h < x->H;
+            const int64_t low = inside ? q7_min(n, q7_max(0, -at)) : n;
+            const int64_t high = q7_max(low, q7_min(n, line - at));
+            float *to = rows + r * k + done;
+            zero_floats(to, low);
+            if (low < high)
+                copy_floats(to + low, c->image + d * x->x_d_stride + h * x->x_h_stride + at + low,
+                            high - low);
+            zero_floats(to + high, n - high);
+        }
+    }
+}
+
+/* The product of rows [row, row + m), a whole number of tiles, and some panels of a group: k in
+ * [k0, k0 + k). a: those rows. */
+static void multiply(const conv_job *job, int64_t group, int64_t k0, int64_t k, int64_t panel,
+                     int64_t row, int64_t m, const float *a, int64_t a_stride) {
+    const q7_conv_last_args *x = &job->x;
+    const int64_t nr = job->call->nr, column = panel * nr, out = group * job->filters + column;
+    const int64_t tiles = q7_ceil_div(m, job->call->mr);
+    const float *bias = x->bias, *residual = x->residual;
+    q7_gemm_epilogue epilogue = {.alpha = 1.0f,
+                                 .bias = bias ? bias + out : NULL,
+                                 .residual_stride = x->residual_stride,
+                                 .residual_first = x->residual_first != 0,
+                                 .act = x->act,
+                                 .act_alpha = (float)x->act_alpha,
+                                 .act_beta = (float)x->act_beta};
+    const bool plain = !bias && !residual && x->act == Q7_act_none;
+    q7_gemm_tile t = {.n = q7_min(nr, job->filters - column),
+                      .k = k,
+                      .a_row_stride = a_stride,
+                      .a_k_stride = 1,
+                      .b_stride = nr,
+                      .b_packed = true,
+                      .b_panel_stride = job->k * nr,
+                      .c_stride = x->y_stride,
+                      .accumulate = k0 > 0,
+                      .epilogue = k0 + k < job->k || plain ? NULL : &epilogue};
+    t.b = (const float *)x->w + group * job->panels * t.b_panel_stride + column * job->k + k0 * nr;
+    t.prefetch = t.b + t.b_panel_stride; /* the next panel, a part per tile */
+    t.prefetch_stride = q7_ceil_div(nr, tiles);
+    for (int64_t tile = 0; tile < tiles; tile++) {
+        const int64_t first = q7_part(m, tiles, tile);
+        t.m = q7_part(m, tiles, tile + 1) - first;
+        t.a = a + first * a_stride;
+        t.c = (float *)x->y + (row + first) * x->y_stride + out;
+        if (residual) epilogue.residual = residual + (row + first) * x->residual_stride + out;
+        ((q7_gemm_kernel)job->call->kernel)(&t);
+        t.prefetch += k * t.prefetch_stride;
+    }
+}
+
+static void conv_task(void *arg, int64_t task, int64_t thread) {
+    const conv_job *job = arg;
+    const q7_conv_last_args *x = &job->x;
+    const int64_t chunk = task % job->chunks * job->chunk, group = task / job->chunks % x->groups;
+    const int64_t block = task / job->chunks / x->groups;
+    const int64_t row = q7_part(job->pixels, job->row_blocks, block);
+    const int64_t m = q7_part(job->pixels, job->row_blocks, block + 1) - row;
+    const int64_t per_thread = q7_min(job->pixels, Q7_GEMM_ROWS) * q7_min(job->k, Q7_CONV_K_BLOCK);
+    const float *from = (const float *)x->x + group * job->channels;
+    float *windows = (float *)x->windows + thread * per_thread;
+    corner corners[Q7_GEMM_ROWS];
+    if (!job->in_place) corners_of(x, from, row, m, corners);
+    for (int64_t k0 = 0; k0 == 0 || k0 < job->k; k0 += job->k_block) {
+        const int64_t k = q7_min(job->k - k0, job->k_block);
+        if (!job->in_place) copy_windows(job, corners, m, k0, k, windows);
+        const float *a = job->in_place ? from + row * x->x_w_stride + k0 : windows;
+        for (int64_t panel = chunk; panel < q7_min(chunk + job->chunk, job->panels); panel++)
+            multiply(job, group, k0, k, panel, row, m, a, job->in_place ? x->x_w_stride : k);
+    }
+}
+
+/* Whether the rows of windows are pixels of x, one stride apart. */
+static bool is_pointwise(const q7_conv_last_args *x) {
+    const bool one = x->kd * x->kh * x->kw == 1 && x->OD == x->D && x->OH == x->H && x->OW == x->W;
+    const bool steps = x->stride_d == 1 && x->stride_h == 1 && x->stride_w == 1 &&
+                       x->pad_front == 0 && x->pad_top == 0 && x->pad_left == 0;
+    return one && steps && (x->H == 1 || x->x_h_stride == x->W * x->x_w_stride) &&
+           (x->D == 1 || x->x_d_stride == x->H * x->W * x->x_w_stride) &&
+           (x->N == 1 || x->x_n_stride == x->D * x->H * x->W * x->x_w_stride);
+}
+
+void q7_op_conv_last(const q7_conv_last_args *x, const q7_call *call) {
+    conv_job job = {.x = *x, .call = call, .channels = x->C / x->groups};
+    job.filters = x->M / x->groups;
+    job.pixels = x->N * x->OD * x->OH * x->OW;
+    job.k = x->kd * x->kh * x->kw * job.channels;
+    if (job.pixels * job.filters == 0) return;
+    job.in_place = is_pointwise(x);
+    job.run = job.channels;
+    const bool single = job.k == job.channels;
+    if (x->x_w_stride == job.channels &&
+        x->dilation_w == 1) { /* a line of taps lies side by side */
+        job.run *= x->kw;
+        job.x.kw = 1;
+    }
+    const int64_t cut = single ? 1 : job.k <= SHORT_K ? 4 : 2;
+    const int64_t blocks = q7_max(q7_ceil_div(job.k, Q7_CONV_K_BLOCK), cut);
+    job.k_block = q7_max(q7_ceil_div(job.k, blocks), MIN_K_BLOCK);
+    job.row_tiles = q7_ceil_div(job.pixels, call->mr);
+    job.row_blocks = q7_ceil_div(job.row_tiles, Q7_GEMM_ROWS / call->mr);
+    job.panels = q7_ceil_div(job.filters, call->nr);
+    job.chunk = q7_min(job.panels, Q7_GEMM_PANELS);
+    if (call->threads > 1 && job.pixels * job.filters * job.k * x->groups > Q7_SMALL_WORK) {
+        const int64_t wanted = call->threads * Q7_TASKS_PER_THREAD;
+        const int64_t even = job.panels * job.row_blocks * x->groups / wanted;
+        job.chunk = q7_max(1, q7_min(even, job.chunk));
+    }
+    job.chunks = q7_ceil_div(job.panels, job.chunk);
+    q7_parallel(call, job.row_blocks * x->groups * job.chunks, conv_task, &job);
+}

@@ -1,0 +1,37 @@
+/* winograd.c: conv_last of a 3x3 kernel, stride 1, no dilation and one group, by Winograd's
+ * algorithm. A task is a block of tiles times a chunk of panels. Read kernels/winograd.h first.
+ *
+ * room: threads * (C + GAP + 16 * Q7_WINOGRAD_TILES * (C + GAP + nr)) * 4 bytes, GAP
+ * Q7_WINOGRAD_GAP. */
+#include "../kernels/winograd.h"
+
+#include "panels.h"
+
+typedef struct winograd_job {
+    const q7_winograd_args *x;
+    const q7_call *call;
+    int64_t tiles, blocks, panels, chunks;
+} winograd_job;
+
+static void winograd_task(void *arg, int64_t task, int64_t thread) {
+    const winograd_job *job = arg;
+    const int64_t block = task / job->chunks, chunk = task % job->chunks;
+    const q7_winograd_block part = {
+        .first = q7_part(job->tiles, job->blocks, block),
+        .end = q7_part(job->tiles, job->blocks, block + 1),
+        .first_panel = q7_part(job->panels, job->chunks, chunk),
+        .panel = q7_part(job->panels, job->chunks, chunk + 1),
+        .room = (float *)job->x->room + thread * q7_winograd_room(job->x->C, job->call->nr)};
+    ((q7_winograd_kernel)job->call->kernel)(job->x, &part);
+}
+
+void q7_op_winograd(const q7_winograd_args *x, const q7_call *call) {
+    winograd_job job = {.x = x, .call = call};
+    job.tiles = x->N * q7_ceil_div(x->OH, 2) * q7_ceil_div(x->OW, 2);
+    if (job.tiles * x->M == 0) return;
+    job.blocks = q7_ceil_div(job.tiles, Q7_WINOGRAD_TILES);
+    job.panels = q7_ceil_div(x->M, call->nr);
+    job.chunks = call->threads > 1 ? q7_ceil_div(2 * call->threads, job.blocks) : 1;
+    job.chunks = q7_min(job.chunks, job.panels);
+    q7_parallel(call, job.blocks * job.chunks, winograd_task, &job);
+}

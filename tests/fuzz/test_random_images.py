@@ -1,0 +1,143 @@
+"""Random networks of convolutions, pools and what stands between them, whose images are stored with
+their channels side by side in places: against each op by itself in float64, and with threads.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import TensorProto, helper, numpy_helper
+
+from q7x2_ep import importer, passes
+from q7x2_ep.backend.numpy import evaluate
+from q7x2_ep.session import Session
+
+UNARY = ("Relu", "Sigmoid", "HardSwish", "Neg")
+
+
+class Network:
+    """A graph that grows at its end: every value is (N, C, H, W)."""
+
+    def __init__(self, draw: Any):
+        self.draw, self.rng = draw, np.random.default_rng(draw(st.integers(0, 999)))
+        self.nodes: list[Any] = []
+        self.constants: list[Any] = []
+        self.shapes = {"x": (draw(st.integers(1, 2)), draw(st.sampled_from((3, 16, 20))), 9, 11)}
+
+    def constant(self, *shape: int) -> str:
+        name = f"c{len(self.constants)}"
+        array = self.rng.standard_normal(shape).astype(np.float32)
+        self.constants.append(numpy_helper.from_array(array, name))
+        return name
+
+    def add(self, op: str, inputs: list[str], shape: tuple[int, ...], **attrs: Any) -> str:
+        name = f"v{len(self.nodes)}"
+        self.nodes.append(helper.make_node(op, inputs, [name], **attrs))
+        self.shapes[name] = shape
+        return name
+
+    def any(self) -> str:
+        return self.draw(st.sampled_from(list(self.shapes)[-4:]))
+
+    def conv(self, x: str) -> str:
+        n, c, h, w = self.shapes[x]
+        group = self.draw(st.sampled_from((1, 1, c, 2 if c % 2 == 0 else 1)))
+        filters = c if group == c else group * self.draw(st.sampled_from((1, 8, 17, 32, 40)))
+        k, stride = self.draw(st.sampled_from((1, 3, 3, 5))), self.draw(st.sampled_from((1, 1, 2)))
+        inputs = [x, self.constant(filters, c // group, k, k)]
+        inputs += [self.constant(filters)] if self.draw(st.booleans()) else []
+        shape = (n, filters, (h - 1) // stride + 1, (w - 1) // stride + 1)
+        attrs = {"group": group, "strides": [stride] * 2, "pads": [k // 2] * 4}
+        return self.add("Conv", inputs, shape, **attrs)
+
+    def pool(self, x: str) -> str:
+        op = self.draw(st.sampled_from(("MaxPool", "AveragePool")))
+        return self.add(op, [x], self.shapes[x], kernel_shape=[3, 3], pads=[1] * 4)
+
+    def excite(self, x: str) -> str:
+        n, c, _, _ = self.shapes[x]
+        mean = self.add("GlobalAveragePool", [x], (n, c, 1, 1))
+        return self.add("Mul", [x, self.add("Sigmoid", [mean], (n, c, 1, 1))], self.shapes[x])
+
+    def unary(self, x: str) -> str:
+        return self.add(self.draw(st.sampled_from(UNARY)), [x], self.shapes[x])
+
+    def scale(self, x: str) -> str:
+        return self.add("Add", [x, self.constant(self.shapes[x][1], 1, 1)], self.shapes[x])
+
+    def join(self, x: str) -> str:
+        """With a value of the same shape, or of the same size behind it."""
+        other = self.any()
+        n, c, *size = self.shapes[x]
+        if self.shapes[other] == self.shapes[x] and self.draw(st.booleans()):
+            return self.add("Add", [x, other], self.shapes[x])
+        if self.shapes[other][2:] != tuple(size):
+            return self.unary(x)
+        return self.add("Concat", [x, other], (n, c + self.shapes[other][1], *size), axis=1)
+
+    def cut(self, x: str) -> str:
+        n, c, h, w = self.shapes[x]
+        first = c // 2
+        ends = [
+            numpy_helper.from_array(np.array([i]), f"{len(self.nodes)}.{name}")
+            for i, name in ((first, "start"), (c, "end"), (1, "axis"))
+        ]
+        self.constants += ends
+        return self.add("Slice", [x, *(end.name for end in ends)], (n, c - first, h, w))
+
+    def upsample(self, x: str) -> str:
+        n, c, h, w = self.shapes[x]
+        scales = numpy_helper.from_array(np.array([1, 1, 2, 2], np.float32), f"s{len(self.nodes)}")
+        self.constants.append(scales)
+        attrs = {
+            "mode": "nearest",
+            "coordinate_transformation_mode": "asymmetric",
+            "nearest_mode": "floor",
+        }
+        return self.add("Resize", [x, "", scales.name], (n, c, 2 * h, 2 * w), **attrs)
+
+
+@st.composite
+def networks(draw: Any) -> tuple[bytes, np.ndarray]:
+    net = Network(draw)
+    steps = (
+        net.conv,
+        net.conv,
+        net.pool,
+        net.excite,
+        net.unary,
+        net.scale,
+        net.join,
+        net.join,
+        net.cut,
+    )
+    for _ in range(draw(st.integers(2, 9))):
+        draw(st.sampled_from(steps))(net.any())
+    if draw(st.booleans()):
+        net.conv(net.upsample(net.any()))
+    shape = net.shapes["x"]
+    symbolic = draw(st.booleans())
+    dims = ["n", shape[1], "h", "w"] if symbolic else shape
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, dims)
+    outputs = list(net.shapes)[-draw(st.integers(1, 3)) :]
+    named = [helper.make_tensor_value_info(v, TensorProto.FLOAT, None) for v in outputs if v != "x"]
+    graph = helper.make_graph(net.nodes, "images", [x], named, net.constants)
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    return made.SerializeToString(), net.rng.standard_normal(shape).astype(np.float32)
+
+
+@settings(max_examples=150, deadline=None)
+@given(networks())
+def test_against_float64(case: tuple[bytes, np.ndarray]) -> None:
+    data, x = case
+    graph = importer.read(data)
+    passes.run_all(graph)
+    wanted = evaluate(graph, {"x": x}, np.float64)
+    results = [Session(data, threads=threads).run({"x": x}) for threads in (1, 3)]
+    for y, other, exact in zip(*results, wanted):
+        assert y.tobytes() == other.tobytes()
+        scale = max(float(np.abs(exact).max(initial=0)), 1.0)
+        np.testing.assert_allclose(y / scale, exact / scale, atol=2e-5)
