@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from q7x2_ep.backend.cpu.library import load
-from q7x2_ep.plan.target import KernelRow
 from q7x2_ep.ops.conv import transformed
+from q7x2_ep.plan.target import KernelRow
 from tests.kernels.harness import rows, run_op, tolerance
 from tests.kernels.windows import Window, convolve, window
 
