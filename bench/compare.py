@@ -1,41 +1,85 @@
-"""Two result files of bench/models.py side by side: python bench/compare.py old.jsonl new.jsonl.
+"""Two result files of any bench side by side: python bench compare OLD.jsonl NEW.jsonl [--bound 5].
 
-For every model, feed and number of threads in both: our time then and now, and onnxruntime's, which
-should not have changed. Of several rows of a kind the last counts. Exit code 1 if one got 5 %
-slower.
+For everything that both measured (the last row of a name and number of threads counts): our median
+then and now, their ratio, and how much slower the other engines got meanwhile, which tells the
+machine's part. Exit code 1 where something is slower by more than the bound (%), the
+machine's part aside, and by more than the spread: its quartiles do not meet those of before.
 """
 
 from __future__ import annotations
 
-import json
-import sys
+import argparse
+from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple, Optional
 
-SLOWER = 1.05
-
-
-def read(path: str) -> dict[tuple, dict]:
-    rows = map(json.loads, Path(path).read_text(encoding="utf-8").splitlines())
-    return {(row["model"], row["feed"], row["threads"]): row for row in rows}
+import numpy as np
+import results
 
 
-def main(old_path: str, new_path: str) -> int:
-    old, new = read(old_path), read(new_path)
-    slower = 0
-    print(
-        f"{'model':<36}{'feed':>14}{'threads':>8}{'old ms':>10}{'new ms':>10}{'ratio':>7}{'ORT':>7}"
-    )
-    for key in sorted(old.keys() & new.keys()):
-        ratio = new[key]["ours_ms"] / old[key]["ours_ms"]
-        drift = new[key]["onnxruntime_ms"] / old[key]["onnxruntime_ms"]
-        slower += ratio > SLOWER * max(drift, 1.0)
-        model, feed, threads = key
-        times = f"{old[key]['ours_ms']:>10.2f}{new[key]['ours_ms']:>10.2f}"
-        print(f"{model[:35]:<36}{feed:>14}{threads:>8}{times}{ratio:>7.2f}{drift:>7.2f}")
-    return 1 if slower else 0
+class Change(NamedTuple):
+    """One thing measured twice. Units: milliseconds. drift: median ratio of other engines."""
+
+    name: str
+    threads: int
+    old: list[float]  # quartiles
+    new: list[float]
+    drift: float
+
+    @property
+    def ratio(self) -> float:
+        return self.new[1] / self.old[1]
+
+    @property
+    def significant(self) -> bool:
+        """Whether the quartiles, then and now, do not meet."""
+        scale = max(self.drift, 1.0)
+        return self.new[0] > self.old[2] * scale or self.new[2] < self.old[0]
+
+    def is_slower(self, bound: float) -> bool:
+        return self.significant and self.ratio > (1 + bound / 100) * max(self.drift, 1.0)
+
+
+def changes(old: list[results.Row], new: list[results.Row]) -> list[Change]:
+    """Of what both have, in the order of old."""
+
+    def last(rows: list[results.Row]) -> Mapping[tuple, results.Row]:
+        return {(row["bench"], row["name"], row["threads"]): row for row in rows if "ms" in row}
+
+    before, after = last(old), last(new)
+    found = []
+    for key, a in before.items():
+        b = after.get(key)
+        if b is None:
+            continue
+        peers = {*a["peers"]} & a["ms"].keys() & b["ms"].keys()
+        others = [b["ms"][name][1] / a["ms"][name][1] for name in peers]
+        drift = float(np.median(others)) if others else 1.0
+        found.append(Change(*key[1:], a["ms"][a["ours"]], b["ms"][b["ours"]], drift))
+    return found
+
+
+def table(found: list[Change], bound: float) -> str:
+    lines = [f"{'what':<50}{'thr':>4}{'old ms':>10}{'new ms':>10}{'ratio':>7}{'others':>7}"]
+    for each in found:
+        mark = "SLOWER" if each.is_slower(bound) else "" if each.significant else "~"
+        lines.append(
+            f"{each.name[:49]:<50}{each.threads:>4}{each.old[1]:>10.3f}{each.new[1]:>10.3f}"
+            f"{each.ratio:>7.2f}{each.drift:>7.2f}  {mark}".rstrip()
+        )
+    return "\n".join([*lines, "~: within the spread"])
+
+
+def main(arguments: Optional[list[str]] = None) -> int:
+    parser = argparse.ArgumentParser(description="Two result files side by side.")
+    parser.add_argument("old", type=Path)
+    parser.add_argument("new", type=Path)
+    parser.add_argument("--bound", type=float, default=5.0, help="%% that is slower (default 5)")
+    options = parser.parse_args(arguments)
+    found = changes(results.read(options.old), results.read(options.new))
+    print(table(found, options.bound))
+    return 1 if any(each.is_slower(options.bound) for each in found) else 0
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 3:
-        raise SystemExit(__doc__)
-    raise SystemExit(main(*sys.argv[1:]))
+    raise SystemExit(main())

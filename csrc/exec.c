@@ -436,16 +436,15 @@ static q7_status run_error(q7_context *c, int64_t step, q7_error *error) {
     return Q7_DATA_FAULT;
 }
 
-q7_status q7_run(q7_context *context, int64_t first, int64_t last, const void *const *inputs,
-                 void *const *outputs, q7_error *error) {
-    q7_context *c = context;
-    const q7_plan *p = c->plan;
-    if (!c->bound || first < 0 || last > p->n_steps)
+q7_status q7_run(const q7_job *job) {
+    q7_context *c = job->context;
+    q7_error *error = job->error;
+    if (!c->bound || job->first < 0 || job->last > c->plan->n_steps)
         return fail(error, Q7_BAD_ARG, -1, "run before bind");
-    patch_feeds(c, inputs, outputs);
+    patch_feeds(c, job->inputs, job->outputs);
     atomic_store(&c->state.faulted, 0);
     int64_t before = c->step_ns ? now_ns() : 0;
-    for (int64_t i = first; i < last; i++) {
+    for (int64_t i = job->first; i < job->last; i++) {
         if (!run_step(c, i))
             return fail(error, Q7_INTERNAL, i, "wrote to the arena outside of its operands");
         if (atomic_load_explicit(&c->state.faulted, memory_order_acquire))

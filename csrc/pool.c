@@ -1,13 +1,15 @@
 /* pool.c: one thread pool per process.
  *
- * A region (one q7_parallel) hands out tasks by an atomic counter. Workers join a region if they
- * are awake in time; the caller works too, closes the region when no task is left, and waits only
- * for workers that are inside it, so that a worker whose core is busy elsewhere delays nobody
- * before it has taken a task, and afterwards gets the caller's core: the caller soon sleeps instead
- * of spinning. Where a worker keeps the caller waiting for much longer than tasks take, its core is
- * busy elsewhere, and regions run inline for a while. Idle workers spin for a bounded time, then
- * sleep. One region at a time: a second caller runs its tasks inline. A forked child starts with an
- * empty pool. Read runtime.h first. */
+ * A region (one q7_parallel) gives each thread an even run of the tasks, the same one whenever the
+ * region is run, so that it finds in its own cache what it left there: rows of the step before,
+ * panels of the run before. Who has done his own takes what is left of the others'. Workers join a
+ * region if they are awake in time; the caller works too, closes the region when no task is left,
+ * and waits only for workers that are inside it, so that a worker whose core is busy elsewhere
+ * delays nobody before it has taken a task, and afterwards gets the caller's core: the caller soon
+ * sleeps instead of spinning. Where a worker keeps the caller waiting for much longer than tasks
+ * take, its core is busy elsewhere, and regions run inline for a while. Idle workers spin for a
+ * bounded time, then sleep. One region at a time: a second caller runs its tasks inline. A forked
+ * child starts with an empty pool. Read runtime.h first. */
 #define _GNU_SOURCE /* pthread_sigmask under -std=c11 */
 #include <pthread.h>
 #include <signal.h>
@@ -22,9 +24,17 @@ enum { MAX_WORKERS = 255, WORKER_SPINS = 4000, CALLER_SPINS = 400 };
  * is left alone for BACK_OFF times the wait: probing it costs at most a fifth then. */
 enum { STOLEN_NS = 100000, BACK_OFF = 4 };
 
-/* state: region number in the high bits, CLOSED, and the number of workers inside */
-#define CLOSED UINT64_C(0x80000000)
-#define REGION UINT64_C(0x100000000)
+/* state: number of the region, its threads, and CLOSED, from high to low bits */
+#define CLOSED UINT64_C(1)
+#define THREADS UINT64_C(2)
+#define REGION UINT64_C(0x400)
+
+/* What one thread writes and others read: a cache line of its own. Thread 0 is the caller. */
+typedef struct {
+    _Alignas(64) atomic_int_least64_t next; /* of the tasks that are its own in this region */
+    int64_t end;
+    atomic_uint_least64_t inside; /* the state that it has joined, or 0 */
+} seat;
 
 static struct {
     pthread_mutex_t owner; /* held by the caller whose region it is */
@@ -32,12 +42,11 @@ static struct {
     pthread_cond_t wake, done;
     atomic_int sleepers, owner_sleeps;
     int64_t workers;
-    atomic_uint_least64_t state;
-    atomic_int_least64_t next_task, next_thread;
+    int64_t inline_until_ns; /* the owner's: no regions before */
+    _Alignas(64) atomic_uint_least64_t state;
     q7_task fn;
     void *arg;
-    int64_t tasks, threads;
-    int64_t inline_until_ns; /* the owner's: no regions before */
+    seat seats[MAX_WORKERS + 1];
 } pool = {.owner = PTHREAD_MUTEX_INITIALIZER,
           .sleep = PTHREAD_MUTEX_INITIALIZER,
           .wake = PTHREAD_COND_INITIALIZER,
@@ -58,13 +67,21 @@ static int64_t now_ns(void) {
     return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
-/* Returns how many tasks were done. */
-static int64_t work(int64_t thread) {
-    for (int64_t done = 0;; done++) {
-        const int64_t task = atomic_fetch_add_explicit(&pool.next_task, 1, memory_order_relaxed);
-        if (task >= pool.tasks) return done;
-        pool.fn(pool.arg, task, thread);
+static inline int64_t threads_of(uint64_t state) { return (int64_t)(state % REGION / THREADS); }
+
+/* Does this thread's tasks, then those that others have left. Returns how many. */
+static int64_t work(int64_t thread, int64_t threads) {
+    int64_t done = 0;
+    for (int64_t i = 0; i < threads; i++) {
+        seat *s = &pool.seats[thread + i < threads ? thread + i : thread + i - threads];
+        while (atomic_load_explicit(&s->next, memory_order_relaxed) < s->end) {
+            const int64_t task = atomic_fetch_add_explicit(&s->next, 1, memory_order_relaxed);
+            if (task >= s->end) break;
+            pool.fn(pool.arg, task, thread);
+            done++;
+        }
     }
+    return done;
 }
 
 /* The state once it shows another region than `seen`. */
@@ -82,29 +99,27 @@ static uint64_t await_region(uint64_t seen) {
     return atomic_load(&pool.state);
 }
 
-static bool is_busy(uint64_t state) { return state & (CLOSED - 1); }
-
-static void leave_region(void) {
-    const uint64_t state = atomic_fetch_sub(&pool.state, 1) - 1;
-    if (is_busy(state) || !atomic_load(&pool.owner_sleeps)) return;
+static void leave_region(seat *mine) {
+    atomic_store(&mine->inside, 0);
+    if (!atomic_load(&pool.owner_sleeps)) return;
     pthread_mutex_lock(&pool.sleep);
     pthread_cond_signal(&pool.done);
     pthread_mutex_unlock(&pool.sleep);
 }
 
-static void *worker(void *unused) {
-    (void)unused;
+/* Joining is a store, then a look at the state; closing a store to the state, then a look at the
+ * seats: one of the two sees the other. */
+static void *worker(void *number) {
+    const int64_t thread = (int64_t)(intptr_t)number;
+    seat *mine = &pool.seats[thread];
     uint64_t seen = 0;
     for (;;) {
-        uint64_t state = await_region(seen);
+        const uint64_t state = await_region(seen);
         seen = state / REGION;
-        while (!(state & CLOSED) && state / REGION == seen) {
-            if (!atomic_compare_exchange_weak(&pool.state, &state, state + 1)) continue;
-            const int64_t thread = atomic_fetch_add(&pool.next_thread, 1);
-            if (thread < pool.threads) (void)work(thread);
-            leave_region();
-            break;
-        }
+        if (state & CLOSED || thread >= threads_of(state)) continue;
+        atomic_store(&mine->inside, state);
+        if (atomic_load(&pool.state) == state) (void)work(thread, threads_of(state));
+        leave_region(mine);
     }
     return NULL;
 }
@@ -119,6 +134,7 @@ static void reset_after_fork(void) {
     atomic_store(&pool.sleepers, 0);
     atomic_store(&pool.owner_sleeps, 0);
     atomic_store(&pool.state, CLOSED);
+    for (int i = 0; i <= MAX_WORKERS; i++) atomic_store(&pool.seats[i].inside, 0);
 }
 
 static void register_fork_handler(void) { pthread_atfork(NULL, NULL, reset_after_fork); }
@@ -132,38 +148,50 @@ static void grow(int64_t workers) {
     pthread_sigmask(SIG_SETMASK, &all, &before);
     while (pool.workers < q7_min(workers, MAX_WORKERS)) {
         pthread_t thread;
-        if (pthread_create(&thread, NULL, worker, NULL)) break;
+        void *number = (void *)(intptr_t)(pool.workers + 1);
+        if (pthread_create(&thread, NULL, worker, number)) break;
         pthread_detach(thread);
         pool.workers++;
     }
     pthread_sigmask(SIG_SETMASK, &before, NULL);
 }
 
-static void open_region(int64_t tasks, int64_t threads, q7_task fn, void *arg) {
+/* Returns the state of the open region. */
+static uint64_t open_region(int64_t tasks, int64_t threads, q7_task fn, void *arg) {
     pool.fn = fn;
     pool.arg = arg;
-    pool.tasks = tasks;
-    pool.threads = threads;
-    atomic_store(&pool.next_task, 0);
-    atomic_store(&pool.next_thread, 1);
-    const uint64_t before = atomic_load(&pool.state);
-    atomic_store(&pool.state, (before / REGION + 1) * REGION);
-    if (atomic_load(&pool.sleepers) == 0) return;
+    for (int64_t i = 0; i < threads; i++) {
+        atomic_store_explicit(&pool.seats[i].next, tasks * i / threads, memory_order_relaxed);
+        pool.seats[i].end = tasks * (i + 1) / threads;
+    }
+    const uint64_t region = atomic_load(&pool.state) / REGION + 1;
+    const uint64_t state = region * REGION + (uint64_t)threads * THREADS;
+    atomic_store(&pool.state, state);
+    if (atomic_load(&pool.sleepers) == 0) return state;
     pthread_mutex_lock(&pool.sleep);
     pthread_cond_broadcast(&pool.wake);
     pthread_mutex_unlock(&pool.sleep);
+    return state;
 }
 
-static void close_region(void) {
-    uint64_t state = atomic_fetch_or(&pool.state, CLOSED);
-    for (int i = 0; i < CALLER_SPINS && is_busy(state); i++) {
+/* The first thread from `from` on that is inside, or the number of threads. */
+static int64_t busy(uint64_t state, int64_t from) {
+    while (from < threads_of(state) && atomic_load(&pool.seats[from].inside) != state) from++;
+    return from;
+}
+
+static void close_region(uint64_t state) {
+    const int64_t threads = threads_of(state);
+    atomic_store(&pool.state, state | CLOSED);
+    int64_t thread = busy(state, 1);
+    for (int i = 0; i < CALLER_SPINS && thread < threads; i++) {
         pause_cpu();
-        state = atomic_load(&pool.state);
+        thread = busy(state, thread);
     }
-    if (!is_busy(state)) return;
+    if (thread == threads) return;
     pthread_mutex_lock(&pool.sleep);
     atomic_store(&pool.owner_sleeps, 1);
-    while (is_busy(atomic_load(&pool.state))) pthread_cond_wait(&pool.done, &pool.sleep);
+    while ((thread = busy(state, thread)) < threads) pthread_cond_wait(&pool.done, &pool.sleep);
     atomic_store(&pool.owner_sleeps, 0);
     pthread_mutex_unlock(&pool.sleep);
 }
@@ -179,9 +207,10 @@ static void run_region(int64_t tasks, int64_t threads, q7_task fn, void *arg) {
         return;
     }
     if (pool.workers < threads - 1) grow(threads - 1);
-    open_region(tasks, threads, fn, arg);
-    const int64_t done = work(0), end = now_ns();
-    close_region();
+    threads = q7_min(threads, pool.workers + 1);
+    const uint64_t state = open_region(tasks, threads, fn, arg);
+    const int64_t done = work(0, threads), end = now_ns();
+    close_region(state);
     const int64_t closed = now_ns(), wait = closed - end;
     if (wait > STOLEN_NS + 4 * (end - start) / q7_max(done, 1))
         pool.inline_until_ns = closed + BACK_OFF * wait;

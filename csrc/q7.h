@@ -1,4 +1,4 @@
-/* q7.h: the public C ABI of libq7: nine functions, plain C11.
+/* q7.h: the public C ABI of libq7: twelve functions, plain C11.
  *
  * A plan is made by Python (q7x2_ep/plan/encode.py), position independent, and copied at creation.
  * One plan serves many contexts; one context serves one run at a time. Sizes in the plan are
@@ -54,9 +54,16 @@ Q7_API void q7_context_destroy(q7_context *context);
 Q7_API q7_status q7_bind(q7_context *context, const int64_t *symbols, int64_t *values,
                          q7_error *error);
 
-/* Runs steps [first, last) of a bound context. */
-Q7_API q7_status q7_run(q7_context *context, int64_t first, int64_t last, const void *const *inputs,
-                        void *const *outputs, q7_error *error);
+/* Runs steps [first, last) of a bound context. One pointer, since ctypes takes 50 ns for every
+ * argument: a caller keeps its job. */
+typedef struct q7_job {
+    q7_context *context;
+    int64_t first, last;
+    const void *const *inputs;
+    void *const *outputs;
+    q7_error *error;
+} q7_job;
+Q7_API q7_status q7_run(const q7_job *job);
 
 /* From now on adds each step's time to step_ns[step], in nanoseconds; NULL switches it off. */
 Q7_API void q7_profile(q7_context *context, int64_t *step_ns);
@@ -71,6 +78,44 @@ enum {
     Q7_STAT_BUFFER_OFFSET,  /* offset of buffer `index` in the arena */
     Q7_STAT_BUFFER_BYTES
 };
+
+/* A flow: plans with If, Loop and Scan around them. One flow serves one run at a time, and plans and
+ * constants must outlive it. Any status but Q7_OK says only that this cannot be run so. */
+typedef struct q7_flow q7_flow;
+enum { Q7_TENSOR_NDIM = 8 };
+typedef struct q7_tensor {
+    void *data;
+    int64_t shape[Q7_TENSOR_NDIM];
+} q7_tensor; /* dense; dtype and rank are those of its slot */
+
+Q7_API q7_status q7_flow_create(const int64_t *words, int64_t n_words, const q7_plan *const *plans,
+                                int64_t n_plans, const void *const *constants, int64_t n_constants,
+                                int64_t threads, q7_flow **flow);
+Q7_API void q7_flow_destroy(q7_flow *flow);
+
+/* `outputs` lie in the flow's memory, or where inputs and constants lie, until its next run. */
+Q7_API q7_status q7_flow_run(q7_flow *flow, const q7_tensor *inputs, const int64_t *sizes,
+                             q7_tensor *outputs);
+
+/* Flow: int64 words: the number of sizes that each run gives, then a program:
+ *   slots      n, n x {ndim, bytes of an element}; the number of inputs, which are the first slots
+ *   constants  n, n x {slot, constant, its shape}
+ *   phases     n, n x {kind, ..}
+ *   outputs    n, n slots
+ * A list is its length, then its items. The phases:
+ *   PLAN       plan, number of its values, number of its steps, list of symbols x {slot or -1, axis
+ *              or size}, list of inputs, list of outputs; value indices of the dims of all of these
+ *   IF         slot of the condition or -1 (true), list of inputs, list of outputs; then both
+ *              branches: 0, or 1 and a program
+ *   LOOP,SCAN  slot of the trip count or -1, that of the condition or -1; how many inputs are
+ *              states, and how many after them are cut into slices; list of inputs, list of
+ *              outputs: states, then scanned ones; for each slice, then for each scanned output
+ *              whether it runs backwards; the shapes of scanned outputs without iterations; a program
+ *   FRONT      slot of a vector, slot of a number, slot of the output, which is the front of the
+ *              vector; its dims, -1 for that number
+ * The body of a LOOP takes iteration and condition before its inputs, and gives the condition first.
+ */
+enum { Q7_PHASE_PLAN, Q7_PHASE_IF, Q7_PHASE_LOOP, Q7_PHASE_SCAN, Q7_PHASE_FRONT };
 
 /* Plan: little-endian int64 words.
  *   header    Q7_PLAN_HEADER words: magic, version, then a count per section and the image's bytes

@@ -5,10 +5,13 @@
 >>> outputs = session.run(None, {"input_ids": ids, "attention_mask": mask})  # doctest: +SKIP
 """
 
+import sys
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
 from q7x2_ep import api
 from q7x2_ep.api import *  # noqa: F403  the names of onnxruntime's module
-from q7x2_ep.bisect import Bisection, bisect
-from q7x2_ep.compare import Comparison, compare
 from q7x2_ep.errors import (
     BackendError,
     BindingError,
@@ -25,9 +28,13 @@ from q7x2_ep.errors import (
     ShapeError,
     UnsupportedOp,
 )
-from q7x2_ep.explain import Explanation, explain
 from q7x2_ep.install import install, uninstall
-from q7x2_ep.optimize import Optimization, optimize
+
+if TYPE_CHECKING:
+    from q7x2_ep.bisect import Bisection, bisect
+    from q7x2_ep.compare import Comparison, compare
+    from q7x2_ep.explain import Explanation, explain
+    from q7x2_ep.optimize import Optimization, optimize
 
 __version__ = "0.1.0"
 
@@ -58,3 +65,32 @@ __all__ = [
     "uninstall",
     *api.__all__,
 ]
+
+# The tools, and the engine behind them, are imported when they are used: that takes several times
+# as long as the rest.
+_TOOLS = {
+    "Bisection": "bisect",
+    "Comparison": "compare",
+    "Explanation": "explain",
+    "Optimization": "optimize",
+}
+
+
+def __getattr__(name: str) -> Any:
+    module = _TOOLS.get(name, name if name in _TOOLS.values() else None)
+    if module is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{module}"), name)
+
+
+class _Package(ModuleType):
+    """Python binds a module that it has imported to its name in the package; of a tool, the name is
+    the function's.
+    """
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        is_tool = isinstance(value, ModuleType) and name in _TOOLS.values()
+        super().__setattr__(name, getattr(value, name) if is_tool else value)
+
+
+sys.modules[__name__].__class__ = _Package

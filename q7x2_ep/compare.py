@@ -19,7 +19,7 @@ from q7x2_ep import dtypes, importer
 from q7x2_ep.api.inference_session import InferenceSession
 from q7x2_ep.api.options import GraphOptimizationLevel, SessionOptions
 from q7x2_ep.backend import numpy as oracle
-from q7x2_ep.backend.cpu.library import default_threads
+from q7x2_ep.backend.cpu.cores import default_threads
 from q7x2_ep.backend.numpy import rms, rms_error
 from q7x2_ep.errors import BackendError
 from q7x2_ep.feeds import random_feeds
@@ -28,10 +28,10 @@ from q7x2_ep.passes import infer
 from q7x2_ep.session import Model
 
 ERROR_FACTOR = 1.5  # of onnxruntime's own error
-WARM_BELOW_MS = (
-    500.0  # a shorter run is preceded by an untimed one of the same engine: its weights come
-)
-# into cache, and the threads of the other engine stop spinning (those of onnxruntime after 20 ms)
+# An engine's turn begins with untimed runs: its weights come into cache, and the threads of the
+# other engine stop spinning (those of onnxruntime after 20 ms). Long runs need none.
+WARM_MS, WARM_BELOW_MS = 25.0, 500.0
+TURN_MS = 50.0  # of timed runs in a row, so that short ones are not all warming
 SECONDS_PER_ENGINE = 1.5  # default measuring time
 FEWEST_RUNS, MOST_RUNS = 5, 200
 
@@ -177,13 +177,15 @@ class Contest:
             )
         naive_ms = None
         if naive:
-            (naive_ms,), _ = interleave([lambda: oracle.evaluate(self.graph, feeds, np.float32)], 3)
-        times, runs = interleave(calls, runs)
+            alone = interleave([lambda: oracle.evaluate(self.graph, feeds, np.float32)], 3)
+            naive_ms = float(np.median(alone))
+        samples = interleave(calls, runs)
+        times = [float(np.median(each)) for each in samples]
         return Comparison(
             model=self.name,
             feed="x".join(map(str, next(iter(feeds.values())).shape)) if feeds else "none",
             threads=self.threads,
-            runs=runs,
+            runs=len(samples[0]),
             ours_ms=times[0],
             theirs_ms=times[1],
             unfused_ms=times[2] if self.unfused is not None else None,
@@ -222,25 +224,29 @@ def compare(
 
 
 def interleave(
-    calls: Sequence[Callable[[], Any]], runs: Optional[int] = None
-) -> tuple[list[float], int]:
-    """The median milliseconds of each call, and the number of runs behind it.
+    calls: Sequence[Callable[[], Any]],
+    runs: Optional[int] = None,
+    clock: Callable[[], int] = time.perf_counter_ns,
+) -> list[list[float]]:
+    """Milliseconds of the runs of each call.
 
     Measured in turns, A B A B, so that drift hits all alike. The order changes every round, so that
-    none always follows the same other.
+    none always follows the same other. clock: in nanoseconds.
     """
-    first = [_milliseconds(call) for call in calls]
+    first = [_milliseconds(call, clock) for call in calls]
     if runs is None:
         runs = int(min(max(1000 * SECONDS_PER_ENGINE / max(first), FEWEST_RUNS), MOST_RUNS))
     times: list[list[float]] = [[] for _ in calls]
     order = list(range(len(calls)))
-    for _ in range(runs):
+    turn = max(min(int(TURN_MS / max(first)), runs // FEWEST_RUNS), 1)
+    for done in range(0, runs, turn):
         for i in order:
-            if first[i] < WARM_BELOW_MS:
-                calls[i]()
-            times[i].append(_milliseconds(calls[i]))
+            warm = 0.0
+            while first[i] < WARM_BELOW_MS and warm < WARM_MS:
+                warm += _milliseconds(calls[i], clock)
+            times[i] += [_milliseconds(calls[i], clock) for _ in range(min(turn, runs - done))]
         order = order[1:] + order[:1]
-    return [float(np.median(samples)) for samples in times], runs
+    return times
 
 
 def table(comparisons: Sequence[Comparison]) -> str:
@@ -326,10 +332,10 @@ def _name(model: Model) -> str:
     return "model"
 
 
-def _milliseconds(call: Callable[[], Any]) -> float:
-    start = time.perf_counter_ns()
+def _milliseconds(call: Callable[[], Any], clock: Callable[[], int]) -> float:
+    start = clock()
     call()
-    return (time.perf_counter_ns() - start) / 1e6
+    return (clock() - start) / 1e6
 
 
 def _largest_difference(a: np.ndarray, b: np.ndarray) -> float:

@@ -13,7 +13,8 @@ from typing import Any
 
 import q7x2_ep
 from q7x2_ep import knobs
-from q7x2_ep.backend.cpu.library import default_threads, load
+from q7x2_ep.backend.cpu.cores import default_threads
+from q7x2_ep.backend.cpu.library import load
 from q7x2_ep.errors import BackendError
 from q7x2_ep.plan.target import Target
 

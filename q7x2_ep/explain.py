@@ -16,6 +16,7 @@ from q7x2_ep.ir.rewrite import NearMiss
 from q7x2_ep.ir.shape import Expr, evaluate, symbols
 from q7x2_ep.plan.build import Step
 from q7x2_ep.plan.memory import THREADS
+from q7x2_ep.plan.partition import HostPhase
 from q7x2_ep.session import Model, Session
 
 MAP_ROWS, MAP_COLUMNS, MAP_LEGEND = 24, 84, 12  # of the map of the arena, in characters
@@ -186,7 +187,7 @@ def _explain(session: Session, given: Mapping[str, int]) -> Explanation:
         ExplainedStep(s.op, s.kernel.name if s.kernel else None, "cpu", s.sources) for s in native
     ]
     host_steps = [
-        ExplainedStep(phase.node.op, None, f"host: {phase.reason}", phase.node.sources)
+        ExplainedStep(phase.node.op, None, f"{_place(phase)}: {phase.reason}", phase.node.sources)
         for phase in program.host_phases
     ]
     firsts = itertools.accumulate((len(plan.steps) for plan in plans), initial=0)
@@ -220,6 +221,11 @@ def _explain(session: Session, given: Mapping[str, int]) -> Explanation:
             for storage, (offset, size) in zip(plan.arena(), places)
         ],
     )
+
+
+def _place(phase: HostPhase) -> str:
+    """Where a step between native phases runs."""
+    return "C, on its own" if phase.within is not None else "host"
 
 
 def _changes_order(copy: Step, sizes: Mapping[str, int]) -> bool:

@@ -8,12 +8,12 @@ file is written, and an installed onnxruntime is left as it is.
 from __future__ import annotations
 
 import importlib
+import os.path
 import sys
-from pathlib import Path
 from types import ModuleType
 from typing import Optional
 
-STAND_IN = str(Path(__file__).resolve().parent / "stand_in")
+STAND_IN = os.path.join(os.path.dirname(os.path.realpath(__file__)), "stand_in")
 
 
 def install() -> None:
@@ -49,4 +49,4 @@ def installed() -> bool:
 
 
 def _ours(module: Optional[ModuleType]) -> bool:
-    return Path(getattr(module, "__file__", None) or "").is_relative_to(STAND_IN)
+    return (getattr(module, "__file__", None) or "").startswith(STAND_IN + os.sep)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from typing import Callable, NamedTuple, Union
 
@@ -9,12 +10,13 @@ Default = Union[str, int]
 
 
 class Knob(NamedTuple):
-    """One variable: Q7X2_<name>."""
+    """One variable: Q7X2_<name>; where it is unset, the first of `others` that has such a value."""
 
     name: str
     type: Callable[[str], Default]
     default: Default
     meaning: str
+    others: tuple[str, ...] = ()
 
     @property
     def variable(self) -> str:
@@ -29,9 +31,17 @@ KNOBS = {
             "THREADS",
             int,
             0,
-            "threads of a session whose options leave it open; 0: affinity and cgroup quota",
+            "threads of a session whose options leave it open; 0: the physical cores that affinity "
+            "and cgroup quota allow",
+            ("ORT_INTRA_OP_NUM_THREADS", "OMP_NUM_THREADS"),
         ),
-        Knob("VERIFY", int, 0, "1: evaluate what every fusion replaces, before and after, at load"),
+        Knob(
+            "VERIFY",
+            int,
+            0,
+            "1: at load, evaluate what every fusion replaces, before and after, and check the "
+            "graph after every pass",
+        ),
         Knob("LIBRARY", str, "", "path of libq7 to load instead of the one inside the package"),
     )
 }
@@ -44,14 +54,17 @@ def get(name: str) -> Default:
     """
     knob = KNOBS[name]
     text = os.environ.get(knob.variable, "")
-    if not text:
-        return knob.default
-    try:
-        return knob.type(text)
-    except ValueError:
-        raise ValueError(
-            f"[{knob.variable}] expected {knob.type.__name__}, given {text!r}"
-        ) from None
+    if text:
+        try:
+            return knob.type(text)
+        except ValueError:
+            raise ValueError(
+                f"[{knob.variable}] expected {knob.type.__name__}, given {text!r}"
+            ) from None
+    for variable in knob.others:  # whose other values are for others to refuse
+        with contextlib.suppress(KeyError, ValueError):
+            return knob.type(os.environ[variable])
+    return knob.default
 
 
 def with_python_path(folder: str) -> dict[str, str]:

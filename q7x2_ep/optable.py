@@ -164,7 +164,11 @@ def _how(model: Any, constants: Sequence[Any]) -> str:
         phases = partition(graph, load().target)
     except Exception:  # a dtype that the op refuses, or a defect: it does not run
         return "neither"
-    return "host" if any(isinstance(phase, HostPhase) for phase in phases) else "native"
+    return (
+        "host"
+        if any(isinstance(phase, HostPhase) and phase.within is None for phase in phases)
+        else "native"
+    )
 
 
 def _is_native(name: str) -> bool:

@@ -17,8 +17,9 @@ import numpy as np
 
 from q7x2_ep import dtypes, errors, fuse, importer, knobs, passes
 from q7x2_ep.backend.call import Call
-from q7x2_ep.backend.cpu.library import default_threads, load
-from q7x2_ep.backend.program import Program
+from q7x2_ep.backend.cpu.cores import default_threads
+from q7x2_ep.backend.cpu.library import load
+from q7x2_ep.backend.program import Compiler, Program
 from q7x2_ep.backend.verify import verify
 from q7x2_ep.ir.core import Graph, Type
 from q7x2_ep.ir.rewrite import Watch
@@ -97,7 +98,7 @@ class Session:
         self.inputs = [InputSpec(v.name, v.dtype, v.shape, types[v.name]) for v in graph.inputs]
         self.output_names = list(graph.output_names)
         self.output_types = _output_types(graph)
-        self.program = Program(graph, load(), self.threads, self._compile_body)
+        self.program = Program(graph, Compiler(load(), self.threads, self._simplify))
 
     def run(self, feeds: Mapping[str, Any], call: Optional[Call] = None) -> list[np.ndarray]:
         """All outputs for one feed, in the order of the model.
@@ -153,13 +154,12 @@ class Session:
         """Give back memory now; the session cannot run afterwards."""
         self.program.close()
 
-    def _compile_body(self, graph: Graph) -> Program:
+    def _simplify(self, graph: Graph) -> None:
         """A branch, a loop body or a deferred part, for inputs of known types."""
         passes.run_all(graph)
         if self._fusion:
             fuse.fuse(graph)
             passes.run_all(graph)
-        return Program(graph, load(), self.threads, self._compile_body)
 
     def _check(self, feeds: Mapping[str, Any]) -> tuple[list[Any], dict[str, int]]:
         """The feeds as dense arrays in model order, and the value of every symbol."""

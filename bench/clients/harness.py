@@ -20,9 +20,27 @@ SENTENCES = [  # 1 to 60 words
 ]
 
 
-def measure(load: Callable[[], Any], work: Callable[[Any], dict[str, Any]]) -> None:
+class Recorder:
+    """A session in whose place it stands; calls: the feeds and outputs of each run."""
+
+    def __init__(self, session: Any):
+        self.session = session
+        self.calls: list[tuple[dict[str, Any], list[Any]]] = []
+
+    def run(self, names: Any, feeds: dict[str, Any]) -> list[Any]:
+        outputs = self.session.run(names, feeds)
+        self.calls.append((feeds, outputs))
+        return outputs
+
+
+def measure(
+    load: Callable[[], Any],
+    work: Callable[[Any], dict[str, Any]],
+    record: Callable[[Any], Any] = lambda client: None,
+) -> None:
     """Pickles into RESULT: results, the value that work gave for each item; load and work, seconds;
-    engine, the module that sessions came from.
+    engine, the module that sessions came from; model, what record gave: the path of a model and the
+    calls of its Recorder.
     """
     begin = time.perf_counter()
     client = load()
@@ -38,5 +56,6 @@ def measure(load: Callable[[], Any], work: Callable[[Any], dict[str, Any]]) -> N
         "load": loaded - begin,
         "work": min(times),
         "engine": engine.InferenceSession.__module__.split(".")[0],
+        "model": record(client),
     }
     Path(sys.argv[1]).write_bytes(pickle.dumps(found))

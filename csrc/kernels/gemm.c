@@ -14,8 +14,7 @@
 #else
 #define UNROLL_K Q7_UNROLL_BY_4
 #endif
-/* With few rows, several panels at once: enough independent sums to hide the latency of fma. */
-#define PANELS(m) ((m) == 1 ? 4 : (m) == 2 ? 2 : 1)
+#define LINE 16 /* floats of a cache line */
 
 /* Where sums go: straight to c, or to a buffer for finish(). */
 typedef struct target {
@@ -29,6 +28,7 @@ typedef struct target {
 /* How b is read. */
 enum access {
     PACKED, /* and a_k_stride is 1: constant strides and an unrolled loop, 7 % faster on avx2 */
+    STREAM, /* PACKED, from memory and once: several panels, or of one every line is prefetched */
     STRIDED,
     TAIL /* STRIDED, and only t->n columns exist */
 };
@@ -76,14 +76,14 @@ Q7_INLINE void finish_simple(target out, const q7_f32 *sum, const int m, const i
 Q7_INLINE void multiply(const q7_gemm_tile *t, const float *b, target out, const int m,
                         const int panels, const enum access access) {
     const int vectors = panels * VECTORS;
-    q7_f32 sum[MR * VECTORS], v[4 * VECTORS]; /* [m][vectors], [vectors]; PANELS(m) * m <= MR */
+    q7_f32 sum[MR * VECTORS], v[4 * VECTORS]; /* [m][vectors], [vectors]; panels * m <= MR */
     Q7_UNROLL
     for (int i = 0; i < m * vectors; i++) sum[i] = q7_set1(0.0f);
 
     /* Row i is at origin[i / 5] + i % 5 * row_bytes: any stride, with few address registers. */
     const int64_t row_bytes = opaque(t->a_row_stride * 4);
-    const int64_t k_bytes = access == PACKED ? 4 : opaque(t->a_k_stride * 4);
-    const int64_t b_stride = access == PACKED ? NR : t->b_stride;
+    const int64_t k_bytes = access <= STREAM ? 4 : opaque(t->a_k_stride * 4);
+    const int64_t b_stride = access <= STREAM ? NR : t->b_stride;
     const char *origin[3];
     Q7_UNROLL
     for (int i = 0; i < 3; i++) origin[i] = (const char *)t->a + 5 * i * row_bytes;
@@ -120,11 +120,10 @@ Q7_INLINE void multiply(const q7_gemm_tile *t, const float *b, target out, const
         }
         Q7_UNROLL
         for (int j = 0; j < panels && panels > 1; j++)
-            q7_prefetch(b + j * t->b_panel_stride + Q7_GEMM_AHEAD);
-        if (panels == 1) {
-            q7_prefetch(prefetch);
-            prefetch += t->prefetch_stride;
-        }
+            q7_prefetch(b + j * t->b_panel_stride + Q7_GEMM_PANELS_AHEAD);
+        if (panels == 1) q7_prefetch(prefetch);
+        if (panels == 1 && access == STREAM && NR > LINE) q7_prefetch(prefetch + LINE);
+        prefetch += t->prefetch_stride;
         Q7_UNROLL
         for (int i = 0; i < 3; i++) origin[i] += k_bytes;
         b += b_stride;
@@ -158,27 +157,23 @@ typedef void multiply_rows(const q7_gemm_tile *t, const float *b, target out);
 #define EVERY_M ROWS(1) ROWS(2) ROWS(3) ROWS(4) ROWS(5) ROWS(6) ROWS(7) ROWS(8) ROWS(9) ROWS(10) \
     ROWS(11) ROWS(12) ROWS(13) ROWS(14)
 #endif
+#define WIDE(m) ((m) == 1 ? 4 : 2 * (m) + 2 <= MR ? 2 : 1) /* q7_gemm_panels() as a constant */
 #define ROWS(m)                                                                  \
     static void packed_##m(const q7_gemm_tile *t, const float *b, target out) {  \
         multiply(t, b, out, m, 1, PACKED);                                       \
+    }                                                                            \
+    static void stream_##m(const q7_gemm_tile *t, const float *b, target out) {  \
+        multiply(t, b, out, m, WIDE(m), STREAM);                                 \
     }                                                                            \
     static void strided_##m(const q7_gemm_tile *t, const float *b, target out) { \
         multiply(t, b, out, m, 1, STRIDED);                                      \
     }
 EVERY_M
 #undef ROWS
-#define ROWS(m) {packed_##m, strided_##m},
-static multiply_rows *const by_rows[MR][2] = {EVERY_M};
+#define ROWS(m) {packed_##m, stream_##m, strided_##m},
+static multiply_rows *const by_rows[MR][3] = {EVERY_M};
 #undef ROWS
 /* clang-format on */
-
-static void one_row_wide(const q7_gemm_tile *t, const float *b, target out) {
-    multiply(t, b, out, 1, PANELS(1), PACKED);
-}
-
-static void two_rows_wide(const q7_gemm_tile *t, const float *b, target out) {
-    multiply(t, b, out, 2, PANELS(2), PACKED);
-}
 
 /* The right edge of an unpacked b: rare, so four rows or one at a time will do. */
 static void four_rows_tail(const q7_gemm_tile *t, const float *b, target out) {
@@ -278,11 +273,12 @@ static void finish(const q7_gemm_tile *t, const float *sums, int64_t sums_stride
 
 void Q7_KERNEL(gemm_f32)(const q7_gemm_tile *t) {
     _Alignas(64) float sums[MR * NR];
-    const int64_t wide = PANELS(t->m) * NR;
+    const int64_t wide = q7_gemm_panels(t->m, MR) * NR;
     for (int64_t first = 0, n; first < t->n; first += n) {
         const bool packed = t->b_packed && t->a_k_stride == 1;
-        const bool several = packed && wide > NR && t->n - first >= wide;
-        const int64_t columns = several ? wide : NR;
+        const bool stream =
+            packed && t->n - first >= wide && (wide > NR || t->prefetch_stride == NR);
+        const int64_t columns = stream ? wide : NR;
         n = q7_min(t->n - first, columns); /* how many of them exist */
         const float *b = t->b + first / NR * t->b_panel_stride;
         const bool direct = n == columns && (!t->epilogue || is_simple(t->epilogue));
@@ -292,10 +288,8 @@ void Q7_KERNEL(gemm_f32)(const q7_gemm_tile *t) {
 
         if (n < NR && !t->b_packed)
             tail(t, out);
-        else if (several)
-            (t->m == 1 ? one_row_wide : two_rows_wide)(t, b, out);
         else
-            by_rows[t->m - 1][!packed](t, b, out);
+            by_rows[t->m - 1][stream ? STREAM : packed ? PACKED : STRIDED](t, b, out);
         if (!direct) finish(t, sums, columns, first, n);
     }
 }

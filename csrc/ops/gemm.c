@@ -12,12 +12,13 @@
 #include "gemm_tasks.h"
 #include "panels.h"
 
-enum { WIDE = 4 }; /* panels that a single row tile takes at once; divides Q7_GEMM_PANELS */
+enum { WIDE = 4 }; /* chunks for a single row tile are multiples; divides Q7_GEMM_PANELS */
 
 /* c += or = a @ b for k in [k0, k0 + k), columns [column, column + n) of b and row tiles [first,
- * last). sums: where gated those of these rows from this column on, chunk * nr apart, or NULL. */
+ * last). sums: where gated those of these rows from this column on, chunk * nr apart, or NULL. next:
+ * what of b is multiplied afterwards. */
 static void multiply(const q7_gemm_job *job, int64_t k0, int64_t k, int64_t column, int64_t n,
-                     int64_t first, int64_t last, float *sums) {
+                     int64_t first, int64_t last, float *sums, const float *next) {
     const q7_gemm_args *x = job->x;
     const int64_t nr = job->call->nr, tiles = last - first;
     const int64_t out = x->gated ? column / 2 : column; /* column of c, and of the biases */
@@ -44,8 +45,8 @@ static void multiply(const q7_gemm_job *job, int64_t k0, int64_t k, int64_t colu
                       .c_stride = x->gated ? job->chunk * nr : x->c_stride,
                       .accumulate = k0 > 0,
                       .epilogue = k0 + k < x->k || plain ? NULL : &epilogue};
-    /* One row tile: what follows in the panel. Else, a part per tile, the panel that comes next. */
-    t.prefetch = tiles == 1 ? t.b + Q7_GEMM_AHEAD : t.b + t.b_panel_stride;
+    /* One row tile: what follows in memory. Else, a part per tile, what comes next. */
+    t.prefetch = tiles == 1 ? t.b + Q7_GEMM_AHEAD : next;
     t.prefetch_stride = q7_ceil_div(nr, tiles);
     const int64_t first_row = q7_part(x->m, job->row_tiles, first);
     for (int64_t tile = first; tile < last; tile++) {
@@ -69,19 +70,28 @@ void q7_gemm_task(const q7_gemm_job *job, int64_t task, float *sums) {
     const int64_t block = task / chunks; /* consecutive tasks share the rows, which L2 holds */
     const int64_t first_tile = q7_part(job->row_tiles, job->row_blocks, block);
     const int64_t last_tile = q7_part(job->row_tiles, job->row_blocks, block + 1);
-    /* A single row tile reads b once and in the order of memory: all k of a few panels, then the
-     * next few. Else a panel stays in L1 for all row tiles, and a block of a in L2 for all panels.
-     */
+    /* A single row tile reads b once and in the order of memory: all k of the panels that the kernel
+     * takes at once, then the next. Else a panel stays in L1 for all row tiles, and a block of a in
+     * L2 for all panels. */
     const bool single = last_tile - first_tile == 1;
-    const int64_t group = single ? WIDE : last - first, step = single ? WIDE : 1;
+    const int64_t step = single ? q7_gemm_panels(x->m, job->call->mr) : 1;
+    const int64_t group = single ? step : last - first;
 
-    for (int64_t g = first; g < last; g += group)
-        for (int64_t k0 = 0; k0 == 0 || k0 < x->k; k0 += job->k_block)
-            for (int64_t p = g; p < q7_min(g + group, last); p += step) {
+    for (int64_t g = first, stop; g < last; g = stop) {
+        stop = q7_min(g + group, last);
+        for (int64_t k0 = 0, k1; k0 == 0 || k0 < x->k; k0 = k1) {
+            k1 = k0 + job->k_block;
+            for (int64_t p = g; p < stop; p += step) {
                 const int64_t end = q7_min(q7_min(p + step, last) * nr, job->columns);
+                const float *next =
+                    (const float *)x->b + nr * (p + step < stop ? (p + step) * x->k + k0
+                                                : k1 < x->k     ? g * x->k + k1
+                                                                : stop * x->k);
                 multiply(job, k0, q7_min(x->k - k0, job->k_block), p * nr, end - p * nr, first_tile,
-                         last_tile, sums ? sums + (p - first) * nr : NULL);
+                         last_tile, sums ? sums + (p - first) * nr : NULL, next);
             }
+        }
+    }
 }
 
 q7_gemm_job q7_gemm_job_of(const q7_gemm_args *x, const q7_call *call) {

@@ -13,8 +13,9 @@ static void pack_task(void *arg, int64_t panel, int64_t thread) {
     const q7_pack_b_args *x = job->x;
     const int64_t column = panel * x->width, k = x->k / q7_max(1, x->taps);
     for (int64_t tap = 0; tap < x->taps; tap++)
-        q7_pack_panel((const float *)x->b + tap * x->tap_stride + column * x->n_stride, x->k_stride,
-                      x->n_stride, k, q7_min(x->width, x->n - column), x->width, job->nr,
+        q7_pack_panel((const q7_loose_float *)x->b + tap * x->tap_stride + column * x->n_stride,
+                      x->k_stride, x->n_stride, k, q7_min(x->width, x->n - column), x->width,
+                      job->nr,
                       (float *)x->packed + panel * job->nr * x->k + tap * k * job->nr + x->first);
 }
 

@@ -18,9 +18,12 @@ enum {
 /* Where the i-th of n even parts of [0, count) starts. */
 static inline int64_t q7_part(int64_t count, int64_t n, int64_t i) { return count * i / n; }
 
+/* A float at any address: weights are packed out of mapped model files as they lie there. */
+typedef float q7_loose_float __attribute__((aligned(1)));
+
 /* b (k, n) of any strides as the first `width` columns of a panel (k, nr); n <= width <= nr. */
-static inline void q7_pack_panel(const float *b, int64_t k_stride, int64_t n_stride, int64_t k,
-                                 int64_t n, int64_t width, int64_t nr, float *panel) {
+static inline void q7_pack_panel(const q7_loose_float *b, int64_t k_stride, int64_t n_stride,
+                                 int64_t k, int64_t n, int64_t width, int64_t nr, float *panel) {
     for (int64_t i = 0; i < k && n < width; i++)
         memset(panel + i * nr + n, 0, (size_t)(width - n) * sizeof(float));
     if (n_stride == 1) {

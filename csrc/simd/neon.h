@@ -50,8 +50,9 @@ Q7_INLINE q7_mask q7_load_bool_tail(const uint8_t *p, int64_t n) {
 }
 Q7_INLINE q7_mask q7_load_bool(const uint8_t *p) { return q7_load_bool_tail(p, Q7_W); }
 
-Q7_INLINE q7_f32 q7_vmax(q7_f32 a, q7_f32 b) { return vmaxq_f32(a, b); }
-Q7_INLINE q7_f32 q7_vmin(q7_f32 a, q7_f32 b) { return vminq_f32(a, b); }
+/* not vmaxq and vminq, which order zeros by their signs */
+Q7_INLINE q7_f32 q7_vmax(q7_f32 a, q7_f32 b) { return vbslq_f32(vcgtq_f32(a, b), a, b); }
+Q7_INLINE q7_f32 q7_vmin(q7_f32 a, q7_f32 b) { return vbslq_f32(vcltq_f32(a, b), a, b); }
 Q7_INLINE q7_f32 q7_neg(q7_f32 a) { return vnegq_f32(a); }
 Q7_INLINE q7_f32 q7_abs(q7_f32 a) { return vabsq_f32(a); }
 Q7_INLINE q7_f32 q7_copysign(q7_f32 magnitude, q7_f32 sign) {

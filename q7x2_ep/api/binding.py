@@ -15,14 +15,23 @@ from q7x2_ep.errors import BindingError
 
 class SessionIOBinding:
     """What IOBinding holds. inputs: what to feed; outputs: in order, arrays to write to, or None
-    where the session makes them; results: the outputs of the last run.
+    where the session makes them; made: the outputs of the last run, results: as OrtValues, once
+    somebody asks.
     """
 
     def __init__(self, session: Any):
         self.session = session
         self.inputs: dict[str, Any] = {}
         self.outputs: dict[str, Optional[np.ndarray]] = {}
-        self.results = OrtValueVector()
+        self.made: Sequence[Any] = ()
+        self._results = OrtValueVector()
+
+    @property
+    def results(self) -> OrtValueVector:
+        if self.made:
+            self._results = OrtValueVector(map(OrtValue._of, self.made))
+            self.made = ()
+        return self._results
 
     def bind_input(self, name: str, value: Any, *buffer: Any) -> None:
         """bind_input(name, array), or (name, device, element type, shape, address).

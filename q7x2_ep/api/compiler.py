@@ -11,12 +11,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Optional, Union
 
-from q7x2_ep import fuse, importer, passes
 from q7x2_ep.api.enums import GraphOptimizationLevel, OrtCompileApiFlags
 from q7x2_ep.api.options import SessionOptions
 from q7x2_ep.api.value import OrtValue
 from q7x2_ep.errors import BindingError
-from q7x2_ep.passes import infer
 
 Path = Union[str, "os.PathLike[str]"]
 
@@ -156,6 +154,9 @@ class ModelCompiler:
 
     def _compile(self, folder: str) -> bytes:
         """The model's bytes; its external data is written to, or found from, the folder."""
+        from q7x2_ep import fuse, importer, passes
+        from q7x2_ep.passes import infer
+
         graph = importer.read(self._model)
         if self._level > GraphOptimizationLevel.ORT_DISABLE_ALL:
             passes.run_all(graph)

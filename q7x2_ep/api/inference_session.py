@@ -6,14 +6,13 @@ initializer, another form of the model is compiled for that, at the first such r
 
 from __future__ import annotations
 
-import json
 import logging
 import operator
 import os
 import threading
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Optional
+from typing import TYPE_CHECKING, Any, Optional
 
 import numpy as np
 
@@ -32,11 +31,12 @@ from q7x2_ep.api.metadata import (
     node_arg,
 )
 from q7x2_ep.api.options import RunOptions, SessionOptions
-from q7x2_ep.api.tracing import Trace
 from q7x2_ep.api.value import OrtValue, OrtValueVector
 from q7x2_ep.backend.call import Call
-from q7x2_ep.importer import Request
-from q7x2_ep.session import Model, Session
+
+if TYPE_CHECKING:  # the engine is imported by the first session
+    from q7x2_ep.api.tracing import Trace
+    from q7x2_ep.session import Model, Session
 
 _LEVELS = (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR, logging.CRITICAL)
 _ASSIGNMENT = "session.record_ep_graph_assignment_info"
@@ -87,13 +87,12 @@ class InferenceSession:
         self._model, self._options = path_or_bytes, options
         self._model_path = os.fspath(path_or_bytes) if is_path else None
         self._variants: dict[tuple[frozenset, frozenset, bool], Session] = {}
-        self._trace = Trace(options.profile_file_prefix) if options.enable_profiling else None
-        start = Trace.now()
+        self._trace = self._new_trace() if options.enable_profiling else None
         self._session = self._compile(path=options.optimized_model_filepath)
         if self._trace is not None:
-            kind = "uri" if is_path else "array"
+            kind, start = "uri" if is_path else "array", self._trace.start_ns
             self._trace.session(f"model_loading_{kind}", start, start)
-            self._trace.session("session_initialization", start, Trace.now())
+            self._trace.session("session_initialization", start, self._trace.now())
         self._describe()
         if int(kwargs.get("read_config_from_model", 0)) == 1:
             self._read_options()
@@ -103,13 +102,21 @@ class InferenceSession:
             len(self._session.program.phases),
         )
 
+    def _new_trace(self) -> Trace:
+        from q7x2_ep.api.tracing import Trace
+
+        return Trace(self._options.profile_file_prefix)
+
     def _compile(
         self,
         outputs: Sequence[str] = (),
         live: Sequence[str] = (),
         path: str = "",
-        named: bool = True,
+        regular: bool = True,
     ) -> Session:
+        from q7x2_ep.importer import Request
+        from q7x2_ep.session import Session
+
         options = self._options
         initializers = {
             name: value.numpy() for name, value in options._initializers.items() if name not in live
@@ -123,7 +130,7 @@ class InferenceSession:
             initializers=initializers,
             files=options._files,
             seed=environment.global_seed(),
-            named=named,
+            regular=regular,
         )
         level = options.graph_optimization_level
         return Session(
@@ -152,14 +159,18 @@ class InferenceSession:
         self._codes = {spec.name: spec.dtype for spec in session.inputs}
         self._codes.update((name, type.dtype) for name, type in overridable.items())
         self._optional = [s.name for s in session.inputs if s.type.startswith("optional")]
+        self._run_again = session.program.run_again if self._trace is None else None
 
     def _read_options(self) -> None:
         """Takes the number of threads that the model's metadata asks for, and compiles again."""
+        import json
+
         given = self._session.metadata["custom_metadata_map"].get(_OPTIONS_OF_MODEL, "{}")
         for name, value in json.loads(given).get("session_options", {}).items():
             setattr(self._options, name, value)
         self._session.close()
         self._session = self._compile()
+        self._describe()
 
     # Running
 
@@ -177,6 +188,13 @@ class InferenceSession:
         Raises: FeedError, ShapeError and DataError for a feed that the model cannot take,
         RunTerminated where run_options.terminate is set.
         """
+        names = self._session.output_names
+        is_list = isinstance(output_names, list)
+        is_all = output_names is None or (is_list and output_names in ([], names))
+        if is_all and run_options is None and self._run_again is not None:
+            outputs = self._run_again(input_feed)
+            if outputs is not None:
+                return outputs
         return self._run(output_names, input_feed, run_options)
 
     def run_async(
@@ -250,11 +268,16 @@ class InferenceSession:
                 "Error in execution: At least one output should be requested: use bind_output"
             )
         names, into = list(bound.outputs), list(bound.outputs.values())
+        is_all = names == self._session.output_names
+        if is_all and run_options is None and self._run_again is not None:
+            outputs = self._run_again(bound.inputs, into)
+            if outputs is not None:
+                bound.made = outputs
+                return
         try:
-            outputs = self._run(names, bound.inputs, run_options, into)
+            bound.made = self._run(names, bound.inputs, run_options, into)
         except errors.FeedError as error:
             raise errors.BindingError(f"Error in execution: {error.message}") from error
-        bound.results = OrtValueVector(OrtValue._of(output) for output in outputs)
 
     def _run(
         self,
@@ -287,12 +310,14 @@ class InferenceSession:
         session = self._session_for(names, feeds)
         try:
             outputs = self._outputs(session, names, feeds, run_options, into)
-        except errors.DimConflict as conflict:  # exporters reuse names, and onnxruntime lets them
+        except errors.ShapeError as error:  # exporters reuse names, and onnxruntime lets them
+            if not isinstance(error, errors.DimConflict) and not _has_empty(feeds):
+                raise
             try:
-                session = self._session_for(names, feeds, named=False)
+                session = self._session_for(names, feeds, regular=False)
                 outputs = self._outputs(session, names, feeds, run_options, into)
             except errors.Q7Error:
-                raise conflict from None
+                raise error from None
         if names == session.output_names:
             return outputs
         where = {name: i for i, name in enumerate(session.output_names)}
@@ -315,23 +340,23 @@ class InferenceSession:
         return self._traced(self._trace, session, feeds, call)
 
     def _session_for(
-        self, names: Sequence[str], feeds: Mapping[str, Any], named: bool = True
+        self, names: Sequence[str], feeds: Mapping[str, Any], regular: bool = True
     ) -> Session:
-        """The form of the model that has these outputs and inputs. named: see Request."""
+        """The form of the model that has these outputs and inputs. regular: see Request."""
         session = self._session
         known = session.output_names
         fitting = len(feeds) == len(session.inputs) and (names == known or set(names) <= set(known))
-        if named and fitting:
+        if regular and fitting:
             return session
         extra = frozenset(names).difference(known)
         live = frozenset(feeds).intersection(session.metadata["overridable"])
-        if named and not extra and not live:
+        if regular and not extra and not live:
             return session
         if any(spec.name not in feeds for spec in session.inputs):
             raise session.wrong_names(feeds)
-        form = extra, live, named
+        form = extra, live, regular
         if form not in self._variants:
-            self._variants[form] = self._compile(sorted(extra), sorted(live), named=named)
+            self._variants[form] = self._compile(sorted(extra), sorted(live), regular=regular)
         return self._variants[form]
 
     def _call(
@@ -510,6 +535,10 @@ class InferenceSession:
             else self._model
         )
         return InferenceSession, (model, self._options)
+
+
+def _has_empty(feeds: Mapping[str, Any]) -> bool:
+    return any(isinstance(array, np.ndarray) and not array.size for array in feeds.values())
 
 
 def _given(name: str, value: Any, code: int) -> Any:

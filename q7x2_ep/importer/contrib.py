@@ -117,6 +117,16 @@ def _rotary_embedding(draft: Draft, maker: Maker) -> list[Draft]:
     return [Draft("RotaryEmbedding", [x, cos, sin, positions], draft.outputs, attrs, draft.name)]
 
 
+def _group_query_attention(draft: Draft, maker: Maker) -> list[Draft]:
+    """The total length as that of a range: shapes tell it, or a run does where it is data."""
+    drafts: list[Draft] = []
+    total = draft.inputs[6]
+    bounds = [maker.constant(np.array(n, np.int32), f"{draft.name}/bound") for n in (0, 1)]
+    counted = maker.node(drafts, draft, "Range", [bounds[0], total, bounds[1]])
+    length = maker.node(drafts, draft, "Shape", [counted])
+    return [*drafts, replace(draft, inputs=[*draft.inputs[:6], length, *draft.inputs[7:]])]
+
+
 def _alias(op: str) -> Rewrite:
     """An op that the standard has too."""
     return lambda draft, maker: [replace(draft, op=op)]
@@ -216,6 +226,7 @@ CONTRIB: dict[str, Rewrite] = {
     "com.microsoft::Pad": _pad,
     "com.microsoft::Range": _range,
     "com.microsoft::SampleOp": _alias("Identity"),
+    "com.microsoft::GroupQueryAttention": _group_query_attention,
     "SimplifiedLayerNormalization": _rms_norm,
     "com.microsoft::SimplifiedLayerNormalization": _rms_norm,
     "com.microsoft::SkipLayerNormalization": _skip_layer_norm,

@@ -52,6 +52,8 @@ def modernise(draft: Draft, version: int, maker: Maker) -> list[Draft]:
             "consumed_inputs", None
         )  # a hint to share memory, which never had a meaning
     drafts = [draft]
+    if draft.op not in _CHANGED:
+        return drafts
     for op, below, change in CHANGES:
         if op == draft.op and version < below:
             *helpers, last = drafts
@@ -146,12 +148,21 @@ def _softmax_flattened(draft: Draft, maker: Maker) -> list[Draft]:
 
 
 def _batch_norm_mode(draft: Draft, maker: Maker) -> list[Draft]:
-    """Before opset 14 it was the number of outputs that asked for training."""
+    """Before opset 14 it was the number of outputs that asked for training. The last two are the
+    statistics of x: running averages that forget what was before.
+    """
     if not draft.attrs.get("spatial", 1):
         return _batch_norm_per_activation(draft, maker)
     attrs = {key: value for key, value in draft.attrs.items() if key not in ("is_test", "spatial")}
     if any(draft.outputs[1:]) and not draft.attrs.get("is_test"):
-        return [replace(draft, attrs={**attrs, "training_mode": 1}, outputs=draft.outputs[:3])]
+        attrs["training_mode"] = 1
+        made = [replace(draft, attrs=attrs, outputs=draft.outputs[:3])]
+        if any(draft.outputs[3:]):
+            outputs = [maker.fresh(f"{draft.outputs[0]}/saved"), *draft.outputs[3:]]
+            name = maker.fresh(f"{draft.name}/saved")
+            attrs = {**attrs, "momentum": 0.0}
+            made.append(replace(draft, attrs=attrs, outputs=outputs, name=name))
+        return made
     return [replace(draft, attrs=attrs, outputs=draft.outputs[:1])]
 
 
@@ -385,3 +396,4 @@ CHANGES: tuple[tuple[str, int, Callable[[Draft, Maker], list[Draft]]], ...] = (
     ("GroupNormalization", 21, _group_norm_per_channel),
     ("Scan", 9, _scan_batched),
 )
+_CHANGED = frozenset(op for op, _, _ in CHANGES)

@@ -8,10 +8,12 @@ are not known yet: passes/infer.py finds them.
 
 from __future__ import annotations
 
+import math
 import os
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any, Callable, NamedTuple, Optional, Union
 
 import numpy as np
@@ -20,12 +22,13 @@ from q7x2_ep import dtypes, ops
 from q7x2_ep.errors import CorruptModel, FeedError, ModelError, ModelNotFound, UnsupportedOp
 from q7x2_ep.importer.contrib import expand
 from q7x2_ep.importer.loops import hoisted
+from q7x2_ep.importer.messages import messages
 from q7x2_ep.importer.opset import Draft, Maker, modernise
 from q7x2_ep.importer.order import in_order
 from q7x2_ep.importer.tensors import Tensors, map_file
 from q7x2_ep.importer.wire import without_weights
 from q7x2_ep.ir.core import NO_TENSOR, UNKNOWN, Graph, Node, Type, Value, array_type
-from q7x2_ep.ir.shape import symbol
+from q7x2_ep.ir.shape import measured, symbol
 from q7x2_ep.ops.host import standard_name
 
 # A larger model file is mapped, a smaller one read: then it may be overwritten while it is in use.
@@ -42,7 +45,8 @@ class Request:
     initializer and are to be fed all the same. dims: sizes for symbolic dims of the inputs, by
     name; denotations: by denotation; negative ones leave the dim free. initializers: arrays in
     place of the model's; files: contents of files of external data, by location. seed: of random
-    ops without one of their own. named: whether dims of one name have one size.
+    ops without one of their own. regular: whether dims of one name have one size, and none is 0
+    where a slice goes to or from the last.
     """
 
     outputs: Sequence[str] = ()
@@ -53,7 +57,7 @@ class Request:
     initializers: Mapping[str, np.ndarray] = field(default_factory=dict)
     files: Mapping[str, Any] = field(default_factory=dict)
     seed: Optional[int] = None
-    named: bool = True
+    regular: bool = True
 
 
 AS_IT_IS = Request()
@@ -95,12 +99,11 @@ def _load(path: str) -> Any:
 
 
 def _from_bytes(data: Any, source: str, folder: Optional[str], request: Request) -> Graph:
-    import onnx
     from google.protobuf.message import DecodeError
 
     if not data:
         raise ModelError(f"{source} is empty: No graph was found in the protobuf.")
-    model = onnx.ModelProto()
+    model = messages().ModelProto()
     try:
         model.ParseFromString(without_weights(data))
     except (DecodeError, ValueError) as error:
@@ -211,7 +214,7 @@ class _Reader:
                 item.name: type_name(item.type)
                 for item in (*model.graph.input, *model.graph.output)
             },
-            "declared": {item.name: _declared(item.type) for item in model.graph.output},
+            "declared": _declared_outputs(model.graph),
         }
 
     def read_initializers(self, graph: Any, scope: _Scope) -> None:
@@ -263,6 +266,7 @@ class _Reader:
                 self.value(inner, output.name, f"the outputs of {name}") for output in body.output
             ]
             self.graph.output_names = [output.name for output in body.output]
+            self.graph.metadata["declared"] = _declared_outputs(body)
             return self.graph, names.captures
         finally:
             self.graph = around
@@ -308,7 +312,7 @@ class _Reader:
             return
         version = scope.versions.get(domain, 0)
         maker = self.maker(scope)
-        given = replace(draft, inputs=[*draft.inputs], attrs={**draft.attrs})
+        given = Draft(op, [*draft.inputs], draft.outputs, {**draft.attrs}, name, draft.captures)
         drafts = expand(draft, maker)
         if not domain and drafts == [draft]:
             drafts = modernise(draft, version, maker)
@@ -501,6 +505,10 @@ def type_name(type: Any) -> str:
     return f"{short[kind]}({type_name(getattr(type, kind).elem_type)})" if kind in short else ""
 
 
+def _declared_outputs(graph: Any) -> dict[str, Type]:
+    return {item.name: _declared(item.type) for item in graph.output}
+
+
 def _declared(type: Any) -> Type:
     """What a TypeProto says, with dims that it does not name as None."""
     tensor = type.tensor_type
@@ -524,18 +532,20 @@ def _input_type(item: Any, request: Request) -> Type:
     if not tensor.HasField("shape"):
         return Type(tensor.elem_type, None)
     dims = tensor.shape.dim
-    shape = tuple(_dim(dim, f"{item.name}_d{i}", request) for i, dim in enumerate(dims))
+    shape = tuple(_dim(dim, item.name, i, request) for i, dim in enumerate(dims))
     return Type(tensor.elem_type, shape)
 
 
-def _dim(dim: Any, unnamed: str, request: Request) -> Any:
+def _dim(dim: Any, value: str, axis: int, request: Request) -> Any:
     if dim.HasField("dim_value") and dim.dim_value >= 0:
         return dim.dim_value
     fixed = request.denotations.get(dim.denotation, request.dims.get(dim.dim_param, -1))
     if fixed >= 0 and (dim.denotation or dim.dim_param):
         return fixed
-    named = request.named and any(map(str.isalnum, dim.dim_param))  # "?" is no name
-    return symbol(dim.dim_param if named else unnamed)
+    if not request.regular:
+        return measured(value, axis)
+    is_named = any(map(str.isalnum, dim.dim_param))  # "?" is no name
+    return symbol(dim.dim_param if is_named else f"{value}_d{axis}")
 
 
 def _constant(attrs: dict[str, Any], name: str) -> np.ndarray:
@@ -575,20 +585,32 @@ def _standard_function(op_type: str, version: int, domain: str) -> Any:
     return schema if known else None
 
 
+@cache
+def _operands(signature: str) -> tuple[list[str], list[int], float]:
+    """The names before the arrow, the places of those that must be there, and how many may be."""
+    names = [name.strip() for name in signature.split("->")[0].split(",") if name.strip()]
+    required = [i for i, name in enumerate(names) if not name.endswith(("?", "*"))]
+    is_open = any(name.endswith("*") for name in names)
+    return names, required, math.inf if is_open else len(names)
+
+
 def _check_count(inputs: list, signature: str, where: str) -> None:
-    operands = [name.strip() for name in signature.split("->")[0].split(",") if name.strip()]
-    most = None if any(name.endswith("*") for name in operands) else len(operands)
-    given = [*inputs, *[None] * len(operands)]
-    missing = any(
-        value is None and not name.endswith(("?", "*")) for name, value in zip(operands, given)
-    )
-    if missing or (most is not None and len(inputs) > most):
-        raise ModelError(f"{where} takes ({', '.join(operands)}), was given {len(inputs)} inputs")
+    operands, required, most = _operands(signature)
+    count = len(inputs)
+    if count > most or any(i >= count or inputs[i] is None for i in required):
+        raise ModelError(f"{where} takes ({', '.join(operands)}), was given {count} inputs")
+
+
+@cache
+def _results(signature: str) -> tuple[list[str], int]:
+    """The names behind the arrow, and how many there must be."""
+    names = [name.strip() for name in signature.split("->")[1].split(",")]
+    return names, sum(not name.endswith(("?", "*")) for name in names)
 
 
 def _check_outputs(names: Sequence[str], signature: str, where: str) -> None:
-    results = [name.strip() for name in signature.split("->")[1].split(",")]
-    if len(names) < sum(not name.endswith(("?", "*")) for name in results):
+    results, least = _results(signature)
+    if len(names) < least:
         raise ModelError(f"{where} makes ({', '.join(results)}), was given {len(names)} names")
 
 
@@ -599,4 +621,10 @@ def _unsupported_text(found: list[tuple[str, str]]) -> str:
         names = [name for each, name in found if each == op]
         more = f", and {count - 8} more" if count > 8 else ""
         lines.append(f"{op} ({count} node{'s' * (count > 1)}: {', '.join(names[:8])}{more})")
-    return f"{len(counts)} unsupported op{'s' * (len(counts) > 1)}: {'; '.join(lines)}"
+    text = f"{len(counts)} unsupported op{'s' * (len(counts) > 1)}: {'; '.join(lines)}"
+    if any(op.startswith("com.microsoft.nchwc::") for op in counts):
+        text += (
+            "; onnxruntime saved this model for the CPU that it ran on, with weights in blocks of "
+            "a size that the file does not tell: save it at ORT_ENABLE_EXTENDED or below"
+        )
+    return text

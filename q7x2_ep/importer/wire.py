@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from q7x2_ep.importer.messages import messages
+
 HERE = "\0model"  # the external location that stands for the serialized model itself
 MIN_BYTES = 1024  # smaller tensors stay where they are
 
@@ -54,8 +56,7 @@ def _graph(data: Any, graph: _Field) -> bytes:
 
 
 def _tensor(data: Any, tensor: _Field) -> bytes:
-    from onnx import TensorProto
-
+    TensorProto = messages().TensorProto
     parts: list[bytes] = []
     reference = TensorProto()
     for field in _fields(data, tensor.value, tensor.end):

@@ -7,12 +7,12 @@ knows what an op means.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Optional
 
 from q7x2_ep import dtypes
-from q7x2_ep.ir.shape import Dim
+from q7x2_ep.ir.shape import Dim, substitute
 
 MAX_ELEMENTS = 64  # tensors of up to this size have their elements tracked, see Type
 
@@ -216,6 +216,12 @@ class Graph:
                 if value is old:
                     node.set_input(i, new)
         self.outputs = [new if value is old else value for value in self.outputs]
+
+    def rename_sizes(self, sizes: Mapping[str, Dim]) -> None:
+        """Replace symbols in elements without a node: they would outlive what binds them."""
+        for value in self.values() if sizes else ():
+            if value.producer is None and value.elements is not None:
+                value.elements = tuple(substitute(each, sizes) for each in value.elements)
 
     def is_output(self, value: Value) -> bool:
         return any(value is output for output in self.outputs)

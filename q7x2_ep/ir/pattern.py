@@ -16,10 +16,10 @@ one.
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cache, cached_property
 from typing import Any, Callable, Optional, Union
 
 from q7x2_ep import dtypes
@@ -73,6 +73,10 @@ class Either:
     def __post_init__(self) -> None:
         self.ops = [None if _is_leaf(option) else root_ops(option) for option in self.options]
 
+    @cached_property
+    def wanted(self) -> str:
+        return " or ".join(sorted(set().union(*filter(None, self.ops))))
+
 
 Pattern = Union[Wild, Const, Op, Either]
 
@@ -113,9 +117,11 @@ class Tracer:
         return self.named(name, value)
 
 
+@cache
 def trace(formula: Callable[..., Pattern]) -> Pattern:
     """The pattern of a formula(g, wildcard, ..)."""
-    names = list(inspect.signature(formula).parameters)[1:]
+    code = formula.__code__  # inspect.signature takes longer than all the rest
+    names = code.co_varnames[1 : code.co_argcount]
     return formula(Tracer(), *(Wild(name) for name in names))
 
 
@@ -126,6 +132,7 @@ def _is_leaf(pattern: Pattern) -> bool:
     return not isinstance(pattern, Op)
 
 
+@cache
 def root_ops(pattern: Pattern) -> set[str]:
     """The op types that a node must have to be worth a try."""
     if isinstance(pattern, Either):
@@ -136,6 +143,7 @@ def root_ops(pattern: Pattern) -> set[str]:
     return {pattern.op, swapped} if swapped else {pattern.op}
 
 
+@cache
 def count_ops(pattern: Pattern) -> int:
     """The number of nodes in the shortest reading of a pattern."""
     known: dict[Optional[Pattern], frozenset] = {None: frozenset()}  # parts are shared
@@ -151,6 +159,20 @@ def count_ops(pattern: Pattern) -> int:
         return known[part]
 
     return len(ops(pattern))
+
+
+@cache
+def first_steps(pattern: Pattern) -> tuple[tuple[str, int, int, Optional[frozenset[str]]], ...]:
+    """Of every reading of the root its op, its number of operands, and which operand is first asked
+    who made it: one of these ops, or None for a reading that asks of none.
+    """
+    if isinstance(pattern, Either):
+        return tuple(step for option in pattern.options for step in first_steps(option))
+    assert isinstance(pattern, Op)
+    for i, part in enumerate(pattern.inputs or ()):
+        if part is not None and not _is_leaf(part):
+            return ((pattern.op, len(pattern.inputs), i, frozenset(root_ops(part))),)
+    return ((pattern.op, 0, 0, None),)
 
 
 @dataclass
@@ -211,16 +233,34 @@ class Matcher:
     check: Callable[[Match], Any]
     matched: int = 0
     near: bool = False
-    reason: str = ""
+    _why: tuple = ("",)  # a format and what belongs into it: few failures are ever told
 
     def __post_init__(self) -> None:
         self.total = count_ops(self.pattern)
+
+    @property
+    def reason(self) -> str:
+        text, *parts = self._why
+        return text.format(*parts)
+
+    def may_match(self, root: Node) -> bool:
+        """False where `match` would get no further than the root, as it mostly does."""
+        for op, count, i, makers in first_steps(self.pattern):
+            if makers is None or op != root.op:
+                return True
+            if len(root.inputs) != count:
+                continue
+            both = op in COMMUTATIVE and count == 2
+            for value in root.inputs if both else root.inputs[i : i + 1]:
+                if value is not None and value.producer and value.producer.op in makers:
+                    return True
+        return False
 
     def match(self, root: Node) -> Optional[tuple[Match, Any]]:
         """The match that ends in the first output of root with what check says, or None; see
         matched and reason.
         """
-        self.matched, self.near, self.reason = -1, False, ""
+        self.matched, self.near, self._why = -1, False, ("",)
         self._root = root
         return self._solve((self.pattern, root.output, 1, None), {})
 
@@ -242,25 +282,22 @@ class Matcher:
                         return found
             if tried:
                 return None
-            wanted = " or ".join(sorted(set().union(*part.ops)))
             found_here = f"made by {made_by}, wanted" if made_by else "no result of"
-            return self._miss(bound, False, f"{value!r} is {found_here} {wanted}")
+            return self._miss(bound, False, "{!r} is {} {}", value, found_here, part.wanted)
         if part in bound:
             if bound[part] == (value, power):
                 return self._solve(rest, bound)
-            reason = f"{_text(part)} is {value!r} here, {bound[part][0]!r} elsewhere"
-            return self._miss(bound, False, reason)
+            text = "{} is {!r} here, {!r} elsewhere"
+            return self._miss(bound, False, text, _text(part), value, bound[part][0])
         if isinstance(part, Wild):
             if not _is_of_kind(value, part.kind, power):
-                return self._miss(
-                    bound, False, f"{part.name} is {value!r}, wanted a {_KINDS[part.kind]}"
-                )
+                text = "{} is {!r}, wanted a {}"
+                return self._miss(bound, False, text, part.name, value, _KINDS[part.kind])
             return self._solve(rest, {**bound, part: (value, power)})
         if isinstance(part, Const):
             if not is_close(value, part.value):
-                return self._miss(
-                    bound, True, f"a value is {_shown(value)}, wanted {part.value:.6g}"
-                )
+                text = "a value is {}, wanted {:.6g}"
+                return self._miss(bound, True, text, _shown(value), part.value)
             return self._solve(rest, bound)
         return self._solve_op(part, value, rest, bound)
 
@@ -269,35 +306,34 @@ class Matcher:
     ) -> Optional[tuple[Match, Any]]:
         node = value.producer
         if node is None or node.outputs[0] is not value:
-            return self._miss(bound, False, f"{value!r} is no result of {part.op}")
+            return self._miss(bound, False, "{!r} is no result of {}", value, part.op)
         if node.op not in (part.op, _RECIPROCAL.get(part.op)):
-            return self._miss(bound, False, f"{value!r} is made by {node.op}, wanted {part.op}")
+            text = "{!r} is made by {}, wanted {}"
+            return self._miss(bound, False, text, value, node.op, part.op)
         for name, wanted in part.attrs.items():
             if wanted is not ANY and not _same_attr(name, wanted, node):
                 got = node.attrs.get(name)
                 near = not isinstance(got, (list, tuple))  # any view has some perm
-                reason = f"{name} of {node.op} is {got}, wanted {wanted}"
                 matched = {**bound, part: (value, 1)} if bound else {}  # a root alone is no sign
-                return self._miss(matched, near, reason)
+                text = "{} of {} is {}, wanted {}"
+                return self._miss(matched, near, text, name, node.op, got, wanted)
         for operands in _operand_orders(part, node):
-            goals, wrong, near = rest, "", False
+            goals, wrong, near = rest, (), False
             for i in reversed(range(len(operands))):
                 pattern, operand, power = operands[i]
                 if pattern is None or operand is None:
                     if pattern is not operand:
-                        wrong = f"operand {i} of {node.op} is {operand!r}"
+                        wrong = "operand {} of {} is {!r}", i, node.op, operand
                 elif isinstance(pattern, Const):
                     wanted = pattern.value**power
                     if not is_close(operand, wanted):
-                        shown = f"{_shown(operand)}, wanted {wanted:.6g}"
-                        wrong, near = (
-                            f"constant at {node.op}.{i} is {shown}",
-                            operand.const is not None,
-                        )
+                        text = "constant at {}.{} is {}, wanted {:.6g}"
+                        wrong = text, node.op, i, _shown(operand), wanted
+                        near = operand.const is not None
                 else:
                     goals = (pattern, operand, power, goals)
             if wrong:
-                self._miss(bound, near, wrong)
+                self._miss(bound, near, *wrong)
                 continue
             found = self._solve(goals, {**bound, part: (value, 1)})
             if found is not None:
@@ -314,9 +350,8 @@ class Matcher:
         for part, (value, power) in bound.items():
             if isinstance(part, Wild):
                 if id(value.producer) in inside:
-                    return self._miss(
-                        bound, False, f"{part.name} is {value!r}, inside of the match"
-                    )
+                    text = "{} is {!r}, inside of the match"
+                    return self._miss(bound, False, text, part.name, value)
                 match.values[part.name] = value
                 if power < 0:
                     match.reciprocal.add(part.name)
@@ -335,14 +370,16 @@ class Matcher:
         arguments = self.check(match)  # first: what was never meant is no near miss
         refusal = arguments if isinstance(arguments, str) else used
         if refusal or isinstance(arguments, str):
-            return self._miss(bound, bool(refusal), refusal)
+            return self._miss(bound, bool(refusal), "{}" if refusal else "", refusal)
         return match, arguments
 
-    def _miss(self, bound: dict, near: bool, reason: str) -> Optional[tuple[Match, Any]]:
+    def _miss(self, bound: dict, near: bool, text: str, *parts: Any) -> Optional[tuple[Match, Any]]:
         """No match; keeps the deepest reason, and none where the place was never meant."""
+        if len(bound) < self.matched:
+            return None
         matched = sum(isinstance(part, Op) for part in bound)
-        if (matched, near, not reason) > (self.matched, self.near, not self.reason):
-            self.matched, self.near, self.reason = matched, near, reason
+        if (matched, near, not text) > (self.matched, self.near, not self._why[0]):
+            self.matched, self.near, self._why = matched, near, (text, *parts)
         return None
 
 

@@ -11,20 +11,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from functools import cache
 from math import ceil
-from typing import Any, Callable, Optional, Union
+from typing import Any, Callable, NamedTuple, Optional, Union
 
 from q7x2_ep.dtypes import BFLOAT16, FLOAT, FLOAT16
 from q7x2_ep.ir.core import Graph, Node, Value
-from q7x2_ep.ir.pattern import Match, Matcher, is_used_outside, root_ops, trace
+from q7x2_ep.ir.pattern import Match, Matcher, Pattern, is_used_outside, root_ops, trace
 
 # Results of other dtypes are not fused: no kernel computes a fused op in float64 or integers.
 FUSED_DTYPES = (FLOAT, FLOAT16, BFLOAT16)
 
 
-@dataclass(frozen=True)
-class Fusion:
+class Fusion(NamedTuple):
     """How one op is found in a graph. Without state: everything lives in the Match.
 
     spellings: formulas (g, *wildcards) -> pattern; the first is the op's own meaning. check(match):
@@ -39,8 +38,7 @@ class Fusion:
     dtypes: tuple[int, ...] = FUSED_DTYPES
 
 
-@dataclass(frozen=True)
-class NearMiss:
+class NearMiss(NamedTuple):
     """A place where a fusion almost applied. matched of total nodes were found before `reason`
     stopped it.
     """
@@ -55,8 +53,7 @@ class NearMiss:
         return f"{self.fusion}: {self.reason} ({self.matched} of {self.total} nodes matched)"
 
 
-@dataclass(frozen=True)
-class Application:
+class Application(NamedTuple):
     """One use of a fusion, about to happen: nodes `made` compute `new`, which take the place of the
     values `old`; the nodes `gone` go, in their order.
     """
@@ -77,12 +74,11 @@ def sweep(graph: Graph, fusions: Sequence[Fusion], g: Any) -> tuple[Counter, lis
     g makes nodes: a builder with `take()`, which hands over the nodes made since the last call, and
     `watch`, which is asked before every application.
     """
-    tries: dict[str, list[tuple[Fusion, Matcher]]] = {}
-    for fusion in fusions:
-        for spelling in fusion.spellings:
-            pattern = trace(spelling)
-            for op in sorted(root_ops(pattern)):
-                tries.setdefault(op, []).append((fusion, Matcher(graph, pattern, fusion.check)))
+    spellings = _by_root(tuple(fusions))
+    tries = {
+        op: [(fusion, Matcher(graph, pattern, fusion.check)) for fusion, pattern in spellings[op]]
+        for op in {node.op for node in graph.nodes} & spellings.keys()
+    }
     applied: Counter = Counter()
     misses: list[NearMiss] = []
     order: list[Node] = []
@@ -92,7 +88,7 @@ def sweep(graph: Graph, fusions: Sequence[Fusion], g: Any) -> tuple[Counter, lis
         made: list[Node] = []
         nearest: Optional[NearMiss] = None
         for fusion, matcher in tries.get(node.op, ()):
-            if node.output.dtype not in fusion.dtypes:
+            if node.output.dtype not in fusion.dtypes or not matcher.may_match(node):
                 continue
             made, old, miss = _try(fusion, matcher, g, node, position)
             if miss is not None and (nearest is None or miss.matched > nearest.matched):
@@ -110,6 +106,17 @@ def sweep(graph: Graph, fusions: Sequence[Fusion], g: Any) -> tuple[Counter, lis
         graph.sort()  # an exposed value may be used before the root's place
         drop_unused(graph)
     return applied, [miss for miss in misses if id(miss.node) not in gone]
+
+
+@cache
+def _by_root(fusions: tuple[Fusion, ...]) -> dict[str, list[tuple[Fusion, Pattern]]]:
+    """Every spelling with its fusion, by the ops that its root may have."""
+    found: dict[str, list[tuple[Fusion, Pattern]]] = {}
+    for fusion in fusions:
+        for pattern in map(trace, fusion.spellings):
+            for op in root_ops(pattern):
+                found.setdefault(op, []).append((fusion, pattern))
+    return found
 
 
 def _try(

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import Union
+from typing import Optional, Union
 
 _MEASURED = re.compile(r"\.d\d+$")
 
@@ -255,6 +255,16 @@ def substitute(a: Dim, values: Mapping[str, Dim]) -> Dim:
                 term = term * OPERATIONS[kind](*(substitute(operand, values) for operand in rest))
         total = total + term
     return total
+
+
+def renamed(old: Optional[tuple[Dim, ...]], new: Optional[tuple[Dim, ...]]) -> dict[str, Dim]:
+    """The sizes that data tells in one shape of a value, and what another has in their place.
+
+    >>> renamed((symbol("a.d0"), 4), (symbol("b"), 4))
+    {'a.d0': b}
+    """
+    pairs = zip(old or (), new or ())
+    return {repr(a): b for a, b in pairs if a != b and is_measured(a) and symbols(a) == {repr(a)}}
 
 
 def evaluate(a: Dim, values: Mapping[str, int]) -> int:

@@ -15,7 +15,6 @@ contents derived from its name. `_` is an omitted input.
 
 from __future__ import annotations
 
-import hashlib
 import re
 from typing import Any, Optional
 
@@ -85,6 +84,8 @@ def type_text(type: Type) -> str:
 
 def content_hash(array: Any) -> str:
     """Eight hex digits that depend on dtype, shape and contents, the same on every machine."""
+    import hashlib
+
     data = repr(array.tolist()).encode() if array.dtype.kind == "O" else array.tobytes()
     return hashlib.sha256(f"{array.dtype}{array.shape}".encode() + data).hexdigest()[:8]
 
@@ -254,6 +255,8 @@ class _Parser:
         if self.kind == "hash":
             self.next()
         count: Any = shapes.product(shape)
+        import hashlib
+
         data = hashlib.shake_128(value.name.encode()).digest(count)
         value.const = (dtypes.make_array(data, dtypes.INT8, shape) / 64).astype(
             dtypes.DTYPES[dtype].numpy

@@ -13,6 +13,8 @@ our own as `@op("q7::Name")`. Its parts, in this order; functions take the node,
     decompose(g, *values) -> Value             the meaning in smaller ops; fused ops have only this
     standard(node) -> op, inputs, attrs | None fused ops: the ONNX op that this one equals, if any
     view(node, view) -> View | None            movement ops: the output as a view of the input
+    bound(node) -> Dim                         ops whose output 0 has a size that only data tells:
+                                               its elements at most, see plan/partition.py
     lower(node, b)                             emits the C steps through the plan builder b
 
 A node whose entry has neither `lower` nor `view` gives way to its `decompose` before fusion

@@ -7,6 +7,7 @@ under ir/pattern.py's Tracer, so that one function serves as meaning, as search 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any, Callable, Optional, Union
 
 import numpy as np
@@ -21,6 +22,36 @@ from q7x2_ep.ops import find
 from q7x2_ep.ops.common import RESHAPES, typed, where_is
 
 Given = Optional[Value]  # an operand of `decompose` that may be left out
+
+
+class Joined:
+    """Matrices side by side, as a constant that is an array to all who look at its elements. A plan
+    packs the parts from where they are: to copy them first took a third of the time that BERT-base
+    took to fuse, and 85 MB.
+    """
+
+    def __init__(self, parts: Sequence[np.ndarray], axis: int):
+        self.parts, self.axis = parts, axis
+        shape = list(parts[0].shape)
+        shape[axis] = sum(part.shape[axis] for part in parts)
+        self.shape, self.dtype, self.ndim = tuple(shape), parts[0].dtype, 2
+        self.size = shape[0] * shape[1]
+        self.nbytes = self.size * self.dtype.itemsize
+
+    @cached_property
+    def whole(self) -> np.ndarray:
+        return np.concatenate(self.parts, self.axis)
+
+    def __array__(self, dtype: Any = None, copy: Optional[bool] = None) -> np.ndarray:
+        return self.whole if dtype is None else self.whole.astype(dtype, copy=False)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.whole[index]
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(self.whole, name)
 
 
 class Builder:
@@ -86,8 +117,11 @@ class Builder:
         return self.array(np.asarray(result, dtypes.DTYPES[node.output.dtype].numpy))
 
     def concatenate(self, constants: Sequence[Value], axis: Optional[int]) -> Value:
-        """A constant made of others; axis None flattens them."""
-        return self.array(np.concatenate([value.const for value in constants], axis))
+        """A constant made of others; axis None flattens them. Matrices stay apart, see Joined."""
+        parts = [value.const for value in constants]
+        if axis is not None and all(part.ndim == 2 for part in parts):
+            return self.array(Joined(parts, axis))
+        return self.array(np.concatenate(parts, axis))
 
     def part(self, constant: Value, axis: int, part: slice) -> Value:
         """A slice of a constant along one axis; shares its memory."""

@@ -62,6 +62,8 @@ def converted(x: np.ndarray, code: int, saturate: int = 1, round_mode: str = "up
 
         limits = ml_dtypes.finfo(dtype)
         x = np.clip(x.astype(np.float64), float(limits.min), float(limits.max))
+    if x.dtype.kind == "V":  # ml_dtypes casts few of its own dtypes into each other
+        x = x.astype(np.float32 if dtypes.holds_floats(x) else np.int8)
     return x.astype(dtype)
 
 

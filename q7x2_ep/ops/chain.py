@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, Optional, Union
+from typing import Any, NamedTuple, Optional, Union
 
 from q7x2_ep import dtypes
 from q7x2_ep.errors import UnsupportedOp
@@ -42,8 +42,7 @@ FAMILIES = tuple(
 )
 
 
-@dataclass(frozen=True)
-class Instruction:
+class Instruction(NamedTuple):
     """One step of a chain. step: a key of OPERANDS; op: a member of the closed set `chain`, or, for
     a reduction, of `reduce`; operands: one to three.
     """

@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import cache
 from typing import Any, Callable, NamedTuple, Optional, Union
 
 import numpy as np
@@ -105,10 +106,14 @@ def reads_strides(node: Node, value: Value) -> bool:
 
 def is_host(node: Node) -> bool:
     """Whether a node runs on the host whatever its inputs are: it has no native form."""
-    if any(value is not None and value.dtype == dtypes.NO_TENSOR for value in node.inputs):
+    if not _has_native_form(find(node.op)):
         return True
-    entry = find(node.op)
-    return not any(hasattr(entry, part) for part in ("lower", "view", "views", "decompose"))
+    return any(value is not None and value.dtype == dtypes.NO_TENSOR for value in node.inputs)
+
+
+@cache
+def _has_native_form(entry: Any) -> bool:
+    return any(hasattr(entry, part) for part in ("lower", "view", "views", "decompose"))
 
 
 def is_movement(node: Node) -> bool:
@@ -417,18 +422,17 @@ def where_step(b: Any, condition: Operand, left: Operand, right: Operand, y: Val
 
 
 def in_order(b: Any, operands: list[Operand], y: Value) -> tuple[list[Operand], Operand]:
-    """The operands of an elementwise step, and y: as they are, or all seen as (N, .., C), where one
-    of y's shape is stored so; then y is, too.
+    """The operands of an elementwise step, and y: as they are, or all seen as (N, .., C), where
+    those of y's shape are stored so; then y is, too.
     """
-    if not any(is_image(b, operand, y) for operand in operands):
+    whole = [operand for operand in operands if operand.shape == y.shape]
+    if not whole or not all(is_image(b, operand) for operand in whole):
         return operands, y
     return [turned(b, operand, y) for operand in operands], image_of(b, y).channels_last()
 
 
-def is_image(b: Any, operand: Operand, y: Value) -> bool:
-    """Whether it has the shape of y, and the channels of its pixels lie side by side."""
-    if operand.shape != y.shape or len(y.shape) < 3:
-        return False
+def is_image(b: Any, operand: Operand) -> bool:
+    """Whether the channels of each pixel lie side by side."""
     return (operand if isinstance(operand, View) else b.view(operand)).is_channels_last()
 
 

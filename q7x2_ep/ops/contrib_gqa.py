@@ -12,7 +12,6 @@ from typing import Any, Optional
 import numpy as np
 
 from q7x2_ep import dtypes
-from q7x2_ep.errors import UnsupportedOp
 from q7x2_ep.ir.core import Value
 from q7x2_ep.ir.shape import Dim, maximum
 from q7x2_ep.ops import op
@@ -37,7 +36,8 @@ class GroupQueryAttention:
     is longer. head_sink is one more score of each head, whose value is 0; with smooth_softmax all
     are 0. qk are the scores, 0 for keys out of sight, or with qk_output 2 their softmax. A cache of
     bytes holds round(x / scale), of one scale or one per head and channel; with
-    kv_cache_bit_width 4 two of them, the first in the low half, plus 8.
+    kv_cache_bit_width 4 two of them, the first in the low half, plus 8. The importer makes
+    total_sequence_length a size: the shape of present depends on it.
     Shapes: query (B, S, H * D), key and value (B, S, Hkv * D), or a query that holds all three;
     past (B, Hkv, C, D); cos and sin (positions, R / 2); qk (B, H, S, T).
     """
@@ -95,7 +95,7 @@ class GroupQueryAttention:
         queries = q.shape[2]
         seqlens = g.Reshape(g.Cast(seqlens_k, to=dtypes.INT64), [-1])
         lengths = g.Add(seqlens, g.literal([1]))  # (B,)
-        total = _total(total_sequence_length, queries, past_key is not None)
+        (total,) = (queries,) if past_key is None else known(total_sequence_length) or ()
         start = _start(g, lengths, queries, total)  # (1,) or (B,): where the new keys go
         if attrs["do_rotary"]:
             interleaved = attrs["rotary_interleaved"]
@@ -172,21 +172,6 @@ def rotary(
 
 
 # The cache
-
-
-def _total(length: Value, queries: Dim, has_past: bool) -> Dim:
-    """The number of all keys.
-
-    Raises: UnsupportedOp where that is data: the shape of the cache depends on it.
-    """
-    if not has_past:
-        return queries
-    elements = known(length)
-    if elements is None:
-        raise UnsupportedOp(
-            f"is not supported where total_sequence_length does not follow from shapes: {length}"
-        )
-    return elements[0]
 
 
 def _start(g: Any, lengths: Value, queries: Dim, total: Dim) -> Value:

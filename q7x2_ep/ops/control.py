@@ -89,13 +89,13 @@ class Loop:
 
     def formals(node: Node) -> list[Type]:
         _, _, *formals = node.attrs["body"].inputs
-        _, _, *carried = actuals(node, [*node.inputs, *_missing(node)])[0]
+        _, _, *carried = loop_operands(node, node.inputs)[0]
         types = [Type(dtypes.INT64, ()), Type(dtypes.BOOL, ())]
         return types + [varying(formal, _type(v)) for formal, v in zip(formals, carried)]
 
     def infer(node: Node) -> list[Type]:
         body = node.attrs["body"]
-        _, _, *carried = actuals(node, [*node.inputs, *_missing(node)])[0]
+        _, _, *carried = loop_operands(node, node.inputs)[0]
         types = []
         for i, result in enumerate(body.outputs[1:]):
             if i < len(carried):
@@ -114,7 +114,7 @@ class Loop:
         return types
 
     def control(node: Node, run: Run, *inputs: Any) -> list:
-        (trip, cond, *carried), captures = actuals(node, [*inputs, *_missing(node)])
+        (trip, cond, *carried), captures = loop_operands(node, inputs)
         body = node.attrs["body"]
         limit = None if trip is None else int(np.asarray(trip).item())
         going = True if cond is None else bool(np.asarray(cond).item())
@@ -128,13 +128,16 @@ class Loop:
             for collected, array in zip(scanned, made):
                 collected.append(array)
             i += 1
-        values = body.outputs[1 + len(carried) :]
-        return carried + [stacked(arrays, value) for arrays, value in zip(scanned, values)]
+        return carried + [
+            stacked(body, len(body.outputs) - len(scanned) + i, arrays)
+            for i, arrays in enumerate(scanned)
+        ]
 
 
-def _missing(node: Node) -> list[None]:
-    """The trip count and condition of a Loop that gives neither, nor anything behind them."""
-    return [None] * max(2 - len(node.inputs), 0)
+def loop_operands(node: Node, inputs: Sequence[Any]) -> tuple[list, list]:
+    """The inputs of a Loop and its captures; trip count and condition may both be left out."""
+    given, captures = actuals(node, inputs)
+    return given + [None] * (2 - len(given)), captures
 
 
 def _type(value: Any) -> Type:
@@ -152,13 +155,21 @@ def _carried(node: Node, i: int, initial: Type, formal: Type, result: Type) -> T
     return Type(initial.dtype, tuple(a if after in (a, at) else new for a, at, after, new in dims))
 
 
-def stacked(arrays: list, value: Value, axis: int = 0) -> np.ndarray:
-    """The arrays along a new axis; where there are none, an empty array as the type has it."""
+def stacked(body: Graph, i: int, arrays: list, axis: int = 0) -> np.ndarray:
+    """Output i of all iterations along a new axis. Where there were none, an empty array of the
+    type of the output, its sizes as the model declares them, or 0.
+    """
     if arrays:
         return np.stack(arrays, axis)
-    shape = [dim if isinstance(dim, int) else 0 for dim in value.shape or ()]
-    shape.insert(axis, 0)
-    return np.empty(shape, dtypes.DTYPES[value.dtype or dtypes.FLOAT].numpy)
+    value, declared = body.outputs[i], body.metadata["declared"][body.output_names[i]]
+    hints = declared.shape or ()
+    shape = hints if value.shape is None else value.shape
+    if len(hints) != len(shape):
+        hints = shape
+    known = [next((d for d in dims if isinstance(d, int)), 0) for dims in zip(shape, hints)]
+    known.insert(axis % (len(known) + 1), 0)
+    dtype = value.dtype or declared.dtype or dtypes.FLOAT
+    return np.empty(known, dtypes.DTYPES[dtype].numpy)
 
 
 @op("Scan")
@@ -236,10 +247,9 @@ def _scan(node: Node, run: Run, given: list, captures: list, length: Any) -> lis
             collected.append(array)
     out_axes = attrs["scan_output_axes"] or (0,) * len(made)
     reverse = attrs["scan_output_directions"] or (0,) * len(made)
-    values = body.outputs[len(states) :]
     return [*states] + [
-        stacked(arrays[::-1] if back else arrays, value, axis % (len(value.shape or ()) + 1))
-        for arrays, value, axis, back in zip(made, values, out_axes, reverse)
+        stacked(body, len(states) + i, arrays[::-1] if back else arrays, axis)
+        for i, (arrays, axis, back) in enumerate(zip(made, out_axes, reverse))
     ]
 
 

@@ -495,6 +495,7 @@ class Dropout:
 
     signature = "x, ratio?, training_mode? -> y, mask?"
     attributes = {"seed": None}
+    is_random = True
 
     def infer(node: Node) -> list[Type]:
         return [Type(node.inputs[0].dtype, dims(node)), Type(dtypes.BOOL, dims(node))]

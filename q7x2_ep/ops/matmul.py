@@ -163,24 +163,26 @@ class MatMul:
     def lower(node: Node, b: Any) -> None:
         left, right = node.inputs
         require_dtype(node, left.dtype, (*F32, *PLAIN))
-        alpha = node.attrs.get("alpha", 1.0)
-        if len(right.shape) == 2:
-            multiply_matrix(b, left, right, node.output, alpha)
-            return
-        a, other = b.view(left), b.view(right)
-        if len(left.shape) == 1:
-            a = View(a.storage, (1, *a.shape), (0, *a.strides), a.offset)
-        if len(right.shape) == 1:
-            other = View(other.storage, (*other.shape, 1), (*other.strides, 0), other.offset)
-        batch = node.output.shape[
-            : len(node.output.shape) - (len(left.shape) > 1) - (len(right.shape) > 1)
-        ]
-        if len(batch) > MAX_BATCH_NDIM:
-            raise ModelError(
-                f"{where_is(node)} has {len(batch)} batch dims, more than {MAX_BATCH_NDIM}"
-            )
-        c = b.allocate(node.output).reshape((*batch, a.shape[-2], other.shape[-1]))
-        matmul_step(b, a, other, c, alpha)
+        multiply(node, b, left, right, node.output, node.attrs.get("alpha", 1.0))
+
+
+def multiply(node: Node, b: Any, left: Value, right: Value, y: Value, alpha: float = 1.0) -> None:
+    """y = alpha * left @ right, of what MatMul takes."""
+    if len(right.shape) == 2:
+        multiply_matrix(b, left, right, y, alpha)
+        return
+    a, other = b.view(left), b.view(right)
+    if len(left.shape) == 1:
+        a = View(a.storage, (1, *a.shape), (0, *a.strides), a.offset)
+    if len(right.shape) == 1:
+        other = View(other.storage, (*other.shape, 1), (*other.strides, 0), other.offset)
+    batch = y.shape[: len(y.shape) - (len(left.shape) > 1) - (len(right.shape) > 1)]
+    if len(batch) > MAX_BATCH_NDIM:
+        raise ModelError(
+            f"{where_is(node)} has {len(batch)} batch dims, more than {MAX_BATCH_NDIM}"
+        )
+    c = b.allocate(y).reshape((*batch, a.shape[-2], other.shape[-1]))
+    matmul_step(b, a, other, c, alpha)
 
 
 def multiply_matrix(b: Any, left: Value, matrix: Value, y: Value, alpha: float) -> None:

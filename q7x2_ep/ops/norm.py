@@ -153,7 +153,7 @@ class LayerNormalization:
         axes = tuple(range(node.attrs["axis"] % x.ndim, x.ndim))
         normal, *statistics = standardize(x, axes, node.attrs["epsilon"])
         y = normal.astype(x.dtype, copy=False) * scale
-        if x.dtype == dtypes.DTYPES[node.inputs[0].dtype].numpy:  # else all is wider than declared
+        if dtypes.from_numpy(x.dtype) == node.inputs[0].dtype:  # else all is wider than declared
             statistics = [
                 each.astype(dtypes.DTYPES[node.attrs["stash_type"]].numpy) for each in statistics
             ]

@@ -16,9 +16,19 @@ from q7x2_ep.ir.core import Node, Type, Value
 from q7x2_ep.ir.shape import Dim, ceildiv, product
 from q7x2_ep.ir.view import View
 from q7x2_ep.ops import op
-from q7x2_ep.ops.common import F32, broadcast, dims, dtype_of, require_dtype, temporary, where_is
+from q7x2_ep.ops.common import (
+    F32,
+    binary_step,
+    broadcast,
+    cast_step,
+    dims,
+    dtype_of,
+    require_dtype,
+    temporary,
+    where_is,
+)
 from q7x2_ep.ops.conv import Conv, conv_shape, geometry, window_guards, windows
-from q7x2_ep.ops.matmul import matmul_step
+from q7x2_ep.ops.matmul import MatMul, matmul_step, multiply
 from q7x2_ep.ops.quant import BYTES, one_scale, require_constants, saturated
 
 
@@ -204,6 +214,9 @@ class MatMulInteger:
 
     def lower(node: Node, b: Any) -> None:
         a, weight = node.inputs[:2]
+        if weight.const is None or len(weight.shape) != 2:
+            lower_whole_product(node, b)
+            return
         lower_product(node, b, a, node.input(2), weight, node.input(3), Finish())
 
 
@@ -253,6 +266,50 @@ def product_shape(node: Node, a: tuple[Dim, ...], b: tuple[Dim, ...]) -> tuple[D
         raise ModelError(f"{where_is(node)} multiplies tensors, not scalars")
     batch = broadcast(node, a[:-2], b[:-2])
     return (*batch, *a[-2:-1], *(b[-1:] if len(b) > 1 else ()))
+
+
+def lower_whole_product(node: Node, b: Any) -> None:
+    """MatMulInteger of two computed operands: in float, whose sums are exact below 2^24, or else in
+    int32.
+
+    Raises: UnsupportedOp where zeros are not one number, or one per row of a or column of b.
+    """
+    for guard in MatMul.guards(node):
+        b.guard(*guard)
+    inner = node.inputs[0].shape[-1]
+    is_short = isinstance(inner, int) and inner * 255**2 < 1 << 24
+    dtype = dtypes.FLOAT if is_short else dtypes.INT32
+    factors = [_centred(node, b, i, dtype) for i in (0, 1)]
+    if is_short:
+        sums = temporary(b, dtype, node.output.shape)
+        multiply(node, b, *factors, sums)
+        cast_step(b, sums, node.output)
+    else:
+        multiply(node, b, *factors, node.output)
+
+
+def _centred(node: Node, b: Any, i: int, dtype: int) -> Value:
+    """Input i, 0 or 1, as dtype and without its zeros."""
+    x, zero = node.inputs[i], node.input(2 + i)
+    require_dtype(node, x.dtype, BYTES)
+    wide = temporary(b, dtype, x.shape)
+    cast_step(b, x, wide)
+    if zero is None:
+        return wide
+    shift = temporary(b, dtype, zero.shape)
+    cast_step(b, zero, shift)
+    numbers = b.view(shift)
+    if product(zero.shape) == 1:
+        numbers = numbers.reshape((1,))
+    elif len(zero.shape) != 1 or len(x.shape) < 2 or not isinstance(zero.shape[0], int):
+        raise UnsupportedOp(f"{where_is(node)} has no kernel for {zero} of {zero.shape}")
+    else:
+        axis = len(x.shape) - 2 + i
+        b.guard(zero.shape[0], x.shape[axis], f"{zero} must have a zero for each of axis {axis}")
+        numbers = numbers.reshape((zero.shape[0], *(1,) * (1 - i)))
+    centred = temporary(b, dtype, x.shape)
+    binary_step(b, "sub", wide, numbers, centred)
+    return centred
 
 
 def lower_real_product(node: Node, b: Any) -> None:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Optional
+from typing import Any, Optional
 
 import numpy as np
 
+from q7x2_ep import dtypes
 from q7x2_ep.errors import ModelError
 from q7x2_ep.ir.core import Node, Type
 from q7x2_ep.ir.shape import Dim, product
 from q7x2_ep.ops import op
-from q7x2_ep.ops.common import Guard, dims, size_guards, where_is
+from q7x2_ep.ops.common import F32, Guard, dims, require_dtype, size_guards, where_is
 from q7x2_ep.ops.conv import (
     WINDOW_ATTRIBUTES,
     Axis,
@@ -167,6 +168,28 @@ class RoiAlign:
                 else parts.sum((0, 3, 5)) / (rows * columns)
             )
         return y
+
+    def lower(node: Node, b: Any) -> None:
+        (x, rois, images), y, attrs = node.inputs, node.output, node.attrs
+        require_dtype(node, x.dtype, F32)
+        require_dtype(node, rois.dtype, F32)
+        require_dtype(node, images.dtype, (dtypes.INT64,))
+        sizes = dict(zip(("N", "C", "H", "W"), x.shape))
+        b.step(
+            "roi_align",
+            x=x,
+            rois=rois,
+            images=images,
+            y=y,
+            **sizes,
+            regions=y.shape[0],
+            OH=y.shape[2],
+            OW=y.shape[3],
+            ratio=attrs["sampling_ratio"],
+            most=int(attrs["mode"] == "max"),
+            scale=attrs["spatial_scale"],
+            shift=0.5 if attrs["coordinate_transformation_mode"] == "half_pixel" else 0.0,
+        )
 
 
 def bilinear(x: np.ndarray, h: np.ndarray, w: np.ndarray) -> np.ndarray:

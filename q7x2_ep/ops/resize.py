@@ -7,7 +7,6 @@ output position j lies in the input (`places`), and which samples around it coun
 from __future__ import annotations
 
 import math
-from fractions import Fraction
 from typing import Any, NamedTuple, Optional
 
 import numpy as np
@@ -226,6 +225,8 @@ def scaled(n: Dim, scale: float) -> Dim:
     """
     if isinstance(n, int):
         return int(np.float32(n) * np.float32(scale))
+    from fractions import Fraction
+
     fraction = Fraction(scale).limit_denominator(64)
     if np.float32(float(fraction)) != np.float32(scale):
         raise NotInferable(f"{n} times {scale} depends on rounding")

@@ -1,15 +1,26 @@
-"""What is picked by its value. Only a run knows how much that is, so all of it runs in numpy."""
+"""What is picked by its value. Only a run knows how much that is (`bound` in ops/__init__.py)."""
 
 from __future__ import annotations
 
-from typing import Optional
+from typing import Any, Optional
 
 import numpy as np
 
 from q7x2_ep import dtypes
-from q7x2_ep.ir.core import Node, Type
+from q7x2_ep.errors import UnsupportedOp
+from q7x2_ep.ir.core import Node, Type, Value
+from q7x2_ep.ir.shape import product
 from q7x2_ep.ops import op
-from q7x2_ep.ops.common import dims, fresh, normal_axis
+from q7x2_ep.ops.common import (
+    BINARY,
+    F32,
+    Guard,
+    dims,
+    fresh,
+    normal_axis,
+    require_dtype,
+    where_is,
+)
 
 
 @op("NonZero")
@@ -23,6 +34,15 @@ class NonZero:
     def reference(node: Node, x: np.ndarray) -> np.ndarray:
         found = np.nonzero(np.atleast_1d(x))
         return np.array(found[: x.ndim], np.int64).reshape(x.ndim, len(found[0]))
+
+    bound = lambda node: len(dims(node)) * product(dims(node)) + 1
+
+    def lower(node: Node, b: Any) -> None:
+        x, (y, count) = node.inputs[0], node.outputs
+        require_dtype(node, x.dtype, (*BINARY, *dtypes.HALVES))
+        is_float = int(dtypes.is_float(x.dtype))
+        layout = {"elem_bytes": dtypes.size(x.dtype), "ndim": len(x.shape), "shape": x.shape}
+        b.step("nonzero", x=x, y=y, count=count, is_float=is_float, **layout)
 
 
 @op("Compress")
@@ -39,6 +59,10 @@ class Compress:
         return [Type(node.inputs[0].dtype, tuple(shape))]
 
     reference = lambda node, x, condition: np.compress(condition, x, node.attrs["axis"])
+
+    def decompose(g: Any, x: Value, condition: Value, axis: Optional[int]) -> Value:
+        places = g.Reshape(g.NonZero(condition), [-1])
+        return g.Gather(x if axis is not None else g.Reshape(x, [-1]), places, axis=axis or 0)
 
 
 @op("Unique")
@@ -111,6 +135,39 @@ class NonMaxSuppression:
                 order = order[~(shared > threshold)]
             kept += [(batch, of_class, box) for box in chosen]
         return np.array(kept, np.int64).reshape(-1, 3)
+
+    def guards(node: Node) -> list[Guard]:
+        boxes, scores = dims(node), dims(node, 1)
+        if len(boxes) != 3 or len(scores) != 3:
+            raise UnsupportedOp(f"{where_is(node)} boxes {boxes} and scores {scores}")
+        return [
+            (boxes[0], scores[0], "as many batches of boxes as of scores"),
+            (boxes[1], scores[2], "as many boxes as scores"),
+            (boxes[2], 4, "numbers of a box"),
+        ]
+
+    bound = lambda node: product(dims(node, 1)) * 3
+
+    def lower(node: Node, b: Any) -> None:
+        boxes, scores, *options = (*node.inputs, *[None] * (5 - len(node.inputs)))
+        require_dtype(node, boxes.dtype, F32)
+        for value, dtype in zip(options, (dtypes.INT64, dtypes.FLOAT, dtypes.FLOAT)):
+            if value is not None and (value.dtype != dtype or product(value.shape) != 1):
+                raise UnsupportedOp(f"{where_is(node)} {value.name!r} is not one number")
+        batch, classes, n = scores.shape
+        b.step(
+            "nms",
+            boxes=boxes,
+            scores=scores,
+            **dict(zip(("most", "overlap", "least"), options)),
+            y=node.outputs[0],
+            count=node.outputs[1],
+            work=n * (8 + 10 * 4),
+            batch=batch,
+            classes=classes,
+            n=n,
+            centred=int(bool(node.attrs["center_point_box"])),
+        )
 
 
 def corners(boxes: np.ndarray, centred: int) -> tuple[np.ndarray, np.ndarray]:

@@ -7,15 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from q7x2_ep import knobs
 from q7x2_ep.ir.core import Graph
 from q7x2_ep.ir.verify import verify
 from q7x2_ep.ops import find
-from q7x2_ep.passes import cse, dce, expand, fold, indices, noop, sink, widen
+from q7x2_ep.passes import cse, dce, expand, fold, indices, lists, noop, sink, widen
 
-# fold infers the types that all others need, widen leaves no 16-bit floats to the others, expand
-# makes nodes that they work on, indices makes Expands for sink, noop and sink make nodes equal for
-# cse; dce tidies up last.
-PASSES = (fold, widen, expand, noop, indices, sink, cse, dce)
+# lists needs no types, fold infers those that all others need, widen leaves no 16-bit floats to the
+# others, expand makes nodes that they work on, indices makes Expands for sink, noop and sink make
+# nodes equal for cse; dce tidies up last.
+PASSES = (lists, fold, widen, expand, noop, indices, sink, cse, dce)
 
 NAMES = tuple(module.__name__.rpartition(".")[2] for module in PASSES)
 MAX_ROUNDS = 10  # a bound, should two passes ever undo each other; models need three or four
@@ -24,11 +25,12 @@ MAX_ROUNDS = 10  # a bound, should two passes ever undo each other; models need 
 def run_all(graph: Graph, without: Collection[str] = ()) -> dict[str, dict[str, int]]:
     """Run every pass, but for those named, to a fixed point; the statistics of each, by its name.
 
-    Raises: ModelError where the model's types do not fit together, InternalError naming a pass that
-    broke the graph.
+    Raises: ModelError where the model's types do not fit together, InternalError where one
+    broke the graph; with the knob VERIFY it is named.
     """
     totals: dict[str, dict[str, int]] = {}
-    for round in range(MAX_ROUNDS):
+    checked = bool(knobs.get("VERIFY"))
+    for _ in range(MAX_ROUNDS):
         changed = 0
         for name, module in zip(NAMES, PASSES):
             if name in without:
@@ -37,9 +39,10 @@ def run_all(graph: Graph, without: Collection[str] = ()) -> dict[str, dict[str, 
             total = totals.setdefault(name, {})
             for key, count in counts.items():
                 total[key] = total.get(key, 0) + count
-            if any(counts.values()) or round == 0:  # the first infers types: verify takes a while
+            if checked and module is not lists:  # what fold refuses is the model's mistake
                 verify(graph, name, find)
             changed += sum(counts.values())
         if not changed:
             break
+    verify(graph, "the passes", find)
     return totals

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Any
 
-from q7x2_ep.ir.core import Graph, Value
+from q7x2_ep.ir.core import Graph, Node, Value
+from q7x2_ep.ir.shape import Dim, renamed
 from q7x2_ep.ops import find
 
 MAX_CONSTANT_BYTES = (
@@ -25,17 +26,25 @@ def run(graph: Graph) -> dict[str, int]:
                 graph.replace_uses(value, first)
                 constants += 1
     dead = []
+    alike: dict[Hashable, dict[Hashable, Node]] = {}  # nodes of one op and operands, by attributes
+    alone: dict[Hashable, Node] = {}  # with operands that no other has: attributes take a while
+    sizes: dict[str, Dim] = {}  # of merged nodes, by those of the nodes that stay
     for node in graph.nodes:
         if node.bodies or getattr(find(node.op), "is_random", False):
             continue
-        attrs = tuple((name, _attribute(value)) for name, value in sorted(node.attrs.items()))
-        first = seen.setdefault((node.op, attrs, len(node.outputs), *map(id, node.inputs)), node)
+        key = (node.op, len(node.outputs), *map(id, node.inputs))
+        first = alone.setdefault(key, node)
+        if first is not node:
+            same = alike.setdefault(key, {_attributes(first): first})
+            first = same.setdefault(_attributes(node), node)
         if first is not node:
             for old, new in zip(node.outputs, first.outputs):
                 graph.replace_uses(old, new)
+                sizes.update(renamed(old.shape, new.shape))
             first.sources = tuple(dict.fromkeys(first.sources + node.sources))
             dead.append(node)
     graph.remove(dead)
+    graph.rename_sizes(sizes)
     return {"nodes": len(dead), "constants": constants}
 
 
@@ -48,6 +57,10 @@ def _content(value: Value) -> Hashable:
     if value.producer is None and value.elements is not None:
         return ("elements", value.dtype, value.shape, value.elements)
     return None
+
+
+def _attributes(node: Node) -> Hashable:
+    return tuple((name, _attribute(value)) for name, value in sorted(node.attrs.items()))
 
 
 def _attribute(value: Any) -> Hashable:

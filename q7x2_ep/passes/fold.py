@@ -18,7 +18,7 @@ import numpy as np
 
 from q7x2_ep import dtypes
 from q7x2_ep.ir.core import UNKNOWN, Graph, Node, Value, array_type
-from q7x2_ep.ir.shape import product
+from q7x2_ep.ir.shape import Dim, product, renamed
 from q7x2_ep.ops import find
 from q7x2_ep.ops.common import is_host, known
 from q7x2_ep.passes.infer import infer_node, waits
@@ -28,7 +28,7 @@ PACKING = frozenset({"Conv", "Gemm", "MatMul"})  # the second input
 
 
 def run(graph: Graph) -> dict[str, int]:
-    """Counts the nodes replaced by constants and by symbolic elements.
+    """Counts the nodes replaced by constants and by symbolic elements, and sizes that became known.
 
     Raises: ModelError as infer does.
     """
@@ -36,6 +36,7 @@ def run(graph: Graph) -> dict[str, int]:
     dead = []
     late: list[Node] = []
     unknown: set[int] = set()
+    sizes: dict[str, Dim] = {}
     rest, graph.nodes = graph.nodes[::-1], []
     while rest:
         node = rest.pop()
@@ -45,7 +46,10 @@ def run(graph: Graph) -> dict[str, int]:
             branches += 1
             continue
         graph.nodes.append(node)
-        infer_node(node)
+        before = [value.shape for value in node.outputs]
+        if infer_node(node):
+            for shape, value in zip(before, node.outputs):
+                sizes.update(renamed(shape, value.shape))
         if waits(node) or any(id(value) in unknown for value in node.inputs):
             late.append(node)
             unknown.update(map(id, node.outputs))
@@ -64,10 +68,11 @@ def run(graph: Graph) -> dict[str, int]:
             constants += 1
             dead.append(node)
     graph.remove(dead)
+    graph.rename_sizes(sizes)
     if late:
         _defer(graph, late)
     counts = {"constants": constants, "shapes": shapes, "branches": branches}
-    return {**counts, "deferred": len(late)}
+    return {**counts, "deferred": len(late), "sizes": len(sizes)}
 
 
 def _branch(graph: Graph, node: Node, cond: bool) -> list[Node]:

@@ -29,7 +29,10 @@ infer_types = run
 
 def infer_node(node: Node) -> bool:
     """Set the types of a node's outputs, and missing attributes; False if it was up to date."""
-    seen = tuple((value, value and value.type) for value in node.inputs)
+    seen = [
+        None if value is None else (value, value.dtype, value.shape, value.elements)
+        for value in node.inputs
+    ]
     if node.inferred == seen:
         return False
     entry = find(node.op)

@@ -250,7 +250,9 @@ def _split_before_transpose(graph: Graph, node: Node, transpose: Node) -> Option
 def _reduce(graph: Graph, node: Node) -> Optional[Node]:
     """Axes are counted from the end: then equal reductions look equal, to cse."""
     axes, shape = known(node.input(1)), node.inputs[0].shape
-    if not axes or shape is None or all(axis < 0 for axis in axes):
+    if not axes or shape is None or not all(isinstance(axis, int) for axis in axes):
+        return None
+    if all(axis < 0 for axis in axes):
         return None
     counted = tuple(sorted(axis % len(shape) - len(shape) for axis in axes))
     target = Value(f"{node.output.name}/axes", dtypes.INT64, (len(counted),), counted)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Optional, Union
+from typing import Any, NamedTuple, Optional, Union
 
 from q7x2_ep import dtypes
 from q7x2_ep.errors import ModelError, PlanError, Q7Error, UnsupportedOp
@@ -20,6 +20,7 @@ from q7x2_ep.ir.core import Graph, Node, Type, Value
 from q7x2_ep.ir.shape import Dim, at_least, ceildiv, product, symbol, symbols
 from q7x2_ep.ir.view import View, channels_last_strides, contiguous_strides
 from q7x2_ep.ops import find
+from q7x2_ep.ops.builder import Joined
 from q7x2_ep.ops.common import where_is
 from q7x2_ep.plan.memory import THREADS, Embedding, Sharing, Storage, settle
 from q7x2_ep.plan.schedule import (
@@ -60,8 +61,7 @@ class Step:
     sources: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class Guard:
+class Guard(NamedTuple):
     """A fact about shapes that only bind can check: left == right (or left >= right). text names
     the node.
     """
@@ -76,7 +76,7 @@ class Guard:
 class Pack:
     """A constant to be packed at load: b[(t, i), j] at t * tap_stride + i * k_stride + j *
     n_stride, into panels at `offset` bytes, `width` columns to each from its column `first` on.
-    matrix: which one, of a weight of `matrices` of them.
+    matrix: which one, of a weight of `matrices` of them, or of parts.
     """
 
     weight: Value
@@ -97,6 +97,8 @@ class Pack:
     def array(self) -> Any:
         """The matrix to be packed."""
         const = self.weight.const
+        if isinstance(const, Joined):
+            return const.parts[self.matrix]
         if const.ndim == 2 and self.matrices == 1:
             return const
         if const.ndim == 3 and self.matrices == const.shape[0]:
@@ -350,11 +352,17 @@ class Builder:
         if key not in self._packed:
             kernel, plan = self.kernel("gemm"), self.plan
             width = kernel.nr // len(weights)
+            starts = self._starts(weights, n_stride)
             const = weights[0].const
             if matrices is None:
                 matrices = const.shape[0] if const.ndim == 3 else 1
             size = int(ceildiv(n, width)) * kernel.nr * k * 4
-            for matrix, (i, weight) in itertools.product(range(matrices), enumerate(weights)):
+            for i, (begin, end) in enumerate(zip(starts, starts[1:])):
+                strides = (end - begin, 1) if n_stride == 1 else (1, k)
+                layout = (k, end - begin, *strides, plan.packed_bytes + begin * k * 4, width, 0)
+                plan.packs.append(Pack(weights[0], i, 1, kernel, *layout, taps, tap_stride))
+            whole = () if starts else itertools.product(range(matrices), enumerate(weights))
+            for matrix, (i, weight) in whole:
                 at = plan.packed_bytes + matrix * size
                 layout = (k, n, k_stride, n_stride, at, width, i * width, taps, tap_stride)
                 plan.packs.append(Pack(weight, matrix, matrices, kernel, *layout))
@@ -362,6 +370,20 @@ class Builder:
             self._packed[key] = Operand(storage, plan.packed_bytes)
             plan.packed_bytes += int(ceildiv(matrices * size, 128)) * 128
         return self._packed[key]
+
+    def _starts(self, weights: tuple[Value, ...], n_stride: int) -> list[int]:
+        """The columns at which the parts of a Joined weight begin, and the end, if each can have
+        panels of its own; else none, and weights are put together.
+        """
+        joined, axis = weights[0].const, 1 if n_stride == 1 else 0
+        if len(weights) == 1 and isinstance(joined, Joined) and joined.axis == axis:
+            sizes = (part.shape[axis] for part in joined.parts)
+            starts = list(itertools.accumulate(sizes, initial=0))
+            if not any(start % self.kernel("gemm").nr for start in starts[:-1]):
+                return starts
+        for weight in weights:
+            weight.const = getattr(weight.const, "whole", weight.const)
+        return []
 
     def known(self, value: Optional[Value]) -> Optional[tuple[Dim, ...]]:
         """The flat contents of a small integer tensor, where known."""

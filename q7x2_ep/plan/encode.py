@@ -94,7 +94,8 @@ class Encoded:
     symbols: list[str]
     guards: list[Guard]
     n_values: int
-    output_dims: list[list[int]]  # per output: the value index of each dim
+    input_dims: list[list[int]]  # per input: the value index of each dim
+    output_dims: list[list[int]]
     buffers: list[Any]  # Storage of each buffer
 
 
@@ -131,7 +132,9 @@ def _encode(plan: Plan, target: Target, symbols: list[str]) -> Encoded:
         steps.append(
             (list(target.ops).index(step.op), step.kernel.index if step.kernel else -1, base)
         )
-    output_dims = [[values.of(d) for d in value.shape] for value in plan.graph.outputs]
+    graph = plan.graph
+    input_dims = [[values.of(d) for d in value.shape] for value in graph.inputs]
+    output_dims = [[values.of(d) for d in value.shape] for value in graph.outputs]
     guards = [(values.of(g.left), GUARDS[g.kind], values.of(g.right)) for g in plan.guards]
     texts = list(plan.guards)
     for index, expr in values.broadcasts:
@@ -150,15 +153,16 @@ def _encode(plan: Plan, target: Target, symbols: list[str]) -> Encoded:
         len(value_patches),
         len(pointer_patches),
         len(image),
-        len(plan.graph.inputs),
-        len(plan.graph.outputs),
+        len(graph.inputs),
+        len(graph.outputs),
     ]
     words = array("q", header)
     for section in (values.exprs, guards, buffer_rows, steps, value_patches, pointer_patches):
         for entry in section:
             words.extend(entry)
     n_values = 1 + len(symbols) + len(values.exprs)
-    return Encoded(words.tobytes() + bytes(image), symbols, texts, n_values, output_dims, buffers)
+    blob = words.tobytes() + bytes(image)
+    return Encoded(blob, symbols, texts, n_values, input_dims, output_dims, buffers)
 
 
 def _address(at: Operand, buffer_index: dict[int, int], values: Values) -> tuple[int, int, int]:

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from typing import Union
+from typing import Optional, Union
 
-from q7x2_ep.dtypes import is_dense
+from q7x2_ep.dtypes import INT64, is_dense
 from q7x2_ep.errors import PlanError
 from q7x2_ep.ir.core import Graph, Node, Value
 from q7x2_ep.ir.shape import symbols
+from q7x2_ep.ops import find
 from q7x2_ep.ops.common import is_movement
 from q7x2_ep.plan.build import NotNative, Plan, build
 from q7x2_ep.plan.target import Target
@@ -33,10 +34,16 @@ class NativePhase:
 
 @dataclass(frozen=True)
 class HostPhase:
-    """One node that Python runs, and why."""
+    """One node that Python runs, and why.
+
+    within: a native form, where the op knows how large its output can be. It gives a vector with
+    room for that, and how many elements the one size took that only data tells. The output is the
+    front of the vector.
+    """
 
     node: Node
     reason: str
+    within: Optional[NativePhase] = None
 
 
 Phase = Union[NativePhase, HostPhase]
@@ -71,6 +78,11 @@ def _phases(graph: Graph, target: Target, reasons: dict[Node, str]) -> list[Phas
     ready, sizes = set(graph.inputs), bound_by(graph.inputs)
     rest = graph.nodes
     while rest:
+        host = [node for node in rest if node in reasons and _is_ready(node, ready, sizes)]
+        for node in host:
+            phases.append(HostPhase(node, reasons[node], _within(node, target, tuple(sizes))))
+            ready.update(node.outputs)
+            sizes.update(bound_by(node.outputs))
         native = [node for node in rest if node not in reasons]
         native = _take(native, ready, sizes)
         if all(is_movement(node) for node in native):  # numpy has views too
@@ -78,11 +90,6 @@ def _phases(graph: Graph, target: Target, reasons: dict[Node, str]) -> list[Phas
         else:
             part = _part(graph, native)
             phases.append(NativePhase(build(part, target, sizes), tuple(sizes)))
-        host = [node for node in rest if node in reasons and _is_ready(node, ready, sizes)]
-        for node in host:
-            ready.update(node.outputs)
-            sizes.update(bound_by(node.outputs))
-            phases.append(HostPhase(node, reasons[node]))
         if not native and not host:
             raise PlanError(f"{rest[0]} waits for a size that nothing before it tells")
         done = {*native, *host}
@@ -103,11 +110,34 @@ def _take(nodes: list[Node], ready: set[Value], sizes: Collection[str]) -> list[
 def _is_ready(node: Node, ready: set[Value], sizes: Collection[str]) -> bool:
     for value in node.inputs:
         if value is not None and value.const is None and value not in ready:
-            if value.producer is not None or value.elements is None:
+            if is_data(value):
                 return False
             if any(not symbols(dim) <= set(sizes) for dim in value.elements):
                 return False
     return node.binds or set(bound_by(node.outputs)) <= set(sizes)
+
+
+def _within(node: Node, target: Target, sizes: tuple[str, ...]) -> Optional[NativePhase]:
+    """See HostPhase."""
+    entry = find(node.op)
+    if not hasattr(entry, "bound") or any(v is not None and v.shape is None for v in node.inputs):
+        return None
+    room = Value(f"{node.output.name}.room", node.output.dtype, (entry.bound(node),))
+    count = Value(f"{node.output.name}.count", INT64, (1,))
+    inputs = dict.fromkeys(value for value in node.inputs if value is not None and is_data(value))
+    twin = Node(node.op, list(node.inputs), [room, count], node.attrs, node.name, node.sources)
+    graph = Graph(node.name, list(inputs), [room, count], [room.name, count.name], [twin])
+    try:
+        return NativePhase(build(graph, target, sizes), sizes)
+    except NotNative:
+        return None
+    finally:
+        twin.detach()
+
+
+def is_data(value: Value) -> bool:
+    """Whether a value is made by a run: no constant, and nothing that sizes alone tell."""
+    return value.const is None and (value.producer is not None or value.elements is None)
 
 
 def _part(graph: Graph, nodes: list[Node]) -> Graph:
@@ -118,8 +148,7 @@ def _part(graph: Graph, nodes: list[Node]) -> Graph:
         value
         for node in nodes
         for value in node.inputs
-        if value is not None and value.const is None and value not in made
-        if value.producer is not None or value.elements is None
+        if value is not None and value not in made and is_data(value)
     )
     given = [
         value

@@ -7,17 +7,16 @@ that this machine does not have.
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
-from typing import Optional
+from functools import cached_property
+from typing import NamedTuple, Optional
 
 from q7x2_ep.errors import BackendError
 
 ISAS = ("scalar", "neon", "avx2", "avx512")  # weakest first within an architecture
 
 
-@dataclass(frozen=True)
-class OperandRow:
+class OperandRow(NamedTuple):
     """One operand pointer of an args struct. kind: in, opt, out, optout or scratch; offset in
     bytes.
     """
@@ -27,8 +26,7 @@ class OperandRow:
     offset: int
 
 
-@dataclass(frozen=True)
-class FieldRow:
+class FieldRow(NamedTuple):
     """One scalar field of an args struct, or an array of `count`. type: i64 or f64; offset in
     bytes.
     """
@@ -39,8 +37,7 @@ class FieldRow:
     count: int
 
 
-@dataclass(frozen=True)
-class OpRow:
+class OpRow(NamedTuple):
     """One row of ops.def. index: its opcode."""
 
     index: int
@@ -50,8 +47,7 @@ class OpRow:
     fields: tuple[FieldRow, ...]
 
 
-@dataclass(frozen=True)
-class KernelRow:
+class KernelRow(NamedTuple):
     """One row of kernels.def. mr, nr: the register tile of a GEMM kernel."""
 
     index: int
@@ -77,7 +73,13 @@ class Target:
     constants: dict[str, int]
     kernels: tuple[KernelRow, ...]
     isa: str
-    abi_hash: str
+    abi: str  # the part of the text that describes structs and codes
+
+    @cached_property
+    def abi_hash(self) -> str:
+        import hashlib
+
+        return hashlib.sha256(self.abi.encode()).hexdigest()
 
     @staticmethod
     def parse(text: str, cap: str = "", foreign: bool = False) -> Target:
@@ -116,8 +118,8 @@ class Target:
                 )
             if word in ("abi", "op", "set", "constant"):
                 abi.append(line)
-        digest = hashlib.sha256("\n".join(abi).encode()).hexdigest()
-        return Target(ops, sets, constants, tuple(kernels), cap if foreign else isa, digest)
+        isa = cap if foreign else isa
+        return Target(ops, sets, constants, tuple(kernels), isa, "\n".join(abi))
 
     def kernel(self, family: str, dtypes: Optional[str] = None) -> KernelRow:
         """The first supported row of a family: order in kernels.def is priority.

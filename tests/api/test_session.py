@@ -305,6 +305,28 @@ def test_dims_of_one_name_with_other_sizes(name):
         assert name == "?" or raised.type is errors.DimConflict
 
 
+def described(api):
+    session = api.InferenceSession(add(), providers=["CPUExecutionProvider"])
+    (z,), meta = session.run(None, FEED), session.get_modelmeta()
+    fields = "description domain graph_description graph_name producer_name version"
+    args = [*session.get_inputs(), *session.get_outputs()]
+    return {
+        "args": [(arg.name, arg.type, arg.shape) for arg in args],
+        "repr": str(args[1]),
+        "overridable": session.get_overridable_initializers(),
+        "metadata": [getattr(meta, field) for field in (*fields.split(), "custom_metadata_map")],
+        "providers": (session.get_providers(), session.get_provider_options()),
+        "options": type(session.get_session_options()) is api.SessionOptions,
+        "result": (type(z), z.dtype, z.flags.writeable, z.flags.c_contiguous),
+        "device": (api.get_device(), "CPUExecutionProvider" in api.get_all_providers()),
+    }
+
+
+def test_what_a_session_says_of_itself():
+    onnxruntime = pytest.importorskip("onnxruntime")
+    assert described(q7x2_ep) == described(onnxruntime)
+
+
 def test_metadata():
     with q7x2_ep.InferenceSession(add()) as session:
         meta = session.get_modelmeta()

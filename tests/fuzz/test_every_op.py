@@ -282,11 +282,11 @@ def mat_mul(c: Choice) -> Made:
 
 def mat_mul_integer(c: Choice) -> Made:
     a_type, b_type = c.among("uint8", "int8"), c.among("uint8", "int8")
-    k = c.size(1, 20)
-    a = c.bytes(*c.shape(0, 2), c.size(), k, dtype=a_type)
-    b = c.bytes(k, n := c.size(0, 9), dtype=b_type)
+    k, n = c.size(1, 20) * c.among(1, 40), c.size(0, 9)
+    a = c.bytes(*(batch := c.shape(0, 2)), c.size(), k, dtype=a_type)
+    b = c.bytes(*c.among((), batch), k, n, dtype=b_type)
     zeros = [np.array(c.size(0, 99), a_type), c.bytes(*c.among((), (n,)), dtype=b_type)]
-    return Made([a, b, *zeros[: c.size(0, 2)]], fixed=(1, 2, 3))
+    return Made([a, b, *zeros[: c.size(0, 2)]], fixed=c.among((1, 2, 3), ()))
 
 
 def mean_variance(c: Choice) -> Made:
@@ -314,6 +314,32 @@ def q_linear_conv(c: Choice) -> Made:
 def q_linear_mat_mul(c: Choice) -> Made:
     k, n = c.size(1, 20), c.size(1, 9)
     return q_linear(c, (*c.shape(0, 2, low=1), c.size(), k), (k, n), n)
+
+
+def non_max_suppression(c: Choice) -> Made:
+    batch, classes, n = c.size(1, 2), c.size(1, 3), c.size(1, 8)
+    boxes = c.floats(batch, n, 4)
+    scores = c.random.permutation(batch * classes * n).reshape(batch, classes, n)
+    limits = [np.array(x, "float32") for x in (c.among(0, 0.3, 0.9), c.among(0.0, 5.0))]
+    most = np.array([c.size(0, 5)])
+    return Made(
+        [boxes, scores.astype("float32"), most, limits[0], c.maybe(limits[1])],
+        {"center_point_box": 0},
+        fixed=(2, 3, 4),
+    )
+
+
+def roi_align(c: Choice) -> Made:
+    images, n = c.size(1, 3), c.size(0, 4)
+    corner, size = c.floats(n, 2) * 2, c.whole(1, 30, n, 2) / np.float32(4)
+    attrs = {
+        "mode": c.among("avg", "max"),
+        "coordinate_transformation_mode": c.among("half_pixel", "output_half_pixel"),
+        **{"output_height": c.size(), "output_width": c.size()},
+        **{"sampling_ratio": c.size(0, 3), "spatial_scale": c.among(1.0, 0.5)},
+    }
+    rois = np.hstack([corner, corner + size]).astype("float32")
+    return Made([np.abs(c.floats(images, c.size(), 5, 7)), rois, c.whole(0, images, n)], attrs)
 
 
 def range_(c: Choice) -> Made:
@@ -407,6 +433,7 @@ GENERATORS: dict[str, tuple[Callable[[Choice], Made], str]] = {
     "MatMul": (mat_mul, ONNX),
     "MatMulInteger": (mat_mul_integer, ONNX),
     "MeanVarianceNormalization": (mean_variance, ONNX),
+    "NonMaxSuppression": (non_max_suppression, ORT),
     "QLinearConv": (q_linear_conv, ORT),
     "QLinearMatMul": (q_linear_mat_mul, ORT),
     "QuantizeLinear": (quantize, ONNX),
@@ -414,13 +441,17 @@ GENERATORS: dict[str, tuple[Callable[[Choice], Made], str]] = {
     "RNN": (recurrent(1, 1), ORT),
     "Range": (range_, ONNX),
     "Resize": (resize, ONNX),
+    "RoiAlign": (roi_align, ORT),
     "RotaryEmbedding": (rotary, ONNX),
     "SpaceToDepth": (space_to_depth, ORT),
     "Swish": (lambda c: Made([c.floats(*c.shape())], {"alpha": c.among(1.0, 0.5)}), ONNX),
     "TensorScatter": (tensor_scatter, ONNX),
 }
 USUAL = 23
-OPSETS = {"BitCast": 26, "CumProd": 26, "GlobalLpPool": 21, "Swish": 24, "TensorScatter": 24}
+OPSETS = {
+    **{"BitCast": 26, "CumProd": 26, "GlobalLpPool": 21, "RoiAlign": 21},
+    **{"Swish": 24, "TensorScatter": 24},
+}
 NATIVE_PARTS = ("lower", "view", "views", "decompose")
 
 

@@ -6,13 +6,15 @@ past but without its present outputs, and the last query of a unidirectional cro
 
 from __future__ import annotations
 
+import functools
 import itertools
 from typing import Any, Optional
 
 import numpy as np
 import pytest
-from onnx import TensorProto
+from onnx import TensorProto, helper, numpy_helper
 
+import q7x2_ep
 from q7x2_ep.errors import UnsupportedOp
 from q7x2_ep.session import Session
 from tests.models.beside import one_node, theirs
@@ -143,8 +145,9 @@ ROTARY = [{"do_rotary": r, "rotary_interleaved": i} for r, i in ((0, 0), (1, 0),
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("rotary", ROTARY, ids=str)
 @pytest.mark.parametrize("softcap, window, bias", [(0.0, -1, False), (1.5, 3, True)])
+@pytest.mark.parametrize("fixed", [(6,), ()], ids=["total is known", "total is data"])
 def test_group_query_attention(
-    packed: bool, rotary: dict, softcap: float, window: int, bias: bool
+    packed: bool, rotary: dict, softcap: float, window: int, bias: bool, fixed: tuple[int, ...]
 ) -> None:
     """A first prompt, one more token, several more, and entries of different length."""
     heads, shared, depth = 4, 2, 16
@@ -161,7 +164,7 @@ def test_group_query_attention(
             inputs.append(None if cache is None else f(batch, shared, cache, depth))
         inputs += [ints(*(n - 1 for n in lengths)), ints(total), *tables]
         inputs += [None, f(1, heads, new, total)] if bias else []
-        model, feeds = make("GroupQueryAttention", inputs, 3, (6,), cache == 11, attrs)
+        model, feeds = make("GroupQueryAttention", inputs, 3, fixed, cache == 11, attrs)
         wanted = onnxruntime.InferenceSession(model).run(None, feeds)
         results = Session(model, threads=2).run(feeds)
         for b, length in enumerate(lengths):
@@ -180,22 +183,69 @@ def test_group_query_attention(
     run(1, 3, 6, (9,))
 
 
-@pytest.mark.parametrize(
-    "op, inputs, outputs, attrs, what",
-    [
-        ("Attention", [f(B, S, 7), f(7, 3 * W), f(3 * W)], 1, {"do_rotary": 1}, "do_rotary=1"),
-        (
-            "GroupQueryAttention",
-            [f(B, 1, W), f(B, 1, W), f(B, 1, W), f(B, H, P, D), f(B, H, P, D), ints(4, 4), ints(5)],
-            3,
-            {"kv_num_heads": H},
-            "total_sequence_length",
-        ),
-    ],
-)
-def test_unsupported(op: str, inputs: Inputs, outputs: int, attrs: dict, what: str) -> None:
-    model, _ = make(op, inputs, outputs, (), False, {"num_heads": H, **attrs})
-    with pytest.raises(UnsupportedOp, match=what):
+def test_group_query_attention_in_one_buffer() -> None:
+    """As decoders are run in place: past and present of all runs are one buffer of the greatest
+    length, and total_sequence_length is an input, which every layer reads.
+    """
+    heads, shared, depth, most = 4, 2, 16, 12
+    width = heads * depth
+    nodes, cache = [], [name for i in (0, 1) for name in (f"k{i}", f"v{i}")]
+    for i, x in enumerate(("x", "y0")):
+        past = cache[2 * i : 2 * i + 2]
+        nodes.append(
+            helper.make_node(
+                "GroupQueryAttention",
+                [x, "key", "value", *past, "seqlens_k", "total", "cos", "sin"],
+                [f"y{i}", *(f"new_{name}" for name in past)],
+                domain="com.microsoft",
+                num_heads=heads,
+                kv_num_heads=shared,
+                do_rotary=1,
+            )
+        )
+    info = functools.partial(helper.make_tensor_value_info, elem_type=TensorProto.FLOAT)
+    number = functools.partial(helper.make_tensor_value_info, elem_type=TensorProto.INT32)
+    rows = {"x": width, "key": shared * depth, "value": shared * depth}
+    inputs = [info(name, shape=["batch", "new", size]) for name, size in rows.items()]
+    inputs += [info(name, shape=["batch", shared, "past", depth]) for name in cache]
+    inputs += [number("seqlens_k", shape=["batch"]), number("total", shape=[])]
+    present = [info(f"new_{name}", shape=["batch", shared, "total", depth]) for name in cache]
+    tables = [numpy_helper.from_array(f(most, depth // 2), name) for name in ("cos", "sin")]
+    graph = helper.make_graph(
+        nodes, "decoder", inputs, [info("y1", shape=["batch", "new", width]), *present], tables
+    )
+    opsets = [helper.make_opsetid("", 20), helper.make_opsetid("com.microsoft", 1)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=10).SerializeToString()
+    engines = []
+    for engine in (q7x2_ep, onnxruntime):
+        zeros = [np.zeros((2, shared, most, depth), np.float32) for _ in cache]
+        buffers = [engine.OrtValue.ortvalue_from_numpy(array) for array in zeros]
+        engines.append((engine.InferenceSession(model), dict(zip(cache, buffers))))
+    for new, total in ((5, 5), (1, 6), (1, 7)):
+        feeds = {name: f(2, new, size) for name, size in rows.items()}
+        feeds.update(seqlens_k=ints(total - 1, total - 1), total=np.array(total, np.int32))
+        results = []
+        for session, buffers in engines:
+            binding = session.io_binding()
+            for name, array in feeds.items():
+                binding.bind_cpu_input(name, array)
+            for name, value in buffers.items():
+                binding.bind_ortvalue_input(name, value)
+                binding.bind_ortvalue_output(f"new_{name}", value)
+            binding.bind_output("y1")
+            session.run_with_iobinding(binding)
+            kept = [value.numpy()[:, :, :total] for value in buffers.values()]
+            results.append([binding.copy_outputs_to_cpu()[-1], *kept])
+        for ours, wanted in zip(*results):
+            np.testing.assert_allclose(ours, wanted, 1e-4, 2e-5)
+    (session, _), _ = engines
+    assert [step.op for step in q7x2_ep.explain(session).host_steps] == ["Range"]
+
+
+def test_unsupported() -> None:
+    inputs = [f(B, S, 7), f(7, 3 * W), f(3 * W)]
+    model, _ = make("Attention", inputs, 1, (), False, {"num_heads": H, "do_rotary": 1})
+    with pytest.raises(UnsupportedOp, match="do_rotary=1"):
         Session(model)
 
 

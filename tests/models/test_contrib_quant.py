@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto
 
+from q7x2_ep.errors import ShapeError
 from q7x2_ep.session import Session
 from tests.models.beside import one_node, same, theirs
 
@@ -116,6 +117,25 @@ def test_gemm(dtype: Any, turned: tuple, alpha: float, scaled: int, biased: int)
     attrs = {"transA": turned[0], "transB": turned[1], "alpha": float(alpha)}
     fixed = [i for i in range(1, 7) if inputs[i] is not None]
     same("QGemm", inputs, (CODES[dtype] if scaled else FLOAT,), 1e-4, fixed=fixed, **attrs)
+
+
+@each_dtype
+@pytest.mark.parametrize("k", [7, 600])  # sums that float holds, or does not
+def test_integer_products_of_zeros_for_each_row(dtype: Any, k: int) -> None:
+    """Which onnxruntime and onnx's evaluator do not take."""
+    a, b, a_zero, b_zero = q(dtype, 2, 5, k), q(np.int8, 2, k, 6), q(dtype, 5), q(np.int8, 6)
+    inputs = [a, b, a_zero, b_zero]
+    model, feeds = one_node("MatMulInteger", inputs, (TensorProto.INT32,), domain="")
+    session = Session(model, threads=2)
+    assert session.plan.steps  # no host step
+    rows = a_zero[:, None].astype(np.int64)
+    wanted = (a.astype(np.int64) - rows) @ (b.astype(np.int64) - b_zero.astype(np.int64))
+    np.testing.assert_array_equal(session.run(feeds)[0], wanted)
+    inputs[2] = a_zero[1:]
+    given = {"symbols": {5: "rows"}, "domain": ""}
+    model, feeds = one_node("MatMulInteger", inputs, (TensorProto.INT32,), **given)
+    with pytest.raises(ShapeError, match="zero for each of axis 1"):
+        Session(model).run(feeds)
 
 
 @each_dtype

@@ -236,6 +236,50 @@ def test_scan(attrs: str):
     )
 
 
+@pytest.mark.parametrize("declared", ["2, 4", "p, 4", "p, q"])
+def test_what_no_iteration_made_has_the_declared_sizes(declared: str):
+    check(
+        """g (int64 trip, float[n, m] x) => (float[t, n, m] all) {
+            all = Loop(trip, "") <
+                body = body (int64 i, bool on) => (bool next, float[DECLARED] copy) {
+                    next = Identity(on)
+                    copy = Relu(x)
+                }
+            >
+        }""".replace("DECLARED", declared),
+        *({"trip": np.array(trip), "x": floats(2, 4)} for trip in (0, 2)),
+    )
+
+
+def test_a_scan_of_nothing():
+    session = q7x2_ep.InferenceSession(
+        model("""g (float[t, n] x) => (float[n, t] y) {
+            y = Scan(x) <num_scan_inputs = 1, scan_output_axes = [-1],
+                body = body (float[n] row) => (float[3] out) { out = Relu(row) }
+            >
+        }""")
+    )
+    for length in (0, 2):
+        x = floats(length, 3)
+        (y,) = session.run(None, {"x": x})
+        np.testing.assert_array_equal(y, np.maximum(x, 0).T)
+
+
+def test_a_branch_that_lists_a_value_twice():
+    """onnxruntime gives the second as None."""
+    session = q7x2_ep.InferenceSession(
+        model("""g (bool cond, float[n] x) => (float[n] p, float[n] q) {
+            p, q = If(cond) <
+                then_branch = then () => (float[n] a, float[n] a) { a = Neg(x) },
+                else_branch = other () => (float[n] b, float[n] c) { b = Abs(x) c = Exp(x) }
+            >
+        }""")
+    )
+    x = floats(3)
+    for y in session.run(None, {"cond": np.array(True), "x": x}):
+        np.testing.assert_array_equal(y, -x)
+
+
 def test_sequences():
     check(
         """g (float[n, 6] x, int64 at) => (float[n, k] y, int64 length) {
@@ -397,6 +441,34 @@ def test_a_weight_that_phases_pack_and_a_host_step_reads():
     )
 
 
+def test_a_size_of_one_of_two_equal_nodes():
+    check(
+        """g (float[n, 4] x) => (int64[1] size, int64[2, a] y, int64[2, b] z) {
+            where = NonZero(x)
+            again = NonZero(x)
+            size = Shape<start=1, end=2>(again)
+            y = Neg(where)
+            z = Abs(again)
+        }""",
+        {"x": floats(3, 4)},
+    )
+
+
+def test_a_size_of_branches_that_turn_out_to_be_equal():
+    check(
+        """g (float[n, 4] x, bool cond) => (int64[1] size, int64[2, a] y) {
+            where = NonZero(x)
+            again = NonZero(x)
+            y = If(cond) <
+                then_branch = then () => (int64[2, p] b) { b = Neg(where) },
+                else_branch = other () => (int64[2, q] c) { c = Abs(again) }
+            >
+            size = Shape<start=1, end=2>(y)
+        }""",
+        *({"x": floats(3, 4), "cond": np.array(cond)} for cond in (True, False)),
+    )
+
+
 def test_slices_of_what_data_leaves():
     """Boxes that were kept, say, of which there may be none."""
     check(
@@ -426,8 +498,10 @@ def test_slices_to_and_from_the_last():
             "<int64[1] zero = {0}, int64[1] last = {-1}, int64[1] end = {9223372036854775807}> {\n",
             1,
         ),
+        {"x": floats(0, 2)},
         {"x": floats(1, 2)},
         {"x": floats(3, 2)},
+        {"x": floats(0, 2)},
     )
 
 

@@ -191,6 +191,12 @@ def test_all_unsupported_ops_are_listed():
     assert "my.domain::Strange (1 node: third)" in str(error.value)
 
 
+def test_a_model_that_was_saved_for_one_cpu_is_told_how_to_be_saved():
+    node = helper.make_node("ReorderInput", ["x"], ["y"], domain="com.microsoft.nchwc")
+    with pytest.raises(UnsupportedOp, match="save it at ORT_ENABLE_EXTENDED or below"):
+        read(model([node], ["x"], ["y"]))
+
+
 # Tensors
 
 
@@ -473,6 +479,28 @@ OLD = [
 def softmax(x):
     e = np.exp(x - x.max(-1, keepdims=True))
     return e / e.sum(-1, keepdims=True)
+
+
+@pytest.mark.parametrize("outputs", [["y", "m", "v", "sm", "sv"], ["y", "", "", "", "sv"]], ids=str)
+def test_training_gave_saved_statistics_before_opset_14(outputs):
+    names = ["x", "s", "b", "mean", "var"]
+    node = helper.make_node("BatchNormalization", names, outputs, momentum=0.9)
+    inputs = [info("x", [4, 3, 5]), *(info(name, [3]) for name in names[1:])]
+    graph = read(model([node], inputs, [name for name in outputs if name], opset=9))
+    run_all(graph)
+    rng = np.random.default_rng(0)
+    feeds = {name: rng.random((4, 3, 5) if name == "x" else 3, np.float32) for name in names}
+    mean, var = feeds["x"].mean((0, 2)), feeds["x"].var((0, 2))
+    y = (feeds["x"] - mean[:, None]) / np.sqrt(var + 1e-5)[:, None]
+    wanted = {
+        "y": y * feeds["s"][:, None] + feeds["b"][:, None],
+        "m": 0.9 * feeds["mean"] + 0.1 * mean,
+        "v": 0.9 * feeds["var"] + 0.1 * var,
+        "sm": mean,
+        "sv": var,
+    }
+    for name, given in zip(graph.output_names, evaluate(graph, feeds)):
+        np.testing.assert_allclose(given, wanted[name], 1e-5, 1e-6, err_msg=name)
 
 
 def test_tile_took_an_axis_before_opset_6():

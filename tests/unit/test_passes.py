@@ -74,6 +74,12 @@ def test_a_second_run_finds_nothing(data):
     assert to_text(graph) == text
 
 
+def test_axes_that_only_a_run_tells_are_left_alone():
+    graph = parse("graph(%x: f32[a,b])\n  %1 = Shape(%x)\n  %2 = ReduceSum(%x, %1)\n  return %2\n")
+    passes.run_all(graph)
+    assert [node.op for node in graph.nodes] == ["ReduceSum"]
+
+
 def test_merged_nodes_keep_their_sources():
     graph = parse(
         "graph(%x: f32[a,b,c])\n"
@@ -117,8 +123,11 @@ def test_a_pass_that_breaks_the_graph_is_named(monkeypatch):
         return {"nodes": 1}
 
     monkeypatch.setattr(passes.cse, "run", run)
-    with pytest.raises(InternalError, match="after cse"):
-        passes.run_all(parse("graph(%x: f32[S])\n  %1 = Erf(%x)\n  %2 = Erf(%1)\n  return %2\n"))
+    text = "graph(%x: f32[S])\n  %1 = Erf(%x)\n  %2 = Erf(%1)\n  return %2\n"
+    for checked, name in (("1", "cse"), ("0", "the passes")):
+        monkeypatch.setenv("Q7X2_VERIFY", checked)
+        with pytest.raises(InternalError, match=f"after {name}"):
+            passes.run_all(parse(text))
 
 
 def test_float64_reaches_everything():

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 from q7x2_ep.ir.core import Node, Value
 from q7x2_ep.ops import OPS, find
@@ -65,3 +65,23 @@ def test_runs_differ_and_seeds_repeat(seed: Any, session_class: Any) -> None:
     for one, other in zip(first, second):
         assert np.array_equal(one[0], other[0]) == (seed is not None)
     assert np.array_equal(first[0][0], first[0][1]) == (seed is not None)
+
+
+def test_dropout_in_training(session_class: Any) -> None:
+    """Of two nodes of one operand each drops its own, and of a constant another part every run."""
+    operands = {"x": np.ones(1000, np.float32), "ratio": np.float32(0.5), "training": np.True_}
+    names = list(operands)
+    nodes = [helper.make_node("Dropout", names, [name, f"{name}_mask"]) for name in "ab"]
+    outputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1000]) for name in "ab"]
+    outputs += [helper.make_tensor_value_info(f"{n}_mask", TensorProto.BOOL, [1000]) for n in "ab"]
+    constants = [numpy_helper.from_array(np.asarray(x), name) for name, x in operands.items()]
+    graph = helper.make_graph(nodes, "g", [], outputs, constants)
+    opset = [helper.make_opsetid("", 22)]
+    model = helper.make_model(graph, opset_imports=opset, ir_version=10).SerializeToString()
+    session = session_class(model, threads=1)
+    runs = [session.run({}) for _ in range(2)]
+    for a, b, *masks in runs:
+        assert not np.array_equal(a, b)
+        assert np.array_equal(a, 2 * masks[0]) and np.array_equal(b, 2 * masks[1])
+        assert all(400 < mask.sum() < 600 for mask in masks)
+    assert not np.array_equal(runs[0][0], runs[1][0])

@@ -10,13 +10,14 @@ import mmap
 from array import array as array_of
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from typing import Optional
+from typing import Any, Optional
 
 import numpy as np
 
 from q7x2_ep import dtypes, errors
 from q7x2_ep.backend.call import Call, check_output
 from q7x2_ep.backend.cpu import library as native
+from q7x2_ep.backend.cpu.lane import Lane
 from q7x2_ep.ir.core import Graph, Value
 from q7x2_ep.ir.shape import substitute
 from q7x2_ep.plan.build import Operand, Pack, Plan, Step
@@ -35,6 +36,7 @@ class _Bound:
         self.context = context
         self.sizes: Optional[Mapping[str, int]] = None
         self.output_shapes: list[tuple[int, ...]] = []
+        self.lane: Optional[Lane] = None  # for these sizes, once they are seen again
 
 
 class Executor:
@@ -52,11 +54,11 @@ class Executor:
         threads: int,
         kept: Collection[Value] = (),
     ):
-        self._library, self._plan, self._threads = library, plan, threads
-        self._encoded: Encoded = encode(plan, library.target, symbols)
+        self.plan, self._threads = plan, threads
+        self.encoded: Encoded = encode(plan, library.target, symbols)
         packed = pack(library, plan, threads, {*plan.constants, *kept})
-        constants = [packed, *(_dense(value.const) for value in plan.constants[1:])]
-        self._native: Optional[native.Plan] = native.Plan(library, self._encoded.blob, constants)
+        constants = [packed, *_readable(plan)]
+        self.native: Optional[native.Plan] = native.Plan(library, self.encoded.blob, constants)
         self._dtypes = [dtypes.DTYPES[value.dtype].numpy for value in plan.graph.outputs]
         self._idle: list[_Bound] = []
 
@@ -66,8 +68,32 @@ class Executor:
         """Outputs for dense inputs in model order and the values of all symbols."""
         bound = self._take()
         try:
+            is_again = bound.sizes == sizes
             self._bind(bound, sizes)
-            return self._run(bound, arrays) if call is None else self._call(bound, arrays, call)
+            if call is not None:
+                return self._call(bound, arrays, call)
+            outputs = self._run(bound, arrays)
+            if is_again and bound.lane is None:
+                inputs, steps = self.plan.graph.inputs, len(self.plan.steps)
+                bound.lane = Lane(bound.context, steps, inputs, arrays, outputs)
+            return outputs
+        finally:
+            self._give_back(bound)
+
+    def run_again(
+        self, feed: Mapping[str, Any], into: Sequence[Optional[np.ndarray]] = ()
+    ) -> Optional[list[np.ndarray]]:
+        """`run` for a feed by name, of the shapes of the run before; None for another. into: see
+        Call.outputs.
+        """
+        try:
+            bound = self._idle.pop()
+        except IndexError:
+            return None
+        try:
+            return None if bound.lane is None else bound.lane.run(feed, into)
+        except native.StatusError as error:
+            raise self._run_error(error) from None
         finally:
             self._give_back(bound)
 
@@ -83,7 +109,7 @@ class Executor:
             self._bind(bound, sizes)
             return {
                 "arena_bytes": bound.context.stat(native.STAT_ARENA_BYTES),
-                "buffers": len(self._encoded.buffers),
+                "buffers": len(self.encoded.buffers),
                 "allocations_per_run": bound.context.stat(native.STAT_ALLOCATIONS) - before,
             }
         finally:
@@ -97,7 +123,7 @@ class Executor:
             stat = bound.context.stat
             return [
                 (stat(native.STAT_BUFFER_OFFSET, i), stat(native.STAT_BUFFER_BYTES, i))
-                for i in range(len(self._encoded.buffers))
+                for i in range(len(self.encoded.buffers))
             ]
         finally:
             self._give_back(bound)
@@ -106,14 +132,14 @@ class Executor:
         """Release all native memory, as soon as the runs in progress have ended. Later runs raise
         BackendError.
         """
-        self._native = None
+        self.native = None
         self._idle.clear()
 
     # No lock: appending to a list and popping from it are atomic, and a child that was forked
     # while another thread held a lock would wait for it forever.
 
     def _take(self) -> _Bound:
-        plan = self._native
+        plan = self.native
         if plan is None:
             raise errors.BackendError("[session] is closed; make a new one")
         try:
@@ -123,17 +149,17 @@ class Executor:
 
     def _give_back(self, bound: _Bound) -> None:
         self._idle.append(bound)
-        if self._native is None:
+        if self.native is None:
             self._idle.clear()
 
     def _run(self, bound: _Bound, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
         outputs = list(map(_new, bound.output_shapes, self._dtypes))
-        self._steps(bound, 0, len(self._plan.steps), arrays, outputs)
+        self._steps(bound, 0, len(self.plan.steps), arrays, outputs)
         return outputs
 
     def _call(self, bound: _Bound, arrays: Sequence[np.ndarray], call: Call) -> list[np.ndarray]:
         given = [*call.outputs, *[None] * (len(self._dtypes) - len(call.outputs))]
-        names, shapes = self._plan.graph.output_names, bound.output_shapes
+        names, shapes = self.plan.graph.output_names, bound.output_shapes
         for name, array, shape, dtype in zip(names, given, shapes, self._dtypes):
             if array is not None:
                 check_output(name, array, shape, dtype)
@@ -141,7 +167,7 @@ class Executor:
             _new(shape, dtype) if array is None or not _is_free(array, arrays) else array
             for array, shape, dtype in zip(given, shapes, self._dtypes)
         ]
-        total = len(self._plan.steps)
+        total = len(self.plan.steps)
         stride = WATCHED_STEPS if call.stopped is not None else max(total, 1)
         times = None if call.step_ns is None else array_of("q", bytes(8 * total))
         if times is not None:
@@ -176,18 +202,18 @@ class Executor:
     def _bind(self, bound: _Bound, sizes: Mapping[str, int]) -> None:
         if bound.sizes == sizes:
             return
-        bound.sizes = None
+        bound.sizes = bound.lane = None
         try:
-            values = bound.context.bind([sizes[name] for name in self._encoded.symbols])
+            values = bound.context.bind([sizes[name] for name in self.encoded.symbols])
         except native.StatusError as error:
             raise self._bind_error(error, sizes) from None
-        bound.output_shapes = [tuple(values[i] for i in dims) for dims in self._encoded.output_dims]
+        bound.output_shapes = [tuple(values[i] for i in dims) for dims in self.encoded.output_dims]
         bound.sizes = dict(sizes)
 
     def _bind_error(self, error: native.StatusError, sizes: Mapping[str, int]) -> errors.Q7Error:
         given = ", ".join(f"{name}={size}" for name, size in sizes.items())
-        if 0 <= error.index < len(self._encoded.guards):
-            guard = self._encoded.guards[error.index]
+        if 0 <= error.index < len(self.encoded.guards):
+            guard = self.encoded.guards[error.index]
             if guard.kind == "eq" and guard.right != 0:
                 left, right = substitute(guard.left, sizes), substitute(guard.right, sizes)
                 fact = f"{guard.left} is {left}, {guard.right} is {right}"
@@ -198,9 +224,9 @@ class Executor:
         return errors.ShapeError(f"[bind] {error} (feed: {given})")
 
     def _run_error(self, error: native.StatusError) -> errors.Q7Error:
-        if not 0 <= error.index < len(self._plan.steps):
+        if not 0 <= error.index < len(self.plan.steps):
             return errors.InternalError(f"[run] {error}")
-        step = self._plan.steps[error.index]
+        step = self.plan.steps[error.index]
         where = f"[{step.op} {', '.join(step.sources) or step.name}]"
         if error.code == native.DATA_FAULT:
             return errors.DataError(
@@ -265,10 +291,7 @@ def _pack_group(
     places = dict(zip(matrices, loading.storages))
     loading.steps = [_pack_step(p, places[p.weight, p.matrix], into) for p in packs]
     loading.graph.outputs = [Value("packed", dtypes.UINT8, (total,))]
-    dense = [
-        np.require(w, requirements=["F", "A"]) if _is_transposed(w) else _dense(w)
-        for w in matrices.values()
-    ]
+    dense = [w if _is_transposed(w) else np.ascontiguousarray(w) for w in matrices.values()]
     constants = [np.empty(0, np.uint8), *dense]
     encoded = encode(loading, library.target, [])
     with (
@@ -309,6 +332,18 @@ def _is_transposed(array: np.ndarray) -> bool:
     return array.ndim == 2 and array.flags.f_contiguous and not array.flags.c_contiguous
 
 
-def _dense(const: np.ndarray) -> np.ndarray:
-    """What kernels can read: dense and aligned, which a view of a model file may not be."""
-    return np.require(const, requirements=["C", "A"])
+def _readable(plan: Plan) -> list[np.ndarray]:
+    """The constants as kernels can read them, dense and aligned, which a view of a model file may
+    not be. A table of Gather, often the largest of all, stays where it is: its rows are bytes.
+    """
+    aligned = {
+        at.storage.place()[0]
+        for step in plan.steps
+        for name, at in step.operands.items()
+        if at is not None and (step.op, name) != ("gather", "x")
+    }
+    indices = {storage.index for storage in aligned if storage.space == "constant"}
+    return [
+        np.require(value.const, requirements=["C", "A"] if i in indices else ["C"])
+        for i, value in enumerate(plan.constants[1:], 1)
+    ]

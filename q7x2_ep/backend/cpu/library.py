@@ -1,4 +1,4 @@
-"""libq7 through ctypes: nine functions, two handles, one place that turns a status into an
+"""libq7 through ctypes: twelve functions, three handles, one place that turns a status into an
 exception.
 
 Declares nothing of the ABI beyond csrc/q7.h: args structs come from the library's own description
@@ -8,12 +8,11 @@ Declares nothing of the ABI beyond csrc/q7.h: args structs come from the library
 from __future__ import annotations
 
 import ctypes
-import os
+import os.path
 import sys
 from array import array
 from collections.abc import Sequence
 from functools import cache
-from pathlib import Path
 from typing import Any, Optional
 
 import numpy as np
@@ -52,15 +51,28 @@ class _Error(ctypes.Structure):
     ]
 
 
+class _Job(ctypes.Structure):
+    """q7_job: what one run is given."""
+
+    _fields_ = [
+        ("context", ctypes.c_void_p),
+        ("first", ctypes.c_int64),
+        ("last", ctypes.c_int64),
+        ("inputs", ctypes.c_void_p),
+        ("outputs", ctypes.c_void_p),
+        ("error", ctypes.c_void_p),
+    ]
+
+
 class Library:
     """A loaded libq7.
 
     Raises: BackendError where it cannot be loaded.
     """
 
-    def __init__(self, path: Path, isa: str = ""):
+    def __init__(self, path: str, isa: str = ""):
         try:
-            library = ctypes.CDLL(str(path))
+            library = ctypes.CDLL(path)
         except OSError as error:
             raise BackendError(
                 f"[library] cannot load {path}: {error}; build it with `python setup.py build`, "
@@ -72,7 +84,9 @@ class Library:
             "q7_plan_create": [ctypes.c_char_p, i64, pointer, i64, ctypes.POINTER(pointer), error],
             "q7_context_create": [pointer, i64, ctypes.POINTER(pointer), error],
             "q7_bind": [pointer, pointer, pointer, error],
-            "q7_run": [pointer, i64, i64, pointer, pointer, error],
+            "q7_flow_create": [pointer, i64, pointer, i64, pointer, i64, i64, pointer],
+            "q7_flow_run": [pointer, pointer, pointer, pointer],
+            "q7_run": [pointer],
         }.items():
             function = getattr(library, name)
             function.argtypes, function.restype = arguments, ctypes.c_int32
@@ -80,6 +94,7 @@ class Library:
             "q7_plan_destroy": [pointer],
             "q7_context_destroy": [pointer],
             "q7_profile": [pointer, pointer],
+            "q7_flow_destroy": [pointer],
         }.items():
             function = getattr(library, name)
             function.argtypes, function.restype = arguments, None
@@ -97,7 +112,8 @@ def load(isa: Optional[str] = None) -> Library:
     Raises: BackendError.
     """
     name = "libq7.dylib" if sys.platform == "darwin" else "libq7.so"
-    path = Path(str(knobs.get("LIBRARY")) or Path(__file__).parents[2] / name)
+    package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    path = str(knobs.get("LIBRARY")) or os.path.join(package, name)
     return Library(path, str(knobs.get("ISA")) if isa is None else isa)
 
 
@@ -183,56 +199,121 @@ class Context(_Handle):
         self, first: int, last: int, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]
     ) -> None:
         """Run steps [first, last) on dense arrays."""
-        sources = array("Q", [a.ctypes.data for a in inputs])
-        targets = array("Q", [a.ctypes.data for a in outputs])
-        status = self._run(
-            self._pointer,
-            first,
-            last,
-            sources.buffer_info()[0],
-            targets.buffer_info()[0],
-            self._error,
-        )
-        if status:
-            _check(status, self._error)
+        Launch(self, first, last, inputs, outputs).run()
 
     def profile(self, step_ns: Optional[array]) -> None:
         """Add each step's nanoseconds to step_ns from now on; None switches it off."""
         self._times = step_ns  # keeps the memory alive while C writes to it
-        address = step_ns.buffer_info()[0] if step_ns is not None else None
-        self.plan.library.c.q7_profile(self._pointer, address)
+        place = step_ns.buffer_info()[0] if step_ns is not None else None
+        self.plan.library.c.q7_profile(self._pointer, place)
 
     def stat(self, what: int, index: int = 0) -> int:
         """One of STAT_*."""
         return int(self.plan.library.c.q7_stat(self._pointer, what, index))
 
 
-def default_threads() -> int:
-    """Threads for a session that leaves it open: the knob, else the cores that affinity and cgroup
-    quota allow.
+TENSOR_WORDS = 9  # of a q7_tensor: address and shape
+
+
+class Flow(_Handle):
+    """Plans with control flow around them, for one run at a time; see q7.h.
+
+    Raises: StatusError.
     """
-    wanted = int(knobs.get("THREADS"))
-    if wanted > 0:
-        return wanted
-    cores = (
-        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    )
-    quota = _cgroup_quota()
-    return max(1, min(cores, quota)) if quota else cores
+
+    def __init__(
+        self,
+        words: Sequence[int],
+        plans: Sequence[Plan],
+        constants: Sequence[np.ndarray],
+        n_outputs: int,
+        threads: int,
+    ):
+        library = plans[0].library
+        self._destroy = library.c.q7_flow_destroy
+        self._pointer = None
+        self.plans, self.constants = list(plans), list(constants)  # must outlive the flow
+        given = array("q", words)
+        handles = array("Q", [plan._pointer for plan in plans])
+        addresses = array("Q", [constant.ctypes.data for constant in constants])
+        made = ctypes.c_void_p()
+        status = library.c.q7_flow_create(
+            given.buffer_info()[0],
+            len(given),
+            handles.buffer_info()[0],
+            len(handles),
+            addresses.buffer_info()[0],
+            len(addresses),
+            threads,
+            ctypes.byref(made),
+        )
+        _check(status, _Error())
+        self._pointer = made.value
+        self._run = library.c.q7_flow_run
+        self._outputs = array("q", bytes(8 * TENSOR_WORDS * n_outputs))
+
+    def run(self, inputs: array, sizes: array) -> Optional[array]:
+        """The outputs as q7_tensors, valid until the next run; None where this cannot be run so."""
+        outputs = self._outputs
+        status = self._run(
+            self._pointer,
+            inputs.buffer_info()[0],
+            sizes.buffer_info()[0],
+            outputs.buffer_info()[0],
+        )
+        return outputs if status == OK else None
 
 
-def _cgroup_quota() -> int:
-    """CPUs' worth of time that the cgroup grants, rounded up; 0 where there is no limit."""
+class Launch:
+    """Steps [first, last) of a bound context on dense arrays, which the caller keeps alive, as
+    often as one likes. sources, targets: the addresses of inputs and outputs.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        first: int,
+        last: int,
+        inputs: Sequence[np.ndarray],
+        outputs: Sequence[np.ndarray],
+    ):
+        self._context = context  # must outlive this
+        self.sources = array("Q", map(address, inputs))
+        self.targets = array("Q", map(address, outputs))
+        self._error = context._error
+        self._job = _Job(
+            context._pointer,
+            first,
+            last,
+            self.sources.buffer_info()[0],
+            self.targets.buffer_info()[0],
+            ctypes.addressof(self._error),
+        )
+        self._place = ctypes.addressof(self._job)
+        self._run = context._run
+
+    def run(self) -> None:
+        """Raises: StatusError."""
+        status = self._run(self._place)
+        if status:
+            _check(status, self._error)
+
+
+def address(dense: np.ndarray) -> int:
+    """Where the elements are. The buffer of an array tells it in 0.2 us, where it has elements and
+    may be written to; its `ctypes` in 0.8.
+    """
     try:
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text(encoding="ascii").split()
-    except (OSError, ValueError):
-        try:
-            base = Path("/sys/fs/cgroup/cpu")
-            quota = (base / "cpu.cfs_quota_us").read_text(encoding="ascii").strip()
-            period = (base / "cpu.cfs_period_us").read_text(encoding="ascii").strip()
-        except OSError:
-            return 0
-    return 0 if quota == "max" or int(quota) <= 0 else -(-int(quota) // int(period))
+        return ctypes.addressof(ctypes.c_char.from_buffer(dense))
+    except (TypeError, ValueError):
+        return dense.ctypes.data
+
+
+def fetch(place: int, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """A copy of the dense array there."""
+    copied = np.empty(shape, dtype)
+    ctypes.memmove(address(copied), place, copied.nbytes)
+    return copied
 
 
 def _check(status: int, error: _Error) -> None:

@@ -1,0 +1,112 @@
+"""What a step has to do at least: floating-point operations, and bytes that it reads and writes.
+
+Multiply-adds count as two; of all that is no product, which is bound by bytes, an element of the
+largest operand as one. Bytes are those of every operand once, as if nothing were in a cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from math import prod
+from types import SimpleNamespace
+from typing import Any, Callable, NamedTuple
+
+import numpy as np
+
+from q7x2_ep.ir.shape import Expr, evaluate
+from q7x2_ep.plan.build import Step
+
+
+class Work(NamedTuple):
+    """Of one step, or of several."""
+
+    flops: float
+    bytes: float
+
+    @property
+    def intensity(self) -> float:
+        """Operations per byte."""
+        return self.flops / max(self.bytes, 1)
+
+
+def total(works: Iterable[Work]) -> Work:
+    return Work(*map(sum, zip(*works, Work(0, 0))))
+
+
+def visible(f: Any) -> int:
+    """Pairs of query and key that an attention looks at; lengths and offsets count as none."""
+    i = np.arange(f.Sq) + f.offset
+    begin = np.zeros(f.Sq, int) if f.left < 0 else np.maximum(i - f.left, 0)
+    end = np.full(f.Sq, f.Skv) if f.right < 0 else np.minimum(i + f.right + 1, f.Skv)
+    return int(np.maximum(end - begin, 0).sum())
+
+
+def windows(f: Any) -> int:
+    """Taps of all windows of a convolution, for one channel of x and y."""
+    return int(f.N * f.OD * f.OH * f.OW * f.kd * f.kh * f.kw)
+
+
+PRODUCTS: dict[str, Callable[[Any], int]] = {  # op: multiply-adds
+    "gemm": lambda f: f.m * f.n * f.k * (1 + f.gated),
+    "expert_gemm": lambda f: f.m * f.n * f.k * (1 + f.gated),
+    "qgemm": lambda f: f.m * f.n * f.k,
+    "block_gemm": lambda f: f.m * f.n * f.k,
+    "matmul": lambda f: prod(f.batch[: f.ndim]) * f.m * f.n * f.k,
+    "matmul_plain": lambda f: prod(f.batch[: f.ndim]) * f.m * f.n * f.k,
+    "conv": lambda f: windows(f) * f.M * f.C // f.groups,
+    "conv_last": lambda f: windows(f) * f.M * f.C // f.groups,
+    "qconv": lambda f: f.N * f.M * f.OH * f.OW * f.C // f.groups * f.kh * f.kw,
+    "depthwise": lambda f: windows(f) * f.C,
+    "attention": lambda f: f.B * f.H * visible(f) * (f.D + f.Dv),
+    "linear_attention": lambda f: 3 * f.B * f.T * f.Hq * f.Dk * f.Dv,
+    "rnn": lambda f: f.S * f.B * f.D * f.gates * f.H * f.H,
+}
+PACKED: dict[str, Callable[[Any], int]] = {  # op: weights that are packed, which have no size
+    "gemm": lambda f: f.n * f.k * (1 + f.gated),
+    "expert_gemm": lambda f: f.n * f.k * (1 + f.gated) * min(f.experts, f.m),
+    "conv_last": lambda f: f.M * f.C // f.groups * f.kd * f.kh * f.kw,
+    "rnn": lambda f: f.D * f.gates * f.H * f.H,
+}
+SELECTING = ("copy", "gather", "gather_elements", "gather_nd")  # read no more than they write
+
+
+def of(step: Step, sizes: Mapping[str, int]) -> Work:
+    """sizes: the values of all symbols, and of THREADS."""
+    f = SimpleNamespace(**{name: _value(field, sizes) for name, field in step.fields.items()})
+    read: dict[Any, int] = {}
+    written: dict[Any, int] = {}
+    outputs = _outputs(step)
+    for name, operand in step.operands.items():
+        if operand is None or operand.storage.name == "scratch":
+            continue
+        size = operand.storage.bytes if operand.size is None else operand.size
+        into = written if name in outputs else read
+        place = (operand.storage, repr(operand.offset) if operand.size is not None else "")
+        into[place] = max(into.get(place, 0), _value(size, sizes))
+    moved = sum(written.values())
+    if step.op in SELECTING:
+        moved += sum(min(size, sum(written.values())) for size in read.values())
+    else:
+        moved += sum(read.values())
+    if step.op in PACKED:
+        moved += 4 * PACKED[step.op](f)
+    multiply_adds = PRODUCTS.get(step.op)
+    flops = (
+        2 * multiply_adds(f)
+        if multiply_adds
+        else max([*read.values(), *written.values()], default=0) / 4
+    )
+    return Work(float(flops), float(moved))
+
+
+def _outputs(step: Step) -> set[str]:
+    from q7x2_ep.backend.cpu.library import load
+
+    row = load().target.ops[step.op]
+    return {operand.name for operand in row.operands if operand.kind in ("out", "optout")}
+
+
+def _value(field: Any, sizes: Mapping[str, int]) -> Any:
+    if isinstance(field, (list, tuple)):
+        return [_value(each, sizes) for each in field]
+    return evaluate(field, sizes) if isinstance(field, Expr) else field

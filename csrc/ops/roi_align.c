@@ -1,0 +1,118 @@
+/* roi_align.c: y (regions, C, OH, OW): for each cell of a grid laid over a region of x (N, C, H, W),
+ * the mean (or with `most` the largest weighted element) of bilinear samples. ONNX RoiAlign.
+ *
+ * rois (regions, 4) float: x1, y1, x2, y2, times scale, minus shift; images (regions,) int64: which image
+ * each is of. ratio: samples of a cell along each dim, 0: as many as a cell has elements. Without a
+ * shift regions are at least one element wide. Samples of a cell are found once,
+ * for all channels. */
+#include <math.h>
+
+#include "abi.h"
+
+enum { SAMPLES = 64 }; /* that are kept at a time */
+
+typedef struct {
+    int64_t at[4]; /* in a plane */
+    float weight[4];
+} sample;
+
+/* Where a sample lies along one dim. false: outside. */
+static bool place(float at, int64_t size, int64_t *low, int64_t *high, float *weight) {
+    const bool inside = at >= -1 && at <= (float)size;
+    const float last = (float)(size - 1);
+    at = at > 0 ? (at < last ? at : last) : 0; /* NaN: 0 */
+    *low = (int64_t)at;
+    *high = q7_min(*low + 1, size - 1);
+    *weight = at - (float)*low;
+    return inside;
+}
+
+typedef struct {
+    float start, cell;
+    int64_t samples;
+} span; /* of a region along one dim */
+
+static span span_of(const q7_roi_align_args *x, float from, float to, int64_t cells) {
+    const float scale = (float)x->scale, shift = (float)x->shift;
+    const float start = from * scale - shift;
+    float length = to * scale - shift - start;
+    if (shift == 0) length = length > 1 ? length : 1;
+    const float cell = length / (float)cells;
+    const double wanted = ceil((double)cell);
+    const int64_t many = wanted > 0 && wanted < 1e9 ? (int64_t)wanted : 0;
+    return (span){start, cell, x->ratio > 0 ? x->ratio : many};
+}
+
+static sample sample_at(const q7_roi_align_args *x, span v, span h, int64_t row, int64_t column) {
+    int64_t top, bottom, left, right;
+    float below, beyond;
+    const float y =
+        v.start +
+        ((float)(row / v.samples) + ((float)(row % v.samples) + 0.5f) / (float)v.samples) * v.cell;
+    const float z = h.start + ((float)(column / h.samples) +
+                               ((float)(column % h.samples) + 0.5f) / (float)h.samples) *
+                                  h.cell;
+    bool inside = place(y, x->H, &top, &bottom, &below);
+    inside = place(z, x->W, &left, &right, &beyond) && inside;
+    sample s = {
+        {top * x->W + left, top * x->W + right, bottom * x->W + left, bottom * x->W + right},
+        {(1 - below) * (1 - beyond), (1 - below) * beyond, below * (1 - beyond), below * beyond}};
+    for (int i = 0; i < 4 && !inside; i++) s.weight[i] = 0;
+    return s;
+}
+
+/* Adds samples to a cell of every channel. */
+static void add_samples(const q7_roi_align_args *x, const float *image, float *cell,
+                        const sample *samples, int64_t n, bool first) {
+    const int64_t plane = x->H * x->W, step = x->OH * x->OW;
+    for (int64_t c = 0; c < x->C; c++, image += plane, cell += step) {
+        float sum = first ? 0 : *cell, most = first ? -INFINITY : *cell;
+        for (int64_t i = 0; i < n; i++) {
+            const sample *s = &samples[i];
+            float part[4];
+            for (int j = 0; j < 4; j++) part[j] = image[s->at[j]] * s->weight[j];
+            sum += (part[0] + part[1]) + (part[2] + part[3]);
+            for (int j = 0; j < 4; j++) most = part[j] > most ? part[j] : most;
+        }
+        *cell = x->most ? most : sum;
+    }
+}
+
+typedef struct {
+    const q7_roi_align_args *args;
+    const q7_call *call;
+} roi_job;
+
+static void roi_task(void *arg, int64_t task, int64_t thread) {
+    const roi_job *job = arg;
+    const q7_roi_align_args *x = job->args;
+    const int64_t roi = task / x->OH, row = task % x->OH, step = x->OH * x->OW;
+    const int64_t n = ((const int64_t *)x->images)[roi];
+    (void)thread;
+    if (n < 0 || n >= x->N) {
+        q7_fault(job->call, "region of an image", n, x->N);
+        return;
+    }
+    const float *r = (const float *)x->rois + 4 * roi,
+                *image = (const float *)x->x + n * x->C * x->H * x->W;
+    const span v = span_of(x, r[1], r[3], x->OH), h = span_of(x, r[0], r[2], x->OW);
+    const int64_t total = x->H && x->W ? v.samples * h.samples : 0;
+    for (int64_t column = 0; column < x->OW; column++) {
+        float *cell = (float *)x->y + roi * x->C * step + row * x->OW + column;
+        sample samples[SAMPLES];
+        for (int64_t c = 0; c < x->C && total == 0; c++) cell[c * step] = 0;
+        for (int64_t first = 0; first < total; first += SAMPLES) {
+            const int64_t count = q7_min(total - first, SAMPLES);
+            for (int64_t i = 0; i < count; i++)
+                samples[i] = sample_at(x, v, h, row * v.samples + (first + i) / h.samples,
+                                       column * h.samples + (first + i) % h.samples);
+            add_samples(x, image, cell, samples, count, first == 0);
+        }
+        for (int64_t c = 0; c < x->C && total && !x->most; c++) cell[c * step] /= (float)total;
+    }
+}
+
+void q7_op_roi_align(const q7_roi_align_args *args, const q7_call *call) {
+    roi_job job = {args, call};
+    q7_parallel(call, args->regions * args->OH, roi_task, &job);
+}

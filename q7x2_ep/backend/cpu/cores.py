@@ -1,0 +1,64 @@
+"""How many threads a session takes that leaves it open."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from q7x2_ep import knobs
+
+CPUS = Path("/sys/devices/system/cpu")
+CGROUPS = Path("/sys/fs/cgroup")
+MEMBERSHIP = Path("/proc/self/cgroup")
+
+
+def default_threads() -> int:
+    """The knob THREADS, else the physical cores that affinity and cgroup quota allow."""
+    wanted = int(knobs.get("THREADS"))
+    if wanted > 0:
+        return wanted
+    if not hasattr(os, "sched_getaffinity"):
+        return os.cpu_count() or 1
+    cores = physical_cores(os.sched_getaffinity(0))
+    return max(1, min([cores, *quotas()]))
+
+
+def physical_cores(cpus: Iterable[int], folder: Path = CPUS) -> int:
+    """How many cores these CPUs are: hyperthreads of one core share its arithmetic. A core of less
+    than half the capacity of the best would keep the others waiting, and does not count.
+    """
+    cores: dict[str, int] = {}
+    for cpu in cpus:
+        siblings = _read(folder / f"cpu{cpu}" / "topology" / "thread_siblings_list") or str(cpu)
+        cores[siblings] = int(_read(folder / f"cpu{cpu}" / "cpu_capacity") or 0)
+    best = max(cores.values(), default=0)
+    return sum(2 * capacity >= best for capacity in cores.values())
+
+
+def quotas(membership: Path = MEMBERSHIP, folder: Path = CGROUPS) -> Iterator[int]:
+    """CPUs' worth of time, rounded up, that the cgroups above this process grant, from its own to
+    the root; of either version.
+    """
+    for line in _read(membership).splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        root = folder / "cpu" if controllers else folder
+        group = root / path.lstrip("/")
+        for place in (group, *group.parents):
+            limits = _read(place / "cpu.max").split() or [
+                _read(place / f"cpu.cfs_{what}_us") for what in ("quota", "period")
+            ]
+            if limits[0].isdigit() and int(limits[0]) > 0:
+                yield -(-int(limits[0]) // int(limits[1]))
+            if place == root:
+                break
+
+
+def _read(path: Path) -> str:
+    """What the file says; nothing where there is none."""
+    try:
+        return path.read_text(encoding="ascii").strip()
+    except (OSError, ValueError):
+        return ""

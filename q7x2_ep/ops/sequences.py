@@ -1,0 +1,108 @@
+"""Lists of tensors. Python holds them; what is in a list is never changed in place."""
+
+from __future__ import annotations
+
+from typing import Any, Optional
+
+import numpy as np
+
+from q7x2_ep import dtypes
+from q7x2_ep.errors import DataError
+from q7x2_ep.ir.core import NO_TENSOR, UNKNOWN, Node, Type
+from q7x2_ep.ops import op
+from q7x2_ep.ops.common import where_is
+
+
+def _place(node: Node, at: np.ndarray, size: int) -> int:
+    """A position counted from the front. Raises: DataError where there is none."""
+    i = int(at.item())
+    if not -size <= i < size:
+        raise DataError(f"{where_is(node)} position {i} of a sequence of {size}")
+    return i % size
+
+
+@op("SequenceEmpty")
+class SequenceEmpty:
+    """A list of nothing."""
+
+    signature = " -> sequence"
+    attributes = {"dtype": None}
+    infer = lambda node: [NO_TENSOR]
+    reference = lambda node: ([],)
+
+
+@op("SequenceConstruct")
+class SequenceConstruct:
+    """The inputs as a list."""
+
+    signature = "inputs* -> sequence"
+    attributes: dict = {}
+    infer = lambda node: [NO_TENSOR]
+    reference = lambda node, *inputs: ([*inputs],)
+
+
+@op("SequenceInsert")
+class SequenceInsert:
+    """The list with a tensor before a position, or at the end."""
+
+    signature = "sequence, tensor, position? -> sequence"
+    attributes: dict = {}
+    infer = lambda node: [NO_TENSOR]
+
+    def reference(
+        node: Node, sequence: list, tensor: np.ndarray, position: Optional[np.ndarray] = None
+    ) -> tuple[list]:
+        size = len(sequence)
+        if position is None or position.item() == size:
+            return ([*sequence, tensor],)
+        i = _place(node, position, size)
+        return ([*sequence[:i], tensor, *sequence[i:]],)
+
+
+@op("SequenceErase")
+class SequenceErase:
+    """The list without the tensor at a position, or the last."""
+
+    signature = "sequence, position? -> sequence"
+    attributes: dict = {}
+    infer = lambda node: [NO_TENSOR]
+
+    def reference(node: Node, sequence: list, position: Optional[np.ndarray] = None) -> tuple[list]:
+        i = _place(node, np.array(-1) if position is None else position, len(sequence))
+        return ([*sequence[:i], *sequence[i + 1 :]],)
+
+
+@op("SequenceAt")
+class SequenceAt:
+    """The tensor at a position: a view, since the list keeps its own."""
+
+    signature = "sequence, position -> tensor"
+    attributes: dict = {}
+    infer = lambda node: [UNKNOWN]
+
+    def reference(node: Node, sequence: list, position: np.ndarray) -> np.ndarray:
+        found: np.ndarray = sequence[_place(node, position, len(sequence))][...]
+        return found
+
+
+@op("SequenceLength")
+class SequenceLength:
+    """How many tensors are in the list."""
+
+    signature = "sequence -> length"
+    attributes: dict = {}
+    infer = lambda node: [Type(dtypes.INT64, ())]
+    reference = lambda node, sequence: np.array(len(sequence), np.int64)
+
+
+@op("ConcatFromSequence")
+class ConcatFromSequence:
+    """The tensors of a list along an axis, or with new_axis along one of their own."""
+
+    signature = "sequence -> y"
+    attributes: dict[str, Any] = {"axis": None, "new_axis": 0}
+    infer = lambda node: [UNKNOWN]
+
+    def reference(node: Node, sequence: list) -> np.ndarray:
+        join = np.stack if node.attrs["new_axis"] else np.concatenate
+        return join(sequence, axis=node.attrs["axis"])

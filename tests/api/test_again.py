@@ -1,0 +1,130 @@
+"""Runs with the shapes of the run before take a short way (backend/cpu/lane.py): whatever changes
+between two runs, each gives what a first run would.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+import q7x2_ep
+from q7x2_ep import errors
+from q7x2_ep.backend.cpu.lane import COPIED_BYTES
+from tests.api.models import FLOAT, info, model, node
+
+SMALL, LARGE = 4, COPIED_BYTES // 4 + 1
+OF = {"x": [SMALL], "big": ["n"]}
+
+
+@pytest.fixture
+def session():
+    """sum = x + x, a small output, and scaled = big * big, one of any size."""
+    nodes = [node("Add", "x x", "sum"), node("Mul", "big big", "square")]
+    inputs = [info(name, shape) for name, shape in OF.items()]
+    outputs = [info("sum", [SMALL], FLOAT), info("square", ["n"], FLOAT)]
+    with q7x2_ep.InferenceSession(model(nodes, inputs, outputs)) as session:
+        yield session
+
+
+def feed(seed: int, n: int = LARGE) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return {"x": rng.random(SMALL, np.float32), "big": rng.random(n, np.float32)}
+
+
+def check(outputs: list, fed: dict) -> None:
+    np.testing.assert_array_equal(outputs[0], fed["x"] + fed["x"])
+    np.testing.assert_array_equal(outputs[1], fed["big"] * fed["big"])
+
+
+@pytest.mark.parametrize("n", [0, 1, LARGE])
+def test_values_change_and_results_stay(session, n):
+    fed = [feed(seed, n) for seed in range(5)]
+    made = [session.run(None, each) for each in fed]
+    for outputs, each in zip(made, fed):
+        check(outputs, each)
+        assert all(output.flags.owndata and output.flags.writeable for output in outputs)
+
+
+def test_shapes_strides_and_kinds_change(session):
+    for n in (LARGE, LARGE, LARGE, 3, 3, 3, LARGE):
+        check(session.run(None, feed(n, n)), feed(n, n))
+    fed = feed(1)
+    fed["big"].flags.writeable = False
+    check(session.run([], fed), fed)
+    turned = {"x": fed["x"][::-1], "big": fed["big"][::-1]}
+    check(session.run(["sum", "square"], turned), turned)
+    lists = {"x": fed["x"].tolist(), "big": fed["big"]}
+    check(session.run(None, lists), fed)
+    check(session.run(None, {**fed, "x": fed["x"].astype(">f4")}), fed)
+    square, total = session.run(["square", "sum"], fed)
+    check([total, square], fed)
+
+
+def test_what_does_not_fit_is_refused_as_before(session):
+    fed = feed(0)
+    for _ in range(3):
+        session.run(None, fed)
+    wrong = [
+        {"x": fed["x"]},
+        {**fed, "y": fed["x"]},
+        {"x": fed["x"], "y": fed["big"]},
+        {**fed, "x": fed["x"].astype(np.float64)},
+        {**fed, "x": fed["x"][:3]},
+        {**fed, "x": fed["x"][:1]},
+        {**fed, "x": fed["x"][None]},
+    ]
+    for each in wrong:
+        with pytest.raises(errors.FeedError):
+            session.run(None, each)
+    check(session.run(None, fed), fed)
+    session._session.close()
+    with pytest.raises(errors.BackendError, match="closed"):
+        session.run(None, fed)
+
+
+@pytest.mark.parametrize("n", [5, LARGE])
+def test_bound_outputs(session, n):
+    """Given arrays are written to, and others are new each time."""
+    for given in ((), ("sum",), ("square",), ("sum", "square")):
+        binding = session.io_binding()
+        arrays = {"sum": np.zeros(SMALL, np.float32), "square": np.zeros(n, np.float32)}
+        for name in arrays:
+            if name in given:
+                value = q7x2_ep.OrtValue.ortvalue_from_numpy(arrays[name])
+                binding.bind_ortvalue_output(name, value)
+            else:
+                binding.bind_output(name)
+        for seed in range(4):
+            fed = feed(seed, n)
+            for name, array in fed.items():
+                binding.bind_cpu_input(name, array)
+            session.run_with_iobinding(binding)
+            check(binding.copy_outputs_to_cpu(), fed)
+            for i, name in enumerate(arrays):
+                same = np.shares_memory(binding.get_outputs()[i].numpy(), arrays[name])
+                assert same == (name in given)
+
+
+def test_an_output_over_an_input(session):
+    """Each result is of what the inputs held before the run."""
+    x, big = feed(0, SMALL).values()
+    binding = session.io_binding()
+    for name, array in (("x", x), ("big", big)):
+        binding.bind_cpu_input(name, array)
+    for name, array in (("sum", big), ("square", x)):
+        binding.bind_ortvalue_output(name, q7x2_ep.OrtValue.ortvalue_from_numpy(array))
+    for _ in range(4):
+        before = {"x": x.copy(), "big": big.copy()}
+        session.run_with_iobinding(binding)
+        check([big, x], before)
+
+
+def test_many_threads(session):
+    def work(seed: int) -> None:
+        for n in (2, 2, 2, LARGE, LARGE, LARGE):
+            check(session.run(None, feed(seed, n)), feed(seed, n))
+
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(work, range(64)))

@@ -1,0 +1,206 @@
+"""The scripts of bench/: what they compute of measurements, not the measurements."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from q7x2_ep.backend.cpu.library import load
+from q7x2_ep.compare import interleave
+from q7x2_ep.plan.memory import THREADS
+from q7x2_ep.session import Session
+
+sys.path.append(str(Path(__file__).parents[2] / "bench"))
+import compare  # bench is a folder of scripts, not a package
+import kernels
+import models
+import plots
+import results
+import roofline
+import shapes
+import work
+
+PRODUCT = "graph(%x: f32[8,64])\n  %w = f32[64,32]\n  %y = MatMul(%x, %w)\n  return %y\n"
+READS = {1 << 14: 1e11, 1 << 20: 5e10, 1 << 30: 1e10}
+LIMITS = roofline.Roofline("avx2", 2, {"f32": 1e11, "i16": 2e11}, READS)
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setattr(results, "FOLDER", tmp_path)
+
+
+def row(ours: list, other: list, name: str = "a", pick: str = "q7x2_ep") -> dict:
+    return {
+        "bench": "models",
+        "name": name,
+        "threads": 1,
+        "ours": pick,
+        "peers": ["onnxruntime", "openvino"],
+        "ms": {pick: ours, "onnxruntime": other},
+    }
+
+
+def test_results_are_read_back_with_what_they_were_measured_on(tmp_path):
+    results.write("models", [row([1, 2, 3], [2, 3, 4])])
+    results.write("models", [row([1.5, 2, 3], [2, 3, 4])])
+    (first, second) = results.read(tmp_path / "models.jsonl")
+    assert first["ms"]["q7x2_ep"] == [1, 2, 3] and first["commit"] and first["cpu"]
+    assert results.here("models", "a", 1) == [first, second]
+    assert not results.here("models", "a", 2)
+    (tmp_path / "models.jsonl").write_text('{"name": "a", "threads": 1}\n{"name": "a"}\n')
+    with pytest.raises(ValueError, match=r"models\.jsonl:2: no row"):
+        results.read(tmp_path / "models.jsonl")
+
+
+@pytest.mark.parametrize(
+    "new, slower",
+    [
+        (row([0.9, 1.0, 1.1], [2, 2, 2]), False),
+        (row([1.08, 1.1, 1.12], [2, 2, 2]), True),
+        (row([1.0, 1.1, 1.2], [2, 2, 2]), False),  # within the spread
+        (row([1.031, 1.04, 1.05], [2, 2, 2]), False),  # within the bound
+        (row([1.08, 1.1, 1.12], [2.2, 2.2, 2.2]), False),  # the machine was slower
+        (row([1.08, 1.1, 1.12], [2, 2, 2], "b"), False),  # something else
+    ],
+)
+def test_slower_is_beyond_bound_spread_and_drift(new, slower, tmp_path, capsys):
+    files = [tmp_path / "old.jsonl", tmp_path / "new.jsonl"]
+    for path, given in zip(files, (row([0.98, 1.0, 1.02], [2, 2, 2]), new)):
+        path.write_text(json.dumps(given) + "\n")
+    assert compare.main([str(path) for path in files]) == int(slower)
+    assert ("SLOWER" in capsys.readouterr().out) == slower
+
+
+def test_limits_between_what_was_measured():
+    assert roofline.Roofline.of(LIMITS.row()) == LIMITS
+    slow = roofline.Roofline("avx2", 2, {"f32": 5e10, "i16": 3e11}, {**READS, 1 << 14: 2e11})
+    results.write("roofline", [LIMITS.row(), slow.row()])
+    best = roofline.known("avx2", 2)
+    assert best.products == {"f32": 1e11, "i16": 3e11} and best.reads == slow.reads
+    assert LIMITS.bandwidth(1) == LIMITS.bandwidth(1 << 14) == pytest.approx(1e11)
+    assert LIMITS.bandwidth(1 << 17) == pytest.approx(7.5e10)
+    assert LIMITS.bandwidth(1 << 40) == pytest.approx(1e10)
+    assert LIMITS.seconds(1e11, 1) == pytest.approx(1)
+    assert LIMITS.seconds(1e11, 1, "i16") == pytest.approx(0.5)
+    assert LIMITS.seconds(1, 1 << 30) == pytest.approx((1 << 30) / 1e10)
+
+
+@pytest.mark.parametrize("kind", [roofline.Compiled, roofline.StandIn])
+def test_both_ways_to_measure_do_what_they_count(kind):
+    if kind is roofline.Compiled and shutil.which(os.environ.get("CC", "cc")) is None:
+        pytest.skip("there is no C compiler")
+    probe = kind(load().target.isa)
+    for rate in probe.kinds:
+        assert probe.compute(2, rate) == 2 * probe.compute(1, rate)
+    assert probe.compute(1) > 0
+    probe.read(roofline._aligned(1024), 2)
+
+
+def test_work_counts_multiply_adds_and_every_operand_once():
+    plan, family = shapes.planned(shapes.Shape("gemm", PRODUCT, ()).graph)
+    assert family == "gemm"
+    (each,) = (work.of(step, {THREADS: 1}) for step in plan.steps)
+    assert each == (2 * 8 * 64 * 32, 4 * (8 * 64 + 64 * 32 + 8 * 32))
+    assert work.total([each, each]) == (2 * each.flops, 2 * each.bytes)
+
+
+@pytest.mark.parametrize(
+    "left, right, offset, pairs",
+    [(-1, -1, 0, 32), (-1, 0, 4, 26), (-1, 0, 0, 10), (1, 0, 4, 8), (0, 1, 6, 2 + 1)],
+)
+def test_work_of_an_attention_is_what_it_looks_at(left, right, offset, pairs):
+    from types import SimpleNamespace
+
+    f = SimpleNamespace(Sq=4, Skv=8, left=left, right=right, offset=offset)
+    i, j = np.arange(4)[:, None] + offset, np.arange(8)
+    seen = np.ones((4, 8), bool)
+    seen &= (j >= i - left) if left >= 0 else True
+    seen &= (j <= i + right) if right >= 0 else True
+    assert work.visible(f) == seen.sum() == pairs
+
+
+def test_shapes_of_the_file_are_what_the_kernels_of_their_families_serve():
+    found = {shape.family: shape for shape in shapes.read()}  # one each: the weights take a while
+    assert {"gemm", "attention", "layernorm", "depthwise", "pool"} <= found.keys()
+    for shape in found.values():
+        plan, family = shapes.planned(shape.graph)
+        assert family == shape.family and shape.models
+        assert work.total(work.of(step, {THREADS: 1}) for step in plan.steps).bytes > 0
+
+
+def test_shapes_are_cut_from_a_model_with_the_strides_in_front(tmp_path):
+    from q7x2_ep.models import small_models
+
+    found = list(shapes.collect(Path(small_models()["bert"]), [(2, 7, 0)]))
+    families = {family for family, _, _ in found}
+    assert {"gemm", "attention", "layernorm"} <= families
+    (attention,) = {text for family, text, _ in found if family == "attention"}
+    assert "Transpose" in attention or "Split" in attention
+    assert all(model == "bert 2x7" for _, _, model in found)
+    kept = [shapes.Shape(family, text, (model,)) for family, text, model in found]
+    shapes.write(kept, tmp_path / "shapes.txt")
+    assert shapes.read(tmp_path / "shapes.txt") == kept
+
+
+def test_every_row_of_a_family_runs_a_shape():
+    library = load()
+    shape = shapes.Shape("gemm", PRODUCT, ())
+    rows = [r for r in library.target.kernels if r.family == "gemm" and r.supported]
+    feeds = kernels.feed(shape)
+    assert all(kernels.runner(shape, feeds, library, r, 1)(2) > 0 for r in rows)
+
+
+def test_a_faster_kernel_is_told_from_noise():
+    times = {"pick": [9, 10, 11], "a": [9.3, 9.4, 9.45], "b": [8, 8.5, 8.9], "c": [8, 8.5, 8.9]}
+    times["onnxruntime"] = [1, 1, 1]
+    least = {"pick": 8, "a": 7, "b": 7, "c": 7.9, "onnxruntime": 1}
+    assert kernels.faster({"ours": "pick", "ms": times, "least": least}) == ["b"]
+
+
+def test_products_can_be_asked_for():
+    (shape,) = kernels.select(["8,32,64"])
+    assert shape.graph.nodes[0].output.shape == (8, 32)
+
+
+def test_profile_of_a_model_and_its_table():
+    from q7x2_ep.models import small_models
+
+    model = small_models()["bert"]
+    dots = plots.profile(model, 1, 7, 1)
+    assert len(dots) == len(Session(model, 1).plan.steps)
+    assert all(dot.seconds > 0 and dot.work.bytes > 0 for dot in dots)
+    lines = plots.by_op(dots, LIMITS).splitlines()
+    assert max(map(len, lines)) <= 100 and lines[-1].startswith("all")
+
+
+def test_models_measures_once_and_goes_on(tmp_path, capsys):
+    pytest.importorskip("onnxruntime")
+    from q7x2_ep.models import small_models
+
+    file = tmp_path / "rows.jsonl"
+    arguments = ["--model", small_models()["bert"], "--peer", "onnxruntime", "--runs", "2"]
+    arguments += ["--threads", "1", "--results", str(file), "--batch", "1,2", "--sequence"]
+    assert models.main([*arguments, "7"]) == 0
+    assert models.main([*arguments, "7,9,1000"]) == 0  # of which it has positions for two
+    rows = results.read(file)
+    assert [row["name"] for row in rows] == ["bert 1x7", "bert 2x7", "bert 1x9", "bert 2x9"]
+    assert all(row["ms"].keys() == {"q7x2_ep", "onnxruntime"} for row in rows)
+    assert all(row["distances"]["onnxruntime"] < models.SAME for row in rows)
+    out = capsys.readouterr().out
+    assert "bert 1x1000: q7x2_ep is left out" in out
+    assert all(len(line) <= 100 for line in out.splitlines())
+    assert models.main([*arguments, "7", "--seconds", "1e-9"]) == 0
+    assert "are over" not in capsys.readouterr().out
+
+
+def test_interleave_gives_every_sample():
+    calls = [lambda: None, lambda: sum(range(1000))]
+    times = interleave(calls, 7)
+    assert [len(each) for each in times] == [7, 7] and min(map(min, times)) >= 0

@@ -1,0 +1,208 @@
+"""Control flow that C runs: that it does, that it is what Python and onnxruntime make of it, and
+what happens where it cannot.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx.parser
+import pytest
+
+import q7x2_ep
+from q7x2_ep.backend.program import MAX_EXACT, MAX_FAILURES, _Flow
+from q7x2_ep.errors import DataError, ShapeError
+
+ort = pytest.importorskip("onnxruntime")
+
+HEADER = '<ir_version: 9, opset_import: ["" : 18]>\n'
+RNG = np.random.default_rng(9)
+
+
+def floats(*shape: int) -> np.ndarray:
+    return RNG.standard_normal(shape).astype(np.float32)
+
+
+def flows(session: q7x2_ep.InferenceSession) -> list[_Flow]:
+    return [part for part, _ in session._session.program._parts if isinstance(part, _Flow)]
+
+
+def is_flowing(session: q7x2_ep.InferenceSession) -> bool:
+    """Whether C runs some phases, and has not given up on any."""
+    parts = flows(session)
+    return bool(parts) and all(part.form is not None for part in parts)
+
+
+def check(text: str, *feeds: dict, flowing: bool = True) -> q7x2_ep.InferenceSession:
+    """Often on each feed: in Python first, then in C, then the short way; against onnxruntime."""
+    model = onnx.parser.parse_model(HEADER + text).SerializeToString()
+    ours, theirs = q7x2_ep.InferenceSession(model), ort.InferenceSession(model)
+    for feed in feeds:
+        wanted = theirs.run(None, feed)
+        for _ in range(4):
+            for a, b in zip(ours.run(None, feed), wanted):
+                assert a.dtype == b.dtype and a.shape == b.shape
+                np.testing.assert_allclose(a, b, 1e-5, 1e-6)
+    assert is_flowing(ours) == flowing
+    return ours
+
+
+SWAP = """g (int64 trip, float[n] x, float[n] z) => (float[n] y, float[n] w, float[t, n] all) {
+    y, w, all = Loop(trip, , x, z) <body = b (int64 i, bool on, float[n] a, float[n] c)
+        => (bool next, float[n] p, float[n] q, float[n] shown) {
+            next = Identity(on) EXTRA p = Identity(c) q = Identity(a) shown = Add(a, x) }>
+}"""
+
+
+@pytest.mark.parametrize("extra", ["", "where = NonZero(a)"], ids=["one plan", "phases"])
+def test_states_that_change_places(extra: str):
+    text = SWAP.replace("EXTRA", extra)
+    feeds = [{"trip": np.array(n), "x": floats(5), "z": floats(5)} for n in (3, 4, 0, 1)]
+    check(text, *feeds)
+
+
+def test_a_result_that_a_branch_hands_on():
+    check(
+        """g (int64 trip, float[n] x) => (float[n] y) {
+            y = Loop(trip, , x) <body = b (int64 i, bool on, float[n] s)
+                => (bool next, float[n] r) {
+                    next = Identity(on)
+                    total = ReduceSum<keepdims = 0>(s)
+                    up = Greater(total, zero)
+                    r = If(up) <then_branch = t () => (float[n] a) { a = Identity(s) },
+                                else_branch = e () => (float[n] c) { c = Add(s, x) }>
+                }>
+        }""".replace("{\n", "<float zero = {0}> {\n", 1),
+        *({"trip": np.array(4), "x": x} for x in (np.full(3, -2, np.float32), floats(3))),
+    )
+
+
+def test_sizes_that_iterations_find_out():
+    """NonZero in a body, whose room is not what is read; an inner loop; a state that shrinks."""
+    check(
+        """g (int64 trip, float[n] x) => (float[m] y, int64[t] counts) {
+            y, counts = Loop(trip, , x) <body = b (int64 i, bool on, float[k] s)
+                => (bool next, float[j] r, int64 count) {
+                    next = Identity(on)
+                    shown = Relu(s)
+                    where = NonZero(shown)
+                    places = Reshape(where, flat)
+                    kept = Gather(s, places)
+                    times = Shape<start = 0, end = 0>(kept)
+                    size = Size(kept)
+                    lower = Loop(two, , kept) <body = c (int64 j2, bool go, float[k2] u)
+                        => (bool more, float[k2] v) { more = Identity(go) v = Sub(u, step) }>
+                    r = Identity(lower)
+                    count = Identity(size)
+                }>
+        }""".replace("{\n", "<int64[1] flat = {-1}, int64 two = {2}, float step = {0.3}> {\n", 1),
+        *({"trip": np.array(n), "x": floats(20)} for n in (3, 1, 5)),
+    )
+
+
+@pytest.mark.parametrize("attrs", ["", ", scan_input_directions = [1, 0]"])
+@pytest.mark.parametrize("back", ["", ", scan_output_directions = [1]"])
+def test_scans(attrs: str, back: str):
+    text = """g (float[n] start, float[t, n] x, float[t, 2, n] z) => (float[n] y, float[t, n] all) {
+        y, all = Scan(start, x, z) <num_scan_inputs = 2ATTRS, body = b (float[n] s, float[n] row,
+            float[2, n] pair) => (float[n] new, float[n] copy) {
+                both = ReduceSum<keepdims = 0>(pair, axis)
+                sum = Add(both, row)
+                new = Sub(sum, s)
+                copy = Mul(new, row)
+            }>
+    }""".replace("{\n", "<int64[1] axis = {0}> {\n", 1).replace("ATTRS", attrs + back)
+    check(
+        text,
+        *({"start": floats(3), "x": floats(t, 3), "z": floats(t, 2, 3)} for t in (4, 1, 6)),
+    )
+
+
+def test_sizes_decide_a_branch():
+    """For exact sizes a body with such branches is one plan; for too many of them it is not."""
+    text = """g (bool on, float[n, m] x) => (float[k, m] y) {
+        y = If(on) <
+            then_branch = t () => (float[k, m] a) {
+                shape = Shape<start = 0, end = 1>(x)
+                size = Reshape(shape, none)
+                is_one = Equal(size, one)
+                row = If(is_one) <
+                    then_branch = t2 () => (float[m] p) { p = Squeeze(x, first) },
+                    else_branch = e2 () => (float[n, m] q) { q = Exp(x) }>
+                flat = Add(row, x)
+                a = Relu(flat)
+            },
+            else_branch = e () => (float[k, m] b) { b = Neg(x) }>
+    }""".replace(
+        "{\n", "<int64 one = {1}, int64[1] first = {0}, int64[0] none = {}> {\n", 1
+    ).replace("int64[0] none = {}", "int64[0] none")
+    text = text.replace("Reshape(shape, none)", "ReduceSum<keepdims = 0>(shape)").replace(
+        ", int64[0] none", ""
+    )
+    feeds = [{"on": np.array(True), "x": floats(n, 4)} for n in (1, 3, 1, 2)]
+    session = check(text, *feeds, {"on": np.array(False), "x": floats(2, 4)})
+    host = [runner for runner in session._session.program.runners if hasattr(runner, "_bodies")]
+    model = onnx.parser.parse_model(HEADER + text).SerializeToString()
+    theirs = ort.InferenceSession(model)
+    for n in range(1, MAX_EXACT + 4):
+        feed = {"on": np.array(True), "x": floats(n, 4)}
+        (a,), (b,) = session.run(None, feed), theirs.run(None, feed)
+        np.testing.assert_allclose(a, b, 1e-5, 1e-6)
+    assert len(host[0]._bodies) <= 2 + MAX_EXACT
+
+
+LOOP = """g (int64 trip, float[n] x, int64[k] at) => (float[n] y) {
+    y = Loop(trip, , x) <body = b (int64 i, bool on, float[n] s)
+        => (bool next, float[n] r) { next = Identity(on) row = Gather(s, at) r = Add(s, row) }>
+}"""
+
+
+def test_faults_are_named_and_leave_the_flow_as_it_was():
+    session = check(LOOP, {"trip": np.array(3), "x": floats(4), "at": np.arange(4)})
+    good = {"trip": np.array(2), "x": floats(4), "at": np.arange(4)}
+    for _ in range(MAX_FAILURES + 2):
+        with pytest.raises(DataError, match="Gather"):
+            session.run(None, {**good, "at": np.array([0, 9, 1, 2])})
+        with pytest.raises(ShapeError):
+            session.run(None, {**good, "at": np.arange(3)})
+    (y,) = session.run(None, good)
+    np.testing.assert_allclose(y, good["x"] * 4, 1e-6)
+    assert is_flowing(session)
+
+
+def test_outputs_are_the_callers():
+    feed: dict[str, Any] = {"trip": np.array(2), "x": floats(4), "at": np.arange(4)}
+    session = check(LOOP, feed)
+    outputs = [session.run(None, feed)[0] for _ in range(3)]
+    outputs[0][:] = 0
+    np.testing.assert_allclose(outputs[1], feed["x"] * 4, 1e-6)
+    np.testing.assert_array_equal(outputs[1], session.run(None, feed)[0])
+    (y,) = session.run(None, {**feed, "trip": np.array(0)})
+    assert not np.shares_memory(y, feed["x"])
+
+
+def test_a_constant_that_a_branch_gives_stays_what_it_is():
+    text = """g (bool on, seq(float[2]) l, float[2] x) => (float[2] y) {
+        length = SequenceLength(l)
+        y = If(on) <then_branch = t () => (float[2] a) { a = Identity(c) },
+                    else_branch = e () => (float[2] b) { b = Neg(x) }>
+    }""".replace("{\n", "<float[2] c = {1, 2}> {\n", 1)
+    session = q7x2_ep.InferenceSession(onnx.parser.parse_model(HEADER + text).SerializeToString())
+    for _ in range(4):
+        feed = {"on": np.array(True), "l": [floats(2)], "x": floats(2)}
+        (y,) = session.run(None, feed)
+        np.testing.assert_array_equal(y, [1, 2])
+        y[:] = 0
+
+
+def test_profiles_and_terminated_runs_are_pythons():
+    feed: dict[str, Any] = {"trip": np.array(2), "x": floats(4), "at": np.arange(4)}
+    session = check(LOOP, feed)
+    options = q7x2_ep.RunOptions()
+    session.run(None, feed, options)
+    options.terminate = True
+    with pytest.raises(Exception, match="terminate"):
+        session.run(None, feed, options)
+    assert len(session._session.profile(feed)) == len(session._session.program.steps)
+    assert is_flowing(session)
