@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
-import uuid
 from collections.abc import Iterable, Iterator
 from typing import Any, Callable
 
@@ -26,7 +25,7 @@ def map_file(path: str) -> Any:
 @contextlib.contextmanager
 def replacing(path: str) -> Iterator[Any]:
     """A new binary file that takes the place of `path` once it is complete, and on the disk."""
-    temporary = f"{path}.{uuid.uuid4().hex}.tmp"  # writers of one path do not meet
+    temporary = f"{path}.{os.urandom(16).hex()}.tmp"  # writers of one path do not meet
     try:
         with open(temporary, "xb") as file:
             yield file
