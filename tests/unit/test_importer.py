@@ -333,10 +333,15 @@ def test_missing_external_file_is_named(tmp_path):
         read(path)
 
 
-def test_external_data_needs_a_path(tmp_path):
-    path, _ = external_model(tmp_path)
-    with pytest.raises(ModelError, match="give the path"):
-        read(path.read_bytes())
+def test_external_data_without_a_path_is_in_the_working_directory(tmp_path, monkeypatch):
+    path, array = external_model(tmp_path)
+    data = path.read_bytes()
+    for source in (data, onnx.load_model_from_string(data)):
+        monkeypatch.chdir(tmp_path)
+        np.testing.assert_array_equal(read(source).outputs[0].const, array)
+        monkeypatch.chdir(os.sep)
+        with pytest.raises(ModelError, match="give the path"):
+            read(source)
 
 
 def large_model():
