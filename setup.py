@@ -8,6 +8,7 @@ py3-none-<platform>: one serves every Python. `python setup.py build [--debug]
 
 from __future__ import annotations
 
+import hashlib
 import os
 import platform
 import shlex
@@ -87,7 +88,14 @@ def compile_library(target: Path, work: Path, extra: tuple[str, ...] = ()) -> No
     isas = [isa for isa, (machines, _) in ISAS.items() if here in machines] or ["scalar"]
     have = tuple(f"-DQ7_HAVE_{isa}=1" for isa in isas)
     csrc = ROOT / "csrc"
-    jobs = [(c, work / f"{c.stem}.o", have) for c in sorted(csrc.glob("*.c"))]
+    source = hashlib.sha256()  # what a compiled model file was made for
+    for file in sorted(f for f in csrc.rglob("*") if f.suffix in (".c", ".h", ".def")):
+        source.update(file.read_bytes())
+    told = (*have, f"-DQ7_SOURCE={source.hexdigest()[:16]}")
+    jobs = [
+        (c, work / f"{c.stem}.o", told if c.stem == "describe" else have)
+        for c in sorted(csrc.glob("*.c"))
+    ]
     jobs += [(c, work / f"op_{c.stem}.o", have) for c in sorted((csrc / "ops").glob("*.c"))]
     for isa in isas:
         flags = (*ISAS[isa][1], f"-DQ7_ISA={isa}", f"-DQ7_ISA_{isa}=1")

@@ -135,7 +135,7 @@ def judged(ours: Any, theirs: Any) -> float:
     rows: list[tuple[np.ndarray, ...]] = []  # of us, of onnxruntime, exact
     for (feeds, (a,)), (same, (b,)) in zip(calls, their_calls):
         apart = np.abs(a - b).max(1) > BOUND
-        assert feeds == same, "the engines were fed differently"
+        assert feeds == same, "the engines were fed differently: has a file changed meanwhile?"
         if apart.any():
             cut = {
                 value.name: np.array(feeds[value.name], DTYPES[value.dtype].numpy)[apart]

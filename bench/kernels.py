@@ -31,7 +31,7 @@ import shapes
 from q7x2_ep import dtypes, importer
 from q7x2_ep.backend.call import Call
 from q7x2_ep.backend.cpu.library import Library, load
-from q7x2_ep.backend.program import Compiler, Program
+from q7x2_ep.backend.program import Compiler
 from q7x2_ep.compare import onnxruntime_session
 from q7x2_ep.errors import BackendError
 from q7x2_ep.plan.target import KernelRow
@@ -138,7 +138,7 @@ def runner(
         for each in library.target.kernels
     )
     only.target = replace(library.target, kernels=kernels)
-    program = Program(shape.graph, Compiler(only, threads, lambda graph: None))
+    program = Compiler(only, threads, lambda graph: None).planned(shape.graph)
 
     counted = [getattr(step, "kernel", None) is not None for step in program.steps]
 

@@ -1,10 +1,10 @@
 """What is not computing: python bench overhead [MODEL.onnx ..] [--only run|start] [--clock cpu].
 
 `run`: microseconds of one call on models that compute next to nothing. `start`: milliseconds from
-an empty process (numpy is imported) to a session and its first outputs, and peak memory; every
-sample is a process of its own. Both engines by turns; medians, and in brackets the fastest and the
-slowest; times go to bench/results/overhead.jsonl. With --clock cpu the processor's time of all
-threads instead of the clock's, for machines that are busy otherwise.
+an empty process (numpy is imported) to a session and its first outputs, and peak memory, from ONNX
+and from a compiled file; every sample is a process of its own. Both engines by turns; medians, and
+in brackets the fastest and the slowest; times go to bench/results/overhead.jsonl. With --clock cpu
+the processor's time of all threads instead of the clock's, for machines that are busy otherwise.
 """
 
 from __future__ import annotations
@@ -169,6 +169,7 @@ def start_rows(models: list[Path], threads: int, clock: str, samples: int) -> It
     """One row per model and quantity."""
     import compile as compiling
 
+    import q7x2_ep
     from q7x2_ep import importer
     from q7x2_ep.feeds import random_feeds
     from q7x2_ep.models import small_models
@@ -184,17 +185,23 @@ def start_rows(models: list[Path], threads: int, clock: str, samples: int) -> It
         for name, path in paths.items():
             feed = Path(folder) / "feed.npz"
             np.savez(feed, **random_feeds(importer.read(path), 1, 16))
-            found: dict[str, list[dict[str, float]]] = {engine: [] for engine in ENGINES}
+            compiled = Path(folder) / "compiled.q7"
+            q7x2_ep.compile(path, compiled)
+            ours, theirs = ENGINES
+            ways = {"": (ours, path), ", compiled": (ours, compiled), "theirs": (theirs, path)}
+            found: dict[str, list[dict[str, float]]] = {way: [] for way in ways}
             for _ in range(samples):
-                for engine in ENGINES:
-                    command = [sys.executable, "-c", CHILD, engine, path, feed, threads, clock]
+                for way, (engine, model) in ways.items():
+                    command = [sys.executable, "-c", CHILD, engine, model, feed, threads, clock]
                     done = subprocess.run(
                         list(map(str, command)), capture_output=True, text=True, check=True
                     )
-                    found[engine].append(json.loads(done.stdout))
-            for key in found[ENGINES[0]][0]:
-                pair = [[sample[key] for sample in found[engine]] for engine in ENGINES]
-                yield Compared(name, key, *pair, "MB" if key.startswith("MB") else "ms")
+                    found[way].append(json.loads(done.stdout))
+            for way in list(ways)[:2]:
+                for key in found[way][0]:
+                    pair = [[sample[key] for sample in found[each]] for each in (way, "theirs")]
+                    unit = "MB" if key.startswith("MB") else "ms"
+                    yield Compared(name + way, key, *pair, unit)
 
 
 def main(arguments: Optional[list[str]] = None) -> None:

@@ -145,11 +145,11 @@ class StandIn:
         self.a = np.ones((448, 512), np.float32)
 
     def compute(self, rounds: int, kind: str = "f32") -> float:
-        from q7x2_ep.backend.program import Compiler, Program
+        from q7x2_ep.backend.program import Compiler
 
         if not hasattr(self.local, "run"):  # one thread each: contexts of one session share a pool
             compiler = Compiler(load(self.isa), 1, lambda graph: None)
-            program = Program(self.graph.clone(), compiler)
+            program = compiler.planned(self.graph.clone())
             self.local.run = lambda: program.run([self.a], {})
         for _ in range(rounds):
             self.local.run()

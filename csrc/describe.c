@@ -2,6 +2,7 @@
  * (plan/target.py).
  *
  *   abi 1
+ *   source 0123456789abcdef
  *   op gemm bytes=128 in:a@0 .. i64:m@48 .. i64[8]:shape@64 .. f64:alpha@104
  *   set act none relu ..
  *   constant GEMM_K_BLOCK 256
@@ -15,6 +16,11 @@
 #include "runtime.h"
 
 #define CAPACITY 32768
+#ifndef Q7_SOURCE /* a hash of all sources, see setup.py */
+#define Q7_SOURCE unknown
+#endif
+#define TEXT(x) #x
+#define TEXT_OF(x) TEXT(x)
 
 static char text[CAPACITY];
 static size_t used;
@@ -107,7 +113,7 @@ static void describe_sets(void) {
 }
 
 static void describe_all(void) {
-    put("abi %d\n", Q7_ABI_VERSION);
+    put("abi %d\nsource %s\n", Q7_ABI_VERSION, TEXT_OF(Q7_SOURCE));
     describe_ops();
     describe_sets();
 #define CONSTANT(name, value) put("constant %s %d\n", #name, value);

@@ -73,6 +73,11 @@ static const struct {
 #include "ops.def"
 #undef OP
 };
+static const char *const families[Q7_OP_COUNT] = {
+#define CALLS(op, family) [Q7_OP_##op] = #family,
+#include "kernels.def"
+#undef CALLS
+};
 
 static q7_status fail(q7_error *error, q7_status code, int64_t index, const char *format, ...) {
     if (error) {
@@ -132,6 +137,10 @@ static const char *check_steps(const q7_plan *p) {
         const step_row *s = &p->steps[i];
         if (!is_index(s->op, Q7_OP_COUNT)) return "unknown op";
         if (s->kernel != -1 && !is_index(s->kernel, Q7_KERNEL_COUNT)) return "unknown kernel";
+        const char *family = s->kernel < 0 ? NULL : q7_kernels[s->kernel].family;
+        const char *called = families[s->op];
+        if (!family != !called || (called && strcmp(family, called) != 0))
+            return "a kernel of another family than CALLS in kernels.def names for the op";
         if (s->args % 8 || s->args < 0 || s->args > p->image_bytes - ops[s->op].bytes)
             return "args out of range";
     }

@@ -26,23 +26,26 @@ from q7x2_ep.errors import (
     Q7Error,
     RunTerminated,
     ShapeError,
+    StaleModel,
     UnsupportedOp,
 )
 from q7x2_ep.install import install, uninstall
+from q7x2_ep.release import __version__ as __version__
 
 if TYPE_CHECKING:
     from q7x2_ep.bisect import Bisection, bisect
     from q7x2_ep.compare import Comparison, compare
+    from q7x2_ep.compile import Compilation, compile
     from q7x2_ep.explain import Explanation, explain
     from q7x2_ep.optimize import Optimization, optimize
 
-__version__ = "0.1.0"
 
 __all__ = [
     "BackendError",
     "BindingError",
     "Bisection",
     "Comparison",
+    "Compilation",
     "CorruptModel",
     "DataError",
     "Explanation",
@@ -56,9 +59,11 @@ __all__ = [
     "Q7Error",
     "RunTerminated",
     "ShapeError",
+    "StaleModel",
     "UnsupportedOp",
     "bisect",
     "compare",
+    "compile",
     "explain",
     "install",
     "optimize",
@@ -71,6 +76,7 @@ __all__ = [
 _TOOLS = {
     "Bisection": "bisect",
     "Comparison": "compare",
+    "Compilation": "compile",
     "Explanation": "explain",
     "Optimization": "optimize",
 }

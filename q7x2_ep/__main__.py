@@ -116,6 +116,28 @@ def optimize(options: argparse.Namespace) -> int:
     return 0
 
 
+def compile(options: argparse.Namespace) -> int:
+    """Write plan and packed weights to a file that opens at once and that processes share."""
+    _check_exists(options.model)
+    session = q7x2_ep.SessionOptions()
+    for name, size in options.dim:
+        session.add_free_dimension_override_by_name(name, size)
+    print(q7x2_ep.compile(options.model, options.output, session))
+    return 0
+
+
+def cache(options: argparse.Namespace) -> int:
+    """What the cache of compiled models holds; or clear it."""
+    from q7x2_ep.cache import clear, contents
+    from q7x2_ep.knobs import get
+
+    folder = options.folder or str(get("CACHE"))
+    if not folder:
+        raise FeedError("[cache] expected a folder, or one in Q7X2_CACHE")
+    print(f"{'cleared: ' if options.clear else ''}{(clear if options.clear else contents)(folder)}")
+    return 0
+
+
 def bisect(options: argparse.Namespace) -> int:
     """Name the first fusion, or else the pass, that spoils an output."""
     from q7x2_ep import importer
@@ -169,6 +191,7 @@ def run(options: argparse.Namespace) -> int:
     import numpy as np
 
     from q7x2_ep import importer
+    from q7x2_ep.backend.saved import is_saved
     from q7x2_ep.feeds import random_feeds
 
     _check_exists(options.model)
@@ -176,9 +199,10 @@ def run(options: argparse.Namespace) -> int:
     with q7x2_ep.InferenceSession(options.model, session_options) as session:
         feeds = {}
         if options.random:
-            graph = importer.read(options.model)
+            is_compiled = is_saved(options.model)
+            program = session._session.program
             feeds = random_feeds(
-                graph,
+                program.graph if is_compiled else importer.read(options.model),
                 options.batch,
                 options.seq,
                 dict(options.dim),
@@ -308,6 +332,15 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument(
         "--no-fusion", dest="fusion", action="store_false", help="simplify only, keep to plain ops"
     )
+
+    sub = command(compile)
+    sub.add_argument("model")
+    sub.add_argument("output", metavar="OUT.q7")
+    _add_dim_option(sub)
+
+    sub = command(cache)
+    sub.add_argument("folder", nargs="?", default="", help="(default: Q7X2_CACHE)")
+    sub.add_argument("--clear", action="store_true")
 
     sub = command(bisect)
     sub.add_argument("model")

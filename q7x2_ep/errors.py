@@ -142,6 +142,12 @@ class UnsupportedOp(ModelError, NotImplemented):
     status = NotImplemented.status
 
 
+class StaleModel(ModelError, ModelRequiresCompilation):
+    """A compiled model file is of another version, build or CPU: compile the model again."""
+
+    status = ModelRequiresCompilation.status
+
+
 class LoadCanceled(Q7Error, ModelLoadCanceled):
     """Loading was cancelled through SessionOptions.set_load_cancellation_flag."""
 

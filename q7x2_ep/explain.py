@@ -192,9 +192,9 @@ def _explain(session: Session, given: Mapping[str, int]) -> Explanation:
     ]
     firsts = itertools.accumulate((len(plan.steps) for plan in plans), initial=0)
     return Explanation(
-        fusions=dict(session.fusions.applied),
-        near_misses=list(session.fusions.misses),
-        passes=session.statistics,
+        fusions=dict(session.report.fusions.applied),
+        near_misses=list(session.report.fusions.misses),
+        passes=session.report.passes,
         steps=steps,
         host_steps=host_steps,
         calls_per_run=len(program.plans),
@@ -203,12 +203,12 @@ def _explain(session: Session, given: Mapping[str, int]) -> Explanation:
         peak_before=max((before for before, _ in peaks), default=0),
         peak_after=max((after for _, after in peaks), default=0),
         unplanned_bytes=sum(
-            evaluate(dim, sizes) for dim in session.unplanned if symbols(dim) <= sizes.keys()
+            evaluate(dim, sizes) for dim in session.report.unplanned if symbols(dim) <= sizes.keys()
         ),
-        unplanned_allocations=len(session.unplanned),
+        unplanned_allocations=len(session.report.unplanned),
         allocations=sum(each["allocations_per_run"] for each in statistics),
         packed_bytes=sum(plan.packed_bytes for plan in program.plans),
-        transposes=session.model_ops["Transpose"],
+        transposes=session.report.model_ops["Transpose"],
         transposing_copies=sum(
             _changes_order(step, everything)
             for plan in plans

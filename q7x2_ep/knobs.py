@@ -39,8 +39,14 @@ KNOBS = {
             "VERIFY",
             int,
             0,
-            "1: at load, evaluate what every fusion replaces, before and after, and check the "
-            "graph after every pass",
+            "1: at load, evaluate what every fusion replaces, before and after, check the graph "
+            "after every pass, and hash the weights of compiled files",
+        ),
+        Knob(
+            "CACHE",
+            str,
+            "",
+            "folder of compiled models, for sessions whose options name none; empty: no cache",
         ),
         Knob("LIBRARY", str, "", "path of libq7 to load instead of the one inside the package"),
     )

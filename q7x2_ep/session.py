@@ -10,24 +10,29 @@ import os
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any, Optional, Union
+from functools import cache, cached_property
+from typing import TYPE_CHECKING, Any, Callable, Optional, Union
 
 import numpy as np
 
-from q7x2_ep import dtypes, errors, fuse, importer, knobs, passes
+from q7x2_ep import dtypes, errors, importer, knobs
+from q7x2_ep.backend import saved
 from q7x2_ep.backend.call import Call
 from q7x2_ep.backend.cpu.cores import default_threads
 from q7x2_ep.backend.cpu.library import load
-from q7x2_ep.backend.program import Compiler, Program
-from q7x2_ep.backend.verify import verify
-from q7x2_ep.ir.core import Graph, Type
+from q7x2_ep.backend.program import Code, Compiler, HostCode, Image, Origin, Program
+from q7x2_ep.ir.core import Graph, Node, Type
 from q7x2_ep.ir.rewrite import Watch
 from q7x2_ep.ir.shape import Dim, Expr, product
 from q7x2_ep.ir.text import node_text, to_text
 from q7x2_ep.plan.build import Plan
+from q7x2_ep.plan.encode import Encoded, check
 from q7x2_ep.plan.partition import HostPhase, NativePhase
 from q7x2_ep.plan.text import listing
+from q7x2_ep.release import __version__
+
+if TYPE_CHECKING:  # what compiles takes 80 ms to import, which a compiled file does not need
+    from q7x2_ep.fuse import FusionReport
 
 Model = Union[str, bytes, "os.PathLike[str]", Any]  # or an onnx.ModelProto
 
@@ -54,6 +59,18 @@ class InputSpec:
         return [repr(dim) if isinstance(dim, Expr) else None for dim in self.shape or ()]
 
 
+@dataclass(frozen=True)
+class Report:
+    """What compiling did. passes: how often each changed what. model_ops: ops of the model as it
+    was read. unplanned: bytes of every value, had nothing been fused.
+    """
+
+    fusions: FusionReport
+    passes: dict[str, dict[str, int]]
+    model_ops: Counter
+    unplanned: list[Dim]
+
+
 class Session:
     """A compiled model.
 
@@ -74,23 +91,28 @@ class Session:
         watch: Watch = lambda application: True,
         without: Collection[str] = (),
     ):
+        from q7x2_ep import fuse, passes
+        from q7x2_ep.backend.verify import verify
+
         self.threads = threads if threads > 0 else default_threads()
         self._model, self._request, self._fusion = model, request, fusion
+        self.files: Mapping[str, str] = {}  # of a compiled file, see `save`
+        self.fingerprint = ""  # likewise
         graph = importer.read(model, request)
         self.metadata = dict(graph.metadata)
-        self.model_ops = Counter(node.op for node in graph.nodes)
+        model_ops = Counter(node.op for node in graph.nodes)
         graph.is_fused = not fusion
-        self.statistics = passes.run_all(graph, without)
-        self.unplanned = [
+        statistics = passes.run_all(graph, without)
+        unplanned = [
             product(v.shape) * dtypes.size(v.dtype)
             for n in graph.nodes
             for v in n.outputs
             if v.shape is not None and dtypes.is_dense(v.dtype)
         ]
-        self.fusions = fuse.FusionReport()
+        fusions = fuse.FusionReport()
         if fusion:
             checked = knobs.get("VERIFY")
-            self.fusions = fuse.fuse(graph, lambda a: watch(a) and (not checked or verify(a)))
+            fusions = fuse.fuse(graph, lambda a: watch(a) and (not checked or verify(a)))
             passes.run_all(graph, without)
         if optimized_path:
             importer.save(graph, optimized_path)
@@ -98,7 +120,80 @@ class Session:
         self.inputs = [InputSpec(v.name, v.dtype, v.shape, types[v.name]) for v in graph.inputs]
         self.output_names = list(graph.output_names)
         self.output_types = _output_types(graph)
-        self.program = Program(graph, Compiler(load(), self.threads, self._simplify))
+        report = Report(fusions, statistics, model_ops, unplanned)
+        self.program = Compiler(load(), self.threads, self._simplify).planned(graph)
+        origin = self.program.origin()
+        self._known: Callable[[], tuple[Origin, Report]] = lambda: (origin, report)
+
+    @classmethod
+    def open(cls, model: Union[str, os.PathLike[str], bytes], threads: int = 0) -> Session:
+        """The session that `save` wrote, mapped from its file.
+
+        Raises: ModelNotFound; CorruptModel, StaleModel for a file that is damaged, or another's.
+        """
+        verify = bool(knobs.get("VERIFY"))
+        opened = saved.open_saved(model, load().target, __version__, verify)
+        self = cls.__new__(cls)
+        self.threads = threads if threads > 0 else default_threads()
+        self._model, self._request = None, importer.AS_IT_IS
+        try:
+            content = opened.content
+            self.files, self.fingerprint = content["files"], content["fingerprint"]
+            self._fusion, self.metadata = content["fusion"], content["metadata"]
+            self.inputs = [InputSpec(*spec) for spec in content["inputs"]]
+            self.output_names = content["output_names"]
+            self.output_types = content["output_types"]
+            self._known = cache(lambda: _known(opened.details()))
+            inputs, outputs, names, given, is_whole = content["image"]
+            image = Image(inputs, outputs, names, [_part(*each) for each in given], is_whole)
+            compiler = Compiler(load(), self.threads, self._simplify)
+            self.program = Program(image, lambda: self._known()[0], compiler)
+        except errors.ModelError:
+            raise
+        except Exception as error:  # the file is whole, but nothing that `save` would write
+            raise errors.CorruptModel(f"[compiled model] is malformed: {error!r}") from error
+        return self
+
+    def save(
+        self,
+        path: Union[str, os.PathLike[str]],
+        files: Optional[Mapping[str, str]] = None,
+        track: importer.Track = lambda items, label: items,
+    ) -> int:
+        """Writes all that a run needs to a file that `open` maps; its bytes. files: hashes of the
+        model's external data by location, to be kept with it.
+
+        Raises: UnsupportedOp for a model with Python functions in it, OSError.
+        """
+        image, (origin, report) = self.program.image, self._known()
+        content = {
+            "files": files or self.files,
+            "fingerprint": self.fingerprint or self._request.fingerprint(self._fusion),
+            "fusion": self._fusion,
+            "metadata": {k: v for k, v in self.metadata.items() if k not in ("path", "files")},
+            "inputs": [[s.name, s.dtype, s.shape, s.type] for s in self.inputs],
+            "output_names": self.output_names,
+            "output_types": self.output_types,
+            "image": [
+                image.inputs,
+                image.outputs,
+                image.output_names,
+                [[*_written(each)] for each in image.parts],
+                image.is_whole,
+            ],
+        }
+        fusions = report.fusions
+        details = [
+            [origin.graph, origin.phases],
+            [fusions.applied, fusions.misses, report.passes, report.model_ops, report.unplanned],
+        ]
+        with importer.replacing(os.fspath(path)) as file:
+            return saved.save(file, load().target, __version__, content, details, track)
+
+    @property
+    def report(self) -> Report:
+        """What compiling did."""
+        return self._known()[1]
 
     def run(self, feeds: Mapping[str, Any], call: Optional[Call] = None) -> list[np.ndarray]:
         """All outputs for one feed, in the order of the model.
@@ -130,10 +225,14 @@ class Session:
 
         Raises: ValueError for another stage or name.
         """
+        from q7x2_ep import fuse, passes
+
+        if not after and stage not in ("ir", "fused", "plan"):
+            raise ValueError(f"stage must be ir, fused or plan, got {stage!r}")
         if not after and stage == "plan":
             return "".join(map(_phase_text, self.program.phases))
-        if not after and stage not in ("ir", "fused"):
-            raise ValueError(f"stage must be ir, fused or plan, got {stage!r}")
+        if self._model is None:
+            raise errors.BackendError(f"[session] of a compiled file has no stage {after or stage}")
         # read once more: the weights of the first are packed and gone
         graph = importer.read(self._model, self._request)
         if after in passes.NAMES:
@@ -150,12 +249,21 @@ class Session:
             passes.run_all(graph)
         return to_text(graph)
 
+    def memory(self) -> tuple[list[list[np.ndarray]], list[int]]:
+        """The constants of every plan, and the bytes of every idle arena; see backend/memory.py."""
+        programs = list(self.program.programs())
+        constants = [code.constants for program in programs for code in program.codes]
+        executors = [executor for program in programs for executor in program.executors]
+        return constants, [size for executor in executors for size in executor.arenas()]
+
     def close(self) -> None:
         """Give back memory now; the session cannot run afterwards."""
         self.program.close()
 
     def _simplify(self, graph: Graph) -> None:
         """A branch, a loop body or a deferred part, for inputs of known types."""
+        from q7x2_ep import fuse, passes
+
         passes.run_all(graph)
         if self._fusion:
             fuse.fuse(graph)
@@ -250,6 +358,32 @@ def _output_types(graph: Graph) -> list[tuple[int, Optional[tuple[Dim, ...]]]]:
         type = declared if value.shape is None else value.type
         types.append((type.dtype, type.shape))
     return types
+
+
+def _written(part: Union[Code, HostCode]) -> tuple[Any, ...]:
+    """A part of an image as a node, the code and its constants; see _part."""
+    code = part if isinstance(part, Code) else part.within
+    node = None if isinstance(part, Code) else part.node
+    return (node, code.encoded, code.constants) if code is not None else (node,)
+
+
+def _part(
+    node: Optional[Node], encoded: Optional[Encoded] = None, constants: Any = None
+) -> Union[Code, HostCode]:
+    code = None
+    if encoded is not None:
+        check(encoded)
+        code = Code(encoded, constants)
+    return code if node is None and code is not None else HostCode(node, code)
+
+
+def _known(details: Any) -> tuple[Origin, Report]:
+    """What `save` wrote of it."""
+    from q7x2_ep import fuse
+
+    origin, (applied, misses, statistics, model_ops, unplanned) = details
+    fusions = fuse.FusionReport(applied, misses)
+    return Origin(*origin), Report(fusions, statistics, Counter(model_ops), unplanned)
 
 
 def _phase_text(phase: Union[NativePhase, HostPhase]) -> str:

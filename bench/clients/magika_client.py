@@ -9,12 +9,14 @@ from harness import REPOSITORY, Recorder, measure
 from magika import Magika
 
 FOLDERS = (REPOSITORY, Path(sysconfig.get_paths()["stdlib"]))
-SKIP = {"site-packages", "__pycache__", ".git", "build", "results"}
+SKIP = {"site-packages", "__pycache__", "build", "results"}  # and hidden ones: tests write there
 PATHS = [
     path
     for folder in FOLDERS
     for path in sorted(folder.rglob("*"))
-    if path.is_file() and not SKIP.intersection(path.parts)
+    for parts in [path.relative_to(folder).parts]
+    if path.is_file() and not SKIP.intersection(parts)
+    if not any(part.startswith(".") for part in parts)
 ]
 
 

@@ -26,9 +26,11 @@
 #include "../abi.h"
 
 /* Queries of a task: even blocks of whole panels for the widest ISA. 128 are 64 + 64, not 96 + 32.
- */
+ * Each task reads all keys and values: blocks of up to 384 instead of 96 take 0.89 of the time for
+ * 2048 causal queries, 0.92 for 1024 (12 heads of 64 in rows of 2304, avx512). */
 static inline int64_t q7_attention_queries(int64_t Sq) {
-    const int64_t blocks = q7_ceil_div(Sq, Q7_ATTENTION_QUERIES);
+    const int64_t blocks = q7_max(q7_ceil_div(Sq, Q7_ATTENTION_QUERIES),
+                                  q7_min(q7_ceil_div(Sq, Q7_ATTENTION_SHORT), Q7_ATTENTION_BLOCKS));
     return q7_ceil_div(q7_ceil_div(Sq, blocks), Q7_ATTENTION_MAX_NR) * Q7_ATTENTION_MAX_NR;
 }
 

@@ -115,13 +115,13 @@ static void multiply(const q7_winograd_args *x, const float *rows, int64_t row, 
                      const float *panel, int64_t matrix, float *products) {
     const int64_t count = q7_ceil_div(tiles, MR);
     for (int64_t i = 0; i < 16; i++)
-        for (int64_t k0 = 0; k0 < x->C; k0 += Q7_CONV_K_BLOCK)
+        for (int64_t k0 = 0; k0 < x->C; k0 += Q7_WINOGRAD_K_BLOCK)
             for (int64_t part = 0; part < count; part++) {
                 const int64_t first = tiles * part / count, end = tiles * (part + 1) / count;
                 const float *b = panel + i * matrix + k0 * NR;
                 const q7_gemm_tile t = {.m = end - first,
                                         .n = NR,
-                                        .k = q7_min(Q7_CONV_K_BLOCK, x->C - k0),
+                                        .k = q7_min(Q7_WINOGRAD_K_BLOCK, x->C - k0),
                                         .a = rows + (i * tiles + first) * row + k0,
                                         .a_row_stride = row,
                                         .a_k_stride = 1,

@@ -6,7 +6,7 @@
  *
  * 16 products of matrices (tiles, C) @ (C, M), a multiplication for each output of 2.25 that a direct
  * sum takes. w holds the 16 matrices G w G^T as packed panels. Channels are summed in blocks of
- * Q7_CONV_K_BLOCK. room: q7_winograd_room floats. */
+ * Q7_WINOGRAD_K_BLOCK. room: q7_winograd_room floats. */
 #ifndef Q7_WINOGRAD_H
 #define Q7_WINOGRAD_H
 #include "../abi.h"

@@ -1,6 +1,6 @@
 /* gather.c: y[o,i,:] = x[o,indices[i],:], x (outer, axis_dim, inner_bytes). ONNX Gather.
  * A negative index counts from the end; an index out of range is a data fault and leaves its slice
- * of y as it was. */
+ * of y as it was. x may have any alignment. */
 #include <string.h>
 
 #include "loops.h"

@@ -1,5 +1,6 @@
 /* pack_b.c: b (k, n) of any strides into panels of nr columns; kernels/gemm.h shows the layout.
- * Panels that two matrices share are filled by a step for each. */
+ * Panels that two matrices share are filled by a step for each. Rows (n_stride 1) may have any
+ * alignment: a model file has weights wherever their names end. */
 #include "panels.h"
 
 typedef struct pack_job {

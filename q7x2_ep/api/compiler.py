@@ -16,6 +16,7 @@ from q7x2_ep.api.options import SessionOptions
 from q7x2_ep.api.value import OrtValue
 from q7x2_ep.errors import BindingError
 
+_COMPILED = ".q7"  # what is written is told by the name here, and nowhere else
 Path = Union[str, "os.PathLike[str]"]
 
 
@@ -76,7 +77,7 @@ Location = Callable[
 
 
 class ModelCompiler:
-    """Rewrites a model ahead of time.
+    """Rewrites a model ahead of time; into a file of a name that ends in .q7, compiles it.
 
     graph_optimization_level: as in SessionOptions; the default leaves the graph as it is.
     external_initializers_file_path: a file for initializers of external_initializers_size_threshold
@@ -113,7 +114,7 @@ class ModelCompiler:
                 "[compile] ERROR_IF_NO_NODES_COMPILED: the CPU needs no EPContext nodes, so that "
                 "none are ever written"
             )
-        self._model = input_model_path_or_bytes
+        self._model, self._options = input_model_path_or_bytes, sess_options
         self._weights = os.fspath(external_initializers_file_path or "")
         self._threshold, self._flags = external_initializers_size_threshold, flags
         self._level, self._location = graph_optimization_level, get_initializer_location_func
@@ -132,6 +133,11 @@ class ModelCompiler:
         ):
             raise BindingError(f"[compile] {output_model_path} exists already")
         folder = os.path.dirname(os.path.abspath(output_model_path))
+        if os.fspath(output_model_path).endswith(_COMPILED):
+            from q7x2_ep.compile import compile
+
+            compile(self._model, output_model_path, self._options)
+            return
         data = self._compile(folder)
         with open(output_model_path, "wb") as file:
             file.write(data)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Optional
 
 import numpy as np
 
-from q7x2_ep import dtypes, errors
+from q7x2_ep import dtypes, errors, knobs
 from q7x2_ep.api import environment
 from q7x2_ep.api.arrays import to_array
 from q7x2_ep.api.binding import IOBinding, SessionIOBinding
@@ -36,9 +36,13 @@ from q7x2_ep.backend.call import Call
 
 if TYPE_CHECKING:  # the engine is imported by the first session
     from q7x2_ep.api.tracing import Trace
+    from q7x2_ep.backend.memory import MemoryReport
+    from q7x2_ep.importer import Request
     from q7x2_ep.session import Model, Session
 
 _LEVELS = (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR, logging.CRITICAL)
+_CACHE = "q7x2.cache_folder"
+_SHRINKAGE = "memory.enable_memory_arena_shrinkage"  # devices: cpu:0;gpu:0
 _ASSIGNMENT = "session.record_ep_graph_assignment_info"
 # Arrays of these go through as they are.
 _NATIVE = frozenset(np.dtype(code) for code in np.typecodes["AllInteger"] + "efd?")
@@ -50,7 +54,8 @@ logger = logging.getLogger("q7x2_ep")
 class InferenceSession:
     """An ONNX model, compiled for this CPU.
 
-    path_or_bytes: a path, the bytes of a model, or an onnx.ModelProto. providers: names, or (name,
+    path_or_bytes: a path, the bytes of a model, or an onnx.ModelProto; or what q7x2_ep.compile made
+    of one. providers: names, or (name,
     options); every model runs on the CPU, others are warned about. enable_fallback=0: providers
     that are malformed are an error, not a warning. disabled_optimizers: accepted. A session is a
     context manager, can be pickled, and serves any number of threads at once.
@@ -86,6 +91,7 @@ class InferenceSession:
             logger.setLevel(_LEVELS[min(options.log_severity_level, 4)])
         self._model, self._options = path_or_bytes, options
         self._model_path = os.fspath(path_or_bytes) if is_path else None
+        self._is_compiled = _is_saved(path_or_bytes)
         self._variants: dict[tuple[frozenset, frozenset, bool], Session] = {}
         self._trace = self._new_trace() if options.enable_profiling else None
         self._session = self._compile(path=options.optimized_model_filepath)
@@ -93,13 +99,18 @@ class InferenceSession:
             kind, start = "uri" if is_path else "array", self._trace.start_ns
             self._trace.session(f"model_loading_{kind}", start, start)
             self._trace.session("session_initialization", start, self._trace.now())
-        self._describe()
+        try:
+            self._describe()
+        except Exception as error:
+            if not self._is_compiled:
+                raise
+            raise errors.CorruptModel(f"[compiled model] is malformed: {error!r}") from error
         if int(kwargs.get("read_config_from_model", 0)) == 1:
             self._read_options()
         logger.info(
             "compiled %s: %d phases",
             self._model_path or "a model",
-            len(self._session.program.phases),
+            len(self._session.program.image.parts),
         )
 
     def _new_trace(self) -> Trace:
@@ -114,6 +125,7 @@ class InferenceSession:
         path: str = "",
         regular: bool = True,
     ) -> Session:
+        from q7x2_ep.cache import cached
         from q7x2_ep.importer import Request
         from q7x2_ep.session import Session
 
@@ -132,16 +144,37 @@ class InferenceSession:
             seed=environment.global_seed(),
             regular=regular,
         )
-        level = options.graph_optimization_level
-        return Session(
-            self._model,
+        fusion = options.graph_optimization_level >= GraphOptimizationLevel.ORT_ENABLE_EXTENDED
+        threads = (
             options.intra_op_num_threads
             if options.use_per_session_threads
-            else environment.global_threads(),
-            level >= GraphOptimizationLevel.ORT_ENABLE_EXTENDED,
-            path,
-            request=request,
+            else environment.global_threads()
         )
+        if self._is_compiled:
+            return self._open(request, fusion, threads, path)
+        folder = options._config.get(_CACHE) or str(knobs.get("CACHE"))
+        if folder and not path:
+            return cached(folder, self._model, threads, fusion, request)
+        return Session(self._model, threads, fusion, path, request=request)
+
+    def _open(self, request: Request, fusion: bool, threads: int, path: str) -> Session:
+        """The session of a compiled file, which has one form."""
+        from q7x2_ep.session import Session
+
+        name = str(self._model_path or "compiled model")
+        if request.outputs or request.live or not request.regular or path:
+            raise errors.FeedError(
+                f"[{name}] holds the model's own inputs and outputs only; for any others, or an "
+                "optimised model, open the ONNX model"
+            )
+        session = Session.open(self._model, threads)
+        changes = request.dims or request.denotations or request.initializers or request.files
+        if changes and session.fingerprint != request.fingerprint(fusion):
+            raise errors.BindingError(
+                f"[{name}] was compiled with other options: sizes of dims and initializers are "
+                "fixed then; compile it with these, or open the ONNX model"
+            )
+        return session
 
     def _describe(self) -> None:
         """What the session tells of its inputs and outputs."""
@@ -335,9 +368,13 @@ class InferenceSession:
         call = None
         if run_options is not None or into or self._trace is not None:
             call = self._call(session, names, run_options, into)
-        if self._trace is None:
-            return session.run(feeds, call)
-        return self._traced(self._trace, session, feeds, call)
+        try:
+            if self._trace is None:
+                return session.run(feeds, call)
+            return self._traced(self._trace, session, feeds, call)
+        finally:
+            if run_options is not None and "cpu" in run_options._config.get(_SHRINKAGE, ""):
+                session.program.trim()
 
     def _session_for(
         self, names: Sequence[str], feeds: Mapping[str, Any], regular: bool = True
@@ -516,6 +553,21 @@ class InferenceSession:
 
     # Lifetime
 
+    def memory_report(self) -> MemoryReport:
+        """What the session holds in memory; print it."""
+        from q7x2_ep.backend.memory import report
+
+        each = [session.memory() for session in (self._session, *self._variants.values())]
+        constants = [part for constants, _ in each for part in constants]
+        return report(constants, [size for _, arenas in each for size in arenas])
+
+    def trim(self) -> None:
+        """Give back the memory that runs left for the next ones. RunOptions do so after a run that
+        has their entry memory.enable_memory_arena_shrinkage set to cpu:0.
+        """
+        for session in (self._session, *self._variants.values()):
+            session.program.trim()
+
     def close(self) -> None:
         """Give back memory now; the session cannot run afterwards."""
         self.end_profiling()
@@ -535,6 +587,12 @@ class InferenceSession:
             else self._model
         )
         return InferenceSession, (model, self._options)
+
+
+def _is_saved(model: Any) -> bool:
+    from q7x2_ep.backend.saved import is_saved
+
+    return is_saved(model)
 
 
 def _has_empty(feeds: Mapping[str, Any]) -> bool:

@@ -114,7 +114,9 @@ class SessionOptions(_Checked):
         self._ops[domain, name] = fn
 
     def add_session_config_entry(self, key: str, value: str) -> None:
-        """Store an entry. session.record_ep_graph_assignment_info has an effect."""
+        """Store an entry. These have an effect: session.record_ep_graph_assignment_info, and
+        q7x2.cache_folder, where compiled models are kept from one session to the next.
+        """
         _text("add_session_config_entry", key=key, value=value)
         self._config[key] = value
 
@@ -249,7 +251,9 @@ class RunOptions(_Checked):
     _adapters: list[LoraAdapter] = field(default_factory=list, repr=False)
 
     def add_run_config_entry(self, key: str, value: str) -> None:
-        """Store a free-form entry."""
+        """Store an entry. memory.enable_memory_arena_shrinkage has an effect, see
+        InferenceSession.trim.
+        """
         _text("add_run_config_entry", key=key, value=value)
         self._config[key] = value
 

@@ -13,7 +13,7 @@ from typing import Any, Optional
 import numpy as np
 
 from q7x2_ep import dtypes
-from q7x2_ep.backend.cpu.executor import Executor
+from q7x2_ep.backend.cpu.executor import Executor, compiled
 from q7x2_ep.backend.cpu.library import TENSOR_WORDS, Flow, Library, address, fetch
 from q7x2_ep.ir.core import Graph, Node, Value
 from q7x2_ep.ir.shape import Expr, symbols
@@ -111,6 +111,10 @@ class Form:
         """Arrays, then the shapes of what is only shown; None where Python has to run this."""
         given = self.tensors(arrays)
         return None if given is None else self.call(given, self.sizes(sizes))
+
+    def trim(self) -> None:
+        """See Executor.trim."""
+        self._idle.clear()
 
     def tensors(self, arrays: Sequence[Any]) -> Optional[array_of]:
         """The inputs as q7_tensors, if they are what this is for."""
@@ -240,7 +244,7 @@ class _Program:
             self._plan(runner.executor)
         elif runner.within is not None:
             self._plan(runner.within)
-            room, count = (self.slots[value] for value in runner.within.plan.graph.outputs)
+            room, count = (self.slots[value] for value in runner.within.encoded.outputs)
             value = runner.node.output
             slot = self.enter(value, _declared(value))
             dims = (dim if isinstance(dim, int) else -1 for dim in value.shape)
@@ -266,23 +270,24 @@ class _Program:
             plan = build(graph, encoder.library.target, names)
         except NotNative as problem:
             raise NotFlowing(str(problem)) from None
-        self._plan(Executor(encoder.library, plan, names, encoder.threads))
+        code = compiled(encoder.library, plan, names, encoder.threads)
+        self._plan(Executor(encoder.library, code, encoder.threads))
 
     def _phase(self, *words: int) -> None:
         self.n_phases += 1
         self.phases += words
 
     def _plan(self, executor: Executor) -> None:
-        graph, encoded = executor.plan.graph, executor.encoded
-        inputs = [self.slot(value) for value in graph.inputs]
-        for value, slot in zip(graph.inputs, inputs):
+        encoded = executor.encoded
+        inputs = [self.slot(value) for value in encoded.inputs]
+        for value, slot in zip(encoded.inputs, inputs):
             if self.types[slot] != _declared(value):
                 raise NotFlowing(value)
-        outputs = [self.enter(value, _declared(value)) for value in graph.outputs]
+        outputs = [self.enter(value, _declared(value)) for value in encoded.outputs]
         plan = len(self.encoder.executors)
         self.encoder.executors.append(executor)
         places = [self._place(name) for name in encoded.symbols]
-        self._phase(PLAN, plan, encoded.n_values, len(executor.plan.steps), len(places))
+        self._phase(PLAN, plan, encoded.n_values, len(encoded.steps), len(places))
         self.phases += (each for place in places for each in place)
         self.phases += (len(inputs), *inputs, len(outputs), *outputs)
         self.phases += (i for dims in (*encoded.input_dims, *encoded.output_dims) for i in dims)

@@ -10,7 +10,8 @@ import itertools
 import math
 import time
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any, Callable, NamedTuple, Optional, Union
 
@@ -18,7 +19,7 @@ import numpy as np
 
 from q7x2_ep import dtypes, errors
 from q7x2_ep.backend.call import Call, check_output
-from q7x2_ep.backend.cpu.executor import Executor
+from q7x2_ep.backend.cpu.executor import Code, Executor, compiled
 from q7x2_ep.backend.cpu.library import Library
 from q7x2_ep.backend.flow import Encoder, Form, Lane, NotFlowing
 from q7x2_ep.backend.numpy import Evaluation
@@ -50,6 +51,35 @@ class _State(NamedTuple):
         return dtypes.make_array(elements, value.dtype, value.shape)
 
 
+@dataclass(frozen=True)
+class HostCode:
+    """A node that Python runs, or the code of a native form of it; see HostPhase."""
+
+    node: Node
+    within: Optional[Code]
+
+
+@dataclass(frozen=True)
+class Image:
+    """All that running a graph needs; a compiled model file holds it. is_whole: the one part takes
+    the inputs of the graph and makes its outputs.
+    """
+
+    inputs: list[Value]
+    outputs: list[Value]
+    output_names: list[str]
+    parts: list[Union[Code, HostCode]]
+    is_whole: bool
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What a program was made from, for those who explain it."""
+
+    graph: Graph
+    phases: list[Phase]
+
+
 class Compiler:
     """Makes programs of bodies, whose inputs have types. simplify: passes and fusion."""
 
@@ -59,34 +89,46 @@ class Compiler:
 
     def program(self, graph: Graph) -> Program:
         self._simplify(graph)
-        program = Program(graph, self)
+        program = self.planned(graph)
         self.made += 1
         return program
+
+    def planned(self, graph: Graph) -> Program:
+        """The program of a graph as it is; the weights that are packed leave it."""
+        phases = partition(graph, self.library.target)
+        readers = Counter(value for phase in phases for value in _packed(phase))
+        kept = {value for value, count in readers.items() if count > 1} | {*graph.outputs}
+        kept.update(value for phase in phases for value in _constants(phase))
+        parts = [
+            self._code(phase, kept)
+            if isinstance(phase, NativePhase)
+            else HostCode(phase.node, phase.within and self._code(phase.within))
+            for phase in phases
+        ]
+        first = phases[0] if phases else None
+        is_whole = isinstance(first, NativePhase) and first.plan.graph is graph  # not a part of it
+        image = Image(graph.inputs, graph.outputs, graph.output_names, parts, is_whole)
+        origin = Origin(graph, phases)
+        return Program(image, lambda: origin, self)
+
+    def _code(self, phase: NativePhase, kept: Collection[Value] = ()) -> Code:
+        return compiled(self.library, phase.plan, list(phase.sizes), self.threads, kept)
 
 
 class Program:
     """A graph, ready to run.
 
-    Thread safe, as Executor is.
+    origin: what it was made from. Thread safe, as Executor is.
     """
 
-    def __init__(self, graph: Graph, compiler: Compiler):
-        self.graph = graph
-        library, threads = compiler.library, compiler.threads
-        self.phases = partition(graph, library.target)
-        readers = Counter(value for phase in self.phases for value in _packed(phase))
-        kept = {value for value, count in readers.items() if count > 1} | {*graph.outputs}
-        kept.update(value for phase in self.phases for value in _constants(phase))
+    def __init__(self, image: Image, origin: Callable[[], Origin], compiler: Compiler):
+        self.image, self.origin = image, origin
         self.runners: list[Any] = [
-            _Native(phase, library, threads, kept)
-            if isinstance(phase, NativePhase)
-            else _Host(phase, compiler)
-            for phase in self.phases
+            _Native(part, compiler) if isinstance(part, Code) else _Host(part, compiler)
+            for part in image.parts
         ]
         self._native = [runner for runner in self.runners if isinstance(runner, _Native)]
-        self._whole: Optional[Executor] = None
-        if self.plans and self.plans[0].graph is graph:  # not a part of it
-            self._whole = self._native[0].executor
+        self._whole: Optional[Executor] = self._native[0].executor if image.is_whole else None
         self.run_again = self._again if self._whole is None else self._whole.run_again
         self._lane: Optional[Lane] = None
         self._sizes: Optional[Mapping[str, int]] = None  # of the run before
@@ -94,6 +136,16 @@ class Program:
         self._parts = self._phases
         self._compiler, self._seen = compiler, -1  # bodies when the parts were made
         self._is_closed = False
+
+    @property
+    def graph(self) -> Graph:
+        """The graph that it runs."""
+        return self.origin().graph
+
+    @property
+    def phases(self) -> list[Phase]:
+        """The phases that it runs, as they were planned."""
+        return self.origin().phases
 
     @property
     def plans(self) -> list[Plan]:
@@ -134,7 +186,7 @@ class Program:
             return self._whole.run(arrays, sizes, call)
         if self._is_closed:
             raise errors.BackendError("[session] is closed; make a new one")
-        state = _State(dict(zip(self.graph.inputs, arrays)), dict(sizes))
+        state = _State(dict(zip(self.image.inputs, arrays)), dict(sizes))
         part = None if call is None else call.of_part()
         for runner, dead in self._parts:
             if part is not None:
@@ -147,12 +199,12 @@ class Program:
         if self._sizes == sizes:
             self._lane = self._lane_for(arrays, sizes)
         self._sizes = sizes
-        outputs = [state.array(value) for value in self.graph.outputs]
+        outputs = [state.array(value) for value in self.image.outputs]
         if is_body:
-            consts = [value.const is not None for value in self.graph.outputs]
+            consts = [value.const is not None for value in self.image.outputs]
             return [a.copy() if is_const else a for a, is_const in zip(outputs, consts)]
         outputs = _owned(outputs, state, arrays)
-        return outputs if call is None else _place(outputs, call, self.graph.output_names)
+        return outputs if call is None else _place(outputs, call, self.image.output_names)
 
     def _again(
         self, feed: Mapping[str, Any], into: Sequence[Optional[np.ndarray]] = ()
@@ -165,7 +217,7 @@ class Program:
         flow = self._parts[0][0] if len(self._parts) == 1 else None
         if not isinstance(flow, _Flow) or flow.form is None:
             return None
-        fed, results = self.graph.inputs, self.graph.outputs
+        fed, results = self.image.inputs, self.image.outputs
         if not set(results) <= set(flow.outputs) or len(set(results)) < len(results):
             return None
         if not all(isinstance(array, np.ndarray) for array in arrays):
@@ -178,7 +230,7 @@ class Program:
         """As `run`, for inputs whose dims are all symbols of their own, or unknown."""
         sizes: Sizes = {}
         given = []
-        for value, array in zip(self.graph.inputs, arrays):
+        for value, array in zip(self.image.inputs, arrays):
             if isinstance(array, np.ndarray):
                 array = _dense(array)
                 _bind(value, array.shape, sizes)
@@ -205,7 +257,7 @@ class Program:
 
     def _bindable(self, sizes: Mapping[str, int]) -> list[_Native]:
         """The phases until the first that needs a size which only data tells."""
-        known = (set(runner.phase.sizes) <= set(sizes) for runner in self._native)
+        known = (set(runner.sizes) <= set(sizes) for runner in self._native)
         return [
             runner
             for runner, _ in itertools.takewhile(lambda pair: pair[1], zip(self._native, known))
@@ -223,9 +275,38 @@ class Program:
                 parts += group
                 continue
             later = {value for g in groups[i + 1 :] for r, _ in g for value in r.inputs}
-            flow = _Flow(group, {*later, *self.graph.outputs}, self._compiler)
+            flow = _Flow(group, {*later, *self.image.outputs}, self._compiler)
             parts.append((flow, [value for _, dead in group for value in dead]))
         self._parts = parts
+
+    def programs(self) -> Iterator[Program]:
+        """This and those of the bodies in it that have been compiled."""
+        yield self
+        for runner in self.runners:
+            if isinstance(runner, _Host):
+                for body in list(runner.bodies.values()):  # a run may be adding to them
+                    yield from body.programs()
+
+    @property
+    def codes(self) -> list[Code]:
+        """Of all parts that have one."""
+        codes = (p if isinstance(p, Code) else p.within for p in self.image.parts)
+        return [code for code in codes if code is not None]
+
+    @property
+    def executors(self) -> list[Executor]:
+        """Of the same parts."""
+        found = (getattr(runner, "executor", None) or runner.within for runner in self.runners)
+        return [executor for executor in found if executor is not None]
+
+    def trim(self) -> None:
+        """Give back the memory that no run is using."""
+        for program in self.programs():
+            for executor in program.executors:
+                executor.trim()
+            for runner, _ in program._parts:
+                if isinstance(runner, _Flow) and runner.form is not None:
+                    runner.form.trim()
 
     def close(self) -> None:
         """Release all native memory; see Executor.close."""
@@ -233,13 +314,15 @@ class Program:
         self._lane, self._parts = None, self._phases
         for runner in self.runners:
             runner.close()
+        for code in self.codes:
+            code.constants.clear()
 
     def _last_uses(self) -> list[list[Value]]:
         """For each phase the values that no later one needs."""
         last: dict[Value, int] = {}
         for i, runner in enumerate(self.runners):
             last.update(dict.fromkeys((*runner.inputs, *runner.outputs), i))
-        for value in self.graph.outputs:
+        for value in self.image.outputs:
             last.pop(value, None)
         return [[value for value in last if last[value] == i] for i in range(len(self.runners))]
 
@@ -257,10 +340,10 @@ def _packed(phase: Phase) -> set[Value]:
 
 
 class _Native:
-    def __init__(self, phase: NativePhase, library: Library, threads: int, kept: set[Value]):
-        self.phase = phase
-        self.inputs, self.outputs = phase.plan.graph.inputs, phase.plan.graph.outputs
-        self.executor = Executor(library, phase.plan, list(phase.sizes), threads, kept)
+    def __init__(self, code: Code, compiler: Compiler):
+        self.inputs, self.outputs = code.encoded.inputs, code.encoded.outputs
+        self.sizes = code.encoded.symbols
+        self.executor = Executor(compiler.library, code, compiler.threads)
         self.close = self.executor.close
 
     def run(self, state: _State, call: Optional[Call] = None) -> None:
@@ -269,7 +352,7 @@ class _Native:
 
     def _given(self, state: _State) -> tuple[list[np.ndarray], Sizes]:
         arrays = [_dense(state.array(value)) for value in self.inputs]
-        return arrays, {name: state.sizes[name] for name in self.phase.sizes}
+        return arrays, {name: state.sizes[name] for name in self.sizes}
 
 
 def may_flow(runner: Any) -> bool:
@@ -361,20 +444,19 @@ class _Flow:
 
 
 class _Host:
-    def __init__(self, phase: HostPhase, compiler: Compiler):
-        self.node, self._entry = phase.node, find(phase.node.op)
+    def __init__(self, code: HostCode, compiler: Compiler):
+        self.node, self._entry = code.node, find(code.node.op)
         self.inputs = [value for value in self.node.inputs if value is not None]
         self.outputs = self.node.outputs
         self.within: Optional[Executor] = None
-        if phase.within is not None:
-            plan, sizes = phase.within.plan, list(phase.within.sizes)
-            self.within = Executor(compiler.library, plan, sizes, compiler.threads)
+        if code.within is not None:
+            self.within = Executor(compiler.library, code.within, compiler.threads)
         self._compiler = compiler
-        self._captures = actuals(phase.node, phase.node.inputs)[1] if phase.node.bodies else []
+        self._captures = actuals(code.node, code.node.inputs)[1] if code.node.bodies else []
         self._constants = {  # of the captures, by their place among them
             i: value.const for i, value in enumerate(self._captures) if value.const is not None
         }
-        self._bodies: dict[tuple, Program] = {}
+        self.bodies: dict[tuple, Program] = {}
         self._last: dict[tuple, Program] = {}  # what ran last, by body and signature
 
     def run(self, state: _State, call: Optional[Call] = None) -> None:
@@ -412,7 +494,7 @@ class _Host:
             state.arrays[value] = self._checked(value, result, state.sizes)
 
     def _run_within(self, executor: Executor, state: _State) -> None:
-        arrays = [_dense(state.array(value)) for value in executor.plan.graph.inputs]
+        arrays = [_dense(state.array(value)) for value in executor.encoded.inputs]
         room, count = executor.run(arrays, {s: state.sizes[s] for s in executor.encoded.symbols})
         value = self.node.output
         shape = tuple(dim if isinstance(dim, int) else int(count[0]) for dim in value.shape)
@@ -422,7 +504,7 @@ class _Host:
     def close(self) -> None:
         if self.within is not None:
             self.within.close()
-        for program in list(self._bodies.values()):  # a run may be adding to them
+        for program in list(self.bodies.values()):  # a run may be adding to them
             program.close()
 
     def _checked(self, value: Value, result: Any, sizes: Sizes) -> Any:
@@ -456,7 +538,7 @@ class _Host:
         self, body: Graph, key: tuple, arrays: Sequence[Any], rest: Sequence[Any]
     ) -> Program:
         """A body for these dtypes and ranks; for these sizes, if they decide a branch inside."""
-        bodies = self._bodies
+        bodies = self.bodies
         if key not in bodies:
             bodies[key] = self._compile(body, [*map(_sized, key[1])])
         program = bodies[key]

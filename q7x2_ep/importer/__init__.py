@@ -2,6 +2,6 @@
 of com.microsoft, tensors.py loads weights; writer.py goes back."""
 
 from q7x2_ep.importer.reader import AS_IT_IS, Request, read
-from q7x2_ep.importer.writer import save, write
+from q7x2_ep.importer.writer import Track, replacing, save, write
 
-__all__ = ["AS_IT_IS", "Request", "read", "save", "write"]
+__all__ = ["AS_IT_IS", "Request", "Track", "read", "replacing", "save", "write"]

@@ -8,6 +8,7 @@ are not known yet: passes/infer.py finds them.
 
 from __future__ import annotations
 
+import hashlib
 import math
 import os
 from collections import Counter
@@ -58,6 +59,21 @@ class Request:
     files: Mapping[str, Any] = field(default_factory=dict)
     seed: Optional[int] = None
     regular: bool = True
+
+    def fingerprint(self, fusion: bool) -> str:
+        """A hash of all that changes what a model is compiled to, but for functions."""
+        dims, denotations = sorted(self.dims.items()), sorted(self.denotations.items())
+        asked = (list(self.outputs), sorted(self.live), dims, denotations, self.seed, self.regular)
+        digest = hashlib.sha256(repr((asked, fusion)).encode())
+        for name, array in sorted(self.initializers.items()):
+            digest.update(f"{name}={array.dtype}{array.shape}".encode())
+            digest.update(
+                repr(array.tolist()).encode() if array.dtype.kind == "O" else array.tobytes()
+            )
+        for name, data in sorted(self.files.items()):
+            digest.update(f"{name}={len(data)}".encode())
+            digest.update(data)
+        return digest.hexdigest()
 
 
 AS_IT_IS = Request()
@@ -202,6 +218,7 @@ class _Reader:
         self.graph.external_weights = self.tensors.has_external()
         self.graph.metadata = {
             "path": None,
+            "files": self.tensors.files(self.request.files),
             "producer_name": model.producer_name,
             "graph_name": model.graph.name,
             "graph_description": model.graph.doc_string,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import mmap
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Optional
 
 import numpy as np
@@ -45,6 +45,10 @@ class Tensors:
     def has_external(self) -> bool:
         """Whether any tensor that was read lies in another file."""
         return len(self.maps) > 1
+
+    def files(self, given: Collection[str]) -> list[str]:
+        """The locations of the files that were read, except for those given."""
+        return [each for each in self.maps if each != HERE and each not in given]
 
     def array(self, tensor: Any) -> np.ndarray:
         """The elements of an onnx.TensorProto.

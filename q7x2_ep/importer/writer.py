@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import uuid
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any, Callable, Optional
@@ -60,20 +61,22 @@ def save(graph: Graph, path: str, track: Track = lambda items, label: items) -> 
         folder = os.path.dirname(os.path.abspath(path))
         if not os.path.isdir(folder):
             raise ModelError(f"cannot write {path}: there is no folder {folder}")
-        model_file = files.enter_context(_replacing(path))  # left last: it names the other
-        data_file = files.enter_context(_replacing(f"{path}.data")) if external else None
+        model_file = files.enter_context(replacing(path))  # left last: it names the other
+        data_file = files.enter_context(replacing(f"{path}.data")) if external else None
         for name, array in track(list(weights.items()), "weights"):
             model.graph.initializer.append(_tensor(name, array, data_file, f"{path}.data"))
         model_file.write(model.SerializeToString())
 
 
 @contextlib.contextmanager
-def _replacing(path: str) -> Iterator[Any]:
-    """A new binary file that takes the place of `path` once it is complete."""
-    temporary = f"{path}.{os.getpid()}.tmp"
+def replacing(path: str) -> Iterator[Any]:
+    """A new binary file that takes the place of `path` once it is complete, and on the disk."""
+    temporary = f"{path}.{uuid.uuid4().hex}.tmp"  # writers of one path do not meet
     try:
-        with open(temporary, "wb") as file:
+        with open(temporary, "xb") as file:
             yield file
+            file.flush()
+            os.fsync(file.fileno())
         os.replace(temporary, path)
     except BaseException:
         with contextlib.suppress(FileNotFoundError):

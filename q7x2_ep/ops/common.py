@@ -422,18 +422,17 @@ def where_step(b: Any, condition: Operand, left: Operand, right: Operand, y: Val
 
 
 def in_order(b: Any, operands: list[Operand], y: Value) -> tuple[list[Operand], Operand]:
-    """The operands of an elementwise step, and y: as they are, or all seen as (N, .., C), where one
-    of y's shape is stored so; then y is, too.
+    """The operands of an elementwise step, and y: as they are, or all seen as (N, .., C), where
+    those of y's shape are stored so; then y is, too.
     """
-    if not any(is_image(b, operand, y) for operand in operands):
+    whole = [operand for operand in operands if operand.shape == y.shape]
+    if not whole or not all(is_image(b, operand) for operand in whole):
         return operands, y
     return [turned(b, operand, y) for operand in operands], image_of(b, y).channels_last()
 
 
-def is_image(b: Any, operand: Operand, y: Value) -> bool:
-    """Whether it has the shape of y, and the channels of its pixels lie side by side."""
-    if operand.shape != y.shape or len(y.shape) < 3:
-        return False
+def is_image(b: Any, operand: Operand) -> bool:
+    """Whether the channels of each pixel lie side by side."""
     return (operand if isinstance(operand, View) else b.view(operand)).is_channels_last()
 
 

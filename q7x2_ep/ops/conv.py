@@ -12,6 +12,7 @@ import numpy as np
 from q7x2_ep.errors import ModelError, UnsupportedOp
 from q7x2_ep.ir.core import Node, Type, Value
 from q7x2_ep.ir.shape import Dim, at_least, ceildiv, maximum, minimum, product
+from q7x2_ep.ir.view import View
 from q7x2_ep.ops import op
 from q7x2_ep.ops.activation import ACTIVATIONS
 from q7x2_ep.ops.common import (
@@ -39,6 +40,7 @@ WINDOW_ATTRIBUTES = {
 }
 MIN_FILTERS = 8  # of a group
 MIN_WINOGRAD = 32  # channels and filters
+MIN_PIXELS = 64
 WINOGRAD_GAP = 16  # Q7_WINOGRAD_GAP
 
 
@@ -372,10 +374,11 @@ def conv_step(
         floats = row + 16 * b.constants["WINOGRAD_TILES"] * (row + b.kernel("gemm").nr)
         fields.update(w=b.packed(channels, filters, 1, channels, whole), M=filters)
         fields.update(last_fields(node, b, residual), room=b.threads * floats * 4)
-        names = {f.name for f in b.target.ops["winograd"].fields} | {"x", "w", "y", "room"}
-        names |= {"bias", "residual"}
-        given = {name: value for name, value in fields.items() if name in names}
-        b.step("winograd", kernel="winograd", **given)
+        for name in ("D", "OD", "kd", "kh", "kw", "pad_front", "x_d_stride"):
+            del fields[name]
+        for axis in "dhw":
+            del fields[f"stride_{axis}"], fields[f"dilation_{axis}"]
+        b.step("winograd", kernel="winograd", **fields)
     else:
         filters, channels, taps = w.shape[0], w.shape[1], product(w.shape[2:])
         k, pixels = channels * taps, spec["N"] * spec["OD"] * spec["OH"] * spec["OW"]
@@ -393,7 +396,10 @@ def is_winograd(node: Node, spec: dict[str, Dim]) -> bool:
     plain = all(spec[f"stride_{i}"] == spec[f"dilation_{i}"] == 1 for i in "dhw")
     filters, channels = node.inputs[1].shape[:2]
     small = (spec["kd"], spec["kh"], spec["kw"]) == (1, 3, 3) and len(node.output.shape) == 4
-    return plain and small and node.attrs["group"] == 1 and min(filters, channels) >= MIN_WINOGRAD
+    pixels = spec["N"] * spec["OH"] * spec["OW"]
+    few = isinstance(pixels, int) and pixels < MIN_PIXELS  # bound by reading the weights
+    wide = min(filters, channels) >= MIN_WINOGRAD
+    return plain and small and wide and not few and node.attrs["group"] == 1
 
 
 def transformed(w: np.ndarray) -> np.ndarray:

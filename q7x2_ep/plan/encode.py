@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from q7x2_ep import errors
+from q7x2_ep.ir.core import Value
 from q7x2_ep.ir.shape import Dim, Expr, substitute
 from q7x2_ep.plan.build import Guard, Operand, Plan, Step
 from q7x2_ep.plan.memory import THREADS
@@ -88,7 +89,9 @@ class Values:
 
 @dataclass
 class Encoded:
-    """A blob for q7_plan_create and what Python needs to use it."""
+    """A blob for q7_plan_create and what Python needs to use it. A compiled model file holds
+    these, so that nothing here is an address, or needs the plan.
+    """
 
     blob: bytes
     symbols: list[str]
@@ -96,7 +99,30 @@ class Encoded:
     n_values: int
     input_dims: list[list[int]]  # per input: the value index of each dim
     output_dims: list[list[int]]
-    buffers: list[Any]  # Storage of each buffer
+    n_buffers: int
+    steps: list[str]  # op and sources of each, for messages
+    inputs: list[Value]
+    outputs: list[Value]
+    output_names: list[str]
+
+
+def check(encoded: Encoded) -> None:
+    """Raises: PlanError where the tables of Python are not those of the blob, which C has checked:
+    a file may hold anything.
+    """
+    header = memoryview(encoded.blob).cast("q")[:12].tolist()
+    _, _, n_symbols, n_exprs, n_guards, n_buffers, n_steps, _, _, _, n_inputs, n_outputs = header
+    counts = (1 + len(encoded.symbols), len(encoded.guards), encoded.n_buffers)
+    counts += (len(encoded.steps), len(encoded.inputs), len(encoded.outputs), encoded.n_values)
+    n_values = n_symbols + n_exprs
+    table = [*encoded.input_dims, *encoded.output_dims]
+    indices = [index for dims in table for index in dims]
+    if (
+        counts != (n_symbols, n_guards, n_buffers, n_steps, n_inputs, n_outputs, n_values)
+        or [len(v.shape) for v in (*encoded.inputs, *encoded.outputs)] != list(map(len, table))
+        or not 0 <= min(indices, default=0) <= max(indices, default=0) < n_values
+    ):
+        raise errors.PlanError("[plan] its tables do not fit it")
 
 
 def encode(plan: Plan, target: Target, symbols: list[str]) -> Encoded:
@@ -160,9 +186,19 @@ def _encode(plan: Plan, target: Target, symbols: list[str]) -> Encoded:
     for section in (values.exprs, guards, buffer_rows, steps, value_patches, pointer_patches):
         for entry in section:
             words.extend(entry)
-    n_values = 1 + len(symbols) + len(values.exprs)
-    blob = words.tobytes() + bytes(image)
-    return Encoded(blob, symbols, texts, n_values, input_dims, output_dims, buffers)
+    return Encoded(
+        words.tobytes() + bytes(image),
+        symbols,
+        texts,
+        1 + len(symbols) + len(values.exprs),
+        input_dims,
+        output_dims,
+        len(buffers),
+        [f"[{step.op} {', '.join(step.sources) or step.name}]" for step in plan.steps],
+        graph.inputs,
+        graph.outputs,
+        graph.output_names,
+    )
 
 
 def _address(at: Operand, buffer_index: dict[int, int], values: Values) -> tuple[int, int, int]:

@@ -112,12 +112,12 @@ class Target:
                 kernels.append(_kernel_row(len(kernels), rest, allowed, foreign))
             elif word == "cpu":
                 isa = [name for name in rest.split() if name in allowed][-1]
-            elif word != "abi":
+            elif word not in ("abi", "source"):
                 raise BackendError(
                     f"[library] does not describe itself as expected: {line!r}; build it again"
                 )
-            if word in ("abi", "op", "set", "constant"):
-                abi.append(line)
+            if word != "cpu":  # nor does it matter which kernels this CPU has
+                abi.append(line.partition(" compiled=")[0])
         isa = cap if foreign else isa
         return Target(ops, sets, constants, tuple(kernels), isa, "\n".join(abi))
 

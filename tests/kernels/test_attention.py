@@ -13,7 +13,7 @@ from tests.kernels.harness import run_threads as run_op
 
 EPS = np.finfo(np.float32).eps
 LOWEST = np.finfo(np.float32).min
-QUERIES, KEYS, NR = 96, 128, 32  # the blocks of csrc/kernels/attention.h
+QUERIES, SHORT, BLOCKS, KEYS, NR = 384, 96, 4, 128, 32  # the blocks of csrc/kernels/attention.h
 ROWS = pytest.mark.parametrize("kernel", kernels("attention"), ids=lambda k: k.name)
 
 
@@ -114,7 +114,7 @@ def attention(
     given.update(left=window[0], right=window[1])
     given.update(zero_masked_rows=int(scoring.zero > 0), zero_nan_rows=int(scoring.zero > 1))
     given.update(scale=scoring.scale, softcap=scoring.softcap, fill=scoring.fill)
-    block = -(-Sq // max(1, -(-Sq // QUERIES)))
+    block = -(-Sq // max(-(-Sq // QUERIES), min(-(-Sq // SHORT), BLOCKS), 1))
     floats = (-(-block // NR) * NR + 8) * D + min(KEYS, -(-Skv // 4) * 4) * (Dv + 4 * NR)
     work = np.full(max(threads) * floats, np.nan, np.float32)
     return run_op("attention", kernel, threads=threads, work=work, **stored, **given)[0].transpose(
@@ -165,6 +165,8 @@ def operands(B=1, H=2, Hkv=None, Sq=5, Skv=7, D=16, Dv=None, seed=0):
 def test_sizes(kernel):
     for Sq, Skv in itertools.product((1, 4, 5, 12, 31, 33, 97, 130), (1, 2, 13, 127, 129, 300)):
         check(kernel, *operands(H=1, Sq=Sq, Skv=Skv, D=16), threads=(1, 3))
+    for Sq, Skv in ((385, 130), (1540, 20)):  # four blocks, and as many as the largest needs
+        check(kernel, *operands(H=1, Sq=Sq, Skv=Skv, D=8), causal=1, threads=(1, 3))
     for D, Dv in (
         (1, 1),
         (3, 17),

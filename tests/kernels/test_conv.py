@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from q7x2_ep.backend.cpu.library import load
+from q7x2_ep.ops.conv import transformed
 from q7x2_ep.plan.target import KernelRow
 from tests.kernels.harness import rows, run_op, tolerance
 from tests.kernels.windows import Window, convolve, window
@@ -16,6 +17,7 @@ CONSTANTS = load("").target.constants
 every_op = pytest.mark.parametrize("op", ["conv", "conv_last"])
 every_row = pytest.mark.parametrize("row", rows("gemm"), ids=lambda row: row.name)
 every_line_row = pytest.mark.parametrize("row", rows("depthwise"), ids=lambda row: row.name)
+every_winograd_row = pytest.mark.parametrize("row", rows("winograd"), ids=lambda row: row.name)
 GAP = 3  # floats between the pixels of the images of conv_last and depthwise
 
 
@@ -67,6 +69,13 @@ DEPTHWISE = {
     "3-D": Case((2, 18, 4, 5, 6), (18, 1, 3, 2, 3), window((3, 2, 3), pad=1), 18),
     "one plane": Case((3, 1, 17, 33), (1, 1, 5, 5), window((5, 5), pad=2)),
 }
+WINOGRAD = {
+    "3x3": Case((2, 3, 9, 11), (5, 3, 3, 3), window((3, 3), pad=1)),
+    "many channels": Case((1, 70, 6, 7), (40, 70, 3, 3), window((3, 3), pad=1)),
+    "pads": Case((1, 9, 7, 4), (33, 9, 3, 3), pads((3, 3), (1, 1), (2, 0), (0, 3))),
+    "many tiles": Case((2, 2, 21, 30), (3, 2, 3, 3), window((3, 3))),
+    "padding alone": Case((1, 1, 1, 1), (1, 1, 3, 3), window((3, 3), pad=4)),
+}
 NOTHING = Case((0, 3, 4, 4), (3, 1, 3, 3), window((3, 3)), 3)
 
 
@@ -99,6 +108,16 @@ def run(
     given["residual_stride"] = expected.shape[1] + 2 * GAP
     if op == "depthwise":
         given["w"] = np.ascontiguousarray(w.reshape(case.w[0], -1).T)
+    elif op == "winograd":
+        matrices = transformed(w)[..., None]
+        whole = Case(case.x, (16 * case.w[0], *case.w[1:2], 1), case.at, 16)
+        given.update(w=packed(row, whole, matrices.reshape(whole.w)), M=case.w[0])
+        room = case.w[1] + 16
+        room += 16 * CONSTANTS["WINOGRAD_TILES"] * (room + row.nr)
+        names = ("D", "OD", "kd", "kh", "kw", "pad_front", "x_d_stride")
+        axes = [f"{name}_{axis}" for name in ("stride", "dilation") for axis in "dhw"]
+        given = {name: value for name, value in given.items() if name not in (*names, *axes)}
+        given["room"] = threads * room * 4
     else:
         k = int(np.prod(case.w[1:]))
         given.update(w=packed(row, case, w), M=case.w[0], groups=case.groups)
@@ -212,3 +231,11 @@ def test_bits_of_depthwise_do_not_depend_on_threads(row: KernelRow) -> None:
 def test_nothing_to_do(op: str) -> None:
     for row in rows("depthwise" if op == "depthwise" else "gemm"):
         assert run(op, row, NOTHING)[0].shape == (0, 3, 2, 2)
+
+
+@every_winograd_row
+@pytest.mark.parametrize("name", WINOGRAD)
+def test_winograd(row: KernelRow, name: str) -> None:
+    check("winograd", row, WINOGRAD[name])
+    check_residual("winograd", row, WINOGRAD[name])
+    check_threads("winograd", row, WINOGRAD[name])

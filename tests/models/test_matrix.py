@@ -33,7 +33,14 @@ LAYERS = 2
 COLUMNS = ("attention", "norm", "act", "rope", "gemm", "copy", "cache", "other")
 COLUMNS += ("steps", "layer", "host")
 KINDS = {"layernorm": "norm", "rmsnorm": "norm", "attention": "attention", "rope": "rope"}
-KINDS |= {"gemm": "gemm", "expert_gemm": "gemm", "conv": "gemm", "matmul": "gemm", "copy": "copy"}
+KINDS |= {
+    "gemm": "gemm",
+    "expert_gemm": "gemm",
+    "conv": "gemm",
+    "conv_last": "gemm",
+    "matmul": "gemm",
+    "copy": "copy",
+}
 FILES = select(cache=True, halves=True)
 
 

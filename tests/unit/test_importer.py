@@ -63,6 +63,7 @@ def test_keeps_metadata(erf):
     metadata = read(erf).metadata
     assert metadata == {
         "path": None,
+        "files": [],
         "producer_name": "p",
         "graph_name": "g",
         "graph_description": "graph text",

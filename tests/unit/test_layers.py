@@ -11,14 +11,25 @@ PACKAGE = Path(__file__).parents[2] / "q7x2_ep"
 
 # Each layer may import itself and those before it. The first part of a path names its layer.
 LAYERS = (
-    {"dtypes", "errors", "knobs"},
+    {"dtypes", "errors", "knobs", "release"},
     {"ir"},
     {"ops"},
     {"importer", "passes", "fuse"},
     {"plan"},
     {"backend"},
-    {"session"},
-    {"explain", "api", "compare", "feeds", "models", "progress", "__init__", "optimize", "bisect"}
+    {"session", "cache"},
+    {
+        "explain",
+        "api",
+        "compare",
+        "feeds",
+        "models",
+        "progress",
+        "__init__",
+        "optimize",
+        "bisect",
+        "compile",
+    }
     | {"install", "stand_in"},
     {"__main__", "doctor", "optable"},
 )

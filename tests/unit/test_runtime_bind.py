@@ -284,16 +284,25 @@ def test_no_threads(threads):
 
 def test_a_kernel_that_is_not_here():
     rows = load().target.kernels
-    missing = next((row for row in rows if not row.compiled), None)
+    missing = next((row for row in rows if not row.compiled and row.family == "unary"), None)
     if missing is None:
         pytest.skip("this build has every kernel")
     blob = Blob()
-    blob.fill(blob.buffer(1, 0, 0))
+    blob.step("unary", "unary", x=("arena", 0), y=("arena", blob.buffer(1, 0, 0)))
     op, _, args = blob.steps[0]
     blob.steps[0] = (op, missing.index, args)
     with pytest.raises(StatusError, match=f"kernel {missing.name} is not available") as caught:
         Plan(load(), blob.encode(), [])
     assert (caught.value.code, caught.value.index) == (native.UNSUPPORTED, 0)
+
+
+@pytest.mark.parametrize("op, kernel", [("unary", "binary"), ("unary", ""), ("fill", "unary")])
+def test_a_kernel_that_the_op_does_not_call(op, kernel):
+    blob = Blob()
+    blob.step(op, kernel, y=("arena", blob.buffer(1, 0, 0)))
+    with pytest.raises(StatusError, match="another family") as caught:
+        Plan(load(), blob.encode(), [])
+    assert caught.value.code == native.BAD_ARG
 
 
 def sound_blob() -> Blob:

@@ -10,6 +10,7 @@ import mmap
 from array import array as array_of
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Optional
 
 import numpy as np
@@ -18,6 +19,7 @@ from q7x2_ep import dtypes, errors
 from q7x2_ep.backend.call import Call, check_output
 from q7x2_ep.backend.cpu import library as native
 from q7x2_ep.backend.cpu.lane import Lane
+from q7x2_ep.backend.memory import mapping
 from q7x2_ep.ir.core import Graph, Value
 from q7x2_ep.ir.shape import substitute
 from q7x2_ep.plan.build import Operand, Pack, Plan, Step
@@ -25,7 +27,7 @@ from q7x2_ep.plan.encode import Encoded, encode
 from q7x2_ep.plan.memory import Storage
 
 PACKED_ALIGN = 128  # bytes
-PACK_BYTES = 1 << 25  # of weights that are packed in one go
+PACK_BYTES = 1 << 23  # of weights that are packed in one go: of 32 MB, 24 MB more at once
 WATCHED_STEPS = 16  # run between two questions whether to go on
 
 
@@ -39,27 +41,46 @@ class _Bound:
         self.lane: Optional[Lane] = None  # for these sizes, once they are seen again
 
 
-class Executor:
-    """One plan on the CPU.
+@dataclass(frozen=True)
+class Code:
+    """A plan as it is run: what C reads, packed weights first among its constants."""
 
-    threads: how many threads a run uses, fixed here. kept: constants that others read too. Raises:
-    errors of errors.py only.
+    encoded: Encoded
+    constants: list[np.ndarray]
+
+
+def compiled(
+    library: native.Library,
+    plan: Plan,
+    symbols: list[str],
+    threads: int,
+    kept: Collection[Value] = (),
+) -> Code:
+    """Encodes a plan and packs its weights, which leave it. kept: constants that others read too.
+
+    Raises: errors of errors.py only.
+    """
+    encoded = encode(plan, library.target, symbols)
+    packed = pack(library, plan, threads, {*plan.constants, *kept})
+    return Code(encoded, [packed, *_readable(plan)])
+
+
+class Executor:
+    """A plan on the CPU.
+
+    threads: how many threads a run uses, fixed here. Raises: errors of errors.py only.
     """
 
-    def __init__(
-        self,
-        library: native.Library,
-        plan: Plan,
-        symbols: list[str],
-        threads: int,
-        kept: Collection[Value] = (),
-    ):
-        self.plan, self._threads = plan, threads
-        self.encoded: Encoded = encode(plan, library.target, symbols)
-        packed = pack(library, plan, threads, {*plan.constants, *kept})
-        constants = [packed, *_readable(plan)]
-        self.native: Optional[native.Plan] = native.Plan(library, self.encoded.blob, constants)
-        self._dtypes = [dtypes.DTYPES[value.dtype].numpy for value in plan.graph.outputs]
+    def __init__(self, library: native.Library, code: Code, threads: int):
+        self.encoded, self._threads = code.encoded, threads
+        try:
+            self.native: Optional[native.Plan] = native.Plan(
+                library, code.encoded.blob, code.constants
+            )
+        except native.StatusError as error:
+            kind = errors.BackendError if error.code == native.NO_MEMORY else errors.PlanError
+            raise kind(f"[plan] {error}") from None
+        self._dtypes = [dtypes.DTYPES[value.dtype].numpy for value in code.encoded.outputs]
         self._idle: list[_Bound] = []
 
     def run(
@@ -74,7 +95,7 @@ class Executor:
                 return self._call(bound, arrays, call)
             outputs = self._run(bound, arrays)
             if is_again and bound.lane is None:
-                inputs, steps = self.plan.graph.inputs, len(self.plan.steps)
+                inputs, steps = self.encoded.inputs, len(self.encoded.steps)
                 bound.lane = Lane(bound.context, steps, inputs, arrays, outputs)
             return outputs
         finally:
@@ -109,7 +130,7 @@ class Executor:
             self._bind(bound, sizes)
             return {
                 "arena_bytes": bound.context.stat(native.STAT_ARENA_BYTES),
-                "buffers": len(self.encoded.buffers),
+                "buffers": self.encoded.n_buffers,
                 "allocations_per_run": bound.context.stat(native.STAT_ALLOCATIONS) - before,
             }
         finally:
@@ -123,10 +144,18 @@ class Executor:
             stat = bound.context.stat
             return [
                 (stat(native.STAT_BUFFER_OFFSET, i), stat(native.STAT_BUFFER_BYTES, i))
-                for i in range(len(self.encoded.buffers))
+                for i in range(self.encoded.n_buffers)
             ]
         finally:
             self._give_back(bound)
+
+    def arenas(self) -> list[int]:
+        """Bytes that every idle context holds."""
+        return [bound.context.stat(native.STAT_RESERVED_BYTES) for bound in [*self._idle]]
+
+    def trim(self) -> None:
+        """Give back the memory of idle contexts; a later run takes what it needs again."""
+        self._idle.clear()
 
     def close(self) -> None:
         """Release all native memory, as soon as the runs in progress have ended. Later runs raise
@@ -154,12 +183,12 @@ class Executor:
 
     def _run(self, bound: _Bound, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
         outputs = list(map(_new, bound.output_shapes, self._dtypes))
-        self._steps(bound, 0, len(self.plan.steps), arrays, outputs)
+        self._steps(bound, 0, len(self.encoded.steps), arrays, outputs)
         return outputs
 
     def _call(self, bound: _Bound, arrays: Sequence[np.ndarray], call: Call) -> list[np.ndarray]:
         given = [*call.outputs, *[None] * (len(self._dtypes) - len(call.outputs))]
-        names, shapes = self.plan.graph.output_names, bound.output_shapes
+        names, shapes = self.encoded.output_names, bound.output_shapes
         for name, array, shape, dtype in zip(names, given, shapes, self._dtypes):
             if array is not None:
                 check_output(name, array, shape, dtype)
@@ -167,7 +196,7 @@ class Executor:
             _new(shape, dtype) if array is None or not _is_free(array, arrays) else array
             for array, shape, dtype in zip(given, shapes, self._dtypes)
         ]
-        total = len(self.plan.steps)
+        total = len(self.encoded.steps)
         stride = WATCHED_STEPS if call.stopped is not None else max(total, 1)
         times = None if call.step_ns is None else array_of("q", bytes(8 * total))
         if times is not None:
@@ -224,10 +253,9 @@ class Executor:
         return errors.ShapeError(f"[bind] {error} (feed: {given})")
 
     def _run_error(self, error: native.StatusError) -> errors.Q7Error:
-        if not 0 <= error.index < len(self.plan.steps):
+        if not 0 <= error.index < len(self.encoded.steps):
             return errors.InternalError(f"[run] {error}")
-        step = self.plan.steps[error.index]
-        where = f"[{step.op} {', '.join(step.sources) or step.name}]"
+        where = self.encoded.steps[error.index]
         if error.code == native.DATA_FAULT:
             return errors.DataError(
                 f"{where} {error}: given {error.value}, expected below {error.limit}"
@@ -305,11 +333,8 @@ def _pack_group(
 def _drop_pages(weights: list[np.ndarray]) -> None:
     """Give back the memory of mapped model files: what is packed is not read there again."""
     for weight in weights:
-        base = weight
-        while isinstance(base, np.ndarray):
-            base = base.base
-        owner = None if base is None else memoryview(base).obj
-        if isinstance(owner, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
+        owner = mapping(weight)
+        if owner is not None and hasattr(mmap, "MADV_DONTNEED"):
             owner.madvise(mmap.MADV_DONTNEED)
 
 
