@@ -50,9 +50,14 @@ Q7_INLINE q7_f32 load_rest(int64_t op, const float *x, int64_t left) {
     return q7_load(lanes);
 }
 
-/* The lanes of a joined: sums in registers, since halving them in memory stalls on each store. */
+/* The lanes of a joined. In registers, but for prod: halving in memory stalls on every store, and
+ * took most of the time of rows of 7x7. */
 Q7_INLINE float across(int64_t op, q7_f32 a) {
     if (start_of(op) == 0.0f) return q7_hsum(a);
+    if (op != Q7_reduce_prod) {
+        if (q7_any(q7_unordered(a))) return NAN;
+        return op == Q7_reduce_max ? q7_hmax(a) : -q7_hmax(q7_neg(a));
+    }
     float lanes[2 * Q7_W];
     q7_store(lanes + Q7_W, a);
     for (int width = Q7_W / 2; width; width /= 2) { /* the upper half joins the lower */
