@@ -24,7 +24,7 @@ Q7_INLINE void store(float *p, q7_f32 x, int64_t lanes) {
 
 Q7_INLINE q7_f32 join(int64_t op, q7_f32 a, q7_f32 x) {
     if (op != Q7_pool_max) return q7_add(a, x);
-    return q7_select(q7_unordered(a), a, q7_vmax(a, x));
+    return q7_select(q7_unordered(x), x, q7_vmax(x, a)); /* tests x, off the chain of maxima */
 }
 
 /* x, or the powers that lp sums. */
