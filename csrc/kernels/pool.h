@@ -23,9 +23,11 @@ static inline int64_t q7_pool_count(int64_t start, int64_t k, int64_t dilation, 
     return taps.end - taps.first;
 }
 
-/* Whether a line of y is lines of x joined, as in images whose channels are last. */
+/* Whether a line of y is lines of x joined, as in images whose channels are last. Powers of lp
+ * other than 2 are not worth code here. */
 static inline bool q7_pool_by_element(const q7_pool_args *args) {
-    return args->kw == 1 && args->stride_w == 1 && !args->pad_left && args->OW == args->W;
+    return args->kw == 1 && args->stride_w == 1 && !args->pad_left && args->OW == args->W &&
+           (args->op != Q7_pool_lp || args->p == 2);
 }
 
 /* The floats of a line of x with its pads, and of all windows over it. */

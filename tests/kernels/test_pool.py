@@ -29,6 +29,10 @@ SHAPES = {
     "sticks out": ((1, 2, 6, 7), Window((3, 3), (2, 2), (1, 1), (0, 1), (1, 2))),
     "1-D": ((2, 3, 50), window((4,), stride=3, pad=2)),
     "3-D": ((2, 2, 5, 6, 7), window((2, 3, 2), stride=2, pad=1)),
+    "channels last": (
+        (2, 1, 7, 6, 150),
+        Window((3, 2, 1), (2, 1, 1), (1, 2, 1), (1, 1, 0), (2, 1, 0)),
+    ),
     "all of it": ((2, 3, 7, 7), window((7, 7))),
     "nothing": ((0, 3, 4, 4), window((2, 2))),
 }
@@ -108,11 +112,16 @@ def test_against_windows(row: KernelRow, name: str) -> None:
 
 @every_row
 def test_bits_do_not_depend_on_threads(row: KernelRow) -> None:
-    x, at = values((3, 40, 19, 70), "f4"), window((3, 2), stride=2, pad=1)
-    for op in P:
-        y = pool(row, x, at, op)["y"]
-        for threads in (2, 3, 8):
-            assert pool(row, x, at, op, threads)["y"].tobytes() == y.tobytes()
+    last = Window((3, 2, 1), (2, 2, 1), (1, 1, 1), (1, 1, 0), (1, 1, 0))
+    for shape, at in (
+        ((3, 40, 19, 70), window((3, 2), stride=2, pad=1)),
+        ((3, 1, 19, 70, 40), last),
+    ):
+        x = values(shape, "f4")
+        for op in P:
+            y = pool(row, x, at, op)["y"]
+            for threads in (2, 3, 8):
+                assert pool(row, x, at, op, threads)["y"].tobytes() == y.tobytes()
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -138,6 +147,9 @@ def test_nan_and_infinity(row: KernelRow) -> None:
     x[0, 0, 2, 3], x[0, 0, 4, 6], x[0, 0, 0, 0] = np.nan, np.inf, -np.inf
     at = window((2, 2))
     np.testing.assert_array_equal(pool(row, x, at, "max")["y"], expected(x, at, "max"))
+    last, at_last = x.transpose(0, 2, 3, 1).copy()[:, None], window((2, 2, 1))
+    found = pool(row, last, at_last, "max")
+    np.testing.assert_array_equal(found["y"], expected(last, at_last, "max"))
     places = np.zeros((1, 1, 5, 7), np.int64)
     found = pool(row, x, at, "max", indices=places)
     np.testing.assert_array_equal(found["y"], expected(x, at, "max"))
