@@ -7,7 +7,7 @@
  *
  * x (N, D, H, W); `line` counts the lines (N, OD, OH) of y. Planes and lines of the window join
  * first, in order, then columns, in order: sums are short. work holds q7_pool_line floats.
- * taps[ow]: how many columns count for mean. */
+ * taps[ow]: how many columns count for mean; neither is touched for q7_pool_by_element. */
 #ifndef Q7_POOL_H
 #define Q7_POOL_H
 #include "windows.h"
@@ -21,6 +21,13 @@ static inline int64_t q7_pool_count(int64_t start, int64_t k, int64_t dilation, 
     const q7_taps taps = count_pads ? q7_taps_within(start, k, dilation, -pad_before, n + pad_after)
                                     : q7_taps_within(start, k, dilation, 0, n);
     return taps.end - taps.first;
+}
+
+/* Whether a line of y is lines of x joined, as in images whose channels are last. Powers of lp
+ * other than 2 are not worth code here. */
+static inline bool q7_pool_by_element(const q7_pool_args *args) {
+    return args->kw == 1 && args->stride_w == 1 && !args->pad_left && args->OW == args->W &&
+           (args->op != Q7_pool_lp || args->p == 2);
 }
 
 /* The floats of a line of x with its pads, and of all windows over it. */

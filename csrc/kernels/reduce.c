@@ -41,17 +41,35 @@ Q7_INLINE q7_f32 finish(int64_t op, q7_f32 a, int64_t n) {
     return op == Q7_reduce_l2 ? q7_sqrt(a) : a;
 }
 
-/* The lanes past `left` hold `fill`. */
-Q7_INLINE q7_f32 load_filled(const float *p, int64_t left, q7_f32 fill) {
+/* x[0, left), and what changes no result. */
+Q7_INLINE q7_f32 load_rest(int64_t op, const float *x, int64_t left) {
+    if (start_of(op) == 0.0f) return q7_load_tail(x, left);
     float lanes[Q7_W];
-    q7_store(lanes, fill);
-    q7_store_tail(lanes, q7_load_tail(p, left), left);
+    q7_store(lanes, q7_set1(start_of(op)));
+    q7_store_tail(lanes, q7_load_tail(x, left), left);
     return q7_load(lanes);
 }
 
-/* One row: LANES vectors of partial results, merged after every BLOCK steps, lanes halved at the
- * end. */
-Q7_INLINE float row(int64_t op, int64_t n, const float *x) {
+/* The lanes of a joined. In registers, but for prod: halving in memory stalls on every store, and
+ * took most of the time of rows of 7x7. */
+Q7_INLINE float across(int64_t op, q7_f32 a) {
+    if (start_of(op) == 0.0f) return q7_hsum(a);
+    if (op != Q7_reduce_prod) {
+        if (q7_any(q7_unordered(a))) return NAN;
+        return op == Q7_reduce_max ? q7_hmax(a) : -q7_hmax(q7_neg(a));
+    }
+    float lanes[2 * Q7_W];
+    q7_store(lanes + Q7_W, a);
+    for (int width = Q7_W / 2; width; width /= 2) { /* the upper half joins the lower */
+        q7_store(lanes, a);
+        a = join(op, a, q7_load(lanes + width));
+    }
+    q7_store(lanes, a);
+    return lanes[0];
+}
+
+/* One row: LANES vectors of partial results, merged after every BLOCK steps. */
+Q7_INLINE void row(int64_t op, int64_t n, const float *x, float *y) {
     const q7_f32 start = q7_set1(start_of(op));
     q7_f32 all = start;
     int64_t i = 0;
@@ -63,41 +81,42 @@ Q7_INLINE float row(int64_t op, int64_t n, const float *x) {
         all = join(op, all, join(op, join(op, part[0], part[1]), join(op, part[2], part[3])));
     }
     for (; i + Q7_W <= n; i += Q7_W) all = step(op, all, q7_load(x + i));
-    if (i < n) all = step(op, all, load_filled(x + i, n - i, start));
-    float lanes[2 * Q7_W];
-    q7_store(lanes + Q7_W, start);
-    for (int width = Q7_W / 2; width; width /= 2) { /* the upper half joins the lower */
-        q7_store(lanes, all);
-        all = join(op, all, q7_load(lanes + width));
-    }
-    q7_store(lanes, finish(op, all, n));
-    return lanes[0];
+    if (i < n) all = step(op, all, load_rest(op, x + i, n - i));
+    q7_store_tail(y, finish(op, q7_set1(across(op, all)), n), 1);
 }
 
-/* Q7_W columns at once, or the last `left` of them. */
+/* Some vectors of columns at once, or the last `left` columns in one. */
 Q7_INLINE void columns(int64_t op, int64_t n, int64_t stride, const float *x, float *y,
-                       int64_t left) {
-    q7_f32 all = q7_set1(start_of(op));
+                       const int vectors, int64_t left) {
+    q7_f32 all[LANES], part[LANES];
+    for (int v = 0; v < vectors; v++) all[v] = q7_set1(start_of(op));
     for (int64_t j = 0; j < n;) {
-        q7_f32 part = q7_set1(start_of(op));
-        for (const int64_t end = q7_min(n, j + BLOCK); j < end; j++)
-            part =
-                step(op, part,
-                     left == Q7_W ? q7_load(x + j * stride) : q7_load_tail(x + j * stride, left));
-        all = join(op, all, part);
+        for (int v = 0; v < vectors; v++) part[v] = q7_set1(start_of(op));
+        for (const int64_t end = q7_min(n, j + BLOCK); j < end; j++) {
+            const float *from = x + j * stride;
+            for (int v = 0; v < vectors; v++)
+                part[v] =
+                    step(op, part[v], left ? q7_load_tail(from, left) : q7_load(from + v * Q7_W));
+        }
+        for (int v = 0; v < vectors; v++) all[v] = join(op, all[v], part[v]);
     }
-    q7_store_tail(y, finish(op, all, n), left);
+    if (left)
+        q7_store_tail(y, finish(op, all[0], n), left);
+    else
+        for (int v = 0; v < vectors; v++) q7_store(y + v * Q7_W, finish(op, all[v], n));
 }
 
 Q7_INLINE void reduce(int64_t op, int64_t count, int64_t n, int64_t stride, const float *x,
                       float *y) {
     if (stride == 1) {
-        for (int64_t r = 0; r < count; r++) y[r] = row(op, n, x + r * n);
+        for (int64_t r = 0; r < count; r++) row(op, n, x + r * n, y + r);
         return;
     }
     int64_t c = 0;
-    for (; c + Q7_W <= count; c += Q7_W) columns(op, n, stride, x + c, y + c, Q7_W);
-    if (c < count) columns(op, n, stride, x + c, y + c, count - c);
+    for (; c + LANES * Q7_W <= count; c += LANES * Q7_W)
+        columns(op, n, stride, x + c, y + c, LANES, 0);
+    for (; c + Q7_W <= count; c += Q7_W) columns(op, n, stride, x + c, y + c, 1, 0);
+    if (c < count) columns(op, n, stride, x + c, y + c, 1, count - c);
 }
 
 void Q7_KERNEL(reduce_f32)(int64_t op, int64_t count, int64_t n, int64_t stride, const float *x,

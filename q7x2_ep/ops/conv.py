@@ -119,7 +119,7 @@ def geometry(node: Node, sizes: Sequence[Dim], kernel: Sequence[Dim]) -> list[Ax
             out = room // stride + 1
             if node.attrs.get("ceil_mode") and auto_pad != "VALID":
                 out = minimum(ceildiv(room, stride) + 1, ceildiv(size + before, stride))
-            if at_least(-room, 1):
+            if at_least(-out, 0):
                 raise ModelError(
                     f"{where_is(node)} a kernel that reaches over {reach} elements does not fit "
                     f"into {size} with pads {before} and {after}"
@@ -129,13 +129,15 @@ def geometry(node: Node, sizes: Sequence[Dim], kernel: Sequence[Dim]) -> list[Ax
 
 
 def window_guards(node: Node, spec: Sequence[Axis]) -> list[Guard]:
-    """Every kernel has an element, and fits into what it slides over."""
+    """Every kernel has an element, and there is a window: with ceil_mode one that may stick out by
+    stride - 1.
+    """
     found = kernel_guards(spec)
     if node.attrs["auto_pad"].startswith("SAME"):
         return found
     return found + [
         (
-            maximum(axis.reach - axis.size - axis.before - axis.after, 0),
+            maximum(1 - axis.out, 0),
             0,
             f"a kernel that reaches over {axis.reach} elements does not fit into {axis.size} "
             f"with pads {axis.before} and {axis.after}",
@@ -162,9 +164,12 @@ def check_known(guards: list[Guard], node: Node) -> None:
 def taps(x: np.ndarray, spec: Sequence[Axis], fill: Any) -> Iterator[tuple[tuple, np.ndarray]]:
     """(position in the kernel, the elements of x that it meets, one for each window).
 
-    The spatial dims are the last ones; around them is `fill`.
+    The spatial dims are the last ones; around them is `fill`. Positions behind all of x are left
+    out: 1280 x 1280 over 7 x 7 is 49.
     """
     leading = x.ndim - len(spec)
+    behind = [max(1, ceildiv(axis.size + axis.before, axis.dilation)) for axis in spec]
+    spec = [axis._replace(kernel=min(axis.kernel, end)) for axis, end in zip(spec, behind)]
     grow, cut = [(0, 0)] * leading, [slice(None)] * leading
     for axis in spec:
         end = (axis.out - 1) * axis.stride + axis.reach - axis.before

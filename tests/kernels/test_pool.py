@@ -7,11 +7,14 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from onnx import TensorProto, helper
 
 import q7x2_ep
 from q7x2_ep import dtypes
+from q7x2_ep.errors import ModelError
+from q7x2_ep.ir.core import Node
 from q7x2_ep.ops import find
 from q7x2_ep.plan.target import KernelRow
 from tests.kernels.harness import rows, run_op, tolerance
@@ -26,6 +29,10 @@ SHAPES = {
     "sticks out": ((1, 2, 6, 7), Window((3, 3), (2, 2), (1, 1), (0, 1), (1, 2))),
     "1-D": ((2, 3, 50), window((4,), stride=3, pad=2)),
     "3-D": ((2, 2, 5, 6, 7), window((2, 3, 2), stride=2, pad=1)),
+    "channels last": (
+        (2, 1, 7, 6, 150),
+        Window((3, 2, 1), (2, 1, 1), (1, 2, 1), (1, 1, 0), (2, 1, 0)),
+    ),
     "all of it": ((2, 3, 7, 7), window((7, 7))),
     "nothing": ((0, 3, 4, 4), window((2, 2))),
 }
@@ -105,11 +112,16 @@ def test_against_windows(row: KernelRow, name: str) -> None:
 
 @every_row
 def test_bits_do_not_depend_on_threads(row: KernelRow) -> None:
-    x, at = values((3, 40, 19, 70), "f4"), window((3, 2), stride=2, pad=1)
-    for op in P:
-        y = pool(row, x, at, op)["y"]
-        for threads in (2, 3, 8):
-            assert pool(row, x, at, op, threads)["y"].tobytes() == y.tobytes()
+    last = Window((3, 2, 1), (2, 2, 1), (1, 1, 1), (1, 1, 0), (1, 1, 0))
+    for shape, at in (
+        ((3, 40, 19, 70), window((3, 2), stride=2, pad=1)),
+        ((3, 1, 19, 70, 40), last),
+    ):
+        x = values(shape, "f4")
+        for op in P:
+            y = pool(row, x, at, op)["y"]
+            for threads in (2, 3, 8):
+                assert pool(row, x, at, op, threads)["y"].tobytes() == y.tobytes()
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -135,6 +147,9 @@ def test_nan_and_infinity(row: KernelRow) -> None:
     x[0, 0, 2, 3], x[0, 0, 4, 6], x[0, 0, 0, 0] = np.nan, np.inf, -np.inf
     at = window((2, 2))
     np.testing.assert_array_equal(pool(row, x, at, "max")["y"], expected(x, at, "max"))
+    last, at_last = x.transpose(0, 2, 3, 1).copy()[:, None], window((2, 2, 1))
+    found = pool(row, last, at_last, "max")
+    np.testing.assert_array_equal(found["y"], expected(last, at_last, "max"))
     places = np.zeros((1, 1, 5, 7), np.int64)
     found = pool(row, x, at, "max", indices=places)
     np.testing.assert_array_equal(found["y"], expected(x, at, "max"))
@@ -180,10 +195,54 @@ def test_as_onnxruntime(op: str, outputs: int, attrs: dict[str, Any]) -> None:
         np.testing.assert_allclose(actual, wanted, 2e-6, 2e-6)
 
 
+@pytest.mark.parametrize("symbolic", [False, True])
+@pytest.mark.parametrize(
+    ("sizes", "kernel", "stride", "pad"),
+    [
+        ((7, 7), 1280, 1280, 0),  # the last pool of EfficientNet exports
+        ((7, 5), 9, 5, 0),
+        ((1, 2), 5, 4, 1),
+        ((7,), 12, 6, 1),
+        ((3, 4, 5), 7, 6, 1),
+        ((9, 4), 5, 3, 0),
+    ],
+)
+def test_ceil_mode_takes_windows_beyond_the_image(
+    sizes: tuple[int, ...], kernel: int, stride: int, pad: int, symbolic: bool
+) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime")
+    x, n = values((2, 3, *sizes), "f4"), len(sizes)
+    window = {"kernel_shape": [kernel] * n, "strides": [stride] * n, "pads": [pad] * 2 * n}
+    for op, more in [
+        ("AveragePool", {}),
+        ("AveragePool", {"count_include_pad": 1}),
+        ("MaxPool", {}),
+        ("LpPool", {}),
+    ]:
+        model = onnx.load_from_string(single(op, {"x": x}, ceil_mode=1, **window, **more))
+        for i, dim in enumerate(model.graph.input[0].type.tensor_type.shape.dim):
+            if symbolic:
+                dim.dim_param = f"d{i}"
+        data = model.SerializeToString()
+        theirs = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"])
+        wanted = theirs.run(None, {"x": x})[0]
+        actual = q7x2_ep.InferenceSession(data).run(None, {"x": x})[0]
+        np.testing.assert_allclose(actual, wanted, 2e-6, 2e-6, strict=True)
+        node = Node(op, [], [], {**find(op).attributes, "ceil_mode": 1, **window, **more})
+        if op != "MaxPool":  # its reference wants values to put out
+            np.testing.assert_allclose(find(op).reference(node, x), wanted, 2e-6, 2e-6, strict=True)
+
+
+def test_a_kernel_that_no_window_fits_is_refused() -> None:
+    x = values((1, 2, 7), "f4")
+    for ceil_mode, kernel in ((0, 8), (1, 9)):
+        model = single("MaxPool", {"x": x}, kernel_shape=[kernel], strides=[2], ceil_mode=ceil_mode)
+        with pytest.raises(ModelError, match="does not fit into 7"):
+            q7x2_ep.InferenceSession(model)
+
+
 def test_max_roi_pool_as_onnxruntime() -> None:
     onnxruntime = pytest.importorskip("onnxruntime")
-    from q7x2_ep.ir.core import Node
-
     x = values((2, 3, 12, 10), "f4")
     rois = np.array([[0, 1, 2, 8, 9], [1, 0, 0, 3, 1], [1, 5, 4, 4, 3], [0, 8, 9, 30, 40]], "f4")
     feeds = {"x": x, "rois": rois}
