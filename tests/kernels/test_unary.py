@@ -1,4 +1,4 @@
-"""unary in every dtype, special values included. Tight bounds on the functions: test_math.py."""
+"""unary in every dtype, special values included. Tight bounds on the functions: test_ulp.py."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_f32(kernel, op):
             atol = 3e-7 if op in NEAR_ZERO else 1e-37
             finite = np.isfinite(x) | (
                 op not in ("gelu", "gelu_tanh", "silu")
-            )  # their limits: test_math.py
+            )  # their limits: test_ulp.py
             np.testing.assert_allclose(y[finite], expected[finite], rtol=5e-7, atol=atol)
 
 
