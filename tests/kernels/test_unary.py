@@ -24,7 +24,7 @@ REFERENCE = {
     "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
     "relu": lambda x: np.maximum(x, 0),
     "gelu": lambda x: 0.5 * x * erfc(-x / np.sqrt(2)),
-    "gelu_tanh": lambda x: 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))),
+    "gelu_tanh": lambda x: x / (1 + np.exp(-np.sqrt(8 / np.pi) * (x + 0.044715 * x**3))),
     "silu": lambda x: x / (1 + np.exp(-x)),
     "swish": lambda x: x / (1 + np.exp(-ALPHA * x)),
     "mish": lambda x: x * np.tanh(np.logaddexp(0, x)),
