@@ -122,7 +122,7 @@ def _from_bytes(data: Any, source: str, folder: Optional[str], request: Request)
     model = messages().ModelProto()
     try:
         model.ParseFromString(without_weights(data))
-    except (DecodeError, ValueError) as error:
+    except (DecodeError, RecursionError, ValueError) as error:
         raise CorruptModel(
             f"Protobuf parsing failed: {source} is not an ONNX model, or is cut off: {error}"
         ) from error

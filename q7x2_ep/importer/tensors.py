@@ -33,8 +33,9 @@ def map_file(path: str) -> Any:
 class Tensors:
     """Reads the tensors of one model.
 
-    folder: where its external data lies, None for a model without a path. model: its serialized
-    form, which wire.py makes tensors refer to. files: contents of external files, by location.
+    folder: where its external data lies, None for a model without a path: then the working
+    directory, as in onnxruntime. model: its serialized form, which wire.py makes tensors refer to.
+    files: contents of external files, by location.
     """
 
     def __init__(self, folder: Optional[str], model: Any, files: Mapping[str, Any]):
@@ -114,11 +115,6 @@ class Tensors:
     def _map(self, name: str, location: str) -> Any:
         if location in self.maps:
             return self.maps[location]
-        if self.folder is None:
-            raise ModelError(
-                f"[tensor {name}] its data is in another file, {location}, but the model was given "
-                "without a path: give the path of the model instead"
-            )
         # Only the spelling is judged: model caches put symbolic links to files elsewhere.
         path = os.path.normpath(location)
         outside = os.path.isabs(path) or path.split(os.sep)[0] in ("..", ".")
@@ -126,10 +122,16 @@ class Tensors:
             raise ModelError(
                 f"[tensor {name}] external data at {location!r} is not inside the model's folder"
             )
-        path = os.path.join(self.folder, path)
+        path = os.path.join(self.folder or "", path)
         try:
             self.maps[location] = map_file(path)
         except FileNotFoundError:
+            if self.folder is None:
+                raise ModelError(
+                    f"[tensor {name}] its data is in another file, {location}, which the working "
+                    "directory does not have, and the model was given without a path: give the "
+                    "path of the model instead"
+                ) from None
             raise ModelNotFound(f"[tensor {name}] there is no external data file {path}") from None
         except OSError as error:
             raise ModelError(f"[tensor {name}] cannot map {path}: {error.strerror}") from error

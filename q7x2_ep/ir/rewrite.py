@@ -144,12 +144,14 @@ def _try(
 
 
 def with_orphans(graph: Graph, nodes: Sequence[Node]) -> list[Node]:
-    """The nodes, and those before them that nothing else needs: what build looked behind."""
+    """The nodes, and those before them that nothing else needs: what build looked behind. One that
+    tells a size stays: what build has made may be of that size.
+    """
     found, inside = list(nodes), set(map(id, nodes))
     for node in found:  # grows on the way
         for value in node.inputs:
             maker = None if value is None else value.producer
-            if maker is None or id(maker) in inside:
+            if maker is None or maker.binds or id(maker) in inside:
                 continue
             if not any(is_used_outside(graph, output, inside) for output in maker.outputs):
                 found.append(maker)
@@ -194,6 +196,9 @@ def rewrite(
     it; the new nodes, or none.
     """
     made = g.take()
+    if any(node.binds for node in gone):  # nothing else tells the size, which others may need
+        discard(made)
+        return []
     if not g.watch(Application(fusion, tuple(old), tuple(new), tuple(made), tuple(gone))):
         discard(made)
         return []

@@ -40,6 +40,7 @@ def infer_node(node: Node) -> bool:
         raise UnsupportedOp(f"[{node.op} {node.name}] the op is not in the catalogue")
     for key, default in entry.attributes.items():
         node.attrs.setdefault(key, default)
+    node.binds = False
     try:
         types = _infer(node, entry)
     except NotInferable:

@@ -184,7 +184,7 @@ def _reshape(graph: Graph, node: Node) -> Found:
     """A reshape to the shape that x has, or had before other reshapes; several in a row become one
     Reshape."""
     x, shape = node.inputs[0], node.output.shape
-    if shape is None or x.shape is None:
+    if shape is None or x.shape is None or node.binds:
         return None
     if x.shape == shape:
         return x

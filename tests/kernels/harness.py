@@ -107,6 +107,8 @@ def run_op(
         struct.pack_into(f"<{len(items)}{code}", image, f.offset, *items)
     assert not given, f"{op} has no {sorted(given)}"
     before = {name: m.array.tobytes() for name, m in memory.items()}
+    if kernel_row is None and any(each.family == op for each in library.target.kernels):
+        kernel_row = library.target.kernel(op)  # a plan names it for the dtypes without one, too
     _run(library, row.index, kernel_row, threads, bytes(image), pointers, inputs, outputs)
     after = {name: m.release() for name, m in memory.items()}
     written = [o.name for o in row.operands if o.kind in ("out", "optout")]

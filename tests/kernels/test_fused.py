@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from q7x2_ep import dtypes
-from q7x2_ep.backend.cpu.executor import Executor
+from q7x2_ep.backend.cpu.executor import Executor, compiled
 from q7x2_ep.backend.cpu.library import load
 from q7x2_ep.backend.numpy import evaluate
 from q7x2_ep.ir.core import Graph, Value
@@ -60,7 +60,8 @@ class Case:
         feeds = {value.name: array for value, array in zip(graph.inputs, arrays)}
         wanted = evaluate(graph, feeds, np.float64)
         library = load()
-        executor = Executor(library, build(graph, library.target), list(sizes), 2)
+        code = compiled(library, build(graph, library.target), list(sizes), 2)
+        executor = Executor(library, code, 2)
         got = executor.run(arrays, sizes)
         executor.close()
         for left, right in zip(got, wanted):

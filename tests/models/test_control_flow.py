@@ -13,6 +13,7 @@ ort = pytest.importorskip("onnxruntime")
 
 HEADER = '<ir_version: 9, opset_import: ["" : 18]>\n'
 RNG = np.random.default_rng(5)
+WEIGHT = ", ".join(map(str, RNG.standard_normal(32).round(3)))
 
 
 def model(text: str) -> bytes:
@@ -74,6 +75,36 @@ def test_a_shape_that_is_fed():
     )
     with pytest.raises(DataError, match="Reshape"):
         session.run(None, {"x": floats(4, 6), "shape": np.array([5, 5])})
+
+
+def test_a_shape_that_is_fed_tells_the_size_of_a_fused_product():
+    """The Reshape behind the product moves in front of it, where only the one it meets tells k."""
+    check(
+        """g (float[n, m, 8] x, int64[2] shape) => (float[n, m, 4] y) {
+            r = Relu(x)
+            s = Reshape(r, shape)
+            p = MatMul(s, w)
+            sizes = Shape<start=0, end=2>(x)
+            target = Concat<axis=0>(sizes, four)
+            y = Reshape(p, target)
+        }""".replace("{\n", f"<float[8, 4] w = {{{WEIGHT}}}, int64[1] four = {{4}}> {{\n", 1),
+        {"x": floats(3, 5, 8), "shape": np.array([-1, 8])},
+        {"x": floats(2, 3, 8), "shape": np.array([6, 8])},
+    )
+
+
+def test_a_squeeze_by_data_tells_its_own_size():
+    check(
+        """g (float[n, m] x, int64[2] shape, int64[1] axis) => (float[a] y) {
+            s = Reshape(x, shape)
+            q = Squeeze(s, axis)
+            u = Unsqueeze(q, axis)
+            z = Neg(u)
+            y = Reshape(z, flat)
+        }""".replace("{\n", "<int64[1] flat = {-1}> {\n", 1),
+        {"x": floats(4, 6), "shape": np.array([24, 1]), "axis": np.array([1])},
+        {"x": floats(3, 2), "shape": np.array([1, -1]), "axis": np.array([0])},
+    )
 
 
 def test_an_input_of_any_rank_is_compiled_for_each_rank_that_comes():

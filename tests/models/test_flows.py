@@ -142,14 +142,14 @@ def test_sizes_decide_a_branch():
     )
     feeds = [{"on": np.array(True), "x": floats(n, 4)} for n in (1, 3, 1, 2)]
     session = check(text, *feeds, {"on": np.array(False), "x": floats(2, 4)})
-    host = [runner for runner in session._session.program.runners if hasattr(runner, "_bodies")]
+    host = [runner for runner in session._session.program.runners if hasattr(runner, "bodies")]
     model = onnx.parser.parse_model(HEADER + text).SerializeToString()
     theirs = ort.InferenceSession(model)
     for n in range(1, MAX_EXACT + 4):
         feed = {"on": np.array(True), "x": floats(n, 4)}
         (a,), (b,) = session.run(None, feed), theirs.run(None, feed)
         np.testing.assert_allclose(a, b, 1e-5, 1e-6)
-    assert len(host[0]._bodies) <= 2 + MAX_EXACT
+    assert len(host[0].bodies) <= 2 + MAX_EXACT
 
 
 LOOP = """g (int64 trip, float[n] x, int64[k] at) => (float[n] y) {

@@ -334,10 +334,15 @@ def test_missing_external_file_is_named(tmp_path):
         read(path)
 
 
-def test_external_data_needs_a_path(tmp_path):
-    path, _ = external_model(tmp_path)
-    with pytest.raises(ModelError, match="give the path"):
-        read(path.read_bytes())
+def test_external_data_without_a_path_is_in_the_working_directory(tmp_path, monkeypatch):
+    path, array = external_model(tmp_path)
+    data = path.read_bytes()
+    for source in (data, onnx.load_model_from_string(data)):
+        monkeypatch.chdir(tmp_path)
+        np.testing.assert_array_equal(read(source).outputs[0].const, array)
+        monkeypatch.chdir(os.sep)
+        with pytest.raises(ModelError, match="give the path"):
+            read(source)
 
 
 def large_model():
@@ -369,6 +374,47 @@ def test_large_weights_are_views_of_the_model(tmp_path, monkeypatch):
     mapped = read(path).outputs[0].const
     assert isinstance(memory_of(mapped), mmap.mmap)
     np.testing.assert_array_equal(mapped, arrays[0])
+
+
+def branches():
+    """An If whose branches read a weight from outside, an initializer and a Constant."""
+    arrays = [np.arange(20_000, dtype=np.float32) + i for i in range(3)]
+    outer, inner, constant = map(numpy_helper.from_array, arrays, "abc")
+    nodes = [
+        helper.make_node("Constant", [], ["c"], value=constant),
+        helper.make_node("Sum", ["a", "b", "c"], ["sum"]),
+    ]
+    body = helper.make_graph(nodes, "body", [], [info("sum", [20_000])], [inner])
+    choice = helper.make_node("If", ["cond"], ["y"], then_branch=body, else_branch=body)
+    cond = info("cond", [], TensorProto.BOOL)
+    return model([choice], [cond], ["y"], [outer]), arrays
+
+
+def test_large_weights_in_branches_are_views_of_the_model():
+    proto, arrays = branches()
+    data = proto.SerializeToString()
+    (choice,) = read(data).nodes
+    for body in choice.bodies:
+        for value, array in zip(body.nodes[0].inputs, arrays):
+            np.testing.assert_array_equal(value.const, array)
+            assert memory_of(value.const) is data
+
+
+@pytest.mark.parametrize("depth", [50, 5000])
+def test_branches_nested_too_deep(depth):
+    data = branches()[0].graph.SerializeToString()
+    for _ in range(depth):
+        for tag in (0x32, 0x2A, 0x0A):  # AttributeProto.g, NodeProto.attribute, GraphProto.node
+            data = field_of(tag, data)
+    with pytest.raises(ModelError, match="not an ONNX model"):
+        read(field_of(0x3A, data))
+
+
+def field_of(tag, payload):
+    """A field of a protobuf message, of fewer than 2**28 bytes."""
+    size = len(payload)
+    parts = [size & 127 | 128, size >> 7 & 127 | 128, size >> 14 & 127 | 128, size >> 21]
+    return bytes([tag, *parts]) + payload
 
 
 def test_truncated_weights():
