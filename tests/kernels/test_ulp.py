@@ -7,9 +7,9 @@ its own, in csrc/ops/unary.c; 16-bit types run the float32 kernels (test_chain.p
 
 from __future__ import annotations
 
+import functools
 import math
 import re
-from functools import lru_cache
 from pathlib import Path
 from typing import Callable, NamedTuple
 
@@ -102,7 +102,7 @@ REFERENCE: dict[str, tuple[Callable[[np.ndarray], np.ndarray], Callable[[mpf], m
 }
 
 
-@lru_cache(maxsize=None)
+@functools.cache
 def inputs() -> np.ndarray:
     """Finite float32: random bits, all subnormal and other magnitudes, dense lines, and the
     neighbours of zero, of every branch, of overflow and underflow, and of multiples of pi / 2."""
@@ -122,15 +122,15 @@ def inputs() -> np.ndarray:
     return x[np.isfinite(x)]
 
 
-@lru_cache(maxsize=None)
+@functools.cache
 def expected(op: str) -> np.ndarray:
     with np.errstate(all="ignore"):
         return REFERENCE[op][0](inputs().astype(np.float64))
 
 
-def unary(row: KernelRow, op: str, x: np.ndarray) -> np.ndarray:
+def unary(row: KernelRow, op: str, x: np.ndarray, alpha: float = ALPHA) -> np.ndarray:
     dtype = FLOAT if x.dtype == np.float32 else DOUBLE
-    given = {"op": op, "dtype": dtype, "n": x.size, "alpha": ALPHA, "beta": BETA}
+    given = {"op": op, "dtype": dtype, "n": x.size, "alpha": alpha, "beta": BETA}
     return run_op("unary", row, x=x, y=np.full_like(x, np.nan), **given)["y"]
 
 
@@ -168,6 +168,15 @@ def test_exp_of_softmax(row: KernelRow) -> None:
     y = run_op("softmax", row, x=pairs, y=np.full_like(pairs, np.nan), **given)["y"]
     assert (y[:, 0] == 1).all()
     check(BOUNDS["exp_nonpositive"], x, y[:, 1], np.exp(x.astype(np.float64)))
+
+
+@every_row
+def test_negative_alpha(row: KernelRow) -> None:
+    """celu is the one that needs e^x - 1 for large x too, up to its overflow."""
+    x = -np.abs(inputs())
+    with np.errstate(over="ignore"):
+        exact = -np.expm1(-x.astype(np.float64))
+    check([Piece(-INF, INF, 2.5, False)], x, unary(row, "celu", x, alpha=-1.0), exact)
 
 
 def test_statements() -> None:
