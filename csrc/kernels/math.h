@@ -164,8 +164,8 @@ Q7_INLINE q7_f32 q7_gelu(q7_f32 x) {
     return q7_fnma(q7_mul(t, q7_set1(0.5f)), q7_exp_nonpositive(p), q7_vmax(q7_set1(0.0f), x));
 }
 
-/* x (1 + tanh(u)) / 2 = x / (1 + e^-2u) with u = sqrt(2 / pi) (x + 0.044715 x^3); -0 far left, where
- * u = -inf. Left of -1 an ulp of u counts.
+/* x (1 + tanh(u)) / 2 = x / (1 + e^-2u) with u = sqrt(2 / pi) (x + 0.044715 x^3); -0 far left,
+ * where u = -inf. Left of -1 an ulp of u counts.
  * Bound: gelu_tanh in [-1, inf] 2.7 ulp
  * Bound: gelu_tanh in [-5, -1] 36 ulp
  * Bound: gelu_tanh in [-inf, -5] 0x1p-40 absolute */
