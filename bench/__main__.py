@@ -20,6 +20,7 @@ def main() -> int:
             print(f"  {name:<12} {ast.get_docstring(ast.parse(path.read_text())).splitlines()[0]}")
         return 2
     sys.argv = [f"bench {name}", *arguments]
+    sys.path.append(str(FOLDER.parent))  # the engine of this checkout, where none is installed
     return importlib.import_module(name).main() or 0
 
 
