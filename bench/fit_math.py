@@ -3,7 +3,7 @@
 Each is a minimax fit of a weighted error, |weight * (p - f)|, in float64: the largest error is
 found on a dense grid and equalised by reweighting (Lawson's algorithm). Coefficients are then
 rounded to float32 one at a time, from the constant term up, each followed by a refit of the rest.
-Errors with float32 arithmetic are measured by tests/kernels/test_math.py.
+Errors with float32 arithmetic are measured by tests/kernels/test_ulp.py.
 
 Usage: python bench/fit_math.py        (needs numpy and mpmath)
 """

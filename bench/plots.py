@@ -24,8 +24,8 @@ from q7x2_ep import importer
 from q7x2_ep.backend.cpu.library import load
 from q7x2_ep.feeds import random_feeds
 from q7x2_ep.passes import infer
-from q7x2_ep.plan.build import Step
 from q7x2_ep.plan.memory import THREADS
+from q7x2_ep.plan.parts import Step
 from q7x2_ep.session import Session
 
 RUNS = 5

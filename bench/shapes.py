@@ -26,8 +26,9 @@ from q7x2_ep.ir.shape import evaluate, symbols
 from q7x2_ep.ir.text import parse, to_text
 from q7x2_ep.ops import find
 from q7x2_ep.passes import infer
-from q7x2_ep.plan.build import NotNative, Plan, build
+from q7x2_ep.plan.build import NotNative, build
 from q7x2_ep.plan.memory import THREADS
+from q7x2_ep.plan.parts import Plan
 from q7x2_ep.progress import track
 
 FILE = Path(__file__).with_name("shapes.txt")

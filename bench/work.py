@@ -14,7 +14,7 @@ from typing import Any, Callable, NamedTuple
 import numpy as np
 
 from q7x2_ep.ir.shape import Expr, evaluate
-from q7x2_ep.plan.build import Step
+from q7x2_ep.plan.parts import Step
 
 
 class Work(NamedTuple):

@@ -24,8 +24,9 @@ from typing import Any, Optional
 
 from q7x2_ep import errors
 from q7x2_ep.backend.cpu.library import load
-from q7x2_ep.importer import Request, replacing
+from q7x2_ep.files import replacing
 from q7x2_ep.release import __version__
+from q7x2_ep.request import Request
 from q7x2_ep.session import Model, Session
 
 _SUFFIXES = (".q7", ".sha256", ".tmp")

@@ -12,11 +12,10 @@ from typing import Optional, Union
 
 from q7x2_ep.api.inference_session import InferenceSession
 from q7x2_ep.errors import ShapeError
-from q7x2_ep.ir.rewrite import NearMiss
+from q7x2_ep.ir.near_miss import NearMiss
 from q7x2_ep.ir.shape import Expr, evaluate, symbols
-from q7x2_ep.plan.build import Step
 from q7x2_ep.plan.memory import THREADS
-from q7x2_ep.plan.partition import HostPhase
+from q7x2_ep.plan.parts import HostPhase, Step
 from q7x2_ep.session import Model, Session
 
 MAP_ROWS, MAP_COLUMNS, MAP_LEGEND = 24, 84, 12  # of the map of the arena, in characters

@@ -19,7 +19,8 @@ import numpy as np
 from q7x2_ep import dtypes, fuse, importer, ops, passes
 from q7x2_ep.backend.cpu.library import load
 from q7x2_ep.importer.contrib import CONTRIB
-from q7x2_ep.plan.partition import HostPhase, partition
+from q7x2_ep.plan.partition import partition
+from q7x2_ep.plan.parts import HostPhase
 from q7x2_ep.progress import track
 
 HOW = ("native", "host", "neither")

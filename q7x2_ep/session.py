@@ -15,24 +15,23 @@ from typing import TYPE_CHECKING, Any, Callable, Optional, Union
 
 import numpy as np
 
-from q7x2_ep import dtypes, errors, importer, knobs
+from q7x2_ep import dtypes, errors, knobs
 from q7x2_ep.backend import saved
 from q7x2_ep.backend.call import Call
 from q7x2_ep.backend.cpu.cores import default_threads
 from q7x2_ep.backend.cpu.library import load
 from q7x2_ep.backend.program import Code, Compiler, HostCode, Image, Origin, Program
+from q7x2_ep.files import Track, replacing
 from q7x2_ep.ir.core import Graph, Node, Type
-from q7x2_ep.ir.rewrite import Watch
 from q7x2_ep.ir.shape import Dim, Expr, product
-from q7x2_ep.ir.text import node_text, to_text
-from q7x2_ep.plan.build import Plan
 from q7x2_ep.plan.encode import Encoded, check
-from q7x2_ep.plan.partition import HostPhase, NativePhase
-from q7x2_ep.plan.text import listing
+from q7x2_ep.plan.parts import HostPhase, NativePhase, Plan
 from q7x2_ep.release import __version__
+from q7x2_ep.request import AS_IT_IS, Request
 
 if TYPE_CHECKING:  # what compiles takes 80 ms to import, which a compiled file does not need
     from q7x2_ep.fuse import FusionReport
+    from q7x2_ep.ir.rewrite import Watch
 
 Model = Union[str, bytes, "os.PathLike[str]", Any]  # or an onnx.ModelProto
 
@@ -74,7 +73,7 @@ class Report:
 class Session:
     """A compiled model.
 
-    request: see importer.Request. watch, without: what may be fused, and the names of passes left
+    request: see request.py. watch, without: what may be fused, and the names of passes left
     out, to look for a culprit (bisect.py). Thread safe: concurrent runs each use a context of their
     own.
 
@@ -87,11 +86,11 @@ class Session:
         threads: int = 0,
         fusion: bool = True,
         optimized_path: str = "",
-        request: importer.Request = importer.AS_IT_IS,
+        request: Request = AS_IT_IS,
         watch: Watch = lambda application: True,
         without: Collection[str] = (),
     ):
-        from q7x2_ep import fuse, passes
+        from q7x2_ep import fuse, importer, passes
         from q7x2_ep.backend.verify import verify
 
         self.threads = threads if threads > 0 else default_threads()
@@ -135,7 +134,7 @@ class Session:
         opened = saved.open_saved(model, load().target, __version__, verify)
         self = cls.__new__(cls)
         self.threads = threads if threads > 0 else default_threads()
-        self._model, self._request = None, importer.AS_IT_IS
+        self._model, self._request = None, AS_IT_IS
         try:
             content = opened.content
             self.files, self.fingerprint = content["files"], content["fingerprint"]
@@ -158,7 +157,7 @@ class Session:
         self,
         path: Union[str, os.PathLike[str]],
         files: Optional[Mapping[str, str]] = None,
-        track: importer.Track = lambda items, label: items,
+        track: Track = lambda items, label: items,
     ) -> int:
         """Writes all that a run needs to a file that `open` maps; its bytes. files: hashes of the
         model's external data by location, to be kept with it.
@@ -187,7 +186,7 @@ class Session:
             [origin.graph, origin.phases],
             [fusions.applied, fusions.misses, report.passes, report.model_ops, report.unplanned],
         ]
-        with importer.replacing(os.fspath(path)) as file:
+        with replacing(os.fspath(path)) as file:
             return saved.save(file, load().target, __version__, content, details, track)
 
     @property
@@ -225,7 +224,8 @@ class Session:
 
         Raises: ValueError for another stage or name.
         """
-        from q7x2_ep import fuse, passes
+        from q7x2_ep import fuse, importer, passes
+        from q7x2_ep.ir.text import to_text
 
         if not after and stage not in ("ir", "fused", "plan"):
             raise ValueError(f"stage must be ir, fused or plan, got {stage!r}")
@@ -387,6 +387,9 @@ def _known(details: Any) -> tuple[Origin, Report]:
 
 
 def _phase_text(phase: Union[NativePhase, HostPhase]) -> str:
+    from q7x2_ep.ir.text import node_text
+    from q7x2_ep.plan.text import listing
+
     if isinstance(phase, NativePhase):
         return listing(phase.plan)
     return f"host {node_text(phase.node)}  # {phase.reason}\n"

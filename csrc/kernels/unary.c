@@ -41,8 +41,7 @@ Q7_INLINE q7_f32 apply(int64_t op, q7_f32 x, q7_f32 alpha, q7_f32 beta) {
         case Q7_unary_atanh: return lane_by_lane(atanhf, x);
         case Q7_unary_selu: return q7_mul(beta, q7_act(Q7_act_elu, x, alpha, beta));
         case Q7_unary_celu:
-            return q7_select(q7_lt(x, zero), q7_mul(alpha, q7_sub(q7_exp(q7_div(x, alpha)), one)),
-                             x);
+            return q7_select(q7_lt(x, zero), q7_mul(alpha, q7_expm1(q7_div(x, alpha))), x);
         case Q7_unary_shrink:
             return q7_select(q7_lt(x, q7_neg(alpha)), q7_add(x, beta),
                              q7_select(q7_lt(alpha, x), q7_sub(x, beta), zero));

@@ -37,7 +37,7 @@ from q7x2_ep.backend.call import Call
 if TYPE_CHECKING:  # the engine is imported by the first session
     from q7x2_ep.api.tracing import Trace
     from q7x2_ep.backend.memory import MemoryReport
-    from q7x2_ep.importer import Request
+    from q7x2_ep.request import Request
     from q7x2_ep.session import Model, Session
 
 _LEVELS = (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR, logging.CRITICAL)
@@ -126,7 +126,7 @@ class InferenceSession:
         regular: bool = True,
     ) -> Session:
         from q7x2_ep.cache import cached
-        from q7x2_ep.importer import Request
+        from q7x2_ep.request import Request
         from q7x2_ep.session import Session
 
         options = self._options

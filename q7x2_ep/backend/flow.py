@@ -13,14 +13,15 @@ from typing import Any, Optional
 import numpy as np
 
 from q7x2_ep import dtypes
-from q7x2_ep.backend.cpu.executor import Executor, compiled
+from q7x2_ep.backend.cpu.executor import Executor
 from q7x2_ep.backend.cpu.library import TENSOR_WORDS, Flow, Library, address, fetch
+from q7x2_ep.backend.cpu.pack import compiled
 from q7x2_ep.ir.core import Graph, Node, Value
 from q7x2_ep.ir.shape import Expr, symbols
 from q7x2_ep.ops.common import is_movement
 from q7x2_ep.ops.control import actuals, loop_operands, stacked
 from q7x2_ep.plan.build import NotNative, build
-from q7x2_ep.plan.partition import is_data
+from q7x2_ep.plan.parts import is_data
 
 PLAN, IF, LOOP, SCAN, FRONT = range(5)
 MAX_NDIM = TENSOR_WORDS - 1

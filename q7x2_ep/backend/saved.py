@@ -30,8 +30,7 @@ import numpy as np
 from q7x2_ep import dtypes
 from q7x2_ep.backend.cpu.executor import PACKED_ALIGN
 from q7x2_ep.errors import CorruptModel, ModelNotFound, StaleModel
-from q7x2_ep.importer import Track
-from q7x2_ep.importer.tensors import map_file
+from q7x2_ep.files import Track, map_file
 from q7x2_ep.plan import record
 from q7x2_ep.plan.target import Target
 

@@ -8,12 +8,11 @@ are not known yet: passes/infer.py finds them.
 
 from __future__ import annotations
 
-import hashlib
 import math
 import os
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from typing import Any, Callable, NamedTuple, Optional, Union
 
@@ -21,62 +20,24 @@ import numpy as np
 
 from q7x2_ep import dtypes, ops
 from q7x2_ep.errors import CorruptModel, FeedError, ModelError, ModelNotFound, UnsupportedOp
+from q7x2_ep.files import map_file
 from q7x2_ep.importer.contrib import expand
 from q7x2_ep.importer.loops import hoisted
 from q7x2_ep.importer.messages import messages
 from q7x2_ep.importer.opset import Draft, Maker, modernise
 from q7x2_ep.importer.order import in_order
-from q7x2_ep.importer.tensors import Tensors, map_file
+from q7x2_ep.importer.tensors import Tensors
 from q7x2_ep.importer.wire import without_weights
 from q7x2_ep.ir.core import NO_TENSOR, UNKNOWN, Graph, Node, Type, Value, array_type
 from q7x2_ep.ir.shape import measured, symbol
 from q7x2_ep.ops.host import standard_name
+from q7x2_ep.request import AS_IT_IS, Request
 
 # A larger model file is mapped, a smaller one read: then it may be overwritten while it is in use.
 MAP_BYTES = 1 << 26
 _RANDOM = ("Bernoulli", "Multinomial", "RandomNormal", "RandomUniform")
 _RANDOM += ("RandomNormalLike", "RandomUniformLike")
 _NO_VERSION = 2**63 - 1  # what onnxruntime says of a model without one
-
-
-@dataclass(frozen=True)
-class Request:
-    """What a graph is read for. outputs: intermediate values that become outputs too. functions:
-    Python functions that stand for ops, by domain and op type. live: inputs that have an
-    initializer and are to be fed all the same. dims: sizes for symbolic dims of the inputs, by
-    name; denotations: by denotation; negative ones leave the dim free. initializers: arrays in
-    place of the model's; files: contents of files of external data, by location. seed: of random
-    ops without one of their own. regular: whether dims of one name have one size, and none is 0
-    where a slice goes to or from the last.
-    """
-
-    outputs: Sequence[str] = ()
-    functions: Mapping[tuple[str, str], Callable[..., Any]] = field(default_factory=dict)
-    live: Collection[str] = ()
-    dims: Mapping[str, int] = field(default_factory=dict)
-    denotations: Mapping[str, int] = field(default_factory=dict)
-    initializers: Mapping[str, np.ndarray] = field(default_factory=dict)
-    files: Mapping[str, Any] = field(default_factory=dict)
-    seed: Optional[int] = None
-    regular: bool = True
-
-    def fingerprint(self, fusion: bool) -> str:
-        """A hash of all that changes what a model is compiled to, but for functions."""
-        dims, denotations = sorted(self.dims.items()), sorted(self.denotations.items())
-        asked = (list(self.outputs), sorted(self.live), dims, denotations, self.seed, self.regular)
-        digest = hashlib.sha256(repr((asked, fusion)).encode())
-        for name, array in sorted(self.initializers.items()):
-            digest.update(f"{name}={array.dtype}{array.shape}".encode())
-            digest.update(
-                repr(array.tolist()).encode() if array.dtype.kind == "O" else array.tobytes()
-            )
-        for name, data in sorted(self.files.items()):
-            digest.update(f"{name}={len(data)}".encode())
-            digest.update(data)
-        return digest.hexdigest()
-
-
-AS_IT_IS = Request()
 
 
 def read(model: Union[str, os.PathLike, bytes, Any], request: Request = AS_IT_IS) -> Graph:

@@ -7,7 +7,6 @@ kernel packs it. Such a view starts wherever the file has it, so it may not be a
 from __future__ import annotations
 
 import math
-import mmap
 import os
 from collections.abc import Collection, Mapping
 from typing import Any, Optional
@@ -16,18 +15,8 @@ import numpy as np
 
 from q7x2_ep import dtypes
 from q7x2_ep.errors import ModelError, ModelNotFound
+from q7x2_ep.files import map_file
 from q7x2_ep.importer.wire import HERE
-
-
-def map_file(path: str) -> Any:
-    """A file as a read-only buffer: pages are read when they are used.
-
-    Raises: OSError.
-    """
-    with open(path, "rb") as file:
-        if os.fstat(file.fileno()).st_size == 0:
-            return b""  # which mmap refuses
-        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
 
 class Tensors:

@@ -11,15 +11,15 @@ from __future__ import annotations
 
 import contextlib
 import os
-import uuid
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from typing import Any, Callable, Optional
+from collections.abc import Iterable
+from typing import Any, Optional
 
 import numpy as np
 
 from q7x2_ep import dtypes
 from q7x2_ep.errors import ModelError
+from q7x2_ep.files import Track, replacing
 from q7x2_ep.ir.core import Graph, Node, Value
 from q7x2_ep.ir.shape import Dim, Expr, symbol
 from q7x2_ep.ops import find
@@ -32,8 +32,6 @@ EXTERNAL_ABOVE = 1 << 30  # bytes of weights; a protobuf ends at 2 GB
 INLINE_BELOW = 1 << 10  # bytes of a tensor that stays in the model file in any case
 ALIGNMENT = 1 << 12  # of a tensor in the file beside it, so that it can be mapped
 _ARITHMETIC = {"floordiv": "Div", "min": "Min", "max": "Max", "broadcast": "Max"}  # of two sizes
-
-Track = Callable[[list, str], Iterable]  # progress.track, or nothing: the items, a label
 
 
 def write(graph: Graph) -> Any:
@@ -66,22 +64,6 @@ def save(graph: Graph, path: str, track: Track = lambda items, label: items) -> 
         for name, array in track(list(weights.items()), "weights"):
             model.graph.initializer.append(_tensor(name, array, data_file, f"{path}.data"))
         model_file.write(model.SerializeToString())
-
-
-@contextlib.contextmanager
-def replacing(path: str) -> Iterator[Any]:
-    """A new binary file that takes the place of `path` once it is complete, and on the disk."""
-    temporary = f"{path}.{uuid.uuid4().hex}.tmp"  # writers of one path do not meet
-    try:
-        with open(temporary, "xb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(temporary)
-        raise
 
 
 def _tensor(name: str, array: np.ndarray, data_file: Any, location: str) -> Any:

@@ -17,6 +17,7 @@ from typing import Any, Callable, NamedTuple, Optional, Union
 
 from q7x2_ep.dtypes import BFLOAT16, FLOAT, FLOAT16
 from q7x2_ep.ir.core import Graph, Node, Value
+from q7x2_ep.ir.near_miss import NearMiss
 from q7x2_ep.ir.pattern import Match, Matcher, Pattern, is_used_outside, root_ops, trace
 
 # Results of other dtypes are not fused: no kernel computes a fused op in float64 or integers.
@@ -36,21 +37,6 @@ class Fusion(NamedTuple):
     check: Callable[[Match], Union[dict[str, Any], str]]
     build: Callable[..., Union[Value, tuple[Value, ...]]]
     dtypes: tuple[int, ...] = FUSED_DTYPES
-
-
-class NearMiss(NamedTuple):
-    """A place where a fusion almost applied. matched of total nodes were found before `reason`
-    stopped it.
-    """
-
-    fusion: str
-    node: Node
-    matched: int
-    total: int
-    reason: str
-
-    def __str__(self) -> str:
-        return f"{self.fusion}: {self.reason} ({self.matched} of {self.total} nodes matched)"
 
 
 class Application(NamedTuple):

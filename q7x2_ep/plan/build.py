@@ -10,9 +10,8 @@ written in its catalogue entry (`lower`), which talks to the Builder through `st
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Optional, Union
+from collections.abc import Collection
+from typing import Any, Optional, Union
 
 from q7x2_ep import dtypes
 from q7x2_ep.errors import ModelError, PlanError, Q7Error, UnsupportedOp
@@ -20,123 +19,18 @@ from q7x2_ep.ir.core import Graph, Node, Type, Value
 from q7x2_ep.ir.shape import Dim, at_least, ceildiv, product, symbol, symbols
 from q7x2_ep.ir.view import View, channels_last_strides, contiguous_strides
 from q7x2_ep.ops import find
-from q7x2_ep.ops.builder import Joined
 from q7x2_ep.ops.common import where_is
+from q7x2_ep.ops.joined import Joined
 from q7x2_ep.plan.memory import THREADS, Embedding, Sharing, Storage, settle
+from q7x2_ep.plan.parts import Guard, Operand, Pack, Plan, Step
 from q7x2_ep.plan.schedule import (
-    Access,
     accesses_of,
-    peak,
     reorder,
-    storage_sizes,
     untouched_before,
 )
 from q7x2_ep.plan.target import KernelRow, Target
 
 VALUES_PER_STEP = 8  # capacity of one `values` step
-
-
-@dataclass(frozen=True)
-class Operand:
-    """Where a step finds one operand. Units: bytes. size: None where it may be anywhere in the
-    storage.
-    """
-
-    storage: Storage
-    offset: Dim = 0
-    size: Optional[Dim] = None
-
-
-@dataclass(frozen=True)
-class Step:
-    """One call of a C driver. fields: I64 and F64 args by name, symbolic where they depend on a
-    shape.
-    """
-
-    op: str
-    kernel: Optional[KernelRow]
-    operands: dict[str, Optional[Operand]]
-    fields: dict[str, Any]
-    name: str
-    sources: tuple[str, ...]
-
-
-class Guard(NamedTuple):
-    """A fact about shapes that only bind can check: left == right (or left >= right). text names
-    the node.
-    """
-
-    left: Dim
-    right: Dim
-    text: str
-    kind: str = "eq"
-
-
-@dataclass(frozen=True)
-class Pack:
-    """A constant to be packed at load: b[(t, i), j] at t * tap_stride + i * k_stride + j *
-    n_stride, into panels at `offset` bytes, `width` columns to each from its column `first` on.
-    matrix: which one, of a weight of `matrices` of them, or of parts.
-    """
-
-    weight: Value
-    matrix: int
-    matrices: int
-    kernel: KernelRow
-    k: int
-    n: int
-    k_stride: int
-    n_stride: int
-    offset: int
-    width: int
-    first: int
-    taps: int
-    tap_stride: int
-
-    @property
-    def array(self) -> Any:
-        """The matrix to be packed."""
-        const = self.weight.const
-        if isinstance(const, Joined):
-            return const.parts[self.matrix]
-        if const.ndim == 2 and self.matrices == 1:
-            return const
-        if const.ndim == 3 and self.matrices == const.shape[0]:
-            return const[self.matrix]
-        return const.reshape(self.matrices, -1)[self.matrix]
-
-
-@dataclass
-class Plan:
-    """Everything that a run needs, without an address in it.
-
-    constants[0] stands for the packed weights (packed_bytes); the others are constants of the
-    graph, in place.
-    """
-
-    graph: Graph
-    steps: list[Step] = field(default_factory=list)
-    storages: list[Storage] = field(default_factory=list)
-    constants: list[Optional[Value]] = field(default_factory=lambda: [None])
-    packs: list[Pack] = field(default_factory=list)
-    packed_bytes: int = 0
-    guards: list[Guard] = field(default_factory=list)
-    accesses: list[list[Access]] = field(default_factory=list)  # of the model's order of steps
-    order: list[int] = field(default_factory=list)  # the steps of `accesses` as they are run
-
-    def arena(self) -> list[Storage]:
-        """The storages that own memory in the arena."""
-        return [
-            s for s in self.storages if s.space == "arena" and s.parent is None and s.first >= 0
-        ]
-
-    def peaks(self, sizes: Mapping[str, int]) -> tuple[int, int]:
-        """Bytes alive at once in the model's order of steps, and in that of the plan, before
-        anything shares memory. sizes: the values of all symbols, and of THREADS.
-        """
-        of = storage_sizes(self.accesses, sizes)
-        given = range(len(self.accesses))
-        return peak(self.accesses, given, of), peak(self.accesses, self.order, of)
 
 
 class NotNative(Exception):

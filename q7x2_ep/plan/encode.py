@@ -14,8 +14,8 @@ from typing import Any
 from q7x2_ep import errors
 from q7x2_ep.ir.core import Value
 from q7x2_ep.ir.shape import Dim, Expr, substitute
-from q7x2_ep.plan.build import Guard, Operand, Plan, Step
 from q7x2_ep.plan.memory import THREADS
+from q7x2_ep.plan.parts import Guard, Operand, Plan, Step
 from q7x2_ep.plan.target import OpRow, Target
 
 MAGIC = 0x6E616C7032783771

@@ -9,8 +9,7 @@ been made, so a node waits for the symbols of its sizes as for its inputs.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
-from typing import Optional, Union
+from typing import Optional
 
 from q7x2_ep.dtypes import INT64, is_dense
 from q7x2_ep.errors import PlanError
@@ -18,35 +17,9 @@ from q7x2_ep.ir.core import Graph, Node, Value
 from q7x2_ep.ir.shape import symbols
 from q7x2_ep.ops import find
 from q7x2_ep.ops.common import is_movement
-from q7x2_ep.plan.build import NotNative, Plan, build
+from q7x2_ep.plan.build import NotNative, build
+from q7x2_ep.plan.parts import HostPhase, NativePhase, Phase, is_data
 from q7x2_ep.plan.target import Target
-
-
-@dataclass(frozen=True)
-class NativePhase:
-    """One C call: a plan whose graph has as inputs and outputs what passes between phases. sizes:
-    the symbols that are bound by then.
-    """
-
-    plan: Plan
-    sizes: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class HostPhase:
-    """One node that Python runs, and why.
-
-    within: a native form, where the op knows how large its output can be. It gives a vector with
-    room for that, and how many elements the one size took that only data tells. The output is the
-    front of the vector.
-    """
-
-    node: Node
-    reason: str
-    within: Optional[NativePhase] = None
-
-
-Phase = Union[NativePhase, HostPhase]
 
 
 def partition(graph: Graph, target: Target) -> list[Phase]:
@@ -133,11 +106,6 @@ def _within(node: Node, target: Target, sizes: tuple[str, ...]) -> Optional[Nati
         return None
     finally:
         twin.detach()
-
-
-def is_data(value: Value) -> bool:
-    """Whether a value is made by a run: no constant, and nothing that sizes alone tell."""
-    return value.const is None and (value.producer is not None or value.elements is None)
 
 
 def _part(graph: Graph, nodes: list[Node]) -> Graph:

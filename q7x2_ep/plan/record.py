@@ -22,13 +22,12 @@ import numpy as np
 
 from q7x2_ep.errors import CorruptModel, UnsupportedOp
 from q7x2_ep.ir.core import Graph, Node, Type, Value
-from q7x2_ep.ir.rewrite import NearMiss
+from q7x2_ep.ir.near_miss import NearMiss
 from q7x2_ep.ir.shape import Expr
-from q7x2_ep.ops.trees import Forest
-from q7x2_ep.plan.build import Guard, Operand, Pack, Plan, Step
+from q7x2_ep.ops.forest import Forest
 from q7x2_ep.plan.encode import Encoded
 from q7x2_ep.plan.memory import Storage
-from q7x2_ep.plan.partition import HostPhase, NativePhase
+from q7x2_ep.plan.parts import Guard, HostPhase, NativePhase, Operand, Pack, Plan, Step
 from q7x2_ep.plan.schedule import Access
 from q7x2_ep.plan.target import KernelRow
 

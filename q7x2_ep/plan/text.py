@@ -4,7 +4,7 @@ golden-tested.
 
 from __future__ import annotations
 
-from q7x2_ep.plan.build import Operand, Plan, Step
+from q7x2_ep.plan.parts import Operand, Plan, Step
 
 
 def listing(plan: Plan) -> str:

@@ -255,7 +255,7 @@ def test_a_folder_that_may_only_be_read(tmp_path, compiled, caplog, monkeypatch)
     def refuse(path, *given):
         raise OSError(30, "Read-only file system")
 
-    monkeypatch.setattr(importer, "replacing", refuse)
+    monkeypatch.setattr("q7x2_ep.session.replacing", refuse)
     monkeypatch.setattr(cache, "replacing", refuse)
     with caplog.at_level(logging.WARNING, "q7x2_ep"):
         run(add(), tmp_path)

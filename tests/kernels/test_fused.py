@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from q7x2_ep import dtypes
-from q7x2_ep.backend.cpu.executor import Executor, compiled
+from q7x2_ep.backend.cpu.executor import Executor
 from q7x2_ep.backend.cpu.library import load
+from q7x2_ep.backend.cpu.pack import compiled
 from q7x2_ep.backend.numpy import evaluate
 from q7x2_ep.ir.core import Graph, Value
 from q7x2_ep.ir.shape import symbol

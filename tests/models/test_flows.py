@@ -11,7 +11,7 @@ import onnx.parser
 import pytest
 
 import q7x2_ep
-from q7x2_ep.backend.program import MAX_EXACT, MAX_FAILURES, _Flow
+from q7x2_ep.backend.host import MAX_EXACT, MAX_FAILURES, Flow, Host
 from q7x2_ep.errors import DataError, ShapeError
 
 ort = pytest.importorskip("onnxruntime")
@@ -24,8 +24,8 @@ def floats(*shape: int) -> np.ndarray:
     return RNG.standard_normal(shape).astype(np.float32)
 
 
-def flows(session: q7x2_ep.InferenceSession) -> list[_Flow]:
-    return [part for part, _ in session._session.program._parts if isinstance(part, _Flow)]
+def flows(session: q7x2_ep.InferenceSession) -> list[Flow]:
+    return [part for part, _ in session._session.program._parts if isinstance(part, Flow)]
 
 
 def is_flowing(session: q7x2_ep.InferenceSession) -> bool:
@@ -142,7 +142,7 @@ def test_sizes_decide_a_branch():
     )
     feeds = [{"on": np.array(True), "x": floats(n, 4)} for n in (1, 3, 1, 2)]
     session = check(text, *feeds, {"on": np.array(False), "x": floats(2, 4)})
-    host = [runner for runner in session._session.program.runners if hasattr(runner, "bodies")]
+    host = [runner for runner in session._session.program.runners if isinstance(runner, Host)]
     model = onnx.parser.parse_model(HEADER + text).SerializeToString()
     theirs = ort.InferenceSession(model)
     for n in range(1, MAX_EXACT + 4):

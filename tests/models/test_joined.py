@@ -7,7 +7,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import q7x2_ep
-from q7x2_ep.ops.builder import Joined
+from q7x2_ep.ops.joined import Joined
 
 ROWS, INNER, HEADS = 5, 40, 2
 

@@ -24,7 +24,7 @@ from q7x2_ep.feeds import random_feeds
 from q7x2_ep.ops.activation import ACTIVATIONS
 from q7x2_ep.ops.common import NotInferable
 from q7x2_ep.passes import infer
-from q7x2_ep.plan.build import Step
+from q7x2_ep.plan.parts import Step
 from tests.models.accuracy import Accuracy
 from tests.models.files import label, read, select
 

@@ -214,6 +214,20 @@ def test_opening_needs_no_onnx(tmp_path):
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+def test_opening_imports_nothing_that_compiles(tmp_path):
+    q7x2_ep.compile(add(), tmp_path / "m.q7")
+    code = (
+        "import sys, numpy, q7x2_ep\n"
+        f"session = q7x2_ep.InferenceSession({str(tmp_path / 'm.q7')!r})\n"
+        "ones = numpy.ones((2, 3), numpy.float32)\n"
+        "for _ in range(3): session.run(None, {'x': ones, 'y': ones})\n"
+        "names = 'importer passes fuse plan.build plan.partition ops.common ir.rewrite'.split()\n"
+        "found = [name for name in names if f'q7x2_ep.{name}' in sys.modules]\n"
+        "assert 'q7x2_ep.session' in sys.modules and not found, found"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
 def test_intermediate_values_need_the_model(tmp_path):
     q7x2_ep.compile(scaled(), tmp_path / "m.q7")
     with q7x2_ep.InferenceSession(tmp_path / "m.q7") as session:

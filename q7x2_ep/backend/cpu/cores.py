@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
-from pathlib import Path
+from typing import Union
 
 from q7x2_ep import knobs
 
-CPUS = Path("/sys/devices/system/cpu")
-CGROUPS = Path("/sys/fs/cgroup")
-MEMBERSHIP = Path("/proc/self/cgroup")
+Path = Union[str, "os.PathLike[str]"]  # pathlib takes 3 ms to import
+
+CPUS = "/sys/devices/system/cpu"
+CGROUPS = "/sys/fs/cgroup"
+MEMBERSHIP = "/proc/self/cgroup"
 
 
 def default_threads() -> int:
@@ -30,8 +32,8 @@ def physical_cores(cpus: Iterable[int], folder: Path = CPUS) -> int:
     """
     cores: dict[str, int] = {}
     for cpu in cpus:
-        siblings = _read(folder / f"cpu{cpu}" / "topology" / "thread_siblings_list") or str(cpu)
-        cores[siblings] = int(_read(folder / f"cpu{cpu}" / "cpu_capacity") or 0)
+        siblings = _read(f"{folder}/cpu{cpu}/topology/thread_siblings_list") or str(cpu)
+        cores[siblings] = int(_read(f"{folder}/cpu{cpu}/cpu_capacity") or 0)
     best = max(cores.values(), default=0)
     return sum(2 * capacity >= best for capacity in cores.values())
 
@@ -44,21 +46,21 @@ def quotas(membership: Path = MEMBERSHIP, folder: Path = CGROUPS) -> Iterator[in
         _, controllers, path = line.split(":", 2)
         if controllers and "cpu" not in controllers.split(","):
             continue
-        root = folder / "cpu" if controllers else folder
-        group = root / path.lstrip("/")
-        for place in (group, *group.parents):
-            limits = _read(place / "cpu.max").split() or [
-                _read(place / f"cpu.cfs_{what}_us") for what in ("quota", "period")
+        root = os.path.join(folder, "cpu") if controllers else folder
+        names = [name for name in path.split("/") if name]
+        for depth in range(len(names), -1, -1):
+            place = os.path.join(root, *names[:depth])
+            limits = _read(f"{place}/cpu.max").split() or [
+                _read(f"{place}/cpu.cfs_{what}_us") for what in ("quota", "period")
             ]
             if limits[0].isdigit() and int(limits[0]) > 0:
                 yield -(-int(limits[0]) // int(limits[1]))
-            if place == root:
-                break
 
 
 def _read(path: Path) -> str:
     """What the file says; nothing where there is none."""
     try:
-        return path.read_text(encoding="ascii").strip()
+        with open(path, encoding="ascii") as file:
+            return file.read().strip()
     except (OSError, ValueError):
         return ""

@@ -1,0 +1,38 @@
+"""Files as they are read and written: mapped, and replaced whole."""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+from collections.abc import Iterable, Iterator
+from typing import Any, Callable
+
+Track = Callable[[list, str], Iterable]  # progress.track, or nothing: the items, a label
+
+
+def map_file(path: str) -> Any:
+    """A file as a read-only buffer: pages are read when they are used.
+
+    Raises: OSError.
+    """
+    with open(path, "rb") as file:
+        if os.fstat(file.fileno()).st_size == 0:
+            return b""  # which mmap refuses
+        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+
+
+@contextlib.contextmanager
+def replacing(path: str) -> Iterator[Any]:
+    """A new binary file that takes the place of `path` once it is complete, and on the disk."""
+    temporary = f"{path}.{os.urandom(16).hex()}.tmp"  # writers of one path do not meet
+    try:
+        with open(temporary, "xb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary)
+        raise

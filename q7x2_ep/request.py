@@ -1,0 +1,50 @@
+"""What a session asks of a model beyond what is in it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Callable, Optional
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a graph is read for. outputs: intermediate values that become outputs too. functions:
+    Python functions that stand for ops, by domain and op type. live: inputs that have an
+    initializer and are to be fed all the same. dims: sizes for symbolic dims of the inputs, by
+    name; denotations: by denotation; negative ones leave the dim free. initializers: arrays in
+    place of the model's; files: contents of files of external data, by location. seed: of random
+    ops without one of their own. regular: whether dims of one name have one size, and none is 0
+    where a slice goes to or from the last.
+    """
+
+    outputs: Sequence[str] = ()
+    functions: Mapping[tuple[str, str], Callable[..., Any]] = field(default_factory=dict)
+    live: Collection[str] = ()
+    dims: Mapping[str, int] = field(default_factory=dict)
+    denotations: Mapping[str, int] = field(default_factory=dict)
+    initializers: Mapping[str, np.ndarray] = field(default_factory=dict)
+    files: Mapping[str, Any] = field(default_factory=dict)
+    seed: Optional[int] = None
+    regular: bool = True
+
+    def fingerprint(self, fusion: bool) -> str:
+        """A hash of all that changes what a model is compiled to, but for functions."""
+        dims, denotations = sorted(self.dims.items()), sorted(self.denotations.items())
+        asked = (list(self.outputs), sorted(self.live), dims, denotations, self.seed, self.regular)
+        digest = hashlib.sha256(repr((asked, fusion)).encode())
+        for name, array in sorted(self.initializers.items()):
+            digest.update(f"{name}={array.dtype}{array.shape}".encode())
+            digest.update(
+                repr(array.tolist()).encode() if array.dtype.kind == "O" else array.tobytes()
+            )
+        for name, data in sorted(self.files.items()):
+            digest.update(f"{name}={len(data)}".encode())
+            digest.update(data)
+        return digest.hexdigest()
+
+
+AS_IT_IS = Request()
