@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import settings
 
@@ -31,6 +32,18 @@ except BackendError as error:
     missing = str(error)
 
 collect_ignore = [str(path) for path in NEED_LIBRARY] if missing else []
+
+
+STATES: dict[tuple[str, str], Any] = {}
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """A module's generator begins anew: what a test draws does not depend on those before it."""
+    module = getattr(item, "module", None)
+    for name, value in vars(module).items() if module else ():
+        if isinstance(value, np.random.Generator):
+            state = STATES.setdefault((module.__name__, name), value.bit_generator.state)
+            value.bit_generator.state = state
 
 
 def pytest_report_header() -> str:
