@@ -47,6 +47,20 @@ def test_values_change_and_results_stay(session, n):
         assert all(output.flags.owndata and output.flags.writeable for output in outputs)
 
 
+def test_what_kernels_cannot_read_in_place_goes_the_long_way(session):
+    fed = feed(1)
+    for _ in range(3):
+        session.run(None, fed)
+    run_again = session._session.program.run_again
+    assert run_again(fed) is not None
+    data = fed["big"].tobytes()
+    loose = np.frombuffer(b" " + data, np.float32, offset=1)
+    strided = np.repeat(fed["big"], 2)[::2]
+    for big in (loose, strided):
+        assert run_again({**fed, "big": big}) is None
+        check(session.run(None, {**fed, "big": big}), fed)
+
+
 def test_shapes_strides_and_kinds_change(session):
     for n in (LARGE, LARGE, LARGE, 3, 3, 3, LARGE):
         check(session.run(None, feed(n, n)), feed(n, n))

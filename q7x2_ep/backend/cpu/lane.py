@@ -69,7 +69,8 @@ class Lane:
                 array = feed[name]
                 if type(array) is not np.ndarray or array.dtype is not dtype:
                     return None
-                if array.shape != shape or not array.flags.c_contiguous:
+                flags = array.flags
+                if array.shape != shape or not (flags.c_contiguous and flags.aligned):
                     return None
                 launch.sources[i] = address(array)
         except KeyError:
