@@ -7,7 +7,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "arena.h"
 #include "runtime.h"
@@ -407,12 +406,6 @@ void q7_fault(const q7_call *call, const char *what, int64_t value, int64_t limi
     atomic_store(&s->faulted, 2);
 }
 
-static int64_t now_ns(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
-}
-
 static void patch_feeds(q7_context *c, const void *const *inputs, void *const *outputs) {
     const q7_plan *p = c->plan;
     for (int64_t i = 0; i < p->n_pointer_patches; i++) {
@@ -452,14 +445,14 @@ q7_status q7_run(const q7_job *job) {
         return fail(error, Q7_BAD_ARG, -1, "run before bind");
     patch_feeds(c, job->inputs, job->outputs);
     atomic_store(&c->state.faulted, 0);
-    int64_t before = c->step_ns ? now_ns() : 0;
+    int64_t before = c->step_ns ? q7_now_ns() : 0;
     for (int64_t i = job->first; i < job->last; i++) {
         if (!run_step(c, i))
             return fail(error, Q7_INTERNAL, i, "wrote to the arena outside of its operands");
         if (atomic_load_explicit(&c->state.faulted, memory_order_acquire))
             return run_error(c, i, error);
         if (!c->step_ns) continue;
-        const int64_t after = now_ns();
+        const int64_t after = q7_now_ns();
         c->step_ns[i] += after - before;
         before = after;
     }

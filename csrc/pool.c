@@ -63,7 +63,7 @@ static inline void pause_cpu(void) {
 #endif
 }
 
-static int64_t now_ns(void) {
+int64_t q7_now_ns(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
@@ -203,7 +203,7 @@ static void run_inline(int64_t tasks, q7_task fn, void *arg) {
 }
 
 static void run_region(int64_t tasks, int64_t threads, q7_task fn, void *arg) {
-    const int64_t start = now_ns();
+    const int64_t start = q7_now_ns();
     if (start < pool.inline_until_ns) {
         run_inline(tasks, fn, arg);
         return;
@@ -211,9 +211,9 @@ static void run_region(int64_t tasks, int64_t threads, q7_task fn, void *arg) {
     if (pool.workers < threads - 1) grow(threads - 1);
     threads = q7_min(threads, pool.workers + 1);
     const uint64_t state = open_region(tasks, threads, fn, arg);
-    const int64_t done = work(0, threads), end = now_ns();
+    const int64_t done = work(0, threads), end = q7_now_ns();
     close_region(state);
-    const int64_t closed = now_ns(), wait = closed - end;
+    const int64_t closed = q7_now_ns(), wait = closed - end;
     if (wait > STOLEN_NS + 4 * (end - start) / q7_max(done, 1))
         pool.inline_until_ns = closed + BACK_OFF * wait / threads;
 }

@@ -22,6 +22,8 @@ typedef struct q7_kernel_row {
 } q7_kernel_row;
 extern const q7_kernel_row q7_kernels[Q7_KERNEL_COUNT];
 
+int64_t q7_now_ns(void); /* of a clock that never goes back; pool.c */
+
 /* The error slot of a run: the first fault wins. */
 struct q7_run_state {
     atomic_int faulted; /* 0 none, 1 being written, 2 complete */

@@ -17,17 +17,6 @@ typedef struct place {
     int64_t pixel; /* of y, at ow = 0 */
 } place;
 
-Q7_INLINE q7_f32 load(const float *p, int64_t lanes) {
-    return lanes >= Q7_W ? q7_load(p) : q7_load_tail(p, lanes);
-}
-
-Q7_INLINE void store(float *p, q7_f32 v, int64_t lanes) {
-    if (lanes >= Q7_W)
-        q7_store(p, v);
-    else
-        q7_store_tail(p, v, lanes);
-}
-
 /* The sums of some vectors of channels from c on, the last of `lanes`, for some pixels from ow on;
  * vectors and pixels are constants where this is inlined. */
 Q7_INLINE void tile(const place *at, int64_t ow, q7_taps columns, int64_t c, const int pixels,
@@ -39,7 +28,7 @@ Q7_INLINE void tile(const place *at, int64_t ow, q7_taps columns, int64_t c, con
     Q7_UNROLL
     for (int v = 0; v < vectors; v++) {
         const q7_f32 bias =
-            x->bias ? load((const float *)x->bias + c + v * Q7_W, lanes) : q7_set1(0.0f);
+            x->bias ? q7_load_part((const float *)x->bias + c + v * Q7_W, lanes) : q7_set1(0.0f);
         Q7_UNROLL
         for (int p = 0; p < pixels; p++) sum[p * vectors + v] = bias;
     }
@@ -51,13 +40,15 @@ Q7_INLINE void tile(const place *at, int64_t ow, q7_taps columns, int64_t c, con
             for (int64_t j = columns.first; j < columns.end; j++) {
                 const float *from = line + j * x->dilation_w * x->x_w_stride;
                 Q7_UNROLL
-                for (int v = 0; v < vectors; v++) w[v] = load(weight + j * x->C + v * Q7_W, lanes);
+                for (int v = 0; v < vectors; v++)
+                    w[v] = q7_load_part(weight + j * x->C + v * Q7_W, lanes);
                 Q7_UNROLL
                 for (int p = 0; p < pixels; p++) {
                     Q7_UNROLL
                     for (int v = 0; v < vectors; v++)
-                        sum[p * vectors + v] = q7_fma(w[v], load(from + p * step + v * Q7_W, lanes),
-                                                      sum[p * vectors + v]);
+                        sum[p * vectors + v] =
+                            q7_fma(w[v], q7_load_part(from + p * step + v * Q7_W, lanes),
+                                   sum[p * vectors + v]);
                 }
             }
         }
@@ -65,7 +56,8 @@ Q7_INLINE void tile(const place *at, int64_t ow, q7_taps columns, int64_t c, con
     for (int p = 0; p < pixels; p++) {
         Q7_UNROLL
         for (int v = 0; v < vectors; v++)
-            store(at->y + (ow + p) * x->y_stride + c + v * Q7_W, sum[p * vectors + v], lanes);
+            q7_store_part(at->y + (ow + p) * x->y_stride + c + v * Q7_W, sum[p * vectors + v],
+                          lanes);
     }
 }
 
@@ -89,12 +81,12 @@ Q7_INLINE void finish_as(const place *at, const q7_depthwise_line *line, const i
         float *y = at->y + ow * x->y_stride;
         for (int64_t c = line->first; c < line->end; c += Q7_W) {
             const int64_t lanes = line->end - c;
-            const q7_f32 term = added ? load(added + c, lanes) : q7_set1(0.0f);
-            q7_f32 v = load(y + c, lanes);
+            const q7_f32 term = added ? q7_load_part(added + c, lanes) : q7_set1(0.0f);
+            q7_f32 v = q7_load_part(y + c, lanes);
             if (added && x->residual_first) v = q7_add(v, term);
             v = q7_act(act, v, alpha, beta);
             if (added && !x->residual_first) v = q7_add(v, term);
-            store(y + c, v, lanes);
+            q7_store_part(y + c, v, lanes);
         }
     }
 }

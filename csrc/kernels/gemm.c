@@ -194,17 +194,6 @@ static void tail(const q7_gemm_tile *t, target out) {
     }
 }
 
-Q7_INLINE q7_f32 load(const float *p, int64_t lanes) {
-    return lanes == Q7_W ? q7_load(p) : q7_load_tail(p, lanes);
-}
-
-Q7_INLINE void store(float *p, q7_f32 x, int64_t lanes) {
-    if (lanes == Q7_W)
-        q7_store(p, x);
-    else
-        q7_store_tail(p, x, lanes);
-}
-
 /* c = act(alpha * (sums + what c held if accumulating) + biases) + residual, for n columns from the
  * given first one. */
 Q7_INLINE void finish_as(const q7_gemm_tile *t, const float *sums, int64_t sums_stride,
@@ -220,13 +209,13 @@ Q7_INLINE void finish_as(const q7_gemm_tile *t, const float *sums, int64_t sums_
         for (int64_t j = 0; j < n; j += Q7_W) {
             const int64_t lanes = q7_min(n - j, Q7_W);
             q7_f32 x = q7_load(sums + i * sums_stride + j), bias = row_bias;
-            if (t->accumulate) x = q7_add(load(c + j, lanes), x);
-            if (e->bias) bias = q7_add(bias, load(e->bias + first + j, lanes));
+            if (t->accumulate) x = q7_add(q7_load_part(c + j, lanes), x);
+            if (e->bias) bias = q7_add(bias, q7_load_part(e->bias + first + j, lanes));
             x = q7_fma(alpha, x, bias);
-            if (residual && e->residual_first) x = q7_add(x, load(residual + j, lanes));
+            if (residual && e->residual_first) x = q7_add(x, q7_load_part(residual + j, lanes));
             x = q7_act(act, x, act_alpha, act_beta);
-            if (residual && !e->residual_first) x = q7_add(x, load(residual + j, lanes));
-            store(c + j, x, lanes);
+            if (residual && !e->residual_first) x = q7_add(x, q7_load_part(residual + j, lanes));
+            q7_store_part(c + j, x, lanes);
         }
     }
 }
@@ -244,14 +233,14 @@ Q7_INLINE void finish_gated_as(const q7_gemm_tile *t, const float *sums, int64_t
             float *y = e->gated + i * e->gated_stride + column;
             for (int64_t j = 0; j < columns; j += Q7_W) {
                 const int64_t lanes = q7_min(columns - j, Q7_W);
-                q7_f32 gate = load(s + j, lanes), up = load(s + HALF + j, lanes);
+                q7_f32 gate = q7_load_part(s + j, lanes), up = q7_load_part(s + HALF + j, lanes);
                 if (t->accumulate) {
-                    gate = q7_add(load(c + j, lanes), gate);
-                    up = q7_add(load(c + HALF + j, lanes), up);
+                    gate = q7_add(q7_load_part(c + j, lanes), gate);
+                    up = q7_add(q7_load_part(c + HALF + j, lanes), up);
                 }
-                if (e->bias) gate = q7_add(gate, load(e->bias + column + j, lanes));
-                if (e->up_bias) up = q7_add(up, load(e->up_bias + column + j, lanes));
-                store(y + j, q7_mul(q7_act(act, gate, act_alpha, act_beta), up), lanes);
+                if (e->bias) gate = q7_add(gate, q7_load_part(e->bias + column + j, lanes));
+                if (e->up_bias) up = q7_add(up, q7_load_part(e->up_bias + column + j, lanes));
+                q7_store_part(y + j, q7_mul(q7_act(act, gate, act_alpha, act_beta), up), lanes);
             }
         }
 }

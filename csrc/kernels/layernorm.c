@@ -13,17 +13,12 @@ Q7_INLINE float total(const q7_f32 sum[SUMS]) {
     return q7_hsum(q7_add(q7_add(sum[0], sum[1]), q7_add(sum[2], sum[3])));
 }
 
-/* `left` floats at p, Q7_W at most; the other lanes are 0. */
-Q7_INLINE q7_f32 load_part(const float *p, int64_t left) {
-    return left >= Q7_W ? q7_load(p) : q7_load_tail(p, left);
-}
-
 /* x + skip + skip_bias for `left` lanes at i, stored in s if there is one. */
 Q7_INLINE q7_f32 add_part(int64_t i, int64_t left, const float *x, const float *skip,
                           const float *skip_bias, float *s) {
-    q7_f32 v = load_part(x + i, left);
-    if (skip) v = q7_add(v, load_part(skip + i, left));
-    if (skip_bias) v = q7_add(v, load_part(skip_bias + i, left));
+    q7_f32 v = q7_load_part(x + i, left);
+    if (skip) v = q7_add(v, q7_load_part(skip + i, left));
+    if (skip_bias) v = q7_add(v, q7_load_part(skip_bias + i, left));
     if (s && left >= Q7_W) q7_store(s + i, v);
     if (s && left < Q7_W) q7_store_tail(s + i, v, left);
     return v;
@@ -44,7 +39,7 @@ Q7_INLINE float sum_row(int64_t n, const float *x, const float *skip, const floa
         }
     for (; i < n; i += Q7_W) { /* lanes past the end: 0 - 0 */
         const q7_f32 d =
-            q7_sub(add_part(i, n - i, x, skip, skip_bias, s), load_part(centers, n - i));
+            q7_sub(add_part(i, n - i, x, skip, skip_bias, s), q7_load_part(centers, n - i));
         sum[0] = squared ? q7_fma(d, d, sum[0]) : q7_add(d, sum[0]);
     }
     return total(sum);

@@ -11,17 +11,6 @@ enum { VECTORS = 4 };
 /* What a window of nothing gives. */
 Q7_INLINE float start_of(int64_t op) { return op == Q7_pool_max ? -INFINITY : 0.0f; }
 
-Q7_INLINE q7_f32 load(const float *p, int64_t lanes) {
-    return lanes >= Q7_W ? q7_load(p) : q7_load_tail(p, lanes);
-}
-
-Q7_INLINE void store(float *p, q7_f32 x, int64_t lanes) {
-    if (lanes >= Q7_W)
-        q7_store(p, x);
-    else
-        q7_store_tail(p, x, lanes);
-}
-
 Q7_INLINE q7_f32 join(int64_t op, q7_f32 a, q7_f32 x) {
     if (op != Q7_pool_max) return q7_add(a, x);
     return q7_select(q7_unordered(x), x, q7_vmax(x, a)); /* tests x, off the chain of maxima */
@@ -40,8 +29,8 @@ Q7_INLINE q7_f32 term(int64_t op, q7_f32 x, float p) {
 /* line = the terms of x, joined with what it holds but for the first. */
 Q7_INLINE void join_line(int64_t op, float *line, const float *x, int64_t n, bool first, float p) {
     for (int64_t i = 0; i < n; i += Q7_W) {
-        const q7_f32 v = term(op, load(x + i, n - i), p);
-        store(line + i, first ? v : join(op, load(line + i, n - i), v), n - i);
+        const q7_f32 v = term(op, q7_load_part(x + i, n - i), p);
+        q7_store_part(line + i, first ? v : join(op, q7_load_part(line + i, n - i), v), n - i);
     }
 }
 
@@ -49,9 +38,10 @@ Q7_INLINE void join_line(int64_t op, float *line, const float *x, int64_t n, boo
 Q7_INLINE void join_columns(int64_t op, float *y, const float *line, int64_t n, int64_t k,
                             int64_t dilation) {
     for (int64_t i = 0; i < n; i += Q7_W) {
-        q7_f32 all = load(line + i, n - i);
-        for (int64_t j = 1; j < k; j++) all = join(op, all, load(line + i + j * dilation, n - i));
-        store(y + i, all, n - i);
+        q7_f32 all = q7_load_part(line + i, n - i);
+        for (int64_t j = 1; j < k; j++)
+            all = join(op, all, q7_load_part(line + i + j * dilation, n - i));
+        q7_store_part(y + i, all, n - i);
     }
 }
 
@@ -110,7 +100,7 @@ Q7_INLINE void join_elements(int64_t op, float *y, const window *in, int64_t at,
     for (int v = 0; v < vectors; v++) {
         if (op == Q7_pool_mean) all[v] = q7_div(all[v], q7_set1(in->taps));
         if (op == Q7_pool_lp) all[v] = q7_sqrt(all[v]);
-        store(y + at + v * Q7_W, all[v], left ? left : Q7_W);
+        q7_store_part(y + at + v * Q7_W, all[v], left ? left : Q7_W);
     }
 }
 

@@ -60,16 +60,9 @@ typedef struct place {
     int64_t row, j, lanes;
 } place;
 
-Q7_INLINE q7_f32 load(const float *p, place at) {
-    return at.lanes == Q7_W ? q7_load(p + at.j) : q7_load_tail(p + at.j, at.lanes);
-}
+Q7_INLINE q7_f32 load(const float *p, place at) { return q7_load_part(p + at.j, at.lanes); }
 
-Q7_INLINE void store(float *p, q7_f32 x, place at) {
-    if (at.lanes == Q7_W)
-        q7_store(p + at.j, x);
-    else
-        q7_store_tail(p + at.j, x, at.lanes);
-}
+Q7_INLINE void store(float *p, q7_f32 x, place at) { q7_store_part(p + at.j, x, at.lanes); }
 
 /* x[g] + bias[0, g] */
 Q7_INLINE q7_f32 of_input(const q7_rnn_step *s, int64_t g, place at) {

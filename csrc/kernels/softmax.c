@@ -65,31 +65,21 @@ static void rows_log(int64_t count, int64_t n, const float *x, float *y) {
     }
 }
 
-Q7_INLINE q7_f32 load_part(const float *p, int64_t left) {
-    return left == Q7_W ? q7_load(p) : q7_load_tail(p, left);
-}
-Q7_INLINE void store_part(float *p, q7_f32 v, int64_t left) {
-    if (left == Q7_W)
-        q7_store(p, v);
-    else
-        q7_store_tail(p, v, left);
-}
-
 /* Q7_W columns at once, or the last `left` of them. */
 Q7_INLINE void columns(int64_t n, int64_t stride, const float *x, float *y, int64_t left,
                        bool log) {
     q7_f32 max = q7_set1(-INFINITY), sum = q7_set1(0.0f);
-    for (int64_t j = 0; j < n; j++) max = q7_vmax(load_part(x + j * stride, left), max);
+    for (int64_t j = 0; j < n; j++) max = q7_vmax(q7_load_part(x + j * stride, left), max);
     for (int64_t j = 0; j < n; j++) {
-        const q7_f32 e = q7_exp_nonpositive(q7_sub(load_part(x + j * stride, left), max));
-        if (!log) store_part(y + j * stride, e, left);
+        const q7_f32 e = q7_exp_nonpositive(q7_sub(q7_load_part(x + j * stride, left), max));
+        if (!log) q7_store_part(y + j * stride, e, left);
         sum = q7_add(sum, e);
     }
     const q7_f32 scale = q7_div(q7_set1(1.0f), sum), log_sum = q7_log(sum);
     for (int64_t j = 0; j < n; j++) {
-        const q7_f32 v = log ? q7_sub(q7_sub(load_part(x + j * stride, left), max), log_sum)
-                             : q7_mul(load_part(y + j * stride, left), scale);
-        store_part(y + j * stride, v, left);
+        const q7_f32 v = log ? q7_sub(q7_sub(q7_load_part(x + j * stride, left), max), log_sum)
+                             : q7_mul(q7_load_part(y + j * stride, left), scale);
+        q7_store_part(y + j * stride, v, left);
     }
 }
 

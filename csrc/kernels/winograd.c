@@ -17,17 +17,6 @@ Q7_INLINE place place_of(const q7_winograd_args *x, int64_t tile) {
     return (place){tile / columns / lines, tile / columns % lines * 2, tile % columns * 2};
 }
 
-Q7_INLINE q7_f32 load(const float *p, int64_t lanes) {
-    return lanes >= Q7_W ? q7_load(p) : q7_load_tail(p, lanes);
-}
-
-Q7_INLINE void store(float *p, q7_f32 v, int64_t lanes) {
-    if (lanes >= Q7_W)
-        q7_store(p, v);
-    else
-        q7_store_tail(p, v, lanes);
-}
-
 /* v = B^T v, of every stride-th of 4 vectors. */
 Q7_INLINE void turn_in(q7_f32 *v, const int stride) {
     const q7_f32 a = v[0], b = v[stride], c = v[2 * stride], d = v[3 * stride];
@@ -51,13 +40,13 @@ static void transform_in(const q7_winograd_args *x, place at, const float *zeros
         const int64_t lanes = x->C - c;
         q7_f32 v[16];
         Q7_UNROLL
-        for (int i = 0; i < 16; i++) v[i] = load(from[i] + c, lanes);
+        for (int i = 0; i < 16; i++) v[i] = q7_load_part(from[i] + c, lanes);
         Q7_UNROLL
         for (int i = 0; i < 4; i++) turn_in(v + i, 4);
         Q7_UNROLL
         for (int i = 0; i < 4; i++) turn_in(v + 4 * i, 1);
         Q7_UNROLL
-        for (int i = 0; i < 16; i++) store(rows + i * step + c, v[i], lanes);
+        for (int i = 0; i < 16; i++) q7_store_part(rows + i * step + c, v[i], lanes);
     }
 }
 
@@ -83,17 +72,18 @@ Q7_INLINE void transform_out_as(const q7_winograd_args *x, place at, const float
         for (int i = 0; i < 4; i++) turn_out(v + i, 4);
         turn_out(v, 1);
         turn_out(v + 4, 1);
-        const q7_f32 bias = x->bias ? load((const float *)x->bias + m, lanes) : q7_set1(0.0f);
+        const q7_f32 bias =
+            x->bias ? q7_load_part((const float *)x->bias + m, lanes) : q7_set1(0.0f);
         for (int64_t i = 0; i < 4; i++) {
             if (at.oh + i / 2 >= x->OH || at.ow + i % 2 >= x->OW) continue;
             const int64_t p = pixel + i / 2 * x->OW + i % 2;
             q7_f32 y = q7_add(v[i / 2 * 4 + i % 2], bias), term = q7_set1(0.0f);
             if (x->residual)
-                term = load((const float *)x->residual + p * x->residual_stride + m, lanes);
+                term = q7_load_part((const float *)x->residual + p * x->residual_stride + m, lanes);
             if (x->residual && x->residual_first) y = q7_add(y, term);
             y = q7_act(act, y, alpha, beta);
             if (x->residual && !x->residual_first) y = q7_add(y, term);
-            store((float *)x->y + p * x->y_stride + m, y, lanes);
+            q7_store_part((float *)x->y + p * x->y_stride + m, y, lanes);
         }
     }
 }

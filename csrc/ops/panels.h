@@ -21,6 +21,14 @@ static inline int64_t q7_part(int64_t count, int64_t n, int64_t i) { return coun
 /* A float at any address: weights are packed out of mapped model files as they lie there. */
 typedef float q7_loose_float __attribute__((aligned(1)));
 
+/* How many of the k products of a convolution are summed at a time; docs/decisions.md 19. Sums of 72
+ * in one block have 1.8 times the error of onnxruntime, in four 1.1. */
+static inline int64_t q7_conv_k_block(int64_t k, bool single_tap) {
+    enum { LEAST = 16, SHORT = 128 };
+    const int64_t cut = single_tap ? 1 : k <= SHORT ? 4 : 2;
+    return q7_max(q7_ceil_div(k, q7_max(q7_ceil_div(k, Q7_CONV_K_BLOCK), cut)), LEAST);
+}
+
 /* b (k, n) of any strides as the first `width` columns of a panel (k, nr); n <= width <= nr. */
 static inline void q7_pack_panel(const q7_loose_float *b, int64_t k_stride, int64_t n_stride,
                                  int64_t k, int64_t n, int64_t width, int64_t nr, float *panel) {

@@ -58,6 +58,18 @@
 #error "compile kernels with -DQ7_ISA=<isa> -DQ7_ISA_<isa>=1"
 #endif
 
+/* Of `left` floats, which may be more than a vector holds. */
+Q7_INLINE q7_f32 q7_load_part(const float *p, int64_t left) {
+    return left >= Q7_W ? q7_load(p) : q7_load_tail(p, left);
+}
+
+Q7_INLINE void q7_store_part(float *p, q7_f32 v, int64_t left) {
+    if (left >= Q7_W)
+        q7_store(p, v);
+    else
+        q7_store_tail(p, v, left);
+}
+
 /* Hints only: any address is allowed. */
 Q7_INLINE void q7_prefetch(const void *p) { __builtin_prefetch(p, 0, 2); }
 Q7_INLINE void q7_prefetch_write(const void *p) { __builtin_prefetch(p, 1, 3); }

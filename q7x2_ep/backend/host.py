@@ -18,7 +18,17 @@ from q7x2_ep.backend.call import Call
 from q7x2_ep.backend.cpu.executor import Executor
 from q7x2_ep.backend.flow import Encoder, Form, Lane, NotFlowing
 from q7x2_ep.backend.numpy import Evaluation
-from q7x2_ep.backend.program import Compiler, HostCode, Native, Program, Sizes, State, bind, dense
+from q7x2_ep.backend.program import (
+    Compiler,
+    HostCode,
+    Native,
+    Program,
+    Sizes,
+    State,
+    bind,
+    dense,
+    run_phases,
+)
 from q7x2_ep.ir.core import NO_TENSOR, Graph, Type, Value, array_type
 from q7x2_ep.ir.shape import measured
 from q7x2_ep.ops import find
@@ -195,12 +205,7 @@ class Flow:
         tries = is_plain and self._failures < MAX_FAILURES
         if tries and self._flow(state):
             return
-        for runner, dead in self._phases:
-            if call is not None:
-                call.go_on()
-            runner.run(state, call)
-            for value in dead:
-                state.arrays.pop(value, None)
+        run_phases(self._phases, state, call)
         if tries:
             self._failures += 1
             self.form = None

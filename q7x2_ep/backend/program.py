@@ -45,6 +45,18 @@ class State(NamedTuple):
         return dtypes.make_array(elements, value.dtype, value.shape)
 
 
+def run_phases(
+    phases: Iterable[tuple[Any, list[Value]]], state: State, call: Optional[Call] = None
+) -> None:
+    """Runs each runner and drops what is dead after it."""
+    for runner, dead in phases:
+        if call is not None:
+            call.go_on()
+        runner.run(state, call)
+        for value in dead:
+            state.arrays.pop(value, None)
+
+
 @dataclass(frozen=True)
 class HostCode:
     """A node that Python runs, or the code of a native form of it; see HostPhase."""
@@ -184,13 +196,7 @@ class Program:
         if self._is_closed:
             raise errors.BackendError("[session] is closed; make a new one")
         state = State(dict(zip(self.image.inputs, arrays)), dict(sizes))
-        part = None if call is None else call.of_part()
-        for runner, dead in self._parts:
-            if part is not None:
-                part.go_on()
-            runner.run(state, part)
-            for value in dead:
-                state.arrays.pop(value, None)
+        run_phases(self._parts, state, None if call is None else call.of_part())
         if self._seen != self._compiler.made:
             self._join()
         if self._sizes == sizes:

@@ -392,11 +392,16 @@ class QuantizedLinear:
         return y if y_scale is None else g.QuantizeLinear(y, y_scale, y_zero)
 
     def lower(node: Node, b: Any) -> None:
-        x, x_scale, x_zero, w, w_scale, w_zero, bias, y_scale, y_zero = (
-            node.input(i) for i in range(9)
-        )
-        finish = scaled_finish(b, node, [x_scale, w_scale], bias, y_scale, y_zero)
-        lower_product(node, b, x, x_zero, w, w_zero, finish)
+        lower_product(node, b, *_integers(node, b))
+
+
+def _integers(node: Node, b: Any) -> tuple[Any, ...]:
+    """x, x_zero, w, w_zero and what follows on the sums, of QuantizedLinear and QuantizedConv."""
+    x, x_scale, x_zero, w, w_scale, w_zero, bias, y_scale, y_zero = (
+        node.input(i) for i in range(9)
+    )
+    finish = scaled_finish(b, node, [x_scale, w_scale], bias, y_scale, y_zero)
+    return x, x_zero, w, w_zero, finish
 
 
 def scaled_finish(
@@ -521,8 +526,4 @@ class QuantizedConv:
         return y if y_scale is None else g.QuantizeLinear(y, y_scale, y_zero)
 
     def lower(node: Node, b: Any) -> None:
-        x, x_scale, x_zero, w, w_scale, w_zero, bias, y_scale, y_zero = (
-            node.input(i) for i in range(9)
-        )
-        finish = scaled_finish(b, node, [x_scale, w_scale], bias, y_scale, y_zero)
-        lower_conv(node, b, x, x_zero, w, w_zero, finish)
+        lower_conv(node, b, *_integers(node, b))
