@@ -1,30 +1,55 @@
 /* attention.c: one block of queries of one head, as attention.h describes. Read attention.h first,
- * then blocked() and direct() here. */
+ * then blocked() here. */
 #include "attention.h"
 
 #include <math.h>
 
 #include "../simd/transpose.h"
-#include "gemm.h"
+#include "attention_mask.h"
+#include "attention_product.h"
 #include "math.h"
-#include "tile.h"
 
-void Q7_KERNEL(gemm_f32)(const q7_gemm_tile *tile);
+void Q7_KERNEL(attention_rows)(const q7_attention_tile *t);
 
 enum {
-    KEYS = Q7_ATTENTION_KEYS,
-    DIRECT = 4 /* up to so many queries by dot products: the GEMM tile would be mostly padding */
+    DIRECT = 4, /* up to so many queries of one head by rows: panels would be mostly padding */
+    PANELS = Q7_ATTENTION_QUERIES / Q7_W
 };
 
 /* What a block of queries keeps between blocks of keys. */
 typedef struct workspace {
-    float *qt;                       /* (panels, D, NR): scaled queries, transposed */
-    float *st;                       /* (block, NR): scores of a panel, then their exponentials */
-    float *mt, *bt;                  /* (block, NR): its mask and bias */
-    float *vp;                       /* (panels of Dv, block, NR): packed values */
-    float max[Q7_ATTENTION_QUERIES]; /* the largest score so far */
-    float sum[Q7_ATTENTION_QUERIES]; /* of exp(score - max) */
+    float *qt;          /* (panels, D, width): scaled queries, transposed */
+    float *ot;          /* (panels, Dv, width): sums so far, transposed */
+    float *st;          /* (block, width): scores of a panel, then their exponentials */
+    float *mt;          /* (block, width): its mask or bias */
+    float *kp, *vp;     /* (kept, block, D), (kept, block, Dv): copies of keys and values */
+    const float *k, *v; /* (block, D), (block, Dv): of the block */
+    int64_t k_stride, v_stride;
+    float key_mask[KEYS], key_bias[KEYS];
+    effect mask, bias;               /* of the block, where all queries share them */
+    float max[Q7_ATTENTION_QUERIES]; /* an integer, less than 1 below the largest score so far */
+    float sum[Q7_ATTENTION_QUERIES]; /* of 2^(score - max) */
+    bool begun[PANELS];              /* ot holds something */
+    bool passed[PANELS];             /* over a block that the mask hides */
+    wanted soon[3]; /* keys and values of the next block; queries of the next panel, or outputs */
 } workspace;
+
+/* Queries side by side in vectors. */
+typedef struct panel {
+    int64_t at, query, queries, vectors, width;
+} panel;
+
+static int64_t panel_count(const q7_attention_tile *t) {
+    return q7_ceil_div(q7_ceil_div(t->queries, Q7_W), VECTORS);
+}
+
+/* Panels are even: 64 queries are 32 + 32, not 48 + 16. */
+static panel panel_at(const q7_attention_tile *t, int64_t at) {
+    const int64_t panels = panel_count(t), vectors = q7_ceil_div(t->queries, Q7_W);
+    const int64_t first = vectors * at / panels, count = vectors * (at + 1) / panels - first;
+    return (panel){at, first * Q7_W, q7_min(t->queries - first * Q7_W, count * Q7_W), count,
+                   count * Q7_W};
+}
 
 /* Query i sees keys [first_key, end_key). */
 static inline int64_t first_key(const q7_attention_tile *t, int64_t i) {
@@ -35,394 +60,253 @@ static inline int64_t end_key(const q7_attention_tile *t, int64_t i) {
     return q7_max(0, q7_min(t->keys, t->end + i));
 }
 
-/* What products are scaled by: tanh takes scores / softcap. */
-static inline float query_scale(const q7_attention_tile *t) {
-    return t->softcap != 0.0f ? t->scale / t->softcap : t->scale;
-}
-
-/* Even parts of at most MR rows: 32 rows are 11 + 11 + 10, not 14 + 14 + 4. */
-static inline int64_t rows_per_tile(int64_t rows) {
-    return q7_ceil_div(rows, q7_ceil_div(rows, MR));
-}
-
-/* qt (D, NR) = query_scale * the transpose of n queries, with zeros in columns [n, NR). */
-static void pack_queries(const q7_attention_tile *t, int64_t first, int64_t n, float *qt) {
-    const float *q = t->q + first * t->q_stride;
-    const q7_f32 scale = q7_set1(query_scale(t));
-    const int64_t n4 = n / 4 * 4, d4 = t->D / 4 * 4;
+/* qt (D, width) = the transposed queries of a panel times what makes of products scores in units of
+ * log2(e), or what tanh takes; zeros in columns of padding. */
+static void pack_queries(const q7_attention_tile *t, panel p, float *qt) {
+    const float *q = t->q + p.query * t->q_stride;
+    const q7_f32 by = q7_set1(t->softcap != 0.0f ? t->scale / t->softcap : t->scale * LOG2_E);
+    const int64_t n4 = p.queries / 4 * 4, d4 = t->D / 4 * 4;
     for (int64_t i = 0; i < n4; i += 4)
         for (int64_t d = 0; d < d4; d += 4)
-            q7_transpose_4x4(q + i * t->q_stride + d, t->q_stride, qt + d * NR + i, NR);
+            q7_transpose_4x4(q + i * t->q_stride + d, t->q_stride, qt + d * p.width + i, p.width);
     for (int64_t d = 0; d < t->D; d++) /* what the 4 x 4 blocks left */
-        for (int64_t i = d < d4 ? n4 : 0; i < NR; i++)
-            qt[d * NR + i] = i < n ? q[i * t->q_stride + d] : 0.0f;
-    for (int64_t i = 0; i < t->D * NR; i += Q7_W) q7_store(qt + i, q7_mul(q7_load(qt + i), scale));
+        for (int64_t i = d < d4 ? n4 : 0; i < p.width; i++)
+            qt[d * p.width + i] = i < p.queries ? q[i * t->q_stride + d] : 0.0f;
+    for (int64_t i = 0; i < t->D * p.width; i += Q7_W)
+        q7_store(qt + i, q7_mul(q7_load(qt + i), by));
 }
 
-/* vp (panels, block, NR) = values of keys [first, first + n), with zeros from column Dv on. Read in
- * place, rows a multiple of 1 KB apart fall on few cache sets, and P V took 1.3 times as long
- * (heads of 64 in rows of 2304, 512 keys, avx512). */
-static void pack_values(const q7_attention_tile *t, int64_t first, int64_t n, float *vp) {
-    const int64_t Dv = t->Dv, stride = t->v_stride;
-    for (int64_t d = 0; d < Dv; d += NR, vp += q7_attention_keys(t->keys) * NR) {
-        const float *v = t->v + first * stride + d;
-        const int64_t columns = q7_min(NR, Dv - d);
-        if (columns == NR) {
-            for (int64_t j = 0; j < n; j++)
-                for (int64_t c = 0; c < NR; c += Q7_W)
-                    q7_store(vp + j * NR + c, q7_load(v + j * stride + c));
-            continue;
-        }
-        for (int64_t j = 0; j < n; j++)
-            for (int64_t c = 0; c < NR; c += Q7_W) {
-                const int64_t left = q7_max(0, q7_min(Q7_W, columns - c));
-                q7_store(vp + j * NR + c, q7_load_tail(v + j * stride + c, left));
-            }
-    }
-}
-
-/* st (n, NR) = scaled scores of keys [first, first + n). */
-static void score_keys(const q7_attention_tile *t, int64_t first, int64_t n, const float *qt,
-                       float *st) {
-    const int64_t rows = rows_per_tile(n);
-    for (int64_t j = 0; j < n; j += rows) {
-        const q7_gemm_tile tile = {
-            .m = q7_min(rows, n - j),
-            .n = NR,
-            .k = t->D,
-            .a = t->k + (first + j) * t->k_stride,
-            .a_row_stride = t->k_stride,
-            .a_k_stride = 1,
-            .b = qt,
-            .b_stride = NR,
-            .b_packed = true,
-            .c = st + j * NR,
-            .c_stride = NR,
-            .prefetch = qt,
-        };
-        Q7_KERNEL(gemm_f32)(&tile);
-    }
-}
-
-/* st (n, NR) = softcap * tanh(st). */
-static void cap_scores(const q7_attention_tile *t, int64_t n, float *st) {
-    const q7_f32 cap = q7_set1(t->softcap);
-    for (int64_t i = 0; i < n * NR; i += Q7_W)
+/* st (size) = softcap * tanh(st), in units of log2(e). */
+static void cap_scores(const q7_attention_tile *t, int64_t size, float *st) {
+    const q7_f32 cap = q7_set1(t->softcap * LOG2_E);
+    for (int64_t i = 0; i < size; i += Q7_W)
         q7_store(st + i, q7_mul(cap, q7_tanh(q7_load(st + i))));
 }
 
-/* m = the mask of query i for keys [first, first + n): as it is if float, else 0 or 1. */
-static void mask_row(const q7_attention_mask *mask, int64_t i, int64_t first, int64_t n, float *m) {
-    const int64_t at = i * mask->q_stride + first * mask->k_stride, stride = mask->k_stride;
-    if (mask->dtype == Q7_F32) {
-        const float *added = (const float *)mask->at + at;
-        if (stride == 1)
-            memcpy(m, added, (size_t)n * sizeof *m);
-        else
-            for (int64_t j = 0; j < n; j++) m[j] = added[j * stride];
-    } else {
-        const uint8_t *kept = (const uint8_t *)mask->at + at;
-        if (stride == 1)
-            for (int64_t j = 0; j < n; j++) m[j] = kept[j] != 0;
-        else
-            for (int64_t j = 0; j < n; j++) m[j] = kept[j * stride] != 0;
+/* -inf in st (n, width) where a query of the panel does not see one of the keys
+ * [first, first + n). */
+static void hide_unseen(const q7_attention_tile *t, panel p, int64_t first, int64_t n, float *st) {
+    const int64_t begin = t->begin + p.query, end = t->end + p.query; /* of its first query */
+    for (int64_t j = q7_max(0, end - first); j < n; j++) {            /* too far ahead of some */
+        const int64_t hidden = q7_min(p.width, first + j - end + 1);
+        for (int64_t i = 0; i < hidden; i++) st[j * p.width + i] = -INFINITY;
     }
-}
-
-/* Masks st (n, NR) where all queries share a mask, as for the padding of a batch: one value a key.
- */
-static void mask_keys(const q7_attention_mask *mask, float fill, int64_t first, int64_t n,
-                      float *st) {
-    const bool adds = mask->dtype == Q7_F32;
-    float row[KEYS];
-    mask_row(mask, 0, first, n, row);
-    for (int64_t j = 0; j < n; j++) {
-        if (row[j] == (adds ? 0.0f : 1.0f)) continue; /* most keys are not padding */
-        const q7_f32 v = q7_set1(adds ? row[j] : fill);
-        for (int64_t c = j * NR; c < (j + 1) * NR; c += Q7_W)
-            q7_store(st + c, adds ? q7_add(q7_load(st + c), v) : v);
-    }
-}
-
-/* mt (n, NR) = the masks of `queries` queries from `query`, transposed like the scores. */
-static void mask_tile(const q7_attention_mask *mask, int64_t query, int64_t queries, int64_t first,
-                      int64_t n, float *mt) {
-    float rows[4][KEYS] = {{0}};
-    for (int64_t i = 0; i < NR; i += 4) { /* columns of padding repeat the last query */
-        for (int64_t r = 0; r < 4; r++)
-            mask_row(mask, query + q7_min(i + r, queries - 1), first, n, rows[r]);
-        for (int64_t j = 0; j < n; j += 4) q7_transpose_4x4(rows[0] + j, KEYS, mt + j * NR + i, NR);
-    }
-}
-
-/* Whether mt (n, NR) hides all of these keys from every query of the panel, each of which has seen
- * other keys: then they would add exp(-1e30 or less) = 0. It is how a causal mask looks that is fed
- * as data. */
-static bool hides_block(const q7_attention_tile *t, int64_t queries, int64_t n, const float *mt,
-                        const float *max) {
-    const float low = -1e30f;
-    if (t->mask.dtype != Q7_F32 && !(t->fill <= low)) return false;
-    const q7_f32 limit = q7_set1(t->mask.dtype == Q7_F32 ? low : 0.0f);
-    for (int64_t i = 0; i < n * NR; i += Q7_W)
-        if (q7_any(q7_mask_not(q7_le(q7_load(mt + i), limit)))) return false; /* NaN counts */
-    for (int64_t i = 0; i < queries; i++)
-        if (!(max[i] > low / 10)) return false;
-    return true;
-}
-
-/* st (n, NR) masked by mt (n, NR). */
-static void apply_mask(const q7_attention_mask *mask, float fill, int64_t n, const float *mt,
-                       float *st) {
-    const q7_f32 filled = q7_set1(fill), zero = q7_set1(0.0f);
-    if (mask->dtype == Q7_F32)
-        for (int64_t i = 0; i < n * NR; i += Q7_W)
-            q7_store(st + i, q7_add(q7_load(st + i), q7_load(mt + i)));
-    else
-        for (int64_t i = 0; i < n * NR; i += Q7_W)
-            q7_store(st + i, q7_select(q7_eq(q7_load(mt + i), zero), filled, q7_load(st + i)));
-}
-
-/* -inf in st (n, NR) where query `query` + i does not see one of the keys [first, first + n). */
-static void hide_unseen(const q7_attention_tile *t, int64_t query, int64_t first, int64_t n,
-                        float *st) {
-    const int64_t begin = t->begin + query, end = t->end + query; /* of the panel's first query */
-    for (int64_t j = q7_max(0, end - first); j < n; j++) {        /* too far ahead of some */
-        const int64_t hidden = q7_min(NR, first + j - end + 1);
-        for (int64_t i = 0; i < hidden; i++) st[j * NR + i] = -INFINITY;
-    }
-    const int64_t behind = q7_min(n, begin + NR - 1 - first); /* keys too far behind some */
+    const int64_t behind = q7_min(n, begin + p.width - 1 - first); /* keys too far behind some */
     for (int64_t j = 0; j < behind; j++)
-        for (int64_t i = q7_max(0, first + j - begin + 1); i < NR; i++) st[j * NR + i] = -INFINITY;
+        for (int64_t i = q7_max(0, first + j - begin + 1); i < p.width; i++)
+            st[j * p.width + i] = -INFINITY;
 }
 
-/* top (NR) = the maxima down the columns of st (n, NR) and of top itself. Two rows at a time: the
- * latency of max, not its throughput, is what counts here. */
-static void max_over_keys(int64_t n, const float *st, float *top) {
-    q7_f32 even[VECTORS], odd[VECTORS];
-    for (int c = 0; c < VECTORS; c++) even[c] = odd[c] = q7_load(top + c * Q7_W);
-    for (int64_t j = 0; j + 2 <= n; j += 2)
-        for (int c = 0; c < VECTORS; c++) {
-            even[c] = q7_vmax(q7_load(st + j * NR + c * Q7_W), even[c]);
-            odd[c] = q7_vmax(q7_load(st + (j + 1) * NR + c * Q7_W), odd[c]);
-        }
-    for (int c = 0; c < VECTORS; c++) {
-        if (n % 2) even[c] = q7_vmax(q7_load(st + (n - 1) * NR + c * Q7_W), even[c]);
-        q7_store(top + c * Q7_W, q7_vmax(even[c], odd[c]));
-    }
+/* The maxima of top and a column of vectors, n of them `width` apart. Four at a time: the latency of
+ * max, not its throughput, is what counts here. */
+static inline q7_f32 column_max(int64_t n, int64_t width, const float *st, q7_f32 top) {
+    q7_f32 most[4] = {top, top, top, top};
+    int64_t j = 0;
+    for (; j + 4 <= n; j += 4)
+        for (int k = 0; k < 4; k++) most[k] = q7_vmax(q7_load(st + (j + k) * width), most[k]);
+    for (; j < n; j++) most[0] = q7_vmax(q7_load(st + j * width), most[0]);
+    return q7_vmax(q7_vmax(most[0], most[1]), q7_vmax(most[2], most[3]));
 }
 
-/* st = exp(st - the new max); max and sum (NR) are brought up to date, rescale (NR) is the factor
- * by which that changes the scale of what was summed before. */
-static void softmax_block(int64_t n, float *st, float *max, float *sum, float *rescale) {
-    float old[NR];
-    memcpy(old, max, sizeof old);
-    max_over_keys(n, st, max);
-    for (int64_t c = 0; c < NR; c += Q7_W) {
-        /* while all scores are -inf: exp(-inf - 0) = 0, where -inf - -inf would be NaN for good */
-        const q7_f32 top = q7_load(max + c);
+/* st (n, width) = 2^(st - the new max); max and sum (width) are brought up to date, rescale (width)
+ * is the power of two by which that changes the scale of what was summed before. */
+static void softmax_block(int64_t n, int64_t width, float *st, float *max, float *sum,
+                          float *rescale) {
+    for (int64_t c = 0; c < width; c += Q7_W) {
+        const q7_f32 old = q7_load(max + c);
+        const q7_f32 top = q7_floor(column_max(n, width, st + c, old));
+        /* while all scores are -inf: 2^(-inf - 0) = 0, where -inf - -inf would be NaN for good */
         const q7_f32 base = q7_select(q7_eq(top, q7_set1(-INFINITY)), q7_set1(0.0f), top);
+        const q7_f32 factor = q7_exp2(q7_sub(old, base));
         q7_f32 total = q7_set1(0.0f);
         for (int64_t j = 0; j < n; j++) {
-            const q7_f32 p = q7_exp_nonpositive(q7_sub(q7_load(st + j * NR + c), base));
-            q7_store(st + j * NR + c, p);
+            const q7_f32 p = q7_exp2(q7_sub(q7_load(st + j * width + c), base));
+            q7_store(st + j * width + c, p);
             total = q7_add(total, p);
         }
-        const q7_f32 factor = q7_exp_nonpositive(q7_sub(q7_load(old + c), base));
+        q7_store(max + c, top);
         q7_store(rescale + c, factor);
         q7_store(sum + c, q7_fma(q7_load(sum + c), factor, total));
     }
 }
 
-/* o[0 .. Dv) *= by */
-static void scale_row(const q7_attention_tile *t, float *o, float by) {
-    const q7_f32 factor = q7_set1(by);
-    int64_t d = 0;
-    for (; d + Q7_W <= t->Dv; d += Q7_W) q7_store(o + d, q7_mul(q7_load(o + d), factor));
-    if (d < t->Dv) q7_store_tail(o + d, q7_mul(q7_load_tail(o + d, t->Dv - d), factor), t->Dv - d);
+/* Whether all queries of the panel have seen a key that is not masked: to such, keys that the mask
+ * hides add 2^(-1e30 or less) = 0. */
+static bool all_saw(panel p, const float *max) {
+    for (int64_t i = 0; i < p.queries; i++)
+        if (!(max[i] > LOW / 10)) return false;
+    return true;
 }
 
-static void zero_row(const q7_attention_tile *t, float *o) {
-    for (int64_t d = 0; d < t->Dv; d++) o[d] = 0.0f;
-}
-
-/* The last step of a row: divide by the sum, which is 0 when every key was masked by -inf, and NaN
- * when a score was, or was +inf. */
-static void finish_row(const q7_attention_tile *t, float *o, float sum) {
-    const bool masked = sum == 0.0f && t->zero_masked_rows,
-               unordered = sum != sum && t->zero_nan_rows;
-    if (masked || unordered)
-        zero_row(t, o);
-    else
-        scale_row(t, o, 1.0f / sum);
-}
-
-/* o (queries, Dv) = or += P @ V over a block of n keys, P^T = st (n, NR). */
-static void add_values(const q7_attention_tile *t, int64_t queries, int64_t n, const float *st,
-                       const float *vp, bool accumulate, float *o) {
-    const int64_t rows = rows_per_tile(queries);
-    for (int64_t i = 0; i < queries; i += rows) {
-        const q7_gemm_tile tile = {
-            .m = q7_min(rows, queries - i),
-            .n = t->Dv,
-            .k = n,
-            .a = st + i,
-            .a_row_stride = 1,
-            .a_k_stride = NR,
-            .b = vp,
-            .b_stride = NR,
-            .b_packed = true,
-            .b_panel_stride = q7_attention_keys(t->keys) * NR,
-            .c = o + i * t->o_stride,
-            .c_stride = t->o_stride,
-            .accumulate = accumulate,
-            .prefetch = vp,
-        };
-        Q7_KERNEL(gemm_f32)(&tile);
+static void mask_panel(const q7_attention_tile *t, workspace *w, panel p, int64_t first, int64_t n,
+                       effect masked) {
+    const q7_attention_mask *mask = &t->mask, *bias = &t->bias;
+    const float fill = fill_in_units(t->fill);
+    if (bias->at && bias->q_stride) {
+        mask_tile(bias, p.query, p.queries, first, n, p.width, w->mt);
+        mask_scores(bias, 0.0f, n * p.width, w->mt, w->st);
+    } else if (bias->at) {
+        mask_keys(bias, 0.0f, n, p.width, w->key_bias + first % KEYS, w->st);
+    }
+    if (masked == NOTHING) return;
+    if (mask->q_stride) {
+        mask_tile(mask, p.query, p.queries, first, n, p.width, w->mt);
+        mask_scores(mask, fill, n * p.width, w->mt, w->st);
+    } else {
+        mask_keys(mask, fill, n, p.width, w->key_mask + first % KEYS, w->st);
     }
 }
 
-/* One block of keys, from `first`, for the panel of queries from `query`. */
-static void panel_step(const q7_attention_tile *t, workspace *w, int64_t query, int64_t first) {
-    const int64_t queries = q7_min(NR, t->queries - query), start = first_key(t, query);
-    const int64_t keys = q7_min(KEYS, end_key(t, query + queries - 1) - first);
-    if (keys <= 0 || first + keys <= start) return;
-    const bool accumulate = first > start;
-    const q7_attention_mask *mask = &t->mask, *bias = &t->bias;
-    const bool full_mask = mask->at && mask->q_stride != 0;
-    const bool full_bias = bias->at && bias->q_stride != 0;
-    float *o = t->o + query * t->o_stride; /* (queries, Dv) */
-    float rescale[NR];
-    if (full_mask) mask_tile(mask, query, queries, first, keys, w->mt);
-    if (full_mask && accumulate && hides_block(t, queries, keys, w->mt, w->max + query)) return;
-    if (full_bias) mask_tile(bias, query, queries, first, keys, w->bt);
-    score_keys(t, first, keys, w->qt + query * t->D, w->st);
-    if (t->softcap != 0.0f) cap_scores(t, keys, w->st);
-    if (full_bias) apply_mask(bias, 0.0f, keys, w->bt, w->st);
-    if (bias->at && !full_bias) mask_keys(bias, 0.0f, first, keys, w->st);
-    if (full_mask) apply_mask(mask, t->fill, keys, w->mt, w->st);
-    if (mask->at && !full_mask) mask_keys(mask, t->fill, first, keys, w->st);
-    hide_unseen(t, query, first, keys, w->st);
-    softmax_block(keys, w->st, w->max + query, w->sum + query, rescale);
-    for (int64_t i = 0; i < queries && accumulate; i++)
-        if (rescale[i] != 1.0f) scale_row(t, o + i * t->o_stride, rescale[i]);
-    add_values(t, queries, keys, w->st, w->vp, accumulate, o);
+/* The keys of the block from `block` for one panel of queries. `hidden`: whether it is those that the
+ * mask hides whose turn it is. */
+static void panel_step(const q7_attention_tile *t, workspace *w, panel p, int64_t block,
+                       bool hidden) {
+    const int64_t first = q7_max(block, first_key(t, p.query));
+    const int64_t n = q7_min(block + KEYS, end_key(t, p.query + p.queries - 1)) - first;
+    if (n <= 0) return;
+    const effect masked =
+        t->mask.q_stride ? effect_of(&t->mask, t->fill, p.query, p.queries, first, n) : w->mask;
+    if ((masked == HIDES) != hidden) {
+        w->passed[p.at] = true;
+        return;
+    }
+    float rescale[VECTORS * Q7_W], *ot = w->ot + p.query * t->Dv;
+    const product scores = {w->k + (first - block) * w->k_stride,
+                            w->k_stride,
+                            w->qt + p.query * t->D,
+                            w->st,
+                            n,
+                            t->D,
+                            NULL,
+                            w->soon};
+    multiply_panel(&scores, p.vectors, true);
+    if (t->softcap != 0.0f) cap_scores(t, n * p.width, w->st);
+    mask_panel(t, w, p, first, n, masked);
+    hide_unseen(t, p, first, n, w->st);
+    softmax_block(n, p.width, w->st, w->max + p.query, w->sum + p.query, rescale);
+    const product values = {w->v + (first - block) * w->v_stride, w->v_stride, w->st, ot, t->Dv, n,
+                            w->begun[p.at] ? rescale : NULL,      w->soon};
+    multiply_panel(&values, p.vectors, false);
+    w->begun[p.at] = true;
+}
+
+/* The queries of a panel: o = ot^T / sum, which is 0 when every key was masked by -inf, and NaN when
+ * a score was, or was +inf. */
+static void finish_panel(const q7_attention_tile *t, workspace *w, panel p) {
+    float *ot = w->ot + p.query * t->Dv, *o = t->o + p.query * t->o_stride;
+    const float *sum = w->sum + p.query;
+    const int64_t n4 = p.queries / 4 * 4, d4 = t->Dv / 4 * 4;
+    if (!w->begun[p.at]) memset(ot, 0, (size_t)(t->Dv * p.width) * sizeof *ot);
+    for (int64_t c = 0; c < p.width; c += Q7_W) {
+        const q7_f32 by = q7_div(q7_set1(1.0f), q7_load(sum + c));
+        for (int64_t i = c; i < t->Dv * p.width; i += p.width)
+            q7_store(ot + i, q7_mul(q7_load(ot + i), by));
+    }
+    for (int64_t i = 0; i < n4; i += 4)
+        for (int64_t d = 0; d < d4; d += 4)
+            q7_transpose_4x4(ot + d * p.width + i, p.width, o + i * t->o_stride + d, t->o_stride);
+    for (int64_t i = 0; i < p.queries; i++) {
+        for (int64_t d = i < n4 ? d4 : 0; d < t->Dv; d++)
+            o[i * t->o_stride + d] = ot[d * p.width + i];
+        const bool masked = sum[i] == 0.0f && t->zero_masked_rows,
+                   unordered = sum[i] != sum[i] && t->zero_nan_rows;
+        if (masked || unordered) memset(o + i * t->o_stride, 0, (size_t)t->Dv * sizeof *o);
+    }
+}
+
+/* Where the copies of a block go, and what says that they are of this one. */
+static int64_t *kept_at(const q7_attention_tile *t, int64_t block) {
+    return (int64_t *)(void *)t->work + block / KEYS % t->kept;
+}
+
+static int64_t tag_of(const q7_attention_tile *t, int64_t block) {
+    return t->kv_head * INT64_C(0x100000000) + block / KEYS;
+}
+
+/* Keys and values of a block, copied unless the thread has copies: rows that are multiples of 1 KB
+ * apart fall on few sets of the caches, and each on a page of its own. */
+static void use_block(const q7_attention_tile *t, workspace *w, int64_t block) {
+    const float *k = t->k + block * t->k_stride, *v = t->v + block * t->v_stride;
+    w->k = k, w->v = v, w->k_stride = t->k_stride, w->v_stride = t->v_stride;
+    if (!t->kept) return;
+    int64_t *kept = kept_at(t, block);
+    const int64_t place = block / KEYS % t->kept * q7_attention_keys(t->all_keys);
+    float *kp = w->kp + place * t->D, *vp = w->vp + place * t->Dv;
+    w->k = kp, w->v = vp, w->k_stride = t->D, w->v_stride = t->Dv;
+    if (*kept == tag_of(t, block)) return;
+    for (int64_t j = 0; j < q7_min(KEYS, t->keys - block); j++) {
+        memcpy(kp + j * t->D, k + j * t->k_stride, (size_t)t->D * sizeof *k);
+        memcpy(vp + j * t->Dv, v + j * t->v_stride, (size_t)t->Dv * sizeof *v);
+    }
+    *kept = tag_of(t, block);
+}
+
+/* A panel's share of the block that comes next. */
+static void want_block(const q7_attention_tile *t, workspace *w, int64_t block, int64_t at,
+                       int64_t panels, int64_t limit) {
+    const int64_t n = q7_min(KEYS, limit - block), first = block + n * at / panels,
+                  rows = block + n * (at + 1) / panels - first;
+    if (n <= 0 || !t->kept || *kept_at(t, block) == tag_of(t, block)) return;
+    w->soon[0] = (wanted){t->k + first * t->k_stride, t->k_stride, rows, t->D};
+    w->soon[1] = (wanted){t->v + first * t->v_stride, t->v_stride, rows, t->Dv};
+}
+
+/* All panels and all blocks of keys, but those that the mask hides, or these alone for panels of
+ * which a query has seen nothing else. */
+static void each_block(const q7_attention_tile *t, workspace *w, bool hidden) {
+    const int64_t panels = panel_count(t), limit = end_key(t, t->queries - 1);
+    const int64_t begin = first_key(t, 0) / KEYS * KEYS;
+    for (int64_t block = begin; block < limit; block += KEYS) {
+        const int64_t n = q7_min(KEYS, limit - block);
+        if (t->mask.at && !t->mask.q_stride) {
+            w->mask = effect_of(&t->mask, t->fill, 0, 1, block, n);
+            if (w->mask == SOMETHING || hidden) mask_row(&t->mask, 0, block, n, w->key_mask);
+        }
+        use_block(t, w, block);
+        if (t->bias.at && !t->bias.q_stride) mask_row(&t->bias, 0, block, n, w->key_bias);
+        for (int64_t i = 0; i < panels; i++) {
+            const panel p = panel_at(t, i);
+            want_block(t, w, block + KEYS, i, panels, limit);
+            if (!hidden && block + KEYS >= limit)
+                w->soon[2] = (wanted){t->o + p.query * t->o_stride, t->o_stride, p.queries, t->Dv};
+            if (!hidden && block == begin) {
+                const panel next = panel_at(t, i + 1);
+                pack_queries(t, p, w->qt + p.query * t->D);
+                if (i + 1 < panels)
+                    w->soon[2] =
+                        (wanted){t->q + next.query * t->q_stride, t->q_stride, next.queries, t->D};
+            }
+            if (!hidden || (w->passed[i] && !all_saw(p, w->max + p.query)))
+                panel_step(t, w, p, block, hidden);
+        }
+    }
 }
 
 /* All queries of the tile, the transposed, blocked way. */
 static void blocked(const q7_attention_tile *t) {
-    const int64_t keys = q7_attention_keys(t->keys);
-    workspace w;
-    w.qt = t->work;
-    w.st = w.qt + q7_ceil_div(t->queries, NR) * NR * t->D;
-    w.mt = w.st + keys * NR;
-    w.bt = w.mt + keys * NR;
-    w.vp = w.bt + keys * NR;
-    for (int i = 0; i < Q7_ATTENTION_QUERIES; i++)
-        w.max[i] = t->sink, w.sum[i] = t->sink == -INFINITY ? 0.0f : 1.0f;
-    for (int64_t i = 0; i < t->queries; i += NR)
-        pack_queries(t, i, q7_min(NR, t->queries - i), w.qt + i * t->D);
-    const int64_t limit = end_key(t, t->queries - 1);
-    for (int64_t first = first_key(t, 0); first < limit; first += KEYS) {
-        pack_values(t, first, q7_min(KEYS, limit - first), w.vp);
-        for (int64_t i = 0; i < t->queries; i += NR) panel_step(t, &w, i, first);
+    const int64_t panels = panel_count(t), lanes = q7_ceil_div(t->queries, Q7_W) * Q7_W;
+    const float sink = t->sinks ? t->sinks[0] * LOG2_E : -INFINITY;
+    const int64_t keys = q7_attention_keys(t->all_keys);
+    workspace w = {.kp = t->work + 2 * Q7_ATTENTION_KEPT};
+    w.vp = w.kp + t->kept * keys * t->D;
+    w.qt = w.vp + t->kept * keys * t->Dv;
+    w.ot = w.qt + lanes * t->D;
+    w.st = w.ot + lanes * t->Dv;
+    w.mt = w.st + keys * VECTORS * Q7_W;
+    for (int64_t i = 0; i < lanes; i++) {
+        w.max[i] = floorf(sink);
+        w.sum[i] = sink == -INFINITY ? 0.0f : exp2f(sink - floorf(sink));
     }
-    for (int64_t i = 0; i < t->queries; i++) {
-        float *o = t->o + i * t->o_stride; /* (Dv) */
-        if (first_key(t, i) >= end_key(t, i)) zero_row(t, o);
-        finish_row(t, o, w.sum[i]);
-    }
-}
-
-Q7_INLINE float dot(int64_t n, const float *a, const float *b) {
-    q7_f32 sum = q7_set1(0.0f);
-    int64_t i = 0;
-    for (; i + Q7_W <= n; i += Q7_W) sum = q7_fma(q7_load(a + i), q7_load(b + i), sum);
-    if (i < n) sum = q7_fma(q7_load_tail(a + i, n - i), q7_load_tail(b + i, n - i), sum);
-    return q7_hsum(sum);
-}
-
-/* s (n) masked for query i. */
-static void mask_scores(const q7_attention_mask *mask, float fill, int64_t i, int64_t first,
-                        int64_t n, float *s) {
-    if (!mask->at) return;
-    float m[KEYS];
-    mask_row(mask, i, first, n, m);
-    if (mask->dtype == Q7_F32)
-        for (int64_t j = 0; j < n; j++) s[j] += m[j];
-    else
-        for (int64_t j = 0; j < n; j++) s[j] = m[j] != 0.0f ? s[j] : fill;
-}
-
-/* s (keys) = masked scores of query i for keys [first, first + n), padded with -inf to whole
- * vectors. */
-static void score_row(const q7_attention_tile *t, int64_t i, int64_t first, int64_t n, float *s) {
-    const float scale = query_scale(t);
-    for (int64_t j = 0; j < n; j++)
-        s[j] = scale * dot(t->D, t->q + i * t->q_stride, t->k + (first + j) * t->k_stride);
-    for (int64_t j = n; j % Q7_W; j++) s[j] = 0.0f;
-    for (int64_t j = 0; j < n && t->softcap != 0.0f; j += Q7_W)
-        q7_store(s + j, q7_mul(q7_set1(t->softcap), q7_tanh(q7_load(s + j))));
-    mask_scores(&t->bias, 0.0f, i, first, n, s);
-    mask_scores(&t->mask, t->fill, i, first, n, s);
-    for (int64_t j = n; j % Q7_W; j++) s[j] = -INFINITY;
-}
-
-/* o (Dv) = rescale * o + sum of p[j] v[j,:] over keys [first, first + n). */
-static void add_values_row(const q7_attention_tile *t, int64_t first, int64_t n, const float *p,
-                           float rescale, float *o) {
-    enum { SUMS = 4 };
-    const float *v = t->v + first * t->v_stride;
-    const q7_f32 by = q7_set1(rescale);
-    int64_t d = 0;
-    for (; d + SUMS * Q7_W <= t->Dv; d += SUMS * Q7_W) {
-        q7_f32 sum[SUMS];
-        for (int k = 0; k < SUMS; k++) sum[k] = q7_mul(by, q7_load(o + d + k * Q7_W));
-        for (int64_t j = 0; j < n; j++) {
-            const q7_f32 weight = q7_set1(p[j]);
-            for (int k = 0; k < SUMS; k++)
-                sum[k] = q7_fma(weight, q7_load(v + j * t->v_stride + d + k * Q7_W), sum[k]);
-        }
-        for (int k = 0; k < SUMS; k++) q7_store(o + d + k * Q7_W, sum[k]);
-    }
-    for (; d < t->Dv; d += Q7_W) {
-        const int64_t left = q7_min(Q7_W, t->Dv - d);
-        q7_f32 sum = q7_mul(by, q7_load_tail(o + d, left));
-        for (int64_t j = 0; j < n; j++)
-            sum = q7_fma(q7_set1(p[j]), q7_load_tail(v + j * t->v_stride + d, left), sum);
-        q7_store_tail(o + d, sum, left);
-    }
-}
-
-/* One query, scores in a row: the same steps as panel_step(), along keys instead of across queries.
- */
-static void direct(const q7_attention_tile *t, int64_t i) {
-    float *o = t->o + i * t->o_stride; /* (Dv) */
-    const int64_t limit = end_key(t, i);
-    float s[KEYS], max = t->sink, sum = max == -INFINITY ? 0.0f : 1.0f;
-    zero_row(t, o);
-    for (int64_t first = first_key(t, i); first < limit; first += KEYS) {
-        const int64_t n = q7_min(KEYS, limit - first);
-        score_row(t, i, first, n, s);
-        q7_f32 top = q7_set1(max), total = q7_set1(0.0f);
-        for (int64_t j = 0; j < n; j += Q7_W) top = q7_vmax(q7_load(s + j), top);
-        const float old = max;
-        max = q7_hmax(top);
-        const float base = max == -INFINITY ? 0.0f : max;
-        for (int64_t j = 0; j < n; j += Q7_W) {
-            const q7_f32 p = q7_exp_nonpositive(q7_sub(q7_load(s + j), q7_set1(base)));
-            q7_store(s + j, p);
-            total = q7_add(total, p);
-        }
-        const float rescale = q7_hmax(q7_exp_nonpositive(q7_set1(old - base)));
-        sum = sum * rescale + q7_hsum(total);
-        add_values_row(t, first, n, s, rescale, o);
-    }
-    finish_row(t, o, sum);
+    bool passed = false;
+    each_block(t, &w, false);
+    for (int64_t i = 0; i < panels; i++) passed = passed || w.passed[i];
+    if (passed) each_block(t, &w, true);
+    for (int64_t i = 0; i < panels; i++) finish_panel(t, &w, panel_at(t, i));
 }
 
 void Q7_KERNEL(attention_f32)(const q7_attention_tile *t) {
-    if (t->queries <= DIRECT)
-        for (int64_t i = 0; i < t->queries; i++) direct(t, i);
+    if (t->heads > 1 || t->queries <= DIRECT)
+        Q7_KERNEL(attention_rows)(t);
     else
         blocked(t);
 }

@@ -25,13 +25,9 @@
 #define Q7_KERNELS_ATTENTION_H
 #include "../abi.h"
 
-/* Queries of a task: even blocks of whole panels for the widest ISA. 128 are 64 + 64, not 96 + 32.
- * Each task reads all keys and values: blocks of up to 384 instead of 96 take 0.89 of the time for
- * 2048 causal queries, 0.92 for 1024 (12 heads of 64 in rows of 2304, avx512). */
+/* Queries of a task at most: whole vectors of the widest ISA. */
 static inline int64_t q7_attention_queries(int64_t Sq) {
-    const int64_t blocks = q7_max(q7_ceil_div(Sq, Q7_ATTENTION_QUERIES),
-                                  q7_min(q7_ceil_div(Sq, Q7_ATTENTION_SHORT), Q7_ATTENTION_BLOCKS));
-    return q7_ceil_div(q7_ceil_div(Sq, blocks), Q7_ATTENTION_MAX_NR) * Q7_ATTENTION_MAX_NR;
+    return q7_min(Q7_ATTENTION_QUERIES, q7_ceil_div(Sq, Q7_ATTENTION_LANES) * Q7_ATTENTION_LANES);
 }
 
 /* Keys of a block: up to Q7_ATTENTION_KEYS, a multiple of 4 for the transposition of masks. */
@@ -39,32 +35,51 @@ static inline int64_t q7_attention_keys(int64_t Skv) {
     return q7_min(Q7_ATTENTION_KEYS, q7_ceil_div(Skv, 4) * 4);
 }
 
-/* Q^T (D, queries: with nr 12 the last panel may reach 8 further); scores, mask and bias (keys,
- * nr); V (keys, Dv rounded up to nr): at most, in floats. q7x2_ep/ops/attention.py holds the same
- * formula. */
+/* Blocks of keys and values that a thread keeps dense copies of. */
+static inline int64_t q7_attention_kept(int64_t Skv) {
+    return q7_min(Q7_ATTENTION_KEPT, q7_ceil_div(Skv, Q7_ATTENTION_KEYS));
+}
+
+/* Copies, after whose they are; Q^T and O^T; scores and mask (keys, panel): at most, in floats.
+ * q7x2_ep/ops/attention.py holds the same formula. */
 static inline int64_t q7_attention_work(int64_t Sq, int64_t Skv, int64_t D, int64_t Dv) {
-    return (q7_attention_queries(Sq) + 8) * D +
-           q7_attention_keys(Skv) * (Dv + 4 * Q7_ATTENTION_MAX_NR);
+    return 2 * Q7_ATTENTION_KEPT + q7_attention_queries(Sq) * (D + Dv) +
+           q7_attention_keys(Skv) * (2 * Q7_ATTENTION_PANEL + q7_attention_kept(Skv) * (D + Dv));
 }
 
 /* (queries, keys) at strides that may be 0; at is NULL where there is none. */
 typedef struct q7_attention_mask {
     const void *at;
-    int64_t dtype, q_stride, k_stride;
+    int64_t dtype, h_stride, q_stride, k_stride;
 } q7_attention_mask;
 
+/* From a head and a query on. */
+static inline q7_attention_mask q7_attention_mask_of(const q7_attention_mask *mask, int64_t head,
+                                                     int64_t query) {
+    const int64_t bytes = mask->dtype == Q7_BOOL ? 1 : 4;
+    q7_attention_mask from = *mask;
+    if (mask->at)
+        from.at = (const char *)mask->at + bytes * (head * mask->h_stride + query * mask->q_stride);
+    return from;
+}
+
 typedef struct q7_attention_tile {
-    int64_t queries; /* 1 .. Q7_ATTENTION_QUERIES */
+    int64_t heads;   /* that share k and v: 1, or heads * queries <= Q7_ATTENTION_ROWS */
+    int64_t queries; /* of each, 1 .. Q7_ATTENTION_QUERIES */
     int64_t keys, D, Dv;
     const float *q, *k,
         *v;   /* (queries, D), (keys, D), (keys, Dv): rows at strides below, dense inside */
     float *o; /* (queries, Dv) */
-    int64_t q_stride, k_stride, v_stride, o_stride;
+    int64_t q_stride, k_stride, v_stride, o_stride, q_h_stride, o_h_stride;
     q7_attention_mask mask, bias;
     int64_t begin, end;
     bool zero_masked_rows, zero_nan_rows;
-    float scale, softcap, fill, sink;
+    float scale, softcap, fill;
+    const float *sinks; /* (heads), or NULL */
+    /* The thread's. It begins with whose blocks the copies are, -1 before the first task: kv_head and
+     * number of the block; kept = 0: keys and values are read in place. */
     float *work;
+    int64_t kept, kv_head, all_keys; /* all_keys: of the operand, of which `keys` count */
 } q7_attention_tile;
 
 typedef void (*q7_attention_kernel)(const q7_attention_tile *tile);

@@ -61,6 +61,22 @@ Q7_INLINE q7_f32 q7_exp_nonpositive(q7_f32 x) {
     return q7_select(q7_lt(x, q7_set1(-0x1.5a92d6p+6f)), q7_set1(0.0f), y);
 }
 
+/* 2^x for x < 128; 0 below 2^-126, without forming denormals. Powers of two are exact.
+ * Bound: exp2 in [-126, 0] 1.2 ulp
+ * Bound: exp2 in [-inf, -126] 0x1p-125 absolute */
+Q7_INLINE q7_f32 q7_exp2(q7_f32 x) {
+    q7_f32 whole;
+    const q7_f32 f = q7_fraction(x, &whole);
+    q7_f32 p = q7_set1(0x1.c4456ep-13f);
+    p = q7_fma(p, f, q7_set1(0x1.47373ap-10f));
+    p = q7_fma(p, f, q7_set1(0x1.3cfd82p-7f));
+    p = q7_fma(p, f, q7_set1(0x1.c68af6p-5f));
+    p = q7_fma(p, f, q7_set1(0x1.ebfd3ap-3f));
+    p = q7_fma(p, f, q7_set1(0x1.62e42cp-1f));
+    p = q7_fma(p, f, q7_set1(1.0f));
+    return q7_scale(p, whole);
+}
+
 /* e^x - 1, as twice p r 2^(n-1) + (2^(n-1) - 1/2): no cancellation near 0, inf from 88.73.
  * Bound: elu 2.1 ulp
  * Bound: selu 2.3 ulp

@@ -5,33 +5,40 @@
  * work: a slice of q7_attention_work() floats for each thread. */
 #include "../kernels/attention.h"
 
-#include <math.h>
+#include <string.h>
 
 #include "loops.h"
 
 #define FAR (INT64_MAX / 4) /* beyond every key, and still no overflow when added to */
 
+/* Few queries share what is read of keys and values; many would rather share it in blocks. */
+enum { FEW = 4, COPIED = 96 /* queries from which copies of keys and values pay */ };
+
 typedef struct attention_job {
     const q7_attention_args *args;
     q7_attention_kernel kernel;
+    int64_t heads;   /* of a task, which share keys and values */
+    int64_t parts;   /* tasks of the heads that share them */
     int64_t blocks;  /* of queries, per head */
     int64_t queries; /* per block, but for the last */
+    int64_t kept;
 } attention_job;
 
 static int64_t clamp(int64_t x, int64_t low, int64_t high) { return q7_max(low, q7_min(x, high)); }
 
+static float *work_of(const attention_job *job, int64_t thread) {
+    const q7_attention_args *args = job->args;
+    return (float *)args->work + thread * q7_attention_work(args->Sq, args->Skv, args->D, args->Dv);
+}
+
 static void attention_task(void *arg, int64_t task, int64_t thread) {
     const attention_job *job = arg;
     const q7_attention_args *args = job->args;
-    const int64_t head = task / job->blocks, b = head / args->H, h = head % args->H;
-    const int64_t group = h / (args->H / args->Hkv);
+    const int64_t group = args->H / args->Hkv, part = task / job->blocks;
+    const int64_t kv_head = part / job->parts, b = kv_head / args->Hkv;
+    const int64_t first = part % job->parts * job->heads, h = kv_head % args->Hkv * group + first;
     /* the last block first: with a causal mask it is the longest */
     const int64_t query = (job->blocks - 1 - task % job->blocks) * job->queries;
-    const int64_t mask_at =
-        b * args->mask_b_stride + h * args->mask_h_stride + query * args->mask_q_stride;
-    const int64_t mask_bytes = mask_at * q7_dtype_bytes(args->mask_dtype);
-    const int64_t bias_at =
-        b * args->bias_b_stride + h * args->bias_h_stride + query * args->bias_q_stride;
     int64_t keys = args->Skv, position = query + args->offset;
     if (args->lengths) {
         const int64_t at = b * args->lengths_stride;
@@ -41,25 +48,33 @@ static void attention_task(void *arg, int64_t task, int64_t thread) {
         const int64_t at = b * args->offsets_stride;
         position += clamp(q7_read_index(args->offsets, args->offsets_dtype, at), -FAR, FAR);
     }
+    q7_attention_mask mask = {args->mask, args->mask_dtype, args->mask_h_stride,
+                              args->mask_q_stride, args->mask_k_stride};
+    q7_attention_mask bias = {args->bias, Q7_F32, args->bias_h_stride, args->bias_q_stride,
+                              args->bias_k_stride};
+    if (args->mask)
+        mask.at = (const char *)args->mask + b * args->mask_b_stride * q7_dtype_bytes(mask.dtype);
+    if (args->bias) bias.at = (const float *)args->bias + b * args->bias_b_stride;
     const q7_attention_tile tile = {
+        .heads = q7_min(job->heads, group - first),
         .queries = q7_min(job->queries, args->Sq - query),
         .keys = keys,
         .D = args->D,
         .Dv = args->Dv,
         .q = (const float *)args->q + b * args->q_b_stride + h * args->q_h_stride +
              query * args->q_s_stride,
-        .k = (const float *)args->k + b * args->k_b_stride + group * args->k_h_stride,
-        .v = (const float *)args->v + b * args->v_b_stride + group * args->v_h_stride,
+        .k = (const float *)args->k + b * args->k_b_stride + kv_head % args->Hkv * args->k_h_stride,
+        .v = (const float *)args->v + b * args->v_b_stride + kv_head % args->Hkv * args->v_h_stride,
         .o = (float *)args->o + b * args->o_b_stride + h * args->o_h_stride +
              query * args->o_s_stride,
         .q_stride = args->q_s_stride,
         .k_stride = args->k_s_stride,
         .v_stride = args->v_s_stride,
         .o_stride = args->o_s_stride,
-        .mask = {args->mask ? (const char *)args->mask + mask_bytes : NULL, args->mask_dtype,
-                 args->mask_q_stride, args->mask_k_stride},
-        .bias = {args->bias ? (const float *)args->bias + bias_at : NULL, Q7_F32,
-                 args->bias_q_stride, args->bias_k_stride},
+        .q_h_stride = args->q_h_stride,
+        .o_h_stride = args->o_h_stride,
+        .mask = q7_attention_mask_of(&mask, h, query),
+        .bias = q7_attention_mask_of(&bias, h, query),
         .begin = args->left < 0 ? -FAR : position - q7_min(args->left, FAR),
         .end = args->right < 0 ? FAR : position + q7_min(args->right, FAR) + 1,
         .zero_masked_rows = args->zero_masked_rows || args->Skv == 0, /* an empty sum is 0 */
@@ -67,16 +82,35 @@ static void attention_task(void *arg, int64_t task, int64_t thread) {
         .scale = (float)args->scale,
         .softcap = (float)args->softcap,
         .fill = (float)args->fill,
-        .sink = args->sinks ? ((const float *)args->sinks)[h] : -INFINITY,
-        .work = (float *)args->work +
-                thread * q7_attention_work(args->Sq, args->Skv, args->D, args->Dv),
+        .sinks = args->sinks ? (const float *)args->sinks + h : NULL,
+        .work = work_of(job, thread),
+        .kept = job->kept,
+        .kv_head = kv_head,
+        .all_keys = args->Skv,
     };
     job->kernel(&tile);
 }
 
+/* Tasks for the threads there are: what a query gets does not depend on them. Fewer, larger ones
+ * read keys and values less often. */
 void q7_op_attention(const q7_attention_args *args, const q7_call *call) {
-    if (args->Sq == 0) return;
-    const int64_t queries = q7_attention_queries(args->Sq), blocks = q7_ceil_div(args->Sq, queries);
-    attention_job job = {args, (q7_attention_kernel)call->kernel, blocks, queries};
-    q7_parallel(call, args->B * args->H * blocks, attention_task, &job);
+    if (args->Sq == 0 || args->B * args->H == 0) return;
+    const int64_t group = args->H / args->Hkv, wanted = 4 * call->threads;
+    attention_job job = {args, (q7_attention_kernel)call->kernel, .heads = 1, .blocks = 1};
+    if (args->Sq <= FEW) {
+        const int64_t most = q7_min(group, Q7_ATTENTION_ROWS / args->Sq);
+        job.heads = clamp(args->B * args->H / call->threads, 1, most);
+    } else {
+        job.blocks = q7_max(q7_ceil_div(args->Sq, Q7_ATTENTION_QUERIES),
+                            q7_min(q7_ceil_div(args->Sq, Q7_ATTENTION_SHORT),
+                                   q7_ceil_div(wanted, args->B * args->H)));
+        job.kept = args->Sq >= COPIED ? q7_attention_kept(args->Skv) : 0;
+    }
+    job.parts = q7_ceil_div(group, job.heads);
+    job.queries =
+        q7_ceil_div(q7_ceil_div(args->Sq, job.blocks), Q7_ATTENTION_LANES) * Q7_ATTENTION_LANES;
+    job.blocks = q7_ceil_div(args->Sq, job.queries);
+    for (int64_t i = 0; i < call->threads && job.kept; i++)
+        memset(work_of(&job, i), 0xff, (size_t)job.kept * sizeof(int64_t));
+    q7_parallel(call, args->B * args->Hkv * job.parts * job.blocks, attention_task, &job);
 }

@@ -78,6 +78,14 @@ Q7_INLINE float q7_hmax(q7_f32 a) {
 }
 Q7_INLINE q7_f32 q7_exp2i(q7_f32 n) { return _mm512_scalef_ps(_mm512_set1_ps(1.0f), n); }
 Q7_INLINE q7_f32 q7_ldexp(q7_f32 a, q7_f32 n) { return _mm512_scalef_ps(a, n); }
+Q7_INLINE q7_f32 q7_fraction(q7_f32 a, q7_f32 *whole) {
+    *whole = a; /* q7_scale() takes its floor */
+    return _mm512_reduce_ps(a, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
+}
+Q7_INLINE q7_f32 q7_scale(q7_f32 a, q7_f32 whole) {
+    const __mmask16 normal = _mm512_cmp_ps_mask(whole, _mm512_set1_ps(-126.0f), _CMP_NLT_UQ);
+    return _mm512_maskz_scalef_ps(normal, a, whole);
+}
 Q7_INLINE q7_f32 q7_frexp(q7_f32 a, q7_f32 *e) {
     *e = _mm512_getexp_ps(a);
     return _mm512_getmant_ps(a, _MM_MANT_NORM_1_2, _MM_MANT_SIGN_src);

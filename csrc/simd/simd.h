@@ -14,6 +14,8 @@
  *   q7_hsum q7_hmax                               over the lanes, in a fixed tree order per ISA
  *   q7_exp2i(n) = 2^n                             n integral in [-126, 127]
  *   q7_ldexp(v, n) = v * 2^n                      n integral in [-252, 254], gradual underflow
+ *   q7_fraction(v, &whole) = v - floor(v)         v <= 127, -inf too; whole is for q7_scale:
+ *   q7_scale(v, whole) = v * 2^floor              0 below 2^-126; NaN where v or whole is
  *   q7_frexp(v, &e)                               v = m * 2^e, m in [1, 2); v positive and normal
  *   q7_lt q7_le q7_eq (a, b), q7_unordered(a)     masks; unordered: a is NaN
  *   q7_select(m, a, b) = m ? a : b  q7_any(m)  q7_mask_and q7_mask_or (m, m)  q7_mask_not(m)
@@ -56,6 +58,15 @@
 #include "scalar.h"
 #else
 #error "compile kernels with -DQ7_ISA=<isa> -DQ7_ISA_<isa>=1"
+#endif
+
+#ifndef Q7_ISA_avx512
+Q7_INLINE q7_f32 q7_fraction(q7_f32 v, q7_f32 *whole) {
+    v = q7_vmax(q7_set1(-127.0f), v); /* 2^-127 is 0 to q7_exp2i() */
+    *whole = q7_floor(v);
+    return q7_sub(v, *whole);
+}
+Q7_INLINE q7_f32 q7_scale(q7_f32 v, q7_f32 whole) { return q7_mul(v, q7_exp2i(whole)); }
 #endif
 
 /* Of `left` floats, which may be more than a vector holds. */

@@ -26,12 +26,13 @@ HEADS_OUTER = (0, 2, 1, 3)  # (B, S, H, D) <-> (B, H, S, D)
 
 def attention_scratch(b: Any, Sq: Dim, Skv: Dim, D: Dim, Dv: Dim) -> Dim:
     """Source: q7_attention_work in csrc/kernels/attention.h. Units: bytes."""
-    most, widest = b.constants["ATTENTION_QUERIES"], b.constants["ATTENTION_MAX_NR"]
-    few = minimum(ceildiv(Sq, b.constants["ATTENTION_SHORT"]), b.constants["ATTENTION_BLOCKS"])
-    blocks = maximum(ceildiv(Sq, most), few)
-    queries = ceildiv(ceildiv(Sq, maximum(blocks, 1)), widest) * widest
-    keys = minimum(ceildiv(Skv, 4) * 4, b.constants["ATTENTION_KEYS"])
-    return b.threads * 4 * ((queries + 8) * D + keys * (Dv + 4 * widest))
+    lanes, block = b.constants["ATTENTION_LANES"], b.constants["ATTENTION_KEYS"]
+    queries = minimum(ceildiv(Sq, lanes) * lanes, b.constants["ATTENTION_QUERIES"])
+    keys = minimum(ceildiv(Skv, 4) * 4, block)
+    kept = minimum(ceildiv(Skv, block), b.constants["ATTENTION_KEPT"])
+    fixed = 2 * b.constants["ATTENTION_KEPT"]
+    panel = 2 * b.constants["ATTENTION_PANEL"]
+    return b.threads * 4 * (fixed + queries * (D + Dv) + keys * (panel + kept * (D + Dv)))
 
 
 def attention_step(

@@ -18,12 +18,14 @@ import numpy as np
 import pytest
 from mpmath import mpf
 
+from q7x2_ep.backend.cpu.library import load
 from q7x2_ep.plan.target import KernelRow
 from tests.kernels.harness import rows, run_op
 
 FLOAT, DOUBLE = 1, 11  # dtype codes
 ALPHA, BETA = 1.5, 0.75
 INF, NAN = math.inf, math.nan
+NEGATIVE = ("exp_nonpositive", "exp2")  # inside of kernels, for x <= 0
 BITS = 1800  # of mpmath: 1 + e^-1200 does not cancel
 every_row = pytest.mark.parametrize("row", rows("unary"), ids=lambda row: row.name)
 
@@ -170,6 +172,25 @@ def test_exp_of_softmax(row: KernelRow) -> None:
     check(BOUNDS["exp_nonpositive"], x, y[:, 1], np.exp(x.astype(np.float64)))
 
 
+@pytest.mark.parametrize("row", rows("attention"), ids=lambda row: row.name)
+def test_exp2_of_attention(row: KernelRow) -> None:
+    """Two keys of scores 0 and x, values 0 and 1: where the sum of both rounds to 1, the output is
+    2^x, as float32(ln 2) * float32(log2 e) is 1.
+    """
+    x = inputs()[(inputs() < -25) & (inputs() > -1e30)]
+    k = np.stack([np.zeros_like(x), x], 1)
+    page = load("").target.ops["attention"]
+    absent = {**{f.name: 0 for f in page.fields}, **{o.name: None for o in page.operands}}
+    sizes = dict.fromkeys(("H", "Hkv", "Sq", "D", "Dv"), 1)
+    steps = {"q_b_stride": 0, "k_b_stride": 2, "k_s_stride": 1, "v_s_stride": 1, "o_b_stride": 1}
+    how = {"left": -1, "right": -1, "scale": float(np.float32(math.log(2)))}
+    data = {"q": np.ones(1, np.float32), "k": k, "v": np.array([0, 1], np.float32)}
+    work = np.full(4096, np.nan, np.float32)
+    given = {**absent, **sizes, **steps, **how, **data, "B": x.size, "Skv": 2, "work": work}
+    y = run_op("attention", row, **{**given, "o": np.full_like(x, np.nan)})["o"]
+    check(BOUNDS["exp2"], x, y, np.exp2(x.astype(np.float64)))
+
+
 @every_row
 def test_negative_alpha(row: KernelRow) -> None:
     """celu is the one that needs e^x - 1 for large x too, up to its overflow."""
@@ -181,12 +202,12 @@ def test_negative_alpha(row: KernelRow) -> None:
 
 def test_statements() -> None:
     """Every bound is tested, and the bounds of a function cover all floats."""
-    assert set(BOUNDS) == {*REFERENCE, "exp_nonpositive"}
+    assert set(BOUNDS) == {*REFERENCE, *NEGATIVE}
     assert set(BOUNDS_F64) == set(REFERENCE)
     for name, pieces in [*BOUNDS.items(), *BOUNDS_F64.items()]:
         ends = [-INF, *(piece.high for piece in pieces)]
         assert [piece.low for piece in pieces] == ends[:-1], name
-        assert ends[-1] == (0 if name == "exp_nonpositive" else INF), name
+        assert ends[-1] == (0 if name in NEGATIVE else INF), name
 
 
 def exactly(op: str, x: np.ndarray) -> list[mpf]:

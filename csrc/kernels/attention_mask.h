@@ -1,0 +1,110 @@
+/* attention_mask.h: masks and biases of scores, in the kernel's units: scores times log2(e), so that
+ * the softmax is one of powers of two. Read attention.h first. */
+#ifndef Q7_ATTENTION_MASK_H
+#define Q7_ATTENTION_MASK_H
+#include <math.h>
+
+#include "../simd/transpose.h"
+#include "attention.h"
+#include "math.h"
+
+enum { KEYS = Q7_ATTENTION_KEYS };
+
+#define LOG2_E 0x1.715476p+0f
+#define LOW (-1e30f) /* scores are far above: a mask of as much swallows them, and e^ it is 0 */
+
+/* In units of scores. What is finite stays so: rows of nothing else weigh all keys equally. */
+Q7_INLINE q7_f32 in_units(q7_f32 x) {
+    const q7_f32 y = q7_clip(q7_mul(x, q7_set1(LOG2_E)), q7_set1(-3e38f), q7_set1(3e38f));
+    return q7_select(q7_lt(q7_abs(x), q7_set1(INFINITY)), y, x);
+}
+
+static inline float fill_in_units(float fill) {
+    return fill == -INFINITY ? fill : fmaxf(-3e38f, fminf(3e38f, fill * LOG2_E));
+}
+
+/* m (KEYS) = the mask of query i for keys [first, first + n): in units of scores if float, else 0 or
+ * 1. The last is repeated up to a whole vector. */
+static inline void mask_row(const q7_attention_mask *mask, int64_t i, int64_t first, int64_t n,
+                            float *m) {
+    const int64_t at = i * mask->q_stride + first * mask->k_stride, stride = mask->k_stride;
+    if (mask->dtype == Q7_F32)
+        for (int64_t j = 0; j < n; j++) m[j] = ((const float *)mask->at)[at + j * stride];
+    else
+        for (int64_t j = 0; j < n; j++) m[j] = ((const uint8_t *)mask->at)[at + j * stride] != 0;
+    for (int64_t j = n; j % Q7_W; j++) m[j] = m[n - 1];
+    for (int64_t j = 0; j < n && mask->dtype == Q7_F32; j += Q7_W)
+        q7_store(m + j, in_units(q7_load(m + j)));
+}
+
+/* mt (n, width) = the masks of `queries` queries from `query`, transposed like the scores. */
+static inline void mask_tile(const q7_attention_mask *mask, int64_t query, int64_t queries,
+                             int64_t first, int64_t n, int64_t width, float *mt) {
+    float rows[4][KEYS] = {{0}};
+    for (int64_t i = 0; i < width; i += 4) { /* columns of padding repeat the last query */
+        for (int64_t r = 0; r < 4; r++)
+            mask_row(mask, query + q7_min(i + r, queries - 1), first, n, rows[r]);
+        for (int64_t j = 0; j < n; j += 4)
+            q7_transpose_4x4(rows[0] + j, KEYS, mt + j * width + i, width);
+    }
+}
+
+typedef enum effect { NOTHING, SOMETHING, HIDES } effect;
+
+/* What a mask does to the scores of `queries` queries for keys [first, first + n): HIDES them all if
+ * it is LOW or less. NaN does something. */
+static inline effect effect_of(const q7_attention_mask *mask, float fill, int64_t query,
+                               int64_t queries, int64_t first, int64_t n) {
+    const bool adds = mask->dtype == Q7_F32;
+    bool idle = true, hides = adds || fill <= LOW;
+    if (!mask->at) return NOTHING;
+    if (mask->k_stride != 1) return SOMETHING;
+    for (int64_t i = 0; i < (mask->q_stride ? queries : 1) && (idle || hides); i++) {
+        const int64_t at = (query + i) * mask->q_stride + first;
+        const float *added = (const float *)mask->at + at;
+        const uint8_t *kept = (const uint8_t *)mask->at + at;
+        int64_t j = 0;
+        for (; j + Q7_W <= n; j += Q7_W) {
+            q7_mask zero, low;
+            if (adds) {
+                zero = q7_eq(q7_load(added + j), q7_set1(0.0f));
+                low = q7_le(q7_load(added + j), q7_set1(LOW));
+            } else {
+                zero = q7_load_bool(kept + j);
+                low = q7_mask_not(zero);
+            }
+            idle = idle && !q7_any(q7_mask_not(zero));
+            hides = hides && !q7_any(q7_mask_not(low));
+        }
+        for (; j < n; j++) {
+            idle = idle && (adds ? added[j] == 0.0f : kept[j] != 0);
+            hides = hides && (adds ? added[j] <= LOW : kept[j] == 0);
+        }
+    }
+    return idle ? NOTHING : hides ? HIDES : SOMETHING;
+}
+
+/* st (n, width) masked by m (n): a mask that all queries share, as for the padding of a batch. */
+static inline void mask_keys(const q7_attention_mask *mask, float fill, int64_t n, int64_t width,
+                             const float *m, float *st) {
+    const bool adds = mask->dtype == Q7_F32;
+    for (int64_t j = 0; j < n; j++) {
+        if (m[j] == (adds ? 0.0f : 1.0f)) continue; /* most keys are not padding */
+        const q7_f32 v = q7_set1(adds ? m[j] : fill);
+        for (int64_t c = j * width; c < (j + 1) * width; c += Q7_W)
+            q7_store(st + c, adds ? q7_add(q7_load(st + c), v) : v);
+    }
+}
+
+/* st (size) masked by m (size). */
+static inline void mask_scores(const q7_attention_mask *mask, float fill, int64_t size,
+                               const float *m, float *st) {
+    const q7_f32 filled = q7_set1(fill), zero = q7_set1(0.0f);
+    if (mask->dtype == Q7_F32)
+        for (int64_t i = 0; i < size; i += Q7_W)
+            q7_store(st + i, q7_add(q7_load(st + i), q7_load(m + i)));
+    else
+        for (int64_t i = 0; i < size; i += Q7_W)
+            q7_store(st + i, q7_select(q7_eq(q7_load(m + i), zero), filled, q7_load(st + i)));
+}
+#endif

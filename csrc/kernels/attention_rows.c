@@ -1,0 +1,207 @@
+/* attention_rows.c: few queries, as attention.h describes: a decoder's step. K and V are read once,
+ * in order, for all rows: heads that share them, and queries of each. The steps are those of
+ * attention.c, along keys instead of across queries. Read attention.h first, then the end here. */
+#include <math.h>
+
+#include "attention.h"
+#include "attention_mask.h"
+#include "math.h"
+
+enum { MOST = Q7_ATTENTION_ROWS, SHARED = 4 /* rows that a vector of k or v is loaded once for */ };
+
+typedef struct row {
+    const float *q;     /* (D) */
+    float *o;           /* (Dv) */
+    int64_t begin, end; /* the keys that it sees */
+    q7_attention_mask mask, bias;
+    float max, sum, rescale;
+    float s[KEYS]; /* scores of the block, then their exponentials */
+} row;
+
+static row row_at(const q7_attention_tile *t, int64_t i) {
+    const int64_t head = i / t->queries, query = i % t->queries;
+    const float sink = t->sinks ? t->sinks[head] * LOG2_E : -INFINITY, max = floorf(sink);
+    row r = {
+        .q = t->q + head * t->q_h_stride + query * t->q_stride,
+        .o = t->o + head * t->o_h_stride + query * t->o_stride,
+        .begin = q7_max(0, q7_min(t->keys, t->begin + query)),
+        .end = q7_max(0, q7_min(t->keys, t->end + query)),
+        .mask = q7_attention_mask_of(&t->mask, head, query),
+        .bias = q7_attention_mask_of(&t->bias, head, query),
+        .max = max,
+        .sum = sink == -INFINITY ? 0.0f : exp2f(sink - max),
+    };
+    memset(r.o, 0, (size_t)t->Dv * sizeof *r.o);
+    return r;
+}
+
+/* s = scores of `count` rows for keys [first, first + n), without mask; v is prefetched meanwhile. */
+Q7_INLINE void score_rows(const q7_attention_tile *t, row *r, const int count, int64_t first,
+                          int64_t n) {
+    const float scale = t->softcap != 0.0f ? t->scale / t->softcap : t->scale * LOG2_E;
+    for (int64_t j = 0; j < n; j++) {
+        const float *k = t->k + (first + j) * t->k_stride, *v = t->v + (first + j) * t->v_stride;
+        q7_f32 sum[SHARED];
+        for (int64_t d = 0; d < t->Dv; d += 16) q7_prefetch(v + d);
+        Q7_UNROLL
+        for (int i = 0; i < count; i++) sum[i] = q7_set1(0.0f);
+        int64_t d = 0;
+        for (; d + Q7_W <= t->D; d += Q7_W) {
+            const q7_f32 x = q7_load(k + d);
+            Q7_UNROLL
+            for (int i = 0; i < count; i++) sum[i] = q7_fma(q7_load(r[i].q + d), x, sum[i]);
+        }
+        if (d < t->D) {
+            const q7_f32 x = q7_load_tail(k + d, t->D - d);
+            Q7_UNROLL
+            for (int i = 0; i < count; i++)
+                sum[i] = q7_fma(q7_load_tail(r[i].q + d, t->D - d), x, sum[i]);
+        }
+        Q7_UNROLL
+        for (int i = 0; i < count; i++) r[i].s[j] = scale * q7_hsum(sum[i]);
+    }
+}
+
+/* o = rescale * o + sum of s[j] v[j,:] over keys [first, first + n), channels [d, d + vectors W). */
+Q7_INLINE void add_channels(const q7_attention_tile *t, row *r, const int count, int64_t first,
+                            int64_t n, int64_t d, const int vectors) {
+    const int64_t left = t->Dv - d; /* whole vectors but for a single one */
+    const float *v = t->v + first * t->v_stride + d;
+    q7_f32 sum[SHARED * 4]; /* [count][vectors] */
+    Q7_UNROLL
+    for (int i = 0; i < count * vectors; i++)
+        sum[i] = q7_mul(q7_set1(r[i / vectors].rescale),
+                        vectors > 1 ? q7_load(r[i / vectors].o + d + i % vectors * Q7_W)
+                                    : q7_load_part(r[i].o + d, left));
+    for (int64_t j = 0; j < n; j++, v += t->v_stride) {
+        Q7_UNROLL
+        for (int c = 0; c < vectors; c++) {
+            const q7_f32 x = vectors > 1 ? q7_load(v + c * Q7_W) : q7_load_part(v, left);
+            Q7_UNROLL
+            for (int i = 0; i < count; i++)
+                sum[i * vectors + c] = q7_fma(q7_set1(r[i].s[j]), x, sum[i * vectors + c]);
+        }
+    }
+    Q7_UNROLL
+    for (int i = 0; i < count * vectors; i++)
+        if (vectors > 1)
+            q7_store(r[i / vectors].o + d + i % vectors * Q7_W, sum[i]);
+        else
+            q7_store_part(r[i].o + d, sum[i], left);
+}
+
+Q7_INLINE void add_values(const q7_attention_tile *t, row *r, const int count, int64_t first,
+                          int64_t n) {
+    int64_t d = 0;
+    for (; d + 4 * Q7_W <= t->Dv; d += 4 * Q7_W) add_channels(t, r, count, first, n, d, 4);
+    for (; d < t->Dv; d += Q7_W) add_channels(t, r, count, first, n, d, 1);
+}
+
+/* One function per number of rows. */
+static void score_1(const q7_attention_tile *t, row *r, int64_t first, int64_t n) {
+    score_rows(t, r, 1, first, n);
+}
+static void score_2(const q7_attention_tile *t, row *r, int64_t first, int64_t n) {
+    score_rows(t, r, 2, first, n);
+}
+static void score_4(const q7_attention_tile *t, row *r, int64_t first, int64_t n) {
+    score_rows(t, r, 4, first, n);
+}
+static void add_1(const q7_attention_tile *t, row *r, int64_t first, int64_t n) {
+    add_values(t, r, 1, first, n);
+}
+static void add_2(const q7_attention_tile *t, row *r, int64_t first, int64_t n) {
+    add_values(t, r, 2, first, n);
+}
+static void add_4(const q7_attention_tile *t, row *r, int64_t first, int64_t n) {
+    add_values(t, r, 4, first, n);
+}
+
+/* s (KEYS) masked by m, of mask_row(). */
+static void mask_line(const q7_attention_mask *mask, float fill, int64_t first, int64_t n,
+                      float *s) {
+    float m[KEYS];
+    if (!mask->at) return;
+    mask_row(mask, 0, first, n, m);
+    mask_scores(mask, fill_in_units(fill), q7_ceil_div(n, Q7_W) * Q7_W, m, s);
+}
+
+/* s = masked scores, then their exponentials; max, sum and rescale follow. */
+static void softmax_row(const q7_attention_tile *t, row *r, int64_t first, int64_t n) {
+    for (int64_t j = n; j % Q7_W; j++) r->s[j] = 0.0f;
+    for (int64_t j = 0; j < n && t->softcap != 0.0f; j += Q7_W)
+        q7_store(r->s + j, q7_mul(q7_set1(t->softcap * LOG2_E), q7_tanh(q7_load(r->s + j))));
+    mask_line(&r->bias, 0.0f, first, n, r->s);
+    mask_line(&r->mask, t->fill, first, n, r->s);
+    for (int64_t j = 0; j < q7_min(n, r->begin - first); j++) r->s[j] = -INFINITY;
+    for (int64_t j = q7_max(0, q7_min(n, r->end - first)); j < n || j % Q7_W; j++)
+        r->s[j] = -INFINITY;
+    q7_f32 top = q7_set1(r->max), total = q7_set1(0.0f);
+    for (int64_t j = 0; j < n; j += Q7_W) top = q7_vmax(q7_load(r->s + j), top);
+    const float max = floorf(q7_hmax(top)), base = max == -INFINITY ? 0.0f : max;
+    for (int64_t j = 0; j < n; j += Q7_W) {
+        const q7_f32 p = q7_exp2(q7_sub(q7_load(r->s + j), q7_set1(base)));
+        q7_store(r->s + j, p);
+        total = q7_add(total, p);
+    }
+    r->rescale = q7_hmax(q7_exp2(q7_set1(r->max - base)));
+    r->sum = r->sum * r->rescale + q7_hsum(total);
+    r->max = max;
+}
+
+/* The keys [first, first + n) for all rows, SHARED at a time. */
+static void block_step(const q7_attention_tile *t, row *rows, int64_t count, int64_t first,
+                       int64_t n) {
+    for (int64_t i = 0, step; i < count; i += step) {
+        row *r = rows + i;
+        step = count - i >= 4 ? 4 : count - i >= 2 ? 2 : 1;
+        (step == 4 ? score_4 : step == 2 ? score_2 : score_1)(t, r, first, n);
+        for (int64_t k = 0; k < step; k++) softmax_row(t, r + k, first, n);
+        (step == 4 ? add_4 : step == 2 ? add_2 : add_1)(t, r, first, n);
+    }
+}
+
+/* Whether the mask hides the block from every row. */
+static bool is_hidden(const q7_attention_tile *t, const row *rows, int64_t count, int64_t first,
+                      int64_t n) {
+    for (int64_t i = 0; i < count; i++)
+        if (effect_of(&rows[i].mask, t->fill, 0, 1, first, n) != HIDES) return false;
+    return true;
+}
+
+/* All blocks of keys but those that the mask hides, or these alone. Returns whether there are any
+ * that were left out. */
+static bool each_block(const q7_attention_tile *t, row *rows, int64_t count, bool hidden) {
+    int64_t begin = t->keys, end = 0;
+    bool passed = false;
+    for (int64_t i = 0; i < count; i++)
+        begin = q7_min(begin, rows[i].begin), end = q7_max(end, rows[i].end);
+    for (int64_t first = begin, n; first < end; first += n) {
+        n = q7_min(end, (first / KEYS + 1) * KEYS) - first;
+        if (is_hidden(t, rows, count, first, n) == hidden)
+            block_step(t, rows, count, first, n);
+        else
+            passed = true;
+    }
+    return passed;
+}
+
+void Q7_KERNEL(attention_rows)(const q7_attention_tile *t) {
+    const int64_t count = t->heads * t->queries;
+    row rows[MOST];
+    for (int64_t i = 0; i < count; i++) rows[i] = row_at(t, i);
+    bool saw = true;
+    const bool passed = each_block(t, rows, count, false);
+    for (int64_t i = 0; i < count; i++) saw = saw && rows[i].max > LOW / 10;
+    if (passed && !saw) each_block(t, rows, count, true);
+    for (int64_t i = 0; i < count; i++) {
+        const row *r = &rows[i];
+        const bool masked = r->sum == 0.0f && t->zero_masked_rows,
+                   unordered = r->sum != r->sum && t->zero_nan_rows;
+        const q7_f32 by = q7_set1(1.0f / r->sum);
+        for (int64_t d = 0; d < t->Dv; d += Q7_W) {
+            const q7_f32 x = q7_load_part(r->o + d, t->Dv - d);
+            q7_store_part(r->o + d, masked || unordered ? q7_set1(0.0f) : q7_mul(x, by), t->Dv - d);
+        }
+    }
+}
