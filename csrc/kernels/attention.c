@@ -60,11 +60,11 @@ static inline int64_t end_key(const q7_attention_tile *t, int64_t i) {
     return q7_max(0, q7_min(t->keys, t->end + i));
 }
 
-/* qt (D, width) = the transposed queries of a panel times what makes of products scores in units of
- * log2(e), or what tanh takes; zeros in columns of padding. */
+/* qt (D, width) = the transposed queries of a panel, with the sign of the scale; zeros in columns of
+ * padding. */
 static void pack_queries(const q7_attention_tile *t, panel p, float *qt) {
     const float *q = t->q + p.query * t->q_stride;
-    const q7_f32 by = q7_set1(t->softcap != 0.0f ? t->scale / t->softcap : t->scale * LOG2_E);
+    const q7_f32 by = q7_set1(sign_of(t->scale));
     const int64_t n4 = p.queries / 4 * 4, d4 = t->D / 4 * 4;
     for (int64_t i = 0; i < n4; i += 4)
         for (int64_t d = 0; d < d4; d += 4)
@@ -74,13 +74,6 @@ static void pack_queries(const q7_attention_tile *t, panel p, float *qt) {
             qt[d * p.width + i] = i < p.queries ? q[i * t->q_stride + d] : 0.0f;
     for (int64_t i = 0; i < t->D * p.width; i += Q7_W)
         q7_store(qt + i, q7_mul(q7_load(qt + i), by));
-}
-
-/* st (size) = softcap * tanh(st), in units of log2(e). */
-static void cap_scores(const q7_attention_tile *t, int64_t size, float *st) {
-    const q7_f32 cap = q7_set1(t->softcap * LOG2_E);
-    for (int64_t i = 0; i < size; i += Q7_W)
-        q7_store(st + i, q7_mul(cap, q7_tanh(q7_load(st + i))));
 }
 
 /* -inf in st (n, width) where a query of the panel does not see one of the keys
@@ -97,10 +90,11 @@ static void hide_unseen(const q7_attention_tile *t, panel p, int64_t first, int6
             st[j * p.width + i] = -INFINITY;
 }
 
-/* The maxima of top and a column of vectors, n of them `width` apart. Four at a time: the latency of
- * max, not its throughput, is what counts here. */
-static inline q7_f32 column_max(int64_t n, int64_t width, const float *st, q7_f32 top) {
-    q7_f32 most[4] = {top, top, top, top};
+/* The maximum of a column of vectors, n of them `width` apart. Four at a time: the latency of max, not
+ * its throughput, is what counts here. */
+static inline q7_f32 column_max(int64_t n, int64_t width, const float *st) {
+    const q7_f32 low = q7_set1(-INFINITY);
+    q7_f32 most[4] = {low, low, low, low};
     int64_t j = 0;
     for (; j + 4 <= n; j += 4)
         for (int k = 0; k < 4; k++) most[k] = q7_vmax(q7_load(st + (j + k) * width), most[k]);
@@ -108,19 +102,21 @@ static inline q7_f32 column_max(int64_t n, int64_t width, const float *st, q7_f3
     return q7_vmax(q7_vmax(most[0], most[1]), q7_vmax(most[2], most[3]));
 }
 
-/* st (n, width) = 2^(st - the new max); max and sum (width) are brought up to date, rescale (width)
- * is the power of two by which that changes the scale of what was summed before. */
-static void softmax_block(int64_t n, int64_t width, float *st, float *max, float *sum,
+/* st (n, width) = 2^(unit * st - the new max); max and sum (width) are brought up to date, rescale
+ * (width) is the power of two by which that changes the scale of what was summed before. */
+static void softmax_block(float unit, int64_t n, int64_t width, float *st, float *max, float *sum,
                           float *rescale) {
+    const q7_f32 by = q7_set1(unit);
     for (int64_t c = 0; c < width; c += Q7_W) {
         const q7_f32 old = q7_load(max + c);
-        const q7_f32 top = q7_floor(column_max(n, width, st + c, old));
+        const q7_f32 most = q7_mul(column_max(n, width, st + c), by);
+        const q7_f32 top = q7_vmax(q7_floor(most), old);
         /* while all scores are -inf: 2^(-inf - 0) = 0, where -inf - -inf would be NaN for good */
         const q7_f32 base = q7_select(q7_eq(top, q7_set1(-INFINITY)), q7_set1(0.0f), top);
-        const q7_f32 factor = q7_exp2(q7_sub(old, base));
+        const q7_f32 minus_base = q7_neg(base), factor = q7_exp2(q7_sub(old, base));
         q7_f32 total = q7_set1(0.0f);
         for (int64_t j = 0; j < n; j++) {
-            const q7_f32 p = q7_exp2(q7_sub(q7_load(st + j * width + c), base));
+            const q7_f32 p = q7_exp2(q7_fma(q7_load(st + j * width + c), by, minus_base));
             q7_store(st + j * width + c, p);
             total = q7_add(total, p);
         }
@@ -138,23 +134,29 @@ static bool all_saw(panel p, const float *max) {
     return true;
 }
 
-static void mask_panel(const q7_attention_tile *t, workspace *w, panel p, int64_t first, int64_t n,
-                       effect masked) {
+/* Scores as tanh, biases and masks make them; returns what is still to multiply them by. */
+static float mask_panel(const q7_attention_tile *t, workspace *w, panel p, int64_t first, int64_t n,
+                        effect masked) {
     const q7_attention_mask *mask = &t->mask, *bias = &t->bias;
     const float fill = fill_in_units(t->fill);
+    const int64_t size = n * p.width;
+    /* the same for every panel with the query, since it makes a difference of a rounding */
+    const bool is_plain = t->softcap == 0.0f && !bias->at && masked == NOTHING;
+    if (is_plain && (!mask->at || !mask->q_stride)) return unit_of(t->scale);
+    scores_in_units(t, size, w->st);
     if (bias->at && bias->q_stride) {
         mask_tile(bias, p.query, p.queries, first, n, p.width, w->mt);
-        mask_scores(bias, 0.0f, n * p.width, w->mt, w->st);
+        mask_scores(bias, 0.0f, size, w->mt, w->st);
     } else if (bias->at) {
         mask_keys(bias, 0.0f, n, p.width, w->key_bias + first % KEYS, w->st);
     }
-    if (masked == NOTHING) return;
-    if (mask->q_stride) {
+    if (masked != NOTHING && mask->q_stride) {
         mask_tile(mask, p.query, p.queries, first, n, p.width, w->mt);
-        mask_scores(mask, fill, n * p.width, w->mt, w->st);
-    } else {
+        mask_scores(mask, fill, size, w->mt, w->st);
+    } else if (masked != NOTHING) {
         mask_keys(mask, fill, n, p.width, w->key_mask + first % KEYS, w->st);
     }
+    return 1.0f;
 }
 
 /* The keys of the block from `block` for one panel of queries. `hidden`: whether it is those that the
@@ -180,10 +182,9 @@ static void panel_step(const q7_attention_tile *t, workspace *w, panel p, int64_
                             NULL,
                             w->soon};
     multiply_panel(&scores, p.vectors, true);
-    if (t->softcap != 0.0f) cap_scores(t, n * p.width, w->st);
-    mask_panel(t, w, p, first, n, masked);
+    const float unit = mask_panel(t, w, p, first, n, masked);
     hide_unseen(t, p, first, n, w->st);
-    softmax_block(n, p.width, w->st, w->max + p.query, w->sum + p.query, rescale);
+    softmax_block(unit, n, p.width, w->st, w->max + p.query, w->sum + p.query, rescale);
     const product values = {w->v + (first - block) * w->v_stride, w->v_stride, w->st, ot, t->Dv, n,
                             w->begun[p.at] ? rescale : NULL,      w->soon};
     multiply_panel(&values, p.vectors, false);
@@ -257,7 +258,7 @@ static void each_block(const q7_attention_tile *t, workspace *w, bool hidden) {
     const int64_t panels = panel_count(t), limit = end_key(t, t->queries - 1);
     const int64_t begin = first_key(t, 0) / KEYS * KEYS;
     for (int64_t block = begin; block < limit; block += KEYS) {
-        const int64_t n = q7_min(KEYS, limit - block);
+        const int64_t n = q7_min(KEYS, t->keys - block);
         if (t->mask.at && !t->mask.q_stride) {
             w->mask = effect_of(&t->mask, t->fill, 0, 1, block, n);
             if (w->mask == SOMETHING || hidden) mask_row(&t->mask, 0, block, n, w->key_mask);

@@ -1,5 +1,7 @@
 /* attention_mask.h: masks and biases of scores, in the kernel's units: scores times log2(e), so that
- * the softmax is one of powers of two. Read attention.h first. */
+ * the softmax is one of powers of two. What is not masked stays the product of query and key until
+ * its power is taken, which multiplies by the unit without a rounding of its own. Read attention.h
+ * first. */
 #ifndef Q7_ATTENTION_MASK_H
 #define Q7_ATTENTION_MASK_H
 #include <math.h>
@@ -12,6 +14,28 @@ enum { KEYS = Q7_ATTENTION_KEYS };
 
 #define LOG2_E 0x1.715476p+0f
 #define LOW (-1e30f) /* scores are far above: a mask of as much swallows them, and e^ it is 0 */
+
+/* Queries are multiplied by the sign of the scale, so that the largest product is the largest score. */
+static inline float sign_of(float scale) {
+    return scale > 0.0f ? 1.0f : scale < 0.0f ? -1.0f : 0.0f;
+}
+
+/* What such products are to be multiplied by; where the scale is 0 they are 0 or -inf. */
+static inline float unit_of(float scale) {
+    return scale == 0.0f ? 1.0f : (float)(fabs((double)scale) * 1.4426950408889634);
+}
+
+/* st (size, whole vectors) = such products as scores: softcap * tanh(.. / softcap) where there is a
+ * softcap. */
+static inline void scores_in_units(const q7_attention_tile *t, int64_t size, float *st) {
+    const bool caps = t->softcap != 0.0f;
+    const q7_f32 by = q7_set1(caps ? fabsf(t->scale) / t->softcap : unit_of(t->scale));
+    const q7_f32 cap = q7_set1(t->softcap * LOG2_E);
+    for (int64_t i = 0; i < size; i += Q7_W) {
+        const q7_f32 x = q7_mul(q7_load(st + i), by);
+        q7_store(st + i, caps ? q7_mul(cap, q7_tanh(x)) : x);
+    }
+}
 
 /* In units of scores. What is finite stays so: rows of nothing else weigh all keys equally. */
 Q7_INLINE q7_f32 in_units(q7_f32 x) {

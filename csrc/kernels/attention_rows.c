@@ -38,7 +38,7 @@ static row row_at(const q7_attention_tile *t, int64_t i) {
 /* s = scores of `count` rows for keys [first, first + n), without mask; v is prefetched meanwhile. */
 Q7_INLINE void score_rows(const q7_attention_tile *t, row *r, const int count, int64_t first,
                           int64_t n) {
-    const float scale = t->softcap != 0.0f ? t->scale / t->softcap : t->scale * LOG2_E;
+    const float sign = sign_of(t->scale);
     for (int64_t j = 0; j < n; j++) {
         const float *k = t->k + (first + j) * t->k_stride, *v = t->v + (first + j) * t->v_stride;
         q7_f32 sum[SHARED];
@@ -58,7 +58,7 @@ Q7_INLINE void score_rows(const q7_attention_tile *t, row *r, const int count, i
                 sum[i] = q7_fma(q7_load_tail(r[i].q + d, t->D - d), x, sum[i]);
         }
         Q7_UNROLL
-        for (int i = 0; i < count; i++) r[i].s[j] = scale * q7_hsum(sum[i]);
+        for (int i = 0; i < count; i++) r[i].s[j] = sign * q7_hsum(sum[i]);
     }
 }
 
@@ -129,18 +129,20 @@ static void mask_line(const q7_attention_mask *mask, float fill, int64_t first, 
 /* s = masked scores, then their exponentials; max, sum and rescale follow. */
 static void softmax_row(const q7_attention_tile *t, row *r, int64_t first, int64_t n) {
     for (int64_t j = n; j % Q7_W; j++) r->s[j] = 0.0f;
-    for (int64_t j = 0; j < n && t->softcap != 0.0f; j += Q7_W)
-        q7_store(r->s + j, q7_mul(q7_set1(t->softcap * LOG2_E), q7_tanh(q7_load(r->s + j))));
+    const bool raw = t->softcap == 0.0f && !t->bias.at && !t->mask.at;
+    const q7_f32 unit = q7_set1(raw ? unit_of(t->scale) : 1.0f);
+    if (!raw) scores_in_units(t, q7_ceil_div(n, Q7_W) * Q7_W, r->s);
     mask_line(&r->bias, 0.0f, first, n, r->s);
     mask_line(&r->mask, t->fill, first, n, r->s);
     for (int64_t j = 0; j < q7_min(n, r->begin - first); j++) r->s[j] = -INFINITY;
     for (int64_t j = q7_max(0, q7_min(n, r->end - first)); j < n || j % Q7_W; j++)
         r->s[j] = -INFINITY;
-    q7_f32 top = q7_set1(r->max), total = q7_set1(0.0f);
+    q7_f32 top = q7_set1(-INFINITY), total = q7_set1(0.0f);
     for (int64_t j = 0; j < n; j += Q7_W) top = q7_vmax(q7_load(r->s + j), top);
-    const float max = floorf(q7_hmax(top)), base = max == -INFINITY ? 0.0f : max;
+    const float most = floorf(q7_hmax(q7_mul(top, unit))), max = most > r->max ? most : r->max;
+    const float base = max == -INFINITY ? 0.0f : max;
     for (int64_t j = 0; j < n; j += Q7_W) {
-        const q7_f32 p = q7_exp2(q7_sub(q7_load(r->s + j), q7_set1(base)));
+        const q7_f32 p = q7_exp2(q7_fma(q7_load(r->s + j), unit, q7_set1(-base)));
         q7_store(r->s + j, p);
         total = q7_add(total, p);
     }
