@@ -102,21 +102,27 @@ static inline q7_f32 column_max(int64_t n, int64_t width, const float *st) {
     return q7_vmax(q7_vmax(most[0], most[1]), q7_vmax(most[2], most[3]));
 }
 
-/* st (n, width) = 2^(unit * st - the new max); max and sum (width) are brought up to date, rescale
- * (width) is the power of two by which that changes the scale of what was summed before. */
-static void softmax_block(float unit, int64_t n, int64_t width, float *st, float *max, float *sum,
-                          float *rescale) {
-    const q7_f32 by = q7_set1(unit);
+/* st (n, width) = 2^(unit * st - the new max), with st - largest of the block in place of st where it
+ * `shifts`; max and sum (width) are brought up to date, rescale (width) is the power of two by which
+ * that changes the scale of what was summed before. */
+static void softmax_block(float unit, bool shifts, int64_t n, int64_t width, float *st, float *max,
+                          float *sum, float *rescale) {
+    const q7_f32 by = q7_set1(unit), zero = q7_set1(0.0f), none = q7_set1(-INFINITY);
     for (int64_t c = 0; c < width; c += Q7_W) {
-        const q7_f32 old = q7_load(max + c);
-        const q7_f32 most = q7_mul(column_max(n, width, st + c), by);
-        const q7_f32 top = q7_vmax(q7_floor(most), old);
+        const q7_f32 old = q7_load(max + c), most = column_max(n, width, st + c);
+        const q7_f32 top = q7_vmax(q7_floor(q7_mul(most, by)), old);
         /* while all scores are -inf: 2^(-inf - 0) = 0, where -inf - -inf would be NaN for good */
-        const q7_f32 base = q7_select(q7_eq(top, q7_set1(-INFINITY)), q7_set1(0.0f), top);
-        const q7_f32 minus_base = q7_neg(base), factor = q7_exp2(q7_sub(old, base));
-        q7_f32 total = q7_set1(0.0f);
+        const q7_f32 base = q7_select(q7_eq(top, none), zero, top);
+        const q7_f32 factor = q7_exp2(q7_sub(old, base));
+        q7_f32 offset = q7_neg(base), total = zero;
+        if (shifts) {
+            const q7_f32 largest = q7_select(q7_eq(most, none), zero, most);
+            for (int64_t j = c; j < n * width; j += width)
+                q7_store(st + j, q7_sub(q7_load(st + j), largest));
+            offset = q7_vmin(q7_set1(1.0f), q7_fma(largest, by, offset));
+        }
         for (int64_t j = 0; j < n; j++) {
-            const q7_f32 p = q7_exp2(q7_fma(q7_load(st + j * width + c), by, minus_base));
+            const q7_f32 p = q7_exp2(q7_fma(q7_load(st + j * width + c), by, offset));
             q7_store(st + j * width + c, p);
             total = q7_add(total, p);
         }
@@ -134,16 +140,16 @@ static bool all_saw(panel p, const float *max) {
     return true;
 }
 
-/* Scores as tanh, biases and masks make them; returns what is still to multiply them by. */
-static float mask_panel(const q7_attention_tile *t, workspace *w, panel p, int64_t first, int64_t n,
-                        effect masked) {
+/* Scores as tanh, biases and masks make them. Returns whether that is nothing: st are products. */
+static bool mask_panel(const q7_attention_tile *t, workspace *w, panel p, int64_t first, int64_t n,
+                       effect masked) {
     const q7_attention_mask *mask = &t->mask, *bias = &t->bias;
-    const float fill = fill_in_units(t->fill);
+    const float fill = bounded_fill(t->fill);
     const int64_t size = n * p.width;
     /* the same for every panel with the query, since it makes a difference of a rounding */
     const bool is_plain = t->softcap == 0.0f && !bias->at && masked == NOTHING;
-    if (is_plain && (!mask->at || !mask->q_stride)) return unit_of(t->scale);
-    scores_in_units(t, size, w->st);
+    if (is_plain && (!mask->at || !mask->q_stride)) return true;
+    scale_scores(t, size, w->st);
     if (bias->at && bias->q_stride) {
         mask_tile(bias, p.query, p.queries, first, n, p.width, w->mt);
         mask_scores(bias, 0.0f, size, w->mt, w->st);
@@ -156,7 +162,7 @@ static float mask_panel(const q7_attention_tile *t, workspace *w, panel p, int64
     } else if (masked != NOTHING) {
         mask_keys(mask, fill, n, p.width, w->key_mask + first % KEYS, w->st);
     }
-    return 1.0f;
+    return false;
 }
 
 /* The keys of the block from `block` for one panel of queries. `hidden`: whether it is those that the
@@ -182,9 +188,10 @@ static void panel_step(const q7_attention_tile *t, workspace *w, panel p, int64_
                             NULL,
                             w->soon};
     multiply_panel(&scores, p.vectors, true);
-    const float unit = mask_panel(t, w, p, first, n, masked);
+    const bool plain = mask_panel(t, w, p, first, n, masked);
     hide_unseen(t, p, first, n, w->st);
-    softmax_block(unit, n, p.width, w->st, w->max + p.query, w->sum + p.query, rescale);
+    softmax_block(plain ? unit_of(t->scale) : LOG2_E, !plain, n, p.width, w->st, w->max + p.query,
+                  w->sum + p.query, rescale);
     const product values = {w->v + (first - block) * w->v_stride, w->v_stride, w->st, ot, t->Dv, n,
                             w->begun[p.at] ? rescale : NULL,      w->soon};
     multiply_panel(&values, p.vectors, false);

@@ -1,7 +1,7 @@
-/* attention_mask.h: masks and biases of scores, in the kernel's units: scores times log2(e), so that
- * the softmax is one of powers of two. What is not masked stays the product of query and key until
- * its power is taken, which multiplies by the unit without a rounding of its own. Read attention.h
- * first. */
+/* attention_mask.h: from the product of query and key to its score, masked. The softmax is one of
+ * powers of two, 2^(unit * x - max). Where nothing is done to products, x is the product, so that
+ * its scale takes no rounding; else x is score - largest, since unit * (-1e30) is far from an
+ * integer. Read attention.h first. */
 #ifndef Q7_ATTENTION_MASK_H
 #define Q7_ATTENTION_MASK_H
 #include <math.h>
@@ -13,6 +13,7 @@
 enum { KEYS = Q7_ATTENTION_KEYS };
 
 #define LOG2_E 0x1.715476p+0f
+#define FAR_OFF 2e38f
 #define LOW (-1e30f) /* scores are far above: a mask of as much swallows them, and e^ it is 0 */
 
 /* Queries are multiplied by the sign of the scale, so that the largest product is the largest score. */
@@ -20,34 +21,34 @@ static inline float sign_of(float scale) {
     return scale > 0.0f ? 1.0f : scale < 0.0f ? -1.0f : 0.0f;
 }
 
-/* What such products are to be multiplied by; where the scale is 0 they are 0 or -inf. */
+/* Of such products; where the scale is 0 they are 0 or -inf. */
 static inline float unit_of(float scale) {
     return scale == 0.0f ? 1.0f : (float)(fabs((double)scale) * 1.4426950408889634);
 }
 
 /* st (size, whole vectors) = such products as scores: softcap * tanh(.. / softcap) where there is a
  * softcap. */
-static inline void scores_in_units(const q7_attention_tile *t, int64_t size, float *st) {
+static inline void scale_scores(const q7_attention_tile *t, int64_t size, float *st) {
     const bool caps = t->softcap != 0.0f;
-    const q7_f32 by = q7_set1(caps ? fabsf(t->scale) / t->softcap : unit_of(t->scale));
-    const q7_f32 cap = q7_set1(t->softcap * LOG2_E);
+    const q7_f32 by = q7_set1(caps ? fabsf(t->scale) / t->softcap : fabsf(t->scale));
+    const q7_f32 cap = q7_set1(t->softcap);
     for (int64_t i = 0; i < size; i += Q7_W) {
         const q7_f32 x = q7_mul(q7_load(st + i), by);
         q7_store(st + i, caps ? q7_mul(cap, q7_tanh(x)) : x);
     }
 }
 
-/* In units of scores. What is finite stays so: rows of nothing else weigh all keys equally. */
-Q7_INLINE q7_f32 in_units(q7_f32 x) {
-    const q7_f32 y = q7_clip(q7_mul(x, q7_set1(LOG2_E)), q7_set1(-3e38f), q7_set1(3e38f));
+/* What is finite stays so in units of log2(e): rows of nothing else weigh all keys equally. */
+Q7_INLINE q7_f32 bounded(q7_f32 x) {
+    const q7_f32 y = q7_clip(x, q7_set1(-FAR_OFF), q7_set1(FAR_OFF));
     return q7_select(q7_lt(q7_abs(x), q7_set1(INFINITY)), y, x);
 }
 
-static inline float fill_in_units(float fill) {
-    return fill == -INFINITY ? fill : fmaxf(-3e38f, fminf(3e38f, fill * LOG2_E));
+static inline float bounded_fill(float fill) {
+    return fill == -INFINITY ? fill : fmaxf(-FAR_OFF, fminf(FAR_OFF, fill));
 }
 
-/* m (KEYS) = the mask of query i for keys [first, first + n): in units of scores if float, else 0 or
+/* m (KEYS) = the mask of query i for keys [first, first + n): bounded if float, else 0 or
  * 1. The last is repeated up to a whole vector. */
 static inline void mask_row(const q7_attention_mask *mask, int64_t i, int64_t first, int64_t n,
                             float *m) {
@@ -58,7 +59,7 @@ static inline void mask_row(const q7_attention_mask *mask, int64_t i, int64_t fi
         for (int64_t j = 0; j < n; j++) m[j] = ((const uint8_t *)mask->at)[at + j * stride] != 0;
     for (int64_t j = n; j % Q7_W; j++) m[j] = m[n - 1];
     for (int64_t j = 0; j < n && mask->dtype == Q7_F32; j += Q7_W)
-        q7_store(m + j, in_units(q7_load(m + j)));
+        q7_store(m + j, bounded(q7_load(m + j)));
 }
 
 /* mt (n, width) = the masks of `queries` queries from `query`, transposed like the scores. */

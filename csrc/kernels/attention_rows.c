@@ -123,15 +123,15 @@ static void mask_line(const q7_attention_mask *mask, float fill, int64_t first, 
     float m[KEYS];
     if (!mask->at) return;
     mask_row(mask, 0, first, n, m);
-    mask_scores(mask, fill_in_units(fill), q7_ceil_div(n, Q7_W) * Q7_W, m, s);
+    mask_scores(mask, bounded_fill(fill), q7_ceil_div(n, Q7_W) * Q7_W, m, s);
 }
 
 /* s = masked scores, then their exponentials; max, sum and rescale follow. */
 static void softmax_row(const q7_attention_tile *t, row *r, int64_t first, int64_t n) {
     for (int64_t j = n; j % Q7_W; j++) r->s[j] = 0.0f;
-    const bool raw = t->softcap == 0.0f && !t->bias.at && !t->mask.at;
-    const q7_f32 unit = q7_set1(raw ? unit_of(t->scale) : 1.0f);
-    if (!raw) scores_in_units(t, q7_ceil_div(n, Q7_W) * Q7_W, r->s);
+    const bool plain = t->softcap == 0.0f && !t->bias.at && !t->mask.at;
+    const float unit = plain ? unit_of(t->scale) : LOG2_E;
+    if (!plain) scale_scores(t, q7_ceil_div(n, Q7_W) * Q7_W, r->s);
     mask_line(&r->bias, 0.0f, first, n, r->s);
     mask_line(&r->mask, t->fill, first, n, r->s);
     for (int64_t j = 0; j < q7_min(n, r->begin - first); j++) r->s[j] = -INFINITY;
@@ -139,10 +139,14 @@ static void softmax_row(const q7_attention_tile *t, row *r, int64_t first, int64
         r->s[j] = -INFINITY;
     q7_f32 top = q7_set1(-INFINITY), total = q7_set1(0.0f);
     for (int64_t j = 0; j < n; j += Q7_W) top = q7_vmax(q7_load(r->s + j), top);
-    const float most = floorf(q7_hmax(q7_mul(top, unit))), max = most > r->max ? most : r->max;
-    const float base = max == -INFINITY ? 0.0f : max;
+    const float most = q7_hmax(top), whole = floorf(most * unit);
+    const float max = whole > r->max ? whole : r->max, base = max == -INFINITY ? 0.0f : max;
+    const float largest = plain || most == -INFINITY ? 0.0f : most;
+    const q7_f32 shift = q7_set1(largest), by = q7_set1(unit);
+    const q7_f32 offset =
+        plain ? q7_set1(-base) : q7_vmin(q7_set1(1.0f), q7_fma(shift, by, q7_set1(-base)));
     for (int64_t j = 0; j < n; j += Q7_W) {
-        const q7_f32 p = q7_exp2(q7_fma(q7_load(r->s + j), unit, q7_set1(-base)));
+        const q7_f32 p = q7_exp2(q7_fma(q7_sub(q7_load(r->s + j), shift), by, offset));
         q7_store(r->s + j, p);
         total = q7_add(total, p);
     }
