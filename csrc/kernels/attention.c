@@ -114,15 +114,17 @@ static void softmax_block(float unit, bool shifts, int64_t n, int64_t width, flo
         /* while all scores are -inf: 2^(-inf - 0) = 0, where -inf - -inf would be NaN for good */
         const q7_f32 base = q7_select(q7_eq(top, none), zero, top);
         const q7_f32 factor = q7_exp2(q7_sub(old, base));
-        q7_f32 offset = q7_neg(base), total = zero;
+        q7_f32 offset = q7_neg(base), total = zero, lift = zero;
         if (shifts) {
             const q7_f32 largest = q7_select(q7_eq(most, none), zero, most);
             for (int64_t j = c; j < n * width; j += width)
                 q7_store(st + j, q7_sub(q7_load(st + j), largest));
-            offset = q7_vmin(q7_set1(1.0f), q7_fma(largest, by, offset));
+            lift = q7_exp2(q7_vmin(q7_set1(1.0f), q7_fma(largest, by, offset)));
         }
         for (int64_t j = 0; j < n; j++) {
-            const q7_f32 p = q7_exp2(q7_fma(q7_load(st + j * width + c), by, offset));
+            const q7_f32 x = q7_load(st + j * width + c);
+            const q7_f32 p =
+                shifts ? q7_mul(lift, q7_exp_nonpositive(x)) : q7_exp2(q7_fma(x, by, offset));
             q7_store(st + j * width + c, p);
             total = q7_add(total, p);
         }
@@ -206,9 +208,12 @@ static void finish_panel(const q7_attention_tile *t, workspace *w, panel p) {
     const int64_t n4 = p.queries / 4 * 4, d4 = t->Dv / 4 * 4;
     if (!w->begun[p.at]) memset(ot, 0, (size_t)(t->Dv * p.width) * sizeof *ot);
     for (int64_t c = 0; c < p.width; c += Q7_W) {
-        const q7_f32 by = q7_div(q7_set1(1.0f), q7_load(sum + c));
-        for (int64_t i = c; i < t->Dv * p.width; i += p.width)
-            q7_store(ot + i, q7_mul(q7_load(ot + i), by));
+        const q7_f32 total = q7_load(sum + c), by = q7_div(q7_set1(1.0f), total);
+        for (int64_t i = c; i < t->Dv * p.width; i += p.width) {
+            const q7_f32 x = q7_load(ot + i), y = q7_mul(x, by);
+            const q7_f32 exact = q7_fma(q7_fnma(y, total, x), by, y); /* like a division */
+            q7_store(ot + i, q7_select(q7_unordered(exact), y, exact));
+        }
     }
     for (int64_t i = 0; i < n4; i += 4)
         for (int64_t d = 0; d < d4; d += 4)
