@@ -5,10 +5,9 @@
  * panels of the run before. Who has done his own takes what is left of the others'. Workers join a
  * region if they are awake in time; the caller works too, closes the region when no task is left,
  * and waits only for workers that are inside it, so that a worker whose core is busy elsewhere
- * delays nobody before it has taken a task, and afterwards gets the caller's core: the caller soon
- * sleeps instead of spinning. Where a worker keeps the caller waiting for much longer than tasks
- * take, its core is busy elsewhere, and regions run inline for a while. Idle workers spin for a
- * bounded time, then sleep.
+ * delays nobody before it has taken a task, and afterwards gets the caller's core: the caller sleeps
+ * after a while of spinning, as idle workers do. Where a worker keeps the caller waiting for longer
+ * than the region would have taken without it, regions run inline for a while.
  *
  * A run takes a crew with its first region and keeps it to its end; workers are dealt out to the
  * crews of all runs under way like cards, and work for no other, so that n runs at once have an nth
@@ -21,13 +20,15 @@
 
 #include "runtime.h"
 
-/* A spin is a pause of 10-50 ns: workers spin for about 100 us before they sleep, callers 10 us. */
-enum { MAX_WORKERS = 255, WORKER_SPINS = 4000, CALLER_SPINS = 400 };
+/* A spin is a pause of 10-50 ns: idle workers, and callers that wait, spin for about 100 us before
+ * they sleep. After 10 us for callers, MiniLM of 16 tokens took 10 % more with two threads. */
+enum { MAX_WORKERS = 255, SPINS = 4000 };
 
-/* A wait of STOLEN_NS beyond four times the caller's own time per task is a stolen core. The pool
- * is left alone for BACK_OFF / threads times the wait: with two threads probing costs at most a
- * fifth then; the more there are, the more a run without them costs. BERT-base of 16 tokens on 16
- * shared cores: 10 ms where it was 4 times the wait for any number, 6 ms so. */
+/* A region that took longer than its caller alone would have needed, and STOLEN_NS of waiting, had
+ * a worker whose core is busy elsewhere. Regions run inline then for BACK_OFF / threads times the
+ * wait: with two threads probing costs at most a fifth; the more there are, the more a run without
+ * them costs. BERT-base of 16 tokens on 16 shared cores: 10 ms where it was 4 times the wait for
+ * any number, 6 ms so. */
 enum { STOLEN_NS = 100000, BACK_OFF = 8 };
 
 enum { CREWS = 16 }; /* runs at once that can have workers */
@@ -51,6 +52,7 @@ typedef struct {
     _Alignas(64) atomic_uint_least64_t state;
     q7_task fn;
     void *arg;
+    int64_t inline_until_ns; /* the caller's: no regions before */
     atomic_int caller_sleeps;
     pthread_cond_t done;
     seat seats[MAX_WORKERS + 1];
@@ -137,7 +139,7 @@ static crew *wanted(int64_t worker, uint64_t seen, uint64_t *state) {
 
 static crew *await_region(int64_t worker, uint64_t seen, uint64_t *state) {
     crew *c;
-    for (int i = 0; i < WORKER_SPINS; i++) {
+    for (int i = 0; i < SPINS; i++) {
         if ((c = wanted(worker, seen, state))) return c;
         pause_cpu();
     }
@@ -176,13 +178,13 @@ static void reset(void) {
     pthread_mutex_init(&pool.sleep, NULL);
     pthread_cond_init(&pool.wake, NULL);
     atomic_store(&pool.workers, 0);
-    atomic_store(&pool.inline_until_ns, 0);
     atomic_store(&pool.sleepers, 0);
     atomic_store(&pool.taken, 0);
     for (int i = 0; i < MAX_WORKERS; i++) atomic_store(&pool.inside[i].state, 0);
     for (int i = 0; i < CREWS; i++) {
         atomic_store(&pool.crews[i].state, CLOSED);
         atomic_store(&pool.crews[i].caller_sleeps, 0);
+        pool.crews[i].inline_until_ns = 0;
         pthread_cond_init(&pool.crews[i].done, NULL);
     }
 }
@@ -273,7 +275,7 @@ static void close_region(crew *c, uint64_t state) {
     const int64_t threads = threads_of(state);
     atomic_store(&c->state, state | CLOSED);
     int64_t thread = busy(state, 1);
-    for (int i = 0; i < CALLER_SPINS && thread < threads; i++) {
+    for (int i = 0; i < SPINS && thread < threads; i++) {
         pause_cpu();
         thread = busy(state, thread);
     }
@@ -298,7 +300,7 @@ void q7_parallel(const q7_call *call, int64_t tasks, q7_task fn, void *arg) {
     const int64_t start = q7_now_ns();
     uint64_t state = deal(run.crew, wanted);
     const int64_t threads = threads_of(state);
-    if (threads < 2 || start < atomic_load(&pool.inline_until_ns)) {
+    if (threads < 2 || start < run.crew->inline_until_ns) {
         run_inline(tasks, fn, arg);
         return;
     }
@@ -307,6 +309,7 @@ void q7_parallel(const q7_call *call, int64_t tasks, q7_task fn, void *arg) {
     const int64_t done = work(run.crew, 0, threads), end = q7_now_ns();
     close_region(run.crew, state);
     const int64_t closed = q7_now_ns(), wait = closed - end;
-    if (wait > STOLEN_NS + 4 * (end - start) / q7_max(done, 1))
-        atomic_store(&pool.inline_until_ns, closed + BACK_OFF * wait / threads);
+    const int64_t alone = (end - start) / q7_max(done, 1) * tasks;
+    if (wait > STOLEN_NS && closed - start > alone)
+        run.crew->inline_until_ns = closed + BACK_OFF * wait / threads;
 }
