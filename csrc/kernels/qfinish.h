@@ -53,9 +53,14 @@ Q7_INLINE void q7_finish_as(const q7_qfinish *f, const q7_qsums *s, char *c, int
 Q7_INLINE void q7_finish_sums(const q7_qsums *s, int32_t *c, int64_t c_stride) {
     for (int64_t i = 0; i < s->m; i++)
         for (int64_t j = 0; j < s->n; j += Q7_W) {
-            int32_t whole[Q7_W];
-            q7_i32_store(whole, q7_corrected(s, i, j));
-            memcpy(c + i * c_stride + j, whole, (size_t)q7_min(s->n - j, Q7_W) * sizeof *whole);
+            const q7_i32 sum = q7_corrected(s, i, j);
+            int32_t part[Q7_W], *to = c + i * c_stride + j;
+            if (s->n - j >= Q7_W) {
+                q7_i32_store(to, sum);
+            } else {
+                q7_i32_store(part, sum);
+                memcpy(to, part, (size_t)(s->n - j) * sizeof *part);
+            }
         }
 }
 

@@ -16,20 +16,25 @@ static inline int64_t q7_panel_quads(int64_t k) {
     return q7_ceil_div(k, 4 * Q7_QUADS) * Q7_QUADS;
 }
 
-/* Rows of a times 2^8 - flip apart: flip 0 as uint8, 128 as int8, in multiples of `step` bytes. */
-static inline q7_quads q7_quads_of(const q7_qgemm_block *x, int64_t step) {
+static inline void q7_flip_row(int64_t n, const uint8_t *restrict x, uint8_t flip,
+                               uint8_t *restrict y) {
+    for (int64_t i = 0; i < n; i++) y[i] = x[i] ^ flip;
+}
+
+/* Rows of a as uint8, or int8 where Q7_QUAD_FLIP says so, in multiples of `step` bytes; in place if
+ * they are that already, and lie at multiples of `align`. */
+static inline q7_quads q7_quads_of(const q7_qgemm_block *x, int64_t step, uintptr_t align) {
     const int64_t k = q7_ceil_div(x->k, step) * step;
     const uint8_t flip = (x->a_signed ? 128 : 0) ^ Q7_QUAD_FLIP;
     q7_quads q = {.a = x->a, .a_stride = x->a_stride, .quads = k / 4, .k = (int32_t)x->k};
     q.a_zero = x->a_zero + (x->a_signed ? 128 : 0) - Q7_QUAD_FLIP;
     int32_t *row_sums = (int32_t *)x->room;
     uint8_t *rows = (uint8_t *)x->room + q7_ceil_div(x->m, 16) * 64;
-    if (flip || k != x->k) {
+    if (flip || k != x->k || (uintptr_t)x->a % align || (uintptr_t)x->a_stride % align) {
         q.a = rows;
         q.a_stride = k;
         for (int64_t i = 0; i < x->m; i++, rows += k) {
-            const uint8_t *a = x->a + i * x->a_stride;
-            for (int64_t j = 0; j < x->k; j++) rows[j] = a[j] ^ flip;
+            q7_flip_row(x->k, x->a + i * x->a_stride, flip, rows);
             memset(rows + x->k, 0, (size_t)(k - x->k));
         }
     }
