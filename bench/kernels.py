@@ -99,7 +99,7 @@ def measure(
     first = {name: min(run(1), run(1)) for name, run in calls.items()}
     samples: dict[str, list[float]] = {name: [first[name]] for name in calls}
     alive = [n for n in calls if n == pick.name or first[n] < SLOW * first[pick.name]]
-    kind = pick.dtypes
+    kind = roofline.kind_of(pick)
     rates = [limits.products.get(kind, limits.flops)]
     fitting = int(SHAPE_MS / sum(first[name] for name in alive))
     for _ in range(min(options.rounds, max(fitting, FEWEST))):

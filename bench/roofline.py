@@ -40,6 +40,7 @@ EXTENSIONS = {  # of avx512, by their names in /proc/cpuinfo
     "amx_int8": ["-mamx-tile", "-mamx-int8", "-mamx-bf16"],
 }
 RATES = ("f32", "i16", "i8", "amx_bf16", "amx_i8")  # what is multiplied: functions of peak.c
+KINDS = {"u8": "i8", "u8 amx": "amx_i8"}  # what kernels of other names multiply, by dtypes and ISA
 SIZES = [1 << bits for bits in range(14, 31, 2)]  # bytes that a thread reads: 16 KB to 1 GB
 TRIES, SECONDS = 5, 0.02  # of one measurement; the best counts
 
@@ -160,9 +161,20 @@ class StandIn:
             data.max()
 
 
+def vectors(isa: str) -> str:
+    """The one of VECTORS whose registers an ISA has."""
+    return next((name for name in VECTORS if isa.startswith(name)), "avx512")
+
+
+def kind_of(kernel: Any) -> str:
+    """What a kernel multiplies, as one of RATES."""
+    return KINDS.get(f"{kernel.dtypes} {kernel.isa}") or KINDS.get(kernel.dtypes, kernel.dtypes)
+
+
 @cache
 def probe(isa: str) -> Any:
     """The best way to measure that this machine has."""
+    isa = vectors(isa)
     try:
         return Compiled(isa)
     except OSError as error:
@@ -198,6 +210,7 @@ def measure(isa: str, threads: int = 1) -> Roofline:
 
 def known(isa: str, threads: int) -> Roofline:
     """The best rates that were ever measured on this machine, as others only slow it; else now."""
+    isa = vectors(isa)
     rows = results.here("roofline", isa, threads)
     if not rows:
         rows = [measure(isa, threads).row()]
