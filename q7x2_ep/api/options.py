@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
 from enum import Enum
 from functools import cache
 from typing import Any
@@ -18,6 +17,7 @@ from q7x2_ep.api.enums import (
 )
 from q7x2_ep.api.lora import LoraAdapter
 from q7x2_ep.api.value import OrtValue
+from q7x2_ep.classes import dataclass, field, fields
 from q7x2_ep.errors import BindingError
 
 
