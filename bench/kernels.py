@@ -226,7 +226,7 @@ def runner(
     compiler, graph = Compiler(only, threads, lambda graph: None), shape.graph
     programs = [compiler.planned(graph.clone()) for _ in range(copies)]
     counted = [getattr(step, "kernel", None) is not None for step in programs[0].steps]
-    outputs = [_like(output) for output in programs[0].run(feeds, {})]
+    outputs = [like(output) for output in programs[0].run(feeds, {})]
     following = itertools.cycle(programs)
 
     def run(repeats: int) -> float:
@@ -265,13 +265,13 @@ def feed(shape: shapes.Shape) -> list[np.ndarray]:
     made = []
     for value in shape.graph.inputs:
         dtype = dtypes.DTYPES[value.dtype]
-        array = _like(np.empty(value.shape, dtype.numpy))
+        array = like(np.empty(value.shape, dtype.numpy))
         array[...] = random.standard_normal(value.shape) if dtype.kind == "f" else 1
         made.append(array)
     return made
 
 
-def _like(array: np.ndarray) -> np.ndarray:
+def like(array: np.ndarray) -> np.ndarray:
     """An array where a model's would be: it begins a line of cache, and its pages are there."""
     return roofline.aligned(array.nbytes).view(array.dtype).reshape(array.shape)
 
