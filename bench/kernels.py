@@ -219,7 +219,7 @@ def runner(
     """
     only = copy.copy(library)
     kernels = tuple(
-        each._replace(supported=each.supported and (each.family != row.family or each == row))
+        each._replace(supported=each.supported and _together(each, row))
         for each in library.target.kernels
     )
     only.target = replace(library.target, kernels=kernels)
@@ -236,6 +236,15 @@ def runner(
         return sum(itertools.compress(call.step_ns, itertools.cycle(counted))) / 1e6 / repeats
 
     return run
+
+
+def _together(other: KernelRow, row: KernelRow) -> bool:
+    """Whether a plan may have both: one row of the family, and panels of one width, since what one
+    family packs (gemm) another reads (winograd).
+    """
+    if other.family == row.family:
+        return other == row
+    return 0 in (other.nr, row.nr) or (other.mr, other.nr) == (row.mr, row.nr)
 
 
 def peer(shape: shapes.Shape, feeds: Sequence[np.ndarray], threads: int) -> Callable[[int], float]:
