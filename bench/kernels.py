@@ -3,11 +3,12 @@
 Run: python bench kernels [PATTERN ..] [--threads N] [--isa avx2] [--cold] [--seconds 55] [--peer].
 A pattern is a part of `family op shapes` as printed, or M,N,K of a product; the shapes are those of
 bench/shapes.txt. Rows of a family take turns, on feeds and outputs that are memory already. Rates
-are those of the best time, as the peaks are best rates; `+%` is how far the median is above.
-`limit` is the least time by multiply-adds or by bytes, whichever takes longer, over the best: the
-roofline is measured when a run begins, and what bounds a row again in every turn. The others are
-multiples of the pick's time. A row that seems faster than the dispatcher's pick, by more than 5 %
-at its best and at its median, is measured again: exit code 1 where it is so then, too.
+are those of the best time; `+%` is how far the median is above. `limit` is the least time by
+multiply-adds or by bytes, whichever takes longer, over that of a turn, the median of all turns:
+what bounds a row is measured again in each. (Winograd's products count as those of a direct sum.)
+The others are multiples of the pick's time. A row that seems faster than the dispatcher's pick, by
+more than 5 % at its best and at its median, is measured again: exit code 1 where it is so then,
+too.
 
 With --cold every run takes other weights, of copies that are together twice as large as the last
 cache: then the limit of few rows is the bandwidth of memory. Without, one set of weights stays in
@@ -122,10 +123,10 @@ def measure(
     shape: shapes.Shape, library: Library, limits: roofline.Roofline, options: argparse.Namespace
 ) -> results.Row:
     """One row of results: all kernels of the family on a shape."""
-    plan, _ = shapes.planned(shape.graph)
+    plan, family = shapes.planned(shape.graph)
     each = shapes.work_of(plan, options.threads)
-    pick = library.target.kernel(shape.family)
-    rows = [row for row in library.target.kernels if row.family == shape.family and row.supported]
+    pick = library.target.kernel(family)
+    rows = [row for row in library.target.kernels if row.family == family and row.supported]
     rows = [row for row in rows if row.isa != "scalar" or each.flops <= PORTABLE_FLOPS]
     feeds = feed(shape)
     copies = 1
@@ -135,11 +136,11 @@ def measure(
     if options.peer:
         calls["onnxruntime"] = peer(shape, feeds, options.threads)
     bound = Bound(each, max(limits.reads) if options.cold else each.bytes, limits, pick.dtypes)
-    samples = turns(calls, pick.name, options.rounds, bound.again)
+    samples, limit = turns(calls, pick.name, options.rounds, bound)
     suspects = faster(samples, pick.name)
     if suspects:
         again = {name: run for name, run in calls.items() if name in (pick.name, *suspects)}
-        more = turns(again, pick.name, max(options.rounds, 9), bound.again)
+        more, limit = turns(again, pick.name, max(options.rounds, 9), bound)
         suspects = [name for name in faster(more, pick.name) if name in suspects]
         samples.update(more)
     ms = {name: results.quartiles(times) for name, times in samples.items()}
@@ -153,15 +154,14 @@ def measure(
         "faster": suspects,
         "flops": each.flops,
         "bytes": each.bytes,
-        "limit": round(1000 * bound.seconds / least[pick.name], 4),
-        "rates": {what: float(f"{rate:.4g}") for what, rate in bound.rates.items()},
+        "limit": round(limit, 4),
         "models": shape.models,
     }
 
 
 class Bound:
     """What limits a shape, of `size` bytes that are moved over and over: its operations or its
-    bytes, at the best rate that was measured.
+    bytes.
     """
 
     def __init__(self, each: work.Work, size: float, limits: roofline.Roofline, kind: str):
@@ -175,35 +175,33 @@ class Bound:
     def times(self) -> dict[str, float]:
         return {what: self.amounts[what] / rate for what, rate in self.rates.items()}
 
-    def again(self) -> None:
-        """Measure what takes longest once more."""
+    def seconds(self) -> float:
+        """The least time for it, with the rate of what takes longest measured now."""
         times, isa, threads = self.times(), self.limits.isa, self.limits.threads
         slowest = max(times, key=lambda what: times[what])
         if slowest == "operations":
             rate = roofline.flops(isa, threads, self.kind, 1)
         else:
             rate = roofline.bandwidth(isa, self.size // threads, threads, 1, slowest == "copies")
-        self.rates[slowest] = max(self.rates[slowest], rate)
-
-    @property
-    def seconds(self) -> float:
+        self.rates[slowest] = rate
         operations, *moving = self.times().values()
         return max(operations, sum(moving))
 
 
 def turns(
-    calls: Mapping[str, Run], pick: str, rounds: int, between: Callable[[], None]
-) -> dict[str, list[float]]:
-    """Milliseconds of each call, taken in turns."""
+    calls: Mapping[str, Run], pick: str, rounds: int, bound: Bound
+) -> tuple[dict[str, list[float]], float]:
+    """Milliseconds of each call, taken in turns, and the part of the pick's that is its limit."""
     first = {name: min(run(1), run(1)) for name, run in calls.items()}
     samples = {name: [first[name]] for name in calls}
     alive = [n for n in calls if n == pick or first[n] < SLOW * first[pick]]
     fitting = int(SHAPE_MS / sum(first[name] for name in alive))
+    parts = []
     for _ in range(min(rounds, max(fitting, FEWEST))):
         for name in alive:
             samples[name].append(calls[name](max(1, int(TURN_MS / first[name]))))
-        between()
-    return samples
+        parts.append(1000 * bound.seconds() / samples[pick][-1])
+    return samples, float(np.median(parts))
 
 
 def runner(
