@@ -1,7 +1,7 @@
 """Attention alone: how far from the FMA peak, how much memory, and what PyTorch takes.
 
 Run: python bench attention [--sequence 512,1024,2048,4096,8192] [--threads 1,2] [--causal].
-12 heads of 64 channels, q, k and v as a model's product leaves them, (1, S, 12, 64) each. The
+12 heads of 64 channels, q, k, v and y as a model's products take them, (1, S, 12, 64) each. The
 peak is measured again in every turn; the engines take turns. `memory` is what a run holds beside
 feeds and outputs: proportional to S, as scores are made a block at a time. Torch is
 scaled_dot_product_attention on the same views. Rows go to bench/results/attention.jsonl.
@@ -33,7 +33,8 @@ TEXT = """graph(%q: f32[1,{s},12,64], %k: f32[1,{s},12,64], %v: f32[1,{s},12,64]
   %c = Transpose(%v) {{perm=[0, 2, 1, 3]}}
   %y = q7::Attention(%a, %b, %c) {{causal={causal}, fill=-inf, scale=0.125, softcap=0.0, \
 window=[-1, -1], zero_masked_rows=1, zero_nan_rows=1}}
-  return %y
+  %z = Transpose(%y) {{perm=[0, 2, 1, 3]}}
+  return %z
 """
 
 
@@ -97,7 +98,8 @@ def sdpa(feeds: Sequence[np.ndarray], threads: int, causal: bool) -> Callable[[]
 
     def call() -> object:
         with torch.inference_mode():
-            return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal)
+            y = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal)
+            return y.transpose(1, 2).contiguous()
 
     return call
 

@@ -152,6 +152,7 @@ def measure(
         "peers": ["onnxruntime"] if options.peer else [],
         "least": least,
         "faster": suspects,
+        "product": next((work.sizes(step) for step in plan.steps if step.op == "gemm"), []),
         "flops": each.flops,
         "bytes": each.bytes,
         "limit": round(limit, 4),

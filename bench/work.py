@@ -102,6 +102,11 @@ def of(step: Step, sizes: Mapping[str, int]) -> Work:
     return Work(float(flops), float(moved), float(sum(written.values())))
 
 
+def sizes(step: Step) -> list[int]:
+    """m, n and k of a product without symbols."""
+    return [_value(step.fields[name], {}) for name in "mnk"]
+
+
 def _outputs(step: Step) -> set[str]:
     from q7x2_ep.backend.cpu.library import load
 

@@ -17,7 +17,9 @@ from q7x2_ep.plan.memory import THREADS
 from q7x2_ep.session import Session
 
 sys.path.append(str(Path(__file__).parents[2] / "bench"))
-import compare  # bench is a folder of scripts, not a package
+import acceptance  # bench is a folder of scripts, not a package
+import attention
+import compare
 import kernels
 import models
 import plots
@@ -182,6 +184,7 @@ def test_kernels_are_measured_once_and_their_limit_is_the_roofline_of_the_run(tm
     assert kernels.main(["8,32,64", "--seconds", "1e-9"]) in (0, 1)
     (found,) = results.read(tmp_path / "kernels.jsonl")
     assert found["limit"] > 0 and found["ours"] in found["ms"]
+    assert found["product"] == [8, 32, 64]
     assert len(results.read(tmp_path / "roofline.jsonl")) == 1
     assert "are over" not in capsys.readouterr().out
 
@@ -238,6 +241,39 @@ def test_the_verdict_is_against_the_best_peer():
     assert "a at 1 (0.80, 0.75)" in models.summary([both], ["onnxruntime", "openvino"])
     assert models.line(both, ["onnxruntime", "openvino"]).endswith("missed")
     assert models.line(both, ["onnxruntime", "torch"]).endswith("BEHIND")
+
+
+def test_acceptance_takes_the_worst_of_what_was_measured(capsys):
+    assert acceptance.main([]) == 0
+    assert "0 of 13 measured, 0 missed" in capsys.readouterr().out
+    plain = {"name": "a", "threads": 1, "limit": 0.96, "product": [128, 768, 512]}
+    rows = [
+        plain,
+        {**plain, "name": "few rows", "limit": 0.5, "product": [16, 768, 512]},
+        {**plain, "name": "a, cold", "product": [1, 768, 512]},
+    ]
+    results.write("kernels", rows)
+    scaled = [("b", 1, 4.0), ("b", 2, 2.0)]
+    results.write(
+        "scale",
+        [{"name": n, "threads": t, "ms": {"q7x2_ep": [ms] * 3}} for n, t, ms in scaled],
+    )
+    call = "Add of one element: run(None, feed)"
+    results.write("overhead", [results.of_pair(call, 1, [0.0025], [0.01], "wall")])
+    assert acceptance.main([]) == 0
+    ratios = {"openvino": [0.7, 0.8, 0.9], "onnxruntime": [0.5, 0.6, 0.7]}
+    model = {"name": "m", "threads": 1, "ratios": ratios, "target": 0.75}
+    results.write("models", [model])
+    results.write("kernels", [{**plain, "limit": 0.9}])
+    assert acceptance.main([]) == 1
+    assert "5 of 13 measured, 2 missed" in capsys.readouterr().out
+
+
+def test_attention_alone_is_held_against_the_peak():
+    row = attention.measure(64, 1, False, 2, False)
+    assert row["flops"] == 2 * 12 * 64 * 64 * 128 and row["limit"] > 0
+    longer = attention.measure(128, 1, False, 2, False)
+    assert longer["bytes"] <= 2 * row["bytes"] + (1 << 20)
 
 
 def test_interleave_gives_every_sample():
