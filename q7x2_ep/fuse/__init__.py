@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass, field
 from typing import Any
 
-from q7x2_ep.classes import dataclass, field
 from q7x2_ep.fuse import (
     attention,
     batch_norm,
