@@ -163,7 +163,8 @@ class QuantizeLinear:
         require_dtype(node, y.dtype, SMALL)
         require_dtype(node, precision, PRECISIONS)
         given = {"x": x, "scale": scale, "zero": node.input(2), "precision": precision}
-        b.step("quantize", y=y, y_dtype=y.dtype, **given, **quantization(node, scale, x))
+        fields = quantization(node, scale, x)
+        b.step("quantize", kernel="quantize", y=y, y_dtype=y.dtype, **given, **fields)
 
 
 @op("DequantizeLinear")
@@ -206,7 +207,9 @@ class DequantizeLinear:
 
 @op("DynamicQuantizeLinear")
 class DynamicQuantizeLinear:
-    """x as uint8, with the scale and zero that its own range, 0 included, asks for."""
+    """x as uint8, with the scale and zero that its own range, 0 included, asks for; scale 1 where
+    all are 0, as onnxruntime has it.
+    """
 
     signature = "x -> y, scale, zero"
     attributes: dict = {}
@@ -218,7 +221,15 @@ class DynamicQuantizeLinear:
     def decompose(g: Any, x: Value) -> tuple[Value, Value, Value]:
         low = g.Min(g.ReduceMin(x, keepdims=0), 0.0)
         high = g.Max(g.ReduceMax(x, keepdims=0), 0.0)
-        scale = g.Div(g.Sub(high, low), 255.0)
+        scale = g.Where(g.Equal(high, low), 1.0, g.Div(g.Sub(high, low), 255.0))
         zero = g.Clip(g.Round(g.Div(g.Neg(low), scale)), 0.0, 255.0)
         zero = g.Cast(zero, to=dtypes.UINT8)
         return g.QuantizeLinear(x, scale, zero), scale, zero
+
+    def lower(node: Node, b: Any) -> None:
+        x, (y, scale, zero) = node.inputs[0], node.outputs
+        require_dtype(node, x.dtype, F32)
+        n = product(x.shape)
+        given = {"x": x, "y": y, "scale": scale, "zero": zero}
+        ranges = 8 * ceildiv(n, b.constants["QUANTIZE_GRAIN"])
+        b.step("dynamic_quantize", kernel="quantize", ranges=ranges, n=n, **given)
