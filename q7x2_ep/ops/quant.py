@@ -15,7 +15,16 @@ from q7x2_ep.ir.core import Node, Type, Value
 from q7x2_ep.ir.shape import Dim, ceildiv, product
 from q7x2_ep.ops import op
 from q7x2_ep.ops.cast import FLOAT8, converted
-from q7x2_ep.ops.common import F32, Guard, dims, normal_axis, require_dtype, size_guards, where_is
+from q7x2_ep.ops.common import (
+    F32,
+    Guard,
+    dims,
+    in_order,
+    normal_axis,
+    require_dtype,
+    size_guards,
+    where_is,
+)
 from q7x2_ep.ops.conv import check_known
 
 BYTES = (dtypes.UINT8, dtypes.INT8)
@@ -162,9 +171,10 @@ class QuantizeLinear:
         require_dtype(node, x.dtype, F32)
         require_dtype(node, y.dtype, SMALL)
         require_dtype(node, precision, PRECISIONS)
-        given = {"x": x, "scale": scale, "zero": node.input(2), "precision": precision}
         fields = quantization(node, scale, x)
-        b.step("quantize", kernel="quantize", y=y, y_dtype=y.dtype, **given, **fields)
+        (x,), place = in_order(b, [x], y) if fields["scales"] == 1 else ([x], y)
+        given = {"x": x, "scale": scale, "zero": node.input(2), "precision": precision}
+        b.step("quantize", kernel="quantize", y=place, y_dtype=y.dtype, **given, **fields)
 
 
 @op("DequantizeLinear")
@@ -200,9 +210,9 @@ class DequantizeLinear:
         require_dtype(node, node.output.dtype, F32)
         require_dtype(node, x.dtype, QUANTIZED)
         same_zero(node, x.dtype)
-        given = {"x": x, "scale": scale, "zero": zero}
-        fields = quantization(node, scale, x)
-        b.step("dequantize", y=node.output, x_dtype=x.dtype, **given, **fields)
+        fields, dtype = quantization(node, scale, x), x.dtype
+        (x,), y = in_order(b, [x], node.output) if fields["scales"] == 1 else ([x], node.output)
+        b.step("dequantize", x=x, scale=scale, zero=zero, y=y, x_dtype=dtype, **fields)
 
 
 @op("DynamicQuantizeLinear")

@@ -30,7 +30,7 @@ from q7x2_ep.ops.common import (
     temporary,
     where_is,
 )
-from q7x2_ep.ops.conv import Conv, conv_shape, geometry, window_guards, windows
+from q7x2_ep.ops.conv import Conv, conv_shape, geometry, place_of, window_guards, windows
 from q7x2_ep.ops.matmul import MatMul, matmul_step, multiply
 from q7x2_ep.ops.quant import BYTES, one_scale, require_constants, saturated
 
@@ -182,15 +182,31 @@ def lower_conv(
             **fields,
         )
         return
-    pixels, k = fields["N"] * fields["OH"] * fields["OW"], product(w.shape[1:])
-    rows = temporary(b, x.dtype, (pixels, k))
-    b.step("im2col", x=x, zero=x_zero, rows=rows, **fields)
-    y = node.output
-    stored = temporary(b, y.dtype, (y.shape[0], *y.shape[2:], y.shape[1]))
-    sums = b.allocate(stored).reshape((pixels, filters))
-    qgemm_step(b, rows, x_zero, flat.T, offsets, sums, finish)
-    ndim = len(y.shape)
-    b.alias(y, b.view(stored).transpose((0, ndim - 1, *range(1, ndim - 1))))
+    kernel, taps = b.kernel("qgemm"), w.const.reshape(*w.shape[:2], -1)
+    k = product(w.shape[1:])
+    packed, left = pack(taps.transpose(2, 1, 0).reshape(k, filters), offsets, kernel)
+    y = place_of(b, node.output)
+    b.step(
+        "qconv_last",
+        kernel="qgemm",
+        x=b.channels_last(x, dense=True),
+        x_zero=x_zero,
+        w=b.graph.constant(packed, array_type(packed), "packed"),
+        w_zero=None if left is None else b.graph.constant(left, array_type(left), "zeros"),
+        y=y,
+        rows=b.threads
+        * b.constants["QGEMM_TILES"]
+        * kernel.mr
+        * (-(-k // 64) * 64 + qgemm_room(k)),
+        M=filters,
+        x_dtype=x.dtype,
+        y_dtype=node.output.dtype,
+        y_stride=y.channels_last().strides[-2],
+        scales=1 if finish.scale is None else product(finish.scale.shape),
+        panel_bytes=packed[0].nbytes,
+        **{key: getattr(finish, key) for key in ("scale", "bias", "zero")},
+        **fields,
+    )
 
 
 def qconv_work(fields: dict[str, Dim]) -> Dim:
