@@ -73,7 +73,14 @@ FUSIONS = (
     # After Attention, which takes the softcap of its scores; Linear takes that of logits.
     Walk((softcap.SOFTCAP,)),
     # Before Linear and Conv: their weights are behind a DequantizeLinear.
-    Walk((quantized.PRODUCT, quantized.CONVOLUTION, quantized.BIAS, quantized.RESULT)),
+    Walk(
+        (
+            *(quantized.PRODUCT, quantized.CONVOLUTION, quantized.DYNAMIC, quantized.BIAS),
+            quantized.RESULT,
+        )
+    ),
+    # After the results, which cut off a Relu for nothing.
+    Walk((quantized.ACTIVATION,)),
     Walk((blocks.PRODUCT, blocks.BIAS)),
     quantized.DequantizeConstants(),
     # One walk: each step of the epilogue is found at the consumer of the one before.
