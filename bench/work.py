@@ -18,10 +18,11 @@ from q7x2_ep.plan.parts import Step
 
 
 class Work(NamedTuple):
-    """Of one step, or of several."""
+    """Of one step, or of several. written: of the bytes, those."""
 
     flops: float
     bytes: float
+    written: float
 
     @property
     def intensity(self) -> float:
@@ -30,7 +31,7 @@ class Work(NamedTuple):
 
 
 def total(works: Iterable[Work]) -> Work:
-    return Work(*map(sum, zip(*works, Work(0, 0))))
+    return Work(*map(sum, zip(*works, Work(0, 0, 0))))
 
 
 def visible(f: Any) -> int:
@@ -100,7 +101,12 @@ def of(step: Step, sizes: Mapping[str, int]) -> Work:
         if multiply_adds
         else max([*read.values(), *written.values()], default=0) / 4
     )
-    return Work(float(flops), float(moved))
+    return Work(float(flops), float(moved), float(sum(written.values())))
+
+
+def sizes(step: Step) -> list[int]:
+    """m, n and k of a product without symbols."""
+    return [_value(step.fields[name], {}) for name in "mnk"]
 
 
 def _outputs(step: Step) -> set[str]:
