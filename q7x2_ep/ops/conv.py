@@ -441,7 +441,8 @@ def is_winograd(node: Node, spec: dict[str, Dim]) -> bool:
     plain = all(spec[f"stride_{i}"] == spec[f"dilation_{i}"] == 1 for i in "dhw")
     filters, channels = node.inputs[1].shape[:2]
     small = (spec["kd"], spec["kh"], spec["kw"]) == (1, 3, 3) and len(node.output.shape) == 4
-    pixels = spec["N"] * spec["OH"] * spec["OW"]
+    images = spec["N"] if isinstance(spec["N"], int) else 1
+    pixels = images * spec["OH"] * spec["OW"]
     few = isinstance(pixels, int) and pixels < MIN_PIXELS  # bound by reading the weights
     wide = min(filters, channels) >= MIN_WINOGRAD
     return plain and small and wide and not few and node.attrs["group"] == 1

@@ -69,6 +69,9 @@ DEPTHWISE = {
     "padding alone": Case((1, 2, 1, 1), (2, 1, 2, 2), window((2, 2), pad=3), 2),
     "1-D": Case((2, 4, 50), (4, 1, 4), window((4,), pad=3), 4),
     "3-D": Case((2, 18, 4, 5, 6), (18, 1, 3, 2, 3), window((3, 2, 3), pad=1), 18),
+    "5x5": Case((1, 18, 7, 31), (18, 1, 5, 5), window((5, 5), pad=2), 18),
+    "5x5 of stride 2": Case((1, 5, 9, 32), (5, 1, 5, 5), window((5, 5), stride=2, pad=2), 5),
+    "large": Case((1, 72, 62, 60), (72, 1, 3, 3), window((3, 3), pad=1), 72),
     "one plane": Case((3, 1, 17, 33), (1, 1, 5, 5), window((5, 5), pad=2)),
 }
 WINOGRAD = {
@@ -244,6 +247,15 @@ def check_residual(op: str, row: KernelRow, case: Case) -> None:
 @pytest.mark.parametrize("name", ["3x3", "groups", "1x1", "long k", "patches", "many panels"])
 def test_residual_before_and_after_the_activation(op: str, row: KernelRow, name: str) -> None:
     check_residual(op, row, CASES[name])
+
+
+@every_line_row
+@pytest.mark.parametrize("act", ["clip", "silu"])
+def test_activations_of_depthwise(row: KernelRow, act: str) -> None:
+    """One that the sums in registers have, and another."""
+    y, expected, size = run("depthwise", row, DEPTHWISE["stride 2"], act=act)
+    wanted = expected / (1 + np.exp(-expected)) if act == "silu" else expected * 0
+    assert (np.abs(y - wanted) <= tolerance(9, 2 * size + 1)).all()
 
 
 @every_line_row
