@@ -27,7 +27,6 @@ import re
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Callable, Optional
 
@@ -41,6 +40,7 @@ from q7x2_ep import dtypes, importer
 from q7x2_ep.backend.call import Call
 from q7x2_ep.backend.cpu.library import Library, load
 from q7x2_ep.backend.program import Compiler
+from q7x2_ep.classes import replace
 from q7x2_ep.compare import onnxruntime_session
 from q7x2_ep.errors import BackendError
 from q7x2_ep.ir.core import Graph
@@ -80,7 +80,8 @@ def main(arguments: Optional[list[str]] = None) -> int:
                 print(f"{options.seconds} s are over: the same command goes on from here")
                 return 1 if wrong else 0
             if limits is None:
-                limits = roofline.measure(library.target.isa, options.threads)
+                isa = roofline.vectors(library.target.isa)
+                limits = roofline.measure(isa, options.threads)
                 results.write("roofline", [limits.row()])
             row = {**settings, **measure(shape, library, limits, options)}
             results.write("kernels", [row])
@@ -244,7 +245,7 @@ def _together(other: KernelRow, row: KernelRow) -> bool:
     """
     if other.family == row.family:
         return other == row
-    return 0 in (other.nr, row.nr) or (other.mr, other.nr) == (row.mr, row.nr)
+    return {other.family, row.family} != {"gemm", "winograd"} or other.nr == row.nr
 
 
 def peer(shape: shapes.Shape, feeds: Sequence[np.ndarray], threads: int) -> Callable[[int], float]:
