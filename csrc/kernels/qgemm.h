@@ -36,6 +36,7 @@ typedef struct q7_qgemm_block {
     int64_t m, n, k;  /* any number of each but 0 rows or columns; b from the first of a panel on */
     const uint8_t *a; /* (m, k) */
     int64_t a_stride;
+    bool a_padded; /* rows may be read, whatever is there, up to a multiple of 64 bytes */
     bool a_signed; /* a are int8 */
     int32_t a_zero;
     const char *b;

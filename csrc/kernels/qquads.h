@@ -6,7 +6,7 @@
 #include "tile.h"
 
 typedef struct q7_quads {
-    const uint8_t *a; /* (m, quads) with zeros behind k, in place or in room */
+    const uint8_t *a; /* (m, quads), in place or in room */
     int64_t a_stride, quads;
     const int32_t *row_sums; /* or NULL */
     int32_t a_zero, k;
@@ -21,16 +21,18 @@ static inline void q7_flip_row(int64_t n, const uint8_t *restrict x, uint8_t fli
     for (int64_t i = 0; i < n; i++) y[i] = x[i] ^ flip;
 }
 
-/* Rows of a as uint8, or int8 where Q7_QUAD_FLIP says so, in multiples of `step` bytes; in place if
- * they are that already, and lie at multiples of `align`. */
-static inline q7_quads q7_quads_of(const q7_qgemm_block *x, int64_t step, uintptr_t align) {
+/* Rows of a in multiples of `step` bytes, in place if they are that and lie at multiples of `align`.
+ * flip is 128 to make int8 of uint8, or the other way round, else 0. */
+static inline q7_quads q7_quads_of(const q7_qgemm_block *x, int64_t step, uintptr_t align,
+                                   const uint8_t flip) {
     const int64_t k = q7_ceil_div(x->k, step) * step;
-    const uint8_t flip = (x->a_signed ? 128 : 0) ^ Q7_QUAD_FLIP;
+    const bool is_signed = x->a_signed != (flip != 0);
     q7_quads q = {.a = x->a, .a_stride = x->a_stride, .quads = k / 4, .k = (int32_t)x->k};
-    q.a_zero = x->a_zero + (x->a_signed ? 128 : 0) - Q7_QUAD_FLIP;
+    q.a_zero = x->a_zero + (flip ? is_signed ? -128 : 128 : 0);
     int32_t *row_sums = (int32_t *)x->room;
     uint8_t *rows = (uint8_t *)x->room + q7_ceil_div(x->m, 16) * 64;
-    if (flip || k != x->k || (uintptr_t)x->a % align || (uintptr_t)x->a_stride % align) {
+    const bool whole = k == x->k || x->a_padded; /* b is 0 behind k */
+    if (flip || !whole || (uintptr_t)x->a % align || (uintptr_t)x->a_stride % align) {
         q.a = rows;
         q.a_stride = k;
         for (int64_t i = 0; i < x->m; i++, rows += k) {
@@ -41,7 +43,7 @@ static inline q7_quads q7_quads_of(const q7_qgemm_block *x, int64_t step, uintpt
     for (int64_t i = 0; i < x->m && x->b_zero; i++) {
         int32_t sum = 0;
         for (int64_t j = 0; j < x->k; j++)
-            sum += Q7_QUAD_FLIP ? (int8_t)q.a[i * q.a_stride + j] : q.a[i * q.a_stride + j];
+            sum += is_signed ? (int8_t)q.a[i * q.a_stride + j] : q.a[i * q.a_stride + j];
         row_sums[i] = sum;
     }
     q.row_sums = row_sums;

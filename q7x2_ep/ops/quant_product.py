@@ -16,6 +16,7 @@ from q7x2_ep.ir.core import Node, Type, Value, array_type
 from q7x2_ep.ir.shape import Dim, ceildiv, product
 from q7x2_ep.ir.view import View
 from q7x2_ep.ops import op
+from q7x2_ep.ops.activation import ACTIVATIONS
 from q7x2_ep.ops.common import (
     F32,
     NO_ACTIVATION,
@@ -29,7 +30,7 @@ from q7x2_ep.ops.common import (
     temporary,
     where_is,
 )
-from q7x2_ep.ops.conv import Conv, conv_shape, geometry, window_guards, windows
+from q7x2_ep.ops.conv import Conv, conv_shape, geometry, place_of, window_guards, windows
 from q7x2_ep.ops.matmul import MatMul, matmul_step, multiply
 from q7x2_ep.ops.quant import BYTES, one_scale, require_constants, saturated
 
@@ -143,7 +144,9 @@ def lower_product(
         raise UnsupportedOp(f"{where_is(node)} has a kernel for one matrix")
     require_sizes(node, weight.shape[1], a, a_zero, weight, zeros, finish)
     b.guard(a.shape[-1], weight.shape[0], "inner dims differ")
-    qgemm_step(b, a, a_zero, weight.const, None if zeros is None else zeros.const, node.output, finish)
+    qgemm_step(
+        b, a, a_zero, weight.const, None if zeros is None else zeros.const, node.output, finish
+    )
 
 
 def lower_conv(
@@ -181,15 +184,31 @@ def lower_conv(
             **fields,
         )
         return
-    pixels, k = fields["N"] * fields["OH"] * fields["OW"], product(w.shape[1:])
-    rows = temporary(b, x.dtype, (pixels, k))
-    b.step("im2col", x=x, zero=x_zero, rows=rows, **fields)
-    y = node.output
-    stored = temporary(b, y.dtype, (y.shape[0], *y.shape[2:], y.shape[1]))
-    sums = b.allocate(stored).reshape((pixels, filters))
-    qgemm_step(b, rows, x_zero, flat.T, offsets, sums, finish)
-    ndim = len(y.shape)
-    b.alias(y, b.view(stored).transpose((0, ndim - 1, *range(1, ndim - 1))))
+    kernel, taps = b.kernel("qgemm"), w.const.reshape(*w.shape[:2], -1)
+    k = product(w.shape[1:])
+    packed, left = pack(taps.transpose(2, 1, 0).reshape(k, filters), offsets, kernel)
+    y = place_of(b, node.output)
+    b.step(
+        "qconv_last",
+        kernel="qgemm",
+        x=b.channels_last(x, dense=True),
+        x_zero=x_zero,
+        w=b.graph.constant(packed, array_type(packed), "packed"),
+        w_zero=None if left is None else b.graph.constant(left, array_type(left), "zeros"),
+        y=y,
+        rows=b.threads
+        * b.constants["QGEMM_TILES"]
+        * kernel.mr
+        * (-(-k // 64) * 64 + qgemm_room(k)),
+        M=filters,
+        x_dtype=x.dtype,
+        y_dtype=node.output.dtype,
+        y_stride=y.channels_last().strides[-2],
+        scales=1 if finish.scale is None else product(finish.scale.shape),
+        panel_bytes=packed[0].nbytes,
+        **{key: getattr(finish, key) for key in ("scale", "bias", "zero")},
+        **fields,
+    )
 
 
 def qconv_work(fields: dict[str, Dim]) -> Dim:
@@ -390,7 +409,7 @@ def lower_real_product(node: Node, b: Any) -> None:
     if product(y_scale.shape) != 1 or product(y_zero.shape) != 1:
         raise UnsupportedOp(f"{where_is(node)} has no kernel for results of scales {y_scale}")
     given = {"x": real, "scale": y_scale, "zero": y_zero, "precision": dtypes.FLOAT}
-    b.step("quantize", y=y, y_dtype=y.dtype, **given, **one_scale(y))
+    b.step("quantize", kernel="quantize", y=y, y_dtype=y.dtype, **given, **one_scale(y))
 
 
 def ratio(b: Any, node: Node, over: list[Value], under: Optional[Value]) -> Value:
@@ -415,14 +434,16 @@ def quantized_dtype(scale: Optional[Value], zero: Optional[Value]) -> int:
 
 @op("q7::QuantizedLinear")
 class QuantizedLinear:
-    """y = dequantize(x) @ dequantize(w) + bias, quantised again where y_scale is given.
+    """y = act(dequantize(x) @ dequantize(w) + bias), quantised again where y_scale is given.
 
+    activation, act_alpha, act_beta: as those of q7::Linear.
     Shapes: x (.., K) with one scale and zero, w (K, N) with one or N of each, bias (N,), y (.., N).
-    Types: x and w uint8 or int8, all constant but x; y of y_zero's dtype, else float.
+    Types: x and w uint8 or int8, all constant but x and, without y_scale, its scale and zero; y of
+    y_zero's dtype, else float.
     """
 
     signature = "x, x_scale, x_zero?, w, w_scale, w_zero?, bias?, y_scale?, y_zero? -> y"
-    attributes: dict = {}
+    attributes = NO_ACTIVATION.attributes()
 
     def infer(node: Node) -> list[Type]:
         x, w = node.inputs[0], node.inputs[3]
@@ -440,15 +461,21 @@ class QuantizedLinear:
         bias: Optional[Value] = None,
         y_scale: Optional[Value] = None,
         y_zero: Optional[Value] = None,
+        activation: str = "none",
+        act_alpha: Optional[float] = None,
+        act_beta: Optional[float] = None,
     ) -> Value:
         y = g.MatMul(
             g.DequantizeLinear(x, x_scale, x_zero), g.DequantizeLinear(w, w_scale, w_zero, axis=1)
         )
         y = y if bias is None else g.Add(y, bias)
+        y = ACTIVATIONS[activation](g, y, act_alpha or 0.0, act_beta or 0.0)
         return y if y_scale is None else g.QuantizeLinear(y, y_scale, y_zero)
 
     def lower(node: Node, b: Any) -> None:
-        lower_product(node, b, *_integers(node, b))
+        x, x_zero, w, w_zero, finish = _integers(node, b)
+        finish = finish._replace(act=Activation.of(node.attrs))
+        lower_product(node, b, x, x_zero, w, w_zero, finish)
 
 
 def _integers(node: Node, b: Any) -> tuple[Any, ...]:
@@ -456,7 +483,11 @@ def _integers(node: Node, b: Any) -> tuple[Any, ...]:
     x, x_scale, x_zero, w, w_scale, w_zero, bias, y_scale, y_zero = (
         node.input(i) for i in range(9)
     )
-    finish = scaled_finish(b, node, [x_scale, w_scale], bias, y_scale, y_zero)
+    if x_scale.const is None:
+        require_constants(node, bias, w_scale)
+        finish = Finish(w_scale, bias, a_scale=x_scale)
+    else:
+        finish = scaled_finish(b, node, [x_scale, w_scale], bias, y_scale, y_zero)
     return x, x_zero, w, w_zero, finish
 
 

@@ -7,10 +7,10 @@ that this machine does not have.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple, Optional
 
-from q7x2_ep.classes import dataclass
 from q7x2_ep.errors import BackendError
 
 ISAS = (  # weakest first within an architecture

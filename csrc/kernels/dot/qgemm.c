@@ -83,7 +83,7 @@ static rows_of *const by_rows[MR] = {EVERY_M};
 
 void Q7_KERNEL(qgemm_u8)(const q7_qgemm_block *x) {
     _Alignas(64) int32_t sums[MR * NR], shift[NR];
-    const q7_quads q = q7_quads_of(x, 4, 1);
+    const q7_quads q = q7_quads_of(x, 4, 1, (x->a_signed ? 128 : 0) ^ Q7_QUAD_FLIP);
     const char *b = x->b;
     for (int64_t column = 0; column < x->n; column += NR) {
         q7_quads_shift(&q, (const int32_t *)(const void *)b,
