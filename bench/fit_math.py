@@ -68,7 +68,6 @@ def literal(value: float) -> str:
 def main() -> None:
     mpmath.mp.dps = 30
     ln2 = mpmath.log(2)
-    one = mpmath.mpf(1)
     half = float(ln2) / 2 * 1.0001
 
     def erf_rest(s):  # erf(x) / x - 1 at x = sqrt(s)
