@@ -32,7 +32,10 @@ typedef struct q7_kernel_row {
 } q7_kernel_row;
 extern const q7_kernel_row q7_kernels[Q7_KERNEL_COUNT];
 
-int64_t q7_now_ns(void); /* of a clock that never goes back; pool.c */
+/* pool.c */
+int64_t q7_now_ns(void);  /* of a clock that never goes back */
+void q7_pool_enter(void); /* Around each run: the thread's outermost run keeps its share of the */
+void q7_pool_leave(void); /* workers to its end. */
 
 /* The error slot of a run: the first fault wins. */
 struct q7_run_state {

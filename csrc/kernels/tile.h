@@ -33,6 +33,7 @@ Q7_TILE_IS_OF(gemm_f32_);
 Q7_TILE_IS_OF(qgemm_i16_);
 Q7_TILE_IS_OF(block_gemm_f32_);
 Q7_TILE_IS_OF(winograd_f32_);
+Q7_TILE_IS_OF(conv_direct_f32_);
 #endif
 #undef Q7_TILE_IS_OF
 #endif

@@ -109,7 +109,8 @@ FUSIONS = (
     # What is linear in a Conv's result first; its epilogue is found at the consumers.
     Walk((conv.PADDED, conv.AFFINE, conv.TRANSPOSE_AFFINE)),
     Walk((conv.ACTIVATION, conv.RESIDUAL, conv.TRANSPOSE_ACTIVATION)),
-    # After Conv, into which a norm disappears.
+    # After Conv, into which a norm disappears; with what follows before without.
+    Walk((batch_norm.SCALED,)),
     Walk((batch_norm.BATCH_NORM,)),
     # Needs the final epilogues (only bare Linears merge) and the attention that reads them.
     MergeLinears(),

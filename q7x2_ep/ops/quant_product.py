@@ -144,7 +144,9 @@ def lower_product(
         raise UnsupportedOp(f"{where_is(node)} has a kernel for one matrix")
     require_sizes(node, weight.shape[1], a, a_zero, weight, zeros, finish)
     b.guard(a.shape[-1], weight.shape[0], "inner dims differ")
-    qgemm_step(b, a, a_zero, weight.const, None if zeros is None else zeros.const, node.output, finish)
+    qgemm_step(
+        b, a, a_zero, weight.const, None if zeros is None else zeros.const, node.output, finish
+    )
 
 
 def lower_conv(
