@@ -42,7 +42,10 @@ static void read_plan(q7_flow *f, q7_program *p, q7_phase *h) {
     h->sources = f->at;
     for (int64_t i = 0; i < h->n_symbols && f->status == Q7_OK; i++) {
         const int64_t from = word(f, -1, p->n_slots);
-        word(f, 0, from < 0 ? f->n_sizes : p->slots[from].ndim);
+        const int64_t axis = word(f, 0, from < 0 ? f->n_sizes : INT64_MAX);
+        if (f->status != Q7_OK || from < 0 || axis < p->slots[from].ndim) continue;
+        const int64_t bytes = p->slots[from].elem_bytes; /* of a number in the slot */
+        if (axis < Q7_TENSOR_NDIM || (bytes != 4 && bytes != 8)) f->status = Q7_BAD_ARG;
     }
     h->n_in = count(f);
     h->in = words(f, h->n_in, 0, p->n_slots);
@@ -231,7 +234,9 @@ q7_status q7_flow_run(q7_flow *flow, const q7_tensor *inputs, const int64_t *siz
     q7_program *p = flow->main;
     flow->sizes = sizes;
     for (int64_t i = 0; i < p->n_inputs; i++) p->slots[i].t = inputs[i];
+    q7_pool_enter();
     const q7_status status = q7_program_run(flow, p);
+    q7_pool_leave();
     for (int64_t i = 0; i < p->n_outputs && status == Q7_OK; i++)
         outputs[i] = p->slots[p->outputs[i]].t;
     return status;

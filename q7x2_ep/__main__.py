@@ -191,18 +191,17 @@ def run(options: argparse.Namespace) -> int:
     import numpy as np
 
     from q7x2_ep import importer
-    from q7x2_ep.backend.saved import is_saved
     from q7x2_ep.feeds import random_feeds
+    from q7x2_ep.files import is_compiled
 
     _check_exists(options.model)
     session_options = q7x2_ep.SessionOptions(intra_op_num_threads=options.threads or 0)
     with q7x2_ep.InferenceSession(options.model, session_options) as session:
         feeds = {}
         if options.random:
-            is_compiled = is_saved(options.model)
             program = session._session.program
             feeds = random_feeds(
-                program.graph if is_compiled else importer.read(options.model),
+                program.graph if is_compiled(options.model) else importer.read(options.model),
                 options.batch,
                 options.seq,
                 dict(options.dim),

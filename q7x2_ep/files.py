@@ -1,4 +1,4 @@
-"""Files as they are read and written: mapped, and replaced whole."""
+"""Files as they are read and written: mapped, replaced whole, known by their first bytes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,19 @@ import os
 from collections.abc import Iterable, Iterator
 from typing import Any, Callable
 
+MAGIC = b"\x89q7model"  # of compiled models: no text, and no protobuf message, begins like this
 Track = Callable[[list, str], Iterable]  # progress.track, or nothing: the items, a label
+
+
+def is_compiled(data: Any) -> bool:
+    """Whether this is a path, or the bytes, of a compiled model file (backend/saved.py)."""
+    if isinstance(data, (bytes, bytearray, memoryview)):
+        return bytes(data[: len(MAGIC)]) == MAGIC
+    try:
+        with open(data, "rb") as file:
+            return file.read(len(MAGIC)) == MAGIC
+    except (OSError, TypeError, ValueError):
+        return False
 
 
 def map_file(path: str) -> Any:

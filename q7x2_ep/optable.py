@@ -61,7 +61,7 @@ def rows(only: str = "") -> list[Row]:
         if schema.deprecated:
             numbers = tuple(number for number in numbers if number != schema.since_version)
         found.append(_row(schema, numbers, samples.get((domain, op), ())))
-    contrib = {name for name in (*ops.OPS, *CONTRIB) if name.startswith("com.microsoft::")}
+    contrib = {name for name in (*ops.entries(), *CONTRIB) if name.startswith("com.microsoft::")}
     for name in sorted(name for name in contrib if re.search(only, name)):
         is_native = name in CONTRIB or _is_native(name)
         kinds = {how: ("any",) if how == HOW[not is_native] else () for how in HOW}

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Callable, Optional, Union
 import numpy as np
 
 from q7x2_ep import dtypes, errors, knobs
-from q7x2_ep.backend import saved
 from q7x2_ep.backend.call import Call
 from q7x2_ep.backend.cpu.cores import default_threads
 from q7x2_ep.backend.cpu.library import load
@@ -91,7 +90,6 @@ class Session:
         without: Collection[str] = (),
     ):
         from q7x2_ep import fuse, importer, passes
-        from q7x2_ep.backend.verify import verify
 
         self.threads = threads if threads > 0 else default_threads()
         self._model, self._request, self._fusion = model, request, fusion
@@ -110,8 +108,7 @@ class Session:
         ]
         fusions = fuse.FusionReport()
         if fusion:
-            checked = knobs.get("VERIFY")
-            fusions = fuse.fuse(graph, lambda a: watch(a) and (not checked or verify(a)))
+            fusions = fuse.fuse(graph, _verified(watch) if knobs.get("VERIFY") else watch)
             passes.run_all(graph, without)
         if optimized_path:
             importer.save(graph, optimized_path)
@@ -130,6 +127,8 @@ class Session:
 
         Raises: ModelNotFound; CorruptModel, StaleModel for a file that is damaged, or another's.
         """
+        from q7x2_ep.backend import saved
+
         verify = bool(knobs.get("VERIFY"))
         opened = saved.open_saved(model, load().target, __version__, verify)
         self = cls.__new__(cls)
@@ -164,6 +163,8 @@ class Session:
 
         Raises: UnsupportedOp for a model with Python functions in it, OSError.
         """
+        from q7x2_ep.backend import saved
+
         image, (origin, report) = self.program.image, self._known()
         content = {
             "files": files or self.files,
@@ -314,6 +315,13 @@ class Session:
         return errors.FeedError(
             f"Invalid input name: {', '.join(map(str, extra))}; the model's inputs are {names}"
         )
+
+
+def _verified(watch: Watch) -> Watch:
+    """Also evaluates what every fusion replaces."""
+    from q7x2_ep.backend.verify import verify
+
+    return lambda application: watch(application) and verify(application)
 
 
 def _wrong_dtype(spec: InputSpec, array: np.ndarray) -> errors.FeedError:

@@ -3,23 +3,22 @@
  * without the (Sq, Skv) scores in memory; cap(s) = softcap * tanh(s / softcap), or s where softcap
  * is 0.
  *
- * Keys are taken in blocks of Q7_ATTENTION_KEYS, beginning with the first that a query sees. Scores
- * stand transposed, so that the softmax runs down vectors of queries and needs no horizontal step;
- * both products use the GEMM kernel of the ISA:
+ * Keys are taken in blocks of Q7_ATTENTION_KEYS, queries in panels of some vectors. Everything stands
+ * transposed, so that queries are lanes and the softmax needs no horizontal step:
  *
- *     S^T (keys, NR) = K (keys, D, in place) @ (scale * Q)^T (D, NR, packed once), NR queries at a
- *                      time
- *     O (queries, Dv) += P (queries, keys: S^T read by columns) @ V (keys, Dv, packed once per
- *                      block)
+ *     S^T (keys, panel) = K (keys, D) @ Q^T (D, panel, packed once)
+ *     P^T = 2^(log2(e) * scale * S^T - max), max being an integer: rescaling is exact
+ *     O^T (Dv, panel) = O^T * 2^(old max - max) + V^T (Dv, keys: V read by columns) @ P^T
  *
- * Between blocks O is rescaled by exp(old max - new max). Up to 4 queries go by dot products
- * instead.
+ * A block that the mask hides from a panel waits until the others are done: it counts only where a
+ * query has seen nothing else. What a query gets does not depend on those beside it. Few queries go
+ * by dot products instead, with all heads that share keys: attention_rows.c.
  *
  * Any strides and alignment; o does not overlap the inputs. All in f32. bias and mask (elements,
  * strides >= 0): Q7_F32: added to the score.  Q7_BOOL (mask only): a false one replaces the score
  * by `fill`. Query i sees keys max(0, begin + i) <= j < min(keys, end + i) only; the others count
- * as -inf and blocks of them are not computed. sink: the score of one more key, which every query
- * sees and whose v is 0; -inf: there is none. A row whose scores are all -inf gives NaN, or 0 with
+ * as -inf and blocks of them are not computed. sinks: the score of one more key per head, which every
+ * query sees and whose v is 0; -inf: there is none. A row whose scores are all -inf gives NaN, or 0 with
  * zero_masked_rows; a row with a NaN or +inf score gives NaN, or 0 with zero_nan_rows. work: q7_attention_work() floats of the thread. */
 #ifndef Q7_KERNELS_ATTENTION_H
 #define Q7_KERNELS_ATTENTION_H

@@ -1,18 +1,68 @@
 /* pack_b.c: b (k, n) of any strides into panels of nr columns; kernels/gemm.h shows the layout.
  * Panels that two matrices share are filled by a step for each. Rows (n_stride 1) may have any
- * alignment: a model file has weights wherever their names end. */
+ * alignment: a model file has weights wherever their names end.
+ *
+ * Rows are read as they lie, some of all panels at a time, since no prefetcher follows one panel
+ * through them, and written past the caches. Each thread has panels of its own: two that touch a new
+ * page at once both wait for its zeros. 330 MB of a mapped file take 115 ms instead of 145 with one
+ * thread, 77 instead of 90 with two; the system needs 60 of the 115 for its pages. */
 #include "panels.h"
+
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
+
+enum { ROWS = 16, LEAST_PANELS = 8 }; /* of b that a task reads */
 
 typedef struct pack_job {
     const q7_pack_b_args *x;
-    int64_t nr;
+    int64_t nr, k, panels;  /* k: rows of a tap */
+    int64_t blocks, groups; /* that these are cut into */
 } pack_job;
 
-static void pack_task(void *arg, int64_t panel, int64_t thread) {
+/* `panel` is that of the first of the rows; n <= width. */
+static void copy_rows(const q7_loose_float *b, int64_t k_stride, int64_t rows, int64_t n,
+                      int64_t width, int64_t nr, float *panel) {
+    for (int64_t i = 0; i < rows; i++) {
+        const q7_loose_float *from = b + i * k_stride;
+        float *to = panel + i * nr;
+        int64_t j = 0;
+#ifdef __SSE2__
+        if ((uintptr_t)to % sizeof(__m128) == 0)
+            for (; j + 4 <= n; j += 4)
+                _mm_stream_ps(to + j, _mm_loadu_ps((const float *)(from + j)));
+#endif
+        for (; j < n; j++) to[j] = from[j];
+        for (; j < width; j++) to[j] = 0;
+    }
+}
+
+static void rows_task(void *arg, int64_t task, int64_t thread) {
     (void)thread;
     const pack_job *job = arg;
     const q7_pack_b_args *x = job->x;
-    const int64_t column = panel * x->width, k = x->k / q7_max(1, x->taps);
+    const int64_t group = task / job->blocks, last = q7_part(job->panels, job->groups, group + 1);
+    const int64_t first = task % job->blocks * ROWS, rows = q7_min(ROWS, job->k - first);
+    for (int64_t tap = 0; tap < x->taps; tap++) {
+        const q7_loose_float *b = x->b;
+        b += tap * x->tap_stride + first * x->k_stride;
+        float *packed = (float *)x->packed + (tap * job->k + first) * job->nr + x->first;
+        for (int64_t p = q7_part(job->panels, job->groups, group); p < last; p++) {
+            const int64_t column = p * x->width, n = q7_min(x->width, x->n - column);
+            copy_rows(b + column, x->k_stride, rows, n, x->width, job->nr,
+                      packed + p * job->nr * x->k);
+        }
+    }
+#ifdef __SSE2__
+    _mm_sfence(); /* what went past the caches comes before the end of the task */
+#endif
+}
+
+static void panel_task(void *arg, int64_t panel, int64_t thread) {
+    (void)thread;
+    const pack_job *job = arg;
+    const q7_pack_b_args *x = job->x;
+    const int64_t column = panel * x->width, k = job->k;
     for (int64_t tap = 0; tap < x->taps; tap++)
         q7_pack_panel((const q7_loose_float *)x->b + tap * x->tap_stride + column * x->n_stride,
                       x->k_stride, x->n_stride, k, q7_min(x->width, x->n - column), x->width,
@@ -21,6 +71,11 @@ static void pack_task(void *arg, int64_t panel, int64_t thread) {
 }
 
 void q7_op_pack_b(const q7_pack_b_args *x, const q7_call *call) {
-    pack_job job = {x, call->nr};
-    q7_parallel(call, q7_ceil_div(x->n, x->width), pack_task, &job);
+    const int64_t k = x->k / q7_max(1, x->taps), panels = q7_ceil_div(x->n, x->width);
+    const int64_t groups = q7_max(1, q7_min(call->threads, panels / LEAST_PANELS));
+    pack_job job = {x, call->nr, k, panels, q7_ceil_div(k, ROWS), groups};
+    if (x->n_stride == 1)
+        q7_parallel(call, groups * job.blocks, rows_task, &job);
+    else
+        q7_parallel(call, panels, panel_task, &job);
 }

@@ -94,12 +94,32 @@ Q7_INLINE q7_f32 q7_frexp(q7_f32 a, q7_f32 *e) {
 Q7_INLINE q7_i32 q7_i32_set1(int32_t x) { return _mm512_set1_epi32(x); }
 Q7_INLINE q7_i32 q7_i32_load(const int32_t *p) { return _mm512_loadu_si512(p); }
 Q7_INLINE void q7_i32_store(int32_t *p, q7_i32 v) { _mm512_storeu_si512(p, v); }
+Q7_INLINE q7_i32 q7_i32_add(q7_i32 a, q7_i32 b) { return _mm512_add_epi32(a, b); }
+Q7_INLINE q7_i32 q7_i32_mul(q7_i32 a, q7_i32 b) { return _mm512_mullo_epi32(a, b); }
+Q7_INLINE q7_f32 q7_float(q7_i32 v) { return _mm512_cvtepi32_ps(v); }
+Q7_INLINE void q7_store_bytes(uint8_t *p, q7_f32 v, int64_t n) {
+    _mm512_mask_cvtepi32_storeu_epi8(p, q7_lanes(n), _mm512_cvtps_epi32(v));
+}
+#ifdef __AVX512VNNI__
+#define Q7_QUAD_FLIP 0
+Q7_INLINE q7_i32 q7_dot_quads(q7_i32 sum, const int8_t *p, q7_i32 quad) {
+    return _mm512_dpbusd_epi32(sum, quad, _mm512_loadu_si512(p));
+}
+#endif
 Q7_INLINE q7_i32 q7_load_bytes(const uint8_t *p) {
     return _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(const void *)p));
 }
 Q7_INLINE q7_f32 q7_bits(q7_i32 v, int shift, int mask) {
     v = _mm512_srlv_epi32(v, _mm512_set1_epi32(shift));
     return _mm512_cvtepi32_ps(_mm512_and_si512(v, _mm512_set1_epi32(mask)));
+}
+/* Four bits choose of a table: one instruction for mask, conversion and subtraction. */
+#define Q7_HAS_CENTRED_BITS
+Q7_INLINE q7_f32 q7_centred_bits(q7_i32 v, int shift, int bits) {
+    if (bits != 4)
+        return _mm512_sub_ps(q7_bits(v, shift, (1 << bits) - 1), q7_set1((float)(1 << (bits - 1))));
+    const __m512 table = _mm512_setr_ps(-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7);
+    return _mm512_permutexvar_ps(shift ? _mm512_srli_epi32(v, (unsigned)shift) : v, table);
 }
 Q7_INLINE q7_i32 q7_madd_pairs(q7_i32 sum, const int16_t *p, q7_i32 pair) {
     return _mm512_add_epi32(sum, _mm512_madd_epi16(_mm512_loadu_si512(p), pair));

@@ -33,6 +33,7 @@ from q7x2_ep.api.metadata import (
 from q7x2_ep.api.options import RunOptions, SessionOptions
 from q7x2_ep.api.value import OrtValue, OrtValueVector
 from q7x2_ep.backend.call import Call
+from q7x2_ep.files import is_compiled
 
 if TYPE_CHECKING:  # the engine is imported by the first session
     from q7x2_ep.api.tracing import Trace
@@ -91,7 +92,7 @@ class InferenceSession:
             logger.setLevel(_LEVELS[min(options.log_severity_level, 4)])
         self._model, self._options = path_or_bytes, options
         self._model_path = os.fspath(path_or_bytes) if is_path else None
-        self._is_compiled = _is_saved(path_or_bytes)
+        self._is_compiled = is_compiled(path_or_bytes)
         self._variants: dict[tuple[frozenset, frozenset, bool], Session] = {}
         self._trace = self._new_trace() if options.enable_profiling else None
         self._session = self._compile(path=options.optimized_model_filepath)
@@ -125,7 +126,6 @@ class InferenceSession:
         path: str = "",
         regular: bool = True,
     ) -> Session:
-        from q7x2_ep.cache import cached
         from q7x2_ep.request import Request
         from q7x2_ep.session import Session
 
@@ -154,6 +154,8 @@ class InferenceSession:
             return self._open(request, fusion, threads, path)
         folder = options._config.get(_CACHE) or str(knobs.get("CACHE"))
         if folder and not path:
+            from q7x2_ep.cache import cached
+
             return cached(folder, self._model, threads, fusion, request)
         return Session(self._model, threads, fusion, path, request=request)
 
@@ -587,12 +589,6 @@ class InferenceSession:
             else self._model
         )
         return InferenceSession, (model, self._options)
-
-
-def _is_saved(model: Any) -> bool:
-    from q7x2_ep.backend.saved import is_saved
-
-    return is_saved(model)
 
 
 def _has_empty(feeds: Mapping[str, Any]) -> bool:

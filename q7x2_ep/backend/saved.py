@@ -16,7 +16,6 @@ with a shared library, run files of those whom you trust.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import os
@@ -30,15 +29,14 @@ import numpy as np
 from q7x2_ep import dtypes
 from q7x2_ep.backend.cpu.executor import PACKED_ALIGN
 from q7x2_ep.errors import CorruptModel, ModelNotFound, StaleModel
-from q7x2_ep.files import Track, map_file
+from q7x2_ep.files import MAGIC, Track, map_file
 from q7x2_ep.plan import record
 from q7x2_ep.plan.target import Target
 
-MAGIC = b"\x89q7model"  # no text, and no protobuf message, begins like this
 VERSION = 1
 PAYLOAD = 4096  # bytes before it
 _PREAMBLE = struct.Struct("<8sQQQQ")  # magic, version, bytes of the file, offset and bytes of head
-_DIGEST = hashlib.sha256().digest_size
+_DIGEST = 32  # bytes of a sha256
 _CHUNK = 1 << 24  # bytes written, or hashed, at a time
 
 
@@ -53,17 +51,6 @@ class Opened:
     size: int
 
 
-def is_saved(data: Any) -> bool:
-    """Whether this is a path, or the bytes, of a compiled model file."""
-    if isinstance(data, (bytes, bytearray, memoryview)):
-        return bytes(data[: len(MAGIC)]) == MAGIC
-    try:
-        with open(data, "rb") as file:
-            return file.read(len(MAGIC)) == MAGIC
-    except (OSError, TypeError, ValueError):
-        return False
-
-
 def save(
     file: BinaryIO, target: Target, package: str, content: Any, details: Any, track: Track
 ) -> int:
@@ -73,7 +60,7 @@ def save(
     """
     arrays = _Arrays()
     document = record.write(content, arrays.keep)
-    digest = hashlib.sha256()
+    digest = _sha256()
     file.write(bytes(PAYLOAD))
     for array in track(arrays.stored, "weights"):
         room = bytes(-file.tell() % PACKED_ALIGN)
@@ -88,7 +75,7 @@ def save(
         "abi": target.abi_hash,
         "isa": target.isa,
         "payload": [payload_end, digest.hexdigest()],
-        "details": [payload_end, len(rest), hashlib.sha256(rest).hexdigest()],
+        "details": [payload_end, len(rest), _sha256(rest).hexdigest()],
         "arrays": arrays.table,
         "content": document,
     }
@@ -97,7 +84,7 @@ def save(
     preamble = _PREAMBLE.pack(MAGIC, VERSION, total, file.tell(), len(encoded))
     file.write(encoded)
     file.seek(0)
-    file.write(preamble + hashlib.sha256(preamble + encoded).digest())
+    file.write(preamble + _sha256(preamble + encoded).digest())
     return total
 
 
@@ -155,7 +142,7 @@ def open_saved(model: Any, target: Target, package: str, verify: bool = False) -
 
     def details() -> Any:
         text = bytes(data[offset : offset + size])
-        if hashlib.sha256(text).hexdigest() != wanted:
+        if _sha256(text).hexdigest() != wanted:
             raise CorruptModel(f"[{name}] what explains it is not what was written")
         return record.read(json.loads(text), arrays)
 
@@ -191,7 +178,7 @@ def _head(data: Any, name: str) -> dict[str, Any]:
     if total != len(data) or offset + size != total or offset < PAYLOAD:
         raise CorruptModel(f"[{name}] expected {total} bytes, given {len(data)}")
     text = bytes(data[offset:])
-    wanted = hashlib.sha256(bytes(data[: _PREAMBLE.size]) + text).digest()
+    wanted = _sha256(bytes(data[: _PREAMBLE.size]) + text).digest()
     if bytes(data[_PREAMBLE.size : before]) != wanted:
         raise CorruptModel(f"[{name}] its head is not what was written")
     try:
@@ -230,12 +217,18 @@ def _array(data: Any, code: int, shape: Sequence[int], at: Any) -> np.ndarray:
     return np.frombuffer(data, dtype, count, at).reshape(shape)
 
 
+def _sha256(data: bytes = b"") -> Any:
+    import hashlib  # 3 ms, which a model from ONNX does not need
+
+    return hashlib.sha256(data)
+
+
 def _chunks(data: memoryview) -> Any:
     return (data[at : at + _CHUNK] for at in range(0, len(data), _CHUNK))
 
 
 def _hash(data: memoryview) -> str:
-    digest = hashlib.sha256()
+    digest = _sha256()
     for chunk in _chunks(data):
         digest.update(chunk)
     return digest.hexdigest()

@@ -13,7 +13,10 @@ from typing import NamedTuple, Optional
 
 from q7x2_ep.errors import BackendError
 
-ISAS = ("scalar", "neon", "avx2", "avx512")  # weakest first within an architecture
+ISAS = (  # weakest first within an architecture
+    *("scalar", "neon", "neon_dot"),
+    *("avx2", "avx2_vnni", "avx512", "avx512_vnni", "amx"),
+)
 
 
 class OperandRow(NamedTuple):

@@ -245,13 +245,19 @@ def test_nan_and_inf_spread_to_their_row_and_column_only(row: KernelRow) -> None
 
 @every_row
 def test_pack_b(row: KernelRow) -> None:
-    for k, n in ((1, 1), (5, row.nr), (33, 2 * row.nr + 3)):
+    for k, n, threads in (
+        (1, 1, 1),
+        (5, row.nr, 1),
+        (33, 2 * row.nr + 3, 2),
+        (35, 17 * row.nr + 1, 2),
+    ):
         b = normal(k, n)
         padded = np.zeros((k, -(-n // row.nr) * row.nr), np.float32)
         padded[:, :n] = b
         panels = padded.reshape(k, -1, row.nr).transpose(1, 0, 2)
         for order in "CF":
-            np.testing.assert_array_equal(pack(row, np.asarray(b, order=order)), panels.ravel())
+            packed = pack(row, np.asarray(b, order=order), threads=threads)
+            np.testing.assert_array_equal(packed, panels.ravel())
 
 
 @every_row

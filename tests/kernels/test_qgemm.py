@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from q7x2_ep.ops.quant_product import pack, qconv_work
+from q7x2_ep.ops.quant_product import pack, qconv_work, qgemm_room
 from q7x2_ep.plan.target import KernelRow
 from tests.kernels.harness import rows, run_op, run_threads
 
 CODES = {"uint8": 2, "int8": 3, "int32": 6, "float32": 1}
-ROWS = 56  # QGEMM_ROWS
+TILES = 4  # QGEMM_TILES
 every_row = pytest.mark.parametrize("row", rows("qgemm"), ids=lambda row: row.name)
 
 
@@ -19,7 +19,9 @@ def qgemm(row: KernelRow, m: int, n: int, k: int, a_dtype: str, c_dtype: str, th
     rng = np.random.default_rng([m, n, k])
     limits = np.iinfo(a_dtype)
     a = rng.choice([limits.min, limits.max, 3], (m, k)).astype(a_dtype)
-    b = rng.integers(-255, 256, (k, n)).astype(np.int16)
+    b = rng.choice([0, 255, 7], (k, n)).astype(np.uint8)
+    b_zero = rng.choice([0, 1, 128, 255], n).astype(np.uint8)
+    packed, left = pack(b, b_zero, row)
     a_zero, zero = np.array(limits.max, a_dtype), np.array(2, c_dtype)
     scale, bias = rng.random(n).astype(np.float32), rng.random(n).astype(np.float32) * 9
     c = run_op(
@@ -28,25 +30,32 @@ def qgemm(row: KernelRow, m: int, n: int, k: int, a_dtype: str, c_dtype: str, th
         threads,
         a=a,
         a_zero=a_zero,
-        b=pack(b, row.nr),
+        a_scale=None,
+        b=packed,
+        b_zero=left,
         scale=None if c_dtype == "int32" else scale / max(k, 1) / 200,
         bias=None if c_dtype == "int32" else bias,
         zero=zero if c_dtype in ("uint8", "int8") else None,
         c=np.zeros((m, n), c_dtype),
-        rows=threads * ROWS * -(-k // 2) * 4,
+        rows=threads * TILES * row.mr * qgemm_room(k),
         m=m,
         n=n,
         k=k,
         a_dtype=CODES[a_dtype],
         c_dtype=CODES[c_dtype],
         scales=n,
+        panel_bytes=packed[0].nbytes,
+        act="none",
+        act_alpha=0.0,
+        act_beta=0.0,
     )["c"]
-    sums = (a.astype(np.int64) - int(a_zero)) @ b.astype(np.int64)
+    sums = (a.astype(np.int64) - int(a_zero)) @ (b.astype(np.int64) - b_zero)
     real = sums * (scale / np.float32(max(k, 1)) / np.float32(200)).astype(np.float64) + bias
     return c, sums, real
 
 
 SHAPES = [(1, 1, 1), (1, 40, 7), (14, 32, 2), (15, 33, 3), (60, 5, 64), (130, 70, 129), (3, 4, 0)]
+SHAPES += [(2, 33, 130), (5, 40, 64), (32, 64, 128), (49, 31, 66)]
 
 
 @every_row
@@ -74,10 +83,13 @@ def assert_rounded(c: np.ndarray, real: np.ndarray) -> None:
 @every_row
 def test_sums_wrap(row: KernelRow) -> None:
     k = 1 + 2**31 // (255 * 255)
-    a, b = np.full((1, k), 255, np.uint8), np.full((k, 1), 255, np.int16)
-    given = {"a": a, "a_zero": None, "b": pack(b, row.nr), "scale": None, "bias": None}
-    given.update(zero=None, c=np.zeros((1, 1), np.int32), rows=ROWS * -(-k // 2) * 4)
+    a, b = np.full((1, k), 255, np.uint8), np.full((k, 1), 255, np.uint8)
+    packed, left = pack(b, None, row)
+    given = {"a": a, "a_zero": None, "a_scale": None, "b": packed, "b_zero": left, "scale": None}
+    given.update(bias=None, zero=None, c=np.zeros((1, 1), np.int32))
+    given.update(rows=TILES * row.mr * qgemm_room(k), panel_bytes=packed[0].nbytes)
     fields = {"m": 1, "n": 1, "k": k, "a_dtype": 2, "c_dtype": 6, "scales": 1}
+    fields.update(act="none", act_alpha=0.0, act_beta=0.0)
     assert run_op("qgemm", row, **given, **fields)["c"] == k * 255 * 255 - 2**32
 
 
@@ -143,6 +155,57 @@ def test_qconv(row: KernelRow, x_dtype: str, c_dtype: str) -> None:
         given.update(x_dtype=CODES[x_dtype], y_dtype=CODES[c_dtype])
         (y,) = run_threads("qconv", row, work=8 * qconv_work(given) * 4, **given)
         real = sums * scale.astype(np.float64)[:, None, None] + bias[:, None, None]
+        if is_sum:
+            np.testing.assert_array_equal(y, sums)
+        elif c_dtype == "float32":
+            np.testing.assert_allclose(y, real, rtol=1e-5, atol=1e-5)
+        else:
+            assert_rounded(y, real)
+
+
+IMAGES = [  # x (N, H, W, C), w (M, C, kh, kw), stride, pads, dilation
+    ((1, 1, 1, 1), (1, 1, 1, 1), (1, 1), (0, 0, 0, 0), (1, 1)),
+    ((2, 9, 7, 64), (40, 64, 1, 1), (1, 1), (0, 0, 0, 0), (1, 1)),
+    ((2, 9, 7, 5), (33, 5, 3, 3), (2, 1), (1, 0, 1, 2), (1, 1)),
+    ((1, 13, 12, 3), (8, 3, 7, 7), (2, 2), (3, 3, 3, 3), (1, 1)),
+    ((1, 8, 9, 20), (4, 20, 2, 3), (1, 2), (0, 3, 2, 1), (2, 3)),
+    ((0, 5, 5, 2), (3, 2, 3, 3), (1, 1), (0, 0, 0, 0), (1, 1)),
+]
+
+
+@every_row
+@pytest.mark.parametrize("c_dtype", CODES)
+@pytest.mark.parametrize("x_dtype", ["uint8", "int8"])
+def test_qconv_last(row: KernelRow, x_dtype: str, c_dtype: str) -> None:
+    for shape, w_shape, stride, pads, dilation in IMAGES:
+        rng, limits = np.random.default_rng(shape), np.iinfo(x_dtype)
+        x = rng.choice([limits.min, limits.max, 3], shape).astype(x_dtype)
+        w = rng.choice([0, 255, 7], w_shape).astype(np.uint8)
+        (N, H, W, C), (M, _, kh, kw), gap = shape, w_shape, 3
+        w_zero = rng.choice([0, 128, 255], M).astype(np.uint8)
+        x_zero, zero = np.array(limits.max - 1, x_dtype), np.array(2, c_dtype)
+        centred = x.astype(np.int64).transpose(0, 3, 1, 2) - int(x_zero)
+        wide = w.astype(np.int64) - w_zero[:, None, None, None]
+        sums = windows(centred, wide, stride, pads, dilation).transpose(0, 2, 3, 1)
+        k = C * kh * kw
+        packed, left = pack(w.reshape(M, C, -1).transpose(2, 1, 0).reshape(k, M), w_zero, row)
+        scale = (rng.random(M) / (200 * k)).astype(np.float32)
+        bias = (rng.random(M) * 9).astype(np.float32)
+        is_sum, is_byte = c_dtype == "int32", c_dtype in ("uint8", "int8")
+        given = {"x": x, "x_zero": x_zero, "w": packed, "w_zero": left}
+        given.update(zero=zero if is_byte else None)
+        given.update(scale=None if is_sum else scale, bias=None if is_sum else bias)
+        room = np.full((*sums.shape[:3], M + gap), 9, c_dtype)
+        given.update(y=room, y_stride=M + gap, N=N, H=H, W=W, C=C, M=M, kh=kh, kw=kw)
+        given.update(dict(zip(("OH", "OW"), sums.shape[1:3])), scales=M)
+        for name, values in (("stride", stride), ("dilation", dilation)):
+            given.update({f"{name}_h": values[0], f"{name}_w": values[1]})
+        given.update(pad_top=pads[0], pad_left=pads[1], panel_bytes=packed[0].nbytes)
+        given.update(x_dtype=CODES[x_dtype], y_dtype=CODES[c_dtype])
+        bytes_ = TILES * row.mr * (-(-k // 64) * 64 + qgemm_room(k))
+        (y,) = run_threads("qconv_last", row, rows=8 * bytes_, **given)
+        assert (y[..., M:] == 9).all()
+        y, real = y[..., :M], sums * scale.astype(np.float64) + bias
         if is_sum:
             np.testing.assert_array_equal(y, sums)
         elif c_dtype == "float32":
