@@ -130,9 +130,9 @@ static inline void multiply_panel(const product *p, int64_t vectors, bool k_dens
     const int64_t even = q7_ceil_div(p->m, q7_ceil_div(p->m, ROWS)); /* 9 are 5 + 4, not 8 + 1 */
     const int64_t at = q7_max(1, q7_min(vectors, VECTORS)) - 1;      /* gcc warns of others */
     for (int64_t i = 0, rows; i < p->m; i += rows) {
-        rows = q7_max(1, q7_min(even, p->m - i));
+        rows = q7_min(even, p->m - i);
         prefetch_some(p->soon);
-        (k_dense ? scores_tiles : values_tiles)[rows - 1][at](
+        (k_dense ? scores_tiles : values_tiles)[(uint64_t)(rows - 1) % ROWS][at](
             p, p->a + i * (k_dense ? p->stride : 1), p->c + i * vectors * Q7_W);
     }
 }
