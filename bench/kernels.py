@@ -19,7 +19,6 @@ import re
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Callable, NamedTuple, Optional
 
@@ -32,6 +31,7 @@ from q7x2_ep import dtypes, importer
 from q7x2_ep.backend.call import Call
 from q7x2_ep.backend.cpu.library import Library, load
 from q7x2_ep.backend.program import Compiler
+from q7x2_ep.classes import replace
 from q7x2_ep.compare import onnxruntime_session
 from q7x2_ep.errors import BackendError
 from q7x2_ep.plan.target import KernelRow
