@@ -80,7 +80,8 @@ def main(arguments: Optional[list[str]] = None) -> int:
                 print(f"{options.seconds} s are over: the same command goes on from here")
                 return 1 if wrong else 0
             if limits is None:
-                limits = roofline.measure(library.target.isa, options.threads)
+                isa = roofline.vectors(library.target.isa)
+                limits = roofline.measure(isa, options.threads)
                 results.write("roofline", [limits.row()])
             row = {**settings, **measure(shape, library, limits, options)}
             results.write("kernels", [row])
@@ -244,7 +245,7 @@ def _together(other: KernelRow, row: KernelRow) -> bool:
     """
     if other.family == row.family:
         return other == row
-    return 0 in (other.nr, row.nr) or (other.mr, other.nr) == (row.mr, row.nr)
+    return {other.family, row.family} != {"gemm", "winograd"} or other.nr == row.nr
 
 
 def peer(shape: shapes.Shape, feeds: Sequence[np.ndarray], threads: int) -> Callable[[int], float]:

@@ -42,7 +42,10 @@ static void read_plan(q7_flow *f, q7_program *p, q7_phase *h) {
     h->sources = f->at;
     for (int64_t i = 0; i < h->n_symbols && f->status == Q7_OK; i++) {
         const int64_t from = word(f, -1, p->n_slots);
-        word(f, 0, from < 0 ? f->n_sizes : p->slots[from].ndim);
+        const int64_t axis = word(f, 0, from < 0 ? f->n_sizes : INT64_MAX);
+        if (f->status != Q7_OK || from < 0 || axis < p->slots[from].ndim) continue;
+        const int64_t bytes = p->slots[from].elem_bytes; /* of a number in the slot */
+        if (axis < Q7_TENSOR_NDIM || (bytes != 4 && bytes != 8)) f->status = Q7_BAD_ARG;
     }
     h->n_in = count(f);
     h->in = words(f, h->n_in, 0, p->n_slots);

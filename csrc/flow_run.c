@@ -37,10 +37,26 @@ static bool single(const q7_slot *s) {
     return true;
 }
 
+/* Number i in a slot of integers; false where it has fewer. */
+static bool number_in(const q7_slot *s, int64_t i, int64_t *number) {
+    int64_t bytes;
+    if (!bytes_of(s, &bytes) || i >= bytes / s->elem_bytes) return false;
+    int32_t narrow;
+    if (s->elem_bytes == 8)
+        memcpy(number, (const char *)s->t.data + i * 8, 8);
+    else
+        memcpy(&narrow, (const char *)s->t.data + i * 4, 4), *number = narrow;
+    return true;
+}
+
 static q7_status run_plan(const q7_flow *f, q7_program *p, q7_phase *h) {
     for (int64_t i = 0; i < h->n_symbols; i++) {
         const int64_t from = h->sources[2 * i], axis = h->sources[2 * i + 1];
-        h->symbols[i] = from < 0 ? f->sizes[axis] : p->slots[from].t.shape[axis];
+        if (from >= 0 && axis >= Q7_TENSOR_NDIM) {
+            if (!number_in(&p->slots[from], axis - Q7_TENSOR_NDIM, &h->symbols[i]))
+                return Q7_BAD_ARG;
+        } else
+            h->symbols[i] = from < 0 ? f->sizes[axis] : p->slots[from].t.shape[axis];
     }
     q7_status status = q7_bind(h->context, h->symbols, h->values, NULL);
     if (status != Q7_OK) return status;

@@ -30,11 +30,16 @@ static void NAME(const topk_line *line, int64_t n, T *values) {
     const int64_t inner = line->inner, k = line->k;
     for (int64_t i = 0; i < k; i++) heap[i * inner] = i;
     for (int64_t i = k / 2 - 1; i >= 0; i--) IN(_sink)(line, i, k);
-    for (int64_t i = k; i < n; i++)
-        if (IN(_before)(line, i, heap[0])) {
-            heap[0] = i;
-            IN(_sink)(line, 0, k);
-        }
+    const T *x = line->x;
+    const bool largest = line->largest;
+    T worst = x[heap[0] * inner];
+    for (int64_t i = k; i < n; i++) { /* most are worse than all, which one comparison tells */
+        const T v = x[i * inner];
+        if ((largest ? v < worst : v > worst) || !IN(_before)(line, i, heap[0])) continue;
+        heap[0] = i;
+        IN(_sink)(line, 0, k);
+        worst = x[heap[0] * inner];
+    }
     for (int64_t left = k - 1; left > 0; left--) { /* the worst moves behind the rest */
         const int64_t worst = heap[0];
         heap[0] = heap[left * inner];

@@ -78,5 +78,6 @@ Q7_INLINE void q7_store_part(float *p, q7_f32 v, int64_t left) {
 
 /* Hints only: any address is allowed. */
 Q7_INLINE void q7_prefetch(const void *p) { __builtin_prefetch(p, 0, 2); }
+Q7_INLINE void q7_prefetch_near(const void *p) { __builtin_prefetch(p, 0, 3); }
 Q7_INLINE void q7_prefetch_write(const void *p) { __builtin_prefetch(p, 1, 3); }
 #endif

@@ -21,7 +21,7 @@ from q7x2_ep.ir.shape import Expr, symbols
 from q7x2_ep.ops.common import is_movement
 from q7x2_ep.ops.control import actuals, loop_operands, stacked
 from q7x2_ep.plan.build import NotNative, build
-from q7x2_ep.plan.parts import is_data
+from q7x2_ep.plan.parts import CONTENTS, is_data
 
 PLAN, IF, LOOP, SCAN, FRONT = range(5)
 MAX_NDIM = TENSOR_WORDS - 1
@@ -243,6 +243,10 @@ class _Program:
     def add(self, runner: Any) -> None:
         if hasattr(runner, "executor"):
             self._plan(runner.executor)
+        elif runner.node.op == CONTENTS:
+            slot, elements = self.slot(runner.node.inputs[0]), runner.node.output.elements
+            for i, element in enumerate(elements):
+                self.places[repr(element)] = slot, MAX_NDIM + i
         elif runner.within is not None:
             self._plan(runner.within)
             room, count = (self.slots[value] for value in runner.within.encoded.outputs)

@@ -34,7 +34,7 @@ from q7x2_ep.ir.shape import measured
 from q7x2_ep.ops import find
 from q7x2_ep.ops.common import is_movement
 from q7x2_ep.ops.control import actuals
-from q7x2_ep.plan.parts import is_data
+from q7x2_ep.plan.parts import CONTENTS, is_data
 
 MAX_EXACT = 4  # variants of a body for exact sizes
 MAX_FAILURES = 8  # of a flow, before Python keeps its phases
@@ -117,6 +117,8 @@ class Host:
         else:
             result = np.asarray(result)
         bind(value, result.shape, sizes, f"[{self.node.op} {self.node.name}] ")
+        if self.node.op == CONTENTS:
+            sizes.update(zip(map(repr, value.elements), result.ravel().tolist()))
         return result
 
     def programs(self) -> Iterable[Program]:
@@ -163,7 +165,14 @@ def may_flow(runner: Any) -> bool:
     """Whether a phase may be a part of a flow: its bodies, which have run, all are plans."""
     if isinstance(runner, Native) or is_movement(runner.node) or runner.within is not None:
         return True
+    if tells(runner):
+        return True
     return any(all(map(may_flow, program.runners)) for program in runner.programs())
+
+
+def tells(runner: Any) -> bool:
+    """Whether a phase only makes the numbers in a value known."""
+    return isinstance(runner, Host) and runner.node.op == CONTENTS
 
 
 def is_simple(runner: Any) -> bool:
@@ -193,9 +202,14 @@ class Flow:
         self._shown = [  # whose sizes may be needed later
             value
             for runner, _ in phases
-            if isinstance(runner, Host) and runner.node.binds
+            if isinstance(runner, Host) and runner.node.binds and not tells(runner)
             for value in runner.outputs
             if value not in needed
+        ]
+        self._tellers = [  # what a flow does for them stays inside of it
+            runner
+            for runner, _ in phases
+            if tells(runner) and runner.inputs[0] in (*self.inputs, *self.outputs)
         ]
         self.form: Optional[Form] = None
         self._failures = 0
@@ -226,6 +240,8 @@ class Flow:
             bind(value, result.shape, state.sizes)
         for value, shape in zip(self._shown, results[len(self.outputs) :]):
             bind(value, shape, state.sizes)
+        for runner in self._tellers:
+            runner.run(state)
         return True
 
     def lane(

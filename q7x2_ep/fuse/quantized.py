@@ -147,7 +147,7 @@ def _build_dynamic(g: Any, operands: list[Optional[Value]]) -> Value:
     """Scales and zeros without dims of 1, as DequantizeLinear has them."""
 
     def flat(value: Optional[Value]) -> Optional[Value]:
-        if value is None or len(value.shape) < 2 and product(value.shape) != 1:
+        if value is None or (len(value.shape) < 2 and product(value.shape) != 1):
             return value
         return g.reshape(value, () if product(value.shape) == 1 else (product(value.shape),))
 

@@ -3,7 +3,7 @@
 A dim is an int or an `Expr`. An Expr is a polynomial with integer coefficients; its atoms are
 symbols and applications of operations that do not distribute (floordiv, mod, min, max, broadcast).
 Equal forms compare equal, so shape equality is `==`. Symbols stand for sizes: they are never
-negative.
+negative, but for those of `content`.
 
 >>> b, s = symbol("b"), symbol("s")
 >>> (b * s + s) - s * b
@@ -20,7 +20,8 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Optional, Union
 
-_MEASURED = re.compile(r"\.d\d+$")
+_MEASURED = re.compile(r"\.[dv]\d+$")
+_CONTENT = re.compile(r"\.v\d+$")
 
 
 class Expr:
@@ -102,6 +103,11 @@ def symbol(name: str) -> Expr:
 def measured(value: str, axis: int) -> Expr:
     """The symbol of a size of a value that no feed tells, but data."""
     return symbol(f"{value}.d{axis}")
+
+
+def content(value: str, i: int) -> Expr:
+    """The symbol of a number in a value that is data: alone among symbols it may be negative."""
+    return symbol(f"{value}.v{i}")
 
 
 def is_measured(a: Dim) -> bool:
@@ -336,7 +342,7 @@ def _atom_text(atom: tuple) -> str:
 def _atom_lower(atom: tuple) -> int | None:
     kind, *rest = atom
     if kind == "sym":
-        return 0
+        return None if _CONTENT.search(rest[0]) else 0
     lows = [lower_bound(operand) for operand in rest]
     if kind == "max":
         known = [low for low in lows if low is not None]

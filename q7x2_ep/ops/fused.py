@@ -9,7 +9,7 @@ from typing import Any, Optional
 
 from q7x2_ep.dtypes import BOOL, INT32, INT64
 from q7x2_ep.ir.core import Node, Type, Value
-from q7x2_ep.ir.shape import maximum, product
+from q7x2_ep.ir.shape import content, maximum, product
 from q7x2_ep.ops import op
 from q7x2_ep.ops.activation import ACTIVATIONS
 from q7x2_ep.ops.attention import attention_step, bounds, repeat_heads, score_stages, weights
@@ -28,6 +28,27 @@ from q7x2_ep.ops.matmul import gemm_step
 from q7x2_ep.ops.norm import is_ones, norm_step
 
 Standard = tuple[str, list[Optional[Value]], dict[str, Any]]  # op type, operands, attributes
+
+
+@op("q7::Contents")
+class Contents:
+    """x, a small vector of integers: its numbers are sizes of what follows, which are bound when a
+    run has made it (passes/contents.py).
+    """
+
+    signature = "x -> y"
+    attributes: dict = {}
+
+    def infer(node: Node) -> list[Type]:
+        x, elements = node.inputs[0], known(node.inputs[0])
+        if elements is None:
+            node.binds = True
+            count = int(product(x.shape))
+            elements = tuple(content(node.output.name, i) for i in range(count))
+        return [Type(x.dtype, x.shape, elements)]
+
+    reference = lambda node, x: x
+    standard = lambda node: ("Identity", node.inputs, {})
 
 
 @op("q7::Linear")

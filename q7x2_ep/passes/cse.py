@@ -41,6 +41,7 @@ def run(graph: Graph) -> dict[str, int]:
             for old, new in zip(node.outputs, first.outputs):
                 graph.replace_uses(old, new)
                 sizes.update(renamed(old.shape, new.shape))
+                sizes.update(renamed(old.elements, new.elements))
             first.sources = tuple(dict.fromkeys(first.sources + node.sources))
             dead.append(node)
     graph.remove(dead)

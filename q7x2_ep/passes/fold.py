@@ -55,11 +55,14 @@ def run(graph: Graph) -> dict[str, int]:
             unknown.update(map(id, node.outputs))
             continue
         if all(value.elements is not None for value in node.outputs):
+            if node.binds and not any(value.users for value in node.outputs):
+                continue  # it tells them, and nobody else reads it
             for value in node.outputs:
                 graph.replace_uses(value, known_elements(graph, value))
             constants += all(_is_numbers(value) for value in node.outputs)
             shapes += not all(_is_numbers(value) for value in node.outputs)
-            dead.append(node)
+            if not node.binds:
+                dead.append(node)
             continue
         arrays = _evaluate(node) if graph.is_fused or not _is_for_fusion(node) else None
         if arrays is not None:

@@ -58,7 +58,8 @@ def build(graph: Graph, target: Target, sizes: Collection[str] = ()) -> Plan:
         except UnsupportedOp as problem:
             reasons[node] = problem.message.removeprefix(where_is(node)).strip()
             for output in node.outputs:
-                known.update(*(symbols(dim) for dim in output.shape or ()))
+                told = (*(output.shape or ()), *(output.elements or ()))
+                known.update(*(symbols(dim) for dim in told))
                 if output.shape is not None:
                     builder.allocate(output)
         except Q7Error:

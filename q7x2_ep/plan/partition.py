@@ -18,7 +18,7 @@ from q7x2_ep.ir.shape import symbols
 from q7x2_ep.ops import find
 from q7x2_ep.ops.common import is_movement
 from q7x2_ep.plan.build import NotNative, build
-from q7x2_ep.plan.parts import HostPhase, NativePhase, Phase, is_data
+from q7x2_ep.plan.parts import CONTENTS, HostPhase, NativePhase, Phase, is_data
 from q7x2_ep.plan.target import Target
 
 
@@ -56,6 +56,8 @@ def _phases(graph: Graph, target: Target, reasons: dict[Node, str]) -> list[Phas
             phases.append(HostPhase(node, reasons[node], _within(node, target, tuple(sizes))))
             ready.update(node.outputs)
             sizes.update(bound_by(node.outputs))
+            if node.op == CONTENTS:
+                sizes.update((repr(each), None) for each in node.output.elements)
         native = [node for node in rest if node not in reasons]
         native = _take(native, ready, sizes)
         if all(is_movement(node) for node in native):  # numpy has views too

@@ -16,6 +16,8 @@ from q7x2_ep.plan.memory import Storage
 from q7x2_ep.plan.schedule import Access, peak, storage_sizes
 from q7x2_ep.plan.target import KernelRow
 
+CONTENTS = "q7::Contents"  # the op of a host step that tells the numbers in its input
+
 
 @dataclass(frozen=True)
 class Operand:

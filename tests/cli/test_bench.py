@@ -106,7 +106,7 @@ def test_limits_between_what_was_measured():
 def test_both_ways_to_measure_do_what_they_count(kind):
     if kind is roofline.Compiled and shutil.which(os.environ.get("CC", "cc")) is None:
         pytest.skip("there is no C compiler")
-    probe = kind(load().target.isa)
+    probe = kind(roofline.vectors(load().target.isa))
     for rate in probe.kinds:
         assert probe.compute(2, rate) == 2 * probe.compute(1, rate)
     assert probe.compute(1) > 0

@@ -1,0 +1,136 @@
+"""Sizes that come as data (passes/contents.py), against onnxruntime: fed, computed, in bodies, and
+wrong.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx.parser
+import onnxruntime
+import pytest
+
+import q7x2_ep
+from q7x2_ep.ops.common import is_movement
+from q7x2_ep.plan.parts import CONTENTS
+
+HEADER = '<ir_version: 9, opset_import: ["" : 18]>\n'
+X = np.random.default_rng(0).standard_normal((4, 6)).astype(np.float32)
+
+
+def int64(*numbers: int) -> np.ndarray:
+    return np.array(numbers, np.int64)
+
+
+CASES = {
+    "TopK, k fed": (
+        "(float[n, m] x, int64[1] k) => (float[n, a] v, int64[n, a] i) { v, i = TopK(x, k) }",
+        [{"x": X, "k": int64(k)} for k in (3, 6, 0, 1)],
+    ),
+    "TopK, k computed": (
+        """(float[n, m] x, int64[k] all) => (float[n, a] v, int64[n, a] i) {
+            k = ReduceMin<keepdims = 1>(all) v, i = TopK<largest = 0>(x, k) }""",
+        [{"x": X, "all": int64(*k)} for k in ((3, 4), (9, 2, 5), (6,))],
+    ),
+    "Range of a limit": (
+        "(int64 n) => (int64[k] y) <int64 a = {2}, int64 d = {3}> { y = Range(a, n, d) }",
+        [{"n": np.array(n)} for n in (9, 2, -7, 3, 100)],
+    ),
+    "Range down, both ends": (
+        "(int64 a, int64 b) => (int64[k] y) <int64 d = {-2}> { y = Range(a, b, d) }",
+        [{"a": np.array(a), "b": np.array(b)} for a, b in ((5, -4), (-3, -4), (-9, 9), (3, 0))],
+    ),
+    "Range of int32": (
+        "(int32 n) => (int32[k] y) <int32 a = {-2}, int32 d = {1}> { y = Range(a, n, d) }",
+        [{"n": np.array(n, np.int32)} for n in (3, -2, -5)],
+    ),
+    "Expand": (
+        "(float[n, m] x, int64[3] s) => (float[a, b, c] y) { y = Expand(x, s) }",
+        [{"x": X, "s": int64(*s)} for s in ((2, 4, 6), (1, 1, 1), (0, 4, 1), (3, 1, 6))],
+    ),
+    "Expand of ones": (
+        "(float[n, m] x, int64[2] s) => (float[b, c] y) { y = Expand(x, s) }",
+        [{"x": X[:1], "s": int64(*s)} for s in ((5, 1), (2, 6))] + [{"x": X, "s": int64(1, 6)}],
+    ),
+    "Tile": (
+        "(float[n, m] x, int64[2] s) => (float[b, c] y) { t = Tile(x, s) y = Neg(t) }",
+        [{"x": X, "s": int64(*s)} for s in ((1, 2), (3, 1), (0, 2))],
+    ),
+    "ConstantOfShape, and its size goes on": (
+        """(int64[2] s, float[k] w) => (float[a, k] y) {
+            z = ConstantOfShape(s) one = Constant<value = float {1}>() o = Add(z, one)
+            y = Mul(o, w) }""",
+        [{"s": int64(2, 5), "w": X[0, :5]}, {"s": int64(0, 6), "w": X[0]}],
+    ),
+    "one vector for two": (
+        """(float[n, m] x, int64[1] k) => (float[n, a] v, float[n, b] w) {
+            v, i = TopK(x, k) w, j = TopK<largest = 0>(x, k) }""",
+        [{"x": X, "k": int64(k)} for k in (2, 5)],
+    ),
+    "beside a host step": (
+        """(string[n] names, float[n, m] x, int64[1] k) => (float[n, a] v, string[n] same) {
+            same = Identity(names) v, i = TopK(x, k) }""",
+        [{"names": np.array(["a"] * 4, object), "x": X, "k": int64(2)}],
+    ),
+    "in a Loop": (
+        """(int64 trip, float[n, m] x) => (float[n] y) {
+            zero = Constant<value = int64 {0}>() start = ReduceSum<keepdims = 0>(x, one)
+            y = Loop(trip, , start) <body = b (int64 i, bool on, float[n] s)
+                => (bool next, float[n] r) {
+                    next = Identity(on) more = Add(i, one) v, at = TopK(x, more)
+                    t = ReduceSum<keepdims = 0>(v, one) r = Add(s, t) }>
+        }""".replace("{\n            zero", "<int64[1] one = {1}> {\n            zero", 1),
+        [{"trip": np.array(n), "x": X} for n in (3, 6, 0)],
+    ),
+}
+
+
+def sessions(text: str) -> tuple[Any, Any]:
+    model = onnx.parser.parse_model(HEADER + "g " + text).SerializeToString()
+    return q7x2_ep.InferenceSession(model), onnxruntime.InferenceSession(model)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_as_onnxruntime_does(name):
+    """Each feed three times: planned, as a flow, and by its short way."""
+    text, feeds = CASES[name]
+    ours, theirs = sessions(text)
+    for feed in feeds * 2:
+        expected = theirs.run(None, feed)
+        for _ in range(3):
+            for ours_of, of in zip(ours.run(None, feed), expected):
+                assert ours_of.dtype == of.dtype and ours_of.shape == of.shape
+                close = np.allclose if of.dtype.kind == "f" else np.array_equal
+                assert close(ours_of, of)
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if "Loop" not in name])
+def test_nothing_else_is_on_the_host(name):
+    phases = sessions(CASES[name][0])[0]._session.program.host_phases
+    others = [phase.node.op for phase in phases if not is_movement(phase.node)]
+    assert set(others) <= {CONTENTS, "Identity"} and CONTENTS in others
+
+
+@pytest.mark.parametrize(
+    "name, feed",
+    [
+        ("TopK, k fed", {"x": X, "k": int64(7)}),
+        ("TopK, k fed", {"x": X, "k": int64(-1)}),
+        ("Expand", {"x": X, "s": int64(2, 3, 6)}),
+        ("Expand", {"x": X, "s": int64(2, 4, -6)}),
+        ("Tile", {"x": X, "s": int64(-1, 1)}),
+        ("ConstantOfShape, and its size goes on", {"s": int64(-1, 5), "w": X[0, :5]}),
+        ("ConstantOfShape, and its size goes on", {"s": int64(2**62, 2**62), "w": X[0, :5]}),
+    ],
+)
+def test_refused_as_by_onnxruntime(name, feed):
+    """Before and after runs that were good."""
+    text, (good, *_) = CASES[name]
+    ours, theirs = sessions(text)
+    with pytest.raises(Exception, match=r"\w"):
+        theirs.run(None, feed)
+    for _ in range(3):
+        with pytest.raises(q7x2_ep.Q7Error):
+            ours.run(None, feed)
+        ours.run(None, good)
