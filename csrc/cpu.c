@@ -12,8 +12,8 @@
 #endif
 
 const char *q7_isa_name(q7_isa isa) {
-    static const char *const names[Q7_ISA_COUNT] = {
-        "scalar", "neon", "neon_dot", "avx2", "avx2_vnni", "avx512", "avx512_vnni", "amx"};
+    static const char *const names[Q7_ISA_COUNT] = {"scalar",    "neon",   "neon_dot",    "avx2",
+                                                    "avx2_vnni", "avx512", "avx512_vnni", "amx"};
     return names[isa];
 }
 

@@ -1,23 +1,31 @@
 /* block_gemm.h: rows times one panel of a matrix of a few bits per weight, for some of its k.
  *
  * w[i, j] = (q[i, j] - zero[i / block, j]) * scale[i / block, j], rounded once, is made for k rows
- * and one panel at a time in `room`, for the kernel of gemm.h. Panels of nr columns:
+ * and one panel at a time in `room`, for the kernel of gemm.h. Up to Q7_BLOCK_FEW rows, which take as
+ * long as reading q does, multiply what is in the registers instead, all k of a panel in one call:
+ *
+ * the sums over blocks of scale * the sum of a * (q - zero). Panels of nr columns:
  *
  *     q            byte [i / per, j] holds rows i / per * per and on of column j, per = 8 / bits, the
  *                  first in the lowest bits
- *     scale, zero  (ceil(k / block), nr) float
+ *     scale        (ceil(k / block), nr) float
+ *     zero         likewise, uint8 or float; NULL: 2^(bits - 1)
  *
  * bits is 2, 4 or 8; block and `first` are multiples of per. */
 #ifndef Q7_BLOCK_GEMM_H
 #define Q7_BLOCK_GEMM_H
 #include "gemm.h"
 
+enum { Q7_BLOCK_FEW = 3 };
+
 typedef struct q7_block_tile {
     q7_gemm_tile gemm; /* of all m rows, any number, and n <= nr columns; its b is for the kernel */
     int64_t first;     /* of the k rows that are made */
     int64_t bits, block;
     const uint8_t *q; /* a whole panel, as are: */
-    const float *scale, *zero;
+    const float *scale;
+    const void *zero;
+    bool byte_zeros;
     float *room; /* (k rounded up to a multiple of per, nr) */
 } q7_block_tile;
 

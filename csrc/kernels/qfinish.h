@@ -34,8 +34,8 @@ Q7_INLINE void q7_finish_as(const q7_qfinish *f, const q7_qsums *s, char *c, int
         const int64_t lanes = q7_min(s->n - j, Q7_W), at = s->first + j;
         q7_f32 scale = a_scale, bias = q7_set1(0.0f);
         if (f->scale)
-            scale = q7_mul(a_scale, f->scale_step ? q7_load_part(f->scale + at, lanes)
-                                                  : q7_set1(f->scale[0]));
+            scale = q7_mul(
+                a_scale, f->scale_step ? q7_load_part(f->scale + at, lanes) : q7_set1(f->scale[0]));
         if (f->bias) bias = q7_load_part(f->bias + at, lanes);
         for (int64_t i = 0; i < s->m; i++) {
             q7_f32 x = q7_fma(q7_float(q7_corrected(s, i, j)), scale, bias);
@@ -71,8 +71,10 @@ static inline void q7_finish(const q7_qfinish *f, const q7_qsums *s, void *c, in
         return;
     }
     switch (f->act) { /* a loop for each */
-#define ACT(act) \
-    case Q7_act_##act: q7_finish_as(f, s, c, c_stride, Q7_act_##act); return;
+#define ACT(act)                                       \
+    case Q7_act_##act:                                 \
+        q7_finish_as(f, s, c, c_stride, Q7_act_##act); \
+        return;
 #include "../ops.def"
 #undef ACT
     }

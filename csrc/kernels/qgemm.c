@@ -1,6 +1,5 @@
 /* qgemm.c: the kernel of qgemm.h in pairs of int16, for every ISA; its tile is that of tile.h. */
 #include "qfinish.h"
-
 #include "tile.h"
 
 /* sums (m, NR) of m rows; m is a constant where this is inlined. */

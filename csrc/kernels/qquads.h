@@ -12,9 +12,7 @@ typedef struct q7_quads {
     int32_t a_zero, k;
 } q7_quads;
 
-static inline int64_t q7_panel_quads(int64_t k) {
-    return q7_ceil_div(k, 4 * Q7_QUADS) * Q7_QUADS;
-}
+static inline int64_t q7_panel_quads(int64_t k) { return q7_ceil_div(k, 4 * Q7_QUADS) * Q7_QUADS; }
 
 static inline void q7_flip_row(int64_t n, const uint8_t *restrict x, uint8_t flip,
                                uint8_t *restrict y) {

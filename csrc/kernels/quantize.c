@@ -51,8 +51,7 @@ static void range(q7_quantize_line *t) {
 }
 
 void Q7_KERNEL(quantize_f32)(q7_quantize_line *t) {
-    if (!t->y)
-        range(t);
+    if (!t->y) range(t);
 #ifndef Q7_ISA_scalar
     else if (t->scale > 0x1p-100f && t->scale < 0x1p100f)
         quantize(t, false);

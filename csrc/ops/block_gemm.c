@@ -14,11 +14,16 @@ typedef struct block_job {
     int64_t panels, chunk;
 } block_job;
 
+static int64_t zero_bytes(const q7_block_gemm_args *x) {
+    return x->zero_dtype == Q7_U8 ? 1 : (int64_t)sizeof(float);
+}
+
 static void block_panel(const block_job *job, int64_t panel, int64_t row, int64_t m, float *room) {
     const q7_block_gemm_args *x = job->x;
     const int64_t nr = job->call->nr, column = panel * nr;
     const int64_t q_rows = q7_ceil_div(x->k * x->bits, 8), blocks = q7_ceil_div(x->k, x->block);
     const float *bias = x->bias;
+    const char *zero = x->zero;
     const q7_gemm_epilogue biased = {.alpha = 1.0f, .bias = bias ? bias + column : NULL};
     q7_block_tile t = {.gemm = {.m = m,
                                 .n = q7_min(nr, x->n - column),
@@ -30,8 +35,16 @@ static void block_panel(const block_job *job, int64_t panel, int64_t row, int64_
                        .block = x->block,
                        .q = (const uint8_t *)x->q + panel * q_rows * nr,
                        .scale = (const float *)x->scale + panel * blocks * nr,
-                       .zero = (const float *)x->zero + panel * blocks * nr,
+                       .zero = zero ? zero + panel * blocks * nr * zero_bytes(x) : NULL,
+                       .byte_zeros = x->zero_dtype == Q7_U8,
                        .room = room};
+    if (m <= Q7_BLOCK_FEW) {
+        t.gemm.k = x->k;
+        t.gemm.a = (const float *)x->a + row * x->a_stride;
+        t.gemm.epilogue = bias ? &biased : NULL;
+        ((q7_block_gemm_kernel)job->call->kernel)(&t);
+        return;
+    }
     for (t.first = 0; t.first == 0 || t.first < x->k; t.first += Q7_BLOCK_GEMM_K) {
         t.gemm.k = q7_min(Q7_BLOCK_GEMM_K, x->k - t.first);
         t.gemm.a = (const float *)x->a + row * x->a_stride + t.first;

@@ -15,7 +15,8 @@ typedef struct dynamic_job {
 
 static q7_quantize_line line_of(const q7_dynamic_quantize_args *x, int64_t task) {
     const int64_t first = task * Q7_QUANTIZE_GRAIN;
-    return (q7_quantize_line){.n = q7_min(x->n - first, Q7_QUANTIZE_GRAIN), .x = (const float *)x->x + first};
+    return (q7_quantize_line){.n = q7_min(x->n - first, Q7_QUANTIZE_GRAIN),
+                              .x = (const float *)x->x + first};
 }
 
 static void range_task(void *arg, int64_t task, int64_t thread) {

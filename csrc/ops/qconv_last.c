@@ -6,7 +6,6 @@
  * place. rows: threads * the rows of a block * (K in multiples of 64 + q7_qgemm_room(K)) bytes. Read
  * kernels/qgemm.h first. */
 #include "../kernels/qgemm.h"
-
 #include "panels.h"
 #include "qrows.h"
 
@@ -111,7 +110,7 @@ void q7_op_qconv_last(const q7_qconv_last_args *x, const q7_call *call) {
     const int64_t blocks = q7_ceil_div(job.pixels, job.rows);
     job.chunk = job.panels;
     if (job.pixels * x->M * job.k > Q7_SMALL_WORK)
-        job.chunk = q7_max(1, q7_min(job.panels, job.panels * blocks /
-                                                     (call->threads * Q7_TASKS_PER_THREAD)));
+        job.chunk = q7_max(
+            1, q7_min(job.panels, job.panels * blocks / (call->threads * Q7_TASKS_PER_THREAD)));
     q7_parallel(call, blocks * q7_ceil_div(job.panels, job.chunk), qconv_task, &job);
 }

@@ -9,7 +9,9 @@ static inline int32_t q7_first_byte(const void *p, int64_t dtype) {
     return dtype == Q7_I8 ? *(const int8_t *)p : *(const uint8_t *)p;
 }
 
-static inline int64_t q7_sum_bytes(int64_t dtype) { return dtype == Q7_I32 || dtype == Q7_F32 ? 4 : 1; }
+static inline int64_t q7_sum_bytes(int64_t dtype) {
+    return dtype == Q7_I32 || dtype == Q7_F32 ? 4 : 1;
+}
 
 /* From a column on. */
 static inline q7_qfinish q7_finish_from(const q7_qfinish *f, int64_t column) {

@@ -3,6 +3,7 @@
  * bits; less than 8 are the lowest of a byte, the others 0. The quotient is rounded to `precision`.
  * NaN gives the lowest. */
 #include "../kernels/quantize.h"
+
 #include "halves.h"
 #include "scaled_lines.h"
 

@@ -105,6 +105,14 @@ Q7_INLINE q7_f32 q7_bits(q7_i32 v, int shift, int mask) {
     v = _mm512_srlv_epi32(v, _mm512_set1_epi32(shift));
     return _mm512_cvtepi32_ps(_mm512_and_si512(v, _mm512_set1_epi32(mask)));
 }
+/* Four bits choose of a table: one instruction for mask, conversion and subtraction. */
+#define Q7_HAS_CENTRED_BITS
+Q7_INLINE q7_f32 q7_centred_bits(q7_i32 v, int shift, int bits) {
+    if (bits != 4)
+        return _mm512_sub_ps(q7_bits(v, shift, (1 << bits) - 1), q7_set1((float)(1 << (bits - 1))));
+    const __m512 table = _mm512_setr_ps(-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7);
+    return _mm512_permutexvar_ps(shift ? _mm512_srli_epi32(v, (unsigned)shift) : v, table);
+}
 Q7_INLINE q7_i32 q7_madd_pairs(q7_i32 sum, const int16_t *p, q7_i32 pair) {
     return _mm512_add_epi32(sum, _mm512_madd_epi16(_mm512_loadu_si512(p), pair));
 }

@@ -99,7 +99,9 @@ Q7_INLINE void q7_i32_store(int32_t *p, q7_i32 v) { memcpy(p, &v, sizeof v); }
 Q7_INLINE q7_i32 q7_i32_add(q7_i32 a, q7_i32 b) {
     return (q7_i32)((q7_unsigned)a + (q7_unsigned)b); /* unsigned, since it wraps */
 }
-Q7_INLINE q7_i32 q7_i32_mul(q7_i32 a, q7_i32 b) { return (q7_i32)((q7_unsigned)a * (q7_unsigned)b); }
+Q7_INLINE q7_i32 q7_i32_mul(q7_i32 a, q7_i32 b) {
+    return (q7_i32)((q7_unsigned)a * (q7_unsigned)b);
+}
 Q7_INLINE q7_f32 q7_float(q7_i32 v) { return __builtin_convertvector(v, q7_f32); }
 Q7_INLINE void q7_store_bytes(uint8_t *p, q7_f32 v, int64_t n) {
     for (int64_t i = 0; i < n; i++) p[i] = (uint8_t)(int32_t)v[i];

@@ -30,6 +30,7 @@
  *   q7_load_bytes(p)                              Q7_W bytes as integers
  *   q7_store_bytes(p, v, n)                       n <= Q7_W integral floats in [-128, 255], as bytes
  *   q7_bits(v, shift, mask) = v >> shift & mask   as floats
+ *   q7_centred_bits(v, shift, bits)               as floats, less 2^(bits - 1)
  */
 #ifndef Q7_SIMD_H
 #define Q7_SIMD_H
@@ -62,6 +63,12 @@
 #include "scalar.h"
 #else
 #error "compile kernels with -DQ7_ISA=<isa> -DQ7_ISA_<isa>=1"
+#endif
+
+#ifndef Q7_HAS_CENTRED_BITS
+Q7_INLINE q7_f32 q7_centred_bits(q7_i32 v, int shift, int bits) {
+    return q7_sub(q7_bits(v, shift, (1 << bits) - 1), q7_set1((float)(1 << (bits - 1))));
+}
 #endif
 
 /* Of `left` floats, which may be more than a vector holds. */

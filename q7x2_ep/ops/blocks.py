@@ -60,13 +60,14 @@ def block_step(b: Any, x: Value, blocks: Blocks, bias: Optional[Value], y: Value
         return b.graph.constant(array, array_type(array), hint)
 
     rows = rows_dense(b, reshaped(b, x, (product(x.shape[:-1]), k)))
+    zero = _short(blocks)
     b.step(
         "block_gemm",
         kernel="block_gemm",
         a=rows,
         q=constant(panels(packed(blocks.q, blocks.bits), kernel.nr), "q"),
         scale=constant(panels(blocks.scale, kernel.nr), "scale"),
-        zero=constant(panels(blocks.zero, kernel.nr), "zero"),
+        zero=None if zero is None else constant(panels(zero, kernel.nr), "zero"),
         bias=bias,
         c=y,
         room=b.threads * b.constants["BLOCK_GEMM_K"] * kernel.nr * 4,
@@ -76,7 +77,17 @@ def block_step(b: Any, x: Value, blocks: Blocks, bias: Optional[Value], y: Value
         a_stride=rows.strides[0],
         bits=blocks.bits,
         block=blocks.size,
+        zero_dtype=dtypes.FLOAT if zero is None else dtypes.from_numpy(zero.dtype),
     )
+
+
+def _short(blocks: Blocks) -> Optional[np.ndarray]:
+    """The zeros in as few bytes as they need; none where all are the middle of the range."""
+    zero = blocks.zero
+    if (zero == 1 << blocks.bits - 1).all():
+        return None
+    whole = ((zero == np.rint(zero)) & (zero >= 0) & (zero <= 255)).all()
+    return zero.astype(np.uint8) if whole else zero
 
 
 def packed(q: np.ndarray, bits: int) -> np.ndarray:

@@ -161,3 +161,54 @@ def test_qconv(row: KernelRow, x_dtype: str, c_dtype: str) -> None:
             np.testing.assert_allclose(y, real, rtol=1e-5, atol=1e-5)
         else:
             assert_rounded(y, real)
+
+
+IMAGES = [  # x (N, H, W, C), w (M, C, kh, kw), stride, pads, dilation
+    ((1, 1, 1, 1), (1, 1, 1, 1), (1, 1), (0, 0, 0, 0), (1, 1)),
+    ((2, 9, 7, 64), (40, 64, 1, 1), (1, 1), (0, 0, 0, 0), (1, 1)),
+    ((2, 9, 7, 5), (33, 5, 3, 3), (2, 1), (1, 0, 1, 2), (1, 1)),
+    ((1, 13, 12, 3), (8, 3, 7, 7), (2, 2), (3, 3, 3, 3), (1, 1)),
+    ((1, 8, 9, 20), (4, 20, 2, 3), (1, 2), (0, 3, 2, 1), (2, 3)),
+    ((0, 5, 5, 2), (3, 2, 3, 3), (1, 1), (0, 0, 0, 0), (1, 1)),
+]
+
+
+@every_row
+@pytest.mark.parametrize("c_dtype", CODES)
+@pytest.mark.parametrize("x_dtype", ["uint8", "int8"])
+def test_qconv_last(row: KernelRow, x_dtype: str, c_dtype: str) -> None:
+    for shape, w_shape, stride, pads, dilation in IMAGES:
+        rng, limits = np.random.default_rng(shape), np.iinfo(x_dtype)
+        x = rng.choice([limits.min, limits.max, 3], shape).astype(x_dtype)
+        w = rng.choice([0, 255, 7], w_shape).astype(np.uint8)
+        (N, H, W, C), (M, _, kh, kw), gap = shape, w_shape, 3
+        w_zero = rng.choice([0, 128, 255], M).astype(np.uint8)
+        x_zero, zero = np.array(limits.max - 1, x_dtype), np.array(2, c_dtype)
+        centred = x.astype(np.int64).transpose(0, 3, 1, 2) - int(x_zero)
+        wide = w.astype(np.int64) - w_zero[:, None, None, None]
+        sums = windows(centred, wide, stride, pads, dilation).transpose(0, 2, 3, 1)
+        k = C * kh * kw
+        packed, left = pack(w.reshape(M, C, -1).transpose(2, 1, 0).reshape(k, M), w_zero, row)
+        scale = (rng.random(M) / (200 * k)).astype(np.float32)
+        bias = (rng.random(M) * 9).astype(np.float32)
+        is_sum, is_byte = c_dtype == "int32", c_dtype in ("uint8", "int8")
+        given = {"x": x, "x_zero": x_zero, "w": packed, "w_zero": left}
+        given.update(zero=zero if is_byte else None)
+        given.update(scale=None if is_sum else scale, bias=None if is_sum else bias)
+        room = np.full((*sums.shape[:3], M + gap), 9, c_dtype)
+        given.update(y=room, y_stride=M + gap, N=N, H=H, W=W, C=C, M=M, kh=kh, kw=kw)
+        given.update(dict(zip(("OH", "OW"), sums.shape[1:3])), scales=M)
+        for name, values in (("stride", stride), ("dilation", dilation)):
+            given.update({f"{name}_h": values[0], f"{name}_w": values[1]})
+        given.update(pad_top=pads[0], pad_left=pads[1], panel_bytes=packed[0].nbytes)
+        given.update(x_dtype=CODES[x_dtype], y_dtype=CODES[c_dtype])
+        bytes_ = TILES * row.mr * (-(-k // 64) * 64 + qgemm_room(k))
+        (y,) = run_threads("qconv_last", row, rows=8 * bytes_, **given)
+        assert (y[..., M:] == 9).all()
+        y, real = y[..., :M], sums * scale.astype(np.float64) + bias
+        if is_sum:
+            np.testing.assert_array_equal(y, sums)
+        elif c_dtype == "float32":
+            np.testing.assert_allclose(y, real, rtol=1e-5, atol=1e-5)
+        else:
+            assert_rounded(y, real)

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from q7x2_ep import dtypes
 from q7x2_ep.ops.quant import SMALL, integer_limits
-from tests.kernels.harness import run_threads
+from q7x2_ep.plan.target import KernelRow
+from tests.kernels.harness import rows, run_op, run_threads
 
 ROWS = [dtypes.DTYPES[code] for code in SMALL]
 PRECISIONS = {"float32": 1, "float16": 10, "bfloat16": 16}
@@ -108,3 +109,38 @@ def test_upper_bits_of_small_integers_mean_nothing(name: str) -> None:
         **fields,
     )
     np.testing.assert_array_equal(y, bits.view(getattr(ml_dtypes, name)).astype(np.float32))
+
+
+@pytest.mark.parametrize("row", rows("quantize"), ids=lambda row: row.name)
+@pytest.mark.parametrize("scale", [0.01, 1 / 3, 1.0, 2.0**-120, 2.0**-140, 2.0**110])
+def test_bytes_are_those_of_a_division(row: KernelRow, scale: float) -> None:
+    rng, one = np.random.default_rng(7), np.float32(scale)
+    halves = (np.arange(-600, 600) * np.float32(0.5)).astype(np.float32)
+    with np.errstate(over="ignore"):
+        ties = np.concatenate([np.nextafter(halves * one, end) for end in (-np.inf, np.inf)])
+    anything = rng.integers(0, 2**32, 5001, np.uint32).view(np.float32)
+    x = np.concatenate([halves * one, ties, anything, (rng.random(5000) * 300).astype(one.dtype)])
+    fields = {"outer": 1, "n": 1, "inner": x.size, "scales": 1, "block": 0, "precision": 1}
+    for dtype, code in (("uint8", 2), ("int8", 3)):
+        given = {"x": x, "scale": np.array([one]), "zero": np.array([5], dtype), "y_dtype": code}
+        y = run_op("quantize", row, **given, y=np.zeros(x.size, dtype), **fields)["y"]
+        with np.errstate(over="ignore", invalid="ignore"):
+            real = np.rint((x / one).astype(np.float64)) + 5
+        low = np.iinfo(dtype).min
+        wanted = np.clip(np.where(np.isnan(real), low, real), low, np.iinfo(dtype).max)
+        np.testing.assert_array_equal(y, wanted.astype(dtype))
+
+
+@pytest.mark.parametrize("row", rows("quantize"), ids=lambda row: row.name)
+@pytest.mark.parametrize("size, low, high", [(1, 2, 2), (37, -3, 1), (40001, -8, 9), (5, 0, 0)])
+def test_dynamic_quantize(row: KernelRow, size: int, low: float, high: float) -> None:
+    x = (np.random.default_rng(size).random(size) * (high - low) + low).astype(np.float32)
+    given = {"x": x, "y": np.zeros(size, np.uint8), "scale": np.zeros((), np.float32)}
+    given.update(zero=np.zeros((), np.uint8), n=size, ranges=8 * -(-size // 8192))
+    y, scale, zero = (
+        run_op("dynamic_quantize", row, 3, **given)[name] for name in ("y", "scale", "zero")
+    )
+    bottom, top = min(x.min(), 0), max(x.max(), 0)
+    one = (top - bottom) / np.float32(255) if top > bottom else np.float32(1)
+    assert scale == one and zero == np.clip(np.rint(-bottom / one), 0, 255)
+    np.testing.assert_array_equal(y, np.clip(np.rint(x / one) + float(zero), 0, 255))

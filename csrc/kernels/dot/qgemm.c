@@ -86,8 +86,8 @@ void Q7_KERNEL(qgemm_u8)(const q7_qgemm_block *x) {
     const q7_quads q = q7_quads_of(x, 4, 1, (x->a_signed ? 128 : 0) ^ Q7_QUAD_FLIP);
     const char *b = x->b;
     for (int64_t column = 0; column < x->n; column += NR) {
-        q7_quads_shift(&q, (const int32_t *)(const void *)b,
-                       x->b_zero ? x->b_zero + column : NULL, shift);
+        q7_quads_shift(&q, (const int32_t *)(const void *)b, x->b_zero ? x->b_zero + column : NULL,
+                       shift);
         const int8_t *quads = (const int8_t *)b + NR * sizeof(int32_t);
         for (int64_t row = 0, m; row < x->m; row += m) {
             m = q7_min(MR, x->m - row);
