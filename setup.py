@@ -24,23 +24,24 @@ from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build import build
 
 ROOT = Path(__file__).resolve().parent
-ISAS = {  # name: (machines, flags); kernels.def says what is used first
-    "scalar": (("x86_64", "aarch64"), ()),
-    "neon": (("aarch64",), ()),
-    "avx2": (("x86_64",), ("-mavx2", "-mfma", "-mf16c")),
-    "avx512": (
-        ("x86_64",),
-        (
-            "-mavx512f",
-            "-mavx512dq",
-            "-mavx512bw",
-            "-mavx512vl",
-            "-mavx2",
-            "-mfma",
-            "-mf16c",
-            "-mprefer-vector-width=512",
-        ),
-    ),
+AVX2 = ("-mavx2", "-mfma", "-mf16c")
+AVX512 = (
+    *("-mavx512f", "-mavx512dq", "-mavx512bw", "-mavx512vl", *AVX2),
+    "-mprefer-vector-width=512",
+)
+AMX = (*AVX512, "-mavx512vnni", "-mamx-tile", "-mamx-int8")
+X86, ARM = ("x86_64",), ("aarch64",)
+# name: (machines, flags, the set whose verbs it has, folder of its kernels); kernels.def says what
+# is used first. A set that the compiler does not know is left out.
+ISAS = {
+    "scalar": ((*X86, *ARM), (), "scalar", "."),
+    "neon": (ARM, (), "neon", "."),
+    "neon_dot": (ARM, ("-march=armv8.2-a+dotprod",), "neon", "dot"),
+    "avx2": (X86, AVX2, "avx2", "."),
+    "avx2_vnni": (X86, (*AVX2, "-mavxvnni"), "avx2", "dot"),
+    "avx512": (X86, AVX512, "avx512", "."),
+    "avx512_vnni": (X86, (*AVX512, "-mavx512vnni"), "avx512", "dot"),
+    "amx": (X86, AMX, "avx512", "amx"),
 }
 # Math flags: results may not depend on errno or traps; contraction to FMA is wanted; no
 # -ffast-math: NaN and inf matter.
@@ -81,11 +82,17 @@ def machine(cc: list[str]) -> str:
     return {"arm64": "aarch64", "amd64": "x86_64"}.get(name.lower(), name)
 
 
+def takes(cc: list[str], flags: tuple[str, ...]) -> bool:
+    """Whether the compiler knows all of these flags."""
+    command = [*cc, *flags, "-fsyntax-only", "-x", "c", os.devnull]
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+
 def compile_library(target: Path, work: Path, extra: tuple[str, ...] = ()) -> None:
     """Compile what has changed since the last build in `work` and link it to `target`."""
     cc = compiler()
     here = machine(cc)
-    isas = [isa for isa, (machines, _) in ISAS.items() if here in machines] or ["scalar"]
+    isas = [isa for isa, row in ISAS.items() if here in row[0] and takes(cc, row[1])] or ["scalar"]
     have = tuple(f"-DQ7_HAVE_{isa}=1" for isa in isas)
     csrc = ROOT / "csrc"
     source = hashlib.sha256()  # what a compiled model file was made for
@@ -98,10 +105,11 @@ def compile_library(target: Path, work: Path, extra: tuple[str, ...] = ()) -> No
     ]
     jobs += [(c, work / f"op_{c.stem}.o", have) for c in sorted((csrc / "ops").glob("*.c"))]
     for isa in isas:
-        flags = (*ISAS[isa][1], f"-DQ7_ISA={isa}", f"-DQ7_ISA_{isa}=1")
-        jobs += [
-            (c, work / f"{c.stem}_{isa}.o", flags) for c in sorted((csrc / "kernels").glob("*.c"))
-        ]
+        _, flags, base, folder = ISAS[isa]
+        flags = (*flags, f"-DQ7_ISA={isa}", f"-DQ7_ISA_{base}=1")
+        flags += () if isa == base else ("-DQ7_EXTENSION=1",)
+        sources = sorted((csrc / "kernels" / folder).glob("*.c"))
+        jobs += [(c, work / f"{c.stem}_{isa}.o", flags) for c in sources]
     work.mkdir(parents=True, exist_ok=True)
     newest = max(f.stat().st_mtime for pattern in ("*.h", "*.def") for f in csrc.rglob(pattern))
     commands = [

@@ -68,7 +68,6 @@ def literal(value: float) -> str:
 def main() -> None:
     mpmath.mp.dps = 30
     ln2 = mpmath.log(2)
-    one = mpmath.mpf(1)
     half = float(ln2) / 2 * 1.0001
 
     def erf_rest(s):  # erf(x) / x - 1 at x = sqrt(s)
@@ -81,11 +80,12 @@ def main() -> None:
     def tail(t):  # Phi(-t)
         return mpmath.erfc(t / mpmath.sqrt(2)) / 2
 
-    def log_tail(t):  # ln(2 Phi(-t)) + t^2 / 2
-        return mpmath.log(2 * tail(t)) + t * t / 2
+    def log_tail(t):  # log2(2 Phi(-t))
+        return mpmath.log(2 * tail(t)) / ln2
 
-    def tail_weight(t):  # full relative accuracy for gelu(t), and a 32nd of it for gelu(-t)
-        return tail(t) / (1 - tail(t)) + one / 32
+    def tail_weight(t):  # full relative accuracy for gelu(t), a 12th of it for gelu(-t) up to 5
+        beyond = 2.2 * max(0, min(t, 6.5) - 5) + max(0, t - 6.5)
+        return (tail(t) / (1 - tail(t)) if t < 5 else 0) + 10**-beyond / 12
 
     def tanh_rest(s):  # (tanh(x) / x - 1) / x^2 at x = sqrt(s)
         x = mpmath.sqrt(s)
@@ -122,7 +122,16 @@ def main() -> None:
             {},
         ),
         ("erf, |x| > 1, in |x|", log_erfc, mpmath.erfc, 1.0, 3.93, list(range(6)), {}),
-        ("gelu, in |x|", log_tail, tail_weight, 0.0, 5.0, list(range(1, 10)), {}),
+        ("gelu, in |x|", log_tail, tail_weight, 0.0, 10.0, list(range(1, 11)), {}),
+        (
+            "half of 2^x",
+            lambda x: 2 ** (x - 1),
+            lambda x: 2**-x,
+            -0.5,
+            0.5,
+            list(range(7)),
+            {0: 0.5},
+        ),
         ("tanh, in x^2", tanh_rest, lambda s: s, 0.0, 0.4, list(range(5)), {}),
         ("log", log_rest, lambda x: x * x, 2**-0.5 - 1, 2**0.5 - 1, list(range(8)), {}),
         ("sin, in x^2", sin_rest, lambda s: s, 0.0, quarter, list(range(3)), {}),

@@ -1,13 +1,20 @@
 """Every kernel row over the shapes of real models: how far from the limit, and which row is best.
 
-Run: python bench kernels [PATTERN ..] [--threads N] [--isa avx2] [--peer]. A pattern is a part of
-`family op shapes` as printed, or M,N,K of a product; the shapes are those of bench/shapes.txt. Rows
-of a family take turns. Rates are those of the best time, as the peaks are best rates; `+%` is how
-far the median is above. `limit` is the least time by multiply-adds or by bytes (bench/roofline.py,
-whose peak is measured again in every turn) over the best. The others are multiples of the pick's
-time. Exit code 1 where another row that this machine can run is more than 5 % faster than the
-dispatcher's pick, by best and by median. --peer times onnxruntime on the same node. Rows go to
-bench/results/kernels.jsonl.
+Run: python bench kernels [PATTERN ..] [--threads N] [--isa avx2] [--cold] [--seconds 55] [--peer].
+A pattern is a part of `family op shapes` as printed, or M,N,K of a product; the shapes are those of
+bench/shapes.txt. Rows of a family take turns, on feeds and outputs that are memory already. Rates
+are those of the best time; `+%` is how far the median is above. `limit` is the least time by
+multiply-adds or by bytes, whichever takes longer, over that of a turn, the median of all turns:
+what bounds a row is measured again in each. (Winograd's products count as those of a direct sum.)
+The others are multiples of the pick's time. A row that seems faster than the dispatcher's pick, by
+more than 5 % at its best and at its median, is measured again: exit code 1 where it is so then,
+too.
+
+With --cold every run takes other weights, of copies that are together twice as large as the last
+cache: then the limit of few rows is the bandwidth of memory. Without, one set of weights stays in
+whatever cache is large enough. --peer times onnxruntime on the same node. Rows go to
+bench/results/kernels.jsonl; what is there of this commit is not measured again, so that a run that
+--seconds ended goes on from there.
 """
 
 from __future__ import annotations
@@ -15,59 +22,79 @@ from __future__ import annotations
 import argparse
 import copy
 import itertools
+import math
 import re
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Callable, NamedTuple, Optional
+from typing import Callable, Optional
 
 import numpy as np
 import results
 import roofline
 import shapes
+import work
 
 from q7x2_ep import dtypes, importer
 from q7x2_ep.backend.call import Call
 from q7x2_ep.backend.cpu.library import Library, load
 from q7x2_ep.backend.program import Compiler
-from q7x2_ep.classes import replace
 from q7x2_ep.compare import onnxruntime_session
 from q7x2_ep.errors import BackendError
+from q7x2_ep.ir.core import Graph
 from q7x2_ep.plan.target import KernelRow
 from q7x2_ep.progress import track
 
 FASTER = 0.95  # of the pick's time
+CLOCK_MS = 5e-5  # what reading the clock around a step may add
 TURN_MS = 2.0  # of runs in a row
 SHAPE_MS, FEWEST = 2000.0, 3  # for all rounds of a shape, of which there are so many at least
 SLOW = 3.0  # times the pick's: not worth more than one run
 PORTABLE_FLOPS = 1e8  # what the portable rows are not tried on is beyond
+WEIGHTS = 0.5  # of the bytes: shapes whose weights are less are left out of --cold
 
-
-class Trial(NamedTuple):
-    """A row on a shape. run: milliseconds of `repeats` runs, one after the other, of one."""
-
-    row: KernelRow
-    run: Callable[[int], float]
+Run = Callable[[int], float]  # milliseconds of `repeats` runs, one after the other, of one
 
 
 def main(arguments: Optional[list[str]] = None) -> int:
     options = _options(arguments)
     library = load(options.isa)
-    limits = roofline.known(library.target.isa, options.threads)
-    chosen = list(select(options.patterns))
+    chosen = [s for s in select(options.patterns) if not options.cold or weights(s) > WEIGHTS]
+    path = results.FOLDER / "kernels.jsonl"
+    settings = {"threads": options.threads, "row_isa": library.target.isa}
+    found = [] if options.again else results.measured(results.read(path), **settings)
+    done = {row["name"]: row for row in found}
+    limits = None
+    wrong = 0
+    start = time.monotonic()
     print(
         f"{'family op shapes':<44}{'us':>9}{'+%':>4}{'GFLOP/s':>8}{'GB/s':>6}{'limit':>6}"
         f"  {'others' if not options.peer else 'ORT us  ratio  others'}"
     )
-    wrong = 0
     for shape in track(chosen, "kernels"):
-        row = measure(shape, library, limits, options)
-        results.write("kernels", [row])
-        wrong += bool(faster(row))
+        row = done.get(title(shape, options.cold))
+        if row is None or (options.peer and not row["peers"]):
+            if options.seconds and time.monotonic() - start > options.seconds:
+                print(f"{options.seconds} s are over: the same command goes on from here")
+                return 1 if wrong else 0
+            if limits is None:
+                isa = roofline.vectors(library.target.isa)
+                limits = roofline.measure(isa, options.threads)
+                results.write("roofline", [limits.row()])
+            row = {**settings, **measure(shape, library, limits, options)}
+            results.write("kernels", [row])
+        wrong += bool(row["faster"])
         print(line(row), flush=True)
     print(f"{len(chosen)} shapes, {wrong} where another kernel is more than 5 % faster")
     return 1 if wrong else 0
+
+
+def title(shape: shapes.Shape, cold: bool) -> str:
+    """Of a row; models tell apart what only attributes do."""
+    model = f" of {shape.models[0]}" if shape.models else ""
+    return f"{shape.family} {shape.name}{model}{', cold' * cold}"
 
 
 def select(patterns: Sequence[str]) -> list[shapes.Shape]:
@@ -82,46 +109,102 @@ def select(patterns: Sequence[str]) -> list[shapes.Shape]:
     return found
 
 
+def weights(shape: shapes.Shape) -> float:
+    """The part of a shape's bytes that are constants."""
+    plan, _ = shapes.planned(shape.graph)
+    return _constant_bytes(shape.graph) / max(shapes.work_of(plan).bytes, 1)
+
+
+def _constant_bytes(graph: Graph) -> int:
+    values = {value for node in graph.nodes for value in node.inputs if value is not None}
+    return sum(value.const.nbytes for value in values if value.const is not None)
+
+
 def measure(
     shape: shapes.Shape, library: Library, limits: roofline.Roofline, options: argparse.Namespace
 ) -> results.Row:
     """One row of results: all kernels of the family on a shape."""
-    plan, _ = shapes.planned(shape.graph)
+    plan, family = shapes.planned(shape.graph)
     each = shapes.work_of(plan, options.threads)
-    pick = library.target.kernel(shape.family)
-    rows = [row for row in library.target.kernels if row.family == shape.family and row.supported]
+    pick = library.target.kernel(family)
+    rows = [row for row in library.target.kernels if row.family == family and row.supported]
     rows = [row for row in rows if row.isa != "scalar" or each.flops <= PORTABLE_FLOPS]
     feeds = feed(shape)
-    trials = [Trial(row, runner(shape, feeds, library, row, options.threads)) for row in rows]
-    calls = {trial.row.name: trial.run for trial in trials}
+    copies = 1
+    if options.cold:
+        copies = math.ceil(2 * (roofline.cache_bytes(3) or 1 << 27) / _constant_bytes(shape.graph))
+    calls = {row.name: runner(shape, feeds, library, row, options.threads, copies) for row in rows}
     if options.peer:
         calls["onnxruntime"] = peer(shape, feeds, options.threads)
-    first = {name: min(run(1), run(1)) for name, run in calls.items()}
-    samples: dict[str, list[float]] = {name: [first[name]] for name in calls}
-    alive = [n for n in calls if n == pick.name or first[n] < SLOW * first[pick.name]]
-    kind = pick.dtypes
-    rates = [limits.products.get(kind, limits.flops)]
-    fitting = int(SHAPE_MS / sum(first[name] for name in alive))
-    for _ in range(min(options.rounds, max(fitting, FEWEST))):
-        for name in alive:
-            samples[name].append(calls[name](max(1, int(TURN_MS / first[name]))))
-        if kind in limits.products:
-            rates.append(roofline.flops(library.target.isa, options.threads, kind, 1))
-    limits = replace(limits, products={**limits.products, kind: max(rates)})
+    moved = max(limits.reads) if options.cold else each.bytes
+    bound = Bound(each, moved, limits, roofline.kind_of(pick))
+    samples, limit = turns(calls, pick.name, options.rounds, bound)
+    suspects = faster(samples, pick.name)
+    if suspects:
+        again = {name: run for name, run in calls.items() if name in (pick.name, *suspects)}
+        more, limit = turns(again, pick.name, max(options.rounds, 9), bound)
+        suspects = [name for name in faster(more, pick.name) if name in suspects]
+        samples.update(more)
     ms = {name: results.quartiles(times) for name, times in samples.items()}
     least = {name: float(f"{min(times):.4g}") for name, times in samples.items()}
     return {
-        "name": f"{shape.family} {shape.name}",
-        "threads": options.threads,
+        "name": title(shape, options.cold),
         "ours": pick.name,
         "ms": ms,
         "peers": ["onnxruntime"] if options.peer else [],
         "least": least,
+        "faster": suspects,
+        "product": next((work.sizes(step) for step in plan.steps if step.op == "gemm"), []),
         "flops": each.flops,
         "bytes": each.bytes,
-        "limit": round(1000 * limits.seconds(*each, kind) / least[pick.name], 4),
+        "limit": round(limit, 4),
         "models": shape.models,
     }
+
+
+class Bound:
+    """What limits a shape, of `size` bytes that are moved over and over: its operations or its
+    bytes.
+    """
+
+    def __init__(self, each: work.Work, size: float, limits: roofline.Roofline, kind: str):
+        self.work, self.size, self.limits = each, int(size), limits
+        self.kind = kind if kind in limits.products else "f32"
+        rates = (limits.products[self.kind], limits.bandwidth(size), limits.bandwidth(size, True))
+        self.rates = dict(zip(("operations", "reads", "copies"), rates))
+        copied = 2 * min(each.written, each.bytes - each.written)
+        self.amounts = dict(zip(self.rates, (each.flops, each.bytes - copied, copied)))
+
+    def times(self) -> dict[str, float]:
+        return {what: self.amounts[what] / rate for what, rate in self.rates.items()}
+
+    def seconds(self) -> float:
+        """The least time for it, with the rate of what takes longest measured now."""
+        times, isa, threads = self.times(), self.limits.isa, self.limits.threads
+        slowest = max(times, key=lambda what: times[what])
+        if slowest == "operations":
+            rate = roofline.flops(isa, threads, self.kind, 1)
+        else:
+            rate = roofline.bandwidth(isa, self.size // threads, threads, 1, slowest == "copies")
+        self.rates[slowest] = rate
+        operations, *moving = self.times().values()
+        return max(operations, sum(moving))
+
+
+def turns(
+    calls: Mapping[str, Run], pick: str, rounds: int, bound: Bound
+) -> tuple[dict[str, list[float]], float]:
+    """Milliseconds of each call, taken in turns, and the part of the pick's that is its limit."""
+    first = {name: min(run(1), run(1)) for name, run in calls.items()}
+    samples = {name: [first[name]] for name in calls}
+    alive = [n for n in calls if n == pick or first[n] < SLOW * first[pick]]
+    fitting = int(SHAPE_MS / sum(first[name] for name in alive))
+    parts = []
+    for _ in range(min(rounds, max(fitting, FEWEST))):
+        for name in alive:
+            samples[name].append(calls[name](max(1, int(TURN_MS / first[name]))))
+        parts.append(1000 * bound.seconds() / samples[pick][-1])
+    return samples, float(np.median(parts))
 
 
 def runner(
@@ -130,25 +213,39 @@ def runner(
     library: Library,
     row: KernelRow,
     threads: int,
-) -> Callable[[int], float]:
-    """A shape on one row of its family: the time of its kernels alone, see shapes.work_of."""
+    copies: int = 1,
+) -> Run:
+    """A shape on one row of its family: the time of its kernels alone, see shapes.work_of. copies:
+    of the weights, which runs take in turn.
+    """
     only = copy.copy(library)
     kernels = tuple(
-        each._replace(supported=each.supported and (each.family != row.family or each == row))
+        each._replace(supported=each.supported and _together(each, row))
         for each in library.target.kernels
     )
     only.target = replace(library.target, kernels=kernels)
-    program = Compiler(only, threads, lambda graph: None).planned(shape.graph)
-
-    counted = [getattr(step, "kernel", None) is not None for step in program.steps]
+    compiler, graph = Compiler(only, threads, lambda graph: None), shape.graph
+    programs = [compiler.planned(graph.clone()) for _ in range(copies)]
+    counted = [getattr(step, "kernel", None) is not None for step in programs[0].steps]
+    outputs = [like(output) for output in programs[0].run(feeds, {})]
+    following = itertools.cycle(programs)
 
     def run(repeats: int) -> float:
-        call = Call(step_ns=[])
-        for _ in range(repeats):
+        call = Call(outputs, step_ns=[])
+        for program in itertools.islice(following, repeats):
             program.run(feeds, {}, call)
         return sum(itertools.compress(call.step_ns, itertools.cycle(counted))) / 1e6 / repeats
 
     return run
+
+
+def _together(other: KernelRow, row: KernelRow) -> bool:
+    """Whether a plan may have both: one row of the family, and panels of one width, since what one
+    family packs (gemm) another reads (winograd).
+    """
+    if other.family == row.family:
+        return other == row
+    return {other.family, row.family} != {"gemm", "winograd"} or other.nr == row.nr
 
 
 def peer(shape: shapes.Shape, feeds: Sequence[np.ndarray], threads: int) -> Callable[[int], float]:
@@ -178,24 +275,28 @@ def feed(shape: shapes.Shape) -> list[np.ndarray]:
     made = []
     for value in shape.graph.inputs:
         dtype = dtypes.DTYPES[value.dtype]
-        if dtype.kind == "f":
-            made.append(random.standard_normal(value.shape).astype(dtype.numpy))
-        else:
-            made.append(np.ones(value.shape, dtype.numpy))
+        array = like(np.empty(value.shape, dtype.numpy))
+        array[...] = random.standard_normal(value.shape) if dtype.kind == "f" else 1
+        made.append(array)
     return made
 
 
-def faster(row: results.Row) -> list[str]:
+def like(array: np.ndarray) -> np.ndarray:
+    """An array where a model's would be: it begins a line of cache, and its pages are there."""
+    return roofline.aligned(array.nbytes).view(array.dtype).reshape(array.shape)
+
+
+def faster(samples: Mapping[str, Sequence[float]], pick: str) -> list[str]:
     """Kernels that beat the pick by more than 5 %, at their best too, and beyond the spread."""
-    low, median, _ = row["ms"][row["ours"]]
-    least = row["least"]
-    return [
-        name
-        for name, (_, other, high) in row["ms"].items()
-        if name != "onnxruntime"
-        and max(other / median, least[name] / least[row["ours"]]) < FASTER
-        and high < low
-    ]
+    least = min(samples[pick])
+    low, median, _ = results.quartiles(samples[pick])
+    found = []
+    for name, times in samples.items():
+        _, other, high = results.quartiles(times)
+        is_close = max(other / median, min(times) / least) >= FASTER or median - other < CLOCK_MS
+        if name not in (pick, "onnxruntime") and not is_close and high < low:
+            found.append(name)
+    return found
 
 
 def line(row: results.Row) -> str:
@@ -208,10 +309,9 @@ def line(row: results.Row) -> str:
     if "onnxruntime" in least:
         theirs = least["onnxruntime"]
         cells += f"{theirs * 1000:<8.1f}{best / theirs:<6.2f}"
-    too_fast = faster(row)
     for name, other in least.items():
         if name not in (row["ours"], "onnxruntime"):
-            mark = "!" if name in too_fast else ""
+            mark = "!" if name in row["faster"] else ""
             cells += f"{name.split('_')[-1]} {other / best:.1f}{mark} "
     return cells.rstrip()
 
@@ -222,6 +322,9 @@ def _options(arguments: Optional[list[str]]) -> argparse.Namespace:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--isa", default="", help="nothing beyond it")
     parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--cold", action="store_true", help="other weights in every run")
+    parser.add_argument("--seconds", type=float, help="begin nothing new after so long")
+    parser.add_argument("--again", action="store_true", help="what was measured already, too")
     parser.add_argument("--peer", action="store_true", help="onnxruntime on the same node")
     return parser.parse_args(arguments)
 

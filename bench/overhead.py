@@ -3,7 +3,7 @@
 `run`: microseconds of one call on models that compute next to nothing. `start`: milliseconds from
 an empty process (numpy is imported) to a session and its first outputs, and peak memory, from ONNX
 and from a compiled file; every sample is a process of its own. Both engines by turns; medians, and
-in brackets the fastest and the slowest; times go to bench/results/overhead.jsonl. With --clock cpu
+in brackets the fastest and the slowest; rows go to bench/results/overhead.jsonl. With --clock cpu
 the processor's time of all threads instead of the clock's, for machines that are busy otherwise.
 """
 
@@ -220,12 +220,13 @@ def main(arguments: Optional[list[str]] = None) -> None:
         rows.append(start_rows(options.models, options.threads, options.clock, options.samples))
     for row in itertools.chain(*rows):
         print(row, flush=True)
-        if row.unit != "MB":
-            scale = 1000 if row.unit == "us" else 1
-            samples = ([time / scale for time in times] for times in (row.ours, row.theirs))
-            name = f"{row.model}: {row.what}"
-            made = results.of_pair(name, options.threads, *samples, options.clock)
-            results.write("overhead", [made])
+        scale = 1000 if row.unit == "us" else 1
+        samples = ([each / scale for each in side] for side in (row.ours, row.theirs))
+        name = f"{row.model}: {row.what}"
+        made = results.of_pair(name, options.threads, *samples, options.clock)
+        if row.unit == "MB":
+            made["MB"] = made.pop("ms")
+        results.write("overhead", [made])
 
 
 if __name__ == "__main__":

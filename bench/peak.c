@@ -118,3 +118,14 @@ float read_all(int64_t n, const float *p, int64_t times) {
     for (int j = 1; j < 16; j++) sum[0] += sum[j];
     return sum[0][0];
 }
+
+/* Reads n floats and writes as many, n a multiple of 4 vectors, `times` times over. */
+void copy_all(int64_t n, const float *p, float *q, int64_t times) {
+    const int64_t w = sizeof(vector) / sizeof(float);
+    for (int64_t t = 0; t < times; t++) {
+        for (int64_t i = 0; i < n; i += 4 * w)
+            for (int j = 0; j < 4; j++)
+                *(vector *)(void *)(q + i + j * w) = *(const vector *)(const void *)(p + i + j * w);
+        __asm__ volatile("" : : : "memory"); /* or it would be copied once */
+    }
+}

@@ -67,13 +67,13 @@ def by_op(dots: Sequence[Dot], limits: roofline.Roofline) -> str:
     lines = [f"{'op':<20}{'steps':>6}{'ms':>10}{'share':>7}{'GFLOP/s':>9}{'GB/s':>7}{'limit':>7}"]
     for op, group in sorted(groups.items(), key=lambda pair: -sum(d.seconds for d in pair[1])):
         seconds, each = sum(d.seconds for d in group), work.total(d.work for d in group)
-        least = sum(limits.seconds(*d.work) for d in group)
+        least = sum(limits.seconds(d.work) for d in group)
         lines.append(
             f"{op:<20}{len(group):>6}{1000 * seconds:>10.3f}{seconds / whole:>7.1%}"
             f"{each.flops / seconds / 1e9:>9.1f}{each.bytes / seconds / 1e9:>7.1f}"
             f"{least / seconds:>7.0%}"
         )
-    least = sum(limits.seconds(*dot.work) for dot in dots)
+    least = sum(limits.seconds(dot.work) for dot in dots)
     lines.append(f"{'all':<20}{len(dots):>6}{1000 * whole:>10.3f}{'':>23}{least / whole:>7.0%}")
     return "\n".join(lines)
 

@@ -1,4 +1,4 @@
-"""The limits of this machine: multiply-adds and bytes read per second, by threads and by bytes.
+"""The limits of this machine: multiply-adds and bytes per second, by threads and by bytes.
 
 Run: python bench roofline [--threads 1,2] [--isa avx2]. The loops are those of
 peak.c, in Python's threads; best rates of several tries. Without a C compiler our own GEMM and
@@ -24,6 +24,7 @@ from typing import Any, Callable, Optional
 
 import numpy as np
 import results
+import work
 
 from q7x2_ep.backend.cpu.cores import default_threads
 from q7x2_ep.backend.cpu.library import load
@@ -40,6 +41,7 @@ EXTENSIONS = {  # of avx512, by their names in /proc/cpuinfo
     "amx_int8": ["-mamx-tile", "-mamx-int8", "-mamx-bf16"],
 }
 RATES = ("f32", "i16", "i8", "amx_bf16", "amx_i8")  # what is multiplied: functions of peak.c
+KINDS = {"u8": "i8", "u8 amx": "amx_i8"}  # what kernels of other names multiply, by dtypes and ISA
 SIZES = [1 << bits for bits in range(14, 31, 2)]  # bytes that a thread reads: 16 KB to 1 GB
 TRIES, SECONDS = 5, 0.02  # of one measurement; the best counts
 
@@ -49,14 +51,16 @@ class Roofline:
     """What `threads` threads can do together. Units: operations and bytes per second.
 
     products: rate of multiply-adds by what is multiplied. reads: rate by the bytes that are read
-    over and over, by all of them together. exact: measured by peak.c, not by what is at hand
-    without a compiler.
+    over and over, by all of them together; copies: rate of reading and writing as much, by the sum
+    of both. exact: measured by peak.c, not by what is at hand without a
+    compiler.
     """
 
     isa: str
     threads: int
     products: Mapping[str, float]
     reads: Mapping[int, float]
+    copies: Mapping[int, float]
     exact: bool = True
 
     @property
@@ -64,16 +68,22 @@ class Roofline:
         """In float32."""
         return self.products["f32"]
 
-    def bandwidth(self, size: float) -> float:
-        """The rate at which `size` bytes can be read, from whatever cache or memory holds them."""
-        sizes = sorted(self.reads)
-        rates = [self.reads[each] for each in sizes]
+    def bandwidth(self, size: float, copying: bool = False) -> float:
+        """The rate at which `size` bytes can be read, or half of them copied to the other half,
+        from whatever cache or memory holds them.
+        """
+        found = self.copies if copying else self.reads
+        sizes = sorted(found)
+        rates = [found[each] for each in sizes]
         at = [math.log(each) for each in sizes]
         return float(np.interp(math.log(max(size, 1)), at, rates))
 
-    def seconds(self, flops: float, size: float, kind: str = "f32") -> float:
-        """The least time for so many operations on so many bytes."""
-        return max(flops / self.products.get(kind, self.flops), size / self.bandwidth(size))
+    def seconds(self, each: work.Work, kind: str = "f32") -> float:
+        """The least time for it: what is written goes with as much that is read."""
+        pairs = 2 * min(each.written, each.bytes - each.written)
+        moving = pairs / self.bandwidth(each.bytes, copying=True)
+        moving += (each.bytes - pairs) / self.bandwidth(each.bytes)
+        return max(each.flops / self.products.get(kind, self.flops), moving)
 
     def row(self) -> dict[str, Any]:
         return {
@@ -81,13 +91,16 @@ class Roofline:
             "threads": self.threads,
             "products": dict(self.products),
             "reads": {str(size): rate for size, rate in self.reads.items()},
+            "copies": {str(size): rate for size, rate in self.copies.items()},
             "exact": self.exact,
         }
 
     @staticmethod
     def of(row: Mapping[str, Any]) -> Roofline:
-        reads = {int(size): rate for size, rate in row["reads"].items()}
-        return Roofline(row["name"], row["threads"], row["products"], reads, row["exact"])
+        reads, copies = (
+            {int(size): rate for size, rate in row[what].items()} for what in ("reads", "copies")
+        )
+        return Roofline(row["name"], row["threads"], row["products"], reads, copies, row["exact"])
 
 
 class Compiled:
@@ -127,6 +140,11 @@ class Compiled:
         address, count = ctypes.c_void_p(data.ctypes.data), ctypes.c_int64(data.size)
         self.library.read_all(count, address, ctypes.c_int64(times))
 
+    def copy(self, data: np.ndarray, times: int) -> None:
+        half = data.size // 2
+        addresses = [ctypes.c_void_p(part.ctypes.data) for part in (data, data[half:])]
+        self.library.copy_all(ctypes.c_int64(half), *addresses, ctypes.c_int64(times))
+
 
 class StandIn:
     """What there is without a C compiler: the kernels of the library, and numpy."""
@@ -159,10 +177,26 @@ class StandIn:
         for _ in range(times):
             data.max()
 
+    def copy(self, data: np.ndarray, times: int) -> None:
+        half = data.size // 2
+        for _ in range(times):
+            np.copyto(data[half : 2 * half], data[:half])
+
+
+def vectors(isa: str) -> str:
+    """The one of VECTORS whose registers an ISA has."""
+    return next((name for name in VECTORS if isa.startswith(name)), "avx512")
+
+
+def kind_of(kernel: Any) -> str:
+    """What a kernel multiplies, as one of RATES."""
+    return KINDS.get(f"{kernel.dtypes} {kernel.isa}") or KINDS.get(kernel.dtypes, kernel.dtypes)
+
 
 @cache
 def probe(isa: str) -> Any:
     """The best way to measure that this machine has."""
+    isa = vectors(isa)
     try:
         return Compiled(isa)
     except OSError as error:
@@ -172,33 +206,49 @@ def probe(isa: str) -> Any:
 
 def flops(isa: str, threads: int = 1, kind: str = "f32", tries: int = TRIES) -> float:
     """Operations per second, in multiply-adds of a kind."""
+    rounds, done = _calibrated(isa, kind)
+    compute = probe(isa).compute
+    seconds = [_together(lambda i: compute(rounds, kind), threads) for _ in range(tries)]
+    return done * threads / min(seconds)
+
+
+@cache
+def _calibrated(isa: str, kind: str) -> tuple[int, float]:
+    """Rounds that take some SECONDS, and the operations of so many."""
     compute = probe(isa).compute
     rounds = _repeats(lambda n: compute(n, kind))
-    done = compute(rounds, kind) * threads
-    return max(done / _together(lambda i: compute(rounds, kind), threads) for _ in range(tries))
+    return rounds, compute(rounds, kind)
 
 
-def bandwidth(isa: str, size: int, threads: int = 1) -> float:
-    """Bytes per second when each thread reads `size` bytes of its own over and over."""
-    read = probe(isa).read
-    floats = max(size // 4 // 256, 1) * 256
-    data = [_aligned(floats) for _ in range(threads)]
-    times = _repeats(lambda n: read(data[0], n))
-    moved = 4.0 * floats * times * threads
-    return max(moved / _together(lambda i: read(data[i], times), threads) for _ in range(TRIES))
+def bandwidth(
+    isa: str, size: int, threads: int = 1, tries: int = TRIES, copying: bool = False
+) -> float:
+    """Bytes per second when each thread reads `size` bytes of its own over and over, or copies one
+    half of them to the other.
+    """
+    go = probe(isa).copy if copying else probe(isa).read
+    floats = max(size // 4 // 512, 1) * 512
+    data = [_memory_of(i, floats) for i in range(threads)]
+    times = _repeats(lambda n: go(data[0], n))
+    seconds = [_together(lambda i: go(data[i], times), threads) for _ in range(tries)]
+    return 4.0 * floats * times * threads / min(seconds)
 
 
 def measure(isa: str, threads: int = 1) -> Roofline:
     sizes = [size for size in SIZES if size * threads <= _memory() // 4]
-    reads = {size * threads: bandwidth(isa, size, threads) for size in sizes}
+    reads, copies = (
+        {size * threads: bandwidth(isa, size, threads, TRIES, copying) for size in sizes}
+        for copying in (False, True)
+    )
     products = {kind: flops(isa, threads, kind) for kind in probe(isa).kinds}
     products = {kind: rate for kind, rate in products.items() if rate}
-    return Roofline(isa, threads, products, reads, probe(isa).exact)
+    return Roofline(isa, threads, products, reads, copies, probe(isa).exact)
 
 
 def known(isa: str, threads: int) -> Roofline:
     """The best rates that were ever measured on this machine, as others only slow it; else now."""
-    rows = results.here("roofline", isa, threads)
+    isa = vectors(isa)
+    rows = [row for row in results.here("roofline", isa, threads) if "copies" in row]
     if not rows:
         rows = [measure(isa, threads).row()]
         results.write("roofline", rows)
@@ -209,14 +259,27 @@ def known(isa: str, threads: int) -> Roofline:
         threads,
         {kind: max(e.products.get(kind, 0) for e in exact) for kind in exact[-1].products},
         {size: max(e.reads.get(size, 0) for e in exact) for size in exact[-1].reads},
+        {size: max(e.copies.get(size, 0) for e in exact) for size in exact[-1].copies},
         exact[-1].exact,
     )
 
 
-def _aligned(floats: int) -> np.ndarray:
-    room = np.ones(floats + 16, np.float32)
-    start = -room.ctypes.data % 64 // 4
-    return room[start : start + floats]
+_rooms: dict[int, np.ndarray] = {}
+
+
+def _memory_of(thread: int, floats: int) -> np.ndarray:
+    """What a thread reads: written once, and kept for later measurements."""
+    if thread not in _rooms or _rooms[thread].size < floats:
+        _rooms[thread] = aligned(floats * 4).view(np.float32)
+    return _rooms[thread][:floats]
+
+
+def aligned(size: int) -> np.ndarray:
+    """So many zero bytes, from the beginning of a line of cache on, that are memory already."""
+    room = np.empty(size + 64, np.uint8)
+    room.fill(0)
+    start = -room.ctypes.data % 64
+    return room[start : start + size]
 
 
 def _repeats(call: Callable[[int], Any]) -> int:
@@ -284,15 +347,18 @@ def table(rooflines: list[Roofline]) -> str:
     levels = [cache_bytes(1) or 32 << 10, cache_bytes(2) or 1 << 20]
     lines = [
         f"{'isa':<8}{'threads':>8}{'FMA GFLOP/s':>13}{'L1 GB/s':>10}{'L2':>8}{'16 MB':>8}"
-        f"{'memory':>8}{'FLOP/byte':>11}  other products"
+        f"{'memory':>8}{'copies: L1':>12}{'L2':>6}{'memory':>8}{'FLOP/byte':>11}  other products"
     ]
     for each in rooflines:
-        at = [each.bandwidth(size / 2 * each.threads) for size in levels]
-        at += [each.bandwidth(each.threads << 24), each.bandwidth(max(each.reads))]
-        rates = "".join(f"{rate / 1e9:>{width}.1f}" for rate, width in zip(at, (10, 8, 8, 8)))
+        memory = max(each.reads)
+        half = [size / 2 * each.threads for size in levels]
+        at = [each.bandwidth(size) for size in (*half, each.threads << 24, memory)]
+        copied = [each.bandwidth(size, copying=True) for size in (*half, memory)]
+        widths = (10, 8, 8, 8, 12, 6, 8)
+        rates = "".join(f"{rate / 1e9:>{w}.1f}" for rate, w in zip([*at, *copied], widths))
         lines.append(
             f"{each.isa:<8}{each.threads:>8}{each.flops / 1e9:>13.1f}{rates}"
-            f"{each.flops / at[-1]:>11.1f}  "
+            f"{each.flops / at[3]:>11.1f}  "
             + " ".join(f"{k} {rate / 1e9:.0f}" for k, rate in each.products.items() if k != "f32")
             + ("" if each.exact else "lower bounds")
         )

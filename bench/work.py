@@ -18,10 +18,11 @@ from q7x2_ep.plan.parts import Step
 
 
 class Work(NamedTuple):
-    """Of one step, or of several."""
+    """Of one step, or of several. written: of the bytes, those."""
 
     flops: float
     bytes: float
+    written: float
 
     @property
     def intensity(self) -> float:
@@ -30,7 +31,7 @@ class Work(NamedTuple):
 
 
 def total(works: Iterable[Work]) -> Work:
-    return Work(*map(sum, zip(*works, Work(0, 0))))
+    return Work(*map(sum, zip(*works, Work(0, 0, 0))))
 
 
 def visible(f: Any) -> int:
@@ -55,6 +56,8 @@ PRODUCTS: dict[str, Callable[[Any], int]] = {  # op: multiply-adds
     "matmul_plain": lambda f: prod(f.batch[: f.ndim]) * f.m * f.n * f.k,
     "conv": lambda f: windows(f) * f.M * f.C // f.groups,
     "conv_last": lambda f: windows(f) * f.M * f.C // f.groups,
+    "conv_direct": lambda f: f.N * f.OH * f.OW * f.kh * f.kw * f.M * f.C // f.groups,
+    "winograd": lambda f: 9 * f.N * f.OH * f.OW * f.M * f.C,  # of a direct sum
     "qconv": lambda f: f.N * f.M * f.OH * f.OW * f.C // f.groups * f.kh * f.kw,
     "depthwise": lambda f: windows(f) * f.C,
     "attention": lambda f: f.B * f.H * visible(f) * (f.D + f.Dv),
@@ -65,6 +68,8 @@ PACKED: dict[str, Callable[[Any], int]] = {  # op: weights that are packed, whic
     "gemm": lambda f: f.n * f.k * (1 + f.gated),
     "expert_gemm": lambda f: f.n * f.k * (1 + f.gated) * min(f.experts, f.m),
     "conv_last": lambda f: f.M * f.C // f.groups * f.kd * f.kh * f.kw,
+    "conv_direct": lambda f: f.M * f.C // f.groups * f.kh * f.kw,
+    "winograd": lambda f: 16 * f.M * f.C,
     "rnn": lambda f: f.D * f.gates * f.H * f.H,
 }
 SELECTING = ("copy", "gather", "gather_elements", "gather_nd")  # read no more than they write
@@ -96,7 +101,12 @@ def of(step: Step, sizes: Mapping[str, int]) -> Work:
         if multiply_adds
         else max([*read.values(), *written.values()], default=0) / 4
     )
-    return Work(float(flops), float(moved))
+    return Work(float(flops), float(moved), float(sum(written.values())))
+
+
+def sizes(step: Step) -> list[int]:
+    """m, n and k of a product without symbols."""
+    return [_value(step.fields[name], {}) for name in "mnk"]
 
 
 def _outputs(step: Step) -> set[str]:

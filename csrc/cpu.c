@@ -1,27 +1,72 @@
 /* cpu.c: which instruction sets this CPU has, and the kernel table. */
+#define _GNU_SOURCE /* syscall under -std=c11 */
 #include "runtime.h"
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+#if defined(__linux__)
+#include <sys/auxv.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
 const char *q7_isa_name(q7_isa isa) {
-    static const char *const names[Q7_ISA_COUNT] = {"scalar", "neon", "avx2", "avx512"};
+    static const char *const names[Q7_ISA_COUNT] = {
+        "scalar", "neon", "neon_dot", "avx2", "avx2_vnni", "avx512", "avx512_vnni", "amx"};
     return names[isa];
 }
 
-bool q7_isa_present(q7_isa isa) {
 #if defined(__x86_64__)
-    /* The compiler's runtime also asks the OS whether it saves the registers. Every CPU with AVX2
-     * and FMA has F16C, which not every compiler can ask for. */
-    if (isa == Q7_ISA_avx2) return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-    if (isa == Q7_ISA_avx512)
-        return q7_isa_present(Q7_ISA_avx2) && __builtin_cpu_supports("avx512f") &&
-               __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw") &&
-               __builtin_cpu_supports("avx512vl");
-    return isa == Q7_ISA_scalar;
-#elif defined(__aarch64__)
-    return isa == Q7_ISA_scalar || isa == Q7_ISA_neon;
+enum { EAX, EBX, ECX, EDX };
+
+/* A bit of leaf 7 of CPUID, whose names not every compiler knows. */
+static bool feature(unsigned subleaf, int reg, int bit) {
+    unsigned r[4];
+    return __get_cpuid_count(7, subleaf, &r[EAX], &r[EBX], &r[ECX], &r[EDX]) && r[reg] >> bit & 1;
+}
+
+/* Linux gives a process the registers of AMX when it asks: the state of a thread that uses them is 8
+ * KB larger. Emulators and checkers do not have the feature, or refuse. */
+static bool may_use_tiles(void) {
+#if defined(__linux__)
+    enum { REQUEST = 0x1023, TILE_DATA = 18 };
+    return syscall(SYS_arch_prctl, REQUEST, TILE_DATA) == 0;
 #else
-    return isa == Q7_ISA_scalar;
+    return false;
 #endif
 }
+
+bool q7_isa_present(q7_isa isa) {
+    switch (isa) { /* the compiler's runtime also asks the OS whether it saves the registers */
+        case Q7_ISA_scalar: return true;
+        /* Every CPU with AVX2 and FMA has F16C, which not every compiler can ask for. */
+        case Q7_ISA_avx2: return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+        case Q7_ISA_avx2_vnni: return q7_isa_present(Q7_ISA_avx2) && feature(1, EAX, 4);
+        case Q7_ISA_avx512:
+            return q7_isa_present(Q7_ISA_avx2) && __builtin_cpu_supports("avx512f") &&
+                   __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw") &&
+                   __builtin_cpu_supports("avx512vl");
+        case Q7_ISA_avx512_vnni: return q7_isa_present(Q7_ISA_avx512) && feature(0, ECX, 11);
+        case Q7_ISA_amx:
+            return q7_isa_present(Q7_ISA_avx512_vnni) && feature(0, EDX, 24) &&
+                   feature(0, EDX, 25) && may_use_tiles();
+        default: return false;
+    }
+}
+#elif defined(__aarch64__)
+bool q7_isa_present(q7_isa isa) {
+#if defined(__APPLE__) /* every one of theirs */
+    if (isa == Q7_ISA_neon_dot) return true;
+#elif defined(__linux__)
+    enum { ASIMDDP = 20 };
+    if (isa == Q7_ISA_neon_dot) return getauxval(AT_HWCAP) >> ASIMDDP & 1;
+#endif
+    return isa == Q7_ISA_scalar || isa == Q7_ISA_neon;
+}
+#else
+bool q7_isa_present(q7_isa isa) { return isa == Q7_ISA_scalar; }
+#endif
 
 /* Q7_IF_<isa>(x, y) is x where the build compiled kernels for it (setup.py), else y. */
 #ifdef Q7_HAVE_scalar
@@ -34,15 +79,35 @@ bool q7_isa_present(q7_isa isa) {
 #else
 #define Q7_IF_neon(x, y) y
 #endif
+#ifdef Q7_HAVE_neon_dot
+#define Q7_IF_neon_dot(x, y) x
+#else
+#define Q7_IF_neon_dot(x, y) y
+#endif
 #ifdef Q7_HAVE_avx2
 #define Q7_IF_avx2(x, y) x
 #else
 #define Q7_IF_avx2(x, y) y
 #endif
+#ifdef Q7_HAVE_avx2_vnni
+#define Q7_IF_avx2_vnni(x, y) x
+#else
+#define Q7_IF_avx2_vnni(x, y) y
+#endif
 #ifdef Q7_HAVE_avx512
 #define Q7_IF_avx512(x, y) x
 #else
 #define Q7_IF_avx512(x, y) y
+#endif
+#ifdef Q7_HAVE_avx512_vnni
+#define Q7_IF_avx512_vnni(x, y) x
+#else
+#define Q7_IF_avx512_vnni(x, y) y
+#endif
+#ifdef Q7_HAVE_amx
+#define Q7_IF_amx(x, y) x
+#else
+#define Q7_IF_amx(x, y) y
 #endif
 
 /* A kernel's real type is its family's; here it is only an address (drivers cast it back). */

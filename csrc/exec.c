@@ -438,7 +438,7 @@ static q7_status run_error(q7_context *c, int64_t step, q7_error *error) {
     return Q7_DATA_FAULT;
 }
 
-q7_status q7_run(const q7_job *job) {
+static q7_status run_steps(const q7_job *job) {
     q7_context *c = job->context;
     q7_error *error = job->error;
     if (!c->bound || job->first < 0 || job->last > c->plan->n_steps)
@@ -457,6 +457,13 @@ q7_status q7_run(const q7_job *job) {
         before = after;
     }
     return Q7_OK;
+}
+
+q7_status q7_run(const q7_job *job) {
+    q7_pool_enter();
+    const q7_status status = run_steps(job);
+    q7_pool_leave();
+    return status;
 }
 
 void q7_profile(q7_context *context, int64_t *step_ns) { context->step_ns = step_ns; }

@@ -234,7 +234,9 @@ q7_status q7_flow_run(q7_flow *flow, const q7_tensor *inputs, const int64_t *siz
     q7_program *p = flow->main;
     flow->sizes = sizes;
     for (int64_t i = 0; i < p->n_inputs; i++) p->slots[i].t = inputs[i];
+    q7_pool_enter();
     const q7_status status = q7_program_run(flow, p);
+    q7_pool_leave();
     for (int64_t i = 0; i < p->n_outputs && status == Q7_OK; i++)
         outputs[i] = p->slots[p->outputs[i]].t;
     return status;

@@ -5,11 +5,14 @@
  * panels of the run before. Who has done his own takes what is left of the others'. Workers join a
  * region if they are awake in time; the caller works too, closes the region when no task is left,
  * and waits only for workers that are inside it, so that a worker whose core is busy elsewhere
- * delays nobody before it has taken a task, and afterwards gets the caller's core: the caller soon
- * sleeps instead of spinning. Where a worker keeps the caller waiting for much longer than tasks
- * take, its core is busy elsewhere, and regions run inline for a while. Idle workers spin for a
- * bounded time, then sleep. One region at a time: a second caller runs its tasks inline. A forked
- * child starts with an empty pool. Read runtime.h first. */
+ * delays nobody before it has taken a task, and afterwards gets the caller's core: the caller sleeps
+ * after a while of spinning, as idle workers do. Where a worker keeps the caller waiting for longer
+ * than the region would have taken without it, regions run inline for a while.
+ *
+ * A run takes a crew with its first region and keeps it to its end; workers are dealt out to the
+ * crews of all runs under way like cards, and work for no other, so that n runs at once have an nth
+ * of them each, whatever the length of their tasks. A run that finds no crew or no worker left works
+ * alone. A forked child starts with an empty pool. Read runtime.h first. */
 #define _GNU_SOURCE /* pthread_sigmask under -std=c11 */
 #include <pthread.h>
 #include <signal.h>
@@ -17,43 +20,65 @@
 
 #include "runtime.h"
 
-/* A spin is a pause of 10-50 ns: workers spin for about 100 us before they sleep, callers 10 us. */
-enum { MAX_WORKERS = 255, WORKER_SPINS = 4000, CALLER_SPINS = 400 };
+/* A spin is a pause of 10-50 ns: idle workers, and callers that wait, spin for about 100 us before
+ * they sleep. After 10 us for callers, MiniLM of 16 tokens took 10 % more with two threads. */
+enum { MAX_WORKERS = 255, SPINS = 4000 };
 
-/* A wait of STOLEN_NS beyond four times the caller's own time per task is a stolen core. The pool
- * is left alone for BACK_OFF / threads times the wait: with two threads probing costs at most a
- * fifth then; the more there are, the more a run without them costs. BERT-base of 16 tokens on 16
- * shared cores: 10 ms where it was 4 times the wait for any number, 6 ms so. */
+/* A region that took longer than its caller alone would have needed, and STOLEN_NS of waiting, had
+ * a worker whose core is busy elsewhere. Regions run inline then for BACK_OFF / threads times the
+ * wait: with two threads probing costs at most a fifth; the more there are, the more a run without
+ * them costs. BERT-base of 16 tokens on 16 shared cores: 10 ms where it was 4 times the wait for
+ * any number, 6 ms so. */
 enum { STOLEN_NS = 100000, BACK_OFF = 8 };
 
-/* state: number of the region, its threads, and CLOSED, from high to low bits */
+enum { CREWS = 16 }; /* runs at once that can have workers */
+
+/* The state of a crew names its last region: its number, which no other region has, its threads
+ * (the caller is thread 0), how the workers were dealt out then (the first is worker `first`, then
+ * every `stride`th), and CLOSED. */
 #define CLOSED UINT64_C(1)
 #define THREADS UINT64_C(2)
-#define REGION UINT64_C(0x400)
+#define STRIDE UINT64_C(0x400)
+#define FIRST UINT64_C(0x8000)
+#define REGION UINT64_C(0x100000)
 
-/* What one thread writes and others read: a cache line of its own. Thread 0 is the caller. */
+/* What one thread writes and others read: a cache line of its own. */
 typedef struct {
     _Alignas(64) atomic_int_least64_t next; /* of the tasks that are its own in this region */
     int64_t end;
-    atomic_uint_least64_t inside; /* the state that it has joined, or 0 */
 } seat;
 
-static struct {
-    pthread_mutex_t owner; /* held by the caller whose region it is */
-    pthread_mutex_t sleep;
-    pthread_cond_t wake, done;
-    atomic_int sleepers, owner_sleeps;
-    int64_t workers;
-    int64_t inline_until_ns; /* the owner's: no regions before */
+typedef struct {
     _Alignas(64) atomic_uint_least64_t state;
     q7_task fn;
     void *arg;
+    int64_t inline_until_ns; /* the caller's: no regions before */
+    atomic_int caller_sleeps;
+    pthread_cond_t done;
     seat seats[MAX_WORKERS + 1];
-} pool = {.owner = PTHREAD_MUTEX_INITIALIZER,
-          .sleep = PTHREAD_MUTEX_INITIALIZER,
-          .wake = PTHREAD_COND_INITIALIZER,
-          .done = PTHREAD_COND_INITIALIZER,
-          .state = CLOSED};
+} crew;
+
+static struct {
+    pthread_mutex_t sleep;
+    pthread_cond_t wake;
+    atomic_int sleepers;
+    atomic_int_least64_t workers;
+    atomic_int_least64_t cores;                 /* 0: not told */
+    atomic_int_least64_t inline_until_ns;       /* no regions before */
+    _Alignas(64) atomic_uint_least64_t regions; /* so far */
+    _Alignas(64) atomic_uint_least64_t taken;   /* a bit for each crew */
+    struct {
+        _Alignas(64)
+            atomic_uint_least64_t state; /* of the region that this worker has joined, or 0 */
+    } inside[MAX_WORKERS];
+    crew crews[CREWS];
+} pool = {.sleep = PTHREAD_MUTEX_INITIALIZER, .wake = PTHREAD_COND_INITIALIZER};
+
+/* Of the run on this thread. */
+static _Thread_local struct {
+    int64_t depth;
+    crew *crew;
+} run;
 
 static inline void pause_cpu(void) {
 #if defined(__x86_64__)
@@ -69,132 +94,196 @@ int64_t q7_now_ns(void) {
     return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
-static inline int64_t threads_of(uint64_t state) { return (int64_t)(state % REGION / THREADS); }
+static inline int64_t threads_of(uint64_t state) { return (int64_t)(state % STRIDE / THREADS); }
+static inline int64_t stride_of(uint64_t state) { return (int64_t)(state % FIRST / STRIDE); }
+static inline int64_t first_of(uint64_t state) { return (int64_t)(state % REGION / FIRST); }
+static inline int64_t bits(uint64_t mask) { return __builtin_popcountll(mask); }
+
+/* Which thread of the region this worker is, or 0. */
+static int64_t thread_of(uint64_t state, int64_t worker) {
+    const int64_t turn = worker - first_of(state);
+    if (state & CLOSED || turn < 0 || turn % stride_of(state)) return 0;
+    const int64_t thread = turn / stride_of(state) + 1;
+    return thread < threads_of(state) ? thread : 0;
+}
 
 /* Does this thread's tasks, then those that others have left. Returns how many. */
-static int64_t work(int64_t thread, int64_t threads) {
+static int64_t work(crew *c, int64_t thread, int64_t threads) {
     int64_t done = 0;
     for (int64_t i = 0; i < threads; i++) {
-        seat *s = &pool.seats[thread + i < threads ? thread + i : thread + i - threads];
+        seat *s = &c->seats[thread + i < threads ? thread + i : thread + i - threads];
         while (atomic_load_explicit(&s->next, memory_order_relaxed) < s->end) {
             const int64_t task = atomic_fetch_add_explicit(&s->next, 1, memory_order_relaxed);
             if (task >= s->end) break;
-            pool.fn(pool.arg, task, thread);
+            c->fn(c->arg, task, thread);
             done++;
         }
     }
     return done;
 }
 
-/* The state once it shows another region than `seen`. */
-static uint64_t await_region(uint64_t seen) {
-    for (int i = 0; i < WORKER_SPINS; i++) {
-        const uint64_t state = atomic_load(&pool.state);
-        if (state / REGION != seen) return state;
+/* The crew that this worker belongs to while those of `taken` are. */
+static crew *crew_of(int64_t worker, uint64_t taken) {
+    for (int64_t turn = worker % bits(taken); turn > 0; turn--) taken &= taken - 1;
+    return &pool.crews[__builtin_ctzll(taken)];
+}
+
+/* The crew whose open region waits for this worker, or NULL. seen: the last that it knows of. */
+static crew *wanted(int64_t worker, uint64_t seen, uint64_t *state) {
+    const uint64_t taken = atomic_load(&pool.taken);
+    if (!taken) return NULL;
+    crew *c = crew_of(worker, taken);
+    *state = atomic_load(&c->state);
+    return *state != seen && thread_of(*state, worker) ? c : NULL;
+}
+
+static crew *await_region(int64_t worker, uint64_t seen, uint64_t *state) {
+    crew *c;
+    for (int i = 0; i < SPINS; i++) {
+        if ((c = wanted(worker, seen, state))) return c;
         pause_cpu();
     }
     pthread_mutex_lock(&pool.sleep);
     atomic_fetch_add(&pool.sleepers, 1);
-    while (atomic_load(&pool.state) / REGION == seen) pthread_cond_wait(&pool.wake, &pool.sleep);
+    while (!(c = wanted(worker, seen, state))) pthread_cond_wait(&pool.wake, &pool.sleep);
     atomic_fetch_sub(&pool.sleepers, 1);
     pthread_mutex_unlock(&pool.sleep);
-    return atomic_load(&pool.state);
+    return c;
 }
 
-static void leave_region(seat *mine) {
-    atomic_store(&mine->inside, 0);
-    if (!atomic_load(&pool.owner_sleeps)) return;
+static void leave_region(crew *c, int64_t worker) {
+    atomic_store(&pool.inside[worker].state, 0);
+    if (!atomic_load(&c->caller_sleeps)) return;
     pthread_mutex_lock(&pool.sleep);
-    pthread_cond_signal(&pool.done);
+    pthread_cond_signal(&c->done);
     pthread_mutex_unlock(&pool.sleep);
 }
 
-/* Joining is a store, then a look at the state; closing a store to the state, then a look at the
- * seats: one of the two sees the other. */
-static void *worker(void *number) {
-    const int64_t thread = (int64_t)(intptr_t)number;
-    seat *mine = &pool.seats[thread];
-    uint64_t seen = 0;
+/* Joining is a store, then a look at the state; closing a store to the state, then a look at who is
+ * inside: one of the two sees the other. */
+static void *work_forever(void *number) {
+    const int64_t worker = (int64_t)(intptr_t)number;
+    uint64_t state = 0;
     for (;;) {
-        const uint64_t state = await_region(seen);
-        seen = state / REGION;
-        if (state & CLOSED || thread >= threads_of(state)) continue;
-        atomic_store(&mine->inside, state);
-        if (atomic_load(&pool.state) == state) (void)work(thread, threads_of(state));
-        leave_region(mine);
+        crew *c = await_region(worker, state, &state);
+        atomic_store(&pool.inside[worker].state, state);
+        if (atomic_load(&c->state) == state)
+            (void)work(c, thread_of(state, worker), threads_of(state));
+        leave_region(c, worker);
     }
     return NULL;
 }
 
-static void reset_after_fork(void) {
-    pthread_mutex_init(&pool.owner, NULL);
+static void reset(void) {
     pthread_mutex_init(&pool.sleep, NULL);
     pthread_cond_init(&pool.wake, NULL);
-    pthread_cond_init(&pool.done, NULL);
-    pool.workers = 0;
-    pool.inline_until_ns = 0;
+    atomic_store(&pool.workers, 0);
     atomic_store(&pool.sleepers, 0);
-    atomic_store(&pool.owner_sleeps, 0);
-    atomic_store(&pool.state, CLOSED);
-    for (int i = 0; i <= MAX_WORKERS; i++) atomic_store(&pool.seats[i].inside, 0);
+    atomic_store(&pool.taken, 0);
+    for (int i = 0; i < MAX_WORKERS; i++) atomic_store(&pool.inside[i].state, 0);
+    for (int i = 0; i < CREWS; i++) {
+        atomic_store(&pool.crews[i].state, CLOSED);
+        atomic_store(&pool.crews[i].caller_sleeps, 0);
+        pool.crews[i].inline_until_ns = 0;
+        pthread_cond_init(&pool.crews[i].done, NULL);
+    }
 }
 
-static void register_fork_handler(void) { pthread_atfork(NULL, NULL, reset_after_fork); }
+static void start(void) {
+    reset();
+    pthread_atfork(NULL, NULL, reset);
+}
+
+void q7_pool_cores(int64_t cores) { atomic_store(&pool.cores, cores); }
 
 /* Workers leave signals to the threads of the program. Fewer workers than wanted is no error. */
 static void grow(int64_t workers) {
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
-    pthread_once(&once, register_fork_handler);
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    while (pool.workers < q7_min(workers, MAX_WORKERS)) {
+    pthread_mutex_lock(&pool.sleep);
+    for (int64_t i = atomic_load(&pool.workers); i < q7_min(workers, MAX_WORKERS); i++) {
         pthread_t thread;
-        void *number = (void *)(intptr_t)(pool.workers + 1);
-        if (pthread_create(&thread, NULL, worker, number)) break;
+        if (pthread_create(&thread, NULL, work_forever, (void *)(intptr_t)i)) break;
         pthread_detach(thread);
-        pool.workers++;
+        atomic_store(&pool.workers, i + 1);
     }
+    pthread_mutex_unlock(&pool.sleep);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
 }
 
-/* Returns the state of the open region. */
-static uint64_t open_region(int64_t tasks, int64_t threads, q7_task fn, void *arg) {
-    pool.fn = fn;
-    pool.arg = arg;
-    for (int64_t i = 0; i < threads; i++) {
-        atomic_store_explicit(&pool.seats[i].next, tasks * i / threads, memory_order_relaxed);
-        pool.seats[i].end = tasks * (i + 1) / threads;
+/* A crew that nobody has, or NULL. */
+static crew *take_crew(void) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, start);
+    uint64_t taken = atomic_load(&pool.taken);
+    for (;;) {
+        const uint64_t free = ~taken & ((UINT64_C(1) << CREWS) - 1);
+        if (!free) return NULL;
+        if (atomic_compare_exchange_weak(&pool.taken, &taken, taken | (free & -free)))
+            return &pool.crews[__builtin_ctzll(free)];
     }
-    const uint64_t region = atomic_load(&pool.state) / REGION + 1;
-    const uint64_t state = region * REGION + (uint64_t)threads * THREADS;
-    atomic_store(&pool.state, state);
-    if (atomic_load(&pool.sleepers) == 0) return state;
+}
+
+void q7_pool_enter(void) { run.depth++; }
+
+void q7_pool_leave(void) {
+    if (--run.depth > 0 || !run.crew) return;
+    atomic_fetch_and(&pool.taken, ~(UINT64_C(1) << (run.crew - pool.crews)));
+    run.crew = NULL;
+}
+
+/* The state of a region of this crew with at most so many threads. A single run may have more than
+ * there are cores, if it is told to. */
+static uint64_t deal(const crew *c, int64_t threads) {
+    const uint64_t taken = atomic_load(&pool.taken), bit = UINT64_C(1) << (c - pool.crews);
+    const int64_t runs = bits(taken), first = bits(taken & (bit - 1));
+    const int64_t others = q7_max(atomic_load(&pool.cores) - runs, 0);
+    const int64_t wanted = runs == 1 ? threads - 1 : q7_min(runs * (threads - 1), others);
+    if (atomic_load(&pool.workers) < wanted) grow(wanted);
+    const int64_t workers = atomic_load(&pool.workers),
+                  all = runs == 1 ? workers : q7_min(workers, others);
+    threads = q7_min(threads, q7_ceil_div(q7_max(all - first, 0), runs) + 1);
+    return (uint64_t)threads * THREADS + (uint64_t)runs * STRIDE + (uint64_t)first * FIRST;
+}
+
+static void open_region(crew *c, uint64_t state, int64_t tasks, q7_task fn, void *arg) {
+    const int64_t threads = threads_of(state);
+    c->fn = fn;
+    c->arg = arg;
+    for (int64_t i = 0; i < threads; i++) {
+        atomic_store_explicit(&c->seats[i].next, tasks * i / threads, memory_order_relaxed);
+        c->seats[i].end = tasks * (i + 1) / threads;
+    }
+    atomic_store(&c->state, state);
+    if (atomic_load(&pool.sleepers) == 0) return;
     pthread_mutex_lock(&pool.sleep);
     pthread_cond_broadcast(&pool.wake);
     pthread_mutex_unlock(&pool.sleep);
-    return state;
 }
 
 /* The first thread from `from` on that is inside, or the number of threads. */
 static int64_t busy(uint64_t state, int64_t from) {
-    while (from < threads_of(state) && atomic_load(&pool.seats[from].inside) != state) from++;
+    for (; from < threads_of(state); from++) {
+        const int64_t worker = first_of(state) + (from - 1) * stride_of(state);
+        if (atomic_load(&pool.inside[worker].state) == state) break;
+    }
     return from;
 }
 
-static void close_region(uint64_t state) {
+static void close_region(crew *c, uint64_t state) {
     const int64_t threads = threads_of(state);
-    atomic_store(&pool.state, state | CLOSED);
+    atomic_store(&c->state, state | CLOSED);
     int64_t thread = busy(state, 1);
-    for (int i = 0; i < CALLER_SPINS && thread < threads; i++) {
+    for (int i = 0; i < SPINS && thread < threads; i++) {
         pause_cpu();
         thread = busy(state, thread);
     }
     if (thread == threads) return;
     pthread_mutex_lock(&pool.sleep);
-    atomic_store(&pool.owner_sleeps, 1);
-    while ((thread = busy(state, thread)) < threads) pthread_cond_wait(&pool.done, &pool.sleep);
-    atomic_store(&pool.owner_sleeps, 0);
+    atomic_store(&c->caller_sleeps, 1);
+    while ((thread = busy(state, thread)) < threads) pthread_cond_wait(&c->done, &pool.sleep);
+    atomic_store(&c->caller_sleeps, 0);
     pthread_mutex_unlock(&pool.sleep);
 }
 
@@ -202,28 +291,25 @@ static void run_inline(int64_t tasks, q7_task fn, void *arg) {
     for (int64_t task = 0; task < tasks; task++) fn(arg, task, 0);
 }
 
-static void run_region(int64_t tasks, int64_t threads, q7_task fn, void *arg) {
-    const int64_t start = q7_now_ns();
-    if (start < pool.inline_until_ns) {
-        run_inline(tasks, fn, arg);
-        return;
-    }
-    if (pool.workers < threads - 1) grow(threads - 1);
-    threads = q7_min(threads, pool.workers + 1);
-    const uint64_t state = open_region(tasks, threads, fn, arg);
-    const int64_t done = work(0, threads), end = q7_now_ns();
-    close_region(state);
-    const int64_t closed = q7_now_ns(), wait = closed - end;
-    if (wait > STOLEN_NS + 4 * (end - start) / q7_max(done, 1))
-        pool.inline_until_ns = closed + BACK_OFF * wait / threads;
-}
-
 void q7_parallel(const q7_call *call, int64_t tasks, q7_task fn, void *arg) {
-    const int64_t threads = q7_min(call->threads, tasks);
-    if (threads < 2 || pthread_mutex_trylock(&pool.owner)) {
+    const int64_t wanted = q7_min(call->threads, tasks);
+    if (wanted < 2 || (!run.crew && !(run.crew = take_crew()))) {
         run_inline(tasks, fn, arg);
         return;
     }
-    run_region(tasks, threads, fn, arg);
-    pthread_mutex_unlock(&pool.owner);
+    const int64_t start = q7_now_ns();
+    uint64_t state = deal(run.crew, wanted);
+    const int64_t threads = threads_of(state);
+    if (threads < 2 || start < run.crew->inline_until_ns) {
+        run_inline(tasks, fn, arg);
+        return;
+    }
+    state += (atomic_fetch_add(&pool.regions, 1) + 1) * REGION;
+    open_region(run.crew, state, tasks, fn, arg);
+    const int64_t done = work(run.crew, 0, threads), end = q7_now_ns();
+    close_region(run.crew, state);
+    const int64_t closed = q7_now_ns(), wait = closed - end;
+    const int64_t alone = (end - start) / q7_max(done, 1) * tasks;
+    if (wait > STOLEN_NS && closed - start > alone)
+        run.crew->inline_until_ns = closed + BACK_OFF * wait / threads;
 }

@@ -1,4 +1,4 @@
-/* q7.h: the public C ABI of libq7: twelve functions, plain C11.
+/* q7.h: the public C ABI of libq7: thirteen functions, plain C11.
  *
  * A plan is made by Python (q7x2_ep/plan/encode.py), position independent, and copied at creation.
  * One plan serves many contexts; one context serves one run at a time. Sizes in the plan are
@@ -38,6 +38,10 @@ typedef struct q7_context q7_context;
 
 /* The ops, sets, kernels and CPU as text, one fact a line (describe.c). Static storage. */
 Q7_API const char *q7_describe(void);
+
+/* How many threads runs at once may have together; without it, one run at a time has workers. A run
+ * that is alone has as many as its context says. */
+Q7_API void q7_pool_cores(int64_t cores);
 
 /* The plan in `blob` (see "Plan" below), over `n_constants` base addresses that must outlive it. */
 Q7_API q7_status q7_plan_create(const void *blob, int64_t blob_bytes, const void *const *constants,

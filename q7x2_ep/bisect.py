@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple, Optional
 
 import numpy as np
 
 from q7x2_ep import importer, passes
 from q7x2_ep.backend.numpy import evaluate, rms, rms_error
-from q7x2_ep.classes import dataclass
 from q7x2_ep.compare import OutputError, onnxruntime_session
 from q7x2_ep.errors import FeedError, Q7Error
 from q7x2_ep.feeds import random_feeds

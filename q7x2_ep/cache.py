@@ -19,11 +19,11 @@ import logging
 import os
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Optional
 
 from q7x2_ep import errors
 from q7x2_ep.backend.cpu.library import load
-from q7x2_ep.classes import dataclass
 from q7x2_ep.files import replacing
 from q7x2_ep.release import __version__
 from q7x2_ep.request import Request

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Callable, Optional
 
 import numpy as np
@@ -20,7 +21,6 @@ from q7x2_ep.api.options import GraphOptimizationLevel, SessionOptions
 from q7x2_ep.backend import numpy as oracle
 from q7x2_ep.backend.cpu.cores import default_threads
 from q7x2_ep.backend.numpy import rms, rms_error
-from q7x2_ep.classes import dataclass
 from q7x2_ep.errors import BackendError
 from q7x2_ep.feeds import random_feeds
 from q7x2_ep.install import installed

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from typing import Optional, Union
 
 from q7x2_ep.api.inference_session import InferenceSession
 from q7x2_ep.api.options import SessionOptions
-from q7x2_ep.classes import dataclass
 from q7x2_ep.errors import ModelError
 from q7x2_ep.progress import track
 from q7x2_ep.session import Model

@@ -7,10 +7,10 @@ import re
 import string
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Optional, Union
 
 from q7x2_ep.api.inference_session import InferenceSession
-from q7x2_ep.classes import dataclass
 from q7x2_ep.errors import ShapeError
 from q7x2_ep.ir.near_miss import NearMiss
 from q7x2_ep.ir.shape import Expr, evaluate, product, symbols

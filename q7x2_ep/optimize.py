@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from dataclasses import dataclass
 from typing import Union
 
 from q7x2_ep import fuse, importer, passes
-from q7x2_ep.classes import dataclass
 from q7x2_ep.progress import track
 from q7x2_ep.session import Model
 

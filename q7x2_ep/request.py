@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Callable, Optional
 
 import numpy as np
-
-from q7x2_ep.classes import dataclass, field
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, Callable, Optional, Union
 
@@ -19,7 +20,6 @@ from q7x2_ep.backend.call import Call
 from q7x2_ep.backend.cpu.cores import default_threads
 from q7x2_ep.backend.cpu.library import load
 from q7x2_ep.backend.program import Code, Compiler, HostCode, Image, Origin, Program
-from q7x2_ep.classes import dataclass
 from q7x2_ep.files import Track, replacing
 from q7x2_ep.ir.core import Graph, Node, Type
 from q7x2_ep.ir.shape import Dim, Expr

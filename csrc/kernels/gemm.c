@@ -88,6 +88,7 @@ Q7_INLINE void multiply(const q7_gemm_tile *t, const float *b, target out, const
     Q7_UNROLL
     for (int i = 0; i < 3; i++) origin[i] = (const char *)t->a + 5 * i * row_bytes;
     const float *prefetch = t->prefetch;
+    const int64_t prefetch_gap = t->prefetch_gap;
     Q7_UNROLL
     for (int i = 0; i < m; i++) { /* gains 2 to 5 %, bench/kernels.py gemm */
         q7_prefetch_write(out.p + i * out.stride);
@@ -122,7 +123,12 @@ Q7_INLINE void multiply(const q7_gemm_tile *t, const float *b, target out, const
         for (int j = 0; j < panels && panels > 1; j++)
             q7_prefetch(b + j * t->b_panel_stride + Q7_GEMM_PANELS_AHEAD);
         if (panels == 1) q7_prefetch(prefetch);
-        if (panels == 1 && access == STREAM && NR > LINE) q7_prefetch(prefetch + LINE);
+        if (panels == 1 && access == PACKED) q7_prefetch(prefetch + prefetch_gap);
+        if (panels == 1 && access == STREAM) {
+            if (NR > LINE) q7_prefetch(prefetch + LINE);
+            q7_prefetch_near(b + Q7_GEMM_NEAR);
+            if (NR > LINE) q7_prefetch_near(b + Q7_GEMM_NEAR + LINE);
+        }
         prefetch += t->prefetch_stride;
         Q7_UNROLL
         for (int i = 0; i < 3; i++) origin[i] += k_bytes;

@@ -55,6 +55,7 @@ typedef struct q7_gemm_tile {
     const float
         *prefetch; /* wanted soon, or NULL: prefetch_stride floats for every k. Panels that */
     int64_t prefetch_stride; /* are multiplied several at once are prefetched in any case */
+    int64_t prefetch_gap;    /* from there to what is wanted at the same time */
 } q7_gemm_tile;
 
 typedef void (*q7_gemm_kernel)(const q7_gemm_tile *tile);
@@ -63,7 +64,7 @@ typedef void (*q7_gemm_kernel)(const q7_gemm_tile *tile);
  * each of several. The products of BERT-base from memory, one core, avx512, GB/s: m = 1 in four panels
  * 18.1, 17.5 with 512; m = 4 in two panels 16.7, in one 14.6; m = 8 13.5, 12.6 with 512, 11.1 with
  * 2048, 10.5 where only every other line is prefetched. */
-enum { Q7_GEMM_AHEAD = 768, Q7_GEMM_PANELS_AHEAD = 256 };
+enum { Q7_GEMM_AHEAD = 1024, Q7_GEMM_NEAR = 256, Q7_GEMM_PANELS_AHEAD = 256 };
 
 /* How many packed panels the kernel takes at once where there are few rows: independent sums to
  * hide the latency of fma, and streams of b to keep the memory busy, as far as registers reach. */

@@ -1,30 +1,54 @@
-/* qgemm.h: a tile of c = finish((a - zero) @ b) in integers, a and b widened to 16 bits.
+/* qgemm.h: c = finish((a - a_zero) @ (b - b_zero)) for a block of rows of bytes and some panels of b.
  *
- * Sums are exact while k * 255 * 255 < 2^31, and wrap beyond. finish by c_dtype: int32 nothing;
- * float sums * scale + bias; uint8 and int8 that rounded to even, plus zero, saturated.
+ * Sums are exact while k * 255 * 255 < 2^31, and wrap beyond.
  *
- * Pairs: elements 2 p and 2 p + 1 of k lie together, the last odd one beside a 0.
+ *     real[i,j] = act(sums[i,j] * a_scale * scale[j] + bias[j])
+ *     c[i,j]    = real, or as bytes saturate(round(real) + zero), to even, or the sum in int32
  *
- *     a  (m, pairs) int32, a pair in each       b  panels of nr columns: (pairs, nr, 2) int16
+ * A kernel takes the rows as they are, and turns them in `room` into what it multiplies. What b is
+ * depends on the dtypes of the kernel's row in kernels.def, panels of nr columns in either case:
  *
- * int16 pairs multiply and add in one instruction on all our ISAs, twice as many a cycle as float;
- * unlike the 8-bit forms, signs mix and nothing saturates in between. */
+ *     i16   pairs: elements 2 p and 2 p + 1 of k lie together, the last odd one beside a 0, all
+ *           without their zero: (pairs, nr, 2) int16. int16 pairs multiply and add in one
+ *           instruction everywhere, twice as many a cycle as float; unlike the 8-bit forms of AVX2,
+ *           signs mix and nothing saturates in between.
+ *     u8    quads of k: (nr,) int32, the sums of each column of b, then (quads, nr, 4) int8, zeros up
+ *           to a multiple of Q7_QUADS quads. Four products in one instruction (VNNI, NEON's sdot), 64
+ *           in one of AMX. a_zero and b_zero come in afterwards, by sums of columns and of rows. */
 #ifndef Q7_QGEMM_H
 #define Q7_QGEMM_H
-#include <stdint.h>
+#include "../abi.h"
 
-typedef struct q7_qgemm_tile {
-    int64_t m, n, pairs; /* m in [1, mr], n in [1, nr] */
-    const int32_t *a;    /* (m, pairs) */
-    const int16_t *b;    /* (pairs, nr, 2) */
-    const float *scale;  /* (n,), or one number if scale_step is 0; unless c is int32 */
+enum { Q7_QUADS = 16 }; /* of one AMX tile */
+
+typedef struct q7_qfinish {
+    int64_t c_dtype;    /* Q7_I32, Q7_F32, Q7_U8 or Q7_I8 */
+    const float *scale; /* (n,), or one number if scale_step is 0; NULL: 1 */
     int64_t scale_step;
+    float a_scale;     /* times every scale */
     const float *bias; /* (n,) or NULL */
     int32_t zero;
-    int64_t c_dtype; /* Q7_I32, Q7_F32, Q7_U8 or Q7_I8 */
-    void *c;         /* (m, n) */
-    int64_t c_stride;
-} q7_qgemm_tile;
+    int64_t act;
+    float act_alpha, act_beta;
+} q7_qfinish;
 
-typedef void (*q7_qgemm_kernel)(const q7_qgemm_tile *tile);
+typedef struct q7_qgemm_block {
+    int64_t m, n, k;  /* any number of each but 0 rows or columns; b from the first of a panel on */
+    const uint8_t *a; /* (m, k) */
+    int64_t a_stride;
+    bool a_padded; /* rows may be read, whatever is there, up to a multiple of 64 bytes */
+    bool a_signed; /* a are int8 */
+    int32_t a_zero;
+    const char *b;
+    const int32_t *b_zero; /* whole panels, or NULL */
+    q7_qfinish finish;
+    void *c; /* (m, n) */
+    int64_t c_stride;
+    void *room; /* m * q7_qgemm_room(k) bytes, 64-byte aligned */
+} q7_qgemm_block;
+
+typedef void (*q7_qgemm_kernel)(const q7_qgemm_block *block);
+
+/* Bytes that any kernel needs for a row; q7x2_ep/ops/quant_product.py holds the same formula. */
+static inline int64_t q7_qgemm_room(int64_t k) { return q7_ceil_div(k, 64) * 128 + 64; }
 #endif

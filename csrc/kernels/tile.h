@@ -28,9 +28,12 @@ enum {
 #define Q7_TILE_IS_OF(kernel)                                                              \
     _Static_assert(MR == Q7_CAT(mr_##kernel, Q7_ISA) && NR == Q7_CAT(nr_##kernel, Q7_ISA), \
                    "the tile in kernels.def is another")
+#ifndef Q7_EXTENSION /* whose kernels say for themselves */
 Q7_TILE_IS_OF(gemm_f32_);
 Q7_TILE_IS_OF(qgemm_i16_);
 Q7_TILE_IS_OF(block_gemm_f32_);
 Q7_TILE_IS_OF(winograd_f32_);
+Q7_TILE_IS_OF(conv_direct_f32_);
+#endif
 #undef Q7_TILE_IS_OF
 #endif

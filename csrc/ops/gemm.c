@@ -16,7 +16,7 @@ enum { WIDE = 4 }; /* chunks for a single row tile are multiples; divides Q7_GEM
 
 /* c += or = a @ b for k in [k0, k0 + k), columns [column, column + n) of b and row tiles [first,
  * last). sums: where gated those of these rows from this column on, chunk * nr apart, or NULL. next:
- * what of b is multiplied afterwards. */
+ * where what this panel fetches of the next two begins. */
 static void multiply(const q7_gemm_job *job, int64_t k0, int64_t k, int64_t column, int64_t n,
                      int64_t first, int64_t last, float *sums, const float *next) {
     const q7_gemm_args *x = job->x;
@@ -45,9 +45,11 @@ static void multiply(const q7_gemm_job *job, int64_t k0, int64_t k, int64_t colu
                       .c_stride = x->gated ? job->chunk * nr : x->c_stride,
                       .accumulate = k0 > 0,
                       .epilogue = k0 + k < x->k || plain ? NULL : &epilogue};
-    /* One row tile: what follows in memory. Else, a part per tile, what comes next. */
+    /* One row tile: what follows in memory. Else, a part per tile, half of two panels that come
+     * next: two streams keep more of the memory busy, 16 rows of weights from there 14 % faster. */
     t.prefetch = tiles == 1 ? t.b + Q7_GEMM_AHEAD : next;
-    t.prefetch_stride = q7_ceil_div(nr, tiles);
+    t.prefetch_stride = tiles == 1 ? nr : q7_ceil_div(nr, 2 * tiles);
+    t.prefetch_gap = x->k * nr;
     const int64_t first_row = q7_part(x->m, job->row_tiles, first);
     for (int64_t tile = first; tile < last; tile++) {
         const int64_t row = q7_part(x->m, job->row_tiles, tile);
@@ -83,12 +85,13 @@ void q7_gemm_task(const q7_gemm_job *job, int64_t task, float *sums) {
             k1 = k0 + job->k_block;
             for (int64_t p = g; p < stop; p += step) {
                 const int64_t end = q7_min(q7_min(p + step, last) * nr, job->columns);
-                const float *next =
-                    (const float *)x->b + nr * (p + step < stop ? (p + step) * x->k + k0
-                                                : k1 < x->k     ? g * x->k + k1
-                                                                : stop * x->k);
-                multiply(job, k0, q7_min(x->k - k0, job->k_block), p * nr, end - p * nr, first_tile,
-                         last_tile, sums ? sums + (p - first) * nr : NULL, next);
+                const int64_t k = q7_min(x->k - k0, job->k_block), pair = p - (p - g) % 2;
+                const int64_t next = pair + 2 < stop ? (pair + 2) * x->k + k0
+                                     : k1 < x->k     ? g * x->k + k1
+                                                     : stop * x->k;
+                multiply(job, k0, k, p * nr, end - p * nr, first_tile, last_tile,
+                         sums ? sums + (p - first) * nr : NULL,
+                         (const float *)x->b + nr * next + (p - pair) * k * nr / 2);
             }
         }
     }

@@ -2,6 +2,7 @@
  * zero for all, for each of n or for each block of n. ONNX QuantizeLinear to integers of 2 to 16
  * bits; less than 8 are the lowest of a byte, the others 0. The quotient is rounded to `precision`.
  * NaN gives the lowest. */
+#include "../kernels/quantize.h"
 #include "halves.h"
 #include "scaled_lines.h"
 
@@ -37,20 +38,26 @@ static inline int32_t rounded(float x, int32_t zero, range to) {
     return (int32_t)((x + magic) - magic) + zero;
 }
 
-/* What is most frequent: bytes of one scale. */
-static void quantize_line(const float *x, uint8_t *y, int64_t n, float scale, int32_t zero,
-                          range to) {
-    for (int64_t i = 0; i < n; i++) y[i] = (uint8_t)rounded(x[i] / scale, zero, to);
-}
+typedef struct quantize_job {
+    const q7_quantize_args *x;
+    q7_quantize_kernel kernel;
+} quantize_job;
 
 static void quantize_piece(const void *arg, q7_scaled_piece piece) {
-    const q7_quantize_args *args = arg;
+    const quantize_job *job = arg;
+    const q7_quantize_args *args = job->x;
     const range to = range_of(args->y_dtype);
     const float *x = (const float *)args->x + piece.at, *scale = args->scale;
     const bool is_byte = args->y_dtype == Q7_U8 || args->y_dtype == Q7_I8;
     if (is_byte && piece.step == 0 && args->precision == Q7_F32) {
-        const int32_t zero = args->zero ? q7_quantized(args->zero, args->y_dtype, piece.which) : 0;
-        quantize_line(x, (uint8_t *)args->y + piece.at, piece.count, scale[piece.which], zero, to);
+        q7_quantize_line line = {
+            .n = piece.count,
+            .x = x,
+            .y = (uint8_t *)args->y + piece.at,
+            .is_signed = args->y_dtype == Q7_I8,
+            .scale = scale[piece.which],
+            .zero = args->zero ? q7_quantized(args->zero, args->y_dtype, piece.which) : 0};
+        job->kernel(&line);
         return;
     }
     const bool is_wide = to.high > 255 || to.low < -128;
@@ -67,12 +74,13 @@ static void quantize_piece(const void *arg, q7_scaled_piece piece) {
 }
 
 void q7_op_quantize(const q7_quantize_args *args, const q7_call *call) {
+    const quantize_job job = {args, (q7_quantize_kernel)call->kernel};
     q7_scaled_lines lines = {.outer = args->outer,
                              .n = args->n,
                              .inner = args->inner,
                              .per_line = args->scales > 1,
                              .block = args->block,
                              .body = quantize_piece,
-                             .args = args};
+                             .args = &job};
     q7_scaled_run(&lines, call);
 }

@@ -97,6 +97,24 @@ Q7_INLINE q7_i32 q7_i32_load(const int32_t *p) {
     return _mm256_loadu_si256((const __m256i *)(const void *)p);
 }
 Q7_INLINE void q7_i32_store(int32_t *p, q7_i32 v) { _mm256_storeu_si256((__m256i *)(void *)p, v); }
+Q7_INLINE q7_i32 q7_i32_add(q7_i32 a, q7_i32 b) { return _mm256_add_epi32(a, b); }
+Q7_INLINE q7_i32 q7_i32_mul(q7_i32 a, q7_i32 b) { return _mm256_mullo_epi32(a, b); }
+Q7_INLINE q7_f32 q7_float(q7_i32 v) { return _mm256_cvtepi32_ps(v); }
+Q7_INLINE void q7_store_bytes(uint8_t *p, q7_f32 v, int64_t n) {
+    const __m256i low = _mm256_setr_epi8(0, 4, 8, 12, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1,
+                                         0, 4, 8, 12, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1);
+    const __m256i bytes = _mm256_shuffle_epi8(_mm256_cvtps_epi32(v), low);
+    const __m128i all =
+        _mm_unpacklo_epi32(_mm256_castsi256_si128(bytes), _mm256_extracti128_si256(bytes, 1));
+    const int64_t packed = _mm_cvtsi128_si64(all);
+    memcpy(p, &packed, (size_t)n);
+}
+#ifdef __AVXVNNI__
+#define Q7_QUAD_FLIP 0
+Q7_INLINE q7_i32 q7_dot_quads(q7_i32 sum, const int8_t *p, q7_i32 quad) {
+    return _mm256_dpbusd_avx_epi32(sum, quad, _mm256_loadu_si256((const __m256i *)(const void *)p));
+}
+#endif
 Q7_INLINE q7_i32 q7_load_bytes(const uint8_t *p) {
     return _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)p));
 }

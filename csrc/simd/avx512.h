@@ -86,6 +86,18 @@ Q7_INLINE q7_f32 q7_frexp(q7_f32 a, q7_f32 *e) {
 Q7_INLINE q7_i32 q7_i32_set1(int32_t x) { return _mm512_set1_epi32(x); }
 Q7_INLINE q7_i32 q7_i32_load(const int32_t *p) { return _mm512_loadu_si512(p); }
 Q7_INLINE void q7_i32_store(int32_t *p, q7_i32 v) { _mm512_storeu_si512(p, v); }
+Q7_INLINE q7_i32 q7_i32_add(q7_i32 a, q7_i32 b) { return _mm512_add_epi32(a, b); }
+Q7_INLINE q7_i32 q7_i32_mul(q7_i32 a, q7_i32 b) { return _mm512_mullo_epi32(a, b); }
+Q7_INLINE q7_f32 q7_float(q7_i32 v) { return _mm512_cvtepi32_ps(v); }
+Q7_INLINE void q7_store_bytes(uint8_t *p, q7_f32 v, int64_t n) {
+    _mm512_mask_cvtepi32_storeu_epi8(p, q7_lanes(n), _mm512_cvtps_epi32(v));
+}
+#ifdef __AVX512VNNI__
+#define Q7_QUAD_FLIP 0
+Q7_INLINE q7_i32 q7_dot_quads(q7_i32 sum, const int8_t *p, q7_i32 quad) {
+    return _mm512_dpbusd_epi32(sum, quad, _mm512_loadu_si512(p));
+}
+#endif
 Q7_INLINE q7_i32 q7_load_bytes(const uint8_t *p) {
     return _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(const void *)p));
 }

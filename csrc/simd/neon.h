@@ -80,6 +80,21 @@ Q7_INLINE q7_f32 q7_frexp(q7_f32 a, q7_f32 *e) {
 Q7_INLINE q7_i32 q7_i32_set1(int32_t x) { return vdupq_n_s32(x); }
 Q7_INLINE q7_i32 q7_i32_load(const int32_t *p) { return vld1q_s32(p); }
 Q7_INLINE void q7_i32_store(int32_t *p, q7_i32 v) { vst1q_s32(p, v); }
+Q7_INLINE q7_i32 q7_i32_add(q7_i32 a, q7_i32 b) { return vaddq_s32(a, b); }
+Q7_INLINE q7_i32 q7_i32_mul(q7_i32 a, q7_i32 b) { return vmulq_s32(a, b); }
+Q7_INLINE q7_f32 q7_float(q7_i32 v) { return vcvtq_f32_s32(v); }
+Q7_INLINE void q7_store_bytes(uint8_t *p, q7_f32 v, int64_t n) {
+    const int16x4_t low = vmovn_s32(vcvtq_s32_f32(v));
+    const uint64_t packed =
+        vget_lane_u64(vreinterpret_u64_s8(vmovn_s16(vcombine_s16(low, low))), 0);
+    memcpy(p, &packed, (size_t)n);
+}
+#ifdef __ARM_FEATURE_DOTPROD
+#define Q7_QUAD_FLIP 128
+Q7_INLINE q7_i32 q7_dot_quads(q7_i32 sum, const int8_t *p, q7_i32 quad) {
+    return vdotq_s32(sum, vld1q_s8(p), vreinterpretq_s8_s32(quad));
+}
+#endif
 Q7_INLINE q7_i32 q7_load_bytes(const uint8_t *p) {
     uint32_t four;
     memcpy(&four, p, sizeof four);

@@ -6,6 +6,7 @@
 typedef float q7_f32 __attribute__((vector_size(16)));
 typedef int32_t q7_mask __attribute__((vector_size(16))); /* 0 or -1 per lane */
 typedef q7_mask q7_i32;
+typedef uint32_t q7_unsigned __attribute__((vector_size(16)));
 
 Q7_INLINE q7_f32 q7_set1(float x) { return (q7_f32){x, x, x, x}; }
 Q7_INLINE q7_f32 q7_load(const float *p) {
@@ -95,6 +96,14 @@ Q7_INLINE q7_i32 q7_i32_load(const int32_t *p) {
     return v;
 }
 Q7_INLINE void q7_i32_store(int32_t *p, q7_i32 v) { memcpy(p, &v, sizeof v); }
+Q7_INLINE q7_i32 q7_i32_add(q7_i32 a, q7_i32 b) {
+    return (q7_i32)((q7_unsigned)a + (q7_unsigned)b); /* unsigned, since it wraps */
+}
+Q7_INLINE q7_i32 q7_i32_mul(q7_i32 a, q7_i32 b) { return (q7_i32)((q7_unsigned)a * (q7_unsigned)b); }
+Q7_INLINE q7_f32 q7_float(q7_i32 v) { return __builtin_convertvector(v, q7_f32); }
+Q7_INLINE void q7_store_bytes(uint8_t *p, q7_f32 v, int64_t n) {
+    for (int64_t i = 0; i < n; i++) p[i] = (uint8_t)(int32_t)v[i];
+}
 Q7_INLINE q7_i32 q7_load_bytes(const uint8_t *p) { return (q7_i32){p[0], p[1], p[2], p[3]}; }
 Q7_INLINE q7_f32 q7_bits(q7_i32 v, int shift, int mask) {
     return __builtin_convertvector(v >> shift & mask, q7_f32);

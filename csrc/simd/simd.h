@@ -22,7 +22,13 @@
  * q7_i32 holds Q7_W sums: q7_i32_set1(x)  q7_i32_load(p)  q7_i32_store(p, v)
  *   q7_madd_pairs(sum, p, pair)                   sum[i] + p[2 i] * low + p[2 i + 1] * high of int16
  *                                                 pairs; wraps
+ *   q7_i32_add(a, b)  q7_i32_mul(a, b)            wrap
+ *   q7_float(v)                                   as floats, rounded
+ *   q7_dot_quads(sum, p, quad)                    sum[i] + the products of quad's 4 bytes and int8 p[4 i]
+ *                                                 to p[4 i + 3]; wraps. Where Q7_QUAD_FLIP is 0 (VNNI) bytes of
+ *                                                 quad are unsigned, where it is 128 (NEON) signed
  *   q7_load_bytes(p)                              Q7_W bytes as integers
+ *   q7_store_bytes(p, v, n)                       n <= Q7_W integral floats in [-128, 255], as bytes
  *   q7_bits(v, shift, mask) = v >> shift & mask   as floats
  */
 #ifndef Q7_SIMD_H
@@ -72,5 +78,6 @@ Q7_INLINE void q7_store_part(float *p, q7_f32 v, int64_t left) {
 
 /* Hints only: any address is allowed. */
 Q7_INLINE void q7_prefetch(const void *p) { __builtin_prefetch(p, 0, 2); }
+Q7_INLINE void q7_prefetch_near(const void *p) { __builtin_prefetch(p, 0, 3); }
 Q7_INLINE void q7_prefetch_write(const void *p) { __builtin_prefetch(p, 1, 3); }
 #endif

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Optional, Union
 
 from q7x2_ep.api.enums import GraphOptimizationLevel, OrtCompileApiFlags
 from q7x2_ep.api.options import SessionOptions
 from q7x2_ep.api.value import OrtValue
-from q7x2_ep.classes import dataclass
 from q7x2_ep.errors import BindingError
 
 _COMPILED = ".q7"  # what is written is told by the name here, and nowhere else

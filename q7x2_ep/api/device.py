@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Optional, Union
 
 from q7x2_ep.api.enums import (
@@ -17,7 +18,6 @@ from q7x2_ep.api.enums import (
     OrtMemoryInfoDeviceType,
     OrtMemType,
 )
-from q7x2_ep.classes import dataclass, field
 from q7x2_ep.errors import BindingError
 
 PROVIDER = "CPUExecutionProvider"

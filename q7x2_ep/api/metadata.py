@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Optional, Union
 
 from q7x2_ep.api.device import PROVIDER
-from q7x2_ep.classes import dataclass, fields
 
 if TYPE_CHECKING:
     from q7x2_ep.ir.core import Graph

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from enum import Enum
 from functools import cache
 from typing import Any
@@ -17,7 +18,6 @@ from q7x2_ep.api.enums import (
 )
 from q7x2_ep.api.lora import LoraAdapter
 from q7x2_ep.api.value import OrtValue
-from q7x2_ep.classes import dataclass, field, fields
 from q7x2_ep.errors import BindingError
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Callable, Optional
 
 import numpy as np
 
 from q7x2_ep import errors
-from q7x2_ep.classes import dataclass
 
 
 @dataclass

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any, Optional
 
 import numpy as np
-
-from q7x2_ep.classes import dataclass
 
 
 @dataclass(frozen=True)

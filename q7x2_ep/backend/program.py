@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional, Union
@@ -19,7 +20,6 @@ from q7x2_ep import dtypes, errors
 from q7x2_ep.backend.call import Call, check_output
 from q7x2_ep.backend.cpu.executor import Code, Executor
 from q7x2_ep.backend.cpu.library import Library
-from q7x2_ep.classes import dataclass
 from q7x2_ep.ir.core import Graph, Node, Value
 from q7x2_ep.ir.shape import Expr, evaluate, symbols
 from q7x2_ep.plan.parts import HostPhase, NativePhase, Phase, Plan, Step

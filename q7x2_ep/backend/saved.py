@@ -21,13 +21,13 @@ import math
 import os
 import struct
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, BinaryIO, Callable, Optional
 
 import numpy as np
 
 from q7x2_ep import dtypes
 from q7x2_ep.backend.cpu.executor import PACKED_ALIGN
-from q7x2_ep.classes import dataclass
 from q7x2_ep.errors import CorruptModel, ModelNotFound, StaleModel
 from q7x2_ep.files import MAGIC, Track, map_file
 from q7x2_ep.plan import record

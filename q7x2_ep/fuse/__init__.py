@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass, field
 from typing import Any
 
-from q7x2_ep.classes import dataclass, field
 from q7x2_ep.fuse import (
     attention,
     batch_norm,
@@ -73,7 +73,14 @@ FUSIONS = (
     # After Attention, which takes the softcap of its scores; Linear takes that of logits.
     Walk((softcap.SOFTCAP,)),
     # Before Linear and Conv: their weights are behind a DequantizeLinear.
-    Walk((quantized.PRODUCT, quantized.CONVOLUTION, quantized.BIAS, quantized.RESULT)),
+    Walk(
+        (
+            *(quantized.PRODUCT, quantized.CONVOLUTION, quantized.DYNAMIC, quantized.BIAS),
+            quantized.RESULT,
+        )
+    ),
+    # After the results, which cut off a Relu for nothing.
+    Walk((quantized.ACTIVATION,)),
     Walk((blocks.PRODUCT, blocks.BIAS)),
     quantized.DequantizeConstants(),
     # One walk: each step of the epilogue is found at the consumer of the one before.
@@ -102,7 +109,8 @@ FUSIONS = (
     # What is linear in a Conv's result first; its epilogue is found at the consumers.
     Walk((conv.PADDED, conv.AFFINE, conv.TRANSPOSE_AFFINE)),
     Walk((conv.ACTIVATION, conv.RESIDUAL, conv.TRANSPOSE_ACTIVATION)),
-    # After Conv, into which a norm disappears.
+    # After Conv, into which a norm disappears; with what follows before without.
+    Walk((batch_norm.SCALED,)),
     Walk((batch_norm.BATCH_NORM,)),
     # Needs the final epilogues (only bare Linears merge) and the attention that reads them.
     MergeLinears(),

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from dataclasses import replace
 from math import inf
 from typing import Any, NamedTuple, Union
 
-from q7x2_ep.classes import replace
 from q7x2_ep.dtypes import BOOL
 from q7x2_ep.fuse import masks
 from q7x2_ep.fuse.heads import Grouping, Heads, find_heads, group, grouped

@@ -1,12 +1,14 @@
-"""BatchNormalization that no convolution took -> Sub, Mul and Add of constants: one chain.
+"""BatchNormalization that no convolution took -> Mul and Add of constants: one chain.
 
-(x - mean) * (scale / sqrt(variance + epsilon)) + shift, in the order in which the op rounds.
+x * factor + term, factor = scale / sqrt(variance + epsilon), term = shift - mean * factor, as
+onnxruntime computes it; a factor and a term per channel that follow, as in models of Caffe, go into
+both.
 Source: ONNX BatchNormalization, inference form.
 """
 
 from __future__ import annotations
 
-from typing import Any, Union
+from typing import Any, Optional, Union
 
 from q7x2_ep.ir.core import Value
 from q7x2_ep.ir.pattern import Match
@@ -18,21 +20,52 @@ def normalized(g: Any, x: Any, scale: Any, shift: Any, mean: Any, variance: Any)
     return g.BatchNormalization(x, *constants, training_mode=0)
 
 
+def scaled(
+    g: Any, x: Any, scale: Any, shift: Any, mean: Any, variance: Any, more: Any, term: Any
+) -> Any:
+    y = normalized(g, x, scale, shift, mean, variance)
+    return g.Add(g.Mul(y, g.constant(more)), g.constant(term))
+
+
 def _check(match: Match) -> Union[dict[str, Any], str]:
-    values = {name: match[name] for name in ("x", "scale", "shift", "mean", "variance")}
+    names = ("x", "scale", "shift", "mean", "variance", "more", "term")
+    values = {name: match[name] for name in names if match.get(name) is not None}
     if len({value.dtype for value in values.values()}) > 1 or values["x"].shape is None:
         return "operands of several dtypes, or of unknown rank"
-    return {**values, "epsilon": match.root.attrs["epsilon"]}
+    column = _column(values["x"], values["scale"])
+    for name in ("more", "term"):
+        value = values.get(name)
+        if value is not None and value.shape not in (tuple(column), (1, *column)):
+            return f"{name} {value!r} has shape {value.shape}, wanted {column}"
+    norm = next(node for node in match.nodes if node.op == "BatchNormalization")
+    return {**values, "epsilon": norm.attrs["epsilon"]}
 
 
 def _build(
-    g: Any, x: Value, scale: Value, shift: Value, mean: Value, variance: Value, epsilon: float
+    g: Any,
+    x: Value,
+    scale: Value,
+    shift: Value,
+    mean: Value,
+    variance: Value,
+    epsilon: float,
+    more: Optional[Value] = None,
+    term: Optional[Value] = None,
 ) -> Value:
     """The arithmetic on constants is folded after this."""
     factor = g.Div(scale, g.Sqrt(g.Add(variance, epsilon)))
-    column = [*scale.shape, *(1 for _ in x.shape[2:])]
-    mean, factor, shift = (g.Reshape(value, column) for value in (mean, factor, shift))
-    return g.Add(g.Mul(g.Sub(x, mean), factor), shift)
+    shift = g.Sub(shift, g.Mul(mean, factor))
+    if more is not None and term is not None:
+        more, term = (g.Reshape(value, list(scale.shape)) for value in (more, term))
+        factor, shift = g.Mul(factor, more), g.Add(g.Mul(shift, more), term)
+    column = _column(x, scale)
+    return g.Add(g.Mul(x, g.Reshape(factor, column)), g.Reshape(shift, column))
+
+
+def _column(x: Value, scale: Value) -> list:
+    """The shape that broadcasts to one number per channel of x (N, C, ..)."""
+    return [*scale.shape, *(1 for _ in x.shape[2:])]
 
 
 BATCH_NORM = Fusion("BatchNorm", (normalized,), _check, _build)
+SCALED = Fusion("BatchNormScaled", (scaled,), _check, _build)

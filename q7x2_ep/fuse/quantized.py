@@ -12,12 +12,14 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any, Optional, Union
 
-from q7x2_ep.dtypes import INT8, UINT8
-from q7x2_ep.fuse.epilogue import is_row
+from q7x2_ep.dtypes import FLOAT, INT8, UINT8
+from q7x2_ep.fuse.epilogue import activations, is_row
 from q7x2_ep.ir.core import Graph, Node, Value
 from q7x2_ep.ir.pattern import Match
 from q7x2_ep.ir.rewrite import Fusion, NearMiss
 from q7x2_ep.ir.shape import product
+from q7x2_ep.ops.activation import activation_of
+from q7x2_ep.ops.common import Activation
 from q7x2_ep.ops.quant import BYTES
 
 LINEAR, CONV, DEQUANTIZE = "q7::QuantizedLinear", "q7::QuantizedConv", "DequantizeLinear"
@@ -108,10 +110,63 @@ def _check_bias(match: Match) -> Union[dict[str, Any], str]:
     y, bias = match["linear"], match["bias"]
     if not is_row(bias, y.shape[-1:], len(y.shape)):
         return f"{bias!r} has shape {bias.shape}, wanted a row of {y.shape[-1]}"
-    if any(value is not None for value in y.producer.inputs[6:]):
+    node = y.producer
+    if any(value is not None for value in node.inputs[6:]) or node.attrs["activation"] != "none":
         return ""
     operands = (*y.producer.inputs, None)[:6]
     return {"op": LINEAR, "operands": [*operands, bias], "attrs": {}}
+
+
+def dynamic(g: Any, x: Any, w: Any, x_zero: Any, w_zero: Any, x_scale: Any, w_scale: Any) -> Any:
+    sums = g.either(
+        lambda: g.MatMulInteger(x, g.constant(w), x_zero, g.constant(w_zero)),
+        lambda: g.MatMulInteger(x, g.constant(w), x_zero),
+    )
+    return g.Mul(g.Cast(sums, to=FLOAT), g.Mul(x_scale, g.constant(w_scale)))
+
+
+def _check_dynamic(match: Match) -> Union[dict[str, Any], str]:
+    x, w, x_scale, w_scale = (match[name] for name in ("x", "w", "x_scale", "w_scale"))
+    if len(w.shape) != 2:
+        return f"{w!r} is no matrix"
+    if product(x_scale.shape) != 1:
+        return f"{x!r} has {product(x_scale.shape)} scales, wanted one"
+    columns = len(match.root.output.shape)
+    if w_scale.const.size != 1 and not is_row(w_scale, w.shape[1:], columns):
+        return f"{w!r} has scales {w_scale.shape}, wanted one or {w.shape[1]}"
+    if product(match["x_zero"].shape) != 1:
+        return f"{x!r} has {product(match['x_zero'].shape)} zeros, wanted one"
+    w_zero = match.get("w_zero")
+    if w_zero is not None and product(w_zero.shape) not in (1, w.shape[1]):
+        return f"{w!r} has zeros {w_zero.shape}, wanted one or {w.shape[1]}"
+    operands = [x, x_scale, match["x_zero"], w, w_scale, w_zero]
+    return {"operands": operands}
+
+
+def _build_dynamic(g: Any, operands: list[Optional[Value]]) -> Value:
+    """Scales and zeros without dims of 1, as DequantizeLinear has them."""
+
+    def flat(value: Optional[Value]) -> Optional[Value]:
+        if value is None or (len(value.shape) < 2 and product(value.shape) != 1):
+            return value
+        return g.reshape(value, () if product(value.shape) == 1 else (product(value.shape),))
+
+    x, x_scale, x_zero, w, w_scale, w_zero = operands
+    w_scale = g.filled(w_scale, () if w_scale.const.size == 1 else w.shape[1:])
+    if w_zero is not None:
+        w_zero = g.filled(w_zero, () if w_zero.const.size == 1 else w.shape[1:])
+    return g.call(LINEAR, x, flat(x_scale), flat(x_zero), w, w_scale, w_zero)
+
+
+def _check_activation(match: Match) -> Union[dict[str, Any], str]:
+    node = match["product"].producer
+    if node.input(7) is not None or node.attrs["activation"] != "none":
+        return ""
+    return {"node": node, "activation": activation_of(match.root)}
+
+
+def _build_activation(g: Any, node: Node, activation: Activation) -> Value:
+    return g.call(LINEAR, *node.inputs, **activation.attributes())
 
 
 def quantized(g: Any, product: Any, scale: Any, zero: Any) -> Any:
@@ -131,8 +186,10 @@ def _check_quantized(match: Match) -> Union[dict[str, Any], str]:
     if match.get("relu") is not None and at != LOWEST[root.output.dtype]:
         return f"the zero point {at} leaves room below 0, which Relu cuts off"
     node = match["product"].producer
-    if node.input(7) is not None:
+    if node.input(7) is not None or node.attrs.get("activation", "none") != "none":
         return ""
+    if node.inputs[1].const is None:
+        return f"{node.inputs[1]!r}, the scale of the rows, is not constant"
     operands = (*node.inputs, None, None)[:7]
     return {"op": node.op, "operands": [*operands, scale, zero], "attrs": node.attrs}
 
@@ -158,5 +215,12 @@ PRODUCT = Fusion(
     "QuantizedLinear", (integer_matmul, integer_gemm, integer_gemm_bias), _check, _build
 )
 CONVOLUTION = Fusion("QuantizedConv", (integer_conv, integer_conv_bias), _check, _build)
+DYNAMIC = Fusion("DynamicLinear", (dynamic,), _check_dynamic, _build_dynamic)
 BIAS = Fusion("QuantizedBias", (integer_biased,), _check_bias, _build)
+ACTIVATION = Fusion(
+    "QuantizedActivation",
+    activations(lambda g, linear: g.result(LINEAR, linear)),
+    _check_activation,
+    _build_activation,
+)
 RESULT = Fusion("QuantizedResult", (quantized,), _check_quantized, _build, BYTES)

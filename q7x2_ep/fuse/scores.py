@@ -12,10 +12,10 @@ ends the reading with a reason.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from math import inf
 from typing import Callable, NamedTuple, Optional, Union
 
-from q7x2_ep.classes import dataclass, replace
 from q7x2_ep.fuse.views import keeps_matrices, scaled, uniform
 from q7x2_ep.ir.core import Node, Value
 from q7x2_ep.ir.shape import Dim, broadcasts_to

@@ -7,11 +7,11 @@ as unsupported. Formulas are spelled in standard ops where there are any, for th
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Callable
 
 import numpy as np
 
-from q7x2_ep.classes import replace
 from q7x2_ep.importer.opset import Draft, Maker
 
 Rewrite = Callable[[Draft, Maker], list[Draft]]

@@ -7,12 +7,12 @@ of q7x2_ep knows only the newest form of an op, with its attributes and inputs.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import Any, Callable, Optional
 
 import numpy as np
 
 from q7x2_ep import dtypes
-from q7x2_ep.classes import dataclass, replace
 from q7x2_ep.ir.core import Value
 
 

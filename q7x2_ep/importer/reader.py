@@ -12,13 +12,13 @@ import math
 import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from typing import Any, Callable, NamedTuple, Optional, Union
 
 import numpy as np
 
 from q7x2_ep import dtypes, ops
-from q7x2_ep.classes import replace
 from q7x2_ep.errors import CorruptModel, FeedError, ModelError, ModelNotFound, UnsupportedOp
 from q7x2_ep.files import map_file
 from q7x2_ep.importer.contrib import expand

@@ -8,10 +8,10 @@ knows what an op means.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Optional
 
 from q7x2_ep import dtypes
-from q7x2_ep.classes import dataclass, field, replace
 from q7x2_ep.ir.shape import Dim, substitute
 
 MAX_ELEMENTS = 64  # tensors of up to this size have their elements tracked, see Type

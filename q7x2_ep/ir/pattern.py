@@ -18,11 +18,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from functools import cache, cached_property
 from typing import Any, Callable, Optional, Union
 
 from q7x2_ep import dtypes
-from q7x2_ep.classes import dataclass, field
 from q7x2_ep.ir.core import Graph, Node, Value
 
 COMMUTATIVE = frozenset({"Add", "Mul", "Min", "Max", "Equal", "And", "Or"})

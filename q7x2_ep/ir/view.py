@@ -8,9 +8,9 @@ contiguous first (plan/build.py).
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import Optional
 
-from q7x2_ep.classes import dataclass, replace
 from q7x2_ep.ir.core import Value
 from q7x2_ep.ir.shape import Dim
 

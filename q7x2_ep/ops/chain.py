@@ -8,11 +8,11 @@ they are the steps that the `lower` of those nodes emits, recorded.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, NamedTuple, Optional, Union
 
 from q7x2_ep import dtypes
-from q7x2_ep.classes import dataclass, field
 from q7x2_ep.errors import UnsupportedOp
 from q7x2_ep.ir.core import Graph, Node, Type, Value
 from q7x2_ep.ir.shape import Dim

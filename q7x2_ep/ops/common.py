@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import cache
 from typing import Any, Callable, NamedTuple, Optional, Union
 
 import numpy as np
 
 from q7x2_ep import dtypes
-from q7x2_ep.classes import replace
 from q7x2_ep.errors import ModelError, UnsupportedOp
 from q7x2_ep.ir.core import Node, Type, Value
 from q7x2_ep.ir.shape import Dim, at_least, broadcast_shapes, measured, minimum, product

@@ -41,6 +41,8 @@ WINDOW_ATTRIBUTES = {
 MIN_FILTERS = 8  # of a group
 MIN_WINOGRAD = 32  # channels and filters
 MIN_PIXELS = 64
+MAX_DIRECT = 1 << 15  # weights of a group: 128 KB of L2
+MAX_PLANES = 4
 WINOGRAD_GAP = 16  # Q7_WINOGRAD_GAP
 
 
@@ -371,6 +373,8 @@ def conv_step(
         )
         fields.update(x=x, w=w, residual=residual, y=node.output, pack=pack)
         b.step("conv", kernel="gemm", M=w.shape[0], groups=groups, **fields)
+    elif is_direct(node, spec):
+        direct_step(node, b, fields, residual)
     elif is_winograd(node, spec):
         matrices = transformed(w.const)
         whole = b.graph.constant(matrices, Type(w.dtype, matrices.shape), w.name)
@@ -396,12 +400,49 @@ def conv_step(
         b.step("conv_last", kernel="gemm", **fields)
 
 
+def is_direct(node: Node, spec: dict[str, Dim]) -> bool:
+    """Whether csrc/kernels/conv_direct.h applies, and wins: all weights of a group stay in L2, and
+    copies of windows would cost too much for what is done with them.
+    """
+    plane = len(node.output.shape) < 5
+    floats = product(node.inputs[1].shape) // node.attrs["group"]
+    return plane and floats <= MAX_DIRECT and not is_winograd(node, spec)
+
+
+def direct_step(node: Node, b: Any, fields: dict[str, Any], residual: Optional[Value]) -> None:
+    """A convolution that reads x where it lies: images of few channels may have them first."""
+    x, w, groups = node.inputs[0], node.inputs[1], node.attrs["group"]
+    filters, channels, taps = w.shape[0], w.shape[1], product(w.shape[2:])
+    k = channels * taps
+    view = b.view(x)
+    planes = view.strides[-1] == 1 and x.shape[1] <= MAX_PLANES
+    if not planes:
+        view = b.channels_last(x)
+    for name in ("D", "OD", "kd", "stride_d", "dilation_d", "pad_front"):
+        del fields[name]
+    band = maximum(b.constants["CONV_PIXELS"] // maximum(fields["OW"], 1), 1)
+    height, width = (
+        (n - 1) * fields[f"stride_{i}"] + (fields[f"k{i}"] - 1) * fields[f"dilation_{i}"] + 1
+        for n, i in ((band, "h"), (fields["OW"], "w"))
+    )
+    h_stride = view.strides[2] if len(x.shape) > 3 else 0
+    fields.update(last_fields(node, b, residual, view), M=filters, groups=groups)
+    fields.update(x_c_stride=view.strides[1], x_h_stride=h_stride, x_w_stride=view.strides[-1])
+    del fields["x_d_stride"]
+    fields["w"] = b.packed(
+        k, filters // groups, taps, k, w, matrices=groups, taps=taps, tap_stride=1
+    )
+    fields.update(offsets=8 * k, lines=b.threads * channels * height * width * 4)
+    b.step("conv_direct", kernel="conv_direct", **fields)
+
+
 def is_winograd(node: Node, spec: dict[str, Dim]) -> bool:
     """Whether the algorithm of kernels/winograd.h applies, and wins."""
     plain = all(spec[f"stride_{i}"] == spec[f"dilation_{i}"] == 1 for i in "dhw")
     filters, channels = node.inputs[1].shape[:2]
     small = (spec["kd"], spec["kh"], spec["kw"]) == (1, 3, 3) and len(node.output.shape) == 4
-    pixels = spec["N"] * spec["OH"] * spec["OW"]
+    images = spec["N"] if isinstance(spec["N"], int) else 1
+    pixels = images * spec["OH"] * spec["OW"]
     few = isinstance(pixels, int) and pixels < MIN_PIXELS  # bound by reading the weights
     wide = min(filters, channels) >= MIN_WINOGRAD
     return plain and small and wide and not few and node.attrs["group"] == 1
@@ -415,9 +456,11 @@ def transformed(w: np.ndarray) -> np.ndarray:
     return result.astype(np.float32).reshape(16, *w.shape[:2])
 
 
-def last_fields(node: Node, b: Any, residual: Optional[Value]) -> dict[str, Any]:
-    """x, y and residual of a step on images whose channels lie side by side."""
-    x, y = b.channels_last(node.inputs[0]), place_of(b, node.output)
+def last_fields(
+    node: Node, b: Any, residual: Optional[Value], x: Optional[View] = None
+) -> dict[str, Any]:
+    """x, y and residual of a step on images whose channels lie side by side; x: where not so."""
+    x, y = x or b.channels_last(node.inputs[0]), place_of(b, node.output)
     added = None if residual is None else b.channels_last(residual, dense=True)
     channels = x.shape[1]
     strides = {"d": 0, "h": 0, "w": channels}

@@ -15,7 +15,16 @@ from q7x2_ep.ir.core import Node, Type, Value
 from q7x2_ep.ir.shape import Dim, ceildiv, product
 from q7x2_ep.ops import op
 from q7x2_ep.ops.cast import FLOAT8, converted
-from q7x2_ep.ops.common import F32, Guard, dims, normal_axis, require_dtype, size_guards, where_is
+from q7x2_ep.ops.common import (
+    F32,
+    Guard,
+    dims,
+    in_order,
+    normal_axis,
+    require_dtype,
+    size_guards,
+    where_is,
+)
 from q7x2_ep.ops.conv import check_known
 
 BYTES = (dtypes.UINT8, dtypes.INT8)
@@ -162,8 +171,10 @@ class QuantizeLinear:
         require_dtype(node, x.dtype, F32)
         require_dtype(node, y.dtype, SMALL)
         require_dtype(node, precision, PRECISIONS)
+        fields = quantization(node, scale, x)
+        (x,), place = in_order(b, [x], y) if fields["scales"] == 1 else ([x], y)
         given = {"x": x, "scale": scale, "zero": node.input(2), "precision": precision}
-        b.step("quantize", y=y, y_dtype=y.dtype, **given, **quantization(node, scale, x))
+        b.step("quantize", kernel="quantize", y=place, y_dtype=y.dtype, **given, **fields)
 
 
 @op("DequantizeLinear")
@@ -199,14 +210,16 @@ class DequantizeLinear:
         require_dtype(node, node.output.dtype, F32)
         require_dtype(node, x.dtype, QUANTIZED)
         same_zero(node, x.dtype)
-        given = {"x": x, "scale": scale, "zero": zero}
-        fields = quantization(node, scale, x)
-        b.step("dequantize", y=node.output, x_dtype=x.dtype, **given, **fields)
+        fields, dtype = quantization(node, scale, x), x.dtype
+        (x,), y = in_order(b, [x], node.output) if fields["scales"] == 1 else ([x], node.output)
+        b.step("dequantize", x=x, scale=scale, zero=zero, y=y, x_dtype=dtype, **fields)
 
 
 @op("DynamicQuantizeLinear")
 class DynamicQuantizeLinear:
-    """x as uint8, with the scale and zero that its own range, 0 included, asks for."""
+    """x as uint8, with the scale and zero that its own range, 0 included, asks for; scale 1 where
+    all are 0, as onnxruntime has it.
+    """
 
     signature = "x -> y, scale, zero"
     attributes: dict = {}
@@ -218,7 +231,15 @@ class DynamicQuantizeLinear:
     def decompose(g: Any, x: Value) -> tuple[Value, Value, Value]:
         low = g.Min(g.ReduceMin(x, keepdims=0), 0.0)
         high = g.Max(g.ReduceMax(x, keepdims=0), 0.0)
-        scale = g.Div(g.Sub(high, low), 255.0)
+        scale = g.Where(g.Equal(high, low), 1.0, g.Div(g.Sub(high, low), 255.0))
         zero = g.Clip(g.Round(g.Div(g.Neg(low), scale)), 0.0, 255.0)
         zero = g.Cast(zero, to=dtypes.UINT8)
         return g.QuantizeLinear(x, scale, zero), scale, zero
+
+    def lower(node: Node, b: Any) -> None:
+        x, (y, scale, zero) = node.inputs[0], node.outputs
+        require_dtype(node, x.dtype, F32)
+        n = product(x.shape)
+        given = {"x": x, "y": y, "scale": scale, "zero": zero}
+        ranges = 8 * ceildiv(n, b.constants["QUANTIZE_GRAIN"])
+        b.step("dynamic_quantize", kernel="quantize", ranges=ranges, n=n, **given)

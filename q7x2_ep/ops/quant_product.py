@@ -12,12 +12,15 @@ import numpy as np
 
 from q7x2_ep import dtypes
 from q7x2_ep.errors import ModelError, UnsupportedOp
-from q7x2_ep.ir.core import Node, Type, Value
+from q7x2_ep.ir.core import Node, Type, Value, array_type
 from q7x2_ep.ir.shape import Dim, ceildiv, product
 from q7x2_ep.ir.view import View
 from q7x2_ep.ops import op
+from q7x2_ep.ops.activation import ACTIVATIONS
 from q7x2_ep.ops.common import (
     F32,
+    NO_ACTIVATION,
+    Activation,
     binary_step,
     broadcast,
     cast_step,
@@ -27,7 +30,7 @@ from q7x2_ep.ops.common import (
     temporary,
     where_is,
 )
-from q7x2_ep.ops.conv import Conv, conv_shape, geometry, window_guards, windows
+from q7x2_ep.ops.conv import Conv, conv_shape, geometry, place_of, window_guards, windows
 from q7x2_ep.ops.matmul import MatMul, matmul_step, multiply
 from q7x2_ep.ops.quant import BYTES, one_scale, require_constants, saturated
 
@@ -54,6 +57,13 @@ class Finish(NamedTuple):
     scale: Optional[Value] = None
     bias: Optional[Value] = None
     zero: Optional[Value] = None
+    a_scale: Optional[Value] = None
+    act: Activation = NO_ACTIVATION
+
+    def operands(self) -> dict[str, Any]:
+        """As operands and fields of a step."""
+        act = self.act
+        return {**self._asdict(), "act": act.name, "act_alpha": act.alpha, "act_beta": act.beta}
 
 
 def qgemm_step(
@@ -61,32 +71,41 @@ def qgemm_step(
     a: Union[Value, View],
     a_zero: Optional[Value],
     weight: np.ndarray,
+    zeros: Optional[np.ndarray],
     y: Union[Value, View],
     finish: Finish,
 ) -> None:
-    """y = (a - a_zero) @ weight, scaled and rounded as its dtype asks.
+    """y = (a - a_zero) @ (weight - zeros), scaled and rounded as its dtype asks.
 
-    Shapes: a (.., K), a_zero one number, weight (K, N) without its zeros, scale one number or (N,),
+    Shapes: a (.., K), a_zero one number, weight (K, N), zeros one or N, scale one number or (N,),
     bias (N,).
     """
     k, n = weight.shape
-    packed = pack(weight, b.kernel("qgemm").nr)
+    kernel = b.kernel("qgemm")
+    packed, zeros = pack(weight, zeros, kernel)
     b.step(
         "qgemm",
         kernel="qgemm",
         a=a,
         a_zero=a_zero,
-        b=b.graph.constant(packed, Type(dtypes.INT16, packed.shape), "packed"),
+        b=b.graph.constant(packed, array_type(packed), "packed"),
+        b_zero=None if zeros is None else b.graph.constant(zeros, array_type(zeros), "zeros"),
         c=y,
-        rows=b.threads * b.constants["QGEMM_ROWS"] * ceildiv(k, 2) * 4,
+        rows=b.threads * b.constants["QGEMM_TILES"] * kernel.mr * qgemm_room(k),
         m=product(a.shape[:-1]),
         n=n,
         k=k,
         a_dtype=dtype_of(a),
         c_dtype=dtype_of(y),
         scales=1 if finish.scale is None else product(finish.scale.shape),
-        **finish._asdict(),
+        panel_bytes=packed[0].nbytes,
+        **finish.operands(),
     )
+
+
+def qgemm_room(k: int) -> int:
+    """What a kernel needs for a row of k. Source: csrc/kernels/qgemm.h. Units: bytes."""
+    return -(-k // 64) * 128 + 64
 
 
 def require_sizes(
@@ -125,8 +144,9 @@ def lower_product(
         raise UnsupportedOp(f"{where_is(node)} has a kernel for one matrix")
     require_sizes(node, weight.shape[1], a, a_zero, weight, zeros, finish)
     b.guard(a.shape[-1], weight.shape[0], "inner dims differ")
-    centred = weight.const.astype(np.int16) - (0 if zeros is None else zeros.const)
-    qgemm_step(b, a, a_zero, centred, node.output, finish)
+    qgemm_step(
+        b, a, a_zero, weight.const, None if zeros is None else zeros.const, node.output, finish
+    )
 
 
 def lower_conv(
@@ -144,10 +164,9 @@ def lower_conv(
     for guard in window_guards(node, geometry(node, x.shape[2:], w.shape[2:])):
         b.guard(*guard)
     fields = windows(node, x, w, 2)
-    flat = w.const.reshape(filters, -1).astype(np.int16)
-    if zeros is not None:
-        flat = flat - zeros.const.reshape(-1, 1)
+    flat, offsets = w.const.reshape(filters, -1), None if zeros is None else zeros.const
     if groups > 1:
+        flat = centred(flat.T, offsets).T
         b.step(
             "qconv",
             kernel="qconv",
@@ -161,18 +180,35 @@ def lower_conv(
             x_dtype=x.dtype,
             y_dtype=node.output.dtype,
             scales=1 if finish.scale is None else product(finish.scale.shape),
-            **finish._asdict(),
+            **{key: getattr(finish, key) for key in ("scale", "bias", "zero")},
             **fields,
         )
         return
-    pixels, k = fields["N"] * fields["OH"] * fields["OW"], product(w.shape[1:])
-    rows = temporary(b, x.dtype, (pixels, k))
-    b.step("im2col", x=x, zero=x_zero, rows=rows, **fields)
-    y = node.output
-    stored = temporary(b, y.dtype, (y.shape[0], *y.shape[2:], y.shape[1]))
-    qgemm_step(b, rows, x_zero, flat.T, b.allocate(stored).reshape((pixels, filters)), finish)
-    ndim = len(y.shape)
-    b.alias(y, b.view(stored).transpose((0, ndim - 1, *range(1, ndim - 1))))
+    kernel, taps = b.kernel("qgemm"), w.const.reshape(*w.shape[:2], -1)
+    k = product(w.shape[1:])
+    packed, left = pack(taps.transpose(2, 1, 0).reshape(k, filters), offsets, kernel)
+    y = place_of(b, node.output)
+    b.step(
+        "qconv_last",
+        kernel="qgemm",
+        x=b.channels_last(x, dense=True),
+        x_zero=x_zero,
+        w=b.graph.constant(packed, array_type(packed), "packed"),
+        w_zero=None if left is None else b.graph.constant(left, array_type(left), "zeros"),
+        y=y,
+        rows=b.threads
+        * b.constants["QGEMM_TILES"]
+        * kernel.mr
+        * (-(-k // 64) * 64 + qgemm_room(k)),
+        M=filters,
+        x_dtype=x.dtype,
+        y_dtype=node.output.dtype,
+        y_stride=y.channels_last().strides[-2],
+        scales=1 if finish.scale is None else product(finish.scale.shape),
+        panel_bytes=packed[0].nbytes,
+        **{key: getattr(finish, key) for key in ("scale", "bias", "zero")},
+        **fields,
+    )
 
 
 def qconv_work(fields: dict[str, Dim]) -> Dim:
@@ -183,14 +219,53 @@ def qconv_work(fields: dict[str, Dim]) -> Dim:
     return fields["OH"] * sums + fields["H"] * pairs + pairs + dilation
 
 
-def pack(weight: np.ndarray, nr: int) -> np.ndarray:
-    """weight (K, N) as panels of nr columns with pairs of k side by side: csrc/kernels/qgemm.h."""
+def centred(weight: np.ndarray, zeros: Optional[np.ndarray]) -> np.ndarray:
+    """weight (K, N) less its zeros, one or N."""
+    return weight.astype(np.int16) - (0 if zeros is None else zeros.reshape(-1).astype(np.int16))
+
+
+def pack(
+    weight: np.ndarray, zeros: Optional[np.ndarray], kernel: Any
+) -> tuple[np.ndarray, Optional[np.ndarray]]:
+    """weight (K, N) of bytes in panels as the kernel wants them: csrc/kernels/qgemm.h; and what
+    zeros are left.
+    """
+    (k, n), nr = weight.shape, kernel.nr
+    quads, panels = -(-k // 64) * 16, -(-n // nr)
+    if kernel.dtypes == "i16":
+        return _grouped(centred(weight, zeros), -(-k // 2), 2, nr), None
+    rest = None
+    small = centred(weight, zeros)
+    if small.size and (small.min() < -128 or small.max() > 127):
+        low = np.int16(128 if weight.dtype == np.uint8 else 0)
+        rest = np.zeros(panels * nr, np.int32)
+        rest[:n] = -low if zeros is None else zeros.reshape(-1).astype(np.int16) - low
+        small = weight.astype(np.int16) - low
+    sums = np.zeros(panels * nr, np.int32)
+    sums[:n] = small.sum(0, dtype=np.int32)
+    packed = _aligned((panels, nr * 4 * (1 + quads)))
+    packed[:, : nr * 4] = sums.reshape(panels, nr).view(np.int8)
+    packed[:, nr * 4 :] = _grouped(small.astype(np.int8), quads, 4, nr).reshape(panels, -1)
+    return packed, rest
+
+
+def _aligned(shape: tuple[int, int]) -> np.ndarray:
+    """Room for bytes, in whole lines of the cache: AMX takes 2.5 times as long where rows of both
+    operands cross them.
+    """
+    size = shape[0] * shape[1]
+    room = np.empty(size + 128, np.int8)
+    start = -room.ctypes.data % 128
+    return room[start : start + size].reshape(shape)
+
+
+def _grouped(weight: np.ndarray, groups: int, size: int, nr: int) -> np.ndarray:
+    """weight (K, N) as (panels, groups, nr, size), k in groups of `size`."""
     k, n = weight.shape
-    pairs, panels = -(-k // 2), -(-n // nr)
-    padded = np.zeros((pairs * 2, panels * nr), np.int16)
+    panels = -(-n // nr)
+    padded = np.zeros((groups * size, panels * nr), weight.dtype)
     padded[:k, :n] = weight
-    halves = padded.reshape(pairs, 2, panels, nr)
-    return np.ascontiguousarray(halves.transpose(2, 0, 3, 1))
+    return np.ascontiguousarray(padded.reshape(groups, size, panels, nr).transpose(2, 0, 3, 1))
 
 
 @op("MatMulInteger")
@@ -334,7 +409,7 @@ def lower_real_product(node: Node, b: Any) -> None:
     if product(y_scale.shape) != 1 or product(y_zero.shape) != 1:
         raise UnsupportedOp(f"{where_is(node)} has no kernel for results of scales {y_scale}")
     given = {"x": real, "scale": y_scale, "zero": y_zero, "precision": dtypes.FLOAT}
-    b.step("quantize", y=y, y_dtype=y.dtype, **given, **one_scale(y))
+    b.step("quantize", kernel="quantize", y=y, y_dtype=y.dtype, **given, **one_scale(y))
 
 
 def ratio(b: Any, node: Node, over: list[Value], under: Optional[Value]) -> Value:
@@ -359,14 +434,16 @@ def quantized_dtype(scale: Optional[Value], zero: Optional[Value]) -> int:
 
 @op("q7::QuantizedLinear")
 class QuantizedLinear:
-    """y = dequantize(x) @ dequantize(w) + bias, quantised again where y_scale is given.
+    """y = act(dequantize(x) @ dequantize(w) + bias), quantised again where y_scale is given.
 
+    activation, act_alpha, act_beta: as those of q7::Linear.
     Shapes: x (.., K) with one scale and zero, w (K, N) with one or N of each, bias (N,), y (.., N).
-    Types: x and w uint8 or int8, all constant but x; y of y_zero's dtype, else float.
+    Types: x and w uint8 or int8, all constant but x and, without y_scale, its scale and zero; y of
+    y_zero's dtype, else float.
     """
 
     signature = "x, x_scale, x_zero?, w, w_scale, w_zero?, bias?, y_scale?, y_zero? -> y"
-    attributes: dict = {}
+    attributes = NO_ACTIVATION.attributes()
 
     def infer(node: Node) -> list[Type]:
         x, w = node.inputs[0], node.inputs[3]
@@ -384,15 +461,21 @@ class QuantizedLinear:
         bias: Optional[Value] = None,
         y_scale: Optional[Value] = None,
         y_zero: Optional[Value] = None,
+        activation: str = "none",
+        act_alpha: Optional[float] = None,
+        act_beta: Optional[float] = None,
     ) -> Value:
         y = g.MatMul(
             g.DequantizeLinear(x, x_scale, x_zero), g.DequantizeLinear(w, w_scale, w_zero, axis=1)
         )
         y = y if bias is None else g.Add(y, bias)
+        y = ACTIVATIONS[activation](g, y, act_alpha or 0.0, act_beta or 0.0)
         return y if y_scale is None else g.QuantizeLinear(y, y_scale, y_zero)
 
     def lower(node: Node, b: Any) -> None:
-        lower_product(node, b, *_integers(node, b))
+        x, x_zero, w, w_zero, finish = _integers(node, b)
+        finish = finish._replace(act=Activation.of(node.attrs))
+        lower_product(node, b, x, x_zero, w, w_zero, finish)
 
 
 def _integers(node: Node, b: Any) -> tuple[Any, ...]:
@@ -400,7 +483,11 @@ def _integers(node: Node, b: Any) -> tuple[Any, ...]:
     x, x_scale, x_zero, w, w_scale, w_zero, bias, y_scale, y_zero = (
         node.input(i) for i in range(9)
     )
-    finish = scaled_finish(b, node, [x_scale, w_scale], bias, y_scale, y_zero)
+    if x_scale.const is None:
+        require_constants(node, bias, w_scale)
+        finish = Finish(w_scale, bias, a_scale=x_scale)
+    else:
+        finish = scaled_finish(b, node, [x_scale, w_scale], bias, y_scale, y_zero)
     return x, x_zero, w, w_zero, finish
 
 

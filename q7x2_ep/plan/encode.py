@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import struct
 from array import array
+from dataclasses import dataclass, field
 from typing import Any
 
 from q7x2_ep import errors
-from q7x2_ep.classes import dataclass, field
 from q7x2_ep.ir.core import Value
 from q7x2_ep.ir.shape import Dim, Expr, substitute
 from q7x2_ep.plan.memory import THREADS

@@ -8,9 +8,9 @@ step.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Optional
 
-from q7x2_ep.classes import dataclass
 from q7x2_ep.ir.shape import Dim
 
 THREADS = "$threads"  # the symbol that C binds to the number of threads

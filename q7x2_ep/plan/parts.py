@@ -6,9 +6,9 @@ A compiled file holds these, so that opening one imports no more than this of wh
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Optional, Union
 
-from q7x2_ep.classes import dataclass, field
 from q7x2_ep.ir.core import Graph, Node, Value
 from q7x2_ep.ir.shape import Dim
 from q7x2_ep.ops.joined import Joined

@@ -7,13 +7,16 @@ that this machine does not have.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple, Optional
 
-from q7x2_ep.classes import dataclass
 from q7x2_ep.errors import BackendError
 
-ISAS = ("scalar", "neon", "avx2", "avx512")  # weakest first within an architecture
+ISAS = (  # weakest first within an architecture
+    *("scalar", "neon", "neon_dot"),
+    *("avx2", "avx2_vnni", "avx512", "avx512_vnni", "amx"),
+)
 
 
 class OperandRow(NamedTuple):

@@ -63,7 +63,7 @@ def test_every_kernel_is_in_the_table_and_the_table_in_the_library():
     rows = load("").target.kernels
     isas = {row.isa for row in rows}
     kernels = {
-        name for name in defined() if re.fullmatch(rf"q7_\w+_[fi]\d+_({'|'.join(isas)})", name)
+        name for name in defined() if re.fullmatch(rf"q7_\w+_[fiu]\d+_({'|'.join(isas)})", name)
     }
     assert kernels == {f"q7_{row.name}" for row in rows if row.compiled}
 

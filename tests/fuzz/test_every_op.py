@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
-from q7x2_ep.ops import entries, find
+from q7x2_ep.ops import entries
 from q7x2_ep.session import Session
 from tests.fuzz import test_every_dtype as elementwise
 from tests.fuzz import test_random_windows as windows

@@ -95,11 +95,13 @@ def test_f32_special_values(kernel):
             np.testing.assert_array_equal(
                 run(op, a.copy(), b.copy(), kernel), reference(a, b), err_msg=op
             )
-    for exponent in (0.5, 2.0, 3.0, -1.5):
+    random = 10 ** np.random.default_rng(3).uniform(-20, 20, 101).astype(np.float32)
+    values = np.concatenate([values, random])
+    for exponent in (0.25, 0.5, 0.75, 1.25, 1.5, 1.75, -0.25, -0.5, -0.75, -1.5, 2.0, 3.0, 0.375):
         with np.errstate(all="ignore"):
-            expected = np.power(values.astype(np.float64), np.full(9, exponent)).astype(np.float32)
+            expected = np.power(values.astype(float), np.full(110, exponent)).astype(np.float32)
         power = run("pow", values, np.array([exponent], np.float32), kernel)
-        np.testing.assert_allclose(power, expected, rtol=2e-7, atol=1e-45)
+        np.testing.assert_allclose(power, expected, rtol=2.4e-7, atol=1e-45, err_msg=str(exponent))
 
 
 @pytest.mark.parametrize("dtype", ["float64", *INTEGERS])

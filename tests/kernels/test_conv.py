@@ -1,8 +1,8 @@
-"""conv, conv_last and depthwise against a direct sum in float64."""
+"""conv, conv_last, conv_direct, winograd and depthwise against a direct sum in float64."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Optional
 
 import numpy as np
 import pytest
@@ -17,6 +17,8 @@ CONSTANTS = load("").target.constants
 every_op = pytest.mark.parametrize("op", ["conv", "conv_last"])
 every_row = pytest.mark.parametrize("row", rows("gemm"), ids=lambda row: row.name)
 every_line_row = pytest.mark.parametrize("row", rows("depthwise"), ids=lambda row: row.name)
+every_direct_row = pytest.mark.parametrize("row", rows("conv_direct"), ids=lambda row: row.name)
+every_order = pytest.mark.parametrize("order", ["channels last", "planes"])
 every_winograd_row = pytest.mark.parametrize("row", rows("winograd"), ids=lambda row: row.name)
 GAP = 3  # floats between the pixels of the images of conv_last and depthwise
 
@@ -67,6 +69,9 @@ DEPTHWISE = {
     "padding alone": Case((1, 2, 1, 1), (2, 1, 2, 2), window((2, 2), pad=3), 2),
     "1-D": Case((2, 4, 50), (4, 1, 4), window((4,), pad=3), 4),
     "3-D": Case((2, 18, 4, 5, 6), (18, 1, 3, 2, 3), window((3, 2, 3), pad=1), 18),
+    "5x5": Case((1, 18, 7, 31), (18, 1, 5, 5), window((5, 5), pad=2), 18),
+    "5x5 of stride 2": Case((1, 5, 9, 32), (5, 1, 5, 5), window((5, 5), stride=2, pad=2), 5),
+    "large": Case((1, 72, 62, 60), (72, 1, 3, 3), window((3, 3), pad=1), 72),
     "one plane": Case((3, 1, 17, 33), (1, 1, 5, 5), window((5, 5), pad=2)),
 }
 WINOGRAD = {
@@ -75,6 +80,13 @@ WINOGRAD = {
     "pads": Case((1, 9, 7, 4), (33, 9, 3, 3), pads((3, 3), (1, 1), (2, 0), (0, 3))),
     "many tiles": Case((2, 2, 21, 30), (3, 2, 3, 3), window((3, 3))),
     "padding alone": Case((1, 1, 1, 1), (1, 1, 3, 3), window((3, 3), pad=4)),
+}
+DIRECT = {
+    **{name: case for name, case in CASES.items() if len(case.x) < 5 and case.w[0] < 100},
+    "first layer": Case((2, 3, 33, 40), (24, 3, 3, 3), window((3, 3), stride=2, pad=1)),
+    "no pads": Case((1, 3, 31, 30), (40, 3, 5, 3), pads((5, 3), (2, 3), (0, 0), (0, 0))),
+    "filters of groups": Case((1, 12, 9, 10), (136, 3, 1, 1), window((1, 1)), 4),
+    "many lines": Case((2, 2, 50, 41), (33, 2, 3, 3), window((3, 3), pad=1)),
 }
 NOTHING = Case((0, 3, 4, 4), (3, 1, 3, 3), window((3, 3)), 3)
 
@@ -86,6 +98,7 @@ def run(
     threads: int = 1,
     act: str = "none",
     residual_first: int = 0,
+    order: str = "channels last",
     **more: Any,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The result, the sum that is expected before bias and act, and that of magnitudes."""
@@ -106,7 +119,10 @@ def run(
     if given["residual"] is not None:
         given["residual"] = last(given["residual"], 2 * GAP)
     given["residual_stride"] = expected.shape[1] + 2 * GAP
-    if op == "depthwise":
+    if op == "conv_direct":
+        given = direct_fields(row, case, threads, given, x if order == "planes" else None)
+        given["w"] = packed(row, case, w)
+    elif op == "depthwise":
         given["w"] = np.ascontiguousarray(w.reshape(case.w[0], -1).T)
     elif op == "winograd":
         matrices = transformed(w)[..., None]
@@ -142,6 +158,28 @@ def last_fields(x: np.ndarray) -> dict[str, Any]:
     return {"x": image, **{f"x_{n}_stride": s for n, s in zip("ndhw", strides)}}
 
 
+def direct_fields(
+    row: KernelRow, case: Case, threads: int, given: dict[str, Any], planes: Optional[np.ndarray]
+) -> dict[str, Any]:
+    """Those of conv_direct from those of conv_last; planes: x with its channels first."""
+    names = ("D", "OD", "kd", "stride_d", "dilation_d", "pad_front", "x_d_stride")
+    given = {name: value for name, value in given.items() if name not in names}
+    given.update(x_c_stride=1, M=case.w[0], groups=case.groups)
+    if planes is not None:
+        whole = planes.reshape(*planes.shape[:2], -1, planes.shape[-1])
+        strides = (stride // 4 for stride in whole.strides)
+        given.update(
+            zip(("x_n_stride", "x_c_stride", "x_h_stride", "x_w_stride"), strides), x=planes
+        )
+    k, channels = int(np.prod(case.w[1:])), case.w[1]
+    band = max(CONSTANTS["CONV_PIXELS"] // max(given["OW"], 1), 1)
+    height, width = (
+        (n - 1) * given[f"stride_{i}"] + (given[f"k{i}"] - 1) * given[f"dilation_{i}"] + 1
+        for n, i in ((band, "h"), (given["OW"], "w"))
+    )
+    return {**given, "offsets": 8 * k, "lines": threads * channels * height * width * 4}
+
+
 def packed(row: KernelRow, case: Case, w: np.ndarray) -> np.ndarray:
     """The panels of every group: K in the order (tap, channel)."""
     filters, channels = case.w[0] // case.groups, case.w[1]
@@ -164,12 +202,12 @@ def conv_fields(row: KernelRow, case: Case, threads: int, outs: tuple) -> dict[s
     return {"M": case.w[0], "groups": case.groups, "pack": pack}
 
 
-def check(op: str, row: KernelRow, case: Case) -> None:
+def check(op: str, row: KernelRow, case: Case, **more: Any) -> None:
     k = int(np.prod(case.w[1:]))
-    y, expected, size = run(op, row, case)
+    y, expected, size = run(op, row, case, **more)
     assert (np.abs(y - expected) <= tolerance(k, size)).all()
     bias = np.linspace(-1, 1, case.w[0], dtype=np.float32)
-    y, expected, size = run(op, row, case, act="relu", bias=bias)
+    y, expected, size = run(op, row, case, act="relu", bias=bias, **more)
     expected = np.maximum(expected + bias.reshape(-1, *[1] * len(case.x[2:])), 0)
     assert (np.abs(y - expected) <= tolerance(k, size + 1)).all()
 
@@ -179,6 +217,13 @@ def check(op: str, row: KernelRow, case: Case) -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_against_direct_sum(op: str, row: KernelRow, name: str) -> None:
     check(op, row, CASES[name])
+
+
+@every_direct_row
+@every_order
+@pytest.mark.parametrize("name", DIRECT)
+def test_direct_against_direct_sum(row: KernelRow, name: str, order: str) -> None:
+    check("conv_direct", row, DIRECT[name], order=order)
 
 
 @every_line_row
@@ -205,9 +250,33 @@ def test_residual_before_and_after_the_activation(op: str, row: KernelRow, name:
 
 
 @every_line_row
+@pytest.mark.parametrize("act", ["clip", "silu"])
+def test_activations_of_depthwise(row: KernelRow, act: str) -> None:
+    """One that the sums in registers have, and another."""
+    y, expected, size = run("depthwise", row, DEPTHWISE["stride 2"], act=act)
+    wanted = expected / (1 + np.exp(-expected)) if act == "silu" else expected * 0
+    assert (np.abs(y - wanted) <= tolerance(9, 2 * size + 1)).all()
+
+
+@every_line_row
 @pytest.mark.parametrize("name", ["many channels", "stride 2"])
 def test_residual_of_depthwise(row: KernelRow, name: str) -> None:
     check_residual("depthwise", row, DEPTHWISE[name])
+
+
+@every_direct_row
+@pytest.mark.parametrize("name", ["3x3", "groups", "1x1", "long k", "many lines"])
+def test_residual_of_direct(row: KernelRow, name: str) -> None:
+    check_residual("conv_direct", row, DIRECT[name])
+
+
+@every_direct_row
+@pytest.mark.parametrize("act", ["clip", "silu", "tanh"])
+def test_activations_of_direct(row: KernelRow, act: str) -> None:
+    """Those that the tile has in registers, and others."""
+    y, expected, size = run("conv_direct", row, DIRECT["3x3"], act=act, residual_first=1)
+    formulas = {"clip": lambda v: v * 0, "silu": lambda v: v / (1 + np.exp(-v)), "tanh": np.tanh}
+    assert (np.abs(y - formulas[act](expected)) <= tolerance(27, 2 * size + 1)).all()
 
 
 def check_threads(op: str, row: KernelRow, case: Case) -> None:
@@ -221,6 +290,12 @@ def check_threads(op: str, row: KernelRow, case: Case) -> None:
 @pytest.mark.parametrize("name", ["many rows", "patches", "1x1", "many panels", "3-D"])
 def test_bits_do_not_depend_on_threads(op: str, row: KernelRow, name: str) -> None:
     check_threads(op, row, CASES[name])
+
+
+@every_direct_row
+@pytest.mark.parametrize("name", ["many lines", "filters of groups", "1x1 many rows"])
+def test_bits_of_direct_do_not_depend_on_threads(row: KernelRow, name: str) -> None:
+    check_threads("conv_direct", row, DIRECT[name])
 
 
 @every_line_row

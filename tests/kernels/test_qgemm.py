@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from q7x2_ep.ops.quant_product import pack, qconv_work
+from q7x2_ep.ops.quant_product import pack, qconv_work, qgemm_room
 from q7x2_ep.plan.target import KernelRow
 from tests.kernels.harness import rows, run_op, run_threads
 
 CODES = {"uint8": 2, "int8": 3, "int32": 6, "float32": 1}
-ROWS = 56  # QGEMM_ROWS
+TILES = 4  # QGEMM_TILES
 every_row = pytest.mark.parametrize("row", rows("qgemm"), ids=lambda row: row.name)
 
 
@@ -19,7 +19,9 @@ def qgemm(row: KernelRow, m: int, n: int, k: int, a_dtype: str, c_dtype: str, th
     rng = np.random.default_rng([m, n, k])
     limits = np.iinfo(a_dtype)
     a = rng.choice([limits.min, limits.max, 3], (m, k)).astype(a_dtype)
-    b = rng.integers(-255, 256, (k, n)).astype(np.int16)
+    b = rng.choice([0, 255, 7], (k, n)).astype(np.uint8)
+    b_zero = rng.choice([0, 1, 128, 255], n).astype(np.uint8)
+    packed, left = pack(b, b_zero, row)
     a_zero, zero = np.array(limits.max, a_dtype), np.array(2, c_dtype)
     scale, bias = rng.random(n).astype(np.float32), rng.random(n).astype(np.float32) * 9
     c = run_op(
@@ -28,25 +30,32 @@ def qgemm(row: KernelRow, m: int, n: int, k: int, a_dtype: str, c_dtype: str, th
         threads,
         a=a,
         a_zero=a_zero,
-        b=pack(b, row.nr),
+        a_scale=None,
+        b=packed,
+        b_zero=left,
         scale=None if c_dtype == "int32" else scale / max(k, 1) / 200,
         bias=None if c_dtype == "int32" else bias,
         zero=zero if c_dtype in ("uint8", "int8") else None,
         c=np.zeros((m, n), c_dtype),
-        rows=threads * ROWS * -(-k // 2) * 4,
+        rows=threads * TILES * row.mr * qgemm_room(k),
         m=m,
         n=n,
         k=k,
         a_dtype=CODES[a_dtype],
         c_dtype=CODES[c_dtype],
         scales=n,
+        panel_bytes=packed[0].nbytes,
+        act="none",
+        act_alpha=0.0,
+        act_beta=0.0,
     )["c"]
-    sums = (a.astype(np.int64) - int(a_zero)) @ b.astype(np.int64)
+    sums = (a.astype(np.int64) - int(a_zero)) @ (b.astype(np.int64) - b_zero)
     real = sums * (scale / np.float32(max(k, 1)) / np.float32(200)).astype(np.float64) + bias
     return c, sums, real
 
 
 SHAPES = [(1, 1, 1), (1, 40, 7), (14, 32, 2), (15, 33, 3), (60, 5, 64), (130, 70, 129), (3, 4, 0)]
+SHAPES += [(2, 33, 130), (5, 40, 64), (32, 64, 128), (49, 31, 66)]
 
 
 @every_row
@@ -74,10 +83,13 @@ def assert_rounded(c: np.ndarray, real: np.ndarray) -> None:
 @every_row
 def test_sums_wrap(row: KernelRow) -> None:
     k = 1 + 2**31 // (255 * 255)
-    a, b = np.full((1, k), 255, np.uint8), np.full((k, 1), 255, np.int16)
-    given = {"a": a, "a_zero": None, "b": pack(b, row.nr), "scale": None, "bias": None}
-    given.update(zero=None, c=np.zeros((1, 1), np.int32), rows=ROWS * -(-k // 2) * 4)
+    a, b = np.full((1, k), 255, np.uint8), np.full((k, 1), 255, np.uint8)
+    packed, left = pack(b, None, row)
+    given = {"a": a, "a_zero": None, "a_scale": None, "b": packed, "b_zero": left, "scale": None}
+    given.update(bias=None, zero=None, c=np.zeros((1, 1), np.int32))
+    given.update(rows=TILES * row.mr * qgemm_room(k), panel_bytes=packed[0].nbytes)
     fields = {"m": 1, "n": 1, "k": k, "a_dtype": 2, "c_dtype": 6, "scales": 1}
+    fields.update(act="none", act_alpha=0.0, act_beta=0.0)
     assert run_op("qgemm", row, **given, **fields)["c"] == k * 255 * 255 - 2**32
 
 

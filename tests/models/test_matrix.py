@@ -38,6 +38,7 @@ KINDS |= {
     "expert_gemm": "gemm",
     "conv": "gemm",
     "conv_last": "gemm",
+    "conv_direct": "gemm",
     "matmul": "gemm",
     "copy": "copy",
 }

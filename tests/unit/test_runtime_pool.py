@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import q7x2_ep
+from q7x2_ep.backend.cpu.cores import available_cores
 from q7x2_ep.backend.cpu.library import Context, Plan, load
 from q7x2_ep.models import small_models
 from tests.unit.plan_blobs import Blob, Value, run_alone
@@ -76,17 +77,23 @@ def test_regions_of_every_size(plan, x):
                 assert run(context, x[:rows]) == run(alone, x[:rows])
 
 
-def test_contexts_at_once(plan, x):
-    """One of them has the pool, the others run on their own threads."""
+@pytest.mark.parametrize("wanted", [[2, 3, 1, 8], [4] * 20], ids=["some", "more than have workers"])
+@pytest.mark.parametrize("cores", [1, 3, 8])
+def test_contexts_at_once(plan, x, cores, wanted):
+    """They share the workers."""
     with Context(plan, 1) as context:
-        expected = run(context, x)
+        expected = run(context, x[:400])
 
     def client(threads: int) -> set[bytes]:
         with Context(plan, threads) as context:
-            return {run(context, x) for _ in range(20)}
+            return {run(context, x[:400]) for _ in range(10)}
 
-    with ThreadPoolExecutor(4) as clients:
-        assert list(clients.map(client, [2, 3, 1, 8])) == [{expected}] * 4
+    load().c.q7_pool_cores(cores)
+    try:
+        with ThreadPoolExecutor(len(wanted)) as clients:
+            assert list(clients.map(client, wanted)) == [{expected}] * len(wanted)
+    finally:
+        load().c.q7_pool_cores(available_cores())
 
 
 def test_one_session_from_several_threads():

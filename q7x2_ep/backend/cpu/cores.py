@@ -1,4 +1,4 @@
-"""How many threads a session takes that leaves it open."""
+"""How many cores there are, and how many threads a session takes that leaves it open."""
 
 from __future__ import annotations
 
@@ -16,10 +16,13 @@ MEMBERSHIP = "/proc/self/cgroup"
 
 
 def default_threads() -> int:
-    """The knob THREADS, else the physical cores that affinity and cgroup quota allow."""
+    """The knob THREADS, else one for each core."""
     wanted = int(knobs.get("THREADS"))
-    if wanted > 0:
-        return wanted
+    return wanted if wanted > 0 else available_cores()
+
+
+def available_cores() -> int:
+    """The physical cores that affinity and cgroup quota allow."""
     if not hasattr(os, "sched_getaffinity"):
         return os.cpu_count() or 1
     cores = physical_cores(os.sched_getaffinity(0))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from array import array as array_of
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Optional
 
 import numpy as np
@@ -16,7 +17,6 @@ from q7x2_ep import dtypes, errors
 from q7x2_ep.backend.call import Call, check_output
 from q7x2_ep.backend.cpu import library as native
 from q7x2_ep.backend.cpu.lane import Lane
-from q7x2_ep.classes import dataclass
 from q7x2_ep.ir.shape import substitute
 from q7x2_ep.plan.encode import Encoded
 

@@ -1,4 +1,4 @@
-"""libq7 through ctypes: twelve functions, three handles, one place that turns a status into an
+"""libq7 through ctypes: thirteen functions, three handles, one place that turns a status into an
 exception.
 
 Declares nothing of the ABI beyond csrc/q7.h: args structs come from the library's own description
@@ -18,6 +18,7 @@ from typing import Any, Optional
 import numpy as np
 
 from q7x2_ep import knobs
+from q7x2_ep.backend.cpu.cores import available_cores
 from q7x2_ep.errors import BackendError
 from q7x2_ep.plan.target import Target
 
@@ -95,10 +96,12 @@ class Library:
             "q7_context_destroy": [pointer],
             "q7_profile": [pointer, pointer],
             "q7_flow_destroy": [pointer],
+            "q7_pool_cores": [i64],
         }.items():
             function = getattr(library, name)
             function.argtypes, function.restype = arguments, None
         library.q7_stat.argtypes, library.q7_stat.restype = [pointer, ctypes.c_int32, i64], i64
+        library.q7_pool_cores(available_cores())
         self.c = library
         self.path = path
         self.description = library.q7_describe().decode()

@@ -1,0 +1,117 @@
+/* conv_direct.c: the kernel of conv_direct.h for every ISA; its tile is that of tile.h. Filters that
+ * fill one vector only are a tile of half the width. Read conv_direct.h first. */
+#include "conv_direct.h"
+
+#include <math.h>
+
+#include "math.h"
+#include "tile.h"
+
+/* y = act(y) + residual, or act(y + residual), where it was not done in registers. */
+Q7_INLINE void finish_as(const q7_conv_tile *t, const int64_t act) {
+    const q7_f32 alpha = q7_set1(t->act_alpha), beta = q7_set1(t->act_beta);
+    for (int64_t i = 0; i < t->m; i++) {
+        float *y = t->y + i * t->y_stride;
+        const float *residual = t->residual ? t->residual + i * t->residual_stride : NULL;
+        for (int64_t j = 0; j < t->n; j += Q7_W) {
+            const q7_f32 term = residual ? q7_load_part(residual + j, t->n - j) : q7_set1(0.0f);
+            q7_f32 v = q7_load_part(y + j, t->n - j);
+            if (residual && t->residual_first) v = q7_add(v, term);
+            v = q7_act(act, v, alpha, beta);
+            if (residual && !t->residual_first) v = q7_add(v, term);
+            q7_store_part(y + j, v, t->n - j);
+        }
+    }
+}
+
+static void finish(const q7_conv_tile *t) {
+    switch (t->act) { /* a loop for each */
+#define ACT(act)                    \
+    case Q7_act_##act:              \
+        finish_as(t, Q7_act_##act); \
+        return;
+#include "../ops.def"
+#undef ACT
+    }
+}
+
+/* What clamps are, for activations that the tile in registers has. */
+Q7_INLINE bool clamps(const q7_conv_tile *t) {
+    return t->act == Q7_act_none || t->act == Q7_act_relu || t->act == Q7_act_clip;
+}
+
+/* m and vectors are constants where this is inlined. */
+Q7_INLINE void multiply(const q7_conv_tile *t, const int m, const int vectors) {
+    q7_f32 sum[MR * VECTORS], w[VECTORS]; /* [m][vectors] */
+    Q7_UNROLL
+    for (int i = 0; i < m * vectors; i++) sum[i] = q7_set1(0.0f);
+    /* Window i is at origin[i / 5] + i % 5 * row_bytes: any stride, with few address registers. */
+    int64_t row_bytes = t->x_stride * 4;
+    __asm__("" : "+r"(row_bytes)); /* no version for a stride of 1 */
+    const char *origin[3];
+    Q7_UNROLL
+    for (int i = 0; i < 3; i++) origin[i] = (const char *)t->x + 5 * i * row_bytes;
+    const float *panel = t->w;
+    for (int64_t k = 0; k < t->k; k++, panel += NR) {
+        const int64_t at = t->offset[k] * 4;
+        Q7_UNROLL
+        for (int j = 0; j < vectors; j++) w[j] = q7_load(panel + j * Q7_W);
+        Q7_UNROLL
+        for (int i = 0; i < m; i++) {
+            const q7_f32 x =
+                q7_set1(*(const float *)(const void *)(origin[i / 5] + at + i % 5 * row_bytes));
+            Q7_UNROLL
+            for (int j = 0; j < vectors; j++)
+                sum[i * vectors + j] = q7_fma(x, w[j], sum[i * vectors + j]);
+        }
+    }
+    const bool now = t->last && clamps(t); /* else finish() does the rest */
+    const q7_f32 low = q7_set1(!now || t->act == Q7_act_none ? -INFINITY
+                               : t->act == Q7_act_clip       ? t->act_alpha
+                                                             : 0.0f);
+    const q7_f32 high = q7_set1(now && t->act == Q7_act_clip ? t->act_beta : INFINITY);
+    const float *residual = now ? t->residual : NULL;
+    float *y = t->y;
+    Q7_UNROLL
+    for (int i = 0; i < m; i++, y += t->y_stride) {
+        Q7_UNROLL
+        for (int j = 0; j < vectors; j++) {
+            const int64_t left = t->n - j * Q7_W;
+            q7_f32 v = sum[i * vectors + j];
+            if (!t->first) v = q7_add(q7_load_part(y + j * Q7_W, left), v);
+            if (t->last && t->bias) v = q7_add(v, q7_load_part(t->bias + j * Q7_W, left));
+            if (residual && t->residual_first)
+                v = q7_add(v, q7_load_part(residual + j * Q7_W, left));
+            v = q7_vmin(high, q7_vmax(low, v));
+            if (residual && !t->residual_first)
+                v = q7_add(v, q7_load_part(residual + j * Q7_W, left));
+            q7_store_part(y + j * Q7_W, v, left);
+        }
+        if (residual) residual += t->residual_stride;
+    }
+    if (t->last && !now) finish(t);
+}
+
+/* One function per number of windows and of vectors. */
+/* clang-format off */
+#if MR == 4
+#define EVERY_M ROWS(1) ROWS(2) ROWS(3) ROWS(4)
+#elif MR == 6
+#define EVERY_M ROWS(1) ROWS(2) ROWS(3) ROWS(4) ROWS(5) ROWS(6)
+#elif MR == 8
+#define EVERY_M ROWS(1) ROWS(2) ROWS(3) ROWS(4) ROWS(5) ROWS(6) ROWS(7) ROWS(8)
+#else
+#define EVERY_M ROWS(1) ROWS(2) ROWS(3) ROWS(4) ROWS(5) ROWS(6) ROWS(7) ROWS(8) ROWS(9) ROWS(10) \
+    ROWS(11) ROWS(12) ROWS(13) ROWS(14)
+#endif
+#define ROWS(m)                                                          \
+    static void narrow_##m(const q7_conv_tile *t) { multiply(t, m, 1); } \
+    static void wide_##m(const q7_conv_tile *t) { multiply(t, m, VECTORS); }
+EVERY_M
+#undef ROWS
+#define ROWS(m) {narrow_##m, wide_##m},
+static void (*const by_rows[MR][2])(const q7_conv_tile *t) = {EVERY_M};
+#undef ROWS
+/* clang-format on */
+
+void Q7_KERNEL(conv_direct_f32)(const q7_conv_tile *t) { by_rows[t->m - 1][t->n > Q7_W](t); }

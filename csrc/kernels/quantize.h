@@ -1,0 +1,20 @@
+/* quantize.h: floats to bytes of one scale, and the range of floats.
+ *
+ *     y[i] = saturate(round(x[i] / scale) + zero), to even; a NaN gives the lowest
+ *
+ * The quotient is rounded to float before it is rounded to an integer, as by a division. */
+#ifndef Q7_QUANTIZE_H
+#define Q7_QUANTIZE_H
+#include "../abi.h"
+
+typedef struct q7_quantize_line {
+    int64_t n;
+    const float *x;
+    uint8_t *y; /* NULL: only low and high, min(low, x..) and max(high, x..), are wanted */
+    bool is_signed;
+    float scale, low, high;
+    int32_t zero;
+} q7_quantize_line;
+
+typedef void (*q7_quantize_kernel)(q7_quantize_line *line);
+#endif

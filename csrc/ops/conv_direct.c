@@ -1,0 +1,169 @@
+/* conv_direct.c: conv_last of images whose windows are few floats, read where they lie, by
+ * kernels/conv_direct.h. x is (N, C, H, W) of any strides; w, y and residual are those of conv_last.c.
+ *
+ * A task is some lines of y of one group. Where windows stick out of x it copies the lines under them,
+ * with zeros around, as lines of pixels where channels lie side by side in x, else plane by plane. A
+ * line of y is finished for one panel of filters after the other. Where windows are pixels, y is
+ * one long line, cut evenly. Read panels.h first.
+ *
+ * offsets: K int64, K = C / groups * kh * kw. lines: threads * C / groups * kh' * W' * 4 bytes for the
+ * lines kh' under those of a task, and their length W'. */
+#include "../kernels/conv_direct.h"
+
+#include "panels.h"
+
+typedef struct conv_job {
+    q7_conv_direct_args x;
+    const q7_call *call;
+    bool pointwise, in_place;
+    int64_t channels, filters, k, k_block, panels; /* of a group */
+    int64_t lines, bands;                          /* of y, N images one after the other */
+    int64_t height, width;                         /* of what is copied */
+    int64_t c_stride, h_stride, w_stride;          /* of what is read */
+} conv_job;
+
+/* Elements under `count` windows in a row. */
+static int64_t reach(int64_t count, int64_t stride, int64_t kernel, int64_t dilation) {
+    return (count - 1) * stride + (kernel - 1) * dilation + 1;
+}
+
+/* One line of pixels or of a plane, `step` floats for each, between zeros: those of x from pad_left on. */
+static void copy_line(const q7_conv_direct_args *x, const float *from, bool inside, int64_t width,
+                      int64_t step, float *to) {
+    const int64_t low = inside ? q7_min(width, q7_max(0, x->pad_left)) : width;
+    const int64_t high = q7_max(low, q7_min(width, x->W + x->pad_left));
+    memset(to, 0, (size_t)(low * step) * sizeof(float));
+    from += (low - x->pad_left) * x->x_w_stride;
+    if (low < high && x->x_w_stride == step)
+        memcpy(to + low * step, from, (size_t)((high - low) * step) * sizeof(float));
+    else
+        for (int64_t w = low; w < high; w++, from += x->x_w_stride)
+            memcpy(to + w * step, from, (size_t)step * sizeof(float));
+    memset(to + high * step, 0, (size_t)((width - high) * step) * sizeof(float));
+}
+
+/* Lines [first, first + n) of an image, which may lie outside of it. */
+static void copy_lines(const conv_job *job, const float *image, int64_t first, int64_t n,
+                       float *to) {
+    const q7_conv_direct_args *x = &job->x;
+    const int64_t step = job->w_stride, planes = step == 1 ? job->channels : 1;
+    for (int64_t c = 0; c < planes; c++)
+        for (int64_t h = 0; h < n; h++) {
+            const bool inside = first + h >= 0 && first + h < x->H;
+            const float *from =
+                inside ? image + c * x->x_c_stride + (first + h) * x->x_h_stride : image;
+            copy_line(x, from, inside, job->width, step,
+                      to + c * job->c_stride + h * job->h_stride);
+        }
+}
+
+/* One panel of filters of a block of k, set up in t, for `lines` lines of `n` pixels each; pixel: the
+ * first; from: its window. */
+static void conv_lines(const conv_job *job, q7_conv_tile *t, int64_t filter, int64_t pixel,
+                       int64_t lines, int64_t n, const float *from) {
+    const q7_conv_direct_args *x = &job->x;
+    const int64_t tiles = q7_ceil_div(n, job->call->mr);
+    for (int64_t line = 0; line < lines; line++, pixel += n, from += x->stride_h * job->h_stride)
+        for (int64_t tile = 0; tile < tiles; tile++) {
+            const int64_t first = q7_part(n, tiles, tile), p = pixel + first;
+            t->m = q7_part(n, tiles, tile + 1) - first;
+            t->x = from + first * t->x_stride;
+            t->y = (float *)x->y + p * x->y_stride + filter;
+            if (x->residual)
+                t->residual = (const float *)x->residual + p * x->residual_stride + filter;
+            ((q7_conv_direct_kernel)job->call->kernel)(t);
+        }
+}
+
+static void conv_band(const conv_job *job, int64_t group, int64_t pixel, int64_t lines, int64_t n,
+                      const float *from) {
+    const q7_conv_direct_args *x = &job->x;
+    const int64_t nr = job->call->nr;
+    for (int64_t panel = 0; panel < job->panels; panel++) {
+        const int64_t filter = group * job->filters + panel * nr;
+        const float *w = (const float *)x->w + (group * job->panels + panel) * job->k * nr;
+        q7_conv_tile t = {.n = q7_min(nr, job->filters - panel * nr),
+                          .x_stride = x->stride_w * job->w_stride,
+                          .y_stride = x->y_stride,
+                          .bias = x->bias ? (const float *)x->bias + filter : NULL,
+                          .residual_stride = x->residual_stride,
+                          .residual_first = x->residual_first != 0,
+                          .act = x->act,
+                          .act_alpha = (float)x->act_alpha,
+                          .act_beta = (float)x->act_beta};
+        for (int64_t k0 = 0; k0 == 0 || k0 < job->k; k0 += job->k_block) {
+            t.k = q7_min(job->k - k0, job->k_block);
+            t.offset = (const int64_t *)x->offsets + k0;
+            t.w = w + k0 * nr;
+            t.first = k0 == 0;
+            t.last = k0 + t.k >= job->k;
+            conv_lines(job, &t, filter, pixel, lines, n, from);
+        }
+    }
+}
+
+static void conv_task(void *arg, int64_t task, int64_t thread) {
+    const conv_job *job = arg;
+    const q7_conv_direct_args *x = &job->x;
+    const int64_t group = task / job->bands, band = task % job->bands;
+    const int64_t first = q7_part(job->lines, job->bands, band);
+    const int64_t end = q7_part(job->lines, job->bands, band + 1);
+    const float *from = (const float *)x->x + group * job->channels * x->x_c_stride;
+    if (job->pointwise) {
+        conv_band(job, group, first, 1, end - first, from + first * x->x_w_stride);
+        return;
+    }
+    float *copy = (float *)x->lines + thread * job->channels * job->height * job->width;
+    for (int64_t line = first, n; line < end; line += n) { /* those of one image */
+        const int64_t oh = line % x->OH, h = oh * x->stride_h - x->pad_top;
+        const float *image = from + line / x->OH * x->x_n_stride;
+        n = q7_min(end - line, x->OH - oh);
+        if (!job->in_place)
+            copy_lines(job, image, h, reach(n, x->stride_h, x->kh, x->dilation_h), copy);
+        conv_band(job, group, line * x->OW, n, x->OW,
+                  job->in_place ? image + h * x->x_h_stride - x->pad_left * x->x_w_stride : copy);
+    }
+}
+
+static void fill_offsets(const conv_job *job) {
+    const q7_conv_direct_args *x = &job->x;
+    int64_t *offset = x->offsets;
+    for (int64_t i = 0; i < x->kh; i++)
+        for (int64_t j = 0; j < x->kw; j++)
+            for (int64_t c = 0; c < job->channels; c++)
+                *offset++ = i * x->dilation_h * job->h_stride + j * x->dilation_w * job->w_stride +
+                            c * job->c_stride;
+}
+
+/* Whether y is one long line of windows that are pixels, one stride apart. */
+static bool is_pointwise(const q7_conv_direct_args *x) {
+    return x->kh * x->kw == 1 && x->stride_h == 1 && x->stride_w == 1 && x->pad_top == 0 &&
+           x->pad_left == 0 && x->OH == x->H && x->OW == x->W &&
+           (x->H == 1 || x->x_h_stride == x->W * x->x_w_stride) &&
+           (x->N == 1 || x->x_n_stride == x->H * x->W * x->x_w_stride);
+}
+
+void q7_op_conv_direct(const q7_conv_direct_args *x, const q7_call *call) {
+    conv_job job = {
+        .x = *x, .call = call, .channels = x->C / x->groups, .filters = x->M / x->groups};
+    job.lines = x->N * x->OH;
+    if (job.lines * x->OW * job.filters == 0) return;
+    job.k = x->kh * x->kw * job.channels;
+    job.k_block = q7_conv_k_block(job.k, x->kh * x->kw == 1);
+    job.panels = q7_ceil_div(job.filters, call->nr);
+    job.pointwise = is_pointwise(x);
+    if (job.pointwise) job.lines *= x->OW;
+    const int64_t per_band = job.pointwise ? Q7_CONV_PIXELS : q7_max(1, Q7_CONV_PIXELS / x->OW);
+    job.bands = q7_ceil_div(job.lines, per_band);
+    job.height = reach(per_band, x->stride_h, x->kh, x->dilation_h);
+    job.width = reach(x->OW, x->stride_w, x->kw, x->dilation_w);
+    const int64_t bottom = reach(x->OH, x->stride_h, x->kh, x->dilation_h) - x->pad_top;
+    job.in_place =
+        x->pad_top <= 0 && x->pad_left <= 0 && bottom <= x->H && job.width - x->pad_left <= x->W;
+    const bool last = x->x_c_stride == 1;
+    job.w_stride = job.in_place ? x->x_w_stride : last ? job.channels : 1;
+    job.h_stride = job.in_place ? x->x_h_stride : job.width * job.w_stride;
+    job.c_stride = job.in_place ? x->x_c_stride : last ? 1 : job.height * job.width;
+    fill_offsets(&job);
+    q7_parallel(call, x->groups * job.bands, conv_task, &job);
+}
