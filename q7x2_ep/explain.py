@@ -13,7 +13,7 @@ from typing import Optional, Union
 from q7x2_ep.api.inference_session import InferenceSession
 from q7x2_ep.errors import ShapeError
 from q7x2_ep.ir.near_miss import NearMiss
-from q7x2_ep.ir.shape import Expr, evaluate, symbols
+from q7x2_ep.ir.shape import Expr, evaluate, product, symbols
 from q7x2_ep.plan.memory import THREADS
 from q7x2_ep.plan.parts import HostPhase, Step
 from q7x2_ep.session import Model, Session
@@ -189,6 +189,7 @@ def _explain(session: Session, given: Mapping[str, int]) -> Explanation:
         ExplainedStep(phase.node.op, None, f"{_place(phase)}: {phase.reason}", phase.node.sources)
         for phase in program.host_phases
     ]
+    unplanned = list(map(product, session.report.unplanned))
     firsts = itertools.accumulate((len(plan.steps) for plan in plans), initial=0)
     return Explanation(
         fusions=dict(session.report.fusions.applied),
@@ -202,9 +203,9 @@ def _explain(session: Session, given: Mapping[str, int]) -> Explanation:
         peak_before=max((before for before, _ in peaks), default=0),
         peak_after=max((after for _, after in peaks), default=0),
         unplanned_bytes=sum(
-            evaluate(dim, sizes) for dim in session.report.unplanned if symbols(dim) <= sizes.keys()
+            evaluate(size, sizes) for size in unplanned if symbols(size) <= sizes.keys()
         ),
-        unplanned_allocations=len(session.report.unplanned),
+        unplanned_allocations=len(unplanned),
         allocations=sum(each["allocations_per_run"] for each in statistics),
         packed_bytes=sum(plan.packed_bytes for plan in program.plans),
         transposes=session.report.model_ops["Transpose"],

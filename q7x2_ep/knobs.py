@@ -26,7 +26,12 @@ class Knob(NamedTuple):
 KNOBS = {
     knob.name: knob
     for knob in (
-        Knob("ISA", str, "", "use no instruction set beyond this one: scalar, neon, avx2, avx512"),
+        Knob(
+            "ISA",
+            str,
+            "",
+            "use no instruction set beyond this one, by the names that doctor prints: avx2, say",
+        ),
         Knob(
             "THREADS",
             int,

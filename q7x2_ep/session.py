@@ -22,7 +22,7 @@ from q7x2_ep.backend.cpu.library import load
 from q7x2_ep.backend.program import Code, Compiler, HostCode, Image, Origin, Program
 from q7x2_ep.files import Track, replacing
 from q7x2_ep.ir.core import Graph, Node, Type
-from q7x2_ep.ir.shape import Dim, Expr, product
+from q7x2_ep.ir.shape import Dim, Expr
 from q7x2_ep.plan.encode import Encoded, check
 from q7x2_ep.plan.parts import HostPhase, NativePhase, Plan
 from q7x2_ep.release import __version__
@@ -60,13 +60,13 @@ class InputSpec:
 @dataclass(frozen=True)
 class Report:
     """What compiling did. passes: how often each changed what. model_ops: ops of the model as it
-    was read. unplanned: bytes of every value, had nothing been fused.
+    was read. unplanned: dims and element size of every value, had nothing been fused.
     """
 
     fusions: FusionReport
     passes: dict[str, dict[str, int]]
     model_ops: Counter
-    unplanned: list[Dim]
+    unplanned: list[tuple[Dim, ...]]
 
 
 class Session:
@@ -101,7 +101,7 @@ class Session:
         graph.is_fused = not fusion
         statistics = passes.run_all(graph, without)
         unplanned = [
-            product(v.shape) * dtypes.size(v.dtype)
+            (*v.shape, dtypes.size(v.dtype))
             for n in graph.nodes
             for v in n.outputs
             if v.shape is not None and dtypes.is_dense(v.dtype)

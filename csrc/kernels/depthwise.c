@@ -116,8 +116,9 @@ Q7_INLINE bool rows(const place *at, const q7_depthwise_line *line, int64_t ow, 
         if (c < line->end) row(at, ow, c, pixels, taps, stride, line->end - c);              \
         return true;                                                                         \
     }
-    ROWS(3, 1)
-    ROWS(3, 2) ROWS(5, 1) ROWS(5, 2)
+    /* clang-format off */
+    ROWS(3, 1) ROWS(3, 2) ROWS(5, 1) ROWS(5, 2)
+    /* clang-format on */
 #undef ROWS
         return false;
 }

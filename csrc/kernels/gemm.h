@@ -62,8 +62,8 @@ typedef void (*q7_gemm_kernel)(const q7_gemm_tile *tile);
 
 /* Floats from where b is read to where it is prefetched if it is read once: in a single panel, and in
  * each of several. The products of BERT-base from memory, one core, avx512, GB/s: m = 1 in four panels
- * 18.1, 17.5 with 512; m = 4 in two panels 16.7, in one 14.6; m = 8 13.5, 12.6 with 512, 11.1 with
- * 2048, 10.5 where only every other line is prefetched. */
+ * 18.1, 17.5 with 512; m = 4 in two panels 16.7, in one 14.6; m = 8 12.4 with
+ * 768, 13.1 with 1024, the same place of the next page, and Q7_GEMM_NEAR for L2 to L1. */
 enum { Q7_GEMM_AHEAD = 1024, Q7_GEMM_NEAR = 256, Q7_GEMM_PANELS_AHEAD = 256 };
 
 /* How many packed panels the kernel takes at once where there are few rows: independent sums to

@@ -160,8 +160,8 @@ Q7_INLINE q7_f32 q7_sigmoid(q7_f32 x) { return q7_div(q7_set1(1.0f), q7_exp_plus
 Q7_INLINE q7_f32 q7_silu(q7_f32 x) { return q7_div(x, q7_exp_plus_one(q7_neg(x))); }
 
 /* x Phi(x) = x (1 + erf(x / sqrt(2))) / 2, as max(x, 0) - t Phi(-t) with t = |x| and
- * 2 Phi(-t) = 2^p(t): no cancellation. A p of base e without t^2 / 2 takes 1.25 times as long. Left
- * of -1 an ulp of p counts; below -10, where it is -9e-24, it stays so.
+ * 2 Phi(-t) = 2^p(t): no cancellation. With base e, and t^2 / 2 apart, it takes 1.2 times as long.
+ * Left of -1 an ulp of p counts; below -10, where it is -9e-24, it stays so.
  * Bound: gelu in [-1, inf] 3.4 ulp
  * Bound: gelu in [-5, -1] 42 ulp
  * Bound: gelu in [-inf, -5] 0x1p-37 absolute */

@@ -143,6 +143,18 @@ static bool is_pointwise(const q7_conv_direct_args *x) {
            (x->N == 1 || x->x_n_stride == x->H * x->W * x->x_w_stride);
 }
 
+/* How many parts the lines are cut into: of up to per_band lines, as many for each thread. */
+static int64_t bands_of(const conv_job *job, int64_t per_band) {
+    const q7_conv_direct_args *x = &job->x;
+    const int64_t threads = job->call->threads, pixels = x->N * x->OH * x->OW;
+    const int64_t least = q7_ceil_div(job->lines, per_band);
+    if (threads == 1 || pixels * x->M * job->k < Q7_SMALL_WORK) return least;
+    const int64_t tiles = q7_min(job->lines, q7_ceil_div(pixels, job->call->mr));
+    const int64_t wanted = q7_ceil_div(threads * Q7_TASKS_PER_THREAD, x->groups);
+    const int64_t bands = q7_max(least, q7_min(wanted, tiles));
+    return q7_min(q7_ceil_div(bands, threads) * threads, job->lines);
+}
+
 void q7_op_conv_direct(const q7_conv_direct_args *x, const q7_call *call) {
     conv_job job = {
         .x = *x, .call = call, .channels = x->C / x->groups, .filters = x->M / x->groups};
@@ -154,7 +166,7 @@ void q7_op_conv_direct(const q7_conv_direct_args *x, const q7_call *call) {
     job.pointwise = is_pointwise(x);
     if (job.pointwise) job.lines *= x->OW;
     const int64_t per_band = job.pointwise ? Q7_CONV_PIXELS : q7_max(1, Q7_CONV_PIXELS / x->OW);
-    job.bands = q7_ceil_div(job.lines, per_band);
+    job.bands = bands_of(&job, per_band);
     job.height = reach(per_band, x->stride_h, x->kh, x->dilation_h);
     job.width = reach(x->OW, x->stride_w, x->kw, x->dilation_w);
     const int64_t bottom = reach(x->OH, x->stride_h, x->kh, x->dilation_h) - x->pad_top;

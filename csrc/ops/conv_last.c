@@ -13,6 +13,8 @@
  * windows: threads * min(pixels, Q7_GEMM_ROWS) * min(K, Q7_CONV_K_BLOCK) * 4 bytes. */
 #include "panels.h"
 
+enum { COPIED = 4 }; /* panels that copied windows are worth, if all threads get some */
+
 typedef struct conv_job {
     q7_conv_last_args x;
     const q7_call *call;
@@ -177,8 +179,9 @@ void q7_op_conv_last(const q7_conv_last_args *x, const q7_call *call) {
     job.chunk = q7_min(job.panels, Q7_GEMM_PANELS);
     if (call->threads > 1 && job.pixels * job.filters * job.k * x->groups > Q7_SMALL_WORK) {
         const int64_t wanted = call->threads * Q7_TASKS_PER_THREAD;
-        const int64_t even = job.panels * job.row_blocks * x->groups / wanted;
-        job.chunk = q7_max(1, q7_min(even, job.chunk));
+        const int64_t all = job.panels * job.row_blocks * x->groups;
+        const int64_t least = job.in_place ? 1 : q7_min(COPIED, all / call->threads);
+        job.chunk = q7_max(1, q7_min(q7_max(all / wanted, least), job.chunk));
     }
     job.chunks = q7_ceil_div(job.panels, job.chunk);
     q7_parallel(call, job.row_blocks * x->groups * job.chunks, conv_task, &job);

@@ -16,7 +16,9 @@ typedef struct copy_job {
     char *y;
     int64_t elem_bytes;
     q7_nest nest;
-    int64_t strips, units, units_per_task; /* a unit of a transposition: STRIP rows of one matrix */
+    int64_t strip;  /* rows of a unit of a transposition: STRIP, more where they are short */
+    int64_t strips; /* units of a matrix */
+    int64_t units, units_per_task;
 } copy_job;
 
 static void copy_runs(void *arg, int64_t n, const int64_t *offset, int64_t position) {
@@ -67,7 +69,17 @@ static void transpose_block(const char *x, int64_t x_stride, char *y, int64_t y_
     for (int64_t p = 0; p < STRIP; p++) memcpy(y + p * y_stride * 4, block[p], sizeof block[p]);
 }
 
-/* y[p * y_stride + q] = x[q * x_stride + p] for p < rows <= STRIP, q < cols. Blocks are STRIP wide,
+/* Four rows of y of n 4-byte elements. */
+static void transpose_rows(const char *x, int64_t x_stride, char *y, int64_t y_stride, int64_t n) {
+    int64_t q = 0;
+    for (; q + 4 <= n; q += 4)
+        q7_transpose_4x4(x + q * x_stride * 4, x_stride, y + q * 4, y_stride);
+    for (; q < n; q++)
+        for (int64_t p = 0; p < 4; p++)
+            memcpy(y + (p * y_stride + q) * 4, x + (q * x_stride + p) * 4, 4);
+}
+
+/* y[p * y_stride + q] = x[q * x_stride + p] for p < rows, q < cols. Blocks are STRIP wide,
  * so that a cache line of x is used up while it is in L1. */
 static void transpose_strip(const char *x, int64_t x_stride, char *y, int64_t y_stride,
                             int64_t rows, int64_t cols, int64_t bytes) {
@@ -75,12 +87,16 @@ static void transpose_strip(const char *x, int64_t x_stride, char *y, int64_t y_
         const int64_t n = q7_min(STRIP, cols - q);
         const char *from = x + q * x_stride * bytes;
         char *to = y + q * bytes;
-        if (bytes == 4 && rows == STRIP && n == STRIP)
+        if (bytes == 4 && rows == STRIP && n == STRIP) {
             transpose_block(from, x_stride, to, y_stride);
-        else
-            for (int64_t p = 0; p < rows; p++)
-                copy_strided(from + p * bytes, x_stride * bytes, to + p * y_stride * bytes, bytes,
-                             n, bytes);
+            continue;
+        }
+        const int64_t whole = bytes == 4 ? rows - rows % 4 : 0;
+        for (int64_t p = 0; p < whole; p += 4)
+            transpose_rows(from + p * 4, x_stride, to + p * y_stride * 4, y_stride, n);
+        for (int64_t p = whole; p < rows; p++)
+            copy_strided(from + p * bytes, x_stride * bytes, to + p * y_stride * bytes, bytes, n,
+                         bytes);
     }
 }
 
@@ -93,12 +109,12 @@ static void transpose_task(void *arg, int64_t task, int64_t thread) {
     const int64_t bytes = job->elem_bytes, row = nest->ndim - 2, col = nest->ndim - 1;
     const int64_t end = q7_min(job->units, (task + 1) * job->units_per_task);
     for (int64_t unit = task * job->units_per_task; unit < end; unit++) {
-        const int64_t p = unit % job->strips * STRIP;
+        const int64_t p = unit % job->strips * job->strip;
         const q7_cursor at = q7_nest_seek(nest, unit / job->strips * nest->shape[row]);
         transpose_strip(job->x + (at.offset[X] + p) * bytes, nest->stride[X][col],
                         job->y + (at.offset[Y] + p * nest->stride[Y][row]) * bytes,
-                        nest->stride[Y][row], q7_min(STRIP, nest->shape[row] - p), nest->shape[col],
-                        bytes);
+                        nest->stride[Y][row], q7_min(job->strip, nest->shape[row] - p),
+                        nest->shape[col], bytes);
     }
 }
 
@@ -129,6 +145,7 @@ void q7_op_copy(const q7_copy_args *args, const q7_call *call) {
                     q7_nest_of(args->shape, args->ndim),
                     0,
                     0,
+                    0,
                     0};
     q7_nest *nest = &job.nest;
     nest->operands = 2;
@@ -147,9 +164,10 @@ void q7_op_copy(const q7_copy_args *args, const q7_call *call) {
         if (nest->stride[X][p] != 1) continue;
         swap_dims(nest, p, last - 1);
         const int64_t rows = nest->shape[last - 1], cols = nest->shape[last];
-        job.strips = q7_ceil_div(rows, STRIP);
+        job.strip = STRIP * q7_max(1, STRIP / q7_max(1, cols));
+        job.strips = q7_ceil_div(rows, job.strip);
         job.units = job.strips * q7_product(nest->shape, last - 1) * (cols > 0);
-        job.units_per_task = q7_max(1, Q7_GRAIN / (STRIP * q7_max(1, cols)));
+        job.units_per_task = q7_max(1, Q7_GRAIN / (job.strip * q7_max(1, cols)));
         q7_parallel(call, q7_ceil_div(job.units, job.units_per_task), transpose_task, &job);
         return;
     }

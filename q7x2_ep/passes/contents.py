@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from q7x2_ep.dtypes import INT32, INT64
 from q7x2_ep.ir.core import UNKNOWN, Graph, Node, Value
+from q7x2_ep.ir.shape import Dim
 from q7x2_ep.ops.common import known
-from q7x2_ep.passes.infer import infer_node
+from q7x2_ep.passes.infer import infer_again, infer_node
 
 SIZES = {"ConstantOfShape": 0, "Expand": 1, "Range": 1, "Tile": 1, "TopK": 1}  # which input
 MAX_SIZES = 8
@@ -20,6 +21,7 @@ def run(graph: Graph) -> dict[str, int]:
     """Counts operands whose numbers have become symbols."""
     told: dict[Value, Value] = {}
     nodes: list[Node] = []
+    sizes: dict[str, Dim] = {}
     count = 0
     for node in graph.nodes:
         for i in _sizes(node):
@@ -30,9 +32,11 @@ def run(graph: Graph) -> dict[str, int]:
                 infer_node(teller)
                 nodes.append(teller)
             node.set_input(i, told[value])
+            sizes.update(infer_again(node))
             count += 1
         nodes.append(node)
     graph.nodes = nodes
+    graph.rename_sizes(sizes)
     return {"operands": count}
 
 

@@ -18,10 +18,10 @@ import numpy as np
 
 from q7x2_ep import dtypes
 from q7x2_ep.ir.core import UNKNOWN, Graph, Node, Value, array_type
-from q7x2_ep.ir.shape import Dim, product, renamed
+from q7x2_ep.ir.shape import Dim, product
 from q7x2_ep.ops import find
 from q7x2_ep.ops.common import is_host, known
-from q7x2_ep.passes.infer import infer_node, waits
+from q7x2_ep.passes.infer import infer_again, waits
 
 MAX_GROWTH_BYTES = 1 << 20  # a result may be this large where its inputs are smaller
 PACKING = frozenset({"Conv", "Gemm", "MatMul"})  # the second input
@@ -46,10 +46,7 @@ def run(graph: Graph) -> dict[str, int]:
             branches += 1
             continue
         graph.nodes.append(node)
-        before = [value.shape for value in node.outputs]
-        if infer_node(node):
-            for shape, value in zip(before, node.outputs):
-                sizes.update(renamed(shape, value.shape))
+        sizes.update(infer_again(node))
         if waits(node) or any(id(value) in unknown for value in node.inputs):
             late.append(node)
             unknown.update(map(id, node.outputs))

@@ -10,6 +10,7 @@ from typing import Any
 
 from q7x2_ep.errors import ModelError, Q7Error, UnsupportedOp
 from q7x2_ep.ir.core import UNKNOWN, Graph, Node, Type
+from q7x2_ep.ir.shape import Dim, renamed
 from q7x2_ep.ir.text import type_text
 from q7x2_ep.ops import find
 from q7x2_ep.ops.common import NotInferable, is_host
@@ -56,6 +57,17 @@ def infer_node(node: Node) -> bool:
         value.set_type(type)
     node.inferred = seen
     return True
+
+
+def infer_again(node: Node) -> dict[str, Dim]:
+    """As infer_node; the sizes of its outputs that only data told, and what they are now."""
+    before = [value.type for value in node.outputs]
+    sizes: dict[str, Dim] = {}
+    if infer_node(node):
+        for type, value in zip(before, node.outputs):
+            sizes.update(renamed(type.shape, value.shape))
+            sizes.update(renamed(type.elements, value.elements))
+    return sizes
 
 
 def _infer(node: Node, entry: Any) -> list[Type]:

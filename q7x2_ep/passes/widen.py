@@ -56,7 +56,7 @@ def _is_narrow(graph: Graph, node: Node) -> bool:
     may stay as it is.
     """
     halves = [value for value in (*node.inputs, *node.outputs) if _is_half(value)]
-    if is_declared(node) or not halves:
+    if not halves or is_declared(node):
         return False
     if node.op != "Cast":
         return node.op != "Concat" or not graph.is_output(node.output)

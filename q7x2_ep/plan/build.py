@@ -333,6 +333,8 @@ class Builder:
     def _lower_movement(self, node: Node, entry: Any) -> None:
         source = node.inputs[0]
         view = entry.view(node, self.view(source))
+        if view is None:
+            view = self._shuffled(self.view(source), node.output)
         if view is None and not self.view(source).is_contiguous():
             view = entry.view(node, self.contiguous(source))
         if view is not None:
@@ -341,6 +343,19 @@ class Builder:
             entry.lower(node, self)
         else:
             raise PlanError(f"[{node.op} {node.name}] no view of a dense input, and no lower")
+
+    def _shuffled(self, x: View, y: Value) -> Optional[View]:
+        """y, x with its groups of channels as one dim, as an image with its channels last, if x
+        lies like one: ShuffleNet's shuffle is one copy of pixels then, not two through planes.
+        """
+        ndim = len(y.shape)
+        if ndim < 3 or len(x.shape) <= ndim or x.strides[-1] == 1 or 1 not in x.strides[1:]:
+            return None
+        if x.shape[:1] + x.shape[2 - ndim :] != y.shape[:1] + y.shape[2:]:
+            return None
+        image = self.allocate(y, channels_last_strides(y.shape))
+        self.copy(x, image.reshape(x.shape))
+        return image
 
     def deliver_outputs(self) -> None:
         """Place what is returned in the caller's buffers: written there at once, or copied at the

@@ -88,6 +88,19 @@ class Network:
         self.constants += ends
         return self.add("Slice", [x, *(end.name for end in ends)], (n, c - first, h, w))
 
+    def shuffle(self, x: str) -> str:
+        n, c, h, w = self.shapes[x]
+        groups = next(g for g in (4, 3, 2, 1) if c % g == 0)
+        shapes = []
+        for shape in ((n, groups, c // groups, h, w), (n, c, h, w)):
+            name = f"{len(self.nodes)}.{len(shape)}d"
+            shapes.append(name)
+            self.constants.append(numpy_helper.from_array(np.array(shape), name))
+        split = self.add("Reshape", [x, shapes[0]], (n, groups, c // groups, h, w))
+        turned = self.add("Transpose", [split], (), perm=[0, 2, 1, 3, 4])
+        del self.shapes[split], self.shapes[turned]  # not images
+        return self.add("Reshape", [turned, shapes[1]], (n, c, h, w))
+
     def upsample(self, x: str) -> str:
         n, c, h, w = self.shapes[x]
         scales = numpy_helper.from_array(np.array([1, 1, 2, 2], np.float32), f"s{len(self.nodes)}")
@@ -113,6 +126,7 @@ def networks(draw: Any) -> tuple[bytes, np.ndarray]:
         net.join,
         net.join,
         net.cut,
+        net.shuffle,
     )
     for _ in range(draw(st.integers(2, 9))):
         draw(st.sampled_from(steps))(net.any())
