@@ -24,7 +24,7 @@ typedef float q7_loose_float __attribute__((aligned(1)));
 /* How many of the k products of a convolution are summed at a time; docs/decisions.md 19. Sums of 72
  * in one block have 1.8 times the error of onnxruntime, in four 1.1. */
 static inline int64_t q7_conv_k_block(int64_t k, bool single_tap) {
-    enum { LEAST = 32, SHORT = 128 };
+    enum { LEAST = 16, SHORT = 128 };
     const int64_t cut = single_tap ? 1 : k <= SHORT ? 4 : 2;
     return q7_max(q7_ceil_div(k, q7_max(q7_ceil_div(k, Q7_CONV_K_BLOCK), cut)), LEAST);
 }
