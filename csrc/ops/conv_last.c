@@ -179,6 +179,10 @@ void q7_op_conv_last(const q7_conv_last_args *x, const q7_call *call) {
     job.chunk = q7_min(job.panels, Q7_GEMM_PANELS);
     if (call->threads > 1 && job.pixels * job.filters * job.k * x->groups > Q7_SMALL_WORK) {
         const int64_t wanted = call->threads * Q7_TASKS_PER_THREAD;
+        /* Few panels are no even share for each; many pixels are where their writers left them. */
+        if (job.pixels > job.filters || job.panels * x->groups < wanted)
+            job.row_blocks =
+                q7_min(q7_ceil_div(job.row_blocks, call->threads) * call->threads, job.row_tiles);
         const int64_t all = job.panels * job.row_blocks * x->groups;
         const int64_t least = job.in_place ? 1 : q7_min(COPIED, all / call->threads);
         job.chunk = q7_max(1, q7_min(q7_max(all / wanted, least), job.chunk));
