@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Optional, Union
 from q7x2_ep import dtypes
 from q7x2_ep.errors import UnsupportedOp
 from q7x2_ep.ir.core import Graph, Node, Type, Value
-from q7x2_ep.ir.shape import Dim
+from q7x2_ep.ir.shape import Dim, product
 from q7x2_ep.ir.text import node_text, parse
 from q7x2_ep.ir.view import View
 from q7x2_ep.ops import (
@@ -90,7 +90,8 @@ class Recorder:
 
 def _reduces_rows(args: dict[str, Any]) -> bool:
     x, n = args["x"], args["n"]
-    rows = x.shape[-1:] == (n,) and args["inner"] == 1 and args["dtype"] == dtypes.FLOAT
+    rows = x.shape[-1:] == (n,) and args["outer"] == product(x.shape[:-1])
+    rows = rows and args["inner"] == 1 and args["dtype"] == dtypes.FLOAT
     return rows and isinstance(n, int) and n <= MAX_ROW
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import q7x2_ep
 from tests.fusion.battery import (
     Change,
     assert_correct,
@@ -137,3 +138,17 @@ def test_double_is_a_chain_too() -> None:
     model, _ = build(distance, XY, change=Change("dtype"))
     assert fused_ops(model)[0] == {"q7::Chain": 1}
     assert_correct(model)
+
+
+def everything(g: Any, x: Any) -> Any:
+    return g.ReduceSum(g.Mul(x, x), np.array([0, 1]), keepdims=0)
+
+
+@pytest.mark.parametrize("shape", [(5, 0), (0, 0), (0, 5), (1, 5), (5, 1), (4, 5)])
+def test_a_row_is_not_all_of_it(shape: tuple[int, ...]) -> None:
+    """The last axis has as many elements as all axes where one of them is empty."""
+    model, _ = build(everything, {"x": shape})
+    x = np.ones(shape, np.float32)
+    with q7x2_ep.InferenceSession(model.SerializeToString()) as session:
+        found = session.run(None, {"x": x})[0]
+    assert found.shape == () and found == x.size
