@@ -29,8 +29,8 @@ from q7x2_ep.session import Model
 
 ERROR_FACTOR = 1.5  # of onnxruntime's own error
 # An engine's turn begins with untimed runs: its weights come into cache, and the threads of the
-# other engine stop spinning (those of onnxruntime after 20 ms), whose cores ours avoid a while longer
-# (csrc/pool.c). Long runs need none.
+# other engine stop spinning (those of onnxruntime after 20 ms), whose cores ours avoid for a while
+# longer (csrc/pool.c). Long runs need none.
 WARM_MS, WARM_BELOW_MS = 80.0, 500.0
 TURN_MS = 50.0  # of timed runs in a row, so that short ones are not all warming
 SECONDS_PER_ENGINE = 1.5  # default measuring time
