@@ -196,6 +196,13 @@ def test_layouts_threads_groups(kernel):
 
 
 @ROWS
+@pytest.mark.parametrize("causal", [0, 1])
+def test_more_keys_than_are_kept(kernel, causal):
+    q, k, v = operands(Hkv=1, Sq=QUERIES + 60, Skv=KEPT * KEYS + 300, D=8)
+    check(kernel, q, k, v, causal=causal, threads=(1, 3))
+
+
+@ROWS
 @pytest.mark.parametrize("Sq, Skv", [(3, 150), (40, 150), (110, 20)])
 def test_masks(kernel, Sq, Skv):
     rng = np.random.default_rng(19)
