@@ -98,24 +98,17 @@ Q7_INLINE void add_values(const q7_attention_tile *t, row *r, const int count, i
 }
 
 /* One function per number of rows. */
-static void score_1(const q7_attention_tile *t, row *r, int64_t first, int64_t n) {
-    score_rows(t, r, 1, first, n);
-}
-static void score_2(const q7_attention_tile *t, row *r, int64_t first, int64_t n) {
-    score_rows(t, r, 2, first, n);
-}
-static void score_4(const q7_attention_tile *t, row *r, int64_t first, int64_t n) {
-    score_rows(t, r, 4, first, n);
-}
-static void add_1(const q7_attention_tile *t, row *r, int64_t first, int64_t n) {
-    add_values(t, r, 1, first, n);
-}
-static void add_2(const q7_attention_tile *t, row *r, int64_t first, int64_t n) {
-    add_values(t, r, 2, first, n);
-}
-static void add_4(const q7_attention_tile *t, row *r, int64_t first, int64_t n) {
-    add_values(t, r, 4, first, n);
-}
+#define ROWS(m)                                                                           \
+    static void score_##m(const q7_attention_tile *t, row *r, int64_t first, int64_t n) { \
+        score_rows(t, r, m, first, n);                                                    \
+    }                                                                                     \
+    static void add_##m(const q7_attention_tile *t, row *r, int64_t first, int64_t n) {   \
+        add_values(t, r, m, first, n);                                                    \
+    }
+ROWS(1)
+ROWS(2)
+ROWS(4)
+#undef ROWS
 
 /* s (KEYS) masked by m, of mask_row(). */
 static void mask_line(const q7_attention_mask *mask, float fill, int64_t first, int64_t n,

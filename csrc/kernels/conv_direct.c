@@ -94,23 +94,13 @@ Q7_INLINE void multiply(const q7_conv_tile *t, const int m, const int vectors) {
 
 /* One function per number of windows and of vectors. */
 /* clang-format off */
-#if MR == 4
-#define EVERY_M ROWS(1) ROWS(2) ROWS(3) ROWS(4)
-#elif MR == 6
-#define EVERY_M ROWS(1) ROWS(2) ROWS(3) ROWS(4) ROWS(5) ROWS(6)
-#elif MR == 8
-#define EVERY_M ROWS(1) ROWS(2) ROWS(3) ROWS(4) ROWS(5) ROWS(6) ROWS(7) ROWS(8)
-#else
-#define EVERY_M ROWS(1) ROWS(2) ROWS(3) ROWS(4) ROWS(5) ROWS(6) ROWS(7) ROWS(8) ROWS(9) ROWS(10) \
-    ROWS(11) ROWS(12) ROWS(13) ROWS(14)
-#endif
 #define ROWS(m)                                                          \
     static void narrow_##m(const q7_conv_tile *t) { multiply(t, m, 1); } \
     static void wide_##m(const q7_conv_tile *t) { multiply(t, m, VECTORS); }
-EVERY_M
+Q7_EVERY_ROW(ROWS)
 #undef ROWS
 #define ROWS(m) {narrow_##m, wide_##m},
-static void (*const by_rows[MR][2])(const q7_conv_tile *t) = {EVERY_M};
+static void (*const by_rows[MR][2])(const q7_conv_tile *t) = {Q7_EVERY_ROW(ROWS)};
 #undef ROWS
 /* clang-format on */
 

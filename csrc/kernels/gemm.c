@@ -153,16 +153,6 @@ typedef void multiply_rows(const q7_gemm_tile *t, const float *b, target out);
 
 /* One function per number of rows, so that each has all address registers to itself. */
 /* clang-format off */
-#if MR == 4
-#define EVERY_M ROWS(1) ROWS(2) ROWS(3) ROWS(4)
-#elif MR == 6
-#define EVERY_M ROWS(1) ROWS(2) ROWS(3) ROWS(4) ROWS(5) ROWS(6)
-#elif MR == 8
-#define EVERY_M ROWS(1) ROWS(2) ROWS(3) ROWS(4) ROWS(5) ROWS(6) ROWS(7) ROWS(8)
-#else
-#define EVERY_M ROWS(1) ROWS(2) ROWS(3) ROWS(4) ROWS(5) ROWS(6) ROWS(7) ROWS(8) ROWS(9) ROWS(10) \
-    ROWS(11) ROWS(12) ROWS(13) ROWS(14)
-#endif
 #define WIDE(m) ((m) == 1 ? 4 : 2 * (m) + 2 <= MR ? 2 : 1) /* q7_gemm_panels() as a constant */
 #define ROWS(m)                                                                  \
     static void packed_##m(const q7_gemm_tile *t, const float *b, target out) {  \
@@ -174,10 +164,10 @@ typedef void multiply_rows(const q7_gemm_tile *t, const float *b, target out);
     static void strided_##m(const q7_gemm_tile *t, const float *b, target out) { \
         multiply(t, b, out, m, 1, STRIDED);                                      \
     }
-EVERY_M
+Q7_EVERY_ROW(ROWS)
 #undef ROWS
 #define ROWS(m) {packed_##m, stream_##m, strided_##m},
-static multiply_rows *const by_rows[MR][3] = {EVERY_M};
+static multiply_rows *const by_rows[MR][3] = {Q7_EVERY_ROW(ROWS)};
 #undef ROWS
 /* clang-format on */
 

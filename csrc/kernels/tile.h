@@ -19,6 +19,19 @@
 #endif
 #define NR (VECTORS * Q7_W)
 
+/* f(1) .. f(MR): a kernel has a function for each number of rows. */
+/* clang-format off */
+#if MR == 4
+#define Q7_EVERY_ROW(f) f(1) f(2) f(3) f(4)
+#elif MR == 6
+#define Q7_EVERY_ROW(f) f(1) f(2) f(3) f(4) f(5) f(6)
+#elif MR == 8
+#define Q7_EVERY_ROW(f) f(1) f(2) f(3) f(4) f(5) f(6) f(7) f(8)
+#else
+#define Q7_EVERY_ROW(f) f(1) f(2) f(3) f(4) f(5) f(6) f(7) f(8) f(9) f(10) f(11) f(12) f(13) f(14)
+#endif
+/* clang-format on */
+
 enum {
 #define KERNEL(family, dtypes, isa, mr, nr) \
     mr_##family##_##dtypes##_##isa = mr, nr_##family##_##dtypes##_##isa = nr,

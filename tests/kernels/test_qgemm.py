@@ -8,6 +8,7 @@ import pytest
 from q7x2_ep.ops.quant_product import pack, qconv_work, qgemm_room
 from q7x2_ep.plan.target import KernelRow
 from tests.kernels.harness import rows, run_op, run_threads
+from tests.kernels.windows import Window, convolve
 
 CODES = {"uint8": 2, "int8": 3, "int32": 6, "float32": 1}
 TILES = 4  # QGEMM_TILES
@@ -62,17 +63,20 @@ SHAPES += [(2, 33, 130), (5, 40, 64), (32, 64, 128), (49, 31, 66)]
 @pytest.mark.parametrize("m, n, k", SHAPES)
 @pytest.mark.parametrize("a_dtype", ["uint8", "int8"])
 def test_qgemm(row: KernelRow, m: int, n: int, k: int, a_dtype: str) -> None:
-    c, sums, _ = qgemm(row, m, n, k, a_dtype, "int32")
-    np.testing.assert_array_equal(c, sums)
-    c, _, real = qgemm(row, m, n, k, a_dtype, "float32")
-    np.testing.assert_allclose(c, real, rtol=1e-5, atol=1e-5)
-    for c_dtype in ("uint8", "int8"):
-        c, _, real = qgemm(row, m, n, k, a_dtype, c_dtype)
-        assert_rounded(c, real)
+    for c_dtype in CODES:
+        assert_finished(*qgemm(row, m, n, k, a_dtype, c_dtype))
 
 
-def assert_rounded(c: np.ndarray, real: np.ndarray) -> None:
-    """c is real, rounded and plus 2, but where float rounding may decide a tie."""
+def assert_finished(c: np.ndarray, sums: np.ndarray, real: np.ndarray) -> None:
+    """By its dtype c is the sums, or real; or real rounded and plus 2, but where float rounding may
+    decide a tie.
+    """
+    if c.dtype == np.int32:
+        np.testing.assert_array_equal(c, sums)
+        return
+    if c.dtype == np.float32:
+        np.testing.assert_allclose(c, real, rtol=1e-5, atol=1e-5)
+        return
     limits = np.iinfo(c.dtype)
     wanted = np.clip(np.rint(real) + 2, limits.min, limits.max)
     off = np.abs(c - wanted)
@@ -100,26 +104,6 @@ def test_bits_do_not_depend_on_threads(row: KernelRow) -> None:
         assert qgemm(row, 130, 300, 64, "uint8", "int8", threads)[0].tobytes() == one.tobytes()
 
 
-def windows(
-    x: np.ndarray, w: np.ndarray, stride: tuple, pads: tuple, dilation: tuple
-) -> np.ndarray:
-    """The sums of a convolution in groups, exact. pads: top, left, bottom, right."""
-    (n, channels, *_), (filters, per_group, kh, kw) = x.shape, w.shape
-    x = np.pad(x, ((0, 0), (0, 0), (pads[0], pads[2]), (pads[1], pads[3])))
-    reach = [(k - 1) * d + 1 for k, d in zip((kh, kw), dilation)]
-    out = [(size - r) // s + 1 for size, r, s in zip(x.shape[2:], reach, stride)]
-    y = np.zeros((n, filters, *out), np.int64)
-    for m in range(filters):
-        first = m // (filters // (channels // per_group)) * per_group
-        for c, i, j in np.ndindex(per_group, kh, kw):
-            rows = slice(i * dilation[0], i * dilation[0] + (out[0] - 1) * stride[0] + 1, stride[0])
-            columns = slice(
-                j * dilation[1], j * dilation[1] + (out[1] - 1) * stride[1] + 1, stride[1]
-            )
-            y[:, m] += x[:, first + c, rows, columns] * int(w[m, c, i, j])
-    return y
-
-
 GROUPED = [  # x, w, stride, pads, dilation
     ((1, 1, 1, 1), (1, 1, 1, 1), (1, 1), (0, 0, 0, 0), (1, 1)),
     ((2, 4, 9, 17), (4, 1, 3, 3), (1, 1), (1, 1, 1, 1), (1, 1)),
@@ -140,27 +124,20 @@ def test_qconv(row: KernelRow, x_dtype: str, c_dtype: str) -> None:
         w = rng.integers(-255, 256, w_shape).astype(np.int16)
         x_zero, zero = np.array(limits.max - 1, x_dtype), np.array(2, c_dtype)
         centred = x.astype(np.int64) - int(x_zero)
-        sums = windows(centred, w, stride, pads, dilation)
         (N, C, H, W), (M, per_group, kh, kw) = shape, w_shape
+        at = Window((kh, kw), stride, dilation, pads[:2], pads[2:])
+        sums = convolve(centred, w.astype(np.int64), at, C // per_group)
         scale = (rng.random(M) / (200 * per_group * kh * kw)).astype(np.float32)
         bias = (rng.random(M) * 9).astype(np.float32)
         is_sum, is_byte = c_dtype == "int32", c_dtype in ("uint8", "int8")
         given = {"x": x, "x_zero": x_zero, "w": w, "zero": zero if is_byte else None}
         given.update(scale=None if is_sum else scale, bias=None if is_sum else bias)
-        given.update({"y": np.zeros(sums.shape, c_dtype), "N": N, "C": C, "H": H, "W": W, "M": M})
-        given.update(dict(zip(("OH", "OW"), sums.shape[2:])), kh=kh, kw=kw)
-        for name, values in (("stride", stride), ("dilation", dilation)):
-            given.update({f"{name}_h": values[0], f"{name}_w": values[1]})
-        given.update(pad_top=pads[0], pad_left=pads[1], groups=C // per_group, scales=M)
+        given.update(at.fields((H, W), sums.shape[2:], 2), y=np.zeros(sums.shape, c_dtype))
+        given.update(N=N, C=C, M=M, groups=C // per_group, scales=M)
         given.update(x_dtype=CODES[x_dtype], y_dtype=CODES[c_dtype])
         (y,) = run_threads("qconv", row, work=8 * qconv_work(given) * 4, **given)
         real = sums * scale.astype(np.float64)[:, None, None] + bias[:, None, None]
-        if is_sum:
-            np.testing.assert_array_equal(y, sums)
-        elif c_dtype == "float32":
-            np.testing.assert_allclose(y, real, rtol=1e-5, atol=1e-5)
-        else:
-            assert_rounded(y, real)
+        assert_finished(y, sums, real)
 
 
 IMAGES = [  # x (N, H, W, C), w (M, C, kh, kw), stride, pads, dilation
@@ -186,7 +163,8 @@ def test_qconv_last(row: KernelRow, x_dtype: str, c_dtype: str) -> None:
         x_zero, zero = np.array(limits.max - 1, x_dtype), np.array(2, c_dtype)
         centred = x.astype(np.int64).transpose(0, 3, 1, 2) - int(x_zero)
         wide = w.astype(np.int64) - w_zero[:, None, None, None]
-        sums = windows(centred, wide, stride, pads, dilation).transpose(0, 2, 3, 1)
+        at = Window((kh, kw), stride, dilation, pads[:2], pads[2:])
+        sums = convolve(centred, wide, at, 1).transpose(0, 2, 3, 1)
         k = C * kh * kw
         packed, left = pack(w.reshape(M, C, -1).transpose(2, 1, 0).reshape(k, M), w_zero, row)
         scale = (rng.random(M) / (200 * k)).astype(np.float32)
@@ -196,19 +174,10 @@ def test_qconv_last(row: KernelRow, x_dtype: str, c_dtype: str) -> None:
         given.update(zero=zero if is_byte else None)
         given.update(scale=None if is_sum else scale, bias=None if is_sum else bias)
         room = np.full((*sums.shape[:3], M + gap), 9, c_dtype)
-        given.update(y=room, y_stride=M + gap, N=N, H=H, W=W, C=C, M=M, kh=kh, kw=kw)
-        given.update(dict(zip(("OH", "OW"), sums.shape[1:3])), scales=M)
-        for name, values in (("stride", stride), ("dilation", dilation)):
-            given.update({f"{name}_h": values[0], f"{name}_w": values[1]})
-        given.update(pad_top=pads[0], pad_left=pads[1], panel_bytes=packed[0].nbytes)
+        given.update(at.fields((H, W), sums.shape[1:3], 2), y=room, y_stride=M + gap)
+        given.update(N=N, C=C, M=M, scales=M, panel_bytes=packed[0].nbytes)
         given.update(x_dtype=CODES[x_dtype], y_dtype=CODES[c_dtype])
         bytes_ = TILES * row.mr * (-(-k // 64) * 64 + qgemm_room(k))
         (y,) = run_threads("qconv_last", row, rows=8 * bytes_, **given)
         assert (y[..., M:] == 9).all()
-        y, real = y[..., :M], sums * scale.astype(np.float64) + bias
-        if is_sum:
-            np.testing.assert_array_equal(y, sums)
-        elif c_dtype == "float32":
-            np.testing.assert_allclose(y, real, rtol=1e-5, atol=1e-5)
-        else:
-            assert_rounded(y, real)
+        assert_finished(y[..., :M], sums, sums * scale.astype(np.float64) + bias)

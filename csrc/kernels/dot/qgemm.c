@@ -62,22 +62,14 @@ Q7_INLINE void multiply(const q7_quads *q, const uint8_t *a, const int8_t *b, co
 
 typedef void rows_of(const q7_quads *q, const uint8_t *a, const int8_t *b, int32_t *sums);
 /* clang-format off */
-#if MR == 6
-#define EVERY_M ROWS(1) ROWS(2) ROWS(3) ROWS(4) ROWS(5) ROWS(6)
-#elif MR == 8
-#define EVERY_M ROWS(1) ROWS(2) ROWS(3) ROWS(4) ROWS(5) ROWS(6) ROWS(7) ROWS(8)
-#else
-#define EVERY_M ROWS(1) ROWS(2) ROWS(3) ROWS(4) ROWS(5) ROWS(6) ROWS(7) ROWS(8) ROWS(9) ROWS(10) \
-    ROWS(11) ROWS(12) ROWS(13) ROWS(14)
-#endif
 #define ROWS(m)                                                                              \
     static void rows_##m(const q7_quads *q, const uint8_t *a, const int8_t *b, int32_t *sums) { \
         multiply(q, a, b, m, sums);                                                          \
     }
-EVERY_M
+Q7_EVERY_ROW(ROWS)
 #undef ROWS
 #define ROWS(m) rows_##m,
-static rows_of *const by_rows[MR] = {EVERY_M};
+static rows_of *const by_rows[MR] = {Q7_EVERY_ROW(ROWS)};
 #undef ROWS
 /* clang-format on */
 
