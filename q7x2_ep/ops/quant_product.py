@@ -60,10 +60,15 @@ class Finish(NamedTuple):
     a_scale: Optional[Value] = None
     act: Activation = NO_ACTIVATION
 
+    def plain(self) -> dict[str, Any]:
+        """As operands and fields of a step without a scale of rows and an activation."""
+        scales = 1 if self.scale is None else product(self.scale.shape)
+        return {"scale": self.scale, "bias": self.bias, "zero": self.zero, "scales": scales}
+
     def operands(self) -> dict[str, Any]:
         """As operands and fields of a step."""
-        act = self.act
-        return {**self._asdict(), "act": act.name, "act_alpha": act.alpha, "act_beta": act.beta}
+        act = {"act": self.act.name, "act_alpha": self.act.alpha, "act_beta": self.act.beta}
+        return {**self.plain(), "a_scale": self.a_scale, **act}
 
 
 def qgemm_step(
@@ -97,7 +102,6 @@ def qgemm_step(
         k=k,
         a_dtype=dtype_of(a),
         c_dtype=dtype_of(y),
-        scales=1 if finish.scale is None else product(finish.scale.shape),
         panel_bytes=packed[0].nbytes,
         **finish.operands(),
     )
@@ -179,8 +183,7 @@ def lower_conv(
             groups=groups,
             x_dtype=x.dtype,
             y_dtype=node.output.dtype,
-            scales=1 if finish.scale is None else product(finish.scale.shape),
-            **{key: getattr(finish, key) for key in ("scale", "bias", "zero")},
+            **finish.plain(),
             **fields,
         )
         return
@@ -204,9 +207,8 @@ def lower_conv(
         x_dtype=x.dtype,
         y_dtype=node.output.dtype,
         y_stride=y.channels_last().strides[-2],
-        scales=1 if finish.scale is None else product(finish.scale.shape),
         panel_bytes=packed[0].nbytes,
-        **{key: getattr(finish, key) for key in ("scale", "bias", "zero")},
+        **finish.plain(),
         **fields,
     )
 
@@ -473,22 +475,16 @@ class QuantizedLinear:
         return y if y_scale is None else g.QuantizeLinear(y, y_scale, y_zero)
 
     def lower(node: Node, b: Any) -> None:
-        x, x_zero, w, w_zero, finish = _integers(node, b)
+        x, x_scale, x_zero, w, w_scale, w_zero, bias, y_scale, y_zero = (
+            node.input(i) for i in range(9)
+        )
+        if x_scale.const is None and y_scale is None:
+            require_constants(node, bias, w_scale)
+            finish = Finish(w_scale, bias, a_scale=x_scale)
+        else:
+            finish = scaled_finish(b, node, [x_scale, w_scale], bias, y_scale, y_zero)
         finish = finish._replace(act=Activation.of(node.attrs))
         lower_product(node, b, x, x_zero, w, w_zero, finish)
-
-
-def _integers(node: Node, b: Any) -> tuple[Any, ...]:
-    """x, x_zero, w, w_zero and what follows on the sums, of QuantizedLinear and QuantizedConv."""
-    x, x_scale, x_zero, w, w_scale, w_zero, bias, y_scale, y_zero = (
-        node.input(i) for i in range(9)
-    )
-    if x_scale.const is None:
-        require_constants(node, bias, w_scale)
-        finish = Finish(w_scale, bias, a_scale=x_scale)
-    else:
-        finish = scaled_finish(b, node, [x_scale, w_scale], bias, y_scale, y_zero)
-    return x, x_zero, w, w_zero, finish
 
 
 def scaled_finish(
@@ -613,4 +609,8 @@ class QuantizedConv:
         return y if y_scale is None else g.QuantizeLinear(y, y_scale, y_zero)
 
     def lower(node: Node, b: Any) -> None:
-        lower_conv(node, b, *_integers(node, b))
+        x, x_scale, x_zero, w, w_scale, w_zero, bias, y_scale, y_zero = (
+            node.input(i) for i in range(9)
+        )
+        finish = scaled_finish(b, node, [x_scale, w_scale], bias, y_scale, y_zero)
+        lower_conv(node, b, x, x_zero, w, w_zero, finish)
