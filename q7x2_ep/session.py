@@ -90,12 +90,14 @@ class Session:
         without: Collection[str] = (),
     ):
         from q7x2_ep import fuse, importer, passes
+        from q7x2_ep.backend.cpu.room import Room
 
         self.threads = threads if threads > 0 else default_threads()
         self._model, self._request, self._fusion = model, request, fusion
         self.files: Mapping[str, str] = {}  # of a compiled file, see `save`
         self.fingerprint = ""  # likewise
         graph = importer.read(model, request)
+        room = Room(graph)
         self.metadata = dict(graph.metadata)
         model_ops = Counter(node.op for node in graph.nodes)
         graph.is_fused = not fusion
@@ -117,7 +119,7 @@ class Session:
         self.output_names = list(graph.output_names)
         self.output_types = _output_types(graph)
         report = Report(fusions, statistics, model_ops, unplanned)
-        self.program = Compiler(load(), self.threads, self._simplify).planned(graph)
+        self.program = Compiler(load(), self.threads, self._simplify).planned(graph, room)
         origin = self.program.origin()
         self._known: Callable[[], tuple[Origin, Report]] = lambda: (origin, report)
 

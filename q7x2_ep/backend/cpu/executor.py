@@ -20,7 +20,6 @@ from q7x2_ep.backend.cpu.lane import Lane
 from q7x2_ep.ir.shape import substitute
 from q7x2_ep.plan.encode import Encoded
 
-PACKED_ALIGN = 128  # bytes
 WATCHED_STEPS = 16  # run between two questions whether to go on
 
 
