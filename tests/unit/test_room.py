@@ -33,7 +33,7 @@ def test_weights_of_products_are_expected():
 
 
 @pytest.mark.parametrize("threads", ["1", "2"])
-@pytest.mark.parametrize("part", [0, 0.5, 1, 1.2, 3])
+@pytest.mark.parametrize("part", [0.01, 0.5, 1, 1.2, 3])
 def test_any_size_may_be_taken(monkeypatch, threads, part):
     monkeypatch.setenv("Q7X2_THREADS", threads)
     weight = np.broadcast_to(np.float32(1), (LEAST_BYTES // 4, 1))
