@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
-from typing import TYPE_CHECKING, Any, Callable, Optional, Union
+from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional, Union
 
 import numpy as np
 
@@ -57,8 +57,7 @@ class InputSpec:
         return [repr(dim) if isinstance(dim, Expr) else None for dim in self.shape or ()]
 
 
-@dataclass(frozen=True)
-class Report:
+class Report(NamedTuple):
     """What compiling did. passes: how often each changed what. model_ops: ops of the model as it
     was read. unplanned: dims and element size of every value, had nothing been fused.
     """

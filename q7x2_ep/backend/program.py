@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional, Union
@@ -58,16 +57,14 @@ def run_phases(
             state.arrays.pop(value, None)
 
 
-@dataclass(frozen=True)
-class HostCode:
+class HostCode(NamedTuple):
     """A node that Python runs, or the code of a native form of it; see HostPhase."""
 
     node: Node
     within: Optional[Code]
 
 
-@dataclass(frozen=True)
-class Image:
+class Image(NamedTuple):
     """All that running a graph needs; a compiled model file holds it. is_whole: the one part takes
     the inputs of the graph and makes its outputs.
     """
@@ -79,8 +76,7 @@ class Image:
     is_whole: bool
 
 
-@dataclass(frozen=True)
-class Origin:
+class Origin(NamedTuple):
     """What a program was made from, for those who explain it."""
 
     graph: Graph

@@ -33,7 +33,7 @@ from q7x2_ep.files import MAGIC, Track, map_file
 from q7x2_ep.plan import record
 from q7x2_ep.plan.target import Target
 
-VERSION = 1
+VERSION = 2
 PAYLOAD = 4096  # bytes before it
 _PREAMBLE = struct.Struct("<8sQQQQ")  # magic, version, bytes of the file, offset and bytes of head
 _DIGEST = 32  # bytes of a sha256

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from array import array as array_of
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Optional
+from typing import Any, NamedTuple, Optional
 
 import numpy as np
 
@@ -33,8 +32,7 @@ class _Bound:
         self.lane: Optional[Lane] = None  # for these sizes, once they are seen again
 
 
-@dataclass(frozen=True)
-class Code:
+class Code(NamedTuple):
     """A plan as it is run: what C reads, packed weights first among its constants."""
 
     encoded: Encoded
