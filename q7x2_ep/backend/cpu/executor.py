@@ -65,9 +65,7 @@ class Executor:
         try:
             is_again = bound.sizes == sizes
             self._bind(bound, sizes)
-            if call is not None:
-                return self._call(bound, arrays, call)
-            outputs = self._run(bound, arrays)
+            outputs = self._run(bound, arrays) if call is None else self._call(bound, arrays, call)
             if is_again and bound.lane is None:
                 inputs, steps = self.encoded.inputs, len(self.encoded.steps)
                 bound.lane = Lane(bound.context, steps, inputs, arrays, outputs)
