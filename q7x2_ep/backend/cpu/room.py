@@ -12,7 +12,7 @@ from q7x2_ep.ir.core import Graph
 
 PACKED_ALIGN = 128  # bytes
 LEAST_BYTES = 1 << 24  # less takes 2 ms, and a thread is not worth it
-MOST_BYTES = 1 << 29  # take some 70 ms, as long as a model of that size takes to compile
+CHUNK = 1 << 26  # takes 8 ms; between two the thread waits up to 5 for Python
 PAGE = 4096
 
 
@@ -26,21 +26,27 @@ class Room:
     def __init__(self, graph: Graph):
         self._expected = expected_bytes(graph)
         self._memory: Optional[np.ndarray] = None
+        self._is_taken = False
         if self._expected >= LEAST_BYTES and default_threads() > 1:
             self._memory = aligned(self._expected + self._expected // 4)
-            touched = self._memory[: min(self._expected, MOST_BYTES) : PAGE]
-            self._thread = threading.Thread(target=touched.fill, args=(0,))
+            self._thread = threading.Thread(target=self._touch, args=(self._memory,))
             self._thread.start()
 
     def take(self, size: int) -> np.ndarray:
         """So many bytes, other ones where that is not about what was expected."""
-        memory, self._memory = self._memory, None
+        memory, self._memory, self._is_taken = self._memory, None, True
         if memory is not None:
             self._thread.join()
             if self._expected - self._expected // 8 <= size <= memory.size:
                 return memory[:size]
             del memory  # before there is more
         return aligned(size)
+
+    def _touch(self, memory: np.ndarray) -> None:
+        """Where a machine has to find its pages first, packing may begin long before the end."""
+        for start in range(0, self._expected, CHUNK):
+            if not self._is_taken:
+                memory[start : min(start + CHUNK, self._expected) : PAGE] = 0
 
 
 def aligned(size: int) -> np.ndarray:
