@@ -20,6 +20,8 @@
  *     b    for each part, and 16 columns: 16 rows j of 16 such pairs */
 #ifndef Q7_PARTS_H
 #define Q7_PARTS_H
+#include <math.h>
+
 #include "../tile.h"
 
 enum {
@@ -32,34 +34,29 @@ enum {
 
 typedef uint16_t q7_bf16;
 
-/* The parts of 16 floats, each the upper half of a word. */
-Q7_INLINE void q7_split(__m512 x, __m512i *parts) {
+/* Pairs of low and high as their three parts, `stride` bfloat16 apart; `largest` is the largest
+ * magnitude of each lane. */
+Q7_INLINE void q7_store_parts(__m512 low, __m512 high, q7_bf16 *to, int64_t stride,
+                              __m512 *largest) {
+    enum { MAX_MAGNITUDE = 3, POSITIVE = 2 << 2, UPPER_OF_SECOND = 0xea }; /* (a & b) | c */
     const __m512i upper = _mm512_set1_epi32((int)0xffff0000);
+    *largest = _mm512_range_ps(*largest, low, MAX_MAGNITUDE | POSITIVE);
+    *largest = _mm512_range_ps(*largest, high, MAX_MAGNITUDE | POSITIVE);
+    Q7_UNROLL
     for (int i = 0; i < Q7_PARTS; i++) {
-        parts[i] = _mm512_and_epi32(_mm512_castps_si512(x), upper);
-        x = _mm512_sub_ps(x, _mm512_castsi512_ps(parts[i]));
+        const __m512i x = _mm512_castps_si512(low), y = _mm512_castps_si512(high);
+        _mm512_store_si512(to + i * stride,
+                           _mm512_ternarylogic_epi32(y, upper, _mm512_srli_epi32(x, 16),
+                                                     UPPER_OF_SECOND));
+        low = _mm512_sub_ps(low, _mm512_castsi512_ps(_mm512_and_epi32(x, upper)));
+        high = _mm512_sub_ps(high, _mm512_castsi512_ps(_mm512_and_epi32(y, upper)));
     }
 }
 
-/* Pairs of low and high as their three parts, `stride` bfloat16 apart; the largest magnitude of each
- * lane is kept as bits. */
-Q7_INLINE void q7_store_parts(__m512 low, __m512 high, q7_bf16 *to, int64_t stride,
-                              __m512i *largest) {
-    const __m512i magnitude = _mm512_set1_epi32(0x7fffffff);
-    __m512i p[Q7_PARTS], q[Q7_PARTS];
-    q7_split(low, p);
-    q7_split(high, q);
-    for (int i = 0; i < Q7_PARTS; i++)
-        _mm512_store_si512(to + i * stride, _mm512_or_si512(_mm512_srli_epi32(p[i], 16), q[i]));
-    *largest = _mm512_max_epu32(*largest, _mm512_and_epi32(_mm512_castps_si512(low), magnitude));
-    *largest = _mm512_max_epu32(*largest, _mm512_and_epi32(_mm512_castps_si512(high), magnitude));
-}
-
 /* Lanes whose largest magnitude is 0 or within [2^-40, 2^128). */
-Q7_INLINE __mmask16 q7_parts_fit(__m512i largest) {
-    const uint32_t least = (127 - 40) << 23, infinity = 255u << 23;
-    const __m512i above = _mm512_sub_epi32(largest, _mm512_set1_epi32((int)least));
-    return _mm512_cmplt_epu32_mask(above, _mm512_set1_epi32((int)(infinity - least))) |
-           _mm512_testn_epi32_mask(largest, largest);
+Q7_INLINE __mmask16 q7_parts_fit(__m512 largest) {
+    const __mmask16 finite = _mm512_cmp_ps_mask(largest, _mm512_set1_ps(INFINITY), _CMP_LT_OQ);
+    return finite & (_mm512_cmp_ps_mask(largest, _mm512_set1_ps(0x1p-40f), _CMP_GE_OQ) |
+                     _mm512_cmp_ps_mask(largest, _mm512_setzero_ps(), _CMP_EQ_OQ));
 }
 #endif
