@@ -127,3 +127,51 @@ Q7_INLINE q7_i32 q7_madd_pairs(q7_i32 sum, const int16_t *p, q7_i32 pair) {
     const __m256i b = _mm256_loadu_si256((const __m256i *)(const void *)p);
     return _mm256_add_epi32(sum, _mm256_madd_epi16(b, pair));
 }
+
+typedef __m256i q7_block;
+
+Q7_INLINE q7_block q7_block_set1(uint8_t x) { return _mm256_set1_epi8((char)x); }
+Q7_INLINE q7_block q7_block_load(const uint8_t *p) {
+    return _mm256_loadu_si256((const __m256i *)(const void *)p);
+}
+Q7_INLINE void q7_block_store(uint8_t *p, q7_block v) {
+    _mm256_storeu_si256((__m256i *)(void *)p, v);
+}
+Q7_INLINE q7_block q7_block_load_tail(const uint8_t *p, int64_t n) {
+    if (n == 16) return _mm256_zextsi128_si256(_mm_loadu_si128((const __m128i *)(const void *)p));
+    uint8_t bytes[32] = {0};
+    memcpy(bytes, p, (size_t)n);
+    return q7_block_load(bytes);
+}
+Q7_INLINE void q7_block_store_tail(uint8_t *p, q7_block v, int64_t n) {
+    uint8_t bytes[32];
+    q7_block_store(bytes, v);
+    memcpy(p, bytes, (size_t)n);
+}
+Q7_INLINE q7_block q7_block_xor(q7_block a, q7_block b) { return _mm256_xor_si256(a, b); }
+Q7_INLINE q7_block q7_block_max(q7_block a, q7_block b) { return _mm256_max_epu8(a, b); }
+Q7_INLINE void q7_zip_pairs(const q7_block x[2], q7_i32 pairs[4]) {
+    const __m256i zero = _mm256_setzero_si256();
+    const __m256i low = _mm256_unpacklo_epi8(x[0], x[1]), high = _mm256_unpackhi_epi8(x[0], x[1]);
+    pairs[0] = _mm256_unpacklo_epi8(low, zero);
+    pairs[1] = _mm256_unpackhi_epi8(low, zero);
+    pairs[2] = _mm256_unpacklo_epi8(high, zero);
+    pairs[3] = _mm256_unpackhi_epi8(high, zero);
+}
+Q7_INLINE void q7_zip_quads(const q7_block x[4], q7_i32 quads[4]) {
+    const __m256i low01 = _mm256_unpacklo_epi8(x[0], x[1]),
+                  low23 = _mm256_unpacklo_epi8(x[2], x[3]);
+    const __m256i high01 = _mm256_unpackhi_epi8(x[0], x[1]);
+    const __m256i high23 = _mm256_unpackhi_epi8(x[2], x[3]);
+    quads[0] = _mm256_unpacklo_epi16(low01, low23);
+    quads[1] = _mm256_unpackhi_epi16(low01, low23);
+    quads[2] = _mm256_unpacklo_epi16(high01, high23);
+    quads[3] = _mm256_unpackhi_epi16(high01, high23);
+}
+Q7_INLINE q7_block q7_block_of(const q7_f32 x[4], int32_t zero) {
+    const __m256i low = _mm256_packs_epi32(_mm256_cvtps_epi32(x[0]), _mm256_cvtps_epi32(x[1]));
+    const __m256i high = _mm256_packs_epi32(_mm256_cvtps_epi32(x[2]), _mm256_cvtps_epi32(x[3]));
+    const __m256i offset = _mm256_set1_epi16((int16_t)zero), mask = _mm256_set1_epi16(255);
+    return _mm256_packus_epi16(_mm256_and_si256(_mm256_add_epi16(low, offset), mask),
+                               _mm256_and_si256(_mm256_add_epi16(high, offset), mask));
+}

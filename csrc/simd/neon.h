@@ -108,3 +108,46 @@ Q7_INLINE q7_i32 q7_madd_pairs(q7_i32 sum, const int16_t *p, q7_i32 pair) {
     const int32x4_t low = vmull_s16(vget_low_s16(a), vget_low_s16(b));
     return vaddq_s32(sum, vpaddq_s32(low, vmull_high_s16(a, b)));
 }
+
+typedef uint8x16_t q7_block;
+
+Q7_INLINE q7_block q7_block_set1(uint8_t x) { return vdupq_n_u8(x); }
+Q7_INLINE q7_block q7_block_load(const uint8_t *p) { return vld1q_u8(p); }
+Q7_INLINE void q7_block_store(uint8_t *p, q7_block v) { vst1q_u8(p, v); }
+Q7_INLINE q7_block q7_block_load_tail(const uint8_t *p, int64_t n) {
+    uint8_t bytes[16] = {0};
+    memcpy(bytes, p, (size_t)n);
+    return vld1q_u8(bytes);
+}
+Q7_INLINE void q7_block_store_tail(uint8_t *p, q7_block v, int64_t n) {
+    uint8_t bytes[16];
+    vst1q_u8(bytes, v);
+    memcpy(p, bytes, (size_t)n);
+}
+Q7_INLINE q7_block q7_block_xor(q7_block a, q7_block b) { return veorq_u8(a, b); }
+Q7_INLINE q7_block q7_block_max(q7_block a, q7_block b) { return vmaxq_u8(a, b); }
+Q7_INLINE void q7_zip_pairs(const q7_block x[2], q7_i32 pairs[4]) {
+    const uint8x16x2_t both = vzipq_u8(x[0], x[1]);
+    for (int i = 0; i < 2; i++) {
+        pairs[2 * i] = vreinterpretq_s32_u16(vmovl_u8(vget_low_u8(both.val[i])));
+        pairs[2 * i + 1] = vreinterpretq_s32_u16(vmovl_high_u8(both.val[i]));
+    }
+}
+Q7_INLINE void q7_zip_quads(const q7_block x[4], q7_i32 quads[4]) {
+    const uint8x16x2_t first = vzipq_u8(x[0], x[1]), second = vzipq_u8(x[2], x[3]);
+    for (int i = 0; i < 2; i++) {
+        const uint16x8x2_t all =
+            vzipq_u16(vreinterpretq_u16_u8(first.val[i]), vreinterpretq_u16_u8(second.val[i]));
+        quads[2 * i] = vreinterpretq_s32_u16(all.val[0]);
+        quads[2 * i + 1] = vreinterpretq_s32_u16(all.val[1]);
+    }
+}
+Q7_INLINE q7_block q7_block_of(const q7_f32 x[4], int32_t zero) {
+    const int16x8_t offset = vdupq_n_s16((int16_t)zero);
+    int16x8_t half[2];
+    for (int i = 0; i < 2; i++)
+        half[i] = vaddq_s16(vcombine_s16(vmovn_s32(vcvtnq_s32_f32(x[2 * i])),
+                                         vmovn_s32(vcvtnq_s32_f32(x[2 * i + 1]))),
+                            offset);
+    return vreinterpretq_u8_s8(vcombine_s8(vmovn_s16(half[0]), vmovn_s16(half[1])));
+}

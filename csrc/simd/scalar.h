@@ -111,12 +111,42 @@ Q7_INLINE q7_f32 q7_bits(q7_i32 v, int shift, int mask) {
     return __builtin_convertvector(v >> shift & mask, q7_f32);
 }
 Q7_INLINE q7_i32 q7_madd_pairs(q7_i32 sum, const int16_t *p, q7_i32 pair) {
-    int16_t of[2];
-    const int32_t first = pair[0];
-    memcpy(of, &first, sizeof of);
     for (int i = 0; i < Q7_W; i++) { /* unsigned, since it wraps */
-        const uint32_t low = (uint32_t)(p[2 * i] * of[0]), high = (uint32_t)(p[2 * i + 1] * of[1]);
+        const int32_t first = (int16_t)pair[i], second = pair[i] >> 16;
+        const uint32_t low = (uint32_t)(p[2 * i] * first), high = (uint32_t)(p[2 * i + 1] * second);
         sum[i] = (int32_t)((uint32_t)sum[i] + low + high);
     }
     return sum;
+}
+
+typedef uint8_t q7_block __attribute__((vector_size(16)));
+
+Q7_INLINE q7_block q7_block_set1(uint8_t x) { return (q7_block){0} + x; }
+Q7_INLINE q7_block q7_block_load(const uint8_t *p) {
+    q7_block v;
+    memcpy(&v, p, sizeof v);
+    return v;
+}
+Q7_INLINE void q7_block_store(uint8_t *p, q7_block v) { memcpy(p, &v, sizeof v); }
+Q7_INLINE q7_block q7_block_load_tail(const uint8_t *p, int64_t n) {
+    q7_block v = {0};
+    memcpy(&v, p, (size_t)n);
+    return v;
+}
+Q7_INLINE void q7_block_store_tail(uint8_t *p, q7_block v, int64_t n) { memcpy(p, &v, (size_t)n); }
+Q7_INLINE q7_block q7_block_xor(q7_block a, q7_block b) { return a ^ b; }
+Q7_INLINE q7_block q7_block_max(q7_block a, q7_block b) {
+    const q7_block larger = (q7_block)(a > b);
+    return (a & larger) | (b & ~larger);
+}
+Q7_INLINE void q7_zip_pairs(const q7_block x[2], q7_i32 pairs[4]) {
+    for (int i = 0; i < 16; i++) pairs[i / 4][i % 4] = x[0][i] | x[1][i] << 16;
+}
+Q7_INLINE q7_block q7_block_of(const q7_f32 x[4], int32_t zero) {
+    q7_block v;
+    for (int i = 0; i < 4; i++) {
+        const q7_f32 rounded = q7_round_even(x[i]);
+        for (int j = 0; j < 4; j++) v[4 * i + j] = (uint8_t)((int32_t)rounded[j] + zero);
+    }
+    return v;
 }

@@ -30,7 +30,15 @@ from q7x2_ep.ops.common import (
     temporary,
     where_is,
 )
-from q7x2_ep.ops.conv import Conv, conv_shape, geometry, place_of, window_guards, windows
+from q7x2_ep.ops.conv import (
+    Conv,
+    conv_shape,
+    geometry,
+    place_of,
+    window_fields,
+    window_guards,
+    windows,
+)
 from q7x2_ep.ops.matmul import MatMul, matmul_step, multiply
 from q7x2_ep.ops.quant import BYTES, one_scale, require_constants, saturated
 
@@ -169,6 +177,9 @@ def lower_conv(
         b.guard(*guard)
     fields = windows(node, x, w, 2)
     flat, offsets = w.const.reshape(filters, -1), None if zeros is None else zeros.const
+    if w.shape[:2] == (groups, 1):
+        qdepthwise_step(node, b, x, x_zero, centred(flat.T, offsets).T.reshape(w.shape), finish)
+        return
     if groups > 1:
         flat = centred(flat.T, offsets).T
         b.step(
@@ -211,6 +222,87 @@ def lower_conv(
         **finish.plain(),
         **fields,
     )
+
+
+def qdepthwise_step(
+    node: Node, b: Any, x: Value, x_zero: Optional[Value], w: np.ndarray, finish: Finish
+) -> None:
+    """node.output = conv(x - x_zero, w), w (C, 1, ..) without zeros, channels last."""
+    fields = window_fields(node, geometry(node, x.shape[2:], w.shape[2:]), 2)
+    kernel, (kh, kw) = b.kernel("qdepthwise"), (fields["kh"], fields["kw"])
+    packed, parts = pack_taps(
+        w.reshape(-1, kh, kw),
+        None if finish.scale is None else finish.scale.const,
+        None if finish.bias is None else finish.bias.const,
+        fields["stride_w"] if fields["dilation_w"] == 1 else None,
+        kernel,
+    )
+    y = place_of(b, node.output)
+    b.step(
+        "qdepthwise",
+        kernel="qdepthwise",
+        x=b.channels_last(x, dense=True),
+        x_zero=x_zero,
+        w=b.graph.constant(packed, array_type(packed), "packed"),
+        zero=finish.zero,
+        y=y,
+        work=-(-len(w) // 64) * 64 + b.threads * kh * (kw + 3) * 8,
+        N=x.shape[0],
+        C=len(w),
+        parts=parts,
+        x_dtype=x.dtype,
+        y_dtype=node.output.dtype,
+        y_stride=y.channels_last().strides[-2],
+        panel_bytes=packed[0].nbytes,
+        **fields,
+    )
+
+
+def pack_taps(
+    w: np.ndarray,
+    scale: Optional[np.ndarray],
+    bias: Optional[np.ndarray],
+    stride: Optional[int],
+    kernel: Any,
+) -> tuple[np.ndarray, int]:
+    """Weights (C, kh, kw), int16, in blocks of channels with their scales and biases, and in how
+    many parts: csrc/kernels/qdepthwise.h. stride: of neighbours that share a run, if any may.
+    """
+    (channels, kh, kw), nr = w.shape, kernel.nr
+    size, limits = (2, np.iinfo(np.int16)) if kernel.dtypes == "i16" else (4, np.iinfo(np.int8))
+    groups = -(-kw // size)
+    outs = 1 if stride is None or groups * size - kw < stride else 2
+    parts, left = [], w
+    while not parts or left.any():
+        parts.append(np.clip(left, limits.min, limits.max))
+        left = left - parts[-1]
+    blocks = -(-channels // nr)
+    order = np.arange(nr).reshape(-1, 4, 4).transpose(1, 0, 2).reshape(-1)
+
+    def turned(values: np.ndarray) -> np.ndarray:
+        """Numbers by channel, (.., C), as (blocks, .., nr) in the order of zipped bytes."""
+        padded = np.zeros((*values.shape[:-1], blocks * nr), values.dtype)
+        padded[..., :channels] = values
+        return np.moveaxis(padded.reshape(*values.shape[:-1], blocks, nr), -2, 0)[..., order]
+
+    def row(values: Union[np.ndarray, float, None], default: float) -> np.ndarray:
+        return np.broadcast_to(np.ravel(default if values is None else values), (channels,))
+
+    runs = np.zeros((kh, groups * size, len(parts), outs, channels), limits.dtype)
+    for part, out in np.ndindex(len(parts), outs):
+        start = out * (stride or 0)
+        runs[:, start : start + kw, part, out] = parts[part].transpose(1, 2, 0)
+    runs = runs.reshape(kh, groups, size, len(parts), outs, channels).transpose(0, 1, 3, 4, 2, 5)
+    rows = [
+        turned(w.sum((1, 2), dtype=np.int32)),
+        turned(row(scale, 1.0).astype(np.float32)),
+        turned(row(bias, 0.0).astype(np.float32)),
+        np.ascontiguousarray(np.moveaxis(turned(runs), -2, -1)),
+    ]
+    whole = [np.ascontiguousarray(each).reshape(blocks, -1).view(np.int8) for each in rows]
+    packed = _aligned((blocks, sum(each.shape[1] for each in whole)))
+    packed[...] = np.concatenate(whole, 1)
+    return packed, len(parts)
 
 
 def qconv_work(fields: dict[str, Dim]) -> Dim:

@@ -1,11 +1,11 @@
-"""qgemm and qconv against exact arithmetic."""
+"""Integer products and convolutions against exact arithmetic."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from q7x2_ep.ops.quant_product import pack, qconv_work, qgemm_room
+from q7x2_ep.ops.quant_product import pack, pack_taps, qconv_work, qgemm_room
 from q7x2_ep.plan.target import KernelRow
 from tests.kernels.harness import rows, run_op, run_threads
 from tests.kernels.windows import Window, convolve
@@ -181,3 +181,46 @@ def test_qconv_last(row: KernelRow, x_dtype: str, c_dtype: str) -> None:
         (y,) = run_threads("qconv_last", row, rows=8 * bytes_, **given)
         assert (y[..., M:] == 9).all()
         assert_finished(y[..., :M], sums, sums * scale.astype(np.float64) + bias)
+
+
+DEPTHWISE = [  # x (N, H, W, C), kernel, stride, pads, dilation
+    ((1, 1, 1, 1), (1, 1), (1, 1), (0, 0, 0, 0), (1, 1)),
+    ((2, 6, 9, 64), (3, 3), (1, 1), (1, 1, 1, 1), (1, 1)),
+    ((1, 7, 8, 100), (3, 3), (2, 2), (0, 1, 1, 1), (1, 1)),
+    ((2, 5, 12, 19), (5, 5), (1, 1), (2, 2, 2, 2), (1, 1)),
+    ((1, 3, 20, 145), (1, 7), (1, 2), (0, 3, 0, 5), (1, 1)),
+    ((1, 8, 9, 24), (2, 3), (1, 2), (0, 3, 2, 1), (2, 3)),
+    ((1, 9, 7, 16), (3, 2), (1, 1), (2, 0, 2, 0), (3, 1)),
+    ((1, 5, 6, 33), (4, 4), (3, 1), (4, 5, 3, 6), (1, 1)),
+    ((0, 5, 5, 2), (3, 3), (1, 1), (0, 0, 0, 0), (1, 1)),
+]
+
+
+@pytest.mark.parametrize("row", rows("qdepthwise"), ids=lambda row: row.name)
+@pytest.mark.parametrize("c_dtype", CODES)
+@pytest.mark.parametrize("x_dtype", ["uint8", "int8"])
+@pytest.mark.parametrize("most", [127, 255])  # weights that are one int8, or several
+def test_qdepthwise(row: KernelRow, most: int, x_dtype: str, c_dtype: str) -> None:
+    for shape, (kh, kw), stride, pads, dilation in DEPTHWISE:
+        rng, limits = np.random.default_rng(shape), np.iinfo(x_dtype)
+        (N, H, W, C), gap = shape, 3
+        x = rng.choice([limits.min, limits.max, 3], shape).astype(x_dtype)
+        w = rng.integers(-most, most + 1, (C, kh, kw)).astype(np.int16)
+        w[0, 0, 0] = most
+        x_zero, zero = np.array(limits.max - 1, x_dtype), np.array(2, c_dtype)
+        centred = x.astype(np.int64).transpose(0, 3, 1, 2) - int(x_zero)
+        at = Window((kh, kw), stride, dilation, pads[:2], pads[2:])
+        sums = convolve(centred, w.astype(np.int64)[:, None], at, C).transpose(0, 2, 3, 1)
+        scale = (rng.random(C) / (200 * kh * kw)).astype(np.float32)
+        bias = (rng.random(C) * 9).astype(np.float32)
+        side_by_side = stride[1] if dilation[1] == 1 else None
+        packed, parts = pack_taps(w, scale, bias, side_by_side, row)
+        room = np.full((*sums.shape[:3], C + gap), 9, c_dtype)
+        given = {"x": x, "x_zero": x_zero, "w": packed, "y": room, "y_stride": C + gap}
+        given.update(zero=zero if c_dtype in ("uint8", "int8") else None)
+        given.update(at.fields((H, W), sums.shape[1:3], 2), N=N, C=C, parts=parts)
+        given.update(x_dtype=CODES[x_dtype], y_dtype=CODES[c_dtype], panel_bytes=packed[0].nbytes)
+        work = -(-C // 64) * 64 + 8 * 8 * kh * (kw + 3)
+        (y,) = run_threads("qdepthwise", row, work=work, **given)
+        assert (y[..., C:] == 9).all()
+        assert_finished(y[..., :C], sums, sums * scale.astype(np.float64) + bias)
