@@ -175,3 +175,6 @@ Q7_INLINE q7_block q7_block_of(const q7_f32 x[4], int32_t zero) {
     return _mm256_packus_epi16(_mm256_and_si256(_mm256_add_epi16(low, offset), mask),
                                _mm256_and_si256(_mm256_add_epi16(high, offset), mask));
 }
+Q7_INLINE q7_block q7_block_in_order(q7_block v) {
+    return _mm256_permutevar8x32_epi32(v, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+}

@@ -164,3 +164,7 @@ Q7_INLINE q7_block q7_block_of(const q7_f32 x[4], int32_t zero) {
     return _mm512_packus_epi16(_mm512_and_si512(_mm512_add_epi16(low, offset), mask),
                                _mm512_and_si512(_mm512_add_epi16(high, offset), mask));
 }
+Q7_INLINE q7_block q7_block_in_order(q7_block v) {
+    return _mm512_permutexvar_epi32(
+        _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15), v);
+}

@@ -151,3 +151,4 @@ Q7_INLINE q7_block q7_block_of(const q7_f32 x[4], int32_t zero) {
                             offset);
     return vreinterpretq_u8_s8(vcombine_s8(vmovn_s16(half[0]), vmovn_s16(half[1])));
 }
+Q7_INLINE q7_block q7_block_in_order(q7_block v) { return v; }

@@ -150,3 +150,4 @@ Q7_INLINE q7_block q7_block_of(const q7_f32 x[4], int32_t zero) {
     }
     return v;
 }
+Q7_INLINE q7_block q7_block_in_order(q7_block v) { return v; }

@@ -42,6 +42,7 @@
  *   q7_block_of(v, zero)                          round(v) + zero of four vectors v, to even, in [-128, 255],
  *                                                 in the order that zipping makes:
  *     lane l of 16 bytes has bytes 4 i to 4 i + 3 of its own in lane l of vector i
+ *   q7_block_in_order(v)                          what q7_block_of makes, in the order of its vectors
  */
 #ifndef Q7_SIMD_H
 #define Q7_SIMD_H

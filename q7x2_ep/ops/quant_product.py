@@ -495,7 +495,8 @@ def lower_real_product(node: Node, b: Any) -> None:
             raise UnsupportedOp(f"{where_is(node)} has no kernel for {x} with scales {scale}")
         factors.append(temporary(b, scale.dtype, x.shape))
         given = {"x": x, "scale": scale, "zero": zero}
-        b.step("dequantize", y=factors[-1], x_dtype=x.dtype, **given, **one_scale(x))
+        given.update(one_scale(x))
+        b.step("dequantize", kernel="dequantize", y=factors[-1], x_dtype=x.dtype, **given)
     left, right = (b.view(factor) for factor in factors)
     b.guard(left.shape[-1], right.shape[-2], "inner dims differ")
     real = temporary(b, dtypes.FLOAT, y.shape)
