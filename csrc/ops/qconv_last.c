@@ -1,7 +1,7 @@
 /* qconv_last.c: integer convolutions of images whose channels lie side by side: the product of
- * windows (pixels, kh kw C), which are never formed as a whole, with w (kh kw C, M).
+ * windows (pixels, kh kw C), which are never formed as a whole, with w (kh kw C, M), of each group.
  *
- * A task is a block of rows, QGEMM_TILES tiles of the kernel, times a chunk of panels; it copies its
+ * A task is a block of rows, QGEMM_TILES tiles of the kernel, times a chunk of a group's panels; it copies its
  * windows first, a line of taps at a time, x_zero where they reach beyond x. A 1x1 kernel reads x in
  * place. rows: threads * the rows of a block * (K in multiples of 64 + q7_qgemm_room(K)) bytes. Read
  * kernels/qgemm.h first. */
@@ -14,7 +14,8 @@ typedef struct qconv_job {
     const q7_call *call;
     q7_qfinish finish;
     bool in_place;
-    int64_t pixels, k, run, rows, panels, chunk; /* run: bytes of taps that lie side by side */
+    int64_t pixels, k, run, rows;             /* run: bytes of taps that lie side by side */
+    int64_t channels, filters, panels, chunk; /* of a group */
     int32_t x_zero;
 } qconv_job;
 
@@ -30,16 +31,17 @@ static inline void copy_bytes(uint8_t *restrict to, const uint8_t *restrict from
     }
 }
 
-/* The windows of m pixels from `first` on. */
-static void copy_windows(const qconv_job *job, int64_t first, int64_t m, int64_t stride,
-                         uint8_t *rows) {
+/* The windows of m pixels of a group from `first` on. */
+static void copy_windows(const qconv_job *job, int64_t group, int64_t first, int64_t m,
+                         int64_t stride, uint8_t *rows) {
     const q7_qconv_last_args *x = &job->x;
     const int64_t line = x->W * x->C, run = job->run;
     for (int64_t r = 0; r < m; r++, rows += stride) {
         const int64_t pixel = first + r, ow = pixel % x->OW, oh = pixel / x->OW % x->OH;
         const int64_t top = oh * x->stride_h - x->pad_top;
         const int64_t left = (ow * x->stride_w - x->pad_left) * x->C;
-        const uint8_t *image = (const uint8_t *)x->x + pixel / x->OW / x->OH * x->H * line;
+        const uint8_t *image =
+            (const uint8_t *)x->x + pixel / x->OW / x->OH * x->H * line + group * job->channels;
         uint8_t *to = rows;
         for (int64_t i = 0; i < x->kh; i++) {
             const int64_t h = top + i * x->dilation_h;
@@ -60,24 +62,26 @@ static void qconv_task(void *arg, int64_t task, int64_t thread) {
     const qconv_job *job = arg;
     const q7_qconv_last_args *x = &job->x;
     const int64_t nr = job->call->nr, chunks = q7_ceil_div(job->panels, job->chunk);
-    const int64_t first = task % chunks * job->chunk, row = task / chunks * job->rows;
-    const int64_t column = first * nr, stride = q7_ceil_div(job->k, 64) * 64;
+    const int64_t first = task % chunks * job->chunk, group = task / chunks % x->groups;
+    const int64_t row = task / chunks / x->groups * job->rows;
+    const int64_t column = first * nr, panel = group * job->panels + first;
+    const int64_t filter = group * job->filters + column, stride = q7_ceil_div(job->k, 64) * 64;
     const int64_t m = q7_min(job->pixels - row, job->rows);
     uint8_t *windows = (uint8_t *)x->rows + thread * job->rows * (stride + q7_qgemm_room(job->k));
-    if (!job->in_place) copy_windows(job, row, m, stride, windows);
+    if (!job->in_place) copy_windows(job, group, row, m, stride, windows);
     const q7_qgemm_block block = {
         .m = m,
-        .n = q7_min(x->M - column, job->chunk * nr),
+        .n = q7_min(job->filters - column, job->chunk * nr),
         .k = job->k,
-        .a = job->in_place ? (const uint8_t *)x->x + row * job->k : windows,
-        .a_stride = job->in_place ? job->k : stride,
+        .a = job->in_place ? (const uint8_t *)x->x + row * x->C + group * job->k : windows,
+        .a_stride = job->in_place ? x->C : stride,
         .a_padded = !job->in_place,
         .a_signed = x->x_dtype == Q7_I8,
         .a_zero = job->x_zero,
-        .b = (const char *)x->w + first * x->panel_bytes,
-        .b_zero = x->w_zero ? (const int32_t *)x->w_zero + column : NULL,
-        .finish = q7_finish_from(&job->finish, column),
-        .c = (char *)x->y + (row * x->y_stride + column) * q7_sum_bytes(x->y_dtype),
+        .b = (const char *)x->w + panel * x->panel_bytes,
+        .b_zero = x->w_zero ? (const int32_t *)x->w_zero + panel * nr : NULL,
+        .finish = q7_finish_from(&job->finish, filter),
+        .c = (char *)x->y + (row * x->y_stride + filter) * q7_sum_bytes(x->y_dtype),
         .c_stride = x->y_stride,
         .room = windows + job->rows * stride,
     };
@@ -95,22 +99,24 @@ void q7_op_qconv_last(const q7_qconv_last_args *x, const q7_call *call) {
                                 .zero = q7_first_byte(x->zero, x->y_dtype),
                                 .act = Q7_act_none},
                      .pixels = x->N * x->OH * x->OW,
-                     .k = x->kh * x->kw * x->C,
-                     .run = x->C,
+                     .k = x->kh * x->kw * (x->C / x->groups),
+                     .run = x->C / x->groups,
+                     .channels = x->C / x->groups,
+                     .filters = x->M / x->groups,
                      .rows = call->mr * Q7_QGEMM_TILES,
-                     .panels = q7_ceil_div(x->M, call->nr),
+                     .panels = q7_ceil_div(x->M / x->groups, call->nr),
                      .x_zero = q7_first_byte(x->x_zero, x->x_dtype)};
     if (job.pixels * x->M == 0) return;
     job.in_place = x->kh * x->kw == 1 && x->stride_h == 1 && x->stride_w == 1 && x->OH == x->H &&
                    x->OW == x->W && x->pad_top == 0 && x->pad_left == 0;
-    if (x->dilation_w == 1) { /* a line of taps lies side by side */
+    if (x->dilation_w == 1 && x->groups == 1) { /* a line of taps lies side by side */
         job.run *= x->kw;
         job.x.kw = 1;
     }
     const int64_t blocks = q7_ceil_div(job.pixels, job.rows);
     job.chunk = job.panels;
     if (job.pixels * x->M * job.k > Q7_SMALL_WORK)
-        job.chunk = q7_max(
-            1, q7_min(job.panels, job.panels * blocks / (call->threads * Q7_TASKS_PER_THREAD)));
-    q7_parallel(call, blocks * q7_ceil_div(job.panels, job.chunk), qconv_task, &job);
+        job.chunk = q7_max(1, q7_min(job.panels, job.panels * x->groups * blocks /
+                                                     (call->threads * Q7_TASKS_PER_THREAD)));
+    q7_parallel(call, blocks * x->groups * q7_ceil_div(job.panels, job.chunk), qconv_task, &job);
 }

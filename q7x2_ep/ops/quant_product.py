@@ -32,6 +32,7 @@ from q7x2_ep.ops.common import (
 )
 from q7x2_ep.ops.conv import (
     Conv,
+    check_known,
     conv_shape,
     geometry,
     place_of,
@@ -164,43 +165,29 @@ def lower_product(
 def lower_conv(
     node: Node, b: Any, x: Value, x_zero: Optional[Value], w: Value, zeros: Any, finish: Finish
 ) -> None:
-    """node.output = conv(x - x_zero, w - zeros): a product of its windows, channels last, or with
-    groups a step of its own.
+    """node.output = conv(x - x_zero, w - zeros): channels last a product of its windows, or
+    where groups are single channels a step of its own.
 
     Raises: UnsupportedOp where w is computed, or for more than two spatial dims.
     """
     groups, filters = node.attrs["group"], w.shape[0]
     require_sizes(node, filters, x, x_zero, w, zeros, finish)
     b.guard(x.shape[1], w.shape[1] * groups, "the weights are for another number of channels")
-    b.guard(filters % groups, 0, f"{filters} filters are no {groups} groups")
+    check_known([(filters % groups, 0, f"{filters} filters are no {groups} groups")], node)
     for guard in window_guards(node, geometry(node, x.shape[2:], w.shape[2:])):
         b.guard(*guard)
     fields = windows(node, x, w, 2)
-    flat, offsets = w.const.reshape(filters, -1), None if zeros is None else zeros.const
+    offsets = None if zeros is None else zeros.const
     if w.shape[:2] == (groups, 1):
-        qdepthwise_step(node, b, x, x_zero, centred(flat.T, offsets).T.reshape(w.shape), finish)
+        flat = centred(w.const.reshape(filters, -1).T, offsets).T
+        qdepthwise_step(node, b, x, x_zero, flat.reshape(w.shape), finish)
         return
-    if groups > 1:
-        flat = centred(flat.T, offsets).T
-        b.step(
-            "qconv",
-            kernel="qconv",
-            x=x,
-            x_zero=x_zero,
-            w=b.graph.constant(flat, Type(dtypes.INT16, flat.shape), "centred"),
-            y=node.output,
-            work=b.threads * qconv_work(fields) * 4,
-            M=filters,
-            groups=groups,
-            x_dtype=x.dtype,
-            y_dtype=node.output.dtype,
-            **finish.plain(),
-            **fields,
-        )
-        return
-    kernel, taps = b.kernel("qgemm"), w.const.reshape(*w.shape[:2], -1)
-    k = product(w.shape[1:])
-    packed, left = pack(taps.transpose(2, 1, 0).reshape(k, filters), offsets, kernel)
+    kernel = b.kernel("qgemm")
+    matrix, offsets, groups = side_by_side(
+        w.const.reshape(*w.shape[:2], -1), offsets, groups, kernel
+    )
+    k = len(matrix)
+    packed, left = pack(matrix, offsets, kernel)
     y = place_of(b, node.output)
     b.step(
         "qconv_last",
@@ -215,6 +202,7 @@ def lower_conv(
         * kernel.mr
         * (-(-k // 64) * 64 + qgemm_room(k)),
         M=filters,
+        groups=groups,
         x_dtype=x.dtype,
         y_dtype=node.output.dtype,
         y_stride=y.channels_last().strides[-2],
@@ -305,12 +293,34 @@ def pack_taps(
     return packed, len(parts)
 
 
-def qconv_work(fields: dict[str, Dim]) -> Dim:
-    """What a thread needs. Source: csrc/kernels/qconv.h. Units: int32."""
-    stride, dilation = fields["stride_w"], fields["dilation_w"]
-    sums = ceildiv(fields["OW"], 16) * 16
-    pairs = (sums + (fields["kw"] - 1) * dilation // stride) * stride
-    return fields["OH"] * sums + fields["H"] * pairs + pairs + dilation
+def side_by_side(
+    w: np.ndarray, zeros: Optional[np.ndarray], groups: int, kernel: Any
+) -> tuple[np.ndarray, Optional[np.ndarray], int]:
+    """Weights (M, C / groups, taps) as the matrices of the groups, (K, N) each, side by side, N in
+    whole panels; with zeros for every column, and how many groups are left: small ones are one
+    larger product whose other weights are zero, as many as fill its panels.
+    """
+    filters, channels, taps = w.shape
+    each, step = filters // groups, 64 if kernel.isa == "amx" else 4
+
+    def cost(together: int) -> int:
+        k, panels = together * channels * taps, ceildiv(together * each, kernel.nr)
+        return groups // together * ceildiv(k, step) * panels
+
+    together = min((n for n in range(1, groups + 1) if groups % n == 0), key=cost)
+    groups //= together
+    n = -(-together * each // kernel.nr) * kernel.nr
+    columns = np.zeros((groups, n), w.dtype)
+    columns[:, : together * each] = (
+        0 if zeros is None else np.broadcast_to(zeros.reshape(-1), filters).reshape(groups, -1)
+    )
+    wide = np.empty((taps, together, channels, groups, n), w.dtype)
+    wide[...] = columns
+    parts = w.reshape(groups, together, each, channels, taps)
+    for i in range(together):
+        wide[:, i, :, :, i * each : (i + 1) * each] = parts[:, i].transpose(3, 2, 0, 1)
+    matrix = wide.reshape(taps * together * channels, groups * n)
+    return matrix, None if zeros is None else columns.reshape(-1), groups
 
 
 def centred(weight: np.ndarray, zeros: Optional[np.ndarray]) -> np.ndarray:
