@@ -35,8 +35,6 @@ static void store_wide(const qtaps_run *r, const q7_i32 sum[VECTORS], const q7_f
 Q7_INLINE void finish(const qtaps_run *r, const q7_i32 sum[VECTORS], int64_t at) {
     const q7_qdepthwise_args *x = r->x;
     const float *scale = (const float *)(const void *)r->panel + BLOCK, *bias = scale + BLOCK;
-    const float zero = (float)r->line->zero, low = x->y_dtype == Q7_U8 ? 0.0f : -128.0f;
-    const q7_f32 bottom = q7_set1(low - zero), top = q7_set1(low + 255.0f - zero);
     q7_f32 real[VECTORS];
     Q7_UNROLL
     for (int v = 0; v < VECTORS; v++)
@@ -45,10 +43,7 @@ Q7_INLINE void finish(const qtaps_run *r, const q7_i32 sum[VECTORS], int64_t at)
         store_wide(r, sum, real, at);
         return;
     }
-    Q7_UNROLL
-    for (int v = 0; v < VECTORS; v++) /* NaN: bottom */
-        real[v] = q7_vmin(q7_vmax(real[v], bottom), top);
-    const q7_block bytes = q7_block_of(real, r->line->zero);
+    const q7_block bytes = q7_block_of(real, r->line->zero, x->y_dtype == Q7_I8);
     if (r->count == BLOCK)
         q7_block_store((uint8_t *)x->y + at, bytes);
     else

@@ -11,22 +11,21 @@
 
 /* divides is a constant where this is inlined. */
 Q7_INLINE q7_block bytes_of(const q7_quantize_line *t, const float *from, const bool divides) {
-    const float lowest = t->is_signed ? -128.0f : 0.0f, offset = (float)t->zero;
-    const float bottom = lowest - offset, top = lowest + 255.0f - offset;
+    const float top = (float)((t->is_signed ? 127 : 255) - t->zero);
     const q7_f32 scale = q7_set1(t->scale), reciprocal = q7_set1(1.0f / t->scale);
     q7_f32 q[4];
     Q7_UNROLL
-    for (int v = 0; v < 4; v++) { /* NaN: bottom */
+    for (int v = 0; v < 4; v++) {
         q7_f32 x = q7_load(from + v * Q7_W);
         if (divides) {
-            q[v] = q7_vmin(q7_vmax(q7_div(x, scale), q7_set1(bottom)), q7_set1(top));
-        } else {
-            x = q7_vmin(q7_vmax(x, q7_set1(bottom * t->scale)), q7_set1(top * t->scale));
+            q[v] = q7_div(x, scale);
+        } else { /* -inf gives NaN and so the lowest; +inf would, too */
+            x = q7_vmin(q7_set1(top * t->scale), x);
             q[v] = q7_mul(x, reciprocal);
             q[v] = q7_fma(q7_fnma(q[v], scale, x), reciprocal, q[v]);
         }
     }
-    return q7_block_in_order(q7_block_of(q, t->zero));
+    return q7_block_in_order(q7_block_of(q, t->zero, t->is_signed));
 }
 
 Q7_INLINE void quantize(const q7_quantize_line *t, const bool divides) {

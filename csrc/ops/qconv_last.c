@@ -19,13 +19,16 @@ typedef struct qconv_job {
     int32_t x_zero;
 } qconv_job;
 
-/* n bytes, inline where there are few. */
-static inline void copy_bytes(uint8_t *restrict to, const uint8_t *restrict from, int64_t n) {
+/* n bytes, inline where there are few; up to 16 of `to` may be overwritten, and read before end. */
+static inline void copy_bytes(uint8_t *restrict to, const uint8_t *restrict from, int64_t n,
+                              const uint8_t *end) {
     if (n > 256) {
         memcpy(to, from, (size_t)n);
     } else if (n >= 16) {
         for (int64_t i = 0; i + 16 <= n; i += 16) memcpy(to + i, from + i, 16);
         memcpy(to + n - 16, from + n - 16, 16);
+    } else if (end - from >= 16) {
+        memcpy(to, from, 16);
     } else {
         for (int64_t i = 0; i < n; i++) to[i] = from[i];
     }
@@ -36,6 +39,7 @@ static void copy_windows(const qconv_job *job, int64_t group, int64_t first, int
                          int64_t stride, uint8_t *rows) {
     const q7_qconv_last_args *x = &job->x;
     const int64_t line = x->W * x->C, run = job->run;
+    const uint8_t *end = (const uint8_t *)x->x + x->N * x->H * line;
     for (int64_t r = 0; r < m; r++, rows += stride) {
         const int64_t pixel = first + r, ow = pixel % x->OW, oh = pixel / x->OW % x->OH;
         const int64_t top = oh * x->stride_h - x->pad_top;
@@ -51,7 +55,7 @@ static void copy_windows(const qconv_job *job, int64_t group, int64_t first, int
                 const int64_t low = inside ? q7_min(run, q7_max(0, -at)) : run;
                 const int64_t high = q7_max(low, q7_min(run, line - at));
                 if (low) memset(to, job->x_zero, (size_t)low);
-                if (low < high) copy_bytes(to + low, image + h * line + at + low, high - low);
+                if (low < high) copy_bytes(to + low, image + h * line + at + low, high - low, end);
                 if (high < run) memset(to + high, job->x_zero, (size_t)(run - high));
             }
         }

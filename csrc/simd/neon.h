@@ -83,12 +83,6 @@ Q7_INLINE void q7_i32_store(int32_t *p, q7_i32 v) { vst1q_s32(p, v); }
 Q7_INLINE q7_i32 q7_i32_add(q7_i32 a, q7_i32 b) { return vaddq_s32(a, b); }
 Q7_INLINE q7_i32 q7_i32_mul(q7_i32 a, q7_i32 b) { return vmulq_s32(a, b); }
 Q7_INLINE q7_f32 q7_float(q7_i32 v) { return vcvtq_f32_s32(v); }
-Q7_INLINE void q7_store_bytes(uint8_t *p, q7_f32 v, int64_t n) {
-    const int16x4_t low = vmovn_s32(vcvtq_s32_f32(v));
-    const uint64_t packed =
-        vget_lane_u64(vreinterpret_u64_s8(vmovn_s16(vcombine_s16(low, low))), 0);
-    memcpy(p, &packed, (size_t)n);
-}
 #ifdef __ARM_FEATURE_DOTPROD
 #define Q7_QUAD_FLIP 128
 Q7_INLINE q7_i32 q7_dot_quads(q7_i32 sum, const int8_t *p, q7_i32 quad) {
@@ -142,13 +136,20 @@ Q7_INLINE void q7_zip_quads(const q7_block x[4], q7_i32 quads[4]) {
         quads[2 * i + 1] = vreinterpretq_s32_u16(all.val[1]);
     }
 }
-Q7_INLINE q7_block q7_block_of(const q7_f32 x[4], int32_t zero) {
+Q7_INLINE q7_block q7_block_of(const q7_f32 x[4], int32_t zero, bool is_signed) {
     const int16x8_t offset = vdupq_n_s16((int16_t)zero);
-    int16x8_t half[2];
-    for (int i = 0; i < 2; i++)
-        half[i] = vaddq_s16(vcombine_s16(vmovn_s32(vcvtnq_s32_f32(x[2 * i])),
-                                         vmovn_s32(vcvtnq_s32_f32(x[2 * i + 1]))),
-                            offset);
-    return vreinterpretq_u8_s8(vcombine_s8(vmovn_s16(half[0]), vmovn_s16(half[1])));
+    int16x4_t quarter[4];
+    for (int i = 0; i < 4; i++) /* NaN: the lowest */
+        quarter[i] = vqmovn_s32(vcvtnq_s32_f32(vmaxnmq_f32(x[i], vdupq_n_f32(-0x1p30f))));
+    const int16x8_t first = vqaddq_s16(vcombine_s16(quarter[0], quarter[1]), offset);
+    const int16x8_t second = vqaddq_s16(vcombine_s16(quarter[2], quarter[3]), offset);
+    if (is_signed) return vreinterpretq_u8_s8(vcombine_s8(vqmovn_s16(first), vqmovn_s16(second)));
+    return vcombine_u8(vqmovun_s16(first), vqmovun_s16(second));
 }
 Q7_INLINE q7_block q7_block_in_order(q7_block v) { return v; }
+Q7_INLINE void q7_block_store_halves(uint8_t *p, uint8_t *q, q7_block v, int64_t n) {
+    uint8_t bytes[16];
+    q7_block_store(bytes, v);
+    memcpy(p, bytes, (size_t)n);
+    memcpy(q, bytes + 8, (size_t)n);
+}
