@@ -34,31 +34,47 @@ static inline void copy_bytes(uint8_t *restrict to, const uint8_t *restrict from
     }
 }
 
+/* The window at (top, left) of an image (H, W, C); left in bytes. */
+static inline void copy_window(const qconv_job *job, const uint8_t *image, int64_t top,
+                               int64_t left, const uint8_t *end, uint8_t *to) {
+    const q7_qconv_last_args *x = &job->x;
+    const int64_t line = x->W * x->C, run = job->run, step = x->dilation_w * x->C;
+    const bool whole = left >= 0 && left + (x->kw - 1) * step + run <= line;
+    for (int64_t i = 0; i < x->kh; i++) {
+        const int64_t h = top + i * x->dilation_h;
+        const bool inside = h >= 0 && h < x->H;
+        for (int64_t j = 0, at = left; j < x->kw; j++, to += run, at += step) {
+            const uint8_t *from = image + h * line + at;
+            if (inside && whole) {
+                copy_bytes(to, from, run, end);
+                continue;
+            }
+            const int64_t low = inside ? q7_min(run, q7_max(0, -at)) : run;
+            const int64_t high = q7_max(low, q7_min(run, line - at));
+            if (low) memset(to, job->x_zero, (size_t)low);
+            if (low < high) copy_bytes(to + low, from + low, high - low, end);
+            if (high < run) memset(to + high, job->x_zero, (size_t)(run - high));
+        }
+    }
+}
+
 /* The windows of m pixels of a group from `first` on. */
 static void copy_windows(const qconv_job *job, int64_t group, int64_t first, int64_t m,
                          int64_t stride, uint8_t *rows) {
     const q7_qconv_last_args *x = &job->x;
-    const int64_t line = x->W * x->C, run = job->run;
-    const uint8_t *end = (const uint8_t *)x->x + x->N * x->H * line;
+    const int64_t size = x->H * x->W * x->C, step = x->stride_w * x->C;
+    const uint8_t *end = (const uint8_t *)x->x + x->N * size;
+    int64_t ow = first % x->OW, oh = first / x->OW % x->OH;
+    const uint8_t *image =
+        (const uint8_t *)x->x + first / x->OW / x->OH * size + group * job->channels;
     for (int64_t r = 0; r < m; r++, rows += stride) {
-        const int64_t pixel = first + r, ow = pixel % x->OW, oh = pixel / x->OW % x->OH;
-        const int64_t top = oh * x->stride_h - x->pad_top;
-        const int64_t left = (ow * x->stride_w - x->pad_left) * x->C;
-        const uint8_t *image =
-            (const uint8_t *)x->x + pixel / x->OW / x->OH * x->H * line + group * job->channels;
-        uint8_t *to = rows;
-        for (int64_t i = 0; i < x->kh; i++) {
-            const int64_t h = top + i * x->dilation_h;
-            const bool inside = h >= 0 && h < x->H;
-            for (int64_t j = 0; j < x->kw; j++, to += run) {
-                const int64_t at = left + j * x->dilation_w * x->C;
-                const int64_t low = inside ? q7_min(run, q7_max(0, -at)) : run;
-                const int64_t high = q7_max(low, q7_min(run, line - at));
-                if (low) memset(to, job->x_zero, (size_t)low);
-                if (low < high) copy_bytes(to + low, image + h * line + at + low, high - low, end);
-                if (high < run) memset(to + high, job->x_zero, (size_t)(run - high));
-            }
-        }
+        copy_window(job, image, oh * x->stride_h - x->pad_top, ow * step - x->pad_left * x->C, end,
+                    rows);
+        if (++ow < x->OW) continue;
+        ow = 0;
+        if (++oh < x->OH) continue;
+        oh = 0;
+        image += size;
     }
 }
 
