@@ -11,7 +11,9 @@ import pytest
 import q7x2_ep
 from q7x2_ep import importer
 from q7x2_ep.backend.numpy import evaluate
+from q7x2_ep.dtypes import UINT8
 from q7x2_ep.passes import infer
+from q7x2_ep.session import Session
 from tests.fusion.battery import build, feeds_for, fused_ops
 
 RANDOM = np.random.default_rng(5)
@@ -249,3 +251,39 @@ def test_three_spatial_dims_stay_float() -> None:
 
     found, _ = fused_ops(build(volume, {"x": ("B", 2, 3, "S", 9)})[0])
     assert (found["q7::QuantizedConv"], found["Conv"]) == (0, 1)
+
+
+@pytest.mark.parametrize("other", [0.04, 0.0671], ids=["one scale", "two scales"])
+def test_numbers_are_chosen_from_bytes(other: float) -> None:
+    """What has another scale is rounded before it is chosen."""
+    zero = np.array(7, np.uint8)
+
+    def formula(g: Any, x: Any, y: Any) -> Any:
+        a = dequantize(g, quantize(g, x, 0.04, zero), 0.04, zero)
+        b = dequantize(g, quantize(g, y, other, zero), other, zero)
+        both = g.Concat(a, g.MaxPool(b, kernel_shape=[3, 3], pads=[1] * 4), axis=1)
+        flat = g.Reshape(g.Transpose(both, perm=(0, 2, 3, 1)), [-1, 10])
+        return dequantize(g, quantize(g, flat, 0.04, zero), 0.04, zero)
+
+    model, _ = build(formula, {"x": ("B", 4, "S", 9), "y": ("B", 6, "S", 9)})
+    _, report = fused_ops(model)
+    assert report.applied["QuantizedSelection"] == 1, report
+    (pool,) = (step for step in Session(model).plan.steps if step.op == "pool")
+    assert pool.fields["dtype"] == UINT8
+    assert_close(model, 0.04)
+
+
+@pytest.mark.parametrize("kind", ["sum", "read twice", "turned"])
+def test_computed_numbers_are_not_chosen_from_bytes(kind: str) -> None:
+    zero, scale = np.array(7, np.uint8), -0.04 if kind == "turned" else 0.04
+
+    def formula(g: Any, x: Any) -> Any:
+        a = dequantize(g, quantize(g, x, scale, zero), scale, zero)
+        chosen = g.MaxPool(a, kernel_shape=[2, 2])
+        chosen = g.Add(chosen, chosen) if kind == "sum" else chosen
+        y = dequantize(g, quantize(g, chosen, 0.04, zero), 0.04, zero)
+        return g.Add(y, chosen) if kind == "read twice" else y
+
+    model, _ = build(formula, {"x": ("B", 4, "S", 9)})
+    assert "QuantizedSelection" not in fused_ops(model)[1].applied
+    assert_close(model, 0.04)
