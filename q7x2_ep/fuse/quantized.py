@@ -34,11 +34,17 @@ def integer_matmul(g: Any, x: Any, w: Any) -> Any:
 
 
 def integer_gemm(g: Any, x: Any, w: Any) -> Any:
-    return g.Gemm(x, w, transA=0, transB=0, alpha=1.0)
+    return g.either(
+        lambda: g.Gemm(x, w, transA=0, transB=0, alpha=1.0),
+        lambda: g.Gemm(x, w, transA=0, transB=1, alpha=1.0),
+    )
 
 
 def integer_gemm_bias(g: Any, x: Any, w: Any, bias: Any) -> Any:
-    return g.Gemm(x, w, bias, transA=0, transB=0, alpha=1.0, beta=1.0)
+    return g.either(
+        lambda: g.Gemm(x, w, bias, transA=0, transB=0, alpha=1.0, beta=1.0),
+        lambda: g.Gemm(x, w, bias, transA=0, transB=1, alpha=1.0, beta=1.0),
+    )
 
 
 def integer_conv(g: Any, x: Any, w: Any) -> Any:
@@ -66,7 +72,8 @@ def _check(match: Match) -> Union[dict[str, Any], str]:
         return f"{w_int!r} is no matrix"
     if product(x_scale.shape) != 1:
         return f"{x_int!r} has {product(x_scale.shape)} scales, wanted one"
-    outer = 0 if is_conv else 1  # the axis of w that the result keeps
+    turns = bool(match.root.attrs.get("transB"))
+    outer = 0 if is_conv or turns else 1  # the axis of w that the result keeps
     if product(w_scale.shape) != 1 and w.attrs["axis"] % len(w_int.shape) != outer:
         return f"{w_int!r} has scales along axis {w.attrs['axis']}, wanted {outer}"
     bias = match.get("bias")
@@ -75,7 +82,8 @@ def _check(match: Match) -> Union[dict[str, Any], str]:
         return f"the bias {bias!r} is no constant row"
     operands = [x_int, x_scale, x.input(2), w_int, w_scale, w.input(2)]
     attrs = match.root.attrs if is_conv else {}
-    return {"op": CONV if is_conv else LINEAR, "operands": operands, "bias": bias, "attrs": attrs}
+    found = {"op": CONV if is_conv else LINEAR, "operands": operands, "bias": bias, "attrs": attrs}
+    return {**found, "turns": turns}
 
 
 def _real(bias: Value) -> Value:
@@ -98,7 +106,12 @@ def _build(
     operands: list[Optional[Value]],
     attrs: dict[str, Any],
     bias: Optional[Value] = None,
+    turns: bool = False,
 ) -> Value:
+    """turns: the weights are (N, K)."""
+    if turns:
+        w = operands[3]
+        operands = [*operands[:3], g.array(w.const.T), *operands[4:]]
     if bias is not None:
         maker = bias.producer
         operands = [*operands, bias if maker is None else g.evaluated(maker)]

@@ -41,7 +41,7 @@ def dequantize(g: Any, x: Any, scale: Any, zero: Any, **attrs: Any) -> Any:
 
 
 def layer(
-    x_dtype: Any, w_dtype: Any, per_column: bool, bias: bool, requantize: bool, gemm: bool
+    x_dtype: Any, w_dtype: Any, per_column: bool, bias: bool, requantize: bool, product: str
 ) -> Any:
     w, b = weights(w_dtype), row() * 50
     w_scale = row() if per_column else np.array(0.02, F32)
@@ -51,8 +51,10 @@ def layer(
     def formula(g: Any, x: Any) -> Any:
         given = dequantize(g, quantize(g, x, 0.04, x_zero), 0.04, x_zero)
         y_w = g.DequantizeLinear(w, w_scale, w_zero, axis=1)
-        if gemm:
-            y = g.Gemm(given, y_w, *([b] if bias else []))
+        if product == "turned Gemm":
+            y_w = g.DequantizeLinear(np.ascontiguousarray(w.T), w_scale, w_zero, axis=0)
+        if product != "MatMul":
+            y = g.Gemm(given, y_w, *([b] if bias else []), transB=int(product == "turned Gemm"))
         else:
             y = g.MatMul(given, y_w)
             y = g.Add(y, b) if bias else y
@@ -85,10 +87,10 @@ def assert_close(model: onnx.ModelProto, step: float) -> None:
 def test_layers_become_integer_products(
     x_dtype: Any, w_dtype: Any, per_column: bool, bias: bool, requantize: bool
 ) -> None:
-    for gemm in (False, True):
+    for product in ("MatMul", "Gemm", "turned Gemm"):
         model = build(
-            layer(x_dtype, w_dtype, per_column, bias, requantize, gemm),
-            {"x": ("B", K)} if gemm else X,
+            layer(x_dtype, w_dtype, per_column, bias, requantize, product),
+            X if product == "MatMul" else {"x": ("B", K)},
         )[0]
         found, report = fused_ops(model)
         assert found[LINEAR] == 1, report
@@ -279,7 +281,7 @@ def test_computed_numbers_are_not_chosen_from_bytes(kind: str) -> None:
 
     def formula(g: Any, x: Any) -> Any:
         a = dequantize(g, quantize(g, x, scale, zero), scale, zero)
-        chosen = g.MaxPool(a, kernel_shape=[2, 2])
+        chosen = g.MaxPool(a, kernel_shape=[2, 2], pads=[1] * 4)
         chosen = g.Add(chosen, chosen) if kind == "sum" else chosen
         y = dequantize(g, quantize(g, chosen, 0.04, zero), 0.04, zero)
         return g.Add(y, chosen) if kind == "read twice" else y
