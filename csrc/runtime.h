@@ -9,7 +9,7 @@
 #define Q7_ABI_VERSION 1
 
 /* Instruction sets, weakest first within an architecture. avx2 means avx2 + fma + f16c, avx512
- * means f + dq + bw + vl, amx tiles of int8; each has those before it, but avx512 not avx2_vnni. */
+ * means f + dq + bw + vl, amx tiles of int8 and bfloat16; each has those before it, but avx512 not avx2_vnni. */
 typedef enum {
     Q7_ISA_scalar,
     Q7_ISA_neon,

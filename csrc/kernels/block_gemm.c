@@ -3,7 +3,7 @@
 
 #include "tile.h"
 
-void Q7_KERNEL(gemm_f32)(const q7_gemm_tile *tile);
+void Q7_KERNEL(gemm_f32)(const q7_gemm_block *tile);
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
@@ -138,14 +138,9 @@ void Q7_KERNEL(block_gemm_f32)(const q7_block_tile *tile) {
         case 4: make(tile, 4); break;
         default: make(tile, 8); break;
     }
-    q7_gemm_tile t = tile->gemm;
+    q7_gemm_block t = tile->gemm;
     t.b = tile->room;
     t.b_stride = NR;
     t.b_packed = true;
-    for (int64_t row = 0; row < tile->gemm.m; row += MR) {
-        t.m = least(MR, tile->gemm.m - row);
-        t.a = tile->gemm.a + row * t.a_row_stride;
-        t.c = tile->gemm.c + row * t.c_stride;
-        Q7_KERNEL(gemm_f32)(&t);
-    }
+    Q7_KERNEL(gemm_f32)(&t);
 }

@@ -1,13 +1,16 @@
-/* gemm.h: the register-tile kernel of every matrix product, and the layout of packed matrices.
+/* gemm.h: the kernel of every matrix product of floats, and the layout of packed matrices.
  *
- * c = a @ b, or c += a @ b, for a tile of up to mr rows and nr columns (kernels.def); with an
- * epilogue c = act(alpha * (the sum) + biases) + residual, or where that has `gated`
- * gated = act(gate sums + bias) * (up sums + up_bias), while c, of which only the sums so far are
- * read, stays. Elements of c outside (m, n) are not touched, and c is not read unless accumulate is
- * set. Any alignment. Columns [n, nr) of b are not
- * read unless b is packed. k = 0 gives a sum of 0. Sums run over k in order, in f32 (fused
- * multiply-add where the ISA has it), one accumulator per element: a row's result depends neither
- * on m and n nor on the strides. NaN and inf spread as in IEEE arithmetic.
+ * c = a @ b, or c += a @ b, for a block of rows and columns; with an epilogue
+ * c = act(alpha * (the sum) + biases) + residual, or where that has `gated`
+ * gated = act(gate sums + bias) * (up sums + up_bias), while c holds the sums between two blocks of
+ * k. Elements of c outside (m, n) are not touched, and c is not read before it is written unless
+ * accumulate is set. Any alignment. Columns [n, nr) of b are not read unless b is packed. k = 0
+ * gives a sum of 0. c overlaps neither a nor b.
+ *
+ * Sums run over blocks of k_block k values in order, each summed by itself by fused multiply-adds,
+ * where the ISA has them, in one accumulator per element: a row's result depends neither on m and n
+ * nor on the strides. NaN and inf spread as in IEEE arithmetic. amx does so for few rows; its
+ * products of more, in blocks of Q7_GEMM_K_BLOCK whatever k_block is, are told in amx/parts.h.
  *
  * Packed b (k, n): panels of nr columns one after the other, the last filled with zeros:
  *
@@ -27,48 +30,57 @@
 
 typedef struct q7_gemm_epilogue {
     float alpha;
-    const float *bias;     /* (n,) from column 0 of the tile, or NULL */
-    const float *row_bias; /* (m,) from row 0 of the tile, or NULL */
-    const float
-        *residual; /* (m, n) from the tile's origin, or NULL; may be c unless accumulate is set */
+    const float *bias;     /* (n,) from column 0 of the block, or NULL */
+    const float *row_bias; /* (m,) from row 0 of the block, or NULL */
+    const float *residual; /* (m, n) from the block's origin, or NULL; may be c if all of k is one
+                              block and accumulate is not set */
     int64_t residual_stride;
     bool residual_first; /* act(.. + residual) */
     int64_t act;         /* Q7_act_* */
     float act_alpha, act_beta;
-    float *gated; /* (m, gated_n), or NULL; t->n is a multiple of nr then, and alpha is 1 */
+    float *gated; /* (m, gated_n), or NULL; n is a multiple of nr then, and alpha is 1 */
     int64_t gated_stride, gated_n;
     const float *up_bias; /* as bias */
 } q7_gemm_epilogue;
 
-typedef struct q7_gemm_tile {
-    int64_t m, n, k; /* m in [1, mr]; n in [1, nr], or any number of columns if b is packed */
+typedef struct q7_gemm_block {
+    int64_t m, n, k; /* m > 0; n in [1, nr], or any number of columns if b is packed */
+    int64_t k_block; /* in [1, Q7_GEMM_K_BLOCK] */
     const float *a;  /* (m, k) */
     int64_t a_row_stride, a_k_stride;
     const float *b;         /* (k, n) */
     int64_t b_stride;       /* between rows of b */
     bool b_packed;          /* b_stride is nr, and columns up to a multiple of nr may be read */
-    int64_t b_panel_stride; /* packed, n > nr: between panels */
+    int64_t b_panel_stride; /* packed: between panels */
     float *c;               /* (m, n) */
     int64_t c_stride;
     bool accumulate;
     const q7_gemm_epilogue *epilogue; /* or NULL */
-    const float
-        *prefetch; /* wanted soon, or NULL: prefetch_stride floats for every k. Panels that */
-    int64_t prefetch_stride; /* are multiplied several at once are prefetched in any case */
-    int64_t prefetch_gap;    /* from there to what is wanted at the same time */
-} q7_gemm_tile;
+} q7_gemm_block;
 
-typedef void (*q7_gemm_kernel)(const q7_gemm_tile *tile);
+typedef void (*q7_gemm_kernel)(const q7_gemm_block *block);
 
-/* Floats from where b is read to where it is prefetched if it is read once: in a single panel, and in
- * each of several. The products of BERT-base from memory, one core, avx512, GB/s: m = 1 in four panels
- * 18.1, 17.5 with 512; m = 4 in two panels 16.7, in one 14.6; m = 8 12.4 with
- * 768, 13.1 with 1024, the same place of the next page, and Q7_GEMM_NEAR for L2 to L1. */
-enum { Q7_GEMM_AHEAD = 1024, Q7_GEMM_NEAR = 256, Q7_GEMM_PANELS_AHEAD = 256 };
-
-/* How many packed panels the kernel takes at once where there are few rows: independent sums to
- * hide the latency of fma, and streams of b to keep the memory busy, as far as registers reach. */
-static inline int64_t q7_gemm_panels(int64_t m, int64_t mr) {
-    return m == 1 ? 4 : 2 * m + 2 <= mr ? 2 : 1;
+/* The part of a block from (row, column) on that is (m, n); column is a multiple of nr. Its epilogue
+ * is written to `epilogue`. */
+static inline q7_gemm_block q7_gemm_part(const q7_gemm_block *x, int64_t row, int64_t m,
+                                         int64_t column, int64_t n, int64_t nr,
+                                         q7_gemm_epilogue *epilogue) {
+    q7_gemm_block part = *x;
+    part.m = m;
+    part.n = n;
+    part.a += row * x->a_row_stride;
+    part.b += x->b_packed ? column / nr * x->b_panel_stride : column;
+    part.c += row * x->c_stride + column;
+    if (!x->epilogue) return part;
+    *epilogue = *x->epilogue;
+    part.epilogue = epilogue;
+    const int64_t out = epilogue->gated ? column / 2 : column;
+    if (epilogue->bias) epilogue->bias += out;
+    if (epilogue->up_bias) epilogue->up_bias += out;
+    if (epilogue->row_bias) epilogue->row_bias += row;
+    if (epilogue->residual) epilogue->residual += row * epilogue->residual_stride + column;
+    if (epilogue->gated) epilogue->gated += row * epilogue->gated_stride + out;
+    epilogue->gated_n -= out;
+    return part;
 }
 #endif

@@ -6,7 +6,7 @@
 #include "math.h"
 #include "tile.h"
 
-void Q7_KERNEL(gemm_f32)(const q7_gemm_tile *tile);
+void Q7_KERNEL(gemm_f32)(const q7_gemm_block *block);
 
 enum {
     WIDE = 4 * NR /* columns at a time of a single tile: what one row takes at once */
@@ -14,44 +14,35 @@ enum {
 
 /* sums[:, column ..) = a @ R for up to `columns` columns of a gate; a (rows, H). */
 static void multiply_block(const q7_rnn_step *s, const float *a, int64_t gate, int64_t column,
-                           int64_t columns, int64_t tiles) {
+                           int64_t columns) {
     const int64_t panel = s->H * NR, packed = gate * q7_ceil_div(s->H, NR) + column / NR;
-    for (int64_t k = 0; k < s->H; k += Q7_GEMM_K_BLOCK) {
-        const float *r = s->r + packed * panel + k * NR;
-        for (int64_t tile = 0; tile < tiles; tile++) {
-            const int64_t row = s->rows * tile / tiles;
-            const q7_gemm_tile t = {
-                .m = s->rows * (tile + 1) / tiles - row,
-                .n = q7_min(columns, s->first + s->n - column),
-                .k = q7_min(Q7_GEMM_K_BLOCK, s->H - k),
-                .a = a + row * s->H + k,
-                .a_row_stride = s->H,
-                .a_k_stride = 1,
-                .b = r,
-                .b_stride = NR,
-                .b_packed = true,
-                .b_panel_stride = panel,
-                .c = s->sums + gate * s->sums_stride + row * s->H + column,
-                .c_stride = s->H,
-                .accumulate = k > 0,
-                .prefetch = r + Q7_GEMM_AHEAD,
-                .prefetch_stride = tiles == 1 ? NR : 0,
-            };
-            Q7_KERNEL(gemm_f32)(&t);
-        }
-    }
+    const q7_gemm_block part = {
+        .m = s->rows,
+        .n = q7_min(columns, s->first + s->n - column),
+        .k = s->H,
+        .k_block = Q7_GEMM_K_BLOCK,
+        .a = a,
+        .a_row_stride = s->H,
+        .a_k_stride = 1,
+        .b = s->r + packed * panel,
+        .b_stride = NR,
+        .b_packed = true,
+        .b_panel_stride = panel,
+        .c = s->sums + gate * s->sums_stride + column,
+        .c_stride = s->H,
+    };
+    Q7_KERNEL(gemm_f32)(&part);
 }
 
 /* sums[g] = a @ R[g] in the columns of the step, for gates [from, to). Every other step goes from
  * the last column to the first: what a step read last is still in the cache, though R as a whole
  * may be too large for it. */
 static void multiply(const q7_rnn_step *s, const float *a, int64_t from, int64_t to) {
-    const int64_t tiles = q7_ceil_div(s->rows, MR);
-    const int64_t columns = tiles == 1 ? WIDE : NR; /* many tiles: a panel stays in L1 for all */
+    const int64_t columns = s->rows <= MR ? WIDE : NR; /* more rows: a panel stays in L1 for all */
     const int64_t groups = q7_ceil_div(s->n, columns), blocks = (to - from) * groups;
     for (int64_t i = 0; i < blocks; i++) {
         const int64_t at = s->t % 2 ? blocks - 1 - i : i;
-        multiply_block(s, a, from + at / groups, s->first + at % groups * columns, columns, tiles);
+        multiply_block(s, a, from + at / groups, s->first + at % groups * columns, columns);
     }
 }
 

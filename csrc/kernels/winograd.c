@@ -5,7 +5,7 @@
 #include "math.h"
 #include "tile.h"
 
-void Q7_KERNEL(gemm_f32)(const q7_gemm_tile *t);
+void Q7_KERNEL(gemm_f32)(const q7_gemm_block *t);
 
 /* One tile of y: its first pixel and image. */
 typedef struct place {
@@ -103,29 +103,22 @@ static void transform_out(const q7_winograd_args *x, place at, const float *prod
 /* products (16, tiles, NR) = rows (16, tiles, C) @ one panel of each matrix of w. */
 static void multiply(const q7_winograd_args *x, const float *rows, int64_t row, int64_t tiles,
                      const float *panel, int64_t matrix, float *products) {
-    const int64_t count = q7_ceil_div(tiles, MR);
-    for (int64_t i = 0; i < 16; i++)
-        for (int64_t k0 = 0; k0 < x->C; k0 += Q7_WINOGRAD_K_BLOCK)
-            for (int64_t part = 0; part < count; part++) {
-                const int64_t first = tiles * part / count, end = tiles * (part + 1) / count;
-                const float *b = panel + i * matrix + k0 * NR;
-                const q7_gemm_tile t = {.m = end - first,
-                                        .n = NR,
-                                        .k = q7_min(Q7_WINOGRAD_K_BLOCK, x->C - k0),
-                                        .a = rows + (i * tiles + first) * row + k0,
-                                        .a_row_stride = row,
-                                        .a_k_stride = 1,
-                                        .b = b,
-                                        .b_stride = NR,
-                                        .b_packed = true,
-                                        .b_panel_stride = x->C * NR,
-                                        .c = products + (i * tiles + first) * NR,
-                                        .c_stride = NR,
-                                        .accumulate = k0 > 0,
-                                        .prefetch = b + matrix + part * NR / count,
-                                        .prefetch_stride = NR};
-                Q7_KERNEL(gemm_f32)(&t);
-            }
+    for (int64_t i = 0; i < 16; i++) {
+        const q7_gemm_block part = {.m = tiles,
+                                    .n = NR,
+                                    .k = x->C,
+                                    .k_block = Q7_WINOGRAD_K_BLOCK,
+                                    .a = rows + i * tiles * row,
+                                    .a_row_stride = row,
+                                    .a_k_stride = 1,
+                                    .b = panel + i * matrix,
+                                    .b_stride = NR,
+                                    .b_packed = true,
+                                    .b_panel_stride = matrix, /* what is next */
+                                    .c = products + i * tiles * NR,
+                                    .c_stride = NR};
+        Q7_KERNEL(gemm_f32)(&part);
+    }
 }
 
 void Q7_KERNEL(winograd_f32)(const q7_winograd_args *x, const q7_winograd_block *block) {

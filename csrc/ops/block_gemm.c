@@ -27,6 +27,7 @@ static void block_panel(const block_job *job, int64_t panel, int64_t row, int64_
     const q7_gemm_epilogue biased = {.alpha = 1.0f, .bias = bias ? bias + column : NULL};
     q7_block_tile t = {.gemm = {.m = m,
                                 .n = q7_min(nr, x->n - column),
+                                .k_block = Q7_BLOCK_GEMM_K,
                                 .a_row_stride = x->a_stride,
                                 .a_k_stride = 1,
                                 .c = (float *)x->c + row * x->n + column,

@@ -120,39 +120,40 @@ static bool is_pointwise(const q7_conv_args *x) {
            x->pad_top == 0 && x->pad_left == 0;
 }
 
-/* The product for some panels of columns and the tiles [first, last) of rows of one group. The
- * epilogue holds what is alike for all; its pointers, as w and y, are those of the group. */
+/* The product for some panels of columns and the rows [row, end) of one group, whose w, y and
+ * epilogue these are. */
 static void conv_panels(const conv_job *job, const float *x0, const float *w, float *y,
-                        const q7_gemm_epilogue *alike, int64_t column, int64_t n, int64_t first,
-                        int64_t last, float *pack) {
+                        const q7_gemm_epilogue *of_group, int64_t column, int64_t n, int64_t row,
+                        int64_t end, float *pack) {
     const int64_t nr = job->call->nr;
-    q7_gemm_epilogue epilogue = *alike;
-    const bool has_epilogue = alike->row_bias || alike->residual || alike->act;
-    q7_gemm_tile t = {.n = n,
-                      .a_row_stride = job->k,
-                      .a_k_stride = 1,
-                      .c_stride = job->pixels,
-                      .b_packed = !job->in_place,
-                      .b_stride = job->in_place ? job->pixels : nr};
+    q7_gemm_epilogue epilogue = *of_group;
+    const bool has_epilogue = epilogue.row_bias || epilogue.residual || epilogue.act;
+    if (epilogue.row_bias) epilogue.row_bias += row;
+    if (epilogue.residual) epilogue.residual += row * job->pixels + column;
+    q7_gemm_block t = {.m = end - row,
+                       .n = n,
+                       .k_block = job->k_block,
+                       .a_row_stride = job->k,
+                       .a_k_stride = 1,
+                       .b_stride = job->in_place ? job->pixels : nr,
+                       .b_packed = !job->in_place,
+                       .c = y + row * job->pixels + column,
+                       .c_stride = job->pixels};
     for (int64_t k0 = 0; k0 == 0 || k0 < job->k; k0 += job->k_block) {
         t.k = q7_min(job->k - k0, job->k_block);
         t.b = job->in_place ? x0 + k0 * job->pixels + column : pack;
         t.b_panel_stride = t.k * nr;
-        t.prefetch = t.b;
+        t.a = w + row * job->k + k0;
         for (int64_t p = 0; p < n && !job->in_place; p += nr)
             pack_panel(job, x0, k0, t.k, column + p, q7_min(nr, n - p), pack + p * t.k);
         t.accumulate = k0 > 0;
         t.epilogue = k0 + t.k >= job->k && has_epilogue ? &epilogue : NULL;
-        for (int64_t tile = first; tile < last; tile++) {
-            const int64_t row = q7_part(job->rows, job->row_tiles, tile);
-            t.m = q7_part(job->rows, job->row_tiles, tile + 1) - row;
-            t.a = w + row * job->k + k0;
-            t.c = y + row * job->pixels + column;
-            if (alike->row_bias) epilogue.row_bias = alike->row_bias + row;
-            if (alike->residual) epilogue.residual = alike->residual + row * job->pixels + column;
-            ((q7_gemm_kernel)job->call->kernel)(&t);
-        }
+        ((q7_gemm_kernel)job->call->kernel)(&t);
     }
+}
+
+static int64_t first_row(const conv_job *job, int64_t block) {
+    return q7_part(job->rows, job->row_tiles, q7_part(job->row_tiles, job->row_blocks, block));
 }
 
 static void conv_task(void *arg, int64_t task, int64_t thread) {
@@ -178,10 +179,8 @@ static void conv_task(void *arg, int64_t task, int64_t thread) {
         q7_min(job->panels, Q7_CONV_PANELS) * q7_min(job->k, Q7_CONV_K_BLOCK) * nr;
     conv_panels(job, (const float *)x->x + image * (x->C / x->groups) * x->D * x->H * x->W,
                 (const float *)x->w + group * job->rows * job->k, (float *)x->y + out, &epilogue,
-                column, q7_min(end, job->pixels) - column,
-                q7_part(job->row_tiles, job->row_blocks, block),
-                q7_part(job->row_tiles, job->row_blocks, block + 1),
-                (float *)x->pack + thread * per_thread);
+                column, q7_min(end, job->pixels) - column, first_row(job, block),
+                first_row(job, block + 1), (float *)x->pack + thread * per_thread);
 }
 
 void q7_op_conv(const q7_conv_args *x, const q7_call *call) {

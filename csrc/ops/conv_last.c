@@ -87,44 +87,41 @@ static void copy_windows(const conv_job *job, const corner *corners, int64_t m, 
     }
 }
 
-/* The product of rows [row, row + m), a whole number of tiles, and some panels of a group: k in
- * [k0, k0 + k). a: those rows. */
-static void multiply(const conv_job *job, int64_t group, int64_t k0, int64_t k, int64_t panel,
-                     int64_t row, int64_t m, const float *a, int64_t a_stride) {
+/* The product of rows [row, row + m) and some panels of a group, for k in [k0, k0 + k). a: those
+ * rows. */
+static void multiply(const conv_job *job, int64_t group, int64_t k0, int64_t k, int64_t first,
+                     int64_t last, int64_t row, int64_t m, const float *a, int64_t a_stride) {
     const q7_conv_last_args *x = &job->x;
-    const int64_t nr = job->call->nr, column = panel * nr, out = group * job->filters + column;
-    const int64_t tiles = q7_ceil_div(m, job->call->mr);
+    const int64_t nr = job->call->nr, column = first * nr, out = group * job->filters + column;
     const float *bias = x->bias, *residual = x->residual;
-    q7_gemm_epilogue epilogue = {.alpha = 1.0f,
-                                 .bias = bias ? bias + out : NULL,
-                                 .residual_stride = x->residual_stride,
-                                 .residual_first = x->residual_first != 0,
-                                 .act = x->act,
-                                 .act_alpha = (float)x->act_alpha,
-                                 .act_beta = (float)x->act_beta};
+    const q7_gemm_epilogue epilogue = {
+        .alpha = 1.0f,
+        .bias = bias ? bias + out : NULL,
+        .residual = residual ? residual + row * x->residual_stride + out : NULL,
+        .residual_stride = x->residual_stride,
+        .residual_first = x->residual_first != 0,
+        .act = x->act,
+        .act_alpha = (float)x->act_alpha,
+        .act_beta = (float)x->act_beta};
     const bool plain = !bias && !residual && x->act == Q7_act_none;
-    q7_gemm_tile t = {.n = q7_min(nr, job->filters - column),
-                      .k = k,
-                      .a_row_stride = a_stride,
-                      .a_k_stride = 1,
-                      .b_stride = nr,
-                      .b_packed = true,
-                      .b_panel_stride = job->k * nr,
-                      .c_stride = x->y_stride,
-                      .accumulate = k0 > 0,
-                      .epilogue = k0 + k < job->k || plain ? NULL : &epilogue};
-    t.b = (const float *)x->w + group * job->panels * t.b_panel_stride + column * job->k + k0 * nr;
-    t.prefetch = t.b + t.b_panel_stride; /* the next panel, a part per tile */
-    t.prefetch_stride = q7_ceil_div(nr, tiles);
-    for (int64_t tile = 0; tile < tiles; tile++) {
-        const int64_t first = q7_part(m, tiles, tile);
-        t.m = q7_part(m, tiles, tile + 1) - first;
-        t.a = a + first * a_stride;
-        t.c = (float *)x->y + (row + first) * x->y_stride + out;
-        if (residual) epilogue.residual = residual + (row + first) * x->residual_stride + out;
-        ((q7_gemm_kernel)job->call->kernel)(&t);
-        t.prefetch += k * t.prefetch_stride;
-    }
+    const int64_t panel_stride = job->k * nr;
+    const q7_gemm_block part = {
+        .m = m,
+        .n = q7_min(last * nr, job->filters) - column,
+        .k = k,
+        .k_block = job->k_block,
+        .a = a,
+        .a_row_stride = a_stride,
+        .a_k_stride = 1,
+        .b = (const float *)x->w + (group * job->panels + first) * panel_stride + k0 * nr,
+        .b_stride = nr,
+        .b_packed = true,
+        .b_panel_stride = panel_stride,
+        .c = (float *)x->y + row * x->y_stride + out,
+        .c_stride = x->y_stride,
+        .accumulate = k0 > 0,
+        .epilogue = k0 + k < job->k || plain ? NULL : &epilogue};
+    ((q7_gemm_kernel)job->call->kernel)(&part);
 }
 
 static void conv_task(void *arg, int64_t task, int64_t thread) {
@@ -138,13 +135,17 @@ static void conv_task(void *arg, int64_t task, int64_t thread) {
     const float *from = (const float *)x->x + group * job->channels;
     float *windows = (float *)x->windows + thread * per_thread;
     corner corners[Q7_GEMM_ROWS];
-    if (!job->in_place) corners_of(x, from, row, m, corners);
+    const int64_t last = q7_min(chunk + job->chunk, job->panels);
+    if (job->in_place) {
+        multiply(job, group, 0, job->k, chunk, last, row, m, from + row * x->x_w_stride,
+                 x->x_w_stride);
+        return;
+    }
+    corners_of(x, from, row, m, corners);
     for (int64_t k0 = 0; k0 == 0 || k0 < job->k; k0 += job->k_block) {
         const int64_t k = q7_min(job->k - k0, job->k_block);
-        if (!job->in_place) copy_windows(job, corners, m, k0, k, windows);
-        const float *a = job->in_place ? from + row * x->x_w_stride + k0 : windows;
-        for (int64_t panel = chunk; panel < q7_min(chunk + job->chunk, job->panels); panel++)
-            multiply(job, group, k0, k, panel, row, m, a, job->in_place ? x->x_w_stride : k);
+        copy_windows(job, corners, m, k0, k, windows);
+        multiply(job, group, k0, k, chunk, last, row, m, windows, k);
     }
 }
 

@@ -17,38 +17,39 @@ typedef struct matmul_job {
     int64_t row_tiles, row_blocks, panels, chunk;
 } matmul_job;
 
-/* Columns [column, column + n) of c for one batch element and the rows of tiles [first, last). */
+/* Columns [column, column + n) of c for one batch element and the rows [row, end). */
 static void matmul_panel(const matmul_job *job, const float *a, const float *b, float *c,
-                         int64_t column, int64_t n, int64_t first, int64_t last, float *panel) {
+                         int64_t column, int64_t n, int64_t row, int64_t end, float *panel) {
     const q7_matmul_args *x = job->x;
     const int64_t nr = job->call->nr;
     const q7_gemm_epilogue epilogue = {.alpha = (float)x->alpha};
     b += column * x->b_col_stride;
     for (int64_t k0 = 0; k0 == 0 || k0 < x->k; k0 += Q7_GEMM_K_BLOCK) {
-        q7_gemm_tile t = {.n = n,
-                          .k = q7_min(x->k - k0, Q7_GEMM_K_BLOCK),
-                          .a_row_stride = x->a_row_stride,
-                          .a_k_stride = x->a_col_stride,
-                          .b = b + k0 * x->b_row_stride,
-                          .b_stride = x->b_row_stride,
-                          .c_stride = x->n,
-                          .accumulate = k0 > 0};
+        q7_gemm_block t = {.m = end - row,
+                           .n = n,
+                           .k = q7_min(x->k - k0, Q7_GEMM_K_BLOCK),
+                           .k_block = Q7_GEMM_K_BLOCK,
+                           .a = a + row * x->a_row_stride + k0 * x->a_col_stride,
+                           .a_row_stride = x->a_row_stride,
+                           .a_k_stride = x->a_col_stride,
+                           .b = b + k0 * x->b_row_stride,
+                           .b_stride = x->b_row_stride,
+                           .c = c + row * x->n + column,
+                           .c_stride = x->n,
+                           .accumulate = k0 > 0};
         if (!job->in_place) {
             q7_pack_panel(t.b, x->b_row_stride, x->b_col_stride, t.k, n, nr, nr, panel);
             t.b = panel;
             t.b_stride = nr;
             t.b_packed = true;
         }
-        t.prefetch = t.b;
         if (k0 + t.k >= x->k && epilogue.alpha != 1.0f) t.epilogue = &epilogue;
-        for (int64_t tile = first; tile < last; tile++) {
-            const int64_t row = q7_part(x->m, job->row_tiles, tile);
-            t.m = q7_part(x->m, job->row_tiles, tile + 1) - row;
-            t.a = a + row * x->a_row_stride + k0 * x->a_col_stride;
-            t.c = c + row * x->n + column;
-            ((q7_gemm_kernel)job->call->kernel)(&t);
-        }
+        ((q7_gemm_kernel)job->call->kernel)(&t);
     }
+}
+
+static int64_t first_row(const matmul_job *job, int64_t block) {
+    return q7_part(job->x->m, job->row_tiles, q7_part(job->row_tiles, job->row_blocks, block));
 }
 
 static void matmul_task(void *arg, int64_t task, int64_t thread) {
@@ -66,9 +67,8 @@ static void matmul_task(void *arg, int64_t task, int64_t thread) {
     float *c = (float *)x->c + batch * x->m * x->n,
           *panel = (float *)x->pack + thread * q7_min(x->k, Q7_GEMM_K_BLOCK) * nr;
     for (int64_t p = first; p < last; p++)
-        matmul_panel(job, a, b, c, p * nr, q7_min(nr, x->n - p * nr),
-                     q7_part(job->row_tiles, job->row_blocks, block),
-                     q7_part(job->row_tiles, job->row_blocks, block + 1), panel);
+        matmul_panel(job, a, b, c, p * nr, q7_min(nr, x->n - p * nr), first_row(job, block),
+                     first_row(job, block + 1), panel);
 }
 
 void q7_op_matmul(const q7_matmul_args *x, const q7_call *call) {

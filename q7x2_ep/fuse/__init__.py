@@ -78,6 +78,7 @@ FUSIONS = (
             quantized.RESULT,
         )
     ),
+    quantized.Selections(),
     # After the results, which cut off a Relu for nothing.
     Walk((quantized.ACTIVATION,)),
     Walk((blocks.PRODUCT, blocks.BIAS)),

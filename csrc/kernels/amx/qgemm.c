@@ -1,31 +1,11 @@
 /* qgemm.c: the kernel of ../qgemm.h in AMX tiles: 32 rows times 32 columns in four tiles of sums, two
  * of a and two of b. Few rows, which read b once, go to the kernel of AVX-512 VNNI. */
 #include "../qquads.h"
+#include "tiles.h"
 
 enum { TILE = 16, FEW = 4 }; /* rows of a tile; rows that tiles are slower for */
 
 void q7_qgemm_u8_avx512_vnni(const q7_qgemm_block *block);
-
-/* What LDTILECFG reads. */
-typedef struct tiles {
-    uint8_t palette, start_row, reserved[14];
-    uint16_t bytes[16]; /* of a row */
-    uint8_t rows[16];
-} tiles;
-
-/* Sums and rows of a in tiles of `rows` rows; b in whole ones. Tiles 0 to 3 are sums, 4 and 5 a, 6
- * and 7 b. */
-static void configure(int64_t rows) {
-    tiles config = {.palette = 1};
-    for (int i = 0; i < 8; i++) {
-        config.bytes[i] = 64;
-        config.rows[i] = (uint8_t)(i < 6 ? rows : TILE);
-    }
-    _tile_loadconfig(&config);
-}
-
-/* The compiler does not know what tile instructions read and write. */
-#define BARRIER() __asm__ volatile("" ::: "memory")
 
 /* tile c += a @ b, rows of a as they are. */
 #define DOT(c, a, b)               \
@@ -83,7 +63,7 @@ Q7_INLINE void multiply(const q7_qgemm_block *x, const q7_quads *q, int64_t firs
                         int64_t rows, const bool is_signed) {
     _Alignas(64) int32_t sums[2 * TILE * NR], shift[NR];
     const char *b = x->b;
-    configure(rows);
+    q7_tiles_configure(rows);
     for (int64_t column = 0; column < x->n; column += NR) {
         q7_quads_shift(q, (const int32_t *)(const void *)b, x->b_zero ? x->b_zero + column : NULL,
                        shift);
