@@ -108,12 +108,12 @@ Q7_INLINE q7_f32 q7_bits(q7_i32 v, int shift, int mask) {
     return __builtin_convertvector(v >> shift & mask, q7_f32);
 }
 Q7_INLINE q7_i32 q7_madd_pairs(q7_i32 sum, const int16_t *p, q7_i32 pair) {
-    for (int i = 0; i < Q7_W; i++) { /* unsigned, since it wraps */
-        const int32_t first = (int16_t)pair[i], second = pair[i] >> 16;
-        const uint32_t low = (uint32_t)(p[2 * i] * first), high = (uint32_t)(p[2 * i + 1] * second);
-        sum[i] = (int32_t)((uint32_t)sum[i] + low + high);
-    }
-    return sum;
+    q7_i32 w;
+    memcpy(&w, p, sizeof w);
+    const q7_i32 first = (q7_i32)((q7_unsigned)w << 16) >> 16; /* of each pair */
+    const q7_i32 low = first * ((q7_i32)((q7_unsigned)pair << 16) >> 16);
+    const q7_i32 high = (w >> 16) * (pair >> 16);
+    return (q7_i32)((q7_unsigned)sum + (q7_unsigned)low + (q7_unsigned)high); /* wraps */
 }
 
 typedef uint8_t q7_block __attribute__((vector_size(16)));
@@ -137,7 +137,9 @@ Q7_INLINE q7_block q7_block_max(q7_block a, q7_block b) {
     return (a & larger) | (b & ~larger);
 }
 Q7_INLINE void q7_zip_pairs(const q7_block x[2], q7_i32 pairs[4]) {
-    for (int i = 0; i < 16; i++) pairs[i / 4][i % 4] = x[0][i] | x[1][i] << 16;
+    uint8_t both[64] = {0}; /* little endian */
+    for (int i = 0; i < 16; i++) both[4 * i] = x[0][i], both[4 * i + 2] = x[1][i];
+    memcpy(pairs, both, sizeof both);
 }
 Q7_INLINE q7_block q7_block_of(const q7_f32 x[4], int32_t zero, bool is_signed) {
     const float bottom = (float)((is_signed ? -128 : 0) - zero);
