@@ -56,9 +56,6 @@ typedef struct q7_gemm_block {
     int64_t c_stride;
     bool accumulate;
     const q7_gemm_epilogue *epilogue; /* or NULL */
-    void *cuts; /* amx: all of a as parts, Q7_GEMM_CUT_BYTES for each Q7_GEMM_CUT_ROWS rows of each
-                   Q7_GEMM_K_BLOCK of k, k outermost; m is Q7_GEMM_ROWS at most then. Or NULL */
-    bool cuts_only; /* amx: fills cuts, and computes nothing */
 } q7_gemm_block;
 
 typedef void (*q7_gemm_kernel)(const q7_gemm_block *block);

@@ -47,15 +47,6 @@ def gated_scratch(b: Any, m: Dim) -> Dim:
     return b.threads * minimum(m, b.constants["GEMM_ROWS"]) * columns * 4
 
 
-def cut_scratch(b: Any, m: Dim, k: Dim) -> Optional[Dim]:
-    """What AMX makes of up to GEMM_ROWS rows. Source: csrc/ops/gemm.c. Units: bytes."""
-    if b.kernel("gemm").isa != "amx":
-        return None
-    size = b.constants
-    rows = minimum(ceildiv(m, size["GEMM_CUT_ROWS"]), size["GEMM_ROWS"] // size["GEMM_CUT_ROWS"])
-    return rows * ceildiv(k, size["GEMM_K_BLOCK"]) * size["GEMM_CUT_BYTES"]
-
-
 def gemm_step(
     b: Any,
     a: View,
@@ -86,7 +77,6 @@ def gemm_step(
         residual=residual,
         c=c,
         sums=gated_scratch(b, m) if gated and k > b.constants["GEMM_K_BLOCK"] else None,
-        cuts=cut_scratch(b, m, k),
         m=m,
         n=n,
         k=k,
