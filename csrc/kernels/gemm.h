@@ -28,6 +28,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+enum { Q7_GEMM_FEW = 48 }; /* rows up to which amx multiplies as avx512 does, which is faster */
+
 typedef struct q7_gemm_epilogue {
     float alpha;
     const float *bias;     /* (n,) from column 0 of the block, or NULL */

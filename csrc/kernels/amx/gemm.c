@@ -9,7 +9,6 @@
 #include "tiles.h"
 
 enum {
-    FEW = 48, /* rows that AVX-512 is faster for */
     ROWS = 224,
     GROUPS = ROWS / Q7_PARTS_ROWS,
     STEPS = Q7_GEMM_K_BLOCK / Q7_PARTS_STEP
@@ -211,7 +210,7 @@ static void multiply_rows(const q7_gemm_block *x) {
 }
 
 void Q7_KERNEL(gemm_f32)(const q7_gemm_block *x) {
-    if (x->m <= FEW || !x->b_packed || x->a_k_stride != 1 || x->k < Q7_PARTS_STEP) {
+    if (x->m <= Q7_GEMM_FEW || !x->b_packed || x->a_k_stride != 1 || x->k < Q7_PARTS_STEP) {
         q7_gemm_f32_avx512(x);
         return;
     }
