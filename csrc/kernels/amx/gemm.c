@@ -62,12 +62,13 @@ typedef struct cut {
 } cut;
 
 static cut cut_of(const q7_gemm_block *x, int64_t panel, q7_bf16 *parts) {
-    return (cut){.b = x->b + panel * x->b_panel_stride,
-                 .next = (panel + 1) * NR < x->n ? x->b_panel_stride : x->k * NR - panel * x->b_panel_stride,
-                 .k = x->k,
-                 .pairs = q7_ceil_div(x->k, Q7_PARTS_STEP) * 16,
-                 .parts = parts,
-                 .largest = {_mm512_setzero_ps(), _mm512_setzero_ps()}};
+    return (cut){
+        .b = x->b + panel * x->b_panel_stride,
+        .next = (panel + 1) * NR < x->n ? x->b_panel_stride : x->k * NR - panel * x->b_panel_stride,
+        .k = x->k,
+        .pairs = q7_ceil_div(x->k, Q7_PARTS_STEP) * 16,
+        .parts = parts,
+        .largest = {_mm512_setzero_ps(), _mm512_setzero_ps()}};
 }
 
 Q7_INLINE void cut_pairs(cut *c, int64_t count) {
@@ -111,12 +112,12 @@ static void finish_rows(made *x) {
 /* Tiles 0 to 3 are sums, 4 and 5 rows of a, 6 and 7 columns of b. */
 #define A(part)                                                            \
     do {                                                                   \
-        _tile_loadd(4, a + 2 * (part) * Q7_PARTS_TILE, 64);                \
+        _tile_loadd(4, a + 2 * (part)*Q7_PARTS_TILE, 64);                  \
         if (two) _tile_loadd(5, a + (2 * (part) + 1) * Q7_PARTS_TILE, 64); \
     } while (0)
 #define B(part)                                                   \
     do {                                                          \
-        _tile_loadd(6, b + 2 * (part) * Q7_PARTS_TILE, 64);       \
+        _tile_loadd(6, b + 2 * (part)*Q7_PARTS_TILE, 64);         \
         _tile_loadd(7, b + (2 * (part) + 1) * Q7_PARTS_TILE, 64); \
     } while (0)
 #define MULTIPLY()                        \
@@ -153,7 +154,7 @@ Q7_INLINE void multiply(const q7_bf16 *a, const q7_bf16 *b, int64_t steps, const
         cut_pairs(next, count);
         B(0);
         MULTIPLY();
-        _tile_stored(4, room.unused, 64); /* keeps stores fast, see above */
+        _tile_stored(4, room.unused, 64); /* those of sums wait 1000 cycles else */
     }
     _tile_stored(0, sums, 4 * NR);
     _tile_stored(1, sums + 16, 4 * NR);
@@ -219,9 +220,9 @@ void Q7_KERNEL(gemm_f32)(const q7_gemm_block *x) {
         m = q7_min(ROWS, x->m - row);
         q7_gemm_epilogue epilogue;
         const q7_gemm_block rows = q7_gemm_part(x, row, m, 0, x->n, NR, &epilogue);
-        for (int64_t k0 = 0; k0 < x->k; k0 += x->k_block) {
+        for (int64_t k0 = 0; k0 < x->k; k0 += Q7_GEMM_K_BLOCK) {
             q7_gemm_block part = rows;
-            part.k = q7_min(x->k - k0, x->k_block);
+            part.k = q7_min(x->k - k0, Q7_GEMM_K_BLOCK);
             part.a += k0;
             part.b += k0 * NR;
             part.accumulate = x->accumulate || k0 > 0;
