@@ -149,13 +149,6 @@ static void conv_task(void *arg, int64_t task, int64_t thread) {
     }
 }
 
-/* Tiles of AMX sum in steps of 32, with half of the error (docs/decisions.md 70). */
-static int64_t tile_k_block(int64_t k) {
-    enum { STEP = 32 };
-    const int64_t even = q7_ceil_div(k, q7_max(1, q7_ceil_div(k, Q7_GEMM_K_BLOCK)));
-    return q7_max(STEP, q7_ceil_div(even, STEP) * STEP);
-}
-
 /* Whether the rows of windows are pixels of x, one stride apart. */
 static bool is_pointwise(const q7_conv_last_args *x) {
     const bool one = x->kd * x->kh * x->kw == 1 && x->OD == x->D && x->OH == x->H && x->OW == x->W;
@@ -181,7 +174,7 @@ void q7_op_conv_last(const q7_conv_last_args *x, const q7_call *call) {
         job.x.kw = 1;
     }
     const bool in_tiles = q7_in_tiles(call, job.pixels);
-    job.k_block = in_tiles ? tile_k_block(job.k) : q7_conv_k_block(job.k, single);
+    job.k_block = in_tiles ? Q7_GEMM_K_BLOCK : q7_conv_k_block(job.k, single);
     job.row_tiles = q7_ceil_div(job.pixels, call->mr);
     job.row_blocks = q7_ceil_div(job.row_tiles, Q7_GEMM_ROWS / call->mr);
     job.panels = q7_ceil_div(job.filters, call->nr);

@@ -447,7 +447,9 @@ def is_winograd(node: Node, spec: dict[str, Dim], in_tiles: bool) -> bool:
     small = (spec["kd"], spec["kh"], spec["kw"]) == (1, 3, 3) and len(node.output.shape) == 4
     images = spec["N"] if isinstance(spec["N"], int) else 1
     pixels = images * spec["OH"] * spec["OW"]
-    few = isinstance(pixels, int) and pixels < (TILED_PIXELS if in_tiles else MIN_PIXELS)  # bound by reading the weights
+    few = isinstance(pixels, int) and pixels < (
+        TILED_PIXELS if in_tiles else MIN_PIXELS
+    )  # bound by reading the weights
     wide = min(filters, channels) >= MIN_WINOGRAD
     return plain and small and wide and not few and node.attrs["group"] == 1
 
