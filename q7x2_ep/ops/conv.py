@@ -41,7 +41,7 @@ WINDOW_ATTRIBUTES = {
 MIN_FILTERS = 8  # of a group
 MIN_WINOGRAD = 32  # channels and filters
 MIN_PIXELS = 64
-TILED_FILTERS, TILED_CHANNELS, TILED_PIXELS = 48, 32, 512  # docs/decisions.md 70
+TILED_FILTERS, TILED_WEIGHTS, TILED_PIXELS = 64, 1 << 13, 512  # docs/decisions.md 70
 MAX_DIRECT = 1 << 15  # weights of a group: 128 KB of L2
 MAX_PLANES = 4
 WINOGRAD_GAP = 16  # Q7_WINOGRAD_GAP
@@ -351,7 +351,7 @@ def conv_step(
     x, w, groups = node.inputs[0], node.inputs[1], node.attrs["group"]
     require_dtype(node, x.dtype, F32)
     spec = windows(node, x, w, 3)
-    in_tiles = b.kernel("gemm").isa == "amx"
+    in_tiles = w.const is not None and b.kernel("gemm").isa == "amx" and is_wide(node)
     fields: dict[str, Any] = {
         **spec,
         "bias": node.input(2),
@@ -400,17 +400,22 @@ def conv_step(
         b.step("conv_last", kernel="gemm", **fields)
 
 
+def is_wide(node: Node) -> bool:
+    """Whether tiles of AMX have enough filters for what they cut into parts."""
+    filters, channels = node.inputs[1].shape[:2]
+    large = filters >= TILED_FILTERS and filters * channels >= TILED_WEIGHTS
+    return large and node.attrs["group"] == 1
+
+
 def is_direct(node: Node, spec: dict[str, Dim], in_tiles: bool) -> bool:
     """Whether csrc/kernels/conv_direct.h applies, and wins: all weights of a group stay in L2, and
     copies of windows would cost too much for what is done with them.
     """
     plane = len(node.output.shape) < 5
-    filters, channels, *kernel = node.inputs[1].shape
-    groups, taps = node.attrs["group"], product(kernel)
-    if in_tiles and groups == taps == 1 and filters >= TILED_FILTERS and channels >= TILED_CHANNELS:
+    floats = product(node.inputs[1].shape) // node.attrs["group"]
+    if in_tiles and product(node.inputs[1].shape[2:]) == 1:
         return False
-    few = filters // groups * channels * taps <= MAX_DIRECT
-    return plane and few and not is_winograd(node, spec, in_tiles)
+    return plane and floats <= MAX_DIRECT and not is_winograd(node, spec, in_tiles)
 
 
 def direct_step(node: Node, b: Any, fields: dict[str, Any], residual: Optional[Value]) -> None:
