@@ -28,8 +28,6 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { Q7_GEMM_FEW = 48 }; /* rows up to which amx multiplies as avx512 does, which is faster */
-
 typedef struct q7_gemm_epilogue {
     float alpha;
     const float *bias;     /* (n,) from column 0 of the block, or NULL */
@@ -58,6 +56,9 @@ typedef struct q7_gemm_block {
     int64_t c_stride;
     bool accumulate;
     const q7_gemm_epilogue *epilogue; /* or NULL */
+    void *cuts; /* amx: all of a as parts, Q7_GEMM_CUT_BYTES for each Q7_GEMM_CUT_ROWS rows of each
+                   Q7_GEMM_K_BLOCK of k, k outermost; m is Q7_GEMM_ROWS at most then. Or NULL */
+    bool cuts_only; /* amx: fills cuts, and computes nothing */
 } q7_gemm_block;
 
 typedef void (*q7_gemm_kernel)(const q7_gemm_block *block);

@@ -31,8 +31,7 @@ static inline int64_t q7_conv_k_block(int64_t k, bool single_tap) {
 
 /* Whether a product of m rows is made of tiles of AMX: parts of its rows must be, too. */
 static inline bool q7_in_tiles(const q7_call *call, int64_t m) {
-    enum { TALL = 32 }; /* rows of a tile */
-    return call->mr >= TALL && m > Q7_GEMM_FEW;
+    return call->mr == Q7_GEMM_CUT_ROWS && m > Q7_GEMM_FEW;
 }
 
 /* b (k, n) of any strides as the first `width` columns of a panel (k, nr); n <= width <= nr. */

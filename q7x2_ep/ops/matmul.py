@@ -35,7 +35,7 @@ PLAIN = (dtypes.DOUBLE, dtypes.INT32, dtypes.INT64, dtypes.UINT32, dtypes.UINT64
 
 
 def matmul_scratch(b: Any, k: Dim, n: Dim, most: str) -> Dim:
-    """Up to `most` panels of the n columns of b a thread. Source: csrc/ops/matmul.c. Units: bytes."""
+    """Up to `most` panels of n columns a thread. Source: csrc/ops/matmul.c. Units: bytes."""
     nr = b.kernel("gemm").nr
     panels = minimum(ceildiv(n, nr), b.constants[most])
     return b.threads * minimum(k, b.constants["GEMM_K_BLOCK"]) * panels * nr * 4
@@ -45,6 +45,15 @@ def gated_scratch(b: Any, m: Dim) -> Dim:
     """The sums of one task a thread. Source: csrc/ops/gemm.c. Units: bytes."""
     columns = b.constants["GEMM_PANELS"] * b.kernel("gemm").nr
     return b.threads * minimum(m, b.constants["GEMM_ROWS"]) * columns * 4
+
+
+def cut_scratch(b: Any, m: Dim, k: Dim) -> Optional[Dim]:
+    """What AMX makes of up to GEMM_ROWS rows. Source: csrc/ops/gemm.c. Units: bytes."""
+    if b.kernel("gemm").isa != "amx":
+        return None
+    size = b.constants
+    rows = minimum(ceildiv(m, size["GEMM_CUT_ROWS"]), size["GEMM_ROWS"] // size["GEMM_CUT_ROWS"])
+    return rows * ceildiv(k, size["GEMM_K_BLOCK"]) * size["GEMM_CUT_BYTES"]
 
 
 def gemm_step(
@@ -77,6 +86,7 @@ def gemm_step(
         residual=residual,
         c=c,
         sums=gated_scratch(b, m) if gated and k > b.constants["GEMM_K_BLOCK"] else None,
+        cuts=cut_scratch(b, m, k),
         m=m,
         n=n,
         k=k,

@@ -16,8 +16,9 @@ from q7x2_ep.backend.cpu.library import load
 from q7x2_ep.plan.target import KernelRow
 from tests.kernels.harness import rows, run_op, tolerance
 
-K_BLOCK, ROWS, PANELS = (
-    load().target.constants[f"GEMM_{name}"] for name in ("K_BLOCK", "ROWS", "PANELS")
+K_BLOCK, ROWS, PANELS, FEW, CUT_ROWS, CUT_BYTES = (
+    load().target.constants[f"GEMM_{name}"]
+    for name in ("K_BLOCK", "ROWS", "PANELS", "FEW", "CUT_ROWS", "CUT_BYTES")
 )
 every_row = pytest.mark.parametrize("row", rows("gemm"), ids=lambda row: row.name)
 
@@ -55,7 +56,7 @@ def normal(*shape: int) -> np.ndarray:
 
 def some_rows(row: KernelRow) -> tuple[int, ...]:
     """Numbers of rows whose bits are those that they have among more: AMX leaves few to AVX-512."""
-    return (49, 64, 81, 200) if row.isa == "amx" else (1, 2, 3, row.mr)
+    return (FEW + 1, FEW + 16, 81, 200) if row.isa == "amx" else (1, 2, 3, row.mr)
 
 
 def pack(row: KernelRow, *matrices: np.ndarray, threads: int = 1) -> np.ndarray:
@@ -94,6 +95,7 @@ def gemm(
     k = a_stride if k is None else k
     c = np.full((m, c_stride or n), np.nan, np.float32) if c is None else c
     residual_stride = residual.shape[1] if isinstance(residual, np.ndarray) else c.shape[1]
+    cuts = -(-min(m, ROWS) // CUT_ROWS) * -(-k // K_BLOCK) * CUT_BYTES
     return run_op(
         "gemm",
         row,
@@ -105,6 +107,7 @@ def gemm(
         residual=residual,
         c=c,
         sums=threads * min(m, ROWS) * PANELS * row.nr * 4 if gated and k > K_BLOCK else None,
+        cuts=cuts if row.isa == "amx" else None,
         m=m,
         n=n,
         k=k,
