@@ -10,7 +10,7 @@
  * matrix per group. x is (N, D, H, W, C) of any strides but 1 for C; pixels of y and residual are
  * y_stride and residual_stride apart. y does not overlap x. Read panels.h first.
  *
- * windows: threads * min(pixels, Q7_GEMM_ROWS) * min(K, Q7_CONV_K_BLOCK) * 4 bytes. */
+ * windows: threads * min(pixels, Q7_GEMM_ROWS) * min(K, Q7_GEMM_K_BLOCK) * 4 bytes. */
 #include "panels.h"
 
 enum { COPIED = 4 }; /* panels that copied windows are worth, if all threads get some */
@@ -131,7 +131,7 @@ static void conv_task(void *arg, int64_t task, int64_t thread) {
     const int64_t block = task / job->chunks / x->groups;
     const int64_t row = q7_part(job->pixels, job->row_blocks, block);
     const int64_t m = q7_part(job->pixels, job->row_blocks, block + 1) - row;
-    const int64_t per_thread = q7_min(job->pixels, Q7_GEMM_ROWS) * q7_min(job->k, Q7_CONV_K_BLOCK);
+    const int64_t per_thread = q7_min(job->pixels, Q7_GEMM_ROWS) * q7_min(job->k, Q7_GEMM_K_BLOCK);
     const float *from = (const float *)x->x + group * job->channels;
     float *windows = (float *)x->windows + thread * per_thread;
     corner corners[Q7_GEMM_ROWS];
@@ -173,17 +173,19 @@ void q7_op_conv_last(const q7_conv_last_args *x, const q7_call *call) {
         job.run *= x->kw;
         job.x.kw = 1;
     }
-    job.k_block = q7_conv_k_block(job.k, single);
+    const bool in_tiles = q7_in_tiles(call, job.pixels);
+    job.k_block = in_tiles ? Q7_GEMM_K_BLOCK : q7_conv_k_block(job.k, single);
     job.row_tiles = q7_ceil_div(job.pixels, call->mr);
     job.row_blocks = q7_ceil_div(job.row_tiles, Q7_GEMM_ROWS / call->mr);
     job.panels = q7_ceil_div(job.filters, call->nr);
     job.chunk = q7_min(job.panels, Q7_GEMM_PANELS);
     if (call->threads > 1 && job.pixels * job.filters * job.k * x->groups > Q7_SMALL_WORK) {
-        const int64_t wanted = call->threads * Q7_TASKS_PER_THREAD;
+        const int64_t wanted = call->threads * (in_tiles ? 2 : Q7_TASKS_PER_THREAD);
+        const int64_t most = in_tiles ? job.pixels / (Q7_GEMM_FEW + 1) : job.row_tiles;
         /* Few panels are no even share for each; many pixels are where their writers left them. */
         if (job.pixels > job.filters || job.panels * x->groups < wanted)
             job.row_blocks =
-                q7_min(q7_ceil_div(job.row_blocks, call->threads) * call->threads, job.row_tiles);
+                q7_min(q7_ceil_div(job.row_blocks, call->threads) * call->threads, most);
         const int64_t all = job.panels * job.row_blocks * x->groups;
         const int64_t least = job.in_place ? 1 : q7_min(COPIED, all / call->threads);
         job.chunk = q7_max(1, q7_min(q7_max(all / wanted, least), job.chunk));

@@ -12,8 +12,9 @@
 #include "panels.h"
 
 enum {
-    WIDE = 4,  /* chunks for a single row tile are multiples; divides Q7_GEMM_PANELS */
-    TALL = 32, /* tiles of so many rows (amx) are prepared by every task: few tasks */
+    WIDE = 4,      /* chunks of few rows are multiples; divides Q7_GEMM_PANELS */
+    WIDE_ROWS = 6, /* rows up to which several panels are multiplied at once */
+    TALL = 32,     /* tiles of so many rows (amx) are cut into parts by every task: few tasks */
 };
 
 void q7_gemm_task(const q7_gemm_job *job, int64_t task, float *sums) {
@@ -70,10 +71,11 @@ q7_gemm_job q7_gemm_job_of(const q7_gemm_args *x, const q7_call *call) {
     job.columns = x->gated ? job.panels * call->nr : x->n;
     job.chunk = x->sums ? q7_min(job.panels, Q7_GEMM_PANELS) : job.panels;
     if (x->m * x->n * x->k > Q7_SMALL_WORK) {
-        const int64_t per_thread = call->mr < TALL ? Q7_TASKS_PER_THREAD : q7_min(call->threads, 2);
+        const bool cuts = call->mr >= TALL && x->m > Q7_GEMM_FEW;
+        const int64_t per_thread = cuts ? q7_min(call->threads, 2) : Q7_TASKS_PER_THREAD;
         const int64_t even = job.panels * job.row_blocks / (call->threads * per_thread);
         job.chunk = q7_max(1, q7_min(even, Q7_GEMM_PANELS));
-        if (job.row_tiles == 1) job.chunk = q7_ceil_div(job.chunk, WIDE) * WIDE;
+        if (x->m <= WIDE_ROWS) job.chunk = q7_ceil_div(job.chunk, WIDE) * WIDE;
     }
     job.tasks = job.row_blocks * q7_ceil_div(job.panels, job.chunk);
     return job;

@@ -29,6 +29,11 @@ static inline int64_t q7_conv_k_block(int64_t k, bool single_tap) {
     return q7_max(q7_ceil_div(k, q7_max(q7_ceil_div(k, Q7_CONV_K_BLOCK), cut)), LEAST);
 }
 
+/* Whether a product of m rows is made of tiles of AMX: parts of its rows must be, too. */
+static inline bool q7_in_tiles(const q7_call *call, int64_t m) {
+    return call->mr == Q7_GEMM_CUT_ROWS && m > Q7_GEMM_FEW;
+}
+
 /* b (k, n) of any strides as the first `width` columns of a panel (k, nr); n <= width <= nr. */
 static inline void q7_pack_panel(const q7_loose_float *b, int64_t k_stride, int64_t n_stride,
                                  int64_t k, int64_t n, int64_t width, int64_t nr, float *panel) {

@@ -41,6 +41,7 @@ WINDOW_ATTRIBUTES = {
 MIN_FILTERS = 8  # of a group
 MIN_WINOGRAD = 32  # channels and filters
 MIN_PIXELS = 64
+TILED_FILTERS, TILED_WEIGHTS, TILED_PIXELS = 64, 1 << 13, 512  # docs/decisions.md 70
 MAX_DIRECT = 1 << 15  # weights of a group: 128 KB of L2
 MAX_PLANES = 4
 WINOGRAD_GAP = 16  # Q7_WINOGRAD_GAP
@@ -350,6 +351,7 @@ def conv_step(
     x, w, groups = node.inputs[0], node.inputs[1], node.attrs["group"]
     require_dtype(node, x.dtype, F32)
     spec = windows(node, x, w, 3)
+    in_tiles = w.const is not None and b.kernel("gemm").isa == "amx" and is_wide(node)
     fields: dict[str, Any] = {
         **spec,
         "bias": node.input(2),
@@ -371,9 +373,9 @@ def conv_step(
         pack = matmul_scratch(b, k, spec["OD"] * spec["OH"] * spec["OW"], "CONV_PANELS")
         fields.update(x=x, w=w, residual=residual, y=node.output, pack=pack)
         b.step("conv", kernel="gemm", M=w.shape[0], groups=groups, **fields)
-    elif is_direct(node, spec):
+    elif is_direct(node, spec, in_tiles):
         direct_step(node, b, fields, residual)
-    elif is_winograd(node, spec):
+    elif is_winograd(node, spec, in_tiles):
         matrices = transformed(w.const)
         whole = b.graph.constant(matrices, Type(w.dtype, matrices.shape), w.name)
         filters, channels = w.shape[:2]
@@ -393,18 +395,27 @@ def conv_step(
             k, filters // groups, taps, k, w, matrices=groups, taps=taps, tap_stride=1
         )
         rows = minimum(pixels, b.constants["GEMM_ROWS"])
-        fields["windows"] = b.threads * rows * min(k, b.constants["CONV_K_BLOCK"]) * 4
+        fields["windows"] = b.threads * rows * min(k, b.constants["GEMM_K_BLOCK"]) * 4
         fields.update(last_fields(node, b, residual), M=filters, groups=groups)
         b.step("conv_last", kernel="gemm", **fields)
 
 
-def is_direct(node: Node, spec: dict[str, Dim]) -> bool:
+def is_wide(node: Node) -> bool:
+    """Whether tiles of AMX have enough filters for what they cut into parts."""
+    filters, channels = node.inputs[1].shape[:2]
+    large = filters >= TILED_FILTERS and filters * channels >= TILED_WEIGHTS
+    return large and node.attrs["group"] == 1
+
+
+def is_direct(node: Node, spec: dict[str, Dim], in_tiles: bool) -> bool:
     """Whether csrc/kernels/conv_direct.h applies, and wins: all weights of a group stay in L2, and
     copies of windows would cost too much for what is done with them.
     """
     plane = len(node.output.shape) < 5
     floats = product(node.inputs[1].shape) // node.attrs["group"]
-    return plane and floats <= MAX_DIRECT and not is_winograd(node, spec)
+    if in_tiles and product(node.inputs[1].shape[2:]) == 1:
+        return False
+    return plane and floats <= MAX_DIRECT and not is_winograd(node, spec, in_tiles)
 
 
 def direct_step(node: Node, b: Any, fields: dict[str, Any], residual: Optional[Value]) -> None:
@@ -434,14 +445,16 @@ def direct_step(node: Node, b: Any, fields: dict[str, Any], residual: Optional[V
     b.step("conv_direct", kernel="conv_direct", **fields)
 
 
-def is_winograd(node: Node, spec: dict[str, Dim]) -> bool:
+def is_winograd(node: Node, spec: dict[str, Dim], in_tiles: bool) -> bool:
     """Whether the algorithm of kernels/winograd.h applies, and wins."""
     plain = all(spec[f"stride_{i}"] == spec[f"dilation_{i}"] == 1 for i in "dhw")
     filters, channels = node.inputs[1].shape[:2]
     small = (spec["kd"], spec["kh"], spec["kw"]) == (1, 3, 3) and len(node.output.shape) == 4
     images = spec["N"] if isinstance(spec["N"], int) else 1
     pixels = images * spec["OH"] * spec["OW"]
-    few = isinstance(pixels, int) and pixels < MIN_PIXELS  # bound by reading the weights
+    few = isinstance(pixels, int) and pixels < (
+        TILED_PIXELS if in_tiles else MIN_PIXELS
+    )  # bound by reading the weights
     wide = min(filters, channels) >= MIN_WINOGRAD
     return plain and small and wide and not few and node.attrs["group"] == 1
 

@@ -43,6 +43,7 @@ CASES = {
     "patches": Case((1, 3, 32, 48), (20, 3, 16, 16), window((16, 16), stride=16)),
     "1x1": Case((2, 7, 5, 9), (6, 7, 1, 1), window((1, 1))),
     "1x1 many rows": Case((2, 7, 5, 9), (70, 7, 1, 1), window((1, 1))),
+    "1x1 of two tiles": Case((1, 40, 8, 8), (40, 40, 1, 1), window((1, 1))),
     "1x1 strided": Case((1, 4, 6, 7), (3, 4, 1, 1), pads((1, 1), (2, 3), (0, 0), (0, 0))),
     "1x1 cropped": Case((1, 4, 6, 7), (3, 4, 1, 1), pads((1, 1), (1, 1), (0, 0), (-1, -2))),
     "1x1 padded": Case((1, 4, 3, 3), (3, 4, 1, 1), pads((1, 1), (1, 1), (1, 2), (0, 1))),
@@ -138,7 +139,7 @@ def run(
         k = int(np.prod(case.w[1:]))
         given.update(w=packed(row, case, w), M=case.w[0], groups=case.groups)
         pixels = min(y[..., 0].size, CONSTANTS["GEMM_ROWS"])
-        given["windows"] = threads * pixels * min(k, CONSTANTS["CONV_K_BLOCK"]) * 4
+        given["windows"] = threads * pixels * min(k, CONSTANTS["GEMM_K_BLOCK"]) * 4
     y = run_op(op, row, threads, **given)["y"]
     assert np.isnan(y[..., expected.shape[1] :]).all()
     return np.moveaxis(y[..., : expected.shape[1]], -1, 1), expected, size
@@ -287,7 +288,9 @@ def check_threads(op: str, row: KernelRow, case: Case) -> None:
 
 @every_op
 @every_row
-@pytest.mark.parametrize("name", ["many rows", "patches", "1x1", "many panels", "3-D"])
+@pytest.mark.parametrize(
+    "name", ["many rows", "patches", "1x1", "1x1 of two tiles", "many panels", "3-D"]
+)
 def test_bits_do_not_depend_on_threads(op: str, row: KernelRow, name: str) -> None:
     check_threads(op, row, CASES[name])
 
