@@ -13,7 +13,7 @@ from tests.kernels.harness import run_threads as run_op
 
 EPS = np.finfo(np.float32).eps
 LOWEST = np.finfo(np.float32).min
-QUERIES, KEYS, KEPT, LANES, PANEL = 512, 128, 32, 16, 48  # the blocks of csrc/kernels/attention.h
+QUERIES, KEYS, KEPT, LANES, PANEL, STEP = 512, 128, 32, 16, 48, 32  # the blocks of csrc/kernels/attention.h
 ROWS = pytest.mark.parametrize("kernel", kernels("attention"), ids=lambda k: k.name)
 
 
@@ -114,9 +114,9 @@ def attention(
     given.update(left=window[0], right=window[1])
     given.update(zero_masked_rows=int(scoring.zero > 0), zero_nan_rows=int(scoring.zero > 1))
     given.update(scale=scoring.scale, softcap=scoring.softcap, fill=scoring.fill)
-    queries, keys = min(QUERIES, -(-Sq // LANES) * LANES), min(KEYS, -(-Skv // 4) * 4)
-    kept = min(KEPT, -(-Skv // KEYS))
-    floats = 2 * KEPT + queries * (D + Dv) + keys * (2 * PANEL + kept * (D + Dv))
+    queries, keys, depth, width = (-(-n // STEP) * STEP for n in (min(Sq, QUERIES), min(Skv, KEYS), D, Dv))
+    copies = min(KEPT, -(-Skv // KEYS)) * (LANES + keys * (depth + width) * 3 // 2)
+    floats = 2 * KEPT + LANES + queries * (depth * 3 // 2 + width) + keys * 2 * PANEL + copies
     work = np.full(max(threads) * floats, np.nan, np.float32)
     return run_op("attention", kernel, threads=threads, work=work, **stored, **given)[0].transpose(
         back
