@@ -69,8 +69,8 @@ static inline q7_attention_mask q7_attention_mask_of(const q7_attention_mask *ma
 }
 
 typedef struct q7_attention_tile {
-    int64_t heads;   /* that share k and v: 1, or heads * queries <= Q7_ATTENTION_ROWS */
-    int64_t queries; /* of each, 1 .. Q7_ATTENTION_QUERIES */
+    int64_t heads;       /* that share k and v: 1, or heads * queries <= Q7_ATTENTION_ROWS */
+    int64_t queries;     /* of each, 1 .. Q7_ATTENTION_QUERIES */
     int64_t all_queries; /* of the operand, whose number decides how */
     int64_t keys, D, Dv;
     const float *q, *k,

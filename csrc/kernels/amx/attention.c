@@ -10,9 +10,10 @@
  * what the others add to a query is 0, so that its bits do not depend on the panel. A score is the
  * product of AVX-512 where its query or key holds 2^40 or more; below that, what tiles take for 0 is
  * less than 2^-74 of a score. A block of values one of which does not fit goes to AVX-512 whole. */
+#include "../attention.h"
+
 #include <math.h>
 
-#include "../attention.h"
 #include "../attention_mask.h"
 #include "../attention_row.h"
 #include "../math.h"
@@ -20,7 +21,7 @@
 #include "tiles.h"
 
 enum {
-    FEW = 16, /* queries that AVX-512 is faster for */
+    FEW = 48, /* queries that AVX-512 is faster for */
     ROWS = Q7_PARTS_ROWS,
     STEP = Q7_PARTS_STEP,
     STEPS = KEYS / STEP,
@@ -39,7 +40,7 @@ typedef struct block_header {
 
 /* A panel of queries and a block of keys on their way. */
 typedef struct stage {
-    _Alignas(64) float s[ROWS][KEYS]; /* scores, then their powers of two */
+    _Alignas(64) float s[STEPS][ROWS][STEP]; /* scores; their powers of two, if values do not fit */
     _Alignas(64) q7_bf16 p[STEPS * Q7_PARTS_SIZE];
     float shift[ROWS], offset[ROWS], rescale[ROWS];
     float unit;
@@ -58,17 +59,23 @@ static _Thread_local struct {
 
 typedef struct workspace {
     const q7_attention_tile *t;
-    int64_t depth, width;      /* steps of D, groups of 32 channels of Dv */
-    q7_bf16 *q;                /* (panels, depth): parts */
-    float *o;                  /* (queries, Dv): sums so far */
-    char *places;              /* block_header, parts of keys (groups, depth), of values (width, steps) */
+    int64_t depth, width; /* steps of D, groups of 32 channels of Dv */
+    q7_bf16 *q;           /* (panels, depth): parts */
+    float *o;             /* (queries, Dv): sums so far */
+    char *places; /* block_header, parts of keys (groups, depth), of values (width, steps) */
     int64_t place_bytes, steps;
-    uint32_t large[PANELS];    /* queries: bits */
-    bool passed[PANELS];       /* over a block that the mask hides */
-    effect mask;               /* of the block, where all queries share it */
-    stage *now, *before;       /* stages two and three, or NULL */
+    uint32_t large[PANELS]; /* queries: bits */
+    bool cut[PANELS];       /* queries */
+    bool passed[PANELS];    /* over a block that the mask hides */
+    effect mask;            /* of the block, where all queries share it */
+    stage *now, *before;    /* stages two and three, or NULL */
     int turn;
 } workspace;
+
+/* The score of a query of the panel for a key. */
+Q7_INLINE float *score_at(stage *x, int64_t i, int64_t key) {
+    return x->s[(key - x->key) / STEP][i] + (key - x->key) % STEP;
+}
 
 static int64_t panel_rows(const q7_attention_tile *t, int64_t panel) {
     return q7_min(ROWS, t->queries - panel * ROWS);
@@ -81,7 +88,9 @@ Q7_INLINE uint32_t lanes_large(__m512 largest) {
     return _mm512_cmp_ps_mask(largest, _mm512_set1_ps(LARGE), _CMP_GE_OQ);
 }
 
-Q7_INLINE q7_f32 load_left(const float *p, int64_t left) { return q7_load_part(p, q7_max(0, left)); }
+Q7_INLINE q7_f32 load_left(const float *p, int64_t left) {
+    return q7_load_part(p, q7_max(0, left));
+}
 
 /* Parts of a panel's queries with the sign of the scale. */
 static void cut_queries(workspace *w, int64_t panel) {
@@ -99,6 +108,7 @@ static void cut_queries(workspace *w, int64_t panel) {
         large |= (uint32_t)(lanes_large(largest) != 0) << i;
     }
     w->large[panel] = large;
+    w->cut[panel] = true;
 }
 
 static inline __m512 lanes64(__m512 a, __m512 b, const bool high) {
@@ -168,7 +178,7 @@ static const block_header *block_at(workspace *w, int64_t key) {
     const int64_t place = q7_attention_place(t, key), n = q7_min(KEYS, t->keys - key);
     int64_t *kept = (int64_t *)(void *)t->work + place;
     block_header *block = (block_header *)(void *)(w->places + place * w->place_bytes);
-    if (t->kept && *kept == q7_attention_tag(t, key)) return block;
+    if (*kept == q7_attention_tag(t, key)) return block;
     q7_bf16 *k = (q7_bf16 *)(block + 1), *v = k + w->steps * w->depth * Q7_PARTS_SIZE;
     *block = (block_header){.fits = true};
     for (int64_t j = 0; j < n; j += 16)
@@ -178,10 +188,10 @@ static const block_header *block_at(workspace *w, int64_t key) {
             << j % STEP;
     for (int64_t j = 0; j < n; j += STEP)
         for (int64_t d = 0; d < t->Dv; d += 16)
-            block->fits &= cut_values(
-                t, t->v + (key + j) * t->v_stride + d, n - j, t->Dv - d,
-                v + (d / STEP * w->steps + j / STEP) * Q7_PARTS_SIZE + d % STEP / 16 * Q7_PARTS_TILE);
-    if (t->kept) *kept = q7_attention_tag(t, key);
+            block->fits &= cut_values(t, t->v + (key + j) * t->v_stride + d, n - j, t->Dv - d,
+                                      v + (d / STEP * w->steps + j / STEP) * Q7_PARTS_SIZE +
+                                          d % STEP / 16 * Q7_PARTS_TILE);
+    *kept = q7_attention_tag(t, key);
     return block;
 }
 
@@ -198,12 +208,14 @@ Q7_INLINE void soften_row(stage *x, int64_t i) {
     float *sum = room.sum[x->panel * ROWS + i];
     q7_f32 total = q7_mul(q7_load(sum), q7_set1(x->rescale[i]));
     for (int64_t step = x->first; step < x->last; step++) {
-        float *s = x->s[i] + step * STEP;
+        float *s = x->s[step][i];
         const q7_f32 low = q7_exp2(q7_fma(q7_sub(q7_load(s), shift), unit, offset));
         const q7_f32 high = q7_exp2(q7_fma(q7_sub(q7_load(s + 16), shift), unit, offset));
         q7_f32 largest = low;
-        q7_store(s, low);
-        q7_store(s + 16, high);
+        if (!x->block->fits) {
+            q7_store(s, low);
+            q7_store(s + 16, high);
+        }
         q7_store_parts(low, high, x->p + step * Q7_PARTS_SIZE + i * STEP, 2 * Q7_PARTS_TILE,
                        &largest);
         total = q7_add(total, q7_add(low, high));
@@ -219,12 +231,12 @@ Q7_INLINE void soften(softening *e) {
 /* Tiles 0 to 3 are sums, 4 and 5 rows of a, 6 and 7 columns of b. */
 #define A(part)                                                            \
     do {                                                                   \
-        _tile_loadd(4, a + 2 * (part) * Q7_PARTS_TILE, 64);                \
+        _tile_loadd(4, a + 2 * (part)*Q7_PARTS_TILE, 64);                  \
         if (two) _tile_loadd(5, a + (2 * (part) + 1) * Q7_PARTS_TILE, 64); \
     } while (0)
 #define B(part)                                                   \
     do {                                                          \
-        _tile_loadd(6, b + 2 * (part) * Q7_PARTS_TILE, 64);       \
+        _tile_loadd(6, b + 2 * (part)*Q7_PARTS_TILE, 64);         \
         _tile_loadd(7, b + (2 * (part) + 1) * Q7_PARTS_TILE, 64); \
     } while (0)
 #define MULTIPLY()                        \
@@ -279,10 +291,10 @@ static void multiply_one(const q7_bf16 *a, const q7_bf16 *b, int64_t steps, soft
 static void add_sums(const stage *x, const float *sums, float *o, int64_t stride, int64_t n) {
     for (int64_t i = 0; i < x->rows; i++, o += stride, sums += STEP)
         for (int64_t d = 0; d < n; d += Q7_W)
-            q7_store_part(o + d,
-                          q7_fma(q7_load_part(o + d, n - d), q7_set1(x->rescale[i]),
-                                 q7_load(sums + d)),
-                          n - d);
+            q7_store_part(
+                o + d,
+                q7_fma(q7_load_part(o + d, n - d), q7_set1(x->rescale[i]), q7_load(sums + d)),
+                n - d);
 }
 
 /* A row for the functions of attention_row.h. */
@@ -297,11 +309,11 @@ static row row_of(const workspace *w, const stage *x, int64_t i) {
 }
 
 /* o += P V in floats. */
-static void add_unfit(const workspace *w, const stage *x) {
+static void add_unfit(const workspace *w, stage *x) {
     for (int64_t i = 0; i < x->rows; i++) {
         row r = row_of(w, x, i);
         const int64_t n = q7_max(0, r.end - r.begin);
-        if (n) memcpy(r.s, x->s[i] + (r.begin - x->key), (size_t)n * sizeof *r.s);
+        for (int64_t j = 0; j < n; j++) r.s[j] = *score_at(x, i, r.begin + j);
         add_values(w->t, &r, 1, r.begin, n);
     }
 }
@@ -315,7 +327,7 @@ static void score_large(const workspace *w, stage *x) {
             const int64_t at = j - x->key;
             if (!all && !(x->block->large[at / STEP] >> at % STEP & 1)) continue;
             score_rows(w->t, &r, 1, j, 1);
-            x->s[i][at] = r.s[0];
+            *score_at(x, i, j) = r.s[0];
         }
     }
 }
@@ -325,17 +337,19 @@ static void mask_scores_of(const workspace *w, stage *x, effect masked) {
     const q7_attention_tile *t = w->t;
     const int64_t begin = x->first * STEP, key = x->key + begin;
     const int64_t n = q7_min(x->key + x->last * STEP, t->keys) - key;
-    const int64_t size = q7_ceil_div(n, Q7_W) * Q7_W;
     float mask[KEYS], bias[KEYS];
     for (int64_t i = 0; i < x->rows; i++) {
         const int64_t query = x->panel * ROWS + i;
-        float *s = x->s[i] + begin;
-        scale_scores(t, size, s);
         if (t->bias.at && (i == 0 || t->bias.q_stride)) mask_row(&t->bias, query, key, n, bias);
-        if (t->bias.at) mask_scores(&t->bias, 0.0f, size, bias, s);
-        if (masked == NOTHING) continue;
-        if (i == 0 || t->mask.q_stride) mask_row(&t->mask, query, key, n, mask);
-        mask_scores(&t->mask, bounded_fill(t->fill), size, mask, s);
+        if (masked != NOTHING && (i == 0 || t->mask.q_stride))
+            mask_row(&t->mask, query, key, n, mask);
+        for (int64_t j = 0; j < n; j += STEP) {
+            const int64_t size = q7_min(STEP, q7_ceil_div(n - j, Q7_W) * Q7_W);
+            float *s = x->s[x->first + j / STEP][i];
+            scale_scores(t, size, s);
+            if (t->bias.at) mask_scores(&t->bias, 0.0f, size, bias + j, s);
+            if (masked != NOTHING) mask_scores(&t->mask, bounded_fill(t->fill), size, mask + j, s);
+        }
     }
 }
 
@@ -345,9 +359,9 @@ static void hide_unseen(const q7_attention_tile *t, stage *x) {
         const int64_t query = x->panel * ROWS + i;
         const int64_t begin = first_key(t, query) - x->key, end = end_key(t, query) - x->key;
         for (int64_t j = x->first * STEP; j < q7_min(begin, x->last * STEP); j++)
-            x->s[i][j] = -INFINITY;
+            *score_at(x, i, x->key + j) = -INFINITY;
         for (int64_t j = q7_max(end, x->first * STEP); j < x->last * STEP; j++)
-            x->s[i][j] = -INFINITY;
+            *score_at(x, i, x->key + j) = -INFINITY;
     }
 }
 
@@ -357,8 +371,8 @@ static void level(stage *x, const bool plain) {
     _Alignas(64) float largest[ROWS] = {0};
     for (int64_t i = 0; i < x->rows; i++) {
         q7_f32 top = q7_set1(-INFINITY);
-        for (int64_t j = x->first * STEP; j < x->last * STEP; j += Q7_W)
-            top = q7_vmax(q7_load(x->s[i] + j), top);
+        for (int64_t step = x->first; step < x->last; step++)
+            top = q7_vmax(q7_load(x->s[step][i]), q7_vmax(q7_load(x->s[step][i] + 16), top));
         largest[i] = q7_hmax(top);
     }
     const q7_f32 none = q7_set1(-INFINITY), zero = q7_set1(0.0f), unit = q7_set1(x->unit);
@@ -396,7 +410,7 @@ static void prepare(const workspace *w, stage *x, effect masked) {
 /* Every stage takes a step; next comes in, or NULL. */
 static void advance(workspace *w, stage *next, effect masked) {
     const q7_attention_tile *t = w->t;
-    const stage *before = w->before;
+    stage *before = w->before;
     const int64_t value_steps = before && before->block->fits ? before->last - before->first : 0;
     const int64_t hooks =
         2 * (w->width * value_steps + (next ? w->depth * (next->last - next->first) : 0));
@@ -415,8 +429,8 @@ static void advance(workspace *w, stage *next, effect masked) {
     for (int64_t step = next ? next->first : 0; next && step < next->last; step++)
         (next->rows > 16 ? multiply_two : multiply_one)(
             w->q + next->panel * w->depth * Q7_PARTS_SIZE,
-            keys_of(next->block) + step * w->depth * Q7_PARTS_SIZE, w->depth, &e,
-            next->s[0] + step * STEP, KEYS);
+            keys_of(next->block) + step * w->depth * Q7_PARTS_SIZE, w->depth, &e, next->s[step][0],
+            STEP);
     e.count = e.rows;
     soften(&e);
     if (next) prepare(w, next, masked);
@@ -447,6 +461,7 @@ static void panel_step(workspace *w, int64_t panel, int64_t key, bool hidden) {
         w->passed[panel] = true;
         return;
     }
+    if (!w->cut[panel]) cut_queries(w, panel);
     stage *x = &room.stages[w->turn];
     w->turn = (w->turn + 1) % 3;
     x->panel = panel, x->rows = rows, x->key = key, x->first = first;
@@ -493,8 +508,8 @@ static workspace workspace_of(const q7_attention_tile *t) {
     const int64_t panels = q7_ceil_div(t->queries, ROWS);
     const uintptr_t work = (uintptr_t)(t->work + 2 * Q7_ATTENTION_KEPT);
     workspace w = {.t = t, .depth = depth, .width = width, .steps = steps};
-    w.place_bytes =
-        (int64_t)sizeof(block_header) + steps * (depth + width) * Q7_PARTS_SIZE * (int64_t)sizeof(q7_bf16);
+    w.place_bytes = (int64_t)sizeof(block_header) +
+                    steps * (depth + width) * Q7_PARTS_SIZE * (int64_t)sizeof(q7_bf16);
     w.places = (char *)((work + 63) / 64 * 64); /* first: they stay there for other queries */
     w.q = (q7_bf16 *)(void *)(w.places + q7_attention_kept(t->all_keys) * w.place_bytes);
     w.o = (float *)(void *)(w.q + panels * depth * Q7_PARTS_SIZE);
@@ -506,6 +521,7 @@ void Q7_KERNEL(attention_f32)(const q7_attention_tile *t) {
         q7_attention_f32_avx512(t);
         return;
     }
+    if (!t->kept) memset(t->work, 0xff, Q7_ATTENTION_KEPT * sizeof(int64_t)); /* of another call */
     workspace w = workspace_of(t);
     const float sink = t->sinks ? t->sinks[0] * LOG2_E : -INFINITY;
     for (int64_t i = 0; i < t->queries; i++) {
@@ -515,7 +531,6 @@ void Q7_KERNEL(attention_f32)(const q7_attention_tile *t) {
     }
     memset(w.o, 0, (size_t)(t->queries * t->Dv) * sizeof *w.o);
     q7_tiles_configure(16);
-    for (int64_t i = 0; i < q7_ceil_div(t->queries, ROWS); i++) cut_queries(&w, i);
     bool passed = false;
     each_block(&w, false);
     for (int64_t i = 0; i < PANELS; i++) passed = passed || w.passed[i];
