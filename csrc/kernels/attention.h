@@ -12,7 +12,7 @@
  *
  * A block that the mask hides from a panel waits until the others are done: it counts only where a
  * query has seen nothing else. What a query gets does not depend on those beside it. Few queries go
- * by dot products instead, with all heads that share keys: attention_rows.c.
+ * by dot products instead, with all heads that share keys: attention_rows.c. AMX: amx/attention.c.
  *
  * Any strides and alignment; o does not overlap the inputs. All in f32. bias and mask (elements,
  * strides >= 0): Q7_F32: added to the score.  Q7_BOOL (mask only): a false one replaces the score
