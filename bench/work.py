@@ -58,7 +58,8 @@ PRODUCTS: dict[str, Callable[[Any], int]] = {  # op: multiply-adds
     "conv_last": lambda f: windows(f) * f.M * f.C // f.groups,
     "conv_direct": lambda f: f.N * f.OH * f.OW * f.kh * f.kw * f.M * f.C // f.groups,
     "winograd": lambda f: 9 * f.N * f.OH * f.OW * f.M * f.C,  # of a direct sum
-    "qconv": lambda f: f.N * f.M * f.OH * f.OW * f.C // f.groups * f.kh * f.kw,
+    "qconv_last": lambda f: f.N * f.M * f.OH * f.OW * f.C // f.groups * f.kh * f.kw,
+    "qdepthwise": lambda f: f.N * f.C * f.OH * f.OW * f.kh * f.kw,
     "depthwise": lambda f: windows(f) * f.C,
     "attention": lambda f: f.B * f.H * visible(f) * (f.D + f.Dv),
     "linear_attention": lambda f: 3 * f.B * f.T * f.Hq * f.Dk * f.Dv,

@@ -122,7 +122,9 @@ enum {
 enum {
     Q7_chain_binary = Q7_unary_COUNT,
     Q7_chain_where = Q7_chain_binary + Q7_binary_COUNT,
-    Q7_chain_cast
+    Q7_chain_cast,
+    Q7_chain_quantize,  /* to bytes, */
+    Q7_chain_dequantize /* and back; alpha: scale, beta: zero */
 };
 
 /* dtype codes of onnx.TensorProto */

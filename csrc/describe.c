@@ -109,7 +109,7 @@ static void describe_sets(void) {
 #include "ops.def"
 #undef UNARY
 #undef BINARY
-    put(" where cast\n");
+    put(" where cast quantize dequantize\n");
 }
 
 static void describe_all(void) {

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
-from typing import TYPE_CHECKING, Any, Callable, Optional, Union
+from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional, Union
 
 import numpy as np
 
@@ -57,8 +57,7 @@ class InputSpec:
         return [repr(dim) if isinstance(dim, Expr) else None for dim in self.shape or ()]
 
 
-@dataclass(frozen=True)
-class Report:
+class Report(NamedTuple):
     """What compiling did. passes: how often each changed what. model_ops: ops of the model as it
     was read. unplanned: dims and element size of every value, had nothing been fused.
     """
@@ -90,12 +89,14 @@ class Session:
         without: Collection[str] = (),
     ):
         from q7x2_ep import fuse, importer, passes
+        from q7x2_ep.backend.cpu.room import Room
 
         self.threads = threads if threads > 0 else default_threads()
         self._model, self._request, self._fusion = model, request, fusion
         self.files: Mapping[str, str] = {}  # of a compiled file, see `save`
         self.fingerprint = ""  # likewise
         graph = importer.read(model, request)
+        room = Room(graph)
         self.metadata = dict(graph.metadata)
         model_ops = Counter(node.op for node in graph.nodes)
         graph.is_fused = not fusion
@@ -117,7 +118,7 @@ class Session:
         self.output_names = list(graph.output_names)
         self.output_types = _output_types(graph)
         report = Report(fusions, statistics, model_ops, unplanned)
-        self.program = Compiler(load(), self.threads, self._simplify).planned(graph)
+        self.program = Compiler(load(), self.threads, self._simplify).planned(graph, room)
         origin = self.program.origin()
         self._known: Callable[[], tuple[Origin, Report]] = lambda: (origin, report)
 

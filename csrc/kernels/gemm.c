@@ -90,8 +90,8 @@ Q7_INLINE void finish_simple(target out, const q7_f32 *sum, const int m, const i
 
 /* out = or += a @ b for m rows and `panels` panels of b; m, panels and access are constants where
  * this is inlined. */
-Q7_INLINE void multiply(const q7_gemm_block *t, const float *b, target out, ahead next,
-                        const int m, const int panels, const enum access access) {
+Q7_INLINE void multiply(const q7_gemm_block *t, const float *b, target out, ahead next, const int m,
+                        const int panels, const enum access access) {
     const int vectors = panels * VECTORS;
     q7_f32 sum[MR * VECTORS], v[4 * VECTORS]; /* [m][vectors], [vectors]; panels * m <= MR */
     Q7_UNROLL
@@ -210,8 +210,7 @@ static void multiply_tile(const q7_gemm_block *t, ahead next) {
     const int64_t wide = panels_at_once(t->m) * NR;
     const bool packed = t->b_packed && t->a_k_stride == 1;
     for (int64_t first = 0, n; first < t->n; first += n) {
-        const bool stream =
-            packed && t->n - first >= wide && (wide > NR || next.stride == NR);
+        const bool stream = packed && t->n - first >= wide && (wide > NR || next.stride == NR);
         const int64_t columns = stream ? wide : NR;
         n = q7_min(t->n - first, columns); /* how many of them exist */
         const float *b = t->b + first / NR * t->b_panel_stride;
@@ -260,8 +259,8 @@ void Q7_KERNEL(gemm_f32)(const q7_gemm_block *x) {
             k1 = k0 + x->k_block;
             for (int64_t column = g; column < end; column += width) {
                 q7_gemm_epilogue epilogue;
-                q7_gemm_block part = q7_gemm_part(x, 0, x->m, column, q7_min(width, end - column),
-                                                  NR, &epilogue);
+                q7_gemm_block part =
+                    q7_gemm_part(x, 0, x->m, column, q7_min(width, end - column), NR, &epilogue);
                 part.k = q7_min(x->k - k0, x->k_block);
                 part.a += k0 * x->a_k_stride;
                 part.b += k0 * x->b_stride;
@@ -272,9 +271,10 @@ void Q7_KERNEL(gemm_f32)(const q7_gemm_block *x) {
                     next = (ahead){part.b + AHEAD, NR, 0};
                 } else if (x->b_packed) {
                     const int64_t second = column / NR % 2, later = column - second * NR + 2 * NR;
-                    const float *from = later < end ? x->b + later / NR * x->b_panel_stride + k0 * NR
-                                        : k1 < x->k ? x->b + k1 * NR
-                                                    : x->b + q7_ceil_div(end, NR) * x->b_panel_stride;
+                    const float *from =
+                        later < end ? x->b + later / NR * x->b_panel_stride + k0 * NR
+                        : k1 < x->k ? x->b + k1 * NR
+                                    : x->b + q7_ceil_div(end, NR) * x->b_panel_stride;
                     next = (ahead){from + second * part.k * NR / 2, q7_ceil_div(NR, 2 * tiles),
                                    x->b_panel_stride};
                 }

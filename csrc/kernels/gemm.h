@@ -7,10 +7,10 @@
  * accumulate is set. Any alignment. Columns [n, nr) of b are not read unless b is packed. k = 0
  * gives a sum of 0. c overlaps neither a nor b.
  *
- * Sums run over blocks of k_block k values in order, each summed by itself: what a row's result is
- * depends neither on n nor on the strides, and on m only in that amx multiplies few rows as avx512
- * does. Products are fused multiply-adds where the ISA has them, one accumulator per element; those
- * of amx are told in amx/parts.h. NaN and inf spread as in IEEE arithmetic.
+ * Sums run over blocks of k_block k values in order, each summed by itself by fused multiply-adds,
+ * where the ISA has them, in one accumulator per element: a row's result depends neither on m and n
+ * nor on the strides. NaN and inf spread as in IEEE arithmetic. amx does so for few rows; its
+ * products of more, in blocks of Q7_GEMM_K_BLOCK whatever k_block is, are told in amx/parts.h.
  *
  * Packed b (k, n): panels of nr columns one after the other, the last filled with zeros:
  *
@@ -56,6 +56,9 @@ typedef struct q7_gemm_block {
     int64_t c_stride;
     bool accumulate;
     const q7_gemm_epilogue *epilogue; /* or NULL */
+    void *cuts; /* amx: all of a as parts, Q7_GEMM_CUT_BYTES for each Q7_GEMM_CUT_ROWS rows of each
+                   Q7_GEMM_K_BLOCK of k, k outermost; m is Q7_GEMM_ROWS at most then. Or NULL */
+    bool cuts_only; /* amx: fills cuts, and computes nothing */
 } q7_gemm_block;
 
 typedef void (*q7_gemm_kernel)(const q7_gemm_block *block);

@@ -8,7 +8,7 @@
 /* c = act(alpha * (sums + what c held if accumulating) + biases) + residual, for n columns from the
  * given first one. */
 Q7_INLINE void q7_finish_floats_as(const q7_gemm_block *t, const float *sums, int64_t sums_stride,
-                         int64_t first, int64_t n, const int64_t act) {
+                                   int64_t first, int64_t n, const int64_t act) {
     static const q7_gemm_epilogue none = {.alpha = 1.0f};
     const q7_gemm_epilogue *e = t->epilogue ? t->epilogue : &none;
     const q7_f32 alpha = q7_set1(e->alpha);
@@ -33,7 +33,7 @@ Q7_INLINE void q7_finish_floats_as(const q7_gemm_block *t, const float *sums, in
 
 /* gated = act(gate + bias) * (up + up_bias) for the panels in columns [first, first + n). */
 Q7_INLINE void q7_finish_gated_as(const q7_gemm_block *t, const float *sums, int64_t sums_stride,
-                               int64_t first, int64_t n, const int64_t act) {
+                                  int64_t first, int64_t n, const int64_t act) {
     enum { HALF = NR / 2 };
     const q7_gemm_epilogue *e = t->epilogue;
     const q7_f32 act_alpha = q7_set1(e->act_alpha), act_beta = q7_set1(e->act_beta);
@@ -56,15 +56,15 @@ Q7_INLINE void q7_finish_gated_as(const q7_gemm_block *t, const float *sums, int
         }
 }
 
-static inline void q7_finish_floats(const q7_gemm_block *t, const float *sums, int64_t sums_stride, int64_t first,
-                   int64_t n) {
+static inline void q7_finish_floats(const q7_gemm_block *t, const float *sums, int64_t sums_stride,
+                                    int64_t first, int64_t n) {
     switch (t->epilogue ? t->epilogue->act : Q7_act_none) { /* a loop for each */
-#define ACT(act)                                                           \
-    case Q7_act_##act:                                                     \
-        if (t->epilogue && t->epilogue->gated)                             \
-            q7_finish_gated_as(t, sums, sums_stride, first, n, Q7_act_##act); \
-        else                                                               \
-            q7_finish_floats_as(t, sums, sums_stride, first, n, Q7_act_##act);       \
+#define ACT(act)                                                               \
+    case Q7_act_##act:                                                         \
+        if (t->epilogue && t->epilogue->gated)                                 \
+            q7_finish_gated_as(t, sums, sums_stride, first, n, Q7_act_##act);  \
+        else                                                                   \
+            q7_finish_floats_as(t, sums, sums_stride, first, n, Q7_act_##act); \
         return;
 #include "../ops.def"
 #undef ACT

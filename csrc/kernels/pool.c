@@ -60,7 +60,7 @@ Q7_INLINE void join_strided(int64_t op, float *restrict y, const float *restrict
 
 /* The lines of x under a window. */
 typedef struct window {
-    const float *x; /* the first */
+    int64_t first; /* element of x */
     int64_t planes, lines, plane_stride, line_stride;
     float taps; /* how many count for mean */
 } window;
@@ -75,7 +75,7 @@ Q7_INLINE window window_of(const q7_pool_args *x, int64_t at) {
         q7_pool_count(h, x->kh, x->dilation_h, x->H, x->pad_top, x->pad_bottom, x->count_pads);
     const int64_t first = (n * x->D + d + planes.first * x->dilation_d) * x->H + h;
     return (window){
-        .x = (const float *)x->x + (first + lines.first * x->dilation_h) * x->W,
+        .first = (first + lines.first * x->dilation_h) * x->W,
         .planes = planes.end - planes.first,
         .lines = lines.end - lines.first,
         .plane_stride = x->dilation_d * x->H * x->W,
@@ -84,14 +84,14 @@ Q7_INLINE window window_of(const q7_pool_args *x, int64_t at) {
     };
 }
 
-/* y = the terms of the lines of a window joined, for some vectors, or the last `left` elements. */
-Q7_INLINE void join_elements(int64_t op, float *y, const window *in, int64_t at, const int vectors,
-                             int64_t left) {
+/* y = the terms of the lines of a window of x joined, for some vectors, or the last `left` elements. */
+Q7_INLINE void join_elements(int64_t op, const float *first, float *y, const window *in, int64_t at,
+                             const int vectors, int64_t left) {
     q7_f32 all[VECTORS];
     for (int v = 0; v < vectors; v++) all[v] = q7_set1(start_of(op));
     for (int64_t l = 0; l < in->planes; l++)
         for (int64_t i = 0; i < in->lines; i++) {
-            const float *x = in->x + l * in->plane_stride + i * in->line_stride + at;
+            const float *x = first + l * in->plane_stride + i * in->line_stride + at;
             for (int v = 0; v < vectors; v++) {
                 const q7_f32 one = left ? q7_load_tail(x, left) : q7_load(x + v * Q7_W);
                 all[v] = join(op, all[v], term(op, one, 2));
@@ -106,12 +106,37 @@ Q7_INLINE void join_elements(int64_t op, float *y, const window *in, int64_t at,
 
 Q7_INLINE void pool_elements(const q7_pool_args *x, int64_t at, int64_t op) {
     const window in = window_of(x, at);
+    const float *first = (const float *)x->x + in.first;
     float *y = (float *)x->y + at * x->W;
     int64_t i = 0;
     for (; i + VECTORS * Q7_W <= x->W; i += VECTORS * Q7_W)
-        join_elements(op, y, &in, i, VECTORS, 0);
-    for (; i + Q7_W <= x->W; i += Q7_W) join_elements(op, y, &in, i, 1, 0);
-    if (i < x->W) join_elements(op, y, &in, i, 1, x->W - i);
+        join_elements(op, first, y, &in, i, VECTORS, 0);
+    for (; i + Q7_W <= x->W; i += Q7_W) join_elements(op, first, y, &in, i, 1, 0);
+    if (i < x->W) join_elements(op, first, y, &in, i, 1, x->W - i);
+}
+
+/* The maxima of a line of bytes; those of int8 turned into what has the same order in uint8. */
+static void max_bytes(const q7_pool_args *x, int64_t at) {
+    enum { BLOCK = 4 * Q7_W };
+    const window in = window_of(x, at);
+    const q7_block flip = q7_block_set1(x->dtype == Q7_I8 ? 128 : 0);
+    const uint8_t *first = (const uint8_t *)x->x + in.first;
+    uint8_t *y = (uint8_t *)x->y + at * x->W;
+    for (int64_t c = 0; c < x->W; c += BLOCK) {
+        const int64_t n = q7_min(BLOCK, x->W - c);
+        q7_block most = q7_block_set1(0);
+        for (int64_t l = 0; l < in.planes; l++)
+            for (int64_t i = 0; i < in.lines; i++) {
+                const uint8_t *from = first + l * in.plane_stride + i * in.line_stride + c;
+                const q7_block v = n == BLOCK ? q7_block_load(from) : q7_block_load_tail(from, n);
+                most = q7_block_max(most, q7_block_xor(v, flip));
+            }
+        most = q7_block_xor(most, flip);
+        if (n == BLOCK)
+            q7_block_store(y + c, most);
+        else
+            q7_block_store_tail(y + c, most, n);
+    }
 }
 
 /* Apart from `pool`, whose loops gcc makes worse in a larger function: 1.4x on scalar. */
@@ -126,13 +151,14 @@ static __attribute__((noinline)) void by_element(const q7_pool_args *x, int64_t 
 Q7_INLINE void pool(const q7_pool_args *x, int64_t at, const float *counts, float *work,
                     const int64_t op, const float p) {
     const window in = window_of(x, at);
+    const float *top = (const float *)x->x + in.first;
     float *y = (float *)x->y + at * x->OW;
     const int64_t end = q7_pool_line(x);
     float *middle = work + x->pad_left;
     bool first = true;
     for (int64_t l = 0; l < in.planes; l++)
         for (int64_t i = 0; i < in.lines; i++, first = false)
-            join_line(op, middle, in.x + l * in.plane_stride + i * in.line_stride, x->W, first, p);
+            join_line(op, middle, top + l * in.plane_stride + i * in.line_stride, x->W, first, p);
     for (int64_t i = 0; i < x->pad_left; i++) work[i] = start_of(op);
     for (int64_t i = first ? 0 : x->W; i < end - x->pad_left; i++) middle[i] = start_of(op);
     if (x->stride_w == 1)
@@ -149,6 +175,10 @@ Q7_INLINE void pool(const q7_pool_args *x, int64_t at, const float *counts, floa
 }
 
 void Q7_KERNEL(pool_f32)(const q7_pool_args *x, int64_t line, const float *taps, float *work) {
+    if (x->dtype != Q7_F32) {
+        max_bytes(x, line);
+        return;
+    }
     if (q7_pool_by_element(x)) {
         by_element(x, line);
         return;

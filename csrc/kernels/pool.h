@@ -1,4 +1,4 @@
-/* pool.h: one line (OW,) of a pooled volume in f32.
+/* pool.h: one line (OW,) of a pooled volume in f32, or the maxima of bytes by element.
  *
  *     y[n, o] = op over the taps t of x[n, p], p = o * stride - pad + t * dilation in each of the
  *     three dims, those outside of x left out

@@ -23,29 +23,53 @@ Q7_INLINE q7_i32 q7_corrected(const q7_qsums *s, int64_t i, int64_t j) {
     return sum;
 }
 
-Q7_INLINE void q7_finish_as(const q7_qfinish *f, const q7_qsums *s, char *c, int64_t c_stride,
-                            const int64_t act) {
-    const bool is_float = f->c_dtype == Q7_F32;
-    const float low = f->c_dtype == Q7_U8 ? 0.0f : -128.0f, zero = (float)f->zero;
-    const q7_f32 bottom = q7_set1(low - zero), top = q7_set1(low + 255.0f - zero);
-    const q7_f32 offset = q7_set1(zero), a_scale = q7_set1(f->a_scale);
-    const q7_f32 alpha = q7_set1(f->act_alpha), beta = q7_set1(f->act_beta);
+/* What a vector of columns from `at` on has in common; `lanes` of them, or all, or none, are there. */
+typedef struct q7_qcolumns {
+    q7_f32 scale, bias, alpha, beta;
+} q7_qcolumns;
+
+Q7_INLINE q7_qcolumns q7_columns(const q7_qfinish *f, int64_t at, int64_t lanes) {
+    q7_qcolumns c = {.scale = q7_set1(f->a_scale), .bias = q7_set1(0.0f)};
+    c.alpha = q7_set1(f->act_alpha);
+    c.beta = q7_set1(f->act_beta);
+    if (lanes <= 0) return c;
+    if (f->scale)
+        c.scale = q7_mul(c.scale,
+                         f->scale_step ? q7_load_part(f->scale + at, lanes) : q7_set1(f->scale[0]));
+    if (f->bias) c.bias = q7_load_part(f->bias + at, lanes);
+    return c;
+}
+
+Q7_INLINE q7_f32 q7_real(const q7_qsums *s, const q7_qcolumns *c, int64_t i, int64_t j,
+                         const int64_t act) {
+    const q7_f32 x = q7_fma(q7_float(q7_corrected(s, i, j)), c->scale, c->bias);
+    return q7_act(act, x, c->alpha, c->beta);
+}
+
+Q7_INLINE void q7_finish_floats(const q7_qfinish *f, const q7_qsums *s, float *c, int64_t c_stride,
+                                const int64_t act) {
     for (int64_t j = 0; j < s->n; j += Q7_W) {
-        const int64_t lanes = q7_min(s->n - j, Q7_W), at = s->first + j;
-        q7_f32 scale = a_scale, bias = q7_set1(0.0f);
-        if (f->scale)
-            scale = q7_mul(
-                a_scale, f->scale_step ? q7_load_part(f->scale + at, lanes) : q7_set1(f->scale[0]));
-        if (f->bias) bias = q7_load_part(f->bias + at, lanes);
-        for (int64_t i = 0; i < s->m; i++) {
-            q7_f32 x = q7_fma(q7_float(q7_corrected(s, i, j)), scale, bias);
-            x = q7_act(act, x, alpha, beta);
-            if (is_float) {
-                q7_store_part((float *)(void *)c + i * c_stride + j, x, lanes);
-            } else {
-                x = q7_round_even(q7_vmin(q7_vmax(x, bottom), top)); /* NaN: bottom */
-                q7_store_bytes((uint8_t *)c + i * c_stride + j, q7_add(x, offset), lanes);
-            }
+        const int64_t lanes = q7_min(s->n - j, Q7_W);
+        const q7_qcolumns columns = q7_columns(f, s->first + j, lanes);
+        for (int64_t i = 0; i < s->m; i++)
+            q7_store_part(c + i * c_stride + j, q7_real(s, &columns, i, j, act), lanes);
+    }
+}
+
+/* Two vectors of columns of two rows at a time. The sums of a tile are whole vectors. */
+Q7_INLINE void q7_finish_bytes(const q7_qfinish *f, const q7_qsums *s, uint8_t *c, int64_t c_stride,
+                               const int64_t act) {
+    for (int64_t j = 0; j < s->n; j += 2 * Q7_W) {
+        const int64_t lanes = q7_min(s->n - j, 2 * Q7_W), next = lanes > Q7_W ? j + Q7_W : j;
+        const q7_qcolumns left = q7_columns(f, s->first + j, lanes);
+        const q7_qcolumns right = q7_columns(f, s->first + j + Q7_W, lanes - Q7_W);
+        for (int64_t i = 0; i < s->m; i += 2) {
+            const int64_t k = q7_min(i + 1, s->m - 1);
+            const q7_f32 x[4] = {q7_real(s, &left, i, j, act), q7_real(s, &right, i, next, act),
+                                 q7_real(s, &left, k, j, act), q7_real(s, &right, k, next, act)};
+            const q7_block bytes = q7_block_of(x, f->zero, f->c_dtype == Q7_I8);
+            q7_block_store_halves(c + i * c_stride + j, c + k * c_stride + j,
+                                  q7_block_in_order(bytes), lanes);
         }
     }
 }
@@ -71,9 +95,12 @@ static inline void q7_finish(const q7_qfinish *f, const q7_qsums *s, void *c, in
         return;
     }
     switch (f->act) { /* a loop for each */
-#define ACT(act)                                       \
-    case Q7_act_##act:                                 \
-        q7_finish_as(f, s, c, c_stride, Q7_act_##act); \
+#define ACT(act)                                                         \
+    case Q7_act_##act:                                                   \
+        if (f->c_dtype == Q7_F32)                                        \
+            q7_finish_floats(f, s, (float *)c, c_stride, Q7_act_##act);  \
+        else                                                             \
+            q7_finish_bytes(f, s, (uint8_t *)c, c_stride, Q7_act_##act); \
         return;
 #include "../ops.def"
 #undef ACT

@@ -14,9 +14,14 @@ typedef struct q7_quads {
 
 static inline int64_t q7_panel_quads(int64_t k) { return q7_ceil_div(k, 4 * Q7_QUADS) * Q7_QUADS; }
 
-static inline void q7_flip_row(int64_t n, const uint8_t *restrict x, uint8_t flip,
-                               uint8_t *restrict y) {
-    for (int64_t i = 0; i < n; i++) y[i] = x[i] ^ flip;
+/* In whole blocks of y, whatever is behind. */
+static inline void q7_flip_row(int64_t n, const uint8_t *x, uint8_t flip, uint8_t *y) {
+    enum { BLOCK = 4 * Q7_W };
+    const q7_block bits = q7_block_set1(flip);
+    int64_t i = 0;
+    for (; i + BLOCK <= n; i += BLOCK)
+        q7_block_store(y + i, q7_block_xor(q7_block_load(x + i), bits));
+    if (i < n) q7_block_store(y + i, q7_block_xor(q7_block_load_tail(x + i, n - i), bits));
 }
 
 /* Rows of a in multiples of `step` bytes, in place if they are that and lie at multiples of `align`.
@@ -34,8 +39,7 @@ static inline q7_quads q7_quads_of(const q7_qgemm_block *x, int64_t step, uintpt
         q.a = rows;
         q.a_stride = k;
         for (int64_t i = 0; i < x->m; i++, rows += k) {
-            q7_flip_row(x->k, x->a + i * x->a_stride, flip, rows);
-            memset(rows + x->k, 0, (size_t)(k - x->k));
+            q7_flip_row(x->k, x->a + i * x->a_stride, flip, rows); /* over the next: it follows */
         }
     }
     for (int64_t i = 0; i < x->m && x->b_zero; i++) {

@@ -9,29 +9,33 @@
 
 #include "../simd/simd.h"
 
-Q7_INLINE q7_f32 bytes_of(q7_f32 q, q7_f32 bottom, q7_f32 top, q7_f32 zero) {
-    return q7_add(q7_round_even(q7_vmin(q7_vmax(q, bottom), top)), zero);
+/* divides is a constant where this is inlined. */
+Q7_INLINE q7_block bytes_of(const q7_quantize_line *t, const float *from, const bool divides) {
+    const float top = (float)((t->is_signed ? 127 : 255) - t->zero);
+    const q7_f32 scale = q7_set1(t->scale), reciprocal = q7_set1(1.0f / t->scale);
+    q7_f32 q[4];
+    Q7_UNROLL
+    for (int v = 0; v < 4; v++) {
+        q7_f32 x = q7_load(from + v * Q7_W);
+        if (divides) {
+            q[v] = q7_div(x, scale);
+        } else { /* -inf gives NaN and so the lowest; +inf would, too */
+            x = q7_vmin(q7_set1(top * t->scale), x);
+            q[v] = q7_mul(x, reciprocal);
+            q[v] = q7_fma(q7_fnma(q[v], scale, x), reciprocal, q[v]);
+        }
+    }
+    return q7_block_in_order(q7_block_of(q, t->zero, t->is_signed));
 }
 
-/* divides is a constant where this is inlined. */
 Q7_INLINE void quantize(const q7_quantize_line *t, const bool divides) {
-    const float lowest = t->is_signed ? -128.0f : 0.0f, offset = (float)t->zero;
-    const q7_f32 bottom = q7_set1(lowest - offset), top = q7_set1(lowest + 255.0f - offset);
-    const q7_f32 zero = q7_set1(offset), scale = q7_set1(t->scale);
-    const q7_f32 reciprocal = q7_set1(1.0f / t->scale), large = q7_set1(1024.0f);
-    for (int64_t i = 0; i < t->n; i += Q7_W) {
-        const int64_t lanes = q7_min(t->n - i, Q7_W);
-        const q7_f32 x = q7_load_part(t->x + i, lanes);
-        q7_f32 q;
-        if (divides) {
-            q = q7_div(x, scale);
-        } else {
-            q = q7_mul(x, reciprocal);
-            const q7_f32 exact = q7_fma(q7_fnma(q, scale, x), reciprocal, q);
-            q = q7_select(q7_lt(q7_abs(q), large), exact, q); /* not inf - inf */
-        }
-        q7_store_bytes(t->y + i, bytes_of(q, bottom, top, zero), lanes);
-    }
+    enum { BLOCK = 4 * Q7_W };
+    int64_t i = 0;
+    for (; i + BLOCK <= t->n; i += BLOCK) q7_block_store(t->y + i, bytes_of(t, t->x + i, divides));
+    if (i == t->n) return;
+    float last[BLOCK] = {0};
+    memcpy(last, t->x + i, (size_t)(t->n - i) * sizeof *last);
+    q7_block_store_tail(t->y + i, bytes_of(t, last, divides), t->n - i);
 }
 
 static void range(q7_quantize_line *t) {
@@ -58,4 +62,17 @@ void Q7_KERNEL(quantize_f32)(q7_quantize_line *t) {
 #endif
     else
         quantize(t, true);
+}
+
+/* Loops that compilers vectorise. */
+void Q7_KERNEL(dequantize_u8)(const q7_dequantize_line *t) {
+    const int32_t zero = t->zero;
+    const float scale = t->scale;
+    float *y = t->y;
+    if (t->is_signed) {
+        const int8_t *x = (const int8_t *)t->x;
+        for (int64_t i = 0; i < t->n; i++) y[i] = (float)(x[i] - zero) * scale;
+    } else {
+        for (int64_t i = 0; i < t->n; i++) y[i] = (float)(t->x[i] - zero) * scale;
+    }
 }

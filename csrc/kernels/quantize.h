@@ -1,4 +1,4 @@
-/* quantize.h: floats to bytes of one scale, and the range of floats.
+/* quantize.h: floats to bytes of one scale and back, and the range of floats.
  *
  *     y[i] = saturate(round(x[i] / scale) + zero), to even; a NaN gives the lowest
  *
@@ -17,4 +17,16 @@ typedef struct q7_quantize_line {
 } q7_quantize_line;
 
 typedef void (*q7_quantize_kernel)(q7_quantize_line *line);
+
+/* y[i] = (x[i] - zero) * scale */
+typedef struct q7_dequantize_line {
+    int64_t n;
+    const uint8_t *x;
+    float *y;
+    bool is_signed;
+    float scale;
+    int32_t zero;
+} q7_dequantize_line;
+
+typedef void (*q7_dequantize_kernel)(const q7_dequantize_line *line);
 #endif

@@ -1,7 +1,7 @@
 /* chain.c: a program of elementwise ops as one loop over blocks that stay in L1.
  *
  * Values are numbered: 0 .. CHAIN_INPUTS - 1 are x0, x1, .., CHAIN_INPUTS + i is the result of
- * instruction i: op[i] (unary, binary, where or cast, see abi.h) on the values a[i], b[i], c[i] of
+ * instruction i: op[i] (unary, binary, where, cast .., see abi.h) on the values a[i], b[i], c[i] of
  * dtype[i], giving to[i]; b and c repeat a where the op has fewer operands. slot[v] is the block of
  * `work` for a value, slots x slot_bytes per thread. The last result is y: dense, row major.
  * x_stride[k * ndim + d] are the strides of input k over `shape`. Inputs that are dense or one
@@ -109,6 +109,20 @@ static void execute(const chain_job *job, const chain_block *block, int64_t i, i
     const char *a = block->at[args->a[i]], *b = block->at[args->b[i]];
     if (op == Q7_chain_cast)
         q7_cast_loop(dtype, args->to[i], n, a, y);
+    else if (op == Q7_chain_quantize)
+        job->f32->quantize(&(q7_quantize_line){.n = n,
+                                               .x = (const float *)(const void *)a,
+                                               .y = y,
+                                               .is_signed = args->to[i] == Q7_I8,
+                                               .scale = (float)args->alpha[i],
+                                               .zero = (int32_t)args->beta[i]});
+    else if (op == Q7_chain_dequantize)
+        job->f32->dequantize(&(q7_dequantize_line){.n = n,
+                                                   .x = (const uint8_t *)a,
+                                                   .y = y,
+                                                   .is_signed = dtype == Q7_I8,
+                                                   .scale = (float)args->alpha[i],
+                                                   .zero = (int32_t)args->beta[i]});
     else if (op == Q7_chain_where)
         q7_where_loop(q7_dtype_bytes(dtype), n, a, a_stride, b, b_stride, block->at[args->c[i]],
                       block->stride[args->c[i]], y);

@@ -179,9 +179,8 @@ static void conv_task(void *arg, int64_t task, int64_t thread) {
         q7_min(job->panels, Q7_CONV_PANELS) * q7_min(job->k, Q7_CONV_K_BLOCK) * nr;
     conv_panels(job, (const float *)x->x + image * (x->C / x->groups) * x->D * x->H * x->W,
                 (const float *)x->w + group * job->rows * job->k, (float *)x->y + out, &epilogue,
-                column, q7_min(end, job->pixels) - column,
-                first_row(job, block), first_row(job, block + 1),
-                (float *)x->pack + thread * per_thread);
+                column, q7_min(end, job->pixels) - column, first_row(job, block),
+                first_row(job, block + 1), (float *)x->pack + thread * per_thread);
 }
 
 void q7_op_conv(const q7_conv_args *x, const q7_call *call) {

@@ -3,7 +3,7 @@
  *
  * Rows are sorted by expert and gathered, the rows of an expert are one product, and its results go
  * back to where they belong: a weight is read once, not once per row. A single row of an expert is
- * neither gathered nor brought back. A row's result does not depend on the other rows. Blocks
+ * neither gathered nor brought back. A row's result depends on the other rows as in gemm.h. Blocks
  * of k are shorter than in gemm.c: what this replaces, a matrix times a vector for each row, is
  * summed in several accumulators. Index rules as in gather.c. Read gemm_tasks.h first.
  *

@@ -6,15 +6,14 @@
  * or `sums` where there are two for each element of c. Read panels.h first.
  *
  * residual may be c itself only if k <= Q7_GEMM_K_BLOCK. c overlaps neither a nor b.
+ * cuts: rows of a as amx multiplies them, which are made once for all tasks if all of m is one block;
+ * else each task makes its own. Q7_GEMM_CUT_BYTES for each Q7_GEMM_CUT_ROWS rows and block of k.
  * sums: gated and k > Q7_GEMM_K_BLOCK only, threads * min(m, Q7_GEMM_ROWS) * Q7_GEMM_PANELS * nr * 4
  * bytes. */
 #include "gemm_tasks.h"
 #include "panels.h"
 
-enum {
-    WIDE = 4,  /* chunks for a single row tile are multiples; divides Q7_GEMM_PANELS */
-    TALL = 32, /* tiles of so many rows (amx) are prepared by every task: few tasks */
-};
+enum { WIDE = 4 }; /* chunks for a single row tile are multiples; divides Q7_GEMM_PANELS */
 
 void q7_gemm_task(const q7_gemm_job *job, int64_t task, float *sums) {
     const q7_gemm_args *x = job->x;
@@ -57,7 +56,25 @@ void q7_gemm_task(const q7_gemm_job *job, int64_t task, float *sums) {
                                 .b_panel_stride = x->k * nr,
                                 .c = sums ? sums : c,
                                 .c_stride = sums ? job->chunk * nr : x->c_stride,
-                                .epilogue = plain ? NULL : &epilogue};
+                                .epilogue = plain ? NULL : &epilogue,
+                                .cuts = job->cuts ? x->cuts : NULL};
+    ((q7_gemm_kernel)job->call->kernel)(&part);
+}
+
+/* Some rows of a and a block of k as parts. */
+static void cut_task(void *arg, int64_t task, int64_t thread) {
+    (void)thread;
+    const q7_gemm_job *job = arg;
+    const q7_gemm_args *x = job->x;
+    const int64_t groups = q7_ceil_div(x->m, Q7_GEMM_CUT_ROWS);
+    const int64_t row = task % groups * Q7_GEMM_CUT_ROWS, k0 = task / groups * Q7_GEMM_K_BLOCK;
+    const q7_gemm_block part = {.m = q7_min(Q7_GEMM_CUT_ROWS, x->m - row),
+                                .k = q7_min(Q7_GEMM_K_BLOCK, x->k - k0),
+                                .a = (const float *)x->a + row * x->a_stride + k0,
+                                .a_row_stride = x->a_stride,
+                                .a_k_stride = 1,
+                                .cuts = (char *)x->cuts + task * Q7_GEMM_CUT_BYTES,
+                                .cuts_only = true};
     ((q7_gemm_kernel)job->call->kernel)(&part);
 }
 
@@ -69,9 +86,11 @@ q7_gemm_job q7_gemm_job_of(const q7_gemm_args *x, const q7_call *call) {
     job.panels = q7_ceil_div(x->n, x->gated ? call->nr / 2 : call->nr);
     job.columns = x->gated ? job.panels * call->nr : x->n;
     job.chunk = x->sums ? q7_min(job.panels, Q7_GEMM_PANELS) : job.panels;
+    job.cuts = x->cuts && x->m > Q7_GEMM_FEW && x->m <= Q7_GEMM_ROWS;
     if (x->m * x->n * x->k > Q7_SMALL_WORK) {
-        const int64_t per_thread = call->mr < TALL ? Q7_TASKS_PER_THREAD : q7_min(call->threads, 2);
-        const int64_t even = job.panels * job.row_blocks / (call->threads * per_thread);
+        const bool cut_by_each = call->mr == Q7_GEMM_CUT_ROWS && !job.cuts;
+        const int64_t tasks = call->threads * (cut_by_each ? 1 : Q7_TASKS_PER_THREAD);
+        const int64_t even = job.panels * job.row_blocks / tasks;
         job.chunk = q7_max(1, q7_min(even, Q7_GEMM_PANELS));
         if (job.row_tiles == 1) job.chunk = q7_ceil_div(job.chunk, WIDE) * WIDE;
     }
@@ -88,5 +107,7 @@ static void gemm_task(void *arg, int64_t task, int64_t thread) {
 
 void q7_op_gemm(const q7_gemm_args *x, const q7_call *call) {
     q7_gemm_job job = q7_gemm_job_of(x, call);
+    const int64_t cuts = q7_ceil_div(x->m, Q7_GEMM_CUT_ROWS) * q7_ceil_div(x->k, Q7_GEMM_K_BLOCK);
+    if (job.cuts) q7_parallel(call, cuts, cut_task, &job);
     q7_parallel(call, job.tasks, gemm_task, &job);
 }

@@ -11,6 +11,7 @@ typedef struct q7_gemm_job {
     int64_t columns; /* of b: n, or whole panels where gated */
     int64_t k_block; /* k values summed at a time */
     int64_t tasks;
+    bool cuts; /* x->cuts is to be filled before the tasks */
 } q7_gemm_job;
 
 /* The floats that one thread needs for the sums of m rows. */

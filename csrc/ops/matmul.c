@@ -1,11 +1,11 @@
 /* matmul.c: c[i] = alpha * a[i] @ b[i] over broadcast batch dims; both operands come from the
  * graph.
  *
- * Any strides. Few rows read b in place if its columns are contiguous; else each panel is packed, a
- * block of k at a time, by the task that uses it. a is read in place. The arithmetic of an element
+ * Any strides. Few rows read b in place if its columns are contiguous; else some panels are packed, a
+ * block of k at a time, by the task that uses them. a is read in place. The arithmetic of an element
  * is that of gemm.c. c overlaps neither a nor b. Read panels.h first.
  *
- * pack: threads * min(k, Q7_GEMM_K_BLOCK) * nr * 4 bytes. */
+ * pack: threads * min(k, Q7_GEMM_K_BLOCK) * min(panels, Q7_MATMUL_PANELS) * nr * 4 bytes. */
 #include "panels.h"
 
 enum { BLOCK_ROWS = 512 }; /* rows that share one packing of a panel of b */
@@ -18,8 +18,8 @@ typedef struct matmul_job {
 } matmul_job;
 
 /* Columns [column, column + n) of c for one batch element and the rows [row, end). */
-static void matmul_panel(const matmul_job *job, const float *a, const float *b, float *c,
-                         int64_t column, int64_t n, int64_t row, int64_t end, float *panel) {
+static void matmul_panels(const matmul_job *job, const float *a, const float *b, float *c,
+                          int64_t column, int64_t n, int64_t row, int64_t end, float *pack) {
     const q7_matmul_args *x = job->x;
     const int64_t nr = job->call->nr;
     const q7_gemm_epilogue epilogue = {.alpha = (float)x->alpha};
@@ -38,10 +38,13 @@ static void matmul_panel(const matmul_job *job, const float *a, const float *b, 
                            .c_stride = x->n,
                            .accumulate = k0 > 0};
         if (!job->in_place) {
-            q7_pack_panel(t.b, x->b_row_stride, x->b_col_stride, t.k, n, nr, nr, panel);
-            t.b = panel;
+            for (int64_t p = 0; p < n; p += nr)
+                q7_pack_panel(t.b + p * x->b_col_stride, x->b_row_stride, x->b_col_stride, t.k,
+                              q7_min(nr, n - p), nr, nr, pack + p * t.k);
+            t.b = pack;
             t.b_stride = nr;
             t.b_packed = true;
+            t.b_panel_stride = t.k * nr;
         }
         if (k0 + t.k >= x->k && epilogue.alpha != 1.0f) t.epilogue = &epilogue;
         ((q7_gemm_kernel)job->call->kernel)(&t);
@@ -64,11 +67,12 @@ static void matmul_task(void *arg, int64_t task, int64_t thread) {
         a += rest % x->batch[d] * x->a_batch_stride[d];
         b += rest % x->batch[d] * x->b_batch_stride[d];
     }
-    float *c = (float *)x->c + batch * x->m * x->n,
-          *panel = (float *)x->pack + thread * q7_min(x->k, Q7_GEMM_K_BLOCK) * nr;
-    for (int64_t p = first; p < last; p++)
-        matmul_panel(job, a, b, c, p * nr, q7_min(nr, x->n - p * nr), first_row(job, block),
-                     first_row(job, block + 1), panel);
+    float *c = (float *)x->c + batch * x->m * x->n;
+    const int64_t room = q7_min(x->k, Q7_GEMM_K_BLOCK) * q7_min(job->panels, Q7_MATMUL_PANELS) * nr;
+    for (int64_t p = first, step = job->in_place ? 1 : Q7_MATMUL_PANELS; p < last; p += step)
+        matmul_panels(job, a, b, c, p * nr, q7_min(x->n, q7_min(p + step, last) * nr) - p * nr,
+                      first_row(job, block), first_row(job, block + 1),
+                      (float *)x->pack + thread * room);
 }
 
 void q7_op_matmul(const q7_matmul_args *x, const q7_call *call) {

@@ -1,5 +1,5 @@
-/* pool.c: y[n,o] = op over the window of x[n] at o, as in kernels/pool.h: f32 by kernel; f64 (any
- * op), i8 and u8 (max), and max with indices tap by tap.
+/* pool.c: y[n,o] = op over the window of x[n] at o, as in kernels/pool.h: f32, and i8 and u8 (max) by
+ * element, by kernel; f64 (any op), other i8 and u8, and max with indices tap by tap.
  *
  * indices: flat positions in x (N, D, H, W) of the first largest element, dims of a volume in
  * reverse order with column_major. A task is some lines of y, which does not overlap x.
@@ -72,7 +72,8 @@ void q7_op_pool(const q7_pool_args *x, const q7_call *call) {
     pool_job job = {.args = x, .kernel = (q7_pool_kernel)call->kernel};
     job.lines = x->N * x->OD * x->OH;
     if (job.lines * x->OW == 0) return;
-    const bool by_line = x->dtype == Q7_F32 && !x->indices;
+    const bool is_byte = x->dtype == Q7_I8 || x->dtype == Q7_U8;
+    const bool by_line = !x->indices && (is_byte ? q7_pool_by_element(x) : x->dtype == Q7_F32);
     const int64_t taps = by_line ? x->kd * x->kh + x->kw : 8 * x->kd * x->kh * x->kw;
     job.per_task = q7_max(1, Q7_GRAIN / q7_max(1, x->W * taps));
     job.work_floats = q7_pool_line(x);

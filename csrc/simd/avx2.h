@@ -100,16 +100,6 @@ Q7_INLINE void q7_i32_store(int32_t *p, q7_i32 v) { _mm256_storeu_si256((__m256i
 Q7_INLINE q7_i32 q7_i32_add(q7_i32 a, q7_i32 b) { return _mm256_add_epi32(a, b); }
 Q7_INLINE q7_i32 q7_i32_mul(q7_i32 a, q7_i32 b) { return _mm256_mullo_epi32(a, b); }
 Q7_INLINE q7_f32 q7_float(q7_i32 v) { return _mm256_cvtepi32_ps(v); }
-Q7_INLINE void q7_store_bytes(uint8_t *p, q7_f32 v, int64_t n) {
-    const __m256i low =
-        _mm256_setr_epi8(0, 4, 8, 12, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, 0, 4, 8, 12,
-                         -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1);
-    const __m256i bytes = _mm256_shuffle_epi8(_mm256_cvtps_epi32(v), low);
-    const __m128i all =
-        _mm_unpacklo_epi32(_mm256_castsi256_si128(bytes), _mm256_extracti128_si256(bytes, 1));
-    const int64_t packed = _mm_cvtsi128_si64(all);
-    memcpy(p, &packed, (size_t)n);
-}
 #ifdef __AVXVNNI__
 #define Q7_QUAD_FLIP 0
 Q7_INLINE q7_i32 q7_dot_quads(q7_i32 sum, const int8_t *p, q7_i32 quad) {
@@ -126,4 +116,69 @@ Q7_INLINE q7_f32 q7_bits(q7_i32 v, int shift, int mask) {
 Q7_INLINE q7_i32 q7_madd_pairs(q7_i32 sum, const int16_t *p, q7_i32 pair) {
     const __m256i b = _mm256_loadu_si256((const __m256i *)(const void *)p);
     return _mm256_add_epi32(sum, _mm256_madd_epi16(b, pair));
+}
+
+typedef __m256i q7_block;
+
+Q7_INLINE q7_block q7_block_set1(uint8_t x) { return _mm256_set1_epi8((char)x); }
+Q7_INLINE q7_block q7_block_load(const uint8_t *p) {
+    return _mm256_loadu_si256((const __m256i *)(const void *)p);
+}
+Q7_INLINE void q7_block_store(uint8_t *p, q7_block v) {
+    _mm256_storeu_si256((__m256i *)(void *)p, v);
+}
+Q7_INLINE q7_block q7_block_load_tail(const uint8_t *p, int64_t n) {
+    if (n == 16) return _mm256_zextsi128_si256(_mm_loadu_si128((const __m128i *)(const void *)p));
+    uint8_t bytes[32] = {0};
+    memcpy(bytes, p, (size_t)n);
+    return q7_block_load(bytes);
+}
+Q7_INLINE void q7_block_store_tail(uint8_t *p, q7_block v, int64_t n) {
+    uint8_t bytes[32];
+    q7_block_store(bytes, v);
+    memcpy(p, bytes, (size_t)n);
+}
+Q7_INLINE q7_block q7_block_xor(q7_block a, q7_block b) { return _mm256_xor_si256(a, b); }
+Q7_INLINE q7_block q7_block_max(q7_block a, q7_block b) { return _mm256_max_epu8(a, b); }
+Q7_INLINE void q7_zip_pairs(const q7_block x[2], q7_i32 pairs[4]) {
+    const __m256i zero = _mm256_setzero_si256();
+    const __m256i low = _mm256_unpacklo_epi8(x[0], x[1]), high = _mm256_unpackhi_epi8(x[0], x[1]);
+    pairs[0] = _mm256_unpacklo_epi8(low, zero);
+    pairs[1] = _mm256_unpackhi_epi8(low, zero);
+    pairs[2] = _mm256_unpacklo_epi8(high, zero);
+    pairs[3] = _mm256_unpackhi_epi8(high, zero);
+}
+Q7_INLINE void q7_zip_quads(const q7_block x[4], q7_i32 quads[4]) {
+    const __m256i low01 = _mm256_unpacklo_epi8(x[0], x[1]),
+                  low23 = _mm256_unpacklo_epi8(x[2], x[3]);
+    const __m256i high01 = _mm256_unpackhi_epi8(x[0], x[1]);
+    const __m256i high23 = _mm256_unpackhi_epi8(x[2], x[3]);
+    quads[0] = _mm256_unpacklo_epi16(low01, low23);
+    quads[1] = _mm256_unpackhi_epi16(low01, low23);
+    quads[2] = _mm256_unpacklo_epi16(high01, high23);
+    quads[3] = _mm256_unpackhi_epi16(high01, high23);
+}
+Q7_INLINE __m256i q7_rounded(q7_f32 x) { /* NaN: the lowest */
+    return _mm256_cvtps_epi32(_mm256_min_ps(_mm256_set1_ps(0x1p30f), x));
+}
+Q7_INLINE q7_block q7_block_of(const q7_f32 x[4], int32_t zero, bool is_signed) {
+    const __m256i offset = _mm256_set1_epi16((int16_t)zero);
+    const __m256i low = _mm256_packs_epi32(q7_rounded(x[0]), q7_rounded(x[1]));
+    const __m256i high = _mm256_packs_epi32(q7_rounded(x[2]), q7_rounded(x[3]));
+    const __m256i first = _mm256_adds_epi16(low, offset), second = _mm256_adds_epi16(high, offset);
+    return is_signed ? _mm256_packs_epi16(first, second) : _mm256_packus_epi16(first, second);
+}
+Q7_INLINE q7_block q7_block_in_order(q7_block v) {
+    return _mm256_permutevar8x32_epi32(v, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+}
+Q7_INLINE void q7_block_store_halves(uint8_t *p, uint8_t *q, q7_block v, int64_t n) {
+    uint8_t bytes[32];
+    if (n == 16) {
+        _mm_storeu_si128((__m128i *)(void *)p, _mm256_castsi256_si128(v));
+        _mm_storeu_si128((__m128i *)(void *)q, _mm256_extracti128_si256(v, 1));
+        return;
+    }
+    q7_block_store(bytes, v);
+    memcpy(p, bytes, (size_t)n);
+    memcpy(q, bytes + 16, (size_t)n);
 }

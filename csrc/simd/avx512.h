@@ -97,9 +97,6 @@ Q7_INLINE void q7_i32_store(int32_t *p, q7_i32 v) { _mm512_storeu_si512(p, v); }
 Q7_INLINE q7_i32 q7_i32_add(q7_i32 a, q7_i32 b) { return _mm512_add_epi32(a, b); }
 Q7_INLINE q7_i32 q7_i32_mul(q7_i32 a, q7_i32 b) { return _mm512_mullo_epi32(a, b); }
 Q7_INLINE q7_f32 q7_float(q7_i32 v) { return _mm512_cvtepi32_ps(v); }
-Q7_INLINE void q7_store_bytes(uint8_t *p, q7_f32 v, int64_t n) {
-    _mm512_mask_cvtepi32_storeu_epi8(p, q7_lanes(n), _mm512_cvtps_epi32(v));
-}
 #ifdef __AVX512VNNI__
 #define Q7_QUAD_FLIP 0
 Q7_INLINE q7_i32 q7_dot_quads(q7_i32 sum, const int8_t *p, q7_i32 quad) {
@@ -123,4 +120,56 @@ Q7_INLINE q7_f32 q7_centred_bits(q7_i32 v, int shift, int bits) {
 }
 Q7_INLINE q7_i32 q7_madd_pairs(q7_i32 sum, const int16_t *p, q7_i32 pair) {
     return _mm512_add_epi32(sum, _mm512_madd_epi16(_mm512_loadu_si512(p), pair));
+}
+
+typedef __m512i q7_block;
+
+Q7_INLINE q7_block q7_block_set1(uint8_t x) { return _mm512_set1_epi8((char)x); }
+Q7_INLINE q7_block q7_block_load(const uint8_t *p) { return _mm512_loadu_si512(p); }
+Q7_INLINE void q7_block_store(uint8_t *p, q7_block v) { _mm512_storeu_si512(p, v); }
+Q7_INLINE __mmask64 q7_block_lanes(int64_t n) { return UINT64_MAX >> (64 - n); }
+Q7_INLINE q7_block q7_block_load_tail(const uint8_t *p, int64_t n) {
+    return _mm512_maskz_loadu_epi8(q7_block_lanes(n), p);
+}
+Q7_INLINE void q7_block_store_tail(uint8_t *p, q7_block v, int64_t n) {
+    _mm512_mask_storeu_epi8(p, q7_block_lanes(n), v);
+}
+Q7_INLINE q7_block q7_block_xor(q7_block a, q7_block b) { return _mm512_xor_si512(a, b); }
+Q7_INLINE q7_block q7_block_max(q7_block a, q7_block b) { return _mm512_max_epu8(a, b); }
+Q7_INLINE void q7_zip_pairs(const q7_block x[2], q7_i32 pairs[4]) {
+    const __m512i zero = _mm512_setzero_si512();
+    const __m512i low = _mm512_unpacklo_epi8(x[0], x[1]), high = _mm512_unpackhi_epi8(x[0], x[1]);
+    pairs[0] = _mm512_unpacklo_epi8(low, zero);
+    pairs[1] = _mm512_unpackhi_epi8(low, zero);
+    pairs[2] = _mm512_unpacklo_epi8(high, zero);
+    pairs[3] = _mm512_unpackhi_epi8(high, zero);
+}
+Q7_INLINE void q7_zip_quads(const q7_block x[4], q7_i32 quads[4]) {
+    const __m512i low01 = _mm512_unpacklo_epi8(x[0], x[1]),
+                  low23 = _mm512_unpacklo_epi8(x[2], x[3]);
+    const __m512i high01 = _mm512_unpackhi_epi8(x[0], x[1]);
+    const __m512i high23 = _mm512_unpackhi_epi8(x[2], x[3]);
+    quads[0] = _mm512_unpacklo_epi16(low01, low23);
+    quads[1] = _mm512_unpackhi_epi16(low01, low23);
+    quads[2] = _mm512_unpacklo_epi16(high01, high23);
+    quads[3] = _mm512_unpackhi_epi16(high01, high23);
+}
+Q7_INLINE __m512i q7_rounded(q7_f32 x) { /* NaN: the lowest */
+    return _mm512_cvtps_epi32(_mm512_min_ps(_mm512_set1_ps(0x1p30f), x));
+}
+Q7_INLINE q7_block q7_block_of(const q7_f32 x[4], int32_t zero, bool is_signed) {
+    const __m512i offset = _mm512_set1_epi16((int16_t)zero);
+    const __m512i low = _mm512_packs_epi32(q7_rounded(x[0]), q7_rounded(x[1]));
+    const __m512i high = _mm512_packs_epi32(q7_rounded(x[2]), q7_rounded(x[3]));
+    const __m512i first = _mm512_adds_epi16(low, offset), second = _mm512_adds_epi16(high, offset);
+    return is_signed ? _mm512_packs_epi16(first, second) : _mm512_packus_epi16(first, second);
+}
+Q7_INLINE q7_block q7_block_in_order(q7_block v) {
+    return _mm512_permutexvar_epi32(
+        _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15), v);
+}
+Q7_INLINE void q7_block_store_halves(uint8_t *p, uint8_t *q, q7_block v, int64_t n) {
+    const __mmask32 lanes = UINT32_MAX >> (32 - n);
+    _mm256_mask_storeu_epi8(p, lanes, _mm512_castsi512_si256(v));
+    _mm256_mask_storeu_epi8(q, lanes, _mm512_extracti64x4_epi64(v, 1));
 }

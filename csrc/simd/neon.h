@@ -83,12 +83,6 @@ Q7_INLINE void q7_i32_store(int32_t *p, q7_i32 v) { vst1q_s32(p, v); }
 Q7_INLINE q7_i32 q7_i32_add(q7_i32 a, q7_i32 b) { return vaddq_s32(a, b); }
 Q7_INLINE q7_i32 q7_i32_mul(q7_i32 a, q7_i32 b) { return vmulq_s32(a, b); }
 Q7_INLINE q7_f32 q7_float(q7_i32 v) { return vcvtq_f32_s32(v); }
-Q7_INLINE void q7_store_bytes(uint8_t *p, q7_f32 v, int64_t n) {
-    const int16x4_t low = vmovn_s32(vcvtq_s32_f32(v));
-    const uint64_t packed =
-        vget_lane_u64(vreinterpret_u64_s8(vmovn_s16(vcombine_s16(low, low))), 0);
-    memcpy(p, &packed, (size_t)n);
-}
 #ifdef __ARM_FEATURE_DOTPROD
 #define Q7_QUAD_FLIP 128
 Q7_INLINE q7_i32 q7_dot_quads(q7_i32 sum, const int8_t *p, q7_i32 quad) {
@@ -107,4 +101,55 @@ Q7_INLINE q7_i32 q7_madd_pairs(q7_i32 sum, const int16_t *p, q7_i32 pair) {
     const int16x8_t a = vreinterpretq_s16_s32(pair), b = vld1q_s16(p);
     const int32x4_t low = vmull_s16(vget_low_s16(a), vget_low_s16(b));
     return vaddq_s32(sum, vpaddq_s32(low, vmull_high_s16(a, b)));
+}
+
+typedef uint8x16_t q7_block;
+
+Q7_INLINE q7_block q7_block_set1(uint8_t x) { return vdupq_n_u8(x); }
+Q7_INLINE q7_block q7_block_load(const uint8_t *p) { return vld1q_u8(p); }
+Q7_INLINE void q7_block_store(uint8_t *p, q7_block v) { vst1q_u8(p, v); }
+Q7_INLINE q7_block q7_block_load_tail(const uint8_t *p, int64_t n) {
+    uint8_t bytes[16] = {0};
+    memcpy(bytes, p, (size_t)n);
+    return vld1q_u8(bytes);
+}
+Q7_INLINE void q7_block_store_tail(uint8_t *p, q7_block v, int64_t n) {
+    uint8_t bytes[16];
+    vst1q_u8(bytes, v);
+    memcpy(p, bytes, (size_t)n);
+}
+Q7_INLINE q7_block q7_block_xor(q7_block a, q7_block b) { return veorq_u8(a, b); }
+Q7_INLINE q7_block q7_block_max(q7_block a, q7_block b) { return vmaxq_u8(a, b); }
+Q7_INLINE void q7_zip_pairs(const q7_block x[2], q7_i32 pairs[4]) {
+    const uint8x16x2_t both = vzipq_u8(x[0], x[1]);
+    for (int i = 0; i < 2; i++) {
+        pairs[2 * i] = vreinterpretq_s32_u16(vmovl_u8(vget_low_u8(both.val[i])));
+        pairs[2 * i + 1] = vreinterpretq_s32_u16(vmovl_high_u8(both.val[i]));
+    }
+}
+Q7_INLINE void q7_zip_quads(const q7_block x[4], q7_i32 quads[4]) {
+    const uint8x16x2_t first = vzipq_u8(x[0], x[1]), second = vzipq_u8(x[2], x[3]);
+    for (int i = 0; i < 2; i++) {
+        const uint16x8x2_t all =
+            vzipq_u16(vreinterpretq_u16_u8(first.val[i]), vreinterpretq_u16_u8(second.val[i]));
+        quads[2 * i] = vreinterpretq_s32_u16(all.val[0]);
+        quads[2 * i + 1] = vreinterpretq_s32_u16(all.val[1]);
+    }
+}
+Q7_INLINE q7_block q7_block_of(const q7_f32 x[4], int32_t zero, bool is_signed) {
+    const int16x8_t offset = vdupq_n_s16((int16_t)zero);
+    int16x4_t quarter[4];
+    for (int i = 0; i < 4; i++) /* NaN: the lowest */
+        quarter[i] = vqmovn_s32(vcvtnq_s32_f32(vmaxnmq_f32(x[i], vdupq_n_f32(-0x1p30f))));
+    const int16x8_t first = vqaddq_s16(vcombine_s16(quarter[0], quarter[1]), offset);
+    const int16x8_t second = vqaddq_s16(vcombine_s16(quarter[2], quarter[3]), offset);
+    if (is_signed) return vreinterpretq_u8_s8(vcombine_s8(vqmovn_s16(first), vqmovn_s16(second)));
+    return vcombine_u8(vqmovun_s16(first), vqmovun_s16(second));
+}
+Q7_INLINE q7_block q7_block_in_order(q7_block v) { return v; }
+Q7_INLINE void q7_block_store_halves(uint8_t *p, uint8_t *q, q7_block v, int64_t n) {
+    uint8_t bytes[16];
+    q7_block_store(bytes, v);
+    memcpy(p, bytes, (size_t)n);
+    memcpy(q, bytes + 8, (size_t)n);
 }

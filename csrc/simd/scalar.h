@@ -103,20 +103,56 @@ Q7_INLINE q7_i32 q7_i32_mul(q7_i32 a, q7_i32 b) {
     return (q7_i32)((q7_unsigned)a * (q7_unsigned)b);
 }
 Q7_INLINE q7_f32 q7_float(q7_i32 v) { return __builtin_convertvector(v, q7_f32); }
-Q7_INLINE void q7_store_bytes(uint8_t *p, q7_f32 v, int64_t n) {
-    for (int64_t i = 0; i < n; i++) p[i] = (uint8_t)(int32_t)v[i];
-}
 Q7_INLINE q7_i32 q7_load_bytes(const uint8_t *p) { return (q7_i32){p[0], p[1], p[2], p[3]}; }
 Q7_INLINE q7_f32 q7_bits(q7_i32 v, int shift, int mask) {
     return __builtin_convertvector(v >> shift & mask, q7_f32);
 }
 Q7_INLINE q7_i32 q7_madd_pairs(q7_i32 sum, const int16_t *p, q7_i32 pair) {
-    int16_t of[2];
-    const int32_t first = pair[0];
-    memcpy(of, &first, sizeof of);
     for (int i = 0; i < Q7_W; i++) { /* unsigned, since it wraps */
-        const uint32_t low = (uint32_t)(p[2 * i] * of[0]), high = (uint32_t)(p[2 * i + 1] * of[1]);
+        const int32_t first = (int16_t)pair[i], second = pair[i] >> 16;
+        const uint32_t low = (uint32_t)(p[2 * i] * first), high = (uint32_t)(p[2 * i + 1] * second);
         sum[i] = (int32_t)((uint32_t)sum[i] + low + high);
     }
     return sum;
+}
+
+typedef uint8_t q7_block __attribute__((vector_size(16)));
+
+Q7_INLINE q7_block q7_block_set1(uint8_t x) { return (q7_block){0} + x; }
+Q7_INLINE q7_block q7_block_load(const uint8_t *p) {
+    q7_block v;
+    memcpy(&v, p, sizeof v);
+    return v;
+}
+Q7_INLINE void q7_block_store(uint8_t *p, q7_block v) { memcpy(p, &v, sizeof v); }
+Q7_INLINE q7_block q7_block_load_tail(const uint8_t *p, int64_t n) {
+    q7_block v = {0};
+    memcpy(&v, p, (size_t)n);
+    return v;
+}
+Q7_INLINE void q7_block_store_tail(uint8_t *p, q7_block v, int64_t n) { memcpy(p, &v, (size_t)n); }
+Q7_INLINE q7_block q7_block_xor(q7_block a, q7_block b) { return a ^ b; }
+Q7_INLINE q7_block q7_block_max(q7_block a, q7_block b) {
+    const q7_block larger = (q7_block)(a > b);
+    return (a & larger) | (b & ~larger);
+}
+Q7_INLINE void q7_zip_pairs(const q7_block x[2], q7_i32 pairs[4]) {
+    for (int i = 0; i < 16; i++) pairs[i / 4][i % 4] = x[0][i] | x[1][i] << 16;
+}
+Q7_INLINE q7_block q7_block_of(const q7_f32 x[4], int32_t zero, bool is_signed) {
+    const float bottom = (float)((is_signed ? -128 : 0) - zero);
+    q7_block v;
+    for (int i = 0; i < 4; i++) { /* NaN: the lowest */
+        const q7_f32 above = q7_vmax(x[i], q7_set1(bottom));
+        const q7_f32 rounded = q7_round_even(q7_vmin(above, q7_set1(bottom + 255.0f)));
+        for (int j = 0; j < 4; j++) v[4 * i + j] = (uint8_t)((int32_t)rounded[j] + zero);
+    }
+    return v;
+}
+Q7_INLINE q7_block q7_block_in_order(q7_block v) { return v; }
+Q7_INLINE void q7_block_store_halves(uint8_t *p, uint8_t *q, q7_block v, int64_t n) {
+    uint8_t bytes[16];
+    q7_block_store(bytes, v);
+    memcpy(p, bytes, (size_t)n);
+    memcpy(q, bytes + 8, (size_t)n);
 }

@@ -30,9 +30,19 @@
  *                                                 to p[4 i + 3]; wraps. Where Q7_QUAD_FLIP is 0 (VNNI) bytes of
  *                                                 quad are unsigned, where it is 128 (NEON) signed
  *   q7_load_bytes(p)                              Q7_W bytes as integers
- *   q7_store_bytes(p, v, n)                       n <= Q7_W integral floats in [-128, 255], as bytes
  *   q7_bits(v, shift, mask) = v >> shift & mask   as floats
  *   q7_centred_bits(v, shift, bits)               as floats, less 2^(bits - 1)
+ *
+ * q7_block holds 4 Q7_W bytes: q7_block_set1(x)  q7_block_load(p)  q7_block_store(p, v)
+ *   q7_block_load_tail(p, n)  q7_block_store_tail(p, v, n)    0 < n <= 4 Q7_W bytes; loads fill with zeros
+ *   q7_block_store_halves(p, q, v, n)             n <= 2 Q7_W bytes of each half
+ *   q7_block_xor(a, b)  q7_block_max(a, b)        max of unsigned bytes
+ *   q7_zip_quads(x, quads)                        bytes i of the four x side by side, in q7_dot_quads' form
+ *   q7_zip_pairs(x, pairs)                        of two x, as int16, in q7_madd_pairs' form
+ *   q7_block_of(v, zero, is_signed)               saturate(round(v) + zero) of four vectors v, to even, as int8 or
+ *                                                 uint8, NaN the lowest; in the order that zipping makes:
+ *     lane l of 16 bytes has bytes 4 i to 4 i + 3 of its own in lane l of vector i
+ *   q7_block_in_order(v)                          what q7_block_of makes, in the order of its vectors
  */
 #ifndef Q7_SIMD_H
 #define Q7_SIMD_H

@@ -25,6 +25,17 @@ class SessionIOBinding:
         self.outputs: dict[str, Optional[np.ndarray]] = {}
         self.made: Sequence[Any] = ()
         self._results = OrtValueVector()
+        self._wanted: Optional[tuple[list[str], Sequence[Optional[np.ndarray]], bool]] = None
+
+    def wanted(self) -> tuple[list[str], Sequence[Optional[np.ndarray]], bool]:
+        """The names of the outputs; the arrays to write them to, none where the session makes all;
+        and whether these are the model's outputs.
+        """
+        if self._wanted is None:
+            names, arrays = list(self.outputs), list(self.outputs.values())
+            into = arrays if any(array is not None for array in arrays) else ()
+            self._wanted = names, into, names == self.session._session.output_names
+        return self._wanted
 
     @property
     def results(self) -> OrtValueVector:
@@ -57,6 +68,7 @@ class SessionIOBinding:
         Raises: BindingError for another device than the CPU.
         """
         require_cpu(device, f"output {name!r}")
+        self._wanted = None
         if buffer:
             element_type, shape, address = buffer
             self.outputs[name] = at_address(address, shape, code_of(element_type))
@@ -68,6 +80,7 @@ class SessionIOBinding:
 
     def bind_ortvalue_output(self, name: str, ortvalue: OrtValue) -> None:
         self.outputs[name] = _ort_value(name, ortvalue).numpy()
+        self._wanted = None
 
     def get_outputs(self) -> OrtValueVector:
         return self.results
@@ -85,6 +98,7 @@ class SessionIOBinding:
 
     def clear_binding_outputs(self) -> None:
         self.outputs.clear()
+        self._wanted = None
 
     def synchronize_inputs(self) -> None:
         """Nothing to wait for: memory of the CPU is always up to date."""

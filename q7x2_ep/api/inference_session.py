@@ -298,12 +298,11 @@ class InferenceSession:
         if iobinding._session is not self:
             raise ValueError("IOBinding must be used with the session that created it.")
         bound: SessionIOBinding = iobinding._iobinding
-        if not bound.outputs:
+        names, into, is_all = bound.wanted()
+        if not names:
             raise errors.BindingError(
                 "Error in execution: At least one output should be requested: use bind_output"
             )
-        names, into = list(bound.outputs), list(bound.outputs.values())
-        is_all = names == self._session.output_names
         if is_all and run_options is None and self._run_again is not None:
             outputs = self._run_again(bound.inputs, into)
             if outputs is not None:

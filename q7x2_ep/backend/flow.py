@@ -275,7 +275,7 @@ class _Program:
             plan = build(graph, encoder.library.target, names)
         except NotNative as problem:
             raise NotFlowing(str(problem)) from None
-        code = compiled(encoder.library, plan, names, encoder.threads)
+        code = compiled(encoder.library, plan, names)
         self._plan(Executor(encoder.library, code, encoder.threads))
 
     def _phase(self, *words: int) -> None:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Any, Optional
+from typing import Any, NamedTuple, Optional
 
 import numpy as np
 
 
-@dataclass(frozen=True)
-class MemoryReport:
+class MemoryReport(NamedTuple):
     """What a session holds. Units: bytes.
 
     weights, packed: constants as they are and packed for GEMM, in memory of this process;

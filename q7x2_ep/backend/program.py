@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional, Union
@@ -25,6 +24,7 @@ from q7x2_ep.ir.shape import Expr, evaluate, symbols
 from q7x2_ep.plan.parts import HostPhase, NativePhase, Phase, Plan, Step
 
 if TYPE_CHECKING:
+    from q7x2_ep.backend.cpu.room import Room
     from q7x2_ep.backend.flow import Lane
 
 Sizes = dict[str, int]
@@ -57,16 +57,14 @@ def run_phases(
             state.arrays.pop(value, None)
 
 
-@dataclass(frozen=True)
-class HostCode:
+class HostCode(NamedTuple):
     """A node that Python runs, or the code of a native form of it; see HostPhase."""
 
     node: Node
     within: Optional[Code]
 
 
-@dataclass(frozen=True)
-class Image:
+class Image(NamedTuple):
     """All that running a graph needs; a compiled model file holds it. is_whole: the one part takes
     the inputs of the graph and makes its outputs.
     """
@@ -78,8 +76,7 @@ class Image:
     is_whole: bool
 
 
-@dataclass(frozen=True)
-class Origin:
+class Origin(NamedTuple):
     """What a program was made from, for those who explain it."""
 
     graph: Graph
@@ -99,23 +96,29 @@ class Compiler:
         self.made += 1
         return program
 
-    def planned(self, graph: Graph) -> Program:
-        """The program of a graph as it is; the weights that are packed leave it."""
+    def planned(self, graph: Graph, room: Optional[Room] = None) -> Program:
+        """The program of a graph as it is; the weights that are packed leave it. room: for those
+        of its phases.
+        """
         from q7x2_ep.backend.cpu.pack import compiled
+        from q7x2_ep.backend.cpu.room import aligned
         from q7x2_ep.plan.partition import partition
 
-        def code(phase: NativePhase, kept: Collection[Value] = ()) -> Code:
-            return compiled(self.library, phase.plan, list(phase.sizes), self.threads, kept)
+        def code(phase: NativePhase, *where: Any) -> Code:
+            return compiled(self.library, phase.plan, list(phase.sizes), *where)
 
         phases = partition(graph, self.library.target)
         readers = Counter(value for phase in phases for value in _packed(phase))
         kept = {value for value, count in readers.items() if count > 1} | {*graph.outputs}
         kept.update(value for phase in phases for value in _constants(phase))
+        sizes = [p.plan.packed_bytes if isinstance(p, NativePhase) else 0 for p in phases]
+        ends = list(itertools.accumulate(sizes))
+        packed = (aligned if room is None else room.take)(sum(sizes))
         parts = [
-            code(phase, kept)
+            code(phase, kept, packed[end - size : end])
             if isinstance(phase, NativePhase)
             else HostCode(phase.node, phase.within and code(phase.within))
-            for phase in phases
+            for phase, size, end in zip(phases, sizes, ends)
         ]
         first = phases[0] if phases else None
         is_whole = isinstance(first, NativePhase) and first.plan.graph is graph  # not a part of it

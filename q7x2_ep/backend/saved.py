@@ -27,13 +27,13 @@ from typing import Any, BinaryIO, Callable, Optional
 import numpy as np
 
 from q7x2_ep import dtypes
-from q7x2_ep.backend.cpu.executor import PACKED_ALIGN
+from q7x2_ep.backend.cpu.room import PACKED_ALIGN, aligned
 from q7x2_ep.errors import CorruptModel, ModelNotFound, StaleModel
 from q7x2_ep.files import MAGIC, Track, map_file
 from q7x2_ep.plan import record
 from q7x2_ep.plan.target import Target
 
-VERSION = 1
+VERSION = 2
 PAYLOAD = 4096  # bytes before it
 _PREAMBLE = struct.Struct("<8sQQQQ")  # magic, version, bytes of the file, offset and bytes of head
 _DIGEST = 32  # bytes of a sha256
@@ -153,11 +153,9 @@ def _load(model: Any) -> tuple[Any, str]:
     """The bytes of a file, where kernels can read them, and what to call it."""
     if isinstance(model, (bytes, bytearray, memoryview)):
         whole = np.frombuffer(model, np.uint8)
-        room = np.empty(whole.size + PACKED_ALIGN, np.uint8)
-        start = -room.ctypes.data % PACKED_ALIGN
-        aligned = room[start : start + whole.size]
-        aligned[:] = whole
-        return memoryview(aligned).toreadonly(), "compiled model"
+        copy = aligned(whole.size)
+        copy[:] = whole
+        return memoryview(copy).toreadonly(), "compiled model"
     name = os.fspath(model)
     try:
         return map_file(name), name

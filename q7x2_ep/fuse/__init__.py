@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from q7x2_ep.fuse import (
     attention,
@@ -38,8 +38,7 @@ from q7x2_ep.ops import find
 from q7x2_ep.ops.builder import Builder, meaning
 
 
-@dataclass(frozen=True)
-class Walk:
+class Walk(NamedTuple):
     """Fusions that share one walk over the graph."""
 
     fusions: tuple[Fusion, ...]
@@ -79,6 +78,7 @@ FUSIONS = (
             quantized.RESULT,
         )
     ),
+    quantized.Selections(),
     # After the results, which cut off a Relu for nothing.
     Walk((quantized.ACTIVATION,)),
     Walk((blocks.PRODUCT, blocks.BIAS)),

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from dataclasses import replace
 from math import inf
 from typing import Any, NamedTuple, Union
 
@@ -103,7 +102,7 @@ def _check(match: Match) -> Union[dict[str, Any], str]:
             return f"weights are zero by {again!r}, which is not the one mask of the scores"
         if found.masks[0].number > masks.SWALLOWING:
             return f"a mask of {found.masks[0].number:.6g} leaves weights that are not zero"
-        found = replace(found, masks=(found.masks[0]._replace(number=-inf),))
+        found = found._replace(masks=(found.masks[0]._replace(number=-inf),))
     left, right = found.product.inputs
     v = Rows(match["v"], False) if turned is None else Rows(match["v_columns"], True)
     if any(x.shape is None or len(x.shape) < 2 for x in (left, right, v.value)):

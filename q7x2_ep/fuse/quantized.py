@@ -16,14 +16,17 @@ from q7x2_ep.dtypes import FLOAT, INT8, UINT8
 from q7x2_ep.fuse.epilogue import activations, is_row
 from q7x2_ep.ir.core import Graph, Node, Value
 from q7x2_ep.ir.pattern import Match
-from q7x2_ep.ir.rewrite import Fusion, NearMiss
+from q7x2_ep.ir.rewrite import Fusion, NearMiss, rewrite
 from q7x2_ep.ir.shape import product
 from q7x2_ep.ops.activation import activation_of
 from q7x2_ep.ops.common import Activation
 from q7x2_ep.ops.quant import BYTES
 
-LINEAR, CONV, DEQUANTIZE = "q7::QuantizedLinear", "q7::QuantizedConv", "DequantizeLinear"
+LINEAR, CONV = "q7::QuantizedLinear", "q7::QuantizedConv"
+QUANTIZE, DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
 LOWEST = {UINT8: 0, INT8: -128}
+SELECTIONS = ("Concat", "DepthToSpace", "MaxPool", "Reshape", "Slice", "SpaceToDepth", "Squeeze")
+SELECTIONS += ("Transpose", "Unsqueeze")  # each number of theirs is one that they are given
 
 
 def integer_matmul(g: Any, x: Any, w: Any) -> Any:
@@ -31,11 +34,17 @@ def integer_matmul(g: Any, x: Any, w: Any) -> Any:
 
 
 def integer_gemm(g: Any, x: Any, w: Any) -> Any:
-    return g.Gemm(x, w, transA=0, transB=0, alpha=1.0)
+    return g.either(
+        lambda: g.Gemm(x, w, transA=0, transB=0, alpha=1.0),
+        lambda: g.Gemm(x, w, transA=0, transB=1, alpha=1.0),
+    )
 
 
 def integer_gemm_bias(g: Any, x: Any, w: Any, bias: Any) -> Any:
-    return g.Gemm(x, w, bias, transA=0, transB=0, alpha=1.0, beta=1.0)
+    return g.either(
+        lambda: g.Gemm(x, w, bias, transA=0, transB=0, alpha=1.0, beta=1.0),
+        lambda: g.Gemm(x, w, bias, transA=0, transB=1, alpha=1.0, beta=1.0),
+    )
 
 
 def integer_conv(g: Any, x: Any, w: Any) -> Any:
@@ -63,7 +72,8 @@ def _check(match: Match) -> Union[dict[str, Any], str]:
         return f"{w_int!r} is no matrix"
     if product(x_scale.shape) != 1:
         return f"{x_int!r} has {product(x_scale.shape)} scales, wanted one"
-    outer = 0 if is_conv else 1  # the axis of w that the result keeps
+    turns = bool(match.root.attrs.get("transB"))
+    outer = 0 if is_conv or turns else 1  # the axis of w that the result keeps
     if product(w_scale.shape) != 1 and w.attrs["axis"] % len(w_int.shape) != outer:
         return f"{w_int!r} has scales along axis {w.attrs['axis']}, wanted {outer}"
     bias = match.get("bias")
@@ -72,7 +82,8 @@ def _check(match: Match) -> Union[dict[str, Any], str]:
         return f"the bias {bias!r} is no constant row"
     operands = [x_int, x_scale, x.input(2), w_int, w_scale, w.input(2)]
     attrs = match.root.attrs if is_conv else {}
-    return {"op": CONV if is_conv else LINEAR, "operands": operands, "bias": bias, "attrs": attrs}
+    found = {"op": CONV if is_conv else LINEAR, "operands": operands, "bias": bias, "attrs": attrs}
+    return {**found, "turns": turns}
 
 
 def _real(bias: Value) -> Value:
@@ -95,7 +106,12 @@ def _build(
     operands: list[Optional[Value]],
     attrs: dict[str, Any],
     bias: Optional[Value] = None,
+    turns: bool = False,
 ) -> Value:
+    """turns: the weights are (N, K)."""
+    if turns:
+        w = operands[3]
+        operands = [*operands[:3], g.array(w.const.T), *operands[4:]]
     if bias is not None:
         maker = bias.producer
         operands = [*operands, bias if maker is None else g.evaluated(maker)]
@@ -192,6 +208,83 @@ def _check_quantized(match: Match) -> Union[dict[str, Any], str]:
         return f"{node.inputs[1]!r}, the scale of the rows, is not constant"
     operands = (*node.inputs, None, None)[:7]
     return {"op": node.op, "operands": [*operands, scale, zero], "attrs": node.attrs}
+
+
+class Selections:
+    """Not a pattern: numbers that are chosen and then quantised are chosen from bytes, of which
+    those in another scale are quantised first. Rounding after the choice gives the same.
+    """
+
+    name = "QuantizedSelection"
+
+    def apply(self, graph: Graph, g: Any) -> tuple[Counter, list[NearMiss]]:
+        applied: Counter = Counter()
+        order: list[Node] = []
+        gone: set[Node] = set()
+        for node in graph.nodes:
+            chosen = _selected(graph, node) if _has_one_scale(node, QUANTIZE) else None
+            if chosen:
+                result = _quantized_first(g, node.inputs[0], node)
+                made = rewrite(g, self.name, [node.output], [result], [*chosen, node])
+                if made:
+                    applied[self.name] += 1
+                    order += made
+                    gone.update(chosen)
+                    continue
+            order.append(node)
+        graph.nodes = [node for node in order if node not in gone]
+        return applied, []
+
+
+def _has_one_scale(node: Optional[Node], op: str) -> bool:
+    """Whether a node quantises bytes, or dequantises them, by one constant scale."""
+    if node is None or node.op != op:
+        return False
+    scale, zero = node.inputs[1], node.input(2)
+    fixed = scale.const is not None and (zero is None or zero.const is not None)
+    real, byte = node.inputs[0], node.output
+    if op == DEQUANTIZE:
+        real, byte = byte, real
+    exact = real.dtype == scale.dtype == FLOAT and node.attrs.get("precision", 0) in (0, FLOAT)
+    one = fixed and product(scale.shape) == 1 and scale.const.item() > 0
+    return one and exact and byte.dtype in BYTES
+
+
+def _selected(graph: Graph, node: Node) -> Optional[list[Node]]:
+    """The selections between `node` and what is dequantised; None where there is something else."""
+    found: list[Node] = []
+    for value in node.inputs if node.op == "Concat" else node.inputs[:1]:
+        maker = value.producer
+        if _has_one_scale(maker, DEQUANTIZE):
+            continue
+        if maker is None or maker.op not in SELECTIONS or len(maker.outputs) > 1:
+            return None
+        if value.users != [node] or graph.is_output(value):
+            return None
+        if maker.op == "MaxPool" and len(value.shape) > 4:
+            return None  # bytes have no kernel for volumes
+        before = _selected(graph, maker)
+        if before is None:
+            return None
+        found += [*before, maker]
+    return found
+
+
+def _quantized_first(g: Any, value: Value, root: Node) -> Value:
+    """What `root` makes of a value, by the ops that make it, of bytes."""
+    node = value.producer
+    if node.op != DEQUANTIZE:
+        count = len(node.inputs) if node.op == "Concat" else 1
+        chosen = [_quantized_first(g, each, root) for each in node.inputs[:count]]
+        return g.call(node.op, *chosen, *node.inputs[count:], **node.attrs)
+
+    def parameters(of: Node, byte: Value) -> tuple:
+        zero = of.input(2)
+        return of.inputs[1].const.item(), 0 if zero is None else zero.const.item(), byte.dtype
+
+    if parameters(node, node.inputs[0]) == parameters(root, root.output):
+        return node.inputs[0]
+    return g.call(QUANTIZE, value, *root.inputs[1:], **root.attrs)
 
 
 class DequantizeConstants:

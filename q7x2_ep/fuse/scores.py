@@ -12,7 +12,6 @@ ends the reading with a reason.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from math import inf
 from typing import Callable, NamedTuple, Optional, Union
 
@@ -33,8 +32,7 @@ class Mask(NamedTuple):
     lead: tuple[Dim, ...]
 
 
-@dataclass(frozen=True)
-class Scores:
+class Scores(NamedTuple):
     """What is known so far. product: the scores as MatMul makes them, transposed if `turned`."""
 
     product: Optional[Node] = None
@@ -55,11 +53,11 @@ def read(x: Value, known: Scores) -> Union[Scores, tuple[int, str]]:
     node = x.producer
     if node is None or x.shape is None or len(x.shape) < 2:
         return len(known.nodes), f"the scores {x!r} are no result of MatMul"
-    known = replace(known, nodes=(*known.nodes, node))
+    known = known._replace(nodes=(*known.nodes, node))
     if x.shape[:-2] not in known.leads:
-        known = replace(known, leads=(*known.leads, x.shape[:-2]))
+        known = known._replace(leads=(*known.leads, x.shape[:-2]))
     if node.op == "MatMul":
-        return replace(known, product=node, masks=known.masks[::-1])
+        return known._replace(product=node, masks=known.masks[::-1])
     furthest = len(known.nodes) - 1, f"{x!r} is made by {node.op}, no part of attention's scores"
     for inner, then in RULES.get(node.op, _nothing)(node, known):
         found = read(inner, then)
@@ -76,18 +74,18 @@ def _nothing(node: Node, known: Scores) -> Iterator[Step]:
 def _factor(node: Node, known: Scores) -> Iterator[Step]:
     found = scaled(node)
     if found is not None:
-        yield found[0], replace(known, scale=known.scale * found[1])
+        yield found[0], known._replace(scale=known.scale * found[1])
         return
     for x, other in (node.inputs, node.inputs[::-1]) if node.op == "Mul" else ():
         alike = other.shape is not None and all(dim == 1 for dim in other.shape[-2:])
         finite = other.const is None or abs(other.const).max(initial=0) < inf  # q @ k^T mixes signs
         if alike and finite and x.shape == node.output.shape:
-            yield x, replace(known, factors=(*known.factors, other))
+            yield x, known._replace(factors=(*known.factors, other))
 
 
 def _tanh(node: Node, known: Scores) -> Iterator[Step]:
     if not known.softcap and not known.factors and known.scale > 0.0:
-        yield node.inputs[0], replace(known, softcap=known.scale, scale=1.0)
+        yield node.inputs[0], known._replace(softcap=known.scale, scale=1.0)
 
 
 def _added(node: Node, known: Scores) -> Iterator[Step]:
@@ -117,7 +115,7 @@ def _masked(x: Value, kind: str, mask: Value, number: float, known: Scores) -> I
     inside = known.softcap or known.factors or known.turned
     if not inside and x.shape is not None:
         entry = Mask(kind, mask, number, x.shape[:-2])
-        yield x, replace(known, masks=(*known.masks, entry))
+        yield x, known._replace(masks=(*known.masks, entry))
 
 
 def _view(node: Node, known: Scores) -> Iterator[Step]:
@@ -128,7 +126,7 @@ def _view(node: Node, known: Scores) -> Iterator[Step]:
 def _turn(node: Node, known: Scores) -> Iterator[Step]:
     axes = list(range(len(node.output.shape)))
     if list(node.attrs["perm"]) == [*axes[:-2], axes[-1], axes[-2]]:
-        yield node.inputs[0], replace(known, turned=not known.turned)
+        yield node.inputs[0], known._replace(turned=not known.turned)
 
 
 RULES: dict[str, Callable[[Node, Scores], Iterator[Step]]] = {

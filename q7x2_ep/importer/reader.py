@@ -249,27 +249,25 @@ class _Reader:
         finally:
             self.graph = around
 
-    def read_bodies(self, proto: Any, scope: _Scope, name: str) -> tuple[dict, tuple[Value, ...]]:
+    def read_bodies(
+        self, graphs: Mapping[str, Any], scope: _Scope, name: str
+    ) -> tuple[dict, tuple[Value, ...]]:
         """The graphs among the attributes of a node, each with an input for every value that one of
         them takes from around them.
         """
-        attrs = {attr.name: _resolve(attr, scope) for attr in proto.attribute}
-        read = {
-            key: self.read_body(attr.g, scope, f"{name}/{key}")
-            for key, attr in attrs.items()
-            if attr is not None and attr.type == attr.GRAPH
-        }
+        read = {key: self.read_body(graph, scope, f"{name}/{key}") for key, graph in graphs.items()}
         captures = tuple(dict.fromkeys(value for _, taken in read.values() for value in taken))
         for body, taken in read.values():
             body.inputs += [taken.get(value) or Value(value.name) for value in captures]
         return {key: body for key, (body, _) in read.items()}, captures
 
     def read_node(self, proto: Any, scope: _Scope, name: str) -> None:
-        attrs = self.attributes(proto, scope, name)
+        attrs, graphs = self.attributes(proto, scope, name)
         if self.request.seed is not None and proto.op_type in _RANDOM:
             attrs.setdefault("seed", float(self.request.seed + len(self.node_names)))
-        bodies, captures = self.read_bodies(proto, scope, name)
-        if bodies:
+        captures: tuple[Value, ...] = ()
+        if graphs:
+            bodies, captures = self.read_bodies(graphs, scope, name)
             attrs = {**attrs, **bodies, "captures": len(captures)}
         domain = "" if proto.domain == "ai.onnx" else proto.domain
         key = (proto.domain, proto.op_type, getattr(proto, "overload", ""))
@@ -378,14 +376,18 @@ class _Reader:
                     value.name = self.local_name(scope, actual)
                 scope.values[actual] = value
 
-    def attributes(self, proto: Any, scope: _Scope, name: str) -> dict[str, Any]:
-        resolved = {attr.name: _resolve(attr, scope) for attr in proto.attribute}
-        where = f"[{proto.op_type} {name}]"
-        return {
-            key: self.attribute(attr, where)
-            for key, attr in resolved.items()
-            if attr is not None and attr.type != attr.GRAPH
-        }
+    def attributes(self, proto: Any, scope: _Scope, name: str) -> tuple[dict, dict]:
+        """Those of a node by name, and the graphs among them as they are."""
+        attrs, graphs = {}, {}
+        for attr in proto.attribute:
+            resolved = _resolve(attr, scope)
+            if resolved is None:
+                continue
+            if resolved.type == resolved.GRAPH:
+                graphs[attr.name] = resolved.g
+            else:
+                attrs[attr.name] = self.attribute(resolved, f"[{proto.op_type} {name}]")
+        return attrs, graphs
 
     def attribute(self, attr: Any, where: str) -> Any:
         """Numbers and text as Python values, lists as tuples, tensors as arrays."""

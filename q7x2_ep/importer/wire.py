@@ -44,41 +44,46 @@ def without_weights(data: Any) -> bytes:
 
     Raises: ValueError where the bytes are no protobuf message, or are cut off.
     """
-    return _message(data, "ModelProto", 0, len(data))
+    parts = _message(data, "ModelProto", 0, len(data))
+    return b"".join(parts) if parts else data[:]
 
 
-def _message(data: Any, kind: str, start: int, end: int) -> bytes:
+def _message(data: Any, kind: str, start: int, end: int) -> list[bytes]:
+    """The message in data[start:end] in parts, nothing where it stays as it is."""
     parts: list[bytes] = []
+    inside, kept = _INSIDE[kind], start
     for field in _fields(data, start, end):
-        inner = _INSIDE[kind].get(field.number) if field.wire == _BYTES else None
+        inner = inside.get(field.number) if field.wire == _BYTES else None
         if inner is None or field.end - field.value < _LEAST.get(inner, MIN_BYTES):
-            parts.append(bytes(data[field.start : field.end]))
-        elif inner == "TensorProto":
-            _append_message(parts, field.number, _tensor(data, field))
-        else:
-            inside = _message(data, inner, field.value, field.end)
-            _append_message(parts, field.number, inside)
-    return b"".join(parts)
-
-
-def _tensor(data: Any, tensor: _Field) -> bytes:
-    TensorProto = messages().TensorProto
-    parts: list[bytes] = []
-    reference = TensorProto()
-    for field in _fields(data, tensor.value, tensor.end):
-        if (field.number, field.wire) != (_RAW_DATA, _BYTES):
-            parts.append(bytes(data[field.start : field.end]))
             continue
-        reference = TensorProto(data_location=TensorProto.EXTERNAL)
-        place = {"location": HERE, "offset": field.value, "length": field.end - field.value}
-        for key, value in place.items():
-            reference.external_data.add(key=key, value=str(value))
-    # messages concatenate: their fields merge, and of a data_location the last one counts
-    return b"".join([*parts, reference.SerializeToString()])
+        if inner == "TensorProto":
+            changed = _tensor(data, field)
+        else:
+            changed = _message(data, inner, field.value, field.end)
+        if changed:
+            size = sum(map(len, changed))
+            tag = _varint(field.number << 3 | _BYTES)
+            parts += [data[kept : field.start], tag, _varint(size), *changed]
+            kept = field.end
+    return [*parts, data[kept:end]] if parts else []
 
 
-def _append_message(parts: list[bytes], number: int, message: bytes) -> None:
-    parts += [_varint(number << 3 | _BYTES), _varint(len(message)), message]
+def _tensor(data: Any, tensor: _Field) -> list[bytes]:
+    """As _message; messages concatenate: their fields merge, of a data_location the last counts."""
+    parts: list[bytes] = []
+    raw, kept = None, tensor.value
+    for field in _fields(data, tensor.value, tensor.end):
+        if (field.number, field.wire) == (_RAW_DATA, _BYTES):
+            parts.append(data[kept : field.start])
+            raw, kept = field, field.end
+    if raw is None:
+        return []
+    TensorProto = messages().TensorProto
+    reference = TensorProto(data_location=TensorProto.EXTERNAL)
+    place = {"location": HERE, "offset": raw.value, "length": raw.end - raw.value}
+    for key, value in place.items():
+        reference.external_data.add(key=key, value=str(value))
+    return [*parts, data[kept : tensor.end], reference.SerializeToString()]
 
 
 def _varint(value: int) -> bytes:

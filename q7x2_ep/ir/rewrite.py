@@ -67,6 +67,8 @@ def sweep(graph: Graph, fusions: Sequence[Fusion], g: Any) -> tuple[Counter, lis
     }
     applied: Counter = Counter()
     misses: list[NearMiss] = []
+    if not tries:
+        return applied, misses
     order: list[Node] = []
     gone: dict[int, Node] = {}
     position = {id(node): i for i, node in enumerate(graph.nodes)}
@@ -155,7 +157,7 @@ def _near_miss(fusion: Fusion, matcher: Matcher, node: Node) -> Optional[NearMis
         enough = max(min(2, matcher.total), ceil(matcher.total / 3))
     else:
         enough = max(3, matcher.total * 2 // 3 + 1)
-    if not matcher.reason or matcher.matched < enough:
+    if matcher.matched < enough or not matcher.reason:
         return None
     if not matcher.near and node.op.startswith("q7::"):
         return None

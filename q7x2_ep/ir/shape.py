@@ -45,10 +45,10 @@ class Expr:
     def __add__(self, other: Dim) -> Dim:
         if isinstance(other, int) and other == 0:
             return self
-        return _polynomial([*self.terms, *_terms(other)])
+        return _sum(self, other)
 
     def __neg__(self) -> Dim:
-        return _polynomial([(m, -c) for m, c in self.terms])
+        return _product(self, -1)
 
     def __sub__(self, other: Dim) -> Dim:
         return self + -other
@@ -207,6 +207,7 @@ def product(dims: Iterable[Dim]) -> Dim:
     return total
 
 
+@lru_cache(maxsize=1 << 12)
 def lower_bound(a: Dim) -> int | None:
     """A number that a never goes below, or None."""
     total = 0
@@ -280,6 +281,11 @@ OPERATIONS = {"floordiv": floordiv, "min": minimum, "max": maximum, "broadcast":
 
 def _terms(a: Dim) -> tuple:
     return a.terms if isinstance(a, Expr) else (((), a),) if a else ()
+
+
+@lru_cache(maxsize=1 << 12)
+def _sum(a: Expr, b: Dim) -> Dim:
+    return _polynomial([*a.terms, *_terms(b)])
 
 
 @lru_cache(maxsize=1 << 12)

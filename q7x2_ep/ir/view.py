@@ -8,15 +8,13 @@ contiguous first (plan/build.py).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Optional
+from typing import NamedTuple, Optional
 
 from q7x2_ep.ir.core import Value
 from q7x2_ep.ir.shape import Dim
 
 
-@dataclass(frozen=True)
-class View:
+class View(NamedTuple):
     """Element (i0, i1, ..) of the tensor is element offset + sum(i * strides) of `storage`. Units:
     elements.
     """
@@ -45,8 +43,7 @@ class View:
         return self.transpose(channels_last(len(self.shape)))
 
     def transpose(self, perm: tuple[int, ...]) -> View:
-        return replace(
-            self,
+        return self._replace(
             shape=tuple(self.shape[p] for p in perm),
             strides=tuple(self.strides[p] for p in perm),
         )
@@ -58,7 +55,7 @@ class View:
         shape, strides = list(self.shape), list(self.strides)
         offset = self.offset + start * strides[axis]
         shape[axis], strides[axis] = size, strides[axis] * step
-        return replace(self, shape=tuple(shape), strides=tuple(strides), offset=offset)
+        return self._replace(shape=tuple(shape), strides=tuple(strides), offset=offset)
 
     def expand(self, shape: tuple[Dim, ...]) -> Optional[View]:
         """Broadcast to `shape`; None where only run time can tell whether a dim is repeated."""
@@ -71,7 +68,7 @@ class View:
                 strides.append(0)
             else:
                 return None
-        return replace(self, shape=tuple(shape), strides=tuple(strides))
+        return self._replace(shape=tuple(shape), strides=tuple(strides))
 
     def reshape(self, shape: tuple[Dim, ...]) -> Optional[View]:
         """The same elements under another shape, or None where that needs a copy.
@@ -81,7 +78,7 @@ class View:
         1].
         """
         if self.is_contiguous():
-            return replace(self, shape=tuple(shape), strides=contiguous_strides(shape))
+            return self._replace(shape=tuple(shape), strides=contiguous_strides(shape))
         source = [(d, s) for d, s in zip(self.shape, self.strides) if d != 1]
         strides: list[Dim] = []
         i = 0
@@ -112,7 +109,7 @@ class View:
                 return None
         if group or i < len(source):
             return None
-        return replace(self, shape=tuple(shape), strides=tuple(strides))
+        return self._replace(shape=tuple(shape), strides=tuple(strides))
 
 
 def contiguous_strides(shape: tuple[Dim, ...]) -> tuple[Dim, ...]:

@@ -26,6 +26,7 @@ from q7x2_ep.ops import (
     find,
     logic,
     op,
+    quant,
     reduce,
     trigonometry,
 )
@@ -37,8 +38,10 @@ MAX_NDIM = 8  # Q7_MAX_NDIM of csrc/ops.def
 MAX_STRIDE = 8  # elements: walks further apart use less than half of each cache line
 MAX_ROW = 8192  # elements of a row that is reduced: it waits in L1, and one thread computes it
 OPERANDS = {"unary": "x", "binary": "ab", "where": "cab", "cast": "x", "reduce": "x"}
+OPERANDS.update(quantize="x", dequantize="x")  # bytes of one constant scale
 FAMILIES = tuple(
-    family.__name__ for family in (elementwise, logic, cast, trigonometry, bits, activation, reduce)
+    family.__name__
+    for family in (elementwise, logic, cast, trigonometry, bits, activation, quant, reduce)
 )
 
 
@@ -83,6 +86,8 @@ class Recorder:
         if any(len(operand.shape) > MAX_NDIM for operand in operands):
             raise UnsupportedOp(f"{step} of more than {MAX_NDIM} dims is no step of a chain")
         parameters = args.get("alpha", 0.0), args.get("beta", 0.0)
+        if step in ("quantize", "dequantize"):
+            parameters = _scale_and_zero(args)
         result = _storage(args["y"])
         op = args.get("op", step)
         self.instructions.append(Instruction(step, op, operands, result, *parameters))
@@ -93,6 +98,16 @@ def _reduces_rows(args: dict[str, Any]) -> bool:
     rows = x.shape[-1:] == (n,) and args["outer"] == product(x.shape[:-1])
     rows = rows and args["inner"] == 1 and args["dtype"] == dtypes.FLOAT
     return rows and isinstance(n, int) and n <= MAX_ROW
+
+
+def _scale_and_zero(args: dict[str, Any]) -> tuple[float, float]:
+    """Raises: UnsupportedOp unless they are constants of all of x, and bytes on one side."""
+    scale, zero = args["scale"], args["zero"]
+    fixed = all(value is None or value.const is not None for value in (scale, zero))
+    is_byte = args.get("y_dtype", args.get("x_dtype")) in quant.BYTES
+    if args["scales"] != 1 or not fixed or not is_byte or args.get("precision", 1) != dtypes.FLOAT:
+        raise UnsupportedOp("a chain quantises bytes by one constant scale")
+    return float(scale.const.item()), 0.0 if zero is None else float(zero.const.item())
 
 
 def _storage(operand: Any) -> Value:

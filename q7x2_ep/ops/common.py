@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
-from dataclasses import replace
 from functools import cache
 from typing import Any, Callable, NamedTuple, Optional, Union
 
@@ -281,7 +280,7 @@ def expand_view(view: View, shape: tuple[Dim, ...]) -> View:
             strides.append(stride)
         else:
             strides.append(stride * minimum(dim - 1, 1))
-    return replace(view, shape=tuple(shape), strides=tuple(strides))
+    return view._replace(shape=tuple(shape), strides=tuple(strides))
 
 
 def reshaped(b: Any, value: Value, shape: tuple[Dim, ...]) -> View:
@@ -443,7 +442,7 @@ def turned(b: Any, operand: Operand, y: Value) -> View:
     view = operand if isinstance(operand, View) else b.view(operand)
     missing = len(y.shape) - len(view.shape)
     shape, strides = (1,) * missing + tuple(view.shape), (0,) * missing + tuple(view.strides)
-    return replace(view, shape=shape, strides=strides).channels_last()
+    return view._replace(shape=shape, strides=strides).channels_last()
 
 
 def image_of(b: Any, y: Value) -> View:
@@ -454,8 +453,7 @@ def image_of(b: Any, y: Value) -> View:
 def broadcast_operand(b: Any, operand: Operand) -> View:
     """An operand of a broadcasting step; dims that only repeat (stride 0) become 1."""
     view = operand if isinstance(operand, View) else b.view(operand)
-    core = replace(
-        view,
+    core = view._replace(
         shape=tuple(1 if stride == 0 else dim for dim, stride in zip(view.shape, view.strides)),
     )
     if core.is_contiguous():

@@ -367,10 +367,8 @@ def conv_step(
             fields["w"] = b.graph.constant(turned, Type(w.dtype, turned.shape), w.name)
         b.step("depthwise", kernel="depthwise", **fields, **last_fields(node, b, residual))
     elif w.const is None or w.shape[0] // groups < MIN_FILTERS:
-        panels = ceildiv(spec["OD"] * spec["OH"] * spec["OW"], b.kernel("gemm").nr)
-        pack = minimum(panels, b.constants["CONV_PANELS"]) * matmul_scratch(
-            b, minimum(product(w.shape[1:]), b.constants["CONV_K_BLOCK"])
-        )
+        k = minimum(product(w.shape[1:]), b.constants["CONV_K_BLOCK"])
+        pack = matmul_scratch(b, k, spec["OD"] * spec["OH"] * spec["OW"], "CONV_PANELS")
         fields.update(x=x, w=w, residual=residual, y=node.output, pack=pack)
         b.step("conv", kernel="gemm", M=w.shape[0], groups=groups, **fields)
     elif is_direct(node, spec):

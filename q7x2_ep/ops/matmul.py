@@ -9,7 +9,7 @@ import numpy as np
 from q7x2_ep import dtypes
 from q7x2_ep.errors import ModelError, UnsupportedOp
 from q7x2_ep.ir.core import Node, Type, Value
-from q7x2_ep.ir.shape import Dim, minimum, product
+from q7x2_ep.ir.shape import Dim, ceildiv, minimum, product
 from q7x2_ep.ir.view import View
 from q7x2_ep.ops import op
 from q7x2_ep.ops.common import (
@@ -34,15 +34,26 @@ MAX_BATCH_NDIM = 6  # of the op rows `matmul`
 PLAIN = (dtypes.DOUBLE, dtypes.INT32, dtypes.INT64, dtypes.UINT32, dtypes.UINT64)  # no GEMM kernel
 
 
-def matmul_scratch(b: Any, k: Dim) -> Dim:
-    """One panel of b a thread. Source: csrc/ops/matmul.c. Units: bytes."""
-    return b.threads * minimum(k, b.constants["GEMM_K_BLOCK"]) * b.kernel("gemm").nr * 4
+def matmul_scratch(b: Any, k: Dim, n: Dim, most: str) -> Dim:
+    """Up to `most` panels of n columns a thread. Source: csrc/ops/matmul.c. Units: bytes."""
+    nr = b.kernel("gemm").nr
+    panels = minimum(ceildiv(n, nr), b.constants[most])
+    return b.threads * minimum(k, b.constants["GEMM_K_BLOCK"]) * panels * nr * 4
 
 
 def gated_scratch(b: Any, m: Dim) -> Dim:
     """The sums of one task a thread. Source: csrc/ops/gemm.c. Units: bytes."""
     columns = b.constants["GEMM_PANELS"] * b.kernel("gemm").nr
     return b.threads * minimum(m, b.constants["GEMM_ROWS"]) * columns * 4
+
+
+def cut_scratch(b: Any, m: Dim, k: Dim) -> Optional[Dim]:
+    """What AMX makes of up to GEMM_ROWS rows. Source: csrc/ops/gemm.c. Units: bytes."""
+    if b.kernel("gemm").isa != "amx":
+        return None
+    size = b.constants
+    rows = minimum(ceildiv(m, size["GEMM_CUT_ROWS"]), size["GEMM_ROWS"] // size["GEMM_CUT_ROWS"])
+    return rows * ceildiv(k, size["GEMM_K_BLOCK"]) * size["GEMM_CUT_BYTES"]
 
 
 def gemm_step(
@@ -75,6 +86,7 @@ def gemm_step(
         residual=residual,
         c=c,
         sums=gated_scratch(b, m) if gated and k > b.constants["GEMM_K_BLOCK"] else None,
+        cuts=cut_scratch(b, m, k),
         m=m,
         n=n,
         k=k,
@@ -101,7 +113,8 @@ def matmul_step(b: Any, a: View, right: View, c: View, alpha: float = 1.0) -> No
     )
     given: dict[str, Any] = {"dtype": dtype}
     if dtype == dtypes.FLOAT:
-        given = {"kernel": "gemm", "pack": matmul_scratch(b, a.shape[-1]), "alpha": alpha}
+        pack = matmul_scratch(b, a.shape[-1], c.shape[-1], "MATMUL_PANELS")
+        given = {"kernel": "gemm", "pack": pack, "alpha": alpha}
     b.step(
         "matmul" if dtype == dtypes.FLOAT else "matmul_plain",
         a=a,

@@ -69,8 +69,10 @@ def lower_pool(op_name: str, supported: tuple[int, ...]) -> Callable[[Node, Any]
         require_dtype(node, y.dtype, supported)
         spec = pool_axes(node, x.shape)
         indices = node.outputs[1] if is_used(b, node, 1) else None
-        by_line = y.dtype == dtypes.FLOAT and indices is None
-        image = by_line and len(spec) < 3 and x.is_channels_last()
+        is_byte = y.dtype in (dtypes.INT8, dtypes.UINT8)
+        by_line = (is_byte or y.dtype == dtypes.FLOAT) and indices is None
+        # bytes have a kernel for channels that are last only
+        image = by_line and len(spec) < 3 and (is_byte or x.is_channels_last())
         if image:  # a window of one channel in the last of three dims
             x, y = b.channels_last(node.inputs[0], dense=True), image_of(b, y)
             planes, axes = x.shape[0], [*spec, WHOLE._replace(size=x.shape[1], out=x.shape[1])]
@@ -88,7 +90,7 @@ def lower_pool(op_name: str, supported: tuple[int, ...]) -> Callable[[Node, Any]
             x=x,
             y=y,
             indices=indices,
-            work=(fields["OW"] + b.threads * line) * 4 if by_line else None,
+            work=(fields["OW"] + b.threads * line) * 4 if by_line and not is_byte else None,
             op=op_name,
             dtype=node.output.dtype,
             N=planes,

@@ -212,7 +212,8 @@ class DequantizeLinear:
         same_zero(node, x.dtype)
         fields, dtype = quantization(node, scale, x), x.dtype
         (x,), y = in_order(b, [x], node.output) if fields["scales"] == 1 else ([x], node.output)
-        b.step("dequantize", x=x, scale=scale, zero=zero, y=y, x_dtype=dtype, **fields)
+        given = {"x": x, "scale": scale, "zero": zero}
+        b.step("dequantize", kernel="dequantize", y=y, x_dtype=dtype, **given, **fields)
 
 
 @op("DynamicQuantizeLinear")

@@ -30,7 +30,16 @@ from q7x2_ep.ops.common import (
     temporary,
     where_is,
 )
-from q7x2_ep.ops.conv import Conv, conv_shape, geometry, place_of, window_guards, windows
+from q7x2_ep.ops.conv import (
+    Conv,
+    check_known,
+    conv_shape,
+    geometry,
+    place_of,
+    window_fields,
+    window_guards,
+    windows,
+)
 from q7x2_ep.ops.matmul import MatMul, matmul_step, multiply
 from q7x2_ep.ops.quant import BYTES, one_scale, require_constants, saturated
 
@@ -156,40 +165,29 @@ def lower_product(
 def lower_conv(
     node: Node, b: Any, x: Value, x_zero: Optional[Value], w: Value, zeros: Any, finish: Finish
 ) -> None:
-    """node.output = conv(x - x_zero, w - zeros): a product of its windows, channels last, or with
-    groups a step of its own.
+    """node.output = conv(x - x_zero, w - zeros): channels last a product of its windows, or
+    where groups are single channels a step of its own.
 
     Raises: UnsupportedOp where w is computed, or for more than two spatial dims.
     """
     groups, filters = node.attrs["group"], w.shape[0]
     require_sizes(node, filters, x, x_zero, w, zeros, finish)
     b.guard(x.shape[1], w.shape[1] * groups, "the weights are for another number of channels")
-    b.guard(filters % groups, 0, f"{filters} filters are no {groups} groups")
+    check_known([(filters % groups, 0, f"{filters} filters are no {groups} groups")], node)
     for guard in window_guards(node, geometry(node, x.shape[2:], w.shape[2:])):
         b.guard(*guard)
     fields = windows(node, x, w, 2)
-    flat, offsets = w.const.reshape(filters, -1), None if zeros is None else zeros.const
-    if groups > 1:
-        flat = centred(flat.T, offsets).T
-        b.step(
-            "qconv",
-            kernel="qconv",
-            x=x,
-            x_zero=x_zero,
-            w=b.graph.constant(flat, Type(dtypes.INT16, flat.shape), "centred"),
-            y=node.output,
-            work=b.threads * qconv_work(fields) * 4,
-            M=filters,
-            groups=groups,
-            x_dtype=x.dtype,
-            y_dtype=node.output.dtype,
-            **finish.plain(),
-            **fields,
-        )
+    offsets = None if zeros is None else zeros.const
+    if w.shape[:2] == (groups, 1):
+        flat = centred(w.const.reshape(filters, -1).T, offsets).T
+        qdepthwise_step(node, b, x, x_zero, flat.reshape(w.shape), finish)
         return
-    kernel, taps = b.kernel("qgemm"), w.const.reshape(*w.shape[:2], -1)
-    k = product(w.shape[1:])
-    packed, left = pack(taps.transpose(2, 1, 0).reshape(k, filters), offsets, kernel)
+    kernel = b.kernel("qgemm")
+    matrix, offsets, groups = side_by_side(
+        w.const.reshape(*w.shape[:2], -1), offsets, groups, kernel
+    )
+    k = len(matrix)
+    packed, left = pack(matrix, offsets, kernel)
     y = place_of(b, node.output)
     b.step(
         "qconv_last",
@@ -204,6 +202,7 @@ def lower_conv(
         * kernel.mr
         * (-(-k // 64) * 64 + qgemm_room(k)),
         M=filters,
+        groups=groups,
         x_dtype=x.dtype,
         y_dtype=node.output.dtype,
         y_stride=y.channels_last().strides[-2],
@@ -213,12 +212,115 @@ def lower_conv(
     )
 
 
-def qconv_work(fields: dict[str, Dim]) -> Dim:
-    """What a thread needs. Source: csrc/kernels/qconv.h. Units: int32."""
-    stride, dilation = fields["stride_w"], fields["dilation_w"]
-    sums = ceildiv(fields["OW"], 16) * 16
-    pairs = (sums + (fields["kw"] - 1) * dilation // stride) * stride
-    return fields["OH"] * sums + fields["H"] * pairs + pairs + dilation
+def qdepthwise_step(
+    node: Node, b: Any, x: Value, x_zero: Optional[Value], w: np.ndarray, finish: Finish
+) -> None:
+    """node.output = conv(x - x_zero, w), w (C, 1, ..) without zeros, channels last."""
+    fields = window_fields(node, geometry(node, x.shape[2:], w.shape[2:]), 2)
+    kernel, (kh, kw) = b.kernel("qdepthwise"), (fields["kh"], fields["kw"])
+    packed, parts = pack_taps(
+        w.reshape(-1, kh, kw),
+        None if finish.scale is None else finish.scale.const,
+        None if finish.bias is None else finish.bias.const,
+        fields["stride_w"] if fields["dilation_w"] == 1 else None,
+        kernel,
+    )
+    y = place_of(b, node.output)
+    b.step(
+        "qdepthwise",
+        kernel="qdepthwise",
+        x=b.channels_last(x, dense=True),
+        x_zero=x_zero,
+        w=b.graph.constant(packed, array_type(packed), "packed"),
+        zero=finish.zero,
+        y=y,
+        work=-(-len(w) // 64) * 64 + b.threads * kh * (kw + 3) * 8,
+        N=x.shape[0],
+        C=len(w),
+        parts=parts,
+        x_dtype=x.dtype,
+        y_dtype=node.output.dtype,
+        y_stride=y.channels_last().strides[-2],
+        panel_bytes=packed[0].nbytes,
+        **fields,
+    )
+
+
+def pack_taps(
+    w: np.ndarray,
+    scale: Optional[np.ndarray],
+    bias: Optional[np.ndarray],
+    stride: Optional[int],
+    kernel: Any,
+) -> tuple[np.ndarray, int]:
+    """Weights (C, kh, kw), int16, in blocks of channels with their scales and biases, and in how
+    many parts: csrc/kernels/qdepthwise.h. stride: of neighbours that share a run, if any may.
+    """
+    (channels, kh, kw), nr = w.shape, kernel.nr
+    size, limits = (2, np.iinfo(np.int16)) if kernel.dtypes == "i16" else (4, np.iinfo(np.int8))
+    groups = -(-kw // size)
+    outs = 1 if stride is None or groups * size - kw < stride else 2
+    parts, left = [], w
+    while not parts or left.any():
+        parts.append(np.clip(left, limits.min, limits.max))
+        left = left - parts[-1]
+    blocks = -(-channels // nr)
+    order = np.arange(nr).reshape(-1, 4, 4).transpose(1, 0, 2).reshape(-1)
+
+    def turned(values: np.ndarray) -> np.ndarray:
+        """Numbers by channel, (.., C), as (blocks, .., nr) in the order of zipped bytes."""
+        padded = np.zeros((*values.shape[:-1], blocks * nr), values.dtype)
+        padded[..., :channels] = values
+        return np.moveaxis(padded.reshape(*values.shape[:-1], blocks, nr), -2, 0)[..., order]
+
+    def row(values: Union[np.ndarray, float, None], default: float) -> np.ndarray:
+        return np.broadcast_to(np.ravel(default if values is None else values), (channels,))
+
+    runs = np.zeros((kh, groups * size, len(parts), outs, channels), limits.dtype)
+    for part, out in np.ndindex(len(parts), outs):
+        start = out * (stride or 0)
+        runs[:, start : start + kw, part, out] = parts[part].transpose(1, 2, 0)
+    runs = runs.reshape(kh, groups, size, len(parts), outs, channels).transpose(0, 1, 3, 4, 2, 5)
+    rows = [
+        turned(w.sum((1, 2), dtype=np.int32)),
+        turned(row(scale, 1.0).astype(np.float32)),
+        turned(row(bias, 0.0).astype(np.float32)),
+        np.ascontiguousarray(np.moveaxis(turned(runs), -2, -1)),
+    ]
+    whole = [np.ascontiguousarray(each).reshape(blocks, -1).view(np.int8) for each in rows]
+    packed = _aligned((blocks, sum(each.shape[1] for each in whole)))
+    packed[...] = np.concatenate(whole, 1)
+    return packed, len(parts)
+
+
+def side_by_side(
+    w: np.ndarray, zeros: Optional[np.ndarray], groups: int, kernel: Any
+) -> tuple[np.ndarray, Optional[np.ndarray], int]:
+    """Weights (M, C / groups, taps) as the matrices of the groups, (K, N) each, side by side, N in
+    whole panels; with zeros for every column, and how many groups are left: small ones are one
+    larger product whose other weights are zero, as many as fill its panels.
+    """
+    filters, channels, taps = w.shape
+    each, step = filters // groups, 64 if kernel.isa == "amx" else 4
+
+    def cost(together: int) -> int:
+        k, panels = together * channels * taps, ceildiv(together * each, kernel.nr)
+        return groups // together * ceildiv(k, step) * panels
+
+    together = min((n for n in range(1, groups + 1) if groups % n == 0), key=cost)
+    groups //= together
+    n = -(-together * each // kernel.nr) * kernel.nr
+    columns = np.zeros((groups, n), w.dtype)
+    columns[:, : together * each] = (
+        0 if zeros is None else np.broadcast_to(zeros.reshape(-1), filters).reshape(groups, -1)
+    )
+    wide = np.empty((taps, together, channels, groups, n), w.dtype)
+    wide[...] = columns
+    parts = w.reshape(groups, together, each, channels, taps)
+    for i in range(together):
+        wide[:, i, :, :, i * each : (i + 1) * each] = parts[:, i].transpose(3, 2, 0, 1)
+    matrix = wide.reshape(taps * together * channels, groups * n)
+    return matrix, None if zeros is None else columns.reshape(-1), groups
 
 
 def centred(weight: np.ndarray, zeros: Optional[np.ndarray]) -> np.ndarray:
@@ -403,7 +505,8 @@ def lower_real_product(node: Node, b: Any) -> None:
             raise UnsupportedOp(f"{where_is(node)} has no kernel for {x} with scales {scale}")
         factors.append(temporary(b, scale.dtype, x.shape))
         given = {"x": x, "scale": scale, "zero": zero}
-        b.step("dequantize", y=factors[-1], x_dtype=x.dtype, **given, **one_scale(x))
+        given.update(one_scale(x))
+        b.step("dequantize", kernel="dequantize", y=factors[-1], x_dtype=x.dtype, **given)
     left, right = (b.view(factor) for factor in factors)
     b.guard(left.shape[-1], right.shape[-2], "inner dims differ")
     real = temporary(b, dtypes.FLOAT, y.shape)

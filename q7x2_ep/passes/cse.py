@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Hashable
 from typing import Any
 
@@ -18,7 +19,8 @@ def run(graph: Graph) -> dict[str, int]:
     """Counts nodes and constants merged into earlier ones."""
     seen: dict[Hashable, Any] = {}
     constants = 0
-    for value in list(graph.values()):
+    operands = itertools.chain(*(node.inputs for node in graph.nodes), graph.outputs)
+    for value in dict.fromkeys(v for v in operands if v is not None and v.producer is None):
         key = _content(value)
         if key is not None:
             first = seen.setdefault(key, value)
@@ -30,11 +32,11 @@ def run(graph: Graph) -> dict[str, int]:
     alone: dict[Hashable, Node] = {}  # with operands that no other has: attributes take a while
     sizes: dict[str, Dim] = {}  # of merged nodes, by those of the nodes that stay
     for node in graph.nodes:
-        if node.bodies or getattr(find(node.op), "is_random", False):
-            continue
         key = (node.op, len(node.outputs), *map(id, node.inputs))
         first = alone.setdefault(key, node)
         if first is not node:
+            if first.bodies or node.bodies or getattr(find(node.op), "is_random", False):
+                continue
             same = alike.setdefault(key, {_attributes(first): first})
             first = same.setdefault(_attributes(node), node)
         if first is not node:
@@ -50,12 +52,12 @@ def run(graph: Graph) -> dict[str, int]:
 
 
 def _content(value: Value) -> Hashable:
-    """What makes a constant equal to another, or None for a value that is computed or large."""
+    """What makes a constant equal to another, or None for one that is large, or an input."""
     if value.const is not None:
         if value.const.nbytes > MAX_CONSTANT_BYTES:
             return None
         return ("const", value.dtype, value.shape, _attribute(value.const))
-    if value.producer is None and value.elements is not None:
+    if value.elements is not None:
         return ("elements", value.dtype, value.shape, value.elements)
     return None
 
@@ -68,5 +70,5 @@ def _attribute(value: Any) -> Hashable:
     """repr keeps 0.0 and -0.0, 1 and 1.0 apart, and makes a NaN equal to itself."""
     if hasattr(value, "tobytes"):
         data = repr(value.tolist()) if value.dtype.kind == "O" else value.tobytes()
-        return (str(value.dtype), value.shape, data)
+        return (value.dtype, value.shape, data)
     return repr(value)

@@ -47,6 +47,8 @@ def _sizes(values: Iterable[Optional[Value]]) -> set[str]:
 
 def _drop_optional(node: Node, wanted: set[int]) -> int:
     """Forget trailing optional outputs that nobody reads, such as LayerNormalization's mean."""
+    if len(node.outputs) < 2:
+        return 0
     names = find(node.op).signature.split("->")[1].split(",")
     before = len(node.outputs)
     while 1 < len(node.outputs) <= len(names) and id(node.outputs[-1]) not in wanted:

@@ -47,7 +47,7 @@ def run(graph: Graph) -> dict[str, int]:
             continue
         graph.nodes.append(node)
         sizes.update(infer_again(node))
-        if waits(node) or any(id(value) in unknown for value in node.inputs):
+        if waits(node) or (unknown and any(id(value) in unknown for value in node.inputs)):
             late.append(node)
             unknown.update(map(id, node.outputs))
             continue

@@ -76,7 +76,7 @@ def _infer(node: Node, entry: Any) -> list[Type]:
         captures = [value.type for value in actuals(node, node.inputs)[1]]
         for body in node.bodies:
             _infer_body(body, [*formals, *captures])
-    elif not is_host(node) and any(v is not None and v.shape is None for v in node.inputs):
+    elif any(v is not None and v.shape is None for v in node.inputs) and not is_host(node):
         return [UNKNOWN] * len(node.outputs)
     return entry.infer(node)
 
@@ -90,4 +90,4 @@ def _infer_body(body: Graph, types: list[Type]) -> None:
 
 def waits(node: Node) -> bool:
     """Whether a node cannot be compiled before a run, which tells the ranks of its inputs."""
-    return not is_host(node) and any(v is not None and v.is_unknown for v in node.inputs)
+    return any(v is not None and v.is_unknown for v in node.inputs) and not is_host(node)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from array import array
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from q7x2_ep import errors
 from q7x2_ep.ir.core import Value
@@ -87,8 +87,7 @@ class Values:
             self._index[("sym", name)] = i
 
 
-@dataclass
-class Encoded:
+class Encoded(NamedTuple):
     """A blob for q7_plan_create and what Python needs to use it. A compiled model file holds
     these, so that nothing here is an address, or needs the plan.
     """

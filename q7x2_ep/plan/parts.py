@@ -19,8 +19,7 @@ from q7x2_ep.plan.target import KernelRow
 CONTENTS = "q7::Contents"  # the op of a host step that tells the numbers in its input
 
 
-@dataclass(frozen=True)
-class Operand:
+class Operand(NamedTuple):
     """Where a step finds one operand. Units: bytes. size: None where it may be anywhere in the
     storage.
     """
@@ -30,8 +29,7 @@ class Operand:
     size: Optional[Dim] = None
 
 
-@dataclass(frozen=True)
-class Step:
+class Step(NamedTuple):
     """One call of a C driver. fields: I64 and F64 args by name, symbolic where they depend on a
     shape.
     """
@@ -55,8 +53,7 @@ class Guard(NamedTuple):
     kind: str = "eq"
 
 
-@dataclass(frozen=True)
-class Pack:
+class Pack(NamedTuple):
     """A constant to be packed at load: b[(t, i), j] at t * tap_stride + i * k_stride + j *
     n_stride, into panels at `offset` bytes, `width` columns to each from its column `first` on.
     matrix: which one, of a weight of `matrices` of them, or of parts.
@@ -122,8 +119,7 @@ class Plan:
         return peak(self.accesses, given, of), peak(self.accesses, self.order, of)
 
 
-@dataclass(frozen=True)
-class NativePhase:
+class NativePhase(NamedTuple):
     """One C call: a plan whose graph has as inputs and outputs what passes between phases. sizes:
     the symbols that are bound by then.
     """
@@ -132,8 +128,7 @@ class NativePhase:
     sizes: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class HostPhase:
+class HostPhase(NamedTuple):
     """One node that Python runs, and why.
 
     within: a native form, where the op knows how large its output can be. It gives a vector with

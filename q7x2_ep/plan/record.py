@@ -32,33 +32,18 @@ from q7x2_ep.plan.schedule import Access
 from q7x2_ep.plan.target import KernelRow
 
 # Of a Value the links to nodes are left out: nodes bring them back. Of a Node what inference saw.
-# Named tuples among them are written in place, by all their fields.
 _FIELDS: dict[type, str] = {
     Value: "name dtype shape elements const rounded",
     Node: "op inputs outputs attrs name sources binds",
     Graph: "name inputs outputs output_names nodes opset metadata is_fused external_weights _names",
-    Encoded: "blob symbols guards n_values input_dims output_dims n_buffers steps inputs outputs "
-    "output_names",
-    Guard: "left right text kind",
-    HostPhase: "node reason within",
-    NativePhase: "plan sizes",
-    Pack: "weight matrix matrices kernel k n k_stride n_stride offset width first taps tap_stride",
     Plan: "graph steps storages constants packs packed_bytes guards accesses order",
-    Step: "op kernel operands fields name sources",
-    Operand: "storage offset size",
     Storage: "name bytes space index first last parent parent_offset",
-    KernelRow: "index family dtypes isa mr nr compiled supported",
     Forest: "roots modes targets features splits members true false tracks_true votes",
-    NearMiss: "fusion node matched total reason",
-    Type: "",
-    Access: "",
 }
-_CLASSES = {
-    cls.__name__: (cls, fields.split())
-    for cls, fields in _FIELDS.items()
-    if not issubclass(cls, tuple)
-}
-_TUPLES: dict[str, Any] = {cls.__name__: cls for cls in _FIELDS if issubclass(cls, tuple)}
+_CLASSES = {cls.__name__: (cls, fields.split()) for cls, fields in _FIELDS.items()}
+_IN_PLACE: tuple[type, ...] = (Access, Encoded, Guard, HostPhase, KernelRow, NativePhase, NearMiss)
+_IN_PLACE += (Operand, Pack, Step, Type)
+_TUPLES: dict[str, Any] = {cls.__name__: cls for cls in _IN_PLACE}  # all of their fields
 _PROTOS = ("TypeProto", "GraphProto", "TensorProto", "SparseTensorProto")
 
 
@@ -116,12 +101,12 @@ class _Writer:
             return [self.value(each) for each in given]
         if isinstance(given, Expr):
             return {"e": self.expr(given)}
-        if kind in _FIELDS and not isinstance(given, tuple):
+        if kind in _FIELDS:
             if id(given) not in self.numbers:
                 self.numbers[id(given)] = len(self.queue)
                 self.queue.append(given)
             return {"r": self.numbers[id(given)]}
-        if kind in _FIELDS:
+        if kind in _IN_PLACE:
             return {"n": [kind.__name__, *map(self.value, given)]}
         if kind is tuple:
             return {"t": [self.value(each) for each in given]}

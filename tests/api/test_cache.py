@@ -249,6 +249,29 @@ def test_a_full_disk(tmp_path):
     assert not list(tmp_path.iterdir())  # nothing half written stays
 
 
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from tests.api.models import add
+from tests.api.test_cache import run
+os.fsync = lambda file: os.kill(os.getpid(), signal.SIGKILL)
+run(add(), Path(sys.argv[1]))
+"""
+
+
+def test_a_process_that_is_killed_while_it_writes(tmp_path, compiled, caplog):
+    command = [sys.executable, "-c", KILLED, str(tmp_path)]
+    done = subprocess.run(command, cwd=Path(__file__).parents[2], check=False)
+    assert done.returncode == -9
+    assert [path.suffix for path in tmp_path.iterdir()] == [".tmp"]  # which nobody opens
+    with caplog.at_level(logging.WARNING, "q7x2_ep"):
+        for _ in range(2):
+            np.testing.assert_array_equal(run(add(), tmp_path), 2 * ONES)
+    assert not caplog.text and len(compiled) == 1 and len(files(tmp_path)) == 1
+    cache.clear(str(tmp_path))
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_folder_that_may_only_be_read(tmp_path, compiled, caplog, monkeypatch):
     run(add(), tmp_path)
 
@@ -269,7 +292,8 @@ def test_a_folder_that_may_only_be_read(tmp_path, compiled, caplog, monkeypatch)
 
 def one_of_many(data: bytes, folder: Path, barrier, queue) -> None:
     barrier.wait(60)
-    queue.put(run(data, folder).tobytes())
+    for _ in range(3):  # compiled, or what another has written; opened; opened by several
+        queue.put(run(data, folder).tobytes())
 
 
 def test_processes_that_compile_at_once(tmp_path):
@@ -279,7 +303,7 @@ def test_processes_that_compile_at_once(tmp_path):
     children = [context.Process(target=one_of_many, args=arguments) for _ in range(3)]
     for child in children:
         child.start()
-    assert {queue.get(timeout=60) for _ in children} == {(2 * ONES).tobytes()}
+    assert {queue.get(timeout=60) for _ in range(3 * len(children))} == {(2 * ONES).tobytes()}
     for child in children:
         child.join()
     assert len(files(tmp_path)) == 1 and not list(tmp_path.glob("*.tmp"))

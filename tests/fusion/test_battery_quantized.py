@@ -11,7 +11,9 @@ import pytest
 import q7x2_ep
 from q7x2_ep import importer
 from q7x2_ep.backend.numpy import evaluate
+from q7x2_ep.dtypes import UINT8
 from q7x2_ep.passes import infer
+from q7x2_ep.session import Session
 from tests.fusion.battery import build, feeds_for, fused_ops
 
 RANDOM = np.random.default_rng(5)
@@ -39,7 +41,7 @@ def dequantize(g: Any, x: Any, scale: Any, zero: Any, **attrs: Any) -> Any:
 
 
 def layer(
-    x_dtype: Any, w_dtype: Any, per_column: bool, bias: bool, requantize: bool, gemm: bool
+    x_dtype: Any, w_dtype: Any, per_column: bool, bias: bool, requantize: bool, product: str
 ) -> Any:
     w, b = weights(w_dtype), row() * 50
     w_scale = row() if per_column else np.array(0.02, F32)
@@ -49,8 +51,10 @@ def layer(
     def formula(g: Any, x: Any) -> Any:
         given = dequantize(g, quantize(g, x, 0.04, x_zero), 0.04, x_zero)
         y_w = g.DequantizeLinear(w, w_scale, w_zero, axis=1)
-        if gemm:
-            y = g.Gemm(given, y_w, *([b] if bias else []))
+        if product == "turned Gemm":
+            y_w = g.DequantizeLinear(np.ascontiguousarray(w.T), w_scale, w_zero, axis=0)
+        if product != "MatMul":
+            y = g.Gemm(given, y_w, *([b] if bias else []), transB=int(product == "turned Gemm"))
         else:
             y = g.MatMul(given, y_w)
             y = g.Add(y, b) if bias else y
@@ -83,10 +87,10 @@ def assert_close(model: onnx.ModelProto, step: float) -> None:
 def test_layers_become_integer_products(
     x_dtype: Any, w_dtype: Any, per_column: bool, bias: bool, requantize: bool
 ) -> None:
-    for gemm in (False, True):
+    for product in ("MatMul", "Gemm", "turned Gemm"):
         model = build(
-            layer(x_dtype, w_dtype, per_column, bias, requantize, gemm),
-            {"x": ("B", K)} if gemm else X,
+            layer(x_dtype, w_dtype, per_column, bias, requantize, product),
+            X if product == "MatMul" else {"x": ("B", K)},
         )[0]
         found, report = fused_ops(model)
         assert found[LINEAR] == 1, report
@@ -216,7 +220,8 @@ def test_convolutions_become_integer_products(bias: str, act: str) -> None:
 def test_a_relu_that_the_zero_point_does_not_do_stays() -> None:
     model = build(image("float", "relu", 9, pads=[1, 1, 1, 1]), {"x": ("B", 4, "S", 9)})[0]
     found, report = fused_ops(model)
-    assert found["q7::QuantizedConv"] == found["Relu"] == 1 and "leaves room below 0" in str(report)
+    assert found["q7::QuantizedConv"] == found["q7::Chain"] == 1, report  # of Relu and what follows
+    assert "leaves room below 0" in str(report)
     assert_close(model, 0.3)
 
 
@@ -248,3 +253,39 @@ def test_three_spatial_dims_stay_float() -> None:
 
     found, _ = fused_ops(build(volume, {"x": ("B", 2, 3, "S", 9)})[0])
     assert (found["q7::QuantizedConv"], found["Conv"]) == (0, 1)
+
+
+@pytest.mark.parametrize("other", [0.04, 0.0671], ids=["one scale", "two scales"])
+def test_numbers_are_chosen_from_bytes(other: float) -> None:
+    """What has another scale is rounded before it is chosen."""
+    zero = np.array(7, np.uint8)
+
+    def formula(g: Any, x: Any, y: Any) -> Any:
+        a = dequantize(g, quantize(g, x, 0.04, zero), 0.04, zero)
+        b = dequantize(g, quantize(g, y, other, zero), other, zero)
+        both = g.Concat(a, g.MaxPool(b, kernel_shape=[3, 3], pads=[1] * 4), axis=1)
+        flat = g.Reshape(g.Transpose(both, perm=(0, 2, 3, 1)), [-1, 10])
+        return dequantize(g, quantize(g, flat, 0.04, zero), 0.04, zero)
+
+    model, _ = build(formula, {"x": ("B", 4, "S", 9), "y": ("B", 6, "S", 9)})
+    _, report = fused_ops(model)
+    assert report.applied["QuantizedSelection"] == 1, report
+    (pool,) = (step for step in Session(model).plan.steps if step.op == "pool")
+    assert pool.fields["dtype"] == UINT8
+    assert_close(model, 0.04)
+
+
+@pytest.mark.parametrize("kind", ["sum", "read twice", "turned"])
+def test_computed_numbers_are_not_chosen_from_bytes(kind: str) -> None:
+    zero, scale = np.array(7, np.uint8), -0.04 if kind == "turned" else 0.04
+
+    def formula(g: Any, x: Any) -> Any:
+        a = dequantize(g, quantize(g, x, scale, zero), scale, zero)
+        chosen = g.MaxPool(a, kernel_shape=[2, 2], pads=[1] * 4)
+        chosen = g.Add(chosen, chosen) if kind == "sum" else chosen
+        y = dequantize(g, quantize(g, chosen, 0.04, zero), 0.04, zero)
+        return g.Add(y, chosen) if kind == "read twice" else y
+
+    model, _ = build(formula, {"x": ("B", 4, "S", 9)})
+    assert "QuantizedSelection" not in fused_ops(model)[1].applied
+    assert_close(model, 0.04)

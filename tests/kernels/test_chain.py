@@ -12,7 +12,7 @@ import pytest
 from tests.kernels.harness import padded, run_threads
 from tests.kernels.harness import rows as kernels
 
-CODES = {"float32": 1, "int64": 7, "bool": 9, "float64": 11}
+CODES = {"float32": 1, "uint8": 2, "int8": 3, "int64": 7, "bool": 9, "float64": 11}
 FIRST = 12  # the number of the first result
 SHAPES = [
     (),
@@ -155,6 +155,29 @@ def test_dtypes_meet(kernel):
         np.testing.assert_array_equal(bools, ~(i < j))
         doubles = run(shape, inputs[:1], [("cast", 7, 11, (0,)), ("sqrt", 11, 11, (12,))], kernel)
         np.testing.assert_array_equal(doubles, np.sqrt(i.astype(np.float64)))
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int8"])
+@pytest.mark.parametrize("kernel", kernels("chain"), ids=lambda k: k.name)
+def test_bytes_of_one_scale(kernel, dtype):
+    """y = quantize(dequantize(a) + dequantize(b)), b a row: every rounding is that of float32."""
+    rng, code, limits = np.random.default_rng(8), CODES[dtype], np.iinfo(dtype)
+    scales = [np.float32(s) for s in (0.02, 0.03, 0.045)]
+    zeros = [limits.min + 3, limits.max, limits.min + 90]
+    for shape in SHAPES:
+        full = shape or (1,)
+        a, b = (rng.integers(0, 256, s).astype(np.uint8).view(dtype) for s in (full, full[-1:]))
+        inputs = [(each, np.broadcast_to(each, full).strides) for each in (a, b)]
+        program = [
+            ("dequantize", code, 1, (0,), scales[0], zeros[0]),
+            ("dequantize", code, 1, (1,), scales[1], zeros[1]),
+            ("add", 1, 1, (FIRST, FIRST + 1)),
+            ("quantize", 1, code, (FIRST + 2,), scales[2], zeros[2]),
+        ]
+        real = [(x.astype(np.float32) - z) * s for x, z, s in zip((a, b), zeros, scales)]
+        quotient = ((real[0] + real[1]) / scales[2]).astype(np.float64)
+        wanted = np.clip(np.rint(quotient) + zeros[2], limits.min, limits.max)
+        np.testing.assert_array_equal(run(shape, inputs, program, kernel), wanted)
 
 
 @pytest.mark.parametrize("op", ["sum", "mean", "max", "min", "sumsq", "l1", "l2", "prod"])

@@ -61,7 +61,7 @@ class Case:
         feeds = {value.name: array for value, array in zip(graph.inputs, arrays)}
         wanted = evaluate(graph, feeds, np.float64)
         library = load()
-        code = compiled(library, build(graph, library.target), list(sizes), 2)
+        code = compiled(library, build(graph, library.target), list(sizes))
         executor = Executor(library, code, 2)
         got = executor.run(arrays, sizes)
         executor.close()

@@ -16,8 +16,9 @@ from q7x2_ep.backend.cpu.library import load
 from q7x2_ep.plan.target import KernelRow
 from tests.kernels.harness import rows, run_op, tolerance
 
-K_BLOCK, ROWS, PANELS = (
-    load().target.constants[f"GEMM_{name}"] for name in ("K_BLOCK", "ROWS", "PANELS")
+K_BLOCK, ROWS, PANELS, FEW, CUT_ROWS, CUT_BYTES = (
+    load().target.constants[f"GEMM_{name}"]
+    for name in ("K_BLOCK", "ROWS", "PANELS", "FEW", "CUT_ROWS", "CUT_BYTES")
 )
 every_row = pytest.mark.parametrize("row", rows("gemm"), ids=lambda row: row.name)
 
@@ -51,6 +52,11 @@ SLOPES = {"gelu": 1.2, "gelu_tanh": 1.2, "silu": 1.2, "mish": 1.2, "hard_swish":
 
 def normal(*shape: int) -> np.ndarray:
     return np.random.default_rng(shape).standard_normal(shape).astype(np.float32)
+
+
+def some_rows(row: KernelRow) -> tuple[int, ...]:
+    """Numbers of rows whose bits are those that they have among more: AMX leaves few to AVX-512."""
+    return (FEW + 1, FEW + 16, 81, 200) if row.isa == "amx" else (1, 2, 3, row.mr)
 
 
 def pack(row: KernelRow, *matrices: np.ndarray, threads: int = 1) -> np.ndarray:
@@ -89,6 +95,7 @@ def gemm(
     k = a_stride if k is None else k
     c = np.full((m, c_stride or n), np.nan, np.float32) if c is None else c
     residual_stride = residual.shape[1] if isinstance(residual, np.ndarray) else c.shape[1]
+    cuts = -(-min(m, ROWS) // CUT_ROWS) * -(-k // K_BLOCK) * CUT_BYTES
     return run_op(
         "gemm",
         row,
@@ -100,6 +107,7 @@ def gemm(
         residual=residual,
         c=c,
         sums=threads * min(m, ROWS) * PANELS * row.nr * 4 if gated and k > K_BLOCK else None,
+        cuts=cuts if row.isa == "amx" else None,
         m=m,
         n=n,
         k=k,
@@ -198,7 +206,7 @@ def test_gated_bits_do_not_depend_on_threads(row: KernelRow) -> None:
     for threads in (2, 3, 8):
         again = gemm(row, a, packed, n, act="silu", gated=True, threads=threads)
         assert again.tobytes() == c.tobytes()
-    for few in (1, 2, 3, row.mr):
+    for few in some_rows(row):
         assert gemm(row, a[:few], packed, n, act="silu", gated=True).tobytes() == c[:few].tobytes()
 
 
@@ -229,18 +237,53 @@ def test_bits_do_not_depend_on_threads_nor_on_other_rows(row: KernelRow) -> None
     c = gemm(row, a, packed, n, bias, act="gelu")
     for threads in (2, 3, 8):
         assert gemm(row, a, packed, n, bias, act="gelu", threads=threads).tobytes() == c.tobytes()
-    for few in (1, 2, 3, row.mr):
+    for few in some_rows(row):
         assert gemm(row, a[:few], packed, n, bias, act="gelu").tobytes() == c[:few].tobytes()
 
 
 @every_row
-def test_nan_and_inf_spread_to_their_row_and_column_only(row: KernelRow) -> None:
-    m, n, k = row.mr + 2, row.nr + 3, 9
+@pytest.mark.parametrize("m,k", [(16, 9), (90, 70)])
+def test_nan_and_inf_spread_to_their_row_and_column_only(row: KernelRow, m: int, k: int) -> None:
+    n = 2 * row.nr + 3
     a, b = np.ones((m, k), np.float32), np.ones((k, n), np.float32)
     a[1, 4], a[2, 0], b[3, 5] = np.nan, np.inf, -np.inf
+    a[m - 1, 2] = np.uint32(0x7F800001).view(np.float32)  # a NaN whose upper half is that of inf
     c = gemm(row, a, pack(row, b), n)
     with np.errstate(invalid="ignore"):
         np.testing.assert_array_equal(c, a @ b)
+
+
+@every_row
+@pytest.mark.parametrize(
+    "a_power,b_power", [(-130, 0), (0, -120), (-60, -60), (-38, -38), (110, -9)]
+)
+def test_tiny_and_huge(row: KernelRow, a_power: int, b_power: int) -> None:
+    """Rows, or columns, of other magnitudes than the rest; and lone values of all magnitudes."""
+    m, n, k = 100, 3 * row.nr, K_BLOCK + 40
+    a, b = np.clip(normal(m, k), -3, 3), np.clip(normal(k, n), -3, 3)
+    a[40:75] = np.ldexp(a[40:75] / 4, a_power)
+    b[:, row.nr + 1 :] = np.ldexp(b[:, row.nr + 1 :] / 4, b_power)
+    a[::3, 7:20] = np.ldexp(np.float32(1), -np.arange(13) * 11)
+    c = gemm(row, a, pack(row, b), n)
+    scale = np.abs(a.astype(np.float64)) @ np.abs(b.astype(np.float64))
+    bound = tolerance(k, scale) + 2.0**-149  # of a result that is denormal
+    assert (np.abs(c - a.astype(np.float64) @ b) <= bound).all()
+
+
+@every_row
+def test_error_is_that_of_short_sums(row: KernelRow) -> None:
+    """At most that of blocks of K_BLOCK, whose floats are added one after the other."""
+    m, n, k = 96, row.nr, 3 * K_BLOCK
+    a, b = normal(m, k), normal(k, n)
+    true = a.astype(np.float64) @ b
+    by_blocks = np.zeros((m, n), np.float32)
+    for block in range(0, k, K_BLOCK):
+        total = np.zeros((m, n), np.float32)
+        for i in range(block, block + K_BLOCK):
+            total += a[:, i : i + 1] * b[i]
+        by_blocks += total
+    error = gemm(row, a, pack(row, b), n) - true
+    assert np.sqrt(np.mean(error**2)) <= np.sqrt(np.mean((by_blocks - true) ** 2))
 
 
 @every_row

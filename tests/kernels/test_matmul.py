@@ -9,7 +9,7 @@ from q7x2_ep.backend.cpu.library import load
 from q7x2_ep.plan.target import KernelRow
 from tests.kernels.harness import rows, run_op, run_threads, tolerance
 
-K_BLOCK = load().target.constants["GEMM_K_BLOCK"]
+K_BLOCK, PANELS = (load().target.constants[name] for name in ("GEMM_K_BLOCK", "MATMUL_PANELS"))
 every_row = pytest.mark.parametrize("row", rows("gemm"), ids=lambda row: row.name)
 
 
@@ -38,7 +38,7 @@ def matmul(
         a=base(a),
         b=base(b),
         c=np.full((*batch, m, n), np.nan, np.float32),
-        pack=threads * min(k, K_BLOCK) * row.nr * 4,
+        pack=threads * min(k, K_BLOCK) * min(-(-n // row.nr), PANELS) * row.nr * 4,
         m=m,
         n=n,
         k=k,

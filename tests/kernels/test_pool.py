@@ -111,6 +111,15 @@ def test_against_windows(row: KernelRow, name: str) -> None:
 
 
 @every_row
+@pytest.mark.parametrize("dtype", ["i1", "u1"])
+@pytest.mark.parametrize("name", SHAPES)
+def test_bytes(row: KernelRow, name: str, dtype: str) -> None:
+    shape, at = SHAPES[name]
+    x = np.random.default_rng(shape).integers(0, 256, shape).astype(np.uint8).view(dtype)
+    np.testing.assert_array_equal(pool(row, x, at, "max")["y"], expected(x, at, "max"))
+
+
+@every_row
 def test_bits_do_not_depend_on_threads(row: KernelRow) -> None:
     last = Window((3, 2, 1), (2, 2, 1), (1, 1, 1), (1, 1, 0), (1, 1, 0))
     for shape, at in (

@@ -1,11 +1,11 @@
-"""qgemm and qconv against exact arithmetic."""
+"""Integer products and convolutions against exact arithmetic."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from q7x2_ep.ops.quant_product import pack, qconv_work, qgemm_room
+from q7x2_ep.ops.quant_product import pack, pack_taps, qgemm_room, side_by_side
 from q7x2_ep.plan.target import KernelRow
 from tests.kernels.harness import rows, run_op, run_threads
 from tests.kernels.windows import Window, convolve
@@ -104,49 +104,16 @@ def test_bits_do_not_depend_on_threads(row: KernelRow) -> None:
         assert qgemm(row, 130, 300, 64, "uint8", "int8", threads)[0].tobytes() == one.tobytes()
 
 
-GROUPED = [  # x, w, stride, pads, dilation
-    ((1, 1, 1, 1), (1, 1, 1, 1), (1, 1), (0, 0, 0, 0), (1, 1)),
-    ((2, 4, 9, 17), (4, 1, 3, 3), (1, 1), (1, 1, 1, 1), (1, 1)),
-    ((1, 6, 8, 70), (9, 2, 3, 5), (2, 2), (0, 2, 1, 4), (1, 1)),
-    ((1, 4, 5, 600), (4, 2, 1, 3), (1, 1), (0, 1, 0, 1), (1, 2)),
-    ((3, 2, 11, 13), (2, 1, 2, 2), (3, 3), (4, 5, 3, 2), (2, 3)),
-    ((0, 2, 5, 5), (2, 1, 3, 3), (1, 1), (0, 0, 0, 0), (1, 1)),
-]
-
-
-@pytest.mark.parametrize("row", rows("qconv"), ids=lambda row: row.name)
-@pytest.mark.parametrize("c_dtype", CODES)
-@pytest.mark.parametrize("x_dtype", ["uint8", "int8"])
-def test_qconv(row: KernelRow, x_dtype: str, c_dtype: str) -> None:
-    for shape, w_shape, stride, pads, dilation in GROUPED:
-        rng, limits = np.random.default_rng(shape), np.iinfo(x_dtype)
-        x = rng.choice([limits.min, limits.max, 3], shape).astype(x_dtype)
-        w = rng.integers(-255, 256, w_shape).astype(np.int16)
-        x_zero, zero = np.array(limits.max - 1, x_dtype), np.array(2, c_dtype)
-        centred = x.astype(np.int64) - int(x_zero)
-        (N, C, H, W), (M, per_group, kh, kw) = shape, w_shape
-        at = Window((kh, kw), stride, dilation, pads[:2], pads[2:])
-        sums = convolve(centred, w.astype(np.int64), at, C // per_group)
-        scale = (rng.random(M) / (200 * per_group * kh * kw)).astype(np.float32)
-        bias = (rng.random(M) * 9).astype(np.float32)
-        is_sum, is_byte = c_dtype == "int32", c_dtype in ("uint8", "int8")
-        given = {"x": x, "x_zero": x_zero, "w": w, "zero": zero if is_byte else None}
-        given.update(scale=None if is_sum else scale, bias=None if is_sum else bias)
-        given.update(at.fields((H, W), sums.shape[2:], 2), y=np.zeros(sums.shape, c_dtype))
-        given.update(N=N, C=C, M=M, groups=C // per_group, scales=M)
-        given.update(x_dtype=CODES[x_dtype], y_dtype=CODES[c_dtype])
-        (y,) = run_threads("qconv", row, work=8 * qconv_work(given) * 4, **given)
-        real = sums * scale.astype(np.float64)[:, None, None] + bias[:, None, None]
-        assert_finished(y, sums, real)
-
-
-IMAGES = [  # x (N, H, W, C), w (M, C, kh, kw), stride, pads, dilation
+IMAGES = [  # x (N, H, W, C), w (M, C / groups, kh, kw), stride, pads, dilation
     ((1, 1, 1, 1), (1, 1, 1, 1), (1, 1), (0, 0, 0, 0), (1, 1)),
     ((2, 9, 7, 64), (40, 64, 1, 1), (1, 1), (0, 0, 0, 0), (1, 1)),
     ((2, 9, 7, 5), (33, 5, 3, 3), (2, 1), (1, 0, 1, 2), (1, 1)),
     ((1, 13, 12, 3), (8, 3, 7, 7), (2, 2), (3, 3, 3, 3), (1, 1)),
     ((1, 8, 9, 20), (4, 20, 2, 3), (1, 2), (0, 3, 2, 1), (2, 3)),
     ((0, 5, 5, 2), (3, 2, 3, 3), (1, 1), (0, 0, 0, 0), (1, 1)),
+    ((2, 9, 7, 80), (68, 40, 1, 1), (1, 1), (0, 0, 0, 0), (1, 1)),  # in groups from here on
+    ((1, 6, 5, 36), (45, 4, 3, 2), (1, 2), (1, 0, 1, 2), (1, 1)),
+    ((2, 5, 6, 6), (18, 1, 2, 3), (2, 1), (0, 2, 1, 1), (1, 2)),
 ]
 
 
@@ -158,15 +125,17 @@ def test_qconv_last(row: KernelRow, x_dtype: str, c_dtype: str) -> None:
         rng, limits = np.random.default_rng(shape), np.iinfo(x_dtype)
         x = rng.choice([limits.min, limits.max, 3], shape).astype(x_dtype)
         w = rng.choice([0, 255, 7], w_shape).astype(np.uint8)
-        (N, H, W, C), (M, _, kh, kw), gap = shape, w_shape, 3
+        (N, H, W, C), (M, per_group, kh, kw), gap = shape, w_shape, 3
         w_zero = rng.choice([0, 128, 255], M).astype(np.uint8)
         x_zero, zero = np.array(limits.max - 1, x_dtype), np.array(2, c_dtype)
         centred = x.astype(np.int64).transpose(0, 3, 1, 2) - int(x_zero)
         wide = w.astype(np.int64) - w_zero[:, None, None, None]
         at = Window((kh, kw), stride, dilation, pads[:2], pads[2:])
-        sums = convolve(centred, wide, at, 1).transpose(0, 2, 3, 1)
-        k = C * kh * kw
-        packed, left = pack(w.reshape(M, C, -1).transpose(2, 1, 0).reshape(k, M), w_zero, row)
+        sums = convolve(centred, wide, at, C // per_group).transpose(0, 2, 3, 1)
+        flat = w.reshape(M, per_group, -1)
+        matrix, zeros, groups = side_by_side(flat, w_zero, C // per_group, row)
+        packed, left = pack(matrix, zeros, row)
+        k = len(matrix)
         scale = (rng.random(M) / (200 * k)).astype(np.float32)
         bias = (rng.random(M) * 9).astype(np.float32)
         is_sum, is_byte = c_dtype == "int32", c_dtype in ("uint8", "int8")
@@ -175,9 +144,52 @@ def test_qconv_last(row: KernelRow, x_dtype: str, c_dtype: str) -> None:
         given.update(scale=None if is_sum else scale, bias=None if is_sum else bias)
         room = np.full((*sums.shape[:3], M + gap), 9, c_dtype)
         given.update(at.fields((H, W), sums.shape[1:3], 2), y=room, y_stride=M + gap)
-        given.update(N=N, C=C, M=M, scales=M, panel_bytes=packed[0].nbytes)
+        given.update(N=N, C=C, M=M, groups=groups, scales=M, panel_bytes=packed[0].nbytes)
         given.update(x_dtype=CODES[x_dtype], y_dtype=CODES[c_dtype])
         bytes_ = TILES * row.mr * (-(-k // 64) * 64 + qgemm_room(k))
         (y,) = run_threads("qconv_last", row, rows=8 * bytes_, **given)
         assert (y[..., M:] == 9).all()
         assert_finished(y[..., :M], sums, sums * scale.astype(np.float64) + bias)
+
+
+DEPTHWISE = [  # x (N, H, W, C), kernel, stride, pads, dilation
+    ((1, 1, 1, 1), (1, 1), (1, 1), (0, 0, 0, 0), (1, 1)),
+    ((2, 6, 9, 64), (3, 3), (1, 1), (1, 1, 1, 1), (1, 1)),
+    ((1, 7, 8, 100), (3, 3), (2, 2), (0, 1, 1, 1), (1, 1)),
+    ((2, 5, 12, 19), (5, 5), (1, 1), (2, 2, 2, 2), (1, 1)),
+    ((1, 3, 20, 145), (1, 7), (1, 2), (0, 3, 0, 5), (1, 1)),
+    ((1, 8, 9, 24), (2, 3), (1, 2), (0, 3, 2, 1), (2, 3)),
+    ((1, 9, 7, 16), (3, 2), (1, 1), (2, 0, 2, 0), (3, 1)),
+    ((1, 5, 6, 33), (4, 4), (3, 1), (4, 5, 3, 6), (1, 1)),
+    ((0, 5, 5, 2), (3, 3), (1, 1), (0, 0, 0, 0), (1, 1)),
+]
+
+
+@pytest.mark.parametrize("row", rows("qdepthwise"), ids=lambda row: row.name)
+@pytest.mark.parametrize("c_dtype", CODES)
+@pytest.mark.parametrize("x_dtype", ["uint8", "int8"])
+@pytest.mark.parametrize("most", [127, 255])  # weights that are one int8, or several
+def test_qdepthwise(row: KernelRow, most: int, x_dtype: str, c_dtype: str) -> None:
+    for shape, (kh, kw), stride, pads, dilation in DEPTHWISE:
+        rng, limits = np.random.default_rng(shape), np.iinfo(x_dtype)
+        (N, H, W, C), gap = shape, 3
+        x = rng.choice([limits.min, limits.max, 3], shape).astype(x_dtype)
+        w = rng.integers(-most, most + 1, (C, kh, kw)).astype(np.int16)
+        w[0, 0, 0] = most
+        x_zero, zero = np.array(limits.max - 1, x_dtype), np.array(2, c_dtype)
+        centred = x.astype(np.int64).transpose(0, 3, 1, 2) - int(x_zero)
+        at = Window((kh, kw), stride, dilation, pads[:2], pads[2:])
+        sums = convolve(centred, w.astype(np.int64)[:, None], at, C).transpose(0, 2, 3, 1)
+        scale = (rng.random(C) / (200 * kh * kw)).astype(np.float32)
+        bias = (rng.random(C) * 9).astype(np.float32)
+        side_by_side = stride[1] if dilation[1] == 1 else None
+        packed, parts = pack_taps(w, scale, bias, side_by_side, row)
+        room = np.full((*sums.shape[:3], C + gap), 9, c_dtype)
+        given = {"x": x, "x_zero": x_zero, "w": packed, "y": room, "y_stride": C + gap}
+        given.update(zero=zero if c_dtype in ("uint8", "int8") else None)
+        given.update(at.fields((H, W), sums.shape[1:3], 2), N=N, C=C, parts=parts)
+        given.update(x_dtype=CODES[x_dtype], y_dtype=CODES[c_dtype], panel_bytes=packed[0].nbytes)
+        work = -(-C // 64) * 64 + 8 * 8 * kh * (kw + 3)
+        (y,) = run_threads("qdepthwise", row, work=work, **given)
+        assert (y[..., C:] == 9).all()
+        assert_finished(y[..., :C], sums, sums * scale.astype(np.float64) + bias)

@@ -8,36 +8,38 @@
 #include "parts.h"
 #include "tiles.h"
 
-enum {
-    FEW = 48, /* rows that AVX-512 is faster for */
-    ROWS = 224,
-    GROUPS = ROWS / Q7_PARTS_ROWS,
-    STEPS = Q7_GEMM_K_BLOCK / Q7_PARTS_STEP
-};
+enum { GROUPS = Q7_GEMM_ROWS / Q7_PARTS_ROWS, STEPS = Q7_GEMM_K_BLOCK / Q7_PARTS_STEP };
+
+/* The parts of 32 rows and a block of k. */
+typedef struct rows_cut {
+    _Alignas(64) q7_bf16 parts[STEPS * Q7_PARTS_SIZE];
+    bool fit;
+} rows_cut;
+_Static_assert(sizeof(rows_cut) == Q7_GEMM_CUT_BYTES && Q7_PARTS_ROWS == Q7_GEMM_CUT_ROWS,
+               "kernels.def says otherwise");
 
 void q7_gemm_f32_avx512(const q7_gemm_block *block);
 
 /* Of a thread, whatever it multiplies: 0.4 MB that stay in its L2. */
 static _Thread_local struct {
-    _Alignas(64) q7_bf16 a[GROUPS][STEPS * Q7_PARTS_SIZE];
+    rows_cut a[GROUPS];
     _Alignas(64) q7_bf16 b[2][STEPS * Q7_PARTS_SIZE];
     _Alignas(64) float sums[2][Q7_PARTS_ROWS * NR];
     _Alignas(64) float unused[256];
-    bool fits[GROUPS];
 } room;
 
 Q7_INLINE __m512 load_part(const float *p, int64_t left) {
     return left >= 16 ? _mm512_loadu_ps(p) : _mm512_maskz_loadu_ps(q7_lanes(q7_max(left, 0)), p);
 }
 
-/* Up to 32 rows of a; false if one does not fit. */
-static bool cut_rows(const q7_gemm_block *x, int64_t row, int64_t m, q7_bf16 *parts) {
+/* Up to 32 rows of a, and a block of k. */
+static void cut_rows(const q7_gemm_block *x, int64_t row, int64_t m, rows_cut *cut) {
     const int64_t whole = x->k / Q7_PARTS_STEP * Q7_PARTS_STEP;
-    bool fits = true;
+    cut->fit = true;
     for (int64_t i = 0; i < m; i++) {
         const float *a = x->a + (row + i) * x->a_row_stride;
         __m512 largest = _mm512_setzero_ps();
-        q7_bf16 *to = parts + i * Q7_PARTS_STEP;
+        q7_bf16 *to = cut->parts + i * Q7_PARTS_STEP;
         for (int64_t k = 0; k < whole; k += Q7_PARTS_STEP, to += Q7_PARTS_SIZE) {
             q7_prefetch(a + k + x->k); /* for the next block of k */
             q7_prefetch(a + k + x->k + 16);
@@ -48,9 +50,8 @@ static bool cut_rows(const q7_gemm_block *x, int64_t row, int64_t m, q7_bf16 *pa
             q7_store_parts(load_part(a + whole, x->k - whole),
                            load_part(a + whole + 16, x->k - whole - 16), to, 2 * Q7_PARTS_TILE,
                            &largest);
-        fits &= q7_parts_fit(_mm512_set1_ps(_mm512_reduce_max_ps(largest))) != 0;
+        cut->fit &= q7_parts_fit(_mm512_set1_ps(_mm512_reduce_max_ps(largest))) != 0;
     }
-    return fits;
 }
 
 /* A panel of b, of which pairs of rows are cut now and then. */
@@ -63,12 +64,13 @@ typedef struct cut {
 } cut;
 
 static cut cut_of(const q7_gemm_block *x, int64_t panel, q7_bf16 *parts) {
-    return (cut){.b = x->b + panel * x->b_panel_stride,
-                 .next = (panel + 1) * NR < x->n ? x->b_panel_stride : x->k * NR - panel * x->b_panel_stride,
-                 .k = x->k,
-                 .pairs = q7_ceil_div(x->k, Q7_PARTS_STEP) * 16,
-                 .parts = parts,
-                 .largest = {_mm512_setzero_ps(), _mm512_setzero_ps()}};
+    return (cut){
+        .b = x->b + panel * x->b_panel_stride,
+        .next = (panel + 1) * NR < x->n ? x->b_panel_stride : x->k * NR - panel * x->b_panel_stride,
+        .k = x->k,
+        .pairs = q7_ceil_div(x->k, Q7_PARTS_STEP) * 16,
+        .parts = parts,
+        .largest = {_mm512_setzero_ps(), _mm512_setzero_ps()}};
 }
 
 Q7_INLINE void cut_pairs(cut *c, int64_t count) {
@@ -112,12 +114,12 @@ static void finish_rows(made *x) {
 /* Tiles 0 to 3 are sums, 4 and 5 rows of a, 6 and 7 columns of b. */
 #define A(part)                                                            \
     do {                                                                   \
-        _tile_loadd(4, a + 2 * (part) * Q7_PARTS_TILE, 64);                \
+        _tile_loadd(4, a + 2 * (part)*Q7_PARTS_TILE, 64);                  \
         if (two) _tile_loadd(5, a + (2 * (part) + 1) * Q7_PARTS_TILE, 64); \
     } while (0)
 #define B(part)                                                   \
     do {                                                          \
-        _tile_loadd(6, b + 2 * (part) * Q7_PARTS_TILE, 64);       \
+        _tile_loadd(6, b + 2 * (part)*Q7_PARTS_TILE, 64);         \
         _tile_loadd(7, b + (2 * (part) + 1) * Q7_PARTS_TILE, 64); \
     } while (0)
 #define MULTIPLY()                        \
@@ -154,7 +156,7 @@ Q7_INLINE void multiply(const q7_bf16 *a, const q7_bf16 *b, int64_t steps, const
         cut_pairs(next, count);
         B(0);
         MULTIPLY();
-        _tile_stored(4, room.unused, 64); /* keeps stores fast, see above */
+        _tile_stored(4, room.unused, 64); /* those of sums wait 1000 cycles else */
     }
     _tile_stored(0, sums, 4 * NR);
     _tile_stored(1, sums + 16, 4 * NR);
@@ -171,14 +173,10 @@ static void multiply_one(const q7_bf16 *a, const q7_bf16 *b, int64_t steps, cut 
     multiply(a, b, steps, false, next, count, last, sums);
 }
 
-/* Up to ROWS rows, and k in one block. */
-static void multiply_rows(const q7_gemm_block *x) {
+/* Up to Q7_GEMM_ROWS rows, and k in one block; a is cut already. */
+static void multiply_rows(const q7_gemm_block *x, const rows_cut *a) {
     const int64_t groups = q7_ceil_div(x->m, Q7_PARTS_ROWS), panels = q7_ceil_div(x->n, NR);
     const int64_t steps = q7_ceil_div(x->k, Q7_PARTS_STEP), count = q7_ceil_div(16, 3 * groups);
-    for (int64_t g = 0; g < groups; g++) {
-        const int64_t row = g * Q7_PARTS_ROWS;
-        room.fits[g] = cut_rows(x, row, q7_min(Q7_PARTS_ROWS, x->m - row), room.a[g]);
-    }
     cut next = cut_of(x, 0, room.b[0]);
     cut_pairs(&next, next.pairs);
     made last = {.rows = q7_ceil_div(Q7_PARTS_ROWS, steps)};
@@ -192,7 +190,7 @@ static void multiply_rows(const q7_gemm_block *x) {
         for (int64_t g = 0; g < groups; g++) {
             const int64_t row = g * Q7_PARTS_ROWS, m = q7_min(Q7_PARTS_ROWS, x->m - row);
             const int64_t n = q7_min(NR, x->n - p * NR);
-            if (!fits || !room.fits[g]) {
+            if (!fits || !a[g].fit) {
                 q7_gemm_epilogue epilogue;
                 const q7_gemm_block part = q7_gemm_part(x, row, m, p * NR, n, NR, &epilogue);
                 q7_gemm_f32_avx512(&part);
@@ -200,7 +198,7 @@ static void multiply_rows(const q7_gemm_block *x) {
             }
             float *sums = room.sums[turn];
             turn = !turn;
-            (m > 16 ? multiply_two : multiply_one)(room.a[g], b, steps, &next, count, &last, sums);
+            (m > 16 ? multiply_two : multiply_one)(a[g].parts, b, steps, &next, count, &last, sums);
             last.part = q7_gemm_part(x, row, m, p * NR, n, NR, &last.epilogue);
             last.sums = sums;
         }
@@ -211,23 +209,34 @@ static void multiply_rows(const q7_gemm_block *x) {
 }
 
 void Q7_KERNEL(gemm_f32)(const q7_gemm_block *x) {
-    if (x->m <= FEW || !x->b_packed || x->a_k_stride != 1 || x->k < Q7_PARTS_STEP) {
+    if (x->cuts_only) {
+        cut_rows(x, 0, x->m, x->cuts);
+        return;
+    }
+    if (x->m <= Q7_GEMM_FEW || !x->b_packed || x->a_k_stride != 1 || x->k < Q7_PARTS_STEP) {
         q7_gemm_f32_avx512(x);
         return;
     }
     q7_tiles_configure(16);
     for (int64_t row = 0, m; row < x->m; row += m) {
-        m = q7_min(ROWS, x->m - row);
+        m = q7_min(Q7_GEMM_ROWS, x->m - row);
         q7_gemm_epilogue epilogue;
         const q7_gemm_block rows = q7_gemm_part(x, row, m, 0, x->n, NR, &epilogue);
-        for (int64_t k0 = 0; k0 < x->k; k0 += x->k_block) {
+        const rows_cut *cuts = x->cuts;
+        for (int64_t k0 = 0; k0 < x->k; k0 += Q7_GEMM_K_BLOCK) {
             q7_gemm_block part = rows;
-            part.k = q7_min(x->k - k0, x->k_block);
+            part.k = q7_min(x->k - k0, Q7_GEMM_K_BLOCK);
             part.a += k0;
             part.b += k0 * NR;
             part.accumulate = x->accumulate || k0 > 0;
             if (k0 + part.k < x->k) part.epilogue = NULL;
-            multiply_rows(&part);
+            const int64_t groups = q7_ceil_div(m, Q7_PARTS_ROWS);
+            for (int64_t g = 0; g < groups && !cuts; g++) {
+                const int64_t first = g * Q7_PARTS_ROWS;
+                cut_rows(&part, first, q7_min(Q7_PARTS_ROWS, m - first), &room.a[g]);
+            }
+            multiply_rows(&part, cuts ? cuts : room.a);
+            if (cuts) cuts += groups;
         }
     }
     _tile_release();

@@ -5,8 +5,8 @@
  *
  *     a0 b0 + (a0 b1 + a1 b0) + (a0 b2 + a1 b1 + a2 b0)
  *
- * less three products below 2^-23 of it together, 2^-24 on average: six tile products take 6/16 of
- * the time that fused multiply-adds of AVX-512 take. A tile product sums 32 k values before it adds
+ * less three products that are 2^-24 of it together on average: six tile products, of which AMX does
+ * 16 in the time of a fused multiply-add of AVX-512. A tile product sums 32 k values before it adds
  * them to what the tile held, so that sums of 256 have half the error of 256 fused multiply-adds
  * (docs/decisions.md 52).
  *
@@ -26,10 +26,10 @@
 
 enum {
     Q7_PARTS = 3,
-    Q7_PARTS_STEP = 32,                             /* k values */
-    Q7_PARTS_ROWS = 32,                             /* of a, in two tiles */
-    Q7_PARTS_TILE = 512,                            /* bfloat16 of a tile */
-    Q7_PARTS_SIZE = 2 * Q7_PARTS * Q7_PARTS_TILE,   /* of a step of 32 rows or columns */
+    Q7_PARTS_STEP = 32,                           /* k values */
+    Q7_PARTS_ROWS = 32,                           /* of a, in two tiles */
+    Q7_PARTS_TILE = 512,                          /* bfloat16 of a tile */
+    Q7_PARTS_SIZE = 2 * Q7_PARTS * Q7_PARTS_TILE, /* of a step of 32 rows or columns */
 };
 
 typedef uint16_t q7_bf16;
@@ -45,9 +45,9 @@ Q7_INLINE void q7_store_parts(__m512 low, __m512 high, q7_bf16 *to, int64_t stri
     Q7_UNROLL
     for (int i = 0; i < Q7_PARTS; i++) {
         const __m512i x = _mm512_castps_si512(low), y = _mm512_castps_si512(high);
-        _mm512_store_si512(to + i * stride,
-                           _mm512_ternarylogic_epi32(y, upper, _mm512_srli_epi32(x, 16),
-                                                     UPPER_OF_SECOND));
+        _mm512_store_si512(
+            to + i * stride,
+            _mm512_ternarylogic_epi32(y, upper, _mm512_srli_epi32(x, 16), UPPER_OF_SECOND));
         low = _mm512_sub_ps(low, _mm512_castsi512_ps(_mm512_and_epi32(x, upper)));
         high = _mm512_sub_ps(high, _mm512_castsi512_ps(_mm512_and_epi32(y, upper)));
     }

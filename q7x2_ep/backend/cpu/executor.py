@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from array import array as array_of
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Optional
+from typing import Any, NamedTuple, Optional
 
 import numpy as np
 
@@ -20,7 +19,6 @@ from q7x2_ep.backend.cpu.lane import Lane
 from q7x2_ep.ir.shape import substitute
 from q7x2_ep.plan.encode import Encoded
 
-PACKED_ALIGN = 128  # bytes
 WATCHED_STEPS = 16  # run between two questions whether to go on
 
 
@@ -34,8 +32,7 @@ class _Bound:
         self.lane: Optional[Lane] = None  # for these sizes, once they are seen again
 
 
-@dataclass(frozen=True)
-class Code:
+class Code(NamedTuple):
     """A plan as it is run: what C reads, packed weights first among its constants."""
 
     encoded: Encoded
@@ -68,9 +65,7 @@ class Executor:
         try:
             is_again = bound.sizes == sizes
             self._bind(bound, sizes)
-            if call is not None:
-                return self._call(bound, arrays, call)
-            outputs = self._run(bound, arrays)
+            outputs = self._run(bound, arrays) if call is None else self._call(bound, arrays, call)
             if is_again and bound.lane is None:
                 inputs, steps = self.encoded.inputs, len(self.encoded.steps)
                 bound.lane = Lane(bound.context, steps, inputs, arrays, outputs)

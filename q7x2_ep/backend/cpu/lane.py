@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Optional
 
 import numpy as np
+from numpy import ndarray
 
 from q7x2_ep.backend.cpu.library import Context, Launch, address
 from q7x2_ep.ir.core import Value
@@ -39,35 +40,31 @@ class Lane:
         ]
         self._copied = [feed[:4] for feed in feeds if arrays[feed[4]].nbytes <= COPIED_BYTES]
         self._read = [feed for feed in feeds if arrays[feed[4]].nbytes > COPIED_BYTES]
-        self._made = [
-            (i, array.shape, array.dtype)
-            for i, array in enumerate(outputs)
-            if array.nbytes > COPIED_BYTES
-        ]
+        self._outputs = [(each.shape, each.dtype, each.nbytes > COPIED_BYTES) for each in outputs]
+        self._made = [(i, *each) for i, (*each, is_large) in enumerate(self._outputs) if is_large]
+        self._small = [(i, self._results[i]) for i, each in enumerate(self._outputs) if not each[2]]
         self._inputs = len(feeds)
 
     def run(
         self, feed: Mapping[str, Any], into: Sequence[Optional[np.ndarray]]
     ) -> Optional[list[np.ndarray]]:
         """The outputs, or None for a feed that is not dense arrays of these dtypes and shapes.
-        into: per output, if any, a small array to copy it to, or None.
+        into: per output, if any, an array to write it to, or None.
 
         Raises: StatusError.
         """
-        if len(feed) != self._inputs or (into and not all(map(_takes, into, self._results))):
+        if len(feed) != self._inputs or (into and not self._fit(into)):
             return None
         launch = self._launch
         try:
             for name, dtype, shape, slot in self._copied:
                 array = feed[name]
-                if type(array) is not np.ndarray or array.dtype is not dtype:
-                    return None
-                if array.shape != shape:
+                if type(array) is not ndarray or array.dtype is not dtype or array.shape != shape:
                     return None
                 slot[...] = array
             for name, dtype, shape, _, i in self._read:
                 array = feed[name]
-                if type(array) is not np.ndarray or array.dtype is not dtype:
+                if type(array) is not ndarray or array.dtype is not dtype:
                     return None
                 flags = array.flags
                 if array.shape != shape or not (flags.c_contiguous and flags.aligned):
@@ -75,35 +72,46 @@ class Lane:
                 launch.sources[i] = address(array)
         except KeyError:
             return None
-        if not self._made and not into:
+        if not self._made:
             launch.run()
+            if into:
+                return list(map(_result, self._results, into))
             return [slot.copy() for slot in self._results]
-        outputs = self._results.copy()
+        outputs: list[Any] = [*into] if into else [None] * len(self._results)
         for i, shape, dtype in self._made:
-            try:
-                outputs[i] = np.empty(shape, dtype)
-            except MemoryError:
+            if outputs[i] is None:
+                try:
+                    outputs[i] = np.empty(shape, dtype)
+                except MemoryError:
+                    return None
+            elif any(np.may_share_memory(outputs[i], feed[name]) for name, *_ in self._read):
                 return None
             launch.targets[i] = address(outputs[i])
         launch.run()
-        for i, slot in enumerate(self._results):
-            given = into[i] if into else None
-            if given is not None:
-                given[...] = slot
-                outputs[i] = given
-            elif outputs[i] is slot:
-                outputs[i] = slot.copy()
+        for i, slot in self._small:
+            outputs[i] = _result(slot, outputs[i])
         return outputs
 
+    def _fit(self, into: Sequence[Optional[np.ndarray]]) -> bool:
+        """Whether results can be written there, large ones by the steps themselves."""
+        for array, (shape, dtype, is_large) in zip(into, self._outputs):
+            if array is None:
+                continue
+            if array.dtype is not dtype or array.shape != shape:
+                return False
+            if is_large:
+                flags = array.flags
+                if not (flags.c_contiguous and flags.aligned and flags.writeable):
+                    return False
+        return True
 
-def _takes(given: Optional[np.ndarray], slot: np.ndarray) -> bool:
-    """Whether a result can be copied there."""
-    return given is None or (
-        given.shape == slot.shape
-        and given.dtype == slot.dtype
-        and given.nbytes <= COPIED_BYTES
-        and given.flags.writeable
-    )
+
+def _result(slot: np.ndarray, into: Optional[np.ndarray]) -> np.ndarray:
+    """A copy of what is in a slot."""
+    if into is None:
+        return slot.copy()
+    into[...] = slot
+    return into
 
 
 def _slot(array: np.ndarray) -> np.ndarray:

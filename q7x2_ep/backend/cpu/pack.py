@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import mmap
+import threading
 from collections import Counter
 from collections.abc import Collection
+from typing import Any, Callable, Optional
 
 import numpy as np
 
 from q7x2_ep import dtypes
 from q7x2_ep.backend.cpu import library as native
-from q7x2_ep.backend.cpu.executor import PACKED_ALIGN, Code
+from q7x2_ep.backend.cpu.cores import default_threads
+from q7x2_ep.backend.cpu.executor import Code
+from q7x2_ep.backend.cpu.room import aligned
 from q7x2_ep.backend.memory import mapping
 from q7x2_ep.ir.core import Graph, Value
 from q7x2_ep.plan.encode import encode
@@ -18,50 +22,87 @@ from q7x2_ep.plan.memory import Storage
 from q7x2_ep.plan.parts import Operand, Pack, Plan, Step
 
 PACK_BYTES = 1 << 23  # of weights that are packed in one go: of 32 MB, 24 MB more at once
+MOST_THREADS = 8  # Python hands the weights out: 0.3 of the 3 ms that 8 MB take
 
 
 def compiled(
     library: native.Library,
     plan: Plan,
     symbols: list[str],
-    threads: int,
     kept: Collection[Value] = (),
+    room: Optional[np.ndarray] = None,
 ) -> Code:
     """Encodes a plan and packs its weights, which leave it. kept: constants that others read too.
+    room: where they are packed, by default in memory of their own.
 
     Raises: errors of errors.py only.
     """
     encoded = encode(plan, library.target, symbols)
-    packed = pack(library, plan, threads, {*plan.constants, *kept})
+    packed = aligned(plan.packed_bytes) if room is None else room
+    pack(library, plan, packed, {*plan.constants, *kept})
     return Code(encoded, [packed, *_readable(plan)])
 
 
-def pack(library: native.Library, plan: Plan, threads: int, kept: set[Value]) -> np.ndarray:
-    """The packed weights of a plan, made a few at a time, so that few need be in memory twice.
+def pack(library: native.Library, plan: Plan, packed: np.ndarray, kept: set[Value]) -> None:
+    """Packs the weights of a plan, a few at a time, so that few need be in memory twice. Each of
+    some threads packs others: two that share one weight wait for the same pages.
 
     A weight leaves the graph as soon as it is packed, except for those kept.
     """
-    total = plan.packed_bytes
-    room = np.empty(total + PACKED_ALIGN, np.uint8)
-    start = -room.ctypes.data % PACKED_ALIGN
-    packed = room[start : start + total]
-    group: list[Pack] = []
     uses = Counter(p.weight for p in plan.packs)
-    for p in plan.packs:
-        group.append(p)
-        if p is plan.packs[-1] or sum(each.array.nbytes for each in group) >= PACK_BYTES:
-            _pack_group(library, group, packed, threads)
-            _drop_pages([each.array for each in group])
+    lock = threading.Lock()
+
+    def pack_group(group: list[Pack]) -> None:
+        _pack_group(library, group, packed)
+        _drop_pages([each.array for each in group])
+        with lock:
             uses.subtract(each.weight for each in group)
             for weight in {each.weight for each in group} - kept:
                 weight.const = weight.const if uses[weight] else None
-            group = []
-    return packed
+
+    share(pack_group, _groups(plan.packs))
 
 
-def _pack_group(
-    library: native.Library, packs: list[Pack], packed: np.ndarray, threads: int
-) -> None:
+def share(work: Callable[[Any], None], items: list[Any]) -> None:
+    """Works on every item; each goes to the next thread that is free, the caller's among them.
+
+    Raises: what work has raised.
+    """
+    left = iter(items)
+    errors: list[BaseException] = []
+
+    def take() -> None:
+        try:
+            for item in left:
+                work(item)
+        except BaseException as error:
+            errors.append(error)
+
+    threads = min(len(items), MOST_THREADS, default_threads()) if len(items) > 1 else 1
+    helpers = [threading.Thread(target=take) for _ in range(threads - 1)]
+    for helper in helpers:
+        helper.start()
+    take()
+    for helper in helpers:
+        helper.join()
+    if errors:
+        raise errors[0]
+
+
+def _groups(packs: list[Pack]) -> list[list[Pack]]:
+    """Of PACK_BYTES each, or little more."""
+    groups: list[list[Pack]] = []
+    size = PACK_BYTES
+    for p in packs:
+        if size >= PACK_BYTES:
+            groups.append([])
+            size = 0
+        groups[-1].append(p)
+        size += p.array.nbytes
+    return groups
+
+
+def _pack_group(library: native.Library, packs: list[Pack], packed: np.ndarray) -> None:
     """A small plan of pack_b steps, run once."""
     loading = Plan(Graph("load"))
     total = packed.nbytes
@@ -78,7 +119,7 @@ def _pack_group(
     encoded = encode(loading, library.target, [])
     with (
         native.Plan(library, encoded.blob, constants) as once,
-        native.Context(once, threads) as context,
+        native.Context(once, 1) as context,
     ):
         context.bind([])
         context.run(0, len(loading.steps), [], [packed])
@@ -89,7 +130,9 @@ def _drop_pages(weights: list[np.ndarray]) -> None:
     for weight in weights:
         owner = mapping(weight)
         if owner is not None and hasattr(mmap, "MADV_DONTNEED"):
-            owner.madvise(mmap.MADV_DONTNEED)
+            start = weight.ctypes.data - np.frombuffer(owner, np.uint8).ctypes.data
+            page = start - start % mmap.PAGESIZE
+            owner.madvise(mmap.MADV_DONTNEED, page, start + weight.nbytes - page)
 
 
 def _pack_step(p: Pack, source: Storage, into: Storage) -> Step:
