@@ -450,11 +450,11 @@ static bool all_saw(const q7_attention_tile *t, int64_t panel) {
  * whose turn it is. */
 static void panel_step(workspace *w, int64_t panel, int64_t key, bool hidden) {
     const q7_attention_tile *t = w->t;
-    const int64_t row = panel * ROWS, rows = panel_rows(t, panel);
-    const int64_t first = q7_max(0, first_key(t, row) - key) / STEP;
-    const int64_t end = q7_min(KEYS, end_key(t, row + rows - 1) - key);
+    const int64_t query = panel * ROWS, rows = panel_rows(t, panel);
+    const int64_t first = q7_max(0, first_key(t, query) - key) / STEP;
+    const int64_t end = q7_min(KEYS, end_key(t, query + rows - 1) - key);
     if (end <= first * STEP) return;
-    const effect masked = t->mask.q_stride ? effect_of(&t->mask, t->fill, row, rows,
+    const effect masked = t->mask.q_stride ? effect_of(&t->mask, t->fill, query, rows,
                                                        key + first * STEP, end - first * STEP)
                                            : w->mask;
     if ((masked == HIDES) != hidden) {
