@@ -51,15 +51,6 @@ static panel panel_at(const q7_attention_tile *t, int64_t at) {
                    count * Q7_W};
 }
 
-/* Query i sees keys [first_key, end_key). */
-static inline int64_t first_key(const q7_attention_tile *t, int64_t i) {
-    return q7_max(0, q7_min(t->keys, t->begin + i));
-}
-
-static inline int64_t end_key(const q7_attention_tile *t, int64_t i) {
-    return q7_max(0, q7_min(t->keys, t->end + i));
-}
-
 /* qt (D, width) = the transposed queries of a panel, with the sign of the scale; zeros in columns of
  * padding. */
 static void pack_queries(const q7_attention_tile *t, panel p, float *qt) {
@@ -209,11 +200,8 @@ static void finish_panel(const q7_attention_tile *t, workspace *w, panel p) {
     if (!w->begun[p.at]) memset(ot, 0, (size_t)(t->Dv * p.width) * sizeof *ot);
     for (int64_t c = 0; c < p.width; c += Q7_W) {
         const q7_f32 total = q7_load(sum + c), by = q7_div(q7_set1(1.0f), total);
-        for (int64_t i = c; i < t->Dv * p.width; i += p.width) {
-            const q7_f32 x = q7_load(ot + i), y = q7_mul(x, by);
-            const q7_f32 exact = q7_fma(q7_fnma(y, total, x), by, y); /* like a division */
-            q7_store(ot + i, q7_select(q7_unordered(exact), y, exact));
-        }
+        for (int64_t i = c; i < t->Dv * p.width; i += p.width)
+            q7_store(ot + i, quotient(q7_load(ot + i), total, by));
     }
     for (int64_t i = 0; i < n4; i += 4)
         for (int64_t d = 0; d < d4; d += 4)
@@ -227,13 +215,8 @@ static void finish_panel(const q7_attention_tile *t, workspace *w, panel p) {
     }
 }
 
-/* Where the copies of a block go, and what says that they are of this one. */
 static int64_t *kept_at(const q7_attention_tile *t, int64_t block) {
-    return (int64_t *)(void *)t->work + block / KEYS % t->kept;
-}
-
-static int64_t tag_of(const q7_attention_tile *t, int64_t block) {
-    return t->kv_head * INT64_C(0x100000000) + block / KEYS;
+    return (int64_t *)(void *)t->work + q7_attention_place(t, block);
 }
 
 /* Keys and values of a block, copied unless the thread has copies: rows that are multiples of 1 KB
@@ -243,15 +226,15 @@ static void use_block(const q7_attention_tile *t, workspace *w, int64_t block) {
     w->k = k, w->v = v, w->k_stride = t->k_stride, w->v_stride = t->v_stride;
     if (!t->kept) return;
     int64_t *kept = kept_at(t, block);
-    const int64_t place = block / KEYS % t->kept * q7_attention_keys(t->all_keys);
+    const int64_t place = q7_attention_place(t, block) * q7_attention_keys(t->all_keys);
     float *kp = w->kp + place * t->D, *vp = w->vp + place * t->Dv;
     w->k = kp, w->v = vp, w->k_stride = t->D, w->v_stride = t->Dv;
-    if (*kept == tag_of(t, block)) return;
+    if (*kept == q7_attention_tag(t, block)) return;
     for (int64_t j = 0; j < q7_min(KEYS, t->keys - block); j++) {
         memcpy(kp + j * t->D, k + j * t->k_stride, (size_t)t->D * sizeof *k);
         memcpy(vp + j * t->Dv, v + j * t->v_stride, (size_t)t->Dv * sizeof *v);
     }
-    *kept = tag_of(t, block);
+    *kept = q7_attention_tag(t, block);
 }
 
 /* A panel's share of the block that comes next. */
@@ -259,7 +242,7 @@ static void want_block(const q7_attention_tile *t, workspace *w, int64_t block, 
                        int64_t panels, int64_t limit) {
     const int64_t n = q7_min(KEYS, limit - block), first = block + n * at / panels,
                   rows = block + n * (at + 1) / panels - first;
-    if (n <= 0 || !t->kept || *kept_at(t, block) == tag_of(t, block)) return;
+    if (n <= 0 || !t->kept || *kept_at(t, block) == q7_attention_tag(t, block)) return;
     w->soon[0] = (wanted){t->k + first * t->k_stride, t->k_stride, rows, t->D};
     w->soon[1] = (wanted){t->v + first * t->v_stride, t->v_stride, rows, t->Dv};
 }
@@ -318,7 +301,7 @@ static void blocked(const q7_attention_tile *t) {
 }
 
 void Q7_KERNEL(attention_f32)(const q7_attention_tile *t) {
-    if (t->heads > 1 || t->queries <= DIRECT)
+    if (t->heads > 1 || t->all_queries <= DIRECT)
         Q7_KERNEL(attention_rows)(t);
     else
         blocked(t);

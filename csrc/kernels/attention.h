@@ -12,7 +12,7 @@
  *
  * A block that the mask hides from a panel waits until the others are done: it counts only where a
  * query has seen nothing else. What a query gets does not depend on those beside it. Few queries go
- * by dot products instead, with all heads that share keys: attention_rows.c.
+ * by dot products instead, with all heads that share keys: attention_rows.c. AMX: amx/attention.c.
  *
  * Any strides and alignment; o does not overlap the inputs. All in f32. bias and mask (elements,
  * strides >= 0): Q7_F32: added to the score.  Q7_BOOL (mask only): a false one replaces the score
@@ -39,11 +39,17 @@ static inline int64_t q7_attention_kept(int64_t Skv) {
     return q7_min(Q7_ATTENTION_KEPT, q7_ceil_div(Skv, Q7_ATTENTION_KEYS));
 }
 
-/* Copies, after whose they are; Q^T and O^T; scores and mask (keys, panel): at most, in floats.
+/* Copies, after whose they are; Q^T and O^T; scores and mask (keys, panel): at most, in floats. On
+ * amx, which rounds to steps of 32 and cuts a float into parts, copies and Q take 3/2 of a float.
  * q7x2_ep/ops/attention.py holds the same formula. */
 static inline int64_t q7_attention_work(int64_t Sq, int64_t Skv, int64_t D, int64_t Dv) {
-    return 2 * Q7_ATTENTION_KEPT + q7_attention_queries(Sq) * (D + Dv) +
-           q7_attention_keys(Skv) * (2 * Q7_ATTENTION_PANEL + q7_attention_kept(Skv) * (D + Dv));
+    const int64_t step = Q7_ATTENTION_STEP;
+    const int64_t queries = q7_ceil_div(q7_attention_queries(Sq), step) * step;
+    const int64_t keys = q7_ceil_div(q7_attention_keys(Skv), step) * step;
+    const int64_t depth = q7_ceil_div(D, step) * step, width = q7_ceil_div(Dv, step) * step;
+    return 2 * Q7_ATTENTION_KEPT + 16 + queries * (depth * 3 / 2 + width) +
+           keys * 2 * Q7_ATTENTION_PANEL +
+           q7_attention_kept(Skv) * (16 + keys * (depth + width) * 3 / 2);
 }
 
 /* (queries, keys) at strides that may be 0; at is NULL where there is none. */
@@ -63,8 +69,9 @@ static inline q7_attention_mask q7_attention_mask_of(const q7_attention_mask *ma
 }
 
 typedef struct q7_attention_tile {
-    int64_t heads;   /* that share k and v: 1, or heads * queries <= Q7_ATTENTION_ROWS */
-    int64_t queries; /* of each, 1 .. Q7_ATTENTION_QUERIES */
+    int64_t heads;       /* that share k and v: 1, or heads * queries <= Q7_ATTENTION_ROWS */
+    int64_t queries;     /* of each, 1 .. Q7_ATTENTION_QUERIES */
+    int64_t all_queries; /* of the operand, whose number decides how */
     int64_t keys, D, Dv;
     const float *q, *k,
         *v;   /* (queries, D), (keys, D), (keys, Dv): rows at strides below, dense inside */
@@ -80,6 +87,15 @@ typedef struct q7_attention_tile {
     float *work;
     int64_t kept, kv_head, all_keys; /* all_keys: of the operand, of which `keys` count */
 } q7_attention_tile;
+
+/* Where the copies of the block from a key are, of those that are kept, and what says so. */
+static inline int64_t q7_attention_place(const q7_attention_tile *t, int64_t key) {
+    return key / Q7_ATTENTION_KEYS % q7_attention_kept(t->all_keys);
+}
+
+static inline int64_t q7_attention_tag(const q7_attention_tile *t, int64_t key) {
+    return t->kv_head * INT64_C(0x100000000) + key / Q7_ATTENTION_KEYS;
+}
 
 typedef void (*q7_attention_kernel)(const q7_attention_tile *tile);
 #endif

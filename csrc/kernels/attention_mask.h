@@ -16,6 +16,15 @@ enum { KEYS = Q7_ATTENTION_KEYS };
 #define FAR_OFF 2e38f
 #define LOW (-1e30f) /* scores are far above: a mask of as much swallows them, and e^ it is 0 */
 
+/* Query i sees keys [first_key, end_key). */
+static inline int64_t first_key(const q7_attention_tile *t, int64_t i) {
+    return q7_max(0, q7_min(t->keys, t->begin + i));
+}
+
+static inline int64_t end_key(const q7_attention_tile *t, int64_t i) {
+    return q7_max(0, q7_min(t->keys, t->end + i));
+}
+
 /* Queries are multiplied by the sign of the scale, so that the largest product is the largest score. */
 static inline float sign_of(float scale) {
     return scale > 0.0f ? 1.0f : scale < 0.0f ? -1.0f : 0.0f;
@@ -42,6 +51,12 @@ static inline void scale_scores(const q7_attention_tile *t, int64_t size, float 
 Q7_INLINE q7_f32 bounded(q7_f32 x) {
     const q7_f32 y = q7_clip(x, q7_set1(-FAR_OFF), q7_set1(FAR_OFF));
     return q7_select(q7_lt(q7_abs(x), q7_set1(INFINITY)), y, x);
+}
+
+/* x / total, where by = 1 / total: like a division. */
+Q7_INLINE q7_f32 quotient(q7_f32 x, q7_f32 total, q7_f32 by) {
+    const q7_f32 y = q7_mul(x, by), exact = q7_fma(q7_fnma(y, total, x), by, y);
+    return q7_select(q7_unordered(exact), y, exact);
 }
 
 static inline float bounded_fill(float fill) {

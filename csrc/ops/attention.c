@@ -58,6 +58,7 @@ static void attention_task(void *arg, int64_t task, int64_t thread) {
     const q7_attention_tile tile = {
         .heads = q7_min(job->heads, group - first),
         .queries = q7_min(job->queries, args->Sq - query),
+        .all_queries = args->Sq,
         .keys = keys,
         .D = args->D,
         .Dv = args->Dv,

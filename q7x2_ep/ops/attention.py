@@ -27,12 +27,14 @@ HEADS_OUTER = (0, 2, 1, 3)  # (B, S, H, D) <-> (B, H, S, D)
 def attention_scratch(b: Any, Sq: Dim, Skv: Dim, D: Dim, Dv: Dim) -> Dim:
     """Source: q7_attention_work in csrc/kernels/attention.h. Units: bytes."""
     lanes, block = b.constants["ATTENTION_LANES"], b.constants["ATTENTION_KEYS"]
-    queries = minimum(ceildiv(Sq, lanes) * lanes, b.constants["ATTENTION_QUERIES"])
-    keys = minimum(ceildiv(Skv, 4) * 4, block)
-    kept = minimum(ceildiv(Skv, block), b.constants["ATTENTION_KEPT"])
-    fixed = 2 * b.constants["ATTENTION_KEPT"]
-    panel = 2 * b.constants["ATTENTION_PANEL"]
-    return b.threads * 4 * (fixed + queries * (D + Dv) + keys * (panel + kept * (D + Dv)))
+    step, kept = b.constants["ATTENTION_STEP"], b.constants["ATTENTION_KEPT"]
+    queries, keys, depth, width = (
+        ceildiv(n, step) * step
+        for n in (minimum(Sq, b.constants["ATTENTION_QUERIES"]), minimum(Skv, block), D, Dv)
+    )
+    fixed = 2 * kept + lanes + keys * 2 * b.constants["ATTENTION_PANEL"]
+    copies = minimum(ceildiv(Skv, block), kept) * (lanes + keys * (depth + width) * 3 // 2)
+    return b.threads * 4 * (fixed + queries * (depth * 3 // 2 + width) + copies)
 
 
 def attention_step(

@@ -13,7 +13,14 @@ from tests.kernels.harness import run_threads as run_op
 
 EPS = np.finfo(np.float32).eps
 LOWEST = np.finfo(np.float32).min
-QUERIES, KEYS, KEPT, LANES, PANEL = 512, 128, 32, 16, 48  # the blocks of csrc/kernels/attention.h
+QUERIES, KEYS, KEPT, LANES, PANEL, STEP = (
+    512,
+    128,
+    32,
+    16,
+    48,
+    32,
+)  # the blocks of csrc/kernels/attention.h
 ROWS = pytest.mark.parametrize("kernel", kernels("attention"), ids=lambda k: k.name)
 
 
@@ -114,9 +121,11 @@ def attention(
     given.update(left=window[0], right=window[1])
     given.update(zero_masked_rows=int(scoring.zero > 0), zero_nan_rows=int(scoring.zero > 1))
     given.update(scale=scoring.scale, softcap=scoring.softcap, fill=scoring.fill)
-    queries, keys = min(QUERIES, -(-Sq // LANES) * LANES), min(KEYS, -(-Skv // 4) * 4)
-    kept = min(KEPT, -(-Skv // KEYS))
-    floats = 2 * KEPT + queries * (D + Dv) + keys * (2 * PANEL + kept * (D + Dv))
+    queries, keys, depth, width = (
+        -(-n // STEP) * STEP for n in (min(Sq, QUERIES), min(Skv, KEYS), D, Dv)
+    )
+    copies = min(KEPT, -(-Skv // KEYS)) * (LANES + keys * (depth + width) * 3 // 2)
+    floats = 2 * KEPT + LANES + queries * (depth * 3 // 2 + width) + keys * 2 * PANEL + copies
     work = np.full(max(threads) * floats, np.nan, np.float32)
     return run_op("attention", kernel, threads=threads, work=work, **stored, **given)[0].transpose(
         back
@@ -166,7 +175,8 @@ def operands(B=1, H=2, Hkv=None, Sq=5, Skv=7, D=16, Dv=None, seed=0):
 def test_sizes(kernel):
     for Sq, Skv in itertools.product((1, 4, 5, 12, 31, 33, 97, 130), (1, 2, 13, 127, 129, 300)):
         check(kernel, *operands(H=1, Sq=Sq, Skv=Skv, D=16), threads=(1, 3))
-    for Sq, Skv in ((385, 130), (1540, 20)):  # four blocks, and as many as the largest needs
+    # four blocks, as many as the largest needs, and one that leaves four queries
+    for Sq, Skv in ((385, 130), (1540, 20), (484, 130)):
         check(kernel, *operands(H=1, Sq=Sq, Skv=Skv, D=8), causal=1, threads=(1, 3))
     for D, Dv in (
         (1, 1),
@@ -179,7 +189,7 @@ def test_sizes(kernel):
         (64, 33),
         (8, 32),
     ):
-        for Sq, layout in itertools.product((3, 20), ("bhsd", "bshd")):
+        for Sq, layout in itertools.product((3, 20, 65), ("bhsd", "bshd")):
             check(
                 kernel,
                 *operands(B=2, H=4, Sq=Sq, Skv=140, D=D, Dv=Dv),
@@ -203,7 +213,7 @@ def test_more_keys_than_are_kept(kernel, causal):
 
 
 @ROWS
-@pytest.mark.parametrize("Sq, Skv", [(3, 150), (40, 150), (110, 20)])
+@pytest.mark.parametrize("Sq, Skv", [(3, 150), (70, 150), (110, 20)])
 def test_masks(kernel, Sq, Skv):
     rng = np.random.default_rng(19)
     q, k, v = operands(B=2, H=2, Sq=Sq, Skv=Skv, D=24)
@@ -220,7 +230,7 @@ def test_masks(kernel, Sq, Skv):
 
 
 @ROWS
-@pytest.mark.parametrize("Sq", [2, 40])
+@pytest.mark.parametrize("Sq", [2, 70])
 def test_masked_out_rows(kernel, Sq):
     q, k, v = operands(Sq=Sq, Skv=200)
     everywhere = np.ones((1, 1, Sq, 200), np.float32)
@@ -248,7 +258,7 @@ def test_masks_that_hide_blocks(kernel):
 
 
 @ROWS
-@pytest.mark.parametrize("Sq", [2, 40])
+@pytest.mark.parametrize("Sq", [2, 70])
 def test_nan_in_a_mask(kernel, Sq):
     """It is not lost in a block of keys that the mask hides otherwise."""
     mask = np.zeros((1, 1, Sq, 200), np.float32)
@@ -259,7 +269,7 @@ def test_nan_in_a_mask(kernel, Sq):
 
 @ROWS
 def test_scales_and_large_scores(kernel):
-    for Sq, scale in itertools.product((2, 40), (1.0, -0.5, 0.0, 40.0)):
+    for Sq, scale in itertools.product((2, 70), (1.0, -0.5, 0.0, 40.0)):
         check(kernel, *operands(Sq=Sq, Skv=300), scale=scale, threads=(1,))
 
 
@@ -312,7 +322,7 @@ def test_no_keys_and_nan(kernel):
     q, k, v = operands(Sq=40)
     for causal in (0, 1):
         assert (check(kernel, q, k[:, :, :0], v[:, :, :0], causal=causal) == 0).all()
-    for Sq in (2, 40):
+    for Sq in (2, 40, 70):
         q, k, v = operands(Sq=Sq, Skv=140)
         q[0, 0, 1, 0] = np.nan
         y = attention(kernel, q, k, v, scoring=Scoring(0.25))
@@ -326,7 +336,7 @@ def test_no_keys_and_nan(kernel):
 @ROWS
 @pytest.mark.parametrize("spoiled", [np.nan, np.inf])
 def test_rows_that_would_be_nan_are_zero_where_that_is_asked_for(kernel, spoiled):
-    for Sq in (2, 40):
+    for Sq in (2, 40, 70):
         q, k, v = operands(Sq=Sq, Skv=140)
         clean = attention(kernel, q, k, v, scoring=Scoring(0.25))
         q[0, 0, 1, 0] = spoiled
@@ -337,7 +347,55 @@ def test_rows_that_would_be_nan_are_zero_where_that_is_asked_for(kernel, spoiled
 
 
 @ROWS
-@pytest.mark.parametrize("Sq, Skv", [(1, 7), (5, 33), (40, 300), (3, 0)])
+@pytest.mark.parametrize("causal", [0, 1])
+def test_large_queries_and_keys(kernel, causal):
+    """Powers of two that cancel in the score: of all, of a query, and of a key."""
+    q, k, v = operands(Sq=70, Skv=200, D=40)
+    many, few = np.float32(2.0**60), np.float32(2.0**-60)
+    check(kernel, q * many, k * few, v, causal=causal, threads=(1, 3))
+    check(kernel, q * few, k * many, v, causal=causal, threads=(1, 3))
+    check(kernel, q * few, k * few, v, scale=2.0**118, causal=causal, threads=(1, 3))
+    check(kernel, q * few, k * few, v, causal=causal, threads=(1, 3))
+    clean = check(kernel, q, k * few, v, causal=causal, threads=(1, 3))
+    q[0, 0, 33] *= many
+    y = check(kernel, q, k * few, v, causal=causal, threads=(1, 3))
+    assert np.delete(y[0], 33, 1).tobytes() == np.delete(clean[0], 33, 1).tobytes()
+    q, k, v = operands(Sq=70, Skv=200, D=40)
+    k[0, 1, 130] *= many
+    check(kernel, q * few, k, v, causal=causal, threads=(1, 3))
+
+
+@ROWS
+@pytest.mark.parametrize("causal", [0, 1])
+def test_values_of_any_magnitude(kernel, causal):
+    q, k, v = operands(Sq=70, Skv=200, D=40)
+    clean = check(kernel, q, k, v, causal=causal)
+    for by in (2.0**-100, 2.0**-60, 2.0**120):
+        y = check(kernel, q, k, v * np.float32(by), causal=causal, threads=(1, 3))
+        np.testing.assert_allclose(y / by, clean, rtol=0, atol=1e-5)
+        one = v.copy()
+        one[0, 0, :, 3] *= np.float32(by)
+        y = check(kernel, q, k, one, causal=causal, threads=(1, 3))
+        np.testing.assert_allclose(y[0, 0, :, 3] / by, clean[0, 0, :, 3], rtol=0, atol=1e-5)
+        y[0, 0, :, 3] = clean[0, 0, :, 3]
+        np.testing.assert_allclose(y, clean, rtol=0, atol=1e-5)
+
+
+@ROWS
+@pytest.mark.parametrize("spoiled", [np.nan, np.inf, -np.inf])
+def test_a_value_that_is_not_finite(kernel, spoiled):
+    """It spoils its channel, where a query sees it, and no other."""
+    q, k, v = operands(Sq=70, Skv=200, D=40)
+    clean = check(kernel, q, k, v)
+    v[0, 1, 150, 3] = spoiled
+    y = attention(kernel, q, k, v, scoring=Scoring(40**-0.5))
+    np.testing.assert_array_equal(y[0, 1, :, 3], np.full(70, spoiled))
+    y[0, 1, :, 3] = clean[0, 1, :, 3]
+    np.testing.assert_allclose(y, clean, rtol=0, atol=1e-5)
+
+
+@ROWS
+@pytest.mark.parametrize("Sq, Skv", [(1, 7), (5, 33), (70, 300), (3, 0)])
 def test_sinks(kernel, Sq, Skv):
     """Of more weight than all keys, of some, and of none; and where a mask hides a first block."""
     rng = np.random.default_rng(Sq)

@@ -1,0 +1,540 @@
+/* attention.c: the kernel of ../attention.h in AMX tiles. Read parts.h and ../attention.h first.
+ *
+ * Queries are rows here: S = Q K^T, whose columns are keys, and O += P V. Q, K and V are cut into
+ * parts once, K transposed. A panel of 32 queries and a block of keys go through three stages: its
+ * scores are summed, then they become powers of two, which are cut, then these multiply values.
+ * Tiles work on the first and the last stage of two panels while AVX-512 works on the second of the
+ * one between them.
+ *
+ * Steps of 32 keys start at multiples of 32, and a panel takes those that one of its queries sees:
+ * what the others add to a query is 0, so that its bits do not depend on the panel. A score is the
+ * product of AVX-512 where its query or key holds 2^40 or more; below that, what tiles take for 0 is
+ * less than 2^-74 of a score. A block of values one of which does not fit goes to AVX-512 whole. */
+#include "../attention.h"
+
+#include <math.h>
+
+#include "../attention_mask.h"
+#include "../attention_row.h"
+#include "../math.h"
+#include "parts.h"
+#include "tiles.h"
+
+enum {
+    FEW = 48, /* queries that AVX-512 is faster for */
+    ROWS = Q7_PARTS_ROWS,
+    STEP = Q7_PARTS_STEP,
+    STEPS = KEYS / STEP,
+    PANELS = Q7_ATTENTION_QUERIES / ROWS,
+};
+
+#define LARGE 0x1p40f /* of queries, keys and the scale: all below */
+
+void q7_attention_f32_avx512(const q7_attention_tile *t);
+
+/* Of a block, before its parts. */
+typedef struct block_header {
+    _Alignas(64) uint32_t large[STEPS]; /* keys: bits */
+    bool fits;                          /* all values */
+} block_header;
+
+/* A panel of queries and a block of keys on their way. */
+typedef struct stage {
+    _Alignas(64) float s[STEPS][ROWS][STEP]; /* scores; their powers of two, if values do not fit */
+    _Alignas(64) q7_bf16 p[STEPS * Q7_PARTS_SIZE];
+    float shift[ROWS], offset[ROWS], rescale[ROWS];
+    float unit;
+    int64_t panel, rows;
+    int64_t key, first, last; /* of the block; its steps from there that a query sees */
+    const block_header *block;
+} stage;
+
+static _Thread_local struct {
+    stage stages[3];
+    _Alignas(64) float sums[ROWS * STEP];
+    _Alignas(64) float unused[256];
+    _Alignas(64) float sum[Q7_ATTENTION_QUERIES][Q7_W]; /* of 2^(score - max), in parts */
+    float max[Q7_ATTENTION_QUERIES]; /* an integer, less than 1 below the largest score so far */
+} room;
+
+typedef struct workspace {
+    const q7_attention_tile *t;
+    int64_t depth, width; /* steps of D, groups of 32 channels of Dv */
+    q7_bf16 *q;           /* (panels, depth): parts */
+    float *o;             /* (queries, Dv): sums so far */
+    char *places; /* block_header, parts of keys (groups, depth), of values (width, steps) */
+    int64_t place_bytes, steps;
+    uint32_t large[PANELS]; /* queries: bits */
+    bool cut[PANELS];       /* queries */
+    bool passed[PANELS];    /* over a block that the mask hides */
+    effect mask;            /* of the block, where all queries share it */
+    stage *now, *before;    /* stages two and three, or NULL */
+    int turn;
+} workspace;
+
+/* The score of a query of the panel for a key. */
+Q7_INLINE float *score_at(stage *x, int64_t i, int64_t key) {
+    return x->s[(key - x->key) / STEP][i] + (key - x->key) % STEP;
+}
+
+static int64_t panel_rows(const q7_attention_tile *t, int64_t panel) {
+    return q7_min(ROWS, t->queries - panel * ROWS);
+}
+
+static const q7_bf16 *keys_of(const block_header *block) { return (const q7_bf16 *)(block + 1); }
+
+/* Lanes that hold LARGE or more. */
+Q7_INLINE uint32_t lanes_large(__m512 largest) {
+    return _mm512_cmp_ps_mask(largest, _mm512_set1_ps(LARGE), _CMP_GE_OQ);
+}
+
+Q7_INLINE q7_f32 load_left(const float *p, int64_t left) {
+    return q7_load_part(p, q7_max(0, left));
+}
+
+/* Parts of a panel's queries with the sign of the scale. */
+static void cut_queries(workspace *w, int64_t panel) {
+    const q7_attention_tile *t = w->t;
+    const q7_f32 sign = q7_set1(sign_of(t->scale));
+    uint32_t large = 0;
+    for (int64_t i = 0; i < panel_rows(t, panel); i++) {
+        const float *q = t->q + (panel * ROWS + i) * t->q_stride;
+        q7_bf16 *to = w->q + panel * w->depth * Q7_PARTS_SIZE + i * STEP;
+        __m512 largest = _mm512_setzero_ps();
+        for (int64_t d = 0; d < t->D; d += STEP, to += Q7_PARTS_SIZE)
+            q7_store_parts(q7_mul(sign, load_left(q + d, t->D - d)),
+                           q7_mul(sign, load_left(q + d + 16, t->D - d - 16)), to,
+                           2 * Q7_PARTS_TILE, &largest);
+        large |= (uint32_t)(lanes_large(largest) != 0) << i;
+    }
+    w->large[panel] = large;
+    w->cut[panel] = true;
+}
+
+static inline __m512 lanes64(__m512 a, __m512 b, const bool high) {
+    const __m512d x = _mm512_castps_pd(a), y = _mm512_castps_pd(b);
+    return _mm512_castpd_ps(high ? _mm512_unpackhi_pd(x, y) : _mm512_unpacklo_pd(x, y));
+}
+
+/* to[j] = lane j of from[0 .. 15] */
+Q7_INLINE void transpose_16x16(const __m512 *from, __m512 *to) {
+    __m512 a[16], b[16];
+    Q7_UNROLL
+    for (int i = 0; i < 16; i += 2) {
+        a[i] = _mm512_unpacklo_ps(from[i], from[i + 1]);
+        a[i + 1] = _mm512_unpackhi_ps(from[i], from[i + 1]);
+    }
+    Q7_UNROLL
+    for (int i = 0; i < 16; i++)
+        b[i] = lanes64(a[i / 4 * 4 + i % 4 / 2], a[i / 4 * 4 + i % 4 / 2 + 2], i % 2);
+    Q7_UNROLL
+    for (int i = 0; i < 4; i++) {
+        const __m512 low0 = _mm512_shuffle_f32x4(b[i], b[4 + i], 0x44);
+        const __m512 low1 = _mm512_shuffle_f32x4(b[8 + i], b[12 + i], 0x44);
+        const __m512 high0 = _mm512_shuffle_f32x4(b[i], b[4 + i], 0xee);
+        const __m512 high1 = _mm512_shuffle_f32x4(b[8 + i], b[12 + i], 0xee);
+        to[i] = _mm512_shuffle_f32x4(low0, low1, 0x88);
+        to[4 + i] = _mm512_shuffle_f32x4(low0, low1, 0xdd);
+        to[8 + i] = _mm512_shuffle_f32x4(high0, high1, 0x88);
+        to[12 + i] = _mm512_shuffle_f32x4(high0, high1, 0xdd);
+    }
+}
+
+/* Parts of up to 16 keys, transposed. Returns those that are large. */
+static uint32_t cut_keys(const q7_attention_tile *t, const float *k, int64_t n, q7_bf16 *to) {
+    __m512 largest = _mm512_setzero_ps(), rows[16], low[16], high[16];
+    for (int64_t d = 0; d < t->D; d += STEP, to += Q7_PARTS_SIZE) {
+        for (int64_t j = 0; j < 16; j++)
+            rows[j] = j < n ? load_left(k + j * t->k_stride + d, t->D - d) : _mm512_setzero_ps();
+        transpose_16x16(rows, low);
+        for (int64_t j = 0; j < 16; j++)
+            rows[j] = j < n ? load_left(k + j * t->k_stride + d + 16, t->D - d - 16)
+                            : _mm512_setzero_ps();
+        transpose_16x16(rows, high);
+        for (int64_t j = 0; j < 16; j++)
+            q7_store_parts(low[j], high[j], to + j * STEP, 2 * Q7_PARTS_TILE, &largest);
+    }
+    return lanes_large(largest);
+}
+
+/* Parts of the values of up to 32 keys in 16 channels. Returns whether they fit. */
+static bool cut_values(const q7_attention_tile *t, const float *v, int64_t n, int64_t left,
+                       q7_bf16 *to) {
+    __m512 largest = _mm512_setzero_ps();
+    __mmask16 unordered = 0;
+    for (int64_t j = 0; j < 16; j++, v += t->v_stride) {
+        const __m512 low = j < n ? load_left(v, left) : _mm512_setzero_ps();
+        const __m512 high =
+            j + 16 < n ? load_left(v + 16 * t->v_stride, left) : _mm512_setzero_ps();
+        unordered |= _mm512_cmp_ps_mask(low, high, _CMP_UNORD_Q);
+        q7_store_parts(low, high, to + j * STEP, 2 * Q7_PARTS_TILE, &largest);
+    }
+    return q7_parts_fit(largest) == 0xffff && !unordered;
+}
+
+/* The parts of the block from `key`, cut unless the thread has them. */
+static const block_header *block_at(workspace *w, int64_t key) {
+    const q7_attention_tile *t = w->t;
+    const int64_t place = q7_attention_place(t, key), n = q7_min(KEYS, t->keys - key);
+    int64_t *kept = (int64_t *)(void *)t->work + place;
+    block_header *block = (block_header *)(void *)(w->places + place * w->place_bytes);
+    if (*kept == q7_attention_tag(t, key)) return block;
+    q7_bf16 *k = (q7_bf16 *)(block + 1), *v = k + w->steps * w->depth * Q7_PARTS_SIZE;
+    *block = (block_header){.fits = true};
+    for (int64_t j = 0; j < n; j += 16)
+        block->large[j / STEP] |=
+            cut_keys(t, t->k + (key + j) * t->k_stride, n - j,
+                     k + j / STEP * w->depth * Q7_PARTS_SIZE + j % STEP / 16 * Q7_PARTS_TILE)
+            << j % STEP;
+    for (int64_t j = 0; j < n; j += STEP)
+        for (int64_t d = 0; d < t->Dv; d += 16)
+            block->fits &= cut_values(t, t->v + (key + j) * t->v_stride + d, n - j, t->Dv - d,
+                                      v + (d / STEP * w->steps + j / STEP) * Q7_PARTS_SIZE +
+                                          d % STEP / 16 * Q7_PARTS_TILE);
+    *kept = q7_attention_tag(t, key);
+    return block;
+}
+
+/* Rows of a stage that become powers of two now and then. */
+typedef struct softening {
+    stage *x;
+    int64_t row, rows, count;
+} softening;
+
+/* p = s = 2^(unit * (s - shift) + offset). */
+Q7_INLINE void soften_row(stage *x, int64_t i) {
+    const q7_f32 shift = q7_set1(x->shift[i]), offset = q7_set1(x->offset[i]);
+    const q7_f32 unit = q7_set1(x->unit);
+    float *sum = room.sum[x->panel * ROWS + i];
+    q7_f32 total = q7_mul(q7_load(sum), q7_set1(x->rescale[i]));
+    for (int64_t step = x->first; step < x->last; step++) {
+        float *s = x->s[step][i];
+        const q7_f32 low = q7_exp2(q7_fma(q7_sub(q7_load(s), shift), unit, offset));
+        const q7_f32 high = q7_exp2(q7_fma(q7_sub(q7_load(s + 16), shift), unit, offset));
+        q7_f32 largest = low;
+        if (!x->block->fits) {
+            q7_store(s, low);
+            q7_store(s + 16, high);
+        }
+        q7_store_parts(low, high, x->p + step * Q7_PARTS_SIZE + i * STEP, 2 * Q7_PARTS_TILE,
+                       &largest);
+        total = q7_add(total, q7_add(low, high));
+    }
+    q7_store(sum, total);
+}
+
+Q7_INLINE void soften(softening *e) {
+    const int64_t end = q7_min(e->row + e->count, e->rows);
+    for (; e->row < end; e->row++) soften_row(e->x, e->row);
+}
+
+/* Tiles 0 to 3 are sums, 4 and 5 rows of a, 6 and 7 columns of b. */
+#define A(part)                                                            \
+    do {                                                                   \
+        _tile_loadd(4, a + 2 * (part)*Q7_PARTS_TILE, 64);                  \
+        if (two) _tile_loadd(5, a + (2 * (part) + 1) * Q7_PARTS_TILE, 64); \
+    } while (0)
+#define B(part)                                                   \
+    do {                                                          \
+        _tile_loadd(6, b + 2 * (part)*Q7_PARTS_TILE, 64);         \
+        _tile_loadd(7, b + (2 * (part) + 1) * Q7_PARTS_TILE, 64); \
+    } while (0)
+#define MULTIPLY()                        \
+    do {                                  \
+        _tile_dpbf16ps(0, 4, 6);          \
+        _tile_dpbf16ps(1, 4, 7);          \
+        if (two) _tile_dpbf16ps(2, 5, 6); \
+        if (two) _tile_dpbf16ps(3, 5, 7); \
+    } while (0)
+
+/* to (32, 32), or (16, 32) unless `two`, = a b, while other rows are softened. */
+Q7_INLINE void multiply(const q7_bf16 *a, const q7_bf16 *b, int64_t steps, const bool two,
+                        softening *e, float *to, int64_t stride) {
+    _tile_zero(0);
+    _tile_zero(1);
+    if (two) _tile_zero(2);
+    if (two) _tile_zero(3);
+    for (int64_t i = 0; i < steps; i++, a += Q7_PARTS_SIZE, b += Q7_PARTS_SIZE) {
+        A(2);
+        B(0);
+        MULTIPLY();
+        A(1);
+        MULTIPLY();
+        B(1);
+        MULTIPLY();
+        soften(e);
+        A(0);
+        MULTIPLY();
+        B(2);
+        MULTIPLY();
+        B(0);
+        MULTIPLY();
+        _tile_stored(4, room.unused, 64); /* keeps stores fast, see gemm.c */
+        soften(e);
+    }
+    _tile_stored(0, to, 4 * stride);
+    _tile_stored(1, to + 16, 4 * stride);
+    if (two) _tile_stored(2, to + 16 * stride, 4 * stride);
+    if (two) _tile_stored(3, to + 16 * stride + 16, 4 * stride);
+    BARRIER();
+}
+static void multiply_two(const q7_bf16 *a, const q7_bf16 *b, int64_t steps, softening *e, float *to,
+                         int64_t stride) {
+    multiply(a, b, steps, true, e, to, stride);
+}
+static void multiply_one(const q7_bf16 *a, const q7_bf16 *b, int64_t steps, softening *e, float *to,
+                         int64_t stride) {
+    multiply(a, b, steps, false, e, to, stride);
+}
+
+/* o = rescale * o + sums, `n` channels of the stage's rows. */
+static void add_sums(const stage *x, const float *sums, float *o, int64_t stride, int64_t n) {
+    for (int64_t i = 0; i < x->rows; i++, o += stride, sums += STEP)
+        for (int64_t d = 0; d < n; d += Q7_W)
+            q7_store_part(
+                o + d,
+                q7_fma(q7_load_part(o + d, n - d), q7_set1(x->rescale[i]), q7_load(sums + d)),
+                n - d);
+}
+
+/* A row for the functions of attention_row.h. */
+static row row_of(const workspace *w, const stage *x, int64_t i) {
+    const q7_attention_tile *t = w->t;
+    const int64_t query = x->panel * ROWS + i;
+    return (row){.q = t->q + query * t->q_stride,
+                 .o = w->o + query * t->Dv,
+                 .begin = q7_max(first_key(t, query), x->key + x->first * STEP),
+                 .end = q7_min(end_key(t, query), x->key + x->last * STEP),
+                 .rescale = x->rescale[i]};
+}
+
+/* o += P V in floats. */
+static void add_unfit(const workspace *w, stage *x) {
+    for (int64_t i = 0; i < x->rows; i++) {
+        row r = row_of(w, x, i);
+        const int64_t n = q7_max(0, r.end - r.begin);
+        for (int64_t j = 0; j < n; j++) r.s[j] = *score_at(x, i, r.begin + j);
+        add_values(w->t, &r, 1, r.begin, n);
+    }
+}
+
+/* Scores of queries and of keys that hold large numbers. */
+static void score_large(const workspace *w, stage *x) {
+    for (int64_t i = 0; i < x->rows; i++) {
+        const bool all = w->large[x->panel] >> i & 1;
+        row r = row_of(w, x, i);
+        for (int64_t j = r.begin; j < r.end; j++) {
+            const int64_t at = j - x->key;
+            if (!all && !(x->block->large[at / STEP] >> at % STEP & 1)) continue;
+            score_rows(w->t, &r, 1, j, 1);
+            *score_at(x, i, j) = r.s[0];
+        }
+    }
+}
+
+/* s of a row in units of the softmax, as tanh, bias and mask make them. */
+static void mask_scores_of(const workspace *w, stage *x, effect masked) {
+    const q7_attention_tile *t = w->t;
+    const int64_t begin = x->first * STEP, key = x->key + begin;
+    const int64_t n = q7_min(x->key + x->last * STEP, t->keys) - key;
+    float mask[KEYS], bias[KEYS];
+    for (int64_t i = 0; i < x->rows; i++) {
+        const int64_t query = x->panel * ROWS + i;
+        if (t->bias.at && (i == 0 || t->bias.q_stride)) mask_row(&t->bias, query, key, n, bias);
+        if (masked != NOTHING && (i == 0 || t->mask.q_stride))
+            mask_row(&t->mask, query, key, n, mask);
+        for (int64_t j = 0; j < n; j += STEP) {
+            const int64_t size = q7_min(STEP, q7_ceil_div(n - j, Q7_W) * Q7_W);
+            float *s = x->s[x->first + j / STEP][i];
+            scale_scores(t, size, s);
+            if (t->bias.at) mask_scores(&t->bias, 0.0f, size, bias + j, s);
+            if (masked != NOTHING) mask_scores(&t->mask, bounded_fill(t->fill), size, mask + j, s);
+        }
+    }
+}
+
+/* -inf where a query does not see a key. */
+static void hide_unseen(const q7_attention_tile *t, stage *x) {
+    for (int64_t i = 0; i < x->rows; i++) {
+        const int64_t query = x->panel * ROWS + i;
+        const int64_t begin = first_key(t, query) - x->key, end = end_key(t, query) - x->key;
+        for (int64_t j = x->first * STEP; j < q7_min(begin, x->last * STEP); j++)
+            *score_at(x, i, x->key + j) = -INFINITY;
+        for (int64_t j = q7_max(end, x->first * STEP); j < x->last * STEP; j++)
+            *score_at(x, i, x->key + j) = -INFINITY;
+    }
+}
+
+/* From scores to what soften_row() needs: max is brought up to date, rescale is the power of two by
+ * which that changes the scale of what was summed before. */
+static void level(stage *x, const bool plain) {
+    _Alignas(64) float largest[ROWS] = {0};
+    for (int64_t i = 0; i < x->rows; i++) {
+        q7_f32 top = q7_set1(-INFINITY);
+        for (int64_t step = x->first; step < x->last; step++)
+            top = q7_vmax(q7_load(x->s[step][i]), q7_vmax(q7_load(x->s[step][i] + 16), top));
+        largest[i] = q7_hmax(top);
+    }
+    const q7_f32 none = q7_set1(-INFINITY), zero = q7_set1(0.0f), unit = q7_set1(x->unit);
+    for (int64_t i = 0; i < ROWS; i += Q7_W) {
+        float *max = room.max + x->panel * ROWS + i;
+        const q7_f32 most = q7_load(largest + i), old = q7_load(max);
+        const q7_f32 top = q7_vmax(q7_floor(q7_mul(most, unit)), old);
+        /* while all scores are -inf: 2^(-inf - 0) = 0, where -inf - -inf would be NaN for good */
+        const q7_f32 base = q7_select(q7_eq(top, none), zero, top);
+        const q7_f32 shift = plain ? zero : q7_select(q7_eq(most, none), zero, most);
+        q7_f32 offset = q7_neg(base);
+        if (!plain) offset = q7_vmin(q7_set1(1.0f), q7_fma(shift, unit, offset));
+        q7_store(max, top);
+        q7_store(x->shift + i, shift);
+        q7_store(x->offset + i, offset);
+        q7_store(x->rescale + i, q7_exp2(q7_sub(old, base)));
+    }
+}
+
+/* What follows the products of a stage before its scores are softened. */
+static void prepare(const workspace *w, stage *x, effect masked) {
+    const q7_attention_tile *t = w->t;
+    uint32_t large = w->large[x->panel];
+    for (int64_t step = x->first; step < x->last; step++) large |= x->block->large[step];
+    if (large) score_large(w, x);
+    /* the same for every panel with the query, since it makes a difference of a rounding */
+    const bool plain = t->softcap == 0.0f && !t->bias.at &&
+                       (!t->mask.at || (masked == NOTHING && !t->mask.q_stride));
+    if (!plain) mask_scores_of(w, x, masked);
+    hide_unseen(t, x);
+    x->unit = plain ? unit_of(t->scale) : LOG2_E;
+    level(x, plain);
+}
+
+/* Every stage takes a step; next comes in, or NULL. */
+static void advance(workspace *w, stage *next, effect masked) {
+    const q7_attention_tile *t = w->t;
+    stage *before = w->before;
+    const int64_t value_steps = before && before->block->fits ? before->last - before->first : 0;
+    const int64_t hooks =
+        2 * (w->width * value_steps + (next ? w->depth * (next->last - next->first) : 0));
+    softening e = {.x = w->now, .rows = w->now ? w->now->rows : 0};
+    e.count = q7_ceil_div(e.rows, q7_max(1, hooks));
+    BARRIER();
+    for (int64_t g = 0; g < w->width && value_steps; g++) {
+        const q7_bf16 *v = keys_of(before->block) + w->steps * w->depth * Q7_PARTS_SIZE;
+        (before->rows > 16 ? multiply_two : multiply_one)(
+            before->p + before->first * Q7_PARTS_SIZE,
+            v + (g * w->steps + before->first) * Q7_PARTS_SIZE, value_steps, &e, room.sums, STEP);
+        add_sums(before, room.sums, w->o + before->panel * ROWS * t->Dv + g * STEP, t->Dv,
+                 q7_min(STEP, t->Dv - g * STEP));
+    }
+    if (before && !value_steps) add_unfit(w, before);
+    for (int64_t step = next ? next->first : 0; next && step < next->last; step++)
+        (next->rows > 16 ? multiply_two : multiply_one)(
+            w->q + next->panel * w->depth * Q7_PARTS_SIZE,
+            keys_of(next->block) + step * w->depth * Q7_PARTS_SIZE, w->depth, &e, next->s[step][0],
+            STEP);
+    e.count = e.rows;
+    soften(&e);
+    if (next) prepare(w, next, masked);
+    w->before = w->now;
+    w->now = next;
+}
+
+/* Whether all queries of the panel have seen a key that is not masked: to such, keys that the mask
+ * hides add 2^(-1e30 or less) = 0. */
+static bool all_saw(const q7_attention_tile *t, int64_t panel) {
+    for (int64_t i = 0; i < panel_rows(t, panel); i++)
+        if (!(room.max[panel * ROWS + i] > LOW / 10)) return false;
+    return true;
+}
+
+/* The keys of the block from `key` for a panel. `hidden`: whether it is those that the mask hides
+ * whose turn it is. */
+static void panel_step(workspace *w, int64_t panel, int64_t key, bool hidden) {
+    const q7_attention_tile *t = w->t;
+    const int64_t query = panel * ROWS, rows = panel_rows(t, panel);
+    const int64_t first = q7_max(0, first_key(t, query) - key) / STEP;
+    const int64_t end = q7_min(KEYS, end_key(t, query + rows - 1) - key);
+    if (end <= first * STEP) return;
+    const effect masked = t->mask.q_stride ? effect_of(&t->mask, t->fill, query, rows,
+                                                       key + first * STEP, end - first * STEP)
+                                           : w->mask;
+    if ((masked == HIDES) != hidden) {
+        w->passed[panel] = true;
+        return;
+    }
+    if (!w->cut[panel]) cut_queries(w, panel);
+    stage *x = &room.stages[w->turn];
+    w->turn = (w->turn + 1) % 3;
+    x->panel = panel, x->rows = rows, x->key = key, x->first = first;
+    x->last = q7_ceil_div(end, STEP);
+    x->block = block_at(w, key);
+    advance(w, x, masked);
+}
+
+/* All panels and all blocks of keys, but those that the mask hides, or these alone for panels of
+ * which a query has seen nothing else. */
+static void each_block(workspace *w, bool hidden) {
+    const q7_attention_tile *t = w->t;
+    const int64_t panels = q7_ceil_div(t->queries, ROWS), limit = end_key(t, t->queries - 1);
+    for (int64_t key = first_key(t, 0) / KEYS * KEYS; key < limit; key += KEYS) {
+        if (t->mask.at && !t->mask.q_stride)
+            w->mask = effect_of(&t->mask, t->fill, 0, 1, key, q7_min(KEYS, t->keys - key));
+        for (int64_t i = 0; i < panels; i++)
+            if (!hidden || (w->passed[i] && !all_saw(t, i))) panel_step(w, i, key, hidden);
+    }
+    advance(w, NULL, NOTHING);
+    advance(w, NULL, NOTHING);
+}
+
+/* o of all queries = sums / total, which is 0 when every key was masked by -inf, and NaN when a score
+ * was, or was +inf. */
+static void finish(const workspace *w) {
+    const q7_attention_tile *t = w->t;
+    for (int64_t i = 0; i < t->queries; i++) {
+        const float sum = q7_hsum(q7_load(room.sum[i]));
+        const bool masked = sum == 0.0f && t->zero_masked_rows,
+                   unordered = sum != sum && t->zero_nan_rows;
+        const q7_f32 total = q7_set1(sum), by = q7_div(q7_set1(1.0f), total);
+        float *o = t->o + i * t->o_stride;
+        for (int64_t d = 0; d < t->Dv; d += Q7_W) {
+            const q7_f32 x = quotient(q7_load_part(w->o + i * t->Dv + d, t->Dv - d), total, by);
+            q7_store_part(o + d, masked || unordered ? q7_set1(0.0f) : x, t->Dv - d);
+        }
+    }
+}
+
+static workspace workspace_of(const q7_attention_tile *t) {
+    const int64_t steps = q7_ceil_div(q7_min(KEYS, t->all_keys), STEP);
+    const int64_t depth = q7_ceil_div(t->D, STEP), width = q7_ceil_div(t->Dv, STEP);
+    const int64_t panels = q7_ceil_div(t->queries, ROWS);
+    const uintptr_t work = (uintptr_t)(t->work + 2 * Q7_ATTENTION_KEPT);
+    workspace w = {.t = t, .depth = depth, .width = width, .steps = steps};
+    w.place_bytes = (int64_t)sizeof(block_header) +
+                    steps * (depth + width) * Q7_PARTS_SIZE * (int64_t)sizeof(q7_bf16);
+    w.places = (char *)((work + 63) / 64 * 64); /* first: they stay there for other queries */
+    w.q = (q7_bf16 *)(void *)(w.places + q7_attention_kept(t->all_keys) * w.place_bytes);
+    w.o = (float *)(void *)(w.q + panels * depth * Q7_PARTS_SIZE);
+    return w;
+}
+
+void Q7_KERNEL(attention_f32)(const q7_attention_tile *t) {
+    if (t->heads > 1 || t->all_queries <= FEW || !(fabsf(t->scale) <= LARGE)) {
+        q7_attention_f32_avx512(t);
+        return;
+    }
+    if (!t->kept) memset(t->work, 0xff, Q7_ATTENTION_KEPT * sizeof(int64_t)); /* of another call */
+    workspace w = workspace_of(t);
+    const float sink = t->sinks ? t->sinks[0] * LOG2_E : -INFINITY;
+    for (int64_t i = 0; i < t->queries; i++) {
+        q7_store(room.sum[i], q7_set1(0.0f));
+        room.max[i] = floorf(sink);
+        room.sum[i][0] = sink == -INFINITY ? 0.0f : exp2f(sink - floorf(sink));
+    }
+    memset(w.o, 0, (size_t)(t->queries * t->Dv) * sizeof *w.o);
+    q7_tiles_configure(16);
+    bool passed = false;
+    each_block(&w, false);
+    for (int64_t i = 0; i < PANELS; i++) passed = passed || w.passed[i];
+    if (passed) each_block(&w, true);
+    _tile_release();
+    finish(&w);
+}
