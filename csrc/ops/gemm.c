@@ -14,7 +14,6 @@
 enum {
     WIDE = 4,      /* chunks of few rows are multiples; divides Q7_GEMM_PANELS */
     WIDE_ROWS = 6, /* rows up to which several panels are multiplied at once */
-    TALL = 32,     /* tiles of so many rows (amx) are cut into parts by every task: few tasks */
 };
 
 void q7_gemm_task(const q7_gemm_job *job, int64_t task, float *sums) {
@@ -71,8 +70,9 @@ q7_gemm_job q7_gemm_job_of(const q7_gemm_args *x, const q7_call *call) {
     job.columns = x->gated ? job.panels * call->nr : x->n;
     job.chunk = x->sums ? q7_min(job.panels, Q7_GEMM_PANELS) : job.panels;
     if (x->m * x->n * x->k > Q7_SMALL_WORK) {
-        const bool cuts = call->mr >= TALL && x->m > Q7_GEMM_FEW;
-        const int64_t per_thread = cuts ? q7_min(call->threads, 2) : Q7_TASKS_PER_THREAD;
+        /* Each task cuts its rows into parts for AMX: few tasks. */
+        const int64_t per_thread =
+            q7_in_tiles(call, x->m) ? q7_min(call->threads, 2) : Q7_TASKS_PER_THREAD;
         const int64_t even = job.panels * job.row_blocks / (call->threads * per_thread);
         job.chunk = q7_max(1, q7_min(even, Q7_GEMM_PANELS));
         if (x->m <= WIDE_ROWS) job.chunk = q7_ceil_div(job.chunk, WIDE) * WIDE;

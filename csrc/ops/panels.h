@@ -12,7 +12,8 @@ enum {
     Q7_TASKS_PER_THREAD = 4, /* so that a stolen core does not stall the step */
     Q7_SMALL_WORK = 1 << 16, /* multiply-adds, about 2 us: not worth waking a thread */
     Q7_FEW_TILES = 2,        /* row tiles up to which b is better read in place than packed */
-    Q7_PACK_STRIP = 16       /* floats of a cache line */
+    Q7_PACK_STRIP = 16,      /* floats of a cache line */
+    Q7_TALL = 32             /* rows of a tile of AMX, as kernels.def has them */
 };
 
 /* Where the i-th of n even parts of [0, count) starts. */
@@ -31,7 +32,7 @@ static inline int64_t q7_conv_k_block(int64_t k, bool single_tap) {
 
 /* Whether a product of m rows is made of tiles of AMX: parts of its rows must be, too. */
 static inline bool q7_in_tiles(const q7_call *call, int64_t m) {
-    return call->mr == Q7_GEMM_CUT_ROWS && m > Q7_GEMM_FEW;
+    return call->mr == Q7_TALL && m > Q7_GEMM_FEW;
 }
 
 /* b (k, n) of any strides as the first `width` columns of a panel (k, nr); n <= width <= nr. */

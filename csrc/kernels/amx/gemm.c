@@ -8,11 +8,7 @@
 #include "parts.h"
 #include "tiles.h"
 
-enum {
-    ROWS = 224,
-    GROUPS = ROWS / Q7_PARTS_ROWS,
-    STEPS = Q7_GEMM_K_BLOCK / Q7_PARTS_STEP
-};
+enum { ROWS = 224, GROUPS = ROWS / Q7_PARTS_ROWS, STEPS = Q7_GEMM_K_BLOCK / Q7_PARTS_STEP };
 
 void q7_gemm_f32_avx512(const q7_gemm_block *block);
 
