@@ -20,7 +20,7 @@ enum { Q7_BLOCK_FEW = 3 };
 
 typedef struct q7_block_tile {
     q7_gemm_block gemm; /* of n <= nr columns; its b is for the kernel */
-    int64_t first;     /* of the k rows that are made */
+    int64_t first;      /* of the k rows that are made */
     int64_t bits, block;
     const uint8_t *q; /* a whole panel, as are: */
     const float *scale;
