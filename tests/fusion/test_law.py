@@ -150,6 +150,12 @@ def dequantized_weight(g: Builder, _: dict[str, Value]) -> Value:
     return g.DequantizeLinear(integers(g), make_value(g, "scale", ("positive", (N,))), axis=1)
 
 
+def square_weight(g: Builder, _: dict[str, Value]) -> Value:
+    """Which may be turned, or not."""
+    square = np.random.default_rng(2).integers(-128, 128, (K, K)).astype(np.int8)
+    return g.DequantizeLinear(g.array(square), make_value(g, "scale", ("positive", ())))
+
+
 def integer_product(g: Builder, _: dict[str, Value]) -> Value:
     zero = g.array(np.array(3, np.uint8))
     w = integers(g)
@@ -389,6 +395,8 @@ RANK_4 = {"expert": ("ids", (B, 2)), "tuples": ("ids", (B, 2, 1)), "shape": [B, 
 
 OVERRIDES = {
     "matmul_turned": {"w": blocked_weight_turned},
+    "integer_gemm": {"w": square_weight},
+    "integer_gemm_bias": {"w": square_weight, "bias": NORM_ROW},
     "column_rank_4": {**RANK_4, "x": (B, 1, K, 1)},
     "row": ROWS,
     "row_turned": ROWS,

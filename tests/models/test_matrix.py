@@ -125,6 +125,7 @@ FEEDS = (
     (2, 33, 1, "right"),
     (2, 9, 0, "left"),
 )
+MOST_FEEDS = 40
 
 
 def sizes_of(batch: int, sequence: int, past: int) -> dict[str, int]:
@@ -156,7 +157,9 @@ def test_accuracy_rule(path: Path) -> None:
     accuracy, unfused_accuracy = Accuracy(), Accuracy()
     fused = q7x2_ep.InferenceSession(model)
     with fused, q7x2_ep.InferenceSession(model, options) as unfused:
-        for seed, (batch, sequence, past, padding) in enumerate(FEEDS):
+        todo, judged = list(FEEDS), []
+        for seed, sizes in enumerate(todo):
+            batch, sequence, past, padding = sizes
             feeds = random_feeds(graph, dims=sizes_of(batch, sequence, past), seed=seed)
             for name in feeds:
                 if "mask" in name:
@@ -164,6 +167,9 @@ def test_accuracy_rule(path: Path) -> None:
             true, reference = evaluate(graph, feeds, np.float64), run(theirs, feeds)
             accuracy.add(true, fused.run(None, feeds), reference)
             unfused_accuracy.add(true, unfused.run(None, feeds), reference)
+            judged += [sizes] if reference is not None else []
+            if seed + 1 == len(todo) < MOST_FEEDS and judged and accuracy.is_luck():
+                todo.append(judged[seed % len(judged)])  # again, with other numbers
     accuracy.check()
     unfused_accuracy.check()
 
