@@ -152,9 +152,3 @@ Q7_INLINE q7_block q7_block_of(const q7_f32 x[4], int32_t zero, bool is_signed) 
     return v;
 }
 Q7_INLINE q7_block q7_block_in_order(q7_block v) { return v; }
-Q7_INLINE void q7_block_store_halves(uint8_t *p, uint8_t *q, q7_block v, int64_t n) {
-    uint8_t bytes[16];
-    q7_block_store(bytes, v);
-    memcpy(p, bytes, (size_t)n);
-    memcpy(q, bytes + 8, (size_t)n);
-}

@@ -86,6 +86,15 @@ Q7_INLINE q7_f32 q7_fraction(q7_f32 v, q7_f32 *whole) {
 Q7_INLINE q7_f32 q7_scale(q7_f32 v, q7_f32 whole) { return q7_mul(v, q7_exp2i(whole)); }
 #endif
 
+#if !defined(Q7_ISA_avx512) && !defined(Q7_ISA_avx2) /* blocks of 16 bytes */
+Q7_INLINE void q7_block_store_halves(uint8_t *p, uint8_t *q, q7_block v, int64_t n) {
+    uint8_t bytes[16];
+    q7_block_store(bytes, v);
+    memcpy(p, bytes, (size_t)n);
+    memcpy(q, bytes + 8, (size_t)n);
+}
+#endif
+
 #ifndef Q7_HAS_CENTRED_BITS
 Q7_INLINE q7_f32 q7_centred_bits(q7_i32 v, int shift, int bits) {
     return q7_sub(q7_bits(v, shift, (1 << bits) - 1), q7_set1((float)(1 << (bits - 1))));

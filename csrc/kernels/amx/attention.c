@@ -18,7 +18,6 @@
 #include "../attention_row.h"
 #include "../math.h"
 #include "parts.h"
-#include "tiles.h"
 
 enum {
     FEW = 48, /* queries that AVX-512 is faster for */
@@ -88,10 +87,6 @@ Q7_INLINE uint32_t lanes_large(__m512 largest) {
     return _mm512_cmp_ps_mask(largest, _mm512_set1_ps(LARGE), _CMP_GE_OQ);
 }
 
-Q7_INLINE q7_f32 load_left(const float *p, int64_t left) {
-    return q7_load_part(p, q7_max(0, left));
-}
-
 /* Parts of a panel's queries with the sign of the scale. */
 static void cut_queries(workspace *w, int64_t panel) {
     const q7_attention_tile *t = w->t;
@@ -102,8 +97,8 @@ static void cut_queries(workspace *w, int64_t panel) {
         q7_bf16 *to = w->q + panel * w->depth * Q7_PARTS_SIZE + i * STEP;
         __m512 largest = _mm512_setzero_ps();
         for (int64_t d = 0; d < t->D; d += STEP, to += Q7_PARTS_SIZE)
-            q7_store_parts(q7_mul(sign, load_left(q + d, t->D - d)),
-                           q7_mul(sign, load_left(q + d + 16, t->D - d - 16)), to,
+            q7_store_parts(q7_mul(sign, q7_load_left(q + d, t->D - d)),
+                           q7_mul(sign, q7_load_left(q + d + 16, t->D - d - 16)), to,
                            2 * Q7_PARTS_TILE, &largest);
         large |= (uint32_t)(lanes_large(largest) != 0) << i;
     }
@@ -145,10 +140,10 @@ static uint32_t cut_keys(const q7_attention_tile *t, const float *k, int64_t n, 
     __m512 largest = _mm512_setzero_ps(), rows[16], low[16], high[16];
     for (int64_t d = 0; d < t->D; d += STEP, to += Q7_PARTS_SIZE) {
         for (int64_t j = 0; j < 16; j++)
-            rows[j] = j < n ? load_left(k + j * t->k_stride + d, t->D - d) : _mm512_setzero_ps();
+            rows[j] = j < n ? q7_load_left(k + j * t->k_stride + d, t->D - d) : _mm512_setzero_ps();
         transpose_16x16(rows, low);
         for (int64_t j = 0; j < 16; j++)
-            rows[j] = j < n ? load_left(k + j * t->k_stride + d + 16, t->D - d - 16)
+            rows[j] = j < n ? q7_load_left(k + j * t->k_stride + d + 16, t->D - d - 16)
                             : _mm512_setzero_ps();
         transpose_16x16(rows, high);
         for (int64_t j = 0; j < 16; j++)
@@ -163,9 +158,9 @@ static bool cut_values(const q7_attention_tile *t, const float *v, int64_t n, in
     __m512 largest = _mm512_setzero_ps();
     __mmask16 unordered = 0;
     for (int64_t j = 0; j < 16; j++, v += t->v_stride) {
-        const __m512 low = j < n ? load_left(v, left) : _mm512_setzero_ps();
+        const __m512 low = j < n ? q7_load_left(v, left) : _mm512_setzero_ps();
         const __m512 high =
-            j + 16 < n ? load_left(v + 16 * t->v_stride, left) : _mm512_setzero_ps();
+            j + 16 < n ? q7_load_left(v + 16 * t->v_stride, left) : _mm512_setzero_ps();
         unordered |= _mm512_cmp_ps_mask(low, high, _CMP_UNORD_Q);
         q7_store_parts(low, high, to + j * STEP, 2 * Q7_PARTS_TILE, &largest);
     }
@@ -228,55 +223,29 @@ Q7_INLINE void soften(softening *e) {
     for (; e->row < end; e->row++) soften_row(e->x, e->row);
 }
 
-/* Tiles 0 to 3 are sums, 4 and 5 rows of a, 6 and 7 columns of b. */
-#define A(part)                                                            \
-    do {                                                                   \
-        _tile_loadd(4, a + 2 * (part)*Q7_PARTS_TILE, 64);                  \
-        if (two) _tile_loadd(5, a + (2 * (part) + 1) * Q7_PARTS_TILE, 64); \
-    } while (0)
-#define B(part)                                                   \
-    do {                                                          \
-        _tile_loadd(6, b + 2 * (part)*Q7_PARTS_TILE, 64);         \
-        _tile_loadd(7, b + (2 * (part) + 1) * Q7_PARTS_TILE, 64); \
-    } while (0)
-#define MULTIPLY()                        \
-    do {                                  \
-        _tile_dpbf16ps(0, 4, 6);          \
-        _tile_dpbf16ps(1, 4, 7);          \
-        if (two) _tile_dpbf16ps(2, 5, 6); \
-        if (two) _tile_dpbf16ps(3, 5, 7); \
-    } while (0)
-
 /* to (32, 32), or (16, 32) unless `two`, = a b, while other rows are softened. */
 Q7_INLINE void multiply(const q7_bf16 *a, const q7_bf16 *b, int64_t steps, const bool two,
                         softening *e, float *to, int64_t stride) {
-    _tile_zero(0);
-    _tile_zero(1);
-    if (two) _tile_zero(2);
-    if (two) _tile_zero(3);
+    q7_zero_sums(two);
     for (int64_t i = 0; i < steps; i++, a += Q7_PARTS_SIZE, b += Q7_PARTS_SIZE) {
-        A(2);
-        B(0);
-        MULTIPLY();
-        A(1);
-        MULTIPLY();
-        B(1);
-        MULTIPLY();
+        q7_load_rows(a, 2, two);
+        q7_load_columns(b, 0);
+        q7_add_products(two);
+        q7_load_rows(a, 1, two);
+        q7_add_products(two);
+        q7_load_columns(b, 1);
+        q7_add_products(two);
         soften(e);
-        A(0);
-        MULTIPLY();
-        B(2);
-        MULTIPLY();
-        B(0);
-        MULTIPLY();
-        _tile_stored(4, room.unused, 64); /* keeps stores fast, see gemm.c */
+        q7_load_rows(a, 0, two);
+        q7_add_products(two);
+        q7_load_columns(b, 2);
+        q7_add_products(two);
+        q7_load_columns(b, 0);
+        q7_add_products(two);
+        q7_keep_stores_fast(room.unused);
         soften(e);
     }
-    _tile_stored(0, to, 4 * stride);
-    _tile_stored(1, to + 16, 4 * stride);
-    if (two) _tile_stored(2, to + 16 * stride, 4 * stride);
-    if (two) _tile_stored(3, to + 16 * stride + 16, 4 * stride);
-    BARRIER();
+    q7_store_sums(to, stride, two);
 }
 static void multiply_two(const q7_bf16 *a, const q7_bf16 *b, int64_t steps, softening *e, float *to,
                          int64_t stride) {

@@ -6,9 +6,8 @@
  * the kernel of AVX-512. */
 #include "../gemm_finish.h"
 #include "parts.h"
-#include "tiles.h"
 
-enum { ROWS = 224, GROUPS = ROWS / Q7_PARTS_ROWS, STEPS = Q7_GEMM_K_BLOCK / Q7_PARTS_STEP };
+enum { GROUPS = Q7_GEMM_ROWS / Q7_PARTS_ROWS, STEPS = Q7_GEMM_K_BLOCK / Q7_PARTS_STEP };
 
 void q7_gemm_f32_avx512(const q7_gemm_block *block);
 
@@ -20,10 +19,6 @@ static _Thread_local struct {
     _Alignas(64) float unused[256];
     bool fits[GROUPS];
 } room;
-
-Q7_INLINE __m512 load_part(const float *p, int64_t left) {
-    return left >= 16 ? _mm512_loadu_ps(p) : _mm512_maskz_loadu_ps(q7_lanes(q7_max(left, 0)), p);
-}
 
 /* Up to 32 rows of a; false if one does not fit. */
 static bool cut_rows(const q7_gemm_block *x, int64_t row, int64_t m, q7_bf16 *parts) {
@@ -40,8 +35,8 @@ static bool cut_rows(const q7_gemm_block *x, int64_t row, int64_t m, q7_bf16 *pa
                            2 * Q7_PARTS_TILE, &largest);
         }
         if (whole < x->k)
-            q7_store_parts(load_part(a + whole, x->k - whole),
-                           load_part(a + whole + 16, x->k - whole - 16), to, 2 * Q7_PARTS_TILE,
+            q7_store_parts(q7_load_left(a + whole, x->k - whole),
+                           q7_load_left(a + whole + 16, x->k - whole - 16), to, 2 * Q7_PARTS_TILE,
                            &largest);
         fits &= q7_parts_fit(_mm512_set1_ps(_mm512_reduce_max_ps(largest))) != 0;
     }
@@ -105,58 +100,32 @@ static void finish_rows(made *x) {
     x->sums += rows * NR;
 }
 
-/* Tiles 0 to 3 are sums, 4 and 5 rows of a, 6 and 7 columns of b. */
-#define A(part)                                                            \
-    do {                                                                   \
-        _tile_loadd(4, a + 2 * (part)*Q7_PARTS_TILE, 64);                  \
-        if (two) _tile_loadd(5, a + (2 * (part) + 1) * Q7_PARTS_TILE, 64); \
-    } while (0)
-#define B(part)                                                   \
-    do {                                                          \
-        _tile_loadd(6, b + 2 * (part)*Q7_PARTS_TILE, 64);         \
-        _tile_loadd(7, b + (2 * (part) + 1) * Q7_PARTS_TILE, 64); \
-    } while (0)
-#define MULTIPLY()                        \
-    do {                                  \
-        _tile_dpbf16ps(0, 4, 6);          \
-        _tile_dpbf16ps(1, 4, 7);          \
-        if (two) _tile_dpbf16ps(2, 5, 6); \
-        if (two) _tile_dpbf16ps(3, 5, 7); \
-    } while (0)
-
 /* sums (32, NR), or (16, NR) unless `two`, while the sums before are finished and 3 * count pairs per
  * step of another panel are cut. */
 Q7_INLINE void multiply(const q7_bf16 *a, const q7_bf16 *b, int64_t steps, const bool two,
                         cut *next, int64_t count, made *last, float *sums) {
-    _tile_zero(0);
-    _tile_zero(1);
-    if (two) _tile_zero(2);
-    if (two) _tile_zero(3);
+    q7_zero_sums(two);
     for (int64_t i = 0; i < steps; i++, a += Q7_PARTS_SIZE, b += Q7_PARTS_SIZE) {
-        A(2);
-        B(0);
-        MULTIPLY();
+        q7_load_rows(a, 2, two);
+        q7_load_columns(b, 0);
+        q7_add_products(two);
         cut_pairs(next, count);
-        A(1);
-        MULTIPLY();
-        B(1);
-        MULTIPLY();
+        q7_load_rows(a, 1, two);
+        q7_add_products(two);
+        q7_load_columns(b, 1);
+        q7_add_products(two);
         cut_pairs(next, count);
-        A(0);
-        MULTIPLY();
+        q7_load_rows(a, 0, two);
+        q7_add_products(two);
         finish_rows(last);
-        B(2);
-        MULTIPLY();
+        q7_load_columns(b, 2);
+        q7_add_products(two);
         cut_pairs(next, count);
-        B(0);
-        MULTIPLY();
-        _tile_stored(4, room.unused, 64); /* those of sums wait 1000 cycles else */
+        q7_load_columns(b, 0);
+        q7_add_products(two);
+        q7_keep_stores_fast(room.unused);
     }
-    _tile_stored(0, sums, 4 * NR);
-    _tile_stored(1, sums + 16, 4 * NR);
-    if (two) _tile_stored(2, sums + 16 * NR, 4 * NR);
-    if (two) _tile_stored(3, sums + 16 * NR + 16, 4 * NR);
-    BARRIER();
+    q7_store_sums(sums, NR, two);
 }
 static void multiply_two(const q7_bf16 *a, const q7_bf16 *b, int64_t steps, cut *next,
                          int64_t count, made *last, float *sums) {
@@ -167,7 +136,7 @@ static void multiply_one(const q7_bf16 *a, const q7_bf16 *b, int64_t steps, cut 
     multiply(a, b, steps, false, next, count, last, sums);
 }
 
-/* Up to ROWS rows, and k in one block. */
+/* Up to Q7_GEMM_ROWS rows, and k in one block. */
 static void multiply_rows(const q7_gemm_block *x) {
     const int64_t groups = q7_ceil_div(x->m, Q7_PARTS_ROWS), panels = q7_ceil_div(x->n, NR);
     const int64_t steps = q7_ceil_div(x->k, Q7_PARTS_STEP), count = q7_ceil_div(16, 3 * groups);
@@ -213,7 +182,7 @@ void Q7_KERNEL(gemm_f32)(const q7_gemm_block *x) {
     }
     q7_tiles_configure(16);
     for (int64_t row = 0, m; row < x->m; row += m) {
-        m = q7_min(ROWS, x->m - row);
+        m = q7_min(Q7_GEMM_ROWS, x->m - row);
         q7_gemm_epilogue epilogue;
         const q7_gemm_block rows = q7_gemm_part(x, row, m, 0, x->n, NR, &epilogue);
         for (int64_t k0 = 0; k0 < x->k; k0 += Q7_GEMM_K_BLOCK) {

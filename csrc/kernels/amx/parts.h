@@ -23,6 +23,7 @@
 #include <math.h>
 
 #include "../tile.h"
+#include "tiles.h"
 
 enum {
     Q7_PARTS = 3,
@@ -53,10 +54,54 @@ Q7_INLINE void q7_store_parts(__m512 low, __m512 high, q7_bf16 *to, int64_t stri
     }
 }
 
+/* Of `left` floats, which may be more than a vector holds, or none. */
+Q7_INLINE __m512 q7_load_left(const float *p, int64_t left) {
+    return q7_load_part(p, q7_max(0, left));
+}
+
 /* Lanes whose largest magnitude is 0 or within [2^-40, 2^128). */
 Q7_INLINE __mmask16 q7_parts_fit(__m512 largest) {
     const __mmask16 finite = _mm512_cmp_ps_mask(largest, _mm512_set1_ps(INFINITY), _CMP_LT_OQ);
     return finite & (_mm512_cmp_ps_mask(largest, _mm512_set1_ps(0x1p-40f), _CMP_GE_OQ) |
                      _mm512_cmp_ps_mask(largest, _mm512_setzero_ps(), _CMP_EQ_OQ));
+}
+
+/* Tiles 0 to 3 are sums, 4 and 5 rows of a, 6 and 7 columns of b; of 32 rows, or of 16 unless `two`,
+ * which is a constant where these are inlined. */
+Q7_INLINE void q7_zero_sums(const bool two) {
+    _tile_zero(0);
+    _tile_zero(1);
+    if (two) _tile_zero(2);
+    if (two) _tile_zero(3);
+}
+
+/* a and b: steps. */
+Q7_INLINE void q7_load_rows(const q7_bf16 *a, int part, const bool two) {
+    _tile_loadd(4, a + 2 * part * Q7_PARTS_TILE, 64);
+    if (two) _tile_loadd(5, a + (2 * part + 1) * Q7_PARTS_TILE, 64);
+}
+
+Q7_INLINE void q7_load_columns(const q7_bf16 *b, int part) {
+    _tile_loadd(6, b + 2 * part * Q7_PARTS_TILE, 64);
+    _tile_loadd(7, b + (2 * part + 1) * Q7_PARTS_TILE, 64);
+}
+
+Q7_INLINE void q7_add_products(const bool two) {
+    _tile_dpbf16ps(0, 4, 6);
+    _tile_dpbf16ps(1, 4, 7);
+    if (two) _tile_dpbf16ps(2, 5, 6);
+    if (two) _tile_dpbf16ps(3, 5, 7);
+}
+
+/* A store of any tile in every step: one that comes more than a microsecond of products after the
+ * last, as those of sums would, waits for 1000 cycles. */
+Q7_INLINE void q7_keep_stores_fast(float *unused) { _tile_stored(4, unused, 64); }
+
+Q7_INLINE void q7_store_sums(float *to, int64_t stride, const bool two) {
+    _tile_stored(0, to, 4 * stride);
+    _tile_stored(1, to + 16, 4 * stride);
+    if (two) _tile_stored(2, to + 16 * stride, 4 * stride);
+    if (two) _tile_stored(3, to + 16 * stride + 16, 4 * stride);
+    BARRIER();
 }
 #endif
