@@ -1,218 +1,190 @@
 /* gemm.c: the kernel of ../gemm.h in AMX tiles. Read parts.h first.
  *
- * Rows of a are cut into parts once for all columns. b is cut for every group of two or three tiles
- * of rows again, a step ahead of the products that read it, which AVX-512 and AMX do side by side:
- * two steps stay in L1, where parts of a whole panel would go to L2 and back. Few rows, a that is not
- * contiguous along k, and what does not fit go to the kernel of AVX-512. */
+ * Rows of a are cut into parts once for all columns. A panel of b is cut while the one before it is
+ * multiplied, which AVX-512 and AMX do side by side; so are the results of a tile of 32 x 32 finished
+ * while the next is summed. gemm_some.h has another way for up to 64 rows. Few rows, a that is not contiguous along k, and what does not fit go to
+ * the kernel of AVX-512. */
 #include "../gemm_finish.h"
 #include "parts.h"
 
-enum {
-    TILE_ROWS = 16,
-    MOST_TILES = 3, /* of a group */
-    STEP = Q7_PARTS_STEP,
-    STEPS = 14,      /* of a block of k, */
-    LONG_STEPS = 64, /* and where there is a single group, whose b comes in the order of memory then */
-    ROOM_TILES = Q7_GEMM_ROWS / TILE_ROWS * STEPS * Q7_PARTS,
-    AHEAD = 4096 / NR /* k values from where b is cut to where it is prefetched */
-};
-_Static_assert(Q7_GEMM_SINGLE == MOST_TILES * TILE_ROWS, "rows of a single group");
-_Static_assert(ROOM_TILES >= MOST_TILES * LONG_STEPS * Q7_PARTS, "a long group fits");
+enum { GROUPS = Q7_GEMM_ROWS / Q7_PARTS_ROWS, STEPS = Q7_GEMM_K_BLOCK / Q7_PARTS_STEP };
 
 void q7_gemm_f32_avx512(const q7_gemm_block *block);
 
-/* Of a thread, whatever it multiplies: 0.6 MB that stay in its L2. */
+/* Of a thread, whatever it multiplies: 0.4 MB that stay in its L2. */
 static _Thread_local struct {
-    _Alignas(64) q7_bf16 a[ROOM_TILES * Q7_PARTS_TILE];
-    _Alignas(64) q7_bf16 b[2][Q7_PARTS_SIZE];
-    _Alignas(64) float sums[MOST_TILES * TILE_ROWS * NR];
+    _Alignas(64) q7_bf16 a[GROUPS][STEPS * Q7_PARTS_SIZE];
+    _Alignas(64) q7_bf16 b[2][STEPS * Q7_PARTS_SIZE];
+    _Alignas(64) float sums[2][Q7_PARTS_ROWS * NR];
     _Alignas(64) float unused[256];
+    bool fits[GROUPS];
 } room;
 
-/* Rows that are multiplied at once. */
-typedef struct group {
-    int64_t row, m;
-    int tiles;
-    const q7_bf16 *a; /* (steps, parts, tiles): tiles of 16 rows of pairs */
-    bool fits;
-} group;
-
-/* The rows of a group; false if one does not fit. */
-static bool cut_rows(const q7_gemm_block *x, const group *g, q7_bf16 *parts) {
-    const int64_t whole = x->k / STEP * STEP, size = Q7_PARTS * g->tiles * Q7_PARTS_TILE;
+/* Rows of a, up to those of some tiles; false if one does not fit. */
+static bool cut_rows(const q7_gemm_block *x, int64_t row, int64_t m, q7_bf16 *parts,
+                     int64_t tiles) {
+    const int64_t whole = x->k / Q7_PARTS_STEP * Q7_PARTS_STEP, stride = tiles * Q7_PARTS_TILE;
     bool fits = true;
-    for (int64_t i = 0; i < g->m; i++) {
-        const float *a = x->a + (g->row + i) * x->a_row_stride;
+    for (int64_t i = 0; i < m; i++) {
+        const float *a = x->a + (row + i) * x->a_row_stride;
         __m512 largest = _mm512_setzero_ps();
-        q7_bf16 *to = parts + i * STEP;
-        for (int64_t k = 0; k < whole; k += STEP, to += size) {
+        q7_bf16 *to = parts + i * Q7_PARTS_STEP;
+        for (int64_t k = 0; k < whole; k += Q7_PARTS_STEP, to += Q7_PARTS * stride) {
             q7_prefetch(a + k + x->k); /* for the next block of k */
             q7_prefetch(a + k + x->k + 16);
-            q7_store_parts(_mm512_loadu_ps(a + k), _mm512_loadu_ps(a + k + 16), to,
-                           g->tiles * Q7_PARTS_TILE, &largest);
+            q7_store_parts(_mm512_loadu_ps(a + k), _mm512_loadu_ps(a + k + 16), to, stride,
+                           &largest);
         }
         if (whole < x->k)
             q7_store_parts(q7_load_left(a + whole, x->k - whole),
-                           q7_load_left(a + whole + 16, x->k - whole - 16), to,
-                           g->tiles * Q7_PARTS_TILE, &largest);
+                           q7_load_left(a + whole + 16, x->k - whole - 16), to, stride, &largest);
         fits &= q7_parts_fit(_mm512_set1_ps(_mm512_reduce_max_ps(largest))) != 0;
     }
     return fits;
 }
 
-/* Where b is cut: a step of a panel, which all groups want before the next panel. */
-typedef struct cutter {
-    const q7_gemm_block *x;
-    int64_t groups, group, panel, k;
-    const float *b;      /* of the step; */
-    int64_t left, ahead; /* k values from there on, and floats to what is prefetched */
-    int turn;
+/* A panel of b, of which pairs of rows are cut now and then. */
+typedef struct cut {
+    const float *b;
+    int64_t next; /* from there to what is wanted at the same place of the next panel */
+    int64_t k, pair, pairs;
+    q7_bf16 *parts;
     __m512 largest[2];
-    bool fits; /* the panel before */
-} cutter;
+} cut;
 
-static void point_at(cutter *c) {
-    const q7_gemm_block *x = c->x;
-    const bool ends = c->panel * NR >= x->n;
-    c->b = x->b + (ends ? 0 : c->panel * x->b_panel_stride + c->k * NR);
-    c->left = ends ? 0 : x->k - c->k;
-    c->ahead = AHEAD * NR;
-    if (c->k + AHEAD >= x->k) c->ahead += x->b_panel_stride - x->k * NR;
+static cut cut_of(const q7_gemm_block *x, int64_t panel, q7_bf16 *parts) {
+    return (cut){
+        .b = x->b + panel * x->b_panel_stride,
+        .next = (panel + 1) * NR < x->n ? x->b_panel_stride : x->k * NR - panel * x->b_panel_stride,
+        .k = x->k,
+        .pairs = q7_ceil_div(x->k, Q7_PARTS_STEP) * 16,
+        .parts = parts,
+        .largest = {_mm512_setzero_ps(), _mm512_setzero_ps()}};
 }
 
-static void next_step(cutter *c) {
-    c->turn = !c->turn;
-    c->k += STEP;
-    if (c->k >= c->x->k) {
-        c->fits = (q7_parts_fit(c->largest[0]) & q7_parts_fit(c->largest[1])) == 0xffff;
-        c->largest[0] = c->largest[1] = _mm512_setzero_ps();
-        c->k = 0;
-        if (++c->group == c->groups) c->group = 0, c->panel++;
-    }
-    point_at(c);
-}
-
-/* Pairs [first, last) of the 16 of a step; both are constants where this is inlined. */
-Q7_INLINE void cut_pairs(cutter *c, const int first, const int last) {
-    const float *b = c->b + first * NR;
-    q7_bf16 *to = room.b[c->turn] + first * STEP;
-    const bool whole = c->left >= STEP;
-    Q7_UNROLL
-    for (int i = first; i < last; i++, b += NR, to += STEP) {
-        Q7_UNROLL
-        for (int j = 0; j < 2; j++) {
-            const float *low = b + 16 * j, *high = low + 16 * NR;
-            q7_prefetch(low + c->ahead);
-            q7_prefetch(high + c->ahead);
-            q7_store_parts(whole || i < c->left ? _mm512_loadu_ps(low) : _mm512_setzero_ps(),
-                           whole || i + 16 < c->left ? _mm512_loadu_ps(high) : _mm512_setzero_ps(),
-                           to + j * Q7_PARTS_TILE, 2 * Q7_PARTS_TILE, &c->largest[j]);
+Q7_INLINE void cut_pairs(cut *c, int64_t count) {
+    const int64_t end = q7_min(c->pair + count, c->pairs);
+    for (; c->pair < end; c->pair++) {
+        const int64_t k = c->pair / 16 * Q7_PARTS_STEP + c->pair % 16;
+        q7_bf16 *to = c->parts + c->pair / 16 * Q7_PARTS_SIZE + c->pair % 16 * Q7_PARTS_STEP;
+        for (int64_t j = 0; j < 2; j++, to += Q7_PARTS_TILE) {
+            const float *b = c->b + k * NR + 16 * j;
+            q7_prefetch(b + c->next);
+            q7_prefetch(b + 16 * NR + c->next);
+            const __m512 low = k < c->k ? _mm512_loadu_ps(b) : _mm512_setzero_ps();
+            const __m512 high = k + 16 < c->k ? _mm512_loadu_ps(b + 16 * NR) : _mm512_setzero_ps();
+            q7_store_parts(low, high, to, 2 * Q7_PARTS_TILE, &c->largest[j]);
         }
     }
 }
 
-/* sums += part i of a @ part j of b, for a step, while pairs [first, last) of the next are cut. Tiles
- * 0 to 5 are sums, 6 rows of a, 7 columns of b: loads are hidden, and six sums hide the latency. */
-Q7_INLINE void multiply_parts(const q7_bf16 *a, int i, const q7_bf16 *b, int j, const int tiles,
-                              cutter *next, const int first, const int last) {
-    a += i * tiles * Q7_PARTS_TILE;
-    b += 2 * j * Q7_PARTS_TILE;
-    _tile_loadd(6, a, 64);
-    _tile_loadd(7, b, 64);
-    _tile_dpbf16ps(0, 6, 7);
-    cut_pairs(next, first, first + 1);
-    _tile_loadd(7, b + Q7_PARTS_TILE, 64);
-    _tile_dpbf16ps(1, 6, 7);
-    _tile_loadd(6, a + Q7_PARTS_TILE, 64);
-    _tile_dpbf16ps(3, 6, 7);
-    cut_pairs(next, first + 1, first + 2);
-    _tile_loadd(7, b, 64);
-    _tile_dpbf16ps(2, 6, 7);
-    if (tiles == 3) {
-        _tile_loadd(6, a + 2 * Q7_PARTS_TILE, 64);
-        _tile_dpbf16ps(4, 6, 7);
-    }
-    cut_pairs(next, first + 2, last);
-    if (tiles == 3) {
-        _tile_loadd(7, b + Q7_PARTS_TILE, 64);
-        _tile_dpbf16ps(5, 6, 7);
-    }
+static bool is_cut(const cut *c) {
+    return (q7_parts_fit(c->largest[0]) & q7_parts_fit(c->largest[1])) == 0xffff;
 }
 
-/* room.sums (16 tiles, NR) of a group, whose first step of b is cut. */
-Q7_INLINE void multiply(const q7_bf16 *a, int64_t steps, const int tiles, cutter *next) {
-    _tile_zero(0);
-    _tile_zero(1);
-    _tile_zero(2);
-    _tile_zero(3);
-    _tile_zero(4);
-    _tile_zero(5);
-    for (int64_t i = 0; i < steps; i++, a += tiles * Q7_PARTS * Q7_PARTS_TILE) {
-        const q7_bf16 *b = room.b[next->turn];
-        next_step(next);
-        multiply_parts(a, 2, b, 0, tiles, next, 0, 3);
-        multiply_parts(a, 1, b, 0, tiles, next, 3, 6);
-        multiply_parts(a, 1, b, 1, tiles, next, 6, 9);
-        multiply_parts(a, 0, b, 1, tiles, next, 9, 12);
-        multiply_parts(a, 0, b, 2, tiles, next, 12, 14);
-        multiply_parts(a, 0, b, 0, tiles, next, 14, 16);
+/* Sums of a tile, whose rows are finished now and then. */
+typedef struct made {
+    q7_gemm_block part;
+    q7_gemm_epilogue epilogue;
+    const float *sums; /* (m, NR) */
+    int64_t rows;      /* at a time */
+} made;
+
+static void finish_rows(made *x) {
+    const int64_t rows = q7_min(x->rows, x->part.m);
+    if (!rows) return;
+    q7_gemm_epilogue epilogue;
+    const q7_gemm_block now = q7_gemm_part(&x->part, 0, rows, 0, x->part.n, NR, &epilogue);
+    q7_finish_floats(&now, x->sums, NR, 0, now.n);
+    x->part = q7_gemm_part(&x->part, rows, x->part.m - rows, 0, x->part.n, NR, &x->epilogue);
+    x->sums += rows * NR;
+}
+
+#include "gemm_some.h"
+
+/* sums (32, NR), or (16, NR) unless `two`, while the sums before are finished and 3 * count pairs per
+ * step of another panel are cut. */
+Q7_INLINE void multiply(const q7_bf16 *a, const q7_bf16 *b, int64_t steps, const bool two,
+                        cut *next, int64_t count, made *last, float *sums) {
+    q7_zero_sums(two);
+    for (int64_t i = 0; i < steps; i++, a += Q7_PARTS_SIZE, b += Q7_PARTS_SIZE) {
+        q7_load_rows(a, 2, two);
+        q7_load_columns(b, 0);
+        q7_add_products(two);
+        cut_pairs(next, count);
+        q7_load_rows(a, 1, two);
+        q7_add_products(two);
+        q7_load_columns(b, 1);
+        q7_add_products(two);
+        cut_pairs(next, count);
+        q7_load_rows(a, 0, two);
+        q7_add_products(two);
+        finish_rows(last);
+        q7_load_columns(b, 2);
+        q7_add_products(two);
+        cut_pairs(next, count);
+        q7_load_columns(b, 0);
+        q7_add_products(two);
         q7_keep_stores_fast(room.unused);
     }
-    _tile_stored(0, room.sums, 4 * NR);
-    _tile_stored(1, room.sums + 16, 4 * NR);
-    _tile_stored(2, room.sums + TILE_ROWS * NR, 4 * NR);
-    _tile_stored(3, room.sums + TILE_ROWS * NR + 16, 4 * NR);
-    if (tiles == 3) _tile_stored(4, room.sums + 2 * TILE_ROWS * NR, 4 * NR);
-    if (tiles == 3) _tile_stored(5, room.sums + 2 * TILE_ROWS * NR + 16, 4 * NR);
-    BARRIER();
+    q7_store_sums(sums, NR, two);
 }
-static void multiply_two(const q7_bf16 *a, int64_t steps, cutter *next) {
-    multiply(a, steps, 2, next);
+static void multiply_two(const q7_bf16 *a, const q7_bf16 *b, int64_t steps, cut *next,
+                         int64_t count, made *last, float *sums) {
+    multiply(a, b, steps, true, next, count, last, sums);
 }
-static void multiply_three(const q7_bf16 *a, int64_t steps, cutter *next) {
-    multiply(a, steps, 3, next);
+static void multiply_one(const q7_bf16 *a, const q7_bf16 *b, int64_t steps, cut *next,
+                         int64_t count, made *last, float *sums) {
+    multiply(a, b, steps, false, next, count, last, sums);
 }
 
 /* Up to Q7_GEMM_ROWS rows, and k in one block. */
 static void multiply_rows(const q7_gemm_block *x) {
-    const int64_t tiles = q7_ceil_div(x->m, TILE_ROWS), steps = q7_ceil_div(x->k, STEP);
-    group groups[Q7_GEMM_ROWS / TILE_ROWS / 2];
-    cutter next = {.x = x};
-    q7_bf16 *parts = room.a;
-    for (int64_t tile = 0; tile < tiles; tile += groups[next.groups++].tiles) {
-        const int64_t left = tiles - tile, row = tile * TILE_ROWS;
-        group *g = &groups[next.groups];
-        g->tiles = left == 2 || left == 4 ? 2 : 3;
-        g->row = row;
-        g->m = q7_min(g->tiles * TILE_ROWS, x->m - row);
-        g->a = parts;
-        g->fits = cut_rows(x, g, parts);
-        parts += g->tiles * steps * Q7_PARTS * Q7_PARTS_TILE;
+    const int64_t groups = q7_ceil_div(x->m, Q7_PARTS_ROWS), panels = q7_ceil_div(x->n, NR);
+    const int64_t steps = q7_ceil_div(x->k, Q7_PARTS_STEP), count = q7_ceil_div(16, 3 * groups);
+    for (int64_t g = 0; g < groups; g++) {
+        const int64_t row = g * Q7_PARTS_ROWS;
+        room.fits[g] = cut_rows(x, row, q7_min(Q7_PARTS_ROWS, x->m - row), room.a[g], 2);
     }
-    point_at(&next);
-    cut_pairs(&next, 0, 16);
-    for (int64_t column = 0; column < x->n; column += NR)
-        for (const group *g = groups; g < groups + next.groups; g++) {
-            BARRIER();
-            (g->tiles == 2 ? multiply_two : multiply_three)(g->a, steps, &next);
-            q7_gemm_epilogue epilogue;
-            const q7_gemm_block part =
-                q7_gemm_part(x, g->row, g->m, column, q7_min(NR, x->n - column), NR, &epilogue);
-            if (g->fits && next.fits)
-                q7_finish_floats(&part, room.sums, NR, 0, part.n);
-            else
+    cut next = cut_of(x, 0, room.b[0]);
+    cut_pairs(&next, next.pairs);
+    made last = {.rows = q7_ceil_div(Q7_PARTS_ROWS, steps)};
+    int turn = 0;
+    for (int64_t p = 0; p < panels; p++) {
+        const bool fits = is_cut(&next);
+        const q7_bf16 *b = next.parts;
+        next = cut_of(x, p + 1, room.b[(p + 1) % 2]);
+        if (p + 1 == panels) next.pairs = 0;
+        BARRIER();
+        for (int64_t g = 0; g < groups; g++) {
+            const int64_t row = g * Q7_PARTS_ROWS, m = q7_min(Q7_PARTS_ROWS, x->m - row);
+            const int64_t n = q7_min(NR, x->n - p * NR);
+            if (!fits || !room.fits[g]) {
+                q7_gemm_epilogue epilogue;
+                const q7_gemm_block part = q7_gemm_part(x, row, m, p * NR, n, NR, &epilogue);
                 q7_gemm_f32_avx512(&part);
+                continue;
+            }
+            float *sums = room.sums[turn];
+            turn = !turn;
+            (m > 16 ? multiply_two : multiply_one)(room.a[g], b, steps, &next, count, &last, sums);
+            last.part = q7_gemm_part(x, row, m, p * NR, n, NR, &last.epilogue);
+            last.sums = sums;
         }
+        cut_pairs(&next, next.pairs);
+    }
+    last.rows = Q7_PARTS_ROWS;
+    finish_rows(&last);
 }
 
 void Q7_KERNEL(gemm_f32)(const q7_gemm_block *x) {
-    if (x->m <= Q7_GEMM_FEW || !x->b_packed || x->a_k_stride != 1 || x->k < STEP) {
+    if (x->m <= Q7_GEMM_FEW || !x->b_packed || x->a_k_stride != 1 || x->k < Q7_PARTS_STEP) {
         q7_gemm_f32_avx512(x);
         return;
     }
-    const int64_t steps = q7_ceil_div(x->k, STEP), most = x->m <= Q7_GEMM_SINGLE ? LONG_STEPS : STEPS;
-    const int64_t k_block = q7_ceil_div(steps, q7_ceil_div(steps, most)) * STEP;
-    q7_tiles_configure(TILE_ROWS);
+    q7_tiles_configure(16);
+    const bool some = x->m <= Q7_GEMM_SOME;
+    const int64_t k_block = some ? LONG_STEPS * Q7_PARTS_STEP : Q7_GEMM_K_BLOCK;
     for (int64_t row = 0, m; row < x->m; row += m) {
         m = q7_min(Q7_GEMM_ROWS, x->m - row);
         q7_gemm_epilogue epilogue;
@@ -224,7 +196,7 @@ void Q7_KERNEL(gemm_f32)(const q7_gemm_block *x) {
             part.b += k0 * NR;
             part.accumulate = x->accumulate || k0 > 0;
             if (k0 + part.k < x->k) part.epilogue = NULL;
-            multiply_rows(&part);
+            (some ? multiply_some : multiply_rows)(&part);
         }
     }
     _tile_release();
