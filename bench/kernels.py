@@ -37,12 +37,13 @@ import roofline
 import shapes
 import work
 
-from q7x2_ep import dtypes, importer
+from q7x2_ep import dtypes
 from q7x2_ep.backend.call import Call
 from q7x2_ep.backend.cpu.library import Library, load
 from q7x2_ep.backend.program import Compiler
 from q7x2_ep.compare import onnxruntime_session
 from q7x2_ep.errors import BackendError
+from q7x2_ep.importer.writer import save
 from q7x2_ep.ir.core import Graph
 from q7x2_ep.plan.target import KernelRow
 from q7x2_ep.progress import track
@@ -253,7 +254,7 @@ def peer(shape: shapes.Shape, feeds: Sequence[np.ndarray], threads: int) -> Call
     graph = shape.graph
     with tempfile.TemporaryDirectory() as folder:
         path = str(Path(folder, "node.onnx"))
-        importer.save(graph, path)
+        save(graph, path)
         try:
             session = onnxruntime_session(path, threads)
         except BackendError:

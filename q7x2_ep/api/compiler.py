@@ -161,6 +161,7 @@ class ModelCompiler:
     def _compile(self, folder: str) -> bytes:
         """The model's bytes; its external data is written to, or found from, the folder."""
         from q7x2_ep import fuse, importer, passes
+        from q7x2_ep.importer.writer import write
         from q7x2_ep.passes import infer
 
         graph = importer.read(self._model)
@@ -171,7 +172,7 @@ class ModelCompiler:
         if self._level >= GraphOptimizationLevel.ORT_ENABLE_EXTENDED:
             fuse.fuse(graph)
             passes.run_all(graph)
-        model = importer.write(graph)
+        model = write(graph)
         if self._weights:
             with open(os.path.join(folder, self._weights), "wb") as file:
                 for tensor in model.graph.initializer:

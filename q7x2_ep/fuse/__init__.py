@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from q7x2_ep.ir.core import Graph, Node
 from q7x2_ep.ir.near_miss import NearMiss
-from q7x2_ep.ir.rewrite import Watch, sweep
+from q7x2_ep.ir.replace import Watch
 from q7x2_ep.ops import find
 from q7x2_ep.ops.builder import Builder, meaning
 
@@ -47,6 +47,10 @@ class Walk:
     def apply(self, graph: Graph, g: Any) -> tuple[Counter, list[NearMiss]]:
         ops = {node.op for node in graph.nodes}
         files = [file for file in self.files if file.may_match(ops)]
+        if not files:
+            return Counter(), []
+        from q7x2_ep.ir.rewrite import sweep
+
         return sweep(graph, [fusion for file in files for fusion in file.fusions()], g)
 
 

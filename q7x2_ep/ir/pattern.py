@@ -23,10 +23,9 @@ from functools import cache, cached_property
 from typing import Any, Callable, Optional, Union
 
 from q7x2_ep import dtypes
-from q7x2_ep.ir.core import Graph, Node, Value
+from q7x2_ep.ir.core import ANY, Graph, Node, Value
 
 COMMUTATIVE = frozenset({"Add", "Mul", "Min", "Max", "Equal", "And", "Or"})
-ANY = object()  # an attribute in a pattern that may have any value
 _KINDS = {"scalar": "number", "constant": "constant"}
 _RECIPROCAL = {"Mul": "Div", "Div": "Mul"}
 
