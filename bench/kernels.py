@@ -27,7 +27,6 @@ import re
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Callable, Optional
 
@@ -224,7 +223,7 @@ def runner(
         each._replace(supported=each.supported and _together(each, row))
         for each in library.target.kernels
     )
-    only.target = replace(library.target, kernels=kernels)
+    only.target = library.target._replace(kernels=kernels)
     compiler, graph = Compiler(only, threads, lambda graph: None), shape.graph
     programs = [compiler.planned(graph.clone()) for _ in range(copies)]
     counted = [getattr(step, "kernel", None) is not None for step in programs[0].steps]

@@ -35,7 +35,7 @@ if TYPE_CHECKING:  # what compiles takes 80 ms to import, which a compiled file 
 Model = Union[str, bytes, "os.PathLike[str]", Any]  # or an onnx.ModelProto
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class InputSpec:
     """What one feed must look like. shape: ints and symbols, None where any rank will do. type:
     as in onnxruntime's NodeArg.

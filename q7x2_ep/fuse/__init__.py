@@ -126,7 +126,7 @@ FUSIONS = (
 )
 
 
-@dataclass
+@dataclass(eq=False)
 class FusionReport:
     """What was fused, and what almost was. applied: how often, by name of fusion."""
 

@@ -174,7 +174,7 @@ def first_steps(pattern: Pattern) -> tuple[tuple[str, int, int, Optional[frozens
     return ((pattern.op, 0, 0, None),)
 
 
-@dataclass
+@dataclass(eq=False)
 class Match:
     """Where a pattern was found. values: by name; nodes: root first, all to be replaced.
 
@@ -217,7 +217,7 @@ class Match:
         return 1.0 / number if name in self.reciprocal else number
 
 
-@dataclass
+@dataclass(eq=False)
 class Matcher:
     """Tries one pattern at one node after the other; remembers how far the last failure got and why
     it failed.

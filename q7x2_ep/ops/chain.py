@@ -43,7 +43,7 @@ class Instruction(NamedTuple):
     beta: float
 
 
-@dataclass
+@dataclass(eq=False)
 class Recorder:
     """A plan builder for `lower` that keeps the steps of a chain and refuses all others."""
 
