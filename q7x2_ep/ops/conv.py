@@ -20,6 +20,7 @@ from q7x2_ep.ops.common import (
     NO_ACTIVATION,
     Activation,
     Guard,
+    check_known,
     dims,
     image_of,
     materialized,
@@ -155,13 +156,6 @@ def kernel_guards(spec: Sequence[Axis]) -> list[Guard]:
         (maximum(axis.kernel, 1), axis.kernel, f"a kernel of {axis.kernel} elements")
         for axis in spec
     ]
-
-
-def check_known(guards: list[Guard], node: Node) -> None:
-    """Raises: ModelError for a guard that no feed can keep."""
-    for left, right, text in guards:
-        if isinstance(left, int) and isinstance(right, int) and left != right:
-            raise ModelError(f"{where_is(node)} {text}: {left}, wanted {right}")
 
 
 def taps(x: np.ndarray, spec: Sequence[Axis], fill: Any) -> Iterator[tuple[tuple, np.ndarray]]:

@@ -18,12 +18,14 @@ from q7x2_ep.ir.view import View
 from q7x2_ep.ops import op
 from q7x2_ep.ops.activation import ACTIVATIONS
 from q7x2_ep.ops.common import (
+    BYTES,
     F32,
     NO_ACTIVATION,
     Activation,
     binary_step,
     broadcast,
     cast_step,
+    check_known,
     dims,
     dtype_of,
     require_dtype,
@@ -32,7 +34,6 @@ from q7x2_ep.ops.common import (
 )
 from q7x2_ep.ops.conv import (
     Conv,
-    check_known,
     conv_shape,
     geometry,
     place_of,
@@ -41,7 +42,7 @@ from q7x2_ep.ops.conv import (
     windows,
 )
 from q7x2_ep.ops.matmul import MatMul, matmul_step, multiply
-from q7x2_ep.ops.quant import BYTES, one_scale, require_constants, saturated
+from q7x2_ep.ops.quant import one_scale, require_constants, saturated
 
 
 def integer_product(
