@@ -8,6 +8,7 @@ from typing import NamedTuple, Optional
 import numpy as np
 import pytest
 
+from tests.kernels.harness import remembered
 from tests.kernels.harness import rows as kernels
 from tests.kernels.harness import run_threads as run_op
 
@@ -35,6 +36,7 @@ class Scoring(NamedTuple):
     sinks: Optional[np.ndarray] = None  # (H,)
 
 
+@remembered
 def reference(q, k, v, mask, scoring, visible):
     """Output and the error bound, (B, H, Sq, Dv), in float64; inputs (B, H, S, D)."""
     scale, softcap, bias, fill, zero, sinks = scoring
@@ -126,10 +128,8 @@ def attention(
     )
     copies = min(KEPT, -(-Skv // KEYS)) * (LANES + keys * (depth + width) * 3 // 2)
     floats = 2 * KEPT + LANES + queries * (depth * 3 // 2 + width) + keys * 2 * PANEL + copies
-    work = np.full(max(threads) * floats, np.nan, np.float32)
-    return run_op("attention", kernel, threads=threads, work=work, **stored, **given)[0].transpose(
-        back
-    )
+    given.update(work=4 * max(threads) * floats)
+    return run_op("attention", kernel, threads=threads, **stored, **given)[0].transpose(back)
 
 
 def check(
