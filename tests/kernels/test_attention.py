@@ -8,20 +8,15 @@ from typing import NamedTuple, Optional
 import numpy as np
 import pytest
 
+from q7x2_ep.backend.cpu.library import load
+from q7x2_ep.ops.attention import work_floats
 from tests.kernels.harness import remembered
 from tests.kernels.harness import rows as kernels
 from tests.kernels.harness import run_threads as run_op
 
 EPS = np.finfo(np.float32).eps
 LOWEST = np.finfo(np.float32).min
-QUERIES, KEYS, KEPT, LANES, PANEL, STEP = (
-    512,
-    128,
-    32,
-    16,
-    48,
-    32,
-)  # the blocks of csrc/kernels/attention.h
+QUERIES, KEYS, KEPT = 512, 128, 32  # the blocks of csrc/kernels/attention.h
 ROWS = pytest.mark.parametrize("kernel", kernels("attention"), ids=lambda k: k.name)
 
 
@@ -128,11 +123,8 @@ def attention(
     given.update(left=window[0], right=window[1])
     given.update(zero_masked_rows=int(scoring.zero > 0), zero_nan_rows=int(scoring.zero > 1))
     given.update(scale=scoring.scale, softcap=scoring.softcap, fill=scoring.fill)
-    queries, keys, depth, width = (
-        -(-n // STEP) * STEP for n in (min(Sq, QUERIES), min(Skv, KEYS), D, Dv)
-    )
-    copies = min(KEPT, -(-Skv // KEYS)) * (LANES + keys * (depth + width) * 3 // 2)
-    floats = 2 * KEPT + LANES + queries * (depth * 3 // 2 + width) + keys * 2 * PANEL + copies
+    floats = work_floats(load("").target.constants, kernel.isa, (Sq, Skv, D, Dv))
+    given.update(work_floats=floats)
     given.update(work=4 * max(threads) * floats)
     return run_op("attention", kernel, threads=threads, **stored, **given)[0].transpose(back)
 
