@@ -435,7 +435,7 @@ def direct_step(node: Node, b: Any, fields: dict[str, Any], residual: Optional[V
     fields["w"] = b.packed(
         k, filters // groups, taps, k, w, matrices=groups, taps=taps, tap_stride=1
     )
-    fields.update(offsets=8 * k, lines=b.threads * channels * height * width * 4)
+    fields.update(offsets=b.threads * 8 * k, lines=b.threads * channels * height * width * 4)
     b.step("conv_direct", kernel="conv_direct", **fields)
 
 
