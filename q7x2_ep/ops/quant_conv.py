@@ -12,10 +12,9 @@ import numpy as np
 from q7x2_ep import dtypes
 from q7x2_ep.ir.core import Node, Type, Value, array_type
 from q7x2_ep.ops import op
-from q7x2_ep.ops.common import dims
+from q7x2_ep.ops.common import check_known, dims
 from q7x2_ep.ops.conv import (
     Conv,
-    check_known,
     conv_shape,
     geometry,
     place_of,
