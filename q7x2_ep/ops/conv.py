@@ -4,7 +4,7 @@ pools and ConvTranspose, which share that.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Callable, NamedTuple, Optional
 
 import numpy as np
@@ -41,7 +41,7 @@ WINDOW_ATTRIBUTES = {
 MIN_FILTERS = 8  # of a group
 MIN_WINOGRAD = 32  # channels and filters
 MIN_PIXELS = 64
-TILED_FILTERS, TILED_WEIGHTS, TILED_PIXELS = 64, 1 << 13, 512  # docs/decisions.md 56
+TILED_FILTERS, TILED_WEIGHTS, TILED_PIXELS = 64, 1 << 13, 64  # docs/decisions.md 56
 MAX_DIRECT = 1 << 15  # weights of a group: 128 KB of L2
 MAX_PLANES = 4
 WINOGRAD_GAP = 16  # Q7_WINOGRAD_GAP
@@ -379,8 +379,7 @@ def conv_step(
         matrices = transformed(w.const)
         whole = b.graph.constant(matrices, Type(w.dtype, matrices.shape), w.name)
         filters, channels = w.shape[:2]
-        row = channels + WINOGRAD_GAP
-        floats = row + 16 * b.constants["WINOGRAD_TILES"] * (row + b.kernel("gemm").nr)
+        floats = winograd_room(channels, b.kernel("winograd"), b.constants)
         fields.update(w=b.packed(channels, filters, 1, channels, whole), M=filters)
         fields.update(last_fields(node, b, residual), room=b.threads * floats * 4)
         for name in ("D", "OD", "kd", "kh", "kw", "pad_front", "x_d_stride"):
@@ -465,6 +464,17 @@ def transformed(w: np.ndarray) -> np.ndarray:
     both = np.einsum("ai,bj->abij", g, g).reshape(16, 9)
     result = both @ w.reshape(-1, 9).T.astype(np.float64)
     return result.astype(np.float32).reshape(16, *w.shape[:2])
+
+
+def winograd_room(channels: int, kernel: Any, constants: Mapping[str, int]) -> int:
+    """q7_winograd_room of csrc/kernels/winograd.h."""
+    row, even = channels + WINOGRAD_GAP, -(-channels // 32) * 32
+    plain = -(-(row + 16 * constants["WINOGRAD_TILES"] * (row + kernel.nr)) // 16) * 16
+    if kernel.isa != "amx":
+        return plain
+    most = min(constants["WINOGRAD_FLOATS"] * 2 // (3 * channels + 64), constants["WINOGRAD_MOST"])
+    tall = max(most // 32, 1) * 32
+    return plain + 16 * tall * (even // 2 * 3 + kernel.nr) + even * 3 * kernel.nr
 
 
 def last_fields(

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from q7x2_ep.backend.cpu.library import load
-from q7x2_ep.ops.conv import transformed
+from q7x2_ep.ops.conv import transformed, winograd_room
 from q7x2_ep.plan.target import KernelRow
 from tests.kernels.harness import rows, run_op, tolerance
 from tests.kernels.windows import Window, convolve, window
@@ -129,12 +129,10 @@ def run(
         matrices = transformed(w)[..., None]
         whole = Case(case.x, (16 * case.w[0], *case.w[1:2], 1), case.at, 16)
         given.update(w=packed(row, whole, matrices.reshape(whole.w)), M=case.w[0])
-        room = case.w[1] + 16
-        room += 16 * CONSTANTS["WINOGRAD_TILES"] * (room + row.nr)
         names = ("D", "OD", "kd", "kh", "kw", "pad_front", "x_d_stride")
         axes = [f"{name}_{axis}" for name in ("stride", "dilation") for axis in "dhw"]
         given = {name: value for name, value in given.items() if name not in (*names, *axes)}
-        given["room"] = threads * room * 4
+        given["room"] = threads * winograd_room(case.w[1], row, CONSTANTS) * 4
     else:
         k = int(np.prod(case.w[1:]))
         given.update(w=packed(row, case, w), M=case.w[0], groups=case.groups)
