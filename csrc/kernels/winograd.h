@@ -21,10 +21,11 @@ typedef void (*q7_winograd_kernel)(const q7_winograd_args *args, const q7_winogr
 
 enum { Q7_WINOGRAD_GAP = 16 }; /* floats between rows of channels: not the same sets of L1 */
 
-/* Tiles of a block of amx, of whose matrices parts and products are to stay in L2. */
-static inline int64_t q7_winograd_tall(int64_t channels) {
-    const int64_t most = q7_min(Q7_WINOGRAD_FLOATS * 2 / (3 * channels + 64), Q7_WINOGRAD_MOST);
-    return q7_max(most / 32, 1) * 32;
+/* Tiles of a block in tiles of AMX, of whose matrices parts and products stay in L2. 0: AVX-512 does
+ * it, a single panel and many channels, which it sums in short blocks and takes no longer for. */
+static inline int64_t q7_winograd_tall(int64_t channels, int64_t filters) {
+    if (filters <= 32 || channels > 256) return 0;
+    return q7_min(Q7_WINOGRAD_FLOATS * 2 / (3 * channels + 64), Q7_WINOGRAD_MOST) / 32 * 32;
 }
 
 /* Zeros, the transformed x of a block, and the products of a panel; by amx those of `tall` tiles, as

@@ -39,8 +39,8 @@ void q7_op_winograd(const q7_winograd_args *x, const q7_call *call) {
     job.tiles = x->N * q7_ceil_div(x->OH, 2) * q7_ceil_div(x->OW, 2);
     if (job.tiles * x->M == 0) return;
     job.panels = q7_ceil_div(x->M, call->nr);
-    if (call->mr == Q7_TALL) {
-        job.tall = q7_winograd_tall(x->C);
+    if (call->mr == Q7_TALL) job.tall = q7_winograd_tall(x->C, x->M);
+    if (job.tall) {
         job.unit = 16;
         const q7_cut cut =
             q7_cut_for_tiles(call, job.tiles, 1, job.panels, q7_ceil_div(job.tiles, job.tall),

@@ -155,6 +155,10 @@ static void finish(const job *j, int64_t panel, bool fits) {
 }
 
 void Q7_KERNEL(winograd_f32)(const q7_winograd_args *x, const q7_winograd_block *block) {
+    if (!q7_winograd_tall(x->C, x->M)) {
+        q7_winograd_f32_avx512(x, block);
+        return;
+    }
     job j = {.x = x,
              .block = block,
              .tiles = block->end - block->first,
