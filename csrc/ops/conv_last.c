@@ -149,25 +149,6 @@ static void conv_task(void *arg, int64_t task, int64_t thread) {
     }
 }
 
-/* Blocks of rows times chunks of panels that a product in tiles of AMX takes the least time in. A task
- * cuts its rows and panels into parts, and copies windows that are not in place. Where the product of
- * 16 rows and a panel takes 1, cutting the rows does, too, a panel 2, copying windows 3. So many rows
- * are left to each task that its bits are those of more. */
-static void cut_for_tiles(conv_job *job) {
-    enum { TILE = 16 };
-    const int64_t threads = job->call->threads, least = job->row_blocks;
-    const int64_t most = q7_max(least, q7_min(job->pixels / (Q7_GEMM_SOME + 1), least + threads));
-    int64_t best = INT64_MAX;
-    for (int64_t blocks = least; blocks <= most; blocks++)
-        for (int64_t chunk = q7_min(job->panels, Q7_GEMM_PANELS); chunk > 0; chunk--) {
-            const int64_t tiles = q7_ceil_div(q7_ceil_div(job->pixels, blocks), TILE);
-            const int64_t tasks = blocks * q7_ceil_div(job->panels, chunk) * job->x.groups;
-            const int64_t cut = tiles * (job->in_place ? 1 : 4) + 2 * chunk;
-            const int64_t time = q7_ceil_div(tasks, threads) * (cut + tiles * chunk);
-            if (time < best) best = time, job->row_blocks = blocks, job->chunk = chunk;
-        }
-}
-
 /* Whether the rows of windows are pixels of x, one stride apart. */
 static bool is_pointwise(const q7_conv_last_args *x) {
     const bool one = x->kd * x->kh * x->kw == 1 && x->OD == x->D && x->OH == x->H && x->OW == x->W;
@@ -200,7 +181,11 @@ void q7_op_conv_last(const q7_conv_last_args *x, const q7_call *call) {
     job.chunk = q7_min(job.panels, Q7_GEMM_PANELS);
     const bool large = job.pixels * job.filters * job.k * x->groups > Q7_SMALL_WORK;
     if (in_tiles && large) {
-        cut_for_tiles(&job);
+        /* So many rows are left to each task that bits are those of more. */
+        const q7_cut cut = q7_cut_for_tiles(call, job.pixels, job.in_place ? 1 : COPIED, job.panels,
+                                            job.row_blocks, job.pixels / (Q7_GEMM_SOME + 1));
+        job.row_blocks = cut.blocks;
+        job.chunk = cut.chunk;
     } else if (call->threads > 1 && large) {
         const int64_t wanted = call->threads * Q7_TASKS_PER_THREAD;
         /* Few panels are no even share for each; many pixels are where their writers left them. */
