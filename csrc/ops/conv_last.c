@@ -181,7 +181,7 @@ void q7_op_conv_last(const q7_conv_last_args *x, const q7_call *call) {
     job.chunk = q7_min(job.panels, Q7_GEMM_PANELS);
     if (call->threads > 1 && job.pixels * job.filters * job.k * x->groups > Q7_SMALL_WORK) {
         const int64_t wanted = call->threads * (in_tiles ? 2 : Q7_TASKS_PER_THREAD);
-        const int64_t most = in_tiles ? job.pixels / (Q7_GEMM_FEW + 1) : job.row_tiles;
+        const int64_t most = in_tiles ? q7_max(1, job.pixels / (Q7_GEMM_SOME + 1)) : job.row_tiles;
         /* Few panels are no even share for each; many pixels are where their writers left them. */
         if (job.pixels > job.filters || job.panels * x->groups < wanted)
             job.row_blocks =

@@ -18,6 +18,7 @@ from q7x2_ep.ir.view import View
 from q7x2_ep.ops import op
 from q7x2_ep.ops.activation import ACTIVATIONS
 from q7x2_ep.ops.common import (
+    BYTES,
     F32,
     NO_ACTIVATION,
     Activation,
@@ -31,7 +32,7 @@ from q7x2_ep.ops.common import (
     where_is,
 )
 from q7x2_ep.ops.matmul import MatMul, matmul_step, multiply
-from q7x2_ep.ops.quant import BYTES, one_scale, require_constants, saturated
+from q7x2_ep.ops.quant import one_scale, require_constants, saturated
 from q7x2_ep.ops.quant_pack import pack, qgemm_room
 
 
