@@ -174,7 +174,7 @@ class BuildLibrary(Command):
     def run(self) -> None:
         extra: tuple[str, ...] = ()
         if self.sanitize:
-            extra += (f"-fsanitize={self.sanitize}", "-fno-omit-frame-pointer", "-g", "-O1")
+            extra += (f"-fsanitize={self.sanitize}", "-fno-omit-frame-pointer", "-g1", "-O1")
         if self.debug:
             extra += ("-g", "-O0")
         if extra:

@@ -102,9 +102,8 @@ FAMILIES = {
     "pad": "Pad CenterCropPad",
     "pool": "MaxPool AveragePool LpPool GlobalAveragePool GlobalMaxPool GlobalLpPool MaxUnpool LRN",
     "quant": "QuantizeLinear DequantizeLinear DynamicQuantizeLinear",
-    "quant_product": (
-        "MatMulInteger QLinearMatMul ConvInteger QLinearConv q7:: QuantizedLinear QuantizedConv"
-    ),
+    "quant_conv": "ConvInteger QLinearConv q7:: QuantizedConv",
+    "quant_product": "MatMulInteger QLinearMatMul q7:: QuantizedLinear",
     "random_numbers": (
         "RandomNormal RandomNormalLike RandomUniform RandomUniformLike Bernoulli Multinomial"
     ),

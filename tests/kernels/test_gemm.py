@@ -24,8 +24,8 @@ from q7x2_ep.plan.parts import Pack
 from q7x2_ep.plan.target import KernelRow
 from tests.kernels.harness import rows, run_op, tolerance
 
-K_BLOCK, ROWS, PANELS, FEW = (
-    load().target.constants[f"GEMM_{name}"] for name in ("K_BLOCK", "ROWS", "PANELS", "FEW")
+K_BLOCK, ROWS, PANELS, SOME = (
+    load().target.constants[f"GEMM_{name}"] for name in ("K_BLOCK", "ROWS", "PANELS", "SOME")
 )
 every_row = pytest.mark.parametrize("row", rows("gemm"), ids=lambda row: row.name)
 
@@ -63,7 +63,7 @@ def normal(*shape: int) -> np.ndarray:
 
 def some_rows(row: KernelRow) -> tuple[int, ...]:
     """Numbers of rows whose bits are those that they have among more: AMX leaves few to AVX-512."""
-    return (FEW + 1, FEW + 16, 97, 200) if row.isa == "amx" else (1, 2, 3, row.mr)
+    return (SOME + 1, SOME + 16, 97, 200) if row.isa == "amx" else (1, 2, 3, row.mr)
 
 
 def pack(row: KernelRow, *matrices: np.ndarray, threads: int = 1) -> np.ndarray:
