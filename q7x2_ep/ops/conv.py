@@ -43,6 +43,7 @@ MIN_WINOGRAD = 32  # channels and filters
 MIN_PIXELS = 64
 TILED_FILTERS, TILED_WEIGHTS, TILED_PIXELS = 64, 1 << 13, 512  # docs/decisions.md 56
 MAX_DIRECT = 1 << 15  # weights of a group: 128 KB of L2
+MAX_IN_BANDS = 1 << 16  # of one beside a depthwise convolution; docs/decisions.md 60
 MAX_PLANES = 4
 WINOGRAD_GAP = 16  # Q7_WINOGRAD_GAP
 
@@ -360,7 +361,7 @@ def conv_step(
         "act_alpha": act.alpha,
         "act_beta": act.beta,
     }
-    if w.shape[:2] == (groups, 1):
+    if is_depthwise(node):
         flat = (groups, product(w.shape[2:]))
         if w.const is None:
             fields["w"] = materialized(b, reshaped(b, w, flat).transpose((1, 0)))
@@ -414,8 +415,24 @@ def is_direct(node: Node, spec: dict[str, Dim], in_tiles: bool) -> bool:
     plane = len(node.output.shape) < 5
     floats = product(node.inputs[1].shape) // node.attrs["group"]
     if in_tiles and product(node.inputs[1].shape[2:]) == 1:
-        return False
+        pixels = spec["OH"] * spec["OW"]
+        few = isinstance(pixels, int) and MIN_PIXELS <= pixels < TILED_PIXELS
+        return plane and few and floats <= MAX_IN_BANDS and meets_depthwise(node)
     return plane and floats <= MAX_DIRECT and not is_winograd(node, spec, in_tiles)
+
+
+def is_depthwise(node: Optional[Node]) -> bool:
+    """Whether a node is a convolution with one channel to a group."""
+    if node is None or node.op not in ("Conv", "q7::Conv"):
+        return False
+    return node.inputs[1].shape[:2] == (node.attrs["group"], 1)
+
+
+def meets_depthwise(node: Node) -> bool:
+    """Whether a depthwise convolution is beside this one: both are run in bands (csrc/bands.h),
+    which is worth more than tiles of AMX.
+    """
+    return any(map(is_depthwise, (node.inputs[0].producer, *node.output.users)))
 
 
 def direct_step(node: Node, b: Any, fields: dict[str, Any], residual: Optional[Value]) -> None:
