@@ -2,11 +2,14 @@
  *
  * A plan is validated once, whole: no offset or index in it can lead outside of it afterwards. Bind
  * evaluates sizes and patches the args; run is a loop over steps. Read q7.h and runtime.h first. */
-#define _POSIX_C_SOURCE 200809L
+#define _GNU_SOURCE /* madvise under -std=c11 */
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#ifdef __linux__
+#include <sys/mman.h>
+#endif
 
 #include "arena.h"
 #include "bands.h"
@@ -293,6 +296,18 @@ static q7_status compute_values(q7_context *c, q7_error *error) {
     return Q7_OK;
 }
 
+/* Images of some MB are walked in the order of pixels, not of pages: ResNet-50 takes 0.94 of the time
+ * where the system has huge pages for them. Those that the arena fills, so that it is no larger. */
+static void ask_for_huge_pages(char *arena, size_t bytes) {
+#ifdef MADV_HUGEPAGE
+    const size_t huge = (size_t)1 << 21, first = (huge - (uintptr_t)arena % huge) % huge;
+    if (bytes < first + huge) return;
+    (void)madvise(arena + first, (bytes - first) / huge * huge, MADV_HUGEPAGE);
+#else
+    (void)arena, (void)bytes;
+#endif
+}
+
 /* Room for `needed` bytes. An arena that grows once may grow with every run (a KV cache): a quarter
  * on top makes that rare, and costs no memory before it is touched. */
 static bool reserve(q7_context *c, int64_t needed) {
@@ -303,6 +318,7 @@ static bool reserve(q7_context *c, int64_t needed) {
     c->reserved_bytes = 0;
     void *arena = NULL;
     if (posix_memalign(&arena, Q7_ARENA_ALIGN, bytes)) return false;
+    ask_for_huge_pages(arena, bytes);
     c->arena = arena;
     c->reserved_bytes = (int64_t)bytes;
     c->allocations++;

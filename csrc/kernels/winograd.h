@@ -6,7 +6,7 @@
  *
  * 16 products of matrices (tiles, C) @ (C, M), a multiplication for each output of 2.25 that a direct
  * sum takes. w holds the 16 matrices G w G^T as packed panels. Channels are summed in blocks of
- * Q7_WINOGRAD_K_BLOCK. room: q7_winograd_room floats. */
+ * Q7_WINOGRAD_K_BLOCK, by amx all at once. room: q7_winograd_room floats. */
 #ifndef Q7_WINOGRAD_H
 #define Q7_WINOGRAD_H
 #include "../abi.h"
@@ -21,9 +21,18 @@ typedef void (*q7_winograd_kernel)(const q7_winograd_args *args, const q7_winogr
 
 enum { Q7_WINOGRAD_GAP = 16 }; /* floats between rows of channels: not the same sets of L1 */
 
-/* Zeros, the transformed x of a block, and the products of a panel. */
-static inline int64_t q7_winograd_room(int64_t channels, int64_t nr) {
-    const int64_t row = channels + Q7_WINOGRAD_GAP;
-    return row + 16 * Q7_WINOGRAD_TILES * (row + nr);
+/* Tiles of a block in tiles of AMX, of whose matrices parts and products stay in L2. 0: AVX-512 does
+ * it, a single panel and many channels, which it sums in short blocks and takes no longer for. */
+static inline int64_t q7_winograd_tall(int64_t channels, int64_t filters) {
+    if (filters <= 32 || channels > 256) return 0;
+    return q7_min(Q7_WINOGRAD_FLOATS * 2 / (3 * channels + 64), Q7_WINOGRAD_MOST) / 32 * 32;
+}
+
+/* Zeros, the transformed x of a block, and the products of a panel; by amx those of `tall` tiles, as
+ * parts, and two matrices of a panel. */
+static inline int64_t q7_winograd_room(int64_t channels, int64_t nr, int64_t tall) {
+    const int64_t row = channels + Q7_WINOGRAD_GAP, even = q7_ceil_div(channels, 32) * 32;
+    const int64_t plain = q7_ceil_div(row + 16 * Q7_WINOGRAD_TILES * (row + nr), 16) * 16;
+    return plain + (tall ? 16 * tall * (even / 2 * 3 + nr) + even * 3 * nr : 0);
 }
 #endif

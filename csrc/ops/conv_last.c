@@ -179,13 +179,19 @@ void q7_op_conv_last(const q7_conv_last_args *x, const q7_call *call) {
     job.row_blocks = q7_ceil_div(job.row_tiles, Q7_GEMM_ROWS / call->mr);
     job.panels = q7_ceil_div(job.filters, call->nr);
     job.chunk = q7_min(job.panels, Q7_GEMM_PANELS);
-    if (call->threads > 1 && job.pixels * job.filters * job.k * x->groups > Q7_SMALL_WORK) {
-        const int64_t wanted = call->threads * (in_tiles ? 2 : Q7_TASKS_PER_THREAD);
-        const int64_t most = in_tiles ? job.pixels / (Q7_GEMM_FEW + 1) : job.row_tiles;
+    const bool large = job.pixels * job.filters * job.k * x->groups > Q7_SMALL_WORK;
+    if (in_tiles && large) {
+        /* So many rows are left to each task that bits are those of more. */
+        const q7_cut cut = q7_cut_for_tiles(call, job.pixels, job.in_place ? 1 : COPIED, job.panels,
+                                            job.row_blocks, job.pixels / (Q7_GEMM_SOME + 1));
+        job.row_blocks = cut.blocks;
+        job.chunk = cut.chunk;
+    } else if (call->threads > 1 && large) {
+        const int64_t wanted = call->threads * Q7_TASKS_PER_THREAD;
         /* Few panels are no even share for each; many pixels are where their writers left them. */
         if (job.pixels > job.filters || job.panels * x->groups < wanted)
             job.row_blocks =
-                q7_min(q7_ceil_div(job.row_blocks, call->threads) * call->threads, most);
+                q7_min(q7_ceil_div(job.row_blocks, call->threads) * call->threads, job.row_tiles);
         const int64_t all = job.panels * job.row_blocks * x->groups;
         const int64_t least = job.in_place ? 1 : q7_min(COPIED, all / call->threads);
         job.chunk = q7_max(1, q7_min(q7_max(all / wanted, least), job.chunk));

@@ -4,7 +4,7 @@ pools and ConvTranspose, which share that.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Callable, NamedTuple, Optional
 
 import numpy as np
@@ -20,6 +20,7 @@ from q7x2_ep.ops.common import (
     NO_ACTIVATION,
     Activation,
     Guard,
+    check_known,
     dims,
     image_of,
     materialized,
@@ -41,7 +42,8 @@ WINDOW_ATTRIBUTES = {
 MIN_FILTERS = 8  # of a group
 MIN_WINOGRAD = 32  # channels and filters
 MIN_PIXELS = 64
-TILED_FILTERS, TILED_WEIGHTS, TILED_PIXELS = 64, 1 << 13, 512  # docs/decisions.md 56
+TILED_FILTERS, TILED_WEIGHTS = 64, 1 << 13  # docs/decisions.md 56
+TILED_CHANNELS, TILED_PIXELS = 256, 512  # 65
 MAX_DIRECT = 1 << 15  # weights of a group: 128 KB of L2
 MAX_IN_BANDS = 1 << 16  # of one beside a depthwise convolution; docs/decisions.md 60
 MAX_PLANES = 4
@@ -156,13 +158,6 @@ def kernel_guards(spec: Sequence[Axis]) -> list[Guard]:
         (maximum(axis.kernel, 1), axis.kernel, f"a kernel of {axis.kernel} elements")
         for axis in spec
     ]
-
-
-def check_known(guards: list[Guard], node: Node) -> None:
-    """Raises: ModelError for a guard that no feed can keep."""
-    for left, right, text in guards:
-        if isinstance(left, int) and isinstance(right, int) and left != right:
-            raise ModelError(f"{where_is(node)} {text}: {left}, wanted {right}")
 
 
 def taps(x: np.ndarray, spec: Sequence[Axis], fill: Any) -> Iterator[tuple[tuple, np.ndarray]]:
@@ -380,8 +375,7 @@ def conv_step(
         matrices = transformed(w.const)
         whole = b.graph.constant(matrices, Type(w.dtype, matrices.shape), w.name)
         filters, channels = w.shape[:2]
-        row = channels + WINOGRAD_GAP
-        floats = row + 16 * b.constants["WINOGRAD_TILES"] * (row + b.kernel("gemm").nr)
+        floats = winograd_room(channels, filters, b.kernel("winograd"), b.constants)
         fields.update(w=b.packed(channels, filters, 1, channels, whole), M=filters)
         fields.update(last_fields(node, b, residual), room=b.threads * floats * 4)
         for name in ("D", "OD", "kd", "kh", "kw", "pad_front", "x_d_stride"):
@@ -469,9 +463,8 @@ def is_winograd(node: Node, spec: dict[str, Dim], in_tiles: bool) -> bool:
     small = (spec["kd"], spec["kh"], spec["kw"]) == (1, 3, 3) and len(node.output.shape) == 4
     images = spec["N"] if isinstance(spec["N"], int) else 1
     pixels = images * spec["OH"] * spec["OW"]
-    few = isinstance(pixels, int) and pixels < (
-        TILED_PIXELS if in_tiles else MIN_PIXELS
-    )  # bound by reading the weights
+    least = TILED_PIXELS if in_tiles and channels > TILED_CHANNELS else MIN_PIXELS
+    few = isinstance(pixels, int) and pixels < least  # bound by reading the weights
     wide = min(filters, channels) >= MIN_WINOGRAD
     return plain and small and wide and not few and node.attrs["group"] == 1
 
@@ -482,6 +475,17 @@ def transformed(w: np.ndarray) -> np.ndarray:
     both = np.einsum("ai,bj->abij", g, g).reshape(16, 9)
     result = both @ w.reshape(-1, 9).T.astype(np.float64)
     return result.astype(np.float32).reshape(16, *w.shape[:2])
+
+
+def winograd_room(channels: int, filters: int, kernel: Any, constants: Mapping[str, int]) -> int:
+    """q7_winograd_room of csrc/kernels/winograd.h."""
+    row, even = channels + WINOGRAD_GAP, -(-channels // 32) * 32
+    plain = -(-(row + 16 * constants["WINOGRAD_TILES"] * (row + kernel.nr)) // 16) * 16
+    if kernel.isa != "amx" or filters <= 32 or channels > TILED_CHANNELS:
+        return plain
+    most = min(constants["WINOGRAD_FLOATS"] * 2 // (3 * channels + 64), constants["WINOGRAD_MOST"])
+    tall = most // 32 * 32
+    return plain + 16 * tall * (even // 2 * 3 + kernel.nr) + even * 3 * kernel.nr
 
 
 def last_fields(

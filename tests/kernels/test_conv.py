@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from q7x2_ep.backend.cpu.library import load
-from q7x2_ep.ops.conv import transformed
+from q7x2_ep.ops.conv import transformed, winograd_room
 from q7x2_ep.plan.target import KernelRow
 from tests.kernels.harness import rows, run_op, tolerance
 from tests.kernels.windows import Window, convolve, window
@@ -81,6 +81,8 @@ WINOGRAD = {
     "pads": Case((1, 9, 7, 4), (33, 9, 3, 3), pads((3, 3), (1, 1), (2, 0), (0, 3))),
     "many tiles": Case((2, 2, 21, 30), (3, 2, 3, 3), window((3, 3))),
     "padding alone": Case((1, 1, 1, 1), (1, 1, 3, 3), window((3, 3), pad=4)),
+    "blocks": Case((1, 200, 17, 18), (33, 200, 3, 3), window((3, 3), pad=1)),
+    "too many channels for AMX": Case((1, 260, 4, 4), (70, 260, 3, 3), window((3, 3), pad=1)),
 }
 DIRECT = {
     **{name: case for name, case in CASES.items() if len(case.x) < 5 and case.w[0] < 100},
@@ -100,12 +102,14 @@ def run(
     act: str = "none",
     residual_first: int = 0,
     order: str = "channels last",
+    x: Optional[np.ndarray] = None,
+    w: Optional[np.ndarray] = None,
     **more: Any,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The result, the sum that is expected before bias and act, and that of magnitudes."""
     rng = np.random.default_rng([*case.x, *case.w])
-    x = rng.standard_normal(case.x).astype(np.float32)
-    w = rng.standard_normal(case.w).astype(np.float32)
+    drawn = (rng.standard_normal(shape).astype(np.float32) for shape in (case.x, case.w))
+    x, w = (d if given is None else given for d, given in zip(drawn, (x, w)))
     expected = convolve(x.astype(np.float64), w.astype(np.float64), case.at, case.groups)
     size = convolve(np.abs(x), np.abs(w), case.at, case.groups)
     given = {"bias": None, "residual": None, **more}
@@ -129,12 +133,10 @@ def run(
         matrices = transformed(w)[..., None]
         whole = Case(case.x, (16 * case.w[0], *case.w[1:2], 1), case.at, 16)
         given.update(w=packed(row, whole, matrices.reshape(whole.w)), M=case.w[0])
-        room = case.w[1] + 16
-        room += 16 * CONSTANTS["WINOGRAD_TILES"] * (room + row.nr)
         names = ("D", "OD", "kd", "kh", "kw", "pad_front", "x_d_stride")
         axes = [f"{name}_{axis}" for name in ("stride", "dilation") for axis in "dhw"]
         given = {name: value for name, value in given.items() if name not in (*names, *axes)}
-        given["room"] = threads * room * 4
+        given["room"] = threads * winograd_room(case.w[1], case.w[0], row, CONSTANTS) * 4
     else:
         k = int(np.prod(case.w[1:]))
         given.update(w=packed(row, case, w), M=case.w[0], groups=case.groups)
@@ -188,7 +190,7 @@ def packed(row: KernelRow, case: Case, w: np.ndarray) -> np.ndarray:
     k, n = channels * taps, filters
     (gemm,) = (each for each in rows("gemm") if (each.isa, each.nr) == (row.isa, row.nr))
     given: dict[str, Any] = {"k": k, "n": n, "k_stride": taps, "n_stride": k, "taps": taps}
-    given.update(tap_stride=1, width=row.nr, first=0)
+    given.update(tap_stride=1, width=row.nr, first=0, drops=0)
     room = np.empty(-(-n // row.nr) * row.nr * k, np.float32)
     groups = np.split(w, case.groups)
     return np.stack(
@@ -280,10 +282,10 @@ def test_activations_of_direct(row: KernelRow, act: str) -> None:
     assert (np.abs(y - formulas[act](expected)) <= tolerance(27, 2 * size + 1)).all()
 
 
-def check_threads(op: str, row: KernelRow, case: Case) -> None:
-    y = run(op, row, case)[0]
+def check_threads(op: str, row: KernelRow, case: Case, **more: Any) -> None:
+    y = run(op, row, case, **more)[0]
     for threads in (2, 3, 8):
-        assert run(op, row, case, threads)[0].tobytes() == y.tobytes()
+        assert run(op, row, case, threads, **more)[0].tobytes() == y.tobytes()
 
 
 @every_op
@@ -310,6 +312,26 @@ def test_bits_of_depthwise_do_not_depend_on_threads(row: KernelRow) -> None:
 def test_nothing_to_do(op: str) -> None:
     for row in rows("depthwise" if op == "depthwise" else "gemm"):
         assert run(op, row, NOTHING)[0].shape == (0, 3, 2, 2)
+
+
+@every_winograd_row
+def test_what_does_not_fit_parts(row: KernelRow) -> None:
+    """Tiles of tiny numbers, or of an infinity, and a tiny filter leave the others alone."""
+    case = Case((1, 32, 9, 18), (40, 32, 3, 3), window((3, 3), pad=1))
+    rng = np.random.default_rng(0)
+    x, w = (rng.uniform(1, 2, shape).astype(np.float32) for shape in (case.x, case.w))
+    small_x, small_w = x.copy(), w.copy()
+    small_x[:, :, :3] *= np.float32(1e-37)
+    small_w[3] *= np.float32(1e-37)
+    for given in ({"x": small_x, "w": w}, {"x": x, "w": small_w}):
+        y, expected, size = run("winograd", row, case, **given)
+        assert (np.abs(y - expected) <= tolerance(9 * 32, size)).all()
+        check_threads("winograd", row, case, **given)
+    before = run("winograd", row, case, x=x, w=w)[0]
+    x[..., 0, 0] = np.inf
+    y = run("winograd", row, case, x=x, w=w)[0]
+    assert not np.isfinite(y[..., 0, 0]).any()
+    assert y[..., 4:, :].tobytes() == before[..., 4:, :].tobytes()
 
 
 @every_winograd_row

@@ -6,18 +6,26 @@ The gated form is held to the bits of two products, one with the activation, and
 from __future__ import annotations
 
 import math
+import sys
 from itertools import product
+from types import SimpleNamespace
 from typing import Any, Optional
 
 import numpy as np
 import pytest
 
 from q7x2_ep.backend.cpu.library import load
+from q7x2_ep.backend.cpu.pack import pack as pack_all
+from q7x2_ep.backend.cpu.room import aligned
+from q7x2_ep.backend.memory import _pages
+from q7x2_ep.files import map_file
+from q7x2_ep.ir.core import Value
+from q7x2_ep.plan.parts import Pack
 from q7x2_ep.plan.target import KernelRow
 from tests.kernels.harness import rows, run_op, tolerance
 
-K_BLOCK, ROWS, PANELS, FEW = (
-    load().target.constants[f"GEMM_{name}"] for name in ("K_BLOCK", "ROWS", "PANELS", "FEW")
+K_BLOCK, ROWS, PANELS, FEW, SOME = (
+    load().target.constants[f"GEMM_{name}"] for name in ("K_BLOCK", "ROWS", "PANELS", "FEW", "SOME")
 )
 every_row = pytest.mark.parametrize("row", rows("gemm"), ids=lambda row: row.name)
 
@@ -54,8 +62,8 @@ def normal(*shape: int) -> np.ndarray:
 
 
 def some_rows(row: KernelRow) -> tuple[int, ...]:
-    """Numbers of rows whose bits are those that they have among more: AMX leaves few to AVX-512."""
-    return (FEW + 1, FEW + 16, 97, 200) if row.isa == "amx" else (1, 2, 3, row.mr)
+    """Numbers of rows whose bits are those that they have among more."""
+    return (SOME + 1, SOME + 16, 97, 200) if row.isa == "amx" else (1, 2, 3, row.mr)
 
 
 def pack(row: KernelRow, *matrices: np.ndarray, threads: int = 1) -> np.ndarray:
@@ -68,7 +76,7 @@ def pack(row: KernelRow, *matrices: np.ndarray, threads: int = 1) -> np.ndarray:
         source = b.T if b.flags.f_contiguous else b
         given: dict[str, Any] = {"k": k, "n": n, "k_stride": k_stride, "n_stride": n_stride}
         given.update(b=np.ascontiguousarray(source), packed=packed, width=width, first=i * width)
-        given.update(taps=1, tap_stride=0)
+        given.update(taps=1, tap_stride=0, drops=0)
         packed = run_op("pack_b", row, threads, **given)["packed"]
     return packed
 
@@ -239,7 +247,21 @@ def test_bits_do_not_depend_on_threads_nor_on_other_rows(row: KernelRow) -> None
 
 
 @every_row
-@pytest.mark.parametrize("m,k", [(16, 9), (90, 70)])
+@pytest.mark.parametrize("k", [33, 5 * K_BLOCK + 70])
+def test_bits_of_some_rows_depend_on_neither_threads_nor_others(row: KernelRow, k: int) -> None:
+    n = 13 * row.nr + 1
+    a, b, bias = normal(SOME, k), normal(k, n), normal(n)
+    packed = pack(row, b)
+    c = gemm(row, a, packed, n, bias, act="gelu")
+    check(gemm(row, a, packed, n), a, b)
+    for threads in (2, 3, 8):
+        assert gemm(row, a, packed, n, bias, act="gelu", threads=threads).tobytes() == c.tobytes()
+    for some in (FEW + 1, 32, 33, 48, 49):
+        assert gemm(row, a[:some], packed, n, bias, act="gelu").tobytes() == c[:some].tobytes()
+
+
+@every_row
+@pytest.mark.parametrize("m,k", [(16, 9), (30, 1100), (64, 40), (90, 70)])
 def test_nan_and_inf_spread_to_their_row_and_column_only(row: KernelRow, m: int, k: int) -> None:
     n = 2 * row.nr + 3
     a, b = np.ones((m, k), np.float32), np.ones((k, n), np.float32)
@@ -251,12 +273,13 @@ def test_nan_and_inf_spread_to_their_row_and_column_only(row: KernelRow, m: int,
 
 
 @every_row
+@pytest.mark.parametrize("m", [46, 64, 100])
 @pytest.mark.parametrize(
     "a_power,b_power", [(-130, 0), (0, -120), (-60, -60), (-38, -38), (110, -9)]
 )
-def test_tiny_and_huge(row: KernelRow, a_power: int, b_power: int) -> None:
+def test_tiny_and_huge(row: KernelRow, m: int, a_power: int, b_power: int) -> None:
     """Rows, or columns, of other magnitudes than the rest; and lone values of all magnitudes."""
-    m, n, k = 100, 3 * row.nr, K_BLOCK + 40
+    n, k = 3 * row.nr, K_BLOCK + 40
     a, b = np.clip(normal(m, k), -3, 3), np.clip(normal(k, n), -3, 3)
     a[40:75] = np.ldexp(a[40:75] / 4, a_power)
     b[:, row.nr + 1 :] = np.ldexp(b[:, row.nr + 1 :] / 4, b_power)
@@ -268,9 +291,10 @@ def test_tiny_and_huge(row: KernelRow, a_power: int, b_power: int) -> None:
 
 
 @every_row
-def test_error_is_that_of_short_sums(row: KernelRow) -> None:
+@pytest.mark.parametrize("m,k", [(96, 3 * K_BLOCK), (40, 9 * K_BLOCK)])
+def test_error_is_that_of_short_sums(row: KernelRow, m: int, k: int) -> None:
     """At most that of blocks of K_BLOCK, whose floats are added one after the other."""
-    m, n, k = 96, row.nr, 3 * K_BLOCK
+    n = row.nr
     a, b = normal(m, k), normal(k, n)
     true = a.astype(np.float64) @ b
     by_blocks = np.zeros((m, n), np.float32)
@@ -298,6 +322,29 @@ def test_pack_b(row: KernelRow) -> None:
         for order in "CF":
             packed = pack(row, np.asarray(b, order=order), threads=threads)
             np.testing.assert_array_equal(packed, panels.ravel())
+
+
+@pytest.mark.parametrize("order", "CF")
+def test_pack_b_drops_what_it_has_read(tmp_path, order):
+    """Of a mapped file, in which weights begin in the middle of a page and others follow."""
+    row, *_ = rows("gemm")
+    b, around = np.asarray(normal(700, 1201), order=order), 1000
+    path = tmp_path / "weights"
+    path.write_bytes(b"x" * around + b.tobytes(order) + b"y" * around)
+    owner = map_file(str(path))
+    weight = Value("w")
+    weight.const = np.frombuffer(owner, np.float32, b.size, around).reshape(b.shape, order=order)
+    k, n = b.shape
+    each = Pack(weight, 0, 1, row, k, n, n, 1, 0, row.nr, 0, 1, 0)
+    wanted = pack(row, b)
+    packed = aligned(wanted.nbytes)
+    pack_all(load(), SimpleNamespace(packs=[each]), packed, {weight})
+    np.testing.assert_array_equal(packed.view(np.float32), wanted)
+    if sys.platform == "linux":
+        resident, _ = _pages({np.frombuffer(owner, np.uint8).ctypes.data: owner})
+        assert resident < b.nbytes // 8
+    np.testing.assert_array_equal(weight.const, b)
+    assert owner[:around] == b"x" * around and owner[-around:] == b"y" * around
 
 
 @every_row
