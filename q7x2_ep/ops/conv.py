@@ -45,7 +45,6 @@ MIN_PIXELS = 64
 TILED_FILTERS, TILED_WEIGHTS = 64, 1 << 13  # docs/decisions.md 56
 TILED_CHANNELS, TILED_PIXELS = 256, 512  # 65
 MAX_DIRECT = 1 << 15  # weights of a group: 128 KB of L2
-MAX_IN_BANDS = 1 << 16  # of one beside a depthwise convolution; docs/decisions.md 60
 MAX_PLANES = 4
 WINOGRAD_GAP = 16  # Q7_WINOGRAD_GAP
 
@@ -356,7 +355,7 @@ def conv_step(
         "act_alpha": act.alpha,
         "act_beta": act.beta,
     }
-    if is_depthwise(node):
+    if w.shape[:2] == (groups, 1):
         flat = (groups, product(w.shape[2:]))
         if w.const is None:
             fields["w"] = materialized(b, reshaped(b, w, flat).transpose((1, 0)))
@@ -409,24 +408,8 @@ def is_direct(node: Node, spec: dict[str, Dim], in_tiles: bool) -> bool:
     plane = len(node.output.shape) < 5
     floats = product(node.inputs[1].shape) // node.attrs["group"]
     if in_tiles and product(node.inputs[1].shape[2:]) == 1:
-        pixels = spec["OH"] * spec["OW"]
-        few = isinstance(pixels, int) and MIN_PIXELS <= pixels < TILED_PIXELS
-        return plane and few and floats <= MAX_IN_BANDS and meets_depthwise(node)
-    return plane and floats <= MAX_DIRECT and not is_winograd(node, spec, in_tiles)
-
-
-def is_depthwise(node: Optional[Node]) -> bool:
-    """Whether a node is a convolution with one channel to a group."""
-    if node is None or node.op not in ("Conv", "q7::Conv"):
         return False
-    return node.inputs[1].shape[:2] == (node.attrs["group"], 1)
-
-
-def meets_depthwise(node: Node) -> bool:
-    """Whether a depthwise convolution is beside this one: both are run in bands (csrc/bands.h),
-    which is worth more than tiles of AMX.
-    """
-    return any(map(is_depthwise, (node.inputs[0].producer, *node.output.users)))
+    return plane and floats <= MAX_DIRECT and not is_winograd(node, spec, in_tiles)
 
 
 def direct_step(node: Node, b: Any, fields: dict[str, Any], residual: Optional[Value]) -> None:
