@@ -1,5 +1,5 @@
 """Builds csrc/ into one plain shared library inside the package: q7x2_ep/libq7.so (.dylib on
-macOS).
+macOS), and compiles the package's Python.
 
 No Python.h, no file list: globs, and each kernel file once per instruction set. The wheel is
 py3-none-<platform>: one serves every Python. `python setup.py build [--debug]
@@ -8,6 +8,7 @@ py3-none-<platform>: one serves every Python. `python setup.py build [--debug]
 
 from __future__ import annotations
 
+import compileall
 import hashlib
 import os
 import platform
@@ -173,7 +174,7 @@ class BuildLibrary(Command):
     def run(self) -> None:
         extra: tuple[str, ...] = ()
         if self.sanitize:
-            extra += (f"-fsanitize={self.sanitize}", "-fno-omit-frame-pointer", "-g", "-O1")
+            extra += (f"-fsanitize={self.sanitize}", "-fno-omit-frame-pointer", "-g1", "-O1")
         if self.debug:
             extra += ("-g", "-O0")
         if extra:
@@ -181,6 +182,9 @@ class BuildLibrary(Command):
         flavour = [*(self.sanitize or "").split(","), "debug" if self.debug else ""]
         work = ROOT / "build" / "_".join(["libq7", *filter(None, flavour)])
         compile_library(ROOT / "q7x2_ep" / LIBRARY, work, extra)
+        # pip does this for what it copies. Where Python may not (PYTHONDONTWRITEBYTECODE, a folder
+        # of somebody else's), each process would compile its modules again, 100 ms for an Add.
+        compileall.compile_dir(ROOT / "q7x2_ep", quiet=1)
         if not self.editable_mode and self.build_lib:
             made = Path(self.build_lib) / "q7x2_ep" / LIBRARY
             made.parent.mkdir(parents=True, exist_ok=True)

@@ -27,7 +27,6 @@ import re
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Callable, Optional
 
@@ -37,12 +36,13 @@ import roofline
 import shapes
 import work
 
-from q7x2_ep import dtypes, importer
+from q7x2_ep import dtypes
 from q7x2_ep.backend.call import Call
 from q7x2_ep.backend.cpu.library import Library, load
 from q7x2_ep.backend.program import Compiler
 from q7x2_ep.compare import onnxruntime_session
 from q7x2_ep.errors import BackendError
+from q7x2_ep.importer.writer import save
 from q7x2_ep.ir.core import Graph
 from q7x2_ep.plan.target import KernelRow
 from q7x2_ep.progress import track
@@ -223,7 +223,7 @@ def runner(
         each._replace(supported=each.supported and _together(each, row))
         for each in library.target.kernels
     )
-    only.target = replace(library.target, kernels=kernels)
+    only.target = library.target._replace(kernels=kernels)
     compiler, graph = Compiler(only, threads, lambda graph: None), shape.graph
     programs = [compiler.planned(graph.clone()) for _ in range(copies)]
     counted = [getattr(step, "kernel", None) is not None for step in programs[0].steps]
@@ -253,7 +253,7 @@ def peer(shape: shapes.Shape, feeds: Sequence[np.ndarray], threads: int) -> Call
     graph = shape.graph
     with tempfile.TemporaryDirectory() as folder:
         path = str(Path(folder, "node.onnx"))
-        importer.save(graph, path)
+        save(graph, path)
         try:
             session = onnxruntime_session(path, threads)
         except BackendError:

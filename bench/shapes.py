@@ -2,8 +2,9 @@
 
 Run: python bench shapes [--cache DIR] [MODEL.onnx@BATCHxLENGTH ..]. Of every model of the zoo, as
 passes and fusions leave it, the nodes whose steps use a kernel, for the feeds below, each as a
-graph of its own: the node, and the movement in front of it that costs nothing but strides. Of a
-family the few are kept that take most of its time in a model, by their operations and bytes.
+graph of its own: the node, and the movement in front of it that costs nothing but strides. Images
+that the model's plan stores channels last are fed so. Of a family the few are kept that take most
+of its time in a model, by their operations and bytes.
 """
 
 from __future__ import annotations
@@ -24,9 +25,10 @@ from q7x2_ep.feeds import random_feeds
 from q7x2_ep.ir.core import Graph, Node, Type, Value, array_type
 from q7x2_ep.ir.shape import evaluate, symbols
 from q7x2_ep.ir.text import parse, to_text
+from q7x2_ep.ir.view import channels_last
 from q7x2_ep.ops import find
 from q7x2_ep.passes import infer
-from q7x2_ep.plan.build import NotNative, build
+from q7x2_ep.plan.build import Builder, NotNative, build, lowered
 from q7x2_ep.plan.memory import THREADS
 from q7x2_ep.plan.parts import Plan
 from q7x2_ep.progress import track
@@ -102,8 +104,10 @@ def write(shapes: list[Shape], path: Path = FILE) -> None:
     path.write_text("\n".join(parts), encoding="utf-8")
 
 
-def cut(node: Node, sizes: Mapping[str, int]) -> Graph:
-    """A node as a graph of its own, for the given values of symbols."""
+def cut(node: Node, sizes: Mapping[str, int], model: Builder) -> Graph:
+    """A node as a graph of its own, for the given values of symbols; what it reads is stored as in
+    the plan of its model.
+    """
     made = Graph("cut")
     copies: dict[Value, Value] = {}
 
@@ -128,9 +132,19 @@ def cut(node: Node, sizes: Mapping[str, int]) -> Graph:
         if producer is not None and is_movement(producer):
             add(producer)
             return copies[value]
-        given = Value(f"x{len(made.inputs)}", type.dtype, type.shape)
-        made.inputs.append(given)
-        return given
+        view = model.view(value)
+        if not view.is_channels_last():
+            return feed(type)
+        perm = channels_last(len(type.shape))
+        pixels = feed(type._replace(shape=tuple(type.shape[p] for p in perm)))
+        image = Value(f"y{len(made.nodes)}.0")
+        inverse = [perm.index(axis) for axis in range(len(perm))]
+        made.nodes.append(Node("Transpose", [pixels], [image], {"perm": inverse}))
+        return image
+
+    def feed(type: Type) -> Value:
+        made.inputs.append(Value(f"x{len(made.inputs)}", type.dtype, type.shape))
+        return made.inputs[-1]
 
     def add(each: Node) -> None:
         inputs = [operand(value) for value in each.inputs]
@@ -195,6 +209,7 @@ def collect(path: Path, feeds: list[tuple[int, int, int]]) -> Iterator[tuple[str
     passes.run_all(graph)
     fuse.fuse(graph)
     passes.run_all(graph)
+    model = lowered(graph, load().target)
     for batch, sequence, past in feeds:
         sizes = sizes_of(graph, batch, sequence, past)
         name = f"{path.stem.replace('.sdpa.legacy17', '')} {batch}" + (
@@ -210,7 +225,7 @@ def collect(path: Path, feeds: list[tuple[int, int, int]]) -> Iterator[tuple[str
                 continue
             if any(symbols(dim) - sizes.keys() for value in values for dim in value.shape):
                 continue
-            small = cut(node, sizes)
+            small = cut(node, sizes, model)
             found = planned(small)
             if found is not None:
                 plan, family = found

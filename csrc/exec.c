@@ -12,40 +12,8 @@
 #endif
 
 #include "arena.h"
-#include "runtime.h"
-
-typedef struct {
-    int64_t op, a, b;
-} expr_row;
-typedef struct {
-    int64_t value, kind, limit;
-} guard_row;
-typedef struct {
-    int64_t size, first, last;
-} buffer_row;
-typedef struct {
-    int64_t op, kernel, args;
-} step_row;
-typedef struct {
-    int64_t at, value;
-} value_row;
-typedef struct {
-    int64_t at, space, index, offset;
-} pointer_row;
-
-struct q7_plan {
-    int64_t n_symbols, n_exprs, n_guards, n_buffers, n_steps, n_value_patches, n_pointer_patches;
-    int64_t image_bytes, n_inputs, n_outputs, n_constants;
-    const expr_row *exprs;
-    const guard_row *guards;
-    const buffer_row *buffers;
-    const step_row *steps;
-    const value_row *value_patches;
-    const pointer_row *pointers;
-    const unsigned char *image;
-    const void **constants;
-    int64_t *words; /* owns the sections */
-};
+#include "bands.h"
+#include "plan.h"
 
 struct q7_context {
     const q7_plan *plan;
@@ -55,6 +23,7 @@ struct q7_context {
     unsigned char *image;
     q7_call *calls;
     q7_interval *intervals; /* one per buffer */
+    q7_band_step *bands;    /* one per step */
     int64_t *order;         /* scratch of placement */
     unsigned char *arena;
     int64_t arena_bytes, reserved_bytes, allocations;
@@ -75,6 +44,7 @@ static const struct {
 #include "ops.def"
 #undef OP
 };
+void q7_drive(int64_t op, const void *args, const q7_call *call) { ops[op].drive(args, call); }
 static const char *const families[Q7_OP_COUNT] = {
 #define CALLS(op, family) [Q7_OP_##op] = #family,
 #include "kernels.def"
@@ -221,6 +191,10 @@ q7_status q7_plan_create(const void *blob, int64_t blob_bytes, const void *const
                       (long long)blob_bytes);
     else
         status = check(p, error);
+    if (status == Q7_OK && !(p->links = malloc((size_t)(p->n_steps + 1) * sizeof *p->links)))
+        status = fail(error, Q7_NO_MEMORY, -1, "no memory for a plan of %lld steps",
+                      (long long)p->n_steps);
+    if (status == Q7_OK) q7_bands_link(p, p->links);
     if (status != Q7_OK)
         q7_plan_destroy(p);
     else
@@ -230,6 +204,7 @@ q7_status q7_plan_create(const void *blob, int64_t blob_bytes, const void *const
 
 void q7_plan_destroy(q7_plan *plan) {
     if (!plan) return;
+    free(plan->links);
     free(plan->words);
     free(plan->constants);
     free(plan);
@@ -247,9 +222,10 @@ q7_status q7_context_create(const q7_plan *plan, int64_t threads, q7_context **c
         c->image = malloc((size_t)plan->image_bytes + 1);
         c->calls = calloc((size_t)plan->n_steps + 1, sizeof *c->calls);
         c->intervals = calloc((size_t)plan->n_buffers + 1, sizeof *c->intervals);
+        c->bands = calloc((size_t)plan->n_steps + 1, sizeof *c->bands);
         c->order = calloc((size_t)plan->n_buffers * 2 + 1, sizeof *c->order);
     }
-    if (!c || !c->values || !c->image || !c->calls || !c->intervals || !c->order) {
+    if (!c || !c->values || !c->image || !c->calls || !c->intervals || !c->bands || !c->order) {
         q7_context_destroy(c);
         return fail(error, Q7_NO_MEMORY, -1, "no memory for a context");
     }
@@ -270,6 +246,7 @@ void q7_context_destroy(q7_context *context) {
     free(context->image);
     free(context->calls);
     free(context->intervals);
+    free(context->bands);
     free(context->order);
     free(context->arena);
     free(context);
@@ -357,6 +334,8 @@ static q7_status place_buffers(q7_context *c, q7_error *error) {
                         (long long)bytes);
         c->intervals[i] = (q7_interval){bytes, p->buffers[i].first, p->buffers[i].last, 0};
     }
+    q7_bands_find(p, c->image, c->values, c->threads, c->bands);
+    q7_bands_adjust(p, c->bands, c->threads, c->intervals);
     const int64_t needed = q7_arena_place(c->intervals, p->n_buffers, c->order);
     if (needed < 0) return fail(error, Q7_BAD_ARG, -1, "the arena overflows for these shapes");
     if (!reserve(c, needed))
@@ -373,10 +352,14 @@ static void put_pointer(unsigned char *image, const pointer_row *r, const void *
     memcpy(image + r->at, &address, sizeof address);
 }
 
-static void patch(q7_context *c) {
+static void patch_values(q7_context *c) {
     const q7_plan *p = c->plan;
     for (int64_t i = 0; i < p->n_value_patches; i++)
         memcpy(c->image + p->value_patches[i].at, &c->values[p->value_patches[i].value], 8);
+}
+
+static void patch_pointers(q7_context *c) {
+    const q7_plan *p = c->plan;
     for (int64_t i = 0; i < p->n_pointer_patches; i++) {
         const pointer_row *r = &p->pointers[i];
         if (r->space == Q7_SPACE_ARENA)
@@ -401,9 +384,11 @@ q7_status q7_bind(q7_context *context, const int64_t *symbols, int64_t *values, 
         c->values[0] = c->threads;
         for (int64_t i = 1; i < p->n_symbols; i++) c->values[i] = symbols[i - 1];
         q7_status status = compute_values(c, error);
-        if (status == Q7_OK) status = place_buffers(c, error);
         if (status != Q7_OK) return status;
-        patch(c);
+        patch_values(c);
+        status = place_buffers(c, error);
+        if (status != Q7_OK) return status;
+        patch_pointers(c);
         c->bound = true;
     }
     memcpy(values, c->values, (size_t)(p->n_symbols + p->n_exprs) * sizeof *values);
@@ -433,14 +418,17 @@ static void patch_feeds(q7_context *c, const void *const *inputs, void *const *o
     }
 }
 
-/* Runs a step. Under Q7_DEBUG, whether it kept to its buffers. */
+/* Runs a step, or the bands that begin with it. Under Q7_DEBUG, whether it kept to its buffers. */
 static bool run_step(q7_context *c, int64_t i) {
     const step_row *step = &c->plan->steps[i];
 #ifdef Q7_DEBUG
     const int64_t n = c->plan->n_buffers;
     q7_arena_poison(c->arena, c->arena_bytes, c->intervals, n, i);
 #endif
-    ops[step->op].drive(c->image + step->args, &c->calls[i]);
+    if (c->bands[i].last >= 0)
+        q7_bands_run(c->plan, c->image, c->calls, c->bands, i, c->step_ns);
+    else
+        ops[step->op].drive(c->image + step->args, &c->calls[i]);
 #ifdef Q7_DEBUG
     return q7_arena_damage(c->arena, c->arena_bytes, c->intervals, n, i) < 0;
 #else
@@ -463,6 +451,7 @@ static q7_status run_steps(const q7_job *job) {
     atomic_store(&c->state.faulted, 0);
     int64_t before = c->step_ns ? q7_now_ns() : 0;
     for (int64_t i = job->first; i < job->last; i++) {
+        if (c->bands[i].last == Q7_BANDS_INSIDE) continue;
         if (!run_step(c, i))
             return fail(error, Q7_INTERNAL, i, "wrote to the arena outside of its operands");
         if (atomic_load_explicit(&c->state.faulted, memory_order_acquire))

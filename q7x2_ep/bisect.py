@@ -19,7 +19,7 @@ from q7x2_ep.backend.numpy import evaluate, rms, rms_error
 from q7x2_ep.compare import OutputError, onnxruntime_session
 from q7x2_ep.errors import FeedError, Q7Error
 from q7x2_ep.feeds import random_feeds
-from q7x2_ep.ir import rewrite
+from q7x2_ep.ir import replace
 from q7x2_ep.passes import infer
 from q7x2_ep.progress import track
 from q7x2_ep.session import Model, Session
@@ -146,7 +146,7 @@ class _Search:
         """The first applications, up to `limit`, and the outputs that are wrong with them."""
         done: list[Application] = []
 
-        def watch(application: rewrite.Application) -> bool:
+        def watch(application: replace.Application) -> bool:
             allowed = limit is None or len(done) < limit
             if allowed:
                 sources = (source for node in application.gone for source in node.sources)

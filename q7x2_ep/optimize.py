@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Union
 
 from q7x2_ep import fuse, importer, passes
+from q7x2_ep.importer.writer import save
 from q7x2_ep.progress import track
 from q7x2_ep.session import Model
 
@@ -51,5 +52,5 @@ def optimize(
     if fusion:
         fusions = fuse.fuse(graph).applied
         passes.run_all(graph)
-    importer.save(graph, os.fspath(path), track)
+    save(graph, os.fspath(path), track)
     return Optimization(dict(before), dict(Counter(node.op for node in graph.nodes)), fusions)

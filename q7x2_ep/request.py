@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Callable, Optional
+from typing import Any, Callable, NamedTuple, Optional
 
 import numpy as np
 
 
-@dataclass(frozen=True)
-class Request:
+class Request(NamedTuple):
     """What a graph is read for. outputs: intermediate values that become outputs too. functions:
     Python functions that stand for ops, by domain and op type. live: inputs that have an
     initializer and are to be fed all the same. dims: sizes for symbolic dims of the inputs, by
@@ -21,12 +19,12 @@ class Request:
     """
 
     outputs: Sequence[str] = ()
-    functions: Mapping[tuple[str, str], Callable[..., Any]] = field(default_factory=dict)
+    functions: Mapping[tuple[str, str], Callable[..., Any]] = {}
     live: Collection[str] = ()
-    dims: Mapping[str, int] = field(default_factory=dict)
-    denotations: Mapping[str, int] = field(default_factory=dict)
-    initializers: Mapping[str, np.ndarray] = field(default_factory=dict)
-    files: Mapping[str, Any] = field(default_factory=dict)
+    dims: Mapping[str, int] = {}
+    denotations: Mapping[str, int] = {}
+    initializers: Mapping[str, np.ndarray] = {}
+    files: Mapping[str, Any] = {}
     seed: Optional[int] = None
     regular: bool = True
 

@@ -30,12 +30,12 @@ from q7x2_ep.request import AS_IT_IS, Request
 
 if TYPE_CHECKING:  # what compiles takes 80 ms to import, which a compiled file does not need
     from q7x2_ep.fuse import FusionReport
-    from q7x2_ep.ir.rewrite import Watch
+    from q7x2_ep.ir.replace import Watch
 
 Model = Union[str, bytes, "os.PathLike[str]", Any]  # or an onnx.ModelProto
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class InputSpec:
     """What one feed must look like. shape: ints and symbols, None where any rank will do. type:
     as in onnxruntime's NodeArg.
@@ -112,7 +112,9 @@ class Session:
             fusions = fuse.fuse(graph, _verified(watch) if knobs.get("VERIFY") else watch)
             passes.run_all(graph, without)
         if optimized_path:
-            importer.save(graph, optimized_path)
+            from q7x2_ep.importer.writer import save
+
+            save(graph, optimized_path)
         types = graph.metadata["types"]
         self.inputs = [InputSpec(v.name, v.dtype, v.shape, types[v.name]) for v in graph.inputs]
         self.output_names = list(graph.output_names)

@@ -19,15 +19,11 @@
  * by `fill`. Query i sees keys max(0, begin + i) <= j < min(keys, end + i) only; the others count
  * as -inf and blocks of them are not computed. sinks: the score of one more key per head, which every
  * query sees and whose v is 0; -inf: there is none. A row whose scores are all -inf gives NaN, or 0 with
- * zero_masked_rows; a row with a NaN or +inf score gives NaN, or 0 with zero_nan_rows. work: q7_attention_work() floats of the thread. */
+ * zero_masked_rows; a row with a NaN or +inf score gives NaN, or 0 with zero_nan_rows. work: of the
+ * thread, as much as q7x2_ep/ops/attention.py says. */
 #ifndef Q7_KERNELS_ATTENTION_H
 #define Q7_KERNELS_ATTENTION_H
 #include "../abi.h"
-
-/* Queries of a task at most: whole vectors of the widest ISA. */
-static inline int64_t q7_attention_queries(int64_t Sq) {
-    return q7_min(Q7_ATTENTION_QUERIES, q7_ceil_div(Sq, Q7_ATTENTION_LANES) * Q7_ATTENTION_LANES);
-}
 
 /* Keys of a block: up to Q7_ATTENTION_KEYS, a multiple of 4 for the transposition of masks. */
 static inline int64_t q7_attention_keys(int64_t Skv) {
@@ -37,19 +33,6 @@ static inline int64_t q7_attention_keys(int64_t Skv) {
 /* Blocks of keys and values that a thread keeps dense copies of. */
 static inline int64_t q7_attention_kept(int64_t Skv) {
     return q7_min(Q7_ATTENTION_KEPT, q7_ceil_div(Skv, Q7_ATTENTION_KEYS));
-}
-
-/* Copies, after whose they are; Q^T and O^T; scores and mask (keys, panel): at most, in floats. On
- * amx, which rounds to steps of 32 and cuts a float into parts, copies and Q take 3/2 of a float.
- * q7x2_ep/ops/attention.py holds the same formula. */
-static inline int64_t q7_attention_work(int64_t Sq, int64_t Skv, int64_t D, int64_t Dv) {
-    const int64_t step = Q7_ATTENTION_STEP;
-    const int64_t queries = q7_ceil_div(q7_attention_queries(Sq), step) * step;
-    const int64_t keys = q7_ceil_div(q7_attention_keys(Skv), step) * step;
-    const int64_t depth = q7_ceil_div(D, step) * step, width = q7_ceil_div(Dv, step) * step;
-    return 2 * Q7_ATTENTION_KEPT + 16 + queries * (depth * 3 / 2 + width) +
-           keys * 2 * Q7_ATTENTION_PANEL +
-           q7_attention_kept(Skv) * (16 + keys * (depth + width) * 3 / 2);
 }
 
 /* (queries, keys) at strides that may be 0; at is NULL where there is none. */

@@ -40,6 +40,49 @@ Q7_INLINE bool clamps(const q7_conv_tile *t) {
     return t->act == Q7_act_none || t->act == Q7_act_relu || t->act == Q7_act_clip;
 }
 
+/* What becomes of sums, up to y; whether they fill their vectors is a constant, too. Each of its parts
+ * is a loop over registers, so that what they ask is asked once. */
+Q7_INLINE void put(const q7_conv_tile *t, q7_f32 *sum, const int m, const int vectors,
+                   const bool whole) {
+    const int64_t left = whole ? Q7_W : t->n - (vectors - 1) * Q7_W; /* in the last vector */
+#define EACH(...)                                                               \
+    Q7_UNROLL                                                                   \
+    for (int i = 0; i < m; i++) {                                               \
+        Q7_UNROLL                                                               \
+        for (int j = 0; j < vectors; j++) {                                     \
+            const int64_t lanes = j < vectors - 1 ? Q7_W : left, at = j * Q7_W; \
+            q7_f32 *v = &sum[i * vectors + j];                                  \
+            __VA_ARGS__;                                                        \
+        }                                                                       \
+    }
+    if (!t->first) EACH(*v = q7_add(q7_load_part(t->y + i * t->y_stride + at, lanes), *v))
+    const bool now = t->last && clamps(t); /* else finish() does the rest */
+    const float *residual = now ? t->residual : NULL;
+    if (t->last && t->bias) {
+        q7_f32 bias[VECTORS];
+        Q7_UNROLL
+        for (int j = 0; j < vectors; j++)
+            bias[j] = q7_load_part(t->bias + j * Q7_W, j < vectors - 1 ? Q7_W : left);
+        EACH((void)lanes, (void)at, *v = q7_add(*v, bias[j]))
+    }
+    const int64_t step = t->residual_stride;
+    if (residual && t->residual_first)
+        EACH(*v = q7_add(*v, q7_load_part(residual + i * step + at, lanes)))
+    if (now && t->act != Q7_act_none) {
+        const bool clip = t->act == Q7_act_clip;
+        const q7_f32 low = q7_set1(clip ? t->act_alpha : 0.0f);
+        const q7_f32 high = q7_set1(clip ? t->act_beta : INFINITY);
+        EACH((void)lanes, (void)at, *v = q7_vmin(high, q7_vmax(low, *v)))
+    }
+    if (residual && !t->residual_first)
+        EACH(*v = q7_add(*v, q7_load_part(residual + i * step + at, lanes)))
+    float *y = t->y;
+    const int64_t y_stride = t->y_stride;
+    EACH(q7_store_part(y + i * y_stride + at, *v, lanes))
+#undef EACH
+    if (t->last && !now) finish(t);
+}
+
 /* m and vectors are constants where this is inlined. */
 Q7_INLINE void multiply(const q7_conv_tile *t, const int m, const int vectors) {
     q7_f32 sum[MR * VECTORS], w[VECTORS]; /* [m][vectors] */
@@ -65,31 +108,10 @@ Q7_INLINE void multiply(const q7_conv_tile *t, const int m, const int vectors) {
                 sum[i * vectors + j] = q7_fma(x, w[j], sum[i * vectors + j]);
         }
     }
-    const bool now = t->last && clamps(t); /* else finish() does the rest */
-    const q7_f32 low = q7_set1(!now || t->act == Q7_act_none ? -INFINITY
-                               : t->act == Q7_act_clip       ? t->act_alpha
-                                                             : 0.0f);
-    const q7_f32 high = q7_set1(now && t->act == Q7_act_clip ? t->act_beta : INFINITY);
-    const float *residual = now ? t->residual : NULL;
-    float *y = t->y;
-    Q7_UNROLL
-    for (int i = 0; i < m; i++, y += t->y_stride) {
-        Q7_UNROLL
-        for (int j = 0; j < vectors; j++) {
-            const int64_t left = t->n - j * Q7_W;
-            q7_f32 v = sum[i * vectors + j];
-            if (!t->first) v = q7_add(q7_load_part(y + j * Q7_W, left), v);
-            if (t->last && t->bias) v = q7_add(v, q7_load_part(t->bias + j * Q7_W, left));
-            if (residual && t->residual_first)
-                v = q7_add(v, q7_load_part(residual + j * Q7_W, left));
-            v = q7_vmin(high, q7_vmax(low, v));
-            if (residual && !t->residual_first)
-                v = q7_add(v, q7_load_part(residual + j * Q7_W, left));
-            q7_store_part(y + j * Q7_W, v, left);
-        }
-        if (residual) residual += t->residual_stride;
-    }
-    if (t->last && !now) finish(t);
+    if (t->n == vectors * Q7_W)
+        put(t, sum, m, vectors, true);
+    else
+        put(t, sum, m, vectors, false);
 }
 
 /* One function per number of windows and of vectors. */

@@ -1,6 +1,7 @@
 /* depthwise.c: the kernel of depthwise.h for every ISA. Several pixels at once share a weight and are
- * independent sums, which hide the latency of fma; where a kernel sticks out of x, a pixel at a time,
- * several vectors of channels are. Read depthwise.h first. */
+ * independent sums, which hide the latency of fma. Usual kernels go through a line after the other for
+ * one vector of channels, whose lines are in L1 for all that they are under; others, and fewer
+ * channels, pixel by pixel. Read depthwise.h first. */
 #include "depthwise.h"
 
 #include <math.h>
@@ -10,8 +11,9 @@
 
 enum { PIXELS = 4, FEW = 2, MANY = 4 }; /* pixels at once; vectors of channels of them, of one */
 enum { ROW = 8, MOST_TAPS = 5 };        /* pixels at once where a load serves several of them */
+enum { LINES = 16 };                    /* that go through it for a vector of channels */
 
-/* Where the windows of a line lie, and the taps that count for all of them. */
+/* A line of y: where its windows lie, and the taps that count for all of them. */
 typedef struct place {
     const q7_depthwise_args *x;
     const float *corner; /* of the window at ow = 0, channel 0 */
@@ -75,74 +77,149 @@ Q7_INLINE void tile(const place *at, int64_t ow, q7_taps columns, int64_t c, con
     }
 }
 
-/* The same for a vector of channels and kernels of `taps` columns, a constant as is `stride`: what is
- * loaded of x is used for every pixel that it is under. */
-Q7_INLINE void row(const place *at, int64_t ow, int64_t c, const int pixels, const int taps,
-                   const int stride, int64_t lanes) {
+/* What the pixels of a line share, for a vector of channels: all that the loops below need, since what
+ * they store might otherwise be in the args. Units: bytes, for strides. */
+typedef struct strip {
+    const char *corner; /* of the window at ow = 0, of the first tap that counts */
+    const char *w;      /* of that tap */
+    int64_t planes, lines, plane, down, step; /* how many, and how far apart */
+    int64_t w_plane, w_step;
+    int64_t pad, W;
+    char *y;
+    int64_t y_stride;
+    q7_f32 bias, low, high;
+} strip;
+
+static strip strip_of(const place *at, int64_t c) {
     const q7_depthwise_args *x = at->x;
-    const float *corner = at->corner + ow * stride * x->x_w_stride + c;
-    const q7_f32 bias = x->bias ? q7_load_part((const float *)x->bias + c, lanes) : q7_set1(0.0f);
-    q7_f32 sum[ROW], w[MOST_TAPS];
-    Q7_UNROLL
-    for (int p = 0; p < pixels; p++) sum[p] = bias;
-    for (int64_t l = at->planes.first; l < at->planes.end; l++)
-        for (int64_t i = at->lines.first; i < at->lines.end; i++) {
-            const float *line =
-                corner + l * x->dilation_d * x->x_d_stride + i * x->dilation_h * x->x_h_stride;
-            const float *weight = (const float *)x->w + ((l * x->kh + i) * taps) * x->C + c;
-            Q7_UNROLL
-            for (int j = 0; j < taps; j++) w[j] = q7_load_part(weight + j * x->C, lanes);
-            Q7_UNROLL
-            for (int at_x = 0; at_x < (pixels - 1) * stride + taps; at_x++) {
-                const q7_f32 v = q7_load_part(line + at_x * x->x_w_stride, lanes);
-                Q7_UNROLL
-                for (int p = 0; p < pixels; p++)
-                    if (at_x >= p * stride && at_x < p * stride + taps)
-                        sum[p] = q7_fma(w[at_x - p * stride], v, sum[p]);
-            }
-        }
-    Q7_UNROLL
-    for (int p = 0; p < pixels; p++) put(at, ow + p, c, sum[p], lanes);
+    const int64_t plane = 4 * x->dilation_d * x->x_d_stride, w_line = 4 * x->kw * x->C;
+    const int64_t down = 4 * x->dilation_h * x->x_h_stride;
+    return (strip){
+        .corner =
+            (const char *)(at->corner + c) + at->planes.first * plane + at->lines.first * down,
+        .w = (const char *)x->w + 4 * c + (at->planes.first * x->kh + at->lines.first) * w_line,
+        .planes = at->planes.end - at->planes.first,
+        .lines = at->lines.end - at->lines.first,
+        .plane = plane,
+        .down = down,
+        .step = 4 * x->x_w_stride,
+        .w_plane = x->kh * w_line,
+        .w_step = 4 * x->C,
+        .pad = x->pad_left,
+        .W = x->W,
+        .y = (char *)(at->y + c),
+        .y_stride = 4 * x->y_stride,
+        .bias = x->bias ? q7_load((const float *)x->bias + c) : q7_set1(0.0f),
+        .low = at->low,
+        .high = at->high};
 }
 
-/* All channels of the line for some pixels by row(), where there is one for this kernel. */
-Q7_INLINE bool rows(const place *at, const q7_depthwise_line *line, int64_t ow, const int pixels) {
-    const q7_depthwise_args *x = at->x;
-    if (x->dilation_w != 1) return false;
-#define ROWS(taps, stride)                                                                   \
-    if (x->kw == (taps) && x->stride_w == (stride)) {                                        \
-        int64_t c = line->first;                                                             \
-        for (; c + Q7_W <= line->end; c += Q7_W) row(at, ow, c, pixels, taps, stride, Q7_W); \
-        if (c < line->end) row(at, ow, c, pixels, taps, stride, line->end - c);              \
-        return true;                                                                         \
+Q7_INLINE q7_f32 load_at(const char *p) { return q7_load((const float *)(const void *)p); }
+
+/* Some pixels of a strip by kernels of `taps` columns, a constant as is `stride`: what is loaded of x
+ * is used for every pixel that it is under. `edge`, another: whether windows stick out, which they do
+ * by less than their taps; zeros are outside. */
+Q7_INLINE void row(const strip s, int64_t ow, const int pixels, const int taps, const int stride,
+                   const bool edge) {
+    static const float zeros[Q7_W];
+    const int columns = (pixels - 1) * stride + taps;
+    const int64_t first = s.pad - ow * stride, end = first + s.W; /* of the columns that are in x */
+    q7_f32 sum[ROW];
+    Q7_UNROLL
+    for (int p = 0; p < pixels; p++) sum[p] = s.bias;
+    for (int64_t l = 0; l < s.planes; l++) {
+        const char *origin[4], *w_line = s.w + l * s.w_plane; /* every fifth column */
+        Q7_UNROLL
+        for (int i = 0; i < 4; i++)
+            origin[i] = s.corner + l * s.plane + (ow * stride + 5 * i) * s.step;
+        for (int64_t i = s.lines; i > 0; i--) {
+            q7_f32 w[MOST_TAPS];
+            Q7_UNROLL
+            for (int j = 0; j < taps; j++, w_line += s.w_step) w[j] = q7_keep(load_at(w_line));
+            Q7_UNROLL
+            for (int j = 0; j < columns; j++) {
+                const char *column = origin[j / 5] + j % 5 * s.step;
+                if (edge && j < taps - 1 && j < first) column = (const char *)zeros;
+                if (edge && j > columns - taps && j >= end) column = (const char *)zeros;
+                const q7_f32 v = q7_keep(load_at(column)); /* not three times */
+                Q7_UNROLL
+                for (int p = 0; p < pixels; p++)
+                    if (j >= p * stride && j < p * stride + taps)
+                        sum[p] = q7_fma(w[j - p * stride], v, sum[p]);
+            }
+            Q7_UNROLL
+            for (int k = 0; k < 4; k++) origin[k] += s.down;
+        }
     }
-    /* clang-format off */
-    ROWS(3, 1) ROWS(3, 2) ROWS(5, 1) ROWS(5, 2)
-    /* clang-format on */
-#undef ROWS
-        return false;
+    char *y = s.y + ow * s.y_stride;
+    Q7_UNROLL
+    for (int p = 0; p < pixels; p++, y += s.y_stride)
+        q7_store((float *)(void *)y, q7_vmin(s.high, q7_vmax(s.low, sum[p])));
+}
+
+/* A vector of channels of a line, in even parts of up to ROW pixels. */
+Q7_INLINE void rows(const strip s, int64_t ow, int64_t end, const int taps, const int stride) {
+    const int64_t whole =
+        (s.W + s.pad - taps) / stride; /* the last pixel that is, in part outside */
+    for (int64_t left = q7_ceil_div(end - ow, ROW), n; left > 0; left--, ow += n) {
+        n = end - ow == left * ROW ? ROW : (end - ow) / left;
+        if (n == ROW && ow * stride >= s.pad && ow + n - 1 <= whole) {
+            row(s, ow, ROW, taps, stride, false);
+            continue;
+        }
+        switch (n) {
+            case 1: row(s, ow, 1, taps, stride, true); break;
+            case 2: row(s, ow, 2, taps, stride, true); break;
+            case 3: row(s, ow, 3, taps, stride, true); break;
+            case 4: row(s, ow, 4, taps, stride, true); break;
+            case 5: row(s, ow, 5, taps, stride, true); break;
+            case 6: row(s, ow, 6, taps, stride, true); break;
+            case 7: row(s, ow, 7, taps, stride, true); break;
+            default: row(s, ow, ROW, taps, stride, true); break;
+        }
+    }
+}
+static void rows_3_1(const strip *s, int64_t ow, int64_t end) { rows(*s, ow, end, 3, 1); }
+static void rows_3_2(const strip *s, int64_t ow, int64_t end) { rows(*s, ow, end, 3, 2); }
+static void rows_5_1(const strip *s, int64_t ow, int64_t end) { rows(*s, ow, end, 5, 1); }
+static void rows_5_2(const strip *s, int64_t ow, int64_t end) { rows(*s, ow, end, 5, 2); }
+typedef void (*rows_of)(const strip *s, int64_t ow, int64_t end);
+
+/* What goes through a line for a vector of channels, or NULL. */
+static rows_of find_rows(const q7_depthwise_args *x, const q7_depthwise_part *part) {
+    const int64_t right = (x->OW - 1) * x->stride_w + x->kw - x->pad_left - x->W;
+    if (part->end - part->first < Q7_W || x->dilation_w != 1 || x->pad_left >= x->kw ||
+        right >= x->kw)
+        return NULL;
+    switch (x->kw * 8 + x->stride_w) {
+        case 3 * 8 + 1: return rows_3_1;
+        case 3 * 8 + 2: return rows_3_2;
+        case 5 * 8 + 1: return rows_5_1;
+        case 5 * 8 + 2: return rows_5_2;
+        default: return NULL;
+    }
 }
 
 /* All channels of the line for some pixels. */
-Q7_INLINE void channels(const place *at, const q7_depthwise_line *line, int64_t ow, q7_taps columns,
+Q7_INLINE void channels(const place *at, const q7_depthwise_part *part, int64_t ow, q7_taps columns,
                         const int pixels, const int vectors) {
-    int64_t c = line->first;
-    for (; c + vectors * Q7_W <= line->end; c += vectors * Q7_W)
+    int64_t c = part->first;
+    for (; c + vectors * Q7_W <= part->end; c += vectors * Q7_W)
         tile(at, ow, columns, c, pixels, vectors, Q7_W);
-    for (; c + Q7_W <= line->end; c += Q7_W) tile(at, ow, columns, c, pixels, 1, Q7_W);
-    if (c < line->end) tile(at, ow, columns, c, pixels, 1, line->end - c);
+    for (; c + Q7_W <= part->end; c += Q7_W) tile(at, ow, columns, c, pixels, 1, Q7_W);
+    if (c < part->end) tile(at, ow, columns, c, pixels, 1, part->end - c);
 }
 
 /* y = act(y) + residual, or act(y + residual) with residual_first. */
-Q7_INLINE void finish_as(const place *at, const q7_depthwise_line *line, const int64_t act) {
+Q7_INLINE void finish_as(const place *at, const q7_depthwise_part *part, const int64_t act) {
     const q7_depthwise_args *x = at->x;
     const q7_f32 alpha = q7_set1((float)x->act_alpha), beta = q7_set1((float)x->act_beta);
     const float *residual = x->residual;
-    for (int64_t ow = 0; ow < x->OW; ow++) {
+    for (int64_t ow = part->ow; ow < part->ow_end; ow++) {
         const float *added = residual ? residual + (at->pixel + ow) * x->residual_stride : NULL;
         float *y = at->y + ow * x->y_stride;
-        for (int64_t c = line->first; c < line->end; c += Q7_W) {
-            const int64_t lanes = line->end - c;
+        for (int64_t c = part->first; c < part->end; c += Q7_W) {
+            const int64_t lanes = part->end - c;
             const q7_f32 term = added ? q7_load_part(added + c, lanes) : q7_set1(0.0f);
             q7_f32 v = q7_load_part(y + c, lanes);
             if (added && x->residual_first) v = q7_add(v, term);
@@ -153,47 +230,66 @@ Q7_INLINE void finish_as(const place *at, const q7_depthwise_line *line, const i
     }
 }
 
-static void finish(const place *at, const q7_depthwise_line *line) {
+static void finish(const place *at, const q7_depthwise_part *part) {
     switch (at->x->act) { /* a loop for each */
 #define ACT(act)                           \
     case Q7_act_##act:                     \
-        finish_as(at, line, Q7_act_##act); \
+        finish_as(at, part, Q7_act_##act); \
         return;
 #include "../ops.def"
 #undef ACT
     }
 }
 
-void Q7_KERNEL(depthwise_f32)(const q7_depthwise_args *x, const q7_depthwise_line *line) {
-    const int64_t d = line->od * x->stride_d - x->pad_front;
-    const int64_t h = line->oh * x->stride_h - x->pad_top;
+/* Line oh of the part. */
+static place place_of(const q7_depthwise_args *x, const q7_depthwise_part *part, int64_t oh) {
+    const int64_t d = part->od * x->stride_d - x->pad_front, h = oh * x->stride_h - x->pad_top;
     place at = {.x = x,
-                .corner = (const float *)x->x + line->n * x->x_n_stride + d * x->x_d_stride +
+                .corner = (const float *)x->x + part->n * x->x_n_stride + d * x->x_d_stride +
                           h * x->x_h_stride - x->pad_left * x->x_w_stride,
                 .planes = q7_taps_within(d, x->kd, x->dilation_d, 0, x->D),
                 .lines = q7_taps_within(h, x->kh, x->dilation_h, 0, x->H),
-                .pixel = ((line->n * x->OD + line->od) * x->OH + line->oh) * x->OW};
+                .pixel = ((part->n * x->OD + part->od) * x->OH + oh) * x->OW};
     at.y = (float *)x->y + at.pixel * x->y_stride;
     const bool done = clamps(x);
     at.low = q7_set1(!done || !x->act        ? -INFINITY
                      : x->act == Q7_act_clip ? (float)x->act_alpha
                                              : 0.0f);
     at.high = q7_set1(done && x->act == Q7_act_clip ? (float)x->act_beta : INFINITY);
+    return at;
+}
+
+/* All pixels and channels of a line, for any kernel. */
+static void line(const place *at, const q7_depthwise_part *part) {
+    const q7_depthwise_args *x = at->x;
     const q7_taps all = {0, x->kw};
-    for (int64_t ow = 0; ow < x->OW;) {
+    for (int64_t ow = part->ow; ow < part->ow_end;) {
         const int64_t w = ow * x->stride_w - x->pad_left;
         const int64_t last = x->W - (x->kw - 1) * x->dilation_w; /* where windows stick out */
         const int64_t whole =
-            w < 0 ? 0 : q7_min(x->OW - ow, q7_ceil_div(last - w, x->stride_w)); /* do not */
-        if (whole >= ROW && rows(&at, line, ow, ROW)) {
-            ow += ROW;
-        } else if (whole >= PIXELS) {
-            if (!rows(&at, line, ow, PIXELS)) channels(&at, line, ow, all, PIXELS, FEW);
+            w < 0 ? 0 : q7_min(part->ow_end - ow, q7_ceil_div(last - w, x->stride_w));
+        if (whole >= PIXELS) {
+            channels(at, part, ow, all, PIXELS, FEW);
             ow += PIXELS;
         } else {
-            channels(&at, line, ow, q7_taps_within(w, x->kw, x->dilation_w, 0, x->W), 1, MANY);
+            channels(at, part, ow, q7_taps_within(w, x->kw, x->dilation_w, 0, x->W), 1, MANY);
             ow++;
         }
     }
-    if (!done) finish(&at, line);
+}
+
+void Q7_KERNEL(depthwise_f32)(const q7_depthwise_args *x, const q7_depthwise_part *part) {
+    const rows_of by_rows = find_rows(x, part);
+    place at[LINES];
+    for (int64_t oh = part->oh, n; oh < part->oh_end; oh += n) {
+        n = q7_min(part->oh_end - oh, LINES);
+        for (int64_t i = 0; i < n; i++) at[i] = place_of(x, part, oh + i);
+        for (int64_t c = part->first; by_rows && c < part->end; c += Q7_W)
+            for (int64_t i = 0; i < n; i++) { /* the last vector may begin earlier */
+                const strip s = strip_of(&at[i], q7_min(c, part->end - Q7_W));
+                by_rows(&s, part->ow, part->ow_end);
+            }
+        for (int64_t i = 0; i < n && !by_rows; i++) line(&at[i], part);
+        for (int64_t i = 0; i < n && !clamps(x); i++) finish(&at[i], part);
+    }
 }

@@ -1,19 +1,20 @@
-/* depthwise.h: one line of a convolution whose groups have one channel each, channels last.
+/* depthwise.h: a part of a convolution whose groups have one channel each, channels last.
  *
  *     y[o, c] = act(bias[c] + sum over t of w[t, c] * x[p(o, t), c]) + residual[o, c],
  *
- * and act of all of the sum with residual_first, for the pixels o of line (n, od, oh) and channels
- * [first, end); p(o, t) is where tap t = (l, i, j) of the kernel meets x (N, D, H, W, C), nothing
+ * and act of all of the sum with residual_first, for the pixels o = (n, od, [oh, oh_end), [ow, ow_end))
+ * and channels [first, end); p(o, t) is where tap t = (l, i, j) of the kernel meets x (N, D, H, W, C), nothing
  * outside of it. Taps are summed in order, from the bias on. Channels of x, w and y lie side by side;
  * any alignment. */
 #ifndef Q7_DEPTHWISE_H
 #define Q7_DEPTHWISE_H
 #include "../abi.h"
 
-typedef struct q7_depthwise_line {
-    int64_t n, od, oh;
+typedef struct q7_depthwise_part {
+    int64_t n, od;
+    int64_t oh, oh_end, ow, ow_end;
     int64_t first, end; /* channels */
-} q7_depthwise_line;
+} q7_depthwise_part;
 
-typedef void (*q7_depthwise_kernel)(const q7_depthwise_args *args, const q7_depthwise_line *line);
+typedef void (*q7_depthwise_kernel)(const q7_depthwise_args *args, const q7_depthwise_part *part);
 #endif

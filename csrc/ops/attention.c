@@ -2,7 +2,7 @@
  *
  * Query i of batch entry b stands at position i + offset + offsets[b] and sees the keys from `left`
  * before it to `right` after it (-1: no bound) among the first lengths[b] (all Skv without lengths).
- * work: a slice of q7_attention_work() floats for each thread. */
+ * work: work_floats for each thread. */
 #include "../kernels/attention.h"
 
 #include <string.h>
@@ -28,7 +28,7 @@ static int64_t clamp(int64_t x, int64_t low, int64_t high) { return q7_max(low, 
 
 static float *work_of(const attention_job *job, int64_t thread) {
     const q7_attention_args *args = job->args;
-    return (float *)args->work + thread * q7_attention_work(args->Sq, args->Skv, args->D, args->Dv);
+    return (float *)args->work + thread * args->work_floats;
 }
 
 static void attention_task(void *arg, int64_t task, int64_t thread) {

@@ -6,7 +6,8 @@
  * line of y is finished for one panel of filters after the other. Where windows are pixels, y is
  * one long line, cut evenly. Read panels.h first.
  *
- * offsets: K int64, K = C / groups * kh * kw. lines: threads * C / groups * kh' * W' * 4 bytes for the
+ * offsets: threads * K int64, K = C / groups * kh * kw, of which the first K are used, so that bands can be made by
+ * each thread. lines: threads * C / groups * kh' * W' * 4 bytes for the
  * lines kh' under those of a task, and their length W'. */
 #include "../kernels/conv_direct.h"
 

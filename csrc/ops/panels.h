@@ -48,7 +48,8 @@ static inline q7_cut q7_cut_for_tiles(const q7_call *call, int64_t rows, int64_t
     enum { TILE = 16, PANEL = 2 };
     q7_cut best = {0};
     int64_t best_time = INT64_MAX;
-    for (int64_t blocks = least; blocks <= q7_min(most, least + call->threads); blocks++)
+    for (int64_t blocks = least; blocks <= q7_max(least, q7_min(most, least + call->threads));
+         blocks++)
         for (int64_t chunk = q7_min(panels, Q7_GEMM_PANELS); chunk > 0; chunk--) {
             const int64_t tiles = q7_ceil_div(q7_ceil_div(rows, blocks), TILE);
             const int64_t tasks = blocks * q7_ceil_div(panels, chunk);

@@ -11,6 +11,10 @@ Q7_INLINE __m256i q7_lanes(int64_t n) {
     return _mm256_cmpgt_epi32(_mm256_set1_epi32((int)n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
 }
 Q7_INLINE q7_f32 q7_set1(float x) { return _mm256_set1_ps(x); }
+Q7_INLINE q7_f32 q7_keep(q7_f32 v) {
+    __asm__("" : "+x"(v));
+    return v;
+}
 Q7_INLINE q7_f32 q7_load(const float *p) { return _mm256_loadu_ps(p); }
 Q7_INLINE void q7_store(float *p, q7_f32 v) { _mm256_storeu_ps(p, v); }
 Q7_INLINE q7_f32 q7_load_tail(const float *p, int64_t n) {

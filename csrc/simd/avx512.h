@@ -9,6 +9,10 @@ typedef __mmask16 q7_mask;
 /* lanes [0, n) */
 Q7_INLINE __mmask16 q7_lanes(int64_t n) { return (__mmask16)((UINT32_C(1) << n) - 1); }
 Q7_INLINE q7_f32 q7_set1(float x) { return _mm512_set1_ps(x); }
+Q7_INLINE q7_f32 q7_keep(q7_f32 v) {
+    __asm__("" : "+v"(v));
+    return v;
+}
 Q7_INLINE q7_f32 q7_load(const float *p) { return _mm512_loadu_ps(p); }
 Q7_INLINE void q7_store(float *p, q7_f32 v) { _mm512_storeu_ps(p, v); }
 Q7_INLINE q7_f32 q7_load_tail(const float *p, int64_t n) {

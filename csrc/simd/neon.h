@@ -7,6 +7,10 @@ typedef float32x4_t q7_f32;
 typedef uint32x4_t q7_mask; /* all bits of a lane equal */
 
 Q7_INLINE q7_f32 q7_set1(float x) { return vdupq_n_f32(x); }
+Q7_INLINE q7_f32 q7_keep(q7_f32 v) {
+    __asm__("" : "+w"(v));
+    return v;
+}
 Q7_INLINE q7_f32 q7_load(const float *p) { return vld1q_f32(p); }
 Q7_INLINE void q7_store(float *p, q7_f32 v) { vst1q_f32(p, v); }
 Q7_INLINE q7_f32 q7_load_tail(const float *p, int64_t n) {

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Optional, Union
 
 from q7x2_ep.api.enums import GraphOptimizationLevel, OrtCompileApiFlags
@@ -20,13 +19,11 @@ _COMPILED = ".q7"  # what is written is told by the name here, and nowhere else
 Path = Union[str, "os.PathLike[str]"]
 
 
-@dataclass(frozen=True)
 class OrtExternalInitializerInfo:
     """Where an initializer's bytes are, in a file beside the model."""
 
-    filepath: str
-    file_offset: int
-    byte_size: int
+    def __init__(self, filepath: str, file_offset: int, byte_size: int):
+        self.filepath, self.file_offset, self.byte_size = filepath, file_offset, byte_size
 
 
 class OrtEpContextData:
@@ -161,6 +158,7 @@ class ModelCompiler:
     def _compile(self, folder: str) -> bytes:
         """The model's bytes; its external data is written to, or found from, the folder."""
         from q7x2_ep import fuse, importer, passes
+        from q7x2_ep.importer.writer import write
         from q7x2_ep.passes import infer
 
         graph = importer.read(self._model)
@@ -171,7 +169,7 @@ class ModelCompiler:
         if self._level >= GraphOptimizationLevel.ORT_ENABLE_EXTENDED:
             fuse.fuse(graph)
             passes.run_all(graph)
-        model = importer.write(graph)
+        model = write(graph)
         if self._weights:
             with open(os.path.join(folder, self._weights), "wb") as file:
                 for tensor in model.graph.initializer:

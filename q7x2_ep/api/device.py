@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Optional, Union
 
 from q7x2_ep.api.enums import (
@@ -172,15 +171,18 @@ class OrtArenaCfg:
             raise BindingError(f"[arena] Invalid OrtArenaCfg option: {', '.join(map(str, given))}")
 
 
-@dataclass(frozen=True)
 class OrtHardwareDevice:
     """A processor of this machine."""
 
-    type: OrtHardwareDeviceType = OrtHardwareDeviceType.CPU
-    vendor: str = field(default_factory=platform.machine)
-    vendor_id: int = 0
-    device_id: int = 0
-    metadata: Mapping[str, str] = field(default_factory=dict)
+    type = OrtHardwareDeviceType.CPU
+    vendor_id = device_id = 0
+
+    def __init__(self) -> None:
+        self.metadata: Mapping[str, str] = {}
+
+    @property
+    def vendor(self) -> str:
+        return platform.machine()
 
 
 class OrtSyncStream:
@@ -190,15 +192,15 @@ class OrtSyncStream:
         return 0
 
 
-@dataclass(frozen=True)
 class OrtEpDevice:
     """A provider on a processor."""
 
-    ep_name: str = PROVIDER
-    ep_vendor: str = "q7x2_ep"
-    ep_metadata: Mapping[str, str] = field(default_factory=dict)
-    ep_options: Mapping[str, str] = field(default_factory=dict)
-    device: OrtHardwareDevice = field(default_factory=OrtHardwareDevice)
+    ep_name, ep_vendor = PROVIDER, "q7x2_ep"
+
+    def __init__(self) -> None:
+        self.ep_metadata: Mapping[str, str] = {}
+        self.ep_options: Mapping[str, str] = {}
+        self.device = OrtHardwareDevice()
 
     def memory_info(self, mem_type: OrtDeviceMemoryType) -> Optional[OrtMemoryInfo]:
         """None: memory of the CPU is numpy's."""

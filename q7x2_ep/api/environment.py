@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import logging
 import operator
 import platform
 import sys
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any, Optional
+from typing import TYPE_CHECKING, Any, Optional
 
 from q7x2_ep.api.device import CPU_DEVICE, PROVIDER, OrtArenaCfg, OrtEpDevice, OrtMemoryInfo
 from q7x2_ep.errors import BindingError
+
+if TYPE_CHECKING:
+    from logging import Logger
 
 ORT_VERSION = "1.31.1"  # whose surface this is; clients compare it
 PROVIDERS = (  # names that onnxruntime knows, in its order; code written for them runs on the CPU
@@ -40,8 +42,6 @@ PROVIDERS = (  # names that onnxruntime knows, in its order; code written for th
 
 package_name, version, cuda_version = "onnxruntime", ORT_VERSION, ""
 
-_LEVELS = (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR, logging.CRITICAL)
-_logger = logging.getLogger("q7x2_ep")
 _seed: Optional[int] = None
 _threads = 0  # of sessions that do not have their own; set_global_thread_pool_sizes
 
@@ -133,7 +133,19 @@ def set_default_logger_severity(severity: int) -> None:
         raise BindingError(
             f"Invalid logging severity. severity >= 0 && severity <= 4 was false: given {severity}"
         )
-    _logger.setLevel(_LEVELS[severity])
+    set_level(severity)
+
+
+def logger() -> Logger:
+    """Ours; logging is imported here, which takes 3 ms."""
+    import logging
+
+    return logging.getLogger("q7x2_ep")
+
+
+def set_level(severity: int) -> None:
+    """As onnxruntime counts: 0 verbose, 1 info .. 4 fatal and more."""
+    logger().setLevel(10 * (1 + min(severity, 4)))
 
 
 def set_default_logger_verbosity(verbosity: int) -> None:

@@ -6,9 +6,9 @@ initializer, another form of the model is compiled for that, at the first such r
 
 from __future__ import annotations
 
-import logging
 import operator
 import os
+import sys
 import threading
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -27,7 +27,6 @@ from q7x2_ep.api.metadata import (
     NodeArg,
     OrtEpAssignedSubgraph,
     assigned,
-    model_metadata,
     node_arg,
 )
 from q7x2_ep.api.options import RunOptions, SessionOptions
@@ -41,15 +40,12 @@ if TYPE_CHECKING:  # the engine is imported by the first session
     from q7x2_ep.request import Request
     from q7x2_ep.session import Model, Session
 
-_LEVELS = (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR, logging.CRITICAL)
 _CACHE = "q7x2.cache_folder"
 _SHRINKAGE = "memory.enable_memory_arena_shrinkage"  # devices: cpu:0;gpu:0
 _ASSIGNMENT = "session.record_ep_graph_assignment_info"
 # Arrays of these go through as they are.
 _NATIVE = frozenset(np.dtype(code) for code in np.typecodes["AllInteger"] + "efd?")
 _OPTIONS_OF_MODEL = "ort_config"  # the metadata entry for read_config_from_model
-
-logger = logging.getLogger("q7x2_ep")
 
 
 class InferenceSession:
@@ -89,7 +85,7 @@ class InferenceSession:
         self._fallback = int(kwargs.get("enable_fallback", 1)) == 1
         self.set_providers(providers, provider_options)
         if options.log_severity_level >= 0:
-            logger.setLevel(_LEVELS[min(options.log_severity_level, 4)])
+            environment.set_level(options.log_severity_level)
         self._model, self._options = path_or_bytes, options
         self._model_path = os.fspath(path_or_bytes) if is_path else None
         self._is_compiled = is_compiled(path_or_bytes)
@@ -108,11 +104,12 @@ class InferenceSession:
             raise errors.CorruptModel(f"[compiled model] is malformed: {error!r}") from error
         if int(kwargs.get("read_config_from_model", 0)) == 1:
             self._read_options()
-        logger.info(
-            "compiled %s: %d phases",
-            self._model_path or "a model",
-            len(self._session.program.image.parts),
-        )
+        if "logging" in sys.modules:  # else nobody listens
+            environment.logger().info(
+                "compiled %s: %d phases",
+                self._model_path or "a model",
+                len(self._session.program.image.parts),
+            )
 
     def _new_trace(self) -> Trace:
         from q7x2_ep.api.tracing import Trace
@@ -442,7 +439,7 @@ class InferenceSession:
 
     def get_modelmeta(self) -> ModelMetadata:
         """Producer, names, version and custom metadata of the model."""
-        return model_metadata(self._session.metadata)
+        return ModelMetadata(self._session.metadata)
 
     def get_session_options(self) -> SessionOptions:
         """The options that the session was made with."""

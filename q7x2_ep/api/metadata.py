@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Optional, Union
 
 from q7x2_ep.api.device import PROVIDER
@@ -13,53 +12,46 @@ if TYPE_CHECKING:
     from q7x2_ep.ir.shape import Dim
 
 
-@dataclass(frozen=True)
 class NodeArg:
     """One input or output. shape: ints for fixed dims, strings for symbolic ones, None for those
     without a name. type: like tensor(float).
     """
 
-    name: str
-    type: str
-    shape: list[Union[int, str, None]]
+    def __init__(self, name: str, type: str, shape: list[Union[int, str, None]]):
+        self.name, self.type, self.shape = name, type, shape
+
+    def __repr__(self) -> str:
+        return f"NodeArg(name={self.name!r}, type={self.type!r}, shape={self.shape!r})"
 
 
-@dataclass(frozen=True)
 class ModelMetadata:
-    """What the model says of itself."""
+    """What the model says of itself. known: what the importer read."""
 
-    producer_name: str
-    graph_name: str
-    domain: str
-    description: str
-    graph_description: str
-    version: int
-    custom_metadata_map: dict[str, str]
+    def __init__(self, known: Mapping[str, Any]):
+        self.producer_name: str = known["producer_name"]
+        self.graph_name: str = known["graph_name"]
+        self.domain: str = known["domain"]
+        self.description: str = known["description"]
+        self.graph_description: str = known["graph_description"]
+        self.version: int = known["version"]
+        self.custom_metadata_map: dict[str, str] = known["custom_metadata_map"]
 
 
-@dataclass(frozen=True)
 class OrtEpAssignedNode:
     """A node as it is run."""
 
-    name: str
-    domain: str
-    op_type: str
+    def __init__(self, name: str, domain: str, op_type: str):
+        self.name, self.domain, self.op_type = name, domain, op_type
 
 
-@dataclass(frozen=True)
 class OrtEpAssignedSubgraph:
     """The nodes that a provider runs."""
 
-    ep_name: str
-    _nodes: list[OrtEpAssignedNode]
+    def __init__(self, ep_name: str, nodes: list[OrtEpAssignedNode]):
+        self.ep_name, self._nodes = ep_name, nodes
 
     def get_nodes(self) -> list[OrtEpAssignedNode]:
         return self._nodes
-
-
-def model_metadata(known: Mapping[str, Any]) -> ModelMetadata:
-    """From what the importer read."""
-    return ModelMetadata(**{each.name: known[each.name] for each in fields(ModelMetadata)})
 
 
 def assigned(graph: Graph) -> list[OrtEpAssignedSubgraph]:

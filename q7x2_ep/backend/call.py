@@ -11,7 +11,7 @@ import numpy as np
 from q7x2_ep import errors
 
 
-@dataclass
+@dataclass(eq=False)
 class Call:
     """outputs: arrays to write to, None where one is to be made; stopped: asked every few steps
     whether to give up; step_ns: takes the nanoseconds of each step.

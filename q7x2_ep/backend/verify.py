@@ -17,7 +17,7 @@ from q7x2_ep import dtypes
 from q7x2_ep.backend.numpy import Evaluation, rms, rms_error
 from q7x2_ep.errors import InternalError, Q7Error
 from q7x2_ep.ir.core import Node, Value
-from q7x2_ep.ir.rewrite import Application
+from q7x2_ep.ir.replace import Application
 from q7x2_ep.ir.shape import evaluate, symbols
 
 # Of symbols, in order of appearance, over and over; the first that suit a region do. Different ones

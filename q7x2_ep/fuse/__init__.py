@@ -1,125 +1,132 @@
-"""Fusion: chains of ops become one op with one kernel. One file per fusion, in FUSIONS' order."""
+"""Fusion: chains of ops become one op with one kernel. One file per fusion, in FUSIONS' order.
+
+A file is imported with the first graph that has an op which its fusions need: all of them, and
+their patterns, take longer than all else that the session of a small model does.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from importlib import import_module
 from typing import Any, NamedTuple
 
-from q7x2_ep.fuse import (
-    attention,
-    batch_norm,
-    blocks,
-    conv,
-    experts,
-    gate,
-    gelu,
-    grouped_heads,
-    layernorm,
-    linear,
-    linear_rows,
-    linear_turned,
-    mish,
-    quantized,
-    query_scale,
-    relu,
-    rope,
-    scaled_matmul,
-    skip_norm,
-    softcap,
-    softmax,
-    swish,
-)
-from q7x2_ep.fuse.chain import Chain
-from q7x2_ep.fuse.qkv import MergeLinears
 from q7x2_ep.ir.core import Graph, Node
-from q7x2_ep.ir.rewrite import Fusion, NearMiss, Watch, sweep
+from q7x2_ep.ir.near_miss import NearMiss
+from q7x2_ep.ir.replace import Watch
 from q7x2_ep.ops import find
 from q7x2_ep.ops.builder import Builder, meaning
 
 
-class Walk(NamedTuple):
-    """Fusions that share one walk over the graph."""
+class File(NamedTuple):
+    """Fusions of one file, by their names in it. needs: a graph with none of these ops has no match
+    for them, nor does what others in the same walk make of it. "*": any graph may have one.
+    """
 
-    fusions: tuple[Fusion, ...]
+    name: str
+    names: str
+    needs: str
+
+    def fusions(self) -> list[Any]:
+        module = import_module(f"{__name__}.{self.name}")
+        return [getattr(module, name) for name in self.names.split()]
+
+    def may_match(self, ops: set[str]) -> bool:
+        return self.needs == "*" or not ops.isdisjoint(self.needs.split())
+
+
+class Walk:
+    """Files whose fusions share one walk over the graph."""
+
+    def __init__(self, *files: File):
+        self.files = files
+
+    def fusions(self) -> list[Any]:
+        return [fusion for file in self.files for fusion in file.fusions()]
 
     def apply(self, graph: Graph, g: Any) -> tuple[Counter, list[NearMiss]]:
-        return sweep(graph, self.fusions, g)
+        ops = {node.op for node in graph.nodes}
+        files = [file for file in self.files if file.may_match(ops)]
+        if not files:
+            return Counter(), []
+        from q7x2_ep.ir.rewrite import sweep
 
+        return sweep(graph, [fusion for file in files for fusion in file.fusions()], g)
+
+
+class Alone(Walk):
+    """A class that is no pattern, and walks by itself."""
+
+    def apply(self, graph: Graph, g: Any) -> tuple[Counter, list[NearMiss]]:
+        if not self.files[0].may_match({node.op for node in graph.nodes}):
+            return Counter(), []
+        return self.fusions()[0]().apply(graph, g)
+
+
+_BOUNDS = "Clip Greater GreaterOrEqual HardSigmoid Less LessOrEqual Max Min Relu"
+_PRODUCTS = "Gemm MatMul q7::Linear"
+_CONVOLUTIONS = "Conv ConvTranspose q7::Conv q7::ConvTranspose"
+_NORMS = "LayerNormalization RMSNormalization"
+_INTEGERS = "DequantizeLinear MatMulInteger q7::QuantizedConv q7::QuantizedLinear"
 
 FUSIONS = (
     # Activations and norms first: whole ops are what the walks below look for. Each may have been
     # made by those before it: Swish of Sigmoid, HardSwish of HardSigmoid of Clip. RmsNorm after
     # LayerNorm, whose centred half it would take; what follows a norm is found at the consumers.
     Walk(
-        (
-            *(gelu.GELU, gelu.GELU_TANH, swish.SIGMOID, swish.SWISH, mish.MISH),
-            *(relu.RELU, relu.CLIP, relu.LEAKY_RELU, relu.SQUARED_RELU),
-            *(relu.HARD_SIGMOID, relu.HARD_SWISH),
-            *(layernorm.LAYER_NORM, layernorm.RMS_NORM),
-            *(layernorm.WEIGHTED, layernorm.BIASED),
-            *(softmax.SOFTMAX, softmax.LOG_SOFTMAX),
-        )
+        File("gelu", "GELU GELU_TANH", "Erf Exp Sigmoid Tanh"),
+        File("swish", "SIGMOID SWISH", "Exp Sigmoid"),
+        File("mish", "MISH", "Tanh"),
+        File("relu", "RELU CLIP LEAKY_RELU SQUARED_RELU HARD_SIGMOID HARD_SWISH", _BOUNDS),
+        File("layernorm", "LAYER_NORM RMS_NORM WEIGHTED BIASED", f"{_NORMS} Pow Sqrt"),
+        File("softmax", "SOFTMAX LOG_SOFTMAX", "Exp"),
     ),
     # Anywhere before MergeLinears, which asks who reads q and k.
-    Walk((rope.ROPE_TURNED, rope.ROPE_PAIRS, rope.ONNX_ROPE, rope.PARTIAL_ROPE)),
-    rope.MergeRopes(),
+    Walk(File("rope", "ROPE_TURNED ROPE_PAIRS ONNX_ROPE PARTIAL_ROPE", "Concat RotaryEmbedding")),
+    Alone(File("rope", "MergeRopes", "q7::Rope")),
     # Before Linear, which would otherwise take the scale of q, or a constant k or v, for its own.
-    Walk((attention.ATTENTION, attention.MASKED)),
+    Walk(File("attention", "ATTENTION MASKED", "Softmax q7::Attention")),
     # After Attention, whose operands they look behind; factors first, they may hide repeated heads.
-    Walk((query_scale.QUERY_SCALE,)),
-    Walk((grouped_heads.GROUPED_HEADS,)),
+    Walk(File("query_scale", "QUERY_SCALE", "q7::Attention")),
+    Walk(File("grouped_heads", "GROUPED_HEADS", "q7::Attention")),
     # After Attention, which takes the softcap of its scores; Linear takes that of logits.
-    Walk((softcap.SOFTCAP,)),
+    Walk(File("softcap", "SOFTCAP", "Tanh")),
     # Before Linear and Conv: their weights are behind a DequantizeLinear.
-    Walk(
-        (
-            *(quantized.PRODUCT, quantized.CONVOLUTION, quantized.DYNAMIC, quantized.BIAS),
-            quantized.RESULT,
-        )
-    ),
-    quantized.Selections(),
+    Walk(File("quantized", "PRODUCT CONVOLUTION DYNAMIC BIAS RESULT", _INTEGERS)),
+    Alone(File("quantized", "Selections", "QuantizeLinear")),
     # After the results, which cut off a Relu for nothing.
-    Walk((quantized.ACTIVATION,)),
-    Walk((blocks.PRODUCT, blocks.BIAS)),
-    quantized.DequantizeConstants(),
+    Walk(File("quantized", "ACTIVATION", "q7::QuantizedLinear")),
+    Walk(File("blocks", "PRODUCT BIAS", "DequantizeLinear q7::BlockLinear")),
+    Alone(File("quantized", "DequantizeConstants", "DequantizeLinear")),
     # One walk: each step of the epilogue is found at the consumer of the one before.
     Walk(
-        (
-            linear.PRODUCT,
-            linear.RESHAPE,
-            linear.SCALE,
-            linear.COLUMNS,
-            linear.BIAS,
-            linear.ACTIVATION,
-            linear.RESIDUAL,
-            linear_rows.ROWS,
-            linear_turned.TURNED,
-        )
+        File("linear", "PRODUCT RESHAPE SCALE COLUMNS BIAS ACTIVATION RESIDUAL", _PRODUCTS),
+        File("linear_rows", "ROWS", _PRODUCTS),
+        File("linear_turned", "TURNED", _PRODUCTS),
     ),
     # After Attention and Linear, which have the factors of their own products.
-    Walk((scaled_matmul.SCALED,)),
+    Walk(File("scaled_matmul", "SCALED", "MatMul")),
     # After Linear, whose epilogue holds the activation of the gate.
-    Walk((gate.TWO, gate.HALVES)),
+    Walk(File("gate", "TWO HALVES", "q7::Linear")),
     # After Linear, which takes no products by chosen weights.
-    Walk((experts.PRODUCT, experts.BIAS, experts.GATED, experts.SUM)),
+    Walk(File("experts", "PRODUCT BIAS GATED SUM", "MatMul q7::ExpertLinear")),
     # After Linear: an Add in the epilogue of a GEMM is nearly free (the tile is in registers), so
     # a norm takes only the Adds that no Linear could: sums of embeddings, most often.
-    Walk((skip_norm.SKIP_LAYER_NORM, skip_norm.SKIP_RMS_NORM)),
+    Walk(File("skip_norm", "SKIP_LAYER_NORM SKIP_RMS_NORM", _NORMS)),
     # What is linear in a Conv's result first; its epilogue is found at the consumers.
-    Walk((conv.PADDED, conv.AFFINE, conv.TRANSPOSE_AFFINE)),
-    Walk((conv.ACTIVATION, conv.RESIDUAL, conv.TRANSPOSE_ACTIVATION)),
+    Walk(File("conv", "PADDED AFFINE TRANSPOSE_AFFINE", _CONVOLUTIONS)),
+    Walk(File("conv", "ACTIVATION RESIDUAL TRANSPOSE_ACTIVATION", _CONVOLUTIONS)),
     # After Conv, into which a norm disappears; with what follows before without.
-    Walk((batch_norm.SCALED,)),
-    Walk((batch_norm.BATCH_NORM,)),
+    Walk(File("batch_norm", "SCALED", "BatchNormalization")),
+    Walk(File("batch_norm", "BATCH_NORM", "BatchNormalization")),
     # Needs the final epilogues (only bare Linears merge) and the attention that reads them.
-    MergeLinears(),
+    Alone(File("qkv", "MergeLinears", "q7::Linear")),
     # Last: takes what is left.
-    Chain(),
+    Alone(File("chain", "Chain", "*")),
 )
 
 
-@dataclass
+@dataclass(eq=False)
 class FusionReport:
     """What was fused, and what almost was. applied: how often, by name of fusion."""
 
@@ -140,23 +147,23 @@ def fuse(graph: Graph, watch: Watch = lambda application: True, until: str = "")
     """
     report = FusionReport()
     applied: Counter = Counter()
-    for step in FUSIONS:
-        counts, misses = step.apply(graph, Builder(graph, watch=watch))
+    for walk in FUSIONS:
+        counts, misses = walk.apply(graph, Builder(graph, watch=watch))
         applied.update(counts)
         report.misses += misses
-        if until in _names(step):
+        if until and until in _names(walk):
             break
     else:
         if until:
-            names = [name for step in FUSIONS for name in _names(step)]
+            names = [name for walk in FUSIONS for name in _names(walk)]
             raise ValueError(f"there is no fusion {until!r}; there are {', '.join(names)}")
     report.applied = dict(applied)
     graph.is_fused = True
     return report
 
 
-def _names(step: Any) -> list[str]:
-    return [fusion.name for fusion in getattr(step, "fusions", (step,))]
+def _names(walk: Walk) -> list[str]:
+    return [fusion.name for fusion in walk.fusions()]
 
 
 def unfuse(graph: Graph) -> None:

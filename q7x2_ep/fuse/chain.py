@@ -12,7 +12,8 @@ from collections import Counter
 from typing import Any, NamedTuple, Optional
 
 from q7x2_ep.ir.core import Graph, Node, Value
-from q7x2_ep.ir.rewrite import NearMiss, rewrite
+from q7x2_ep.ir.near_miss import NearMiss
+from q7x2_ep.ir.replace import rewrite
 from q7x2_ep.ir.shape import product, without_leading_ones
 from q7x2_ep.ops.chain import MAX_INPUTS, MAX_LENGTH, inputs_of, instructions_of, program_of
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 from typing import Any, NamedTuple, Optional, Union
 
 from q7x2_ep.fuse.gate import columns
-from q7x2_ep.ir.core import Node, Value
-from q7x2_ep.ir.pattern import ANY, Match
+from q7x2_ep.ir.core import ANY, Node, Value
+from q7x2_ep.ir.pattern import Match
 from q7x2_ep.ir.rewrite import Fusion
 from q7x2_ep.ir.shape import Dim, product
 from q7x2_ep.ops.activation import activation_of

@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import Any, Union
 
 from q7x2_ep.fuse.linear import LINEAR
-from q7x2_ep.ir.core import Node, Value
-from q7x2_ep.ir.pattern import ANY, Match
+from q7x2_ep.ir.core import ANY, Node, Value
+from q7x2_ep.ir.pattern import Match
 from q7x2_ep.ir.rewrite import Fusion
 from q7x2_ep.ir.shape import at_least, product
 from q7x2_ep.ops.movement import slices

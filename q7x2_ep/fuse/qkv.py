@@ -10,7 +10,8 @@ from collections import Counter
 from typing import Any
 
 from q7x2_ep.ir.core import Graph, Node, Value
-from q7x2_ep.ir.rewrite import NearMiss, rewrite
+from q7x2_ep.ir.near_miss import NearMiss
+from q7x2_ep.ir.replace import rewrite
 from q7x2_ep.ops.common import is_movement, reads_strides
 
 

@@ -15,12 +15,13 @@ from typing import Any, Optional, Union
 from q7x2_ep.dtypes import FLOAT, INT8, UINT8
 from q7x2_ep.fuse.epilogue import activations, is_row
 from q7x2_ep.ir.core import Graph, Node, Value
+from q7x2_ep.ir.near_miss import NearMiss
 from q7x2_ep.ir.pattern import Match
-from q7x2_ep.ir.rewrite import Fusion, NearMiss, rewrite
+from q7x2_ep.ir.replace import rewrite
+from q7x2_ep.ir.rewrite import Fusion
 from q7x2_ep.ir.shape import product
 from q7x2_ep.ops.activation import activation_of
-from q7x2_ep.ops.common import Activation
-from q7x2_ep.ops.quant import BYTES
+from q7x2_ep.ops.common import BYTES, Activation
 
 LINEAR, CONV = "q7::QuantizedLinear", "q7::QuantizedConv"
 QUANTIZE, DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"

@@ -14,8 +14,10 @@ from collections.abc import Iterator
 from typing import Any, Optional, Union
 
 from q7x2_ep.ir.core import Graph, Node, Value
+from q7x2_ep.ir.near_miss import NearMiss
 from q7x2_ep.ir.pattern import Match
-from q7x2_ep.ir.rewrite import Fusion, NearMiss, rewrite
+from q7x2_ep.ir.replace import rewrite
+from q7x2_ep.ir.rewrite import Fusion
 from q7x2_ep.ir.shape import Dim, broadcast, product
 from q7x2_ep.ir.view import View
 from q7x2_ep.ops import find

@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import Any, Optional, Union
 
 from q7x2_ep.dtypes import FLOAT, type_string
-from q7x2_ep.ir.core import Value
-from q7x2_ep.ir.pattern import ANY, Match
+from q7x2_ep.ir.core import ANY, Value
+from q7x2_ep.ir.pattern import Match
 from q7x2_ep.ir.rewrite import Fusion
 from q7x2_ep.ir.shape import broadcast, without_leading_ones
 from q7x2_ep.ops import find

@@ -2,6 +2,5 @@
 of com.microsoft, tensors.py loads weights; writer.py goes back."""
 
 from q7x2_ep.importer.reader import read
-from q7x2_ep.importer.writer import save, write
 
-__all__ = ["read", "save", "write"]
+__all__ = ["read"]

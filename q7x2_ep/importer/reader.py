@@ -13,7 +13,7 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, cached_property
 from typing import Any, Callable, NamedTuple, Optional, Union
 
 import numpy as np
@@ -23,11 +23,10 @@ from q7x2_ep.errors import CorruptModel, FeedError, ModelError, ModelNotFound, U
 from q7x2_ep.files import map_file
 from q7x2_ep.importer.contrib import expand
 from q7x2_ep.importer.loops import hoisted
-from q7x2_ep.importer.messages import messages
 from q7x2_ep.importer.opset import Draft, Maker, modernise
 from q7x2_ep.importer.order import in_order
 from q7x2_ep.importer.tensors import Tensors
-from q7x2_ep.importer.wire import without_weights
+from q7x2_ep.importer.wire import Message, parse
 from q7x2_ep.ir.core import NO_TENSOR, UNKNOWN, Graph, Node, Type, Value, array_type
 from q7x2_ep.ir.shape import measured, symbol
 from q7x2_ep.ops.host import standard_name
@@ -55,7 +54,7 @@ def read(model: Union[str, os.PathLike, bytes, Any], request: Request = AS_IT_IS
     if isinstance(model, (bytes, bytearray, memoryview)):
         return _from_bytes(bytes(model), "model bytes", None, request)
     if hasattr(model, "graph") and hasattr(model, "opset_import"):
-        return _Reader(model, "ModelProto", Tensors(None, b"", request.files), request).graph
+        return _Reader(model, "ModelProto", Tensors(None, request.files), request).graph
     raise TypeError(f"a model is a path, bytes or an onnx.ModelProto, not {type(model).__name__}")
 
 
@@ -76,18 +75,15 @@ def _load(path: str) -> Any:
 
 
 def _from_bytes(data: Any, source: str, folder: Optional[str], request: Request) -> Graph:
-    from google.protobuf.message import DecodeError
-
     if not data:
         raise ModelError(f"{source} is empty: No graph was found in the protobuf.")
-    model = messages().ModelProto()
     try:
-        model.ParseFromString(without_weights(data))
-    except (DecodeError, RecursionError, ValueError) as error:
+        model = parse(data)
+    except ValueError as error:
         raise CorruptModel(
             f"Protobuf parsing failed: {source} is not an ONNX model, or is cut off: {error}"
         ) from error
-    return _Reader(model, source, Tensors(folder, data, request.files), request).graph
+    return _Reader(model, source, Tensors(folder, request.files), request).graph
 
 
 class _Names(dict):
@@ -132,7 +128,7 @@ class _Reader:
     def __init__(self, model: Any, source: str, tensors: Tensors, request: Request):
         self.tensors = tensors
         self.request = request
-        self.declared = {item.name: item for item in model.graph.value_info}
+        self.model = model
         self.names = _value_names(model.graph)
         self.node_names: set[str] = set()
         self.unsupported: list[tuple[str, str]] = []  # op, node name
@@ -303,7 +299,7 @@ class _Reader:
             return
         standard = standard_name(proto.op_type, version, domain)
         if standard is not None and not draft.captures:
-            graphs = {attr.name: attr.g for attr in proto.attribute if attr.type == attr.GRAPH}
+            graphs = {a.name: _as_onnx(a.g) for a in proto.attribute if a.type == a.GRAPH}
             if graphs:  # onnx evaluates them itself
                 given.attrs = {
                     k: v for k, v in {**given.attrs, **graphs}.items() if k != "captures"
@@ -321,10 +317,14 @@ class _Reader:
             if output not in scope.values:
                 self.define(scope, output)
 
+    @cached_property
+    def declared(self) -> dict[str, Type]:
+        """What the model says of its values, by name."""
+        return {item.name: _declared(item.type) for item in self.model.graph.value_info}
+
     def python(self, draft: Draft, function: Callable[..., Any]) -> Draft:
         """The call of a Python function in place of an op; the model may declare its outputs."""
-        declared = (self.declared.get(name) for name in draft.outputs)
-        types = tuple(UNKNOWN if item is None else _declared(item.type) for item in declared)
+        types = tuple(self.declared.get(name, UNKNOWN) for name in draft.outputs)
         attrs = {"op": draft.op, "function": function, "arguments": draft.attrs, "types": types}
         return replace(draft, op="q7::Python", attrs=attrs)
 
@@ -404,7 +404,7 @@ class _Reader:
         if attr.type == attr.SPARSE_TENSOR:
             return self.tensors.dense(attr.sparse_tensor)
         if attr.type == attr.TYPE_PROTO:
-            return attr.tp
+            return _as_onnx(attr.tp)
         raise ModelError(
             f"{where} attribute {attr.name} has type {attr.type}, which is not supported"
         )
@@ -470,6 +470,11 @@ def _resolve(attr: Any, scope: _Scope) -> Any:
     if not attr.ref_attr_name:
         return attr
     return scope.attrs.get(attr.ref_attr_name)
+
+
+def _as_onnx(message: Any) -> Any:
+    """For onnx's own evaluator."""
+    return message.as_onnx() if isinstance(message, Message) else message
 
 
 def type_name(type: Any) -> str:

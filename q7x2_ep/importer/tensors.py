@@ -16,28 +16,26 @@ import numpy as np
 from q7x2_ep import dtypes
 from q7x2_ep.errors import ModelError, ModelNotFound
 from q7x2_ep.files import map_file
-from q7x2_ep.importer.wire import HERE
 
 
 class Tensors:
     """Reads the tensors of one model.
 
     folder: where its external data lies, None for a model without a path: then the working
-    directory, as in onnxruntime. model: its serialized form, which wire.py makes tensors refer to.
-    files: contents of external files, by location.
+    directory, as in onnxruntime. files: contents of external files, by location.
     """
 
-    def __init__(self, folder: Optional[str], model: Any, files: Mapping[str, Any]):
+    def __init__(self, folder: Optional[str], files: Mapping[str, Any]):
         self.folder = folder
-        self.maps: dict[str, Any] = {HERE: model, **files}  # by location: one buffer per file
+        self.maps: dict[str, Any] = {**files}  # by location: one buffer per file
 
     def has_external(self) -> bool:
         """Whether any tensor that was read lies in another file."""
-        return len(self.maps) > 1
+        return bool(self.maps)
 
     def files(self, given: Collection[str]) -> list[str]:
         """The locations of the files that were read, except for those given."""
-        return [each for each in self.maps if each != HERE and each not in given]
+        return [each for each in self.maps if each not in given]
 
     def array(self, tensor: Any) -> np.ndarray:
         """The elements of an onnx.TensorProto.

@@ -1,128 +1,200 @@
-"""Takes the weights out of a serialized model, so that protobuf never copies them.
+"""Reads a serialized model: protobuf's wire format, and those fields of onnx.proto that are used.
 
-onnx.ModelProto.ParseFromString copies every tensor, and reading `raw_data` copies it again: a model
-of 400 MB would peak at three times that. Here the wire format is walked once, by lengths alone, and
-the bytes of each large tensor, an initializer or in an attribute, are replaced by an external-data
-reference to where they lie in the file. A 1 GB model with its weights in the branches of an If is
-read in 0.13 s and 0.2 GB so; parsed whole, in 4.9 s and 3.0 GB. Source: the protobuf encoding
-(tag = field << 3 | wire type) and onnx.proto.
+Messages look as protobuf's own do, so that reader.py takes an onnx.ModelProto as well, but bytes of
+tensors are views of the file: protobuf copies them, and a model of 1 GB with its weights in the
+branches of an If takes it 4.9 s and 3.0 GB. Nor is protobuf imported, which takes a third of the
+first session of a small model; a node takes 4 us more than there.
+Source: the protobuf encoding (tag = field << 3 | wire type) and onnx.proto.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+import struct
+from typing import Any, ClassVar, Optional
 
-from q7x2_ep.importer.messages import messages
+import numpy as np
 
-HERE = "\0model"  # the external location that stands for the serialized model itself
-MIN_BYTES = 1024  # smaller tensors stay where they are
-
-_INSIDE = {  # by message: its fields, by number, that hold tensors or lead to them
-    "ModelProto": {7: "GraphProto"},
-    "GraphProto": {1: "NodeProto", 5: "TensorProto"},
-    "NodeProto": {5: "AttributeProto"},
-    "AttributeProto": {5: "TensorProto", 6: "GraphProto"},
-}
-_LEAST = {"NodeProto": 1 << 16}  # not those with a long stack trace from an exporter, but bodies
-_RAW_DATA = 9  # in TensorProto
+# By message: number and name of each field, * where it is repeated, and its kind.
+_SCHEMA = """
+AttributeProto: 1 name text, 2 f float, 3 i int, 4 s bytes, 5 t TensorProto, 6 g GraphProto,
+    7 floats* float, 8 ints* int, 9 strings* bytes, 11 graphs* GraphProto, 14 tp TypeProto,
+    20 type int, 21 ref_attr_name text, 22 sparse_tensor SparseTensorProto
+Dimension: 1 dim_value int, 2 dim_param text, 3 denotation text
+FunctionProto: 1 name text, 4 input* text, 5 output* text, 7 node* NodeProto,
+    9 opset_import* OperatorSetIdProto, 10 domain text, 11 attribute_proto* AttributeProto,
+    13 overload text
+GraphProto: 1 node* NodeProto, 2 name text, 5 initializer* TensorProto, 10 doc_string text,
+    11 input* ValueInfoProto, 12 output* ValueInfoProto, 15 sparse_initializer* SparseTensorProto
+Inferred: 13 value_info* ValueInfoProto
+Map: 1 key_type int, 2 value_type TypeProto
+ModelProto: 2 producer_name text, 4 domain text, 5 model_version int, 6 doc_string text,
+    7 graph GraphProto, 8 opset_import* OperatorSetIdProto,
+    14 metadata_props* StringStringEntryProto, 25 functions* FunctionProto
+NodeProto: 1 input* text, 2 output* text, 3 name text, 4 op_type text, 5 attribute* AttributeProto,
+    7 domain text, 8 overload text
+Of: 1 elem_type TypeProto
+OperatorSetIdProto: 1 domain text, 2 version int
+SparseTensorProto: 1 values TensorProto, 2 indices TensorProto, 3 dims* int
+StringStringEntryProto: 1 key text, 2 value text
+Tensor: 1 elem_type int, 2 shape TensorShapeProto
+TensorProto: 1 dims* int, 2 data_type int, 4 float_data* float, 5 int32_data* int,
+    6 string_data* bytes, 7 int64_data* int, 8 name text, 9 raw_data view, 10 double_data* double,
+    11 uint64_data* unsigned, 13 external_data* StringStringEntryProto, 14 data_location int
+TensorShapeProto: 1 dim* Dimension
+TypeProto: 1 tensor_type Tensor, 4 sequence_type Of, 5 map_type Map, 8 sparse_tensor_type Tensor,
+    9 optional_type Of
+ValueInfoProto: 1 name text, 2 type TypeProto
+"""
+_ATTRIBUTE_TYPES = """FLOAT INT STRING TENSOR GRAPH FLOATS INTS STRINGS TENSORS GRAPHS SPARSE_TENSOR
+    SPARSE_TENSORS TYPE_PROTO TYPE_PROTOS"""
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+_WIRES = {"int": _VARINT, "unsigned": _VARINT, "float": _FIXED32, "double": _FIXED64}
+_FLOATS = {_FIXED32: "<f", _FIXED64: "<d"}
+_EMPTY: dict[str, Any] = {"text": "", "bytes": b"", "view": b"", **dict.fromkeys(_WIRES, 0)}
+_LARGEST = (1 << 64) - 1
 
 
-class _Field(NamedTuple):
-    """One field of a message. Units: offsets in bytes, into the whole buffer."""
+class Message:
+    """The fields that are there; others have their defaults. span: a buffer, and where in it."""
 
-    number: int
-    wire: int
-    start: int  # of the tag
-    value: int  # of the payload, behind the length of a bytes field
-    end: int
+    fields: ClassVar[dict[int, tuple[str, bool, str]]]  # by tag: name, whether repeated, kind
+    span: tuple[Any, int, int]
+
+    def HasField(self, name: str) -> bool:
+        return name in self.__dict__
+
+    def WhichOneof(self, group: str) -> Optional[str]:
+        """Of the types that a TypeProto may be, the one that it is."""
+        return next((name for name in self.__dict__ if name.endswith("_type")), None)
+
+    @property
+    def value_info(self) -> list[Any]:
+        """Of a GraphProto. It is half of what dynamo exports, and few ask for it: not kept."""
+        return _read(MESSAGES["Inferred"](), *self.span).__dict__.get("value_info", [])
+
+    def as_onnx(self) -> Any:
+        """The same as a message of onnx's own."""
+        import onnx
+
+        data, start, end = self.span
+        return getattr(onnx, type(self).__name__).FromString(data[start:end])
 
 
-def without_weights(data: Any) -> bytes:
-    """The model with the raw_data of every large tensor, in bodies too, as external data at HERE.
+def parse(data: Any) -> Any:
+    """The ModelProto in a buffer.
 
-    Raises: ValueError where the bytes are no protobuf message, or are cut off.
+    Raises: ValueError where the bytes are none, or are cut off.
     """
-    parts = _message(data, "ModelProto", 0, len(data))
-    return b"".join(parts) if parts else data[:]
+    try:
+        return _read(MESSAGES["ModelProto"](), data, 0, len(data))
+    except (IndexError, RecursionError, struct.error) as error:
+        raise ValueError(str(error)) from error
 
 
-def _message(data: Any, kind: str, start: int, end: int) -> list[bytes]:
-    """The message in data[start:end] in parts, nothing where it stays as it is."""
-    parts: list[bytes] = []
-    inside, kept = _INSIDE[kind], start
-    for field in _fields(data, start, end):
-        inner = inside.get(field.number) if field.wire == _BYTES else None
-        if inner is None or field.end - field.value < _LEAST.get(inner, MIN_BYTES):
-            continue
-        if inner == "TensorProto":
-            changed = _tensor(data, field)
-        else:
-            changed = _message(data, inner, field.value, field.end)
-        if changed:
-            size = sum(map(len, changed))
-            tag = _varint(field.number << 3 | _BYTES)
-            parts += [data[kept : field.start], tag, _varint(size), *changed]
-            kept = field.end
-    return [*parts, data[kept:end]] if parts else []
-
-
-def _tensor(data: Any, tensor: _Field) -> list[bytes]:
-    """As _message; messages concatenate: their fields merge, of a data_location the last counts."""
-    parts: list[bytes] = []
-    raw, kept = None, tensor.value
-    for field in _fields(data, tensor.value, tensor.end):
-        if (field.number, field.wire) == (_RAW_DATA, _BYTES):
-            parts.append(data[kept : field.start])
-            raw, kept = field, field.end
-    if raw is None:
-        return []
-    TensorProto = messages().TensorProto
-    reference = TensorProto(data_location=TensorProto.EXTERNAL)
-    place = {"location": HERE, "offset": raw.value, "length": raw.end - raw.value}
-    for key, value in place.items():
-        reference.external_data.add(key=key, value=str(value))
-    return [*parts, data[kept : tensor.end], reference.SerializeToString()]
-
-
-def _varint(value: int) -> bytes:
-    out = bytearray()
-    while value >= 0x80:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
-
-
-def _fields(data: Any, at: int, end: int) -> Iterator[_Field]:
-    """The fields of the message in data[at:end]."""
+def _read(message: Message, data: Any, at: int, end: int) -> Message:
+    """Enters what data[at:end] says of a message."""
+    message.span = data, at, end
+    values, fields = message.__dict__, message.fields
     while at < end:
-        start = at
-        tag, at = _read_varint(data, at, end)
-        wire, value = tag & 7, at
-        if wire == _VARINT:
-            _, at = _read_varint(data, at, end)
-        elif wire == _BYTES:
-            length, value = _read_varint(data, at, end)
-            at = value + length
-        elif wire in (_FIXED64, _FIXED32):
-            at += 8 if wire == _FIXED64 else 4
+        tag = data[at]
+        at += 1
+        if tag > 127:
+            tag, at = _varint(data, at - 1)
+        field = fields.get(tag)
+        wire = tag & 7
+        if wire == _BYTES:
+            size = data[at]
+            at += 1
+            if size > 127:
+                size, at = _varint(data, at - 1)
+            start, at = at, at + size
+            if at > end:
+                raise ValueError(f"the field at byte {start} is cut off")
+            if field is None:
+                continue
+            name, is_repeated, kind = field
+            if kind == "text":
+                value: Any = str(data[start:at], "utf-8")
+            elif kind in MESSAGES:
+                known = None if is_repeated else values.get(name)
+                value = _read(known or MESSAGES[kind](), data, start, at)
+            elif kind == "bytes":
+                value = data[start:at]
+            elif kind == "view":
+                value = memoryview(data)[start:at]
+            else:
+                values.setdefault(name, []).extend(_packed(data, start, at, kind))
+                continue
+        elif wire == _VARINT:
+            value = data[at]
+            at += 1
+            if value > 127:
+                value, at = _varint(data, at - 1)
+                if value >> 63 and field is not None and field[2] == "int":
+                    value -= 1 << 64
+        elif wire in _FLOATS:
+            value = struct.unpack_from(_FLOATS[wire], data, at)[0]
+            at += struct.calcsize(_FLOATS[wire])
         else:
-            raise ValueError(f"wire type {wire} at byte {start}")
-        if at > end:
-            raise ValueError(f"the field at byte {start} is cut off")
-        yield _Field(tag >> 3, wire, start, value, at)
+            raise ValueError(f"wire type {wire} before byte {at}")
+        if field is not None:
+            name, is_repeated, kind = field
+            if not is_repeated:
+                values[name] = value
+            elif name in values:
+                values[name].append(value)
+            else:
+                values[name] = [value]
+    if at > end:
+        raise ValueError(f"the message that ends at byte {end} is cut off")
+    return message
 
 
-def _read_varint(data: Any, at: int, end: int) -> tuple[int, int]:
+def _packed(data: Any, start: int, end: int, kind: str) -> list:
+    """Numbers one behind the other."""
+    if kind in ("float", "double"):
+        dtype = np.dtype("<f4" if kind == "float" else "<f8")
+        return np.frombuffer(data, dtype, (end - start) // dtype.itemsize, start).tolist()
+    if start == end:
+        return []
+    septets = np.frombuffer(data, np.uint8, end - start, start)
+    last = np.flatnonzero(septets < 128)  # of the septets of a number
+    first = np.concatenate(([0], last + 1))
+    if first[-1] != septets.size:
+        raise ValueError(f"the number at byte {end} does not end")
+    shifts = 7 * (np.arange(septets.size) - np.repeat(first[:-1], np.diff(first)))
+    terms = (septets & 127).astype(np.uint64) << shifts.astype(np.uint64)
+    return np.add.reduceat(terms, first[:-1]).view("u8" if kind == "unsigned" else "i8").tolist()
+
+
+def _varint(data: Any, at: int) -> tuple[int, int]:
     value = 0
     for shift in range(0, 70, 7):
-        if at >= end:
-            break
         byte = data[at]
         at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, at
+        value |= (byte & 127) << shift
+        if byte < 128:
+            return value & _LARGEST, at
     raise ValueError(f"the number at byte {at} does not end")
+
+
+def _messages() -> dict[str, Any]:
+    """A class for each message: its fields by the tags that they may have, and their defaults."""
+    rows = [row.split(":") for row in _SCHEMA.replace(",\n", ",").strip().splitlines()]
+    classes: dict[str, Any] = {name: type(name, (Message,), {"fields": {}}) for name, _ in rows}
+    for name, text in rows:
+        for field in text.split(","):
+            number, label, kind = field.split()
+            label, is_repeated = label.rstrip("*"), label.endswith("*")
+            default = _EMPTY[kind] if kind in _EMPTY else classes[kind]()
+            setattr(classes[name], label, () if is_repeated else default)
+            wires = {_WIRES.get(kind, _BYTES), _BYTES if is_repeated else _WIRES.get(kind, _BYTES)}
+            for wire in wires:
+                classes[name].fields[int(number) << 3 | wire] = label, is_repeated, kind
+    for number, name in enumerate(_ATTRIBUTE_TYPES.split(), 1):
+        setattr(classes["AttributeProto"], name, number)
+    classes["TensorProto"].EXTERNAL = 1
+    return classes
+
+
+MESSAGES = _messages()

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, Optional
 from q7x2_ep import dtypes
 from q7x2_ep.ir.shape import Dim, substitute
 
+ANY = object()  # an attribute in a formula that may have any value, see pattern.py
 MAX_ELEMENTS = 64  # tensors of up to this size have their elements tracked, see Type
 
 

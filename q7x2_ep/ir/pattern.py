@@ -23,10 +23,9 @@ from functools import cache, cached_property
 from typing import Any, Callable, Optional, Union
 
 from q7x2_ep import dtypes
-from q7x2_ep.ir.core import Graph, Node, Value
+from q7x2_ep.ir.core import ANY, Graph, Node, Value
 
 COMMUTATIVE = frozenset({"Add", "Mul", "Min", "Max", "Equal", "And", "Or"})
-ANY = object()  # an attribute in a pattern that may have any value
 _KINDS = {"scalar": "number", "constant": "constant"}
 _RECIPROCAL = {"Mul": "Div", "Div": "Mul"}
 
@@ -175,7 +174,7 @@ def first_steps(pattern: Pattern) -> tuple[tuple[str, int, int, Optional[frozens
     return ((pattern.op, 0, 0, None),)
 
 
-@dataclass
+@dataclass(eq=False)
 class Match:
     """Where a pattern was found. values: by name; nodes: root first, all to be replaced.
 
@@ -218,7 +217,7 @@ class Match:
         return 1.0 / number if name in self.reciprocal else number
 
 
-@dataclass
+@dataclass(eq=False)
 class Matcher:
     """Tries one pattern at one node after the other; remembers how far the last failure got and why
     it failed.

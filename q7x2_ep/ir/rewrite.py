@@ -19,6 +19,7 @@ from q7x2_ep.dtypes import BFLOAT16, FLOAT, FLOAT16
 from q7x2_ep.ir.core import Graph, Node, Value
 from q7x2_ep.ir.near_miss import NearMiss
 from q7x2_ep.ir.pattern import Match, Matcher, Pattern, is_used_outside, root_ops, trace
+from q7x2_ep.ir.replace import discard, rewrite
 
 # Results of other dtypes are not fused: no kernel computes a fused op in float64 or integers.
 FUSED_DTYPES = (FLOAT, FLOAT16, BFLOAT16)
@@ -37,21 +38,6 @@ class Fusion(NamedTuple):
     check: Callable[[Match], Union[dict[str, Any], str]]
     build: Callable[..., Union[Value, tuple[Value, ...]]]
     dtypes: tuple[int, ...] = FUSED_DTYPES
-
-
-class Application(NamedTuple):
-    """One use of a fusion, about to happen: nodes `made` compute `new`, which take the place of the
-    values `old`; the nodes `gone` go, in their order.
-    """
-
-    fusion: str
-    old: tuple[Value, ...]
-    new: tuple[Value, ...]
-    made: tuple[Node, ...]
-    gone: tuple[Node, ...]
-
-
-Watch = Callable[[Application], bool]  # whether it may happen; to look only, answer True
 
 
 def sweep(graph: Graph, fusions: Sequence[Fusion], g: Any) -> tuple[Counter, list[NearMiss]]:
@@ -175,53 +161,6 @@ def _difference(old: Value, new: Value) -> str:
 
 def _dims(shape: Optional[Iterable[Any]]) -> str:
     return "unknown" if shape is None else f"[{','.join(map(str, shape))}]"
-
-
-def rewrite(
-    g: Any, fusion: str, old: Iterable[Value], new: Iterable[Value], gone: list[Node]
-) -> list[Node]:
-    """Let what g has made take the place of the nodes `gone`, as `replace` does, if g's watch lets
-    it; the new nodes, or none.
-    """
-    made = g.take()
-    if any(node.binds for node in gone):  # nothing else tells the size, which others may need
-        discard(made)
-        return []
-    if not g.watch(Application(fusion, tuple(old), tuple(new), tuple(made), tuple(gone))):
-        discard(made)
-        return []
-    replace(old, new, made, gone)
-    return made
-
-
-def discard(made: Iterable[Node]) -> None:
-    """Forget nodes that were made for nothing."""
-    for node in reversed(list(made)):
-        node.detach()
-
-
-def replace(old: Iterable[Value], new: Iterable[Value], made: list[Node], gone: list[Node]) -> None:
-    """Let `made` nodes compute the values `old` in place of `new`; detach the nodes `gone`.
-
-    The caller updates graph.nodes. Sources of the new nodes: all sources of the gone ones.
-    """
-    name = gone[-1].name
-    sources = tuple(dict.fromkeys(source for node in gone for source in node.sources))
-    for node in gone:
-        node.detach()
-    for kept, temporary in zip(old, new):
-        maker = temporary.producer
-        assert maker is not None, "a replacement is made by a node"
-        maker.outputs[[output is temporary for output in maker.outputs].index(True)] = kept
-        kept.producer = maker
-        for user in list(dict.fromkeys(temporary.users)):
-            for i, value in enumerate(user.inputs):
-                if value is temporary:
-                    user.set_input(i, kept)
-        if kept.shape is None:
-            kept.shape = temporary.shape
-    for node in made:
-        node.name, node.sources = name, sources
 
 
 def drop_unused(graph: Graph) -> None:

@@ -1,7 +1,8 @@
 """The op catalogue: what every op means, one entry per op, by family.
 
 An entry is a class used as a namespace, registered by `@op("Name")` (ONNX), `@op("domain::Name")`,
-our own as `@op("q7::Name")`. Its parts, in this order; functions take the node, never self:
+our own as `@op("q7::Name")`, and listed in FAMILIES. Its parts, in this order; functions take the
+node, never self:
 
     signature   "x, axes? -> y": operand names, `?` optional, `*` variadic (last)
     attributes  {name: default}; the importer fills in defaults, so node.attrs holds every key
@@ -25,24 +26,135 @@ step: its `reference` runs between two native phases (plan/partition.py). Ops wi
 
 from __future__ import annotations
 
-import contextlib
-import importlib
-import pkgutil
+from importlib import import_module
 from typing import Any, Callable, Optional
 
-OPS: dict[str, Any] = {}  # of the families that were loaded so far
-_USUAL = ("elementwise", "fused", "movement", "matmul", "norm", "activation", "reduce", "gather")
-_unloaded: list[str] = []  # families, those first that most models need
+OPS: dict[str, Any] = {}  # of the families that were imported so far
+
+# The ops of each file, which is imported with the first model that has one: all of them take 15 ms.
+# A domain is that of the names behind it.
+FAMILIES = {
+    "activation": (
+        "Tanh Sigmoid Relu Gelu Softplus Clip LeakyRelu Elu HardSigmoid HardSwish Swish Mish "
+        "Selu Celu Softsign ThresholdedRelu Shrink PRelu q7:: Softcap SquaredRelu"
+    ),
+    "attention": "Attention",
+    "bits": "BitwiseNot BitwiseAnd BitwiseOr BitwiseXor BitShift BitCast",
+    "blocks": "com.microsoft:: MatMulNBits q7:: BlockLinear",
+    "cast": "Cast CastLike",
+    "chain": "q7:: Chain",
+    "contrib_attention": (
+        "com.microsoft:: MultiHeadAttention DecoderMaskedMultiHeadAttention Attention QAttention"
+    ),
+    "contrib_blocks": "com.microsoft:: MatMulBnb4 GatherBlockQuantized",
+    "contrib_embed": "com.microsoft:: EmbedLayerNormalization QEmbedLayerNormalization",
+    "contrib_gates": (
+        "com.microsoft:: GatedRMSNorm BranchwiseRMSNorm ScaledSiLU GatedAdd "
+        "HyperConnectionPreMix HyperConnectionPostMix EngramGate LinearAttentionGate "
+        "CausalConvWithState MRotaryEmbedding"
+    ),
+    "contrib_gqa": "com.microsoft:: GroupQueryAttention SparseAttention",
+    "contrib_linear": "com.microsoft:: FusedMatMul TransposeMatMul FusedGemm FusedConv",
+    "contrib_moe": "com.microsoft:: MoE QMoE",
+    "contrib_quant": (
+        "com.microsoft:: QLinearAdd QLinearMul QLinearSigmoid QLinearLeakyRelu QLinearSoftmax "
+        "QLinearAveragePool QLinearGlobalAveragePool QLinearWhere QLinearConcat QLinearConv "
+        "NhwcMaxPool QGemm MatMulIntegerToFloat DynamicQuantizeMatMul DynamicQuantizeLSTM"
+    ),
+    "contrib_rare": (
+        "com.microsoft:: BifurcationDetector NGramRepeatBlock Inverse CDist Unique UnfoldTensor "
+        "MatMulInteger16 WordConvEmbedding MurmurHash3 DynamicTimeWarping CropAndResize"
+    ),
+    "control": "If Loop Scan SequenceMap q7:: Deferred",
+    "conv": "Conv q7:: Conv",
+    "conv_transpose": "ConvTranspose Col2Im q7:: ConvTranspose",
+    "creation": "ConstantOfShape Range EyeLike",
+    "einsum": "Einsum",
+    "elementwise": (
+        "Abs Neg Sign Exp Log Sqrt Reciprocal Erf Floor Ceil Round IsNaN IsInf Add Sub Mul Div "
+        "Pow Mod Min Max Sum Mean Identity Dropout"
+    ),
+    "experts": "q7:: ExpertLinear GatedExpertLinear",
+    "flex": "ai.onnx.preview:: FlexAttention",
+    "fused": "q7:: Contents Linear GatedLinear Attention SkipLayerNorm SkipRmsNorm",
+    "gather": "Gather GatherElements GatherND",
+    "grid": "GridSample AffineGrid",
+    "host": "q7:: Python",
+    "labels": (
+        "ai.onnx.ml:: LabelEncoder CategoryMapper OneHotEncoder DictVectorizer CastMap ZipMap"
+    ),
+    "linear_attention": "com.microsoft:: LinearAttention",
+    "logic": "Not Equal Less LessOrEqual Greater GreaterOrEqual And Or Xor Where",
+    "matmul": "MatMul Gemm q7:: ScaledMatMul",
+    "ml": (
+        "ai.onnx.ml:: ArrayFeatureExtractor Binarizer FeatureVectorizer Imputer Normalizer "
+        "Scaler LinearRegressor LinearClassifier"
+    ),
+    "movement": (
+        "Shape Size Reshape Flatten Squeeze Unsqueeze Transpose Expand Tile Slice Split Trilu "
+        "Concat"
+    ),
+    "norm": (
+        "LayerNormalization RMSNormalization InstanceNormalization GroupNormalization "
+        "BatchNormalization MeanVarianceNormalization LpNormalization"
+    ),
+    "optional": "Optional OptionalHasElement OptionalGetElement",
+    "pad": "Pad CenterCropPad",
+    "pool": "MaxPool AveragePool LpPool GlobalAveragePool GlobalMaxPool GlobalLpPool MaxUnpool LRN",
+    "quant": "QuantizeLinear DequantizeLinear DynamicQuantizeLinear",
+    "quant_conv": "ConvInteger QLinearConv q7:: QuantizedConv",
+    "quant_product": "MatMulInteger QLinearMatMul q7:: QuantizedLinear",
+    "random_numbers": (
+        "RandomNormal RandomNormalLike RandomUniform RandomUniformLike Bernoulli Multinomial"
+    ),
+    "rank": "TopK ArgMax ArgMin OneHot",
+    "rearrange": "DepthToSpace SpaceToDepth ReverseSequence",
+    "reduce": (
+        "ReduceSum ReduceMean ReduceMax ReduceMin ReduceProd ReduceSumSquare ReduceL1 ReduceL2 "
+        "ReduceLogSum ReduceLogSumExp CumSum CumProd"
+    ),
+    "regions": "MaxRoiPool RoiAlign DeformConv",
+    "resize": "Resize",
+    "rnn": "RNN GRU LSTM",
+    "rope": "RotaryEmbedding q7:: Rope",
+    "scatter": "ScatterElements ScatterND TensorScatter",
+    "selection": "NonZero Compress Unique NonMaxSuppression",
+    "sequences": (
+        "SequenceEmpty SequenceConstruct SequenceInsert SequenceErase SequenceAt SequenceLength "
+        "ConcatFromSequence"
+    ),
+    "softmax": "Softmax LogSoftmax Hardmax",
+    "svm": "ai.onnx.ml:: SVMRegressor SVMClassifier q7:: PairVotes PairProbabilities",
+    "trees": "ai.onnx.ml:: TreeEnsembleRegressor TreeEnsembleClassifier TreeEnsemble q7:: Forest",
+    "trigonometry": "Sin Cos Tan Asin Acos Atan Sinh Cosh Asinh Acosh Atanh",
+}
+
+
+def _families() -> dict[str, str]:
+    """The family of each op."""
+    found = {}
+    for family, text in FAMILIES.items():
+        domain = ""
+        for word in text.split():
+            if word.endswith("::"):
+                domain = word
+            else:
+                found[domain + word] = family
+    return found
+
+
+_FAMILY_OF = _families()
 
 
 def op(name: str) -> Callable[[type], type]:
     """Enter a class in the catalogue under an op type."""
 
     def register(entry: type) -> type:
+        family = entry.__module__.rpartition(".")[2]
+        if _FAMILY_OF.get(name) != family:
+            raise ValueError(f"op {name} is not among those of {family} in FAMILIES")
         if name in OPS:
-            raise ValueError(
-                f"op {name} is entered twice: {OPS[name].__module__} and {entry.__module__}"
-            )
+            raise ValueError(f"op {name} is entered twice in {family}")
         OPS[name] = entry
         return entry
 
@@ -50,28 +162,18 @@ def op(name: str) -> Callable[[type], type]:
 
 
 def find(name: str) -> Optional[Any]:
-    """The entry of an op type, or None. Loads one family after the other until it is found: all of
-    them take 15 ms.
-    """
-    if "@" in name:  # see host.py
+    """The entry of an op type, or None."""
+    entry = OPS.get(name)
+    if entry is None and name in _FAMILY_OF:
+        import_module(f"{__name__}.{_FAMILY_OF[name]}")
+        return OPS[name]
+    if entry is None and "@" in name:  # see host.py
         from q7x2_ep.ops.host import standard_entry
 
         return standard_entry(name)
-    if name not in OPS:
-        for family in [*_unloaded]:
-            importlib.import_module(f"{__name__}.{family}")
-            with contextlib.suppress(ValueError):  # another thread was there at the same time
-                _unloaded.remove(family)
-            if name in OPS:
-                break
-    return OPS.get(name)
+    return entry
 
 
 def entries() -> dict[str, Any]:
     """Every entry, by name."""
-    find("")
-    return OPS
-
-
-_found = {each.name for each in pkgutil.iter_modules(__path__)} - {*_USUAL}
-_unloaded += [*_USUAL, *sorted(_found, key=lambda name: (name.startswith("contrib_"), name))]
+    return {name: find(name) for name in _FAMILY_OF}

@@ -8,6 +8,7 @@ as those of four (B, H, S, D).
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from typing import Any, Optional
 
 import numpy as np
@@ -24,17 +25,22 @@ MASK_NONE = 0  # the dtype of an operand of the op row that is not there
 HEADS_OUTER = (0, 2, 1, 3)  # (B, S, H, D) <-> (B, H, S, D)
 
 
-def attention_scratch(b: Any, Sq: Dim, Skv: Dim, D: Dim, Dv: Dim) -> Dim:
-    """Source: q7_attention_work in csrc/kernels/attention.h. Units: bytes."""
-    lanes, block = b.constants["ATTENTION_LANES"], b.constants["ATTENTION_KEYS"]
-    step, kept = b.constants["ATTENTION_STEP"], b.constants["ATTENTION_KEPT"]
-    queries, keys, depth, width = (
-        ceildiv(n, step) * step
-        for n in (minimum(Sq, b.constants["ATTENTION_QUERIES"]), minimum(Skv, block), D, Dv)
-    )
-    fixed = 2 * kept + lanes + keys * 2 * b.constants["ATTENTION_PANEL"]
-    copies = minimum(ceildiv(Skv, block), kept) * (lanes + keys * (depth + width) * 3 // 2)
-    return b.threads * 4 * (fixed + queries * (depth * 3 // 2 + width) + copies)
+def work_floats(constants: Mapping[str, int], isa: str, sizes: Sequence[Dim]) -> Dim:
+    """What a thread needs, for Sq, Skv, D and Dv: whose copies it has, and these; scores and a mask
+    of a panel; Q and O. amx rounds sizes up to its steps, and cuts a float of a copy and of Q into
+    three halves.
+    """
+    is_amx, block = isa == "amx", constants["ATTENTION_KEYS"]
+    lanes, kept = constants["ATTENTION_LANES"], constants["ATTENTION_KEPT"]
+    steps = [constants["ATTENTION_STEP"]] * 4 if is_amx else [lanes, lanes, 1, 1]
+    Sq, Skv, D, Dv = sizes
+    most = (minimum(Sq, constants["ATTENTION_QUERIES"]), minimum(Skv, block), D, Dv)
+    queries, keys, depth, width = (ceildiv(n, step) * step for n, step in zip(most, steps))
+    parts = 3 if is_amx else 2
+    copy = lanes + keys * (depth + width) * parts // 2
+    panel = keys * 2 * constants["ATTENTION_PANEL"]
+    whole = 2 * kept + lanes + minimum(ceildiv(Skv, block), kept) * copy + panel
+    return whole + queries * (depth * parts // 2 + width)
 
 
 def attention_step(
@@ -81,6 +87,7 @@ def attention_step(
         step = 0 if vector is None else minimum(product(vector.shape) - 1, 1)
         fields[f"{name}_stride"] = step
         fields[f"{name}_dtype"] = MASK_NONE if vector is None else vector.dtype
+    floats = work_floats(b.constants, b.kernel("attention").isa, (Sq, Skv, D, Dv))
     b.step(
         "attention",
         kernel="attention",
@@ -92,7 +99,7 @@ def attention_step(
         offsets=offset,
         sinks=sinks,
         o=o,
-        work=attention_scratch(b, Sq, Skv, D, Dv),
+        work=b.threads * 4 * floats,
         B=B,
         H=H,
         Hkv=Hkv,
@@ -106,6 +113,7 @@ def attention_step(
         right=window[1],
         zero_masked_rows=int(zero_masked_rows),
         zero_nan_rows=int(zero_nan_rows),
+        work_floats=floats,
         scale=scale,
         softcap=softcap,
         fill=fill,

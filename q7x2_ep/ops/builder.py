@@ -13,9 +13,8 @@ import numpy as np
 
 from q7x2_ep import dtypes
 from q7x2_ep.errors import Q7Error, UnsupportedOp
-from q7x2_ep.ir.core import Graph, Node, Type, Value, array_type
-from q7x2_ep.ir.pattern import ANY
-from q7x2_ep.ir.rewrite import Watch, replace
+from q7x2_ep.ir.core import ANY, Graph, Node, Type, Value, array_type
+from q7x2_ep.ir.replace import Watch, replace
 from q7x2_ep.ir.shape import Dim
 from q7x2_ep.ops import find
 from q7x2_ep.ops.common import RESHAPES, typed, where_is
@@ -28,7 +27,7 @@ class Builder:
     """Any method name is an op type of the default domain; `call` takes any op type.
 
     Nodes are collected, not entered in the graph: `take` hands them over. choose(n) says which of n
-    alternatives `either` builds. watch: see ir/rewrite.py.
+    alternatives `either` builds. watch: see ir/replace.py.
     """
 
     def __init__(

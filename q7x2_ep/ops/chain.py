@@ -16,22 +16,10 @@ from q7x2_ep import dtypes
 from q7x2_ep.errors import UnsupportedOp
 from q7x2_ep.ir.core import Graph, Node, Type, Value
 from q7x2_ep.ir.shape import Dim, product
-from q7x2_ep.ir.text import node_text, parse
 from q7x2_ep.ir.view import View
-from q7x2_ep.ops import (
-    activation,
-    bits,
-    cast,
-    elementwise,
-    find,
-    logic,
-    op,
-    quant,
-    reduce,
-    trigonometry,
-)
+from q7x2_ep.ops import find, op
 from q7x2_ep.ops.builder import Builder
-from q7x2_ep.ops.common import Guard, expand_view, fit_guards, in_order, materialized
+from q7x2_ep.ops.common import BYTES, Guard, expand_view, fit_guards, in_order, materialized
 
 MAX_INPUTS, MAX_LENGTH = 12, 16  # CHAIN_INPUTS and CHAIN_LENGTH of csrc/kernels.def
 MAX_NDIM = 8  # Q7_MAX_NDIM of csrc/ops.def
@@ -39,10 +27,7 @@ MAX_STRIDE = 8  # elements: walks further apart use less than half of each cache
 MAX_ROW = 8192  # elements of a row that is reduced: it waits in L1, and one thread computes it
 OPERANDS = {"unary": "x", "binary": "ab", "where": "cab", "cast": "x", "reduce": "x"}
 OPERANDS.update(quantize="x", dequantize="x")  # bytes of one constant scale
-FAMILIES = tuple(
-    family.__name__
-    for family in (elementwise, logic, cast, trigonometry, bits, activation, quant, reduce)
-)
+FAMILIES = {"elementwise", "logic", "cast", "trigonometry", "bits", "activation", "quant", "reduce"}
 
 
 class Instruction(NamedTuple):
@@ -58,7 +43,7 @@ class Instruction(NamedTuple):
     beta: float
 
 
-@dataclass
+@dataclass(eq=False)
 class Recorder:
     """A plan builder for `lower` that keeps the steps of a chain and refuses all others."""
 
@@ -104,7 +89,7 @@ def _scale_and_zero(args: dict[str, Any]) -> tuple[float, float]:
     """Raises: UnsupportedOp unless they are constants of all of x, and bytes on one side."""
     scale, zero = args["scale"], args["zero"]
     fixed = all(value is None or value.const is not None for value in (scale, zero))
-    is_byte = args.get("y_dtype", args.get("x_dtype")) in quant.BYTES
+    is_byte = args.get("y_dtype", args.get("x_dtype")) in BYTES
     if args["scales"] != 1 or not fixed or not is_byte or args.get("precision", 1) != dtypes.FLOAT:
         raise UnsupportedOp("a chain quantises bytes by one constant scale")
     return float(scale.const.item()), 0.0 if zero is None else float(zero.const.item())
@@ -125,7 +110,8 @@ def _storage(operand: Any) -> Value:
 def instructions_of(node: Node) -> Optional[list[Instruction]]:
     """What a node becomes in a chain, or None where it cannot be part of one."""
     entry = find(node.op)
-    if getattr(entry, "__module__", "") not in FAMILIES or not hasattr(entry, "lower"):
+    family = getattr(entry, "__module__", "").rpartition(".")[2]
+    if family not in FAMILIES or not hasattr(entry, "lower"):
         return None
     recorder = Recorder()
     try:
@@ -144,6 +130,8 @@ def inputs_of(instructions: Sequence[Instruction]) -> list[Value]:
 
 def program_of(nodes: Sequence[Node]) -> tuple[list[Value], str]:
     """Nodes in execution order as a program: its inputs and its text."""
+    from q7x2_ep.ir.text import node_text
+
     made = [node.output for node in nodes]
     read = dict.fromkeys(value for node in nodes for value in node.inputs if value is not None)
     inputs = [value for value in read if value not in made and not _is_in_text(value)]
@@ -167,6 +155,8 @@ def _is_in_text(value: Optional[Value]) -> bool:
 @lru_cache(maxsize=1024)
 def _parsed(program: str, inputs: int) -> list[Node]:
     """The nodes of a program, over values of which only the names mean anything."""
+    from q7x2_ep.ir.text import parse
+
     header = ", ".join(f"%{i}" for i in range(inputs))
     return parse(f"graph({header})\n" + program.replace("; ", "\n")).nodes
 

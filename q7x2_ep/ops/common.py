@@ -20,6 +20,7 @@ from q7x2_ep.ir.view import View, channels_last_strides
 from q7x2_ep.ops import find
 
 MAX_ELEMENTS = 64  # contents of longer tensors are not followed: shapes are short
+BYTES = (dtypes.UINT8, dtypes.INT8)
 F32 = (dtypes.FLOAT,)  # dtypes that groups of kernels compute in
 FLOATS = (*F32, dtypes.DOUBLE)
 NUMBERS = (*FLOATS, dtypes.INT32, dtypes.INT64)
@@ -49,6 +50,13 @@ Guard = tuple[Dim, Dim, str]  # two dims that must be equal, and what it means w
 def where_is(node: Node) -> str:
     """How messages name a node."""
     return f"[{node.op} {node.name}]"
+
+
+def check_known(guards: list[Guard], node: Node) -> None:
+    """Raises: ModelError for a guard that no feed can keep."""
+    for left, right, text in guards:
+        if isinstance(left, int) and isinstance(right, int) and left != right:
+            raise ModelError(f"{where_is(node)} {text}: {left}, wanted {right}")
 
 
 def dims(node: Node, i: int = 0) -> tuple[Dim, ...]:

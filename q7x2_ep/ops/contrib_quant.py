@@ -13,7 +13,7 @@ from q7x2_ep.ir.shape import product
 from q7x2_ep.ops import op
 from q7x2_ep.ops.builder import Given, infer_meaning
 from q7x2_ep.ops.pool import POOL_ATTRIBUTES, AveragePool
-from q7x2_ep.ops.quant_product import QLinearConv as StandardConv
+from q7x2_ep.ops.quant_conv import QLinearConv as StandardConv
 from q7x2_ep.ops.rnn import LSTM
 
 

@@ -20,6 +20,7 @@ from q7x2_ep.ops.common import (
     NO_ACTIVATION,
     Activation,
     Guard,
+    check_known,
     dims,
     image_of,
     materialized,
@@ -156,13 +157,6 @@ def kernel_guards(spec: Sequence[Axis]) -> list[Guard]:
         (maximum(axis.kernel, 1), axis.kernel, f"a kernel of {axis.kernel} elements")
         for axis in spec
     ]
-
-
-def check_known(guards: list[Guard], node: Node) -> None:
-    """Raises: ModelError for a guard that no feed can keep."""
-    for left, right, text in guards:
-        if isinstance(left, int) and isinstance(right, int) and left != right:
-            raise ModelError(f"{where_is(node)} {text}: {left}, wanted {right}")
 
 
 def taps(x: np.ndarray, spec: Sequence[Axis], fill: Any) -> Iterator[tuple[tuple, np.ndarray]]:
@@ -441,7 +435,7 @@ def direct_step(node: Node, b: Any, fields: dict[str, Any], residual: Optional[V
     fields["w"] = b.packed(
         k, filters // groups, taps, k, w, matrices=groups, taps=taps, tap_stride=1
     )
-    fields.update(offsets=8 * k, lines=b.threads * channels * height * width * 4)
+    fields.update(offsets=b.threads * 8 * k, lines=b.threads * channels * height * width * 4)
     b.step("conv_direct", kernel="conv_direct", **fields)
 
 

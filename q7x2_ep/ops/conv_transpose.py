@@ -18,6 +18,7 @@ from q7x2_ep.ops.common import (
     NO_ACTIVATION,
     Activation,
     Guard,
+    check_known,
     dims,
     require_dtype,
     required_ints,
@@ -28,7 +29,6 @@ from q7x2_ep.ops.common import (
 from q7x2_ep.ops.conv import (
     WINDOW_ATTRIBUTES,
     Axis,
-    check_known,
     half_as_single,
     kernel_guards,
     window_attributes,

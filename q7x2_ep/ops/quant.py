@@ -16,8 +16,10 @@ from q7x2_ep.ir.shape import Dim, ceildiv, product
 from q7x2_ep.ops import op
 from q7x2_ep.ops.cast import FLOAT8, converted
 from q7x2_ep.ops.common import (
+    BYTES,
     F32,
     Guard,
+    check_known,
     dims,
     in_order,
     normal_axis,
@@ -25,9 +27,7 @@ from q7x2_ep.ops.common import (
     size_guards,
     where_is,
 )
-from q7x2_ep.ops.conv import check_known
 
-BYTES = (dtypes.UINT8, dtypes.INT8)
 SMALL = (*BYTES, dtypes.UINT16, dtypes.INT16, dtypes.UINT4, dtypes.INT4, dtypes.UINT2, dtypes.INT2)
 QUANTIZED = (*SMALL, dtypes.INT32)
 PRECISIONS = (*F32, *sorted(dtypes.HALVES))

@@ -1,7 +1,7 @@
 """Products of integers that stand for real numbers: sums in int32, scaled and rounded as they are
 stored. Read quant.py first.
 
-Source: ONNX MatMulInteger, ConvInteger and their kin; Jacob et al. 2018, section 2.2.
+Source: ONNX MatMulInteger, QLinearMatMul; Jacob et al. 2018, section 2.2.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ import numpy as np
 from q7x2_ep import dtypes
 from q7x2_ep.errors import ModelError, UnsupportedOp
 from q7x2_ep.ir.core import Node, Type, Value, array_type
-from q7x2_ep.ir.shape import Dim, ceildiv, product
+from q7x2_ep.ir.shape import Dim, product
 from q7x2_ep.ir.view import View
 from q7x2_ep.ops import op
 from q7x2_ep.ops.activation import ACTIVATIONS
 from q7x2_ep.ops.common import (
+    BYTES,
     F32,
     NO_ACTIVATION,
     Activation,
@@ -30,18 +31,9 @@ from q7x2_ep.ops.common import (
     temporary,
     where_is,
 )
-from q7x2_ep.ops.conv import (
-    Conv,
-    check_known,
-    conv_shape,
-    geometry,
-    place_of,
-    window_fields,
-    window_guards,
-    windows,
-)
 from q7x2_ep.ops.matmul import MatMul, matmul_step, multiply
-from q7x2_ep.ops.quant import BYTES, one_scale, require_constants, saturated
+from q7x2_ep.ops.quant import one_scale, require_constants, saturated
+from q7x2_ep.ops.quant_pack import pack, qgemm_room
 
 
 def integer_product(
@@ -116,11 +108,6 @@ def qgemm_step(
     )
 
 
-def qgemm_room(k: int) -> int:
-    """What a kernel needs for a row of k. Source: csrc/kernels/qgemm.h. Units: bytes."""
-    return -(-k // 64) * 128 + 64
-
-
 def require_sizes(
     node: Node,
     n: int,
@@ -160,216 +147,6 @@ def lower_product(
     qgemm_step(
         b, a, a_zero, weight.const, None if zeros is None else zeros.const, node.output, finish
     )
-
-
-def lower_conv(
-    node: Node, b: Any, x: Value, x_zero: Optional[Value], w: Value, zeros: Any, finish: Finish
-) -> None:
-    """node.output = conv(x - x_zero, w - zeros): channels last a product of its windows, or
-    where groups are single channels a step of its own.
-
-    Raises: UnsupportedOp where w is computed, or for more than two spatial dims.
-    """
-    groups, filters = node.attrs["group"], w.shape[0]
-    require_sizes(node, filters, x, x_zero, w, zeros, finish)
-    b.guard(x.shape[1], w.shape[1] * groups, "the weights are for another number of channels")
-    check_known([(filters % groups, 0, f"{filters} filters are no {groups} groups")], node)
-    for guard in window_guards(node, geometry(node, x.shape[2:], w.shape[2:])):
-        b.guard(*guard)
-    fields = windows(node, x, w, 2)
-    offsets = None if zeros is None else zeros.const
-    if w.shape[:2] == (groups, 1):
-        flat = centred(w.const.reshape(filters, -1).T, offsets).T
-        qdepthwise_step(node, b, x, x_zero, flat.reshape(w.shape), finish)
-        return
-    kernel = b.kernel("qgemm")
-    matrix, offsets, groups = side_by_side(
-        w.const.reshape(*w.shape[:2], -1), offsets, groups, kernel
-    )
-    k = len(matrix)
-    packed, left = pack(matrix, offsets, kernel)
-    y = place_of(b, node.output)
-    b.step(
-        "qconv_last",
-        kernel="qgemm",
-        x=b.channels_last(x, dense=True),
-        x_zero=x_zero,
-        w=b.graph.constant(packed, array_type(packed), "packed"),
-        w_zero=None if left is None else b.graph.constant(left, array_type(left), "zeros"),
-        y=y,
-        rows=b.threads
-        * b.constants["QGEMM_TILES"]
-        * kernel.mr
-        * (-(-k // 64) * 64 + qgemm_room(k)),
-        M=filters,
-        groups=groups,
-        x_dtype=x.dtype,
-        y_dtype=node.output.dtype,
-        y_stride=y.channels_last().strides[-2],
-        panel_bytes=packed[0].nbytes,
-        **finish.plain(),
-        **fields,
-    )
-
-
-def qdepthwise_step(
-    node: Node, b: Any, x: Value, x_zero: Optional[Value], w: np.ndarray, finish: Finish
-) -> None:
-    """node.output = conv(x - x_zero, w), w (C, 1, ..) without zeros, channels last."""
-    fields = window_fields(node, geometry(node, x.shape[2:], w.shape[2:]), 2)
-    kernel, (kh, kw) = b.kernel("qdepthwise"), (fields["kh"], fields["kw"])
-    packed, parts = pack_taps(
-        w.reshape(-1, kh, kw),
-        None if finish.scale is None else finish.scale.const,
-        None if finish.bias is None else finish.bias.const,
-        fields["stride_w"] if fields["dilation_w"] == 1 else None,
-        kernel,
-    )
-    y = place_of(b, node.output)
-    b.step(
-        "qdepthwise",
-        kernel="qdepthwise",
-        x=b.channels_last(x, dense=True),
-        x_zero=x_zero,
-        w=b.graph.constant(packed, array_type(packed), "packed"),
-        zero=finish.zero,
-        y=y,
-        work=-(-len(w) // 64) * 64 + b.threads * kh * (kw + 3) * 8,
-        N=x.shape[0],
-        C=len(w),
-        parts=parts,
-        x_dtype=x.dtype,
-        y_dtype=node.output.dtype,
-        y_stride=y.channels_last().strides[-2],
-        panel_bytes=packed[0].nbytes,
-        **fields,
-    )
-
-
-def pack_taps(
-    w: np.ndarray,
-    scale: Optional[np.ndarray],
-    bias: Optional[np.ndarray],
-    stride: Optional[int],
-    kernel: Any,
-) -> tuple[np.ndarray, int]:
-    """Weights (C, kh, kw), int16, in blocks of channels with their scales and biases, and in how
-    many parts: csrc/kernels/qdepthwise.h. stride: of neighbours that share a run, if any may.
-    """
-    (channels, kh, kw), nr = w.shape, kernel.nr
-    size, limits = (2, np.iinfo(np.int16)) if kernel.dtypes == "i16" else (4, np.iinfo(np.int8))
-    groups = -(-kw // size)
-    outs = 1 if stride is None or groups * size - kw < stride else 2
-    parts, left = [], w
-    while not parts or left.any():
-        parts.append(np.clip(left, limits.min, limits.max))
-        left = left - parts[-1]
-    blocks = -(-channels // nr)
-    order = np.arange(nr).reshape(-1, 4, 4).transpose(1, 0, 2).reshape(-1)
-
-    def turned(values: np.ndarray) -> np.ndarray:
-        """Numbers by channel, (.., C), as (blocks, .., nr) in the order of zipped bytes."""
-        padded = np.zeros((*values.shape[:-1], blocks * nr), values.dtype)
-        padded[..., :channels] = values
-        return np.moveaxis(padded.reshape(*values.shape[:-1], blocks, nr), -2, 0)[..., order]
-
-    def row(values: Union[np.ndarray, float, None], default: float) -> np.ndarray:
-        return np.broadcast_to(np.ravel(default if values is None else values), (channels,))
-
-    runs = np.zeros((kh, groups * size, len(parts), outs, channels), limits.dtype)
-    for part, out in np.ndindex(len(parts), outs):
-        start = out * (stride or 0)
-        runs[:, start : start + kw, part, out] = parts[part].transpose(1, 2, 0)
-    runs = runs.reshape(kh, groups, size, len(parts), outs, channels).transpose(0, 1, 3, 4, 2, 5)
-    rows = [
-        turned(w.sum((1, 2), dtype=np.int32)),
-        turned(row(scale, 1.0).astype(np.float32)),
-        turned(row(bias, 0.0).astype(np.float32)),
-        np.ascontiguousarray(np.moveaxis(turned(runs), -2, -1)),
-    ]
-    whole = [np.ascontiguousarray(each).reshape(blocks, -1).view(np.int8) for each in rows]
-    packed = _aligned((blocks, sum(each.shape[1] for each in whole)))
-    packed[...] = np.concatenate(whole, 1)
-    return packed, len(parts)
-
-
-def side_by_side(
-    w: np.ndarray, zeros: Optional[np.ndarray], groups: int, kernel: Any
-) -> tuple[np.ndarray, Optional[np.ndarray], int]:
-    """Weights (M, C / groups, taps) as the matrices of the groups, (K, N) each, side by side, N in
-    whole panels; with zeros for every column, and how many groups are left: small ones are one
-    larger product whose other weights are zero, as many as fill its panels.
-    """
-    filters, channels, taps = w.shape
-    each, step = filters // groups, 64 if kernel.isa == "amx" else 4
-
-    def cost(together: int) -> int:
-        k, panels = together * channels * taps, ceildiv(together * each, kernel.nr)
-        return groups // together * ceildiv(k, step) * panels
-
-    together = min((n for n in range(1, groups + 1) if groups % n == 0), key=cost)
-    groups //= together
-    n = -(-together * each // kernel.nr) * kernel.nr
-    columns = np.zeros((groups, n), w.dtype)
-    columns[:, : together * each] = (
-        0 if zeros is None else np.broadcast_to(zeros.reshape(-1), filters).reshape(groups, -1)
-    )
-    wide = np.empty((taps, together, channels, groups, n), w.dtype)
-    wide[...] = columns
-    parts = w.reshape(groups, together, each, channels, taps)
-    for i in range(together):
-        wide[:, i, :, :, i * each : (i + 1) * each] = parts[:, i].transpose(3, 2, 0, 1)
-    matrix = wide.reshape(taps * together * channels, groups * n)
-    return matrix, None if zeros is None else columns.reshape(-1), groups
-
-
-def centred(weight: np.ndarray, zeros: Optional[np.ndarray]) -> np.ndarray:
-    """weight (K, N) less its zeros, one or N."""
-    return weight.astype(np.int16) - (0 if zeros is None else zeros.reshape(-1).astype(np.int16))
-
-
-def pack(
-    weight: np.ndarray, zeros: Optional[np.ndarray], kernel: Any
-) -> tuple[np.ndarray, Optional[np.ndarray]]:
-    """weight (K, N) of bytes in panels as the kernel wants them: csrc/kernels/qgemm.h; and what
-    zeros are left.
-    """
-    (k, n), nr = weight.shape, kernel.nr
-    quads, panels = -(-k // 64) * 16, -(-n // nr)
-    if kernel.dtypes == "i16":
-        return _grouped(centred(weight, zeros), -(-k // 2), 2, nr), None
-    rest = None
-    small = centred(weight, zeros)
-    if small.size and (small.min() < -128 or small.max() > 127):
-        low = np.int16(128 if weight.dtype == np.uint8 else 0)
-        rest = np.zeros(panels * nr, np.int32)
-        rest[:n] = -low if zeros is None else zeros.reshape(-1).astype(np.int16) - low
-        small = weight.astype(np.int16) - low
-    sums = np.zeros(panels * nr, np.int32)
-    sums[:n] = small.sum(0, dtype=np.int32)
-    packed = _aligned((panels, nr * 4 * (1 + quads)))
-    packed[:, : nr * 4] = sums.reshape(panels, nr).view(np.int8)
-    packed[:, nr * 4 :] = _grouped(small.astype(np.int8), quads, 4, nr).reshape(panels, -1)
-    return packed, rest
-
-
-def _aligned(shape: tuple[int, int]) -> np.ndarray:
-    """Room for bytes, in whole lines of the cache: AMX takes 2.5 times as long where rows of both
-    operands cross them.
-    """
-    size = shape[0] * shape[1]
-    room = np.empty(size + 128, np.int8)
-    start = -room.ctypes.data % 128
-    return room[start : start + size].reshape(shape)
-
-
-def _grouped(weight: np.ndarray, groups: int, size: int, nr: int) -> np.ndarray:
-    """weight (K, N) as (panels, groups, nr, size), k in groups of `size`."""
-    k, n = weight.shape
-    panels = -(-n // nr)
-    padded = np.zeros((groups * size, panels * nr), weight.dtype)
-    padded[:k, :n] = weight
-    return np.ascontiguousarray(padded.reshape(groups, size, panels, nr).transpose(2, 0, 3, 1))
 
 
 @op("MatMulInteger")
@@ -604,116 +381,3 @@ def scaled_finish(
         divided = np.ravel(bias.const / y_scale.const).astype(np.float32)
         bias = b.graph.constant(divided, Type(dtypes.FLOAT, divided.shape), "bias")
     return Finish(ratio(b, node, scales, y_scale), bias, y_zero)
-
-
-def _conv_reference(
-    node: Node, x: np.ndarray, w: np.ndarray, x_zero: Any, w_zero: Any
-) -> np.ndarray:
-    """The sums of an integer convolution, exact in float64."""
-    zeros = 0.0 if w_zero is None else w_zero.reshape(-1, *[1] * (w.ndim - 1)).astype(np.float64)
-    centred = x.astype(np.float64) - (0.0 if x_zero is None else float(x_zero.item()))
-    return Conv.reference(node, centred, w.astype(np.float64) - zeros)
-
-
-@op("ConvInteger")
-class ConvInteger:
-    """y = conv(x - x_zero, w - w_zero) in int32."""
-
-    signature = "x, w, x_zero?, w_zero? -> y"
-    attributes = Conv.attributes
-
-    def infer(node: Node) -> list[Type]:
-        return [Type(dtypes.INT32, conv_shape(node, dims(node, 0), dims(node, 1)))]
-
-    def reference(
-        node: Node, x: np.ndarray, w: np.ndarray, x_zero: Any = None, w_zero: Any = None
-    ) -> np.ndarray:
-        return _conv_reference(node, x, w, x_zero, w_zero).astype(np.int32)
-
-    def lower(node: Node, b: Any) -> None:
-        x, w = node.inputs[:2]
-        lower_conv(node, b, x, node.input(2), w, node.input(3), Finish())
-
-
-@op("QLinearConv")
-class QLinearConv:
-    """y = saturate(round((real conv(x, w) + real bias) / y_scale) + y_zero), bias int32 in units of
-    x_scale * w_scale.
-    """
-
-    signature = "x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, bias? -> y"
-    attributes = Conv.attributes
-
-    def infer(node: Node) -> list[Type]:
-        return [Type(node.inputs[7].dtype, conv_shape(node, dims(node, 0), dims(node, 3)))]
-
-    def reference(
-        node: Node,
-        x: np.ndarray,
-        x_scale: np.ndarray,
-        x_zero: np.ndarray,
-        w: np.ndarray,
-        w_scale: np.ndarray,
-        w_zero: np.ndarray,
-        y_scale: np.ndarray,
-        y_zero: np.ndarray,
-        bias: Optional[np.ndarray] = None,
-    ) -> np.ndarray:
-        channels = (-1, *[1] * (w.ndim - 2))
-        y = _conv_reference(node, x, w, x_zero, w_zero)
-        if bias is not None:
-            y = y + bias.reshape(channels)
-        scale = (x_scale * w_scale / y_scale).reshape(channels)
-        return saturated(np.rint(y * scale) + y_zero, y_zero.dtype)
-
-    def lower(node: Node, b: Any) -> None:
-        x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero = node.inputs[:8]
-        bias = node.input(8)
-        scales = [x_scale, w_scale]
-        require_constants(node, bias, *scales)
-        if bias is not None:
-            real = np.ravel(bias.const * (x_scale.const * w_scale.const)).astype(np.float32)
-            bias = b.graph.constant(real, Type(dtypes.FLOAT, real.shape), "bias")
-        finish = scaled_finish(b, node, scales, bias, y_scale, y_zero)
-        lower_conv(node, b, x, x_zero, w, w_zero, finish)
-
-
-@op("q7::QuantizedConv")
-class QuantizedConv:
-    """y = conv(dequantize(x), dequantize(w)) + bias, quantised again where y_scale is given.
-
-    Shapes: as Conv; x with one scale and zero, w with one or M of each, bias (M,).
-    Types: x and w uint8 or int8, all constant but x; y of y_zero's dtype, else float.
-    """
-
-    signature = QuantizedLinear.signature
-    attributes = Conv.attributes
-
-    def infer(node: Node) -> list[Type]:
-        shape = conv_shape(node, dims(node, 0), dims(node, 3))
-        return [Type(quantized_dtype(node.input(7), node.input(8)), shape)]
-
-    def decompose(
-        g: Any,
-        x: Value,
-        x_scale: Value,
-        x_zero: Optional[Value],
-        w: Value,
-        w_scale: Value,
-        w_zero: Optional[Value] = None,
-        bias: Optional[Value] = None,
-        y_scale: Optional[Value] = None,
-        y_zero: Optional[Value] = None,
-        **attrs: Any,
-    ) -> Value:
-        real_x = g.DequantizeLinear(x, x_scale, x_zero)
-        real_w = g.DequantizeLinear(w, w_scale, w_zero, axis=0)
-        y = g.Conv(real_x, real_w, bias, **attrs)
-        return y if y_scale is None else g.QuantizeLinear(y, y_scale, y_zero)
-
-    def lower(node: Node, b: Any) -> None:
-        x, x_scale, x_zero, w, w_scale, w_zero, bias, y_scale, y_zero = (
-            node.input(i) for i in range(9)
-        )
-        finish = scaled_finish(b, node, [x_scale, w_scale], bias, y_scale, y_zero)
-        lower_conv(node, b, x, x_zero, w, w_zero, finish)

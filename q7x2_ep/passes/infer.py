@@ -11,10 +11,8 @@ from typing import Any
 from q7x2_ep.errors import ModelError, Q7Error, UnsupportedOp
 from q7x2_ep.ir.core import UNKNOWN, Graph, Node, Type
 from q7x2_ep.ir.shape import Dim, renamed
-from q7x2_ep.ir.text import type_text
 from q7x2_ep.ops import find
 from q7x2_ep.ops.common import NotInferable, is_host
-from q7x2_ep.ops.control import actuals
 
 
 def run(graph: Graph) -> dict[str, int]:
@@ -49,6 +47,8 @@ def infer_node(node: Node) -> bool:
     except Q7Error:
         raise
     except Exception as error:  # a malformed model can break any assumption of infer
+        from q7x2_ep.ir.text import type_text
+
         inputs = ", ".join("_" if value is None else type_text(value.type) for value in node.inputs)
         raise ModelError(
             f"[{node.op} {node.name}] inputs ({inputs}) do not fit: {error or repr(error)}"
@@ -72,6 +72,8 @@ def infer_again(node: Node) -> dict[str, Dim]:
 
 def _infer(node: Node, entry: Any) -> list[Type]:
     if hasattr(entry, "formals"):
+        from q7x2_ep.ops.control import actuals
+
         formals = entry.formals(node)
         captures = [value.type for value in actuals(node, node.inputs)[1]]
         for body in node.bodies:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import Optional
 
 from q7x2_ep.ir.core import UNKNOWN, Graph, Node
-from q7x2_ep.ops.control import loop_operands
 
 
 def run(graph: Graph) -> dict[str, int]:
@@ -24,6 +23,8 @@ def run(graph: Graph) -> dict[str, int]:
 
 def _filled(graph: Graph, loop: Node) -> Optional[int]:
     """Which state, if any, is an empty list at first, is only added to, and only stacked then."""
+    from q7x2_ep.ops.control import loop_operands
+
     body = loop.attrs["body"]
     if len(loop.outputs) != len(body.outputs) - 1:
         return None

@@ -48,6 +48,14 @@ def build(graph: Graph, target: Target, sizes: Collection[str] = ()) -> Plan:
     Raises: NotNative with every node that has no native form, ModelError for one that contradicts
     itself.
     """
+    builder = lowered(graph, target, sizes)
+    builder.deliver_outputs()
+    builder.arrange()
+    return builder.plan
+
+
+def lowered(graph: Graph, target: Target, sizes: Collection[str] = ()) -> Builder:
+    """What build() makes a plan of: every node's steps, and how each value is stored."""
     builder = Builder(graph, target)
     known = set(sizes).union(*(symbols(dim) for v in graph.inputs for dim in v.shape or ()))
     reasons: dict[Node, str] = {}
@@ -71,9 +79,7 @@ def build(graph: Graph, target: Target, sizes: Collection[str] = ()) -> Plan:
             ) from error
     if reasons:
         raise NotNative(reasons)
-    builder.deliver_outputs()
-    builder.arrange()
-    return builder.plan
+    return builder
 
 
 def check_native(node: Node, sizes: Collection[str]) -> None:

@@ -36,7 +36,7 @@ GUARDS = {"eq": 0, "ge": 1}
 ALIGN = 64  # of the args of a step
 
 
-@dataclass
+@dataclass(eq=False)
 class Values:
     """The value table: threads, symbols, then one expression each. Equal dims share an entry."""
 

@@ -86,7 +86,7 @@ class Pack(NamedTuple):
         return const.reshape(self.matrices, -1)[self.matrix]
 
 
-@dataclass
+@dataclass(eq=False)
 class Plan:
     """Everything that a run needs, without an address in it.
 

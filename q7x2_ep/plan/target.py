@@ -7,8 +7,6 @@ that this machine does not have.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property
 from typing import NamedTuple, Optional
 
 from q7x2_ep.errors import BackendError
@@ -67,8 +65,7 @@ class KernelRow(NamedTuple):
         return f"{self.family}_{self.dtypes}_{self.isa}"
 
 
-@dataclass(frozen=True)
-class Target:
+class Target(NamedTuple):
     """A library and a CPU to plan for."""
 
     ops: dict[str, OpRow]
@@ -78,7 +75,7 @@ class Target:
     isa: str
     abi: str  # the part of the text that describes structs and codes
 
-    @cached_property
+    @property
     def abi_hash(self) -> str:
         import hashlib
 

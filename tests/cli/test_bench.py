@@ -11,8 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from q7x2_ep import importer
 from q7x2_ep.backend.cpu.library import load
 from q7x2_ep.compare import interleave
+from q7x2_ep.ir.text import parse
+from q7x2_ep.passes import infer
 from q7x2_ep.plan.memory import THREADS
 from q7x2_ep.session import Session
 
@@ -161,6 +164,24 @@ def test_shapes_are_cut_from_a_model_with_the_strides_in_front(tmp_path):
     kept = [shapes.Shape(family, text, (model,)) for family, text, model in found]
     shapes.write(kept, tmp_path / "shapes.txt")
     assert shapes.read(tmp_path / "shapes.txt") == kept
+
+
+def test_shapes_are_fed_images_as_the_plan_of_their_model_stores_them(tmp_path):
+    graph = parse("""graph(%x: f32[1,3,8,8])
+  %w = f32[8,3,3,3]
+  %first = MaxPool(%x) {kernel_shape=[2, 2]}
+  %c = Conv(%first, %w)
+  %second = MaxPool(%c) {kernel_shape=[2, 2]}
+  return %second
+""")
+    infer.run(graph)
+    importer.save(graph, str(tmp_path / "model.onnx"))
+    found = shapes.collect(tmp_path / "model.onnx", [(1, 0, 0)])
+    first, second = (text for family, text, _ in found if family == "pool")
+    assert "Transpose" not in first and "x0: f32[1,3,8,8]" in first
+    assert "perm=[0, 3, 1, 2]" in second and "x0: f32[1,5,5,8]" in second
+    plan, _ = shapes.planned(shapes.Shape("pool", second, ()).graph)
+    assert [step.op for step in plan.steps] == ["pool", "copy"]  # out of it, not into it
 
 
 def test_every_row_of_a_family_runs_a_shape():

@@ -10,9 +10,13 @@ import pytest
 
 import q7x2_ep
 from q7x2_ep import importer
+from q7x2_ep.backend.cpu.library import load
 from q7x2_ep.backend.numpy import evaluate
 from q7x2_ep.dtypes import UINT8
+from q7x2_ep.ir.text import parse
 from q7x2_ep.passes import infer
+from q7x2_ep.plan.build import NotNative
+from q7x2_ep.plan.build import build as build_plan
 from q7x2_ep.session import Session
 from tests.fusion.battery import build, feeds_for, fused_ops
 
@@ -253,6 +257,21 @@ def test_three_spatial_dims_stay_float() -> None:
 
     found, _ = fused_ops(build(volume, {"x": ("B", 2, 3, "S", 9)})[0])
     assert (found["q7::QuantizedConv"], found["Conv"]) == (0, 1)
+
+
+@pytest.mark.parametrize("computed", ["x_scale", "w_scale", "bias", "y_scale"])
+def test_convolutions_of_computed_numbers_are_no_integer_products(computed: str) -> None:
+    given = {"x_scale": "0.04", "w_scale": "0.02", "bias": "_", "y_scale": "0.3"}
+    x_scale, w_scale, bias, y_scale = {**given, computed: f"%{computed}"}.values()
+    shape = "4" if computed == "bias" else ""
+    graph = parse(f"""graph(%x: u8[1,2,5,5], %{computed}: f32[{shape}])
+  %w = i8[4,2,3,3]
+  %y = q7::QuantizedConv(%x, {x_scale}, _, %w, {w_scale}, _, {bias}, {y_scale})
+  return %y
+""")
+    infer.run(graph)
+    with pytest.raises(NotNative, match=f"a constant '{computed}' only"):
+        build_plan(graph, load().target)
 
 
 @pytest.mark.parametrize("other", [0.04, 0.0671], ids=["one scale", "two scales"])

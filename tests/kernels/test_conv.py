@@ -190,7 +190,7 @@ def packed(row: KernelRow, case: Case, w: np.ndarray) -> np.ndarray:
     k, n = channels * taps, filters
     (gemm,) = (each for each in rows("gemm") if (each.isa, each.nr) == (row.isa, row.nr))
     given: dict[str, Any] = {"k": k, "n": n, "k_stride": taps, "n_stride": k, "taps": taps}
-    given.update(tap_stride=1, width=row.nr, first=0)
+    given.update(tap_stride=1, width=row.nr, first=0, drops=0)
     room = np.empty(-(-n // row.nr) * row.nr * k, np.float32)
     groups = np.split(w, case.groups)
     return np.stack(

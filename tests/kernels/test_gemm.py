@@ -6,18 +6,26 @@ The gated form is held to the bits of two products, one with the activation, and
 from __future__ import annotations
 
 import math
+import sys
 from itertools import product
+from types import SimpleNamespace
 from typing import Any, Optional
 
 import numpy as np
 import pytest
 
 from q7x2_ep.backend.cpu.library import load
+from q7x2_ep.backend.cpu.pack import pack as pack_all
+from q7x2_ep.backend.cpu.room import aligned
+from q7x2_ep.backend.memory import _pages
+from q7x2_ep.files import map_file
+from q7x2_ep.ir.core import Value
+from q7x2_ep.plan.parts import Pack
 from q7x2_ep.plan.target import KernelRow
 from tests.kernels.harness import rows, run_op, tolerance
 
-K_BLOCK, ROWS, PANELS, FEW = (
-    load().target.constants[f"GEMM_{name}"] for name in ("K_BLOCK", "ROWS", "PANELS", "FEW")
+K_BLOCK, ROWS, PANELS, SOME = (
+    load().target.constants[f"GEMM_{name}"] for name in ("K_BLOCK", "ROWS", "PANELS", "SOME")
 )
 every_row = pytest.mark.parametrize("row", rows("gemm"), ids=lambda row: row.name)
 
@@ -55,7 +63,7 @@ def normal(*shape: int) -> np.ndarray:
 
 def some_rows(row: KernelRow) -> tuple[int, ...]:
     """Numbers of rows whose bits are those that they have among more: AMX leaves few to AVX-512."""
-    return (FEW + 1, FEW + 16, 97, 200) if row.isa == "amx" else (1, 2, 3, row.mr)
+    return (SOME + 1, SOME + 16, 97, 200) if row.isa == "amx" else (1, 2, 3, row.mr)
 
 
 def pack(row: KernelRow, *matrices: np.ndarray, threads: int = 1) -> np.ndarray:
@@ -68,7 +76,7 @@ def pack(row: KernelRow, *matrices: np.ndarray, threads: int = 1) -> np.ndarray:
         source = b.T if b.flags.f_contiguous else b
         given: dict[str, Any] = {"k": k, "n": n, "k_stride": k_stride, "n_stride": n_stride}
         given.update(b=np.ascontiguousarray(source), packed=packed, width=width, first=i * width)
-        given.update(taps=1, tap_stride=0)
+        given.update(taps=1, tap_stride=0, drops=0)
         packed = run_op("pack_b", row, threads, **given)["packed"]
     return packed
 
@@ -298,6 +306,29 @@ def test_pack_b(row: KernelRow) -> None:
         for order in "CF":
             packed = pack(row, np.asarray(b, order=order), threads=threads)
             np.testing.assert_array_equal(packed, panels.ravel())
+
+
+@pytest.mark.parametrize("order", "CF")
+def test_pack_b_drops_what_it_has_read(tmp_path, order):
+    """Of a mapped file, in which weights begin in the middle of a page and others follow."""
+    row, *_ = rows("gemm")
+    b, around = np.asarray(normal(700, 1201), order=order), 1000
+    path = tmp_path / "weights"
+    path.write_bytes(b"x" * around + b.tobytes(order) + b"y" * around)
+    owner = map_file(str(path))
+    weight = Value("w")
+    weight.const = np.frombuffer(owner, np.float32, b.size, around).reshape(b.shape, order=order)
+    k, n = b.shape
+    each = Pack(weight, 0, 1, row, k, n, n, 1, 0, row.nr, 0, 1, 0)
+    wanted = pack(row, b)
+    packed = aligned(wanted.nbytes)
+    pack_all(load(), SimpleNamespace(packs=[each]), packed, {weight})
+    np.testing.assert_array_equal(packed.view(np.float32), wanted)
+    if sys.platform == "linux":
+        resident, _ = _pages({np.frombuffer(owner, np.uint8).ctypes.data: owner})
+        assert resident < b.nbytes // 8
+    np.testing.assert_array_equal(weight.const, b)
+    assert owner[:around] == b"x" * around and owner[-around:] == b"y" * around
 
 
 @every_row

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from q7x2_ep.ops.quant_product import pack, pack_taps, qgemm_room, side_by_side
+from q7x2_ep.ops.quant_pack import pack, pack_taps, qgemm_room, side_by_side
 from q7x2_ep.plan.target import KernelRow
 from tests.kernels.harness import rows, run_op, run_threads
 from tests.kernels.windows import Window, convolve

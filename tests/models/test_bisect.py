@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import onnx
 import pytest
@@ -10,7 +12,7 @@ from onnx import TensorProto, helper
 import q7x2_ep
 from q7x2_ep import fuse, passes
 from q7x2_ep.__main__ import main
-from q7x2_ep.ir.rewrite import Fusion
+from q7x2_ep.ir.rewrite import Fusion, sweep
 from q7x2_ep.models import small_models
 from q7x2_ep.ops import find
 
@@ -43,7 +45,8 @@ def plant(monkeypatch, wrong: tuple[str, ...]) -> None:
         lambda match: {"x": match["x"], "name": match.root.name},
         build,
     )
-    monkeypatch.setattr(fuse, "FUSIONS", (fuse.Walk((fusion,)),))
+    walk = SimpleNamespace(apply=lambda graph, g: sweep(graph, (fusion,), g))
+    monkeypatch.setattr(fuse, "FUSIONS", (walk,))
 
 
 @pytest.mark.parametrize("culprit", range(len(NAMES)))

@@ -171,7 +171,7 @@ def test_a_missing_attribute_of_an_old_form():
 
 def test_names_that_are_no_text(erf):
     data = erf.SerializeToString().replace(b"erf", b"\xff\xfe\xfd")
-    with pytest.raises(ModelError, match="not a valid ONNX model"):
+    with pytest.raises(ModelError, match="is not an ONNX model"):
         read(data)
 
 

@@ -1,4 +1,5 @@
-/* attention.c: the kernel of ../attention.h in AMX tiles. Read parts.h and ../attention.h first.
+/* attention.c: the kernel of ../attention.h in AMX tiles. Read parts.h and ../attention.h first;
+ * attention_cut.h has what is cut into parts, attention_soft.h what becomes of scores.
  *
  * Queries are rows here: S = Q K^T, whose columns are keys, and O += P V. Q, K and V are cut into
  * parts once, K transposed. A panel of 32 queries and a block of keys go through three stages: its
@@ -14,47 +15,16 @@
 
 #include <math.h>
 
-#include "../attention_mask.h"
 #include "../attention_row.h"
-#include "../math.h"
-#include "parts.h"
+#include "attention_cut.h"
+#include "attention_soft.h"
 
 enum {
     FEW = 48, /* queries that AVX-512 is faster for */
-    ROWS = Q7_PARTS_ROWS,
-    STEP = Q7_PARTS_STEP,
-    STEPS = KEYS / STEP,
     PANELS = Q7_ATTENTION_QUERIES / ROWS,
 };
 
-#define LARGE 0x1p40f /* of queries, keys and the scale: all below */
-
 void q7_attention_f32_avx512(const q7_attention_tile *t);
-
-/* Of a block, before its parts. */
-typedef struct block_header {
-    _Alignas(64) uint32_t large[STEPS]; /* keys: bits */
-    bool fits;                          /* all values */
-} block_header;
-
-/* A panel of queries and a block of keys on their way. */
-typedef struct stage {
-    _Alignas(64) float s[STEPS][ROWS][STEP]; /* scores; their powers of two, if values do not fit */
-    _Alignas(64) q7_bf16 p[STEPS * Q7_PARTS_SIZE];
-    float shift[ROWS], offset[ROWS], rescale[ROWS];
-    float unit;
-    int64_t panel, rows;
-    int64_t key, first, last; /* of the block; its steps from there that a query sees */
-    const block_header *block;
-} stage;
-
-static _Thread_local struct {
-    stage stages[3];
-    _Alignas(64) float sums[ROWS * STEP];
-    _Alignas(64) float unused[256];
-    _Alignas(64) float sum[Q7_ATTENTION_QUERIES][Q7_W]; /* of 2^(score - max), in parts */
-    float max[Q7_ATTENTION_QUERIES]; /* an integer, less than 1 below the largest score so far */
-} room;
 
 typedef struct workspace {
     const q7_attention_tile *t;
@@ -71,101 +41,11 @@ typedef struct workspace {
     int turn;
 } workspace;
 
-/* The score of a query of the panel for a key. */
-Q7_INLINE float *score_at(stage *x, int64_t i, int64_t key) {
-    return x->s[(key - x->key) / STEP][i] + (key - x->key) % STEP;
-}
-
 static int64_t panel_rows(const q7_attention_tile *t, int64_t panel) {
     return q7_min(ROWS, t->queries - panel * ROWS);
 }
 
 static const q7_bf16 *keys_of(const block_header *block) { return (const q7_bf16 *)(block + 1); }
-
-/* Lanes that hold LARGE or more. */
-Q7_INLINE uint32_t lanes_large(__m512 largest) {
-    return _mm512_cmp_ps_mask(largest, _mm512_set1_ps(LARGE), _CMP_GE_OQ);
-}
-
-/* Parts of a panel's queries with the sign of the scale. */
-static void cut_queries(workspace *w, int64_t panel) {
-    const q7_attention_tile *t = w->t;
-    const q7_f32 sign = q7_set1(sign_of(t->scale));
-    uint32_t large = 0;
-    for (int64_t i = 0; i < panel_rows(t, panel); i++) {
-        const float *q = t->q + (panel * ROWS + i) * t->q_stride;
-        q7_bf16 *to = w->q + panel * w->depth * Q7_PARTS_SIZE + i * STEP;
-        __m512 largest = _mm512_setzero_ps();
-        for (int64_t d = 0; d < t->D; d += STEP, to += Q7_PARTS_SIZE)
-            q7_store_parts(q7_mul(sign, q7_load_left(q + d, t->D - d)),
-                           q7_mul(sign, q7_load_left(q + d + 16, t->D - d - 16)), to,
-                           2 * Q7_PARTS_TILE, &largest);
-        large |= (uint32_t)(lanes_large(largest) != 0) << i;
-    }
-    w->large[panel] = large;
-    w->cut[panel] = true;
-}
-
-static inline __m512 lanes64(__m512 a, __m512 b, const bool high) {
-    const __m512d x = _mm512_castps_pd(a), y = _mm512_castps_pd(b);
-    return _mm512_castpd_ps(high ? _mm512_unpackhi_pd(x, y) : _mm512_unpacklo_pd(x, y));
-}
-
-/* to[j] = lane j of from[0 .. 15] */
-Q7_INLINE void transpose_16x16(const __m512 *from, __m512 *to) {
-    __m512 a[16], b[16];
-    Q7_UNROLL
-    for (int i = 0; i < 16; i += 2) {
-        a[i] = _mm512_unpacklo_ps(from[i], from[i + 1]);
-        a[i + 1] = _mm512_unpackhi_ps(from[i], from[i + 1]);
-    }
-    Q7_UNROLL
-    for (int i = 0; i < 16; i++)
-        b[i] = lanes64(a[i / 4 * 4 + i % 4 / 2], a[i / 4 * 4 + i % 4 / 2 + 2], i % 2);
-    Q7_UNROLL
-    for (int i = 0; i < 4; i++) {
-        const __m512 low0 = _mm512_shuffle_f32x4(b[i], b[4 + i], 0x44);
-        const __m512 low1 = _mm512_shuffle_f32x4(b[8 + i], b[12 + i], 0x44);
-        const __m512 high0 = _mm512_shuffle_f32x4(b[i], b[4 + i], 0xee);
-        const __m512 high1 = _mm512_shuffle_f32x4(b[8 + i], b[12 + i], 0xee);
-        to[i] = _mm512_shuffle_f32x4(low0, low1, 0x88);
-        to[4 + i] = _mm512_shuffle_f32x4(low0, low1, 0xdd);
-        to[8 + i] = _mm512_shuffle_f32x4(high0, high1, 0x88);
-        to[12 + i] = _mm512_shuffle_f32x4(high0, high1, 0xdd);
-    }
-}
-
-/* Parts of up to 16 keys, transposed. Returns those that are large. */
-static uint32_t cut_keys(const q7_attention_tile *t, const float *k, int64_t n, q7_bf16 *to) {
-    __m512 largest = _mm512_setzero_ps(), rows[16], low[16], high[16];
-    for (int64_t d = 0; d < t->D; d += STEP, to += Q7_PARTS_SIZE) {
-        for (int64_t j = 0; j < 16; j++)
-            rows[j] = j < n ? q7_load_left(k + j * t->k_stride + d, t->D - d) : _mm512_setzero_ps();
-        transpose_16x16(rows, low);
-        for (int64_t j = 0; j < 16; j++)
-            rows[j] = j < n ? q7_load_left(k + j * t->k_stride + d + 16, t->D - d - 16)
-                            : _mm512_setzero_ps();
-        transpose_16x16(rows, high);
-        for (int64_t j = 0; j < 16; j++)
-            q7_store_parts(low[j], high[j], to + j * STEP, 2 * Q7_PARTS_TILE, &largest);
-    }
-    return lanes_large(largest);
-}
-
-/* Parts of the values of up to 32 keys in 16 channels. Returns whether they fit. */
-static bool cut_values(const q7_attention_tile *t, const float *v, int64_t n, int64_t left,
-                       q7_bf16 *to) {
-    __m512 largest = _mm512_setzero_ps();
-    __mmask16 unordered = 0;
-    for (int64_t j = 0; j < 16; j++, v += t->v_stride) {
-        const __m512 low = j < n ? q7_load_left(v, left) : _mm512_setzero_ps();
-        const __m512 high =
-            j + 16 < n ? q7_load_left(v + 16 * t->v_stride, left) : _mm512_setzero_ps();
-        unordered |= _mm512_cmp_ps_mask(low, high, _CMP_UNORD_Q);
-        q7_store_parts(low, high, to + j * STEP, 2 * Q7_PARTS_TILE, &largest);
-    }
-    return q7_parts_fit(largest) == 0xffff && !unordered;
-}
 
 /* The parts of the block from `key`, cut unless the thread has them. */
 static const block_header *block_at(workspace *w, int64_t key) {
@@ -188,39 +68,6 @@ static const block_header *block_at(workspace *w, int64_t key) {
                                           d % STEP / 16 * Q7_PARTS_TILE);
     *kept = q7_attention_tag(t, key);
     return block;
-}
-
-/* Rows of a stage that become powers of two now and then. */
-typedef struct softening {
-    stage *x;
-    int64_t row, rows, count;
-} softening;
-
-/* p = s = 2^(unit * (s - shift) + offset). */
-Q7_INLINE void soften_row(stage *x, int64_t i) {
-    const q7_f32 shift = q7_set1(x->shift[i]), offset = q7_set1(x->offset[i]);
-    const q7_f32 unit = q7_set1(x->unit);
-    float *sum = room.sum[x->panel * ROWS + i];
-    q7_f32 total = q7_mul(q7_load(sum), q7_set1(x->rescale[i]));
-    for (int64_t step = x->first; step < x->last; step++) {
-        float *s = x->s[step][i];
-        const q7_f32 low = q7_exp2(q7_fma(q7_sub(q7_load(s), shift), unit, offset));
-        const q7_f32 high = q7_exp2(q7_fma(q7_sub(q7_load(s + 16), shift), unit, offset));
-        q7_f32 largest = low;
-        if (!x->block->fits) {
-            q7_store(s, low);
-            q7_store(s + 16, high);
-        }
-        q7_store_parts(low, high, x->p + step * Q7_PARTS_SIZE + i * STEP, 2 * Q7_PARTS_TILE,
-                       &largest);
-        total = q7_add(total, q7_add(low, high));
-    }
-    q7_store(sum, total);
-}
-
-Q7_INLINE void soften(softening *e) {
-    const int64_t end = q7_min(e->row + e->count, e->rows);
-    for (; e->row < end; e->row++) soften_row(e->x, e->row);
 }
 
 /* to (32, 32), or (16, 32) unless `two`, = a b, while other rows are softened. */
@@ -301,66 +148,6 @@ static void score_large(const workspace *w, stage *x) {
     }
 }
 
-/* s of a row in units of the softmax, as tanh, bias and mask make them. */
-static void mask_scores_of(const workspace *w, stage *x, effect masked) {
-    const q7_attention_tile *t = w->t;
-    const int64_t begin = x->first * STEP, key = x->key + begin;
-    const int64_t n = q7_min(x->key + x->last * STEP, t->keys) - key;
-    float mask[KEYS], bias[KEYS];
-    for (int64_t i = 0; i < x->rows; i++) {
-        const int64_t query = x->panel * ROWS + i;
-        if (t->bias.at && (i == 0 || t->bias.q_stride)) mask_row(&t->bias, query, key, n, bias);
-        if (masked != NOTHING && (i == 0 || t->mask.q_stride))
-            mask_row(&t->mask, query, key, n, mask);
-        for (int64_t j = 0; j < n; j += STEP) {
-            const int64_t size = q7_min(STEP, q7_ceil_div(n - j, Q7_W) * Q7_W);
-            float *s = x->s[x->first + j / STEP][i];
-            scale_scores(t, size, s);
-            if (t->bias.at) mask_scores(&t->bias, 0.0f, size, bias + j, s);
-            if (masked != NOTHING) mask_scores(&t->mask, bounded_fill(t->fill), size, mask + j, s);
-        }
-    }
-}
-
-/* -inf where a query does not see a key. */
-static void hide_unseen(const q7_attention_tile *t, stage *x) {
-    for (int64_t i = 0; i < x->rows; i++) {
-        const int64_t query = x->panel * ROWS + i;
-        const int64_t begin = first_key(t, query) - x->key, end = end_key(t, query) - x->key;
-        for (int64_t j = x->first * STEP; j < q7_min(begin, x->last * STEP); j++)
-            *score_at(x, i, x->key + j) = -INFINITY;
-        for (int64_t j = q7_max(end, x->first * STEP); j < x->last * STEP; j++)
-            *score_at(x, i, x->key + j) = -INFINITY;
-    }
-}
-
-/* From scores to what soften_row() needs: max is brought up to date, rescale is the power of two by
- * which that changes the scale of what was summed before. */
-static void level(stage *x, const bool plain) {
-    _Alignas(64) float largest[ROWS] = {0};
-    for (int64_t i = 0; i < x->rows; i++) {
-        q7_f32 top = q7_set1(-INFINITY);
-        for (int64_t step = x->first; step < x->last; step++)
-            top = q7_vmax(q7_load(x->s[step][i]), q7_vmax(q7_load(x->s[step][i] + 16), top));
-        largest[i] = q7_hmax(top);
-    }
-    const q7_f32 none = q7_set1(-INFINITY), zero = q7_set1(0.0f), unit = q7_set1(x->unit);
-    for (int64_t i = 0; i < ROWS; i += Q7_W) {
-        float *max = room.max + x->panel * ROWS + i;
-        const q7_f32 most = q7_load(largest + i), old = q7_load(max);
-        const q7_f32 top = q7_vmax(q7_floor(q7_mul(most, unit)), old);
-        /* while all scores are -inf: 2^(-inf - 0) = 0, where -inf - -inf would be NaN for good */
-        const q7_f32 base = q7_select(q7_eq(top, none), zero, top);
-        const q7_f32 shift = plain ? zero : q7_select(q7_eq(most, none), zero, most);
-        q7_f32 offset = q7_neg(base);
-        if (!plain) offset = q7_vmin(q7_set1(1.0f), q7_fma(shift, unit, offset));
-        q7_store(max, top);
-        q7_store(x->shift + i, shift);
-        q7_store(x->offset + i, offset);
-        q7_store(x->rescale + i, q7_exp2(q7_sub(old, base)));
-    }
-}
-
 /* What follows the products of a stage before its scores are softened. */
 static void prepare(const workspace *w, stage *x, effect masked) {
     const q7_attention_tile *t = w->t;
@@ -370,7 +157,7 @@ static void prepare(const workspace *w, stage *x, effect masked) {
     /* the same for every panel with the query, since it makes a difference of a rounding */
     const bool plain = t->softcap == 0.0f && !t->bias.at &&
                        (!t->mask.at || (masked == NOTHING && !t->mask.q_stride));
-    if (!plain) mask_scores_of(w, x, masked);
+    if (!plain) mask_scores_of(t, x, masked);
     hide_unseen(t, x);
     x->unit = plain ? unit_of(t->scale) : LOG2_E;
     level(x, plain);
@@ -430,7 +217,11 @@ static void panel_step(workspace *w, int64_t panel, int64_t key, bool hidden) {
         w->passed[panel] = true;
         return;
     }
-    if (!w->cut[panel]) cut_queries(w, panel);
+    if (!w->cut[panel]) {
+        w->large[panel] = cut_queries(t, t->q + query * t->q_stride, rows,
+                                      w->q + panel * w->depth * Q7_PARTS_SIZE);
+        w->cut[panel] = true;
+    }
     stage *x = &room.stages[w->turn];
     w->turn = (w->turn + 1) % 3;
     x->panel = panel, x->rows = rows, x->key = key, x->first = first;

@@ -2,7 +2,7 @@
  *
  * Rows of a are cut into parts once for all columns. A panel of b is cut while the one before it is
  * multiplied, which AVX-512 and AMX do side by side; so are the results of a tile of 32 x 32 finished
- * while the next is summed. Few rows, a that is not contiguous along k, and what does not fit go to
+ * while the next is summed. gemm_some.h has another way for up to 64 rows. Few rows, a that is not contiguous along k, and what does not fit go to
  * the kernel of AVX-512. */
 #include "../gemm_finish.h"
 #include "parts.h"
@@ -20,24 +20,24 @@ static _Thread_local struct {
     bool fits[GROUPS];
 } room;
 
-/* Up to 32 rows of a; false if one does not fit. */
-static bool cut_rows(const q7_gemm_block *x, int64_t row, int64_t m, q7_bf16 *parts) {
-    const int64_t whole = x->k / Q7_PARTS_STEP * Q7_PARTS_STEP;
+/* Rows of a, up to those of some tiles; false if one does not fit. */
+static bool cut_rows(const q7_gemm_block *x, int64_t row, int64_t m, q7_bf16 *parts,
+                     int64_t tiles) {
+    const int64_t whole = x->k / Q7_PARTS_STEP * Q7_PARTS_STEP, stride = tiles * Q7_PARTS_TILE;
     bool fits = true;
     for (int64_t i = 0; i < m; i++) {
         const float *a = x->a + (row + i) * x->a_row_stride;
         __m512 largest = _mm512_setzero_ps();
         q7_bf16 *to = parts + i * Q7_PARTS_STEP;
-        for (int64_t k = 0; k < whole; k += Q7_PARTS_STEP, to += Q7_PARTS_SIZE) {
+        for (int64_t k = 0; k < whole; k += Q7_PARTS_STEP, to += Q7_PARTS * stride) {
             q7_prefetch(a + k + x->k); /* for the next block of k */
             q7_prefetch(a + k + x->k + 16);
-            q7_store_parts(_mm512_loadu_ps(a + k), _mm512_loadu_ps(a + k + 16), to,
-                           2 * Q7_PARTS_TILE, &largest);
+            q7_store_parts(_mm512_loadu_ps(a + k), _mm512_loadu_ps(a + k + 16), to, stride,
+                           &largest);
         }
         if (whole < x->k)
             q7_store_parts(q7_load_left(a + whole, x->k - whole),
-                           q7_load_left(a + whole + 16, x->k - whole - 16), to, 2 * Q7_PARTS_TILE,
-                           &largest);
+                           q7_load_left(a + whole + 16, x->k - whole - 16), to, stride, &largest);
         fits &= q7_parts_fit(_mm512_set1_ps(_mm512_reduce_max_ps(largest))) != 0;
     }
     return fits;
@@ -100,6 +100,8 @@ static void finish_rows(made *x) {
     x->sums += rows * NR;
 }
 
+#include "gemm_some.h"
+
 /* sums (32, NR), or (16, NR) unless `two`, while the sums before are finished and 3 * count pairs per
  * step of another panel are cut. */
 Q7_INLINE void multiply(const q7_bf16 *a, const q7_bf16 *b, int64_t steps, const bool two,
@@ -142,7 +144,7 @@ static void multiply_rows(const q7_gemm_block *x) {
     const int64_t steps = q7_ceil_div(x->k, Q7_PARTS_STEP), count = q7_ceil_div(16, 3 * groups);
     for (int64_t g = 0; g < groups; g++) {
         const int64_t row = g * Q7_PARTS_ROWS;
-        room.fits[g] = cut_rows(x, row, q7_min(Q7_PARTS_ROWS, x->m - row), room.a[g]);
+        room.fits[g] = cut_rows(x, row, q7_min(Q7_PARTS_ROWS, x->m - row), room.a[g], 2);
     }
     cut next = cut_of(x, 0, room.b[0]);
     cut_pairs(&next, next.pairs);
@@ -181,18 +183,20 @@ void Q7_KERNEL(gemm_f32)(const q7_gemm_block *x) {
         return;
     }
     q7_tiles_configure(16);
+    const bool some = x->m <= Q7_GEMM_SOME;
+    const int64_t k_block = some ? LONG_STEPS * Q7_PARTS_STEP : Q7_GEMM_K_BLOCK;
     for (int64_t row = 0, m; row < x->m; row += m) {
         m = q7_min(Q7_GEMM_ROWS, x->m - row);
         q7_gemm_epilogue epilogue;
         const q7_gemm_block rows = q7_gemm_part(x, row, m, 0, x->n, NR, &epilogue);
-        for (int64_t k0 = 0; k0 < x->k; k0 += Q7_GEMM_K_BLOCK) {
+        for (int64_t k0 = 0; k0 < x->k; k0 += k_block) {
             q7_gemm_block part = rows;
-            part.k = q7_min(x->k - k0, Q7_GEMM_K_BLOCK);
+            part.k = q7_min(x->k - k0, k_block);
             part.a += k0;
             part.b += k0 * NR;
             part.accumulate = x->accumulate || k0 > 0;
             if (k0 + part.k < x->k) part.epilogue = NULL;
-            multiply_rows(&part);
+            (some ? multiply_some : multiply_rows)(&part);
         }
     }
     _tile_release();

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
 import threading
 from collections import Counter
 from collections.abc import Collection
@@ -54,7 +53,6 @@ def pack(library: native.Library, plan: Plan, packed: np.ndarray, kept: set[Valu
 
     def pack_group(group: list[Pack]) -> None:
         _pack_group(library, group, packed)
-        _drop_pages([each.array for each in group])
         with lock:
             uses.subtract(each.weight for each in group)
             for weight in {each.weight for each in group} - kept:
@@ -107,15 +105,16 @@ def _pack_group(library: native.Library, packs: list[Pack], packed: np.ndarray) 
     loading = Plan(Graph("load"))
     total = packed.nbytes
     into = Storage("packed", total, "output", 0)
-    matrices = {(p.weight, p.matrix): p.array for p in packs}
+    matrices = {(p.weight, p.matrix): _readable_matrix(p.array) for p in packs}
     for number, (weight, _) in enumerate(matrices, 1):
         loading.constants.append(weight)
         loading.storages.append(Storage(weight.name, 0, "constant", number))
     places = dict(zip(matrices, loading.storages))
-    loading.steps = [_pack_step(p, places[p.weight, p.matrix], into) for p in packs]
+    loading.steps = [
+        _pack_step(p, matrices[p.weight, p.matrix], places[p.weight, p.matrix], into) for p in packs
+    ]
     loading.graph.outputs = [Value("packed", dtypes.UINT8, (total,))]
-    dense = [w if _is_transposed(w) else np.ascontiguousarray(w) for w in matrices.values()]
-    constants = [np.empty(0, np.uint8), *dense]
+    constants = [np.empty(0, np.uint8), *matrices.values()]
     encoded = encode(loading, library.target, [])
     with (
         native.Plan(library, encoded.blob, constants) as once,
@@ -125,29 +124,24 @@ def _pack_group(library: native.Library, packs: list[Pack], packed: np.ndarray) 
         context.run(0, len(loading.steps), [], [packed])
 
 
-def _drop_pages(weights: list[np.ndarray]) -> None:
-    """Give back the memory of mapped model files: what is packed is not read there again."""
-    for weight in weights:
-        owner = mapping(weight)
-        if owner is not None and hasattr(mmap, "MADV_DONTNEED"):
-            start = weight.ctypes.data - np.frombuffer(owner, np.uint8).ctypes.data
-            page = start - start % mmap.PAGESIZE
-            owner.madvise(mmap.MADV_DONTNEED, page, start + weight.nbytes - page)
-
-
-def _pack_step(p: Pack, source: Storage, into: Storage) -> Step:
+def _pack_step(p: Pack, array: np.ndarray, source: Storage, into: Storage) -> Step:
     """One pack_b step. A weight that is a transposed array (folded Transpose) is read through its
-    strides.
+    strides. Pages of mapped files that cannot be written leave memory: nobody reads them again.
     """
     operands = {"b": Operand(source), "packed": Operand(into, p.offset)}
     k_stride, n_stride = p.k_stride, p.n_stride
-    array = p.array
+    owner = mapping(array)
     if _is_transposed(array):
         rows, columns = (stride // array.itemsize for stride in array.strides)
         k_stride, n_stride = (rows, columns) if p.n_stride == 1 else (columns, rows)
     fields = {"k": p.k, "n": p.n, "k_stride": k_stride, "n_stride": n_stride}
     fields.update(width=p.width, first=p.first, taps=p.taps, tap_stride=p.tap_stride)
+    fields["drops"] = int(owner is not None and memoryview(owner).readonly)
     return Step("pack_b", p.kernel, operands, fields, p.weight.name, (p.weight.name,))
+
+
+def _readable_matrix(array: np.ndarray) -> np.ndarray:
+    return array if _is_transposed(array) else np.ascontiguousarray(array)
 
 
 def _is_transposed(array: np.ndarray) -> bool:

@@ -1,0 +1,293 @@
+/* bands.c: see bands.h. */
+#include "bands.h"
+
+#include <string.h>
+
+enum {
+    STEPS = 8,           /* of bands, at most */
+    WORDS = 48,          /* of args */
+    ROOM = 1 << 17,      /* floats of all images between the steps: 512 KB of L2 */
+    TASKS_PER_THREAD = 2 /* each computes some lines again */
+};
+
+/* Where an op has what an image op has, in words of its args; 0 where it has none. */
+typedef struct {
+    int64_t words; /* of its args */
+    int8_t x, y, residual, depth, scratch[2];
+    int8_t N, C, H, W, M, OH, OW, kh, stride_h, dilation_h, pad_top;
+    int8_t x_n_stride, x_c_stride, x_h_stride, x_w_stride, y_stride, residual_stride;
+} layout;
+
+#define AT(op, field) (int8_t)(offsetof(q7_##op##_args, field) / 8)
+#define IMAGES(op, filters)                                                                       \
+    .words = sizeof(q7_##op##_args) / 8, .x = AT(op, x), .y = AT(op, y),                          \
+    .residual = AT(op, residual), .N = AT(op, N), .C = AT(op, C), .H = AT(op, H), .W = AT(op, W), \
+    .M = AT(op, filters), .OH = AT(op, OH), .OW = AT(op, OW), .kh = AT(op, kh),                   \
+    .stride_h = AT(op, stride_h), .dilation_h = AT(op, dilation_h), .pad_top = AT(op, pad_top),   \
+    .x_n_stride = AT(op, x_n_stride), .x_h_stride = AT(op, x_h_stride),                           \
+    .x_w_stride = AT(op, x_w_stride), .y_stride = AT(op, y_stride),                               \
+    .residual_stride = AT(op, residual_stride)
+static const layout layouts[Q7_OP_COUNT] = {
+    [Q7_OP_conv_direct] = {IMAGES(conv_direct, M), .x_c_stride = AT(conv_direct, x_c_stride),
+                           .scratch = {AT(conv_direct, offsets), AT(conv_direct, lines)}},
+    [Q7_OP_depthwise] = {IMAGES(depthwise, C), .depth = AT(depthwise, OD)},
+};
+#undef IMAGES
+_Static_assert(sizeof(q7_depthwise_args) <= WORDS * 8 && sizeof(q7_conv_direct_args) <= WORDS * 8,
+               "args do not fit");
+#undef AT
+
+/* ---- what is linked ---- */
+
+/* The row that patches a word of the args of a step, or NULL. */
+static const pointer_row *row_of(const q7_plan *p, int64_t step, int64_t word) {
+    const int64_t at = p->steps[step].args + 8 * word;
+    for (int64_t i = 0; i < p->n_pointer_patches; i++)
+        if (p->pointers[i].at == at) return &p->pointers[i];
+    return NULL;
+}
+
+/* How many operands of a step are in a buffer. */
+static int64_t uses(const q7_plan *p, int64_t step, int64_t buffer) {
+    const int64_t first = p->steps[step].args;
+    const int64_t end = step + 1 < p->n_steps ? p->steps[step + 1].args : p->image_bytes;
+    int64_t count = 0;
+    for (int64_t i = 0; i < p->n_pointer_patches; i++) {
+        const pointer_row *r = &p->pointers[i];
+        count += r->at >= first && r->at < end && r->space == Q7_SPACE_ARENA && r->index == buffer;
+    }
+    return count;
+}
+
+void q7_bands_link(const q7_plan *p, int64_t *links) {
+    for (int64_t i = 0; i < p->n_steps; i++) {
+        links[i] = -1;
+        if (i + 1 == p->n_steps) break;
+        const layout *from = &layouts[p->steps[i].op], *to = &layouts[p->steps[i + 1].op];
+        if (!from->words || !to->words) continue;
+        const pointer_row *y = row_of(p, i, from->y), *x = row_of(p, i + 1, to->x);
+        if (!x || !y || y->space != Q7_SPACE_ARENA || x->space != Q7_SPACE_ARENA) continue;
+        if (x->index != y->index || x->offset != y->offset) continue;
+        const buffer_row *buffer = &p->buffers[y->index];
+        if (buffer->first != i || buffer->last != i + 1) continue;
+        if (uses(p, i, y->index) == 1 && uses(p, i + 1, y->index) == 1) links[i] = y->index;
+    }
+}
+
+/* ---- what is run in bands, for some sizes ---- */
+
+static int64_t word(const int64_t *args, int8_t at) {
+    int64_t value;
+    memcpy(&value, args + at, sizeof value);
+    return value;
+}
+
+static int64_t slice(const q7_plan *p, int64_t step, int8_t at, const int64_t *values,
+                     int64_t threads) {
+    const pointer_row *r = at ? row_of(p, step, at) : NULL;
+    return r ? values[p->buffers[r->index].size] / threads : 0;
+}
+
+static q7_band_step describe(const q7_plan *p, int64_t step, const int64_t *args,
+                             const int64_t *values, int64_t threads) {
+    const layout *at = &layouts[p->steps[step].op];
+    q7_band_step s = {.last = Q7_BANDS_NONE};
+    if (!at->words || (at->depth && word(args, at->depth) != 1)) return s;
+    s.images = word(args, at->N);
+    s.height = word(args, at->H);
+    s.out_height = word(args, at->OH);
+    s.stride = word(args, at->stride_h);
+    s.reach = (word(args, at->kh) - 1) * word(args, at->dilation_h) + 1;
+    s.pad = word(args, at->pad_top);
+    s.line = word(args, at->x_h_stride);
+    s.out_line = word(args, at->OW) * word(args, at->y_stride);
+    for (int i = 0; i < 2; i++) s.slices[i] = slice(p, step, at->scratch[i], values, threads);
+    return s;
+}
+
+/* Whether what step i writes for the next lies as that reads it, line after line. */
+static bool joins(const q7_plan *p, int64_t i, const int64_t *from, const int64_t *to) {
+    const layout *a = &layouts[p->steps[i].op], *b = &layouts[p->steps[i + 1].op];
+    const int64_t channels = word(to, b->C), width = word(to, b->W);
+    return word(from, a->N) == word(to, b->N) && word(from, a->M) == channels &&
+           word(from, a->OH) == word(to, b->H) && word(from, a->OW) == width &&
+           word(from, a->y_stride) == channels && word(to, b->x_w_stride) == channels &&
+           word(to, b->x_h_stride) == width * channels &&
+           (!b->x_c_stride || word(to, b->x_c_stride) == 1);
+}
+
+/* Lines of x for `lines` of y. */
+static int64_t under(const q7_band_step *s, int64_t lines) {
+    return q7_min(s->height, (lines - 1) * s->stride + s->reach);
+}
+
+/* Sets how many lines of each image there is room for, if `lines` of the last are made at a time;
+ * returns their floats. */
+static int64_t make_room(q7_band_step *steps, int64_t first, int64_t last, int64_t lines) {
+    int64_t floats = 0;
+    for (int64_t i = last; i > first; i--) {
+        lines = under(&steps[i], lines);
+        steps[i - 1].room = lines;
+        floats += lines * steps[i - 1].out_line;
+    }
+    return floats;
+}
+
+static void settle(q7_band_step *steps, int64_t first, int64_t last, int64_t threads) {
+    const int64_t height = steps[last].out_height;
+    int64_t lines = 1;
+    while (lines < height && make_room(steps, first, last, lines + 1) <= ROOM) lines++;
+    q7_band_step *s = &steps[first];
+    s->last = last;
+    for (int64_t i = first + 1; i <= last; i++) steps[i].last = Q7_BANDS_INSIDE;
+    const int64_t wanted = q7_ceil_div(threads * TASKS_PER_THREAD, s->images);
+    s->parts = threads == 1 ? 1 : q7_min(wanted, height);
+    const int64_t part = q7_ceil_div(height, s->parts);
+    s->lines = q7_ceil_div(part, q7_ceil_div(part, lines));
+    make_room(steps, first, last, s->lines);
+}
+
+void q7_bands_find(const q7_plan *p, const unsigned char *image, const int64_t *values,
+                   int64_t threads, q7_band_step *steps) {
+    for (int64_t i = 0; i < p->n_steps; i++)
+        steps[i] = describe(p, i, (const int64_t *)(const void *)(image + p->steps[i].args), values,
+                            threads);
+    for (int64_t i = 0, last; i < p->n_steps; i = last + 1) {
+        for (last = i; last - i + 1 < STEPS && p->links[last] >= 0; last++) {
+            if (steps[last].images < 1 || steps[last + 1].images < 1) break;
+            const unsigned char *from = image + p->steps[last].args;
+            const unsigned char *to = image + p->steps[last + 1].args;
+            if (!joins(p, last, (const int64_t *)(const void *)from,
+                       (const int64_t *)(const void *)to))
+                break;
+        }
+        while (last > i && make_room(steps, i, last, 1) > ROOM) last--;
+        if (last > i && steps[last].out_line * steps[last].out_height > 0)
+            settle(steps, i, last, threads);
+    }
+}
+
+/* Bytes of a thread's room for what a step writes. */
+static int64_t room_bytes(const q7_band_step *s) {
+    return (s->room * s->out_line * 4 + Q7_ARENA_ALIGN - 1) / Q7_ARENA_ALIGN * Q7_ARENA_ALIGN;
+}
+
+void q7_bands_adjust(const q7_plan *p, const q7_band_step *steps, int64_t threads,
+                     q7_interval *intervals) {
+    for (int64_t first = 0; first < p->n_steps; first++) {
+        const int64_t last = steps[first].last;
+        if (last < 0) continue;
+        for (int64_t i = 0; i < p->n_buffers; i++) {
+            q7_interval *v = &intervals[i];
+            if (v->last < first || v->first > last) continue;
+            v->first = q7_min(v->first, first);
+            v->last = q7_max(v->last, last);
+        }
+        for (int64_t i = first; i < last; i++)
+            intervals[p->links[i]].bytes = threads * room_bytes(&steps[i]);
+    }
+}
+
+/* ---- run ---- */
+
+typedef struct {
+    const q7_plan *plan;
+    const unsigned char *image;
+    const q7_call *calls;
+    const q7_band_step *steps;
+    int64_t first, last;
+    int64_t *step_ns;
+} bands_job;
+
+/* The lines [from, to) of y that a step makes next, [begin, end) of x that they need; `kept`: the line
+ * of y that its room begins with, if it has one. */
+typedef struct {
+    int64_t from, to, begin, end, kept;
+} lines;
+
+static void move(int64_t *args, int8_t at, int64_t bytes) { /* an operand, unless there is none */
+    const int64_t address = word(args, at);
+    if (address) args[at] = address + bytes;
+}
+
+/* The driver of step i on lines of an image. */
+static void run_lines(const bands_job *job, int64_t i, int64_t image, const lines *all,
+                      int64_t thread) {
+    const q7_band_step *s = &job->steps[i];
+    const step_row *step = &job->plan->steps[i];
+    const layout *at = &layouts[step->op];
+    const lines *now = &all[i - job->first];
+    int64_t args[WORDS];
+    memcpy(args, job->image + step->args, (size_t)at->words * 8);
+    const int64_t pixel = (image * s->out_height + now->from) * word(args, at->OW);
+    if (i == job->first)
+        move(args, at->x, (image * word(args, at->x_n_stride) + now->begin * s->line) * 4);
+    else
+        move(args, at->x, thread * room_bytes(s - 1) + (now->begin - now[-1].kept) * s->line * 4);
+    if (i == job->last)
+        move(args, at->y, pixel * word(args, at->y_stride) * 4);
+    else
+        move(args, at->y, thread * room_bytes(s) + (now->from - now->kept) * s->out_line * 4);
+    move(args, at->residual, pixel * word(args, at->residual_stride) * 4);
+    for (int k = 0; k < 2; k++)
+        if (at->scratch[k]) move(args, at->scratch[k], thread * s->slices[k]);
+    args[at->N] = 1;
+    args[at->H] = now->end - now->begin;
+    args[at->OH] = now->to - now->from;
+    args[at->pad_top] = s->pad - now->from * s->stride + now->begin;
+    q7_call call = job->calls[i];
+    call.threads = 1;
+    q7_drive(step->op, args, &call);
+}
+
+/* Makes room for the lines that step i needs and the one before has not made yet: moves those that it
+ * has to the front. */
+static void advance(const bands_job *job, int64_t i, lines *now, int64_t thread) {
+    const q7_band_step *s = &job->steps[i];
+    now->begin = q7_min(s->height, q7_max(0, now->from * s->stride - s->pad));
+    now->end = q7_min(s->height, (now->to - 1) * s->stride - s->pad + s->reach);
+    now->end = q7_max(now->begin, now->end);
+    if (i == job->first) return;
+    lines *before = now - 1;
+    const int64_t made = before->to;
+    before->from = q7_max(now->begin, q7_min(made, now->end));
+    before->to = now->end;
+    if (made > now->begin && now->begin > before->kept) {
+        const step_row *step = &job->plan->steps[i];
+        const int64_t *args = (const int64_t *)(const void *)(job->image + step->args);
+        unsigned char *room = (unsigned char *)(intptr_t)word(args, layouts[step->op].x);
+        room += thread * room_bytes(s - 1);
+        memmove(room, room + (now->begin - before->kept) * s->line * 4,
+                (size_t)((made - now->begin) * s->line * 4));
+    }
+    before->kept = now->begin;
+}
+
+static void bands_task(void *arg, int64_t task, int64_t thread) {
+    const bands_job *job = arg;
+    const q7_band_step *s = &job->steps[job->first];
+    const int64_t image = task / s->parts, part = task % s->parts, n = job->last - job->first;
+    const int64_t height = job->steps[job->last].out_height;
+    const int64_t end = height * (part + 1) / s->parts;
+    lines all[STEPS] = {{0}};
+    for (int64_t line = height * part / s->parts; line < end; line += s->lines) {
+        all[n].from = line;
+        all[n].to = q7_min(line + s->lines, end);
+        for (int64_t i = n; i >= 0; i--) advance(job, job->first + i, &all[i], thread);
+        int64_t before = job->step_ns && thread == 0 ? q7_now_ns() : 0;
+        for (int64_t i = 0; i <= n; i++) {
+            if (all[i].from < all[i].to) run_lines(job, job->first + i, image, all, thread);
+            if (!before) continue;
+            const int64_t after = q7_now_ns();
+            job->step_ns[job->first + i] += after - before;
+            job->step_ns[job->first] -= after - before; /* what is left for it is waiting */
+            before = after;
+        }
+    }
+}
+
+void q7_bands_run(const q7_plan *plan, const unsigned char *image, const q7_call *calls,
+                  const q7_band_step *steps, int64_t first, int64_t *step_ns) {
+    bands_job job = {plan, image, calls, steps, first, steps[first].last, step_ns};
+    q7_parallel(&calls[first], steps[first].images * steps[first].parts, bands_task, &job);
+}

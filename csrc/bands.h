@@ -1,0 +1,42 @@
+/* bands.h: convolutions that follow one another, run band by band: a few lines of the last image,
+ * before them the lines of each image that those need, and so on, so that images between steps are
+ * never whole, and stay in L2.
+ *
+ * A step is linked to the next where nothing else touches the image that it writes. Of such an image
+ * each thread has room for a band; the lines that the next band needs as well are moved to its front.
+ * A task is a part of the lines of an image, and computes what lies above it again. Every element is
+ * the sum that it would be otherwise: drivers see images of fewer lines. Read exec.c first. */
+#ifndef Q7_BANDS_H
+#define Q7_BANDS_H
+#include "arena.h"
+#include "plan.h"
+
+enum { Q7_BANDS_NONE = -1, Q7_BANDS_INSIDE = -2 };
+
+/* What a step does to lines, for the bound shapes. Units: lines; floats. */
+typedef struct q7_band_step {
+    int64_t images, height, out_height;
+    int64_t stride, reach, pad; /* line i of y is made of reach lines from i * stride - pad on */
+    int64_t line, out_line;     /* floats of x, of y from one line to the next */
+    int64_t room;               /* lines of y that a thread has room for, where that is linked */
+    int64_t slices[2];          /* bytes of its scratch for each thread */
+    int64_t last;         /* the last step of the bands that this is the first of, or Q7_BANDS_* */
+    int64_t lines, parts; /* of the last image: in a band; tasks for each image */
+} q7_band_step;
+
+/* For each step the buffer of the image that it writes for the next alone, or -1. */
+void q7_bands_link(const q7_plan *plan, int64_t *links);
+
+/* What is run in bands, for the args in image, which need no pointers yet. steps: one for each of the
+ * plan. */
+void q7_bands_find(const q7_plan *plan, const unsigned char *image, const int64_t *values,
+                   int64_t threads, q7_band_step *steps);
+
+/* Sizes and lifetimes of buffers, as they are with bands. */
+void q7_bands_adjust(const q7_plan *plan, const q7_band_step *steps, int64_t threads,
+                     q7_interval *intervals);
+
+/* Runs the bands that begin with step `first`. step_ns: as for q7_profile. */
+void q7_bands_run(const q7_plan *plan, const unsigned char *image, const q7_call *calls,
+                  const q7_band_step *steps, int64_t first, int64_t *step_ns);
+#endif

@@ -1,0 +1,42 @@
+/* plan.h: a plan as exec.c and bands.c read it; the layout of its sections is in q7.h. */
+#ifndef Q7_PLAN_H
+#define Q7_PLAN_H
+#include "runtime.h"
+
+typedef struct {
+    int64_t op, a, b;
+} expr_row;
+typedef struct {
+    int64_t value, kind, limit;
+} guard_row;
+typedef struct {
+    int64_t size, first, last;
+} buffer_row;
+typedef struct {
+    int64_t op, kernel, args;
+} step_row;
+typedef struct {
+    int64_t at, value;
+} value_row;
+typedef struct {
+    int64_t at, space, index, offset;
+} pointer_row;
+
+struct q7_plan {
+    int64_t n_symbols, n_exprs, n_guards, n_buffers, n_steps, n_value_patches, n_pointer_patches;
+    int64_t image_bytes, n_inputs, n_outputs, n_constants;
+    const expr_row *exprs;
+    const guard_row *guards;
+    const buffer_row *buffers;
+    const step_row *steps;
+    const value_row *value_patches;
+    const pointer_row *pointers;
+    const unsigned char *image;
+    const void **constants;
+    int64_t *links; /* of each step, see bands.h */
+    int64_t *words; /* owns the sections */
+};
+
+/* Calls the driver of an op. */
+void q7_drive(int64_t op, const void *args, const q7_call *call);
+#endif

@@ -1,0 +1,237 @@
+"""Convolutions of integers that stand for real numbers. Read quant_product.py first.
+
+Source: ONNX ConvInteger, QLinearConv; Jacob et al. 2018, section 2.2.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Optional
+
+import numpy as np
+
+from q7x2_ep import dtypes
+from q7x2_ep.ir.core import Node, Type, Value, array_type
+from q7x2_ep.ops import op
+from q7x2_ep.ops.common import check_known, dims
+from q7x2_ep.ops.conv import (
+    Conv,
+    conv_shape,
+    geometry,
+    place_of,
+    window_fields,
+    window_guards,
+    windows,
+)
+from q7x2_ep.ops.quant import require_constants, saturated
+from q7x2_ep.ops.quant_pack import centred, pack, pack_taps, qgemm_room, side_by_side
+from q7x2_ep.ops.quant_product import (
+    Finish,
+    QuantizedLinear,
+    quantized_dtype,
+    require_sizes,
+    scaled_finish,
+)
+
+
+def lower_conv(
+    node: Node, b: Any, x: Value, x_zero: Optional[Value], w: Value, zeros: Any, finish: Finish
+) -> None:
+    """node.output = conv(x - x_zero, w - zeros): channels last a product of its windows, or
+    where groups are single channels a step of its own.
+
+    Raises: UnsupportedOp where w is computed, or for more than two spatial dims.
+    """
+    groups, filters = node.attrs["group"], w.shape[0]
+    require_sizes(node, filters, x, x_zero, w, zeros, finish)
+    b.guard(x.shape[1], w.shape[1] * groups, "the weights are for another number of channels")
+    check_known([(filters % groups, 0, f"{filters} filters are no {groups} groups")], node)
+    for guard in window_guards(node, geometry(node, x.shape[2:], w.shape[2:])):
+        b.guard(*guard)
+    fields = windows(node, x, w, 2)
+    offsets = None if zeros is None else zeros.const
+    if w.shape[:2] == (groups, 1):
+        flat = centred(w.const.reshape(filters, -1).T, offsets).T
+        qdepthwise_step(node, b, x, x_zero, flat.reshape(w.shape), finish)
+        return
+    kernel = b.kernel("qgemm")
+    matrix, offsets, groups = side_by_side(
+        w.const.reshape(*w.shape[:2], -1), offsets, groups, kernel
+    )
+    k = len(matrix)
+    packed, left = pack(matrix, offsets, kernel)
+    image_step(
+        *(node, b, "qconv_last", "qgemm", x, x_zero, packed),
+        w_zero=None if left is None else b.graph.constant(left, array_type(left), "zeros"),
+        rows=b.threads
+        * b.constants["QGEMM_TILES"]
+        * kernel.mr
+        * (-(-k // 64) * 64 + qgemm_room(k)),
+        M=filters,
+        groups=groups,
+        **finish.plain(),
+        **fields,
+    )
+
+
+def qdepthwise_step(
+    node: Node, b: Any, x: Value, x_zero: Optional[Value], w: np.ndarray, finish: Finish
+) -> None:
+    """node.output = conv(x - x_zero, w), w (C, 1, ..) without zeros, channels last."""
+    fields = window_fields(node, geometry(node, x.shape[2:], w.shape[2:]), 2)
+    kernel, (kh, kw) = b.kernel("qdepthwise"), (fields["kh"], fields["kw"])
+    packed, parts = pack_taps(
+        w.reshape(-1, kh, kw),
+        None if finish.scale is None else finish.scale.const,
+        None if finish.bias is None else finish.bias.const,
+        fields["stride_w"] if fields["dilation_w"] == 1 else None,
+        kernel,
+    )
+    image_step(
+        *(node, b, "qdepthwise", "qdepthwise", x, x_zero, packed),
+        zero=finish.zero,
+        work=-(-len(w) // 64) * 64 + b.threads * kh * (kw + 3) * 8,
+        N=x.shape[0],
+        C=len(w),
+        parts=parts,
+        **fields,
+    )
+
+
+def image_step(
+    node: Node,
+    b: Any,
+    op: str,
+    kernel: str,
+    x: Value,
+    x_zero: Optional[Value],
+    packed: np.ndarray,
+    **others: Any,
+) -> None:
+    """node.output from x, both channels last, and weights in panels."""
+    y = place_of(b, node.output)
+    b.step(
+        op,
+        kernel=kernel,
+        x=b.channels_last(x, dense=True),
+        x_zero=x_zero,
+        w=b.graph.constant(packed, array_type(packed), "packed"),
+        y=y,
+        x_dtype=x.dtype,
+        y_dtype=node.output.dtype,
+        y_stride=y.channels_last().strides[-2],
+        panel_bytes=packed[0].nbytes,
+        **others,
+    )
+
+
+def _conv_reference(
+    node: Node, x: np.ndarray, w: np.ndarray, x_zero: Any, w_zero: Any
+) -> np.ndarray:
+    """The sums of an integer convolution, exact in float64."""
+    zeros = 0.0 if w_zero is None else w_zero.reshape(-1, *[1] * (w.ndim - 1)).astype(np.float64)
+    centred = x.astype(np.float64) - (0.0 if x_zero is None else float(x_zero.item()))
+    return Conv.reference(node, centred, w.astype(np.float64) - zeros)
+
+
+@op("ConvInteger")
+class ConvInteger:
+    """y = conv(x - x_zero, w - w_zero) in int32."""
+
+    signature = "x, w, x_zero?, w_zero? -> y"
+    attributes = Conv.attributes
+
+    def infer(node: Node) -> list[Type]:
+        return [Type(dtypes.INT32, conv_shape(node, dims(node, 0), dims(node, 1)))]
+
+    def reference(
+        node: Node, x: np.ndarray, w: np.ndarray, x_zero: Any = None, w_zero: Any = None
+    ) -> np.ndarray:
+        return _conv_reference(node, x, w, x_zero, w_zero).astype(np.int32)
+
+    def lower(node: Node, b: Any) -> None:
+        x, w = node.inputs[:2]
+        lower_conv(node, b, x, node.input(2), w, node.input(3), Finish())
+
+
+@op("QLinearConv")
+class QLinearConv:
+    """y = saturate(round((real conv(x, w) + real bias) / y_scale) + y_zero), bias int32 in units of
+    x_scale * w_scale.
+    """
+
+    signature = "x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, bias? -> y"
+    attributes = Conv.attributes
+
+    def infer(node: Node) -> list[Type]:
+        return [Type(node.inputs[7].dtype, conv_shape(node, dims(node, 0), dims(node, 3)))]
+
+    def reference(
+        node: Node,
+        x: np.ndarray,
+        x_scale: np.ndarray,
+        x_zero: np.ndarray,
+        w: np.ndarray,
+        w_scale: np.ndarray,
+        w_zero: np.ndarray,
+        y_scale: np.ndarray,
+        y_zero: np.ndarray,
+        bias: Optional[np.ndarray] = None,
+    ) -> np.ndarray:
+        channels = (-1, *[1] * (w.ndim - 2))
+        y = _conv_reference(node, x, w, x_zero, w_zero)
+        if bias is not None:
+            y = y + bias.reshape(channels)
+        scale = (x_scale * w_scale / y_scale).reshape(channels)
+        return saturated(np.rint(y * scale) + y_zero, y_zero.dtype)
+
+    def lower(node: Node, b: Any) -> None:
+        x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero = node.inputs[:8]
+        bias = node.input(8)
+        scales = [x_scale, w_scale]
+        require_constants(node, bias, *scales)
+        if bias is not None:
+            real = np.ravel(bias.const * (x_scale.const * w_scale.const)).astype(np.float32)
+            bias = b.graph.constant(real, Type(dtypes.FLOAT, real.shape), "bias")
+        finish = scaled_finish(b, node, scales, bias, y_scale, y_zero)
+        lower_conv(node, b, x, x_zero, w, w_zero, finish)
+
+
+@op("q7::QuantizedConv")
+class QuantizedConv:
+    """y = conv(dequantize(x), dequantize(w)) + bias, quantised again where y_scale is given.
+
+    Shapes: as Conv; x with one scale and zero, w with one or M of each, bias (M,).
+    Types: x and w uint8 or int8, all constant but x; y of y_zero's dtype, else float.
+    """
+
+    signature = QuantizedLinear.signature
+    attributes = Conv.attributes
+
+    def infer(node: Node) -> list[Type]:
+        shape = conv_shape(node, dims(node, 0), dims(node, 3))
+        return [Type(quantized_dtype(node.input(7), node.input(8)), shape)]
+
+    def decompose(
+        g: Any,
+        x: Value,
+        x_scale: Value,
+        x_zero: Optional[Value],
+        w: Value,
+        w_scale: Value,
+        w_zero: Optional[Value] = None,
+        bias: Optional[Value] = None,
+        y_scale: Optional[Value] = None,
+        y_zero: Optional[Value] = None,
+        **attrs: Any,
+    ) -> Value:
+        real_x = g.DequantizeLinear(x, x_scale, x_zero)
+        real_w = g.DequantizeLinear(w, w_scale, w_zero, axis=0)
+        y = g.Conv(real_x, real_w, bias, **attrs)
+        return y if y_scale is None else g.QuantizeLinear(y, y_scale, y_zero)
+
+    def lower(node: Node, b: Any) -> None:
+        x, x_scale, x_zero, w, w_scale, w_zero, bias, y_scale, y_zero = (
+            node.input(i) for i in range(9)
+        )
+        finish = scaled_finish(b, node, [x_scale, w_scale], bias, y_scale, y_zero)
+        lower_conv(node, b, x, x_zero, w, w_zero, finish)

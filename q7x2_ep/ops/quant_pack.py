@@ -1,0 +1,143 @@
+"""Weights of integer products, in the order in which their kernels read them.
+
+Read csrc/kernels/qgemm.h and csrc/kernels/qdepthwise.h first.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Optional, Union
+
+import numpy as np
+
+from q7x2_ep.ir.shape import ceildiv
+
+
+def qgemm_room(k: int) -> int:
+    """What a kernel needs for a row of k. Source: csrc/kernels/qgemm.h. Units: bytes."""
+    return -(-k // 64) * 128 + 64
+
+
+def pack_taps(
+    w: np.ndarray,
+    scale: Optional[np.ndarray],
+    bias: Optional[np.ndarray],
+    stride: Optional[int],
+    kernel: Any,
+) -> tuple[np.ndarray, int]:
+    """Weights (C, kh, kw), int16, in blocks of channels with their scales and biases, and in how
+    many parts: csrc/kernels/qdepthwise.h. stride: of neighbours that share a run, if any may.
+    """
+    (channels, kh, kw), nr = w.shape, kernel.nr
+    size, limits = (2, np.iinfo(np.int16)) if kernel.dtypes == "i16" else (4, np.iinfo(np.int8))
+    groups = -(-kw // size)
+    outs = 1 if stride is None or groups * size - kw < stride else 2
+    parts, left = [], w
+    while not parts or left.any():
+        parts.append(np.clip(left, limits.min, limits.max))
+        left = left - parts[-1]
+    blocks = -(-channels // nr)
+    order = np.arange(nr).reshape(-1, 4, 4).transpose(1, 0, 2).reshape(-1)
+
+    def turned(values: np.ndarray) -> np.ndarray:
+        """Numbers by channel, (.., C), as (blocks, .., nr) in the order of zipped bytes."""
+        padded = np.zeros((*values.shape[:-1], blocks * nr), values.dtype)
+        padded[..., :channels] = values
+        return np.moveaxis(padded.reshape(*values.shape[:-1], blocks, nr), -2, 0)[..., order]
+
+    def row(values: Union[np.ndarray, float, None], default: float) -> np.ndarray:
+        return np.broadcast_to(np.ravel(default if values is None else values), (channels,))
+
+    runs = np.zeros((kh, groups * size, len(parts), outs, channels), limits.dtype)
+    for part, out in np.ndindex(len(parts), outs):
+        start = out * (stride or 0)
+        runs[:, start : start + kw, part, out] = parts[part].transpose(1, 2, 0)
+    runs = runs.reshape(kh, groups, size, len(parts), outs, channels).transpose(0, 1, 3, 4, 2, 5)
+    rows = [
+        turned(w.sum((1, 2), dtype=np.int32)),
+        turned(row(scale, 1.0).astype(np.float32)),
+        turned(row(bias, 0.0).astype(np.float32)),
+        np.ascontiguousarray(np.moveaxis(turned(runs), -2, -1)),
+    ]
+    whole = [np.ascontiguousarray(each).reshape(blocks, -1).view(np.int8) for each in rows]
+    packed = _aligned((blocks, sum(each.shape[1] for each in whole)))
+    packed[...] = np.concatenate(whole, 1)
+    return packed, len(parts)
+
+
+def side_by_side(
+    w: np.ndarray, zeros: Optional[np.ndarray], groups: int, kernel: Any
+) -> tuple[np.ndarray, Optional[np.ndarray], int]:
+    """Weights (M, C / groups, taps) as the matrices of the groups, (K, N) each, side by side, N in
+    whole panels; with zeros for every column, and how many groups are left: small ones are one
+    larger product whose other weights are zero, as many as fill its panels.
+    """
+    filters, channels, taps = w.shape
+    each, step = filters // groups, 64 if kernel.isa == "amx" else 4
+
+    def cost(together: int) -> int:
+        k, panels = together * channels * taps, ceildiv(together * each, kernel.nr)
+        return groups // together * ceildiv(k, step) * panels
+
+    together = min((n for n in range(1, groups + 1) if groups % n == 0), key=cost)
+    groups //= together
+    n = -(-together * each // kernel.nr) * kernel.nr
+    columns = np.zeros((groups, n), w.dtype)
+    columns[:, : together * each] = (
+        0 if zeros is None else np.broadcast_to(zeros.reshape(-1), filters).reshape(groups, -1)
+    )
+    wide = np.empty((taps, together, channels, groups, n), w.dtype)
+    wide[...] = columns
+    parts = w.reshape(groups, together, each, channels, taps)
+    for i in range(together):
+        wide[:, i, :, :, i * each : (i + 1) * each] = parts[:, i].transpose(3, 2, 0, 1)
+    matrix = wide.reshape(taps * together * channels, groups * n)
+    return matrix, None if zeros is None else columns.reshape(-1), groups
+
+
+def centred(weight: np.ndarray, zeros: Optional[np.ndarray]) -> np.ndarray:
+    """weight (K, N) less its zeros, one or N."""
+    return weight.astype(np.int16) - (0 if zeros is None else zeros.reshape(-1).astype(np.int16))
+
+
+def pack(
+    weight: np.ndarray, zeros: Optional[np.ndarray], kernel: Any
+) -> tuple[np.ndarray, Optional[np.ndarray]]:
+    """weight (K, N) of bytes in panels as the kernel wants them: csrc/kernels/qgemm.h; and what
+    zeros are left.
+    """
+    (k, n), nr = weight.shape, kernel.nr
+    quads, panels = -(-k // 64) * 16, -(-n // nr)
+    if kernel.dtypes == "i16":
+        return _grouped(centred(weight, zeros), -(-k // 2), 2, nr), None
+    rest = None
+    small = centred(weight, zeros)
+    if small.size and (small.min() < -128 or small.max() > 127):
+        low = np.int16(128 if weight.dtype == np.uint8 else 0)
+        rest = np.zeros(panels * nr, np.int32)
+        rest[:n] = -low if zeros is None else zeros.reshape(-1).astype(np.int16) - low
+        small = weight.astype(np.int16) - low
+    sums = np.zeros(panels * nr, np.int32)
+    sums[:n] = small.sum(0, dtype=np.int32)
+    packed = _aligned((panels, nr * 4 * (1 + quads)))
+    packed[:, : nr * 4] = sums.reshape(panels, nr).view(np.int8)
+    packed[:, nr * 4 :] = _grouped(small.astype(np.int8), quads, 4, nr).reshape(panels, -1)
+    return packed, rest
+
+
+def _aligned(shape: tuple[int, int]) -> np.ndarray:
+    """Room for bytes, in whole lines of the cache: AMX takes 2.5 times as long where rows of both
+    operands cross them.
+    """
+    size = shape[0] * shape[1]
+    room = np.empty(size + 128, np.int8)
+    start = -room.ctypes.data % 128
+    return room[start : start + size].reshape(shape)
+
+
+def _grouped(weight: np.ndarray, groups: int, size: int, nr: int) -> np.ndarray:
+    """weight (K, N) as (panels, groups, nr, size), k in groups of `size`."""
+    k, n = weight.shape
+    panels = -(-n // nr)
+    padded = np.zeros((groups * size, panels * nr), weight.dtype)
+    padded[:k, :n] = weight
+    return np.ascontiguousarray(padded.reshape(groups, size, panels, nr).transpose(2, 0, 3, 1))
