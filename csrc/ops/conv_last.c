@@ -181,7 +181,7 @@ void q7_op_conv_last(const q7_conv_last_args *x, const q7_call *call) {
     job.chunk = q7_min(job.panels, Q7_GEMM_PANELS);
     const bool large = job.pixels * job.filters * job.k * x->groups > Q7_SMALL_WORK;
     if (in_tiles && large) {
-        /* So many rows are left to each task that its bits are those of more. */
+        /* So many rows are left to each task that bits are those of more. */
         const q7_cut cut = q7_cut_for_tiles(call, job.pixels, job.in_place ? 1 : COPIED, job.panels,
                                             job.row_blocks, job.pixels / (Q7_GEMM_SOME + 1));
         job.row_blocks = cut.blocks;
