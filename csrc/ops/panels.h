@@ -40,16 +40,17 @@ typedef struct q7_cut {
     int64_t blocks, chunk; /* even blocks of rows; panels of a task */
 } q7_cut;
 
-/* The cut, of `least` to `most` blocks and up to Q7_GEMM_PANELS panels, that takes the least time. Each
- * task cuts its rows and panels into parts: where the product of 16 rows and a panel takes 1, the rows
- * take `row` and a panel takes 2. */
+/* The cut, of `least` blocks of rows and more, and of up to Q7_GEMM_PANELS panels, that takes the least
+ * time; not of more than `most` blocks, if that is more than `least`. Each task cuts its rows and
+ * panels into parts: where the product of 16 rows and a panel takes 1, the rows take `row` and a panel
+ * takes 2. */
 static inline q7_cut q7_cut_for_tiles(const q7_call *call, int64_t rows, int64_t row,
                                       int64_t panels, int64_t least, int64_t most) {
     enum { TILE = 16, PANEL = 2 };
     q7_cut best = {0};
     int64_t best_time = INT64_MAX;
-    for (int64_t blocks = least; blocks <= q7_max(least, q7_min(most, least + call->threads));
-         blocks++)
+    most = q7_max(least, q7_min(most, least + call->threads));
+    for (int64_t blocks = least; blocks <= most; blocks++)
         for (int64_t chunk = q7_min(panels, Q7_GEMM_PANELS); chunk > 0; chunk--) {
             const int64_t tiles = q7_ceil_div(q7_ceil_div(rows, blocks), TILE);
             const int64_t tasks = blocks * q7_ceil_div(panels, chunk);

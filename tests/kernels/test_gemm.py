@@ -24,8 +24,8 @@ from q7x2_ep.plan.parts import Pack
 from q7x2_ep.plan.target import KernelRow
 from tests.kernels.harness import rows, run_op, tolerance
 
-K_BLOCK, ROWS, PANELS, SOME = (
-    load().target.constants[f"GEMM_{name}"] for name in ("K_BLOCK", "ROWS", "PANELS", "SOME")
+K_BLOCK, ROWS, PANELS, FEW, SOME = (
+    load().target.constants[f"GEMM_{name}"] for name in ("K_BLOCK", "ROWS", "PANELS", "FEW", "SOME")
 )
 every_row = pytest.mark.parametrize("row", rows("gemm"), ids=lambda row: row.name)
 
@@ -62,7 +62,7 @@ def normal(*shape: int) -> np.ndarray:
 
 
 def some_rows(row: KernelRow) -> tuple[int, ...]:
-    """Numbers of rows whose bits are those that they have among more: AMX leaves few to AVX-512."""
+    """Numbers of rows whose bits are those that they have among more."""
     return (SOME + 1, SOME + 16, 97, 200) if row.isa == "amx" else (1, 2, 3, row.mr)
 
 
@@ -247,7 +247,21 @@ def test_bits_do_not_depend_on_threads_nor_on_other_rows(row: KernelRow) -> None
 
 
 @every_row
-@pytest.mark.parametrize("m,k", [(16, 9), (90, 70)])
+@pytest.mark.parametrize("k", [33, 5 * K_BLOCK + 70])
+def test_bits_of_some_rows_depend_on_neither_threads_nor_others(row: KernelRow, k: int) -> None:
+    n = 13 * row.nr + 1
+    a, b, bias = normal(SOME, k), normal(k, n), normal(n)
+    packed = pack(row, b)
+    c = gemm(row, a, packed, n, bias, act="gelu")
+    check(gemm(row, a, packed, n), a, b)
+    for threads in (2, 3, 8):
+        assert gemm(row, a, packed, n, bias, act="gelu", threads=threads).tobytes() == c.tobytes()
+    for some in (26, 32, 39, 48, 52):  # q7_gemm_in_tiles
+        assert gemm(row, a[:some], packed, n, bias, act="gelu").tobytes() == c[:some].tobytes()
+
+
+@every_row
+@pytest.mark.parametrize("m,k", [(16, 9), (30, 1100), (64, 40), (90, 70)])
 def test_nan_and_inf_spread_to_their_row_and_column_only(row: KernelRow, m: int, k: int) -> None:
     n = 2 * row.nr + 3
     a, b = np.ones((m, k), np.float32), np.ones((k, n), np.float32)
@@ -259,12 +273,13 @@ def test_nan_and_inf_spread_to_their_row_and_column_only(row: KernelRow, m: int,
 
 
 @every_row
+@pytest.mark.parametrize("m", [46, 64, 100])
 @pytest.mark.parametrize(
     "a_power,b_power", [(-130, 0), (0, -120), (-60, -60), (-38, -38), (110, -9)]
 )
-def test_tiny_and_huge(row: KernelRow, a_power: int, b_power: int) -> None:
+def test_tiny_and_huge(row: KernelRow, m: int, a_power: int, b_power: int) -> None:
     """Rows, or columns, of other magnitudes than the rest; and lone values of all magnitudes."""
-    m, n, k = 100, 3 * row.nr, K_BLOCK + 40
+    n, k = 3 * row.nr, K_BLOCK + 40
     a, b = np.clip(normal(m, k), -3, 3), np.clip(normal(k, n), -3, 3)
     a[40:75] = np.ldexp(a[40:75] / 4, a_power)
     b[:, row.nr + 1 :] = np.ldexp(b[:, row.nr + 1 :] / 4, b_power)
@@ -276,9 +291,10 @@ def test_tiny_and_huge(row: KernelRow, a_power: int, b_power: int) -> None:
 
 
 @every_row
-def test_error_is_that_of_short_sums(row: KernelRow) -> None:
+@pytest.mark.parametrize("m,k", [(96, 3 * K_BLOCK), (40, 9 * K_BLOCK)])
+def test_error_is_that_of_short_sums(row: KernelRow, m: int, k: int) -> None:
     """At most that of blocks of K_BLOCK, whose floats are added one after the other."""
-    m, n, k = 96, row.nr, 3 * K_BLOCK
+    n = row.nr
     a, b = normal(m, k), normal(k, n)
     true = a.astype(np.float64) @ b
     by_blocks = np.zeros((m, n), np.float32)
