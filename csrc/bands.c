@@ -4,10 +4,10 @@
 #include <string.h>
 
 enum {
-    STEPS = 8,           /* of bands, at most */
-    WORDS = 48,          /* of args */
-    ROOM = 1 << 17,      /* floats of all images between the steps: 512 KB of L2 */
-    TASKS_PER_THREAD = 2 /* each computes some lines again */
+    STEPS = 8,      /* of bands, at most */
+    WORDS = 48,     /* of args */
+    ROOM = 1 << 17, /* floats of all images between the steps: 512 KB of L2 */
+    AGAIN = 4       /* at most one line in so many is computed again, where parts meet */
 };
 
 /* Where an op has what an image op has, in words of its args; 0 where it has none. */
@@ -102,6 +102,7 @@ static q7_band_step describe(const q7_plan *p, int64_t step, const int64_t *args
     s.line = word(args, at->x_h_stride);
     s.out_line = word(args, at->OW) * word(args, at->y_stride);
     for (int i = 0; i < 2; i++) s.slices[i] = slice(p, step, at->scratch[i], values, threads);
+    if (s.out_height * s.out_line == 0) s.images = 0;
     return s;
 }
 
@@ -133,6 +134,25 @@ static int64_t make_room(q7_band_step *steps, int64_t first, int64_t last, int64
     return floats;
 }
 
+/* One part of each image for each thread, or fewer where images are enough. */
+static int64_t parts_of(const q7_band_step *s, int64_t threads) {
+    return q7_min(q7_ceil_div(threads, s->images), s->out_height);
+}
+
+/* Whether steps [first, last] can be run in bands: a line of the last image has room, and parts have
+ * little to compute again. */
+static bool pays(q7_band_step *steps, int64_t first, int64_t last, int64_t threads) {
+    if (make_room(steps, first, last, 1) > ROOM) return false;
+    const int64_t again = parts_of(&steps[last], threads) - 1;
+    int64_t lines = 1, even = 1; /* of y, for a line of the last image; as many as are its own */
+    for (int64_t i = last; i > first; i--) {
+        even *= steps[i].stride;
+        lines = (lines - 1) * steps[i].stride + steps[i].reach;
+        if (again * (lines - even) * AGAIN > steps[i - 1].out_height) return false;
+    }
+    return true;
+}
+
 static void settle(q7_band_step *steps, int64_t first, int64_t last, int64_t threads) {
     const int64_t height = steps[last].out_height;
     int64_t lines = 1;
@@ -140,8 +160,7 @@ static void settle(q7_band_step *steps, int64_t first, int64_t last, int64_t thr
     q7_band_step *s = &steps[first];
     s->last = last;
     for (int64_t i = first + 1; i <= last; i++) steps[i].last = Q7_BANDS_INSIDE;
-    const int64_t wanted = q7_ceil_div(threads * TASKS_PER_THREAD, s->images);
-    s->parts = threads == 1 ? 1 : q7_min(wanted, height);
+    s->parts = parts_of(&steps[last], threads);
     const int64_t part = q7_ceil_div(height, s->parts);
     s->lines = q7_ceil_div(part, q7_ceil_div(part, lines));
     make_room(steps, first, last, s->lines);
@@ -154,16 +173,15 @@ void q7_bands_find(const q7_plan *p, const unsigned char *image, const int64_t *
                             threads);
     for (int64_t i = 0, last; i < p->n_steps; i = last + 1) {
         for (last = i; last - i + 1 < STEPS && p->links[last] >= 0; last++) {
-            if (steps[last].images < 1 || steps[last + 1].images < 1) break;
+            if (!steps[last].images || !steps[last + 1].images) break;
             const unsigned char *from = image + p->steps[last].args;
             const unsigned char *to = image + p->steps[last + 1].args;
             if (!joins(p, last, (const int64_t *)(const void *)from,
                        (const int64_t *)(const void *)to))
                 break;
         }
-        while (last > i && make_room(steps, i, last, 1) > ROOM) last--;
-        if (last > i && steps[last].out_line * steps[last].out_height > 0)
-            settle(steps, i, last, threads);
+        while (last > i && !pays(steps, i, last, threads)) last--;
+        if (last > i) settle(steps, i, last, threads);
     }
 }
 

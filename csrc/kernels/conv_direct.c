@@ -95,10 +95,12 @@ Q7_INLINE void multiply(const q7_conv_tile *t, const int m, const int vectors) {
     Q7_UNROLL
     for (int i = 0; i < 3; i++) origin[i] = (const char *)t->x + 5 * i * row_bytes;
     const float *panel = t->w;
+    const int64_t ahead = t->ahead;
     for (int64_t k = 0; k < t->k; k++, panel += NR) {
         const int64_t at = t->offset[k] * 4;
         Q7_UNROLL
         for (int j = 0; j < vectors; j++) w[j] = q7_load(panel + j * Q7_W);
+        for (int j = 0; j < NR; j += 16) q7_prefetch(panel + ahead + j);
         Q7_UNROLL
         for (int i = 0; i < m; i++) {
             const q7_f32 x =

@@ -18,6 +18,7 @@ typedef struct q7_conv_tile {
     int64_t x_stride;
     const int64_t *offset; /* (k,) floats */
     const float *w;        /* (k, nr) */
+    int64_t ahead;         /* floats from there to what is wanted next, as far apart */
     float *y;              /* (m, n) */
     int64_t y_stride;
     bool first, last;

@@ -96,6 +96,7 @@ static void conv_band(const conv_job *job, int64_t group, int64_t pixel, int64_t
             t.k = q7_min(job->k - k0, job->k_block);
             t.offset = (const int64_t *)x->offsets + k0;
             t.w = w + k0 * nr;
+            t.ahead = t.k * nr; /* the next block of k, or the next panel */
             t.first = k0 == 0;
             t.last = k0 + t.k >= job->k;
             conv_lines(job, &t, filter, pixel, lines, n, from);

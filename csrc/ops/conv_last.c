@@ -13,7 +13,11 @@
  * windows: threads * min(pixels, Q7_GEMM_ROWS) * min(K, Q7_GEMM_K_BLOCK) * 4 bytes. */
 #include "panels.h"
 
-enum { COPIED = 4 }; /* panels that copied windows are worth, if all threads get some */
+enum {
+    COPIED = 8,        /* panels that copied windows are worth, if all threads get some */
+    IN_PLACE_COST = 1, /* of 16 rows in tiles of AMX, see q7_cut_for_tiles, */
+    COPIED_COST = 4,   /* and of windows that are copied first */
+};
 
 typedef struct conv_job {
     q7_conv_last_args x;
@@ -182,8 +186,9 @@ void q7_op_conv_last(const q7_conv_last_args *x, const q7_call *call) {
     const bool large = job.pixels * job.filters * job.k * x->groups > Q7_SMALL_WORK;
     if (in_tiles && large) {
         /* So many rows are left to each task that bits are those of more. */
-        const q7_cut cut = q7_cut_for_tiles(call, job.pixels, job.in_place ? 1 : COPIED, job.panels,
-                                            job.row_blocks, job.pixels / (Q7_GEMM_SOME + 1));
+        const q7_cut cut =
+            q7_cut_for_tiles(call, job.pixels, job.in_place ? IN_PLACE_COST : COPIED_COST,
+                             job.panels, job.row_blocks, job.pixels / (Q7_GEMM_SOME + 1));
         job.row_blocks = cut.blocks;
         job.chunk = cut.chunk;
     } else if (call->threads > 1 && large) {

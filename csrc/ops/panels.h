@@ -32,7 +32,7 @@ static inline int64_t q7_conv_k_block(int64_t k, bool single_tap) {
 
 /* Whether a product of m rows is made of tiles of AMX: parts of its rows must be, too. */
 static inline bool q7_in_tiles(const q7_call *call, int64_t m) {
-    return call->mr == Q7_TALL && m > Q7_GEMM_FEW;
+    return call->mr == Q7_TALL && q7_gemm_in_tiles(m);
 }
 
 /* A cut for threads of rows and panels whose product is made of AMX tiles. */

@@ -3,7 +3,7 @@
 A rewritten region is small, so that each application is proven by itself, on small tensors. What
 the new nodes read is random; what only the old ones read is computed, for a fusion may know where
 it comes from (a causal mask, say). Where the sides differ, all that they read is computed from the
-inputs of the model before the verdict: the fusion may have known more. Read ir/rewrite.py first.
+inputs of the model before the verdict: the fusion may have known more. Read ir/replace.py first.
 """
 
 from __future__ import annotations

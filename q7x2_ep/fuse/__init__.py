@@ -20,7 +20,8 @@ from q7x2_ep.ops.builder import Builder, meaning
 
 class File(NamedTuple):
     """Fusions of one file, by their names in it. needs: a graph with none of these ops has no match
-    for them, nor does what others in the same walk make of it. "*": any graph may have one.
+    for them, nor does what others in the same walk make of it; of several such groups, divided by
+    &, it must have one op each. "*": any graph may have a match.
     """
 
     name: str
@@ -32,7 +33,8 @@ class File(NamedTuple):
         return [getattr(module, name) for name in self.names.split()]
 
     def may_match(self, ops: set[str]) -> bool:
-        return self.needs == "*" or not ops.isdisjoint(self.needs.split())
+        groups = self.needs.split("&")
+        return self.needs == "*" or not any(ops.isdisjoint(group.split()) for group in groups)
 
 
 class Walk:
@@ -66,6 +68,7 @@ class Alone(Walk):
 _BOUNDS = "Clip Greater GreaterOrEqual HardSigmoid Less LessOrEqual Max Min Relu"
 _PRODUCTS = "Gemm MatMul q7::Linear"
 _CONVOLUTIONS = "Conv ConvTranspose q7::Conv q7::ConvTranspose"
+_EXPERTS = "MatMul q7::ExpertLinear & Gather GatherND q7::ExpertLinear"
 _NORMS = "LayerNormalization RMSNormalization"
 _INTEGERS = "DequantizeLinear MatMulInteger q7::QuantizedConv q7::QuantizedLinear"
 
@@ -85,7 +88,7 @@ FUSIONS = (
     Walk(File("rope", "ROPE_TURNED ROPE_PAIRS ONNX_ROPE PARTIAL_ROPE", "Concat RotaryEmbedding")),
     Alone(File("rope", "MergeRopes", "q7::Rope")),
     # Before Linear, which would otherwise take the scale of q, or a constant k or v, for its own.
-    Walk(File("attention", "ATTENTION MASKED", "Softmax q7::Attention")),
+    Walk(File("attention", "ATTENTION MASKED", "Softmax q7::Attention & MatMul q7::Attention")),
     # After Attention, whose operands they look behind; factors first, they may hide repeated heads.
     Walk(File("query_scale", "QUERY_SCALE", "q7::Attention")),
     Walk(File("grouped_heads", "GROUPED_HEADS", "q7::Attention")),
@@ -101,15 +104,15 @@ FUSIONS = (
     # One walk: each step of the epilogue is found at the consumer of the one before.
     Walk(
         File("linear", "PRODUCT RESHAPE SCALE COLUMNS BIAS ACTIVATION RESIDUAL", _PRODUCTS),
-        File("linear_rows", "ROWS", _PRODUCTS),
+        File("linear_rows", "ROWS", f"{_PRODUCTS} & Gather Slice"),
         File("linear_turned", "TURNED", _PRODUCTS),
     ),
     # After Attention and Linear, which have the factors of their own products.
     Walk(File("scaled_matmul", "SCALED", "MatMul")),
     # After Linear, whose epilogue holds the activation of the gate.
-    Walk(File("gate", "TWO HALVES", "q7::Linear")),
+    Walk(File("gate", "TWO HALVES", "q7::Linear & Mul Div")),
     # After Linear, which takes no products by chosen weights.
-    Walk(File("experts", "PRODUCT BIAS GATED SUM", "MatMul q7::ExpertLinear")),
+    Walk(File("experts", "PRODUCT BIAS GATED SUM", _EXPERTS)),
     # After Linear: an Add in the epilogue of a GEMM is nearly free (the tile is in registers), so
     # a norm takes only the Adds that no Linear could: sums of embeddings, most often.
     Walk(File("skip_norm", "SKIP_LAYER_NORM SKIP_RMS_NORM", _NORMS)),

@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from q7x2_ep import importer
 from q7x2_ep.backend.cpu.library import load
 from q7x2_ep.compare import interleave
+from q7x2_ep.importer.writer import save
 from q7x2_ep.ir.text import parse
 from q7x2_ep.passes import infer
 from q7x2_ep.plan.memory import THREADS
@@ -175,7 +175,7 @@ def test_shapes_are_fed_images_as_the_plan_of_their_model_stores_them(tmp_path):
   return %second
 """)
     infer.run(graph)
-    importer.save(graph, str(tmp_path / "model.onnx"))
+    save(graph, str(tmp_path / "model.onnx"))
     found = shapes.collect(tmp_path / "model.onnx", [(1, 0, 0)])
     first, second = (text for family, text, _ in found if family == "pool")
     assert "Transpose" not in first and "x0: f32[1,3,8,8]" in first

@@ -256,7 +256,7 @@ def test_bits_of_some_rows_depend_on_neither_threads_nor_others(row: KernelRow, 
     check(gemm(row, a, packed, n), a, b)
     for threads in (2, 3, 8):
         assert gemm(row, a, packed, n, bias, act="gelu", threads=threads).tobytes() == c.tobytes()
-    for some in (FEW + 1, 32, 33, 48, 49):
+    for some in (26, 32, 39, 48, 52):  # q7_gemm_in_tiles
         assert gemm(row, a[:some], packed, n, bias, act="gelu").tobytes() == c[:some].tobytes()
 
 

@@ -231,6 +231,23 @@ def test_opening_imports_nothing_that_compiles(tmp_path):
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+def test_a_small_model_imports_what_it_needs(tmp_path):
+    """Neither protobuf nor fusions and families of ops that it has no use for."""
+    (tmp_path / "m.onnx").write_bytes(add())
+    code = (
+        "import sys, numpy, q7x2_ep\n"
+        f"session = q7x2_ep.InferenceSession({str(tmp_path / 'm.onnx')!r})\n"
+        "ones = numpy.ones((2, 3), numpy.float32)\n"
+        "for _ in range(3): session.run(None, {'x': ones, 'y': ones})\n"
+        "names = 'onnx google.protobuf logging q7x2_ep.ir.pattern q7x2_ep.ir.text'.split()\n"
+        "names += [f'q7x2_ep.fuse.{name}' for name in ('gelu', 'attention', 'linear')]\n"
+        "names += [f'q7x2_ep.ops.{name}' for name in ('matmul', 'conv', 'quant', 'control')]\n"
+        "found = [name for name in names if name in sys.modules]\n"
+        "assert 'q7x2_ep.ops.elementwise' in sys.modules and not found, found"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
 def test_intermediate_values_need_the_model(tmp_path):
     q7x2_ep.compile(scaled(), tmp_path / "m.q7")
     with q7x2_ep.InferenceSession(tmp_path / "m.q7") as session:

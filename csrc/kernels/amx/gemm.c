@@ -178,7 +178,7 @@ static void multiply_rows(const q7_gemm_block *x) {
 }
 
 void Q7_KERNEL(gemm_f32)(const q7_gemm_block *x) {
-    if (x->m <= Q7_GEMM_FEW || !x->b_packed || x->a_k_stride != 1 || x->k < Q7_PARTS_STEP) {
+    if (!q7_gemm_in_tiles(x->m) || !x->b_packed || x->a_k_stride != 1 || x->k < Q7_PARTS_STEP) {
         q7_gemm_f32_avx512(x);
         return;
     }
