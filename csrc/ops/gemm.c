@@ -14,8 +14,7 @@
 enum {
     WIDE = 4,      /* chunks of few rows are multiples; divides Q7_GEMM_PANELS */
     WIDE_ROWS = 6, /* rows up to which several panels are multiplied at once */
-    LEAST_TILES =
-        Q7_GEMM_SOME / Q7_TALL + 1, /* of AMX in a task, where there are more than these rows */
+    LEAST_TILES = Q7_GEMM_SOME / Q7_TALL + 1, /* in a task, of AMX: its bits are those of more */
 };
 
 void q7_gemm_task(const q7_gemm_job *job, int64_t task, float *sums) {
@@ -71,14 +70,13 @@ q7_gemm_job q7_gemm_job_of(const q7_gemm_args *x, const q7_call *call) {
     job.panels = q7_ceil_div(x->n, x->gated ? call->nr / 2 : call->nr);
     job.columns = x->gated ? job.panels * call->nr : x->n;
     job.chunk = x->sums ? q7_min(job.panels, Q7_GEMM_PANELS) : job.panels;
-    if (x->m * x->n * x->k <= Q7_SMALL_WORK) {
-        /* one task */
-    } else if (q7_in_tiles(call, x->m)) {
+    const bool large = x->m * x->n * x->k > Q7_SMALL_WORK;
+    if (large && q7_in_tiles(call, x->m)) {
         const q7_cut cut = q7_cut_for_tiles(call, x->m, 1, job.panels, job.row_blocks,
                                             job.row_tiles / LEAST_TILES);
         job.row_blocks = cut.blocks;
         job.chunk = cut.chunk;
-    } else {
+    } else if (large) {
         const int64_t even = job.panels * job.row_blocks / (call->threads * Q7_TASKS_PER_THREAD);
         job.chunk = q7_max(1, q7_min(even, Q7_GEMM_PANELS));
         if (x->m <= WIDE_ROWS) job.chunk = q7_ceil_div(job.chunk, WIDE) * WIDE;
