@@ -2,8 +2,8 @@
  *
  * Rows of a are cut into parts once for all columns. A panel of b is cut while the one before it is
  * multiplied, which AVX-512 and AMX do side by side; so are the results of a tile of 32 x 32 finished
- * while the next is summed. gemm_some.h has another way for up to 64 rows. Few rows, a that is not contiguous along k, and what does not fit go to
- * the kernel of AVX-512. */
+ * while the next is summed. Up to Q7_GEMM_SOME rows have a way of their own, gemm_some.h. Few rows, a
+ * that is not contiguous along k, and what does not fit go to the kernel of AVX-512. */
 #include "../gemm_finish.h"
 #include "parts.h"
 

@@ -3,8 +3,7 @@
  * Here what costs is b, which is cut for few rows. It is cut a step ahead of the products that read it,
  * again for the second group of rows where there are two: two steps stay in L1, where parts of a whole
  * panel would go to L2 and back. A group has 32 or 48 rows; blocks of k are long, so that panels come
- * in the order of memory. 48 rows of weights from L3 take 0.72 of the time of AVX-512, 32 rows 0.8, 24
- * rows as long. */
+ * in the order of memory (docs/decisions.md 63). */
 #ifndef Q7_GEMM_SOME_H
 #define Q7_GEMM_SOME_H
 #include "parts.h"
