@@ -104,7 +104,7 @@ def session_of(model: bytes, threads: int) -> q7x2_ep.InferenceSession:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_bits_are_those_of_whole_images(name):
+def test_bits_are_those_of_whole_images_with_any_threads(name):
     case = CASES[name]
     model, steps = model_of(case), len(case.layers)
     x = np.random.default_rng(1).normal(0, 1, (3, 16, *case.size)).astype(np.float32)
