@@ -70,37 +70,18 @@ static const block_header *block_at(workspace *w, int64_t key) {
     return block;
 }
 
-/* to (32, 32), or (16, 32) unless `two`, = a b, while other rows are softened. */
-Q7_INLINE void multiply(const q7_bf16 *a, const q7_bf16 *b, int64_t steps, const bool two,
-                        softening *e, float *to, int64_t stride) {
-    q7_zero_sums(two);
-    for (int64_t i = 0; i < steps; i++, a += Q7_PARTS_SIZE, b += Q7_PARTS_SIZE) {
-        q7_load_rows(a, 2, two);
-        q7_load_columns(b, 0);
-        q7_add_products(two);
-        q7_load_rows(a, 1, two);
-        q7_add_products(two);
-        q7_load_columns(b, 1);
-        q7_add_products(two);
-        soften(e);
-        q7_load_rows(a, 0, two);
-        q7_add_products(two);
-        q7_load_columns(b, 2);
-        q7_add_products(two);
-        q7_load_columns(b, 0);
-        q7_add_products(two);
-        q7_keep_stores_fast(room.unused);
-        soften(e);
-    }
-    q7_store_sums(to, stride, two);
+Q7_INLINE void soften_some(void *with, int place) {
+    if (place == 1 || place == 4) soften(with);
 }
+
+/* to (32, 32), or (16, 32), = a b, while other rows are softened. */
 static void multiply_two(const q7_bf16 *a, const q7_bf16 *b, int64_t steps, softening *e, float *to,
                          int64_t stride) {
-    multiply(a, b, steps, true, e, to, stride);
+    q7_multiply_steps(a, b, steps, true, soften_some, e, to, stride, room.unused);
 }
 static void multiply_one(const q7_bf16 *a, const q7_bf16 *b, int64_t steps, softening *e, float *to,
                          int64_t stride) {
-    multiply(a, b, steps, false, e, to, stride);
+    q7_multiply_steps(a, b, steps, false, soften_some, e, to, stride, room.unused);
 }
 
 /* o = rescale * o + sums, `n` channels of the stage's rows. */

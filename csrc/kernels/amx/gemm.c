@@ -5,7 +5,7 @@
  * while the next is summed. Up to Q7_GEMM_SOME rows have a way of their own, gemm_some.h. Few rows, a
  * that is not contiguous along k, and what does not fit go to the kernel of AVX-512. */
 #include "../gemm_finish.h"
-#include "parts.h"
+#include "panel.h"
 
 enum { GROUPS = Q7_GEMM_ROWS / Q7_PARTS_ROWS, STEPS = Q7_GEMM_K_BLOCK / Q7_PARTS_STEP };
 
@@ -43,43 +43,15 @@ static bool cut_rows(const q7_gemm_block *x, int64_t row, int64_t m, q7_bf16 *pa
     return fits;
 }
 
-/* A panel of b, of which pairs of rows are cut now and then. */
-typedef struct cut {
-    const float *b;
-    int64_t next; /* from there to what is wanted at the same place of the next panel */
-    int64_t k, pair, pairs;
-    q7_bf16 *parts;
-    __m512 largest[2];
-} cut;
-
-static cut cut_of(const q7_gemm_block *x, int64_t panel, q7_bf16 *parts) {
-    return (cut){
+static q7_panel panel_of(const q7_gemm_block *x, int64_t panel, q7_bf16 *parts, int64_t count) {
+    return (q7_panel){
         .b = x->b + panel * x->b_panel_stride,
         .next = (panel + 1) * NR < x->n ? x->b_panel_stride : x->k * NR - panel * x->b_panel_stride,
         .k = x->k,
         .pairs = q7_ceil_div(x->k, Q7_PARTS_STEP) * 16,
+        .count = count,
         .parts = parts,
         .largest = {_mm512_setzero_ps(), _mm512_setzero_ps()}};
-}
-
-Q7_INLINE void cut_pairs(cut *c, int64_t count) {
-    const int64_t end = q7_min(c->pair + count, c->pairs);
-    for (; c->pair < end; c->pair++) {
-        const int64_t k = c->pair / 16 * Q7_PARTS_STEP + c->pair % 16;
-        q7_bf16 *to = c->parts + c->pair / 16 * Q7_PARTS_SIZE + c->pair % 16 * Q7_PARTS_STEP;
-        for (int64_t j = 0; j < 2; j++, to += Q7_PARTS_TILE) {
-            const float *b = c->b + k * NR + 16 * j;
-            q7_prefetch(b + c->next);
-            q7_prefetch(b + 16 * NR + c->next);
-            const __m512 low = k < c->k ? _mm512_loadu_ps(b) : _mm512_setzero_ps();
-            const __m512 high = k + 16 < c->k ? _mm512_loadu_ps(b + 16 * NR) : _mm512_setzero_ps();
-            q7_store_parts(low, high, to, 2 * Q7_PARTS_TILE, &c->largest[j]);
-        }
-    }
-}
-
-static bool is_cut(const cut *c) {
-    return (q7_parts_fit(c->largest[0]) & q7_parts_fit(c->largest[1])) == 0xffff;
 }
 
 /* Sums of a tile, whose rows are finished now and then. */
@@ -102,40 +74,25 @@ static void finish_rows(made *x) {
 
 #include "gemm_some.h"
 
-/* sums (32, NR), or (16, NR) unless `two`, while the sums before are finished and 3 * count pairs per
- * step of another panel are cut. */
-Q7_INLINE void multiply(const q7_bf16 *a, const q7_bf16 *b, int64_t steps, const bool two,
-                        cut *next, int64_t count, made *last, float *sums) {
-    q7_zero_sums(two);
-    for (int64_t i = 0; i < steps; i++, a += Q7_PARTS_SIZE, b += Q7_PARTS_SIZE) {
-        q7_load_rows(a, 2, two);
-        q7_load_columns(b, 0);
-        q7_add_products(two);
-        cut_pairs(next, count);
-        q7_load_rows(a, 1, two);
-        q7_add_products(two);
-        q7_load_columns(b, 1);
-        q7_add_products(two);
-        cut_pairs(next, count);
-        q7_load_rows(a, 0, two);
-        q7_add_products(two);
-        finish_rows(last);
-        q7_load_columns(b, 2);
-        q7_add_products(two);
-        cut_pairs(next, count);
-        q7_load_columns(b, 0);
-        q7_add_products(two);
-        q7_keep_stores_fast(room.unused);
-    }
-    q7_store_sums(sums, NR, two);
+/* What a tile is multiplied beside. */
+typedef struct beside {
+    q7_panel next;
+    made last;
+} beside;
+
+Q7_INLINE void cut_or_finish(void *with, int place) {
+    beside *x = with;
+    if (place == 2) finish_rows(&x->last);
+    if (place != 2 && place != 4) q7_cut_pairs(&x->next, x->next.count);
 }
-static void multiply_two(const q7_bf16 *a, const q7_bf16 *b, int64_t steps, cut *next,
-                         int64_t count, made *last, float *sums) {
-    multiply(a, b, steps, true, next, count, last, sums);
+
+static void multiply_two(const q7_bf16 *a, const q7_bf16 *b, int64_t steps, beside *x,
+                         float *sums) {
+    q7_multiply_steps(a, b, steps, true, cut_or_finish, x, sums, NR, room.unused);
 }
-static void multiply_one(const q7_bf16 *a, const q7_bf16 *b, int64_t steps, cut *next,
-                         int64_t count, made *last, float *sums) {
-    multiply(a, b, steps, false, next, count, last, sums);
+static void multiply_one(const q7_bf16 *a, const q7_bf16 *b, int64_t steps, beside *x,
+                         float *sums) {
+    q7_multiply_steps(a, b, steps, false, cut_or_finish, x, sums, NR, room.unused);
 }
 
 /* Up to Q7_GEMM_ROWS rows, and k in one block. */
@@ -146,15 +103,17 @@ static void multiply_rows(const q7_gemm_block *x) {
         const int64_t row = g * Q7_PARTS_ROWS;
         room.fits[g] = cut_rows(x, row, q7_min(Q7_PARTS_ROWS, x->m - row), room.a[g], 2);
     }
-    cut next = cut_of(x, 0, room.b[0]);
-    cut_pairs(&next, next.pairs);
-    made last = {.rows = q7_ceil_div(Q7_PARTS_ROWS, steps)};
+    beside other = {.next = panel_of(x, 0, room.b[0], count),
+                    .last = {.rows = q7_ceil_div(Q7_PARTS_ROWS, steps)}};
+    q7_panel *next = &other.next;
+    made *last = &other.last;
+    q7_cut_pairs(next, next->pairs);
     int turn = 0;
     for (int64_t p = 0; p < panels; p++) {
-        const bool fits = is_cut(&next);
-        const q7_bf16 *b = next.parts;
-        next = cut_of(x, p + 1, room.b[(p + 1) % 2]);
-        if (p + 1 == panels) next.pairs = 0;
+        const bool fits = q7_columns_fit(next->largest);
+        const q7_bf16 *b = next->parts;
+        *next = panel_of(x, p + 1, room.b[(p + 1) % 2], count);
+        if (p + 1 == panels) next->pairs = 0;
         BARRIER();
         for (int64_t g = 0; g < groups; g++) {
             const int64_t row = g * Q7_PARTS_ROWS, m = q7_min(Q7_PARTS_ROWS, x->m - row);
@@ -167,14 +126,14 @@ static void multiply_rows(const q7_gemm_block *x) {
             }
             float *sums = room.sums[turn];
             turn = !turn;
-            (m > 16 ? multiply_two : multiply_one)(room.a[g], b, steps, &next, count, &last, sums);
-            last.part = q7_gemm_part(x, row, m, p * NR, n, NR, &last.epilogue);
-            last.sums = sums;
+            (m > 16 ? multiply_two : multiply_one)(room.a[g], b, steps, &other, sums);
+            last->part = q7_gemm_part(x, row, m, p * NR, n, NR, &last->epilogue);
+            last->sums = sums;
         }
-        cut_pairs(&next, next.pairs);
+        q7_cut_pairs(next, next->pairs);
     }
-    last.rows = Q7_PARTS_ROWS;
-    finish_rows(&last);
+    last->rows = Q7_PARTS_ROWS;
+    finish_rows(last);
 }
 
 void Q7_KERNEL(gemm_f32)(const q7_gemm_block *x) {
@@ -183,8 +142,8 @@ void Q7_KERNEL(gemm_f32)(const q7_gemm_block *x) {
         return;
     }
     q7_tiles_configure(16);
-    const bool some = x->m <= Q7_GEMM_SOME;
-    const int64_t k_block = some ? LONG_STEPS * Q7_PARTS_STEP : Q7_GEMM_K_BLOCK;
+    const bool small = x->m <= Q7_GEMM_SOME;
+    const int64_t k_block = small ? LONG_STEPS * Q7_PARTS_STEP : Q7_GEMM_K_BLOCK;
     for (int64_t row = 0, m; row < x->m; row += m) {
         m = q7_min(Q7_GEMM_ROWS, x->m - row);
         q7_gemm_epilogue epilogue;
@@ -196,7 +155,7 @@ void Q7_KERNEL(gemm_f32)(const q7_gemm_block *x) {
             part.b += k0 * NR;
             part.accumulate = x->accumulate || k0 > 0;
             if (k0 + part.k < x->k) part.epilogue = NULL;
-            (some ? multiply_some : multiply_rows)(&part);
+            (small ? multiply_some : multiply_rows)(&part);
         }
     }
     _tile_release();

@@ -54,7 +54,7 @@ static void next_step(stepper *c) {
     c->turn = !c->turn;
     c->k += Q7_PARTS_STEP;
     if (c->k >= c->x->k) {
-        c->fits = (q7_parts_fit(c->largest[0]) & q7_parts_fit(c->largest[1])) == 0xffff;
+        c->fits = q7_columns_fit(c->largest);
         c->largest[0] = c->largest[1] = _mm512_setzero_ps();
         c->k = 0;
         if (++c->group == c->groups) c->group = 0, c->panel++;

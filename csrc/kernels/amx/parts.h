@@ -66,6 +66,11 @@ Q7_INLINE __mmask16 q7_parts_fit(__m512 largest) {
                      _mm512_cmp_ps_mask(largest, _mm512_setzero_ps(), _CMP_EQ_OQ));
 }
 
+/* Of 32 columns. */
+static inline bool q7_columns_fit(const __m512 largest[2]) {
+    return (q7_parts_fit(largest[0]) & q7_parts_fit(largest[1])) == 0xffff;
+}
+
 /* Tiles 0 to 3 are sums, 4 and 5 rows of a, 6 and 7 columns of b; of 32 rows, or of 16 unless `two`,
  * which is a constant where these are inlined. */
 Q7_INLINE void q7_zero_sums(const bool two) {
@@ -103,5 +108,38 @@ Q7_INLINE void q7_store_sums(float *to, int64_t stride, const bool two) {
     if (two) _tile_stored(2, to + 16 * stride, 4 * stride);
     if (two) _tile_stored(3, to + 16 * stride + 16, 4 * stride);
     BARRIER();
+}
+
+/* What AVX-512 does beside the products of a step: called at each place, of 0 to 4. */
+typedef void q7_meanwhile(void *with, int place);
+
+/* sums (32, 32), or (16, 32) unless `two`, = a @ b. `two` and `meanwhile` are constants where this is
+ * inlined; unused: 256 floats. */
+Q7_INLINE void q7_multiply_steps(const q7_bf16 *a, const q7_bf16 *b, int64_t steps, const bool two,
+                                 q7_meanwhile *const meanwhile, void *with, float *sums,
+                                 int64_t stride, float *unused) {
+    q7_zero_sums(two);
+    for (int64_t i = 0; i < steps; i++, a += Q7_PARTS_SIZE, b += Q7_PARTS_SIZE) {
+        q7_load_rows(a, 2, two);
+        q7_load_columns(b, 0);
+        q7_add_products(two);
+        meanwhile(with, 0);
+        q7_load_rows(a, 1, two);
+        q7_add_products(two);
+        q7_load_columns(b, 1);
+        q7_add_products(two);
+        meanwhile(with, 1);
+        q7_load_rows(a, 0, two);
+        q7_add_products(two);
+        meanwhile(with, 2);
+        q7_load_columns(b, 2);
+        q7_add_products(two);
+        meanwhile(with, 3);
+        q7_load_columns(b, 0);
+        q7_add_products(two);
+        q7_keep_stores_fast(unused);
+        meanwhile(with, 4);
+    }
+    q7_store_sums(sums, stride, two);
 }
 #endif

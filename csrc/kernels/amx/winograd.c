@@ -5,7 +5,7 @@
  * matrices of a panel, do not all fit, these go to the kernel of AVX-512. Blocks begin at multiples of
  * 16 tiles, so that it is the same tiles whatever the number of threads. */
 #include "../winograd_tile.h"
-#include "parts.h"
+#include "panel.h"
 
 void q7_winograd_f32_avx512(const q7_winograd_args *x, const q7_winograd_block *block);
 
@@ -44,92 +44,50 @@ static bool cut_tile(const job *j, int64_t tile) {
     return q7_parts_fit(_mm512_set1_ps(_mm512_reduce_max_ps(largest))) != 0;
 }
 
-/* A matrix of a panel of w, of which pairs of rows are cut now and then. */
-typedef struct cut {
-    const float *b;
-    int64_t next; /* from there to what is wanted at the same place of the next */
-    int64_t k, pair, pairs;
-    q7_bf16 *parts;
-    __m512 largest[2];
-} cut;
-
-Q7_INLINE void cut_pairs(cut *c, int64_t count) {
-    const int64_t end = q7_min(c->pair + count, c->pairs);
-    for (; c->pair < end; c->pair++) {
-        const int64_t k = c->pair / 16 * Q7_PARTS_STEP + c->pair % 16;
-        q7_bf16 *to = c->parts + c->pair / 16 * Q7_PARTS_SIZE + c->pair % 16 * Q7_PARTS_STEP;
-        for (int64_t j = 0; j < 2; j++, to += Q7_PARTS_TILE) {
-            const float *b = c->b + k * NR + 16 * j;
-            q7_prefetch(b + c->next);
-            q7_prefetch(b + 16 * NR + c->next);
-            const __m512 low = k < c->k ? _mm512_loadu_ps(b) : _mm512_setzero_ps();
-            const __m512 high = k + 16 < c->k ? _mm512_loadu_ps(b + 16 * NR) : _mm512_setzero_ps();
-            q7_store_parts(low, high, to, 2 * Q7_PARTS_TILE, &c->largest[j]);
-        }
-    }
-}
-
 /* The i-th of the matrices of a panel, and of those of the panels behind. */
-static cut cut_of(const job *j, int64_t panel, int64_t i) {
+static q7_panel matrix_of(const job *j, int64_t panel, int64_t i) {
     const int64_t size = j->x->C * NR, matrix = q7_ceil_div(j->x->M, NR) * size;
-    return (cut){
+    return (q7_panel){
         .b = (const float *)j->x->w + (panel + i / MATRICES) * size + i % MATRICES * matrix,
         .next = i % MATRICES + 1 < MATRICES ? matrix : size - (MATRICES - 1) * matrix,
         .k = j->x->C,
         .pairs = j->steps * 16,
+        .count = q7_ceil_div(16, 3 * j->groups),
         .parts = j->b[i % 2],
         .largest = {_mm512_setzero_ps(), _mm512_setzero_ps()}};
 }
 
-static bool is_cut(const cut *c) {
-    return (q7_parts_fit(c->largest[0]) & q7_parts_fit(c->largest[1])) == 0xffff;
+Q7_INLINE void cut_some(void *with, int place) {
+    q7_panel *next = with;
+    if (place != 2 && place != 4) q7_cut_pairs(next, next->count);
 }
 
-Q7_INLINE void multiply(const q7_bf16 *a, const q7_bf16 *b, int64_t steps, const bool two,
-                        cut *next, int64_t count, float *sums, float *unused) {
-    q7_zero_sums(two);
-    for (int64_t i = 0; i < steps; i++, a += Q7_PARTS_SIZE, b += Q7_PARTS_SIZE) {
-        q7_load_rows(a, 2, two);
-        q7_load_columns(b, 0);
-        q7_add_products(two);
-        cut_pairs(next, count);
-        q7_load_rows(a, 1, two);
-        q7_add_products(two);
-        q7_load_columns(b, 1);
-        q7_add_products(two);
-        cut_pairs(next, count);
-        q7_load_rows(a, 0, two);
-        q7_add_products(two);
-        q7_load_columns(b, 2);
-        q7_add_products(two);
-        cut_pairs(next, count);
-        q7_load_columns(b, 0);
-        q7_add_products(two);
-        q7_keep_stores_fast(unused);
-    }
-    q7_store_sums(sums, NR, two);
+static void multiply_two(const q7_bf16 *a, const q7_bf16 *b, int64_t steps, q7_panel *next,
+                         float *sums, float *unused) {
+    q7_multiply_steps(a, b, steps, true, cut_some, next, sums, NR, unused);
+}
+static void multiply_one(const q7_bf16 *a, const q7_bf16 *b, int64_t steps, q7_panel *next,
+                         float *sums, float *unused) {
+    q7_multiply_steps(a, b, steps, false, cut_some, next, sums, NR, unused);
 }
 
 /* All matrices of a panel, the first of which is cut already; false if one does not fit. */
-static bool multiply_panel(const job *j, int64_t panel, cut *now) {
-    const int64_t count = q7_ceil_div(16, 3 * j->groups);
+static bool multiply_panel(const job *j, int64_t panel, q7_panel *now) {
     _Alignas(64) float unused[256];
     bool fits = true;
     for (int64_t i = 0; i < MATRICES; i++) {
         const q7_bf16 *b = now->parts;
-        fits &= is_cut(now);
-        *now = cut_of(j, panel, i + 1);
+        fits &= q7_columns_fit(now->largest);
+        *now = matrix_of(j, panel, i + 1);
         if (i + 1 == MATRICES && panel + 1 == j->block->panel) now->pairs = 0;
         BARRIER();
         for (int64_t g = 0; g < j->groups; g++) {
             const q7_bf16 *a = j->a + (g * MATRICES + i) * j->rows;
             float *sums = j->products + (i * j->groups + g) * Q7_PARTS_ROWS * NR;
-            if (j->tiles - g * Q7_PARTS_ROWS > HALF)
-                multiply(a, b, j->steps, true, now, count, sums, unused);
-            else
-                multiply(a, b, j->steps, false, now, count, sums, unused);
+            const bool two = j->tiles - g * Q7_PARTS_ROWS > HALF;
+            (two ? multiply_two : multiply_one)(a, b, j->steps, now, sums, unused);
         }
-        cut_pairs(now, now->pairs);
+        q7_cut_pairs(now, now->pairs);
     }
     return fits;
 }
@@ -177,8 +135,8 @@ void Q7_KERNEL(winograd_f32)(const q7_winograd_args *x, const q7_winograd_block 
         for (int64_t i = first; i < q7_min(first + HALF, j.tiles); i++)
             j.fits[first / HALF] &= cut_tile(&j, i);
     }
-    cut now = cut_of(&j, block->first_panel, 0);
-    cut_pairs(&now, now.pairs);
+    q7_panel now = matrix_of(&j, block->first_panel, 0);
+    q7_cut_pairs(&now, now.pairs);
     for (int64_t p = block->first_panel; p < block->panel; p++)
         finish(&j, p, multiply_panel(&j, p, &now));
     _tile_release();
