@@ -345,6 +345,8 @@ class _Reader:
             for i, name in enumerate(draft.outputs)
         ]
         attrs = {**entry.attributes, **draft.attrs}
+        if draft.op == "Slice" and not self.request.regular:
+            attrs["exact"] = True
         node = Node(draft.op, inputs, outputs, attrs, draft.name, (source,))
         self.graph.nodes += hoisted(node) if draft.op == "Loop" else [node]
 

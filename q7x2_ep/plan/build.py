@@ -298,11 +298,11 @@ class Builder:
             else None
         )
 
-    def guard(self, left: Dim, right: Dim, text: str) -> None:
+    def guard(self, left: Dim, right: Dim, text: str, kind: str = "eq") -> None:
         """Have bind check that two dims are equal."""
         if left != right:
             self.plan.guards.append(
-                Guard(left, right, f"[{self._node.op} {self._node.name}] {text}")
+                Guard(left, right, f"[{self._node.op} {self._node.name}] {text}", kind)
             )
 
     # What build() uses
@@ -319,6 +319,8 @@ class Builder:
             raise UnsupportedOp(f"{where_is(node)} has no kernel")
         for left, right, text in entry.guards(node) if hasattr(entry, "guards") else ():
             self.guard(left, right, text)
+        for left, right, text in entry.assumptions(node) if hasattr(entry, "assumptions") else ():
+            self.guard(left, right, text, "assumed")
         self._guard_sizes(node)
         if hasattr(entry, "views"):
             for output, view in zip(node.outputs, entry.views(node, self.view(node.inputs[0]))):

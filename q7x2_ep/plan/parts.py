@@ -44,7 +44,7 @@ class Step(NamedTuple):
 
 class Guard(NamedTuple):
     """A fact about shapes that only bind can check: left == right (or left >= right). text names
-    the node.
+    the node. kind: eq, ge, or assumed, an equality that feeds may break, see Request.regular.
     """
 
     left: Dim
