@@ -298,12 +298,11 @@ class Builder:
             else None
         )
 
-    def guard(self, left: Dim, right: Dim, text: str, kind: str = "eq") -> None:
+    def guard(self, left: Dim, right: Dim, text: str, is_assumed: bool = False) -> None:
         """Have bind check that two dims are equal."""
         if left != right:
-            self.plan.guards.append(
-                Guard(left, right, f"[{self._node.op} {self._node.name}] {text}", kind)
-            )
+            text = f"[{self._node.op} {self._node.name}] {text}"
+            self.plan.guards.append(Guard(left, right, text, is_assumed=is_assumed))
 
     # What build() uses
 
@@ -320,7 +319,7 @@ class Builder:
         for left, right, text in entry.guards(node) if hasattr(entry, "guards") else ():
             self.guard(left, right, text)
         for left, right, text in entry.assumptions(node) if hasattr(entry, "assumptions") else ():
-            self.guard(left, right, text, "assumed")
+            self.guard(left, right, text, is_assumed=True)
         self._guard_sizes(node)
         if hasattr(entry, "views"):
             for output, view in zip(node.outputs, entry.views(node, self.view(node.inputs[0]))):

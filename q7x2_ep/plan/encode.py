@@ -32,7 +32,7 @@ OPERATIONS = {
     "broadcast": 9,
 }
 SPACES = {"arena": 0, "constant": 1, "input": 2, "output": 3}
-GUARDS = {"eq": 0, "ge": 1, "assumed": 0}
+GUARDS = {"eq": 0, "ge": 1}
 ALIGN = 64  # of the args of a step
 
 

@@ -31,7 +31,7 @@ def listing(plan: Plan) -> str:
             f"a{i}: {storage.bytes} bytes, steps {storage.first}..{storage.last}  # {storage.name}"
         )
     lines += [
-        f"guard: {g.left} {'>=' if g.kind == 'ge' else '=='} {g.right}  # {g.text}"
+        f"guard: {g.left} {'==' if g.kind == 'eq' else '>='} {g.right}  # {g.text}"
         for g in plan.guards
     ]
     lines.append(f"packed weights: {plan.packed_bytes} bytes in {len(plan.packs)} panels")

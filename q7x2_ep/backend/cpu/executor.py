@@ -219,7 +219,7 @@ class Executor:
                 left, right = substitute(guard.left, sizes), substitute(guard.right, sizes)
                 fact = f"{guard.left} is {left}, {guard.right} is {right}"
                 return errors.ShapeError(f"{guard.text}: {fact} (feed: {given})")
-            kind = errors.IrregularFeed if guard.kind == "assumed" else errors.ShapeError
+            kind = errors.IrregularFeed if guard.is_assumed else errors.ShapeError
             return kind(f"{guard.text} (feed: {given})")
         if error.code == native.NO_MEMORY:
             return errors.BackendError(f"[bind] out of memory: {error} (feed: {given})")
