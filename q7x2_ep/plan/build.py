@@ -220,7 +220,7 @@ class Builder:
 
     def allocate(self, value: Value, strides: Optional[tuple[Dim, ...]] = None) -> View:
         """Storage for a value in a given (dense) memory order; row major by default."""
-        if value not in self._storages:
+        if value not in self._views:
             self._new_storage(value, "arena", -1)
             view = View(value, value.shape, strides or contiguous_strides(value.shape))
             self._views[value] = view
