@@ -336,7 +336,7 @@ def _wrong_dim(spec: InputSpec, array: np.ndarray, axis: int, wanted: Dim) -> er
         if isinstance(dim, Expr)
         else f"the model fixes it to {wanted}"
     )
-    kind = errors.ShapeError if spec.symbols[axis] is None else errors.DimConflict
+    kind = errors.ShapeError if spec.symbols[axis] is None else errors.IrregularFeed
     return kind(
         f"Got invalid dimensions for input: {spec.name} for the following indices index: {axis} "
         f"Got: {array.shape[axis]} Expected: {wanted}: dim {axis} of {_shape_text(spec.shape)}: "
