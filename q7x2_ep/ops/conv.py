@@ -418,7 +418,7 @@ def direct_step(node: Node, b: Any, fields: dict[str, Any], residual: Optional[V
     filters, channels, taps = w.shape[0], w.shape[1], product(w.shape[2:])
     k = channels * taps
     view = b.view(x)
-    planes = view.strides[-1] == 1 and x.shape[1] <= MAX_PLANES
+    planes = view.strides[-1] == 1 and channels * groups <= MAX_PLANES
     if not planes:
         view = b.channels_last(x)
     for name in ("D", "OD", "kd", "stride_d", "dilation_d", "pad_front"):
