@@ -17,14 +17,14 @@ static _Thread_local struct {
     _Alignas(64) q7_bf16 b[2][STEPS * Q7_PARTS_SIZE];
     _Alignas(64) float sums[2][Q7_PARTS_ROWS * NR];
     _Alignas(64) float unused[256];
-    bool fits[GROUPS];
+    uint64_t odd[GROUPS]; /* rows that do not fit */
 } room;
 
-/* Rows of a, up to those of some tiles; false if one does not fit. */
-static bool cut_rows(const q7_gemm_block *x, int64_t row, int64_t m, q7_bf16 *parts,
-                     int64_t tiles) {
+/* Rows of a, up to those of some tiles; a bit for each that does not fit. */
+static uint64_t cut_rows(const q7_gemm_block *x, int64_t row, int64_t m, q7_bf16 *parts,
+                         int64_t tiles) {
     const int64_t whole = x->k / Q7_PARTS_STEP * Q7_PARTS_STEP, stride = tiles * Q7_PARTS_TILE;
-    bool fits = true;
+    uint64_t odd = 0;
     for (int64_t i = 0; i < m; i++) {
         const float *a = x->a + (row + i) * x->a_row_stride;
         __m512 largest = _mm512_setzero_ps();
@@ -38,9 +38,10 @@ static bool cut_rows(const q7_gemm_block *x, int64_t row, int64_t m, q7_bf16 *pa
         if (whole < x->k)
             q7_store_parts(q7_load_left(a + whole, x->k - whole),
                            q7_load_left(a + whole + 16, x->k - whole - 16), to, stride, &largest);
-        fits &= q7_parts_fit(_mm512_set1_ps(_mm512_reduce_max_ps(largest))) != 0;
+        const bool fits = q7_parts_fit(_mm512_set1_ps(_mm512_reduce_max_ps(largest)));
+        odd |= (uint64_t)!fits << i;
     }
-    return fits;
+    return odd;
 }
 
 static q7_panel panel_of(const q7_gemm_block *x, int64_t panel, q7_bf16 *parts, int64_t count) {
@@ -72,6 +73,19 @@ static void finish_rows(made *x) {
     x->sums += rows * NR;
 }
 
+/* A tile at once: rows that do not fit by AVX-512, each by itself, so that bits of none depend on which
+ * others were cut into tiles with it. */
+static void finish_odd(const q7_gemm_block *x, const float *sums, uint64_t odd) {
+    for (int64_t i = 0; i < x->m; i++) {
+        q7_gemm_epilogue epilogue;
+        const q7_gemm_block row = q7_gemm_part(x, i, 1, 0, x->n, NR, &epilogue);
+        if (odd >> i & 1)
+            q7_gemm_f32_avx512(&row);
+        else
+            q7_finish_floats(&row, sums + i * NR, NR, 0, row.n);
+    }
+}
+
 #include "gemm_some.h"
 
 /* What a tile is multiplied beside. */
@@ -101,7 +115,7 @@ static void multiply_rows(const q7_gemm_block *x) {
     const int64_t steps = q7_ceil_div(x->k, Q7_PARTS_STEP), count = q7_ceil_div(16, 3 * groups);
     for (int64_t g = 0; g < groups; g++) {
         const int64_t row = g * Q7_PARTS_ROWS;
-        room.fits[g] = cut_rows(x, row, q7_min(Q7_PARTS_ROWS, x->m - row), room.a[g], 2);
+        room.odd[g] = cut_rows(x, row, q7_min(Q7_PARTS_ROWS, x->m - row), room.a[g], 2);
     }
     beside other = {.next = panel_of(x, 0, room.b[0], count),
                     .last = {.rows = q7_ceil_div(Q7_PARTS_ROWS, steps)}};
@@ -118,7 +132,7 @@ static void multiply_rows(const q7_gemm_block *x) {
         for (int64_t g = 0; g < groups; g++) {
             const int64_t row = g * Q7_PARTS_ROWS, m = q7_min(Q7_PARTS_ROWS, x->m - row);
             const int64_t n = q7_min(NR, x->n - p * NR);
-            if (!fits || !room.fits[g]) {
+            if (!fits) {
                 q7_gemm_epilogue epilogue;
                 const q7_gemm_block part = q7_gemm_part(x, row, m, p * NR, n, NR, &epilogue);
                 q7_gemm_f32_avx512(&part);
@@ -129,6 +143,10 @@ static void multiply_rows(const q7_gemm_block *x) {
             (m > 16 ? multiply_two : multiply_one)(room.a[g], b, steps, &other, sums);
             last->part = q7_gemm_part(x, row, m, p * NR, n, NR, &last->epilogue);
             last->sums = sums;
+            if (room.odd[g]) {
+                finish_odd(&last->part, sums, room.odd[g]);
+                last->part.m = 0;
+            }
         }
         q7_cut_pairs(next, next->pairs);
     }

@@ -27,7 +27,7 @@ typedef struct group {
     int64_t row, m;
     int tiles;
     const q7_bf16 *a; /* (steps, parts, tiles): tiles of 16 rows of pairs */
-    bool fits;
+    uint64_t odd;     /* rows that do not fit */
 } group;
 
 /* Where b is cut: a step of a panel, which all groups want before the next panel. */
@@ -157,7 +157,7 @@ static void multiply_some(const q7_gemm_block *x) {
         g->row = row;
         g->m = q7_min(g->tiles * TILE_ROWS, x->m - row);
         g->a = parts;
-        g->fits = cut_rows(x, row, g->m, parts, g->tiles);
+        g->odd = cut_rows(x, row, g->m, parts, g->tiles);
         parts += g->tiles * steps * Q7_PARTS * Q7_PARTS_TILE;
     }
     point_at(&next);
@@ -174,8 +174,12 @@ static void multiply_some(const q7_gemm_block *x) {
             BARRIER();
             (g->tiles == 3 ? sum_three : sum_two)(g->a, steps, &next, &last, sums);
             last.part.m = 0;
-            if (!g->fits || !next.fits) {
+            if (!next.fits) {
                 q7_gemm_f32_avx512(&part);
+                continue;
+            }
+            if (g->odd) {
+                finish_odd(&part, sums, g->odd);
                 continue;
             }
             last.part = part;
