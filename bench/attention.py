@@ -106,9 +106,11 @@ def sdpa(feeds: Sequence[np.ndarray], threads: int, causal: bool) -> Callable[[]
 
 def _options(arguments: Optional[list[str]]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Attention alone: peak, memory, PyTorch.")
-    parser.add_argument("--sequence", type=results.numbers, default=[512, 1024, 2048, 4096, 8192])
-    parser.add_argument("--threads", type=results.numbers, default=[1, 2])
-    parser.add_argument("--causal", action="store_true")
+    lengths = [512, 1024, 2048, 4096, 8192]
+    several = "one or several, like 1,8 (default %(default)s)"
+    parser.add_argument("--sequence", type=results.numbers, default=lengths, help=several)
+    parser.add_argument("--threads", type=results.numbers, default=[1, 2], help=several)
+    parser.add_argument("--causal", action="store_true", help="no query sees a later key")
     parser.add_argument("--runs", type=int, help="of each engine (default: what 1.5 s allow)")
     return parser.parse_args(arguments)
 

@@ -1,6 +1,6 @@
 """Programs that use onnxruntime, unmodified from PyPI: on us, on onnxruntime, and what differs.
 
-Run: python bench/clients.py [NAME ...] [--rounds N] [--folder DIR] [--onnxruntime VERSION].
+Run: python bench clients [NAME ...] [--rounds N] [--folder DIR] [--onnxruntime VERSION].
 Each client gets a virtual environment of its own in DIR, without onnxruntime, and is given one of
 the two engines by PYTHONPATH alone: onnxruntime from a folder beside, or us by `run-as-ort`. The
 programs are in bench/clients; both engines take turns. Exit code 1 where a result differs.

@@ -1,4 +1,4 @@
-"""Time from ONNX bytes to a plan, by stage: python bench/compile.py [MODEL.onnx ..] [--nodes N,M].
+"""Time from ONNX bytes to a plan, by stage: python bench compile [MODEL.onnx ..] [--nodes N,M].
 
 Times are CPU times, the best of several. `optimise` is all between reading and planning; the last
 column shows whether it grows faster than the nodes. Without models, decoders of about N nodes are

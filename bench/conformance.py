@@ -1,6 +1,6 @@
 """The ONNX backend suite of the installed onnx wheel, run by its own runner, on us and others.
 
-Run: python bench/conformance.py [--only PATTERN] [--engine q7x2_ep,onnxruntime] [--json FILE].
+Run: python bench conformance [--only PATTERN] [--engine q7x2_ep,onnxruntime] [--json FILE].
 Cases, feeds, comparison and tolerances are those of onnx.backend.test.runner; an engine is given a
 model and arrays only. Each engine has a process of its own, which is started again where a
 case crashes or hangs it; in ours onnxruntime cannot be imported. A case that does not pass is

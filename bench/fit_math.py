@@ -5,7 +5,7 @@ found on a dense grid and equalised by reweighting (Lawson's algorithm). Coeffic
 rounded to float32 one at a time, from the constant term up, each followed by a refit of the rest.
 Errors with float32 arithmetic are measured by tests/kernels/test_ulp.py.
 
-Usage: python bench/fit_math.py        (needs numpy and mpmath)
+Usage: python bench fit_math        (needs numpy and mpmath)
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Correctness over a matrix: every model, batch and length in one session, against float64 and ORT.
 
-Run: python bench/matrix.py MODEL.onnx|FOLDER.. [--batch 1,2,3] [--sequence 1,7,16,128,512]
+Run: python bench matrix MODEL.onnx|FOLDER.. [--batch 1,2,3] [--sequence 1,7,16,128,512]
 [--threads 1,2,3,8]. Masks are padded, and once more have holes. What onnxruntime refuses is held
 against onnx.reference, and the float64 evaluation too, where that runs. A length that the model
 itself refuses (a position table that is too short) is reported as such, and must be refused by
@@ -39,10 +39,11 @@ def main(arguments: Optional[list[str]] = None) -> int:
         return [int(part) for part in text.split(",")]
 
     parser = argparse.ArgumentParser(description="Correctness over models, batches and lengths.")
-    parser.add_argument("models", nargs="+")
-    parser.add_argument("--batch", type=numbers, default=[1, 2, 3])
-    parser.add_argument("--sequence", type=numbers, default=[1, 7, 16, 128, 512])
-    parser.add_argument("--threads", type=numbers, default=[1, 2, 3, 8])
+    several = "one or several, like 1,8 (default %(default)s)"
+    parser.add_argument("models", nargs="+", help="files, or folders of them")
+    parser.add_argument("--batch", type=numbers, default=[1, 2, 3], help=several)
+    parser.add_argument("--sequence", type=numbers, default=[1, 7, 16, 128, 512], help=several)
+    parser.add_argument("--threads", type=numbers, default=[1, 2, 3, 8], help=several)
     options = parser.parse_args(arguments)
     failures = 0
     models = [path for name in options.models for path in files(Path(name))]

@@ -291,20 +291,27 @@ def _options(arguments: Optional[list[str]]) -> argparse.Namespace:
     parser.add_argument(
         "--model", action="append", help=f"{', '.join(FEEDS)}, or a file; may be repeated"
     )
-    parser.add_argument("--threads", type=results.numbers, default=[1, 2])
+    several = "one or several, like 1,8"
+    parser.add_argument(
+        "--threads", type=results.numbers, default=[1, 2], help=f"{several} (default %(default)s)"
+    )
     parser.add_argument(
         "--peer",
         type=lambda text: [name for name in text.split(",") if engines.ENGINES[name]],
         default=list(engines.FROM_FILE[1:]),
         help=f"of {', '.join(engines.PEERS)} (default those that run files)",
     )
-    parser.add_argument("--batch", type=results.numbers, help="instead of the usual feeds")
-    parser.add_argument("--sequence", type=results.numbers)
+    parser.add_argument(
+        "--batch", type=results.numbers, help=f"instead of the usual feeds; {several}"
+    )
+    parser.add_argument("--sequence", type=results.numbers, help=f"likewise; {several}")
     parser.add_argument("--matrix", action="store_true", help="all batches and lengths")
     parser.add_argument("--exporter", choices=("legacy", "dynamo"), default="legacy")
     parser.add_argument("--opset", type=int, default=17)
     parser.add_argument("--runs", type=int, help="of each engine (default: what 1.5 s allow)")
-    parser.add_argument("--clock", choices=results.CLOCKS, default="wall")
+    parser.add_argument(
+        "--clock", choices=results.CLOCKS, default="wall", help="cpu: for a busy machine"
+    )
     parser.add_argument("--seconds", type=float, help="begin nothing new after so long")
     parser.add_argument("--again", action="store_true", help="what was measured already, too")
     parser.add_argument("--results", type=Path, help="(default bench/results/models.jsonl)")

@@ -367,8 +367,12 @@ def table(rooflines: list[Roofline]) -> str:
 
 def main(arguments: Optional[list[str]] = None) -> int:
     parser = argparse.ArgumentParser(description="FMA peak and read bandwidth per thread count.")
-    parser.add_argument("--threads", type=results.numbers, default=[1, default_threads()])
-    parser.add_argument("--isa", action="append", help="default: every one that this machine has")
+    several = "one or several, like 1,8 (default %(default)s)"
+    usual = [1, default_threads()]
+    parser.add_argument("--threads", type=results.numbers, default=usual, help=several)
+    parser.add_argument(
+        "--isa", action="append", help="may be repeated; default: every one that this machine has"
+    )
     options = parser.parse_args(arguments)
     supported = {row.isa for row in load("").target.kernels if row.supported}
     isas = options.isa or [isa for isa in VECTORS if isa in supported]

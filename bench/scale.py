@@ -93,8 +93,14 @@ def _options(arguments: Optional[list[str]]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="What more threads gain.")
     parser.add_argument("--model", action="append", choices=FEEDS, help="may be repeated")
     parser.add_argument("--cache", type=Path, default=zoo.DEFAULT_CACHE, help="of the zoo")
-    parser.add_argument("--threads", type=results.numbers, default=usual)
-    parser.add_argument("--peer", type=lambda text: text.split(","), default=["onnxruntime"])
+    several = "one or several, like 1,8 (default %(default)s)"
+    parser.add_argument("--threads", type=results.numbers, default=usual, help=several)
+    parser.add_argument(
+        "--peer",
+        type=lambda text: text.split(","),
+        default=["onnxruntime"],
+        help="one or several engines, by comma (default onnxruntime)",
+    )
     parser.add_argument("--runs", type=int, help="of each (default: what 1.5 s allow)")
     return parser.parse_args(arguments)
 

