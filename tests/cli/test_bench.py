@@ -61,7 +61,7 @@ def test_results_are_read_back_with_what_they_were_measured_on(tmp_path):
     assert results.here("models", "a", 1) == [first, second]
     assert not results.here("models", "a", 2)
     (tmp_path / "models.jsonl").write_text('{"name": "a", "threads": 1}\n{"name": "a"}\n')
-    with pytest.raises(ValueError, match=r"models\.jsonl:2: no row"):
+    with pytest.raises(SystemExit, match=r"models\.jsonl:2: no row"):
         results.read(tmp_path / "models.jsonl")
 
 
