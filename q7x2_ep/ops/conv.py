@@ -382,6 +382,16 @@ def conv_step(
         for axis in "dhw":
             del fields[f"stride_{axis}"], fields[f"dilation_{axis}"]
         b.step("winograd", kernel="winograd", **fields)
+    elif in_tiles and is_of_parts(node, spec, b.constants):
+        filters, channels, taps = w.shape[0], w.shape[1], product(w.shape[2:])
+        fields["w"] = b.packed(
+            channels * taps, filters, taps, channels * taps, w, taps=taps, tap_stride=1
+        )
+        fields.update(last_fields(node, b, residual), M=filters)
+        fields["room"] = b.threads * b.constants["CONV_PARTS_ROOM"]
+        for name in ("D", "OD", "kd", "stride_d", "dilation_d", "pad_front", "x_d_stride"):
+            del fields[name]
+        b.step("conv_parts", kernel="conv_parts", **fields)
     else:
         filters, channels, taps = w.shape[0], w.shape[1], product(w.shape[2:])
         k, pixels = channels * taps, spec["N"] * spec["OD"] * spec["OH"] * spec["OW"]
@@ -437,6 +447,16 @@ def direct_step(node: Node, b: Any, fields: dict[str, Any], residual: Optional[V
     )
     fields.update(offsets=b.threads * 8 * k, lines=b.threads * channels * height * width * 4)
     b.step("conv_direct", kernel="conv_direct", **fields)
+
+
+def is_of_parts(node: Node, spec: dict[str, Dim], constants: Mapping[str, int]) -> bool:
+    """Whether csrc/kernels/conv_parts.h applies, and wins: windows of several taps, a line of which
+    has room.
+    """
+    sizes = [spec[name] for name in ("kh", "kw", "OW")]
+    if len(node.output.shape) > 4 or not all(isinstance(size, int) for size in sizes):
+        return False
+    return 1 < product(sizes[:2]) <= 64
 
 
 def is_winograd(node: Node, spec: dict[str, Dim], in_tiles: bool) -> bool:

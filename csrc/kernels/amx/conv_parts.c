@@ -1,0 +1,376 @@
+/* conv_parts.c: the kernel of ../conv_parts.h. Read that and parts.h first.
+ *
+ * A product is of up to 64 rows and 16 filters. Its k values go in steps of 32 channels of a tap, taps
+ * inside, so that L1 holds what the taps of 32 channels read again; in blocks of up to 9 steps of w,
+ * which are cut once for all rows, beside the products of the block before. Sums stay in memory
+ * between blocks. */
+#include "../conv_parts.h"
+
+#include "../gemm_finish.h"
+#include "parts.h"
+
+void q7_gemm_f32_avx512(const q7_gemm_block *block);
+
+enum {
+    COLUMNS = 16, /* filters of a product, half a panel */
+    TILE = 16,    /* rows of a tile, */
+    GROUP = 4,    /* and tiles of a product */
+    BLOCK = 9,    /* steps */
+    W_STEP = Q7_PARTS * Q7_PARTS_TILE,
+    MOST_TAPS = 64,
+};
+
+typedef struct job {
+    const q7_conv_parts_args *x;
+    const q7_conv_parts_block *block;
+    q7_conv_axis h, w;
+    int64_t taps, steps, pitch;
+    int64_t rows;             /* of a plane, all images of the block */
+    int64_t channels_stride;  /* bfloat16 of the parts of 32 channels */
+    int64_t at[MOST_TAPS];    /* where a tap begins, from the first row of a window */
+    q7_bf16 *a, *b[2];
+    float *sums;
+    bool *fits; /* lines of planes */
+} job;
+
+/* The lines of y in a block that are of one image. */
+typedef struct image {
+    int64_t n, oh, lines;
+    int64_t line;        /* the first of its planes */
+    int64_t tile, tiles; /* of its sums */
+} image;
+
+static bool next_image(const job *j, image *i) {
+    const int64_t OH = j->x->OH;
+    const bool begins = i->lines == 0;
+    const int64_t first = begins ? j->block->first : i->n * OH + i->oh + i->lines;
+    if (first >= j->block->end) return false;
+    i->line += begins ? 0 : i->lines + j->h.span;
+    i->tile += i->tiles;
+    i->n = first / OH;
+    i->oh = first % OH;
+    i->lines = q7_min(j->block->end - first, OH - i->oh);
+    i->tiles = q7_ceil_div((i->lines - 1) * j->pitch + j->x->OW, TILE);
+    return true;
+}
+
+/* A pixel, or zeros, as a row of the planes; false if it does not fit. */
+static bool cut_pixel(const job *j, const float *from, q7_bf16 *to) {
+    const int64_t C = j->x->C, part = j->rows * Q7_PARTS_STEP;
+    __m512 largest = _mm512_setzero_ps();
+    for (int64_t c = 0; c < C; c += Q7_PARTS_STEP, to += j->channels_stride)
+        if (!from)
+            for (int i = 0; i < Q7_PARTS; i++)
+                _mm512_store_si512(to + i * part, _mm512_setzero_si512());
+        else if (c + Q7_PARTS_STEP <= C)
+            q7_store_parts(_mm512_loadu_ps(from + c), _mm512_loadu_ps(from + c + 16), to, part,
+                           &largest);
+        else
+            q7_store_parts(q7_load_left(from + c, C - c), q7_load_left(from + c + 16, C - c - 16),
+                           to, part, &largest);
+    return q7_parts_fit(_mm512_set1_ps(_mm512_reduce_max_ps(largest))) != 0;
+}
+
+/* Line v of plane (ph, pw) of an image. */
+static bool cut_line(const job *j, const image *i, int64_t v, int64_t ph, int64_t pw) {
+    const q7_conv_parts_args *x = j->x;
+    const int64_t h = (i->oh + v + q7_conv_shift(&j->h, 0)) * x->stride_h + q7_conv_phase(&j->h, ph);
+    const int64_t first = q7_conv_shift(&j->w, 0) * x->stride_w + q7_conv_phase(&j->w, pw);
+    const float *line = (const float *)x->x + i->n * x->x_n_stride + h * x->x_h_stride;
+    q7_bf16 *to = j->a + (ph * j->w.planes + pw) * Q7_PARTS * j->rows * Q7_PARTS_STEP +
+                  (i->line + v) * j->pitch * Q7_PARTS_STEP;
+    bool fits = true;
+    for (int64_t u = 0; u < j->pitch; u++, to += Q7_PARTS_STEP) {
+        const int64_t w = first + u * x->stride_w;
+        const bool inside = h >= 0 && h < x->H && w >= 0 && w < x->W;
+        fits &= cut_pixel(j, inside ? line + w * x->x_w_stride : NULL, to);
+    }
+    return fits;
+}
+
+static void cut_image(const job *j, const image *i) {
+    for (int64_t v = 0; v < i->lines + j->h.span; v++) {
+        bool fits = true;
+        for (int64_t p = 0; p < j->h.planes * j->w.planes; p++)
+            fits &= cut_line(j, i, v, p / j->w.planes, p % j->w.planes);
+        j->fits[i->line + v] = fits;
+    }
+}
+
+/* Where w is cut: in steps up to `end` of some filters. */
+typedef struct cutter {
+    const job *j;
+    int64_t filters, step, end, pair; /* filters: the how many-th 16 */
+    const float *w;
+    int64_t left, ahead; /* channels from there on, and floats to what is prefetched */
+    q7_bf16 *to;
+    __m512 largest;
+    /* sums of a block that are to be added to those before it, or are the first */
+    const float *made;
+    float *sums;
+    int64_t rows;
+    bool first;
+} cutter;
+
+Q7_INLINE void add_made(const cutter *c) {
+    for (int64_t i = 0; i < c->rows; i++) {
+        const __m512 x = _mm512_load_ps(c->made + i * COLUMNS);
+        float *to = c->sums + i * COLUMNS;
+        _mm512_store_ps(to, c->first ? x : _mm512_add_ps(x, _mm512_load_ps(to)));
+    }
+}
+
+static const float *weights_of(const job *j, int64_t filters, int64_t step) {
+    const int64_t C = j->x->C, k = step % j->taps * C + step / j->taps * Q7_PARTS_STEP;
+    const int64_t panel = filters / 2, half = filters % 2;
+    return (const float *)j->x->w + (panel * j->taps * C + k) * NR + half * COLUMNS;
+}
+
+static void point_at(cutter *c) {
+    const job *j = c->j;
+    const int64_t later = c->step + BLOCK;
+    const bool ends = later >= j->steps;
+    c->w = weights_of(j, c->filters, c->step);
+    c->left = j->x->C - c->step / j->taps * Q7_PARTS_STEP;
+    c->ahead = weights_of(j, c->filters + ends, ends ? later - j->steps : later) - c->w;
+}
+
+Q7_INLINE void cut_pairs(cutter *c, int64_t count) {
+    for (; count > 0 && c->step < c->end; count--) {
+        const float *low = c->w + c->pair * NR, *high = low + 16 * NR;
+        q7_prefetch(low + c->ahead);
+        q7_prefetch(high + c->ahead);
+        q7_store_parts(c->pair < c->left ? _mm512_loadu_ps(low) : _mm512_setzero_ps(),
+                       c->pair + 16 < c->left ? _mm512_loadu_ps(high) : _mm512_setzero_ps(),
+                       c->to + c->pair * Q7_PARTS_STEP, Q7_PARTS_TILE, &c->largest);
+        if (++c->pair < 16) continue;
+        c->pair = 0;
+        c->to += W_STEP;
+        if (++c->step < c->end) point_at(c);
+    }
+}
+
+/* Tiles 0 to 3 are sums, 4 rows of x, 5 to 7 the parts of w. */
+Q7_INLINE void add_part(const q7_bf16 *a, const int tiles, const int part) {
+#define ADD(i)                                            \
+    if (tiles > i) {                                      \
+        _tile_loadd(4, a + i * Q7_PARTS_TILE, 64);        \
+        if (part == 0) _tile_dpbf16ps(i, 4, 5);           \
+        if (part == 1) _tile_dpbf16ps(i, 4, 6);           \
+        if (part == 2) _tile_dpbf16ps(i, 4, 7);           \
+    }
+    ADD(0)
+    ADD(1)
+    ADD(2)
+    ADD(3)
+#undef ADD
+}
+
+#define FOR_TILES(f)  \
+    f(0);             \
+    if (tiles > 1) f(1); \
+    if (tiles > 2) f(2); \
+    if (tiles > 3) f(3);
+
+/* made (16 tiles, 16) = the product of the windows from a on and n steps, while count pairs of the next
+ * block are cut in six places of each, and what was made before is added at the end. */
+Q7_INLINE void multiply(const job *j, const q7_bf16 *a, int64_t step, int64_t n, const q7_bf16 *b,
+                        const int tiles, cutter *next, int64_t count, float *made) {
+    _Alignas(64) float unused[256];
+    const int64_t part = j->rows * Q7_PARTS_STEP;
+    int64_t tap = step % j->taps;
+    const q7_bf16 *channels = a + step / j->taps * j->channels_stride;
+#define ZERO(i) _tile_zero(i)
+#define STORE(i) _tile_stored(i, made + (i) * 256, 64)
+    FOR_TILES(ZERO)
+    for (int64_t i = 0; i < n; i++, b += W_STEP) {
+        const q7_bf16 *at = channels + j->at[tap];
+        if (++tap == j->taps) tap = 0, channels += j->channels_stride;
+        _tile_loadd(5, b, 64);
+        add_part(at + 2 * part, tiles, 0);
+        cut_pairs(next, count);
+        add_part(at + part, tiles, 0);
+        cut_pairs(next, count);
+        _tile_loadd(6, b + Q7_PARTS_TILE, 64);
+        add_part(at + part, tiles, 1);
+        cut_pairs(next, count);
+        add_part(at, tiles, 1);
+        cut_pairs(next, count);
+        _tile_loadd(7, b + 2 * Q7_PARTS_TILE, 64);
+        add_part(at, tiles, 2);
+        cut_pairs(next, count);
+        add_part(at, tiles, 0);
+        cut_pairs(next, count);
+        q7_keep_stores_fast(unused);
+    }
+    add_made(next);
+    FOR_TILES(STORE)
+#undef ZERO
+#undef STORE
+    BARRIER();
+}
+
+typedef void multiplier(const job *j, const q7_bf16 *a, int64_t step, int64_t n, const q7_bf16 *b,
+                        cutter *next, int64_t count, float *made);
+#define MULTIPLIER(tiles)                                                                      \
+    static void multiply_##tiles(const job *j, const q7_bf16 *a, int64_t step, int64_t n,      \
+                                 const q7_bf16 *b, cutter *next, int64_t count, float *made) { \
+        multiply(j, a, step, n, b, tiles, next, count, made);                                  \
+    }
+MULTIPLIER(1)
+MULTIPLIER(2)
+MULTIPLIER(3)
+MULTIPLIER(4)
+
+/* All products of a block of steps, the next of which is cut meanwhile. */
+static void multiply_block(const job *j, int64_t step, int64_t n, const q7_bf16 *b, cutter *next) {
+    static multiplier *const by_tiles[] = {multiply_1, multiply_2, multiply_3, multiply_4};
+    _Alignas(64) float made[2][GROUP * TILE * COLUMNS];
+    int turn = 0;
+    int64_t all = 0;
+    for (image i = {0}; next_image(j, &i);) all += q7_ceil_div(i.tiles, GROUP);
+    const int64_t count = q7_ceil_div(16, 6 * all);
+    next->rows = 0;
+    for (image i = {0}; next_image(j, &i);) {
+        const int64_t groups = q7_ceil_div(i.tiles, GROUP);
+        for (int64_t g = 0; g < groups; g++) {
+            const int64_t tile = i.tiles * g / groups, tiles = i.tiles * (g + 1) / groups - tile;
+            by_tiles[tiles - 1](j, j->a + (i.line * j->pitch + tile * TILE) * Q7_PARTS_STEP, step,
+                                n, b, next, count, made[turn]);
+            next->made = made[turn];
+            next->sums = j->sums + (i.tile + tile) * TILE * COLUMNS;
+            next->rows = tiles * TILE;
+            next->first = step == 0;
+            turn = !turn;
+        }
+    }
+    add_made(next);
+    cut_pairs(next, INT64_MAX);
+    BARRIER();
+}
+
+/* Sums of n pixels of a line, by AVX-512: a tap at a time, of the windows that have it inside. */
+static void sum_plain(const job *j, int64_t filters, int64_t n, int64_t oh, int64_t ow,
+                      int64_t count, float *sums) {
+    const q7_conv_parts_args *x = j->x;
+    memset(sums, 0, (size_t)(count * COLUMNS) * sizeof(float));
+    for (int64_t tap = 0; tap < j->taps; tap++) {
+        const int64_t h = oh * x->stride_h - x->pad_top + tap / x->kw * x->dilation_h;
+        const int64_t w = ow * x->stride_w - x->pad_left + tap % x->kw * x->dilation_w;
+        const int64_t low = w < 0 ? q7_ceil_div(-w, x->stride_w) : 0;
+        const int64_t high = q7_min(count, q7_ceil_div(x->W - w, x->stride_w));
+        if (h < 0 || h >= x->H || low >= high) continue;
+        const float *from = (const float *)x->x + n * x->x_n_stride + h * x->x_h_stride +
+                            (w + low * x->stride_w) * x->x_w_stride;
+        const q7_gemm_block part = {.m = high - low,
+                                    .n = COLUMNS,
+                                    .k = x->C,
+                                    .k_block = Q7_CONV_K_BLOCK,
+                                    .a = from,
+                                    .a_row_stride = x->stride_w * x->x_w_stride,
+                                    .a_k_stride = 1,
+                                    .b = weights_of(j, filters, tap),
+                                    .b_stride = NR,
+                                    .c = sums + low * COLUMNS,
+                                    .c_stride = COLUMNS,
+                                    .accumulate = true};
+        q7_gemm_f32_avx512(&part);
+    }
+}
+
+/* A line of y from its sums, or where it does not fit without them. */
+static void finish_line(const job *j, const image *i, int64_t line, int64_t filters, bool fits) {
+    enum { SOME = 16 };
+    const q7_conv_parts_args *x = j->x;
+    const int64_t m = filters * COLUMNS, row = (i->n * x->OH + i->oh + line) * x->OW;
+    float *sums = j->sums + (i->tile * TILE + line * j->pitch) * COLUMNS;
+    for (int64_t v = 0; v <= j->h.span; v++) fits &= j->fits[i->line + line + v];
+    for (int64_t ow = 0, n; ow < x->OW; ow += n, sums += n * COLUMNS) {
+        _Alignas(64) float plain[SOME * COLUMNS];
+        n = fits ? x->OW : q7_min(SOME, x->OW - ow);
+        if (!fits) sum_plain(j, filters, i->n, i->oh + line, ow, n, plain);
+        const q7_gemm_epilogue epilogue = {
+            .alpha = 1.0f,
+            .bias = x->bias ? (const float *)x->bias + m : NULL,
+            .residual = x->residual
+                            ? (const float *)x->residual + (row + ow) * x->residual_stride + m
+                            : NULL,
+            .residual_stride = x->residual_stride,
+            .residual_first = x->residual_first != 0,
+            .act = x->act,
+            .act_alpha = (float)x->act_alpha,
+            .act_beta = (float)x->act_beta};
+        const q7_gemm_block part = {.m = n,
+                                    .c = (float *)x->y + (row + ow) * x->y_stride + m,
+                                    .c_stride = x->y_stride,
+                                    .epilogue = &epilogue};
+        q7_finish_floats(&part, fits ? sums : plain, COLUMNS, 0, q7_min(COLUMNS, x->M - m));
+    }
+}
+
+/* What a block needs, and where in its room. */
+static job job_of(const q7_conv_parts_args *x, const q7_conv_parts_block *block) {
+    job j = {.x = x,
+             .block = block,
+             .h = q7_conv_axis_of(x->kh, x->stride_h, x->dilation_h, x->pad_top),
+             .w = q7_conv_axis_of(x->kw, x->stride_w, x->dilation_w, x->pad_left),
+             .taps = x->kh * x->kw};
+    const int64_t planes = j.h.planes * j.w.planes, channels = q7_ceil_div(x->C, Q7_PARTS_STEP);
+    j.steps = j.taps * channels;
+    j.pitch = x->OW + j.w.span;
+    image i = {0};
+    int64_t lines = 0;
+    while (next_image(&j, &i)) lines = i.line + i.lines + j.h.span;
+    j.rows = (lines * j.pitch + TILE) | 1; /* odd: not the same sets of L1 */
+    j.channels_stride = planes * Q7_PARTS * j.rows * Q7_PARTS_STEP;
+    for (int64_t tap = 0; tap < j.taps; tap++) {
+        const int64_t h = tap / x->kw, w = tap % x->kw;
+        const int64_t plane = h % j.h.planes * j.w.planes + w % j.w.planes;
+        const int64_t line = q7_conv_shift(&j.h, h) - q7_conv_shift(&j.h, 0);
+        const int64_t row = line * j.pitch + q7_conv_shift(&j.w, w) - q7_conv_shift(&j.w, 0);
+        j.at[tap] = (plane * Q7_PARTS * j.rows + row) * Q7_PARTS_STEP;
+    }
+    j.b[0] = block->room;
+    j.b[1] = j.b[0] + BLOCK * W_STEP;
+    j.a = j.b[1] + BLOCK * W_STEP;
+    j.sums = (float *)(void *)(j.a + channels * j.channels_stride);
+    j.fits = (bool *)(j.sums + (i.tile + i.tiles) * TILE * COLUMNS);
+    return j;
+}
+
+void Q7_KERNEL(conv_parts_f32)(const q7_conv_parts_args *x, const q7_conv_parts_block *block) {
+    const job j = job_of(x, block);
+    const int64_t end = q7_min(2 * block->panel, q7_ceil_div(x->M, COLUMNS));
+    q7_tiles_configure(TILE);
+    for (image i = {0}; next_image(&j, &i);) cut_image(&j, &i);
+    cutter next = {.j = &j,
+                   .filters = 2 * block->first_panel,
+                   .end = q7_min(BLOCK, j.steps),
+                   .to = j.b[0],
+                   .largest = _mm512_setzero_ps()};
+    point_at(&next);
+    cut_pairs(&next, INT64_MAX);
+    int turn = 0;
+    for (int64_t filters = next.filters; filters < end; filters++) {
+        bool fits = true;
+        for (int64_t step = 0, n; step < j.steps; step += n) {
+            n = q7_min(BLOCK, j.steps - step);
+            turn = !turn;
+            next.to = j.b[turn];
+            next.end = q7_min(next.step + BLOCK, j.steps);
+            if (next.step == j.steps) { /* the last block of these filters */
+                fits = q7_parts_fit(next.largest) == 0xffff;
+                next.largest = _mm512_setzero_ps();
+                next.filters++;
+                next.step = 0;
+                next.end = next.filters < end ? q7_min(BLOCK, j.steps) : 0;
+            }
+            if (next.step < next.end) point_at(&next);
+            multiply_block(&j, step, n, j.b[!turn], &next);
+        }
+        for (image i = {0}; next_image(&j, &i);)
+            for (int64_t line = 0; line < i.lines; line++)
+                finish_line(&j, &i, line, filters, fits);
+    }
+    _tile_release();
+}
