@@ -52,12 +52,13 @@ static inline q7_conv_axis q7_conv_axis_of(int64_t taps, int64_t stride, int64_t
 /* Bytes of a block of up to so many lines: parts of its planes, its sums, which of its lines fit, and
  * parts of w. */
 static inline int64_t q7_conv_parts_room(const q7_conv_parts_args *x, int64_t lines) {
-    enum { PIXEL = 3 * 64, SUM = 64, TILE = 16, WEIGHTS = 2 * 9 * 3 * 1024 };
+    enum { PIXEL = 3 * 64, SUM = 64, TILE = 16, WEIGHTS = 2 * 9 * 3072 };
     const q7_conv_axis h = q7_conv_axis_of(x->kh, x->stride_h, x->dilation_h, x->pad_top);
     const q7_conv_axis w = q7_conv_axis_of(x->kw, x->stride_w, x->dilation_w, x->pad_left);
     const int64_t images = (lines - 2 + x->OH) / x->OH + 1;
     const int64_t rows = (lines + images * h.span) * (x->OW + w.span) + TILE + 1;
     const int64_t planes = h.planes * w.planes * q7_ceil_div(x->C, 32);
-    return rows * (planes * PIXEL + SUM) + images * TILE * SUM + (lines + images * h.span + 63) / 64 * 64 + WEIGHTS;
+    return rows * (planes * PIXEL + SUM) + images * TILE * SUM + WEIGHTS +
+           q7_ceil_div(lines + images * h.span, 64) * 64;
 }
 #endif

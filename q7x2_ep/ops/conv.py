@@ -46,6 +46,7 @@ TILED_FILTERS, TILED_WEIGHTS = 64, 1 << 13  # docs/decisions.md 56
 TILED_CHANNELS, TILED_PIXELS = 256, 512  # 65
 MAX_DIRECT = 1 << 15  # weights of a group: 128 KB of L2
 MAX_PLANES = 4
+MAX_TAPS, LEAST_PARTS = 64, 36  # pixels; 75
 WINOGRAD_GAP = 16  # Q7_WINOGRAD_GAP
 
 
@@ -450,13 +451,33 @@ def direct_step(node: Node, b: Any, fields: dict[str, Any], residual: Optional[V
 
 
 def is_of_parts(node: Node, spec: dict[str, Dim], constants: Mapping[str, int]) -> bool:
-    """Whether csrc/kernels/conv_parts.h applies, and wins: windows of several taps, a line of which
-    has room.
+    """Whether csrc/kernels/conv_parts.h applies, and wins: windows of several taps, of which one image
+    has enough, and a line of them room.
     """
-    sizes = [spec[name] for name in ("kh", "kw", "OW")]
-    if len(node.output.shape) > 4 or not all(isinstance(size, int) for size in sizes):
+    taps, pixels = product((spec["kh"], spec["kw"])), product((spec["OH"], spec["OW"]))
+    if len(node.output.shape) > 4 or not isinstance(pixels, int) or not isinstance(taps, int):
         return False
-    return 1 < product(sizes[:2]) <= 64
+    fits = 1 < taps <= MAX_TAPS and pixels >= LEAST_PARTS
+    one = {"C": node.inputs[1].shape[1], **spec}
+    return (
+        fits
+        and spec["stride_h"] == spec["stride_w"] == 1
+        and parts_room(one) <= constants["CONV_PARTS_ROOM"]
+    )
+
+
+def parts_room(spec: Mapping[str, Any]) -> int:
+    """q7_conv_parts_room of csrc/kernels/conv_parts.h for a line."""
+    planes, span = 1, []
+    for i, pad in (("h", "top"), ("w", "left")):
+        k, stride, before = spec[f"k{i}"], spec[f"stride_{i}"], spec[f"pad_{pad}"]
+        last = (k - 1) * spec[f"dilation_{i}"] - before
+        span.append(last // stride - -before // stride)
+        planes *= min(k, stride)
+    lines = 1 + span[0]
+    rows = lines * (spec["OW"] + span[1]) + 17
+    sizes = rows * (planes * -(-spec["C"] // 32) * 192 + 64), -(-lines // 64) * 64
+    return sum(sizes) + 1024 + 2 * 9 * 3072
 
 
 def is_winograd(node: Node, spec: dict[str, Dim], in_tiles: bool) -> bool:
@@ -466,7 +487,7 @@ def is_winograd(node: Node, spec: dict[str, Dim], in_tiles: bool) -> bool:
     small = (spec["kd"], spec["kh"], spec["kw"]) == (1, 3, 3) and len(node.output.shape) == 4
     images = spec["N"] if isinstance(spec["N"], int) else 1
     pixels = images * spec["OH"] * spec["OW"]
-    least = TILED_PIXELS if in_tiles and channels > TILED_CHANNELS else MIN_PIXELS
+    least = TILED_PIXELS if in_tiles else MIN_PIXELS
     few = isinstance(pixels, int) and pixels < least  # bound by reading the weights
     wide = min(filters, channels) >= MIN_WINOGRAD
     return plain and small and wide and not few and node.attrs["group"] == 1

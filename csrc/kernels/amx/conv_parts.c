@@ -1,9 +1,9 @@
 /* conv_parts.c: the kernel of ../conv_parts.h. Read that and parts.h first.
  *
  * A product is of up to 64 rows and 16 filters. Its k values go in steps of 32 channels of a tap, taps
- * inside, so that L1 holds what the taps of 32 channels read again; in blocks of up to 9 steps of w,
- * which are cut once for all rows, beside the products of the block before. Sums stay in memory
- * between blocks. */
+ * inside, so that L1 holds what the taps of 32 channels read again. Sums of 9 steps are added to those
+ * before them by AVX-512, since all of k in one sum has twice the error of onnxruntime. w is cut once
+ * for all rows, beside the products: 9 steps ahead of them, or one where all rows are one product. */
 #include "../conv_parts.h"
 
 #include "../gemm_finish.h"
@@ -15,7 +15,7 @@ enum {
     COLUMNS = 16, /* filters of a product, half a panel */
     TILE = 16,    /* rows of a tile, */
     GROUP = 4,    /* and tiles of a product */
-    BLOCK = 9,    /* steps */
+    BLOCK = 9,    /* steps of a sum */
     W_STEP = Q7_PARTS * Q7_PARTS_TILE,
     MOST_TAPS = 64,
 };
@@ -25,9 +25,11 @@ typedef struct job {
     const q7_conv_parts_block *block;
     q7_conv_axis h, w;
     int64_t taps, steps, pitch;
+    int64_t products, at_once; /* of all rows; steps that w is cut ahead */
     int64_t rows;             /* of a plane, all images of the block */
     int64_t channels_stride;  /* bfloat16 of the parts of 32 channels */
-    int64_t at[MOST_TAPS];    /* where a tap begins, from the first row of a window */
+    int64_t order[MOST_TAPS]; /* of taps: those of a plane follow one another, so that L1 has it; */
+    int64_t at[MOST_TAPS];    /* where they begin, from the first row of a window */
     q7_bf16 *a, *b[2];
     float *sums;
     bool *fits; /* lines of planes */
@@ -97,57 +99,74 @@ static void cut_image(const job *j, const image *i) {
     }
 }
 
-/* Where w is cut: in steps up to `end` of some filters. */
-typedef struct cutter {
+/* What is done beside products: w is cut, in steps up to `end` of some filters, and sums of a block of
+ * steps are added to those before. */
+typedef struct beside {
     const job *j;
     int64_t filters, step, end, pair; /* filters: the how many-th 16 */
     const float *w;
     int64_t left, ahead; /* channels from there on, and floats to what is prefetched */
     q7_bf16 *to;
     __m512 largest;
-    /* sums of a block that are to be added to those before it, or are the first */
-    const float *made;
     float *sums;
-    int64_t rows;
-    bool first;
-} cutter;
-
-Q7_INLINE void add_made(const cutter *c) {
-    for (int64_t i = 0; i < c->rows; i++) {
-        const __m512 x = _mm512_load_ps(c->made + i * COLUMNS);
-        float *to = c->sums + i * COLUMNS;
-        _mm512_store_ps(to, c->first ? x : _mm512_add_ps(x, _mm512_load_ps(to)));
-    }
-}
+    int64_t rows; /* of made[turn] that wait */
+    bool first;   /* there are none before */
+    int turn;
+    _Alignas(64) float made[2][GROUP * TILE * COLUMNS];
+} beside;
 
 static const float *weights_of(const job *j, int64_t filters, int64_t step) {
-    const int64_t C = j->x->C, k = step % j->taps * C + step / j->taps * Q7_PARTS_STEP;
+    const int64_t C = j->x->C, tap = j->order[step % j->taps];
+    const int64_t k = tap * C + step / j->taps * Q7_PARTS_STEP;
     const int64_t panel = filters / 2, half = filters % 2;
     return (const float *)j->x->w + (panel * j->taps * C + k) * NR + half * COLUMNS;
 }
 
-static void point_at(cutter *c) {
+static void point_at(beside *c, q7_bf16 *to, int64_t filters, int64_t step) {
     const job *j = c->j;
-    const int64_t later = c->step + BLOCK;
-    const bool ends = later >= j->steps;
-    c->w = weights_of(j, c->filters, c->step);
-    c->left = j->x->C - c->step / j->taps * Q7_PARTS_STEP;
-    c->ahead = weights_of(j, c->filters + ends, ends ? later - j->steps : later) - c->w;
+    const bool ends = step + BLOCK >= j->steps;
+    c->to = to;
+    c->filters = filters;
+    c->step = step;
+    c->pair = 0;
+    c->w = weights_of(j, filters, step);
+    c->left = j->x->C - step / j->taps * Q7_PARTS_STEP;
+    c->ahead = weights_of(j, filters + ends, step + BLOCK - ends * j->steps) - c->w;
 }
 
-Q7_INLINE void cut_pairs(cutter *c, int64_t count) {
-    for (; count > 0 && c->step < c->end; count--) {
-        const float *low = c->w + c->pair * NR, *high = low + 16 * NR;
-        q7_prefetch(low + c->ahead);
-        q7_prefetch(high + c->ahead);
-        q7_store_parts(c->pair < c->left ? _mm512_loadu_ps(low) : _mm512_setzero_ps(),
-                       c->pair + 16 < c->left ? _mm512_loadu_ps(high) : _mm512_setzero_ps(),
-                       c->to + c->pair * Q7_PARTS_STEP, Q7_PARTS_TILE, &c->largest);
-        if (++c->pair < 16) continue;
-        c->pair = 0;
-        c->to += W_STEP;
-        if (++c->step < c->end) point_at(c);
+/* Up to `count` of the 16 pairs of a step. */
+Q7_INLINE void cut_pairs(beside *c, int64_t count) {
+    if (c->step >= c->end) return;
+    const int64_t end = q7_min(c->pair + count, TILE), left = c->left, ahead = c->ahead;
+    const float *w = c->w;
+    __m512 largest = c->largest;
+    for (int64_t i = c->pair; i < end; i++) {
+        const float *low = w + i * NR, *high = low + TILE * NR;
+        q7_prefetch(low + ahead);
+        q7_prefetch(high + ahead);
+        q7_store_parts(i < left ? _mm512_loadu_ps(low) : _mm512_setzero_ps(),
+                       i + TILE < left ? _mm512_loadu_ps(high) : _mm512_setzero_ps(),
+                       c->to + i * Q7_PARTS_STEP, Q7_PARTS_TILE, &largest);
     }
+    c->largest = largest;
+    c->pair = end;
+    if (end == TILE && c->step + 1 < c->end) point_at(c, c->to + W_STEP, c->filters, c->step + 1);
+    else if (end == TILE) c->step++;
+}
+
+static void cut_rest(beside *c) {
+    while (c->step < c->end) cut_pairs(c, TILE);
+    BARRIER();
+}
+
+Q7_INLINE void add_made(beside *c) {
+    const float *made = c->made[c->turn];
+    for (int64_t i = 0; i < c->rows; i++) {
+        const __m512 x = _mm512_load_ps(made + i * COLUMNS);
+        float *to = c->sums + i * COLUMNS;
+        _mm512_store_ps(to, c->first ? x : _mm512_add_ps(x, _mm512_load_ps(to)));
+    }
+    c->rows = 0;
 }
 
 /* Tiles 0 to 3 are sums, 4 rows of x, 5 to 7 the parts of w. */
@@ -166,23 +185,30 @@ Q7_INLINE void add_part(const q7_bf16 *a, const int tiles, const int part) {
 #undef ADD
 }
 
-#define FOR_TILES(f)  \
-    f(0);             \
-    if (tiles > 1) f(1); \
-    if (tiles > 2) f(2); \
-    if (tiles > 3) f(3);
+Q7_INLINE void zero_tiles(const int tiles) {
+    _tile_zero(0);
+    if (tiles > 1) _tile_zero(1);
+    if (tiles > 2) _tile_zero(2);
+    if (tiles > 3) _tile_zero(3);
+}
 
-/* made (16 tiles, 16) = the product of the windows from a on and n steps, while count pairs of the next
- * block are cut in six places of each, and what was made before is added at the end. */
+Q7_INLINE void store_tiles(float *to, const int tiles) {
+    _tile_stored(0, to, 64);
+    if (tiles > 1) _tile_stored(1, to + 256, 64);
+    if (tiles > 2) _tile_stored(2, to + 512, 64);
+    if (tiles > 3) _tile_stored(3, to + 768, 64);
+    BARRIER();
+}
+
+/* Products of the windows from a on and n steps, while count pairs are cut in six places of each. Their
+ * sums are kept in tiles, or made at the end of a block. */
 Q7_INLINE void multiply(const job *j, const q7_bf16 *a, int64_t step, int64_t n, const q7_bf16 *b,
-                        const int tiles, cutter *next, int64_t count, float *made) {
+                        const int tiles, beside *next, int64_t count, float *sums) {
     _Alignas(64) float unused[256];
     const int64_t part = j->rows * Q7_PARTS_STEP;
     int64_t tap = step % j->taps;
     const q7_bf16 *channels = a + step / j->taps * j->channels_stride;
-#define ZERO(i) _tile_zero(i)
-#define STORE(i) _tile_stored(i, made + (i) * 256, 64)
-    FOR_TILES(ZERO)
+    if (step % BLOCK == 0) zero_tiles(tiles);
     for (int64_t i = 0; i < n; i++, b += W_STEP) {
         const q7_bf16 *at = channels + j->at[tap];
         if (++tap == j->taps) tap = 0, channels += j->channels_stride;
@@ -203,50 +229,40 @@ Q7_INLINE void multiply(const job *j, const q7_bf16 *a, int64_t step, int64_t n,
         cut_pairs(next, count);
         q7_keep_stores_fast(unused);
     }
+    if ((step + n) % BLOCK && step + n < j->steps) return;
     add_made(next);
-    FOR_TILES(STORE)
-#undef ZERO
-#undef STORE
-    BARRIER();
+    next->turn = !next->turn;
+    next->sums = sums;
+    next->rows = tiles * TILE;
+    next->first = step < BLOCK;
+    store_tiles(next->made[next->turn], tiles);
 }
 
 typedef void multiplier(const job *j, const q7_bf16 *a, int64_t step, int64_t n, const q7_bf16 *b,
-                        cutter *next, int64_t count, float *made);
+                        beside *next, int64_t count, float *sums);
 #define MULTIPLIER(tiles)                                                                      \
     static void multiply_##tiles(const job *j, const q7_bf16 *a, int64_t step, int64_t n,      \
-                                 const q7_bf16 *b, cutter *next, int64_t count, float *made) { \
-        multiply(j, a, step, n, b, tiles, next, count, made);                                  \
+                                 const q7_bf16 *b, beside *next, int64_t count, float *sums) { \
+        multiply(j, a, step, n, b, tiles, next, count, sums);                                  \
     }
 MULTIPLIER(1)
 MULTIPLIER(2)
 MULTIPLIER(3)
 MULTIPLIER(4)
 
-/* All products of a block of steps, the next of which is cut meanwhile. */
-static void multiply_block(const job *j, int64_t step, int64_t n, const q7_bf16 *b, cutter *next) {
+/* All products of n steps. */
+static void multiply_steps(const job *j, int64_t step, int64_t n, const q7_bf16 *b, beside *next) {
     static multiplier *const by_tiles[] = {multiply_1, multiply_2, multiply_3, multiply_4};
-    _Alignas(64) float made[2][GROUP * TILE * COLUMNS];
-    int turn = 0;
-    int64_t all = 0;
-    for (image i = {0}; next_image(j, &i);) all += q7_ceil_div(i.tiles, GROUP);
-    const int64_t count = q7_ceil_div(16, 6 * all);
-    next->rows = 0;
+    const int64_t count = q7_ceil_div(TILE, 6 * j->products);
     for (image i = {0}; next_image(j, &i);) {
         const int64_t groups = q7_ceil_div(i.tiles, GROUP);
         for (int64_t g = 0; g < groups; g++) {
             const int64_t tile = i.tiles * g / groups, tiles = i.tiles * (g + 1) / groups - tile;
             by_tiles[tiles - 1](j, j->a + (i.line * j->pitch + tile * TILE) * Q7_PARTS_STEP, step,
-                                n, b, next, count, made[turn]);
-            next->made = made[turn];
-            next->sums = j->sums + (i.tile + tile) * TILE * COLUMNS;
-            next->rows = tiles * TILE;
-            next->first = step == 0;
-            turn = !turn;
+                                n, b, next, count, j->sums + (i.tile + tile) * TILE * COLUMNS);
         }
     }
-    add_made(next);
-    cut_pairs(next, INT64_MAX);
-    BARRIER();
+    cut_rest(next);
 }
 
 /* Sums of n pixels of a line, by AVX-512: a tap at a time, of the windows that have it inside. */
@@ -254,7 +270,8 @@ static void sum_plain(const job *j, int64_t filters, int64_t n, int64_t oh, int6
                       int64_t count, float *sums) {
     const q7_conv_parts_args *x = j->x;
     memset(sums, 0, (size_t)(count * COLUMNS) * sizeof(float));
-    for (int64_t tap = 0; tap < j->taps; tap++) {
+    for (int64_t i = 0; i < j->taps; i++) {
+        const int64_t tap = j->order[i];
         const int64_t h = oh * x->stride_h - x->pad_top + tap / x->kw * x->dilation_h;
         const int64_t w = ow * x->stride_w - x->pad_left + tap % x->kw * x->dilation_w;
         const int64_t low = w < 0 ? q7_ceil_div(-w, x->stride_w) : 0;
@@ -269,7 +286,7 @@ static void sum_plain(const job *j, int64_t filters, int64_t n, int64_t oh, int6
                                     .a = from,
                                     .a_row_stride = x->stride_w * x->x_w_stride,
                                     .a_k_stride = 1,
-                                    .b = weights_of(j, filters, tap),
+                                    .b = weights_of(j, filters, i),
                                     .b_stride = NR,
                                     .c = sums + low * COLUMNS,
                                     .c_stride = COLUMNS,
@@ -320,16 +337,21 @@ static job job_of(const q7_conv_parts_args *x, const q7_conv_parts_block *block)
     j.pitch = x->OW + j.w.span;
     image i = {0};
     int64_t lines = 0;
-    while (next_image(&j, &i)) lines = i.line + i.lines + j.h.span;
+    while (next_image(&j, &i)) {
+        lines = i.line + i.lines + j.h.span;
+        j.products += q7_ceil_div(i.tiles, GROUP);
+    }
+    j.at_once = j.products == 1 ? 1 : BLOCK;
     j.rows = (lines * j.pitch + TILE) | 1; /* odd: not the same sets of L1 */
     j.channels_stride = planes * Q7_PARTS * j.rows * Q7_PARTS_STEP;
-    for (int64_t tap = 0; tap < j.taps; tap++) {
-        const int64_t h = tap / x->kw, w = tap % x->kw;
-        const int64_t plane = h % j.h.planes * j.w.planes + w % j.w.planes;
-        const int64_t line = q7_conv_shift(&j.h, h) - q7_conv_shift(&j.h, 0);
-        const int64_t row = line * j.pitch + q7_conv_shift(&j.w, w) - q7_conv_shift(&j.w, 0);
-        j.at[tap] = (plane * Q7_PARTS * j.rows + row) * Q7_PARTS_STEP;
-    }
+    for (int64_t i = 0, p = 0; p < planes; p++)
+        for (int64_t h = p / j.w.planes; h < x->kh; h += j.h.planes)
+            for (int64_t w = p % j.w.planes; w < x->kw; w += j.w.planes, i++) {
+                const int64_t line = q7_conv_shift(&j.h, h) - q7_conv_shift(&j.h, 0);
+                const int64_t row = line * j.pitch + q7_conv_shift(&j.w, w) - q7_conv_shift(&j.w, 0);
+                j.order[i] = h * x->kw + w;
+                j.at[i] = (p * Q7_PARTS * j.rows + row) * Q7_PARTS_STEP;
+            }
     j.b[0] = block->room;
     j.b[1] = j.b[0] + BLOCK * W_STEP;
     j.a = j.b[1] + BLOCK * W_STEP;
@@ -338,36 +360,38 @@ static job job_of(const q7_conv_parts_args *x, const q7_conv_parts_block *block)
     return j;
 }
 
+/* Steps of w from (filters, step) on are cut next, if there are any. */
+static void cut_next(beside *c, int64_t end, q7_bf16 *to, int64_t filters, int64_t step) {
+    c->step = c->end = 0;
+    if (filters == end) return;
+    c->end = q7_min(step + c->j->at_once, c->j->steps);
+    point_at(c, to, filters, step);
+}
+
 void Q7_KERNEL(conv_parts_f32)(const q7_conv_parts_args *x, const q7_conv_parts_block *block) {
     const job j = job_of(x, block);
     const int64_t end = q7_min(2 * block->panel, q7_ceil_div(x->M, COLUMNS));
+    beside next = {.j = &j, .largest = _mm512_setzero_ps()};
+    int turn = 0;
     q7_tiles_configure(TILE);
     for (image i = {0}; next_image(&j, &i);) cut_image(&j, &i);
-    cutter next = {.j = &j,
-                   .filters = 2 * block->first_panel,
-                   .end = q7_min(BLOCK, j.steps),
-                   .to = j.b[0],
-                   .largest = _mm512_setzero_ps()};
-    point_at(&next);
-    cut_pairs(&next, INT64_MAX);
-    int turn = 0;
-    for (int64_t filters = next.filters; filters < end; filters++) {
+    cut_next(&next, end, j.b[0], 2 * block->first_panel, 0);
+    cut_rest(&next);
+    for (int64_t filters = 2 * block->first_panel; filters < end; filters++) {
         bool fits = true;
         for (int64_t step = 0, n; step < j.steps; step += n) {
-            n = q7_min(BLOCK, j.steps - step);
+            n = q7_min(j.at_once, j.steps - step);
             turn = !turn;
-            next.to = j.b[turn];
-            next.end = q7_min(next.step + BLOCK, j.steps);
-            if (next.step == j.steps) { /* the last block of these filters */
+            if (step + n < j.steps) {
+                cut_next(&next, end, j.b[turn], filters, step + n);
+            } else {
                 fits = q7_parts_fit(next.largest) == 0xffff;
                 next.largest = _mm512_setzero_ps();
-                next.filters++;
-                next.step = 0;
-                next.end = next.filters < end ? q7_min(BLOCK, j.steps) : 0;
+                cut_next(&next, end, j.b[turn], filters + 1, 0);
             }
-            if (next.step < next.end) point_at(&next);
-            multiply_block(&j, step, n, j.b[!turn], &next);
+            multiply_steps(&j, step, n, j.b[!turn], &next);
         }
+        add_made(&next);
         for (image i = {0}; next_image(&j, &i);)
             for (int64_t line = 0; line < i.lines; line++)
                 finish_line(&j, &i, line, filters, fits);
