@@ -31,9 +31,12 @@ static const layout layouts[Q7_OP_COUNT] = {
     [Q7_OP_conv_direct] = {IMAGES(conv_direct, M), .x_c_stride = AT(conv_direct, x_c_stride),
                            .scratch = {AT(conv_direct, offsets), AT(conv_direct, lines)}},
     [Q7_OP_depthwise] = {IMAGES(depthwise, C), .depth = AT(depthwise, OD)},
+    [Q7_OP_conv_last] = {IMAGES(conv_last, M), .depth = AT(conv_last, OD),
+                         .scratch = {AT(conv_last, windows)}},
 };
 #undef IMAGES
-_Static_assert(sizeof(q7_depthwise_args) <= WORDS * 8 && sizeof(q7_conv_direct_args) <= WORDS * 8,
+_Static_assert(sizeof(q7_depthwise_args) <= WORDS * 8 && sizeof(q7_conv_direct_args) <= WORDS * 8 &&
+                   sizeof(q7_conv_last_args) <= WORDS * 8,
                "args do not fit");
 #undef AT
 
@@ -102,6 +105,12 @@ static q7_band_step describe(const q7_plan *p, int64_t step, const int64_t *args
     s.line = word(args, at->x_h_stride);
     s.out_line = word(args, at->OW) * word(args, at->y_stride);
     for (int i = 0; i < 2; i++) s.slices[i] = slice(p, step, at->scratch[i], values, threads);
+    if (p->steps[step].op == Q7_OP_conv_last) { /* up to Q7_GEMM_SOME rows have bits of their own */
+        const bool amx = q7_kernels[p->steps[step].kernel].isa == Q7_ISA_amx;
+        const int64_t width = word(args, at->OW);
+        s.least = amx ? Q7_GEMM_SOME / q7_max(width, 1) + 1 : 1;
+        if (amx && s.images * s.out_height * width <= Q7_GEMM_SOME) s.images = 0;
+    }
     if (s.out_height * s.out_line == 0) s.images = 0;
     return s;
 }
@@ -139,6 +148,33 @@ static int64_t parts_of(const q7_band_step *s, int64_t threads) {
     return q7_min(q7_ceil_div(threads, s->images), s->out_height);
 }
 
+/* The lines [begin, end) of x under lines [from, to) of y. */
+typedef struct {
+    int64_t begin, end;
+} span;
+static span span_under(const q7_band_step *s, int64_t from, int64_t to) {
+    const int64_t begin = q7_min(s->height, q7_max(0, from * s->stride - s->pad));
+    const int64_t end = q7_min(s->height, (to - 1) * s->stride - s->pad + s->reach);
+    return (span){begin, q7_max(begin, end)};
+}
+
+/* Whether each part is one band, with the lines that each step wants, if one of them wants that. */
+static bool parts_do(q7_band_step *steps, int64_t first, int64_t last, int64_t threads) {
+    const int64_t height = steps[last].out_height, parts = parts_of(&steps[last], threads);
+    int64_t most = 0;
+    for (int64_t i = first; i <= last; i++) most = q7_max(most, steps[i].least);
+    if (!most) return true;
+    if (make_room(steps, first, last, q7_ceil_div(height, parts)) > ROOM) return false;
+    for (int64_t part = 0; part < parts; part++) {
+        span made = {height * part / parts, height * (part + 1) / parts};
+        for (int64_t i = last; i >= first; i--) {
+            if (made.end - made.begin < steps[i].least) return false;
+            made = span_under(&steps[i], made.begin, made.end);
+        }
+    }
+    return true;
+}
+
 /* Whether steps [first, last] can be run in bands: a line of the last image has room, and parts have
  * little to compute again. */
 static bool pays(q7_band_step *steps, int64_t first, int64_t last, int64_t threads) {
@@ -150,7 +186,7 @@ static bool pays(q7_band_step *steps, int64_t first, int64_t last, int64_t threa
         lines = (lines - 1) * steps[i].stride + steps[i].reach;
         if (again * (lines - even) * AGAIN > steps[i - 1].out_height) return false;
     }
-    return true;
+    return parts_do(steps, first, last, threads);
 }
 
 static void settle(q7_band_step *steps, int64_t first, int64_t last, int64_t threads) {
@@ -262,9 +298,9 @@ static void run_lines(const bands_job *job, int64_t i, int64_t image, const line
  * has to the front. */
 static void advance(const bands_job *job, int64_t i, lines *now, int64_t thread) {
     const q7_band_step *s = &job->steps[i];
-    now->begin = q7_min(s->height, q7_max(0, now->from * s->stride - s->pad));
-    now->end = q7_min(s->height, (now->to - 1) * s->stride - s->pad + s->reach);
-    now->end = q7_max(now->begin, now->end);
+    const span needs = span_under(s, now->from, now->to);
+    now->begin = needs.begin;
+    now->end = needs.end;
     if (i == job->first) return;
     lines *before = now - 1;
     const int64_t made = before->to;

@@ -33,6 +33,11 @@ def expansion(stride: int, kernel: int, residual: bool = False) -> list[Layer]:
     return [Layer(48), Layer(0, kernel, stride), Layer(16, residual=residual)]
 
 
+def wide(stride: int, kernel: int) -> list[Layer]:
+    """The same where images are small: its products are conv_last."""
+    return [Layer(96), Layer(384), Layer(0, kernel, stride), Layer(96)]
+
+
 class Case(NamedTuple):
     size: tuple[int, int]  # of images
     layers: list[Layer]
@@ -51,6 +56,9 @@ CASES = {
     "dilated": Case((64, 56), [Layer(48), Layer(0, 3, 1, (3, 3, 3, 3), 3), Layer(16)]),
     "more outside than in": Case((64, 56), [Layer(48), Layer(0, 3, 1, (9, 2, 7, 2))]),
     "stride beyond the kernel": Case((90, 56), [Layer(24, 3), Layer(24, 2, 3, (0, 0, 0, 0))]),
+    "products in one band": Case((14, 14), wide(1, 3)),
+    "products, stride 2": Case((29, 14), wide(2, 5)),
+    "products of few rows": Case((14, 9), wide(1, 3)),
     "lines of nothing": Case((64, 1), [Layer(300), Layer(0, 3), Layer(16)]),
 }
 
