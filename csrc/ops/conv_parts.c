@@ -30,8 +30,7 @@ void q7_op_conv_parts(const q7_conv_parts_args *x, const q7_call *call) {
     int64_t least = 1;
     while (q7_conv_parts_room(x, q7_ceil_div(job.lines, least)) > Q7_CONV_PARTS_ROOM) least++;
     /* What is cut once for all taps costs next to nothing. */
-    const q7_cut cut =
-        q7_cut_for_tiles(call, job.lines * x->OW, 0, job.panels, least, job.lines);
+    const q7_cut cut = q7_cut_for_tiles(call, job.lines * x->OW, 0, job.panels, least, job.lines);
     job.blocks = cut.blocks;
     job.chunk = cut.chunk;
     job.chunks = q7_ceil_div(job.panels, job.chunk);

@@ -26,8 +26,8 @@ typedef struct job {
     q7_conv_axis h, w;
     int64_t taps, steps, pitch;
     int64_t products, at_once; /* of all rows; steps that w is cut ahead */
-    int64_t rows;             /* of a plane, all images of the block */
-    int64_t channels_stride;  /* bfloat16 of the parts of 32 channels */
+    int64_t rows;              /* of a plane, all images of the block */
+    int64_t channels_stride;   /* bfloat16 of the parts of 32 channels */
     int64_t order[MOST_TAPS]; /* of taps: those of a plane follow one another, so that L1 has it; */
     int64_t at[MOST_TAPS];    /* where they begin, from the first row of a window */
     q7_bf16 *a, *b[2];
@@ -76,7 +76,8 @@ static bool cut_pixel(const job *j, const float *from, q7_bf16 *to) {
 /* Line v of plane (ph, pw) of an image. */
 static bool cut_line(const job *j, const image *i, int64_t v, int64_t ph, int64_t pw) {
     const q7_conv_parts_args *x = j->x;
-    const int64_t h = (i->oh + v + q7_conv_shift(&j->h, 0)) * x->stride_h + q7_conv_phase(&j->h, ph);
+    const int64_t h =
+        (i->oh + v + q7_conv_shift(&j->h, 0)) * x->stride_h + q7_conv_phase(&j->h, ph);
     const int64_t first = q7_conv_shift(&j->w, 0) * x->stride_w + q7_conv_phase(&j->w, pw);
     const float *line = (const float *)x->x + i->n * x->x_n_stride + h * x->x_h_stride;
     q7_bf16 *to = j->a + (ph * j->w.planes + pw) * Q7_PARTS * j->rows * Q7_PARTS_STEP +
@@ -150,8 +151,10 @@ Q7_INLINE void cut_pairs(beside *c, int64_t count) {
     }
     c->largest = largest;
     c->pair = end;
-    if (end == TILE && c->step + 1 < c->end) point_at(c, c->to + W_STEP, c->filters, c->step + 1);
-    else if (end == TILE) c->step++;
+    if (end == TILE && c->step + 1 < c->end)
+        point_at(c, c->to + W_STEP, c->filters, c->step + 1);
+    else if (end == TILE)
+        c->step++;
 }
 
 static void cut_rest(beside *c) {
@@ -171,12 +174,12 @@ Q7_INLINE void add_made(beside *c) {
 
 /* Tiles 0 to 3 are sums, 4 rows of x, 5 to 7 the parts of w. */
 Q7_INLINE void add_part(const q7_bf16 *a, const int tiles, const int part) {
-#define ADD(i)                                            \
-    if (tiles > i) {                                      \
-        _tile_loadd(4, a + i * Q7_PARTS_TILE, 64);        \
-        if (part == 0) _tile_dpbf16ps(i, 4, 5);           \
-        if (part == 1) _tile_dpbf16ps(i, 4, 6);           \
-        if (part == 2) _tile_dpbf16ps(i, 4, 7);           \
+#define ADD(i)                                     \
+    if (tiles > i) {                               \
+        _tile_loadd(4, a + i * Q7_PARTS_TILE, 64); \
+        if (part == 0) _tile_dpbf16ps(i, 4, 5);    \
+        if (part == 1) _tile_dpbf16ps(i, 4, 6);    \
+        if (part == 2) _tile_dpbf16ps(i, 4, 7);    \
     }
     ADD(0)
     ADD(1)
@@ -348,7 +351,8 @@ static job job_of(const q7_conv_parts_args *x, const q7_conv_parts_block *block)
         for (int64_t h = p / j.w.planes; h < x->kh; h += j.h.planes)
             for (int64_t w = p % j.w.planes; w < x->kw; w += j.w.planes, i++) {
                 const int64_t line = q7_conv_shift(&j.h, h) - q7_conv_shift(&j.h, 0);
-                const int64_t row = line * j.pitch + q7_conv_shift(&j.w, w) - q7_conv_shift(&j.w, 0);
+                const int64_t row =
+                    line * j.pitch + q7_conv_shift(&j.w, w) - q7_conv_shift(&j.w, 0);
                 j.order[i] = h * x->kw + w;
                 j.at[i] = (p * Q7_PARTS * j.rows + row) * Q7_PARTS_STEP;
             }
@@ -393,8 +397,7 @@ void Q7_KERNEL(conv_parts_f32)(const q7_conv_parts_args *x, const q7_conv_parts_
         }
         add_made(&next);
         for (image i = {0}; next_image(&j, &i);)
-            for (int64_t line = 0; line < i.lines; line++)
-                finish_line(&j, &i, line, filters, fits);
+            for (int64_t line = 0; line < i.lines; line++) finish_line(&j, &i, line, filters, fits);
     }
     _tile_release();
 }
