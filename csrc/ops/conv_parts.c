@@ -1,4 +1,4 @@
-/* conv_parts.c: conv_last of two dims and one group, in tiles of AMX that read x as parts. A task is a
+/* conv_parts.c: conv_last of two dims, stride 1 and one group, in tiles of AMX that read x as parts. A task is a
  * block of lines of y times a chunk of panels. Read kernels/conv_parts.h first.
  *
  * room: threads * Q7_CONV_PARTS_ROOM bytes, which a line of y has room in. */

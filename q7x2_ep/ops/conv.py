@@ -46,7 +46,7 @@ TILED_FILTERS, TILED_WEIGHTS = 64, 1 << 13  # docs/decisions.md 56
 TILED_CHANNELS, TILED_PIXELS = 256, 512  # 65
 MAX_DIRECT = 1 << 15  # weights of a group: 128 KB of L2
 MAX_PLANES = 4
-MAX_TAPS, LEAST_PARTS = 64, 36  # pixels; 75
+MAX_TAPS, MIN_PARTS = 64, 36  # pixels; 75
 WINOGRAD_GAP = 16  # Q7_WINOGRAD_GAP
 
 
@@ -390,8 +390,10 @@ def conv_step(
         )
         fields.update(last_fields(node, b, residual), M=filters)
         fields["room"] = b.threads * b.constants["CONV_PARTS_ROOM"]
-        for name in ("D", "OD", "kd", "stride_d", "dilation_d", "pad_front", "x_d_stride"):
+        for name in ("D", "OD", "kd", "dilation_d", "pad_front", "x_d_stride"):
             del fields[name]
+        for axis in "dhw":
+            del fields[f"stride_{axis}"]
         b.step("conv_parts", kernel="conv_parts", **fields)
     else:
         filters, channels, taps = w.shape[0], w.shape[1], product(w.shape[2:])
@@ -451,33 +453,22 @@ def direct_step(node: Node, b: Any, fields: dict[str, Any], residual: Optional[V
 
 
 def is_of_parts(node: Node, spec: dict[str, Dim], constants: Mapping[str, int]) -> bool:
-    """Whether csrc/kernels/conv_parts.h applies, and wins: windows of several taps, of which one image
-    has enough, and a line of them room.
+    """Whether csrc/kernels/conv_parts.h applies, and wins: windows of several taps and stride 1, of
+    which an image has enough, and a line of them room.
     """
     taps, pixels = product((spec["kh"], spec["kw"])), product((spec["OH"], spec["OW"]))
-    if len(node.output.shape) > 4 or not isinstance(pixels, int) or not isinstance(taps, int):
+    if len(node.output.shape) > 4 or not isinstance(pixels, int):
         return False
-    fits = 1 < taps <= MAX_TAPS and pixels >= LEAST_PARTS
-    one = {"C": node.inputs[1].shape[1], **spec}
-    return (
-        fits
-        and spec["stride_h"] == spec["stride_w"] == 1
-        and parts_room(one) <= constants["CONV_PARTS_ROOM"]
-    )
+    several = 1 < taps <= MAX_TAPS and spec["stride_h"] == spec["stride_w"] == 1
+    return several and pixels >= MIN_PARTS and parts_room(spec) <= constants["CONV_PARTS_ROOM"]
 
 
 def parts_room(spec: Mapping[str, Any]) -> int:
     """q7_conv_parts_room of csrc/kernels/conv_parts.h for a line."""
-    planes, span = 1, []
-    for i, pad in (("h", "top"), ("w", "left")):
-        k, stride, before = spec[f"k{i}"], spec[f"stride_{i}"], spec[f"pad_{pad}"]
-        last = (k - 1) * spec[f"dilation_{i}"] - before
-        span.append(last // stride - -before // stride)
-        planes *= min(k, stride)
-    lines = 1 + span[0]
-    rows = lines * (spec["OW"] + span[1]) + 17
-    sizes = rows * (planes * -(-spec["C"] // 32) * 192 + 64), -(-lines // 64) * 64
-    return sum(sizes) + 1024 + 2 * 9 * 3072
+    high, wide = ((spec[f"k{i}"] - 1) * spec[f"dilation_{i}"] for i in "hw")
+    rows = (1 + high) * (spec["OW"] + wide) + 17
+    parts, weights = -(-spec["C"] // 32) * 192, 2 * 9 * 3072
+    return rows * (parts + 64) + 1024 + weights + -(-(1 + high) // 64) * 64
 
 
 def is_winograd(node: Node, spec: dict[str, Dim], in_tiles: bool) -> bool:

@@ -23,22 +23,20 @@ enum {
 typedef struct job {
     const q7_conv_parts_args *x;
     const q7_conv_parts_block *block;
-    q7_conv_axis h, w;
-    int64_t taps, steps, pitch;
+    int64_t taps, steps, pitch, span;
     int64_t products, at_once; /* of all rows; steps that w is cut ahead */
-    int64_t rows;              /* of a plane, all images of the block */
+    int64_t rows;              /* of parts, all images of the block */
     int64_t channels_stride;   /* bfloat16 of the parts of 32 channels */
-    int64_t order[MOST_TAPS]; /* of taps: those of a plane follow one another, so that L1 has it; */
-    int64_t at[MOST_TAPS];    /* where they begin, from the first row of a window */
+    int64_t at[MOST_TAPS];     /* where a tap begins, from the first row of a window */
     q7_bf16 *a, *b[2];
     float *sums;
-    bool *fits; /* lines of planes */
+    bool *fits; /* lines of pixels */
 } job;
 
 /* The lines of y in a block that are of one image. */
 typedef struct image {
     int64_t n, oh, lines;
-    int64_t line;        /* the first of its planes */
+    int64_t line;        /* the first of its pixels */
     int64_t tile, tiles; /* of its sums */
 } image;
 
@@ -47,7 +45,7 @@ static bool next_image(const job *j, image *i) {
     const bool begins = i->lines == 0;
     const int64_t first = begins ? j->block->first : i->n * OH + i->oh + i->lines;
     if (first >= j->block->end) return false;
-    i->line += begins ? 0 : i->lines + j->h.span;
+    i->line += begins ? 0 : i->lines + j->span;
     i->tile += i->tiles;
     i->n = first / OH;
     i->oh = first % OH;
@@ -56,7 +54,7 @@ static bool next_image(const job *j, image *i) {
     return true;
 }
 
-/* A pixel, or zeros, as a row of the planes; false if it does not fit. */
+/* A pixel, or zeros, as a row; false if it does not fit. */
 static bool cut_pixel(const job *j, const float *from, q7_bf16 *to) {
     const int64_t C = j->x->C, part = j->rows * Q7_PARTS_STEP;
     __m512 largest = _mm512_setzero_ps();
@@ -73,29 +71,18 @@ static bool cut_pixel(const job *j, const float *from, q7_bf16 *to) {
     return q7_parts_fit(_mm512_set1_ps(_mm512_reduce_max_ps(largest))) != 0;
 }
 
-/* Line v of plane (ph, pw) of an image. */
-static bool cut_line(const job *j, const image *i, int64_t v, int64_t ph, int64_t pw) {
-    const q7_conv_parts_args *x = j->x;
-    const int64_t h =
-        (i->oh + v + q7_conv_shift(&j->h, 0)) * x->stride_h + q7_conv_phase(&j->h, ph);
-    const int64_t first = q7_conv_shift(&j->w, 0) * x->stride_w + q7_conv_phase(&j->w, pw);
-    const float *line = (const float *)x->x + i->n * x->x_n_stride + h * x->x_h_stride;
-    q7_bf16 *to = j->a + (ph * j->w.planes + pw) * Q7_PARTS * j->rows * Q7_PARTS_STEP +
-                  (i->line + v) * j->pitch * Q7_PARTS_STEP;
-    bool fits = true;
-    for (int64_t u = 0; u < j->pitch; u++, to += Q7_PARTS_STEP) {
-        const int64_t w = first + u * x->stride_w;
-        const bool inside = h >= 0 && h < x->H && w >= 0 && w < x->W;
-        fits &= cut_pixel(j, inside ? line + w * x->x_w_stride : NULL, to);
-    }
-    return fits;
-}
-
 static void cut_image(const job *j, const image *i) {
-    for (int64_t v = 0; v < i->lines + j->h.span; v++) {
+    const q7_conv_parts_args *x = j->x;
+    q7_bf16 *to = j->a + i->line * j->pitch * Q7_PARTS_STEP;
+    for (int64_t v = 0; v < i->lines + j->span; v++) {
+        const int64_t h = i->oh + v - x->pad_top;
+        const float *line = (const float *)x->x + i->n * x->x_n_stride + h * x->x_h_stride;
         bool fits = true;
-        for (int64_t p = 0; p < j->h.planes * j->w.planes; p++)
-            fits &= cut_line(j, i, v, p / j->w.planes, p % j->w.planes);
+        for (int64_t u = 0; u < j->pitch; u++, to += Q7_PARTS_STEP) {
+            const int64_t w = u - x->pad_left;
+            const bool inside = h >= 0 && h < x->H && w >= 0 && w < x->W;
+            fits &= cut_pixel(j, inside ? line + w * x->x_w_stride : NULL, to);
+        }
         j->fits[i->line + v] = fits;
     }
 }
@@ -117,8 +104,7 @@ typedef struct beside {
 } beside;
 
 static const float *weights_of(const job *j, int64_t filters, int64_t step) {
-    const int64_t C = j->x->C, tap = j->order[step % j->taps];
-    const int64_t k = tap * C + step / j->taps * Q7_PARTS_STEP;
+    const int64_t C = j->x->C, k = step % j->taps * C + step / j->taps * Q7_PARTS_STEP;
     const int64_t panel = filters / 2, half = filters % 2;
     return (const float *)j->x->w + (panel * j->taps * C + k) * NR + half * COLUMNS;
 }
@@ -273,23 +259,21 @@ static void sum_plain(const job *j, int64_t filters, int64_t n, int64_t oh, int6
                       int64_t count, float *sums) {
     const q7_conv_parts_args *x = j->x;
     memset(sums, 0, (size_t)(count * COLUMNS) * sizeof(float));
-    for (int64_t i = 0; i < j->taps; i++) {
-        const int64_t tap = j->order[i];
-        const int64_t h = oh * x->stride_h - x->pad_top + tap / x->kw * x->dilation_h;
-        const int64_t w = ow * x->stride_w - x->pad_left + tap % x->kw * x->dilation_w;
-        const int64_t low = w < 0 ? q7_ceil_div(-w, x->stride_w) : 0;
-        const int64_t high = q7_min(count, q7_ceil_div(x->W - w, x->stride_w));
+    for (int64_t tap = 0; tap < j->taps; tap++) {
+        const int64_t h = oh - x->pad_top + tap / x->kw * x->dilation_h;
+        const int64_t w = ow - x->pad_left + tap % x->kw * x->dilation_w;
+        const int64_t low = q7_max(0, -w), high = q7_min(count, x->W - w);
         if (h < 0 || h >= x->H || low >= high) continue;
-        const float *from = (const float *)x->x + n * x->x_n_stride + h * x->x_h_stride +
-                            (w + low * x->stride_w) * x->x_w_stride;
+        const float *from =
+            (const float *)x->x + n * x->x_n_stride + h * x->x_h_stride + (w + low) * x->x_w_stride;
         const q7_gemm_block part = {.m = high - low,
                                     .n = COLUMNS,
                                     .k = x->C,
                                     .k_block = Q7_CONV_K_BLOCK,
                                     .a = from,
-                                    .a_row_stride = x->stride_w * x->x_w_stride,
+                                    .a_row_stride = x->x_w_stride,
                                     .a_k_stride = 1,
-                                    .b = weights_of(j, filters, i),
+                                    .b = weights_of(j, filters, tap),
                                     .b_stride = NR,
                                     .c = sums + low * COLUMNS,
                                     .c_stride = COLUMNS,
@@ -304,7 +288,7 @@ static void finish_line(const job *j, const image *i, int64_t line, int64_t filt
     const q7_conv_parts_args *x = j->x;
     const int64_t m = filters * COLUMNS, row = (i->n * x->OH + i->oh + line) * x->OW;
     float *sums = j->sums + (i->tile * TILE + line * j->pitch) * COLUMNS;
-    for (int64_t v = 0; v <= j->h.span; v++) fits &= j->fits[i->line + line + v];
+    for (int64_t v = 0; v <= j->span; v++) fits &= j->fits[i->line + line + v];
     for (int64_t ow = 0, n; ow < x->OW; ow += n, sums += n * COLUMNS) {
         _Alignas(64) float plain[SOME * COLUMNS];
         n = fits ? x->OW : q7_min(SOME, x->OW - ow);
@@ -332,30 +316,23 @@ static void finish_line(const job *j, const image *i, int64_t line, int64_t filt
 static job job_of(const q7_conv_parts_args *x, const q7_conv_parts_block *block) {
     job j = {.x = x,
              .block = block,
-             .h = q7_conv_axis_of(x->kh, x->stride_h, x->dilation_h, x->pad_top),
-             .w = q7_conv_axis_of(x->kw, x->stride_w, x->dilation_w, x->pad_left),
-             .taps = x->kh * x->kw};
-    const int64_t planes = j.h.planes * j.w.planes, channels = q7_ceil_div(x->C, Q7_PARTS_STEP);
+             .taps = x->kh * x->kw,
+             .pitch = q7_conv_parts_pitch(x),
+             .span = q7_conv_parts_span(x)};
+    const int64_t channels = q7_ceil_div(x->C, Q7_PARTS_STEP);
     j.steps = j.taps * channels;
-    j.pitch = x->OW + j.w.span;
     image i = {0};
     int64_t lines = 0;
     while (next_image(&j, &i)) {
-        lines = i.line + i.lines + j.h.span;
+        lines = i.line + i.lines + j.span;
         j.products += q7_ceil_div(i.tiles, GROUP);
     }
     j.at_once = j.products == 1 ? 1 : BLOCK;
     j.rows = (lines * j.pitch + TILE) | 1; /* odd: not the same sets of L1 */
-    j.channels_stride = planes * Q7_PARTS * j.rows * Q7_PARTS_STEP;
-    for (int64_t i = 0, p = 0; p < planes; p++)
-        for (int64_t h = p / j.w.planes; h < x->kh; h += j.h.planes)
-            for (int64_t w = p % j.w.planes; w < x->kw; w += j.w.planes, i++) {
-                const int64_t line = q7_conv_shift(&j.h, h) - q7_conv_shift(&j.h, 0);
-                const int64_t row =
-                    line * j.pitch + q7_conv_shift(&j.w, w) - q7_conv_shift(&j.w, 0);
-                j.order[i] = h * x->kw + w;
-                j.at[i] = (p * Q7_PARTS * j.rows + row) * Q7_PARTS_STEP;
-            }
+    j.channels_stride = Q7_PARTS * j.rows * Q7_PARTS_STEP;
+    for (int64_t tap = 0; tap < j.taps; tap++)
+        j.at[tap] =
+            (tap / x->kw * x->dilation_h * j.pitch + tap % x->kw * x->dilation_w) * Q7_PARTS_STEP;
     j.b[0] = block->room;
     j.b[1] = j.b[0] + BLOCK * W_STEP;
     j.a = j.b[1] + BLOCK * W_STEP;
