@@ -10,21 +10,19 @@
 
 enum { MOST = Q7_ATTENTION_ROWS };
 
-static row row_at(const q7_attention_tile *t, int64_t i) {
+/* Everything but the scores. */
+static void start_row(const q7_attention_tile *t, int64_t i, row *r) {
     const int64_t head = i / t->queries, query = i % t->queries;
     const float sink = t->sinks ? t->sinks[head] * LOG2_E : -INFINITY, max = floorf(sink);
-    row r = {
-        .q = t->q + head * t->q_h_stride + query * t->q_stride,
-        .o = t->o + head * t->o_h_stride + query * t->o_stride,
-        .begin = q7_max(0, q7_min(t->keys, t->begin + query)),
-        .end = q7_max(0, q7_min(t->keys, t->end + query)),
-        .mask = q7_attention_mask_of(&t->mask, head, query),
-        .bias = q7_attention_mask_of(&t->bias, head, query),
-        .max = max,
-        .sum = sink == -INFINITY ? 0.0f : exp2f(sink - max),
-    };
-    memset(r.o, 0, (size_t)t->Dv * sizeof *r.o);
-    return r;
+    r->q = t->q + head * t->q_h_stride + query * t->q_stride;
+    r->o = t->o + head * t->o_h_stride + query * t->o_stride;
+    r->begin = q7_max(0, q7_min(t->keys, t->begin + query));
+    r->end = q7_max(0, q7_min(t->keys, t->end + query));
+    r->mask = q7_attention_mask_of(&t->mask, head, query);
+    r->bias = q7_attention_mask_of(&t->bias, head, query);
+    r->max = max;
+    r->sum = sink == -INFINITY ? 0.0f : exp2f(sink - max);
+    memset(r->o, 0, (size_t)t->Dv * sizeof *r->o);
 }
 
 /* One function per number of rows. */
@@ -49,17 +47,25 @@ static void mask_line(const q7_attention_mask *mask, float fill, int64_t first, 
     mask_scores(mask, bounded_fill(fill), q7_ceil_div(n, Q7_W) * Q7_W, m, s);
 }
 
+/* s[n] and what follows in its vector: x. In one store, as what is loaded next is all of it. */
+static void fill(float *s, int64_t n, float x) {
+    static const float lane[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    const int64_t part = n % Q7_W;
+    if (part == 0) return;
+    const q7_mask is_score = q7_lt(q7_load(lane), q7_set1((float)part));
+    q7_store(s + n - part, q7_select(is_score, q7_load(s + n - part), q7_set1(x)));
+}
+
 /* s = masked scores, then their exponentials; max, sum and rescale follow. */
 static void softmax_row(const q7_attention_tile *t, row *r, int64_t first, int64_t n) {
-    for (int64_t j = n; j % Q7_W; j++) r->s[j] = 0.0f;
     const bool plain = t->softcap == 0.0f && !t->bias.at && !t->mask.at;
     const float unit = plain ? unit_of(t->scale) : LOG2_E;
-    if (!plain) scale_scores(t, q7_ceil_div(n, Q7_W) * Q7_W, r->s);
+    if (!plain) fill(r->s, n, 0.0f), scale_scores(t, q7_ceil_div(n, Q7_W) * Q7_W, r->s);
     mask_line(&r->bias, 0.0f, first, n, r->s);
     mask_line(&r->mask, t->fill, first, n, r->s);
     for (int64_t j = 0; j < q7_min(n, r->begin - first); j++) r->s[j] = -INFINITY;
-    for (int64_t j = q7_max(0, q7_min(n, r->end - first)); j < n || j % Q7_W; j++)
-        r->s[j] = -INFINITY;
+    for (int64_t j = q7_max(0, q7_min(n, r->end - first)); j < n; j++) r->s[j] = -INFINITY;
+    fill(r->s, n, -INFINITY);
     q7_f32 top = q7_set1(-INFINITY), total = q7_set1(0.0f);
     for (int64_t j = 0; j < n; j += Q7_W) top = q7_vmax(q7_load(r->s + j), top);
     const float most = q7_hmax(top), whole = floorf(most * unit);
@@ -118,7 +124,7 @@ static bool each_block(const q7_attention_tile *t, row *rows, int64_t count, boo
 void Q7_KERNEL(attention_rows)(const q7_attention_tile *t) {
     const int64_t count = t->heads * t->queries;
     row rows[MOST];
-    for (int64_t i = 0; i < count; i++) rows[i] = row_at(t, i);
+    for (int64_t i = 0; i < count; i++) start_row(t, i, rows + i);
     bool saw = true;
     const bool passed = each_block(t, rows, count, false);
     for (int64_t i = 0; i < count; i++) saw = saw && rows[i].max > LOW / 10;

@@ -30,11 +30,7 @@ Q7_INLINE void arithmetic_run(int64_t op, int64_t n, const float *a, bool a_vect
         q7_f32 v[4];
         for (int k = 0; k < 4; k++) {
             const int64_t at = i + k * Q7_W;
-            if (prefetches) {
-                q7_prefetch_write(y + at + Q7_AHEAD);
-                if (a_vector) q7_prefetch_near(a + at + Q7_AHEAD);
-                if (b_vector) q7_prefetch_near(b + at + Q7_AHEAD);
-            }
+            if (prefetches) q7_prefetch_write(y + at + Q7_AHEAD);
             v[k] = apply(op, a_vector ? q7_load(a + at) : a0, b_vector ? q7_load(b + at) : b0);
         }
         for (int k = 0; k < 4; k++) q7_store(y + i + k * Q7_W, v[k]);

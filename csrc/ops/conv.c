@@ -153,7 +153,8 @@ static void conv_panels(const conv_job *job, const float *x0, const float *w, fl
 }
 
 static int64_t first_row(const conv_job *job, int64_t block) {
-    return q7_part(job->rows, job->row_tiles, q7_part(job->row_tiles, job->row_blocks, block));
+    return q7_tile_row(job->call, job->rows, job->row_tiles,
+                       q7_part(job->row_tiles, job->row_blocks, block));
 }
 
 static void conv_task(void *arg, int64_t task, int64_t thread) {

@@ -128,13 +128,18 @@ static void multiply(const conv_job *job, int64_t group, int64_t k0, int64_t k, 
     ((q7_gemm_kernel)job->call->kernel)(&part);
 }
 
+/* Of a block of rows. */
+static int64_t first_row(const conv_job *job, int64_t block) {
+    const int64_t tiles = job->call->mr == Q7_TALL ? job->row_tiles : job->pixels;
+    return q7_tile_row(job->call, job->pixels, tiles, q7_part(tiles, job->row_blocks, block));
+}
+
 static void conv_task(void *arg, int64_t task, int64_t thread) {
     const conv_job *job = arg;
     const q7_conv_last_args *x = &job->x;
     const int64_t chunk = task % job->chunks * job->chunk, group = task / job->chunks % x->groups;
     const int64_t block = task / job->chunks / x->groups;
-    const int64_t row = q7_part(job->pixels, job->row_blocks, block);
-    const int64_t m = q7_part(job->pixels, job->row_blocks, block + 1) - row;
+    const int64_t row = first_row(job, block), m = first_row(job, block + 1) - row;
     const int64_t per_thread = q7_min(job->pixels, Q7_GEMM_ROWS) * q7_min(job->k, Q7_GEMM_K_BLOCK);
     const float *from = (const float *)x->x + group * job->channels;
     float *windows = (float *)x->windows + thread * per_thread;
@@ -185,16 +190,16 @@ void q7_op_conv_last(const q7_conv_last_args *x, const q7_call *call) {
     job.chunk = q7_min(job.panels, Q7_GEMM_PANELS);
     const bool large = job.pixels * job.filters * job.k * x->groups > Q7_SMALL_WORK;
     if (in_tiles && large) {
-        /* So many rows are left to each task that bits are those of more. */
         const q7_cut cut =
             q7_cut_for_tiles(call, job.pixels, job.in_place ? IN_PLACE_COST : COPIED_COST,
-                             job.panels, job.row_blocks, job.pixels / (Q7_GEMM_SOME + 1));
+                             job.panels, job.row_blocks, job.row_tiles / Q7_LEAST_TILES);
         job.row_blocks = cut.blocks;
         job.chunk = cut.chunk;
     } else if (call->threads > 1 && large) {
         const int64_t wanted = call->threads * Q7_TASKS_PER_THREAD;
-        /* Few panels are no even share for each; many pixels are where their writers left them. */
-        if (job.pixels > job.filters || job.panels * x->groups < wanted)
+        /* Few panels are no even share for each; many pixels are where their writers left them. On
+         * amx pixels are few here, of which parts might be made of tiles. */
+        if ((job.pixels > job.filters || job.panels * x->groups < wanted) && call->mr != Q7_TALL)
             job.row_blocks =
                 q7_min(q7_ceil_div(job.row_blocks, call->threads) * call->threads, job.row_tiles);
         const int64_t all = job.panels * job.row_blocks * x->groups;

@@ -14,7 +14,6 @@
 enum {
     WIDE = 4,      /* chunks of few rows are multiples; divides Q7_GEMM_PANELS */
     WIDE_ROWS = 6, /* rows up to which several panels are multiplied at once */
-    LEAST_TILES = Q7_GEMM_SOME / Q7_TALL + 1, /* in a task, of AMX: its bits are those of more */
 };
 
 void q7_gemm_task(const q7_gemm_job *job, int64_t task, float *sums) {
@@ -23,10 +22,10 @@ void q7_gemm_task(const q7_gemm_job *job, int64_t task, float *sums) {
     const int64_t first = task % chunks * job->chunk;
     const int64_t last = q7_min(first + job->chunk, job->panels);
     const int64_t block = task / chunks; /* consecutive tasks share the rows, which L2 holds */
-    const int64_t row =
-        q7_part(x->m, job->row_tiles, q7_part(job->row_tiles, job->row_blocks, block));
-    const int64_t end =
-        q7_part(x->m, job->row_tiles, q7_part(job->row_tiles, job->row_blocks, block + 1));
+    const int64_t row = q7_tile_row(job->call, x->m, job->row_tiles,
+                                    q7_part(job->row_tiles, job->row_blocks, block));
+    const int64_t end = q7_tile_row(job->call, x->m, job->row_tiles,
+                                    q7_part(job->row_tiles, job->row_blocks, block + 1));
     const int64_t column = first * nr; /* of b; of c, and of the biases: */
     const int64_t out = x->gated ? column / 2 : column;
     const float *residual = x->residual, *bias = x->bias, *up_bias = x->up_bias;
@@ -73,7 +72,7 @@ q7_gemm_job q7_gemm_job_of(const q7_gemm_args *x, const q7_call *call) {
     const bool large = x->m * x->n * x->k > Q7_SMALL_WORK;
     if (large && q7_in_tiles(call, x->m)) {
         const q7_cut cut = q7_cut_for_tiles(call, x->m, 1, job.panels, job.row_blocks,
-                                            job.row_tiles / LEAST_TILES);
+                                            job.row_tiles / Q7_LEAST_TILES);
         job.row_blocks = cut.blocks;
         job.chunk = cut.chunk;
     } else if (large) {

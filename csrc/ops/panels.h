@@ -13,7 +13,8 @@ enum {
     Q7_SMALL_WORK = 1 << 16, /* multiply-adds, about 2 us: not worth waking a thread */
     Q7_FEW_TILES = 2,        /* row tiles up to which b is better read in place than packed */
     Q7_PACK_STRIP = 16,      /* floats of a cache line */
-    Q7_TALL = 32             /* rows of a tile of AMX, as kernels.def has them */
+    Q7_TALL = 32,            /* rows of a tile of AMX, as kernels.def has them */
+    Q7_LEAST_TILES = Q7_GEMM_SOME / Q7_TALL + 1, /* in a task, of AMX: its bits are those of more */
 };
 
 /* Where the i-th of n even parts of [0, count) starts. */
@@ -28,6 +29,12 @@ static inline int64_t q7_conv_k_block(int64_t k, bool single_tap) {
     enum { LEAST = 16, SHORT = 128 };
     const int64_t cut = single_tap ? 1 : k <= SHORT ? 4 : 2;
     return q7_max(q7_ceil_div(k, q7_max(q7_ceil_div(k, Q7_CONV_K_BLOCK), cut)), LEAST);
+}
+
+/* Where the i-th of `tiles` tiles of rows starts, which is where tasks are cut: evenly, but on amx in
+ * whole tiles, of which all rows are multiplied by AVX-512 where one does not fit (amx/parts.h). */
+static inline int64_t q7_tile_row(const q7_call *call, int64_t rows, int64_t tiles, int64_t i) {
+    return call->mr == Q7_TALL ? q7_min(i * Q7_TALL, rows) : q7_part(rows, tiles, i);
 }
 
 /* Whether a product of m rows is made of tiles of AMX: parts of its rows must be, too. */

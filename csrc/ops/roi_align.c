@@ -43,15 +43,16 @@ static span span_of(const q7_roi_align_args *x, float from, float to, int64_t ce
     return (span){start, cell, x->ratio > 0 ? x->ratio : many};
 }
 
+/* The i-th sample of a region, rounded as onnxruntime does: at the border that decides what counts. */
+static float sample_of(span s, int64_t i) {
+    const float cell = s.start + (float)(i / s.samples) * s.cell;
+    return cell + ((float)(i % s.samples) + 0.5f) * s.cell / (float)s.samples;
+}
+
 static sample sample_at(const q7_roi_align_args *x, span v, span h, int64_t row, int64_t column) {
     int64_t top, bottom, left, right;
     float below, beyond;
-    const float y =
-        v.start +
-        ((float)(row / v.samples) + ((float)(row % v.samples) + 0.5f) / (float)v.samples) * v.cell;
-    const float z = h.start + ((float)(column / h.samples) +
-                               ((float)(column % h.samples) + 0.5f) / (float)h.samples) *
-                                  h.cell;
+    const float y = sample_of(v, row), z = sample_of(h, column);
     bool inside = place(y, x->H, &top, &bottom, &below);
     inside = place(z, x->W, &left, &right, &beyond) && inside;
     sample s = {

@@ -431,15 +431,16 @@ def direct_step(node: Node, b: Any, fields: dict[str, Any], residual: Optional[V
     filters, channels, taps = w.shape[0], w.shape[1], product(w.shape[2:])
     k = channels * taps
     view = b.view(x)
-    planes = view.strides[-1] == 1 and x.shape[1] <= MAX_PLANES
+    planes = view.strides[-1] == 1 and channels * groups <= MAX_PLANES
     if not planes:
         view = b.channels_last(x)
     for name in ("D", "OD", "kd", "stride_d", "dilation_d", "pad_front"):
         del fields[name]
-    band = maximum(b.constants["CONV_PIXELS"] // maximum(fields["OW"], 1), 1)
+    columns = maximum(fields["OW"], 1)
+    band = maximum(b.constants["CONV_PIXELS"] // columns, 1)
     height, width = (
         (n - 1) * fields[f"stride_{i}"] + (fields[f"k{i}"] - 1) * fields[f"dilation_{i}"] + 1
-        for n, i in ((band, "h"), (fields["OW"], "w"))
+        for n, i in ((band, "h"), (columns, "w"))
     )
     h_stride = view.strides[2] if len(x.shape) > 3 else 0
     fields.update(last_fields(node, b, residual, view), M=filters, groups=groups)

@@ -119,7 +119,7 @@ def image_step(
         x_dtype=x.dtype,
         y_dtype=node.output.dtype,
         y_stride=y.channels_last().strides[-2],
-        panel_bytes=packed[0].nbytes,
+        panel_bytes=packed.strides[0],
         **others,
     )
 

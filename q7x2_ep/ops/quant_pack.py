@@ -120,7 +120,8 @@ def pack(
     sums[:n] = small.sum(0, dtype=np.int32)
     packed = _aligned((panels, nr * 4 * (1 + quads)))
     packed[:, : nr * 4] = sums.reshape(panels, nr).view(np.int8)
-    packed[:, nr * 4 :] = _grouped(small.astype(np.int8), quads, 4, nr).reshape(panels, -1)
+    grouped = _grouped(small.astype(np.int8), quads, 4, nr)
+    packed[:, nr * 4 :] = grouped.reshape(packed[:, nr * 4 :].shape)
     return packed, rest
 
 

@@ -103,7 +103,7 @@ def qgemm_step(
         k=k,
         a_dtype=dtype_of(a),
         c_dtype=dtype_of(y),
-        panel_bytes=packed[0].nbytes,
+        panel_bytes=packed.strides[0],
         **finish.operands(),
     )
 

@@ -7,7 +7,13 @@ from typing import Any, Callable
 import numpy as np
 import pytest
 
-from tests.fusion.battery import assert_fuses, assert_perturbed_stays, build, fused_ops
+from tests.fusion.battery import (
+    assert_correct,
+    assert_fuses,
+    assert_perturbed_stays,
+    build,
+    fused_ops,
+)
 
 RANDOM = np.random.default_rng(3)
 M, C = 6, 4
@@ -209,3 +215,19 @@ def test_transposed_with_an_activation(name: str) -> None:
     for spelling in (plain, behind_norm):
         assert_fuses(spelling, TRANSPOSED, {"q7::ConvTranspose": 1, "ConvTranspose": 0}, steps=2)
     assert_perturbed_stays(plain, TRANSPOSED, {"q7::ConvTranspose"}, ("output",))
+
+
+@pytest.mark.parametrize(
+    "shape,group", [((20, C, 3, 3), 1), ((2, C, 3, 3), 1), ((8, 2, 1, 1), 2), ((C, 1, 3, 3), C)]
+)
+def test_weights_alone_may_tell_the_channels(shape: tuple[int, ...], group: int) -> None:
+    w = weights(*shape)
+
+    def first(g: Any, x: Any) -> Any:
+        return g.Relu(g.Conv(x, w, group=group, pads=PADS))
+
+    def last(g: Any, x: Any) -> Any:
+        return first(g, g.Transpose(x, perm=[0, 3, 1, 2]))
+
+    assert_correct(build(first, {"x": ("B", "channels", "S", "S")})[0])
+    assert_correct(build(last, {"x": ("B", "S", "S", "channels")})[0])

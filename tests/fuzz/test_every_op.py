@@ -373,6 +373,8 @@ def resize(c: Choice) -> Made:
     modes = ("nearest", "linear", "cubic") if n == 2 else ("nearest", "linear")
     where = ("half_pixel", "asymmetric", "align_corners", "pytorch_half_pixel")
     attrs = {"mode": c.among(*modes), "coordinate_transformation_mode": c.among(*where)}
+    if attrs == {"mode": "cubic", "coordinate_transformation_mode": "pytorch_half_pixel"}:
+        sizes[2:] += 1  # one is at 0, which is no mean of neighbours, as onnx's evaluator has it
     return Made([x, None, None, sizes], attrs, fixed=(3,))
 
 

@@ -88,7 +88,9 @@ def binary(g: Growth) -> str:
 
 
 def where(g: Growth) -> str:
-    (condition,) = g.emit(g.random.choice(["Less", "GreaterOrEqual"]), g.any(), g.any())
+    compared = [g.any(), g.weight(WIDTH)]  # two values may be equal but for rounding
+    g.random.shuffle(compared)
+    (condition,) = g.emit(g.random.choice(["Less", "GreaterOrEqual"]), *compared)
     return g.emit("Where", condition, g.any(), g.any())[0]
 
 

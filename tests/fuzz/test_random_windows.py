@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
@@ -103,8 +103,13 @@ def node_of(case: Case) -> Node:
     return Node(case.op, list(values), [Value("y")], attrs, "node")
 
 
+NOTHING = np.zeros((0, 1, 0, 0), np.float32)
+STRIDED = {"kernel_shape": [1, 1], "strides": [1, 2], "auto_pad": "SAME_UPPER", "group": 1}
+
+
 @settings(max_examples=400, deadline=None)
 @given(cases())
+@example(Case("Conv", STRIDED, NOTHING, [np.ones((8, 1, 1, 1), np.float32)], False, False))
 def test_against_reference(case: Case) -> None:
     data, feeds = model(case)
     try:
@@ -123,7 +128,8 @@ def test_against_reference(case: Case) -> None:
     if is_comparable(case):
         for theirs in as_onnxruntime(data, feeds):
             assert theirs.shape == y.shape
-            np.testing.assert_allclose(y, theirs, 2e-5, 2e-5)
+            nothing = np.isneginf(wanted)  # of a window of padding: it has the least finite float
+            np.testing.assert_allclose(y, np.where(nothing, wanted, theirs), 2e-5, 2e-5)
 
 
 def is_comparable(case: Case) -> bool:

@@ -60,6 +60,7 @@ CASES = {
     "long k": Case((1, 50, 6, 6), (3, 50, 3, 3), window((3, 3))),
     "many rows": Case((1, 8, 4, 4), (600, 8, 3, 3), window((3, 3), pad=1)),
     "many panels": Case((1, 2, 40, 41), (3, 2, 3, 3), window((3, 3), pad=1)),
+    "half of it in tiles": Case((1, 96, 3, 17), (130, 96, 1, 1), window((1, 1))),
 }
 DEPTHWISE = {
     "3x3": Case((2, 5, 8, 9), (5, 1, 3, 3), window((3, 3), pad=1), 5),
@@ -308,10 +309,31 @@ def check_threads(op: str, row: KernelRow, case: Case, **more: Any) -> None:
 @every_op
 @every_row
 @pytest.mark.parametrize(
-    "name", ["many rows", "patches", "1x1", "1x1 of two tiles", "many panels", "3-D"]
+    "name",
+    [
+        "many rows",
+        "patches",
+        "1x1",
+        "1x1 of two tiles",
+        "many panels",
+        "3-D",
+        "half of it in tiles",
+    ],
 )
 def test_bits_do_not_depend_on_threads(op: str, row: KernelRow, name: str) -> None:
     check_threads(op, row, CASES[name])
+
+
+@every_op
+@every_row
+def test_bits_beside_what_does_not_fit_parts(op: str, row: KernelRow) -> None:
+    """A tiny pixel and a tiny filter: rows of the product, of conv_last and of conv."""
+    case = Case((1, 40, 14, 14), (300, 40, 1, 1), window((1, 1)))
+    rng = np.random.default_rng(0)
+    x, w = (rng.uniform(1, 2, shape).astype(np.float32) for shape in (case.x, case.w))
+    x[:, :, 6, 13] *= np.float32(1e-20)
+    w[140] *= np.float32(1e-20)
+    check_threads(op, row, case, x=x, w=w)
 
 
 @every_direct_row

@@ -262,6 +262,18 @@ def test_bits_of_some_rows_depend_on_neither_threads_nor_others(row: KernelRow, 
 
 
 @every_row
+@pytest.mark.parametrize("odd", [1e-20, np.inf])
+def test_bits_beside_rows_that_do_not_fit_parts(row: KernelRow, odd: float) -> None:
+    m, n, k = 13 * 16 - 4, 7 * row.nr, K_BLOCK
+    a, b = normal(m, k), normal(k, n)
+    a[[m // 7, m // 2]] *= np.float32(odd)
+    packed = pack(row, b)
+    c = gemm(row, a, packed, n)
+    for threads in (2, 3, 8):
+        np.testing.assert_array_equal(gemm(row, a, packed, n, threads=threads), c)
+
+
+@every_row
 @pytest.mark.parametrize("m,k", [(16, 9), (30, 1100), (64, 40), (90, 70)])
 def test_nan_and_inf_spread_to_their_row_and_column_only(row: KernelRow, m: int, k: int) -> None:
     n = 2 * row.nr + 3

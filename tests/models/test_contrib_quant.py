@@ -139,6 +139,13 @@ def test_integer_products_of_zeros_for_each_row(dtype: Any, k: int) -> None:
 
 
 @each_dtype
+def test_integer_products_with_a_constant_of_no_columns(dtype: Any) -> None:
+    inputs = [q(dtype, 2, 7), q(np.int8, 7, 0)]
+    model, feeds = one_node("MatMulInteger", inputs, (TensorProto.INT32,), fixed=[1], domain="")
+    assert Session(model).run(feeds)[0].shape == (2, 0)
+
+
+@each_dtype
 def test_products(dtype: Any) -> None:
     """Of constant and of computed weights, of one scale and of one per column."""
     a, zero = q(dtype, 2, 5, 7), np.array(q(dtype))
