@@ -43,9 +43,10 @@ MIN_FILTERS = 8  # of a group
 MIN_WINOGRAD = 32  # channels and filters
 MIN_PIXELS = 64
 TILED_FILTERS, TILED_WEIGHTS = 64, 1 << 13  # docs/decisions.md 56
-TILED_CHANNELS, TILED_PIXELS = 256, 512  # 61
+TILED_CHANNELS, TILED_PIXELS = 256, 512  # 61, 75
 MAX_DIRECT = 1 << 15  # weights of a group: 128 KB of L2
 MAX_PLANES = 4
+MAX_TAPS, MIN_PARTS = 64, 36  # pixels; 75
 WINOGRAD_GAP = 16  # Q7_WINOGRAD_GAP
 
 
@@ -382,6 +383,18 @@ def conv_step(
         for axis in "dhw":
             del fields[f"stride_{axis}"], fields[f"dilation_{axis}"]
         b.step("winograd", kernel="winograd", **fields)
+    elif in_tiles and is_of_parts(node, spec, b.constants):
+        filters, channels, taps = w.shape[0], w.shape[1], product(w.shape[2:])
+        fields["w"] = b.packed(
+            channels * taps, filters, taps, channels * taps, w, taps=taps, tap_stride=1
+        )
+        fields.update(last_fields(node, b, residual), M=filters)
+        fields["room"] = b.threads * b.constants["CONV_PARTS_ROOM"]
+        for name in ("D", "OD", "kd", "dilation_d", "pad_front", "x_d_stride"):
+            del fields[name]
+        for axis in "dhw":
+            del fields[f"stride_{axis}"]
+        b.step("conv_parts", kernel="conv_parts", **fields)
     else:
         filters, channels, taps = w.shape[0], w.shape[1], product(w.shape[2:])
         k, pixels = channels * taps, spec["N"] * spec["OD"] * spec["OH"] * spec["OW"]
@@ -440,6 +453,25 @@ def direct_step(node: Node, b: Any, fields: dict[str, Any], residual: Optional[V
     b.step("conv_direct", kernel="conv_direct", **fields)
 
 
+def is_of_parts(node: Node, spec: dict[str, Dim], constants: Mapping[str, int]) -> bool:
+    """Whether csrc/kernels/conv_parts.h applies, and wins: windows of several taps and stride 1, of
+    which an image has enough, and a line of them room.
+    """
+    taps, pixels = product((spec["kh"], spec["kw"])), product((spec["OH"], spec["OW"]))
+    if len(node.output.shape) > 4 or not isinstance(pixels, int):
+        return False
+    several = 1 < taps <= MAX_TAPS and spec["stride_h"] == spec["stride_w"] == 1
+    return several and pixels >= MIN_PARTS and parts_room(spec) <= constants["CONV_PARTS_ROOM"]
+
+
+def parts_room(spec: Mapping[str, Any]) -> int:
+    """q7_conv_parts_room of csrc/kernels/conv_parts.h for a line."""
+    high, wide = ((spec[f"k{i}"] - 1) * spec[f"dilation_{i}"] for i in "hw")
+    rows = (1 + high) * (spec["OW"] + wide) + 17
+    parts, weights = -(-spec["C"] // 32) * 192, 2 * 9 * 3072
+    return rows * (parts + 64) + 1024 + weights + -(-(1 + high) // 64) * 64
+
+
 def is_winograd(node: Node, spec: dict[str, Dim], in_tiles: bool) -> bool:
     """Whether the algorithm of kernels/winograd.h applies, and wins."""
     plain = all(spec[f"stride_{i}"] == spec[f"dilation_{i}"] == 1 for i in "dhw")
@@ -447,7 +479,7 @@ def is_winograd(node: Node, spec: dict[str, Dim], in_tiles: bool) -> bool:
     small = (spec["kd"], spec["kh"], spec["kw"]) == (1, 3, 3) and len(node.output.shape) == 4
     images = spec["N"] if isinstance(spec["N"], int) else 1
     pixels = images * spec["OH"] * spec["OW"]
-    least = TILED_PIXELS if in_tiles and channels > TILED_CHANNELS else MIN_PIXELS
+    least = TILED_PIXELS if in_tiles else MIN_PIXELS
     few = isinstance(pixels, int) and pixels < least  # bound by reading the weights
     wide = min(filters, channels) >= MIN_WINOGRAD
     return plain and small and wide and not few and node.attrs["group"] == 1

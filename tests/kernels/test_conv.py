@@ -1,4 +1,4 @@
-"""conv, conv_last, conv_direct, winograd and depthwise against a direct sum in float64."""
+"""Every kernel of convolutions against a direct sum in float64."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from q7x2_ep.backend.cpu.library import load
-from q7x2_ep.ops.conv import transformed, winograd_room
+from q7x2_ep.ops.conv import parts_room, transformed, winograd_room
 from q7x2_ep.plan.target import KernelRow
 from tests.kernels.harness import rows, run_op, tolerance
 from tests.kernels.windows import Window, convolve, window
@@ -19,6 +19,7 @@ every_row = pytest.mark.parametrize("row", rows("gemm"), ids=lambda row: row.nam
 every_line_row = pytest.mark.parametrize("row", rows("depthwise"), ids=lambda row: row.name)
 every_direct_row = pytest.mark.parametrize("row", rows("conv_direct"), ids=lambda row: row.name)
 every_order = pytest.mark.parametrize("order", ["channels last", "planes"])
+every_parts_row = pytest.mark.parametrize("row", rows("conv_parts"), ids=lambda row: row.name)
 every_winograd_row = pytest.mark.parametrize("row", rows("winograd"), ids=lambda row: row.name)
 GAP = 3  # floats between the pixels of the images of conv_last and depthwise
 
@@ -85,6 +86,15 @@ WINOGRAD = {
     "blocks": Case((1, 200, 17, 18), (33, 200, 3, 3), window((3, 3), pad=1)),
     "too many channels for AMX": Case((1, 260, 4, 4), (70, 260, 3, 3), window((3, 3), pad=1)),
 }
+PARTS = {
+    **{name: CASES[name] for name in ("3x3", "1x1 padded", "long k", "padding alone")},
+    **{name: CASES[name] for name in ("narrow lines", "many rows", "many panels")},
+    "one product": Case((1, 70, 7, 7), (50, 70, 3, 3), window((3, 3), pad=1)),
+    "images": Case((5, 33, 6, 9), (17, 33, 3, 3), window((3, 3), pad=1)),
+    "dilated": Case((2, 40, 17, 20), (33, 40, 4, 5), pads((4, 5), (1, 1), (2, 1), (0, 3), (3, 2))),
+    "cropped": Case((1, 9, 9, 12), (65, 9, 2, 2), pads((2, 2), (1, 1), (-1, -2), (0, -1))),
+    "blocks": Case((1, 256, 45, 60), (34, 256, 3, 3), window((3, 3), pad=1)),
+}
 DIRECT = {
     **{name: case for name, case in CASES.items() if len(case.x) < 5 and case.w[0] < 100},
     "first layer": Case((2, 3, 33, 40), (24, 3, 3, 3), window((3, 3), stride=2, pad=1)),
@@ -138,6 +148,13 @@ def run(
         axes = [f"{name}_{axis}" for name in ("stride", "dilation") for axis in "dhw"]
         given = {name: value for name, value in given.items() if name not in (*names, *axes)}
         given["room"] = threads * winograd_room(case.w[1], case.w[0], row, CONSTANTS) * 4
+    elif op == "conv_parts":
+        names = ("D", "OD", "kd", "dilation_d", "pad_front", "x_d_stride")
+        strides = [f"stride_{axis}" for axis in "dhw"]
+        given = {name: value for name, value in given.items() if name not in (*names, *strides)}
+        assert parts_room(given) <= CONSTANTS["CONV_PARTS_ROOM"]
+        given.update(w=packed(row, case, w), M=case.w[0])
+        given["room"] = threads * CONSTANTS["CONV_PARTS_ROOM"]
     else:
         k = int(np.prod(case.w[1:]))
         given.update(w=packed(row, case, w), M=case.w[0], groups=case.groups)
@@ -336,9 +353,13 @@ def test_nothing_to_do(op: str) -> None:
         assert run(op, row, NOTHING)[0].shape == (0, 3, 2, 2)
 
 
-@every_winograd_row
-def test_what_does_not_fit_parts(row: KernelRow) -> None:
-    """Tiles of tiny numbers, or of an infinity, and a tiny filter leave the others alone."""
+@pytest.mark.parametrize(
+    "op, row",
+    [(op, row) for op in ("winograd", "conv_parts") for row in rows(op)],
+    ids=lambda value: getattr(value, "name", value),
+)
+def test_what_does_not_fit_parts(op: str, row: KernelRow) -> None:
+    """Pixels of tiny numbers, or of an infinity, and a tiny filter leave the others alone."""
     case = Case((1, 32, 9, 18), (40, 32, 3, 3), window((3, 3), pad=1))
     rng = np.random.default_rng(0)
     x, w = (rng.uniform(1, 2, shape).astype(np.float32) for shape in (case.x, case.w))
@@ -346,14 +367,22 @@ def test_what_does_not_fit_parts(row: KernelRow) -> None:
     small_x[:, :, :3] *= np.float32(1e-37)
     small_w[3] *= np.float32(1e-37)
     for given in ({"x": small_x, "w": w}, {"x": x, "w": small_w}):
-        y, expected, size = run("winograd", row, case, **given)
+        y, expected, size = run(op, row, case, **given)
         assert (np.abs(y - expected) <= tolerance(9 * 32, size)).all()
-        check_threads("winograd", row, case, **given)
-    before = run("winograd", row, case, x=x, w=w)[0]
+        check_threads(op, row, case, **given)
+    before = run(op, row, case, x=x, w=w)[0]
     x[..., 0, 0] = np.inf
-    y = run("winograd", row, case, x=x, w=w)[0]
+    y = run(op, row, case, x=x, w=w)[0]
     assert not np.isfinite(y[..., 0, 0]).any()
     assert y[..., 4:, :].tobytes() == before[..., 4:, :].tobytes()
+
+
+@every_parts_row
+@pytest.mark.parametrize("name", PARTS)
+def test_parts(row: KernelRow, name: str) -> None:
+    check("conv_parts", row, PARTS[name])
+    check_residual("conv_parts", row, PARTS[name])
+    check_threads("conv_parts", row, PARTS[name])
 
 
 @every_winograd_row

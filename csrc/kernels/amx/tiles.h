@@ -17,6 +17,7 @@ static inline void q7_tiles_configure(int64_t rows) {
         config.bytes[i] = 64;
         config.rows[i] = (uint8_t)(i < 6 ? rows : 16);
     }
+    __asm__ volatile("" ::"m"(config)); /* gcc's intrinsic is said to read 8 bytes */
     _tile_loadconfig(&config);
 }
 
