@@ -69,7 +69,7 @@ def write(bench: str, rows: Iterable[Mapping[str, Any]], path: Optional[Path] = 
 def read(path: Path) -> list[Row]:
     """All rows of a file; none where there is no file.
 
-    Raises: ValueError with the number of a line that is not a row.
+    Raises: SystemExit with the number of a line that is not a row.
     """
     rows = []
     lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
@@ -78,7 +78,7 @@ def read(path: Path) -> list[Row]:
             row = json.loads(line)
             row["name"], row["threads"]
         except (ValueError, KeyError, TypeError) as error:
-            raise ValueError(f"{path}:{number}: no row of a bench: {error!r}") from None
+            raise SystemExit(f"{path}:{number}: no row of a bench: {error!r}") from None
         rows.append(row)
     return rows
 

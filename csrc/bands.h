@@ -22,9 +22,8 @@ typedef struct q7_band_step {
     int64_t line, out_line;     /* floats of x, of y from one line to the next */
     int64_t room;               /* lines of y that a thread has room for, where that is linked */
     int64_t slices[2];          /* bytes of its scratch for each thread */
-    int64_t
-        least;    /* lines of y that it makes at a time, or more, and all of a part at once; or 0 */
-    int64_t last; /* the last step of the bands that this is the first of, or Q7_BANDS_* */
+    int64_t least;              /* lines of y that it makes at once, all of a part; or 0 for any */
+    int64_t last;         /* the last step of the bands that this is the first of, or Q7_BANDS_* */
     int64_t lines, parts; /* of the last image: in a band; tasks for each image */
 } q7_band_step;
 

@@ -1,10 +1,8 @@
-/* exec.c: the plan executor: create, bind, run. The layout of a plan is in q7.h.
+/* exec.c: the plan executor: a context of a plan, bind, run.
  *
- * A plan is validated once, whole: no offset or index in it can lead outside of it afterwards. Bind
- * evaluates sizes and patches the args; run is a loop over steps. Read q7.h and runtime.h first. */
+ * A plan is valid (plan.c). Bind evaluates sizes and patches the args; run is a loop over steps. Read
+ * q7.h and plan.h first. */
 #define _GNU_SOURCE /* madvise under -std=c11 */
-#include <stdarg.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #ifdef __linux__
@@ -36,184 +34,19 @@ typedef void (*driver)(const void *args, const q7_call *call);
     static void drive_##name(const void *args, const q7_call *call) { q7_op_##name(args, call); }
 #include "ops.def"
 #undef OP
-static const struct {
-    driver drive;
-    int64_t bytes;
-} ops[Q7_OP_COUNT] = {
-#define OP(name, meaning, OPERANDS, ARGS) {drive_##name, (int64_t)sizeof(q7_##name##_args)},
+static const driver drivers[Q7_OP_COUNT] = {
+#define OP(name, meaning, OPERANDS, ARGS) drive_##name,
 #include "ops.def"
 #undef OP
 };
-void q7_drive(int64_t op, const void *args, const q7_call *call) { ops[op].drive(args, call); }
-static const char *const families[Q7_OP_COUNT] = {
-#define CALLS(op, family) [Q7_OP_##op] = #family,
-#include "kernels.def"
-#undef CALLS
-};
-
-static q7_status fail(q7_error *error, q7_status code, int64_t index, const char *format, ...) {
-    if (error) {
-        error->code = code;
-        error->index = index;
-        error->value = error->limit = 0;
-        va_list args;
-        va_start(args, format);
-        vsnprintf(error->message, sizeof error->message, format, args);
-        va_end(args);
-    }
-    return code;
-}
+void q7_drive(int64_t op, const void *args, const q7_call *call) { drivers[op](args, call); }
 
 /* ---- create ---- */
-
-static bool is_index(int64_t i, int64_t count) { return i >= 0 && i < count; }
-
-static const char *check_exprs(const q7_plan *p) {
-    for (int64_t i = 0; i < p->n_exprs; i++) {
-        const expr_row *e = &p->exprs[i];
-        if (!is_index(e->op, Q7_EXPR_BROADCAST + 1)) return "unknown expression";
-        if (e->op == Q7_EXPR_CONST) continue;
-        if (!is_index(e->a, p->n_symbols + i) || !is_index(e->b, p->n_symbols + i))
-            return "expression out of order";
-    }
-    return NULL;
-}
-
-static const char *check_tables(const q7_plan *p) {
-    const int64_t n_values = p->n_symbols + p->n_exprs;
-    for (int64_t i = 0; i < p->n_guards; i++)
-        if (!is_index(p->guards[i].value, n_values) || !is_index(p->guards[i].limit, n_values) ||
-            !is_index(p->guards[i].kind, Q7_GUARD_GE + 1))
-            return "guard out of range";
-    for (int64_t i = 0; i < p->n_buffers; i++)
-        if (!is_index(p->buffers[i].size, n_values) || !is_index(p->buffers[i].first, p->n_steps) ||
-            !is_index(p->buffers[i].last, p->n_steps) || p->buffers[i].first > p->buffers[i].last)
-            return "buffer out of range";
-    for (int64_t i = 0; i < p->n_value_patches; i++)
-        if (p->value_patches[i].at % 8 || !is_index(p->value_patches[i].at, p->image_bytes - 7) ||
-            !is_index(p->value_patches[i].value, n_values))
-            return "value patch out of range";
-    const int64_t limits[] = {p->n_buffers, p->n_constants, p->n_inputs, p->n_outputs};
-    for (int64_t i = 0; i < p->n_pointer_patches; i++) {
-        const pointer_row *r = &p->pointers[i];
-        if (r->at % 8 || !is_index(r->at, p->image_bytes - 7) ||
-            !is_index(r->space, Q7_SPACE_OUTPUT + 1) || !is_index(r->index, limits[r->space]) ||
-            !is_index(r->offset, n_values))
-            return "pointer patch out of range";
-    }
-    return NULL;
-}
-
-static const char *check_steps(const q7_plan *p) {
-    for (int64_t i = 0; i < p->n_steps; i++) {
-        const step_row *s = &p->steps[i];
-        if (!is_index(s->op, Q7_OP_COUNT)) return "unknown op";
-        if (s->kernel != -1 && !is_index(s->kernel, Q7_KERNEL_COUNT)) return "unknown kernel";
-        const char *family = s->kernel < 0 ? NULL : q7_kernels[s->kernel].family;
-        const char *called = families[s->op];
-        if (!family != !called || (called && strcmp(family, called) != 0))
-            return "a kernel of another family than CALLS in kernels.def names for the op";
-        if (s->args % 8 || s->args < 0 || s->args > p->image_bytes - ops[s->op].bytes)
-            return "args out of range";
-    }
-    return NULL;
-}
-
-/* Points the sections into p->words; false where the header's counts do not add up to `bytes`. */
-static bool lay_out(q7_plan *p, int64_t bytes) {
-    const int64_t *h = p->words;
-    p->n_symbols = h[Q7_PLAN_SYMBOLS];
-    p->n_exprs = h[Q7_PLAN_EXPRS];
-    p->n_guards = h[Q7_PLAN_GUARDS];
-    p->n_buffers = h[Q7_PLAN_BUFFERS];
-    p->n_steps = h[Q7_PLAN_STEPS];
-    p->n_value_patches = h[Q7_PLAN_VALUE_PATCHES];
-    p->n_pointer_patches = h[Q7_PLAN_POINTER_PATCHES];
-    p->image_bytes = h[Q7_PLAN_IMAGE_BYTES];
-    p->n_inputs = h[Q7_PLAN_INPUTS];
-    p->n_outputs = h[Q7_PLAN_OUTPUTS];
-    for (int i = Q7_PLAN_SYMBOLS; i < Q7_PLAN_HEADER; i++)
-        if (h[i] < 0 || h[i] > bytes) return false; /* so that the sums below cannot overflow */
-    const int64_t words = Q7_PLAN_HEADER +
-                          3 * (p->n_exprs + p->n_guards + p->n_buffers + p->n_steps) +
-                          2 * p->n_value_patches + 4 * p->n_pointer_patches;
-    if (p->n_symbols < 1 || words * 8 + p->image_bytes != bytes) return false;
-    const int64_t *at = h + Q7_PLAN_HEADER;
-    p->exprs = (const expr_row *)at, at += 3 * p->n_exprs;
-    p->guards = (const guard_row *)at, at += 3 * p->n_guards;
-    p->buffers = (const buffer_row *)at, at += 3 * p->n_buffers;
-    p->steps = (const step_row *)at, at += 3 * p->n_steps;
-    p->value_patches = (const value_row *)at, at += 2 * p->n_value_patches;
-    p->pointers = (const pointer_row *)at, at += 4 * p->n_pointer_patches;
-    p->image = (const unsigned char *)at;
-    return true;
-}
-
-static q7_status check(const q7_plan *p, q7_error *error) {
-    const char *problem = check_exprs(p);
-    if (!problem) problem = check_tables(p);
-    if (!problem) problem = check_steps(p);
-    if (problem) return fail(error, Q7_BAD_ARG, -1, "corrupt plan: %s", problem);
-    for (int64_t i = 0; i < p->n_steps; i++) {
-        const int64_t kernel = p->steps[i].kernel;
-        if (kernel < 0) continue;
-        const q7_kernel_row *row = &q7_kernels[kernel];
-        if (!row->kernel || !q7_isa_present(row->isa))
-            return fail(error, Q7_UNSUPPORTED, i, "kernel %s_%s_%s is not available here",
-                        row->family, row->dtypes, q7_isa_name(row->isa));
-    }
-    return Q7_OK;
-}
-
-q7_status q7_plan_create(const void *blob, int64_t blob_bytes, const void *const *constants,
-                         int64_t n_constants, q7_plan **plan, q7_error *error) {
-    *plan = NULL;
-    if (blob_bytes < Q7_PLAN_HEADER * 8 || blob_bytes % 8 || n_constants < 0)
-        return fail(error, Q7_BAD_ARG, -1, "corrupt plan: %lld bytes", (long long)blob_bytes);
-    q7_plan *p = calloc(1, sizeof *p);
-    if (p) {
-        p->words = malloc((size_t)blob_bytes);
-        p->constants = malloc((size_t)(n_constants + 1) * sizeof *p->constants);
-    }
-    if (!p || !p->words || !p->constants) {
-        q7_plan_destroy(p);
-        return fail(error, Q7_NO_MEMORY, -1, "no memory for a plan of %lld bytes",
-                    (long long)blob_bytes);
-    }
-    memcpy(p->words, blob, (size_t)blob_bytes);
-    p->n_constants = n_constants;
-    for (int64_t i = 0; i < n_constants; i++) p->constants[i] = constants[i];
-    q7_status status = Q7_OK;
-    if (p->words[Q7_PLAN_MAGIC_WORD] != Q7_PLAN_MAGIC || p->words[Q7_PLAN_ABI] != Q7_ABI_VERSION)
-        status = fail(error, Q7_BAD_ARG, -1, "not a plan of ABI version %d", Q7_ABI_VERSION);
-    else if (!lay_out(p, blob_bytes))
-        status = fail(error, Q7_BAD_ARG, -1, "corrupt plan: sections do not fill its %lld bytes",
-                      (long long)blob_bytes);
-    else
-        status = check(p, error);
-    if (status == Q7_OK && !(p->links = malloc((size_t)(p->n_steps + 1) * sizeof *p->links)))
-        status = fail(error, Q7_NO_MEMORY, -1, "no memory for a plan of %lld steps",
-                      (long long)p->n_steps);
-    if (status == Q7_OK) q7_bands_link(p, p->links);
-    if (status != Q7_OK)
-        q7_plan_destroy(p);
-    else
-        *plan = p;
-    return status;
-}
-
-void q7_plan_destroy(q7_plan *plan) {
-    if (!plan) return;
-    free(plan->links);
-    free(plan->words);
-    free(plan->constants);
-    free(plan);
-}
 
 q7_status q7_context_create(const q7_plan *plan, int64_t threads, q7_context **context,
                             q7_error *error) {
     *context = NULL;
-    if (threads < 1) return fail(error, Q7_BAD_ARG, -1, "%lld threads", (long long)threads);
+    if (threads < 1) return q7_fail(error, Q7_BAD_ARG, -1, "%lld threads", (long long)threads);
     q7_context *c = calloc(1, sizeof *c);
     if (c) {
         c->plan = plan;
@@ -227,7 +60,7 @@ q7_status q7_context_create(const q7_plan *plan, int64_t threads, q7_context **c
     }
     if (!c || !c->values || !c->image || !c->calls || !c->intervals || !c->bands || !c->order) {
         q7_context_destroy(c);
-        return fail(error, Q7_NO_MEMORY, -1, "no memory for a context");
+        return q7_fail(error, Q7_NO_MEMORY, -1, "no memory for a context");
     }
     memcpy(c->image, plan->image, (size_t)plan->image_bytes);
     for (int64_t i = 0; i < plan->n_steps; i++) {
@@ -283,13 +116,13 @@ static q7_status compute_values(q7_context *c, q7_error *error) {
     const q7_plan *p = c->plan;
     for (int64_t i = 0; i < p->n_exprs; i++)
         if (!evaluate(&p->exprs[i], c->values, &c->values[p->n_symbols + i]))
-            return fail(error, Q7_BAD_ARG, -1,
-                        "sizes overflow, or divide by zero, for these shapes");
+            return q7_fail(error, Q7_BAD_ARG, -1,
+                           "sizes overflow, or divide by zero, for these shapes");
     for (int64_t i = 0; i < p->n_guards; i++) {
         const guard_row *g = &p->guards[i];
         const int64_t value = c->values[g->value], limit = c->values[g->limit];
         if (g->kind == Q7_GUARD_EQ ? value == limit : value >= limit) continue;
-        fail(error, Q7_BAD_ARG, i, "shapes do not fit");
+        q7_fail(error, Q7_BAD_ARG, i, "shapes do not fit");
         if (error) error->value = value, error->limit = limit;
         return Q7_BAD_ARG;
     }
@@ -330,17 +163,17 @@ static q7_status place_buffers(q7_context *c, q7_error *error) {
     for (int64_t i = 0; i < p->n_buffers; i++) {
         const int64_t bytes = c->values[p->buffers[i].size];
         if (bytes < 0 || bytes > INT64_MAX / 4)
-            return fail(error, Q7_BAD_ARG, -1, "a buffer of %lld bytes for these shapes",
-                        (long long)bytes);
+            return q7_fail(error, Q7_BAD_ARG, -1, "a buffer of %lld bytes for these shapes",
+                           (long long)bytes);
         c->intervals[i] = (q7_interval){bytes, p->buffers[i].first, p->buffers[i].last, 0};
     }
     q7_bands_find(p, c->image, c->values, c->threads, c->bands);
     q7_bands_adjust(p, c->bands, c->threads, c->intervals);
     const int64_t needed = q7_arena_place(c->intervals, p->n_buffers, c->order);
-    if (needed < 0) return fail(error, Q7_BAD_ARG, -1, "the arena overflows for these shapes");
+    if (needed < 0) return q7_fail(error, Q7_BAD_ARG, -1, "the arena overflows for these shapes");
     if (!reserve(c, needed))
-        return fail(error, Q7_NO_MEMORY, -1, "no memory for an arena of %lld bytes",
-                    (long long)needed);
+        return q7_fail(error, Q7_NO_MEMORY, -1, "no memory for an arena of %lld bytes",
+                       (long long)needed);
     c->arena_bytes = needed;
     return Q7_OK;
 }
@@ -428,7 +261,7 @@ static bool run_step(q7_context *c, int64_t i) {
     if (c->bands[i].last >= 0)
         q7_bands_run(c->plan, c->image, c->calls, c->bands, i, c->step_ns);
     else
-        ops[step->op].drive(c->image + step->args, &c->calls[i]);
+        drivers[step->op](c->image + step->args, &c->calls[i]);
 #ifdef Q7_DEBUG
     return q7_arena_damage(c->arena, c->arena_bytes, c->intervals, n, i) < 0;
 #else
@@ -437,7 +270,7 @@ static bool run_step(q7_context *c, int64_t i) {
 }
 
 static q7_status run_error(q7_context *c, int64_t step, q7_error *error) {
-    fail(error, Q7_DATA_FAULT, step, "%s", c->state.what);
+    q7_fail(error, Q7_DATA_FAULT, step, "%s", c->state.what);
     if (error) error->value = c->state.value, error->limit = c->state.limit;
     return Q7_DATA_FAULT;
 }
@@ -446,14 +279,14 @@ static q7_status run_steps(const q7_job *job) {
     q7_context *c = job->context;
     q7_error *error = job->error;
     if (!c->bound || job->first < 0 || job->last > c->plan->n_steps)
-        return fail(error, Q7_BAD_ARG, -1, "run before bind");
+        return q7_fail(error, Q7_BAD_ARG, -1, "run before bind");
     patch_feeds(c, job->inputs, job->outputs);
     atomic_store(&c->state.faulted, 0);
     int64_t before = c->step_ns ? q7_now_ns() : 0;
     for (int64_t i = job->first; i < job->last; i++) {
         if (c->bands[i].last == Q7_BANDS_INSIDE) continue;
         if (!run_step(c, i))
-            return fail(error, Q7_INTERNAL, i, "wrote to the arena outside of its operands");
+            return q7_fail(error, Q7_INTERNAL, i, "wrote to the arena outside of its operands");
         if (atomic_load_explicit(&c->state.faulted, memory_order_acquire))
             return run_error(c, i, error);
         if (!c->step_ns) continue;
@@ -482,6 +315,6 @@ int64_t q7_stat(const q7_context *context, int32_t what, int64_t index) {
         case Q7_STAT_ALLOCATIONS: return c->allocations;
         default: break;
     }
-    if (!is_index(index, c->plan->n_buffers)) return -1;
+    if (index < 0 || index >= c->plan->n_buffers) return -1;
     return what == Q7_STAT_BUFFER_OFFSET ? c->intervals[index].offset : c->intervals[index].bytes;
 }

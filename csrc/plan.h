@@ -1,4 +1,5 @@
-/* plan.h: a plan as exec.c and bands.c read it; the layout of its sections is in q7.h. */
+/* plan.h: a plan as plan.c makes it, and exec.c and bands.c read it; the layout of its sections is in
+ * q7.h. */
 #ifndef Q7_PLAN_H
 #define Q7_PLAN_H
 #include "runtime.h"
@@ -36,6 +37,9 @@ struct q7_plan {
     int64_t *links; /* of each step, see bands.h */
     int64_t *words; /* owns the sections */
 };
+
+/* Writes an error, if one is wanted; its code. */
+q7_status q7_fail(q7_error *error, q7_status code, int64_t index, const char *format, ...);
 
 /* Calls the driver of an op. */
 void q7_drive(int64_t op, const void *args, const q7_call *call);

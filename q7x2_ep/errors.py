@@ -168,8 +168,10 @@ class ShapeError(FeedError, Fail):
     """A dim or rank of a feed does not fit, or shapes that the feed implies are inconsistent."""
 
 
-class DimConflict(ShapeError):
-    """Dims of a feed that have one name in the model have different sizes."""
+class IrregularFeed(ShapeError):
+    """A feed breaks what Request.regular assumes: dims that have one name in the model differ, or
+    the sign of a slice's bound.
+    """
 
 
 class DataError(FeedError, Fail):

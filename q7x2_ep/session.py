@@ -10,7 +10,7 @@ import os
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional, Union
 
 import numpy as np
@@ -120,7 +120,8 @@ class Session:
         self.output_names = list(graph.output_names)
         self.output_types = _output_types(graph)
         report = Report(fusions, statistics, model_ops, unplanned)
-        self.program = Compiler(load(), self.threads, self._simplify).planned(graph, room)
+        compiler = Compiler(load(), self.threads, partial(_simplify, fusion))
+        self.program = compiler.planned(graph, room)
         origin = self.program.origin()
         self._known: Callable[[], tuple[Origin, Report]] = lambda: (origin, report)
 
@@ -144,11 +145,11 @@ class Session:
             self.inputs = [InputSpec(*spec) for spec in content["inputs"]]
             self.output_names = content["output_names"]
             self.output_types = content["output_types"]
-            self._known = cache(lambda: _known(opened.details()))
+            known = self._known = cache(lambda: _known(opened.details()))
             inputs, outputs, names, given, is_whole = content["image"]
             image = Image(inputs, outputs, names, [_part(*each) for each in given], is_whole)
-            compiler = Compiler(load(), self.threads, self._simplify)
-            self.program = Program(image, lambda: self._known()[0], compiler)
+            compiler = Compiler(load(), self.threads, partial(_simplify, self._fusion))
+            self.program = Program(image, lambda: known()[0], compiler)
         except errors.ModelError:
             raise
         except Exception as error:  # the file is whole, but nothing that `save` would write
@@ -264,15 +265,6 @@ class Session:
         """Give back memory now; the session cannot run afterwards."""
         self.program.close()
 
-    def _simplify(self, graph: Graph) -> None:
-        """A branch, a loop body or a deferred part, for inputs of known types."""
-        from q7x2_ep import fuse, passes
-
-        passes.run_all(graph)
-        if self._fusion:
-            fuse.fuse(graph)
-            passes.run_all(graph)
-
     def _check(self, feeds: Mapping[str, Any]) -> tuple[list[Any], dict[str, int]]:
         """The feeds as dense arrays in model order, and the value of every symbol."""
         if len(feeds) != len(self.inputs) or any(spec.name not in feeds for spec in self.inputs):
@@ -344,7 +336,7 @@ def _wrong_dim(spec: InputSpec, array: np.ndarray, axis: int, wanted: Dim) -> er
         if isinstance(dim, Expr)
         else f"the model fixes it to {wanted}"
     )
-    kind = errors.ShapeError if spec.symbols[axis] is None else errors.DimConflict
+    kind = errors.ShapeError if spec.symbols[axis] is None else errors.IrregularFeed
     return kind(
         f"Got invalid dimensions for input: {spec.name} for the following indices index: {axis} "
         f"Got: {array.shape[axis]} Expected: {wanted}: dim {axis} of {_shape_text(spec.shape)}: "
@@ -386,6 +378,18 @@ def _part(
         check(encoded)
         code = Code(encoded, constants)
     return code if node is None and code is not None else HostCode(node, code)
+
+
+def _simplify(fusion: bool, graph: Graph) -> None:
+    """A branch, a loop body or a deferred part, for inputs of known types. Not of a session, which
+    would be part of a cycle, and its memory kept until Python looks for such.
+    """
+    from q7x2_ep import fuse, passes
+
+    passes.run_all(graph)
+    if fusion:
+        fuse.fuse(graph)
+        passes.run_all(graph)
 
 
 def _known(details: Any) -> tuple[Origin, Report]:

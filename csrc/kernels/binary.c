@@ -22,7 +22,23 @@ Q7_INLINE q7_f32 apply(int64_t op, q7_f32 a, q7_f32 b) {
 Q7_INLINE void arithmetic_run(int64_t op, int64_t n, const float *a, bool a_vector, const float *b,
                               bool b_vector, float *y) {
     const q7_f32 a0 = q7_set1(*a), b0 = q7_set1(*b);
+    const bool is_long = n >= Q7_LONG, prefetches = Q7_VECTORS_ARE_LINES && is_long;
+    const int64_t together =
+        is_long && !prefetches ? 0 : n; /* in L1 0.6 to 0.9 of the time, else 1.3 */
     int64_t i = 0;
+    for (; i + 4 * Q7_W <= together; i += 4 * Q7_W) {
+        q7_f32 v[4];
+        for (int k = 0; k < 4; k++) {
+            const int64_t at = i + k * Q7_W;
+            if (prefetches) {
+                q7_prefetch_write(y + at + Q7_AHEAD);
+                if (a_vector) q7_prefetch_near(a + at + Q7_AHEAD);
+                if (b_vector) q7_prefetch_near(b + at + Q7_AHEAD);
+            }
+            v[k] = apply(op, a_vector ? q7_load(a + at) : a0, b_vector ? q7_load(b + at) : b0);
+        }
+        for (int k = 0; k < 4; k++) q7_store(y + i + k * Q7_W, v[k]);
+    }
     for (; i + Q7_W <= n; i += Q7_W)
         q7_store(y + i, apply(op, a_vector ? q7_load(a + i) : a0, b_vector ? q7_load(b + i) : b0));
     if (i < n)

@@ -55,8 +55,15 @@ Q7_INLINE q7_f32 apply(int64_t op, q7_f32 x, q7_f32 alpha, q7_f32 beta) {
 
 Q7_INLINE void run(int64_t op, int64_t n, const float *x, float *y, double alpha, double beta) {
     const q7_f32 a = q7_set1((float)alpha), b = q7_set1((float)beta);
+    const bool prefetches = Q7_VECTORS_ARE_LINES && n >= Q7_LONG;
     int64_t i = 0;
-    for (; i + Q7_W <= n; i += Q7_W) q7_store(y + i, apply(op, q7_load(x + i), a, b));
+    for (; i + Q7_W <= n; i += Q7_W) {
+        if (prefetches) {
+            q7_prefetch_write(y + i + Q7_AHEAD);
+            q7_prefetch_near(x + i + Q7_AHEAD);
+        }
+        q7_store(y + i, apply(op, q7_load(x + i), a, b));
+    }
     if (i < n) q7_store_tail(y + i, apply(op, q7_load_tail(x + i, n - i), a, b), n - i);
 }
 

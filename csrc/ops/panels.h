@@ -43,10 +43,11 @@ typedef struct q7_cut {
 /* The cut, of `least` blocks of rows and more, and of up to Q7_GEMM_PANELS panels, that takes the least
  * time; not of more than `most` blocks, if that is more than `least`. Each task cuts its rows and
  * panels into parts: where the product of 16 rows and a panel takes 1, the rows take `row` and a panel
- * takes 2. */
+ * takes 2. The more threads there are, the likelier one of them lags, and shorter tasks leave others
+ * more of its share: a quarter of a task for each thread beyond two (docs/decisions.md 64). */
 static inline q7_cut q7_cut_for_tiles(const q7_call *call, int64_t rows, int64_t row,
                                       int64_t panels, int64_t least, int64_t most) {
-    enum { TILE = 16, PANEL = 2 };
+    enum { TILE = 16, PANEL = 2, LAGS = 4 };
     q7_cut best = {0};
     int64_t best_time = INT64_MAX;
     most = q7_max(least, q7_min(most, least + call->threads));
@@ -55,7 +56,8 @@ static inline q7_cut q7_cut_for_tiles(const q7_call *call, int64_t rows, int64_t
             const int64_t tiles = q7_ceil_div(q7_ceil_div(rows, blocks), TILE);
             const int64_t tasks = blocks * q7_ceil_div(panels, chunk);
             const int64_t task = tiles * row + chunk * PANEL + tiles * chunk;
-            const int64_t time = q7_ceil_div(tasks, call->threads) * task;
+            const int64_t lag = q7_max(0, call->threads - 2);
+            const int64_t time = task * (LAGS * q7_ceil_div(tasks, call->threads) + lag);
             if (time < best_time) best_time = time, best = (q7_cut){blocks, chunk};
         }
     return best;

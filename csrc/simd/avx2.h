@@ -29,6 +29,10 @@ Q7_INLINE q7_f32 q7_load_twice(const float *p) {
                                     _mm256_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3));
 }
 Q7_INLINE q7_f32 q7_swap_pairs(q7_f32 v) { return _mm256_permute_ps(v, 0xb1); }
+Q7_INLINE q7_f32 q7_evens(q7_f32 a, q7_f32 b) {
+    const __m256d pairs = _mm256_castps_pd(_mm256_shuffle_ps(a, b, 0x88)); /* of a, b, a, b */
+    return _mm256_castpd_ps(_mm256_permute4x64_pd(pairs, 0xd8));
+}
 
 Q7_INLINE q7_f32 q7_add(q7_f32 a, q7_f32 b) { return _mm256_add_ps(a, b); }
 Q7_INLINE q7_f32 q7_sub(q7_f32 a, q7_f32 b) { return _mm256_sub_ps(a, b); }

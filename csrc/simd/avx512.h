@@ -27,6 +27,11 @@ Q7_INLINE q7_f32 q7_load_twice(const float *p) {
                                  _mm512_castps256_ps512(_mm256_loadu_ps(p)));
 }
 Q7_INLINE q7_f32 q7_swap_pairs(q7_f32 v) { return _mm512_permute_ps(v, 0xb1); }
+Q7_INLINE q7_f32 q7_evens(q7_f32 a, q7_f32 b) {
+    const __m512i which =
+        _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+    return _mm512_permutex2var_ps(a, which, b);
+}
 
 Q7_INLINE q7_f32 q7_add(q7_f32 a, q7_f32 b) { return _mm512_add_ps(a, b); }
 Q7_INLINE q7_f32 q7_sub(q7_f32 a, q7_f32 b) { return _mm512_sub_ps(a, b); }

@@ -29,6 +29,7 @@ Q7_INLINE q7_f32 q7_load_twice(const float *p) {
     return vcombine_f32(vdup_lane_f32(v, 0), vdup_lane_f32(v, 1));
 }
 Q7_INLINE q7_f32 q7_swap_pairs(q7_f32 v) { return vrev64q_f32(v); }
+Q7_INLINE q7_f32 q7_evens(q7_f32 a, q7_f32 b) { return vuzp1q_f32(a, b); }
 
 Q7_INLINE q7_f32 q7_add(q7_f32 a, q7_f32 b) { return vaddq_f32(a, b); }
 Q7_INLINE q7_f32 q7_sub(q7_f32 a, q7_f32 b) { return vsubq_f32(a, b); }

@@ -341,9 +341,7 @@ class InferenceSession:
         session = self._session_for(names, feeds)
         try:
             outputs = self._outputs(session, names, feeds, run_options, into)
-        except errors.ShapeError as error:  # exporters reuse names, and onnxruntime lets them
-            if not isinstance(error, errors.DimConflict) and not _has_empty(feeds):
-                raise
+        except errors.IrregularFeed as error:  # exporters reuse names, and onnxruntime lets them
             try:
                 session = self._session_for(names, feeds, regular=False)
                 outputs = self._outputs(session, names, feeds, run_options, into)
@@ -585,10 +583,6 @@ class InferenceSession:
             else self._model
         )
         return InferenceSession, (model, self._options)
-
-
-def _has_empty(feeds: Mapping[str, Any]) -> bool:
-    return any(isinstance(array, np.ndarray) and not array.size for array in feeds.values())
 
 
 def _given(name: str, value: Any, code: int) -> Any:

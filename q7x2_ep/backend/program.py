@@ -141,7 +141,6 @@ class Program:
         ]
         self._native = [runner for runner in self.runners if isinstance(runner, Native)]
         self._whole: Optional[Executor] = self._native[0].executor if image.is_whole else None
-        self.run_again = self._again if self._whole is None else self._whole.run_again
         self._lane: Optional[Lane] = None
         self._sizes: Optional[Mapping[str, int]] = None  # of the run before
         self._phases = list(zip(self.runners, self._last_uses()))  # and what is dead then
@@ -212,10 +211,14 @@ class Program:
         outputs = _owned(outputs, state, arrays)
         return outputs if call is None else _place(outputs, call, self.image.output_names)
 
+    @property
+    def run_again(self) -> Callable[..., Optional[list[np.ndarray]]]:
+        """See Executor.run_again."""
+        return self._again if self._whole is None else self._whole.run_again
+
     def _again(
         self, feed: Mapping[str, Any], into: Sequence[Optional[np.ndarray]] = ()
     ) -> Optional[list[np.ndarray]]:
-        """See Executor.run_again."""
         return None if self._lane is None or into else self._lane.run(feed)
 
     def _lane_for(self, arrays: Sequence[Any], sizes: Mapping[str, int]) -> Optional[Lane]:

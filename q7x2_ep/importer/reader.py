@@ -1,4 +1,4 @@
-"""onnx bytes -> IR: the one place that knows protobuf.
+"""onnx bytes -> IR.
 
 What comes out holds only ops of the catalogue, in their newest form (opset.py), with every
 attribute filled in; local functions are inlined, Constant nodes and initialisers are constants, and
@@ -8,27 +8,29 @@ are not known yet: passes/infer.py finds them.
 
 from __future__ import annotations
 
-import math
 import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import cache, cached_property
-from typing import Any, Callable, NamedTuple, Optional, Union
+from functools import cached_property
+from typing import Any, Callable, Optional, Union
 
 import numpy as np
 
-from q7x2_ep import dtypes, ops
+from q7x2_ep import ops
 from q7x2_ep.errors import CorruptModel, FeedError, ModelError, ModelNotFound, UnsupportedOp
 from q7x2_ep.files import map_file
+from q7x2_ep.importer.attributes import as_onnx, attributes, constant_array, resolve
 from q7x2_ep.importer.contrib import expand
 from q7x2_ep.importer.loops import hoisted
 from q7x2_ep.importer.opset import Draft, Maker, modernise
 from q7x2_ep.importer.order import in_order
-from q7x2_ep.importer.tensors import Tensors
-from q7x2_ep.importer.wire import Message, parse
-from q7x2_ep.ir.core import NO_TENSOR, UNKNOWN, Graph, Node, Type, Value, array_type
-from q7x2_ep.ir.shape import measured, symbol
+from q7x2_ep.importer.scope import OMITTED, Names, Scope
+from q7x2_ep.importer.signature import check_count, check_outputs
+from q7x2_ep.importer.tensors import Tensors, fitting
+from q7x2_ep.importer.types import declared, declared_outputs, input_type, type_name
+from q7x2_ep.importer.wire import parse
+from q7x2_ep.ir.core import UNKNOWN, Graph, Node, Type, Value, array_type
 from q7x2_ep.ops.host import standard_name
 from q7x2_ep.request import AS_IT_IS, Request
 
@@ -86,42 +88,6 @@ def _from_bytes(data: Any, source: str, folder: Optional[str], request: Request)
     return _Reader(model, source, Tensors(folder, request.files), request).graph
 
 
-class _Names(dict):
-    """What the names in a body mean: those of the graph around it, if they are not its own.
-
-    captures: the values around it that it uses, and its own inputs for them.
-    """
-
-    def __init__(self, around: Mapping[str, Value]):
-        super().__init__()
-        self.around = around
-        self.captures: dict[Value, Value] = {}
-
-    def get(self, name: str, default: Any = None) -> Any:
-        if name in self:
-            return self[name]
-        value = self.around.get(name, default)
-        if value is None or value is _OMITTED:
-            return value
-        inner = self[name] = Value(value.name)
-        if value.const is not None:
-            inner.const = value.const
-            inner.set_type(value.type)
-        else:
-            self.captures[value] = inner
-        return inner
-
-
-class _Scope(NamedTuple):
-    """What names mean inside one graph or one call of a function."""
-
-    values: dict[str, Value]
-    attrs: Mapping[str, Any]  # of the call, for the function's attribute references
-    versions: Mapping[str, int]  # opset by domain
-    prefix: str
-    functions: tuple[Any, ...]  # the calls that this one is inside of
-
-
 class _Reader:
     """Reads one model. The first broken thing raises ModelError; unsupported ops are collected."""
 
@@ -156,7 +122,7 @@ class _Reader:
                 "not an ONNX model: it has no graph outputs, or names no operator set: Missing "
                 "opset in the model"
             )
-        scope = _Scope({}, {}, versions, "", ())
+        scope = Scope({}, {}, versions, "", ())
         self.graph.opset = versions.get("", 0)
         self.read_initializers(model.graph, scope)
         overridable = self.read_inputs(model.graph, scope)
@@ -188,23 +154,23 @@ class _Reader:
                 item.name: type_name(item.type)
                 for item in (*model.graph.input, *model.graph.output)
             },
-            "declared": _declared_outputs(model.graph),
+            "declared": declared_outputs(model.graph),
         }
 
-    def read_initializers(self, graph: Any, scope: _Scope) -> None:
+    def read_initializers(self, graph: Any, scope: Scope) -> None:
         for sparse in graph.sparse_initializer:
             self.define_constant(scope, sparse.values.name, self.tensors.dense(sparse))
         for tensor in graph.initializer:
             if tensor.name not in self.request.live:
                 array = self.request.initializers.get(tensor.name)
-                array = self.tensors.array(tensor) if array is None else _fits(tensor, array)
+                array = self.tensors.array(tensor) if array is None else fitting(tensor, array)
                 self.define_constant(scope, tensor.name, array)
 
-    def read_inputs(self, graph: Any, scope: _Scope) -> dict[str, Type]:
+    def read_inputs(self, graph: Any, scope: Scope) -> dict[str, Type]:
         """Adds the graph's inputs; returns those that an initializer fixes."""
         overridable = {}
         for item in graph.input:
-            type = _input_type(item, self.request)
+            type = input_type(item, self.request)
             if item.name in scope.values:
                 overridable[item.name] = type
                 continue
@@ -213,7 +179,7 @@ class _Reader:
             self.graph.inputs.append(value)
         return overridable
 
-    def read_nodes(self, nodes: Sequence[Any], scope: _Scope) -> None:
+    def read_nodes(self, nodes: Sequence[Any], scope: Scope) -> None:
         for i in in_order(nodes):
             proto = nodes[i]
             name = scope.prefix + (proto.name or f"{proto.op_type}_{i}")
@@ -225,9 +191,9 @@ class _Reader:
             except Exception as error:  # such as an attribute that the op cannot be without
                 raise ModelError(f"[{proto.op_type} {name}] is malformed: {error!r}") from error
 
-    def read_body(self, body: Any, scope: _Scope, name: str) -> tuple[Graph, dict[Value, Value]]:
+    def read_body(self, body: Any, scope: Scope, name: str) -> tuple[Graph, dict[Value, Value]]:
         """A graph among the attributes of a node, and its inputs for values around it."""
-        names = _Names(scope.values)
+        names = Names(scope.values)
         inner = scope._replace(values=names, prefix=f"{name}/")
         around, self.graph = self.graph, Graph(body.name)
         try:
@@ -240,13 +206,13 @@ class _Reader:
                 self.value(inner, output.name, f"the outputs of {name}") for output in body.output
             ]
             self.graph.output_names = [output.name for output in body.output]
-            self.graph.metadata["declared"] = _declared_outputs(body)
+            self.graph.metadata["declared"] = declared_outputs(body)
             return self.graph, names.captures
         finally:
             self.graph = around
 
     def read_bodies(
-        self, graphs: Mapping[str, Any], scope: _Scope, name: str
+        self, graphs: Mapping[str, Any], scope: Scope, name: str
     ) -> tuple[dict, tuple[Value, ...]]:
         """The graphs among the attributes of a node, each with an input for every value that one of
         them takes from around them.
@@ -257,8 +223,8 @@ class _Reader:
             body.inputs += [taken.get(value) or Value(value.name) for value in captures]
         return {key: body for key, (body, _) in read.items()}, captures
 
-    def read_node(self, proto: Any, scope: _Scope, name: str) -> None:
-        attrs, graphs = self.attributes(proto, scope, name)
+    def read_node(self, proto: Any, scope: Scope, name: str) -> None:
+        attrs, graphs = attributes(proto, scope, self.tensors, name)
         if self.request.seed is not None and proto.op_type in _RANDOM:
             attrs.setdefault("seed", float(self.request.seed + len(self.node_names)))
         captures: tuple[Value, ...] = ()
@@ -270,13 +236,13 @@ class _Reader:
         if key in self.functions:
             self.inline(self.functions[key], proto, scope, name)
         elif proto.op_type == "Constant" and not domain:
-            self.define_constant(scope, proto.output[0], _constant(attrs, name))
+            self.define_constant(scope, proto.output[0], constant_array(attrs, name))
         else:
             op = f"{domain}::{proto.op_type}" if domain else proto.op_type
             draft = Draft(op, list(proto.input), list(proto.output), attrs, name, captures)
             self.read_op(draft, proto, domain, scope)
 
-    def read_op(self, draft: Draft, proto: Any, domain: str, scope: _Scope) -> None:
+    def read_op(self, draft: Draft, proto: Any, domain: str, scope: Scope) -> None:
         op, name = draft.op, draft.name
         function = self.request.functions.get((domain, proto.op_type))
         if function is not None:
@@ -299,7 +265,7 @@ class _Reader:
             return
         standard = standard_name(proto.op_type, version, domain)
         if standard is not None and not draft.captures:
-            graphs = {a.name: _as_onnx(a.g) for a in proto.attribute if a.type == a.GRAPH}
+            graphs = {a.name: as_onnx(a.g) for a in proto.attribute if a.type == a.GRAPH}
             if graphs:  # onnx evaluates them itself
                 given.attrs = {
                     k: v for k, v in {**given.attrs, **graphs}.items() if k != "captures"
@@ -320,7 +286,7 @@ class _Reader:
     @cached_property
     def declared(self) -> dict[str, Type]:
         """What the model says of its values, by name."""
-        return {item.name: _declared(item.type) for item in self.model.graph.value_info}
+        return {item.name: declared(item.type) for item in self.model.graph.value_info}
 
     def python(self, draft: Draft, function: Callable[..., Any]) -> Draft:
         """The call of a Python function in place of an op; the model may declare its outputs."""
@@ -328,7 +294,7 @@ class _Reader:
         attrs = {"op": draft.op, "function": function, "arguments": draft.attrs, "types": types}
         return replace(draft, op="q7::Python", attrs=attrs)
 
-    def add(self, draft: Draft, scope: _Scope, source: str) -> None:
+    def add(self, draft: Draft, scope: Scope, source: str) -> None:
         """A node of the catalogue, checked against its entry's signature and attributes."""
         entry = ops.find(draft.op)
         where = f"[{draft.op} {draft.name}]"
@@ -338,18 +304,20 @@ class _Reader:
             raise ModelError(f"{where} unknown attributes {', '.join(unknown)}; known: {known}")
         inputs = [self.value(scope, name, where) if name else None for name in draft.inputs]
         inputs += draft.captures
-        _check_count(inputs, entry.signature, where)
-        _check_outputs(draft.outputs, entry.signature, where)
+        check_count(inputs, entry.signature, where)
+        check_outputs(draft.outputs, entry.signature, where)
         outputs = [
             self.define(scope, name) if name else self.unnamed(draft, i)
             for i, name in enumerate(draft.outputs)
         ]
         attrs = {**entry.attributes, **draft.attrs}
+        if draft.op == "Slice" and not self.request.regular:
+            attrs["exact"] = True
         node = Node(draft.op, inputs, outputs, attrs, draft.name, (source,))
         self.graph.nodes += hoisted(node) if draft.op == "Loop" else [node]
 
     def inline(
-        self, function: Any, call: Any, scope: _Scope, name: str, defaults: Mapping = {}
+        self, function: Any, call: Any, scope: Scope, name: str, defaults: Mapping = {}
     ) -> None:
         """The nodes of a function in place of its call, whose name goes before theirs."""
         key = (function.domain, function.name)
@@ -357,17 +325,17 @@ class _Reader:
             raise ModelError(f"[{function.name} {name}] the function calls itself")
         own = {attr.name: attr for attr in function.attribute_proto}
         defaults = {key: attr for key, attr in {**defaults, **own}.items() if attr.name}
-        given = {attr.name: _resolve(attr, scope) for attr in call.attribute}
+        given = {attr.name: resolve(attr, scope) for attr in call.attribute}
         given = {name: attr for name, attr in given.items() if attr is not None}
         versions = _versions(function.opset_import) or scope.versions
-        inner = _Scope({}, {**defaults, **given}, versions, f"{name}/", (*scope.functions, key))
+        inner = Scope({}, {**defaults, **given}, versions, f"{name}/", (*scope.functions, key))
         for formal, actual in zip(function.input, call.input):
             if actual:
                 inner.values[formal] = (
-                    self.value(scope, actual, f"[{function.name} {name}]") or _OMITTED
+                    self.value(scope, actual, f"[{function.name} {name}]") or OMITTED
                 )
         for formal in function.input:
-            inner.values.setdefault(formal, _OMITTED)
+            inner.values.setdefault(formal, OMITTED)
         self.read_nodes(function.node, inner)
         for formal, actual in zip(function.output, call.output):
             if actual:
@@ -376,40 +344,7 @@ class _Reader:
                     value.name = self.local_name(scope, actual)
                 scope.values[actual] = value
 
-    def attributes(self, proto: Any, scope: _Scope, name: str) -> tuple[dict, dict]:
-        """Those of a node by name, and the graphs among them as they are."""
-        attrs, graphs = {}, {}
-        for attr in proto.attribute:
-            resolved = _resolve(attr, scope)
-            if resolved is None:
-                continue
-            if resolved.type == resolved.GRAPH:
-                graphs[attr.name] = resolved.g
-            else:
-                attrs[attr.name] = self.attribute(resolved, f"[{proto.op_type} {name}]")
-        return attrs, graphs
-
-    def attribute(self, attr: Any, where: str) -> Any:
-        """Numbers and text as Python values, lists as tuples, tensors as arrays."""
-        if attr.type in (attr.FLOAT, attr.INT):
-            return attr.f if attr.type == attr.FLOAT else attr.i
-        if attr.type == attr.STRING:
-            return attr.s.decode("utf-8", "replace")
-        if attr.type in (attr.FLOATS, attr.INTS):
-            return tuple(attr.floats if attr.type == attr.FLOATS else attr.ints)
-        if attr.type == attr.STRINGS:
-            return tuple(text.decode("utf-8", "replace") for text in attr.strings)
-        if attr.type == attr.TENSOR:
-            return self.tensors.array(attr.t)
-        if attr.type == attr.SPARSE_TENSOR:
-            return self.tensors.dense(attr.sparse_tensor)
-        if attr.type == attr.TYPE_PROTO:
-            return _as_onnx(attr.tp)
-        raise ModelError(
-            f"{where} attribute {attr.name} has type {attr.type}, which is not supported"
-        )
-
-    def maker(self, scope: _Scope) -> Maker:
+    def maker(self, scope: Scope) -> Maker:
         def constant(array: np.ndarray, hint: str) -> str:
             name = self.unique(hint)
             self.define_constant(scope, name, array)
@@ -417,18 +352,18 @@ class _Reader:
 
         return Maker(constant, self.unique)
 
-    def define_constant(self, scope: _Scope, name: str, array: np.ndarray) -> None:
+    def define_constant(self, scope: Scope, name: str, array: np.ndarray) -> None:
         value = self.define(scope, name)
         value.const = array
         value.set_type(array_type(array))
 
-    def define(self, scope: _Scope, name: str) -> Value:
+    def define(self, scope: Scope, name: str) -> Value:
         if name in scope.values:
             raise ModelError(f"value {scope.prefix}{name} is defined twice")
         value = scope.values[name] = Value(self.local_name(scope, name))
         return value
 
-    def local_name(self, scope: _Scope, name: str) -> str:
+    def local_name(self, scope: Scope, name: str) -> str:
         """What a value of a scope is called in the graph; names of the model itself stay."""
         return self.unique(scope.prefix + name) if scope.prefix else name
 
@@ -436,11 +371,11 @@ class _Reader:
         """An output that the model leaves out but later outputs follow."""
         return Value(self.unique(f"{draft.name}_output_{i}"))
 
-    def value(self, scope: _Scope, name: str, where: str) -> Optional[Value]:
+    def value(self, scope: Scope, name: str, where: str) -> Optional[Value]:
         value = scope.values.get(name)
         if value is None:
             raise ModelError(f"{where}: nothing before it produces {scope.prefix}{name}")
-        return None if value is _OMITTED else value
+        return None if value is OMITTED else value
 
     def unique(self, name: str, taken: Optional[set[str]] = None) -> str:
         """name, or name_1, name_2, .. if it is taken; takes it."""
@@ -453,9 +388,6 @@ class _Reader:
         return candidate
 
 
-_OMITTED = Value("")  # stands for an optional input that the call of a function leaves out
-
-
 def _value_names(graph: Any) -> set[str]:
     names = {item.name for item in (*graph.input, *graph.initializer)}
     return names.union(*(node.output for node in graph.node))
@@ -463,96 +395,6 @@ def _value_names(graph: Any) -> set[str]:
 
 def _versions(opset_import: Iterable[Any]) -> dict[str, int]:
     return {"" if item.domain == "ai.onnx" else item.domain: item.version for item in opset_import}
-
-
-def _resolve(attr: Any, scope: _Scope) -> Any:
-    """The attribute itself, or what it refers to in the call of the function around it, or None."""
-    if not attr.ref_attr_name:
-        return attr
-    return scope.attrs.get(attr.ref_attr_name)
-
-
-def _as_onnx(message: Any) -> Any:
-    """For onnx's own evaluator."""
-    return message.as_onnx() if isinstance(message, Message) else message
-
-
-def type_name(type: Any) -> str:
-    """As onnxruntime's NodeArg.type spells a TypeProto: tensor(float), seq(tensor(int64)), .."""
-    kind = type.WhichOneof("value")
-    if kind in ("tensor_type", "sparse_tensor_type"):
-        name = dtypes.type_string(getattr(type, kind).elem_type)
-        return name if kind == "tensor_type" else f"sparse_{name}"
-    if kind == "map_type":
-        key = dtypes.DTYPES[type.map_type.key_type].onnx
-        return f"map({key},{type_name(type.map_type.value_type)})"
-    short = {"sequence_type": "seq", "optional_type": "optional"}
-    return f"{short[kind]}({type_name(getattr(type, kind).elem_type)})" if kind in short else ""
-
-
-def _declared_outputs(graph: Any) -> dict[str, Type]:
-    return {item.name: _declared(item.type) for item in graph.output}
-
-
-def _declared(type: Any) -> Type:
-    """What a TypeProto says, with dims that it does not name as None."""
-    tensor = type.tensor_type
-    if not type.HasField("tensor_type"):
-        return NO_TENSOR if type.HasField("sequence_type") else UNKNOWN
-    if not tensor.HasField("shape"):
-        return Type(tensor.elem_type, None)
-    dims = (
-        dim.dim_value if dim.HasField("dim_value") else dim.dim_param for dim in tensor.shape.dim
-    )
-    return Type(tensor.elem_type, tuple(dim if dim != "" else None for dim in dims))
-
-
-def _input_type(item: Any, request: Request) -> Type:
-    tensor = item.type.tensor_type
-    if not item.type.HasField("tensor_type"):
-        optional = item.type.HasField("optional_type")
-        return UNKNOWN if optional else NO_TENSOR
-    if tensor.elem_type not in dtypes.DTYPES:
-        raise ModelError(f"input {item.name}: element type {tensor.elem_type} is not supported")
-    if not tensor.HasField("shape"):
-        return Type(tensor.elem_type, None)
-    dims = tensor.shape.dim
-    shape = tuple(_dim(dim, item.name, i, request) for i, dim in enumerate(dims))
-    return Type(tensor.elem_type, shape)
-
-
-def _dim(dim: Any, value: str, axis: int, request: Request) -> Any:
-    if dim.HasField("dim_value") and dim.dim_value >= 0:
-        return dim.dim_value
-    fixed = request.denotations.get(dim.denotation, request.dims.get(dim.dim_param, -1))
-    if fixed >= 0 and (dim.denotation or dim.dim_param):
-        return fixed
-    if not request.regular:
-        return measured(value, axis)
-    is_named = any(map(str.isalnum, dim.dim_param))  # "?" is no name
-    return symbol(dim.dim_param if is_named else f"{value}_d{axis}")
-
-
-def _constant(attrs: dict[str, Any], name: str) -> np.ndarray:
-    """The contents of a Constant node."""
-    for key, dtype in (("int", np.int64), ("float", np.float32), ("string", object)):
-        for name_of_value in (f"value_{key}", f"value_{key}s"):
-            if name_of_value in attrs:
-                return np.array(attrs[name_of_value], dtype)
-    if attrs.get("value") is None:
-        raise ModelError(f"[Constant {name}] has no value that is supported")
-    return attrs["value"]
-
-
-def _fits(tensor: Any, array: np.ndarray) -> np.ndarray:
-    """The array that is given in place of an initializer."""
-    given, wanted = dtypes.from_numpy(array.dtype), tensor.data_type
-    if given != wanted or array.shape != tuple(tensor.dims):
-        raise ModelError(
-            f"[initializer {tensor.name}] expected {dtypes.type_string(wanted)} of shape "
-            f"{tuple(tensor.dims)}, given {dtypes.type_string(given)} of shape {array.shape}"
-        )
-    return array
 
 
 def _standard_function(op_type: str, version: int, domain: str) -> Any:
@@ -568,35 +410,6 @@ def _standard_function(op_type: str, version: int, domain: str) -> Any:
     body = schema.function_body
     known = all(node.op_type == "Constant" or ops.find(node.op_type) for node in body.node)
     return schema if known else None
-
-
-@cache
-def _operands(signature: str) -> tuple[list[str], list[int], float]:
-    """The names before the arrow, the places of those that must be there, and how many may be."""
-    names = [name.strip() for name in signature.split("->")[0].split(",") if name.strip()]
-    required = [i for i, name in enumerate(names) if not name.endswith(("?", "*"))]
-    is_open = any(name.endswith("*") for name in names)
-    return names, required, math.inf if is_open else len(names)
-
-
-def _check_count(inputs: list, signature: str, where: str) -> None:
-    operands, required, most = _operands(signature)
-    count = len(inputs)
-    if count > most or any(i >= count or inputs[i] is None for i in required):
-        raise ModelError(f"{where} takes ({', '.join(operands)}), was given {count} inputs")
-
-
-@cache
-def _results(signature: str) -> tuple[list[str], int]:
-    """The names behind the arrow, and how many there must be."""
-    names = [name.strip() for name in signature.split("->")[1].split(",")]
-    return names, sum(not name.endswith(("?", "*")) for name in names)
-
-
-def _check_outputs(names: Sequence[str], signature: str, where: str) -> None:
-    results, least = _results(signature)
-    if len(names) < least:
-        raise ModelError(f"{where} makes ({', '.join(results)}), was given {len(names)} names")
 
 
 def _unsupported_text(found: list[tuple[str, str]]) -> str:

@@ -125,6 +125,17 @@ class Tensors:
         return self.maps[location]
 
 
+def fitting(tensor: Any, array: np.ndarray) -> np.ndarray:
+    """The array that is given in place of an initializer."""
+    given, wanted = dtypes.from_numpy(array.dtype), tensor.data_type
+    if given != wanted or array.shape != tuple(tensor.dims):
+        raise ModelError(
+            f"[initializer {tensor.name}] expected {dtypes.type_string(wanted)} of shape "
+            f"{tuple(tensor.dims)}, given {dtypes.type_string(given)} of shape {array.shape}"
+        )
+    return array
+
+
 def _from_bytes(
     tensor: Any, data: Any, row: dtypes.DType, count: int, offset: int, length: int
 ) -> np.ndarray:

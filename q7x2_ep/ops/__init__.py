@@ -16,6 +16,8 @@ node, never self:
     view(node, view) -> View | None            movement ops: the output as a view of the input
     bound(node) -> Dim                         ops whose output 0 has a size that only data tells:
                                                its elements at most, see plan/partition.py
+    guards(node) -> list[Guard]                what bind checks of the shapes; `assumptions`: of
+                                               what irregular feeds may break (Request.regular)
     lower(node, b)                             emits the C steps through the plan builder b
 
 A node whose entry has neither `lower` nor `view` gives way to its `decompose` before fusion

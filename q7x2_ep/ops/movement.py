@@ -335,10 +335,13 @@ class Tile:
 class Slice:
     """x[starts:ends:steps] along axes, with the clamping of Python slices, except that backwards
     from before the front is from the front.
+
+    exact: true where bounds that feeds tell may be anywhere; else what `assumptions` says holds of
+    them, for sizes that are simpler.
     """
 
     signature = "x, starts, ends, axes?, steps? -> y"
-    attributes: dict = {}
+    attributes = {"exact": None}
 
     def infer(node: Node) -> list[Type]:
         shape = list(dims(node))
@@ -374,24 +377,24 @@ class Slice:
             at[axis] = slice(start, end, step)
         return x[tuple(at)]
 
-    def guards(node: Node) -> list[Guard]:
+    def assumptions(node: Node) -> list[Guard]:
         found: list[Guard] = []
-        for axis, dim, start, end, step in slice_bounds(node):
+        for axis, dim, start, end, step in () if node.attrs["exact"] else slice_bounds(node):
             if is_window(dim, start, end, step):
                 text = f"the slice starts at {start}, beyond dim {dim}"
                 found.append((maximum(start - dim + 1, 0), 0, text))
-            if is_tail(start, end, step):
-                text = f"the slice starts at {start}, which counts from the front where it is 0"
-                found.append((maximum(start + 1, 0), 0, text))
             for index in (start, end):
-                if isinstance(dim, int) and isinstance(index, int):
+                if index == -1:
+                    if not isinstance(dim, int) and not at_least(dim, 1) and not is_measured(dim):
+                        found.append((maximum(1 - dim, 0), 0, f"dim {axis} must not be empty"))
+                elif at_least(index, 0) or at_least(-index, 1):
                     continue
-                if index == -1 and not at_least(dim, 1) and not is_measured(dim):
-                    found.append((maximum(1 - dim, 0), 0, f"dim {axis} must not be empty"))
-                elif not at_least(index, 0) and not at_least(-index, 0):
-                    found.append(
-                        (maximum(-index, 0), 0, f"the slice bound {index} must not be negative")
-                    )
+                elif at_least(-index, 0):
+                    text = f"the slice bound {index} counts from the front where it is 0"
+                    found.append((maximum(index + 1, 0), 0, text))
+                else:
+                    text = f"the slice bound {index} must not be negative"
+                    found.append((maximum(-index, 0), 0, text))
         return found
 
     def view(node: Node, view: View) -> View:
@@ -418,15 +421,16 @@ def unknown_slices(node: Node) -> Optional[tuple[int, ...]]:
 def slices(node: Node) -> list[tuple[int, Dim, Dim, int]]:
     """(axis, start, size, step) per sliced axis, start counted from the front."""
     found = []
+    exact = node.attrs["exact"]
     for axis, dim, start, end, step in slice_bounds(node):
-        if is_window(dim, start, end, step):
+        if not exact and is_window(dim, start, end, step):
             found.append((axis, start, minimum(end - start, maximum(dim - start, 1)), step))
             continue
-        if is_tail(start, end, step):
+        if not exact and is_tail(start, end, step):
             found.append((axis, maximum(start + dim, 0), minimum(-start, dim), step))
             continue
         low, high = (0, dim) if step > 0 else (-1, dim - 1)
-        start, end = clamp(start, dim, low, high), clamp(end, dim, low, high)
+        start, end = (clamp(bound, dim, low, high, exact) for bound in (start, end))
         if step < 0:  # from before the front is from the front
             start = minimum(maximum(start, 0), high)
         size = maximum(ceildiv(end - start, step) if step > 0 else ceildiv(start - end, -step), 0)
@@ -447,28 +451,30 @@ def slice_bounds(node: Node) -> list[tuple[int, Dim, Dim, Dim, int]]:
 
 
 def is_window(dim: Dim, start: Dim, end: Dim, step: int) -> bool:
-    """Whether past:past + s is cut from a table, say a causal mask; a guard keeps past inside."""
+    """Whether past:past + s is cut from a table, say a causal mask; past is assumed inside."""
     moving = isinstance(dim, int) and not isinstance(start, int) and not at_least(-start, 0)
     return moving and step == 1 and at_least(end - start, 0)
 
 
 def is_tail(start: Dim, end: Dim, step: int) -> bool:
-    """Whether -s: is cut off, the last s of a table of positions, say; a guard holds s above 0."""
+    """Whether -s: is cut off, the last s of a table of positions, say; s is assumed above 0."""
     counted = not isinstance(start, int) and at_least(-start, 0)
     return counted and step == 1 and isinstance(end, int) and end >= OPEN_END
 
 
-def clamp(index: Dim, dim: Dim, low: Dim, high: Dim) -> Dim:
+def clamp(index: Dim, dim: Dim, low: Dim, high: Dim, exact: bool) -> Dim:
     """A slice bound, counted from the end where it is negative, held in low..high.
 
-    An index of unknown sign counts from the front, and -1 exists in a dim that feeds tell: guards
-    hold them to it.
+    Where that is not asked for exactly, an index of unknown sign counts from the front, and -1
+    exists in a dim that feeds tell.
     """
     if isinstance(index, int) and abs(index) >= OPEN_END:
         return high if index > 0 else low
-    if index == -1 and not isinstance(dim, int) and not is_measured(dim):
+    if exact and not at_least(index, 0) and not at_least(-index, 1):
+        index = index + dim * minimum(maximum(-index, 0), 1)
+    elif index == -1 and not exact and not isinstance(dim, int) and not is_measured(dim):
         return dim - 1
-    if not at_least(index, 0) and at_least(-index, 0):
+    elif not at_least(index, 0) and at_least(-index, 0):
         index = index + dim
     return maximum(minimum(index, high), low)
 

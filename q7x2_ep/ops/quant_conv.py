@@ -26,8 +26,8 @@ from q7x2_ep.ops.quant import require_constants, saturated
 from q7x2_ep.ops.quant_pack import centred, pack, pack_taps, qgemm_room, side_by_side
 from q7x2_ep.ops.quant_product import (
     Finish,
+    Operands,
     QuantizedLinear,
-    quantized_dtype,
     require_sizes,
     scaled_finish,
 )
@@ -209,29 +209,13 @@ class QuantizedConv:
 
     def infer(node: Node) -> list[Type]:
         shape = conv_shape(node, dims(node, 0), dims(node, 3))
-        return [Type(quantized_dtype(node.input(7), node.input(8)), shape)]
+        return [Type(Operands.of(node).dtype(), shape)]
 
-    def decompose(
-        g: Any,
-        x: Value,
-        x_scale: Value,
-        x_zero: Optional[Value],
-        w: Value,
-        w_scale: Value,
-        w_zero: Optional[Value] = None,
-        bias: Optional[Value] = None,
-        y_scale: Optional[Value] = None,
-        y_zero: Optional[Value] = None,
-        **attrs: Any,
-    ) -> Value:
-        real_x = g.DequantizeLinear(x, x_scale, x_zero)
-        real_w = g.DequantizeLinear(w, w_scale, w_zero, axis=0)
-        y = g.Conv(real_x, real_w, bias, **attrs)
-        return y if y_scale is None else g.QuantizeLinear(y, y_scale, y_zero)
+    def decompose(g: Any, *operands: Any, **attrs: Any) -> Value:
+        given = Operands(*operands)
+        return given.stored(g, g.Conv(*given.real(g, axis=0), given.bias, **attrs))
 
     def lower(node: Node, b: Any) -> None:
-        x, x_scale, x_zero, w, w_scale, w_zero, bias, y_scale, y_zero = (
-            node.input(i) for i in range(9)
-        )
+        x, x_scale, x_zero, w, w_scale, w_zero, bias, y_scale, y_zero = Operands.of(node)
         finish = scaled_finish(b, node, [x_scale, w_scale], bias, y_scale, y_zero)
         lower_conv(node, b, x, x_zero, w, w_zero, finish)

@@ -307,11 +307,37 @@ def ratio(b: Any, node: Node, over: list[Value], under: Optional[Value]) -> Valu
     return b.graph.constant(number, Type(dtypes.FLOAT, number.shape), "scale")
 
 
-def quantized_dtype(scale: Optional[Value], zero: Optional[Value]) -> int:
-    """Of a result that is quantised where there is a scale."""
-    if scale is None:
-        return dtypes.FLOAT
-    return dtypes.UINT8 if zero is None else zero.dtype
+class Operands(NamedTuple):
+    """Of q7::QuantizedLinear and q7::QuantizedConv."""
+
+    x: Value
+    x_scale: Value
+    x_zero: Optional[Value]
+    w: Value
+    w_scale: Value
+    w_zero: Optional[Value] = None
+    bias: Optional[Value] = None
+    y_scale: Optional[Value] = None
+    y_zero: Optional[Value] = None
+
+    @staticmethod
+    def of(node: Node) -> Operands:
+        return Operands(*(node.input(i) for i in range(len(Operands._fields))))
+
+    def dtype(self) -> int:
+        """Of y."""
+        if self.y_scale is None:
+            return dtypes.FLOAT
+        return dtypes.UINT8 if self.y_zero is None else self.y_zero.dtype
+
+    def real(self, g: Any, axis: int) -> tuple[Value, Value]:
+        """x and w dequantised, w with a scale for each of axis."""
+        x = g.DequantizeLinear(self.x, self.x_scale, self.x_zero)
+        return x, g.DequantizeLinear(self.w, self.w_scale, self.w_zero, axis=axis)
+
+    def stored(self, g: Any, y: Value) -> Value:
+        """y, quantised again where y_scale is given."""
+        return y if self.y_scale is None else g.QuantizeLinear(y, self.y_scale, self.y_zero)
 
 
 @op("q7::QuantizedLinear")
@@ -328,36 +354,24 @@ class QuantizedLinear:
     attributes = NO_ACTIVATION.attributes()
 
     def infer(node: Node) -> list[Type]:
-        x, w = node.inputs[0], node.inputs[3]
-        dtype = quantized_dtype(node.input(7), node.input(8))
-        return [Type(dtype, (*x.shape[:-1], w.shape[1]))]
+        given = Operands.of(node)
+        return [Type(given.dtype(), (*given.x.shape[:-1], given.w.shape[1]))]
 
     def decompose(
         g: Any,
-        x: Value,
-        x_scale: Value,
-        x_zero: Optional[Value],
-        w: Value,
-        w_scale: Value,
-        w_zero: Optional[Value] = None,
-        bias: Optional[Value] = None,
-        y_scale: Optional[Value] = None,
-        y_zero: Optional[Value] = None,
+        *operands: Any,
         activation: str = "none",
         act_alpha: Optional[float] = None,
         act_beta: Optional[float] = None,
     ) -> Value:
-        y = g.MatMul(
-            g.DequantizeLinear(x, x_scale, x_zero), g.DequantizeLinear(w, w_scale, w_zero, axis=1)
-        )
-        y = y if bias is None else g.Add(y, bias)
+        given = Operands(*operands)
+        y = g.MatMul(*given.real(g, axis=1))
+        y = y if given.bias is None else g.Add(y, given.bias)
         y = ACTIVATIONS[activation](g, y, act_alpha or 0.0, act_beta or 0.0)
-        return y if y_scale is None else g.QuantizeLinear(y, y_scale, y_zero)
+        return given.stored(g, y)
 
     def lower(node: Node, b: Any) -> None:
-        x, x_scale, x_zero, w, w_scale, w_zero, bias, y_scale, y_zero = (
-            node.input(i) for i in range(9)
-        )
+        x, x_scale, x_zero, w, w_scale, w_zero, bias, y_scale, y_zero = Operands.of(node)
         if x_scale.const is None and y_scale is None:
             require_constants(node, bias, w_scale)
             finish = Finish(w_scale, bias, a_scale=x_scale)

@@ -220,7 +220,7 @@ class Builder:
 
     def allocate(self, value: Value, strides: Optional[tuple[Dim, ...]] = None) -> View:
         """Storage for a value in a given (dense) memory order; row major by default."""
-        if value not in self._storages:
+        if value not in self._views:
             self._new_storage(value, "arena", -1)
             view = View(value, value.shape, strides or contiguous_strides(value.shape))
             self._views[value] = view
@@ -298,12 +298,11 @@ class Builder:
             else None
         )
 
-    def guard(self, left: Dim, right: Dim, text: str) -> None:
+    def guard(self, left: Dim, right: Dim, text: str, is_assumed: bool = False) -> None:
         """Have bind check that two dims are equal."""
         if left != right:
-            self.plan.guards.append(
-                Guard(left, right, f"[{self._node.op} {self._node.name}] {text}")
-            )
+            text = f"[{self._node.op} {self._node.name}] {text}"
+            self.plan.guards.append(Guard(left, right, text, is_assumed=is_assumed))
 
     # What build() uses
 
@@ -319,6 +318,8 @@ class Builder:
             raise UnsupportedOp(f"{where_is(node)} has no kernel")
         for left, right, text in entry.guards(node) if hasattr(entry, "guards") else ():
             self.guard(left, right, text)
+        for left, right, text in entry.assumptions(node) if hasattr(entry, "assumptions") else ():
+            self.guard(left, right, text, is_assumed=True)
         self._guard_sizes(node)
         if hasattr(entry, "views"):
             for output, view in zip(node.outputs, entry.views(node, self.view(node.inputs[0]))):

@@ -44,13 +44,14 @@ class Step(NamedTuple):
 
 class Guard(NamedTuple):
     """A fact about shapes that only bind can check: left == right (or left >= right). text names
-    the node.
+    the node. is_assumed: feeds may break it, see Request.regular.
     """
 
     left: Dim
     right: Dim
     text: str
     kind: str = "eq"
+    is_assumed: bool = False
 
 
 class Pack(NamedTuple):

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import onnx.parser
+import onnx.reference
 import pytest
 
 import q7x2_ep
@@ -534,6 +537,32 @@ def test_slices_to_and_from_the_last():
         {"x": floats(3, 2)},
         {"x": floats(0, 2)},
     )
+
+
+@pytest.mark.parametrize(
+    "bounds",
+    (
+        *("minus_s, end, zero, one", "minus_s, p, zero, two", "zero, minus_s, zero, one"),
+        *("p_s, end, zero, one", "p, s, zero, back", "p, minus_s, zero, back"),
+    ),
+)
+def test_slices_whose_bounds_have_the_signs_that_sizes_give_them(bounds):
+    data = model(
+        """g (float[n, 2] x, float[p] a, float[s] b) => (float[m, 2] y)
+        <int64[1] zero = {0}, int64[1] one = {1}, int64[1] two = {2}, int64[1] back = {-1},
+         int64[1] end = {2147483648}> {
+            p = Shape(a)
+            s = Shape(b)
+            minus_s = Neg(s)
+            p_s = Sub(p, s)
+            y = Slice(x, BOUNDS)
+        }""".replace("BOUNDS", bounds)
+    )
+    session = q7x2_ep.InferenceSession(data)
+    reference = onnx.reference.ReferenceEvaluator(onnx.load_from_string(data))
+    for n, p, s in itertools.product((4, 1, 0), (1, 0, 5), (2, 0, 4)):
+        feed = {"x": floats(n, 2), "a": floats(p), "b": floats(s)}
+        np.testing.assert_array_equal(session.run(None, feed)[0], reference.run(None, feed)[0])
 
 
 def test_onnxs_evaluator_after_its_operands_were_replaced():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.fusion.battery import assert_correct, build
@@ -32,3 +33,29 @@ def twice(g: Any, x: Any) -> Any:
 @pytest.mark.parametrize("formula", [padded, concatenated, padded_parts, twice])
 def test_results_are_right(formula: Any) -> None:
     assert_correct(build(formula, X)[0])
+
+
+RNG = np.random.default_rng(3)
+IMAGE = {"x": ("N", 16, 7, 9)}
+WEIGHTS = [RNG.standard_normal((filters, 16, 1, 1), np.float32) for filters in (32, 16, 8)]
+
+
+def inner_first(g: Any, x: Any) -> Any:
+    a, b, c = (g.Conv(x, w) for w in WEIGHTS)
+    return g.Concat(g.Concat(a, b, axis=1), c, axis=1)
+
+
+def inner_last(g: Any, x: Any) -> Any:
+    a, b, c = (g.Conv(x, w) for w in WEIGHTS)
+    return g.Concat(c, g.Concat(x, g.Concat(b, a, axis=1), axis=1), axis=1)
+
+
+def along_lines(g: Any, x: Any) -> Any:
+    a, b = (g.Conv(x, w) for w in WEIGHTS[:2])
+    joined = g.Concat(a, b, axis=1)
+    return g.Concat(joined, g.Neg(joined), axis=2)
+
+
+@pytest.mark.parametrize("formula", [inner_first, inner_last, along_lines])
+def test_images_in_concats_of_concats(formula: Any) -> None:
+    assert_correct(build(formula, IMAGE)[0])

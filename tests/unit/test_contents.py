@@ -137,7 +137,7 @@ def test_slice_of_moving_window() -> None:
     chosen = follow("Where", mask, value((B, 12, S, P + S)), constant(np.float32(-1e4)))
     assert chosen.shape == (B, 12, S, P + S)
     for past, broken in ((5, False), (1023, False), (1024, True)):
-        pairs = find("Slice").guards(rows.producer)
+        pairs = find("Slice").assumptions(rows.producer)
         sizes = {"p": past, "s": 1}
         assert broken == any(substitute(a, sizes) != substitute(b, sizes) for a, b, _ in pairs)
 
@@ -151,7 +151,7 @@ def test_slice_of_a_tail() -> None:
     ((_, start, size, _),) = slices(tail.producer)
     for s, broken in ((0, True), (1, False), (64, False), (99, False)):
         begin, count = substitute(start, {"s": s}), substitute(size, {"s": s})
-        pairs = find("Slice").guards(tail.producer)
+        pairs = find("Slice").assumptions(tail.producer)
         assert broken == any(substitute(a, {"s": s}) != b for a, b, _ in pairs)
         assert broken or (begin, begin + count) == (max(64 - s, 0), 64)
 

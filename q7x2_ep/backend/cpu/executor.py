@@ -219,7 +219,8 @@ class Executor:
                 left, right = substitute(guard.left, sizes), substitute(guard.right, sizes)
                 fact = f"{guard.left} is {left}, {guard.right} is {right}"
                 return errors.ShapeError(f"{guard.text}: {fact} (feed: {given})")
-            return errors.ShapeError(f"{guard.text} (feed: {given})")
+            kind = errors.IrregularFeed if guard.is_assumed else errors.ShapeError
+            return kind(f"{guard.text} (feed: {given})")
         if error.code == native.NO_MEMORY:
             return errors.BackendError(f"[bind] out of memory: {error} (feed: {given})")
         return errors.ShapeError(f"[bind] {error} (feed: {given})")
