@@ -1,5 +1,5 @@
-/* conv_direct.c: the kernel of conv_direct.h for every ISA; its tile is that of tile.h. Filters that
- * fill one vector only are a tile of half the width. Read conv_direct.h first. */
+/* conv_direct.c: the kernel of conv_direct.h for every ISA, in even tiles of up to those of tile.h. Filters
+ * that fill one vector only are tiles of half the width. Read conv_direct.h first. */
 #include "conv_direct.h"
 
 #include <math.h>
@@ -7,12 +7,20 @@
 #include "math.h"
 #include "tile.h"
 
+/* What is left of a line: its next window and pixel, and what to prefetch, `soon` floats for each tile. */
+typedef struct place {
+    const float *x, *residual;
+    float *y;
+    const float *next;
+    int64_t soon;
+} place;
+
 /* y = act(y) + residual, or act(y + residual), where it was not done in registers. */
-Q7_INLINE void finish_as(const q7_conv_tile *t, const int64_t act) {
+Q7_INLINE void finish_as(const q7_conv_line *t, place at, int64_t m, const int64_t act) {
     const q7_f32 alpha = q7_set1(t->act_alpha), beta = q7_set1(t->act_beta);
-    for (int64_t i = 0; i < t->m; i++) {
-        float *y = t->y + i * t->y_stride;
-        const float *residual = t->residual ? t->residual + i * t->residual_stride : NULL;
+    for (int64_t i = 0; i < m; i++) {
+        float *y = at.y + i * t->y_stride;
+        const float *residual = t->residual ? at.residual + i * t->residual_stride : NULL;
         for (int64_t j = 0; j < t->n; j += Q7_W) {
             const q7_f32 term = residual ? q7_load_part(residual + j, t->n - j) : q7_set1(0.0f);
             q7_f32 v = q7_load_part(y + j, t->n - j);
@@ -24,11 +32,11 @@ Q7_INLINE void finish_as(const q7_conv_tile *t, const int64_t act) {
     }
 }
 
-static void finish(const q7_conv_tile *t) {
+static void finish(const q7_conv_line *t, place at, int64_t m) {
     switch (t->act) { /* a loop for each */
-#define ACT(act)                    \
-    case Q7_act_##act:              \
-        finish_as(t, Q7_act_##act); \
+#define ACT(act)                           \
+    case Q7_act_##act:                     \
+        finish_as(t, at, m, Q7_act_##act); \
         return;
 #include "../ops.def"
 #undef ACT
@@ -36,13 +44,13 @@ static void finish(const q7_conv_tile *t) {
 }
 
 /* What clamps are, for activations that the tile in registers has. */
-Q7_INLINE bool clamps(const q7_conv_tile *t) {
+Q7_INLINE bool clamps(const q7_conv_line *t) {
     return t->act == Q7_act_none || t->act == Q7_act_relu || t->act == Q7_act_clip;
 }
 
 /* What becomes of sums, up to y; whether they fill their vectors is a constant, too. Each of its parts
  * is a loop over registers, so that what they ask is asked once. */
-Q7_INLINE void put(const q7_conv_tile *t, q7_f32 *sum, const int m, const int vectors,
+Q7_INLINE void put(const q7_conv_line *t, place to, q7_f32 *sum, const int m, const int vectors,
                    const bool whole) {
     const int64_t left = whole ? Q7_W : t->n - (vectors - 1) * Q7_W; /* in the last vector */
 #define EACH(...)                                                               \
@@ -55,77 +63,113 @@ Q7_INLINE void put(const q7_conv_tile *t, q7_f32 *sum, const int m, const int ve
             __VA_ARGS__;                                                        \
         }                                                                       \
     }
-    if (!t->first) EACH(*v = q7_add(q7_load_part(t->y + i * t->y_stride + at, lanes), *v))
-    const bool now = t->last && clamps(t); /* else finish() does the rest */
-    const float *residual = now ? t->residual : NULL;
-    if (t->last && t->bias) {
-        q7_f32 bias[VECTORS];
-        Q7_UNROLL
-        for (int j = 0; j < vectors; j++)
-            bias[j] = q7_load_part(t->bias + j * Q7_W, j < vectors - 1 ? Q7_W : left);
-        EACH((void)lanes, (void)at, *v = q7_add(*v, bias[j]))
-    }
+    const bool now = clamps(t); /* else finish() does the rest */
+    const float *residual = now && t->residual ? to.residual : NULL;
     const int64_t step = t->residual_stride;
     if (residual && t->residual_first)
         EACH(*v = q7_add(*v, q7_load_part(residual + i * step + at, lanes)))
     if (now && t->act != Q7_act_none) {
         const bool clip = t->act == Q7_act_clip;
-        const q7_f32 low = q7_set1(clip ? t->act_alpha : 0.0f);
-        const q7_f32 high = q7_set1(clip ? t->act_beta : INFINITY);
-        EACH((void)lanes, (void)at, *v = q7_vmin(high, q7_vmax(low, *v)))
+        const q7_f32 low = q7_set1(clip ? t->act_alpha : 0.0f), high = q7_set1(t->act_beta);
+        EACH((void)lanes, (void)at, *v = q7_vmax(low, *v))
+        if (clip) EACH((void)lanes, (void)at, *v = q7_vmin(high, *v))
     }
     if (residual && !t->residual_first)
         EACH(*v = q7_add(*v, q7_load_part(residual + i * step + at, lanes)))
-    float *y = t->y;
+    float *y = to.y;
     const int64_t y_stride = t->y_stride;
     EACH(q7_store_part(y + i * y_stride + at, *v, lanes))
 #undef EACH
-    if (t->last && !now) finish(t);
+    if (!now) finish(t, to, m);
 }
 
-/* m and vectors are constants where this is inlined. */
-Q7_INLINE void multiply(const q7_conv_tile *t, const int m, const int vectors) {
-    q7_f32 sum[MR * VECTORS], w[VECTORS]; /* [m][vectors] */
-    Q7_UNROLL
-    for (int i = 0; i < m * vectors; i++) sum[i] = q7_set1(0.0f);
+/* Adds k products, from the first of a block on, to sum [m][vectors]. m and vectors are constants where
+ * this is inlined, here and below. */
+Q7_INLINE void multiply_block(const float *x, int64_t row_bytes, const int64_t *offset,
+                              const float *panel, int64_t k, q7_f32 *sum, const int m,
+                              const int vectors) {
+    q7_f32 w[VECTORS];
     /* Window i is at origin[i / 5] + i % 5 * row_bytes: any stride, with few address registers. */
-    int64_t row_bytes = t->x_stride * 4;
-    __asm__("" : "+r"(row_bytes)); /* no version for a stride of 1 */
     const char *origin[3];
     Q7_UNROLL
-    for (int i = 0; i < 3; i++) origin[i] = (const char *)t->x + 5 * i * row_bytes;
-    const float *panel = t->w;
-    const int64_t ahead = t->ahead;
-    for (int64_t k = 0; k < t->k; k++, panel += NR) {
-        const int64_t at = t->offset[k] * 4;
+    for (int i = 0; i < 3; i++) origin[i] = (const char *)x + 5 * i * row_bytes;
+    Q7_UNROLL_BY_4
+    for (const int64_t *end = offset + k; offset < end; offset++, panel += NR) {
+        const int64_t at = *offset * 4;
         Q7_UNROLL
         for (int j = 0; j < vectors; j++) w[j] = q7_load(panel + j * Q7_W);
-        for (int j = 0; j < NR; j += 16) q7_prefetch(panel + ahead + j);
         Q7_UNROLL
         for (int i = 0; i < m; i++) {
-            const q7_f32 x =
+            const q7_f32 v =
                 q7_set1(*(const float *)(const void *)(origin[i / 5] + at + i % 5 * row_bytes));
             Q7_UNROLL
             for (int j = 0; j < vectors; j++)
-                sum[i * vectors + j] = q7_fma(x, w[j], sum[i * vectors + j]);
+                sum[i * vectors + j] = q7_fma(v, w[j], sum[i * vectors + j]);
         }
     }
-    if (t->n == vectors * Q7_W)
-        put(t, sum, m, vectors, true);
-    else
-        put(t, sum, m, vectors, false);
+}
+
+/* Some tiles of m windows each. */
+Q7_INLINE void multiply(const q7_conv_line *t, place *at, int64_t tiles, const int m,
+                        const int vectors) {
+    int64_t row_bytes = t->x_stride * 4;
+    __asm__("" : "+r"(row_bytes)); /* no version for a stride of 1 */
+    q7_f32 bias[VECTORS];
+    Q7_UNROLL
+    for (int j = 0; j < vectors; j++)
+        bias[j] = t->bias ? q7_load_part(t->bias + j * Q7_W, t->n - j * Q7_W) : q7_set1(0.0f);
+    for (; tiles > 0; tiles--) {
+        q7_f32 sum[MR * VECTORS];
+        float before[MR * NR];
+        for (const float *end = at->next + at->soon; at->next < end; at->next += 16)
+            q7_prefetch(at->next);
+        Q7_UNROLL
+        for (int i = 0; i < m; i++) {
+            Q7_UNROLL
+            for (int j = 0; j < vectors; j++) sum[i * vectors + j] = bias[j];
+        }
+        for (int64_t k0 = 0, k;; k0 += k) { /* sums of blocks, one after the other */
+            k = q7_min(t->k - k0, t->k_block);
+            multiply_block(at->x, row_bytes, t->offset + k0, t->w + k0 * NR, k, sum, m, vectors);
+            if (k0 > 0) {
+                Q7_UNROLL
+                for (int i = 0; i < m * vectors; i++)
+                    sum[i] = q7_add(q7_load(before + i * Q7_W), sum[i]);
+            }
+            if (k0 + k >= t->k) break;
+            Q7_UNROLL
+            for (int i = 0; i < m * vectors; i++) {
+                q7_store(before + i * Q7_W, sum[i]);
+                sum[i] = q7_set1(0.0f);
+            }
+        }
+        if (t->n == vectors * Q7_W)
+            put(t, *at, sum, m, vectors, true);
+        else
+            put(t, *at, sum, m, vectors, false);
+        at->x += m * t->x_stride;
+        at->y += m * t->y_stride;
+        if (t->residual) at->residual += m * t->residual_stride;
+    }
 }
 
 /* One function per number of windows and of vectors. */
 /* clang-format off */
-#define ROWS(m)                                                          \
-    static void narrow_##m(const q7_conv_tile *t) { multiply(t, m, 1); } \
-    static void wide_##m(const q7_conv_tile *t) { multiply(t, m, VECTORS); }
+#define LINE const q7_conv_line *t, place *at, int64_t tiles
+#define ROWS(m)                                                     \
+    static void narrow_##m(LINE) { multiply(t, at, tiles, m, 1); } \
+    static void wide_##m(LINE) { multiply(t, at, tiles, m, VECTORS); }
 Q7_EVERY_ROW(ROWS)
 #undef ROWS
 #define ROWS(m) {narrow_##m, wide_##m},
-static void (*const by_rows[MR][2])(const q7_conv_tile *t) = {Q7_EVERY_ROW(ROWS)};
+static void (*const by_rows[MR][2])(LINE) = {Q7_EVERY_ROW(ROWS)};
 #undef ROWS
+#undef LINE
 /* clang-format on */
 
-void Q7_KERNEL(conv_direct_f32)(const q7_conv_tile *t) { by_rows[t->m - 1][t->n > Q7_W](t); }
+void Q7_KERNEL(conv_direct_f32)(const q7_conv_line *t) {
+    const int64_t tiles = q7_ceil_div(t->m, MR), m = t->m / tiles, taller = t->m % tiles;
+    place at = {t->x, t->residual, t->y, t->next, q7_ceil_div(t->next_floats, tiles * 16) * 16};
+    if (taller) by_rows[m][t->n > Q7_W](t, &at, taller);
+    by_rows[m - 1][t->n > Q7_W](t, &at, tiles - taller);
+}

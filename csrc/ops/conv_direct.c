@@ -58,33 +58,23 @@ static void copy_lines(const conv_job *job, const float *image, int64_t first, i
         }
 }
 
-/* One panel of filters of a block of k, set up in t, for `lines` lines of `n` pixels each; pixel: the
- * first; from: its window. */
-static void conv_lines(const conv_job *job, q7_conv_tile *t, int64_t filter, int64_t pixel,
-                       int64_t lines, int64_t n, const float *from) {
-    const q7_conv_direct_args *x = &job->x;
-    const int64_t tiles = q7_ceil_div(n, job->call->mr);
-    for (int64_t line = 0; line < lines; line++, pixel += n, from += x->stride_h * job->h_stride)
-        for (int64_t tile = 0; tile < tiles; tile++) {
-            const int64_t first = q7_part(n, tiles, tile), p = pixel + first;
-            t->m = q7_part(n, tiles, tile + 1) - first;
-            t->x = from + first * t->x_stride;
-            t->y = (float *)x->y + p * x->y_stride + filter;
-            if (x->residual)
-                t->residual = (const float *)x->residual + p * x->residual_stride + filter;
-            ((q7_conv_direct_kernel)job->call->kernel)(t);
-        }
-}
-
+/* `lines` lines of `n` pixels each; pixel: the first; from: its window. */
 static void conv_band(const conv_job *job, int64_t group, int64_t pixel, int64_t lines, int64_t n,
                       const float *from) {
     const q7_conv_direct_args *x = &job->x;
-    const int64_t nr = job->call->nr;
+    const int64_t nr = job->call->nr, panel_floats = job->k * nr;
     for (int64_t panel = 0; panel < job->panels; panel++) {
         const int64_t filter = group * job->filters + panel * nr;
-        const float *w = (const float *)x->w + (group * job->panels + panel) * job->k * nr;
-        q7_conv_tile t = {.n = q7_min(nr, job->filters - panel * nr),
+        const float *w = (const float *)x->w + (group * job->panels + panel) * panel_floats;
+        q7_conv_line t = {.m = n,
+                          .n = q7_min(nr, job->filters - panel * nr),
+                          .k = job->k,
+                          .k_block = job->k_block,
+                          .x = from,
                           .x_stride = x->stride_w * job->w_stride,
+                          .offset = x->offsets,
+                          .w = w,
+                          .y = (float *)x->y + pixel * x->y_stride + filter,
                           .y_stride = x->y_stride,
                           .bias = x->bias ? (const float *)x->bias + filter : NULL,
                           .residual_stride = x->residual_stride,
@@ -92,14 +82,16 @@ static void conv_band(const conv_job *job, int64_t group, int64_t pixel, int64_t
                           .act = x->act,
                           .act_alpha = (float)x->act_alpha,
                           .act_beta = (float)x->act_beta};
-        for (int64_t k0 = 0; k0 == 0 || k0 < job->k; k0 += job->k_block) {
-            t.k = q7_min(job->k - k0, job->k_block);
-            t.offset = (const int64_t *)x->offsets + k0;
-            t.w = w + k0 * nr;
-            t.ahead = t.k * nr; /* the next block of k, or the next panel */
-            t.first = k0 == 0;
-            t.last = k0 + t.k >= job->k;
-            conv_lines(job, &t, filter, pixel, lines, n, from);
+        if (x->residual)
+            t.residual = (const float *)x->residual + pixel * x->residual_stride + filter;
+        for (int64_t line = 0; line < lines; line++) {
+            const int64_t first = q7_part(panel_floats, lines, line); /* of the next panel */
+            t.next = w + panel_floats + first;
+            t.next_floats = q7_part(panel_floats, lines, line + 1) - first;
+            ((q7_conv_direct_kernel)job->call->kernel)(&t);
+            t.x += x->stride_h * job->h_stride;
+            t.y += n * x->y_stride;
+            if (t.residual) t.residual += n * x->residual_stride;
         }
     }
 }

@@ -43,10 +43,10 @@ MIN_FILTERS = 8  # of a group
 MIN_WINOGRAD = 32  # channels and filters
 MIN_PIXELS = 64
 TILED_FILTERS, TILED_WEIGHTS = 64, 1 << 13  # docs/decisions.md 56
-TILED_CHANNELS, TILED_PIXELS = 256, 512  # 61, 75
+TILED_CHANNELS, TILED_PIXELS = 256, 512  # 61, 67
 MAX_DIRECT = 1 << 15  # weights of a group: 128 KB of L2
 MAX_PLANES = 4
-MAX_TAPS, MIN_PARTS = 64, 36  # pixels; 75
+MAX_TAPS, MIN_PARTS = 64, 36  # pixels; 67
 WINOGRAD_GAP = 16  # Q7_WINOGRAD_GAP
 
 
