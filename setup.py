@@ -31,7 +31,7 @@ AVX512 = (
     *("-mavx512f", "-mavx512dq", "-mavx512bw", "-mavx512vl", *AVX2),
     "-mprefer-vector-width=512",
 )
-AMX = (*AVX512, "-mavx512vnni", "-mamx-tile", "-mamx-int8", "-mamx-bf16")
+AMX = (*AVX512, "-mavx512vnni", "-mavx512bf16", "-mamx-tile", "-mamx-int8", "-mamx-bf16")
 X86, ARM = ("x86_64",), ("aarch64",)
 # name: (machines, flags, the set whose verbs it has, folder of its kernels); kernels.def says what
 # is used first. A set that the compiler does not know is left out.

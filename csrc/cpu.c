@@ -49,8 +49,9 @@ bool q7_isa_present(q7_isa isa) {
                    __builtin_cpu_supports("avx512vl");
         case Q7_ISA_avx512_vnni: return q7_isa_present(Q7_ISA_avx512) && feature(0, ECX, 11);
         case Q7_ISA_amx:
-            return q7_isa_present(Q7_ISA_avx512_vnni) && feature(0, EDX, 22) &&
-                   feature(0, EDX, 24) && feature(0, EDX, 25) && may_use_tiles();
+            return q7_isa_present(Q7_ISA_avx512_vnni) && feature(1, EAX, 5) &&
+                   feature(0, EDX, 22) && feature(0, EDX, 24) && feature(0, EDX, 25) &&
+                   may_use_tiles();
         default: return false;
     }
 }

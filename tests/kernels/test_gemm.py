@@ -327,6 +327,15 @@ def test_error_is_that_of_short_sums(row: KernelRow, m: int, k: int) -> None:
 
 
 @every_row
+@pytest.mark.parametrize("m,k", [(96, 3 * K_BLOCK), (40, 300), (12, 500)])
+def test_errors_of_positive_products_have_no_sign(row: KernelRow, m: int, k: int) -> None:
+    """Else those of layers, one behind the other, would add up."""
+    a, b = (np.abs(normal(*shape)) for shape in ((m, k), (k, 4 * row.nr)))
+    true = a.astype(np.float64) @ b
+    assert abs(np.mean(gemm(row, a, pack(row, b), 4 * row.nr) / true - 1)) < 2.0**-25
+
+
+@every_row
 def test_pack_b(row: KernelRow) -> None:
     for k, n, threads in (
         (1, 1, 1),

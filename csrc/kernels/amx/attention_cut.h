@@ -34,7 +34,7 @@ static uint32_t cut_queries(const q7_attention_tile *t, const float *q, int64_t 
         __m512 largest = _mm512_setzero_ps();
         for (int64_t d = 0; d < t->D; d += STEP, part += Q7_PARTS_SIZE)
             q7_store_parts(q7_mul(sign, q7_load_left(q + d, t->D - d)),
-                           q7_mul(sign, q7_load_left(q + d + 16, t->D - d - 16)), part,
+                           q7_mul(sign, q7_load_left(q + d + 16, t->D - d - 16)), true, part,
                            2 * Q7_PARTS_TILE, &largest);
         large |= (uint32_t)(lanes_large(largest) != 0) << i;
     }
@@ -82,7 +82,7 @@ static uint32_t cut_keys(const q7_attention_tile *t, const float *k, int64_t n, 
                             : _mm512_setzero_ps();
         transpose_16x16(rows, high);
         for (int64_t j = 0; j < 16; j++)
-            q7_store_parts(low[j], high[j], to + j * STEP, 2 * Q7_PARTS_TILE, &largest);
+            q7_store_parts(low[j], high[j], false, to + j * STEP, 2 * Q7_PARTS_TILE, &largest);
     }
     return lanes_large(largest);
 }
@@ -97,7 +97,7 @@ static bool cut_values(const q7_attention_tile *t, const float *v, int64_t n, in
         const __m512 high =
             j + 16 < n ? q7_load_left(v + 16 * t->v_stride, left) : _mm512_setzero_ps();
         unordered |= _mm512_cmp_ps_mask(low, high, _CMP_UNORD_Q);
-        q7_store_parts(low, high, to + j * STEP, 2 * Q7_PARTS_TILE, &largest);
+        q7_store_parts(low, high, true, to + j * STEP, 2 * Q7_PARTS_TILE, &largest);
     }
     return q7_parts_fit(largest) == 0xffff && !unordered;
 }

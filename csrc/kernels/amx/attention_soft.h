@@ -112,7 +112,7 @@ Q7_INLINE void soften_row(stage *x, int64_t i) {
             q7_store(s, low);
             q7_store(s + 16, high);
         }
-        q7_store_parts(low, high, x->p + step * Q7_PARTS_SIZE + i * STEP, 2 * Q7_PARTS_TILE,
+        q7_store_parts(low, high, false, x->p + step * Q7_PARTS_SIZE + i * STEP, 2 * Q7_PARTS_TILE,
                        &largest);
         total = q7_add(total, q7_add(low, high));
     }

@@ -63,11 +63,11 @@ static bool cut_pixel(const job *j, const float *from, q7_bf16 *to) {
             for (int i = 0; i < Q7_PARTS; i++)
                 _mm512_store_si512(to + i * part, _mm512_setzero_si512());
         else if (c + Q7_PARTS_STEP <= C)
-            q7_store_parts(_mm512_loadu_ps(from + c), _mm512_loadu_ps(from + c + 16), to, part,
-                           &largest);
+            q7_store_parts(_mm512_loadu_ps(from + c), _mm512_loadu_ps(from + c + 16), true, to,
+                           part, &largest);
         else
             q7_store_parts(q7_load_left(from + c, C - c), q7_load_left(from + c + 16, C - c - 16),
-                           to, part, &largest);
+                           true, to, part, &largest);
     return q7_parts_fit(_mm512_set1_ps(_mm512_reduce_max_ps(largest))) != 0;
 }
 
@@ -132,7 +132,7 @@ Q7_INLINE void cut_pairs(beside *c, int64_t count) {
         q7_prefetch(low + ahead);
         q7_prefetch(high + ahead);
         q7_store_parts(i < left ? _mm512_loadu_ps(low) : _mm512_setzero_ps(),
-                       i + TILE < left ? _mm512_loadu_ps(high) : _mm512_setzero_ps(),
+                       i + TILE < left ? _mm512_loadu_ps(high) : _mm512_setzero_ps(), false,
                        c->to + i * Q7_PARTS_STEP, Q7_PARTS_TILE, &largest);
     }
     c->largest = largest;

@@ -32,12 +32,13 @@ static uint64_t cut_rows(const q7_gemm_block *x, int64_t row, int64_t m, q7_bf16
         for (int64_t k = 0; k < whole; k += Q7_PARTS_STEP, to += Q7_PARTS * stride) {
             q7_prefetch(a + k + x->k); /* for the next block of k */
             q7_prefetch(a + k + x->k + 16);
-            q7_store_parts(_mm512_loadu_ps(a + k), _mm512_loadu_ps(a + k + 16), to, stride,
+            q7_store_parts(_mm512_loadu_ps(a + k), _mm512_loadu_ps(a + k + 16), true, to, stride,
                            &largest);
         }
         if (whole < x->k)
             q7_store_parts(q7_load_left(a + whole, x->k - whole),
-                           q7_load_left(a + whole + 16, x->k - whole - 16), to, stride, &largest);
+                           q7_load_left(a + whole + 16, x->k - whole - 16), true, to, stride,
+                           &largest);
         const bool fits = q7_parts_fit(_mm512_set1_ps(_mm512_reduce_max_ps(largest)));
         odd |= (uint64_t)!fits << i;
     }

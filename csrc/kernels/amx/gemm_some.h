@@ -76,7 +76,7 @@ Q7_INLINE void cut_some(stepper *c, const int first, const int last) {
             q7_prefetch(high + c->ahead);
             q7_store_parts(whole || i < c->left ? _mm512_loadu_ps(low) : _mm512_setzero_ps(),
                            whole || i + 16 < c->left ? _mm512_loadu_ps(high) : _mm512_setzero_ps(),
-                           to + j * Q7_PARTS_TILE, 2 * Q7_PARTS_TILE, &c->largest[j]);
+                           false, to + j * Q7_PARTS_TILE, 2 * Q7_PARTS_TILE, &c->largest[j]);
         }
     }
 }

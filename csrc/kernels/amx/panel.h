@@ -24,7 +24,7 @@ Q7_INLINE void q7_cut_pairs(q7_panel *p, int64_t count) {
             q7_prefetch(b + 16 * NR + p->next);
             const __m512 low = k < p->k ? _mm512_loadu_ps(b) : _mm512_setzero_ps();
             const __m512 high = k + 16 < p->k ? _mm512_loadu_ps(b + 16 * NR) : _mm512_setzero_ps();
-            q7_store_parts(low, high, to, 2 * Q7_PARTS_TILE, &p->largest[j]);
+            q7_store_parts(low, high, false, to, 2 * Q7_PARTS_TILE, &p->largest[j]);
         }
     }
 }

@@ -5,13 +5,15 @@
  *
  *     a0 b0 + (a0 b1 + a1 b0) + (a0 b2 + a1 b1 + a2 b0)
  *
- * less three products that are 2^-24 of it together on average: six tile products, of which AMX does
- * 16 in the time of a fused multiply-add of AVX-512. A tile product sums 32 k values before it adds
+ * less three products: six tile products, of which AMX does 16 in the time of a fused multiply-add of
+ * AVX-512. The parts of b have its sign, those of a are nearest to what is left and so of either sign:
+ * what is left out, 2^-25 of a product, has a mean of 0, where with truncated parts of both it was 2^-23
+ * of any sum of one sign (docs/decisions.md 69). A tile product sums 32 k values before it adds
  * them to what the tile held, so that sums of 256 have half the error of 256 fused multiply-adds
  * (docs/decisions.md 52).
  *
  * Tiles take numbers below 2^-126 for 0, and parts of an infinity are NaN. q7_parts_fit() tells
- * which rows of a and columns of b are 0, or largest within [2^-40, 2^128): there what is lost is
+ * which rows of a and columns of b are 0, or largest within [2^-40, 2^127): there what is lost is
  * below 2^-62 of the largest product. Others are for the kernel of AVX-512.
  *
  * Both operands are cut along k in steps of 32, the i-th of which holds
@@ -35,22 +37,33 @@ enum {
 
 typedef uint16_t q7_bf16;
 
+/* Upper halves of low and high, in pairs: the nearest bfloat16, or what is left without the lower ones. */
+Q7_INLINE __m512i q7_upper_halves(__m512 low, __m512 high, const bool nearest) {
+    enum { UPPER_OF_FIRST = 0xea }; /* (a & b) | c */
+    const __m512i x = _mm512_castps_si512(low), y = _mm512_castps_si512(high);
+    if (!nearest)
+        return _mm512_ternarylogic_epi32(y, _mm512_set1_epi32((int)0xffff0000),
+                                         _mm512_srli_epi32(x, 16), UPPER_OF_FIRST);
+    const __m512i pairs =
+        _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6,
+                         21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
+    return _mm512_permutexvar_epi16(pairs, (__m512i)_mm512_cvtne2ps_pbh(high, low));
+}
+
 /* Pairs of low and high as their three parts, `stride` bfloat16 apart; `largest` is the largest
  * magnitude of each lane. */
-Q7_INLINE void q7_store_parts(__m512 low, __m512 high, q7_bf16 *to, int64_t stride,
-                              __m512 *largest) {
-    enum { MAX_MAGNITUDE = 3, POSITIVE = 2 << 2, UPPER_OF_SECOND = 0xea }; /* (a & b) | c */
+Q7_INLINE void q7_store_parts(__m512 low, __m512 high, const bool nearest, q7_bf16 *to,
+                              int64_t stride, __m512 *largest) {
+    enum { MAX_MAGNITUDE = 3, POSITIVE = 2 << 2 };
     const __m512i upper = _mm512_set1_epi32((int)0xffff0000);
     *largest = _mm512_range_ps(*largest, low, MAX_MAGNITUDE | POSITIVE);
     *largest = _mm512_range_ps(*largest, high, MAX_MAGNITUDE | POSITIVE);
     Q7_UNROLL
     for (int i = 0; i < Q7_PARTS; i++) {
-        const __m512i x = _mm512_castps_si512(low), y = _mm512_castps_si512(high);
-        _mm512_store_si512(
-            to + i * stride,
-            _mm512_ternarylogic_epi32(y, upper, _mm512_srli_epi32(x, 16), UPPER_OF_SECOND));
-        low = _mm512_sub_ps(low, _mm512_castsi512_ps(_mm512_and_epi32(x, upper)));
-        high = _mm512_sub_ps(high, _mm512_castsi512_ps(_mm512_and_epi32(y, upper)));
+        const __m512i part = q7_upper_halves(low, high, nearest && i < Q7_PARTS - 1);
+        _mm512_store_si512(to + i * stride, part);
+        low = _mm512_sub_ps(low, _mm512_castsi512_ps(_mm512_slli_epi32(part, 16)));
+        high = _mm512_sub_ps(high, _mm512_castsi512_ps(_mm512_and_epi32(part, upper)));
     }
 }
 
@@ -59,11 +72,11 @@ Q7_INLINE __m512 q7_load_left(const float *p, int64_t left) {
     return q7_load_part(p, q7_max(0, left));
 }
 
-/* Lanes whose largest magnitude is 0 or within [2^-40, 2^128). */
+/* Lanes whose largest magnitude is 0 or within [2^-40, 2^127). */
 Q7_INLINE __mmask16 q7_parts_fit(__m512 largest) {
-    const __mmask16 finite = _mm512_cmp_ps_mask(largest, _mm512_set1_ps(INFINITY), _CMP_LT_OQ);
-    return finite & (_mm512_cmp_ps_mask(largest, _mm512_set1_ps(0x1p-40f), _CMP_GE_OQ) |
-                     _mm512_cmp_ps_mask(largest, _mm512_setzero_ps(), _CMP_EQ_OQ));
+    const __mmask16 small = _mm512_cmp_ps_mask(largest, _mm512_set1_ps(0x1p127f), _CMP_LT_OQ);
+    return small & (_mm512_cmp_ps_mask(largest, _mm512_set1_ps(0x1p-40f), _CMP_GE_OQ) |
+                    _mm512_cmp_ps_mask(largest, _mm512_setzero_ps(), _CMP_EQ_OQ));
 }
 
 /* Of 32 columns. */

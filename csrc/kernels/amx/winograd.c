@@ -38,7 +38,7 @@ static bool cut_tile(const job *j, int64_t tile) {
         q7_transform_in(from, c + Q7_W, q7_max(0, left - Q7_W), turned + Q7_W, Q7_PARTS_STEP);
         for (int64_t i = 0; i < MATRICES; i++)
             q7_store_parts(q7_load(turned + i * Q7_PARTS_STEP),
-                           q7_load(turned + i * Q7_PARTS_STEP + Q7_W), to + i * j->rows,
+                           q7_load(turned + i * Q7_PARTS_STEP + Q7_W), true, to + i * j->rows,
                            2 * Q7_PARTS_TILE, &largest);
     }
     return q7_parts_fit(_mm512_set1_ps(_mm512_reduce_max_ps(largest))) != 0;
