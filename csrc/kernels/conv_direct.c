@@ -50,8 +50,8 @@ Q7_INLINE bool clamps(const q7_conv_line *t) {
 
 /* What becomes of sums, up to y; whether they fill their vectors is a constant, too. Each of its parts
  * is a loop over registers, so that what they ask is asked once. */
-Q7_INLINE void put(const q7_conv_line *t, place to, q7_f32 *sum, const int m, const int vectors,
-                   const bool whole) {
+Q7_INLINE void put(const q7_conv_line *t, place to, q7_f32 *sum, const q7_f32 *bias, const int m,
+                   const int vectors, const bool whole) {
     const int64_t left = whole ? Q7_W : t->n - (vectors - 1) * Q7_W; /* in the last vector */
 #define EACH(...)                                                               \
     Q7_UNROLL                                                                   \
@@ -63,6 +63,7 @@ Q7_INLINE void put(const q7_conv_line *t, place to, q7_f32 *sum, const int m, co
             __VA_ARGS__;                                                        \
         }                                                                       \
     }
+    EACH((void)lanes, (void)at, *v = q7_add(*v, bias[j]))
     const bool now = clamps(t); /* else finish() does the rest */
     const float *residual = now && t->residual ? to.residual : NULL;
     const int64_t step = t->residual_stride;
@@ -124,10 +125,7 @@ Q7_INLINE void multiply(const q7_conv_line *t, place *at, int64_t tiles, const i
         for (const float *end = at->next + at->soon; at->next < end; at->next += 16)
             q7_prefetch(at->next);
         Q7_UNROLL
-        for (int i = 0; i < m; i++) {
-            Q7_UNROLL
-            for (int j = 0; j < vectors; j++) sum[i * vectors + j] = bias[j];
-        }
+        for (int i = 0; i < m * vectors; i++) sum[i] = q7_set1(0.0f);
         for (int64_t k0 = 0, k;; k0 += k) { /* sums of blocks, one after the other */
             k = q7_min(t->k - k0, t->k_block);
             multiply_block(at->x, row_bytes, t->offset + k0, t->w + k0 * NR, k, sum, m, vectors);
@@ -144,9 +142,9 @@ Q7_INLINE void multiply(const q7_conv_line *t, place *at, int64_t tiles, const i
             }
         }
         if (t->n == vectors * Q7_W)
-            put(t, *at, sum, m, vectors, true);
+            put(t, *at, sum, bias, m, vectors, true);
         else
-            put(t, *at, sum, m, vectors, false);
+            put(t, *at, sum, bias, m, vectors, false);
         at->x += m * t->x_stride;
         at->y += m * t->y_stride;
         if (t->residual) at->residual += m * t->residual_stride;

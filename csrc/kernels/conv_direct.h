@@ -5,8 +5,8 @@
  * and act of all of the sum with residual_first, for m windows, x_stride floats apart, and n <= nr
  * filters. k runs over the channels and taps of a window; offset, which is the same for all windows,
  * tells where x has them, so that x may have its channels first or last, and gaps of any size. w is a
- * panel as packed for gemm.h, (k, nr). Sums run over k in order, from the bias on, k_block values at a
- * time, in f32, one accumulator per element. Nothing outside (m, n) is touched; any alignment. y overlaps
+ * panel as packed for gemm.h, (k, nr). Sums run over k in order, k_block values at a time,
+ * in f32, one accumulator per element. Nothing outside (m, n) is touched; any alignment. y overlaps
  * neither x nor w. What is wanted next is prefetched meanwhile. */
 #ifndef Q7_CONV_DIRECT_H
 #define Q7_CONV_DIRECT_H

@@ -43,12 +43,7 @@ Q7_INLINE void tile(const place *at, int64_t ow, q7_taps columns, int64_t c, con
     const float *corner = at->corner + ow * step + c;
     q7_f32 sum[PIXELS * MANY], w[MANY];
     Q7_UNROLL
-    for (int v = 0; v < vectors; v++) {
-        const q7_f32 bias =
-            x->bias ? q7_load_part((const float *)x->bias + c + v * Q7_W, lanes) : q7_set1(0.0f);
-        Q7_UNROLL
-        for (int p = 0; p < pixels; p++) sum[p * vectors + v] = bias;
-    }
+    for (int i = 0; i < pixels * vectors; i++) sum[i] = q7_set1(0.0f);
     for (int64_t l = at->planes.first; l < at->planes.end; l++)
         for (int64_t i = at->lines.first; i < at->lines.end; i++) {
             const float *line =
@@ -72,8 +67,11 @@ Q7_INLINE void tile(const place *at, int64_t ow, q7_taps columns, int64_t c, con
     Q7_UNROLL
     for (int p = 0; p < pixels; p++) {
         Q7_UNROLL
-        for (int v = 0; v < vectors; v++)
-            put(at, ow + p, c + v * Q7_W, sum[p * vectors + v], lanes);
+        for (int v = 0; v < vectors; v++) {
+            const float *bias = x->bias ? (const float *)x->bias + c + v * Q7_W : NULL;
+            const q7_f32 y = sum[p * vectors + v];
+            put(at, ow + p, c + v * Q7_W, bias ? q7_add(y, q7_load_part(bias, lanes)) : y, lanes);
+        }
     }
 }
 
@@ -126,7 +124,7 @@ Q7_INLINE void row(const strip s, int64_t ow, const int pixels, const int taps, 
     const int64_t first = s.pad - ow * stride, end = first + s.W; /* of the columns that are in x */
     q7_f32 sum[ROW];
     Q7_UNROLL
-    for (int p = 0; p < pixels; p++) sum[p] = s.bias;
+    for (int p = 0; p < pixels; p++) sum[p] = q7_set1(0.0f);
     for (int64_t l = 0; l < s.planes; l++) {
         const char *origin[4], *w_line = s.w + l * s.w_plane; /* every fifth column */
         Q7_UNROLL
@@ -153,8 +151,10 @@ Q7_INLINE void row(const strip s, int64_t ow, const int pixels, const int taps, 
     }
     char *y = s.y + ow * s.y_stride;
     Q7_UNROLL
-    for (int p = 0; p < pixels; p++, y += s.y_stride)
-        q7_store((float *)(void *)y, q7_vmin(s.high, q7_vmax(s.low, sum[p])));
+    for (int p = 0; p < pixels; p++, y += s.y_stride) {
+        const q7_f32 v = q7_add(sum[p], s.bias); /* last: sums that begin with it have its errors */
+        q7_store((float *)(void *)y, q7_vmin(s.high, q7_vmax(s.low, v)));
+    }
 }
 
 /* A vector of channels of a line, in even parts of up to ROW pixels. */

@@ -4,7 +4,7 @@
  *
  * and act of all of the sum with residual_first, for the pixels o = (n, od, [oh, oh_end), [ow, ow_end))
  * and channels [first, end); p(o, t) is where tap t = (l, i, j) of the kernel meets x (N, D, H, W, C), nothing
- * outside of it. Taps are summed in order, from the bias on. Channels of x, w and y lie side by side;
+ * outside of it. Taps are summed in order. Channels of x, w and y lie side by side;
  * any alignment. */
 #ifndef Q7_DEPTHWISE_H
 #define Q7_DEPTHWISE_H
