@@ -15,7 +15,7 @@
 
 enum {
     COPIED = 8,        /* panels that copied windows are worth, if all threads get some */
-    IN_PLACE_COST = 1, /* of 16 rows in tiles of AMX, see q7_cut_for_tiles, */
+    IN_PLACE_COST = 2, /* of 16 rows in tiles of AMX, see q7_cut_for_tiles, */
     COPIED_COST = 4,   /* and of windows that are copied first */
 };
 
