@@ -6,7 +6,7 @@
 enum {
     STEPS = 8,      /* of bands, at most */
     WORDS = 48,     /* of args */
-    ROOM = 1 << 18, /* floats of all images between the steps: 1 MB of L2 */
+    ROOM = 3 << 16, /* floats of all images between the steps: 768 KB of L2 */
     AGAIN = 4       /* at most one line in so many is computed again, where parts meet */
 };
 
