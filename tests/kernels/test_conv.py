@@ -240,6 +240,23 @@ def test_against_direct_sum(op: str, row: KernelRow, name: str) -> None:
     check(op, row, CASES[name])
 
 
+@pytest.mark.parametrize(
+    "op, row",
+    [
+        *((op, row) for op in ("conv", "conv_last") for row in rows("gemm")),
+        *((op, row) for op in ("conv_direct", "winograd", "conv_parts") for row in rows(op)),
+    ],
+    ids=lambda value: getattr(value, "name", value),
+)
+def test_errors_of_positive_sums_have_no_sign(op: str, row: KernelRow) -> None:
+    """Else those of layers, one behind the other, would add up."""
+    case = Case((1, 64, 14, 14), (96, 64, 3, 3), window((3, 3), pad=1))
+    rng = np.random.default_rng(0)
+    x, w = (rng.uniform(0, 1, shape).astype(np.float32) for shape in (case.x, case.w))
+    y, expected, _ = run(op, row, case, x=x, w=w)
+    assert abs(np.mean(y / expected - 1)) < 2.0**-25
+
+
 @every_direct_row
 @every_order
 @pytest.mark.parametrize("name", DIRECT)
