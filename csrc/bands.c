@@ -158,6 +158,12 @@ static span span_under(const q7_band_step *s, int64_t from, int64_t to) {
     return (span){begin, q7_max(begin, end)};
 }
 
+/* The lines of y in a part. */
+static span span_of_part(const q7_band_step *last, int64_t part, int64_t parts) {
+    const int64_t height = last->out_height;
+    return (span){height * part / parts, height * (part + 1) / parts};
+}
+
 /* Whether each part is one band, with the lines that each step wants, if one of them wants that. */
 static bool parts_do(q7_band_step *steps, int64_t first, int64_t last, int64_t threads) {
     const int64_t height = steps[last].out_height, parts = parts_of(&steps[last], threads);
@@ -166,7 +172,7 @@ static bool parts_do(q7_band_step *steps, int64_t first, int64_t last, int64_t t
     if (!most) return true;
     if (make_room(steps, first, last, q7_ceil_div(height, parts)) > ROOM) return false;
     for (int64_t part = 0; part < parts; part++) {
-        span made = {height * part / parts, height * (part + 1) / parts};
+        span made = span_of_part(&steps[last], part, parts);
         for (int64_t i = last; i >= first; i--) {
             if (made.end - made.begin < steps[i].least) return false;
             made = span_under(&steps[i], made.begin, made.end);
@@ -321,12 +327,11 @@ static void bands_task(void *arg, int64_t task, int64_t thread) {
     const bands_job *job = arg;
     const q7_band_step *s = &job->steps[job->first];
     const int64_t image = task / s->parts, part = task % s->parts, n = job->last - job->first;
-    const int64_t height = job->steps[job->last].out_height;
-    const int64_t end = height * (part + 1) / s->parts;
+    const span whole = span_of_part(&job->steps[job->last], part, s->parts);
     lines all[STEPS] = {{0}};
-    for (int64_t line = height * part / s->parts; line < end; line += s->lines) {
+    for (int64_t line = whole.begin; line < whole.end; line += s->lines) {
         all[n].from = line;
-        all[n].to = q7_min(line + s->lines, end);
+        all[n].to = q7_min(line + s->lines, whole.end);
         for (int64_t i = n; i >= 0; i--) advance(job, job->first + i, &all[i], thread);
         int64_t before = job->step_ns && thread == 0 ? q7_now_ns() : 0;
         for (int64_t i = 0; i <= n; i++) {

@@ -11,7 +11,8 @@
  * where the ISA has them, in one accumulator per element: a row's result depends neither on m and n
  * nor on the strides. NaN and inf spread as in IEEE arithmetic. amx does so where
  * q7_gemm_in_tiles() says no; its tiles, in blocks of their own whatever k_block is, are told in
- * amx/parts.h: a row's result is then one of two, of up to Q7_GEMM_SOME rows and of more, whatever the others are.
+ * amx/parts.h: a row's result is then one of two, of up to Q7_GEMM_SOME rows and of more, whatever
+ * the others are.
  *
  * Packed b (k, n): panels of nr columns one after the other, the last filled with zeros:
  *

@@ -19,8 +19,6 @@ every_row = pytest.mark.parametrize("row", rows("gemm"), ids=lambda row: row.nam
 every_line_row = pytest.mark.parametrize("row", rows("depthwise"), ids=lambda row: row.name)
 every_direct_row = pytest.mark.parametrize("row", rows("conv_direct"), ids=lambda row: row.name)
 every_order = pytest.mark.parametrize("order", ["channels last", "planes"])
-every_parts_row = pytest.mark.parametrize("row", rows("conv_parts"), ids=lambda row: row.name)
-every_winograd_row = pytest.mark.parametrize("row", rows("winograd"), ids=lambda row: row.name)
 GAP = 3  # floats between the pixels of the images of conv_last and depthwise
 
 
@@ -394,17 +392,16 @@ def test_what_does_not_fit_parts(op: str, row: KernelRow) -> None:
     assert y[..., 4:, :].tobytes() == before[..., 4:, :].tobytes()
 
 
-@every_parts_row
-@pytest.mark.parametrize("name", PARTS)
-def test_parts(row: KernelRow, name: str) -> None:
-    check("conv_parts", row, PARTS[name])
-    check_residual("conv_parts", row, PARTS[name])
-    check_threads("conv_parts", row, PARTS[name])
-
-
-@every_winograd_row
-@pytest.mark.parametrize("name", WINOGRAD)
-def test_winograd(row: KernelRow, name: str) -> None:
-    check("winograd", row, WINOGRAD[name])
-    check_residual("winograd", row, WINOGRAD[name])
-    check_threads("winograd", row, WINOGRAD[name])
+@pytest.mark.parametrize(
+    "op, row, case",
+    [
+        pytest.param(op, row, case, id=f"{name}-{row.name}")
+        for op, cases in (("conv_parts", PARTS), ("winograd", WINOGRAD))
+        for row in rows(op)
+        for name, case in cases.items()
+    ],
+)
+def test_transformed_images(op: str, row: KernelRow, case: Case) -> None:
+    check(op, row, case)
+    check_residual(op, row, case)
+    check_threads(op, row, case)

@@ -68,7 +68,7 @@ static bool cut_pixel(const job *j, const float *from, q7_bf16 *to) {
         else
             q7_store_parts(q7_load_left(from + c, C - c), q7_load_left(from + c + 16, C - c - 16),
                            true, to, part, &largest);
-    return q7_parts_fit(_mm512_set1_ps(_mm512_reduce_max_ps(largest))) != 0;
+    return q7_row_fits(largest);
 }
 
 static void cut_image(const job *j, const image *i) {

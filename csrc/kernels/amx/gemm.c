@@ -39,8 +39,7 @@ static uint64_t cut_rows(const q7_gemm_block *x, int64_t row, int64_t m, q7_bf16
             q7_store_parts(q7_load_left(a + whole, x->k - whole),
                            q7_load_left(a + whole + 16, x->k - whole - 16), true, to, stride,
                            &largest);
-        const bool fits = q7_parts_fit(_mm512_set1_ps(_mm512_reduce_max_ps(largest)));
-        odd |= (uint64_t)!fits << i;
+        odd |= (uint64_t)!q7_row_fits(largest) << i;
     }
     return odd;
 }

@@ -79,6 +79,11 @@ Q7_INLINE __mmask16 q7_parts_fit(__m512 largest) {
                     _mm512_cmp_ps_mask(largest, _mm512_setzero_ps(), _CMP_EQ_OQ));
 }
 
+/* Of all lanes, a row. */
+Q7_INLINE bool q7_row_fits(__m512 largest) {
+    return q7_parts_fit(_mm512_set1_ps(_mm512_reduce_max_ps(largest))) != 0;
+}
+
 /* Of 32 columns. */
 static inline bool q7_columns_fit(const __m512 largest[2]) {
     return (q7_parts_fit(largest[0]) & q7_parts_fit(largest[1])) == 0xffff;

@@ -41,7 +41,7 @@ static bool cut_tile(const job *j, int64_t tile) {
                            q7_load(turned + i * Q7_PARTS_STEP + Q7_W), true, to + i * j->rows,
                            2 * Q7_PARTS_TILE, &largest);
     }
-    return q7_parts_fit(_mm512_set1_ps(_mm512_reduce_max_ps(largest))) != 0;
+    return q7_row_fits(largest);
 }
 
 /* The i-th of the matrices of a panel, and of those of the panels behind. */
