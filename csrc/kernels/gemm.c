@@ -10,8 +10,10 @@
 
 #if MR > 6 /* long enough as it is, and compilers would hoist so many loads that they spill */
 #define UNROLL_K
+enum { UNROLLED_K = 1 };
 #else
 #define UNROLL_K Q7_UNROLL_BY_4
+enum { UNROLLED_K = 4 };
 #endif
 #define LINE 16 /* floats of a cache line */
 
@@ -104,50 +106,51 @@ Q7_INLINE void multiply(const q7_gemm_block *t, const float *b, target out, ahea
     const char *origin[3];
     Q7_UNROLL
     for (int i = 0; i < 3; i++) origin[i] = (const char *)t->a + 5 * i * row_bytes;
-    Q7_UNROLL
-    for (int i = 0; i < m; i++) { /* gains 2 to 5 %, bench/kernels.py gemm */
-        q7_prefetch_write(out.p + i * out.stride);
-        q7_prefetch_write(out.p + i * out.stride + panels * NR - 1);
-    }
-    if (out.epilogue && out.epilogue->residual) {
-        const float *residual = out.epilogue->residual + out.first;
-        Q7_UNROLL
-        for (int i = 0; i < m; i++, residual += out.epilogue->residual_stride) {
+    /* A row of c at a time: all at once would keep every miss buffer for as long as memory takes. */
+    const float *line = out.p, *residual = out.epilogue ? out.epilogue->residual : NULL;
+    if (residual) residual += out.first;
+    const int64_t pause = q7_max(UNROLLED_K, t->k / (m + 1) / UNROLLED_K * UNROLLED_K);
+    for (int64_t left = t->k, some; left > 0; left -= some) {
+        some = q7_min(left, pause);
+        q7_prefetch_write(line);
+        q7_prefetch_write(line + panels * NR - 1);
+        line += out.stride;
+        if (residual) {
             q7_prefetch(residual);
             q7_prefetch(residual + panels * NR - 1);
+            residual += out.epilogue->residual_stride;
         }
-    }
-
-    UNROLL_K
-    for (int64_t k = t->k; k > 0; k--) {
-        Q7_UNROLL
-        for (int j = 0; j < vectors; j++) {
-            const float *p = b + j / VECTORS * t->b_panel_stride + j % VECTORS * Q7_W;
-            const int64_t left = access == TAIL ? t->n - j * Q7_W : Q7_W;
-            v[j] = left >= Q7_W ? q7_load(p) : left > 0 ? q7_load_tail(p, left) : q7_set1(0.0f);
-        }
-        Q7_UNROLL
-        for (int i = 0; i < m; i++) {
-            const q7_f32 x =
-                q7_set1(*(const float *)(const void *)(origin[i / 5] + i % 5 * row_bytes));
+        UNROLL_K
+        for (int64_t k = some; k > 0; k--) {
             Q7_UNROLL
-            for (int j = 0; j < vectors; j++)
-                sum[i * vectors + j] = q7_fma(x, v[j], sum[i * vectors + j]);
+            for (int j = 0; j < vectors; j++) {
+                const float *p = b + j / VECTORS * t->b_panel_stride + j % VECTORS * Q7_W;
+                const int64_t left = access == TAIL ? t->n - j * Q7_W : Q7_W;
+                v[j] = left >= Q7_W ? q7_load(p) : left > 0 ? q7_load_tail(p, left) : q7_set1(0.0f);
+            }
+            Q7_UNROLL
+            for (int i = 0; i < m; i++) {
+                const q7_f32 x =
+                    q7_set1(*(const float *)(const void *)(origin[i / 5] + i % 5 * row_bytes));
+                Q7_UNROLL
+                for (int j = 0; j < vectors; j++)
+                    sum[i * vectors + j] = q7_fma(x, v[j], sum[i * vectors + j]);
+            }
+            Q7_UNROLL
+            for (int j = 0; j < panels && panels > 1; j++)
+                q7_prefetch(b + j * t->b_panel_stride + PANELS_AHEAD);
+            if (panels == 1) q7_prefetch(next.p);
+            if (panels == 1 && access == PACKED) q7_prefetch(next.p + next.gap);
+            if (panels == 1 && access == STREAM) {
+                if (NR > LINE) q7_prefetch(next.p + LINE);
+                q7_prefetch_near(b + NEAR);
+                if (NR > LINE) q7_prefetch_near(b + NEAR + LINE);
+            }
+            next.p += next.stride;
+            Q7_UNROLL
+            for (int i = 0; i < 3; i++) origin[i] += k_bytes;
+            b += b_stride;
         }
-        Q7_UNROLL
-        for (int j = 0; j < panels && panels > 1; j++)
-            q7_prefetch(b + j * t->b_panel_stride + PANELS_AHEAD);
-        if (panels == 1) q7_prefetch(next.p);
-        if (panels == 1 && access == PACKED) q7_prefetch(next.p + next.gap);
-        if (panels == 1 && access == STREAM) {
-            if (NR > LINE) q7_prefetch(next.p + LINE);
-            q7_prefetch_near(b + NEAR);
-            if (NR > LINE) q7_prefetch_near(b + NEAR + LINE);
-        }
-        next.p += next.stride;
-        Q7_UNROLL
-        for (int i = 0; i < 3; i++) origin[i] += k_bytes;
-        b += b_stride;
     }
     if (out.epilogue) {
         finish_simple(out, sum, m, vectors);
