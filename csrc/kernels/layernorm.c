@@ -71,7 +71,7 @@ Q7_INLINE void rows(const q7_layernorm_tile *t, bool centred) {
         const float *x =
             t->x + r / t->inner_rows * t->x_outer_stride + r % t->inner_rows * t->x_row_stride;
         const float *skip = t->skip ? t->skip + r % t->skip_rows * n : NULL;
-        float *y = t->y + r * n, *sum = t->sum ? t->sum + r * n : NULL;
+        float *y = t->y + r * t->y_stride, *sum = t->sum ? t->sum + r * n : NULL;
         const bool adds = skip || t->skip_bias;
         float *stored = sum ? sum : adds ? y : NULL;
         const float *s = stored ? stored : x;

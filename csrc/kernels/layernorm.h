@@ -2,13 +2,14 @@
  *   layernorm  y[r,:] = (s - mean(s)) * rsqrt(var(s) + eps) * weight + bias
  *   rmsnorm    y[r,:] = s * rsqrt(mean(s^2) + eps) * weight
  *
- * The rows of y, sum and skip are dense. Those of x come in groups of inner_rows:
+ * The rows of sum and skip are dense, those of y y_stride floats apart. Those of x come in groups of inner_rows:
  *
  *   row r of x starts at (r / inner_rows) * x_outer_stride + (r % inner_rows) * x_row_stride
  *
  * so that x may be a head of a merged projection: inner rows are heads, outer ones positions.
  * skip and skip_bias may be NULL (0); skip repeats every skip_rows rows. sum, if not NULL, receives
- * s. y and sum may each be x, if its rows are dense, or skip (only when skip_rows covers all rows).
+ * s. y, if its rows are dense, and sum may each be x, if its rows are, or skip (only when skip_rows
+ * covers all rows).
  * Any alignment. Sums are f32 in 4 Q7_W partial sums; a variance is the mean of squared differences
  * from a mean found before: it cancels nothing. NaN and infinities make their row NaN, except that
  * rmsnorm gives 0 for the finite elements of a row with infinities. */
@@ -18,7 +19,7 @@
 
 typedef struct q7_layernorm_tile {
     int64_t first_row, rows, cols, skip_rows;
-    int64_t inner_rows, x_outer_stride, x_row_stride;
+    int64_t inner_rows, x_outer_stride, x_row_stride, y_stride;
     const float *x;         /* row 0 */
     const float *skip;      /* (skip_rows, cols) or NULL */
     const float *skip_bias; /* (cols) or NULL (0) */

@@ -10,6 +10,7 @@ void q7_op_rmsnorm(const q7_rmsnorm_args *args, const q7_call *call) {
         .inner_rows = args->inner_rows,
         .x_outer_stride = args->x_outer_stride,
         .x_row_stride = args->x_row_stride,
+        .y_stride = args->y_stride,
         .x = args->x,
         .skip = args->skip,
         .skip_bias = args->skip_bias,

@@ -16,7 +16,8 @@ class MemoryReport(NamedTuple):
     mapped_weights, mapped_packed: those that are pages of a file, which processes share and the
     system may take back; resident: how much of these files is in memory now, and shared: how much
     of that other processes map too, None where the system does not say. arenas: of every context
-    that no run is using, one per run that went on at the same time as others.
+    that no run is using, one per run that went on at the same time as others, with the large
+    outputs of its last run, whose memory the next one takes if nobody holds them.
     """
 
     weights: int

@@ -36,6 +36,10 @@ CASTS = tuple(  # between which `cast_step` converts
 )
 FOLLOWED = (dtypes.INT64, dtypes.INT32, dtypes.BOOL)  # dtypes of shapes: they may hold symbols
 RESHAPES = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze"})  # same elements, other shape
+MOVES = RESHAPES | {"Transpose"}
+PRODUCTS = ("q7::Linear", "q7::GatedLinear")  # whose rows may lie apart
+LINE = 16  # floats of a line of cache
+COMPETING = 512  # floats: rows a multiple of that apart share few sets of a first-level cache
 
 
 class NotInferable(UnsupportedOp):
@@ -327,6 +331,24 @@ Operand = Union[Value, View]
 def temporary(b: Any, dtype: int, shape: tuple[Dim, ...]) -> Value:
     """A value that lives only inside one node."""
     return b.graph.new_value(Type(dtype, tuple(shape)), "part")
+
+
+def rows_apart(b: Any, value: Value, rows: Dim, cols: Dim) -> Optional[View]:
+    """Storage for a value that products alone read as (rows, cols), with a line of cache between
+    rows that would compete for the same sets of a cache without (docs/decisions.md 70), or None.
+    """
+    if not isinstance(cols, int) or cols % COMPETING or not _feeds_products(b.graph, value):
+        return None
+    whole = temporary(b, value.dtype, (rows, cols + LINE))
+    return b.allocate(whole).slice(1, 0, cols)
+
+
+def _feeds_products(graph: Any, value: Value) -> bool:
+    return not graph.is_output(value) and all(
+        (user.op in PRODUCTS and value not in user.inputs[1:])
+        or (user.op in MOVES and _feeds_products(graph, user.output))
+        for user in value.users
+    )
 
 
 def is_used(b: Any, node: Node, i: int) -> bool:

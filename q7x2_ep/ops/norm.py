@@ -30,6 +30,7 @@ from q7x2_ep.ops.common import (
     reduce_step,
     require_dtype,
     reshaped,
+    rows_apart,
     size_guards,
     temporary,
     unary_step,
@@ -240,17 +241,22 @@ def norm_step(
     strides: list[Dim] = [1] * len(x.shape)
     for i, stride in zip(order, contiguous_strides(tuple(x.shape[i] for i in order))):
         strides[i] = stride
+    in_order = list(order) == sorted(order)
+    apart = rows_apart(b, y, product(leading), cols) if in_order else None
+    if apart is not None:
+        b.alias(y, apart.reshape(y.shape))
     b.step(
         op,
         kernel=op,
-        inplace=None if outer or row_stride != cols else "x",
+        inplace=None if outer or apart is not None or row_stride != cols else "x",
         x=view,
-        y=b.allocate(y, tuple(strides)),
+        y=b.allocate(y, tuple(strides)) if apart is None else apart,
         rows=product(leading),
         cols=cols,
         inner_rows=inner_rows,
         x_outer_stride=outer[0][1] if outer else 0,
         x_row_stride=row_stride,
+        y_stride=cols if apart is None else apart.strides[0],
         skip_rows=operands.pop("skip_rows", 1),
         eps=epsilon,
         **operands,

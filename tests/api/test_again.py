@@ -11,7 +11,7 @@ import pytest
 
 import q7x2_ep
 from q7x2_ep import errors
-from q7x2_ep.backend.cpu.lane import COPIED_BYTES
+from q7x2_ep.backend.cpu.lane import COPIED_BYTES, KEPT_BYTES
 from tests.api.models import FLOAT, info, model, node
 
 SMALL, LARGE = 4, COPIED_BYTES // 4 + 1
@@ -145,3 +145,28 @@ def test_many_threads(session):
 
     with ThreadPoolExecutor(8) as threads:
         list(threads.map(work, range(64)))
+
+
+def test_memory_of_a_large_output_is_taken_again_once_nobody_holds_it(session):
+    fed = [feed(seed, KEPT_BYTES // 4) for seed in range(8)]
+
+    def big(i: int) -> np.ndarray:
+        return session.run(None, fed[i])[1]
+
+    for i in range(2):  # a run, and one that is like it
+        big(i)
+    place = big(2).ctypes.data
+    assert big(3).ctypes.data == place
+    assert session.memory_report().arenas[0] >= KEPT_BYTES
+    part = memoryview(big(4)[7:9])  # of which no array is left by name
+    other = big(5)
+    again = session.run(None, {**fed[6], "big": other})[1]
+    for have, wanted in (
+        (np.asarray(part), (fed[4]["big"] ** 2)[7:9]),
+        (other, fed[5]["big"] ** 2),
+        (again, (fed[5]["big"] ** 2) ** 2),
+    ):
+        np.testing.assert_array_equal(have, wanted)
+    del part, other, again
+    session.trim()
+    assert sum(session.memory_report().arenas) == 0

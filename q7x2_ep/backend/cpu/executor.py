@@ -122,8 +122,12 @@ class Executor:
             self._give_back(bound)
 
     def arenas(self) -> list[int]:
-        """Bytes that every idle context holds."""
-        return [bound.context.stat(native.STAT_RESERVED_BYTES) for bound in [*self._idle]]
+        """Bytes that every idle context holds, large outputs of its last run included."""
+        return [
+            bound.context.stat(native.STAT_RESERVED_BYTES)
+            + (bound.lane.kept_bytes if bound.lane else 0)
+            for bound in [*self._idle]
+        ]
 
     def trim(self) -> None:
         """Give back the memory of idle contexts; a later run takes what it needs again."""
