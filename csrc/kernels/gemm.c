@@ -112,11 +112,13 @@ Q7_INLINE void multiply(const q7_gemm_block *t, const float *b, target out, ahea
     const int64_t pause = q7_max(UNROLLED_K, t->k / (m + 1) / UNROLLED_K * UNROLLED_K);
     for (int64_t left = t->k, some; left > 0; left -= some) {
         some = q7_min(left, pause);
-        q7_prefetch_write(line);
-        q7_prefetch_write(line + panels * NR - 1);
+        Q7_UNROLL
+        for (int j = 0; j < panels * NR; j += LINE) q7_prefetch_write(line + j);
+        q7_prefetch_write(line + panels * NR - 1); /* where rows are not aligned */
         line += out.stride;
         if (residual) {
-            q7_prefetch(residual);
+            Q7_UNROLL
+            for (int j = 0; j < panels * NR; j += LINE) q7_prefetch(residual + j);
             q7_prefetch(residual + panels * NR - 1);
             residual += out.epilogue->residual_stride;
         }
