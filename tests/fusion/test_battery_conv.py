@@ -162,6 +162,11 @@ def test_zeros_around_the_input_are_pads() -> None:
 
     assert_fuses(padded, GIVEN, {"Conv": 1, "Pad": 0}, steps=1)
 
+    def valid(g: Any, x: Any, w: Any, b: Any) -> Any:
+        return g.Conv(g.Pad(x, [0, 0, 0, 1, 0, 0, 1, 1]), w, b, auto_pad="VALID", strides=[2, 2])
+
+    assert_fuses(valid, GIVEN, {"Conv": 1, "Pad": 0}, steps=1)
+
     def of_ones(g: Any, x: Any, w: Any, b: Any) -> Any:
         return g.Conv(g.Pad(x, [0, 0, 0, 1, 0, 0, 1, 1], 1.0), w, b)
 
