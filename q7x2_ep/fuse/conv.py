@@ -128,7 +128,7 @@ def _check_padded(match: Match) -> Union[dict[str, Any], str]:
     before, after = widths[:ndim], widths[ndim:]
     if any((*before[:2], *after[:2])) or min(widths) < 0:
         return f"the pads {widths} reach beyond the spatial dims, or cut"
-    own = attrs["auto_pad"] == "NOTSET" and attrs["pads"] or [0] * (2 * (ndim - 2))
+    own = (attrs["auto_pad"] == "NOTSET" and attrs["pads"]) or [0] * (2 * (ndim - 2))
     pads = [pad + more for pad, more in zip(own, (*before[2:], *after[2:]))]
     operands = (x, match["w"]) if match.get("bias") is None else (x, match["w"], match["bias"])
     return {"operands": operands, "attrs": {**attrs, "pads": pads, "auto_pad": "NOTSET"}}

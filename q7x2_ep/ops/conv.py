@@ -22,11 +22,13 @@ from q7x2_ep.ops.common import (
     Guard,
     check_known,
     dims,
+    fill_step,
     image_of,
     materialized,
     require_dtype,
     reshaped,
     size_guards,
+    temporary,
     where_is,
 )
 from q7x2_ep.ops.matmul import matmul_scratch
@@ -418,8 +420,9 @@ def is_direct(node: Node, spec: dict[str, Dim], in_tiles: bool) -> bool:
     """Whether csrc/kernels/conv_direct.h applies, and wins: all weights of a group stay in L2, and
     copies of windows would cost too much for what is done with them.
     """
-    plane = len(node.output.shape) < 5
-    floats = product(node.inputs[1].shape) // node.attrs["group"]
+    channels, groups = node.inputs[1].shape[1], node.attrs["group"]
+    plane = len(node.output.shape) < 5 or channels * groups <= MAX_PLANES
+    floats = product(node.inputs[1].shape) // groups
     if in_tiles and product(node.inputs[1].shape[2:]) == 1:
         return False
     return plane and floats <= MAX_DIRECT and not is_winograd(node, spec, in_tiles)
@@ -428,12 +431,13 @@ def is_direct(node: Node, spec: dict[str, Dim], in_tiles: bool) -> bool:
 def direct_step(node: Node, b: Any, fields: dict[str, Any], residual: Optional[Value]) -> None:
     """A convolution that reads x where it lies: images of few channels may have them first."""
     x, w, groups = node.inputs[0], node.inputs[1], node.attrs["group"]
-    filters, channels, taps = w.shape[0], w.shape[1], product(w.shape[2:])
-    k = channels * taps
-    view = b.view(x)
-    planes = view.strides[-1] == 1 and channels * groups <= MAX_PLANES
+    view = b.view(x) if len(x.shape) < 5 else depths_as_channels(node, b)
+    planes = view.strides[-1] == 1 and w.shape[1] * groups <= MAX_PLANES
     if not planes:
         view = b.channels_last(x)
+    fields.update(N=view.shape[0], C=view.shape[1])
+    filters, k, taps = w.shape[0], product(w.shape[1:]), product(w.shape[2:][-2:])
+    channels = k // taps
     for name in ("D", "OD", "kd", "stride_d", "dilation_d", "pad_front"):
         del fields[name]
     columns = maximum(fields["OW"], 1)
@@ -442,7 +446,7 @@ def direct_step(node: Node, b: Any, fields: dict[str, Any], residual: Optional[V
         (n - 1) * fields[f"stride_{i}"] + (fields[f"k{i}"] - 1) * fields[f"dilation_{i}"] + 1
         for n, i in ((band, "h"), (columns, "w"))
     )
-    h_stride = view.strides[2] if len(x.shape) > 3 else 0
+    h_stride = view.strides[-2] if len(x.shape) > 3 else 0
     fields.update(last_fields(node, b, residual, view), M=filters, groups=groups)
     fields.update(x_c_stride=view.strides[1], x_h_stride=h_stride, x_w_stride=view.strides[-1])
     del fields["x_d_stride"]
@@ -451,6 +455,30 @@ def direct_step(node: Node, b: Any, fields: dict[str, Any], residual: Optional[V
     )
     fields.update(offsets=b.threads * 8 * k, lines=b.threads * channels * height * width * 4)
     b.step("conv_direct", kernel="conv_direct", **fields)
+
+
+def depths_as_channels(node: Node, b: Any) -> View:
+    """A volume of few channels as images (N OD, C kd, H, W), channels in the order of w: the
+    planes under windows are less to copy than the windows.
+    """
+    x, w = node.inputs[:2]
+    axis = geometry(node, x.shape[2:], w.shape[2:])[0]
+    volume = b.view(x)
+    if axis.before != 0 or axis.after != 0:
+        batch, channels, depth, *plane = x.shape
+        shape = (batch, channels, depth + axis.before + axis.after, *plane)
+        whole = temporary(b, x.dtype, shape)
+        fill_step(b, 0.0, whole)
+        b.copy(volume, b.view(whole).slice(2, axis.before, depth))
+        volume = b.view(whole)
+    batch, channels, _, *plane = volume.shape
+    n_stride, c_stride, d_stride, *strides = volume.strides
+    windows = volume._replace(
+        shape=(batch, axis.out, channels, axis.kernel, *plane),
+        strides=(n_stride, d_stride * axis.stride, c_stride, d_stride * axis.dilation, *strides),
+    )
+    dense = materialized(b, windows)
+    return dense.reshape((batch * axis.out, channels * axis.kernel, *plane))
 
 
 def is_of_parts(node: Node, spec: dict[str, Dim], constants: Mapping[str, int]) -> bool:

@@ -677,6 +677,12 @@ CASES = [
         direction="bidirectional",
     ),
     case("Conv", f(1, 2, 4, 4, 4), Fixed(f(3, 2, 2, 2, 2)), pads=[1, 0, 0, 0, 1, 1]),
+    case(
+        *("Conv", f(2, 3, 5, 6, 7), Fixed(f(8, 3, 3, 2, 3)), Fixed(f(8))),
+        **{"pads": [1, 0, 2, 2, 1, 0], "strides": [2, 1, 2], "dilations": [1, 2, 1]},
+    ),
+    case("Conv", f(1, 4, 6, 5, 5), Fixed(f(16, 2, 2, 3, 3)), group=2, dilations=[2, 1, 1]),
+    case("Conv", f(2, 1, 5, 4, 4), Fixed(f(9, 1, 3, 3, 3)), auto_pad="SAME_UPPER", strides=[2] * 3),
     case("Conv", f(2, 6, 5, 7), Fixed(f(12, 1, 3, 3)), Fixed(f(12)), group=6, strides=[1, 2]),
     case("Conv", f(0, 3, 6, 7), Fixed(f(4, 3, 3, 3))),
     case("ConvTranspose", f(2, 4, 5, 3), Fixed(f(4, 3, 3, 2)), Fixed(f(3)), strides=[2, 3]),
