@@ -78,7 +78,7 @@ class Compared(NamedTuple):
             for median, times in zip(medians, (self.ours, self.theirs))
         ]
         what = f"{self.what}, {self.unit}"
-        return f"{self.model:<24}{what:<24}{''.join(shown)}{medians[0] / medians[1]:>6.2f}"
+        return f"{self.model:<32}{what:<24}{''.join(shown)}{medians[0] / medians[1]:>6.2f}"
 
 
 def adds(count: int) -> bytes:
@@ -212,7 +212,7 @@ def main(arguments: Optional[list[str]] = None) -> None:
     parser.add_argument("--clock", choices=results.CLOCKS, default="wall")
     parser.add_argument("--samples", type=int, default=5, help="processes per model and engine")
     options = parser.parse_args(arguments)
-    print(f"{'model':<24}{'what':<24}{'q7x2_ep':>8}{'onnxruntime':>23}{'ratio':>21}")
+    print(f"{'model':<32}{'what':<24}{'q7x2_ep':>8}{'onnxruntime':>23}{'ratio':>21}")
     rows: list[Iterator[Compared]] = []
     if options.only != "start":
         rows.append(run_rows(options.threads, options.clock))
