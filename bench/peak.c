@@ -45,7 +45,7 @@ double rate_i16(int64_t n, const float *seed, float *result) {
     for (int i = 0; i < CHAINS; i++) sum[i] = all(i);
     for (int64_t k = 0; k < n; k++)
         for (int i = 0; i < CHAINS; i++) sum[i] = dot_i16(sum[i], x, sum[i]);
-    __builtin_memcpy(result, sum, CHAINS * sizeof(float)); /* which keeps the sums alive */
+    for (int i = 0; i < CHAINS; i++) __builtin_memcpy(result + i, &sum[i], sizeof(float));
     return 2.0 * (double)n * CHAINS * (double)(sizeof(integers) / sizeof(int16_t));
 }
 
@@ -55,7 +55,7 @@ double rate_i8(int64_t n, const float *seed, float *result) {
     for (int i = 0; i < CHAINS; i++) sum[i] = all(i);
     for (int64_t k = 0; k < n; k++)
         for (int i = 0; i < CHAINS; i++) sum[i] = dot_i8(sum[i], x, sum[i]);
-    __builtin_memcpy(result, sum, CHAINS * sizeof(float)); /* which keeps the sums alive */
+    for (int i = 0; i < CHAINS; i++) __builtin_memcpy(result + i, &sum[i], sizeof(float));
     return 2.0 * (double)n * CHAINS * (double)sizeof(integers);
 }
 #endif
