@@ -40,7 +40,8 @@ Q7_INLINE void multiply(const product *p, const int m) {
                 for (int j = 0; j < VECTORS; j++)
                     sum[i * VECTORS + j] = q7_fma(x, v[j], sum[i * VECTORS + j]);
             }
-            q7_prefetch(next);
+            q7_prefetch(next); /* up to two lines */
+            q7_prefetch(next + p->soon / 2);
             next += p->soon;
             Q7_UNROLL
             for (int i = 0; i < 3; i++) origin[i] += 4;

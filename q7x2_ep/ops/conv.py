@@ -43,7 +43,7 @@ WINDOW_ATTRIBUTES = {
 }
 MIN_FILTERS = 8  # of a group
 MIN_WINOGRAD = 32  # channels and filters
-MIN_PIXELS = 64
+MIN_PIXELS = 36
 TILED_FILTERS, TILED_WEIGHTS = 64, 1 << 13  # docs/decisions.md 56
 TILED_CHANNELS, TILED_PIXELS = 256, 512  # 61, 67
 MAX_DIRECT = 1 << 15  # weights of a group: 128 KB of L2
