@@ -1,8 +1,7 @@
-/* winograd.c: conv_last of a 3x3 kernel, stride 1, no dilation and one group, by Winograd's
- * algorithm. A task is a block of tiles times a chunk of panels. Read kernels/winograd.h first.
+/* winograd.c: conv_last of a 3x3 kernel, stride 1 and no dilation, by Winograd's algorithm. A task is a
+ * block of tiles times a chunk of panels, of one group. Read kernels/winograd.h first.
  *
- * room: threads * (C + GAP + 16 * Q7_WINOGRAD_TILES * (C + GAP + nr)) * 4 bytes, GAP
- * Q7_WINOGRAD_GAP. */
+ * room: threads * q7_winograd_room floats, of the channels of a group. */
 #include "../kernels/winograd.h"
 
 #include "panels.h"
@@ -10,9 +9,9 @@
 typedef struct winograd_job {
     const q7_winograd_args *x;
     const q7_call *call;
-    int64_t tall;        /* tiles of a block of amx, or 0 */
-    int64_t tiles, unit; /* of which blocks are made */
-    int64_t blocks, panels, chunks;
+    int64_t tall;                   /* tiles of a block of amx, or 0 */
+    int64_t tiles, unit;            /* of which blocks are made */
+    int64_t blocks, panels, chunks; /* of a group */
 } winograd_job;
 
 /* The first tile of a block. */
@@ -21,25 +20,39 @@ static int64_t first_of(const winograd_job *job, int64_t block) {
     return q7_min(q7_part(units, job->blocks, block) * job->unit, job->tiles);
 }
 
+/* The convolution of one group, an image whose pixels are as far apart. */
+static q7_winograd_args group_of(const winograd_job *job, int64_t group) {
+    q7_winograd_args x = *job->x;
+    x.C /= x.groups;
+    x.M /= x.groups;
+    x.x = (const float *)x.x + group * x.C;
+    x.w = (const float *)x.w + group * 16 * job->panels * job->call->nr * x.C;
+    x.y = (float *)x.y + group * x.M;
+    if (x.bias) x.bias = (const float *)x.bias + group * x.M;
+    if (x.residual) x.residual = (const float *)x.residual + group * x.M;
+    return x;
+}
+
 static void winograd_task(void *arg, int64_t task, int64_t thread) {
     const winograd_job *job = arg;
-    const int64_t block = task / job->chunks, chunk = task % job->chunks;
+    const int64_t block = task / job->chunks % job->blocks, chunk = task % job->chunks;
+    const q7_winograd_args x = group_of(job, task / job->chunks / job->blocks);
     const q7_winograd_block part = {
         .first = first_of(job, block),
         .end = first_of(job, block + 1),
         .first_panel = q7_part(job->panels, job->chunks, chunk),
         .panel = q7_part(job->panels, job->chunks, chunk + 1),
-        .room =
-            (float *)job->x->room + thread * q7_winograd_room(job->x->C, job->call->nr, job->tall)};
-    ((q7_winograd_kernel)job->call->kernel)(job->x, &part);
+        .room = (float *)x.room + thread * q7_winograd_room(x.C, job->call->nr, job->tall)};
+    ((q7_winograd_kernel)job->call->kernel)(&x, &part);
 }
 
 void q7_op_winograd(const q7_winograd_args *x, const q7_call *call) {
     winograd_job job = {.x = x, .call = call, .unit = 1};
     job.tiles = x->N * q7_ceil_div(x->OH, 2) * q7_ceil_div(x->OW, 2);
     if (job.tiles * x->M == 0) return;
-    job.panels = q7_ceil_div(x->M, call->nr);
-    if (call->mr == Q7_TALL) job.tall = q7_winograd_tall(x->C, x->M);
+    const int64_t channels = x->C / x->groups, filters = x->M / x->groups;
+    job.panels = q7_ceil_div(filters, call->nr);
+    if (call->mr == Q7_TALL) job.tall = q7_winograd_tall(channels, filters);
     if (job.tall) {
         job.unit = 16;
         const q7_cut cut =
@@ -49,8 +62,8 @@ void q7_op_winograd(const q7_winograd_args *x, const q7_call *call) {
         job.chunks = q7_ceil_div(job.panels, cut.chunk);
     } else {
         job.blocks = q7_ceil_div(job.tiles, Q7_WINOGRAD_TILES);
-        job.chunks = call->threads > 1 ? q7_ceil_div(2 * call->threads, job.blocks) : 1;
+        job.chunks = call->threads > 1 ? q7_ceil_div(2 * call->threads, job.blocks * x->groups) : 1;
         job.chunks = q7_min(job.chunks, job.panels);
     }
-    q7_parallel(call, job.blocks * job.chunks, winograd_task, &job);
+    q7_parallel(call, x->groups * job.blocks * job.chunks, winograd_task, &job);
 }

@@ -374,11 +374,13 @@ def conv_step(
     elif is_direct(node, spec, in_tiles):
         direct_step(node, b, fields, residual)
     elif is_winograd(node, spec, in_tiles):
-        matrices = transformed(w.const)
+        matrices = transformed(w.const, groups)
         whole = b.graph.constant(matrices, Type(w.dtype, matrices.shape), w.name)
-        filters, channels = w.shape[:2]
+        filters, channels = matrices.shape[1:]
         floats = winograd_room(channels, filters, b.kernel("winograd"), b.constants)
-        fields.update(w=b.packed(channels, filters, 1, channels, whole), M=filters)
+        fields.update(
+            w=b.packed(channels, filters, 1, channels, whole), M=w.shape[0], groups=groups
+        )
         fields.update(last_fields(node, b, residual), room=b.threads * floats * 4)
         for name in ("D", "OD", "kd", "kh", "kw", "pad_front", "x_d_stride"):
             del fields[name]
@@ -509,16 +511,17 @@ def is_winograd(node: Node, spec: dict[str, Dim], in_tiles: bool) -> bool:
     pixels = images * spec["OH"] * spec["OW"]
     least = TILED_PIXELS if in_tiles else MIN_PIXELS
     few = isinstance(pixels, int) and pixels < least  # bound by reading the weights
-    wide = min(filters, channels) >= MIN_WINOGRAD
-    return plain and small and wide and not few and node.attrs["group"] == 1
+    wide = min(filters // node.attrs["group"], channels) >= MIN_WINOGRAD
+    return plain and small and wide and not few
 
 
-def transformed(w: np.ndarray) -> np.ndarray:
-    """G w G^T of every kernel (M, C, 3, 3), as matrices (16, M, C)."""
+def transformed(w: np.ndarray, groups: int) -> np.ndarray:
+    """G w G^T of every kernel (M, C, 3, 3), as matrices (groups * 16, M / groups, C)."""
     g = np.array([[1, 0, 0], [0.5, 0.5, 0.5], [0.5, -0.5, 0.5], [0, 0, 1]])
     both = np.einsum("ai,bj->abij", g, g).reshape(16, 9)
     result = both @ w.reshape(-1, 9).T.astype(np.float64)
-    return result.astype(np.float32).reshape(16, *w.shape[:2])
+    matrices = result.astype(np.float32).reshape(16, groups, -1, w.shape[1])
+    return matrices.swapaxes(0, 1).reshape(groups * 16, -1, w.shape[1])
 
 
 def winograd_room(channels: int, filters: int, kernel: Any, constants: Mapping[str, int]) -> int:

@@ -82,6 +82,7 @@ WINOGRAD = {
     "many tiles": Case((2, 2, 21, 30), (3, 2, 3, 3), window((3, 3))),
     "padding alone": Case((1, 1, 1, 1), (1, 1, 3, 3), window((3, 3), pad=4)),
     "blocks": Case((1, 200, 17, 18), (33, 200, 3, 3), window((3, 3), pad=1)),
+    "groups": Case((2, 99, 7, 9), (105, 33, 3, 3), window((3, 3), pad=1), 3),
     "too many channels for AMX": Case((1, 260, 4, 4), (70, 260, 3, 3), window((3, 3), pad=1)),
 }
 PARTS = {
@@ -139,13 +140,16 @@ def run(
     elif op == "depthwise":
         given["w"] = np.ascontiguousarray(w.reshape(case.w[0], -1).T)
     elif op == "winograd":
-        matrices = transformed(w)[..., None]
-        whole = Case(case.x, (16 * case.w[0], *case.w[1:2], 1), case.at, 16)
+        matrices = transformed(w, case.groups)[..., None]
+        whole = Case(case.x, (16 * case.w[0], *case.w[1:2], 1), case.at, 16 * case.groups)
         given.update(w=packed(row, whole, matrices.reshape(whole.w)), M=case.w[0])
+        given["groups"] = case.groups
         names = ("D", "OD", "kd", "kh", "kw", "pad_front", "x_d_stride")
         axes = [f"{name}_{axis}" for name in ("stride", "dilation") for axis in "dhw"]
         given = {name: value for name, value in given.items() if name not in (*names, *axes)}
-        given["room"] = threads * winograd_room(case.w[1], case.w[0], row, CONSTANTS) * 4
+        given["room"] = (
+            threads * winograd_room(case.w[1], case.w[0] // case.groups, row, CONSTANTS) * 4
+        )
     elif op == "conv_parts":
         names = ("D", "OD", "kd", "dilation_d", "pad_front", "x_d_stride")
         strides = [f"stride_{axis}" for axis in "dhw"]
