@@ -4,7 +4,6 @@
 
 #include <math.h>
 
-#include "../simd/transpose.h"
 #include "attention_mask.h"
 #include "attention_product.h"
 #include "math.h"
@@ -51,20 +50,35 @@ static panel panel_at(const q7_attention_tile *t, int64_t at) {
                    count * Q7_W};
 }
 
+/* A block of queries by channels, transposed: qt is at a stride of `width`. */
+Q7_INLINE void pack_block(const float *q, int64_t stride, int64_t queries, int64_t channels,
+                          float *qt, int64_t width, q7_f32 by, const bool whole) {
+    q7_f32 v[Q7_W];
+    Q7_UNROLL
+    for (int i = 0; i < Q7_W; i++)
+        v[i] = whole         ? q7_load(q + i * stride)
+               : i < queries ? q7_load_part(q + i * stride, channels)
+                             : q7_set1(0.0f);
+    q7_transpose(v);
+    Q7_UNROLL
+    for (int d = 0; d < Q7_W; d++)
+        if (whole || d < channels) q7_store(qt + d * width, q7_mul(v[d], by));
+}
+
 /* qt (D, width) = the transposed queries of a panel, with the sign of the scale; zeros in columns of
  * padding. */
 static void pack_queries(const q7_attention_tile *t, panel p, float *qt) {
-    const float *q = t->q + p.query * t->q_stride;
     const q7_f32 by = q7_set1(sign_of(t->scale));
-    const int64_t n4 = p.queries / 4 * 4, d4 = t->D / 4 * 4;
-    for (int64_t i = 0; i < n4; i += 4)
-        for (int64_t d = 0; d < d4; d += 4)
-            q7_transpose_4x4(q + i * t->q_stride + d, t->q_stride, qt + d * p.width + i, p.width);
-    for (int64_t d = 0; d < t->D; d++) /* what the 4 x 4 blocks left */
-        for (int64_t i = d < d4 ? n4 : 0; i < p.width; i++)
-            qt[d * p.width + i] = i < p.queries ? q[i * t->q_stride + d] : 0.0f;
-    for (int64_t i = 0; i < t->D * p.width; i += Q7_W)
-        q7_store(qt + i, q7_mul(q7_load(qt + i), by));
+    for (int64_t i = 0; i < p.width; i += Q7_W)
+        for (int64_t d = 0; d < t->D; d += Q7_W) {
+            const float *q = t->q + (p.query + i) * t->q_stride + d;
+            const int64_t queries = p.queries - i, channels = t->D - d;
+            float *to = qt + d * p.width + i;
+            if (queries >= Q7_W && channels >= Q7_W)
+                pack_block(q, t->q_stride, queries, channels, to, p.width, by, true);
+            else
+                pack_block(q, t->q_stride, queries, channels, to, p.width, by, false);
+        }
 }
 
 /* -inf in st (n, width) where a query of the panel does not see one of the keys
@@ -191,24 +205,41 @@ static void panel_step(const q7_attention_tile *t, workspace *w, panel p, int64_
     w->begun[p.at] = true;
 }
 
+/* A block of channels by queries, divided by their sums and transposed. */
+Q7_INLINE void finish_block(const float *ot, int64_t width, int64_t channels, int64_t queries,
+                            float *o, int64_t stride, q7_f32 total, q7_f32 by, const bool whole) {
+    q7_f32 v[Q7_W];
+    Q7_UNROLL
+    for (int d = 0; d < Q7_W; d++)
+        v[d] = whole || d < channels ? quotient(q7_load(ot + d * width), total, by) : q7_set1(0.0f);
+    q7_transpose(v);
+    Q7_UNROLL
+    for (int i = 0; i < Q7_W; i++)
+        if (whole)
+            q7_store(o + i * stride, v[i]);
+        else if (i < queries)
+            q7_store_part(o + i * stride, v[i], channels);
+}
+
 /* The queries of a panel: o = ot^T / sum, which is 0 when every key was masked by -inf, and NaN when
  * a score was, or was +inf. */
 static void finish_panel(const q7_attention_tile *t, workspace *w, panel p) {
     float *ot = w->ot + p.query * t->Dv, *o = t->o + p.query * t->o_stride;
     const float *sum = w->sum + p.query;
-    const int64_t n4 = p.queries / 4 * 4, d4 = t->Dv / 4 * 4;
     if (!w->begun[p.at]) memset(ot, 0, (size_t)(t->Dv * p.width) * sizeof *ot);
-    for (int64_t c = 0; c < p.width; c += Q7_W) {
-        const q7_f32 total = q7_load(sum + c), by = q7_div(q7_set1(1.0f), total);
-        for (int64_t i = c; i < t->Dv * p.width; i += p.width)
-            q7_store(ot + i, quotient(q7_load(ot + i), total, by));
+    for (int64_t i = 0; i < p.width; i += Q7_W) {
+        const q7_f32 total = q7_load(sum + i), by = q7_div(q7_set1(1.0f), total);
+        for (int64_t d = 0; d < t->Dv; d += Q7_W) {
+            const int64_t channels = t->Dv - d, queries = p.queries - i;
+            const float *from = ot + d * p.width + i;
+            float *to = o + i * t->o_stride + d;
+            if (channels >= Q7_W && queries >= Q7_W)
+                finish_block(from, p.width, channels, queries, to, t->o_stride, total, by, true);
+            else
+                finish_block(from, p.width, channels, queries, to, t->o_stride, total, by, false);
+        }
     }
-    for (int64_t i = 0; i < n4; i += 4)
-        for (int64_t d = 0; d < d4; d += 4)
-            q7_transpose_4x4(ot + d * p.width + i, p.width, o + i * t->o_stride + d, t->o_stride);
     for (int64_t i = 0; i < p.queries; i++) {
-        for (int64_t d = i < n4 ? d4 : 0; d < t->Dv; d++)
-            o[i * t->o_stride + d] = ot[d * p.width + i];
         const bool masked = sum[i] == 0.0f && t->zero_masked_rows,
                    unordered = sum[i] != sum[i] && t->zero_nan_rows;
         if (masked || unordered) memset(o + i * t->o_stride, 0, (size_t)t->Dv * sizeof *o);

@@ -34,6 +34,27 @@ Q7_INLINE q7_f32 q7_evens(q7_f32 a, q7_f32 b) {
     return _mm256_castpd_ps(_mm256_permute4x64_pd(pairs, 0xd8));
 }
 
+#define Q7_HAS_TRANSPOSE
+Q7_INLINE void q7_transpose(q7_f32 v[Q7_W]) {
+    __m256 t[8]; /* t[4 i + j]: columns j and j + 4 of rows 4 i to 4 i + 3 */
+    Q7_UNROLL
+    for (int i = 0; i < 8; i += 4) {
+        const __m256 low01 = _mm256_unpacklo_ps(v[i], v[i + 1]),
+                     low23 = _mm256_unpacklo_ps(v[i + 2], v[i + 3]);
+        const __m256 high01 = _mm256_unpackhi_ps(v[i], v[i + 1]),
+                     high23 = _mm256_unpackhi_ps(v[i + 2], v[i + 3]);
+        t[i] = _mm256_shuffle_ps(low01, low23, 0x44);
+        t[i + 1] = _mm256_shuffle_ps(low01, low23, 0xee);
+        t[i + 2] = _mm256_shuffle_ps(high01, high23, 0x44);
+        t[i + 3] = _mm256_shuffle_ps(high01, high23, 0xee);
+    }
+    Q7_UNROLL
+    for (int j = 0; j < 4; j++) {
+        v[j] = _mm256_permute2f128_ps(t[j], t[4 + j], 0x20);
+        v[4 + j] = _mm256_permute2f128_ps(t[j], t[4 + j], 0x31);
+    }
+}
+
 Q7_INLINE q7_f32 q7_add(q7_f32 a, q7_f32 b) { return _mm256_add_ps(a, b); }
 Q7_INLINE q7_f32 q7_sub(q7_f32 a, q7_f32 b) { return _mm256_sub_ps(a, b); }
 Q7_INLINE q7_f32 q7_mul(q7_f32 a, q7_f32 b) { return _mm256_mul_ps(a, b); }

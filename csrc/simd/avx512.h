@@ -33,6 +33,33 @@ Q7_INLINE q7_f32 q7_evens(q7_f32 a, q7_f32 b) {
     return _mm512_permutex2var_ps(a, which, b);
 }
 
+#define Q7_HAS_TRANSPOSE
+Q7_INLINE void q7_transpose(q7_f32 v[Q7_W]) {
+    __m512 t[16]; /* t[4 i + j]: columns j, j + 4 .. of rows 4 i to 4 i + 3 */
+    Q7_UNROLL
+    for (int i = 0; i < 16; i += 4) {
+        const __m512 low01 = _mm512_unpacklo_ps(v[i], v[i + 1]),
+                     low23 = _mm512_unpacklo_ps(v[i + 2], v[i + 3]);
+        const __m512 high01 = _mm512_unpackhi_ps(v[i], v[i + 1]),
+                     high23 = _mm512_unpackhi_ps(v[i + 2], v[i + 3]);
+        t[i] = _mm512_shuffle_ps(low01, low23, 0x44);
+        t[i + 1] = _mm512_shuffle_ps(low01, low23, 0xee);
+        t[i + 2] = _mm512_shuffle_ps(high01, high23, 0x44);
+        t[i + 3] = _mm512_shuffle_ps(high01, high23, 0xee);
+    }
+    Q7_UNROLL
+    for (int j = 0; j < 4; j++) {
+        const __m512 even0 = _mm512_shuffle_f32x4(t[j], t[4 + j], 0x88),
+                     even8 = _mm512_shuffle_f32x4(t[8 + j], t[12 + j], 0x88);
+        const __m512 odd0 = _mm512_shuffle_f32x4(t[j], t[4 + j], 0xdd),
+                     odd8 = _mm512_shuffle_f32x4(t[8 + j], t[12 + j], 0xdd);
+        v[j] = _mm512_shuffle_f32x4(even0, even8, 0x88);
+        v[4 + j] = _mm512_shuffle_f32x4(odd0, odd8, 0x88);
+        v[8 + j] = _mm512_shuffle_f32x4(even0, even8, 0xdd);
+        v[12 + j] = _mm512_shuffle_f32x4(odd0, odd8, 0xdd);
+    }
+}
+
 Q7_INLINE q7_f32 q7_add(q7_f32 a, q7_f32 b) { return _mm512_add_ps(a, b); }
 Q7_INLINE q7_f32 q7_sub(q7_f32 a, q7_f32 b) { return _mm512_sub_ps(a, b); }
 Q7_INLINE q7_f32 q7_mul(q7_f32 a, q7_f32 b) { return _mm512_mul_ps(a, b); }

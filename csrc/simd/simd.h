@@ -12,6 +12,7 @@
  *   q7_sqrt q7_neg q7_abs q7_copysign(magnitude, sign)  q7_floor  q7_round_even
  *   q7_load_twice(p) = p[0] p[0] p[1] p[1] ..     reads Q7_W / 2 floats
  *   q7_swap_pairs(v) = v[1] v[0] v[3] v[2] ..
+ *   q7_transpose(v)                             Q7_W vectors: v[i][j] becomes v[j][i]
  *   q7_evens(a, b) = a[0] a[2] .. b[0] b[2] ..
  *   q7_hsum q7_hmax                               over the lanes, in a fixed tree order per ISA
  *   q7_exp2i(n) = 2^n                             n integral in [-126, 127]
@@ -51,6 +52,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
+
+#include "transpose.h"
 
 #define Q7_CAT_(a, b) a##b
 #define Q7_CAT(a, b) Q7_CAT_(a, b)
@@ -100,6 +103,15 @@ Q7_INLINE void q7_block_store_halves(uint8_t *p, uint8_t *q, q7_block v, int64_t
 #ifndef Q7_HAS_CENTRED_BITS
 Q7_INLINE q7_f32 q7_centred_bits(q7_i32 v, int shift, int bits) {
     return q7_sub(q7_bits(v, shift, (1 << bits) - 1), q7_set1((float)(1 << (bits - 1))));
+}
+#endif
+
+#ifndef Q7_HAS_TRANSPOSE /* four lanes */
+Q7_INLINE void q7_transpose(q7_f32 v[Q7_W]) {
+    float x[Q7_W][Q7_W], y[Q7_W][Q7_W];
+    for (int i = 0; i < Q7_W; i++) q7_store(x[i], v[i]);
+    q7_transpose_4x4(x, Q7_W, y, Q7_W);
+    for (int i = 0; i < Q7_W; i++) v[i] = q7_load(y[i]);
 }
 #endif
 
