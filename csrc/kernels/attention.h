@@ -66,7 +66,7 @@ typedef struct q7_attention_tile {
     float scale, softcap, fill;
     const float *sinks; /* (heads), or NULL */
     /* The thread's. It begins with whose blocks the copies are, -1 before the first task: kv_head and
-     * number of the block; kept = 0: keys and values are read in place. */
+     * number of the block; kept = 0: there is no room for copies. */
     float *work;
     int64_t kept, kv_head, all_keys; /* all_keys: of the operand, of which `keys` count */
 } q7_attention_tile;

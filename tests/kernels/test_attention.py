@@ -17,6 +17,7 @@ from tests.kernels.harness import run_threads as run_op
 EPS = np.finfo(np.float32).eps
 LOWEST = np.finfo(np.float32).min
 QUERIES, KEYS, KEPT = 512, 128, 32  # the blocks of csrc/kernels/attention.h
+PAGE = 1024  # floats from row to row where it copies keys and values
 ROWS = pytest.mark.parametrize("kernel", kernels("attention"), ids=lambda k: k.name)
 
 
@@ -101,11 +102,15 @@ def attention(
     layout="bhsd",
     threads=(1, 2, 3, 8),
 ):
-    """Inputs (B, H, S, D), handed over in the memory order of `layout`."""
-    to, back = ((0, 1, 2, 3),) * 2 if layout == "bhsd" else ((0, 2, 1, 3),) * 2
+    """Inputs (B, H, S, D), handed over in the memory order of `layout`. "paged" is bhsd with
+    rows of keys and values 4 KB apart."""
+    to, back = ((0, 2, 1, 3),) * 2 if layout == "bshd" else ((0, 1, 2, 3),) * 2
     (B, H, Sq, D), (_, Hkv, Skv, Dv) = q.shape, v.shape
     o = np.full((B, H, Sq, Dv), 7, np.float32)
     stored = {name: np.ascontiguousarray(t.transpose(to)) for name, t in zip("qkvo", (q, k, v, o))}
+    if layout == "paged":
+        for name in "kv":
+            stored[name] = np.pad(stored[name], [(0, 0)] * 3 + [(0, PAGE - stored[name].shape[3])])
     given = {"B": B, "H": H, "Hkv": Hkv, "Sq": Sq, "Skv": Skv, "D": D, "Dv": Dv}
     for name, t in stored.items():
         for axis, step in zip("bhs", t.transpose(back).strides):
@@ -197,7 +202,7 @@ def test_sizes(kernel):
 
 @ROWS
 def test_layouts_threads_groups(kernel):
-    for layout, Hkv, causal in itertools.product(("bhsd", "bshd"), (1, 2, 6), (0, 1)):
+    for layout, Hkv, causal in itertools.product(("bhsd", "bshd", "paged"), (1, 2, 6), (0, 1)):
         q, k, v = operands(B=2, H=6, Hkv=Hkv, Sq=150, Skv=170, D=32)
         check(kernel, q, k, v, layout=layout, causal=causal)
 
@@ -206,7 +211,7 @@ def test_layouts_threads_groups(kernel):
 @pytest.mark.parametrize("causal", [0, 1])
 def test_more_keys_than_are_kept(kernel, causal):
     q, k, v = operands(Hkv=1, Sq=QUERIES + 60, Skv=KEPT * KEYS + 300, D=8)
-    check(kernel, q, k, v, causal=causal, threads=(1, 3))
+    check(kernel, q, k, v, causal=causal, threads=(1, 3), layout="paged")
 
 
 @ROWS
