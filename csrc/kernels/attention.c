@@ -96,49 +96,77 @@ static void hide_unseen(const q7_attention_tile *t, panel p, int64_t first, int6
             st[j * p.width + i] = -INFINITY;
 }
 
-/* The maximum of a column of vectors, n of them `width` apart. Four at a time: the latency of max, not
- * its throughput, is what counts here. */
-static inline q7_f32 column_max(int64_t n, int64_t width, const float *st) {
-    const q7_f32 low = q7_set1(-INFINITY);
-    q7_f32 most[4] = {low, low, low, low};
-    int64_t j = 0;
-    for (; j + 4 <= n; j += 4)
-        for (int k = 0; k < 4; k++) most[k] = q7_vmax(q7_load(st + (j + k) * width), most[k]);
-    for (; j < n; j++) most[0] = q7_vmax(q7_load(st + j * width), most[0]);
-    return q7_vmax(q7_vmax(most[0], most[1]), q7_vmax(most[2], most[3]));
+/* The maxima of columns of n vectors. Four rows at a time: the latency of max, not its throughput, is
+ * what counts here. */
+Q7_INLINE void column_max(int64_t n, const float *st, q7_f32 *most, const int vectors) {
+    q7_f32 m[4 * VECTORS]; /* [4][vectors] */
+    Q7_UNROLL
+    for (int i = 0; i < 4 * vectors; i++) m[i] = q7_set1(-INFINITY);
+    for (; n >= 4; n -= 4, st += 4 * vectors * Q7_W) {
+        Q7_UNROLL
+        for (int i = 0; i < 4 * vectors; i++) m[i] = q7_vmax(q7_load(st + i * Q7_W), m[i]);
+    }
+    for (; n > 0; n--, st += vectors * Q7_W) {
+        Q7_UNROLL
+        for (int c = 0; c < vectors; c++) m[c] = q7_vmax(q7_load(st + c * Q7_W), m[c]);
+    }
+    Q7_UNROLL
+    for (int c = 0; c < vectors; c++)
+        most[c] =
+            q7_vmax(q7_vmax(m[c], m[vectors + c]), q7_vmax(m[2 * vectors + c], m[3 * vectors + c]));
 }
 
 /* st (n, width) = 2^(unit * st - the new max), with st - largest of the block in place of st where it
  * `shifts`; max and sum (width) are brought up to date, rescale (width) is the power of two by which
  * that changes the scale of what was summed before. */
-static void softmax_block(float unit, bool shifts, int64_t n, int64_t width, float *st, float *max,
-                          float *sum, float *rescale) {
+Q7_INLINE void softmax_vectors(float unit, const bool shifts, int64_t n, float *st, float *max,
+                               float *sum, float *rescale, const int vectors) {
     const q7_f32 by = q7_set1(unit), zero = q7_set1(0.0f), none = q7_set1(-INFINITY);
-    for (int64_t c = 0; c < width; c += Q7_W) {
-        const q7_f32 old = q7_load(max + c), most = column_max(n, width, st + c);
-        const q7_f32 top = q7_vmax(q7_floor(q7_mul(most, by)), old);
+    q7_f32 most[VECTORS], offset[VECTORS], largest[VECTORS], lift[VECTORS], total[VECTORS];
+    column_max(n, st, most, vectors);
+    Q7_UNROLL
+    for (int c = 0; c < vectors; c++) {
+        const q7_f32 old = q7_load(max + c * Q7_W);
+        const q7_f32 top = q7_vmax(q7_floor(q7_mul(most[c], by)), old);
         /* while all scores are -inf: 2^(-inf - 0) = 0, where -inf - -inf would be NaN for good */
         const q7_f32 base = q7_select(q7_eq(top, none), zero, top);
-        const q7_f32 factor = q7_exp2(q7_sub(old, base));
-        q7_f32 offset = q7_neg(base), total = zero, lift = zero;
-        if (shifts) {
-            const q7_f32 largest = q7_select(q7_eq(most, none), zero, most);
-            for (int64_t j = c; j < n * width; j += width)
-                q7_store(st + j, q7_sub(q7_load(st + j), largest));
-            lift = q7_exp2(q7_vmin(q7_set1(1.0f), q7_fma(largest, by, offset)));
-        }
-        for (int64_t j = 0; j < n; j++) {
-            const q7_f32 x = q7_load(st + j * width + c);
-            const q7_f32 p =
-                shifts ? q7_mul(lift, q7_exp_nonpositive(x)) : q7_exp2(q7_fma(x, by, offset));
-            q7_store(st + j * width + c, p);
-            total = q7_add(total, p);
-        }
-        q7_store(max + c, top);
-        q7_store(rescale + c, factor);
-        q7_store(sum + c, q7_fma(q7_load(sum + c), factor, total));
+        offset[c] = q7_neg(base);
+        largest[c] = q7_select(q7_eq(most[c], none), zero, most[c]);
+        lift[c] = q7_exp2(q7_vmin(q7_set1(1.0f), q7_fma(largest[c], by, offset[c])));
+        total[c] = zero;
+        q7_store(rescale + c * Q7_W, q7_exp2(q7_sub(old, base)));
+        q7_store(max + c * Q7_W, top);
     }
+    for (int64_t j = 0; j < n; j++, st += vectors * Q7_W) {
+        Q7_UNROLL
+        for (int c = 0; c < vectors; c++) {
+            const q7_f32 x = q7_load(st + c * Q7_W);
+            const q7_f32 p = shifts ? q7_mul(lift[c], q7_exp_nonpositive(q7_sub(x, largest[c])))
+                                    : q7_exp2(q7_fma(x, by, offset[c]));
+            q7_store(st + c * Q7_W, p);
+            total[c] = q7_add(total[c], p);
+        }
+    }
+    Q7_UNROLL
+    for (int c = 0; c < vectors; c++)
+        q7_store(sum + c * Q7_W,
+                 q7_fma(q7_load(sum + c * Q7_W), q7_load(rescale + c * Q7_W), total[c]));
 }
+
+/* A function for each number of vectors, as for products. */
+#define SOFTMAX(vectors)                                                                     \
+    static void softmax_##vectors(float unit, bool shifts, int64_t n, float *st, float *max, \
+                                  float *sum, float *rescale) {                              \
+        const int most = vectors <= VECTORS ? vectors : VECTORS;                             \
+        if (shifts)                                                                          \
+            softmax_vectors(unit, true, n, st, max, sum, rescale, most);                     \
+        else                                                                                 \
+            softmax_vectors(unit, false, n, st, max, sum, rescale, most);                    \
+    }
+SOFTMAX(1)
+SOFTMAX(2)
+SOFTMAX(3)
+#undef SOFTMAX
 
 /* Whether all queries of the panel have seen a key that is not masked: to such, keys that the mask
  * hides add 2^(-1e30 or less) = 0. */
@@ -198,8 +226,10 @@ static void panel_step(const q7_attention_tile *t, workspace *w, panel p, int64_
     multiply_panel(&scores, p.vectors, true);
     const bool plain = mask_panel(t, w, p, first, n, masked);
     hide_unseen(t, p, first, n, w->st);
-    softmax_block(plain ? unit_of(t->scale) : LOG2_E, !plain, n, p.width, w->st, w->max + p.query,
-                  w->sum + p.query, rescale);
+    (p.vectors == 1   ? softmax_1
+     : p.vectors == 2 ? softmax_2
+                      : softmax_3)(plain ? unit_of(t->scale) : LOG2_E, !plain, n, w->st,
+                                   w->max + p.query, w->sum + p.query, rescale);
     const product values = {w->v + (first - block) * w->v_stride, w->v_stride, w->st, ot, t->Dv, n,
                             w->begun[p.at] ? rescale : NULL,      w->soon};
     multiply_panel(&values, p.vectors, false);
@@ -280,8 +310,8 @@ static void want_block(const q7_attention_tile *t, workspace *w, int64_t block, 
     const int64_t n = q7_min(KEYS, limit - block), first = block + n * at / panels,
                   rows = block + n * (at + 1) / panels - first;
     if (n <= 0 || !copies(t) || *kept_at(t, block) == q7_attention_tag(t, block)) return;
-    w->soon[0] = (wanted){t->k + first * t->k_stride, t->k_stride, rows, t->D};
-    w->soon[1] = (wanted){t->v + first * t->v_stride, t->v_stride, rows, t->Dv};
+    w->soon[0] = (wanted){t->k + first * t->k_stride, t->k_stride, rows, t->D, 0};
+    w->soon[1] = (wanted){t->v + first * t->v_stride, t->v_stride, rows, t->Dv, 0};
 }
 
 /* All panels and all blocks of keys, but those that the mask hides, or these alone for panels of
@@ -301,13 +331,14 @@ static void each_block(const q7_attention_tile *t, workspace *w, bool hidden) {
             const panel p = panel_at(t, i);
             want_block(t, w, block + KEYS, i, panels, limit);
             if (!hidden && block + KEYS >= limit)
-                w->soon[2] = (wanted){t->o + p.query * t->o_stride, t->o_stride, p.queries, t->Dv};
+                w->soon[2] =
+                    (wanted){t->o + p.query * t->o_stride, t->o_stride, p.queries, t->Dv, 0};
             if (!hidden && block == begin) {
                 const panel next = panel_at(t, i + 1);
                 pack_queries(t, p, w->qt + p.query * t->D);
                 if (i + 1 < panels)
-                    w->soon[2] =
-                        (wanted){t->q + next.query * t->q_stride, t->q_stride, next.queries, t->D};
+                    w->soon[2] = (wanted){t->q + next.query * t->q_stride, t->q_stride,
+                                          next.queries, t->D, 0};
             }
             if (!hidden || (w->passed[i] && !all_saw(p, w->max + p.query)))
                 panel_step(t, w, p, block, hidden);

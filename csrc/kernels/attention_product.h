@@ -21,10 +21,11 @@ enum {
     STEPS = 8
 }; /* of k at a time: 1 takes 1.05 of the time, by branches that are not foreseen */
 
-/* Rows that are wanted soon: each tile prefetches some of them. */
+/* Rows that are wanted soon: tiles prefetch them a line at a time, so that no product waits for a line
+ * that takes its turn behind them. */
 typedef struct wanted {
     const float *at;
-    int64_t stride, rows, columns;
+    int64_t stride, rows, columns, column; /* column: of the first row, the next to come */
 } wanted;
 
 typedef struct product {
@@ -37,13 +38,11 @@ typedef struct product {
     wanted *soon;        /* three of them */
 } product;
 
-/* Some cache lines of what is wanted: so few that no tile waits for them. */
-static inline void prefetch_some(wanted *soon) {
-    for (int i = 0; i < 3; i++)
-        for (int n = 0; n < 2 && soon[i].rows > 0; n++, soon[i].rows--) {
-            for (int64_t c = 0; c < soon[i].columns; c += LINE) q7_prefetch(soon[i].at + c);
-            soon[i].at += soon[i].stride;
-        }
+Q7_INLINE void prefetch_line(wanted *w) {
+    if (w->rows <= 0) return;
+    q7_prefetch(w->at + w->column);
+    w->column += LINE;
+    if (w->column >= w->columns) w->column = 0, w->at += w->stride, w->rows--;
 }
 
 /* sum (rows, vectors) += one column of a by one row of b. Rows of a are at origin[i / 4] + i % 4 *
@@ -75,6 +74,8 @@ Q7_INLINE void multiply_rows(const product *p, const float *a, float *c, const i
     Q7_UNROLL
     for (int i = 0; i < rows * vectors; i++) sum[i] = q7_set1(0.0f);
     for (; k >= STEPS; k -= STEPS) {
+        Q7_UNROLL
+        for (int i = 0; i < 3; i++) prefetch_line(p->soon + i);
         Q7_UNROLL
         for (int i = 0; i < rows && k_dense; i++) /* of the next tile */
             q7_prefetch(origin[i / 4] + (i % 4 + rows) * row_bytes);
@@ -131,7 +132,6 @@ static inline void multiply_panel(const product *p, int64_t vectors, bool k_dens
     const int64_t at = q7_max(1, q7_min(vectors, VECTORS)) - 1;      /* gcc warns of others */
     for (int64_t i = 0, rows; i < p->m; i += rows) {
         rows = q7_min(even, p->m - i);
-        prefetch_some(p->soon);
         (k_dense ? scores_tiles : values_tiles)[(uint64_t)(rows - 1) % ROWS][at](
             p, p->a + i * (k_dense ? p->stride : 1), p->c + i * vectors * Q7_W);
     }
