@@ -52,6 +52,7 @@ PRODUCTS: dict[str, Callable[[Any], int]] = {  # op: multiply-adds
     "expert_gemm": lambda f: f.m * f.n * f.k * (1 + f.gated),
     "qgemm": lambda f: f.m * f.n * f.k,
     "block_gemm": lambda f: f.m * f.n * f.k,
+    "block_qgemm": lambda f: f.m * f.n * f.k,
     "matmul": lambda f: prod(f.batch[: f.ndim]) * f.m * f.n * f.k,
     "matmul_plain": lambda f: prod(f.batch[: f.ndim]) * f.m * f.n * f.k,
     "conv": lambda f: windows(f) * f.M * f.C // f.groups,

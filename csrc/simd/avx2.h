@@ -134,6 +134,9 @@ Q7_INLINE q7_f32 q7_float(q7_i32 v) { return _mm256_cvtepi32_ps(v); }
 Q7_INLINE q7_i32 q7_dot_quads(q7_i32 sum, const int8_t *p, q7_i32 quad) {
     return _mm256_dpbusd_avx_epi32(sum, quad, _mm256_loadu_si256((const __m256i *)(const void *)p));
 }
+Q7_INLINE q7_i32 q7_dot_unsigned(q7_i32 sum, q7_i32 w, q7_i32 quad) {
+    return _mm256_dpbusd_avx_epi32(sum, w, quad);
+}
 #endif
 Q7_INLINE q7_i32 q7_load_bytes(const uint8_t *p) {
     return _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)p));

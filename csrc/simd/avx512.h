@@ -138,6 +138,9 @@ Q7_INLINE q7_f32 q7_float(q7_i32 v) { return _mm512_cvtepi32_ps(v); }
 Q7_INLINE q7_i32 q7_dot_quads(q7_i32 sum, const int8_t *p, q7_i32 quad) {
     return _mm512_dpbusd_epi32(sum, quad, _mm512_loadu_si512(p));
 }
+Q7_INLINE q7_i32 q7_dot_unsigned(q7_i32 sum, q7_i32 w, q7_i32 quad) {
+    return _mm512_dpbusd_epi32(sum, w, quad);
+}
 #endif
 Q7_INLINE q7_i32 q7_load_bytes(const uint8_t *p) {
     return _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(const void *)p));

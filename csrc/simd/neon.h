@@ -93,6 +93,9 @@ Q7_INLINE q7_f32 q7_float(q7_i32 v) { return vcvtq_f32_s32(v); }
 Q7_INLINE q7_i32 q7_dot_quads(q7_i32 sum, const int8_t *p, q7_i32 quad) {
     return vdotq_s32(sum, vld1q_s8(p), vreinterpretq_s8_s32(quad));
 }
+Q7_INLINE q7_i32 q7_dot_unsigned(q7_i32 sum, q7_i32 w, q7_i32 quad) {
+    return vdotq_s32(sum, vreinterpretq_s8_s32(w), vreinterpretq_s8_s32(quad));
+}
 #endif
 Q7_INLINE q7_i32 q7_load_bytes(const uint8_t *p) {
     uint32_t four;

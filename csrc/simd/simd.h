@@ -32,6 +32,8 @@
  *   q7_dot_quads(sum, p, quad)                    sum[i] + the products of quad's 4 bytes and int8 p[4 i]
  *                                                 to p[4 i + 3]; wraps. Where Q7_QUAD_FLIP is 0 (VNNI) bytes of
  *                                                 quad are unsigned, where it is 128 (NEON) signed
+ *   q7_dot_unsigned(sum, w, quad)                 sum[i] + the products of the 4 bytes of w[i], unsigned
+ *                                                 where Q7_QUAD_FLIP is 0, else signed, and quad's, int8
  *   q7_load_bytes(p)                              Q7_W bytes as integers
  *   q7_bits(v, shift, mask) = v >> shift & mask   as floats
  *   q7_centred_bits(v, shift, bits)               as floats, less 2^(bits - 1)

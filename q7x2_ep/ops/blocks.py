@@ -51,34 +51,57 @@ class Blocks(NamedTuple):
         return (self.q.astype(np.float32) - self.zero[rows]) * self.scale[rows]
 
 
-def block_step(b: Any, x: Value, blocks: Blocks, bias: Optional[Value], y: Value) -> None:
-    """y = x @ w + bias. Shapes: x (.., K), bias N elements, y (.., N)."""
-    kernel = b.kernel("block_gemm")
+def block_step(
+    b: Any, x: Value, blocks: Blocks, bias: Optional[Value], y: Value, in_bytes: bool = False
+) -> None:
+    """y = x @ w + bias; in_bytes: x may be rounded to int8, in blocks as those of w.
+
+    Shapes: x (.., K), bias N elements, y (.., N).
+    """
+    zero = _short(blocks)
+    rounds = in_bytes and b.kernel("qgemm").dtypes == "u8" and _fits_bytes(b, blocks, zero)
+    op_name = "block_qgemm" if rounds else "block_gemm"
+    kernel = b.kernel(op_name)
     k, n = blocks.q.shape
 
     def constant(array: np.ndarray, hint: str) -> Value:
         return b.graph.constant(array, array_type(array), hint)
 
     rows = rows_dense(b, reshaped(b, x, (product(x.shape[:-1]), k)))
-    zero = _short(blocks)
+    depth = b.constants["BLOCK_QGEMM_K" if rounds else "BLOCK_GEMM_K"]
+    if rounds:  # q7_block_row_bytes and q7_block_room
+        row_bytes = -(-k // 64) * 64 + 3 * (-(-len(blocks.scale) * 4 // 64) * 64)
+        room = depth + depth // 16 * 4 + b.constants["GEMM_ROWS"] * 4
+        more = {"rows": rows.shape[0] * row_bytes, "room": b.threads * kernel.nr * room}
+    else:
+        more = {
+            "room": b.threads * depth * kernel.nr * 4,
+            "zero_dtype": dtypes.FLOAT if zero is None else dtypes.from_numpy(zero.dtype),
+        }
     b.step(
-        "block_gemm",
-        kernel="block_gemm",
+        op_name,
+        kernel=op_name,
         a=rows,
         q=constant(panels(packed(blocks.q, blocks.bits), kernel.nr), "q"),
         scale=constant(panels(blocks.scale, kernel.nr), "scale"),
         zero=None if zero is None else constant(panels(zero, kernel.nr), "zero"),
         bias=bias,
         c=y,
-        room=b.threads * b.constants["BLOCK_GEMM_K"] * kernel.nr * 4,
         m=rows.shape[0],
         n=n,
         k=k,
         a_stride=rows.strides[0],
         bits=blocks.bits,
         block=blocks.size,
-        zero_dtype=dtypes.FLOAT if zero is None else dtypes.from_numpy(zero.dtype),
+        **more,
     )
+
+
+def _fits_bytes(b: Any, blocks: Blocks, zero: Optional[np.ndarray]) -> bool:
+    """Whether csrc/kernels/block_qgemm.h applies."""
+    is_size = blocks.size % 16 == 0 and blocks.size <= b.constants["BLOCK_QGEMM_K"]
+    is_byte = zero is None or (blocks.bits < 8 and (blocks.zero < 1 << blocks.bits).all())
+    return is_size and is_byte and (zero is None or zero.dtype == np.uint8)
 
 
 def _short(blocks: Blocks) -> Optional[np.ndarray]:
@@ -211,7 +234,7 @@ class MatMulNBits:
         order = None if node.input(4) is None else node.input(4).const
         check_order(node, order)
         if order is None or np.array_equal(order, np.arange(len(order)) // blocks.size):
-            block_step(b, a, blocks, bias, y)
+            block_step(b, a, blocks, bias, y, in_bytes=node.attrs["accuracy_level"] == 4)
             return
         k, n = blocks.q.shape
         dense = np.ascontiguousarray(_dense(blocks, order))

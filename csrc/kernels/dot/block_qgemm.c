@@ -1,0 +1,334 @@
+/* block_qgemm.c: the kernel of ../block_qgemm.h, for ISAs that multiply and add four bytes at a time.
+ *
+ * A piece of k of the panel becomes quads of int8, less their zeros, in L1, and every tile of rows is
+ * multiplied by it. Where q7_dot_quads takes unsigned bytes, those of rows are 128 more, and sums begin
+ * with -128 * the sum of the block's weights. Rows that stream are signed, their weights unsigned and
+ * with their zeros, which come in by the sum of the row. */
+#include "../block_qgemm.h"
+
+#include <float.h>
+#include <math.h>
+
+#include "../tile.h"
+
+_Static_assert(NR == Q7_CAT(nr_block_qgemm_u8_, Q7_ISA), "the tile in kernels.def is another");
+enum {
+    GROUP = 4 * Q7_W,              /* bytes of a q7_block */
+    FLIP = 128 ^ Q7_QUAD_FLIP,     /* of the bytes of rows */
+    SHIFTS = Q7_BLOCK_QGEMM_K / 16 /* blocks of a piece, at most */
+};
+
+/* Scales, and their reciprocals, of the blocks of a row. */
+static void scale_row(const float *a, int64_t k, int64_t block, float *scale, float *inverse) {
+    for (int64_t first = 0; first < k; first += block, scale++, inverse++) {
+        const int64_t end = q7_min(k, first + block);
+        q7_f32 most = q7_set1(0.0f), odd = most; /* odd: NaN where one of x is NaN or infinite */
+        for (int64_t i = first; i < end; i += Q7_W) {
+            const q7_f32 x = q7_load_part(a + i, end - i);
+            most = q7_vmax(q7_abs(x), most);
+            odd = q7_fma(x, q7_set1(0.0f), odd);
+        }
+        const float least = q7_any(q7_unordered(odd)) ? NAN : FLT_MIN; /* 1 / scale is finite */
+        const float s = q7_hmax(most) / 127.0f;
+        *scale = s > least ? s : least;
+        *inverse = 1.0f / *scale;
+    }
+}
+
+static void round_rows(const q7_block_qtile *t) {
+    const int64_t k = t->k, lines = q7_lines(k), blocks = q7_ceil_div(k, t->block);
+    const uint8_t flip = t->streams ? 0 : FLIP;
+    for (int64_t r = 0; r < t->m; r++) {
+        const float *a = t->a + r * t->a_stride;
+        char *row = t->rows + r * q7_block_row_bytes(k, t->block);
+        float *scale = (float *)(void *)(row + lines), *inverse = scale + q7_lines(blocks * 4) / 4;
+        int32_t *sums = (int32_t *)(inverse + q7_lines(blocks * 4) / 4);
+        scale_row(a, k, t->block, scale, inverse);
+        for (int64_t i = 0, left = t->block; i < k; i += GROUP) {
+            q7_f32 x[4];
+            Q7_UNROLL
+            for (int v = 0; v < 4; v++) {
+                const int64_t at = i + v * Q7_W;
+                if (left == 0) inverse++, left = t->block;
+                left -= Q7_W;
+                x[v] = q7_set1(0.0f);
+                if (at < k) x[v] = q7_mul(q7_load_part(a + at, k - at), q7_set1(*inverse));
+            }
+            const q7_block bytes = q7_block_in_order(q7_block_of(x, 0, true));
+            q7_block_store((uint8_t *)row + i, q7_block_xor(bytes, q7_block_set1(flip)));
+        }
+        for (int64_t b = 0; b < blocks && t->streams; b++) {
+            const int8_t *bytes = (const int8_t *)row + b * t->block;
+            sums[b] = 0;
+            for (int64_t i = 0; i < q7_min(t->block, k - b * t->block); i++) sums[b] += bytes[i];
+        }
+    }
+}
+
+typedef uint32_t lanes __attribute__((vector_size(4 * Q7_W)));
+
+/* Four rows of Q7_W columns as quads; bits is a constant where this is inlined. */
+Q7_INLINE lanes quads_of(const uint8_t *q, const int bits) {
+    lanes w = (lanes)q7_load_bytes(q);
+    if (bits == 2) {
+        w = (w | w << 12) & 0x000f000fu;
+        return (w | w << 6) & 0x03030303u;
+    }
+    if (bits == 4) {
+        w |= (lanes)q7_load_bytes(q + NR) << 16;
+        return (w | w << 4) & 0x0f0f0f0fu;
+    }
+    return w | (lanes)q7_load_bytes(q + NR) << 8 | (lanes)q7_load_bytes(q + 2 * NR) << 16 |
+           (lanes)q7_load_bytes(q + 3 * NR) << 24;
+}
+
+/* The rows of q under row i of w and three more; in `last`, with zeros, where they are not all. */
+Q7_INLINE const uint8_t *rows_under(const q7_block_qtile *t, int64_t i, const int bits,
+                                    uint8_t *last) {
+    const int64_t at = i * bits / 8, left = q7_ceil_div(t->k * bits, 8) - at;
+    const uint8_t *q = t->q + at * NR;
+    q7_prefetch(q + 2048);
+    if (left >= bits / 2) return q;
+    memset(last, 0, 4 * NR);
+    memcpy(last, q, (size_t)(left * NR));
+    return last;
+}
+
+/* The zeros of the columns from j on for row i of w; bits is a constant where this is inlined. */
+Q7_INLINE q7_i32 zeros_of(const q7_block_qtile *t, int64_t i, int64_t j, const int bits) {
+    if (!t->zero) return q7_i32_set1(1 << (bits - 1));
+    return q7_load_bytes(t->zero + i / t->block * NR + j);
+}
+
+/* Rows [first, first + k) of the panel as quads, and what the sums of their blocks begin with. */
+Q7_INLINE void make(const q7_block_qtile *t, const int bits, int64_t first, int64_t k,
+                    int8_t *quads, int32_t *shifts) {
+    const uint32_t high = 0x80808080u;
+    const int64_t end = first + k;
+    uint8_t last[4 * NR];
+    for (int64_t i = first; i < end; shifts += NR) {
+        const int64_t stop = q7_min(end, i + t->block);
+        lanes zeros[VECTORS];
+        q7_i32 sum[VECTORS];
+        Q7_UNROLL
+        for (int j = 0; j < VECTORS; j++) {
+            zeros[j] = (lanes)zeros_of(t, i, j * Q7_W, bits) * 0x01010101u;
+            sum[j] = q7_i32_set1(0);
+        }
+        for (; i < stop; i += 4, quads += 4 * NR) {
+            const uint8_t *q = rows_under(t, i, bits, last);
+            Q7_UNROLL
+            for (int j = 0; j < VECTORS; j++) {
+                int8_t *to = quads + 4 * Q7_W * j;
+                lanes w = quads_of(q + Q7_W * j, bits); /* byte by byte: nothing is borrowed */
+                w = bits == 8 ? w ^ high : ((w | high) - zeros[j]) ^ high;
+                memcpy(to, &w, sizeof w);
+                sum[j] = q7_dot_quads(sum[j], to, q7_i32_set1(0x01010101));
+            }
+        }
+        Q7_UNROLL
+        for (int j = 0; j < VECTORS; j++)
+            q7_i32_store(shifts + j * Q7_W, q7_i32_mul(sum[j], q7_i32_set1(-FLIP)));
+    }
+}
+
+typedef struct piece {
+    int64_t first, k, block, row_bytes, scales; /* of a row: where its scales begin */
+    const int8_t *quads;
+    const int32_t *shifts;
+    const float *scale;
+} piece;
+
+/* A block of k of some rows. */
+typedef struct rows_block {
+    const char *bytes, *scale;
+    int64_t stride, quads;
+    const int8_t *w;
+    const int32_t *shift;
+    const float *w_scale;
+} rows_block;
+
+/* total (m, NR) += m rows times a block; m is a constant where this is inlined. */
+Q7_INLINE void multiply(const rows_block *x, const int m, float *total) {
+    q7_i32 sum[MR * VECTORS];
+    Q7_UNROLL
+    for (int i = 0; i < m * VECTORS; i++) sum[i] = q7_i32_load(x->shift + i % VECTORS * Q7_W);
+    int64_t stride = x->stride;
+    __asm__("" : "+r"(stride)); /* rows at origin[i / 5] + i % 5 * stride: few address registers */
+    const char *origin[3];
+    const int8_t *w = x->w;
+    Q7_UNROLL
+    for (int i = 0; i < 3; i++) origin[i] = x->bytes + 5 * i * stride;
+    for (int64_t s = 0, quads = x->quads; s < quads; s++) {
+        Q7_UNROLL
+        for (int i = 0; i < m; i++) {
+            int32_t four;
+            memcpy(&four, origin[i / 5] + i % 5 * stride, sizeof four);
+            Q7_UNROLL
+            for (int j = 0; j < VECTORS; j++)
+                sum[i * VECTORS + j] =
+                    q7_dot_quads(sum[i * VECTORS + j], w + 4 * Q7_W * j, q7_i32_set1(four));
+        }
+        Q7_UNROLL
+        for (int i = 0; i < 3; i++) origin[i] += 4;
+        w += 4 * NR;
+    }
+    Q7_UNROLL /* without this gcc stores sums in the loop */
+    for (int i = 0; i < m * VECTORS; i++) __asm__ volatile("" : "+v"(sum[i]));
+    const char *scale = x->scale;
+    q7_f32 w_scale[VECTORS];
+    Q7_UNROLL
+    for (int j = 0; j < VECTORS; j++) w_scale[j] = q7_load(x->w_scale + j * Q7_W);
+    Q7_UNROLL
+    for (int i = 0; i < m; i++, scale += stride) {
+        float one;
+        memcpy(&one, scale, sizeof one);
+        Q7_UNROLL
+        for (int j = 0; j < VECTORS; j++) {
+            float *to = total + i * NR + j * Q7_W;
+            const q7_f32 by = q7_mul(q7_set1(one), w_scale[j]);
+            q7_store(to, q7_fma(q7_float(sum[i * VECTORS + j]), by, q7_load(to)));
+        }
+    }
+}
+
+typedef void rows_of(const rows_block *x, float *total);
+/* clang-format off */
+#define ROWS(m) \
+    static void rows_##m(const rows_block *x, float *total) { multiply(x, m, total); }
+Q7_EVERY_ROW(ROWS)
+#undef ROWS
+#define ROWS(m) rows_##m,
+static rows_of *const by_rows[MR] = {Q7_EVERY_ROW(ROWS)};
+#undef ROWS
+/* clang-format on */
+
+/* total (m, NR) += m rows times a piece, block by block: gcc keeps sums in registers in a function of a
+ * block, not within a loop over them. */
+static void add_blocks(const piece *p, const char *rows, int64_t m, float *total) {
+    rows_block x = {.bytes = rows + p->first,
+                    .scale = rows + p->scales + p->first / p->block * 4,
+                    .stride = p->row_bytes,
+                    .w = p->quads,
+                    .shift = p->shifts,
+                    .w_scale = p->scale};
+    rows_of *const multiply_rows = by_rows[m - 1];
+    for (int64_t left = p->k; left > 0; left -= p->block) {
+        x.quads = q7_ceil_div(q7_min(p->block, left), 4);
+        multiply_rows(&x, total);
+        x.bytes += p->block;
+        x.scale += 4;
+        x.w += p->block * NR;
+        x.shift += NR;
+        x.w_scale += NR;
+    }
+}
+
+static void finish(const q7_block_qtile *t, int64_t i, int64_t j, q7_f32 x) {
+    if (j >= t->n) return;
+    if (t->bias) x = q7_add(x, q7_load_part(t->bias + j, t->n - j));
+    q7_store_part(t->c + i * t->c_stride + j, x, t->n - j);
+}
+
+/* Of few rows, all k; m and bits are constants where this is inlined. */
+Q7_INLINE void stream(const q7_block_qtile *t, const int m, const int bits) {
+    const int64_t lines = q7_lines(t->k), scales = q7_lines(q7_ceil_div(t->k, t->block) * 4);
+    const int64_t stride = q7_block_row_bytes(t->k, t->block);
+    /* Where both are signed, as in NEON. */
+    const int32_t centre = Q7_QUAD_FLIP && bits == 8 ? 128 : 0;
+    uint8_t last[4 * NR];
+    q7_f32 total[Q7_BLOCK_STREAMED * VECTORS];
+    Q7_UNROLL
+    for (int i = 0; i < m * VECTORS; i++) total[i] = q7_set1(0.0f);
+    for (int64_t first = 0, b = 0; first < t->k; first += t->block, b++) {
+        const int64_t stop = q7_min(t->k, first + t->block);
+        q7_i32 sum[Q7_BLOCK_STREAMED * VECTORS];
+        Q7_UNROLL
+        for (int i = 0; i < m * VECTORS; i++) sum[i] = q7_i32_set1(0);
+        for (int64_t p = first; p < stop; p += 4) {
+            const uint8_t *q = rows_under(t, p, bits, last);
+            Q7_UNROLL
+            for (int j = 0; j < VECTORS; j++) {
+                const lanes w = quads_of(q + Q7_W * j, bits) ^ (uint32_t)centre * 0x01010101u;
+                Q7_UNROLL
+                for (int i = 0; i < m; i++) {
+                    int32_t four;
+                    memcpy(&four, t->rows + i * stride + p, sizeof four);
+                    sum[i * VECTORS + j] = q7_dot_unsigned(sum[i * VECTORS + j], (q7_i32)w,
+                                                           q7_i32_set1(four));
+                }
+            }
+        }
+        Q7_UNROLL
+        for (int j = 0; j < VECTORS; j++) {
+            const q7_i32 zero = q7_i32_add(zeros_of(t, first, j * Q7_W, bits), q7_i32_set1(-centre));
+            const q7_f32 scale = q7_load(t->scale + b * NR + j * Q7_W);
+            Q7_UNROLL
+            for (int i = 0; i < m; i++) {
+                const char *row = t->rows + i * stride + lines + b * 4;
+                float row_scale;
+                int32_t row_sum;
+                memcpy(&row_scale, row, sizeof row_scale);
+                memcpy(&row_sum, row + 2 * scales, sizeof row_sum);
+                const int at = i * VECTORS + j;
+                sum[at] = q7_i32_add(sum[at], q7_i32_mul(zero, q7_i32_set1(-row_sum)));
+                total[at] =
+                    q7_fma(q7_float(sum[at]), q7_mul(q7_set1(row_scale), scale), total[at]);
+            }
+        }
+    }
+    Q7_UNROLL
+    for (int i = 0; i < m * VECTORS; i++) finish(t, i / VECTORS, i % VECTORS * Q7_W, total[i]);
+}
+
+/* clang-format off */
+#define STREAM(m, bits) \
+    static void stream_##m##_##bits(const q7_block_qtile *t) { stream(t, m, bits); }
+STREAM(1, 2) STREAM(1, 4) STREAM(1, 8)
+STREAM(2, 2) STREAM(2, 4) STREAM(2, 8)
+STREAM(3, 2) STREAM(3, 4) STREAM(3, 8)
+STREAM(4, 2) STREAM(4, 4) STREAM(4, 8)
+static void (*const streams[Q7_BLOCK_STREAMED][3])(const q7_block_qtile *t) = {
+    {stream_1_2, stream_1_4, stream_1_8},
+    {stream_2_2, stream_2_4, stream_2_8},
+    {stream_3_2, stream_3_4, stream_3_8},
+    {stream_4_2, stream_4_4, stream_4_8}};
+/* clang-format on */
+
+void Q7_KERNEL(block_qgemm_u8)(const q7_block_qtile *t) {
+    if (!t->q) {
+        round_rows(t);
+        return;
+    }
+    if (t->streams) {
+        streams[t->m - 1][t->bits / 4](t);
+        return;
+    }
+    const int64_t k = t->k, m = t->m, most = Q7_BLOCK_QGEMM_K / t->block * t->block;
+    float *total = t->room;
+    int32_t *shifts = (int32_t *)(void *)(total + Q7_GEMM_ROWS * NR);
+    int8_t *quads = (int8_t *)(shifts + SHIFTS * NR);
+    memset(total, 0, (size_t)(m * NR) * sizeof *total);
+    for (int64_t first = 0; first < k; first += most) {
+        const piece p = {.first = first,
+                         .k = q7_min(most, k - first),
+                         .block = t->block,
+                         .row_bytes = q7_block_row_bytes(k, t->block),
+                         .scales = q7_lines(k),
+                         .quads = quads,
+                         .shifts = shifts,
+                         .scale = t->scale + first / t->block * NR};
+        switch (t->bits) {
+            case 2: make(t, 2, first, p.k, quads, shifts); break;
+            case 4: make(t, 4, first, p.k, quads, shifts); break;
+            default: make(t, 8, first, p.k, quads, shifts); break;
+        }
+        const int64_t tiles = q7_ceil_div(m, MR); /* as even as can be: short ones wait for sums */
+        for (int64_t i = 0, row = 0, next; i < tiles; i++, row = next) {
+            next = m * (i + 1) / tiles;
+            add_blocks(&p, t->rows + row * p.row_bytes, next - row, total + row * NR);
+        }
+    }
+    for (int64_t i = 0; i < m; i++)
+        for (int64_t j = 0; j < NR; j += Q7_W) finish(t, i, j, q7_load(total + i * NR + j));
+}

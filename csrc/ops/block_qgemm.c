@@ -1,0 +1,70 @@
+/* block_qgemm.c: block_gemm with rows rounded to int8: all rows first, then blocks of rows times
+ * chunks of panels. Read kernels/block_qgemm.h first.
+ *
+ * rows: m * q7_block_row_bytes(k, block); room: threads * q7_block_room(nr). */
+#include "../kernels/block_qgemm.h"
+
+#include "panels.h"
+
+enum { GRAIN = 4 }; /* rows that a task rounds */
+
+typedef struct block_job {
+    const q7_block_qgemm_args *x;
+    const q7_call *call;
+    int64_t panels, chunk, row_bytes;
+} block_job;
+
+static q7_block_qtile tile_of(const block_job *job, int64_t row, int64_t rows) {
+    const q7_block_qgemm_args *x = job->x;
+    return (q7_block_qtile){.m = q7_min(x->m - row, rows),
+                            .k = x->k,
+                            .a = (const float *)x->a + row * x->a_stride,
+                            .a_stride = x->a_stride,
+                            .c_stride = x->n,
+                           .bits = x->bits,
+                           .block = x->block,
+                           .rows = (char *)x->rows + row * job->row_bytes,
+                           .streams = x->m <= Q7_BLOCK_STREAMED};
+}
+
+static void round_task(void *arg, int64_t task, int64_t thread) {
+    const block_job *job = arg;
+    const q7_block_qtile t = tile_of(job, task * GRAIN, GRAIN);
+    (void)thread;
+    ((q7_block_qgemm_kernel)job->call->kernel)(&t);
+}
+
+static void product_task(void *arg, int64_t task, int64_t thread) {
+    const block_job *job = arg;
+    const q7_block_qgemm_args *x = job->x;
+    const int64_t nr = job->call->nr, chunks = q7_ceil_div(job->panels, job->chunk);
+    const int64_t first = task % chunks * job->chunk, row = task / chunks * Q7_GEMM_ROWS;
+    const int64_t q_bytes = q7_ceil_div(x->k * x->bits, 8) * nr;
+    const int64_t scales = q7_ceil_div(x->k, x->block) * nr;
+    q7_block_qtile t = tile_of(job, row, Q7_GEMM_ROWS);
+    t.room = (char *)x->room + thread * q7_block_room(nr);
+    for (int64_t panel = first; panel < q7_min(first + job->chunk, job->panels); panel++) {
+        const int64_t column = panel * nr;
+        t.n = q7_min(nr, x->n - column);
+        t.bias = x->bias ? (const float *)x->bias + column : NULL;
+        t.c = (float *)x->c + row * x->n + column;
+        t.q = (const uint8_t *)x->q + panel * q_bytes;
+        t.scale = (const float *)x->scale + panel * scales;
+        t.zero = x->zero ? (const uint8_t *)x->zero + panel * scales : NULL;
+        ((q7_block_qgemm_kernel)job->call->kernel)(&t);
+    }
+}
+
+void q7_op_block_qgemm(const q7_block_qgemm_args *x, const q7_call *call) {
+    if (x->m == 0 || x->n == 0) return;
+    block_job job = {.x = x,
+                     .call = call,
+                     .panels = q7_ceil_div(x->n, call->nr),
+                     .row_bytes = q7_block_row_bytes(x->k, x->block)};
+    const int64_t row_blocks = q7_ceil_div(x->m, Q7_GEMM_ROWS);
+    job.chunk = job.panels;
+    if (x->m * x->n * x->k > Q7_SMALL_WORK)
+        job.chunk = q7_max(1, job.panels * row_blocks / (call->threads * Q7_TASKS_PER_THREAD));
+    q7_parallel(call, q7_ceil_div(x->m, GRAIN), round_task, &job);
+    q7_parallel(call, row_blocks * q7_ceil_div(job.panels, job.chunk), product_task, &job);
+}
