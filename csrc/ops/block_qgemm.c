@@ -21,10 +21,10 @@ static q7_block_qtile tile_of(const block_job *job, int64_t row, int64_t rows) {
                             .a = (const float *)x->a + row * x->a_stride,
                             .a_stride = x->a_stride,
                             .c_stride = x->n,
-                           .bits = x->bits,
-                           .block = x->block,
-                           .rows = (char *)x->rows + row * job->row_bytes,
-                           .streams = x->m <= Q7_BLOCK_STREAMED};
+                            .bits = x->bits,
+                            .block = x->block,
+                            .rows = (char *)x->rows + row * job->row_bytes,
+                            .streams = x->m <= Q7_BLOCK_STREAMED};
 }
 
 static void round_task(void *arg, int64_t task, int64_t thread) {

@@ -98,10 +98,11 @@ def block_step(
 
 
 def _fits_bytes(b: Any, blocks: Blocks, zero: Optional[np.ndarray]) -> bool:
-    """Whether csrc/kernels/block_qgemm.h applies."""
-    is_size = blocks.size % 16 == 0 and blocks.size <= b.constants["BLOCK_QGEMM_K"]
-    is_byte = zero is None or (blocks.bits < 8 and (blocks.zero < 1 << blocks.bits).all())
-    return is_size and is_byte and (zero is None or zero.dtype == np.uint8)
+    """Whether csrc/kernels/block_qgemm.h applies, to weights for which onnxruntime rounds, too."""
+    least, most = (32, 128) if blocks.bits == 2 else (16, b.constants["BLOCK_QGEMM_K"])
+    is_size = blocks.size % 16 == 0 and least <= blocks.size <= most
+    is_byte = zero is None or (zero.dtype == np.uint8 and blocks.bits < 8)
+    return is_size and is_byte and bool((blocks.zero < 1 << blocks.bits).all())
 
 
 def _short(blocks: Blocks) -> Optional[np.ndarray]:

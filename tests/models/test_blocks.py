@@ -14,6 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import q7x2_ep
 from q7x2_ep import dtypes
+from q7x2_ep.backend.cpu.library import load
 from q7x2_ep.compare import onnxruntime_session
 
 DTYPES = {"float32": TensorProto.FLOAT, "float16": 10, "bfloat16": 16}
@@ -48,6 +49,7 @@ def nbits(
     bias: bool = False,
     order: Optional[str] = None,
     dtype: str = "float32",
+    level: int = 0,
 ) -> tuple[bytes, np.ndarray, np.ndarray]:
     """A model of one MatMulNBits, its weight (K, N) and its bias in float64."""
     rng = np.random.default_rng(K * N + bits)
@@ -77,7 +79,7 @@ def nbits(
         names[5] = "bias"
     while not names[-1]:
         names.pop()
-    attrs = {"K": K, "N": N, "bits": bits, "block_size": block}
+    attrs = {"K": K, "N": N, "bits": bits, "block_size": block, "accuracy_level": level}
     node = helper.make_node("MatMulNBits", names, ["y"], domain="com.microsoft", **attrs)
     real = (q[:, :K] - zero[:, groups]) * scales.astype(float)[:, groups]
     model = model_of([node], "x", "y", ["B", "S", K], dtype, weights)
@@ -145,6 +147,45 @@ def test_nbits_beside_onnxruntime(bits: int, zeros: str) -> None:
         (ours,) = session.run(None, {"x": x})
     rms = [float(np.sqrt(np.mean((y - true) ** 2))) for y in (ours, theirs)]
     assert rms[0] <= max(1.5 * rms[1], EPS["float32"] * np.sqrt(np.mean(true**2)))
+
+
+def run(model: bytes, x: np.ndarray) -> tuple[list[str], np.ndarray]:
+    """The ops of the plan and y."""
+    with q7x2_ep.InferenceSession(model) as session:
+        (y,) = session.run(None, {"x": x})
+        return [step.op for step in session._session.plan.steps], y
+
+
+@pytest.mark.parametrize("rows", [1, 17])
+@pytest.mark.parametrize("block", [16, 32, 64, 128, 256])
+@pytest.mark.parametrize("bits", [2, 4, 8])
+@pytest.mark.parametrize("zeros", ["none", "packed"])
+def test_rows_of_int8_beside_onnxruntime(bits: int, zeros: str, block: int, rows: int) -> None:
+    """Rows are rounded only where onnxruntime rounds them, too."""
+    pytest.importorskip("onnxruntime")
+    model, weight, bias = nbits(300, 33, bits, block, zeros, bias=True, level=4)
+    x = np.random.default_rng(3).standard_normal((2, rows, 300)).astype(np.float32)
+    true = x.astype(float) @ weight + bias
+    (theirs,) = onnxruntime_session(model, 1).run(None, {"x": x})
+    _, ours = run(model, x)
+    rms = [float(np.sqrt(np.mean((y - true) ** 2))) for y in (ours, theirs)]
+    assert rms[0] <= max(1.5 * rms[1], EPS["float32"] * np.sqrt(np.mean(true**2)))
+
+
+@pytest.mark.parametrize("level", [1, 2, 3])
+def test_other_levels_multiply_floats(level: int) -> None:
+    x = np.random.default_rng(3).standard_normal((2, 9, 96)).astype(np.float32)
+    ops, y = run(nbits(96, 33, 4, 32, "packed", level=level)[0], x)
+    assert ops == ["block_gemm"]
+    assert y.tobytes() == run(nbits(96, 33, 4, 32, "packed")[0], x)[1].tobytes()
+
+
+def test_rows_of_int8_where_bytes_multiply() -> None:
+    x = np.random.default_rng(3).standard_normal((2, 9, 96)).astype(np.float32)
+    bytes_multiply = load("").target.kernel("qgemm").dtypes == "u8"
+    for zeros, is_byte in (("none", True), ("packed", True), ("float", False)):
+        ops, _ = run(nbits(96, 33, 4, 32, zeros, level=4)[0], x)
+        assert ops == ["block_qgemm" if is_byte and bytes_multiply else "block_gemm"]
 
 
 WEIGHTS = ["uint8", "int8", "uint4", "int4", "uint2", "int2"]

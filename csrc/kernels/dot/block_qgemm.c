@@ -174,7 +174,7 @@ Q7_INLINE void multiply(const rows_block *x, const int m, float *total) {
         w += 4 * NR;
     }
     Q7_UNROLL /* without this gcc stores sums in the loop */
-    for (int i = 0; i < m * VECTORS; i++) __asm__ volatile("" : "+v"(sum[i]));
+        for (int i = 0; i < m * VECTORS; i++) __asm__ volatile("" : "+v"(sum[i]));
     const char *scale = x->scale;
     q7_f32 w_scale[VECTORS];
     Q7_UNROLL
@@ -254,14 +254,15 @@ Q7_INLINE void stream(const q7_block_qtile *t, const int m, const int bits) {
                 for (int i = 0; i < m; i++) {
                     int32_t four;
                     memcpy(&four, t->rows + i * stride + p, sizeof four);
-                    sum[i * VECTORS + j] = q7_dot_unsigned(sum[i * VECTORS + j], (q7_i32)w,
-                                                           q7_i32_set1(four));
+                    sum[i * VECTORS + j] =
+                        q7_dot_unsigned(sum[i * VECTORS + j], (q7_i32)w, q7_i32_set1(four));
                 }
             }
         }
         Q7_UNROLL
         for (int j = 0; j < VECTORS; j++) {
-            const q7_i32 zero = q7_i32_add(zeros_of(t, first, j * Q7_W, bits), q7_i32_set1(-centre));
+            const q7_i32 zero =
+                q7_i32_add(zeros_of(t, first, j * Q7_W, bits), q7_i32_set1(-centre));
             const q7_f32 scale = q7_load(t->scale + b * NR + j * Q7_W);
             Q7_UNROLL
             for (int i = 0; i < m; i++) {
@@ -272,8 +273,7 @@ Q7_INLINE void stream(const q7_block_qtile *t, const int m, const int bits) {
                 memcpy(&row_sum, row + 2 * scales, sizeof row_sum);
                 const int at = i * VECTORS + j;
                 sum[at] = q7_i32_add(sum[at], q7_i32_mul(zero, q7_i32_set1(-row_sum)));
-                total[at] =
-                    q7_fma(q7_float(sum[at]), q7_mul(q7_set1(row_scale), scale), total[at]);
+                total[at] = q7_fma(q7_float(sum[at]), q7_mul(q7_set1(row_scale), scale), total[at]);
             }
         }
     }
