@@ -58,6 +58,7 @@ FEEDS = {  # model of the zoo: what releases are judged by, and our time over th
     "mobilenet-v2": {**IMAGES, Feed(1): 0.75},
     "minilm.int8": {Feed(1, 128): 1.0},
     "minilm.int4": {Feed(1, 128): 1.0},
+    "minilm.int4a4": {Feed(1, 128): 1.0},
     **{f"{name}.light": {Feed(1): 1.0} for name in zoo.light_models()},
     **{f"{name}-10.chain": {Feed(n): 1.0 for n in (16, 1600, 64000)} for name in zoo.CHAINS},
 }

