@@ -174,7 +174,7 @@ Q7_INLINE void multiply(const rows_block *x, const int m, float *total) {
         w += 4 * NR;
     }
     Q7_UNROLL /* without this gcc stores sums in the loop */
-        for (int i = 0; i < m * VECTORS; i++) __asm__ volatile("" : "+v"(sum[i]));
+        for (int i = 0; i < m * VECTORS; i++) sum[i] = (q7_i32)q7_keep((q7_f32)sum[i]);
     const char *scale = x->scale;
     q7_f32 w_scale[VECTORS];
     Q7_UNROLL
