@@ -52,16 +52,16 @@ Q7_INLINE bool clamps(const q7_conv_line *t) {
  * is a loop over registers, so that what they ask is asked once. */
 Q7_INLINE void put(const q7_conv_line *t, place to, q7_f32 *sum, const q7_f32 *bias, const int m,
                    const int vectors, const bool whole) {
-    const int64_t left = whole ? Q7_W : t->n - (vectors - 1) * Q7_W; /* in the last vector */
-#define EACH(...)                                                               \
-    Q7_UNROLL                                                                   \
-    for (int i = 0; i < m; i++) {                                               \
-        Q7_UNROLL                                                               \
-        for (int j = 0; j < vectors; j++) {                                     \
-            const int64_t lanes = j < vectors - 1 ? Q7_W : left, at = j * Q7_W; \
-            q7_f32 *v = &sum[i * vectors + j];                                  \
-            __VA_ARGS__;                                                        \
-        }                                                                       \
+#define EACH(...)                                                                 \
+    Q7_UNROLL                                                                     \
+    for (int i = 0; i < m; i++) {                                                 \
+        Q7_UNROLL                                                                 \
+        for (int j = 0; j < vectors; j++) {                                       \
+            const int64_t at = j * Q7_W, left = q7_max(0, t->n - at);             \
+            const int64_t lanes = whole || (j == 0 && vectors > 1) ? Q7_W : left; \
+            q7_f32 *v = &sum[i * vectors + j];                                    \
+            __VA_ARGS__;                                                          \
+        }                                                                         \
     }
     EACH((void)lanes, (void)at, *v = q7_add(*v, bias[j]))
     const bool now = clamps(t); /* else finish() does the rest */
