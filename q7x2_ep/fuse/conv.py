@@ -17,6 +17,7 @@ from q7x2_ep.ir.pattern import Match
 from q7x2_ep.ir.rewrite import Fusion
 from q7x2_ep.ops.activation import activation_of
 from q7x2_ep.ops.common import Activation
+from q7x2_ep.ops.conv import window_attributes
 
 CONV, FUSED = "Conv", "q7::Conv"
 TRANSPOSE, FUSED_TRANSPOSE = "ConvTranspose", "q7::ConvTranspose"
@@ -110,27 +111,26 @@ def padded(g: Any, x: Any, pads: Any, zero: Any, w: Any, bias: Any) -> Any:
         lambda: g.Pad(x, g.constant(pads), mode="constant"),
         lambda: g.Pad(x, g.constant(pads), g.scalar(zero), mode="constant"),
     )
-    return g.either(
-        lambda: g.Conv(larger, w, auto_pad="NOTSET"),
-        lambda: g.Conv(larger, w, bias, auto_pad="NOTSET"),
-        lambda: g.Conv(larger, w, auto_pad="VALID"),
-        lambda: g.Conv(larger, w, bias, auto_pad="VALID"),
-    )
+    return g.either(lambda: g.Conv(larger, w), lambda: g.Conv(larger, w, bias))
 
 
 def _check_padded(match: Match) -> Union[dict[str, Any], str]:
-    x, widths, attrs = match["x"], match["pads"].elements, match.root.attrs
+    x, w, widths, attrs = match["x"], match["w"], match["pads"].elements, match.root.attrs
     if match.scalar("zero", 0.0) != 0.0:
         return f"the border is {match.scalar('zero', 0.0)}, wanted 0"
-    ndim = len(x.shape or ())
+    if x.shape is None or w.shape is None:
+        return f"the rank of {x!r} or {w!r} is not known"
+    ndim = len(x.shape)
     if widths is None or len(widths) != 2 * ndim or ndim < 3:
         return f"the pads {widths} are not two per dim of {x!r}"
     before, after = widths[:ndim], widths[ndim:]
     if any((*before[:2], *after[:2])) or min(widths) < 0:
         return f"the pads {widths} reach beyond the spatial dims, or cut"
-    own = (attrs["auto_pad"] == "NOTSET" and attrs["pads"]) or [0] * (2 * (ndim - 2))
+    if attrs["auto_pad"].startswith("SAME"):
+        return f"auto_pad is {attrs['auto_pad']}: more pads would move the windows"
+    _, _, own = window_attributes(match.root, w.shape[2:])
     pads = [pad + more for pad, more in zip(own, (*before[2:], *after[2:]))]
-    operands = (x, match["w"]) if match.get("bias") is None else (x, match["w"], match["bias"])
+    operands = (x, w) if match.get("bias") is None else (x, w, match["bias"])
     return {"operands": operands, "attrs": {**attrs, "pads": pads, "auto_pad": "NOTSET"}}
 
 

@@ -75,7 +75,7 @@ WHOLE = Axis(1, 1, 1, 1, 0, 0, 1)  # a dim of size 1 that is not there
 
 
 def window_attributes(node: Node, kernel: Sequence[Dim]) -> tuple[Any, Any, Any]:
-    """(strides, dilations, pads) with their defaults.
+    """(strides, dilations, pads) with their defaults; of auto_pad SAME_* the pads mean nothing.
 
     Raises: ModelError where they do not fit the kernel.
     """
@@ -97,7 +97,7 @@ def window_attributes(node: Node, kernel: Sequence[Dim]) -> tuple[Any, Any, Any]
         )
     if attrs["auto_pad"] not in ("", "NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER"):
         raise ModelError(f"{where_is(node)} auto_pad is {attrs['auto_pad']!r}")
-    return strides, dilations, pads
+    return strides, dilations, (0,) * 2 * n if attrs["auto_pad"] == "VALID" else pads
 
 
 def geometry(node: Node, sizes: Sequence[Dim], kernel: Sequence[Dim]) -> list[Axis]:
@@ -122,7 +122,7 @@ def geometry(node: Node, sizes: Sequence[Dim], kernel: Sequence[Dim]) -> list[Ax
             before = total // 2 if auto_pad == "SAME_UPPER" else ceildiv(total, 2)
             after = total - before
         else:
-            before, after = (0, 0) if auto_pad == "VALID" else (pads[i], pads[n + i])
+            before, after = pads[i], pads[n + i]
             room = size + before + after - reach
             out = room // stride + 1
             if node.attrs.get("ceil_mode") and auto_pad != "VALID":

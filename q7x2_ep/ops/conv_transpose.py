@@ -64,7 +64,7 @@ def image_axes(node: Node, sizes: Sequence[Dim], kernel: Sequence[Dim]) -> list[
             before = total // 2 if attrs["auto_pad"] == "SAME_UPPER" else ceildiv(total, 2)
             after = total - before
         else:
-            before, after = (0, 0) if attrs["auto_pad"] == "VALID" else (pads[i], pads[n + i])
+            before, after = pads[i], pads[n + i]
             size = whole - before - after
             if isinstance(size, int) and size < 0:
                 raise ModelError(
