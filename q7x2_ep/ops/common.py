@@ -6,7 +6,7 @@ Read ops/__init__.py first. Nothing here is an op.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import Any, Callable, NamedTuple, Optional, Union
 
@@ -16,7 +16,7 @@ from q7x2_ep import dtypes
 from q7x2_ep.errors import ModelError, UnsupportedOp
 from q7x2_ep.ir.core import Node, Type, Value
 from q7x2_ep.ir.shape import Dim, at_least, broadcast_shapes, measured, minimum, product
-from q7x2_ep.ir.view import View, channels_last_strides
+from q7x2_ep.ir.view import View, channels_last_strides, contiguous_strides
 from q7x2_ep.ops import find
 
 MAX_ELEMENTS = 64  # contents of longer tensors are not followed: shapes are short
@@ -333,14 +333,31 @@ def temporary(b: Any, dtype: int, shape: tuple[Dim, ...]) -> Value:
     return b.graph.new_value(Type(dtype, tuple(shape)), "part")
 
 
-def rows_apart(b: Any, value: Value, rows: Dim, cols: Dim) -> Optional[View]:
-    """Storage for a value that products alone read as (rows, cols), with a line of cache between
-    rows that would compete for the same sets of a cache without (docs/decisions.md 70), or None.
+def allocate_rows(
+    b: Any, value: Value, ndim: int = 1, order: Optional[Sequence[int]] = None
+) -> View:
+    """Storage for a value whose dims lie in memory in this order (row major by default), the last
+    `ndim` of them a row.
+
+    Rows that products alone read, and that would compete for the same sets of a cache, have a line
+    of cache between them (docs/decisions.md 70).
     """
-    if not isinstance(cols, int) or cols % COMPETING or not _feeds_products(b.graph, value):
-        return None
-    whole = temporary(b, value.dtype, (rows, cols + LINE))
-    return b.allocate(whole).slice(1, 0, cols)
+    order = range(len(value.shape)) if order is None else order
+    shape = tuple(value.shape[i] for i in order)
+    split = len(shape) - ndim
+    cols = product(shape[split:])
+    competing = isinstance(cols, int) and cols % COMPETING == 0
+    apart = competing and _feeds_products(b.graph, value)
+    row_stride = cols + LINE if apart else cols
+    strides: list[Dim] = [1] * len(shape)
+    outer = (stride * row_stride for stride in contiguous_strides(shape[:split]))
+    for i, stride in zip(order, (*outer, *contiguous_strides(shape[split:]))):
+        strides[i] = stride
+    if not apart:
+        return b.allocate(value, tuple(strides))
+    whole = b.allocate(temporary(b, value.dtype, (product(shape[:split]), row_stride)))
+    b.alias(value, View(whole.storage, value.shape, tuple(strides)))
+    return b.view(value)
 
 
 def _feeds_products(graph: Any, value: Value) -> bool:

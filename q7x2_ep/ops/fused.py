@@ -17,11 +17,11 @@ from q7x2_ep.ops.common import (
     F32,
     Activation,
     Guard,
+    allocate_rows,
     fit_guards,
     known,
     require_dtype,
     reshaped,
-    rows_apart,
     rows_dense,
     size_guards,
 )
@@ -160,11 +160,7 @@ def lower_product(node: Node, b: Any, weights: tuple[Value, ...], **given: Any) 
     k, n = weights[0].shape[:: -1 if attrs["trans_b"] else 1]
     rows = product(x.shape[:-1])
     weight = b.packed(k, n, *((1, k) if attrs["trans_b"] else (n, 1)), *weights)
-    c = rows_apart(b, node.output, rows, n)
-    if c is None:
-        c = b.allocate(node.output).reshape((rows, n))
-    else:
-        b.alias(node.output, c.reshape(node.output.shape))
+    c = allocate_rows(b, node.output).reshape((rows, n))
     gemm_step(b, reshaped(b, x, (rows, k)), weight, c, n, act=Activation.of(attrs), **given)
 
 
@@ -277,13 +273,7 @@ class Attention:
                     require_dtype(node, value.dtype, kinds)
         q, k, v = (rows_dense(b, b.view(value)) for value in node.inputs[:3])
         attrs = node.attrs
-        batch, heads, queries, depth = node.output.shape
-        rows = rows_apart(b, node.output, batch * queries, heads * depth)
-        if rows is None:
-            o = b.allocate(node.output, (queries * heads * depth, depth, heads * depth, 1))
-        else:
-            o = rows.reshape((batch, queries, heads, depth)).transpose((0, 2, 1, 3))
-            b.alias(node.output, o)
+        o = allocate_rows(b, node.output, 2, (0, 2, 1, 3))
         attention_step(
             b,
             q,

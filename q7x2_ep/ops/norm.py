@@ -11,12 +11,13 @@ from q7x2_ep import dtypes
 from q7x2_ep.errors import ModelError, UnsupportedOp
 from q7x2_ep.ir.core import Node, Type, Value
 from q7x2_ep.ir.shape import Dim, floordiv, product, substitute, symbols
-from q7x2_ep.ir.view import View, contiguous_strides
+from q7x2_ep.ir.view import View
 from q7x2_ep.ops import op
 from q7x2_ep.ops.common import (
     F32,
     FLOATS,
     Guard,
+    allocate_rows,
     binary_step,
     cast_to,
     dims,
@@ -30,7 +31,6 @@ from q7x2_ep.ops.common import (
     reduce_step,
     require_dtype,
     reshaped,
-    rows_apart,
     size_guards,
     temporary,
     unary_step,
@@ -238,25 +238,21 @@ def norm_step(
     if ndim > 1 or view.strides[-1] != 1 or len(groups) > 2 or operands.get("skip") is not None:
         view, order, groups = b.contiguous(x), range(len(x.shape)), [(product(leading), cols)]
     *outer, (inner_rows, row_stride) = groups or [(1, cols)]
-    strides: list[Dim] = [1] * len(x.shape)
-    for i, stride in zip(order, contiguous_strides(tuple(x.shape[i] for i in order))):
-        strides[i] = stride
-    in_order = list(order) == sorted(order)
-    apart = rows_apart(b, y, product(leading), cols) if in_order else None
-    if apart is not None:
-        b.alias(y, apart.reshape(y.shape))
+    rows = product(leading)
+    y_rows = allocate_rows(b, y, ndim, order).transpose(tuple(order)).reshape((rows, cols))
+    y_stride = y_rows.strides[0]
     b.step(
         op,
         kernel=op,
-        inplace=None if outer or apart is not None or row_stride != cols else "x",
+        inplace="x" if not outer and row_stride == y_stride == cols else None,
         x=view,
-        y=b.allocate(y, tuple(strides)) if apart is None else apart,
-        rows=product(leading),
+        y=y_rows,
+        rows=rows,
         cols=cols,
         inner_rows=inner_rows,
         x_outer_stride=outer[0][1] if outer else 0,
         x_row_stride=row_stride,
-        y_stride=cols if apart is None else apart.strides[0],
+        y_stride=y_stride,
         skip_rows=operands.pop("skip_rows", 1),
         eps=epsilon,
         **operands,
