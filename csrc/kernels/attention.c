@@ -12,8 +12,7 @@ void Q7_KERNEL(attention_rows)(const q7_attention_tile *t);
 
 enum {
     DIRECT = 4, /* up to so many queries of one head by rows: panels would be mostly padding */
-    PANELS = Q7_ATTENTION_QUERIES / Q7_W,
-    PAGE = 1024 /* floats: where L1 begins again, with its 64 sets of lines */
+    PANELS = Q7_ATTENTION_QUERIES / Q7_W
 };
 
 /* What a block of queries keeps between blocks of keys. */
@@ -281,17 +280,11 @@ static int64_t *kept_at(const q7_attention_tile *t, int64_t block) {
     return (int64_t *)(void *)t->work + q7_attention_place(t, block);
 }
 
-/* Rows that are multiples of 4 KB apart fall on one set of L1: in place they take 1.07 of the time of
- * copies (512 queries, avx512; 1.34 on avx2). Others take 0.94 (128 queries) to 1.0. */
-static bool copies(const q7_attention_tile *t) {
-    return t->kept && (t->k_stride % PAGE == 0 || t->v_stride % PAGE == 0);
-}
-
-/* Keys and values of a block, copied unless the thread has copies. */
+/* Keys and values of a block: where they are, or the thread's copies. */
 static void use_block(const q7_attention_tile *t, workspace *w, int64_t block) {
     const float *k = t->k + block * t->k_stride, *v = t->v + block * t->v_stride;
     w->k = k, w->v = v, w->k_stride = t->k_stride, w->v_stride = t->v_stride;
-    if (!copies(t)) return;
+    if (!t->kept) return;
     int64_t *kept = kept_at(t, block);
     const int64_t place = q7_attention_place(t, block) * q7_attention_keys(t->all_keys);
     float *kp = w->kp + place * t->D, *vp = w->vp + place * t->Dv;
@@ -309,7 +302,7 @@ static void want_block(const q7_attention_tile *t, workspace *w, int64_t block, 
                        int64_t panels, int64_t limit) {
     const int64_t n = q7_min(KEYS, limit - block), first = block + n * at / panels,
                   rows = block + n * (at + 1) / panels - first;
-    if (n <= 0 || !copies(t) || *kept_at(t, block) == q7_attention_tag(t, block)) return;
+    if (n <= 0 || !t->kept || *kept_at(t, block) == q7_attention_tag(t, block)) return;
     w->soon[0] = (wanted){t->k + first * t->k_stride, t->k_stride, rows, t->D, 0};
     w->soon[1] = (wanted){t->v + first * t->v_stride, t->v_stride, rows, t->Dv, 0};
 }

@@ -30,11 +30,6 @@ static inline int64_t q7_attention_keys(int64_t Skv) {
     return q7_min(Q7_ATTENTION_KEYS, q7_ceil_div(Skv, 4) * 4);
 }
 
-/* Blocks of keys and values that a thread keeps dense copies of. */
-static inline int64_t q7_attention_kept(int64_t Skv) {
-    return q7_min(Q7_ATTENTION_KEPT, q7_ceil_div(Skv, Q7_ATTENTION_KEYS));
-}
-
 /* (queries, keys) at strides that may be 0; at is NULL where there is none. */
 typedef struct q7_attention_mask {
     const void *at;
@@ -66,14 +61,14 @@ typedef struct q7_attention_tile {
     float scale, softcap, fill;
     const float *sinks; /* (heads), or NULL */
     /* The thread's. It begins with whose blocks the copies are, -1 before the first task: kv_head and
-     * number of the block; kept = 0: there is no room for copies. */
+     * number of the block. kept: how many there are; 0: keys and values are read in place. */
     float *work;
     int64_t kept, kv_head, all_keys; /* all_keys: of the operand, of which `keys` count */
 } q7_attention_tile;
 
 /* Where the copies of the block from a key are, of those that are kept, and what says so. */
 static inline int64_t q7_attention_place(const q7_attention_tile *t, int64_t key) {
-    return key / Q7_ATTENTION_KEYS % q7_attention_kept(t->all_keys);
+    return key / Q7_ATTENTION_KEYS % t->kept;
 }
 
 static inline int64_t q7_attention_tag(const q7_attention_tile *t, int64_t key) {

@@ -2,7 +2,7 @@
  *
  * Query i of batch entry b stands at position i + offset + offsets[b] and sees the keys from `left`
  * before it to `right` after it (-1: no bound) among the first lengths[b] (all Skv without lengths).
- * work: work_floats for each thread. */
+ * work: work_floats for each thread, which keeps copies of `kept` blocks of keys and values. */
 #include "../kernels/attention.h"
 
 #include <string.h>
@@ -12,7 +12,7 @@
 #define FAR (INT64_MAX / 4) /* beyond every key, and still no overflow when added to */
 
 /* Few queries share what is read of keys and values; many would rather share it in blocks. */
-enum { FEW = 4, COPIED = 96 /* queries from which copies of keys and values pay */ };
+enum { FEW = 4 };
 
 typedef struct attention_job {
     const q7_attention_args *args;
@@ -21,7 +21,6 @@ typedef struct attention_job {
     int64_t parts;   /* tasks of the heads that share them */
     int64_t blocks;  /* of queries, per head */
     int64_t queries; /* per block, but for the last */
-    int64_t kept;
 } attention_job;
 
 static int64_t clamp(int64_t x, int64_t low, int64_t high) { return q7_max(low, q7_min(x, high)); }
@@ -85,7 +84,7 @@ static void attention_task(void *arg, int64_t task, int64_t thread) {
         .fill = (float)args->fill,
         .sinks = args->sinks ? (const float *)args->sinks + h : NULL,
         .work = work_of(job, thread),
-        .kept = job->kept,
+        .kept = args->kept,
         .kv_head = kv_head,
         .all_keys = args->Skv,
     };
@@ -105,13 +104,12 @@ void q7_op_attention(const q7_attention_args *args, const q7_call *call) {
         job.blocks = q7_max(q7_ceil_div(args->Sq, Q7_ATTENTION_QUERIES),
                             q7_min(q7_ceil_div(args->Sq, Q7_ATTENTION_SHORT),
                                    q7_ceil_div(wanted, args->B * args->H)));
-        job.kept = args->Sq >= COPIED ? q7_attention_kept(args->Skv) : 0;
     }
     job.parts = q7_ceil_div(group, job.heads);
     job.queries =
         q7_ceil_div(q7_ceil_div(args->Sq, job.blocks), Q7_ATTENTION_LANES) * Q7_ATTENTION_LANES;
     job.blocks = q7_ceil_div(args->Sq, job.queries);
-    for (int64_t i = 0; i < call->threads && job.kept; i++)
-        memset(work_of(&job, i), 0xff, (size_t)job.kept * sizeof(int64_t));
+    for (int64_t i = 0; i < call->threads; i++) /* copies of an earlier call */
+        memset(work_of(&job, i), 0xff, (size_t)args->kept * sizeof(int64_t));
     q7_parallel(call, args->B * args->Hkv * job.parts * job.blocks, attention_task, &job);
 }

@@ -22,24 +22,43 @@ from q7x2_ep.ops import op
 from q7x2_ep.ops.common import dims, expand_view, known, where_is
 
 MASK_NONE = 0  # the dtype of an operand of the op row that is not there
+COPIED, PAGE = 96, 1024  # queries, and floats from row to row: docs/decisions.md 71
 HEADS_OUTER = (0, 2, 1, 3)  # (B, S, H, D) <-> (B, H, S, D)
 
 
-def work_floats(constants: Mapping[str, int], isa: str, sizes: Sequence[Dim]) -> Dim:
+def kept_blocks(
+    constants: Mapping[str, int], isa: str, Sq: Dim, Skv: Dim, row_strides: Sequence[Dim]
+) -> Dim:
+    """How many blocks of keys and values a thread has copies of: with amx, which cuts them, all
+    that it may; else those whose rows compete for the same sets of a cache, for many queries.
+    """
+    most = minimum(ceildiv(Skv, constants["ATTENTION_KEYS"]), constants["ATTENTION_KEPT"])
+    if isa == "amx":
+        return most
+    k_beside, v_beside = (stride % PAGE for stride in row_strides)
+    competing = 1 - minimum(minimum(k_beside, v_beside), 1)
+    return most * competing * minimum(Sq // COPIED, 1)
+
+
+def work_floats(constants: Mapping[str, int], isa: str, sizes: Sequence[Dim], kept: Dim) -> Dim:
     """What a thread needs, for Sq, Skv, D and Dv: whose copies it has, and these; scores and a mask
     of a panel; Q and O. amx rounds sizes up to its steps, and cuts a float of a copy and of Q into
     three halves.
     """
-    is_amx, block = isa == "amx", constants["ATTENTION_KEYS"]
-    lanes, kept = constants["ATTENTION_LANES"], constants["ATTENTION_KEPT"]
+    is_amx, lanes = isa == "amx", constants["ATTENTION_LANES"]
     steps = [constants["ATTENTION_STEP"]] * 4 if is_amx else [lanes, lanes, 1, 1]
     Sq, Skv, D, Dv = sizes
-    most = (minimum(Sq, constants["ATTENTION_QUERIES"]), minimum(Skv, block), D, Dv)
+    most = (
+        minimum(Sq, constants["ATTENTION_QUERIES"]),
+        minimum(Skv, constants["ATTENTION_KEYS"]),
+        D,
+        Dv,
+    )
     queries, keys, depth, width = (ceildiv(n, step) * step for n, step in zip(most, steps))
     parts = 3 if is_amx else 2
     copy = lanes + keys * (depth + width) * parts // 2
     panel = keys * 2 * constants["ATTENTION_PANEL"]
-    whole = 2 * kept + lanes + minimum(ceildiv(Skv, block), kept) * copy + panel
+    whole = 2 * constants["ATTENTION_KEPT"] + lanes + kept * copy + panel
     return whole + queries * (depth * parts // 2 + width)
 
 
@@ -87,7 +106,9 @@ def attention_step(
         step = 0 if vector is None else minimum(product(vector.shape) - 1, 1)
         fields[f"{name}_stride"] = step
         fields[f"{name}_dtype"] = MASK_NONE if vector is None else vector.dtype
-    floats = work_floats(b.constants, b.kernel("attention").isa, (Sq, Skv, D, Dv))
+    how = (b.constants, b.kernel("attention").isa)
+    kept = kept_blocks(*how, Sq, Skv, (k.strides[2], v.strides[2]))
+    floats = work_floats(*how, (Sq, Skv, D, Dv), kept)
     b.step(
         "attention",
         kernel="attention",
@@ -113,6 +134,7 @@ def attention_step(
         right=window[1],
         zero_masked_rows=int(zero_masked_rows),
         zero_nan_rows=int(zero_nan_rows),
+        kept=kept,
         work_floats=floats,
         scale=scale,
         softcap=softcap,

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from q7x2_ep.backend.cpu.library import load
-from q7x2_ep.ops.attention import work_floats
+from q7x2_ep.ops.attention import kept_blocks, work_floats
 from tests.kernels.harness import remembered
 from tests.kernels.harness import rows as kernels
 from tests.kernels.harness import run_threads as run_op
@@ -128,8 +128,10 @@ def attention(
     given.update(left=window[0], right=window[1])
     given.update(zero_masked_rows=int(scoring.zero > 0), zero_nan_rows=int(scoring.zero > 1))
     given.update(scale=scoring.scale, softcap=scoring.softcap, fill=scoring.fill)
-    floats = work_floats(load("").target.constants, kernel.isa, (Sq, Skv, D, Dv))
-    given.update(work_floats=floats)
+    how = (load("").target.constants, kernel.isa)
+    kept = kept_blocks(*how, Sq, Skv, (given["k_s_stride"], given["v_s_stride"]))
+    floats = work_floats(*how, (Sq, Skv, D, Dv), kept)
+    given.update(kept=kept, work_floats=floats)
     given.update(work=4 * max(threads) * floats)
     return run_op("attention", kernel, threads=threads, **stored, **given)[0].transpose(back)
 

@@ -252,7 +252,7 @@ static workspace workspace_of(const q7_attention_tile *t) {
     w.place_bytes = (int64_t)sizeof(block_header) +
                     steps * (depth + width) * Q7_PARTS_SIZE * (int64_t)sizeof(q7_bf16);
     w.places = (char *)((work + 63) / 64 * 64); /* first: they stay there for other queries */
-    w.q = (q7_bf16 *)(void *)(w.places + q7_attention_kept(t->all_keys) * w.place_bytes);
+    w.q = (q7_bf16 *)(void *)(w.places + t->kept * w.place_bytes);
     w.o = (float *)(void *)(w.q + panels * depth * Q7_PARTS_SIZE);
     return w;
 }
@@ -262,7 +262,6 @@ void Q7_KERNEL(attention_f32)(const q7_attention_tile *t) {
         q7_attention_f32_avx512(t);
         return;
     }
-    if (!t->kept) memset(t->work, 0xff, Q7_ATTENTION_KEPT * sizeof(int64_t)); /* of another call */
     workspace w = workspace_of(t);
     const float sink = t->sinks ? t->sinks[0] * LOG2_E : -INFINITY;
     for (int64_t i = 0; i < t->queries; i++) {
