@@ -6,17 +6,18 @@ typedef __m256i q7_i32;
 typedef __m256 q7_f32;
 typedef __m256 q7_mask; /* all bits of a lane equal */
 
+#define MM(verb) _mm256_##verb
+#define SI(verb) _mm256_##verb##_si256
+#include "x86.h"
+
 /* lanes [0, n) */
 Q7_INLINE __m256i q7_lanes(int64_t n) {
     return _mm256_cmpgt_epi32(_mm256_set1_epi32((int)n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
 }
-Q7_INLINE q7_f32 q7_set1(float x) { return _mm256_set1_ps(x); }
 Q7_INLINE q7_f32 q7_keep(q7_f32 v) {
     __asm__("" : "+x"(v));
     return v;
 }
-Q7_INLINE q7_f32 q7_load(const float *p) { return _mm256_loadu_ps(p); }
-Q7_INLINE void q7_store(float *p, q7_f32 v) { _mm256_storeu_ps(p, v); }
 Q7_INLINE q7_f32 q7_load_tail(const float *p, int64_t n) {
     return _mm256_maskload_ps(p, q7_lanes(n));
 }
@@ -28,7 +29,6 @@ Q7_INLINE q7_f32 q7_load_twice(const float *p) {
     return _mm256_permutevar8x32_ps(_mm256_castps128_ps256(_mm_loadu_ps(p)),
                                     _mm256_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3));
 }
-Q7_INLINE q7_f32 q7_swap_pairs(q7_f32 v) { return _mm256_permute_ps(v, 0xb1); }
 Q7_INLINE q7_f32 q7_evens(q7_f32 a, q7_f32 b) {
     const __m256d pairs = _mm256_castps_pd(_mm256_shuffle_ps(a, b, 0x88)); /* of a, b, a, b */
     return _mm256_castpd_ps(_mm256_permute4x64_pd(pairs, 0xd8));
@@ -36,31 +36,14 @@ Q7_INLINE q7_f32 q7_evens(q7_f32 a, q7_f32 b) {
 
 #define Q7_HAS_TRANSPOSE
 Q7_INLINE void q7_transpose(q7_f32 v[Q7_W]) {
-    __m256 t[8]; /* t[4 i + j]: columns j and j + 4 of rows 4 i to 4 i + 3 */
-    Q7_UNROLL
-    for (int i = 0; i < 8; i += 4) {
-        const __m256 low01 = _mm256_unpacklo_ps(v[i], v[i + 1]),
-                     low23 = _mm256_unpacklo_ps(v[i + 2], v[i + 3]);
-        const __m256 high01 = _mm256_unpackhi_ps(v[i], v[i + 1]),
-                     high23 = _mm256_unpackhi_ps(v[i + 2], v[i + 3]);
-        t[i] = _mm256_shuffle_ps(low01, low23, 0x44);
-        t[i + 1] = _mm256_shuffle_ps(low01, low23, 0xee);
-        t[i + 2] = _mm256_shuffle_ps(high01, high23, 0x44);
-        t[i + 3] = _mm256_shuffle_ps(high01, high23, 0xee);
-    }
+    q7_f32 t[Q7_W];
+    q7_transpose_fours(v, t);
     Q7_UNROLL
     for (int j = 0; j < 4; j++) {
         v[j] = _mm256_permute2f128_ps(t[j], t[4 + j], 0x20);
         v[4 + j] = _mm256_permute2f128_ps(t[j], t[4 + j], 0x31);
     }
 }
-
-Q7_INLINE q7_f32 q7_add(q7_f32 a, q7_f32 b) { return _mm256_add_ps(a, b); }
-Q7_INLINE q7_f32 q7_sub(q7_f32 a, q7_f32 b) { return _mm256_sub_ps(a, b); }
-Q7_INLINE q7_f32 q7_mul(q7_f32 a, q7_f32 b) { return _mm256_mul_ps(a, b); }
-Q7_INLINE q7_f32 q7_div(q7_f32 a, q7_f32 b) { return _mm256_div_ps(a, b); }
-Q7_INLINE q7_f32 q7_fma(q7_f32 a, q7_f32 b, q7_f32 c) { return _mm256_fmadd_ps(a, b, c); }
-Q7_INLINE q7_f32 q7_fnma(q7_f32 a, q7_f32 b, q7_f32 c) { return _mm256_fnmadd_ps(a, b, c); }
 
 Q7_INLINE q7_mask q7_lt(q7_f32 a, q7_f32 b) { return _mm256_cmp_ps(a, b, _CMP_LT_OQ); }
 Q7_INLINE q7_mask q7_le(q7_f32 a, q7_f32 b) { return _mm256_cmp_ps(a, b, _CMP_LE_OQ); }
@@ -83,29 +66,12 @@ Q7_INLINE q7_mask q7_load_bool_tail(const uint8_t *p, int64_t n) {
     return q7_load_bool(bytes);
 }
 
-Q7_INLINE q7_f32 q7_vmax(q7_f32 a, q7_f32 b) { return _mm256_max_ps(a, b); }
-Q7_INLINE q7_f32 q7_vmin(q7_f32 a, q7_f32 b) { return _mm256_min_ps(a, b); }
-Q7_INLINE q7_f32 q7_neg(q7_f32 a) { return _mm256_xor_ps(a, _mm256_set1_ps(-0.0f)); }
-Q7_INLINE q7_f32 q7_abs(q7_f32 a) { return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), a); }
-Q7_INLINE q7_f32 q7_copysign(q7_f32 magnitude, q7_f32 sign) {
-    const __m256 bit = _mm256_set1_ps(-0.0f);
-    return _mm256_or_ps(_mm256_andnot_ps(bit, magnitude), _mm256_and_ps(bit, sign));
-}
-Q7_INLINE q7_f32 q7_sqrt(q7_f32 a) { return _mm256_sqrt_ps(a); }
 Q7_INLINE q7_f32 q7_round_even(q7_f32 a) {
     return _mm256_round_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
 }
 Q7_INLINE q7_f32 q7_floor(q7_f32 a) { return _mm256_floor_ps(a); }
-Q7_INLINE float q7_hsum(q7_f32 a) {
-    __m128 x = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
-    x = _mm_add_ps(x, _mm_movehl_ps(x, x));
-    return _mm_cvtss_f32(_mm_add_ss(x, _mm_movehdup_ps(x)));
-}
-Q7_INLINE float q7_hmax(q7_f32 a) {
-    __m128 x = _mm_max_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
-    x = _mm_max_ps(x, _mm_movehl_ps(x, x));
-    return _mm_cvtss_f32(_mm_max_ss(x, _mm_movehdup_ps(x)));
-}
+Q7_INLINE float q7_hsum(q7_f32 a) { return q7_hsum_of_8(a); }
+Q7_INLINE float q7_hmax(q7_f32 a) { return q7_hmax_of_8(a); }
 Q7_INLINE q7_f32 q7_exp2i(q7_f32 n) {
     return _mm256_castsi256_ps(
         _mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127)), 23));
@@ -121,14 +87,6 @@ Q7_INLINE q7_f32 q7_frexp(q7_f32 a, q7_f32 *e) {
         _mm256_and_si256(bits, _mm256_set1_epi32(0x007fffff)), _mm256_set1_epi32(0x3f800000)));
 }
 
-Q7_INLINE q7_i32 q7_i32_set1(int32_t x) { return _mm256_set1_epi32(x); }
-Q7_INLINE q7_i32 q7_i32_load(const int32_t *p) {
-    return _mm256_loadu_si256((const __m256i *)(const void *)p);
-}
-Q7_INLINE void q7_i32_store(int32_t *p, q7_i32 v) { _mm256_storeu_si256((__m256i *)(void *)p, v); }
-Q7_INLINE q7_i32 q7_i32_add(q7_i32 a, q7_i32 b) { return _mm256_add_epi32(a, b); }
-Q7_INLINE q7_i32 q7_i32_mul(q7_i32 a, q7_i32 b) { return _mm256_mullo_epi32(a, b); }
-Q7_INLINE q7_f32 q7_float(q7_i32 v) { return _mm256_cvtepi32_ps(v); }
 #ifdef __AVXVNNI__
 #define Q7_QUAD_FLIP 0
 Q7_INLINE q7_i32 q7_dot_quads(q7_i32 sum, const int8_t *p, q7_i32 quad) {
@@ -141,24 +99,7 @@ Q7_INLINE q7_i32 q7_dot_unsigned(q7_i32 sum, q7_i32 w, q7_i32 quad) {
 Q7_INLINE q7_i32 q7_load_bytes(const uint8_t *p) {
     return _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)p));
 }
-Q7_INLINE q7_f32 q7_bits(q7_i32 v, int shift, int mask) {
-    v = _mm256_srlv_epi32(v, _mm256_set1_epi32(shift));
-    return _mm256_cvtepi32_ps(_mm256_and_si256(v, _mm256_set1_epi32(mask)));
-}
-Q7_INLINE q7_i32 q7_madd_pairs(q7_i32 sum, const int16_t *p, q7_i32 pair) {
-    const __m256i b = _mm256_loadu_si256((const __m256i *)(const void *)p);
-    return _mm256_add_epi32(sum, _mm256_madd_epi16(b, pair));
-}
 
-typedef __m256i q7_block;
-
-Q7_INLINE q7_block q7_block_set1(uint8_t x) { return _mm256_set1_epi8((char)x); }
-Q7_INLINE q7_block q7_block_load(const uint8_t *p) {
-    return _mm256_loadu_si256((const __m256i *)(const void *)p);
-}
-Q7_INLINE void q7_block_store(uint8_t *p, q7_block v) {
-    _mm256_storeu_si256((__m256i *)(void *)p, v);
-}
 Q7_INLINE q7_block q7_block_load_tail(const uint8_t *p, int64_t n) {
     if (n == 16) return _mm256_zextsi128_si256(_mm_loadu_si128((const __m128i *)(const void *)p));
     uint8_t bytes[32] = {0};
@@ -169,36 +110,6 @@ Q7_INLINE void q7_block_store_tail(uint8_t *p, q7_block v, int64_t n) {
     uint8_t bytes[32];
     q7_block_store(bytes, v);
     memcpy(p, bytes, (size_t)n);
-}
-Q7_INLINE q7_block q7_block_xor(q7_block a, q7_block b) { return _mm256_xor_si256(a, b); }
-Q7_INLINE q7_block q7_block_max(q7_block a, q7_block b) { return _mm256_max_epu8(a, b); }
-Q7_INLINE void q7_zip_pairs(const q7_block x[2], q7_i32 pairs[4]) {
-    const __m256i zero = _mm256_setzero_si256();
-    const __m256i low = _mm256_unpacklo_epi8(x[0], x[1]), high = _mm256_unpackhi_epi8(x[0], x[1]);
-    pairs[0] = _mm256_unpacklo_epi8(low, zero);
-    pairs[1] = _mm256_unpackhi_epi8(low, zero);
-    pairs[2] = _mm256_unpacklo_epi8(high, zero);
-    pairs[3] = _mm256_unpackhi_epi8(high, zero);
-}
-Q7_INLINE void q7_zip_quads(const q7_block x[4], q7_i32 quads[4]) {
-    const __m256i low01 = _mm256_unpacklo_epi8(x[0], x[1]),
-                  low23 = _mm256_unpacklo_epi8(x[2], x[3]);
-    const __m256i high01 = _mm256_unpackhi_epi8(x[0], x[1]);
-    const __m256i high23 = _mm256_unpackhi_epi8(x[2], x[3]);
-    quads[0] = _mm256_unpacklo_epi16(low01, low23);
-    quads[1] = _mm256_unpackhi_epi16(low01, low23);
-    quads[2] = _mm256_unpacklo_epi16(high01, high23);
-    quads[3] = _mm256_unpackhi_epi16(high01, high23);
-}
-Q7_INLINE __m256i q7_rounded(q7_f32 x) { /* NaN: the lowest */
-    return _mm256_cvtps_epi32(_mm256_min_ps(_mm256_set1_ps(0x1p30f), x));
-}
-Q7_INLINE q7_block q7_block_of(const q7_f32 x[4], int32_t zero, bool is_signed) {
-    const __m256i offset = _mm256_set1_epi16((int16_t)zero);
-    const __m256i low = _mm256_packs_epi32(q7_rounded(x[0]), q7_rounded(x[1]));
-    const __m256i high = _mm256_packs_epi32(q7_rounded(x[2]), q7_rounded(x[3]));
-    const __m256i first = _mm256_adds_epi16(low, offset), second = _mm256_adds_epi16(high, offset);
-    return is_signed ? _mm256_packs_epi16(first, second) : _mm256_packus_epi16(first, second);
 }
 Q7_INLINE q7_block q7_block_in_order(q7_block v) {
     return _mm256_permutevar8x32_epi32(v, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));

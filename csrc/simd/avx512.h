@@ -6,15 +6,16 @@ typedef __m512i q7_i32;
 typedef __m512 q7_f32;
 typedef __mmask16 q7_mask;
 
+#define MM(verb) _mm512_##verb
+#define SI(verb) _mm512_##verb##_si512
+#include "x86.h"
+
 /* lanes [0, n) */
 Q7_INLINE __mmask16 q7_lanes(int64_t n) { return (__mmask16)((UINT32_C(1) << n) - 1); }
-Q7_INLINE q7_f32 q7_set1(float x) { return _mm512_set1_ps(x); }
 Q7_INLINE q7_f32 q7_keep(q7_f32 v) {
     __asm__("" : "+v"(v));
     return v;
 }
-Q7_INLINE q7_f32 q7_load(const float *p) { return _mm512_loadu_ps(p); }
-Q7_INLINE void q7_store(float *p, q7_f32 v) { _mm512_storeu_ps(p, v); }
 Q7_INLINE q7_f32 q7_load_tail(const float *p, int64_t n) {
     return _mm512_maskz_loadu_ps(q7_lanes(n), p);
 }
@@ -26,7 +27,6 @@ Q7_INLINE q7_f32 q7_load_twice(const float *p) {
     return _mm512_permutexvar_ps(_mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7),
                                  _mm512_castps256_ps512(_mm256_loadu_ps(p)));
 }
-Q7_INLINE q7_f32 q7_swap_pairs(q7_f32 v) { return _mm512_permute_ps(v, 0xb1); }
 Q7_INLINE q7_f32 q7_evens(q7_f32 a, q7_f32 b) {
     const __m512i which =
         _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
@@ -35,18 +35,8 @@ Q7_INLINE q7_f32 q7_evens(q7_f32 a, q7_f32 b) {
 
 #define Q7_HAS_TRANSPOSE
 Q7_INLINE void q7_transpose(q7_f32 v[Q7_W]) {
-    __m512 t[16]; /* t[4 i + j]: columns j, j + 4 .. of rows 4 i to 4 i + 3 */
-    Q7_UNROLL
-    for (int i = 0; i < 16; i += 4) {
-        const __m512 low01 = _mm512_unpacklo_ps(v[i], v[i + 1]),
-                     low23 = _mm512_unpacklo_ps(v[i + 2], v[i + 3]);
-        const __m512 high01 = _mm512_unpackhi_ps(v[i], v[i + 1]),
-                     high23 = _mm512_unpackhi_ps(v[i + 2], v[i + 3]);
-        t[i] = _mm512_shuffle_ps(low01, low23, 0x44);
-        t[i + 1] = _mm512_shuffle_ps(low01, low23, 0xee);
-        t[i + 2] = _mm512_shuffle_ps(high01, high23, 0x44);
-        t[i + 3] = _mm512_shuffle_ps(high01, high23, 0xee);
-    }
+    q7_f32 t[Q7_W];
+    q7_transpose_fours(v, t);
     Q7_UNROLL
     for (int j = 0; j < 4; j++) {
         const __m512 even0 = _mm512_shuffle_f32x4(t[j], t[4 + j], 0x88),
@@ -59,13 +49,6 @@ Q7_INLINE void q7_transpose(q7_f32 v[Q7_W]) {
         v[12 + j] = _mm512_shuffle_f32x4(odd0, odd8, 0xdd);
     }
 }
-
-Q7_INLINE q7_f32 q7_add(q7_f32 a, q7_f32 b) { return _mm512_add_ps(a, b); }
-Q7_INLINE q7_f32 q7_sub(q7_f32 a, q7_f32 b) { return _mm512_sub_ps(a, b); }
-Q7_INLINE q7_f32 q7_mul(q7_f32 a, q7_f32 b) { return _mm512_mul_ps(a, b); }
-Q7_INLINE q7_f32 q7_div(q7_f32 a, q7_f32 b) { return _mm512_div_ps(a, b); }
-Q7_INLINE q7_f32 q7_fma(q7_f32 a, q7_f32 b, q7_f32 c) { return _mm512_fmadd_ps(a, b, c); }
-Q7_INLINE q7_f32 q7_fnma(q7_f32 a, q7_f32 b, q7_f32 c) { return _mm512_fnmadd_ps(a, b, c); }
 
 Q7_INLINE q7_mask q7_lt(q7_f32 a, q7_f32 b) { return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ); }
 Q7_INLINE q7_mask q7_le(q7_f32 a, q7_f32 b) { return _mm512_cmp_ps_mask(a, b, _CMP_LE_OQ); }
@@ -85,15 +68,6 @@ Q7_INLINE q7_mask q7_load_bool_tail(const uint8_t *p, int64_t n) {
     return _mm_test_epi8_mask(x, x);
 }
 
-Q7_INLINE q7_f32 q7_vmax(q7_f32 a, q7_f32 b) { return _mm512_max_ps(a, b); }
-Q7_INLINE q7_f32 q7_vmin(q7_f32 a, q7_f32 b) { return _mm512_min_ps(a, b); }
-Q7_INLINE q7_f32 q7_neg(q7_f32 a) { return _mm512_xor_ps(a, _mm512_set1_ps(-0.0f)); }
-Q7_INLINE q7_f32 q7_abs(q7_f32 a) { return _mm512_andnot_ps(_mm512_set1_ps(-0.0f), a); }
-Q7_INLINE q7_f32 q7_copysign(q7_f32 magnitude, q7_f32 sign) {
-    const __m512 bit = _mm512_set1_ps(-0.0f);
-    return _mm512_or_ps(_mm512_andnot_ps(bit, magnitude), _mm512_and_ps(bit, sign));
-}
-Q7_INLINE q7_f32 q7_sqrt(q7_f32 a) { return _mm512_sqrt_ps(a); }
 Q7_INLINE q7_f32 q7_round_even(q7_f32 a) {
     return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
 }
@@ -101,16 +75,10 @@ Q7_INLINE q7_f32 q7_floor(q7_f32 a) {
     return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
 }
 Q7_INLINE float q7_hsum(q7_f32 a) {
-    const __m256 y = _mm256_add_ps(_mm512_castps512_ps256(a), _mm512_extractf32x8_ps(a, 1));
-    __m128 x = _mm_add_ps(_mm256_castps256_ps128(y), _mm256_extractf128_ps(y, 1));
-    x = _mm_add_ps(x, _mm_movehl_ps(x, x));
-    return _mm_cvtss_f32(_mm_add_ss(x, _mm_movehdup_ps(x)));
+    return q7_hsum_of_8(_mm256_add_ps(_mm512_castps512_ps256(a), _mm512_extractf32x8_ps(a, 1)));
 }
 Q7_INLINE float q7_hmax(q7_f32 a) {
-    const __m256 y = _mm256_max_ps(_mm512_castps512_ps256(a), _mm512_extractf32x8_ps(a, 1));
-    __m128 x = _mm_max_ps(_mm256_castps256_ps128(y), _mm256_extractf128_ps(y, 1));
-    x = _mm_max_ps(x, _mm_movehl_ps(x, x));
-    return _mm_cvtss_f32(_mm_max_ss(x, _mm_movehdup_ps(x)));
+    return q7_hmax_of_8(_mm256_max_ps(_mm512_castps512_ps256(a), _mm512_extractf32x8_ps(a, 1)));
 }
 Q7_INLINE q7_f32 q7_exp2i(q7_f32 n) { return _mm512_scalef_ps(_mm512_set1_ps(1.0f), n); }
 Q7_INLINE q7_f32 q7_ldexp(q7_f32 a, q7_f32 n) { return _mm512_scalef_ps(a, n); }
@@ -127,12 +95,6 @@ Q7_INLINE q7_f32 q7_frexp(q7_f32 a, q7_f32 *e) {
     return _mm512_getmant_ps(a, _MM_MANT_NORM_1_2, _MM_MANT_SIGN_src);
 }
 
-Q7_INLINE q7_i32 q7_i32_set1(int32_t x) { return _mm512_set1_epi32(x); }
-Q7_INLINE q7_i32 q7_i32_load(const int32_t *p) { return _mm512_loadu_si512(p); }
-Q7_INLINE void q7_i32_store(int32_t *p, q7_i32 v) { _mm512_storeu_si512(p, v); }
-Q7_INLINE q7_i32 q7_i32_add(q7_i32 a, q7_i32 b) { return _mm512_add_epi32(a, b); }
-Q7_INLINE q7_i32 q7_i32_mul(q7_i32 a, q7_i32 b) { return _mm512_mullo_epi32(a, b); }
-Q7_INLINE q7_f32 q7_float(q7_i32 v) { return _mm512_cvtepi32_ps(v); }
 #ifdef __AVX512VNNI__
 #define Q7_QUAD_FLIP 0
 Q7_INLINE q7_i32 q7_dot_quads(q7_i32 sum, const int8_t *p, q7_i32 quad) {
@@ -145,10 +107,6 @@ Q7_INLINE q7_i32 q7_dot_unsigned(q7_i32 sum, q7_i32 w, q7_i32 quad) {
 Q7_INLINE q7_i32 q7_load_bytes(const uint8_t *p) {
     return _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(const void *)p));
 }
-Q7_INLINE q7_f32 q7_bits(q7_i32 v, int shift, int mask) {
-    v = _mm512_srlv_epi32(v, _mm512_set1_epi32(shift));
-    return _mm512_cvtepi32_ps(_mm512_and_si512(v, _mm512_set1_epi32(mask)));
-}
 /* Four bits choose of a table: one instruction for mask, conversion and subtraction. */
 #define Q7_HAS_CENTRED_BITS
 Q7_INLINE q7_f32 q7_centred_bits(q7_i32 v, int shift, int bits) {
@@ -157,51 +115,13 @@ Q7_INLINE q7_f32 q7_centred_bits(q7_i32 v, int shift, int bits) {
     const __m512 table = _mm512_setr_ps(-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7);
     return _mm512_permutexvar_ps(shift ? _mm512_srli_epi32(v, (unsigned)shift) : v, table);
 }
-Q7_INLINE q7_i32 q7_madd_pairs(q7_i32 sum, const int16_t *p, q7_i32 pair) {
-    return _mm512_add_epi32(sum, _mm512_madd_epi16(_mm512_loadu_si512(p), pair));
-}
 
-typedef __m512i q7_block;
-
-Q7_INLINE q7_block q7_block_set1(uint8_t x) { return _mm512_set1_epi8((char)x); }
-Q7_INLINE q7_block q7_block_load(const uint8_t *p) { return _mm512_loadu_si512(p); }
-Q7_INLINE void q7_block_store(uint8_t *p, q7_block v) { _mm512_storeu_si512(p, v); }
 Q7_INLINE __mmask64 q7_block_lanes(int64_t n) { return UINT64_MAX >> (64 - n); }
 Q7_INLINE q7_block q7_block_load_tail(const uint8_t *p, int64_t n) {
     return _mm512_maskz_loadu_epi8(q7_block_lanes(n), p);
 }
 Q7_INLINE void q7_block_store_tail(uint8_t *p, q7_block v, int64_t n) {
     _mm512_mask_storeu_epi8(p, q7_block_lanes(n), v);
-}
-Q7_INLINE q7_block q7_block_xor(q7_block a, q7_block b) { return _mm512_xor_si512(a, b); }
-Q7_INLINE q7_block q7_block_max(q7_block a, q7_block b) { return _mm512_max_epu8(a, b); }
-Q7_INLINE void q7_zip_pairs(const q7_block x[2], q7_i32 pairs[4]) {
-    const __m512i zero = _mm512_setzero_si512();
-    const __m512i low = _mm512_unpacklo_epi8(x[0], x[1]), high = _mm512_unpackhi_epi8(x[0], x[1]);
-    pairs[0] = _mm512_unpacklo_epi8(low, zero);
-    pairs[1] = _mm512_unpackhi_epi8(low, zero);
-    pairs[2] = _mm512_unpacklo_epi8(high, zero);
-    pairs[3] = _mm512_unpackhi_epi8(high, zero);
-}
-Q7_INLINE void q7_zip_quads(const q7_block x[4], q7_i32 quads[4]) {
-    const __m512i low01 = _mm512_unpacklo_epi8(x[0], x[1]),
-                  low23 = _mm512_unpacklo_epi8(x[2], x[3]);
-    const __m512i high01 = _mm512_unpackhi_epi8(x[0], x[1]);
-    const __m512i high23 = _mm512_unpackhi_epi8(x[2], x[3]);
-    quads[0] = _mm512_unpacklo_epi16(low01, low23);
-    quads[1] = _mm512_unpackhi_epi16(low01, low23);
-    quads[2] = _mm512_unpacklo_epi16(high01, high23);
-    quads[3] = _mm512_unpackhi_epi16(high01, high23);
-}
-Q7_INLINE __m512i q7_rounded(q7_f32 x) { /* NaN: the lowest */
-    return _mm512_cvtps_epi32(_mm512_min_ps(_mm512_set1_ps(0x1p30f), x));
-}
-Q7_INLINE q7_block q7_block_of(const q7_f32 x[4], int32_t zero, bool is_signed) {
-    const __m512i offset = _mm512_set1_epi16((int16_t)zero);
-    const __m512i low = _mm512_packs_epi32(q7_rounded(x[0]), q7_rounded(x[1]));
-    const __m512i high = _mm512_packs_epi32(q7_rounded(x[2]), q7_rounded(x[3]));
-    const __m512i first = _mm512_adds_epi16(low, offset), second = _mm512_adds_epi16(high, offset);
-    return is_signed ? _mm512_packs_epi16(first, second) : _mm512_packus_epi16(first, second);
 }
 Q7_INLINE q7_block q7_block_in_order(q7_block v) {
     return _mm512_permutexvar_epi32(
