@@ -6,8 +6,6 @@
 
 #include "../simd/simd.h"
 
-enum { VECTORS = 4 };
-
 #ifdef Q7_ISA_avx512
 /* Where means do nothing but load, and pixels are no whole lines of cache, vectors of 64 bytes are parts
  * of two lines and those of 32 of one: 1.1 to 1.25 of avx2's time (56x56x24, 28x28x136, 28x28x100). */
@@ -112,7 +110,7 @@ Q7_INLINE window window_of(const q7_pool_args *x, int64_t at) {
 /* y = the terms of the lines of a window of x joined, for some vectors, of the last one `last` elements. */
 Q7_INLINE void join_elements(int64_t op, const float *x, float *y, const window *in,
                              const int vectors, int64_t last) {
-    q7_f32 all[VECTORS];
+    q7_f32 all[4];
     for (int v = 0; v < vectors; v++) all[v] = q7_set1(start_of(op));
     for (int64_t l = 0; l < in->planes; l++)
         for (int64_t i = 0; i < in->lines; i++) {
@@ -133,17 +131,9 @@ Q7_INLINE void pool_elements(const q7_pool_args *x, int64_t at, int64_t op) {
     const window in = window_of(x, at);
     const float *first = (const float *)x->x + in.first;
     float *y = (float *)x->y + at * x->W;
-    int64_t i = 0;
-    for (; i + VECTORS * Q7_W <= x->W; i += VECTORS * Q7_W)
-        join_elements(op, first + i, y + i, &in, VECTORS, Q7_W);
-    const int64_t left = x->W - i, full = (left - 1) / Q7_W; /* vectors in front of the last one */
-    if (left == 0) return;
-    switch (full) {
-        case 0: join_elements(op, first + i, y + i, &in, 1, left); break;
-        case 1: join_elements(op, first + i, y + i, &in, 2, left - Q7_W); break;
-        case 2: join_elements(op, first + i, y + i, &in, 3, left - 2 * Q7_W); break;
-        default: join_elements(op, first + i, y + i, &in, 4, left - 3 * Q7_W); break;
-    }
+#define PART(i, vectors, last) join_elements(op, first + i, y + i, &in, vectors, last)
+    Q7_BY_4_VECTORS(x->W, PART)
+#undef PART
 }
 
 /* The maxima of a line of bytes; those of int8 turned into what has the same order in uint8. */

@@ -118,17 +118,9 @@ Q7_INLINE void reduce(int64_t op, int64_t count, int64_t n, int64_t stride, cons
         for (int64_t r = 0; r < count; r++) row(op, n, x + r * n, y + r);
         return;
     }
-    int64_t c = 0;
-    for (; c + LANES * Q7_W <= count; c += LANES * Q7_W)
-        columns(op, n, stride, x + c, y + c, LANES, Q7_W);
-    const int64_t left = count - c, full = (left - 1) / Q7_W; /* vectors in front of the last one */
-    if (left == 0) return;
-    switch (full) {
-        case 0: columns(op, n, stride, x + c, y + c, 1, left); break;
-        case 1: columns(op, n, stride, x + c, y + c, 2, left - Q7_W); break;
-        case 2: columns(op, n, stride, x + c, y + c, 3, left - 2 * Q7_W); break;
-        default: columns(op, n, stride, x + c, y + c, 4, left - 3 * Q7_W); break;
-    }
+#define PART(i, vectors, last) columns(op, n, stride, x + i, y + i, vectors, last)
+    Q7_BY_4_VECTORS(count, PART)
+#undef PART
 }
 
 void Q7_KERNEL(reduce_f32)(int64_t op, int64_t count, int64_t n, int64_t stride, const float *x,

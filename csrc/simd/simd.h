@@ -129,6 +129,22 @@ Q7_INLINE void q7_store_part(float *p, q7_f32 v, int64_t left) {
         q7_store_tail(p, v, left);
 }
 
+/* part(i, vectors, last) for n floats, four vectors at a time: so many vectors, a constant, from i on,
+ * of the last one `last` floats. */
+#define Q7_BY_4_VECTORS(n, part)                                     \
+    {                                                                \
+        int64_t i = 0;                                               \
+        for (; i + 4 * Q7_W <= (n); i += 4 * Q7_W) part(i, 4, Q7_W); \
+        const int64_t left = (n)-i;                                  \
+        switch ((left + Q7_W - 1) / Q7_W) {                          \
+            case 0: break;                                           \
+            case 1: part(i, 1, left); break;                         \
+            case 2: part(i, 2, left - Q7_W); break;                  \
+            case 3: part(i, 3, left - 2 * Q7_W); break;              \
+            default: part(i, 4, left - 3 * Q7_W); break;             \
+        }                                                            \
+    }
+
 /* Hints only: any address is allowed. */
 Q7_INLINE void q7_prefetch(const void *p) { __builtin_prefetch(p, 0, 2); }
 Q7_INLINE void q7_prefetch_near(const void *p) { __builtin_prefetch(p, 0, 3); }
