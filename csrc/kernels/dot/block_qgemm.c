@@ -9,7 +9,7 @@
 #include <float.h>
 #include <math.h>
 
-#include "../tile.h"
+#include "add_quads.h"
 
 _Static_assert(NR == Q7_CAT(nr_block_qgemm_u8_, Q7_ISA), "the tile in kernels.def is another");
 enum {
@@ -154,21 +154,13 @@ Q7_INLINE void multiply(const rows_block *x, const int m, float *total) {
     Q7_UNROLL
     for (int i = 0; i < m * VECTORS; i++) sum[i] = q7_i32_load(x->shift + i % VECTORS * Q7_W);
     int64_t stride = x->stride;
-    __asm__("" : "+r"(stride)); /* rows at origin[i / 5] + i % 5 * stride: few address registers */
+    __asm__("" : "+r"(stride)); /* in a register */
     const char *origin[3];
     const int8_t *w = x->w;
     Q7_UNROLL
     for (int i = 0; i < 3; i++) origin[i] = x->bytes + 5 * i * stride;
     for (int64_t s = 0, quads = x->quads; s < quads; s++) {
-        Q7_UNROLL
-        for (int i = 0; i < m; i++) {
-            int32_t four;
-            memcpy(&four, origin[i / 5] + i % 5 * stride, sizeof four);
-            Q7_UNROLL
-            for (int j = 0; j < VECTORS; j++)
-                sum[i * VECTORS + j] =
-                    q7_dot_quads(sum[i * VECTORS + j], w + 4 * Q7_W * j, q7_i32_set1(four));
-        }
+        q7_add_quads(sum, origin, stride, 0, w, m);
         Q7_UNROLL
         for (int i = 0; i < 3; i++) origin[i] += 4;
         w += 4 * NR;

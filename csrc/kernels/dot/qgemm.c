@@ -3,6 +3,7 @@
  * Sums of a tile stay in registers for all k. Few rows have several sums each, which are added at
  * the end: one chain of dependent additions would wait 4 of 5 cycles. */
 #include "../qquads.h"
+#include "add_quads.h"
 
 enum { AHEAD = 3072 }; /* bytes, of weights that are read once; docs/decisions.md 43 */
 
@@ -14,41 +15,23 @@ Q7_INLINE void multiply(const q7_quads *q, const uint8_t *a, const int8_t *b, co
     Q7_UNROLL
     for (int i = 0; i < chains * m * VECTORS; i++) sum[i] = q7_i32_set1(0);
     int64_t stride = q->a_stride;
-    __asm__("" : "+r"(stride)); /* rows at origin[i / 5] + i % 5 * stride: few address registers */
-    const uint8_t *origin[3];
+    __asm__("" : "+r"(stride)); /* in a register */
+    const char *origin[3];
     Q7_UNROLL
-    for (int i = 0; i < 3; i++) origin[i] = a + 5 * i * stride;
+    for (int i = 0; i < 3; i++) origin[i] = (const char *)a + 5 * i * stride;
     int64_t p = 0;
     for (; p + chains <= q->quads; p += chains) {
         Q7_UNROLL
         for (int s = 0; s < chains; s++) {
             if (m <= 3) q7_prefetch(b + AHEAD), q7_prefetch(b + AHEAD + 64);
-            Q7_UNROLL
-            for (int i = 0; i < m; i++) {
-                int32_t four;
-                memcpy(&four, origin[i / 5] + i % 5 * stride + 4 * s, sizeof four);
-                const q7_i32 quad = q7_i32_set1(four);
-                Q7_UNROLL
-                for (int j = 0; j < VECTORS; j++) {
-                    const int at = (s * m + i) * VECTORS + j;
-                    sum[at] = q7_dot_quads(sum[at], b + 4 * Q7_W * j, quad);
-                }
-            }
+            q7_add_quads(sum + s * m * VECTORS, origin, stride, 4 * s, b, m);
             b += 4 * NR;
         }
         Q7_UNROLL
         for (int i = 0; i < 3; i++) origin[i] += 4 * chains;
     }
     for (; p < q->quads; p++, b += 4 * NR) {
-        Q7_UNROLL
-        for (int i = 0; i < m; i++) {
-            int32_t four;
-            memcpy(&four, origin[i / 5] + i % 5 * stride, sizeof four);
-            Q7_UNROLL
-            for (int j = 0; j < VECTORS; j++)
-                sum[i * VECTORS + j] =
-                    q7_dot_quads(sum[i * VECTORS + j], b + 4 * Q7_W * j, q7_i32_set1(four));
-        }
+        q7_add_quads(sum, origin, stride, 0, b, m);
         Q7_UNROLL
         for (int i = 0; i < 3; i++) origin[i] += 4;
     }
