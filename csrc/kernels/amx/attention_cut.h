@@ -41,46 +41,17 @@ static uint32_t cut_queries(const q7_attention_tile *t, const float *q, int64_t 
     return large;
 }
 
-static inline __m512 lanes64(__m512 a, __m512 b, const bool high) {
-    const __m512d x = _mm512_castps_pd(a), y = _mm512_castps_pd(b);
-    return _mm512_castpd_ps(high ? _mm512_unpackhi_pd(x, y) : _mm512_unpacklo_pd(x, y));
-}
-
-/* to[j] = lane j of from[0 .. 15] */
-Q7_INLINE void transpose_16x16(const __m512 *from, __m512 *to) {
-    __m512 a[16], b[16];
-    Q7_UNROLL
-    for (int i = 0; i < 16; i += 2) {
-        a[i] = _mm512_unpacklo_ps(from[i], from[i + 1]);
-        a[i + 1] = _mm512_unpackhi_ps(from[i], from[i + 1]);
-    }
-    Q7_UNROLL
-    for (int i = 0; i < 16; i++)
-        b[i] = lanes64(a[i / 4 * 4 + i % 4 / 2], a[i / 4 * 4 + i % 4 / 2 + 2], i % 2);
-    Q7_UNROLL
-    for (int i = 0; i < 4; i++) {
-        const __m512 low0 = _mm512_shuffle_f32x4(b[i], b[4 + i], 0x44);
-        const __m512 low1 = _mm512_shuffle_f32x4(b[8 + i], b[12 + i], 0x44);
-        const __m512 high0 = _mm512_shuffle_f32x4(b[i], b[4 + i], 0xee);
-        const __m512 high1 = _mm512_shuffle_f32x4(b[8 + i], b[12 + i], 0xee);
-        to[i] = _mm512_shuffle_f32x4(low0, low1, 0x88);
-        to[4 + i] = _mm512_shuffle_f32x4(low0, low1, 0xdd);
-        to[8 + i] = _mm512_shuffle_f32x4(high0, high1, 0x88);
-        to[12 + i] = _mm512_shuffle_f32x4(high0, high1, 0xdd);
-    }
-}
-
 /* Parts of up to 16 keys, transposed. Returns those that are large. */
 static uint32_t cut_keys(const q7_attention_tile *t, const float *k, int64_t n, q7_bf16 *to) {
-    __m512 largest = _mm512_setzero_ps(), rows[16], low[16], high[16];
+    __m512 largest = _mm512_setzero_ps(), low[16], high[16];
     for (int64_t d = 0; d < t->D; d += STEP, to += Q7_PARTS_SIZE) {
-        for (int64_t j = 0; j < 16; j++)
-            rows[j] = j < n ? q7_load_left(k + j * t->k_stride + d, t->D - d) : _mm512_setzero_ps();
-        transpose_16x16(rows, low);
-        for (int64_t j = 0; j < 16; j++)
-            rows[j] = j < n ? q7_load_left(k + j * t->k_stride + d + 16, t->D - d - 16)
-                            : _mm512_setzero_ps();
-        transpose_16x16(rows, high);
+        for (int64_t j = 0; j < 16; j++) {
+            const float *key = k + j * t->k_stride + d;
+            low[j] = j < n ? q7_load_left(key, t->D - d) : _mm512_setzero_ps();
+            high[j] = j < n ? q7_load_left(key + 16, t->D - d - 16) : _mm512_setzero_ps();
+        }
+        q7_transpose(low);
+        q7_transpose(high);
         for (int64_t j = 0; j < 16; j++)
             q7_store_parts(low[j], high[j], false, to + j * STEP, 2 * Q7_PARTS_TILE, &largest);
     }

@@ -57,18 +57,11 @@ static bool next_image(const job *j, image *i) {
 /* A pixel, or zeros, as a row; false if it does not fit. */
 static bool cut_pixel(const job *j, const float *from, q7_bf16 *to) {
     const int64_t C = j->x->C, part = j->rows * Q7_PARTS_STEP;
-    __m512 largest = _mm512_setzero_ps();
+    if (from) return q7_cut_row(from, C, 0, to, j->channels_stride, part);
     for (int64_t c = 0; c < C; c += Q7_PARTS_STEP, to += j->channels_stride)
-        if (!from)
-            for (int i = 0; i < Q7_PARTS; i++)
-                _mm512_store_si512(to + i * part, _mm512_setzero_si512());
-        else if (c + Q7_PARTS_STEP <= C)
-            q7_store_parts(_mm512_loadu_ps(from + c), _mm512_loadu_ps(from + c + 16), true, to,
-                           part, &largest);
-        else
-            q7_store_parts(q7_load_left(from + c, C - c), q7_load_left(from + c + 16, C - c - 16),
-                           true, to, part, &largest);
-    return q7_row_fits(largest);
+        for (int i = 0; i < Q7_PARTS; i++)
+            _mm512_store_si512(to + i * part, _mm512_setzero_si512());
+    return true;
 }
 
 static void cut_image(const job *j, const image *i) {

@@ -23,23 +23,12 @@ static _Thread_local struct {
 /* Rows of a, up to those of some tiles; a bit for each that does not fit. */
 static uint64_t cut_rows(const q7_gemm_block *x, int64_t row, int64_t m, q7_bf16 *parts,
                          int64_t tiles) {
-    const int64_t whole = x->k / Q7_PARTS_STEP * Q7_PARTS_STEP, stride = tiles * Q7_PARTS_TILE;
+    const int64_t stride = tiles * Q7_PARTS_TILE, next_block = x->k;
     uint64_t odd = 0;
     for (int64_t i = 0; i < m; i++) {
-        const float *a = x->a + (row + i) * x->a_row_stride;
-        __m512 largest = _mm512_setzero_ps();
-        q7_bf16 *to = parts + i * Q7_PARTS_STEP;
-        for (int64_t k = 0; k < whole; k += Q7_PARTS_STEP, to += Q7_PARTS * stride) {
-            q7_prefetch(a + k + x->k); /* for the next block of k */
-            q7_prefetch(a + k + x->k + 16);
-            q7_store_parts(_mm512_loadu_ps(a + k), _mm512_loadu_ps(a + k + 16), true, to, stride,
-                           &largest);
-        }
-        if (whole < x->k)
-            q7_store_parts(q7_load_left(a + whole, x->k - whole),
-                           q7_load_left(a + whole + 16, x->k - whole - 16), true, to, stride,
-                           &largest);
-        odd |= (uint64_t)!q7_row_fits(largest) << i;
+        const bool fits = q7_cut_row(x->a + (row + i) * x->a_row_stride, x->k, next_block,
+                                     parts + i * Q7_PARTS_STEP, Q7_PARTS * stride, stride);
+        odd |= (uint64_t)!fits << i;
     }
     return odd;
 }

@@ -84,6 +84,24 @@ Q7_INLINE bool q7_row_fits(__m512 largest) {
     return q7_parts_fit(_mm512_set1_ps(_mm512_reduce_max_ps(largest))) != 0;
 }
 
+/* n floats in steps, which are `step` on from each other, and the parts of one `stride`; false if they do
+ * not fit. What is `ahead` of whole steps is prefetched; 0: nothing is. */
+Q7_INLINE bool q7_cut_row(const float *a, int64_t n, const int64_t ahead, q7_bf16 *to, int64_t step,
+                          int64_t stride) {
+    const int64_t whole = n / Q7_PARTS_STEP * Q7_PARTS_STEP;
+    __m512 largest = _mm512_setzero_ps();
+    for (int64_t k = 0; k < whole; k += Q7_PARTS_STEP, to += step) {
+        if (ahead) q7_prefetch(a + k + ahead);
+        if (ahead) q7_prefetch(a + k + ahead + 16);
+        q7_store_parts(_mm512_loadu_ps(a + k), _mm512_loadu_ps(a + k + 16), true, to, stride,
+                       &largest);
+    }
+    if (whole < n)
+        q7_store_parts(q7_load_left(a + whole, n - whole),
+                       q7_load_left(a + whole + 16, n - whole - 16), true, to, stride, &largest);
+    return q7_row_fits(largest);
+}
+
 /* Of 32 columns. */
 static inline bool q7_columns_fit(const __m512 largest[2]) {
     return (q7_parts_fit(largest[0]) & q7_parts_fit(largest[1])) == 0xffff;
