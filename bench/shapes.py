@@ -26,7 +26,7 @@ from q7x2_ep.ir.core import Graph, Node, Type, Value, array_type
 from q7x2_ep.ir.shape import evaluate, symbols
 from q7x2_ep.ir.text import parse, to_text
 from q7x2_ep.ir.view import channels_last
-from q7x2_ep.ops import find
+from q7x2_ep.ops.common import is_movement
 from q7x2_ep.passes import infer
 from q7x2_ep.plan.build import Builder, NotNative, build, lowered
 from q7x2_ep.plan.memory import THREADS
@@ -158,11 +158,6 @@ def cut(node: Node, sizes: Mapping[str, int], model: Builder) -> Graph:
     made.output_names = [value.name for value in made.outputs]
     infer.run(made)
     return made
-
-
-def is_movement(node: Node) -> bool:
-    entry = find(node.op)
-    return hasattr(entry, "view") or hasattr(entry, "views")
 
 
 def sizes_of(graph: Graph, batch: int, sequence: int, past: int) -> dict[str, int]:

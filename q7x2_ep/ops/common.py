@@ -169,6 +169,12 @@ def normal_axis(node: Node, axis: int, ndim: int) -> int:
     return axis % max(ndim, 1)
 
 
+def named_axes(node: Node, ndim: int) -> list[int]:
+    """The axes that a node names, by default all, counted from the front."""
+    axes = node.attrs["axes"]
+    return [normal_axis(node, axis, ndim) for axis in (range(ndim) if axes is None else axes)]
+
+
 def typed(dtype: int, shape: tuple[Dim, ...], elements: Optional[tuple[Dim, ...]] = None) -> Type:
     """A Type; elements are kept only for the small integer and bool tensors that may have them."""
     wanted = (

@@ -20,6 +20,7 @@ from q7x2_ep.ops.common import (
     fill_step,
     fresh,
     known,
+    named_axes,
     normal_axis,
     required,
     required_ints,
@@ -161,13 +162,13 @@ class CenterCropPad:
 
     def infer(node: Node) -> list[Type]:
         shape, sizes = list(dims(node)), known(node.inputs[1])
-        for i, axis in enumerate(crop_axes(node, len(shape))):
+        for i, axis in enumerate(named_axes(node, len(shape))):
             shape[axis] = fresh(node, 0, len(shape))[axis] if sizes is None else sizes[i]
         return [Type(node.inputs[0].dtype, tuple(shape))]
 
     def reference(node: Node, x: np.ndarray, shape: np.ndarray) -> np.ndarray:
         y = x
-        for axis, size in zip(crop_axes(node, x.ndim), shape.tolist()):
+        for axis, size in zip(named_axes(node, x.ndim), shape.tolist()):
             before, after = centred(y.shape[axis], size)
             y = np.take(y, np.arange(max(-before, 0), y.shape[axis] - max(-after, 0)), axis)
             grow = [(0, 0)] * y.ndim
@@ -178,14 +179,9 @@ class CenterCropPad:
     def lower(node: Node, b: Any) -> None:
         x, sizes = node.inputs[0], required(node, 1, "the dims")
         around: Widths = [(0, 0)] * len(x.shape)
-        for axis, size in zip(crop_axes(node, len(x.shape)), sizes):
+        for axis, size in zip(named_axes(node, len(x.shape)), sizes):
             around[axis] = centred(x.shape[axis], size)
         place(b, None, b.view(x), node.output, around)
-
-
-def crop_axes(node: Node, ndim: int) -> list[int]:
-    axes = node.attrs["axes"]
-    return [normal_axis(node, axis, ndim) for axis in (range(ndim) if axes is None else axes)]
 
 
 def centred(dim: Dim, size: Dim) -> tuple[Dim, Dim]:

@@ -25,7 +25,7 @@ from q7x2_ep.ops.common import (
     elem_bytes,
     fresh,
     known,
-    normal_axis,
+    named_axes,
     require_dtype,
     temporary,
     unary_step,
@@ -94,7 +94,7 @@ class Resize:
             for axis in resized_axes(node):
                 shape[axis.axis] = axis.m
         except NotInferable:
-            for i in axes_of(node, len(shape)):
+            for i in named_axes(node, len(shape)):
                 shape[i] = fresh(node, 0, len(shape))[i]
         return [Type(node.inputs[0].dtype, tuple(shape))]
 
@@ -155,11 +155,6 @@ def check_modes(node: Node) -> None:
 # Sizes
 
 
-def axes_of(node: Node, ndim: int) -> list[int]:
-    axes = node.attrs["axes"]
-    return [normal_axis(node, axis, ndim) for axis in (range(ndim) if axes is None else axes)]
-
-
 def resized_axes(node: Node) -> list[Axis]:
     """What changes.
 
@@ -188,7 +183,7 @@ def axes_between(
     scales: Optional[list[float]],
     sizes: Optional[list[Dim]],
 ) -> list[Axis]:
-    axes, crops = axes_of(node, len(shape)), node.attrs["coordinate_transformation_mode"] == CROP
+    axes, crops = named_axes(node, len(shape)), node.attrs["coordinate_transformation_mode"] == CROP
     given = sizes or scales
     if given is None or len(given) != len(axes) or (crops and len(roi or ()) != 2 * len(axes)):
         raise ModelError(

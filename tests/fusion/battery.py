@@ -33,6 +33,7 @@ import q7x2_ep
 from q7x2_ep import fuse, importer, passes
 from q7x2_ep.backend.numpy import evaluate
 from q7x2_ep.compare import ERROR_FACTOR, rms_error
+from q7x2_ep.ir.core import Graph
 from q7x2_ep.ir.pattern import COMMUTATIVE
 from q7x2_ep.passes import infer
 
@@ -196,13 +197,28 @@ def perturbed(
         yield change, model
 
 
-def fused_ops(model: onnx.ModelProto) -> tuple[Counter, Any]:
-    """How many nodes of each op the fused graph has; the report of the fusions."""
+def fused_graph(model: Any) -> tuple[Graph, fuse.FusionReport]:
+    """The graph of a model as it is planned; the report of the fusions."""
     graph = importer.read(model)
     passes.run_all(graph)
     report = fuse.fuse(graph)
     passes.run_all(graph)
+    return graph, report
+
+
+def fused_ops(model: onnx.ModelProto) -> tuple[Counter, fuse.FusionReport]:
+    """How many nodes of each op the fused graph has; the report of the fusions."""
+    graph, report = fused_graph(model)
     return Counter(node.op for node in graph.nodes), report
+
+
+def weight(*shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng([seed, *shape]).standard_normal(shape).astype(np.float32) / 4
+
+
+def interleaved(g: Any, y: Any) -> Any:
+    """Every other column, from the first and from the second on."""
+    return g.Slice(y, [0], [2**62], [-1], [2]), g.Slice(y, [1], [2**62], [-1], [2])
 
 
 def feeds_for(model: onnx.ModelProto, sizes: Mapping[str, int], seed: int = 0) -> dict[str, Any]:

@@ -9,7 +9,6 @@ from typing import Any, Callable
 import numpy as np
 import pytest
 
-from q7x2_ep import fuse, importer, passes
 from q7x2_ep.ir.core import Node
 from tests.fusion.battery import (
     Change,
@@ -17,6 +16,7 @@ from tests.fusion.battery import (
     assert_fuses,
     assert_perturbed_stays,
     build,
+    fused_graph,
     fused_ops,
     orders,
 )
@@ -229,10 +229,7 @@ def test_selections_join() -> None:
 
 
 def attention_node(model: Any) -> Node:
-    graph = importer.read(model.SerializeToString())
-    passes.run_all(graph)
-    fuse.fuse(graph)
-    passes.run_all(graph)
+    graph, _ = fused_graph(model.SerializeToString())
     (node,) = [node for node in graph.nodes if node.op == "q7::Attention"]
     return node
 

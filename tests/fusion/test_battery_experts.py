@@ -13,16 +13,14 @@ from tests.fusion.battery import (
     assert_perturbed_stays,
     build,
     fused_ops,
+    interleaved,
+    weight,
 )
 
 E, K, N = 4, 24, 40  # indices of the battery are in [0, 4)
 ROWS, CHOSEN, PAIRS = ("T", K), ("int64", ("T",)), ("int64", ("T", 2))
 PRODUCT, GATED = "q7::ExpertLinear", "q7::GatedExpertLinear"
 Parts = Callable[..., Any]
-
-
-def weight(*shape: int, seed: int = 0) -> np.ndarray:
-    return np.random.default_rng([seed, *shape]).standard_normal(shape).astype(np.float32) / 4
 
 
 W, BIAS = weight(E, N, K), weight(E, N)
@@ -99,10 +97,6 @@ def split(g: Any, y: Any) -> Any:
 
 def slices(g: Any, y: Any) -> Any:
     return g.Slice(y, [0], [N], [1]), g.Slice(y, [-N], [2**62], [-1])
-
-
-def interleaved(g: Any, y: Any) -> Any:
-    return g.Slice(y, [0], [2**62], [-1], [2]), g.Slice(y, [1], [2**62], [-1], [2])
 
 
 @pytest.mark.parametrize("first", ["gate", "up"])

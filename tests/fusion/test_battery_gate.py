@@ -14,15 +14,13 @@ from tests.fusion.battery import (
     assert_perturbed_stays,
     build,
     fused_ops,
+    interleaved,
+    weight,
 )
 
 X = {"x": ("B", "S", 24)}
 K, N = 24, 40
 GATED = {"q7::GatedLinear"}
-
-
-def weight(*shape: int, seed: int = 0) -> np.ndarray:
-    return np.random.default_rng([seed, *shape]).standard_normal(shape).astype(np.float32) / 4
 
 
 GATE, UP, GATE_BIAS, UP_BIAS = weight(K, N), weight(K, N, seed=1), weight(N), weight(N, seed=1)
@@ -51,10 +49,6 @@ def split(g: Any, y: Any) -> Any:
 
 def slices(g: Any, y: Any) -> Any:
     return g.Slice(y, [0], [N], [2]), g.Slice(y, [-N], [2**62], [-1])
-
-
-def interleaved(g: Any, y: Any) -> Any:
-    return g.Slice(y, [0], [2**62], [-1], [2]), g.Slice(y, [1], [2**62], [-1], [2])
 
 
 @pytest.mark.parametrize("biases", ["none", "gate", "both"])

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 import q7x2_ep
-from q7x2_ep import fuse, importer, passes
 from q7x2_ep.errors import ShapeError
 from tests.fusion.battery import (
     assert_correct,
     assert_fuses,
     build,
     feeds_for,
+    fused_graph,
 )
 
 K, N = 24, 40
@@ -208,17 +208,9 @@ def last_with_softcap(g: Any, x: Any) -> Any:
 def test_only_rows_that_are_read_are_computed(spelling: Callable[..., Any]) -> None:
     assert_fuses(spelling, X, {"q7::Linear": 1})
     model, _ = build(spelling, X)
-    graph = fused_graph(model)
+    graph, _ = fused_graph(model)
     (node,) = [node for node in graph.nodes if node.op == "q7::Linear"]
     assert node.inputs[0].shape != graph.inputs[0].shape
-
-
-def fused_graph(model: Any) -> Any:
-    graph = importer.read(model)
-    passes.run_all(graph)
-    fuse.fuse(graph)
-    passes.run_all(graph)
-    return graph
 
 
 def all_and_last(g: Any, x: Any) -> Any:
@@ -237,7 +229,7 @@ def repeated_rows(g: Any, x: Any) -> Any:
 @pytest.mark.parametrize("spelling", [all_and_last, columns, repeated_rows])
 def test_all_rows_are_computed(spelling: Callable[..., Any]) -> None:
     model, _ = build(spelling, X)
-    graph = fused_graph(model)
+    graph, _ = fused_graph(model)
     (node,) = [node for node in graph.nodes if node.op == "q7::Linear"]
     assert node.inputs[0] is graph.inputs[0]
     assert_correct(model)

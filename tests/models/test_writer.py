@@ -9,12 +9,13 @@ import onnx
 import pytest
 
 import q7x2_ep
-from q7x2_ep import fuse, importer, passes
+from q7x2_ep import importer, passes
 from q7x2_ep.__main__ import main
 from q7x2_ep.feeds import random_feeds
 from q7x2_ep.importer import writer
 from q7x2_ep.ir.core import Graph
 from q7x2_ep.models import small_models
+from tests.fusion.battery import fused_graph
 from tests.models.files import CORE, label, read, select
 
 onnxruntime = pytest.importorskip("onnxruntime", reason="it opens what was written")
@@ -34,11 +35,7 @@ def open_session(path):
 
 
 def compiled(model) -> Graph:
-    graph = importer.read(model)
-    passes.run_all(graph)
-    fuse.fuse(graph)
-    passes.run_all(graph)
-    return graph
+    return fused_graph(model)[0]
 
 
 def structure(graph: Graph) -> list[str]:
