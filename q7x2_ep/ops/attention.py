@@ -62,40 +62,22 @@ def work_floats(constants: Mapping[str, int], isa: str, sizes: Sequence[Dim], ke
     return whole + queries * (depth * parts // 2 + width)
 
 
-def attention_step(
-    b: Any,
-    q: View,
-    k: View,
-    v: View,
-    o: View,
-    scale: float,
-    mask: Optional[View] = None,
-    bias: Optional[View] = None,
-    lengths: Optional[Value] = None,
-    offset: Optional[Value] = None,
-    sinks: Optional[Value] = None,
-    softcap: float = 0.0,
-    window: tuple[int, int] = (-1, -1),
-    zero_masked_rows: bool = True,
-    zero_nan_rows: bool = False,
-    fill: float = -math.inf,
-) -> None:
-    """o = softmax(cap(scale * q k^T) + bias + mask) v, all as (B, H, S, D) views of which D is
-    dense; cap(s) = softcap * tanh(s / softcap), where softcap is not 0.
+def attention_step(node: Node, b: Any, q: View, k: View, v: View, o: View) -> None:
+    """The step of a q7::Attention whose operands and result are these views, (B, H, S, D), of which
+    D is dense.
 
-    mask, bias: views that broadcast to (B, H, Sq, Skv): float to add; the mask may be bool, its
-    False is `fill`. The query at position p sees keys p - window[0] .. p + window[1] (-1: no bound)
-    among the first lengths[b] (default: all); query i is at position i + offset[b], by default such
-    that the last query is at the last of these keys. lengths, offset: 1 or B integers. sinks (H,):
-    the score of one more key per head, which all queries see and whose v is 0.
+    Query i is at key i + offset[b] + a fixed number: without `offset` the one that puts the last
+    query at the last key.
     """
     (B, H, Sq, D), (_, Hkv, Skv, Dv) = q.shape, v.shape
     strides = {"q": q.strides, "k": k.strides, "v": v.strides, "o": o.strides}
     fields = {f"{x}_{d}_stride": s for x, of in strides.items() for d, s in zip("bhs", of)}
-    views = {"mask": mask, "bias": bias}
-    for name, view in views.items():
-        views[name] = None if view is None else expand_view(view, (B, H, Sq, Skv))
-        steps = (0, 0, 0, 0) if view is None else views[name].strides
+    mask, bias, lengths, offset, sinks = (node.input(i) for i in range(3, 8))
+    views: dict[str, Optional[View]] = {}
+    for name, value in (("mask", mask), ("bias", bias)):
+        view = None if value is None else expand_view(b.view(value), (B, H, Sq, Skv))
+        steps = (0, 0, 0, 0) if view is None else view.strides
+        views[name] = view
         fields.update({f"{name}_{d}_stride": s for d, s in zip("bhqk", steps)})
     fixed: Dim = 0
     if offset is None:
@@ -106,6 +88,8 @@ def attention_step(
         step = 0 if vector is None else minimum(product(vector.shape) - 1, 1)
         fields[f"{name}_stride"] = step
         fields[f"{name}_dtype"] = MASK_NONE if vector is None else vector.dtype
+    attrs = node.attrs
+    left, right = bounds(attrs["causal"], attrs["window"])
     how = (b.constants, b.kernel("attention").isa)
     kept = kept_blocks(*how, Sq, Skv, (k.strides[2], v.strides[2]))
     floats = work_floats(*how, (Sq, Skv, D, Dv), kept)
@@ -121,24 +105,15 @@ def attention_step(
         sinks=sinks,
         o=o,
         work=b.threads * 4 * floats,
-        B=B,
-        H=H,
-        Hkv=Hkv,
-        Sq=Sq,
-        Skv=Skv,
-        D=D,
-        Dv=Dv,
-        mask_dtype=MASK_NONE if mask is None else mask.storage.dtype,
+        **{"B": B, "H": H, "Hkv": Hkv, "Sq": Sq, "Skv": Skv, "D": D, "Dv": Dv},
+        mask_dtype=MASK_NONE if mask is None else mask.dtype,
         offset=fixed,
-        left=window[0],
-        right=window[1],
-        zero_masked_rows=int(zero_masked_rows),
-        zero_nan_rows=int(zero_nan_rows),
+        left=left,
+        right=right,
         kept=kept,
         work_floats=floats,
-        scale=scale,
-        softcap=softcap,
-        fill=fill,
+        **{name: int(attrs[name]) for name in ("zero_masked_rows", "zero_nan_rows")},
+        **{name: attrs[name] for name in ("scale", "softcap", "fill")},
         **fields,
     )
 

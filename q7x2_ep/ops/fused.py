@@ -12,7 +12,14 @@ from q7x2_ep.ir.core import Node, Type, Value
 from q7x2_ep.ir.shape import content, maximum, product
 from q7x2_ep.ops import op
 from q7x2_ep.ops.activation import ACTIVATIONS
-from q7x2_ep.ops.attention import attention_step, bounds, repeat_heads, score_stages, weights
+from q7x2_ep.ops.attention import (
+    HEADS_OUTER,
+    attention_step,
+    bounds,
+    repeat_heads,
+    score_stages,
+    weights,
+)
 from q7x2_ep.ops.common import (
     F32,
     Activation,
@@ -272,26 +279,7 @@ class Attention:
                 if value is not None:
                     require_dtype(node, value.dtype, kinds)
         q, k, v = (rows_dense(b, b.view(value)) for value in node.inputs[:3])
-        attrs = node.attrs
-        o = allocate_rows(b, node.output, 2, (0, 2, 1, 3))
-        attention_step(
-            b,
-            q,
-            k,
-            v,
-            o,
-            attrs["scale"],
-            None if mask is None else b.view(mask),
-            None if bias is None else b.view(bias),
-            lengths,
-            offset,
-            sinks,
-            attrs["softcap"],
-            bounds(attrs["causal"], attrs["window"]),
-            bool(attrs["zero_masked_rows"]),
-            bool(attrs["zero_nan_rows"]),
-            attrs["fill"],
-        )
+        attention_step(node, b, q, k, v, allocate_rows(b, node.output, 2, HEADS_OUTER))
 
 
 @op("q7::SkipLayerNorm")
