@@ -5,8 +5,6 @@
 
 void Q7_KERNEL(gemm_f32)(const q7_gemm_block *tile);
 
-static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
-
 /* The zeros of block b, columns from j on; bits is a constant where this is inlined. */
 Q7_INLINE q7_f32 zeros_of(const q7_block_tile *t, int64_t b, int64_t j, const int bits) {
     if (!t->zero) return q7_set1((float)(1 << (bits - 1)));
@@ -21,7 +19,7 @@ Q7_INLINE void make(const q7_block_tile *t, const int bits) {
     float *room = t->room;
     for (int64_t i = t->first, stop; i < end; i = stop) {
         const int64_t b = i / t->block;
-        stop = least(end, (b + 1) * t->block);
+        stop = q7_min(end, (b + 1) * t->block);
         q7_f32 scale[VECTORS], zero[VECTORS]; /* in registers: stores to room might change them */
         Q7_UNROLL
         for (int j = 0; j < VECTORS; j++) {
@@ -65,14 +63,14 @@ Q7_INLINE void add_byte(const q7_block_tile *t, int64_t byte, const int m, const
 /* c = a @ w for all k of a panel; m, bits and shifts are constants where this is inlined. */
 Q7_INLINE void stream(const q7_block_tile *t, const int m, const int bits, const bool shifts) {
     const int per = 8 / bits;
-    const int64_t k = t->gemm.k, blocks = (k + t->block - 1) / t->block;
+    const int64_t k = t->gemm.k, blocks = q7_ceil_div(k, t->block);
     const float *bias = t->gemm.epilogue ? t->gemm.epilogue->bias : NULL;
     q7_f32 sum[Q7_BLOCK_FEW * VECTORS], part[2 * Q7_BLOCK_FEW * VECTORS], zero[VECTORS];
     const q7_f32 centre = q7_set1((float)(1 << (bits - 1))), *shift = shifts ? zero : NULL;
     Q7_UNROLL
     for (int i = 0; i < m * VECTORS; i++) sum[i] = q7_set1(0.0f);
     for (int64_t b = 0; b < blocks; b++) {
-        const int64_t end = least(k, (b + 1) * t->block);
+        const int64_t end = q7_min(k, (b + 1) * t->block);
         Q7_UNROLL
         for (int i = 0; i < 2 * m * VECTORS; i++) part[i] = q7_set1(0.0f);
         Q7_UNROLL

@@ -68,8 +68,6 @@ void q7_op_block_gemm(const q7_block_gemm_args *x, const q7_call *call) {
     if (x->m == 0 || x->n == 0) return;
     block_job job = {.x = x, .call = call, .panels = q7_ceil_div(x->n, call->nr)};
     const int64_t row_blocks = q7_ceil_div(x->m, Q7_GEMM_ROWS);
-    job.chunk = job.panels;
-    if (x->m * x->n * x->k > Q7_SMALL_WORK)
-        job.chunk = q7_max(1, job.panels * row_blocks / (call->threads * Q7_TASKS_PER_THREAD));
+    job.chunk = q7_panels_of_task(call, job.panels, row_blocks, x->m * x->n * x->k);
     q7_parallel(call, row_blocks * q7_ceil_div(job.panels, job.chunk), block_task, &job);
 }

@@ -62,9 +62,7 @@ void q7_op_block_qgemm(const q7_block_qgemm_args *x, const q7_call *call) {
                      .panels = q7_ceil_div(x->n, call->nr),
                      .row_bytes = q7_block_row_bytes(x->k, x->block)};
     const int64_t row_blocks = q7_ceil_div(x->m, Q7_GEMM_ROWS);
-    job.chunk = job.panels;
-    if (x->m * x->n * x->k > Q7_SMALL_WORK)
-        job.chunk = q7_max(1, job.panels * row_blocks / (call->threads * Q7_TASKS_PER_THREAD));
+    job.chunk = q7_panels_of_task(call, job.panels, row_blocks, x->m * x->n * x->k);
     q7_parallel(call, q7_ceil_div(x->m, GRAIN), round_task, &job);
     q7_parallel(call, row_blocks * q7_ceil_div(job.panels, job.chunk), product_task, &job);
 }

@@ -30,6 +30,13 @@ static inline int64_t q7_conv_k_block(int64_t k, bool single_tap) {
     return q7_max(q7_ceil_div(k, q7_max(q7_ceil_div(k, Q7_CONV_K_BLOCK), cut)), LEAST);
 }
 
+/* Panels of a task: all, or where there is enough to multiply so many that every thread has some tasks. */
+static inline int64_t q7_panels_of_task(const q7_call *call, int64_t panels, int64_t row_blocks,
+                                        int64_t work) {
+    if (work <= Q7_SMALL_WORK) return panels;
+    return q7_max(1, panels * row_blocks / (call->threads * Q7_TASKS_PER_THREAD));
+}
+
 /* Whether a product of m rows is made of tiles of AMX: parts of its rows must be, too. */
 static inline bool q7_in_tiles(const q7_call *call, int64_t m) {
     return call->mr == Q7_TALL && q7_gemm_in_tiles(m);

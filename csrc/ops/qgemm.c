@@ -58,8 +58,6 @@ void q7_op_qgemm(const q7_qgemm_args *x, const q7_call *call) {
                      .panel_bytes = x->panel_bytes,
                      .a_zero = q7_first_byte(x->a_zero, x->a_dtype)};
     const int64_t blocks = q7_ceil_div(x->m, job.rows);
-    job.chunk = job.panels;
-    if (x->m * x->n * x->k > Q7_SMALL_WORK)
-        job.chunk = q7_max(1, job.panels * blocks / (call->threads * Q7_TASKS_PER_THREAD));
+    job.chunk = q7_panels_of_task(call, job.panels, blocks, x->m * x->n * x->k);
     q7_parallel(call, blocks * q7_ceil_div(job.panels, job.chunk), qgemm_task, &job);
 }

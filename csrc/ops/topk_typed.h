@@ -41,9 +41,9 @@ static void NAME(const topk_line *line, int64_t n, T *values) {
         worst = x[heap[0] * inner];
     }
     for (int64_t left = k - 1; left > 0; left--) { /* the worst moves behind the rest */
-        const int64_t worst = heap[0];
+        const int64_t first = heap[0];
         heap[0] = heap[left * inner];
-        heap[left * inner] = worst;
+        heap[left * inner] = first;
         IN(_sink)(line, 0, left);
     }
     for (int64_t i = 0; values && i < k; i++)

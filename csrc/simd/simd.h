@@ -5,14 +5,15 @@
  *
  *   q7_set1(x)  q7_load(p)  q7_store(p, v)
  *   q7_keep(v) = v                                in a register: gcc would load it for every use
- *   q7_load_tail(p, n)  q7_store_tail(p, v, n)    touch n <= Q7_W floats only; loads fill with
- * zeros q7_add q7_sub q7_mul q7_div  q7_fma(a, b, c) = a * b + c (one rounding, but two on scalar)
+ *   q7_load_tail(p, n)  q7_store_tail(p, v, n)    touch n <= Q7_W floats; loads fill with zeros
+ *   q7_add q7_sub q7_mul q7_div
+ *   q7_fma(a, b, c) = a * b + c                   one rounding, but two on scalar
  *   q7_fnma(a, b, c) = c - a * b
  *   q7_vmax(a, b) = a > b ? a : b, q7_vmin likewise: a NaN in b always gives NaN, one in a need not
  *   q7_sqrt q7_neg q7_abs q7_copysign(magnitude, sign)  q7_floor  q7_round_even
  *   q7_load_twice(p) = p[0] p[0] p[1] p[1] ..     reads Q7_W / 2 floats
  *   q7_swap_pairs(v) = v[1] v[0] v[3] v[2] ..
- *   q7_transpose(v)                             Q7_W vectors: v[i][j] becomes v[j][i]
+ *   q7_transpose(v)                               Q7_W vectors: v[i][j] becomes v[j][i]
  *   q7_evens(a, b) = a[0] a[2] .. b[0] b[2] ..
  *   q7_hsum q7_hmax                               over the lanes, in a fixed tree order per ISA
  *   q7_exp2i(n) = 2^n                             n integral in [-126, 127]
