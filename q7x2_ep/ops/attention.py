@@ -27,20 +27,20 @@ HEADS_OUTER = (0, 2, 1, 3)  # (B, S, H, D) <-> (B, H, S, D)
 
 def work_floats(constants: Mapping[str, int], isa: str, sizes: Sequence[Dim]) -> Dim:
     """What a thread needs, for Sq, Skv, D and Dv: whose copies it has, and these; scores and a mask
-    of a panel; Q and O. amx rounds sizes up to its steps, and cuts a float of a copy and of Q into
-    three halves.
+    of a panel; Q and O. avx512 copies nothing. amx rounds sizes up to its steps, copies K too, and
+    cuts a float of a copy and of Q into three halves.
     """
     is_amx, block = isa == "amx", constants["ATTENTION_KEYS"]
     lanes, kept = constants["ATTENTION_LANES"], constants["ATTENTION_KEPT"]
-    steps = [constants["ATTENTION_STEP"]] * 4 if is_amx else [lanes, lanes, 1, 1]
+    steps = [constants["ATTENTION_STEP"]] * 4 if is_amx else [lanes, lanes, 1, lanes]
     Sq, Skv, D, Dv = sizes
     most = (minimum(Sq, constants["ATTENTION_QUERIES"]), minimum(Skv, block), D, Dv)
     queries, keys, depth, width = (ceildiv(n, step) * step for n, step in zip(most, steps))
     parts = 3 if is_amx else 2
-    copy = lanes + keys * (depth + width) * parts // 2
+    copy = lanes + keys * (depth + width) * parts // 2 if is_amx else keys * width
+    copies = 0 if isa == "avx512" else minimum(ceildiv(Skv, block), kept) * copy
     panel = keys * 2 * constants["ATTENTION_PANEL"]
-    whole = 2 * kept + lanes + minimum(ceildiv(Skv, block), kept) * copy + panel
-    return whole + queries * (depth * parts // 2 + width)
+    return 2 * kept + lanes + copies + panel + queries * (depth * parts // 2 + width)
 
 
 def attention_step(
