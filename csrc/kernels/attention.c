@@ -12,25 +12,27 @@ void Q7_KERNEL(attention_rows)(const q7_attention_tile *t);
 
 enum {
     DIRECT = 4, /* up to so many queries of one head by rows: panels would be mostly padding */
-    PANELS = Q7_ATTENTION_QUERIES / Q7_W
+    PANELS = Q7_ATTENTION_QUERIES / Q7_W,
+    FAR = 1 << 18 /* exponents beyond have no bits left for sixteenths */
 };
 
 /* What a block of queries keeps between blocks of keys. */
 typedef struct workspace {
     float *qt;          /* (panels, D, width): scaled queries, transposed */
-    float *ot;          /* (panels, Dv, width): sums so far, transposed */
+    float *o;           /* (queries, whole vectors of Dv): sums so far */
     float *st;          /* (block, width): scores of a panel, then their exponentials */
     float *mt;          /* (block, width): its mask or bias */
-    float *kp, *vp;     /* (kept, block, D), (kept, block, Dv): copies of keys and values */
+    float *vp;          /* (kept, block, Dv): copies of values */
     const float *k, *v; /* (block, D), (block, Dv): of the block */
     int64_t k_stride, v_stride;
     float key_mask[KEYS], key_bias[KEYS];
-    effect mask, bias;               /* of the block, where all queries share them */
+    effect mask;                     /* of the block, where all queries share them */
     float max[Q7_ATTENTION_QUERIES]; /* an integer, less than 1 below the largest score so far */
     float sum[Q7_ATTENTION_QUERIES]; /* of 2^(score - max) */
-    bool begun[PANELS];              /* ot holds something */
+    bool begun[PANELS];              /* o holds something */
     bool passed[PANELS];             /* over a block that the mask hides */
-    wanted soon[3]; /* keys and values of the next block; queries of the next panel, or outputs */
+    bool complete[PANELS];           /* its queries are written */
+    wanted soon[2]; /* values of the next block; queries of the next panel, or outputs */
 } workspace;
 
 /* Queries side by side in vectors. */
@@ -116,12 +118,14 @@ Q7_INLINE void column_max(int64_t n, const float *st, q7_f32 *most, const int ve
 }
 
 /* st (n, width) = 2^(unit * st - the new max), with st - largest of the block in place of st where it
- * `shifts`; max and sum (width) are brought up to date, rescale (width) is the power of two by which
- * that changes the scale of what was summed before. */
-Q7_INLINE void softmax_vectors(float unit, const bool shifts, int64_t n, float *st, float *max,
+ * `shifts` or is too far off for powers; max and sum (width) are brought up to date, rescale (width) is
+ * the power of two by which that changes the scale of what was summed before. */
+Q7_INLINE void softmax_vectors(float unit, bool shifts, int64_t n, float *st, float *max,
                                float *sum, float *rescale, const int vectors) {
     const q7_f32 by = q7_set1(unit), zero = q7_set1(0.0f), none = q7_set1(-INFINITY);
-    q7_f32 most[VECTORS], offset[VECTORS], largest[VECTORS], lift[VECTORS], total[VECTORS];
+    q7_f32 most[VECTORS], shift[VECTORS], lift[VECTORS], start[VECTORS], total[VECTORS];
+    const q7_f32 near = q7_set1(shifts ? -1.0f : FAR);
+    bool shifted = shifts;
     column_max(n, st, most, vectors);
     Q7_UNROLL
     for (int c = 0; c < vectors; c++) {
@@ -129,21 +133,34 @@ Q7_INLINE void softmax_vectors(float unit, const bool shifts, int64_t n, float *
         const q7_f32 top = q7_vmax(q7_floor(q7_mul(most[c], by)), old);
         /* while all scores are -inf: 2^(-inf - 0) = 0, where -inf - -inf would be NaN for good */
         const q7_f32 base = q7_select(q7_eq(top, none), zero, top);
-        offset[c] = q7_neg(base);
-        largest[c] = q7_select(q7_eq(most[c], none), zero, most[c]);
-        lift[c] = q7_exp2(q7_vmin(q7_set1(1.0f), q7_fma(largest[c], by, offset[c])));
+        const q7_f32 largest = q7_select(q7_eq(most[c], none), zero, most[c]);
+        const q7_mask far = q7_lt(near, q7_abs(base));
+        shifted = shifted || q7_any(far);
+        shift[c] = q7_select(far, largest, zero);
+        lift[c] = q7_exp2(
+            q7_vmin(q7_set1(1.0f), q7_fma(shift[c], by, q7_select(far, q7_neg(base), zero))));
+        start[c] = q7_add(q7_set1(Q7_POWER_ORIGIN), q7_select(far, zero, q7_neg(base)));
         total[c] = zero;
         q7_store(rescale + c * Q7_W, q7_exp2(q7_sub(old, base)));
         q7_store(max + c * Q7_W, top);
     }
-    for (int64_t j = 0; j < n; j++, st += vectors * Q7_W) {
+    for (int64_t j = 0; j < n && shifted; j++) {
         Q7_UNROLL
         for (int c = 0; c < vectors; c++) {
-            const q7_f32 x = q7_load(st + c * Q7_W);
-            const q7_f32 p = shifts ? q7_mul(lift[c], q7_exp_nonpositive(q7_sub(x, largest[c])))
-                                    : q7_exp2(q7_fma(x, by, offset[c]));
-            q7_store(st + c * Q7_W, p);
-            total[c] = q7_add(total[c], p);
+            float *x = st + (j * vectors + c) * Q7_W;
+            const q7_f32 p = q7_power_of(q7_sub(q7_load(x), shift[c]), by, start[c]);
+            const q7_f32 y = q7_mul(lift[c], p);
+            q7_store(x, y);
+            total[c] = q7_add(total[c], y);
+        }
+    }
+    for (int64_t j = 0; j < n && !shifted; j++) {
+        Q7_UNROLL
+        for (int c = 0; c < vectors; c++) {
+            float *x = st + (j * vectors + c) * Q7_W;
+            const q7_f32 y = q7_power_of(q7_load(x), by, start[c]);
+            q7_store(x, y);
+            total[c] = q7_add(total[c], y);
         }
     }
     Q7_UNROLL
@@ -156,11 +173,8 @@ Q7_INLINE void softmax_vectors(float unit, const bool shifts, int64_t n, float *
 #define SOFTMAX(vectors)                                                                     \
     static void softmax_##vectors(float unit, bool shifts, int64_t n, float *st, float *max, \
                                   float *sum, float *rescale) {                              \
-        const int most = vectors <= VECTORS ? vectors : VECTORS;                             \
-        if (shifts)                                                                          \
-            softmax_vectors(unit, true, n, st, max, sum, rescale, most);                     \
-        else                                                                                 \
-            softmax_vectors(unit, false, n, st, max, sum, rescale, most);                    \
+        softmax_vectors(unit, shifts, n, st, max, sum, rescale,                              \
+                        vectors <= VECTORS ? vectors : VECTORS);                             \
     }
 SOFTMAX(1)
 SOFTMAX(2)
@@ -200,12 +214,58 @@ static bool mask_panel(const q7_attention_tile *t, workspace *w, panel p, int64_
     return false;
 }
 
+/* st (n, width) = the products of a panel with n keys from k. */
+static void multiply_scores(const q7_attention_tile *t, workspace *w, panel p, const float *k,
+                            int64_t n) {
+    const product scores = {.a = k,
+                            .a_stride = w->k_stride,
+                            .b = w->qt + p.query * t->D,
+                            .c = w->st,
+                            .k = t->D,
+                            .soon = w->soon};
+    for (int64_t j = 0, rows; j < n; j += rows) {
+        rows = rows_of_tile(n - j, ROWS);
+        scores_tiles[p.vectors][rows](&scores, j);
+    }
+}
+
+/* The sums of a panel's queries = [these * rescale +] st (n, width) by the values of keys
+ * [first, first + n), at v; or, where they are `complete`, o = these / sum. Keys that none of a tile's
+ * queries may see are left out. */
+static void multiply_values(const q7_attention_tile *t, const workspace *w, panel p, const float *v,
+                            int64_t first, int64_t n, const float *rescale, bool complete) {
+    const int64_t all = q7_ceil_div(t->Dv, Q7_W), groups = q7_ceil_div(all, WIDE);
+    float by[VECTORS * Q7_W];
+    for (int64_t i = 0; i < p.width && complete; i += Q7_W)
+        q7_store(by + i, q7_div(q7_set1(1.0f), q7_load(w->sum + p.query + i)));
+    for (int64_t g = 0; g < groups; g++) {
+        const int64_t at = all * g / groups, vectors = all * (g + 1) / groups - at;
+        product values = {.a = w->st,
+                          .a_stride = p.width,
+                          .b = v + at * Q7_W,
+                          .b_stride = w->v_stride,
+                          .c = w->o + (p.query * all + at) * Q7_W,
+                          .c_stride = all * Q7_W,
+                          .last = q7_min(Q7_W, t->Dv - (at + vectors - 1) * Q7_W),
+                          .factor = rescale,
+                          .y = complete ? t->o + p.query * t->o_stride + at * Q7_W : NULL,
+                          .y_stride = t->o_stride,
+                          .total = w->sum + p.query,
+                          .by = by};
+        for (int64_t i = 0, rows; i < p.queries; i += rows) {
+            rows = rows_of_tile(p.queries - i, SUMS / vectors);
+            values.k = q7_min(n, end_key(t, p.query + i + rows - 1) - first);
+            values_tiles[vectors][rows](&values, i);
+        }
+    }
+}
+
 /* The keys of the block from `block` for one panel of queries. `hidden`: whether it is those that the
  * mask hides whose turn it is. */
 static void panel_step(const q7_attention_tile *t, workspace *w, panel p, int64_t block,
                        bool hidden) {
     const int64_t first = q7_max(block, first_key(t, p.query));
-    const int64_t n = q7_min(block + KEYS, end_key(t, p.query + p.queries - 1)) - first;
+    const int64_t end = end_key(t, p.query + p.queries - 1), n = q7_min(block + KEYS, end) - first;
     if (n <= 0) return;
     const effect masked =
         t->mask.q_stride ? effect_of(&t->mask, t->fill, p.query, p.queries, first, n) : w->mask;
@@ -213,66 +273,31 @@ static void panel_step(const q7_attention_tile *t, workspace *w, panel p, int64_
         w->passed[p.at] = true;
         return;
     }
-    float rescale[VECTORS * Q7_W], *ot = w->ot + p.query * t->Dv;
-    const product scores = {w->k + (first - block) * w->k_stride,
-                            w->k_stride,
-                            w->qt + p.query * t->D,
-                            w->st,
-                            n,
-                            t->D,
-                            NULL,
-                            w->soon};
-    multiply_panel(&scores, p.vectors, true);
+    float rescale[VECTORS * Q7_W];
+    multiply_scores(t, w, p, w->k + (first - block) * w->k_stride, n);
     const bool plain = mask_panel(t, w, p, first, n, masked);
     hide_unseen(t, p, first, n, w->st);
     (p.vectors == 1   ? softmax_1
      : p.vectors == 2 ? softmax_2
                       : softmax_3)(plain ? unit_of(t->scale) : LOG2_E, !plain, n, w->st,
                                    w->max + p.query, w->sum + p.query, rescale);
-    const product values = {w->v + (first - block) * w->v_stride, w->v_stride, w->st, ot, t->Dv, n,
-                            w->begun[p.at] ? rescale : NULL,      w->soon};
-    multiply_panel(&values, p.vectors, false);
+    w->complete[p.at] = block + KEYS >= end && !w->passed[p.at];
+    multiply_values(t, w, p, w->v + (first - block) * w->v_stride, first, n,
+                    w->begun[p.at] ? rescale : NULL, w->complete[p.at]);
     w->begun[p.at] = true;
 }
 
-/* A block of channels by queries, divided by their sums and transposed. */
-Q7_INLINE void finish_block(const float *ot, int64_t width, int64_t channels, int64_t queries,
-                            float *o, int64_t stride, q7_f32 total, q7_f32 by, const bool whole) {
-    q7_f32 v[Q7_W];
-    Q7_UNROLL
-    for (int d = 0; d < Q7_W; d++)
-        v[d] = whole || d < channels ? quotient(q7_load(ot + d * width), total, by) : q7_set1(0.0f);
-    q7_transpose(v);
-    Q7_UNROLL
-    for (int i = 0; i < Q7_W; i++)
-        if (whole)
-            q7_store(o + i * stride, v[i]);
-        else if (i < queries)
-            q7_store_part(o + i * stride, v[i], channels);
-}
-
-/* The queries of a panel: o = ot^T / sum, which is 0 when every key was masked by -inf, and NaN when
+/* The queries of a panel: o = sums / their sum, which is 0 when every key was masked by -inf, and NaN when
  * a score was, or was +inf. */
-static void finish_panel(const q7_attention_tile *t, workspace *w, panel p) {
-    float *ot = w->ot + p.query * t->Dv, *o = t->o + p.query * t->o_stride;
-    const float *sum = w->sum + p.query;
-    if (!w->begun[p.at]) memset(ot, 0, (size_t)(t->Dv * p.width) * sizeof *ot);
-    for (int64_t i = 0; i < p.width; i += Q7_W) {
-        const q7_f32 total = q7_load(sum + i), by = q7_div(q7_set1(1.0f), total);
-        for (int64_t d = 0; d < t->Dv; d += Q7_W) {
-            const int64_t channels = t->Dv - d, queries = p.queries - i;
-            const float *from = ot + d * p.width + i;
-            float *to = o + i * t->o_stride + d;
-            if (channels >= Q7_W && queries >= Q7_W)
-                finish_block(from, p.width, channels, queries, to, t->o_stride, total, by, true);
-            else
-                finish_block(from, p.width, channels, queries, to, t->o_stride, total, by, false);
-        }
-    }
-    for (int64_t i = 0; i < p.queries; i++) {
-        const bool masked = sum[i] == 0.0f && t->zero_masked_rows,
-                   unordered = sum[i] != sum[i] && t->zero_nan_rows;
-        if (masked || unordered) memset(o + i * t->o_stride, 0, (size_t)t->Dv * sizeof *o);
+static void finish_panel(const q7_attention_tile *t, const workspace *w, panel p) {
+    float ones[VECTORS * Q7_W];
+    for (int64_t i = 0; i < p.width; i++) ones[i] = 1.0f;
+    if (!w->complete[p.at])
+        multiply_values(t, w, p, w->v, 0, 0, w->begun[p.at] ? ones : NULL, true);
+    for (int64_t i = p.query; i < p.query + p.queries; i++) {
+        const bool masked = w->sum[i] == 0.0f && t->zero_masked_rows,
+                   unordered = w->sum[i] != w->sum[i] && t->zero_nan_rows;
+        if (masked || unordered) memset(t->o + i * t->o_stride, 0, (size_t)t->Dv * sizeof *t->o);
     }
 }
 
@@ -280,31 +305,28 @@ static int64_t *kept_at(const q7_attention_tile *t, int64_t block) {
     return (int64_t *)(void *)t->work + q7_attention_place(t, block);
 }
 
-/* Keys and values of a block: where they are, or the thread's copies. */
+/* Keys and values of a block, these copied if any are, unless the thread has a copy. */
 static void use_block(const q7_attention_tile *t, workspace *w, int64_t block) {
-    const float *k = t->k + block * t->k_stride, *v = t->v + block * t->v_stride;
-    w->k = k, w->v = v, w->k_stride = t->k_stride, w->v_stride = t->v_stride;
+    const float *v = t->v + block * t->v_stride;
+    w->k = t->k + block * t->k_stride, w->k_stride = t->k_stride;
+    w->v = v, w->v_stride = t->v_stride;
     if (!t->kept) return;
     int64_t *kept = kept_at(t, block);
-    const int64_t place = q7_attention_place(t, block) * q7_attention_keys(t->all_keys);
-    float *kp = w->kp + place * t->D, *vp = w->vp + place * t->Dv;
-    w->k = kp, w->v = vp, w->k_stride = t->D, w->v_stride = t->Dv;
+    float *vp = w->vp + q7_attention_place(t, block) * q7_attention_keys(t->all_keys) * t->Dv;
+    w->v = vp, w->v_stride = t->Dv;
     if (*kept == q7_attention_tag(t, block)) return;
-    for (int64_t j = 0; j < q7_min(KEYS, t->keys - block); j++) {
-        memcpy(kp + j * t->D, k + j * t->k_stride, (size_t)t->D * sizeof *k);
+    for (int64_t j = 0; j < q7_min(KEYS, t->keys - block); j++)
         memcpy(vp + j * t->Dv, v + j * t->v_stride, (size_t)t->Dv * sizeof *v);
-    }
     *kept = q7_attention_tag(t, block);
 }
 
-/* A panel's share of the block that comes next. */
+/* A panel's share of the values that are to be copied next. */
 static void want_block(const q7_attention_tile *t, workspace *w, int64_t block, int64_t at,
                        int64_t panels, int64_t limit) {
     const int64_t n = q7_min(KEYS, limit - block), first = block + n * at / panels,
                   rows = block + n * (at + 1) / panels - first;
     if (n <= 0 || !t->kept || *kept_at(t, block) == q7_attention_tag(t, block)) return;
-    w->soon[0] = (wanted){t->k + first * t->k_stride, t->k_stride, rows, t->D, 0};
-    w->soon[1] = (wanted){t->v + first * t->v_stride, t->v_stride, rows, t->Dv, 0};
+    w->soon[0] = (wanted){t->v + first * t->v_stride, t->v_stride, rows, t->Dv, 0};
 }
 
 /* All panels and all blocks of keys, but those that the mask hides, or these alone for panels of
@@ -324,13 +346,13 @@ static void each_block(const q7_attention_tile *t, workspace *w, bool hidden) {
             const panel p = panel_at(t, i);
             want_block(t, w, block + KEYS, i, panels, limit);
             if (!hidden && block + KEYS >= limit)
-                w->soon[2] =
+                w->soon[1] =
                     (wanted){t->o + p.query * t->o_stride, t->o_stride, p.queries, t->Dv, 0};
             if (!hidden && block == begin) {
                 const panel next = panel_at(t, i + 1);
                 pack_queries(t, p, w->qt + p.query * t->D);
                 if (i + 1 < panels)
-                    w->soon[2] = (wanted){t->q + next.query * t->q_stride, t->q_stride,
+                    w->soon[1] = (wanted){t->q + next.query * t->q_stride, t->q_stride,
                                           next.queries, t->D, 0};
             }
             if (!hidden || (w->passed[i] && !all_saw(p, w->max + p.query)))
@@ -344,16 +366,21 @@ static void blocked(const q7_attention_tile *t) {
     const int64_t panels = panel_count(t), lanes = q7_ceil_div(t->queries, Q7_W) * Q7_W;
     const float sink = t->sinks ? t->sinks[0] * LOG2_E : -INFINITY;
     const int64_t keys = q7_attention_keys(t->all_keys);
-    workspace w = {.kp = t->work + 2 * Q7_ATTENTION_KEPT};
-    w.vp = w.kp + t->kept * keys * t->D;
+    workspace w; /* 6 KB, most of which only masks use */
+    w.vp = t->work + 2 * Q7_ATTENTION_KEPT;
     w.qt = w.vp + t->kept * keys * t->Dv;
-    w.ot = w.qt + lanes * t->D;
-    w.st = w.ot + lanes * t->Dv;
+    w.o = w.qt + lanes * t->D;
+    w.st = w.o + lanes * q7_ceil_div(t->Dv, Q7_W) * Q7_W;
     w.mt = w.st + keys * VECTORS * Q7_W;
     for (int64_t i = 0; i < lanes; i++) {
         w.max[i] = floorf(sink);
         w.sum[i] = sink == -INFINITY ? 0.0f : exp2f(sink - floorf(sink));
     }
+    memset(w.begun, 0, sizeof w.begun);
+    memset(w.passed, 0, sizeof w.passed);
+    memset(w.complete, 0, sizeof w.complete);
+    memset(w.soon, 0, sizeof w.soon);
+    w.mask = NOTHING;
     bool passed = false;
     each_block(t, &w, false);
     for (int64_t i = 0; i < panels; i++) passed = passed || w.passed[i];

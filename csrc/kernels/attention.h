@@ -3,12 +3,12 @@
  * without the (Sq, Skv) scores in memory; cap(s) = softcap * tanh(s / softcap), or s where softcap
  * is 0.
  *
- * Keys are taken in blocks of Q7_ATTENTION_KEYS, queries in panels of some vectors. Everything stands
+ * Keys are taken in blocks of Q7_ATTENTION_KEYS, queries in panels of some vectors. Scores stand
  * transposed, so that queries are lanes and the softmax needs no horizontal step:
  *
  *     S^T (keys, panel) = K (keys, D) @ Q^T (D, panel, packed once)
  *     P^T = 2^(log2(e) * scale * S^T - max), max being an integer: rescaling is exact
- *     O^T (Dv, panel) = O^T * 2^(old max - max) + V^T (Dv, keys: V read by columns) @ P^T
+ *     O (panel, Dv) = O * 2^(old max - max) + P (panel, keys: P^T read by columns) @ V (keys, Dv)
  *
  * A block that the mask hides from a panel waits until the others are done: it counts only where a
  * query has seen nothing else. What a query gets does not depend on those beside it. Few queries go

@@ -77,6 +77,28 @@ Q7_INLINE q7_f32 q7_exp2(q7_f32 x) {
     return q7_scale(p, whole);
 }
 
+/* 2^(x by + n) for x by + n < 128, where start = n + Q7_POWER_ORIGIN and n is an integer of less than
+ * 2^19; 0 below 2^-126. The exponent takes no rounding where it is cut into sixteenths or eighths,
+ * whose powers are in a table. Bound: power in [-126, 0] 1.4 ulp
+ * Bound: power in [-inf, -126] 0x1p-125 absolute */
+#ifdef Q7_HAS_POWER
+#define Q7_POWER_ORIGIN (0x1.8p+23f / Q7_W)
+Q7_INLINE q7_f32 q7_power_of(q7_f32 x, q7_f32 by, q7_f32 start) {
+    const q7_f32 t = q7_fma(x, by, start), f = q7_fma(x, by, q7_sub(start, t));
+    const q7_f32 power = q7_power(t);
+    q7_f32 p = q7_set1(Q7_W == 16 ? 0x1.c6b46ap-5f : 0x1.c6c000p-5f);
+    p = q7_fma(p, f, q7_set1(Q7_W == 16 ? 0x1.ebfff4p-3f : 0x1.ec0c32p-3f));
+    p = q7_fma(p, f, q7_set1(0x1.62e430p-1f));
+    p = q7_fma(q7_mul(p, f), power, power);
+    return q7_select(q7_lt(t, q7_set1(Q7_POWER_ORIGIN - 126.0f)), q7_set1(0.0f), p);
+}
+#else
+#define Q7_POWER_ORIGIN 0.0f
+Q7_INLINE q7_f32 q7_power_of(q7_f32 x, q7_f32 by, q7_f32 start) {
+    return q7_exp2(q7_fma(x, by, start));
+}
+#endif
+
 /* e^x - 1, as twice p r 2^(n-1) + (2^(n-1) - 1/2): no cancellation near 0, inf from 88.73.
  * Bound: elu 2.1 ulp
  * Bound: selu 2.3 ulp

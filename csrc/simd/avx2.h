@@ -80,6 +80,13 @@ Q7_INLINE q7_f32 q7_ldexp(q7_f32 a, q7_f32 n) {
     const q7_f32 half = q7_floor(_mm256_mul_ps(n, q7_set1(0.5f)));
     return _mm256_mul_ps(_mm256_mul_ps(a, q7_exp2i(half)), q7_exp2i(_mm256_sub_ps(n, half)));
 }
+#define Q7_HAS_POWER
+Q7_INLINE q7_f32 q7_power(q7_f32 t) { /* bits of 2^(i / 8), less i << 20 */
+    const __m256i powers = _mm256_setr_epi32(0x3f800000, 0x3f7b95c2, 0x3f7837f0, 0x3f75fed7,
+                                             0x3f7504f3, 0x3f75672a, 0x3f7744fd, 0x3f7ac0c7);
+    const __m256i bits = _mm256_castps_si256(t), chosen = _mm256_permutevar8x32_epi32(powers, bits);
+    return _mm256_castsi256_ps(_mm256_add_epi32(chosen, _mm256_slli_epi32(bits, 20)));
+}
 Q7_INLINE q7_f32 q7_frexp(q7_f32 a, q7_f32 *e) {
     const __m256i bits = _mm256_castps_si256(a);
     *e = _mm256_cvtepi32_ps(_mm256_sub_epi32(_mm256_srai_epi32(bits, 23), _mm256_set1_epi32(127)));

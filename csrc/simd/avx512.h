@@ -90,6 +90,15 @@ Q7_INLINE q7_f32 q7_scale(q7_f32 a, q7_f32 whole) {
     const __mmask16 normal = _mm512_cmp_ps_mask(whole, _mm512_set1_ps(-126.0f), _CMP_NLT_UQ);
     return _mm512_maskz_scalef_ps(normal, a, whole);
 }
+#define Q7_HAS_POWER
+Q7_INLINE q7_f32 q7_power(q7_f32 t) { /* bits of 2^(i / 16), less i << 19 */
+    const __m512i powers =
+        _mm512_setr_epi32(0x3f800000, 0x3f7daac3, 0x3f7b95c2, 0x3f79c3d3, 0x3f7837f0, 0x3f76f532,
+                          0x3f75fed7, 0x3f75583f, 0x3f7504f3, 0x3f7508a4, 0x3f75672a, 0x3f76248c,
+                          0x3f7744fd, 0x3f78ccdf, 0x3f7ac0c7, 0x3f7d257d);
+    const __m512i bits = _mm512_castps_si512(t), chosen = _mm512_permutexvar_epi32(bits, powers);
+    return _mm512_castsi512_ps(_mm512_add_epi32(chosen, _mm512_slli_epi32(bits, 19)));
+}
 Q7_INLINE q7_f32 q7_frexp(q7_f32 a, q7_f32 *e) {
     *e = _mm512_getexp_ps(a);
     return _mm512_getmant_ps(a, _MM_MANT_NORM_1_2, _MM_MANT_SIGN_src);

@@ -25,7 +25,7 @@ from tests.kernels.harness import rows, run_op
 FLOAT, DOUBLE = 1, 11  # dtype codes
 ALPHA, BETA = 1.5, 0.75
 INF, NAN = math.inf, math.nan
-NEGATIVE = ("exp_nonpositive", "exp2")  # inside of kernels, for x <= 0
+NEGATIVE = ("exp_nonpositive", "exp2", "power")  # inside of kernels, for x <= 0
 BITS = 1800  # of mpmath: 1 + e^-1200 does not cancel
 every_row = pytest.mark.parametrize("row", rows("unary"), ids=lambda row: row.name)
 
@@ -172,23 +172,27 @@ def test_exp_of_softmax(row: KernelRow) -> None:
     check(BOUNDS["exp_nonpositive"], x, y[:, 1], np.exp(x.astype(np.float64)))
 
 
+@pytest.mark.parametrize("queries, bound", [(1, "exp2"), (8, "power")])
 @pytest.mark.parametrize("row", rows("attention"), ids=lambda row: row.name)
-def test_exp2_of_attention(row: KernelRow) -> None:
+def test_exp2_of_attention(row: KernelRow, queries: int, bound: str) -> None:
     """Two keys of scores 0 and x, values 0 and 1: where the sum of both rounds to 1, the output is
-    2^x, as float32(ln 2) * float32(log2 e) is 1.
+    2^x, as float32(ln 2) * float32(log2 e) is 1. Few queries go another way than many.
     """
     x = inputs()[(inputs() < -25) & (inputs() > -1e30)]
     k = np.stack([np.zeros_like(x), x], 1)
     page = load("").target.ops["attention"]
     absent = {**{f.name: 0 for f in page.fields}, **{o.name: None for o in page.operands}}
-    sizes = dict.fromkeys(("H", "Hkv", "Sq", "D", "Dv"), 1)
-    steps = {"q_b_stride": 0, "k_b_stride": 2, "k_s_stride": 1, "v_s_stride": 1, "o_b_stride": 1}
+    sizes = {**dict.fromkeys(("H", "Hkv", "D", "Dv"), 1), "Sq": queries}
+    steps = {"k_b_stride": 2, "k_s_stride": 1, "v_s_stride": 1}
+    steps |= {"o_b_stride": queries, "o_s_stride": 1}
     how = {"left": -1, "right": -1, "scale": float(np.float32(math.log(2)))}
     data = {"q": np.ones(1, np.float32), "k": k, "v": np.array([0, 1], np.float32)}
     work = np.full(4096, np.nan, np.float32)
     given = {**absent, **sizes, **steps, **how, **data, "B": x.size, "Skv": 2, "work": work}
-    y = run_op("attention", row, **{**given, "o": np.full_like(x, np.nan)})["o"]
-    check(BOUNDS["exp2"], x, y, np.exp2(x.astype(np.float64)))
+    o = np.full((x.size, queries), np.nan, np.float32)
+    y = run_op("attention", row, **{**given, "o": o})["o"]
+    for i in range(queries):
+        check(BOUNDS[bound], x, y[:, i], np.exp2(x.astype(np.float64)))
 
 
 @every_row

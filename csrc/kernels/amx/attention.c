@@ -259,7 +259,9 @@ static workspace workspace_of(const q7_attention_tile *t) {
 
 void Q7_KERNEL(attention_f32)(const q7_attention_tile *t) {
     if (t->heads > 1 || t->all_queries <= FEW || !(fabsf(t->scale) <= LARGE)) {
-        q7_attention_f32_avx512(t);
+        q7_attention_tile in_place = *t;
+        in_place.kept = 0;
+        q7_attention_f32_avx512(&in_place);
         return;
     }
     workspace w = workspace_of(t);
