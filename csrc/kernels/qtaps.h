@@ -96,7 +96,10 @@ static void find_taps(const q7_qdepthwise_args *x, const q7_qdepthwise_line *lin
         if (inside) {
             const uint8_t *first = has_line ? image + (h * x->W + left) * x->C : line->outside;
             const int64_t step = has_line ? x->dilation_w * x->C : 0;
-            for (int64_t j = 0; j < width; j++) tap[j] = first + j * step;
+            for (int64_t j = 0; j < width; j += SIZE) {
+                Q7_UNROLL
+                for (int t = 0; t < SIZE; t++) tap[j + t] = first + (j + t) * step;
+            }
             continue;
         }
         for (int64_t j = 0; j < width; j++) {
