@@ -11,6 +11,7 @@ typedef struct panel {
     int64_t first;
     const int8_t *quads;
     const int32_t *shift, *b_zero; /* or NULL */
+    int64_t bytes, share;          /* of the panel, and that a step of a tile fetches of the next */
 } panel;
 
 /* [chains][m][VECTORS] */
@@ -20,7 +21,7 @@ enum { SUMS = 4 * VECTORS > MR *VECTORS ? 4 * VECTORS : MR *VECTORS };
 Q7_INLINE void multiply(const q7_quads *q, const panel *of, int64_t row, const int m, q7_i32 *sum) {
     const int chains = m == 1 ? 4 : m <= 3 ? 2 : 1;
     const uint8_t *a = q->a + row * q->a_stride;
-    const int8_t *b = of->quads;
+    const int8_t *b = of->quads, *ahead = b + of->bytes + row / MR * q->quads * of->share;
     Q7_UNROLL
     for (int i = 0; i < m * VECTORS; i++) sum[i] = q7_i32_load(of->shift + i % VECTORS * Q7_W);
     if (of->b_zero) {
@@ -40,7 +41,10 @@ Q7_INLINE void multiply(const q7_quads *q, const panel *of, int64_t row, const i
     for (; p + chains <= q->quads; p += chains) {
         Q7_UNROLL
         for (int s = 0; s < chains; s++) {
-            if (m <= 3) q7_prefetch(b + AHEAD), q7_prefetch(b + AHEAD + 64);
+            if (m <= 3)
+                q7_prefetch(b + AHEAD), q7_prefetch(b + AHEAD + 64);
+            else
+                q7_prefetch_near(ahead), ahead += of->share;
             Q7_UNROLL
             for (int i = 0; i < m; i++) {
                 int32_t four;
@@ -135,16 +139,19 @@ void Q7_KERNEL(qgemm_u8)(const q7_qgemm_block *x) {
     _Alignas(64) int32_t shift[NR];
     const q7_quads q = q7_quads_of(x, 4, 1, (x->a_signed ? 128 : 0) ^ Q7_QUAD_FLIP);
     const char *b = x->b;
+    const int64_t bytes = (1 + q7_panel_quads(x->k)) * 4 * NR;
     for (int64_t column = 0; column < x->n; column += NR) {
         const panel of = {.first = column,
                           .quads = (const int8_t *)b + NR * sizeof(int32_t),
                           .shift = shift,
-                          .b_zero = x->b_zero ? x->b_zero + column : NULL};
+                          .b_zero = x->b_zero ? x->b_zero + column : NULL,
+                          .bytes = bytes,
+                          .share = 4 * NR / q7_ceil_div(x->m, MR)};
         q7_quads_shift(&q, (const int32_t *)(const void *)b, of.b_zero, shift);
         for (int64_t row = 0, m; row < x->m; row += m) {
             m = q7_min(MR, x->m - row);
             by_rows[m - 1](x, &q, &of, row);
         }
-        b += (1 + q7_panel_quads(x->k)) * 4 * NR;
+        b += bytes;
     }
 }
