@@ -96,14 +96,15 @@ static void find_taps(const q7_qdepthwise_args *x, const q7_qdepthwise_line *lin
         if (inside) {
             const uint8_t *first = has_line ? image + (h * x->W + left) * x->C : line->outside;
             const int64_t step = has_line ? x->dilation_w * x->C : 0;
-            for (int64_t j = 0; j < width; j += SIZE) {
-                Q7_UNROLL
-                for (int t = 0; t < SIZE; t++) tap[j + t] = first + (j + t) * step;
+            for (int64_t j = 0; j < width; j++, first += step) {
+                __asm__("" : "+r"(first)); /* four are too few for vectors */
+                tap[j] = first;
             }
             continue;
         }
         for (int64_t j = 0; j < width; j++) {
-            const int64_t w = left + j * x->dilation_w;
+            int64_t w = left + j * x->dilation_w;
+            __asm__("" : "+r"(w));
             const bool has = has_line && w >= 0 && w < x->W;
             tap[j] = has ? image + (h * x->W + w) * x->C : line->outside;
         }

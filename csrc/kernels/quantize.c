@@ -40,24 +40,25 @@ Q7_INLINE q7_block bytes_at(const q7_quantize_line *t, int64_t i, const bool div
     return q7_block_in_order(q7_block_of(q, t->zero, t->is_signed));
 }
 
-Q7_INLINE void quantize(const q7_quantize_line *t, const bool divides, const bool sums) {
+/* Of copies, which what is stored cannot change. */
+Q7_INLINE void quantize(const q7_quantize_line *given, const bool divides, const bool sums) {
+    q7_quantize_line own = *given;
+    const q7_quantize_line *t = &own;
+    q7_dequantize_line from[2];
+    if (sums) from[0] = given->from[0], from[1] = given->from[1], own.from = from;
     int64_t i = 0;
     for (; i + BLOCK <= t->n; i += BLOCK) q7_block_store(t->y + i, bytes_at(t, i, divides, sums));
     if (i == t->n) return;
     const int64_t left = t->n - i;
     float last[BLOCK] = {0};
     uint8_t bytes[2][BLOCK];
-    q7_dequantize_line from[2];
     for (int k = 0; k < 2 && sums; k++) {
-        from[k] = t->from[k];
         q7_block_store(bytes[k], q7_block_load_tail(from[k].x + i, left));
         from[k].x = bytes[k];
     }
     if (!sums) memcpy(last, t->x + i, (size_t)left * sizeof *last);
-    q7_quantize_line end = *t;
-    end.x = last;
-    end.from = from;
-    q7_block_store_tail(t->y + i, bytes_at(&end, 0, divides, sums), left);
+    own.x = last;
+    q7_block_store_tail(t->y + i, bytes_at(t, 0, divides, sums), left);
 }
 
 static void range(q7_quantize_line *t) {
