@@ -40,10 +40,8 @@ Q7_INLINE q7_qcolumns q7_columns(const q7_qfinish *f, int64_t at, int64_t lanes)
     return c;
 }
 
-Q7_INLINE q7_f32 q7_real(const q7_qsums *s, const q7_qcolumns *c, int64_t i, int64_t j,
-                         const int64_t act) {
-    const q7_f32 x = q7_fma(q7_float(q7_corrected(s, i, j)), c->scale, c->bias);
-    return q7_act(act, x, c->alpha, c->beta);
+Q7_INLINE q7_f32 q7_real(q7_i32 sum, const q7_qcolumns *c, const int64_t act) {
+    return q7_act(act, q7_fma(q7_float(sum), c->scale, c->bias), c->alpha, c->beta);
 }
 
 Q7_INLINE void q7_finish_floats(const q7_qfinish *f, const q7_qsums *s, float *c, int64_t c_stride,
@@ -52,24 +50,33 @@ Q7_INLINE void q7_finish_floats(const q7_qfinish *f, const q7_qsums *s, float *c
         const int64_t lanes = q7_min(s->n - j, Q7_W);
         const q7_qcolumns columns = q7_columns(f, s->first + j, lanes);
         for (int64_t i = 0; i < s->m; i++)
-            q7_store_part(c + i * c_stride + j, q7_real(s, &columns, i, j, act), lanes);
+            q7_store_part(c + i * c_stride + j, q7_real(q7_corrected(s, i, j), &columns, act),
+                          lanes);
     }
 }
 
-/* Two vectors of columns of two rows at a time. The sums of a tile are whole vectors. */
+/* Two vectors of columns of two rows, c and d, as bytes. */
+Q7_INLINE void q7_finish_four(const q7_qfinish *f, const q7_qcolumns columns[2],
+                              const q7_i32 sum[4], uint8_t *c, uint8_t *d, int64_t lanes,
+                              const int64_t act) {
+    const q7_f32 x[4] = {q7_real(sum[0], columns, act), q7_real(sum[1], columns + 1, act),
+                         q7_real(sum[2], columns, act), q7_real(sum[3], columns + 1, act)};
+    const q7_block bytes = q7_block_of(x, f->zero, f->c_dtype == Q7_I8);
+    q7_block_store_halves(c, d, q7_block_in_order(bytes), lanes);
+}
+
+/* The sums of a tile are whole vectors. */
 Q7_INLINE void q7_finish_bytes(const q7_qfinish *f, const q7_qsums *s, uint8_t *c, int64_t c_stride,
                                const int64_t act) {
     for (int64_t j = 0; j < s->n; j += 2 * Q7_W) {
         const int64_t lanes = q7_min(s->n - j, 2 * Q7_W), next = lanes > Q7_W ? j + Q7_W : j;
-        const q7_qcolumns left = q7_columns(f, s->first + j, lanes);
-        const q7_qcolumns right = q7_columns(f, s->first + j + Q7_W, lanes - Q7_W);
+        const q7_qcolumns columns[2] = {q7_columns(f, s->first + j, lanes),
+                                        q7_columns(f, s->first + j + Q7_W, lanes - Q7_W)};
         for (int64_t i = 0; i < s->m; i += 2) {
             const int64_t k = q7_min(i + 1, s->m - 1);
-            const q7_f32 x[4] = {q7_real(s, &left, i, j, act), q7_real(s, &right, i, next, act),
-                                 q7_real(s, &left, k, j, act), q7_real(s, &right, k, next, act)};
-            const q7_block bytes = q7_block_of(x, f->zero, f->c_dtype == Q7_I8);
-            q7_block_store_halves(c + i * c_stride + j, c + k * c_stride + j,
-                                  q7_block_in_order(bytes), lanes);
+            const q7_i32 sum[4] = {q7_corrected(s, i, j), q7_corrected(s, i, next),
+                                   q7_corrected(s, k, j), q7_corrected(s, k, next)};
+            q7_finish_four(f, columns, sum, c + i * c_stride + j, c + k * c_stride + j, lanes, act);
         }
     }
 }

@@ -24,6 +24,25 @@ static inline void q7_flip_row(int64_t n, const uint8_t *x, uint8_t flip, uint8_
     if (i < n) q7_block_store(y + i, q7_block_xor(q7_block_load_tail(x + i, n - i), bits));
 }
 
+Q7_INLINE int32_t q7_row_sum(int64_t n, const uint8_t *x, bool is_signed) {
+    enum { BLOCK = 4 * Q7_W };
+    const q7_i32 ones = q7_i32_set1(0x01010101);
+    q7_i32 sum = q7_i32_set1(0);
+    uint8_t last[BLOCK];
+    for (int64_t i = 0; i < n; i += BLOCK, x += BLOCK) {
+        if (n - i < BLOCK) {
+            q7_block_store(last, q7_block_load_tail(x, n - i));
+            x = last;
+        }
+        const q7_i32 bytes = q7_i32_load((const int32_t *)(const void *)x);
+        sum = is_signed ? q7_dot_unsigned(sum, ones, bytes) : q7_dot_unsigned(sum, bytes, ones);
+    }
+    int32_t lanes[Q7_W], all = 0;
+    q7_i32_store(lanes, sum);
+    for (int i = 0; i < Q7_W; i++) all += lanes[i];
+    return all;
+}
+
 /* Rows of a in multiples of `step` bytes, in place if they are that and lie at multiples of `align`.
  * flip is 128 to make int8 of uint8, or the other way round, else 0. */
 static inline q7_quads q7_quads_of(const q7_qgemm_block *x, int64_t step, uintptr_t align,
@@ -42,12 +61,8 @@ static inline q7_quads q7_quads_of(const q7_qgemm_block *x, int64_t step, uintpt
             q7_flip_row(x->k, x->a + i * x->a_stride, flip, rows); /* over the next: it follows */
         }
     }
-    for (int64_t i = 0; i < x->m && x->b_zero; i++) {
-        int32_t sum = 0;
-        for (int64_t j = 0; j < x->k; j++)
-            sum += is_signed ? (int8_t)q.a[i * q.a_stride + j] : q.a[i * q.a_stride + j];
-        row_sums[i] = sum;
-    }
+    for (int64_t i = 0; i < x->m && x->b_zero; i++)
+        row_sums[i] = q7_row_sum(x->k, q.a + i * q.a_stride, is_signed);
     q.row_sums = row_sums;
     return q;
 }

@@ -18,11 +18,13 @@ typedef struct qtaps_run {
     int64_t y;            /* elements before the first */
 } qtaps_run;
 
-/* The sums of a pixel as they are, or scaled, back in the order of channels. */
-static void store_wide(const qtaps_run *r, const q7_i32 sum[VECTORS], const q7_f32 real[VECTORS],
-                       int64_t at) {
+/* The sums of a pixel as they are, or scaled, back in the order of channels. Inlined: arrays of vectors
+ * whose address is taken are stored with every sum. */
+Q7_INLINE void store_wide(const qtaps_run *r, const q7_i32 sum[VECTORS], const q7_f32 real[VECTORS],
+                          int64_t at) {
     int32_t bits[BLOCK];
     const bool is_float = r->x->y_dtype == Q7_F32;
+    Q7_UNROLL
     for (int v = 0; v < VECTORS; v++)
         if (is_float)
             q7_store((float *)(void *)(bits + v * Q7_W), real[v]);
@@ -70,11 +72,12 @@ Q7_INLINE void add_run(const qtaps_run *r, const int outs, const uint8_t flip) {
             if (flip) bytes[t] = q7_block_xor(bytes[t], q7_block_set1(flip));
         }
         zip(bytes, group);
-        for (int64_t p = 0; p < x->parts; p++) {
+        int64_t parts = x->parts;
+        do {
             Q7_UNROLL
             for (int v = 0; v < outs * VECTORS; v++, weight += 4 * Q7_W)
                 sum[v] = dot(sum[v], weight, group[v % VECTORS]);
-        }
+        } while (--parts);
     }
     Q7_UNROLL
     for (int o = 0; o < outs; o++)
@@ -90,9 +93,19 @@ static void find_taps(const q7_qdepthwise_args *x, const q7_qdepthwise_line *lin
     for (int64_t i = 0; i < x->kh; i++, tap += width) {
         const int64_t h = top + i * x->dilation_h;
         const bool has_line = h >= 0 && h < x->H;
+        if (inside) {
+            const uint8_t *first = has_line ? image + (h * x->W + left) * x->C : line->outside;
+            const int64_t step = has_line ? x->dilation_w * x->C : 0;
+            for (int64_t j = 0; j < width; j++, first += step) {
+                __asm__("" : "+r"(first)); /* four are too few for vectors */
+                tap[j] = first;
+            }
+            continue;
+        }
         for (int64_t j = 0; j < width; j++) {
-            const int64_t w = left + j * x->dilation_w;
-            const bool has = has_line && (inside || (w >= 0 && w < x->W));
+            int64_t w = left + j * x->dilation_w;
+            __asm__("" : "+r"(w));
+            const bool has = has_line && w >= 0 && w < x->W;
             tap[j] = has ? image + (h * x->W + w) * x->C : line->outside;
         }
     }

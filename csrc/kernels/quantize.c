@@ -9,14 +9,26 @@
 
 #include "../simd/simd.h"
 
-/* divides is a constant where this is inlined. */
-Q7_INLINE q7_block bytes_of(const q7_quantize_line *t, const float *from, const bool divides) {
+enum { BLOCK = 4 * Q7_W };
+
+/* Q7_W bytes, dequantised. A product that is not rounded before it is added would have other bits. */
+Q7_INLINE q7_f32 real_of(const q7_dequantize_line *t, int64_t i) {
+    const q7_f32 byte = q7_float(q7_load_bytes(t->x + i));
+    q7_f32 zero = q7_set1((float)t->zero);
+    if (t->is_signed) /* what is below 0 is 256 more as a byte */
+        zero = q7_select(q7_lt(q7_set1(127.0f), byte), q7_set1((float)t->zero + 256.0f), zero);
+    return q7_keep(q7_mul(q7_sub(byte, zero), q7_set1(t->scale)));
+}
+
+/* divides and sums are constants where this is inlined. */
+Q7_INLINE q7_block bytes_at(const q7_quantize_line *t, int64_t i, const bool divides,
+                            const bool sums) {
     const float top = (float)((t->is_signed ? 127 : 255) - t->zero);
     const q7_f32 scale = q7_set1(t->scale), reciprocal = q7_set1(1.0f / t->scale);
     q7_f32 q[4];
     Q7_UNROLL
-    for (int v = 0; v < 4; v++) {
-        q7_f32 x = q7_load(from + v * Q7_W);
+    for (int v = 0; v < 4; v++, i += Q7_W) {
+        q7_f32 x = sums ? q7_add(real_of(t->from, i), real_of(t->from + 1, i)) : q7_load(t->x + i);
         if (divides) {
             q[v] = q7_div(x, scale);
         } else { /* -inf gives NaN and so the lowest; +inf would, too */
@@ -28,14 +40,25 @@ Q7_INLINE q7_block bytes_of(const q7_quantize_line *t, const float *from, const 
     return q7_block_in_order(q7_block_of(q, t->zero, t->is_signed));
 }
 
-Q7_INLINE void quantize(const q7_quantize_line *t, const bool divides) {
-    enum { BLOCK = 4 * Q7_W };
+/* Of copies, which what is stored cannot change. */
+Q7_INLINE void quantize(const q7_quantize_line *given, const bool divides, const bool sums) {
+    q7_quantize_line own = *given;
+    const q7_quantize_line *t = &own;
+    q7_dequantize_line from[2];
+    if (sums) from[0] = given->from[0], from[1] = given->from[1], own.from = from;
     int64_t i = 0;
-    for (; i + BLOCK <= t->n; i += BLOCK) q7_block_store(t->y + i, bytes_of(t, t->x + i, divides));
+    for (; i + BLOCK <= t->n; i += BLOCK) q7_block_store(t->y + i, bytes_at(t, i, divides, sums));
     if (i == t->n) return;
+    const int64_t left = t->n - i;
     float last[BLOCK] = {0};
-    memcpy(last, t->x + i, (size_t)(t->n - i) * sizeof *last);
-    q7_block_store_tail(t->y + i, bytes_of(t, last, divides), t->n - i);
+    uint8_t bytes[2][BLOCK];
+    for (int k = 0; k < 2 && sums; k++) {
+        q7_block_store(bytes[k], q7_block_load_tail(from[k].x + i, left));
+        from[k].x = bytes[k];
+    }
+    if (!sums) memcpy(last, t->x + i, (size_t)left * sizeof *last);
+    own.x = last;
+    q7_block_store_tail(t->y + i, bytes_at(t, 0, divides, sums), left);
 }
 
 static void range(q7_quantize_line *t) {
@@ -55,13 +78,17 @@ static void range(q7_quantize_line *t) {
 }
 
 void Q7_KERNEL(quantize_f32)(q7_quantize_line *t) {
-    if (!t->y) range(t);
-#ifndef Q7_ISA_scalar
-    else if (t->scale > 0x1p-100f && t->scale < 0x1p100f)
-        quantize(t, false);
+#ifdef Q7_ISA_scalar
+    const bool divides = true;
+#else
+    const bool divides = !(t->scale > 0x1p-100f && t->scale < 0x1p100f);
 #endif
+    if (!t->y)
+        range(t);
+    else if (t->from)
+        divides ? quantize(t, true, true) : quantize(t, false, true);
     else
-        quantize(t, true);
+        divides ? quantize(t, true, false) : quantize(t, false, false);
 }
 
 /* Loops that compilers vectorise. */

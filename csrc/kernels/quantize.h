@@ -7,17 +7,6 @@
 #define Q7_QUANTIZE_H
 #include "../abi.h"
 
-typedef struct q7_quantize_line {
-    int64_t n;
-    const float *x;
-    uint8_t *y; /* NULL: only low and high, min(low, x..) and max(high, x..), are wanted */
-    bool is_signed;
-    float scale, low, high;
-    int32_t zero;
-} q7_quantize_line;
-
-typedef void (*q7_quantize_kernel)(q7_quantize_line *line);
-
 /* y[i] = (x[i] - zero) * scale */
 typedef struct q7_dequantize_line {
     int64_t n;
@@ -27,6 +16,18 @@ typedef struct q7_dequantize_line {
     float scale;
     int32_t zero;
 } q7_dequantize_line;
+
+typedef struct q7_quantize_line {
+    int64_t n;
+    const float *x;
+    const q7_dequantize_line *from; /* two of n bytes whose sum is x, or NULL */
+    uint8_t *y; /* NULL: only low and high, min(low, x..) and max(high, x..), are wanted */
+    bool is_signed;
+    float scale, low, high;
+    int32_t zero;
+} q7_quantize_line;
+
+typedef void (*q7_quantize_kernel)(q7_quantize_line *line);
 
 typedef void (*q7_dequantize_kernel)(const q7_dequantize_line *line);
 #endif

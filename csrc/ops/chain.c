@@ -32,7 +32,7 @@ typedef struct chain_job {
     const q7_chain_loops *f32;
     q7_nest nest;                    /* over the inputs that are neither dense nor one element */
     int64_t walked[Q7_CHAIN_INPUTS]; /* operand of the nest -> input */
-    bool dense[Q7_CHAIN_INPUTS];
+    bool dense[Q7_CHAIN_INPUTS], sums_bytes;
     int64_t count, grain; /* elements of the nest, and of a task */
 } chain_job;
 
@@ -101,6 +101,26 @@ static void load_block(const chain_job *job, chain_block *block) {
     }
 }
 
+static q7_quantize_line quantize_line(const q7_chain_args *args, int64_t i, int64_t n,
+                                      const void *x, void *y) {
+    return (q7_quantize_line){.n = n,
+                              .x = x,
+                              .y = y,
+                              .is_signed = args->to[i] == Q7_I8,
+                              .scale = (float)args->alpha[i],
+                              .zero = (int32_t)args->beta[i]};
+}
+
+static q7_dequantize_line dequantize_line(const q7_chain_args *args, int64_t i, int64_t n,
+                                          const void *x, void *y) {
+    return (q7_dequantize_line){.n = n,
+                                .x = x,
+                                .y = y,
+                                .is_signed = args->dtype[i] == Q7_I8,
+                                .scale = (float)args->alpha[i],
+                                .zero = (int32_t)args->beta[i]};
+}
+
 /* Instruction i on n elements. */
 static void execute(const chain_job *job, const chain_block *block, int64_t i, int64_t n, void *y) {
     const q7_chain_args *args = job->args;
@@ -109,21 +129,13 @@ static void execute(const chain_job *job, const chain_block *block, int64_t i, i
     const char *a = block->at[args->a[i]], *b = block->at[args->b[i]];
     if (op == Q7_chain_cast)
         q7_cast_loop(dtype, args->to[i], n, a, y);
-    else if (op == Q7_chain_quantize)
-        job->f32->quantize(&(q7_quantize_line){.n = n,
-                                               .x = (const float *)(const void *)a,
-                                               .y = y,
-                                               .is_signed = args->to[i] == Q7_I8,
-                                               .scale = (float)args->alpha[i],
-                                               .zero = (int32_t)args->beta[i]});
-    else if (op == Q7_chain_dequantize)
-        job->f32->dequantize(&(q7_dequantize_line){.n = n,
-                                                   .x = (const uint8_t *)a,
-                                                   .y = y,
-                                                   .is_signed = dtype == Q7_I8,
-                                                   .scale = (float)args->alpha[i],
-                                                   .zero = (int32_t)args->beta[i]});
-    else if (op == Q7_chain_where)
+    else if (op == Q7_chain_quantize) {
+        q7_quantize_line line = quantize_line(args, i, n, a, y);
+        job->f32->quantize(&line);
+    } else if (op == Q7_chain_dequantize) {
+        const q7_dequantize_line line = dequantize_line(args, i, n, a, y);
+        job->f32->dequantize(&line);
+    } else if (op == Q7_chain_where)
         q7_where_loop(q7_dtype_bytes(dtype), n, a, a_stride, b, b_stride, block->at[args->c[i]],
                       block->stride[args->c[i]], y);
     else if (op < Q7_chain_binary)
@@ -133,9 +145,26 @@ static void execute(const chain_job *job, const chain_block *block, int64_t i, i
                                                 y);
 }
 
+/* Whether a chain is the sum of two tensors of bytes, which has a loop of its own. */
+static bool sums_bytes(const q7_chain_args *args) {
+    const int64_t *op = args->op, *a = args->a, *b = args->b, first = Q7_CHAIN_INPUTS;
+    return args->length == 4 && op[0] == Q7_chain_dequantize && op[1] == Q7_chain_dequantize &&
+           op[2] == Q7_chain_binary + Q7_binary_add && op[3] == Q7_chain_quantize &&
+           a[2] + b[2] == 2 * first + 1 && a[3] == first + 2;
+}
+
 /* All instructions on one block; `result` is where its last one goes. */
 static void run_block(const chain_job *job, chain_block *block, char *result) {
     const q7_chain_args *args = job->args;
+    if (job->sums_bytes && block->stride[args->a[0]] && block->stride[args->a[1]]) {
+        const q7_dequantize_line from[2] = {
+            dequantize_line(args, 0, block->n, block->at[args->a[0]], NULL),
+            dequantize_line(args, 1, block->n, block->at[args->a[1]], NULL)};
+        q7_quantize_line to = quantize_line(args, 3, block->n, NULL, result);
+        to.from = from;
+        job->f32->quantize(&to);
+        return;
+    }
     const int64_t last = args->length - 1;
     for (int64_t i = 0; i <= last; i++) {
         const int64_t value = Q7_CHAIN_INPUTS + i;
@@ -215,6 +244,7 @@ static void add_input(chain_job *job, int64_t k) {
 void q7_op_chain(const q7_chain_args *args, const q7_call *call) {
     chain_job job = {.args = args, .f32 = ((q7_chain_kernel)call->kernel)()};
     job.nest = q7_nest_of(args->shape, args->ndim);
+    job.sums_bytes = sums_bytes(args);
     for (int64_t k = 0; k < args->inputs; k++) add_input(&job, k);
     q7_nest_collapse(&job.nest);
     job.count = q7_product(args->shape, args->ndim);

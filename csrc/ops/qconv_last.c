@@ -58,19 +58,55 @@ static inline void copy_window(const qconv_job *job, const uint8_t *image, int64
     }
 }
 
+/* n bytes, half to 2 half, of each of `count` windows side by side. */
+static inline void copy_runs(uint8_t *to, int64_t stride, const uint8_t *from, int64_t step,
+                             int64_t count, int64_t n, const size_t half) {
+    for (int64_t r = 0; r < count; r++, to += stride, from += step) {
+        memcpy(to, from, half);
+        memcpy(to + n - half, from + n - half, half);
+    }
+}
+
+/* Windows of a line of y, of 8 to 32 bytes in each line of x, none beyond its ends; left in bytes. */
+static void copy_short(const qconv_job *job, const uint8_t *image, int64_t top, int64_t left,
+                       int64_t count, int64_t stride, uint8_t *to) {
+    const q7_qconv_last_args *x = &job->x;
+    const int64_t run = job->run, step = x->stride_w * x->C;
+    for (int64_t i = 0; i < x->kh; i++, to += run) {
+        const int64_t h = top + i * x->dilation_h;
+        const uint8_t *from = image + h * x->W * x->C + left;
+        if (h < 0 || h >= x->H)
+            for (int64_t r = 0; r < count; r++) memset(to + r * stride, job->x_zero, (size_t)run);
+        else if (run < 16)
+            copy_runs(to, stride, from, step, count, run, 8);
+        else
+            copy_runs(to, stride, from, step, count, run, 16);
+    }
+}
+
 /* The windows of m pixels of a group from `first` on. */
 static void copy_windows(const qconv_job *job, int64_t group, int64_t first, int64_t m,
                          int64_t stride, uint8_t *rows) {
     const q7_qconv_last_args *x = &job->x;
-    const int64_t size = x->H * x->W * x->C, step = x->stride_w * x->C;
+    const int64_t size = x->H * x->W * x->C, step = x->stride_w * x->C, pad = x->pad_left * x->C;
     const uint8_t *end = (const uint8_t *)x->x + x->N * size;
+    const int64_t last = x->W * x->C - job->run + pad; /* start of a window in a line, + pad */
+    const bool is_short = x->kw == 1 && job->run >= 8 && job->run <= 32 && last >= 0;
+    const int64_t inside = is_short ? q7_min(x->OW, last / step + 1) : 0;
     int64_t ow = first % x->OW, oh = first / x->OW % x->OH;
     const uint8_t *image =
         (const uint8_t *)x->x + first / x->OW / x->OH * size + group * job->channels;
-    for (int64_t r = 0; r < m; r++, rows += stride) {
-        copy_window(job, image, oh * x->stride_h - x->pad_top, ow * step - x->pad_left * x->C, end,
-                    rows);
-        if (++ow < x->OW) continue;
+    for (int64_t r = 0, n; r < m; r += n, rows += n * stride) {
+        const int64_t top = oh * x->stride_h - x->pad_top, left = ow * step - pad;
+        n = left < 0 ? 0 : q7_min(inside - ow, m - r);
+        if (n > 0) {
+            copy_short(job, image, top, left, n, stride, rows);
+        } else {
+            copy_window(job, image, top, left, end, rows);
+            n = 1;
+        }
+        ow += n;
+        if (ow < x->OW) continue;
         ow = 0;
         if (++oh < x->OH) continue;
         oh = 0;

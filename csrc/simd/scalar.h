@@ -9,7 +9,10 @@ typedef q7_mask q7_i32;
 typedef uint32_t q7_unsigned __attribute__((vector_size(16)));
 
 Q7_INLINE q7_f32 q7_set1(float x) { return (q7_f32){x, x, x, x}; }
-Q7_INLINE q7_f32 q7_keep(q7_f32 v) { return v; }
+Q7_INLINE q7_f32 q7_keep(q7_f32 v) {
+    __asm__("" : "+m"(v));
+    return v;
+}
 Q7_INLINE q7_f32 q7_load(const float *p) {
     q7_f32 v;
     memcpy(&v, p, sizeof v);

@@ -4,7 +4,8 @@
  * floats. The verbs, with v, a, b, c vectors and p a pointer of any alignment:
  *
  *   q7_set1(x)  q7_load(p)  q7_store(p, v)
- *   q7_keep(v) = v                                in a register: gcc would load it for every use
+ *   q7_keep(v) = v                                as it is: gcc would load it for every use, or
+ *                                                 fuse it into an fma
  *   q7_load_tail(p, n)  q7_store_tail(p, v, n)    touch n <= Q7_W floats; loads fill with zeros
  *   q7_add q7_sub q7_mul q7_div
  *   q7_fma(a, b, c) = a * b + c                   one rounding, but two on scalar

@@ -27,10 +27,10 @@ HEADS_OUTER = (0, 2, 1, 3)  # (B, S, H, D) <-> (B, H, S, D)
 
 
 def kept_blocks(constants: Mapping[str, int], isa: str, Sq: Dim, Skv: Dim, v_stride: Dim) -> Dim:
-    """How many blocks of keys and values a thread has copies of. amx cuts all that it may. Of values
-    alone, dense copies take 0.99 of the time of values in place with avx2 and many queries, and 0.85
-    where rows are multiples of 4 KB apart, on one set of L1; avx512 reads whole rows of 64 channels
-    at once and gains nothing.
+    """How many blocks of keys and values a thread has copies of. amx cuts all that it may. Of
+    values alone, dense copies take 0.99 of the time of values in place with avx2 and many queries,
+    and 0.85 where rows are multiples of 4 KB apart, on one set of L1; avx512 reads whole rows of 64
+    channels at once and gains nothing.
     """
     most = minimum(ceildiv(Skv, constants["ATTENTION_KEYS"]), constants["ATTENTION_KEPT"])
     if isa in ("amx", "avx512"):

@@ -4,6 +4,7 @@ A program must have the bits of its instructions run one by one over whole tenso
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -160,13 +161,14 @@ def test_dtypes_meet(kernel):
 @pytest.mark.parametrize("dtype", ["uint8", "int8"])
 @pytest.mark.parametrize("kernel", kernels("chain"), ids=lambda k: k.name)
 def test_bytes_of_one_scale(kernel, dtype):
-    """y = quantize(dequantize(a) + dequantize(b)), b a row: every rounding is that of float32."""
+    """y = quantize(dequantize(a) + dequantize(b)): every rounding is that of float32."""
     rng, code, limits = np.random.default_rng(8), CODES[dtype], np.iinfo(dtype)
     scales = [np.float32(s) for s in (0.02, 0.03, 0.045)]
     zeros = [limits.min + 3, limits.max, limits.min + 90]
-    for shape in SHAPES:
+    for shape, is_row in itertools.product(SHAPES, (True, False)):  # b
         full = shape or (1,)
-        a, b = (rng.integers(0, 256, s).astype(np.uint8).view(dtype) for s in (full, full[-1:]))
+        sizes = (full, full[-1:] if is_row else full)
+        a, b = (rng.integers(0, 256, s).astype(np.uint8).view(dtype) for s in sizes)
         inputs = [(each, np.broadcast_to(each, full).strides) for each in (a, b)]
         program = [
             ("dequantize", code, 1, (0,), scales[0], zeros[0]),

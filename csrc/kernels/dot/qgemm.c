@@ -7,13 +7,32 @@
 
 enum { AHEAD = 3072 }; /* bytes, of weights that are read once; docs/decisions.md 43 */
 
-/* sums (m, NR) of m rows from a on; m is a constant where this is inlined. */
-Q7_INLINE void multiply(const q7_quads *q, const uint8_t *a, const int8_t *b, const int m,
-                        int32_t *sums) {
+/* A panel: its columns from `first` on, its quads, and what its sums begin with. */
+typedef struct panel {
+    int64_t first;
+    const int8_t *quads;
+    const int32_t *shift, *b_zero; /* or NULL */
+    int64_t bytes, share;          /* of the panel, and that a step of a tile fetches of the next */
+} panel;
+
+/* [chains][m][VECTORS] */
+enum { SUMS = 4 * VECTORS > MR *VECTORS ? 4 * VECTORS : MR *VECTORS };
+
+/* sum (m, NR) of m rows from `row` on; m is a constant where this is inlined. */
+Q7_INLINE void multiply(const q7_quads *q, const panel *of, int64_t row, const int m, q7_i32 *sum) {
     const int chains = m == 1 ? 4 : m <= 3 ? 2 : 1;
-    q7_i32 sum[4 * VECTORS > MR * VECTORS ? 4 * VECTORS : MR * VECTORS]; /* [chains][m][VECTORS] */
+    const uint8_t *a = q->a + row * q->a_stride;
+    const int8_t *b = of->quads, *ahead = b + of->bytes + row / MR * q->quads * of->share;
     Q7_UNROLL
-    for (int i = 0; i < chains * m * VECTORS; i++) sum[i] = q7_i32_set1(0);
+    for (int i = 0; i < m * VECTORS; i++) sum[i] = q7_i32_load(of->shift + i % VECTORS * Q7_W);
+    if (of->b_zero) {
+        Q7_UNROLL
+        for (int i = 0; i < m * VECTORS; i++)
+            sum[i] = q7_i32_add(sum[i], q7_i32_mul(q7_i32_set1(-q->row_sums[row + i / VECTORS]),
+                                                   q7_i32_load(of->b_zero + i % VECTORS * Q7_W)));
+    }
+    Q7_UNROLL
+    for (int i = m * VECTORS; i < chains * m * VECTORS; i++) sum[i] = q7_i32_set1(0);
     int64_t stride = q->a_stride;
     __asm__("" : "+r"(stride)); /* in a register */
     const char *origin[3];
@@ -23,7 +42,10 @@ Q7_INLINE void multiply(const q7_quads *q, const uint8_t *a, const int8_t *b, co
     for (; p + chains <= q->quads; p += chains) {
         Q7_UNROLL
         for (int s = 0; s < chains; s++) {
-            if (m <= 3) q7_prefetch(b + AHEAD), q7_prefetch(b + AHEAD + 64);
+            if (m <= 3)
+                q7_prefetch(b + AHEAD), q7_prefetch(b + AHEAD + 64);
+            else
+                q7_prefetch_near(ahead), ahead += of->share;
             q7_add_quads(sum + s * m * VECTORS, origin, stride, 4 * s, b, m);
             b += 4 * NR;
         }
@@ -39,15 +61,55 @@ Q7_INLINE void multiply(const q7_quads *q, const uint8_t *a, const int8_t *b, co
     for (int i = 0; i < m * VECTORS; i++) {
         Q7_UNROLL
         for (int s = 1; s < chains; s++) sum[i] = q7_i32_add(sum[i], sum[s * m * VECTORS + i]);
-        q7_i32_store(sums + i * Q7_W, sum[i]);
     }
 }
 
-typedef void rows_of(const q7_quads *q, const uint8_t *a, const int8_t *b, int32_t *sums);
+/* Bytes, from registers. */
+Q7_INLINE void finish_bytes(const q7_qgemm_block *x, const panel *of, int64_t row, const int m,
+                            const q7_i32 *sum) {
+    uint8_t *c = (uint8_t *)x->c + row * x->c_stride + of->first;
+    Q7_UNROLL
+    for (int j = 0; j < VECTORS; j += 2) {
+        const int64_t left = x->n - of->first - j * Q7_W, lanes = q7_min(left, 2 * Q7_W);
+        const int next = j + 1 < VECTORS ? j + 1 : j;
+        if (left <= 0) return;
+        const int64_t at = of->first + j * Q7_W;
+        const q7_qcolumns columns[2] = {q7_columns(&x->finish, at, lanes),
+                                        q7_columns(&x->finish, at + Q7_W, lanes - Q7_W)};
+        Q7_UNROLL
+        for (int i = 0; i < m; i += 2) {
+            const int k = i + 1 < m ? i + 1 : i;
+            const q7_i32 four[4] = {sum[i * VECTORS + j], sum[i * VECTORS + next],
+                                    sum[k * VECTORS + j], sum[k * VECTORS + next]};
+            q7_finish_four(&x->finish, columns, four, c + i * x->c_stride + j * Q7_W,
+                           c + k * x->c_stride + j * Q7_W, lanes, Q7_act_none);
+        }
+    }
+}
+
+Q7_INLINE void finish(const q7_qgemm_block *x, const panel *of, int64_t row, const int m,
+                      const q7_i32 *sum) {
+    const int64_t c_bytes = x->finish.c_dtype == Q7_I32 || x->finish.c_dtype == Q7_F32 ? 4 : 1;
+    if (c_bytes == 1 && x->finish.act == Q7_act_none) {
+        finish_bytes(x, of, row, m, sum);
+        return;
+    }
+    _Alignas(64) int32_t sums[MR * NR];
+    Q7_UNROLL
+    for (int i = 0; i < m * VECTORS; i++) q7_i32_store(sums + i * Q7_W, sum[i]);
+    const q7_qsums made = {
+        .m = m, .n = q7_min(NR, x->n - of->first), .first = of->first, .sums = sums, .stride = NR};
+    q7_finish(&x->finish, &made, (char *)x->c + (row * x->c_stride + of->first) * c_bytes,
+              x->c_stride);
+}
+
+typedef void rows_of(const q7_qgemm_block *x, const q7_quads *q, const panel *of, int64_t row);
 /* clang-format off */
-#define ROWS(m)                                                                              \
-    static void rows_##m(const q7_quads *q, const uint8_t *a, const int8_t *b, int32_t *sums) { \
-        multiply(q, a, b, m, sums);                                                          \
+#define ROWS(m)                                                                                        \
+    static void rows_##m(const q7_qgemm_block *x, const q7_quads *q, const panel *of, int64_t row) { \
+        q7_i32 sum[SUMS];                                                                              \
+        multiply(q, of, row, m, sum);                                                                  \
+        finish(x, of, row, m, sum);                                                                    \
     }
 Q7_EVERY_ROW(ROWS)
 #undef ROWS
@@ -57,18 +119,22 @@ static rows_of *const by_rows[MR] = {Q7_EVERY_ROW(ROWS)};
 /* clang-format on */
 
 void Q7_KERNEL(qgemm_u8)(const q7_qgemm_block *x) {
-    _Alignas(64) int32_t sums[MR * NR], shift[NR];
+    _Alignas(64) int32_t shift[NR];
     const q7_quads q = q7_quads_of(x, 4, 1, (x->a_signed ? 128 : 0) ^ Q7_QUAD_FLIP);
     const char *b = x->b;
+    const int64_t bytes = (1 + q7_panel_quads(x->k)) * 4 * NR;
     for (int64_t column = 0; column < x->n; column += NR) {
-        q7_quads_shift(&q, (const int32_t *)(const void *)b, x->b_zero ? x->b_zero + column : NULL,
-                       shift);
-        const int8_t *quads = (const int8_t *)b + NR * sizeof(int32_t);
+        const panel of = {.first = column,
+                          .quads = (const int8_t *)b + NR * sizeof(int32_t),
+                          .shift = shift,
+                          .b_zero = x->b_zero ? x->b_zero + column : NULL,
+                          .bytes = bytes,
+                          .share = 4 * NR / q7_ceil_div(x->m, MR)};
+        q7_quads_shift(&q, (const int32_t *)(const void *)b, of.b_zero, shift);
         for (int64_t row = 0, m; row < x->m; row += m) {
             m = q7_min(MR, x->m - row);
-            by_rows[m - 1](&q, q.a + row * q.a_stride, quads, sums);
-            q7_quads_finish(x, &q, row, m, column, sums, shift);
+            by_rows[m - 1](x, &q, &of, row);
         }
-        b += (1 + q7_panel_quads(x->k)) * 4 * NR;
+        b += bytes;
     }
 }
