@@ -333,11 +333,16 @@ def temporary(b: Any, dtype: int, shape: tuple[Dim, ...]) -> Value:
     return b.graph.new_value(Type(dtype, tuple(shape)), "part")
 
 
+def compete(cols: Dim) -> bool:
+    """Whether dense rows of so many floats compete for few sets of a first-level cache."""
+    return isinstance(cols, int) and cols % COMPETING == 0
+
+
 def rows_apart(b: Any, value: Value, rows: Dim, cols: Dim) -> Optional[View]:
     """Storage for a value that products alone read as (rows, cols), with a line of cache between
     rows that would compete for the same sets of a cache without (docs/decisions.md 70), or None.
     """
-    if not isinstance(cols, int) or cols % COMPETING or not _feeds_products(b.graph, value):
+    if not compete(cols) or not _feeds_products(b.graph, value):
         return None
     whole = temporary(b, value.dtype, (rows, cols + LINE))
     return b.allocate(whole).slice(1, 0, cols)

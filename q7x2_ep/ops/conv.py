@@ -17,10 +17,12 @@ from q7x2_ep.ops import op
 from q7x2_ep.ops.activation import ACTIVATIONS
 from q7x2_ep.ops.common import (
     F32,
+    LINE,
     NO_ACTIVATION,
     Activation,
     Guard,
     check_known,
+    compete,
     dims,
     fill_step,
     image_of,
@@ -41,6 +43,7 @@ WINDOW_ATTRIBUTES = {
     "pads": None,
     "strides": None,
 }
+CONVS = ("Conv", "q7::Conv")
 MIN_FILTERS = 8  # of a group
 MIN_WINOGRAD = 32  # channels and filters
 MIN_PIXELS = 36
@@ -540,7 +543,7 @@ def last_fields(
 ) -> dict[str, Any]:
     """x, y and residual of a step on images whose channels lie side by side; x: where not so."""
     x, y = x or b.channels_last(node.inputs[0]), place_of(b, node.output)
-    added = None if residual is None else b.channels_last(residual, dense=True)
+    added = None if residual is None else pixels_of(b, residual)
     channels = x.shape[1]
     strides = {"d": 0, "h": 0, "w": channels}
     for name, dim, stride in zip(("w", "h", "d"), x.shape[:1:-1], x.strides[:1:-1]):
@@ -552,8 +555,26 @@ def last_fields(
         "x_n_stride": x.strides[0],
         **{f"x_{name}_stride": stride for name, stride in strides.items()},
         "y_stride": y.channels_last().strides[-2],
-        "residual_stride": y.shape[1],
+        "residual_stride": y.shape[1] if added is None else added.strides[0],
     }
+
+
+def pixels_of(b: Any, image: Value) -> View:
+    """An image as (pixels, C), with the channels of a pixel side by side."""
+    shape = (product((image.shape[0], *image.shape[2:])), image.shape[1])
+    view = b.channels_last(image).channels_last().reshape(shape)
+    return view or b.channels_last(image, dense=True).channels_last().reshape(shape)
+
+
+def pixels_apart(b: Any, y: Value) -> Optional[View]:
+    """Room for an image that convolutions alone read, and that lies as `rows_apart` has it."""
+    alone = all(user.op in CONVS and y not in user.inputs[1:3] for user in y.users)
+    batch, channels, *sizes = y.shape
+    if not alone or b.graph.is_output(y) or not compete(channels):
+        return None
+    whole = temporary(b, y.dtype, (batch, channels + LINE, *sizes))
+    b.alias(y, image_of(b, whole).slice(1, 0, channels))
+    return b.view(y)
 
 
 def place_of(b: Any, y: Value) -> View:
@@ -562,7 +583,7 @@ def place_of(b: Any, y: Value) -> View:
     """
     (user, *others) = y.users or (None,)
     if others or user is None or user.op != "Concat" or b.graph.is_output(y):
-        return image_of(b, y)
+        return pixels_apart(b, y) or image_of(b, y)
     if concat_axis(user) != 1 or user.output.dtype != y.dtype:
         return image_of(b, y)
     place_of(b, user.output)
