@@ -45,7 +45,7 @@ WINDOW_ATTRIBUTES = {
 }
 CONVS = ("Conv", "q7::Conv")
 MIN_FILTERS = 8  # of a group
-MIN_WINOGRAD = 32  # channels and filters
+MIN_WINOGRAD = {1: 32, 2: 64}  # channels and filters, by stride
 MIN_PIXELS = 36
 TILED_FILTERS, TILED_WEIGHTS = 64, 1 << 13  # docs/decisions.md 56
 TILED_CHANNELS, TILED_PIXELS = 256, 512  # 61, 67
@@ -377,12 +377,16 @@ def conv_step(
     elif is_direct(node, spec, in_tiles):
         direct_step(node, b, fields, residual)
     elif is_winograd(node, spec, in_tiles):
-        matrices = transformed(w.const, groups)
+        stride = spec["stride_h"]
+        matrices = transformed(w.const, groups, stride)
         whole = b.graph.constant(matrices, Type(w.dtype, matrices.shape), w.name)
         filters, channels = matrices.shape[1:]
-        floats = winograd_room(channels, filters, b.kernel("winograd"), b.constants)
+        floats = winograd_room(stride, channels, filters, b.kernel("winograd"), b.constants)
         fields.update(
-            w=b.packed(channels, filters, 1, channels, whole), M=w.shape[0], groups=groups
+            w=b.packed(channels, filters, 1, channels, whole),
+            M=w.shape[0],
+            groups=groups,
+            stride=stride,
         )
         fields.update(last_fields(node, b, residual), room=b.threads * floats * 4)
         for name in ("D", "OD", "kd", "kh", "kw", "pad_front", "x_d_stride"):
@@ -507,31 +511,40 @@ def parts_room(spec: Mapping[str, Any]) -> int:
 
 def is_winograd(node: Node, spec: dict[str, Dim], in_tiles: bool) -> bool:
     """Whether the algorithm of kernels/winograd.h applies, and wins."""
-    plain = all(spec[f"stride_{i}"] == spec[f"dilation_{i}"] == 1 for i in "dhw")
+    stride, dilations = spec["stride_h"], {spec[f"dilation_{i}"] for i in "dhw"}
+    plain = dilations == {1} and spec["stride_d"] == 1 and spec["stride_w"] == stride
+    if not plain or stride not in MIN_WINOGRAD or (stride == 2 and in_tiles):
+        return False
     filters, channels = node.inputs[1].shape[:2]
     small = (spec["kd"], spec["kh"], spec["kw"]) == (1, 3, 3) and len(node.output.shape) == 4
     images = spec["N"] if isinstance(spec["N"], int) else 1
     pixels = images * spec["OH"] * spec["OW"]
     least = TILED_PIXELS if in_tiles else MIN_PIXELS
     few = isinstance(pixels, int) and pixels < least  # bound by reading the weights
-    wide = min(filters // node.attrs["group"], channels) >= MIN_WINOGRAD
-    return plain and small and wide and not few
+    wide = min(filters // node.attrs["group"], channels) >= MIN_WINOGRAD[stride]
+    return small and wide and not few
 
 
-def transformed(w: np.ndarray, groups: int) -> np.ndarray:
+def transformed(w: np.ndarray, groups: int, stride: int = 1) -> np.ndarray:
     """G w G^T of every kernel (M, C, 3, 3), as matrices (groups * 16, M / groups, C)."""
     g = np.array([[1, 0, 0], [0.5, 0.5, 0.5], [0.5, -0.5, 0.5], [0, 0, 1]])
+    if stride == 2:
+        g = np.array([[1, 0, 0], [0, 1, 0], [1, 0, 1], [0, 0, 1]])
     both = np.einsum("ai,bj->abij", g, g).reshape(16, 9)
     result = both @ w.reshape(-1, 9).T.astype(np.float64)
     matrices = result.astype(np.float32).reshape(16, groups, -1, w.shape[1])
     return matrices.swapaxes(0, 1).reshape(groups * 16, -1, w.shape[1])
 
 
-def winograd_room(channels: int, filters: int, kernel: Any, constants: Mapping[str, int]) -> int:
+def winograd_room(
+    stride: int, channels: int, filters: int, kernel: Any, constants: Mapping[str, int]
+) -> int:
     """q7_winograd_room of csrc/kernels/winograd.h."""
     row, even = channels + WINOGRAD_GAP, -(-channels // 32) * 32
-    plain = -(-(row + 16 * constants["WINOGRAD_TILES"] * (row + kernel.nr)) // 16) * 16
-    if kernel.isa != "amx" or filters <= 32 or channels > TILED_CHANNELS:
+    rows, sums = (16, 16) if stride == 1 else (25, 9)
+    floats = row + constants["WINOGRAD_TILES"] * (rows * row + sums * kernel.nr)
+    plain = -(-floats // 16) * 16
+    if stride == 2 or kernel.isa != "amx" or filters <= 32 or channels > TILED_CHANNELS:
         return plain
     most = min(constants["WINOGRAD_FLOATS"] * 2 // (3 * channels + 64), constants["WINOGRAD_MOST"])
     tall = most // 32 * 32
