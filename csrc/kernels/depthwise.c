@@ -11,7 +11,7 @@
 
 enum { PIXELS = 4, FEW = 2, MANY = 4 }; /* pixels at once; vectors of channels of them, of one */
 enum { ROW = 8, MOST_TAPS = 5 };        /* pixels at once where a load serves several of them */
-enum { LINES = 16 };                    /* that go through it for a vector of channels */
+enum { LINES = 16, SOON = 2 }; /* that go through it for a vector of channels; of those, ahead */
 
 /* A line of y: where its windows lie, and the taps that count for all of them. */
 typedef struct place {
@@ -259,6 +259,14 @@ static place place_of(const q7_depthwise_args *x, const q7_depthwise_part *part,
     return at;
 }
 
+/* Of a vector of channels: each line of a cache is in another place, which no hardware foresees. Inline,
+ * since gcc drops calls of functions that prefetch and do nothing else. */
+Q7_INLINE void prefetch_weights(const q7_depthwise_args *x, int64_t c) {
+    if (x->bias) q7_prefetch_near((const float *)x->bias + c);
+    for (int64_t tap = 0; tap < x->kd * x->kh * x->kw; tap++)
+        q7_prefetch_near((const float *)x->w + tap * x->C + c);
+}
+
 /* All pixels and channels of a line, for any kernel. */
 static void line(const place *at, const q7_depthwise_part *part) {
     const q7_depthwise_args *x = at->x;
@@ -284,11 +292,13 @@ void Q7_KERNEL(depthwise_f32)(const q7_depthwise_args *x, const q7_depthwise_par
     for (int64_t oh = part->oh, n; oh < part->oh_end; oh += n) {
         n = q7_min(part->oh_end - oh, LINES);
         for (int64_t i = 0; i < n; i++) at[i] = place_of(x, part, oh + i);
-        for (int64_t c = part->first; by_rows && c < part->end; c += Q7_W)
+        for (int64_t c = part->first; by_rows && c < part->end; c += Q7_W) {
+            prefetch_weights(x, c + SOON * Q7_W);
             for (int64_t i = 0; i < n; i++) { /* the last vector may begin earlier */
                 const strip s = strip_of(&at[i], q7_min(c, part->end - Q7_W));
                 by_rows(&s, part->ow, part->ow_end);
             }
+        }
         for (int64_t i = 0; i < n && !by_rows; i++) line(&at[i], part);
         for (int64_t i = 0; i < n && !clamps(x); i++) finish(&at[i], part);
     }

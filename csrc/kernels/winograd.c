@@ -1,12 +1,73 @@
 /* winograd.c: the kernel of winograd.h for every ISA; its tile is that of tile.h. Read winograd.h first. */
 #include "winograd_tile.h"
 
-/* One tile of x, B^T d B, to 16 rows that are `step` floats apart. */
-static void transform_in(const q7_winograd_args *x, int64_t tile, const float *zeros, float *rows,
-                         int64_t step) {
-    const float *from[16];
-    q7_pixels_under(x, q7_place_of(x, tile), zeros, from);
-    for (int64_t c = 0; c < x->C; c += Q7_W) q7_transform_in(from, c, x->C - c, rows + c, step);
+/* Of a line of transformed pixels: the sums that are made of it, and for each of 4 matrices of a line
+ * the pixels that are multiplied by it, and to which sum they are added. */
+typedef struct scheme {
+    int64_t side, sums;
+    struct {
+        int64_t n, pixel[2], sum[2];
+    } of[4];
+} scheme;
+static const scheme schemes[2] = {
+    {4, 4, {{1, {0}, {0}}, {1, {1}, {1}}, {1, {2}, {2}}, {1, {3}, {3}}}},
+    {5, 3, {{1, {0}, {0}}, {2, {1, 3}, {0, 2}}, {1, {2}, {1}}, {1, {4}, {2}}}}};
+
+/* A tile of y, and its row in matrices. With stride 2 a tile of one line has none where the last sum of
+ * columns is made, nor one of one column where the last of lines is: [last of columns?][of lines?]. */
+typedef struct tile {
+    q7_place place;
+    int64_t row[2][2];
+} tile;
+
+/* What a block has: its tiles, and how many rows of each kind. */
+typedef struct block {
+    const scheme *scheme;
+    int64_t tiles, rows[2][2];
+    tile tile[Q7_WINOGRAD_TILES];
+} block;
+
+static void find_tiles(const q7_winograd_args *x, const q7_winograd_block *of, block *all) {
+    *all = (block){.scheme = &schemes[x->stride - 1], .tiles = of->end - of->first};
+    for (int64_t i = 0; i < all->tiles; i++) {
+        tile *t = &all->tile[i];
+        t->place = q7_place_of(x, of->first + i);
+        for (int k = 0; k < 4; k++) {
+            const bool below = k < 2 || t->place.oh + 1 < x->OH,
+                       right = k % 2 == 0 || t->place.ow + 1 < x->OW;
+            const bool wanted = x->stride == 1 || (below && right);
+            t->row[k / 2][k % 2] =
+                wanted ? all->rows[k / 2][k % 2]++ : all->tiles - 1; /* nobody's */
+        }
+    }
+}
+
+/* One tile of x, B^T d B, to rows of matrices (tiles, row). */
+static void transform_in(const q7_winograd_args *x, const block *all, int64_t i, const float *zeros,
+                         float *rows, int64_t row) {
+    const tile *t = &all->tile[i];
+    const float *from[25];
+    float *to[25];
+    if (x->stride == 1) {
+        q7_pixels_under(x, t->place, zeros, from, 4);
+        for (int64_t c = 0; c < x->C; c += Q7_W)
+            q7_transform_in(from, c, x->C - c, rows + i * row + c, all->tiles * row);
+        return;
+    }
+    q7_pixels_under(x, t->place, zeros, from, 5);
+    for (int64_t k = 0; k < 25; k++)
+        to[k] = rows + (k * all->tiles + t->row[k / 5 > 2][k % 5 > 2]) * row;
+    for (int64_t c = 0; c < x->C; c += Q7_W) q7_transform_in_by_2(from, c, x->C - c, to);
+}
+
+/* One tile of y from products (tiles, NR). */
+static void transform_out(const q7_winograd_args *x, const block *all, int64_t i,
+                          const float *products, int64_t panel) {
+    const tile *t = &all->tile[i];
+    const float *from[9] = {products + i * NR};
+    for (int64_t k = 0; k < 9 && x->stride != 1; k++)
+        from[k] = products + (k * all->tiles + t->row[k / 3 > 1][k % 3 > 1]) * NR;
+    q7_transform_out(x, t->place, from, all->tiles * NR, panel * NR, q7_min(NR, x->M - panel * NR));
 }
 
 /* Rows and a panel of k rows to products (m, NR); meanwhile `soon` floats of what comes next for each k. */
@@ -14,6 +75,7 @@ typedef struct product {
     const float *rows, *panel, *next;
     float *to;
     int64_t row_stride, k, soon;
+    bool add; /* to what is there */
 } product;
 
 /* Blocks of k are summed while a tile is in L1: as calls of gemm products took 1.0 to 1.4 of the time
@@ -50,7 +112,7 @@ Q7_INLINE void multiply(const product *p, const int m) {
         Q7_UNROLL
         for (int i = 0; i < m * VECTORS; i++) {
             float *to = p->to + i * Q7_W;
-            q7_store(to, k0 > 0 ? q7_add(q7_load(to), sum[i]) : sum[i]);
+            q7_store(to, k0 > 0 || p->add ? q7_add(q7_load(to), sum[i]) : sum[i]);
         }
     }
 }
@@ -65,39 +127,57 @@ static void (*const by_rows[MR])(const product *) = {Q7_EVERY_ROW(ROWS)};
 #undef ROWS
 /* clang-format on */
 
-/* products (16, tiles, NR) = rows (16, tiles, C) @ one panel of each matrix of w, which prefetches the
- * next matrix, or the next panel. */
-static void multiply_panel(const q7_winograd_args *x, const float *rows, int64_t row_stride,
-                           int64_t tiles, const float *panel, int64_t matrix, float *products) {
-    const int64_t size = x->C * NR, parts = q7_ceil_div(tiles, MR);
-    for (int64_t i = 0; i < 16; i++, panel += matrix, rows += tiles * row_stride) {
+/* Products (tiles, NR) = rows (tiles, C) @ one panel of each matrix of w, which prefetches the next matrix,
+ * or the next panel. */
+static void multiply_panel(const q7_winograd_args *x, const block *all, const float *rows,
+                           int64_t row_stride, const float *panel, int64_t matrix,
+                           float *products) {
+    const scheme *s = all->scheme;
+    const int64_t size = x->C * NR;
+    bool begun[16] = {false};
+    for (int64_t i = 0; i < 16; i++, panel += matrix) {
         const float *next = panel + (i < 15 ? matrix : size - 15 * matrix);
-        for (int64_t part = 0; part < parts; part++) {
-            const int64_t first = tiles * part / parts, m = tiles * (part + 1) / parts - first;
-            const product p = {.rows = rows + first * row_stride,
-                               .panel = panel,
-                               .next = next + size * part / parts,
-                               .to = products + (i * tiles + first) * NR,
-                               .row_stride = row_stride,
-                               .k = x->C,
-                               .soon = q7_ceil_div(NR, parts)};
-            by_rows[m - 1](&p);
-        }
+        const int64_t down = s->of[i / 4].n, across = s->of[i % 4].n;
+        int64_t parts = 0, done = 0;
+        for (int pass = 0; pass < 2; pass++) /* the first counts */
+            for (int64_t use = 0; use < down * across; use++) {
+                const int64_t h = s->of[i / 4].pixel[use / across],
+                              w = s->of[i % 4].pixel[use % across];
+                const int64_t line = s->of[i / 4].sum[use / across],
+                              column = s->of[i % 4].sum[use % across];
+                const int64_t sum = line * s->sums + column;
+                const int64_t n = all->rows[line + 1 == s->sums][column + 1 == s->sums];
+                const int64_t tiles = q7_ceil_div(n, MR);
+                if (pass == 0) parts += tiles;
+                for (int64_t k = 0; k < tiles && pass == 1; k++, done++) {
+                    const int64_t first = n * k / tiles, m = n * (k + 1) / tiles - first;
+                    const product p = {
+                        .rows = rows + ((h * s->side + w) * all->tiles + first) * row_stride,
+                        .panel = panel,
+                        .next = next + size * done / parts,
+                        .to = products + (sum * all->tiles + first) * NR,
+                        .row_stride = row_stride,
+                        .k = x->C,
+                        .soon = q7_ceil_div(NR, parts),
+                        .add = begun[sum]};
+                    by_rows[m - 1](&p);
+                }
+                if (pass == 1) begun[sum] = true;
+            }
     }
 }
 
-void Q7_KERNEL(winograd_f32)(const q7_winograd_args *x, const q7_winograd_block *block) {
-    const int64_t row = x->C + Q7_WINOGRAD_GAP, tiles = block->end - block->first;
-    const int64_t panels = q7_ceil_div(x->M, NR);
-    float *zeros = block->room, *rows = zeros + row, *products = rows + 16 * tiles * row;
+void Q7_KERNEL(winograd_f32)(const q7_winograd_args *x, const q7_winograd_block *part) {
+    block all;
+    find_tiles(x, part, &all);
+    const int64_t row = x->C + Q7_WINOGRAD_GAP, panels = q7_ceil_div(x->M, NR);
+    float *zeros = part->room, *rows = zeros + row;
+    float *products = rows + all.scheme->side * all.scheme->side * all.tiles * row;
     memset(zeros, 0, (size_t)x->C * sizeof(float));
-    for (int64_t i = 0; i < tiles; i++)
-        transform_in(x, block->first + i, zeros, rows + i * row, tiles * row);
-    for (int64_t p = block->first_panel; p < block->panel; p++) {
-        multiply_panel(x, rows, row, tiles, (const float *)x->w + p * x->C * NR, panels * x->C * NR,
+    for (int64_t i = 0; i < all.tiles; i++) transform_in(x, &all, i, zeros, rows, row);
+    for (int64_t p = part->first_panel; p < part->panel; p++) {
+        multiply_panel(x, &all, rows, row, (const float *)x->w + p * x->C * NR, panels * x->C * NR,
                        products);
-        for (int64_t i = 0; i < tiles; i++)
-            q7_transform_out(x, q7_place_of(x, block->first + i), products + i * NR, tiles * NR,
-                             p * NR, q7_min(NR, x->M - p * NR));
+        for (int64_t i = 0; i < all.tiles; i++) transform_out(x, &all, i, products, p);
     }
 }

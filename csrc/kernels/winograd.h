@@ -1,12 +1,18 @@
-/* winograd.h: some tiles of a 3x3 convolution of stride 1, channels last, by the algorithm of
+/* winograd.h: some tiles of a 3x3 convolution of stride 1 or 2, channels last, by the algorithm of
  * Winograd that makes 2 x 2 pixels of 4 x 4 (F(2x2,3x3); Lavin and Gray 2015):
  *
  *     y = A^T [(G w G^T) * (B^T d B)] A + bias, summed over channels, then act and residual as in
  *     conv_last; d the 4 x 4 pixels of x under a tile of y, zeros around x
  *
  * 16 products of matrices (tiles, C) @ (C, M), a multiplication for each output of 2.25 that a direct
- * sum takes. w holds the 16 matrices G w G^T as packed panels. Channels are summed in blocks of
- * Q7_WINOGRAD_K_BLOCK, by amx all at once. room: q7_winograd_room floats. */
+ * sum takes. With stride 2, d is 5 x 5. Of a line of it, even pixels meet w[0] and w[2], odd ones w[1]:
+ *
+ *     y[0] = a + b    a = (d[0] - d[2]) w[0] + d[1] w[1]    c = (d[4] - d[2]) w[2] + d[3] w[1]
+ *     y[1] = b + c    b = d[2] (w[0] + w[2])
+ *
+ * so that 25 products with 16 matrices make 9 sums, a multiplication of 1.44. w holds the 16 matrices
+ * G w G^T as packed panels. Channels are summed in blocks of
+ * Q7_WINOGRAD_K_BLOCK, by amx, which does stride 1 alone, all at once. room: q7_winograd_room floats. */
 #ifndef Q7_WINOGRAD_H
 #define Q7_WINOGRAD_H
 #include "../abi.h"
@@ -22,17 +28,19 @@ typedef void (*q7_winograd_kernel)(const q7_winograd_args *args, const q7_winogr
 enum { Q7_WINOGRAD_GAP = 16 }; /* floats between rows of channels: not the same sets of L1 */
 
 /* Tiles of a block in tiles of AMX, of whose matrices parts and products stay in L2. 0: AVX-512 does
- * it, a single panel and many channels, which it sums in short blocks and takes no longer for. */
-static inline int64_t q7_winograd_tall(int64_t channels, int64_t filters) {
-    if (filters <= 32 || channels > 256) return 0;
+ * it, stride 2, and a single panel and many channels, which it sums in short blocks and takes no longer
+ * for. */
+static inline int64_t q7_winograd_tall(int64_t stride, int64_t channels, int64_t filters) {
+    if (stride != 1 || filters <= 32 || channels > 256) return 0;
     return q7_min(Q7_WINOGRAD_FLOATS * 2 / (3 * channels + 64), Q7_WINOGRAD_MOST) / 32 * 32;
 }
 
 /* Zeros, the transformed x of a block, and the products of a panel; by amx those of `tall` tiles, as
  * parts, and two matrices of a panel. */
-static inline int64_t q7_winograd_room(int64_t channels, int64_t nr, int64_t tall) {
+static inline int64_t q7_winograd_room(int64_t stride, int64_t channels, int64_t nr, int64_t tall) {
     const int64_t row = channels + Q7_WINOGRAD_GAP, even = q7_ceil_div(channels, 32) * 32;
-    const int64_t plain = q7_ceil_div(row + 16 * Q7_WINOGRAD_TILES * (row + nr), 16) * 16;
+    const int64_t sums = stride == 1 ? 16 * nr : 9 * nr, rows = (stride + 3) * (stride + 3) * row;
+    const int64_t plain = q7_ceil_div(row + Q7_WINOGRAD_TILES * (rows + sums), 16) * 16;
     return plain + (tall ? 16 * tall * (even / 2 * 3 + nr) + even * 3 * nr : 0);
 }
 #endif

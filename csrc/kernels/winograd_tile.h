@@ -24,11 +24,12 @@ Q7_INLINE void q7_turn_in(q7_f32 *v, const int stride) {
     v[3 * stride] = q7_sub(b, d);
 }
 
-/* The 16 pixels of x under a tile, or zeros around x. */
+/* The `side` x `side` pixels of x under a tile, or zeros around x. */
 Q7_INLINE void q7_pixels_under(const q7_winograd_args *x, q7_place at, const float *zeros,
-                               const float **from) {
-    for (int64_t i = 0; i < 16; i++) {
-        const int64_t h = at.oh - x->pad_top + i / 4, w = at.ow - x->pad_left + i % 4;
+                               const float **from, const int side) {
+    for (int64_t i = 0; i < side * side; i++) {
+        const int64_t h = at.oh * x->stride - x->pad_top + i / side;
+        const int64_t w = at.ow * x->stride - x->pad_left + i % side;
         const bool inside = h >= 0 && h < x->H && w >= 0 && w < x->W;
         const int64_t offset = at.n * x->x_n_stride + h * x->x_h_stride + w * x->x_w_stride;
         from[i] = inside ? (const float *)x->x + offset : zeros;
@@ -50,6 +51,26 @@ Q7_INLINE void q7_transform_in(const float *const *from, int64_t c, int64_t lane
     for (int i = 0; i < 16; i++) q7_store(to + i * step, v[i]);
 }
 
+/* What is multiplied of a line of 5 pixels, in their order: of v, every stride-th of 5 vectors. */
+Q7_INLINE void q7_turn_in_by_2(q7_f32 *v, const int stride) {
+    v[0] = q7_sub(v[0], v[2 * stride]);
+    v[4 * stride] = q7_sub(v[4 * stride], v[2 * stride]);
+}
+
+/* The same of up to Q7_W channels of 5 x 5 pixels, for stride 2. */
+Q7_INLINE void q7_transform_in_by_2(const float *const *from, int64_t c, int64_t lanes,
+                                    float *const *to) {
+    q7_f32 v[25];
+    Q7_UNROLL
+    for (int i = 0; i < 25; i++) v[i] = q7_load_part(from[i] + c, lanes);
+    Q7_UNROLL
+    for (int i = 0; i < 5; i++) q7_turn_in_by_2(v + i, 5);
+    Q7_UNROLL
+    for (int i = 0; i < 5; i++) q7_turn_in_by_2(v + 5 * i, 1);
+    Q7_UNROLL
+    for (int i = 0; i < 25; i++) q7_store(to[i] + c, v[i]);
+}
+
 /* A^T v, of every stride-th of 4 vectors. */
 Q7_INLINE void q7_turn_out(q7_f32 *v, const int stride) {
     const q7_f32 b = v[stride], c = v[2 * stride];
@@ -57,27 +78,46 @@ Q7_INLINE void q7_turn_out(q7_f32 *v, const int stride) {
     v[stride] = q7_sub(q7_sub(b, c), v[3 * stride]);
 }
 
-/* The pixels of one tile of y from the products, which are `step` floats apart, for some channels. */
-Q7_INLINE void q7_transform_out_as(const q7_winograd_args *x, q7_place at, const float *products,
+/* The sums of 2 x 2 pixels from products: for stride 1 16 that are `step` floats apart, for stride 2 9
+ * of any places. */
+Q7_INLINE void q7_sums_of(const float *const *from, int64_t step, int64_t c, const bool by_2,
+                          q7_f32 *y) {
+    q7_f32 v[16];
+    if (by_2) {
+        Q7_UNROLL
+        for (int i = 0; i < 9; i++) v[i] = q7_load(from[i] + c);
+        Q7_UNROLL
+        for (int i = 0; i < 6; i++) v[i] = q7_add(v[i], v[i + 3]);
+        Q7_UNROLL
+        for (int i = 0; i < 4; i++) y[i] = q7_add(v[i / 2 * 3 + i % 2], v[i / 2 * 3 + i % 2 + 1]);
+        return;
+    }
+    Q7_UNROLL
+    for (int i = 0; i < 16; i++) v[i] = q7_load(from[0] + i * step + c);
+    Q7_UNROLL
+    for (int i = 0; i < 4; i++) q7_turn_out(v + i, 4);
+    q7_turn_out(v, 1);
+    q7_turn_out(v + 4, 1);
+    Q7_UNROLL
+    for (int i = 0; i < 4; i++) y[i] = v[i / 2 * 4 + i % 2];
+}
+
+/* The pixels of one tile of y from the products, for some channels. */
+Q7_INLINE void q7_transform_out_as(const q7_winograd_args *x, q7_place at, const float *const *from,
                                    int64_t step, int64_t channel, int64_t channels,
-                                   const int64_t act) {
+                                   const int64_t act, const bool by_2) {
     const q7_f32 alpha = q7_set1((float)x->act_alpha), beta = q7_set1((float)x->act_beta);
     const int64_t pixel = (at.n * x->OH + at.oh) * x->OW + at.ow;
     for (int64_t c = 0; c < channels; c += Q7_W) {
         const int64_t lanes = channels - c, m = channel + c;
-        q7_f32 v[16];
-        Q7_UNROLL
-        for (int i = 0; i < 16; i++) v[i] = q7_load(products + i * step + c);
-        Q7_UNROLL
-        for (int i = 0; i < 4; i++) q7_turn_out(v + i, 4);
-        q7_turn_out(v, 1);
-        q7_turn_out(v + 4, 1);
+        q7_f32 v[4];
+        q7_sums_of(from, step, c, by_2, v);
         const q7_f32 bias =
             x->bias ? q7_load_part((const float *)x->bias + m, lanes) : q7_set1(0.0f);
         for (int64_t i = 0; i < 4; i++) {
             if (at.oh + i / 2 >= x->OH || at.ow + i % 2 >= x->OW) continue;
             const int64_t p = pixel + i / 2 * x->OW + i % 2;
-            q7_f32 y = q7_add(v[i / 2 * 4 + i % 2], bias), term = q7_set1(0.0f);
+            q7_f32 y = q7_add(v[i], bias), term = q7_set1(0.0f);
             if (x->residual)
                 term = q7_load_part((const float *)x->residual + p * x->residual_stride + m, lanes);
             if (x->residual && x->residual_first) y = q7_add(y, term);
@@ -88,12 +128,16 @@ Q7_INLINE void q7_transform_out_as(const q7_winograd_args *x, q7_place at, const
     }
 }
 
-static inline void q7_transform_out(const q7_winograd_args *x, q7_place at, const float *products,
-                                    int64_t step, int64_t channel, int64_t channels) {
-    switch (x->act) { /* a loop for each */
-#define ACT(act)                                                                     \
-    case Q7_act_##act:                                                               \
-        q7_transform_out_as(x, at, products, step, channel, channels, Q7_act_##act); \
+static inline void q7_transform_out(const q7_winograd_args *x, q7_place at,
+                                    const float *const *from, int64_t step, int64_t channel,
+                                    int64_t channels) {
+    switch (x->act) { /* loops for each */
+#define ACT(act)                                                                            \
+    case Q7_act_##act:                                                                      \
+        if (x->stride == 1)                                                                 \
+            q7_transform_out_as(x, at, from, step, channel, channels, Q7_act_##act, false); \
+        else                                                                                \
+            q7_transform_out_as(x, at, from, step, channel, channels, Q7_act_##act, true);  \
         return;
 #include "../ops.def"
 #undef ACT

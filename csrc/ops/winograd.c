@@ -1,4 +1,4 @@
-/* winograd.c: conv_last of a 3x3 kernel, stride 1 and no dilation, by Winograd's algorithm. A task is a
+/* winograd.c: conv_last of a 3x3 kernel, stride 1 or 2 and no dilation, by Winograd's algorithm. A task is a
  * block of tiles times a chunk of panels, of one group. Read kernels/winograd.h first.
  *
  * room: threads * q7_winograd_room floats, of the channels of a group. */
@@ -42,7 +42,8 @@ static void winograd_task(void *arg, int64_t task, int64_t thread) {
         .end = first_of(job, block + 1),
         .first_panel = q7_part(job->panels, job->chunks, chunk),
         .panel = q7_part(job->panels, job->chunks, chunk + 1),
-        .room = (float *)x.room + thread * q7_winograd_room(x.C, job->call->nr, job->tall)};
+        .room =
+            (float *)x.room + thread * q7_winograd_room(x.stride, x.C, job->call->nr, job->tall)};
     ((q7_winograd_kernel)job->call->kernel)(&x, &part);
 }
 
@@ -52,7 +53,7 @@ void q7_op_winograd(const q7_winograd_args *x, const q7_call *call) {
     if (job.tiles * x->M == 0) return;
     const int64_t channels = x->C / x->groups, filters = x->M / x->groups;
     job.panels = q7_ceil_div(filters, call->nr);
-    if (call->mr == Q7_TALL) job.tall = q7_winograd_tall(channels, filters);
+    if (call->mr == Q7_TALL) job.tall = q7_winograd_tall(x->stride, channels, filters);
     if (job.tall) {
         job.unit = 16;
         const q7_cut cut =

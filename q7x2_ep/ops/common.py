@@ -339,6 +339,11 @@ def temporary(b: Any, dtype: int, shape: tuple[Dim, ...]) -> Value:
     return b.graph.new_value(Type(dtype, tuple(shape)), "part")
 
 
+def compete(cols: Dim) -> bool:
+    """Whether dense rows of so many floats compete for few sets of a first-level cache."""
+    return isinstance(cols, int) and cols % COMPETING == 0
+
+
 def allocate_rows(
     b: Any, value: Value, ndim: int = 1, order: Optional[Sequence[int]] = None
 ) -> View:
@@ -352,8 +357,7 @@ def allocate_rows(
     shape = tuple(value.shape[i] for i in order)
     split = len(shape) - ndim
     cols = product(shape[split:])
-    competing = isinstance(cols, int) and cols % COMPETING == 0
-    apart = competing and _feeds_products(b.graph, value)
+    apart = compete(cols) and _feeds_products(b.graph, value)
     row_stride = cols + LINE if apart else cols
     strides: list[Dim] = [1] * len(shape)
     outer = (stride * row_stride for stride in contiguous_strides(shape[:split]))

@@ -17,10 +17,12 @@ from q7x2_ep.ops import op
 from q7x2_ep.ops.activation import ACTIVATIONS
 from q7x2_ep.ops.common import (
     F32,
+    LINE,
     NO_ACTIVATION,
     Activation,
     Guard,
     check_known,
+    compete,
     dims,
     fill_step,
     image_of,
@@ -41,8 +43,9 @@ WINDOW_ATTRIBUTES = {
     "pads": None,
     "strides": None,
 }
+CONVS = ("Conv", "q7::Conv")
 MIN_FILTERS = 8  # of a group
-MIN_WINOGRAD = 32  # channels and filters
+MIN_WINOGRAD = {1: 32, 2: 64}  # channels and filters, by stride
 MIN_PIXELS = 36
 TILED_FILTERS, TILED_WEIGHTS = 64, 1 << 13  # docs/decisions.md 56
 TILED_CHANNELS, TILED_PIXELS = 256, 512  # 61, 67
@@ -374,12 +377,16 @@ def conv_step(
     elif is_direct(node, spec, in_tiles):
         direct_step(node, b, fields, residual)
     elif is_winograd(node, spec, in_tiles):
-        matrices = transformed(w.const, groups)
+        stride = spec["stride_h"]
+        matrices = transformed(w.const, groups, stride)
         whole = b.graph.constant(matrices, Type(w.dtype, matrices.shape), w.name)
         filters, channels = matrices.shape[1:]
-        floats = winograd_room(channels, filters, b.kernel("winograd"), b.constants)
+        floats = winograd_room(stride, channels, filters, b.kernel("winograd"), b.constants)
         fields.update(
-            w=b.packed(channels, filters, 1, channels, whole), M=w.shape[0], groups=groups
+            w=b.packed(channels, filters, 1, channels, whole),
+            M=w.shape[0],
+            groups=groups,
+            stride=stride,
         )
         fields.update(last_fields(node, b, residual), room=b.threads * floats * 4)
         for name in ("D", "OD", "kd", "kh", "kw", "pad_front", "x_d_stride"):
@@ -504,31 +511,40 @@ def parts_room(spec: Mapping[str, Any]) -> int:
 
 def is_winograd(node: Node, spec: dict[str, Dim], in_tiles: bool) -> bool:
     """Whether the algorithm of kernels/winograd.h applies, and wins."""
-    plain = all(spec[f"stride_{i}"] == spec[f"dilation_{i}"] == 1 for i in "dhw")
+    stride, dilations = spec["stride_h"], {spec[f"dilation_{i}"] for i in "dhw"}
+    plain = dilations == {1} and spec["stride_d"] == 1 and spec["stride_w"] == stride
+    if not plain or stride not in MIN_WINOGRAD or (stride == 2 and in_tiles):
+        return False
     filters, channels = node.inputs[1].shape[:2]
     small = (spec["kd"], spec["kh"], spec["kw"]) == (1, 3, 3) and len(node.output.shape) == 4
     images = spec["N"] if isinstance(spec["N"], int) else 1
     pixels = images * spec["OH"] * spec["OW"]
     least = TILED_PIXELS if in_tiles else MIN_PIXELS
     few = isinstance(pixels, int) and pixels < least  # bound by reading the weights
-    wide = min(filters // node.attrs["group"], channels) >= MIN_WINOGRAD
-    return plain and small and wide and not few
+    wide = min(filters // node.attrs["group"], channels) >= MIN_WINOGRAD[stride]
+    return small and wide and not few
 
 
-def transformed(w: np.ndarray, groups: int) -> np.ndarray:
+def transformed(w: np.ndarray, groups: int, stride: int = 1) -> np.ndarray:
     """G w G^T of every kernel (M, C, 3, 3), as matrices (groups * 16, M / groups, C)."""
     g = np.array([[1, 0, 0], [0.5, 0.5, 0.5], [0.5, -0.5, 0.5], [0, 0, 1]])
+    if stride == 2:
+        g = np.array([[1, 0, 0], [0, 1, 0], [1, 0, 1], [0, 0, 1]])
     both = np.einsum("ai,bj->abij", g, g).reshape(16, 9)
     result = both @ w.reshape(-1, 9).T.astype(np.float64)
     matrices = result.astype(np.float32).reshape(16, groups, -1, w.shape[1])
     return matrices.swapaxes(0, 1).reshape(groups * 16, -1, w.shape[1])
 
 
-def winograd_room(channels: int, filters: int, kernel: Any, constants: Mapping[str, int]) -> int:
+def winograd_room(
+    stride: int, channels: int, filters: int, kernel: Any, constants: Mapping[str, int]
+) -> int:
     """q7_winograd_room of csrc/kernels/winograd.h."""
     row, even = channels + WINOGRAD_GAP, -(-channels // 32) * 32
-    plain = -(-(row + 16 * constants["WINOGRAD_TILES"] * (row + kernel.nr)) // 16) * 16
-    if kernel.isa != "amx" or filters <= 32 or channels > TILED_CHANNELS:
+    rows, sums = (16, 16) if stride == 1 else (25, 9)
+    floats = row + constants["WINOGRAD_TILES"] * (rows * row + sums * kernel.nr)
+    plain = -(-floats // 16) * 16
+    if stride == 2 or kernel.isa != "amx" or filters <= 32 or channels > TILED_CHANNELS:
         return plain
     most = min(constants["WINOGRAD_FLOATS"] * 2 // (3 * channels + 64), constants["WINOGRAD_MOST"])
     tall = most // 32 * 32
@@ -540,7 +556,7 @@ def last_fields(
 ) -> dict[str, Any]:
     """x, y and residual of a step on images whose channels lie side by side; x: where not so."""
     x, y = x or b.channels_last(node.inputs[0]), place_of(b, node.output)
-    added = None if residual is None else b.channels_last(residual, dense=True)
+    added = None if residual is None else pixels_of(b, residual)
     channels = x.shape[1]
     strides = {"d": 0, "h": 0, "w": channels}
     for name, dim, stride in zip(("w", "h", "d"), x.shape[:1:-1], x.strides[:1:-1]):
@@ -552,8 +568,26 @@ def last_fields(
         "x_n_stride": x.strides[0],
         **{f"x_{name}_stride": stride for name, stride in strides.items()},
         "y_stride": y.channels_last().strides[-2],
-        "residual_stride": y.shape[1],
+        "residual_stride": y.shape[1] if added is None else added.strides[0],
     }
+
+
+def pixels_of(b: Any, image: Value) -> View:
+    """An image as (pixels, C), with the channels of a pixel side by side."""
+    shape = (product((image.shape[0], *image.shape[2:])), image.shape[1])
+    view = b.channels_last(image).channels_last().reshape(shape)
+    return view or b.channels_last(image, dense=True).channels_last().reshape(shape)
+
+
+def pixels_apart(b: Any, y: Value) -> Optional[View]:
+    """Room for an image that convolutions alone read, and that lies as `rows_apart` has it."""
+    alone = all(user.op in CONVS and y not in user.inputs[1:3] for user in y.users)
+    batch, channels, *sizes = y.shape
+    if not alone or b.graph.is_output(y) or not compete(channels):
+        return None
+    whole = temporary(b, y.dtype, (batch, channels + LINE, *sizes))
+    b.alias(y, image_of(b, whole).slice(1, 0, channels))
+    return b.view(y)
 
 
 def place_of(b: Any, y: Value) -> View:
@@ -562,7 +596,7 @@ def place_of(b: Any, y: Value) -> View:
     """
     (user, *others) = y.users or (None,)
     if others or user is None or user.op != "Concat" or b.graph.is_output(y):
-        return image_of(b, y)
+        return pixels_apart(b, y) or image_of(b, y)
     if concat_axis(user) != 1 or user.output.dtype != y.dtype:
         return image_of(b, y)
     place_of(b, user.output)

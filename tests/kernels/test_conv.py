@@ -83,6 +83,12 @@ WINOGRAD = {
     "padding alone": Case((1, 1, 1, 1), (1, 1, 3, 3), window((3, 3), pad=4)),
     "blocks": Case((1, 200, 17, 18), (33, 200, 3, 3), window((3, 3), pad=1)),
     "groups": Case((2, 99, 7, 9), (105, 33, 3, 3), window((3, 3), pad=1), 3),
+    "stride 2": Case((2, 40, 12, 31), (35, 40, 3, 3), window((3, 3), stride=2, pad=1)),
+    "stride 2, pads": Case((1, 9, 9, 14), (33, 9, 3, 3), pads((3, 3), (2, 2), (2, 0), (0, 3))),
+    "stride 2, blocks": Case((1, 70, 41, 26), (33, 70, 3, 3), window((3, 3), stride=2)),
+    "stride 2, groups": Case((2, 66, 5, 5), (70, 33, 3, 3), window((3, 3), stride=2, pad=1), 2),
+    "stride 2, one pixel": Case((1, 3, 2, 2), (5, 3, 3, 3), window((3, 3), stride=2, pad=1)),
+    "stride 2, a line": Case((1, 3, 1, 20), (5, 3, 3, 3), window((3, 3), stride=2, pad=1)),
     "too many channels for AMX": Case((1, 260, 4, 4), (70, 260, 3, 3), window((3, 3), pad=1)),
 }
 PARTS = {
@@ -140,16 +146,17 @@ def run(
     elif op == "depthwise":
         given["w"] = np.ascontiguousarray(w.reshape(case.w[0], -1).T)
     elif op == "winograd":
-        matrices = transformed(w, case.groups)[..., None]
+        stride = given["stride_h"]
+        matrices = transformed(w, case.groups, stride)[..., None]
         whole = Case(case.x, (16 * case.w[0], *case.w[1:2], 1), case.at, 16 * case.groups)
         given.update(w=packed(row, whole, matrices.reshape(whole.w)), M=case.w[0])
         given["groups"] = case.groups
         names = ("D", "OD", "kd", "kh", "kw", "pad_front", "x_d_stride")
         axes = [f"{name}_{axis}" for name in ("stride", "dilation") for axis in "dhw"]
         given = {name: value for name, value in given.items() if name not in (*names, *axes)}
-        given["room"] = (
-            threads * winograd_room(case.w[1], case.w[0] // case.groups, row, CONSTANTS) * 4
-        )
+        filters = case.w[0] // case.groups
+        floats = winograd_room(stride, case.w[1], filters, row, CONSTANTS)
+        given.update(stride=stride, room=threads * floats * 4)
     elif op == "conv_parts":
         names = ("D", "OD", "kd", "dilation_d", "pad_front", "x_d_stride")
         strides = [f"stride_{axis}" for axis in "dhw"]

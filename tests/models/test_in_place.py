@@ -59,3 +59,21 @@ def along_lines(g: Any, x: Any) -> Any:
 @pytest.mark.parametrize("formula", [inner_first, inner_last, along_lines])
 def test_images_in_concats_of_concats(formula: Any) -> None:
     assert_correct(build(formula, IMAGE)[0])
+
+
+NARROW, WIDE, LAST = (
+    RNG.standard_normal(shape, np.float32) / 16
+    for shape in ((16, 512, 3, 3), (512, 16, 1, 1), (8, 512, 3, 3))
+)
+
+
+def lines_between_pixels(g: Any, x: Any) -> Any:
+    """Images of 512 channels that convolutions read, as residuals, too; not the last."""
+    first = g.Relu(g.Conv(x, WIDE))
+    second = g.Relu(g.Add(g.Conv(g.Conv(first, NARROW, pads=[1] * 4), WIDE), first))
+    third = g.Add(g.Conv(g.Conv(second, NARROW, pads=[1] * 4), WIDE), second)
+    return g.Conv(second, LAST, strides=[2, 2]), g.GlobalAveragePool(third)
+
+
+def test_lines_between_pixels() -> None:
+    assert_correct(build(lines_between_pixels, IMAGE)[0])

@@ -31,7 +31,7 @@ static bool cut_tile(const job *j, int64_t tile) {
     const float *from[MATRICES];
     _Alignas(64) float turned[MATRICES * Q7_PARTS_STEP];
     __m512 largest = _mm512_setzero_ps();
-    q7_pixels_under(x, q7_place_of(x, j->block->first + tile), j->rest, from);
+    q7_pixels_under(x, q7_place_of(x, j->block->first + tile), j->rest, from, 4);
     for (int64_t c = 0; c < x->C; c += Q7_PARTS_STEP, to += Q7_PARTS_SIZE) {
         const int64_t left = x->C - c;
         q7_transform_in(from, c, left, turned, Q7_PARTS_STEP);
@@ -106,14 +106,16 @@ static void finish(const job *j, int64_t panel, bool fits) {
             q7_winograd_f32_avx512(x, &part);
             continue;
         }
-        for (int64_t i = first; i < end; i++)
-            q7_transform_out(x, q7_place_of(x, j->block->first + i), j->products + i * NR, step,
-                             panel * NR, channels);
+        for (int64_t i = first; i < end; i++) {
+            const float *from = j->products + i * NR;
+            q7_transform_out(x, q7_place_of(x, j->block->first + i), &from, step, panel * NR,
+                             channels);
+        }
     }
 }
 
 void Q7_KERNEL(winograd_f32)(const q7_winograd_args *x, const q7_winograd_block *block) {
-    if (!q7_winograd_tall(x->C, x->M)) {
+    if (!q7_winograd_tall(x->stride, x->C, x->M)) {
         q7_winograd_f32_avx512(x, block);
         return;
     }
@@ -124,7 +126,7 @@ void Q7_KERNEL(winograd_f32)(const q7_winograd_args *x, const q7_winograd_block 
              .rest = block->room};
     j.groups = q7_ceil_div(j.tiles, Q7_PARTS_ROWS);
     j.rows = j.steps * Q7_PARTS_SIZE;
-    j.products = block->room + q7_winograd_room(x->C, NR, 0);
+    j.products = block->room + q7_winograd_room(1, x->C, NR, 0);
     j.b[0] = (q7_bf16 *)(void *)(j.products + MATRICES * j.groups * Q7_PARTS_ROWS * NR);
     j.b[1] = j.b[0] + j.rows;
     j.a = j.b[1] + j.rows;
