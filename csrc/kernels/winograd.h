@@ -18,12 +18,23 @@
 #include "../abi.h"
 
 typedef struct q7_winograd_block {
-    int64_t first, end;         /* tiles, of (N, OH / 2, OW / 2), rounded up */
+    int64_t first, end;         /* tiles, of (N, lines(OH), lines(OW)) */
     int64_t first_panel, panel; /* of w; the one that is not computed any more */
     float *room;
 } q7_winograd_block;
 
 typedef void (*q7_winograd_kernel)(const q7_winograd_args *args, const q7_winograd_block *block);
+
+/* Lines of tiles over `size` lines of y. With a dilation the lines of a tile, of x and of y, are so far
+ * apart: a dilated convolution is one of every dilation-th pixel, for each of the pixels to begin with. */
+static inline int64_t q7_winograd_lines(int64_t size, int64_t dilation) {
+    return size / (2 * dilation) * dilation + q7_min(dilation, size % (2 * dilation));
+}
+
+/* The first line of y of such a line of tiles. */
+static inline int64_t q7_winograd_line(int64_t at, int64_t dilation) {
+    return at / dilation * 2 * dilation + at % dilation;
+}
 
 enum { Q7_WINOGRAD_GAP = 16 }; /* floats between rows of channels: not the same sets of L1 */
 

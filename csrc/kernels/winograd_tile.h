@@ -11,8 +11,11 @@ typedef struct q7_place {
 } q7_place;
 
 Q7_INLINE q7_place q7_place_of(const q7_winograd_args *x, int64_t tile) {
-    const int64_t columns = q7_ceil_div(x->OW, 2), lines = q7_ceil_div(x->OH, 2);
-    return (q7_place){tile / columns / lines, tile / columns % lines * 2, tile % columns * 2};
+    const int64_t columns = q7_winograd_lines(x->OW, x->dilation_w);
+    const int64_t lines = q7_winograd_lines(x->OH, x->dilation_h);
+    return (q7_place){tile / columns / lines,
+                      q7_winograd_line(tile / columns % lines, x->dilation_h),
+                      q7_winograd_line(tile % columns, x->dilation_w)};
 }
 
 /* v = B^T v, of every stride-th of 4 vectors. */
@@ -28,8 +31,8 @@ Q7_INLINE void q7_turn_in(q7_f32 *v, const int stride) {
 Q7_INLINE void q7_pixels_under(const q7_winograd_args *x, q7_place at, const float *zeros,
                                const float **from, const int side) {
     for (int64_t i = 0; i < side * side; i++) {
-        const int64_t h = at.oh * x->stride - x->pad_top + i / side;
-        const int64_t w = at.ow * x->stride - x->pad_left + i % side;
+        const int64_t h = at.oh * x->stride - x->pad_top + i / side * x->dilation_h;
+        const int64_t w = at.ow * x->stride - x->pad_left + i % side * x->dilation_w;
         const bool inside = h >= 0 && h < x->H && w >= 0 && w < x->W;
         const int64_t offset = at.n * x->x_n_stride + h * x->x_h_stride + w * x->x_w_stride;
         from[i] = inside ? (const float *)x->x + offset : zeros;
@@ -115,8 +118,9 @@ Q7_INLINE void q7_transform_out_as(const q7_winograd_args *x, q7_place at, const
         const q7_f32 bias =
             x->bias ? q7_load_part((const float *)x->bias + m, lanes) : q7_set1(0.0f);
         for (int64_t i = 0; i < 4; i++) {
-            if (at.oh + i / 2 >= x->OH || at.ow + i % 2 >= x->OW) continue;
-            const int64_t p = pixel + i / 2 * x->OW + i % 2;
+            const int64_t down = i / 2 * x->dilation_h, across = i % 2 * x->dilation_w;
+            if (at.oh + down >= x->OH || at.ow + across >= x->OW) continue;
+            const int64_t p = pixel + down * x->OW + across;
             q7_f32 y = q7_add(v[i], bias), term = q7_set1(0.0f);
             if (x->residual)
                 term = q7_load_part((const float *)x->residual + p * x->residual_stride + m, lanes);

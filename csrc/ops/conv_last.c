@@ -22,7 +22,7 @@ enum {
 typedef struct conv_job {
     q7_conv_last_args x;
     const q7_call *call;
-    bool in_place;
+    bool in_place, skips;
     int64_t pixels, channels, filters, k; /* of the product; channels and filters of a group */
     int64_t run;                          /* floats side by side, of a tap */
     int64_t k_block, row_tiles, row_blocks, panels, chunk, chunks;
@@ -64,6 +64,34 @@ static inline void zero_floats(float *to, int64_t n) {
     for (int64_t i = 0; i < n; i++) to[i] = 0.0f;
 }
 
+/* The rows of a block, [begin, end), whose windows are not all zeros. */
+typedef struct span {
+    int64_t begin, end;
+} span;
+
+/* Those at m corners of whose columns [k0, k0 + k) some lie in the image: padding of a kernel that
+ * reaches far, or of a small image, is not multiplied. */
+static span rows_inside(const conv_job *job, const corner *corners, int64_t m, int64_t k0,
+                        int64_t k) {
+    const q7_conv_last_args *x = &job->x;
+    const int64_t line = x->W * x->x_w_stride;
+    span rows = {m, 0};
+    for (int64_t tap = k0 / job->run; tap <= (k0 + k - 1) / job->run; tap++) {
+        const int64_t j = tap % x->kw, i = tap / x->kw % x->kh, l = tap / x->kw / x->kh;
+        const int64_t shift = j * x->dilation_w * x->x_w_stride;
+        for (int64_t r = 0; r < m; r++) {
+            const int64_t d = corners[r].d + l * x->dilation_d,
+                          h = corners[r].h + i * x->dilation_h;
+            const int64_t at = corners[r].at + shift;
+            if (d < 0 || d >= x->D || h < 0 || h >= x->H || at + job->run <= 0 || at >= line)
+                continue;
+            rows.begin = q7_min(rows.begin, r);
+            rows.end = q7_max(rows.end, r + 1);
+        }
+    }
+    return rows;
+}
+
 /* Columns [k0, k0 + k) of the windows at m corners, as rows (m, k). */
 static void copy_windows(const conv_job *job, const corner *corners, int64_t m, int64_t k0,
                          int64_t k, float *rows) {
@@ -91,11 +119,13 @@ static void copy_windows(const conv_job *job, const corner *corners, int64_t m, 
     }
 }
 
-/* The product of rows [row, row + m) and some panels of a group, for k in [k0, k0 + k). a: those
- * rows. */
-static void multiply(const conv_job *job, int64_t group, int64_t k0, int64_t k, int64_t first,
-                     int64_t last, int64_t row, int64_t m, const float *a, int64_t a_stride) {
+/* The product of rows [row, row + m) and some panels of a group, for k in [k0, k0 + k), of which all but
+ * the first `some` are zeros. a: those rows. */
+static void multiply(const conv_job *job, int64_t group, int64_t k0, int64_t k, int64_t some,
+                     int64_t first, int64_t last, int64_t row, int64_t m, const float *a,
+                     int64_t a_stride) {
     const q7_conv_last_args *x = &job->x;
+    if (m == 0) return;
     const int64_t nr = job->call->nr, column = first * nr, out = group * job->filters + column;
     const float *bias = x->bias, *residual = x->residual;
     const q7_gemm_epilogue epilogue = {
@@ -112,7 +142,7 @@ static void multiply(const conv_job *job, int64_t group, int64_t k0, int64_t k, 
     const q7_gemm_block part = {
         .m = m,
         .n = q7_min(last * nr, job->filters) - column,
-        .k = k,
+        .k = some,
         .k_block = job->k_block,
         .a = a,
         .a_row_stride = a_stride,
@@ -141,15 +171,21 @@ static void conv_task(void *arg, int64_t task, int64_t thread) {
     corner corners[Q7_GEMM_ROWS];
     const int64_t last = q7_min(chunk + job->chunk, job->panels);
     if (job->in_place) {
-        multiply(job, group, 0, job->k, chunk, last, row, m, from + row * x->x_w_stride,
+        multiply(job, group, 0, job->k, job->k, chunk, last, row, m, from + row * x->x_w_stride,
                  x->x_w_stride);
         return;
     }
     corners_of(x, from, row, m, corners);
     for (int64_t k0 = 0; k0 == 0 || k0 < job->k; k0 += job->k_block) {
         const int64_t k = q7_min(job->k - k0, job->k_block);
-        copy_windows(job, corners, m, k0, k, windows);
-        multiply(job, group, k0, k, chunk, last, row, m, windows, k);
+        const bool ends = k0 == 0 || k0 + k == job->k; /* sums begin, or what follows them is due */
+        span in = {0, m};
+        if (job->skips) in = rows_inside(job, corners, m, k0, k);
+        if (in.end < in.begin) in.end = in.begin;
+        copy_windows(job, corners + in.begin, in.end - in.begin, k0, k, windows);
+        if (ends) multiply(job, group, k0, k, 0, chunk, last, row, in.begin, windows, k);
+        multiply(job, group, k0, k, k, chunk, last, row + in.begin, in.end - in.begin, windows, k);
+        if (ends) multiply(job, group, k0, k, 0, chunk, last, row + in.end, m - in.end, windows, k);
     }
 }
 
@@ -178,6 +214,7 @@ void q7_op_conv_last(const q7_conv_last_args *x, const q7_call *call) {
         job.x.kw = 1;
     }
     const bool in_tiles = q7_in_tiles(call, job.pixels);
+    job.skips = !in_tiles; /* there bits depend on how many rows are multiplied at once */
     job.k_block = in_tiles ? Q7_GEMM_K_BLOCK : q7_conv_k_block(job.k, single);
     job.row_tiles = q7_ceil_div(job.pixels, call->mr);
     job.row_blocks = q7_ceil_div(job.row_tiles, Q7_GEMM_ROWS / call->mr);

@@ -1,4 +1,4 @@
-/* winograd.c: conv_last of a 3x3 kernel, stride 1 or 2 and no dilation, by Winograd's algorithm. A task is a
+/* winograd.c: conv_last of a 3x3 kernel, stride 1 or 2, with stride 1 dilated or not, by Winograd's algorithm. A task is a
  * block of tiles times a chunk of panels, of one group. Read kernels/winograd.h first.
  *
  * room: threads * q7_winograd_room floats, of the channels of a group. */
@@ -49,7 +49,8 @@ static void winograd_task(void *arg, int64_t task, int64_t thread) {
 
 void q7_op_winograd(const q7_winograd_args *x, const q7_call *call) {
     winograd_job job = {.x = x, .call = call, .unit = 1};
-    job.tiles = x->N * q7_ceil_div(x->OH, 2) * q7_ceil_div(x->OW, 2);
+    job.tiles =
+        x->N * q7_winograd_lines(x->OH, x->dilation_h) * q7_winograd_lines(x->OW, x->dilation_w);
     if (job.tiles * x->M == 0) return;
     const int64_t channels = x->C / x->groups, filters = x->M / x->groups;
     job.panels = q7_ceil_div(filters, call->nr);

@@ -47,6 +47,8 @@ CONVS = ("Conv", "q7::Conv")
 MIN_FILTERS = 8  # of a group
 MIN_WINOGRAD = {1: 32, 2: 64}  # channels and filters, by stride
 MIN_PIXELS = 36
+WINOGRAD_SHARE = 0.9  # of the products of windows, what they cost beside theirs included
+SMALL_DILATION = 8  # for images of unknown size
 TILED_FILTERS, TILED_WEIGHTS = 64, 1 << 13  # docs/decisions.md 56
 TILED_CHANNELS, TILED_PIXELS = 256, 512  # 61, 67
 MAX_DIRECT = 1 << 15  # weights of a group: 128 KB of L2
@@ -389,10 +391,10 @@ def conv_step(
             stride=stride,
         )
         fields.update(last_fields(node, b, residual), room=b.threads * floats * 4)
-        for name in ("D", "OD", "kd", "kh", "kw", "pad_front", "x_d_stride"):
+        for name in ("D", "OD", "kd", "kh", "kw", "pad_front", "dilation_d", "x_d_stride"):
             del fields[name]
         for axis in "dhw":
-            del fields[f"stride_{axis}"], fields[f"dilation_{axis}"]
+            del fields[f"stride_{axis}"]
         b.step("winograd", kernel="winograd", **fields)
     elif in_tiles and is_of_parts(node, spec, b.constants):
         filters, channels, taps = w.shape[0], w.shape[1], product(w.shape[2:])
@@ -511,9 +513,11 @@ def parts_room(spec: Mapping[str, Any]) -> int:
 
 def is_winograd(node: Node, spec: dict[str, Dim], in_tiles: bool) -> bool:
     """Whether the algorithm of kernels/winograd.h applies, and wins."""
-    stride, dilations = spec["stride_h"], {spec[f"dilation_{i}"] for i in "dhw"}
-    plain = dilations == {1} and spec["stride_d"] == 1 and spec["stride_w"] == stride
-    if not plain or stride not in MIN_WINOGRAD or (stride == 2 and in_tiles):
+    stride, dilated = spec["stride_h"], max(spec[f"dilation_{i}"] for i in "dhw") > 1
+    plain = spec["dilation_d"] == spec["stride_d"] == 1 and spec["stride_w"] == stride
+    if not plain or stride not in MIN_WINOGRAD:
+        return False
+    if (stride == 2 or dilated) and (in_tiles or (stride == 2 and dilated)):
         return False
     filters, channels = node.inputs[1].shape[:2]
     small = (spec["kd"], spec["kh"], spec["kw"]) == (1, 3, 3) and len(node.output.shape) == 4
@@ -522,7 +526,25 @@ def is_winograd(node: Node, spec: dict[str, Dim], in_tiles: bool) -> bool:
     least = TILED_PIXELS if in_tiles else MIN_PIXELS
     few = isinstance(pixels, int) and pixels < least  # bound by reading the weights
     wide = min(filters // node.attrs["group"], channels) >= MIN_WINOGRAD[stride]
-    return small and wide and not few
+    return small and wide and not few and (not dilated or dilation_fits(spec))
+
+
+def dilation_fits(spec: Mapping[str, Any]) -> bool:
+    """Whether tiles of every dilation-th pixel, 16 products each, are fewer than windows have that
+    do not lie in padding: those lines of a kernel conv_last leaves out.
+    """
+    tiles = met = 1
+    for side, pad in (("h", "pad_top"), ("w", "pad_left")):
+        size, out, dilation = spec[side.upper()], spec[f"O{side.upper()}"], spec[f"dilation_{side}"]
+        if not all(isinstance(n, int) for n in (size, out, spec[pad])):
+            return max(spec["dilation_h"], spec["dilation_w"]) <= SMALL_DILATION
+        tiles *= out // (2 * dilation) * dilation + min(dilation, out % (2 * dilation))
+        lines = [
+            min(out, spec[pad] - i + size) - max(0, spec[pad] - i)
+            for i in (0, dilation, 2 * dilation)
+        ]
+        met *= sum(max(n, 0) for n in lines) if side == "h" else out * sum(n > 0 for n in lines)
+    return 16 * tiles < WINOGRAD_SHARE * met
 
 
 def transformed(w: np.ndarray, groups: int, stride: int = 1) -> np.ndarray:
