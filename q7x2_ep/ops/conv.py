@@ -602,7 +602,7 @@ def pixels_of(b: Any, image: Value) -> View:
 
 
 def pixels_apart(b: Any, y: Value) -> Optional[View]:
-    """Room for an image that convolutions alone read, and that lies as `rows_apart` has it."""
+    """Room for an image that convolutions alone read, and that lies as rows of `allocate_rows` do."""
     alone = all(user.op in CONVS and y not in user.inputs[1:3] for user in y.users)
     batch, channels, *sizes = y.shape
     if not alone or b.graph.is_output(y) or not compete(channels):

@@ -129,7 +129,7 @@ def attention(
     given.update(zero_masked_rows=int(scoring.zero > 0), zero_nan_rows=int(scoring.zero > 1))
     given.update(scale=scoring.scale, softcap=scoring.softcap, fill=scoring.fill)
     how = (load("").target.constants, kernel.isa)
-    kept = kept_blocks(*how, Sq, Skv, (given["k_s_stride"], given["v_s_stride"]))
+    kept = kept_blocks(*how, Sq, Skv, given["v_s_stride"])
     floats = work_floats(*how, (Sq, Skv, D, Dv), kept)
     given.update(kept=kept, work_floats=floats)
     given.update(work=4 * max(threads) * floats)
