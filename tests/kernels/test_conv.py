@@ -58,6 +58,9 @@ CASES = {
     "long k": Case((1, 50, 6, 6), (3, 50, 3, 3), window((3, 3))),
     "many rows": Case((1, 8, 4, 4), (600, 8, 3, 3), window((3, 3), pad=1)),
     "many panels": Case((1, 2, 40, 41), (3, 2, 3, 3), window((3, 3), pad=1)),
+    "far": Case((2, 50, 9, 30), (9, 50, 3, 3), pads((3, 3), (1, 1), (6, 7), (6, 7), (6, 7))),
+    "far lines": Case((2, 50, 9, 8), (9, 50, 3, 3), pads((3, 3), (1, 2), (7, 1), (7, 0), (7, 1))),
+    "out of reach": Case((1, 40, 9, 7), (9, 40, 3, 3), window((3, 3), dilation=11, pad=11)),
     "half of it in tiles": Case((1, 96, 3, 17), (130, 96, 1, 1), window((1, 1))),
 }
 DEPTHWISE = {
@@ -89,6 +92,11 @@ WINOGRAD = {
     "stride 2, groups": Case((2, 66, 5, 5), (70, 33, 3, 3), window((3, 3), stride=2, pad=1), 2),
     "stride 2, one pixel": Case((1, 3, 2, 2), (5, 3, 3, 3), window((3, 3), stride=2, pad=1)),
     "stride 2, a line": Case((1, 3, 1, 20), (5, 3, 3, 3), window((3, 3), stride=2, pad=1)),
+    "dilated": Case((2, 33, 13, 20), (40, 33, 3, 3), pads((3, 3), (1, 1), (3, 2), (3, 1), (3, 2))),
+    "dilated lines": Case(
+        (1, 9, 4, 31), (33, 9, 3, 3), pads((3, 3), (1, 1), (1, 5), (1, 6), (1, 5))
+    ),
+    "far": Case((2, 33, 9, 30), (9, 33, 3, 3), pads((3, 3), (1, 1), (6, 7), (6, 7), (6, 7))),
     "too many channels for AMX": Case((1, 260, 4, 4), (70, 260, 3, 3), window((3, 3), pad=1)),
 }
 PARTS = {
@@ -152,7 +160,7 @@ def run(
         given.update(w=packed(row, whole, matrices.reshape(whole.w)), M=case.w[0])
         given["groups"] = case.groups
         names = ("D", "OD", "kd", "kh", "kw", "pad_front", "x_d_stride")
-        axes = [f"{name}_{axis}" for name in ("stride", "dilation") for axis in "dhw"]
+        axes = ["dilation_d", *(f"stride_{axis}" for axis in "dhw")]
         given = {name: value for name, value in given.items() if name not in (*names, *axes)}
         filters = case.w[0] // case.groups
         floats = winograd_room(stride, case.w[1], filters, row, CONSTANTS)
@@ -291,7 +299,9 @@ def check_residual(op: str, row: KernelRow, case: Case) -> None:
 
 @every_op
 @every_row
-@pytest.mark.parametrize("name", ["3x3", "groups", "1x1", "long k", "patches", "many panels"])
+@pytest.mark.parametrize(
+    "name", ["3x3", "groups", "1x1", "long k", "patches", "many panels", "far", "far lines"]
+)
 def test_residual_before_and_after_the_activation(op: str, row: KernelRow, name: str) -> None:
     check_residual(op, row, CASES[name])
 
@@ -343,6 +353,7 @@ def check_threads(op: str, row: KernelRow, case: Case, **more: Any) -> None:
         "1x1 of two tiles",
         "many panels",
         "3-D",
+        "far",
         "half of it in tiles",
     ],
 )
