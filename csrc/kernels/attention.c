@@ -12,8 +12,7 @@ void Q7_KERNEL(attention_rows)(const q7_attention_tile *t);
 
 enum {
     DIRECT = 4, /* up to so many queries of one head by rows: panels would be mostly padding */
-    PANELS = Q7_ATTENTION_QUERIES / Q7_W,
-    FAR = 1 << 18 /* exponents beyond have no bits left for sixteenths */
+    PANELS = Q7_ATTENTION_QUERIES / Q7_W
 };
 
 /* What a block of queries keeps between blocks of keys. */
@@ -129,16 +128,15 @@ Q7_INLINE void softmax_vectors(float unit, bool shifts, int64_t n, float *st, fl
     column_max(n, st, most, vectors);
     Q7_UNROLL
     for (int c = 0; c < vectors; c++) {
-        const q7_f32 old = q7_load(max + c * Q7_W);
-        const q7_f32 top = q7_vmax(q7_floor(q7_mul(most[c], by)), old);
+        const q7_f32 old = q7_load(max + c * Q7_W), own = q7_floor(q7_mul(most[c], by));
+        const q7_f32 top = q7_vmax(own, old);
         /* while all scores are -inf: 2^(-inf - 0) = 0, where -inf - -inf would be NaN for good */
         const q7_f32 base = q7_select(q7_eq(top, none), zero, top);
-        const q7_f32 largest = q7_select(q7_eq(most[c], none), zero, most[c]);
-        const q7_mask far = q7_lt(near, q7_abs(base));
+        const q7_mask far = q7_lt(near, q7_abs(base)), unseen = q7_eq(most[c], none);
         shifted = shifted || q7_any(far);
-        shift[c] = q7_select(far, largest, zero);
-        lift[c] = q7_exp2(
-            q7_vmin(q7_set1(1.0f), q7_fma(shift[c], by, q7_select(far, q7_neg(base), zero))));
+        shift[c] = q7_select(far, q7_select(unseen, zero, most[c]), zero);
+        const q7_f32 power = lift_of(shift[c], by, q7_select(unseen, base, own), base);
+        lift[c] = q7_exp2(q7_select(far, power, zero));
         start[c] = q7_add(q7_set1(Q7_POWER_ORIGIN), q7_select(far, zero, q7_neg(base)));
         total[c] = zero;
         q7_store(rescale + c * Q7_W, q7_exp2(q7_sub(old, base)));

@@ -10,7 +10,10 @@
 #include "attention.h"
 #include "math.h"
 
-enum { KEYS = Q7_ATTENTION_KEYS };
+enum {
+    KEYS = Q7_ATTENTION_KEYS,
+    FAR = 1 << 18 /* exponents beyond have no bits left for sixteenths */
+};
 
 #define LOG2_E 0x1.715476p+0f
 #define FAR_OFF 2e38f
@@ -51,6 +54,15 @@ static inline void scale_scores(const q7_attention_tile *t, int64_t size, float 
 Q7_INLINE q7_f32 bounded(q7_f32 x) {
     const q7_f32 y = q7_clip(x, q7_set1(-FAR_OFF), q7_set1(FAR_OFF));
     return q7_select(q7_lt(q7_abs(x), q7_set1(INFINITY)), y, x);
+}
+
+/* log2 of what 2^(by * (x - largest)) takes to become 2^(by * x - base); own: by * largest, rounded
+ * down. Beyond 2^24 the product is rounded by more than 1, and by how much is no power that floats
+ * have; but scores that differ there differ by as much: what is bounded is the same for equal ones,
+ * and 2^64 or more apart for others. */
+Q7_INLINE q7_f32 lift_of(q7_f32 largest, q7_f32 by, q7_f32 own, q7_f32 base) {
+    const q7_f32 rounded = q7_fma(largest, by, q7_neg(own));
+    return q7_add(q7_clip(rounded, q7_set1(-64.0f), q7_set1(64.0f)), q7_sub(own, base));
 }
 
 /* x / total, where by = 1 / total: like a division. */

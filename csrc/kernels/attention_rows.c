@@ -68,12 +68,11 @@ static void softmax_row(const q7_attention_tile *t, row *r, int64_t first, int64
     fill(r->s, n, -INFINITY);
     q7_f32 top = q7_set1(-INFINITY), total = q7_set1(0.0f);
     for (int64_t j = 0; j < n; j += Q7_W) top = q7_vmax(q7_load(r->s + j), top);
-    const float most = q7_hmax(top), whole = floorf(most * unit);
-    const float max = whole > r->max ? whole : r->max, base = max == -INFINITY ? 0.0f : max;
-    const float largest = plain || most == -INFINITY ? 0.0f : most;
-    const q7_f32 shift = q7_set1(largest), by = q7_set1(unit);
-    const q7_f32 offset =
-        plain ? q7_set1(-base) : q7_vmin(q7_set1(1.0f), q7_fma(shift, by, q7_set1(-base)));
+    const float most = q7_hmax(top), own = floorf(most * unit);
+    const float max = own > r->max ? own : r->max, base = max == -INFINITY ? 0.0f : max;
+    const bool shifts = most != -INFINITY && (!plain || fabsf(own) > FAR);
+    const q7_f32 shift = q7_set1(shifts ? most : 0.0f), by = q7_set1(unit);
+    const q7_f32 offset = shifts ? lift_of(shift, by, q7_set1(own), q7_set1(base)) : q7_set1(-base);
     for (int64_t j = 0; j < n; j += Q7_W) {
         const q7_f32 p = q7_exp2(q7_fma(q7_sub(q7_load(r->s + j), shift), by, offset));
         q7_store(r->s + j, p);

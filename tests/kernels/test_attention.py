@@ -278,6 +278,34 @@ def test_scales_and_large_scores(kernel):
 
 
 @ROWS
+@pytest.mark.parametrize("Sq", [2, 70])
+@pytest.mark.parametrize("number", [1e10, 1e11, 1e12, 1e15, 1e20, 1e30, 3.4e38])
+def test_finite_masks_of_any_size(kernel, Sq, number):
+    """Scores drown in them: keys that the same number masks weigh all the same."""
+    q, k, v = operands(H=1, Sq=Sq, Skv=300)
+    added = np.zeros((1, 1, Sq, 300), np.float32)
+    added[..., 0, :] = -number
+    added[..., 1, 100:] = number
+    for mask, bias in ((added, None), (None, added)):
+        y = attention(kernel, q, k, v, mask, Scoring(0.25, bias=bias), threads=(1,))[0, 0]
+        bound = between_kernels(v)
+        assert (np.abs(y[0] - v[0, 0].mean(0, dtype=float)) <= bound).all()
+        assert (np.abs(y[1] - v[0, 0, 100:].mean(0, dtype=float)) <= bound).all()
+        assert np.isfinite(y).all()
+
+
+@ROWS
+@pytest.mark.parametrize("size", [1e6, 1e9, 1e10, 1e15, 1e25])
+def test_scores_of_any_size(kernel, size):
+    """The largest has all of the weight."""
+    for Sq in (2, 70):
+        q, k, v = operands(H=1, Sq=Sq, Skv=300)
+        y = attention(kernel, q * np.float32(size), k, v, None, Scoring(0.25), threads=(1,))[0, 0]
+        largest = (q[0, 0].astype(float) @ k[0, 0].T).argmax(-1)
+        np.testing.assert_allclose(y, v[0, 0, largest], rtol=4 * EPS)
+
+
+@ROWS
 @pytest.mark.parametrize("Sq, Skv", [(1, 300), (3, 150), (40, 150), (200, 400), (150, 20)])
 def test_windows(kernel, Sq, Skv):
     """Bounds inside a block of keys, across several, and beyond all of them."""

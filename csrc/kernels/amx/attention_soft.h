@@ -78,12 +78,15 @@ static void level(stage *x, const bool plain) {
     for (int64_t i = 0; i < ROWS; i += Q7_W) {
         float *max = room.max + x->panel * ROWS + i;
         const q7_f32 most = q7_load(largest + i), old = q7_load(max);
-        const q7_f32 top = q7_vmax(q7_floor(q7_mul(most, unit)), old);
+        const q7_f32 own = q7_floor(q7_mul(most, unit)), top = q7_vmax(own, old);
         /* while all scores are -inf: 2^(-inf - 0) = 0, where -inf - -inf would be NaN for good */
         const q7_f32 base = q7_select(q7_eq(top, none), zero, top);
-        const q7_f32 shift = plain ? zero : q7_select(q7_eq(most, none), zero, most);
-        q7_f32 offset = q7_neg(base);
-        if (!plain) offset = q7_vmin(q7_set1(1.0f), q7_fma(shift, unit, offset));
+        const q7_f32 near = q7_set1(plain ? FAR : -1.0f);
+        const q7_mask far = q7_lt(near, q7_abs(own)), unseen = q7_eq(most, none);
+        const q7_mask shifts = q7_mask_and(far, q7_mask_not(unseen));
+        const q7_f32 shift = q7_select(shifts, most, zero);
+        const q7_f32 power = lift_of(shift, unit, q7_select(shifts, own, base), base);
+        const q7_f32 offset = q7_select(shifts, power, q7_neg(base));
         q7_store(max, top);
         q7_store(x->shift + i, shift);
         q7_store(x->offset + i, offset);
