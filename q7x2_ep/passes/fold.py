@@ -24,6 +24,7 @@ from q7x2_ep.ops.common import is_host, known
 from q7x2_ep.passes.infer import infer_again, waits
 
 MAX_GROWTH_BYTES = 1 << 20  # a result may be this large where its inputs are smaller
+GATHERED = 4  # times its inputs: relative positions, an index of 8 bytes to each element of a head
 PACKING = frozenset({"Conv", "Gemm", "MatMul"})  # the second input
 
 
@@ -158,7 +159,7 @@ def _evaluate(node: Node) -> Optional[list[Any]]:
 
 
 def _is_worth_it(node: Node) -> bool:
-    """Whether the result is small, or no larger than what it is made of: Expand may not be."""
+    """Whether the result is small, or not much larger than what it is made of: Expand may be."""
     given = sum(value.const.nbytes for value in node.inputs if value is not None)
     if is_host(node):
         return bool(node.inputs) and given <= MAX_GROWTH_BYTES
@@ -167,6 +168,7 @@ def _is_worth_it(node: Node) -> bool:
         if value.shape is None or not all(isinstance(dim, int) for dim in value.shape):
             return False
         size += product(value.shape) * dtypes.size(value.dtype)
+    given *= GATHERED if node.op == "Gather" else 1
     return size <= max(MAX_GROWTH_BYTES, given) or all(map(_is_weight, node.outputs))
 
 
