@@ -363,15 +363,19 @@ def conv_step(
         "act_alpha": act.alpha,
         "act_beta": act.beta,
     }
-    if w.shape[:2] == (groups, 1):
-        flat = (groups, product(w.shape[2:]))
+    few = w.const is None or w.shape[0] // groups < MIN_FILTERS
+    if w.shape[:2] == (groups, 1) or (w.shape[1] == 1 and few):
+        flat = (w.shape[0], product(w.shape[2:]))
         if w.const is None:
             fields["w"] = materialized(b, reshaped(b, w, flat).transpose((1, 0)))
         else:
             turned = np.ascontiguousarray(w.const.reshape(flat).T)
             fields["w"] = b.graph.constant(turned, Type(w.dtype, turned.shape), w.name)
-        b.step("depthwise", kernel="depthwise", **fields, **last_fields(node, b, residual))
-    elif w.const is None or w.shape[0] // groups < MIN_FILTERS:
+        image = None
+        if w.shape[0] != groups:
+            image, fields["C"] = repeated(b, x, w.shape[0] // groups), w.shape[0]
+        b.step("depthwise", kernel="depthwise", **fields, **last_fields(node, b, residual, image))
+    elif few:
         k = minimum(product(w.shape[1:]), b.constants["CONV_K_BLOCK"])
         pack = matmul_scratch(b, k, spec["OD"] * spec["OH"] * spec["OW"], "CONV_PANELS")
         fields.update(x=x, w=w, residual=residual, y=node.output, pack=pack)
@@ -418,6 +422,15 @@ def conv_step(
         fields["windows"] = b.threads * rows * min(k, b.constants["GEMM_K_BLOCK"]) * 4
         fields.update(last_fields(node, b, residual), M=filters, groups=groups)
         b.step("conv_last", kernel="gemm", **fields)
+
+
+def repeated(b: Any, x: Value, times: int) -> View:
+    """A copy of an image with each channel so many times: a filter has one of its own then."""
+    last = b.channels_last(x).channels_last()
+    shape, strides = (*last.shape, times), (*last.strides, 0)
+    dense = materialized(b, last._replace(shape=shape, strides=strides))
+    image = dense.reshape((*last.shape[:-1], last.shape[-1] * times))
+    return image.transpose((0, len(last.shape) - 1, *range(1, len(last.shape) - 1)))
 
 
 def is_wide(node: Node) -> bool:
@@ -602,7 +615,7 @@ def pixels_of(b: Any, image: Value) -> View:
 
 
 def pixels_apart(b: Any, y: Value) -> Optional[View]:
-    """Room for an image that convolutions alone read, and that lies as rows of `allocate_rows` do."""
+    """Room for an image that convolutions alone read, in rows as of `allocate_rows`."""
     alone = all(user.op in CONVS and y not in user.inputs[1:3] for user in y.users)
     batch, channels, *sizes = y.shape
     if not alone or b.graph.is_output(y) or not compete(channels):

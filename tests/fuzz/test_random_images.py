@@ -45,12 +45,15 @@ class Network:
     def conv(self, x: str) -> str:
         n, c, h, w = self.shapes[x]
         group = self.draw(st.sampled_from((1, 1, c, 2 if c % 2 == 0 else 1)))
-        filters = c if group == c else group * self.draw(st.sampled_from((1, 8, 17, 32, 40)))
+        each = (1, 1, 2) if group == c else (1, 8, 17, 32, 40)
+        filters = group * self.draw(st.sampled_from(each))
         k, stride = self.draw(st.sampled_from((1, 3, 3, 5))), self.draw(st.sampled_from((1, 1, 2)))
+        dilation = self.draw(st.sampled_from((1, 1, 1, 2, 7)))
         inputs = [x, self.constant(filters, c // group, k, k)]
         inputs += [self.constant(filters)] if self.draw(st.booleans()) else []
         shape = (n, filters, (h - 1) // stride + 1, (w - 1) // stride + 1)
-        attrs = {"group": group, "strides": [stride] * 2, "pads": [k // 2] * 4}
+        pads = [k // 2 * dilation] * 4
+        attrs = {"group": group, "strides": [stride] * 2, "pads": pads, "dilations": [dilation] * 2}
         return self.add("Conv", inputs, shape, **attrs)
 
     def pool(self, x: str) -> str:
