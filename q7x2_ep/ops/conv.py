@@ -44,7 +44,7 @@ WINDOW_ATTRIBUTES = {
     "strides": None,
 }
 CONVS = ("Conv", "q7::Conv")
-MIN_FILTERS = 8  # of a group
+MIN_FILTERS, MIN_GROUPED = 8, 4  # of the only group; of one of several
 MIN_WINOGRAD = {1: 32, 2: 64}  # channels and filters, by stride
 MIN_PIXELS = 36
 WINOGRAD_SHARE = 0.9  # of the products of windows, what they cost beside theirs included
@@ -363,8 +363,9 @@ def conv_step(
         "act_alpha": act.alpha,
         "act_beta": act.beta,
     }
-    few = w.const is None or w.shape[0] // groups < MIN_FILTERS
-    if w.shape[:2] == (groups, 1) or (w.shape[1] == 1 and few):
+    each = w.shape[0] // groups
+    few = w.const is None or each < (MIN_FILTERS if groups == 1 else MIN_GROUPED)
+    if w.shape[:2] == (groups, 1) or (w.shape[1] == 1 and each < MIN_FILTERS):
         flat = (w.shape[0], product(w.shape[2:]))
         if w.const is None:
             fields["w"] = materialized(b, reshaped(b, w, flat).transpose((1, 0)))
@@ -373,7 +374,7 @@ def conv_step(
             fields["w"] = b.graph.constant(turned, Type(w.dtype, turned.shape), w.name)
         image = None
         if w.shape[0] != groups:
-            image, fields["C"] = repeated(b, x, w.shape[0] // groups), w.shape[0]
+            image, fields["C"] = repeated(b, x, each), w.shape[0]
         b.step("depthwise", kernel="depthwise", **fields, **last_fields(node, b, residual, image))
     elif few:
         k = minimum(product(w.shape[1:]), b.constants["CONV_K_BLOCK"])
