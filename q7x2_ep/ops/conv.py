@@ -363,19 +363,11 @@ def conv_step(
         "act_alpha": act.alpha,
         "act_beta": act.beta,
     }
-    each = w.shape[0] // groups
-    few = w.const is None or each < (MIN_FILTERS if groups == 1 else MIN_GROUPED)
-    if w.shape[:2] == (groups, 1) or (w.shape[1] == 1 and each < MIN_FILTERS):
-        flat = (w.shape[0], product(w.shape[2:]))
-        if w.const is None:
-            fields["w"] = materialized(b, reshaped(b, w, flat).transpose((1, 0)))
-        else:
-            turned = np.ascontiguousarray(w.const.reshape(flat).T)
-            fields["w"] = b.graph.constant(turned, Type(w.dtype, turned.shape), w.name)
-        image = None
-        if w.shape[0] != groups:
-            image, fields["C"] = repeated(b, x, each), w.shape[0]
-        b.step("depthwise", kernel="depthwise", **fields, **last_fields(node, b, residual, image))
+    each, unknown = w.shape[0] // groups, w.const is None
+    few = unknown or each < (MIN_FILTERS if groups == 1 else MIN_GROUPED)
+    several = not unknown and groups > 1 and each < MIN_FILTERS
+    if w.shape[1] == 1 and (w.shape[0] == groups or several):
+        depthwise_step(node, b, fields, residual)
     elif few:
         k = minimum(product(w.shape[1:]), b.constants["CONV_K_BLOCK"])
         pack = matmul_scratch(b, k, spec["OD"] * spec["OH"] * spec["OW"], "CONV_PANELS")
@@ -423,6 +415,21 @@ def conv_step(
         fields["windows"] = b.threads * rows * min(k, b.constants["GEMM_K_BLOCK"]) * 4
         fields.update(last_fields(node, b, residual), M=filters, groups=groups)
         b.step("conv_last", kernel="gemm", **fields)
+
+
+def depthwise_step(node: Node, b: Any, fields: dict[str, Any], residual: Optional[Value]) -> None:
+    """A convolution of one channel to a group, of which several filters get one each."""
+    x, w, image = node.inputs[0], node.inputs[1], None
+    flat = (w.shape[0], product(w.shape[2:]))
+    if w.const is None:
+        fields["w"] = materialized(b, reshaped(b, w, flat).transpose((1, 0)))
+    else:
+        turned = np.ascontiguousarray(w.const.reshape(flat).T)
+        fields["w"] = b.graph.constant(turned, Type(w.dtype, turned.shape), w.name)
+    groups = node.attrs["group"]
+    if w.shape[0] != groups:
+        image, fields["C"] = repeated(b, x, w.shape[0] // groups), w.shape[0]
+    b.step("depthwise", kernel="depthwise", **fields, **last_fields(node, b, residual, image))
 
 
 def repeated(b: Any, x: Value, times: int) -> View:
