@@ -15,6 +15,7 @@ ISAS = (  # weakest first within an architecture
     *("scalar", "neon", "neon_dot"),
     *("avx2", "avx2_vnni", "avx512", "avx512_vnni", "amx"),
 )
+MANY_CPUS = 8  # of a machine, from which on floats are not multiplied in tiles: docs/decisions.md 82
 
 
 class OperandRow(NamedTuple):
@@ -74,6 +75,7 @@ class Target(NamedTuple):
     kernels: tuple[KernelRow, ...]
     isa: str
     abi: str  # the part of the text that describes structs and codes
+    has_many_cpus: bool = False
 
     @property
     def abi_hash(self) -> str:
@@ -82,11 +84,11 @@ class Target(NamedTuple):
         return hashlib.sha256(self.abi.encode()).hexdigest()
 
     @staticmethod
-    def parse(text: str, cap: str = "", foreign: bool = False) -> Target:
+    def parse(text: str, cap: str = "", foreign: bool = False, cpus: int = 1) -> Target:
         """Read the text of q7_describe.
 
         cap: use no ISA beyond this one. foreign: plan for `cap` even where this CPU or build lacks
-        it.
+        it. cpus: of the machine, whatever a process may use of it; no matter where a cap is given.
         Raises: BackendError for a line that it does not understand, or an unknown ISA.
         """
         if cap and cap not in ISAS:
@@ -119,15 +121,19 @@ class Target(NamedTuple):
             if word != "cpu":  # nor does it matter which kernels this CPU has
                 abi.append(line.partition(" compiled=")[0])
         isa = cap if foreign else isa
-        return Target(ops, sets, constants, tuple(kernels), isa, "\n".join(abi))
+        many = not cap and cpus > MANY_CPUS
+        return Target(ops, sets, constants, tuple(kernels), isa, "\n".join(abi), many)
 
     def kernel(self, family: str, dtypes: Optional[str] = None) -> KernelRow:
-        """The first supported row of a family: order in kernels.def is priority.
+        """The first supported row of a family: order in kernels.def is priority. With many CPUs
+        tiles of AMX are for bytes alone.
 
         Raises: BackendError where this build and CPU have none.
         """
         for row in self.kernels:
-            if row.family == family and dtypes in (None, row.dtypes) and row.supported:
+            in_tiles = (row.isa, row.dtypes) == ("amx", "f32") and self.has_many_cpus
+            is_of_family = row.family == family and dtypes in (None, row.dtypes)
+            if is_of_family and row.supported and not in_tiles:
                 return row
         raise BackendError(f"[library] has no {family} kernel for this CPU (isa {self.isa})")
 

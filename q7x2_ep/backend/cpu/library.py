@@ -105,7 +105,7 @@ class Library:
         self.c = library
         self.path = path
         self.description = library.q7_describe().decode()
-        self.target = Target.parse(self.description, isa)
+        self.target = Target.parse(self.description, isa, cpus=os.cpu_count() or 1)
 
 
 @cache
