@@ -15,7 +15,7 @@ ISAS = (  # weakest first within an architecture
     *("scalar", "neon", "neon_dot"),
     *("avx2", "avx2_vnni", "avx512", "avx512_vnni", "amx"),
 )
-MANY_CPUS = 8  # of a machine, from which on floats are not multiplied in tiles: docs/decisions.md 82
+MANY_CPUS = 8  # of a machine: beyond, floats are not multiplied in tiles (docs/decisions.md 82)
 
 
 class OperandRow(NamedTuple):
