@@ -10,7 +10,7 @@
 #include "windows.h"
 
 enum { PIXELS = 4, FEW = 2, MANY = 4 }; /* pixels at once; vectors of channels of them, of one */
-enum { ROW = 8, MOST_TAPS = 5 };        /* pixels at once where a load serves several of them */
+enum { ROW = 8, MOST_TAPS = 11 };       /* pixels at once where a load serves several of them */
 enum { LINES = 16, SOON = 2 }; /* that go through it for a vector of channels; of those, ahead */
 
 /* A line of y: where its windows lie, and the taps that count for all of them. */
@@ -126,9 +126,9 @@ Q7_INLINE void row(const strip s, int64_t ow, const int pixels, const int taps, 
     Q7_UNROLL
     for (int p = 0; p < pixels; p++) sum[p] = q7_set1(0.0f);
     for (int64_t l = 0; l < s.planes; l++) {
-        const char *origin[4], *w_line = s.w + l * s.w_plane; /* every fifth column */
+        const char *origin[5], *w_line = s.w + l * s.w_plane; /* every fifth column */
         Q7_UNROLL
-        for (int i = 0; i < 4; i++)
+        for (int i = 0; i <= (columns - 1) / 5; i++)
             origin[i] = s.corner + l * s.plane + (ow * stride + 5 * i) * s.step;
         for (int64_t i = s.lines; i > 0; i--) {
             q7_f32 w[MOST_TAPS];
@@ -146,7 +146,7 @@ Q7_INLINE void row(const strip s, int64_t ow, const int pixels, const int taps, 
                         sum[p] = q7_fma(w[j - p * stride], v, sum[p]);
             }
             Q7_UNROLL
-            for (int k = 0; k < 4; k++) origin[k] += s.down;
+            for (int k = 0; k <= (columns - 1) / 5; k++) origin[k] += s.down;
         }
     }
     char *y = s.y + ow * s.y_stride;
@@ -183,6 +183,10 @@ static void rows_3_1(const strip *s, int64_t ow, int64_t end) { rows(*s, ow, end
 static void rows_3_2(const strip *s, int64_t ow, int64_t end) { rows(*s, ow, end, 3, 2); }
 static void rows_5_1(const strip *s, int64_t ow, int64_t end) { rows(*s, ow, end, 5, 1); }
 static void rows_5_2(const strip *s, int64_t ow, int64_t end) { rows(*s, ow, end, 5, 2); }
+static void rows_7_1(const strip *s, int64_t ow, int64_t end) { rows(*s, ow, end, 7, 1); }
+static void rows_7_2(const strip *s, int64_t ow, int64_t end) { rows(*s, ow, end, 7, 2); }
+static void rows_9_1(const strip *s, int64_t ow, int64_t end) { rows(*s, ow, end, 9, 1); }
+static void rows_11_1(const strip *s, int64_t ow, int64_t end) { rows(*s, ow, end, 11, 1); }
 typedef void (*rows_of)(const strip *s, int64_t ow, int64_t end);
 
 /* What goes through a line for a vector of channels, or NULL. */
@@ -196,6 +200,10 @@ static rows_of find_rows(const q7_depthwise_args *x, const q7_depthwise_part *pa
         case 3 * 8 + 2: return rows_3_2;
         case 5 * 8 + 1: return rows_5_1;
         case 5 * 8 + 2: return rows_5_2;
+        case 7 * 8 + 1: return rows_7_1;
+        case 7 * 8 + 2: return rows_7_2;
+        case 9 * 8 + 1: return rows_9_1;
+        case 11 * 8 + 1: return rows_11_1;
         default: return NULL;
     }
 }

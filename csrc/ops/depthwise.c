@@ -3,7 +3,8 @@
  * x is (N, D, H, W, C) of any strides but 1 for C, w (kd, kh, kw, C); pixels of y and residual are
  * y_stride and residual_stride apart. y does not overlap x. A task is some lines of some channels;
  * where images come from beyond L2, which is fast in the order of memory, some pixels of a line and
- * all channels at a time. Read kernels/depthwise.h first. */
+ * all channels at a time, unless a kernel has so many taps that sums take longer than memory. Read
+ * kernels/depthwise.h first. */
 #include "../kernels/depthwise.h"
 
 #include "loops.h"
@@ -11,7 +12,8 @@
 enum {
     CHANNELS = 64,   /* of a task, and up to as many that are left */
     LARGE = 1 << 18, /* floats of an image that L2 does not keep */
-    STRIP = 8        /* pixels of it at a time */
+    STRIP = 8,       /* pixels of it at a time */
+    MANY = 25        /* taps of a kernel that takes longer than its memory */
 };
 
 typedef struct depthwise_job {
@@ -48,7 +50,7 @@ void q7_op_depthwise(const q7_depthwise_args *x, const q7_call *call) {
     if (x->N * x->C * x->OD * x->OH * x->OW == 0) return;
     depthwise_job job = {.x = x, .kernel = (q7_depthwise_kernel)call->kernel};
     job.lines = x->N * x->OD * x->OH;
-    const bool large = x->D * x->H * x->W * x->C > LARGE;
+    const bool large = x->D * x->H * x->W * x->C > LARGE && x->kh * x->kw < MANY;
     job.strip = large ? STRIP : x->OW;
     job.blocks = large ? 1 : q7_max(1, x->C / CHANNELS);
     const int64_t line = x->OW * (x->C / job.blocks) * x->kd * x->kh * x->kw;
