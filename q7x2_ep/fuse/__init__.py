@@ -116,8 +116,12 @@ FUSIONS = (
     # After Linear: an Add in the epilogue of a GEMM is nearly free (the tile is in registers), so
     # a norm takes only the Adds that no Linear could: sums of embeddings, most often.
     Walk(File("skip_norm", "SKIP_LAYER_NORM SKIP_RMS_NORM", _NORMS)),
-    # What is linear in a Conv's result first; its epilogue is found at the consumers.
-    Walk(File("conv", "PADDED AFFINE TRANSPOSE_AFFINE", _CONVOLUTIONS)),
+    # What is linear in a Conv's result first, in one walk with sums of Convs: either may be of the
+    # other. The epilogue is found at the consumers.
+    Walk(
+        File("conv", "PADDED AFFINE TRANSPOSE_AFFINE", _CONVOLUTIONS),
+        File("branches", "BRANCHES SKIP", "Conv"),
+    ),
     Walk(File("conv", "ACTIVATION RESIDUAL TRANSPOSE_ACTIVATION", _CONVOLUTIONS)),
     # After Conv, into which a norm disappears; with what follows before without.
     Walk(File("batch_norm", "SCALED", "BatchNormalization")),

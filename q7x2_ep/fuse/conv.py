@@ -41,20 +41,16 @@ def affine(op: str) -> tuple[Formula, ...]:
 
 def _check(match: Match) -> Union[dict[str, Any], str]:
     y, node = match["y"], match["y"].producer
-    for value in filter(None, node.inputs[1:]):
-        if not _is_constant(value):
-            return f"{value!r}, the weights or the bias, is not constant"
-    arguments = {"node": node}
-    for name in ("scale", "shift", "mean", "variance"):
-        value = match.get(name)
-        if value is not None:
-            per_channel = (y.shape[1],) if "mean" in match.values else _per_channel(y)
-            if value.shape not in (per_channel, (1, *per_channel)):
-                return f"{name} {value!r} has shape {value.shape}, wanted {per_channel}"
-            arguments[name] = value
-    if "mean" in arguments:
-        arguments["epsilon"] = match.root.attrs["epsilon"]
-    return arguments
+    fed = fed_operand(node)
+    if fed is not None:
+        return f"{fed!r}, the weights or the bias, is not constant"
+    parts = per_channel(match, y)
+    return parts if isinstance(parts, str) else {"node": node, "parts": parts}
+
+
+def fed_operand(node: Node) -> Optional[Value]:
+    """The weights or the bias of a convolution, if not constant."""
+    return next((x for x in node.inputs[1:] if x is not None and not _is_constant(x)), None)
 
 
 def _is_constant(value: Value) -> bool:
@@ -65,25 +61,51 @@ def _is_constant(value: Value) -> bool:
     return all(x is None or _is_constant(x) for x in made_by.inputs)
 
 
-def _per_channel(y: Value) -> tuple:
-    """The shape that broadcasts to one number per channel of y (N, C, ..)."""
-    return (y.shape[1], *(1 for _ in y.shape[2:]))
+def per_channel(match: Match, y: Value) -> Union[dict[str, Any], str]:
+    """What a match puts around y (N, C, ..), for `applied`, if it is one number per channel."""
+    parts: dict[str, Any] = {}
+    column = (y.shape[1], *(1 for _ in y.shape[2:]))
+    for name in ("scale", "shift", "mean", "variance"):
+        value = match.get(name)
+        if value is not None:
+            wanted = column[:1] if "mean" in match.values else column
+            is_number = "mean" not in match.values and is_one(value, y)
+            if value.shape not in (wanted, (1, *wanted)) and not is_number:
+                return f"{name} {value!r} has shape {value.shape}, wanted {wanted}"
+            parts[name] = value
+    if "mean" in parts:
+        norm = next(node for node in match.nodes if node.op == "BatchNormalization")
+        parts["epsilon"] = norm.attrs["epsilon"]
+    return parts
 
 
-def _build(
+def is_one(value: Value, y: Value) -> bool:
+    """Whether a value is one number, which keeps the shape of y."""
+    return len(value.shape) <= len(y.shape) and all(dim == 1 for dim in value.shape)
+
+
+def _build(g: Any, node: Node, parts: dict[str, Any]) -> Value:
+    x, weight, bias = (*node.inputs, None)[:3]
+    return g.call(node.op, x, *applied(g, node, weight, bias, **parts), **node.attrs)
+
+
+def applied(
     g: Any,
     node: Node,
+    weight: Value,
+    bias: Optional[Value],
     scale: Optional[Value] = None,
     shift: Optional[Value] = None,
     mean: Optional[Value] = None,
     variance: Optional[Value] = None,
     epsilon: float = 0.0,
-) -> Value:
-    """The arithmetic is on constants: it is folded after this."""
-    x, weight, bias = (*node.inputs, None)[:3]
-    channels = (node.output.shape[1],)
+) -> tuple[Value, Optional[Value]]:
+    """Weights and bias of a convolution like `node`, with what is linear in each channel of its
+    result. The arithmetic is on constants: it is folded after this.
+    """
+    channels = node.output.shape[1]
     if scale is not None:
-        factor = g.Reshape(scale, list(channels))
+        factor = _flat(g, scale, channels)
         if variance is not None:
             factor = g.Div(factor, g.Sqrt(g.Add(variance, epsilon)))
         weight = _scaled(g, node, weight, factor)
@@ -91,9 +113,16 @@ def _build(
             bias = g.Sub(bias, mean) if bias is not None else g.Neg(mean)
         bias = None if bias is None else g.Mul(bias, factor)
     if shift is not None:
-        shift = g.Reshape(shift, list(channels))
+        shift = _flat(g, shift, channels)
         bias = shift if bias is None else g.Add(bias, shift)
-    return g.call(node.op, x, weight, bias, **node.attrs)
+    return weight, bias
+
+
+def _flat(g: Any, value: Value, channels: Any) -> Value:
+    """Numbers per channel, or one for all, as a vector."""
+    if all(dim == 1 for dim in value.shape):
+        return g.Expand(g.Reshape(value, [1]), [channels])
+    return g.Reshape(value, [channels])
 
 
 def _scaled(g: Any, node: Node, weight: Value, factor: Value) -> Value:

@@ -79,6 +79,10 @@ class Builder:
     def ones(self, shape: Sequence[int], dtype: int) -> Value:
         return self.array(np.ones(shape, dtypes.DTYPES[dtype].numpy))
 
+    def identity(self, size: int, times: int, dtype: int) -> Value:
+        """The identity matrix, so many times, one below the other."""
+        return self.array(np.tile(np.eye(size, dtype=dtypes.DTYPES[dtype].numpy), (times, 1)))
+
     def evaluated(self, node: Node) -> Value:
         """The result of a node of constants, as a constant."""
         arrays = [None if value is None else value.const for value in node.inputs]

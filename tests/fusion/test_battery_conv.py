@@ -93,6 +93,11 @@ def test_factors_and_terms_per_channel() -> None:
 
     assert_fuses(affine, GIVEN, {"Conv": 1, "Mul": 0, "Add": 0}, steps=1)
 
+    def by_numbers(g: Any, x: Any, w: Any) -> Any:
+        return g.Add(g.Mul(g.Conv(x, w), 0.5), np.full((1, 1), 0.25))
+
+    assert_fuses(by_numbers, GIVEN, {"Conv": 1, "Mul": 0, "Add": 0}, steps=1)
+
     def along_columns(g: Any, x: Any, w: Any) -> Any:
         return g.Mul(g.Conv(x, w, pads=PADS), np.arange(1.0, 6.0))
 

@@ -198,6 +198,17 @@ def conv_result(g: Builder, _: dict[str, Value]) -> Value:
     return g.Conv(x, w, pads=[1, 1, 1, 1])
 
 
+def beside_conv_result(g: Builder, values: dict[str, Value]) -> Value:
+    """Of the same image, with a smaller window."""
+    x, w = values["y"].producer.inputs[0], make_value(g, "w1", ("const", (K, D, 1, 1)))
+    return g.Conv(x, w, make_value(g, "b", ("const", (K,))))
+
+
+def depthwise_result(g: Builder, _: dict[str, Value]) -> Value:
+    x, w = make_value(g, "x", (B, K, S, S)), make_value(g, "w", ("const", (K, 1, 3, 3)))
+    return g.Conv(x, w, group=K, pads=[1, 1, 1, 1])
+
+
 def transposed_result(g: Builder, _: dict[str, Value]) -> Value:
     x, w = make_value(g, "x", (B, D, S, S)), make_value(g, "w", ("const", (D, K // 2, 3, 3)))
     return g.ConvTranspose(x, w, group=2, strides=[2, 1])
@@ -311,6 +322,16 @@ EXAMPLES: dict[str, dict[str, Any]] = {
         "mean": NORM_ROW,
         "variance": ("positive", (K,)),
     },
+    "ConvBranches": {"y": conv_result, "z": beside_conv_result},
+    "ConvSkip": {
+        "y": depthwise_result,
+        "x": lambda g, v: v["y"].producer.inputs[0],
+        "scale": ("const", (K, 1, 1)),
+        "shift": ("const", (1, K, 1, 1)),
+        "mean": NORM_ROW,
+        "variance": ("positive", (K,)),
+        "term": 0.5,
+    },
     "ConvActivation": {"product": conv_result, "low": -0.5, "high": 0.5},
     "BatchNorm": {
         "x": (B, K, S),
@@ -391,6 +412,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
 }
 HEADS = {**dict.fromkeys("qkv", (B, H, S, D)), "mask": (B, 1, 1, S)}
 ROWS = {"x": (B, 1, K), "axes": [-2]}
+NORM_ROWS = {"scale": NORM_ROW, "shift": NORM_ROW}
 RANK_4 = {"expert": ("ids", (B, 2)), "tuples": ("ids", (B, 2, 1)), "shape": [B, 2, K]}
 
 
@@ -410,7 +432,9 @@ OVERRIDES = {
     },
     "attention_dropped": {"hidden": ("bool", (S, S)), "scores": scores_masked},
     "attention_kept": {"shown": ("bool", (S, S)), "scores": scores_masked},
-    "normalized": {"scale": NORM_ROW, "shift": NORM_ROW},
+    "normalized": NORM_ROWS,
+    "norm_added": NORM_ROWS,
+    "norm_subtracted": NORM_ROWS,
     "gemm": {"x": (S, K)},
     "gemm_bias": {"x": (S, K)},
     "interleaved": {
@@ -470,7 +494,7 @@ TARGETS = {
     "NormBias": "LayerNormalization",
     "SkipRmsNorm": "q7::SkipRmsNorm",
     "Attention": "q7::Attention",
-    **dict.fromkeys(("PadConv", "ConvAffine"), "Conv"),
+    **dict.fromkeys(("PadConv", "ConvAffine", "ConvBranches", "ConvSkip"), "Conv"),
     **dict.fromkeys(("BlockLinear", "BlockBias"), "q7::BlockLinear"),
     **dict.fromkeys(("BatchNorm", "BatchNormScaled"), "q7::Chain"),
     "ConvTransposeAffine": "ConvTranspose",
@@ -493,7 +517,7 @@ UNNAMED = {
 # What may be left besides the target: views, and what makes several masks one.
 ALLOWED = {"Transpose", "Reshape", "Not", "Unsqueeze", "Add", "Mul", "Where", "Slice", "Gather"}
 ALLOWED |= {"q7::ExpertLinear"}  # what a weighted sum is of
-FOLDED = {"Sub", "Neg", "Div", "Sqrt"}  # of constants: the weights of a Conv
+FOLDED = {"Sub", "Neg", "Div", "Sqrt", "Expand", "Concat"}  # of constants: the weights of a Conv
 INTEGERS = {"QuantizeLinear"}  # what makes the operand of an integer product
 CASES = [
     pytest.param(fusion, spelling, id=f"{fusion.name}-{spelling.__name__}")
