@@ -39,37 +39,40 @@ Q7_INLINE void q7_pixels_under(const q7_winograd_args *x, q7_place at, const flo
     }
 }
 
-/* B^T d B of up to Q7_W channels of those pixels, from c on, to 16 whole vectors that are
- * `step` floats apart. */
-Q7_INLINE void q7_transform_in(const float *const *from, int64_t c, int64_t lanes, float *to,
-                               int64_t step) {
-    q7_f32 v[16];
-    Q7_UNROLL
-    for (int i = 0; i < 16; i++) v[i] = q7_load_part(from[i] + c, lanes);
-    Q7_UNROLL
-    for (int i = 0; i < 4; i++) q7_turn_in(v + i, 4);
-    Q7_UNROLL
-    for (int i = 0; i < 4; i++) q7_turn_in(v + 4 * i, 1);
-    Q7_UNROLL
-    for (int i = 0; i < 16; i++) q7_store(to + i * step, v[i]);
-}
-
 /* What is multiplied of a line of 5 pixels, in their order: of v, every stride-th of 5 vectors. */
 Q7_INLINE void q7_turn_in_by_2(q7_f32 *v, const int stride) {
     v[0] = q7_sub(v[0], v[2 * stride]);
     v[4 * stride] = q7_sub(v[4 * stride], v[2 * stride]);
 }
 
-/* The same of up to Q7_W channels of 5 x 5 pixels, for stride 2. */
+/* v (side, side) = what is multiplied of up to Q7_W channels of those pixels, from c on: B^T d B of
+ * 4 x 4, and for stride 2 of 5 x 5. */
+Q7_INLINE void q7_turn_pixels(const float *const *from, int64_t c, int64_t lanes, q7_f32 *v,
+                              const int side) {
+    Q7_UNROLL
+    for (int i = 0; i < side * side; i++) v[i] = q7_load_part(from[i] + c, lanes);
+    Q7_UNROLL
+    for (int i = 0; i < side; i++)
+        side == 4 ? q7_turn_in(v + i, side) : q7_turn_in_by_2(v + i, side);
+    Q7_UNROLL
+    for (int i = 0; i < side; i++)
+        side == 4 ? q7_turn_in(v + side * i, 1) : q7_turn_in_by_2(v + side * i, 1);
+}
+
+/* 4 x 4 of them, to 16 whole vectors that are `step` floats apart. */
+Q7_INLINE void q7_transform_in(const float *const *from, int64_t c, int64_t lanes, float *to,
+                               int64_t step) {
+    q7_f32 v[16];
+    q7_turn_pixels(from, c, lanes, v, 4);
+    Q7_UNROLL
+    for (int i = 0; i < 16; i++) q7_store(to + i * step, v[i]);
+}
+
+/* 5 x 5 of them. */
 Q7_INLINE void q7_transform_in_by_2(const float *const *from, int64_t c, int64_t lanes,
                                     float *const *to) {
     q7_f32 v[25];
-    Q7_UNROLL
-    for (int i = 0; i < 25; i++) v[i] = q7_load_part(from[i] + c, lanes);
-    Q7_UNROLL
-    for (int i = 0; i < 5; i++) q7_turn_in_by_2(v + i, 5);
-    Q7_UNROLL
-    for (int i = 0; i < 5; i++) q7_turn_in_by_2(v + 5 * i, 1);
+    q7_turn_pixels(from, c, lanes, v, 5);
     Q7_UNROLL
     for (int i = 0; i < 25; i++) q7_store(to[i] + c, v[i]);
 }

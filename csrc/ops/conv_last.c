@@ -64,6 +64,23 @@ static inline void zero_floats(float *to, int64_t n) {
     for (int64_t i = 0; i < n; i++) to[i] = 0.0f;
 }
 
+/* A run of taps: how far from a window's corner it begins; `at` counts floats of a line. */
+typedef struct tap {
+    int64_t d, h, at;
+} tap;
+
+static inline tap tap_of(const q7_conv_last_args *x, int64_t index) {
+    return (tap){.d = index / x->kw / x->kh * x->dilation_d,
+                 .h = index / x->kw % x->kh * x->dilation_h,
+                 .at = index % x->kw * x->dilation_w * x->x_w_stride};
+}
+
+/* Whether the line that a run of taps meets is one of the image. */
+static inline bool has_line(const q7_conv_last_args *x, const corner *c, tap run) {
+    const int64_t d = c->d + run.d, h = c->h + run.h;
+    return d >= 0 && d < x->D && h >= 0 && h < x->H;
+}
+
 /* The rows of a block, [begin, end), whose windows are not all zeros. */
 typedef struct span {
     int64_t begin, end;
@@ -76,15 +93,11 @@ static span rows_inside(const conv_job *job, const corner *corners, int64_t m, i
     const q7_conv_last_args *x = &job->x;
     const int64_t line = x->W * x->x_w_stride;
     span rows = {m, 0};
-    for (int64_t tap = k0 / job->run; tap <= (k0 + k - 1) / job->run; tap++) {
-        const int64_t j = tap % x->kw, i = tap / x->kw % x->kh, l = tap / x->kw / x->kh;
-        const int64_t shift = j * x->dilation_w * x->x_w_stride;
+    for (int64_t i = k0 / job->run; i <= (k0 + k - 1) / job->run; i++) {
+        const tap run = tap_of(x, i);
         for (int64_t r = 0; r < m; r++) {
-            const int64_t d = corners[r].d + l * x->dilation_d,
-                          h = corners[r].h + i * x->dilation_h;
-            const int64_t at = corners[r].at + shift;
-            if (d < 0 || d >= x->D || h < 0 || h >= x->H || at + job->run <= 0 || at >= line)
-                continue;
+            const int64_t at = corners[r].at + run.at;
+            if (!has_line(x, &corners[r], run) || at + job->run <= 0 || at >= line) continue;
             rows.begin = q7_min(rows.begin, r);
             rows.end = q7_max(rows.end, r + 1);
         }
@@ -98,15 +111,14 @@ static void copy_windows(const conv_job *job, const corner *corners, int64_t m, 
     const q7_conv_last_args *x = &job->x;
     const int64_t line = x->W * x->x_w_stride;
     for (int64_t done = 0, n; done < k; done += n) {
-        const int64_t tap = (k0 + done) / job->run, first = (k0 + done) % job->run;
-        const int64_t j = tap % x->kw, i = tap / x->kw % x->kh, l = tap / x->kw / x->kh;
-        const int64_t shift = j * x->dilation_w * x->x_w_stride + first;
+        const int64_t first = (k0 + done) % job->run;
+        const tap run = tap_of(x, (k0 + done) / job->run);
         n = q7_min(k - done, job->run - first);
         for (int64_t r = 0; r < m; r++) {
             const corner *c = &corners[r];
-            const int64_t d = c->d + l * x->dilation_d, h = c->h + i * x->dilation_h;
-            const int64_t at = c->at + shift; /* what lies within [0, line) is copied */
-            const bool inside = d >= 0 && d < x->D && h >= 0 && h < x->H;
+            const int64_t d = c->d + run.d, h = c->h + run.h;
+            const int64_t at = c->at + run.at + first; /* what lies within [0, line) is copied */
+            const bool inside = has_line(x, c, run);
             const int64_t low = inside ? q7_min(n, q7_max(0, -at)) : n;
             const int64_t high = q7_max(low, q7_min(n, line - at));
             float *to = rows + r * k + done;

@@ -538,7 +538,9 @@ def is_winograd(node: Node, spec: dict[str, Dim], in_tiles: bool) -> bool:
     plain = spec["dilation_d"] == spec["stride_d"] == 1 and spec["stride_w"] == stride
     if not plain or stride not in MIN_WINOGRAD:
         return False
-    if (stride == 2 or dilated) and (in_tiles or (stride == 2 and dilated)):
+    if dilated and (stride != 1 or in_tiles):
+        return False
+    if stride != 1 and in_tiles:
         return False
     filters, channels = node.inputs[1].shape[:2]
     small = (spec["kd"], spec["kh"], spec["kw"]) == (1, 3, 3) and len(node.output.shape) == 4
@@ -559,13 +561,18 @@ def dilation_fits(spec: Mapping[str, Any]) -> bool:
         size, out, dilation = spec[side.upper()], spec[f"O{side.upper()}"], spec[f"dilation_{side}"]
         if not all(isinstance(n, int) for n in (size, out, spec[pad])):
             return max(spec["dilation_h"], spec["dilation_w"]) <= SMALL_DILATION
-        tiles *= out // (2 * dilation) * dilation + min(dilation, out % (2 * dilation))
+        tiles *= winograd_lines(out, dilation)
         lines = [
             min(out, spec[pad] - i + size) - max(0, spec[pad] - i)
             for i in (0, dilation, 2 * dilation)
         ]
         met *= sum(max(n, 0) for n in lines) if side == "h" else out * sum(n > 0 for n in lines)
     return 16 * tiles < WINOGRAD_SHARE * met
+
+
+def winograd_lines(size: int, dilation: int) -> int:
+    """q7_winograd_lines of csrc/kernels/winograd.h."""
+    return size // (2 * dilation) * dilation + min(dilation, size % (2 * dilation))
 
 
 def transformed(w: np.ndarray, groups: int, stride: int = 1) -> np.ndarray:
