@@ -339,25 +339,33 @@ def temporary(b: Any, dtype: int, shape: tuple[Dim, ...]) -> Value:
     return b.graph.new_value(Type(dtype, tuple(shape)), "part")
 
 
-def compete(cols: Dim) -> bool:
-    """Whether dense rows of so many floats compete for few sets of a first-level cache."""
-    return isinstance(cols, int) and cols % COMPETING == 0
+def feeds_products(graph: Any, value: Value) -> bool:
+    """Whether products alone read a value, as rows."""
+    return not graph.is_output(value) and all(
+        (user.op in PRODUCTS and value not in user.inputs[1:])
+        or (user.op in MOVES and feeds_products(graph, user.output))
+        for user in value.users
+    )
 
 
 def allocate_rows(
-    b: Any, value: Value, ndim: int = 1, order: Optional[Sequence[int]] = None
+    b: Any,
+    value: Value,
+    ndim: int = 1,
+    order: Optional[Sequence[int]] = None,
+    gains: Callable[[Any, Value], bool] = feeds_products,
 ) -> View:
     """Storage for a value whose dims lie in memory in this order (row major by default), the last
     `ndim` of them a row.
 
-    Rows that products alone read, and that would compete for the same sets of a cache, have a line
-    of cache between them (docs/decisions.md 70).
+    Rows that would compete for the same sets of a cache have a line of cache between them where
+    what reads the value gains by it (docs/decisions.md 70).
     """
     order = range(len(value.shape)) if order is None else order
     shape = tuple(value.shape[i] for i in order)
     split = len(shape) - ndim
     cols = product(shape[split:])
-    apart = compete(cols) and _feeds_products(b.graph, value)
+    apart = isinstance(cols, int) and cols % COMPETING == 0 and gains(b.graph, value)
     row_stride = cols + LINE if apart else cols
     strides: list[Dim] = [1] * len(shape)
     outer = (stride * row_stride for stride in contiguous_strides(shape[:split]))
@@ -368,14 +376,6 @@ def allocate_rows(
     whole = b.allocate(temporary(b, value.dtype, (product(shape[:split]), row_stride)))
     b.alias(value, View(whole.storage, value.shape, tuple(strides)))
     return b.view(value)
-
-
-def _feeds_products(graph: Any, value: Value) -> bool:
-    return not graph.is_output(value) and all(
-        (user.op in PRODUCTS and value not in user.inputs[1:])
-        or (user.op in MOVES and _feeds_products(graph, user.output))
-        for user in value.users
-    )
 
 
 def is_used(b: Any, node: Node, i: int) -> bool:

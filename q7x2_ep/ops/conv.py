@@ -12,17 +12,16 @@ import numpy as np
 from q7x2_ep.errors import ModelError, UnsupportedOp
 from q7x2_ep.ir.core import Node, Type, Value
 from q7x2_ep.ir.shape import Dim, at_least, ceildiv, maximum, minimum, product
-from q7x2_ep.ir.view import View
+from q7x2_ep.ir.view import View, channels_last
 from q7x2_ep.ops import op
 from q7x2_ep.ops.activation import ACTIVATIONS
 from q7x2_ep.ops.common import (
     F32,
-    LINE,
     NO_ACTIVATION,
     Activation,
     Guard,
+    allocate_rows,
     check_known,
-    compete,
     dims,
     fill_step,
     image_of,
@@ -629,15 +628,11 @@ def pixels_of(b: Any, image: Value) -> View:
     return view or b.channels_last(image, dense=True).channels_last().reshape(shape)
 
 
-def pixels_apart(b: Any, y: Value) -> Optional[View]:
-    """Room for an image that convolutions alone read, in rows as of `allocate_rows`."""
-    alone = all(user.op in CONVS and y not in user.inputs[1:3] for user in y.users)
-    batch, channels, *sizes = y.shape
-    if not alone or b.graph.is_output(y) or not compete(channels):
-        return None
-    whole = temporary(b, y.dtype, (batch, channels + LINE, *sizes))
-    b.alias(y, image_of(b, whole).slice(1, 0, channels))
-    return b.view(y)
+def feeds_convolutions(graph: Any, value: Value) -> bool:
+    """Whether convolutions alone read an image, as their own or as a residual."""
+    return not graph.is_output(value) and all(
+        user.op in CONVS and value not in user.inputs[1:3] for user in value.users
+    )
 
 
 def place_of(b: Any, y: Value) -> View:
@@ -646,7 +641,8 @@ def place_of(b: Any, y: Value) -> View:
     """
     (user, *others) = y.users or (None,)
     if others or user is None or user.op != "Concat" or b.graph.is_output(y):
-        return pixels_apart(b, y) or image_of(b, y)
+        order = channels_last(len(y.shape))
+        return allocate_rows(b, y, order=order, gains=feeds_convolutions)
     if concat_axis(user) != 1 or user.output.dtype != y.dtype:
         return image_of(b, y)
     place_of(b, user.output)
