@@ -4,12 +4,13 @@ Run: python bench models [--cache DIR] [--model bert-base] [--threads 1,2] [--ma
      [--peer onnxruntime,openvino,torch,compiled] [--seconds 55].
 Engines take turns, in one process, with the same number of threads, in float32; each turn begins
 with untimed runs. Shown are medians in ms, our time over each other's, and over the best other's:
-quartiles of the rounds and the target. Exit code 1 where that is above 1. Models that the zoo has
-not written are skipped, as is what has been measured at this commit already: what was interrupted,
-by --seconds say, goes on where it was, and a peer that is asked for later is measured beside us
-alone. Rows go to bench/results/models.jsonl, for `python bench compare`. With `--clock cpu` the
-time of the process counts, which others on the machine disturb less: sound for one thread only, as
-waiting ones spin.
+quartiles of the rounds, what that would be if each of our steps took the least time that `python
+bench roofline` allows, and the target. Exit code 1 where it is above 1. Models that the zoo has not
+written are skipped, as is what has been measured at this commit already: what was interrupted, by
+--seconds say, goes on where it was, and a peer that is asked for later is measured beside us alone.
+Rows go to bench/results/models.jsonl, for `python bench compare`. With `--clock cpu` the time of
+the process counts, which others on the machine disturb less: sound for one thread only, as waiting
+ones spin.
 """
 
 from __future__ import annotations
@@ -25,13 +26,18 @@ from typing import Any, NamedTuple, Optional
 import engines
 import numpy as np
 import results
+import roofline
+import work
 import zoo
 
 from q7x2_ep import importer
+from q7x2_ep.backend.cpu.library import load
 from q7x2_ep.compare import interleave
 from q7x2_ep.feeds import random_feeds
 from q7x2_ep.passes import infer
+from q7x2_ep.plan.parts import Step
 from q7x2_ep.progress import track
+from q7x2_ep.session import Session
 
 
 class Feed(NamedTuple):
@@ -178,6 +184,10 @@ class Loaded(ExitStack):
         self.key = key
         self.graph = importer.read(str(job.path))
         infer.run(self.graph)
+        session = Session(str(job.path), job.threads)
+        self.inputs = session.inputs
+        self.steps = [step for step in session.program.steps if isinstance(step, Step)]
+        session.close()
         for name in (engines.OURS, *peers):
             if engines.can_load(name, job.model):
                 made = engines.ENGINES[name].load(job.model, job.path, job.threads)
@@ -212,12 +222,23 @@ class Loaded(ExitStack):
                 name: results.quartiles(samples[engines.OURS] / samples[name]) for name in outputs
             },
             "target": job.target,
+            "bound": self.bound(job, feeds),
             "runs": len(times[0]),
             "peers": [*peers],
             "clock": self.clock,
             "distances": {name: distance(ours, each) for name, each in outputs.items()},
             "versions": {name: engines.version(name) for name in calls},
         }
+
+    def bound(self, job: Job, feeds: engines.Arrays) -> float:
+        """Milliseconds that our native steps take at least, one after the other."""
+        limits = roofline.known(load().target.isa, job.threads)
+        sizes = work.sizes_of(self.inputs, feeds, job.threads)
+        seconds = sum(
+            limits.seconds(work.made(step, sizes), roofline.kind_of(step.kernel))
+            for step in self.steps
+        )
+        return float(f"{1000 * seconds:.4g}")
 
 
 def leave_out(name: str, job: Job, error: Exception) -> None:
@@ -240,9 +261,15 @@ def best(row: results.Row, peers: Sequence[str]) -> list[float]:
     return max(found, key=lambda ratio: ratio[1], default=[0.0, 0.0, 0.0])
 
 
+def limit(row: results.Row, peers: Sequence[str]) -> float:
+    """The least time of our steps over that of the peer that is fastest; 0 where none ran."""
+    theirs = [row["ms"][name][1] for name in peers if name in row["ms"]]
+    return row.get("bound", 0.0) / min(theirs) if theirs else 0.0
+
+
 def header(peers: Sequence[str]) -> str:
     columns = "".join(f"{engines.ENGINES[name].title:>9}{'ratio':>6}" for name in peers)
-    return f"{'model':<24}{'thr':>3}{'q7x2_ep':>8}{columns}  {'best  quartiles':<16}target"
+    return f"{'model':<24}{'thr':>3}{'q7x2_ep':>8}{columns}  {'best  quartiles':<16}limit target"
 
 
 def line(row: results.Row, peers: Sequence[str]) -> str:
@@ -254,7 +281,8 @@ def line(row: results.Row, peers: Sequence[str]) -> str:
         cells += ratio
     low, median, high = best(row, peers)
     verdict = "BEHIND" if median > 1 else "missed" if median > row["target"] else ""
-    cells += f"  {median:.2f}  {low:.2f}-{high:.2f}  {row['target']:>8.2f}  {verdict}"
+    cells += f"  {median:.2f}  {low:.2f}-{high:.2f}  {limit(row, peers):>5.2f}"
+    cells += f" {row['target']:>6.2f}  {verdict}"
     return cells.rstrip()
 
 

@@ -24,7 +24,6 @@ from q7x2_ep import importer
 from q7x2_ep.backend.cpu.library import load
 from q7x2_ep.feeds import random_feeds
 from q7x2_ep.passes import infer
-from q7x2_ep.plan.memory import THREADS
 from q7x2_ep.plan.parts import Step
 from q7x2_ep.session import Session
 
@@ -45,11 +44,7 @@ def profile(model: str, batch: int, sequence: int, threads: int) -> list[Dot]:
     infer.run(graph)
     session = Session(model, threads)
     feeds = random_feeds(graph, batch, sequence)
-    sizes = {THREADS: threads}
-    for spec in session.inputs:
-        for name, size in zip(spec.symbols, feeds[spec.name].shape):
-            if name is not None:
-                sizes[name.strip("'")] = size
+    sizes = work.sizes_of(session.inputs, feeds, threads)
     times = np.min([session.profile(feeds) for _ in range(RUNS)], axis=0)
     dots = []
     for step, nanoseconds in zip(session.program.steps, times):

@@ -41,7 +41,11 @@ EXTENSIONS = {  # of avx512, by their names in /proc/cpuinfo
     "amx_int8": ["-mamx-tile", "-mamx-int8", "-mamx-bf16"],
 }
 RATES = ("f32", "i16", "i8", "amx_bf16", "amx_i8")  # what is multiplied: functions of peak.c
-KINDS = {"u8": "i8", "u8 amx": "amx_i8"}  # what kernels of other names multiply, by dtypes and ISA
+KINDS = {  # what kernels of other names multiply, by dtypes, or those and the ISA
+    "u8": "i8",
+    "u8 amx": "amx_i8",
+    "f32 amx": "amx_f32",
+}
 SIZES = [1 << bits for bits in range(14, 31, 2)]  # bytes that a thread reads: 16 KB to 1 GB
 TRIES, SECONDS = 5, 0.02  # of one measurement; the best counts
 
@@ -83,7 +87,13 @@ class Roofline:
         pairs = 2 * min(each.written, each.bytes - each.written)
         moving = pairs / self.bandwidth(each.bytes, copying=True)
         moving += (each.bytes - pairs) / self.bandwidth(each.bytes)
-        return max(each.flops / self.products.get(kind, self.flops), moving)
+        return max(each.flops / self.rate(kind), moving)
+
+    def rate(self, kind: str) -> float:
+        """Of multiply-adds; AMX makes six of its own for one of floats, where that is faster."""
+        if kind == "amx_f32":
+            return max(self.flops, self.products.get("amx_bf16", 0.0) / 6)
+        return self.products.get(kind, self.flops)
 
     def row(self) -> dict[str, Any]:
         return {
@@ -189,7 +199,9 @@ def vectors(isa: str) -> str:
 
 
 def kind_of(kernel: Any) -> str:
-    """What a kernel multiplies, as one of RATES."""
+    """What a kernel multiplies: of RATES, or amx_f32. Steps without a kernel do so in float32."""
+    if kernel is None:
+        return "f32"
     return KINDS.get(f"{kernel.dtypes} {kernel.isa}") or KINDS.get(kernel.dtypes, kernel.dtypes)
 
 

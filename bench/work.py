@@ -14,7 +14,9 @@ from typing import Any, Callable, NamedTuple
 import numpy as np
 
 from q7x2_ep.ir.shape import Expr, evaluate
+from q7x2_ep.plan.memory import THREADS
 from q7x2_ep.plan.parts import Step
+from q7x2_ep.session import InputSpec
 
 
 class Work(NamedTuple):
@@ -106,6 +108,27 @@ def of(step: Step, sizes: Mapping[str, int]) -> Work:
         else max([*read.values(), *written.values()], default=0) / 4
     )
     return Work(float(flops), float(moved), float(sum(written.values())))
+
+
+def made(step: Step, sizes: Mapping[str, int]) -> Work:
+    """What a step does itself: Winograd makes 16 of 36 products, with a stride of 2 25."""
+    each = of(step, sizes)
+    if step.op != "winograd":
+        return each
+    stride = _value(step.fields["stride"], sizes)
+    return each._replace(flops=each.flops * {1: 16, 2: 25}[stride] / 36)
+
+
+def sizes_of(
+    inputs: Iterable[InputSpec], feeds: Mapping[str, np.ndarray], threads: int
+) -> dict[str, int]:
+    """The symbols that a feed gives a value, and THREADS."""
+    sizes = {THREADS: threads}
+    for spec in inputs:
+        for name, size in zip(spec.symbols, feeds[spec.name].shape):
+            if name is not None:
+                sizes[name.strip("'")] = size
+    return sizes
 
 
 def sizes(step: Step) -> list[int]:
