@@ -246,9 +246,11 @@ def leave_out(name: str, job: Job, error: Exception) -> None:
 
 
 def distance(ours: Sequence[np.ndarray], theirs: Sequence[np.ndarray]) -> float:
-    """The largest difference between outputs, relative to the largest value of each."""
+    """The largest difference between outputs, relative to the largest value of each; infinite
+    where their shapes differ.
+    """
     found = [
-        float(np.abs(a - b).max() / max(np.abs(a).max(), 1e-30))
+        float(np.abs(a - b).max() / max(np.abs(a).max(), 1e-30)) if a.shape == b.shape else np.inf
         for a, b in zip(ours, theirs)
         if a.size
     ]
