@@ -59,6 +59,23 @@ def lawson(x: np.ndarray, y: np.ndarray, w: np.ndarray, powers: list[int]) -> np
     return best / scale ** np.array(powers, dtype=float)
 
 
+def pieces(f: Callable, width: float, degree: int) -> np.ndarray:
+    """Coefficients (degree + 1, 16) of f(t) in t / width - i, for t around i * width; the last
+    piece is 0.
+    """
+    found = np.zeros((degree + 1, 16))
+    for i in range(15):
+        found[:, i] = fit(
+            lambda u: f((i + u) * width),
+            lambda u: 1 / f((i + u) * width),
+            -0.5 if i else 0.0,
+            0.5,
+            list(range(degree + 1)),
+            {},
+        )
+    return found
+
+
 def literal(value: float) -> str:
     """The C literal of a float32."""
     mantissa, exponent = float(value).hex().split("p")
@@ -101,6 +118,10 @@ def main() -> None:
     def cos_rest(s):  # (cos(x) - 1 + x^2 / 2) / x^4 at x = sqrt(s)
         return (mpmath.cos(mpmath.sqrt(s)) - 1 + s / 2) / s**2
 
+    def tanh_tail(t):  # (1 - tanh(u)) / 2 of gelu_tanh
+        u = mpmath.sqrt(2 / mpmath.pi) * (t + mpmath.mpf("0.044715") * t**3)
+        return 1 / (1 + mpmath.exp(2 * u))
+
     quarter = float(mpmath.pi / 4) ** 2 * 1.001
     for name, f, weight, low, high, powers, exact in (
         (
@@ -139,6 +160,10 @@ def main() -> None:
     ):
         print(name)
         print("    " + ", ".join(literal(v) for v in fit(f, weight, low, high, powers, exact)))
+    for name, f, width in (("gelu", tail, 0.4375), ("gelu_tanh", tanh_tail, 0.4)):
+        print(f"{name} in pieces of {width}, of |x|: 1, u, u^2 ..")
+        for row in pieces(f, width, 6):
+            print("    {" + ", ".join(map(literal, row)) + "},")
 
 
 if __name__ == "__main__":

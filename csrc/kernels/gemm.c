@@ -65,29 +65,44 @@ Q7_INLINE bool is_simple(const q7_gemm_epilogue *e) {
     return clamps && !e->row_bias && !e->gated;
 }
 
-Q7_INLINE void finish_simple(target out, const q7_f32 *sum, const int m, const int vectors) {
-    const q7_gemm_epilogue *e = out.epilogue;
-    const bool clips = e->act == Q7_act_clip;
-    const q7_f32 alpha = q7_set1(e->alpha);
-    const q7_f32 low = q7_set1(clips ? e->act_alpha : e->act ? 0.0f : -INFINITY);
-    const q7_f32 high = q7_set1(clips ? e->act_beta : INFINITY);
-    const float *residual = e->residual ? e->residual + out.first : NULL;
-    Q7_UNROLL
-    for (int i = 0; i < m; i++) {
-        Q7_UNROLL
-        for (int j = 0; j < vectors; j++) {
-            q7_f32 x = sum[i * vectors + j];
-            if (out.add) x = q7_add(q7_load(out.p + j * Q7_W), x);
-            const float *bias = e->bias ? e->bias + out.first + j * Q7_W : NULL;
-            x = q7_fma(alpha, x, bias ? q7_load(bias) : q7_set1(0.0f));
-            if (residual && e->residual_first) x = q7_add(x, q7_load(residual + j * Q7_W));
-            x = q7_vmin(high, q7_vmax(low, x));
-            if (residual && !e->residual_first) x = q7_add(x, q7_load(residual + j * Q7_W));
-            q7_store(out.p + j * Q7_W, x);
-        }
-        out.p += out.stride;
-        if (residual) residual += e->residual_stride;
+/* What becomes of sums, each part a loop over registers, so that what they ask is asked once. */
+Q7_INLINE void put(target out, q7_f32 *sum, const int m, const int vectors) {
+#define EACH(...)                              \
+    Q7_UNROLL                                  \
+    for (int i = 0; i < m; i++) {              \
+        Q7_UNROLL                              \
+        for (int j = 0; j < vectors; j++) {    \
+            q7_f32 *x = &sum[i * vectors + j]; \
+            const int64_t column = j * Q7_W;   \
+            __VA_ARGS__;                       \
+        }                                      \
     }
+    const q7_gemm_epilogue *e = out.epilogue;
+    float *c = out.p;
+    const int64_t stride = out.stride;
+    if (out.add) EACH(*x = q7_add(q7_load(c + i * stride + column), *x))
+    if (e) {
+        const int64_t residual_stride = e->residual_stride;
+        const float *residual = e->residual ? e->residual + out.first : NULL;
+        const q7_f32 alpha = q7_set1(e->alpha);
+        q7_f32 bias[4 * VECTORS];
+        Q7_UNROLL
+        for (int j = 0; j < vectors; j++)
+            bias[j] = e->bias ? q7_load(e->bias + out.first + j * Q7_W) : q7_set1(0.0f);
+        EACH((void)column, *x = q7_fma(alpha, *x, bias[j]))
+        if (residual && e->residual_first)
+            EACH(*x = q7_add(*x, q7_load(residual + i * residual_stride + column)))
+        if (e->act != Q7_act_none) {
+            const bool clips = e->act == Q7_act_clip;
+            const q7_f32 low = q7_set1(clips ? e->act_alpha : 0.0f);
+            const q7_f32 high = q7_set1(clips ? e->act_beta : INFINITY);
+            EACH((void)column, *x = q7_vmin(high, q7_vmax(low, *x)))
+        }
+        if (residual && !e->residual_first)
+            EACH(*x = q7_add(*x, q7_load(residual + i * residual_stride + column)))
+    }
+    EACH(q7_store(c + i * stride + column, *x))
+#undef EACH
 }
 
 /* out = or += a @ b for m rows and `panels` panels of b; m, panels and access are constants where
@@ -154,19 +169,7 @@ Q7_INLINE void multiply(const q7_gemm_block *t, const float *b, target out, ahea
             b += b_stride;
         }
     }
-    if (out.epilogue) {
-        finish_simple(out, sum, m, vectors);
-        return;
-    }
-    Q7_UNROLL
-    for (int i = 0; i < m; i++) {
-        Q7_UNROLL
-        for (int j = 0; j < vectors; j++) {
-            const q7_f32 x = sum[i * vectors + j];
-            q7_store(out.p + j * Q7_W, out.add ? q7_add(q7_load(out.p + j * Q7_W), x) : x);
-        }
-        out.p += out.stride;
-    }
+    put(out, sum, m, vectors);
 }
 
 typedef void multiply_some(const q7_gemm_block *t, const float *b, target out, ahead next);

@@ -13,20 +13,22 @@ Q7_INLINE void q7_finish_floats_as(const q7_gemm_block *t, const float *sums, in
     const q7_gemm_epilogue *e = t->epilogue ? t->epilogue : &none;
     const q7_f32 alpha = q7_set1(e->alpha);
     const q7_f32 act_alpha = q7_set1(e->act_alpha), act_beta = q7_set1(e->act_beta);
-    for (int64_t i = 0; i < t->m; i++) {
-        float *c = t->c + i * t->c_stride + first;
-        const float *residual = e->residual ? e->residual + i * e->residual_stride + first : NULL;
-        const q7_f32 row_bias = q7_set1(e->row_bias ? e->row_bias[i] : 0.0f);
-        for (int64_t j = 0; j < n; j += Q7_W) {
-            const int64_t lanes = q7_min(n - j, Q7_W);
-            q7_f32 x = q7_load(sums + i * sums_stride + j), bias = row_bias;
-            if (t->accumulate) x = q7_add(q7_load_part(c + j, lanes), x);
-            if (e->bias) bias = q7_add(bias, q7_load_part(e->bias + first + j, lanes));
-            x = q7_fma(alpha, x, bias);
-            if (residual && e->residual_first) x = q7_add(x, q7_load_part(residual + j, lanes));
+    const bool before = e->residual && e->residual_first, behind = e->residual && !before;
+    for (int64_t j = 0; j < n; j += Q7_W) {
+        const int64_t lanes = q7_min(n - j, Q7_W), stride = t->c_stride;
+        const q7_f32 bias = e->bias ? q7_load_part(e->bias + first + j, lanes) : q7_set1(0.0f);
+        float *c = t->c + first + j;
+        const float *residual = e->residual ? e->residual + first + j : NULL;
+        for (int64_t i = 0; i < t->m; i++, c += stride) {
+            q7_f32 x = q7_load(sums + i * sums_stride + j);
+            if (t->accumulate) x = q7_add(q7_load_part(c, lanes), x);
+            const q7_f32 term = e->row_bias ? q7_add(q7_set1(e->row_bias[i]), bias) : bias;
+            x = q7_fma(alpha, x, term);
+            if (before) x = q7_add(x, q7_load_part(residual, lanes));
             x = q7_act(act, x, act_alpha, act_beta);
-            if (residual && !e->residual_first) x = q7_add(x, q7_load_part(residual + j, lanes));
-            q7_store_part(c + j, x, lanes);
+            if (behind) x = q7_add(x, q7_load_part(residual, lanes));
+            q7_store_part(c, x, lanes);
+            if (residual) residual += e->residual_stride;
         }
     }
 }
@@ -37,23 +39,27 @@ Q7_INLINE void q7_finish_gated_as(const q7_gemm_block *t, const float *sums, int
     enum { HALF = NR / 2 };
     const q7_gemm_epilogue *e = t->epilogue;
     const q7_f32 act_alpha = q7_set1(e->act_alpha), act_beta = q7_set1(e->act_beta);
-    for (int64_t i = 0; i < t->m; i++)
-        for (int64_t p = 0; p < n; p += NR) {
-            const int64_t column = (first + p) / 2, columns = q7_min(e->gated_n - column, HALF);
-            const float *s = sums + i * sums_stride + p, *c = t->c + i * t->c_stride + first + p;
-            float *y = e->gated + i * e->gated_stride + column;
-            for (int64_t j = 0; j < columns; j += Q7_W) {
-                const int64_t lanes = q7_min(columns - j, Q7_W);
-                q7_f32 gate = q7_load_part(s + j, lanes), up = q7_load_part(s + HALF + j, lanes);
+    for (int64_t p = 0; p < n; p += NR) {
+        const int64_t column = (first + p) / 2, columns = q7_min(e->gated_n - column, HALF);
+        for (int64_t j = 0; j < columns; j += Q7_W) {
+            const int64_t lanes = q7_min(columns - j, Q7_W), at = column + j;
+            const q7_f32 zero = q7_set1(0.0f);
+            const q7_f32 bias = e->bias ? q7_load_part(e->bias + at, lanes) : zero;
+            const q7_f32 up_bias = e->up_bias ? q7_load_part(e->up_bias + at, lanes) : zero;
+            for (int64_t i = 0; i < t->m; i++) {
+                const float *s = sums + i * sums_stride + p + j;
+                q7_f32 gate = q7_load_part(s, lanes), up = q7_load_part(s + HALF, lanes);
                 if (t->accumulate) {
-                    gate = q7_add(q7_load_part(c + j, lanes), gate);
-                    up = q7_add(q7_load_part(c + HALF + j, lanes), up);
+                    const float *c = t->c + i * t->c_stride + first + p + j;
+                    gate = q7_add(q7_load_part(c, lanes), gate);
+                    up = q7_add(q7_load_part(c + HALF, lanes), up);
                 }
-                if (e->bias) gate = q7_add(gate, q7_load_part(e->bias + column + j, lanes));
-                if (e->up_bias) up = q7_add(up, q7_load_part(e->up_bias + column + j, lanes));
-                q7_store_part(y + j, q7_mul(q7_act(act, gate, act_alpha, act_beta), up), lanes);
+                gate = q7_act(act, q7_add(gate, bias), act_alpha, act_beta);
+                const q7_f32 y = q7_mul(gate, q7_add(up, up_bias));
+                q7_store_part(e->gated + i * e->gated_stride + at, y, lanes);
             }
         }
+    }
 }
 
 static inline void q7_finish_floats(const q7_gemm_block *t, const float *sums, int64_t sums_stride,

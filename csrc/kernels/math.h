@@ -11,6 +11,7 @@
 
 #include "../abi.h"
 #include "../simd/simd.h"
+#include "gelu_pieces.h"
 
 Q7_INLINE q7_f32 q7_clip(q7_f32 x, q7_f32 low, q7_f32 high) {
     return q7_vmin(high, q7_vmax(low, x));
@@ -181,43 +182,57 @@ Q7_INLINE q7_f32 q7_sigmoid(q7_f32 x) { return q7_div(q7_set1(1.0f), q7_exp_plus
  * Bound: silu in [-inf, -88.72] 0x1p-121 absolute */
 Q7_INLINE q7_f32 q7_silu(q7_f32 x) { return q7_div(x, q7_exp_plus_one(q7_neg(x))); }
 
-/* x Phi(x) = x (1 + erf(x / sqrt(2))) / 2, as max(x, 0) - t Phi(-t) with t = |x| and
- * 2 Phi(-t) = 2^p(t): no cancellation. With base e, and t^2 / 2 apart, it takes 1.2 times as long.
- * Left of -1 an ulp of p counts; below -10, where it is -9e-24, it stays so.
- * Bound: gelu in [-1, inf] 3.4 ulp
- * Bound: gelu in [-5, -1] 42 ulp
- * Bound: gelu in [-inf, -5] 0x1p-37 absolute */
+#ifdef Q7_HAS_CHOICE
+/* max(x, 0) - t h(t) with t = |x|: h is a polynomial in the distance to the nearest multiple of
+ * 1 / per, whose coefficients are chosen from tables; 0 from 15 / per on. */
+Q7_INLINE q7_f32 q7_in_pieces(q7_f32 x, float per, const float h[Q7_PIECE_TERMS][Q7_PIECES]) {
+    const q7_f32 t = q7_vmin(q7_set1((Q7_PIECES - 1) / per), q7_abs(x));
+    const q7_f32 origin = q7_set1(0x1.8p+23f), i = q7_fma(t, q7_set1(per), origin);
+    const q7_f32 u = q7_fma(t, q7_set1(per), q7_sub(origin, i));
+    q7_f32 p = q7_choice(h[Q7_PIECE_TERMS - 1], i);
+    Q7_UNROLL
+    for (int k = Q7_PIECE_TERMS - 2; k >= 0; k--) p = q7_fma(p, u, q7_choice(h[k], i));
+    return q7_fnma(t, p, q7_vmax(q7_set1(-0.0f), x));
+}
+#endif
+
+/* x Phi(x) = x (1 + erf(x / sqrt(2))) / 2, as max(x, 0) - t Phi(-t) with t = |x|: no cancellation.
+ * Without tables 2 Phi(-t) = 2^p(t), p of odd and even powers apart. Left of -1 an ulp of p counts;
+ * below -10, where it is -9e-24, it stays so.
+ * Bound: gelu in [-1, inf] 4 ulp
+ * Bound: gelu in [-5, -1] 47 ulp
+ * Bound: gelu in [-inf, -5] 0x1p-30 absolute */
 Q7_INLINE q7_f32 q7_gelu(q7_f32 x) {
-    const q7_f32 t = q7_vmin(q7_set1(10.0f), q7_abs(x));
-    q7_f32 p = q7_set1(-0x1.3d45bap-26f);
-    p = q7_fma(p, t, q7_set1(0x1.3f19d6p-21f));
-    p = q7_fma(p, t, q7_set1(-0x1.1185bcp-17f));
-    p = q7_fma(p, t, q7_set1(0x1.f9593ep-15f));
-    p = q7_fma(p, t, q7_set1(-0x1.d7afa6p-13f));
-    p = q7_fma(p, t, q7_set1(-0x1.cd1774p-14f));
-    p = q7_fma(p, t, q7_set1(0x1.cf9fd6p-8f));
-    p = q7_fma(p, t, q7_set1(-0x1.ae3f1ap-5f));
-    p = q7_fma(p, t, q7_set1(-0x1.d63816p-2f));
-    p = q7_mul(t, q7_fma(p, t, q7_set1(-0x1.26aee6p+0f)));
-    const q7_f32 n = q7_round_even(p), r = q7_sub(p, n);
-    q7_f32 half = q7_set1(0x1.416b52p-14f); /* of 2^r */
-    half = q7_fma(half, r, q7_set1(0x1.5f082ep-11f));
-    half = q7_fma(half, r, q7_set1(0x1.3b2dep-8f));
-    half = q7_fma(half, r, q7_set1(0x1.c6af7cp-6f));
-    half = q7_fma(half, r, q7_set1(0x1.ebfbdcp-4f));
-    half = q7_fma(half, r, q7_set1(0x1.62e43p-2f));
-    half = q7_fma(half, r, q7_set1(0.5f));
-    return q7_fnma(q7_mul(t, half), q7_exp2i(n), q7_vmax(q7_set1(0.0f), x));
+#ifdef Q7_HAS_CHOICE
+    return q7_in_pieces(x, 1 / 0.4375f, q7_gelu_pieces);
+#else
+    const q7_f32 t = q7_vmin(q7_set1(10.0f), q7_abs(x)), square = q7_mul(t, t);
+    q7_f32 odd = q7_set1(-0x1.3d45bap-26f), even = q7_set1(0x1.3f19d6p-21f);
+    odd = q7_fma(odd, square, q7_set1(-0x1.1185bcp-17f));
+    even = q7_fma(even, square, q7_set1(0x1.f9593ep-15f));
+    odd = q7_fma(odd, square, q7_set1(-0x1.d7afa6p-13f));
+    even = q7_fma(even, square, q7_set1(-0x1.cd1774p-14f));
+    odd = q7_fma(odd, square, q7_set1(0x1.cf9fd6p-8f));
+    even = q7_fma(even, square, q7_set1(-0x1.ae3f1ap-5f));
+    odd = q7_fma(odd, square, q7_set1(-0x1.d63816p-2f));
+    even = q7_fma(even, square, q7_set1(-0x1.26aee6p+0f));
+    const q7_f32 half = q7_power_of(q7_fma(odd, t, even), t, q7_set1(Q7_POWER_ORIGIN - 1));
+    return q7_fnma(t, half, q7_vmax(q7_set1(0.0f), x));
+#endif
 }
 
 /* x (1 + tanh(u)) / 2 = x / (1 + e^-2u) with u = sqrt(2 / pi) (x + 0.044715 x^3); -0 far left,
  * where u = -inf. Left of -1 an ulp of u counts.
  * Bound: gelu_tanh in [-1, inf] 2.7 ulp
- * Bound: gelu_tanh in [-5, -1] 36 ulp
- * Bound: gelu_tanh in [-inf, -5] 0x1p-40 absolute */
+ * Bound: gelu_tanh in [-5, -1] 90 ulp
+ * Bound: gelu_tanh in [-inf, -5] 0x1p-30 absolute */
 Q7_INLINE q7_f32 q7_gelu_tanh(q7_f32 x) {
+#ifdef Q7_HAS_CHOICE
+    return q7_in_pieces(x, 1 / 0.4f, q7_gelu_tanh_pieces);
+#else
     const q7_f32 s = q7_fma(q7_mul(x, x), q7_set1(-0x1.2444f2p-4f), q7_set1(-0x1.988454p+0f));
     return q7_div(x, q7_exp_plus_one(q7_mul(x, s)));
+#endif
 }
 
 /* sin(x + quarters * pi / 2) for |x| <= 8192 */

@@ -99,6 +99,10 @@ Q7_INLINE q7_f32 q7_power(q7_f32 t) { /* bits of 2^(i / 16), less i << 19 */
     const __m512i bits = _mm512_castps_si512(t), chosen = _mm512_permutexvar_epi32(bits, powers);
     return _mm512_castsi512_ps(_mm512_add_epi32(chosen, _mm512_slli_epi32(bits, 19)));
 }
+#define Q7_HAS_CHOICE
+Q7_INLINE q7_f32 q7_choice(const float *table, q7_f32 bits) {
+    return _mm512_permutexvar_ps(_mm512_castps_si512(bits), _mm512_loadu_ps(table));
+}
 Q7_INLINE q7_f32 q7_frexp(q7_f32 a, q7_f32 *e) {
     *e = _mm512_getexp_ps(a);
     return _mm512_getmant_ps(a, _MM_MANT_NORM_1_2, _MM_MANT_SIGN_src);

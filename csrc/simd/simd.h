@@ -23,6 +23,8 @@
  *   q7_scale(v, whole) = v * 2^floor              0 below 2^-126; NaN where v or whole is
  *   q7_power(t) = 2^(t - 3 2^22 / Q7_W)           t a multiple of 1 / Q7_W, in [-126, 127] without what is
  *                                                 taken off; avx512 and avx2: Q7_HAS_POWER
+ *   q7_choice(p, bits)                            p[i] of 16, by the low four bits of each lane; avx512:
+ *                                                 Q7_HAS_CHOICE
  *   q7_frexp(v, &e)                               v = m * 2^e, m in [1, 2); v positive and normal
  *   q7_lt q7_le q7_eq (a, b), q7_unordered(a)     masks; unordered: a is NaN
  *   q7_select(m, a, b) = m ? a : b  q7_any(m)  q7_mask_and q7_mask_or (m, m)  q7_mask_not(m)

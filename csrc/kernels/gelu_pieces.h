@@ -1,0 +1,62 @@
+/* gelu_pieces.h: what gelu and gelu_tanh take off |x|, in 16 pieces, by bench/fit_math.py; see q7_in_pieces()
+ * in math.h. */
+#ifndef Q7_GELU_PIECES_H
+#define Q7_GELU_PIECES_H
+enum { Q7_PIECES = 16, Q7_PIECE_TERMS = 7 };
+
+/* Phi(-t) around i 0.4375 */
+_Alignas(64) static const float q7_gelu_pieces[Q7_PIECE_TERMS][Q7_PIECES] = {
+    {0x1p-1f, 0x1.52d0bcp-2f, 0x1.86bb5p-3f, 0x1.83cab6p-4f, 0x1.482a24p-5f, 0x1.d651ep-7f,
+     0x1.1bee6cp-8f, 0x1.1fb2ccp-10f, 0x1.e7dbcap-13f, 0x1.59567ap-15f, 0x1.9775c6p-18f,
+     0x1.901d36p-21f, 0x1.46a1bcp-24f, 0x1.baf194p-28f, 0x1.f28ba2p-32f, 0x0p+0f},
+    {-0x1.6573c8p-3f, -0x1.44d436p-3f, -0x1.e785c8p-4f, -0x1.2e1e76p-4f, -0x1.3537c8p-5f,
+     -0x1.0559ecp-6f, -0x1.6cd3e2p-8f, -0x1.a48e7ap-10f, -0x1.905852p-12f, -0x1.3ab72cp-14f,
+     -0x1.989b6p-17f, -0x1.b61822p-20f, -0x1.83e2cp-23f, -0x1.1b9b06p-26f, -0x1.5679e8p-30f,
+     0x0p+0f},
+    {-0x1.6328a2p-23f, 0x1.f1678ap-7f, 0x1.754114p-6f, 0x1.5af726p-6f, 0x1.d97d72p-7f,
+     0x1.f43ddep-8f, 0x1.a2fb6ap-9f, 0x1.19bd7ap-10f, 0x1.328378p-12f, 0x1.0f1208p-14f,
+     0x1.8709bep-17f, 0x1.cd2adcp-20f, 0x1.bd6882p-23f, 0x1.60c51ap-26f, 0x1.cab442p-30f, 0x0p+0f},
+    {0x1.6cfdf2p-8f, 0x1.0c1dfep-8f, 0x1.d2b0f8p-11f, -0x1.bdbd86p-10f, -0x1.45869ep-9f,
+     -0x1.f8ef1cp-10f, -0x1.123d1p-10f, -0x1.c1a8eep-12f, -0x1.1f59dap-13f, -0x1.2332b2p-15f,
+     -0x1.d8cd2ep-18f, -0x1.358d7p-20f, -0x1.486cc4p-23f, -0x1.1b475ap-26f, -0x1.8e48f8p-30f,
+     0x0p+0f},
+    {-0x1.574a1p-18f, -0x1.66210cp-11f, -0x1.a80e4p-11f, -0x1.c4b786p-12f, 0x1.e3014cp-17f,
+     0x1.c7fe3ap-13f, 0x1.9ff7aap-13f, 0x1.caa248p-14f, 0x1.69d7c8p-15f, 0x1.b0baa6p-17f,
+     0x1.9320e8p-19f, 0x1.2924ep-21f, 0x1.5e098cp-24f, 0x1.4bb8p-27f, 0x1.fc3982p-31f, 0x0p+0f},
+    {-0x1.3f8228p-13f, -0x1.7b5294p-14f, 0x1.278ae6p-15f, 0x1.9971f2p-14f, 0x1.2155c2p-14f,
+     0x1.d275dep-17f, -0x1.ff427ap-17f, -0x1.1bcbbp-16f, -0x1.3810fap-17f, -0x1.d2e62ap-19f,
+     -0x1.026602p-20f, -0x1.b73024p-23f, -0x1.2451c2p-25f, -0x1.34927ap-28f, -0x1.046dbcp-31f,
+     0x0p+0f},
+    {-0x1.b2d04ep-20f, 0x1.d2ec0ep-16f, 0x1.6764e4p-17f, 0x1.1f438cp-19f, -0x1.324baep-17f,
+     -0x1.072c1ep-17f, -0x1.1160fep-19f, 0x1.0ec5p-20f, 0x1.4e3968p-20f, 0x1.596f12p-21f,
+     0x1.d445a6p-23f, 0x1.cdd2f4p-25f, 0x1.5998b2p-27f, 0x1.91ae78p-30f, 0x1.6fa9ap-33f, 0x0p+0f},
+};
+
+/* 1 / (1 + e^2u) around t = i 0.4, with u as in q7_gelu_tanh() */
+_Alignas(64) static const float q7_gelu_tanh_pieces[Q7_PIECE_TERMS][Q7_PIECES] = {
+    {0x1p-1f, 0x1.60de0ep-2f, 0x1.b2184ap-3f, 0x1.d80df6p-4f, 0x1.c1dbd8p-5f, 0x1.73ef8ap-6f,
+     0x1.073176p-7f, 0x1.391ddep-9f, 0x1.324f3ep-11f, 0x1.e0b0d8p-14f, 0x1.26a208p-16f,
+     0x1.129888p-19f, 0x1.7aa58ep-23f, 0x1.77d1ccp-27f, 0x1.053cacp-31f, 0x0p+0f},
+    {-0x1.46d042p-3f, -0x1.2d9482p-3f, -0x1.da33cep-4f, -0x1.3e164p-4f, -0x1.6c9316p-5f,
+     -0x1.648466p-6f, -0x1.276a1p-7f, -0x1.99151p-9f, -0x1.cfd2cp-11f, -0x1.a41476p-13f,
+     -0x1.27da92p-15f, -0x1.3b3d6p-18f, -0x1.ee59fep-22f, -0x1.158318p-25f, -0x1.b21e8p-30f,
+     0x0p+0f},
+    {-0x1.fd3568p-24f, 0x1.8389bcp-7f, 0x1.2fb18ep-6f, 0x1.302d74p-6f, 0x1.cf6252p-7f,
+     0x1.1bfff2p-7f, 0x1.1df936p-8f, 0x1.d9446ep-10f, 0x1.3d694ap-11f, 0x1.516ffcp-13f,
+     0x1.14e37ep-15f, 0x1.5530dcp-18f, 0x1.33198ep-21f, 0x1.88f7d6p-25f, 0x1.5be948p-29f, 0x0p+0f},
+    {0x1.185424p-8f, 0x1.b09aa6p-9f, 0x1.1c76f2p-10f, -0x1.e48458p-11f, -0x1.dd8c1p-10f,
+     -0x1.be624ep-10f, -0x1.2a96d6p-10f, -0x1.3696a2p-11f, -0x1.fdd568p-13f, -0x1.462fe8p-14f,
+     -0x1.3df7dap-16f, -0x1.cc0af2p-19f, -0x1.e1010cp-22f, -0x1.620686p-25f, -0x1.656eacp-29f,
+     0x0p+0f},
+    {-0x1.ff58ccp-19f, -0x1.e0aedp-12f, -0x1.31d07cp-11f, -0x1.8ebcap-12f, -0x1.404a5p-14f,
+     0x1.cef59p-14f, 0x1.3ecbfep-13f, 0x1.df53f6p-14f, 0x1.01dd06p-14f, 0x1.9ecc46p-16f,
+     0x1.ef2eecp-18f, 0x1.ae5acp-20f, 0x1.0a313p-22f, 0x1.ca052ep-26f, 0x1.0bbd32p-29f, 0x0p+0f},
+    {-0x1.9d5568p-14f, -0x1.1082aap-14f, 0x1.a070ecp-17f, 0x1.fb5ceep-15f, 0x1.b726ep-15f,
+     0x1.68b8a8p-16f, -0x1.0deb1ap-19f, -0x1.635fccp-17f, -0x1.3b87fcp-17f, -0x1.5fc1e6p-18f,
+     -0x1.109bdap-19f, -0x1.2861dep-21f, -0x1.bf284ep-24f, -0x1.cc5d46p-27f, -0x1.3d2d7ep-30f,
+     0x0p+0f},
+    {-0x1.151e2cp-19f, 0x1.5f9cep-16f, 0x1.4205acp-18f, 0x1.c0c10ep-18f, -0x1.a2018p-18f,
+     -0x1.812f08p-18f, -0x1.5c1612p-19f, -0x1.995a9cp-22f, 0x1.63e27cp-21f, 0x1.660a18p-21f,
+     0x1.8d0218p-22f, 0x1.168414p-23f, 0x1.005176p-25f, 0x1.361378p-28f, 0x1.e7d3e2p-32f, 0x0p+0f},
+};
+#endif
