@@ -178,16 +178,15 @@ static q7_status run_loop(const q7_flow *f, q7_program *p, q7_phase *h) {
         if (scan && !slice(p, h, formals + h->n_states, i, times)) return Q7_BAD_ARG;
         const q7_status status = q7_program_run(f, b);
         if (status != Q7_OK) return status;
-        if (!scan) {
-            const q7_slot *on = &b->slots[b->outputs[0]];
-            if (!single(on)) return Q7_BAD_ARG;
-            h->going = *(const unsigned char *)on->t.data;
-        }
+        const q7_slot *on = scan ? NULL : &b->slots[b->outputs[0]];
+        if (on && !single(on)) return Q7_BAD_ARG;
+        const bool going = !on || *(const unsigned char *)on->t.data;
         for (int64_t k = 0; k < n_scanned; k++)
             if (!collect(h, k, &b->slots[results[h->n_states + k]],
                          &p->slots[h->out[h->n_states + k]], i, times))
                 return Q7_BAD_ARG;
         if (!advance(h, b, formals, results)) return Q7_NO_MEMORY;
+        h->going = going; /* a result may be the condition that this iteration was given */
     }
     for (int64_t k = 0; k < h->n_out; k++) {
         q7_tensor *into = &p->slots[h->out[k]].t;

@@ -129,24 +129,21 @@ def source(value: Value) -> View:
     node = value.producer
     if node is None or not node.inputs or node.inputs[0].shape is None:
         return View.whole(value)
-    entry = find(node.op)
-    found = None
-    if node.op == "Gather":
-        found = _picked(node)
-    elif _is_certain(node, entry):
-        if hasattr(entry, "views"):
-            found = entry.views(node, source(node.inputs[0]))[node.outputs.index(value)]
-        elif hasattr(entry, "view"):
-            found = entry.view(node, source(node.inputs[0]))
+    try:
+        found = _picked(node) if node.op == "Gather" else _viewed(node, value)
+    except NotInferable:  # bounds that only a run knows
+        found = None
     return View.whole(value) if found is None else found
 
 
-def _is_certain(node: Node, entry: Any) -> bool:
-    """Whether a node's view needs no guard, nor data."""
-    try:
-        return not hasattr(entry, "guards") or all(a == b for a, b, _ in entry.guards(node))
-    except NotInferable:
-        return False
+def _viewed(node: Node, value: Value) -> Optional[View]:
+    """An output of a movement op whose view needs no guard."""
+    entry = find(node.op)
+    if hasattr(entry, "guards") and any(a != b for a, b, _ in entry.guards(node)):
+        return None
+    if hasattr(entry, "views"):
+        return entry.views(node, source(node.inputs[0]))[node.outputs.index(value)]
+    return entry.view(node, source(node.inputs[0])) if hasattr(entry, "view") else None
 
 
 def _picked(node: Node) -> Optional[View]:

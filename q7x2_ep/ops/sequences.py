@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any, Optional
+from typing import Any, Callable, Optional
 
 import numpy as np
 
 from q7x2_ep import dtypes
-from q7x2_ep.errors import DataError
+from q7x2_ep.errors import DataError, ModelError
 from q7x2_ep.ir.core import NO_TENSOR, UNKNOWN, Node, Type
 from q7x2_ep.ops import op
 from q7x2_ep.ops.common import where_is
+
+
+def _of_list(type: Type) -> Callable[[Node], list[Type]]:
+    """The result of an op whose first input is a list. Raises: ModelError where it is none."""
+
+    def infer(node: Node) -> list[Type]:
+        given = node.inputs[0]
+        if given.dtype not in (dtypes.UNKNOWN, dtypes.NO_TENSOR):
+            raise ModelError(f"{where_is(node)} {given!r} is a tensor, wanted a sequence")
+        return [type]
+
+    return infer
 
 
 def _place(node: Node, at: np.ndarray, size: int) -> int:
@@ -47,7 +59,7 @@ class SequenceInsert:
 
     signature = "sequence, tensor, position? -> sequence"
     attributes: dict = {}
-    infer = lambda node: [NO_TENSOR]
+    infer = _of_list(NO_TENSOR)
 
     def reference(
         node: Node, sequence: list, tensor: np.ndarray, position: Optional[np.ndarray] = None
@@ -65,7 +77,7 @@ class SequenceErase:
 
     signature = "sequence, position? -> sequence"
     attributes: dict = {}
-    infer = lambda node: [NO_TENSOR]
+    infer = _of_list(NO_TENSOR)
 
     def reference(node: Node, sequence: list, position: Optional[np.ndarray] = None) -> tuple[list]:
         i = _place(node, np.array(-1) if position is None else position, len(sequence))
@@ -78,7 +90,7 @@ class SequenceAt:
 
     signature = "sequence, position -> tensor"
     attributes: dict = {}
-    infer = lambda node: [UNKNOWN]
+    infer = _of_list(UNKNOWN)
 
     def reference(node: Node, sequence: list, position: np.ndarray) -> np.ndarray:
         found: np.ndarray = sequence[_place(node, position, len(sequence))][...]
@@ -91,7 +103,7 @@ class SequenceLength:
 
     signature = "sequence -> length"
     attributes: dict = {}
-    infer = lambda node: [Type(dtypes.INT64, ())]
+    infer = _of_list(Type(dtypes.INT64, ()))
     reference = lambda node, sequence: np.array(len(sequence), np.int64)
 
 
@@ -101,7 +113,7 @@ class ConcatFromSequence:
 
     signature = "sequence -> y"
     attributes: dict[str, Any] = {"axis": None, "new_axis": 0}
-    infer = lambda node: [UNKNOWN]
+    infer = _of_list(UNKNOWN)
 
     def reference(node: Node, sequence: list) -> np.ndarray:
         join = np.stack if node.attrs["new_axis"] else np.concatenate

@@ -501,6 +501,19 @@ def test_rest_from_elsewhere_stays() -> None:
     assert_fuses(spelling, inputs, {"q7::Rope": 1, "Concat": 1})
 
 
+def test_rest_by_steps_that_feeds_tell_stays() -> None:
+    def spelling(g: Any, x: Any, cos: Any, sin: Any) -> Any:
+        step = g.Slice(g.Shape(x), [0], [1])
+        part, rest = g.Slice(x, [0], [4], [3]), g.Slice(x, [4], [D], [3], step)
+        return g.Concat(turned(g, part, cos, sin, by_slice, 4), rest, axis=-1)
+
+    model, _ = build(spelling, {"x": Q, "cos": (1, 1, "S", 4), "sin": (1, 1, "S", 4)})
+    data, feeds = model.SerializeToString(), feeds_for(model, {"B": 2, "S": 5})
+    sessions = q7x2_ep.InferenceSession(data), onnxruntime.InferenceSession(data)
+    ours, theirs = (session.run(None, feeds)[0] for session in sessions)
+    np.testing.assert_allclose(ours, theirs, 1e-5, 1e-6)
+
+
 def test_k_that_depends_on_q_stays_apart() -> None:
     def spelling(g: Any, q: Any, cos: Any, sin: Any) -> Any:
         once = turned(g, q, cos, sin, by_slice)

@@ -78,6 +78,20 @@ def test_a_result_that_a_branch_hands_on():
     )
 
 
+def test_the_condition_that_an_iteration_was_given():
+    """As a state and as what is collected, where the next condition is another."""
+    check(
+        """g (int64 trip, bool more, float[n] x) => (float[n] y, bool last, bool[t] all) {
+            y, last, all = Loop(trip, , x, more) <body = b (int64 i, bool on, float[n] s, bool was)
+                => (bool next, float[n] r, bool now, bool shown) {
+                    next = Identity(more)
+                    r = Add(s, x) now = Identity(on) shown = Identity(on)
+                }>
+        }""",
+        *({"trip": np.array(3), "more": np.array(b), "x": floats(3)} for b in (False, True)),
+    )
+
+
 def test_sizes_that_iterations_find_out():
     """NonZero in a body, whose room is not what is read; an inner loop; a state that shrinks."""
     check(
