@@ -33,17 +33,17 @@ AVX512 = (
 )
 AMX = (*AVX512, "-mavx512vnni", "-mavx512bf16", "-mamx-tile", "-mamx-int8", "-mamx-bf16")
 X86, ARM = ("x86_64",), ("aarch64",)
-# name: (machines, flags, the set whose verbs it has, folder of its kernels); kernels.def says what
+# name: (machines, flags, the set whose verbs it has, folders of its kernels); kernels.def says what
 # is used first. A set that the compiler does not know is left out.
 ISAS = {
-    "scalar": ((*X86, *ARM), (), "scalar", "."),
-    "neon": (ARM, (), "neon", "."),
-    "neon_dot": (ARM, ("-march=armv8.2-a+dotprod",), "neon", "dot"),
-    "avx2": (X86, AVX2, "avx2", "."),
-    "avx2_vnni": (X86, (*AVX2, "-mavxvnni"), "avx2", "dot"),
-    "avx512": (X86, AVX512, "avx512", "."),
-    "avx512_vnni": (X86, (*AVX512, "-mavx512vnni"), "avx512", "dot"),
-    "amx": (X86, AMX, "avx512", "amx"),
+    "scalar": ((*X86, *ARM), (), "scalar", (".", "pairs")),
+    "neon": (ARM, (), "neon", (".", "pairs")),
+    "neon_dot": (ARM, ("-march=armv8.2-a+dotprod",), "neon", ("dot", "taps")),
+    "avx2": (X86, AVX2, "avx2", (".", "dot")),
+    "avx2_vnni": (X86, (*AVX2, "-mavxvnni"), "avx2", ("dot", "taps")),
+    "avx512": (X86, AVX512, "avx512", (".", "dot")),
+    "avx512_vnni": (X86, (*AVX512, "-mavx512vnni"), "avx512", ("dot", "taps")),
+    "amx": (X86, AMX, "avx512", ("amx",)),
 }
 # Math flags: results may not depend on errno or traps; contraction to FMA is wanted; no
 # -ffast-math: NaN and inf matter.
@@ -107,10 +107,10 @@ def compile_library(target: Path, work: Path, extra: tuple[str, ...] = ()) -> No
     ]
     jobs += [(c, work / f"op_{c.stem}.o", have) for c in sorted((csrc / "ops").glob("*.c"))]
     for isa in isas:
-        _, flags, base, folder = ISAS[isa]
+        _, flags, base, folders = ISAS[isa]
         flags = (*flags, f"-DQ7_ISA={isa}", f"-DQ7_ISA_{base}=1")
         flags += () if isa == base else ("-DQ7_EXTENSION=1",)
-        sources = sorted((csrc / "kernels" / folder).glob("*.c"))
+        sources = [c for f in folders for c in sorted((csrc / "kernels" / f).glob("*.c"))]
         jobs += [(c, work / f"{c.stem}_{isa}.o", flags) for c in sources]
     work.mkdir(parents=True, exist_ok=True)
     newest = max(f.stat().st_mtime for pattern in ("*.h", "*.def") for f in csrc.rglob(pattern))

@@ -3,6 +3,7 @@
  * return how many operations that was. */
 #define _GNU_SOURCE
 #include <stdint.h>
+#include <string.h>
 
 enum { CHAINS = 12 }; /* independent sums: enough to hide the latency of two fma units */
 typedef float vector __attribute__((vector_size(VECTOR_BYTES)));
@@ -23,42 +24,41 @@ double rate_f32(int64_t n, const float *seed, float *result) {
 
 #if VECTOR_BYTES == 64
 typedef __m512i integers;
-static integers all(int x) { return _mm512_set1_epi32(x); }
-#ifdef __AVX512VNNI__
+#define MM(verb) _mm512_##verb
+#else
+typedef __m256i integers;
+#define MM(verb) _mm256_##verb
+#endif
+#if VECTOR_BYTES == 64 && defined(__AVX512VNNI__)
+enum { BYTE_VECTORS = 1 };
 static integers dot_i16(integers s, integers x, integers y) { return _mm512_dpwssd_epi32(s, x, y); }
 static integers dot_i8(integers s, integers x, integers y) { return _mm512_dpbusd_epi32(s, x, y); }
 #else
+enum { BYTE_VECTORS = 2 }; /* whose products are added in int16 */
 static integers dot_i16(integers s, integers x, integers y) {
-    return _mm512_add_epi32(s, _mm512_madd_epi16(x, y));
+    return MM(add_epi32)(s, MM(madd_epi16)(x, y));
 }
-#endif
-#else
-typedef __m256i integers;
-static integers all(int x) { return _mm256_set1_epi32(x); }
-static integers dot_i16(integers s, integers x, integers y) {
-    return _mm256_add_epi32(s, _mm256_madd_epi16(x, y));
+static integers dot_i8(integers s, integers x, integers y) {
+    const integers pairs = MM(add_epi16)(MM(maddubs_epi16)(x, y), MM(maddubs_epi16)(y, x));
+    return dot_i16(s, pairs, MM(set1_epi16)(1));
 }
 #endif
 
-double rate_i16(int64_t n, const float *seed, float *result) {
-    integers sum[CHAINS], x = all((int)(100 * seed[0]));
-    for (int i = 0; i < CHAINS; i++) sum[i] = all(i);
-    for (int64_t k = 0; k < n; k++)
-        for (int i = 0; i < CHAINS; i++) sum[i] = dot_i16(sum[i], x, sum[i]);
-    for (int i = 0; i < CHAINS; i++) __builtin_memcpy(result + i, &sum[i], sizeof(float));
-    return 2.0 * (double)n * CHAINS * (double)(sizeof(integers) / sizeof(int16_t));
-}
-
-#if VECTOR_BYTES == 64 && defined(__AVX512VNNI__)
-double rate_i8(int64_t n, const float *seed, float *result) {
-    integers sum[CHAINS], x = all((int)(100 * seed[0]));
-    for (int i = 0; i < CHAINS; i++) sum[i] = all(i);
-    for (int64_t k = 0; k < n; k++)
-        for (int i = 0; i < CHAINS; i++) sum[i] = dot_i8(sum[i], x, sum[i]);
-    for (int i = 0; i < CHAINS; i++) __builtin_memcpy(result + i, &sum[i], sizeof(float));
-    return 2.0 * (double)n * CHAINS * (double)sizeof(integers);
-}
-#endif
+/* Of every sum anew: the compiler may not know that x is the same. */
+#define RATE(name, dot, products)                                                    \
+    double name(int64_t n, const float *seed, float *result) {                       \
+        integers sum[CHAINS], x = MM(set1_epi32)((int)(100 * seed[0])), y = x;       \
+        for (int i = 0; i < CHAINS; i++) sum[i] = MM(set1_epi32)(i);                 \
+        for (int64_t k = 0; k < n; k++)                                              \
+            for (int i = 0; i < CHAINS; i++) {                                       \
+                __asm__("" : "+v"(x));                                               \
+                sum[i] = dot(sum[i], x, y);                                          \
+            }                                                                        \
+        for (int i = 0; i < CHAINS; i++) memcpy(result + i, &sum[i], sizeof(float)); \
+        return 2.0 * (double)n * CHAINS * (double)(products);                        \
+    }
+RATE(rate_i16, dot_i16, sizeof(integers) / sizeof(int16_t))
+RATE(rate_i8, dot_i8, BYTE_VECTORS * sizeof(integers))
 #endif
 
 #if defined(__AMX_INT8__) && defined(__AMX_BF16__) && defined(__linux__)

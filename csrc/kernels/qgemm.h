@@ -40,6 +40,7 @@ typedef struct q7_qgemm_block {
     bool a_signed; /* a are int8 */
     int32_t a_zero;
     const char *b;
+    int64_t b_bytes;       /* of a panel */
     const int32_t *b_zero; /* whole panels, or NULL */
     q7_qfinish finish;
     void *c; /* (m, n) */

@@ -43,7 +43,6 @@ enum {
                    "the tile in kernels.def is another")
 #ifndef Q7_EXTENSION /* whose kernels say for themselves */
 Q7_TILE_IS_OF(gemm_f32_);
-Q7_TILE_IS_OF(qgemm_i16_);
 Q7_TILE_IS_OF(block_gemm_f32_);
 Q7_TILE_IS_OF(winograd_f32_);
 Q7_TILE_IS_OF(conv_direct_f32_);

@@ -135,6 +135,7 @@ static void qconv_task(void *arg, int64_t task, int64_t thread) {
         .a_signed = x->x_dtype == Q7_I8,
         .a_zero = job->x_zero,
         .b = (const char *)x->w + panel * x->panel_bytes,
+        .b_bytes = x->panel_bytes,
         .b_zero = x->w_zero ? (const int32_t *)x->w_zero + panel * nr : NULL,
         .finish = q7_finish_from(&job->finish, filter),
         .c = (char *)x->y + (row * x->y_stride + filter) * q7_sum_bytes(x->y_dtype),

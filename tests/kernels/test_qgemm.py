@@ -97,6 +97,51 @@ def test_sums_wrap(row: KernelRow) -> None:
     assert run_op("qgemm", row, **given, **fields)["c"] == k * 255 * 255 - 2**32
 
 
+def extreme(kind: str, k: int, n: int) -> np.ndarray:
+    """int8 weights of which pairs, or fours, of products overflow int16."""
+    rng = np.random.default_rng(k)
+    b = rng.integers(-128, 128, (k, n)).astype(np.int8)
+    fill = {
+        "most": (127,),
+        "least": (-128,),
+        "by turns": (127, -128),
+        "pairs": (127, 127, -128, -128),
+    }
+    if kind in fill:
+        b[...] = np.resize(np.array(fill[kind], np.int8), k)[:, None]
+    elif kind == "few":
+        b[...] = np.where(rng.random((k, n)) < 0.05, b, b // 16)
+    return b
+
+
+@every_row
+@pytest.mark.parametrize("kind", ["most", "least", "by turns", "pairs", "few", "any"])
+@pytest.mark.parametrize(
+    "m, n, k", [(1, 33, 64), (2, 16, 27), (3, 5, 1), (29, 70, 130), (6, 32, 17)]
+)
+def test_sums_do_not_saturate(row: KernelRow, m: int, n: int, k: int, kind: str) -> None:
+    b = extreme(kind, k, n)
+    for dtype, ends in (("uint8", (0, 255)), ("int8", (-128, 127))):
+        for values in (ends, ends[:1], ends[1:], range(ends[0], ends[1] + 1)):
+            a = np.random.default_rng(m).choice(values, (m, k)).astype(dtype)
+            for weight, zeros in ((b, None), ((b.view(np.uint8) ^ 128), np.full(n, 128, np.uint8))):
+                packed, left = pack(weight, zeros, row)
+                given = {"a": a, "a_zero": None, "a_scale": None, "b": packed, "b_zero": left}
+                given.update(scale=None, bias=None, zero=None, c=np.zeros((m, n), np.int32))
+                given.update(rows=TILES * row.mr * qgemm_room(k), panel_bytes=packed[0].nbytes)
+                fields = {
+                    "m": m,
+                    "n": n,
+                    "k": k,
+                    "a_dtype": CODES[dtype],
+                    "c_dtype": 6,
+                    "scales": 1,
+                }
+                fields.update(act="none", act_alpha=0.0, act_beta=0.0)
+                c = run_op("qgemm", row, **given, **fields)["c"]
+                np.testing.assert_array_equal(c, a.astype(np.int64) @ b)
+
+
 @every_row
 def test_bits_do_not_depend_on_threads(row: KernelRow) -> None:
     one = qgemm(row, 130, 300, 64, "uint8", "int8")[0]

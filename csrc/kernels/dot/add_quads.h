@@ -18,4 +18,26 @@ Q7_INLINE void q7_add_quads(q7_i32 *sum, const char *const *origin, int64_t stri
                 q7_dot_quads(sum[i * VECTORS + j], w + 4 * Q7_W * j, q7_i32_set1(four));
     }
 }
+
+#ifdef Q7_QUADS_SATURATE
+/* The same of eight bytes, whose weights are two quads: pairs are added in int16. */
+Q7_INLINE void q7_add_two_quads(q7_i32 *sum, const char *const *origin, int64_t stride, int64_t at,
+                                const int8_t *w, const int m) {
+    Q7_UNROLL
+    for (int i = 0; i < m; i++) {
+        int32_t first, second;
+        memcpy(&first, origin[i / 5] + i % 5 * stride + at, sizeof first);
+        memcpy(&second, origin[i / 5] + i % 5 * stride + at + 4, sizeof second);
+        q7_i32 pairs[VECTORS];
+        Q7_UNROLL
+        for (int j = 0; j < VECTORS; j++)
+            pairs[j] = q7_pairs_of(w + 4 * Q7_W * j, q7_i32_set1(first));
+        Q7_UNROLL
+        for (int j = 0; j < VECTORS; j++) {
+            const q7_i32 more = q7_pairs_of(w + 4 * NR + 4 * Q7_W * j, q7_i32_set1(second));
+            sum[i * VECTORS + j] = q7_add_pairs(sum[i * VECTORS + j], q7_pairs_add(pairs[j], more));
+        }
+    }
+}
+#endif
 #endif

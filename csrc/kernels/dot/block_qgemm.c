@@ -11,7 +11,12 @@
 
 #include "add_quads.h"
 
-_Static_assert(NR == Q7_CAT(nr_block_qgemm_u8_, Q7_ISA), "the tile in kernels.def is another");
+#ifdef Q7_QUADS_SATURATE
+#define NAME(symbol) Q7_CAT(symbol##u8x2_, Q7_ISA)
+#else
+#define NAME(symbol) Q7_CAT(symbol##u8_, Q7_ISA)
+#endif
+_Static_assert(NR == NAME(nr_block_qgemm_), "the tile in kernels.def is another");
 enum {
     GROUP = 4 * Q7_W,              /* bytes of a q7_block */
     FLIP = 128 ^ Q7_QUAD_FLIP,     /* of the bytes of rows */
@@ -287,7 +292,7 @@ static void (*const streams[Q7_BLOCK_STREAMED][3])(const q7_block_qtile *t) = {
     {stream_4_2, stream_4_4, stream_4_8}};
 /* clang-format on */
 
-void Q7_KERNEL(block_qgemm_u8)(const q7_block_qtile *t) {
+void NAME(q7_block_qgemm_)(const q7_block_qtile *t) {
     if (!t->q) {
         round_rows(t);
         return;

@@ -13,16 +13,16 @@ typedef struct panel {
     const int8_t *quads;
     const int32_t *shift, *b_zero; /* or NULL */
     int64_t bytes, share;          /* of the panel, and that a step of a tile fetches of the next */
+#ifdef Q7_QUADS_SATURATE
+    const int32_t *extras;
+#endif
 } panel;
 
 /* [chains][m][VECTORS] */
 enum { SUMS = 4 * VECTORS > MR *VECTORS ? 4 * VECTORS : MR *VECTORS };
 
-/* sum (m, NR) of m rows from `row` on; m is a constant where this is inlined. */
-Q7_INLINE void multiply(const q7_quads *q, const panel *of, int64_t row, const int m, q7_i32 *sum) {
-    const int chains = m == 1 ? 4 : m <= 3 ? 2 : 1;
-    const uint8_t *a = q->a + row * q->a_stride;
-    const int8_t *b = of->quads, *ahead = b + of->bytes + row / MR * q->quads * of->share;
+/* What sums of m rows from `row` on begin with; m is a constant where this is inlined. */
+Q7_INLINE void begin(const q7_quads *q, const panel *of, int64_t row, const int m, q7_i32 *sum) {
     Q7_UNROLL
     for (int i = 0; i < m * VECTORS; i++) sum[i] = q7_i32_load(of->shift + i % VECTORS * Q7_W);
     if (of->b_zero) {
@@ -31,6 +31,72 @@ Q7_INLINE void multiply(const q7_quads *q, const panel *of, int64_t row, const i
             sum[i] = q7_i32_add(sum[i], q7_i32_mul(q7_i32_set1(-q->row_sums[row + i / VECTORS]),
                                                    q7_i32_load(of->b_zero + i % VECTORS * Q7_W)));
     }
+}
+
+#ifdef Q7_QUADS_SATURATE
+/* sum (m, NR) += m rows from `row` on times the quads; m and at_once are constants where this is inlined. */
+Q7_INLINE void add_steps(const q7_quads *q, const panel *of, int64_t row, const int m,
+                         const int at_once, q7_i32 *sum) {
+    const char *a = (const char *)q->a + row * q->a_stride, *origin[3];
+    const int8_t *b = of->quads, *ahead = b + of->bytes + row / MR * q->quads * of->share;
+    int64_t stride = q->a_stride;
+    __asm__("" : "+r"(stride)); /* in a register */
+    Q7_UNROLL
+    for (int i = 0; i < 3; i++) origin[i] = a + 5 * i * stride;
+    for (int64_t p = 0; p < q->quads; p += at_once) {
+        if (m <= 3)
+            q7_prefetch(b + AHEAD), q7_prefetch(b + AHEAD + 64);
+        else
+            q7_prefetch_near(ahead), ahead += at_once * of->share;
+        if (at_once == 2)
+            q7_add_two_quads(sum, origin, stride, 0, b, m);
+        else
+            q7_add_quads(sum, origin, stride, 0, b, m);
+        b += at_once * 4 * NR;
+        Q7_UNROLL
+        for (int i = 0; i < 3; i++) origin[i] += at_once * 4;
+    }
+}
+
+/* The same of the extras. */
+Q7_INLINE void add_extras(const q7_quads *q, const panel *of, int64_t row, const int m,
+                          q7_i32 *sum) {
+    const char *a = (const char *)q->a + row * q->a_stride, *origin[3];
+    const int64_t stride = q->a_stride, extras = of->extras[1];
+    const int32_t *chunk = of->extras + 2;
+    const int8_t *b = (const int8_t *)of->extras + q7_ceil_div((2 + extras) * 4, 64) * 64;
+    for (int64_t e = 0; e < extras; e++, b += 8 * NR) {
+        Q7_UNROLL
+        for (int i = 0; i < 3; i++) origin[i] = a + 5 * i * stride + 16 * chunk[e];
+        Q7_UNROLL
+        for (int i = 0; i < m; i++) {
+            const q7_i32 bytes = q7_load_chunks((const uint8_t *)origin[i / 5] + i % 5 * stride);
+            Q7_UNROLL
+            for (int j = 0; j < VECTORS; j++) {
+                const q7_i32 quad = q7_choose_bytes(bytes, b + 4 * Q7_W * j);
+                sum[i * VECTORS + j] =
+                    q7_dot_quads(sum[i * VECTORS + j], b + 4 * NR + 4 * Q7_W * j, quad);
+            }
+        }
+    }
+}
+
+/* sum (m, NR) of m rows from `row` on; m is a constant where this is inlined. */
+Q7_INLINE void multiply(const q7_quads *q, const panel *of, int64_t row, const int m, q7_i32 *sum) {
+    begin(q, of, row, m, sum);
+    if (of->extras[0] == 2)
+        add_steps(q, of, row, m, 2, sum);
+    else
+        add_steps(q, of, row, m, 1, sum);
+    add_extras(q, of, row, m, sum);
+}
+#else
+/* sum (m, NR) of m rows from `row` on; m is a constant where this is inlined. */
+Q7_INLINE void multiply(const q7_quads *q, const panel *of, int64_t row, const int m, q7_i32 *sum) {
+    const int chains = m == 1 ? 4 : m <= 3 ? 2 : 1;
+    const uint8_t *a = q->a + row * q->a_stride;
+    const int8_t *b = of->quads, *ahead = b + of->bytes + row / MR * q->quads * of->share;
+    begin(q, of, row, m, sum);
     Q7_UNROLL
     for (int i = m * VECTORS; i < chains * m * VECTORS; i++) sum[i] = q7_i32_set1(0);
     int64_t stride = q->a_stride;
@@ -63,6 +129,7 @@ Q7_INLINE void multiply(const q7_quads *q, const panel *of, int64_t row, const i
         for (int s = 1; s < chains; s++) sum[i] = q7_i32_add(sum[i], sum[s * m * VECTORS + i]);
     }
 }
+#endif
 
 /* Bytes, from registers. */
 Q7_INLINE void finish_bytes(const q7_qgemm_block *x, const panel *of, int64_t row, const int m,
@@ -118,23 +185,34 @@ static rows_of *const by_rows[MR] = {Q7_EVERY_ROW(ROWS)};
 #undef ROWS
 /* clang-format on */
 
+#ifdef Q7_QUADS_SATURATE
+void Q7_KERNEL(qgemm_u8x2)(const q7_qgemm_block *x) {
+    q7_quads q = q7_quads_of(x, 16, 1, x->a_signed ? 128 : 0); /* extras read chunks of 16 */
+    q.quads = q7_ceil_div(x->k, 8) * 2;
+#else
 void Q7_KERNEL(qgemm_u8)(const q7_qgemm_block *x) {
-    _Alignas(64) int32_t shift[NR];
     const q7_quads q = q7_quads_of(x, 4, 1, (x->a_signed ? 128 : 0) ^ Q7_QUAD_FLIP);
+#endif
+    _Alignas(64) int32_t shift[NR];
     const char *b = x->b;
-    const int64_t bytes = (1 + q7_panel_quads(x->k)) * 4 * NR;
+#ifdef Q7_QUADS_SATURATE
+    const int64_t end = (1 + q7_panel_quads(x->k)) * 4 * NR; /* of the quads of a panel */
+#endif
     for (int64_t column = 0; column < x->n; column += NR) {
         const panel of = {.first = column,
                           .quads = (const int8_t *)b + NR * sizeof(int32_t),
                           .shift = shift,
                           .b_zero = x->b_zero ? x->b_zero + column : NULL,
-                          .bytes = bytes,
+                          .bytes = x->b_bytes,
+#ifdef Q7_QUADS_SATURATE
+                          .extras = (const int32_t *)(const void *)(b + end),
+#endif
                           .share = 4 * NR / q7_ceil_div(x->m, MR)};
         q7_quads_shift(&q, (const int32_t *)(const void *)b, of.b_zero, shift);
         for (int64_t row = 0, m; row < x->m; row += m) {
             m = q7_min(MR, x->m - row);
             by_rows[m - 1](x, &q, &of, row);
         }
-        b += bytes;
+        b += x->b_bytes;
     }
 }

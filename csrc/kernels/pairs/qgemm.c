@@ -1,6 +1,8 @@
-/* qgemm.c: the kernel of qgemm.h in pairs of int16, for every ISA; its tile is that of tile.h. */
-#include "qfinish.h"
-#include "tile.h"
+/* qgemm.c: the kernel of ../qgemm.h in pairs of int16, where bytes have no product; its tile is that of tile.h. */
+#include "../qfinish.h"
+#include "../tile.h"
+
+_Static_assert(NR == Q7_CAT(nr_qgemm_i16_, Q7_ISA), "the tile in kernels.def is another");
 
 /* sums (m, NR) of m rows; m is a constant where this is inlined. */
 Q7_INLINE void multiply(const int32_t *a, int64_t pairs, const int16_t *b, const int m,
