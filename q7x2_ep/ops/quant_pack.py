@@ -5,7 +5,7 @@ Read csrc/kernels/qgemm.h and csrc/kernels/qdepthwise.h first.
 
 from __future__ import annotations
 
-from typing import Any, Optional, Union
+from typing import Any, NamedTuple, Optional, Union
 
 import numpy as np
 
@@ -139,7 +139,7 @@ def _relieved(weight: np.ndarray, chunks: int, nr: int) -> tuple[np.ndarray, np.
     steps, quick, found = chunks * panels, None, None
     for at_once, instructions in ((2, 10), (1, 12)):  # of a chunk, and 4 of an extra
         small, moved = _moved(weight, chunks, at_once)
-        ends, extras = _ends(*moved, panels, chunks, nr, at_once)
+        ends, extras = _ends(moved, panels, chunks, nr, at_once)
         cost = steps * instructions + 4 * extras
         if quick is None or cost < quick:
             quick, found = cost, (small, ends)
@@ -148,73 +148,72 @@ def _relieved(weight: np.ndarray, chunks: int, nr: int) -> tuple[np.ndarray, np.
     return found
 
 
-def _moved(weight: np.ndarray, chunks: int, at_once: int) -> tuple[np.ndarray, tuple]:
-    """weight (K, N) in whose lanes neither sign adds up to more than LANE, and what that lacks:
-    rows, columns, numbers of at most LANE / 2.
-    """
+class Moved(NamedTuple):
+    """Numbers that are taken out of weights (K, N), whose rows and columns these are."""
+
+    row: np.ndarray
+    column: np.ndarray
+    number: np.ndarray
+
+
+def _moved(weight: np.ndarray, chunks: int, at_once: int) -> tuple[np.ndarray, Moved]:
+    """weight (K, N) in whose lanes neither sign adds up to more than LANE, and what that lacks."""
     k, n = weight.shape
     small = np.zeros((chunks * 16, n), np.int16)
     small[:k] = weight
     lanes = small.reshape(-1, at_once, 2, 2, n)  # of int16: the weights of axes 1 and 3
-    total, size = lanes.sum((1, 3)), np.abs(lanes).sum((1, 3))  # (steps, 2, N)
-    step, lane, column = np.nonzero(size + np.abs(total) > 2 * LANE)
+    total = abs(lanes.sum((1, 3), np.int16)) + np.abs(lanes).sum((1, 3), np.int16)
+    step, lane, column = np.nonzero(total > 2 * LANE)
     rows = (step * at_once * 4 + lane * 2)[:, None] + np.array([0, 1, 4, 5])[: 2 * at_once]
-    values = small[rows, column[:, None]]
-    moved = np.zeros_like(values)
-    for sign in (1, -1):
-        left = np.maximum(sign * values, 0).sum(1) - LANE
-        order = np.argsort(-sign * values, 1)
-        for i in range(2 * at_once):  # the largest first
-            which = order[:, i : i + 1]
-            given = np.clip(
-                sign * np.take_along_axis(values, which, 1)[:, 0], 0, np.maximum(left, 0)
-            )
-            left = left - given
-            np.put_along_axis(
-                moved, which, np.take_along_axis(moved, which, 1) + sign * given[:, None], 1
-            )
-    small[rows, column[:, None]] = values - moved
-    most = LANE // 2
-    parts = [np.clip(moved, -most, most)]
-    parts.append(moved - parts[0])
-    where = [np.nonzero(part) for part in parts]
-    row, at, number = (
-        np.concatenate(each)
-        for each in zip(*((rows[w], column[w[0]], part[w]) for w, part in zip(where, parts)))
-    )
-    return small[:k], (row, at, number)
+    columns = np.broadcast_to(column[:, None], rows.shape)
+    values = small[rows, columns]
+    order = np.argsort(values, 1)
+    rows, values = (np.take_along_axis(each, order, 1) for each in (rows, values))
+    number = np.zeros_like(values)
+    for low, high, ends in ((-LANE, 0, slice(None)), (0, LANE, slice(None, None, -1))):
+        part = np.clip(values, low, high)[:, ends]  # of one sign, the largest first
+        left = part.sum(1, np.int16)[:, None] - (low or high)
+        before = np.cumsum(part, 1, np.int16) - part
+        given = (left - before).clip(np.minimum(part, 0), np.maximum(part, 0))
+        number[:, ends] += np.where(left * np.sign(low + high) > 0, given, 0)
+    small[rows, columns] = values - number
+    some = np.nonzero(number)
+    return small[:k], Moved(rows[some], columns[some], number[some])
 
 
-def _ends(
-    row: np.ndarray,
-    column: np.ndarray,
-    number: np.ndarray,
-    panels: int,
-    chunks: int,
-    nr: int,
-    at_once: int,
-) -> tuple[np.ndarray, int]:
-    """Numbers at (row, column) as extras behind the panels, and how many extras that is."""
-    place = row // 16 * (panels * nr) + column
-    order = np.argsort(place, kind="stable")
-    row, column, number, place = (each[order] for each in (row, column, number, place))
-    rank = np.arange(len(place)) - np.searchsorted(place, place)  # of a chunk and column
-    panel, chunk = column // nr, row // 16
-    depth = np.zeros((panels, chunks), np.int64)  # extras of a chunk
-    np.maximum.at(depth, (panel, chunk), rank // 4 + 1)
-    counts = depth.sum(1)
+def _ends(moved: Moved, panels: int, chunks: int, nr: int, at_once: int) -> tuple[np.ndarray, int]:
+    """Numbers as extras behind the panels, and how many extras that is."""
+    layers, depth = [], np.zeros((panels, chunks), np.int64)  # extras of a chunk
+    while moved.row.size:
+        place = moved.row // 16 * (panels * nr) + moved.column
+        order = np.lexsort((moved.number, place))
+        row, column, number = moved = Moved(*(each[order] for each in moved))
+        place, at = place[order], np.arange(row.size)
+        first, last = np.searchsorted(place, place), np.searchsorted(place, place, "right") - 1
+        # The lowest beside the highest, the second of either kind beside each other.
+        choices = [at == first, at == last, at == first + 1, at == last - 1]
+        slot = np.select(choices, range(4), -1)
+        beside = number + number[np.minimum(first + slot // 2, last)]
+        slot[(slot % 2 == 1) & (np.abs(beside) > LANE)] = -1
+        now = slot >= 0
+        np.maximum.at(depth, (column[now] // nr, row[now] // 16), len(layers) + 1)
+        layers.append((row[now], column[now], number[now], slot[now]))
+        moved = Moved(*(each[~now] for each in moved))
+    counts, before = depth.sum(1), np.cumsum(depth, 1) - depth
     heads = -(-(2 + counts) * 4 // 64) * 64
     ends = np.zeros((panels, int((heads + counts * 8 * nr).max(initial=0))), np.int8)
-    before = np.cumsum(depth, 1) - depth
     for p in range(panels):
         head = ends[p, : heads[p]].view(np.int32)
         head[:2] = at_once, counts[p]
         head[2 : 2 + counts[p]] = np.repeat(np.arange(chunks), depth[p])
         body = ends[p, heads[p] : heads[p] + counts[p] * 8 * nr].reshape(-1, 2, 4 * nr)
         body[:, 0] = -128  # chooses 0
-    at = heads[panel] + (before[panel, chunk] + rank // 4) * 8 * nr + column % nr * 4 + rank % 4
-    ends[panel, at] = row % 16
-    ends[panel, at + 4 * nr] = number
+    for layer, (row, column, number, slot) in enumerate(layers):
+        panel = column // nr
+        extra = before[panel, row // 16] + layer
+        at = heads[panel] + extra * 8 * nr + column % nr * 4 + slot
+        ends[panel, at] = row % 16
+        ends[panel, at + 4 * nr] = number
     return ends, int(counts.sum())
 
 
