@@ -38,11 +38,11 @@ X86, ARM = ("x86_64",), ("aarch64",)
 ISAS = {
     "scalar": ((*X86, *ARM), (), "scalar", (".", "pairs")),
     "neon": (ARM, (), "neon", (".", "pairs")),
-    "neon_dot": (ARM, ("-march=armv8.2-a+dotprod",), "neon", ("dot", "taps")),
-    "avx2": (X86, AVX2, "avx2", (".", "dot")),
-    "avx2_vnni": (X86, (*AVX2, "-mavxvnni"), "avx2", ("dot", "taps")),
-    "avx512": (X86, AVX512, "avx512", (".", "dot")),
-    "avx512_vnni": (X86, (*AVX512, "-mavx512vnni"), "avx512", ("dot", "taps")),
+    "neon_dot": (ARM, ("-march=armv8.2-a+dotprod",), "neon", ("quads", "dot")),
+    "avx2": (X86, AVX2, "avx2", (".", "quads", "two_quads")),
+    "avx2_vnni": (X86, (*AVX2, "-mavxvnni"), "avx2", ("quads", "dot")),
+    "avx512": (X86, AVX512, "avx512", (".", "quads", "two_quads")),
+    "avx512_vnni": (X86, (*AVX512, "-mavx512vnni"), "avx512", ("quads", "dot")),
     "amx": (X86, AMX, "avx512", ("amx",)),
 }
 # Math flags: results may not depend on errno or traps; contraction to FMA is wanted; no

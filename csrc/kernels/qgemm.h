@@ -14,7 +14,14 @@
  *           signs mix and nothing saturates in between.
  *     u8    quads of k: (nr,) int32, the sums of each column of b, then (quads, nr, 4) int8, zeros up
  *           to a multiple of Q7_QUADS quads. Four products in one instruction (VNNI, NEON's sdot), 64
- *           in one of AMX. a_zero and b_zero come in afterwards, by sums of columns and of rows. */
+ *           in one of AMX. a_zero and b_zero come in afterwards, by sums of columns and of rows.
+ *     u8x2  the same, where an instruction adds two products of bytes as an int16 that saturates (AVX2,
+ *           AVX-512): bytes 2 l and 2 l + 1 of `at_once` quads of a column, one or two, have no more
+ *           than 128 in sum of either sign, as 255 * 128 fits. What they lack is in extras, each for 16
+ *           bytes of k: behind the quads of a panel follow at_once, how many extras there are and their
+ *           chunks of 16, int32 up to a multiple of 64 bytes, and for each extra (nr, 4) places in the
+ *           chunk, less than 0 for none, and (nr, 4) int8 that multiply those bytes, of which pairs
+ *           do not saturate either. */
 #ifndef Q7_QGEMM_H
 #define Q7_QGEMM_H
 #include "../abi.h"

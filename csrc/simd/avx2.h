@@ -94,9 +94,6 @@ Q7_INLINE q7_f32 q7_frexp(q7_f32 a, q7_f32 *e) {
         _mm256_and_si256(bits, _mm256_set1_epi32(0x007fffff)), _mm256_set1_epi32(0x3f800000)));
 }
 
-Q7_INLINE q7_i32 q7_load_chunks(const uint8_t *p) {
-    return _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)(const void *)p));
-}
 #ifdef Q7_EXTENSION /* VNNI */
 #define Q7_QUAD_FLIP 0
 Q7_INLINE q7_i32 q7_dot_quads(q7_i32 sum, const int8_t *p, q7_i32 quad) {
@@ -104,6 +101,10 @@ Q7_INLINE q7_i32 q7_dot_quads(q7_i32 sum, const int8_t *p, q7_i32 quad) {
 }
 Q7_INLINE q7_i32 q7_dot_unsigned(q7_i32 sum, q7_i32 w, q7_i32 quad) {
     return _mm256_dpbusd_avx_epi32(sum, w, quad);
+}
+#else
+Q7_INLINE q7_i32 q7_load_chunks(const uint8_t *p) {
+    return _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)(const void *)p));
 }
 #endif
 Q7_INLINE q7_i32 q7_load_bytes(const uint8_t *p) {

@@ -108,9 +108,6 @@ Q7_INLINE q7_f32 q7_frexp(q7_f32 a, q7_f32 *e) {
     return _mm512_getmant_ps(a, _MM_MANT_NORM_1_2, _MM_MANT_SIGN_src);
 }
 
-Q7_INLINE q7_i32 q7_load_chunks(const uint8_t *p) {
-    return _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)(const void *)p));
-}
 #ifdef Q7_EXTENSION /* VNNI */
 #define Q7_QUAD_FLIP 0
 Q7_INLINE q7_i32 q7_dot_quads(q7_i32 sum, const int8_t *p, q7_i32 quad) {
@@ -118,6 +115,10 @@ Q7_INLINE q7_i32 q7_dot_quads(q7_i32 sum, const int8_t *p, q7_i32 quad) {
 }
 Q7_INLINE q7_i32 q7_dot_unsigned(q7_i32 sum, q7_i32 w, q7_i32 quad) {
     return _mm512_dpbusd_epi32(sum, w, quad);
+}
+#else
+Q7_INLINE q7_i32 q7_load_chunks(const uint8_t *p) {
+    return _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)(const void *)p));
 }
 #endif
 Q7_INLINE q7_i32 q7_load_bytes(const uint8_t *p) {

@@ -40,6 +40,13 @@
  *                                                 quad are unsigned, where it is 128 (NEON) signed
  *   q7_dot_unsigned(sum, w, quad)                 sum[i] + the products of the 4 bytes of w[i], unsigned
  *                                                 where Q7_QUAD_FLIP is 0, else signed, and quad's, int8
+ *   where Q7_QUADS_SATURATE is defined (AVX2 and AVX-512 without VNNI) sums of two products in
+ *   q7_dot_quads and q7_dot_unsigned saturate in int16, and q7_dot_quads has these parts:
+ *   q7_pairs_of(p, quad)                          sums of products 2 i and 2 i + 1 as int16
+ *   q7_pairs_add(a, b)                            wraps
+ *   q7_add_pairs(sum, pairs)                      sum[i] + int16 2 i and 2 i + 1
+ *   q7_load_chunks(p)  q7_choose_bytes(chunks, which)    16 bytes in every 16; and of each 16 those at
+ *                                                 which[i] of theirs, 0 where that is negative
  *   q7_load_bytes(p)                              Q7_W bytes as integers
  *   q7_bits(v, shift, mask) = v >> shift & mask   as floats
  *   q7_centred_bits(v, shift, bits)               as floats, less 2^(bits - 1)

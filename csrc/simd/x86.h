@@ -72,11 +72,11 @@ Q7_INLINE q7_i32 q7_add_pairs(q7_i32 sum, q7_i32 pairs) {
 Q7_INLINE q7_i32 q7_dot_unsigned(q7_i32 sum, q7_i32 w, q7_i32 quad) {
     return q7_add_pairs(sum, MM(maddubs_epi16)(w, quad));
 }
-Q7_INLINE q7_i32 q7_dot_quads(q7_i32 sum, const int8_t *p, q7_i32 quad) {
-    return q7_dot_unsigned(sum, quad, q7_i32_load((const int32_t *)(const void *)p));
-}
 Q7_INLINE q7_i32 q7_pairs_of(const int8_t *p, q7_i32 quad) {
     return MM(maddubs_epi16)(quad, q7_i32_load((const int32_t *)(const void *)p));
+}
+Q7_INLINE q7_i32 q7_dot_quads(q7_i32 sum, const int8_t *p, q7_i32 quad) {
+    return q7_add_pairs(sum, q7_pairs_of(p, quad));
 }
 Q7_INLINE q7_i32 q7_pairs_add(q7_i32 a, q7_i32 b) { return MM(add_epi16)(a, b); }
 Q7_INLINE q7_i32 q7_choose_bytes(q7_i32 bytes, const int8_t *which) {

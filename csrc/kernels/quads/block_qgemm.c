@@ -9,7 +9,7 @@
 #include <float.h>
 #include <math.h>
 
-#include "add_quads.h"
+#include "../add_quads.h"
 
 #ifdef Q7_QUADS_SATURATE
 #define NAME(symbol) Q7_CAT(symbol##u8x2_, Q7_ISA)

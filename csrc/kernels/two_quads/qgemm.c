@@ -1,0 +1,87 @@
+/* qgemm.c: the kernel of ../qgemm.h in quads where products of bytes come as sums of two, in int16 that
+ * saturate: u8x2. Weights are such that none does, and what they lack is in extras. */
+#include "../quad_tiles.h"
+
+enum { AHEAD = 3072 }; /* bytes, of weights that are read once; docs/decisions.md 43 */
+
+/* What q7_add_quads() adds, of eight bytes of k; pairs of either quad are added in int16. */
+Q7_INLINE void add_two_quads(q7_i32 *sum, const char *const *origin, int64_t stride, int64_t at,
+                             const int8_t *w, const int m) {
+    Q7_UNROLL
+    for (int i = 0; i < m; i++) {
+        int32_t first, second;
+        memcpy(&first, origin[i / 5] + i % 5 * stride + at, sizeof first);
+        memcpy(&second, origin[i / 5] + i % 5 * stride + at + 4, sizeof second);
+        q7_i32 pairs[VECTORS];
+        Q7_UNROLL
+        for (int j = 0; j < VECTORS; j++)
+            pairs[j] = q7_pairs_of(w + 4 * Q7_W * j, q7_i32_set1(first));
+        Q7_UNROLL
+        for (int j = 0; j < VECTORS; j++) {
+            const q7_i32 more = q7_pairs_of(w + 4 * NR + 4 * Q7_W * j, q7_i32_set1(second));
+            sum[i * VECTORS + j] = q7_add_pairs(sum[i * VECTORS + j], q7_pairs_add(pairs[j], more));
+        }
+    }
+}
+
+/* sum (m, NR) += m rows from `row` on times the quads; m and at_once are constants where this is inlined. */
+Q7_INLINE void add_steps(const q7_quads *q, const panel *of, int64_t row, const int m,
+                         const int at_once, q7_i32 *sum) {
+    const char *a = (const char *)q->a + row * q->a_stride, *origin[3];
+    const int8_t *b = of->quads, *ahead = b + of->bytes + row / MR * q->quads * of->share;
+    int64_t stride = q->a_stride;
+    __asm__("" : "+r"(stride)); /* in a register */
+    Q7_UNROLL
+    for (int i = 0; i < 3; i++) origin[i] = a + 5 * i * stride;
+    for (int64_t p = 0; p < q->quads; p += at_once) {
+        if (m <= 3)
+            q7_prefetch(b + AHEAD), q7_prefetch(b + AHEAD + 64);
+        else
+            q7_prefetch_near(ahead), ahead += at_once * of->share;
+        if (at_once == 2)
+            add_two_quads(sum, origin, stride, 0, b, m);
+        else
+            q7_add_quads(sum, origin, stride, 0, b, m);
+        b += at_once * 4 * NR;
+        Q7_UNROLL
+        for (int i = 0; i < 3; i++) origin[i] += at_once * 4;
+    }
+}
+
+/* The same of the extras. */
+Q7_INLINE void add_extras(const q7_quads *q, const panel *of, int64_t row, const int m,
+                          q7_i32 *sum) {
+    const char *a = (const char *)q->a + row * q->a_stride, *origin[3];
+    const int32_t *end = (const int32_t *)(const void *)of->end, *chunk = end + 2;
+    const int64_t stride = q->a_stride, extras = end[1];
+    const int8_t *b = (const int8_t *)of->end + q7_ceil_div((2 + extras) * 4, 64) * 64;
+    for (int64_t e = 0; e < extras; e++, b += 8 * NR) {
+        Q7_UNROLL
+        for (int i = 0; i < 3; i++) origin[i] = a + 5 * i * stride + 16 * chunk[e];
+        Q7_UNROLL
+        for (int i = 0; i < m; i++) {
+            const q7_i32 bytes = q7_load_chunks((const uint8_t *)origin[i / 5] + i % 5 * stride);
+            Q7_UNROLL
+            for (int j = 0; j < VECTORS; j++) {
+                const q7_i32 quad = q7_choose_bytes(bytes, b + 4 * Q7_W * j);
+                sum[i * VECTORS + j] =
+                    q7_dot_quads(sum[i * VECTORS + j], b + 4 * NR + 4 * Q7_W * j, quad);
+            }
+        }
+    }
+}
+
+Q7_INLINE void multiply(const q7_quads *q, const panel *of, int64_t row, const int m, q7_i32 *sum) {
+    begin(q, of, row, m, sum);
+    if (*(const int32_t *)(const void *)of->end == 2)
+        add_steps(q, of, row, m, 2, sum);
+    else
+        add_steps(q, of, row, m, 1, sum);
+    add_extras(q, of, row, m, sum);
+}
+
+void Q7_KERNEL(qgemm_u8x2)(const q7_qgemm_block *x) {
+    q7_quads q = q7_quads_of(x, 16, 1, x->a_signed ? 128 : 0); /* extras read chunks of 16 */
+    q.quads = q7_ceil_div(x->k, 8) * 2;
+    multiply_panels(x, &q);
+}
