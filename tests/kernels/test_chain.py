@@ -182,6 +182,28 @@ def test_bytes_of_one_scale(kernel, dtype):
         np.testing.assert_array_equal(run(shape, inputs, program, kernel), wanted)
 
 
+@pytest.mark.parametrize("dtype", ["uint8", "int8"])
+@pytest.mark.parametrize("kernel", kernels("chain"), ids=lambda k: k.name)
+def test_functions_of_a_byte(kernel, dtype):
+    """y = quantize(abs(dequantize(a)) * b), long enough for a table or not: the same bytes."""
+    code, b = CODES[dtype], np.array([1.5], np.float32)
+    program = [
+        ("dequantize", code, 1, (0,), np.float32(0.03), 90),
+        ("abs", 1, 1, (FIRST,)),
+        ("mul", 1, 1, (1, FIRST + 1)),
+        ("quantize", 1, code, (FIRST + 2,), np.float32(0.02), 7),
+    ]
+    a = np.random.default_rng(9).integers(0, 256, 40_001).astype(np.uint8).view(dtype)
+    parts = [
+        run((len(part),), [(part, (1,)), (b, (0,))], program, kernel, threads=(1,))
+        for part in np.split(a, range(0, len(a), 500))
+    ]
+    wanted = np.concatenate(parts)
+    np.testing.assert_array_equal(run(a.shape, [(a, (1,)), (b, (0,))], program, kernel), wanted)
+    y = run(a.shape, [(a, (1,)), (b, (0,))], program, kernel, y="x0", threads=(1,))
+    np.testing.assert_array_equal(y, wanted)
+
+
 @pytest.mark.parametrize("op", ["sum", "mean", "max", "min", "sumsq", "l1", "l2", "prod"])
 @pytest.mark.parametrize("kernel", kernels("chain"), ids=lambda k: k.name)
 def test_rows_are_reduced_as_reduce_does(kernel, op):
