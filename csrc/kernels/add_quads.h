@@ -18,4 +18,29 @@ Q7_INLINE void q7_add_quads(q7_i32 *sum, const char *const *origin, int64_t stri
                 q7_dot_quads(sum[i * VECTORS + j], w + 4 * Q7_W * j, q7_i32_set1(four));
     }
 }
+
+#ifdef Q7_QUADS_SATURATE
+/* What q7_add_quads() adds, of n quads whose pairs add up in int16; n is a constant where this is
+ * inlined. */
+Q7_INLINE void q7_add_quads_in_pairs(q7_i32 *sum, const char *const *origin, int64_t stride,
+                                     const int8_t *w, const int m, const int n) {
+    Q7_UNROLL
+    for (int i = 0; i < m; i++) {
+        q7_i32 pairs[VECTORS];
+        Q7_UNROLL
+        for (int s = 0; s < n; s++) {
+            int32_t four;
+            memcpy(&four, origin[i / 5] + i % 5 * stride + 4 * s, sizeof four);
+            Q7_UNROLL
+            for (int j = 0; j < VECTORS; j++) {
+                const q7_i32 more = q7_pairs_of(w + 4 * (s * NR + j * Q7_W), q7_i32_set1(four));
+                pairs[j] = s == 0 ? more : q7_pairs_add(pairs[j], more);
+            }
+        }
+        Q7_UNROLL
+        for (int j = 0; j < VECTORS; j++)
+            sum[i * VECTORS + j] = q7_add_pairs(sum[i * VECTORS + j], pairs[j]);
+    }
+}
+#endif
 #endif

@@ -126,7 +126,8 @@ def pack(
         small, extras = _relieved(small, quads // 4, nr)
     packed = _aligned((panels, end + extras.shape[1]))
     packed[:, : nr * 4] = sums.reshape(panels, nr).view(np.int8)
-    packed[:, nr * 4 : end] = _grouped(small.astype(np.int8), quads, 4, nr).reshape(panels, -1)
+    grouped = _grouped(small.astype(np.int8), quads, 4, nr)
+    packed[:, nr * 4 : end] = grouped.reshape(packed[:, nr * 4 : end].shape)
     packed[:, end:] = extras
     return packed, rest
 
@@ -161,7 +162,8 @@ def _moved(weight: np.ndarray, chunks: int, at_once: int) -> tuple[np.ndarray, M
     k, n = weight.shape
     small = np.zeros((chunks * 16, n), np.int16)
     small[:k] = weight
-    lanes = small.reshape(-1, at_once, 2, 2, n)  # of int16: the weights of axes 1 and 3
+    # Of int16, the weights of axes 1 and 3.
+    lanes = small.reshape(chunks * 4 // at_once, at_once, 2, 2, n)
     total = abs(lanes.sum((1, 3), np.int16)) + np.abs(lanes).sum((1, 3), np.int16)
     step, lane, column = np.nonzero(total > 2 * LANE)
     rows = (step * at_once * 4 + lane * 2)[:, None] + np.array([0, 1, 4, 5])[: 2 * at_once]
@@ -170,12 +172,11 @@ def _moved(weight: np.ndarray, chunks: int, at_once: int) -> tuple[np.ndarray, M
     order = np.argsort(values, 1)
     rows, values = (np.take_along_axis(each, order, 1) for each in (rows, values))
     number = np.zeros_like(values)
-    for low, high, ends in ((-LANE, 0, slice(None)), (0, LANE, slice(None, None, -1))):
-        part = np.clip(values, low, high)[:, ends]  # of one sign, the largest first
-        left = part.sum(1, np.int16)[:, None] - (low or high)
+    for sign, largest_first in ((-1, slice(None)), (1, slice(None, None, -1))):
+        part = np.maximum(sign * values[:, largest_first], 0)
+        left = part.sum(1, np.int16)[:, None] - LANE
         before = np.cumsum(part, 1, np.int16) - part
-        given = (left - before).clip(np.minimum(part, 0), np.maximum(part, 0))
-        number[:, ends] += np.where(left * np.sign(low + high) > 0, given, 0)
+        number[:, largest_first] += sign * np.clip(left - before, 0, part)
     small[rows, columns] = values - number
     some = np.nonzero(number)
     return small[:k], Moved(rows[some], columns[some], number[some])

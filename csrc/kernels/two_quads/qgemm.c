@@ -4,26 +4,6 @@
 
 enum { AHEAD = 3072 }; /* bytes, of weights that are read once; docs/decisions.md 43 */
 
-/* What q7_add_quads() adds, of eight bytes of k; pairs of either quad are added in int16. */
-Q7_INLINE void add_two_quads(q7_i32 *sum, const char *const *origin, int64_t stride, int64_t at,
-                             const int8_t *w, const int m) {
-    Q7_UNROLL
-    for (int i = 0; i < m; i++) {
-        int32_t first, second;
-        memcpy(&first, origin[i / 5] + i % 5 * stride + at, sizeof first);
-        memcpy(&second, origin[i / 5] + i % 5 * stride + at + 4, sizeof second);
-        q7_i32 pairs[VECTORS];
-        Q7_UNROLL
-        for (int j = 0; j < VECTORS; j++)
-            pairs[j] = q7_pairs_of(w + 4 * Q7_W * j, q7_i32_set1(first));
-        Q7_UNROLL
-        for (int j = 0; j < VECTORS; j++) {
-            const q7_i32 more = q7_pairs_of(w + 4 * NR + 4 * Q7_W * j, q7_i32_set1(second));
-            sum[i * VECTORS + j] = q7_add_pairs(sum[i * VECTORS + j], q7_pairs_add(pairs[j], more));
-        }
-    }
-}
-
 /* sum (m, NR) += m rows from `row` on times the quads; m and at_once are constants where this is inlined. */
 Q7_INLINE void add_steps(const q7_quads *q, const panel *of, int64_t row, const int m,
                          const int at_once, q7_i32 *sum) {
@@ -38,10 +18,7 @@ Q7_INLINE void add_steps(const q7_quads *q, const panel *of, int64_t row, const 
             q7_prefetch(b + AHEAD), q7_prefetch(b + AHEAD + 64);
         else
             q7_prefetch_near(ahead), ahead += at_once * of->share;
-        if (at_once == 2)
-            add_two_quads(sum, origin, stride, 0, b, m);
-        else
-            q7_add_quads(sum, origin, stride, 0, b, m);
+        q7_add_quads_in_pairs(sum, origin, stride, b, m, at_once);
         b += at_once * 4 * NR;
         Q7_UNROLL
         for (int i = 0; i < 3; i++) origin[i] += at_once * 4;
