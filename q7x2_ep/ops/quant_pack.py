@@ -137,13 +137,13 @@ def _relieved(weight: np.ndarray, chunks: int, nr: int) -> tuple[np.ndarray, np.
     time or, where that takes less time, one: csrc/kernels/qgemm.h.
     """
     panels = -(-weight.shape[1] // nr)
-    steps, quick, found = chunks * panels, None, None
+    steps, least, found = chunks * panels, None, None
     for at_once, instructions in ((2, 10), (1, 12)):  # of a chunk, and 4 of an extra
         small, moved = _moved(weight, chunks, at_once)
         ends, extras = _ends(moved, panels, chunks, nr, at_once)
         cost = steps * instructions + 4 * extras
-        if quick is None or cost < quick:
-            quick, found = cost, (small, ends)
+        if least is None or cost < least:
+            least, found = cost, (small, ends)
         if 4 * extras <= 6 * steps:
             break
     return found
