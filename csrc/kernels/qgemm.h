@@ -18,10 +18,10 @@
  *     u8x2  the same, where an instruction adds two products of bytes as an int16 that saturates (AVX2,
  *           AVX-512): bytes 2 l and 2 l + 1 of `at_once` quads of a column, one or two, have no more
  *           than 128 in sum of either sign, as 255 * 128 fits. What they lack is in extras, each for 16
- *           bytes of k: behind the quads of a panel follow at_once, how many extras there are and their
- *           chunks of 16, int32 up to a multiple of 64 bytes, and for each extra (nr, 4) places in the
- *           chunk, less than 0 for none, and (nr, 4) int8 that multiply those bytes, of which pairs
- *           do not saturate either. */
+ *           bytes of k and half of the columns: behind the quads of a panel follow at_once, how many
+ *           extras either half has and the chunks of 16 that they are for, int32 up to a multiple of
+ *           64 bytes, and for each extra (nr / 2, 4) places in the chunk, less than 0 for none, and as
+ *           many int8 that multiply those bytes, of which pairs do not saturate either. */
 #ifndef Q7_QGEMM_H
 #define Q7_QGEMM_H
 #include "../abi.h"

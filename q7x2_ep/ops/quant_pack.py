@@ -137,7 +137,7 @@ def _relieved(weight: np.ndarray, chunks: int, nr: int) -> tuple[np.ndarray, np.
     time or, where that takes less time, one: csrc/kernels/qgemm.h.
     """
     panels = -(-weight.shape[1] // nr)
-    steps, least, found = chunks * panels, None, None
+    steps, least, found = 2 * chunks * panels, None, None  # of a vector: two are a panel
     for at_once, instructions in ((2, 10), (1, 12)):  # of a chunk, and 4 of an extra
         small, moved = _moved(weight, chunks, at_once)
         ends, extras = _ends(moved, panels, chunks, nr, at_once)
@@ -184,7 +184,8 @@ def _moved(weight: np.ndarray, chunks: int, at_once: int) -> tuple[np.ndarray, M
 
 def _ends(moved: Moved, panels: int, chunks: int, nr: int, at_once: int) -> tuple[np.ndarray, int]:
     """Numbers as extras behind the panels, and how many extras that is."""
-    layers, depth = [], np.zeros((panels, chunks), np.int64)  # extras of a chunk
+    width = nr // 2  # of a vector: each has its own
+    layers, depth = [], np.zeros((panels, 2 * chunks), np.int64)  # extras of a chunk
     while moved.row.size:
         place = moved.row // 16 * (panels * nr) + moved.column
         order = np.lexsort((moved.number, place))
@@ -197,24 +198,24 @@ def _ends(moved: Moved, panels: int, chunks: int, nr: int, at_once: int) -> tupl
         beside = number + number[np.minimum(first + slot // 2, last)]
         slot[(slot % 2 == 1) & (np.abs(beside) > LANE)] = -1
         now = slot >= 0
-        np.maximum.at(depth, (column[now] // nr, row[now] // 16), len(layers) + 1)
-        layers.append((row[now], column[now], number[now], slot[now]))
+        panel, part = column // nr, column % nr // width * chunks + row // 16
+        np.maximum.at(depth, (panel[now], part[now]), len(layers) + 1)
+        layers.append([each[now] for each in (panel, part, row, column, number, slot)])
         moved = Moved(*(each[~now] for each in moved))
     counts, before = depth.sum(1), np.cumsum(depth, 1) - depth
-    heads = -(-(2 + counts) * 4 // 64) * 64
-    ends = np.zeros((panels, int((heads + counts * 8 * nr).max(initial=0))), np.int8)
+    heads = -(-(3 + counts) * 4 // 64) * 64
+    ends = np.zeros((panels, int((heads + counts * 8 * width).max(initial=0))), np.int8)
     for p in range(panels):
         head = ends[p, : heads[p]].view(np.int32)
-        head[:2] = at_once, counts[p]
-        head[2 : 2 + counts[p]] = np.repeat(np.arange(chunks), depth[p])
-        body = ends[p, heads[p] : heads[p] + counts[p] * 8 * nr].reshape(-1, 2, 4 * nr)
+        head[:3] = at_once, *depth[p].reshape(2, chunks).sum(1)
+        head[3 : 3 + counts[p]] = np.repeat(np.arange(2 * chunks) % max(chunks, 1), depth[p])
+        body = ends[p, heads[p] : heads[p] + counts[p] * 8 * width].reshape(-1, 2, 4 * width)
         body[:, 0] = -128  # chooses 0
-    for layer, (row, column, number, slot) in enumerate(layers):
-        panel = column // nr
-        extra = before[panel, row // 16] + layer
-        at = heads[panel] + extra * 8 * nr + column % nr * 4 + slot
+    for layer, (panel, part, row, column, number, slot) in enumerate(layers):
+        extra = before[panel, part] + layer
+        at = heads[panel] + extra * 8 * width + column % width * 4 + slot
         ends[panel, at] = row % 16
-        ends[panel, at + 4 * nr] = number
+        ends[panel, at + 4 * width] = number
     return ends, int(counts.sum())
 
 

@@ -2,6 +2,7 @@
  * saturate: u8x2. Weights are such that none does, and what they lack is in extras. */
 #include "../quad_tiles.h"
 
+_Static_assert(VECTORS == 2, "a panel has the extras of two");
 enum { AHEAD = 3072 }; /* bytes, of weights that are read once; docs/decisions.md 43 */
 
 /* sum (m, NR) += m rows from `row` on times the quads; m and at_once are constants where this is inlined. */
@@ -29,23 +30,23 @@ Q7_INLINE void add_steps(const q7_quads *q, const panel *of, int64_t row, const 
 Q7_INLINE void add_extras(const q7_quads *q, const panel *of, int64_t row, const int m,
                           q7_i32 *sum) {
     const char *a = (const char *)q->a + row * q->a_stride, *origin[3];
-    const int32_t *end = (const int32_t *)(const void *)of->end, *chunk = end + 2;
-    const int64_t stride = q->a_stride, extras = end[1];
-    const int8_t *b = (const int8_t *)of->end + q7_ceil_div((2 + extras) * 4, 64) * 64;
-    for (int64_t e = 0; e < extras; e++, b += 8 * NR) {
-        Q7_UNROLL
-        for (int i = 0; i < 3; i++) origin[i] = a + 5 * i * stride + 16 * chunk[e];
-        Q7_UNROLL
-        for (int i = 0; i < m; i++) {
-            const q7_i32 bytes = q7_load_chunks((const uint8_t *)origin[i / 5] + i % 5 * stride);
+    const int32_t *end = (const int32_t *)(const void *)of->end, *chunk = end + 1 + VECTORS;
+    const int64_t stride = q->a_stride;
+    const int8_t *b = (const int8_t *)of->end;
+    b += q7_ceil_div((1 + VECTORS + end[1] + end[2]) * 4, 64) * 64;
+    Q7_UNROLL
+    for (int j = 0; j < VECTORS; j++)
+        for (int64_t e = end[1 + j]; e > 0; e--, chunk++, b += 8 * Q7_W) {
             Q7_UNROLL
-            for (int j = 0; j < VECTORS; j++) {
-                const q7_i32 quad = q7_choose_bytes(bytes, b + 4 * Q7_W * j);
-                sum[i * VECTORS + j] =
-                    q7_dot_quads(sum[i * VECTORS + j], b + 4 * NR + 4 * Q7_W * j, quad);
+            for (int i = 0; i < 3; i++) origin[i] = a + 5 * i * stride + 16 * *chunk;
+            Q7_UNROLL
+            for (int i = 0; i < m; i++) {
+                const char *bytes = origin[i / 5] + i % 5 * stride;
+                const q7_i32 chunks = q7_load_chunks((const uint8_t *)bytes);
+                const q7_i32 quad = q7_choose_bytes(chunks, b);
+                sum[i * VECTORS + j] = q7_dot_quads(sum[i * VECTORS + j], b + 4 * Q7_W, quad);
             }
         }
-    }
 }
 
 Q7_INLINE void multiply(const q7_quads *q, const panel *of, int64_t row, const int m, q7_i32 *sum) {
