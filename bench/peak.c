@@ -44,15 +44,15 @@ static integers dot_i8(integers s, integers x, integers y) {
 }
 #endif
 
-/* Of every sum anew: the compiler may not know that x is the same. */
+/* One after the other, each anew: the compiler may not know that x is the same. */
 #define RATE(name, dot, products)                                                    \
     double name(int64_t n, const float *seed, float *result) {                       \
         integers sum[CHAINS], x = MM(set1_epi32)((int)(100 * seed[0])), y = x;       \
         for (int i = 0; i < CHAINS; i++) sum[i] = MM(set1_epi32)(i);                 \
         for (int64_t k = 0; k < n; k++)                                              \
             for (int i = 0; i < CHAINS; i++) {                                       \
-                __asm__("" : "+v"(x));                                               \
                 sum[i] = dot(sum[i], x, y);                                          \
+                __asm__ volatile("" : "+v"(x), "+v"(sum[i]));                        \
             }                                                                        \
         for (int i = 0; i < CHAINS; i++) memcpy(result + i, &sum[i], sizeof(float)); \
         return 2.0 * (double)n * CHAINS * (double)(products);                        \
