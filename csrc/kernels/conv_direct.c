@@ -51,17 +51,17 @@ Q7_INLINE bool clamps(const q7_conv_line *t) {
 /* What becomes of sums, up to y; whether they fill their vectors is a constant, too. Each of its parts
  * is a loop over registers, so that what they ask is asked once. */
 Q7_INLINE void put(const q7_conv_line *t, place to, q7_f32 *sum, const q7_f32 *bias, const int m,
-                   const int vectors, const bool whole) {
-#define EACH(...)                                                                 \
-    Q7_UNROLL                                                                     \
-    for (int i = 0; i < m; i++) {                                                 \
-        Q7_UNROLL                                                                 \
-        for (int j = 0; j < vectors; j++) {                                       \
-            const int64_t at = j * Q7_W, left = q7_max(0, t->n - at);             \
-            const int64_t lanes = whole || (j == 0 && vectors > 1) ? Q7_W : left; \
-            q7_f32 *v = &sum[i * vectors + j];                                    \
-            __VA_ARGS__;                                                          \
-        }                                                                         \
+                   const int vectors, const int whole) {
+#define EACH(...)                                                     \
+    Q7_UNROLL                                                         \
+    for (int i = 0; i < m; i++) {                                     \
+        Q7_UNROLL                                                     \
+        for (int j = 0; j < vectors; j++) {                           \
+            const int64_t at = j * Q7_W, left = q7_max(0, t->n - at); \
+            const int64_t lanes = j < whole ? Q7_W : left;            \
+            q7_f32 *v = &sum[i * vectors + j];                        \
+            __VA_ARGS__;                                              \
+        }                                                             \
     }
     EACH((void)lanes, (void)at, *v = q7_add(*v, bias[j]))
     const bool now = clamps(t); /* else finish() does the rest */
@@ -88,7 +88,7 @@ Q7_INLINE void put(const q7_conv_line *t, place to, q7_f32 *sum, const q7_f32 *b
  * this is inlined, here and below. */
 Q7_INLINE void multiply_block(const float *x, int64_t row_bytes, const int64_t *offset,
                               const float *panel, int64_t k, q7_f32 *sum, const int m,
-                              const int vectors) {
+                              const int vectors, const int together) {
     q7_f32 w[VECTORS];
     /* Window i is at origin[i / 5] + i % 5 * row_bytes: any stride, with few address registers. */
     const char *origin[3];
@@ -101,8 +101,9 @@ Q7_INLINE void multiply_block(const float *x, int64_t row_bytes, const int64_t *
         for (int j = 0; j < vectors; j++) w[j] = q7_load(panel + j * Q7_W);
         Q7_UNROLL
         for (int i = 0; i < m; i++) {
-            const q7_f32 v =
-                q7_set1(*(const float *)(const void *)(origin[i / 5] + at + i % 5 * row_bytes));
+            const float *from =
+                (const float *)(const void *)(origin[i / 5] + at + i % 5 * row_bytes);
+            const q7_f32 v = together == 2 ? q7_repeat_pair(from) : q7_set1(*from);
             Q7_UNROLL
             for (int j = 0; j < vectors; j++)
                 sum[i * vectors + j] = q7_fma(v, w[j], sum[i * vectors + j]);
@@ -110,14 +111,30 @@ Q7_INLINE void multiply_block(const float *x, int64_t row_bytes, const int64_t *
     }
 }
 
+/* sum [m][vectors] as sums of neighbouring lanes, [m][(vectors + 1) / 2]. */
+Q7_INLINE void add_pairs(q7_f32 *sum, const int m, const int vectors) {
+    const int left = (vectors + 1) / 2;
+    Q7_UNROLL
+    for (int i = 0; i < m; i++) {
+        Q7_UNROLL
+        for (int j = 0; j < left; j++) {
+            const q7_f32 low = sum[i * vectors + 2 * j];
+            const q7_f32 high = sum[i * vectors + q7_min(2 * j + 1, vectors - 1)];
+            sum[i * left + j] =
+                q7_evens(q7_add(low, q7_swap_pairs(low)), q7_add(high, q7_swap_pairs(high)));
+        }
+    }
+}
+
 /* Some tiles of m windows each. */
 Q7_INLINE void multiply(const q7_conv_line *t, place *at, int64_t tiles, const int m,
-                        const int vectors) {
+                        const int vectors, const int together) {
+    const int left = (vectors + together - 1) / together; /* of sums, in the end */
     int64_t row_bytes = t->x_stride * 4;
     __asm__("" : "+r"(row_bytes)); /* no version for a stride of 1 */
     q7_f32 bias[VECTORS];
     Q7_UNROLL
-    for (int j = 0; j < vectors; j++)
+    for (int j = 0; j < left; j++)
         bias[j] = t->bias ? q7_load_part(t->bias + j * Q7_W, t->n - j * Q7_W) : q7_set1(0.0f);
     for (; tiles > 0; tiles--) {
         q7_f32 sum[MR * VECTORS];
@@ -128,7 +145,8 @@ Q7_INLINE void multiply(const q7_conv_line *t, place *at, int64_t tiles, const i
         for (int i = 0; i < m * vectors; i++) sum[i] = q7_set1(0.0f);
         for (int64_t k0 = 0, k;; k0 += k) { /* sums of blocks, one after the other */
             k = q7_min(t->k - k0, t->k_block);
-            multiply_block(at->x, row_bytes, t->offset + k0, t->w + k0 * NR, k, sum, m, vectors);
+            multiply_block(at->x, row_bytes, t->offset + k0, t->w + k0 * NR, k, sum, m, vectors,
+                           together);
             if (k0 > 0) {
                 Q7_UNROLL
                 for (int i = 0; i < m * vectors; i++)
@@ -141,26 +159,29 @@ Q7_INLINE void multiply(const q7_conv_line *t, place *at, int64_t tiles, const i
                 sum[i] = q7_set1(0.0f);
             }
         }
-        if (t->n == vectors * Q7_W)
-            put(t, *at, sum, bias, m, vectors, true);
+        if (together == 2) add_pairs(sum, m, vectors);
+        if (t->n == left * Q7_W)
+            put(t, *at, sum, bias, m, left, left);
         else
-            put(t, *at, sum, bias, m, vectors, false);
+            put(t, *at, sum, bias, m, left, together == 1 && vectors > 1);
         at->x += m * t->x_stride;
         at->y += m * t->y_stride;
         if (t->residual) at->residual += m * t->residual_stride;
     }
 }
 
-/* One function per number of windows and of vectors. */
+/* One function per number of windows, of vectors and of values together. */
 /* clang-format off */
 #define LINE const q7_conv_line *t, place *at, int64_t tiles
-#define ROWS(m)                                                     \
-    static void narrow_##m(LINE) { multiply(t, at, tiles, m, 1); } \
-    static void wide_##m(LINE) { multiply(t, at, tiles, m, VECTORS); }
+#define ROWS(m)                                                             \
+    static void narrow_##m(LINE) { multiply(t, at, tiles, m, 1, 1); }       \
+    static void wide_##m(LINE) { multiply(t, at, tiles, m, VECTORS, 1); }   \
+    static void narrow_2_##m(LINE) { multiply(t, at, tiles, m, 1, 2); }     \
+    static void wide_2_##m(LINE) { multiply(t, at, tiles, m, VECTORS, 2); }
 Q7_EVERY_ROW(ROWS)
 #undef ROWS
-#define ROWS(m) {narrow_##m, wide_##m},
-static void (*const by_rows[MR][2])(LINE) = {Q7_EVERY_ROW(ROWS)};
+#define ROWS(m) {{narrow_##m, wide_##m}, {narrow_2_##m, wide_2_##m}},
+static void (*const by_rows[MR][2][2])(LINE) = {Q7_EVERY_ROW(ROWS)};
 #undef ROWS
 #undef LINE
 /* clang-format on */
@@ -168,6 +189,7 @@ static void (*const by_rows[MR][2])(LINE) = {Q7_EVERY_ROW(ROWS)};
 void Q7_KERNEL(conv_direct_f32)(const q7_conv_line *t) {
     const int64_t tiles = q7_ceil_div(t->m, MR), m = t->m / tiles, taller = t->m % tiles;
     place at = {t->x, t->residual, t->y, t->next, q7_ceil_div(t->next_floats, tiles * 16) * 16};
-    if (taller) by_rows[m][t->n > Q7_W](t, &at, taller);
-    by_rows[m - 1][t->n > Q7_W](t, &at, tiles - taller);
+    const bool paired = t->together == 2, wide = t->n * t->together > Q7_W;
+    if (taller) by_rows[m][paired][wide](t, &at, taller);
+    by_rows[m - 1][paired][wide](t, &at, tiles - taller);
 }

@@ -13,7 +13,7 @@
 #include "../abi.h"
 
 typedef struct q7_conv_line {
-    int64_t m, n, k, k_block;
+    int64_t m, n, k, k_block, together;
     const float *x;
     int64_t x_stride;
     const int64_t *offset; /* (k,) floats */

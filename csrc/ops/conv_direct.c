@@ -17,7 +17,7 @@ typedef struct conv_job {
     q7_conv_direct_args x;
     const q7_call *call;
     bool pointwise, in_place;
-    int64_t channels, filters, k, k_block, panels; /* of a group */
+    int64_t channels, filters, k, k_block, panels; /* of a group, k in steps of x.together */
     int64_t lines, bands;                          /* of y, N images one after the other */
     int64_t height, width;                         /* of what is copied */
     int64_t c_stride, h_stride, w_stride;          /* of what is read */
@@ -62,7 +62,7 @@ static void copy_lines(const conv_job *job, const float *image, int64_t first, i
 static void conv_band(const conv_job *job, int64_t group, int64_t pixel, int64_t lines, int64_t n,
                       const float *from) {
     const q7_conv_direct_args *x = &job->x;
-    const int64_t nr = job->call->nr, panel_floats = job->k * nr;
+    const int64_t nr = job->call->nr / x->together, panel_floats = job->k * job->call->nr;
     for (int64_t panel = 0; panel < job->panels; panel++) {
         const int64_t filter = group * job->filters + panel * nr;
         const float *w = (const float *)x->w + (group * job->panels + panel) * panel_floats;
@@ -70,6 +70,7 @@ static void conv_band(const conv_job *job, int64_t group, int64_t pixel, int64_t
                           .n = q7_min(nr, job->filters - panel * nr),
                           .k = job->k,
                           .k_block = job->k_block,
+                          .together = x->together,
                           .x = from,
                           .x_stride = x->stride_w * job->w_stride,
                           .offset = x->offsets,
@@ -124,7 +125,7 @@ static void fill_offsets(const conv_job *job) {
     int64_t *offset = x->offsets;
     for (int64_t i = 0; i < x->kh; i++)
         for (int64_t j = 0; j < x->kw; j++)
-            for (int64_t c = 0; c < job->channels; c++)
+            for (int64_t c = 0; c < job->channels; c += x->together)
                 *offset++ = i * x->dilation_h * job->h_stride + j * x->dilation_w * job->w_stride +
                             c * job->c_stride;
 }
@@ -142,7 +143,7 @@ static int64_t bands_of(const conv_job *job, int64_t per_band) {
     const q7_conv_direct_args *x = &job->x;
     const int64_t threads = job->call->threads, pixels = x->N * x->OH * x->OW;
     const int64_t least = q7_ceil_div(job->lines, per_band);
-    if (threads == 1 || pixels * x->M * job->k < Q7_SMALL_WORK) return least;
+    if (threads == 1 || pixels * x->M * job->k * x->together < Q7_SMALL_WORK) return least;
     const int64_t tiles = q7_min(job->lines, q7_ceil_div(pixels, job->call->mr));
     const int64_t wanted = q7_ceil_div(threads * Q7_TASKS_PER_THREAD, x->groups);
     const int64_t bands = q7_max(least, q7_min(wanted, tiles));
@@ -154,9 +155,9 @@ void q7_op_conv_direct(const q7_conv_direct_args *x, const q7_call *call) {
         .x = *x, .call = call, .channels = x->C / x->groups, .filters = x->M / x->groups};
     job.lines = x->N * x->OH;
     if (job.lines * x->OW * job.filters == 0) return;
-    job.k = x->kh * x->kw * job.channels;
+    job.k = x->kh * x->kw * job.channels / x->together;
     job.k_block = q7_conv_k_block(job.k, x->kh * x->kw == 1);
-    job.panels = q7_ceil_div(job.filters, call->nr);
+    job.panels = q7_ceil_div(job.filters * x->together, call->nr);
     job.pointwise = is_pointwise(x);
     if (job.pointwise) job.lines *= x->OW;
     const int64_t per_band = job.pointwise ? Q7_CONV_PIXELS : q7_max(1, Q7_CONV_PIXELS / x->OW);

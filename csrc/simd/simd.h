@@ -12,6 +12,7 @@
  *   q7_fnma(a, b, c) = c - a * b
  *   q7_vmax(a, b) = a > b ? a : b, q7_vmin likewise: a NaN in b always gives NaN, one in a need not
  *   q7_sqrt q7_neg q7_abs q7_copysign(magnitude, sign)  q7_floor  q7_round_even
+ *   q7_repeat_pair(p) = p[0] p[1] p[0] p[1] ..
  *   q7_load_twice(p) = p[0] p[0] p[1] p[1] ..     reads Q7_W / 2 floats
  *   q7_swap_pairs(v) = v[1] v[0] v[3] v[2] ..
  *   q7_transpose(v)                               Q7_W vectors: v[i][j] becomes v[j][i]

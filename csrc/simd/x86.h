@@ -3,6 +3,11 @@
 Q7_INLINE q7_f32 q7_set1(float x) { return MM(set1_ps)(x); }
 Q7_INLINE q7_f32 q7_load(const float *p) { return MM(loadu_ps)(p); }
 Q7_INLINE void q7_store(float *p, q7_f32 v) { MM(storeu_ps)(p, v); }
+Q7_INLINE q7_f32 q7_repeat_pair(const float *p) {
+    double pair;
+    memcpy(&pair, p, sizeof pair);
+    return MM(castpd_ps)(MM(set1_pd)(pair));
+}
 Q7_INLINE q7_f32 q7_swap_pairs(q7_f32 v) { return MM(permute_ps)(v, 0xb1); }
 
 /* Blocks of 4 x 4: t[4 i + j] has columns j, j + 4, .. of rows 4 i to 4 i + 3. */

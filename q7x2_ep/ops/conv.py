@@ -481,11 +481,45 @@ def direct_step(node: Node, b: Any, fields: dict[str, Any], residual: Optional[V
     fields.update(last_fields(node, b, residual, view), M=filters, groups=groups)
     fields.update(x_c_stride=view.strides[1], x_h_stride=h_stride, x_w_stride=view.strides[-1])
     del fields["x_d_stride"]
-    fields["w"] = b.packed(
-        k, filters // groups, taps, k, w, matrices=groups, taps=taps, tap_stride=1
-    )
+    paired = not planes and are_paired(b.kernel("conv_direct"), filters // groups, channels, taps)
+    fields["together"] = 2 if paired else 1
+    if paired:
+        matrices = paired_weights(w.const, groups, taps)
+        whole = b.graph.constant(matrices, Type(w.dtype, matrices.shape), w.name)
+        lanes = matrices.shape[2]
+        fields["w"] = b.packed(k // 2, lanes, lanes, 1, whole)
+    else:
+        fields["w"] = b.packed(
+            k, filters // groups, taps, k, w, matrices=groups, taps=taps, tap_stride=1
+        )
     fields.update(offsets=b.threads * 8 * k, lines=b.threads * channels * height * width * 4)
     b.step("conv_direct", kernel="conv_direct", **fields)
+
+
+def are_paired(kernel: Any, filters: int, channels: int, taps: int) -> bool:
+    """Whether conv_direct is faster with two channels of a pixel in a vector: where filters of a
+    group are far from filling panels. Costs are multiplications of a tile, which has a broadcast
+    for each where a panel is half full, and what adding neighbours costs.
+    """
+    each, add = channels * taps, 3 * kernel.mr
+    alone = tile_cost(kernel, filters) * each
+    paired = tile_cost(kernel, 2 * filters) * each / 2 + add * ceildiv(2 * filters, kernel.nr)
+    return channels % 2 == 0 and paired < alone
+
+
+def tile_cost(kernel: Any, lanes: int) -> int:
+    whole, rest = divmod(lanes, kernel.nr)
+    narrow = 0 < rest <= kernel.nr // 2
+    return (whole + (rest > 0 and not narrow)) * 2 * kernel.mr + narrow * (kernel.mr + 2)
+
+
+def paired_weights(w: np.ndarray, groups: int, taps: int) -> np.ndarray:
+    """w (M, C, ..) as matrices (groups, taps * C / 2, M / groups * 2): of each filter, those of two
+    channels side by side.
+    """
+    filters = w.shape[0] // groups
+    split = w.reshape(groups, filters, -1, 2, taps).transpose(0, 4, 2, 1, 3)
+    return np.ascontiguousarray(split.reshape(groups, -1, filters * 2))
 
 
 def depths_as_channels(node: Node, b: Any) -> View:
