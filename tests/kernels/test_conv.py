@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from q7x2_ep.backend.cpu.library import load
-from q7x2_ep.ops.conv import parts_room, transformed, winograd_room
+from q7x2_ep.ops.conv import paired_weights, parts_room, transformed, winograd_room
 from q7x2_ep.plan.target import KernelRow
 from tests.kernels.harness import rows, run_op, tolerance
 from tests.kernels.windows import Window, convolve, window
@@ -119,6 +119,8 @@ DIRECT = {
     "first layer": Case((2, 3, 33, 40), (24, 3, 3, 3), window((3, 3), stride=2, pad=1)),
     "no pads": Case((1, 3, 31, 30), (40, 3, 5, 3), pads((5, 3), (2, 3), (0, 0), (0, 0))),
     "filters of groups": Case((1, 12, 9, 10), (136, 3, 1, 1), window((1, 1)), 4),
+    "pairs": Case((2, 8, 9, 31), (24, 8, 3, 3), window((3, 3), pad=1)),
+    "pairs of groups": Case((1, 12, 30, 11), (20, 6, 1, 1), window((1, 1)), 2),
     "many lines": Case((2, 2, 50, 41), (33, 2, 3, 3), window((3, 3), pad=1)),
 }
 NOTHING = Case((0, 3, 4, 4), (3, 1, 3, 3), window((3, 3)), 3)
@@ -156,7 +158,12 @@ def run(
     given["residual_stride"] = expected.shape[1] + 2 * GAP
     if op == "conv_direct":
         given = direct_fields(row, case, threads, given, x if order == "planes" else None)
-        given["w"] = packed(row, case, w)
+        given.update(w=packed(row, case, w), together=1)
+        if order == "pairs":
+            matrices = paired_weights(w, case.groups, int(np.prod(case.w[2:]))).swapaxes(1, 2)
+            columns = matrices.reshape(-1, matrices.shape[2], 1)
+            whole = Case(case.x, columns.shape, case.at, case.groups)
+            given.update(w=packed(row, whole, columns), together=2)
     elif op == "depthwise":
         given["w"] = np.ascontiguousarray(w.reshape(case.w[0], -1).T)
     elif op == "winograd":
@@ -287,18 +294,35 @@ def test_direct_against_direct_sum(row: KernelRow, name: str, order: str) -> Non
     check("conv_direct", row, DIRECT[name], order=order)
 
 
+@every_direct_row
+@pytest.mark.parametrize("name", [name for name, case in DIRECT.items() if case.w[1] % 2 == 0])
+def test_direct_of_pairs_against_direct_sum(row: KernelRow, name: str) -> None:
+    check("conv_direct", row, DIRECT[name], order="pairs")
+
+
+@every_direct_row
+def test_pairs_are_of_one_window(row: KernelRow) -> None:
+    """Infinities reach their own windows alone, and as such."""
+    case = Case((1, 6, 9, 20), (21, 6, 3, 3), window((3, 3), pad=1))
+    x, w = np.ones(case.x, np.float32), np.ones(case.w, np.float32)
+    x[0, 3, 4, 7] = np.inf
+    y = run("conv_direct", row, case, order="pairs", x=x, w=w)[0]
+    assert np.isposinf(y[0, :, 3:6, 6:9]).all() and np.isfinite(y).sum() == y.size - 21 * 9
+
+
 @every_line_row
 @pytest.mark.parametrize("name", DEPTHWISE)
 def test_depthwise_against_direct_sum(row: KernelRow, name: str) -> None:
     check("depthwise", row, DEPTHWISE[name])
 
 
-def check_residual(op: str, row: KernelRow, case: Case) -> None:
+def check_residual(op: str, row: KernelRow, case: Case, **more: Any) -> None:
     k = int(np.prod(case.w[1:]))
-    plain, expected, size = run(op, row, case)
+    plain, expected, size = run(op, row, case, **more)
     residual = np.linspace(-3, 3, plain.size, dtype=np.float32).reshape(plain.shape)
     for first in (0, 1):
-        y, _, _ = run(op, row, case, act="relu", residual=residual, residual_first=first)
+        given = {**more, "residual": residual, "residual_first": first}
+        y, _, _ = run(op, row, case, act="relu", **given)
         wanted = np.maximum(expected + residual * first, 0) + residual * (1 - first)
         assert (np.abs(y - wanted) <= tolerance(k, size + 6)).all()
 
@@ -331,6 +355,12 @@ def test_residual_of_depthwise(row: KernelRow, name: str) -> None:
 @pytest.mark.parametrize("name", ["3x3", "groups", "1x1", "long k", "many lines"])
 def test_residual_of_direct(row: KernelRow, name: str) -> None:
     check_residual("conv_direct", row, DIRECT[name])
+
+
+@every_direct_row
+@pytest.mark.parametrize("name", ["groups", "many lines"])
+def test_residual_of_pairs(row: KernelRow, name: str) -> None:
+    check_residual("conv_direct", row, DIRECT[name], order="pairs")
 
 
 @every_direct_row
