@@ -6,14 +6,24 @@
  * filters. k runs over the channels and taps of a window; offset, which is the same for all windows,
  * tells where x has them, so that x may have its channels first or last, and gaps of any size. w is a
  * panel as packed for gemm.h, (k, nr). Sums run over k in order, k_block values at a time,
- * in f32, one accumulator per element. Nothing outside (m, n) is touched; any alignment. y overlaps
- * neither x nor w. What is wanted next is prefetched meanwhile. */
+ * in f32, one accumulator per element.
+ *
+ * With together = 2 a step of k is two values side by side in x, and n <= nr / 2: a panel has two
+ * weights of each filter side by side,
+ *
+ *     w[k, 2 f + i]  meets  x[p * x_stride + offset[k] + i],
+ *
+ * which are summed apart, and added to one another in the end. So few filters fill vectors, and a
+ * broadcast serves two values.
+ *
+ * Nothing outside (m, n) is touched; any alignment. y overlaps neither x nor w. What is wanted next is
+ * prefetched meanwhile. */
 #ifndef Q7_CONV_DIRECT_H
 #define Q7_CONV_DIRECT_H
 #include "../abi.h"
 
 typedef struct q7_conv_line {
-    int64_t m, n, k, k_block, together;
+    int64_t m, n, k, k_block, together; /* together: 1 or 2 */
     const float *x;
     int64_t x_stride;
     const int64_t *offset; /* (k,) floats */

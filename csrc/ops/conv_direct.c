@@ -6,9 +6,9 @@
  * line of y is finished for one panel of filters after the other. Where windows are pixels, y is
  * one long line, cut evenly. Read panels.h first.
  *
- * offsets: threads * K int64, K = C / groups * kh * kw, of which the first K are used, so that bands can be made by
- * each thread. lines: threads * C / groups * kh' * W' * 4 bytes for the
- * lines kh' under those of a task, and their length W'. */
+ * offsets: threads * K int64, K = C / groups * kh * kw, of which the first K / together are used, so that
+ * bands can be made by each thread. lines: threads * C / groups * kh' * W' * 4 bytes for the lines kh'
+ * under those of a task, and their length W'. */
 #include "../kernels/conv_direct.h"
 
 #include "panels.h"
@@ -62,7 +62,8 @@ static void copy_lines(const conv_job *job, const float *image, int64_t first, i
 static void conv_band(const conv_job *job, int64_t group, int64_t pixel, int64_t lines, int64_t n,
                       const float *from) {
     const q7_conv_direct_args *x = &job->x;
-    const int64_t nr = job->call->nr / x->together, panel_floats = job->k * job->call->nr;
+    const int64_t nr = job->call->nr / x->together; /* filters of a panel */
+    const int64_t panel_floats = job->k * job->call->nr;
     for (int64_t panel = 0; panel < job->panels; panel++) {
         const int64_t filter = group * job->filters + panel * nr;
         const float *w = (const float *)x->w + (group * job->panels + panel) * panel_floats;
