@@ -497,20 +497,20 @@ def direct_step(node: Node, b: Any, fields: dict[str, Any], residual: Optional[V
 
 
 def are_paired(kernel: Any, filters: int, channels: int, taps: int) -> bool:
-    """Whether conv_direct is faster with two channels of a pixel in a vector: where filters of a
-    group are far from filling panels. Costs are multiplications of a tile, which has a broadcast
-    for each where a panel is half full, and what adding neighbours costs.
+    """Whether conv_direct is faster with two channels of a pixel in a vector: where the filters of
+    a group fill few vectors, or the last one by half, and k is long enough for sums of lanes.
     """
-    each, add = channels * taps, 3 * kernel.mr
-    alone = tile_cost(kernel, filters) * each
-    paired = tile_cost(kernel, 2 * filters) * each / 2 + add * ceildiv(2 * filters, kernel.nr)
-    return channels % 2 == 0 and paired < alone
+    k, panels = channels * taps, ceildiv(2 * filters, kernel.nr)
+    paired = step_cost(kernel, 2 * filters) * k / 2 + 3 * kernel.mr * panels
+    return channels % 2 == 0 and paired < step_cost(kernel, filters) * k
 
 
-def tile_cost(kernel: Any, lanes: int) -> int:
+def step_cost(kernel: Any, lanes: int) -> int:
+    """Of a row of panels in a tile: products, or loads where a panel is half full."""
     whole, rest = divmod(lanes, kernel.nr)
-    narrow = 0 < rest <= kernel.nr // 2
-    return (whole + (rest > 0 and not narrow)) * 2 * kernel.mr + narrow * (kernel.mr + 2)
+    if 0 < rest <= kernel.nr // 2:
+        return whole * 2 * kernel.mr + kernel.mr + 2
+    return ceildiv(lanes, kernel.nr) * 2 * kernel.mr
 
 
 def paired_weights(w: np.ndarray, groups: int, taps: int) -> np.ndarray:
