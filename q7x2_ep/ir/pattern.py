@@ -23,6 +23,7 @@ from functools import cache, cached_property
 from typing import Any, Callable, Optional, Union
 
 from q7x2_ep import dtypes
+from q7x2_ep.errors import UnsupportedOp
 from q7x2_ep.ir.core import ANY, Graph, Node, Value
 
 COMMUTATIVE = frozenset({"Add", "Mul", "Min", "Max", "Equal", "And", "Or"})
@@ -366,7 +367,10 @@ class Matcher:
                     match.outputs.append(value)
                 elif output is not self._root.output:
                     used = f"{output!r} is used elsewhere too"
-        arguments = self.check(match)  # first: what was never meant is no near miss
+        try:
+            arguments = self.check(match)  # first: what was never meant is no near miss
+        except UnsupportedOp as unknown:  # a bound that only a run knows
+            arguments = str(unknown)
         refusal = arguments if isinstance(arguments, str) else used
         if refusal or isinstance(arguments, str):
             return self._miss(bound, bool(refusal), "{}" if refusal else "", refusal)

@@ -13,7 +13,7 @@ from q7x2_ep.ir.core import Graph, Node, Type, Value, array_type
 from q7x2_ep.ir.shape import Dim, product
 from q7x2_ep.ops.common import RESHAPES, known
 from q7x2_ep.ops.creation import fill_value
-from q7x2_ep.ops.movement import slices
+from q7x2_ep.ops.movement import slices, unknown_slices
 from q7x2_ep.passes.fold import known_elements
 from q7x2_ep.passes.infer import infer_node
 
@@ -93,6 +93,8 @@ def _part_of_concat(node: Node) -> Optional[Value]:
     """What a Slice cuts out, where a Concat has just put it in."""
     concat = node.inputs[0].producer
     if concat is None or concat.op != "Concat" or node.output.shape is None:
+        return None
+    if unknown_slices(node) is not None:
         return None
     (axis, start, _, _), *others = slices(node)
     if others or concat.attrs["axis"] % len(node.output.shape) != axis:

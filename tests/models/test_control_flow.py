@@ -522,6 +522,29 @@ def test_slices_of_what_data_leaves():
     )
 
 
+@pytest.mark.parametrize("bounds", ("s, e, zero, one", "s, e, zero, st", "zero, e, zero, st"))
+def test_slices_by_data_of_what_fusions_look_behind(bounds):
+    """A Concat, and rows of a product."""
+    check(
+        """g (float[n, 2] a, float[m, 2] b, int64[1] s, int64[1] e, int64[1] st)
+            => (float[k, 2] y, float[k, 2] z)
+        <int64[1] zero = {0}, int64[1] one = {1}, float[2, 2] w = {1, 2, 3, 4}> {
+            both = Concat<axis = 0>(a, b)
+            y = Slice(both, BOUNDS)
+            product = MatMul(both, w)
+            z = Slice(product, BOUNDS)
+        }""".replace("BOUNDS", bounds),
+        *(
+            {
+                "a": floats(3, 2),
+                "b": floats(2, 2),
+                **{name: np.array([i]) for name, i in zip(("s", "e", "st"), numbers)},
+            }
+            for numbers in ((0, 3, 1), (3, 5, 1), (1, 5, 2), (0, 5, 3))
+        ),
+    )
+
+
 def test_slices_to_and_from_the_last():
     check(
         """g (float[n, 2] x) => (float[a, 2] front, float[b, 2] back) {
