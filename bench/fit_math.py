@@ -65,14 +65,15 @@ def pieces(f: Callable, width: float, degree: int) -> np.ndarray:
     """
     found = np.zeros((degree + 1, 16))
     for i in range(15):
-        found[:, i] = fit(
-            lambda u: f((i + u) * width),
-            lambda u: 1 / f((i + u) * width),
-            -0.5 if i else 0.0,
-            0.5,
-            list(range(degree + 1)),
-            {},
-        )
+
+        def piece(u: mpmath.mpf, i: int = i) -> mpmath.mpf:
+            return f((i + u) * width)
+
+        def weight(u: mpmath.mpf, i: int = i) -> mpmath.mpf:
+            return 1 / f((i + u) * width)
+
+        low = -0.5 if i else 0.0
+        found[:, i] = fit(piece, weight, low, 0.5, list(range(degree + 1)), {})
     return found
 
 
