@@ -325,8 +325,23 @@ def build(model: Model, attention: str, dtype: str = "float32") -> Any:
                 parameter.data.normal_(0, 0.1)
             if model.is_tiny:  # is kept compressed: 16 bits a weight are enough
                 parameter.data = parameter.data.bfloat16().float()
+        settle(module)
     inner = getattr(module, model.part) if model.part else module
     return inner.to(getattr(torch, dtype)).eval()
+
+
+def settle(module: Any) -> None:
+    """Gives norms over batches the statistics of one, of noise: with those that they begin with,
+    what is computed fades from layer to layer, and no output depends on its input.
+    """
+    import torch
+
+    norms = [m for m in module.modules() if isinstance(m, torch.nn.BatchNorm2d)]
+    for norm in norms:
+        norm.momentum = None  # the mean of all batches, which are one
+    if norms:
+        with torch.no_grad():
+            module.train()(torch.randn(8, 3, 224, 224))
 
 
 def positional(model: Model, attention: str = "sdpa") -> Any:
