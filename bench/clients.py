@@ -75,7 +75,7 @@ def main() -> int:
     parser.add_argument(
         "--folder", type=Path, default=Path(tempfile.gettempdir(), "q7x2_ep-clients")
     )
-    parser.add_argument("--onnxruntime", default="1.31.1", metavar="VERSION")
+    parser.add_argument("--onnxruntime", default="1.32.0", metavar="VERSION")
     options = parser.parse_args()
     folder = options.folder.resolve()
     theirs = folder / "onnxruntime"

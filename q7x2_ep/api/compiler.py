@@ -13,7 +13,7 @@ from typing import Any, Optional, Union
 from q7x2_ep.api.enums import GraphOptimizationLevel, OrtCompileApiFlags
 from q7x2_ep.api.options import SessionOptions
 from q7x2_ep.api.value import OrtValue
-from q7x2_ep.errors import BindingError
+from q7x2_ep.errors import BindingError, InvalidArgument
 
 _COMPILED = ".q7"  # what is written is told by the name here, and nowhere else
 Path = Union[str, "os.PathLike[str]"]
@@ -154,6 +154,17 @@ class ModelCompiler:
 
     def clear_ep_context_data_write_func(self) -> None:
         """Nothing to clear, see set_ep_context_data_write_func."""
+
+    def set_ep_context_binary_information(self, output_directory: Path, model_name: str) -> None:
+        """Checked, and not used: no EPContext nodes are written.
+
+        Raises: InvalidArgument where one of them is empty.
+        """
+        if not os.fspath(output_directory) or not model_name:
+            raise InvalidArgument(
+                "output_dir or model_name is empty: given "
+                f"{os.fspath(output_directory)!r} and {model_name!r}"
+            )
 
     def _compile(self, folder: str) -> bytes:
         """The model's bytes; its external data is written to, or found from, the folder."""

@@ -7,7 +7,7 @@ import platform
 import sys
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Optional
+from typing import TYPE_CHECKING, Any, Callable, Optional
 
 from q7x2_ep.api.device import CPU_DEVICE, PROVIDER, OrtArenaCfg, OrtEpDevice, OrtMemoryInfo
 from q7x2_ep.errors import BindingError
@@ -15,7 +15,7 @@ from q7x2_ep.errors import BindingError
 if TYPE_CHECKING:
     from logging import Logger
 
-ORT_VERSION = "1.31.1"  # whose surface this is; clients compare it
+ORT_VERSION = "1.32.0"  # whose surface this is; clients compare it
 PROVIDERS = (  # names that onnxruntime knows, in its order; code written for them runs on the CPU
     "NvTensorRTRTXExecutionProvider",
     "TensorrtExecutionProvider",
@@ -129,10 +129,37 @@ def set_default_logger_severity(severity: int) -> None:
 
     Raises: BindingError for another number.
     """
+    _check_severity(severity)
+    set_level(severity)
+
+
+def _check_severity(severity: int) -> None:
     if not 0 <= operator.index(severity) <= 4:
         raise BindingError(
             f"Invalid logging severity. severity >= 0 && severity <= 4 was false: given {severity}"
         )
+
+
+def set_default_logger_callback(
+    callback: Optional[Callable[[int, str, str, str, str], Any]], severity: int = 2
+) -> None:
+    """Hands what the logger "q7x2_ep" says to callback(severity, category, logid, place, message)
+    instead of its handlers, from that severity on; None: to them again.
+
+    An exception of callback goes to sys.unraisablehook. Raises: BindingError for another severity,
+    or what cannot be called.
+    """
+    _check_severity(severity)
+    if callback is not None and not callable(callback):
+        raise BindingError(f"callback must be a callable, given {callback!r}")
+    for handler in [each for each in logger().handlers if hasattr(each, "callback")]:
+        logger().removeHandler(handler)
+    logger().propagate = callback is None
+    if callback is None:
+        return
+    from q7x2_ep.api.log_callback import CallbackHandler
+
+    logger().addHandler(CallbackHandler(callback))
     set_level(severity)
 
 
