@@ -37,7 +37,6 @@ from q7x2_ep.feeds import random_feeds
 from q7x2_ep.passes import infer
 from q7x2_ep.plan.parts import Step
 from q7x2_ep.progress import track
-from q7x2_ep.session import Session
 
 
 class Feed(NamedTuple):
@@ -184,10 +183,6 @@ class Loaded(ExitStack):
         self.key = key
         self.graph = importer.read(str(job.path))
         infer.run(self.graph)
-        session = Session(str(job.path), job.threads)
-        self.inputs = session.inputs
-        self.steps = [step for step in session.program.steps if isinstance(step, Step)]
-        session.close()
         for name in (engines.OURS, *peers):
             if engines.can_load(name, job.model):
                 made = engines.ENGINES[name].load(job.model, job.path, job.threads)
@@ -232,11 +227,13 @@ class Loaded(ExitStack):
 
     def bound(self, job: Job, feeds: engines.Arrays) -> float:
         """Milliseconds that our native steps take at least, one after the other."""
+        session = self.runs[engines.OURS].session._session
         limits = roofline.known(load().target.isa, job.threads)
-        sizes = work.sizes_of(self.inputs, feeds, job.threads)
+        sizes = work.sizes_of(session.inputs, feeds, job.threads)
         seconds = sum(
             limits.seconds(work.made(step, sizes), roofline.kind_of(step.kernel))
-            for step in self.steps
+            for step in session.program.steps
+            if isinstance(step, Step)
         )
         return float(f"{1000 * seconds:.4g}")
 
