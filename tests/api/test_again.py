@@ -11,7 +11,8 @@ import pytest
 
 import q7x2_ep
 from q7x2_ep import errors
-from q7x2_ep.backend.cpu.lane import COPIED_BYTES, KEPT_BYTES
+from q7x2_ep.backend.cpu.lane import COPIED_BYTES
+from q7x2_ep.backend.cpu.outputs import KEPT_BYTES
 from tests.api.models import FLOAT, info, model, node
 
 SMALL, LARGE = 4, COPIED_BYTES // 4 + 1
@@ -170,3 +171,23 @@ def test_memory_of_a_large_output_is_taken_again_once_nobody_holds_it(session):
     del part, other, again
     session.trim()
     assert sum(session.memory_report().arenas) == 0
+
+
+def test_a_cache_that_grows_goes_to_the_memory_of_the_run_before_last(session):
+    rows = KEPT_BYTES // 4
+    places, before = [], session.run(None, feed(0, rows))[1]
+    for step in range(1, 9):  # what the last run returned is held, as it is fed to the next
+        fed = feed(step, rows + step)
+        fed["big"][:-1] = before
+        outputs = session.run(None, fed)
+        check(outputs, fed)
+        before = outputs[1]
+        places.append(before.ctypes.data)
+        del outputs
+    assert len(set(places)) == 2
+    held = [session.run(None, feed(seed, rows))[1] for seed in range(8)]
+    for seed, output in enumerate(held):
+        np.testing.assert_array_equal(output, feed(seed, rows)["big"] ** 2)
+    for _ in range(8):
+        session.run(None, feed(0, 1))
+    assert sum(session.memory_report().arenas) < KEPT_BYTES  # nothing is kept for long

@@ -16,6 +16,7 @@ from q7x2_ep import dtypes, errors
 from q7x2_ep.backend.call import Call, check_output
 from q7x2_ep.backend.cpu import library as native
 from q7x2_ep.backend.cpu.lane import Lane
+from q7x2_ep.backend.cpu.outputs import Outputs
 from q7x2_ep.ir.shape import substitute
 from q7x2_ep.plan.encode import Encoded
 
@@ -29,6 +30,7 @@ class _Bound:
         self.context = context
         self.sizes: Optional[Mapping[str, int]] = None
         self.output_shapes: list[tuple[int, ...]] = []
+        self.outputs = Outputs()
         self.lane: Optional[Lane] = None  # for these sizes, once they are seen again
 
 
@@ -54,7 +56,9 @@ class Executor:
         except native.StatusError as error:
             kind = errors.BackendError if error.code == native.NO_MEMORY else errors.PlanError
             raise kind(f"[plan] {error}") from None
-        self._dtypes = [dtypes.DTYPES[value.dtype].numpy for value in code.encoded.outputs]
+        self._dtypes = [
+            np.dtype(dtypes.DTYPES[value.dtype].numpy) for value in code.encoded.outputs
+        ]
         self._idle: list[_Bound] = []
 
     def run(
@@ -65,10 +69,11 @@ class Executor:
         try:
             is_again = bound.sizes == sizes
             self._bind(bound, sizes)
+            bound.outputs.next_run()
             outputs = self._run(bound, arrays) if call is None else self._call(bound, arrays, call)
             if is_again and bound.lane is None:
                 inputs, steps = self.encoded.inputs, len(self.encoded.steps)
-                bound.lane = Lane(bound.context, steps, inputs, arrays, outputs)
+                bound.lane = Lane(bound.context, steps, inputs, arrays, outputs, bound.outputs)
             return outputs
         finally:
             self._give_back(bound)
@@ -122,10 +127,9 @@ class Executor:
             self._give_back(bound)
 
     def arenas(self) -> list[int]:
-        """Bytes that every idle context holds, large outputs of its last run included."""
+        """Bytes that every idle context holds, large outputs of its last runs included."""
         return [
-            bound.context.stat(native.STAT_RESERVED_BYTES)
-            + (bound.lane.kept_bytes if bound.lane else 0)
+            bound.context.stat(native.STAT_RESERVED_BYTES) + bound.outputs.kept_bytes
             for bound in [*self._idle]
         ]
 
@@ -158,7 +162,8 @@ class Executor:
             self._idle.clear()
 
     def _run(self, bound: _Bound, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-        outputs = list(map(_new, bound.output_shapes, self._dtypes))
+        made = bound.outputs
+        outputs = [_new(made, *each) for each in zip(bound.output_shapes, self._dtypes)]
         self._steps(bound, 0, len(self.encoded.steps), arrays, outputs)
         return outputs
 
@@ -168,8 +173,9 @@ class Executor:
         for name, array, shape, dtype in zip(names, given, shapes, self._dtypes):
             if array is not None:
                 check_output(name, array, shape, dtype)
+        made = bound.outputs
         outputs = [
-            _new(shape, dtype) if array is None or not _is_free(array, arrays) else array
+            _new(made, shape, dtype) if array is None or not _is_free(array, arrays) else array
             for array, shape, dtype in zip(given, shapes, self._dtypes)
         ]
         total = len(self.encoded.steps)
@@ -240,10 +246,10 @@ class Executor:
         return errors.InternalError(f"{where} {error}")
 
 
-def _new(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+def _new(outputs: Outputs, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
     """Raises: BackendError where there is no memory for it."""
     try:
-        return np.empty(shape, dtype)
+        return outputs.array(shape, dtype)
     except (MemoryError, ValueError) as error:
         raise errors.BackendError(f"[output] out of memory: {error}") from None
 

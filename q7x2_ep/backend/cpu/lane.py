@@ -1,14 +1,11 @@
 """The short way for a run with the shapes of the run before: only that is left to be checked.
 
 What is small is copied, feeds to where the steps read them and results from where they were
-written: numpy copies 16 KB in the 0.2 us that an address takes. What is large is written to the
-memory of the run before once its caller holds none of it: the system would have to find and clear
-other pages (docs/decisions.md 73).
+written: numpy copies 16 KB in the 0.2 us that an address takes.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, Optional
 
@@ -16,10 +13,10 @@ import numpy as np
 from numpy import ndarray
 
 from q7x2_ep.backend.cpu.library import Context, Launch, address
+from q7x2_ep.backend.cpu.outputs import Outputs
 from q7x2_ep.ir.core import Value
 
 COPIED_BYTES = 1 << 14  # and fewer; of one array
-KEPT_BYTES = 1 << 20  # and more; of one output
 
 
 class Lane:
@@ -34,6 +31,7 @@ class Lane:
         inputs: Sequence[Value],
         arrays: Sequence[np.ndarray],
         outputs: Sequence[np.ndarray],
+        memory: Outputs,
     ):
         slots = [_slot(array) for array in arrays]
         self._results = [_slot(array) for array in outputs]
@@ -48,7 +46,7 @@ class Lane:
         self._made = [(i, *each) for i, (*each, is_large) in enumerate(self._outputs) if is_large]
         self._small = [(i, self._results[i]) for i, each in enumerate(self._outputs) if not each[2]]
         self._inputs = len(feeds)
-        self._kept: list[Optional[np.ndarray]] = [None] * len(outputs)
+        self._memory = memory
 
     def run(
         self, feed: Mapping[str, Any], into: Sequence[Optional[np.ndarray]]
@@ -77,6 +75,7 @@ class Lane:
                 launch.sources[i] = address(array)
         except KeyError:
             return None
+        self._memory.next_run()
         if not self._made:
             launch.run()
             if into:
@@ -86,7 +85,7 @@ class Lane:
         for i, shape, dtype in self._made:
             if outputs[i] is None:
                 try:
-                    outputs[i] = self._new(i, shape, dtype)
+                    outputs[i] = self._memory.array(shape, dtype)
                 except MemoryError:
                     return None
             elif any(np.may_share_memory(outputs[i], feed[name]) for name, *_ in self._read):
@@ -96,21 +95,6 @@ class Lane:
         for i, slot in self._small:
             outputs[i] = _result(slot, outputs[i])
         return outputs
-
-    @property
-    def kept_bytes(self) -> int:
-        """Of large outputs, which callers may hold as well."""
-        return sum(array.nbytes for array in self._kept if array is not None)
-
-    def _new(self, i: int, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-        """Room for output i. Raises: MemoryError."""
-        kept = self._kept
-        if kept[i] is None or _holders(kept, i) > ALONE:
-            array = np.empty(shape, dtype)
-            if array.nbytes < KEPT_BYTES:
-                return array
-            kept[i] = array
-        return kept[i].view()  # which keeps its base, as every view of it does
 
     def _fit(self, into: Sequence[Optional[np.ndarray]]) -> bool:
         """Whether results can be written there, large ones by the steps themselves."""
@@ -139,11 +123,3 @@ def _slot(array: np.ndarray) -> np.ndarray:
     if array.nbytes > COPIED_BYTES:
         return np.empty(0, array.dtype)
     return np.empty(array.shape, array.dtype)
-
-
-def _holders(arrays: list, i: int) -> int:
-    """How many references there are to arrays[i]: ALONE, if the list has the only one."""
-    return sys.getrefcount(arrays[i])
-
-
-ALONE = _holders([object()], 0)
