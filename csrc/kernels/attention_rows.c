@@ -8,7 +8,10 @@
 #include "attention_row.h"
 #include "math.h"
 
-enum { MOST = Q7_ATTENTION_ROWS };
+enum {
+    MOST = Q7_ATTENTION_ROWS,
+    FEW_KEYS = 64 /* of a block: each of its two halves prefetches for the other */
+};
 
 /* Everything but the scores. */
 static void start_row(const q7_attention_tile *t, int64_t i, row *r) {
@@ -24,19 +27,6 @@ static void start_row(const q7_attention_tile *t, int64_t i, row *r) {
     r->sum = sink == -INFINITY ? 0.0f : exp2f(sink - max);
     memset(r->o, 0, (size_t)t->Dv * sizeof *r->o);
 }
-
-/* One function per number of rows. */
-#define ROWS(m)                                                                           \
-    static void score_##m(const q7_attention_tile *t, row *r, int64_t first, int64_t n) { \
-        score_rows(t, r, m, first, n);                                                    \
-    }                                                                                     \
-    static void add_##m(const q7_attention_tile *t, row *r, int64_t first, int64_t n) {   \
-        add_values(t, r, m, first, n);                                                    \
-    }
-ROWS(1)
-ROWS(2)
-ROWS(4)
-#undef ROWS
 
 /* s (KEYS) masked by m, of mask_row(). */
 static void mask_line(const q7_attention_mask *mask, float fill, int64_t first, int64_t n,
@@ -83,15 +73,26 @@ static void softmax_row(const q7_attention_tile *t, row *r, int64_t first, int64
     r->max = max;
 }
 
-/* The keys [first, first + n) for all rows, SHARED at a time. */
+/* The keys [first, first + n) for some rows, a constant, of which the first ones prefetch. */
+Q7_INLINE void step(const q7_attention_tile *t, row *r, const int count, int64_t first, int64_t n,
+                    bool fetch) {
+    score_rows(t, r, count, first, n, fetch);
+    for (int i = 0; i < count; i++) softmax_row(t, r + i, first, n);
+    add_values(t, r, count, first, n, fetch);
+}
+
+#define STEP const q7_attention_tile *t, row *r, int64_t first, int64_t n, bool fetch
+static void step_1(STEP) { step(t, r, 1, first, n, fetch); }
+static void step_2(STEP) { step(t, r, 2, first, n, fetch); }
+static void step_4(STEP) { step(t, r, SHARED, first, n, fetch); }
+#undef STEP
+
+/* For all rows. */
 static void block_step(const q7_attention_tile *t, row *rows, int64_t count, int64_t first,
                        int64_t n) {
-    for (int64_t i = 0, step; i < count; i += step) {
-        row *r = rows + i;
-        step = count - i >= 4 ? 4 : count - i >= 2 ? 2 : 1;
-        (step == 4 ? score_4 : step == 2 ? score_2 : score_1)(t, r, first, n);
-        for (int64_t k = 0; k < step; k++) softmax_row(t, r + k, first, n);
-        (step == 4 ? add_4 : step == 2 ? add_2 : add_1)(t, r, first, n);
+    for (int64_t i = 0, some; i < count; i += some) {
+        some = count - i >= SHARED ? SHARED : count - i >= 2 ? 2 : 1;
+        (some == SHARED ? step_4 : some == 2 ? step_2 : step_1)(t, rows + i, first, n, i == 0);
     }
 }
 
@@ -111,7 +112,7 @@ static bool each_block(const q7_attention_tile *t, row *rows, int64_t count, boo
     for (int64_t i = 0; i < count; i++)
         begin = q7_min(begin, rows[i].begin), end = q7_max(end, rows[i].end);
     for (int64_t first = begin, n; first < end; first += n) {
-        n = q7_min(end, (first / KEYS + 1) * KEYS) - first;
+        n = q7_min(end, (first / FEW_KEYS + 1) * FEW_KEYS) - first;
         if (is_hidden(t, rows, count, first, n) == hidden)
             block_step(t, rows, count, first, n);
         else

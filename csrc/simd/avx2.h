@@ -71,6 +71,7 @@ Q7_INLINE q7_f32 q7_round_even(q7_f32 a) {
 }
 Q7_INLINE q7_f32 q7_floor(q7_f32 a) { return _mm256_floor_ps(a); }
 Q7_INLINE float q7_hsum(q7_f32 a) { return q7_hsum_of_8(a); }
+Q7_INLINE void q7_hsum_4(const q7_f32 v[4], float *p) { q7_store_fours(p, q7_sums_in_fours(v)); }
 Q7_INLINE float q7_hmax(q7_f32 a) { return q7_hmax_of_8(a); }
 Q7_INLINE q7_f32 q7_exp2i(q7_f32 n) {
     return _mm256_castsi256_ps(

@@ -77,6 +77,10 @@ Q7_INLINE q7_f32 q7_floor(q7_f32 a) {
 Q7_INLINE float q7_hsum(q7_f32 a) {
     return q7_hsum_of_8(_mm256_add_ps(_mm512_castps512_ps256(a), _mm512_extractf32x8_ps(a, 1)));
 }
+Q7_INLINE void q7_hsum_4(const q7_f32 v[4], float *p) {
+    const q7_f32 a = q7_sums_in_fours(v);
+    q7_store_fours(p, _mm256_add_ps(_mm512_castps512_ps256(a), _mm512_extractf32x8_ps(a, 1)));
+}
 Q7_INLINE float q7_hmax(q7_f32 a) {
     return q7_hmax_of_8(_mm256_max_ps(_mm512_castps512_ps256(a), _mm512_extractf32x8_ps(a, 1)));
 }

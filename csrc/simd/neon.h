@@ -68,6 +68,9 @@ Q7_INLINE q7_f32 q7_sqrt(q7_f32 a) { return vsqrtq_f32(a); }
 Q7_INLINE q7_f32 q7_round_even(q7_f32 a) { return vrndnq_f32(a); }
 Q7_INLINE q7_f32 q7_floor(q7_f32 a) { return vrndmq_f32(a); }
 Q7_INLINE float q7_hsum(q7_f32 a) { return vaddvq_f32(a); }
+Q7_INLINE void q7_hsum_4(const q7_f32 v[4], float *p) {
+    vst1q_f32(p, vpaddq_f32(vpaddq_f32(v[0], v[1]), vpaddq_f32(v[2], v[3])));
+}
 Q7_INLINE float q7_hmax(q7_f32 a) { return vmaxvq_f32(a); }
 Q7_INLINE q7_f32 q7_exp2i(q7_f32 n) {
     return vreinterpretq_f32_s32(vshlq_n_s32(vaddq_s32(vcvtq_s32_f32(n), vdupq_n_s32(127)), 23));

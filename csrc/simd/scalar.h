@@ -79,6 +79,9 @@ Q7_INLINE q7_f32 q7_floor(q7_f32 a) {
     return r - (q7_f32)((r > a) & (q7_mask)q7_set1(1.0f));
 }
 Q7_INLINE float q7_hsum(q7_f32 a) { return (a[0] + a[2]) + (a[1] + a[3]); }
+Q7_INLINE void q7_hsum_4(const q7_f32 v[4], float *p) {
+    for (int i = 0; i < 4; i++) p[i] = q7_hsum(v[i]);
+}
 Q7_INLINE float q7_hmax(q7_f32 a) {
     const float x = a[0] > a[2] ? a[0] : a[2], y = a[1] > a[3] ? a[1] : a[3];
     return x > y ? x : y;

@@ -18,6 +18,7 @@
  *   q7_transpose(v)                               Q7_W vectors: v[i][j] becomes v[j][i]
  *   q7_evens(a, b) = a[0] a[2] .. b[0] b[2] ..
  *   q7_hsum q7_hmax                               over the lanes, in a fixed tree order per ISA
+ *   q7_hsum_4(v, p)                               p[i] = the sum of v[i]'s lanes, i < 4
  *   q7_exp2i(n) = 2^n                             n integral in [-126, 127]
  *   q7_ldexp(v, n) = v * 2^n                      n integral in [-252, 254], gradual underflow
  *   q7_fraction(v, &whole) = v - floor(v)         v <= 127, -inf too; whole is for q7_scale:

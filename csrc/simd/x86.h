@@ -45,6 +45,18 @@ Q7_INLINE float q7_hsum_of_8(__m256 a) {
     x = _mm_add_ps(x, _mm_movehl_ps(x, x));
     return _mm_cvtss_f32(_mm_add_ss(x, _mm_movehdup_ps(x)));
 }
+/* In every four lanes: the sums of those of v[0], .., v[3]. */
+Q7_INLINE q7_f32 q7_sums_in_fours(const q7_f32 v[4]) {
+    q7_f32 sum[2];
+    Q7_UNROLL
+    for (int i = 0; i < 2; i++)
+        sum[i] = MM(add_ps)(MM(shuffle_ps)(v[2 * i], v[2 * i + 1], 0x88),
+                            MM(shuffle_ps)(v[2 * i], v[2 * i + 1], 0xdd));
+    return MM(add_ps)(MM(shuffle_ps)(sum[0], sum[1], 0x88), MM(shuffle_ps)(sum[0], sum[1], 0xdd));
+}
+Q7_INLINE void q7_store_fours(float *p, __m256 a) {
+    _mm_storeu_ps(p, _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1)));
+}
 Q7_INLINE float q7_hmax_of_8(__m256 a) {
     __m128 x = _mm_max_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
     x = _mm_max_ps(x, _mm_movehl_ps(x, x));

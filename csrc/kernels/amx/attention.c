@@ -111,7 +111,7 @@ static void add_unfit(const workspace *w, stage *x) {
         row r = row_of(w, x, i);
         const int64_t n = q7_max(0, r.end - r.begin);
         for (int64_t j = 0; j < n; j++) r.s[j] = *score_at(x, i, r.begin + j);
-        add_values(w->t, &r, 1, r.begin, n);
+        add_values(w->t, &r, 1, r.begin, n, false);
     }
 }
 
@@ -123,7 +123,7 @@ static void score_large(const workspace *w, stage *x) {
         for (int64_t j = r.begin; j < r.end; j++) {
             const int64_t at = j - x->key;
             if (!all && !(x->block->large[at / STEP] >> at % STEP & 1)) continue;
-            score_rows(w->t, &r, 1, j, 1);
+            score_rows(w->t, &r, 1, j, 1, false);
             *score_at(x, i, j) = r.s[0];
         }
     }
