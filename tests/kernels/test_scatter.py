@@ -125,6 +125,7 @@ def test_tensor_scatter(first, circular):
     for b, start in enumerate(first or (0, 0)):
         expected[b, :, (start + np.arange(2)) % 7] = updates[b].swapaxes(0, 1)
     fields = {"batch": 2, "outer": 3, "max": 7, "n": 2, "inner_bytes": 16, "circular": circular}
+    fields["length"] = 7
     at = None if first is None else np.array(first)
     (y,) = run_op("tensor_scatter", x=x, updates=updates, first=at, y=x, **fields)
     np.testing.assert_array_equal(y, expected)
@@ -144,6 +145,7 @@ def test_out_of_range():
         scatter_elements(x, np.array([[0, -5]]), np.ones((1, 2), np.float32), 1)
     assert (error.value.code, error.value.value, error.value.limit) == (DATA_FAULT, -5, 4)
     fields = {"batch": 3, "outer": 1, "max": 4, "n": 2, "inner_bytes": 4, "circular": 0}
+    fields["length"] = 4
     for start in (-1, 3):
         with pytest.raises(StatusError) as error:
             at, updates = np.array([0, start, 1]), np.ones((3, 2), np.float32)
