@@ -22,8 +22,8 @@ from q7x2_ep.ops.common import (
     infer_same,
     known,
     normal_axis,
-    required,
     require_dtype,
+    required,
     size_guards,
     where_is,
 )
@@ -201,9 +201,7 @@ class LongerTensorScatter:
         batch, heads, _, depth = dims(node)
         return [Type(node.inputs[0].dtype, (batch, heads, *required(node, 3, "length"), depth))]
 
-    def decompose(
-        g: Any, x: Value, updates: Value, first: Optional[Value], length: Value
-    ) -> Value:
+    def decompose(g: Any, x: Value, updates: Value, first: Optional[Value], length: Value) -> Value:
         batch, heads, rows, depth = x.shape
         (size,) = known(length)
         zeros = g.Expand(g.literal(0, x.dtype), [batch, heads, size - rows, depth])
