@@ -36,6 +36,17 @@ def test_sharing_is_refused_where_it_is_not_safe() -> None:
         assert y.parent is None, f"{space} is not ours to overwrite"
 
 
+def test_an_output_may_be_over_a_feed_that_nobody_reads_again() -> None:
+    def over(last: int = 1, first: int = 1, others: bool = False, is_whole: bool = True) -> bool:
+        x, y = storage("x", 0, last, space="input"), storage("y", first, 2, space="output")
+        settle(["s"] * 3, [x, y], [], [Sharing(1, x, y, [x] if others else [], is_whole)])
+        assert y.place() == (y, 0)
+        return y.over is x
+
+    assert over()
+    assert not (over(last=2) or over(first=0) or over(others=True) or over(is_whole=False))
+
+
 def test_sharing_chains_through_one_memory() -> None:
     a, b, c = storage("a", 0, 1), storage("b", 1, 2), storage("c", 2, 3)
     settle(["s"] * 4, [a, b, c], [], [Sharing(1, a, b, []), Sharing(2, b, c, [])])
