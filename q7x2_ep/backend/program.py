@@ -21,7 +21,7 @@ from q7x2_ep.backend.cpu.executor import Code, Executor
 from q7x2_ep.backend.cpu.library import Library
 from q7x2_ep.ir.core import Graph, Node, Value
 from q7x2_ep.ir.shape import Expr, evaluate, symbols
-from q7x2_ep.plan.parts import HostPhase, NativePhase, Phase, Plan, Step
+from q7x2_ep.plan.parts import CONTENTS, HostPhase, NativePhase, Phase, Plan, Step
 
 if TYPE_CHECKING:
     from q7x2_ep.backend.cpu.room import Room
@@ -201,12 +201,14 @@ class Program:
         if self._is_closed:
             raise errors.BackendError("[session] is closed; make a new one")
         state = State(dict(zip(self.image.inputs, arrays)), dict(sizes), self._into(call))
-        run_phases(self._parts, state, None if call is None else call.of_part())
+        parts = self._phases if state.into else self._parts  # a flow has outputs of its own
+        run_phases(parts, state, None if call is None else call.of_part())
         if self._seen != self._compiler.made:
             self._join()
-        if self._sizes == sizes:
-            self._lane = self._lane_for(arrays, sizes)
-        self._sizes = sizes
+        if not state.into:
+            if self._sizes == sizes:
+                self._lane = self._lane_for(arrays, sizes)
+            self._sizes = sizes
         outputs = [state.array(value) for value in self.image.outputs]
         if is_body:
             consts = [value.const is not None for value in self.image.outputs]
@@ -215,11 +217,15 @@ class Program:
         return outputs if call is None else _place(outputs, call, self.image.output_names)
 
     def _into(self, call: Optional[Call]) -> Mapping[Value, np.ndarray]:
-        """The arrays that a call gives for outputs, where the last phase makes all of them: no
-        other reads a feed, or what may be part of one, after they have been written to.
+        """The arrays that a call gives for outputs, where the last phase makes all of them, and
+        sizes are all that is told before: nothing reads a feed once they have been written to.
         """
-        last, outputs = self._parts[-1][0] if self._parts else None, self.image.outputs
-        if call is None or not isinstance(last, Native) or not set(outputs) <= set(last.outputs):
+        *before, last = self.image.parts or [None]
+        if call is None or not isinstance(last, Code):
+            return {}
+        tell = all(isinstance(part, Code) or part.node.op == CONTENTS for part in before)
+        outputs = self.image.outputs
+        if not tell or not set(outputs) <= set(last.encoded.outputs):
             return {}
         given = zip(outputs, call.outputs)
         return {value: array for value, array in given if array is not None}
