@@ -107,6 +107,8 @@ class GroupQueryAttention:
             v = _to_cache(g, v, v_scale, bits)
         if past_key is not None:
             length = maximum(past_key.shape[2], total)
+            if k.dtype != past_key.dtype:  # a cache stays in 16 bits
+                k, v = g.Cast(k, to=past_key.dtype), g.Cast(v, to=past_value.dtype)
             k = store(g, past_key, k, start, length)
             v = store(g, past_value, v, start, length)
         present = g.Identity(k), g.Identity(v)
@@ -116,6 +118,8 @@ class GroupQueryAttention:
             k = _from_cache(g, k, k_scale, bits)
         if v_scale is not None:
             v = _from_cache(g, v, v_scale, bits)
+        if k.dtype != q.dtype:
+            k, v = g.Cast(k, to=q.dtype), g.Cast(v, to=q.dtype)
         if head_sink is None and attrs["smooth_softmax"] == 1:
             head_sink = g.array(np.zeros(attrs["num_heads"], np.float32))
         window = attrs["local_window_size"]
