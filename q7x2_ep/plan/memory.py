@@ -63,14 +63,15 @@ class Embedding(NamedTuple):
 
 class Sharing(NamedTuple):
     """An offer: at `step`, `into` may be written over `source`. others: further operands of the
-    step. is_whole: it reads all of source.
+    step. reads, writes: bytes of both from the front, None where they may be anywhere.
     """
 
     step: int
     source: Storage
     into: Storage
     others: list[Storage]
-    is_whole: bool = True
+    reads: Optional[Dim] = None
+    writes: Optional[Dim] = None
 
 
 def settle(
@@ -84,7 +85,7 @@ def settle(
         if source.space == "arena" and source.parent is None and target.place()[0] is not source:
             source.move_into(target, offset)
             dropped.add(step)
-    for step, source, into, others, is_whole in sharings:
+    for step, source, into, others, reads, writes in sharings:
         root, _ = source.place()
         if (
             root.last == step
@@ -92,9 +93,10 @@ def settle(
             and into.parent is None
             and all(other.place()[0] is not root for other in others)
         ):
-            if root.space == into.space == "arena" and root.bytes == into.bytes:
+            spaces = root.space, into.space
+            if spaces == ("arena", "arena") and root.bytes == into.bytes and reads == writes:
                 into.move_into(root)
-            elif (root.space, into.space) == ("input", "output") and is_whole:
+            elif spaces == ("input", "output") and reads == root.bytes:
                 into.over = root
     left = [i for i in range(len(steps)) if i not in dropped]
     renumbered = {old: new for new, old in enumerate(left)}
