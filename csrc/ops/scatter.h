@@ -1,4 +1,4 @@
-/* scatter.h: what scatter_nd.c, scatter_elements.c and tensor_scatter.c share: y = x at first, and
+/* scatter.h: what scatter_nd.c and scatter_elements.c share: y = x at first, and
  * how an update meets what is there. Integers wrap; NaN wins max and min; bools are the bytes 0
  * and 1. */
 #ifndef Q7_OPS_SCATTER_H

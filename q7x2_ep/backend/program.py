@@ -10,7 +10,7 @@ import itertools
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from types import ModuleType
+from types import MappingProxyType, ModuleType
 from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional, Union
 
 import numpy as np
@@ -21,7 +21,7 @@ from q7x2_ep.backend.cpu.executor import Code, Executor
 from q7x2_ep.backend.cpu.library import Library
 from q7x2_ep.ir.core import Graph, Node, Value
 from q7x2_ep.ir.shape import Expr, evaluate, symbols
-from q7x2_ep.plan.parts import HostPhase, NativePhase, Phase, Plan, Step
+from q7x2_ep.plan.parts import CONTENTS, HostPhase, NativePhase, Phase, Plan, Step
 
 if TYPE_CHECKING:
     from q7x2_ep.backend.cpu.room import Room
@@ -31,10 +31,13 @@ Sizes = dict[str, int]
 
 
 class State(NamedTuple):
-    """One run: what has been made so far, and the sizes of the symbols."""
+    """One run: what has been made so far, and the sizes of the symbols. into: arrays that the last
+    phase may write outputs to.
+    """
 
     arrays: dict[Value, Any]
     sizes: Sizes
+    into: Mapping[Value, np.ndarray] = MappingProxyType({})
 
     def array(self, value: Value) -> Any:
         if value in self.arrays:
@@ -197,19 +200,35 @@ class Program:
             return self._whole.run(arrays, sizes, call)
         if self._is_closed:
             raise errors.BackendError("[session] is closed; make a new one")
-        state = State(dict(zip(self.image.inputs, arrays)), dict(sizes))
-        run_phases(self._parts, state, None if call is None else call.of_part())
+        state = State(dict(zip(self.image.inputs, arrays)), dict(sizes), self._into(call))
+        parts = self._phases if state.into else self._parts  # a flow has outputs of its own
+        run_phases(parts, state, None if call is None else call.of_part())
         if self._seen != self._compiler.made:
             self._join()
-        if self._sizes == sizes:
-            self._lane = self._lane_for(arrays, sizes)
-        self._sizes = sizes
+        if not state.into:
+            if self._sizes == sizes:
+                self._lane = self._lane_for(arrays, sizes)
+            self._sizes = sizes
         outputs = [state.array(value) for value in self.image.outputs]
         if is_body:
             consts = [value.const is not None for value in self.image.outputs]
             return [a.copy() if is_const else a for a, is_const in zip(outputs, consts)]
         outputs = _owned(outputs, state, arrays)
         return outputs if call is None else _place(outputs, call, self.image.output_names)
+
+    def _into(self, call: Optional[Call]) -> Mapping[Value, np.ndarray]:
+        """The arrays that a call gives for outputs, where the last phase makes all of them, and
+        sizes are all that is told before: nothing reads a feed once they have been written to.
+        """
+        *before, last = self.image.parts or [None]
+        if call is None or not isinstance(last, Code):
+            return {}
+        tell = all(isinstance(part, Code) or part.node.op == CONTENTS for part in before)
+        outputs = self.image.outputs
+        if not tell or not set(outputs) <= set(last.encoded.outputs):
+            return {}
+        given = zip(outputs, call.outputs)
+        return {value: array for value, array in given if array is not None}
 
     @property
     def run_again(self) -> Callable[..., Optional[list[np.ndarray]]]:
@@ -372,6 +391,9 @@ class Native:
 
     def run(self, state: State, call: Optional[Call] = None) -> None:
         arrays, sizes = self._given(state)
+        if call is not None and state.into:
+            into = [state.into.get(value) for value in self.outputs]
+            call = Call(into, call.stopped, call.step_ns)
         state.arrays.update(zip(self.outputs, self.executor.run(arrays, sizes, call)))
 
     def _given(self, state: State) -> tuple[list[np.ndarray], Sizes]:
@@ -424,21 +446,25 @@ def _place(outputs: list[Any], call: Call, names: Sequence[str]) -> list[Any]:
     for i, array in enumerate(call.outputs):
         if array is not None:
             check_output(names[i], array, outputs[i].shape, outputs[i].dtype)
-            np.copyto(array, outputs[i])
+            if array is not outputs[i]:
+                np.copyto(array, outputs[i])
             outputs[i] = array
     return outputs
 
 
 def _owned(results: list[Any], state: State, feeds: Sequence[Any]) -> list[Any]:
     """The results, copied where they may share memory with a feed, a constant or one another: the
-    caller may change each.
+    caller may change each. What it gave for them is as it wants it.
     """
-    made = {id(array) for array in state.arrays.values()} - set(map(id, feeds))
+    given = set(map(id, state.into.values()))
+    made = {id(array) for array in state.arrays.values()} - set(map(id, feeds)) | given
     owned = []
     for result in results:
         if isinstance(result, list):
             result = [item.copy() if isinstance(item, np.ndarray) else item for item in result]
-        elif isinstance(result, np.ndarray) and (id(result) not in made or result.base is not None):
+        elif isinstance(result, np.ndarray) and (
+            id(result) not in made or (result.base is not None and id(result) not in given)
+        ):
             result = result.copy()
         made.discard(id(result))
         owned.append(result)

@@ -107,6 +107,8 @@ class GroupQueryAttention:
             v = _to_cache(g, v, v_scale, bits)
         if past_key is not None:
             length = maximum(past_key.shape[2], total)
+            if k.dtype != past_key.dtype:  # a cache stays in 16 bits
+                k, v = g.Cast(k, to=past_key.dtype), g.Cast(v, to=past_value.dtype)
             k = store(g, past_key, k, start, length)
             v = store(g, past_value, v, start, length)
         present = g.Identity(k), g.Identity(v)
@@ -116,6 +118,8 @@ class GroupQueryAttention:
             k = _from_cache(g, k, k_scale, bits)
         if v_scale is not None:
             v = _from_cache(g, v, v_scale, bits)
+        if k.dtype != q.dtype:
+            k, v = g.Cast(k, to=q.dtype), g.Cast(v, to=q.dtype)
         if head_sink is None and attrs["smooth_softmax"] == 1:
             head_sink = g.array(np.zeros(attrs["num_heads"], np.float32))
         window = attrs["local_window_size"]
@@ -185,14 +189,11 @@ def _start(g: Any, lengths: Value, queries: Dim, total: Dim) -> Value:
 
 
 def store(g: Any, past: Value, new: Value, start: Value, length: Dim) -> Value:
-    """The past (B, H, C, D) with the new rows from `start` (1,) or (B,) on: (B, H, length, D)."""
-    (batch, heads, before, _), rows = past.shape, new.shape[2]
-    row, start = count(g, length), g.Reshape(start, [-1, 1])
-    is_new = g.And(g.GreaterOrEqual(row, start), g.Less(row, g.Add(start, g.literal([rows]))))
-    moved = g.Add(g.Sub(row, start), g.literal([before]))
-    at = g.Where(is_new, moved, g.Min(row, g.literal([before + rows - 1])))  # in past, then new
-    indices = g.Expand(g.Reshape(at, [-1, 1, length, 1]), [batch, heads, length, 1])
-    return g.GatherND(g.Concat(past, new, axis=2), indices, batch_dims=2)
+    """The past (B, H, C, D) with the new rows from `start` (1,) or (B,) on: (B, H, length, D), 0
+    where neither has rows.
+    """
+    first = None if known(start) == (0,) else g.Expand(start, [past.shape[0]])
+    return g.call("q7::TensorScatter", past, new, first, g.literal([length]))
 
 
 def _to_cache(g: Any, x: Value, scale: Value, bits: int) -> Value:

@@ -11,7 +11,7 @@ import numpy as np
 
 from q7x2_ep import dtypes
 from q7x2_ep.errors import DataError, ModelError
-from q7x2_ep.ir.core import Node, Value
+from q7x2_ep.ir.core import Node, Type, Value
 from q7x2_ep.ir.shape import maximum, product
 from q7x2_ep.ops import op
 from q7x2_ep.ops.common import (
@@ -20,8 +20,10 @@ from q7x2_ep.ops.common import (
     dims,
     elem_bytes,
     infer_same,
+    known,
     normal_axis,
     require_dtype,
+    required,
     size_guards,
     where_is,
 )
@@ -180,20 +182,60 @@ class TensorScatter:
         return np.moveaxis(y, 1, axis)
 
     def lower(node: Node, b: Any) -> None:
-        x, updates = node.inputs[:2]
-        axis = normal_axis(node, node.attrs["axis"], len(x.shape))
-        first: Optional[Value] = node.input(2)
-        b.step(
-            "tensor_scatter",
-            inplace="x",
-            x=x,
-            updates=updates,
-            first=None if first is None else wide_indices(b, node, first),
-            y=node.output,
-            batch=x.shape[0],
-            outer=product(x.shape[1:axis]),
-            max=x.shape[axis],
-            n=updates.shape[axis],
-            inner_bytes=product(x.shape[axis + 1 :]) * elem_bytes(node),
-            circular=int(node.attrs["mode"] == "circular"),
-        )
+        axis = normal_axis(node, node.attrs["axis"], len(dims(node)))
+        _scatter_step(node, b, axis, circular=node.attrs["mode"] == "circular")
+
+
+@op("q7::TensorScatter")
+class LongerTensorScatter:
+    """y = x, then zeros up to `length` along dim 2, then updates from first[b] on, for each b of
+    the first dim: TensorScatter, of a cache that grows.
+
+    Shapes: x (B, H, C, D), updates (B, H, S, D), first (B,), y (B, H, length, D), length >= C.
+    """
+
+    signature = "x, updates, first?, length -> y"
+    attributes: dict = {}
+
+    def infer(node: Node) -> list[Type]:
+        batch, heads, _, depth = dims(node)
+        return [Type(node.inputs[0].dtype, (batch, heads, *required(node, 3, "length"), depth))]
+
+    def decompose(g: Any, x: Value, updates: Value, first: Optional[Value], length: Value) -> Value:
+        batch, heads, rows, depth = x.shape
+        (size,) = known(length)
+        zeros = g.Expand(g.literal(0, x.dtype), [batch, heads, size - rows, depth])
+        places = () if first is None else (first,)
+        return g.TensorScatter(g.Concat(x, zeros, axis=2), updates, *places, axis=2)
+
+    def guards(node: Node) -> list[Guard]:
+        x, updates, y = dims(node), dims(node, 1), node.output.shape
+        found: list[Guard] = [
+            (maximum(x[2], y[2]), y[2], "the cache is longer than what it becomes"),
+            (maximum(updates[2], y[2]), y[2], "the updates are longer than the cache"),
+        ]
+        for i in (0, 1, 3):
+            text = f"dim {i} of the updates differs from that of the cache"
+            found.append((updates[i], x[i], text))
+        return found + size_guards((node.input(2),), x[0])
+
+    lower = lambda node, b: _scatter_step(node, b, 2)
+
+
+def _scatter_step(node: Node, b: Any, axis: int, circular: bool = False) -> None:
+    (x, updates), first = node.inputs[:2], node.input(2)
+    b.step(
+        "tensor_scatter",
+        inplace="x",
+        x=x,
+        updates=updates,
+        first=None if first is None else wide_indices(b, node, first),
+        y=node.output,
+        batch=x.shape[0],
+        outer=product(x.shape[1:axis]),
+        max=x.shape[axis],
+        length=node.output.shape[axis],
+        n=updates.shape[axis],
+        inner_bytes=product(x.shape[axis + 1 :]) * elem_bytes(node),
+        circular=int(circular),
+    )

@@ -41,6 +41,8 @@ CHOICES = frozenset(
 )
 # Sums of numbers of a dtype are multiples of its smallest one: no rounding makes them 0.
 ON_GRID = frozenset({"Add", "Sub", "Sum"})
+# Ops that write rows to a cache: the first of its two inputs, and of its two outputs.
+CACHED = {"com.microsoft::GroupQueryAttention": (3, 1)}
 DTYPES = ("to", "dtype", "output_dtype", "stash_type", "softmax_precision")  # attributes
 
 
@@ -56,7 +58,7 @@ def _is_narrow(graph: Graph, node: Node) -> bool:
     may stay as it is.
     """
     halves = [value for value in (*node.inputs, *node.outputs) if _is_half(value)]
-    if not halves or is_declared(node):
+    if not halves or is_declared(node) or _is_cut(node):
         return False
     if node.op != "Cast":
         return node.op != "Concat" or not graph.is_output(node.output)
@@ -73,6 +75,12 @@ def is_declared(node: Node) -> bool:
     is_known = all(value.dtype != dtypes.UNKNOWN for value in node.outputs)
     made_here = node.op.startswith("q7::")
     return is_host(node) or not is_known or made_here or node.op == "BitCast"
+
+
+def _is_cut(node: Node) -> bool:
+    """Whether a node takes the rows of a cache that are in use: they are widened, not all."""
+    source = node.inputs[0].producer if node.op == "Slice" else None
+    return source is not None and source.op == "q7::TensorScatter"
 
 
 def _is_half(value: Optional[Value]) -> bool:
@@ -98,7 +106,7 @@ class _Widening:
 
     def run(self) -> dict[str, int]:
         for node in self.graph.nodes:
-            if is_declared(node) or self.is_cache(node):
+            if is_declared(node) or _is_cut(node) or self.is_cache(node):
                 for i, value in enumerate(node.inputs):
                     if value in self.declared:
                         node.set_input(i, self.narrowed(value))
@@ -141,8 +149,9 @@ class _Widening:
         halves = [value for value in node.inputs if value in self.declared]
         if node.op == "QuantizeLinear" and not node.attrs["precision"]:
             node.attrs["precision"] = self.declared.get(node.inputs[1], 0)  # it divides in that
+        past, present = self.caches(node)
         for i, value in enumerate(node.inputs):
-            if value in self.declared:
+            if value in self.declared and i not in past:
                 wants_zero = node.op == "Equal" and _is_zero(node.inputs[1 - i])
                 harmless = node.op not in DISCRETE or (wants_zero and value in self.grid)
                 node.set_input(i, self.widened(value) if harmless else self.rounded(value))
@@ -158,6 +167,14 @@ class _Widening:
             elif key in DTYPES and value in HALVES:
                 node.attrs[key] = FLOAT
         self.append(node)
+        self.keep(node.outputs[i] for i in present)
+
+    def caches(self, node: Node) -> tuple[Sequence[int], Sequence[int]]:
+        """Which inputs and outputs of a node are caches that stay in 16 bits."""
+        past, present = CACHED.get(node.op, (0, 0))
+        if not past or not self.narrow.issuperset(node.inputs[past : past + 2]):
+            return (), ()
+        return range(past, past + 2), range(present, present + 2)
 
     def pass_on(self, sources: Sequence[Value], result: Value) -> None:
         """The result holds numbers of the sources."""

@@ -468,4 +468,5 @@ class Builder:
             o.storage for n, o in operands.items() if o is not None and n not in (name, target)
         ]
         if source is not None and source.offset == 0 and into.offset == 0:
-            self.sharings.append(Sharing(step, source.storage, into.storage, others))
+            sizes = source.size, into.size
+            self.sharings.append(Sharing(step, source.storage, into.storage, others, *sizes))

@@ -103,6 +103,7 @@ class Encoded(NamedTuple):
     inputs: list[Value]
     outputs: list[Value]
     output_names: list[str]
+    over: list[int]  # per output: the feed in whose memory it may be written, or -1
 
 
 def check(encoded: Encoded) -> None:
@@ -120,6 +121,7 @@ def check(encoded: Encoded) -> None:
         counts != (n_symbols, n_guards, n_buffers, n_steps, n_inputs, n_outputs, n_values)
         or [len(v.shape) for v in (*encoded.inputs, *encoded.outputs)] != list(map(len, table))
         or not 0 <= min(indices, default=0) <= max(indices, default=0) < n_values
+        or len(encoded.over) != n_outputs
     ):
         raise errors.PlanError("[plan] its tables do not fit it")
 
@@ -158,6 +160,7 @@ def _encode(plan: Plan, target: Target, symbols: list[str]) -> Encoded:
             (list(target.ops).index(step.op), step.kernel.index if step.kernel else -1, base)
         )
     graph = plan.graph
+    over = {s.index: s.over.index for s in plan.storages if s.over is not None}
     input_dims = [[values.of(d) for d in value.shape] for value in graph.inputs]
     output_dims = [[values.of(d) for d in value.shape] for value in graph.outputs]
     guards = [(values.of(g.left), GUARDS[g.kind], values.of(g.right)) for g in plan.guards]
@@ -197,6 +200,7 @@ def _encode(plan: Plan, target: Target, symbols: list[str]) -> Encoded:
         graph.inputs,
         graph.outputs,
         graph.output_names,
+        [over.get(i, -1) for i in range(len(graph.outputs))],
     )
 
 

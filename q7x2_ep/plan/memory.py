@@ -30,6 +30,7 @@ class Storage:
     last: int = -1
     parent: Optional[Storage] = None  # in whose memory this storage lives
     parent_offset: Dim = 0
+    over: Optional[Storage] = None  # of an output: the feed that a caller may have it written over
 
     def touch(self, step: int) -> None:
         self.first = step if self.first < 0 else min(self.first, step)
@@ -62,13 +63,15 @@ class Embedding(NamedTuple):
 
 class Sharing(NamedTuple):
     """An offer: at `step`, `into` may be written over `source`. others: further operands of the
-    step.
+    step. reads, writes: bytes of both from the front, None where they may be anywhere.
     """
 
     step: int
     source: Storage
     into: Storage
     others: list[Storage]
+    reads: Optional[Dim] = None
+    writes: Optional[Dim] = None
 
 
 def settle(
@@ -82,17 +85,19 @@ def settle(
         if source.space == "arena" and source.parent is None and target.place()[0] is not source:
             source.move_into(target, offset)
             dropped.add(step)
-    for step, source, into, others in sharings:
+    for step, source, into, others, reads, writes in sharings:
         root, _ = source.place()
         if (
-            root.space == into.space == "arena"
-            and root.last == step
+            root.last == step
             and into.first == step
             and into.parent is None
-            and root.bytes == into.bytes
             and all(other.place()[0] is not root for other in others)
         ):
-            into.move_into(root)
+            spaces = root.space, into.space
+            if spaces == ("arena", "arena") and root.bytes == into.bytes and reads == writes:
+                into.move_into(root)
+            elif spaces == ("input", "output") and reads == root.bytes:
+                into.over = root
     left = [i for i in range(len(steps)) if i not in dropped]
     renumbered = {old: new for new, old in enumerate(left)}
     for storage in storages:

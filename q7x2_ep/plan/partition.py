@@ -126,4 +126,6 @@ def _part(graph: Graph, nodes: list[Node]) -> Graph:
         for value in node.outputs
         if graph.is_output(value) or any(user not in inside for user in value.users)
     ]
-    return Graph(graph.name, list(taken), given, [value.name for value in given], nodes)
+    names = dict(zip(graph.outputs, graph.output_names))
+    given_names = [names.get(value, value.name) for value in given]
+    return Graph(graph.name, list(taken), given, given_names, nodes)

@@ -37,7 +37,7 @@ _FIELDS: dict[type, str] = {
     Node: "op inputs outputs attrs name sources binds",
     Graph: "name inputs outputs output_names nodes opset metadata is_fused external_weights _names",
     Plan: "graph steps storages constants packs packed_bytes guards accesses order",
-    Storage: "name bytes space index first last parent parent_offset",
+    Storage: "name bytes space index first last parent parent_offset over",
     Forest: "roots modes targets features splits members true false tracks_true votes",
 }
 _CLASSES = {cls.__name__: (cls, fields.split()) for cls, fields in _FIELDS.items()}

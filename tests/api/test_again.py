@@ -139,6 +139,37 @@ def test_an_output_over_an_input(session):
         check([big, x], before)
 
 
+@pytest.mark.parametrize("n", [SMALL, LARGE])
+def test_an_output_in_the_place_of_an_input(n):
+    """It is written in place where nothing reads the input later, and through a copy elsewhere."""
+    nodes = [node("Neg", "a", "x"), node("Neg", "b", "y"), node("Add", "x b", "z")]
+    ins, outs = ([info(name, ["n"], FLOAT) for name in names] for names in ("abc", "xyzw"))
+    with q7x2_ep.InferenceSession(model([*nodes, node("Exp", "c", "w")], ins, outs)) as session:
+        (code,) = session._session.program.codes
+        assert code.encoded.over[0] == 0 and code.encoded.over[3] == 2
+        whole = np.zeros(n + 1, np.float32)
+        data = dict(zip("abc", np.random.default_rng(0).random((3, n), np.float32)))
+        at = {"a": whole[:-1], "b": data["b"].copy(), "c": np.zeros(n, np.float32)}
+        same, near = dict(zip("xyw", at.values())), {**at, "x": whole[1:]}
+        for outputs in (same, {"x": near["x"]}, {"x": at["c"], "w": at["a"]}, {"w": at["b"]}):
+            for _ in range(4):
+                for name, array in at.items():
+                    array[...] = data[name]
+                binding = session.io_binding()
+                for name, array in at.items():
+                    binding.bind_cpu_input(name, array)
+                for name in "xyzw":
+                    if name in outputs:
+                        value = q7x2_ep.OrtValue.ortvalue_from_numpy(outputs[name])
+                        binding.bind_ortvalue_output(name, value)
+                    else:
+                        binding.bind_output(name)
+                session.run_with_iobinding(binding)
+                wanted = [-data["a"], -data["b"], data["b"] - data["a"], np.exp(data["c"])]
+                for found, each in zip(binding.get_outputs(), wanted):
+                    np.testing.assert_allclose(found.numpy(), each, 1e-6)
+
+
 def test_many_threads(session):
     def work(seed: int) -> None:
         for n in (2, 2, 2, LARGE, LARGE, LARGE):

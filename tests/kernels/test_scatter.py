@@ -125,6 +125,7 @@ def test_tensor_scatter(first, circular):
     for b, start in enumerate(first or (0, 0)):
         expected[b, :, (start + np.arange(2)) % 7] = updates[b].swapaxes(0, 1)
     fields = {"batch": 2, "outer": 3, "max": 7, "n": 2, "inner_bytes": 16, "circular": circular}
+    fields["length"] = 7
     at = None if first is None else np.array(first)
     (y,) = run_op("tensor_scatter", x=x, updates=updates, first=at, y=x, **fields)
     np.testing.assert_array_equal(y, expected)
@@ -133,6 +134,31 @@ def test_tensor_scatter(first, circular):
     (y,) = run_op("tensor_scatter", x=x, updates=updates, first=at, y=x, **fields)
     np.testing.assert_array_equal(y[:, :, 6], updates[:, :, 0])
     np.testing.assert_array_equal(y[:, :, 0], updates[:, :, 1])
+
+
+@pytest.mark.parametrize("starts", [None, (0, 9), (4, 7), (1, 3)])
+@pytest.mark.parametrize("shape", [(2, 3, 7, 4), (2, 1, 9001, 16), (2, 2, 0, 8), (2, 0, 3, 4)])
+@pytest.mark.parametrize("more", [0, 4, 5000])
+def test_tensor_scatter_to_a_longer_output(starts, shape, more):
+    """Zeros where neither x nor updates have rows."""
+    rng = np.random.default_rng(more)
+    batch, outer, rows, depth = shape
+    length, n = rows + more, 2
+    if length < max(starts or (0,)) + n:
+        return
+    x = rng.standard_normal(shape).astype(np.float32)
+    updates = rng.standard_normal((batch, outer, n, depth)).astype(np.float32)
+    expected = np.zeros((batch, outer, length, depth), np.float32)
+    expected[:, :, :rows] = x
+    for b, start in enumerate(starts or (0, 0)):
+        expected[b, :, start : start + n] = updates[b]
+    fields = {"batch": batch, "outer": outer, "max": rows, "n": n, "circular": 0, "length": length}
+    fields["inner_bytes"] = 4 * depth
+    first = None if starts is None else np.array(starts)
+    outputs = [np.full(expected.shape, np.nan, np.float32)] + ["x"] * (more == 0)
+    for y in outputs:
+        (found,) = run_op("tensor_scatter", x=x, updates=updates, first=first, y=y, **fields)
+        np.testing.assert_array_equal(found, expected)
 
 
 def test_out_of_range():
@@ -144,6 +170,7 @@ def test_out_of_range():
         scatter_elements(x, np.array([[0, -5]]), np.ones((1, 2), np.float32), 1)
     assert (error.value.code, error.value.value, error.value.limit) == (DATA_FAULT, -5, 4)
     fields = {"batch": 3, "outer": 1, "max": 4, "n": 2, "inner_bytes": 4, "circular": 0}
+    fields["length"] = 4
     for start in (-1, 3):
         with pytest.raises(StatusError) as error:
             at, updates = np.array([0, start, 1]), np.ones((3, 2), np.float32)

@@ -183,13 +183,25 @@ def test_group_query_attention(
     run(1, 3, 6, (9,))
 
 
-def test_group_query_attention_in_one_buffer() -> None:
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+@pytest.mark.parametrize("total", ["input", "mask"])
+def test_group_query_attention_in_one_buffer(total: str, dtype: type) -> None:
     """As decoders are run in place: past and present of all runs are one buffer of the greatest
-    length, and total_sequence_length is an input, which every layer reads.
+    length, and total_sequence_length, which every layer reads, is an input, or the length of a
+    mask. Bits are those of a run with buffers of its own.
     """
     heads, shared, depth, most = 4, 2, 16, 12
     width = heads * depth
     nodes, cache = [], [name for i in (0, 1) for name in (f"k{i}", f"v{i}")]
+    if total == "mask":
+        for op, given, result, attrs in (
+            ("ReduceSum", ["mask", "one"], "sum", {"keepdims": 0}),
+            ("Sub", ["sum", "one"], "last", {}),
+            ("Cast", ["last"], "seqlens_k", {"to": TensorProto.INT32}),
+            ("Shape", ["mask"], "size", {"start": 1}),
+            ("Cast", ["size"], "total", {"to": TensorProto.INT32}),
+        ):
+            nodes.append(helper.make_node(op, given, [result], **attrs))
     for i, x in enumerate(("x", "y0")):
         past = cache[2 * i : 2 * i + 2]
         nodes.append(
@@ -203,43 +215,61 @@ def test_group_query_attention_in_one_buffer() -> None:
                 do_rotary=1,
             )
         )
-    info = functools.partial(helper.make_tensor_value_info, elem_type=TensorProto.FLOAT)
+    is_half = dtype == np.float16
+    code = TensorProto.FLOAT16 if is_half else TensorProto.FLOAT
+    info = functools.partial(helper.make_tensor_value_info, elem_type=code)
     number = functools.partial(helper.make_tensor_value_info, elem_type=TensorProto.INT32)
     rows = {"x": width, "key": shared * depth, "value": shared * depth}
     inputs = [info(name, shape=["batch", "new", size]) for name, size in rows.items()]
     inputs += [info(name, shape=["batch", shared, "past", depth]) for name in cache]
-    inputs += [number("seqlens_k", shape=["batch"]), number("total", shape=[])]
+    if total == "mask":
+        inputs.append(info("mask", elem_type=TensorProto.INT64, shape=["batch", "length"]))
+    else:
+        inputs += [number("seqlens_k", shape=["batch"]), number("total", shape=[])]
     present = [info(f"new_{name}", shape=["batch", shared, "total", depth]) for name in cache]
-    tables = [numpy_helper.from_array(f(most, depth // 2), name) for name in ("cos", "sin")]
+    angles = f(most, depth // 2).astype(dtype)
+    tables = [numpy_helper.from_array(angles, name) for name in ("cos", "sin")]
+    tables.append(numpy_helper.from_array(np.ones(1, np.int64), "one"))
     graph = helper.make_graph(
         nodes, "decoder", inputs, [info("y1", shape=["batch", "new", width]), *present], tables
     )
     opsets = [helper.make_opsetid("", 20), helper.make_opsetid("com.microsoft", 1)]
     model = helper.make_model(graph, opset_imports=opsets, ir_version=10).SerializeToString()
-    engines = []
-    for engine in (q7x2_ep, onnxruntime):
-        zeros = [np.zeros((2, shared, most, depth), np.float32) for _ in cache]
+    runs = []
+    for engine, is_shared in ((q7x2_ep, True), (q7x2_ep, False), (onnxruntime, True)):
+        zeros = [np.zeros((2, shared, most, depth), dtype) for _ in cache]
         buffers = [engine.OrtValue.ortvalue_from_numpy(array) for array in zeros]
-        engines.append((engine.InferenceSession(model), dict(zip(cache, buffers))))
-    for new, total in ((5, 5), (1, 6), (1, 7)):
-        feeds = {name: f(2, new, size) for name, size in rows.items()}
-        feeds.update(seqlens_k=ints(total - 1, total - 1), total=np.array(total, np.int32))
+        runs.append((engine.InferenceSession(model), dict(zip(cache, buffers)), is_shared))
+    for new, keys in ((5, 5), (1, 6), (1, 7), (1, 8), (1, 8)):
+        feeds = {name: f(2, new, size).astype(dtype) for name, size in rows.items()}
+        if total == "mask":
+            feeds["mask"] = np.ones((2, keys), np.int64)
+        else:
+            feeds.update(seqlens_k=ints(keys - 1, keys - 1), total=np.array(keys, np.int32))
         results = []
-        for session, buffers in engines:
+        for session, buffers, is_shared in runs:
             binding = session.io_binding()
             for name, array in feeds.items():
                 binding.bind_cpu_input(name, array)
             for name, value in buffers.items():
                 binding.bind_ortvalue_input(name, value)
-                binding.bind_ortvalue_output(f"new_{name}", value)
+                if is_shared:
+                    binding.bind_ortvalue_output(f"new_{name}", value)
+                else:
+                    binding.bind_output(f"new_{name}")
             binding.bind_output("y1")
             session.run_with_iobinding(binding)
-            kept = [value.numpy()[:, :, :total] for value in buffers.values()]
+            if not is_shared:
+                buffers.update(zip(cache, binding.get_outputs()))
+            kept = [value.numpy()[:, :, :keys] for value in buffers.values()]
             results.append([binding.copy_outputs_to_cpu()[-1], *kept])
-        for ours, wanted in zip(*results):
-            np.testing.assert_allclose(ours, wanted, 1e-4, 2e-5)
-    (session, _), _ = engines
-    assert [step.op for step in q7x2_ep.explain(session).host_steps] == ["q7::Contents"]
+        for ours, alone, wanted in zip(*results):
+            np.testing.assert_array_equal(ours, alone)
+            np.testing.assert_allclose(ours, wanted, *((5e-3, 5e-3) if is_half else (1e-4, 2e-5)))
+    session = runs[0][0]
+    assert session._session.program.codes[-1].encoded.over.count(-1) == 1  # not in place: y1
+    hosts = [step.op for step in q7x2_ep.explain(session).host_steps]
+    assert hosts == (["q7::Contents"] if total == "input" else [])
 
 
 def test_unsupported() -> None:

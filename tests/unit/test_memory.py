@@ -30,10 +30,25 @@ def test_sharing_is_refused_where_it_is_not_safe() -> None:
     settle(["s"] * 3, [x, y], [], [Sharing(1, x, y, [x])])
     assert y.parent is None, "another operand of the step reads the same memory"
 
+    x, y = storage("x", 0, 1), storage("y", 1, 2)
+    settle(["s"] * 3, [x, y], [], [Sharing(1, x, y, [], 32, 64)])
+    assert y.parent is None, "rows of another length"
+
     for space in ("input", "constant", "output"):
         x, y = storage("x", 0, 1, space=space), storage("y", 1, 2)
         settle(["s"] * 3, [x, y], [], [Sharing(1, x, y, [])])
         assert y.parent is None, f"{space} is not ours to overwrite"
+
+
+def test_an_output_may_be_over_a_feed_that_nobody_reads_again() -> None:
+    def over(last: int = 1, first: int = 1, others: bool = False, reads: int = 64) -> bool:
+        x, y = storage("x", 0, last, space="input"), storage("y", first, 2, space="output")
+        settle(["s"] * 3, [x, y], [], [Sharing(1, x, y, [x] if others else [], reads, 64)])
+        assert y.place() == (y, 0)
+        return y.over is x
+
+    assert over()
+    assert not (over(last=2) or over(first=0) or over(others=True) or over(reads=32))
 
 
 def test_sharing_chains_through_one_memory() -> None:

@@ -15,6 +15,7 @@ import numpy as np
 from q7x2_ep import dtypes, errors
 from q7x2_ep.backend.call import Call, check_output
 from q7x2_ep.backend.cpu import library as native
+from q7x2_ep.backend.cpu.feeds import Feeds
 from q7x2_ep.backend.cpu.lane import Lane
 from q7x2_ep.backend.cpu.outputs import Outputs
 from q7x2_ep.ir.shape import substitute
@@ -72,8 +73,7 @@ class Executor:
             bound.outputs.next_run()
             outputs = self._run(bound, arrays) if call is None else self._call(bound, arrays, call)
             if is_again and bound.lane is None:
-                inputs, steps = self.encoded.inputs, len(self.encoded.steps)
-                bound.lane = Lane(bound.context, steps, inputs, arrays, outputs, bound.outputs)
+                bound.lane = Lane(bound.context, self.encoded, arrays, outputs, bound.outputs)
             return outputs
         finally:
             self._give_back(bound)
@@ -173,10 +173,10 @@ class Executor:
         for name, array, shape, dtype in zip(names, given, shapes, self._dtypes):
             if array is not None:
                 check_output(name, array, shape, dtype)
-        made = bound.outputs
+        made, feeds = bound.outputs, Feeds(arrays if call.outputs else ())
         outputs = [
-            _new(made, shape, dtype) if array is None or not _is_free(array, arrays) else array
-            for array, shape, dtype in zip(given, shapes, self._dtypes)
+            _new(made, shape, dtype) if array is None or not _is_free(array, feeds, over) else array
+            for array, shape, dtype, over in zip(given, shapes, self._dtypes, self.encoded.over)
         ]
         total = len(self.encoded.steps)
         stride = WATCHED_STEPS if call.stopped is not None else max(total, 1)
@@ -254,12 +254,7 @@ def _new(outputs: Outputs, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarra
         raise errors.BackendError(f"[output] out of memory: {error}") from None
 
 
-def _is_free(array: np.ndarray, feeds: Sequence[np.ndarray]) -> bool:
-    """Whether steps may write to the array: it is dense, and no feed lies in its memory."""
+def _is_free(array: np.ndarray, feeds: Feeds, over: int) -> bool:
+    """Whether steps may write to the array: it is dense, and none that reads a feed minds."""
     flags = array.flags
-    return (
-        flags.c_contiguous
-        and flags.aligned
-        and flags.writeable
-        and not any(np.may_share_memory(array, feed) for feed in feeds)
-    )
+    return flags.c_contiguous and flags.aligned and flags.writeable and feeds.allow(array, over)

@@ -12,9 +12,10 @@ from typing import Any, Optional
 import numpy as np
 from numpy import ndarray
 
+from q7x2_ep.backend.cpu.feeds import Feeds
 from q7x2_ep.backend.cpu.library import Context, Launch, address
 from q7x2_ep.backend.cpu.outputs import Outputs
-from q7x2_ep.ir.core import Value
+from q7x2_ep.plan.encode import Encoded
 
 COPIED_BYTES = 1 << 14  # and fewer; of one array
 
@@ -27,21 +28,22 @@ class Lane:
     def __init__(
         self,
         context: Context,
-        steps: int,
-        inputs: Sequence[Value],
+        encoded: Encoded,
         arrays: Sequence[np.ndarray],
         outputs: Sequence[np.ndarray],
         memory: Outputs,
     ):
         slots = [_slot(array) for array in arrays]
         self._results = [_slot(array) for array in outputs]
-        self._launch = Launch(context, 0, steps, slots, self._results)
+        self._launch = Launch(context, 0, len(encoded.steps), slots, self._results)
         feeds = [
             (value.name, array.dtype, array.shape, slot, i)
-            for i, (value, array, slot) in enumerate(zip(inputs, arrays, slots))
+            for i, (value, array, slot) in enumerate(zip(encoded.inputs, arrays, slots))
         ]
         self._copied = [feed[:4] for feed in feeds if arrays[feed[4]].nbytes <= COPIED_BYTES]
         self._read = [feed for feed in feeds if arrays[feed[4]].nbytes > COPIED_BYTES]
+        read = [feed[4] for feed in self._read]
+        self._over = [read.index(i) if i in read else -1 for i in encoded.over]  # of those
         self._outputs = [(each.shape, each.dtype, each.nbytes > COPIED_BYTES) for each in outputs]
         self._made = [(i, *each) for i, (*each, is_large) in enumerate(self._outputs) if is_large]
         self._small = [(i, self._results[i]) for i, each in enumerate(self._outputs) if not each[2]]
@@ -82,13 +84,14 @@ class Lane:
                 return list(map(_result, self._results, into))
             return [slot.copy() for slot in self._results]
         outputs: list[Any] = [*into] if into else [None] * len(self._results)
+        feeds = Feeds([feed[name] for name, *_ in self._read] if into else ())
         for i, shape, dtype in self._made:
             if outputs[i] is None:
                 try:
                     outputs[i] = self._memory.array(shape, dtype)
                 except MemoryError:
                     return None
-            elif any(np.may_share_memory(outputs[i], feed[name]) for name, *_ in self._read):
+            elif not feeds.allow(outputs[i], self._over[i]):
                 return None
             launch.targets[i] = address(outputs[i])
         launch.run()
