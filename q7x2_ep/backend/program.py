@@ -213,7 +213,7 @@ class Program:
         if is_body:
             consts = [value.const is not None for value in self.image.outputs]
             return [a.copy() if is_const else a for a, is_const in zip(outputs, consts)]
-        outputs = _owned(outputs, state, arrays)
+        outputs = _owned(outputs, state, arrays, parts)
         return outputs if call is None else _place(outputs, call, self.image.output_names)
 
     def _into(self, call: Optional[Call]) -> Mapping[Value, np.ndarray]:
@@ -452,19 +452,25 @@ def _place(outputs: list[Any], call: Call, names: Sequence[str]) -> list[Any]:
     return outputs
 
 
-def _owned(results: list[Any], state: State, feeds: Sequence[Any]) -> list[Any]:
+def _owned(
+    results: list[Any], state: State, feeds: Sequence[Any], parts: Iterable[Any]
+) -> list[Any]:
     """The results, copied where they may share memory with a feed, a constant or one another: the
-    caller may change each. What it gave for them is as it wants it.
+    caller may change each. What it gave for them is as it wants it, and what a native part makes
+    shares nothing, though it is a part of larger memory (cpu/outputs.py).
     """
-    given = set(map(id, state.into.values()))
-    made = {id(array) for array in state.arrays.values()} - set(map(id, feeds)) | given
+    native = {value for part in parts if isinstance(part, Native) for value in part.outputs}
+    made = {
+        id(array)
+        for value, array in state.arrays.items()
+        if value in native or getattr(array, "base", None) is None
+    }
+    made = made - set(map(id, feeds)) | set(map(id, state.into.values()))
     owned = []
     for result in results:
         if isinstance(result, list):
             result = [item.copy() if isinstance(item, np.ndarray) else item for item in result]
-        elif isinstance(result, np.ndarray) and (
-            id(result) not in made or (result.base is not None and id(result) not in given)
-        ):
+        elif isinstance(result, np.ndarray) and id(result) not in made:
             result = result.copy()
         made.discard(id(result))
         owned.append(result)
