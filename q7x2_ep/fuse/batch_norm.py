@@ -52,14 +52,15 @@ def _build(
     more: Optional[Value] = None,
     term: Optional[Value] = None,
 ) -> Value:
-    """The arithmetic on constants is folded after this."""
-    factor = g.Div(scale, g.Sqrt(g.Add(variance, epsilon)))
-    shift = g.Sub(shift, g.Mul(mean, factor))
+    folded = g.folded
+    factor = folded("Div", scale, folded("Sqrt", folded("Add", variance, epsilon)))
+    shift = folded("Sub", shift, folded("Mul", mean, factor))
     if more is not None and term is not None:
-        more, term = (g.Reshape(value, list(scale.shape)) for value in (more, term))
-        factor, shift = g.Mul(factor, more), g.Add(g.Mul(shift, more), term)
+        more, term = (folded("Reshape", value, list(scale.shape)) for value in (more, term))
+        factor, shift = folded("Mul", factor, more), folded("Mul", shift, more)
+        shift = folded("Add", shift, term)
     column = _column(x, scale)
-    return g.Add(g.Mul(x, g.Reshape(factor, column)), g.Reshape(shift, column))
+    return g.Add(g.Mul(x, folded("Reshape", factor, column)), folded("Reshape", shift, column))
 
 
 def _column(x: Value, scale: Value) -> list:

@@ -101,38 +101,40 @@ def applied(
     epsilon: float = 0.0,
 ) -> tuple[Value, Optional[Value]]:
     """Weights and bias of a convolution like `node`, with what is linear in each channel of its
-    result. The arithmetic is on constants: it is folded after this.
+    result.
     """
     channels = node.output.shape[1]
     if scale is not None:
         factor = _flat(g, scale, channels)
         if variance is not None:
-            factor = g.Div(factor, g.Sqrt(g.Add(variance, epsilon)))
+            deviation = g.folded("Sqrt", g.folded("Add", variance, epsilon))
+            factor = g.folded("Div", factor, deviation)
         weight = _scaled(g, node, weight, factor)
         if mean is not None:
-            bias = g.Sub(bias, mean) if bias is not None else g.Neg(mean)
-        bias = None if bias is None else g.Mul(bias, factor)
+            bias = g.folded("Neg", mean) if bias is None else g.folded("Sub", bias, mean)
+        bias = None if bias is None else g.folded("Mul", bias, factor)
     if shift is not None:
         shift = _flat(g, shift, channels)
-        bias = shift if bias is None else g.Add(bias, shift)
+        bias = shift if bias is None else g.folded("Add", bias, shift)
     return weight, bias
 
 
 def _flat(g: Any, value: Value, channels: Any) -> Value:
     """Numbers per channel, or one for all, as a vector."""
     if all(dim == 1 for dim in value.shape):
-        return g.Expand(g.Reshape(value, [1]), [channels])
-    return g.Reshape(value, [channels])
+        return g.folded("Expand", g.folded("Reshape", value, [1]), [channels])
+    return value if value.shape == (channels,) else g.folded("Reshape", value, [channels])
 
 
 def _scaled(g: Any, node: Node, weight: Value, factor: Value) -> Value:
     """The weights for a result times one factor per channel."""
     shape, ones = list(weight.shape), [1 for _ in weight.shape[2:]]
     if node.op == CONV:  # (M, C / groups, ..)
-        return g.Mul(weight, g.Reshape(factor, [shape[0], 1, *ones]))
+        return g.folded("Mul", weight, g.folded("Reshape", factor, [shape[0], 1, *ones]))
     groups, (channels, filters, *kernel) = node.attrs["group"], shape  # (C, M / groups, ..)
-    by_group = g.Reshape(weight, [groups, channels // groups, filters, *kernel])
-    return g.Reshape(g.Mul(by_group, g.Reshape(factor, [groups, 1, filters, *ones])), shape)
+    by_group = g.folded("Reshape", weight, [groups, channels // groups, filters, *kernel])
+    factor = g.folded("Reshape", factor, [groups, 1, filters, *ones])
+    return g.folded("Reshape", g.folded("Mul", by_group, factor), shape)
 
 
 def padded(g: Any, x: Any, pads: Any, zero: Any, w: Any, bias: Any) -> Any:

@@ -11,9 +11,9 @@ def in_order(nodes: Sequence[Any]) -> list[int]:
     each behind what it needs. Nodes that need each other stay somewhere among them.
     """
     makers = {name: i for i, node in enumerate(nodes) for name in node.output if name}
-    needs = [{makers[name] for name in _used(node) if name in makers} for node in nodes]
-    if all(max(need, default=-1) < i for i, need in enumerate(needs)):
+    if all(makers.get(name, -1) < i for i, node in enumerate(nodes) for name in _used(node)):
         return list(range(len(nodes)))
+    needs = [{makers[name] for name in _used(node) if name in makers} for node in nodes]
     order: list[int] = []
     begun: set[int] = set()
     for root in range(len(nodes)):

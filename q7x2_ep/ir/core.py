@@ -116,6 +116,10 @@ class Node:
         """The graphs among the attributes: branches and loop bodies."""
         return [value for value in self.attrs.values() if isinstance(value, Graph)]
 
+    def operand_types(self) -> list[Optional[tuple]]:
+        """What type inference looks at, for `inferred`."""
+        return [v and (v, v.dtype, v.shape, v.elements) for v in self.inputs]
+
     def set_input(self, i: int, value: Optional[Value]) -> None:
         old = self.inputs[i]
         if old is not None:

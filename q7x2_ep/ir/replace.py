@@ -58,6 +58,8 @@ def replace(old: Iterable[Value], new: Iterable[Value], made: list[Node], gone: 
     for kept, temporary in zip(old, new):
         maker = temporary.producer
         assert maker is not None, "a replacement is made by a node"
+        if kept.type != temporary.type:
+            maker.inferred = None
         maker.outputs[[output is temporary for output in maker.outputs].index(True)] = kept
         kept.producer = maker
         for user in list(dict.fromkeys(temporary.users)):

@@ -51,18 +51,30 @@ class Builder:
         entry = find(op)
         if entry is None:
             raise KeyError(op)
-        values = [x for x in inputs if isinstance(x, Value)]
-        like = next((x.dtype for x in values if x.dtype != dtypes.BOOL), dtypes.FLOAT)
-        operands = [
-            x if x is None or isinstance(x, Value) else self.literal(x, like) for x in inputs
-        ]
+        operands = self._operands(inputs)
         results = [self.graph.new_value(Type(0, None)) for _ in range(outputs)]
         given = {key: value for key, value in attrs.items() if value is not ANY}
         node = Node(op, operands, results, {**entry.attributes, **given})
         for result, type in zip(results, entry.infer(node)):
             result.set_type(type)
+        node.inferred = node.operand_types()
         self._made.append(node)
         return tuple(results) if outputs > 1 else results[0]
+
+    def folded(self, op: str, *inputs: Any, **attrs: Any) -> Value:
+        """As `call` with one output; of constants alone, the constant that it is."""
+        if any(isinstance(x, Value) and x.const is None for x in inputs):
+            return self.call(op, *inputs, **attrs)
+        entry = find(op)
+        node = Node(op, self._operands(inputs), [], {**entry.attributes, **attrs})
+        result = self.array(_evaluate(node, entry.infer(node)[0].dtype))
+        node.detach()
+        return result
+
+    def _operands(self, inputs: Sequence[Any]) -> list[Optional[Value]]:
+        values = [x for x in inputs if isinstance(x, Value)]
+        like = next((x.dtype for x in values if x.dtype != dtypes.BOOL), dtypes.FLOAT)
+        return [x if x is None or isinstance(x, Value) else self.literal(x, like) for x in inputs]
 
     def literal(self, x: Union[float, Sequence[Dim]], dtype: int = dtypes.FLOAT) -> Value:
         """A number as a scalar of dtype; a list of dims as an int64 vector, a shape operand."""
@@ -85,9 +97,7 @@ class Builder:
 
     def evaluated(self, node: Node) -> Value:
         """The result of a node of constants, as a constant."""
-        arrays = [None if value is None else value.const for value in node.inputs]
-        result = find(node.op).reference(node, *arrays)
-        return self.array(np.asarray(result, dtypes.DTYPES[node.output.dtype].numpy))
+        return self.array(_evaluate(node, node.output.dtype))
 
     def concatenate(self, constants: Sequence[Value], axis: Optional[int]) -> Value:
         """A constant made of others; axis None flattens them. Matrices stay apart, see Joined."""
@@ -140,6 +150,13 @@ class Builder:
         """The nodes made since the last call."""
         made, self._made = self._made, []
         return made
+
+
+def _evaluate(node: Node, dtype: int) -> np.ndarray:
+    arrays = [None if value is None else value.const for value in node.inputs]
+    with np.errstate(all="ignore"):
+        result = find(node.op).reference(node, *arrays)
+    return np.asarray(result, dtypes.DTYPES[dtype].numpy)
 
 
 def meaning(graph: Graph, node: Node) -> list[Node]:

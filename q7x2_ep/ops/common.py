@@ -201,7 +201,7 @@ def fold(
     operation: Callable[..., Optional[Dim]], *operands: Optional[tuple[Dim, ...]]
 ) -> Optional[tuple[Dim, ...]]:
     """operation over known contents, repeating single ones; None where anything is unknown."""
-    if any(operand is None for operand in operands):
+    if None in operands:
         return None
     n = min(map(len, operands)) and max(map(len, operands))
     if any(len(operand) not in (1, n) for operand in operands):

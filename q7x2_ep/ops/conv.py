@@ -155,6 +155,7 @@ def window_guards(node: Node, spec: Sequence[Axis]) -> list[Guard]:
             f"with pads {axis.before} and {axis.after}",
         )
         for axis in spec
+        if not at_least(axis.out, 1)
     ]
 
 
@@ -163,6 +164,7 @@ def kernel_guards(spec: Sequence[Axis]) -> list[Guard]:
     return [
         (maximum(axis.kernel, 1), axis.kernel, f"a kernel of {axis.kernel} elements")
         for axis in spec
+        if not at_least(axis.kernel, 1)
     ]
 
 

@@ -70,12 +70,12 @@ def infer_binary(
     """
 
     def infer(node: Node) -> list[Type]:
-        given = [value for value in node.inputs if value.const is None or value.shape]
-        found = sorted({dtypes.type_string(value.dtype) for value in given})
+        found = {value.dtype for value in node.inputs if value.const is None or value.shape}
         if len(found) > 1 and not mixed:
+            given = " and ".join(sorted(map(dtypes.type_string, found)))
             raise ModelError(
                 f"{where_is(node)} Type parameter (T) bound to different types: expected operands "
-                f"of one type, given {' and '.join(found)}"
+                f"of one type, given {given}"
             )
         contents = [known(value) for value in node.inputs]
         elements = reduce(lambda a, b: fold(operation, a, b), contents[1:], contents[0])

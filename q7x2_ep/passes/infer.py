@@ -28,10 +28,7 @@ infer_types = run
 
 def infer_node(node: Node) -> bool:
     """Set the types of a node's outputs, and missing attributes; False if it was up to date."""
-    seen = [
-        None if value is None else (value, value.dtype, value.shape, value.elements)
-        for value in node.inputs
-    ]
+    seen = node.operand_types()
     if node.inferred == seen:
         return False
     entry = find(node.op)

@@ -148,17 +148,19 @@ def _encode(plan: Plan, target: Target, symbols: list[str]) -> Encoded:
     for step in plan.steps:
         row = target.ops[step.op]
         base = len(image)
-        args = bytearray(-(-row.struct_bytes // ALIGN) * ALIGN)
+        args = array("q", bytes(-(-row.struct_bytes // ALIGN) * ALIGN))
         for operand in row.operands:
             at = step.operands[operand.name]
             if at is not None:
                 pointer_patches.append((base + operand.offset, *_address(at, buffer_index, values)))
         for f in row.fields:
-            _put_field(args, base, step, row, f, target, values, value_patches)
+            given = step.fields[f.name]
+            if type(given) is int and f.type == "i64":  # as most are
+                args[f.offset // 8] = given
+            else:
+                _put_field(args, base, step, row, f, target, values, value_patches)
         image += args
-        steps.append(
-            (list(target.ops).index(step.op), step.kernel.index if step.kernel else -1, base)
-        )
+        steps.append((row.index, step.kernel.index if step.kernel else -1, base))
     graph = plan.graph
     over = {s.index: s.over.index for s in plan.storages if s.over is not None}
     input_dims = [[values.of(d) for d in value.shape] for value in graph.inputs]
@@ -211,7 +213,7 @@ def _address(at: Operand, buffer_index: dict[int, int], values: Values) -> tuple
 
 
 def _put_field(
-    args: bytearray,
+    args: array,
     base: int,
     step: Step,
     row: OpRow,

@@ -14,9 +14,11 @@ from onnx import TensorProto, defs, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from q7x2_ep import dtypes
-from q7x2_ep.ir.core import Node, Type, Value
+from q7x2_ep.errors import ModelError
+from q7x2_ep.ir.core import Graph, Node, Type, Value
 from q7x2_ep.ir.shape import Expr, substitute, symbol
 from q7x2_ep.ops import entries, find
+from q7x2_ep.ops.builder import Builder
 
 OPSET = 25
 
@@ -938,3 +940,18 @@ def test_signatures_are_those_of_the_standard() -> None:
             names = [each.strip() for each in side.split(",") if each.strip()]
             assert sum(not each.endswith(("?", "*")) for each in names) <= least, (name, side)
             assert len(names) >= most or names[-1].endswith("*"), (name, side)
+
+
+def test_folded() -> None:
+    """Of constants a Builder makes the constant, no node; of two dtypes it refuses, as a node."""
+    g = Builder(Graph())
+    x = g.array(np.array([1.0, -4.0], np.float32))
+    root = g.folded("Sqrt", x)
+    assert (
+        root.type == Type(dtypes.FLOAT, (2,)) and root.const[0] == 1.0 and np.isnan(root.const[1])
+    )
+    assert not x.users and not g.take()
+    with pytest.raises(ModelError, match="bound to different types"):
+        g.folded("Mul", x, g.array(np.ones(2, np.float64)))
+    given = Value("x", dtypes.FLOAT, (2,))
+    assert g.folded("Add", given, x).producer is g.take()[0]
