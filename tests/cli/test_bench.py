@@ -23,6 +23,7 @@ sys.path.append(str(Path(__file__).parents[2] / "bench"))
 import acceptance  # bench is a folder of scripts, not a package
 import attention
 import compare
+import decode
 import kernels
 import models
 import plots
@@ -295,6 +296,36 @@ def test_attention_alone_is_held_against_the_peak():
     assert row["flops"] == 2 * 12 * 64 * 64 * 128 and row["limit"] > 0
     longer = attention.measure(128, 1, False, 2, False)
     assert longer["bytes"] <= 2 * row["bytes"] + (1 << 20)
+
+
+DECODER = """graph(%input_ids: i64[batch,sequence], %past_key_values.0.key: f32[batch,2,past,4])
+  %table = f32[1000,8]
+  %x = Gather(%table, %input_ids) {axis=0}
+  %heads = Reshape(%x, [0, 0, 2, 4])
+  %new = Transpose(%heads) {perm=[0, 2, 1, 3]}
+  %present.0.key = Concat(%past_key_values.0.key, %new) {axis=2}
+  %keys = Transpose(%present.0.key) {perm=[0, 1, 3, 2]}
+  %scores = MatMul(%new, %keys)
+  %weights = Softmax(%scores) {axis=-1}
+  %mixed = MatMul(%weights, %present.0.key)
+  %back = Transpose(%mixed) {perm=[0, 2, 1, 3]}
+  %y = Reshape(%back, [0, 0, 8])
+  %columns = Transpose(%table) {perm=[1, 0]}
+  %logits = MatMul(%y, %columns)
+  return %logits, %present.0.key
+"""
+
+
+def test_decode_feeds_caches_back_and_finds_the_tokens_of_onnxruntime(tmp_path):
+    pytest.importorskip("onnxruntime")
+    path = tmp_path / "tiny.onnx"
+    graph = parse(DECODER)
+    infer.run(graph)
+    save(graph, str(path))
+    row = decode.measure(path, 1, 5, 3, 1)
+    assert row["name"] == "tiny 5+3" and row["limit"] > 0 and len(row["ms"]) == 2
+    assert decode.caches(graph, 7) == 4 * 7 * 8
+    assert "tiny 5+3" in decode.line(row)
 
 
 def test_interleave_gives_every_sample():
