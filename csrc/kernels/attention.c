@@ -10,10 +10,7 @@
 
 void Q7_KERNEL(attention_rows)(const q7_attention_tile *t);
 
-enum {
-    DIRECT = 4, /* up to so many queries of one head by rows: panels would be mostly padding */
-    PANELS = Q7_ATTENTION_QUERIES / Q7_W
-};
+enum { PANELS = Q7_ATTENTION_QUERIES / Q7_W };
 
 /* What a block of queries keeps between blocks of keys. */
 typedef struct workspace {
@@ -387,7 +384,7 @@ static void blocked(const q7_attention_tile *t) {
 }
 
 void Q7_KERNEL(attention_f32)(const q7_attention_tile *t) {
-    if (t->heads > 1 || t->all_queries <= DIRECT)
+    if (t->heads > 1 || t->all_queries <= Q7_ATTENTION_FEW)
         Q7_KERNEL(attention_rows)(t);
     else
         blocked(t);

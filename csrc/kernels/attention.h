@@ -64,6 +64,11 @@ typedef struct q7_attention_tile {
      * number of the block. kept: how many there are; 0: keys and values are read in place. */
     float *work;
     int64_t kept, kv_head, all_keys; /* all_keys: of the operand, of which `keys` count */
+    /* Few queries see some keys at a time: those of one of n_parts (1: all of them), or, with `part` so
+     * many, none, but what became of all parts is joined. Rows of partial, of (head, query, part), hold
+     * Dv sums, the maximum and the sum of weights. */
+    int64_t part, n_parts;
+    float *partial;
 } q7_attention_tile;
 
 /* Where the copies of the block from a key are, of those that are kept, and what says so. */

@@ -13,14 +13,23 @@ enum {
     FEW_KEYS = 64 /* of a block: each of its two halves prefetches for the other */
 };
 
+/* What is left of a row by a part of the keys. */
+static float *partial_of(const q7_attention_tile *t, int64_t i, int64_t part) {
+    return t->partial + (i * t->n_parts + part) * (t->Dv + 2);
+}
+
 /* Everything but the scores. */
 static void start_row(const q7_attention_tile *t, int64_t i, row *r) {
-    const int64_t head = i / t->queries, query = i % t->queries;
-    const float sink = t->sinks ? t->sinks[head] * LOG2_E : -INFINITY, max = floorf(sink);
+    const int64_t head = i / t->queries, query = i % t->queries, part = t->part;
+    const int64_t low = part * Q7_ATTENTION_PART;
+    const int64_t high = part + 1 < t->n_parts ? low + Q7_ATTENTION_PART : INT64_MAX;
+    const float sink = t->sinks && part == 0 ? t->sinks[head] * LOG2_E : -INFINITY;
+    const float max = floorf(sink);
     r->q = t->q + head * t->q_h_stride + query * t->q_stride;
-    r->o = t->o + head * t->o_h_stride + query * t->o_stride;
-    r->begin = q7_max(0, q7_min(t->keys, t->begin + query));
-    r->end = q7_max(0, q7_min(t->keys, t->end + query));
+    r->o =
+        t->n_parts > 1 ? partial_of(t, i, part) : t->o + head * t->o_h_stride + query * t->o_stride;
+    r->begin = q7_max(low, q7_min(t->keys, t->begin + query));
+    r->end = q7_max(low, q7_min(q7_min(t->keys, high), t->end + query));
     r->mask = q7_attention_mask_of(&t->mask, head, query);
     r->bias = q7_attention_mask_of(&t->bias, head, query);
     r->max = max;
@@ -121,8 +130,42 @@ static bool each_block(const q7_attention_tile *t, row *rows, int64_t count, boo
     return passed;
 }
 
+/* o = sums / sum (Dv). */
+static void finish_row(const q7_attention_tile *t, const float *sums, float sum, float *o) {
+    const bool masked = sum == 0.0f && t->zero_masked_rows,
+               unordered = sum != sum && t->zero_nan_rows;
+    const q7_f32 by = q7_set1(1.0f / sum);
+    for (int64_t d = 0; d < t->Dv; d += Q7_W) {
+        const q7_f32 x = q7_load_part(sums + d, t->Dv - d);
+        q7_store_part(o + d, masked || unordered ? q7_set1(0.0f) : q7_mul(x, by), t->Dv - d);
+    }
+}
+
+/* The parts of row i become one: maxima are integers, so that each is scaled exactly. */
+static void join_row(const q7_attention_tile *t, int64_t i) {
+    const int64_t head = i / t->queries, query = i % t->queries, Dv = t->Dv;
+    float max = -INFINITY, sum = 0.0f, *first = partial_of(t, i, 0);
+    for (int64_t j = 0; j < t->n_parts; j++) max = fmaxf(max, partial_of(t, i, j)[Dv]);
+    const float base = max == -INFINITY ? 0.0f : max;
+    for (int64_t j = 0; j < t->n_parts; j++) {
+        float *part = partial_of(t, i, j);
+        const float by = q7_hmax(q7_exp2(q7_set1(part[Dv] - base)));
+        sum += by * part[Dv + 1];
+        for (int64_t d = 0; d < Dv; d += Q7_W) {
+            const q7_f32 x = q7_mul(q7_set1(by), q7_load_part(part + d, Dv - d));
+            const q7_f32 so_far = j ? q7_load_part(first + d, Dv - d) : q7_set1(0.0f);
+            q7_store_part(first + d, q7_add(so_far, x), Dv - d);
+        }
+    }
+    finish_row(t, first, sum, t->o + head * t->o_h_stride + query * t->o_stride);
+}
+
 void Q7_KERNEL(attention_rows)(const q7_attention_tile *t) {
     const int64_t count = t->heads * t->queries;
+    if (t->part == t->n_parts) {
+        for (int64_t i = 0; i < count; i++) join_row(t, i);
+        return;
+    }
     row rows[MOST];
     for (int64_t i = 0; i < count; i++) start_row(t, i, rows + i);
     bool saw = true;
@@ -130,13 +173,10 @@ void Q7_KERNEL(attention_rows)(const q7_attention_tile *t) {
     for (int64_t i = 0; i < count; i++) saw = saw && rows[i].max > LOW / 10;
     if (passed && !saw) each_block(t, rows, count, true);
     for (int64_t i = 0; i < count; i++) {
-        const row *r = &rows[i];
-        const bool masked = r->sum == 0.0f && t->zero_masked_rows,
-                   unordered = r->sum != r->sum && t->zero_nan_rows;
-        const q7_f32 by = q7_set1(1.0f / r->sum);
-        for (int64_t d = 0; d < t->Dv; d += Q7_W) {
-            const q7_f32 x = q7_load_part(r->o + d, t->Dv - d);
-            q7_store_part(r->o + d, masked || unordered ? q7_set1(0.0f) : q7_mul(x, by), t->Dv - d);
-        }
+        row *r = rows + i;
+        if (t->n_parts > 1)
+            r->o[t->Dv] = r->max, r->o[t->Dv + 1] = r->sum;
+        else
+            finish_row(t, r->o, r->sum, r->o);
     }
 }

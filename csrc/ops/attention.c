@@ -2,7 +2,9 @@
  *
  * Query i of batch entry b stands at position i + offset + offsets[b] and sees the keys from `left`
  * before it to `right` after it (-1: no bound) among the first lengths[b] (all Skv without lengths).
- * work: work_floats for each thread, which keeps copies of `kept` blocks of keys and values. */
+ * work: work_floats for each thread, which keeps copies of `kept` blocks of keys and values.
+ * Of up to Q7_ATTENTION_FEW queries the keys are cut into parts as well, of Q7_ATTENTION_PART, so that
+ * there are tasks for all threads; partial: Dv + 2 floats for each head, query and part. */
 #include "../kernels/attention.h"
 
 #include <string.h>
@@ -11,9 +13,6 @@
 
 #define FAR (INT64_MAX / 4) /* beyond every key, and still no overflow when added to */
 
-/* Few queries share what is read of keys and values; many would rather share it in blocks. */
-enum { FEW = 4 };
-
 typedef struct attention_job {
     const q7_attention_args *args;
     q7_attention_kernel kernel;
@@ -21,6 +20,8 @@ typedef struct attention_job {
     int64_t parts;   /* tasks of the heads that share them */
     int64_t blocks;  /* of queries, per head */
     int64_t queries; /* per block, but for the last */
+    int64_t n_parts; /* of keys */
+    bool joins;      /* what became of those */
 } attention_job;
 
 static int64_t clamp(int64_t x, int64_t low, int64_t high) { return q7_max(low, q7_min(x, high)); }
@@ -33,8 +34,10 @@ static float *work_of(const attention_job *job, int64_t thread) {
 static void attention_task(void *arg, int64_t task, int64_t thread) {
     const attention_job *job = arg;
     const q7_attention_args *args = job->args;
-    const int64_t group = args->H / args->Hkv, part = task / job->blocks;
-    const int64_t kv_head = part / job->parts, b = kv_head / args->Hkv;
+    const int64_t group = args->H / args->Hkv;
+    const int64_t key_part = job->joins ? job->n_parts : task % job->n_parts;
+    if (!job->joins) task /= job->n_parts;
+    const int64_t part = task / job->blocks, kv_head = part / job->parts, b = kv_head / args->Hkv;
     const int64_t first = part % job->parts * job->heads, h = kv_head % args->Hkv * group + first;
     /* the last block first: with a causal mask it is the longest */
     const int64_t query = (job->blocks - 1 - task % job->blocks) * job->queries;
@@ -87,6 +90,10 @@ static void attention_task(void *arg, int64_t task, int64_t thread) {
         .kept = args->kept,
         .kv_head = kv_head,
         .all_keys = args->Skv,
+        .part = key_part,
+        .n_parts = job->n_parts,
+        .partial =
+            (float *)args->partial + (b * args->H + h) * args->Sq * job->n_parts * (args->Dv + 2),
     };
     job->kernel(&tile);
 }
@@ -96,10 +103,12 @@ static void attention_task(void *arg, int64_t task, int64_t thread) {
 void q7_op_attention(const q7_attention_args *args, const q7_call *call) {
     if (args->Sq == 0 || args->B * args->H == 0) return;
     const int64_t group = args->H / args->Hkv, wanted = 4 * call->threads;
-    attention_job job = {args, (q7_attention_kernel)call->kernel, .heads = 1, .blocks = 1};
-    if (args->Sq <= FEW) {
+    attention_job job = {args, (q7_attention_kernel)call->kernel, .heads = 1, .blocks = 1,
+                         .n_parts = 1};
+    if (args->Sq <= Q7_ATTENTION_FEW) {
         const int64_t most = q7_min(group, Q7_ATTENTION_ROWS / args->Sq);
-        job.heads = clamp(args->B * args->H / call->threads, 1, most);
+        job.n_parts = q7_max(1, q7_ceil_div(args->Skv, Q7_ATTENTION_PART));
+        job.heads = clamp(args->B * args->H * job.n_parts / call->threads, 1, most);
     } else {
         job.blocks = q7_max(q7_ceil_div(args->Sq, Q7_ATTENTION_QUERIES),
                             q7_min(q7_ceil_div(args->Sq, Q7_ATTENTION_SHORT),
@@ -111,5 +120,9 @@ void q7_op_attention(const q7_attention_args *args, const q7_call *call) {
     job.blocks = q7_ceil_div(args->Sq, job.queries);
     for (int64_t i = 0; i < call->threads; i++) /* copies of an earlier call */
         memset(work_of(&job, i), 0xff, (size_t)args->kept * sizeof(int64_t));
-    q7_parallel(call, args->B * args->Hkv * job.parts * job.blocks, attention_task, &job);
+    const int64_t tasks = args->B * args->Hkv * job.parts * job.blocks;
+    q7_parallel(call, tasks * job.n_parts, attention_task, &job);
+    if (job.n_parts == 1) return;
+    job.joins = true;
+    q7_parallel(call, tasks, attention_task, &job);
 }

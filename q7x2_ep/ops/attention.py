@@ -61,6 +61,13 @@ def work_floats(constants: Mapping[str, int], isa: str, sizes: Sequence[Dim], ke
     return whole + queries * (depth * parts // 2 + width)
 
 
+def partial_floats(constants: Mapping[str, int], sizes: Sequence[Dim]) -> Dim:
+    """What parts of the keys leave, for B, H, Sq, Skv and Dv: nothing of many queries."""
+    B, H, Sq, Skv, Dv = sizes
+    few = 1 - minimum((Sq - 1) // constants["ATTENTION_FEW"], 1)
+    return few * B * H * Sq * ceildiv(Skv, constants["ATTENTION_PART"]) * (Dv + 2)
+
+
 def attention_step(node: Node, b: Any, q: View, k: View, v: View, o: View) -> None:
     """The step of a q7::Attention whose operands and result are these views, (B, H, S, D), of which
     D is dense.
@@ -104,6 +111,7 @@ def attention_step(node: Node, b: Any, q: View, k: View, v: View, o: View) -> No
         sinks=sinks,
         o=o,
         work=b.threads * 4 * floats,
+        partial=4 * partial_floats(b.constants, (B, H, Sq, Skv, Dv)),
         **{"B": B, "H": H, "Hkv": Hkv, "Sq": Sq, "Skv": Skv, "D": D, "Dv": Dv},
         mask_dtype=MASK_NONE if mask is None else mask.dtype,
         offset=fixed,

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from q7x2_ep.backend.cpu.library import load
-from q7x2_ep.ops.attention import kept_blocks, work_floats
+from q7x2_ep.ops.attention import kept_blocks, partial_floats, work_floats
 from tests.kernels.harness import remembered
 from tests.kernels.harness import rows as kernels
 from tests.kernels.harness import run_threads as run_op
@@ -133,6 +133,7 @@ def attention(
     floats = work_floats(*how, (Sq, Skv, D, Dv), kept)
     given.update(kept=kept, work_floats=floats)
     given.update(work=4 * max(threads) * floats)
+    given.update(partial=4 * partial_floats(how[0], (B, H, Sq, Skv, Dv)))
     return run_op("attention", kernel, threads=threads, **stored, **given)[0].transpose(back)
 
 
@@ -207,6 +208,27 @@ def test_layouts_threads_groups(kernel):
     for layout, Hkv, causal in itertools.product(("bhsd", "bshd", "paged"), (1, 2, 6), (0, 1)):
         q, k, v = operands(B=2, H=6, Hkv=Hkv, Sq=150, Skv=170, D=32)
         check(kernel, q, k, v, layout=layout, causal=causal)
+
+
+@ROWS
+@pytest.mark.parametrize("Skv", [512, 513, 1024, 1700])
+def test_few_queries_of_keys_in_parts(kernel, Skv):
+    """Whatever a part does not see, and whatever it alone sees."""
+    for Sq, Hkv, D in ((1, 1, 16), (1, 3, 40), (4, 2, 8), (3, 6, 64)):
+        q, k, v = operands(B=2, H=6, Hkv=Hkv, Sq=Sq, Skv=Skv, D=D)
+        check(kernel, q, k, v, causal=1)
+        check(kernel, q, k, v, window=(90, 0), sinks=np.linspace(-3, 3, 6, dtype=np.float32))
+        lengths = np.array([Skv - 3, 5])
+        check(kernel, q, k, v, lengths=lengths, offsets=lengths - Sq, offset=0, zero=1)
+        mask = np.ones((2, 1, Sq, Skv), bool)
+        mask[0, ..., :600], mask[1, ..., 100:] = False, False
+        for fill, zero in ((-np.inf, 0), (-1e30, 0), (-np.inf, 2)):
+            check(kernel, q, k, v, mask, fill=fill, zero=zero)
+        added = np.where(mask, 0, np.float32(np.finfo(np.float32).min))
+        check(kernel, q, k, v, added, softcap=5.0)
+        large = k.copy()
+        large[:, :, Skv // 2] *= 1e20
+        check(kernel, q, large, v, scale=-1.0)
 
 
 @ROWS
