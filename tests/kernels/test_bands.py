@@ -142,8 +142,9 @@ def test_images_between_steps_are_never_whole():
     """The arena has no room for them."""
     case = Case((160, 160), [Layer(96), Layer(0, 3), Layer(16)])
     session = session_of(model_of(case), 1)
-    session.run(None, {"x": np.zeros((1, 16, *case.size), np.float32)})
-    assert sum(session.memory_report().arenas) < 4 * 96 * 160 * 160 / 2
+    (y,) = session.run(None, {"x": np.zeros((1, 16, *case.size), np.float32)})
+    kept = y.nbytes * 9 / 8  # for the next run's
+    assert sum(session.memory_report().arenas) < kept + 4 * 96 * 160 * 160 / 2
 
 
 def test_an_image_with_two_readers_is_whole():
