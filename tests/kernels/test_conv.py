@@ -362,17 +362,7 @@ def check_threads(op: str, row: KernelRow, case: Case, **more: Any) -> None:
 
 @every_op
 @every_row
-@pytest.mark.parametrize(
-    "name",
-    [
-        "many rows",
-        "patches",
-        "1x1",
-        "many panels",
-        "3-D",
-        "far",
-    ],
-)
+@pytest.mark.parametrize("name", ["many rows", "patches", "1x1", "many panels", "3-D", "far"])
 def test_bits_do_not_depend_on_threads(op: str, row: KernelRow, name: str) -> None:
     check_threads(op, row, CASES[name])
 
