@@ -127,8 +127,10 @@ def measure(
     """One row of results: all kernels of the family on a shape."""
     plan, family = shapes.planned(shape.graph)
     each = shapes.work_of(plan, options.threads)
-    pick = library.target.kernel(family)
-    rows = [row for row in library.target.kernels if row.family == family and row.supported]
+    chosen = (step.kernel for step in plan.steps if step.kernel is not None)
+    pick = next(row for row in chosen if row.family == family)
+    usable = library.target.kernels[pick.index :]  # the step may not have those before
+    rows = [row for row in usable if row.family == family and row.supported]
     rows = [row for row in rows if row.isa != "scalar" or each.flops <= PORTABLE_FLOPS]
     copies = 1
     if options.cold:

@@ -60,7 +60,6 @@ PRODUCTS: dict[str, Callable[[Any], int]] = {  # op: multiply-adds
     "conv": lambda f: windows(f) * f.M * f.C // f.groups,
     "conv_last": lambda f: windows(f) * f.M * f.C // f.groups,
     "conv_direct": lambda f: f.N * f.OH * f.OW * f.kh * f.kw * f.M * f.C // f.groups,
-    "conv_parts": lambda f: f.N * f.OH * f.OW * f.kh * f.kw * f.M * f.C,
     "winograd": lambda f: 9 * f.N * f.OH * f.OW * f.M * f.C // f.groups,  # of a direct sum
     "qconv_last": lambda f: f.N * f.M * f.OH * f.OW * f.C // f.groups * f.kh * f.kw,
     "qdepthwise": lambda f: f.N * f.C * f.OH * f.OW * f.kh * f.kw,
@@ -74,7 +73,6 @@ PACKED: dict[str, Callable[[Any], int]] = {  # op: weights that are packed, whic
     "expert_gemm": lambda f: f.n * f.k * (1 + f.gated) * min(f.experts, f.m),
     "conv_last": lambda f: f.M * f.C // f.groups * f.kd * f.kh * f.kw,
     "conv_direct": lambda f: f.M * f.C // f.groups * f.kh * f.kw,
-    "conv_parts": lambda f: f.M * f.C * f.kh * f.kw,
     "winograd": lambda f: 16 * f.M * f.C // f.groups,
     "rnn": lambda f: f.D * f.gates * f.H * f.H,
 }

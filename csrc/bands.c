@@ -105,12 +105,7 @@ static q7_band_step describe(const q7_plan *p, int64_t step, const int64_t *args
     s.line = word(args, at->x_h_stride);
     s.out_line = word(args, at->OW) * word(args, at->y_stride);
     for (int i = 0; i < 2; i++) s.slices[i] = slice(p, step, at->scratch[i], values, threads);
-    if (p->steps[step].op == Q7_OP_conv_last) { /* up to Q7_GEMM_SOME rows have bits of their own */
-        const bool amx = q7_kernels[p->steps[step].kernel].isa == Q7_ISA_amx;
-        const int64_t width = word(args, at->OW);
-        s.least = amx ? Q7_GEMM_SOME / q7_max(width, 1) + 1 : 1;
-        if (amx && s.images * s.out_height * width <= Q7_GEMM_SOME) s.images = 0;
-    }
+    s.whole = p->steps[step].op == Q7_OP_conv_last;
     if (s.out_height * s.out_line == 0) s.images = 0;
     return s;
 }
@@ -164,21 +159,13 @@ static span span_of_part(const q7_band_step *last, int64_t part, int64_t parts) 
     return (span){height * part / parts, height * (part + 1) / parts};
 }
 
-/* Whether each part is one band, with the lines that each step wants, if one of them wants that. */
+/* Whether each part is one band, if one of the steps wants that. */
 static bool parts_do(q7_band_step *steps, int64_t first, int64_t last, int64_t threads) {
-    const int64_t height = steps[last].out_height, parts = parts_of(&steps[last], threads);
-    int64_t most = 0;
-    for (int64_t i = first; i <= last; i++) most = q7_max(most, steps[i].least);
-    if (!most) return true;
-    if (make_room(steps, first, last, q7_ceil_div(height, parts)) > ROOM) return false;
-    for (int64_t part = 0; part < parts; part++) {
-        span made = span_of_part(&steps[last], part, parts);
-        for (int64_t i = last; i >= first; i--) {
-            if (made.end - made.begin < steps[i].least) return false;
-            made = span_under(&steps[i], made.begin, made.end);
-        }
-    }
-    return true;
+    const int64_t parts = parts_of(&steps[last], threads);
+    bool whole = false;
+    for (int64_t i = first; i <= last; i++) whole |= steps[i].whole;
+    return !whole ||
+           make_room(steps, first, last, q7_ceil_div(steps[last].out_height, parts)) <= ROOM;
 }
 
 /* Whether steps [first, last] can be run in bands: a line of the last image has room, and parts have

@@ -6,8 +6,7 @@
  * each thread has room for a band; the lines that the next band needs as well are moved to its front.
  * A task is a part of the lines of an image, and computes what lies above it again. Every element is
  * the sum that it would be otherwise: drivers see images of fewer lines. Products that read all of their
- * weights for each band (conv_last) have one band to a part, of so many rows that bits are the same. Read
- * exec.c first. */
+ * weights for each band (conv_last) have one band to a part. Read exec.c first. */
 #ifndef Q7_BANDS_H
 #define Q7_BANDS_H
 #include "arena.h"
@@ -22,7 +21,7 @@ typedef struct q7_band_step {
     int64_t line, out_line;     /* floats of x, of y from one line to the next */
     int64_t room;               /* lines of y that a thread has room for, where that is linked */
     int64_t slices[2];          /* bytes of its scratch for each thread */
-    int64_t least;              /* lines of y that it makes at once, all of a part; or 0 for any */
+    bool whole;                 /* it makes all lines of a part at once */
     int64_t last;         /* the last step of the bands that this is the first of, or Q7_BANDS_* */
     int64_t lines, parts; /* of the last image: in a band; tasks for each image */
 } q7_band_step;

@@ -11,8 +11,8 @@
  *     y[1] = b + c    b = d[2] (w[0] + w[2])
  *
  * so that 25 products with 16 matrices make 9 sums, a multiplication of 1.44. w holds the 16 matrices
- * G w G^T as packed panels. Channels are summed in blocks of
- * Q7_WINOGRAD_K_BLOCK, by amx, which does stride 1 alone, all at once. room: q7_winograd_room floats. */
+ * G w G^T as packed panels. Channels are summed in blocks of Q7_WINOGRAD_K_BLOCK. room:
+ * q7_winograd_room floats. */
 #ifndef Q7_WINOGRAD_H
 #define Q7_WINOGRAD_H
 #include "../abi.h"
@@ -38,20 +38,10 @@ static inline int64_t q7_winograd_line(int64_t at, int64_t dilation) {
 
 enum { Q7_WINOGRAD_GAP = 16 }; /* floats between rows of channels: not the same sets of L1 */
 
-/* Tiles of a block in tiles of AMX, of whose matrices parts and products stay in L2. 0: AVX-512 does
- * it, stride 2, and a single panel and many channels, which it sums in short blocks and takes no longer
- * for. */
-static inline int64_t q7_winograd_tall(int64_t stride, int64_t channels, int64_t filters) {
-    if (stride != 1 || filters <= 32 || channels > 256) return 0;
-    return q7_min(Q7_WINOGRAD_FLOATS * 2 / (3 * channels + 64), Q7_WINOGRAD_MOST) / 32 * 32;
-}
-
-/* Zeros, the transformed x of a block, and the products of a panel; by amx those of `tall` tiles, as
- * parts, and two matrices of a panel. */
-static inline int64_t q7_winograd_room(int64_t stride, int64_t channels, int64_t nr, int64_t tall) {
-    const int64_t row = channels + Q7_WINOGRAD_GAP, even = q7_ceil_div(channels, 32) * 32;
-    const int64_t sums = stride == 1 ? 16 * nr : 9 * nr, rows = (stride + 3) * (stride + 3) * row;
-    const int64_t plain = q7_ceil_div(row + Q7_WINOGRAD_TILES * (rows + sums), 16) * 16;
-    return plain + (tall ? 16 * tall * (even / 2 * 3 + nr) + even * 3 * nr : 0);
+/* Zeros, the transformed x of a block, and the products of a panel. */
+static inline int64_t q7_winograd_room(int64_t stride, int64_t channels, int64_t nr) {
+    const int64_t row = channels + Q7_WINOGRAD_GAP, sums = stride == 1 ? 16 : 9;
+    const int64_t rows = (stride + 3) * (stride + 3);
+    return q7_ceil_div(row + Q7_WINOGRAD_TILES * (rows * row + sums * nr), 16) * 16;
 }
 #endif

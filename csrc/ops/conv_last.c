@@ -10,19 +10,15 @@
  * matrix per group. x is (N, D, H, W, C) of any strides but 1 for C; pixels of y and residual are
  * y_stride and residual_stride apart. y does not overlap x. Read panels.h first.
  *
- * windows: threads * min(pixels, Q7_GEMM_ROWS) * min(K, Q7_GEMM_K_BLOCK) * 4 bytes. */
+ * windows: threads * min(pixels, Q7_GEMM_ROWS) * min(K, Q7_CONV_K_BLOCK) * 4 bytes. */
 #include "panels.h"
 
-enum {
-    COPIED = 8,        /* panels that copied windows are worth, if all threads get some */
-    IN_PLACE_COST = 2, /* of 16 rows in tiles of AMX, see q7_cut_for_tiles, */
-    COPIED_COST = 4,   /* and of windows that are copied first */
-};
+enum { COPIED = 8 }; /* panels that copied windows are worth, if all threads get some */
 
 typedef struct conv_job {
     q7_conv_last_args x;
     const q7_call *call;
-    bool in_place, skips;
+    bool in_place;
     int64_t pixels, channels, filters, k; /* of the product; channels and filters of a group */
     int64_t run;                          /* floats side by side, of a tap */
     int64_t k_block, row_tiles, row_blocks, panels, chunk, chunks;
@@ -177,7 +173,7 @@ static void conv_task(void *arg, int64_t task, int64_t thread) {
     const int64_t block = task / job->chunks / x->groups;
     const int64_t row = q7_part(job->pixels, job->row_blocks, block);
     const int64_t m = q7_part(job->pixels, job->row_blocks, block + 1) - row;
-    const int64_t per_thread = q7_min(job->pixels, Q7_GEMM_ROWS) * q7_min(job->k, Q7_GEMM_K_BLOCK);
+    const int64_t per_thread = q7_min(job->pixels, Q7_GEMM_ROWS) * q7_min(job->k, Q7_CONV_K_BLOCK);
     const float *from = (const float *)x->x + group * job->channels;
     float *windows = (float *)x->windows + thread * per_thread;
     corner corners[Q7_GEMM_ROWS];
@@ -191,8 +187,7 @@ static void conv_task(void *arg, int64_t task, int64_t thread) {
     for (int64_t k0 = 0; k0 == 0 || k0 < job->k; k0 += job->k_block) {
         const int64_t k = q7_min(job->k - k0, job->k_block);
         const bool ends = k0 == 0 || k0 + k == job->k; /* sums begin, or what follows them is due */
-        span in = {0, m};
-        if (job->skips) in = rows_inside(job, corners, m, k0, k);
+        span in = rows_inside(job, corners, m, k0, k);
         if (in.end < in.begin) in.end = in.begin;
         copy_windows(job, corners + in.begin, in.end - in.begin, k0, k, windows);
         if (ends) multiply(job, group, k0, k, 0, chunk, last, row, in.begin, windows, k);
@@ -225,26 +220,16 @@ void q7_op_conv_last(const q7_conv_last_args *x, const q7_call *call) {
         job.run *= x->kw;
         job.x.kw = 1;
     }
-    const bool in_tiles = q7_in_tiles(call, job.pixels);
-    job.skips = !in_tiles; /* there bits depend on how many rows are multiplied at once */
-    job.k_block = in_tiles ? Q7_GEMM_K_BLOCK : q7_conv_k_block(job.k, single);
+    job.k_block = q7_conv_k_block(job.k, single);
     job.row_tiles = q7_ceil_div(job.pixels, call->mr);
     job.row_blocks = q7_ceil_div(job.row_tiles, Q7_GEMM_ROWS / call->mr);
     job.panels = q7_ceil_div(job.filters, call->nr);
     job.chunk = q7_min(job.panels, Q7_GEMM_PANELS);
     const bool large = job.pixels * job.filters * job.k * x->groups > Q7_SMALL_WORK;
-    if (in_tiles && large) {
-        /* So many rows are left to each task that bits are those of more. */
-        const q7_cut cut =
-            q7_cut_for_tiles(call, job.pixels, job.in_place ? IN_PLACE_COST : COPIED_COST,
-                             job.panels, job.row_blocks, job.pixels / (Q7_GEMM_SOME + 1));
-        job.row_blocks = cut.blocks;
-        job.chunk = cut.chunk;
-    } else if (call->threads > 1 && large) {
+    if (call->threads > 1 && large) {
         const int64_t wanted = call->threads * Q7_TASKS_PER_THREAD;
-        /* Few panels are no even share for each; many pixels are where their writers left them. On
-         * amx pixels are few here, of which parts might be made of tiles. */
-        if ((job.pixels > job.filters || job.panels * x->groups < wanted) && call->mr != Q7_TALL)
+        /* Few panels are no even share for each; many pixels are where their writers left them. */
+        if (job.pixels > job.filters || job.panels * x->groups < wanted)
             job.row_blocks =
                 q7_min(q7_ceil_div(job.row_blocks, call->threads) * call->threads, job.row_tiles);
         const int64_t all = job.panels * job.row_blocks * x->groups;

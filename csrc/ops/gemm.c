@@ -14,8 +14,37 @@
 enum {
     WIDE = 4,      /* chunks of few rows are multiples; divides Q7_GEMM_PANELS */
     WIDE_ROWS = 6, /* rows up to which several panels are multiplied at once */
-    LEAST_TILES = Q7_GEMM_SOME / Q7_TALL + 1, /* in a task, of AMX: its bits are those of more */
+    TALL = 32,     /* rows of a tile of AMX, as kernels.def has them */
+    LEAST_TILES = Q7_GEMM_SOME / TALL + 1, /* of those in a task: its bits are those of more */
 };
+
+/* A cut for threads of rows and panels whose product is made of AMX tiles. */
+typedef struct cut {
+    int64_t blocks, chunk; /* even blocks of rows; panels of a task */
+} cut;
+
+/* The cut, of `least` blocks of rows and more, and of up to Q7_GEMM_PANELS panels, that takes the least
+ * time; not of more than `most` blocks, if that is more than `least`. Each task cuts its rows and
+ * panels into parts: where the product of 16 rows and a panel takes 1, the rows take 1 and a panel
+ * takes 2. The more threads there are, the likelier one of them lags, and shorter tasks leave others
+ * more of its share: a quarter of a task for each thread beyond two (docs/decisions.md 64). */
+static cut cut_for_tiles(const q7_call *call, int64_t rows, int64_t panels, int64_t least,
+                         int64_t most) {
+    enum { TILE = 16, PANEL = 2, LAGS = 4 };
+    cut best = {0};
+    int64_t best_time = INT64_MAX;
+    most = q7_max(least, q7_min(most, least + call->threads));
+    for (int64_t blocks = least; blocks <= most; blocks++)
+        for (int64_t chunk = q7_min(panels, Q7_GEMM_PANELS); chunk > 0; chunk--) {
+            const int64_t tiles = q7_ceil_div(q7_ceil_div(rows, blocks), TILE);
+            const int64_t tasks = blocks * q7_ceil_div(panels, chunk);
+            const int64_t task = tiles + chunk * PANEL + tiles * chunk;
+            const int64_t lag = q7_max(0, call->threads - 2);
+            const int64_t time = task * (LAGS * q7_ceil_div(tasks, call->threads) + lag);
+            if (time < best_time) best_time = time, best = (cut){blocks, chunk};
+        }
+    return best;
+}
 
 void q7_gemm_task(const q7_gemm_job *job, int64_t task, float *sums) {
     const q7_gemm_args *x = job->x;
@@ -71,11 +100,11 @@ q7_gemm_job q7_gemm_job_of(const q7_gemm_args *x, const q7_call *call) {
     job.columns = x->gated ? job.panels * call->nr : x->n;
     job.chunk = x->sums ? q7_min(job.panels, Q7_GEMM_PANELS) : job.panels;
     const bool large = x->m * x->n * x->k > Q7_SMALL_WORK;
-    if (large && q7_in_tiles(call, x->m)) {
-        const q7_cut cut = q7_cut_for_tiles(call, x->m, 1, job.panels, job.row_blocks,
-                                            job.row_tiles / LEAST_TILES);
-        job.row_blocks = cut.blocks;
-        job.chunk = cut.chunk;
+    if (large && call->mr == TALL && q7_gemm_in_tiles(x->m)) {
+        const cut best =
+            cut_for_tiles(call, x->m, job.panels, job.row_blocks, job.row_tiles / LEAST_TILES);
+        job.row_blocks = best.blocks;
+        job.chunk = best.chunk;
     } else if (large) {
         const int64_t even = job.panels * job.row_blocks / (call->threads * Q7_TASKS_PER_THREAD);
         job.chunk = q7_max(1, q7_min(even, Q7_GEMM_PANELS));

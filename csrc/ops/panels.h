@@ -12,8 +12,7 @@ enum {
     Q7_TASKS_PER_THREAD = 4, /* so that a stolen core does not stall the step */
     Q7_SMALL_WORK = 1 << 16, /* multiply-adds, about 2 us: not worth waking a thread */
     Q7_FEW_TILES = 2,        /* row tiles up to which b is better read in place than packed */
-    Q7_PACK_STRIP = 16,      /* floats of a cache line */
-    Q7_TALL = 32             /* rows of a tile of AMX, as kernels.def has them */
+    Q7_PACK_STRIP = 16       /* floats of a cache line */
 };
 
 /* Where the i-th of n even parts of [0, count) starts. */
@@ -35,39 +34,6 @@ static inline int64_t q7_panels_of_task(const q7_call *call, int64_t panels, int
                                         int64_t work) {
     if (work <= Q7_SMALL_WORK) return panels;
     return q7_max(1, panels * row_blocks / (call->threads * Q7_TASKS_PER_THREAD));
-}
-
-/* Whether a product of m rows is made of tiles of AMX: parts of its rows must be, too. */
-static inline bool q7_in_tiles(const q7_call *call, int64_t m) {
-    return call->mr == Q7_TALL && q7_gemm_in_tiles(m);
-}
-
-/* A cut for threads of rows and panels whose product is made of AMX tiles. */
-typedef struct q7_cut {
-    int64_t blocks, chunk; /* even blocks of rows; panels of a task */
-} q7_cut;
-
-/* The cut, of `least` blocks of rows and more, and of up to Q7_GEMM_PANELS panels, that takes the least
- * time; not of more than `most` blocks, if that is more than `least`. Each task cuts its rows and
- * panels into parts: where the product of 16 rows and a panel takes 1, the rows take `row` and a panel
- * takes 2. The more threads there are, the likelier one of them lags, and shorter tasks leave others
- * more of its share: a quarter of a task for each thread beyond two (docs/decisions.md 64). */
-static inline q7_cut q7_cut_for_tiles(const q7_call *call, int64_t rows, int64_t row,
-                                      int64_t panels, int64_t least, int64_t most) {
-    enum { TILE = 16, PANEL = 2, LAGS = 4 };
-    q7_cut best = {0};
-    int64_t best_time = INT64_MAX;
-    most = q7_max(least, q7_min(most, least + call->threads));
-    for (int64_t blocks = least; blocks <= most; blocks++)
-        for (int64_t chunk = q7_min(panels, Q7_GEMM_PANELS); chunk > 0; chunk--) {
-            const int64_t tiles = q7_ceil_div(q7_ceil_div(rows, blocks), TILE);
-            const int64_t tasks = blocks * q7_ceil_div(panels, chunk);
-            const int64_t task = tiles * row + chunk * PANEL + tiles * chunk;
-            const int64_t lag = q7_max(0, call->threads - 2);
-            const int64_t time = task * (LAGS * q7_ceil_div(tasks, call->threads) + lag);
-            if (time < best_time) best_time = time, best = (q7_cut){blocks, chunk};
-        }
-    return best;
 }
 
 /* b (k, n) of any strides as the first `width` columns of a panel (k, nr); n <= width <= nr. */

@@ -9,16 +9,8 @@
 typedef struct winograd_job {
     const q7_winograd_args *x;
     const q7_call *call;
-    int64_t tall;                   /* tiles of a block of amx, or 0 */
-    int64_t tiles, unit;            /* of which blocks are made */
-    int64_t blocks, panels, chunks; /* of a group */
+    int64_t tiles, blocks, panels, chunks; /* of a group */
 } winograd_job;
-
-/* The first tile of a block. */
-static int64_t first_of(const winograd_job *job, int64_t block) {
-    const int64_t units = q7_ceil_div(job->tiles, job->unit);
-    return q7_min(q7_part(units, job->blocks, block) * job->unit, job->tiles);
-}
 
 /* The convolution of one group, an image whose pixels are as far apart. */
 static q7_winograd_args group_of(const winograd_job *job, int64_t group) {
@@ -38,34 +30,22 @@ static void winograd_task(void *arg, int64_t task, int64_t thread) {
     const int64_t block = task / job->chunks % job->blocks, chunk = task % job->chunks;
     const q7_winograd_args x = group_of(job, task / job->chunks / job->blocks);
     const q7_winograd_block part = {
-        .first = first_of(job, block),
-        .end = first_of(job, block + 1),
+        .first = q7_part(job->tiles, job->blocks, block),
+        .end = q7_part(job->tiles, job->blocks, block + 1),
         .first_panel = q7_part(job->panels, job->chunks, chunk),
         .panel = q7_part(job->panels, job->chunks, chunk + 1),
-        .room =
-            (float *)x.room + thread * q7_winograd_room(x.stride, x.C, job->call->nr, job->tall)};
+        .room = (float *)x.room + thread * q7_winograd_room(x.stride, x.C, job->call->nr)};
     ((q7_winograd_kernel)job->call->kernel)(&x, &part);
 }
 
 void q7_op_winograd(const q7_winograd_args *x, const q7_call *call) {
-    winograd_job job = {.x = x, .call = call, .unit = 1};
+    winograd_job job = {.x = x, .call = call};
     job.tiles =
         x->N * q7_winograd_lines(x->OH, x->dilation_h) * q7_winograd_lines(x->OW, x->dilation_w);
     if (job.tiles * x->M == 0) return;
-    const int64_t channels = x->C / x->groups, filters = x->M / x->groups;
-    job.panels = q7_ceil_div(filters, call->nr);
-    if (call->mr == Q7_TALL) job.tall = q7_winograd_tall(x->stride, channels, filters);
-    if (job.tall) {
-        job.unit = 16;
-        const q7_cut cut =
-            q7_cut_for_tiles(call, job.tiles, 1, job.panels, q7_ceil_div(job.tiles, job.tall),
-                             q7_ceil_div(job.tiles, job.unit));
-        job.blocks = cut.blocks;
-        job.chunks = q7_ceil_div(job.panels, cut.chunk);
-    } else {
-        job.blocks = q7_ceil_div(job.tiles, Q7_WINOGRAD_TILES);
-        job.chunks = call->threads > 1 ? q7_ceil_div(2 * call->threads, job.blocks * x->groups) : 1;
-        job.chunks = q7_min(job.chunks, job.panels);
-    }
+    job.panels = q7_ceil_div(x->M / x->groups, call->nr);
+    job.blocks = q7_ceil_div(job.tiles, Q7_WINOGRAD_TILES);
+    job.chunks = call->threads > 1 ? q7_ceil_div(2 * call->threads, job.blocks * x->groups) : 1;
+    job.chunks = q7_min(job.chunks, job.panels);
     q7_parallel(call, x->groups * job.blocks * job.chunks, winograd_task, &job);
 }

@@ -48,11 +48,8 @@ MIN_WINOGRAD = {1: 32, 2: 64}  # channels and filters, by stride
 MIN_PIXELS = 36
 WINOGRAD_SHARE = 0.9  # of the products of windows, what they cost beside theirs included
 SMALL_DILATION = 8  # for images of unknown size
-TILED_FILTERS, TILED_WEIGHTS = 64, 1 << 13  # docs/decisions.md 56
-TILED_CHANNELS, TILED_PIXELS = 256, 512  # 61, 67
 MAX_DIRECT = 1 << 15  # weights of a group: 128 KB of L2
 MAX_PLANES = 4
-MAX_TAPS, MIN_PARTS = 64, 36  # pixels; 67
 WINOGRAD_GAP = 16  # Q7_WINOGRAD_GAP
 
 
@@ -351,11 +348,11 @@ def conv_step(
 
     It reads and writes images whose channels lie side by side. Where there are few filters to a
     group, most of a panel would be empty: then it works on planes, and rows of filters.
+    Products are never in tiles of AMX (docs/decisions.md 89).
     """
     x, w, groups = node.inputs[0], node.inputs[1], node.attrs["group"]
     require_dtype(node, x.dtype, F32)
     spec = windows(node, x, w, 3)
-    in_tiles = w.const is not None and b.kernel("gemm").isa == "amx" and is_wide(node)
     fields: dict[str, Any] = {
         **spec,
         "bias": node.input(2),
@@ -373,15 +370,15 @@ def conv_step(
         k = minimum(product(w.shape[1:]), b.constants["CONV_K_BLOCK"])
         pack = matmul_scratch(b, k, spec["OD"] * spec["OH"] * spec["OW"], "CONV_PANELS")
         fields.update(x=x, w=w, residual=residual, y=node.output, pack=pack)
-        b.step("conv", kernel="gemm", M=w.shape[0], groups=groups, **fields)
-    elif is_direct(node, spec, in_tiles):
+        b.step("conv", kernel="gemm", tiles=False, M=w.shape[0], groups=groups, **fields)
+    elif is_direct(node, spec):
         direct_step(node, b, fields, residual)
-    elif is_winograd(node, spec, in_tiles):
+    elif is_winograd(node, spec):
         stride = spec["stride_h"]
         matrices = transformed(w.const, groups, stride)
         whole = b.graph.constant(matrices, Type(w.dtype, matrices.shape), w.name)
         filters, channels = matrices.shape[1:]
-        floats = winograd_room(stride, channels, filters, b.kernel("winograd"), b.constants)
+        floats = winograd_room(stride, channels, b.kernel("winograd").nr, b.constants)
         fields.update(
             w=b.packed(channels, filters, 1, channels, whole),
             M=w.shape[0],
@@ -394,18 +391,6 @@ def conv_step(
         for axis in "dhw":
             del fields[f"stride_{axis}"]
         b.step("winograd", kernel="winograd", **fields)
-    elif in_tiles and is_of_parts(node, spec, b.constants):
-        filters, channels, taps = w.shape[0], w.shape[1], product(w.shape[2:])
-        fields["w"] = b.packed(
-            channels * taps, filters, taps, channels * taps, w, taps=taps, tap_stride=1
-        )
-        fields.update(last_fields(node, b, residual), M=filters)
-        fields["room"] = b.threads * b.constants["CONV_PARTS_ROOM"]
-        for name in ("D", "OD", "kd", "dilation_d", "pad_front", "x_d_stride"):
-            del fields[name]
-        for axis in "dhw":
-            del fields[f"stride_{axis}"]
-        b.step("conv_parts", kernel="conv_parts", **fields)
     else:
         filters, channels, taps = w.shape[0], w.shape[1], product(w.shape[2:])
         k, pixels = channels * taps, spec["N"] * spec["OD"] * spec["OH"] * spec["OW"]
@@ -413,9 +398,9 @@ def conv_step(
             k, filters // groups, taps, k, w, matrices=groups, taps=taps, tap_stride=1
         )
         rows = minimum(pixels, b.constants["GEMM_ROWS"])
-        fields["windows"] = b.threads * rows * min(k, b.constants["GEMM_K_BLOCK"]) * 4
+        fields["windows"] = b.threads * rows * min(k, b.constants["CONV_K_BLOCK"]) * 4
         fields.update(last_fields(node, b, residual), M=filters, groups=groups)
-        b.step("conv_last", kernel="gemm", **fields)
+        b.step("conv_last", kernel="gemm", tiles=False, **fields)
 
 
 def depthwise_step(node: Node, b: Any, fields: dict[str, Any], residual: Optional[Value]) -> None:
@@ -442,23 +427,14 @@ def repeated(b: Any, x: Value, times: int) -> View:
     return image.transpose((0, len(last.shape) - 1, *range(1, len(last.shape) - 1)))
 
 
-def is_wide(node: Node) -> bool:
-    """Whether tiles of AMX have enough filters for what they cut into parts."""
-    filters, channels = node.inputs[1].shape[:2]
-    large = filters >= TILED_FILTERS and filters * channels >= TILED_WEIGHTS
-    return large and node.attrs["group"] == 1
-
-
-def is_direct(node: Node, spec: dict[str, Dim], in_tiles: bool) -> bool:
+def is_direct(node: Node, spec: dict[str, Dim]) -> bool:
     """Whether csrc/kernels/conv_direct.h applies, and wins: all weights of a group stay in L2, and
     copies of windows would cost too much for what is done with them.
     """
     channels, groups = node.inputs[1].shape[1], node.attrs["group"]
     plane = len(node.output.shape) < 5 or channels * groups <= MAX_PLANES
     floats = product(node.inputs[1].shape) // groups
-    if in_tiles and product(node.inputs[1].shape[2:]) == 1:
-        return False
-    return plane and floats <= MAX_DIRECT and not is_winograd(node, spec, in_tiles)
+    return plane and floats <= MAX_DIRECT and not is_winograd(node, spec)
 
 
 def direct_step(node: Node, b: Any, fields: dict[str, Any], residual: Optional[Value]) -> None:
@@ -548,41 +524,19 @@ def depths_as_channels(node: Node, b: Any) -> View:
     return dense.reshape((batch * axis.out, channels * axis.kernel, *plane))
 
 
-def is_of_parts(node: Node, spec: dict[str, Dim], constants: Mapping[str, int]) -> bool:
-    """Whether csrc/kernels/conv_parts.h applies, and wins: windows of several taps and stride 1, of
-    which an image has enough, and a line of them room.
-    """
-    taps, pixels = product((spec["kh"], spec["kw"])), product((spec["OH"], spec["OW"]))
-    if len(node.output.shape) > 4 or not isinstance(pixels, int):
-        return False
-    several = 1 < taps <= MAX_TAPS and spec["stride_h"] == spec["stride_w"] == 1
-    return several and pixels >= MIN_PARTS and parts_room(spec) <= constants["CONV_PARTS_ROOM"]
-
-
-def parts_room(spec: Mapping[str, Any]) -> int:
-    """q7_conv_parts_room of csrc/kernels/conv_parts.h for a line."""
-    high, wide = ((spec[f"k{i}"] - 1) * spec[f"dilation_{i}"] for i in "hw")
-    rows = (1 + high) * (spec["OW"] + wide) + 17
-    parts, weights = -(-spec["C"] // 32) * 192, 2 * 9 * 3072
-    return rows * (parts + 64) + 1024 + weights + -(-(1 + high) // 64) * 64
-
-
-def is_winograd(node: Node, spec: dict[str, Dim], in_tiles: bool) -> bool:
+def is_winograd(node: Node, spec: dict[str, Dim]) -> bool:
     """Whether the algorithm of kernels/winograd.h applies, and wins."""
     stride, dilated = spec["stride_h"], max(spec[f"dilation_{i}"] for i in "dhw") > 1
     plain = spec["dilation_d"] == spec["stride_d"] == 1 and spec["stride_w"] == stride
     if not plain or stride not in MIN_WINOGRAD:
         return False
-    if dilated and (stride != 1 or in_tiles):
-        return False
-    if stride != 1 and in_tiles:
+    if dilated and stride != 1:
         return False
     filters, channels = node.inputs[1].shape[:2]
     small = (spec["kd"], spec["kh"], spec["kw"]) == (1, 3, 3) and len(node.output.shape) == 4
     images = spec["N"] if isinstance(spec["N"], int) else 1
     pixels = images * spec["OH"] * spec["OW"]
-    least = TILED_PIXELS if in_tiles else MIN_PIXELS
-    few = isinstance(pixels, int) and pixels < least  # bound by reading the weights
+    few = isinstance(pixels, int) and pixels < MIN_PIXELS  # bound by reading the weights
     wide = min(filters // node.attrs["group"], channels) >= MIN_WINOGRAD[stride]
     return small and wide and not few and (not dilated or dilation_fits(spec))
 
@@ -621,19 +575,12 @@ def transformed(w: np.ndarray, groups: int, stride: int = 1) -> np.ndarray:
     return matrices.swapaxes(0, 1).reshape(groups * 16, -1, w.shape[1])
 
 
-def winograd_room(
-    stride: int, channels: int, filters: int, kernel: Any, constants: Mapping[str, int]
-) -> int:
+def winograd_room(stride: int, channels: int, nr: int, constants: Mapping[str, int]) -> int:
     """q7_winograd_room of csrc/kernels/winograd.h."""
-    row, even = channels + WINOGRAD_GAP, -(-channels // 32) * 32
+    row = channels + WINOGRAD_GAP
     rows, sums = (16, 16) if stride == 1 else (25, 9)
-    floats = row + constants["WINOGRAD_TILES"] * (rows * row + sums * kernel.nr)
-    plain = -(-floats // 16) * 16
-    if stride == 2 or kernel.isa != "amx" or filters <= 32 or channels > TILED_CHANNELS:
-        return plain
-    most = min(constants["WINOGRAD_FLOATS"] * 2 // (3 * channels + 64), constants["WINOGRAD_MOST"])
-    tall = most // 32 * 32
-    return plain + 16 * tall * (even // 2 * 3 + kernel.nr) + even * 3 * kernel.nr
+    floats = row + constants["WINOGRAD_TILES"] * (rows * row + sums * nr)
+    return -(-floats // 16) * 16
 
 
 def last_fields(

@@ -119,13 +119,19 @@ class Builder:
     # What op entries use
 
     def step(
-        self, op: str, /, kernel: Optional[str] = None, inplace: Optional[str] = None, **args: Any
+        self,
+        op: str,
+        /,
+        kernel: Optional[str] = None,
+        inplace: Optional[str] = None,
+        tiles: bool = True,
+        **args: Any,
     ) -> None:
         """Emit one step of ops.def row `op`; `args` gives every operand and field of the row by
         name.
 
-        kernel: a family of kernels.def. inplace: the input whose memory the first output may take
-        over.
+        kernel: a family of kernels.def; tiles: as of Target.kernel. inplace: the input whose memory
+        the first output may take over.
         """
         row = self.target.ops[op]
         for f in row.fields:
@@ -153,7 +159,7 @@ class Builder:
                 f"[{op}] lower must give every field of ops.def: missing {missing}, "
                 f"unknown {list(args)}"
             )
-        row_kernel = self.kernel(kernel) if kernel else None
+        row_kernel = self.target.kernel(kernel, tiles=tiles) if kernel else None
         node = self._node
         name, sources = (node.name, node.sources) if node else (op, ())
         self.plan.steps.append(Step(op, row_kernel, operands, fields, name, sources))

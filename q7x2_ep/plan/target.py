@@ -65,6 +65,10 @@ class KernelRow(NamedTuple):
     def name(self) -> str:
         return f"{self.family}_{self.dtypes}_{self.isa}"
 
+    @property
+    def multiplies_floats_in_tiles(self) -> bool:
+        return (self.isa, self.dtypes) == ("amx", "f32")
+
 
 class Target(NamedTuple):
     """A library and a CPU to plan for."""
@@ -124,16 +128,16 @@ class Target(NamedTuple):
         many = not cap and cpus > MANY_CPUS
         return Target(ops, sets, constants, tuple(kernels), isa, "\n".join(abi), many)
 
-    def kernel(self, family: str, dtypes: Optional[str] = None) -> KernelRow:
-        """The first supported row of a family: order in kernels.def is priority. With many CPUs
-        tiles of AMX are for bytes alone.
+    def kernel(self, family: str, dtypes: Optional[str] = None, tiles: bool = True) -> KernelRow:
+        """The first supported row of a family: order in kernels.def is priority.
 
+        tiles: whether those of AMX may multiply floats, which they never do with many CPUs.
         Raises: BackendError where this build and CPU have none.
         """
+        tiles = tiles and not self.has_many_cpus
         for row in self.kernels:
-            in_tiles = (row.isa, row.dtypes) == ("amx", "f32") and self.has_many_cpus
             is_of_family = row.family == family and dtypes in (None, row.dtypes)
-            if is_of_family and row.supported and not in_tiles:
+            if is_of_family and row.supported and (tiles or not row.multiplies_floats_in_tiles):
                 return row
         raise BackendError(f"[library] has no {family} kernel for this CPU (isa {self.isa})")
 

@@ -111,7 +111,7 @@ def session_of(model: bytes, threads: int) -> q7x2_ep.InferenceSession:
     return q7x2_ep.InferenceSession(model, options)
 
 
-@pytest.mark.parametrize("odd", [1, np.inf])  # a pixel beside others that tiles may not multiply
+@pytest.mark.parametrize("odd", [1, np.inf])  # an infinity reaches its own windows alone
 @pytest.mark.parametrize("name", CASES)
 def test_bits_are_those_of_whole_images_with_any_threads(name, odd):
     case = CASES[name]

@@ -8,16 +8,18 @@ import numpy as np
 import pytest
 
 from q7x2_ep.backend.cpu.library import load
-from q7x2_ep.ops.conv import paired_weights, parts_room, transformed, winograd_room
+from q7x2_ep.ops.conv import paired_weights, transformed, winograd_room
 from q7x2_ep.plan.target import KernelRow
 from tests.kernels.harness import rows, run_op, tolerance
 from tests.kernels.windows import Window, convolve, window
 
 CONSTANTS = load("").target.constants
 every_op = pytest.mark.parametrize("op", ["conv", "conv_last"])
-every_row = pytest.mark.parametrize("row", rows("gemm"), ids=lambda row: row.name)
+PRODUCTS = [row for row in rows("gemm") if not row.multiplies_floats_in_tiles]
+every_row = pytest.mark.parametrize("row", PRODUCTS, ids=lambda row: row.name)
 every_line_row = pytest.mark.parametrize("row", rows("depthwise"), ids=lambda row: row.name)
 every_direct_row = pytest.mark.parametrize("row", rows("conv_direct"), ids=lambda row: row.name)
+every_winograd_row = pytest.mark.parametrize("row", rows("winograd"), ids=lambda row: row.name)
 every_order = pytest.mark.parametrize("order", ["channels last", "planes"])
 GAP = 3  # floats between the pixels of the images of conv_last and depthwise
 
@@ -42,7 +44,6 @@ CASES = {
     "patches": Case((1, 3, 32, 48), (20, 3, 16, 16), window((16, 16), stride=16)),
     "1x1": Case((2, 7, 5, 9), (6, 7, 1, 1), window((1, 1))),
     "1x1 many rows": Case((2, 7, 5, 9), (70, 7, 1, 1), window((1, 1))),
-    "1x1 of two tiles": Case((1, 40, 8, 8), (40, 40, 1, 1), window((1, 1))),
     "1x1 strided": Case((1, 4, 6, 7), (3, 4, 1, 1), pads((1, 1), (2, 3), (0, 0), (0, 0))),
     "1x1 cropped": Case((1, 4, 6, 7), (3, 4, 1, 1), pads((1, 1), (1, 1), (0, 0), (-1, -2))),
     "1x1 padded": Case((1, 4, 3, 3), (3, 4, 1, 1), pads((1, 1), (1, 1), (1, 2), (0, 1))),
@@ -61,7 +62,6 @@ CASES = {
     "far": Case((2, 50, 9, 30), (9, 50, 3, 3), pads((3, 3), (1, 1), (6, 7), (6, 7), (6, 7))),
     "far lines": Case((2, 50, 9, 8), (9, 50, 3, 3), pads((3, 3), (1, 2), (7, 1), (7, 0), (7, 1))),
     "out of reach": Case((1, 40, 9, 7), (9, 40, 3, 3), window((3, 3), dilation=11, pad=11)),
-    "half of it in tiles": Case((1, 96, 3, 17), (130, 96, 1, 1), window((1, 1))),
 }
 DEPTHWISE = {
     "3x3": Case((2, 5, 8, 9), (5, 1, 3, 3), window((3, 3), pad=1), 5),
@@ -103,16 +103,6 @@ WINOGRAD = {
         (1, 9, 4, 31), (33, 9, 3, 3), pads((3, 3), (1, 1), (1, 5), (1, 6), (1, 5))
     ),
     "far": Case((2, 33, 9, 30), (9, 33, 3, 3), pads((3, 3), (1, 1), (6, 7), (6, 7), (6, 7))),
-    "too many channels for AMX": Case((1, 260, 4, 4), (70, 260, 3, 3), window((3, 3), pad=1)),
-}
-PARTS = {
-    **{name: CASES[name] for name in ("3x3", "1x1 padded", "long k", "padding alone")},
-    **{name: CASES[name] for name in ("narrow lines", "many rows", "many panels")},
-    "one product": Case((1, 70, 7, 7), (50, 70, 3, 3), window((3, 3), pad=1)),
-    "images": Case((5, 33, 6, 9), (17, 33, 3, 3), window((3, 3), pad=1)),
-    "dilated": Case((2, 40, 17, 20), (33, 40, 4, 5), pads((4, 5), (1, 1), (2, 1), (0, 3), (3, 2))),
-    "cropped": Case((1, 9, 9, 12), (65, 9, 2, 2), pads((2, 2), (1, 1), (-1, -2), (0, -1))),
-    "blocks": Case((1, 256, 45, 60), (34, 256, 3, 3), window((3, 3), pad=1)),
 }
 DIRECT = {
     **{name: case for name, case in CASES.items() if len(case.x) < 5 and case.w[0] < 100},
@@ -175,21 +165,13 @@ def run(
         names = ("D", "OD", "kd", "kh", "kw", "pad_front", "x_d_stride")
         axes = ["dilation_d", *(f"stride_{axis}" for axis in "dhw")]
         given = {name: value for name, value in given.items() if name not in (*names, *axes)}
-        filters = case.w[0] // case.groups
-        floats = winograd_room(stride, case.w[1], filters, row, CONSTANTS)
+        floats = winograd_room(stride, case.w[1], row.nr, CONSTANTS)
         given.update(stride=stride, room=threads * floats * 4)
-    elif op == "conv_parts":
-        names = ("D", "OD", "kd", "dilation_d", "pad_front", "x_d_stride")
-        strides = [f"stride_{axis}" for axis in "dhw"]
-        given = {name: value for name, value in given.items() if name not in (*names, *strides)}
-        assert parts_room(given) <= CONSTANTS["CONV_PARTS_ROOM"]
-        given.update(w=packed(row, case, w), M=case.w[0])
-        given["room"] = threads * CONSTANTS["CONV_PARTS_ROOM"]
     else:
         k = int(np.prod(case.w[1:]))
         given.update(w=packed(row, case, w), M=case.w[0], groups=case.groups)
         pixels = min(y[..., 0].size, CONSTANTS["GEMM_ROWS"])
-        given["windows"] = threads * pixels * min(k, CONSTANTS["GEMM_K_BLOCK"]) * 4
+        given["windows"] = threads * pixels * min(k, CONSTANTS["CONV_K_BLOCK"]) * 4
     y = run_op(op, row, threads, **given)["y"]
     assert np.isnan(y[..., expected.shape[1] :]).all()
     return np.moveaxis(y[..., : expected.shape[1]], -1, 1), expected, size
@@ -273,8 +255,8 @@ def test_against_direct_sum(op: str, row: KernelRow, name: str) -> None:
 @pytest.mark.parametrize(
     "op, row",
     [
-        *((op, row) for op in ("conv", "conv_last") for row in rows("gemm")),
-        *((op, row) for op in ("conv_direct", "winograd", "conv_parts") for row in rows(op)),
+        *((op, row) for op in ("conv", "conv_last") for row in PRODUCTS),
+        *((op, row) for op in ("conv_direct", "winograd") for row in rows(op)),
     ],
     ids=lambda value: getattr(value, "name", value),
 )
@@ -380,33 +362,9 @@ def check_threads(op: str, row: KernelRow, case: Case, **more: Any) -> None:
 
 @every_op
 @every_row
-@pytest.mark.parametrize(
-    "name",
-    [
-        "many rows",
-        "patches",
-        "1x1",
-        "1x1 of two tiles",
-        "many panels",
-        "3-D",
-        "far",
-        "half of it in tiles",
-    ],
-)
+@pytest.mark.parametrize("name", ["many rows", "patches", "1x1", "many panels", "3-D", "far"])
 def test_bits_do_not_depend_on_threads(op: str, row: KernelRow, name: str) -> None:
     check_threads(op, row, CASES[name])
-
-
-@every_op
-@every_row
-def test_bits_beside_what_does_not_fit_parts(op: str, row: KernelRow) -> None:
-    """A tiny pixel and a tiny filter: rows of the product, of conv_last and of conv."""
-    case = Case((1, 40, 14, 14), (300, 40, 1, 1), window((1, 1)))
-    rng = np.random.default_rng(0)
-    x, w = (rng.uniform(1, 2, shape).astype(np.float32) for shape in (case.x, case.w))
-    x[:, :, 6, 13] *= np.float32(1e-20)
-    w[140] *= np.float32(1e-20)
-    check_threads(op, row, case, x=x, w=w)
 
 
 @every_direct_row
@@ -422,44 +380,24 @@ def test_bits_of_depthwise_do_not_depend_on_threads(row: KernelRow) -> None:
 
 @pytest.mark.parametrize("op", ["conv", "conv_last", "depthwise"])
 def test_nothing_to_do(op: str) -> None:
-    for row in rows("depthwise" if op == "depthwise" else "gemm"):
+    for row in rows("depthwise") if op == "depthwise" else PRODUCTS:
         assert run(op, row, NOTHING)[0].shape == (0, 3, 2, 2)
 
 
-@pytest.mark.parametrize(
-    "op, row",
-    [(op, row) for op in ("winograd", "conv_parts") for row in rows(op)],
-    ids=lambda value: getattr(value, "name", value),
-)
-def test_what_does_not_fit_parts(op: str, row: KernelRow) -> None:
-    """Pixels of tiny numbers, or of an infinity, and a tiny filter leave the others alone."""
+@every_winograd_row
+def test_infinities_reach_tiles_above_them_alone(row: KernelRow) -> None:
     case = Case((1, 32, 9, 18), (40, 32, 3, 3), window((3, 3), pad=1))
-    rng = np.random.default_rng(0)
-    x, w = (rng.uniform(1, 2, shape).astype(np.float32) for shape in (case.x, case.w))
-    small_x, small_w = x.copy(), w.copy()
-    small_x[:, :, :3] *= np.float32(1e-37)
-    small_w[3] *= np.float32(1e-37)
-    for given in ({"x": small_x, "w": w}, {"x": x, "w": small_w}):
-        y, expected, size = run(op, row, case, **given)
-        assert (np.abs(y - expected) <= tolerance(9 * 32, size)).all()
-        check_threads(op, row, case, **given)
-    before = run(op, row, case, x=x, w=w)[0]
+    x = np.random.default_rng(0).uniform(1, 2, case.x).astype(np.float32)
+    before = run("winograd", row, case, x=x)[0]
     x[..., 0, 0] = np.inf
-    y = run(op, row, case, x=x, w=w)[0]
+    y = run("winograd", row, case, x=x)[0]
     assert not np.isfinite(y[..., 0, 0]).any()
     assert y[..., 4:, :].tobytes() == before[..., 4:, :].tobytes()
 
 
-@pytest.mark.parametrize(
-    "op, row, case",
-    [
-        pytest.param(op, row, case, id=f"{name}-{row.name}")
-        for op, cases in (("conv_parts", PARTS), ("winograd", WINOGRAD))
-        for row in rows(op)
-        for name, case in cases.items()
-    ],
-)
-def test_transformed_images(op: str, row: KernelRow, case: Case) -> None:
-    check(op, row, case)
-    check_residual(op, row, case)
-    check_threads(op, row, case)
+@every_winograd_row
+@pytest.mark.parametrize("name", WINOGRAD)
+def test_winograd_against_direct_sum(row: KernelRow, name: str) -> None:
+    check("winograd", row, WINOGRAD[name])
+    check_residual("winograd", row, WINOGRAD[name])
+    check_threads("winograd", row, WINOGRAD[name])

@@ -39,7 +39,6 @@ KINDS |= {
     "conv": "gemm",
     "conv_last": "gemm",
     "conv_direct": "gemm",
-    "conv_parts": "gemm",
     "matmul": "gemm",
     "copy": "copy",
 }

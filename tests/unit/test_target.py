@@ -2,6 +2,10 @@
 
 import pytest
 
+from q7x2_ep.backend.cpu.library import load
+from q7x2_ep.ir.text import parse
+from q7x2_ep.passes import infer
+from q7x2_ep.plan.build import build
 from q7x2_ep.plan.target import MANY_CPUS, Target
 
 TEXT = """cpu scalar avx2 avx512 amx
@@ -26,4 +30,23 @@ kernel qgemm u8 avx512 14 32 compiled=1 supported=1
 def test_tiles_are_for_bytes_where_there_are_many_cpus(cap, cpus, floats, byte):
     target = Target.parse(TEXT, cap, cpus=cpus)
     assert target.kernel("gemm").isa == floats
+    assert target.kernel("gemm", tiles=False).isa == "avx512"
     assert target.kernel("qgemm", "u8").isa == byte
+
+
+@pytest.mark.parametrize(
+    "x, w, op",
+    [
+        ("1,256,14,14", "1024,256,1,1", "conv_last"),
+        ("1,64,56,56", "256,64,1,1", "conv_direct"),
+        ("1,256,14,14", "256,256,3,3", "winograd"),
+        ("1,128,56,56", "128,128,3,3", "winograd"),
+        ("1,160,17,17", "192,160,7,7", "conv_last"),
+        ("1,64,9,9", "3,64,3,3", "conv"),
+    ],
+)
+def test_convolutions_are_never_in_tiles(x, w, op):
+    graph = parse(f"graph(%x: f32[{x}])\n  %w = f32[{w}]\n  %y = Conv(%x, %w)\n  return %y\n")
+    infer.run(graph)
+    plan = build(graph, Target.parse(load("").description, "amx", foreign=True))
+    assert [step.kernel.isa for step in plan.steps if step.op == op] == ["avx512"]

@@ -85,14 +85,14 @@ Q7_INLINE bool q7_row_fits(__m512 largest) {
 }
 
 /* n floats in steps, which are `step` on from each other, and the parts of one `stride`; false if they do
- * not fit. What is `ahead` of whole steps is prefetched; 0: nothing is. */
-Q7_INLINE bool q7_cut_row(const float *a, int64_t n, const int64_t ahead, q7_bf16 *to, int64_t step,
+ * not fit. What is `ahead` of whole steps is prefetched. */
+Q7_INLINE bool q7_cut_row(const float *a, int64_t n, int64_t ahead, q7_bf16 *to, int64_t step,
                           int64_t stride) {
     const int64_t whole = n / Q7_PARTS_STEP * Q7_PARTS_STEP;
     __m512 largest = _mm512_setzero_ps();
     for (int64_t k = 0; k < whole; k += Q7_PARTS_STEP, to += step) {
-        if (ahead) q7_prefetch(a + k + ahead);
-        if (ahead) q7_prefetch(a + k + ahead + 16);
+        q7_prefetch(a + k + ahead);
+        q7_prefetch(a + k + ahead + 16);
         q7_store_parts(_mm512_loadu_ps(a + k), _mm512_loadu_ps(a + k + 16), true, to, stride,
                        &largest);
     }
