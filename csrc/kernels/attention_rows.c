@@ -18,16 +18,18 @@ static float *partial_of(const q7_attention_tile *t, int64_t i, int64_t part) {
     return t->partial + (i * t->n_parts + part) * (t->Dv + 2);
 }
 
+static float *output_of(const q7_attention_tile *t, int64_t i) {
+    return t->o + i / t->queries * t->o_h_stride + i % t->queries * t->o_stride;
+}
+
 /* Everything but the scores. */
 static void start_row(const q7_attention_tile *t, int64_t i, row *r) {
-    const int64_t head = i / t->queries, query = i % t->queries, part = t->part;
-    const int64_t low = part * Q7_ATTENTION_PART;
-    const int64_t high = part + 1 < t->n_parts ? low + Q7_ATTENTION_PART : INT64_MAX;
-    const float sink = t->sinks && part == 0 ? t->sinks[head] * LOG2_E : -INFINITY;
+    const int64_t head = i / t->queries, query = i % t->queries;
+    const int64_t low = t->part * Q7_ATTENTION_PART, high = low + Q7_ATTENTION_PART;
+    const float sink = t->sinks && t->part == 0 ? t->sinks[head] * LOG2_E : -INFINITY;
     const float max = floorf(sink);
     r->q = t->q + head * t->q_h_stride + query * t->q_stride;
-    r->o =
-        t->n_parts > 1 ? partial_of(t, i, part) : t->o + head * t->o_h_stride + query * t->o_stride;
+    r->o = t->n_parts > 1 ? partial_of(t, i, t->part) : output_of(t, i);
     r->begin = q7_max(low, q7_min(t->keys, t->begin + query));
     r->end = q7_max(low, q7_min(q7_min(t->keys, high), t->end + query));
     r->mask = q7_attention_mask_of(&t->mask, head, query);
@@ -143,7 +145,7 @@ static void finish_row(const q7_attention_tile *t, const float *sums, float sum,
 
 /* The parts of row i become one: maxima are integers, so that each is scaled exactly. */
 static void join_row(const q7_attention_tile *t, int64_t i) {
-    const int64_t head = i / t->queries, query = i % t->queries, Dv = t->Dv;
+    const int64_t Dv = t->Dv;
     float max = -INFINITY, sum = 0.0f, *first = partial_of(t, i, 0);
     for (int64_t j = 0; j < t->n_parts; j++) max = fmaxf(max, partial_of(t, i, j)[Dv]);
     const float base = max == -INFINITY ? 0.0f : max;
@@ -157,7 +159,7 @@ static void join_row(const q7_attention_tile *t, int64_t i) {
             q7_store_part(first + d, q7_add(so_far, x), Dv - d);
         }
     }
-    finish_row(t, first, sum, t->o + head * t->o_h_stride + query * t->o_stride);
+    finish_row(t, first, sum, output_of(t, i));
 }
 
 void Q7_KERNEL(attention_rows)(const q7_attention_tile *t) {
