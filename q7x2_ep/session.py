@@ -19,7 +19,7 @@ from q7x2_ep import dtypes, errors, knobs
 from q7x2_ep.backend.call import Call
 from q7x2_ep.backend.cpu.cores import default_threads
 from q7x2_ep.backend.cpu.library import load
-from q7x2_ep.backend.program import Code, Compiler, HostCode, Image, Origin, Program
+from q7x2_ep.backend.program import Code, Compiler, HostCode, Image, Origin, Program, dense
 from q7x2_ep.files import Track, replacing
 from q7x2_ep.ir.core import Graph, Node, Type
 from q7x2_ep.ir.shape import Dim, Expr
@@ -294,7 +294,7 @@ class Session:
                 wanted = dim if name is None else sizes.setdefault(name, array.shape[axis])
                 if array.shape[axis] != wanted:
                     raise _wrong_dim(spec, array, axis, wanted)
-            arrays.append(array if array.flags.c_contiguous else np.ascontiguousarray(array))
+            arrays.append(dense(array))
         return arrays, sizes
 
     def wrong_names(self, feeds: Mapping[str, Any]) -> errors.FeedError:
