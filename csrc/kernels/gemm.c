@@ -24,6 +24,7 @@ typedef struct target {
     bool add;
     const q7_gemm_epilogue *epilogue; /* of c, where it is_simple(), or NULL */
     int64_t first;                    /* column */
+    const float *residual;            /* of p, or NULL */
 } target;
 
 /* What is wanted soon: `stride` floats for every k, from p and from `gap` behind it. Panels that are
@@ -65,111 +66,122 @@ Q7_INLINE bool is_simple(const q7_gemm_epilogue *e) {
     return clamps && !e->row_bias && !e->gated;
 }
 
+/* Every vector *x of a tile, and its place in rows from `origin` on. The optimiser does not see where
+ * rows are: it would compute all addresses up front and keep them on the stack from loop to loop. */
+#define EACH(origin, row_stride, ...)              \
+    do {                                           \
+        __typeof__(origin) row = origin;           \
+        Q7_UNROLL                                  \
+        for (int i = 0; i < m; i++) {              \
+            Q7_UNROLL                              \
+            for (int j = 0; j < vectors; j++) {    \
+                q7_f32 *x = &sum[i * vectors + j]; \
+                __VA_ARGS__;                       \
+            }                                      \
+            row += row_stride;                     \
+            __asm__("" : "+r"(row));               \
+        }                                          \
+    } while (0)
+
 /* What becomes of sums, each part a loop over registers, so that what they ask is asked once. */
 Q7_INLINE void put(target out, q7_f32 *sum, const int m, const int vectors) {
-#define EACH(...)                              \
-    Q7_UNROLL                                  \
-    for (int i = 0; i < m; i++) {              \
-        Q7_UNROLL                              \
-        for (int j = 0; j < vectors; j++) {    \
-            q7_f32 *x = &sum[i * vectors + j]; \
-            const int64_t column = j * Q7_W;   \
-            __VA_ARGS__;                       \
-        }                                      \
-    }
     const q7_gemm_epilogue *e = out.epilogue;
-    float *c = out.p;
-    const int64_t stride = out.stride;
-    if (out.add) EACH(*x = q7_add(q7_load(c + i * stride + column), *x))
+    if (out.add) EACH(out.p, out.stride, *x = q7_add(q7_load(row + j * Q7_W), *x));
     if (e) {
-        const int64_t residual_stride = e->residual_stride;
-        const float *residual = e->residual ? e->residual + out.first : NULL;
         const q7_f32 alpha = q7_set1(e->alpha);
         q7_f32 bias[4 * VECTORS];
         Q7_UNROLL
         for (int j = 0; j < vectors; j++)
             bias[j] = e->bias ? q7_load(e->bias + out.first + j * Q7_W) : q7_set1(0.0f);
-        EACH((void)column, *x = q7_fma(alpha, *x, bias[j]))
-        if (residual && e->residual_first)
-            EACH(*x = q7_add(*x, q7_load(residual + i * residual_stride + column)))
+        EACH(out.p, 0, *x = q7_fma(alpha, *x, bias[j]));
+        if (out.residual && e->residual_first)
+            EACH(out.residual, e->residual_stride, *x = q7_add(*x, q7_load(row + j * Q7_W)));
         if (e->act != Q7_act_none) {
             const bool clips = e->act == Q7_act_clip;
             const q7_f32 low = q7_set1(clips ? e->act_alpha : 0.0f);
             const q7_f32 high = q7_set1(clips ? e->act_beta : INFINITY);
-            EACH((void)column, *x = q7_vmin(high, q7_vmax(low, *x)))
+            EACH(out.p, 0, *x = q7_vmin(high, q7_vmax(low, *x)));
         }
-        if (residual && !e->residual_first)
-            EACH(*x = q7_add(*x, q7_load(residual + i * residual_stride + column)))
+        if (out.residual && !e->residual_first)
+            EACH(out.residual, e->residual_stride, *x = q7_add(*x, q7_load(row + j * Q7_W)));
     }
-    EACH(q7_store(c + i * stride + column, *x))
-#undef EACH
+    EACH(out.p, out.stride, q7_store(row + j * Q7_W, *x));
 }
+#undef EACH
 
-/* out = or += a @ b for m rows and `panels` panels of b; m, panels and access are constants where
- * this is inlined. */
+/* out = or += a @ b for tiles of m rows, as many as t->m holds, and `panels` panels of b; m, panels and
+ * access are constants where this is inlined. */
 Q7_INLINE void multiply(const q7_gemm_block *t, const float *b, target out, ahead next, const int m,
                         const int panels, const enum access access) {
     const int vectors = panels * VECTORS;
     q7_f32 sum[MR * VECTORS], v[4 * VECTORS]; /* [m][vectors], [vectors]; panels * m <= MR */
-    Q7_UNROLL
-    for (int i = 0; i < m * vectors; i++) sum[i] = q7_set1(0.0f);
-
     /* Row i is at origin[i / 5] + i % 5 * row_bytes: any stride, with few address registers. */
     const int64_t row_bytes = opaque(t->a_row_stride * 4);
     const int64_t k_bytes = access <= STREAM ? 4 : opaque(t->a_k_stride * 4);
     const int64_t b_stride = access <= STREAM ? NR : t->b_stride;
-    const char *origin[3];
-    Q7_UNROLL
-    for (int i = 0; i < 3; i++) origin[i] = (const char *)t->a + 5 * i * row_bytes;
-    /* A row of c at a time: all at once would keep every miss buffer for as long as memory takes. */
-    const float *line = out.p, *residual = out.epilogue ? out.epilogue->residual : NULL;
-    if (residual) residual += out.first;
+    const int64_t residual_stride = out.residual ? out.epilogue->residual_stride : 0;
     const int64_t pause = q7_max(UNROLLED_K, t->k / (m + 1) / UNROLLED_K * UNROLLED_K);
-    for (int64_t left = t->k, some; left > 0; left -= some) {
-        some = q7_min(left, pause);
+    const char *a = (const char *)t->a;
+    for (int64_t rows = t->m; rows > 0; rows -= m) {
+        const char *origin[3];
         Q7_UNROLL
-        for (int j = 0; j < panels * NR; j += LINE) q7_prefetch_write(line + j);
-        q7_prefetch_write(line + panels * NR - 1); /* where rows are not aligned */
-        line += out.stride;
-        if (residual) {
+        for (int i = 0; i < 3; i++) origin[i] = a + 5 * i * row_bytes;
+        const float *from = b;
+        Q7_UNROLL
+        for (int i = 0; i < m * vectors; i++) sum[i] = q7_set1(0.0f);
+        /* A row of c at a time: all at once would keep every miss buffer for as long as memory takes. */
+        const float *line = out.p, *residual = out.residual;
+        for (int64_t left = t->k, some; left > 0; left -= some) {
+            some = q7_min(left, pause);
             Q7_UNROLL
-            for (int j = 0; j < panels * NR; j += LINE) q7_prefetch(residual + j);
-            q7_prefetch(residual + panels * NR - 1);
-            residual += out.epilogue->residual_stride;
-        }
-        UNROLL_K
-        for (int64_t k = some; k > 0; k--) {
-            Q7_UNROLL
-            for (int j = 0; j < vectors; j++) {
-                const float *p = b + j / VECTORS * t->b_panel_stride + j % VECTORS * Q7_W;
-                const int64_t left = access == TAIL ? t->n - j * Q7_W : Q7_W;
-                v[j] = left >= Q7_W ? q7_load(p) : left > 0 ? q7_load_tail(p, left) : q7_set1(0.0f);
-            }
-            Q7_UNROLL
-            for (int i = 0; i < m; i++) {
-                const q7_f32 x =
-                    q7_set1(*(const float *)(const void *)(origin[i / 5] + i % 5 * row_bytes));
+            for (int j = 0; j < panels * NR; j += LINE) q7_prefetch_write(line + j);
+            q7_prefetch_write(line + panels * NR - 1); /* where rows are not aligned */
+            line += out.stride;
+            if (residual) {
                 Q7_UNROLL
-                for (int j = 0; j < vectors; j++)
-                    sum[i * vectors + j] = q7_fma(x, v[j], sum[i * vectors + j]);
+                for (int j = 0; j < panels * NR; j += LINE) q7_prefetch(residual + j);
+                q7_prefetch(residual + panels * NR - 1);
+                residual += residual_stride;
             }
-            Q7_UNROLL
-            for (int j = 0; j < panels && panels > 1; j++)
-                q7_prefetch(b + j * t->b_panel_stride + PANELS_AHEAD);
-            if (panels == 1) q7_prefetch(next.p);
-            if (panels == 1 && access == PACKED) q7_prefetch(next.p + next.gap);
-            if (panels == 1 && access == STREAM) {
-                if (NR > LINE) q7_prefetch(next.p + LINE);
-                q7_prefetch_near(b + NEAR);
-                if (NR > LINE) q7_prefetch_near(b + NEAR + LINE);
+            UNROLL_K
+            for (int64_t k = some; k > 0; k--) {
+                Q7_UNROLL
+                for (int j = 0; j < vectors; j++) {
+                    const float *p = from + j / VECTORS * t->b_panel_stride + j % VECTORS * Q7_W;
+                    const int64_t lanes = access == TAIL ? t->n - j * Q7_W : Q7_W;
+                    v[j] = lanes >= Q7_W ? q7_load(p)
+                           : lanes > 0   ? q7_load_tail(p, lanes)
+                                         : q7_set1(0.0f);
+                }
+                Q7_UNROLL
+                for (int i = 0; i < m; i++) {
+                    const q7_f32 x =
+                        q7_set1(*(const float *)(const void *)(origin[i / 5] + i % 5 * row_bytes));
+                    Q7_UNROLL
+                    for (int j = 0; j < vectors; j++)
+                        sum[i * vectors + j] = q7_fma(x, v[j], sum[i * vectors + j]);
+                }
+                Q7_UNROLL
+                for (int j = 0; j < panels && panels > 1; j++)
+                    q7_prefetch(from + j * t->b_panel_stride + PANELS_AHEAD);
+                if (panels == 1) q7_prefetch(next.p);
+                if (panels == 1 && access == PACKED) q7_prefetch(next.p + next.gap);
+                if (panels == 1 && access == STREAM) {
+                    if (NR > LINE) q7_prefetch(next.p + LINE);
+                    q7_prefetch_near(from + NEAR);
+                    if (NR > LINE) q7_prefetch_near(from + NEAR + LINE);
+                }
+                next.p += next.stride;
+                Q7_UNROLL
+                for (int i = 0; i < 3; i++) origin[i] += k_bytes;
+                from += b_stride;
             }
-            next.p += next.stride;
-            Q7_UNROLL
-            for (int i = 0; i < 3; i++) origin[i] += k_bytes;
-            b += b_stride;
         }
+        put(out, sum, m, vectors);
+        a += m * row_bytes;
+        out.p += m * out.stride;
+        if (out.residual) out.residual += m * residual_stride;
     }
-    put(out, sum, m, vectors);
 }
 
 typedef void multiply_some(const q7_gemm_block *t, const float *b, target out, ahead next);
@@ -203,53 +215,60 @@ static void one_row_tail(const q7_gemm_block *t, const float *b, target out, ahe
 }
 
 static void tail(const q7_gemm_block *t, target out, ahead next) {
-    q7_gemm_block rest = *t;
-    for (int64_t step; rest.m > 0; rest.m -= step) {
-        step = rest.m >= 4 ? 4 : 1;
-        (step == 4 ? four_rows_tail : one_row_tail)(&rest, rest.b, out, next);
-        rest.a += step * rest.a_row_stride;
-        out.p += step * out.stride;
-    }
+    q7_gemm_block fours = *t, rest = *t;
+    fours.m = t->m / 4 * 4;
+    four_rows_tail(&fours, t->b, out, next);
+    rest.m = t->m - fours.m;
+    rest.a += fours.m * t->a_row_stride;
+    out.p += fours.m * out.stride;
+    if (out.residual) out.residual += fours.m * out.epilogue->residual_stride;
+    one_row_tail(&rest, t->b, out, next);
 }
 
-/* A tile of up to MR rows; its columns are one panel, or as many as are multiplied at once. */
-static void multiply_tile(const q7_gemm_block *t, ahead next) {
+/* Tiles of m rows, as many as t->m holds; columns are one panel, or as many as are multiplied at once. */
+static void multiply_tiles(const q7_gemm_block *t, int64_t m, ahead next) {
     _Alignas(64) float sums[MR * NR];
-    const int64_t wide = panels_at_once(t->m) * NR;
+    const int64_t wide = panels_at_once(m) * NR;
     const bool packed = t->b_packed && t->a_k_stride == 1;
     for (int64_t first = 0, n; first < t->n; first += n) {
         const bool stream = packed && t->n - first >= wide && (wide > NR || next.stride == NR);
         const int64_t columns = stream ? wide : NR;
         n = q7_min(t->n - first, columns); /* how many of them exist */
         const float *b = t->b + first / NR * t->b_panel_stride;
-        const bool direct = n == columns && (!t->epilogue || is_simple(t->epilogue));
-        const target out =
-            direct ? (target){t->c + first, t->c_stride, t->accumulate, t->epilogue, first}
-                   : (target){.p = sums, .stride = columns};
+        const q7_gemm_epilogue *e = t->epilogue;
+        const bool direct = n == columns && (!e || is_simple(e));
+        multiply_some *some = by_rows[m - 1][stream ? STREAM : packed ? PACKED : STRIDED];
 
-        if (n < NR && !t->b_packed)
-            tail(t, out, next);
-        else
-            by_rows[t->m - 1][stream ? STREAM : packed ? PACKED : STRIDED](t, b, out, next);
-        if (!direct) q7_finish_floats(t, sums, columns, first, n);
+        if (direct) {
+            const float *residual = e && e->residual ? e->residual + first : NULL;
+            some(t, b, (target){t->c + first, t->c_stride, t->accumulate, e, first, residual},
+                 next);
+            continue;
+        }
+        q7_gemm_epilogue epilogue;
+        for (int64_t row = 0; row < t->m; row += m) {
+            const q7_gemm_block tile = q7_gemm_part(t, row, m, 0, t->n, NR, &epilogue);
+            const target out = {.p = sums, .stride = columns};
+            if (n < NR && !t->b_packed)
+                tail(&tile, out, next);
+            else
+                some(&tile, b, out, next);
+            q7_finish_floats(&tile, sums, columns, first, n);
+            next.p += t->k * next.stride;
+        }
     }
 }
 
-/* All rows of some columns, for k in a block: x is that part of a block. next: of the first tile. */
+/* All rows of some columns, for k in a block: x is that part of a block. Tiles differ by one row at
+ * most, larger ones first. next: of the first tile. */
 static void multiply_rows(const q7_gemm_block *x, int64_t tiles, ahead next) {
-    q7_gemm_block t = *x;
-    q7_gemm_epilogue epilogue;
-    if (x->epilogue) epilogue = *x->epilogue, t.epilogue = &epilogue;
-    for (int64_t tile = 0; tile < tiles; tile++) {
-        t.m = x->m * (tile + 1) / tiles - x->m * tile / tiles;
-        multiply_tile(&t, next);
-        t.a += t.m * t.a_row_stride;
-        t.c += t.m * t.c_stride;
-        next.p += t.k * next.stride;
-        if (!t.epilogue) continue;
-        if (epilogue.row_bias) epilogue.row_bias += t.m;
-        if (epilogue.residual) epilogue.residual += t.m * epilogue.residual_stride;
-        if (epilogue.gated) epilogue.gated += t.m * epilogue.gated_stride;
+    const int64_t larger = x->m % tiles;
+    for (int64_t row = 0, m = x->m / tiles + (larger > 0), end; row < x->m; row = end, m--) {
+        end = larger > 0 && row == 0 ? larger * m : x->m;
+        q7_gemm_epilogue epilogue;
+        const q7_gemm_block part = q7_gemm_part(x, row, end - row, 0, x->n, NR, &epilogue);
+        multiply_tiles(&part, m, next);
+        next.p += larger * x->k * next.stride;
     }
 }
 
