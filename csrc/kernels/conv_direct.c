@@ -49,37 +49,42 @@ Q7_INLINE bool clamps(const q7_conv_line *t) {
 }
 
 /* What becomes of sums, up to y; whether they fill their vectors is a constant, too. Each of its parts
- * is a loop over registers, so that what they ask is asked once. */
+ * is a loop over registers, so that what they ask is asked once. The optimiser does not see where rows
+ * are: it would compute all addresses up front and keep them on the stack from loop to loop. */
 Q7_INLINE void put(const q7_conv_line *t, place to, q7_f32 *sum, const q7_f32 *bias, const int m,
                    const int vectors, const int whole) {
-#define EACH(...)                                                     \
-    Q7_UNROLL                                                         \
-    for (int i = 0; i < m; i++) {                                     \
-        Q7_UNROLL                                                     \
-        for (int j = 0; j < vectors; j++) {                           \
-            const int64_t at = j * Q7_W, left = q7_max(0, t->n - at); \
-            const int64_t lanes = j < whole ? Q7_W : left;            \
-            q7_f32 *v = &sum[i * vectors + j];                        \
-            __VA_ARGS__;                                              \
-        }                                                             \
-    }
-    EACH((void)lanes, (void)at, *v = q7_add(*v, bias[j]))
+#define EACH(origin, row_stride, ...)                                     \
+    do {                                                                  \
+        __typeof__(origin) row = origin;                                  \
+        Q7_UNROLL                                                         \
+        for (int i = 0; i < m; i++) {                                     \
+            Q7_UNROLL                                                     \
+            for (int j = 0; j < vectors; j++) {                           \
+                const int64_t at = j * Q7_W, left = q7_max(0, t->n - at); \
+                const int64_t lanes = j < whole ? Q7_W : left;            \
+                q7_f32 *v = &sum[i * vectors + j];                        \
+                (void)lanes, __VA_ARGS__;                                 \
+            }                                                             \
+            row += row_stride;                                            \
+            __asm__("" : "+r"(row));                                      \
+        }                                                                 \
+    } while (0)
+    EACH(to.y, 0, *v = q7_add(*v, bias[j]));
     const bool now = clamps(t); /* else finish() does the rest */
     const float *residual = now && t->residual ? to.residual : NULL;
     const int64_t step = t->residual_stride;
     if (residual && t->residual_first)
-        EACH(*v = q7_add(*v, q7_load_part(residual + i * step + at, lanes)))
+        EACH(residual, step, *v = q7_add(*v, q7_load_part(row + at, lanes)));
     if (now && t->act != Q7_act_none) {
         const bool clip = t->act == Q7_act_clip;
         const q7_f32 low = q7_set1(clip ? t->act_alpha : 0.0f), high = q7_set1(t->act_beta);
-        EACH((void)lanes, (void)at, *v = q7_vmax(low, *v))
-        if (clip) EACH((void)lanes, (void)at, *v = q7_vmin(high, *v))
+        EACH(to.y, 0, *v = q7_vmax(low, *v));
+        if (clip) EACH(to.y, 0, *v = q7_vmin(high, *v));
     }
     if (residual && !t->residual_first)
-        EACH(*v = q7_add(*v, q7_load_part(residual + i * step + at, lanes)))
-    float *y = to.y;
+        EACH(residual, step, *v = q7_add(*v, q7_load_part(row + at, lanes)));
     const int64_t y_stride = t->y_stride;
-    EACH(q7_store_part(y + i * y_stride + at, *v, lanes))
+    EACH(to.y, y_stride, q7_store_part(row + at, *v, lanes));
 #undef EACH
     if (!now) finish(t, to, m);
 }

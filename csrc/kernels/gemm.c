@@ -93,7 +93,10 @@ Q7_INLINE void put(target out, q7_f32 *sum, const int m, const int vectors) {
         Q7_UNROLL
         for (int j = 0; j < vectors; j++)
             bias[j] = e->bias ? q7_load(e->bias + out.first + j * Q7_W) : q7_set1(0.0f);
-        EACH(out.p, 0, *x = q7_fma(alpha, *x, bias[j]));
+        if (e->alpha == 1.0f)
+            EACH(out.p, 0, *x = q7_add(*x, bias[j]));
+        else
+            EACH(out.p, 0, *x = q7_fma(alpha, *x, bias[j]));
         if (out.residual && e->residual_first)
             EACH(out.residual, e->residual_stride, *x = q7_add(*x, q7_load(row + j * Q7_W)));
         if (e->act != Q7_act_none) {
