@@ -17,6 +17,9 @@ enum { UNROLLED_K = 4 };
 #endif
 #define LINE 16 /* floats of a cache line */
 
+/* Floats of a panel that leave rows of a no place in L1 from panel to panel: tiles fetch them. */
+enum { CROWDED = 6 << 10 };
+
 /* Where sums go: straight to c, or to a buffer for finish(). */
 typedef struct target {
     float *p; /* (m, panels * NR) */
@@ -123,7 +126,9 @@ Q7_INLINE void multiply(const q7_gemm_block *t, const float *b, target out, ahea
     const int64_t k_bytes = access <= STREAM ? 4 : opaque(t->a_k_stride * 4);
     const int64_t b_stride = access <= STREAM ? NR : t->b_stride;
     const int64_t residual_stride = out.residual ? out.epilogue->residual_stride : 0;
-    const int64_t pause = q7_max(UNROLLED_K, t->k / (m + 1) / UNROLLED_K * UNROLLED_K);
+    const bool fetch_a = access == PACKED && t->k * NR >= CROWDED;
+    const int64_t part = q7_max(UNROLLED_K, t->k / (m + 1) / UNROLLED_K * UNROLLED_K);
+    const int64_t pause = fetch_a ? q7_min(part, LINE) : part;
     const char *a = (const char *)t->a;
     for (int64_t rows = t->m; rows > 0; rows -= m) {
         const char *origin[3];
@@ -145,6 +150,13 @@ Q7_INLINE void multiply(const q7_gemm_block *t, const float *b, target out, ahea
                 for (int j = 0; j < panels * NR; j += LINE) q7_prefetch(residual + j);
                 q7_prefetch(residual + panels * NR - 1);
                 residual += residual_stride;
+            }
+            if (fetch_a) { /* the next line of each row, or the first of the next tile's */
+                const int64_t further =
+                    left > pause ? pause * 4 : m * row_bytes - (t->k - left) * 4;
+                Q7_UNROLL
+                for (int i = 0; i < m; i++)
+                    q7_prefetch_near(origin[i / 5] + i % 5 * row_bytes + further);
             }
             UNROLL_K
             for (int64_t k = some; k > 0; k--) {
