@@ -52,8 +52,28 @@ static int64_t panels_at_once(int64_t m) { return PANELS_AT_ONCE(m); }
 enum access {
     PACKED, /* and a_k_stride is 1: constant strides and an unrolled loop, 7 % faster on avx2 */
     STREAM, /* PACKED, from memory and once: several panels, or of one every line is prefetched */
+    STREAM_F16,
+    STREAM_BF16, /* STREAM, several panels */
     STRIDED,
     TAIL /* STRIDED, and only t->n columns exist */
+};
+Q7_INLINE bool is_half(enum access access) { return access == STREAM_F16 || access == STREAM_BF16; }
+
+/* Numbers of rows of which there is a STREAM of half floats, for each that has several panels at once. */
+#if MR == 14
+#define HALF_ROWS(f) f(1) f(2) f(3) f(4) f(5) f(6)
+#elif MR == 8
+#define HALF_ROWS(f) f(1) f(2) f(3)
+#elif MR == 6
+#define HALF_ROWS(f) f(1) f(2)
+#else
+#define HALF_ROWS(f) f(1)
+#endif
+enum {
+    MOST_HALF_ROWS = 0
+#define ROWS(m) +1
+    HALF_ROWS(ROWS)
+#undef ROWS
 };
 
 /* x, unknown to the optimiser: keeps it from specialising loops for strides of 1 once more. */
@@ -115,6 +135,14 @@ Q7_INLINE void put(target out, q7_f32 *sum, const int m, const int vectors) {
 }
 #undef EACH
 
+/* A vector of a row of b, from its element `at` on, of which `left` exist. */
+Q7_INLINE q7_f32 load_b(const float *row, int64_t at, int64_t left, const enum access access) {
+    if (access == STREAM_F16) return q7_load_f16((const uint16_t *)(const void *)row + at);
+    if (access == STREAM_BF16) return q7_load_bf16((const uint16_t *)(const void *)row + at);
+    if (access != TAIL || left >= Q7_W) return q7_load(row + at);
+    return left > 0 ? q7_load_tail(row + at, left) : q7_set1(0.0f);
+}
+
 /* out = or += a @ b for tiles of m rows, as many as t->m holds, and `panels` panels of b; m, panels and
  * access are constants where this is inlined. */
 Q7_INLINE void multiply(const q7_gemm_block *t, const float *b, target out, ahead next, const int m,
@@ -123,8 +151,8 @@ Q7_INLINE void multiply(const q7_gemm_block *t, const float *b, target out, ahea
     q7_f32 sum[MR * VECTORS], v[4 * VECTORS]; /* [m][vectors], [vectors]; panels * m <= MR */
     /* Row i is at origin[i / 5] + i % 5 * row_bytes: any stride, with few address registers. */
     const int64_t row_bytes = opaque(t->a_row_stride * 4);
-    const int64_t k_bytes = access <= STREAM ? 4 : opaque(t->a_k_stride * 4);
-    const int64_t b_stride = access <= STREAM ? NR : t->b_stride;
+    const int64_t k_bytes = access < STRIDED ? 4 : opaque(t->a_k_stride * 4);
+    const int64_t b_stride = is_half(access) ? NR / 2 : access < STRIDED ? NR : t->b_stride;
     const int64_t residual_stride = out.residual ? out.epilogue->residual_stride : 0;
     const bool fetch_a = access == PACKED && t->k * NR >= CROWDED;
     const int64_t part = q7_max(UNROLLED_K, t->k / (m + 1) / UNROLLED_K * UNROLLED_K);
@@ -162,11 +190,8 @@ Q7_INLINE void multiply(const q7_gemm_block *t, const float *b, target out, ahea
             for (int64_t k = some; k > 0; k--) {
                 Q7_UNROLL
                 for (int j = 0; j < vectors; j++) {
-                    const float *p = from + j / VECTORS * t->b_panel_stride + j % VECTORS * Q7_W;
-                    const int64_t lanes = access == TAIL ? t->n - j * Q7_W : Q7_W;
-                    v[j] = lanes >= Q7_W ? q7_load(p)
-                           : lanes > 0   ? q7_load_tail(p, lanes)
-                                         : q7_set1(0.0f);
+                    const float *p = from + j / VECTORS * t->b_panel_stride;
+                    v[j] = load_b(p, j % VECTORS * Q7_W, t->n - j * Q7_W, access);
                 }
                 Q7_UNROLL
                 for (int i = 0; i < m; i++) {
@@ -218,6 +243,18 @@ Q7_EVERY_ROW(ROWS)
 #define ROWS(m) {packed_##m, stream_##m, strided_##m},
 static multiply_some *const by_rows[MR][3] = {Q7_EVERY_ROW(ROWS)};
 #undef ROWS
+#define ROWS(m)                                                                  \
+    static void f16_##m(const q7_gemm_block *t, const float *b, target out, ahead next) {  \
+        multiply(t, b, out, next, m, PANELS_AT_ONCE(m), STREAM_F16);                       \
+    }                                                                            \
+    static void bf16_##m(const q7_gemm_block *t, const float *b, target out, ahead next) { \
+        multiply(t, b, out, next, m, PANELS_AT_ONCE(m), STREAM_BF16);                      \
+    }
+HALF_ROWS(ROWS)
+#undef ROWS
+#define ROWS(m) {f16_##m, bf16_##m},
+static multiply_some *const halves_by_rows[][2] = {HALF_ROWS(ROWS)};
+#undef ROWS
 /* clang-format on */
 
 /* The right edge of an unpacked b: rare, so four rows or one at a time will do. */
@@ -252,7 +289,10 @@ static void multiply_tiles(const q7_gemm_block *t, int64_t m, ahead next) {
         const float *b = t->b + first / NR * t->b_panel_stride;
         const q7_gemm_epilogue *e = t->epilogue;
         const bool direct = n == columns && (!e || is_simple(e));
-        multiply_some *some = by_rows[m - 1][stream ? STREAM : packed ? PACKED : STRIDED];
+        multiply_some *some = q7_is_half(t->b_dtype) ? halves_by_rows[m - 1][t->b_dtype == Q7_BF16]
+                                                     : by_rows[m - 1][stream   ? 1
+                                                                      : packed ? 0
+                                                                               : 2];
 
         if (direct) {
             const float *residual = e && e->residual ? e->residual + first : NULL;
@@ -287,16 +327,29 @@ static void multiply_rows(const q7_gemm_block *x, int64_t tiles, ahead next) {
     }
 }
 
+/* A part of a panel of half floats as floats. */
+static void widen(const float *b, int64_t k, int64_t dtype, float *room) {
+    const uint16_t *from = (const uint16_t *)(const void *)b;
+    if (dtype == Q7_F16)
+        for (int64_t i = 0; i < k * NR; i += Q7_W) q7_store(room + i, q7_load_f16(from + i));
+    else
+        for (int64_t i = 0; i < k * NR; i += Q7_W) q7_store(room + i, q7_load_bf16(from + i));
+}
+
 /* A single tile of rows reads b once and in the order of memory: all k of the panels that are
  * multiplied at once, then the next. Else a panel stays in L1 for all tiles, and a in L2 for all
  * panels; meanwhile each tile fetches its part of half of two panels that come next: two streams
- * keep more of the memory busy, 16 rows of weights from there 14 % faster. */
+ * keep more of the memory busy, 16 rows of weights from there 14 % faster. Half floats are widened
+ * where they are multiplied, of more than a few rows a panel at a time. */
 void Q7_KERNEL(gemm_f32)(const q7_gemm_block *x) {
+    _Alignas(64) float room[Q7_GEMM_K_BLOCK * NR];
     const int64_t tiles = q7_ceil_div(x->m, MR);
-    const int64_t width = tiles == 1 && x->b_packed ? panels_at_once(x->m) * NR : NR;
-    const int64_t group = tiles == 1 ? width : x->n;
+    const bool few = tiles == 1 && x->b_packed, half = q7_is_half(x->b_dtype);
+    const int64_t wide = few ? panels_at_once(x->m) * NR : NR;
     for (int64_t g = 0, end; g < x->n; g = end) {
-        end = q7_min(g + group, x->n);
+        const bool widens = half && (x->m > MOST_HALF_ROWS || x->n - g < wide);
+        const int64_t width = widens ? NR : wide;
+        end = tiles == 1 ? q7_min(g + width, x->n) : x->n;
         for (int64_t k0 = 0, k1; k0 == 0 || k0 < x->k; k0 = k1) {
             k1 = k0 + x->k_block;
             for (int64_t column = g; column < end; column += width) {
@@ -309,16 +362,21 @@ void Q7_KERNEL(gemm_f32)(const q7_gemm_block *x) {
                 part.accumulate = x->accumulate || k0 > 0;
                 if (k1 < x->k) part.epilogue = NULL;
                 ahead next = {.p = part.b};
-                if (x->b_packed && tiles == 1) {
-                    next = (ahead){part.b + AHEAD, NR, 0};
+                if (few) {
+                    next = (ahead){part.b + AHEAD, x->b_stride, 0};
                 } else if (x->b_packed) {
                     const int64_t second = column / NR % 2, later = column - second * NR + 2 * NR;
                     const float *from =
-                        later < end ? x->b + later / NR * x->b_panel_stride + k0 * NR
-                        : k1 < x->k ? x->b + k1 * NR
+                        later < end ? x->b + later / NR * x->b_panel_stride + k0 * x->b_stride
+                        : k1 < x->k ? x->b + k1 * x->b_stride
                                     : x->b + q7_ceil_div(end, NR) * x->b_panel_stride;
-                    next = (ahead){from + second * part.k * NR / 2, q7_ceil_div(NR, 2 * tiles),
-                                   x->b_panel_stride};
+                    next = (ahead){from + second * part.k * x->b_stride / 2,
+                                   q7_ceil_div(x->b_stride, 2 * tiles), x->b_panel_stride};
+                }
+                if (widens) {
+                    widen(part.b, part.k, x->b_dtype, room);
+                    part.b = room;
+                    part.b_dtype = Q7_F32;
                 }
                 multiply_rows(&part, tiles, next);
             }

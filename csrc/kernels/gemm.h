@@ -53,11 +53,15 @@ typedef struct q7_gemm_block {
     int64_t b_stride;       /* between rows of b */
     bool b_packed;          /* b_stride is nr, and columns up to a multiple of nr may be read */
     int64_t b_panel_stride; /* packed: between panels */
+    int64_t b_dtype;        /* packed: Q7_F16 or Q7_BF16, where elements are half a float: so are
+                               both strides; else floats. Not with amx */
     float *c;               /* (m, n) */
     int64_t c_stride;
     bool accumulate;
     const q7_gemm_epilogue *epilogue; /* or NULL */
 } q7_gemm_block;
+
+static inline bool q7_is_half(int64_t dtype) { return dtype == Q7_F16 || dtype == Q7_BF16; }
 
 typedef void (*q7_gemm_kernel)(const q7_gemm_block *block);
 

@@ -56,7 +56,8 @@ void q7_gemm_task(const q7_gemm_job *job, int64_t task, float *sums) {
         q7_part(x->m, job->row_tiles, q7_part(job->row_tiles, job->row_blocks, block));
     const int64_t end =
         q7_part(x->m, job->row_tiles, q7_part(job->row_tiles, job->row_blocks, block + 1));
-    const int64_t column = first * nr; /* of b; of c, and of the biases: */
+    const int64_t column = first * nr;                  /* of b; of c, and of the biases: */
+    const int64_t per = q7_is_half(x->b_dtype) ? 2 : 1; /* elements of b to a float */
     const int64_t out = x->gated ? column / 2 : column;
     const float *residual = x->residual, *bias = x->bias, *up_bias = x->up_bias;
     float *c = (float *)x->c + row * x->c_stride + out;
@@ -81,10 +82,11 @@ void q7_gemm_task(const q7_gemm_job *job, int64_t task, float *sums) {
                                 .a = (const float *)x->a + row * x->a_stride,
                                 .a_row_stride = x->a_stride,
                                 .a_k_stride = 1,
-                                .b = (const float *)x->b + column * x->k,
-                                .b_stride = nr,
+                                .b = (const float *)x->b + column * x->k / per,
+                                .b_stride = nr / per,
                                 .b_packed = true,
-                                .b_panel_stride = x->k * nr,
+                                .b_panel_stride = x->k * nr / per,
+                                .b_dtype = x->b_dtype,
                                 .c = sums ? sums : c,
                                 .c_stride = sums ? job->chunk * nr : x->c_stride,
                                 .epilogue = plain ? NULL : &epilogue};

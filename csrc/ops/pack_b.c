@@ -13,6 +13,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "halves.h"
 #include "panels.h"
 
 #ifdef __SSE2__
@@ -46,6 +47,20 @@ static void copy_rows(const q7_loose_float *b, int64_t k_stride, int64_t rows, i
     }
 }
 
+/* The same for panels of half floats, which hold b exactly. */
+static void copy_halves(const q7_loose_float *b, int64_t k_stride, int64_t n_stride, int64_t rows,
+                        int64_t n, int64_t width, int64_t nr, int64_t dtype, uint16_t *panel) {
+    for (int64_t i = 0; i < rows; i++) {
+        const q7_loose_float *from = b + i * k_stride;
+        uint16_t *to = panel + i * nr;
+        if (dtype == Q7_F16)
+            for (int64_t j = 0; j < n; j++) to[j] = f16_of(from[j * n_stride]).bits;
+        else
+            for (int64_t j = 0; j < n; j++) to[j] = bf16_of(from[j * n_stride]).bits;
+        for (int64_t j = n; j < width; j++) to[j] = 0;
+    }
+}
+
 static void rows_task(void *arg, int64_t task, int64_t thread) {
     (void)thread;
     const pack_job *job = arg;
@@ -56,11 +71,16 @@ static void rows_task(void *arg, int64_t task, int64_t thread) {
     for (int64_t tap = 0; tap < x->taps; tap++) {
         const q7_loose_float *b = x->b;
         b += tap * x->tap_stride + first * x->k_stride;
-        float *packed = (float *)x->packed + (tap * job->k + first) * job->nr + x->first;
+        const int64_t at = (tap * job->k + first) * job->nr + x->first;
         for (int64_t p = q7_part(job->panels, job->groups, group); p < last; p++) {
             const int64_t column = p * x->width, n = q7_min(x->width, x->n - column);
-            copy_rows(b + column, x->k_stride, rows, n, x->width, job->nr,
-                      packed + p * job->nr * x->k);
+            const int64_t to = at + p * job->nr * x->k;
+            if (q7_is_half(x->dtype))
+                copy_halves(b + column, x->k_stride, 1, rows, n, x->width, job->nr, x->dtype,
+                            (uint16_t *)x->packed + to);
+            else
+                copy_rows(b + column, x->k_stride, rows, n, x->width, job->nr,
+                          (float *)x->packed + to);
         }
     }
 #ifdef __SSE2__
@@ -73,11 +93,18 @@ static void panel_task(void *arg, int64_t task, int64_t thread) {
     const pack_job *job = arg;
     const q7_pack_b_args *x = job->x;
     const int64_t panel = job->begin + task, column = panel * x->width, k = job->k;
-    for (int64_t tap = 0; tap < x->taps; tap++)
-        q7_pack_panel((const q7_loose_float *)x->b + tap * x->tap_stride + column * x->n_stride,
-                      x->k_stride, x->n_stride, k, q7_min(x->width, x->n - column), x->width,
-                      job->nr,
-                      (float *)x->packed + panel * job->nr * x->k + tap * k * job->nr + x->first);
+    const int64_t n = q7_min(x->width, x->n - column);
+    for (int64_t tap = 0; tap < x->taps; tap++) {
+        const q7_loose_float *b = x->b;
+        b += tap * x->tap_stride + column * x->n_stride;
+        const int64_t to = panel * job->nr * x->k + tap * k * job->nr + x->first;
+        if (q7_is_half(x->dtype))
+            copy_halves(b, x->k_stride, x->n_stride, k, n, x->width, job->nr, x->dtype,
+                        (uint16_t *)x->packed + to);
+        else
+            q7_pack_panel(b, x->k_stride, x->n_stride, k, n, x->width, job->nr,
+                          (float *)x->packed + to);
+    }
 }
 
 /* The pages of floats [begin, end) of a mapping that only reads: they come back where they are read

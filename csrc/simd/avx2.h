@@ -137,3 +137,11 @@ Q7_INLINE void q7_block_store_halves(uint8_t *p, uint8_t *q, q7_block v, int64_t
     memcpy(p, bytes, (size_t)n);
     memcpy(q, bytes + 16, (size_t)n);
 }
+
+Q7_INLINE q7_f32 q7_load_f16(const uint16_t *p) {
+    return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)p));
+}
+Q7_INLINE q7_f32 q7_load_bf16(const uint16_t *p) {
+    const __m128i v = _mm_loadu_si128((const __m128i *)(const void *)p);
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(v), 16));
+}

@@ -153,3 +153,11 @@ Q7_INLINE void q7_block_store_halves(uint8_t *p, uint8_t *q, q7_block v, int64_t
     _mm256_mask_storeu_epi8(p, lanes, _mm512_castsi512_si256(v));
     _mm256_mask_storeu_epi8(q, lanes, _mm512_extracti64x4_epi64(v, 1));
 }
+
+Q7_INLINE q7_f32 q7_load_f16(const uint16_t *p) {
+    return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)p));
+}
+Q7_INLINE q7_f32 q7_load_bf16(const uint16_t *p) {
+    const __m256i v = _mm256_loadu_si256((const __m256i *)(const void *)p);
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(v), 16));
+}

@@ -159,3 +159,10 @@ Q7_INLINE q7_block q7_block_of(const q7_f32 x[4], int32_t zero, bool is_signed) 
     return vcombine_u8(vqmovun_s16(first), vqmovun_s16(second));
 }
 Q7_INLINE q7_block q7_block_in_order(q7_block v) { return v; }
+
+Q7_INLINE q7_f32 q7_load_f16(const uint16_t *p) {
+    return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p)));
+}
+Q7_INLINE q7_f32 q7_load_bf16(const uint16_t *p) {
+    return vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(p), 16));
+}

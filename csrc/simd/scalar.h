@@ -161,3 +161,14 @@ Q7_INLINE q7_block q7_block_of(const q7_f32 x[4], int32_t zero, bool is_signed) 
     return v;
 }
 Q7_INLINE q7_block q7_block_in_order(q7_block v) { return v; }
+
+Q7_INLINE q7_unsigned q7_load_words(const uint16_t *p) {
+    return (q7_unsigned){p[0], p[1], p[2], p[3]};
+}
+/* Exponents of float16 are 112 less: so read, subnormals are such numbers, too. */
+Q7_INLINE q7_f32 q7_load_f16(const uint16_t *p) {
+    const q7_unsigned v = q7_load_words(p);
+    const q7_f32 x = (q7_f32)((v & 0x7fff) << 13) * 0x1p112f;
+    return (q7_f32)((q7_unsigned)x | (v & 0x8000) << 16);
+}
+Q7_INLINE q7_f32 q7_load_bf16(const uint16_t *p) { return (q7_f32)(q7_load_words(p) << 16); }

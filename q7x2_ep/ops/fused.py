@@ -166,7 +166,8 @@ def lower_product(node: Node, b: Any, weights: tuple[Value, ...], **given: Any) 
     require_dtype(node, x.dtype, F32)
     k, n = weights[0].shape[:: -1 if attrs["trans_b"] else 1]
     rows = product(x.shape[:-1])
-    weight = b.packed(k, n, *((1, k) if attrs["trans_b"] else (n, 1)), *weights)
+    strides = (1, k) if attrs["trans_b"] else (n, 1)
+    weight = b.packed(k, n, *strides, *weights, narrow=True)
     c = allocate_rows(b, node.output).reshape((rows, n))
     gemm_step(b, reshaped(b, x, (rows, k)), weight, c, n, act=Activation.of(attrs), **given)
 

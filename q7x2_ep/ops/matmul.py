@@ -60,7 +60,7 @@ def gemm_step(
     gated: bool = False,
     up_bias: Optional[Value] = None,
 ) -> None:
-    """c = act(alpha * a @ weight + bias) + residual; weight is from b.packed.
+    """c = act(alpha * a @ weight + bias) + residual; weight is from b.packed, or a view of panels.
 
     gated: the weight holds gate and up, and c = act(a @ gate + bias) * (a @ up + up_bias).
     Shapes: a (m, k) and c (m, n), rows dense; bias, up_bias (n,); residual (m, n).
@@ -83,6 +83,7 @@ def gemm_step(
         a_stride=a.strides[0],
         c_stride=c.strides[0],
         residual_stride=n if residual is not None else 0,
+        b_dtype=dtypes.FLOAT if isinstance(weight, View) else weight.dtype,
         gated=int(gated),
         act=act.name,
         alpha=alpha,
@@ -194,7 +195,7 @@ def multiply_matrix(b: Any, left: Value, matrix: Value, y: Value, alpha: float) 
     m = product(left.shape[:-1])
     a, c = reshaped(b, left, (m, k)), b.allocate(y).reshape((m, n))
     if matrix.const is not None and matrix.dtype == dtypes.FLOAT:
-        gemm_step(b, a, b.packed(k, n, n, 1, matrix), c, n, alpha=alpha)
+        gemm_step(b, a, b.packed(k, n, n, 1, matrix, narrow=True), c, n, alpha=alpha)
     else:
         matmul_step(b, a, b.view(matrix), c, alpha)
 
@@ -270,7 +271,7 @@ class Gemm:
         y = node.output if fused else temporary(b, left.dtype, (m, n))
         if right.const is not None:
             strides = (1, k) if node.attrs["transB"] else (n, 1)
-            weight = b.packed(k, n, *strides, right)
+            weight = b.packed(k, n, *strides, right, narrow=True)
             bias, residual = addend if as_bias else None, addend if as_residual else None
             gemm_step(b, a, weight, b.allocate(y), n, bias, residual, alpha=node.attrs["alpha"])
         else:

@@ -247,6 +247,7 @@ def packed_matrices(b: Any, weight: Value, matrices: int, n: Dim) -> Any:
             first=0,
             taps=1,
             tap_stride=0,
+            dtype=dtypes.FLOAT,
             drops=0,
         )
     return packed

@@ -13,7 +13,10 @@ import itertools
 from collections.abc import Collection
 from typing import Any, Optional, Union
 
+import numpy as np
+
 from q7x2_ep import dtypes
+from q7x2_ep.dtypes import FLOAT
 from q7x2_ep.errors import ModelError, PlanError, Q7Error, UnsupportedOp
 from q7x2_ep.ir.core import Graph, Node, Type, Value
 from q7x2_ep.ir.shape import Dim, at_least, ceildiv, product, symbol, symbols
@@ -21,6 +24,7 @@ from q7x2_ep.ir.view import View, channels_last_strides, contiguous_strides
 from q7x2_ep.ops import find
 from q7x2_ep.ops.common import where_is
 from q7x2_ep.ops.joined import Joined
+from q7x2_ep.plan.halves import narrowest
 from q7x2_ep.plan.memory import THREADS, Embedding, Sharing, Storage, settle
 from q7x2_ep.plan.parts import Guard, Operand, Pack, Plan, Step
 from q7x2_ep.plan.schedule import (
@@ -246,6 +250,7 @@ class Builder:
         matrices: Optional[int] = None,
         taps: int = 1,
         tap_stride: int = 0,
+        narrow: bool = False,
     ) -> Operand:
         """Constants packed at load into the panels that the target's GEMM kernel reads; two share
         every panel half and half.
@@ -253,9 +258,9 @@ class Builder:
         b[i, j] is element i * k_stride + j * n_stride of each weight, so that strides select a
         transposition; with taps, b[(t, i), j] is t * tap_stride further on. Weights are
         `matrices` equal parts, by default those along the first of three dims, whose panels follow
-        one another.
+        one another. narrow: in 16 bits where those hold them (plan/halves.py).
         """
-        key = (weights, k, n, k_stride, n_stride, matrices, taps, tap_stride)
+        key = (weights, k, n, k_stride, n_stride, matrices, taps, tap_stride, narrow)
         if key not in self._packed:
             kernel, plan = self.kernel("gemm"), self.plan
             width = kernel.nr // len(weights)
@@ -263,20 +268,29 @@ class Builder:
             const = weights[0].const
             if matrices is None:
                 matrices = const.shape[0] if const.ndim == 3 else 1
-            size = int(ceildiv(n, width)) * kernel.nr * k * 4
+            narrow = narrow and not kernel.multiplies_floats_in_tiles
+            dtype = narrowest(self._arrays(weights)) if narrow else FLOAT
+            element = dtypes.size(dtype)
+            size = int(ceildiv(n, width)) * kernel.nr * k * element
             for i, (begin, end) in enumerate(zip(starts, starts[1:])):
                 strides = (end - begin, 1) if n_stride == 1 else (1, k)
-                layout = (k, end - begin, *strides, plan.packed_bytes + begin * k * 4, width, 0)
-                plan.packs.append(Pack(weights[0], i, 1, kernel, *layout, taps, tap_stride))
+                at = plan.packed_bytes + begin * k * element
+                layout = (k, end - begin, *strides, at, width, 0, taps, tap_stride, dtype)
+                plan.packs.append(Pack(weights[0], i, 1, kernel, *layout))
             whole = () if starts else itertools.product(range(matrices), enumerate(weights))
             for matrix, (i, weight) in whole:
                 at = plan.packed_bytes + matrix * size
-                layout = (k, n, k_stride, n_stride, at, width, i * width, taps, tap_stride)
+                layout = (k, n, k_stride, n_stride, at, width, i * width, taps, tap_stride, dtype)
                 plan.packs.append(Pack(weight, matrix, matrices, kernel, *layout))
             storage = Storage(f"{weights[0].name}.packed", 0, "constant", 0)
-            self._packed[key] = Operand(storage, plan.packed_bytes)
+            self._packed[key] = Operand(storage, plan.packed_bytes, dtype=dtype)
             plan.packed_bytes += int(ceildiv(matrices * size, 128)) * 128
         return self._packed[key]
+
+    @staticmethod
+    def _arrays(weights: tuple[Value, ...]) -> list[np.ndarray]:
+        consts = [weight.const for weight in weights]
+        return [part for c in consts for part in (c.parts if isinstance(c, Joined) else [c])]
 
     def _starts(self, weights: tuple[Value, ...], n_stride: int) -> list[int]:
         """The columns at which the parts of a Joined weight begin, and the end, if each can have

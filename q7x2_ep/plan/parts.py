@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Optional, Union
 
+from q7x2_ep.dtypes import FLOAT
 from q7x2_ep.ir.core import Graph, Node, Value
 from q7x2_ep.ir.shape import Dim
 from q7x2_ep.ops.joined import Joined
@@ -21,12 +22,13 @@ CONTENTS = "q7::Contents"  # the op of a host step that tells the numbers in its
 
 class Operand(NamedTuple):
     """Where a step finds one operand. Units: bytes. size: None where it may be anywhere in the
-    storage.
+    storage. dtype: of a packed weight.
     """
 
     storage: Storage
     offset: Dim = 0
     size: Optional[Dim] = None
+    dtype: int = FLOAT
 
 
 class Step(NamedTuple):
@@ -56,7 +58,7 @@ class Guard(NamedTuple):
 
 class Pack(NamedTuple):
     """A constant to be packed at load: b[(t, i), j] at t * tap_stride + i * k_stride + j *
-    n_stride, into panels at `offset` bytes, `width` columns to each from its column `first` on.
+    n_stride, into panels of a dtype at `offset` bytes, `width` columns to each from its column `first` on.
     matrix: which one, of a weight of `matrices` of them, or of parts.
     """
 
@@ -73,6 +75,7 @@ class Pack(NamedTuple):
     first: int
     taps: int
     tap_stride: int
+    dtype: int = FLOAT  # of the panels
 
     @property
     def array(self) -> Any:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from q7x2_ep.backend.cpu.library import load
+from q7x2_ep.dtypes import FLOAT
 from q7x2_ep.ops.conv import paired_weights, transformed, winograd_room
 from q7x2_ep.plan.target import KernelRow
 from tests.kernels.harness import rows, run_op, tolerance
@@ -220,7 +221,7 @@ def packed(row: KernelRow, case: Case, w: np.ndarray) -> np.ndarray:
     k, n = channels * taps, filters
     (gemm,) = (each for each in rows("gemm") if (each.isa, each.nr) == (row.isa, row.nr))
     given: dict[str, Any] = {"k": k, "n": n, "k_stride": taps, "n_stride": k, "taps": taps}
-    given.update(tap_stride=1, width=row.nr, first=0, drops=0)
+    given.update(tap_stride=1, width=row.nr, first=0, dtype=FLOAT, drops=0)
     room = np.empty(-(-n // row.nr) * row.nr * k, np.float32)
     groups = np.split(w, case.groups)
     return np.stack(

@@ -19,6 +19,7 @@ from q7x2_ep.backend.cpu.pack import pack as pack_all
 from q7x2_ep.backend.cpu.room import aligned
 from q7x2_ep.backend.memory import _pages
 from q7x2_ep.backend.numpy import rms_error
+from q7x2_ep.dtypes import BFLOAT16, FLOAT, FLOAT16
 from q7x2_ep.files import map_file
 from q7x2_ep.ir.core import Value
 from q7x2_ep.plan.parts import Pack
@@ -67,17 +68,20 @@ def some_rows(row: KernelRow) -> tuple[int, ...]:
     return (SOME + 1, SOME + 16, 97, 200) if row.isa == "amx" else (1, 2, 3, row.mr)
 
 
-def pack(row: KernelRow, *matrices: np.ndarray, threads: int = 1) -> np.ndarray:
+def pack(
+    row: KernelRow, *matrices: np.ndarray, threads: int = 1, dtype: int = FLOAT
+) -> np.ndarray:
     """The panels of one matrix, or of two that share each half and half."""
     k, n = matrices[0].shape
     width = row.nr // len(matrices)
-    packed = np.full(-(-n // width) * row.nr * k, np.nan, np.float32)
+    size = -(-n // width) * row.nr * k
+    packed = np.full(size, np.nan, np.float32 if dtype == FLOAT else np.float16)
     for i, b in enumerate(matrices):
         k_stride, n_stride = (stride // 4 for stride in b.strides)
         source = b.T if b.flags.f_contiguous else b
         given: dict[str, Any] = {"k": k, "n": n, "k_stride": k_stride, "n_stride": n_stride}
         given.update(b=np.ascontiguousarray(source), packed=packed, width=width, first=i * width)
-        given.update(taps=1, tap_stride=0, drops=0)
+        given.update(taps=1, tap_stride=0, dtype=dtype, drops=0)
         packed = run_op("pack_b", row, threads, **given)["packed"]
     return packed
 
@@ -97,6 +101,7 @@ def gemm(
     k: Optional[int] = None,
     gated: bool = False,
     up_bias: Optional[np.ndarray] = None,
+    dtype: int = FLOAT,
 ) -> np.ndarray:
     """c as (m, c_stride), which held NaN, or what is given; a may have more columns than k."""
     m, a_stride = a.shape
@@ -120,6 +125,7 @@ def gemm(
         a_stride=a_stride,
         c_stride=c.shape[1],
         residual_stride=residual_stride,
+        b_dtype=dtype,
         gated=int(gated),
         act=act,
         alpha=alpha,
@@ -383,3 +389,47 @@ def test_pack_b_of_two(row: KernelRow) -> None:
         padded[:, :, :n] = gate, up = normal(k, n), normal(k, n) + 1
         panels = padded.reshape(2, k, -1, half).transpose(2, 1, 0, 3)
         np.testing.assert_array_equal(pack(row, gate, up), panels.ravel())
+
+
+def halves(dtype: int, *shape: int) -> np.ndarray:
+    """Float32 that 16 bits hold, the extremes of the dtype and zeros of both signs among them."""
+    b = normal(*shape) * 2.0 ** np.random.default_rng(1).integers(-12, 3, shape)
+    odd = [0.0, -0.0, 1e-7, -6e-8, 6.1e-5, 65504.0, -2049.0, 1e-5]
+    b.reshape(-1)[: len(odd)] = odd[: b.size]
+    if dtype == FLOAT16:
+        return b.astype(np.float16).astype(np.float32)
+    return (b.astype(np.float32).view(np.uint32) & 0xFFFF0000).view(np.float32)
+
+
+@pytest.mark.parametrize("row", [r for r in rows("gemm") if r.isa != "amx"], ids=lambda r: r.name)
+@pytest.mark.parametrize("dtype", [FLOAT16, BFLOAT16])
+def test_half_panels_have_the_bits_of_floats(row: KernelRow, dtype: int) -> None:
+    nr = row.nr
+    for k in (1, 3, K_BLOCK - 1, 2 * K_BLOCK + 5):
+        for n in (1, nr - 1, 4 * nr, 7 * nr + 3):
+            b = halves(dtype, k, n)
+            bias = normal(n)
+            for order in "CF":
+                panels, floats = (
+                    pack(row, np.asarray(b, order=order), threads=2, dtype=d)
+                    for d in (dtype, FLOAT)
+                )
+                assert panels.nbytes == floats.nbytes // 2
+                for m in (1, 2, 3, 6, 7, row.mr + 1, 3 * row.mr - 1):
+                    a = normal(m, k)
+                    given = {"bias": bias, "act": "gelu", "threads": 1 + m % 2}
+                    wanted = gemm(row, a, floats, n, **given)
+                    got = gemm(row, a, panels, n, dtype=dtype, **given)
+                    np.testing.assert_array_equal(got.view(np.int32), wanted.view(np.int32))
+
+
+@pytest.mark.parametrize("row", [r for r in rows("gemm") if r.isa != "amx"], ids=lambda r: r.name)
+def test_half_panels_of_two(row: KernelRow) -> None:
+    for k, n in ((5, 3), (2 * K_BLOCK + 5, 3 * row.nr + 2)):
+        gate, up = halves(BFLOAT16, k, n), halves(BFLOAT16, k, n)[::-1].copy()
+        panels, floats = (pack(row, gate, up, dtype=d) for d in (BFLOAT16, FLOAT))
+        for m in (1, 2, row.mr + 1):
+            a = normal(m, k)
+            wanted = gemm(row, a, floats, n, act="silu", gated=True, c_stride=n)
+            got = gemm(row, a, panels, n, act="silu", gated=True, c_stride=n, dtype=BFLOAT16)
+            np.testing.assert_array_equal(got.view(np.int32), wanted.view(np.int32))

@@ -136,6 +136,7 @@ def _pack_step(p: Pack, array: np.ndarray, source: Storage, into: Storage) -> St
         k_stride, n_stride = (rows, columns) if p.n_stride == 1 else (columns, rows)
     fields = {"k": p.k, "n": p.n, "k_stride": k_stride, "n_stride": n_stride}
     fields.update(width=p.width, first=p.first, taps=p.taps, tap_stride=p.tap_stride)
+    fields["dtype"] = p.dtype
     fields["drops"] = int(owner is not None and memoryview(owner).readonly)
     return Step("pack_b", p.kernel, operands, fields, p.weight.name, (p.weight.name,))
 
