@@ -31,10 +31,13 @@ typedef struct target {
 } target;
 
 /* What is wanted soon: `stride` floats for every k, from p and from `gap` behind it. Panels that are
- * multiplied several at once are prefetched in any case. */
+ * multiplied several at once are prefetched in any case. And where a panel of half floats is left as
+ * floats, or nowhere, with a stride of 0. */
 typedef struct ahead {
     const float *p;
     int64_t stride, gap;
+    float *room;
+    int64_t room_stride;
 } ahead;
 
 /* Floats from where b is read to where it is prefetched if it is read once: in a single panel, and in
@@ -52,29 +55,23 @@ static int64_t panels_at_once(int64_t m) { return PANELS_AT_ONCE(m); }
 enum access {
     PACKED, /* and a_k_stride is 1: constant strides and an unrolled loop, 7 % faster on avx2 */
     STREAM, /* PACKED, from memory and once: several panels, or of one every line is prefetched */
-    STREAM_F16,
-    STREAM_BF16, /* STREAM, several panels */
+    F16,
+    BF16, /* PACKED, or STREAM from several panels */
     STRIDED,
     TAIL /* STRIDED, and only t->n columns exist */
 };
-Q7_INLINE bool is_half(enum access access) { return access == STREAM_F16 || access == STREAM_BF16; }
+Q7_INLINE bool is_half(enum access access) { return access == F16 || access == BF16; }
 
-/* Numbers of rows of which there is a STREAM of half floats, for each that has several panels at once. */
+/* Numbers of rows that have several panels at once. */
 #if MR == 14
-#define HALF_ROWS(f) f(1) f(2) f(3) f(4) f(5) f(6)
+#define FEW_ROWS(f) f(1) f(2) f(3) f(4) f(5) f(6)
 #elif MR == 8
-#define HALF_ROWS(f) f(1) f(2) f(3)
+#define FEW_ROWS(f) f(1) f(2) f(3)
 #elif MR == 6
-#define HALF_ROWS(f) f(1) f(2)
+#define FEW_ROWS(f) f(1) f(2)
 #else
-#define HALF_ROWS(f) f(1)
+#define FEW_ROWS(f) f(1)
 #endif
-enum {
-    MOST_HALF_ROWS = 0
-#define ROWS(m) +1
-    HALF_ROWS(ROWS)
-#undef ROWS
-};
 
 /* x, unknown to the optimiser: keeps it from specialising loops for strides of 1 once more. */
 Q7_INLINE int64_t opaque(int64_t x) {
@@ -137,8 +134,8 @@ Q7_INLINE void put(target out, q7_f32 *sum, const int m, const int vectors) {
 
 /* A vector of a row of b, from its element `at` on, of which `left` exist. */
 Q7_INLINE q7_f32 load_b(const float *row, int64_t at, int64_t left, const enum access access) {
-    if (access == STREAM_F16) return q7_load_f16((const uint16_t *)(const void *)row + at);
-    if (access == STREAM_BF16) return q7_load_bf16((const uint16_t *)(const void *)row + at);
+    if (access == F16) return q7_load_f16((const uint16_t *)(const void *)row + at);
+    if (access == BF16) return q7_load_bf16((const uint16_t *)(const void *)row + at);
     if (access != TAIL || left >= Q7_W) return q7_load(row + at);
     return left > 0 ? q7_load_tail(row + at, left) : q7_set1(0.0f);
 }
@@ -193,6 +190,10 @@ Q7_INLINE void multiply(const q7_gemm_block *t, const float *b, target out, ahea
                     const float *p = from + j / VECTORS * t->b_panel_stride;
                     v[j] = load_b(p, j % VECTORS * Q7_W, t->n - j * Q7_W, access);
                 }
+                if (is_half(access) && panels == 1) {
+                    Q7_UNROLL
+                    for (int j = 0; j < vectors; j++) q7_store(next.room + j * Q7_W, v[j]);
+                }
                 Q7_UNROLL
                 for (int i = 0; i < m; i++) {
                     const q7_f32 x =
@@ -205,13 +206,15 @@ Q7_INLINE void multiply(const q7_gemm_block *t, const float *b, target out, ahea
                 for (int j = 0; j < panels && panels > 1; j++)
                     q7_prefetch(from + j * t->b_panel_stride + PANELS_AHEAD);
                 if (panels == 1) q7_prefetch(next.p);
-                if (panels == 1 && access == PACKED) q7_prefetch(next.p + next.gap);
+                if (panels == 1 && (access == PACKED || is_half(access)))
+                    q7_prefetch(next.p + next.gap);
                 if (panels == 1 && access == STREAM) {
                     if (NR > LINE) q7_prefetch(next.p + LINE);
                     q7_prefetch_near(from + NEAR);
                     if (NR > LINE) q7_prefetch_near(from + NEAR + LINE);
                 }
                 next.p += next.stride;
+                next.room += next.room_stride;
                 Q7_UNROLL
                 for (int i = 0; i < 3; i++) origin[i] += k_bytes;
                 from += b_stride;
@@ -243,17 +246,22 @@ Q7_EVERY_ROW(ROWS)
 #define ROWS(m) {packed_##m, stream_##m, strided_##m},
 static multiply_some *const by_rows[MR][3] = {Q7_EVERY_ROW(ROWS)};
 #undef ROWS
-#define ROWS(m)                                                                  \
-    static void f16_##m(const q7_gemm_block *t, const float *b, target out, ahead next) {  \
-        multiply(t, b, out, next, m, PANELS_AT_ONCE(m), STREAM_F16);                       \
-    }                                                                            \
-    static void bf16_##m(const q7_gemm_block *t, const float *b, target out, ahead next) { \
-        multiply(t, b, out, next, m, PANELS_AT_ONCE(m), STREAM_BF16);                      \
+#define HALF(name, m, panels, access)                                                  \
+    static void name##m(const q7_gemm_block *t, const float *b, target out, ahead next) { \
+        multiply(t, b, out, next, m, panels, access);                                   \
     }
-HALF_ROWS(ROWS)
+#define ROWS(m) HALF(f16_, m, 1, F16) HALF(bf16_, m, 1, BF16)
+Q7_EVERY_ROW(ROWS)
 #undef ROWS
 #define ROWS(m) {f16_##m, bf16_##m},
-static multiply_some *const halves_by_rows[][2] = {HALF_ROWS(ROWS)};
+static multiply_some *const halves_by_rows[MR][2] = {Q7_EVERY_ROW(ROWS)};
+#undef ROWS
+#define ROWS(m) \
+    HALF(stream_f16_, m, PANELS_AT_ONCE(m), F16) HALF(stream_bf16_, m, PANELS_AT_ONCE(m), BF16)
+FEW_ROWS(ROWS)
+#undef ROWS
+#define ROWS(m) {stream_f16_##m, stream_bf16_##m},
+static multiply_some *const streams_by_rows[][2] = {FEW_ROWS(ROWS)};
 #undef ROWS
 /* clang-format on */
 
@@ -277,6 +285,12 @@ static void tail(const q7_gemm_block *t, target out, ahead next) {
     one_row_tail(&rest, t->b, out, next);
 }
 
+static multiply_some *function_for(const q7_gemm_block *t, int64_t m, bool stream) {
+    if (q7_is_half(t->b_dtype))
+        return (stream ? streams_by_rows : halves_by_rows)[m - 1][t->b_dtype == Q7_BF16];
+    return by_rows[m - 1][stream ? 1 : t->b_packed && t->a_k_stride == 1 ? 0 : 2];
+}
+
 /* Tiles of m rows, as many as t->m holds; columns are one panel, or as many as are multiplied at once. */
 static void multiply_tiles(const q7_gemm_block *t, int64_t m, ahead next) {
     _Alignas(64) float sums[MR * NR];
@@ -289,10 +303,7 @@ static void multiply_tiles(const q7_gemm_block *t, int64_t m, ahead next) {
         const float *b = t->b + first / NR * t->b_panel_stride;
         const q7_gemm_epilogue *e = t->epilogue;
         const bool direct = n == columns && (!e || is_simple(e));
-        multiply_some *some = q7_is_half(t->b_dtype) ? halves_by_rows[m - 1][t->b_dtype == Q7_BF16]
-                                                     : by_rows[m - 1][stream   ? 1
-                                                                      : packed ? 0
-                                                                               : 2];
+        multiply_some *some = function_for(t, m, stream);
 
         if (direct) {
             const float *residual = e && e->residual ? e->residual + first : NULL;
@@ -327,28 +338,17 @@ static void multiply_rows(const q7_gemm_block *x, int64_t tiles, ahead next) {
     }
 }
 
-/* A part of a panel of half floats as floats. */
-static void widen(const float *b, int64_t k, int64_t dtype, float *room) {
-    const uint16_t *from = (const uint16_t *)(const void *)b;
-    if (dtype == Q7_F16)
-        for (int64_t i = 0; i < k * NR; i += Q7_W) q7_store(room + i, q7_load_f16(from + i));
-    else
-        for (int64_t i = 0; i < k * NR; i += Q7_W) q7_store(room + i, q7_load_bf16(from + i));
-}
-
 /* A single tile of rows reads b once and in the order of memory: all k of the panels that are
  * multiplied at once, then the next. Else a panel stays in L1 for all tiles, and a in L2 for all
  * panels; meanwhile each tile fetches its part of half of two panels that come next: two streams
- * keep more of the memory busy, 16 rows of weights from there 14 % faster. Half floats are widened
- * where they are multiplied, of more than a few rows a panel at a time. */
+ * keep more of the memory busy, 16 rows of weights from there 14 % faster. A panel of half floats is
+ * widened by the first tile, which leaves it to others as floats. */
 void Q7_KERNEL(gemm_f32)(const q7_gemm_block *x) {
     _Alignas(64) float room[Q7_GEMM_K_BLOCK * NR];
-    const int64_t tiles = q7_ceil_div(x->m, MR);
-    const bool few = tiles == 1 && x->b_packed, half = q7_is_half(x->b_dtype);
-    const int64_t wide = few ? panels_at_once(x->m) * NR : NR;
+    const int64_t tiles = q7_ceil_div(x->m, MR), first = q7_ceil_div(x->m, tiles);
+    const bool few = tiles == 1 && x->b_packed;
+    const int64_t width = few ? panels_at_once(x->m) * NR : NR;
     for (int64_t g = 0, end; g < x->n; g = end) {
-        const bool widens = half && (x->m > MOST_HALF_ROWS || x->n - g < wide);
-        const int64_t width = widens ? NR : wide;
         end = tiles == 1 ? q7_min(g + width, x->n) : x->n;
         for (int64_t k0 = 0, k1; k0 == 0 || k0 < x->k; k0 = k1) {
             k1 = k0 + x->k_block;
@@ -361,22 +361,33 @@ void Q7_KERNEL(gemm_f32)(const q7_gemm_block *x) {
                 part.b += k0 * x->b_stride;
                 part.accumulate = x->accumulate || k0 > 0;
                 if (k1 < x->k) part.epilogue = NULL;
-                ahead next = {.p = part.b};
+                ahead next = {.p = part.b, .room = room};
                 if (few) {
-                    next = (ahead){part.b + AHEAD, x->b_stride, 0};
+                    next.p = part.b + AHEAD;
+                    next.stride = x->b_stride;
                 } else if (x->b_packed) {
                     const int64_t second = column / NR % 2, later = column - second * NR + 2 * NR;
                     const float *from =
                         later < end ? x->b + later / NR * x->b_panel_stride + k0 * x->b_stride
                         : k1 < x->k ? x->b + k1 * x->b_stride
                                     : x->b + q7_ceil_div(end, NR) * x->b_panel_stride;
-                    next = (ahead){from + second * part.k * x->b_stride / 2,
-                                   q7_ceil_div(x->b_stride, 2 * tiles), x->b_panel_stride};
+                    next.p = from + second * part.k * x->b_stride / 2;
+                    next.stride = q7_ceil_div(x->b_stride, 2 * tiles);
+                    next.gap = x->b_panel_stride;
                 }
-                if (widens) {
-                    widen(part.b, part.k, x->b_dtype, room);
+                if (q7_is_half(x->b_dtype) && tiles > 1) {
+                    q7_gemm_epilogue of_first;
+                    const q7_gemm_block tile =
+                        q7_gemm_part(&part, 0, first, 0, part.n, NR, &of_first);
+                    next.room_stride = NR;
+                    multiply_tiles(&tile, first, next);
+                    next.p += part.k * next.stride;
+                    part = q7_gemm_part(&part, first, x->m - first, 0, part.n, NR, &epilogue);
                     part.b = room;
+                    part.b_stride = NR;
                     part.b_dtype = Q7_F32;
+                    multiply_rows(&part, tiles - 1, next);
+                    continue;
                 }
                 multiply_rows(&part, tiles, next);
             }

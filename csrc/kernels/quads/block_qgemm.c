@@ -95,7 +95,7 @@ Q7_INLINE const uint8_t *rows_under(const q7_block_qtile *t, int64_t i, const in
     q7_prefetch(q + 2048);
     if (left >= bits / 2) return q;
     memset(last, 0, 4 * NR);
-    memcpy(last, q, (size_t)(left * NR));
+    memcpy(last, q, (size_t)(q7_max(0, left) * NR));
     return last;
 }
 
