@@ -13,6 +13,7 @@ from typing import Any, Callable, NamedTuple
 
 import numpy as np
 
+from q7x2_ep import dtypes
 from q7x2_ep.ir.shape import Expr, evaluate
 from q7x2_ep.plan.memory import THREADS
 from q7x2_ep.plan.parts import Step
@@ -98,7 +99,7 @@ def of(step: Step, sizes: Mapping[str, int]) -> Work:
     else:
         moved += sum(read.values())
     if step.op in PACKED:
-        moved += 4 * PACKED[step.op](f)
+        moved += dtypes.size(getattr(f, "b_dtype", dtypes.FLOAT)) * PACKED[step.op](f)
     multiply_adds = PRODUCTS.get(step.op)
     flops = (
         2 * multiply_adds(f)

@@ -58,8 +58,8 @@ class Guard(NamedTuple):
 
 class Pack(NamedTuple):
     """A constant to be packed at load: b[(t, i), j] at t * tap_stride + i * k_stride + j *
-    n_stride, into panels of a dtype at `offset` bytes, `width` columns to each from its column `first` on.
-    matrix: which one, of a weight of `matrices` of them, or of parts.
+    n_stride, into panels at `offset` bytes, `width` columns to each from its column `first` on.
+    matrix: which one, of a weight of `matrices` of them, or of parts. dtype: of the panels.
     """
 
     weight: Value
@@ -75,7 +75,7 @@ class Pack(NamedTuple):
     first: int
     taps: int
     tap_stride: int
-    dtype: int = FLOAT  # of the panels
+    dtype: int = FLOAT
 
     @property
     def array(self) -> Any:

@@ -68,9 +68,7 @@ def some_rows(row: KernelRow) -> tuple[int, ...]:
     return (SOME + 1, SOME + 16, 97, 200) if row.isa == "amx" else (1, 2, 3, row.mr)
 
 
-def pack(
-    row: KernelRow, *matrices: np.ndarray, threads: int = 1, dtype: int = FLOAT
-) -> np.ndarray:
+def pack(row: KernelRow, *matrices: np.ndarray, threads: int = 1, dtype: int = FLOAT) -> np.ndarray:
     """The panels of one matrix, or of two that share each half and half."""
     k, n = matrices[0].shape
     width = row.nr // len(matrices)

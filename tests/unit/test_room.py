@@ -21,8 +21,10 @@ def products(*weights: np.ndarray, op: str = "MatMul") -> Graph:
 
 
 def test_weights_of_products_are_expected():
-    one, half = np.ones((4, 6), np.float32), np.ones((4, 6), np.float16)
-    assert expected_bytes(products(one, half)) == 2 * 96  # packed in float32
+    one, half = np.full((4, 6), 0.1, np.float32), np.ones((4, 6), np.float16)
+    assert expected_bytes(products(one, half)) == 96 + 48
+    assert expected_bytes(products(half.astype(np.float32))) == 48  # bfloat16 holds it
+    assert expected_bytes(products(half.astype(np.float32), op="Conv")) == 96
     assert expected_bytes(products(one, op="Gather")) == 0  # tables stay where they are
     assert expected_bytes(products(one.astype(np.int8))) == 0
     shared = products(one)
@@ -36,7 +38,7 @@ def test_weights_of_products_are_expected():
 @pytest.mark.parametrize("part", [0.01, 0.5, 1, 1.2, 3])
 def test_any_size_may_be_taken(monkeypatch, threads, part):
     monkeypatch.setenv("Q7X2_THREADS", threads)
-    weight = np.broadcast_to(np.float32(1), (LEAST_BYTES // 4, 1))
+    weight = np.broadcast_to(np.float32(0.1), (LEAST_BYTES // 4, 1))
     room, size = Room(products(weight)), int(part * LEAST_BYTES)
     first, second = room.take(size), room.take(size)
     for taken in (first, second):

@@ -7,13 +7,16 @@ from typing import Optional
 
 import numpy as np
 
+from q7x2_ep import dtypes
 from q7x2_ep.backend.cpu.cores import default_threads
 from q7x2_ep.ir.core import Graph
+from q7x2_ep.plan.halves import narrowest
 
 PACKED_ALIGN = 128  # bytes
 LEAST_BYTES = 1 << 24  # less takes 2 ms, and a thread is not worth it
 CHUNK = 1 << 26  # takes 8 ms; between two the thread waits up to 5 for Python
 PAGE = 4096
+SAMPLE = 256  # elements by which a weight is known
 
 
 class Room:
@@ -57,8 +60,18 @@ def aligned(size: int) -> np.ndarray:
 
 
 def expected_bytes(graph: Graph) -> int:
-    """Of the constants that products of a graph multiply by, in float32: most will be packed."""
-    products = (node for node in graph.nodes if node.op in ("Conv", "Gemm", "MatMul"))
-    weights = {node.input(1) for node in products}
-    arrays = (weight.const for weight in weights if weight is not None)
-    return sum(4 * each.size for each in arrays if each is not None and each.dtype.kind == "f")
+    """Of the constants that products of a graph multiply by: most will be packed."""
+    products = [node for node in graph.nodes if node.op in ("Conv", "Gemm", "MatMul")]
+    weights = {node.input(1): node.op for node in products}
+    return sum(
+        each.const.size * (4 if op == "Conv" else _element_bytes(each.const))
+        for each, op in weights.items()
+        if each is not None and each.const is not None and each.const.dtype.kind == "f"
+    )
+
+
+def _element_bytes(weight: np.ndarray) -> int:
+    """By the first of its elements."""
+    if weight.dtype != np.float32:
+        return 2 if weight.dtype == np.float16 else 4
+    return dtypes.size(narrowest([weight.flat[:SAMPLE]]))
