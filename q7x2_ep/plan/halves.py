@@ -1,8 +1,8 @@
 """Which weights are numbers of 16 bits, whatever the dtype that a model gives them.
 
 Many models are trained and published in bfloat16 or float16, and exported in float32; those in 16
-bits are computed in float32 (passes/widen.py). Such weights are packed in 16 bits: the same numbers,
-half the memory, and half of what a product of few rows reads.
+bits are computed in float32 (passes/widen.py). Such weights are packed in 16 bits: the same
+numbers, half the memory, and half of what a product of few rows reads.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MOST_F16, LEAST_NORMAL_F16 = (
 
 
 def narrowest(arrays: Sequence[np.ndarray]) -> int:
-    """BFLOAT16 or FLOAT16 where all elements of these float32 arrays are exact in it, else FLOAT."""
+    """BFLOAT16 or FLOAT16 where all elements of float32 arrays are exact in it, else FLOAT."""
     fits = {BFLOAT16: True, FLOAT16: True}
     for chunk in _chunks(arrays):
         bits = chunk.view(np.uint32)
