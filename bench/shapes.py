@@ -82,7 +82,7 @@ class Shape(NamedTuple):
         graph = parse(self.text)
         for weight in {value for node in graph.nodes for value in node.inputs if value}:
             if weight.const is not None and weight.const.ndim > 1 and weight.dtype == dtypes.FLOAT:
-                weight.const = weight.const * np.float32(1.1)  # else they would be packed in 16 bits
+                weight.const = weight.const * np.float32(1.1)  # 8 bits would be packed in 16
         infer.run(graph)
         return graph
 
