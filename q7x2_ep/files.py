@@ -6,7 +6,9 @@ import contextlib
 import mmap
 import os
 from collections.abc import Iterable, Iterator
-from typing import Any, Callable
+from typing import Any, Callable, Optional
+
+import numpy as np
 
 MAGIC = b"\x89q7model"  # of compiled models: no text, and no protobuf message, begins like this
 Track = Callable[[list, str], Iterable]  # progress.track, or nothing: the items, a label
@@ -32,6 +34,27 @@ def map_file(path: str) -> Any:
         if os.fstat(file.fileno()).st_size == 0:
             return b""  # which mmap refuses
         return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+
+
+def mapping(array: Any) -> Optional[mmap.mmap]:
+    """The file mapping that an array is a view of, or None."""
+    base = array
+    while isinstance(base, np.ndarray):
+        base = base.base
+    owner = None if base is None else memoryview(base).obj
+    return owner if isinstance(owner, mmap.mmap) else None
+
+
+def give_back(array: np.ndarray) -> None:
+    """Has the pages of a dense array leave memory where they are those of a mapped file that cannot
+    be written: they come back where they are read again.
+    """
+    owner = mapping(array)
+    if owner is None or not memoryview(owner).readonly or not hasattr(owner, "madvise"):
+        return
+    start = array.ctypes.data - np.frombuffer(owner, np.uint8).ctypes.data
+    first = start // mmap.PAGESIZE * mmap.PAGESIZE
+    owner.madvise(mmap.MADV_DONTNEED, first, start - first + array.nbytes)
 
 
 @contextlib.contextmanager

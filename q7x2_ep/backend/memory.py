@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Iterable
-from typing import Any, NamedTuple, Optional
+from typing import NamedTuple, Optional
 
 import numpy as np
+
+from q7x2_ep.files import mapping
 
 
 class MemoryReport(NamedTuple):
@@ -73,15 +75,6 @@ def report(plans: Iterable[list[np.ndarray]], arenas: Iterable[int]) -> MemoryRe
         shared=None if pages is None else pages[1],
         arenas=tuple(arenas),
     )
-
-
-def mapping(array: Any) -> Optional[mmap.mmap]:
-    """The file mapping that an array is a view of, or None."""
-    base = array
-    while isinstance(base, np.ndarray):
-        base = base.base
-    owner = None if base is None else memoryview(base).obj
-    return owner if isinstance(owner, mmap.mmap) else None
 
 
 def _pages(maps: dict[int, mmap.mmap]) -> Optional[tuple[int, int]]:

@@ -24,6 +24,7 @@ import numpy as np
 
 from q7x2_ep import dtypes
 from q7x2_ep.dtypes import BOOL, FLOAT, HALVES, INT8, UINT8
+from q7x2_ep.files import give_back
 from q7x2_ep.ir.core import Graph, Node, Type, Value
 from q7x2_ep.ops.common import is_host, is_movement
 from q7x2_ep.passes.infer import infer_node
@@ -204,6 +205,7 @@ class _Widening:
             wide = self.graph.constant(
                 value.const.astype(np.float32), Type(FLOAT, value.shape), value.name
             )
+            give_back(value.const)
             wide.rounded = value.dtype
             self.casts[value, FLOAT] = wide
         return self.casts[value, FLOAT]

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from q7x2_ep.dtypes import BFLOAT16, FLOAT, FLOAT16
+from q7x2_ep.files import give_back
 
 CHUNK = 1 << 16  # elements that are looked at in one go: the first show what other weights are
 MAGNITUDE = 0x7FFFFFFF
@@ -21,7 +22,9 @@ MOST_F16, LEAST_NORMAL_F16 = (
 
 
 def narrowest(arrays: Sequence[np.ndarray]) -> int:
-    """BFLOAT16 or FLOAT16 where all elements of float32 arrays are exact in it, else FLOAT."""
+    """BFLOAT16 or FLOAT16 where all elements of float32 arrays are exact in it, else FLOAT. Pages
+    of mapped files that have been read to the end are given back.
+    """
     fits = {BFLOAT16: True, FLOAT16: True}
     for chunk in _chunks(arrays):
         bits = chunk.view(np.uint32)
@@ -30,6 +33,8 @@ def narrowest(arrays: Sequence[np.ndarray]) -> int:
         fits[FLOAT16] = fits[FLOAT16] and used & 0x1FFF == 0 and _in_range_of_f16(chunk)
         if not any(fits.values()):
             return FLOAT
+    for array in arrays:
+        give_back(array)
     return next(dtype for dtype, fit in fits.items() if fit)
 
 

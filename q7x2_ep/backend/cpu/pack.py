@@ -14,7 +14,7 @@ from q7x2_ep.backend.cpu import library as native
 from q7x2_ep.backend.cpu.cores import default_threads
 from q7x2_ep.backend.cpu.executor import Code
 from q7x2_ep.backend.cpu.room import aligned
-from q7x2_ep.backend.memory import mapping
+from q7x2_ep.files import mapping
 from q7x2_ep.ir.core import Graph, Value
 from q7x2_ep.plan.encode import encode
 from q7x2_ep.plan.memory import Storage
