@@ -4,15 +4,15 @@ A 16-bit value is held as the float32 that the ops in float32 make of it, unroun
 fusion and kernel applies. It is rounded where that can be seen:
 
 - at outputs of the graph, and where an op runs on the host in the dtypes that it is declared with;
-  a cache, that is handed on with what is new, stays in 16 bits;
+  a cache, that is handed on with what is new, stays in 16 bits, and so does a large table of rows;
 - where a nearby operand may give quite another result (DISCRETE ops, Cast to integers or bool):
   what arithmetic made is rounded first. What is chosen or moved from exact values is exact;
 - by a Cast to 16 bits that the model undoes without having computed with the result, if the result
   is an output, an operand of a DISCRETE op, or beside the unrounded value in use.
 
-After this pass a 16-bit value is an input of the graph or the output of a Cast, host op or cache,
-and is read by such ops only; a graph that is like that already stays as it is. See
-docs/decisions.md, 25.
+After this pass a 16-bit value is an input of the graph, such a table, or the output of a Cast, host
+op, cache or Gather from a table, and is read by such ops only; a graph that is like that already
+stays as it is. See docs/decisions.md, 25.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ CHOICES = frozenset(
 ON_GRID = frozenset({"Add", "Sub", "Sum"})
 # Ops that write rows to a cache: the first of its two inputs, and of its two outputs.
 CACHED = {"com.microsoft::GroupQueryAttention": (3, 1)}
+LARGE_TABLE = 1 << 18  # elements
 DTYPES = ("to", "dtype", "output_dtype", "stash_type", "softmax_precision")  # attributes
 
 
@@ -59,7 +60,7 @@ def _is_narrow(graph: Graph, node: Node) -> bool:
     may stay as it is.
     """
     halves = [value for value in (*node.inputs, *node.outputs) if _is_half(value)]
-    if not halves or is_declared(node) or _is_cut(node):
+    if not halves or is_declared(node) or _is_cut(node) or _is_lookup(node):
         return False
     if node.op != "Cast":
         return node.op != "Concat" or not graph.is_output(node.output)
@@ -82,6 +83,12 @@ def _is_cut(node: Node) -> bool:
     """Whether a node takes the rows of a cache that are in use: they are widened, not all."""
     source = node.inputs[0].producer if node.op == "Slice" else None
     return source is not None and source.op == "q7::TensorScatter"
+
+
+def _is_lookup(node: Node) -> bool:
+    """Whether a node takes rows of a large table: they are widened, and it stays in its file."""
+    table = node.inputs[0].const if node.op == "Gather" and _is_half(node.inputs[0]) else None
+    return table is not None and table.size >= LARGE_TABLE
 
 
 def _is_half(value: Optional[Value]) -> bool:
@@ -107,7 +114,8 @@ class _Widening:
 
     def run(self) -> dict[str, int]:
         for node in self.graph.nodes:
-            if is_declared(node) or _is_cut(node) or self.is_cache(node):
+            as_it_is = is_declared(node) or _is_cut(node) or _is_lookup(node)
+            if as_it_is or self.is_cache(node):
                 for i, value in enumerate(node.inputs):
                     if value in self.declared:
                         node.set_input(i, self.narrowed(value))

@@ -96,3 +96,22 @@ def test_models_of_16_bits_keep_their_weights():
     wanted = np.maximum(x.astype(np.float64) @ w.astype(np.float64), 0)
     (y,) = session.run(None, {"x": x})
     np.testing.assert_allclose(y.astype(np.float64), wanted, rtol=2**-10, atol=1e-3)
+
+
+def test_a_large_table_is_not_widened():
+    table = normal(4096, 64).astype(np.float16)
+    given = [helper.make_tensor_value_info("i", TensorProto.INT64, ["n"])]
+    made = [helper.make_tensor_value_info("y", TensorProto.FLOAT16, ["n", 64])]
+    nodes = [
+        helper.make_node("Gather", ["table", "i"], ["rows"]),
+        helper.make_node("Mul", ["rows", "rows"], ["y"]),
+    ]
+    weights = [numpy_helper.from_array(table, "table")]
+    graph = helper.make_graph(nodes, "g", given, made, weights)
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    session = q7x2_ep.InferenceSession(proto.SerializeToString())
+    i = np.array([0, 4095, 7, 7])
+    wanted = (table[i].astype(np.float64) ** 2).astype(np.float16)
+    np.testing.assert_array_equal(session.run(None, {"i": i})[0], wanted)
+    held = session.memory_report()
+    assert held.weights + held.mapped_weights < 2 * table.nbytes
