@@ -290,8 +290,9 @@ static void tail(const q7_gemm_block *t, target out, ahead next) {
 }
 
 static multiply_some *function_for(const q7_gemm_block *t, int64_t m, bool stream) {
-    if (q7_is_half(t->b_dtype))
-        return (stream ? streams_by_rows : halves_by_rows)[m - 1][t->b_dtype == Q7_BF16];
+    const bool half = q7_is_half(t->b_dtype), brain = t->b_dtype == Q7_BF16;
+    if (half && stream) return streams_by_rows[m - 1][brain];
+    if (half) return halves_by_rows[m - 1][brain];
     return by_rows[m - 1][stream ? 1 : t->b_packed && t->a_k_stride == 1 ? 0 : 2];
 }
 
