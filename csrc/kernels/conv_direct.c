@@ -48,44 +48,33 @@ Q7_INLINE bool clamps(const q7_conv_line *t) {
     return t->act == Q7_act_none || t->act == Q7_act_relu || t->act == Q7_act_clip;
 }
 
+/* Of vector j of filters, the lanes that exist. */
+Q7_INLINE int64_t lanes_of(const q7_conv_line *t, int j, const int whole) {
+    return j < whole ? Q7_W : q7_max(0, t->n - j * Q7_W);
+}
+
 /* What becomes of sums, up to y; whether they fill their vectors is a constant, too. Each of its parts
- * is a loop over registers, so that what they ask is asked once. The optimiser does not see where rows
- * are: it would compute all addresses up front and keep them on the stack from loop to loop. */
+ * is a loop over registers, so that what they ask is asked once. */
 Q7_INLINE void put(const q7_conv_line *t, place to, q7_f32 *sum, const q7_f32 *bias, const int m,
                    const int vectors, const int whole) {
-#define EACH(origin, row_stride, ...)                                     \
-    do {                                                                  \
-        __typeof__(origin) row = origin;                                  \
-        Q7_UNROLL                                                         \
-        for (int i = 0; i < m; i++) {                                     \
-            Q7_UNROLL                                                     \
-            for (int j = 0; j < vectors; j++) {                           \
-                const int64_t at = j * Q7_W, left = q7_max(0, t->n - at); \
-                const int64_t lanes = j < whole ? Q7_W : left;            \
-                q7_f32 *v = &sum[i * vectors + j];                        \
-                (void)lanes, __VA_ARGS__;                                 \
-            }                                                             \
-            row += row_stride;                                            \
-            __asm__("" : "+r"(row));                                      \
-        }                                                                 \
-    } while (0)
-    EACH(to.y, 0, *v = q7_add(*v, bias[j]));
+#define ADD_RESIDUAL               \
+    Q7_EACH_VECTOR(residual, step, \
+                   *x = q7_add(*x, q7_load_part(row + j * Q7_W, lanes_of(t, j, whole))))
+    Q7_EACH_VECTOR(to.y, 0, *x = q7_add(*x, bias[j]));
     const bool now = clamps(t); /* else finish() does the rest */
     const float *residual = now && t->residual ? to.residual : NULL;
     const int64_t step = t->residual_stride;
-    if (residual && t->residual_first)
-        EACH(residual, step, *v = q7_add(*v, q7_load_part(row + at, lanes)));
+    if (residual && t->residual_first) ADD_RESIDUAL;
     if (now && t->act != Q7_act_none) {
         const bool clip = t->act == Q7_act_clip;
         const q7_f32 low = q7_set1(clip ? t->act_alpha : 0.0f), high = q7_set1(t->act_beta);
-        EACH(to.y, 0, *v = q7_vmax(low, *v));
-        if (clip) EACH(to.y, 0, *v = q7_vmin(high, *v));
+        Q7_EACH_VECTOR(to.y, 0, *x = q7_vmax(low, *x));
+        if (clip) Q7_EACH_VECTOR(to.y, 0, *x = q7_vmin(high, *x));
     }
-    if (residual && !t->residual_first)
-        EACH(residual, step, *v = q7_add(*v, q7_load_part(row + at, lanes)));
+    if (residual && !t->residual_first) ADD_RESIDUAL;
+#undef ADD_RESIDUAL
     const int64_t y_stride = t->y_stride;
-    EACH(to.y, y_stride, q7_store_part(row + at, *v, lanes));
-#undef EACH
+    Q7_EACH_VECTOR(to.y, y_stride, q7_store_part(row + j * Q7_W, *x, lanes_of(t, j, whole)));
     if (!now) finish(t, to, m);
 }
 

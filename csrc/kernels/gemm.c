@@ -89,27 +89,10 @@ Q7_INLINE bool is_simple(const q7_gemm_epilogue *e) {
     return clamps && !e->row_bias && !e->gated;
 }
 
-/* Every vector *x of a tile, and its place in rows from `origin` on. The optimiser does not see where
- * rows are: it would compute all addresses up front and keep them on the stack from loop to loop. */
-#define EACH(origin, row_stride, ...)              \
-    do {                                           \
-        __typeof__(origin) row = origin;           \
-        Q7_UNROLL                                  \
-        for (int i = 0; i < m; i++) {              \
-            Q7_UNROLL                              \
-            for (int j = 0; j < vectors; j++) {    \
-                q7_f32 *x = &sum[i * vectors + j]; \
-                __VA_ARGS__;                       \
-            }                                      \
-            row += row_stride;                     \
-            __asm__("" : "+r"(row));               \
-        }                                          \
-    } while (0)
-
 /* What becomes of sums, each part a loop over registers, so that what they ask is asked once. */
 Q7_INLINE void put(target out, q7_f32 *sum, const int m, const int vectors) {
     const q7_gemm_epilogue *e = out.epilogue;
-    if (out.add) EACH(out.p, out.stride, *x = q7_add(q7_load(row + j * Q7_W), *x));
+    if (out.add) Q7_EACH_VECTOR(out.p, out.stride, *x = q7_add(q7_load(row + j * Q7_W), *x));
     if (e) {
         const q7_f32 alpha = q7_set1(e->alpha);
         q7_f32 bias[4 * VECTORS];
@@ -117,23 +100,24 @@ Q7_INLINE void put(target out, q7_f32 *sum, const int m, const int vectors) {
         for (int j = 0; j < vectors; j++)
             bias[j] = e->bias ? q7_load(e->bias + out.first + j * Q7_W) : q7_set1(0.0f);
         if (e->alpha == 1.0f)
-            EACH(out.p, 0, *x = q7_add(*x, bias[j]));
+            Q7_EACH_VECTOR(out.p, 0, *x = q7_add(*x, bias[j]));
         else
-            EACH(out.p, 0, *x = q7_fma(alpha, *x, bias[j]));
+            Q7_EACH_VECTOR(out.p, 0, *x = q7_fma(alpha, *x, bias[j]));
         if (out.residual && e->residual_first)
-            EACH(out.residual, e->residual_stride, *x = q7_add(*x, q7_load(row + j * Q7_W)));
+            Q7_EACH_VECTOR(out.residual, e->residual_stride,
+                           *x = q7_add(*x, q7_load(row + j * Q7_W)));
         if (e->act != Q7_act_none) {
             const bool clips = e->act == Q7_act_clip;
             const q7_f32 low = q7_set1(clips ? e->act_alpha : 0.0f);
             const q7_f32 high = q7_set1(clips ? e->act_beta : INFINITY);
-            EACH(out.p, 0, *x = q7_vmin(high, q7_vmax(low, *x)));
+            Q7_EACH_VECTOR(out.p, 0, *x = q7_vmin(high, q7_vmax(low, *x)));
         }
         if (out.residual && !e->residual_first)
-            EACH(out.residual, e->residual_stride, *x = q7_add(*x, q7_load(row + j * Q7_W)));
+            Q7_EACH_VECTOR(out.residual, e->residual_stride,
+                           *x = q7_add(*x, q7_load(row + j * Q7_W)));
     }
-    EACH(out.p, out.stride, q7_store(row + j * Q7_W, *x));
+    Q7_EACH_VECTOR(out.p, out.stride, q7_store(row + j * Q7_W, *x));
 }
-#undef EACH
 
 /* A vector of a row of b, from its element `at` on, of which `left` exist. */
 Q7_INLINE q7_f32 load_b(const float *row, int64_t at, int64_t left, const enum access access) {
@@ -235,38 +219,26 @@ typedef void multiply_some(const q7_gemm_block *t, const float *b, target out, a
 
 /* One function per number of rows, so that each has all address registers to itself. */
 /* clang-format off */
-#define ROWS(m)                                                                  \
-    static void packed_##m(const q7_gemm_block *t, const float *b, target out, ahead next) {  \
-        multiply(t, b, out, next, m, 1, PACKED);                                       \
-    }                                                                            \
-    static void stream_##m(const q7_gemm_block *t, const float *b, target out, ahead next) {  \
-        multiply(t, b, out, next, m, PANELS_AT_ONCE(m), STREAM);                                 \
-    }                                                                            \
-    static void strided_##m(const q7_gemm_block *t, const float *b, target out, ahead next) { \
-        multiply(t, b, out, next, m, 1, STRIDED);                                      \
+#define FUNCTION(name, m, panels, access)                                                 \
+    static void name##_##m(const q7_gemm_block *t, const float *b, target out, ahead next) { \
+        multiply(t, b, out, next, m, panels, access);                                     \
     }
+#define ROWS(m)                                                             \
+    FUNCTION(packed, m, 1, PACKED) FUNCTION(stream, m, PANELS_AT_ONCE(m), STREAM) \
+    FUNCTION(f16, m, 1, F16) FUNCTION(bf16, m, 1, BF16) FUNCTION(strided, m, 1, STRIDED)
 Q7_EVERY_ROW(ROWS)
 #undef ROWS
-#define ROWS(m) {packed_##m, stream_##m, strided_##m},
-static multiply_some *const by_rows[MR][3] = {Q7_EVERY_ROW(ROWS)};
-#undef ROWS
-#define HALF(name, m, panels, access)                                                  \
-    static void name##m(const q7_gemm_block *t, const float *b, target out, ahead next) { \
-        multiply(t, b, out, next, m, panels, access);                                   \
-    }
-#define ROWS(m) HALF(f16_, m, 1, F16) HALF(bf16_, m, 1, BF16)
-Q7_EVERY_ROW(ROWS)
-#undef ROWS
-#define ROWS(m) {f16_##m, bf16_##m},
-static multiply_some *const halves_by_rows[MR][2] = {Q7_EVERY_ROW(ROWS)};
+#define ROWS(m) {packed_##m, stream_##m, f16_##m, bf16_##m, strided_##m},
+static multiply_some *const by_rows[MR][TAIL] = {Q7_EVERY_ROW(ROWS)};
 #undef ROWS
 #define ROWS(m) \
-    HALF(stream_f16_, m, PANELS_AT_ONCE(m), F16) HALF(stream_bf16_, m, PANELS_AT_ONCE(m), BF16)
+    FUNCTION(stream_f16, m, PANELS_AT_ONCE(m), F16) FUNCTION(stream_bf16, m, PANELS_AT_ONCE(m), BF16)
 FEW_ROWS(ROWS)
 #undef ROWS
 #define ROWS(m) {stream_f16_##m, stream_bf16_##m},
-static multiply_some *const streams_by_rows[][2] = {FEW_ROWS(ROWS)};
+static multiply_some *const half_streams[][2] = {FEW_ROWS(ROWS)};
 #undef ROWS
+#undef FUNCTION
 /* clang-format on */
 
 /* The right edge of an unpacked b: rare, so four rows or one at a time will do. */
@@ -285,15 +257,15 @@ static void tail(const q7_gemm_block *t, target out, ahead next) {
     rest.m = t->m - fours.m;
     rest.a += fours.m * t->a_row_stride;
     out.p += fours.m * out.stride;
-    if (out.residual) out.residual += fours.m * out.epilogue->residual_stride;
     one_row_tail(&rest, t->b, out, next);
 }
 
 static multiply_some *function_for(const q7_gemm_block *t, int64_t m, bool stream) {
-    const bool half = q7_is_half(t->b_dtype), brain = t->b_dtype == Q7_BF16;
-    if (half && stream) return streams_by_rows[m - 1][brain];
-    if (half) return halves_by_rows[m - 1][brain];
-    return by_rows[m - 1][stream ? 1 : t->b_packed && t->a_k_stride == 1 ? 0 : 2];
+    const enum access half = t->b_dtype == Q7_BF16 ? BF16 : F16;
+    if (q7_is_half(t->b_dtype))
+        return stream ? half_streams[m - 1][half - F16] : by_rows[m - 1][half];
+    const bool packed = t->b_packed && t->a_k_stride == 1;
+    return by_rows[m - 1][stream ? STREAM : packed ? PACKED : STRIDED];
 }
 
 /* Tiles of m rows, as many as t->m holds; columns are one panel, or as many as are multiplied at once. */

@@ -19,6 +19,24 @@
 #endif
 #define NR (VECTORS * Q7_W)
 
+/* Every vector *x of sum, m by `vectors`, and the row that it belongs to in rows from `origin` on: row, and j
+ * in it. The optimiser does not see where rows are: it would compute all addresses up front and keep
+ * them on the stack from loop to loop. */
+#define Q7_EACH_VECTOR(origin, row_stride, ...)    \
+    do {                                           \
+        __typeof__(origin) row = origin;           \
+        Q7_UNROLL                                  \
+        for (int i = 0; i < m; i++) {              \
+            Q7_UNROLL                              \
+            for (int j = 0; j < vectors; j++) {    \
+                q7_f32 *x = &sum[i * vectors + j]; \
+                __VA_ARGS__;                       \
+            }                                      \
+            row += row_stride;                     \
+            __asm__("" : "+r"(row));               \
+        }                                          \
+    } while (0)
+
 /* f(1) .. f(MR): a kernel has a function for each number of rows. */
 /* clang-format off */
 #if MR == 4

@@ -13,6 +13,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "halves.h"
 #include "panels.h"
 
 #ifdef __SSE2__
@@ -46,19 +47,6 @@ static void copy_rows(const q7_loose_float *b, int64_t k_stride, int64_t rows, i
     }
 }
 
-static inline uint32_t bits_of(float x) {
-    uint32_t bits;
-    memcpy(&bits, &x, 4);
-    return bits;
-}
-
-/* Of a finite number that float16 holds: exponents are 112 less there, and its subnormals are floats',
- * too. */
-static inline uint16_t exact_f16(float x) {
-    const uint32_t magnitude = bits_of(x * 0x1p-112f) & 0x7fffffff;
-    return (uint16_t)(bits_of(x) >> 16 & 0x8000) | (uint16_t)(magnitude >> 13);
-}
-
 /* The same for panels of half floats, which hold b exactly. */
 static void copy_halves(const q7_loose_float *b, int64_t k_stride, int64_t n_stride, int64_t rows,
                         int64_t n, int64_t width, int64_t nr, int64_t dtype, uint16_t *panel) {
@@ -66,9 +54,9 @@ static void copy_halves(const q7_loose_float *b, int64_t k_stride, int64_t n_str
         const q7_loose_float *from = b + i * k_stride;
         uint16_t *to = panel + i * nr;
         if (dtype == Q7_F16)
-            for (int64_t j = 0; j < n; j++) to[j] = exact_f16(from[j * n_stride]);
+            for (int64_t j = 0; j < n; j++) to[j] = f16_of(from[j * n_stride]).bits;
         else
-            for (int64_t j = 0; j < n; j++) to[j] = (uint16_t)(bits_of(from[j * n_stride]) >> 16);
+            for (int64_t j = 0; j < n; j++) to[j] = bf16_of(from[j * n_stride]).bits;
         for (int64_t j = n; j < width; j++) to[j] = 0;
     }
 }
