@@ -45,12 +45,18 @@ def mapping(array: Any) -> Optional[mmap.mmap]:
     return owner if isinstance(owner, mmap.mmap) else None
 
 
-def give_back(array: np.ndarray) -> None:
-    """Has the pages of a dense array leave memory where they are those of a mapped file that cannot
-    be written: they come back where they are read again.
+def can_be_given_back(array: np.ndarray) -> bool:
+    """Whether its pages are those of a mapped file that cannot be written: they may leave memory,
+    and come back where they are read again.
     """
     owner = mapping(array)
-    if owner is None or not memoryview(owner).readonly or not hasattr(owner, "madvise"):
+    return owner is not None and memoryview(owner).readonly
+
+
+def give_back(array: np.ndarray) -> None:
+    """Has the pages of a dense array leave memory, if they can be given back."""
+    owner: Any = mapping(array)
+    if not array.nbytes or not can_be_given_back(array) or not hasattr(owner, "madvise"):
         return
     start = array.ctypes.data - np.frombuffer(owner, np.uint8).ctypes.data
     first = start // mmap.PAGESIZE * mmap.PAGESIZE

@@ -60,7 +60,7 @@ def _is_narrow(graph: Graph, node: Node) -> bool:
     may stay as it is.
     """
     halves = [value for value in (*node.inputs, *node.outputs) if _is_half(value)]
-    if not halves or is_declared(node) or _is_cut(node) or _is_lookup(node):
+    if not halves or _stays(node):
         return False
     if node.op != "Cast":
         return node.op != "Concat" or not graph.is_output(node.output)
@@ -77,6 +77,11 @@ def is_declared(node: Node) -> bool:
     is_known = all(value.dtype != dtypes.UNKNOWN for value in node.outputs)
     made_here = node.op.startswith("q7::")
     return is_host(node) or not is_known or made_here or node.op == "BitCast"
+
+
+def _stays(node: Node) -> bool:
+    """Whether a node is left with the operands of 16 bits that it has."""
+    return is_declared(node) or _is_cut(node) or _is_lookup(node)
 
 
 def _is_cut(node: Node) -> bool:
@@ -114,8 +119,7 @@ class _Widening:
 
     def run(self) -> dict[str, int]:
         for node in self.graph.nodes:
-            as_it_is = is_declared(node) or _is_cut(node) or _is_lookup(node)
-            if as_it_is or self.is_cache(node):
+            if _stays(node) or self.is_cache(node):
                 for i, value in enumerate(node.inputs):
                     if value in self.declared:
                         node.set_input(i, self.narrowed(value))

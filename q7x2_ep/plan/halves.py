@@ -14,7 +14,8 @@ import numpy as np
 from q7x2_ep.dtypes import BFLOAT16, FLOAT, FLOAT16
 from q7x2_ep.files import give_back
 
-CHUNK = 1 << 16  # elements that are looked at in one go: the first show what other weights are
+SAMPLE = 256  # elements that show what nearly all other weights are
+CHUNK = 1 << 16  # that are looked at in one go
 MAGNITUDE = 0x7FFFFFFF
 MOST_F16, LEAST_NORMAL_F16 = (
     int(np.float32(value).view(np.uint32)) for value in (65504.0, 2.0**-14)
@@ -41,7 +42,7 @@ def narrowest(arrays: Sequence[np.ndarray]) -> int:
 def _in_range_of_f16(chunk: np.ndarray) -> bool:
     """Of numbers of no more than 11 bits; infinities and NaN are not."""
     magnitude = chunk.view(np.uint32) & MAGNITUDE
-    if int(magnitude.max()) > MOST_F16:
+    if int(magnitude.max(initial=0)) > MOST_F16:
         return False
     multiples = np.ldexp(chunk[magnitude < LEAST_NORMAL_F16], 24)
     return bool((multiples == np.rint(multiples)).all())
@@ -49,6 +50,7 @@ def _in_range_of_f16(chunk: np.ndarray) -> bool:
 
 def _chunks(arrays: Sequence[np.ndarray]) -> Iterator[np.ndarray]:
     for array in arrays:
+        yield array.flat[:SAMPLE]
         flat = array.ravel(order="K")
         for first in range(0, flat.size, CHUNK):
             yield flat[first : first + CHUNK]

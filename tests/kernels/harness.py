@@ -17,6 +17,7 @@ from typing import Any, Callable, Optional, Union
 
 import numpy as np
 
+from q7x2_ep import dtypes
 from q7x2_ep.backend.cpu.library import Context, Library, Plan, load
 from q7x2_ep.plan.encode import ABI, ALIGN, MAGIC, OPERATIONS, SPACES
 from q7x2_ep.plan.target import KernelRow
@@ -202,3 +203,10 @@ def _run(
 def tolerance(reduction: int, scale: Union[float, np.ndarray] = 1.0) -> Union[float, np.ndarray]:
     """Largest error of a float32 sum of `reduction` products whose magnitudes sum to `scale`."""
     return (reduction + 4) * float(np.finfo(np.float32).eps) * scale
+
+
+def rounded_to(dtype: int, x: np.ndarray) -> np.ndarray:
+    """Float32 that float16 holds, or bfloat16, next to x or short of it."""
+    if dtype == dtypes.FLOAT16:
+        return x.astype(np.float16).astype(np.float32)
+    return (x.astype(np.float32).view(np.uint32) & 0xFFFF0000).view(np.float32)

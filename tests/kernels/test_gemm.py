@@ -24,7 +24,7 @@ from q7x2_ep.files import map_file
 from q7x2_ep.ir.core import Value
 from q7x2_ep.plan.parts import Pack
 from q7x2_ep.plan.target import KernelRow
-from tests.kernels.harness import rows, run_op, tolerance
+from tests.kernels.harness import rounded_to, rows, run_op, tolerance
 
 K_BLOCK, ROWS, PANELS, FEW, SOME = (
     load().target.constants[f"GEMM_{name}"] for name in ("K_BLOCK", "ROWS", "PANELS", "FEW", "SOME")
@@ -394,9 +394,7 @@ def halves(dtype: int, *shape: int) -> np.ndarray:
     b = normal(*shape) * 2.0 ** np.random.default_rng(1).integers(-12, 3, shape)
     odd = [0.0, -0.0, 1e-7, -6e-8, 6.1e-5, 65504.0, -2049.0, 1e-5]
     b.reshape(-1)[: len(odd)] = odd[: b.size]
-    if dtype == FLOAT16:
-        return b.astype(np.float16).astype(np.float32)
-    return (b.astype(np.float32).view(np.uint32) & 0xFFFF0000).view(np.float32)
+    return rounded_to(dtype, b)
 
 
 @pytest.mark.parametrize("row", [r for r in rows("gemm") if r.isa != "amx"], ids=lambda r: r.name)

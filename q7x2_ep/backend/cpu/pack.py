@@ -14,7 +14,7 @@ from q7x2_ep.backend.cpu import library as native
 from q7x2_ep.backend.cpu.cores import default_threads
 from q7x2_ep.backend.cpu.executor import Code
 from q7x2_ep.backend.cpu.room import aligned
-from q7x2_ep.files import mapping
+from q7x2_ep.files import can_be_given_back
 from q7x2_ep.ir.core import Graph, Value
 from q7x2_ep.plan.encode import encode
 from q7x2_ep.plan.memory import Storage
@@ -130,14 +130,12 @@ def _pack_step(p: Pack, array: np.ndarray, source: Storage, into: Storage) -> St
     """
     operands = {"b": Operand(source), "packed": Operand(into, p.offset)}
     k_stride, n_stride = p.k_stride, p.n_stride
-    owner = mapping(array)
     if _is_transposed(array):
         rows, columns = (stride // array.itemsize for stride in array.strides)
         k_stride, n_stride = (rows, columns) if p.n_stride == 1 else (columns, rows)
     fields = {"k": p.k, "n": p.n, "k_stride": k_stride, "n_stride": n_stride}
     fields.update(width=p.width, first=p.first, taps=p.taps, tap_stride=p.tap_stride)
-    fields["dtype"] = p.dtype
-    fields["drops"] = int(owner is not None and memoryview(owner).readonly)
+    fields.update(dtype=p.dtype, drops=int(can_be_given_back(array)))
     return Step("pack_b", p.kernel, operands, fields, p.weight.name, (p.weight.name,))
 
 

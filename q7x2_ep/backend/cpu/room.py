@@ -10,13 +10,12 @@ import numpy as np
 from q7x2_ep import dtypes
 from q7x2_ep.backend.cpu.cores import default_threads
 from q7x2_ep.ir.core import Graph
-from q7x2_ep.plan.halves import narrowest
+from q7x2_ep.plan.halves import SAMPLE, narrowest
 
 PACKED_ALIGN = 128  # bytes
 LEAST_BYTES = 1 << 24  # less takes 2 ms, and a thread is not worth it
 CHUNK = 1 << 26  # takes 8 ms; between two the thread waits up to 5 for Python
 PAGE = 4096
-SAMPLE = 256  # elements by which a weight is known
 
 
 class Room:
