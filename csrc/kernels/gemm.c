@@ -315,6 +315,15 @@ static void multiply_rows(const q7_gemm_block *x, int64_t tiles, ahead next) {
     }
 }
 
+/* Where a panel of b is whose place is k0 in panel `panel` of `panels`, in the order in which they are
+ * multiplied: all of a block of k, block after block; then those behind the last, which most drivers
+ * want next. */
+static const float *place_in_b(const q7_gemm_block *x, int64_t panels, int64_t panel, int64_t k0) {
+    for (; panel >= panels && k0 < x->k; panel -= panels) k0 += x->k_block;
+    if (k0 >= x->k) panel += panels, k0 = 0;
+    return x->b + panel * x->b_panel_stride + k0 * x->b_stride;
+}
+
 /* A single tile of rows reads b once and in the order of memory: all k of the panels that are
  * multiplied at once, then the next. Else a panel stays in L1 for all tiles, and a in L2 for all
  * panels; meanwhile each tile fetches its part of half of two panels that come next: two streams
@@ -324,7 +333,8 @@ void Q7_KERNEL(gemm_f32)(const q7_gemm_block *x) {
     _Alignas(64) float room[Q7_GEMM_K_BLOCK * NR];
     const int64_t tiles = q7_ceil_div(x->m, MR), first = q7_ceil_div(x->m, tiles);
     const bool few = tiles == 1 && x->b_packed;
-    const int64_t width = few ? panels_at_once(x->m) * NR : NR;
+    const int64_t width = few ? panels_at_once(x->m) * NR : NR, panels = q7_ceil_div(x->n, NR);
+    bool second = false; /* of two panels in turn */
     for (int64_t g = 0, end; g < x->n; g = end) {
         end = tiles == 1 ? q7_min(g + width, x->n) : x->n;
         for (int64_t k0 = 0, k1; k0 == 0 || k0 < x->k; k0 = k1) {
@@ -343,14 +353,14 @@ void Q7_KERNEL(gemm_f32)(const q7_gemm_block *x) {
                     next.p = part.b + AHEAD;
                     next.stride = x->b_stride;
                 } else if (x->b_packed) {
-                    const int64_t second = column / NR % 2, later = column - second * NR + 2 * NR;
-                    const float *from =
-                        later < end ? x->b + later / NR * x->b_panel_stride + k0 * x->b_stride
-                        : k1 < x->k ? x->b + k1 * x->b_stride
-                                    : x->b + q7_ceil_div(end, NR) * x->b_panel_stride;
-                    next.p = from + second * part.k * x->b_stride / 2;
+                    /* Half of the two panels after a pair; of the last, if it is alone, all of one. */
+                    const int64_t panel = column / NR + 2 - second, half = part.k * x->b_stride / 2;
+                    const bool alone = !second && k1 >= x->k && column + NR >= end;
+                    const float *from = place_in_b(x, panels, panel, k0);
+                    next.p = from + second * half;
+                    next.gap = alone ? half : place_in_b(x, panels, panel + 1, k0) - from;
                     next.stride = q7_ceil_div(x->b_stride, 2 * tiles);
-                    next.gap = x->b_panel_stride;
+                    second = !second;
                 }
                 if (q7_is_half(x->b_dtype) && tiles > 1) {
                     q7_gemm_epilogue of_first;
