@@ -108,7 +108,8 @@ q7_gemm_job q7_gemm_job_of(const q7_gemm_args *x, const q7_call *call) {
         job.row_blocks = best.blocks;
         job.chunk = best.chunk;
     } else if (large) {
-        const int64_t even = job.panels * job.row_blocks / (call->threads * Q7_TASKS_PER_THREAD);
+        const int64_t wanted = call->threads > 1 ? call->threads * Q7_TASKS_PER_THREAD : 1;
+        const int64_t even = job.panels * job.row_blocks / wanted;
         job.chunk = q7_max(1, q7_min(even, Q7_GEMM_PANELS));
         if (x->m <= WIDE_ROWS) job.chunk = q7_ceil_div(job.chunk, WIDE) * WIDE;
     }
