@@ -88,30 +88,6 @@ typedef struct strip {
     q7_f32 bias, low, high;
 } strip;
 
-static strip strip_of(const place *at, int64_t c) {
-    const q7_depthwise_args *x = at->x;
-    const int64_t plane = 4 * x->dilation_d * x->x_d_stride, w_line = 4 * x->kw * x->C;
-    const int64_t down = 4 * x->dilation_h * x->x_h_stride;
-    return (strip){
-        .corner =
-            (const char *)(at->corner + c) + at->planes.first * plane + at->lines.first * down,
-        .w = (const char *)x->w + 4 * c + (at->planes.first * x->kh + at->lines.first) * w_line,
-        .planes = at->planes.end - at->planes.first,
-        .lines = at->lines.end - at->lines.first,
-        .plane = plane,
-        .down = down,
-        .step = 4 * x->x_w_stride,
-        .w_plane = x->kh * w_line,
-        .w_step = 4 * x->C,
-        .pad = x->pad_left,
-        .W = x->W,
-        .y = (char *)(at->y + c),
-        .y_stride = 4 * x->y_stride,
-        .bias = x->bias ? q7_load((const float *)x->bias + c) : q7_set1(0.0f),
-        .low = at->low,
-        .high = at->high};
-}
-
 Q7_INLINE q7_f32 load_at(const char *p) { return q7_load((const float *)(const void *)p); }
 
 /* Some pixels of a strip by kernels of `taps` columns, a constant as is `stride`: what is loaded of x
@@ -179,31 +155,62 @@ Q7_INLINE void rows(const strip s, int64_t ow, int64_t end, const int taps, cons
         }
     }
 }
-static void rows_3_1(const strip *s, int64_t ow, int64_t end) { rows(*s, ow, end, 3, 1); }
-static void rows_3_2(const strip *s, int64_t ow, int64_t end) { rows(*s, ow, end, 3, 2); }
-static void rows_5_1(const strip *s, int64_t ow, int64_t end) { rows(*s, ow, end, 5, 1); }
-static void rows_5_2(const strip *s, int64_t ow, int64_t end) { rows(*s, ow, end, 5, 2); }
-static void rows_7_1(const strip *s, int64_t ow, int64_t end) { rows(*s, ow, end, 7, 1); }
-static void rows_7_2(const strip *s, int64_t ow, int64_t end) { rows(*s, ow, end, 7, 2); }
-static void rows_9_1(const strip *s, int64_t ow, int64_t end) { rows(*s, ow, end, 9, 1); }
-static void rows_11_1(const strip *s, int64_t ow, int64_t end) { rows(*s, ow, end, 11, 1); }
-typedef void (*rows_of)(const strip *s, int64_t ow, int64_t end);
+/* A vector of channels, from c on, of n lines. */
+Q7_INLINE void lines(const place *at, int64_t n, const q7_depthwise_part *part, int64_t c,
+                     const int taps, const int stride) {
+    const q7_depthwise_args *x = at->x;
+    strip s = {.plane = 4 * x->dilation_d * x->x_d_stride,
+               .down = 4 * x->dilation_h * x->x_h_stride,
+               .step = 4 * x->x_w_stride,
+               .w_plane = 4 * x->kh * x->kw * x->C,
+               .w_step = 4 * x->C,
+               .pad = x->pad_left,
+               .W = x->W,
+               .y_stride = 4 * x->y_stride,
+               .bias = x->bias ? q7_load((const float *)x->bias + c) : q7_set1(0.0f),
+               .low = at->low,
+               .high = at->high};
+    const char *w = (const char *)((const float *)x->w + c);
+    for (; n > 0; n--, at++) {
+        s.corner = (const char *)(at->corner + c) + at->planes.first * s.plane +
+                   at->lines.first * s.down;
+        s.w = w + at->planes.first * s.w_plane + at->lines.first * taps * s.w_step;
+        s.planes = at->planes.end - at->planes.first;
+        s.lines = at->lines.end - at->lines.first;
+        s.y = (char *)(at->y + c);
+        rows(s, part->ow, part->ow_end, taps, stride);
+    }
+}
 
-/* What goes through a line for a vector of channels, or NULL. */
-static rows_of find_rows(const q7_depthwise_args *x, const q7_depthwise_part *part) {
+/* clang-format off */
+#define LINES const place *at, int64_t n, const q7_depthwise_part *part, int64_t c
+static void lines_3_1(LINES) { lines(at, n, part, c, 3, 1); }
+static void lines_3_2(LINES) { lines(at, n, part, c, 3, 2); }
+static void lines_5_1(LINES) { lines(at, n, part, c, 5, 1); }
+static void lines_5_2(LINES) { lines(at, n, part, c, 5, 2); }
+static void lines_7_1(LINES) { lines(at, n, part, c, 7, 1); }
+static void lines_7_2(LINES) { lines(at, n, part, c, 7, 2); }
+static void lines_9_1(LINES) { lines(at, n, part, c, 9, 1); }
+static void lines_11_1(LINES) { lines(at, n, part, c, 11, 1); }
+typedef void (*lines_of)(LINES);
+#undef LINES
+/* clang-format on */
+
+/* What goes through lines for a vector of channels, or NULL. */
+static lines_of find_lines(const q7_depthwise_args *x, const q7_depthwise_part *part) {
     const int64_t right = (x->OW - 1) * x->stride_w + x->kw - x->pad_left - x->W;
     if (part->end - part->first < Q7_W || x->dilation_w != 1 || x->pad_left >= x->kw ||
         right >= x->kw)
         return NULL;
     switch (x->kw * 8 + x->stride_w) {
-        case 3 * 8 + 1: return rows_3_1;
-        case 3 * 8 + 2: return rows_3_2;
-        case 5 * 8 + 1: return rows_5_1;
-        case 5 * 8 + 2: return rows_5_2;
-        case 7 * 8 + 1: return rows_7_1;
-        case 7 * 8 + 2: return rows_7_2;
-        case 9 * 8 + 1: return rows_9_1;
-        case 11 * 8 + 1: return rows_11_1;
+        case 3 * 8 + 1: return lines_3_1;
+        case 3 * 8 + 2: return lines_3_2;
+        case 5 * 8 + 1: return lines_5_1;
+        case 5 * 8 + 2: return lines_5_2;
+        case 7 * 8 + 1: return lines_7_1;
+        case 7 * 8 + 2: return lines_7_2;
+        case 9 * 8 + 1: return lines_9_1;
+        case 11 * 8 + 1: return lines_11_1;
         default: return NULL;
     }
 }
@@ -295,19 +302,16 @@ static void line(const place *at, const q7_depthwise_part *part) {
 }
 
 void Q7_KERNEL(depthwise_f32)(const q7_depthwise_args *x, const q7_depthwise_part *part) {
-    const rows_of by_rows = find_rows(x, part);
+    const lines_of by_lines = find_lines(x, part);
     place at[LINES];
     for (int64_t oh = part->oh, n; oh < part->oh_end; oh += n) {
         n = q7_min(part->oh_end - oh, LINES);
         for (int64_t i = 0; i < n; i++) at[i] = place_of(x, part, oh + i);
-        for (int64_t c = part->first; by_rows && c < part->end; c += Q7_W) {
-            prefetch_weights(x, c + SOON * Q7_W);
-            for (int64_t i = 0; i < n; i++) { /* the last vector may begin earlier */
-                const strip s = strip_of(&at[i], q7_min(c, part->end - Q7_W));
-                by_rows(&s, part->ow, part->ow_end);
-            }
+        for (int64_t c = part->first; by_lines && c < part->end; c += Q7_W) {
+            prefetch_weights(x, c + SOON * Q7_W); /* the last vector may begin earlier */
+            by_lines(at, n, part, q7_min(c, part->end - Q7_W));
         }
-        for (int64_t i = 0; i < n && !by_rows; i++) line(&at[i], part);
+        for (int64_t i = 0; i < n && !by_lines; i++) line(&at[i], part);
         for (int64_t i = 0; i < n && !clamps(x); i++) finish(&at[i], part);
     }
 }
