@@ -45,6 +45,8 @@ void q7_op_winograd(const q7_winograd_args *x, const q7_call *call) {
     if (job.tiles * x->M == 0) return;
     job.panels = q7_ceil_div(x->M / x->groups, call->nr);
     job.blocks = q7_ceil_div(job.tiles, Q7_WINOGRAD_TILES);
+    const int64_t even = q7_ceil_div(job.blocks, call->threads) * call->threads;
+    if (even * call->mr <= job.tiles) job.blocks = even; /* as much for each thread */
     job.chunks = call->threads > 1 ? q7_ceil_div(2 * call->threads, job.blocks * x->groups) : 1;
     job.chunks = q7_min(job.chunks, job.panels);
     q7_parallel(call, x->groups * job.blocks * job.chunks, winograd_task, &job);
