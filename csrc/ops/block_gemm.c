@@ -11,7 +11,7 @@
 typedef struct block_job {
     const q7_block_gemm_args *x;
     const q7_call *call;
-    int64_t panels, chunk;
+    int64_t panels, chunks;
 } block_job;
 
 static int64_t zero_bytes(const q7_block_gemm_args *x) {
@@ -57,10 +57,10 @@ static void block_panel(const block_job *job, int64_t panel, int64_t row, int64_
 
 static void block_task(void *arg, int64_t task, int64_t thread) {
     const block_job *job = arg;
-    const int64_t chunks = q7_ceil_div(job->panels, job->chunk);
-    const int64_t first = task % chunks * job->chunk, row = task / chunks * Q7_GEMM_ROWS;
+    const int64_t chunk = task % job->chunks, row = task / job->chunks * Q7_GEMM_ROWS;
+    const int64_t end = q7_part(job->panels, job->chunks, chunk + 1);
     float *room = (float *)job->x->room + thread * Q7_BLOCK_GEMM_K * job->call->nr;
-    for (int64_t panel = first; panel < q7_min(first + job->chunk, job->panels); panel++)
+    for (int64_t panel = q7_part(job->panels, job->chunks, chunk); panel < end; panel++)
         block_panel(job, panel, row, q7_min(job->x->m - row, Q7_GEMM_ROWS), room);
 }
 
@@ -68,6 +68,6 @@ void q7_op_block_gemm(const q7_block_gemm_args *x, const q7_call *call) {
     if (x->m == 0 || x->n == 0) return;
     block_job job = {.x = x, .call = call, .panels = q7_ceil_div(x->n, call->nr)};
     const int64_t row_blocks = q7_ceil_div(x->m, Q7_GEMM_ROWS);
-    job.chunk = q7_panels_of_task(call, job.panels, row_blocks, x->m * x->n * x->k);
-    q7_parallel(call, row_blocks * q7_ceil_div(job.panels, job.chunk), block_task, &job);
+    job.chunks = q7_chunks_of(call, job.panels, row_blocks, q7_tasks_of(call, x->m * x->n * x->k));
+    q7_parallel(call, row_blocks * job.chunks, block_task, &job);
 }

@@ -11,7 +11,7 @@ enum { GRAIN = 4 }; /* rows that a task rounds */
 typedef struct block_job {
     const q7_block_qgemm_args *x;
     const q7_call *call;
-    int64_t panels, chunk, row_bytes;
+    int64_t panels, chunks, row_bytes;
 } block_job;
 
 static q7_block_qtile tile_of(const block_job *job, int64_t row, int64_t rows) {
@@ -37,13 +37,14 @@ static void round_task(void *arg, int64_t task, int64_t thread) {
 static void product_task(void *arg, int64_t task, int64_t thread) {
     const block_job *job = arg;
     const q7_block_qgemm_args *x = job->x;
-    const int64_t nr = job->call->nr, chunks = q7_ceil_div(job->panels, job->chunk);
-    const int64_t first = task % chunks * job->chunk, row = task / chunks * Q7_GEMM_ROWS;
+    const int64_t nr = job->call->nr, chunk = task % job->chunks;
+    const int64_t row = task / job->chunks * Q7_GEMM_ROWS;
+    const int64_t end = q7_part(job->panels, job->chunks, chunk + 1);
     const int64_t q_bytes = q7_ceil_div(x->k * x->bits, 8) * nr;
     const int64_t scales = q7_ceil_div(x->k, x->block) * nr;
     q7_block_qtile t = tile_of(job, row, Q7_GEMM_ROWS);
     t.room = (char *)x->room + thread * q7_block_room(nr);
-    for (int64_t panel = first; panel < q7_min(first + job->chunk, job->panels); panel++) {
+    for (int64_t panel = q7_part(job->panels, job->chunks, chunk); panel < end; panel++) {
         const int64_t column = panel * nr;
         t.n = q7_min(nr, x->n - column);
         t.bias = x->bias ? (const float *)x->bias + column : NULL;
@@ -62,7 +63,7 @@ void q7_op_block_qgemm(const q7_block_qgemm_args *x, const q7_call *call) {
                      .panels = q7_ceil_div(x->n, call->nr),
                      .row_bytes = q7_block_row_bytes(x->k, x->block)};
     const int64_t row_blocks = q7_ceil_div(x->m, Q7_GEMM_ROWS);
-    job.chunk = q7_panels_of_task(call, job.panels, row_blocks, x->m * x->n * x->k);
+    job.chunks = q7_chunks_of(call, job.panels, row_blocks, q7_tasks_of(call, x->m * x->n * x->k));
     q7_parallel(call, q7_ceil_div(x->m, GRAIN), round_task, &job);
-    q7_parallel(call, row_blocks * q7_ceil_div(job.panels, job.chunk), product_task, &job);
+    q7_parallel(call, row_blocks * job.chunks, product_task, &job);
 }

@@ -21,7 +21,7 @@ typedef struct conv_job {
     bool in_place;
     int64_t pixels, channels, filters, k; /* of the product; channels and filters of a group */
     int64_t run;                          /* floats side by side, of a tap */
-    int64_t k_block, row_tiles, row_blocks, panels, chunk, chunks;
+    int64_t k_block, row_tiles, row_blocks, panels, chunks;
 } conv_job;
 
 /* Where a window begins: in which image, and where in it; `at` counts floats of a line. */
@@ -169,7 +169,9 @@ static void multiply(const conv_job *job, int64_t group, int64_t k0, int64_t k, 
 static void conv_task(void *arg, int64_t task, int64_t thread) {
     const conv_job *job = arg;
     const q7_conv_last_args *x = &job->x;
-    const int64_t chunk = task % job->chunks * job->chunk, group = task / job->chunks % x->groups;
+    const int64_t chunk = task % job->chunks, group = task / job->chunks % x->groups;
+    const int64_t first = q7_part(job->panels, job->chunks, chunk);
+    const int64_t last = q7_part(job->panels, job->chunks, chunk + 1);
     const int64_t block = task / job->chunks / x->groups;
     const int64_t row = q7_part(job->pixels, job->row_blocks, block);
     const int64_t m = q7_part(job->pixels, job->row_blocks, block + 1) - row;
@@ -177,9 +179,8 @@ static void conv_task(void *arg, int64_t task, int64_t thread) {
     const float *from = (const float *)x->x + group * job->channels;
     float *windows = (float *)x->windows + thread * per_thread;
     corner corners[Q7_GEMM_ROWS];
-    const int64_t last = q7_min(chunk + job->chunk, job->panels);
     if (job->in_place) {
-        multiply(job, group, 0, job->k, job->k, chunk, last, row, m, from + row * x->x_w_stride,
+        multiply(job, group, 0, job->k, job->k, first, last, row, m, from + row * x->x_w_stride,
                  x->x_w_stride);
         return;
     }
@@ -190,9 +191,9 @@ static void conv_task(void *arg, int64_t task, int64_t thread) {
         span in = rows_inside(job, corners, m, k0, k);
         if (in.end < in.begin) in.end = in.begin;
         copy_windows(job, corners + in.begin, in.end - in.begin, k0, k, windows);
-        if (ends) multiply(job, group, k0, k, 0, chunk, last, row, in.begin, windows, k);
-        multiply(job, group, k0, k, k, chunk, last, row + in.begin, in.end - in.begin, windows, k);
-        if (ends) multiply(job, group, k0, k, 0, chunk, last, row + in.end, m - in.end, windows, k);
+        if (ends) multiply(job, group, k0, k, 0, first, last, row, in.begin, windows, k);
+        multiply(job, group, k0, k, k, first, last, row + in.begin, in.end - in.begin, windows, k);
+        if (ends) multiply(job, group, k0, k, 0, first, last, row + in.end, m - in.end, windows, k);
     }
 }
 
@@ -224,18 +225,17 @@ void q7_op_conv_last(const q7_conv_last_args *x, const q7_call *call) {
     job.row_tiles = q7_ceil_div(job.pixels, call->mr);
     job.row_blocks = q7_ceil_div(job.row_tiles, Q7_GEMM_ROWS / call->mr);
     job.panels = q7_ceil_div(job.filters, call->nr);
-    job.chunk = q7_min(job.panels, Q7_GEMM_PANELS);
-    const bool large = job.pixels * job.filters * job.k * x->groups > Q7_SMALL_WORK;
-    if (call->threads > 1 && large) {
-        const int64_t wanted = call->threads * Q7_TASKS_PER_THREAD;
+    int64_t tasks = q7_tasks_of(call, job.pixels * job.filters * job.k * x->groups);
+    if (tasks > 1) {
         /* Few panels are no even share for each; many pixels are where their writers left them. */
-        if (job.pixels > job.filters || job.panels * x->groups < wanted)
+        if (job.pixels > job.filters || job.panels * x->groups < tasks)
             job.row_blocks =
                 q7_min(q7_ceil_div(job.row_blocks, call->threads) * call->threads, job.row_tiles);
         const int64_t all = job.panels * job.row_blocks * x->groups;
-        const int64_t least = job.in_place ? 1 : q7_min(COPIED, all / call->threads);
-        job.chunk = q7_max(1, q7_min(q7_max(all / wanted, least), job.chunk));
+        if (!job.in_place) tasks = q7_min(tasks, q7_max(all / COPIED, call->threads));
     }
-    job.chunks = q7_ceil_div(job.panels, job.chunk);
-    q7_parallel(call, job.row_blocks * x->groups * job.chunks, conv_task, &job);
+    const int64_t blocks = job.row_blocks * x->groups;
+    const int64_t least = q7_ceil_div(job.panels, Q7_GEMM_PANELS) * blocks;
+    job.chunks = q7_chunks_of(call, job.panels, blocks, q7_max(least, tasks));
+    q7_parallel(call, blocks * job.chunks, conv_task, &job);
 }

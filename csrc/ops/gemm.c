@@ -12,7 +12,7 @@
 #include "panels.h"
 
 enum {
-    WIDE = 4,      /* chunks of few rows are multiples; divides Q7_GEMM_PANELS */
+    WIDE = 4,      /* panels of few rows, which are multiplied at once; divides Q7_GEMM_PANELS */
     WIDE_ROWS = 6, /* rows up to which several panels are multiplied at once */
     TALL = 32,     /* rows of a tile of AMX, as kernels.def has them */
     LEAST_TILES = Q7_GEMM_SOME / TALL + 1, /* of those in a task: its bits are those of more */
@@ -46,12 +46,17 @@ static cut cut_for_tiles(const q7_call *call, int64_t rows, int64_t panels, int6
     return best;
 }
 
+/* The first panel of a chunk. */
+static int64_t first_panel(const q7_gemm_job *job, int64_t chunk) {
+    const int64_t units = q7_ceil_div(job->panels, job->unit);
+    return q7_min(q7_part(units, job->chunks, chunk) * job->unit, job->panels);
+}
+
 void q7_gemm_task(const q7_gemm_job *job, int64_t task, float *sums) {
     const q7_gemm_args *x = job->x;
-    const int64_t nr = job->call->nr, chunks = q7_ceil_div(job->panels, job->chunk);
-    const int64_t first = task % chunks * job->chunk;
-    const int64_t last = q7_min(first + job->chunk, job->panels);
-    const int64_t block = task / chunks; /* consecutive tasks share the rows, which L2 holds */
+    const int64_t nr = job->call->nr, chunk = task % job->chunks;
+    const int64_t first = first_panel(job, chunk), last = first_panel(job, chunk + 1);
+    const int64_t block = task / job->chunks; /* consecutive tasks share the rows, which L2 holds */
     const int64_t row =
         q7_part(x->m, job->row_tiles, q7_part(job->row_tiles, job->row_blocks, block));
     const int64_t end =
@@ -88,32 +93,33 @@ void q7_gemm_task(const q7_gemm_job *job, int64_t task, float *sums) {
                                 .b_panel_stride = x->k * nr / per,
                                 .b_dtype = x->b_dtype,
                                 .c = sums ? sums : c,
-                                .c_stride = sums ? job->chunk * nr : x->c_stride,
+                                .c_stride = sums ? Q7_GEMM_PANELS * nr : x->c_stride,
                                 .epilogue = plain ? NULL : &epilogue};
     ((q7_gemm_kernel)job->call->kernel)(&part);
 }
 
 q7_gemm_job q7_gemm_job_of(const q7_gemm_args *x, const q7_call *call) {
-    q7_gemm_job job = {.x = x, .call = call, .k_block = Q7_GEMM_K_BLOCK};
+    q7_gemm_job job = {.x = x, .call = call, .k_block = Q7_GEMM_K_BLOCK, .unit = 1};
     if (x->m == 0 || x->n == 0) return job;
     job.row_tiles = q7_ceil_div(x->m, call->mr);
     job.row_blocks = q7_ceil_div(job.row_tiles, q7_max(1, Q7_GEMM_ROWS / call->mr));
     job.panels = q7_ceil_div(x->n, x->gated ? call->nr / 2 : call->nr);
     job.columns = x->gated ? job.panels * call->nr : x->n;
-    job.chunk = x->sums ? q7_min(job.panels, Q7_GEMM_PANELS) : job.panels;
+    job.chunks = x->sums ? q7_ceil_div(job.panels, Q7_GEMM_PANELS) : 1;
     const bool large = x->m * x->n * x->k > Q7_SMALL_WORK;
     if (large && call->mr == TALL && q7_gemm_in_tiles(x->m)) {
         const cut best =
             cut_for_tiles(call, x->m, job.panels, job.row_blocks, job.row_tiles / LEAST_TILES);
         job.row_blocks = best.blocks;
-        job.chunk = best.chunk;
+        job.chunks = q7_ceil_div(job.panels, best.chunk);
     } else if (large) {
-        const int64_t wanted = call->threads > 1 ? call->threads * Q7_TASKS_PER_THREAD : 1;
-        const int64_t even = job.panels * job.row_blocks / wanted;
-        job.chunk = q7_max(1, q7_min(even, Q7_GEMM_PANELS));
-        if (x->m <= WIDE_ROWS) job.chunk = q7_ceil_div(job.chunk, WIDE) * WIDE;
+        const int64_t least = q7_ceil_div(job.panels, Q7_GEMM_PANELS) * job.row_blocks;
+        const int64_t tasks = q7_max(least, q7_tasks_of(call, x->m * x->n * x->k));
+        if (x->m <= WIDE_ROWS) job.unit = WIDE;
+        job.chunks =
+            q7_chunks_of(call, q7_ceil_div(job.panels, job.unit), job.row_blocks, tasks);
     }
-    job.tasks = job.row_blocks * q7_ceil_div(job.panels, job.chunk);
+    job.tasks = job.row_blocks * job.chunks;
     return job;
 }
 

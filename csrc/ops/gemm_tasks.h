@@ -7,7 +7,8 @@
 typedef struct q7_gemm_job {
     const q7_gemm_args *x;
     const q7_call *call;
-    int64_t row_tiles, row_blocks, panels, chunk;
+    int64_t row_tiles, row_blocks, panels, chunks;
+    int64_t unit;    /* panels that are multiplied at once: chunks are whole ones */
     int64_t columns; /* of b: n, or whole panels where gated */
     int64_t k_block; /* k values summed at a time */
     int64_t tasks;

@@ -14,7 +14,7 @@ typedef struct matmul_job {
     const q7_matmul_args *x;
     const q7_call *call;
     bool in_place;
-    int64_t row_tiles, row_blocks, panels, chunk;
+    int64_t row_tiles, row_blocks, panels, chunks;
 } matmul_job;
 
 /* Columns [column, column + n) of c for one batch element and the rows [row, end). */
@@ -58,10 +58,10 @@ static int64_t first_row(const matmul_job *job, int64_t block) {
 static void matmul_task(void *arg, int64_t task, int64_t thread) {
     const matmul_job *job = arg;
     const q7_matmul_args *x = job->x;
-    const int64_t nr = job->call->nr, chunks = q7_ceil_div(job->panels, job->chunk);
-    const int64_t first = task % chunks * job->chunk,
-                  last = q7_min(first + job->chunk, job->panels);
-    const int64_t block = task / chunks % job->row_blocks, batch = task / chunks / job->row_blocks;
+    const int64_t nr = job->call->nr, chunk = task % job->chunks, rows = task / job->chunks;
+    const int64_t first = q7_part(job->panels, job->chunks, chunk);
+    const int64_t last = q7_part(job->panels, job->chunks, chunk + 1);
+    const int64_t block = rows % job->row_blocks, batch = rows / job->row_blocks;
     const float *a = x->a, *b = x->b;
     for (int64_t d = x->ndim - 1, rest = batch; d >= 0; rest /= x->batch[d], d--) {
         a += rest % x->batch[d] * x->a_batch_stride[d];
@@ -84,13 +84,11 @@ void q7_op_matmul(const q7_matmul_args *x, const q7_call *call) {
     job.row_tiles = q7_ceil_div(x->m, call->mr);
     job.row_blocks = q7_ceil_div(job.row_tiles, q7_max(1, BLOCK_ROWS / call->mr));
     job.panels = q7_ceil_div(x->n, call->nr);
-    const int64_t even =
-        job.panels * batches * job.row_blocks / (call->threads * Q7_TASKS_PER_THREAD);
-    job.chunk = q7_max(1, q7_min(job.panels, even));
+    const int64_t blocks = batches * job.row_blocks;
+    job.chunks = q7_chunks_of(call, job.panels, blocks, q7_tasks_of(call, work));
     job.in_place = x->b_col_stride == 1 && job.row_tiles <= Q7_FEW_TILES;
-    const int64_t tasks = batches * job.row_blocks * q7_ceil_div(job.panels, job.chunk);
     if (work <= Q7_SMALL_WORK)
-        for (int64_t task = 0; task < tasks; task++) matmul_task(&job, task, 0);
+        for (int64_t task = 0; task < blocks; task++) matmul_task(&job, task, 0);
     else
-        q7_parallel(call, tasks, matmul_task, &job);
+        q7_parallel(call, blocks * job.chunks, matmul_task, &job);
 }

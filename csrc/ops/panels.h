@@ -29,11 +29,19 @@ static inline int64_t q7_conv_k_block(int64_t k, bool single_tap) {
     return q7_max(q7_ceil_div(k, q7_max(q7_ceil_div(k, Q7_CONV_K_BLOCK), cut)), LEAST);
 }
 
-/* Panels of a task: all, or where there is enough to multiply so many that every thread has some tasks. */
-static inline int64_t q7_panels_of_task(const q7_call *call, int64_t panels, int64_t row_blocks,
-                                        int64_t work) {
-    if (work <= Q7_SMALL_WORK) return panels;
-    return q7_max(1, panels * row_blocks / (call->threads * Q7_TASKS_PER_THREAD));
+/* How many tasks so many multiply-adds are worth. */
+static inline int64_t q7_tasks_of(const q7_call *call, int64_t work) {
+    return call->threads > 1 && work > Q7_SMALL_WORK ? call->threads * Q7_TASKS_PER_THREAD : 1;
+}
+
+/* How many parts (q7_part) panels are cut into, beside `blocks` of rows, for so many tasks or more: as
+ * many for each thread, if that is possible. */
+static inline int64_t q7_chunks_of(const q7_call *call, int64_t panels, int64_t blocks,
+                                   int64_t tasks) {
+    const int64_t least = q7_min(q7_ceil_div(tasks, blocks), panels);
+    for (int64_t chunks = least; chunks <= q7_min(2 * least, panels); chunks++)
+        if (chunks * blocks % call->threads == 0) return chunks;
+    return least;
 }
 
 /* b (k, n) of any strides as the first `width` columns of a panel (k, nr); n <= width <= nr. */

@@ -15,7 +15,7 @@ typedef struct qconv_job {
     q7_qfinish finish;
     bool in_place;
     int64_t pixels, k, run, rows;             /* run: bytes of taps that lie side by side */
-    int64_t channels, filters, panels, chunk; /* of a group */
+    int64_t channels, filters, panels, chunks; /* of a group */
     int32_t x_zero;
 } qconv_job;
 
@@ -117,17 +117,19 @@ static void copy_windows(const qconv_job *job, int64_t group, int64_t first, int
 static void qconv_task(void *arg, int64_t task, int64_t thread) {
     const qconv_job *job = arg;
     const q7_qconv_last_args *x = &job->x;
-    const int64_t nr = job->call->nr, chunks = q7_ceil_div(job->panels, job->chunk);
-    const int64_t first = task % chunks * job->chunk, group = task / chunks % x->groups;
-    const int64_t row = task / chunks / x->groups * job->rows;
-    const int64_t column = first * nr, panel = group * job->panels + first;
+    const int64_t nr = job->call->nr, chunk = task % job->chunks;
+    const int64_t group = task / job->chunks % x->groups;
+    const int64_t row = task / job->chunks / x->groups * job->rows;
+    const int64_t first = q7_part(job->panels, job->chunks, chunk), column = first * nr;
+    const int64_t end = q7_part(job->panels, job->chunks, chunk + 1) * nr;
+    const int64_t panel = group * job->panels + first;
     const int64_t filter = group * job->filters + column, stride = q7_ceil_div(job->k, 64) * 64;
     const int64_t m = q7_min(job->pixels - row, job->rows);
     uint8_t *windows = (uint8_t *)x->rows + thread * job->rows * (stride + q7_qgemm_room(job->k));
     if (!job->in_place) copy_windows(job, group, row, m, stride, windows);
     const q7_qgemm_block block = {
         .m = m,
-        .n = q7_min(job->filters - column, job->chunk * nr),
+        .n = q7_min(job->filters, end) - column,
         .k = job->k,
         .a = job->in_place ? (const uint8_t *)x->x + row * x->C + group * job->k : windows,
         .a_stride = job->in_place ? x->C : stride,
@@ -170,10 +172,8 @@ void q7_op_qconv_last(const q7_qconv_last_args *x, const q7_call *call) {
         job.run *= x->kw;
         job.x.kw = 1;
     }
-    const int64_t blocks = q7_ceil_div(job.pixels, job.rows);
-    job.chunk = job.panels;
-    if (job.pixels * x->M * job.k > Q7_SMALL_WORK)
-        job.chunk = q7_max(1, q7_min(job.panels, job.panels * x->groups * blocks /
-                                                     (call->threads * Q7_TASKS_PER_THREAD)));
-    q7_parallel(call, blocks * x->groups * q7_ceil_div(job.panels, job.chunk), qconv_task, &job);
+    const int64_t blocks = q7_ceil_div(job.pixels, job.rows) * x->groups;
+    const int64_t tasks = q7_tasks_of(call, job.pixels * x->M * job.k);
+    job.chunks = q7_chunks_of(call, job.panels, blocks, tasks);
+    q7_parallel(call, blocks * job.chunks, qconv_task, &job);
 }

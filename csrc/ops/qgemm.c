@@ -12,19 +12,20 @@ typedef struct qgemm_job {
     const q7_qgemm_args *x;
     const q7_call *call;
     q7_qfinish finish;
-    int64_t rows, panels, chunk, panel_bytes;
+    int64_t rows, panels, chunks, panel_bytes;
     int32_t a_zero;
 } qgemm_job;
 
 static void qgemm_task(void *arg, int64_t task, int64_t thread) {
     const qgemm_job *job = arg;
     const q7_qgemm_args *x = job->x;
-    const int64_t nr = job->call->nr, chunks = q7_ceil_div(job->panels, job->chunk);
-    const int64_t first = task % chunks * job->chunk, row = task / chunks * job->rows;
-    const int64_t column = first * nr;
+    const int64_t nr = job->call->nr, chunk = task % job->chunks;
+    const int64_t row = task / job->chunks * job->rows;
+    const int64_t first = q7_part(job->panels, job->chunks, chunk), column = first * nr;
+    const int64_t end = q7_part(job->panels, job->chunks, chunk + 1) * nr;
     const q7_qgemm_block block = {
         .m = q7_min(x->m - row, job->rows),
-        .n = q7_min(x->n - column, job->chunk * nr),
+        .n = q7_min(x->n, end) - column,
         .k = x->k,
         .a = (const uint8_t *)x->a + row * x->k,
         .a_stride = x->k,
@@ -59,6 +60,6 @@ void q7_op_qgemm(const q7_qgemm_args *x, const q7_call *call) {
                      .panel_bytes = x->panel_bytes,
                      .a_zero = q7_first_byte(x->a_zero, x->a_dtype)};
     const int64_t blocks = q7_ceil_div(x->m, job.rows);
-    job.chunk = q7_panels_of_task(call, job.panels, blocks, x->m * x->n * x->k);
-    q7_parallel(call, blocks * q7_ceil_div(job.panels, job.chunk), qgemm_task, &job);
+    job.chunks = q7_chunks_of(call, job.panels, blocks, q7_tasks_of(call, x->m * x->n * x->k));
+    q7_parallel(call, blocks * job.chunks, qgemm_task, &job);
 }
