@@ -187,7 +187,7 @@ void q7_op_conv(const q7_conv_args *x, const q7_call *call) {
     conv_job job = {.x = *x, .call = call, .rows = x->M / x->groups, .taps = x->kd * x->kh * x->kw};
     job.k = x->C / x->groups * job.taps;
     job.pixels = x->OD * x->OH * x->OW;
-    const int64_t images = x->N * x->groups, threads = call->threads;
+    const int64_t images = x->N * x->groups;
     if (images * job.rows * job.pixels == 0) return;
     if (is_pointwise(x)) { /* one long line */
         job.x.D = job.x.H = job.x.OD = job.x.OH = 1;
@@ -197,7 +197,7 @@ void q7_op_conv(const q7_conv_args *x, const q7_call *call) {
     job.row_tiles = q7_ceil_div(job.rows, call->mr);
     job.panels = q7_ceil_div(job.pixels, call->nr);
     job.in_place = job.row_tiles <= Q7_FEW_TILES && is_pointwise(x);
-    const int64_t wanted = threads > 1 ? threads * Q7_TASKS_PER_THREAD : 1;
+    const int64_t wanted = q7_tasks_of(call, images * job.rows * job.pixels * job.k);
     job.panel_blocks = q7_max(q7_ceil_div(job.panels, job.in_place ? 1 : Q7_CONV_PANELS),
                               q7_min(job.panels, q7_ceil_div(wanted, 2 * images)));
     job.row_blocks = q7_min(q7_ceil_div(wanted, images * job.panel_blocks), job.rows / MIN_ROWS);

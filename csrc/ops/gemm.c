@@ -114,10 +114,13 @@ q7_gemm_job q7_gemm_job_of(const q7_gemm_args *x, const q7_call *call) {
         job.chunks = q7_ceil_div(job.panels, best.chunk);
     } else if (large) {
         const int64_t least = q7_ceil_div(job.panels, Q7_GEMM_PANELS) * job.row_blocks;
-        const int64_t tasks = q7_max(least, q7_tasks_of(call, x->m * x->n * x->k));
-        if (x->m <= WIDE_ROWS) job.unit = WIDE;
-        job.chunks =
-            q7_chunks_of(call, q7_ceil_div(job.panels, job.unit), job.row_blocks, tasks);
+        int64_t tasks = q7_tasks_of(call, x->m * x->n * x->k);
+        if (x->m <= WIDE_ROWS && job.panels >= WIDE * tasks)
+            job.unit = WIDE;
+        else if (x->m <= WIDE_ROWS)
+            tasks = call->threads;
+        job.chunks = q7_chunks_of(call, q7_ceil_div(job.panels, job.unit), job.row_blocks,
+                                  q7_max(least, tasks));
     }
     job.tasks = job.row_blocks * job.chunks;
     return job;
