@@ -11,6 +11,12 @@
 
 enum { PIXELS = 4, FEW = 2, MANY = 4 }; /* pixels at once; vectors of channels of them, of one */
 enum { ROW = 8, MOST_TAPS = 11 };       /* pixels at once where a load serves several of them */
+enum { LONG = 16, LESS = 14 };          /* the same where 32 registers hold that many sums */
+#if defined(Q7_ISA_avx512) || defined(Q7_ISA_neon)
+#define MOST_SUMS LONG
+#else
+#define MOST_SUMS ROW
+#endif
 enum { LINES = 16, SOON = 2 }; /* that go through it for a vector of channels; of those, ahead */
 
 /* A line of y: where its windows lie, and the taps that count for all of them. */
@@ -98,11 +104,11 @@ Q7_INLINE void row(const strip s, int64_t ow, const int pixels, const int taps, 
     static const float zeros[Q7_W];
     const int columns = (pixels - 1) * stride + taps;
     const int64_t first = s.pad - ow * stride, end = first + s.W; /* of the columns that are in x */
-    q7_f32 sum[ROW];
+    q7_f32 sum[LONG];
     Q7_UNROLL
     for (int p = 0; p < pixels; p++) sum[p] = q7_set1(0.0f);
     for (int64_t l = 0; l < s.planes; l++) {
-        const char *origin[5], *w_line = s.w + l * s.w_plane; /* every fifth column */
+        const char *origin[8], *w_line = s.w + l * s.w_plane; /* every fifth column */
         Q7_UNROLL
         for (int i = 0; i <= (columns - 1) / 5; i++)
             origin[i] = s.corner + l * s.plane + (ow * stride + 5 * i) * s.step;
@@ -133,10 +139,30 @@ Q7_INLINE void row(const strip s, int64_t ow, const int pixels, const int taps, 
     }
 }
 
-/* A vector of channels of a line, in even parts of up to ROW pixels. */
+/* A vector of channels of a line whose length is some parts of LESS or LONG pixels, but for one that is
+ * then made twice. 3x3 of stride 1, which shares few loads, gains nothing; 7x7 of stride 2 takes twice as long. */
+Q7_INLINE bool long_rows(const strip s, int64_t ow, int64_t end, const int taps, const int stride) {
+    int64_t left = q7_ceil_div(end - ow, LONG);
+    if (MOST_SUMS < LONG || (stride == 1 ? taps == 3 : taps > 5)) return false;
+    if (end - ow < left * LESS || (left == 1 && (end - ow) % 2)) return false;
+    for (; left > 0; left--) {
+        if (end - ow == left * LESS) {
+            row(s, ow, LESS, taps, stride, true);
+            ow += LESS;
+        } else {
+            ow = q7_min(ow, end - LONG);
+            row(s, ow, LONG, taps, stride, true);
+            ow += LONG;
+        }
+    }
+    return true;
+}
+
+/* Any, in even parts of up to ROW pixels. */
 Q7_INLINE void rows(const strip s, int64_t ow, int64_t end, const int taps, const int stride) {
     const int64_t whole =
         (s.W + s.pad - taps) / stride; /* the last pixel that is, in part outside */
+    if (long_rows(s, ow, end, taps, stride)) return;
     for (int64_t left = q7_ceil_div(end - ow, ROW), n; left > 0; left--, ow += n) {
         n = end - ow == left * ROW ? ROW : (end - ow) / left;
         if (n == ROW && ow * stride >= s.pad && ow + n - 1 <= whole) {

@@ -81,6 +81,10 @@ DEPTHWISE = {
     "7x7 of few pixels": Case((1, 33, 2, 3), (33, 1, 7, 7), window((7, 7), pad=3), 33),
     "7x7, large": Case((1, 72, 62, 60), (72, 1, 7, 7), window((7, 7), pad=3), 72),
     "9x9": Case((1, 18, 7, 23), (18, 1, 9, 9), window((9, 9), pad=4), 18),
+    "long lines": Case((1, 18, 5, 59), (18, 1, 5, 5), window((5, 5), pad=2), 18),
+    "long lines of stride 2": Case(
+        (1, 18, 7, 61), (18, 1, 3, 3), window((3, 3), stride=2, pad=1), 18
+    ),
     "1x11": Case((1, 18, 4, 27), (18, 1, 1, 11), pads((1, 11), (1, 1), (0, 5), (0, 5)), 18),
     "large": Case((1, 72, 62, 60), (72, 1, 3, 3), window((3, 3), pad=1), 72),
     "one plane": Case((3, 1, 17, 33), (1, 1, 5, 5), window((5, 5), pad=2)),
