@@ -11,11 +11,10 @@
 
 enum { PIXELS = 4, FEW = 2, MANY = 4 }; /* pixels at once; vectors of channels of them, of one */
 enum { ROW = 8, MOST_TAPS = 11 };       /* pixels at once where a load serves several of them */
-enum { LONG = 16, LESS = 14 };          /* the same where 32 registers hold that many sums */
 #if defined(Q7_ISA_avx512) || defined(Q7_ISA_neon)
-#define MOST_SUMS LONG
+enum { LONG = 16, LESS = 14 }; /* the same, of some lines, where registers hold so many sums */
 #else
-#define MOST_SUMS ROW
+enum { LONG = ROW, LESS = ROW };
 #endif
 enum { LINES = 16, SOON = 2 }; /* that go through it for a vector of channels; of those, ahead */
 
@@ -140,10 +139,11 @@ Q7_INLINE void row(const strip s, int64_t ow, const int pixels, const int taps, 
 }
 
 /* A vector of channels of a line whose length is some parts of LESS or LONG pixels, but for one that is
- * then made twice. 3x3 of stride 1, which shares few loads, gains nothing; 7x7 of stride 2 takes twice as long. */
+ * then made twice. 3x3 of stride 1, which shares few loads, gains nothing; 7x7 of stride 2 would take
+ * twice as long. */
 Q7_INLINE bool long_rows(const strip s, int64_t ow, int64_t end, const int taps, const int stride) {
     int64_t left = q7_ceil_div(end - ow, LONG);
-    if (MOST_SUMS < LONG || (stride == 1 ? taps == 3 : taps > 5)) return false;
+    if (LONG == ROW || (stride == 1 ? taps == 3 : taps > 5)) return false;
     if (end - ow < left * LESS || (left == 1 && (end - ow) % 2)) return false;
     for (; left > 0; left--) {
         if (end - ow == left * LESS) {
@@ -181,6 +181,7 @@ Q7_INLINE void rows(const strip s, int64_t ow, int64_t end, const int taps, cons
         }
     }
 }
+
 /* A vector of channels, from c on, of n lines. */
 Q7_INLINE void lines(const place *at, int64_t n, const q7_depthwise_part *part, int64_t c,
                      const int taps, const int stride) {
@@ -198,8 +199,8 @@ Q7_INLINE void lines(const place *at, int64_t n, const q7_depthwise_part *part, 
                .high = at->high};
     const char *w = (const char *)((const float *)x->w + c);
     for (; n > 0; n--, at++) {
-        s.corner = (const char *)(at->corner + c) + at->planes.first * s.plane +
-                   at->lines.first * s.down;
+        s.corner =
+            (const char *)(at->corner + c) + at->planes.first * s.plane + at->lines.first * s.down;
         s.w = w + at->planes.first * s.w_plane + at->lines.first * taps * s.w_step;
         s.planes = at->planes.end - at->planes.first;
         s.lines = at->lines.end - at->lines.first;
@@ -209,17 +210,17 @@ Q7_INLINE void lines(const place *at, int64_t n, const q7_depthwise_part *part, 
 }
 
 /* clang-format off */
-#define LINES const place *at, int64_t n, const q7_depthwise_part *part, int64_t c
-static void lines_3_1(LINES) { lines(at, n, part, c, 3, 1); }
-static void lines_3_2(LINES) { lines(at, n, part, c, 3, 2); }
-static void lines_5_1(LINES) { lines(at, n, part, c, 5, 1); }
-static void lines_5_2(LINES) { lines(at, n, part, c, 5, 2); }
-static void lines_7_1(LINES) { lines(at, n, part, c, 7, 1); }
-static void lines_7_2(LINES) { lines(at, n, part, c, 7, 2); }
-static void lines_9_1(LINES) { lines(at, n, part, c, 9, 1); }
-static void lines_11_1(LINES) { lines(at, n, part, c, 11, 1); }
-typedef void (*lines_of)(LINES);
-#undef LINES
+#define ARGS const place *at, int64_t n, const q7_depthwise_part *part, int64_t c
+static void lines_3_1(ARGS) { lines(at, n, part, c, 3, 1); }
+static void lines_3_2(ARGS) { lines(at, n, part, c, 3, 2); }
+static void lines_5_1(ARGS) { lines(at, n, part, c, 5, 1); }
+static void lines_5_2(ARGS) { lines(at, n, part, c, 5, 2); }
+static void lines_7_1(ARGS) { lines(at, n, part, c, 7, 1); }
+static void lines_7_2(ARGS) { lines(at, n, part, c, 7, 2); }
+static void lines_9_1(ARGS) { lines(at, n, part, c, 9, 1); }
+static void lines_11_1(ARGS) { lines(at, n, part, c, 11, 1); }
+typedef void (*lines_of)(ARGS);
+#undef ARGS
 /* clang-format on */
 
 /* What goes through lines for a vector of channels, or NULL. */

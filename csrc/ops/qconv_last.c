@@ -14,7 +14,7 @@ typedef struct qconv_job {
     const q7_call *call;
     q7_qfinish finish;
     bool in_place;
-    int64_t pixels, k, run, rows;             /* run: bytes of taps that lie side by side */
+    int64_t pixels, k, run, rows;              /* run: bytes of taps that lie side by side */
     int64_t channels, filters, panels, chunks; /* of a group */
     int32_t x_zero;
 } qconv_job;
