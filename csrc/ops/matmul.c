@@ -87,8 +87,9 @@ void q7_op_matmul(const q7_matmul_args *x, const q7_call *call) {
     const int64_t blocks = batches * job.row_blocks;
     job.chunks = q7_chunks_of(call, job.panels, blocks, q7_tasks_of(call, work));
     job.in_place = x->b_col_stride == 1 && job.row_tiles <= Q7_FEW_TILES;
+    const int64_t tasks = blocks * job.chunks;
     if (work <= Q7_SMALL_WORK)
-        for (int64_t task = 0; task < blocks; task++) matmul_task(&job, task, 0);
+        for (int64_t task = 0; task < tasks; task++) matmul_task(&job, task, 0);
     else
-        q7_parallel(call, blocks * job.chunks, matmul_task, &job);
+        q7_parallel(call, tasks, matmul_task, &job);
 }

@@ -39,7 +39,7 @@ static inline int64_t q7_tasks_of(const q7_call *call, int64_t work) {
 static inline int64_t q7_chunks_of(const q7_call *call, int64_t panels, int64_t blocks,
                                    int64_t tasks) {
     const int64_t least = q7_min(q7_ceil_div(tasks, blocks), panels);
-    for (int64_t chunks = least; chunks <= q7_min(2 * least, panels); chunks++)
+    for (int64_t chunks = least; chunks < 2 * least && chunks <= panels; chunks++)
         if (chunks * blocks % call->threads == 0) return chunks;
     return least;
 }
