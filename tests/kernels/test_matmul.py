@@ -104,8 +104,8 @@ def test_zero_sizes(row: KernelRow) -> None:
 @every_row
 @pytest.mark.parametrize("few", [False, True], ids=["large", "not worth a thread"])
 def test_bits_do_not_depend_on_threads(row: KernelRow, few: bool) -> None:
-    m, k = (1, 3) if few else (5 * row.mr + 1, K_BLOCK + 9)
-    a, b = normal(2, m, k), normal(2, 6 * row.nr + 1, k).transpose(0, 2, 1)
+    batch, m, k = (1, 1, 3) if few else (2, 5 * row.mr + 1, K_BLOCK + 9)
+    a, b = normal(batch, m, k), normal(batch, 6 * row.nr + 1, k).transpose(0, 2, 1)
     c = matmul(row, a, b)
     for threads in (2, 3, 8):
         assert matmul(row, a, b, threads=threads).tobytes() == c.tobytes()
