@@ -315,9 +315,9 @@ static void multiply_rows(const q7_gemm_block *x, int64_t tiles, ahead next) {
     }
 }
 
-/* Where a panel of b is whose place is k0 in panel `panel` of `panels`, in the order in which they are
- * multiplied: all of a block of k, block after block; then those behind the last, which most drivers
- * want next. */
+/* Where b is from k0 on in a panel. Of those past the last of `panels`: what is multiplied then, which is
+ * the first of the next block of k, or behind all blocks the panels behind b, which most drivers want
+ * next. */
 static const float *place_in_b(const q7_gemm_block *x, int64_t panels, int64_t panel, int64_t k0) {
     for (; panel >= panels && k0 < x->k; panel -= panels) k0 += x->k_block;
     if (k0 >= x->k) panel += panels, k0 = 0;

@@ -57,10 +57,10 @@ static void block_panel(const block_job *job, int64_t panel, int64_t row, int64_
 
 static void block_task(void *arg, int64_t task, int64_t thread) {
     const block_job *job = arg;
-    const int64_t chunk = task % job->chunks, row = task / job->chunks * Q7_GEMM_ROWS;
-    const int64_t end = q7_part(job->panels, job->chunks, chunk + 1);
+    const q7_span panels = q7_span_of(job->panels, job->chunks, task % job->chunks);
+    const int64_t row = task / job->chunks * Q7_GEMM_ROWS;
     float *room = (float *)job->x->room + thread * Q7_BLOCK_GEMM_K * job->call->nr;
-    for (int64_t panel = q7_part(job->panels, job->chunks, chunk); panel < end; panel++)
+    for (int64_t panel = panels.begin; panel < panels.end; panel++)
         block_panel(job, panel, row, q7_min(job->x->m - row, Q7_GEMM_ROWS), room);
 }
 

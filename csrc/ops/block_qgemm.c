@@ -37,14 +37,13 @@ static void round_task(void *arg, int64_t task, int64_t thread) {
 static void product_task(void *arg, int64_t task, int64_t thread) {
     const block_job *job = arg;
     const q7_block_qgemm_args *x = job->x;
-    const int64_t nr = job->call->nr, chunk = task % job->chunks;
-    const int64_t row = task / job->chunks * Q7_GEMM_ROWS;
-    const int64_t end = q7_part(job->panels, job->chunks, chunk + 1);
+    const q7_span panels = q7_span_of(job->panels, job->chunks, task % job->chunks);
+    const int64_t nr = job->call->nr, row = task / job->chunks * Q7_GEMM_ROWS;
     const int64_t q_bytes = q7_ceil_div(x->k * x->bits, 8) * nr;
     const int64_t scales = q7_ceil_div(x->k, x->block) * nr;
     q7_block_qtile t = tile_of(job, row, Q7_GEMM_ROWS);
     t.room = (char *)x->room + thread * q7_block_room(nr);
-    for (int64_t panel = q7_part(job->panels, job->chunks, chunk); panel < end; panel++) {
+    for (int64_t panel = panels.begin; panel < panels.end; panel++) {
         const int64_t column = panel * nr;
         t.n = q7_min(nr, x->n - column);
         t.bias = x->bias ? (const float *)x->bias + column : NULL;

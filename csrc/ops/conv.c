@@ -163,8 +163,8 @@ static void conv_task(void *arg, int64_t task, int64_t thread) {
                   panels = task / job->row_blocks % job->panel_blocks;
     const int64_t image = task / job->row_blocks / job->panel_blocks,
                   group = image % x->groups; /* image: (N, groups) */
-    const int64_t column = q7_part(job->panels, job->panel_blocks, panels) * nr;
-    const int64_t end = q7_part(job->panels, job->panel_blocks, panels + 1) * nr;
+    const q7_span span = q7_span_of(job->panels, job->panel_blocks, panels);
+    const int64_t column = span.begin * nr, end = span.end * nr;
     const int64_t out = image * job->rows * job->pixels;
     const q7_gemm_epilogue epilogue = {
         .alpha = 1.0f,

@@ -102,8 +102,8 @@ static void conv_task(void *arg, int64_t task, int64_t thread) {
     const conv_job *job = arg;
     const q7_conv_direct_args *x = &job->x;
     const int64_t group = task / job->bands, band = task % job->bands;
-    const int64_t first = q7_part(job->lines, job->bands, band);
-    const int64_t end = q7_part(job->lines, job->bands, band + 1);
+    const q7_span lines = q7_span_of(job->lines, job->bands, band);
+    const int64_t first = lines.begin, end = lines.end;
     const float *from = (const float *)x->x + group * job->channels * x->x_c_stride;
     if (job->pointwise) {
         conv_band(job, group, first, 1, end - first, from + first * x->x_w_stride);
@@ -144,9 +144,10 @@ static int64_t bands_of(const conv_job *job, int64_t per_band) {
     const q7_conv_direct_args *x = &job->x;
     const int64_t threads = job->call->threads, pixels = x->N * x->OH * x->OW;
     const int64_t least = q7_ceil_div(job->lines, per_band);
-    if (threads == 1 || pixels * x->M * job->k * x->together < Q7_SMALL_WORK) return least;
+    const int64_t tasks = q7_tasks_of(job->call, pixels * x->M * job->k * x->together);
+    if (tasks == 1) return least;
     const int64_t tiles = q7_min(job->lines, q7_ceil_div(pixels, job->call->mr));
-    const int64_t wanted = q7_ceil_div(threads * Q7_TASKS_PER_THREAD, x->groups);
+    const int64_t wanted = q7_ceil_div(tasks, x->groups);
     const int64_t bands = q7_max(least, q7_min(wanted, tiles));
     return q7_min(q7_ceil_div(bands, threads) * threads, job->lines);
 }

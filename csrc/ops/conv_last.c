@@ -77,18 +77,13 @@ static inline bool has_line(const q7_conv_last_args *x, const corner *c, tap run
     return d >= 0 && d < x->D && h >= 0 && h < x->H;
 }
 
-/* The rows of a block, [begin, end), whose windows are not all zeros. */
-typedef struct span {
-    int64_t begin, end;
-} span;
-
-/* Those at m corners of whose columns [k0, k0 + k) some lie in the image: padding of a kernel that
+/* The rows at m corners of whose columns [k0, k0 + k) some lie in the image: padding of a kernel that
  * reaches far, or of a small image, is not multiplied. */
-static span rows_inside(const conv_job *job, const corner *corners, int64_t m, int64_t k0,
-                        int64_t k) {
+static q7_span rows_inside(const conv_job *job, const corner *corners, int64_t m, int64_t k0,
+                           int64_t k) {
     const q7_conv_last_args *x = &job->x;
     const int64_t line = x->W * x->x_w_stride;
-    span rows = {m, 0};
+    q7_span rows = {m, 0};
     for (int64_t i = k0 / job->run; i <= (k0 + k - 1) / job->run; i++) {
         const tap run = tap_of(x, i);
         for (int64_t r = 0; r < m; r++) {
@@ -130,11 +125,11 @@ static void copy_windows(const conv_job *job, const corner *corners, int64_t m, 
 /* The product of rows [row, row + m) and some panels of a group, for k in [k0, k0 + k), of which all but
  * the first `some` are zeros. a: those rows. */
 static void multiply(const conv_job *job, int64_t group, int64_t k0, int64_t k, int64_t some,
-                     int64_t first, int64_t last, int64_t row, int64_t m, const float *a,
-                     int64_t a_stride) {
+                     q7_span panels, int64_t row, int64_t m, const float *a, int64_t a_stride) {
     const q7_conv_last_args *x = &job->x;
     if (m == 0) return;
-    const int64_t nr = job->call->nr, column = first * nr, out = group * job->filters + column;
+    const int64_t nr = job->call->nr, column = panels.begin * nr;
+    const int64_t out = group * job->filters + column;
     const float *bias = x->bias, *residual = x->residual;
     const q7_gemm_epilogue epilogue = {
         .alpha = 1.0f,
@@ -149,13 +144,13 @@ static void multiply(const conv_job *job, int64_t group, int64_t k0, int64_t k, 
     const int64_t panel_stride = job->k * nr;
     const q7_gemm_block part = {
         .m = m,
-        .n = q7_min(last * nr, job->filters) - column,
+        .n = q7_min(panels.end * nr, job->filters) - column,
         .k = some,
         .k_block = job->k_block,
         .a = a,
         .a_row_stride = a_stride,
         .a_k_stride = 1,
-        .b = (const float *)x->w + (group * job->panels + first) * panel_stride + k0 * nr,
+        .b = (const float *)x->w + (group * job->panels + panels.begin) * panel_stride + k0 * nr,
         .b_stride = nr,
         .b_packed = true,
         .b_panel_stride = panel_stride,
@@ -169,18 +164,16 @@ static void multiply(const conv_job *job, int64_t group, int64_t k0, int64_t k, 
 static void conv_task(void *arg, int64_t task, int64_t thread) {
     const conv_job *job = arg;
     const q7_conv_last_args *x = &job->x;
-    const int64_t chunk = task % job->chunks, group = task / job->chunks % x->groups;
-    const int64_t first = q7_part(job->panels, job->chunks, chunk);
-    const int64_t last = q7_part(job->panels, job->chunks, chunk + 1);
-    const int64_t block = task / job->chunks / x->groups;
-    const int64_t row = q7_part(job->pixels, job->row_blocks, block);
-    const int64_t m = q7_part(job->pixels, job->row_blocks, block + 1) - row;
+    const q7_span panels = q7_span_of(job->panels, job->chunks, task % job->chunks);
+    const int64_t group = task / job->chunks % x->groups;
+    const q7_span rows = q7_span_of(job->pixels, job->row_blocks, task / job->chunks / x->groups);
+    const int64_t row = rows.begin, m = rows.end - row;
     const int64_t per_thread = q7_min(job->pixels, Q7_GEMM_ROWS) * q7_min(job->k, Q7_CONV_K_BLOCK);
     const float *from = (const float *)x->x + group * job->channels;
     float *windows = (float *)x->windows + thread * per_thread;
     corner corners[Q7_GEMM_ROWS];
     if (job->in_place) {
-        multiply(job, group, 0, job->k, job->k, first, last, row, m, from + row * x->x_w_stride,
+        multiply(job, group, 0, job->k, job->k, panels, row, m, from + row * x->x_w_stride,
                  x->x_w_stride);
         return;
     }
@@ -188,12 +181,12 @@ static void conv_task(void *arg, int64_t task, int64_t thread) {
     for (int64_t k0 = 0; k0 == 0 || k0 < job->k; k0 += job->k_block) {
         const int64_t k = q7_min(job->k - k0, job->k_block);
         const bool ends = k0 == 0 || k0 + k == job->k; /* sums begin, or what follows them is due */
-        span in = rows_inside(job, corners, m, k0, k);
+        q7_span in = rows_inside(job, corners, m, k0, k);
         if (in.end < in.begin) in.end = in.begin;
         copy_windows(job, corners + in.begin, in.end - in.begin, k0, k, windows);
-        if (ends) multiply(job, group, k0, k, 0, first, last, row, in.begin, windows, k);
-        multiply(job, group, k0, k, k, first, last, row + in.begin, in.end - in.begin, windows, k);
-        if (ends) multiply(job, group, k0, k, 0, first, last, row + in.end, m - in.end, windows, k);
+        if (ends) multiply(job, group, k0, k, 0, panels, row, in.begin, windows, k);
+        multiply(job, group, k0, k, k, panels, row + in.begin, in.end - in.begin, windows, k);
+        if (ends) multiply(job, group, k0, k, 0, panels, row + in.end, m - in.end, windows, k);
     }
 }
 

@@ -106,7 +106,8 @@ q7_gemm_job q7_gemm_job_of(const q7_gemm_args *x, const q7_call *call) {
     job.panels = q7_ceil_div(x->n, x->gated ? call->nr / 2 : call->nr);
     job.columns = x->gated ? job.panels * call->nr : x->n;
     job.chunks = x->sums ? q7_ceil_div(job.panels, Q7_GEMM_PANELS) : 1;
-    const bool large = x->m * x->n * x->k > Q7_SMALL_WORK;
+    const int64_t work = x->m * x->n * x->k;
+    const bool large = work > Q7_SMALL_WORK;
     if (large && call->mr == TALL && q7_gemm_in_tiles(x->m)) {
         const cut best =
             cut_for_tiles(call, x->m, job.panels, job.row_blocks, job.row_tiles / LEAST_TILES);
@@ -114,11 +115,13 @@ q7_gemm_job q7_gemm_job_of(const q7_gemm_args *x, const q7_call *call) {
         job.chunks = q7_ceil_div(job.panels, best.chunk);
     } else if (large) {
         const int64_t least = q7_ceil_div(job.panels, Q7_GEMM_PANELS) * job.row_blocks;
-        int64_t tasks = q7_tasks_of(call, x->m * x->n * x->k);
-        if (x->m <= WIDE_ROWS && job.panels >= WIDE * tasks)
-            job.unit = WIDE;
-        else if (x->m <= WIDE_ROWS)
-            tasks = call->threads;
+        int64_t tasks = q7_tasks_of(call, work);
+        if (x->m <= WIDE_ROWS) { /* whole units, unless these are too few for even shares */
+            if (job.panels >= WIDE * tasks)
+                job.unit = WIDE;
+            else
+                tasks = call->threads;
+        }
         job.chunks = q7_chunks_of(call, q7_ceil_div(job.panels, job.unit), job.row_blocks,
                                   q7_max(least, tasks));
     }

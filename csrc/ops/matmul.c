@@ -58,10 +58,9 @@ static int64_t first_row(const matmul_job *job, int64_t block) {
 static void matmul_task(void *arg, int64_t task, int64_t thread) {
     const matmul_job *job = arg;
     const q7_matmul_args *x = job->x;
-    const int64_t nr = job->call->nr, chunk = task % job->chunks, rows = task / job->chunks;
-    const int64_t first = q7_part(job->panels, job->chunks, chunk);
-    const int64_t last = q7_part(job->panels, job->chunks, chunk + 1);
-    const int64_t block = rows % job->row_blocks, batch = rows / job->row_blocks;
+    const q7_span panels = q7_span_of(job->panels, job->chunks, task % job->chunks);
+    const int64_t nr = job->call->nr, block = task / job->chunks % job->row_blocks;
+    const int64_t batch = task / job->chunks / job->row_blocks;
     const float *a = x->a, *b = x->b;
     for (int64_t d = x->ndim - 1, rest = batch; d >= 0; rest /= x->batch[d], d--) {
         a += rest % x->batch[d] * x->a_batch_stride[d];
@@ -69,10 +68,12 @@ static void matmul_task(void *arg, int64_t task, int64_t thread) {
     }
     float *c = (float *)x->c + batch * x->m * x->n;
     const int64_t room = q7_min(x->k, Q7_GEMM_K_BLOCK) * q7_min(job->panels, Q7_MATMUL_PANELS) * nr;
-    for (int64_t p = first, step = job->in_place ? 1 : Q7_MATMUL_PANELS; p < last; p += step)
-        matmul_panels(job, a, b, c, p * nr, q7_min(x->n, q7_min(p + step, last) * nr) - p * nr,
-                      first_row(job, block), first_row(job, block + 1),
-                      (float *)x->pack + thread * room);
+    const int64_t step = job->in_place ? 1 : Q7_MATMUL_PANELS;
+    for (int64_t p = panels.begin; p < panels.end; p += step) {
+        const int64_t end = q7_min(x->n, q7_min(p + step, panels.end) * nr);
+        matmul_panels(job, a, b, c, p * nr, end - p * nr, first_row(job, block),
+                      first_row(job, block + 1), (float *)x->pack + thread * room);
+    }
 }
 
 void q7_op_matmul(const q7_matmul_args *x, const q7_call *call) {

@@ -18,6 +18,14 @@ enum {
 /* Where the i-th of n even parts of [0, count) starts. */
 static inline int64_t q7_part(int64_t count, int64_t n, int64_t i) { return count * i / n; }
 
+/* All of it. */
+typedef struct q7_span {
+    int64_t begin, end;
+} q7_span;
+static inline q7_span q7_span_of(int64_t count, int64_t n, int64_t i) {
+    return (q7_span){q7_part(count, n, i), q7_part(count, n, i + 1)};
+}
+
 /* A float at any address: weights are packed out of mapped model files as they lie there. */
 typedef float q7_loose_float __attribute__((aligned(1)));
 
@@ -34,7 +42,7 @@ static inline int64_t q7_tasks_of(const q7_call *call, int64_t work) {
     return call->threads > 1 && work > Q7_SMALL_WORK ? call->threads * Q7_TASKS_PER_THREAD : 1;
 }
 
-/* How many parts (q7_part) panels are cut into, beside `blocks` of rows, for so many tasks or more: as
+/* How many even parts panels are cut into, beside `blocks` of rows, for so many tasks or more: as
  * many for each thread, if that is possible. */
 static inline int64_t q7_chunks_of(const q7_call *call, int64_t panels, int64_t blocks,
                                    int64_t tasks) {

@@ -117,19 +117,17 @@ static void copy_windows(const qconv_job *job, int64_t group, int64_t first, int
 static void qconv_task(void *arg, int64_t task, int64_t thread) {
     const qconv_job *job = arg;
     const q7_qconv_last_args *x = &job->x;
-    const int64_t nr = job->call->nr, chunk = task % job->chunks;
-    const int64_t group = task / job->chunks % x->groups;
+    const q7_span panels = q7_span_of(job->panels, job->chunks, task % job->chunks);
+    const int64_t nr = job->call->nr, group = task / job->chunks % x->groups;
     const int64_t row = task / job->chunks / x->groups * job->rows;
-    const int64_t first = q7_part(job->panels, job->chunks, chunk), column = first * nr;
-    const int64_t end = q7_part(job->panels, job->chunks, chunk + 1) * nr;
-    const int64_t panel = group * job->panels + first;
+    const int64_t column = panels.begin * nr, panel = group * job->panels + panels.begin;
     const int64_t filter = group * job->filters + column, stride = q7_ceil_div(job->k, 64) * 64;
     const int64_t m = q7_min(job->pixels - row, job->rows);
     uint8_t *windows = (uint8_t *)x->rows + thread * job->rows * (stride + q7_qgemm_room(job->k));
     if (!job->in_place) copy_windows(job, group, row, m, stride, windows);
     const q7_qgemm_block block = {
         .m = m,
-        .n = q7_min(job->filters, end) - column,
+        .n = q7_min(job->filters, panels.end * nr) - column,
         .k = job->k,
         .a = job->in_place ? (const uint8_t *)x->x + row * x->C + group * job->k : windows,
         .a_stride = job->in_place ? x->C : stride,

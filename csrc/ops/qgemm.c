@@ -19,19 +19,18 @@ typedef struct qgemm_job {
 static void qgemm_task(void *arg, int64_t task, int64_t thread) {
     const qgemm_job *job = arg;
     const q7_qgemm_args *x = job->x;
-    const int64_t nr = job->call->nr, chunk = task % job->chunks;
+    const q7_span panels = q7_span_of(job->panels, job->chunks, task % job->chunks);
+    const int64_t nr = job->call->nr, column = panels.begin * nr;
     const int64_t row = task / job->chunks * job->rows;
-    const int64_t first = q7_part(job->panels, job->chunks, chunk), column = first * nr;
-    const int64_t end = q7_part(job->panels, job->chunks, chunk + 1) * nr;
     const q7_qgemm_block block = {
         .m = q7_min(x->m - row, job->rows),
-        .n = q7_min(x->n, end) - column,
+        .n = q7_min(x->n, panels.end * nr) - column,
         .k = x->k,
         .a = (const uint8_t *)x->a + row * x->k,
         .a_stride = x->k,
         .a_signed = x->a_dtype == Q7_I8,
         .a_zero = job->a_zero,
-        .b = (const char *)x->b + first * job->panel_bytes,
+        .b = (const char *)x->b + panels.begin * job->panel_bytes,
         .b_bytes = job->panel_bytes,
         .b_zero = x->b_zero ? (const int32_t *)x->b_zero + column : NULL,
         .finish = q7_finish_from(&job->finish, column),

@@ -27,13 +27,14 @@ static q7_winograd_args group_of(const winograd_job *job, int64_t group) {
 
 static void winograd_task(void *arg, int64_t task, int64_t thread) {
     const winograd_job *job = arg;
-    const int64_t block = task / job->chunks % job->blocks, chunk = task % job->chunks;
+    const q7_span panels = q7_span_of(job->panels, job->chunks, task % job->chunks);
+    const q7_span tiles = q7_span_of(job->tiles, job->blocks, task / job->chunks % job->blocks);
     const q7_winograd_args x = group_of(job, task / job->chunks / job->blocks);
     const q7_winograd_block part = {
-        .first = q7_part(job->tiles, job->blocks, block),
-        .end = q7_part(job->tiles, job->blocks, block + 1),
-        .first_panel = q7_part(job->panels, job->chunks, chunk),
-        .panel = q7_part(job->panels, job->chunks, chunk + 1),
+        .first = tiles.begin,
+        .end = tiles.end,
+        .first_panel = panels.begin,
+        .panel = panels.end,
         .room = (float *)x.room + thread * q7_winograd_room(x.stride, x.C, job->call->nr)};
     ((q7_winograd_kernel)job->call->kernel)(&x, &part);
 }
@@ -46,8 +47,10 @@ void q7_op_winograd(const q7_winograd_args *x, const q7_call *call) {
     job.panels = q7_ceil_div(x->M / x->groups, call->nr);
     job.blocks = q7_ceil_div(job.tiles, Q7_WINOGRAD_TILES);
     const int64_t even = q7_ceil_div(job.blocks, call->threads) * call->threads;
-    if (even * call->mr <= job.tiles) job.blocks = even; /* as much for each thread */
-    job.chunks = call->threads > 1 ? q7_ceil_div(2 * call->threads, job.blocks * x->groups) : 1;
-    job.chunks = q7_min(job.chunks, job.panels);
-    q7_parallel(call, x->groups * job.blocks * job.chunks, winograd_task, &job);
+    if (job.blocks * x->groups % call->threads && even * call->mr <= job.tiles)
+        job.blocks = even; /* as much for each thread */
+    const int64_t blocks = x->groups * job.blocks,
+                  tasks = call->threads > 1 ? 2 * call->threads : 1;
+    job.chunks = q7_chunks_of(call, job.panels, blocks, tasks);
+    q7_parallel(call, blocks * job.chunks, winograd_task, &job);
 }
