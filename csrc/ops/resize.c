@@ -1,5 +1,7 @@
 /* resize.c: one axis of Resize, linear or cubic: y[o,j,:] = sum over t of weight[j,t] *
- * x[o,first[j]+t,:], x (outer, n, inner), y (outer, m, inner), float or double.
+ * x[o,first[j]+t,:], x (outer, n, inner), y (outer, m, inner), float or double. The elements of
+ * inner are `runs` of `run` side by side, which are x_stride apart in x and y_stride in y: the
+ * pixels of images, of which either may lie among the channels of others.
  *
  * The weights are samples of a filter around the place of j in x (coordinate.h): the triangle, or
  * Keys' cubic with parameter cubic_a. With antialias the filter is as wide as a step of the output,
@@ -53,14 +55,15 @@ static void resize_task(void *arg, int64_t task, int64_t thread) {
 
 void q7_op_resize(const q7_resize_args *args, const q7_call *call) {
     const int64_t rows = args->outer * args->m;
-    if (rows * args->inner == 0) return;
+    const int64_t inner = args->runs * args->run;
+    if (rows * inner == 0) return;
     int64_t *first = args->table;
     resize_job job = {args,
                       first,
                       first + args->m,
                       q7_min(args->taps, args->n),
                       rows,
-                      q7_max(1, Q7_GRAIN / (4 * q7_max(1, args->inner)))};
+                      q7_max(1, Q7_GRAIN / (4 * inner))};
     for (int64_t j = 0; j < args->m; j++) {
         if (args->dtype == Q7_F32)
             first[j] = weigh_f32(args, j, (float *)(first + args->m) + j * args->taps);

@@ -30,20 +30,21 @@ static int64_t NAME(weigh)(const q7_resize_args *args, int64_t j, T *weight) {
     return start;
 }
 
-/* One row of y (inner) out of rows of x. */
-static void NAME(blend)(const T *x, const T *weight, int64_t taps, int64_t inner, T *restrict y) {
+/* One run of y out of runs of x, `stride` from each to that of the next sample. */
+static void NAME(blend)(const T *x, int64_t stride, const T *weight, int64_t taps, int64_t run,
+                        T *restrict y) {
     const T first = weight[0];
     if (taps == 2) {
-        const T second = weight[1];
-        for (int64_t i = 0; i < inner; i++) y[i] = first * x[i] + second * x[inner + i];
+        const T second = weight[1], *next = x + stride;
+        for (int64_t i = 0; i < run; i++) y[i] = first * x[i] + second * next[i];
         return;
     }
-    for (int64_t i = 0; i < inner; i++) y[i] = first * x[i];
+    for (int64_t i = 0; i < run; i++) y[i] = first * x[i];
     for (int64_t t = 1; t < taps; t++)
-        for (int64_t i = 0; i < inner; i++) y[i] += weight[t] * x[t * inner + i];
+        for (int64_t i = 0; i < run; i++) y[i] += weight[t] * x[t * stride + i];
 }
 
-/* y[j] for j of begin..end along the innermost axis, inner == 1; x and y start at j = 0. */
+/* y[j] for j of begin..end along the innermost axis, which is dense; x and y start at j = 0. */
 static void NAME(line)(const resize_job *job, const T *x, T *restrict y, int64_t begin,
                        int64_t end) {
     const int64_t *first = job->first, stride = job->args->taps, taps = job->taps;
@@ -65,20 +66,23 @@ static void NAME(line)(const resize_job *job, const T *x, T *restrict y, int64_t
 
 static void NAME(rows)(const resize_job *job, int64_t begin, int64_t end) {
     const q7_resize_args *args = job->args;
-    const int64_t m = args->m, inner = args->inner, taps = job->taps;
+    const int64_t m = args->m, run = args->run, taps = job->taps;
+    const int64_t x_row = args->runs * args->x_stride, y_row = args->runs * args->y_stride;
+    const bool by_line = run == 1 && x_row == 1 && y_row == 1;
     int64_t o = begin / m, j = begin % m;
-    for (int64_t row = begin; inner == 1 && row < end; row += m - j, o++, j = 0) {
+    for (int64_t row = begin; by_line && row < end; row += m - j, o++, j = 0) {
         const T *x = (const T *)args->x + o * args->n;
         NAME(line)(job, x, (T *)args->y + o * m, j, q7_min(m, j + end - row));
     }
-    for (int64_t row = begin; inner > 1 && row < end; row++) {
-        const T *x = (const T *)args->x + (o * args->n + job->first[j]) * inner;
+    for (int64_t row = begin; !by_line && row < end; row++) {
+        const T *x = (const T *)args->x + (o * args->n + job->first[j]) * x_row;
         const T *weight = (const T *)job->weight + j * args->taps;
-        T *y = (T *)args->y + row * inner;
-        if (job->first[j] < 0) {
-            for (int64_t i = 0; i < inner; i++) y[i] = (T)args->extrapolation;
-        } else {
-            NAME(blend)(x, weight, taps, inner, y);
+        T *y = (T *)args->y + row * y_row;
+        for (int64_t r = 0; r < args->runs; r++, x += args->x_stride, y += args->y_stride) {
+            if (job->first[j] >= 0)
+                NAME(blend)(x, x_row, weight, taps, run, y);
+            else
+                for (int64_t i = 0; i < run; i++) y[i] = (T)args->extrapolation;
         }
         if (++j == m) j = 0, o++;
     }

@@ -361,6 +361,8 @@ def allocate_rows(
     Rows that would compete for the same sets of a cache have a line of cache between them where
     what reads the value gains by it (docs/decisions.md 70).
     """
+    if b.is_placed(value):
+        return b.view(value)
     order = range(len(value.shape)) if order is None else order
     shape = tuple(value.shape[i] for i in order)
     split = len(shape) - ndim

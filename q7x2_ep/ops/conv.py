@@ -25,6 +25,7 @@ from q7x2_ep.ops.common import (
     dims,
     fill_step,
     image_of,
+    is_image,
     materialized,
     require_dtype,
     reshaped,
@@ -363,6 +364,8 @@ def conv_step(
     }
     each, unknown = w.shape[0] // groups, w.const is None
     few = unknown or each < (MIN_FILTERS if groups == 1 else MIN_GROUPED)
+    if few and not unknown and groups == 1 and is_image(b, x) and is_direct(node, spec):
+        few = False
     several = not unknown and groups > 1 and each < MIN_FILTERS
     if w.shape[1] == 1 and (w.shape[0] == groups or several):
         depthwise_step(node, b, fields, residual)

@@ -15,15 +15,19 @@ from q7x2_ep import dtypes
 from q7x2_ep.errors import ModelError
 from q7x2_ep.ir.core import Node, Type, Value
 from q7x2_ep.ir.shape import Dim, ceildiv, maximum, minimum, product
+from q7x2_ep.ir.view import View
 from q7x2_ep.ops import op
 from q7x2_ep.ops.common import (
     FLOATS,
     Guard,
     NotInferable,
+    Operand,
     cast_step,
     dims,
+    dtype_of,
     elem_bytes,
     fresh,
+    is_image,
     known,
     named_axes,
     require_dtype,
@@ -31,6 +35,7 @@ from q7x2_ep.ops.common import (
     unary_step,
     where_is,
 )
+from q7x2_ep.ops.conv import pixels_of, place_of
 
 CROP = "tf_crop_and_resize"
 COORDINATES = (
@@ -306,14 +311,35 @@ def resize_axis(node: Node, x: np.ndarray, axis: Axis) -> np.ndarray:
 
 
 def resize_steps(node: Node, b: Any, x: Value, axes: list[Axis], y: Value) -> None:
-    """Axes that shrink first, and the outer ones of them; of those that grow the inner ones."""
+    """Axes that shrink first, and the outer ones of them; of those that grow the inner ones. Images
+    whose channels lie side by side stay so, unless they leave the model.
+    """
     order = sorted(axes, key=lambda axis: (0, axis.axis) if shrinks(axis) else (1, -axis.axis))
+    source, into, shape = Rows(x), Rows(y), x.shape
+    if is_image(b, x) and min(axis.axis for axis in axes) > 1 and not b.graph.is_output(y):
+        order = [axis._replace(axis=axis.axis - 1) for axis in order]
+        shape = (shape[0], *shape[2:], shape[1])
+        source, into = (Rows(image, image.strides[0]) for image in (pixels_of(b, x), room(b, y)))
     for axis in order:
-        shape = list(x.shape)
-        shape[axis.axis] = axis.m
-        into = y if axis is order[-1] else temporary(b, x.dtype, tuple(shape))
-        resize_step(node, b, x, axis, into)
-        x = into
+        after = (*shape[: axis.axis], axis.m, *shape[axis.axis + 1 :])
+        place = into if axis is order[-1] else Rows(temporary(b, x.dtype, after))
+        resize_step(node, b, source, axis, shape, place)
+        source, shape = place, after
+
+
+class Rows(NamedTuple):
+    """A tensor by rows of its last dim, as it lies in memory. stride: of rows, in elements; None
+    where there is nothing between them.
+    """
+
+    operand: Operand
+    stride: Optional[Dim] = None
+
+
+def room(b: Any, y: Value) -> View:
+    """Where the pixels of y are to be."""
+    place_of(b, y)
+    return pixels_of(b, y)
 
 
 def shrinks(axis: Axis) -> bool:
@@ -322,13 +348,21 @@ def shrinks(axis: Axis) -> bool:
     return isinstance(axis.n, int) and isinstance(axis.m, int) and axis.m < axis.n
 
 
-def resize_step(node: Node, b: Any, x: Value, axis: Axis, y: Value) -> None:
-    attrs, at = node.attrs, axis.axis
-    inner = product(x.shape[at + 1 :])
+def resize_step(node: Node, b: Any, x: Rows, axis: Axis, shape: tuple[Dim, ...], y: Rows) -> None:
+    """One axis of x; axis and shape are those of memory."""
+    attrs, at, dtype = node.attrs, axis.axis, dtype_of(x.operand)
+    inner = product(shape[at + 1 :])
+    is_dense = x.stride is None and y.stride is None
+    run = inner if is_dense else shape[-1]
+    strides = {
+        "x_stride": run if x.stride is None else x.stride,
+        "y_stride": run if y.stride is None else y.stride,
+    }
     fields = {
-        "outer": product(x.shape[:at]),
+        "outer": product(shape[:at]),
         "n": axis.n,
         "m": axis.m,
+        "runs": 1 if is_dense else product(shape[at + 1 : -1]),
         "coordinate": attrs["coordinate_transformation_mode"],
         "scale": axis.scale,
         "roi_start": axis.roi[0],
@@ -336,28 +370,29 @@ def resize_step(node: Node, b: Any, x: Value, axis: Axis, y: Value) -> None:
     }
     if attrs["mode"] == "nearest":
         size = elem_bytes(node)
-        rim = np.array(attrs["extrapolation_value"]).astype(dtypes.DTYPES[x.dtype].numpy)
+        rim = np.array(attrs["extrapolation_value"]).astype(dtypes.DTYPES[dtype].numpy)
         bits = int.from_bytes(rim.tobytes(), "little", signed=size == 8)
         b.step(
             "resize_nearest",
-            x=x,
-            y=y,
+            x=x.operand,
+            y=y.operand,
             table=axis.m * 8,
-            inner_bytes=inner * size,
+            run_bytes=run * size,
             elem_bytes=size,
             rounding=attrs["nearest_mode"],
             extrapolation=bits,
             **fields,
+            **{name: stride * size for name, stride in strides.items()},
         )
         return
     taps = taps_of(node, axis)
     b.step(
         "resize",
-        x=x,
-        y=y,
-        table=axis.m * 8 + axis.m * taps * dtypes.size(x.dtype),
-        dtype=x.dtype,
-        inner=inner,
+        x=x.operand,
+        y=y.operand,
+        table=axis.m * 8 + axis.m * taps * dtypes.size(dtype),
+        dtype=dtype,
+        run=run,
         taps=taps,
         interpolation=attrs["mode"],
         antialias=attrs["antialias"],
@@ -365,6 +400,7 @@ def resize_step(node: Node, b: Any, x: Value, axis: Axis, y: Value) -> None:
         cubic_a=attrs["cubic_coeff_a"],
         extrapolation=attrs["extrapolation_value"],
         **fields,
+        **strides,
     )
 
 

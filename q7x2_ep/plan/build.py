@@ -236,6 +236,10 @@ class Builder:
             self._views[value] = view
         return self._views[value]
 
+    def is_placed(self, value: Value) -> bool:
+        """Whether a value has a view by now: a Concat is placed by the first of its parts."""
+        return value in self._views
+
     def alias(self, value: Value, view: View) -> None:
         """Declare that a value is a view of another's storage."""
         self._views[value] = view

@@ -96,6 +96,41 @@ def test_resize(data: Any) -> None:
         assert np.abs(found.astype(np.int64) - expected).max(initial=0) <= (mode != "nearest")
 
 
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_resize_of_images(data: Any) -> None:
+    """Channels side by side, as convolutions leave them, and among those of others."""
+    draw = data.draw
+    shape = tuple(draw(st.integers(2, 5)) for _ in range(4))
+    attrs = {
+        "mode": draw(st.sampled_from(["nearest", "linear", "cubic"])),
+        "coordinate_transformation_mode": draw(st.sampled_from(["asymmetric", "align_corners"])),
+    }
+    scales = np.array([1, 1, *(draw(st.sampled_from([0.5, 1, 2, 3])) for _ in range(2))], "f4")
+    rng, dtype = np.random.default_rng(5), draw(st.sampled_from(["float32", "float64", "uint8"]))
+    image = (rng.random(shape) * 60).astype(dtype)
+    beside = np.zeros([max(1, int(n * s)) for n, s in zip(shape, scales)], dtype)
+    feeds = {"image": image.transpose(0, 2, 3, 1), "beside": beside.transpose(0, 2, 3, 1)}
+    nodes = [helper.make_node("Transpose", [x], [f"{x}1"], perm=[0, 3, 1, 2]) for x in feeds]
+    nodes.append(helper.make_node("Resize", ["image1", "", "scales"], ["resized"], **attrs))
+    parts = ["beside1", "resized", "beside1", "resized"][: draw(st.integers(2, 4))]
+    if draw(st.booleans()):
+        parts.append("image2")
+        nodes.append(helper.make_node("Resize", ["image1", "", "scales"], ["image2"], **attrs))
+    nodes.append(helper.make_node("Concat", parts, ["y"], axis=1))
+    kind = helper.np_dtype_to_tensor_dtype(image.dtype)
+    infos = [helper.make_tensor_value_info(name, kind, x.shape) for name, x in feeds.items()]
+    infos.append(helper.make_tensor_value_info("y", kind, None))
+    fixed = [numpy_helper.from_array(scales, "scales")]
+    graph = helper.make_graph(nodes, "g", infos[:2], infos[2:], fixed)
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 22)], ir_version=10)
+    (expected,) = ReferenceEvaluator(made).run(None, feeds)
+    found = run(made, feeds)
+    assert found.shape == expected.shape
+    slack = 1 if dtype == "uint8" and attrs["mode"] != "nearest" else 2e-3
+    np.testing.assert_allclose(found.astype("f8"), expected.astype("f8"), rtol=1e-5, atol=slack)
+
+
 def test_resize_of_many_tasks() -> None:
     x = np.random.default_rng(4).standard_normal((2, 3, 150, 170)).astype(np.float32)
     for mode in ("nearest", "linear", "cubic"):
