@@ -3,8 +3,14 @@
  * up where they overlap, the second half of a transposed convolution.
  *
  * cols (N, M, kd, kh, kw, OD, OH, OW), y (N, M, D, H, W) does not overlap it. Each element is
- * summed by one task, over (l, i, j) in order. A task is some lines of y. */
+ * summed by one task, over (l, i, j) in order. A task is some lines of y.
+ *
+ * col2im_last: the same for images whose channels lie side by side, cols (N, OD, OH, OW, kd, kh, kw, M)
+ * and y (N, D, H, W, M); the pixels of y are y_stride apart. */
+#include <string.h>
+
 #include "../kernels/unary.h"
+#include "../kernels/windows.h"
 #include "loops.h"
 
 _Static_assert(Q7_unary_squared_relu - Q7_unary_relu == Q7_act_squared_relu - Q7_act_relu,
@@ -23,16 +29,22 @@ static inline int64_t window_at(int64_t p, int64_t pad, int64_t tap, int64_t dil
     return start >= 0 && start % stride == 0 && start / stride < windows ? start / stride : -1;
 }
 
+/* The windows of a line, OW in all, `stride` apart, whose tap on column w + o * stride is one of
+ * [0, W). */
+static inline q7_taps windows_on(int64_t W, int64_t OW, int64_t stride, int64_t w) {
+    return (q7_taps){w < 0 ? q7_ceil_div(-w, stride) : 0,
+                     w < W ? q7_min(OW, q7_ceil_div(W - w, stride)) : 0};
+}
+
 /* y (W,) += windows (OW,), of which the first starts at column w. */
 static void add_line(const q7_col2im_args *args, const float *restrict windows, int64_t w,
                      float *restrict y) {
     const int64_t s = args->stride_w;
-    const int64_t low = w < 0 ? q7_ceil_div(-w, s) : 0;
-    const int64_t high = w < args->W ? q7_min(args->OW, q7_ceil_div(args->W - w, s)) : 0;
+    const q7_taps on = windows_on(args->W, args->OW, s, w);
     if (s == 1)
-        for (int64_t o = low; o < high; o++) y[w + o] += windows[o];
+        for (int64_t o = on.first; o < on.end; o++) y[w + o] += windows[o];
     else
-        for (int64_t o = low; o < high; o++) y[w + o * s] += windows[o];
+        for (int64_t o = on.first; o < on.end; o++) y[w + o * s] += windows[o];
 }
 
 static void line_of(const q7_col2im_args *args, int64_t line, float *y) {
@@ -76,4 +88,72 @@ void q7_op_col2im(const q7_col2im_args *args, const q7_call *call) {
         args->kd * args->kh * args->kw / (args->stride_d * args->stride_h); /* that meet a line */
     job.per_task = q7_max(1, Q7_GRAIN / (args->W * q7_max(1, windows)));
     q7_parallel(call, q7_ceil_div(lines, job.per_task), col2im_task, &job);
+}
+
+/* ---- channels last ---- */
+
+typedef struct last_job {
+    const q7_col2im_last_args *args;
+    q7_unary_kernel kernel;
+    int64_t per_task; /* lines */
+} last_job;
+
+/* y (W, M) += a tap (M,) of each window of a line, of which the first meets column w. */
+static void add_pixels(const q7_col2im_last_args *args, const float *windows, int64_t w, float *y) {
+    const int64_t M = args->M, window = args->kd * args->kh * args->kw * M;
+    const q7_taps on = windows_on(args->W, args->OW, args->stride_w, w);
+    for (int64_t o = on.first; o < on.end; o++) {
+        const float *restrict from = windows + o * window;
+        float *restrict to = y + (w + o * args->stride_w) * args->y_stride;
+        for (int64_t m = 0; m < M; m++) to[m] += from[m];
+    }
+}
+
+static void pixels_of(const q7_col2im_last_args *args, int64_t line, float *y) {
+    const int64_t h = line % args->H, d = line / args->H % args->D, n = line / args->H / args->D;
+    const size_t bytes = (size_t)args->M * sizeof(float);
+    for (int64_t w = 0; w < args->W; w++) {
+        if (args->bias)
+            memcpy(y + w * args->y_stride, args->bias, bytes);
+        else
+            memset(y + w * args->y_stride, 0, bytes);
+    }
+    for (int64_t l = 0; l < args->kd; l++) {
+        const int64_t od =
+            window_at(d, args->pad_front, l, args->dilation_d, args->stride_d, args->OD);
+        for (int64_t i = 0; od >= 0 && i < args->kh; i++) {
+            const int64_t oh =
+                window_at(h, args->pad_top, i, args->dilation_h, args->stride_h, args->OH);
+            for (int64_t j = 0; oh >= 0 && j < args->kw; j++) {
+                const int64_t place = ((n * args->OD + od) * args->OH + oh) * args->OW;
+                const int64_t tap = ((place * args->kd + l) * args->kh + i) * args->kw + j;
+                add_pixels(args, (const float *)args->cols + tap * args->M,
+                           j * args->dilation_w - args->pad_left, y);
+            }
+        }
+    }
+}
+
+static void last_task(void *arg, int64_t task, int64_t thread) {
+    const last_job *job = arg;
+    const q7_col2im_last_args *args = job->args;
+    (void)thread;
+    const int64_t op = Q7_unary_relu + args->act - Q7_act_relu;
+    const int64_t runs = args->y_stride == args->M ? 1 : args->W, run = args->W / runs * args->M;
+    const int64_t first = task * job->per_task;
+    const int64_t end = q7_min(first + job->per_task, args->N * args->D * args->H);
+    for (int64_t line = first; line < end; line++) {
+        float *y = (float *)args->y + line * args->W * args->y_stride;
+        pixels_of(args, line, y);
+        for (int64_t r = 0; args->act && r < runs; r++, y += args->y_stride)
+            job->kernel(op, run, y, y, args->act_alpha, args->act_beta);
+    }
+}
+
+void q7_op_col2im_last(const q7_col2im_last_args *args, const q7_call *call) {
+    const int64_t lines = args->N * args->D * args->H;
+    if (lines * args->W * args->M == 0) return;
+    last_job job = {.args = args, .kernel = (q7_unary_kernel)call->kernel};
+    job.per_task = q7_max(1, Q7_GRAIN / (args->W * args->M));
+    q7_parallel(call, q7_ceil_div(lines, job.per_task), last_task, &job);
 }

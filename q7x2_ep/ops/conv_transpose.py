@@ -11,6 +11,7 @@ import numpy as np
 from q7x2_ep.errors import ModelError
 from q7x2_ep.ir.core import Node, Type, Value
 from q7x2_ep.ir.shape import Dim, ceildiv, maximum, product
+from q7x2_ep.ir.view import View
 from q7x2_ep.ops import op
 from q7x2_ep.ops.activation import ACTIVATIONS
 from q7x2_ep.ops.common import (
@@ -18,8 +19,10 @@ from q7x2_ep.ops.common import (
     NO_ACTIVATION,
     Activation,
     Guard,
+    Operand,
     check_known,
     dims,
+    is_image,
     require_dtype,
     required_ints,
     size_guards,
@@ -31,10 +34,12 @@ from q7x2_ep.ops.conv import (
     Axis,
     half_as_single,
     kernel_guards,
+    pixels_of,
+    place_of,
     window_attributes,
     window_fields,
 )
-from q7x2_ep.ops.matmul import matmul_step
+from q7x2_ep.ops.matmul import gemm_step, matmul_step
 
 
 def image_axes(node: Node, sizes: Sequence[Dim], kernel: Sequence[Dim]) -> list[Axis]:
@@ -182,39 +187,62 @@ class FusedConvTranspose:
 
 
 def transpose_steps(node: Node, b: Any, act: Activation) -> None:
-    """One product with the windows as rows, which are then added up."""
+    """One product with the windows as rows, which are then added up; of an image whose channels lie
+    side by side, with the windows as columns.
+    """
     x, w, groups = node.inputs[0], node.inputs[1], node.attrs["group"]
     require_dtype(node, x.dtype, F32)
     spec = image_axes(node, x.shape[2:], w.shape[2:])
     fields = window_fields(node, spec, 3)
     (batch, channels), filters = x.shape[:2], w.shape[1]
-    rows, places = filters * product(w.shape[2:]), product(x.shape[2:])
-    columns = temporary(b, x.dtype, (batch, groups, rows, places))
+    taps, places = product(w.shape[2:]), product(x.shape[2:])
+    if groups == 1 and w.const is not None and is_image(b, x):
+        turned = np.ascontiguousarray(np.moveaxis(w.const.reshape(channels, filters, taps), 1, 2))
+        panels = b.graph.constant(turned, Type(w.dtype, turned.shape), w.name)
+        n = taps * filters
+        columns = b.allocate(temporary(b, x.dtype, (batch * places, n)))
+        gemm_step(b, pixels_of(b, x), b.packed(channels, n, n, 1, panels, matrices=1), columns, n)
+        place_of(b, node.output)
+        pixels = pixels_of(b, node.output)
+        col2im_step(b, columns, node.input(2), node.output, fields, act, pixels)
+        return
+    rows = filters * taps
+    columns = b.allocate(temporary(b, x.dtype, (batch, groups, rows, places)))
     matmul_step(
         b,
         b.contiguous(w).reshape((groups, channels // groups, rows)).transpose((0, 2, 1)),
         b.contiguous(x).reshape((batch, groups, channels // groups, places)),
-        b.allocate(columns),
+        columns,
     )
     col2im_step(b, columns, node.input(2), node.output, fields, act)
 
 
 def col2im_step(
-    b: Any, columns: Value, bias: Optional[Value], y: Value, fields: dict, act: Activation
+    b: Any,
+    columns: Operand,
+    bias: Optional[Value],
+    y: Value,
+    fields: dict,
+    act: Activation,
+    pixels: Optional[View] = None,
 ) -> None:
-    """y (N, M, ..) = act(the windows, added up, + bias)."""
+    """y (N, M, ..) = act(the windows, added up, + bias). pixels: of y, (pixels, M), where columns
+    have channels last, too.
+    """
+    last = {} if pixels is None else {"y_stride": pixels.strides[0]}
     b.step(
-        "col2im",
+        "col2im" if pixels is None else "col2im_last",
         kernel="unary",
         cols=columns,
         bias=bias,
-        y=y,
+        y=y if pixels is None else pixels,
         N=y.shape[0],
         M=y.shape[1],
         act=act.name,
         act_alpha=act.alpha,
         act_beta=act.beta,
         **fields,
+        **last,
     )
 
 

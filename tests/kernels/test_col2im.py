@@ -64,3 +64,29 @@ def test_against_sum(row: KernelRow, name: str) -> None:
             wanted = np.maximum(wanted + bias.reshape(-1, *[1] * len(outs)), 0)
         k = int(np.prod(at.kernel))
         assert (np.abs(y - wanted) <= tolerance(k, image(np.abs(columns), shape, at) + 1)).all()
+
+
+@every_row
+@pytest.mark.parametrize("name", CASES)
+def test_channels_last(row: KernelRow, name: str) -> None:
+    """Pixels alone and among those of others. Bits are those of channels first, whose sums have
+    the same order.
+    """
+    (batch, channels, *sizes), at = CASES[name]
+    outs, n = at.outs(tuple(sizes)), len(at.kernel)
+    rng = np.random.default_rng(sizes)
+    columns = rng.standard_normal((batch, channels, *at.kernel, *outs)).astype(np.float32)
+    last = np.moveaxis(columns, [*range(2 + n, 2 + 2 * n), *range(1, 2 + n)], range(1, 2 + 2 * n))
+    last = np.ascontiguousarray(np.moveaxis(last, 1 + n, -1))
+    bias = np.linspace(-1, 1, channels, dtype=np.float32)
+    shared = {"act_alpha": 0.0, "act_beta": 0.0, "N": batch, "M": channels}
+    shared |= at.fields(tuple(sizes), outs, 3)
+    for act, given, gap in (("none", None, 0), ("relu", bias, 0), ("relu", bias, 3)):
+        fields = {**shared, "act": act, "bias": given}
+        first = np.full((batch, channels, *sizes), np.nan, np.float32)
+        (wanted,) = run_threads("col2im", row, cols=columns, y=first, **fields)
+        stride = channels + gap
+        room = np.full((batch, *sizes, stride), 7.0, np.float32)
+        (y,) = run_threads("col2im_last", row, cols=last, y=room, y_stride=stride, **fields)
+        np.testing.assert_array_equal(y[..., channels:], 7.0)
+        np.testing.assert_array_equal(np.moveaxis(y[..., :channels], -1, 1), wanted)
