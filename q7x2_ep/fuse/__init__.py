@@ -70,6 +70,7 @@ _PRODUCTS = "Gemm MatMul q7::Linear"
 _CONVOLUTIONS = "Conv ConvTranspose q7::Conv q7::ConvTranspose"
 _EXPERTS = "MatMul q7::ExpertLinear & Gather GatherND q7::ExpertLinear"
 _NORMS = "LayerNormalization RMSNormalization"
+_GROUPS = "GroupNormalization InstanceNormalization"
 _INTEGERS = "DequantizeLinear MatMulInteger q7::QuantizedConv q7::QuantizedLinear"
 
 FUSIONS = (
@@ -82,6 +83,7 @@ FUSIONS = (
         File("mish", "MISH", "Tanh"),
         File("relu", "RELU CLIP LEAKY_RELU SQUARED_RELU HARD_SIGMOID HARD_SWISH", _BOUNDS),
         File("layernorm", "LAYER_NORM RMS_NORM WEIGHTED BIASED", f"{_NORMS} Pow Sqrt"),
+        File("groupnorm", "GROUP_NORM WEIGHTED BIASED", _GROUPS),
         File("softmax", "SOFTMAX LOG_SOFTMAX", "Exp"),
     ),
     # Anywhere before MergeLinears, which asks who reads q and k.

@@ -341,7 +341,9 @@ def temporary(b: Any, dtype: int, shape: tuple[Dim, ...]) -> Value:
 
 def feeds_products(graph: Any, value: Value) -> bool:
     """Whether products alone read a value, as rows."""
-    return not graph.is_output(value) and all(
+    if graph.is_output(value) or not value.users:
+        return False
+    return all(
         (user.op in PRODUCTS and value not in user.inputs[1:])
         or (user.op in MOVES and feeds_products(graph, user.output))
         for user in value.users

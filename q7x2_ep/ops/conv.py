@@ -348,7 +348,8 @@ def conv_step(
     """The step of a Conv, or of what else has its attributes and first three operands.
 
     It reads and writes images whose channels lie side by side. Where there are few filters to a
-    group, most of a panel would be empty: then it works on planes, and rows of filters.
+    group, most of a panel would be empty: then it works on planes, and rows of filters, unless x
+    has no planes.
     Products are never in tiles of AMX (docs/decisions.md 89).
     """
     x, w, groups = node.inputs[0], node.inputs[1], node.attrs["group"]
@@ -364,8 +365,8 @@ def conv_step(
     }
     each, unknown = w.shape[0] // groups, w.const is None
     few = unknown or each < (MIN_FILTERS if groups == 1 else MIN_GROUPED)
-    if few and not unknown and groups == 1 and is_image(b, x) and is_direct(node, spec):
-        few = False
+    if not unknown and groups == 1 and is_image(b, x) and is_direct(node, spec):
+        few = False  # planes would be a copy, which takes longer
     several = not unknown and groups > 1 and each < MIN_FILTERS
     if w.shape[1] == 1 and (w.shape[0] == groups or several):
         depthwise_step(node, b, fields, residual)
@@ -616,9 +617,9 @@ def pixels_of(b: Any, image: Value) -> View:
 
 def feeds_convolutions(graph: Any, value: Value) -> bool:
     """Whether convolutions alone read an image, as their own or as a residual."""
-    return not graph.is_output(value) and all(
-        user.op in CONVS and value not in user.inputs[1:3] for user in value.users
-    )
+    if graph.is_output(value) or not value.users:
+        return False
+    return all(user.op in CONVS and value not in user.inputs[1:3] for user in value.users)
 
 
 def place_of(b: Any, y: Value) -> View:

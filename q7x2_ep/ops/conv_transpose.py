@@ -22,7 +22,6 @@ from q7x2_ep.ops.common import (
     Operand,
     check_known,
     dims,
-    is_image,
     require_dtype,
     required_ints,
     size_guards,
@@ -187,8 +186,8 @@ class FusedConvTranspose:
 
 
 def transpose_steps(node: Node, b: Any, act: Activation) -> None:
-    """One product with the windows as rows, which are then added up; of an image whose channels lie
-    side by side, with the windows as columns.
+    """One product, whose rows are pixels and the windows that they make, which are then added up;
+    with several groups, or weights that are not constant, windows are columns.
     """
     x, w, groups = node.inputs[0], node.inputs[1], node.attrs["group"]
     require_dtype(node, x.dtype, F32)
@@ -196,7 +195,7 @@ def transpose_steps(node: Node, b: Any, act: Activation) -> None:
     fields = window_fields(node, spec, 3)
     (batch, channels), filters = x.shape[:2], w.shape[1]
     taps, places = product(w.shape[2:]), product(x.shape[2:])
-    if groups == 1 and w.const is not None and is_image(b, x):
+    if groups == 1 and w.const is not None:
         turned = np.ascontiguousarray(np.moveaxis(w.const.reshape(channels, filters, taps), 1, 2))
         panels = b.graph.constant(turned, Type(w.dtype, turned.shape), w.name)
         n = taps * filters

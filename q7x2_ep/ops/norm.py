@@ -10,7 +10,7 @@ import numpy as np
 from q7x2_ep import dtypes
 from q7x2_ep.errors import ModelError, UnsupportedOp
 from q7x2_ep.ir.core import Node, Type, Value
-from q7x2_ep.ir.shape import Dim, floordiv, product, substitute, symbols
+from q7x2_ep.ir.shape import Dim, ceildiv, floordiv, product, substitute, symbols
 from q7x2_ep.ir.view import View
 from q7x2_ep.ops import op
 from q7x2_ep.ops.common import (
@@ -24,6 +24,7 @@ from q7x2_ep.ops.common import (
     expand_view,
     fit_guards,
     infer_same,
+    is_image,
     is_used,
     materialized,
     normal_axis,
@@ -36,6 +37,9 @@ from q7x2_ep.ops.common import (
     unary_step,
     where_is,
 )
+from q7x2_ep.ops.conv import pixels_of, place_of
+
+PART = 8192  # elements of a part of an image, of which L1 holds all until they are squared
 
 
 def standardize(
@@ -119,12 +123,35 @@ def channel_guards(node: Node) -> list[Guard]:
     return size_guards(node.inputs[1:], (*dims(node), 1)[1])
 
 
-def lower_by_channel(node: Node, b: Any, rows: Dim, cols: Dim) -> None:
-    """Normalise x as rows, then scale and shift every channel."""
+def lower_by_channel(node: Node, b: Any, groups: Dim) -> None:
+    """Normalise groups of channels, each of one batch entry, then scale and shift every channel."""
     x, scale, bias = node.inputs
+    (batch, channels, *inner), epsilon = x.shape, node.attrs["epsilon"]
     require_dtype(node, x.dtype, FLOATS)
-    ndim = len(x.shape)
-    normal = b.view(normal_rows(b, flat(b, x, rows, cols), node.attrs["epsilon"]))
+    if x.dtype == dtypes.FLOAT and isinstance(channels, int) and is_image(b, x):
+        place_of(b, node.output)
+        pixels, y, part = pixels_of(b, x), pixels_of(b, node.output), max(PART // channels, 1)
+        rows = 2 * ceildiv(product(inner), part) + 2
+        b.step(
+            "groupnorm",
+            kernel="groupnorm",
+            x=pixels,
+            weight=scale,
+            bias=bias,
+            y=y,
+            sums=batch * rows * channels * 4,
+            N=batch,
+            pixels=product(inner),
+            C=channels,
+            groups=groups,
+            part=part,
+            x_stride=pixels.strides[0],
+            y_stride=y.strides[0],
+            eps=epsilon,
+        )
+        return
+    ndim, cols = len(x.shape), floordiv(channels, groups) * product(inner)
+    normal = b.view(normal_rows(b, flat(b, x, batch * groups, cols), epsilon))
     weights = channel_view(b, scale, ndim), channel_view(b, bias, ndim)
     scale_and_shift(b, normal.reshape(x.shape), *weights, node.output)
 
@@ -329,8 +356,7 @@ class InstanceNormalization:
         return (y * per_channel(x, scale) + per_channel(x, bias)).astype(x.dtype, copy=False)
 
     def lower(node: Node, b: Any) -> None:
-        shape = node.inputs[0].shape
-        lower_by_channel(node, b, product(shape[:2]), product(shape[2:]))
+        lower_by_channel(node, b, node.inputs[0].shape[1])
 
 
 @op("GroupNormalization")
@@ -361,8 +387,7 @@ class GroupNormalization:
         return (y * per_channel(x, scale) + per_channel(x, bias)).astype(x.dtype, copy=False)
 
     def lower(node: Node, b: Any) -> None:
-        (batch, channels, *inner), groups = node.inputs[0].shape, node.attrs["num_groups"]
-        lower_by_channel(node, b, batch * groups, floordiv(channels, groups) * product(inner))
+        lower_by_channel(node, b, node.attrs["num_groups"])
 
 
 @op("BatchNormalization")

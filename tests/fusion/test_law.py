@@ -193,6 +193,11 @@ def dequantized_kernel(g: Builder, _: dict[str, Value]) -> Value:
     return g.DequantizeLinear(g.array(kernel), make_value(g, "scale", ("positive", (K,))), axis=0)
 
 
+def group_norm_result(g: Builder, values: dict[str, Value]) -> Value:
+    rows = [make_value(g, name, NORM_ROW) for name in ("scale", "bias")]
+    return g.GroupNormalization(make_value(g, "x", (B, K, S, D)), *rows, num_groups=2)
+
+
 def conv_result(g: Builder, _: dict[str, Value]) -> Value:
     x, w = make_value(g, "x", (B, D, S, S)), make_value(g, "w", ("const", (K, D, 3, 3)))
     return g.Conv(x, w, pads=[1, 1, 1, 1])
@@ -333,6 +338,17 @@ EXAMPLES: dict[str, dict[str, Any]] = {
         "term": 0.5,
     },
     "ConvActivation": {"product": conv_result, "low": -0.5, "high": 0.5},
+    "GroupNorm": {
+        "x": (B, K, S, D),
+        "split": [0, 2, -1],
+        "scale": ("const", (2,)),
+        "bias": ("const", (2,)),
+        "shape": [B, K, S, D],
+    },
+    **{
+        name: {"norm": group_norm_result, "more": ("const", (K, 1, 1))}
+        for name in ("GroupNormWeight", "GroupNormBias")
+    },
     "BatchNorm": {
         "x": (B, K, S),
         "scale": NORM_ROW,
@@ -492,6 +508,7 @@ TARGETS = {
     "RmsNorm": "RMSNormalization",
     "NormWeight": "LayerNormalization",
     "NormBias": "LayerNormalization",
+    **dict.fromkeys(("GroupNorm", "GroupNormWeight", "GroupNormBias"), "GroupNormalization"),
     "SkipRmsNorm": "q7::SkipRmsNorm",
     "Attention": "q7::Attention",
     **dict.fromkeys(("PadConv", "ConvAffine", "ConvBranches", "ConvSkip"), "Conv"),

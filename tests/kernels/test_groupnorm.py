@@ -1,0 +1,62 @@
+"""groupnorm against float64: groups of any size, pixels among those of others, and large means."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from q7x2_ep.plan.target import KernelRow
+from tests.kernels.harness import rows, run_threads
+
+EPS = np.finfo(np.float32).eps
+# images, pixels, channels, groups, pixels of a part
+CASES = {
+    "one group": (2, 300, 24, 1, 64),
+    "groups": (1, 777, 96, 8, 100),
+    "of one channel": (2, 130, 37, 37, 32),
+    "few channels": (1, 5000, 3, 3, 1000),
+    "one pixel": (2, 1, 64, 4, 8),
+    "whole parts": (1, 128, 130, 2, 32),
+    "no pixels": (1, 0, 8, 2, 8),
+}
+
+
+@pytest.mark.parametrize("row", rows("groupnorm"), ids=lambda row: row.name)
+@pytest.mark.parametrize("name", CASES)
+def test_against_float64(row: KernelRow, name: str) -> None:
+    batch, pixels, channels, groups, part = CASES[name]
+    rng = np.random.default_rng(CASES[name])
+    weight, bias = rng.standard_normal((2, channels)).astype(np.float32)
+    parts = -(-pixels // part)
+    for mean, gap, given in ((0.0, 0, True), (100.0, 3, True), (0.0, 5, False)):
+        wide = np.full((batch, pixels, channels + gap), np.nan, np.float32)
+        x = wide[..., :channels]
+        x[:] = rng.standard_normal(x.shape) + mean
+        room = np.full((batch, pixels, channels + 1), 7.0, np.float32)
+        (y,) = run_threads(
+            "groupnorm",
+            row,
+            x=wide,
+            weight=weight if given else None,
+            bias=bias if given else None,
+            y=room,
+            sums=batch * (2 * parts + 2) * channels * 4,
+            N=batch,
+            pixels=pixels,
+            C=channels,
+            groups=groups,
+            part=part,
+            x_stride=channels + gap,
+            y_stride=channels + 1,
+            eps=1e-5,
+        )
+        np.testing.assert_array_equal(y[..., channels:], 7.0)
+        if not pixels:
+            continue
+        s = x.astype(np.float64).reshape(batch, pixels, groups, channels // groups)
+        centred = s - s.mean((1, 3), keepdims=True)
+        normal = centred / np.sqrt(np.square(centred).mean((1, 3), keepdims=True) + 1e-5)
+        factor, term = (weight, bias) if given else (1.0, 0.0)
+        wanted = normal.reshape(x.shape) * factor + term
+        slack = 8 * EPS * (1 + mean) * (np.abs(factor) + np.abs(wanted) + np.abs(term))
+        assert (np.abs(y[..., :channels] - wanted) <= slack).all()
