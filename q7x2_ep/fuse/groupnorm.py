@@ -10,8 +10,6 @@ from __future__ import annotations
 
 from typing import Any, Union
 
-import numpy as np
-
 from q7x2_ep.ir.core import Node, Value
 from q7x2_ep.ir.pattern import Match
 from q7x2_ep.ir.rewrite import Fusion
@@ -34,14 +32,22 @@ def _check(match: Match) -> Union[dict[str, Any], str]:
     channels = x.shape[1]
     if split[:2] != (x.shape[0], groups) or not isinstance(channels, int) or channels % groups:
         return f"{norm.output!r} has shape {split}, wanted {groups} groups of the channels of {x!r}"
-    names = ("scale", "bias")
-    rows = [np.repeat(np.asarray(match[name].const), channels // groups) for name in names]
-    return {"x": x, "rows": rows, "groups": groups, "epsilon": norm.attrs["epsilon"]}
+    return {
+        "x": x,
+        "rows": (match["scale"], match["bias"]),
+        "groups": groups,
+        "epsilon": norm.attrs["epsilon"],
+    }
 
 
-def _build(g: Any, x: Value, rows: list[np.ndarray], groups: int, epsilon: float) -> Value:
-    scale, bias = (g.graph.constant(row, x.type._replace(shape=row.shape)) for row in rows)
-    return g.call(NORM, x, scale, bias, num_groups=groups, epsilon=epsilon)
+def _build(g: Any, x: Value, rows: tuple[Value, Value], groups: int, epsilon: float) -> Value:
+    channels = x.shape[1]
+
+    def spread(row: Value) -> Value:
+        column = g.folded("Reshape", row, [groups, 1])
+        return g.folded("Reshape", g.folded("Expand", column, [1, channels // groups]), [channels])
+
+    return g.call(NORM, x, *map(spread, rows), num_groups=groups, epsilon=epsilon)
 
 
 def weighted(g: Any, norm: Any, more: Any) -> Any:

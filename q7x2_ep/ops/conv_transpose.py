@@ -193,7 +193,7 @@ def transpose_steps(node: Node, b: Any, act: Activation) -> None:
     require_dtype(node, x.dtype, F32)
     spec = image_axes(node, x.shape[2:], w.shape[2:])
     fields = window_fields(node, spec, 3)
-    (batch, channels), filters = x.shape[:2], w.shape[1]
+    batch, (channels, filters) = x.shape[0], w.shape[:2]
     taps, places = product(w.shape[2:]), product(x.shape[2:])
     if groups == 1 and w.const is not None:
         turned = np.ascontiguousarray(np.moveaxis(w.const.reshape(channels, filters, taps), 1, 2))
