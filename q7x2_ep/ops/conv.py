@@ -72,6 +72,11 @@ class Axis(NamedTuple):
         """From the first element of a window to its last."""
         return self.dilation * (self.kernel - 1) + 1
 
+    @property
+    def is_flat(self) -> bool:
+        """Whether windows leave the dim as it is."""
+        return (self.kernel, self.stride, self.before, self.after) == (1, 1, 0, 0)
+
 
 WHOLE = Axis(1, 1, 1, 1, 0, 0, 1)  # a dim of size 1 that is not there
 
@@ -352,8 +357,10 @@ def conv_step(
     has no planes.
     Products are never in tiles of AMX (docs/decisions.md 89).
     """
+    require_dtype(node, node.inputs[0].dtype, F32)
+    if is_flat(node):
+        node, residual = of_planes(node, b, residual)
     x, w, groups = node.inputs[0], node.inputs[1], node.attrs["group"]
-    require_dtype(node, x.dtype, F32)
     spec = windows(node, x, w, 3)
     fields: dict[str, Any] = {
         **spec,
@@ -405,6 +412,49 @@ def conv_step(
         fields["windows"] = b.threads * rows * min(k, b.constants["CONV_K_BLOCK"]) * 4
         fields.update(last_fields(node, b, residual), M=filters, groups=groups)
         b.step("conv_last", kernel="gemm", tiles=False, **fields)
+
+
+def is_flat(node: Node) -> bool:
+    """Whether a convolution of volumes has a kernel of one plane, so that each plane is an image,
+    and filters enough to read images as they lie.
+    """
+    x, w = node.inputs[:2]
+    if len(x.shape) != 5 or w.const is None or w.shape[0] < MIN_FILTERS * node.attrs["group"]:
+        return False
+    return geometry(node, x.shape[2:], w.shape[2:])[0].is_flat
+
+
+def of_planes(node: Node, b: Any, residual: Optional[Value]) -> tuple[Node, Optional[Value]]:
+    """The same convolution of images (N D, C, H, W), and its residual."""
+    x, w, y = node.inputs[0], node.inputs[1], node.output
+    place_of(b, y)
+    images = [None if v is None else planes_of(b, v) for v in (x, residual, y)]
+    flat = np.asarray(w.const).reshape(*w.shape[:2], *w.shape[3:])
+    weights = b.graph.constant(flat, Type(w.dtype, flat.shape), w.name)
+    strides, dilations, pads = window_attributes(node, w.shape[2:])
+    attrs = {
+        **node.attrs,
+        "kernel_shape": flat.shape[2:],
+        "strides": strides[1:],
+        "dilations": dilations[1:],
+        "pads": [*pads[1:3], *pads[4:]],
+    }
+    bias = node.input(2)
+    image_node = Node(node.op, [images[0], weights, bias], [images[2]], attrs, node.name)
+    if bias is not None:
+        bias.users.remove(image_node)  # the graph does not have it
+    return image_node, images[1]
+
+
+def planes_of(b: Any, volume: Value) -> Value:
+    """A volume (N, C, D, H, W), seen as its planes."""
+    (batch, channels, depth, *plane), view = volume.shape, b.view(volume)
+    if batch != 1 and view.strides[0] != depth * view.strides[2]:
+        view = b.channels_last(volume, dense=True)
+    images = temporary(b, volume.dtype, (batch * depth, channels, *plane))
+    strides = (view.strides[2], view.strides[1], *view.strides[3:])
+    b.alias(images, view._replace(shape=images.shape, strides=strides))
+    return images
 
 
 def depthwise_step(node: Node, b: Any, fields: dict[str, Any], residual: Optional[Value]) -> None:

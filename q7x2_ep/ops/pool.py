@@ -15,6 +15,7 @@ from q7x2_ep.ops import op
 from q7x2_ep.ops.common import (
     FLOATS,
     Guard,
+    Operand,
     dims,
     image_of,
     is_used,
@@ -22,6 +23,7 @@ from q7x2_ep.ops.common import (
     require_dtype,
     required_ints,
     size_guards,
+    temporary,
     where_is,
 )
 from q7x2_ep.ops.conv import (
@@ -65,45 +67,74 @@ def pool_guards(node: Node) -> list[Guard]:
 
 def lower_pool(op_name: str, supported: tuple[int, ...]) -> Callable[[Node, Any], None]:
     def lower(node: Node, b: Any) -> None:
-        x, y, attrs = b.view(node.inputs[0]), node.output, node.attrs
+        x, y = b.view(node.inputs[0]), node.output
         require_dtype(node, y.dtype, supported)
         spec = pool_axes(node, x.shape)
         indices = node.outputs[1] if is_used(b, node, 1) else None
         is_byte = y.dtype in (dtypes.INT8, dtypes.UINT8)
         by_line = (is_byte or y.dtype == dtypes.FLOAT) and indices is None
-        # bytes have a kernel for channels that are last only
-        image = by_line and len(spec) < 3 and (is_byte or x.is_channels_last())
-        if image:  # a window of one channel in the last of three dims
+        batch, channels = x.shape[:2]
+        last = by_line and x.is_channels_last()
+        if by_line and len(spec) < 3 and (is_byte or last):  # bytes have a kernel for these only
             x, y = b.channels_last(node.inputs[0], dense=True), image_of(b, y)
-            planes, axes = x.shape[0], [*spec, WHOLE._replace(size=x.shape[1], out=x.shape[1])]
+            pool_step(node, b, op_name, x, y, batch, [*spec, whole(channels)])
+        elif last and not is_byte and (op_name == "max" or spec[0].is_flat):
+            x, y = b.channels_last(node.inputs[0], dense=True), image_of(b, y)
+            depth, *plane = spec  # maxima of planes are maxima of volumes
+            pixels, planes = product(axis.out for axis in plane), batch * depth.size
+            between = temporary(b, x.storage.dtype, (planes, pixels, channels))
+            into = y if depth.is_flat else between
+            pool_step(node, b, op_name, x, into, planes, [*plane, whole(channels)])
+            if not depth.is_flat:
+                pool_step(node, b, op_name, into, y, batch, [depth, whole(pixels * channels)])
         else:
-            x, planes, axes = b.contiguous(node.inputs[0]), product(x.shape[:2]), spec
-        fields = window_fields(node, axes, 3)
-        line = maximum(
-            (fields["OW"] - 1) * fields["stride_w"] + axes[-1].reach,
-            fields["pad_left"] + fields["W"],
-        )
-        after = [0, 0, *(axis.after for axis in axes)][-3:]
-        b.step(
-            "pool",
-            kernel="pool",
-            x=x,
-            y=y,
-            indices=indices,
-            work=(fields["OW"] + b.threads * line) * 4 if by_line and not is_byte else None,
-            op=op_name,
-            dtype=node.output.dtype,
-            N=planes,
-            **fields,
-            pad_back=after[0],
-            pad_bottom=after[1],
-            pad_right=after[2],
-            count_pads=attrs.get("count_include_pad", 0),
-            column_major=attrs.get("storage_order", 0),
-            p=attrs.get("p", 0),
-        )
+            planes = batch * channels
+            pool_step(node, b, op_name, node.inputs[0], y, planes, spec, indices)
 
     return lower
+
+
+def whole(size: Dim) -> Axis:
+    """Elements of which each is a window of its own."""
+    return WHOLE._replace(size=size, out=size)
+
+
+def pool_step(
+    node: Node,
+    b: Any,
+    op_name: str,
+    x: Operand,
+    y: Operand,
+    planes: Dim,
+    axes: Sequence[Axis],
+    indices: Optional[Value] = None,
+) -> None:
+    """Windows over the axes of x, (planes, axes..) in memory; those of channels are one element."""
+    fields, attrs, dtype = window_fields(node, axes, 3), node.attrs, node.output.dtype
+    line = maximum(
+        (fields["OW"] - 1) * fields["stride_w"] + axes[-1].reach,
+        fields["pad_left"] + fields["W"],
+    )
+    after = [0, 0, *(axis.after for axis in axes)][-3:]
+    by_line = dtype == dtypes.FLOAT and indices is None
+    b.step(
+        "pool",
+        kernel="pool",
+        x=x,
+        y=y,
+        indices=indices,
+        work=(fields["OW"] + b.threads * line) * 4 if by_line else None,
+        op=op_name,
+        dtype=dtype,
+        N=planes,
+        **fields,
+        pad_back=after[0],
+        pad_bottom=after[1],
+        pad_right=after[2],
+        count_pads=attrs.get("count_include_pad", 0),
+        column_major=attrs.get("storage_order", 0),
+        p=attrs.get("p", 0),
+    )
 
 
 @op("MaxPool")

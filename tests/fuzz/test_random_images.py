@@ -94,26 +94,47 @@ class Network:
     def shuffle(self, x: str) -> str:
         n, c, h, w = self.shapes[x]
         groups = next(g for g in (4, 3, 2, 1) if c % g == 0)
-        shapes = []
-        for shape in ((n, groups, c // groups, h, w), (n, c, h, w)):
-            name = f"{len(self.nodes)}.{len(shape)}d"
-            shapes.append(name)
-            self.constants.append(numpy_helper.from_array(np.array(shape), name))
-        split = self.add("Reshape", [x, shapes[0]], (n, groups, c // groups, h, w))
+        split = self.reshape(x, (n, groups, c // groups, h, w))
         turned = self.add("Transpose", [split], (), perm=[0, 2, 1, 3, 4])
         del self.shapes[split], self.shapes[turned]  # not images
-        return self.add("Reshape", [turned, shapes[1]], (n, c, h, w))
+        return self.reshape(turned, (n, c, h, w))
+
+    def reshape(self, x: str, shape: tuple[int, ...]) -> str:
+        name = f"{len(self.nodes)}.shape"
+        self.constants.append(numpy_helper.from_array(np.array(shape), name))
+        return self.add("Reshape", [x, name], shape)
+
+    def group_norm(self, x: str) -> str:
+        """As exporters write it."""
+        n, c, h, w = self.shapes[x]
+        groups = self.draw(st.sampled_from([g for g in (1, 2, c) if c % g == 0]))
+        split = self.reshape(x, (n, groups, c // groups * h * w))
+        rows = [self.constant(groups), self.constant(groups)]
+        normal = self.add("InstanceNormalization", [split, *rows], ())
+        del self.shapes[split], self.shapes[normal]
+        y = self.reshape(normal, (n, c, h, w))
+        factor = self.constant(c, 1, 1)
+        return self.add("Add", [self.add("Mul", [y, factor], (n, c, h, w)), factor], (n, c, h, w))
 
     def upsample(self, x: str) -> str:
         n, c, h, w = self.shapes[x]
         scales = numpy_helper.from_array(np.array([1, 1, 2, 2], np.float32), f"s{len(self.nodes)}")
         self.constants.append(scales)
         attrs = {
-            "mode": "nearest",
+            "mode": self.draw(st.sampled_from(("nearest", "linear", "cubic"))),
             "coordinate_transformation_mode": "asymmetric",
             "nearest_mode": "floor",
         }
         return self.add("Resize", [x, "", scales.name], (n, c, 2 * h, 2 * w), **attrs)
+
+    def transposed(self, x: str) -> str:
+        n, c, h, w = self.shapes[x]
+        group = self.draw(st.sampled_from((1, 1, 2 if c % 2 == 0 else 1)))
+        each, k, stride = (self.draw(st.sampled_from(s)) for s in ((3, 8, 33), (2, 3, 4), (1, 2)))
+        inputs = [x, self.constant(c, each, k, k), self.constant(group * each)]
+        size = ((h - 1) * stride + k - 1, (w - 1) * stride + k - 1)
+        attrs = {"group": group, "strides": [stride] * 2, "pads": [0, 1, 1, 0]}
+        return self.add("ConvTranspose", inputs, (n, group * each, *size), **attrs)
 
 
 @st.composite
@@ -130,11 +151,14 @@ def networks(draw: Any) -> tuple[bytes, np.ndarray]:
         net.join,
         net.cut,
         net.shuffle,
+        net.group_norm,
     )
     for _ in range(draw(st.integers(2, 9))):
         draw(st.sampled_from(steps))(net.any())
     if draw(st.booleans()):
-        net.conv(net.upsample(net.any()))
+        larger = draw(st.sampled_from((net.upsample, net.transposed)))(net.any())
+        net.join(larger)
+        net.conv(net.any())
     shape = net.shapes["x"]
     symbolic = draw(st.booleans())
     dims = ["n", shape[1], "h", "w"] if symbolic else shape
