@@ -95,13 +95,14 @@ void q7_op_col2im(const q7_col2im_args *args, const q7_call *call) {
 typedef struct last_job {
     const q7_col2im_last_args *args;
     q7_unary_kernel kernel;
-    int64_t per_task; /* lines */
+    int64_t parts, width; /* of a line, and the pixels of one */
 } last_job;
 
-/* y (W, M) += a tap (M,) of each window of a line, of which the first meets column w. */
-static void add_pixels(const q7_col2im_last_args *args, const float *windows, int64_t w, float *y) {
+/* y (width, M) += a tap (M,) of each window of a line, of which the first meets column w. */
+static void add_pixels(const q7_col2im_last_args *args, const float *windows, int64_t w,
+                       int64_t width, float *y) {
     const int64_t M = args->M, window = args->kd * args->kh * args->kw * M;
-    const q7_taps on = windows_on(args->W, args->OW, args->stride_w, w);
+    const q7_taps on = windows_on(width, args->OW, args->stride_w, w);
     for (int64_t o = on.first; o < on.end; o++) {
         const float *restrict from = windows + o * window;
         float *restrict to = y + (w + o * args->stride_w) * args->y_stride;
@@ -109,10 +110,12 @@ static void add_pixels(const q7_col2im_last_args *args, const float *windows, in
     }
 }
 
-static void pixels_of(const q7_col2im_last_args *args, int64_t line, float *y) {
+/* `width` pixels of a line, from column `first` on. */
+static void pixels_of(const q7_col2im_last_args *args, int64_t line, int64_t first, int64_t width,
+                      float *y) {
     const int64_t h = line % args->H, d = line / args->H % args->D, n = line / args->H / args->D;
     const size_t bytes = (size_t)args->M * sizeof(float);
-    for (int64_t w = 0; w < args->W; w++) {
+    for (int64_t w = 0; w < width; w++) {
         if (args->bias)
             memcpy(y + w * args->y_stride, args->bias, bytes);
         else
@@ -128,7 +131,7 @@ static void pixels_of(const q7_col2im_last_args *args, int64_t line, float *y) {
                 const int64_t place = ((n * args->OD + od) * args->OH + oh) * args->OW;
                 const int64_t tap = ((place * args->kd + l) * args->kh + i) * args->kw + j;
                 add_pixels(args, (const float *)args->cols + tap * args->M,
-                           j * args->dilation_w - args->pad_left, y);
+                           j * args->dilation_w - args->pad_left - first, width, y);
             }
         }
     }
@@ -139,21 +142,20 @@ static void last_task(void *arg, int64_t task, int64_t thread) {
     const q7_col2im_last_args *args = job->args;
     (void)thread;
     const int64_t op = Q7_unary_relu + args->act - Q7_act_relu;
-    const int64_t runs = args->y_stride == args->M ? 1 : args->W, run = args->W / runs * args->M;
-    const int64_t first = task * job->per_task;
-    const int64_t end = q7_min(first + job->per_task, args->N * args->D * args->H);
-    for (int64_t line = first; line < end; line++) {
-        float *y = (float *)args->y + line * args->W * args->y_stride;
-        pixels_of(args, line, y);
-        for (int64_t r = 0; args->act && r < runs; r++, y += args->y_stride)
-            job->kernel(op, run, y, y, args->act_alpha, args->act_beta);
-    }
+    const int64_t line = task / job->parts, first = task % job->parts * job->width;
+    const int64_t width = q7_min(job->width, args->W - first);
+    const int64_t runs = args->y_stride == args->M ? 1 : width, run = width / runs * args->M;
+    float *y = (float *)args->y + (line * args->W + first) * args->y_stride;
+    pixels_of(args, line, first, width, y);
+    for (int64_t r = 0; args->act && r < runs; r++, y += args->y_stride)
+        job->kernel(op, run, y, y, args->act_alpha, args->act_beta);
 }
 
 void q7_op_col2im_last(const q7_col2im_last_args *args, const q7_call *call) {
     const int64_t lines = args->N * args->D * args->H;
     if (lines * args->W * args->M == 0) return;
     last_job job = {.args = args, .kernel = (q7_unary_kernel)call->kernel};
-    job.per_task = q7_max(1, Q7_GRAIN / (args->W * args->M));
-    q7_parallel(call, q7_ceil_div(lines, job.per_task), last_task, &job);
+    job.width = q7_min(args->W, q7_max(1, Q7_GRAIN / args->M));
+    job.parts = q7_ceil_div(args->W, job.width);
+    q7_parallel(call, lines * job.parts, last_task, &job);
 }

@@ -1,14 +1,14 @@
 /* conv_direct.c: conv_last of images whose windows are few floats, read where they lie, by
  * kernels/conv_direct.h. x is (N, C, H, W) of any strides; w, y and residual are those of conv_last.c.
  *
- * A task is some lines of y of one group. Where windows stick out of x it copies the lines under them,
- * with zeros around, as lines of pixels where channels lie side by side in x, else plane by plane. A
- * line of y is finished for one panel of filters after the other. Where windows are pixels, y is
- * one long line, cut evenly. Read panels.h first.
+ * A task is some lines of y of one group, or a part of each where lines are long, or few. Where windows
+ * stick out of x it copies the lines under them, with zeros around, as lines of pixels where channels
+ * lie side by side in x, else plane by plane. A line of y is finished for one panel of filters after
+ * the other. Where windows are pixels, y is one long line, cut evenly. Read panels.h first.
  *
  * offsets: threads * K int64, K = C / groups * kh * kw, of which the first K / together are used, so that
  * bands can be made by each thread. lines: threads * C / groups * kh' * W' * 4 bytes for the lines kh'
- * under those of a task, and their length W'. */
+ * under those of a task, and their length W', under up to Q7_CONV_PIXELS pixels. */
 #include "../kernels/conv_direct.h"
 
 #include "panels.h"
@@ -19,6 +19,7 @@ typedef struct conv_job {
     bool pointwise, in_place;
     int64_t channels, filters, k, k_block, panels; /* of a group, k in steps of x.together */
     int64_t lines, bands;                          /* of y, N images one after the other */
+    int64_t parts;                                 /* of a line */
     int64_t height, width;                         /* of what is copied */
     int64_t c_stride, h_stride, w_stride;          /* of what is read */
 } conv_job;
@@ -28,13 +29,13 @@ static int64_t reach(int64_t count, int64_t stride, int64_t kernel, int64_t dila
     return (count - 1) * stride + (kernel - 1) * dilation + 1;
 }
 
-/* One line of pixels or of a plane, `step` floats for each, between zeros: those of x from pad_left on. */
-static void copy_line(const q7_conv_direct_args *x, const float *from, bool inside, int64_t width,
-                      int64_t step, float *to) {
-    const int64_t low = inside ? q7_min(width, q7_max(0, x->pad_left)) : width;
-    const int64_t high = q7_max(low, q7_min(width, x->W + x->pad_left));
+/* One line of pixels or of a plane, `step` floats for each, between zeros: those of x from `left` on. */
+static void copy_line(const q7_conv_direct_args *x, const float *from, bool inside, int64_t left,
+                      int64_t width, int64_t step, float *to) {
+    const int64_t low = inside ? q7_min(width, q7_max(0, left)) : width;
+    const int64_t high = q7_max(low, q7_min(width, x->W + left));
     memset(to, 0, (size_t)(low * step) * sizeof(float));
-    from += (low - x->pad_left) * x->x_w_stride;
+    from += (low - left) * x->x_w_stride;
     if (low < high && x->x_w_stride == step)
         memcpy(to + low * step, from, (size_t)((high - low) * step) * sizeof(float));
     else
@@ -43,9 +44,9 @@ static void copy_line(const q7_conv_direct_args *x, const float *from, bool insi
     memset(to + high * step, 0, (size_t)((width - high) * step) * sizeof(float));
 }
 
-/* Lines [first, first + n) of an image, which may lie outside of it. */
+/* Lines [first, first + n) of an image, which may lie outside of it, as may columns: -left is the first. */
 static void copy_lines(const conv_job *job, const float *image, int64_t first, int64_t n,
-                       float *to) {
+                       int64_t left, float *to) {
     const q7_conv_direct_args *x = &job->x;
     const int64_t step = job->w_stride, planes = step == 1 ? job->channels : 1;
     for (int64_t c = 0; c < planes; c++)
@@ -53,12 +54,12 @@ static void copy_lines(const conv_job *job, const float *image, int64_t first, i
             const bool inside = first + h >= 0 && first + h < x->H;
             const float *from =
                 inside ? image + c * x->x_c_stride + (first + h) * x->x_h_stride : image;
-            copy_line(x, from, inside, job->width, step,
+            copy_line(x, from, inside, left, job->width, step,
                       to + c * job->c_stride + h * job->h_stride);
         }
 }
 
-/* `lines` lines of `n` pixels each; pixel: the first; from: its window. */
+/* n pixels of each of `lines` lines; pixel: the first; from: its window. */
 static void conv_band(const conv_job *job, int64_t group, int64_t pixel, int64_t lines, int64_t n,
                       const float *from) {
     const q7_conv_direct_args *x = &job->x;
@@ -92,8 +93,8 @@ static void conv_band(const conv_job *job, int64_t group, int64_t pixel, int64_t
             t.next_floats = q7_part(panel_floats, lines, line + 1) - first;
             ((q7_conv_direct_kernel)job->call->kernel)(&t);
             t.x += x->stride_h * job->h_stride;
-            t.y += n * x->y_stride;
-            if (t.residual) t.residual += n * x->residual_stride;
+            t.y += x->OW * x->y_stride;
+            if (t.residual) t.residual += x->OW * x->residual_stride;
         }
     }
 }
@@ -101,8 +102,11 @@ static void conv_band(const conv_job *job, int64_t group, int64_t pixel, int64_t
 static void conv_task(void *arg, int64_t task, int64_t thread) {
     const conv_job *job = arg;
     const q7_conv_direct_args *x = &job->x;
-    const int64_t group = task / job->bands, band = task % job->bands;
+    const int64_t part = task % job->parts, band = task / job->parts % job->bands;
+    const int64_t group = task / job->parts / job->bands;
     const q7_span lines = q7_span_of(job->lines, job->bands, band);
+    const q7_span columns = q7_span_of(x->OW, job->parts, part);
+    const int64_t left = x->pad_left - columns.begin * x->stride_w;
     const int64_t first = lines.begin, end = lines.end;
     const float *from = (const float *)x->x + group * job->channels * x->x_c_stride;
     if (job->pointwise) {
@@ -115,9 +119,9 @@ static void conv_task(void *arg, int64_t task, int64_t thread) {
         const float *image = from + line / x->OH * x->x_n_stride;
         n = q7_min(end - line, x->OH - oh);
         if (!job->in_place)
-            copy_lines(job, image, h, reach(n, x->stride_h, x->kh, x->dilation_h), copy);
-        conv_band(job, group, line * x->OW, n, x->OW,
-                  job->in_place ? image + h * x->x_h_stride - x->pad_left * x->x_w_stride : copy);
+            copy_lines(job, image, h, reach(n, x->stride_h, x->kh, x->dilation_h), left, copy);
+        conv_band(job, group, line * x->OW + columns.begin, n, columns.end - columns.begin,
+                  job->in_place ? image + h * x->x_h_stride - left * x->x_w_stride : copy);
     }
 }
 
@@ -152,6 +156,17 @@ static int64_t bands_of(const conv_job *job, int64_t per_band) {
     return q7_min(q7_ceil_div(bands, threads) * threads, job->lines);
 }
 
+/* How many parts a line is cut into: of up to Q7_CONV_PIXELS pixels, and enough for all threads where
+ * there are few lines, as in signals, which have one. */
+static int64_t parts_of(const conv_job *job) {
+    const q7_conv_direct_args *x = &job->x;
+    if (job->pointwise) return 1;
+    const int64_t work = x->N * x->OH * x->OW * x->M * job->k * x->together;
+    const int64_t wanted = q7_ceil_div(q7_tasks_of(job->call, work), x->groups * job->bands);
+    const int64_t most = q7_max(1, x->OW / job->call->mr);
+    return q7_max(q7_ceil_div(x->OW, Q7_CONV_PIXELS), q7_min(wanted, most));
+}
+
 void q7_op_conv_direct(const q7_conv_direct_args *x, const q7_call *call) {
     conv_job job = {
         .x = *x, .call = call, .channels = x->C / x->groups, .filters = x->M / x->groups};
@@ -164,15 +179,18 @@ void q7_op_conv_direct(const q7_conv_direct_args *x, const q7_call *call) {
     if (job.pointwise) job.lines *= x->OW;
     const int64_t per_band = job.pointwise ? Q7_CONV_PIXELS : q7_max(1, Q7_CONV_PIXELS / x->OW);
     job.bands = bands_of(&job, per_band);
+    job.parts = parts_of(&job);
+    const int64_t columns = q7_ceil_div(x->OW, job.parts),
+                  all = reach(x->OW, x->stride_w, x->kw, x->dilation_w);
     job.height = reach(per_band, x->stride_h, x->kh, x->dilation_h);
-    job.width = reach(x->OW, x->stride_w, x->kw, x->dilation_w);
+    job.width = reach(columns, x->stride_w, x->kw, x->dilation_w);
     const int64_t bottom = reach(x->OH, x->stride_h, x->kh, x->dilation_h) - x->pad_top;
     job.in_place =
-        x->pad_top <= 0 && x->pad_left <= 0 && bottom <= x->H && job.width - x->pad_left <= x->W;
+        x->pad_top <= 0 && x->pad_left <= 0 && bottom <= x->H && all - x->pad_left <= x->W;
     const bool last = x->x_c_stride == 1;
     job.w_stride = job.in_place ? x->x_w_stride : last ? job.channels : 1;
     job.h_stride = job.in_place ? x->x_h_stride : job.width * job.w_stride;
     job.c_stride = job.in_place ? x->x_c_stride : last ? 1 : job.height * job.width;
     fill_offsets(&job);
-    q7_parallel(call, x->groups * job.bands, conv_task, &job);
+    q7_parallel(call, x->groups * job.bands * job.parts, conv_task, &job);
 }

@@ -50,7 +50,8 @@ void q7_op_depthwise(const q7_depthwise_args *x, const q7_call *call) {
     if (x->N * x->C * x->OD * x->OH * x->OW == 0) return;
     depthwise_job job = {.x = x, .kernel = (q7_depthwise_kernel)call->kernel};
     job.lines = x->N * x->OD * x->OH;
-    const bool large = x->D * x->H * x->W * x->C > LARGE && x->kh * x->kw < MANY;
+    const bool large = x->D * x->H * x->W * x->C > LARGE && x->kh * x->kw < MANY &&
+                       job.lines >= call->threads; /* signals have one line */
     job.strip = large ? STRIP : x->OW;
     job.blocks = large ? 1 : q7_max(1, x->C / CHANNELS);
     const int64_t line = x->OW * (x->C / job.blocks) * x->kd * x->kh * x->kw;

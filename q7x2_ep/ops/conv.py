@@ -503,8 +503,8 @@ def direct_step(node: Node, b: Any, fields: dict[str, Any], residual: Optional[V
     channels = k // taps
     for name in ("D", "OD", "kd", "stride_d", "dilation_d", "pad_front"):
         del fields[name]
-    columns = maximum(fields["OW"], 1)
-    band = maximum(b.constants["CONV_PIXELS"] // columns, 1)
+    columns = minimum(maximum(fields["OW"], 1), b.constants["CONV_PIXELS"])
+    band = b.constants["CONV_PIXELS"] // columns
     height, width = (
         (n - 1) * fields[f"stride_{i}"] + (fields[f"k{i}"] - 1) * fields[f"dilation_{i}"] + 1
         for n, i in ((band, "h"), (columns, "w"))

@@ -117,6 +117,9 @@ DIRECT = {
     "pairs": Case((2, 8, 9, 31), (24, 8, 3, 3), window((3, 3), pad=1)),
     "pairs of groups": Case((1, 12, 30, 11), (20, 6, 1, 1), window((1, 1)), 2),
     "many lines": Case((2, 2, 50, 41), (33, 2, 3, 3), window((3, 3), pad=1)),
+    "a signal": Case((1, 10, 1501), (33, 10, 7), pads((7,), (1,), (9,), (2,), (3,))),
+    "a long line of stride 2": Case((1, 3, 3, 1203), (9, 3, 3, 5), window((3, 5), stride=2, pad=2)),
+    "long lines, no pads": Case((1, 4, 3, 1000), (9, 4, 1, 4), window((1, 4))),
 }
 NOTHING = Case((0, 3, 4, 4), (3, 1, 3, 3), window((3, 3)), 3)
 
@@ -210,10 +213,11 @@ def direct_fields(
             zip(("x_n_stride", "x_c_stride", "x_h_stride", "x_w_stride"), strides), x=planes
         )
     k, channels = int(np.prod(case.w[1:])), case.w[1]
-    band = max(CONSTANTS["CONV_PIXELS"] // max(given["OW"], 1), 1)
+    columns = min(max(given["OW"], 1), CONSTANTS["CONV_PIXELS"])
+    band = CONSTANTS["CONV_PIXELS"] // columns
     height, width = (
         (n - 1) * given[f"stride_{i}"] + (given[f"k{i}"] - 1) * given[f"dilation_{i}"] + 1
-        for n, i in ((band, "h"), (given["OW"], "w"))
+        for n, i in ((band, "h"), (columns, "w"))
     )
     return {**given, "offsets": 8 * k, "lines": threads * channels * height * width * 4}
 
@@ -339,7 +343,7 @@ def test_residual_of_depthwise(row: KernelRow, name: str) -> None:
 
 
 @every_direct_row
-@pytest.mark.parametrize("name", ["3x3", "groups", "1x1", "long k", "many lines"])
+@pytest.mark.parametrize("name", ["3x3", "groups", "1x1", "long k", "many lines", "a signal"])
 def test_residual_of_direct(row: KernelRow, name: str) -> None:
     check_residual("conv_direct", row, DIRECT[name])
 
@@ -373,7 +377,9 @@ def test_bits_do_not_depend_on_threads(op: str, row: KernelRow, name: str) -> No
 
 
 @every_direct_row
-@pytest.mark.parametrize("name", ["many lines", "filters of groups", "1x1 many rows"])
+@pytest.mark.parametrize(
+    "name", ["many lines", "filters of groups", "1x1 many rows", "a signal", "long lines, no pads"]
+)
 def test_bits_of_direct_do_not_depend_on_threads(row: KernelRow, name: str) -> None:
     check_threads("conv_direct", row, DIRECT[name])
 
