@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from onnx import TensorProto, helper
+from onnx.reference import ReferenceEvaluator
 
 from q7x2_ep.plan.target import KernelRow
+from q7x2_ep.session import Session
 from tests.kernels.harness import rows, run_threads
 
 EPS = np.finfo(np.float32).eps
@@ -19,6 +22,7 @@ CASES = {
     "whole parts": (1, 128, 130, 2, 32),
     "no pixels": (1, 0, 8, 2, 8),
 }
+SHAPES = {"x": (2, 64, 16, 32), "scale": (64,), "bias": (64,), "y": (2, 64, 16, 32)}
 
 
 @pytest.mark.parametrize("row", rows("groupnorm"), ids=lambda row: row.name)
@@ -60,3 +64,18 @@ def test_against_float64(row: KernelRow, name: str) -> None:
         wanted = normal.reshape(x.shape) * factor + term
         slack = 8 * EPS * (1 + mean) * (np.abs(factor) + np.abs(wanted) + np.abs(term))
         assert (np.abs(y[..., :channels] - wanted) <= slack).all()
+
+
+def test_rows_of_whole_lines() -> None:
+    """Planes first, and rows that a product would want apart."""
+    rng = np.random.default_rng(2)
+    x = rng.standard_normal((2, 64, 16, 32)).astype(np.float32)
+    scale, bias = rng.standard_normal((2, 64)).astype(np.float32)
+    node = helper.make_node("GroupNormalization", ["x", "scale", "bias"], ["y"], num_groups=8)
+    infos = [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in SHAPES.items()]
+    graph = helper.make_graph([node], "g", infos[:3], infos[3:])
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    feeds = {"x": x, "scale": scale, "bias": bias}
+    (expected,) = ReferenceEvaluator(made).run(None, feeds)
+    (y,) = Session(made.SerializeToString()).run(feeds)
+    np.testing.assert_allclose(y, expected, rtol=1e-4, atol=1e-5)
