@@ -228,9 +228,8 @@ def col2im_step(
     """y (N, M, ..) = act(the windows, added up, + bias). pixels: of y, (pixels, M), where columns
     have channels last, too.
     """
-    last = {} if pixels is None else {"y_stride": pixels.strides[0]}
     b.step(
-        "col2im" if pixels is None else "col2im_last",
+        "col2im",
         kernel="unary",
         cols=columns,
         bias=bias,
@@ -240,8 +239,9 @@ def col2im_step(
         act=act.name,
         act_alpha=act.alpha,
         act_beta=act.beta,
+        last=int(pixels is not None),
+        y_stride=1 if pixels is None else pixels.strides[0],
         **fields,
-        **last,
     )
 
 

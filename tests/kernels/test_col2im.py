@@ -56,6 +56,8 @@ def test_against_sum(row: KernelRow, name: str) -> None:
             y=np.full(shape, np.nan, np.float32),
             N=shape[0],
             M=shape[1],
+            last=0,
+            y_stride=1,
             **at.fields(shape[2:], outs, 3),
             **fields,
         )
@@ -84,9 +86,9 @@ def test_channels_last(row: KernelRow, name: str) -> None:
     for act, given, gap in (("none", None, 0), ("relu", bias, 0), ("relu", bias, 3)):
         fields = {**shared, "act": act, "bias": given}
         first = np.full((batch, channels, *sizes), np.nan, np.float32)
-        (wanted,) = run_threads("col2im", row, cols=columns, y=first, **fields)
+        (wanted,) = run_threads("col2im", row, cols=columns, y=first, last=0, y_stride=1, **fields)
         stride = channels + gap
         room = np.full((batch, *sizes, stride), 7.0, np.float32)
-        (y,) = run_threads("col2im_last", row, cols=last, y=room, y_stride=stride, **fields)
+        (y,) = run_threads("col2im", row, cols=last, y=room, last=1, y_stride=stride, **fields)
         np.testing.assert_array_equal(y[..., channels:], 7.0)
         np.testing.assert_array_equal(np.moveaxis(y[..., :channels], -1, 1), wanted)
