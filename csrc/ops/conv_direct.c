@@ -20,6 +20,7 @@ typedef struct conv_job {
     int64_t channels, filters, k, k_block, panels; /* of a group, k in steps of x.together */
     int64_t lines, bands;                          /* of y, N images one after the other */
     int64_t parts;                                 /* of a line */
+    int64_t tasks;                                 /* that all is worth */
     int64_t height, width;                         /* of what is copied */
     int64_t c_stride, h_stride, w_stride;          /* of what is read */
 } conv_job;
@@ -88,9 +89,9 @@ static void conv_band(const conv_job *job, int64_t group, int64_t pixel, int64_t
         if (x->residual)
             t.residual = (const float *)x->residual + pixel * x->residual_stride + filter;
         for (int64_t line = 0; line < lines; line++) {
-            const int64_t first = q7_part(panel_floats, lines, line); /* of the next panel */
-            t.next = w + panel_floats + first;
-            t.next_floats = q7_part(panel_floats, lines, line + 1) - first;
+            const q7_span next = q7_span_of(panel_floats, lines, line); /* of the next panel */
+            t.next = w + panel_floats + next.begin;
+            t.next_floats = next.end - next.begin;
             ((q7_conv_direct_kernel)job->call->kernel)(&t);
             t.x += x->stride_h * job->h_stride;
             t.y += x->OW * x->y_stride;
@@ -148,10 +149,9 @@ static int64_t bands_of(const conv_job *job, int64_t per_band) {
     const q7_conv_direct_args *x = &job->x;
     const int64_t threads = job->call->threads, pixels = x->N * x->OH * x->OW;
     const int64_t least = q7_ceil_div(job->lines, per_band);
-    const int64_t tasks = q7_tasks_of(job->call, pixels * x->M * job->k * x->together);
-    if (tasks == 1) return least;
+    if (job->tasks == 1) return least;
     const int64_t tiles = q7_min(job->lines, q7_ceil_div(pixels, job->call->mr));
-    const int64_t wanted = q7_ceil_div(tasks, x->groups);
+    const int64_t wanted = q7_ceil_div(job->tasks, x->groups);
     const int64_t bands = q7_max(least, q7_min(wanted, tiles));
     return q7_min(q7_ceil_div(bands, threads) * threads, job->lines);
 }
@@ -161,8 +161,7 @@ static int64_t bands_of(const conv_job *job, int64_t per_band) {
 static int64_t parts_of(const conv_job *job) {
     const q7_conv_direct_args *x = &job->x;
     if (job->pointwise) return 1;
-    const int64_t work = x->N * x->OH * x->OW * x->M * job->k * x->together;
-    const int64_t wanted = q7_ceil_div(q7_tasks_of(job->call, work), x->groups * job->bands);
+    const int64_t wanted = q7_ceil_div(job->tasks, x->groups * job->bands);
     const int64_t most = q7_max(1, x->OW / job->call->mr);
     return q7_max(q7_ceil_div(x->OW, Q7_CONV_PIXELS), q7_min(wanted, most));
 }
@@ -175,6 +174,7 @@ void q7_op_conv_direct(const q7_conv_direct_args *x, const q7_call *call) {
     job.k = x->kh * x->kw * job.channels / x->together;
     job.k_block = q7_conv_k_block(job.k, x->kh * x->kw == 1);
     job.panels = q7_ceil_div(job.filters * x->together, call->nr);
+    job.tasks = q7_tasks_of(call, job.lines * x->OW * x->M * job.k * x->together);
     job.pointwise = is_pointwise(x);
     if (job.pointwise) job.lines *= x->OW;
     const int64_t per_band = job.pointwise ? Q7_CONV_PIXELS : q7_max(1, Q7_CONV_PIXELS / x->OW);

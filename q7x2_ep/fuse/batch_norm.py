@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import Any, Optional, Union
 
+from q7x2_ep.fuse.epilogue import is_row
 from q7x2_ep.ir.core import Value
 from q7x2_ep.ir.pattern import Match
 from q7x2_ep.ir.rewrite import Fusion
@@ -35,7 +36,7 @@ def _check(match: Match) -> Union[dict[str, Any], str]:
     column = _column(values["x"], values["scale"])
     for name in ("more", "term"):
         value = values.get(name)
-        if value is not None and value.shape not in (tuple(column), (1, *column)):
+        if value is not None and not is_row(value, tuple(column), len(values["x"].shape)):
             return f"{name} {value!r} has shape {value.shape}, wanted {column}"
     norm = next(node for node in match.nodes if node.op == "BatchNormalization")
     return {**values, "epsilon": norm.attrs["epsilon"]}

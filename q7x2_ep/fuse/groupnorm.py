@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import Any, Union
 
+from q7x2_ep.fuse.epilogue import is_row
 from q7x2_ep.ir.core import Node, Value
 from q7x2_ep.ir.pattern import Match
 from q7x2_ep.ir.rewrite import Fusion
@@ -61,7 +62,7 @@ def biased(g: Any, norm: Any, more: Any) -> Any:
 def _check_channels(match: Match) -> Union[dict[str, Any], str]:
     norm, more = match["norm"], match["more"]
     column: tuple[Dim, ...] = (norm.shape[1], *(1 for _ in norm.shape[2:]))
-    if more.shape not in (column, (1, *column)):
+    if not is_row(more, column, len(norm.shape)):
         return f"{more!r} has shape {more.shape}, wanted {column}"
     return {"node": norm.producer, "more": more}
 

@@ -372,8 +372,8 @@ def conv_step(
     }
     each, unknown = w.shape[0] // groups, w.const is None
     few = unknown or each < (MIN_FILTERS if groups == 1 else MIN_GROUPED)
-    if not unknown and groups == 1 and is_image(b, x) and is_direct(node, spec):
-        few = False  # planes would be a copy, which takes longer
+    if few and not unknown and groups == 1:  # planes of an image are a copy, which takes longer
+        few = not (is_image(b, x) and is_direct(node, spec))
     several = not unknown and groups > 1 and each < MIN_FILTERS
     if w.shape[1] == 1 and (w.shape[0] == groups or several):
         depthwise_step(node, b, fields, residual)
@@ -663,6 +663,12 @@ def pixels_of(b: Any, image: Value) -> View:
     shape = (product((image.shape[0], *image.shape[2:])), image.shape[1])
     view = b.channels_last(image).channels_last().reshape(shape)
     return view or b.channels_last(image, dense=True).channels_last().reshape(shape)
+
+
+def room_of(b: Any, y: Value) -> View:
+    """Room for an image as (pixels, C): see place_of."""
+    place_of(b, y)
+    return pixels_of(b, y)
 
 
 def feeds_convolutions(graph: Any, value: Value) -> bool:

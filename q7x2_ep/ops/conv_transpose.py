@@ -34,7 +34,7 @@ from q7x2_ep.ops.conv import (
     half_as_single,
     kernel_guards,
     pixels_of,
-    place_of,
+    room_of,
     window_attributes,
     window_fields,
 )
@@ -201,8 +201,7 @@ def transpose_steps(node: Node, b: Any, act: Activation) -> None:
         n = taps * filters
         columns = b.allocate(temporary(b, x.dtype, (batch * places, n)))
         gemm_step(b, pixels_of(b, x), b.packed(channels, n, n, 1, panels, matrices=1), columns, n)
-        place_of(b, node.output)
-        pixels = pixels_of(b, node.output)
+        pixels = room_of(b, node.output)
         col2im_step(b, columns, node.input(2), node.output, fields, act, pixels)
         return
     rows = filters * taps

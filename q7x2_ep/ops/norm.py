@@ -37,7 +37,7 @@ from q7x2_ep.ops.common import (
     unary_step,
     where_is,
 )
-from q7x2_ep.ops.conv import pixels_of, place_of
+from q7x2_ep.ops.conv import pixels_of, room_of
 
 PART = 8192  # elements of a part of an image, of which L1 holds all until they are squared
 
@@ -129,8 +129,7 @@ def lower_by_channel(node: Node, b: Any, groups: Dim) -> None:
     (batch, channels, *inner), epsilon = x.shape, node.attrs["epsilon"]
     require_dtype(node, x.dtype, FLOATS)
     if x.dtype == dtypes.FLOAT and isinstance(channels, int) and is_image(b, x):
-        place_of(b, node.output)
-        pixels, y, part = pixels_of(b, x), pixels_of(b, node.output), max(PART // channels, 1)
+        pixels, y, part = pixels_of(b, x), room_of(b, node.output), max(PART // channels, 1)
         rows = 2 * ceildiv(product(inner), part) + 2
         b.step(
             "groupnorm",

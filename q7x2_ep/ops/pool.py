@@ -74,16 +74,16 @@ def lower_pool(op_name: str, supported: tuple[int, ...]) -> Callable[[Node, Any]
         is_byte = y.dtype in (dtypes.INT8, dtypes.UINT8)
         by_line = (is_byte or y.dtype == dtypes.FLOAT) and indices is None
         batch, channels = x.shape[:2]
-        last = by_line and x.is_channels_last()
-        if by_line and len(spec) < 3 and (is_byte or last):  # bytes have a kernel for these only
+        depth, *plane = spec if len(spec) == 3 else (WHOLE, *spec)
+        # bytes have a kernel for images whose channels are last alone
+        last = len(spec) < 3 if is_byte else x.is_channels_last()
+        by_plane = depth.is_flat or op_name == "max"  # maxima of planes are those of volumes
+        if by_line and last and by_plane:
             x, y = b.channels_last(node.inputs[0], dense=True), image_of(b, y)
-            pool_step(node, b, op_name, x, y, batch, [*spec, whole(channels)])
-        elif last and not is_byte and (op_name == "max" or spec[0].is_flat):
-            x, y = b.channels_last(node.inputs[0], dense=True), image_of(b, y)
-            depth, *plane = spec  # maxima of planes are maxima of volumes
             pixels, planes = product(axis.out for axis in plane), batch * depth.size
-            between = temporary(b, x.storage.dtype, (planes, pixels, channels))
-            into = y if depth.is_flat else between
+            into: Operand = y
+            if not depth.is_flat:
+                into = temporary(b, x.storage.dtype, (planes, pixels, channels))
             pool_step(node, b, op_name, x, into, planes, [*plane, whole(channels)])
             if not depth.is_flat:
                 pool_step(node, b, op_name, into, y, batch, [depth, whole(pixels * channels)])

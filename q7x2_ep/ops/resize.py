@@ -35,7 +35,7 @@ from q7x2_ep.ops.common import (
     unary_step,
     where_is,
 )
-from q7x2_ep.ops.conv import pixels_of, place_of
+from q7x2_ep.ops.conv import pixels_of, room_of
 
 CROP = "tf_crop_and_resize"
 COORDINATES = (
@@ -315,31 +315,18 @@ def resize_steps(node: Node, b: Any, x: Value, axes: list[Axis], y: Value) -> No
     whose channels lie side by side stay so, unless they leave the model.
     """
     order = sorted(axes, key=lambda axis: (0, axis.axis) if shrinks(axis) else (1, -axis.axis))
-    source, into, shape = Rows(x), Rows(y), x.shape
+    source: Operand = x
+    into: Operand = y
+    shape = x.shape
     if is_image(b, x) and min(axis.axis for axis in axes) > 1 and not b.graph.is_output(y):
         order = [axis._replace(axis=axis.axis - 1) for axis in order]
         shape = (shape[0], *shape[2:], shape[1])
-        source, into = (Rows(image, image.strides[0]) for image in (pixels_of(b, x), room(b, y)))
+        source, into = pixels_of(b, x), room_of(b, y)
     for axis in order:
         after = (*shape[: axis.axis], axis.m, *shape[axis.axis + 1 :])
-        place = into if axis is order[-1] else Rows(temporary(b, x.dtype, after))
+        place = into if axis is order[-1] else temporary(b, x.dtype, after)
         resize_step(node, b, source, axis, shape, place)
         source, shape = place, after
-
-
-class Rows(NamedTuple):
-    """A tensor by rows of its last dim, as it lies in memory. stride: of rows, in elements; None
-    where there is nothing between them.
-    """
-
-    operand: Operand
-    stride: Optional[Dim] = None
-
-
-def room(b: Any, y: Value) -> View:
-    """Where the pixels of y are to be."""
-    place_of(b, y)
-    return pixels_of(b, y)
 
 
 def shrinks(axis: Axis) -> bool:
@@ -348,21 +335,22 @@ def shrinks(axis: Axis) -> bool:
     return isinstance(axis.n, int) and isinstance(axis.m, int) and axis.m < axis.n
 
 
-def resize_step(node: Node, b: Any, x: Rows, axis: Axis, shape: tuple[Dim, ...], y: Rows) -> None:
-    """One axis of x; axis and shape are those of memory."""
-    attrs, at, dtype = node.attrs, axis.axis, dtype_of(x.operand)
-    inner = product(shape[at + 1 :])
-    is_dense = x.stride is None and y.stride is None
-    run = inner if is_dense else shape[-1]
+def resize_step(
+    node: Node, b: Any, x: Operand, axis: Axis, shape: tuple[Dim, ...], y: Operand
+) -> None:
+    """One axis of x; axis and shape are those of memory. Views are pixels of an image."""
+    attrs, at, dtype = node.attrs, axis.axis, dtype_of(x)
+    of_pixels = isinstance(x, View) or isinstance(y, View)
+    run = shape[-1] if of_pixels else product(shape[at + 1 :])
     strides = {
-        "x_stride": run if x.stride is None else x.stride,
-        "y_stride": run if y.stride is None else y.stride,
+        f"{name}_stride": operand.strides[0] if isinstance(operand, View) else run
+        for name, operand in (("x", x), ("y", y))
     }
     fields = {
         "outer": product(shape[:at]),
         "n": axis.n,
         "m": axis.m,
-        "runs": 1 if is_dense else product(shape[at + 1 : -1]),
+        "runs": product(shape[at + 1 : -1]) if of_pixels else 1,
         "coordinate": attrs["coordinate_transformation_mode"],
         "scale": axis.scale,
         "roi_start": axis.roi[0],
@@ -374,8 +362,8 @@ def resize_step(node: Node, b: Any, x: Rows, axis: Axis, shape: tuple[Dim, ...],
         bits = int.from_bytes(rim.tobytes(), "little", signed=size == 8)
         b.step(
             "resize_nearest",
-            x=x.operand,
-            y=y.operand,
+            x=x,
+            y=y,
             table=axis.m * 8,
             run_bytes=run * size,
             elem_bytes=size,
@@ -388,8 +376,8 @@ def resize_step(node: Node, b: Any, x: Rows, axis: Axis, shape: tuple[Dim, ...],
     taps = taps_of(node, axis)
     b.step(
         "resize",
-        x=x.operand,
-        y=y.operand,
+        x=x,
+        y=y,
         table=axis.m * 8 + axis.m * taps * dtypes.size(dtype),
         dtype=dtype,
         run=run,

@@ -15,7 +15,6 @@ from q7x2_ep import importer, passes
 from q7x2_ep.backend.numpy import evaluate
 from q7x2_ep.session import Session
 
-RNG = np.random.default_rng(8)
 # kernel, stride, pad before and behind
 FLAT = ((1, 3, 3), (1, 1, 1), (0, 1, 1))
 STRIDED = ((1, 3, 3), (1, 2, 2), (0, 1, 1))
@@ -32,7 +31,7 @@ def attrs_of(window: tuple) -> dict[str, Any]:
 
 def network(batch: int, first: tuple, pool: tuple, kind: str, symbolic: bool) -> tuple:
     """One with an activation and a residual beside one of pixels, and a pool of both."""
-    shape = (batch, 3, 5, 8, 9)
+    rng, shape = np.random.default_rng(8), (batch, 3, 5, 8, 9)
     sizes = {
         "w0": (40, 3, *POINT[0]),
         "w1": (40, 40, *first[0]),
@@ -40,7 +39,7 @@ def network(batch: int, first: tuple, pool: tuple, kind: str, symbolic: bool) ->
         "w2": (33, 40, 1, 1, 1),
     }
     constants = [
-        numpy_helper.from_array(RNG.standard_normal(size).astype(np.float32), name)
+        numpy_helper.from_array(rng.standard_normal(size).astype(np.float32), name)
         for name, size in sizes.items()
     ]
     nodes = [
@@ -57,7 +56,7 @@ def network(batch: int, first: tuple, pool: tuple, kind: str, symbolic: bool) ->
     y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
     graph = helper.make_graph(nodes, "volumes", [x], [y], constants)
     made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
-    return made.SerializeToString(), RNG.standard_normal(shape).astype(np.float32)
+    return made.SerializeToString(), rng.standard_normal(shape).astype(np.float32)
 
 
 @pytest.mark.parametrize("symbolic", [False, True])
@@ -71,4 +70,6 @@ def test_against_float64(first: str, pool: str, kind: str, batch: int, symbolic:
     (wanted,) = evaluate(graph, {"x": x}, np.float64)
     results = [Session(data, threads=threads).run({"x": x})[0] for threads in (1, 3)]
     assert results[0].tobytes() == results[1].tobytes()
-    np.testing.assert_allclose(results[0], wanted, atol=2e-5 * np.abs(wanted).max())
+    products = 40 * np.prod(WINDOWS[first][0]) + 33  # of which rounding errors are added up
+    slack = 4 * np.finfo(np.float32).eps * np.sqrt(products) * np.abs(wanted).max()
+    np.testing.assert_allclose(results[0], wanted, rtol=0, atol=slack)
