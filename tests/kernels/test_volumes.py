@@ -71,5 +71,5 @@ def test_against_float64(first: str, pool: str, kind: str, batch: int, symbolic:
     results = [Session(data, threads=threads).run({"x": x})[0] for threads in (1, 3)]
     assert results[0].tobytes() == results[1].tobytes()
     products = 40 * np.prod(WINDOWS[first][0]) + 33  # of which rounding errors are added up
-    slack = 4 * np.finfo(np.float32).eps * np.sqrt(products) * np.abs(wanted).max()
+    slack = np.finfo(np.float32).eps * np.sqrt(products) * np.abs(wanted).max()
     np.testing.assert_allclose(results[0], wanted, rtol=0, atol=slack)
