@@ -61,7 +61,9 @@ PRODUCTS: dict[str, Callable[[Any], int]] = {  # op: multiply-adds
     "conv": lambda f: windows(f) * f.M * f.C // f.groups,
     "conv_last": lambda f: windows(f) * f.M * f.C // f.groups,
     "conv_direct": lambda f: f.N * f.OH * f.OW * f.kh * f.kw * f.M * f.C // f.groups,
-    "winograd": lambda f: 9 * f.N * f.OH * f.OW * f.M * f.C // f.groups,  # of a direct sum
+    "winograd": lambda f: (
+        9 * f.N * f.OD * f.OH * f.OW * f.M * f.C * f.kd // f.groups  # of a direct sum
+    ),
     "qconv_last": lambda f: f.N * f.M * f.OH * f.OW * f.C // f.groups * f.kh * f.kw,
     "qdepthwise": lambda f: f.N * f.C * f.OH * f.OW * f.kh * f.kw,
     "depthwise": lambda f: windows(f) * f.C,
@@ -74,7 +76,7 @@ PACKED: dict[str, Callable[[Any], int]] = {  # op: weights that are packed, whic
     "expert_gemm": lambda f: f.n * f.k * (1 + f.gated) * min(f.experts, f.m),
     "conv_last": lambda f: f.M * f.C // f.groups * f.kd * f.kh * f.kw,
     "conv_direct": lambda f: f.M * f.C // f.groups * f.kh * f.kw,
-    "winograd": lambda f: 16 * f.M * f.C // f.groups,
+    "winograd": lambda f: 16 * f.M * f.C * f.kd // f.groups,
     "rnn": lambda f: f.D * f.gates * f.H * f.H,
 }
 SELECTING = ("copy", "gather", "gather_elements", "gather_nd")  # read no more than they write

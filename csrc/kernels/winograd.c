@@ -20,18 +20,25 @@ typedef struct tile {
     int64_t row[2][2];
 } tile;
 
-/* What a block has: its tiles, and how many rows of each kind. */
+/* What a block has: its tiles, the planes of kernels that meet x under one of them, whose channels are
+ * k, and how many rows of each kind. */
 typedef struct block {
     const scheme *scheme;
-    int64_t tiles, rows[2][2];
+    int64_t tiles, first_plane, end_plane, k, rows[2][2];
     tile tile[Q7_WINOGRAD_TILES];
 } block;
 
 static void find_tiles(const q7_winograd_args *x, const q7_winograd_block *of, block *all) {
-    *all = (block){.scheme = &schemes[x->stride - 1], .tiles = of->end - of->first};
+    *all = (block){
+        .scheme = &schemes[x->stride - 1], .tiles = of->end - of->first, .first_plane = x->kd - 1};
     for (int64_t i = 0; i < all->tiles; i++) {
         tile *t = &all->tile[i];
         t->place = q7_place_of(x, of->first + i);
+        const int64_t front = x->pad_front - t->place.od * x->stride_d;
+        const int64_t outside = q7_ceil_div(q7_max(front, 0), x->dilation_d);
+        const int64_t inside = q7_ceil_div(q7_max(front + x->D, 0), x->dilation_d);
+        all->first_plane = q7_min(all->first_plane, outside);
+        all->end_plane = q7_max(all->end_plane, q7_min(inside, x->kd));
         for (int k = 0; k < 4; k++) {
             const bool below = k < 2 || t->place.oh + 1 < x->OH,
                        right = k % 2 == 0 || t->place.ow + 1 < x->OW;
@@ -40,6 +47,9 @@ static void find_tiles(const q7_winograd_args *x, const q7_winograd_block *of, b
                 wanted ? all->rows[k / 2][k % 2]++ : all->tiles - 1; /* nobody's */
         }
     }
+    all->end_plane =
+        q7_max(all->end_plane, all->first_plane + 1); /* of padding, if of nothing else */
+    all->k = (all->end_plane - all->first_plane) * x->C;
 }
 
 /* One tile of x, B^T d B, to rows of matrices (tiles, row). */
@@ -48,16 +58,18 @@ static void transform_in(const q7_winograd_args *x, const block *all, int64_t i,
     const tile *t = &all->tile[i];
     const float *from[25];
     float *to[25];
-    if (x->stride == 1) {
-        q7_pixels_under(x, t->place, zeros, from, 4);
-        for (int64_t c = 0; c < x->C; c += Q7_W)
-            q7_transform_in(from, c, x->C - c, rows + i * row + c, all->tiles * row);
-        return;
+    for (int64_t plane = all->first_plane; plane < all->end_plane; plane++, rows += x->C) {
+        if (x->stride == 1) {
+            q7_pixels_under(x, t->place, plane, zeros, from, 4);
+            for (int64_t c = 0; c < x->C; c += Q7_W)
+                q7_transform_in(from, c, x->C - c, rows + i * row + c, all->tiles * row);
+            continue;
+        }
+        q7_pixels_under(x, t->place, plane, zeros, from, 5);
+        for (int64_t k = 0; k < 25; k++)
+            to[k] = rows + (k * all->tiles + t->row[k / 5 > 2][k % 5 > 2]) * row;
+        for (int64_t c = 0; c < x->C; c += Q7_W) q7_transform_in_by_2(from, c, x->C - c, to);
     }
-    q7_pixels_under(x, t->place, zeros, from, 5);
-    for (int64_t k = 0; k < 25; k++)
-        to[k] = rows + (k * all->tiles + t->row[k / 5 > 2][k % 5 > 2]) * row;
-    for (int64_t c = 0; c < x->C; c += Q7_W) q7_transform_in_by_2(from, c, x->C - c, to);
 }
 
 /* One tile of y from products (tiles, NR). */
@@ -70,11 +82,11 @@ static void transform_out(const q7_winograd_args *x, const block *all, int64_t i
     q7_transform_out(x, t->place, from, all->tiles * NR, panel * NR, q7_min(NR, x->M - panel * NR));
 }
 
-/* Rows and a panel of k rows to products (m, NR); meanwhile `soon` floats of what comes next for each k. */
+/* Rows and a panel of k rows, behind others of `before` zeros, to products (m, NR); meanwhile `soon` floats of what comes next for each k. */
 typedef struct product {
     const float *rows, *panel, *next;
     float *to;
-    int64_t row_stride, k, soon;
+    int64_t row_stride, before, k, soon;
     bool add; /* to what is there */
 } product;
 
@@ -87,11 +99,12 @@ Q7_INLINE void multiply(const product *p, const int m) {
     const char *origin[3];
     Q7_UNROLL
     for (int i = 0; i < 3; i++) origin[i] = (const char *)p->rows + 5 * i * row_bytes;
-    for (int64_t k0 = 0; k0 < p->k; k0 += Q7_WINOGRAD_K_BLOCK) {
+    int64_t n = Q7_WINOGRAD_K_BLOCK - p->before % Q7_WINOGRAD_K_BLOCK;
+    for (int64_t k0 = 0; k0 < p->k; k0 += n, n = Q7_WINOGRAD_K_BLOCK) {
         q7_f32 sum[MR * VECTORS], v[VECTORS];
         Q7_UNROLL
         for (int i = 0; i < m * VECTORS; i++) sum[i] = q7_set1(0.0f);
-        for (int64_t k = q7_min(p->k - k0, Q7_WINOGRAD_K_BLOCK); k > 0; k--) {
+        for (int64_t k = q7_min(p->k - k0, n); k > 0; k--) {
             Q7_UNROLL
             for (int j = 0; j < VECTORS; j++) v[j] = q7_load(b + j * Q7_W);
             Q7_UNROLL
@@ -133,7 +146,7 @@ static void multiply_panel(const q7_winograd_args *x, const block *all, const fl
                            int64_t row_stride, const float *panel, int64_t matrix,
                            float *products) {
     const scheme *s = all->scheme;
-    const int64_t size = x->C * NR;
+    const int64_t size = q7_winograd_k(x) * NR;
     bool begun[16] = {false};
     for (int64_t i = 0; i < 16; i++, panel += matrix) {
         const float *next = panel + (i < 15 ? matrix : size - 15 * matrix);
@@ -154,10 +167,11 @@ static void multiply_panel(const q7_winograd_args *x, const block *all, const fl
                     const product p = {
                         .rows = rows + ((h * s->side + w) * all->tiles + first) * row_stride,
                         .panel = panel,
-                        .next = next + size * done / parts,
+                        .next = next + all->k * NR * done / parts,
                         .to = products + (sum * all->tiles + first) * NR,
                         .row_stride = row_stride,
-                        .k = x->C,
+                        .before = all->first_plane * x->C,
+                        .k = all->k,
                         .soon = q7_ceil_div(NR, parts),
                         .add = begun[sum]};
                     by_rows[m - 1](&p);
@@ -170,14 +184,15 @@ static void multiply_panel(const q7_winograd_args *x, const block *all, const fl
 void Q7_KERNEL(winograd_f32)(const q7_winograd_args *x, const q7_winograd_block *part) {
     block all;
     find_tiles(x, part, &all);
-    const int64_t row = x->C + Q7_WINOGRAD_GAP, panels = q7_ceil_div(x->M, NR);
+    const int64_t size = q7_winograd_k(x) * NR, row = q7_winograd_k(x) + Q7_WINOGRAD_GAP;
+    const int64_t matrix = q7_ceil_div(x->M, NR) * size;
+    const float *w = (const float *)x->w + all.first_plane * x->C * NR;
     float *zeros = part->room, *rows = zeros + row;
     float *products = rows + all.scheme->side * all.scheme->side * all.tiles * row;
     memset(zeros, 0, (size_t)x->C * sizeof(float));
     for (int64_t i = 0; i < all.tiles; i++) transform_in(x, &all, i, zeros, rows, row);
     for (int64_t p = part->first_panel; p < part->panel; p++) {
-        multiply_panel(x, &all, rows, row, (const float *)x->w + p * x->C * NR, panels * x->C * NR,
-                       products);
+        multiply_panel(x, &all, rows, row, w + p * size, matrix, products);
         for (int64_t i = 0; i < all.tiles; i++) transform_out(x, &all, i, products, p);
     }
 }

@@ -5,7 +5,7 @@
  *     conv_last; d the 4 x 4 pixels of x under a tile of y, zeros around x
  *
  * 16 products of matrices (tiles, C) @ (C, M), a multiplication for each output of 2.25 that a direct
- * sum takes. With stride 2, d is 5 x 5. Of a line of it, even pixels meet w[0] and w[2], odd ones w[1]:
+ * sum takes. Of a volume the kd planes under a tile are so many times C channels. With stride 2, d is 5 x 5. Of a line of it, even pixels meet w[0] and w[2], odd ones w[1]:
  *
  *     y[0] = a + b    a = (d[0] - d[2]) w[0] + d[1] w[1]    c = (d[4] - d[2]) w[2] + d[3] w[1]
  *     y[1] = b + c    b = d[2] (w[0] + w[2])
@@ -18,7 +18,7 @@
 #include "../abi.h"
 
 typedef struct q7_winograd_block {
-    int64_t first, end;         /* tiles, of (N, lines(OH), lines(OW)) */
+    int64_t first, end;         /* tiles, of (N, OD, lines(OH), lines(OW)) */
     int64_t first_panel, panel; /* of w; the one that is not computed any more */
     float *room;
 } q7_winograd_block;
@@ -36,11 +36,14 @@ static inline int64_t q7_winograd_line(int64_t at, int64_t dilation) {
     return at / dilation * 2 * dilation + at % dilation;
 }
 
+/* Channels of all planes under a tile. */
+static inline int64_t q7_winograd_k(const q7_winograd_args *x) { return x->kd * x->C; }
+
 enum { Q7_WINOGRAD_GAP = 16 }; /* floats between rows of channels: not the same sets of L1 */
 
 /* Zeros, the transformed x of a block, and the products of a panel. */
-static inline int64_t q7_winograd_room(int64_t stride, int64_t channels, int64_t nr) {
-    const int64_t row = channels + Q7_WINOGRAD_GAP, sums = stride == 1 ? 16 : 9;
+static inline int64_t q7_winograd_room(int64_t stride, int64_t k, int64_t nr) {
+    const int64_t row = k + Q7_WINOGRAD_GAP, sums = stride == 1 ? 16 : 9;
     const int64_t rows = (stride + 3) * (stride + 3);
     return q7_ceil_div(row + Q7_WINOGRAD_TILES * (rows * row + sums * nr), 16) * 16;
 }

@@ -5,15 +5,15 @@
 #include "tile.h"
 #include "winograd.h"
 
-/* One tile of y: its first pixel and image. */
+/* One tile of y: its first pixel, plane and volume. */
 typedef struct q7_place {
-    int64_t n, oh, ow;
+    int64_t n, od, oh, ow;
 } q7_place;
 
 Q7_INLINE q7_place q7_place_of(const q7_winograd_args *x, int64_t tile) {
     const int64_t columns = q7_winograd_lines(x->OW, x->dilation_w);
     const int64_t lines = q7_winograd_lines(x->OH, x->dilation_h);
-    return (q7_place){tile / columns / lines,
+    return (q7_place){tile / columns / lines / x->OD, tile / columns / lines % x->OD,
                       q7_winograd_line(tile / columns % lines, x->dilation_h),
                       q7_winograd_line(tile % columns, x->dilation_w)};
 }
@@ -27,14 +27,16 @@ Q7_INLINE void q7_turn_in(q7_f32 *v, const int stride) {
     v[3 * stride] = q7_sub(b, d);
 }
 
-/* The `side` x `side` pixels of x under a tile, or zeros around x. */
-Q7_INLINE void q7_pixels_under(const q7_winograd_args *x, q7_place at, const float *zeros,
-                               const float **from, const int side) {
+/* The `side` x `side` pixels of x under a tile in one plane of its kernels, or zeros around x. */
+Q7_INLINE void q7_pixels_under(const q7_winograd_args *x, q7_place at, int64_t plane,
+                               const float *zeros, const float **from, const int side) {
+    const int64_t d = at.od * x->stride_d - x->pad_front + plane * x->dilation_d;
     for (int64_t i = 0; i < side * side; i++) {
         const int64_t h = at.oh * x->stride - x->pad_top + i / side * x->dilation_h;
         const int64_t w = at.ow * x->stride - x->pad_left + i % side * x->dilation_w;
-        const bool inside = h >= 0 && h < x->H && w >= 0 && w < x->W;
-        const int64_t offset = at.n * x->x_n_stride + h * x->x_h_stride + w * x->x_w_stride;
+        const bool inside = d >= 0 && d < x->D && h >= 0 && h < x->H && w >= 0 && w < x->W;
+        const int64_t offset =
+            at.n * x->x_n_stride + d * x->x_d_stride + h * x->x_h_stride + w * x->x_w_stride;
         from[i] = inside ? (const float *)x->x + offset : zeros;
     }
 }
@@ -113,7 +115,7 @@ Q7_INLINE void q7_transform_out_as(const q7_winograd_args *x, q7_place at, const
                                    int64_t step, int64_t channel, int64_t channels,
                                    const int64_t act, const bool by_2) {
     const q7_f32 alpha = q7_set1((float)x->act_alpha), beta = q7_set1((float)x->act_beta);
-    const int64_t pixel = (at.n * x->OH + at.oh) * x->OW + at.ow;
+    const int64_t pixel = ((at.n * x->OD + at.od) * x->OH + at.oh) * x->OW + at.ow;
     for (int64_t c = 0; c < channels; c += Q7_W) {
         const int64_t lanes = channels - c, m = channel + c;
         q7_f32 v[4];

@@ -46,6 +46,7 @@ WINDOW_ATTRIBUTES = {
 CONVS = ("Conv", "q7::Conv")
 MIN_FILTERS, MIN_GROUPED = 8, 4  # of the only group; of one of several
 MIN_WINOGRAD = {1: 32, 2: 64}  # channels and filters, by stride
+MIN_OF_PLANES = {1: 5, 2: 24}  # of kernels of several planes, which conv_direct does not have
 MIN_PIXELS = 36
 WINOGRAD_SHARE = 0.9  # of the products of windows, what they cost beside theirs included
 SMALL_DILATION = 8  # for images of unknown size
@@ -388,19 +389,17 @@ def conv_step(
         stride = spec["stride_h"]
         matrices = transformed(w.const, groups, stride)
         whole = b.graph.constant(matrices, Type(w.dtype, matrices.shape), w.name)
-        filters, channels = matrices.shape[1:]
-        floats = winograd_room(stride, channels, b.kernel("winograd").nr, b.constants)
+        filters, k = matrices.shape[1:]
+        floats = winograd_room(stride, k, b.kernel("winograd").nr, b.constants)
         fields.update(
-            w=b.packed(channels, filters, 1, channels, whole),
+            w=b.packed(k, filters, 1, k, whole),
             M=w.shape[0],
             groups=groups,
             stride=stride,
         )
         fields.update(last_fields(node, b, residual), room=b.threads * floats * 4)
-        for name in ("D", "OD", "kd", "kh", "kw", "pad_front", "dilation_d", "x_d_stride"):
+        for name in ("kh", "kw", "stride_h", "stride_w"):
             del fields[name]
-        for axis in "dhw":
-            del fields[f"stride_{axis}"]
         b.step("winograd", kernel="winograd", **fields)
     else:
         filters, channels, taps = w.shape[0], w.shape[1], product(w.shape[2:])
@@ -580,37 +579,40 @@ def depths_as_channels(node: Node, b: Any) -> View:
 
 def is_winograd(node: Node, spec: dict[str, Dim]) -> bool:
     """Whether the algorithm of kernels/winograd.h applies, and wins."""
-    stride, dilated = spec["stride_h"], max(spec[f"dilation_{i}"] for i in "dhw") > 1
-    plain = spec["dilation_d"] == spec["stride_d"] == 1 and spec["stride_w"] == stride
-    if not plain or stride not in MIN_WINOGRAD:
-        return False
-    if dilated and stride != 1:
+    stride, dilated = spec["stride_h"], max(spec["dilation_h"], spec["dilation_w"]) > 1
+    if spec["stride_w"] != stride or stride not in MIN_WINOGRAD or (dilated and stride != 1):
         return False
     filters, channels = node.inputs[1].shape[:2]
-    small = (spec["kd"], spec["kh"], spec["kw"]) == (1, 3, 3) and len(node.output.shape) == 4
+    small = (spec["kh"], spec["kw"]) == (3, 3)
     images = spec["N"] if isinstance(spec["N"], int) else 1
-    pixels = images * spec["OH"] * spec["OW"]
+    pixels = images * spec["OD"] * spec["OH"] * spec["OW"]
     few = isinstance(pixels, int) and pixels < MIN_PIXELS  # bound by reading the weights
-    wide = min(filters // node.attrs["group"], channels) >= MIN_WINOGRAD[stride]
-    return small and wide and not few and (not dilated or dilation_fits(spec))
+    least = MIN_WINOGRAD if spec["kd"] == 1 else MIN_OF_PLANES
+    wide = min(filters // node.attrs["group"], channels) >= least[stride]
+    return small and wide and not few and saves_products(spec)
 
 
-def dilation_fits(spec: Mapping[str, Any]) -> bool:
-    """Whether tiles of every dilation-th pixel, 16 products each, are fewer than windows have that
-    do not lie in padding: those lines of a kernel conv_last leaves out.
+def saves_products(spec: Mapping[str, Any]) -> bool:
+    """Whether tiles take fewer products than windows have that do not lie in padding: lines and
+    planes of a kernel that do conv_last leaves out.
     """
-    tiles = met = 1
-    for side, pad in (("h", "pad_top"), ("w", "pad_left")):
-        size, out, dilation = spec[side.upper()], spec[f"O{side.upper()}"], spec[f"dilation_{side}"]
+    made = met = 1
+    for side, pad in (("d", "pad_front"), ("h", "pad_top"), ("w", "pad_left")):
+        names = (side.upper(), f"O{side.upper()}", f"k{side}", f"stride_{side}", f"dilation_{side}")
+        size, out, kernel, stride, dilation = (spec[name] for name in names)
         if not all(isinstance(n, int) for n in (size, out, spec[pad])):
             return max(spec["dilation_h"], spec["dilation_w"]) <= SMALL_DILATION
-        tiles *= winograd_lines(out, dilation)
-        lines = [
-            min(out, spec[pad] - i + size) - max(0, spec[pad] - i)
-            for i in (0, dilation, 2 * dilation)
+        inside = [
+            min(out, ceildiv(spec[pad] - tap + size, stride))
+            - max(0, ceildiv(spec[pad] - tap, stride))
+            for tap in range(0, kernel * dilation, dilation)
         ]
-        met *= sum(max(n, 0) for n in lines) if side == "h" else out * sum(n > 0 for n in lines)
-    return 16 * tiles < WINOGRAD_SHARE * met
+        met *= out * sum(n > 0 for n in inside) if side == "w" else sum(max(n, 0) for n in inside)
+        if side == "d":
+            made *= met
+        else:
+            made *= 4 * winograd_lines(out, dilation) if stride == 1 else out // 2 * 5 + out % 2 * 3
+    return made < WINOGRAD_SHARE * met
 
 
 def winograd_lines(size: int, dilation: int) -> int:
@@ -619,19 +621,20 @@ def winograd_lines(size: int, dilation: int) -> int:
 
 
 def transformed(w: np.ndarray, groups: int, stride: int = 1) -> np.ndarray:
-    """G w G^T of every kernel (M, C, 3, 3), as matrices (groups * 16, M / groups, C)."""
+    """G w G^T of every kernel (M, C, .., 3, 3), as matrices (groups * 16, M / groups, kd * C)."""
     g = np.array([[1, 0, 0], [0.5, 0.5, 0.5], [0.5, -0.5, 0.5], [0, 0, 1]])
     if stride == 2:
         g = np.array([[1, 0, 0], [0, 1, 0], [1, 0, 1], [0, 0, 1]])
     both = np.einsum("ai,bj->abij", g, g).reshape(16, 9)
-    result = both @ w.reshape(-1, 9).T.astype(np.float64)
-    matrices = result.astype(np.float32).reshape(16, groups, -1, w.shape[1])
-    return matrices.swapaxes(0, 1).reshape(groups * 16, -1, w.shape[1])
+    by_plane = w.reshape(*w.shape[:2], -1, 9).swapaxes(1, 2)
+    result = both @ by_plane.reshape(-1, 9).T.astype(np.float64)
+    matrices = result.astype(np.float32).reshape(16, groups, w.shape[0] // groups, -1)
+    return matrices.swapaxes(0, 1).reshape(groups * 16, *matrices.shape[2:])
 
 
-def winograd_room(stride: int, channels: int, nr: int, constants: Mapping[str, int]) -> int:
+def winograd_room(stride: int, k: int, nr: int, constants: Mapping[str, int]) -> int:
     """q7_winograd_room of csrc/kernels/winograd.h."""
-    row = channels + WINOGRAD_GAP
+    row = k + WINOGRAD_GAP
     rows, sums = (16, 16) if stride == 1 else (25, 9)
     floats = row + constants["WINOGRAD_TILES"] * (rows * row + sums * nr)
     return -(-floats // 16) * 16

@@ -108,6 +108,16 @@ WINOGRAD = {
         (1, 9, 4, 31), (33, 9, 3, 3), pads((3, 3), (1, 1), (1, 5), (1, 6), (1, 5))
     ),
     "far": Case((2, 33, 9, 30), (9, 33, 3, 3), pads((3, 3), (1, 1), (6, 7), (6, 7), (6, 7))),
+    "3-D": Case((2, 35, 4, 7, 8), (40, 35, 3, 3, 3), window((3, 3, 3), pad=1)),
+    "3-D of one plane": Case((1, 9, 1, 5, 6), (33, 9, 3, 3, 3), window((3, 3, 3), pad=1)),
+    "3-D, flat": Case((2, 9, 5, 4, 5), (33, 9, 1, 3, 3), window((1, 3, 3))),
+    "3-D strided": Case((1, 18, 9, 10, 11), (20, 18, 3, 3, 3), window((3, 3, 3), stride=2, pad=1)),
+    "3-D groups": Case((2, 66, 5, 6, 5), (70, 33, 2, 3, 3), window((2, 3, 3), pad=1), 2),
+    "3-D dilated": Case(
+        (1, 20, 11, 8, 12),
+        (20, 20, 5, 3, 3),
+        Window((5, 3, 3), (2, 1, 1), (3, 1, 2), (7, 2, 3), (4, 1, 0)),
+    ),
 }
 DIRECT = {
     **{name: case for name, case in CASES.items() if len(case.x) < 5 and case.w[0] < 100},
@@ -167,13 +177,12 @@ def run(
     elif op == "winograd":
         stride = given["stride_h"]
         matrices = transformed(w, case.groups, stride)[..., None]
-        whole = Case(case.x, (16 * case.w[0], *case.w[1:2], 1), case.at, 16 * case.groups)
+        whole = Case(case.x, (16 * case.w[0], matrices.shape[2], 1), case.at, 16 * case.groups)
         given.update(w=packed(row, whole, matrices.reshape(whole.w)), M=case.w[0])
         given["groups"] = case.groups
-        names = ("D", "OD", "kd", "kh", "kw", "pad_front", "x_d_stride")
-        axes = ["dilation_d", *(f"stride_{axis}" for axis in "dhw")]
-        given = {name: value for name, value in given.items() if name not in (*names, *axes)}
-        floats = winograd_room(stride, case.w[1], row.nr, CONSTANTS)
+        names = ("kh", "kw", "stride_h", "stride_w")
+        given = {name: value for name, value in given.items() if name not in names}
+        floats = winograd_room(stride, matrices.shape[2], row.nr, CONSTANTS)
         given.update(stride=stride, room=threads * floats * 4)
     else:
         k = int(np.prod(case.w[1:]))
