@@ -16,7 +16,7 @@ from q7x2_ep.fuse.conv import CONV, applied, fed_operand, is_one, per_channel
 from q7x2_ep.ir.core import Node, Value
 from q7x2_ep.ir.pattern import Match
 from q7x2_ep.ir.rewrite import Fusion
-from q7x2_ep.ops.conv import window_attributes
+from q7x2_ep.ops.window import window_attributes
 
 
 class Windows(NamedTuple):

@@ -17,7 +17,7 @@ from q7x2_ep.ir.pattern import Match
 from q7x2_ep.ir.rewrite import Fusion
 from q7x2_ep.ops.activation import activation_of
 from q7x2_ep.ops.common import Activation
-from q7x2_ep.ops.conv import window_attributes
+from q7x2_ep.ops.window import window_attributes
 
 CONV, FUSED = "Conv", "q7::Conv"
 TRANSPOSE, FUSED_TRANSPOSE = "ConvTranspose", "q7::ConvTranspose"

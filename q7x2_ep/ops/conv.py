@@ -1,18 +1,15 @@
-"""Convolution over any number of spatial dims, and where its windows lie: read this first for the
-pools and ConvTranspose, which share that.
-"""
+"""Convolution over any number of spatial dims, and which step computes it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Callable, NamedTuple, Optional
+from typing import Any, Optional
 
 import numpy as np
 
-from q7x2_ep.errors import ModelError, UnsupportedOp
+from q7x2_ep.errors import ModelError
 from q7x2_ep.ir.core import Node, Type, Value
-from q7x2_ep.ir.shape import Dim, at_least, ceildiv, maximum, minimum, product
-from q7x2_ep.ir.view import View, channels_last
+from q7x2_ep.ir.shape import Dim, ceildiv, maximum, minimum, product
+from q7x2_ep.ir.view import View
 from q7x2_ep.ops import op
 from q7x2_ep.ops.activation import ACTIVATIONS
 from q7x2_ep.ops.common import (
@@ -20,11 +17,9 @@ from q7x2_ep.ops.common import (
     NO_ACTIVATION,
     Activation,
     Guard,
-    allocate_rows,
     check_known,
     dims,
     fill_step,
-    image_of,
     is_image,
     materialized,
     require_dtype,
@@ -33,210 +28,27 @@ from q7x2_ep.ops.common import (
     temporary,
     where_is,
 )
+from q7x2_ep.ops.image import pixels_of, place_of
 from q7x2_ep.ops.matmul import matmul_scratch
-from q7x2_ep.ops.movement import concat_axis, concat_places
+from q7x2_ep.ops.window import (
+    WINDOW_ATTRIBUTES,
+    geometry,
+    half_as_single,
+    taps,
+    window_attributes,
+    window_fields,
+    window_guards,
+)
+from q7x2_ep.ops.winograd import is_winograd, transformed, winograd_room
 
-WINDOW_ATTRIBUTES = {
-    "auto_pad": "NOTSET",
-    "dilations": None,
-    "kernel_shape": None,
-    "pads": None,
-    "strides": None,
-}
-CONVS = ("Conv", "q7::Conv")
 MIN_FILTERS, MIN_GROUPED = 8, 4  # of the only group; of one of several
-MIN_WINOGRAD = {1: 32, 2: 64}  # channels and filters, by stride
-MIN_OF_PLANES = {1: 5, 2: 24}  # of kernels of several planes, which conv_direct does not have
-MIN_PIXELS = 36
-WINOGRAD_SHARE = 0.9  # of the products of windows, what they cost beside theirs included
-SMALL_DILATION = 8  # for images of unknown size
 MAX_DIRECT = 1 << 15  # weights of a group: 128 KB of L2
 MAX_PLANES = 4
-WINOGRAD_GAP = 16  # Q7_WINOGRAD_GAP
-
-
-class Axis(NamedTuple):
-    """The windows along one spatial dim: `out` of them, of `kernel` elements each, over `size`
-    elements with `before` and `after` around them.
-    """
-
-    size: Dim
-    kernel: Dim
-    stride: int
-    dilation: int
-    before: Dim
-    after: Dim
-    out: Dim
-
-    @property
-    def reach(self) -> Dim:
-        """From the first element of a window to its last."""
-        return self.dilation * (self.kernel - 1) + 1
-
-    @property
-    def is_flat(self) -> bool:
-        """Whether windows leave the dim as it is."""
-        return (self.kernel, self.stride, self.before, self.after) == (1, 1, 0, 0)
-
-
-WHOLE = Axis(1, 1, 1, 1, 0, 0, 1)  # a dim of size 1 that is not there
-
-
-def window_attributes(node: Node, kernel: Sequence[Dim]) -> tuple[Any, Any, Any]:
-    """(strides, dilations, pads) with their defaults; of auto_pad SAME_* the pads mean nothing.
-
-    Raises: ModelError where they do not fit the kernel.
-    """
-    attrs, n = node.attrs, len(kernel)
-    strides, dilations = attrs["strides"] or (1,) * n, attrs.get("dilations") or (1,) * n
-    pads = attrs["pads"] or (0,) * 2 * n
-    own = attrs["kernel_shape"] or kernel
-    if (len(strides), len(dilations), len(pads), len(own)) != (n, n, 2 * n, n):
-        raise ModelError(
-            f"{where_is(node)} strides {strides}, dilations {dilations}, pads {pads} and kernel "
-            f"{own} are not all for {n} spatial dims"
-        )
-    if any(isinstance(k, int) and k != wanted for k, wanted in zip(kernel, own)):
-        raise ModelError(f"{where_is(node)} kernel_shape {own}, but a kernel of {kernel}")
-    if min((1, *strides, *dilations)) < 1 or any(k == 0 for k in kernel):
-        raise ModelError(
-            f"{where_is(node)} kernel {kernel}, strides {strides} and dilations {dilations} "
-            "must be positive"
-        )
-    if attrs["auto_pad"] not in ("", "NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER"):
-        raise ModelError(f"{where_is(node)} auto_pad is {attrs['auto_pad']!r}")
-    return strides, dilations, (0,) * 2 * n if attrs["auto_pad"] == "VALID" else pads
-
-
-def geometry(node: Node, sizes: Sequence[Dim], kernel: Sequence[Dim]) -> list[Axis]:
-    """The windows over tensors of some spatial sizes.
-
-    How many: (in + pads - reach) // stride + 1, rounded up with ceil_mode unless the last would
-    start behind the input; ceil(in / stride) with auto_pad SAME_*.
-    Raises: ModelError where attributes, or a kernel of known size, do not fit.
-    """
-    if len(sizes) != len(kernel):
-        raise ModelError(
-            f"{where_is(node)} a kernel of {len(kernel)} dims for {len(sizes)} spatial dims"
-        )
-    strides, dilations, pads = window_attributes(node, kernel)
-    auto_pad, n = node.attrs["auto_pad"], len(sizes)
-    found = []
-    for i, (size, k, stride, dilation) in enumerate(zip(sizes, kernel, strides, dilations)):
-        reach = dilation * (k - 1) + 1
-        if auto_pad.startswith("SAME"):
-            out = ceildiv(size, stride)
-            total = maximum((out - 1) * stride + reach - size, 0)
-            before = total // 2 if auto_pad == "SAME_UPPER" else ceildiv(total, 2)
-            after = total - before
-        else:
-            before, after = pads[i], pads[n + i]
-            room = size + before + after - reach
-            out = room // stride + 1
-            if node.attrs.get("ceil_mode") and auto_pad != "VALID":
-                out = minimum(ceildiv(room, stride) + 1, ceildiv(size + before, stride))
-            if at_least(-out, 0):
-                raise ModelError(
-                    f"{where_is(node)} a kernel that reaches over {reach} elements does not fit "
-                    f"into {size} with pads {before} and {after}"
-                )
-        found.append(Axis(size, k, stride, dilation, before, after, out))
-    return found
-
-
-def window_guards(node: Node, spec: Sequence[Axis]) -> list[Guard]:
-    """Every kernel has an element, and there is a window: with ceil_mode one that may stick out by
-    stride - 1.
-    """
-    found = kernel_guards(spec)
-    if node.attrs["auto_pad"].startswith("SAME"):
-        return found
-    return found + [
-        (
-            maximum(1 - axis.out, 0),
-            0,
-            f"a kernel that reaches over {axis.reach} elements does not fit into {axis.size} "
-            f"with pads {axis.before} and {axis.after}",
-        )
-        for axis in spec
-        if not at_least(axis.out, 1)
-    ]
-
-
-def kernel_guards(spec: Sequence[Axis]) -> list[Guard]:
-    """Every kernel has an element."""
-    return [
-        (maximum(axis.kernel, 1), axis.kernel, f"a kernel of {axis.kernel} elements")
-        for axis in spec
-        if not at_least(axis.kernel, 1)
-    ]
-
-
-def taps(x: np.ndarray, spec: Sequence[Axis], fill: Any) -> Iterator[tuple[tuple, np.ndarray]]:
-    """(position in the kernel, the elements of x that it meets, one for each window).
-
-    The spatial dims are the last ones; around them is `fill`. Positions behind all of x are left
-    out: 1280 x 1280 over 7 x 7 is 49.
-    """
-    leading = x.ndim - len(spec)
-    behind = [max(1, ceildiv(axis.size + axis.before, axis.dilation)) for axis in spec]
-    spec = [axis._replace(kernel=min(axis.kernel, end)) for axis, end in zip(spec, behind)]
-    grow, cut = [(0, 0)] * leading, [slice(None)] * leading
-    for axis in spec:
-        end = (axis.out - 1) * axis.stride + axis.reach - axis.before
-        grow.append((max(axis.before, 0), max(end - axis.size, 0)))
-        cut.append(slice(max(-axis.before, 0), None))
-    padded = np.pad(x, grow, constant_values=fill)[tuple(cut)]
-    for at in np.ndindex(*(axis.kernel for axis in spec)):
-        first = [i * axis.dilation for i, axis in zip(at, spec)]
-        window = (
-            slice(start, start + max((axis.out - 1) * axis.stride + 1, 0), axis.stride)
-            for start, axis in zip(first, spec)
-        )
-        yield at, padded[(..., *window)]
-
-
-def half_as_single(reference: Callable[..., Any]) -> Callable[..., Any]:
-    """A reference that computes in float32 where it is given 16-bit floats; its first output has
-    their dtype.
-    """
-
-    def run(node: Node, x: np.ndarray, *rest: Optional[np.ndarray]) -> Any:
-        if x.dtype.itemsize != 2 or x.dtype.kind in "iu":
-            return reference(node, x, *rest)
-        wide = (
-            y.astype(np.float32) if y is not None and y.dtype == x.dtype else y for y in (x, *rest)
-        )
-        result = reference(node, *wide)
-        if isinstance(result, tuple):
-            return (result[0].astype(x.dtype), *result[1:])
-        return result.astype(x.dtype)
-
-    return run
 
 
 def conv_shape(node: Node, x: tuple[Dim, ...], w: tuple[Dim, ...]) -> tuple[Dim, ...]:
     """The shape of a convolution of tensors of the shapes x and w."""
     return (x[0], w[0], *(axis.out for axis in geometry(node, x[2:], w[2:])))
-
-
-def window_fields(node: Node, spec: Sequence[Axis], ndim: int) -> dict[str, Dim]:
-    """The fields of a step that slides windows over `ndim` spatial dims.
-
-    Raises: UnsupportedOp where there are more.
-    """
-    if len(spec) > ndim:
-        raise UnsupportedOp(
-            f"{where_is(node)} has kernels for {ndim} spatial dims, not {len(spec)}"
-        )
-    fields: dict[str, Dim] = {}
-    padded = [*[WHOLE] * (ndim - len(spec)), *spec]
-    for axis, name, pad in zip(padded, "DHW"[-ndim:], ("front", "top", "left")[-ndim:]):
-        small = name.lower()
-        fields.update({name: axis.size, f"O{name}": axis.out, f"k{small}": axis.kernel})
-        fields.update({f"stride_{small}": axis.stride, f"dilation_{small}": axis.dilation})
-        fields[f"pad_{pad}"] = axis.before
-    return fields
 
 
 def windows(node: Node, x: Value, w: Value, ndim: int) -> dict[str, Dim]:
@@ -359,7 +171,7 @@ def conv_step(
     Products are never in tiles of AMX (docs/decisions.md 89).
     """
     require_dtype(node, node.inputs[0].dtype, F32)
-    if is_flat(node):
+    if is_flat(node, b):
         node, residual = of_planes(node, b, residual)
     x, w, groups = node.inputs[0], node.inputs[1], node.attrs["group"]
     spec = windows(node, x, w, 3)
@@ -374,7 +186,7 @@ def conv_step(
     each, unknown = w.shape[0] // groups, w.const is None
     few = unknown or each < (MIN_FILTERS if groups == 1 else MIN_GROUPED)
     if few and not unknown and groups == 1:  # planes of an image are a copy, which takes longer
-        few = not (is_image(b, x) and is_direct(node, spec))
+        few = not (is_image(b, x) and (is_direct(node, spec) or is_winograd(node, spec)))
     several = not unknown and groups > 1 and each < MIN_FILTERS
     if w.shape[1] == 1 and (w.shape[0] == groups or several):
         depthwise_step(node, b, fields, residual)
@@ -386,21 +198,7 @@ def conv_step(
     elif is_direct(node, spec):
         direct_step(node, b, fields, residual)
     elif is_winograd(node, spec):
-        stride = spec["stride_h"]
-        matrices = transformed(w.const, groups, stride)
-        whole = b.graph.constant(matrices, Type(w.dtype, matrices.shape), w.name)
-        filters, k = matrices.shape[1:]
-        floats = winograd_room(stride, k, b.kernel("winograd").nr, b.constants)
-        fields.update(
-            w=b.packed(k, filters, 1, k, whole),
-            M=w.shape[0],
-            groups=groups,
-            stride=stride,
-        )
-        fields.update(last_fields(node, b, residual), room=b.threads * floats * 4)
-        for name in ("kh", "kw", "stride_h", "stride_w"):
-            del fields[name]
-        b.step("winograd", kernel="winograd", **fields)
+        winograd_step(node, b, fields, residual)
     else:
         filters, channels, taps = w.shape[0], w.shape[1], product(w.shape[2:])
         k, pixels = channels * taps, spec["N"] * spec["OD"] * spec["OH"] * spec["OW"]
@@ -413,12 +211,14 @@ def conv_step(
         b.step("conv_last", kernel="gemm", tiles=False, **fields)
 
 
-def is_flat(node: Node) -> bool:
+def is_flat(node: Node, b: Any) -> bool:
     """Whether a convolution of volumes has a kernel of one plane, so that each plane is an image,
-    and filters enough to read images as they lie.
+    and reads images as they lie: where it has filters enough, or they lie so.
     """
     x, w = node.inputs[:2]
-    if len(x.shape) != 5 or w.const is None or w.shape[0] < MIN_FILTERS * node.attrs["group"]:
+    if len(x.shape) != 5 or w.const is None:
+        return False
+    if w.shape[0] < MIN_FILTERS * node.attrs["group"] and not is_image(b, x):
         return False
     return geometry(node, x.shape[2:], w.shape[2:])[0].is_flat
 
@@ -454,6 +254,20 @@ def planes_of(b: Any, volume: Value) -> Value:
     strides = (view.strides[2], view.strides[1], *view.strides[3:])
     b.alias(images, view._replace(shape=images.shape, strides=strides))
     return images
+
+
+def winograd_step(node: Node, b: Any, fields: dict[str, Any], residual: Optional[Value]) -> None:
+    """A convolution whose weights are transformed here."""
+    w, groups, stride = node.inputs[1], node.attrs["group"], fields["stride_h"]
+    matrices = transformed(w.const, groups, stride)
+    whole = b.graph.constant(matrices, Type(w.dtype, matrices.shape), w.name)
+    filters, k = matrices.shape[1:]
+    floats = winograd_room(stride, k, b.kernel("winograd").nr, b.constants)
+    for name in ("kh", "kw", "stride_h", "stride_w"):
+        del fields[name]
+    fields.update(last_fields(node, b, residual), M=w.shape[0], groups=groups, stride=stride)
+    fields.update(w=b.packed(k, filters, 1, k, whole), room=b.threads * floats * 4)
+    b.step("winograd", kernel="winograd", **fields)
 
 
 def depthwise_step(node: Node, b: Any, fields: dict[str, Any], residual: Optional[Value]) -> None:
@@ -577,69 +391,6 @@ def depths_as_channels(node: Node, b: Any) -> View:
     return dense.reshape((batch * axis.out, channels * axis.kernel, *plane))
 
 
-def is_winograd(node: Node, spec: dict[str, Dim]) -> bool:
-    """Whether the algorithm of kernels/winograd.h applies, and wins."""
-    stride, dilated = spec["stride_h"], max(spec["dilation_h"], spec["dilation_w"]) > 1
-    if spec["stride_w"] != stride or stride not in MIN_WINOGRAD or (dilated and stride != 1):
-        return False
-    filters, channels = node.inputs[1].shape[:2]
-    small = (spec["kh"], spec["kw"]) == (3, 3)
-    images = spec["N"] if isinstance(spec["N"], int) else 1
-    pixels = images * spec["OD"] * spec["OH"] * spec["OW"]
-    few = isinstance(pixels, int) and pixels < MIN_PIXELS  # bound by reading the weights
-    least = MIN_WINOGRAD if spec["kd"] == 1 else MIN_OF_PLANES
-    wide = min(filters // node.attrs["group"], channels) >= least[stride]
-    return small and wide and not few and saves_products(spec)
-
-
-def saves_products(spec: Mapping[str, Any]) -> bool:
-    """Whether tiles take fewer products than windows have that do not lie in padding: lines and
-    planes of a kernel that do conv_last leaves out.
-    """
-    made = met = 1
-    for side, pad in (("d", "pad_front"), ("h", "pad_top"), ("w", "pad_left")):
-        names = (side.upper(), f"O{side.upper()}", f"k{side}", f"stride_{side}", f"dilation_{side}")
-        size, out, kernel, stride, dilation = (spec[name] for name in names)
-        if not all(isinstance(n, int) for n in (size, out, spec[pad])):
-            return max(spec["dilation_h"], spec["dilation_w"]) <= SMALL_DILATION
-        inside = [
-            min(out, ceildiv(spec[pad] - tap + size, stride))
-            - max(0, ceildiv(spec[pad] - tap, stride))
-            for tap in range(0, kernel * dilation, dilation)
-        ]
-        met *= out * sum(n > 0 for n in inside) if side == "w" else sum(max(n, 0) for n in inside)
-        if side == "d":
-            made *= met
-        else:
-            made *= 4 * winograd_lines(out, dilation) if stride == 1 else out // 2 * 5 + out % 2 * 3
-    return made < WINOGRAD_SHARE * met
-
-
-def winograd_lines(size: int, dilation: int) -> int:
-    """q7_winograd_lines of csrc/kernels/winograd.h."""
-    return size // (2 * dilation) * dilation + min(dilation, size % (2 * dilation))
-
-
-def transformed(w: np.ndarray, groups: int, stride: int = 1) -> np.ndarray:
-    """G w G^T of every kernel (M, C, .., 3, 3), as matrices (groups * 16, M / groups, kd * C)."""
-    g = np.array([[1, 0, 0], [0.5, 0.5, 0.5], [0.5, -0.5, 0.5], [0, 0, 1]])
-    if stride == 2:
-        g = np.array([[1, 0, 0], [0, 1, 0], [1, 0, 1], [0, 0, 1]])
-    both = np.einsum("ai,bj->abij", g, g).reshape(16, 9)
-    by_plane = w.reshape(*w.shape[:2], -1, 9).swapaxes(1, 2)
-    result = both @ by_plane.reshape(-1, 9).T.astype(np.float64)
-    matrices = result.astype(np.float32).reshape(16, groups, w.shape[0] // groups, -1)
-    return matrices.swapaxes(0, 1).reshape(groups * 16, *matrices.shape[2:])
-
-
-def winograd_room(stride: int, k: int, nr: int, constants: Mapping[str, int]) -> int:
-    """q7_winograd_room of csrc/kernels/winograd.h."""
-    row = k + WINOGRAD_GAP
-    rows, sums = (16, 16) if stride == 1 else (25, 9)
-    floats = row + constants["WINOGRAD_TILES"] * (rows * row + sums * nr)
-    return -(-floats // 16) * 16
-
-
 def last_fields(
     node: Node, b: Any, residual: Optional[Value], x: Optional[View] = None
 ) -> dict[str, Any]:
@@ -659,40 +410,3 @@ def last_fields(
         "y_stride": y.channels_last().strides[-2],
         "residual_stride": y.shape[1] if added is None else added.strides[0],
     }
-
-
-def pixels_of(b: Any, image: Value) -> View:
-    """An image as (pixels, C), with the channels of a pixel side by side."""
-    shape = (product((image.shape[0], *image.shape[2:])), image.shape[1])
-    view = b.channels_last(image).channels_last().reshape(shape)
-    return view or b.channels_last(image, dense=True).channels_last().reshape(shape)
-
-
-def room_of(b: Any, y: Value) -> View:
-    """Room for an image as (pixels, C): see place_of."""
-    place_of(b, y)
-    return pixels_of(b, y)
-
-
-def feeds_convolutions(graph: Any, value: Value) -> bool:
-    """Whether convolutions alone read an image, as their own or as a residual."""
-    if graph.is_output(value) or not value.users:
-        return False
-    return all(user.op in CONVS and value not in user.inputs[1:3] for user in value.users)
-
-
-def place_of(b: Any, y: Value) -> View:
-    """Room for an image, the channels of a pixel side by side: in the place where a Concat of
-    channels that alone reads it wants it.
-    """
-    (user, *others) = y.users or (None,)
-    if others or user is None or user.op != "Concat" or b.graph.is_output(y):
-        order = channels_last(len(y.shape))
-        return allocate_rows(b, y, order=order, gains=feeds_convolutions)
-    if concat_axis(user) != 1 or user.output.dtype != y.dtype:
-        return image_of(b, y)
-    place_of(b, user.output)
-    for part, place in zip(user.inputs, concat_places(user, b)):
-        if part is y:
-            b.alias(y, place)
-    return b.view(y)

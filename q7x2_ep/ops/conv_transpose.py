@@ -28,17 +28,16 @@ from q7x2_ep.ops.common import (
     temporary,
     where_is,
 )
-from q7x2_ep.ops.conv import (
+from q7x2_ep.ops.image import pixels_of, room_of
+from q7x2_ep.ops.matmul import gemm_step, matmul_step
+from q7x2_ep.ops.window import (
     WINDOW_ATTRIBUTES,
     Axis,
     half_as_single,
     kernel_guards,
-    pixels_of,
-    room_of,
     window_attributes,
     window_fields,
 )
-from q7x2_ep.ops.matmul import gemm_step, matmul_step
 
 
 def image_axes(node: Node, sizes: Sequence[Dim], kernel: Sequence[Dim]) -> list[Axis]:

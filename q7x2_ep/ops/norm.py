@@ -37,7 +37,7 @@ from q7x2_ep.ops.common import (
     unary_step,
     where_is,
 )
-from q7x2_ep.ops.conv import pixels_of, room_of
+from q7x2_ep.ops.image import pixels_of, room_of
 
 PART = 8192  # elements of a part of an image, of which L1 holds all until they are squared
 

@@ -26,7 +26,8 @@ from q7x2_ep.ops.common import (
     temporary,
     where_is,
 )
-from q7x2_ep.ops.conv import (
+from q7x2_ep.ops.reduce import lowest
+from q7x2_ep.ops.window import (
     WHOLE,
     WINDOW_ATTRIBUTES,
     Axis,
@@ -37,7 +38,6 @@ from q7x2_ep.ops.conv import (
     window_fields,
     window_guards,
 )
-from q7x2_ep.ops.reduce import lowest
 
 POOL_ATTRIBUTES = {**WINDOW_ATTRIBUTES, "ceil_mode": 0}
 

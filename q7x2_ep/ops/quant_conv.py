@@ -13,15 +13,8 @@ from q7x2_ep import dtypes
 from q7x2_ep.ir.core import Node, Type, Value, array_type
 from q7x2_ep.ops import op
 from q7x2_ep.ops.common import check_known, dims
-from q7x2_ep.ops.conv import (
-    Conv,
-    conv_shape,
-    geometry,
-    place_of,
-    window_fields,
-    window_guards,
-    windows,
-)
+from q7x2_ep.ops.conv import Conv, conv_shape, windows
+from q7x2_ep.ops.image import place_of
 from q7x2_ep.ops.quant import require_constants, saturated
 from q7x2_ep.ops.quant_pack import centred, pack, pack_taps, qgemm_room, side_by_side
 from q7x2_ep.ops.quant_product import (
@@ -31,6 +24,7 @@ from q7x2_ep.ops.quant_product import (
     require_sizes,
     scaled_finish,
 )
+from q7x2_ep.ops.window import geometry, window_fields, window_guards
 
 
 def lower_conv(

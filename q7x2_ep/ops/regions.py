@@ -12,14 +12,8 @@ from q7x2_ep.ir.core import Node, Type
 from q7x2_ep.ir.shape import Dim, product
 from q7x2_ep.ops import op
 from q7x2_ep.ops.common import F32, Guard, dims, require_dtype, size_guards, where_is
-from q7x2_ep.ops.conv import (
-    WINDOW_ATTRIBUTES,
-    Axis,
-    channel_guards,
-    conv_shape,
-    geometry,
-    half_as_single,
-)
+from q7x2_ep.ops.conv import channel_guards, conv_shape
+from q7x2_ep.ops.window import WINDOW_ATTRIBUTES, Axis, geometry, half_as_single
 
 
 def image_at(x: np.ndarray, index: float) -> np.ndarray:

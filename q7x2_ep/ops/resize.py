@@ -35,7 +35,7 @@ from q7x2_ep.ops.common import (
     unary_step,
     where_is,
 )
-from q7x2_ep.ops.conv import pixels_of, room_of
+from q7x2_ep.ops.image import pixels_of, room_of
 
 CROP = "tf_crop_and_resize"
 COORDINATES = (

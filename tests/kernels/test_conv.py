@@ -9,7 +9,8 @@ import pytest
 
 from q7x2_ep.backend.cpu.library import load
 from q7x2_ep.dtypes import FLOAT
-from q7x2_ep.ops.conv import paired_weights, transformed, winograd_room
+from q7x2_ep.ops.conv import paired_weights
+from q7x2_ep.ops.winograd import transformed, winograd_room
 from q7x2_ep.plan.target import KernelRow
 from tests.kernels.harness import rows, run_op, tolerance
 from tests.kernels.windows import Window, convolve, window
@@ -110,6 +111,7 @@ WINOGRAD = {
     "far": Case((2, 33, 9, 30), (9, 33, 3, 3), pads((3, 3), (1, 1), (6, 7), (6, 7), (6, 7))),
     "3-D": Case((2, 35, 4, 7, 8), (40, 35, 3, 3, 3), window((3, 3, 3), pad=1)),
     "3-D of one plane": Case((1, 9, 1, 5, 6), (33, 9, 3, 3, 3), window((3, 3, 3), pad=1)),
+    "3-D, few filters": Case((1, 20, 3, 6, 7), (3, 20, 3, 3, 3), window((3, 3, 3), pad=1)),
     "3-D, flat": Case((2, 9, 5, 4, 5), (33, 9, 1, 3, 3), window((1, 3, 3))),
     "3-D strided": Case((1, 18, 9, 10, 11), (20, 18, 3, 3, 3), window((3, 3, 3), stride=2, pad=1)),
     "3-D groups": Case((2, 66, 5, 6, 5), (70, 33, 2, 3, 3), window((2, 3, 3), pad=1), 2),

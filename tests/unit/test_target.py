@@ -43,6 +43,9 @@ def test_tiles_are_for_bytes_where_there_are_many_cpus(cap, cpus, floats, byte):
         ("1,128,56,56", "128,128,3,3", "winograd"),
         ("1,160,17,17", "192,160,7,7", "conv_last"),
         ("1,64,9,9", "3,64,3,3", "conv"),
+        ("1,16,8,14,14", "16,16,3,3,3", "winograd"),
+        ("1,4,8,14,14", "16,4,3,3,3", "conv_direct"),
+        ("1,64,8,14,14", "64,64,3,1,1", "conv_last"),
     ],
 )
 def test_convolutions_are_never_in_tiles(x, w, op):
