@@ -82,7 +82,8 @@ static void transform_out(const q7_winograd_args *x, const block *all, int64_t i
     q7_transform_out(x, t->place, from, all->tiles * NR, panel * NR, q7_min(NR, x->M - panel * NR));
 }
 
-/* Rows and a panel of k rows, behind others of `before` zeros, to products (m, NR); meanwhile `soon` floats of what comes next for each k. */
+/* Rows and a panel of k rows to products (m, NR); meanwhile `soon` floats of what comes next for each k.
+ * In front of them are `before` others, of zeros: blocks of k are those of all. */
 typedef struct product {
     const float *rows, *panel, *next;
     float *to;
