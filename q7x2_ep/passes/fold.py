@@ -12,6 +12,7 @@ q7::Deferred, with all that depends on it.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Optional
 
 import numpy as np
@@ -24,6 +25,7 @@ from q7x2_ep.ops.common import is_host, known
 from q7x2_ep.passes.infer import infer_again, waits
 
 MAX_GROWTH_BYTES = 1 << 20  # a result may be this large where its inputs are smaller
+MAX_PASSING_BYTES = 1 << 26  # and this large where it is computed for results that are kept
 GATHERED = 4  # times its inputs: relative positions, an index of 8 bytes to each element of a head
 PACKING = frozenset({"Conv", "Gemm", "MatMul"})  # the second input
 
@@ -37,6 +39,7 @@ def run(graph: Graph) -> dict[str, int]:
     dead = []
     late: list[Node] = []
     unknown: set[int] = set()
+    passing: dict[int, int] = {}
     sizes: dict[str, Dim] = {}
     rest, graph.nodes = graph.nodes[::-1], []
     while rest:
@@ -62,7 +65,9 @@ def run(graph: Graph) -> dict[str, int]:
             if not node.binds:
                 dead.append(node)
             continue
-        arrays = _evaluate(node) if graph.is_fused or not _is_for_fusion(node) else None
+        arrays = None
+        if graph.is_fused or not _is_for_fusion(node):
+            arrays = _evaluate(node, passing)
         if arrays is not None:
             for value, array in zip(node.outputs, arrays):
                 graph.replace_uses(value, graph.constant(array, array_type(array), value.name))
@@ -130,46 +135,74 @@ def _is_for_fusion(node: Node) -> bool:
     return getattr(find(node.op), "folds_late", False)
 
 
-def _evaluate(node: Node) -> Optional[list[Any]]:
-    """The outputs of a node as arrays, or None where it cannot or should not be evaluated now."""
-    if any(value is not None and value.const is None for value in node.inputs):
-        return None
+def _evaluate(node: Node, passing: dict[int, int]) -> Optional[list[Any]]:
+    """The outputs of a node as arrays, or None where it cannot or should not be evaluated now.
+
+    passing: by the id of a value that is not kept, since it is too large, but that others may be
+    made of, the bytes of constants behind it; those of this node are added.
+    """
+    given = 0
+    for value in node.inputs:
+        if value is not None and value.const is None and id(value) not in passing:
+            return None
+        if value is not None:
+            given += passing[id(value)] if value.const is None else value.const.nbytes
     operands = (*node.inputs, *node.outputs)
     if any(value is not None and value.dtype in dtypes.HALVES for value in operands):
         return None  # in float32, behind widen
     entry = find(node.op)
     if not hasattr(entry, "reference") or getattr(entry, "is_random", False):
         return None
-    if not _is_worth_it(node):
+    if is_host(node):
+        return _computed(node, {}) if node.inputs and given <= MAX_GROWTH_BYTES else None
+    size = _bytes(node.outputs)
+    if size is None:
         return None
+    most = max(MAX_GROWTH_BYTES, given * (GATHERED if node.op == "Gather" else 1))
+    if size <= most or all(map(_is_weight, node.outputs)):
+        return _computed(node, {})
+    if size <= MAX_PASSING_BYTES:
+        passing.update((id(value), given) for value in node.outputs)
+    return None
+
+
+def _bytes(values: Iterable[Value]) -> Optional[int]:
+    """What values take, None where that is not known."""
+    size = 0
+    for value in values:
+        if value.shape is None or not all(isinstance(dim, int) for dim in value.shape):
+            return None
+        size += product(value.shape) * dtypes.size(value.dtype)
+    return size
+
+
+def _computed(node: Node, made: dict[int, Any]) -> Optional[list[Any]]:
+    """The outputs of a node of constants, or of what such nodes make; None where one fails.
+
+    made: by the id of a value, those that were computed on the way; those of this node are added.
+    """
+    operands: list[Any] = []
+    for value in node.inputs:
+        if value is not None and value.const is None:
+            if id(value) not in made and _computed(value.producer, made) is None:
+                return None
+            operands.append(made[id(value)])
+        else:
+            operands.append(value if value is None else value.const)
     try:
         with np.errstate(all="ignore"):
-            result = entry.reference(
-                node, *(value if value is None else value.const for value in node.inputs)
-            )
+            result = find(node.op).reference(node, *operands)
     except Exception:  # out of range data, say: the run reports it
         return None
     results = result if isinstance(result, tuple) else (result,)
     if not all(isinstance(array, (np.ndarray, np.generic)) for array in results):
         return None
-    return [
+    arrays = [
         np.asarray(array, dtypes.DTYPES[value.dtype].numpy if value.dtype else None)
         for array, value in zip(results, node.outputs)
     ]
-
-
-def _is_worth_it(node: Node) -> bool:
-    """Whether the result is small, or not much larger than what it is made of: Expand may be."""
-    given = sum(value.const.nbytes for value in node.inputs if value is not None)
-    if is_host(node):
-        return bool(node.inputs) and given <= MAX_GROWTH_BYTES
-    size: Any = 0
-    for value in node.outputs:
-        if value.shape is None or not all(isinstance(dim, int) for dim in value.shape):
-            return False
-        size += product(value.shape) * dtypes.size(value.dtype)
-    given *= GATHERED if node.op == "Gather" else 1
-    return size <= max(MAX_GROWTH_BYTES, given) or all(map(_is_weight, node.outputs))
+    made.update((id(value), array) for value, array in zip(node.outputs, arrays))
+    return arrays
 
 
 def _is_weight(value: Value) -> bool:
