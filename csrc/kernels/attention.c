@@ -17,7 +17,6 @@ typedef struct workspace {
     float *qt;          /* (panels, D, width): scaled queries, transposed */
     float *o;           /* (queries, whole vectors of Dv): sums so far */
     float *st;          /* (block, width): scores of a panel, then their exponentials */
-    float *mt;          /* (block, width): its mask or bias */
     float *vp;          /* (kept, block, Dv): copies of values */
     const float *k, *v; /* (block, D), (block, Dv): of the block */
     int64_t k_stride, v_stride;
@@ -195,14 +194,12 @@ static bool mask_panel(const q7_attention_tile *t, workspace *w, panel p, int64_
     if (is_plain && (!mask->at || !mask->q_stride)) return true;
     scale_scores(t, size, w->st);
     if (bias->at && bias->q_stride) {
-        mask_tile(bias, p.query, p.queries, first, n, p.width, w->mt);
-        mask_scores(bias, 0.0f, size, w->mt, w->st);
+        mask_tile(bias, 0.0f, p.query, p.queries, first, n, p.width, w->st);
     } else if (bias->at) {
         mask_keys(bias, 0.0f, n, p.width, w->key_bias + first % KEYS, w->st);
     }
     if (masked != NOTHING && mask->q_stride) {
-        mask_tile(mask, p.query, p.queries, first, n, p.width, w->mt);
-        mask_scores(mask, fill, size, w->mt, w->st);
+        mask_tile(mask, fill, p.query, p.queries, first, n, p.width, w->st);
     } else if (masked != NOTHING) {
         mask_keys(mask, fill, n, p.width, w->key_mask + first % KEYS, w->st);
     }
@@ -366,7 +363,6 @@ static void blocked(const q7_attention_tile *t) {
     w.qt = w.vp + t->kept * keys * t->Dv;
     w.o = w.qt + lanes * t->D;
     w.st = w.o + lanes * q7_ceil_div(t->Dv, Q7_W) * Q7_W;
-    w.mt = w.st + keys * VECTORS * Q7_W;
     for (int64_t i = 0; i < lanes; i++) {
         w.max[i] = floorf(sink);
         w.sum[i] = sink == -INFINITY ? 0.0f : exp2f(sink - floorf(sink));

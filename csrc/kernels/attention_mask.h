@@ -6,7 +6,6 @@
 #define Q7_ATTENTION_MASK_H
 #include <math.h>
 
-#include "../simd/transpose.h"
 #include "attention.h"
 #include "math.h"
 
@@ -75,30 +74,46 @@ static inline float bounded_fill(float fill) {
     return fill == -INFINITY ? fill : fmaxf(-FAR_OFF, fminf(FAR_OFF, fill));
 }
 
-/* m (KEYS) = the mask of query i for keys [first, first + n): bounded if float, else 0 or
- * 1. The last is repeated up to a whole vector. */
-static inline void mask_row(const q7_attention_mask *mask, int64_t i, int64_t first, int64_t n,
-                            float *m) {
+/* The mask of query i for up to Q7_W keys from `first`: bounded if float, else 0 or 1; 0 from n on. */
+Q7_INLINE q7_f32 mask_vector(const q7_attention_mask *mask, int64_t i, int64_t first, int64_t n) {
     const int64_t at = i * mask->q_stride + first * mask->k_stride, stride = mask->k_stride;
-    if (mask->dtype == Q7_F32)
-        for (int64_t j = 0; j < n; j++) m[j] = ((const float *)mask->at)[at + j * stride];
-    else
-        for (int64_t j = 0; j < n; j++) m[j] = ((const uint8_t *)mask->at)[at + j * stride] != 0;
-    for (int64_t j = n; j % Q7_W; j++) m[j] = m[n - 1];
-    for (int64_t j = 0; j < n && mask->dtype == Q7_F32; j += Q7_W)
-        q7_store(m + j, bounded(q7_load(m + j)));
+    const float *added = (const float *)mask->at + at;
+    const uint8_t *kept = (const uint8_t *)mask->at + at;
+    const bool adds = mask->dtype == Q7_F32;
+    if (adds && stride == 1) return bounded(q7_load_part(added, n));
+    float m[Q7_W] = {0};
+    for (int64_t j = 0; j < q7_min(n, Q7_W); j++)
+        m[j] = adds ? added[j * stride] : kept[j * stride] != 0;
+    return adds ? bounded(q7_load(m)) : q7_load(m);
 }
 
-/* mt (n, width) = the masks of `queries` queries from `query`, transposed like the scores. */
-static inline void mask_tile(const q7_attention_mask *mask, int64_t query, int64_t queries,
-                             int64_t first, int64_t n, int64_t width, float *mt) {
-    float rows[4][KEYS] = {{0}};
-    for (int64_t i = 0; i < width; i += 4) { /* columns of padding repeat the last query */
-        for (int64_t r = 0; r < 4; r++)
-            mask_row(mask, query + q7_min(i + r, queries - 1), first, n, rows[r]);
-        for (int64_t j = 0; j < n; j += 4)
-            q7_transpose_4x4(rows[0] + j, KEYS, mt + j * width + i, width);
-    }
+/* m (KEYS) = those of n keys. */
+static inline void mask_row(const q7_attention_mask *mask, int64_t i, int64_t first, int64_t n,
+                            float *m) {
+    for (int64_t j = 0; j < n; j += Q7_W) q7_store(m + j, mask_vector(mask, i, first + j, n - j));
+}
+
+/* Scores under a mask, of mask_vector. */
+Q7_INLINE q7_f32 under_mask(const q7_attention_mask *mask, q7_f32 filled, q7_f32 score, q7_f32 m) {
+    if (mask->dtype == Q7_F32) return q7_add(score, m);
+    return q7_select(q7_eq(m, q7_set1(0.0f)), filled, score);
+}
+
+/* st (n, width), transposed scores, under the masks of `queries` queries from `query`. */
+static inline void mask_tile(const q7_attention_mask *mask, float fill, int64_t query,
+                             int64_t queries, int64_t first, int64_t n, int64_t width, float *st) {
+    const q7_f32 filled = q7_set1(fill);
+    for (int64_t i = 0; i < width; i += Q7_W)
+        for (int64_t j = 0; j < n; j += Q7_W) {
+            q7_f32 m[Q7_W];
+            for (int64_t r = 0; r < Q7_W; r++) /* columns of padding repeat the last query */
+                m[r] = mask_vector(mask, query + q7_min(i + r, queries - 1), first + j, n - j);
+            q7_transpose(m);
+            for (int64_t c = 0; c < q7_min(n - j, Q7_W); c++) {
+                float *s = st + (j + c) * width + i;
+                q7_store(s, under_mask(mask, filled, q7_load(s), m[c]));
+            }
+        }
 }
 
 typedef enum effect { NOTHING, SOMETHING, HIDES } effect;
@@ -151,12 +166,8 @@ static inline void mask_keys(const q7_attention_mask *mask, float fill, int64_t 
 /* st (size) masked by m (size). */
 static inline void mask_scores(const q7_attention_mask *mask, float fill, int64_t size,
                                const float *m, float *st) {
-    const q7_f32 filled = q7_set1(fill), zero = q7_set1(0.0f);
-    if (mask->dtype == Q7_F32)
-        for (int64_t i = 0; i < size; i += Q7_W)
-            q7_store(st + i, q7_add(q7_load(st + i), q7_load(m + i)));
-    else
-        for (int64_t i = 0; i < size; i += Q7_W)
-            q7_store(st + i, q7_select(q7_eq(q7_load(m + i), zero), filled, q7_load(st + i)));
+    const q7_f32 filled = q7_set1(fill);
+    for (int64_t i = 0; i < size; i += Q7_W)
+        q7_store(st + i, under_mask(mask, filled, q7_load(st + i), q7_load(m + i)));
 }
 #endif
