@@ -99,20 +99,43 @@ Q7_INLINE q7_f32 under_mask(const q7_attention_mask *mask, q7_f32 filled, q7_f32
     return q7_select(q7_eq(m, q7_set1(0.0f)), filled, score);
 }
 
+/* No prefetcher follows rows of masks, of which a tile reads a vector each. */
+Q7_INLINE void prefetch_mask(const q7_attention_mask *mask, int64_t i, int64_t key) {
+    const int64_t at = i * mask->q_stride + key * mask->k_stride;
+    q7_prefetch((const char *)mask->at + (mask->dtype == Q7_F32 ? 4 * at : at));
+}
+
+/* m = the masks of Q7_W queries from `query`, of which the last that there is is repeated, transposed.
+ * dense: of whole vectors of floats. */
+Q7_INLINE void mask_square(const q7_attention_mask *mask, int64_t query, int64_t queries,
+                           int64_t first, int64_t n, q7_f32 *m, const bool dense) {
+    const float *row = (const float *)mask->at + query * mask->q_stride + first;
+    Q7_UNROLL
+    for (int r = 0; r < Q7_W; r++) {
+        const int64_t i = q7_min(r, queries - 1);
+        m[r] = dense ? bounded(q7_load_part(row + i * mask->q_stride, n))
+                     : mask_vector(mask, query + i, first, n);
+        prefetch_mask(mask, query + Q7_W + r, first);
+    }
+    q7_transpose(m);
+}
+
 /* st (n, width), transposed scores, under the masks of `queries` queries from `query`. */
 static inline void mask_tile(const q7_attention_mask *mask, float fill, int64_t query,
                              int64_t queries, int64_t first, int64_t n, int64_t width, float *st) {
+    const bool dense = mask->dtype == Q7_F32 && mask->k_stride == 1;
     const q7_f32 filled = q7_set1(fill);
     for (int64_t i = 0; i < width; i += Q7_W)
         for (int64_t j = 0; j < n; j += Q7_W) {
+            const int64_t left = queries - i, keys = q7_min(n - j, Q7_W);
+            float *s = st + j * width + i;
             q7_f32 m[Q7_W];
-            for (int64_t r = 0; r < Q7_W; r++) /* columns of padding repeat the last query */
-                m[r] = mask_vector(mask, query + q7_min(i + r, queries - 1), first + j, n - j);
-            q7_transpose(m);
-            for (int64_t c = 0; c < q7_min(n - j, Q7_W); c++) {
-                float *s = st + (j + c) * width + i;
+            if (dense)
+                mask_square(mask, query + i, left, first + j, keys, m, true);
+            else
+                mask_square(mask, query + i, left, first + j, keys, m, false);
+            for (int64_t c = 0; c < keys; c++, s += width)
                 q7_store(s, under_mask(mask, filled, q7_load(s), m[c]));
-            }
         }
 }
 
