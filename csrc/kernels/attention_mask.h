@@ -75,12 +75,16 @@ static inline float bounded_fill(float fill) {
 }
 
 /* The mask of query i for up to Q7_W keys from `first`: bounded if float, else 0 or 1; 0 from n on. */
-Q7_INLINE q7_f32 mask_vector(const q7_attention_mask *mask, int64_t i, int64_t first, int64_t n) {
+Q7_INLINE q7_f32 mask_vector(const q7_attention_mask *mask, int64_t i, int64_t first, int64_t n,
+                             const bool adds, const bool dense) {
     const int64_t at = i * mask->q_stride + first * mask->k_stride, stride = mask->k_stride;
     const float *added = (const float *)mask->at + at;
     const uint8_t *kept = (const uint8_t *)mask->at + at;
-    const bool adds = mask->dtype == Q7_F32;
-    if (adds && stride == 1) return bounded(q7_load_part(added, n));
+    if (dense && adds) return bounded(q7_load_part(added, n));
+    if (dense) {
+        const q7_mask keeps = n >= Q7_W ? q7_load_bool(kept) : q7_load_bool_tail(kept, n);
+        return q7_select(keeps, q7_set1(1.0f), q7_set1(0.0f));
+    }
     float m[Q7_W] = {0};
     for (int64_t j = 0; j < q7_min(n, Q7_W); j++)
         m[j] = adds ? added[j * stride] : kept[j * stride] != 0;
@@ -90,7 +94,9 @@ Q7_INLINE q7_f32 mask_vector(const q7_attention_mask *mask, int64_t i, int64_t f
 /* m (KEYS) = those of n keys. */
 static inline void mask_row(const q7_attention_mask *mask, int64_t i, int64_t first, int64_t n,
                             float *m) {
-    for (int64_t j = 0; j < n; j += Q7_W) q7_store(m + j, mask_vector(mask, i, first + j, n - j));
+    const bool adds = mask->dtype == Q7_F32, dense = mask->k_stride == 1;
+    for (int64_t j = 0; j < n; j += Q7_W)
+        q7_store(m + j, mask_vector(mask, i, first + j, n - j, adds, dense));
 }
 
 /* Scores under a mask, of mask_vector. */
@@ -105,38 +111,37 @@ Q7_INLINE void prefetch_mask(const q7_attention_mask *mask, int64_t i, int64_t k
     q7_prefetch((const char *)mask->at + (mask->dtype == Q7_F32 ? 4 * at : at));
 }
 
-/* m = the masks of Q7_W queries from `query`, of which the last that there is is repeated, transposed.
- * dense: of whole vectors of floats. */
-Q7_INLINE void mask_square(const q7_attention_mask *mask, int64_t query, int64_t queries,
-                           int64_t first, int64_t n, q7_f32 *m, const bool dense) {
-    const float *row = (const float *)mask->at + query * mask->q_stride + first;
-    Q7_UNROLL
-    for (int r = 0; r < Q7_W; r++) {
-        const int64_t i = q7_min(r, queries - 1);
-        m[r] = dense ? bounded(q7_load_part(row + i * mask->q_stride, n))
-                     : mask_vector(mask, query + i, first, n);
-        prefetch_mask(mask, query + Q7_W + r, first);
-    }
-    q7_transpose(m);
-}
-
 /* st (n, width), transposed scores, under the masks of `queries` queries from `query`. */
-static inline void mask_tile(const q7_attention_mask *mask, float fill, int64_t query,
-                             int64_t queries, int64_t first, int64_t n, int64_t width, float *st) {
-    const bool dense = mask->dtype == Q7_F32 && mask->k_stride == 1;
+Q7_INLINE void mask_tile_of(const q7_attention_mask *mask, float fill, int64_t query,
+                            int64_t queries, int64_t first, int64_t n, int64_t width, float *st,
+                            const bool adds, const bool dense) {
     const q7_f32 filled = q7_set1(fill);
     for (int64_t i = 0; i < width; i += Q7_W)
         for (int64_t j = 0; j < n; j += Q7_W) {
-            const int64_t left = queries - i, keys = q7_min(n - j, Q7_W);
             float *s = st + j * width + i;
             q7_f32 m[Q7_W];
-            if (dense)
-                mask_square(mask, query + i, left, first + j, keys, m, true);
-            else
-                mask_square(mask, query + i, left, first + j, keys, m, false);
-            for (int64_t c = 0; c < keys; c++, s += width)
+            Q7_UNROLL
+            for (int r = 0; r < Q7_W; r++) { /* columns of padding repeat the last query */
+                const int64_t at = query + q7_min(i + r, queries - 1);
+                m[r] = mask_vector(mask, at, first + j, n - j, adds, dense);
+                prefetch_mask(mask, query + i + Q7_W + r, first + j);
+            }
+            q7_transpose(m);
+            for (int64_t c = 0; c < q7_min(n - j, Q7_W); c++, s += width)
                 q7_store(s, under_mask(mask, filled, q7_load(s), m[c]));
         }
+}
+
+/* A loop for each kind. */
+static inline void mask_tile(const q7_attention_mask *mask, float fill, int64_t query,
+                             int64_t queries, int64_t first, int64_t n, int64_t width, float *st) {
+    const bool adds = mask->dtype == Q7_F32;
+    if (mask->k_stride != 1)
+        mask_tile_of(mask, fill, query, queries, first, n, width, st, adds, false);
+    else if (adds)
+        mask_tile_of(mask, fill, query, queries, first, n, width, st, true, true);
+    else
+        mask_tile_of(mask, fill, query, queries, first, n, width, st, false, true);
 }
 
 typedef enum effect { NOTHING, SOMETHING, HIDES } effect;
