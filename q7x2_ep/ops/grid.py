@@ -10,8 +10,18 @@ import numpy as np
 from q7x2_ep import dtypes
 from q7x2_ep.errors import ModelError, UnsupportedOp
 from q7x2_ep.ir.core import Node, Type
+from q7x2_ep.ir.shape import product
 from q7x2_ep.ops import op
-from q7x2_ep.ops.common import Guard, dims, fresh, known, length, require_dtype, where_is
+from q7x2_ep.ops.common import (
+    Guard,
+    dims,
+    fresh,
+    is_image,
+    known,
+    length,
+    require_dtype,
+    where_is,
+)
 from q7x2_ep.ops.resize import cubic
 
 BORDERS = {"zeros": "zeros", "border": "edge", "reflection": "reflect"}  # ours, by ONNX's name
@@ -65,20 +75,32 @@ class GridSample:
         x, grid = node.inputs
         for value in (x, grid):
             require_dtype(node, value.dtype, (dtypes.FLOAT,))
-        if len(x.shape) != 4:
-            raise UnsupportedOp(f"{where_is(node)} has a kernel for images of two dims")
-        n, c, h, w = x.shape
+        axes = len(x.shape) - 2
+        if axes not in (2, 3) or (axes, node.attrs["mode"]) == (3, "cubic"):
+            raise UnsupportedOp(f"{where_is(node)} has no kernel for {axes} dims, {node.attrs}")
+        given = b.channels_last(x) if is_image(b, x) else b.contiguous(x)
+        missing = 3 - axes
+        sizes = (1,) * missing + tuple(x.shape[2:])
+        strides = (0,) * missing + tuple(given.strides[2:])
+        points = product(grid.shape[1:-1])
+        y = b.allocate(node.output)
         b.step(
             "grid_sample",
-            x=x,
+            kernel="grid_sample",
+            x=given,
             grid=grid,
-            y=node.output,
-            N=n,
-            C=c,
-            H=h,
-            W=w,
-            OH=grid.shape[1],
-            OW=grid.shape[2],
+            y=y,
+            N=x.shape[0],
+            C=x.shape[1],
+            **dict(zip("DHW", sizes)),
+            points=points,
+            axes=axes,
+            x_n_stride=given.strides[0],
+            x_c_stride=given.strides[1],
+            **{f"x_{name}_stride": stride for name, stride in zip("dhw", strides)},
+            y_n_stride=y.strides[0],
+            y_c_stride=y.strides[1],
+            y_stride=1,
             interpolation=node.attrs["mode"],
             border=BORDERS[node.attrs["padding_mode"]],
             align_corners=node.attrs["align_corners"],
