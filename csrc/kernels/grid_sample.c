@@ -125,14 +125,18 @@ Q7_INLINE q7_f32 coordinates(const float *grid, int64_t points, const int axes, 
     return q7_load(lanes);
 }
 
+/* from: where the image of each point begins. */
 Q7_INLINE void spots_of(const q7_grid_part *t, const line lines[AXES], const float *grid,
-                        int64_t points, const int taps, const int axes, spots *found) {
+                        q7_i32 from, int64_t points, const int taps, const int axes, spots *found) {
     line_taps by_axis[AXES];
     Q7_UNROLL
     for (int i = 0; i < axes; i++)
         line_taps_of(&lines[AXES - 1 - i], t->border, coordinates(grid, points, axes, i), taps,
                      &by_axis[AXES - 1 - i]);
-    const line_taps *z = &by_axis[0], *y = &by_axis[1], *x = &by_axis[2];
+    const line_taps *z = &by_axis[0], *y = &by_axis[1];
+    line_taps *x = &by_axis[2];
+    Q7_UNROLL
+    for (int k = 0; k < taps; k++) x->at[k] = q7_i32_add(x->at[k], from);
     const int all = axes == 3 ? taps * taps * taps : taps * taps;
     Q7_UNROLL
     for (int k = 0; k < all; k++) {
@@ -195,22 +199,40 @@ Q7_INLINE void pixels(const q7_grid_part *t, const spots *s, const float *x, flo
     }
 }
 
+/* Where the images of some points begin: that of the first, one of `first` on, at 0. */
+Q7_INLINE q7_i32 begins(const q7_grid_part *t, int64_t first, int64_t points) {
+    int32_t lanes[Q7_W] = {0}, at = 0;
+    for (int64_t i = 0; i < points; i++, first++) {
+        if (first == t->points) first = 0, at += (int32_t)t->x_n_stride;
+        lanes[i] = at;
+    }
+    return q7_i32_load(lanes);
+}
+
 Q7_INLINE void sample(const q7_grid_part *t, const int taps, const int axes) {
     line lines[AXES];
     for (int i = 0; i < AXES; i++) lines[i] = line_of(t, i);
     const int all = axes == 3 ? taps * taps * taps : taps * taps;
     const bool by_pixel = t->x_c_stride == 1 && t->channels > 1;
-    for (int64_t n = 0; n < t->images; n++) {
-        const float *x = t->x + n * t->x_n_stride, *grid = t->grid + n * t->grid_n_stride;
+    /* Images of one channel go on in the vector where one ends. */
+    const bool joined = t->channels == 1 && t->x_n_stride <= INT32_MAX / (Q7_W + 1) &&
+                        t->y_n_stride == t->points * t->y_stride;
+    const int64_t images = joined ? 1 : t->images, each = joined ? t->images : 1;
+    for (int64_t n = 0; n < images; n++) {
+        const float *x = t->x + n * t->x_n_stride, *grid = t->grid + n * t->points * axes;
         float *y = t->y + n * t->y_n_stride;
-        for (int64_t p = 0; p < t->points; p += Q7_W) {
-            const int64_t points = q7_min(t->points - p, Q7_W);
+        int64_t in_image = 0; /* of the points of the image at x */
+        for (int64_t p = 0; p < each * t->points; p += Q7_W) {
+            const int64_t points = q7_min(each * t->points - p, Q7_W);
+            const bool is_one = in_image + points <= t->points;
             spots s;
-            spots_of(t, lines, grid + p * axes, points, taps, axes, &s);
+            spots_of(t, lines, grid + p * axes,
+                     is_one ? q7_i32_set1(0) : begins(t, in_image, points), points, taps, axes, &s);
             if (by_pixel)
                 pixels(t, &s, x, y + p * t->y_stride, points, all);
             else
                 planes(t, &s, x, y + p * t->y_stride, points, all);
+            for (in_image += Q7_W; in_image >= t->points; in_image -= t->points) x += t->x_n_stride;
         }
     }
 }

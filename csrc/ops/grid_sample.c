@@ -23,7 +23,7 @@ static void grid_task(void *arg, int64_t task, int64_t thread) {
     part.images = q7_min(part.images, job->images - n);
     part.points = q7_min(part.points, job->points - first);
     part.x += n * part.x_n_stride;
-    part.grid += n * part.grid_n_stride + first * part.axes;
+    part.grid += (n * job->points + first) * part.axes;
     part.y += n * part.y_n_stride + first * part.y_stride;
     job->kernel(&part);
 }
@@ -57,7 +57,6 @@ void q7_op_grid_sample(const q7_grid_sample_args *x, const q7_call *call) {
                              .stride = {x->x_d_stride, x->x_h_stride, x->x_w_stride},
                              .x_n_stride = x->x_n_stride,
                              .x_c_stride = x->x_c_stride,
-                             .grid_n_stride = x->points * x->axes,
                              .y_n_stride = x->y_n_stride,
                              .y_c_stride = x->y_c_stride,
                              .y_stride = x->y_stride,

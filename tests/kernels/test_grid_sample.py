@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 import onnxruntime
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 from q7x2_ep.plan.target import KernelRow
+from q7x2_ep.session import Session
 from tests.kernels.harness import remembered, rows, run_threads
 
 EPS = np.finfo(np.float32).eps
@@ -19,6 +20,7 @@ BORDERS = {"zeros": "zeros", "edge": "border", "reflect": "reflection"}
 CASES = {
     "many small": ((50, 1, 7, 5), 49),
     "one point": ((3, 2, 4, 6), 1),
+    "one of many": ((60, 1, 3, 4), 1),
     "odd": ((2, 3, 5, 9), 37),
     "side by side": ((2, 17, 6, 3), 33),
     "vectors": ((1, 32, 8, 8), 100),
@@ -27,6 +29,7 @@ CASES = {
     "one pixel": ((2, 33, 1, 1), 18),
     "a line": ((1, 2, 1, 30), 18),
     "volumes": ((2, 3, 4, 5, 6), 50),
+    "many small volumes": ((9, 1, 2, 1, 3), 5),
     "volumes side by side": ((1, 20, 3, 1, 2), 19),
     "no images": ((0, 2, 3, 3), 4),
 }
@@ -156,3 +159,37 @@ def test_numbers_beside(row: KernelRow) -> None:
     for last in (False, True):
         y = sampled(row, x, grid, last, False, **how)
         np.testing.assert_array_equal(y, np.broadcast_to([0, 0, 0, np.inf], (1, 16, 4)))
+
+
+@pytest.mark.parametrize(
+    "after, axis", [("Identity", 1), ("Relu", 2), ("Unsqueeze", 3), ("Reshape", 1)]
+)
+@pytest.mark.parametrize("size", [4, 20])
+def test_images(after: str, axis: int, size: int) -> None:
+    """Channels side by side, as convolutions leave them, read by what wants them so and what does
+    not; planes that are turned around first, or are not for their few points.
+    """
+    rng = np.random.default_rng(size)
+    pixels = rng.standard_normal((2, size, size + 1, 9)).astype(np.float32)
+    feeds = {"pixels": pixels, "planes": np.moveaxis(pixels, 3, 1).copy()}
+    feeds["grid"] = (rng.standard_normal((2, 5, 6, 2)) * 0.8).astype(np.float32)
+    nodes = [helper.make_node("Transpose", ["pixels"], ["image"], perm=[0, 3, 1, 2])]
+    sizes = {"Unsqueeze": ["axes"], "Reshape": ["shape"]}.get(after, [])
+    for name, x in (("a", "image"), ("b", "planes")):
+        nodes.append(helper.make_node("GridSample", [x, "grid"], [f"{name}0"]))
+        nodes.append(helper.make_node(after, [f"{name}0", *sizes], [name]))
+    nodes.append(helper.make_node("Concat", ["a", "b"], ["y"], axis=axis))
+    fixed = [
+        numpy_helper.from_array(np.array([-2]), "axes"),
+        numpy_helper.from_array(np.array([2, 3, 3, 30]), "shape"),
+    ]
+    infos = [helper.make_tensor_value_info(n, TensorProto.FLOAT, x.shape) for n, x in feeds.items()]
+    result = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    graph = helper.make_graph(nodes, "g", infos, [result], fixed)
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
+    model = made.SerializeToString()
+    (wanted,) = onnxruntime.InferenceSession(model).run(None, feeds)
+    results = [Session(model, threads=n).run(feeds)[0] for n in (1, 3)]
+    assert results[0].tobytes() == results[1].tobytes()
+    slack = 64 * EPS * size * np.abs(pixels).max()
+    np.testing.assert_allclose(results[0], wanted, rtol=0, atol=slack)
