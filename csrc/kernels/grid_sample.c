@@ -215,7 +215,8 @@ Q7_INLINE void sample(const q7_grid_part *t, const int taps, const int axes) {
     const int all = axes == 3 ? taps * taps * taps : taps * taps;
     const bool by_pixel = t->x_c_stride == 1 && t->channels > 1;
     /* Images of one channel go on in the vector where one ends. */
-    const bool joined = t->channels == 1 && t->x_n_stride <= INT32_MAX / (Q7_W + 1) &&
+    const bool joined = t->channels == 1 && t->x_n_stride >= 0 && t->origin == 0 &&
+                        t->x_n_stride <= INT32_MAX / (Q7_W + 1) &&
                         t->y_n_stride == t->points * t->y_stride;
     const int64_t images = joined ? 1 : t->images, each = joined ? t->images : 1;
     for (int64_t n = 0; n < images; n++) {
@@ -227,7 +228,8 @@ Q7_INLINE void sample(const q7_grid_part *t, const int taps, const int axes) {
             const bool is_one = in_image + points <= t->points;
             spots s;
             spots_of(t, lines, grid + p * axes,
-                     is_one ? q7_i32_set1(0) : begins(t, in_image, points), points, taps, axes, &s);
+                     is_one ? q7_i32_set1((int32_t)t->origin) : begins(t, in_image, points), points,
+                     taps, axes, &s);
             if (by_pixel)
                 pixels(t, &s, x, y + p * t->y_stride, points, all);
             else

@@ -12,12 +12,13 @@
 #include "../abi.h"
 
 typedef struct q7_grid_part {
-    const float *x, *grid; /* of the first point */
+    const float *x, *grid; /* the lowest element of the first image; the first point */
     float *y;
     int64_t images, points; /* of each image; a grid has them one after the other */
     int64_t channels, axes; /* 2 or 3 */
     int64_t size[3];        /* D, H, W */
-    int64_t stride[3];      /* of x, likewise */
+    int64_t stride[3];      /* of x, likewise; */
+    int64_t origin; /* what its first element is from the lowest, which others may be below */
     int64_t x_n_stride, x_c_stride, y_n_stride, y_c_stride, y_stride;
     int64_t interpolation, border;
     bool align_corners;

@@ -37,16 +37,20 @@ static int64_t taps_of(const q7_grid_sample_args *x) {
 
 void q7_op_grid_sample(const q7_grid_sample_args *x, const q7_call *call) {
     if (x->N * x->C * x->points == 0) return;
-    const int64_t elements = x->D * x->H * x->W == 0
-                                 ? 0
-                                 : 1 + (x->D - 1) * x->x_d_stride + (x->H - 1) * x->x_h_stride +
-                                       (x->W - 1) * x->x_w_stride;
+    const int64_t size[] = {x->D, x->H, x->W};
+    const int64_t stride[] = {x->x_d_stride, x->x_h_stride, x->x_w_stride};
+    int64_t elements = 1, origin = 0; /* of an image; lines may go backwards */
+    for (int i = 0; i < 3; i++) {
+        const int64_t length = q7_max(0, size[i] - 1) * stride[i];
+        elements += length < 0 ? -length : length;
+        origin -= q7_min(0, length);
+    }
     if (elements > INT32_MAX) {
         q7_fault(call, "elements of an image", elements, INT32_MAX);
         return;
     }
     const int64_t wanted = q7_max(16, TASK / (16 + x->C * taps_of(x))); /* points of a task */
-    grid_job job = {.part = {.x = x->x,
+    grid_job job = {.part = {.x = (const float *)x->x - origin,
                              .grid = x->grid,
                              .y = x->y,
                              .images = q7_max(1, wanted / x->points),
@@ -55,6 +59,7 @@ void q7_op_grid_sample(const q7_grid_sample_args *x, const q7_call *call) {
                              .axes = x->axes,
                              .size = {x->D, x->H, x->W},
                              .stride = {x->x_d_stride, x->x_h_stride, x->x_w_stride},
+                             .origin = origin,
                              .x_n_stride = x->x_n_stride,
                              .x_c_stride = x->x_c_stride,
                              .y_n_stride = x->y_n_stride,

@@ -161,6 +161,22 @@ def test_numbers_beside(row: KernelRow) -> None:
         np.testing.assert_array_equal(y, np.broadcast_to([0, 0, 0, np.inf], (1, 16, 4)))
 
 
+def compared(
+    nodes: list[Any], feeds: dict[str, np.ndarray], fixed: dict[str, np.ndarray]
+) -> tuple[np.ndarray, np.ndarray]:
+    """y of a session, and of onnxruntime's."""
+    infos = [helper.make_tensor_value_info(n, TensorProto.FLOAT, x.shape) for n, x in feeds.items()]
+    result = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    constants = [numpy_helper.from_array(x, name) for name, x in fixed.items()]
+    graph = helper.make_graph(nodes, "g", infos, [result], constants)
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
+    model = made.SerializeToString()
+    (wanted,) = onnxruntime.InferenceSession(model).run(None, feeds)
+    results = [Session(model, threads=n).run(feeds)[0] for n in (1, 3)]
+    assert results[0].tobytes() == results[1].tobytes()
+    return results[0], wanted
+
+
 @pytest.mark.parametrize(
     "after, axis", [("Identity", 1), ("Relu", 2), ("Unsqueeze", 3), ("Reshape", 1)]
 )
@@ -179,17 +195,26 @@ def test_images(after: str, axis: int, size: int) -> None:
         nodes.append(helper.make_node("GridSample", [x, "grid"], [f"{name}0"]))
         nodes.append(helper.make_node(after, [f"{name}0", *sizes], [name]))
     nodes.append(helper.make_node("Concat", ["a", "b"], ["y"], axis=axis))
-    fixed = [
-        numpy_helper.from_array(np.array([-2]), "axes"),
-        numpy_helper.from_array(np.array([2, 3, 3, 30]), "shape"),
-    ]
-    infos = [helper.make_tensor_value_info(n, TensorProto.FLOAT, x.shape) for n, x in feeds.items()]
-    result = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
-    graph = helper.make_graph(nodes, "g", infos, [result], fixed)
-    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
-    model = made.SerializeToString()
-    (wanted,) = onnxruntime.InferenceSession(model).run(None, feeds)
-    results = [Session(model, threads=n).run(feeds)[0] for n in (1, 3)]
-    assert results[0].tobytes() == results[1].tobytes()
+    fixed = {"axes": np.array([-2]), "shape": np.array([2, 3, 3, 30])}
+    found, wanted = compared(nodes, feeds, fixed)
     slack = 64 * EPS * size * np.abs(pixels).max()
-    np.testing.assert_allclose(results[0], wanted, rtol=0, atol=slack)
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=slack)
+
+
+@pytest.mark.parametrize("channels", [1, 9])
+def test_backwards(channels: int) -> None:
+    """Images that are turned over by their strides."""
+    rng = np.random.default_rng(channels)
+    feeds = {
+        "pixels": rng.standard_normal((2, 6, 7, channels)).astype(np.float32),
+        "grid": (rng.standard_normal((2, 5, 6, 2)) * 0.8).astype(np.float32),
+    }
+    nodes = [
+        helper.make_node("Slice", ["pixels", "starts", "ends", "axes", "steps"], ["turned"]),
+        helper.make_node("Transpose", ["turned"], ["image"], perm=[0, 3, 1, 2]),
+        helper.make_node("GridSample", ["image", "grid"], ["y"]),
+    ]
+    fixed = {"starts": [-1, -1, -1], "ends": [-99, -99, -99], "axes": [0, 1, 2]}
+    fixed["steps"] = [-1, -1, -1]
+    (found, wanted) = compared(nodes, feeds, {n: np.array(x) for n, x in fixed.items()})
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=64 * 7 * EPS * np.abs(wanted).max())
