@@ -50,6 +50,7 @@ def windows(f: Any) -> int:
     return int(f.N * f.OD * f.OH * f.OW * f.kd * f.kh * f.kw)
 
 
+TAPS = {"nearest": 1, "linear": 2, "cubic": 4}  # of interpolation, along each axis
 PRODUCTS: dict[str, Callable[[Any], int]] = {  # op: multiply-adds
     "gemm": lambda f: f.m * f.n * f.k * (1 + f.gated),
     "expert_gemm": lambda f: f.m * f.n * f.k * (1 + f.gated),
@@ -70,6 +71,7 @@ PRODUCTS: dict[str, Callable[[Any], int]] = {  # op: multiply-adds
     "attention": lambda f: f.B * f.H * visible(f) * (f.D + f.Dv),
     "linear_attention": lambda f: 3 * f.B * f.T * f.Hq * f.Dk * f.Dv,
     "rnn": lambda f: f.S * f.B * f.D * f.gates * f.H * f.H,
+    "grid_sample": lambda f: f.N * f.C * f.points * TAPS[f.interpolation] ** f.axes,
 }
 PACKED: dict[str, Callable[[Any], int]] = {  # op: weights that are packed, which have no size
     "gemm": lambda f: f.n * f.k * (1 + f.gated),

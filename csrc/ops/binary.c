@@ -13,7 +13,11 @@ typedef struct binary_job {
     const q7_binary_args *args;
     q7_binary_kernel kernel;
     int64_t a_stride, b_stride, elem_bytes, y_bytes;
+    q7_nest a, b; /* each alone, where runs of both are short */
+    int64_t count;
 } binary_job;
+
+enum { BLOCK = 512, SHORT_RUN = 32 }; /* elements that are gathered; a call costs as much as some */
 
 /* NaN if either side is. */
 static inline double float_min(double x, double y) { return x < y || x != x ? x : y; }
@@ -68,6 +72,28 @@ static void body(void *arg, int64_t n, const int64_t *offset, int64_t position) 
                 (char *)job->args->y + position * job->y_bytes);
 }
 
+static q7_nest alone(const q7_binary_args *args, const int64_t *shape) {
+    q7_nest nest = q7_nest_of(args->shape, args->ndim);
+    q7_nest_add(&nest, shape);
+    q7_nest_collapse(&nest);
+    return nest;
+}
+
+/* Where runs are short: Q7_GRAIN positions, of which blocks of a and b are gathered. */
+static void gathered_task(void *arg, int64_t task, int64_t thread) {
+    const binary_job *job = arg;
+    const q7_binary_args *args = job->args;
+    (void)thread;
+    double a[BLOCK], b[BLOCK]; /* of any dtype */
+    const int64_t end = q7_min(job->count, (task + 1) * Q7_GRAIN);
+    for (int64_t at = task * Q7_GRAIN; at < end; at += BLOCK) {
+        const int64_t n = q7_min(BLOCK, end - at);
+        q7_nest_load(&job->a, args->a, job->elem_bytes, at, n, (char *)a);
+        q7_nest_load(&job->b, args->b, job->elem_bytes, at, n, (char *)b);
+        job->kernel(args->op, n, a, 1, b, 1, (char *)args->y + at * job->y_bytes);
+    }
+}
+
 q7_binary_kernel q7_binary_loop(int64_t dtype, q7_binary_kernel f32) {
     switch (dtype) {
         case Q7_F32: return f32;
@@ -90,11 +116,18 @@ void q7_op_binary(const q7_binary_args *args, const q7_call *call) {
     q7_nest_collapse(&nest);
     const int64_t last = nest.ndim - 1, bytes = q7_dtype_bytes(args->dtype);
     const bool is_bool = args->op >= Q7_binary_equal && args->op <= Q7_binary_greater_equal;
-    binary_job job = {args,
-                      q7_binary_loop(args->dtype, (q7_binary_kernel)call->kernel),
-                      nest.stride[0][last],
-                      nest.stride[1][last],
-                      bytes,
-                      is_bool ? 1 : bytes};
+    binary_job job = {.args = args,
+                      .kernel = q7_binary_loop(args->dtype, (q7_binary_kernel)call->kernel),
+                      .a_stride = nest.stride[0][last],
+                      .b_stride = nest.stride[1][last],
+                      .elem_bytes = bytes,
+                      .y_bytes = is_bool ? 1 : bytes};
+    if (nest.ndim > 1 && nest.shape[last] < SHORT_RUN) {
+        job.a = alone(args, args->a_shape);
+        job.b = alone(args, args->b_shape);
+        job.count = q7_product(args->shape, args->ndim);
+        q7_parallel(call, q7_ceil_div(job.count, Q7_GRAIN), gathered_task, &job);
+        return;
+    }
     q7_nest_run(&nest, call, body, &job);
 }

@@ -15,8 +15,6 @@
  * has rows_stride floats of `rows`, for one row or CHAIN_BLOCK of them. */
 #include "../kernels/chain.h"
 
-#include <string.h>
-
 #include "elementwise.h"
 #include "loops.h"
 
@@ -33,7 +31,8 @@ _Static_assert(sizeof((q7_chain_args *)0)->slot == VALUES * 8, "ops.def and kern
 typedef struct chain_job {
     const q7_chain_args *args;
     const q7_chain_loops *f32;
-    q7_nest nest;                    /* over the inputs that are neither dense nor one element */
+    q7_nest nest;                    /* over the inputs that are neither dense nor one element, */
+    q7_nest *own;                    /* and one of each alone */
     int64_t walked[Q7_CHAIN_INPUTS]; /* operand of the nest -> input */
     bool dense[Q7_CHAIN_INPUTS], sums_bytes;
     int64_t count, grain; /* elements of the nest, and of a task */
@@ -54,55 +53,25 @@ static inline const char *input(const q7_chain_args *args, int64_t k) {
     return ((const void *const *)(const void *)args)[k];
 }
 
-#define LOAD(T)                                                                       \
-    if (stride == 0) {                                                                \
-        const T x = *(const T *)from;                                                 \
-        for (int64_t i = 0; i < n; i++) ((T *)to)[i] = x;                             \
-    } else {                                                                          \
-        for (int64_t i = 0; i < n; i++) ((T *)to)[i] = ((const T *)from)[i * stride]; \
-    }                                                                                 \
-    break
-static void load_run(void *to, const void *from, int64_t n, int64_t stride, int64_t bytes) {
-    if (stride == 1) {
-        memcpy(to, from, (size_t)(n * bytes));
-        return;
-    }
-    switch (bytes) {
-        case 1: LOAD(uint8_t);
-        case 2: LOAD(uint16_t);
-        case 4: LOAD(uint32_t);
-        default: LOAD(uint64_t);
-    }
-}
-#undef LOAD
-
 /* Gathers the block of every input of the nest that cannot be read in place. */
 static void load_block(const chain_job *job, chain_block *block) {
     const q7_chain_args *args = job->args;
     const q7_nest *nest = &job->nest;
     const int64_t last = nest->ndim - 1, cols = nest->shape[last];
-    int64_t col = block->position % cols, gathered = 0, which[Q7_CHAIN_INPUTS];
+    const int64_t col = block->position % cols;
     if (cols - col >= SHORT_RUN) block->n = q7_min(block->n, cols - col);
-    q7_cursor at = q7_nest_seek(nest, block->position / cols);
+    const q7_cursor at = q7_nest_seek(nest, block->position / cols);
     for (int64_t j = 0; j < nest->operands; j++) {
-        const int64_t k = job->walked[j], stride = nest->stride[j][last];
-        const bool in_place = block->n <= cols - col && (stride == 0 || stride == 1);
-        block->stride[k] = in_place ? stride : 1;
-        block->at[k] = in_place ? input(args, k) + (at.offset[j] + col * stride) * args->x_bytes[k]
-                                : block->work + args->slot[k] * args->slot_bytes;
-        if (!in_place) which[gathered++] = j;
-    }
-    for (int64_t done = 0; gathered && done < block->n;) {
-        const int64_t n = q7_min(cols - col, block->n - done);
-        for (int64_t i = 0; i < gathered; i++) {
-            const int64_t j = which[i], k = job->walked[j], stride = nest->stride[j][last];
-            const int64_t bytes = args->x_bytes[k];
-            load_run(block->work + args->slot[k] * args->slot_bytes + done * bytes,
-                     input(args, k) + (at.offset[j] + col * stride) * bytes, n, stride, bytes);
+        const int64_t k = job->walked[j], stride = nest->stride[j][last], bytes = args->x_bytes[k];
+        if (block->n <= cols - col && (stride == 0 || stride == 1)) {
+            block->stride[k] = stride;
+            block->at[k] = input(args, k) + (at.offset[j] + col * stride) * bytes;
+        } else {
+            char *to = block->work + args->slot[k] * args->slot_bytes;
+            q7_nest_load(&job->own[j], input(args, k), bytes, block->position, block->n, to);
+            block->stride[k] = 1;
+            block->at[k] = to;
         }
-        done += n;
-        col = 0;
-        q7_nest_next_row(nest, &at);
     }
 }
 
@@ -182,7 +151,7 @@ static void run_block(const chain_job *job, chain_block *block, char *result) {
     }
     const int64_t bytes = q7_dtype_bytes(args->to[last]);
     if (!block->stride[Q7_CHAIN_INPUTS + last])
-        load_run(result + bytes, result, block->n - 1, 0, bytes);
+        q7_load_run(result + bytes, result, block->n - 1, 0, bytes);
 }
 
 /* The results of positions [begin, end), to `y` on. */
@@ -282,12 +251,16 @@ static void add_input(chain_job *job, int64_t k) {
     job->dense[k] = dense && !single;
     if (single || dense) return;
     job->walked[job->nest.operands] = k;
-    int64_t *to = job->nest.stride[job->nest.operands++];
-    for (int64_t i = 0; i < args->ndim; i++) to[i] = stride[i];
+    q7_nest *own = &job->own[job->nest.operands];
+    *own = q7_nest_of(args->shape, args->ndim);
+    q7_nest_walk(own, stride);
+    q7_nest_collapse(own);
+    q7_nest_walk(&job->nest, stride);
 }
 
 void q7_op_chain(const q7_chain_args *args, const q7_call *call) {
-    chain_job job = {.args = args, .f32 = ((q7_chain_kernel)call->kernel)()};
+    q7_nest own[Q7_CHAIN_INPUTS];
+    chain_job job = {.args = args, .f32 = ((q7_chain_kernel)call->kernel)(), .own = own};
     job.nest = q7_nest_of(args->shape, args->ndim);
     job.sums_bytes = sums_bytes(args);
     for (int64_t k = 0; k < args->inputs; k++) add_input(&job, k);

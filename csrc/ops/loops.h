@@ -6,6 +6,8 @@
  * threads. */
 #ifndef Q7_OPS_LOOPS_H
 #define Q7_OPS_LOOPS_H
+#include <string.h>
+
 #include "../abi.h"
 
 #define Q7_GRAIN \
@@ -66,6 +68,11 @@ static inline void q7_nest_add(q7_nest *nest, const int64_t *shape) {
     }
 }
 
+/* Adds an operand of these strides. */
+static inline void q7_nest_walk(q7_nest *nest, const int64_t *stride) {
+    memcpy(nest->stride[nest->operands++], stride, (size_t)nest->ndim * sizeof *stride);
+}
+
 /* Drops dims of 1 and joins neighbours that every operand walks as one; leaves at least one dim. */
 static inline void q7_nest_collapse(q7_nest *nest) {
     int64_t kept = 0;
@@ -105,6 +112,56 @@ static inline void q7_nest_next_row(const q7_nest *nest, q7_cursor *at) {
         for (int64_t k = 0; k < nest->operands; k++)
             at->offset[k] -= nest->shape[i] * nest->stride[k][i];
         at->index[i] = 0;
+    }
+}
+
+/* n elements that are `stride` apart, side by side. */
+#define LOAD(T)                                                                       \
+    if (stride == 0) {                                                                \
+        const T x = *(const T *)from;                                                 \
+        for (int64_t i = 0; i < n; i++) ((T *)to)[i] = x;                             \
+    } else {                                                                          \
+        for (int64_t i = 0; i < n; i++) ((T *)to)[i] = ((const T *)from)[i * stride]; \
+    }                                                                                 \
+    break
+static inline void q7_load_run(void *to, const void *from, int64_t n, int64_t stride,
+                               int64_t bytes) {
+    if (stride == 1) {
+        memcpy(to, from, (size_t)(n * bytes));
+        return;
+    }
+    switch (bytes) {
+        case 1: LOAD(uint8_t);
+        case 2: LOAD(uint16_t);
+        case 4: LOAD(uint32_t);
+        default: LOAD(uint64_t);
+    }
+}
+#undef LOAD
+
+/* n elements of a nest of one operand from `position` on, side by side. What repeats over the rows
+ * of the last two dims is copied from the first, more each time: rows may be short. */
+static inline void q7_nest_load(const q7_nest *nest, const char *x, int64_t bytes, int64_t position,
+                                int64_t n, char *to) {
+    const int64_t last = nest->ndim - 1, cols = nest->shape[last], stride = nest->stride[0][last];
+    const bool repeats = last > 0 && nest->stride[0][last - 1] == 0;
+    int64_t col = position % cols;
+    q7_cursor at = q7_nest_seek(nest, position / cols);
+    for (int64_t done = 0; done < n; col = 0) {
+        int64_t ready = q7_min(cols - col, n - done), rows = 1;
+        q7_load_run(to + done * bytes, x + (at.offset[0] + col * stride) * bytes, ready, stride,
+                    bytes);
+        if (repeats && col == 0) {
+            rows = nest->shape[last - 1] - at.index[last - 1];
+            const int64_t wanted = q7_min(rows * cols, n - done);
+            for (int64_t more; ready < wanted; ready += more) {
+                more = q7_min(ready, wanted - ready);
+                memcpy(to + (done + ready) * bytes, to + done * bytes, (size_t)(more * bytes));
+            }
+        }
+        done += ready;
+        if (rows > 1) at.index[last - 1] += rows - 1;
+        q7_nest_next_row(nest, &at);
     }
 }
 

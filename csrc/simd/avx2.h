@@ -95,6 +95,14 @@ Q7_INLINE q7_f32 q7_frexp(q7_f32 a, q7_f32 *e) {
         _mm256_and_si256(bits, _mm256_set1_epi32(0x007fffff)), _mm256_set1_epi32(0x3f800000)));
 }
 
+Q7_INLINE q7_i32 q7_i32_select(q7_mask m, q7_i32 a, q7_i32 b) {
+    return _mm256_blendv_epi8(b, a, _mm256_castps_si256(m));
+}
+Q7_INLINE q7_f32 q7_gather(const float *p, q7_i32 at) {
+    const __m256i inside = _mm256_cmpgt_epi32(at, _mm256_set1_epi32(-1));
+    return _mm256_mask_i32gather_ps(_mm256_setzero_ps(), p, at, _mm256_castsi256_ps(inside), 4);
+}
+
 #ifdef Q7_EXTENSION /* VNNI */
 #define Q7_QUAD_FLIP 0
 Q7_INLINE q7_i32 q7_dot_quads(q7_i32 sum, const int8_t *p, q7_i32 quad) {

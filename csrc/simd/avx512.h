@@ -112,6 +112,14 @@ Q7_INLINE q7_f32 q7_frexp(q7_f32 a, q7_f32 *e) {
     return _mm512_getmant_ps(a, _MM_MANT_NORM_1_2, _MM_MANT_SIGN_src);
 }
 
+Q7_INLINE q7_i32 q7_i32_select(q7_mask m, q7_i32 a, q7_i32 b) {
+    return _mm512_mask_blend_epi32(m, b, a);
+}
+Q7_INLINE q7_f32 q7_gather(const float *p, q7_i32 at) {
+    const __mmask16 inside = _knot_mask16(_mm512_movepi32_mask(at));
+    return _mm512_mask_i32gather_ps(_mm512_setzero_ps(), inside, at, p, 4);
+}
+
 #ifdef Q7_EXTENSION /* VNNI */
 #define Q7_QUAD_FLIP 0
 Q7_INLINE q7_i32 q7_dot_quads(q7_i32 sum, const int8_t *p, q7_i32 quad) {

@@ -92,6 +92,15 @@ Q7_INLINE void q7_i32_store(int32_t *p, q7_i32 v) { vst1q_s32(p, v); }
 Q7_INLINE q7_i32 q7_i32_add(q7_i32 a, q7_i32 b) { return vaddq_s32(a, b); }
 Q7_INLINE q7_i32 q7_i32_mul(q7_i32 a, q7_i32 b) { return vmulq_s32(a, b); }
 Q7_INLINE q7_f32 q7_float(q7_i32 v) { return vcvtq_f32_s32(v); }
+Q7_INLINE q7_i32 q7_int(q7_f32 v) { return vcvtq_s32_f32(v); }
+Q7_INLINE q7_i32 q7_i32_select(q7_mask m, q7_i32 a, q7_i32 b) { return vbslq_s32(m, a, b); }
+Q7_INLINE q7_f32 q7_gather(const float *p, q7_i32 at) {
+    int32_t place[Q7_W];
+    float lanes[Q7_W];
+    vst1q_s32(place, at);
+    for (int i = 0; i < Q7_W; i++) lanes[i] = place[i] < 0 ? 0 : p[place[i]];
+    return vld1q_f32(lanes);
+}
 #ifdef __ARM_FEATURE_DOTPROD
 #define Q7_QUAD_FLIP 128
 Q7_INLINE q7_i32 q7_dot_quads(q7_i32 sum, const int8_t *p, q7_i32 quad) {

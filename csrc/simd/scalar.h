@@ -112,6 +112,13 @@ Q7_INLINE q7_i32 q7_i32_mul(q7_i32 a, q7_i32 b) {
     return (q7_i32)((q7_unsigned)a * (q7_unsigned)b);
 }
 Q7_INLINE q7_f32 q7_float(q7_i32 v) { return __builtin_convertvector(v, q7_f32); }
+Q7_INLINE q7_i32 q7_int(q7_f32 v) { return __builtin_convertvector(v, q7_i32); }
+Q7_INLINE q7_i32 q7_i32_select(q7_mask m, q7_i32 a, q7_i32 b) { return (m & a) | (~m & b); }
+Q7_INLINE q7_f32 q7_gather(const float *p, q7_i32 at) {
+    q7_f32 v;
+    for (int i = 0; i < Q7_W; i++) v[i] = at[i] < 0 ? 0 : p[at[i]];
+    return v;
+}
 Q7_INLINE q7_i32 q7_load_bytes(const uint8_t *p) { return (q7_i32){p[0], p[1], p[2], p[3]}; }
 Q7_INLINE q7_f32 q7_bits(q7_i32 v, int shift, int mask) {
     return __builtin_convertvector(v >> shift & mask, q7_f32);

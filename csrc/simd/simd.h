@@ -38,6 +38,9 @@
  *                                                 pairs; wraps
  *   q7_i32_add(a, b)  q7_i32_mul(a, b)            wrap
  *   q7_float(v)                                   as floats, rounded
+ *   q7_int(v)                                     floats as integers, cut off; |v| < 2^31
+ *   q7_i32_select(m, a, b) = m ? a : b
+ *   q7_gather(p, at)                              floats p[at[i]], 0 where at[i] < 0, which is not read
  *   q7_dot_quads(sum, p, quad)                    sum[i] + the products of quad's 4 bytes and int8 p[4 i]
  *                                                 to p[4 i + 3]; wraps. Where Q7_QUAD_FLIP is 0 (VNNI) bytes of
  *                                                 quad are unsigned, where it is 128 (NEON) signed

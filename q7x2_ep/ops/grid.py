@@ -9,9 +9,21 @@ import numpy as np
 
 from q7x2_ep import dtypes
 from q7x2_ep.errors import ModelError, UnsupportedOp
-from q7x2_ep.ir.core import Node, Type
+from q7x2_ep.ir.core import Node, Type, Value
+from q7x2_ep.ir.shape import product
 from q7x2_ep.ops import op
-from q7x2_ep.ops.common import Guard, dims, fresh, known, length, require_dtype, where_is
+from q7x2_ep.ops.common import (
+    Guard,
+    dims,
+    fresh,
+    is_image,
+    known,
+    length,
+    require_dtype,
+    where_is,
+)
+from q7x2_ep.ops.conv import room_of
+from q7x2_ep.ops.movement import concat_axis
 from q7x2_ep.ops.resize import cubic
 
 BORDERS = {"zeros": "zeros", "border": "edge", "reflection": "reflect"}  # ours, by ONNX's name
@@ -65,24 +77,57 @@ class GridSample:
         x, grid = node.inputs
         for value in (x, grid):
             require_dtype(node, value.dtype, (dtypes.FLOAT,))
-        if len(x.shape) != 4:
-            raise UnsupportedOp(f"{where_is(node)} has a kernel for images of two dims")
-        n, c, h, w = x.shape
+        axes = len(x.shape) - 2
+        if axes not in (2, 3) or (axes, node.attrs["mode"]) == (3, "cubic"):
+            raise UnsupportedOp(f"{where_is(node)} has no kernel for {axes} dims, {node.attrs}")
+        by_pixel = is_image(b, x) or gains_from_pixels(x, grid)
+        given = b.channels_last(x) if by_pixel else b.contiguous(x)
+        sizes = (1,) * (3 - axes) + tuple(x.shape[2:])
+        strides = (0,) * (3 - axes) + tuple(given.strides[2:])
+        points = product(grid.shape[1:-1])
+        if by_pixel and reads_pixels(b.graph, node.output):
+            y = room_of(b, node.output)
+            y_strides = (points * y.strides[0], 1, y.strides[0])
+        else:
+            y = b.allocate(node.output)
+            y_strides = (*y.strides[:2], 1)
         b.step(
             "grid_sample",
-            x=x,
+            kernel="grid_sample",
+            x=given,
             grid=grid,
-            y=node.output,
-            N=n,
-            C=c,
-            H=h,
-            W=w,
-            OH=grid.shape[1],
-            OW=grid.shape[2],
+            y=y,
+            N=x.shape[0],
+            C=x.shape[1],
+            **dict(zip("DHW", sizes)),
+            points=points,
+            axes=axes,
+            x_n_stride=given.strides[0],
+            x_c_stride=given.strides[1],
+            **{f"x_{name}_stride": stride for name, stride in zip("dhw", strides)},
+            **dict(zip(("y_n_stride", "y_c_stride", "y_stride"), y_strides)),
             interpolation=node.attrs["mode"],
             border=BORDERS[node.attrs["padding_mode"]],
             align_corners=node.attrs["align_corners"],
         )
+
+
+def gains_from_pixels(x: Value, grid: Value) -> bool:
+    """Whether a copy whose channels lie side by side costs less than gathering every channel."""
+    channels, points, pixels = x.shape[1], product(grid.shape[1:-1]), product(x.shape[2:])
+    if not all(isinstance(n, int) for n in (channels, points, pixels)):
+        return False
+    return channels >= 8 and 2 * points >= pixels
+
+
+def reads_pixels(graph: Any, y: Value) -> bool:
+    """Whether what reads an image may want the channels of a pixel side by side: not what stacks
+    images, as attention to several of them does.
+    """
+    return not graph.is_output(y) and not any(
+        user.op in ("Unsqueeze", "Reshape") or (user.op == "Concat" and concat_axis(user) != 1)
+        for user in y.users
+    )
 
 
 def axis_taps(attrs: dict[str, Any], at: np.ndarray, n: int) -> list[tuple[Any, Any]]:

@@ -419,7 +419,8 @@ CASES = [
     ),
     case("Resize", f(4, 6), None, None, np.array([2, 9]), native=False, symbolic=False),
     case("GridSample", f(2, 3, 4, 5), f(2, 6, 7, 2), symbolic=(3, 4, 5, 6, 7)),
-    case("GridSample", f(1, 2, 3, 4, 5), f(1, 2, 3, 4, 3), native=False, symbolic=False),
+    case("GridSample", f(1, 2, 3, 4, 5), f(1, 2, 3, 4, 3)),
+    case("GridSample", f(1, 2, 4, 4, 5), f(1, 2, 3, 4, 3), mode="cubic", native=False),
     case("AffineGrid", f(2, 2, 3), ints(2, 3, 4, 5), native=False, symbolic=False),
     # reductions
     *(
