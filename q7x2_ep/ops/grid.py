@@ -22,7 +22,7 @@ from q7x2_ep.ops.common import (
     require_dtype,
     where_is,
 )
-from q7x2_ep.ops.conv import room_of
+from q7x2_ep.ops.image import room_of
 from q7x2_ep.ops.movement import concat_axis
 from q7x2_ep.ops.resize import cubic
 
