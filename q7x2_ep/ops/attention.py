@@ -40,9 +40,9 @@ def kept_blocks(constants: Mapping[str, int], isa: str, Sq: Dim, Skv: Dim, v_str
 
 
 def work_floats(constants: Mapping[str, int], isa: str, sizes: Sequence[Dim], kept: Dim) -> Dim:
-    """What a thread needs, for Sq, Skv, D and Dv: whose copies it has, and these; scores of a panel;
-    Q and O. avx512 copies nothing. amx rounds sizes up to its steps, copies K too, and cuts a float
-    of a copy and of Q into three halves.
+    """What a thread needs, for Sq, Skv, D and Dv: whose copies it has, and these; scores of a
+    panel; Q and O. avx512 copies nothing. amx rounds sizes up to its steps, copies K too, and cuts
+    a float of a copy and of Q into three halves.
     """
     is_amx, lanes = isa == "amx", constants["ATTENTION_LANES"]
     steps = [constants["ATTENTION_STEP"]] * 4 if is_amx else [lanes, lanes, 1, lanes]
