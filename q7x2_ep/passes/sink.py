@@ -21,6 +21,7 @@ ELEMENTWISE = {
     *("Add", "Sub", "Mul", "Div", "Pow", "Mod", "Max", "Min", "Neg", "Abs", "Cast", "Where"),
     *("And", "Or", "Xor", "Not", "Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual"),
 }
+SINKING = {*ELEMENTWISE, "Transpose", "Softmax", "LogSoftmax", "MatMul"}
 
 
 def run(graph: Graph) -> dict[str, int]:
@@ -29,6 +30,8 @@ def run(graph: Graph) -> dict[str, int]:
     order: list[Node] = []
     for node in graph.nodes:
         order.append(node)
+        if node.op not in SINKING:
+            continue
         inputs = _small_inputs(node)
         full = node.output.shape
         if inputs == node.inputs or full is None:
