@@ -63,7 +63,7 @@ PRODUCTS: dict[str, Callable[[Any], int]] = {  # op: multiply-adds
     "conv_last": lambda f: windows(f) * f.M * f.C // f.groups,
     "conv_direct": lambda f: f.N * f.OH * f.OW * f.kh * f.kw * f.M * f.C // f.groups,
     "winograd": lambda f: (
-        9 * f.N * f.OD * f.OH * f.OW * f.M * f.C * f.kd // f.groups  # of a direct sum
+        3 * f.kh * f.kd * f.N * f.OD * f.OH * f.OW * f.M * f.C // f.groups  # of a direct sum
     ),
     "qconv_last": lambda f: f.N * f.M * f.OH * f.OW * f.C // f.groups * f.kh * f.kw,
     "qdepthwise": lambda f: f.N * f.C * f.OH * f.OW * f.kh * f.kw,
@@ -78,7 +78,7 @@ PACKED: dict[str, Callable[[Any], int]] = {  # op: weights that are packed, whic
     "expert_gemm": lambda f: f.n * f.k * (1 + f.gated) * min(f.experts, f.m),
     "conv_last": lambda f: f.M * f.C // f.groups * f.kd * f.kh * f.kw,
     "conv_direct": lambda f: f.M * f.C // f.groups * f.kh * f.kw,
-    "winograd": lambda f: 16 * f.M * f.C * f.kd // f.groups,
+    "winograd": lambda f: (4 if f.kh == 1 else 16) * f.M * f.C * f.kd // f.groups,
     "rnn": lambda f: f.D * f.gates * f.H * f.H,
 }
 SELECTING = ("copy", "gather", "gather_elements", "gather_nd")  # read no more than they write
@@ -114,12 +114,12 @@ def of(step: Step, sizes: Mapping[str, int]) -> Work:
 
 
 def made(step: Step, sizes: Mapping[str, int]) -> Work:
-    """What a step does itself: Winograd makes 16 of 36 products, with a stride of 2 25."""
+    """What a step does itself: Winograd makes 16 of 36 products, with a stride of 2 25; in lines 24."""
     each = of(step, sizes)
     if step.op != "winograd":
         return each
-    stride = _value(step.fields["stride"], sizes)
-    return each._replace(flops=each.flops * {1: 16, 2: 25}[stride] / 36)
+    kh, stride = (_value(step.fields[name], sizes) for name in ("kh", "stride"))
+    return each._replace(flops=each.flops * (24 if kh == 1 else {1: 16, 2: 25}[stride]) / 36)
 
 
 def sizes_of(

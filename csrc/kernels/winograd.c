@@ -59,13 +59,19 @@ static void transform_in(const q7_winograd_args *x, const block *all, int64_t i,
     const float *from[25];
     float *to[25];
     for (int64_t plane = all->first_plane; plane < all->end_plane; plane++, rows += x->C) {
-        if (x->stride == 1) {
-            q7_pixels_under(x, t->place, plane, zeros, from, 4);
+        if (x->kh == 1) {
+            q7_pixels_under(x, t->place, plane, zeros, from, 1, 4);
             for (int64_t c = 0; c < x->C; c += Q7_W)
-                q7_transform_in(from, c, x->C - c, rows + i * row + c, all->tiles * row);
+                q7_transform_in(from, c, x->C - c, rows + i * row + c, all->tiles * row, 1);
             continue;
         }
-        q7_pixels_under(x, t->place, plane, zeros, from, 5);
+        if (x->stride == 1) {
+            q7_pixels_under(x, t->place, plane, zeros, from, 4, 4);
+            for (int64_t c = 0; c < x->C; c += Q7_W)
+                q7_transform_in(from, c, x->C - c, rows + i * row + c, all->tiles * row, 4);
+            continue;
+        }
+        q7_pixels_under(x, t->place, plane, zeros, from, 5, 5);
         for (int64_t k = 0; k < 25; k++)
             to[k] = rows + (k * all->tiles + t->row[k / 5 > 2][k % 5 > 2]) * row;
         for (int64_t c = 0; c < x->C; c += Q7_W) q7_transform_in_by_2(from, c, x->C - c, to);
@@ -147,10 +153,10 @@ static void multiply_panel(const q7_winograd_args *x, const block *all, const fl
                            int64_t row_stride, const float *panel, int64_t matrix,
                            float *products) {
     const scheme *s = all->scheme;
-    const int64_t size = q7_winograd_k(x) * NR;
+    const int64_t size = q7_winograd_k(x) * NR, last = q7_winograd_matrices(x) - 1;
     bool begun[16] = {false};
-    for (int64_t i = 0; i < 16; i++, panel += matrix) {
-        const float *next = panel + (i < 15 ? matrix : size - 15 * matrix);
+    for (int64_t i = 0; i <= last; i++, panel += matrix) {
+        const float *next = panel + (i < last ? matrix : size - last * matrix);
         const int64_t down = s->of[i / 4].n, across = s->of[i % 4].n;
         int64_t parts = 0, done = 0;
         for (int pass = 0; pass < 2; pass++) /* the first counts */
@@ -189,7 +195,8 @@ void Q7_KERNEL(winograd_f32)(const q7_winograd_args *x, const q7_winograd_block 
     const int64_t matrix = q7_ceil_div(x->M, NR) * size;
     const float *w = (const float *)x->w + all.first_plane * x->C * NR;
     float *zeros = part->room, *rows = zeros + row;
-    float *products = rows + all.scheme->side * all.scheme->side * all.tiles * row;
+    const int64_t side = all.scheme->side;
+    float *products = rows + (x->kh == 1 ? side : side * side) * all.tiles * row;
     memset(zeros, 0, (size_t)x->C * sizeof(float));
     for (int64_t i = 0; i < all.tiles; i++) transform_in(x, &all, i, zeros, rows, row);
     for (int64_t p = part->first_panel; p < part->panel; p++) {

@@ -10,8 +10,9 @@
  *     y[0] = a + b    a = (d[0] - d[2]) w[0] + d[1] w[1]    c = (d[4] - d[2]) w[2] + d[3] w[1]
  *     y[1] = b + c    b = d[2] (w[0] + w[2])
  *
- * so that 25 products with 16 matrices make 9 sums, a multiplication of 1.44. w holds the 16 matrices
- * G w G^T as packed panels. Channels are summed in blocks of Q7_WINOGRAD_K_BLOCK. room:
+ * so that 25 products with 16 matrices make 9 sums, a multiplication of 1.44. Of kernels of one line, kh 1,
+ * a tile is 2 pixels of 4: 4 products with 4 matrices, a multiplication of 1.5. Kernels of
+ * one column, or of one pixel in several planes, are such lines of x and y turned around. w holds the matrices G w G^T as packed panels. Channels are summed in blocks of Q7_WINOGRAD_K_BLOCK. room:
  * q7_winograd_room floats. */
 #ifndef Q7_WINOGRAD_H
 #define Q7_WINOGRAD_H
@@ -36,15 +37,24 @@ static inline int64_t q7_winograd_line(int64_t at, int64_t dilation) {
     return at / dilation * 2 * dilation + at % dilation;
 }
 
+static inline int64_t q7_winograd_tile_lines(const q7_winograd_args *x) {
+    return x->kh == 1 ? x->OH : q7_winograd_lines(x->OH, x->dilation_h);
+}
+
 /* Channels of all planes under a tile. */
 static inline int64_t q7_winograd_k(const q7_winograd_args *x) { return x->kd * x->C; }
+
+static inline int64_t q7_winograd_matrices(const q7_winograd_args *x) {
+    return x->kh == 1 ? 4 : 16;
+}
 
 enum { Q7_WINOGRAD_GAP = 16 }; /* floats between rows of channels: not the same sets of L1 */
 
 /* Zeros, the transformed x of a block, and the products of a panel. */
-static inline int64_t q7_winograd_room(int64_t stride, int64_t k, int64_t nr) {
-    const int64_t row = k + Q7_WINOGRAD_GAP, sums = stride == 1 ? 16 : 9;
-    const int64_t rows = (stride + 3) * (stride + 3);
+static inline int64_t q7_winograd_room(const q7_winograd_args *x, int64_t nr) {
+    const int64_t row = q7_winograd_k(x) + Q7_WINOGRAD_GAP, side = x->stride + 3;
+    const int64_t sums = x->stride == 1 ? q7_winograd_matrices(x) : 9;
+    const int64_t rows = x->kh == 1 ? side : side * side;
     return q7_ceil_div(row + Q7_WINOGRAD_TILES * (rows * row + sums * nr), 16) * 16;
 }
 #endif

@@ -10,12 +10,17 @@ typedef struct q7_place {
     int64_t n, od, oh, ow;
 } q7_place;
 
+/* Tiles follow one another as their pixels do in memory. */
 Q7_INLINE q7_place q7_place_of(const q7_winograd_args *x, int64_t tile) {
     const int64_t columns = q7_winograd_lines(x->OW, x->dilation_w);
-    const int64_t lines = q7_winograd_lines(x->OH, x->dilation_h);
-    return (q7_place){tile / columns / lines / x->OD, tile / columns / lines % x->OD,
-                      q7_winograd_line(tile / columns % lines, x->dilation_h),
-                      q7_winograd_line(tile % columns, x->dilation_w)};
+    const int64_t lines = q7_winograd_tile_lines(x), in_volume = tile % (x->OD * lines * columns);
+    const bool is_turned = x->y_w_pixels != 1;
+    const int64_t column = is_turned ? in_volume / lines / x->OD : in_volume % columns;
+    const int64_t line = is_turned ? in_volume % lines : in_volume / columns % lines;
+    return (q7_place){tile / columns / lines / x->OD,
+                      is_turned ? in_volume / lines % x->OD : in_volume / columns / lines,
+                      x->kh == 1 ? line : q7_winograd_line(line, x->dilation_h),
+                      q7_winograd_line(column, x->dilation_w)};
 }
 
 /* v = B^T v, of every stride-th of 4 vectors. */
@@ -27,11 +32,12 @@ Q7_INLINE void q7_turn_in(q7_f32 *v, const int stride) {
     v[3 * stride] = q7_sub(b, d);
 }
 
-/* The `side` x `side` pixels of x under a tile in one plane of its kernels, or zeros around x. */
+/* The `lines` x `side` pixels of x under a tile in one plane of its kernels, or zeros around x. */
 Q7_INLINE void q7_pixels_under(const q7_winograd_args *x, q7_place at, int64_t plane,
-                               const float *zeros, const float **from, const int side) {
+                               const float *zeros, const float **from, const int lines,
+                               const int side) {
     const int64_t d = at.od * x->stride_d - x->pad_front + plane * x->dilation_d;
-    for (int64_t i = 0; i < side * side; i++) {
+    for (int64_t i = 0; i < lines * side; i++) {
         const int64_t h = at.oh * x->stride - x->pad_top + i / side * x->dilation_h;
         const int64_t w = at.ow * x->stride - x->pad_left + i % side * x->dilation_w;
         const bool inside = d >= 0 && d < x->D && h >= 0 && h < x->H && w >= 0 && w < x->W;
@@ -47,34 +53,34 @@ Q7_INLINE void q7_turn_in_by_2(q7_f32 *v, const int stride) {
     v[4 * stride] = q7_sub(v[4 * stride], v[2 * stride]);
 }
 
-/* v (side, side) = what is multiplied of up to Q7_W channels of those pixels, from c on: B^T d B of
- * 4 x 4, and for stride 2 of 5 x 5. */
+/* v (lines, side) = what is multiplied of up to Q7_W channels of those pixels, from c on: B^T d B of
+ * 4 x 4 or a line of 4, and for stride 2 of 5 x 5. */
 Q7_INLINE void q7_turn_pixels(const float *const *from, int64_t c, int64_t lanes, q7_f32 *v,
-                              const int side) {
+                              const int lines, const int side) {
     Q7_UNROLL
-    for (int i = 0; i < side * side; i++) v[i] = q7_load_part(from[i] + c, lanes);
+    for (int i = 0; i < lines * side; i++) v[i] = q7_load_part(from[i] + c, lanes);
     Q7_UNROLL
-    for (int i = 0; i < side; i++)
+    for (int i = 0; i < side && lines > 1; i++)
         side == 4 ? q7_turn_in(v + i, side) : q7_turn_in_by_2(v + i, side);
     Q7_UNROLL
-    for (int i = 0; i < side; i++)
+    for (int i = 0; i < lines; i++)
         side == 4 ? q7_turn_in(v + side * i, 1) : q7_turn_in_by_2(v + side * i, 1);
 }
 
-/* 4 x 4 of them, to 16 whole vectors that are `step` floats apart. */
+/* (lines, 4) of them, to whole vectors that are `step` floats apart. */
 Q7_INLINE void q7_transform_in(const float *const *from, int64_t c, int64_t lanes, float *to,
-                               int64_t step) {
+                               int64_t step, const int lines) {
     q7_f32 v[16];
-    q7_turn_pixels(from, c, lanes, v, 4);
+    q7_turn_pixels(from, c, lanes, v, lines, 4);
     Q7_UNROLL
-    for (int i = 0; i < 16; i++) q7_store(to + i * step, v[i]);
+    for (int i = 0; i < 4 * lines; i++) q7_store(to + i * step, v[i]);
 }
 
 /* 5 x 5 of them. */
 Q7_INLINE void q7_transform_in_by_2(const float *const *from, int64_t c, int64_t lanes,
                                     float *const *to) {
     q7_f32 v[25];
-    q7_turn_pixels(from, c, lanes, v, 5);
+    q7_turn_pixels(from, c, lanes, v, 5, 5);
     Q7_UNROLL
     for (int i = 0; i < 25; i++) q7_store(to[i] + c, v[i]);
 }
@@ -86,12 +92,21 @@ Q7_INLINE void q7_turn_out(q7_f32 *v, const int stride) {
     v[stride] = q7_sub(q7_sub(b, c), v[3 * stride]);
 }
 
-/* The sums of 2 x 2 pixels from products: for stride 1 16 that are `step` floats apart, for stride 2 9
- * of any places. */
-Q7_INLINE void q7_sums_of(const float *const *from, int64_t step, int64_t c, const bool by_2,
-                          q7_f32 *y) {
+typedef enum q7_winograd_kind { Q7_SQUARE, Q7_SQUARE_BY_2, Q7_LINE } q7_winograd_kind;
+
+/* The sums of 2 x 2 pixels, or of 2 in a line, from products: for stride 1 16 or 4 that are `step` floats
+ * apart, for stride 2 9 of any places. */
+Q7_INLINE void q7_sums_of(const float *const *from, int64_t step, int64_t c,
+                          const q7_winograd_kind kind, q7_f32 *y) {
     q7_f32 v[16];
-    if (by_2) {
+    if (kind == Q7_LINE) {
+        Q7_UNROLL
+        for (int i = 0; i < 4; i++) v[i] = q7_load(from[0] + i * step + c);
+        q7_turn_out(v, 1);
+        y[0] = v[0], y[1] = v[1];
+        return;
+    }
+    if (kind == Q7_SQUARE_BY_2) {
         Q7_UNROLL
         for (int i = 0; i < 9; i++) v[i] = q7_load(from[i] + c);
         Q7_UNROLL
@@ -113,19 +128,20 @@ Q7_INLINE void q7_sums_of(const float *const *from, int64_t step, int64_t c, con
 /* The pixels of one tile of y from the products, for some channels. */
 Q7_INLINE void q7_transform_out_as(const q7_winograd_args *x, q7_place at, const float *const *from,
                                    int64_t step, int64_t channel, int64_t channels,
-                                   const int64_t act, const bool by_2) {
+                                   const int64_t act, const q7_winograd_kind kind) {
     const q7_f32 alpha = q7_set1((float)x->act_alpha), beta = q7_set1((float)x->act_beta);
-    const int64_t pixel = ((at.n * x->OD + at.od) * x->OH + at.oh) * x->OW + at.ow;
+    const int64_t pixel = at.n * x->OD * x->OH * x->OW + at.od * x->y_d_pixels +
+                          at.oh * x->y_h_pixels + at.ow * x->y_w_pixels;
     for (int64_t c = 0; c < channels; c += Q7_W) {
         const int64_t lanes = channels - c, m = channel + c;
         q7_f32 v[4];
-        q7_sums_of(from, step, c, by_2, v);
+        q7_sums_of(from, step, c, kind, v);
         const q7_f32 bias =
             x->bias ? q7_load_part((const float *)x->bias + m, lanes) : q7_set1(0.0f);
-        for (int64_t i = 0; i < 4; i++) {
+        for (int64_t i = 0; i < (kind == Q7_LINE ? 2 : 4); i++) {
             const int64_t down = i / 2 * x->dilation_h, across = i % 2 * x->dilation_w;
             if (at.oh + down >= x->OH || at.ow + across >= x->OW) continue;
-            const int64_t p = pixel + down * x->OW + across;
+            const int64_t p = pixel + down * x->y_h_pixels + across * x->y_w_pixels;
             q7_f32 y = q7_add(v[i], bias), term = q7_set1(0.0f);
             if (x->residual)
                 term = q7_load_part((const float *)x->residual + p * x->residual_stride + m, lanes);
@@ -141,12 +157,15 @@ static inline void q7_transform_out(const q7_winograd_args *x, q7_place at,
                                     const float *const *from, int64_t step, int64_t channel,
                                     int64_t channels) {
     switch (x->act) { /* loops for each */
-#define ACT(act)                                                                            \
-    case Q7_act_##act:                                                                      \
-        if (x->stride == 1)                                                                 \
-            q7_transform_out_as(x, at, from, step, channel, channels, Q7_act_##act, false); \
-        else                                                                                \
-            q7_transform_out_as(x, at, from, step, channel, channels, Q7_act_##act, true);  \
+#define ACT(act)                                                                                \
+    case Q7_act_##act:                                                                          \
+        if (x->kh == 1)                                                                         \
+            q7_transform_out_as(x, at, from, step, channel, channels, Q7_act_##act, Q7_LINE);   \
+        else if (x->stride == 1)                                                                \
+            q7_transform_out_as(x, at, from, step, channel, channels, Q7_act_##act, Q7_SQUARE); \
+        else                                                                                    \
+            q7_transform_out_as(x, at, from, step, channel, channels, Q7_act_##act,             \
+                                Q7_SQUARE_BY_2);                                                \
         return;
 #include "../ops.def"
 #undef ACT

@@ -1,4 +1,4 @@
-/* winograd.c: conv_last of 3x3 kernels, stride 1 or 2, with stride 1 dilated or not, by Winograd's algorithm. A task is a
+/* winograd.c: conv_last of 3x3 kernels, stride 1 or 2, with stride 1 dilated or not, or of 1x3, by Winograd's algorithm. A task is a
  * block of tiles times a chunk of panels, of one group. Read kernels/winograd.h first.
  *
  * room: threads * q7_winograd_room floats, of the channels of a group. */
@@ -18,7 +18,8 @@ static q7_winograd_args group_of(const winograd_job *job, int64_t group) {
     x.C /= x.groups;
     x.M /= x.groups;
     x.x = (const float *)x.x + group * x.C;
-    x.w = (const float *)x.w + group * 16 * job->panels * job->call->nr * q7_winograd_k(&x);
+    x.w = (const float *)x.w +
+          group * q7_winograd_matrices(&x) * job->panels * job->call->nr * q7_winograd_k(&x);
     x.y = (float *)x.y + group * x.M;
     if (x.bias) x.bias = (const float *)x.bias + group * x.M;
     if (x.residual) x.residual = (const float *)x.residual + group * x.M;
@@ -35,15 +36,13 @@ static void winograd_task(void *arg, int64_t task, int64_t thread) {
         .end = tiles.end,
         .first_panel = panels.begin,
         .panel = panels.end,
-        .room = (float *)x.room +
-                thread * q7_winograd_room(x.stride, q7_winograd_k(&x), job->call->nr)};
+        .room = (float *)x.room + thread * q7_winograd_room(&x, job->call->nr)};
     ((q7_winograd_kernel)job->call->kernel)(&x, &part);
 }
 
 void q7_op_winograd(const q7_winograd_args *x, const q7_call *call) {
     winograd_job job = {.x = x, .call = call};
-    job.tiles = x->N * x->OD * q7_winograd_lines(x->OH, x->dilation_h) *
-                q7_winograd_lines(x->OW, x->dilation_w);
+    job.tiles = x->N * x->OD * q7_winograd_tile_lines(x) * q7_winograd_lines(x->OW, x->dilation_w);
     if (job.tiles * x->M == 0) return;
     job.panels = q7_ceil_div(x->M / x->groups, call->nr);
     job.blocks = q7_ceil_div(job.tiles, Q7_WINOGRAD_TILES);

@@ -39,7 +39,13 @@ from q7x2_ep.ops.window import (
     window_fields,
     window_guards,
 )
-from q7x2_ep.ops.winograd import is_winograd, transformed, winograd_room
+from q7x2_ep.ops.winograd import (
+    is_winograd,
+    tiled_axes,
+    transformed,
+    turned,
+    winograd_room,
+)
 
 MIN_FILTERS, MIN_GROUPED = 8, 4  # of the only group; of one of several
 MAX_DIRECT = 1 << 15  # weights of a group: 128 KB of L2
@@ -258,15 +264,17 @@ def planes_of(b: Any, volume: Value) -> Value:
 
 def winograd_step(node: Node, b: Any, fields: dict[str, Any], residual: Optional[Value]) -> None:
     """A convolution whose weights are transformed here."""
-    w, groups, stride = node.inputs[1], node.attrs["group"], fields["stride_h"]
-    matrices = transformed(w.const, groups, stride)
+    w, groups, axes = node.inputs[1], node.attrs["group"], tiled_axes(fields)
+    fields.update(last_fields(node, b, residual), M=w.shape[0], groups=groups)
+    fields.update(y_d_pixels=fields["OH"] * fields["OW"], y_h_pixels=fields["OW"], y_w_pixels=1)
+    fields = turned(fields)
+    stride = fields.pop("stride_w")
+    matrices = transformed(w.const, groups, axes, stride)
     whole = b.graph.constant(matrices, Type(w.dtype, matrices.shape), w.name)
     filters, k = matrices.shape[1:]
-    floats = winograd_room(stride, k, b.kernel("winograd").nr, b.constants)
-    for name in ("kh", "kw", "stride_h", "stride_w"):
-        del fields[name]
-    fields.update(last_fields(node, b, residual), M=w.shape[0], groups=groups, stride=stride)
-    fields.update(w=b.packed(k, filters, 1, k, whole), room=b.threads * floats * 4)
+    floats = winograd_room(axes, stride, k, b.kernel("winograd").nr, b.constants)
+    fields.update(w=b.packed(k, filters, 1, k, whole), room=b.threads * floats * 4, stride=stride)
+    del fields["kw"], fields["stride_h"]
     b.step("winograd", kernel="winograd", **fields)
 
 

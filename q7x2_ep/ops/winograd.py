@@ -1,4 +1,6 @@
-"""Winograd's algorithm for kernels of 3x3, in any number of planes: see csrc/kernels/winograd.h."""
+"""Winograd's algorithm for kernels of 3x3, in any number of planes, and of lines of three: see
+csrc/kernels/winograd.h.
+"""
 
 from __future__ import annotations
 
@@ -12,49 +14,82 @@ from q7x2_ep.ir.shape import Dim, ceildiv
 
 MIN_WINOGRAD = {1: 32, 2: 64}  # channels and filters, by stride
 MIN_OF_PLANES = {1: 5, 2: 24}  # channels of several planes, which conv_direct does not have
+MIN_OF_LINES = {"h": 64, "w": 64, "d": 16}  # channels and filters: nor lines of planes
 MIN_PIXELS = 36
 WINOGRAD_SHARE = 0.9  # of the products of windows, what they cost beside theirs included
 SMALL_DILATION = 8  # for images of unknown size
 WINOGRAD_GAP = 16  # Q7_WINOGRAD_GAP
+PADS = {"d": "pad_front", "h": "pad_top", "w": "pad_left"}
+
+
+def tiled_axes(spec: Mapping[str, Any]) -> str:
+    """The axes that tiles are of: "hw", that of a line of three, or none."""
+    plane = (spec["kh"], spec["kw"])
+    if plane in ((3, 3), (1, 3), (3, 1)):
+        return {(3, 3): "hw", (1, 3): "w", (3, 1): "h"}[plane]
+    return "d" if plane == (1, 1) and spec["kd"] == 3 else ""
 
 
 def is_winograd(node: Node, spec: dict[str, Dim]) -> bool:
     """Whether the algorithm of kernels/winograd.h applies, and wins."""
-    stride, dilated = spec["stride_h"], max(spec["dilation_h"], spec["dilation_w"]) > 1
-    if spec["stride_w"] != stride or stride not in MIN_WINOGRAD or (dilated and stride != 1):
+    axes = tiled_axes(spec)
+    if not axes:
         return False
+    stride, dilated = spec[f"stride_{axes[-1]}"], max(spec[f"dilation_{a}"] for a in axes) > 1
     filters, channels = node.inputs[1].shape[:2]
-    small = (spec["kh"], spec["kw"]) == (3, 3)
+    least = min(filters // node.attrs["group"], channels)
+    if axes != "hw":
+        fits = spec["stride_h"] == spec["stride_w"] == stride == 1
+        wide = least >= MIN_OF_LINES[axes]
+    else:
+        fits = spec["stride_h"] == stride and (stride == 1 or (stride == 2 and not dilated))
+        wide = fits and least >= MIN_WINOGRAD[stride]
+        if fits and spec["kd"] != 1:
+            wide = channels >= MIN_OF_PLANES[stride]
     images = spec["N"] if isinstance(spec["N"], int) else 1
     pixels = images * spec["OD"] * spec["OH"] * spec["OW"]
     few = isinstance(pixels, int) and pixels < MIN_PIXELS  # bound by reading the weights
-    wide = min(filters // node.attrs["group"], channels) >= MIN_WINOGRAD[stride]
-    if spec["kd"] != 1:
-        wide = channels >= MIN_OF_PLANES[stride]
-    return small and wide and not few and saves_products(spec)
+    return fits and wide and not few and saves_products(spec, axes)
 
 
-def saves_products(spec: Mapping[str, Any]) -> bool:
+def saves_products(spec: Mapping[str, Any], axes: str) -> bool:
     """Whether tiles take fewer products than windows have that do not lie in padding: lines and
     planes of a kernel that do conv_last leaves out.
     """
     made = met = 1
-    for side, pad in (("d", "pad_front"), ("h", "pad_top"), ("w", "pad_left")):
-        names = (side.upper(), f"O{side.upper()}", f"k{side}", f"stride_{side}", f"dilation_{side}")
+    for axis, pad in PADS.items():
+        names = (axis.upper(), f"O{axis.upper()}", f"k{axis}", f"stride_{axis}", f"dilation_{axis}")
         size, out, kernel, stride, dilation = (spec[name] for name in names)
         if not all(isinstance(n, int) for n in (size, out, spec[pad])):
-            return max(spec["dilation_h"], spec["dilation_w"]) <= SMALL_DILATION
+            return max(spec[f"dilation_{tiled}"] for tiled in axes) <= SMALL_DILATION
         inside = [
             min(out, ceildiv(spec[pad] - tap + size, stride))
             - max(0, ceildiv(spec[pad] - tap, stride))
             for tap in range(0, kernel * dilation, dilation)
         ]
-        met *= out * sum(n > 0 for n in inside) if side == "w" else sum(max(n, 0) for n in inside)
-        if side == "d":
-            made *= met
+        in_axis = sum(max(n, 0) for n in inside)
+        if axis == "w":
+            in_axis = out * sum(n > 0 for n in inside)
+        met *= in_axis
+        if axis not in axes:
+            made *= in_axis
         else:
             made *= 4 * winograd_lines(out, dilation) if stride == 1 else out // 2 * 5 + out % 2 * 3
     return made < WINOGRAD_SHARE * met
+
+
+def turned(fields: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a step for which a line of three, of rows or of planes, is one of columns."""
+    axes = tiled_axes(fields)
+    if axes in ("hw", "w"):
+        return fields
+    names = ("{0}", "O{0}", "k{1}", "stride_{1}", "dilation_{1}", "x_{1}_stride", "y_{1}_pixels")
+    found = dict(fields)
+    for axis, other in zip("dhw", "dwh" if axes == "h" else "hwd"):
+        found[PADS[axis]] = fields[PADS[other]]
+        for name in names:
+            found[name.format(axis.upper(), axis)] = fields[name.format(other.upper(), other)]
+    return found
 
 
 def winograd_lines(size: int, dilation: int) -> int:
@@ -62,21 +97,25 @@ def winograd_lines(size: int, dilation: int) -> int:
     return size // (2 * dilation) * dilation + min(dilation, size % (2 * dilation))
 
 
-def transformed(w: np.ndarray, groups: int, stride: int = 1) -> np.ndarray:
-    """G w G^T of every kernel (M, C, .., 3, 3), as matrices (groups * 16, M / groups, kd * C)."""
+def transformed(w: np.ndarray, groups: int, axes: str, stride: int = 1) -> np.ndarray:
+    """G w G^T of every kernel (M, C, .., 3, 3), or G w of a line of three, as matrices
+    (groups * 16 or 4, M / groups, planes * C).
+    """
     g = np.array([[1, 0, 0], [0.5, 0.5, 0.5], [0.5, -0.5, 0.5], [0, 0, 1]])
     if stride == 2:
         g = np.array([[1, 0, 0], [0, 1, 0], [1, 0, 1], [0, 0, 1]])
-    both = np.einsum("ai,bj->abij", g, g).reshape(16, 9)
-    by_plane = w.reshape(*w.shape[:2], -1, 9).swapaxes(1, 2)
-    result = both @ by_plane.reshape(-1, 9).T.astype(np.float64)
-    matrices = result.astype(np.float32).reshape(16, groups, w.shape[0] // groups, -1)
-    return matrices.swapaxes(0, 1).reshape(groups * 16, *matrices.shape[2:])
+    if axes == "hw":
+        g = np.einsum("ai,bj->abij", g, g).reshape(16, 9)
+    matrices, taps = g.shape
+    by_plane = w.reshape(*w.shape[:2], -1, taps).swapaxes(1, 2)
+    result = (g @ by_plane.reshape(-1, taps).T.astype(np.float64)).astype(np.float32)
+    split = result.reshape(matrices, groups, w.shape[0] // groups, -1)
+    return split.swapaxes(0, 1).reshape(groups * matrices, *split.shape[2:])
 
 
-def winograd_room(stride: int, k: int, nr: int, constants: Mapping[str, int]) -> int:
+def winograd_room(axes: str, stride: int, k: int, nr: int, constants: Mapping[str, int]) -> int:
     """q7_winograd_room of csrc/kernels/winograd.h."""
     row = k + WINOGRAD_GAP
-    rows, sums = (16, 16) if stride == 1 else (25, 9)
+    rows, sums = (4, 4) if axes != "hw" else (16, 16) if stride == 1 else (25, 9)
     floats = row + constants["WINOGRAD_TILES"] * (rows * row + sums * nr)
     return -(-floats // 16) * 16

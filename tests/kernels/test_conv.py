@@ -10,7 +10,7 @@ import pytest
 from q7x2_ep.backend.cpu.library import load
 from q7x2_ep.dtypes import FLOAT
 from q7x2_ep.ops.conv import paired_weights
-from q7x2_ep.ops.winograd import transformed, winograd_room
+from q7x2_ep.ops.winograd import tiled_axes, transformed, turned, winograd_room
 from q7x2_ep.plan.target import KernelRow
 from tests.kernels.harness import rows, run_op, tolerance
 from tests.kernels.windows import Window, convolve, window
@@ -111,6 +111,20 @@ WINOGRAD = {
     "far": Case((2, 33, 9, 30), (9, 33, 3, 3), pads((3, 3), (1, 1), (6, 7), (6, 7), (6, 7))),
     "3-D": Case((2, 35, 4, 7, 8), (40, 35, 3, 3, 3), window((3, 3, 3), pad=1)),
     "3-D of one plane": Case((1, 9, 1, 5, 6), (33, 9, 3, 3, 3), window((3, 3, 3), pad=1)),
+    "a line": Case((2, 20, 5, 23), (40, 20, 1, 3), pads((1, 3), (1, 1), (0, 1), (0, 1))),
+    "a signal": Case((2, 33, 301), (35, 33, 3), window((3,), pad=1)),
+    "a signal, dilated": Case((1, 9, 61), (33, 9, 3), window((3,), dilation=5, pad=2)),
+    "a signal, groups": Case((1, 66, 40), (70, 33, 3), window((3,)), 2),
+    "a column": Case((2, 20, 15, 6), (40, 20, 3, 1), pads((3, 1), (1, 1), (2, 0), (0, 1))),
+    "a column, dilated": Case(
+        (1, 9, 15, 6), (33, 9, 3, 1), pads((3, 1), (1, 1), (2, 0), (2, 0), (3, 1))
+    ),
+    "3-D, a line": Case((1, 9, 4, 3, 8), (20, 9, 2, 1, 3), window((2, 1, 3), pad=1)),
+    "3-D, through planes": Case(
+        (2, 9, 9, 3, 4),
+        (33, 9, 3, 1, 1),
+        pads((3, 1, 1), (1, 1, 1), (1, 0, 0), (2, 0, 0), (1,) * 3),
+    ),
     "3-D, few filters": Case((1, 20, 3, 6, 7), (3, 20, 3, 3, 3), window((3, 3, 3), pad=1)),
     "3-D, flat": Case((2, 9, 5, 4, 5), (33, 9, 1, 3, 3), window((1, 3, 3))),
     "3-D strided": Case((1, 18, 9, 10, 11), (20, 18, 3, 3, 3), window((3, 3, 3), stride=2, pad=1)),
@@ -177,14 +191,20 @@ def run(
     elif op == "depthwise":
         given["w"] = np.ascontiguousarray(w.reshape(case.w[0], -1).T)
     elif op == "winograd":
-        stride = given["stride_h"]
-        matrices = transformed(w, case.groups, stride)[..., None]
-        whole = Case(case.x, (16 * case.w[0], matrices.shape[2], 1), case.at, 16 * case.groups)
+        axes, outs = tiled_axes(given), [given[name] for name in ("OD", "OH", "OW")]
+        steps = (outs[1] * outs[2], outs[2], 1)
+        given = turned({**given, **{f"y_{a}_pixels": n for a, n in zip("dhw", steps)}})
+        stride = given["stride_w"]
+        matrices = transformed(w, case.groups, axes, stride)[..., None]
+        count = 16 if axes == "hw" else 4
+        whole = Case(
+            case.x, (count * case.w[0], matrices.shape[2], 1), case.at, count * case.groups
+        )
         given.update(w=packed(row, whole, matrices.reshape(whole.w)), M=case.w[0])
         given["groups"] = case.groups
-        names = ("kh", "kw", "stride_h", "stride_w")
+        names = ("kw", "stride_h", "stride_w")
         given = {name: value for name, value in given.items() if name not in names}
-        floats = winograd_room(stride, matrices.shape[2], row.nr, CONSTANTS)
+        floats = winograd_room(axes, stride, matrices.shape[2], row.nr, CONSTANTS)
         given.update(stride=stride, room=threads * floats * 4)
     else:
         k = int(np.prod(case.w[1:]))

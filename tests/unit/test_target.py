@@ -45,7 +45,10 @@ def test_tiles_are_for_bytes_where_there_are_many_cpus(cap, cpus, floats, byte):
         ("1,64,9,9", "3,64,3,3", "conv"),
         ("1,16,8,14,14", "16,16,3,3,3", "winograd"),
         ("1,4,8,14,14", "16,4,3,3,3", "conv_direct"),
-        ("1,64,8,14,14", "64,64,3,1,1", "conv_last"),
+        ("1,64,8,14,14", "64,64,3,1,1", "winograd"),
+        ("1,64,8,14,14", "64,64,4,1,1", "conv_last"),
+        ("1,64,300", "64,64,3", "winograd"),
+        ("1,32,300", "32,32,3", "conv_direct"),
     ],
 )
 def test_convolutions_are_never_in_tiles(x, w, op):
