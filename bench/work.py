@@ -114,7 +114,7 @@ def of(step: Step, sizes: Mapping[str, int]) -> Work:
 
 
 def made(step: Step, sizes: Mapping[str, int]) -> Work:
-    """What a step does itself: Winograd makes 16 of 36 products, with a stride of 2 25; in lines 24."""
+    """What a step does itself: Winograd makes 16 of 36 products, 25 by 2, 24 in lines."""
     each = of(step, sizes)
     if step.op != "winograd":
         return each
