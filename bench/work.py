@@ -81,6 +81,7 @@ PACKED: dict[str, Callable[[Any], int]] = {  # op: weights that are packed, whic
     "winograd": lambda f: (4 if f.kh == 1 else 16) * f.M * f.C * f.kd // f.groups,
     "rnn": lambda f: f.D * f.gates * f.H * f.H,
 }
+IMAGES = ("conv_last", "conv_direct", "winograd", "depthwise")  # may lie among other channels
 SELECTING = ("copy", "gather", "gather_elements", "gather_nd")  # read no more than they write
 
 
@@ -94,6 +95,8 @@ def of(step: Step, sizes: Mapping[str, int]) -> Work:
         if operand is None or operand.storage.name == "scratch":
             continue
         size = operand.storage.bytes if operand.size is None else operand.size
+        if operand.size is None and step.op in IMAGES and name in ("x", "y", "residual"):
+            size = 4 * _elements(f, name)
         into = written if name in outputs else read
         place = (operand.storage, repr(operand.offset) if operand.size is not None else "")
         into[place] = max(into.get(place, 0), _value(size, sizes))
@@ -111,6 +114,13 @@ def of(step: Step, sizes: Mapping[str, int]) -> Work:
         else max([*read.values(), *written.values()], default=0) / 4
     )
     return Work(float(flops), float(moved), float(sum(written.values())))
+
+
+def _elements(f: Any, name: str) -> int:
+    """Those of an operand of a convolution: x, or y and what is added to it."""
+    if name == "x":
+        return int(f.N * f.C * getattr(f, "D", 1) * f.H * f.W)
+    return int(f.N * getattr(f, "M", f.C) * getattr(f, "OD", 1) * f.OH * f.OW)
 
 
 def made(step: Step, sizes: Mapping[str, int]) -> Work:
