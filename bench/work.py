@@ -46,8 +46,19 @@ def visible(f: Any) -> int:
 
 
 def windows(f: Any) -> int:
-    """Taps of all windows of a convolution, for one channel of x and y."""
-    return int(f.N * f.OD * f.OH * f.OW * f.kd * f.kh * f.kw)
+    """Taps that meet x, of all windows of a convolution, for one channel of x and y."""
+    met = f.N
+    for axis, pad in (("d", "pad_front"), ("h", "pad_top"), ("w", "pad_left")):
+        if not hasattr(f, axis.upper()):
+            continue
+        size, out, before = (getattr(f, name) for name in (axis.upper(), f"O{axis.upper()}", pad))
+        kernel, dilation = getattr(f, f"k{axis}", 3), getattr(f, f"dilation_{axis}")
+        stride = getattr(f, f"stride_{axis}", None) or f.stride  # as kernels of 3, Winograd's
+        taps = (before - tap * dilation for tap in range(kernel))  # what is before the first is out
+        met *= sum(
+            max(0, min(out, -(-(tap + size) // stride)) - max(0, -(-tap // stride))) for tap in taps
+        )
+    return int(met)
 
 
 TAPS = {"nearest": 1, "linear": 2, "cubic": 4}  # of interpolation, along each axis
@@ -61,12 +72,10 @@ PRODUCTS: dict[str, Callable[[Any], int]] = {  # op: multiply-adds
     "matmul_plain": lambda f: prod(f.batch[: f.ndim]) * f.m * f.n * f.k,
     "conv": lambda f: windows(f) * f.M * f.C // f.groups,
     "conv_last": lambda f: windows(f) * f.M * f.C // f.groups,
-    "conv_direct": lambda f: f.N * f.OH * f.OW * f.kh * f.kw * f.M * f.C // f.groups,
-    "winograd": lambda f: (
-        3 * f.kh * f.kd * f.N * f.OD * f.OH * f.OW * f.M * f.C // f.groups  # of a direct sum
-    ),
-    "qconv_last": lambda f: f.N * f.M * f.OH * f.OW * f.C // f.groups * f.kh * f.kw,
-    "qdepthwise": lambda f: f.N * f.C * f.OH * f.OW * f.kh * f.kw,
+    "conv_direct": lambda f: windows(f) * f.M * f.C // f.groups,
+    "winograd": lambda f: windows(f) * f.M * f.C // f.groups,  # of a direct sum
+    "qconv_last": lambda f: windows(f) * f.M * f.C // f.groups,
+    "qdepthwise": lambda f: windows(f) * f.C,
     "depthwise": lambda f: windows(f) * f.C,
     "attention": lambda f: f.B * f.H * visible(f) * (f.D + f.Dv),
     "linear_attention": lambda f: 3 * f.B * f.T * f.Hq * f.Dk * f.Dv,
