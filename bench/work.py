@@ -15,6 +15,7 @@ import numpy as np
 
 from q7x2_ep import dtypes
 from q7x2_ep.ir.shape import Expr, evaluate
+from q7x2_ep.ops.window import PADS, axis_of, meeting
 from q7x2_ep.plan.memory import THREADS
 from q7x2_ep.plan.parts import Step
 from q7x2_ep.session import InputSpec
@@ -47,18 +48,11 @@ def visible(f: Any) -> int:
 
 def windows(f: Any) -> int:
     """Taps that meet x, of all windows of a convolution, for one channel of x and y."""
-    met = f.N
-    for axis, pad in (("d", "pad_front"), ("h", "pad_top"), ("w", "pad_left")):
-        if not hasattr(f, axis.upper()):
-            continue
-        size, out, before = (getattr(f, name) for name in (axis.upper(), f"O{axis.upper()}", pad))
-        kernel, dilation = getattr(f, f"k{axis}", 3), getattr(f, f"dilation_{axis}")
-        stride = getattr(f, f"stride_{axis}", None) or f.stride  # as kernels of 3, Winograd's
-        taps = (before - tap * dilation for tap in range(kernel))  # what is before the first is out
-        met *= sum(
-            max(0, min(out, -(-(tap + size) // stride)) - max(0, -(-tap // stride))) for tap in taps
-        )
-    return int(met)
+    fields = {"kd": 1, "kh": 3, "kw": 3, **vars(f)}  # what qdepthwise is without
+    if hasattr(f, "stride"):
+        fields.update(stride_h=f.stride, stride_w=f.stride)
+    axes = (axis_of(fields, name) for name in PADS if name.upper() in fields)
+    return int(f.N * prod(sum(meeting(axis)) for axis in axes))
 
 
 TAPS = {"nearest": 1, "linear": 2, "cubic": 4}  # of interpolation, along each axis

@@ -1,5 +1,6 @@
 /* chain.h: the f32 loops that a chain runs: those of unary.h, binary.h, reduce.h and
- * quantize.h of the same instruction set and nothing else, so that a chain has the bits of its ops run one by one. */
+ * quantize.h of the same instruction set and nothing else, so that a chain has the bits of its ops run
+ * one by one. */
 #ifndef Q7_KERNELS_CHAIN_H
 #define Q7_KERNELS_CHAIN_H
 #include "binary.h"

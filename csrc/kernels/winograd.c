@@ -195,8 +195,7 @@ void Q7_KERNEL(winograd_f32)(const q7_winograd_args *x, const q7_winograd_block 
     const int64_t matrix = q7_ceil_div(x->M, NR) * size;
     const float *w = (const float *)x->w + all.first_plane * x->C * NR;
     float *zeros = part->room, *rows = zeros + row;
-    const int64_t side = all.scheme->side;
-    float *products = rows + (x->kh == 1 ? side : side * side) * all.tiles * row;
+    float *products = rows + q7_winograd_pixels(x) * all.tiles * row;
     memset(zeros, 0, (size_t)x->C * sizeof(float));
     for (int64_t i = 0; i < all.tiles; i++) transform_in(x, &all, i, zeros, rows, row);
     for (int64_t p = part->first_panel; p < part->panel; p++) {

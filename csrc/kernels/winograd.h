@@ -5,15 +5,18 @@
  *     conv_last; d the 4 x 4 pixels of x under a tile of y, zeros around x
  *
  * 16 products of matrices (tiles, C) @ (C, M), a multiplication for each output of 2.25 that a direct
- * sum takes. Of a volume the kd planes under a tile are so many times C channels. With stride 2, d is 5 x 5. Of a line of it, even pixels meet w[0] and w[2], odd ones w[1]:
+ * sum takes. Of a volume the kd planes under a tile are so many times C channels. With stride 2, d is
+ * 5 x 5. Of a line of it, even pixels meet w[0] and w[2], odd ones w[1]:
  *
  *     y[0] = a + b    a = (d[0] - d[2]) w[0] + d[1] w[1]    c = (d[4] - d[2]) w[2] + d[3] w[1]
  *     y[1] = b + c    b = d[2] (w[0] + w[2])
  *
- * so that 25 products with 16 matrices make 9 sums, a multiplication of 1.44. Of kernels of one line, kh 1,
- * a tile is 2 pixels of 4: 4 products with 4 matrices, a multiplication of 1.5. Kernels of
- * one column, or of one pixel in several planes, are such lines of x and y turned around. w holds the matrices G w G^T as packed panels. Channels are summed in blocks of Q7_WINOGRAD_K_BLOCK. room:
- * q7_winograd_room floats. */
+ * so that 25 products with 16 matrices make 9 sums, a multiplication of 1.44. Of kernels of one line,
+ * kh 1, a tile is 2 pixels of 4: 4 products with 4 matrices, a multiplication of 1.5. Kernels of one
+ * column, or of one pixel in several planes, are such lines of x and y turned around.
+ *
+ * w holds the matrices G w G^T as packed panels. Channels are summed in blocks of
+ * Q7_WINOGRAD_K_BLOCK. room: q7_winograd_room floats. */
 #ifndef Q7_WINOGRAD_H
 #define Q7_WINOGRAD_H
 #include "../abi.h"
@@ -48,13 +51,18 @@ static inline int64_t q7_winograd_matrices(const q7_winograd_args *x) {
     return x->kh == 1 ? 4 : 16;
 }
 
+/* Of x under a tile. */
+static inline int64_t q7_winograd_pixels(const q7_winograd_args *x) {
+    const int64_t side = x->stride + 3;
+    return x->kh == 1 ? side : side * side;
+}
+
 enum { Q7_WINOGRAD_GAP = 16 }; /* floats between rows of channels: not the same sets of L1 */
 
 /* Zeros, the transformed x of a block, and the products of a panel. */
 static inline int64_t q7_winograd_room(const q7_winograd_args *x, int64_t nr) {
-    const int64_t row = q7_winograd_k(x) + Q7_WINOGRAD_GAP, side = x->stride + 3;
+    const int64_t row = q7_winograd_k(x) + Q7_WINOGRAD_GAP, rows = q7_winograd_pixels(x);
     const int64_t sums = x->stride == 1 ? q7_winograd_matrices(x) : 9;
-    const int64_t rows = x->kh == 1 ? side : side * side;
     return q7_ceil_div(row + Q7_WINOGRAD_TILES * (rows * row + sums * nr), 16) * 16;
 }
 #endif

@@ -1,5 +1,6 @@
-/* winograd.c: conv_last of 3x3 kernels, stride 1 or 2, with stride 1 dilated or not, or of 1x3, by Winograd's algorithm. A task is a
- * block of tiles times a chunk of panels, of one group. Read kernels/winograd.h first.
+/* winograd.c: conv_last of 3x3 kernels, stride 1 or 2, with stride 1 dilated or not, or of 1x3, by
+ * Winograd's algorithm. A task is a block of tiles times a chunk of panels, of one group. Read
+ * kernels/winograd.h first.
  *
  * room: threads * q7_winograd_room floats, of the channels of a group. */
 #include "../kernels/winograd.h"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Callable, NamedTuple, Optional
 
 import numpy as np
@@ -45,6 +45,7 @@ class Axis(NamedTuple):
         return (self.kernel, self.stride, self.before, self.after) == (1, 1, 0, 0)
 
 
+PADS = {"d": "pad_front", "h": "pad_top", "w": "pad_left"}  # the fields of `before`, by dim
 WHOLE = Axis(1, 1, 1, 1, 0, 0, 1)  # a dim of size 1 that is not there
 
 
@@ -179,6 +180,23 @@ def window_fields(node: Node, spec: Sequence[Axis], ndim: int) -> dict[str, Dim]
         fields.update({f"stride_{small}": axis.stride, f"dilation_{small}": axis.dilation})
         fields[f"pad_{pad}"] = axis.before
     return fields
+
+
+def axis_of(fields: Mapping[str, Any], name: str) -> Axis:
+    """The windows along d, h or w, of the fields of a convolution; what is behind x is left at 0."""
+    kernel, stride, dilation = (fields[key + name] for key in ("k", "stride_", "dilation_"))
+    size, out = fields[name.upper()], fields[f"O{name.upper()}"]
+    return Axis(size, kernel, stride, dilation, fields[PADS[name]], 0, out)
+
+
+def meeting(axis: Axis) -> list[int]:
+    """How many windows each element of the kernel meets x in, and not what is around it."""
+    size, stride = axis.size, axis.stride
+    first = (axis.before - tap * axis.dilation for tap in range(axis.kernel))
+    return [
+        max(0, min(axis.out, ceildiv(at + size, stride)) - max(0, ceildiv(at, stride)))
+        for at in first
+    ]
 
 
 def half_as_single(reference: Callable[..., Any]) -> Callable[..., Any]:

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from q7x2_ep.ir.core import Node
-from q7x2_ep.ir.shape import Dim, ceildiv
+from q7x2_ep.ir.shape import Dim
+from q7x2_ep.ops.window import PADS, axis_of, meeting
 
 MIN_WINOGRAD = {1: 32, 2: 64}  # channels and filters, by stride
 MIN_OF_PLANES = {1: 5, 2: 24}  # channels of several planes, which conv_direct does not have
@@ -19,7 +20,6 @@ MIN_PIXELS = 36
 WINOGRAD_SHARE = 0.9  # of the products of windows, what they cost beside theirs included
 SMALL_DILATION = 8  # for images of unknown size
 WINOGRAD_GAP = 16  # Q7_WINOGRAD_GAP
-PADS = {"d": "pad_front", "h": "pad_top", "w": "pad_left"}
 
 
 def tiled_axes(spec: Mapping[str, Any]) -> str:
@@ -57,24 +57,19 @@ def saves_products(spec: Mapping[str, Any], axes: str) -> bool:
     planes of a kernel that do conv_last leaves out.
     """
     made = met = 1
-    for axis, pad in PADS.items():
-        names = (axis.upper(), f"O{axis.upper()}", f"k{axis}", f"stride_{axis}", f"dilation_{axis}")
-        size, out, kernel, stride, dilation = (spec[name] for name in names)
-        if not all(isinstance(n, int) for n in (size, out, spec[pad])):
+    for name in PADS:
+        axis = axis_of(spec, name)
+        if not all(isinstance(n, int) for n in (axis.size, axis.out, axis.before)):
             return max(spec[f"dilation_{tiled}"] for tiled in axes) <= SMALL_DILATION
-        inside = [
-            min(out, ceildiv(spec[pad] - tap + size, stride))
-            - max(0, ceildiv(spec[pad] - tap, stride))
-            for tap in range(0, kernel * dilation, dilation)
-        ]
-        in_axis = sum(max(n, 0) for n in inside)
-        if axis == "w":
-            in_axis = out * sum(n > 0 for n in inside)
+        inside = meeting(axis)
+        in_axis = sum(inside) if name != "w" else axis.out * sum(n > 0 for n in inside)
         met *= in_axis
-        if axis not in axes:
+        if name not in axes:
             made *= in_axis
+        elif axis.stride == 1:
+            made *= 4 * winograd_lines(axis.out, axis.dilation)
         else:
-            made *= 4 * winograd_lines(out, dilation) if stride == 1 else out // 2 * 5 + out % 2 * 3
+            made *= axis.out // 2 * 5 + axis.out % 2 * 3
     return made < WINOGRAD_SHARE * met
 
 
