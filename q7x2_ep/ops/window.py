@@ -183,7 +183,7 @@ def window_fields(node: Node, spec: Sequence[Axis], ndim: int) -> dict[str, Dim]
 
 
 def axis_of(fields: Mapping[str, Any], name: str) -> Axis:
-    """The windows along d, h or w, of the fields of a convolution; what is behind x is left at 0."""
+    """The windows along d, h or w, of a convolution's fields; `after` is not among them."""
     kernel, stride, dilation = (fields[key + name] for key in ("k", "stride_", "dilation_"))
     size, out = fields[name.upper()], fields[f"O{name.upper()}"]
     return Axis(size, kernel, stride, dilation, fields[PADS[name]], 0, out)
