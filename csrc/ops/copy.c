@@ -97,6 +97,14 @@ static void transpose_strip(const char *x, int64_t x_stride, char *y, int64_t y_
         interleave((const uint8_t *)x, x_stride, (uint8_t *)y, rows);
         return;
     }
+    if (bytes == 4 && cols == 2 && y_stride == 2) {
+        q7_zip(x, x + x_stride * 4, y, rows);
+        return;
+    }
+    if (bytes == 4 && rows == 2 && x_stride == 2) {
+        q7_unzip(x, y, y + y_stride * 4, cols);
+        return;
+    }
     for (int64_t q = 0; q < cols; q += STRIP) {
         const int64_t n = q7_min(STRIP, cols - q);
         const char *from = x + q * x_stride * bytes;
@@ -151,6 +159,23 @@ static void sort_dims(q7_nest *nest) {
         }
 }
 
+/* Runs that both sides hold become elements, where those may be so wide. */
+static void widen(copy_job *job) {
+    q7_nest *nest = &job->nest;
+    const int64_t last = nest->ndim - 1, n = nest->shape[last], bytes = n * job->elem_bytes;
+    if (last == 0 || n < 2 || bytes > 16 || (bytes & (bytes - 1)) || nest->stride[X][last] != 1 ||
+        nest->stride[Y][last] != 1)
+        return;
+    for (int64_t i = 0; i < last; i++)
+        if (nest->stride[X][i] % n || nest->stride[Y][i] % n) return;
+    for (int64_t i = 0; i < last; i++) {
+        nest->stride[X][i] /= n;
+        nest->stride[Y][i] /= n;
+    }
+    nest->ndim = last;
+    job->elem_bytes = bytes;
+}
+
 void q7_op_copy(const q7_copy_args *args, const q7_call *call) {
     const int64_t bytes = args->elem_bytes;
     copy_job job = {(const char *)args->x + args->x_offset * bytes,
@@ -169,6 +194,7 @@ void q7_op_copy(const q7_copy_args *args, const q7_call *call) {
     }
     sort_dims(nest);
     q7_nest_collapse(nest);
+    widen(&job);
     const int64_t last = nest->ndim - 1;
     if (nest->shape[last] == 1 || (nest->stride[X][last] == 1 && nest->stride[Y][last] == 1)) {
         q7_nest_run(nest, call, copy_runs, &job);

@@ -124,7 +124,7 @@ FUSIONS = (
         File("conv", "PADDED AFFINE TRANSPOSE_AFFINE", _CONVOLUTIONS),
         File("branches", "BRANCHES SKIP", "Conv"),
     ),
-    Walk(File("conv", "ACTIVATION RESIDUAL TRANSPOSE_ACTIVATION", _CONVOLUTIONS)),
+    Walk(File("conv", "GATED ACTIVATION RESIDUAL TRANSPOSE_ACTIVATION", _CONVOLUTIONS)),
     # After Conv, into which a norm disappears; with what follows before without.
     Walk(File("batch_norm", "SCALED", "BatchNormalization")),
     Walk(File("batch_norm", "BATCH_NORM", "BatchNormalization")),

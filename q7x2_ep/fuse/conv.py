@@ -3,7 +3,8 @@
 BatchNormalization, and factors and terms per channel, are linear in y: they scale the weights and
 shift the bias, once, at load. Zeros around x are pads. An activation and a residual, in either
 order, make it a q7::Conv, whose epilogue has them. A ConvTranspose takes what scales and shifts it
-in the same way, and an activation as q7::ConvTranspose.
+in the same way, and an activation as q7::ConvTranspose. Gates of the channels of x, as of squeeze
+and excite, scale the weights in each run.
 Source: ONNX Conv, BatchNormalization (inference form), Pad; He et al. 2015 (residual first).
 """
 
@@ -17,6 +18,7 @@ from q7x2_ep.ir.pattern import Match
 from q7x2_ep.ir.rewrite import Fusion
 from q7x2_ep.ops.activation import activation_of
 from q7x2_ep.ops.common import Activation
+from q7x2_ep.ops.conv import takes_gate
 from q7x2_ep.ops.window import window_attributes
 
 CONV, FUSED = "Conv", "q7::Conv"
@@ -169,6 +171,22 @@ def _build_padded(g: Any, operands: tuple[Value, ...], attrs: dict[str, Any]) ->
     return g.Conv(*operands, **attrs)
 
 
+def gated(g: Any, x: Any, gate: Any, w: Any, bias: Any) -> Any:
+    product = g.Mul(x, gate)
+    return g.either(lambda: g.Conv(product, w), lambda: g.Conv(product, w, bias))
+
+
+def _check_gated(match: Match) -> Union[dict[str, Any], str]:
+    if not takes_gate(match.root, match["x"], match["gate"]):
+        return ""
+    operands = (match["x"], match["w"], match.get("bias"), None, match["gate"])
+    return {"operands": operands, "attrs": match.root.attrs}
+
+
+def _build_gated(g: Any, operands: tuple[Optional[Value], ...], attrs: dict[str, Any]) -> Value:
+    return g.call(FUSED, *operands, **attrs)
+
+
 def _result(g: Any, y: Any) -> Any:
     return g.either(lambda: g.result(FUSED, y), lambda: g.result(CONV, y))
 
@@ -202,7 +220,7 @@ def _check_residual(match: Match) -> Union[dict[str, Any], str]:
 
 def _build_residual(g: Any, node: Node, residual: Value) -> Value:
     x, w, bias = (*node.inputs, None)[:3]
-    return g.call(FUSED, x, w, bias, residual, **node.attrs)
+    return g.call(FUSED, x, w, bias, residual, *node.inputs[4:], **node.attrs)
 
 
 def _transposed(g: Any, y: Any) -> Any:
@@ -226,3 +244,4 @@ TRANSPOSE_ACTIVATION = Fusion(
     "ConvTransposeActivation", activations(_transposed), _check_activation, _build_transposed
 )
 RESIDUAL = Fusion("ConvResidual", (with_residual,), _check_residual, _build_residual)
+GATED = Fusion("GatedConv", (gated,), _check_gated, _build_gated)

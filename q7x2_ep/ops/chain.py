@@ -224,7 +224,7 @@ class Chain:
         reduction = instructions.pop() if instructions[-1].step == "reduce" else None
         operands, y = given, node.output
         if not reduction:
-            operands, y = in_order(b, given, node.output)
+            operands, y = in_order(b, given, node.output, dense=False)
             shape = y.shape or (1,)
         views = [expand_view(_walkable(b, value), shape) for value in operands]
         rows_stride = max(b.constants["CHAIN_BLOCK"], shape[-1]) if reduction else 0

@@ -481,14 +481,16 @@ def where_step(b: Any, condition: Operand, left: Operand, right: Operand, y: Val
     b.step("where", y=place, elem_bytes=dtypes.size(y.dtype), **views, **fields)
 
 
-def in_order(b: Any, operands: list[Operand], y: Value) -> tuple[list[Operand], Operand]:
+def in_order(
+    b: Any, operands: list[Operand], y: Value, dense: bool = True
+) -> tuple[list[Operand], Operand]:
     """The operands of an elementwise step, and y: as they are, or all seen as (N, .., C), where
-    those of y's shape are stored so; then y is, too.
+    those of y's shape are stored so; then y is, too. dense: with nothing between the pixels.
     """
     whole = [operand for operand in operands if operand.shape == y.shape]
     if not whole or not all(is_image(b, operand) for operand in whole):
         return operands, y
-    return [turned(b, operand, y) for operand in operands], image_of(b, y).channels_last()
+    return [turned(b, operand, y, dense) for operand in operands], image_of(b, y).channels_last()
 
 
 def is_image(b: Any, operand: Operand) -> bool:
@@ -496,10 +498,10 @@ def is_image(b: Any, operand: Operand) -> bool:
     return (operand if isinstance(operand, View) else b.view(operand)).is_channels_last()
 
 
-def turned(b: Any, operand: Operand, y: Value) -> View:
+def turned(b: Any, operand: Operand, y: Value, dense: bool) -> View:
     """An operand that broadcasts to y (N, C, ..), seen as (N, .., C)."""
     if operand.shape == y.shape and isinstance(operand, Value):
-        return b.channels_last(operand, dense=True).channels_last()
+        return b.channels_last(operand, dense).channels_last()
     view = operand if isinstance(operand, View) else b.view(operand)
     missing = len(y.shape) - len(view.shape)
     shape, strides = (1,) * missing + tuple(view.shape), (0,) * missing + tuple(view.strides)

@@ -6,6 +6,7 @@ from typing import Any, Optional
 
 import numpy as np
 
+from q7x2_ep import dtypes
 from q7x2_ep.errors import ModelError
 from q7x2_ep.ir.core import Node, Type, Value
 from q7x2_ep.ir.shape import Dim, ceildiv, maximum, minimum, product
@@ -50,6 +51,7 @@ from q7x2_ep.ops.winograd import (
 MIN_FILTERS, MIN_GROUPED = 8, 4  # of the only group; of one of several
 MAX_DIRECT = 1 << 15  # weights of a group: 128 KB of L2
 MAX_PLANES = 4
+MIN_GATED = 5  # pixels to a filter where its weights take the gates
 
 
 def conv_shape(node: Node, x: tuple[Dim, ...], w: tuple[Dim, ...]) -> tuple[Dim, ...]:
@@ -117,11 +119,13 @@ class FusedConv:
     residual).
 
     activation, with act_alpha and act_beta where it has them: a member of ACTIVATIONS.
-    Shapes: as Conv, residual as y.
-    Source: ONNX Conv; the epilogue of csrc/kernels/gemm.h.
+    gate: x is gate * x; kernels of one pixel, of one image in one group, see `takes_gate`.
+    Shapes: as Conv, residual as y, gate (1, C, 1, ..).
+    Source: ONNX Conv; the epilogue of csrc/kernels/gemm.h; gates of Hu et al. 2018
+    (squeeze and excite).
     """
 
-    signature = "x, w, bias?, residual? -> y"
+    signature = "x, w, bias?, residual?, gate? -> y"
     attributes = {
         **Conv.attributes,
         "activation": "none",
@@ -138,13 +142,14 @@ class FusedConv:
         w: Value,
         bias: Optional[Value] = None,
         residual: Optional[Value] = None,
+        gate: Optional[Value] = None,
         activation: str = "none",
         act_alpha: Optional[float] = None,
         act_beta: Optional[float] = None,
         residual_first: int = 0,
         **attrs: Any,
     ) -> Value:
-        y = g.Conv(x, w, bias, **attrs)
+        y = g.Conv(x if gate is None else g.Mul(x, gate), w, bias, **attrs)
         if residual is not None and residual_first:
             y = g.Add(y, residual)
         y = ACTIVATIONS[activation](g, y, act_alpha or 0.0, act_beta or 0.0)
@@ -153,6 +158,25 @@ class FusedConv:
     def lower(node: Node, b: Any) -> None:
         residual_first = node.attrs["residual_first"]
         conv_step(node, b, node.input(3), Activation.of(node.attrs), residual_first)
+
+
+def takes_gate(node: Node, x: Value, gate: Value) -> bool:
+    """Whether a convolution can multiply its weights by the gate of each channel in place of x
+    (N, C, ..), and they are fewer.
+    """
+    w = node.inputs[1]
+    if x.shape is None or w.const is None or node.attrs["group"] != 1:
+        return False
+    pixels, ones = product(x.shape[2:]), (1,) * (len(x.shape) - 2)
+    return (
+        x.shape[0] == 1
+        and gate.shape == (1, x.shape[1], *ones)
+        and x.dtype == dtypes.FLOAT
+        and tuple(w.shape[2:]) == ones
+        and w.shape[0] >= MIN_FILTERS
+        and isinstance(pixels, int)
+        and pixels >= MIN_GATED * w.shape[0]
+    )
 
 
 def channel_guards(node: Node, bias: int = 2) -> list[Guard]:
@@ -208,13 +232,32 @@ def conv_step(
     else:
         filters, channels, taps = w.shape[0], w.shape[1], product(w.shape[2:])
         k, pixels = channels * taps, spec["N"] * spec["OD"] * spec["OH"] * spec["OW"]
-        fields["w"] = b.packed(
+        packed = b.packed(
             k, filters // groups, taps, k, w, matrices=groups, taps=taps, tap_stride=1
         )
+        fields["w"] = gated(b, packed, node.input(4), filters)
         rows = minimum(pixels, b.constants["GEMM_ROWS"])
         fields["windows"] = b.threads * rows * min(k, b.constants["CONV_K_BLOCK"]) * 4
         fields.update(last_fields(node, b, residual), M=filters, groups=groups)
         b.step("conv_last", kernel="gemm", tiles=False, **fields)
+
+
+def gated(b: Any, packed: Any, gate: Optional[Value], lanes: int, together: int = 1) -> Any:
+    """Panels of so many lanes, the rows of each channel times its gate, if there is one; together:
+    channels to a row.
+    """
+    if gate is None:
+        return packed
+    nr, rows = b.kernel("gemm").nr, gate.shape[1] // together
+    shape = (int(ceildiv(lanes, nr)), rows, nr)
+    gates = b.contiguous(gate).reshape((1, rows, together))
+    if together > 1:  # as long as a panel: runs of two take longer than all else
+        wide = View(gates.storage, (rows, nr // together, together), (together, 0, 1), gates.offset)
+        gates = materialized(b, wide).reshape((1, rows, nr))
+    y = temporary(b, gate.dtype, shape)
+    fields = {"op": "mul", "dtype": y.dtype, "ndim": 3, "shape": shape, "a_shape": shape}
+    b.step("binary", kernel="binary", a=packed, b=gates, y=y, b_shape=gates.shape, **fields)
+    return b.view(y)
 
 
 def is_flat(node: Node, b: Any) -> bool:
@@ -244,10 +287,10 @@ def of_planes(node: Node, b: Any, residual: Optional[Value]) -> tuple[Node, Opti
         "dilations": dilations[1:],
         "pads": [*pads[1:3], *pads[4:]],
     }
-    bias = node.input(2)
-    image_node = Node(node.op, [images[0], weights, bias], [images[2]], attrs, node.name)
-    if bias is not None:
-        bias.users.remove(image_node)  # the graph does not have it
+    shared = [node.input(2), None, node.input(4)]  # bias and gate
+    image_node = Node(node.op, [images[0], weights, *shared], [images[2]], attrs, node.name)
+    for value in filter(None, shared):
+        value.users.remove(image_node)  # the graph does not have it
     return image_node, images[1]
 
 
@@ -334,17 +377,19 @@ def direct_step(node: Node, b: Any, fields: dict[str, Any], residual: Optional[V
     fields.update(last_fields(node, b, residual, view), M=filters, groups=groups)
     fields.update(x_c_stride=view.strides[1], x_h_stride=h_stride, x_w_stride=view.strides[-1])
     del fields["x_d_stride"]
-    paired = not planes and are_paired(b.kernel("conv_direct"), filters // groups, channels, taps)
+    kernel, gate = b.kernel("conv_direct"), node.input(4)
+    paired = not planes and are_paired(kernel, filters // groups, channels, taps)
     fields["together"] = 2 if paired else 1
     if paired:
         matrices = paired_weights(w.const, groups, taps)
         whole = b.graph.constant(matrices, Type(w.dtype, matrices.shape), w.name)
         lanes = matrices.shape[2]
-        fields["w"] = b.packed(k // 2, lanes, lanes, 1, whole)
+        fields["w"] = gated(b, b.packed(k // 2, lanes, lanes, 1, whole), gate, lanes, 2)
     else:
-        fields["w"] = b.packed(
+        packed = b.packed(
             k, filters // groups, taps, k, w, matrices=groups, taps=taps, tap_stride=1
         )
+        fields["w"] = gated(b, packed, gate, filters)
     fields.update(offsets=b.threads * 8 * k, lines=b.threads * channels * height * width * 4)
     b.step("conv_direct", kernel="conv_direct", **fields)
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from q7x2_ep.ir.core import Value
+from q7x2_ep.ir.core import Node, Value
 from q7x2_ep.ir.shape import product
 from q7x2_ep.ir.view import View, channels_last
 from q7x2_ep.ops.common import allocate_rows, image_of
-from q7x2_ep.ops.movement import concat_axis, concat_places
+from q7x2_ep.ops.movement import concat_axis, concat_places, whole_of
 
 CONVS = ("Conv", "q7::Conv")
 
@@ -30,21 +30,32 @@ def feeds_convolutions(graph: Any, value: Value) -> bool:
     """Whether convolutions alone read an image, as their own or as a residual."""
     if graph.is_output(value) or not value.users:
         return False
-    return all(user.op in CONVS and value not in user.inputs[1:3] for user in value.users)
+    return all(is_convolution_of(user, value) for user in value.users)
+
+
+def is_convolution_of(node: Node, image: Value) -> bool:
+    """Whether a node reads an image as its own or as a residual."""
+    return node.op in CONVS and image not in (*node.inputs[1:3], *node.inputs[4:])
 
 
 def place_of(b: Any, y: Value) -> View:
     """Room for an image, the channels of a pixel side by side: in the place where a Concat of
-    channels that alone reads it wants it.
+    channels wants it, if nothing reads it but that, its beginnings, and convolutions.
     """
-    (user, *others) = y.users or (None,)
-    if others or user is None or user.op != "Concat" or b.graph.is_output(y):
+    joins = [user for user in y.users if user.op == "Concat"]
+    wholes = {whole_of(b, user) for user in joins}
+    if (
+        len(wholes) != 1
+        or b.graph.is_output(y)
+        or not all(user in joins or is_convolution_of(user, y) for user in y.users)
+    ):
         order = channels_last(len(y.shape))
         return allocate_rows(b, y, order=order, gains=feeds_convolutions)
-    if concat_axis(user) != 1 or user.output.dtype != y.dtype:
+    (whole,) = wholes
+    if concat_axis(whole) != 1 or whole.output.dtype != y.dtype:
         return image_of(b, y)
-    place_of(b, user.output)
-    for part, place in zip(user.inputs, concat_places(user, b)):
+    place_of(b, whole.output)
+    for part, place in zip(whole.inputs, concat_places(whole, b)):
         if part is y:
             b.alias(y, place)
     return b.view(y)

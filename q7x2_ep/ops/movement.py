@@ -13,7 +13,7 @@ import numpy as np
 
 from q7x2_ep import dtypes
 from q7x2_ep.errors import ModelError, UnsupportedOp
-from q7x2_ep.ir.core import Node, Type
+from q7x2_ep.ir.core import Node, Type, Value
 from q7x2_ep.ir.shape import (
     Dim,
     at_least,
@@ -37,6 +37,7 @@ from q7x2_ep.ops.common import (
     fresh,
     image_of,
     infer_same,
+    is_image,
     known,
     length,
     normal_axis,
@@ -615,16 +616,43 @@ class Concat:
     reference = lambda node, *arrays: np.concatenate(arrays, node.attrs["axis"])
 
     def lower(node: Node, b: Any) -> None:
-        """One copy per part; the plan drops those of parts that can be produced in place."""
-        if len(node.output.shape) > 2 and b.view(node.inputs[0]).is_channels_last():
-            image_of(b, node.output)
+        """One copy per part; the plan drops those of parts that can be produced in place. What has
+        been copied once is there for longer Concats.
+        """
+        if is_image(b, node.inputs[0]) and not b.is_placed(node.output):
+            image_of(b, whole_of(b, node).output)
         for part, place in zip(node.inputs, concat_places(node, b)):
             if part.shape[concat_axis(node)] != 0 and b.view(part) != place:
                 b.copy(b.view(part), place)
+                if place.storage is not node.output and is_made(b, part):
+                    b.alias(part, place)
 
 
 def concat_axis(node: Node) -> int:
     return normal_axis(node, node.attrs["axis"], len(dims(node)))
+
+
+def is_made(b: Any, value: Value) -> bool:
+    """Whether a value is of this graph alone: no input, constant or output."""
+    return value.producer is not None and not b.graph.is_output(value)
+
+
+def whole_of(b: Any, node: Node) -> Node:
+    """The longest Concat that begins with the parts of this one, as in dense blocks, where each
+    layer reads all those before it: what this one makes lies in front there.
+    """
+    parts, longest = node.inputs, node
+    for user in parts[0].users if is_made(b, node.output) else ():
+        if (
+            user.op == "Concat"
+            and len(user.inputs) > len(longest.inputs)
+            and user.inputs[: len(parts)] == parts
+            and concat_axis(user) == concat_axis(node)
+            and user.output.dtype == node.output.dtype
+            and is_made(b, user.output)
+        ):
+            longest = user
+    return longest
 
 
 def concat_places(node: Node, b: Any) -> list[View]:
@@ -633,6 +661,11 @@ def concat_places(node: Node, b: Any) -> list[View]:
     """
     axis, found = concat_axis(node), []
     start: Dim = 0
+    longest = whole_of(b, node)
+    if longest is not node and not b.is_placed(node.output):
+        front = b.allocate(longest.output).slice(axis, 0, node.output.shape[axis])
+        if front.is_channels_last() or front.is_contiguous():
+            b.alias(node.output, front)
     whole = b.allocate(node.output)
     for part in node.inputs:
         found.append(whole.slice(axis, start, part.shape[axis]))

@@ -19,14 +19,13 @@ from q7x2_ep.ops.common import (
     dims,
     image_of,
     is_used,
-    reduce_step,
     require_dtype,
     required_ints,
     size_guards,
     temporary,
     where_is,
 )
-from q7x2_ep.ops.reduce import lowest
+from q7x2_ep.ops.reduce import lowest, reduce_over
 from q7x2_ep.ops.window import (
     WHOLE,
     WINDOW_ATTRIBUTES,
@@ -220,10 +219,7 @@ def lower_global(op_name: str) -> Callable[[Node, Any], None]:
     def lower(node: Node, b: Any) -> None:
         x = node.inputs[0]
         require_dtype(node, x.dtype, FLOATS)
-        outer, n, inner = product(x.shape[:2]), product(x.shape[2:]), 1
-        if len(x.shape) > 2 and b.view(x).is_channels_last():
-            x, outer, inner = b.channels_last(x, dense=True), x.shape[0], x.shape[1]
-        reduce_step(b, op_name, x, node.output, outer, n, inner)
+        reduce_over(b, op_name, x, tuple(range(2, len(x.shape))), node.output)
 
     return lower
 

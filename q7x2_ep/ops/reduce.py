@@ -10,17 +10,21 @@ import numpy as np
 from q7x2_ep import dtypes
 from q7x2_ep.ir.core import Node, Type, Value
 from q7x2_ep.ir.shape import Dim, maximum, minimum, product
+from q7x2_ep.ir.view import channels_last
 from q7x2_ep.ops import op
 from q7x2_ep.ops.common import (
     BINARY,
     FLOATS,
     NUMBERS,
     NUMERIC,
+    Operand,
     binary_step,
     cast_step,
     cast_to,
     dims,
+    image_of,
     infer_same,
+    is_image,
     known,
     materialized,
     normal_axis,
@@ -147,18 +151,37 @@ def log_sum_exp(x: np.ndarray, axis: Any, keepdims: bool) -> np.ndarray:
 
 
 def reduce_over(b: Any, op: str, x: Value, axes: tuple[int, ...], y: Value) -> None:
-    """y = x reduced over axes. Axes that are not neighbours are copied to the end first."""
-    shape = x.shape
-    if not axes:
-        reduce_step(b, op, x, y, product(shape), 1, 1)
-    elif axes == tuple(range(axes[0], axes[-1] + 1)):
-        n = product(shape[axes[0] : axes[-1] + 1])
-        reduce_step(b, op, x, y, product(shape[: axes[0]]), n, product(shape[axes[-1] + 1 :]))
+    """y = x reduced over axes; those that are no neighbours in memory are copied to the end."""
+    read, along, place = _in_memory(b, x, axes, y)
+    shape = read.shape
+    if not along:
+        reduce_step(b, op, read, place, product(shape), 1, 1)
+    elif along[-1] - along[0] < len(along):
+        n = product(shape[along[0] : along[-1] + 1])
+        outer, inner = product(shape[: along[0]]), product(shape[along[-1] + 1 :])
+        reduce_step(b, op, read, place, outer, n, inner)
     else:
-        kept = [i for i in range(len(shape)) if i not in axes]
+        kept = [i for i in range(len(x.shape)) if i not in axes]
         view = b.view(x).transpose((*kept, *axes))
-        outer, n = product(shape[i] for i in kept), product(shape[i] for i in axes)
+        outer, n = product(x.shape[i] for i in kept), product(x.shape[i] for i in axes)
         reduce_step(b, op, materialized(b, view), y, outer, n, 1)
+
+
+def _in_memory(
+    b: Any, x: Value, axes: tuple[int, ...], y: Value
+) -> tuple[Operand, tuple[int, ...], Operand]:
+    """x, its axes and y as they are; or x (N, C, ..) seen as (N, .., C) where it is stored so and
+    what is kept of it can be written in that order: lines with their channels only into an image.
+    """
+    if not axes or not is_image(b, x):
+        return x, axes, y
+    order = channels_last(len(x.shape))
+    along = tuple(sorted(order.index(axis) for axis in axes))
+    keeps_lines = 1 not in axes and not set(order[1:-1]) <= set(axes)
+    if along[-1] - along[0] >= len(along) or (keeps_lines and len(y.shape) != len(x.shape)):
+        return x, axes, y
+    place = image_of(b, y).channels_last() if keeps_lines else y
+    return b.channels_last(x, dense=True).channels_last(), along, place
 
 
 @op("ReduceSum")

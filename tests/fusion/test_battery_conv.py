@@ -144,6 +144,72 @@ def test_activation_and_residual(name: str) -> None:
     assert_perturbed_stays(plain, GIVEN, {"q7::Conv"}, ("output",))
 
 
+GATED: dict[str, Any] = {  # 32 channels and more: two of a pixel side by side, or not
+    "x": (1, 32, 12, 10),
+    "gate": (1, 32, 1, 1),
+    "r": (1, 16, 12, 10),
+    "w": weights(16, 32, 1, 1),
+    "b": weights(16),
+}
+
+
+@pytest.mark.parametrize("sizes", [(32, 16), (32, 24), (6, 20), (5, 9), (70, 40), (300, 100)])
+@pytest.mark.parametrize("dims", [(600,), (20, 30), (3, 10, 20)])
+def test_gates_of_channels(sizes: tuple[int, int], dims: tuple[int, ...]) -> None:
+    channels, filters = sizes
+    ones = (1,) * len(dims)
+
+    def gated(g: Any, x: Any, gate: Any, w: Any, b: Any, r: Any) -> Any:
+        return g.Add(g.Relu(g.Conv(g.Mul(g.Relu(x), g.Sigmoid(gate)), w, b)), r)
+
+    given = {
+        "x": (1, channels, *dims),
+        "gate": (1, channels, *ones),
+        "w": weights(filters, channels, *ones),
+        "b": weights(filters),
+        "r": (1, filters, *dims),
+    }
+    assert_fuses(gated, given, {"q7::Conv": 1, "Mul": 0, "q7::Chain": 0})
+
+
+def test_gates_of_channels_with_a_stride() -> None:
+    def gated(g: Any, x: Any, gate: Any, w: Any) -> Any:
+        return g.Conv(g.Mul(x, gate), w, strides=[2, 1])
+
+    given = {name: GATED[name] for name in ("x", "gate", "w")}
+    assert_fuses(gated, given, {"q7::Conv": 1, "Mul": 0})
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"x": ("B", 32, 12, 10), "gate": ("B", 32, 1, 1)},
+        {"x": (2, 32, 12, 10), "gate": (2, 32, 1, 1)},
+        {"gate": (1, 1, 12, 10)},
+        {"gate": (1, 32, 12, 1)},
+        {"w": weights(16, 32, 3, 1)},
+        {"w": weights(6, 32, 1, 1)},
+        {"x": (1, 32, 4, 4)},
+    ],
+    ids=str,
+)
+def test_other_factors_stay(change: dict[str, Any]) -> None:
+    def gated(g: Any, x: Any, gate: Any, w: Any) -> Any:
+        return g.Conv(g.Mul(x, gate), w)
+
+    given = {**{name: GATED[name] for name in ("x", "gate", "w")}, **change}
+    assert_fuses(gated, given, {"q7::Conv": 0, "Conv": 1})
+
+
+def test_a_gated_image_that_others_read_stays() -> None:
+    def gated(g: Any, x: Any, gate: Any, w: Any) -> Any:
+        product = g.Mul(x, gate)
+        return g.Conv(product, w), g.Neg(product)
+
+    given = {name: GATED[name] for name in ("x", "gate", "w")}
+    assert_fuses(gated, given, {"q7::Conv": 0, "Conv": 1})
+
+
 def test_a_used_sum_is_kept() -> None:
     def both(g: Any, x: Any, w: Any, r: Any) -> Any:
         total = g.Add(g.Conv(x, w, pads=PADS), r)

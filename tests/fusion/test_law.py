@@ -374,6 +374,12 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     },
     "ConvTransposeActivation": {"product": transposed_result, "low": -0.5, "high": 0.5},
     "ConvResidual": {"y": conv_result, "residual": (B, K, S, S)},
+    "GatedConv": {
+        "x": (1, D, 8, 9),
+        "gate": (1, D, 1, 1),
+        "w": ("const", (10, D, 1, 1)),
+        "bias": ("const", (10,)),
+    },
     "Linear": {"x": (B, S, K), "w": WEIGHT, "bias": ROW},
     "LinearReshape": {},
     "ScaledMatMul": {"y": lambda g, _: g.MatMul(*operands_of_product(g)), "scale": 0.5},
@@ -519,7 +525,7 @@ TARGETS = {
     **dict.fromkeys(("QuantizedLinear", "QuantizedBias", "QuantizedResult"), "q7::QuantizedLinear"),
     **dict.fromkeys(("DynamicLinear", "QuantizedActivation"), "q7::QuantizedLinear"),
     "QuantizedConv": "q7::QuantizedConv",
-    **dict.fromkeys(("ConvActivation", "ConvResidual"), "q7::Conv"),
+    **dict.fromkeys(("ConvActivation", "ConvResidual", "GatedConv"), "q7::Conv"),
     "SkipLayerNorm": "q7::SkipLayerNorm",
     **dict.fromkeys(("Rope", "RopePairs", "OnnxRope", "PartialRope"), "q7::Rope"),
 }

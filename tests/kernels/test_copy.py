@@ -31,7 +31,14 @@ def check(x: np.ndarray, source: np.ndarray, threads=(1, 3)) -> None:
 @pytest.mark.parametrize("dtype", ["uint8", "float16", "float32", "int64", "complex128"])
 def test_permutations(dtype):
     rng = np.random.default_rng(12)
-    for shape in ((2, 3, 4, 5), (1, 17, 1, 9), (3, 16, 20), (2, 5, 4, 4, 3), (33, 35)):
+    for shape in (
+        (2, 3, 4, 5),
+        (1, 17, 1, 9),
+        (3, 16, 20),
+        (2, 5, 4, 4, 3),
+        (33, 35),
+        (7, 9, 2, 2),
+    ):
         x = rng.integers(0, 100, shape).astype(dtype)
         for order in itertools.permutations(range(len(shape))):
             check(x, x.transpose(order), threads=(1,))
@@ -48,9 +55,23 @@ def test_large_permutations():
 
 
 def test_transposition_edges():
-    for rows, cols in itertools.product((1, 3, 4, 5, 15, 16, 17, 33), repeat=2):
+    for rows, cols in itertools.product((1, 2, 3, 4, 5, 15, 16, 17, 33), repeat=2):
         x = np.arange(rows * cols, dtype=np.float32).reshape(rows, cols)
         check(x, x.T)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "float32", "int64"])
+def test_short_runs(dtype):
+    """Runs of 2 and 4 elements move as one, unless what is around them is not a multiple of them."""
+    x = np.arange(6 * 5 * 9 * 4).reshape(6, 5, 9, 4).astype(dtype)
+    for n in (2, 3, 4):
+        for part in (x[..., :n], x[:, :, ::2, :n], x[:, ::-1, :, -n:]):
+            check(x, part.transpose(1, 0, 2, 3))
+            check(x, part.transpose(2, 1, 0, 3), threads=(1,))
+    odd = np.arange(6 * 5 * 9, dtype=dtype if dtype != "uint8" else "int8").reshape(6, 5, 9)
+    for n in (2, 4):
+        check(odd, odd[..., :n].transpose(1, 0, 2))
+        check(odd, np.broadcast_to(odd[:, :1, :n], (6, 70, n)))
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "float32", "int64"])
