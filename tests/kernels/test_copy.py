@@ -62,7 +62,7 @@ def test_transposition_edges():
 
 @pytest.mark.parametrize("dtype", ["uint8", "float32", "int64"])
 def test_short_runs(dtype):
-    """Runs of 2 and 4 elements move as one, unless what is around them is not a multiple of them."""
+    """Runs of 2 and 4 elements move as one, if what is around them is a multiple of them."""
     x = np.arange(6 * 5 * 9 * 4).reshape(6, 5, 9, 4).astype(dtype)
     for n in (2, 3, 4):
         for part in (x[..., :n], x[:, :, ::2, :n], x[:, ::-1, :, -n:]):
