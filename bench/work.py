@@ -70,7 +70,7 @@ PRODUCTS: dict[str, Callable[[Any], int]] = {  # op: multiply-adds
     "winograd": lambda f: windows(f) * f.M * f.C // f.groups,  # of a direct sum
     "qconv_last": lambda f: windows(f) * f.M * f.C // f.groups,
     "qdepthwise": lambda f: windows(f) * f.C,
-    "depthwise": lambda f: windows(f) * f.C,
+    "depthwise": lambda f: windows(f) * f.C * f.width,
     "attention": lambda f: f.B * f.H * visible(f) * (f.D + f.Dv),
     "linear_attention": lambda f: 3 * f.B * f.T * f.Hq * f.Dk * f.Dv,
     "rnn": lambda f: f.S * f.B * f.D * f.gates * f.H * f.H,

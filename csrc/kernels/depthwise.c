@@ -39,13 +39,22 @@ Q7_INLINE void put(const place *at, int64_t ow, int64_t c, q7_f32 sum, int64_t l
                   lanes);
 }
 
+/* For each lane, where its group begins in the vector. */
+Q7_INLINE q7_i32 groups_of(int64_t width) {
+    int32_t first[Q7_W];
+    for (int i = 0; i < Q7_W; i++) first[i] = i & -(int32_t)width;
+    return q7_i32_load(first);
+}
+
 /* The sums of some vectors of channels from c on, the last of `lanes`, for some pixels from ow on;
  * vectors and pixels are constants where this is inlined. */
 Q7_INLINE void tile(const place *at, int64_t ow, q7_taps columns, int64_t c, const int pixels,
-                    const int vectors, int64_t lanes) {
+                    const int vectors, int64_t lanes, const bool grouped) {
     const q7_depthwise_args *x = at->x;
     const int64_t step = x->stride_w * x->x_w_stride;
     const float *corner = at->corner + ow * step + c;
+    const int64_t width = grouped ? x->width : 1;
+    const q7_i32 groups = groups_of(width);
     q7_f32 sum[PIXELS * MANY], w[MANY];
     Q7_UNROLL
     for (int i = 0; i < pixels * vectors; i++) sum[i] = q7_set1(0.0f);
@@ -53,19 +62,24 @@ Q7_INLINE void tile(const place *at, int64_t ow, q7_taps columns, int64_t c, con
         for (int64_t i = at->lines.first; i < at->lines.end; i++) {
             const float *line =
                 corner + l * x->dilation_d * x->x_d_stride + i * x->dilation_h * x->x_h_stride;
-            const float *weight = (const float *)x->w + ((l * x->kh + i) * x->kw) * x->C + c;
+            const float *weight =
+                (const float *)x->w + ((l * x->kh + i) * x->kw + columns.first) * width * x->C + c;
             for (int64_t j = columns.first; j < columns.end; j++) {
                 const float *from = line + j * x->dilation_w * x->x_w_stride;
-                Q7_UNROLL
-                for (int v = 0; v < vectors; v++)
-                    w[v] = q7_load_part(weight + j * x->C + v * Q7_W, lanes);
-                Q7_UNROLL
-                for (int p = 0; p < pixels; p++) {
+                for (int64_t k = 0; k < width; k++, weight += x->C) {
+                    const q7_i32 which = q7_i32_add(groups, q7_i32_set1((int32_t)k));
                     Q7_UNROLL
-                    for (int v = 0; v < vectors; v++)
-                        sum[p * vectors + v] =
-                            q7_fma(w[v], q7_load_part(from + p * step + v * Q7_W, lanes),
-                                   sum[p * vectors + v]);
+                    for (int v = 0; v < vectors; v++) w[v] = q7_load_part(weight + v * Q7_W, lanes);
+                    Q7_UNROLL
+                    for (int p = 0; p < pixels; p++) {
+                        Q7_UNROLL
+                        for (int v = 0; v < vectors; v++) {
+                            const q7_f32 pixel = q7_load_part(from + p * step + v * Q7_W, lanes);
+                            sum[p * vectors + v] =
+                                q7_fma(w[v], grouped ? q7_permute(pixel, which) : pixel,
+                                       sum[p * vectors + v]);
+                        }
+                    }
                 }
             }
         }
@@ -86,7 +100,8 @@ typedef struct strip {
     const char *corner; /* of the window at ow = 0, of the first tap that counts */
     const char *w;      /* of that tap */
     int64_t planes, lines, plane, down, step; /* how many, and how far apart */
-    int64_t w_plane, w_step;
+    int64_t w_plane, w_step, w_channel, width;
+    q7_i32 groups;
     int64_t pad, W;
     char *y;
     int64_t y_stride;
@@ -96,10 +111,10 @@ typedef struct strip {
 Q7_INLINE q7_f32 load_at(const char *p) { return q7_load((const float *)(const void *)p); }
 
 /* Some pixels of a strip by kernels of `taps` columns, a constant as is `stride`: what is loaded of x
- * is used for every pixel that it is under. `edge`, another: whether windows stick out, which they do
- * by less than their taps; zeros are outside. */
+ * is used for every pixel that it is under. `edge` and `grouped`, others: whether windows stick out, which
+ * they do by less than their taps, zeros are outside; and whether groups have several channels. */
 Q7_INLINE void row(const strip s, int64_t ow, const int pixels, const int taps, const int stride,
-                   const bool edge) {
+                   const bool edge, const bool grouped) {
     static const float zeros[Q7_W];
     const int columns = (pixels - 1) * stride + taps;
     const int64_t first = s.pad - ow * stride, end = first + s.W; /* of the columns that are in x */
@@ -111,20 +126,25 @@ Q7_INLINE void row(const strip s, int64_t ow, const int pixels, const int taps, 
         Q7_UNROLL
         for (int i = 0; i <= (columns - 1) / 5; i++)
             origin[i] = s.corner + l * s.plane + (ow * stride + 5 * i) * s.step;
-        for (int64_t i = s.lines; i > 0; i--) {
-            q7_f32 w[MOST_TAPS];
-            Q7_UNROLL
-            for (int j = 0; j < taps; j++, w_line += s.w_step) w[j] = q7_keep(load_at(w_line));
-            Q7_UNROLL
-            for (int j = 0; j < columns; j++) {
-                const char *column = origin[j / 5] + j % 5 * s.step;
-                if (edge && j < taps - 1 && j < first) column = (const char *)zeros;
-                if (edge && j > columns - taps && j >= end) column = (const char *)zeros;
-                const q7_f32 v = q7_keep(load_at(column)); /* not three times */
+        for (int64_t i = s.lines; i > 0; i--, w_line += taps * s.w_step) {
+            for (int64_t channel = 0; channel < (grouped ? s.width : 1); channel++) {
+                const char *weight = w_line + channel * s.w_channel;
+                const q7_i32 which = q7_i32_add(s.groups, q7_i32_set1((int32_t)channel));
+                q7_f32 w[MOST_TAPS];
                 Q7_UNROLL
-                for (int p = 0; p < pixels; p++)
-                    if (j >= p * stride && j < p * stride + taps)
-                        sum[p] = q7_fma(w[j - p * stride], v, sum[p]);
+                for (int j = 0; j < taps; j++, weight += s.w_step) w[j] = q7_keep(load_at(weight));
+                Q7_UNROLL
+                for (int j = 0; j < columns; j++) {
+                    const char *column = origin[j / 5] + j % 5 * s.step;
+                    if (edge && j < taps - 1 && j < first) column = (const char *)zeros;
+                    if (edge && j > columns - taps && j >= end) column = (const char *)zeros;
+                    q7_f32 v = q7_keep(load_at(column)); /* not three times */
+                    if (grouped) v = q7_permute(v, which);
+                    Q7_UNROLL
+                    for (int p = 0; p < pixels; p++)
+                        if (j >= p * stride && j < p * stride + taps)
+                            sum[p] = q7_fma(w[j - p * stride], v, sum[p]);
+                }
             }
             Q7_UNROLL
             for (int k = 0; k <= (columns - 1) / 5; k++) origin[k] += s.down;
@@ -141,17 +161,18 @@ Q7_INLINE void row(const strip s, int64_t ow, const int pixels, const int taps, 
 /* A vector of channels of a line whose length is some parts of LESS or LONG pixels, but for one that is
  * then made twice. 3x3 of stride 1, which shares few loads, gains nothing; 7x7 of stride 2 would take
  * twice as long. */
-Q7_INLINE bool long_rows(const strip s, int64_t ow, int64_t end, const int taps, const int stride) {
+Q7_INLINE bool long_rows(const strip s, int64_t ow, int64_t end, const int taps, const int stride,
+                         const bool grouped) {
     int64_t left = q7_ceil_div(end - ow, LONG);
-    if (LONG == ROW || (stride == 1 ? taps == 3 : taps > 5)) return false;
+    if (LONG == ROW || (stride == 1 ? taps == 3 && !grouped : taps > 5)) return false;
     if (end - ow < left * LESS || (left == 1 && (end - ow) % 2)) return false;
     for (; left > 0; left--) {
         if (end - ow == left * LESS) {
-            row(s, ow, LESS, taps, stride, true);
+            row(s, ow, LESS, taps, stride, true, grouped);
             ow += LESS;
         } else {
             ow = q7_min(ow, end - LONG);
-            row(s, ow, LONG, taps, stride, true);
+            row(s, ow, LONG, taps, stride, true, grouped);
             ow += LONG;
         }
     }
@@ -159,38 +180,42 @@ Q7_INLINE bool long_rows(const strip s, int64_t ow, int64_t end, const int taps,
 }
 
 /* Any, in even parts of up to ROW pixels. */
-Q7_INLINE void rows(const strip s, int64_t ow, int64_t end, const int taps, const int stride) {
+Q7_INLINE void rows(const strip s, int64_t ow, int64_t end, const int taps, const int stride,
+                    const bool grouped) {
     const int64_t whole =
         (s.W + s.pad - taps) / stride; /* the last pixel that is, in part outside */
-    if (long_rows(s, ow, end, taps, stride)) return;
+    if (long_rows(s, ow, end, taps, stride, grouped)) return;
     for (int64_t left = q7_ceil_div(end - ow, ROW), n; left > 0; left--, ow += n) {
         n = end - ow == left * ROW ? ROW : (end - ow) / left;
         if (n == ROW && ow * stride >= s.pad && ow + n - 1 <= whole) {
-            row(s, ow, ROW, taps, stride, false);
+            row(s, ow, ROW, taps, stride, false, grouped);
             continue;
         }
         switch (n) {
-            case 1: row(s, ow, 1, taps, stride, true); break;
-            case 2: row(s, ow, 2, taps, stride, true); break;
-            case 3: row(s, ow, 3, taps, stride, true); break;
-            case 4: row(s, ow, 4, taps, stride, true); break;
-            case 5: row(s, ow, 5, taps, stride, true); break;
-            case 6: row(s, ow, 6, taps, stride, true); break;
-            case 7: row(s, ow, 7, taps, stride, true); break;
-            default: row(s, ow, ROW, taps, stride, true); break;
+            case 1: row(s, ow, 1, taps, stride, true, grouped); break;
+            case 2: row(s, ow, 2, taps, stride, true, grouped); break;
+            case 3: row(s, ow, 3, taps, stride, true, grouped); break;
+            case 4: row(s, ow, 4, taps, stride, true, grouped); break;
+            case 5: row(s, ow, 5, taps, stride, true, grouped); break;
+            case 6: row(s, ow, 6, taps, stride, true, grouped); break;
+            case 7: row(s, ow, 7, taps, stride, true, grouped); break;
+            default: row(s, ow, ROW, taps, stride, true, grouped); break;
         }
     }
 }
 
 /* A vector of channels, from c on, of n lines. */
 Q7_INLINE void lines(const place *at, int64_t n, const q7_depthwise_part *part, int64_t c,
-                     const int taps, const int stride) {
+                     const int taps, const int stride, const bool grouped) {
     const q7_depthwise_args *x = at->x;
     strip s = {.plane = 4 * x->dilation_d * x->x_d_stride,
                .down = 4 * x->dilation_h * x->x_h_stride,
                .step = 4 * x->x_w_stride,
-               .w_plane = 4 * x->kh * x->kw * x->C,
-               .w_step = 4 * x->C,
+               .w_plane = 4 * x->kh * x->kw * x->width * x->C,
+               .w_step = 4 * x->width * x->C,
+               .w_channel = 4 * x->C,
+               .width = x->width,
+               .groups = groups_of(x->width),
                .pad = x->pad_left,
                .W = x->W,
                .y_stride = 4 * x->y_stride,
@@ -205,20 +230,22 @@ Q7_INLINE void lines(const place *at, int64_t n, const q7_depthwise_part *part, 
         s.planes = at->planes.end - at->planes.first;
         s.lines = at->lines.end - at->lines.first;
         s.y = (char *)(at->y + c);
-        rows(s, part->ow, part->ow_end, taps, stride);
+        rows(s, part->ow, part->ow_end, taps, stride, grouped);
     }
 }
 
 /* clang-format off */
 #define ARGS const place *at, int64_t n, const q7_depthwise_part *part, int64_t c
-static void lines_3_1(ARGS) { lines(at, n, part, c, 3, 1); }
-static void lines_3_2(ARGS) { lines(at, n, part, c, 3, 2); }
-static void lines_5_1(ARGS) { lines(at, n, part, c, 5, 1); }
-static void lines_5_2(ARGS) { lines(at, n, part, c, 5, 2); }
-static void lines_7_1(ARGS) { lines(at, n, part, c, 7, 1); }
-static void lines_7_2(ARGS) { lines(at, n, part, c, 7, 2); }
-static void lines_9_1(ARGS) { lines(at, n, part, c, 9, 1); }
-static void lines_11_1(ARGS) { lines(at, n, part, c, 11, 1); }
+static void lines_3_1(ARGS) { lines(at, n, part, c, 3, 1, false); }
+static void lines_3_2(ARGS) { lines(at, n, part, c, 3, 2, false); }
+static void lines_5_1(ARGS) { lines(at, n, part, c, 5, 1, false); }
+static void lines_5_2(ARGS) { lines(at, n, part, c, 5, 2, false); }
+static void lines_7_1(ARGS) { lines(at, n, part, c, 7, 1, false); }
+static void lines_7_2(ARGS) { lines(at, n, part, c, 7, 2, false); }
+static void lines_9_1(ARGS) { lines(at, n, part, c, 9, 1, false); }
+static void lines_11_1(ARGS) { lines(at, n, part, c, 11, 1, false); }
+static void groups_3_1(ARGS) { lines(at, n, part, c, 3, 1, true); }
+static void groups_3_2(ARGS) { lines(at, n, part, c, 3, 2, true); }
 typedef void (*lines_of)(ARGS);
 #undef ARGS
 /* clang-format on */
@@ -229,6 +256,8 @@ static lines_of find_lines(const q7_depthwise_args *x, const q7_depthwise_part *
     if (part->end - part->first < Q7_W || x->dilation_w != 1 || x->pad_left >= x->kw ||
         right >= x->kw)
         return NULL;
+    if (x->width > 1)
+        return x->kw != 3 || x->stride_w > 2 ? NULL : x->stride_w == 1 ? groups_3_1 : groups_3_2;
     switch (x->kw * 8 + x->stride_w) {
         case 3 * 8 + 1: return lines_3_1;
         case 3 * 8 + 2: return lines_3_2;
@@ -244,12 +273,12 @@ static lines_of find_lines(const q7_depthwise_args *x, const q7_depthwise_part *
 
 /* All channels of the line for some pixels. */
 Q7_INLINE void channels(const place *at, const q7_depthwise_part *part, int64_t ow, q7_taps columns,
-                        const int pixels, const int vectors) {
+                        const int pixels, const int vectors, const bool grouped) {
     int64_t c = part->first;
     for (; c + vectors * Q7_W <= part->end; c += vectors * Q7_W)
-        tile(at, ow, columns, c, pixels, vectors, Q7_W);
-    for (; c + Q7_W <= part->end; c += Q7_W) tile(at, ow, columns, c, pixels, 1, Q7_W);
-    if (c < part->end) tile(at, ow, columns, c, pixels, 1, part->end - c);
+        tile(at, ow, columns, c, pixels, vectors, Q7_W, grouped);
+    for (; c + Q7_W <= part->end; c += Q7_W) tile(at, ow, columns, c, pixels, 1, Q7_W, grouped);
+    if (c < part->end) tile(at, ow, columns, c, pixels, 1, part->end - c, grouped);
 }
 
 /* y = act(y) + residual, or act(y + residual) with residual_first. */
@@ -305,12 +334,12 @@ static place place_of(const q7_depthwise_args *x, const q7_depthwise_part *part,
  * since gcc drops calls of functions that prefetch and do nothing else. */
 Q7_INLINE void prefetch_weights(const q7_depthwise_args *x, int64_t c) {
     if (x->bias) q7_prefetch_near((const float *)x->bias + c);
-    for (int64_t tap = 0; tap < x->kd * x->kh * x->kw; tap++)
+    for (int64_t tap = 0; tap < x->kd * x->kh * x->kw * x->width; tap++)
         q7_prefetch_near((const float *)x->w + tap * x->C + c);
 }
 
 /* All pixels and channels of a line, for any kernel. */
-static void line(const place *at, const q7_depthwise_part *part) {
+Q7_INLINE void line(const place *at, const q7_depthwise_part *part, const bool grouped) {
     const q7_depthwise_args *x = at->x;
     const q7_taps all = {0, x->kw};
     for (int64_t ow = part->ow; ow < part->ow_end;) {
@@ -319,10 +348,11 @@ static void line(const place *at, const q7_depthwise_part *part) {
         const int64_t whole =
             w < 0 ? 0 : q7_min(part->ow_end - ow, q7_ceil_div(last - w, x->stride_w));
         if (whole >= PIXELS) {
-            channels(at, part, ow, all, PIXELS, FEW);
+            channels(at, part, ow, all, PIXELS, FEW, grouped);
             ow += PIXELS;
         } else {
-            channels(at, part, ow, q7_taps_within(w, x->kw, x->dilation_w, 0, x->W), 1, MANY);
+            channels(at, part, ow, q7_taps_within(w, x->kw, x->dilation_w, 0, x->W), 1, MANY,
+                     grouped);
             ow++;
         }
     }
@@ -338,7 +368,8 @@ void Q7_KERNEL(depthwise_f32)(const q7_depthwise_args *x, const q7_depthwise_par
             prefetch_weights(x, c + SOON * Q7_W); /* the last vector may begin earlier */
             by_lines(at, n, part, q7_min(c, part->end - Q7_W));
         }
-        for (int64_t i = 0; i < n && !by_lines; i++) line(&at[i], part);
+        for (int64_t i = 0; i < n && !by_lines; i++)
+            x->width == 1 ? line(&at[i], part, false) : line(&at[i], part, true);
         for (int64_t i = 0; i < n && !clamps(x); i++) finish(&at[i], part);
     }
 }

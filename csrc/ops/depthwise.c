@@ -1,6 +1,6 @@
-/* depthwise.c: a convolution whose groups have one channel each, channels last.
+/* depthwise.c: a convolution whose groups have one channel each, or few, channels last.
  *
- * x is (N, D, H, W, C) of any strides but 1 for C, w (kd, kh, kw, C); pixels of y and residual are
+ * x is (N, D, H, W, C) of any strides but 1 for C, w (kd, kh, kw, width, C); pixels of y and residual are
  * y_stride and residual_stride apart. y does not overlap x. A task is some lines of some channels;
  * where images come from beyond L2, which is fast in the order of memory, some pixels of a line and
  * all channels at a time, unless a kernel has so many taps that sums take longer than memory. Read
@@ -50,11 +50,12 @@ void q7_op_depthwise(const q7_depthwise_args *x, const q7_call *call) {
     if (x->N * x->C * x->OD * x->OH * x->OW == 0) return;
     depthwise_job job = {.x = x, .kernel = (q7_depthwise_kernel)call->kernel};
     job.lines = x->N * x->OD * x->OH;
-    const bool large = x->D * x->H * x->W * x->C > LARGE && x->kh * x->kw < MANY &&
+    const int64_t taps = x->kd * x->kh * x->kw * x->width;
+    const bool large = x->D * x->H * x->W * x->C > LARGE && taps < MANY &&
                        job.lines >= call->threads; /* signals have one line */
     job.strip = large ? STRIP : x->OW;
     job.blocks = large ? 1 : q7_max(1, x->C / CHANNELS);
-    const int64_t line = x->OW * (x->C / job.blocks) * x->kd * x->kh * x->kw;
+    const int64_t line = x->OW * (x->C / job.blocks) * taps;
     job.per_task = q7_max(1, 8 * Q7_GRAIN / q7_max(line, 1));
     job.bands = q7_ceil_div(job.lines, job.per_task);
     q7_parallel(call, job.blocks * job.bands, depthwise_task, &job);

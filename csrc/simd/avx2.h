@@ -29,6 +29,7 @@ Q7_INLINE q7_f32 q7_load_twice(const float *p) {
     return _mm256_permutevar8x32_ps(_mm256_castps128_ps256(_mm_loadu_ps(p)),
                                     _mm256_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3));
 }
+Q7_INLINE q7_f32 q7_permute(q7_f32 v, q7_i32 which) { return _mm256_permutevar8x32_ps(v, which); }
 Q7_INLINE q7_f32 q7_evens(q7_f32 a, q7_f32 b) {
     const __m256d pairs = _mm256_castps_pd(_mm256_shuffle_ps(a, b, 0x88)); /* of a, b, a, b */
     return _mm256_castpd_ps(_mm256_permute4x64_pd(pairs, 0xd8));

@@ -33,6 +33,8 @@ Q7_INLINE q7_f32 q7_evens(q7_f32 a, q7_f32 b) {
     return _mm512_permutex2var_ps(a, which, b);
 }
 
+Q7_INLINE q7_f32 q7_permute(q7_f32 v, q7_i32 which) { return _mm512_permutexvar_ps(which, v); }
+
 #define Q7_HAS_TRANSPOSE
 Q7_INLINE void q7_transpose(q7_f32 v[Q7_W]) {
     q7_f32 t[Q7_W];

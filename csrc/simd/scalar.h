@@ -31,6 +31,9 @@ Q7_INLINE void q7_store_tail(float *p, q7_f32 v, int64_t n) {
 Q7_INLINE q7_f32 q7_repeat_pair(const float *p) { return (q7_f32){p[0], p[1], p[0], p[1]}; }
 Q7_INLINE q7_f32 q7_load_twice(const float *p) { return (q7_f32){p[0], p[0], p[1], p[1]}; }
 Q7_INLINE q7_f32 q7_swap_pairs(q7_f32 v) { return (q7_f32){v[1], v[0], v[3], v[2]}; }
+Q7_INLINE q7_f32 q7_permute(q7_f32 v, q7_i32 which) {
+    return (q7_f32){v[which[0]], v[which[1]], v[which[2]], v[which[3]]};
+}
 Q7_INLINE q7_f32 q7_evens(q7_f32 a, q7_f32 b) { return (q7_f32){a[0], a[2], b[0], b[2]}; }
 
 Q7_INLINE q7_f32 q7_add(q7_f32 a, q7_f32 b) { return a + b; }

@@ -15,6 +15,7 @@
  *   q7_repeat_pair(p) = p[0] p[1] p[0] p[1] ..
  *   q7_load_twice(p) = p[0] p[0] p[1] p[1] ..     reads Q7_W / 2 floats
  *   q7_swap_pairs(v) = v[1] v[0] v[3] v[2] ..
+ *   q7_permute(v, which) = v[which[i]]            q7_i32 which, in [0, Q7_W)
  *   q7_transpose(v)                               Q7_W vectors: v[i][j] becomes v[j][i]
  *   q7_evens(a, b) = a[0] a[2] .. b[0] b[2] ..
  *   q7_hsum q7_hmax                               over the lanes, in a fixed tree order per ISA

@@ -218,7 +218,7 @@ def conv_step(
     if few and not unknown and groups == 1:  # planes of an image are a copy, which takes longer
         few = not (is_image(b, x) and (is_direct(node, spec) or is_winograd(node, spec)))
     several = not unknown and groups > 1 and each < MIN_FILTERS
-    if w.shape[1] == 1 and (w.shape[0] == groups or several):
+    if (w.shape[1] == 1 and (w.shape[0] == groups or several)) or is_narrow(node, b):
         depthwise_step(node, b, fields, residual)
     elif few:
         k = minimum(product(w.shape[1:]), b.constants["CONV_K_BLOCK"])
@@ -321,17 +321,27 @@ def winograd_step(node: Node, b: Any, fields: dict[str, Any], residual: Optional
     b.step("winograd", kernel="winograd", **fields)
 
 
+def is_narrow(node: Node, b: Any) -> bool:
+    """Whether a vector holds several groups, each of as many filters as channels."""
+    w, groups = node.inputs[1], node.attrs["group"]
+    if w.const is None or groups == 1:
+        return False
+    width, lanes = w.shape[1], b.kernel("depthwise").nr
+    return width == w.shape[0] // groups and width > 1 and lanes % (2 * width) == 0
+
+
 def depthwise_step(node: Node, b: Any, fields: dict[str, Any], residual: Optional[Value]) -> None:
-    """A convolution of one channel to a group, of which several filters get one each."""
+    """A convolution of one channel to a group, of which several filters get one each, or of few."""
     x, w, image = node.inputs[0], node.inputs[1], None
-    flat = (w.shape[0], product(w.shape[2:]))
+    flat = (w.shape[0], w.shape[1], product(w.shape[2:]))
+    fields["width"] = w.shape[1]
     if w.const is None:
-        fields["w"] = materialized(b, reshaped(b, w, flat).transpose((1, 0)))
+        fields["w"] = materialized(b, reshaped(b, w, flat).transpose((2, 1, 0)))
     else:
         turned = np.ascontiguousarray(w.const.reshape(flat).T)
         fields["w"] = b.graph.constant(turned, Type(w.dtype, turned.shape), w.name)
     groups = node.attrs["group"]
-    if w.shape[0] != groups:
+    if w.shape[1] == 1 and w.shape[0] != groups:
         image, fields["C"] = repeated(b, x, w.shape[0] // groups), w.shape[0]
     b.step("depthwise", kernel="depthwise", **fields, **last_fields(node, b, residual, image))
 

@@ -90,6 +90,20 @@ DEPTHWISE = {
     "large": Case((1, 72, 62, 60), (72, 1, 3, 3), window((3, 3), pad=1), 72),
     "one plane": Case((3, 1, 17, 33), (1, 1, 5, 5), window((5, 5), pad=2)),
 }
+NARROW = {  # groups of several channels, and as many filters
+    "pairs": Case((2, 22, 9, 31), (22, 2, 3, 3), window((3, 3), pad=1), 11),
+    "fours": Case((1, 36, 13, 29), (36, 4, 3, 3), window((3, 3), pad=1), 9),
+    "fours of stride 2": Case(
+        (1, 132, 11, 60), (132, 4, 3, 3), window((3, 3), stride=2, pad=1), 33
+    ),
+    "eights": Case((2, 40, 7, 17), (40, 8, 3, 3), window((3, 3), pad=1), 5),
+    "large": Case((1, 72, 62, 60), (72, 2, 3, 3), window((3, 3), pad=1), 36),
+    "5x5": Case((1, 20, 9, 12), (20, 4, 5, 5), window((5, 5), pad=2), 5),
+    "1x1": Case((2, 20, 5, 6), (20, 4, 1, 1), window((1, 1)), 5),
+    "dilated": Case((1, 8, 13, 12), (8, 4, 3, 3), pads((3, 3), (2, 1), (2, 3), (1, 0), (2, 3)), 2),
+    "3-D": Case((2, 18, 4, 5, 6), (18, 2, 3, 2, 3), window((3, 2, 3), pad=1), 9),
+    "few": Case((1, 4, 5, 6), (4, 2, 3, 3), window((3, 3), pad=1), 2),
+}
 WINOGRAD = {
     "3x3": Case((2, 3, 9, 11), (5, 3, 3, 3), window((3, 3), pad=1)),
     "many channels": Case((1, 70, 6, 7), (40, 70, 3, 3), window((3, 3), pad=1)),
@@ -189,7 +203,8 @@ def run(
             whole = Case(case.x, columns.shape, case.at, case.groups)
             given.update(w=packed(row, whole, columns), together=2)
     elif op == "depthwise":
-        given["w"] = np.ascontiguousarray(w.reshape(case.w[0], -1).T)
+        given["w"] = np.ascontiguousarray(w.reshape(*case.w[:2], -1).T)
+        given["width"] = case.w[1]
     elif op == "winograd":
         axes, outs = tiled_axes(given), [given[name] for name in ("OD", "OH", "OW")]
         steps = (outs[1] * outs[2], outs[2], 1)
@@ -338,6 +353,15 @@ def test_depthwise_against_direct_sum(row: KernelRow, name: str) -> None:
     check("depthwise", row, DEPTHWISE[name])
 
 
+@every_line_row
+@pytest.mark.parametrize("name", NARROW)
+def test_narrow_groups_against_direct_sum(row: KernelRow, name: str) -> None:
+    case = NARROW[name]
+    if row.nr % case.w[1]:
+        pytest.skip("a vector does not hold whole groups")
+    check("depthwise", row, case)
+
+
 def check_residual(op: str, row: KernelRow, case: Case, **more: Any) -> None:
     k = int(np.prod(case.w[1:]))
     plain, expected, size = run(op, row, case, **more)
@@ -418,6 +442,7 @@ def test_bits_of_direct_do_not_depend_on_threads(row: KernelRow, name: str) -> N
 @every_line_row
 def test_bits_of_depthwise_do_not_depend_on_threads(row: KernelRow) -> None:
     check_threads("depthwise", row, DEPTHWISE["many channels"])
+    check_threads("depthwise", row, NARROW["fours of stride 2"])
 
 
 @pytest.mark.parametrize("op", ["conv", "conv_last", "depthwise"])

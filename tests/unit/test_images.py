@@ -132,3 +132,16 @@ def test_layers_that_are_read_and_joined_at_once() -> None:
     whole = net.Concat(*parts, axis=1)
     steps = net.check((2, 3, 9, 10), net.filters(whole, 12, 32, 1, 1))
     assert steps["copy"] <= 1  # of y
+
+
+@pytest.mark.parametrize("width", [2, 3, 4, 8, 16])
+@pytest.mark.parametrize("filters", [1, 2])
+def test_groups_of_few_channels(width: int, filters: int) -> None:
+    """Of as many filters to a group, or twice as many."""
+    channels = 6 * width
+    net = Net()
+    image = net.Relu(net.filters("x", channels, 3, 1, 1))
+    shape = (filters * channels, width, 3, 3)
+    y = net.Add(image, net.filters(image, *shape, pads=[1] * 4, group=6)) if filters == 1 else ""
+    strided = net.filters(image, *shape, strides=[2, 2], pads=[1] * 4, group=6)
+    net.check((2, 3, 17, 19), *filter(None, (net.Sigmoid(strided), y)))
