@@ -54,7 +54,8 @@ def place_of(b: Any, y: Value) -> View:
     (whole,) = wholes
     if concat_axis(whole) != 1 or whole.output.dtype != y.dtype:
         return image_of(b, y)
-    place_of(b, whole.output)
+    if place_of(b, whole.output).strides[1] != 1:  # a shorter Concat, of planes, has come before
+        return image_of(b, y)
     for part, place in zip(whole.inputs, concat_places(whole, b)):
         if part is y:
             b.alias(y, place)

@@ -44,8 +44,9 @@ class Network:
 
     def conv(self, x: str) -> str:
         n, c, h, w = self.shapes[x]
-        group = self.draw(st.sampled_from((1, 1, c, 2 if c % 2 == 0 else 1)))
-        each = (1, 1, 2) if group == c else (1, 8, 17, 32, 40)
+        widths = [width for width in (2, 4, 8) if c % width == 0]
+        group = self.draw(st.sampled_from((1, 1, c, 2 - c % 2, c // max([1, *widths]))))
+        each = (1, 1, 2) if group == c else (1, 8, 17, 32, 40, c // group)
         filters = group * self.draw(st.sampled_from(each))
         k, stride = self.draw(st.sampled_from((1, 3, 3, 5))), self.draw(st.sampled_from((1, 1, 2)))
         dilation = self.draw(st.sampled_from((1, 1, 1, 2, 7)))
@@ -61,9 +62,30 @@ class Network:
         return self.add(op, [x], self.shapes[x], kernel_shape=[3, 3], pads=[1] * 4)
 
     def excite(self, x: str) -> str:
-        n, c, _, _ = self.shapes[x]
-        mean = self.add("GlobalAveragePool", [x], (n, c, 1, 1))
-        return self.add("Mul", [x, self.add("Sigmoid", [mean], (n, c, 1, 1))], self.shapes[x])
+        """Gates from means, mostly with a convolution of what they let through."""
+        n, c, h, w = self.shapes[x]
+        mean = self.mean(x, (2, 3), (n, c, 1, 1))
+        factors = [x, self.add("Sigmoid", [mean], (n, c, 1, 1))]
+        del self.shapes[mean], self.shapes[factors[1]]  # of another size
+        product = self.add("Mul", self.draw(st.permutations(factors)), self.shapes[x])
+        if self.draw(st.integers(0, 3)) == 0:
+            return product
+        filters = self.draw(st.sampled_from((8, 17)))
+        return self.add("Conv", [product, self.constant(filters, c, 1, 1)], (n, filters, h, w))
+
+    def mean(self, x: str, over: tuple[int, ...], shape: tuple[int, ...]) -> str:
+        if over == (2, 3) and self.draw(st.booleans()):
+            return self.add("GlobalAveragePool", [x], shape)
+        axes = numpy_helper.from_array(np.array(over), f"a{len(self.nodes)}")
+        self.constants.append(axes)
+        op = self.draw(st.sampled_from(("ReduceMean", "ReduceMax")))
+        return self.add(op, [x, axes.name], shape)
+
+    def attend(self, x: str) -> str:
+        """To places, by a mean or maximum of their channels."""
+        n, _, h, w = self.shapes[x]
+        mean = self.mean(x, (1,), (n, 1, h, w))
+        return self.add("Mul", [x, mean], self.shapes[x])
 
     def unary(self, x: str) -> str:
         return self.add(self.draw(st.sampled_from(UNARY)), [x], self.shapes[x])
@@ -72,11 +94,19 @@ class Network:
         return self.add("Add", [x, self.constant(self.shapes[x][1], 1, 1)], self.shapes[x])
 
     def join(self, x: str) -> str:
-        """With a value of the same shape, or of the same size behind it."""
+        """With a value of the same shape, or of the same size behind it; or behind what one Concat
+        has joined, as layers of a dense block are.
+        """
         other = self.any()
         n, c, *size = self.shapes[x]
         if self.shapes[other] == self.shapes[x] and self.draw(st.booleans()):
             return self.add("Add", [x, other], self.shapes[x])
+        joined = [node for node in self.nodes if node.op_type == "Concat"]
+        if joined and self.draw(st.booleans()):
+            whole = self.draw(st.sampled_from(joined))
+            before, had, *its = self.shapes[whole.output[0]]
+            if its == size and had + c < 400:
+                return self.add("Concat", [*whole.input, x], (before, had + c, *size), axis=1)
         if self.shapes[other][2:] != tuple(size):
             return self.unary(x)
         return self.add("Concat", [x, other], (n, c + self.shapes[other][1], *size), axis=1)
@@ -145,6 +175,7 @@ def networks(draw: Any) -> tuple[bytes, np.ndarray]:
         net.conv,
         net.pool,
         net.excite,
+        net.attend,
         net.unary,
         net.scale,
         net.join,
