@@ -118,6 +118,12 @@ def test_concats_that_others_want_as_they_are() -> None:
     inputs = net.Concat("x", "x", axis=1), net.Concat("x", "x", "x", axis=1)
     net.check((1, 3, 6, 7), *(net.Neg(each) for each in inputs), net.Exp(inputs[1]))
     net = Net()
+    planes = net.Concat("x", "x", axis=1)  # behind which there is no room for channels side by side
+    part = net.filters("x", 8, 3, 3, 3, pads=[1] * 4)
+    longer = net.Concat("x", "x", part, axis=1)
+    outputs = net.Neg(planes), net.filters(part, 9, 8, 1, 1), net.Neg(longer)
+    net.check((1, 3, 6, 7), *outputs)
+    net = Net()
     rows = net.Flatten("x"), net.Tanh(net.Flatten("x"))
     two, three = net.Concat(*rows, axis=1), net.Concat(*rows, net.Neg(rows[0]), axis=1)
     net.check((2, 3, 6, 7), net.Exp(two), net.Abs(three), net.Softmax(two))
