@@ -16,6 +16,7 @@ typedef struct {
     int8_t x, y, residual, depth, scratch[2];
     int8_t N, C, H, W, M, OH, OW, kh, stride_h, dilation_h, pad_top;
     int8_t x_n_stride, x_c_stride, x_h_stride, x_w_stride, y_stride, residual_stride;
+    int8_t w, w_n_stride;
 } layout;
 
 #define AT(op, field) (int8_t)(offsetof(q7_##op##_args, field) / 8)
@@ -29,7 +30,8 @@ typedef struct {
     .residual_stride = AT(op, residual_stride)
 static const layout layouts[Q7_OP_COUNT] = {
     [Q7_OP_conv_direct] = {IMAGES(conv_direct, M), .x_c_stride = AT(conv_direct, x_c_stride),
-                           .scratch = {AT(conv_direct, offsets), AT(conv_direct, lines)}},
+                           .scratch = {AT(conv_direct, offsets), AT(conv_direct, lines)},
+                           .w = AT(conv_direct, w), .w_n_stride = AT(conv_direct, w_n_stride)},
     [Q7_OP_depthwise] = {IMAGES(depthwise, C), .depth = AT(depthwise, OD)},
     [Q7_OP_conv_last] = {IMAGES(conv_last, M), .depth = AT(conv_last, OD),
                          .scratch = {AT(conv_last, windows)}},
@@ -275,6 +277,7 @@ static void run_lines(const bands_job *job, int64_t i, int64_t image, const line
         move(args, at->y, pixel * word(args, at->y_stride) * 4);
     else
         move(args, at->y, thread * room_bytes(s) + (now->from - now->kept) * s->out_line * 4);
+    if (at->w) move(args, at->w, image * word(args, at->w_n_stride) * 4);
     move(args, at->residual, pixel * word(args, at->residual_stride) * 4);
     for (int k = 0; k < 2; k++)
         if (at->scratch[k]) move(args, at->scratch[k], thread * s->slices[k]);

@@ -64,11 +64,12 @@ static void copy_lines(const conv_job *job, const float *image, int64_t first, i
 static void conv_band(const conv_job *job, int64_t group, int64_t pixel, int64_t lines, int64_t n,
                       const float *from) {
     const q7_conv_direct_args *x = &job->x;
+    const float *weights = (const float *)x->w + pixel / (x->OH * x->OW) * x->w_n_stride;
     const int64_t nr = job->call->nr / x->together; /* filters of a panel */
     const int64_t panel_floats = job->k * job->call->nr;
     for (int64_t panel = 0; panel < job->panels; panel++) {
         const int64_t filter = group * job->filters + panel * nr;
-        const float *w = (const float *)x->w + (group * job->panels + panel) * panel_floats;
+        const float *w = weights + (group * job->panels + panel) * panel_floats;
         q7_conv_line t = {.m = n,
                           .n = q7_min(nr, job->filters - panel * nr),
                           .k = job->k,
@@ -111,7 +112,12 @@ static void conv_task(void *arg, int64_t task, int64_t thread) {
     const int64_t first = lines.begin, end = lines.end;
     const float *from = (const float *)x->x + group * job->channels * x->x_c_stride;
     if (job->pointwise) {
-        conv_band(job, group, first, 1, end - first, from + first * x->x_w_stride);
+        const int64_t each =
+            x->w_n_stride ? x->OH * x->OW : job->lines; /* pixels of same weights */
+        for (int64_t pixel = first, n; pixel < end; pixel += n) {
+            n = q7_min(end - pixel, each - pixel % each);
+            conv_band(job, group, pixel, 1, n, from + pixel * x->x_w_stride);
+        }
         return;
     }
     float *copy = (float *)x->lines + thread * job->channels * job->height * job->width;

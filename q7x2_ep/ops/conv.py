@@ -119,8 +119,8 @@ class FusedConv:
     residual).
 
     activation, with act_alpha and act_beta where it has them: a member of ACTIVATIONS.
-    gate: x is gate * x; kernels of one pixel, of one image in one group, see `takes_gate`.
-    Shapes: as Conv, residual as y, gate (1, C, 1, ..).
+    gate: x is gate * x; kernels of one pixel in one group, see `takes_gate`.
+    Shapes: as Conv, residual as y, gate (N, C, 1, ..).
     Source: ONNX Conv; the epilogue of csrc/kernels/gemm.h; gates of Hu et al. 2018
     (squeeze and excite).
     """
@@ -168,9 +168,10 @@ def takes_gate(node: Node, x: Value, gate: Value) -> bool:
     if x.shape is None or w.const is None or node.attrs["group"] != 1:
         return False
     pixels, ones = product(x.shape[2:]), (1,) * (len(x.shape) - 2)
+    each = len(x.shape) < 5 and w.const.size <= MAX_DIRECT  # images may have weights of their own
     return (
-        x.shape[0] == 1
-        and gate.shape == (1, x.shape[1], *ones)
+        (x.shape[0] == 1 or each)
+        and gate.shape == (*x.shape[:2], *ones)
         and x.dtype == dtypes.FLOAT
         and tuple(w.shape[2:]) == ones
         and w.shape[0] >= MIN_FILTERS
@@ -243,19 +244,22 @@ def conv_step(
 
 
 def gated(b: Any, packed: Any, gate: Optional[Value], lanes: int, together: int = 1) -> Any:
-    """Panels of so many lanes, the rows of each channel times its gate, if there is one; together:
-    channels to a row.
+    """Panels of so many lanes, the rows of each channel times its gate, if there is one, for each
+    image; together: channels to a row.
     """
     if gate is None:
         return packed
-    nr, rows = b.kernel("gemm").nr, gate.shape[1] // together
-    shape = (int(ceildiv(lanes, nr)), rows, nr)
-    gates = b.contiguous(gate).reshape((1, rows, together))
+    nr, images, rows = b.kernel("gemm").nr, gate.shape[0], gate.shape[1] // together
+    panels = (int(ceildiv(lanes, nr)), rows, nr)
+    gates = b.contiguous(gate).reshape((images, 1, rows, together))
     if together > 1:  # as long as a panel: runs of two take longer than all else
-        wide = View(gates.storage, (rows, nr // together, together), (together, 0, 1), gates.offset)
-        gates = materialized(b, wide).reshape((1, rows, nr))
-    y = temporary(b, gate.dtype, shape)
-    fields = {"op": "mul", "dtype": y.dtype, "ndim": 3, "shape": shape, "a_shape": shape}
+        wide = gates._replace(
+            shape=(images, 1, rows, nr // together, together),
+            strides=(*gates.strides[:3], 0, gates.strides[3]),
+        )
+        gates = materialized(b, wide).reshape((images, 1, rows, nr))
+    y = temporary(b, gate.dtype, (images, *panels))
+    fields = {"op": "mul", "dtype": y.dtype, "ndim": 4, "shape": y.shape, "a_shape": (1, *panels)}
     b.step("binary", kernel="binary", a=packed, b=gates, y=y, b_shape=gates.shape, **fields)
     return b.view(y)
 
@@ -400,6 +404,8 @@ def direct_step(node: Node, b: Any, fields: dict[str, Any], residual: Optional[V
             k, filters // groups, taps, k, w, matrices=groups, taps=taps, tap_stride=1
         )
         fields["w"] = gated(b, packed, gate, filters)
+    many = gate is not None and gate.shape[0] != 1
+    fields["w_n_stride"] = product(fields["w"].shape[1:]) if many else 0
     fields.update(offsets=b.threads * 8 * k, lines=b.threads * channels * height * width * 4)
     b.step("conv_direct", kernel="conv_direct", **fields)
 

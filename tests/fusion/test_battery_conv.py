@@ -172,19 +172,40 @@ def test_gates_of_channels(sizes: tuple[int, int], dims: tuple[int, ...]) -> Non
     assert_fuses(gated, given, {"q7::Conv": 1, "Mul": 0, "q7::Chain": 0})
 
 
+@pytest.mark.parametrize("sizes", [(32, 16), (32, 24), (5, 9), (70, 40)])
+@pytest.mark.parametrize("images", ["B", 3])
+def test_gates_of_several_images(images: Any, sizes: tuple[int, int]) -> None:
+    channels, filters = sizes
+
+    def gated(g: Any, x: Any, gate: Any, w: Any, b: Any, v: Any) -> Any:
+        y = g.Relu(g.Conv(g.Mul(g.Relu(x), g.Sigmoid(gate)), w, b))
+        return g.Conv(y, v, pads=PADS)
+
+    given = {
+        "x": (images, channels, 20, 30),
+        "gate": (images, channels, 1, 1),
+        "w": weights(filters, channels, 1, 1),
+        "b": weights(filters),
+        "v": weights(8, filters, 3, 3),
+    }
+    assert_fuses(gated, given, {"q7::Conv": 1, "Mul": 0, "q7::Chain": 0})
+
+
 def test_gates_of_channels_with_a_stride() -> None:
     def gated(g: Any, x: Any, gate: Any, w: Any) -> Any:
         return g.Conv(g.Mul(x, gate), w, strides=[2, 1])
 
     given = {name: GATED[name] for name in ("x", "gate", "w")}
     assert_fuses(gated, given, {"q7::Conv": 1, "Mul": 0})
+    given |= {"x": (3, 32, 12, 10), "gate": (3, 32, 1, 1)}
+    assert_fuses(gated, given, {"q7::Conv": 1, "Mul": 0})
 
 
 @pytest.mark.parametrize(
     "change",
     [
-        {"x": ("B", 32, 12, 10), "gate": ("B", 32, 1, 1)},
-        {"x": (2, 32, 12, 10), "gate": (2, 32, 1, 1)},
+        {"x": ("B", 32, 12, 10)},
+        {"x": (2, 32, 80, 90), "gate": (2, 32, 1, 1), "w": weights(1100, 32, 1, 1)},
         {"gate": (1, 1, 12, 10)},
         {"gate": (1, 32, 12, 1)},
         {"w": weights(16, 32, 3, 1)},

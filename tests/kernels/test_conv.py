@@ -265,6 +265,7 @@ def direct_fields(
         (n - 1) * given[f"stride_{i}"] + (given[f"k{i}"] - 1) * given[f"dilation_{i}"] + 1
         for n, i in ((band, "h"), (columns, "w"))
     )
+    given["w_n_stride"] = 0
     return {**given, "offsets": 8 * k, "lines": threads * channels * height * width * 4}
 
 
