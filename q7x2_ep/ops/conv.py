@@ -168,16 +168,17 @@ def takes_gate(node: Node, x: Value, gate: Value) -> bool:
     if x.shape is None or w.const is None or node.attrs["group"] != 1:
         return False
     pixels, ones = product(x.shape[2:]), (1,) * (len(x.shape) - 2)
-    each = len(x.shape) < 5 and w.const.size <= MAX_DIRECT  # images may have weights of their own
-    return (
-        (x.shape[0] == 1 or each)
-        and gate.shape == (*x.shape[:2], *ones)
+    fits = (
+        gate.shape == (*x.shape[:2], *ones)
         and x.dtype == dtypes.FLOAT
         and tuple(w.shape[2:]) == ones
         and w.shape[0] >= MIN_FILTERS
         and isinstance(pixels, int)
         and pixels >= MIN_GATED * w.shape[0]
     )
+    if not fits or x.shape[0] == 1:
+        return fits
+    return len(x.shape) < 5 and is_direct(node, windows(node, x, w, 3))  # has weights for each
 
 
 def channel_guards(node: Node, bias: int = 2) -> list[Guard]:

@@ -174,11 +174,11 @@ def window_fields(node: Node, spec: Sequence[Axis], ndim: int) -> dict[str, Dim]
         )
     fields: dict[str, Dim] = {}
     padded = [*[WHOLE] * (ndim - len(spec)), *spec]
-    for axis, name, pad in zip(padded, "DHW"[-ndim:], ("front", "top", "left")[-ndim:]):
-        small = name.lower()
-        fields.update({name: axis.size, f"O{name}": axis.out, f"k{small}": axis.kernel})
-        fields.update({f"stride_{small}": axis.stride, f"dilation_{small}": axis.dilation})
-        fields[f"pad_{pad}"] = axis.before
+    for axis, name in zip(padded, list(PADS)[-ndim:]):
+        large = name.upper()
+        fields.update({large: axis.size, f"O{large}": axis.out, f"k{name}": axis.kernel})
+        fields.update({f"stride_{name}": axis.stride, f"dilation_{name}": axis.dilation})
+        fields[PADS[name]] = axis.before
     return fields
 
 
