@@ -108,8 +108,8 @@ Q7_API q7_status q7_flow_run(q7_flow *flow, const q7_tensor *inputs, const int64
  *   outputs    n, n slots
  * A list is its length, then its items. The phases:
  *   PLAN       plan, number of its values, number of its steps, list of symbols x {slot or -1, axis
- *              or size; Q7_TENSOR_NDIM + i: integer i in the slot}, list of inputs, list of outputs; value
- *              indices of the dims of all of these
+ *              or size; Q7_TENSOR_NDIM + i: integer i in the slot}, list of inputs, list of
+ *              outputs; value indices of the dims of all of these
  *   IF         slot of the condition or -1 (true), list of inputs, list of outputs; then both
  *              branches: 0, or 1 and a program
  *   LOOP,SCAN  slot of the trip count or -1, that of the condition or -1; how many inputs are

@@ -111,8 +111,8 @@ typedef struct strip {
 Q7_INLINE q7_f32 load_at(const char *p) { return q7_load((const float *)(const void *)p); }
 
 /* Some pixels of a strip by kernels of `taps` columns, a constant as is `stride`: what is loaded of x
- * is used for every pixel that it is under. `edge` and `grouped`, others: whether windows stick out, which
- * they do by less than their taps, zeros are outside; and whether groups have several channels. */
+ * is used for every pixel that it is under. `edge` and `grouped`, others: whether windows stick out,
+ * which they do by less than their taps, zeros are outside; and whether groups have several channels. */
 Q7_INLINE void row(const strip s, int64_t ow, const int pixels, const int taps, const int stride,
                    const bool edge, const bool grouped) {
     static const float zeros[Q7_W];

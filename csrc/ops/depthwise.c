@@ -1,7 +1,7 @@
 /* depthwise.c: a convolution whose groups have one channel each, or few, channels last.
  *
- * x is (N, D, H, W, C) of any strides but 1 for C, w (kd, kh, kw, width, C); pixels of y and residual are
- * y_stride and residual_stride apart. y does not overlap x. A task is some lines of some channels;
+ * x is (N, D, H, W, C) of any strides but 1 for C, w (kd, kh, kw, width, C); pixels of y and residual
+ * are y_stride and residual_stride apart. y does not overlap x. A task is some lines of some channels;
  * where images come from beyond L2, which is fast in the order of memory, some pixels of a line and
  * all channels at a time, unless a kernel has so many taps that sums take longer than memory. Read
  * kernels/depthwise.h first. */

@@ -1,6 +1,6 @@
 /* topk.c: the k greatest (or least) along the middle axis of x (outer, n, inner), best first, and
- * where they are. ONNX TopK, ArgMax, ArgMin. Of equals the lower index comes first, or the higher
- * one if `last`; NaN beats every number if `nan_first`, else none. One heap of k indices per line, kept in
+ * where they are. ONNX TopK, ArgMax, ArgMin. Of equals the lower index comes first, or the higher one
+ * if `last`; NaN beats every number if `nan_first`, else none. One heap of k indices per line, kept in
  * the output. */
 #include <stdbool.h>
 
