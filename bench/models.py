@@ -226,14 +226,16 @@ class Loaded(ExitStack):
         }
 
     def bound(self, job: Job, feeds: engines.Arrays) -> float:
-        """Milliseconds that our native steps take at least, one after the other."""
+        """Milliseconds that our native steps take at least, one after the other; without those whose
+        sizes only data tells.
+        """
         session = self.runs[engines.OURS].session._session
         limits = roofline.known(load().target.isa, job.threads)
         sizes = work.sizes_of(session.inputs, feeds, job.threads)
         seconds = sum(
             limits.seconds(work.made(step, sizes), roofline.kind_of(step.kernel))
             for step in session.program.steps
-            if isinstance(step, Step)
+            if isinstance(step, Step) and work.is_sized(step, sizes)
         )
         return float(f"{1000 * seconds:.4g}")
 

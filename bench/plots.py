@@ -48,7 +48,7 @@ def profile(model: str, batch: int, sequence: int, threads: int) -> list[Dot]:
     times = np.min([session.profile(feeds) for _ in range(RUNS)], axis=0)
     dots = []
     for step, nanoseconds in zip(session.program.steps, times):
-        if isinstance(step, Step):
+        if isinstance(step, Step) and work.is_sized(step, sizes):
             dots.append(Dot(step.op, work.of(step, sizes), max(int(nanoseconds), 1) / 1e9))
     return dots
 

@@ -14,8 +14,9 @@ from typing import Any, Callable, NamedTuple
 import numpy as np
 
 from q7x2_ep import dtypes
-from q7x2_ep.ir.shape import Expr, evaluate
+from q7x2_ep.ir.shape import Expr, evaluate, symbols
 from q7x2_ep.ops.window import PADS, axis_of, meeting
+from q7x2_ep.ops.winograd import products_of
 from q7x2_ep.plan.memory import THREADS
 from q7x2_ep.plan.parts import Step
 from q7x2_ep.session import InputSpec
@@ -55,6 +56,13 @@ def windows(f: Any) -> int:
     return int(f.N * prod(sum(meeting(axis)) for axis in axes))
 
 
+def transformed(f: Any) -> int:
+    """Weights that Winograd has of each filter and channel, in one plane: a line's are as many as
+    products for two pixels.
+    """
+    return 16 if f.kh == 3 else products_of(f.kw)
+
+
 TAPS = {"nearest": 1, "linear": 2, "cubic": 4}  # of interpolation, along each axis
 PRODUCTS: dict[str, Callable[[Any], int]] = {  # op: multiply-adds
     "gemm": lambda f: f.m * f.n * f.k * (1 + f.gated),
@@ -81,7 +89,7 @@ PACKED: dict[str, Callable[[Any], int]] = {  # op: weights that are packed, whic
     "expert_gemm": lambda f: f.n * f.k * (1 + f.gated) * min(f.experts, f.m),
     "conv_last": lambda f: f.M * f.C // f.groups * f.kd * f.kh * f.kw,
     "conv_direct": lambda f: f.M * f.C // f.groups * f.kh * f.kw,
-    "winograd": lambda f: (4 if f.kh == 1 else 16) * f.M * f.C * f.kd // f.groups,
+    "winograd": lambda f: transformed(f) * f.M * f.C * f.kd // f.groups,
     "rnn": lambda f: f.D * f.gates * f.H * f.H,
 }
 IMAGES = ("conv_last", "conv_direct", "winograd", "depthwise")  # may lie among other channels
@@ -90,7 +98,7 @@ SELECTING = ("copy", "gather", "gather_elements", "gather_nd")  # read no more t
 
 def of(step: Step, sizes: Mapping[str, int]) -> Work:
     """sizes: the values of all symbols, and of THREADS."""
-    f = SimpleNamespace(**{name: _value(field, sizes) for name, field in step.fields.items()})
+    f = _fields(step, sizes)
     read: dict[Any, int] = {}
     written: dict[Any, int] = {}
     outputs = _outputs(step)
@@ -119,6 +127,10 @@ def of(step: Step, sizes: Mapping[str, int]) -> Work:
     return Work(float(flops), float(moved), float(sum(written.values())))
 
 
+def _fields(step: Step, sizes: Mapping[str, int]) -> Any:
+    return SimpleNamespace(**{name: _value(field, sizes) for name, field in step.fields.items()})
+
+
 def _elements(f: Any, name: str) -> int:
     """Those of an operand of a convolution: x, or y and what is added to it."""
     if name == "x":
@@ -127,12 +139,13 @@ def _elements(f: Any, name: str) -> int:
 
 
 def made(step: Step, sizes: Mapping[str, int]) -> Work:
-    """What a step does itself: Winograd makes 16 of 36 products, 25 by 2, 24 in lines."""
+    """What a step does itself: Winograd makes 16 of 36 products, 25 by 2, 4 of 6 in lines of 3."""
     each = of(step, sizes)
     if step.op != "winograd":
         return each
-    kh, stride = (_value(step.fields[name], sizes) for name in ("kh", "stride"))
-    return each._replace(flops=each.flops * (24 if kh == 1 else {1: 16, 2: 25}[stride]) / 36)
+    f = _fields(step, sizes)
+    share = (16 if f.stride == 1 else 25) / 36 if f.kh == 3 else transformed(f) / (2 * f.kw)
+    return each._replace(flops=each.flops * share)
 
 
 def sizes_of(
@@ -150,6 +163,19 @@ def sizes_of(
 def sizes(step: Step) -> list[int]:
     """m, n and k of a product without symbols."""
     return [_value(step.fields[name], {}) for name in "mnk"]
+
+
+def is_sized(step: Step, sizes: Mapping[str, int]) -> bool:
+    """Whether these are all sizes of a step: what only data tells, as NonZero does, is not known."""
+    operands = [operand for operand in step.operands.values() if operand is not None]
+    stored = [number for operand in operands for number in (operand.storage.bytes, operand.size)]
+    return _symbols([*step.fields.values(), *stored]) <= sizes.keys()
+
+
+def _symbols(field: Any) -> set[str]:
+    if isinstance(field, (list, tuple)):
+        return set().union(*map(_symbols, field))
+    return symbols(field) if isinstance(field, Expr) else set()
 
 
 def _outputs(step: Step) -> set[str]:

@@ -20,25 +20,30 @@ typedef struct tile {
     int64_t row[2][2];
 } tile;
 
-/* What a block has: its tiles, the planes of kernels that meet x under one of them, whose channels are
- * k, and how many rows of each kind. */
+/* What a block has: its tiles, the planes of kernels that meet x under one of them, and how many rows of
+ * each kind. */
 typedef struct block {
     const scheme *scheme;
-    int64_t tiles, first_plane, end_plane, k, rows[2][2];
+    int64_t tiles, first_plane, end_plane, rows[2][2];
     tile tile[Q7_WINOGRAD_TILES];
 } block;
+
+/* Has in the range of planes those of the kernel that meet x. */
+static void include_planes(const q7_winograd_args *x, q7_place at, block *all) {
+    const int64_t front = x->pad_front - at.od * x->stride_d;
+    const int64_t outside = q7_ceil_div(q7_max(front, 0), x->dilation_d);
+    const int64_t inside = q7_ceil_div(q7_max(front + x->D, 0), x->dilation_d);
+    all->first_plane = q7_min(all->first_plane, outside);
+    all->end_plane = q7_max(all->end_plane, q7_min(inside, x->kd));
+}
 
 static void find_tiles(const q7_winograd_args *x, const q7_winograd_block *of, block *all) {
     *all = (block){
         .scheme = &schemes[x->stride - 1], .tiles = of->end - of->first, .first_plane = x->kd - 1};
     for (int64_t i = 0; i < all->tiles; i++) {
         tile *t = &all->tile[i];
-        t->place = q7_place_of(x, of->first + i);
-        const int64_t front = x->pad_front - t->place.od * x->stride_d;
-        const int64_t outside = q7_ceil_div(q7_max(front, 0), x->dilation_d);
-        const int64_t inside = q7_ceil_div(q7_max(front + x->D, 0), x->dilation_d);
-        all->first_plane = q7_min(all->first_plane, outside);
-        all->end_plane = q7_max(all->end_plane, q7_min(inside, x->kd));
+        t->place = i > 0 ? q7_place_after(x, t[-1].place) : q7_place_of(x, of->first);
+        if (x->kd > 1) include_planes(x, t->place, all); /* by divisions */
         for (int k = 0; k < 4; k++) {
             const bool below = k < 2 || t->place.oh + 1 < x->OH,
                        right = k % 2 == 0 || t->place.ow + 1 < x->OW;
@@ -49,7 +54,27 @@ static void find_tiles(const q7_winograd_args *x, const q7_winograd_block *of, b
     }
     all->end_plane =
         q7_max(all->end_plane, all->first_plane + 1); /* of padding, if of nothing else */
-    all->k = (all->end_plane - all->first_plane) * x->C;
+}
+
+/* One tile of x under a line of a kernel: its threes, B^T d, and pixels under what is left. */
+static void transform_line_in(const q7_winograd_args *x, const block *all, int64_t i, int64_t plane,
+                              const float *zeros, float *rows, int64_t row) {
+    const int64_t matrix = all->tiles * row;
+    const float *from[4];
+    q7_place at = all->tile[i].place;
+    rows += i * row;
+    for (int64_t k = 3; k <= x->kw; k += 3, rows += x->C, at.ow += 3 * x->dilation_w) {
+        q7_pixels_under(x, at, plane, zeros, from, 1, 4);
+        for (int64_t c = 0; c < x->C; c += Q7_W)
+            q7_transform_in(from, c, x->C - c, rows + c, matrix, 1);
+    }
+    for (int64_t k = x->kw % 3; k > 0; k--, rows += x->C, at.ow += x->dilation_w) {
+        q7_pixels_under(x, at, plane, zeros, from, 1, 2);
+        for (int64_t c = 0; c < x->C; c += Q7_W) {
+            q7_store(rows + c, q7_load_part(from[0] + c, x->C - c));
+            q7_store(rows + 3 * matrix + c, q7_load_part(from[1] + c, x->C - c));
+        }
+    }
 }
 
 /* One tile of x, B^T d B, to rows of matrices (tiles, row). */
@@ -60,9 +85,7 @@ static void transform_in(const q7_winograd_args *x, const block *all, int64_t i,
     float *to[25];
     for (int64_t plane = all->first_plane; plane < all->end_plane; plane++, rows += x->C) {
         if (x->kh == 1) {
-            q7_pixels_under(x, t->place, plane, zeros, from, 1, 4);
-            for (int64_t c = 0; c < x->C; c += Q7_W)
-                q7_transform_in(from, c, x->C - c, rows + i * row + c, all->tiles * row, 1);
+            transform_line_in(x, all, i, plane, zeros, rows, row);
             continue;
         }
         if (x->stride == 1) {
@@ -147,16 +170,16 @@ static void (*const by_rows[MR])(const product *) = {Q7_EVERY_ROW(ROWS)};
 #undef ROWS
 /* clang-format on */
 
-/* Products (tiles, NR) = rows (tiles, C) @ one panel of each matrix of w, which prefetches the next matrix,
- * or the next panel. */
+/* Products (tiles, NR) = rows (tiles, C) @ one panel of each matrix of w, which prefetches the next one. */
 static void multiply_panel(const q7_winograd_args *x, const block *all, const float *rows,
-                           int64_t row_stride, const float *panel, int64_t matrix,
-                           float *products) {
+                           int64_t row_stride, const float *panel, float *products) {
     const scheme *s = all->scheme;
-    const int64_t size = q7_winograd_k(x) * NR, last = q7_winograd_matrices(x) - 1;
+    const int64_t matrices = q7_winograd_matrices(x), planes = all->end_plane - all->first_plane;
     bool begun[16] = {false};
-    for (int64_t i = 0; i <= last; i++, panel += matrix) {
-        const float *next = panel + (i < last ? matrix : size - last * matrix);
+    for (int64_t i = 0; i < matrices; i++) {
+        const int64_t k = planes * q7_winograd_k(x, i) / x->kd;
+        const int64_t k_next = planes * q7_winograd_k(x, (i + 1) % matrices) / x->kd;
+        const float *next = panel + q7_winograd_k(x, i) * NR;
         const int64_t down = s->of[i / 4].n, across = s->of[i % 4].n;
         int64_t parts = 0, done = 0;
         for (int pass = 0; pass < 2; pass++) /* the first counts */
@@ -169,37 +192,37 @@ static void multiply_panel(const q7_winograd_args *x, const block *all, const fl
                 const int64_t n = all->rows[line + 1 == s->sums][column + 1 == s->sums];
                 const int64_t tiles = q7_ceil_div(n, MR);
                 if (pass == 0) parts += tiles;
-                for (int64_t k = 0; k < tiles && pass == 1; k++, done++) {
-                    const int64_t first = n * k / tiles, m = n * (k + 1) / tiles - first;
+                for (int64_t m0 = 0; m0 < tiles && pass == 1; m0++, done++) {
+                    const int64_t first = n * m0 / tiles, m = n * (m0 + 1) / tiles - first;
                     const product p = {
                         .rows = rows + ((h * s->side + w) * all->tiles + first) * row_stride,
                         .panel = panel,
-                        .next = next + all->k * NR * done / parts,
+                        .next = next + k_next * NR * done / parts,
                         .to = products + (sum * all->tiles + first) * NR,
                         .row_stride = row_stride,
                         .before = all->first_plane * x->C,
-                        .k = all->k,
-                        .soon = q7_ceil_div(NR, parts),
+                        .k = k,
+                        .soon = q7_ceil_div(k_next * NR, k * parts),
                         .add = begun[sum]};
                     by_rows[m - 1](&p);
                 }
                 if (pass == 1) begun[sum] = true;
             }
+        panel = next;
     }
 }
 
 void Q7_KERNEL(winograd_f32)(const q7_winograd_args *x, const q7_winograd_block *part) {
     block all;
     find_tiles(x, part, &all);
-    const int64_t size = q7_winograd_k(x) * NR, row = q7_winograd_k(x) + Q7_WINOGRAD_GAP;
-    const int64_t matrix = q7_ceil_div(x->M, NR) * size;
+    const int64_t size = q7_winograd_rows(x) * NR, row = q7_winograd_k(x, 0) + Q7_WINOGRAD_GAP;
     const float *w = (const float *)x->w + all.first_plane * x->C * NR;
     float *zeros = part->room, *rows = zeros + row;
     float *products = rows + q7_winograd_pixels(x) * all.tiles * row;
     memset(zeros, 0, (size_t)x->C * sizeof(float));
     for (int64_t i = 0; i < all.tiles; i++) transform_in(x, &all, i, zeros, rows, row);
     for (int64_t p = part->first_panel; p < part->panel; p++) {
-        multiply_panel(x, &all, rows, row, w + p * size, matrix, products);
+        multiply_panel(x, &all, rows, row, w + p * size, products);
         for (int64_t i = 0; i < all.tiles; i++) transform_out(x, &all, i, products, p);
     }
 }

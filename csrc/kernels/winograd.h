@@ -13,9 +13,14 @@
  *
  * so that 25 products with 16 matrices make 9 sums, a multiplication of 1.44. Of kernels of one line,
  * kh 1, a tile is 2 pixels of 4: 4 products with 4 matrices, a multiplication of 1.5. Kernels of one
- * column, or of one pixel in several planes, are such lines of x and y turned around.
+ * column, or of one pixel in several planes, are such lines of x and y turned around. A longer line, of
+ * one plane, is cut into threes, which are as so many planes; one or two elements that are left meet
+ * pixels as they are, in the matrices that make but one of the two sums:
  *
- * w holds the matrices G w G^T as packed panels. Channels are summed in blocks of
+ *     y[0] = m[0] + m[1] + m[2]    m[0] += d[j] w[j]            j 3 (kw / 3) .. kw - 1
+ *     y[1] = m[1] - m[2] - m[3]    m[3] += d[j + 1] (-w[j])
+ *
+ * w holds the matrices G w G^T, below one another, as packed panels. Channels are summed in blocks of
  * Q7_WINOGRAD_K_BLOCK. room: q7_winograd_room floats. */
 #ifndef Q7_WINOGRAD_H
 #define Q7_WINOGRAD_H
@@ -40,15 +45,35 @@ static inline int64_t q7_winograd_line(int64_t at, int64_t dilation) {
     return at / dilation * 2 * dilation + at % dilation;
 }
 
+/* The first line of y of the line of tiles behind that which begins at `line`. */
+static inline int64_t q7_winograd_line_after(int64_t line, int64_t dilation) {
+    if (dilation == 1) return line + 2;
+    return (line + 1) % (2 * dilation) == dilation ? line + 1 + dilation : line + 1;
+}
+
 static inline int64_t q7_winograd_tile_lines(const q7_winograd_args *x) {
     return x->kh == 1 ? x->OH : q7_winograd_lines(x->OH, x->dilation_h);
 }
 
-/* Channels of all planes under a tile. */
-static inline int64_t q7_winograd_k(const q7_winograd_args *x) { return x->kd * x->C; }
-
 static inline int64_t q7_winograd_matrices(const q7_winograd_args *x) {
     return x->kh == 1 ? 4 : 16;
+}
+
+/* Parts of a line of a kernel that a matrix has: threes, and what is left. */
+static inline int64_t q7_winograd_parts(const q7_winograd_args *x, int64_t matrix) {
+    return x->kw / 3 + (matrix % 3 == 0 ? x->kw % 3 : 0);
+}
+
+/* Rows of a matrix: channels of those parts, in all planes. */
+static inline int64_t q7_winograd_k(const q7_winograd_args *x, int64_t matrix) {
+    return x->kd * q7_winograd_parts(x, matrix) * x->C;
+}
+
+/* Rows of all of them. */
+static inline int64_t q7_winograd_rows(const q7_winograd_args *x) {
+    int64_t rows = 0;
+    for (int64_t i = 0; i < q7_winograd_matrices(x); i++) rows += q7_winograd_k(x, i);
+    return rows;
 }
 
 /* Of x under a tile. */
@@ -61,7 +86,7 @@ enum { Q7_WINOGRAD_GAP = 16 }; /* floats between rows of channels: not the same 
 
 /* Zeros, the transformed x of a block, and the products of a panel. */
 static inline int64_t q7_winograd_room(const q7_winograd_args *x, int64_t nr) {
-    const int64_t row = q7_winograd_k(x) + Q7_WINOGRAD_GAP, rows = q7_winograd_pixels(x);
+    const int64_t row = q7_winograd_k(x, 0) + Q7_WINOGRAD_GAP, rows = q7_winograd_pixels(x);
     const int64_t sums = x->stride == 1 ? q7_winograd_matrices(x) : 9;
     return q7_ceil_div(row + Q7_WINOGRAD_TILES * (rows * row + sums * nr), 16) * 16;
 }

@@ -23,6 +23,18 @@ Q7_INLINE q7_place q7_place_of(const q7_winograd_args *x, int64_t tile) {
                       q7_winograd_line(column, x->dilation_w)};
 }
 
+/* The tile that follows: divisions for each would take as long as the products of a short line. */
+Q7_INLINE q7_place q7_place_after(const q7_winograd_args *x, q7_place at) {
+    const int64_t column = q7_winograd_line_after(at.ow, x->dilation_w);
+    const int64_t line = x->kh == 1 ? at.oh + 1 : q7_winograd_line_after(at.oh, x->dilation_h);
+    if (x->y_w_pixels == 1 && column < x->OW) return (q7_place){at.n, at.od, at.oh, column};
+    if (x->y_w_pixels == 1) at.ow = 0;
+    if (line < x->OH) return (q7_place){at.n, at.od, line, at.ow};
+    if (at.od + 1 < x->OD) return (q7_place){at.n, at.od + 1, 0, at.ow};
+    if (x->y_w_pixels != 1 && column < x->OW) return (q7_place){at.n, 0, 0, column};
+    return (q7_place){at.n + 1, 0, 0, 0};
+}
+
 /* v = B^T v, of every stride-th of 4 vectors. */
 Q7_INLINE void q7_turn_in(q7_f32 *v, const int stride) {
     const q7_f32 a = v[0], b = v[stride], c = v[2 * stride], d = v[3 * stride];

@@ -1,4 +1,4 @@
-/* winograd.c: conv_last of 3x3 kernels, stride 1 or 2, with stride 1 dilated or not, or of 1x3, by
+/* winograd.c: conv_last of 3x3 kernels, stride 1 or 2, with stride 1 dilated or not, or of lines, by
  * Winograd's algorithm. A task is a block of tiles times a chunk of panels, of one group. Read
  * kernels/winograd.h first.
  *
@@ -19,8 +19,7 @@ static q7_winograd_args group_of(const winograd_job *job, int64_t group) {
     x.C /= x.groups;
     x.M /= x.groups;
     x.x = (const float *)x.x + group * x.C;
-    x.w = (const float *)x.w +
-          group * q7_winograd_matrices(&x) * job->panels * job->call->nr * q7_winograd_k(&x);
+    x.w = (const float *)x.w + group * job->panels * job->call->nr * q7_winograd_rows(&x);
     x.y = (float *)x.y + group * x.M;
     if (x.bias) x.bias = (const float *)x.bias + group * x.M;
     if (x.residual) x.residual = (const float *)x.residual + group * x.M;

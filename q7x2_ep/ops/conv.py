@@ -42,6 +42,7 @@ from q7x2_ep.ops.window import (
 )
 from q7x2_ep.ops.winograd import (
     is_winograd,
+    parts_of,
     tiled_axes,
     transformed,
     turned,
@@ -319,10 +320,12 @@ def winograd_step(node: Node, b: Any, fields: dict[str, Any], residual: Optional
     stride = fields.pop("stride_w")
     matrices = transformed(w.const, groups, axes, stride)
     whole = b.graph.constant(matrices, Type(w.dtype, matrices.shape), w.name)
-    filters, k = matrices.shape[1:]
+    filters, rows = matrices.shape[1:]
+    k = w.shape[1] * fields["kd"] * parts_of(fields["kw"])
     floats = winograd_room(axes, stride, k, b.kernel("winograd").nr, b.constants)
-    fields.update(w=b.packed(k, filters, 1, k, whole), room=b.threads * floats * 4, stride=stride)
-    del fields["kw"], fields["stride_h"]
+    fields.update(w=b.packed(rows, filters, 1, rows, whole))
+    fields.update(room=b.threads * floats * 4, stride=stride)
+    del fields["stride_h"]
     b.step("winograd", kernel="winograd", **fields)
 
 

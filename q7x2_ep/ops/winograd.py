@@ -1,4 +1,4 @@
-"""Winograd's algorithm for kernels of 3x3, in any number of planes, and of lines of three: see
+"""Winograd's algorithm for kernels of 3x3, in any number of planes, and of lines: see
 csrc/kernels/winograd.h.
 """
 
@@ -23,11 +23,22 @@ WINOGRAD_GAP = 16  # Q7_WINOGRAD_GAP
 
 
 def tiled_axes(spec: Mapping[str, Any]) -> str:
-    """The axes that tiles are of: "hw", that of a line of three, or none."""
+    """The axes that tiles are of: "hw", that of a line, or none."""
     plane = (spec["kh"], spec["kw"])
     if plane in ((3, 3), (1, 3), (3, 1)):
         return {(3, 3): "hw", (1, 3): "w", (3, 1): "h"}[plane]
-    return "d" if plane == (1, 1) and spec["kd"] == 3 else ""
+    lines = [axis for axis in "dhw" if spec["k" + axis] != 1]
+    return lines[0] if len(lines) == 1 and spec["k" + lines[0]] > 2 else ""
+
+
+def parts_of(taps: int) -> int:
+    """q7_winograd_parts of csrc/kernels/winograd.h, of the first matrix."""
+    return taps // 3 + taps % 3
+
+
+def products_of(taps: int) -> int:
+    """Those that a tile of a line takes, for each channel and filter."""
+    return taps // 3 * 4 + taps % 3 * 2
 
 
 def is_winograd(node: Node, spec: dict[str, Dim]) -> bool:
@@ -67,7 +78,7 @@ def saves_products(spec: Mapping[str, Any], axes: str) -> bool:
         if name not in axes:
             made *= in_axis
         elif axis.stride == 1:
-            made *= 4 * winograd_lines(axis.out, axis.dilation)
+            made *= products_of(axis.kernel) * winograd_lines(axis.out, axis.dilation)
         else:
             made *= axis.out // 2 * 5 + axis.out % 2 * 3
     return made < WINOGRAD_SHARE * met
@@ -93,23 +104,30 @@ def winograd_lines(size: int, dilation: int) -> int:
 
 
 def transformed(w: np.ndarray, groups: int, axes: str, stride: int = 1) -> np.ndarray:
-    """G w G^T of every kernel (M, C, .., 3, 3), or G w of a line of three, as matrices
-    (groups * 16 or 4, M / groups, planes * C).
+    """G w G^T of every kernel (M, C, .., 3, 3), or of a line G w of its threes and what is left, as
+    matrices (groups, M / groups, their rows below one another).
     """
     g = np.array([[1, 0, 0], [0.5, 0.5, 0.5], [0.5, -0.5, 0.5], [0, 0, 1]])
     if stride == 2:
         g = np.array([[1, 0, 0], [0, 1, 0], [1, 0, 1], [0, 0, 1]])
+    filters, channels = w.shape[:2]
+    line = 9 if axes == "hw" else w.shape["dhw".index(axes) - 3]
     if axes == "hw":
         g = np.einsum("ai,bj->abij", g, g).reshape(16, 9)
-    matrices, taps = g.shape
-    by_plane = w.reshape(*w.shape[:2], -1, taps).swapaxes(1, 2)
-    result = (g @ by_plane.reshape(-1, taps).T.astype(np.float64)).astype(np.float32)
-    split = result.reshape(matrices, groups, w.shape[0] // groups, -1)
-    return split.swapaxes(0, 1).reshape(groups * matrices, *split.shape[2:])
+    elements = w.reshape(filters, channels, -1, line)
+    whole = line // g.shape[1] * g.shape[1]
+    threes = elements[..., :whole].reshape(*elements.shape[:3], -1, g.shape[1])
+    by_part = threes.transpose(0, 2, 3, 1, 4).reshape(filters, -1, g.shape[1])
+    rest = elements[..., whole:].transpose(0, 2, 3, 1).reshape(filters, -1)
+    matrices = list((g @ by_part.reshape(-1, g.shape[1]).T.astype(np.float64)).astype(np.float32))
+    matrices = [matrix.reshape(filters, -1) for matrix in matrices]
+    matrices[0] = np.concatenate([matrices[0], rest], axis=1)
+    matrices[-1] = np.concatenate([matrices[-1], -rest], axis=1)
+    return np.concatenate(matrices, axis=1).reshape(groups, filters // groups, -1)
 
 
 def winograd_room(axes: str, stride: int, k: int, nr: int, constants: Mapping[str, int]) -> int:
-    """q7_winograd_room of csrc/kernels/winograd.h."""
+    """q7_winograd_room of csrc/kernels/winograd.h, for k rows of the first matrix."""
     row = k + WINOGRAD_GAP
     rows, sums = (4, 4) if axes != "hw" else (16, 16) if stride == 1 else (25, 9)
     floats = row + constants["WINOGRAD_TILES"] * (rows * row + sums * nr)

@@ -11,7 +11,7 @@ import pytest
 from q7x2_ep.backend.cpu.library import load
 from q7x2_ep.dtypes import FLOAT
 from q7x2_ep.ops.conv import paired_weights
-from q7x2_ep.ops.winograd import tiled_axes, transformed, turned, winograd_room
+from q7x2_ep.ops.winograd import parts_of, tiled_axes, transformed, turned, winograd_room
 from q7x2_ep.plan.target import KernelRow
 from tests.kernels.harness import rows, run_op, tolerance
 from tests.kernels.windows import Window, convolve, window
@@ -130,6 +130,13 @@ WINOGRAD = {
     "a signal": Case((2, 33, 301), (35, 33, 3), window((3,), pad=1)),
     "a signal, dilated": Case((1, 9, 61), (33, 9, 3), window((3,), dilation=5, pad=2)),
     "a signal, groups": Case((1, 66, 40), (70, 33, 3), window((3,)), 2),
+    "a signal, four": Case((2, 20, 50), (40, 20, 4), window((4,), pad=2)),
+    "a signal, five": Case((1, 35, 61), (33, 35, 5), window((5,), dilation=3, pad=7)),
+    "a signal, seven": Case((2, 33, 301), (35, 33, 7), window((7,), pad=3)),
+    "a signal, eleven": Case((2, 70, 40), (40, 35, 11), window((11,), pad=5), 2),
+    "a signal in padding": Case((1, 9, 3), (33, 9, 12), window((12,), pad=11)),
+    "a line of eight": Case((2, 20, 5, 23), (40, 20, 1, 8), pads((1, 8), (1, 1), (0, 1), (0, 7))),
+    "a column of seven": Case((2, 20, 15, 6), (40, 20, 7, 1), pads((7, 1), (1, 1), (2, 0), (0, 1))),
     "a column": Case((2, 20, 15, 6), (40, 20, 3, 1), pads((3, 1), (1, 1), (2, 0), (0, 1))),
     "a column, dilated": Case(
         (1, 9, 15, 6), (33, 9, 3, 1), pads((3, 1), (1, 1), (2, 0), (2, 0), (3, 1))
@@ -140,6 +147,8 @@ WINOGRAD = {
         (33, 9, 3, 1, 1),
         pads((3, 1, 1), (1, 1, 1), (1, 0, 0), (2, 0, 0), (1,) * 3),
     ),
+    "3-D, through five planes": Case((1, 9, 9, 3, 4), (33, 9, 5, 1, 1), window((5, 1, 1))),
+    "3-D, a line in five planes": Case((1, 9, 6, 3, 8), (20, 9, 5, 1, 3), window((5, 1, 3), pad=1)),
     "3-D, few filters": Case((1, 20, 3, 6, 7), (3, 20, 3, 3, 3), window((3, 3, 3), pad=1)),
     "3-D, flat": Case((2, 9, 5, 4, 5), (33, 9, 1, 3, 3), window((1, 3, 3))),
     "3-D strided": Case((1, 18, 9, 10, 11), (20, 18, 3, 3, 3), window((3, 3, 3), stride=2, pad=1)),
@@ -211,16 +220,14 @@ def run(
         steps = (outs[1] * outs[2], outs[2], 1)
         given = turned({**given, **{f"y_{a}_pixels": n for a, n in zip("dhw", steps)}})
         stride = given["stride_w"]
-        matrices = transformed(w, case.groups, axes, stride)[..., None]
-        count = 16 if axes == "hw" else 4
-        whole = Case(
-            case.x, (count * case.w[0], matrices.shape[2], 1), case.at, count * case.groups
-        )
+        matrices = transformed(w, case.groups, axes, stride)
+        whole = Case(case.x, (case.w[0], matrices.shape[2], 1), case.at, case.groups)
         given.update(w=packed(row, whole, matrices.reshape(whole.w)), M=case.w[0])
         given["groups"] = case.groups
-        names = ("kw", "stride_h", "stride_w")
+        names = ("stride_h", "stride_w")
         given = {name: value for name, value in given.items() if name not in names}
-        floats = winograd_room(axes, stride, matrices.shape[2], row.nr, CONSTANTS)
+        k = case.w[1] * given["kd"] * parts_of(given["kw"])
+        floats = winograd_room(axes, stride, k, row.nr, CONSTANTS)
         given.update(stride=stride, room=threads * floats * 4)
     else:
         k = int(np.prod(case.w[1:]))
