@@ -119,6 +119,14 @@ def main() -> None:
     def cos_rest(s):  # (cos(x) - 1 + x^2 / 2) / x^4 at x = sqrt(s)
         return (mpmath.cos(mpmath.sqrt(s)) - 1 + s / 2) / s**2
 
+    def asin_rest(s):  # (asin(x) / x - 1) / x^2 at x = sqrt(s)
+        x = mpmath.sqrt(s)
+        return (mpmath.asin(x) / x - 1) / s
+
+    def atan_rest(s):  # (atan(x) / x - 1) / x^2 at x = sqrt(s)
+        x = mpmath.sqrt(s)
+        return (mpmath.atan(x) / x - 1) / s
+
     def tanh_tail(t):  # (1 - tanh(u)) / 2 of gelu_tanh
         u = mpmath.sqrt(2 / mpmath.pi) * (t + mpmath.mpf("0.044715") * t**3)
         return 1 / (1 + mpmath.exp(2 * u))
@@ -157,6 +165,8 @@ def main() -> None:
         ("tanh, in x^2", tanh_rest, lambda s: s, 0.0, 0.4, list(range(5)), {}),
         ("log", log_rest, lambda x: x * x, 2**-0.5 - 1, 2**0.5 - 1, list(range(8)), {}),
         ("sin, in x^2", sin_rest, lambda s: s, 0.0, quarter, list(range(3)), {}),
+        ("asin, in x^2", asin_rest, lambda s: s, 0.0, 0.25, list(range(5)), {}),
+        ("atan, in x^2", atan_rest, lambda s: s, 0.0, (2**0.5 - 1) ** 2, list(range(5)), {}),
         ("cos, in x^2", cos_rest, lambda s: s * s, 0.0, quarter, list(range(3)), {}),
     ):
         print(name)

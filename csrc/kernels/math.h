@@ -275,6 +275,60 @@ Q7_INLINE q7_f32 q7_sin(q7_f32 x) { /* reduction loses the sign of zero */
 }
 Q7_INLINE q7_f32 q7_cos(q7_f32 x) { return q7_sin_or_cos(x, true); }
 
+/* asin(x) - x for |x| <= 1/2, s = x^2 */
+Q7_INLINE q7_f32 q7_asin_rest(q7_f32 x, q7_f32 s) {
+    q7_f32 p = q7_set1(0x1.59cc8ep-5f);
+    p = q7_fma(p, s, q7_set1(0x1.8bb538p-6f));
+    p = q7_fma(p, s, q7_set1(0x1.748a2cp-5f));
+    p = q7_fma(p, s, q7_set1(0x1.33016ap-4f));
+    p = q7_fma(p, s, q7_set1(0x1.5555cap-3f));
+    return q7_mul(q7_mul(p, s), x);
+}
+
+/* Beyond 1/2 asin(x) = pi / 2 - 2 asin(sqrt((1 - x) / 2)); NaN beyond 1. pi / 2 is a float and a rest.
+ * Bound: asin 1.8 ulp
+ * Bound: acos 1.1 ulp */
+#define Q7_HALF_PI 0x1.921fb6p+0f
+#define Q7_HALF_PI_REST -0x1.777a5cp-25f
+Q7_INLINE q7_f32 q7_asin(q7_f32 x) {
+    const q7_f32 half = q7_set1(0.5f), t = q7_abs(x);
+    const q7_mask small = q7_le(t, half);
+    const q7_f32 s = q7_select(small, q7_mul(x, x), q7_fnma(t, half, half));
+    const q7_f32 z = q7_select(small, t, q7_sqrt(s)), rest = q7_asin_rest(z, s);
+    const q7_f32 twice = q7_fma(q7_set1(2.0f), rest, q7_set1(-Q7_HALF_PI_REST));
+    const q7_f32 far = q7_sub(q7_fnma(q7_set1(2.0f), z, q7_set1(Q7_HALF_PI)), twice);
+    return q7_copysign(q7_select(small, q7_add(z, rest), far), x);
+}
+Q7_INLINE q7_f32 q7_acos(q7_f32 x) {
+    const q7_f32 half = q7_set1(0.5f), two = q7_set1(2.0f), t = q7_abs(x);
+    const q7_mask small = q7_le(t, half), left = q7_lt(x, q7_set1(0.0f));
+    const q7_f32 s = q7_select(small, q7_mul(x, x), q7_fnma(t, half, half));
+    const q7_f32 z = q7_select(small, x, q7_sqrt(s)), rest = q7_asin_rest(z, s);
+    const q7_f32 high = q7_set1(Q7_HALF_PI), low = q7_set1(Q7_HALF_PI_REST);
+    const q7_f32 near = q7_sub(high, q7_sub(z, q7_sub(low, rest)));
+    const q7_f32 right = q7_mul(two, q7_add(z, rest));
+    const q7_f32 far = q7_mul(two, q7_sub(high, q7_sub(z, q7_sub(low, rest))));
+    return q7_select(small, near, q7_select(left, far, right));
+}
+
+/* atan of |x|, or of -1 / |x| or (|x| - 1) / (|x| + 1) where that is small, and pi / 2 or pi / 4.
+ * Bound: atan 1.8 ulp */
+Q7_INLINE q7_f32 q7_atan(q7_f32 x) {
+    const q7_f32 t = q7_abs(x), one = q7_set1(1.0f), zero = q7_set1(0.0f);
+    const q7_mask far = q7_lt(q7_set1(0x1.3504f4p+1f), t), middle = q7_lt(q7_set1(0x1.a8279ap-2f), t);
+    const q7_f32 top = q7_select(far, q7_set1(-1.0f), q7_select(middle, q7_sub(t, one), t));
+    const q7_f32 bottom = q7_select(far, t, q7_select(middle, q7_add(t, one), one));
+    const q7_f32 share = q7_select(far, one, q7_select(middle, q7_set1(0.5f), zero));
+    const q7_f32 z = q7_div(top, bottom), s = q7_mul(z, z);
+    q7_f32 p = q7_set1(-0x1.f31f26p-5f);
+    p = q7_fma(p, s, q7_set1(0x1.b22f08p-4f));
+    p = q7_fma(p, s, q7_set1(-0x1.23ba44p-3f));
+    p = q7_fma(p, s, q7_set1(0x1.9991e8p-3f));
+    p = q7_fma(p, s, q7_set1(-0x1.55554ap-2f));
+    const q7_f32 rest = q7_fma(share, q7_set1(Q7_HALF_PI_REST), q7_mul(q7_mul(p, s), z));
+    return q7_copysign(q7_fma(share, q7_set1(Q7_HALF_PI), q7_add(z, rest)), x);
+}
+
 /* log(1 + u) for u in [0, 1]: the rounding error of w = 1 + u cancels in log(w) * u / (w - 1).
  * Bound: softplus 2.8 ulp */
 Q7_INLINE q7_f32 q7_log1p_unit(q7_f32 u) {

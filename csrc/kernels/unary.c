@@ -31,9 +31,9 @@ Q7_INLINE q7_f32 apply(int64_t op, q7_f32 x, q7_f32 alpha, q7_f32 beta) {
         case Q7_unary_floor: return q7_floor(x);
         case Q7_unary_ceil: return q7_neg(q7_floor(q7_neg(x)));
         case Q7_unary_tan: return lane_by_lane(tanf, x);
-        case Q7_unary_asin: return lane_by_lane(asinf, x);
-        case Q7_unary_acos: return lane_by_lane(acosf, x);
-        case Q7_unary_atan: return lane_by_lane(atanf, x);
+        case Q7_unary_asin: return q7_asin(x);
+        case Q7_unary_acos: return q7_acos(x);
+        case Q7_unary_atan: return q7_atan(x);
         case Q7_unary_sinh: return lane_by_lane(sinhf, x);
         case Q7_unary_cosh: return lane_by_lane(coshf, x);
         case Q7_unary_asinh: return lane_by_lane(asinhf, x);

@@ -5,7 +5,7 @@
  *
  * Errors of f64, as kernels/math.h states them for f32 (with glibc, whose own are below 2 ulp):
  *
- *     Bound: exp log erf sin cos 1 ulp
+ *     Bound: exp log erf sin cos asin acos atan 1 ulp
  *     Bound: softplus elu softsign 1.7 ulp
  *     Bound: tanh sigmoid silu selu celu 2.5 ulp
  *     Bound: mish softcap scaled_tanh 3.5 ulp

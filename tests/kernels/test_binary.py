@@ -99,7 +99,8 @@ def test_f32_special_values(kernel):
             )
     random = 10 ** np.random.default_rng(3).uniform(-20, 20, 101).astype(np.float32)
     values = np.concatenate([values, random])
-    for exponent in (0.25, 0.5, 0.75, 1.25, 1.5, 1.75, -0.25, -0.5, -0.75, -1.5, 2.0, 3.0, 0.375):
+    quarters = (0.25, 0.5, 0.75, 1.25, 1.5, 1.75, -0.25, -0.5, -0.75, -1.5)
+    for exponent in (*quarters, 2.0, 3.0, 0.375, 0.0, 1.0, -1.0, -3.0, 9.0, 64.0, 65.0):
         with np.errstate(all="ignore"):
             expected = np.power(values.astype(float), np.full(110, exponent)).astype(np.float32)
         power = run("pow", values, np.array([exponent], np.float32), kernel)
