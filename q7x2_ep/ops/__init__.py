@@ -8,6 +8,7 @@ node, never self:
     attributes  {name: default}; the importer fills in defaults, so node.attrs holds every key
     strided     positions of inputs that `lower` reads through any strides, if any
     folds_late  true: of constants it is evaluated after fusion only, which looks for it
+  takes_late  true: but not where this op takes its result
     is_random   true: no two evaluations agree, so that it is neither folded nor merged with another
     infer(node) -> list[Type]                  shapes and dtypes of the outputs
     reference(node, *arrays) -> array | tuple  numpy, obvious not fast, in the dtype it is given

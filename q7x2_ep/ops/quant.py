@@ -133,6 +133,7 @@ class QuantizeLinear:
 
     signature = "x, scale, zero? -> y"
     attributes = {"axis": 1, "block_size": 0, "output_dtype": 0, "precision": 0, "saturate": 1}
+    takes_late = True  # exporters spell shared weights as Identity, behind which tools quantise
 
     def infer(node: Node) -> list[Type]:
         check_scales(node)

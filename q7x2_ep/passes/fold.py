@@ -40,6 +40,7 @@ def run(graph: Graph) -> dict[str, int]:
     late: list[Node] = []
     unknown: set[int] = set()
     passing: dict[int, int] = {}
+    late_ones: dict[int, int] = {}  # as `passing`, for those that take what folds late
     sizes: dict[str, Dim] = {}
     rest, graph.nodes = graph.nodes[::-1], []
     while rest:
@@ -67,7 +68,10 @@ def run(graph: Graph) -> dict[str, int]:
             continue
         arrays = None
         if graph.is_fused or not _is_for_fusion(node):
-            arrays = _evaluate(node, passing)
+            takes_late = getattr(find(node.op), "takes_late", False)
+            arrays = _evaluate(node, {**passing, **late_ones} if takes_late else passing)
+        elif all(value is None or value.const is not None for value in node.inputs):
+            late_ones[id(node.output)] = sum(v.const.nbytes for v in node.inputs if v is not None)
         if arrays is not None:
             for value, array in zip(node.outputs, arrays):
                 graph.replace_uses(value, graph.constant(array, array_type(array), value.name))
