@@ -226,8 +226,8 @@ class Loaded(ExitStack):
         }
 
     def bound(self, job: Job, feeds: engines.Arrays) -> float:
-        """Milliseconds that our native steps take at least, one after the other; without those whose
-        sizes only data tells.
+        """Milliseconds that our native steps take at least, one after the other; steps whose sizes
+        only data tells are left out.
         """
         session = self.runs[engines.OURS].session._session
         limits = roofline.known(load().target.isa, job.threads)

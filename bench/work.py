@@ -166,7 +166,7 @@ def sizes(step: Step) -> list[int]:
 
 
 def is_sized(step: Step, sizes: Mapping[str, int]) -> bool:
-    """Whether these are all sizes of a step: what only data tells, as NonZero does, is not known."""
+    """Whether these are all sizes of a step; what only data tells is not among them."""
     operands = [operand for operand in step.operands.values() if operand is not None]
     stored = [number for operand in operands for number in (operand.storage.bytes, operand.size)]
     return _symbols([*step.fields.values(), *stored]) <= sizes.keys()

@@ -171,3 +171,21 @@ Q7_INLINE q7_f32 q7_load_bf16(const uint16_t *p) {
     const __m256i v = _mm256_loadu_si256((const __m256i *)(const void *)p);
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(v), 16));
 }
+
+/* y[i] = table[x[i]] of n bytes, for CPUs with VBMI, which is no set of its own. */
+#define Q7_HAS_LOOKUP
+Q7_INLINE bool q7_may_look_up(void) { return __builtin_cpu_supports("avx512vbmi"); }
+__attribute__((target("avx512vbmi"))) static inline void q7_look_up(int64_t n, const uint8_t *x,
+                                                                    const uint8_t *table,
+                                                                    uint8_t *y) {
+    __m512i part[4];
+    for (int i = 0; i < 4; i++) part[i] = _mm512_loadu_si512(table + 64 * i);
+    for (int64_t i = 0; i < n; i += 64) {
+        const __mmask64 lanes = n - i < 64 ? ~(~UINT64_C(0) << (n - i)) : ~UINT64_C(0);
+        const __m512i at = _mm512_maskz_loadu_epi8(lanes, x + i);
+        const __m512i low = _mm512_permutex2var_epi8(part[0], at, part[1]);
+        const __m512i high = _mm512_permutex2var_epi8(part[2], at, part[3]);
+        const __m512i found = _mm512_mask_blend_epi8(_mm512_movepi8_mask(at), low, high);
+        _mm512_mask_storeu_epi8(y + i, lanes, found);
+    }
+}

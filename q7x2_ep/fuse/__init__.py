@@ -74,6 +74,8 @@ _GROUPS = "GroupNormalization InstanceNormalization"
 _INTEGERS = "DequantizeLinear MatMulInteger q7::QuantizedConv q7::QuantizedLinear"
 
 FUSIONS = (
+    # Before all that would take a part: what is computed of one byte.
+    Alone(File("tables", "Tables", "QuantizeLinear & DequantizeLinear")),
     # Activations and norms first: whole ops are what the walks below look for. Each may have been
     # made by those before it: Swish of Sigmoid, HardSwish of HardSigmoid of Clip. RmsNorm after
     # LayerNorm, whose centred half it would take; what follows a norm is found at the consumers.

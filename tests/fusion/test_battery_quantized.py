@@ -308,3 +308,78 @@ def test_computed_numbers_are_not_chosen_from_bytes(kind: str) -> None:
     model, _ = build(formula, {"x": ("B", 4, "S", 9)})
     assert "QuantizedSelection" not in fused_ops(model)[1].applied
     assert_close(model, 0.04)
+
+
+def hard_swish(g: Any, x: Any, zero: Any) -> Any:
+    gate = g.HardSigmoid(x, alpha=1 / 6, beta=0.5)
+    return g.Mul(x, dequantize(g, quantize(g, gate, 0.004, zero), 0.004, zero))
+
+
+def gelu(g: Any, x: Any, zero: Any) -> Any:
+    def stored(value: Any, scale: float) -> Any:
+        return dequantize(g, quantize(g, value, scale, zero), scale, zero)
+
+    def constant(value: int, scale: float) -> Any:
+        return dequantize(g, np.array(value, zero.dtype), scale, np.array(0, zero.dtype))
+
+    erf = stored(g.Erf(stored(g.Div(x, constant(100, 0.0141)), 0.03)), 0.008)
+    product = stored(g.Mul(x, stored(g.Add(erf, constant(127, 1 / 127)), 0.0171)), 0.06)
+    return g.Mul(product, constant(100, 0.005))
+
+
+@pytest.mark.parametrize("activation", [hard_swish, gelu])
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8])
+@pytest.mark.parametrize("is_image", [False, True])
+def test_what_is_computed_of_one_byte_is_a_table(
+    activation: Any, dtype: Any, is_image: bool
+) -> None:
+    zero = np.array(7, dtype)
+    kernel = RANDOM.standard_normal((9, 6, 3, 3)).astype(F32)
+
+    def formula(g: Any, x: Any) -> Any:
+        x = g.Conv(x, kernel, pads=[1] * 4) if is_image else x
+        given = dequantize(g, quantize(g, x, 0.04, zero), 0.04, zero)
+        return dequantize(g, quantize(g, activation(g, given, zero), 0.05, zero), 0.05, zero)
+
+    model, _ = build(formula, {"x": ("B", 6, "S", 9)})
+    assert fused_ops(model)[1].applied["ByteTable"] == 1
+    steps = [
+        step.op for step in Session(model).plan.steps if step.op not in ("copy", "conv_direct")
+    ]
+    assert steps == ["quantize", "lookup", "dequantize"]
+    assert_close(model, 0.05)
+
+
+@pytest.mark.parametrize("kind", ["two", "row", "float", "sum"])
+def test_what_is_computed_of_more_is_no_table(kind: str) -> None:
+    zero = np.array(7, np.uint8)
+
+    def formula(g: Any, x: Any, y: Any) -> Any:
+        a = dequantize(g, quantize(g, x, 0.04, zero), 0.04, zero)
+        b = dequantize(g, quantize(g, y, 0.04, zero), 0.04, zero)
+        if kind == "float":
+            return g.Tanh(a)
+        other = {"two": b, "row": row(9), "sum": np.ones(1, F32)}[kind]
+        result = g.Mul(a, other)
+        result = g.ReduceSum(result, [-1]) if kind == "sum" else result
+        return dequantize(g, quantize(g, result, 0.04, zero), 0.04, zero)
+
+    shape = ("B", 6, "S", 9)
+    model, _ = build(formula, {"x": shape, "y": shape})
+    assert "ByteTable" not in fused_ops(model)[1].applied
+    assert_close(model, 0.04)
+
+
+def test_weights_quantised_when_the_model_loads() -> None:
+    """As tools write them that see an Identity in front of shared weights."""
+    w, zero = weights(np.int8), np.array(7, np.uint8)
+
+    def formula(g: Any, x: Any) -> Any:
+        again = quantize(g, g.Identity(dequantize(g, w, 0.02, None)), 0.02, np.array(0, np.int8))
+        given = dequantize(g, quantize(g, x, 0.04, zero), 0.04, zero)
+        y = g.MatMul(given, dequantize(g, again, 0.02, None))
+        return dequantize(g, quantize(g, y, 0.3, zero), 0.3, zero)
+
+    model, _ = build(formula, X)
+    assert fused_ops(model)[1].applied["QuantizedLinear"] == 1
+    assert_close(model, 0.3)
