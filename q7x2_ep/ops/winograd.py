@@ -85,7 +85,7 @@ def saves_products(spec: Mapping[str, Any], axes: str) -> bool:
 
 
 def turned(fields: dict[str, Any]) -> dict[str, Any]:
-    """The fields of a step for which a line of three, of rows or of planes, is one of columns."""
+    """The fields of a step for which a line, of rows or of planes, is one of columns."""
     axes = tiled_axes(fields)
     if axes in ("hw", "w"):
         return fields

@@ -57,6 +57,18 @@ class Network:
         attrs = {"group": group, "strides": [stride] * 2, "pads": pads, "dilations": [dilation] * 2}
         return self.add("Conv", inputs, shape, **attrs)
 
+    def line(self, x: str) -> str:
+        """Of a row or a column, enough channels for Winograd's."""
+        n, c, h, w = self.shapes[x]
+        wide = self.add("Conv", [x, self.constant(64, c, 1, 1)], (n, 64, h, w))
+        k, dilation = self.draw(st.integers(3, 12)), self.draw(st.sampled_from((1, 1, 2)))
+        shape = self.draw(st.sampled_from(((1, k), (k, 1))))
+        reach = [(size - 1) * dilation for size in shape]
+        pads = [size // 2 for size in reach] + [size - size // 2 for size in reach]
+        inputs = [wide, self.constant(64, 64, *shape)]
+        attrs = {"pads": pads, "dilations": [dilation] * 2}
+        return self.add("Conv", inputs, self.shapes[wide], **attrs)
+
     def pool(self, x: str) -> str:
         op = self.draw(st.sampled_from(("MaxPool", "AveragePool")))
         return self.add(op, [x], self.shapes[x], kernel_shape=[3, 3], pads=[1] * 4)
@@ -173,6 +185,7 @@ def networks(draw: Any) -> tuple[bytes, np.ndarray]:
     steps = (
         net.conv,
         net.conv,
+        net.line,
         net.pool,
         net.excite,
         net.attend,

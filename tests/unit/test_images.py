@@ -159,3 +159,24 @@ def test_groups_of_few_channels(width: int, times: int) -> None:
         return g.Sigmoid(strided), y
 
     check((2, 3, 17, 19), net)
+
+
+@pytest.mark.parametrize("taps", [4, 5, 7, 11, 12])
+@pytest.mark.parametrize("dilation", [1, 3])
+def test_long_lines(taps: int, dilation: int) -> None:
+    """Of signals, rows and planes; errors are held to those of onnxruntime."""
+    reach = (taps - 1) * dilation
+    pads = [reach // 2, reach - reach // 2]
+
+    def signal(g: Any, x: Any) -> Any:
+        y = filters(g, x, 70, 64, taps, pads=pads, dilations=[dilation])
+        return g.Relu(filters(g, y, 64, 70, taps, pads=pads, dilations=[dilation]))
+
+    check((2, 64, 90), signal)
+    check(
+        (1, 64, 9, 40), lambda g, x: filters(g, x, 64, 64, 1, taps, pads=[0, pads[0], 0, pads[1]])
+    )
+    check(
+        (1, 64, 40, 9), lambda g, x: filters(g, x, 64, 64, taps, 1, pads=[pads[0], 0, pads[1], 0])
+    )
+    check((1, 64, 40, 3, 4), lambda g, x: filters(g, x, 64, 64, taps, 1, 1))

@@ -48,6 +48,8 @@ def test_tiles_are_for_bytes_where_there_are_many_cpus(cap, cpus, floats, byte):
         ("1,64,8,14,14", "64,64,3,1,1", "winograd"),
         ("1,64,8,14,14", "64,64,4,1,1", "conv_last"),
         ("1,64,300", "64,64,3", "winograd"),
+        ("1,64,300", "64,64,7", "winograd"),
+        ("1,160,17,17", "192,160,1,7", "winograd"),
         ("1,32,300", "32,32,3", "conv_direct"),
     ],
 )
