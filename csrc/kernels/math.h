@@ -315,7 +315,8 @@ Q7_INLINE q7_f32 q7_acos(q7_f32 x) {
  * Bound: atan 1.8 ulp */
 Q7_INLINE q7_f32 q7_atan(q7_f32 x) {
     const q7_f32 t = q7_abs(x), one = q7_set1(1.0f), zero = q7_set1(0.0f);
-    const q7_mask far = q7_lt(q7_set1(0x1.3504f4p+1f), t), middle = q7_lt(q7_set1(0x1.a8279ap-2f), t);
+    const q7_mask far = q7_lt(q7_set1(0x1.3504f4p+1f), t),
+                  middle = q7_lt(q7_set1(0x1.a8279ap-2f), t);
     const q7_f32 top = q7_select(far, q7_set1(-1.0f), q7_select(middle, q7_sub(t, one), t));
     const q7_f32 bottom = q7_select(far, t, q7_select(middle, q7_add(t, one), one));
     const q7_f32 share = q7_select(far, one, q7_select(middle, q7_set1(0.5f), zero));
