@@ -74,6 +74,8 @@ _GROUPS = "GroupNormalization InstanceNormalization"
 _INTEGERS = "DequantizeLinear MatMulInteger q7::QuantizedConv q7::QuantizedLinear"
 
 FUSIONS = (
+    # Before chains take the index arithmetic.
+    Alone(File("slices", "Slices", "ScatterND")),
     # Before all that would take a part: what is computed of one byte.
     Alone(File("tables", "Tables", "QuantizeLinear & DequantizeLinear")),
     # Activations and norms first: whole ops are what the walks below look for. Each may have been

@@ -121,7 +121,7 @@ FAMILIES = {
     "resize": "Resize",
     "rnn": "RNN GRU LSTM",
     "rope": "RotaryEmbedding q7:: Rope",
-    "scatter": "ScatterElements ScatterND TensorScatter q7:: TensorScatter",
+    "scatter": "ScatterElements ScatterND TensorScatter q7:: TensorScatter SliceScatter",
     "selection": "NonZero Compress Unique NonMaxSuppression",
     "sequences": (
         "SequenceEmpty SequenceConstruct SequenceInsert SequenceErase SequenceAt SequenceLength "

@@ -70,6 +70,22 @@ def _affine(value: Value, known: Known) -> Optional[Affine]:
     return None
 
 
+def coordinates(indices: Value, known: Known) -> Optional[list[Affine]]:
+    """What each entry of the last axis of some indices is, over the axes before it."""
+    shape, node = indices.shape, indices.producer
+    if not shape or not isinstance(shape[-1], int):
+        return None
+    found: list[Optional[Affine]] = []
+    if indices.const is not None:
+        found = [_counted(indices.const[..., i]) for i in range(shape[-1])]
+    elif node is not None and node.op == "Concat" and node.attrs["axis"] in (-1, len(shape) - 1):
+        parts = [part for part in node.inputs if part.shape == (*shape[:-1], 1)]
+        if len(parts) == shape[-1]:
+            found = [affine(part, known) for part in parts]
+    whole = [Affine(each.offset, each.steps[: len(shape) - 1]) for each in found if each]
+    return whole if len(whole) == shape[-1] else None
+
+
 def _counted(array: np.ndarray) -> Optional[Affine]:
     """The elements of a constant, if they go up by the same step all along each axis."""
     if not array.size:

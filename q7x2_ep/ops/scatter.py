@@ -12,7 +12,8 @@ import numpy as np
 from q7x2_ep import dtypes
 from q7x2_ep.errors import DataError, ModelError
 from q7x2_ep.ir.core import Node, Type, Value
-from q7x2_ep.ir.shape import maximum, product
+from q7x2_ep.ir.shape import Dim, maximum, product
+from q7x2_ep.ir.view import View
 from q7x2_ep.ops import op
 from q7x2_ep.ops.common import (
     BINARY,
@@ -138,6 +139,54 @@ class ScatterND:
             inner=product(x.shape[levels:]),
             **scatter_fields(node),
         )
+
+
+@op("q7::SliceScatter")
+class SliceScatter:
+    """y = x, then y[start : start + n * step : step, ..] = updates over the first dims of x.
+
+    Shapes: x (d0, d1, ..), updates (n0, n1, .., and the dims of x behind), starts one for each n;
+    steps likewise.
+    Source: torch.slice_scatter, for several dims at once.
+    """
+
+    signature = "x, updates, starts -> y"
+    attributes: dict = {"steps": ()}
+    strided = (1,)
+    infer = infer_same
+
+    def decompose(g: Any, x: Value, updates: Value, starts: Value, steps: tuple[int, ...]) -> Value:
+        parts, counts = [], updates.shape[: len(steps)]
+        for i, (start, step) in enumerate(zip(known(starts), steps)):
+            count = [dim if i == j else 1 for j, dim in enumerate(counts)]
+            each = g.Range(g.literal(0, dtypes.INT64), _scalar(g, counts[i]), 1)
+            at = g.Add(g.Mul(each, step), g.literal([start]))
+            parts.append(g.Expand(g.Reshape(at, [*count, 1]), [*counts, 1]))
+        return g.ScatterND(x, g.Concat(*parts, axis=-1), updates)
+
+    def lower(node: Node, b: Any) -> None:
+        (x, updates, starts), y = node.inputs, node.output
+        source, place = b.view(updates), View.whole(y)
+        for axis, (start, step) in enumerate(zip(known(starts), node.attrs["steps"])):
+            place = place.slice(axis, start, updates.shape[axis], step)
+        b.step(
+            "slice_scatter",
+            inplace="x",
+            x=x,
+            updates=source,
+            y=y,
+            bytes=product(x.shape) * elem_bytes(node),
+            elem_bytes=elem_bytes(node),
+            ndim=len(x.shape),
+            shape=updates.shape,
+            x_stride=source.strides,
+            y_stride=place.strides,
+            y_offset=place.offset,
+        )
+
+
+def _scalar(g: Any, number: Dim) -> Value:
+    return g.Squeeze(g.literal([number]), [0])
 
 
 @op("TensorScatter")
