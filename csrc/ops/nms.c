@@ -4,10 +4,15 @@
  * boxes (batch, n, 4) float: two corners, or centre and size if centred; scores (batch, classes, n)
  * float. Two overlap where intersection / union exceeds a threshold. Of equal scores the first box
  * comes first, NaN comes last. Only as many as are asked for are sorted out of
- * a heap. work: a vector of n words of 8 bytes, 10 of 4. */
+ * a heap. Many boxes that are small beside all of them are compared with those alone that have a bin
+ * along one axis in common. work: 2 BINS words of 8 bytes, a vector of n of them, 10 + 5 (SPAN + 1)
+ * of 4 bytes. */
+#include <math.h>
 #include <string.h>
 
 #include "abi.h"
+
+enum { BINS = 1024, SPAN = 4, MANY = 256 };
 
 typedef struct {
     float *low_y, *low_x, *high_y, *high_x, *area; /* of the boxes of a batch, of the kept ones */
@@ -67,12 +72,77 @@ static bool overlaps(corners all, int64_t i, corners kept, int64_t first, int64_
     return found;
 }
 
+/* The same in parts, so that it ends early. */
+static bool overlaps_any(corners all, int64_t i, corners kept, int64_t first, int64_t last,
+                         float threshold) {
+    for (; first < last; first += 32)
+        if (overlaps(all, i, kept, first, q7_min(first + 32, last), threshold)) return true;
+    return false;
+}
+
+static void keep(corners all, int64_t i, corners kept, int64_t at) {
+    kept.low_y[at] = all.low_y[i], kept.low_x[at] = all.low_x[i];
+    kept.high_y[at] = all.high_y[i], kept.high_x[at] = all.high_x[i];
+    kept.area[at] = all.area[i];
+}
+
+/* Bins along an axis, and the kept boxes that are in each of up to SPAN of them: [begin, end) of
+ * `kept`. The others are wide. */
+typedef struct {
+    int64_t count, wide_count; /* 0 bins: all boxes are compared with all */
+    const float *low, *high;   /* of all boxes along the axis */
+    float origin, per;
+    int64_t *begin, *end;
+    corners kept, wide;
+} bins;
+
+/* The bins of box i; false where it is wide, upside down, or has no place. */
+static bool bins_of(const bins *b, int64_t i, int64_t *first, int64_t *last) {
+    const float low = (b->low[i] - b->origin) * b->per, high = (b->high[i] - b->origin) * b->per;
+    if (!(low >= 0 && high >= low && high < (float)b->count)) return false;
+    *first = (int64_t)low, *last = (int64_t)high;
+    return *last - *first < SPAN;
+}
+
+/* Chooses the axis along which boxes are small beside all of them, and gives each bin its room. */
+static void divide(bins *b, corners all, const int64_t *boxes, int64_t n, float threshold) {
+    b->count = b->wide_count = 0;
+    if (n < MANY || !(threshold >= 0)) return; /* below 0 boxes overlap that do not meet */
+    double most = 8;
+    for (int axis = 0; axis < 2; axis++) {
+        const float *low = axis ? all.low_x : all.low_y, *high = axis ? all.high_x : all.high_y;
+        float from = INFINITY, to = -INFINITY;
+        double size = 0;
+        for (int64_t i = 0; i < n; i++) {
+            from = smaller(from, low[boxes[i]]), to = larger(to, high[boxes[i]]);
+            size += (double)high[boxes[i]] - low[boxes[i]];
+        }
+        const double ratio = ((double)to - from) * (double)n / size;
+        if (!(ratio > most && to - from < INFINITY)) continue;
+        most = ratio;
+        b->count = ratio < BINS ? (int64_t)ratio : BINS;
+        b->low = low, b->high = high, b->origin = from, b->per = (float)b->count / (to - from);
+    }
+    memset(b->end, 0, (size_t)b->count * sizeof(int64_t));
+    int64_t first, last, begin = 0;
+    for (int64_t i = 0; i < n && b->count > 0; i++)
+        if (bins_of(b, boxes[i], &first, &last))
+            for (; first <= last; first++) b->end[first]++;
+    for (int64_t k = 0; k < b->count; k++) {
+        const int64_t size = b->end[k];
+        b->begin[k] = b->end[k] = begin;
+        begin += size;
+    }
+}
+
 void q7_op_nms(const q7_nms_args *args, const q7_call *call) {
     const int64_t n = args->n;
     const int64_t limit = args->most ? *(const int64_t *)args->most : 0;
     const float threshold = args->overlap ? *(const float *)args->overlap : 0;
-    int64_t *heap = args->work, *y = args->y, rows = 0;
+    bins b = {.begin = args->work, .end = (int64_t *)args->work + BINS};
+    int64_t *heap = b.end + BINS, *y = args->y, rows = 0, first = 0, last = -1;
     const corners all = corners_at((float *)(heap + n), n), kept = corners_at(all.area + n, n);
+    b.wide = corners_at(kept.area + n, n), b.kept = corners_at(b.wide.area + n, SPAN * n);
     (void)call;
     for (int64_t line = 0; line < args->batch * args->classes && limit > 0; line++) {
         const int64_t batch = line / args->classes, class = line % args->classes;
@@ -84,18 +154,21 @@ void q7_op_nms(const q7_nms_args *args, const q7_call *call) {
             heap[candidates] = i;
             candidates += !args->least || score[i] > *(const float *)args->least;
         }
+        divide(&b, all, heap, candidates, threshold);
         for (int64_t i = candidates / 2 - 1; i >= 0; i--) sink(heap, candidates, i, score);
         while (candidates > 0 && count < limit) {
             const int64_t i = heap[0];
             heap[0] = heap[--candidates];
             sink(heap, candidates, 0, score);
-            bool is_kept = true;
-            for (int64_t first = 0; first < count && is_kept; first += 32)
-                is_kept = !overlaps(all, i, kept, first, q7_min(first + 32, count), threshold);
-            if (!is_kept) continue;
-            kept.low_y[count] = all.low_y[i], kept.low_x[count] = all.low_x[i];
-            kept.high_y[count] = all.high_y[i], kept.high_x[count] = all.high_x[i];
-            kept.area[count++] = all.area[i];
+            const bool is_narrow = b.count > 0 && bins_of(&b, i, &first, &last);
+            bool overlaps_one = is_narrow ? overlaps_any(all, i, b.wide, 0, b.wide_count, threshold)
+                                          : overlaps_any(all, i, kept, 0, count, threshold);
+            for (int64_t k = first; is_narrow && !overlaps_one && k <= last; k++)
+                overlaps_one = overlaps_any(all, i, b.kept, b.begin[k], b.end[k], threshold);
+            if (overlaps_one) continue;
+            for (int64_t k = first; is_narrow && k <= last; k++) keep(all, i, b.kept, b.end[k]++);
+            if (!is_narrow) keep(all, i, b.wide, b.wide_count++);
+            keep(all, i, kept, count++);
             y[3 * rows] = batch, y[3 * rows + 1] = class, y[3 * rows++ + 2] = i;
         }
     }

@@ -98,6 +98,9 @@ class Unique:
         return y, *(part.astype(np.int64) for part in (first, inverse, counts))
 
 
+NMS_BINS, NMS_SPAN = 1024, 4  # BINS and SPAN of csrc/ops/nms.c
+
+
 @op("NonMaxSuppression")
 class NonMaxSuppression:
     """(batch, class, box) of the boxes that stay: the best first, none that overlaps a better one.
@@ -162,7 +165,7 @@ class NonMaxSuppression:
             **dict(zip(("most", "overlap", "least"), options)),
             y=node.outputs[0],
             count=node.outputs[1],
-            work=n * (8 + 10 * 4),
+            work=NMS_BINS * 16 + n * (8 + (10 + 5 * (NMS_SPAN + 1)) * 4),
             batch=batch,
             classes=classes,
             n=n,

@@ -71,6 +71,29 @@ def test_nms(centre: int, batch: int, classes: int, n: int):
         np.testing.assert_array_equal(*(engine.run(None, feed)[0] for engine in (ours, theirs)))
 
 
+@pytest.mark.parametrize("centre", [0, 1])
+@pytest.mark.parametrize("iou", [0.0, 0.3])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_nms_of_many_small_boxes(centre: int, iou: float, axis: int):
+    """Along one axis, with some that are large, of no size, or upside down."""
+    ours, theirs = sessions(NMS.replace("CENTRE", str(centre)))
+    for n in (257, 3000):
+        boxes = RNG.uniform(0, 9, (1, n, 4)).astype(np.float32)
+        boxes[..., axis] += RNG.uniform(-900, 900, (1, n)).astype(np.float32)
+        if not centre:
+            boxes[..., 2:] = boxes[..., :2] + RNG.uniform(-3, 9, (1, n, 2)).astype(np.float32)
+        boxes[:, ::50, 2 + axis] = RNG.uniform(0, 500, boxes[:, ::50, 0].shape)
+        boxes[:, ::70, 2:] = 0 if centre else boxes[:, ::70, :2]
+        scores = RNG.random((1, 2, n), np.float32).round(2)
+        feed = {
+            **{"boxes": boxes, "scores": scores, "most": np.array([n])},
+            **{"iou": np.array([iou], np.float32), "least": np.array(-1, np.float32)},
+        }
+        ours_kept, theirs_kept = (engine.run(None, feed)[0] for engine in (ours, theirs))
+        np.testing.assert_array_equal(ours_kept, theirs_kept)
+        assert n / 5 < len(ours_kept) < 2 * n
+
+
 def test_nms_of_scores_that_are_no_numbers(session_class: Any):
     """The best of numbers first; NaN last, and never above a least score."""
     text = """(float[1, n, 4] boxes, float[1, 1, n] scores, int64 most) => (int64[k, 3] y)
