@@ -4,7 +4,7 @@
  * rois (regions, 4) float: x1, y1, x2, y2, times scale, minus shift; images (regions,) int64: which image
  * each is of. ratio: samples of a cell along each dim, 0: as many as a cell has elements. Without a
  * shift regions are at least one element wide. Samples of a cell are found once,
- * for all channels. */
+ * for all channels; those of a pixel may lie side by side (last). */
 #include <math.h>
 
 #include "abi.h"
@@ -79,6 +79,35 @@ static void add_samples(const q7_roi_align_args *x, const float *image, float *c
     }
 }
 
+/* The same where the channels of a pixel lie side by side. */
+static void add_pixels(const q7_roi_align_args *x, const float *image, float *cell,
+                       const sample *samples, int64_t n, bool first) {
+    enum { TOGETHER = 32 };
+    const int64_t step = x->OH * x->OW;
+    for (int64_t c0 = 0; c0 < x->C; c0 += TOGETHER, image += TOGETHER) {
+        const int64_t count = q7_min(x->C - c0, TOGETHER);
+        float total[TOGETHER];
+        for (int64_t c = 0; c < count; c++)
+            total[c] = !first ? cell[(c0 + c) * step] : x->most ? -INFINITY : 0;
+        for (int64_t i = 0; i < n; i++) {
+            const float *pixel[4], *weight = samples[i].weight;
+            for (int j = 0; j < 4; j++) pixel[j] = image + samples[i].at[j] * x->C;
+            if (!x->most) {
+                for (int64_t c = 0; c < count; c++)
+                    total[c] += (pixel[0][c] * weight[0] + pixel[1][c] * weight[1]) +
+                                (pixel[2][c] * weight[2] + pixel[3][c] * weight[3]);
+                continue;
+            }
+            for (int j = 0; j < 4; j++)
+                for (int64_t c = 0; c < count; c++) {
+                    const float part = pixel[j][c] * weight[j];
+                    total[c] = part > total[c] ? part : total[c];
+                }
+        }
+        for (int64_t c = 0; c < count; c++) cell[(c0 + c) * step] = total[c];
+    }
+}
+
 typedef struct {
     const q7_roi_align_args *args;
     const q7_call *call;
@@ -107,7 +136,7 @@ static void roi_task(void *arg, int64_t task, int64_t thread) {
             for (int64_t i = 0; i < count; i++)
                 samples[i] = sample_at(x, v, h, row * v.samples + (first + i) / h.samples,
                                        column * h.samples + (first + i) % h.samples);
-            add_samples(x, image, cell, samples, count, first == 0);
+            (x->last ? add_pixels : add_samples)(x, image, cell, samples, count, first == 0);
         }
         for (int64_t c = 0; c < x->C && total && !x->most; c++) cell[c * step] /= (float)total;
     }

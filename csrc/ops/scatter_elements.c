@@ -21,6 +21,7 @@ static void scatter_task(void *arg, int64_t task, int64_t thread) {
     const int64_t last = job->nest.ndim - 1, cols = job->nest.shape[last];
     const int64_t limit = args->x_shape[args->axis], step = job->nest.stride[0][last];
     const int64_t bytes = q7_dtype_bytes(args->dtype);
+    const bool moves_words = args->scatter == Q7_scatter_none && bytes == 4; /* most often */
     const int64_t begin = task * job->rows_per_task;
     const int64_t end = q7_min(job->rows, begin + job->rows_per_task);
     q7_cursor at = q7_nest_seek(&job->nest, begin);
@@ -30,9 +31,12 @@ static void scatter_task(void *arg, int64_t task, int64_t thread) {
             const int64_t index = q7_checked_index(job->call, raw, limit);
             if (index < 0) continue;
             const int64_t to = at.offset[0] + i * step + index * job->axis_stride;
-            q7_scatter(args->scatter, args->dtype, 1,
-                       (const char *)args->updates + position * bytes,
-                       (char *)args->y + to * bytes);
+            if (moves_words)
+                ((uint32_t *)args->y)[to] = ((const uint32_t *)args->updates)[position];
+            else
+                q7_scatter(args->scatter, args->dtype, 1,
+                           (const char *)args->updates + position * bytes,
+                           (char *)args->y + to * bytes);
         }
         q7_nest_next_row(&job->nest, &at);
     }

@@ -11,9 +11,11 @@ from q7x2_ep.errors import ModelError
 from q7x2_ep.ir.core import Node, Type
 from q7x2_ep.ir.shape import Dim, product
 from q7x2_ep.ops import op
-from q7x2_ep.ops.common import F32, Guard, dims, require_dtype, size_guards, where_is
+from q7x2_ep.ops.common import F32, Guard, dims, is_image, require_dtype, size_guards, where_is
 from q7x2_ep.ops.conv import channel_guards, conv_shape
 from q7x2_ep.ops.window import WINDOW_ATTRIBUTES, Axis, geometry, half_as_single
+
+MAX_TURNED = 64 * 64  # pixels whose channels are brought together: regions are many, most often
 
 
 def image_at(x: np.ndarray, index: float) -> np.ndarray:
@@ -168,10 +170,12 @@ class RoiAlign:
         require_dtype(node, x.dtype, F32)
         require_dtype(node, rois.dtype, F32)
         require_dtype(node, images.dtype, (dtypes.INT64,))
-        sizes = dict(zip(("N", "C", "H", "W"), x.shape))
+        sizes, plane = dict(zip(("N", "C", "H", "W"), x.shape)), product(x.shape[2:])
+        last = is_image(b, x) or (isinstance(plane, int) and plane <= MAX_TURNED)
         b.step(
             "roi_align",
-            x=x,
+            x=b.channels_last(x, dense=True) if last else x,
+            last=int(last),
             rois=rois,
             images=images,
             y=y,

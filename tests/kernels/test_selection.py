@@ -109,15 +109,19 @@ def test_nms_of_scores_that_are_no_numbers(session_class: Any):
 @pytest.mark.parametrize("mode", ["avg", "max"])
 @pytest.mark.parametrize("ratio", [0, 3, 9])
 @pytest.mark.parametrize("coordinates", ["half_pixel", "output_half_pixel"])
-def test_roi_align(mode: str, ratio: int, coordinates: str):
+@pytest.mark.parametrize("channels", [3, 70])
+@pytest.mark.parametrize("last", [False, True])
+def test_roi_align(mode: str, ratio: int, coordinates: str, channels: int, last: bool):
     """Regions beyond the image, turned around, of no size, of 81 samples to a cell; none at all."""
     ours, theirs = sessions(
-        f"""(float[b, 3, h, w] x, float[n, 4] rois, int64[n] at) => (float[n, 3, 2, 3] y) {{
+        f"""(float[b, s, t, u] x, float[n, 4] rois, int64[n] at) => (float[n, c, 2, 3] y) {{
+        image = Transpose<perm = {[0, 3, 1, 2] if last else [0, 1, 2, 3]}>(x)
         y = RoiAlign<mode = "{mode}", sampling_ratio = {ratio}, output_height = 2, output_width = 3,
-            spatial_scale = 0.5, coordinate_transformation_mode = "{coordinates}">(x, rois, at)
+            spatial_scale = 0.5, coordinate_transformation_mode = "{coordinates}">(image, rois, at)
         }}"""
     )
-    x = np.abs(RNG.standard_normal((2, 3, 11, 14))).astype(np.float32)
+    shape = (2, 11, 14, channels) if last else (2, channels, 11, 14)
+    x = np.abs(RNG.standard_normal(shape)).astype(np.float32)
     rois = RNG.uniform(-6, 34, (12, 4)).astype(np.float32)
     rois[:8, 2:] = rois[:8, :2] + RNG.uniform(0, 15, (8, 2)).astype(np.float32)
     rois[0, 2:] = rois[0, :2]
