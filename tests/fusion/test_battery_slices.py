@@ -93,3 +93,15 @@ def test_positions_behind_the_end_are_no_slice() -> None:
     """A run refuses them."""
     model, _ = build(lambda g, x, u: scatter(g, x, u, A + 5, B), {"x": (6, 8, 7), "u": (3, 4, 7)})
     assert "SliceScatter" not in fused_ops(model)[1].applied
+
+
+def test_a_slice_of_itself() -> None:
+    """What is copied lies where it is copied to."""
+
+    def formula(g: Any, x: Any) -> Any:
+        y = g.Add(x, 0.5)
+        return g.Mul(assigned(g, y, g.Slice(y, [0], [5], [1]), ALL, slice(1, None)), 2.0)
+
+    model, _ = build(formula, {"x": SHAPE})
+    assert_correct(model)
+    assert "slice_scatter" in {step.op for step in Session(model).plan.steps}
