@@ -39,10 +39,25 @@ typedef struct q7_qfinish {
     float act_alpha, act_beta;
 } q7_qfinish;
 
+/* Rows of a that are windows of an image with its borders: row i begins i / line * line_stride +
+ * i % line * a_stride bytes behind a, and is `runs` pieces, run_stride apart, of as many bytes each, a
+ * multiple of 4. They are of the sign that the kernel multiplies, which Q7_WINDOWS_SIGNED tells. */
+typedef struct q7_qwindows {
+    int64_t line, line_stride; /* line: a divisor of m */
+    int64_t runs, run_stride;
+} q7_qwindows;
+
+#ifdef __aarch64__
+enum { Q7_WINDOWS_SIGNED = 1 };
+#else
+enum { Q7_WINDOWS_SIGNED = 0 };
+#endif
+
 typedef struct q7_qgemm_block {
     int64_t m, n, k;  /* any number of each but 0 rows or columns; b from the first of a panel on */
     const uint8_t *a; /* (m, k) */
     int64_t a_stride;
+    const q7_qwindows *windows; /* or NULL; only for kernels in kernels.def's u8 but AMX's */
     bool a_padded; /* rows may be read, whatever is there, up to a multiple of 64 bytes */
     bool a_signed; /* a are int8 */
     int32_t a_zero;

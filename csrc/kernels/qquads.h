@@ -8,6 +8,7 @@
 typedef struct q7_quads {
     const uint8_t *a; /* (m, quads), in place or in room */
     int64_t a_stride, quads;
+    int64_t line, line_stride, runs, run_quads, run_stride; /* of rows and quads: q7_qwindows */
     const int32_t *row_sums; /* or NULL */
     int32_t a_zero, k;
 } q7_quads;
@@ -43,26 +44,36 @@ Q7_INLINE int32_t q7_row_sum(int64_t n, const uint8_t *x, bool is_signed) {
     return all;
 }
 
-/* Rows of a in multiples of `step` bytes, in place if they are that and lie at multiples of `align`.
- * flip is 128 to make int8 of uint8, or the other way round, else 0. */
+/* Rows of a in multiples of `step` bytes, in place if they are that and lie at multiples of `align`, or
+ * are windows. flip is 128 to make int8 of uint8, or the other way round, else 0. */
 static inline q7_quads q7_quads_of(const q7_qgemm_block *x, int64_t step, uintptr_t align,
                                    const uint8_t flip) {
     const int64_t k = q7_ceil_div(x->k, step) * step;
     const bool is_signed = x->a_signed != (flip != 0);
+    const q7_qwindows *w = x->windows;
     q7_quads q = {.a = x->a, .a_stride = x->a_stride, .quads = k / 4, .k = (int32_t)x->k};
+    q.line = w ? w->line : x->m;
+    q.line_stride = w ? w->line_stride : 0;
+    q.runs = w ? w->runs : 1;
+    q.run_quads = q.quads / q.runs;
+    q.run_stride = w ? w->run_stride : 0;
     q.a_zero = x->a_zero + (flip ? is_signed ? -128 : 128 : 0);
     int32_t *row_sums = (int32_t *)x->room;
     uint8_t *rows = (uint8_t *)x->room + q7_ceil_div(x->m, 16) * 64;
     const bool whole = k == x->k || x->a_padded; /* b is 0 behind k */
-    if (flip || !whole || (uintptr_t)x->a % align || (uintptr_t)x->a_stride % align) {
+    if (!w && (flip || !whole || (uintptr_t)x->a % align || (uintptr_t)x->a_stride % align)) {
         q.a = rows;
         q.a_stride = k;
         for (int64_t i = 0; i < x->m; i++, rows += k) {
             q7_flip_row(x->k, x->a + i * x->a_stride, flip, rows); /* over the next: it follows */
         }
     }
-    for (int64_t i = 0; i < x->m && x->b_zero; i++)
-        row_sums[i] = q7_row_sum(x->k, q.a + i * q.a_stride, is_signed);
+    for (int64_t i = 0; i < x->m && x->b_zero; i++) {
+        const uint8_t *row = q.a + i / q.line * q.line_stride + i % q.line * q.a_stride;
+        row_sums[i] = 0;
+        for (int64_t r = 0; r < q.runs; r++, row += q.run_stride)
+            row_sums[i] += q7_row_sum(x->k / q.runs, row, is_signed);
+    }
     q.row_sums = row_sums;
     return q;
 }

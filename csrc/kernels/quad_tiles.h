@@ -5,41 +5,50 @@
 #include "add_quads.h"
 #include "qquads.h"
 
-/* A panel: its columns from `first` on, its quads, and what its sums begin with. */
+/* A panel: its columns from `first` on, its quads, and what its sums begin with; and the rows of a that
+ * it meets, from `row` on. */
 typedef struct panel {
     int64_t first;
     const int8_t *quads;
     const int32_t *shift, *b_zero; /* or NULL */
-    int64_t bytes, share;          /* of the panel, and that a step of a tile fetches of the next */
     const char *end;               /* what is behind the quads */
+    int64_t row;
+    const uint8_t *a;
+    const int8_t *ahead; /* of the next panel, what this tile fetches, */
+    int64_t share;       /* as many bytes a step */
 } panel;
 
 /* [chains][m][VECTORS] */
 enum { SUMS = 4 * VECTORS > MR *VECTORS ? 4 * VECTORS : MR *VECTORS };
 
-/* What sums of m rows from `row` on begin with; m is a constant where this is inlined. */
-Q7_INLINE void begin(const q7_quads *q, const panel *of, int64_t row, const int m, q7_i32 *sum) {
+/* m, of rows, and `vectors`, of a panel's columns, are constants wherever they are parameters.
+ *
+ * What sums of m rows begin with. */
+Q7_INLINE void begin(const q7_quads *q, const panel *of, const int m, const int vectors,
+                     q7_i32 *sum) {
     Q7_UNROLL
-    for (int i = 0; i < m * VECTORS; i++) sum[i] = q7_i32_load(of->shift + i % VECTORS * Q7_W);
+    for (int i = 0; i < m * vectors; i++) sum[i] = q7_i32_load(of->shift + i % vectors * Q7_W);
     if (of->b_zero) {
+        const int32_t *row_sums = q->row_sums + of->row;
         Q7_UNROLL
-        for (int i = 0; i < m * VECTORS; i++)
-            sum[i] = q7_i32_add(sum[i], q7_i32_mul(q7_i32_set1(-q->row_sums[row + i / VECTORS]),
-                                                   q7_i32_load(of->b_zero + i % VECTORS * Q7_W)));
+        for (int i = 0; i < m * vectors; i++)
+            sum[i] = q7_i32_add(sum[i], q7_i32_mul(q7_i32_set1(-row_sums[i / vectors]),
+                                                   q7_i32_load(of->b_zero + i % vectors * Q7_W)));
     }
 }
 
-/* sum (m, NR) of m rows from `row` on; m is a constant where this is inlined. */
-Q7_INLINE void multiply(const q7_quads *q, const panel *of, int64_t row, const int m, q7_i32 *sum);
+/* sum (m, vectors) of m rows. */
+Q7_INLINE void multiply(const q7_quads *q, const panel *of, const int m, const int vectors,
+                        q7_i32 *sum);
 
 /* Bytes, from registers. */
-Q7_INLINE void finish_bytes(const q7_qgemm_block *x, const panel *of, int64_t row, const int m,
-                            const q7_i32 *sum) {
-    uint8_t *c = (uint8_t *)x->c + row * x->c_stride + of->first;
+Q7_INLINE void finish_bytes(const q7_qgemm_block *x, const panel *of, const int m,
+                            const int vectors, const q7_i32 *sum) {
+    uint8_t *c = (uint8_t *)x->c + of->row * x->c_stride + of->first;
     Q7_UNROLL
-    for (int j = 0; j < VECTORS; j += 2) {
+    for (int j = 0; j < vectors; j += 2) {
         const int64_t left = x->n - of->first - j * Q7_W, lanes = q7_min(left, 2 * Q7_W);
-        const int next = j + 1 < VECTORS ? j + 1 : j;
+        const int next = j + 1 < vectors ? j + 1 : j;
         if (left <= 0) return;
         const int64_t at = of->first + j * Q7_W;
         const q7_qcolumns columns[2] = {q7_columns(&x->finish, at, lanes),
@@ -47,61 +56,79 @@ Q7_INLINE void finish_bytes(const q7_qgemm_block *x, const panel *of, int64_t ro
         Q7_UNROLL
         for (int i = 0; i < m; i += 2) {
             const int k = i + 1 < m ? i + 1 : i;
-            const q7_i32 four[4] = {sum[i * VECTORS + j], sum[i * VECTORS + next],
-                                    sum[k * VECTORS + j], sum[k * VECTORS + next]};
+            const q7_i32 four[4] = {sum[i * vectors + j], sum[i * vectors + next],
+                                    sum[k * vectors + j], sum[k * vectors + next]};
             q7_finish_four(&x->finish, columns, four, c + i * x->c_stride + j * Q7_W,
                            c + k * x->c_stride + j * Q7_W, lanes, Q7_act_none);
         }
     }
 }
 
-Q7_INLINE void finish(const q7_qgemm_block *x, const panel *of, int64_t row, const int m,
+Q7_INLINE void finish(const q7_qgemm_block *x, const panel *of, const int m, const int vectors,
                       const q7_i32 *sum) {
     const int64_t c_bytes = x->finish.c_dtype == Q7_I32 || x->finish.c_dtype == Q7_F32 ? 4 : 1;
     if (c_bytes == 1 && x->finish.act == Q7_act_none) {
-        finish_bytes(x, of, row, m, sum);
+        finish_bytes(x, of, m, vectors, sum);
         return;
     }
     _Alignas(64) int32_t sums[MR * NR];
     Q7_UNROLL
-    for (int i = 0; i < m * VECTORS; i++) q7_i32_store(sums + i * Q7_W, sum[i]);
-    const q7_qsums made = {
-        .m = m, .n = q7_min(NR, x->n - of->first), .first = of->first, .sums = sums, .stride = NR};
-    q7_finish(&x->finish, &made, (char *)x->c + (row * x->c_stride + of->first) * c_bytes,
+    for (int i = 0; i < m * vectors; i++) q7_i32_store(sums + i * Q7_W, sum[i]);
+    const q7_qsums made = {.m = m,
+                           .n = q7_min(vectors * Q7_W, x->n - of->first),
+                           .first = of->first,
+                           .sums = sums,
+                           .stride = vectors * Q7_W};
+    q7_finish(&x->finish, &made, (char *)x->c + (of->row * x->c_stride + of->first) * c_bytes,
               x->c_stride);
 }
 
-typedef void rows_of(const q7_qgemm_block *x, const q7_quads *q, const panel *of, int64_t row);
+typedef void rows_of(const q7_qgemm_block *x, const q7_quads *q, const panel *of);
 /* clang-format off */
-#define ROWS(m)                                                                                        \
-    static void rows_##m(const q7_qgemm_block *x, const q7_quads *q, const panel *of, int64_t row) { \
-        q7_i32 sum[SUMS];                                                                              \
-        multiply(q, of, row, m, sum);                                                                  \
-        finish(x, of, row, m, sum);                                                                    \
+#define ROWS_BY(m, vectors)                                                                      \
+    static void rows_##m##_by_##vectors(const q7_qgemm_block *x, const q7_quads *q, const panel *of) { \
+        q7_i32 sum[SUMS];                                                                        \
+        multiply(q, of, m, vectors, sum);                                                        \
+        finish(x, of, m, vectors, sum);                                                          \
     }
+#define ROWS(m) ROWS_BY(m, VECTORS) ROWS_BY(m, 1)
 Q7_EVERY_ROW(ROWS)
 #undef ROWS
-#define ROWS(m) rows_##m,
+#define ROWS(m) rows_##m##_by_VECTORS,
 static rows_of *const by_rows[MR] = {Q7_EVERY_ROW(ROWS)};
 #undef ROWS
+#define ROWS(m) rows_##m##_by_1,
+static rows_of *const by_rows_narrow[MR] = {Q7_EVERY_ROW(ROWS)};
+#undef ROWS
+#undef ROWS_BY
 /* clang-format on */
 
-/* Rows as quads times all panels. */
+/* Rows as quads times all panels. The tiles of a line have as many rows each, or one more: few rows
+ * would wait for their sums. */
 static inline void multiply_panels(const q7_qgemm_block *x, const q7_quads *q) {
     _Alignas(64) int32_t shift[NR];
+    const int64_t tiles = q7_ceil_div(q->line, MR), least = q->line / tiles;
+    const int64_t more = q->line % tiles, share = 4 * NR * q->line / (x->m * tiles);
     const char *b = x->b;
     for (int64_t column = 0; column < x->n; column += NR, b += x->b_bytes) {
-        const panel of = {.first = column,
-                          .quads = (const int8_t *)b + NR * sizeof(int32_t),
-                          .shift = shift,
-                          .b_zero = x->b_zero ? x->b_zero + column : NULL,
-                          .bytes = x->b_bytes,
-                          .share = 4 * NR / q7_ceil_div(x->m, MR),
-                          .end = b + (1 + q7_panel_quads(x->k)) * 4 * NR};
+        panel of = {.first = column,
+                    .quads = (const int8_t *)b + NR * sizeof(int32_t),
+                    .shift = shift,
+                    .b_zero = x->b_zero ? x->b_zero + column : NULL,
+                    .end = b + (1 + q7_panel_quads(x->k)) * 4 * NR,
+                    .share = share};
+        of.ahead = of.quads + x->b_bytes;
+        rows_of *const *const rows = x->n - column > Q7_W ? by_rows : by_rows_narrow;
         q7_quads_shift(q, (const int32_t *)(const void *)b, of.b_zero, shift);
-        for (int64_t row = 0, m; row < x->m; row += m) {
-            m = q7_min(MR, x->m - row);
-            by_rows[m - 1](x, q, &of, row);
+        for (const uint8_t *line = q->a; of.row < x->m; line += q->line_stride) {
+            of.a = line;
+            for (int64_t t = 0; t < tiles; t++) {
+                const int64_t m = least + (t < more);
+                rows[m - 1](x, q, &of);
+                of.row += m;
+                of.a += m * q->a_stride;
+                of.ahead += q->runs * q->run_quads * share;
+            }
         }
     }
 }

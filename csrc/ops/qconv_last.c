@@ -1,10 +1,12 @@
 /* qconv_last.c: integer convolutions of images whose channels lie side by side: the product of
  * windows (pixels, kh kw C), which are never formed as a whole, with w (kh kw C, M), of each group.
  *
- * A task is a block of rows, QGEMM_TILES tiles of the kernel, times a chunk of a group's panels; it copies its
- * windows first, a line of taps at a time, x_zero where they reach beyond x. A 1x1 kernel reads x in
- * place. rows: threads * the rows of a block * (K in multiples of 64 + q7_qgemm_room(K)) bytes. Read
- * kernels/qgemm.h first. */
+ * A task is a block of rows times a chunk of a group's panels. With `lines`, a block is so many lines of y:
+ * its lines of x are copied first, with borders of x_zero, and the kernel multiplies the windows in
+ * them. Else it is QGEMM_TILES tiles of the kernel, whose windows are copied, a line of taps at a time;
+ * a 1x1 kernel reads x in place. rows: a thread's lines, or rows of a block * (K in multiples of 64 +
+ * q7_qgemm_room(K)), and room for the sums of rows of y; q7x2_ep/ops/quant_conv.py holds the same
+ * formula. Read kernels/qgemm.h first. */
 #include "../kernels/qgemm.h"
 #include "panels.h"
 #include "qrows.h"
@@ -15,6 +17,8 @@ typedef struct qconv_job {
     q7_qfinish finish;
     bool in_place;
     int64_t pixels, k, run, rows;              /* run: bytes of taps that lie side by side */
+    int64_t blocks, pitch;                     /* with lines: in an image; bytes of a line of x */
+    int64_t room;                              /* bytes of a thread */
     int64_t channels, filters, panels, chunks; /* of a group */
     int32_t x_zero;
 } qconv_job;
@@ -114,34 +118,107 @@ static void copy_windows(const qconv_job *job, int64_t group, int64_t first, int
     }
 }
 
+/* n bytes, their signs flipped or not, inline. */
+static inline void copy_flipped(uint8_t *restrict to, const uint8_t *restrict from, int64_t n,
+                                uint8_t flip) {
+    typedef uint8_t piece __attribute__((vector_size(16)));
+    int64_t i = 0;
+    for (piece bytes; i + 16 <= n; i += 16) {
+        memcpy(&bytes, from + i, 16);
+        bytes ^= flip;
+        memcpy(to + i, &bytes, 16);
+    }
+    for (; i < n; i++) to[i] = from[i] ^ flip;
+}
+
+/* The channels of a group of the lines of x that `lines` of y from `top` on need, the columns that all
+ * of them need. */
+static void copy_lines(const qconv_job *job, const uint8_t *image, int64_t top, int64_t lines,
+                       uint8_t flip, uint8_t *to) {
+    const q7_qconv_last_args *x = &job->x;
+    const int64_t bytes = job->channels, columns = job->pitch / bytes;
+    const int64_t low = q7_min(columns, q7_max(0, x->pad_left));
+    const int64_t high = q7_max(low, q7_min(columns, x->W + x->pad_left));
+    const int64_t first = top * x->stride_h - x->pad_top;
+    const int64_t end = first + (lines - 1) * x->stride_h + (x->kh - 1) * x->dilation_h + 1;
+    const int border = (uint8_t)job->x_zero ^ flip;
+    for (int64_t h = first; h < end; h++, to += job->pitch) {
+        if (h < 0 || h >= x->H) {
+            memset(to, border, (size_t)job->pitch);
+            continue;
+        }
+        const uint8_t *from = image + (h * x->W + low - x->pad_left) * x->C;
+        memset(to, border, (size_t)(low * bytes));
+        if (bytes == x->C)
+            copy_flipped(to + low * bytes, from, (high - low) * bytes, flip);
+        else
+            for (int64_t w = low; w < high; w++, from += x->C)
+                copy_flipped(to + w * bytes, from, bytes, flip);
+        memset(to + high * bytes, border, (size_t)((columns - high) * bytes));
+    }
+}
+
+/* Block `index` of a group in lines: its rows of a, which are windows. Returns their first. */
+static int64_t take_lines(const qconv_job *job, int64_t index, int64_t group, uint8_t *room,
+                          q7_qwindows *windows, q7_qgemm_block *block) {
+    const q7_qconv_last_args *x = &job->x;
+    const uint8_t flip = (x->x_dtype == Q7_I8) == Q7_WINDOWS_SIGNED ? 0 : 128;
+    const int64_t image = index / job->blocks, top = index % job->blocks * x->lines;
+    const int64_t lines = q7_min(x->lines, x->OH - top);
+    copy_lines(job, (const uint8_t *)x->x + image * x->H * x->W * x->C + group * job->channels, top,
+               lines, flip, room);
+    *windows = (q7_qwindows){.line = x->OW,
+                             .line_stride = x->stride_h * job->pitch,
+                             .runs = x->kh,
+                             .run_stride = x->dilation_h * job->pitch};
+    block->windows = windows;
+    block->m = lines * x->OW;
+    block->a = room;
+    block->a_stride = x->stride_w * job->channels;
+    block->a_signed = Q7_WINDOWS_SIGNED;
+    block->a_zero = job->x_zero + (!flip ? 0 : Q7_WINDOWS_SIGNED ? -128 : 128);
+    block->room = room + job->room - q7_ceil_div(x->lines * x->OW, 16) * 64;
+    return (image * x->OH + top) * x->OW;
+}
+
+/* The same of tiles of rows, in place or copied. */
+static int64_t take_rows(const qconv_job *job, int64_t index, int64_t group, uint8_t *room,
+                         q7_qgemm_block *block) {
+    const q7_qconv_last_args *x = &job->x;
+    const int64_t row = index * job->rows, stride = q7_ceil_div(job->k, 64) * 64;
+    block->m = q7_min(job->pixels - row, job->rows);
+    if (!job->in_place) copy_windows(job, group, row, block->m, stride, room);
+    block->a = job->in_place ? (const uint8_t *)x->x + row * x->C + group * job->k : room;
+    block->a_stride = job->in_place ? x->C : stride;
+    block->a_padded = !job->in_place;
+    block->a_signed = x->x_dtype == Q7_I8;
+    block->a_zero = job->x_zero;
+    block->room = room + job->rows * stride;
+    return row;
+}
+
 static void qconv_task(void *arg, int64_t task, int64_t thread) {
     const qconv_job *job = arg;
     const q7_qconv_last_args *x = &job->x;
     const q7_span panels = q7_span_of(job->panels, job->chunks, task % job->chunks);
     const int64_t nr = job->call->nr, group = task / job->chunks % x->groups;
-    const int64_t row = task / job->chunks / x->groups * job->rows;
+    const int64_t index = task / job->chunks / x->groups;
     const int64_t column = panels.begin * nr, panel = group * job->panels + panels.begin;
-    const int64_t filter = group * job->filters + column, stride = q7_ceil_div(job->k, 64) * 64;
-    const int64_t m = q7_min(job->pixels - row, job->rows);
-    uint8_t *windows = (uint8_t *)x->rows + thread * job->rows * (stride + q7_qgemm_room(job->k));
-    if (!job->in_place) copy_windows(job, group, row, m, stride, windows);
-    const q7_qgemm_block block = {
-        .m = m,
+    const int64_t filter = group * job->filters + column;
+    q7_qwindows windows;
+    q7_qgemm_block block = {
         .n = q7_min(job->filters, panels.end * nr) - column,
         .k = job->k,
-        .a = job->in_place ? (const uint8_t *)x->x + row * x->C + group * job->k : windows,
-        .a_stride = job->in_place ? x->C : stride,
-        .a_padded = !job->in_place,
-        .a_signed = x->x_dtype == Q7_I8,
-        .a_zero = job->x_zero,
         .b = (const char *)x->w + panel * x->panel_bytes,
         .b_bytes = x->panel_bytes,
         .b_zero = x->w_zero ? (const int32_t *)x->w_zero + panel * nr : NULL,
         .finish = q7_finish_from(&job->finish, filter),
-        .c = (char *)x->y + (row * x->y_stride + filter) * q7_sum_bytes(x->y_dtype),
         .c_stride = x->y_stride,
-        .room = windows + job->rows * stride,
     };
+    uint8_t *room = (uint8_t *)x->rows + thread * job->room;
+    const int64_t row = x->lines ? take_lines(job, index, group, room, &windows, &block)
+                                 : take_rows(job, index, group, room, &block);
+    block.c = (char *)x->y + (row * x->y_stride + filter) * q7_sum_bytes(x->y_dtype);
     ((q7_qgemm_kernel)job->call->kernel)(&block);
 }
 
@@ -166,11 +243,21 @@ void q7_op_qconv_last(const q7_qconv_last_args *x, const q7_call *call) {
     if (job.pixels * x->M == 0) return;
     job.in_place = x->kh * x->kw == 1 && x->stride_h == 1 && x->stride_w == 1 && x->OH == x->H &&
                    x->OW == x->W && x->pad_top == 0 && x->pad_left == 0;
-    if (x->dilation_w == 1 && x->groups == 1) { /* a line of taps lies side by side */
-        job.run *= x->kw;
-        job.x.kw = 1;
+    int64_t blocks;
+    if (x->lines) {
+        const int64_t lines = (x->lines - 1) * x->stride_h + (x->kh - 1) * x->dilation_h + 1;
+        job.pitch = ((x->OW - 1) * x->stride_w + x->kw) * job.channels;
+        job.room = q7_ceil_div(lines * job.pitch, 64) * 64 + q7_ceil_div(x->lines * x->OW, 16) * 64;
+        job.blocks = q7_ceil_div(x->OH, x->lines);
+        blocks = x->N * job.blocks * x->groups;
+    } else {
+        if (x->dilation_w == 1 && x->groups == 1) { /* a line of taps lies side by side */
+            job.run *= x->kw;
+            job.x.kw = 1;
+        }
+        job.room = job.rows * (q7_ceil_div(job.k, 64) * 64 + q7_qgemm_room(job.k));
+        blocks = q7_ceil_div(job.pixels, job.rows) * x->groups;
     }
-    const int64_t blocks = q7_ceil_div(job.pixels, job.rows) * x->groups;
     const int64_t tasks = q7_tasks_of(call, job.pixels * x->M * job.k);
     job.chunks = q7_chunks_of(call, job.panels, blocks, tasks);
     q7_parallel(call, blocks * job.chunks, qconv_task, &job);

@@ -16,7 +16,14 @@ from q7x2_ep.ops.common import check_known, dims
 from q7x2_ep.ops.conv import Conv, conv_shape, windows
 from q7x2_ep.ops.image import place_of
 from q7x2_ep.ops.quant import require_constants, saturated
-from q7x2_ep.ops.quant_pack import centred, pack, pack_taps, qgemm_room, side_by_side
+from q7x2_ep.ops.quant_pack import (
+    centred,
+    pack,
+    pack_taps,
+    qgemm_room,
+    reads_windows,
+    side_by_side,
+)
 from q7x2_ep.ops.quant_product import (
     Finish,
     Operands,
@@ -51,20 +58,38 @@ def lower_conv(
     matrix, offsets, groups = side_by_side(
         w.const.reshape(*w.shape[:2], -1), offsets, groups, kernel
     )
-    k = len(matrix)
+    lines, room = room_of(b, fields, groups, kernel)
     packed, left = pack(matrix, offsets, kernel)
     image_step(
         *(node, b, "qconv_last", "qgemm", x, x_zero, packed),
         w_zero=None if left is None else b.graph.constant(left, array_type(left), "zeros"),
-        rows=b.threads
-        * b.constants["QGEMM_TILES"]
-        * kernel.mr
-        * (-(-k // 64) * 64 + qgemm_room(k)),
+        rows=b.threads * room,
         M=filters,
         groups=groups,
+        lines=lines,
         **finish.plain(),
         **fields,
     )
+
+
+def room_of(b: Any, fields: dict[str, Any], groups: int, kernel: Any) -> tuple[int, Any]:
+    """How many lines of y are a task, or 0, and the bytes that a thread needs: csrc/ops/qconv_last.c."""
+    channels, columns, (kh, kw) = fields["C"] // groups, fields["OW"], (fields["kh"], fields["kw"])
+    if (
+        reads_windows(kernel)
+        and isinstance(columns, int)
+        and columns >= kernel.mr // 2  # fewer rows wait for their sums
+        and kh * kw > 1
+        and kw * channels % 4 == 0
+        and fields["dilation_w"] == 1
+    ):
+        lines = -(-b.constants["QCONV_ROWS"] // columns)
+        pitch = ((columns - 1) * fields["stride_w"] + kw) * channels
+        copied = (lines - 1) * fields["stride_h"] + (kh - 1) * fields["dilation_h"] + 1
+        return lines, -(-copied * pitch // 64) * 64 + -(-lines * columns // 16) * 64
+    k = kh * kw * channels
+    rows = b.constants["QGEMM_TILES"] * kernel.mr
+    return 0, rows * (-(-k // 64) * 64 + qgemm_room(k))
 
 
 def qdepthwise_step(

@@ -66,6 +66,11 @@ def pack_taps(
     return packed, len(parts)
 
 
+def reads_windows(kernel: Any) -> bool:
+    """Whether a kernel of qgemm takes rows that are windows: csrc/kernels/qgemm.h."""
+    return bool(kernel.dtypes == "u8" and kernel.isa != "amx")
+
+
 def side_by_side(
     w: np.ndarray, zeros: Optional[np.ndarray], groups: int, kernel: Any
 ) -> tuple[np.ndarray, Optional[np.ndarray], int]:

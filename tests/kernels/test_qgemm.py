@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from q7x2_ep.ops.quant_pack import pack, pack_taps, qgemm_room, side_by_side
+from q7x2_ep.ops.quant_pack import pack, pack_taps, qgemm_room, reads_windows, side_by_side
 from q7x2_ep.plan.target import KernelRow
 from tests.kernels.harness import rows, run_op, run_threads
 from tests.kernels.windows import Window, convolve
@@ -159,6 +159,9 @@ IMAGES = [  # x (N, H, W, C), w (M, C / groups, kh, kw), stride, pads, dilation
     ((2, 9, 7, 80), (68, 40, 1, 1), (1, 1), (0, 0, 0, 0), (1, 1)),  # in groups from here on
     ((1, 6, 5, 36), (45, 4, 3, 2), (1, 2), (1, 0, 1, 2), (1, 1)),
     ((2, 5, 6, 6), (18, 1, 2, 3), (2, 1), (0, 2, 1, 1), (1, 2)),
+    ((2, 7, 19, 48), (48, 24, 3, 3), (1, 1), (1, 1, 1, 1), (1, 1)),
+    ((1, 9, 20, 8), (72, 8, 3, 2), (2, 2), (2, 3, 2, 0), (2, 1)),
+    ((1, 2, 40, 4), (5, 4, 5, 1), (1, 2), (3, -1, 2, -2), (1, 1)),
 ]
 
 
@@ -191,10 +194,13 @@ def test_qconv_last(row: KernelRow, x_dtype: str, c_dtype: str) -> None:
         given.update(at.fields((H, W), sums.shape[1:3], 2), y=room, y_stride=M + gap)
         given.update(N=N, C=C, M=M, groups=groups, scales=M, panel_bytes=packed[0].nbytes)
         given.update(x_dtype=CODES[x_dtype], y_dtype=CODES[c_dtype])
-        bytes_ = TILES * row.mr * (-(-k // 64) * 64 + qgemm_room(k))
-        (y,) = run_threads("qconv_last", row, rows=8 * bytes_, **given)
-        assert (y[..., M:] == 9).all()
-        assert_finished(y[..., :M], sums, sums * scale.astype(np.float64) + bias)
+        fits = reads_windows(row) and kw * C // groups % 4 == 0 and dilation[1] == 1
+        for lines in (0, 1, 2, 50) if fits else (0,):
+            copied = ((lines + 2) * stride[0] + kh * dilation[0]) * (W + 8) * C + 64 * W * lines
+            bytes_ = TILES * row.mr * (-(-k // 64) * 64 + qgemm_room(k)) + max(0, copied)
+            (y,) = run_threads("qconv_last", row, rows=8 * bytes_, lines=lines, **given)
+            assert (y[..., M:] == 9).all()
+            assert_finished(y[..., :M], sums, sums * scale.astype(np.float64) + bias)
 
 
 DEPTHWISE = [  # x (N, H, W, C), kernel, stride, pads, dilation

@@ -6,41 +6,43 @@
 
 enum { AHEAD = 3072 }; /* bytes, of weights that are read once; docs/decisions.md 43 */
 
-Q7_INLINE void multiply(const q7_quads *q, const panel *of, int64_t row, const int m, q7_i32 *sum) {
-    const int chains = m == 1 ? 4 : m <= 3 ? 2 : 1;
-    const uint8_t *a = q->a + row * q->a_stride;
-    const int8_t *b = of->quads, *ahead = b + of->bytes + row / MR * q->quads * of->share;
-    begin(q, of, row, m, sum);
+Q7_INLINE void multiply(const q7_quads *q, const panel *of, const int m, const int vectors,
+                        q7_i32 *sum) {
+    const int sums = m * vectors, chains = sums < 4 ? 4 : sums < 8 ? 2 : 1;
+    const int8_t *b = of->quads, *ahead = of->ahead;
+    begin(q, of, m, vectors, sum);
     Q7_UNROLL
-    for (int i = m * VECTORS; i < chains * m * VECTORS; i++) sum[i] = q7_i32_set1(0);
+    for (int i = sums; i < chains * sums; i++) sum[i] = q7_i32_set1(0);
     int64_t stride = q->a_stride;
     __asm__("" : "+r"(stride)); /* in a register */
-    const char *origin[3];
-    Q7_UNROLL
-    for (int i = 0; i < 3; i++) origin[i] = (const char *)a + 5 * i * stride;
-    int64_t p = 0;
-    for (; p + chains <= q->quads; p += chains) {
+    const char *a = (const char *)of->a, *origin[3];
+    for (int64_t r = 0; r < q->runs; r++, a += q->run_stride) {
         Q7_UNROLL
-        for (int s = 0; s < chains; s++) {
-            if (m <= 3)
-                q7_prefetch(b + AHEAD), q7_prefetch(b + AHEAD + 64);
-            else
-                q7_prefetch_near(ahead), ahead += of->share;
-            q7_add_quads(sum + s * m * VECTORS, origin, stride, 4 * s, b, m);
-            b += 4 * NR;
+        for (int i = 0; i < 3; i++) origin[i] = a + 5 * i * stride;
+        int64_t p = 0;
+        for (; p + chains <= q->run_quads; p += chains) {
+            Q7_UNROLL
+            for (int s = 0; s < chains; s++) {
+                if (m <= 3)
+                    q7_prefetch(b + AHEAD), q7_prefetch(b + AHEAD + 64);
+                else
+                    q7_prefetch_near(ahead), ahead += of->share;
+                q7_add_quads(sum + s * sums, origin, stride, 4 * s, b, m, vectors);
+                b += 4 * NR;
+            }
+            Q7_UNROLL
+            for (int i = 0; i < 3; i++) origin[i] += 4 * chains;
         }
-        Q7_UNROLL
-        for (int i = 0; i < 3; i++) origin[i] += 4 * chains;
-    }
-    for (; p < q->quads; p++, b += 4 * NR) {
-        q7_add_quads(sum, origin, stride, 0, b, m);
-        Q7_UNROLL
-        for (int i = 0; i < 3; i++) origin[i] += 4;
+        for (; p < q->run_quads; p++, b += 4 * NR) {
+            q7_add_quads(sum, origin, stride, 0, b, m, vectors);
+            Q7_UNROLL
+            for (int i = 0; i < 3; i++) origin[i] += 4;
+        }
     }
     Q7_UNROLL
-    for (int i = 0; i < m * VECTORS; i++) {
+    for (int i = 0; i < sums; i++) {
         Q7_UNROLL
-        for (int s = 1; s < chains; s++) sum[i] = q7_i32_add(sum[i], sum[s * m * VECTORS + i]);
+        for (int s = 1; s < chains; s++) sum[i] = q7_i32_add(sum[i], sum[s * sums + i]);
     }
 }
 

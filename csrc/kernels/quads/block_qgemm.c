@@ -167,14 +167,14 @@ Q7_INLINE void multiply(const rows_block *x, const int m, float *total) {
     int64_t quads = x->quads;
 #ifdef Q7_QUADS_SATURATE /* weights are 15 at most: 4 * 2 * 255 * 15 is an int16 */
     for (; quads >= 4; quads -= 4) {
-        q7_add_quads_in_pairs(sum, origin, stride, w, m, 4);
+        q7_add_quads_in_pairs(sum, origin, stride, w, m, VECTORS, 4);
         Q7_UNROLL
         for (int i = 0; i < 3; i++) origin[i] += 16;
         w += 16 * NR;
     }
 #endif
     for (; quads > 0; quads--) {
-        q7_add_quads(sum, origin, stride, 0, w, m);
+        q7_add_quads(sum, origin, stride, 0, w, m, VECTORS);
         Q7_UNROLL
         for (int i = 0; i < 3; i++) origin[i] += 4;
         w += 4 * NR;

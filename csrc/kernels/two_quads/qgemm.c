@@ -5,11 +5,11 @@
 _Static_assert(VECTORS == 2, "a panel has the extras of two");
 enum { AHEAD = 3072 }; /* bytes, of weights that are read once; docs/decisions.md 43 */
 
-/* sum (m, NR) += m rows from `row` on times the quads; m and at_once are constants where this is inlined. */
-Q7_INLINE void add_steps(const q7_quads *q, const panel *of, int64_t row, const int m,
+/* sum (m, vectors) += m rows times the quads; at_once is a constant, too, where this is inlined. */
+Q7_INLINE void add_steps(const q7_quads *q, const panel *of, const int m, const int vectors,
                          const int at_once, q7_i32 *sum) {
-    const char *a = (const char *)q->a + row * q->a_stride, *origin[3];
-    const int8_t *b = of->quads, *ahead = b + of->bytes + row / MR * q->quads * of->share;
+    const char *a = (const char *)of->a, *origin[3];
+    const int8_t *b = of->quads, *ahead = of->ahead;
     int64_t stride = q->a_stride;
     __asm__("" : "+r"(stride)); /* in a register */
     Q7_UNROLL
@@ -19,7 +19,7 @@ Q7_INLINE void add_steps(const q7_quads *q, const panel *of, int64_t row, const 
             q7_prefetch(b + AHEAD), q7_prefetch(b + AHEAD + 64);
         else
             q7_prefetch_near(ahead), ahead += at_once * of->share;
-        q7_add_quads_in_pairs(sum, origin, stride, b, m, at_once);
+        q7_add_quads_in_pairs(sum, origin, stride, b, m, vectors, at_once);
         b += at_once * 4 * NR;
         Q7_UNROLL
         for (int i = 0; i < 3; i++) origin[i] += at_once * 4;
@@ -27,15 +27,15 @@ Q7_INLINE void add_steps(const q7_quads *q, const panel *of, int64_t row, const 
 }
 
 /* The same of the extras. */
-Q7_INLINE void add_extras(const q7_quads *q, const panel *of, int64_t row, const int m,
+Q7_INLINE void add_extras(const q7_quads *q, const panel *of, const int m, const int vectors,
                           q7_i32 *sum) {
-    const char *a = (const char *)q->a + row * q->a_stride, *origin[3];
+    const char *a = (const char *)of->a, *origin[3];
     const int32_t *end = (const int32_t *)(const void *)of->end, *chunk = end + 1 + VECTORS;
     const int64_t stride = q->a_stride;
     const int8_t *b = (const int8_t *)of->end;
     b += q7_ceil_div((1 + VECTORS + end[1] + end[2]) * 4, 64) * 64;
     Q7_UNROLL
-    for (int j = 0; j < VECTORS; j++)
+    for (int j = 0; j < vectors; j++)
         for (int64_t e = end[1 + j]; e > 0; e--, chunk++, b += 8 * Q7_W) {
             Q7_UNROLL
             for (int i = 0; i < 3; i++) origin[i] = a + 5 * i * stride + 16 * *chunk;
@@ -44,18 +44,19 @@ Q7_INLINE void add_extras(const q7_quads *q, const panel *of, int64_t row, const
                 const char *bytes = origin[i / 5] + i % 5 * stride;
                 const q7_i32 chunks = q7_load_chunks((const uint8_t *)bytes);
                 const q7_i32 quad = q7_choose_bytes(chunks, b);
-                sum[i * VECTORS + j] = q7_dot_quads(sum[i * VECTORS + j], b + 4 * Q7_W, quad);
+                sum[i * vectors + j] = q7_dot_quads(sum[i * vectors + j], b + 4 * Q7_W, quad);
             }
         }
 }
 
-Q7_INLINE void multiply(const q7_quads *q, const panel *of, int64_t row, const int m, q7_i32 *sum) {
-    begin(q, of, row, m, sum);
+Q7_INLINE void multiply(const q7_quads *q, const panel *of, const int m, const int vectors,
+                        q7_i32 *sum) {
+    begin(q, of, m, vectors, sum);
     if (*(const int32_t *)(const void *)of->end == 2)
-        add_steps(q, of, row, m, 2, sum);
+        add_steps(q, of, m, vectors, 2, sum);
     else
-        add_steps(q, of, row, m, 1, sum);
-    add_extras(q, of, row, m, sum);
+        add_steps(q, of, m, vectors, 1, sum);
+    add_extras(q, of, m, vectors, sum);
 }
 
 void Q7_KERNEL(qgemm_u8x2)(const q7_qgemm_block *x) {
