@@ -22,8 +22,7 @@ Q7_INLINE void q7_add_quads(q7_i32 *sum, const char *const *origin, int64_t stri
 #ifdef Q7_QUADS_SATURATE
 /* What q7_add_quads() adds, of n quads whose pairs add up in int16; n is a constant, too. */
 Q7_INLINE void q7_add_quads_in_pairs(q7_i32 *sum, const char *const *origin, int64_t stride,
-                                     const int8_t *w, const int m, const int vectors,
-                                     const int n) {
+                                     const int8_t *w, const int m, const int vectors, const int n) {
     Q7_UNROLL
     for (int i = 0; i < m; i++) {
         q7_i32 pairs[VECTORS];

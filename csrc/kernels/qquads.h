@@ -9,7 +9,7 @@ typedef struct q7_quads {
     const uint8_t *a; /* (m, quads), in place or in room */
     int64_t a_stride, quads;
     int64_t line, line_stride, runs, run_quads, run_stride; /* of rows and quads: q7_qwindows */
-    const int32_t *row_sums; /* or NULL */
+    const int32_t *row_sums;                                /* or NULL */
     int32_t a_zero, k;
 } q7_quads;
 

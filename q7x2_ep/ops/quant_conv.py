@@ -11,6 +11,7 @@ import numpy as np
 
 from q7x2_ep import dtypes
 from q7x2_ep.ir.core import Node, Type, Value, array_type
+from q7x2_ep.ir.shape import ceildiv
 from q7x2_ep.ops import op
 from q7x2_ep.ops.common import check_known, dims
 from q7x2_ep.ops.conv import Conv, conv_shape, windows
@@ -73,23 +74,23 @@ def lower_conv(
 
 
 def room_of(b: Any, fields: dict[str, Any], groups: int, kernel: Any) -> tuple[int, Any]:
-    """How many lines of y are a task, or 0, and the bytes that a thread needs: csrc/ops/qconv_last.c."""
+    """How many lines of y are a task, or 0, and bytes that a thread needs: csrc/ops/qconv_last.c."""
     channels, columns, (kh, kw) = fields["C"] // groups, fields["OW"], (fields["kh"], fields["kw"])
     if (
         reads_windows(kernel)
         and isinstance(columns, int)
-        and columns >= kernel.mr // 2  # fewer rows wait for their sums
+        and columns >= 5.5 * ceildiv(columns, kernel.mr)  # tiles of fewer rows read w more often
         and kh * kw > 1
         and kw * channels % 4 == 0
         and fields["dilation_w"] == 1
     ):
-        lines = -(-b.constants["QCONV_ROWS"] // columns)
+        lines = ceildiv(b.constants["QCONV_ROWS"], columns)
         pitch = ((columns - 1) * fields["stride_w"] + kw) * channels
         copied = (lines - 1) * fields["stride_h"] + (kh - 1) * fields["dilation_h"] + 1
-        return lines, -(-copied * pitch // 64) * 64 + -(-lines * columns // 16) * 64
+        return lines, ceildiv(copied * pitch, 64) * 64 + ceildiv(lines * columns, 16) * 64
     k = kh * kw * channels
     rows = b.constants["QGEMM_TILES"] * kernel.mr
-    return 0, rows * (-(-k // 64) * 64 + qgemm_room(k))
+    return 0, rows * (ceildiv(k, 64) * 64 + qgemm_room(k))
 
 
 def qdepthwise_step(

@@ -80,10 +80,14 @@ def side_by_side(
     """
     filters, channels, taps = w.shape
     each, step = filters // groups, 64 if kernel.isa == "amx" else 4
+    halved = kernel.isa != "amx" and kernel.dtypes != "i16"  # a last panel of few columns
 
     def cost(together: int) -> int:
-        k, panels = together * channels * taps, ceildiv(together * each, kernel.nr)
-        return groups // together * ceildiv(k, step) * panels
+        """In quads of k by half panels; a row of sums takes as long as 16 of those to finish."""
+        k, n = together * channels * taps, together * each
+        half = ceildiv(n, kernel.nr // 2)
+        halves = half if halved else ceildiv(half, 2) * 2
+        return groups // together * (ceildiv(k, step) * step // 4 * halves + 16)
 
     together = min((n for n in range(1, groups + 1) if groups % n == 0), key=cost)
     groups //= together
