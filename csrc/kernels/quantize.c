@@ -11,13 +11,14 @@
 
 enum { BLOCK = 4 * Q7_W };
 
+/* int8 as bytes are 128 more, where their signs are turned. */
+Q7_INLINE int32_t flip_of(bool is_signed) { return is_signed ? 128 : 0; }
+
 /* Q7_W bytes, dequantised. A product that is not rounded before it is added would have other bits. */
 Q7_INLINE q7_f32 real_of(const q7_dequantize_line *t, int64_t i) {
-    const q7_f32 byte = q7_float(q7_load_bytes(t->x + i));
-    q7_f32 zero = q7_set1((float)t->zero);
-    if (t->is_signed) /* what is below 0 is 256 more as a byte */
-        zero = q7_select(q7_lt(q7_set1(127.0f), byte), q7_set1((float)t->zero + 256.0f), zero);
-    return q7_keep(q7_mul(q7_sub(byte, zero), q7_set1(t->scale)));
+    const int32_t flip = flip_of(t->is_signed);
+    const q7_f32 byte = q7_float(q7_load_bytes(t->x + i) ^ q7_i32_set1(flip));
+    return q7_keep(q7_mul(q7_sub(byte, q7_set1((float)(t->zero + flip))), q7_set1(t->scale)));
 }
 
 /* divides and sums are constants where this is inlined. */
@@ -37,7 +38,9 @@ Q7_INLINE q7_block bytes_at(const q7_quantize_line *t, int64_t i, const bool div
             q[v] = q7_fma(q7_fnma(q[v], scale, x), reciprocal, q[v]);
         }
     }
-    return q7_block_in_order(q7_block_of(q, t->zero, t->is_signed));
+    const int32_t flip = flip_of(t->is_signed);
+    const q7_block bytes = q7_block_of(q, t->zero + flip, false);
+    return q7_block_xor(q7_block_in_order(bytes), q7_block_set1((uint8_t)flip));
 }
 
 /* Of copies, which what is stored cannot change. */
