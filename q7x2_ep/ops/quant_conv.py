@@ -74,17 +74,20 @@ def lower_conv(
 
 
 def room_of(b: Any, fields: dict[str, Any], groups: int, kernel: Any) -> tuple[int, Any]:
-    """How many lines of y are a task, or 0, and bytes that a thread needs: csrc/ops/qconv_last.c."""
+    """How many lines of y are a task, or 0, and bytes of a thread: csrc/ops/qconv_last.c."""
     channels, columns, (kh, kw) = fields["C"] // groups, fields["OW"], (fields["kh"], fields["kw"])
+    least = b.constants["QCONV_ROWS"]
     if (
         reads_windows(kernel)
+        and fields["OH"] != 1  # signals are one line, and so would be one task
         and isinstance(columns, int)
+        and columns <= 8 * least
         and columns >= 5.5 * ceildiv(columns, kernel.mr)  # tiles of fewer rows read w more often
         and kh * kw > 1
         and kw * channels % 4 == 0
         and fields["dilation_w"] == 1
     ):
-        lines = ceildiv(b.constants["QCONV_ROWS"], columns)
+        lines = ceildiv(least, columns)
         pitch = ((columns - 1) * fields["stride_w"] + kw) * channels
         copied = (lines - 1) * fields["stride_h"] + (kh - 1) * fields["dilation_h"] + 1
         return lines, ceildiv(copied * pitch, 64) * 64 + ceildiv(lines * columns, 16) * 64
