@@ -81,7 +81,7 @@ def room_of(b: Any, fields: dict[str, Any], groups: int, kernel: Any) -> tuple[i
         reads_windows(kernel)
         and fields["OH"] != 1  # signals are one line, and so would be one task
         and isinstance(columns, int)
-        and columns <= 8 * least
+        and 0 < columns <= 8 * least
         and columns >= 5.5 * ceildiv(columns, kernel.mr)  # tiles of fewer rows read w more often
         and kh * kw > 1
         and kw * channels % 4 == 0
