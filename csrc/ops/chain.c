@@ -34,9 +34,10 @@ typedef struct chain_job {
     q7_nest nest;                    /* over the inputs that are neither dense nor one element, */
     q7_nest *own;                    /* and one of each alone */
     int64_t walked[Q7_CHAIN_INPUTS]; /* operand of the nest -> input */
-    bool dense[Q7_CHAIN_INPUTS], sums_bytes;
-    int64_t count, grain; /* elements of the nest, and of a task */
-    const uint8_t *x;     /* what indexes the table */
+    bool dense[Q7_CHAIN_INPUTS];
+    bool sums_bytes[Q7_CHAIN_LENGTH]; /* four instructions from there on are one loop */
+    int64_t count, grain;             /* elements of the nest, and of a task */
+    const uint8_t *x;                 /* what indexes the table */
     uint8_t table[BYTES];
 } chain_job;
 
@@ -119,33 +120,49 @@ static void execute(const chain_job *job, const chain_block *block, int64_t i, i
                                                 y);
 }
 
-/* Whether a chain is the sum of two tensors of bytes, which has a loop of its own. */
-static bool sums_bytes(const q7_chain_args *args) {
-    const int64_t *op = args->op, *a = args->a, *b = args->b, first = Q7_CHAIN_INPUTS;
-    return args->length == 4 && op[0] == Q7_chain_dequantize && op[1] == Q7_chain_dequantize &&
-           op[2] == Q7_chain_binary + Q7_binary_add && op[3] == Q7_chain_quantize &&
-           a[2] + b[2] == 2 * first + 1 && a[3] == first + 2;
+/* Whether instructions from i on are the sum of two tensors of bytes, of which nothing but bytes is read
+ * later on: it has a loop of its own. */
+static bool sums_bytes(const q7_chain_args *args, int64_t i) {
+    const int64_t *op = args->op + i, *a = args->a + i, *b = args->b + i,
+                  first = Q7_CHAIN_INPUTS + i;
+    if (i + 4 > args->length || op[0] != Q7_chain_dequantize || op[1] != Q7_chain_dequantize ||
+        op[2] != Q7_chain_binary + Q7_binary_add || op[3] != Q7_chain_quantize)
+        return false;
+    if (a[2] + b[2] != 2 * first + 1 || a[3] != first + 2 || a[1] >= first) return false;
+    for (int64_t j = i + 4; j < args->length; j++)
+        for (int64_t v = first; v < first + 3; v++)
+            if (args->a[j] == v || args->b[j] == v || args->c[j] == v) return false;
+    return true;
+}
+
+/* Instructions from i on as that loop. */
+static void sum_bytes(const chain_job *job, const chain_block *block, int64_t i, void *y) {
+    const q7_chain_args *args = job->args;
+    const int64_t n = block->n;
+    const q7_dequantize_line from[2] = {
+        dequantize_line(args, i, n, block->at[args->a[i]], NULL),
+        dequantize_line(args, i + 1, n, block->at[args->a[i + 1]], NULL)};
+    q7_quantize_line to = quantize_line(args, i + 3, n, NULL, y);
+    to.from = from;
+    job->f32->quantize(&to);
 }
 
 /* All instructions on one block; `result` is where its last one goes. */
 static void run_block(const chain_job *job, chain_block *block, char *result) {
     const q7_chain_args *args = job->args;
-    if (job->sums_bytes && block->stride[args->a[0]] && block->stride[args->a[1]]) {
-        const q7_dequantize_line from[2] = {
-            dequantize_line(args, 0, block->n, block->at[args->a[0]], NULL),
-            dequantize_line(args, 1, block->n, block->at[args->a[1]], NULL)};
-        q7_quantize_line to = quantize_line(args, 3, block->n, NULL, result);
-        to.from = from;
-        job->f32->quantize(&to);
-        return;
-    }
     const int64_t last = args->length - 1;
     for (int64_t i = 0; i <= last; i++) {
-        const int64_t value = Q7_CHAIN_INPUTS + i;
+        const bool sums =
+            job->sums_bytes[i] && block->stride[args->a[i]] && block->stride[args->a[i + 1]];
+        const int64_t to = sums ? i + 3 : i, value = Q7_CHAIN_INPUTS + to;
         const bool varies =
             block->stride[args->a[i]] || block->stride[args->b[i]] || block->stride[args->c[i]];
-        char *y = i == last ? result : block->work + args->slot[value] * args->slot_bytes;
-        execute(job, block, i, varies ? block->n : 1, y);
+        char *y = to == last ? result : block->work + args->slot[value] * args->slot_bytes;
+        if (sums)
+            sum_bytes(job, block, i, y);
+        else
+            execute(job, block, i, varies ? block->n : 1, y);
+        i = to;
         block->at[value] = y;
         block->stride[value] = varies;
     }
@@ -262,7 +279,7 @@ void q7_op_chain(const q7_chain_args *args, const q7_call *call) {
     q7_nest own[Q7_CHAIN_INPUTS];
     chain_job job = {.args = args, .f32 = ((q7_chain_kernel)call->kernel)(), .own = own};
     job.nest = q7_nest_of(args->shape, args->ndim);
-    job.sums_bytes = sums_bytes(args);
+    for (int64_t i = 0; i < args->length; i++) job.sums_bytes[i] = sums_bytes(args, i);
     for (int64_t k = 0; k < args->inputs; k++) add_input(&job, k);
     q7_nest_collapse(&job.nest);
     job.count = q7_product(args->shape, args->ndim);

@@ -127,6 +127,7 @@ FAMILIES = {
         "SequenceEmpty SequenceConstruct SequenceInsert SequenceErase SequenceAt SequenceLength "
         "ConcatFromSequence"
     ),
+    "signal": "DFT STFT",
     "softmax": "Softmax LogSoftmax Hardmax",
     "svm": "ai.onnx.ml:: SVMRegressor SVMClassifier q7:: PairVotes PairProbabilities",
     "trees": "ai.onnx.ml:: TreeEnsembleRegressor TreeEnsembleClassifier TreeEnsemble q7:: Forest",

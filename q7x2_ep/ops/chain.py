@@ -284,7 +284,23 @@ def _body(node: Node) -> tuple[dict[Value, Value], list[Node]]:
 def _recorded(node: Node) -> tuple[dict[Value, Value], list[Instruction]]:
     """The stand-ins of a chain, and its instructions on them."""
     stand_ins, nodes = _body(node)
-    return stand_ins, [each for inner in nodes for each in instructions_of(inner) or ()]
+    recorded = [each for inner in nodes for each in instructions_of(inner) or ()]
+    return stand_ins, _dequantized_late(recorded)
+
+
+def _dequantized_late(instructions: Sequence[Instruction]) -> list[Instruction]:
+    """Bytes become floats in front of what first reads these: the sum of two tensors of bytes is a
+    loop of its own where its instructions follow one another.
+    """
+    waiting: dict[Value, Instruction] = {}
+    found: list[Instruction] = []
+    for each in instructions:
+        if each.step == "dequantize":
+            waiting[each.result] = each
+            continue
+        found += [waiting.pop(value) for value in dict.fromkeys(each.operands) if value in waiting]
+        found.append(each)
+    return [*found, *waiting.values()]
 
 
 def _walked_shape(instructions: Sequence[Instruction]) -> tuple[Dim, ...]:

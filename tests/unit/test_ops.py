@@ -422,6 +422,19 @@ CASES = [
     case("GridSample", f(1, 2, 3, 4, 5), f(1, 2, 3, 4, 3)),
     case("GridSample", f(1, 2, 4, 4, 5), f(1, 2, 3, 4, 3), mode="cubic", native=False),
     case("AffineGrid", f(2, 2, 3), ints(2, 3, 4, 5), native=False, symbolic=False),
+    # transforms: their length is fixed
+    case("DFT", f(5, 12, 1), symbolic=(5,)),
+    case("DFT", f(5, 12, 1), None, scalar(1, np.int64), onesided=1, symbolic=(5,)),
+    case("DFT", f(3, 7, 2), scalar(9, np.int64), scalar(-2, np.int64)),
+    case("DFT", f(3, 7, 5, 2), scalar(6, np.int64), scalar(1, np.int64), inverse=1),
+    case("DFT", f(8, 3, 1), None, scalar(0, np.int64), symbolic=(3,)),
+    case("DFT", f(5, 7, 2), None, None, inverse=1, onesided=1, symbolic=(5,)),
+    case("DFT", f(5, 7, 2), scalar(11, np.int64), None, inverse=1, onesided=1),
+    case("DFT", f(2, 262, 1), native=False, symbolic=False),
+    case("DFT", f(2, 6, 1).astype(np.float64), native=False, symbolic=False),
+    case("STFT", f(2, 40, 1), scalar(3, np.int64), Fixed(f(12)), scalar(12, np.int64)),
+    case("STFT", f(2, 40, 1), scalar(8, np.int64), Fixed(f(9)), onesided=0),
+    case("STFT", f(2, 40, 2), scalar(7, np.int64), None, scalar(10, np.int64), onesided=0),
     # reductions
     *(
         case(f"Reduce{kind}", f(2, 3, 4), ints(*axes), keepdims=keep)

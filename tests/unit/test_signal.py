@@ -1,0 +1,98 @@
+"""What DFT and STFT refuse, with the message that tells why; onnxruntime refuses the same."""
+
+from __future__ import annotations
+
+from typing import Any, Optional
+
+import numpy as np
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import q7x2_ep
+from q7x2_ep.errors import Q7Error
+
+CASES: dict[str, tuple[str, tuple, tuple, dict[str, Any], str]] = {
+    "two parts of one side": ("DFT", (3, 8, 2), (None, 1), {"onesided": 1}, "parts of what is"),
+    "one part joined": ("DFT", (3, 8, 1), (None, 1), {"onesided": 1, "inverse": 1}, "parts of"),
+    "three parts": ("DFT", (3, 8, 3), (None, 1), {}, "numbers of 3 parts"),
+    "no numbers": ("DFT", (3, 8, 1), (0, 1), {}, "the length of a transform"),
+    "parts as axis": ("DFT", (3, 8, 1), (None, 2), {}, "axis 2 are the parts"),
+    "no such axis": ("DFT", (3, 8, 1), (None, 5), {}, "axis 5"),
+    "short": ("STFT", (2, 8, 1), (4, np.ones(16, np.float32)), {}, "8 samples, frames of 16"),
+    "no step": ("STFT", (2, 40, 1), (0, np.ones(16, np.float32)), {}, "a step of 0"),
+    "another window": ("STFT", (2, 40, 1), (4, np.ones(16, np.float32), 8), {}, "a window of"),
+}
+
+
+def model(op: str, shape: Optional[tuple], rest: tuple, fed: bool, attrs: dict[str, Any]) -> bytes:
+    """x, and behind it constants, or inputs. None is left out."""
+    arrays = {
+        f"in{i}": value if isinstance(value, np.ndarray) else np.array(value, np.int64)
+        for i, value in enumerate(rest)
+        if value is not None
+    }
+    names = [f"in{i}" if f"in{i}" in arrays else "" for i in range(len(rest))]
+    info = helper.make_tensor_value_info
+    inputs = [info("x", TensorProto.FLOAT, shape)]
+    if fed:
+        dtype = helper.np_dtype_to_tensor_dtype
+        inputs += [info(name, dtype(a.dtype), a.shape) for name, a in arrays.items()]
+    constants = [] if fed else [numpy_helper.from_array(a, name) for name, a in arrays.items()]
+    graph = helper.make_graph(
+        [helper.make_node(op, ["x", *names], ["y"], "n", **attrs)],
+        "g",
+        inputs,
+        [info("y", TensorProto.FLOAT, None)],
+        constants,
+    )
+    opsets = [helper.make_opsetid("", 20)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=9).SerializeToString()
+
+
+def feeds(shape: tuple, rest: tuple, fed: bool) -> dict[str, np.ndarray]:
+    x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+    values = {f"in{i}": np.asarray(value) for i, value in enumerate(rest) if value is not None}
+    return {"x": x, **(values if fed else {})}
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("symbolic", [False, True])
+@pytest.mark.parametrize("fed", [False, True])
+def test_refused(name: str, symbolic: bool, fed: bool) -> None:
+    op, shape, rest, attrs, text = CASES[name]
+    declared = tuple(f"d{i}" for i in range(len(shape))) if symbolic else shape
+    made, given = model(op, declared, rest, fed, attrs), feeds(shape, rest, fed)
+    with pytest.raises(Exception):  # noqa: B017 - one of its own
+        onnxruntime.InferenceSession(made).run(None, given)
+    with pytest.raises(Q7Error, match=text if not fed else "."):
+        q7x2_ep.InferenceSession(made).run(None, given)
+
+
+FED = {
+    "length": ("DFT", (3, 8, 1), (10, 1), {}),
+    "axis": ("DFT", (3, 8, 2), (None, 0), {"inverse": 1}),
+    "one side": ("DFT", (3, 8, 1), (9, 1), {"onesided": 1}),
+    "joined": ("DFT", (3, 8, 2), (13, 1), {"onesided": 1, "inverse": 1}),
+    "frames": ("STFT", (2, 64, 1), (7, np.hanning(16).astype(np.float32), 16), {}),
+    "all numbers": ("STFT", (2, 64, 1), (7, None, 12), {"onesided": 0}),
+}
+
+
+@pytest.mark.parametrize("name", FED)
+@pytest.mark.parametrize("fed", [False, True])
+def test_sizes_from_data(name: str, fed: bool) -> None:
+    op, shape, rest, attrs = FED[name]
+    made, given = model(op, (None,) * len(shape), rest, fed, attrs), feeds(shape, rest, fed)
+    (wanted,) = onnxruntime.InferenceSession(made).run(None, given)
+    (y,) = q7x2_ep.InferenceSession(made).run(None, given)
+    assert y.shape == wanted.shape
+    np.testing.assert_allclose(y, wanted, rtol=0, atol=2e-5 * np.abs(wanted).max())
+
+
+def test_signal_without_parts() -> None:
+    rest = (8, np.hanning(16).astype(np.float32))
+    made, given = model("STFT", (2, 64), rest, False, {}), feeds((2, 64), rest, False)
+    (wanted,) = onnxruntime.InferenceSession(made).run(None, given)
+    (y,) = q7x2_ep.InferenceSession(made).run(None, given)
+    np.testing.assert_allclose(y, wanted, rtol=0, atol=2e-5 * np.abs(wanted).max())
