@@ -51,11 +51,7 @@ class DFT:
         form = form_of(node)
         if form is None:
             return []
-        found = [(maximum(form.n, 1), form.n, "the length of a transform")]
-        if node.attrs["onesided"]:
-            parts = 2 if node.attrs["inverse"] else 1
-            return [*found, (dims(node)[-1], parts, "parts of what is onesided")]
-        return [*found, *part_guards(node)]
+        return [(maximum(form.n, 1), form.n, "the length of a transform"), *part_guards(node)]
 
     @half_as_single
     def reference(
@@ -66,7 +62,8 @@ class DFT:
         size = length_of(x.shape[at], joins) if n is None else int(n.item())
         if size < 1:
             raise DataError(f"{where_is(node)} the length of a transform is {size}")
-        values = as_complex(node, x)
+        check_parts(node, x)
+        values = as_complex(x)
         if joins:
             return np.fft.irfft(values, size, at)[..., None].astype(x.dtype)
         y = as_parts((np.fft.ifft if node.attrs["inverse"] else np.fft.fft)(values, size, at))
@@ -145,7 +142,9 @@ class STFT:
             raise DataError(
                 f"{where_is(node)} {samples} samples, frames of {size} and {given}, a step of {hop}"
             )
-        values = as_complex(node, x if x.ndim == 3 else x[..., None])
+        signal = x if x.ndim == 3 else x[..., None]
+        check_parts(node, signal)
+        values = as_complex(signal)
         frames = np.lib.stride_tricks.sliding_window_view(values, size, 1)[:, ::hop]
         y = as_parts(np.fft.fft(frames if window is None else frames * window.reshape(-1)))
         return y[:, :, : size // 2 + 1 if node.attrs["onesided"] else size].astype(x.dtype)
@@ -235,19 +234,31 @@ def frames_of(node: Node) -> Optional[Frames]:
     return Frames(size, step[0], (samples - size) // step[0] + 1)
 
 
+def parts_of(node: Node) -> tuple[int, ...]:
+    """How many parts the numbers of x may have."""
+    if node.op == "STFT" or not node.attrs["onesided"]:
+        return (1, 2)
+    return (2,) if node.attrs["inverse"] else (1,)
+
+
+def part_text(node: Node, parts: Dim) -> str:
+    return f"numbers of {parts} parts, wanted {' or '.join(map(str, parts_of(node)))}"
+
+
 def part_guards(node: Node) -> list[Guard]:
-    """The last dim of x are the one or two parts of a number."""
+    """The last dim of x are the parts of a number."""
     parts = dims(node)[-1]
-    return [((parts - 1) * (parts - 2), 0, f"numbers of {parts} parts, wanted 1 or 2")]
+    return [(product([parts - n for n in parts_of(node)]), 0, part_text(node, parts))]
 
 
-def as_complex(node: Node, x: np.ndarray) -> np.ndarray:
-    """Numbers whose parts are the last dim, in the precision of x; real ones stay real.
+def check_parts(node: Node, x: np.ndarray) -> None:
+    """Raises: DataError where the numbers of x have other parts."""
+    if x.shape[-1] not in parts_of(node):
+        raise DataError(f"{where_is(node)} {part_text(node, x.shape[-1])}")
 
-    Raises: DataError where they have more than two parts.
-    """
-    if x.shape[-1] not in (1, 2):
-        raise DataError(f"{where_is(node)} numbers of {x.shape[-1]} parts, wanted 1 or 2")
+
+def as_complex(x: np.ndarray) -> np.ndarray:
+    """Numbers whose parts are the last dim, in the precision of x; real ones stay real."""
     if x.shape[-1] == 1:
         return x[..., 0]
     return np.ascontiguousarray(x).view(np.result_type(x.dtype, np.complex64))[..., 0]

@@ -68,6 +68,10 @@ def scalar(value: Any, dtype: Any = np.float32) -> Fixed:
     return Fixed(np.array(value, dtype))
 
 
+def number(value: int) -> Fixed:
+    return scalar(value, np.int64)
+
+
 def attention(q: tuple, kv: tuple, *rest: Any, **attrs: Any) -> Case:
     """Symbols are the batch and the lengths, 2 to 7; heads and their size, 4 and 8, are fixed."""
     return case("Attention", f(*q), f(*kv), f(*kv), *rest, symbolic=(2, 3, 5, 6, 7), **attrs)
@@ -422,19 +426,19 @@ CASES = [
     case("GridSample", f(1, 2, 3, 4, 5), f(1, 2, 3, 4, 3)),
     case("GridSample", f(1, 2, 4, 4, 5), f(1, 2, 3, 4, 3), mode="cubic", native=False),
     case("AffineGrid", f(2, 2, 3), ints(2, 3, 4, 5), native=False, symbolic=False),
-    # transforms: their length is fixed
+    # transforms, of a fixed length
     case("DFT", f(5, 12, 1), symbolic=(5,)),
-    case("DFT", f(5, 12, 1), None, scalar(1, np.int64), onesided=1, symbolic=(5,)),
-    case("DFT", f(3, 7, 2), scalar(9, np.int64), scalar(-2, np.int64)),
-    case("DFT", f(3, 7, 5, 2), scalar(6, np.int64), scalar(1, np.int64), inverse=1),
-    case("DFT", f(8, 3, 1), None, scalar(0, np.int64), symbolic=(3,)),
-    case("DFT", f(5, 7, 2), None, None, inverse=1, onesided=1, symbolic=(5,)),
-    case("DFT", f(5, 7, 2), scalar(11, np.int64), None, inverse=1, onesided=1),
+    case("DFT", f(5, 12, 1), None, number(1), onesided=1, symbolic=(5,)),
+    case("DFT", f(3, 7, 2), number(9), number(-2), symbolic=(3, 7)),
+    case("DFT", f(3, 7, 5, 2), number(6), number(1), inverse=1, symbolic=(3, 5)),
+    case("DFT", f(8, 3, 1), None, number(0), symbolic=(3,)),
+    case("DFT", f(5, 7, 2), None, number(1), inverse=1, onesided=1, symbolic=(5,)),
+    case("DFT", f(5, 7, 2), number(11), number(1), inverse=1, onesided=1, symbolic=(5,)),
     case("DFT", f(2, 262, 1), native=False, symbolic=False),
     case("DFT", f(2, 6, 1).astype(np.float64), native=False, symbolic=False),
-    case("STFT", f(2, 40, 1), scalar(3, np.int64), Fixed(f(12)), scalar(12, np.int64)),
-    case("STFT", f(2, 40, 1), scalar(8, np.int64), Fixed(f(9)), onesided=0),
-    case("STFT", f(2, 40, 2), scalar(7, np.int64), None, scalar(10, np.int64), onesided=0),
+    case("STFT", f(2, 40, 1), number(3), Fixed(f(12)), number(12)),
+    case("STFT", f(2, 40, 1), number(8), Fixed(f(9)), onesided=0),
+    case("STFT", f(2, 40, 2), number(7), None, number(10), onesided=0, symbolic=(40,)),
     # reductions
     *(
         case(f"Reduce{kind}", f(2, 3, 4), ints(*axes), keepdims=keep)

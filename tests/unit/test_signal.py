@@ -1,4 +1,4 @@
-"""What DFT and STFT refuse, with the message that tells why; onnxruntime refuses the same."""
+"""DFT and STFT whose sizes are data, and what they refuse, with a message that tells why."""
 
 from __future__ import annotations
 
@@ -13,8 +13,14 @@ import q7x2_ep
 from q7x2_ep.errors import Q7Error
 
 CASES: dict[str, tuple[str, tuple, tuple, dict[str, Any], str]] = {
-    "two parts of one side": ("DFT", (3, 8, 2), (None, 1), {"onesided": 1}, "parts of what is"),
-    "one part joined": ("DFT", (3, 8, 1), (None, 1), {"onesided": 1, "inverse": 1}, "parts of"),
+    "two parts of one side": ("DFT", (3, 8, 2), (None, 1), {"onesided": 1}, "numbers of 2 parts"),
+    "one part joined": (
+        "DFT",
+        (3, 8, 1),
+        (None, 1),
+        {"onesided": 1, "inverse": 1},
+        "numbers of 1 parts",
+    ),
     "three parts": ("DFT", (3, 8, 3), (None, 1), {}, "numbers of 3 parts"),
     "no numbers": ("DFT", (3, 8, 1), (0, 1), {}, "the length of a transform"),
     "parts as axis": ("DFT", (3, 8, 1), (None, 2), {}, "axis 2 are the parts"),
@@ -63,8 +69,6 @@ def test_refused(name: str, symbolic: bool, fed: bool) -> None:
     op, shape, rest, attrs, text = CASES[name]
     declared = tuple(f"d{i}" for i in range(len(shape))) if symbolic else shape
     made, given = model(op, declared, rest, fed, attrs), feeds(shape, rest, fed)
-    with pytest.raises(Exception):  # noqa: B017 - one of its own
-        onnxruntime.InferenceSession(made).run(None, given)
     with pytest.raises(Q7Error, match=text if not fed else "."):
         q7x2_ep.InferenceSession(made).run(None, given)
 
@@ -73,7 +77,7 @@ FED = {
     "length": ("DFT", (3, 8, 1), (10, 1), {}),
     "axis": ("DFT", (3, 8, 2), (None, 0), {"inverse": 1}),
     "one side": ("DFT", (3, 8, 1), (9, 1), {"onesided": 1}),
-    "joined": ("DFT", (3, 8, 2), (13, 1), {"onesided": 1, "inverse": 1}),
+    "joined": ("DFT", (3, 7, 2), (13, 1), {"onesided": 1, "inverse": 1}),
     "frames": ("STFT", (2, 64, 1), (7, np.hanning(16).astype(np.float32), 16), {}),
     "all numbers": ("STFT", (2, 64, 1), (7, None, 12), {"onesided": 0}),
 }
