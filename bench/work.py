@@ -7,7 +7,7 @@ largest operand as one. Bytes are those of every operand once, as if nothing wer
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from math import prod
+from math import log2, prod
 from types import SimpleNamespace
 from typing import Any, Callable, NamedTuple
 
@@ -83,6 +83,8 @@ PRODUCTS: dict[str, Callable[[Any], int]] = {  # op: multiply-adds
     "linear_attention": lambda f: 3 * f.B * f.T * f.Hq * f.Dk * f.Dv,
     "rnn": lambda f: f.S * f.B * f.D * f.gates * f.H * f.H,
     "grid_sample": lambda f: f.N * f.C * f.points * TAPS[f.interpolation] ** f.axes,
+    # as FFTW counts: 2.5 n log2 n where x and y have two parts, half of it where one has one
+    "dft": lambda f: int(0.625 * f.batch * f.lines * f.n * log2(f.n) * f.x_parts * f.y_parts),
 }
 PACKED: dict[str, Callable[[Any], int]] = {  # op: weights that are packed, which have no size
     "gemm": lambda f: f.n * f.k * (1 + f.gated),
