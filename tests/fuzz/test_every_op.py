@@ -401,6 +401,30 @@ def tensor_scatter(c: Choice) -> Made:
     return Made([past, update, c.whole(0, most, batch)], {"mode": mode})
 
 
+def transform(c: Choice) -> Made:
+    """A length that is data, too; joined ones have no numbers of the other half."""
+    kind = c.among("whole", "inverse", "one side", "joined")
+    attrs = {
+        "inverse": int(kind in ("inverse", "joined")),
+        "onesided": int(kind in ("one side", "joined")),
+    }
+    shape = c.shape(1, 3, low=1)
+    axis = c.size(0, len(shape) - 1)
+    shape = (*shape[:axis], c.size(2, 12), *shape[axis + 1 :])
+    parts = {"one side": 1, "joined": 2}.get(kind, c.size(1, 2))
+    n = None if kind == "joined" else c.maybe(np.array(c.size(1, 15), "int64"))
+    x = c.floats(*shape, parts, dtype=c.among("f4", "f8"))
+    return Made([x, n, np.array(axis, "int64")], attrs, fixed=(1, 2))
+
+
+def frames(c: Choice) -> Made:
+    x = c.floats(c.size(1, 3), c.size(12, 40), c.size(1, 2), dtype=c.among("f4", "f8"))
+    window = c.maybe(c.floats(n := c.size(1, 12), dtype=x.dtype))
+    length = np.array(n, "int64") if window is None else c.maybe(np.array(n, "int64"))
+    step = np.array(c.size(1, 7), "int64")
+    return Made([x, step, window, length], {"onesided": c.size(0, 1)}, fixed=(1, 2, 3))
+
+
 ONNX, ORT = "onnx's evaluator", "onnxruntime"  # what is right where the two differ
 GENERATORS: dict[str, tuple[Callable[[Choice], Made], str]] = {
     "Attention": (attention, ONNX),
@@ -413,6 +437,7 @@ GENERATORS: dict[str, tuple[Callable[[Choice], Made], str]] = {
     "ConstantOfShape": (constant_of_shape, ONNX),
     "ConvInteger": (conv_integer, ORT),
     "CumProd": (cum_prod, ONNX),
+    "DFT": (transform, ONNX),  # onnxruntime's errors reach 1e-3 where n is no power of 2
     "DepthToSpace": (depth_to_space, ORT),
     "DequantizeLinear": (dequantize, ONNX),
     "Dropout": (lambda c: Made([c.floats(*c.shape())]), ONNX),
@@ -445,6 +470,7 @@ GENERATORS: dict[str, tuple[Callable[[Choice], Made], str]] = {
     "Resize": (resize, ONNX),
     "RoiAlign": (roi_align, ORT),
     "RotaryEmbedding": (rotary, ONNX),
+    "STFT": (frames, ONNX),
     "SpaceToDepth": (space_to_depth, ORT),
     "Swish": (lambda c: Made([c.floats(*c.shape())], {"alpha": c.among(1.0, 0.5)}), ONNX),
     "TensorScatter": (tensor_scatter, ONNX),
