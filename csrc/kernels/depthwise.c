@@ -164,7 +164,7 @@ Q7_INLINE void row(const strip s, int64_t ow, const int pixels, const int taps, 
 Q7_INLINE bool long_rows(const strip s, int64_t ow, int64_t end, const int taps, const int stride,
                          const bool grouped) {
     int64_t left = q7_ceil_div(end - ow, LONG);
-    if (LONG == ROW || (stride == 1 ? taps == 3 && !grouped : taps > 5)) return false;
+    if (LONG == ROW || (stride == 1 && taps == 3 && !grouped)) return false;
     if (end - ow < left * LESS || (left == 1 && (end - ow) % 2)) return false;
     for (; left > 0; left--) {
         if (end - ow == left * LESS) {

@@ -51,7 +51,8 @@ void q7_op_depthwise(const q7_depthwise_args *x, const q7_call *call) {
     depthwise_job job = {.x = x, .kernel = (q7_depthwise_kernel)call->kernel};
     job.lines = x->N * x->OD * x->OH;
     const int64_t taps = x->kd * x->kh * x->kw * x->width;
-    const bool large = x->D * x->H * x->W * x->C > LARGE && taps < MANY &&
+    const bool large = x->D * x->H * x->W * x->C > LARGE &&
+                       taps < MANY * x->stride_h * x->stride_w &&
                        job.lines >= call->threads; /* signals have one line */
     job.strip = large ? STRIP : x->OW;
     job.blocks = large ? 1 : q7_max(1, x->C / CHANNELS);

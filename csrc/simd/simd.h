@@ -88,7 +88,7 @@
 #define Q7_UNROLL _Pragma("clang loop unroll(full)")
 #define Q7_UNROLL_BY_4 _Pragma("clang loop unroll_count(4)")
 #else
-#define Q7_UNROLL _Pragma("GCC unroll 32")
+#define Q7_UNROLL _Pragma("GCC unroll 64")
 #define Q7_UNROLL_BY_4 _Pragma("GCC unroll 4")
 #endif
 
