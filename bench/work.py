@@ -83,6 +83,7 @@ PRODUCTS: dict[str, Callable[[Any], int]] = {  # op: multiply-adds
     "linear_attention": lambda f: 3 * f.B * f.T * f.Hq * f.Dk * f.Dv,
     "rnn": lambda f: f.S * f.B * f.D * f.gates * f.H * f.H,
     "grid_sample": lambda f: f.N * f.C * f.points * TAPS[f.interpolation] ** f.axes,
+    "mix": lambda f: f.batch * f.C * f.M * f.n,
     # as FFTW counts: 2.5 n log2 n where x and y have two parts, half of it where one has one
     "dft": lambda f: int(0.625 * f.batch * f.lines * f.n * log2(f.n) * f.x_parts * f.y_parts),
 }

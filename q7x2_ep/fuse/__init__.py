@@ -69,6 +69,7 @@ _BOUNDS = "Clip Greater GreaterOrEqual HardSigmoid Less LessOrEqual Max Min Relu
 _PRODUCTS = "Gemm MatMul q7::Linear"
 _CONVOLUTIONS = "Conv ConvTranspose q7::Conv q7::ConvTranspose"
 _EXPERTS = "MatMul q7::ExpertLinear & Gather GatherND q7::ExpertLinear"
+_SCORES = "MatMul Softmax Transpose q7::ScaledMatMul"
 _NORMS = "LayerNormalization RMSNormalization"
 _GROUPS = "GroupNormalization InstanceNormalization"
 _INTEGERS = "DequantizeLinear MatMulInteger q7::QuantizedConv q7::QuantizedLinear"
@@ -115,6 +116,9 @@ FUSIONS = (
     ),
     # After Attention and Linear, which have the factors of their own products.
     Walk(File("scaled_matmul", "SCALED", "MatMul")),
+    # After Linear, of which it takes those between two Transposes, and ScaledMatMul, which makes
+    # scores.
+    Walk(File("mix", "TURNED CONVOLVED", f"q7::Linear Conv & {_SCORES}")),
     # After Linear, whose epilogue holds the activation of the gate.
     Walk(File("gate", "TWO HALVES", "q7::Linear & Mul Div")),
     # After Linear, which takes no products by chosen weights.

@@ -79,7 +79,7 @@ FAMILIES = {
     ),
     "experts": "q7:: ExpertLinear GatedExpertLinear",
     "flex": "ai.onnx.preview:: FlexAttention",
-    "fused": "q7:: Contents Linear GatedLinear Attention SkipLayerNorm SkipRmsNorm",
+    "fused": "q7:: Contents Linear GatedLinear Attention SkipLayerNorm SkipRmsNorm Mix",
     "gather": "Gather GatherElements GatherND",
     "grid": "GridSample AffineGrid",
     "host": "q7:: Python",

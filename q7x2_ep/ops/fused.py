@@ -35,6 +35,7 @@ from q7x2_ep.ops.common import (
 from q7x2_ep.ops.matmul import gemm_step
 from q7x2_ep.ops.norm import is_ones, norm_step
 
+MIX = "q7::Mix"
 Standard = tuple[str, list[Optional[Value]], dict[str, Any]]  # op type, operands, attributes
 
 
@@ -373,3 +374,56 @@ def _skip_norm_step(node: Node, b: Any, op: str, **bias: Optional[Value]) -> Non
         sum=node.outputs[1] if len(node.outputs) > 1 else None,
         **bias,
     )
+
+
+def channels_last(rank: int) -> tuple[int, ...]:
+    """The perm that moves the second axis to the end."""
+    return (0, *range(2, rank), 1)
+
+
+def channels_second(rank: int) -> tuple[int, ...]:
+    """The perm that undoes channels_last."""
+    return (0, rank - 1, *range(1, rank - 1))
+
+
+@op(MIX)
+class Mix:
+    """y[b, m] = the sum over c of w[m, c] x[b, c], plus bias[m]: planes as sums of others.
+
+    Shapes: x (B, C, ..), w (M, C), bias M elements, y (B, M, ..).
+    """
+
+    signature = "x, w, bias? -> y"
+    attributes: dict = {}
+
+    def infer(node: Node) -> list[Type]:
+        x, w = node.inputs[:2]
+        return [Type(x.dtype, (x.shape[0], w.shape[0], *x.shape[2:]))]
+
+    def guards(node: Node) -> list[Guard]:
+        x, w = node.inputs[:2]
+        return [(x.shape[1], w.shape[1], "the weights are for another number of planes")]
+
+    def decompose(g: Any, x: Value, w: Value, bias: Optional[Value] = None) -> Value:
+        rank = len(x.shape)
+        y = g.MatMul(g.Transpose(x, perm=channels_last(rank)), g.Transpose(w, perm=(1, 0)))
+        if bias is not None:
+            y = g.Add(y, bias)
+        return g.Transpose(y, perm=channels_second(rank))
+
+    def lower(node: Node, b: Any) -> None:
+        x, w, bias = node.inputs[0], node.inputs[1], node.input(2)
+        require_dtype(node, x.dtype, F32)
+        batch, planes, *inner = x.shape
+        b.step(
+            "mix",
+            kernel="mix",
+            x=b.contiguous(x),
+            w=w,
+            bias=bias,
+            y=node.output,
+            batch=batch,
+            C=planes,
+            M=w.shape[0],
+            n=product(inner),
+        )

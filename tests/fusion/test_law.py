@@ -389,6 +389,14 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "LinearActivation": {"product": "q7::Linear", "low": -0.5, "high": 0.5},
     "LinearResidual": {"linear": "q7::Linear", "residual": (B, S, N)},
     "LinearTurned": {"linear": linear_turned, "shape": [S, B, N, 1], "axes": [0]},
+    "MixTurned": {"x": (B, K, S, S), "w": WEIGHT, "bias": ROW},
+    "MixConvolved": {
+        "x": lambda g, _: g.MatMul(
+            make_value(g, "q", (B, H, S, D)), make_value(g, "k", (B, H, D, S))
+        ),
+        "w": ("const", (3, H, 1, 1)),
+        "bias": ("const", (3,)),
+    },
     "LinearRows": {
         "linear": "q7::Linear",
         "starts": [-1],
@@ -501,6 +509,8 @@ TARGETS = {
     "Softmax": "Softmax",
     "LogSoftmax": "LogSoftmax",
     "ScaledMatMul": "q7::ScaledMatMul",
+    "MixTurned": "q7::Mix",
+    "MixConvolved": "q7::Mix",
     "ExpertLinear": "q7::ExpertLinear",
     "ExpertBias": "q7::ExpertLinear",
     "GatedExperts": "q7::GatedExpertLinear",
