@@ -68,6 +68,10 @@ def operands_of_product(g: Builder) -> tuple[Value, Value]:
     return make_value(g, "a", (B, S, K)), make_value(g, "b", (B, K, S))
 
 
+def heads_of_product(g: Builder) -> tuple[Value, Value]:
+    return make_value(g, "q", (B, H, S, D)), make_value(g, "k", (B, H, D, S))
+
+
 def scaled_operands(g: Builder, _: dict[str, Value]) -> Value:
     """Factors right before attention, and behind views."""
     x, k = make_value(g, "x", (B, S, H * D)), make_value(g, "k", (B, H, S, D))
@@ -391,9 +395,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "LinearTurned": {"linear": linear_turned, "shape": [S, B, N, 1], "axes": [0]},
     "MixTurned": {"x": (B, K, S, S), "w": WEIGHT, "bias": ROW},
     "MixConvolved": {
-        "x": lambda g, _: g.MatMul(
-            make_value(g, "q", (B, H, S, D)), make_value(g, "k", (B, H, D, S))
-        ),
+        "x": lambda g, _: g.Mul(g.MatMul(*heads_of_product(g)), 0.5),
         "w": ("const", (3, H, 1, 1)),
         "bias": ("const", (3,)),
     },
@@ -549,7 +551,7 @@ UNNAMED = {
 }  # may leave no trace
 # What may be left besides the target: views, and what makes several masks one.
 ALLOWED = {"Transpose", "Reshape", "Not", "Unsqueeze", "Add", "Mul", "Where", "Slice", "Gather"}
-ALLOWED |= {"q7::ExpertLinear"}  # what a weighted sum is of
+ALLOWED |= {"q7::ExpertLinear", "q7::ScaledMatMul"}  # what a weighted sum, and a mix, is of
 FOLDED = {"Sub", "Neg", "Div", "Sqrt", "Expand", "Concat"}  # of constants: the weights of a Conv
 INTEGERS = {"QuantizeLinear"}  # what makes the operand of an integer product
 CASES = [
