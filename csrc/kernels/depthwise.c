@@ -159,8 +159,7 @@ Q7_INLINE void row(const strip s, int64_t ow, const int pixels, const int taps, 
 }
 
 /* A vector of channels of a line whose length is some parts of LESS or LONG pixels, but for one that is
- * then made twice. 3x3 of stride 1, which shares few loads, gains nothing; 7x7 of stride 2 would take
- * twice as long. */
+ * then made twice. 3x3 of stride 1, which shares few loads, gains nothing. */
 Q7_INLINE bool long_rows(const strip s, int64_t ow, int64_t end, const int taps, const int stride,
                          const bool grouped) {
     int64_t left = q7_ceil_div(end - ow, LONG);

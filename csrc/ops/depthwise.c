@@ -13,7 +13,7 @@ enum {
     CHANNELS = 64,   /* of a task, and up to as many that are left */
     LARGE = 1 << 18, /* floats of an image that L2 does not keep */
     STRIP = 8,       /* pixels of it at a time */
-    MANY = 25        /* taps of a kernel that takes longer than its memory */
+    MANY = 25        /* products for each element of x, which take longer than its memory */
 };
 
 typedef struct depthwise_job {
