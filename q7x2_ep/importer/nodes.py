@@ -188,7 +188,7 @@ class NodeReader:
             for i, name in enumerate(draft.outputs)
         ]
         attrs = {**entry.attributes, **draft.attrs}
-        if draft.op == "Slice" and not self.request.regular:
+        if "exact" in entry.attributes and not self.request.regular:
             attrs["exact"] = True
         node = Node(draft.op, inputs, outputs, attrs, draft.name, (source,))
         self.graph.nodes += hoisted(node) if draft.op == "Loop" else [node]

@@ -24,6 +24,7 @@ from q7x2_ep.ops.window import half_as_single
 
 MAX_LENGTH = 1 << 15  # of a native transform, which works in some MB then,
 MAX_PRIME = 128  # and its largest factor: a number costs so many products
+MAX_UNKNOWN = 1024  # numbers of one whose length a feed tells, and may be a prime
 
 
 @op("DFT")
@@ -33,11 +34,12 @@ class DFT:
 
     onesided: of real numbers y has the k up to n / 2. An inverse is given those and makes real
     numbers; imaginary parts that must be 0 are not read.
+    exact: true where a length that feeds tell may be any, else it is up to MAX_UNKNOWN.
     Shapes: x (.., size, .., parts); y has n or n / 2 + 1 numbers for `size`.
     """
 
     signature = "x, n?, axis? -> y"
-    attributes = {"inverse": 0, "onesided": 0}
+    attributes = {"inverse": 0, "onesided": 0, "exact": None}
 
     def infer(node: Node) -> list[Type]:
         dtype, shape = node.inputs[0].dtype, dims(node)
@@ -52,6 +54,10 @@ class DFT:
         if form is None:
             return []
         return [(maximum(form.n, 1), form.n, "the length of a transform"), *part_guards(node)]
+
+    def assumptions(node: Node) -> list[Guard]:
+        form = form_of(node)
+        return [] if form is None else length_assumptions(node, form.n)
 
     @half_as_single
     def reference(
@@ -102,11 +108,11 @@ class STFT:
     """The DFT of each frame of a signal: n numbers from f * step on, times a window.
 
     Shapes: x (B, L, parts), step and n scalars, window (n,); y (B, F, n or n / 2 + 1, 2), F =
-    (L - n) / step + 1. A signal (B, L) is real, as for onnxruntime.
+    (L - n) / step + 1. A signal (B, L) is real, as for onnxruntime. exact: as DFT.
     """
 
     signature = "x, step, window?, n? -> y"
-    attributes = {"onesided": 1}
+    attributes = {"onesided": 1, "exact": None}
 
     def infer(node: Node) -> list[Type]:
         dtype, frames = node.inputs[0].dtype, frames_of(node)
@@ -126,6 +132,10 @@ class STFT:
         if window is not None:
             found.append((product(dims(node, 2)), n, "a window of another length than the frames"))
         return found if len(dims(node)) == 2 else [*found, *part_guards(node)]
+
+    def assumptions(node: Node) -> list[Guard]:
+        frames = frames_of(node)
+        return [] if frames is None else length_assumptions(node, frames.n)
 
     @half_as_single
     def reference(
@@ -251,6 +261,12 @@ def part_guards(node: Node) -> list[Guard]:
     return [(product([parts - n for n in parts_of(node)]), 0, part_text(node, parts))]
 
 
+def length_assumptions(node: Node, n: Dim) -> list[Guard]:
+    if isinstance(n, int) or node.attrs["exact"]:
+        return []
+    return [(maximum(n - MAX_UNKNOWN, 0), 0, f"a transform of more than {MAX_UNKNOWN} numbers")]
+
+
 def check_parts(node: Node, x: np.ndarray) -> None:
     """Raises: DataError where the numbers of x have other parts."""
     if x.shape[-1] not in parts_of(node):
@@ -272,11 +288,15 @@ def transform_step(b: Any, node: Node, n: Dim, window: Optional[Value], **fields
     """y = the transforms of lines of x, the first input, of n numbers.
 
     Raises: UnsupportedOp for what is the host's: other dtypes, and lengths that are large, have
-    large factors, or are not known yet.
+    large factors, or may be any.
     """
     x, y = node.inputs[0], node.output
     require_dtype(node, x.dtype, F32)
-    if not isinstance(n, int) or n > MAX_LENGTH or largest_factor(n) > MAX_PRIME:
+    if isinstance(n, int):
+        is_hosts = n > MAX_LENGTH or largest_factor(n) > MAX_PRIME
+    else:
+        is_hosts = bool(node.attrs["exact"])
+    if is_hosts:
         raise UnsupportedOp(f"{where_is(node)} has no kernel for {n} numbers")
     if fields["x_parts"] not in (1, 2):
         raise UnsupportedOp(f"{where_is(node)} may have numbers of one part or two")

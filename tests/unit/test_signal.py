@@ -94,6 +94,19 @@ def test_sizes_from_data(name: str, fed: bool) -> None:
     np.testing.assert_allclose(y, wanted, rtol=0, atol=2e-5 * np.abs(wanted).max())
 
 
+@pytest.mark.parametrize("n", [1, 60, 127, 1024, 1031, 1500])
+def test_any_length_of_a_symbol(n: int) -> None:
+    """Lengths that are native, and those that only the host has, in one session."""
+    made = model("DFT", ("batch", "n", 1), (None, 1), False, {})
+    session = q7x2_ep.InferenceSession(made)
+    for size in (n, 12, n):
+        given = feeds((2, size, 1), (), False)
+        (y,) = session.run(None, given)
+        wanted = np.fft.fft(given["x"][..., 0].astype(np.float64))
+        error = np.abs(y[..., 0] + 1j * y[..., 1] - wanted).max()
+        assert error <= 1e-6 * np.sqrt(np.mean(np.abs(wanted) ** 2)) * np.log2(size + 2)
+
+
 def test_signal_without_parts() -> None:
     rest = (8, np.hanning(16).astype(np.float32))
     made, given = model("STFT", (2, 64), rest, False, {}), feeds((2, 64), rest, False)
