@@ -227,3 +227,44 @@ def test_in_place(kernel):
     program = [("add", 1, 1, (0, 1)), ("mul", 1, 1, (FIRST, 0))]
     y = run((50, 300), inputs, program, kernel, y="x0", threads=(1,))
     np.testing.assert_array_equal(y, (x + row) * x)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int8"])
+@pytest.mark.parametrize("reads_sum", [False, True])
+@pytest.mark.parametrize("kernel", kernels("chain"), ids=lambda k: k.name)
+def test_sums_of_bytes_within_a_chain(kernel, dtype, reads_sum):
+    """(a + b) + c, quantised after each sum, where the floats of the first are read again or not:
+    the bits of one instruction after the other.
+    """
+    rng, code, shape = np.random.default_rng(10), CODES[dtype], (3, 1500)
+    strides, scales = (1500, 1), [np.float32(s) for s in (0.02, 0.03, 0.045, 0.025, 0.06)]
+    a, b, c = (rng.integers(0, 256, shape).astype(np.uint8).view(dtype) for _ in range(3))
+    zero = {"uint8": 100, "int8": -20}[dtype]
+    program = [
+        ("dequantize", code, 1, (0,), scales[0], zero),
+        ("dequantize", code, 1, (1,), scales[1], zero),
+        ("add", 1, 1, (FIRST, FIRST + 1)),
+        ("quantize", 1, code, (FIRST + 2,), scales[2], zero),
+        ("dequantize", code, 1, (FIRST + 3,), scales[2], zero),
+        ("dequantize", code, 1, (2,), scales[3], zero),
+        ("add", 1, 1, (FIRST + 5, FIRST + 4)),
+        ("quantize", 1, code, (FIRST + 6,), scales[4], zero),
+    ]
+    if reads_sum:
+        program[7:] = [
+            ("add", 1, 1, (FIRST + 6, FIRST + 2)),
+            ("quantize", 1, code, (FIRST + 7,), scales[4], zero),
+        ]
+
+    def real(x: np.ndarray, scale: np.float32) -> np.ndarray:
+        return (x.astype(np.float32) - np.float32(zero)) * scale
+
+    def rounded(x: np.ndarray, scale: np.float32) -> np.ndarray:
+        whole = np.rint((x / scale).astype(np.float64)) + zero
+        return np.clip(whole, np.iinfo(dtype).min, np.iinfo(dtype).max).astype(dtype)
+
+    first = real(a, scales[0]) + real(b, scales[1])
+    second = real(c, scales[3]) + real(rounded(first, scales[2]), scales[2])
+    wanted = rounded(second + first if reads_sum else second, scales[4])
+    inputs = [(x, strides) for x in (a, b, c)]
+    np.testing.assert_array_equal(run(shape, inputs, program, kernel), wanted)
