@@ -91,7 +91,7 @@ Q7_INLINE void transform_5(number v[5]) {
     v[4] = add_i(a1, b1);
 }
 
-/* A pass: numbers m and m / r of `stride` transforms each become r of 1 / r of their length. */
+/* A pass by r: each of `stride` transforms, of r m numbers, becomes r of m numbers. */
 typedef struct pass {
     const float *turns;
     int64_t n;         /* of turns */
@@ -163,7 +163,7 @@ static void run_any(const pass *t, int64_t r, numbers room) {
         }
 }
 
-/* The transform of `count` numbers in a, by way of b: it is where `from` says in the end. */
+/* The transform of `count` numbers in a, by way of b: returns which of the two has it. */
 static float *transform(const q7_dft_group *g, int64_t count, float *a, float *b, float *room) {
     pass t = {.turns = g->turns, .n = g->n, .m = count, .stride = 1, .unit = g->n / count};
     const int64_t im = g->inverse ? -Q7_W : Q7_W, first = g->inverse ? Q7_W : 0;

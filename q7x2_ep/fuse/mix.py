@@ -10,10 +10,11 @@ from q7x2_ep.fuse.linear import LINEAR
 from q7x2_ep.ir.core import Value
 from q7x2_ep.ir.pattern import Match
 from q7x2_ep.ir.rewrite import Fusion
-from q7x2_ep.ops.fused import MIX, channels_last, channels_second
+from q7x2_ep.ir.view import channels_first, channels_last
+from q7x2_ep.ops.fused import MIX
 from q7x2_ep.ops.window import geometry
 
-LAST, SECOND = channels_last(4), channels_second(4)
+LAST, FIRST = channels_last(4), channels_first(4)
 MOST = 32  # planes: what a group of them reads stays in L1
 SCORES = ("MatMul", "q7::ScaledMatMul", "Softmax", MIX)  # what makes planes of an attention
 
@@ -21,7 +22,7 @@ SCORES = ("MatMul", "q7::ScaledMatMul", "Softmax", MIX)  # what makes planes of 
 def turned(g: Any, x: Any, w: Any, bias: Any) -> Any:
     rows, w = g.Transpose(x, perm=LAST), g.constant(w)
     y = g.either(lambda: g.call(LINEAR, rows, w, bias), lambda: g.call(LINEAR, rows, w))
-    return g.Transpose(y, perm=SECOND)
+    return g.Transpose(y, perm=FIRST)
 
 
 def convolved(g: Any, x: Any, w: Any, bias: Any) -> Any:

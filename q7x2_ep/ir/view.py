@@ -126,6 +126,11 @@ def channels_last(ndim: int) -> tuple[int, ...]:
     return (0, *range(2, ndim), 1)
 
 
+def channels_first(ndim: int) -> tuple[int, ...]:
+    """The permutation of (N, .., C) to (N, C, ..)."""
+    return (0, ndim - 1, *range(1, ndim - 1))
+
+
 def channels_last_strides(shape: tuple[Dim, ...]) -> tuple[Dim, ...]:
     """Those of a tensor (N, C, ..) that is stored as (N, .., C)."""
     strides = contiguous_strides(tuple(shape[p] for p in channels_last(len(shape))))

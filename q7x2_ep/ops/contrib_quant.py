@@ -10,6 +10,7 @@ from typing import Any, Callable
 
 from q7x2_ep.ir.core import Value
 from q7x2_ep.ir.shape import product
+from q7x2_ep.ir.view import channels_first, channels_last
 from q7x2_ep.ops import op
 from q7x2_ep.ops.builder import Given, infer_meaning
 from q7x2_ep.ops.pool import POOL_ATTRIBUTES, AveragePool
@@ -36,13 +37,12 @@ def _flat(g: Any, x: Given) -> Given:
 
 def channels_inner(g: Any, x: Value) -> Value:
     """(N, C, ..) as (N, .., C)."""
-    return g.Transpose(x, perm=(0, *range(2, len(x.shape)), 1))
+    return g.Transpose(x, perm=channels_last(len(x.shape)))
 
 
 def channels_outer(g: Any, x: Value) -> Value:
     """(N, .., C) as (N, C, ..)."""
-    ndim = len(x.shape)
-    return g.Transpose(x, perm=(0, ndim - 1, *range(1, ndim - 1)))
+    return g.Transpose(x, perm=channels_first(len(x.shape)))
 
 
 def _enter_binary(name: str, formula: Callable[..., Value]) -> None:

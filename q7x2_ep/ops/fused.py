@@ -10,6 +10,7 @@ from typing import Any, Optional
 from q7x2_ep.dtypes import BOOL, INT32, INT64
 from q7x2_ep.ir.core import Node, Type, Value
 from q7x2_ep.ir.shape import content, maximum, product
+from q7x2_ep.ir.view import channels_first, channels_last
 from q7x2_ep.ops import op
 from q7x2_ep.ops.activation import ACTIVATIONS
 from q7x2_ep.ops.attention import (
@@ -376,16 +377,6 @@ def _skip_norm_step(node: Node, b: Any, op: str, **bias: Optional[Value]) -> Non
     )
 
 
-def channels_last(rank: int) -> tuple[int, ...]:
-    """The perm that moves the second axis to the end."""
-    return (0, *range(2, rank), 1)
-
-
-def channels_second(rank: int) -> tuple[int, ...]:
-    """The perm that undoes channels_last."""
-    return (0, rank - 1, *range(1, rank - 1))
-
-
 @op(MIX)
 class Mix:
     """y[b, m] = the sum over c of w[m, c] x[b, c], plus bias[m]: planes as sums of others.
@@ -402,14 +393,15 @@ class Mix:
 
     def guards(node: Node) -> list[Guard]:
         x, w = node.inputs[:2]
-        return [(x.shape[1], w.shape[1], "the weights are for another number of planes")]
+        found = [(x.shape[1], w.shape[1], "the weights are for another number of planes")]
+        return found + size_guards((node.input(2),), w.shape[0])
 
     def decompose(g: Any, x: Value, w: Value, bias: Optional[Value] = None) -> Value:
         rank = len(x.shape)
         y = g.MatMul(g.Transpose(x, perm=channels_last(rank)), g.Transpose(w, perm=(1, 0)))
         if bias is not None:
             y = g.Add(y, bias)
-        return g.Transpose(y, perm=channels_second(rank))
+        return g.Transpose(y, perm=channels_first(rank))
 
     def lower(node: Node, b: Any) -> None:
         x, w, bias = node.inputs[0], node.inputs[1], node.input(2)

@@ -64,13 +64,12 @@ class DFT:
         node: Node, x: np.ndarray, n: Optional[np.ndarray] = None, axis: Optional[np.ndarray] = None
     ) -> np.ndarray:
         at = checked_axis(node, -2 if axis is None else int(axis.item()), x.ndim)
-        joins = bool(node.attrs["inverse"] and node.attrs["onesided"])
-        size = length_of(x.shape[at], joins) if n is None else int(n.item())
+        size = length_of(node, x.shape[at]) if n is None else int(n.item())
         if size < 1:
             raise DataError(f"{where_is(node)} the length of a transform is {size}")
         check_parts(node, x)
         values = as_complex(x)
-        if joins:
+        if joins(node):
             return np.fft.irfft(values, size, at)[..., None].astype(x.dtype)
         y = as_parts((np.fft.ifft if node.attrs["inverse"] else np.fft.fft)(values, size, at))
         if node.attrs["onesided"]:
@@ -196,7 +195,7 @@ class Form(NamedTuple):
 
 def form_of(node: Node) -> Optional[Form]:
     """None where length or axis are data."""
-    shape, joins = dims(node), bool(node.attrs["inverse"] and node.attrs["onesided"])
+    shape = dims(node)
     n, axis = (known(node.input(i)) for i in (1, 2))
     if any(value is not None and found is None for value, found in zip(node.inputs[1:], (n, axis))):
         return None
@@ -204,9 +203,9 @@ def form_of(node: Node) -> Optional[Form]:
     if not isinstance(at, int):
         return None
     at = checked_axis(node, at, len(shape))
-    size = length_of(shape[at], joins) if n is None else n[0]
-    one_side = node.attrs["onesided"] and not joins
-    return Form(at, size, size // 2 + 1 if one_side else size, 1 if joins else 2)
+    size = length_of(node, shape[at]) if n is None else n[0]
+    one_side = node.attrs["onesided"] and not node.attrs["inverse"]
+    return Form(at, size, size // 2 + 1 if one_side else size, 1 if joins(node) else 2)
 
 
 def checked_axis(node: Node, axis: int, ndim: int) -> int:
@@ -217,9 +216,14 @@ def checked_axis(node: Node, axis: int, ndim: int) -> int:
     return at
 
 
-def length_of(size: Dim, joins: bool) -> Dim:
-    """Of a transform whose length is not given: an inverse of one side has an even one."""
-    return 2 * (size - 1) if joins else size
+def joins(node: Node) -> bool:
+    """Whether a DFT makes real numbers of one side."""
+    return bool(node.attrs["inverse"] and node.attrs["onesided"])
+
+
+def length_of(node: Node, size: Dim) -> Dim:
+    """Of a DFT whose length is not given: of one side an even one."""
+    return 2 * (size - 1) if joins(node) else size
 
 
 class Frames(NamedTuple):

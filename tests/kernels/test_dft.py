@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Optional
+from typing import Any, Optional
 
 import numpy as np
 import pytest
@@ -36,15 +36,11 @@ def transformed(
     if columns:
         parts, shape = parts.swapaxes(1, 2), (batch, bins, lines, shape[3])
     given = np.ascontiguousarray(parts, np.float32)
-    (y,) = run_threads(
-        "dft",
+    y = run(
         row,
-        threads=(1, 3),
-        x=given,
+        given,
+        shape,
         window=window,
-        y=np.full(shape, np.nan, np.float32),
-        turns=8 * n,
-        work=3 * 24 * n * row.nr,
         batch=batch,
         lines=lines,
         n=n,
@@ -58,6 +54,21 @@ def transformed(
     )
     y = y.swapaxes(1, 2) if columns else y
     return y[..., 0] if joins else y[..., 0] + 1j * y[..., 1]
+
+
+def run(row: KernelRow, x: np.ndarray, shape: tuple[int, ...], n: int, **fields: Any) -> np.ndarray:
+    (y,) = run_threads(
+        "dft",
+        row,
+        threads=(1, 3),
+        x=x,
+        y=np.full(shape, np.nan, np.float32),
+        turns=8 * n,
+        work=3 * 24 * n * row.nr,
+        n=n,
+        **fields,
+    )
+    return y
 
 
 def strides(name: str, shape: tuple[int, ...], columns: bool) -> dict[str, int]:
@@ -127,15 +138,11 @@ def test_frames_overlap(row: KernelRow) -> None:
     """Lines that begin within others."""
     n, step, count = 16, 5, 20
     x = lines((1, 1), n + step * (count - 1), False)[0, 0]
-    (y,) = run_threads(
-        "dft",
+    y = run(
         row,
-        threads=(1, 3),
-        x=x.astype(np.float32),
+        x.astype(np.float32),
+        (count, 9, 2),
         window=None,
-        y=np.zeros((count, 9, 2), np.float32),
-        turns=8 * n,
-        work=3 * 24 * n * row.nr,
         batch=1,
         lines=count,
         n=n,
