@@ -7,6 +7,8 @@
 #include "math.h"
 #include "tile.h"
 
+enum { LINE = 16, UNROLLED_K = 4 }; /* floats of a cache line; products of a loop's turn */
+
 /* What is left of a line: its next window and pixel, and what to prefetch, `soon` floats for each tile. */
 typedef struct place {
     const float *x, *residual;
@@ -78,11 +80,11 @@ Q7_INLINE void put(const q7_conv_line *t, place to, q7_f32 *sum, const q7_f32 *b
     if (!now) finish(t, to, m);
 }
 
-/* Adds k products, from the first of a block on, to sum [m][vectors]. m and vectors are constants where
- * this is inlined, here and below. */
-Q7_INLINE void multiply_block(const float *x, int64_t row_bytes, const int64_t *offset,
-                              const float *panel, int64_t k, q7_f32 *sum, const int m,
-                              const int vectors, const int together) {
+/* Adds k products to sum [m][vectors]. m and vectors are constants where this is inlined, here and
+ * below. */
+Q7_INLINE void multiply_products(const float *x, int64_t row_bytes, const int64_t *offset,
+                                 const float *panel, int64_t k, q7_f32 *sum, const int m,
+                                 const int vectors, const int together) {
     q7_f32 w[VECTORS];
     /* Window i is at origin[i / 5] + i % 5 * row_bytes: any stride, with few address registers. */
     const char *origin[3];
@@ -120,12 +122,27 @@ Q7_INLINE void add_pairs(q7_f32 *sum, const int m, const int vectors) {
     }
 }
 
+/* Fetches a row of y, which a tile writes, and of the residual, `vectors` wide, and goes on to the next. */
+Q7_INLINE void fetch(const q7_conv_line *t, place *row, const int vectors) {
+    const int64_t last = t->n - 1; /* where rows are not aligned */
+    Q7_UNROLL
+    for (int j = 0; j < vectors * Q7_W; j += LINE) q7_prefetch_write(row->y + j);
+    q7_prefetch_write(row->y + last);
+    row->y += t->y_stride;
+    if (!t->residual) return;
+    Q7_UNROLL
+    for (int j = 0; j < vectors * Q7_W; j += LINE) q7_prefetch(row->residual + j);
+    q7_prefetch(row->residual + last);
+    row->residual += t->residual_stride;
+}
+
 /* Some tiles of m windows each. */
 Q7_INLINE void multiply(const q7_conv_line *t, place *at, int64_t tiles, const int m,
-                        const int vectors, const int together) {
+                        const int vectors, const int together, const bool fetches) {
     const int left = (vectors + together - 1) / together; /* of sums, in the end */
     int64_t row_bytes = t->x_stride * 4;
     __asm__("" : "+r"(row_bytes)); /* no version for a stride of 1 */
+    const int64_t part = q7_max(UNROLLED_K, t->k / (m + 1) / UNROLLED_K * UNROLLED_K);
     q7_f32 bias[VECTORS];
     Q7_UNROLL
     for (int j = 0; j < left; j++)
@@ -133,14 +150,21 @@ Q7_INLINE void multiply(const q7_conv_line *t, place *at, int64_t tiles, const i
     for (; tiles > 0; tiles--) {
         q7_f32 sum[MR * VECTORS];
         float before[MR * NR];
-        for (const float *end = at->next + at->soon; at->next < end; at->next += 16)
+        for (const float *end = at->next + at->soon; at->next < end; at->next += LINE)
             q7_prefetch(at->next);
         Q7_UNROLL
         for (int i = 0; i < m * vectors; i++) sum[i] = q7_set1(0.0f);
+        place row = *at; /* fetched one by one: all would keep every miss buffer for long */
         for (int64_t k0 = 0, k;; k0 += k) { /* sums of blocks, one after the other */
             k = q7_min(t->k - k0, t->k_block);
-            multiply_block(at->x, row_bytes, t->offset + k0, t->w + k0 * NR, k, sum, m, vectors,
-                           together);
+            int64_t done = 0;
+            for (; fetches && done + part < k; done += part) {
+                fetch(t, &row, left);
+                multiply_products(at->x, row_bytes, t->offset + k0 + done, t->w + (k0 + done) * NR,
+                                  part, sum, m, vectors, together);
+            }
+            multiply_products(at->x, row_bytes, t->offset + k0 + done, t->w + (k0 + done) * NR,
+                              k - done, sum, m, vectors, together);
             if (k0 > 0) {
                 Q7_UNROLL
                 for (int i = 0; i < m * vectors; i++)
@@ -164,26 +188,29 @@ Q7_INLINE void multiply(const q7_conv_line *t, place *at, int64_t tiles, const i
     }
 }
 
-/* One function per number of windows, of vectors and of values together. */
+/* One function per number of windows, of vectors and of values together, and whether it fetches. */
 /* clang-format off */
-#define LINE const q7_conv_line *t, place *at, int64_t tiles
-#define ROWS(m)                                                             \
-    static void narrow_##m(LINE) { multiply(t, at, tiles, m, 1, 1); }       \
-    static void wide_##m(LINE) { multiply(t, at, tiles, m, VECTORS, 1); }   \
-    static void narrow_2_##m(LINE) { multiply(t, at, tiles, m, 1, 2); }     \
-    static void wide_2_##m(LINE) { multiply(t, at, tiles, m, VECTORS, 2); }
+#define LINE_ARGS const q7_conv_line *t, place *at, int64_t tiles
+#define ROWS(m)                                                                         \
+    static void narrow_##m(LINE_ARGS) { multiply(t, at, tiles, m, 1, 1, false); }       \
+    static void wide_##m(LINE_ARGS) { multiply(t, at, tiles, m, VECTORS, 1, false); }   \
+    static void far_##m(LINE_ARGS) { multiply(t, at, tiles, m, VECTORS, 1, true); }     \
+    static void narrow_2_##m(LINE_ARGS) { multiply(t, at, tiles, m, 1, 2, false); }     \
+    static void wide_2_##m(LINE_ARGS) { multiply(t, at, tiles, m, VECTORS, 2, false); } \
+    static void far_2_##m(LINE_ARGS) { multiply(t, at, tiles, m, VECTORS, 2, true); }
 Q7_EVERY_ROW(ROWS)
 #undef ROWS
-#define ROWS(m) {{narrow_##m, wide_##m}, {narrow_2_##m, wide_2_##m}},
-static void (*const by_rows[MR][2][2])(LINE) = {Q7_EVERY_ROW(ROWS)};
+#define ROWS(m) {{narrow_##m, wide_##m, far_##m}, {narrow_2_##m, wide_2_##m, far_2_##m}},
+static void (*const by_rows[MR][2][3])(LINE_ARGS) = {Q7_EVERY_ROW(ROWS)};
 #undef ROWS
-#undef LINE
+#undef LINE_ARGS
 /* clang-format on */
 
 void Q7_KERNEL(conv_direct_f32)(const q7_conv_line *t) {
     const int64_t tiles = q7_ceil_div(t->m, MR), m = t->m / tiles, taller = t->m % tiles;
     place at = {t->x, t->residual, t->y, t->next, q7_ceil_div(t->next_floats, tiles * 16) * 16};
-    const bool paired = t->together == 2, wide = t->n * t->together > Q7_W;
-    if (taller) by_rows[m][paired][wide](t, &at, taller);
-    by_rows[m - 1][paired][wide](t, &at, tiles - taller);
+    const bool paired = t->together == 2;
+    const int which = t->n * t->together <= Q7_W ? 0 : t->fetches ? 2 : 1;
+    if (taller) by_rows[m][paired][which](t, &at, taller);
+    by_rows[m - 1][paired][which](t, &at, tiles - taller);
 }

@@ -17,7 +17,7 @@
  * broadcast serves two values.
  *
  * Nothing outside (m, n) is touched; any alignment. y overlaps neither x nor w. What is wanted next is
- * prefetched meanwhile. */
+ * prefetched meanwhile, and with `fetches` so are rows of y and of the residual. */
 #ifndef Q7_CONV_DIRECT_H
 #define Q7_CONV_DIRECT_H
 #include "../abi.h"
@@ -35,7 +35,7 @@ typedef struct q7_conv_line {
     const float *bias;     /* (n,), or NULL */
     const float *residual; /* (m, n), or NULL */
     int64_t residual_stride;
-    bool residual_first;
+    bool residual_first, fetches;
     int64_t act; /* Q7_act_* */
     float act_alpha, act_beta;
 } q7_conv_line;

@@ -13,10 +13,12 @@
 
 #include "panels.h"
 
+enum { FAR = 1 << 18 }; /* floats of a y that L2 does not hold: in bands it is less */
+
 typedef struct conv_job {
     q7_conv_direct_args x;
     const q7_call *call;
-    bool pointwise, in_place;
+    bool pointwise, in_place, fetches;
     int64_t channels, filters, k, k_block, panels; /* of a group, k in steps of x.together */
     int64_t lines, bands;                          /* of y, N images one after the other */
     int64_t parts;                                 /* of a line */
@@ -84,6 +86,7 @@ static void conv_band(const conv_job *job, int64_t group, int64_t pixel, int64_t
                           .bias = x->bias ? (const float *)x->bias + filter : NULL,
                           .residual_stride = x->residual_stride,
                           .residual_first = x->residual_first != 0,
+                          .fetches = job->fetches,
                           .act = x->act,
                           .act_alpha = (float)x->act_alpha,
                           .act_beta = (float)x->act_beta};
@@ -181,6 +184,7 @@ void q7_op_conv_direct(const q7_conv_direct_args *x, const q7_call *call) {
     job.k_block = q7_conv_k_block(job.k, x->kh * x->kw == 1);
     job.panels = q7_ceil_div(job.filters * x->together, call->nr);
     job.tasks = q7_tasks_of(call, job.lines * x->OW * x->M * job.k * x->together);
+    job.fetches = job.lines * x->OW * x->M >= FAR;
     job.pointwise = is_pointwise(x);
     if (job.pointwise) job.lines *= x->OW;
     const int64_t per_band = job.pointwise ? Q7_CONV_PIXELS : q7_max(1, Q7_CONV_PIXELS / x->OW);

@@ -12,14 +12,16 @@
 enum {
     CHANNELS = 64,   /* of a task, and up to as many that are left */
     LARGE = 1 << 18, /* floats of an image that L2 does not keep */
-    STRIP = 8,       /* pixels of it at a time */
-    MANY = 25        /* products for each element of x, which take longer than its memory */
+    STRIP = 8,       /* pixels of it at a time, in so many lines, which share lines of x, */
+    LINES = 4,       /* unless channels are more than FEW, where all of them compete for L1 */
+    FEW = 384,
+    MANY = 25 /* products for each element of x, which take longer than its memory */
 };
 
 typedef struct depthwise_job {
     const q7_depthwise_args *x;
     q7_depthwise_kernel kernel;
-    int64_t strip;           /* pixels at a time */
+    int64_t strip, high;     /* pixels at a time, and lines */
     int64_t lines, per_task; /* of y, an image and plane after the other */
     int64_t bands, blocks;   /* of lines, of channels */
 } depthwise_job;
@@ -37,7 +39,7 @@ static void depthwise_task(void *arg, int64_t task, int64_t thread) {
         part.n = line / x->OH / x->OD;
         part.od = line / x->OH % x->OD;
         part.oh = line % x->OH;
-        n = q7_min(job->strip < x->OW ? 1 : x->OH - part.oh, end - line);
+        n = q7_min(q7_min(job->high, x->OH - part.oh), end - line);
         part.oh_end = part.oh + n;
         for (part.ow = 0; part.ow < x->OW; part.ow = part.ow_end) {
             part.ow_end = q7_min(part.ow + job->strip, x->OW);
@@ -55,9 +57,10 @@ void q7_op_depthwise(const q7_depthwise_args *x, const q7_call *call) {
                        taps < MANY * x->stride_h * x->stride_w &&
                        job.lines >= call->threads; /* signals have one line */
     job.strip = large ? STRIP : x->OW;
+    job.high = !large ? x->OH : x->C > FEW ? 1 : LINES;
     job.blocks = large ? 1 : q7_max(1, x->C / CHANNELS);
     const int64_t line = x->OW * (x->C / job.blocks) * taps;
-    job.per_task = q7_max(1, 8 * Q7_GRAIN / q7_max(line, 1));
+    job.per_task = q7_max(large ? job.high : 1, 8 * Q7_GRAIN / q7_max(line, 1));
     job.bands = q7_ceil_div(job.lines, job.per_task);
     q7_parallel(call, job.blocks * job.bands, depthwise_task, &job);
 }

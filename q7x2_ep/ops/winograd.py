@@ -13,7 +13,8 @@ from q7x2_ep.ir.core import Node
 from q7x2_ep.ir.shape import Dim
 from q7x2_ep.ops.window import PADS, axis_of, meeting
 
-MIN_WINOGRAD = {1: 32, 2: 64}  # channels and filters, by stride
+MIN_WINOGRAD = 32  # channels and filters
+MIN_MATRIX = {1: 32 * 32, 2: 64 * 64}  # one times the other, by stride
 MIN_OF_PLANES = {1: 5, 2: 24}  # channels of several planes, which conv_direct does not have
 MIN_OF_LINES = {"h": 64, "w": 64, "d": 16}  # channels and filters: nor lines of planes
 MIN_PIXELS = 36
@@ -48,13 +49,14 @@ def is_winograd(node: Node, spec: dict[str, Dim]) -> bool:
         return False
     stride, dilated = spec[f"stride_{axes[-1]}"], max(spec[f"dilation_{a}"] for a in axes) > 1
     filters, channels = node.inputs[1].shape[:2]
-    least = min(filters // node.attrs["group"], channels)
+    each = filters // node.attrs["group"]
+    least = min(each, channels)
     if axes != "hw":
         fits = spec["stride_h"] == spec["stride_w"] == stride == 1
         wide = least >= MIN_OF_LINES[axes]
     else:
         fits = spec["stride_h"] == stride and (stride == 1 or (stride == 2 and not dilated))
-        wide = fits and least >= MIN_WINOGRAD[stride]
+        wide = fits and least >= MIN_WINOGRAD and each * channels >= MIN_MATRIX[stride]
         if fits and spec["kd"] != 1:
             wide = channels >= MIN_OF_PLANES[stride]
     images = spec["N"] if isinstance(spec["N"], int) else 1

@@ -89,6 +89,7 @@ DEPTHWISE = {
     ),
     "1x11": Case((1, 18, 4, 27), (18, 1, 1, 11), pads((1, 11), (1, 1), (0, 5), (0, 5)), 18),
     "large": Case((1, 72, 62, 60), (72, 1, 3, 3), window((3, 3), pad=1), 72),
+    "large, many channels": Case((1, 390, 30, 29), (390, 1, 3, 3), window((3, 3), pad=1), 390),
     "one plane": Case((3, 1, 17, 33), (1, 1, 5, 5), window((5, 5), pad=2)),
 }
 NARROW = {  # groups of several channels, and as many filters
@@ -170,6 +171,8 @@ DIRECT = {
     "a signal": Case((1, 10, 1501), (33, 10, 7), pads((7,), (1,), (9,), (2,), (3,))),
     "a long line of stride 2": Case((1, 3, 3, 1203), (9, 3, 3, 5), window((3, 5), stride=2, pad=2)),
     "long lines, no pads": Case((1, 4, 3, 1000), (9, 4, 1, 4), window((1, 4))),
+    "large": Case((1, 6, 62, 61), (71, 6, 3, 3), window((3, 3), pad=1)),
+    "large 1x1": Case((2, 70, 45, 42), (71, 70, 1, 1), window((1, 1))),
 }
 NOTHING = Case((0, 3, 4, 4), (3, 1, 3, 3), window((3, 3)), 3)
 
@@ -405,19 +408,21 @@ def test_activations_of_depthwise(row: KernelRow, act: str) -> None:
 
 
 @every_line_row
-@pytest.mark.parametrize("name", ["many channels", "stride 2"])
+@pytest.mark.parametrize("name", ["many channels", "stride 2", "large"])
 def test_residual_of_depthwise(row: KernelRow, name: str) -> None:
     check_residual("depthwise", row, DEPTHWISE[name])
 
 
 @every_direct_row
-@pytest.mark.parametrize("name", ["3x3", "groups", "1x1", "long k", "many lines", "a signal"])
+@pytest.mark.parametrize(
+    "name", ["3x3", "groups", "1x1", "long k", "many lines", "a signal", "large 1x1"]
+)
 def test_residual_of_direct(row: KernelRow, name: str) -> None:
     check_residual("conv_direct", row, DIRECT[name])
 
 
 @every_direct_row
-@pytest.mark.parametrize("name", ["groups", "many lines"])
+@pytest.mark.parametrize("name", ["groups", "many lines", "large"])
 def test_residual_of_pairs(row: KernelRow, name: str) -> None:
     check_residual("conv_direct", row, DIRECT[name], order="pairs")
 
@@ -446,7 +451,11 @@ def test_bits_do_not_depend_on_threads(op: str, row: KernelRow, name: str) -> No
 
 @every_direct_row
 @pytest.mark.parametrize(
-    "name", ["many lines", "filters of groups", "1x1 many rows", "a signal", "long lines, no pads"]
+    "name",
+    [
+        *("many lines", "filters of groups", "1x1 many rows", "a signal", "long lines, no pads"),
+        "large",
+    ],
 )
 def test_bits_of_direct_do_not_depend_on_threads(row: KernelRow, name: str) -> None:
     check_threads("conv_direct", row, DIRECT[name])
@@ -455,6 +464,7 @@ def test_bits_of_direct_do_not_depend_on_threads(row: KernelRow, name: str) -> N
 @every_line_row
 def test_bits_of_depthwise_do_not_depend_on_threads(row: KernelRow) -> None:
     check_threads("depthwise", row, DEPTHWISE["many channels"])
+    check_threads("depthwise", row, DEPTHWISE["large"])
     check_threads("depthwise", row, NARROW["fours of stride 2"])
 
 
