@@ -25,6 +25,7 @@ from typing import Any, NamedTuple, Optional
 
 import engines
 import numpy as np
+import onnx
 import results
 import roofline
 import work
@@ -128,7 +129,7 @@ def main(arguments: Optional[list[str]] = None) -> int:
 def find(options: argparse.Namespace) -> Iterator[Job]:
     """Everything that is asked for and at hand, a model at a time."""
     for name, threads in itertools.product(options.model or FEEDS, options.threads):
-        feeds = list(FEEDS.get(name, [Feed(1, 128)]))
+        feeds = list(FEEDS.get(name, ()))
         if name not in FEEDS:
             path = Path(name)
         elif name in zoo.MODELS:
@@ -138,6 +139,7 @@ def find(options: argparse.Namespace) -> Iterator[Job]:
         if not path.exists():
             print(f"{path} does not exist: skipped")
             continue
+        feeds = feeds or [Feed(1, 128) if has_lengths(path) else Feed(1)]
         if options.matrix or options.batch or options.sequence:
             batches, lengths = options.batch or BATCHES, options.sequence or LENGTHS
             feeds = [
@@ -147,6 +149,18 @@ def find(options: argparse.Namespace) -> Iterator[Job]:
             ]
         for feed in feeds:
             yield Job(name, path, feed, threads)
+
+
+def has_lengths(path: Path) -> bool:
+    """Whether a size other than the first of an input is left to feeds."""
+    graph = onnx.load(path, load_external_data=False).graph
+    weights = {weight.name for weight in graph.initializer}
+    return any(
+        not dim.HasField("dim_value")
+        for value in graph.input
+        if value.name not in weights
+        for dim in value.type.tensor_type.shape.dim[1:]
+    )
 
 
 def measured(rows: Sequence[results.Row], clock: str) -> dict[tuple, results.Row]:
