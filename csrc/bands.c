@@ -7,7 +7,8 @@ enum {
     STEPS = 8,      /* of bands, at most */
     WORDS = 48,     /* of args */
     ROOM = 3 << 16, /* floats of all images between the steps: 768 KB of L2 */
-    AGAIN = 4       /* at most one line in so many is computed again, where parts meet */
+    AGAIN = 4,      /* at most one line in so many is computed again, where parts meet, */
+    MORE = 8        /* and a thread has at most one more in so many than if all had as many */
 };
 
 /* Where an op has what an image op has, in words of its args; 0 where it has none. */
@@ -170,10 +171,18 @@ static bool parts_do(q7_band_step *steps, int64_t first, int64_t last, int64_t t
            make_room(steps, first, last, q7_ceil_div(steps[last].out_height, parts)) <= ROOM;
 }
 
+/* Whether each thread has about as many lines of y. */
+static bool is_even(const q7_band_step *s, int64_t threads) {
+    const int64_t parts = parts_of(s, threads), all = s->images * s->out_height;
+    const int64_t most =
+        q7_ceil_div(s->images * parts, threads) * q7_ceil_div(s->out_height, parts);
+    return (most * threads - all) * MORE <= all;
+}
+
 /* Whether steps [first, last] can be run in bands: a line of the last image has room, and parts have
  * little to compute again. */
 static bool pays(q7_band_step *steps, int64_t first, int64_t last, int64_t threads) {
-    if (make_room(steps, first, last, 1) > ROOM) return false;
+    if (make_room(steps, first, last, 1) > ROOM || !is_even(&steps[last], threads)) return false;
     const int64_t again = parts_of(&steps[last], threads) - 1;
     int64_t lines = 1, even = 1; /* of y, for a line of the last image; as many as are its own */
     for (int64_t i = last; i > first; i--) {
