@@ -7,8 +7,8 @@ enum {
     STEPS = 8,      /* of bands, at most */
     WORDS = 48,     /* of args */
     ROOM = 3 << 16, /* floats of all images between the steps: 768 KB of L2 */
-    AGAIN = 4,      /* at most one line in so many is computed again, where parts meet, */
-    MORE = 8        /* and a thread has at most one more in so many than if all had as many */
+    AGAIN = 4,      /* at most one line in so many is computed again, where parts meet */
+    MORE = 8 /* a thread has about its share of lines if it has no more than one more in so many */
 };
 
 /* Where an op has what an image op has, in words of its args; 0 where it has none. */
@@ -141,9 +141,18 @@ static int64_t make_room(q7_band_step *steps, int64_t first, int64_t last, int64
     return floats;
 }
 
-/* One part of each image for each thread, or fewer where images are enough. */
+/* Whether each thread has about as many lines of y, of images in so many parts. */
+static bool is_even(const q7_band_step *s, int64_t parts, int64_t threads) {
+    const int64_t lines = q7_ceil_div(s->out_height, parts), all = s->images * s->out_height;
+    const int64_t most = q7_ceil_div(s->images * parts, threads) * lines;
+    return (most * threads - all) * MORE <= all;
+}
+
+/* Parts of an image: one for each thread, or fewer where images are enough. */
 static int64_t parts_of(const q7_band_step *s, int64_t threads) {
-    return q7_min(q7_ceil_div(threads, s->images), s->out_height);
+    int64_t parts = q7_min(q7_ceil_div(threads, s->images), s->out_height);
+    while (parts < q7_min(threads, s->out_height) && !is_even(s, parts, threads)) parts++;
+    return parts;
 }
 
 /* The lines [begin, end) of x under lines [from, to) of y. */
@@ -162,27 +171,19 @@ static span span_of_part(const q7_band_step *last, int64_t part, int64_t parts) 
     return (span){height * part / parts, height * (part + 1) / parts};
 }
 
-/* Whether each part is one band, if one of the steps wants that. */
+/* Whether each part is one band, and all are even, if one of the steps wants that. */
 static bool parts_do(q7_band_step *steps, int64_t first, int64_t last, int64_t threads) {
-    const int64_t parts = parts_of(&steps[last], threads);
+    const q7_band_step *s = &steps[last];
+    const int64_t parts = parts_of(s, threads), lines = q7_ceil_div(s->out_height, parts);
     bool whole = false;
     for (int64_t i = first; i <= last; i++) whole |= steps[i].whole;
-    return !whole ||
-           make_room(steps, first, last, q7_ceil_div(steps[last].out_height, parts)) <= ROOM;
-}
-
-/* Whether each thread has about as many lines of y. */
-static bool is_even(const q7_band_step *s, int64_t threads) {
-    const int64_t parts = parts_of(s, threads), all = s->images * s->out_height;
-    const int64_t most =
-        q7_ceil_div(s->images * parts, threads) * q7_ceil_div(s->out_height, parts);
-    return (most * threads - all) * MORE <= all;
+    return !whole || (is_even(s, parts, threads) && make_room(steps, first, last, lines) <= ROOM);
 }
 
 /* Whether steps [first, last] can be run in bands: a line of the last image has room, and parts have
  * little to compute again. */
 static bool pays(q7_band_step *steps, int64_t first, int64_t last, int64_t threads) {
-    if (make_room(steps, first, last, 1) > ROOM || !is_even(&steps[last], threads)) return false;
+    if (make_room(steps, first, last, 1) > ROOM) return false;
     const int64_t again = parts_of(&steps[last], threads) - 1;
     int64_t lines = 1, even = 1; /* of y, for a line of the last image; as many as are its own */
     for (int64_t i = last; i > first; i--) {

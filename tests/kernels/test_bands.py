@@ -59,6 +59,7 @@ CASES = {
     "products in one band": Case((14, 14), wide(1, 3)),
     "products, stride 2": Case((29, 14), wide(2, 5)),
     "products of few rows": Case((14, 9), wide(1, 3)),
+    "products of few lines": Case((7, 7), wide(1, 3)),
     "lines of nothing": Case((64, 1), [Layer(300), Layer(0, 3), Layer(16)]),
 }
 
