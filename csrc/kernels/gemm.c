@@ -42,9 +42,9 @@ typedef struct ahead {
 
 /* Floats from where b is read to where it is prefetched if it is read once: in a single panel, and in
  * each of several. The products of BERT-base from memory, one core, avx512, GB/s: m = 1 in four panels
- * 18.1, 17.5 with 512; m = 4 in two panels 16.7, in one 14.6; m = 8 12.4 with
- * 768, 13.1 with 1024, the same place of the next page, and NEAR for L2 to L1. */
-enum { AHEAD = 1024, NEAR = 256, PANELS_AHEAD = 256 };
+ * 18.1, 17.5 with 512; m = 4 in two panels 16.7, in one 14.6; m = 8 on Zen 4 18.3 with 1024, 21.4 with
+ * 1536, 21.8 with 2048 to 12288, with NEAR for L2 to L1. */
+enum { AHEAD = 2048, NEAR = 256, PANELS_AHEAD = 256 };
 
 /* The same for two panels of half floats: BERT-base of 4 rows 6.0 ms, 7.2 with 256. */
 enum { HALVES_AHEAD = 768 };
@@ -331,7 +331,8 @@ static const float *place_in_b(const q7_gemm_block *x, int64_t panels, int64_t p
  * widened by the first tile, which leaves it to others as floats. */
 void Q7_KERNEL(gemm_f32)(const q7_gemm_block *x) {
     _Alignas(64) float room[Q7_GEMM_K_BLOCK * NR];
-    const int64_t tiles = q7_ceil_div(x->m, MR), first = q7_ceil_div(x->m, tiles);
+    const int64_t tiles = q7_ceil_div(x->m, q7_tallest(x->m, 4 * x->a_row_stride));
+    const int64_t first = q7_ceil_div(x->m, tiles);
     const bool few = tiles == 1 && x->b_packed;
     const int64_t width = few ? panels_at_once(x->m) * NR : NR, panels = q7_ceil_div(x->n, NR);
     bool second = false; /* of two panels in turn */

@@ -14,9 +14,20 @@ typedef struct panel {
     const char *end;               /* what is behind the quads */
     int64_t row;
     const uint8_t *a;
-    const int8_t *ahead; /* of the next panel, what this tile fetches, */
+    const int8_t *ahead; /* what a tile fetches: of the next panel, or of this, if it is alone, */
     int64_t share;       /* as many bytes a step */
 } panel;
+
+/* Bytes of a cache line; from weights that are read once to those that are fetched, of one row or two
+ * and of more (docs/decisions.md 43, 119). */
+enum { LINE = 64, FEW_AHEAD = 3 << 10, AHEAD = 8 << 10 };
+
+/* Both lines of a step, where a tile is alone. */
+Q7_INLINE void fetch_share(const panel *of, const int8_t **ahead) {
+    q7_prefetch_near(*ahead);
+    q7_prefetch_near(*ahead + (of->share > LINE ? LINE : 0));
+    *ahead += of->share;
+}
 
 /* [chains][m][VECTORS] */
 enum { SUMS = 4 * VECTORS > MR *VECTORS ? 4 * VECTORS : MR *VECTORS };
@@ -107,7 +118,8 @@ static rows_of *const by_rows_narrow[MR] = {Q7_EVERY_ROW(ROWS)};
  * would wait for their sums. */
 static inline void multiply_panels(const q7_qgemm_block *x, const q7_quads *q) {
     _Alignas(64) int32_t shift[NR];
-    const int64_t tiles = q7_ceil_div(q->line, MR), least = q->line / tiles;
+    const int64_t tiles = q7_ceil_div(q->line, q7_tallest(q->line, q->a_stride));
+    const int64_t least = q->line / tiles;
     const int64_t more = q->line % tiles, share = 4 * NR * q->line / (x->m * tiles);
     const char *b = x->b;
     for (int64_t column = 0; column < x->n; column += NR, b += x->b_bytes) {
@@ -117,7 +129,7 @@ static inline void multiply_panels(const q7_qgemm_block *x, const q7_quads *q) {
                     .b_zero = x->b_zero ? x->b_zero + column : NULL,
                     .end = b + (1 + q7_panel_quads(x->k)) * 4 * NR,
                     .share = share};
-        of.ahead = of.quads + x->b_bytes;
+        of.ahead = of.quads + (tiles == 1 && q->line == x->m ? AHEAD : x->b_bytes);
         rows_of *const *const rows = x->n - column > Q7_W ? by_rows : by_rows_narrow;
         q7_quads_shift(q, (const int32_t *)(const void *)b, of.b_zero, shift);
         for (const uint8_t *line = q->a; of.row < x->m; line += q->line_stride) {

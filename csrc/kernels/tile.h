@@ -19,6 +19,13 @@
 #endif
 #define NR (VECTORS * Q7_W)
 
+/* The most rows of a tile: MR, or as many as a set of L1 has lines where all of them lie in one set,
+ * unless they are few more: two shorter tiles read b twice. */
+static inline int64_t q7_tallest(int64_t rows, int64_t stride_bytes) {
+    enum { PAGE = 4096, WAYS = 8, FEW = 2 };
+    return MR > WAYS && stride_bytes % PAGE == 0 && rows > WAYS + FEW ? WAYS : MR;
+}
+
 /* Every vector *x of sum, m by `vectors`, and the row that it belongs to in rows from `origin` on: row, and j
  * in it. The optimiser does not see where rows are: it would compute all addresses up front and keep
  * them on the stack from loop to loop. */

@@ -252,6 +252,20 @@ def test_bits_do_not_depend_on_threads_nor_on_other_rows(row: KernelRow) -> None
 
 
 @every_row
+def test_bits_do_not_depend_on_gaps_between_rows(row: KernelRow) -> None:
+    """Rows 4096 bytes apart are in tiles of fewer, as they compete for a set of L1."""
+    k, n = K_BLOCK + 70, 3 * row.nr + 5
+    for dtype in (FLOAT,) if row.isa == "amx" else (FLOAT, FLOAT16):
+        packed = pack(row, normal(k, n), dtype=dtype)
+        for m in (8, 9, 10, 11, 12, row.mr, row.mr + 1, 2 * row.mr + 3, 61):
+            a = np.full((m, 1024), np.nan, np.float32)
+            a[:, :k] = normal(m, k)
+            given = {"act": "gelu", "k": k, "dtype": dtype}
+            dense = gemm(row, a[:, :k].copy(), packed, n, **given)
+            assert gemm(row, a, packed, n, **given).tobytes() == dense.tobytes()
+
+
+@every_row
 @pytest.mark.parametrize("k", [33, 5 * K_BLOCK + 70])
 def test_bits_of_some_rows_depend_on_neither_threads_nor_others(row: KernelRow, k: int) -> None:
     n = 13 * row.nr + 1

@@ -57,6 +57,7 @@ def qgemm(row: KernelRow, m: int, n: int, k: int, a_dtype: str, c_dtype: str, th
 
 SHAPES = [(1, 1, 1), (1, 40, 7), (14, 32, 2), (15, 33, 3), (60, 5, 64), (130, 70, 129), (3, 4, 0)]
 SHAPES += [(2, 33, 130), (5, 40, 64), (32, 64, 128), (49, 31, 66)]
+SHAPES += [(10, 17, 4096), (11, 40, 4096), (29, 33, 4096)]  # rows that compete for a set of L1
 
 
 @every_row

@@ -4,8 +4,6 @@
  * wait 4 of 5 cycles. */
 #include "../quad_tiles.h"
 
-enum { AHEAD = 3072 }; /* bytes, of weights that are read once; docs/decisions.md 43 */
-
 Q7_INLINE void multiply(const q7_quads *q, const panel *of, const int m, const int vectors,
                         q7_i32 *sum) {
     const int sums = m * vectors, chains = sums < 4 ? 4 : sums < 8 ? 2 : 1;
@@ -23,10 +21,12 @@ Q7_INLINE void multiply(const q7_quads *q, const panel *of, const int m, const i
         for (; p + chains <= q->run_quads; p += chains) {
             Q7_UNROLL
             for (int s = 0; s < chains; s++) {
-                if (m <= 3)
-                    q7_prefetch(b + AHEAD), q7_prefetch(b + AHEAD + 64);
-                else
-                    q7_prefetch_near(ahead), ahead += of->share;
+                if (m <= 3) {
+                    const int8_t *soon = b + (m < 3 ? FEW_AHEAD : AHEAD);
+                    q7_prefetch(soon), q7_prefetch(soon + LINE);
+                } else {
+                    fetch_share(of, &ahead);
+                }
                 q7_add_quads(sum + s * sums, origin, stride, 4 * s, b, m, vectors);
                 b += 4 * NR;
             }

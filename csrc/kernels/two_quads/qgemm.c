@@ -3,7 +3,6 @@
 #include "../quad_tiles.h"
 
 _Static_assert(VECTORS == 2, "a panel has the extras of two");
-enum { AHEAD = 3072 }; /* bytes, of weights that are read once; docs/decisions.md 43 */
 
 /* sum (m, vectors) += m rows times the quads; at_once is a constant, too, where this is inlined. */
 Q7_INLINE void add_steps(const q7_quads *q, const panel *of, const int m, const int vectors,
@@ -15,10 +14,9 @@ Q7_INLINE void add_steps(const q7_quads *q, const panel *of, const int m, const 
     Q7_UNROLL
     for (int i = 0; i < 3; i++) origin[i] = a + 5 * i * stride;
     for (int64_t p = 0; p < q->quads; p += at_once) {
-        if (m <= 3)
-            q7_prefetch(b + AHEAD), q7_prefetch(b + AHEAD + 64);
-        else
-            q7_prefetch_near(ahead), ahead += at_once * of->share;
+        Q7_UNROLL
+        for (int i = 0; i < at_once && m > 3; i++) fetch_share(of, &ahead);
+        if (m <= 3) q7_prefetch(b + FEW_AHEAD), q7_prefetch(b + FEW_AHEAD + LINE);
         q7_add_quads_in_pairs(sum, origin, stride, b, m, vectors, at_once);
         b += at_once * 4 * NR;
         Q7_UNROLL
