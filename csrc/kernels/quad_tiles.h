@@ -22,10 +22,10 @@ typedef struct panel {
  * and of more (docs/decisions.md 43, 119). */
 enum { LINE = 64, FEW_AHEAD = 3 << 10, AHEAD = 8 << 10 };
 
-/* Both lines of a step, where a tile is alone. */
+/* Both lines of a step that has two, where a tile is alone. */
 Q7_INLINE void fetch_share(const panel *of, const int8_t **ahead) {
     q7_prefetch_near(*ahead);
-    q7_prefetch_near(*ahead + (of->share > LINE ? LINE : 0));
+    if (4 * NR > LINE) q7_prefetch_near(*ahead + (of->share > LINE ? LINE : 0));
     *ahead += of->share;
 }
 

@@ -14,9 +14,12 @@ Q7_INLINE void add_steps(const q7_quads *q, const panel *of, const int m, const 
     Q7_UNROLL
     for (int i = 0; i < 3; i++) origin[i] = a + 5 * i * stride;
     for (int64_t p = 0; p < q->quads; p += at_once) {
-        Q7_UNROLL
-        for (int i = 0; i < at_once && m > 3; i++) fetch_share(of, &ahead);
-        if (m <= 3) q7_prefetch(b + FEW_AHEAD), q7_prefetch(b + FEW_AHEAD + LINE);
+        if (m <= 3) {
+            q7_prefetch(b + FEW_AHEAD), q7_prefetch(b + FEW_AHEAD + LINE);
+        } else {
+            Q7_UNROLL
+            for (int i = 0; i < at_once; i++) fetch_share(of, &ahead);
+        }
         q7_add_quads_in_pairs(sum, origin, stride, b, m, vectors, at_once);
         b += at_once * 4 * NR;
         Q7_UNROLL
