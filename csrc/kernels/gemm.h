@@ -10,9 +10,8 @@
  * Sums run over blocks of k_block k values in order, each summed by itself by fused multiply-adds,
  * where the ISA has them, in one accumulator per element: a row's result depends neither on m and n
  * nor on the strides. NaN and inf spread as in IEEE arithmetic. amx does so where
- * q7_gemm_in_tiles() says no; its tiles, in blocks of their own whatever k_block is, are told in
- * amx/parts.h: a row's result is then one of two, of up to Q7_GEMM_SOME rows and of more, whatever
- * the others are.
+ * q7_gemm_in_tiles() says no; its tiles, in blocks of Q7_GEMM_TILE_K whatever k_block is, are told in
+ * amx/parts.h: a row's result is then one of two, of few rows and of more, whatever the others are.
  *
  * Packed b (k, n): panels of nr columns one after the other, the last filled with zeros:
  *
@@ -65,13 +64,8 @@ static inline bool q7_is_half(int64_t dtype) { return dtype == Q7_F16 || dtype =
 
 typedef void (*q7_gemm_kernel)(const q7_gemm_block *block);
 
-/* Whether the kernel of amx makes tiles of so many rows. Of few it does not, and up to Q7_GEMM_SOME not
- * where more than a fifth of 16, 32, 48 or 64 would be empty: 49 rows take 1.25 of the time of AVX-512. */
-static inline bool q7_gemm_in_tiles(int64_t m) {
-    enum { ROWS = 16 };
-    const int64_t rows = q7_ceil_div(m, ROWS) * ROWS;
-    return m > Q7_GEMM_FEW && (m > Q7_GEMM_SOME || 5 * (rows - m) <= rows);
-}
+/* Whether the kernel of amx makes tiles of so many rows. */
+static inline bool q7_gemm_in_tiles(int64_t m) { return m > Q7_GEMM_FEW; }
 
 /* The part of a block from (row, column) on that is (m, n); column is a multiple of nr. Its epilogue
  * is written to `epilogue`. */

@@ -26,8 +26,9 @@ from q7x2_ep.plan.parts import Pack
 from q7x2_ep.plan.target import KernelRow
 from tests.kernels.harness import rounded_to, rows, run_op, tolerance
 
-K_BLOCK, ROWS, PANELS, FEW, SOME = (
-    load().target.constants[f"GEMM_{name}"] for name in ("K_BLOCK", "ROWS", "PANELS", "FEW", "SOME")
+K_BLOCK, ROWS, PANELS, FEW, TILE_ROWS, TILE_K = (
+    load().target.constants[f"GEMM_{name}"]
+    for name in ("K_BLOCK", "ROWS", "PANELS", "FEW", "TILE_ROWS", "TILE_K")
 )
 every_row = pytest.mark.parametrize("row", rows("gemm"), ids=lambda row: row.name)
 
@@ -65,7 +66,7 @@ def normal(*shape: int) -> np.ndarray:
 
 def some_rows(row: KernelRow) -> tuple[int, ...]:
     """Numbers of rows whose bits are those that they have among more."""
-    return (SOME + 1, SOME + 16, 97, 200) if row.isa == "amx" else (1, 2, 3, row.mr)
+    return (FEW + 1, 32, 39, 49, 64, 65, 97, 200) if row.isa == "amx" else (1, 2, 3, row.mr)
 
 
 def pack(row: KernelRow, *matrices: np.ndarray, threads: int = 1, dtype: int = FLOAT) -> np.ndarray:
@@ -266,17 +267,30 @@ def test_bits_do_not_depend_on_gaps_between_rows(row: KernelRow) -> None:
 
 
 @every_row
-@pytest.mark.parametrize("k", [33, 5 * K_BLOCK + 70])
+@pytest.mark.parametrize("k", [33, TILE_K + 70])
 def test_bits_of_some_rows_depend_on_neither_threads_nor_others(row: KernelRow, k: int) -> None:
     n = 13 * row.nr + 1
-    a, b, bias = normal(SOME, k), normal(k, n), normal(n)
+    a, b, bias = normal(64, k), normal(k, n), normal(n)
     packed = pack(row, b)
     c = gemm(row, a, packed, n, bias, act="gelu")
     check(gemm(row, a, packed, n), a, b)
     for threads in (2, 3, 8):
         assert gemm(row, a, packed, n, bias, act="gelu", threads=threads).tobytes() == c.tobytes()
-    for some in (26, 32, 39, 48, 52):  # q7_gemm_in_tiles
+    for some in (26, 32, 39, 48, 52):
         assert gemm(row, a[:some], packed, n, bias, act="gelu").tobytes() == c[:some].tobytes()
+
+
+@every_row
+@pytest.mark.parametrize("k", [32, 2 * TILE_K - 31, 2 * TILE_K + 1])
+def test_around_blocks_of_tiles(row: KernelRow, k: int) -> None:
+    n = row.nr + 3
+    b, residual = normal(k, n), normal(2 * TILE_ROWS + 33, n)
+    packed = pack(row, b)
+    for m in (FEW + 1, 47, TILE_ROWS - 15, TILE_ROWS, TILE_ROWS + 1, 2 * TILE_ROWS + 33):
+        a = normal(m, k)
+        c = gemm(row, a, packed, n, residual=residual[:m], c_stride=n + 1)
+        check(c[:, :n] - residual[:m], a, b)
+        assert np.isnan(c[:, n:]).all()
 
 
 @every_row

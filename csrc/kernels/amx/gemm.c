@@ -1,146 +1,284 @@
 /* gemm.c: the kernel of ../gemm.h in AMX tiles. Read parts.h first.
  *
- * Rows of a are cut into parts once for all columns. A panel of b is cut while the one before it is
- * multiplied, which AVX-512 and AMX do side by side; so are the results of a tile of 32 x 32 finished
- * while the next is summed. Up to Q7_GEMM_SOME rows have a way of their own, gemm_some.h. Few rows, a
- * that is not contiguous along k, and what does not fit go to the kernel of AVX-512. */
+ * A panel of b is multiplied some steps of k at a time, a visit, by every group of 32 rows of a; sums of a
+ * group lie in memory between two visits. AVX-512 works beside the products: it cuts what b has for the
+ * next visit, while the first panel is multiplied also what a has for it, and it finishes sums of the
+ * panel before. Few rows, a that is not contiguous along k, and what does not fit go to the kernel of
+ * AVX-512. */
 #include "../gemm_finish.h"
-#include "panel.h"
+#include "parts.h"
 
-enum { GROUPS = Q7_GEMM_ROWS / Q7_PARTS_ROWS, STEPS = Q7_GEMM_K_BLOCK / Q7_PARTS_STEP };
+enum {
+    TILE = 16, /* rows */
+    GROUPS = Q7_GEMM_TILE_ROWS / Q7_PARTS_ROWS,
+    STEPS = Q7_GEMM_TILE_K / Q7_PARTS_STEP,
+    /* Steps of a visit. Parts of b go to L2 and back where they are those of a whole panel, sums where
+     * visits are short: for one or two groups, and while rows are cut, it pays to stay in L1. */
+    SHORT = 1,
+    FEW_GROUPS = 2,
+    FIRST = 2,
+    PLACES = 5,            /* where AVX-512 works, in a step */
+    FINISHED = 8,          /* rows at a time, or more */
+    AHEAD = 3 * TILE * NR, /* floats from where b is cut to where it is prefetched */
+};
 
 void q7_gemm_f32_avx512(const q7_gemm_block *block);
 
-/* Of a thread, whatever it multiplies: 0.4 MB that stay in its L2. */
+/* Of a thread, whatever it multiplies: 1.4 MB that stay in its L2 as far as they are used. */
 static _Thread_local struct {
     _Alignas(64) q7_bf16 a[GROUPS][STEPS * Q7_PARTS_SIZE];
     _Alignas(64) q7_bf16 b[2][STEPS * Q7_PARTS_SIZE];
-    _Alignas(64) float sums[2][Q7_PARTS_ROWS * NR];
-    _Alignas(64) float unused[256];
-    uint64_t odd[GROUPS]; /* rows that do not fit */
+    _Alignas(64) float sums[2][Q7_GEMM_TILE_ROWS * NR];
+    _Alignas(64) float tail[Q7_PARTS_STEP *
+                            NR]; /* the end of a panel that has no whole number of steps */
+    __m512 largest[Q7_GEMM_TILE_ROWS];
+    bool odd[Q7_GEMM_TILE_ROWS]; /* the row does not fit */
 } room;
 
-/* Rows of a, up to those of some tiles; a bit for each that does not fit. */
-static uint64_t cut_rows(const q7_gemm_block *x, int64_t row, int64_t m, q7_bf16 *parts,
-                         int64_t tiles) {
-    const int64_t stride = tiles * Q7_PARTS_TILE, next_block = x->k;
-    uint64_t odd = 0;
-    for (int64_t i = 0; i < m; i++) {
-        const bool fits = q7_cut_row(x->a + (row + i) * x->a_row_stride, x->k, next_block,
-                                     parts + i * Q7_PARTS_STEP, Q7_PARTS * stride, stride);
-        odd |= (uint64_t)!fits << i;
-    }
-    return odd;
-}
+/* Steps of b to cut, a pair of rows, 16 apart, at a time. */
+typedef struct columns {
+    const float *b;
+    q7_bf16 *parts;
+    int64_t pairs; /* that are left */
+    bool tail;     /* the last step is in room.tail */
+    bool few;      /* groups */
+    __m512 largest[2];
+} columns;
 
-static q7_panel panel_of(const q7_gemm_block *x, int64_t panel, q7_bf16 *parts, int64_t count) {
-    return (q7_panel){
-        .b = x->b + panel * x->b_panel_stride,
-        .next = (panel + 1) * NR < x->n ? x->b_panel_stride : x->k * NR - panel * x->b_panel_stride,
-        .k = x->k,
-        .pairs = q7_ceil_div(x->k, Q7_PARTS_STEP) * 16,
-        .count = count,
-        .parts = parts,
-        .largest = {_mm512_setzero_ps(), _mm512_setzero_ps()}};
-}
+/* Rows of a to cut, FIRST steps of one at a time. */
+typedef struct rows {
+    int64_t row, end, step;
+} rows;
 
-/* Sums of a tile, whose rows are finished now and then. */
+/* Sums of a panel, to finish some rows at a time. */
 typedef struct made {
-    q7_gemm_block part;
+    q7_gemm_block part; /* that is left */
     q7_gemm_epilogue epilogue;
-    const float *sums; /* (m, NR) */
-    int64_t rows;      /* at a time */
+    const float *sums;           /* (m, NR) */
+    int64_t rows, steps, waited; /* at a time; from one time to the next */
 } made;
 
-static void finish_rows(made *x) {
-    const int64_t rows = q7_min(x->rows, x->part.m);
+/* What is done beside products. */
+typedef struct beside {
+    const q7_gemm_block *x;
+    columns b;
+    rows a;
+    made last;
+    int64_t pairs; /* at each place */
+} beside;
+
+/* `visit` steps of a panel, or what there is of them. */
+static void point_at(columns *c, const q7_gemm_block *x, int64_t panel, int64_t step, int64_t visit,
+                     q7_bf16 *parts) {
+    const int64_t k = step * Q7_PARTS_STEP, left = x->k - k, whole = x->k - x->k % Q7_PARTS_STEP;
+    const int64_t steps = q7_min(visit, q7_ceil_div(left, Q7_PARTS_STEP));
+    const float *b = x->b + panel * x->b_panel_stride;
+    c->pairs = panel * NR < x->n ? steps * TILE : 0;
+    c->b = b + k * NR;
+    c->parts = parts;
+    c->tail = c->pairs && steps * Q7_PARTS_STEP > left;
+    if (!c->tail) return;
+    for (int64_t i = 0; i < Q7_PARTS_STEP * NR; i++)
+        room.tail[i] = i < (x->k - whole) * NR ? b[whole * NR + i] : 0.0f;
+    if (steps == 1) c->b = room.tail;
+}
+
+/* Ahead of a step are the high rows of the next and the low rows of the one behind it, with which a page
+ * of panels begins. Where there is time, fetching only these is better: the others then come unasked. */
+Q7_INLINE void cut_pair(columns *c) {
+    const float *low = c->b, *high = low + TILE * NR;
+    q7_prefetch(high + AHEAD);
+    q7_prefetch(high + AHEAD + 16);
+    if (c->few) q7_prefetch(low + AHEAD);
+    if (c->few) q7_prefetch(low + AHEAD + 16);
+    Q7_UNROLL
+    for (int j = 0; j < 2; j++)
+        q7_store_parts(_mm512_loadu_ps(low + 16 * j), _mm512_loadu_ps(high + 16 * j), false,
+                       c->parts + j * Q7_PARTS_TILE, 2 * Q7_PARTS_TILE, &c->largest[j]);
+    const bool ends = --c->pairs % TILE == 0;
+    c->b = !ends ? low + NR : c->tail && c->pairs == TILE ? room.tail : high + NR;
+    c->parts += ends ? Q7_PARTS_SIZE - (TILE - 1) * Q7_PARTS_STEP : Q7_PARTS_STEP;
+}
+
+Q7_INLINE void cut_pairs(columns *c, int64_t count) {
+    for (int64_t i = q7_min(count, c->pairs); i > 0; i--) cut_pair(c);
+}
+
+static rows rows_at(const q7_gemm_block *x, int64_t group, int64_t step) {
+    const int64_t row = group * Q7_PARTS_ROWS;
+    return (rows){row, step * Q7_PARTS_STEP < x->k ? q7_min(x->m, row + Q7_PARTS_ROWS) : row, step};
+}
+
+Q7_INLINE void cut_rows(rows *r, const q7_gemm_block *x, int64_t count) {
+    for (const int64_t end = q7_min(r->row + count, r->end); r->row < end; r->row++) {
+        const float *a = x->a + r->row * x->a_row_stride + r->step * Q7_PARTS_STEP;
+        q7_bf16 *to = room.a[r->row / Q7_PARTS_ROWS] + r->step * Q7_PARTS_SIZE +
+                      r->row % Q7_PARTS_ROWS * Q7_PARTS_STEP;
+        int64_t left = x->k - r->step * Q7_PARTS_STEP;
+        __m512 largest = r->step ? room.largest[r->row] : _mm512_setzero_ps();
+        for (int i = 0; i < FIRST && left > 0; i++, to += Q7_PARTS_SIZE) {
+            const bool whole = left >= Q7_PARTS_STEP;
+            q7_prefetch(a + FIRST * Q7_PARTS_STEP);
+            q7_prefetch(a + FIRST * Q7_PARTS_STEP + 16);
+            q7_store_parts(whole ? _mm512_loadu_ps(a) : q7_load_left(a, left),
+                           whole ? _mm512_loadu_ps(a + 16) : q7_load_left(a + 16, left - 16), true,
+                           to, 2 * Q7_PARTS_TILE, &largest);
+            a += Q7_PARTS_STEP;
+            left -= Q7_PARTS_STEP;
+        }
+        room.largest[r->row] = largest;
+    }
+}
+
+/* Whether any of the rows, which are cut, does not fit: room.odd. */
+static bool find_odd(int64_t m) {
+    bool any = false;
+    for (int64_t i = 0; i < m; i++) any |= room.odd[i] = !q7_row_fits(room.largest[i]);
+    return any;
+}
+
+/* The rows that follow; the same rows are fetched where the next panel will be written. */
+static void finish_rows(made *x, int64_t count) {
+    const int64_t rows = q7_min(count, x->part.m);
     if (!rows) return;
     q7_gemm_epilogue epilogue;
     const q7_gemm_block now = q7_gemm_part(&x->part, 0, rows, 0, x->part.n, NR, &epilogue);
     q7_finish_floats(&now, x->sums, NR, 0, now.n);
+    const bool gated = now.epilogue && now.epilogue->gated;
+    const float *next = gated ? epilogue.gated + NR / 2 : now.c + NR;
+    const int64_t stride = gated ? epilogue.gated_stride : now.c_stride;
+    for (int64_t i = 0; i < rows; i++, next += stride) {
+        q7_prefetch_write(next);
+        if (!gated) q7_prefetch_write(next + 16);
+    }
     x->part = q7_gemm_part(&x->part, rows, x->part.m - rows, 0, x->part.n, NR, &x->epilogue);
     x->sums += rows * NR;
 }
 
-/* A tile at once: rows that do not fit by AVX-512, each by itself, so that bits of none depend on which
- * others were cut into tiles with it. */
-static void finish_odd(const q7_gemm_block *x, const float *sums, uint64_t odd) {
+/* All rows at once: those that do not fit by AVX-512, each by itself, so that bits of none depend on
+ * which others were cut into tiles with it. */
+static void finish_odd(const q7_gemm_block *x, const float *sums) {
     for (int64_t i = 0; i < x->m; i++) {
         q7_gemm_epilogue epilogue;
         const q7_gemm_block row = q7_gemm_part(x, i, 1, 0, x->n, NR, &epilogue);
-        if (odd >> i & 1)
+        if (room.odd[i])
             q7_gemm_f32_avx512(&row);
         else
             q7_finish_floats(&row, sums + i * NR, NR, 0, row.n);
     }
 }
 
-#include "gemm_some.h"
-
-/* What a tile is multiplied beside. */
-typedef struct beside {
-    q7_panel next;
-    made last;
-} beside;
-
-Q7_INLINE void cut_or_finish(void *with, int place) {
-    beside *x = with;
-    if (place == 2) finish_rows(&x->last);
-    if (place != 2 && place != 4) q7_cut_pairs(&x->next, x->next.count);
+Q7_INLINE void work(beside *o, columns *b, int place) {
+    enum { ROWS = Q7_PARTS_ROWS / (FIRST * PLACES - 1) + 1 };
+    cut_pairs(b, o->pairs);
+    cut_rows(&o->a, o->x, ROWS);
+    if (place != 2 || ++o->last.waited < o->last.steps) return;
+    o->last.waited = 0;
+    finish_rows(&o->last, o->last.rows);
 }
 
-static void multiply_two(const q7_bf16 *a, const q7_bf16 *b, int64_t steps, beside *x,
-                         float *sums) {
-    q7_multiply_steps(a, b, steps, true, cut_or_finish, x, sums, NR, room.unused);
+/* sums (32, NR), or (16, NR) unless `two`, = or += a @ b. */
+Q7_INLINE void multiply(const q7_bf16 *a, const q7_bf16 *b, int64_t steps, const bool two, bool add,
+                        float *sums, beside *o) {
+    columns next = o->b;
+    q7_load_rows(a, 2, two);
+    q7_load_columns(b, 0);
+    if (add)
+        q7_load_sums(sums, NR, two);
+    else
+        q7_zero_sums(two);
+    for (;;) {
+        q7_add_products(two);
+        work(o, &next, 0);
+        q7_load_rows(a, 1, two);
+        q7_add_products(two);
+        q7_load_columns(b, 1);
+        q7_add_products(two);
+        work(o, &next, 1);
+        q7_load_rows(a, 0, two);
+        q7_add_products(two);
+        work(o, &next, 2);
+        q7_load_columns(b, 2);
+        q7_add_products(two);
+        work(o, &next, 3);
+        q7_load_columns(b, 0);
+        q7_add_products(two);
+        if (!--steps) break;
+        work(o, &next, 4);
+        a += Q7_PARTS_SIZE;
+        b += Q7_PARTS_SIZE;
+        q7_load_rows(a, 2, two);
+        q7_load_columns(b, 0);
+    }
+    q7_store_sums(sums, NR, two);
+    o->b = next;
 }
-static void multiply_one(const q7_bf16 *a, const q7_bf16 *b, int64_t steps, beside *x,
-                         float *sums) {
-    q7_multiply_steps(a, b, steps, false, cut_or_finish, x, sums, NR, room.unused);
+static void multiply_two(const q7_bf16 *a, const q7_bf16 *b, int64_t steps, bool add, float *sums,
+                         beside *o) {
+    multiply(a, b, steps, true, add, sums, o);
+}
+static void multiply_one(const q7_bf16 *a, const q7_bf16 *b, int64_t steps, bool add, float *sums,
+                         beside *o) {
+    multiply(a, b, steps, false, add, sums, o);
 }
 
-/* Up to Q7_GEMM_ROWS rows, and k in one block. */
+/* Up to Q7_GEMM_TILE_ROWS rows, and k in one block. */
 static void multiply_rows(const q7_gemm_block *x) {
     const int64_t groups = q7_ceil_div(x->m, Q7_PARTS_ROWS), panels = q7_ceil_div(x->n, NR);
-    const int64_t steps = q7_ceil_div(x->k, Q7_PARTS_STEP), count = q7_ceil_div(16, 3 * groups);
-    for (int64_t g = 0; g < groups; g++) {
-        const int64_t row = g * Q7_PARTS_ROWS;
-        room.odd[g] = cut_rows(x, row, q7_min(Q7_PARTS_ROWS, x->m - row), room.a[g], 2);
-    }
-    beside other = {.next = panel_of(x, 0, room.b[0], count),
-                    .last = {.rows = q7_ceil_div(Q7_PARTS_ROWS, steps)}};
-    q7_panel *next = &other.next;
-    made *last = &other.last;
-    q7_cut_pairs(next, next->pairs);
+    const int64_t steps = q7_ceil_div(x->k, Q7_PARTS_STEP);
+    const bool few = groups <= FEW_GROUPS;
+    const int64_t usual = few ? SHORT : steps;
+    const int64_t finished = q7_max(FINISHED, q7_ceil_div(x->m, groups * steps));
+    beside o = {.x = x,
+                .b = {.few = few, .largest = {_mm512_setzero_ps(), _mm512_setzero_ps()}},
+                .a = rows_at(x, 0, 0),
+                .last = {.rows = finished, .steps = q7_max(1, groups * steps * finished / x->m)},
+                .pairs = q7_ceil_div(TILE, PLACES * groups)};
+    bool odd = false;
     int turn = 0;
+    point_at(&o.b, x, 0, 0, FIRST, room.b[turn]);
+    cut_pairs(&o.b, o.b.pairs);
+    cut_rows(&o.a, x, x->m);
     for (int64_t p = 0; p < panels; p++) {
-        const bool fits = q7_columns_fit(next->largest);
-        const q7_bf16 *b = next->parts;
-        *next = panel_of(x, p + 1, room.b[(p + 1) % 2], count);
-        if (p + 1 == panels) next->pairs = 0;
-        BARRIER();
-        for (int64_t g = 0; g < groups; g++) {
-            const int64_t row = g * Q7_PARTS_ROWS, m = q7_min(Q7_PARTS_ROWS, x->m - row);
-            const int64_t n = q7_min(NR, x->n - p * NR);
-            if (!fits) {
-                q7_gemm_epilogue epilogue;
-                const q7_gemm_block part = q7_gemm_part(x, row, m, p * NR, n, NR, &epilogue);
-                q7_gemm_f32_avx512(&part);
-                continue;
-            }
-            float *sums = room.sums[turn];
+        const int64_t visit = p ? usual : FIRST;
+        float *sums = room.sums[p % 2];
+        bool fits = true;
+        for (int64_t step = 0; step < steps; step += visit) {
+            const q7_bf16 *b = room.b[turn];
             turn = !turn;
-            (m > 16 ? multiply_two : multiply_one)(room.a[g], b, steps, &other, sums);
-            last->part = q7_gemm_part(x, row, m, p * NR, n, NR, &last->epilogue);
-            last->sums = sums;
-            if (room.odd[g]) {
-                finish_odd(&last->part, sums, room.odd[g]);
-                last->part.m = 0;
+            if (step + visit < steps) {
+                point_at(&o.b, x, p, step + visit, visit, room.b[turn]);
+            } else {
+                fits = q7_columns_fit(o.b.largest);
+                o.b.largest[0] = o.b.largest[1] = _mm512_setzero_ps();
+                point_at(&o.b, x, p + 1, 0, usual, room.b[turn]);
             }
+            for (int64_t g = 0; g < groups; g++) {
+                if (!p)
+                    o.a = g + 1 < groups ? rows_at(x, g + 1, step) : rows_at(x, 0, step + visit);
+                BARRIER();
+                (x->m - g * Q7_PARTS_ROWS > TILE ? multiply_two : multiply_one)(
+                    room.a[g] + step * Q7_PARTS_SIZE, b, q7_min(visit, steps - step), step > 0,
+                    sums + g * Q7_PARTS_ROWS * NR, &o);
+                cut_rows(&o.a, x, x->m);
+            }
+            cut_pairs(&o.b, o.b.pairs);
         }
-        q7_cut_pairs(next, next->pairs);
+        if (!p) odd = find_odd(x->m);
+        finish_rows(&o.last, x->m);
+        q7_gemm_epilogue epilogue;
+        const q7_gemm_block part =
+            q7_gemm_part(x, 0, x->m, p * NR, q7_min(NR, x->n - p * NR), NR, &epilogue);
+        if (!fits)
+            q7_gemm_f32_avx512(&part);
+        else if (odd)
+            finish_odd(&part, sums);
+        else {
+            o.last.part = q7_gemm_part(&part, 0, x->m, 0, part.n, NR, &o.last.epilogue);
+            o.last.sums = sums;
+        }
     }
-    last->rows = Q7_PARTS_ROWS;
-    finish_rows(last);
+    finish_rows(&o.last, x->m);
 }
 
 void Q7_KERNEL(gemm_f32)(const q7_gemm_block *x) {
@@ -148,21 +286,21 @@ void Q7_KERNEL(gemm_f32)(const q7_gemm_block *x) {
         q7_gemm_f32_avx512(x);
         return;
     }
-    q7_tiles_configure(16);
-    const bool small = x->m <= Q7_GEMM_SOME;
-    const int64_t k_block = small ? LONG_STEPS * Q7_PARTS_STEP : Q7_GEMM_K_BLOCK;
-    for (int64_t row = 0, m; row < x->m; row += m) {
-        m = q7_min(Q7_GEMM_ROWS, x->m - row);
+    q7_tiles_configure(TILE);
+    const int64_t groups = q7_ceil_div(x->m, Q7_PARTS_ROWS), blocks = q7_ceil_div(groups, GROUPS);
+    for (int64_t i = 0; i < blocks; i++) {
+        const int64_t row = i * groups / blocks * Q7_PARTS_ROWS;
+        const int64_t m = q7_min((i + 1) * groups / blocks * Q7_PARTS_ROWS, x->m) - row;
         q7_gemm_epilogue epilogue;
         const q7_gemm_block rows = q7_gemm_part(x, row, m, 0, x->n, NR, &epilogue);
-        for (int64_t k0 = 0; k0 < x->k; k0 += k_block) {
+        for (int64_t k0 = 0; k0 < x->k; k0 += Q7_GEMM_TILE_K) {
             q7_gemm_block part = rows;
-            part.k = q7_min(x->k - k0, k_block);
+            part.k = q7_min(x->k - k0, Q7_GEMM_TILE_K);
             part.a += k0;
             part.b += k0 * NR;
             part.accumulate = x->accumulate || k0 > 0;
             if (k0 + part.k < x->k) part.epilogue = NULL;
-            (small ? multiply_some : multiply_rows)(&part);
+            multiply_rows(&part);
         }
     }
     _tile_release();

@@ -116,6 +116,13 @@ Q7_INLINE void q7_zero_sums(const bool two) {
     if (two) _tile_zero(3);
 }
 
+Q7_INLINE void q7_load_sums(const float *from, int64_t stride, const bool two) {
+    _tile_loadd(0, from, 4 * stride);
+    _tile_loadd(1, from + 16, 4 * stride);
+    if (two) _tile_loadd(2, from + 16 * stride, 4 * stride);
+    if (two) _tile_loadd(3, from + 16 * stride + 16, 4 * stride);
+}
+
 /* a and b: steps. */
 Q7_INLINE void q7_load_rows(const q7_bf16 *a, int part, const bool two) {
     _tile_loadd(4, a + 2 * part * Q7_PARTS_TILE, 64);
