@@ -53,7 +53,7 @@ typedef struct q7_gemm_block {
     bool b_packed;          /* b_stride is nr, and columns up to a multiple of nr may be read */
     int64_t b_panel_stride; /* packed: between panels */
     int64_t b_dtype;        /* packed: Q7_F16 or Q7_BF16, where elements are half a float: so are
-                               both strides; else floats. Not with amx */
+                               both strides; else floats */
     float *c;               /* (m, n) */
     int64_t c_stride;
     bool accumulate;

@@ -272,7 +272,6 @@ class Builder:
             const = weights[0].const
             if matrices is None:
                 matrices = const.shape[0] if const.ndim == 3 else 1
-            narrow = narrow and not kernel.multiplies_floats_in_tiles
             dtype = narrowest(self._arrays(weights)) if narrow else FLOAT
             element = dtypes.size(dtype)
             size = int(ceildiv(n, width)) * kernel.nr * k * element

@@ -256,7 +256,7 @@ def test_bits_do_not_depend_on_threads_nor_on_other_rows(row: KernelRow) -> None
 def test_bits_do_not_depend_on_gaps_between_rows(row: KernelRow) -> None:
     """Rows 4096 bytes apart are in tiles of fewer, as they compete for a set of L1."""
     k, n = K_BLOCK + 70, 3 * row.nr + 5
-    for dtype in (FLOAT,) if row.isa == "amx" else (FLOAT, FLOAT16):
+    for dtype in (FLOAT, FLOAT16):
         packed = pack(row, normal(k, n), dtype=dtype)
         for m in (8, 9, 10, 11, 12, row.mr, row.mr + 1, 2 * row.mr + 3, 61):
             a = np.full((m, 1024), np.nan, np.float32)
@@ -425,7 +425,7 @@ def halves(dtype: int, *shape: int) -> np.ndarray:
     return rounded_to(dtype, b)
 
 
-@pytest.mark.parametrize("row", [r for r in rows("gemm") if r.isa != "amx"], ids=lambda r: r.name)
+@every_row
 @pytest.mark.parametrize("dtype", [FLOAT16, BFLOAT16])
 def test_half_panels_have_the_bits_of_floats(row: KernelRow, dtype: int) -> None:
     nr = row.nr
@@ -447,7 +447,21 @@ def test_half_panels_have_the_bits_of_floats(row: KernelRow, dtype: int) -> None
                     np.testing.assert_array_equal(got.view(np.int32), wanted.view(np.int32))
 
 
-@pytest.mark.parametrize("row", [r for r in rows("gemm") if r.isa != "amx"], ids=lambda r: r.name)
+@every_row
+def test_half_panels_beyond_what_fits_parts(row: KernelRow) -> None:
+    """Columns of bfloat16 that are too large or too small for tiles, and infinite ones."""
+    m, n, k = 40, 5 * row.nr, TILE_K + 40
+    b, a = halves(BFLOAT16, k, n), normal(m, k)
+    b[:, 1] *= 2.0**-60
+    b[:, row.nr + 1] *= 2.0**-100
+    b[3, 3 * row.nr + 2] = np.inf
+    a[7] *= 2.0**-70
+    panels, floats = (pack(row, b, dtype=d) for d in (BFLOAT16, FLOAT))
+    wanted, got = gemm(row, a, floats, n), gemm(row, a, panels, n, dtype=BFLOAT16)
+    np.testing.assert_array_equal(got.view(np.int32), wanted.view(np.int32))
+
+
+@every_row
 def test_half_panels_of_two(row: KernelRow) -> None:
     for k, n in ((5, 3), (2 * K_BLOCK + 5, 3 * row.nr + 2)):
         gate, up = halves(BFLOAT16, k, n), halves(BFLOAT16, k, n)[::-1].copy()

@@ -7,8 +7,6 @@ import pytest
 from onnx import numpy_helper
 
 import q7x2_ep
-from q7x2_ep import session
-from q7x2_ep.backend.cpu.library import load
 from q7x2_ep.dtypes import BFLOAT16, FLOAT, FLOAT16, INT64
 from q7x2_ep.plan.halves import CHUNK, narrowest
 from tests.api.models import info, model, node
@@ -58,14 +56,6 @@ def product(w: np.ndarray, dtype: int = FLOAT) -> bytes:
     return model(nodes, [x], [y], [numpy_helper.from_array(w, "w")])
 
 
-@pytest.fixture
-def no_tiles(monkeypatch):
-    """Tiles of AMX multiply packed floats."""
-    if load().target.kernel("gemm").multiplies_floats_in_tiles:
-        monkeypatch.setattr(session, "load", lambda: load("avx512"))
-
-
-@pytest.mark.usefixtures("no_tiles")
 @pytest.mark.parametrize("dtype", [FLOAT16, BFLOAT16])
 @pytest.mark.parametrize("rows", [1, 3, 16, 130])
 def test_bits_are_those_of_floats_in_half_the_memory(dtype, rows):
@@ -80,7 +70,6 @@ def test_bits_are_those_of_floats_in_half_the_memory(dtype, rows):
     assert packed[0] == packed[1] // 2
 
 
-@pytest.mark.usefixtures("no_tiles")
 def test_models_of_16_bits_keep_their_weights():
     w = normal(256, 128).astype(np.float16)
     made = q7x2_ep.InferenceSession(product(w, FLOAT16))

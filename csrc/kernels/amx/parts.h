@@ -50,21 +50,31 @@ Q7_INLINE __m512i q7_upper_halves(__m512 low, __m512 high, const bool nearest) {
     return _mm512_permutexvar_epi16(pairs, (__m512i)_mm512_cvtne2ps_pbh(high, low));
 }
 
-/* Pairs of low and high as their three parts, `stride` bfloat16 apart; `largest` is the largest
- * magnitude of each lane. */
-Q7_INLINE void q7_store_parts(__m512 low, __m512 high, const bool nearest, q7_bf16 *to,
-                              int64_t stride, __m512 *largest) {
-    enum { MAX_MAGNITUDE = 3, POSITIVE = 2 << 2 };
+/* Pairs of low and high as their first `parts` parts, `stride` bfloat16 apart. */
+Q7_INLINE void q7_store_some_parts(__m512 low, __m512 high, const int parts, const bool nearest,
+                                   q7_bf16 *to, int64_t stride) {
     const __m512i upper = _mm512_set1_epi32((int)0xffff0000);
-    *largest = _mm512_range_ps(*largest, low, MAX_MAGNITUDE | POSITIVE);
-    *largest = _mm512_range_ps(*largest, high, MAX_MAGNITUDE | POSITIVE);
     Q7_UNROLL
-    for (int i = 0; i < Q7_PARTS; i++) {
-        const __m512i part = q7_upper_halves(low, high, nearest && i < Q7_PARTS - 1);
+    for (int i = 0; i < parts; i++) {
+        const __m512i part = q7_upper_halves(low, high, nearest && i < parts - 1);
         _mm512_store_si512(to + i * stride, part);
         low = _mm512_sub_ps(low, _mm512_castsi512_ps(_mm512_slli_epi32(part, 16)));
         high = _mm512_sub_ps(high, _mm512_castsi512_ps(_mm512_and_epi32(part, upper)));
     }
+}
+
+/* The largest magnitude of each lane so far. */
+Q7_INLINE void q7_note_largest(__m512 *largest, __m512 low, __m512 high) {
+    enum { MAX_MAGNITUDE = 3, POSITIVE = 2 << 2 };
+    *largest = _mm512_range_ps(*largest, low, MAX_MAGNITUDE | POSITIVE);
+    *largest = _mm512_range_ps(*largest, high, MAX_MAGNITUDE | POSITIVE);
+}
+
+/* As all three. */
+Q7_INLINE void q7_store_parts(__m512 low, __m512 high, const bool nearest, q7_bf16 *to,
+                              int64_t stride, __m512 *largest) {
+    q7_note_largest(largest, low, high);
+    q7_store_some_parts(low, high, Q7_PARTS, nearest, to, stride);
 }
 
 /* Of `left` floats, which may be more than a vector holds, or none. */
