@@ -60,7 +60,7 @@ Q7_INLINE void add_byte(const q7_block_tile *t, int64_t byte, const int m, const
     }
 }
 
-/* c = a @ w for all k of a panel; m, bits and shifts are constants where this is inlined. */
+/* c = or += a @ w for all k of a panel; m, bits and shifts are constants where this is inlined. */
 Q7_INLINE void stream(const q7_block_tile *t, const int m, const int bits, const bool shifts) {
     const int per = 8 / bits;
     const int64_t k = t->gemm.k, blocks = q7_ceil_div(k, t->block);
@@ -103,6 +103,8 @@ Q7_INLINE void stream(const q7_block_tile *t, const int m, const int bits, const
             const int64_t left = t->gemm.n - j * Q7_W, at = j * Q7_W;
             if (left <= 0) continue;
             q7_f32 x = sum[i * VECTORS + j];
+            if (t->gemm.accumulate)
+                x = q7_add(q7_load_part(t->gemm.c + i * t->gemm.c_stride + at, left), x);
             if (bias) x = q7_add(x, q7_load_part(bias + at, left));
             q7_store_part(t->gemm.c + i * t->gemm.c_stride + at, x, left);
         }

@@ -11,18 +11,23 @@
  *     scale        (ceil(k / block), nr) float
  *     zero         likewise, uint8 or float; NULL: 2^(bits - 1)
  *
- * bits is 2, 4 or 8; block and `first` are multiples of per. */
+ * bits is 2, 4 or 8; block and `first` are multiples of per.
+ *
+ * amx multiplies q - zero, an integer, in tiles where there are more than Q7_BLOCK_UNTILED rows, and takes
+ * any number of rows and columns then, and all k in one call. zero is uint8 then, below 16 for up to 4 bits, or NULL, and
+ * blocks of a multiple of 32 rows divide Q7_GEMM_TILE_K, or it them, or there is one. */
 #ifndef Q7_BLOCK_GEMM_H
 #define Q7_BLOCK_GEMM_H
 #include "gemm.h"
 
-enum { Q7_BLOCK_FEW = 3 };
+enum { Q7_BLOCK_FEW = 3, Q7_BLOCK_UNTILED = 6 };
 
 typedef struct q7_block_tile {
     q7_gemm_block gemm; /* of n <= nr columns; its b is for the kernel */
     int64_t first;      /* of the k rows that are made */
     int64_t bits, block;
-    const uint8_t *q; /* a whole panel, as are: */
+    int64_t k, blocks; /* of a panel */
+    const uint8_t *q;  /* a whole panel, or several, as are: */
     const float *scale;
     const void *zero;
     bool byte_zeros;

@@ -6,27 +6,31 @@
  * other. room: threads * Q7_BLOCK_GEMM_K * nr * 4 bytes. */
 #include "../kernels/block_gemm.h"
 
+#include "gemm_tasks.h"
 #include "panels.h"
 
 typedef struct block_job {
     const q7_block_gemm_args *x;
     const q7_call *call;
+    bool in_tiles;
     int64_t panels, chunks;
+    int64_t tile, row_tiles, row_blocks; /* rows of a tile */
 } block_job;
 
 static int64_t zero_bytes(const q7_block_gemm_args *x) {
     return x->zero_dtype == Q7_U8 ? 1 : (int64_t)sizeof(float);
 }
 
-static void block_panel(const block_job *job, int64_t panel, int64_t row, int64_t m, float *room) {
+/* Of one panel, or of several in tiles. */
+static void multiply(const block_job *job, q7_span panels, int64_t row, int64_t m, float *room) {
     const q7_block_gemm_args *x = job->x;
-    const int64_t nr = job->call->nr, column = panel * nr;
+    const int64_t nr = job->call->nr, panel = panels.begin, column = panel * nr;
     const int64_t q_rows = q7_ceil_div(x->k * x->bits, 8), blocks = q7_ceil_div(x->k, x->block);
     const float *bias = x->bias;
     const char *zero = x->zero;
     const q7_gemm_epilogue biased = {.alpha = 1.0f, .bias = bias ? bias + column : NULL};
     q7_block_tile t = {.gemm = {.m = m,
-                                .n = q7_min(nr, x->n - column),
+                                .n = q7_min(panels.end * nr, x->n) - column,
                                 .k_block = Q7_BLOCK_GEMM_K,
                                 .a_row_stride = x->a_stride,
                                 .a_k_stride = 1,
@@ -34,12 +38,14 @@ static void block_panel(const block_job *job, int64_t panel, int64_t row, int64_
                                 .c_stride = x->n},
                        .bits = x->bits,
                        .block = x->block,
+                       .k = x->k,
+                       .blocks = blocks,
                        .q = (const uint8_t *)x->q + panel * q_rows * nr,
                        .scale = (const float *)x->scale + panel * blocks * nr,
                        .zero = zero ? zero + panel * blocks * nr * zero_bytes(x) : NULL,
                        .byte_zeros = x->zero_dtype == Q7_U8,
                        .room = room};
-    if (m <= Q7_BLOCK_FEW) {
+    if (m <= Q7_BLOCK_FEW || job->in_tiles) {
         t.gemm.k = x->k;
         t.gemm.a = (const float *)x->a + row * x->a_stride;
         t.gemm.epilogue = bias ? &biased : NULL;
@@ -58,16 +64,30 @@ static void block_panel(const block_job *job, int64_t panel, int64_t row, int64_
 static void block_task(void *arg, int64_t task, int64_t thread) {
     const block_job *job = arg;
     const q7_span panels = q7_span_of(job->panels, job->chunks, task % job->chunks);
-    const int64_t row = task / job->chunks * Q7_GEMM_ROWS;
+    const q7_span tiles = q7_span_of(job->row_tiles, job->row_blocks, task / job->chunks);
+    const int64_t row = tiles.begin * job->tile, end = q7_min(job->x->m, tiles.end * job->tile);
     float *room = (float *)job->x->room + thread * Q7_BLOCK_GEMM_K * job->call->nr;
-    for (int64_t panel = panels.begin; panel < panels.end; panel++)
-        block_panel(job, panel, row, q7_min(job->x->m - row, Q7_GEMM_ROWS), room);
+    if (job->in_tiles)
+        multiply(job, panels, row, end - row, room);
+    else
+        for (int64_t p = panels.begin; p < panels.end; p++)
+            multiply(job, (q7_span){p, p + 1}, row, end - row, room);
 }
 
 void q7_op_block_gemm(const q7_block_gemm_args *x, const q7_call *call) {
     if (x->m == 0 || x->n == 0) return;
     block_job job = {.x = x, .call = call, .panels = q7_ceil_div(x->n, call->nr)};
-    const int64_t row_blocks = q7_ceil_div(x->m, Q7_GEMM_ROWS);
-    job.chunks = q7_chunks_of(call, job.panels, row_blocks, q7_tasks_of(call, x->m * x->n * x->k));
-    q7_parallel(call, row_blocks * job.chunks, block_task, &job);
+    const int64_t work = x->m * x->n * x->k;
+    job.in_tiles = call->mr == Q7_TALL && x->m > Q7_BLOCK_UNTILED;
+    job.tile = job.in_tiles ? Q7_TALL : Q7_GEMM_ROWS;
+    job.row_tiles = q7_ceil_div(x->m, job.tile);
+    if (job.in_tiles) {
+        const q7_cut cut = q7_cut_for_tiles(call, x->m, job.panels, Q7_GEMM_TILE_PANELS);
+        job.row_blocks = cut.blocks;
+        job.chunks = q7_ceil_div(job.panels, cut.chunk);
+    } else {
+        job.row_blocks = job.row_tiles;
+        job.chunks = q7_chunks_of(call, job.panels, job.row_blocks, q7_tasks_of(call, work));
+    }
+    q7_parallel(call, job.row_blocks * job.chunks, block_task, &job);
 }

@@ -14,26 +14,20 @@
 enum {
     WIDE = 4,        /* panels of few rows, which are multiplied at once; divides Q7_GEMM_PANELS */
     WIDE_ROWS = 6,   /* rows up to which several panels are multiplied at once */
-    TALL = 32,       /* rows of a tile of AMX, as kernels.def has them */
     LEAST_TILES = 2, /* of those in a task: one may have too few rows to be made */
 };
 
-/* A cut for threads of rows and panels whose product is made of AMX tiles. */
-typedef struct cut {
-    int64_t blocks, chunk; /* even blocks of rows; panels of a task */
-} cut;
-
-/* The cut, of `least` blocks of rows and more, and of up to so many panels, that takes the least time;
- * not of more than `most` blocks, if that is more than `least`. Each task cuts its rows and
- * panels into parts: where the product of 16 rows and a panel takes 1, the rows take 2 and a panel
- * takes 2. The more threads there are, the likelier one of them lags, and shorter tasks leave others
- * more of its share: a quarter of a task for each thread beyond two (docs/decisions.md 64). */
-static cut cut_for_tiles(const q7_call *call, int64_t rows, int64_t panels, int64_t least,
-                         int64_t most, int64_t longest) {
+/* The time of a task: it cuts its rows and panels into parts; where the product of 16 rows and a panel
+ * takes 1, 16 rows take 2 and a panel takes 2. The more threads there are, the likelier one of them lags, and
+ * shorter tasks leave others more of its share: a quarter of a task for each thread beyond two
+ * (docs/decisions.md 64). */
+q7_cut q7_cut_for_tiles(const q7_call *call, int64_t rows, int64_t panels, int64_t longest) {
     enum { TILE = 16, ROWS = 2, PANEL = 2, LAGS = 4 };
-    cut best = {0};
+    const int64_t row_tiles = q7_ceil_div(rows, Q7_TALL);
+    const int64_t least = q7_ceil_div(row_tiles, Q7_GEMM_TILE_ROWS / Q7_TALL);
+    const int64_t most = q7_max(least, q7_min(row_tiles / LEAST_TILES, least + call->threads));
+    q7_cut best = {0};
     int64_t best_time = INT64_MAX;
-    most = q7_max(least, q7_min(most, least + call->threads));
     for (int64_t blocks = least; blocks <= most; blocks++)
         for (int64_t chunk = q7_min(panels, longest); chunk > 0; chunk--) {
             const int64_t tiles = q7_ceil_div(q7_ceil_div(rows, blocks), TILE);
@@ -41,7 +35,7 @@ static cut cut_for_tiles(const q7_call *call, int64_t rows, int64_t panels, int6
             const int64_t task = tiles * ROWS + chunk * PANEL + tiles * chunk;
             const int64_t lag = q7_max(0, call->threads - 2);
             const int64_t time = task * (LAGS * q7_ceil_div(tasks, call->threads) + lag);
-            if (time < best_time) best_time = time, best = (cut){blocks, chunk};
+            if (time < best_time) best_time = time, best = (q7_cut){blocks, chunk};
         }
     return best;
 }
@@ -55,7 +49,7 @@ static int64_t first_panel(const q7_gemm_job *job, int64_t chunk) {
 /* The first row of a block. Tiles of AMX take as long with fewer rows, others are cut evenly. */
 static int64_t first_row(const q7_gemm_job *job, int64_t block) {
     const int64_t tile = q7_part(job->row_tiles, job->row_blocks, block);
-    if (job->call->mr == TALL) return q7_min(tile * TALL, job->x->m);
+    if (job->call->mr == Q7_TALL) return q7_min(tile * Q7_TALL, job->x->m);
     return q7_part(job->x->m, job->row_tiles, tile);
 }
 
@@ -112,10 +106,9 @@ q7_gemm_job q7_gemm_job_of(const q7_gemm_args *x, const q7_call *call) {
     job.chunks = x->sums ? q7_ceil_div(job.panels, Q7_GEMM_PANELS) : 1;
     const int64_t work = x->m * x->n * x->k;
     const bool large = work > Q7_SMALL_WORK;
-    if (large && call->mr == TALL && q7_gemm_in_tiles(x->m)) {
-        const int64_t least = q7_ceil_div(job.row_tiles, Q7_GEMM_TILE_ROWS / TALL);
-        const cut best = cut_for_tiles(call, x->m, job.panels, least, job.row_tiles / LEAST_TILES,
-                                       x->sums ? Q7_GEMM_PANELS : Q7_GEMM_TILE_PANELS);
+    if (large && call->mr == Q7_TALL && q7_gemm_in_tiles(x->m)) {
+        const q7_cut best = q7_cut_for_tiles(call, x->m, job.panels,
+                                             x->sums ? Q7_GEMM_PANELS : Q7_GEMM_TILE_PANELS);
         job.row_blocks = best.blocks;
         job.chunks = q7_ceil_div(job.panels, best.chunk);
     } else if (large) {

@@ -14,6 +14,16 @@ typedef struct q7_gemm_job {
     int64_t tasks;
 } q7_gemm_job;
 
+enum { Q7_TALL = 32 }; /* rows of a tile of AMX, as kernels.def has them */
+
+/* A cut for threads of rows and panels whose product is made of AMX tiles. */
+typedef struct q7_cut {
+    int64_t blocks, chunk; /* even blocks of tiles of rows; panels of a task */
+} q7_cut;
+
+/* The cut that takes the least time, of tasks of up to `longest` panels. */
+q7_cut q7_cut_for_tiles(const q7_call *call, int64_t rows, int64_t panels, int64_t longest);
+
 /* The floats that one thread needs for the sums of m rows. */
 static inline int64_t q7_gemm_sums(int64_t m, int64_t nr) {
     return q7_min(m, Q7_GEMM_ROWS) * Q7_GEMM_PANELS * nr;

@@ -61,7 +61,8 @@ def block_step(
     zero = _short(blocks)
     rounds = in_bytes and b.kernel("qgemm").dtypes != "i16" and _fits_bytes(b, blocks, zero)
     op_name = "block_qgemm" if rounds else "block_gemm"
-    kernel = b.kernel(op_name)
+    tiles = rounds or _fits_tiles(blocks, zero, b.constants["GEMM_TILE_K"])
+    kernel = b.target.kernel(op_name, tiles=tiles)
     k, n = blocks.q.shape
 
     def constant(array: np.ndarray, hint: str) -> Value:
@@ -81,6 +82,7 @@ def block_step(
     b.step(
         op_name,
         kernel=op_name,
+        tiles=tiles,
         a=rows,
         q=constant(panels(packed(blocks.q, blocks.bits), kernel.nr), "q"),
         scale=constant(panels(blocks.scale, kernel.nr), "scale"),
@@ -105,6 +107,14 @@ def _fits_bytes(b: Any, blocks: Blocks, zero: Optional[np.ndarray]) -> bool:
     if b.kernel("block_qgemm").dtypes == "u8x2":  # which saturates
         is_byte &= blocks.bits < 8
     return is_size and is_byte and bool((blocks.zero < 1 << blocks.bits).all())
+
+
+def _fits_tiles(blocks: Blocks, zero: Optional[np.ndarray], tile_k: int) -> bool:
+    """Whether AMX can multiply integers q - zero, as csrc/kernels/block_gemm.h says."""
+    size = blocks.size
+    is_size = tile_k % size == 0 or size % tile_k == 0 or len(blocks.scale) == 1
+    is_byte = zero is None or zero.dtype == np.uint8 and (blocks.bits == 8 or zero.max() < 16)
+    return size % 32 == 0 and is_size and bool(is_byte)
 
 
 def _short(blocks: Blocks) -> Optional[np.ndarray]:

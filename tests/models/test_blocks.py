@@ -125,6 +125,41 @@ def test_nbits_of_any_size(K: int, N: int, bits: int, block: int, rows: int) -> 
     check(*nbits(K, N, bits, block, "packed"), rows=rows)
 
 
+@pytest.mark.parametrize("bits", [2, 4, 8])
+@pytest.mark.parametrize(
+    "K, N, block",
+    [(1056, 65, 32), (2100, 33, 64), (1500, 40, 512), (2000, 9, 1024), (70, 200, 2048)],
+)
+def test_nbits_of_many_blocks(K: int, N: int, block: int, bits: int) -> None:
+    """AMX sums some blocks at once, 1024 of k and 160 rows at a time."""
+    for rows in (4, 12, 33, 100):
+        check(*nbits(K, N, bits, block, "packed", bias=True), rows=rows)
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("zeros", ["none", "packed"])
+def test_a_row_of_nbits_depends_on_no_other_and_on_no_thread(bits: int, zeros: str) -> None:
+    model, weight, bias = nbits(1120, 300, bits, 32, zeros, bias=True)
+    x = np.random.default_rng(3).standard_normal((1, 90, 1120)).astype(np.float32)
+    with q7x2_ep.InferenceSession(model) as session:
+        (whole,) = session.run(None, {"x": x})
+        (few,) = session.run(None, {"x": x[:, :70]})
+        x[0, 7], x[0, 9, 1100], x[0, 11, 3] = x[0, 7] * 2.0**-90, np.inf, np.nan
+        (odd,) = session.run(None, {"x": x})
+    options = q7x2_ep.SessionOptions()
+    options.intra_op_num_threads = 3
+    with q7x2_ep.InferenceSession(model, options) as session:
+        (shared,) = session.run(None, {"x": x})
+    np.testing.assert_array_equal(few, whole[:, :70])
+    np.testing.assert_array_equal(shared, odd)
+    same = np.ones(90, bool)
+    same[[7, 9, 11]] = False
+    np.testing.assert_array_equal(odd[0, same], whole[0, same])
+    assert not np.isfinite(odd[0, [9, 11]]).any()
+    small = odd[0, 7].astype(float) - bias
+    assert np.abs(small - x[0, 7].astype(float) @ weight).max() <= 1e-6 * np.abs(bias).max()
+
+
 @pytest.mark.parametrize("order", ["trivial", "permuted"])
 def test_nbits_in_another_order(order: str) -> None:
     check(*nbits(96, 20, 4, 32, "packed", order=order, bias=True))
