@@ -113,7 +113,7 @@ def _fits_tiles(blocks: Blocks, zero: Optional[np.ndarray], tile_k: int) -> bool
     """Whether AMX can multiply integers q - zero, as csrc/kernels/block_gemm.h says."""
     size = blocks.size
     is_size = tile_k % size == 0 or size % tile_k == 0 or len(blocks.scale) == 1
-    is_byte = zero is None or zero.dtype == np.uint8 and (blocks.bits == 8 or zero.max() < 16)
+    is_byte = zero is None or (zero.dtype == np.uint8 and (blocks.bits == 8 or zero.max() < 16))
     return size % 32 == 0 and is_size and bool(is_byte)
 
 
