@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#include "ops/gemm_tasks.h"
+
 enum {
     STEPS = 8,      /* of bands, at most */
     WORDS = 48,     /* of args */
@@ -109,6 +111,8 @@ static q7_band_step describe(const q7_plan *p, int64_t step, const int64_t *args
     s.out_line = word(args, at->OW) * word(args, at->y_stride);
     for (int i = 0; i < 2; i++) s.slices[i] = slice(p, step, at->scratch[i], values, threads);
     s.whole = p->steps[step].op == Q7_OP_conv_last;
+    s.out_width = word(args, at->OW);
+    if (s.whole && q7_kernels[p->steps[step].kernel].mr == Q7_TALL) s.least = Q7_GEMM_FEW + 1;
     if (s.out_height * s.out_line == 0) s.images = 0;
     return s;
 }
@@ -171,12 +175,15 @@ static span span_of_part(const q7_band_step *last, int64_t part, int64_t parts) 
     return (span){height * part / parts, height * (part + 1) / parts};
 }
 
-/* Whether each part is one band, and all are even, if one of the steps wants that. */
+/* Whether each part has pixels enough, and is one band, and all are even, if one of the steps wants that. */
 static bool parts_do(q7_band_step *steps, int64_t first, int64_t last, int64_t threads) {
     const q7_band_step *s = &steps[last];
     const int64_t parts = parts_of(s, threads), lines = q7_ceil_div(s->out_height, parts);
     bool whole = false;
-    for (int64_t i = first; i <= last; i++) whole |= steps[i].whole;
+    for (int64_t i = first; i <= last; i++) {
+        whole |= steps[i].whole;
+        if (steps[i].out_height / parts * steps[i].out_width < steps[i].least) return false;
+    }
     return !whole || (is_even(s, parts, threads) && make_room(steps, first, last, lines) <= ROOM);
 }
 

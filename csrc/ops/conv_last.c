@@ -10,7 +10,10 @@
  * matrix per group. x is (N, D, H, W, C) of any strides but 1 for C; pixels of y and residual are
  * y_stride and residual_stride apart. y does not overlap x. Read panels.h first.
  *
+ * With the kernel of amx a task has more than Q7_GEMM_FEW rows, or all, whatever the threads are.
+ *
  * windows: threads * min(pixels, Q7_GEMM_ROWS) * min(K, Q7_CONV_K_BLOCK) * 4 bytes. */
+#include "gemm_tasks.h"
 #include "panels.h"
 
 enum { COPIED = 8 }; /* panels that copied windows are worth, if all threads get some */
@@ -18,7 +21,7 @@ enum { COPIED = 8 }; /* panels that copied windows are worth, if all threads get
 typedef struct conv_job {
     q7_conv_last_args x;
     const q7_call *call;
-    bool in_place;
+    bool in_place, in_tiles;              /* of AMX: of 1x1 kernels, and in place */
     int64_t pixels, channels, filters, k; /* of the product; channels and filters of a group */
     int64_t run;                          /* floats side by side, of a tap */
     int64_t k_block, row_tiles, row_blocks, panels, chunks;
@@ -166,7 +169,12 @@ static void conv_task(void *arg, int64_t task, int64_t thread) {
     const q7_conv_last_args *x = &job->x;
     const q7_span panels = q7_span_of(job->panels, job->chunks, task % job->chunks);
     const int64_t group = task / job->chunks % x->groups;
-    const q7_span rows = q7_span_of(job->pixels, job->row_blocks, task / job->chunks / x->groups);
+    const int64_t block = task / job->chunks / x->groups;
+    q7_span rows = q7_span_of(job->pixels, job->row_blocks, block);
+    if (job->in_tiles) {
+        rows = q7_span_of(job->row_tiles, job->row_blocks, block);
+        rows = (q7_span){rows.begin * Q7_TALL, q7_min(rows.end * Q7_TALL, job->pixels)};
+    }
     const int64_t row = rows.begin, m = rows.end - row;
     const int64_t per_thread = q7_min(job->pixels, Q7_GEMM_ROWS) * q7_min(job->k, Q7_CONV_K_BLOCK);
     const float *from = (const float *)x->x + group * job->channels;
@@ -200,6 +208,20 @@ static bool is_pointwise(const q7_conv_last_args *x) {
            (x->N == 1 || x->x_n_stride == x->D * x->H * x->W * x->x_w_stride);
 }
 
+/* Each image by itself: a product in tiles has its rows in place. */
+static void each_image(const q7_conv_last_args *x, const q7_call *call) {
+    const int64_t pixels = x->OD * x->OH * x->OW;
+    q7_conv_last_args one = *x;
+    one.N = 1;
+    for (int64_t n = 0; n < x->N; n++) {
+        one.x = (const float *)x->x + n * x->x_n_stride;
+        one.y = (float *)x->y + n * pixels * x->y_stride;
+        if (x->residual)
+            one.residual = (const float *)x->residual + n * pixels * x->residual_stride;
+        q7_op_conv_last(&one, call);
+    }
+}
+
 void q7_op_conv_last(const q7_conv_last_args *x, const q7_call *call) {
     conv_job job = {.x = *x, .call = call, .channels = x->C / x->groups};
     job.filters = x->M / x->groups;
@@ -207,6 +229,12 @@ void q7_op_conv_last(const q7_conv_last_args *x, const q7_call *call) {
     job.k = x->kd * x->kh * x->kw * job.channels;
     if (job.pixels * job.filters == 0) return;
     job.in_place = is_pointwise(x);
+    const bool tall = call->mr == Q7_TALL;
+    if (tall && !job.in_place && x->N > 1) {
+        each_image(x, call);
+        return;
+    }
+    job.in_tiles = tall && job.in_place;
     job.run = job.channels;
     const bool single = job.k == job.channels;
     if (x->x_w_stride == job.channels &&
@@ -219,7 +247,12 @@ void q7_op_conv_last(const q7_conv_last_args *x, const q7_call *call) {
     job.row_blocks = q7_ceil_div(job.row_tiles, Q7_GEMM_ROWS / call->mr);
     job.panels = q7_ceil_div(job.filters, call->nr);
     int64_t tasks = q7_tasks_of(call, job.pixels * job.filters * job.k * x->groups);
-    if (tasks > 1) {
+    if (tall) job.row_blocks = q7_ceil_div(job.pixels, Q7_GEMM_ROWS);
+    if (job.in_tiles && tasks > 1) {
+        const q7_cut cut = q7_cut_for_tiles(call, job.pixels, job.panels, Q7_GEMM_TILE_PANELS);
+        job.row_blocks = cut.blocks;
+        tasks = cut.blocks * q7_ceil_div(job.panels, cut.chunk);
+    } else if (tasks > 1 && !tall) {
         /* Few panels are no even share for each; many pixels are where their writers left them. */
         if (job.pixels > job.filters || job.panels * x->groups < tasks)
             job.row_blocks =
@@ -228,7 +261,8 @@ void q7_op_conv_last(const q7_conv_last_args *x, const q7_call *call) {
         if (!job.in_place) tasks = q7_min(tasks, q7_max(all / COPIED, call->threads));
     }
     const int64_t blocks = job.row_blocks * x->groups;
-    const int64_t least = q7_ceil_div(job.panels, Q7_GEMM_PANELS) * blocks;
+    const int64_t longest = job.in_tiles ? Q7_GEMM_TILE_PANELS : Q7_GEMM_PANELS;
+    const int64_t least = q7_ceil_div(job.panels, longest) * blocks;
     job.chunks = q7_chunks_of(call, job.panels, blocks, q7_max(least, tasks));
     q7_parallel(call, blocks * job.chunks, conv_task, &job);
 }

@@ -52,6 +52,7 @@ from q7x2_ep.ops.winograd import (
 MIN_FILTERS, MIN_GROUPED = 8, 4  # of the only group; of one of several
 MAX_DIRECT = 1 << 15  # weights of a group: 128 KB of L2
 MAX_PLANES = 4
+MIN_TILED = 128, 1 << 16  # channels and filters; weights
 MIN_GATED = 5  # pixels to a filter where its weights take the gates
 
 
@@ -201,7 +202,7 @@ def conv_step(
     It reads and writes images whose channels lie side by side. Where there are few filters to a
     group, most of a panel would be empty: then it works on planes, and rows of filters, unless x
     has no planes.
-    Products are never in tiles of AMX (docs/decisions.md 89).
+    Products in tiles of AMX are those of one pixel (docs/decisions.md 89, 122).
     """
     require_dtype(node, node.inputs[0].dtype, F32)
     if is_flat(node, b):
@@ -242,7 +243,16 @@ def conv_step(
         rows = minimum(pixels, b.constants["GEMM_ROWS"])
         fields["windows"] = b.threads * rows * min(k, b.constants["CONV_K_BLOCK"]) * 4
         fields.update(last_fields(node, b, residual), M=filters, groups=groups)
-        b.step("conv_last", kernel="gemm", tiles=False, **fields)
+        b.step("conv_last", kernel="gemm", tiles=fits_tiles(node), **fields)
+
+
+def fits_tiles(node: Node) -> bool:
+    """Whether a convolution is a product of pixels as they lie, and large enough for AMX."""
+    x, w = node.inputs[:2]
+    if product(w.shape[2:]) > 1 or node.attrs["group"] > 1:
+        return False
+    enough = min(w.shape[:2]) >= MIN_TILED[0] and product(w.shape) >= MIN_TILED[1]
+    return enough and tuple(node.output.shape[2:]) == tuple(x.shape[2:])
 
 
 def gated(b: Any, packed: Any, gate: Optional[Value], lanes: int, together: int = 1) -> Any:

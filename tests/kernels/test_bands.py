@@ -33,9 +33,9 @@ def expansion(stride: int, kernel: int, residual: bool = False) -> list[Layer]:
     return [Layer(48), Layer(0, kernel, stride), Layer(16, residual=residual)]
 
 
-def wide(stride: int, kernel: int) -> list[Layer]:
-    """The same where images are small: its products are conv_last."""
-    return [Layer(96), Layer(384), Layer(0, kernel, stride), Layer(96)]
+def wide(stride: int, kernel: int, channels: int = 96) -> list[Layer]:
+    """The same where images are small: its products are conv_last, those of 128 in tiles."""
+    return [Layer(channels), Layer(4 * channels), Layer(0, kernel, stride), Layer(channels)]
 
 
 class Case(NamedTuple):
@@ -60,6 +60,11 @@ CASES = {
     "products, stride 2": Case((29, 14), wide(2, 5)),
     "products of few rows": Case((14, 9), wide(1, 3)),
     "products of few lines": Case((7, 7), wide(1, 3)),
+    "tiles in one band": Case((14, 14), wide(1, 3, 128)),
+    "tiles, stride 2": Case((29, 14), wide(2, 5, 128)),
+    "tiles of few rows": Case((14, 9), wide(1, 3, 128)),
+    "tiles of few lines": Case((7, 7), wide(1, 3, 128)),
+    "too few for tiles": Case((7, 3), wide(1, 3, 128)),
     "lines of nothing": Case((64, 1), [Layer(300), Layer(0, 3), Layer(16)]),
 }
 
@@ -173,3 +178,32 @@ def test_an_image_with_two_readers_is_whole():
     for threads in (1, 3):
         (got,) = session_of(model, threads).run(None, {"x": x})
         np.testing.assert_array_equal(got, wanted[-1])
+
+
+@pytest.mark.parametrize("size", [(9, 8), (4, 5), (20, 14)])
+def test_products_of_pixels_that_are_part_of_an_image(size):
+    """Rows of x that do not lie one stride apart: those of a slice, of several images."""
+    rng = np.random.default_rng(3)
+    w = (rng.standard_normal((512, 160, 1, 1)) / 16).astype(np.float32)
+    ends = np.array([size[0] - 1, size[1] - 1])
+    weights = {"w": w, "b": np.array([1, 1]), "e": ends, "a": np.array([2, 3])}
+    nodes = [
+        helper.make_node("MaxPool", ["x"], ["p"], kernel_shape=[1, 1]),  # leaves channels last
+        helper.make_node("Slice", ["p", "b", "e", "a"], ["s"]),
+        helper.make_node("Conv", ["s", "w"], ["y"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "slice",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 160, *size])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 512, None, None])],
+        [numpy_helper.from_array(array, name) for name, array in weights.items()],
+    )
+    model = bytes_of(graph)
+    x = rng.standard_normal((3, 160, *size)).astype(np.float32)
+    part = x[:, :, 1 : size[0] - 1, 1 : size[1] - 1].astype(float)
+    wanted = np.einsum("nchw,mc->nmhw", part, w[:, :, 0, 0].astype(float))
+    (once,) = session_of(model, 1).run(None, {"x": x})
+    np.testing.assert_allclose(once, wanted, atol=3e-6, rtol=0)
+    for threads in (2, 5):
+        np.testing.assert_array_equal(session_of(model, threads).run(None, {"x": x})[0], once)

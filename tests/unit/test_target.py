@@ -37,7 +37,6 @@ def test_tiles_are_for_bytes_where_there_are_many_cpus(cap, cpus, floats, byte):
 @pytest.mark.parametrize(
     "x, w, op",
     [
-        ("1,256,14,14", "1024,256,1,1", "conv_last"),
         ("1,64,56,56", "256,64,1,1", "conv_direct"),
         ("1,256,14,14", "256,256,3,3", "winograd"),
         ("1,128,56,56", "128,128,3,3", "winograd"),
@@ -53,8 +52,29 @@ def test_tiles_are_for_bytes_where_there_are_many_cpus(cap, cpus, floats, byte):
         ("1,32,300", "32,32,3", "conv_direct"),
     ],
 )
-def test_convolutions_are_never_in_tiles(x, w, op):
-    graph = parse(f"graph(%x: f32[{x}])\n  %w = f32[{w}]\n  %y = Conv(%x, %w)\n  return %y\n")
+def test_convolutions_are_not_in_tiles(x, w, op):
+    assert isa_of(op, x, f"f32[{w}]", "Conv(%x, %w)") == "avx512"
+
+
+@pytest.mark.parametrize(
+    "x, w, attrs, isa",
+    [
+        ("1,256,14,14", "1024,256,1,1", "", "amx"),
+        ("N,1024,H,W", "256,1024,1,1", "", "amx"),
+        ("1,256,14,14", "1024,256,1,1", " {strides=[2, 2]}", "avx512"),
+        ("1,512,14,14", "1024,256,1,1", " {group=2}", "avx512"),
+        ("1,96,14,14", "1024,96,1,1", "", "avx512"),
+        ("1,192,14,14", "192,192,1,1", "", "avx512"),
+    ],
+)
+def test_products_of_pixels_are_in_tiles_where_they_are_large(x, w, attrs, isa):
+    assert isa_of("conv_last", x, f"f32[{w}]", f"Conv(%x, %w){attrs}") == isa
+
+
+def isa_of(op: str, x: str, w: str, call: str) -> str:
+    """Of the one step with that op, on a CPU with AMX."""
+    graph = parse(f"graph(%x: f32[{x}])\n  %w = {w}\n  %y = {call}\n  return %y\n")
     infer.run(graph)
     plan = build(graph, Target.parse(load("").description, "amx", foreign=True))
-    assert [step.kernel.isa for step in plan.steps if step.op == op] == ["avx512"]
+    (step,) = [step for step in plan.steps if step.op == op]
+    return step.kernel.isa
