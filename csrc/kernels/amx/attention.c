@@ -5,7 +5,8 @@
  * parts once, K transposed. A panel of 32 queries and a block of keys go through three stages: its
  * scores are summed, then they become powers of two, which are cut, then these multiply values.
  * Tiles work on the first and the last stage of two panels while AVX-512 works on the second of the
- * one between them.
+ * one between them, and fetches rows that are cut or written next: those of a head are far from each
+ * other, and come from beyond L2.
  *
  * Steps of 32 keys start at multiples of 32, and a panel takes those that one of its queries sees:
  * what the others add to a query is 0, so that its bits do not depend on the panel. A score is the
@@ -26,18 +27,27 @@ enum {
 
 void q7_attention_f32_avx512(const q7_attention_tile *t);
 
+/* Rows to fetch. */
+typedef struct far_rows {
+    const float *at;
+    int64_t stride, floats, rows; /* of a row; how many are left */
+} far_rows;
+
 typedef struct workspace {
     const q7_attention_tile *t;
     int64_t depth, width; /* steps of D, groups of 32 channels of Dv */
     q7_bf16 *q;           /* (panels, depth): parts */
-    float *o;             /* (queries, Dv): sums so far */
+    float *o;             /* (queries, 32 width): sums so far, of panels that have begun */
     char *places; /* block_header, parts of keys (groups, depth), of values (width, steps) */
     int64_t place_bytes, steps;
     uint32_t large[PANELS]; /* queries: bits */
     bool cut[PANELS];       /* queries */
-    bool passed[PANELS];    /* over a block that the mask hides */
-    effect mask;            /* of the block, where all queries share it */
-    stage *now, *before;    /* stages two and three, or NULL */
+    bool begun[PANELS];
+    bool passed[PANELS]; /* over a block that the mask hides */
+    effect mask;         /* of the block, where all queries share it */
+    stage *now, *before; /* stages two and three, or NULL */
+    softening soft;      /* of `now` */
+    far_rows queries, keys, values, results;
     int turn;
 } workspace;
 
@@ -47,13 +57,21 @@ static int64_t panel_rows(const q7_attention_tile *t, int64_t panel) {
 
 static const q7_bf16 *keys_of(const block_header *block) { return (const q7_bf16 *)(block + 1); }
 
+/* What says whose parts are where those of the block from `key` belong. */
+static int64_t *tag_of(const workspace *w, int64_t key) {
+    return (int64_t *)(void *)w->t->work + q7_attention_place(w->t, key);
+}
+
+static bool has_block(const workspace *w, int64_t key) {
+    return *tag_of(w, key) == q7_attention_tag(w->t, key);
+}
+
 /* The parts of the block from `key`, cut unless the thread has them. */
 static const block_header *block_at(workspace *w, int64_t key) {
     const q7_attention_tile *t = w->t;
     const int64_t place = q7_attention_place(t, key), n = q7_min(KEYS, t->keys - key);
-    int64_t *kept = (int64_t *)(void *)t->work + place;
     block_header *block = (block_header *)(void *)(w->places + place * w->place_bytes);
-    if (*kept == q7_attention_tag(t, key)) return block;
+    if (has_block(w, key)) return block;
     q7_bf16 *k = (q7_bf16 *)(block + 1), *v = k + w->steps * w->depth * Q7_PARTS_SIZE;
     *block = (block_header){.fits = true};
     for (int64_t j = 0; j < n; j += 16)
@@ -66,32 +84,84 @@ static const block_header *block_at(workspace *w, int64_t key) {
             block->fits &= cut_values(t, t->v + (key + j) * t->v_stride + d, n - j, t->Dv - d,
                                       v + (d / STEP * w->steps + j / STEP) * Q7_PARTS_SIZE +
                                           d % STEP / 16 * Q7_PARTS_TILE);
-    *kept = q7_attention_tag(t, key);
+    *tag_of(w, key) = q7_attention_tag(t, key);
     return block;
 }
 
-Q7_INLINE void soften_some(void *with, int place) {
-    if (place == 1 || place == 4) soften(with);
+/* Rows of a panel from `row` on, or of a block. */
+static far_rows rows_from(const float *at, int64_t stride, int64_t floats, int64_t row,
+                          int64_t rows) {
+    return (far_rows){at + row * stride, stride, floats, rows};
 }
 
-/* to (32, 32), or (16, 32), = a b, while other rows are softened. */
-static void multiply_two(const q7_bf16 *a, const q7_bf16 *b, int64_t steps, softening *e, float *to,
-                         int64_t stride) {
-    q7_multiply_steps(a, b, steps, true, soften_some, e, to, stride, room.unused);
-}
-static void multiply_one(const q7_bf16 *a, const q7_bf16 *b, int64_t steps, softening *e, float *to,
-                         int64_t stride) {
-    q7_multiply_steps(a, b, steps, false, soften_some, e, to, stride, room.unused);
+Q7_INLINE void fetch(far_rows *x, int64_t rows, const bool to_write) {
+    for (int64_t i = q7_min(rows, x->rows); i > 0; i--, x->rows--, x->at += x->stride)
+        for (int64_t d = 0; d < x->floats; d += 16)
+            to_write ? q7_prefetch_write(x->at + d) : q7_prefetch(x->at + d);
 }
 
-/* o = rescale * o + sums, `n` channels of the stage's rows. */
-static void add_sums(const stage *x, const float *sums, float *o, int64_t stride, int64_t n) {
-    for (int64_t i = 0; i < x->rows; i++, o += stride, sums += STEP)
-        for (int64_t d = 0; d < n; d += Q7_W)
-            q7_store_part(
-                o + d,
-                q7_fma(q7_load_part(o + d, n - d), q7_set1(x->rescale[i]), q7_load(sums + d)),
-                n - d);
+/* Beside the products of a step. */
+Q7_INLINE void work(workspace *w, const int place) {
+    if (place == 0) fetch(&w->keys, 1, false);
+    if (place == 1 || place == 3) soften(&w->soft);
+    if (place == 2) fetch(&w->values, 1, false);
+    if (place == 3) fetch(&w->queries, 2, false);
+    if (place == 3) fetch(&w->results, 2, true);
+}
+
+/* to (32, 32), or (16, 32) unless `two`, = or += a @ b. */
+Q7_INLINE void multiply(workspace *w, const q7_bf16 *a, const q7_bf16 *b, int64_t steps,
+                        const bool two, bool add, float *to, int64_t stride) {
+    if (add)
+        q7_load_sums(to, stride, two);
+    else
+        q7_zero_sums(two);
+    for (int64_t i = 0; i < steps; i++, a += Q7_PARTS_SIZE, b += Q7_PARTS_SIZE) {
+        q7_load_rows(a, 2, two);
+        q7_load_columns(b, 0);
+        q7_add_products(two);
+        work(w, 0);
+        q7_load_rows(a, 1, two);
+        q7_add_products(two);
+        q7_load_columns(b, 1);
+        q7_add_products(two);
+        work(w, 1);
+        q7_load_rows(a, 0, two);
+        q7_add_products(two);
+        work(w, 2);
+        q7_load_columns(b, 2);
+        q7_add_products(two);
+        work(w, 3);
+        q7_load_columns(b, 0);
+        q7_add_products(two);
+        q7_keep_stores_fast(room.unused);
+        work(w, 4);
+    }
+    q7_store_sums(to, stride, two);
+}
+static void multiply_two(workspace *w, const q7_bf16 *a, const q7_bf16 *b, int64_t steps, bool add,
+                         float *to, int64_t stride) {
+    multiply(w, a, b, steps, true, add, to, stride);
+}
+static void multiply_one(workspace *w, const q7_bf16 *a, const q7_bf16 *b, int64_t steps, bool add,
+                         float *to, int64_t stride) {
+    multiply(w, a, b, steps, false, add, to, stride);
+}
+
+static float *sums_of(const workspace *w, int64_t query) { return w->o + query * w->width * STEP; }
+
+/* The sums of a panel, in the scale of the stage. Returns whether there are any; they are zeros if not, where
+ * floats will be added. */
+static bool rescale(workspace *w, const stage *x) {
+    const int64_t floats = w->width * STEP;
+    float *o = sums_of(w, x->panel * ROWS);
+    const bool begun = w->begun[x->panel];
+    w->begun[x->panel] = true;
+    if (!begun && !x->block->fits) memset(o, 0, (size_t)(x->rows * floats) * sizeof *o);
+    for (int64_t i = 0; begun && x->rescales && i < x->rows; i++)
+        for (int64_t d = 0; d < floats; d += Q7_W, o += Q7_W)
+            q7_store(o, q7_mul(q7_load(o), q7_set1(x->rescale[i])));
+    return begun;
 }
 
 /* A row for the functions of attention_row.h. */
@@ -99,10 +169,10 @@ static row row_of(const workspace *w, const stage *x, int64_t i) {
     const q7_attention_tile *t = w->t;
     const int64_t query = x->panel * ROWS + i;
     return (row){.q = t->q + query * t->q_stride,
-                 .o = w->o + query * t->Dv,
+                 .o = sums_of(w, query),
                  .begin = q7_max(first_key(t, query), x->key + x->first * STEP),
                  .end = q7_min(end_key(t, query), x->key + x->last * STEP),
-                 .rescale = x->rescale[i]};
+                 .rescale = 1.0f};
 }
 
 /* o += P V in floats. */
@@ -151,25 +221,25 @@ static void advance(workspace *w, stage *next, effect masked) {
     const int64_t value_steps = before && before->block->fits ? before->last - before->first : 0;
     const int64_t hooks =
         2 * (w->width * value_steps + (next ? w->depth * (next->last - next->first) : 0));
-    softening e = {.x = w->now, .rows = w->now ? w->now->rows : 0};
-    e.count = q7_ceil_div(e.rows, q7_max(1, hooks));
+    const int64_t rows = w->now ? w->now->rows : 0;
+    w->soft = (softening){w->now, 0, rows, q7_ceil_div(rows, q7_max(1, hooks))};
+    const bool add = before && rescale(w, before);
     BARRIER();
     for (int64_t g = 0; g < w->width && value_steps; g++) {
         const q7_bf16 *v = keys_of(before->block) + w->steps * w->depth * Q7_PARTS_SIZE;
         (before->rows > 16 ? multiply_two : multiply_one)(
-            before->p + before->first * Q7_PARTS_SIZE,
-            v + (g * w->steps + before->first) * Q7_PARTS_SIZE, value_steps, &e, room.sums, STEP);
-        add_sums(before, room.sums, w->o + before->panel * ROWS * t->Dv + g * STEP, t->Dv,
-                 q7_min(STEP, t->Dv - g * STEP));
+            w, before->p + before->first * Q7_PARTS_SIZE,
+            v + (g * w->steps + before->first) * Q7_PARTS_SIZE, value_steps, add,
+            sums_of(w, before->panel * ROWS) + g * STEP, w->width * STEP);
     }
     if (before && !value_steps) add_unfit(w, before);
     for (int64_t step = next ? next->first : 0; next && step < next->last; step++)
         (next->rows > 16 ? multiply_two : multiply_one)(
-            w->q + next->panel * w->depth * Q7_PARTS_SIZE,
-            keys_of(next->block) + step * w->depth * Q7_PARTS_SIZE, w->depth, &e, next->s[step][0],
-            STEP);
-    e.count = e.rows;
-    soften(&e);
+            w, w->q + next->panel * w->depth * Q7_PARTS_SIZE,
+            keys_of(next->block) + step * w->depth * Q7_PARTS_SIZE, w->depth, false,
+            next->s[step][0], STEP);
+    w->soft.count = rows;
+    soften(&w->soft);
     if (next) prepare(w, next, masked);
     w->before = w->now;
     w->now = next;
@@ -203,8 +273,14 @@ static void panel_step(workspace *w, int64_t panel, int64_t key, bool hidden) {
                                       w->q + panel * w->depth * Q7_PARTS_SIZE);
         w->cut[panel] = true;
     }
-    stage *x = &room.stages[w->turn];
-    w->turn = (w->turn + 1) % 3;
+    const int64_t below = query + rows;
+    if (below < t->queries && !w->cut[panel + 1])
+        w->queries = rows_from(t->q, t->q_stride, t->D, below, panel_rows(t, panel + 1));
+    if (key + KEYS >= end_key(t, below - 1))
+        w->results = rows_from(t->o, t->o_stride, t->Dv, query, rows);
+    stage *x = &room.stages[w->turn % 3];
+    x->s = room.s[w->turn % 2], x->p = room.p[w->turn % 2];
+    w->turn++;
     x->panel = panel, x->rows = rows, x->key = key, x->first = first;
     x->last = q7_ceil_div(end, STEP);
     x->block = block_at(w, key);
@@ -219,6 +295,10 @@ static void each_block(workspace *w, bool hidden) {
     for (int64_t key = first_key(t, 0) / KEYS * KEYS; key < limit; key += KEYS) {
         if (t->mask.at && !t->mask.q_stride)
             w->mask = effect_of(&t->mask, t->fill, 0, 1, key, q7_min(KEYS, t->keys - key));
+        const int64_t after = key + KEYS;
+        const int64_t n = has_block(w, after) ? 0 : q7_max(0, q7_min(KEYS, limit - after));
+        w->keys = rows_from(t->k, t->k_stride, t->D, after, n);
+        w->values = rows_from(t->v, t->v_stride, t->Dv, after, n);
         for (int64_t i = 0; i < panels; i++)
             if (!hidden || (w->passed[i] && !all_saw(t, i))) panel_step(w, i, key, hidden);
     }
@@ -235,9 +315,11 @@ static void finish(const workspace *w) {
         const bool masked = sum == 0.0f && t->zero_masked_rows,
                    unordered = sum != sum && t->zero_nan_rows;
         const q7_f32 total = q7_set1(sum), by = q7_div(q7_set1(1.0f), total);
+        const bool begun = w->begun[i / ROWS];
         float *o = t->o + i * t->o_stride;
         for (int64_t d = 0; d < t->Dv; d += Q7_W) {
-            const q7_f32 x = quotient(q7_load_part(w->o + i * t->Dv + d, t->Dv - d), total, by);
+            const q7_f32 x =
+                quotient(begun ? q7_load(sums_of(w, i) + d) : q7_set1(0.0f), total, by);
             q7_store_part(o + d, masked || unordered ? q7_set1(0.0f) : x, t->Dv - d);
         }
     }
@@ -271,7 +353,6 @@ void Q7_KERNEL(attention_f32)(const q7_attention_tile *t) {
         room.max[i] = floorf(sink);
         room.sum[i][0] = sink == -INFINITY ? 0.0f : exp2f(sink - floorf(sink));
     }
-    memset(w.o, 0, (size_t)(t->queries * t->Dv) * sizeof *w.o);
     q7_tiles_configure(16);
     bool passed = false;
     each_block(&w, false);

@@ -94,24 +94,6 @@ Q7_INLINE bool q7_row_fits(__m512 largest) {
     return q7_parts_fit(_mm512_set1_ps(_mm512_reduce_max_ps(largest))) != 0;
 }
 
-/* n floats in steps, which are `step` on from each other, and the parts of one `stride`; false if they do
- * not fit. What is `ahead` of whole steps is prefetched. */
-Q7_INLINE bool q7_cut_row(const float *a, int64_t n, int64_t ahead, q7_bf16 *to, int64_t step,
-                          int64_t stride) {
-    const int64_t whole = n / Q7_PARTS_STEP * Q7_PARTS_STEP;
-    __m512 largest = _mm512_setzero_ps();
-    for (int64_t k = 0; k < whole; k += Q7_PARTS_STEP, to += step) {
-        q7_prefetch(a + k + ahead);
-        q7_prefetch(a + k + ahead + 16);
-        q7_store_parts(_mm512_loadu_ps(a + k), _mm512_loadu_ps(a + k + 16), true, to, stride,
-                       &largest);
-    }
-    if (whole < n)
-        q7_store_parts(q7_load_left(a + whole, n - whole),
-                       q7_load_left(a + whole + 16, n - whole - 16), true, to, stride, &largest);
-    return q7_row_fits(largest);
-}
-
 /* Of 32 columns. */
 static inline bool q7_columns_fit(const __m512 largest[2]) {
     return (q7_parts_fit(largest[0]) & q7_parts_fit(largest[1])) == 0xffff;
@@ -161,38 +143,5 @@ Q7_INLINE void q7_store_sums(float *to, int64_t stride, const bool two) {
     if (two) _tile_stored(2, to + 16 * stride, 4 * stride);
     if (two) _tile_stored(3, to + 16 * stride + 16, 4 * stride);
     BARRIER();
-}
-
-/* What AVX-512 does beside the products of a step: called at each place, of 0 to 4. */
-typedef void q7_meanwhile(void *with, int place);
-
-/* sums (32, 32), or (16, 32) unless `two`, = a @ b. `two` and `meanwhile` are constants where this is
- * inlined; unused: 256 floats. */
-Q7_INLINE void q7_multiply_steps(const q7_bf16 *a, const q7_bf16 *b, int64_t steps, const bool two,
-                                 q7_meanwhile *const meanwhile, void *with, float *sums,
-                                 int64_t stride, float *unused) {
-    q7_zero_sums(two);
-    for (int64_t i = 0; i < steps; i++, a += Q7_PARTS_SIZE, b += Q7_PARTS_SIZE) {
-        q7_load_rows(a, 2, two);
-        q7_load_columns(b, 0);
-        q7_add_products(two);
-        meanwhile(with, 0);
-        q7_load_rows(a, 1, two);
-        q7_add_products(two);
-        q7_load_columns(b, 1);
-        q7_add_products(two);
-        meanwhile(with, 1);
-        q7_load_rows(a, 0, two);
-        q7_add_products(two);
-        meanwhile(with, 2);
-        q7_load_columns(b, 2);
-        q7_add_products(two);
-        meanwhile(with, 3);
-        q7_load_columns(b, 0);
-        q7_add_products(two);
-        q7_keep_stores_fast(unused);
-        meanwhile(with, 4);
-    }
-    q7_store_sums(sums, stride, two);
 }
 #endif
