@@ -65,7 +65,7 @@ def measure(
     feeds = kernels.feed(shape)
     plan, _ = shapes.planned(shape.graph)
     flops = shapes.work_of(plan, threads).flops
-    library = load("")
+    library = load()
     program = Compiler(library, threads, lambda graph: None).planned(shape.graph)
     call = Call([kernels.like(output) for output in program.run(feeds, {})])
     peaks: list[float] = []

@@ -43,7 +43,7 @@ def main(arguments: Optional[list[str]] = None) -> int:
     first, *more = options.threads
     print(f"{'model':<24}{'engine':<13}{f'{first} thr, ms':>10}"
           f"{''.join(f'{count:>8}' for count in more)}")  # fmt: skip
-    isa = load("").target.isa
+    isa = load().target.isa
     rates = [roofline.flops(isa, count, tries=25) for count in options.threads]
     print(f"{'multiply-adds':<24}{isa:<23}{''.join(f'{r / rates[0]:>7.2f}x' for r in rates[1:])}")
     for name in track(options.model or list(FEEDS), "scale"):
