@@ -20,7 +20,7 @@ enum {
     FIRST = 2,
     LONGEST = 8,  /* of weights of a few bits whose block is longer, */
     LONG = 4,     /* as many blocks as there are in so many steps, or one */
-    PLACES = 5,   /* where AVX-512 works, in a step */
+    PLACES = 4,   /* where AVX-512 works, in a step: behind loads, which it would delay */
     FINISHED = 8, /* rows at a time, or more */
 };
 
@@ -144,28 +144,23 @@ Q7_INLINE void multiply(const q7_bf16 *a, const q7_bf16 *b, int64_t steps, const
         q7_zero_sums(two);
     for (;;) {
         q7_add_products(two);
-        work(o, &next, 0, kind);
         q7_load_rows(a, 1, two);
+        work(o, &next, 0, kind);
         q7_add_products(two);
         if (parts > 1) {
             q7_load_columns(b, 1);
             q7_add_products(two);
         }
-        work(o, &next, 1, kind);
         q7_load_rows(a, 0, two);
+        work(o, &next, 1, kind);
         q7_add_products(two);
+        if (parts > 2) q7_load_columns(b, 2);
         work(o, &next, 2, kind);
-        if (parts > 2) {
-            q7_load_columns(b, 2);
-            q7_add_products(two);
-        }
+        if (parts > 2) q7_add_products(two);
+        if (parts > 1) q7_load_columns(b, 0);
         work(o, &next, 3, kind);
-        if (parts > 1) {
-            q7_load_columns(b, 0);
-            q7_add_products(two);
-        }
+        if (parts > 1) q7_add_products(two);
         if (!--steps) break;
-        work(o, &next, 4, kind);
         a += Q7_PARTS_SIZE;
         b += 2 * parts * Q7_PARTS_TILE;
         q7_load_rows(a, 2, two);
