@@ -232,6 +232,17 @@ def test_few_queries_of_keys_in_parts(kernel, Skv):
 
 
 @ROWS
+def test_errors_of_positive_values_have_no_sign(kernel):
+    """Else those of layers, one behind the other, would add up."""
+    q, k, v = operands(H=1, Sq=64, Skv=8192, D=16, Dv=16)
+    v = np.abs(v)
+    y = check(kernel, q, k, v, threads=(1,))
+    scoring = Scoring(16**-0.5)
+    true, _ = reference(q, k, v, None, scoring, np.ones((1, 64, 8192), bool))
+    assert abs(np.mean(y / true - 1)) < 2.0**-25
+
+
+@ROWS
 @pytest.mark.parametrize("causal", [0, 1])
 def test_more_keys_than_are_kept(kernel, causal):
     q, k, v = operands(Hkv=1, Sq=QUERIES + 60, Skv=KEPT * KEYS + 300, D=8)

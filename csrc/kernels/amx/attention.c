@@ -109,13 +109,10 @@ Q7_INLINE void work(workspace *w, const int place) {
     if (place == 3) fetch(&w->results, 2, true);
 }
 
-/* to (32, 32), or (16, 32) unless `two`, = or += a @ b. */
+/* to (32, 32), or (16, 32) unless `two`, = a @ b. */
 Q7_INLINE void multiply(workspace *w, const q7_bf16 *a, const q7_bf16 *b, int64_t steps,
-                        const bool two, bool add, float *to, int64_t stride) {
-    if (add)
-        q7_load_sums(to, stride, two);
-    else
-        q7_zero_sums(two);
+                        const bool two, float *to, int64_t stride) {
+    q7_zero_sums(two);
     for (int64_t i = 0; i < steps; i++, a += Q7_PARTS_SIZE, b += Q7_PARTS_SIZE) {
         q7_load_rows(a, 2, two);
         q7_load_columns(b, 0);
@@ -139,29 +136,27 @@ Q7_INLINE void multiply(workspace *w, const q7_bf16 *a, const q7_bf16 *b, int64_
     }
     q7_store_sums(to, stride, two);
 }
-static void multiply_two(workspace *w, const q7_bf16 *a, const q7_bf16 *b, int64_t steps, bool add,
-                         float *to, int64_t stride) {
-    multiply(w, a, b, steps, true, add, to, stride);
+static void multiply_two(workspace *w, const q7_bf16 *a, const q7_bf16 *b, int64_t steps, float *to,
+                         int64_t stride) {
+    multiply(w, a, b, steps, true, to, stride);
 }
-static void multiply_one(workspace *w, const q7_bf16 *a, const q7_bf16 *b, int64_t steps, bool add,
-                         float *to, int64_t stride) {
-    multiply(w, a, b, steps, false, add, to, stride);
+static void multiply_one(workspace *w, const q7_bf16 *a, const q7_bf16 *b, int64_t steps, float *to,
+                         int64_t stride) {
+    multiply(w, a, b, steps, false, to, stride);
 }
 
 static float *sums_of(const workspace *w, int64_t query) { return w->o + query * w->width * STEP; }
 
-/* The sums of a panel, in the scale of the stage. Returns whether there are any; they are zeros if not, where
- * floats will be added. */
-static bool rescale(workspace *w, const stage *x) {
-    const int64_t floats = w->width * STEP;
-    float *o = sums_of(w, x->panel * ROWS);
-    const bool begun = w->begun[x->panel];
-    w->begun[x->panel] = true;
-    if (!begun && !x->block->fits) memset(o, 0, (size_t)(x->rows * floats) * sizeof *o);
-    for (int64_t i = 0; begun && x->rescales && i < x->rows; i++)
-        for (int64_t d = 0; d < floats; d += Q7_W, o += Q7_W)
-            q7_store(o, q7_mul(q7_load(o), q7_set1(x->rescale[i])));
-    return begun;
+/* o = [rescale * o +] sums, 32 channels from `d` on of the stage's rows; whether o has begun. Tiles that went on
+ * from o would have errors of one sign where values have. */
+static void add_sums(const workspace *w, const stage *x, int64_t d, bool begun) {
+    const float *sums = room.sums;
+    float *o = sums_of(w, x->panel * ROWS) + d;
+    for (int64_t i = 0; i < x->rows; i++, o += w->width * STEP, sums += STEP)
+        for (int64_t j = 0; j < STEP; j += Q7_W) {
+            const q7_f32 sum = q7_load(sums + j), by = q7_set1(x->rescale[i]);
+            q7_store(o + j, begun ? q7_fma(q7_load(o + j), by, sum) : sum);
+        }
 }
 
 /* A row for the functions of attention_row.h. */
@@ -172,11 +167,13 @@ static row row_of(const workspace *w, const stage *x, int64_t i) {
                  .o = sums_of(w, query),
                  .begin = q7_max(first_key(t, query), x->key + x->first * STEP),
                  .end = q7_min(end_key(t, query), x->key + x->last * STEP),
-                 .rescale = 1.0f};
+                 .rescale = x->rescale[i]};
 }
 
-/* o += P V in floats. */
-static void add_unfit(const workspace *w, stage *x) {
+/* o = rescale * o + P V in floats. */
+static void add_unfit(const workspace *w, stage *x, bool begun) {
+    float *o = sums_of(w, x->panel * ROWS);
+    if (!begun) memset(o, 0, (size_t)(x->rows * w->width * STEP) * sizeof *o);
     for (int64_t i = 0; i < x->rows; i++) {
         row r = row_of(w, x, i);
         const int64_t n = q7_max(0, r.end - r.begin);
@@ -223,21 +220,22 @@ static void advance(workspace *w, stage *next, effect masked) {
         2 * (w->width * value_steps + (next ? w->depth * (next->last - next->first) : 0));
     const int64_t rows = w->now ? w->now->rows : 0;
     w->soft = (softening){w->now, 0, rows, q7_ceil_div(rows, q7_max(1, hooks))};
-    const bool add = before && rescale(w, before);
+    const bool begun = before && w->begun[before->panel];
+    if (before) w->begun[before->panel] = true;
     BARRIER();
     for (int64_t g = 0; g < w->width && value_steps; g++) {
         const q7_bf16 *v = keys_of(before->block) + w->steps * w->depth * Q7_PARTS_SIZE;
         (before->rows > 16 ? multiply_two : multiply_one)(
             w, before->p + before->first * Q7_PARTS_SIZE,
-            v + (g * w->steps + before->first) * Q7_PARTS_SIZE, value_steps, add,
-            sums_of(w, before->panel * ROWS) + g * STEP, w->width * STEP);
+            v + (g * w->steps + before->first) * Q7_PARTS_SIZE, value_steps, room.sums, STEP);
+        add_sums(w, before, g * STEP, begun);
     }
-    if (before && !value_steps) add_unfit(w, before);
+    if (before && !value_steps) add_unfit(w, before, begun);
     for (int64_t step = next ? next->first : 0; next && step < next->last; step++)
         (next->rows > 16 ? multiply_two : multiply_one)(
             w, w->q + next->panel * w->depth * Q7_PARTS_SIZE,
-            keys_of(next->block) + step * w->depth * Q7_PARTS_SIZE, w->depth, false,
-            next->s[step][0], STEP);
+            keys_of(next->block) + step * w->depth * Q7_PARTS_SIZE, w->depth, next->s[step][0],
+            STEP);
     w->soft.count = rows;
     soften(&w->soft);
     if (next) prepare(w, next, masked);

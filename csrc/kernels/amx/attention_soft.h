@@ -14,7 +14,6 @@ typedef struct stage {
     q7_bf16 *p;             /* parts of these, by steps */
     float shift[ROWS], offset[ROWS], rescale[ROWS];
     float unit;
-    bool rescales; /* any row: by something else than 1 */
     int64_t panel, rows;
     int64_t key, first, last; /* of the block; its steps from there that a query sees */
     const block_header *block;
@@ -24,6 +23,7 @@ static _Thread_local struct {
     _Alignas(64) float s[2][STEPS][ROWS][STEP];
     _Alignas(64) q7_bf16 p[2][STEPS * Q7_PARTS_SIZE];
     stage stages[3];
+    _Alignas(64) float sums[ROWS * STEP];
     _Alignas(64) float unused[256];
     _Alignas(64) float sum[Q7_ATTENTION_QUERIES][Q7_W]; /* of 2^(score - max), in parts */
     float max[Q7_ATTENTION_QUERIES]; /* an integer, less than 1 below the largest score so far */
@@ -80,7 +80,6 @@ static void level(stage *x, const bool plain) {
         largest[i] = q7_hmax(top);
     }
     const q7_f32 none = q7_set1(-INFINITY), zero = q7_set1(0.0f), unit = q7_set1(x->unit);
-    x->rescales = false;
     for (int64_t i = 0; i < ROWS; i += Q7_W) {
         float *max = room.max + x->panel * ROWS + i;
         const q7_f32 most = q7_load(largest + i), old = q7_load(max);
@@ -97,7 +96,6 @@ static void level(stage *x, const bool plain) {
         q7_store(x->shift + i, shift);
         q7_store(x->offset + i, offset);
         q7_store(x->rescale + i, q7_exp2(q7_sub(old, base)));
-        x->rescales = x->rescales || q7_any(q7_mask_not(q7_eq(old, base)));
     }
 }
 
