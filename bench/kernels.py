@@ -125,7 +125,7 @@ def measure(
     shape: shapes.Shape, library: Library, limits: roofline.Roofline, options: argparse.Namespace
 ) -> results.Row:
     """One row of results: all kernels of the family on a shape."""
-    plan, family = shapes.planned(shape.graph)
+    plan, family = shapes.planned(shape.graph, library.target)
     each = shapes.work_of(plan, options.threads)
     chosen = (step.kernel for step in plan.steps if step.kernel is not None)
     pick = next(row for row in chosen if row.family == family)

@@ -32,6 +32,7 @@ from q7x2_ep.passes import infer
 from q7x2_ep.plan.build import Builder, NotNative, build, lowered
 from q7x2_ep.plan.memory import THREADS
 from q7x2_ep.plan.parts import Plan
+from q7x2_ep.plan.target import Target
 from q7x2_ep.progress import track
 
 FILE = Path(__file__).with_name("shapes.txt")
@@ -177,10 +178,10 @@ def sizes_of(graph: Graph, batch: int, sequence: int, past: int) -> dict[str, in
     }
 
 
-def planned(graph: Graph) -> Optional[tuple[Plan, str]]:
+def planned(graph: Graph, target: Optional[Target] = None) -> Optional[tuple[Plan, str]]:
     """The plan of a cut graph, and the family of the kernel that does most of it; None without."""
     try:
-        plan = build(graph, load().target)
+        plan = build(graph, target or load().target)
     except NotNative:
         return None
     families: dict[str, float] = defaultdict(float)
