@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 from typing import Any, NamedTuple, Optional
 
@@ -14,7 +13,7 @@ from q7x2_ep.dtypes import FLOAT
 from q7x2_ep.ops.conv import paired_weights
 from q7x2_ep.ops.winograd import parts_of, tiled_axes, transformed, turned, winograd_room
 from q7x2_ep.plan.target import KernelRow
-from tests.kernels.harness import rows, run_op, tolerance
+from tests.kernels.harness import remembered, rows, run_op, tolerance
 from tests.kernels.windows import Window, convolve, window
 
 CONSTANTS = load("").target.constants
@@ -178,22 +177,11 @@ DIRECT = {
 NOTHING = Case((0, 3, 4, 4), (3, 1, 3, 3), window((3, 3)), 3)
 
 
-@functools.lru_cache(16)
-def operands(case: Case) -> tuple[np.ndarray, np.ndarray]:
-    rng = np.random.default_rng([*case.x, *case.w])
-    x, w = (rng.standard_normal(shape).astype(np.float32) for shape in (case.x, case.w))
-    return x, w
-
-
-def sums_of(case: Case, x: np.ndarray, w: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+@remembered
+def sums_of(x: np.ndarray, w: np.ndarray, at: Window, groups: int) -> tuple[np.ndarray, np.ndarray]:
     """The sums that are expected, and those of magnitudes."""
-    expected = convolve(x.astype(np.float64), w.astype(np.float64), case.at, case.groups)
-    return expected, convolve(np.abs(x), np.abs(w), case.at, case.groups)
-
-
-@functools.lru_cache(16)
-def sums_of_drawn(case: Case) -> tuple[np.ndarray, np.ndarray]:
-    return sums_of(case, *operands(case))
+    expected = convolve(x.astype(np.float64), w.astype(np.float64), at, groups)
+    return expected, convolve(np.abs(x), np.abs(w), at, groups)
 
 
 def run(
@@ -209,10 +197,10 @@ def run(
     **more: Any,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The result, the sum that is expected before bias and act, and that of magnitudes."""
-    drawn = operands(case)
+    rng = np.random.default_rng([*case.x, *case.w])
+    drawn = (rng.standard_normal(shape).astype(np.float32) for shape in (case.x, case.w))
     x, w = (d if given is None else given for d, given in zip(drawn, (x, w)))
-    is_drawn = x is drawn[0] and w is drawn[1]
-    expected, size = sums_of_drawn(case) if is_drawn else sums_of(case, x, w)
+    expected, size = sums_of(x, w, case.at, case.groups)
     given = {"bias": None, "residual": None, **more}
     given.update(N=case.x[0], C=case.x[1], act=act, act_alpha=0.0, act_beta=0.0)
     given.update(case.at.fields(case.x[2:], expected.shape[2:], 3), residual_first=residual_first)

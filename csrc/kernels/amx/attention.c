@@ -132,7 +132,6 @@ Q7_INLINE void multiply(workspace *w, const q7_bf16 *a, const q7_bf16 *b, int64_
         q7_load_columns(b, 0);
         q7_add_products(two);
         q7_keep_stores_fast(room.unused);
-        work(w, 4);
     }
     q7_store_sums(to, stride, two);
 }
