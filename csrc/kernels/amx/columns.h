@@ -24,6 +24,8 @@ typedef struct columns {
     const char *b; /* of the unit */
     q7_bf16 *parts;
     int64_t units, per_step;   /* that are left; of a step */
+    int turn;                  /* whose room.b they are in */
+    bool by_turns;             /* every step begins the other one */
     bool tail;                 /* the last step is in room.tail */
     bool all;                  /* lines are to be prefetched */
     int64_t bits, step, steps; /* of a block */
@@ -57,10 +59,10 @@ Q7_INLINE void note_zeros(columns *c, const uint8_t *zero) {
 
 /* `visit` steps of a panel from `step` of x on, or what there is of them; few: of BITS. */
 static void point_at(columns *c, const q7_gemm_block *x, const q7_block_tile *few, int64_t panel,
-                     int64_t step, int64_t visit, q7_bf16 *parts) {
+                     int64_t step, int64_t visit) {
     const int64_t k = step * Q7_PARTS_STEP, left = x->k - k;
     const int64_t steps = q7_min(visit, q7_ceil_div(left, Q7_PARTS_STEP));
-    const bool ends = panel * NR >= x->n;
+    const bool ends = panel * NR >= x->n || steps <= 0;
     int64_t step_bytes = Q7_PARTS_STEP * x->b_stride * 4, left_bytes = left * x->b_stride * 4;
     c->b = (const char *)(x->b + panel * x->b_panel_stride);
     c->per_step = TILE;
@@ -80,7 +82,8 @@ static void point_at(columns *c, const q7_gemm_block *x, const q7_block_tile *fe
     }
     c->b += step * step_bytes;
     c->units = ends ? 0 : steps * c->per_step;
-    c->parts = parts;
+    c->turn = !c->turn;
+    c->parts = room.b[c->turn];
     c->tail = !ends && steps * step_bytes > left_bytes;
     if (!c->tail) return;
     const int64_t whole = (steps - 1) * step_bytes;
@@ -157,6 +160,10 @@ Q7_INLINE void cut_unit(columns *c, const enum kind kind) {
     c->b = !ends ? low + row : to_tail ? (const char *)room.tail : high + row;
     c->parts += pairs * Q7_PARTS_STEP;
     if (ends) c->parts += (2 * parts - 1) * Q7_PARTS_TILE;
+    if (ends && c->by_turns && c->units) {
+        c->turn = !c->turn;
+        c->parts = room.b[c->turn];
+    }
     if (kind == BITS && ends && c->zero && ++c->step == c->steps) {
         c->step = 0;
         c->zero += NR;

@@ -1,7 +1,8 @@
 /* gemm.c: the kernels of ../gemm.h and ../block_gemm.h in AMX tiles. Read parts.h, rows.h and columns.h first.
  *
  * A panel of b is multiplied some steps of k at a time, a visit, by every group of 32 rows of a; sums of a
- * group lie in memory between two visits. AVX-512 works beside the products: it cuts what b has for the
+ * group lie in memory between two visits. Those of a single group stay in tiles instead: parts of b are in
+ * two places by turns, and a step cuts the next one. AVX-512 works beside the products: it cuts what b has for the
  * next visit, while the first panel is multiplied also what a has for it, and it finishes sums of the
  * panel before. Few rows, a that is not contiguous along k, and what does not fit go to the kernels of
  * AVX-512.
@@ -14,7 +15,7 @@
 
 enum {
     /* Steps of a visit. Parts of b go to L2 and back where they are those of a whole panel, sums where
-     * visits are short: for one or two groups, and while rows are cut, it pays to stay in L1. */
+     * visits are short: for two groups, and while rows are cut, it pays to stay in L1. */
     SHORT = 1,
     FEW_GROUPS = 2,
     FIRST = 2,
@@ -46,7 +47,10 @@ typedef struct unscaled {
 /* What is done beside products. */
 typedef struct beside {
     const q7_gemm_block *x;
+    const q7_block_tile *few;
     columns b;
+    int64_t panel, usual; /* of b; steps of a visit */
+    bool fit;             /* columns of the panel before */
     rows a;
     made last;
     unscaled blocks;
@@ -130,10 +134,18 @@ Q7_INLINE void work(beside *o, columns *b, int place, const enum kind kind) {
     finish_rows(&o->last, o->last.rows);
 }
 
+/* The first steps of the next panel, when this one is cut. */
+static void begin_panel(beside *o) {
+    o->fit = q7_columns_fit(o->b.largest);
+    o->b.largest[0] = o->b.largest[1] = _mm512_setzero_ps();
+    point_at(&o->b, o->x, o->few, ++o->panel, 0, o->usual);
+}
+
 /* sums (32, NR), or (16, NR) unless `two`, = or += a @ b; of BITS as many sums as there are blocks. */
 Q7_INLINE void multiply(const q7_bf16 *a, const q7_bf16 *b, int64_t steps, const enum kind kind,
                         const bool two, bool add, float *sums, beside *o) {
     const int parts = parts_of(kind);
+    const bool by_turns = o->b.by_turns;
     int64_t of_block = o->of_block;
     columns next = o->b;
     q7_load_rows(a, 2, two);
@@ -143,6 +155,11 @@ Q7_INLINE void multiply(const q7_bf16 *a, const q7_bf16 *b, int64_t steps, const
     else
         q7_zero_sums(two);
     for (;;) {
+        if (by_turns && steps == 1) {
+            o->b = next;
+            begin_panel(o);
+            next = o->b;
+        }
         q7_add_products(two);
         q7_load_rows(a, 1, two);
         work(o, &next, 0, kind);
@@ -162,7 +179,7 @@ Q7_INLINE void multiply(const q7_bf16 *a, const q7_bf16 *b, int64_t steps, const
         if (parts > 1) q7_add_products(two);
         if (!--steps) break;
         a += Q7_PARTS_SIZE;
-        b += 2 * parts * Q7_PARTS_TILE;
+        b = !by_turns ? b + 2 * parts * Q7_PARTS_TILE : b == room.b[0] ? room.b[1] : room.b[0];
         q7_load_rows(a, 2, two);
         q7_load_columns(b, 0);
         if (kind != BITS || --of_block) continue;
@@ -202,9 +219,12 @@ Q7_INLINE void multiply_rows(const q7_gemm_block *x, const q7_block_tile *few,
     const int64_t of_visit = few ? q7_max(1, LONG / of_block) * of_block : 0;
     const int64_t first = few ? of_visit : FIRST;
     const int64_t usual = few ? of_visit : groups <= FEW_GROUPS ? SHORT : steps;
+    const bool in_tiles = groups == 1 && steps > 1 && !few;
     const int64_t finished = q7_max(FINISHED, q7_ceil_div(x->m, groups * steps));
     beside o = {
         .x = x,
+        .few = few,
+        .usual = usual,
         .b = {.all = groups <= FEW_GROUPS, .largest = {_mm512_setzero_ps(), _mm512_setzero_ps()}},
         .a = rows_at(x, 0, 0, first),
         .last = {.rows = finished, .steps = q7_max(1, groups * steps * finished / x->m)},
@@ -214,24 +234,22 @@ Q7_INLINE void multiply_rows(const q7_gemm_block *x, const q7_block_tile *few,
         .added = Q7_PARTS_ROWS / (usual * PLACES - 1) + 1};
     const int width = 2 * parts_of(kind) * Q7_PARTS_TILE;
     bool odd = false;
-    int turn = 0, other = 0;
-    point_at(&o.b, x, few, 0, 0, first, room.b[turn]);
+    int other = 0;
+    point_at(&o.b, x, few, 0, 0, first);
     cut_units(&o.b, o.b.units, kind);
     cut_rows(&o.a, x, x->m);
     for (int64_t p = 0; p < panels; p++) {
-        const int64_t visit = p ? usual : first;
+        const int64_t visit = !p ? first : in_tiles ? steps : usual;
         float *sums = room.sums[p % 2];
-        bool fits = true;
         for (int64_t step = 0; step < steps; step += visit) {
-            const q7_bf16 *b = room.b[turn];
-            turn = !turn;
-            if (step + visit < steps) {
-                point_at(&o.b, x, few, p, step + visit, visit, room.b[turn]);
-            } else {
-                fits = q7_columns_fit(o.b.largest);
-                o.b.largest[0] = o.b.largest[1] = _mm512_setzero_ps();
-                point_at(&o.b, x, few, p + 1, 0, usual, room.b[turn]);
-            }
+            const q7_bf16 *b = room.b[o.b.turn];
+            o.b.by_turns = p && in_tiles;
+            if (step + visit < steps)
+                point_at(&o.b, x, few, p, step + visit, visit);
+            else if (o.b.by_turns)
+                point_at(&o.b, x, few, p, 1, steps - 1);
+            else
+                begin_panel(&o);
             for (int64_t g = 0; g < groups; g++) {
                 const int64_t row = g * Q7_PARTS_ROWS, now = q7_min(visit, steps - step);
                 const bool more = g + 1 < groups;
@@ -260,7 +278,7 @@ Q7_INLINE void multiply_rows(const q7_gemm_block *x, const q7_block_tile *few,
         q7_gemm_epilogue epilogue;
         const q7_gemm_block part =
             q7_gemm_part(x, 0, x->m, p * NR, q7_min(NR, x->n - p * NR), NR, &epilogue);
-        if (!fits)
+        if (!o.fit)
             multiply_without(&part, few, p);
         else if (odd)
             finish_odd(&part, sums, few, p);
