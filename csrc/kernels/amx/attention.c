@@ -350,7 +350,7 @@ void Q7_KERNEL(attention_f32)(const q7_attention_tile *t) {
         room.max[i] = floorf(sink);
         room.sum[i][0] = sink == -INFINITY ? 0.0f : exp2f(sink - floorf(sink));
     }
-    q7_tiles_configure(16);
+    q7_tiles_configure(16, 16);
     bool passed = false;
     each_block(&w, false);
     for (int64_t i = 0; i < PANELS; i++) passed = passed || w.passed[i];

@@ -211,9 +211,9 @@ static multiplier *const multipliers[][2] = {
 /* clang-format on */
 
 /* Up to Q7_GEMM_TILE_ROWS rows, and k in one block; few: of BITS, whose rows of that k begin at `first`. */
-Q7_INLINE void multiply_rows(const q7_gemm_block *x, const q7_block_tile *few,
+Q7_INLINE void multiply_rows(const q7_gemm_block *x, int64_t each, const q7_block_tile *few,
                              const enum kind kind) {
-    const int64_t groups = q7_ceil_div(x->m, Q7_PARTS_ROWS), panels = q7_ceil_div(x->n, NR);
+    const int64_t groups = q7_ceil_div(x->m, each), panels = q7_ceil_div(x->n, NR);
     const int64_t steps = q7_ceil_div(x->k, Q7_PARTS_STEP);
     const int64_t of_block = few ? q7_min(few->block / Q7_PARTS_STEP, LONGEST) : 0;
     const int64_t of_visit = few ? q7_max(1, LONG / of_block) * of_block : 0;
@@ -226,12 +226,12 @@ Q7_INLINE void multiply_rows(const q7_gemm_block *x, const q7_block_tile *few,
         .few = few,
         .usual = usual,
         .b = {.all = groups <= FEW_GROUPS, .largest = {_mm512_setzero_ps(), _mm512_setzero_ps()}},
-        .a = rows_at(x, 0, 0, first),
+        .a = rows_at(x, 0, each, 0, first),
         .last = {.rows = finished, .steps = q7_max(1, groups * steps * finished / x->m)},
         .of_block = of_block,
         .units = q7_ceil_div(few ? TILE * few->bits / 8 : TILE, PLACES * groups),
-        .row_count = Q7_PARTS_ROWS / (first * PLACES - 1) + 1,
-        .added = Q7_PARTS_ROWS / (usual * PLACES - 1) + 1};
+        .row_count = each / (first * PLACES - 1) + 1,
+        .added = each / (usual * PLACES - 1) + 1};
     const int width = 2 * parts_of(kind) * Q7_PARTS_TILE;
     bool odd = false;
     int other = 0;
@@ -251,9 +251,9 @@ Q7_INLINE void multiply_rows(const q7_gemm_block *x, const q7_block_tile *few,
             else
                 begin_panel(&o);
             for (int64_t g = 0; g < groups; g++) {
-                const int64_t row = g * Q7_PARTS_ROWS, now = q7_min(visit, steps - step);
+                const int64_t row = g * each, now = q7_min(visit, steps - step);
                 const bool more = g + 1 < groups;
-                if (!p) o.a = rows_at(x, more ? g + 1 : 0, more ? step : step + visit, visit);
+                if (!p) o.a = rows_at(x, more ? g + 1 : 0, each, more ? step : step + visit, visit);
                 float *to = few ? room.unscaled[other][0] : sums + row * NR;
                 BARRIER();
                 multipliers[kind][x->m - row > TILE](room.a[g] + step * Q7_PARTS_SIZE, b, now,
@@ -266,7 +266,7 @@ Q7_INLINE void multiply_rows(const q7_gemm_block *x, const q7_block_tile *few,
                                       .scale = few->scale + (p * few->blocks + block) * NR,
                                       .to = sums + row * NR,
                                       .blocks = q7_ceil_div(now, of_block),
-                                      .rows = q7_min(Q7_PARTS_ROWS, x->m - row),
+                                      .rows = q7_min(each, x->m - row),
                                       .first = step == 0};
                 other = !other;
             }
@@ -290,24 +290,26 @@ Q7_INLINE void multiply_rows(const q7_gemm_block *x, const q7_block_tile *few,
     finish_rows(&o.last, x->m);
 }
 
-static void multiply_kind(const q7_gemm_block *x, const q7_block_tile *few) {
+static void multiply_kind(const q7_gemm_block *x, int64_t each, const q7_block_tile *few) {
     if (few)
-        multiply_rows(x, few, BITS);
+        multiply_rows(x, each, few, BITS);
     else if (x->b_dtype == Q7_BF16)
-        multiply_rows(x, NULL, BF16);
+        multiply_rows(x, each, NULL, BF16);
     else if (x->b_dtype == Q7_F16)
-        multiply_rows(x, NULL, F16);
+        multiply_rows(x, each, NULL, F16);
     else
-        multiply_rows(x, NULL, FLOATS);
+        multiply_rows(x, each, NULL, FLOATS);
 }
 
-/* Blocks of rows and of k, one after the other. */
+/* Blocks of rows and of k, one after the other. Groups have as many rows each, a tile and a part of the
+ * second: products take no longer than their rows want. */
 static void multiply_blocks(const q7_gemm_block *x, const q7_block_tile *few) {
     const int64_t groups = q7_ceil_div(x->m, Q7_PARTS_ROWS), blocks = q7_ceil_div(groups, GROUPS);
-    q7_tiles_configure(TILE);
+    const int64_t each = q7_ceil_div(x->m, groups);
+    q7_tiles_configure(q7_min(TILE, each), q7_max(1, each - TILE));
     for (int64_t i = 0; i < blocks; i++) {
-        const int64_t row = i * groups / blocks * Q7_PARTS_ROWS;
-        const int64_t m = q7_min((i + 1) * groups / blocks * Q7_PARTS_ROWS, x->m) - row;
+        const int64_t row = i * groups / blocks * each;
+        const int64_t m = q7_min((i + 1) * groups / blocks * each, x->m) - row;
         q7_gemm_epilogue epilogue;
         const q7_gemm_block rows = q7_gemm_part(x, row, m, 0, x->n, NR, &epilogue);
         for (int64_t k0 = 0; k0 < x->k; k0 += Q7_GEMM_TILE_K) {
@@ -319,7 +321,7 @@ static void multiply_blocks(const q7_gemm_block *x, const q7_block_tile *few) {
             part.accumulate = x->accumulate || k0 > 0;
             if (k0 + part.k < x->k) part.epilogue = NULL;
             if (few) rest = *few, rest.first = k0;
-            multiply_kind(&part, few ? &rest : NULL);
+            multiply_kind(&part, each, few ? &rest : NULL);
         }
     }
     _tile_release();

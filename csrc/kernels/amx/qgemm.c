@@ -63,7 +63,7 @@ Q7_INLINE void multiply(const q7_qgemm_block *x, const q7_quads *q, int64_t firs
                         int64_t rows, const bool is_signed) {
     _Alignas(64) int32_t sums[2 * TILE * NR], shift[NR];
     const char *b = x->b;
-    q7_tiles_configure(rows);
+    q7_tiles_configure(rows, rows);
     for (int64_t column = 0; column < x->n; column += NR) {
         q7_quads_shift(q, (const int32_t *)(const void *)b, x->b_zero ? x->b_zero + column : NULL,
                        shift);

@@ -25,20 +25,23 @@ static _Thread_local struct {
 /* Rows to cut, some steps of one at a time. */
 typedef struct rows {
     int64_t row, end, step, steps;
+    q7_bf16 *parts; /* of the row and the step */
 } rows;
 
-/* Those of a group. */
-static rows rows_at(const q7_gemm_block *x, int64_t group, int64_t step, int64_t steps) {
-    const int64_t row = group * Q7_PARTS_ROWS;
+/* Those of a group, each of which has `each`. */
+static rows rows_at(const q7_gemm_block *x, int64_t group, int64_t each, int64_t step,
+                    int64_t steps) {
+    const int64_t row = group * each;
     const bool any = step * Q7_PARTS_STEP < x->k;
-    return (rows){row, any ? q7_min(x->m, row + Q7_PARTS_ROWS) : row, step, steps};
+    return (rows){row, any ? q7_min(x->m, row + each) : row, step, steps,
+                  room.a[group] + step * Q7_PARTS_SIZE};
 }
 
 Q7_INLINE void cut_rows(rows *r, const q7_gemm_block *x, int64_t count) {
-    for (const int64_t end = q7_min(r->row + count, r->end); r->row < end; r->row++) {
+    const int64_t end = q7_min(r->row + count, r->end);
+    for (; r->row < end; r->row++, r->parts += Q7_PARTS_STEP) {
         const float *a = x->a + r->row * x->a_row_stride + r->step * Q7_PARTS_STEP;
-        q7_bf16 *to = room.a[r->row / Q7_PARTS_ROWS] + r->step * Q7_PARTS_SIZE +
-                      r->row % Q7_PARTS_ROWS * Q7_PARTS_STEP;
+        q7_bf16 *to = r->parts;
         const int64_t ahead = r->steps * Q7_PARTS_STEP;
         int64_t left = x->k - r->step * Q7_PARTS_STEP;
         __m512 largest = r->step ? room.largest[r->row] : _mm512_setzero_ps();

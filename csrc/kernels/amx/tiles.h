@@ -10,12 +10,13 @@ typedef struct q7_tiles {
     uint8_t rows[16];
 } q7_tiles;
 
-/* Sums and rows of a in tiles of `rows` rows; b in whole ones, of 16. */
-static inline void q7_tiles_configure(int64_t rows) {
+/* Sums and rows of a in tiles of `rows` rows, the second ones (2, 3 and 5) of `more`, which is what
+ * products take: b in whole tiles, of 16. */
+static inline void q7_tiles_configure(int64_t rows, int64_t more) {
     q7_tiles config = {.palette = 1};
     for (int i = 0; i < 8; i++) {
         config.bytes[i] = 64;
-        config.rows[i] = (uint8_t)(i < 6 ? rows : 16);
+        config.rows[i] = (uint8_t)(i > 5 ? 16 : i == 2 || i == 3 || i == 5 ? more : rows);
     }
     __asm__ volatile("" ::"m"(config)); /* gcc's intrinsic is said to read 8 bytes */
     _tile_loadconfig(&config);
