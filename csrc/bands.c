@@ -112,7 +112,9 @@ static q7_band_step describe(const q7_plan *p, int64_t step, const int64_t *args
     for (int i = 0; i < 2; i++) s.slices[i] = slice(p, step, at->scratch[i], values, threads);
     s.whole = p->steps[step].op == Q7_OP_conv_last;
     s.out_width = word(args, at->OW);
-    if (s.whole && q7_kernels[p->steps[step].kernel].mr == Q7_TALL) s.least = Q7_GEMM_FEW + 1;
+    const bool tall = s.whole && q7_kernels[p->steps[step].kernel].mr == Q7_TALL;
+    if (tall) s.least = Q7_GEMM_FEW + 1;
+    if (tall && s.slices[0]) s.images = 0; /* its windows are those of an image */
     if (s.out_height * s.out_line == 0) s.images = 0;
     return s;
 }

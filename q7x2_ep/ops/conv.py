@@ -53,6 +53,8 @@ MIN_FILTERS, MIN_GROUPED = 8, 4  # of the only group; of one of several
 MAX_DIRECT = 1 << 15  # weights of a group: 128 KB of L2
 MAX_PLANES = 4
 MIN_TILED = 128, 1 << 16  # channels and filters; weights
+MAX_FORMED = 1 << 19  # floats of an image's windows: 2 MB
+READING = 64, 1 << 18  # pixels, at most, and channels times filters
 MIN_GATED = 5  # pixels to a filter where its weights take the gates
 
 
@@ -202,7 +204,7 @@ def conv_step(
     It reads and writes images whose channels lie side by side. Where there are few filters to a
     group, most of a panel would be empty: then it works on planes, and rows of filters, unless x
     has no planes.
-    Products in tiles of AMX are those of one pixel (docs/decisions.md 89, 122).
+    What AMX multiplies in tiles: docs/decisions.md 89, 122 and 126.
     """
     require_dtype(node, node.inputs[0].dtype, F32)
     if is_flat(node, b):
@@ -231,7 +233,7 @@ def conv_step(
         b.step("conv", kernel="gemm", tiles=False, M=w.shape[0], groups=groups, **fields)
     elif is_direct(node, spec):
         direct_step(node, b, fields, residual)
-    elif is_winograd(node, spec):
+    elif is_winograd(node, spec) and not (is_tiled(node, b, spec) and reads_weights(node, spec)):
         winograd_step(node, b, fields, residual)
     else:
         filters, channels, taps = w.shape[0], w.shape[1], product(w.shape[2:])
@@ -243,16 +245,37 @@ def conv_step(
         rows = minimum(pixels, b.constants["GEMM_ROWS"])
         fields["windows"] = b.threads * rows * min(k, b.constants["CONV_K_BLOCK"]) * 4
         fields.update(last_fields(node, b, residual), M=filters, groups=groups)
-        b.step("conv_last", kernel="gemm", tiles=fits_tiles(node), **fields)
+        tiles = is_tiled(node, b, spec)
+        if tiles:
+            in_place = is_pointwise(node) and fields["x"].channels_last().is_contiguous()
+            fields["windows"] = 0 if in_place else pixels // spec["N"] * k * 4
+        b.step("conv_last", kernel="gemm", tiles=tiles, **fields)
 
 
-def fits_tiles(node: Node) -> bool:
-    """Whether a convolution is a product of pixels as they lie, and large enough for AMX."""
+def is_pointwise(node: Node) -> bool:
+    """Whether every pixel of y has one of x."""
     x, w = node.inputs[:2]
-    if product(w.shape[2:]) > 1 or node.attrs["group"] > 1:
+    return product(w.shape[2:]) == 1 and tuple(node.output.shape[2:]) == tuple(x.shape[2:])
+
+
+def is_tiled(node: Node, b: Any, spec: dict[str, Dim]) -> bool:
+    """Whether AMX multiplies floats, and a convolution is large enough for it, and one of pixels
+    as they lie, or has windows that stay in L2.
+    """
+    w = node.inputs[1]
+    tiles = b.kernel("gemm").multiplies_floats_in_tiles
+    if not tiles or node.attrs["group"] > 1 or min(w.shape[:2]) < MIN_TILED[0]:
         return False
-    enough = min(w.shape[:2]) >= MIN_TILED[0] and product(w.shape) >= MIN_TILED[1]
-    return enough and tuple(node.output.shape[2:]) == tuple(x.shape[2:])
+    windows = spec["OD"] * spec["OH"] * spec["OW"] * product(w.shape[1:])
+    few = isinstance(windows, int) and windows <= MAX_FORMED
+    return product(w.shape) >= MIN_TILED[1] and (is_pointwise(node) or few)
+
+
+def reads_weights(node: Node, spec: dict[str, Dim]) -> bool:
+    """Whether one small image has so many weights that reading them is what takes the time."""
+    pixels = spec["N"] * spec["OD"] * spec["OH"] * spec["OW"]
+    few = isinstance(pixels, int) and pixels <= READING[0]
+    return few and product(node.inputs[1].shape[:2]) >= READING[1]
 
 
 def gated(b: Any, packed: Any, gate: Optional[Value], lanes: int, together: int = 1) -> Any:
