@@ -24,8 +24,8 @@ enum {
 typedef struct conv_job {
     q7_conv_last_args x;
     const q7_call *call;
-    bool in_tiles;                        /* of AMX */
-    const float *rows;                    /* of windows, if these are somewhere */
+    bool in_tiles;     /* of AMX */
+    const float *rows; /* of windows, if these are somewhere */
     int64_t row_stride;
     int64_t pixels, channels, filters, k; /* of the product; channels and filters of a group */
     int64_t run;                          /* floats side by side, of a tap */

@@ -46,6 +46,8 @@ def test_tiles_are_for_bytes_where_there_are_many_cpus(cap, cpus, floats, byte):
         ("1,4,8,14,14", "16,4,3,3,3", "conv_direct"),
         ("1,64,8,14,14", "64,64,3,1,1", "winograd"),
         ("1,64,8,14,14", "64,64,4,1,1", "conv_last"),
+        ("2,512,9,9", "512,512,3,3", "winograd"),
+        ("1,256,12,12", "256,256,3,3", "winograd"),
         ("1,64,300", "64,64,3", "winograd"),
         ("1,64,300", "64,64,7", "winograd"),
         ("1,160,17,17", "192,160,1,7", "winograd"),
@@ -61,13 +63,17 @@ def test_convolutions_are_not_in_tiles(x, w, op):
     [
         ("1,256,14,14", "1024,256,1,1", "", "amx"),
         ("N,1024,H,W", "256,1024,1,1", "", "amx"),
-        ("1,256,14,14", "1024,256,1,1", " {strides=[2, 2]}", "avx512"),
+        ("1,256,14,14", "1024,256,1,1", " {strides=[2, 2]}", "amx"),
+        ("2,256,12,12", "256,256,5,5", "", "amx"),
+        ("N,1024,H,W", "256,1024,1,1", " {strides=[2, 2]}", "avx512"),
+        ("1,256,28,28", "256,256,5,5", "", "avx512"),
+        ("1,512,7,7", "512,512,3,3", " {pads=[1, 1, 1, 1]}", "amx"),
         ("1,512,14,14", "1024,256,1,1", " {group=2}", "avx512"),
         ("1,96,14,14", "1024,96,1,1", "", "avx512"),
         ("1,192,14,14", "192,192,1,1", "", "avx512"),
     ],
 )
-def test_products_of_pixels_are_in_tiles_where_they_are_large(x, w, attrs, isa):
+def test_products_are_in_tiles_where_they_are_large_and_windows_are_few(x, w, attrs, isa):
     assert isa_of("conv_last", x, f"f32[{w}]", f"Conv(%x, %w){attrs}") == isa
 
 
