@@ -1,10 +1,11 @@
 /* gemm.c: the kernels of ../gemm.h and ../block_gemm.h in AMX tiles. Read parts.h, rows.h and columns.h first.
  *
- * A panel of b is multiplied some steps of k at a time, a visit, by every group of 32 rows of a; sums of a
- * group lie in memory between two visits. Those of a single group stay in tiles instead: parts of b are in
- * two places by turns, and a step cuts the next one. AVX-512 works beside the products: it cuts what b has for the
- * next visit, while the first panel is multiplied also what a has for it, and it finishes sums of the
- * panel before. Few rows, a that is not contiguous along k, and what does not fit go to the kernels of
+ * Every group of up to 32 rows of a is multiplied by all k of a panel of b in one visit; only those by the
+ * first panel are of a few steps of k, and sums lie in memory between two visits. AVX-512 works beside the
+ * products: it cuts what b has for the next visit, while the first panel is multiplied also what a has for
+ * it, and it finishes sums of the panel before. Where there is one group alone, a step cuts the next one of b:
+ * parts are in two places by turns, which stay in L1. Few rows, a that is not contiguous along k, and what
+ * does not fit go to the kernels of
  * AVX-512.
  *
  * Fewer parts of b are fewer products: six for a float, five for a float16, three for a bfloat16, with the
@@ -14,11 +15,7 @@
 #include "columns.h"
 
 enum {
-    /* Steps of a visit. Parts of b go to L2 and back where they are those of a whole panel, sums where
-     * visits are short: for two groups, and while rows are cut, it pays to stay in L1. */
-    SHORT = 1,
-    FEW_GROUPS = 2,
-    FIRST = 2,
+    FIRST = 2,    /* steps of a visit while rows are cut, which else is a whole panel, or */
     LONGEST = 8,  /* of weights of a few bits whose block is longer, */
     LONG = 4,     /* as many blocks as there are in so many steps, or one */
     PLACES = 4,   /* where AVX-512 works, in a step: behind loads, which it would delay */
@@ -218,20 +215,19 @@ Q7_INLINE void multiply_rows(const q7_gemm_block *x, int64_t each, const q7_bloc
     const int64_t of_block = few ? q7_min(few->block / Q7_PARTS_STEP, LONGEST) : 0;
     const int64_t of_visit = few ? q7_max(1, LONG / of_block) * of_block : 0;
     const int64_t first = few ? of_visit : FIRST;
-    const int64_t usual = few ? of_visit : groups <= FEW_GROUPS ? SHORT : steps;
     const bool in_tiles = groups == 1 && steps > 1 && !few;
+    const int64_t usual = few ? of_visit : in_tiles ? 1 : steps;
     const int64_t finished = q7_max(FINISHED, q7_ceil_div(x->m, groups * steps));
-    beside o = {
-        .x = x,
-        .few = few,
-        .usual = usual,
-        .b = {.all = groups <= FEW_GROUPS, .largest = {_mm512_setzero_ps(), _mm512_setzero_ps()}},
-        .a = rows_at(x, 0, each, 0, first),
-        .last = {.rows = finished, .steps = q7_max(1, groups * steps * finished / x->m)},
-        .of_block = of_block,
-        .units = q7_ceil_div(few ? TILE * few->bits / 8 : TILE, PLACES * groups),
-        .row_count = each / (first * PLACES - 1) + 1,
-        .added = each / (usual * PLACES - 1) + 1};
+    beside o = {.x = x,
+                .few = few,
+                .usual = usual,
+                .b = {.all = groups == 1, .largest = {_mm512_setzero_ps(), _mm512_setzero_ps()}},
+                .a = rows_at(x, 0, each, 0, first),
+                .last = {.rows = finished, .steps = q7_max(1, groups * steps * finished / x->m)},
+                .of_block = of_block,
+                .units = q7_ceil_div(few ? TILE * few->bits / 8 : TILE, PLACES * groups),
+                .row_count = each / (first * PLACES - 1) + 1,
+                .added = each / (usual * PLACES - 1) + 1};
     const int width = 2 * parts_of(kind) * Q7_PARTS_TILE;
     bool odd = false;
     int other = 0;
