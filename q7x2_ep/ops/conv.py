@@ -237,25 +237,28 @@ def conv_step(
         winograd_step(node, b, fields, residual)
     else:
         filters, channels, taps = w.shape[0], w.shape[1], product(w.shape[2:])
-        k, pixels = channels * taps, spec["N"] * spec["OD"] * spec["OH"] * spec["OW"]
+        k, each = channels * taps, spec["OD"] * spec["OH"] * spec["OW"]  # pixels of an image
         packed = b.packed(
             k, filters // groups, taps, k, w, matrices=groups, taps=taps, tap_stride=1
         )
         fields["w"] = gated(b, packed, node.input(4), filters)
-        rows = minimum(pixels, b.constants["GEMM_ROWS"])
+        rows = minimum(spec["N"] * each, b.constants["GEMM_ROWS"])
         fields["windows"] = b.threads * rows * min(k, b.constants["CONV_K_BLOCK"]) * 4
         fields.update(last_fields(node, b, residual), M=filters, groups=groups)
         tiles = is_tiled(node, b, spec)
         if tiles:
-            in_place = is_pointwise(node) and fields["x"].channels_last().is_contiguous()
-            fields["windows"] = 0 if in_place else pixels // spec["N"] * k * 4
+            in_place = is_pointwise(node, spec) and fields["x"].channels_last().is_contiguous()
+            fields["windows"] = 0 if in_place else each * k * 4
         b.step("conv_last", kernel="gemm", tiles=tiles, **fields)
 
 
-def is_pointwise(node: Node) -> bool:
-    """Whether every pixel of y has one of x."""
+def is_pointwise(node: Node, spec: dict[str, Dim]) -> bool:
+    """Whether every pixel of y is made of the one of x at its place."""
     x, w = node.inputs[:2]
-    return product(w.shape[2:]) == 1 and tuple(node.output.shape[2:]) == tuple(x.shape[2:])
+    steps = all(spec[f"stride_{axis}"] == 1 for axis in "dhw")
+    pads = any(spec[f"pad_{side}"] != 0 for side in ("front", "top", "left"))
+    same = tuple(node.output.shape[2:]) == tuple(x.shape[2:])
+    return product(w.shape[2:]) == 1 and same and steps and not pads
 
 
 def is_tiled(node: Node, b: Any, spec: dict[str, Dim]) -> bool:
@@ -268,7 +271,7 @@ def is_tiled(node: Node, b: Any, spec: dict[str, Dim]) -> bool:
         return False
     windows = spec["OD"] * spec["OH"] * spec["OW"] * product(w.shape[1:])
     few = isinstance(windows, int) and windows <= MAX_FORMED
-    return product(w.shape) >= MIN_TILED[1] and (is_pointwise(node) or few)
+    return product(w.shape) >= MIN_TILED[1] and (is_pointwise(node, spec) or few)
 
 
 def reads_weights(node: Node, spec: dict[str, Dim]) -> bool:

@@ -36,6 +36,29 @@ def check(shape: tuple[int, ...], spelling: Callable[..., Any]) -> Counter:
     return Counter(step.op for step in session._session.program.steps)
 
 
+@pytest.mark.parametrize(
+    ("image", "shape", "attrs"),
+    [
+        ((3, 256, 14, 13), (256, 256, 1, 1), {"strides": [2, 2]}),
+        ((2, 256, 1, 1), (256, 256, 1, 1), {"strides": [2, 2]}),  # as many pixels as x has, but not
+        ((2, 256, 5, 5), (256, 256, 1, 1), {"strides": [2, 2], "pads": [2] * 4}),  # those of x
+        ((1, 512, 7, 7), (512, 512, 3, 3), {"pads": [1] * 4}),
+        ((2, 160, 9, 8), (192, 160, 5, 5), {"dilations": [2, 1], "pads": [4, 2, 4, 2]}),
+        ((1, 256, 300), (256, 256, 1), {"strides": [3]}),
+    ],
+)
+def test_products_of_few_windows(
+    image: tuple[int, ...], shape: tuple[int, ...], attrs: dict[str, Any]
+) -> None:
+    """Convolutions that AMX multiplies as a whole, where there is AMX."""
+
+    def net(g: Any, x: Any) -> Any:
+        y = filters(g, x, *shape, **attrs)
+        return g.Relu(y), filters(g, y, 128, shape[0], *[1] * (len(shape) - 2))
+
+    check(image, net)
+
+
 IMAGES = {3: (2, 3, 20), 4: (2, 3, 5, 6), 5: (1, 3, 4, 5, 3)}
 REDUCTIONS = [
     (ndim, axes, keepdims)
