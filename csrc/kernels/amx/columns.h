@@ -57,6 +57,12 @@ Q7_INLINE void note_zeros(columns *c, const uint8_t *zero) {
         c->shift[j] = _mm512_sub_epi16(base, pairs_of(zeros, zeros, 16 * j));
 }
 
+/* What follows is cut into the other room.b. */
+Q7_INLINE void take_turns(columns *c) {
+    c->turn = !c->turn;
+    c->parts = room.b[c->turn];
+}
+
 /* `visit` steps of a panel from `step` of x on, or what there is of them; few: of BITS. */
 static void point_at(columns *c, const q7_gemm_block *x, const q7_block_tile *few, int64_t panel,
                      int64_t step, int64_t visit) {
@@ -82,8 +88,7 @@ static void point_at(columns *c, const q7_gemm_block *x, const q7_block_tile *fe
     }
     c->b += step * step_bytes;
     c->units = ends ? 0 : steps * c->per_step;
-    c->turn = !c->turn;
-    c->parts = room.b[c->turn];
+    take_turns(c);
     c->tail = !ends && steps * step_bytes > left_bytes;
     if (!c->tail) return;
     const int64_t whole = (steps - 1) * step_bytes;
@@ -160,10 +165,7 @@ Q7_INLINE void cut_unit(columns *c, const enum kind kind) {
     c->b = !ends ? low + row : to_tail ? (const char *)room.tail : high + row;
     c->parts += pairs * Q7_PARTS_STEP;
     if (ends) c->parts += (2 * parts - 1) * Q7_PARTS_TILE;
-    if (ends && c->by_turns && c->units) {
-        c->turn = !c->turn;
-        c->parts = room.b[c->turn];
-    }
+    if (ends && c->by_turns && c->units) take_turns(c);
     if (kind == BITS && ends && c->zero && ++c->step == c->steps) {
         c->step = 0;
         c->zero += NR;

@@ -138,7 +138,7 @@ static void begin_panel(beside *o) {
     point_at(&o->b, o->x, o->few, ++o->panel, 0, o->usual);
 }
 
-/* sums (32, NR), or (16, NR) unless `two`, = or += a @ b; of BITS as many sums as there are blocks. */
+/* sums (up to 32, NR), or (up to 16, NR) unless `two`, = or += a @ b; of BITS as many sums as there are blocks. */
 Q7_INLINE void multiply(const q7_bf16 *a, const q7_bf16 *b, int64_t steps, const enum kind kind,
                         const bool two, bool add, float *sums, beside *o) {
     const int parts = parts_of(kind);
