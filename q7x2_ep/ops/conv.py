@@ -52,9 +52,11 @@ from q7x2_ep.ops.winograd import (
 MIN_FILTERS, MIN_GROUPED = 8, 4  # of the only group; of one of several
 MAX_DIRECT = 1 << 15  # weights of a group: 128 KB of L2
 MAX_PLANES = 4
-MIN_TILED = 128, 1 << 16  # channels and filters; weights
+MIN_TILED = 96, 128, 1 << 15  # channels, filters, weights
+WIDE = 128, 256  # channels, filters
+FEW_PIXELS = 64
 MAX_FORMED = 1 << 19  # floats of an image's windows: 2 MB
-READING = 64, 1 << 18  # pixels, at most, and channels times filters
+READING = 1 << 18  # channels times filters for few pixels
 MIN_GATED = 5  # pixels to a filter where its weights take the gates
 
 
@@ -263,22 +265,29 @@ def is_pointwise(node: Node, spec: dict[str, Dim]) -> bool:
 
 def is_tiled(node: Node, b: Any, spec: dict[str, Dim]) -> bool:
     """Whether AMX multiplies floats, and a convolution is large enough for it, and one of pixels
-    as they lie, or has windows that stay in L2.
+    as they lie, or has windows that stay in L2. Before all is in tiles rows are cut beside the
+    first panel of filters, of a few steps: only one of pixels, channels and filters may be few.
     """
     w = node.inputs[1]
-    tiles = b.kernel("gemm").multiplies_floats_in_tiles
-    if not tiles or node.attrs["group"] > 1 or min(w.shape[:2]) < MIN_TILED[0]:
+    filters, channels = w.shape[:2]
+    if not b.kernel("gemm").multiplies_floats_in_tiles or node.attrs["group"] > 1:
         return False
-    windows = spec["OD"] * spec["OH"] * spec["OW"] * product(w.shape[1:])
-    few = isinstance(windows, int) and windows <= MAX_FORMED
-    return product(w.shape) >= MIN_TILED[1] and (is_pointwise(node, spec) or few)
+    if any(n < least for n, least in zip((channels, filters, product(w.shape)), MIN_TILED)):
+        return False
+    pixels = spec["OD"] * spec["OH"] * spec["OW"]
+    few = isinstance(pixels, int) and pixels <= FEW_PIXELS
+    if few + (channels < WIDE[0]) + (filters < WIDE[1]) > 1:
+        return False
+    windows = pixels * product(w.shape[1:])
+    small = isinstance(windows, int) and windows <= MAX_FORMED
+    return is_pointwise(node, spec) or small
 
 
 def reads_weights(node: Node, spec: dict[str, Dim]) -> bool:
     """Whether one small image has so many weights that reading them is what takes the time."""
     pixels = spec["N"] * spec["OD"] * spec["OH"] * spec["OW"]
-    few = isinstance(pixels, int) and pixels <= READING[0]
-    return few and product(node.inputs[1].shape[:2]) >= READING[1]
+    few = isinstance(pixels, int) and pixels <= FEW_PIXELS
+    return few and product(node.inputs[1].shape[:2]) >= READING
 
 
 def gated(b: Any, packed: Any, gate: Optional[Value], lanes: int, together: int = 1) -> Any:

@@ -128,8 +128,8 @@ Q7_INLINE void cut_bits(const columns *c, const char *low, const char *high) {
 }
 
 /* Ahead of a step of floats are the high rows of the next and the low rows of the one behind it, with
- * which a page of panels begins. Where there is time, fetching only these is better: the others then come
- * unasked. */
+ * which a page of panels begins. Where as many rows as a task may have leave time, fetching only these is
+ * better: the others then come unasked. */
 Q7_INLINE void cut_unit(columns *c, const enum kind kind) {
     const int64_t row = kind == FLOATS ? NR * 4 : kind == BITS ? NR : NR * 2;
     const int parts = parts_of(kind);
