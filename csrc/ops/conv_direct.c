@@ -62,9 +62,10 @@ static void copy_lines(const conv_job *job, const float *image, int64_t first, i
         }
 }
 
-/* n pixels of each of `lines` lines; pixel: the first; from: its window. */
+/* n pixels of each of `lines` lines; pixel: the first; from: its window; soon: where x, in planes, has what
+ * is copied for the lines that follow, or NULL: it is fetched meanwhile, a plane for each line. */
 static void conv_band(const conv_job *job, int64_t group, int64_t pixel, int64_t lines, int64_t n,
-                      const float *from) {
+                      const float *from, const float *soon) {
     const q7_conv_direct_args *x = &job->x;
     const float *weights = (const float *)x->w + pixel / (x->OH * x->OW) * x->w_n_stride;
     const int64_t nr = job->call->nr / x->together; /* filters of a panel */
@@ -96,6 +97,10 @@ static void conv_band(const conv_job *job, int64_t group, int64_t pixel, int64_t
             const q7_span next = q7_span_of(panel_floats, lines, line); /* of the next panel */
             t.next = w + panel_floats + next.begin;
             t.next_floats = next.end - next.begin;
+            if (soon && panel + 1 == job->panels) {
+                t.next = soon + line * x->x_c_stride;
+                t.next_floats = line < job->channels ? lines * x->stride_h * x->x_h_stride : 0;
+            }
             ((q7_conv_direct_kernel)job->call->kernel)(&t);
             t.x += x->stride_h * job->h_stride;
             t.y += x->OW * x->y_stride;
@@ -119,7 +124,7 @@ static void conv_task(void *arg, int64_t task, int64_t thread) {
             x->w_n_stride ? x->OH * x->OW : job->lines; /* pixels of same weights */
         for (int64_t pixel = first, n; pixel < end; pixel += n) {
             n = q7_min(end - pixel, each - pixel % each);
-            conv_band(job, group, pixel, 1, n, from + pixel * x->x_w_stride);
+            conv_band(job, group, pixel, 1, n, from + pixel * x->x_w_stride, NULL);
         }
         return;
     }
@@ -130,8 +135,11 @@ static void conv_task(void *arg, int64_t task, int64_t thread) {
         n = q7_min(end - line, x->OH - oh);
         if (!job->in_place)
             copy_lines(job, image, h, reach(n, x->stride_h, x->kh, x->dilation_h), left, copy);
+        const int64_t below = h + reach(n, x->stride_h, x->kh, x->dilation_h);
+        const bool fetches = !job->in_place && job->w_stride == 1 && job->parts == 1 && x->H > 1;
         conv_band(job, group, line * x->OW + columns.begin, n, columns.end - columns.begin,
-                  job->in_place ? image + h * x->x_h_stride - left * x->x_w_stride : copy);
+                  job->in_place ? image + h * x->x_h_stride - left * x->x_w_stride : copy,
+                  fetches ? image + below * x->x_h_stride : NULL);
     }
 }
 
