@@ -53,7 +53,7 @@ MIN_FILTERS, MIN_GROUPED = 8, 4  # of the only group; of one of several
 MAX_DIRECT = 1 << 15  # weights of a group: 128 KB of L2
 MAX_PLANES = 4
 MIN_TILED = 96, 128, 1 << 15  # channels, filters, weights
-WIDE = 128, 256  # channels, filters
+WIDE = 160, 256  # channels, filters
 FEW_PIXELS = 64
 MAX_FORMED = 1 << 19  # floats of an image's windows: 2 MB
 READING = 1 << 18  # channels times filters for few pixels
@@ -233,7 +233,7 @@ def conv_step(
         pack = matmul_scratch(b, k, spec["OD"] * spec["OH"] * spec["OW"], "CONV_PANELS")
         fields.update(x=x, w=w, residual=residual, y=node.output, pack=pack)
         b.step("conv", kernel="gemm", tiles=False, M=w.shape[0], groups=groups, **fields)
-    elif is_direct(node, spec):
+    elif is_direct(node, spec) and (node.input(4) is not None or not is_tiled(node, b, spec)):
         direct_step(node, b, fields, residual)
     elif is_winograd(node, spec) and not (is_tiled(node, b, spec) and reads_weights(node, spec)):
         winograd_step(node, b, fields, residual)

@@ -172,7 +172,7 @@ def test_gates_of_channels(sizes: tuple[int, int], dims: tuple[int, ...]) -> Non
     assert_fuses(gated, given, {"q7::Conv": 1, "Mul": 0, "q7::Chain": 0})
 
 
-@pytest.mark.parametrize("sizes", [(32, 16), (32, 24), (5, 9), (70, 40)])
+@pytest.mark.parametrize("sizes", [(32, 16), (32, 24), (5, 9), (70, 40), (256, 128)])
 @pytest.mark.parametrize("images", ["B", 3])
 def test_gates_of_several_images(images: Any, sizes: tuple[int, int]) -> None:
     channels, filters = sizes
@@ -182,7 +182,7 @@ def test_gates_of_several_images(images: Any, sizes: tuple[int, int]) -> None:
         return g.Conv(y, v, pads=PADS)
 
     given = {
-        "x": (images, channels, 20, 30),
+        "x": (images, channels, 22, 30),
         "gate": (images, channels, 1, 1),
         "w": weights(filters, channels, 1, 1),
         "b": weights(filters),
