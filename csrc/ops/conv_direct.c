@@ -136,10 +136,10 @@ static void conv_task(void *arg, int64_t task, int64_t thread) {
         if (!job->in_place)
             copy_lines(job, image, h, reach(n, x->stride_h, x->kh, x->dilation_h), left, copy);
         const int64_t below = h + reach(n, x->stride_h, x->kh, x->dilation_h);
-        const bool fetches = !job->in_place && job->w_stride == 1 && job->parts == 1 && x->H > 1;
+        const bool in_planes = job->w_stride == 1 && job->parts == 1 && x->H > 1;
         conv_band(job, group, line * x->OW + columns.begin, n, columns.end - columns.begin,
                   job->in_place ? image + h * x->x_h_stride - left * x->x_w_stride : copy,
-                  fetches ? image + below * x->x_h_stride : NULL);
+                  !job->in_place && in_planes ? image + below * x->x_h_stride : NULL);
     }
 }
 
