@@ -133,13 +133,17 @@ static void conv_task(void *arg, int64_t task, int64_t thread) {
         const int64_t oh = line % x->OH, h = oh * x->stride_h - x->pad_top;
         const float *image = from + line / x->OH * x->x_n_stride;
         n = q7_min(end - line, x->OH - oh);
-        if (!job->in_place)
-            copy_lines(job, image, h, reach(n, x->stride_h, x->kh, x->dilation_h), left, copy);
-        const int64_t below = h + reach(n, x->stride_h, x->kh, x->dilation_h);
-        const bool in_planes = job->w_stride == 1 && job->parts == 1 && x->H > 1;
-        conv_band(job, group, line * x->OW + columns.begin, n, columns.end - columns.begin,
-                  job->in_place ? image + h * x->x_h_stride - left * x->x_w_stride : copy,
-                  !job->in_place && in_planes ? image + below * x->x_h_stride : NULL);
+        const int64_t pixel = line * x->OW + columns.begin, width = columns.end - columns.begin;
+        if (job->in_place) {
+            const float *window = image + h * x->x_h_stride - left * x->x_w_stride;
+            conv_band(job, group, pixel, n, width, window, NULL);
+            continue;
+        }
+        const int64_t under = reach(n, x->stride_h, x->kh, x->dilation_h);
+        const bool fetches = job->w_stride == 1 && job->parts == 1 && x->H > 1; /* planes */
+        copy_lines(job, image, h, under, left, copy);
+        conv_band(job, group, pixel, n, width, copy,
+                  fetches ? image + (h + under) * x->x_h_stride : NULL);
     }
 }
 

@@ -53,8 +53,8 @@ MIN_FILTERS, MIN_GROUPED = 8, 4  # of the only group; of one of several
 MAX_DIRECT = 1 << 15  # weights of a group: 128 KB of L2
 MAX_PLANES = 4
 MIN_TILED = 96, 128, 1 << 15  # channels, filters, weights
-WIDE = 160, 256  # channels, filters: less of one of them, or few pixels, is no loss
-FEW_PIXELS = 64  # of an image
+WIDE = 160, 256  # channels, filters: one of the two may be fewer, unless pixels are few
+FEW_PIXELS = 64
 MAX_FORMED = 1 << 19  # floats of an image's windows: 2 MB
 READING = 1 << 18  # channels times filters for few pixels
 MIN_GATED = 5  # pixels to a filter where its weights take the gates
@@ -206,7 +206,7 @@ def conv_step(
     It reads and writes images whose channels lie side by side. Where there are few filters to a
     group, most of a panel would be empty: then it works on planes, and rows of filters, unless x
     has no planes.
-    What AMX multiplies in tiles: docs/decisions.md 89, 122 and 126.
+    What AMX multiplies in tiles: docs/decisions.md 89, 122, 126 and 127.
     """
     require_dtype(node, node.inputs[0].dtype, F32)
     if is_flat(node, b):
@@ -226,6 +226,7 @@ def conv_step(
     if few and not unknown and groups == 1:  # planes of an image are a copy, which takes longer
         few = not (is_image(b, x) and (is_direct(node, spec) or is_winograd(node, spec)))
     several = not unknown and groups > 1 and each < MIN_FILTERS
+    tiles, gate = not few and is_tiled(node, b, spec), node.input(4)
     if (w.shape[1] == 1 and (w.shape[0] == groups or several)) or is_narrow(node, b):
         depthwise_step(node, b, fields, residual)
     elif few:
@@ -233,24 +234,23 @@ def conv_step(
         pack = matmul_scratch(b, k, spec["OD"] * spec["OH"] * spec["OW"], "CONV_PANELS")
         fields.update(x=x, w=w, residual=residual, y=node.output, pack=pack)
         b.step("conv", kernel="gemm", tiles=False, M=w.shape[0], groups=groups, **fields)
-    elif is_direct(node, spec) and (node.input(4) is not None or not is_tiled(node, b, spec)):
+    elif is_direct(node, spec) and (gate is not None or not tiles):  # has weights for each image
         direct_step(node, b, fields, residual)
-    elif is_winograd(node, spec) and not (is_tiled(node, b, spec) and reads_weights(node, spec)):
+    elif is_winograd(node, spec) and not (tiles and reads_weights(node, spec)):
         winograd_step(node, b, fields, residual)
     else:
         filters, channels, taps = w.shape[0], w.shape[1], product(w.shape[2:])
-        k, each = channels * taps, spec["OD"] * spec["OH"] * spec["OW"]  # pixels of an image
+        k, pixels = channels * taps, spec["OD"] * spec["OH"] * spec["OW"]  # of an image
         packed = b.packed(
             k, filters // groups, taps, k, w, matrices=groups, taps=taps, tap_stride=1
         )
-        fields["w"] = gated(b, packed, node.input(4), filters)
-        rows = minimum(spec["N"] * each, b.constants["GEMM_ROWS"])
+        fields["w"] = gated(b, packed, gate, filters)
+        rows = minimum(spec["N"] * pixels, b.constants["GEMM_ROWS"])
         fields["windows"] = b.threads * rows * min(k, b.constants["CONV_K_BLOCK"]) * 4
         fields.update(last_fields(node, b, residual), M=filters, groups=groups)
-        tiles = is_tiled(node, b, spec)
         if tiles:
             in_place = is_pointwise(node, spec) and fields["x"].channels_last().is_contiguous()
-            fields["windows"] = 0 if in_place else each * k * 4
+            fields["windows"] = 0 if in_place else pixels * k * 4
         b.step("conv_last", kernel="gemm", tiles=tiles, **fields)
 
 
@@ -265,8 +265,8 @@ def is_pointwise(node: Node, spec: dict[str, Dim]) -> bool:
 
 def is_tiled(node: Node, b: Any, spec: dict[str, Dim]) -> bool:
     """Whether AMX multiplies floats, and a convolution is large enough for it, and one of pixels
-    as they lie, or has windows that stay in L2. Before all is in tiles rows are cut beside the
-    first panel of filters, of a few steps: only one of pixels, channels and filters may be few.
+    as they lie, or has windows that stay in L2. What a product takes besides its tiles, as
+    cutting rows, wants enough of them: only one of pixels, channels and filters may be few.
     """
     w = node.inputs[1]
     filters, channels = w.shape[:2]
