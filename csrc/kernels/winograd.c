@@ -25,7 +25,7 @@ typedef struct tile {
 typedef struct block {
     const scheme *scheme;
     int64_t tiles, first_plane, end_plane, rows[2][2];
-    tile tile[Q7_WINOGRAD_TILES];
+    tile tile[Q7_WINOGRAD_MOST];
 } block;
 
 /* Has in the range of planes those of the kernel that meet x. */

@@ -21,7 +21,8 @@
  *     y[1] = m[1] - m[2] - m[3]    m[3] += d[j + 1] (-w[j])
  *
  * w holds the matrices G w G^T, below one another, as packed panels. Channels are summed in blocks of
- * Q7_WINOGRAD_K_BLOCK. room: q7_winograd_room floats. */
+ * Q7_WINOGRAD_K_BLOCK; amx sums all of them at once, in squares of stride 1 and one plane, all it has.
+ * room: q7_winograd_room floats, which are enough for a line of zeros and two panels of products, too. */
 #ifndef Q7_WINOGRAD_H
 #define Q7_WINOGRAD_H
 #include "../abi.h"
@@ -88,6 +89,6 @@ enum { Q7_WINOGRAD_GAP = 16 }; /* floats between rows of channels: not the same 
 static inline int64_t q7_winograd_room(const q7_winograd_args *x, int64_t nr) {
     const int64_t row = q7_winograd_k(x, 0) + Q7_WINOGRAD_GAP, rows = q7_winograd_pixels(x);
     const int64_t sums = x->stride == 1 ? q7_winograd_matrices(x) : 9;
-    return q7_ceil_div(row + Q7_WINOGRAD_TILES * (rows * row + sums * nr), 16) * 16;
+    return q7_ceil_div(row + x->block * (rows * row + sums * nr), 16) * 16;
 }
 #endif

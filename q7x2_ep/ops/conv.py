@@ -41,9 +41,11 @@ from q7x2_ep.ops.window import (
     window_guards,
 )
 from q7x2_ep.ops.winograd import (
+    is_cut,
     is_winograd,
     parts_of,
     tiled_axes,
+    tiles_of_block,
     transformed,
     turned,
     winograd_room,
@@ -367,11 +369,16 @@ def winograd_step(node: Node, b: Any, fields: dict[str, Any], residual: Optional
     whole = b.graph.constant(matrices, Type(w.dtype, matrices.shape), w.name)
     filters, rows = matrices.shape[1:]
     k = w.shape[1] * fields["kd"] * parts_of(fields["kw"])
-    floats = winograd_room(axes, stride, k, b.kernel("winograd").nr, b.constants)
-    fields.update(w=b.packed(rows, filters, 1, rows, whole))
+    kernel = b.kernel("winograd")
+    tiles = kernel.multiplies_floats_in_tiles and is_cut(fields, stride, matrices)
+    block = b.constants["WINOGRAD_TILES"]
+    if b.target.isa == "amx" and axes == "hw" and stride == 1:
+        block = tiles_of_block(k, filters * rows, tiles, b.constants)
+    floats = winograd_room(axes, stride, k, kernel.nr, block)
+    fields.update(w=b.packed(rows, filters, 1, rows, whole), block=block)
     fields.update(room=b.threads * floats * 4, stride=stride)
     del fields["stride_h"]
-    b.step("winograd", kernel="winograd", **fields)
+    b.step("winograd", kernel="winograd", tiles=tiles, **fields)
 
 
 def is_narrow(node: Node, b: Any) -> bool:

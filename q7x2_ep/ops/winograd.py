@@ -21,6 +21,10 @@ MIN_PIXELS = 36
 WINOGRAD_SHARE = 0.9  # of the products of windows, what they cost beside theirs included
 SMALL_DILATION = 8  # for images of unknown size
 WINOGRAD_GAP = 16  # Q7_WINOGRAD_GAP
+CUT = (64, 128)  # channels, the least filters
+MIN_CUT = (64, 512, 2**23)  # and pixels, and products of these, for tiles of AMX
+LARGE_BLOCK = 3 * 2**17  # floats, 1.5 MB, where L2 has 2 MB, for
+LARGE_WEIGHTS = 2**19  # floats of a group, which come from beyond L2 for each block
 
 
 def tiled_axes(spec: Mapping[str, Any]) -> str:
@@ -128,9 +132,34 @@ def transformed(w: np.ndarray, groups: int, axes: str, stride: int = 1) -> np.nd
     return np.concatenate(matrices, axis=1).reshape(groups, filters // groups, -1)
 
 
-def winograd_room(axes: str, stride: int, k: int, nr: int, constants: Mapping[str, int]) -> int:
+def is_cut(spec: Mapping[str, Any], stride: int, matrices: np.ndarray) -> bool:
+    """Whether the kernel of amx, where there is one, takes transformed weights, and wins."""
+    groups, filters, rows = matrices.shape
+    if tiled_axes(spec) != "hw" or stride != 1 or spec["kd"] != 1:
+        return False
+    if not CUT[0] <= rows // 16 <= CUT[1] or filters < MIN_CUT[0]:
+        return False
+    images = spec["N"] if isinstance(spec["N"], int) else 1
+    pixels = images * spec["OH"] * spec["OW"]
+    if isinstance(pixels, int) and pixels < max(MIN_CUT[1], MIN_CUT[2] // (filters * rows // 16)):
+        return False
+    largest = np.abs(matrices.reshape(groups, filters, 16, -1)).max(axis=-1)
+    return bool(np.all((largest == 0) | ((largest >= 2.0**-40) & (largest < 2.0**127))))
+
+
+def tiles_of_block(k: int, weights: int, cut: bool, constants: Mapping[str, int]) -> int:
+    """How many tiles of stride 1, of k channels and so many weights, a task has at most where L2
+    has 2 MB.
+    """
+    least, most = constants["WINOGRAD_TILES"], constants["WINOGRAD_MOST"]
+    if cut or weights < LARGE_WEIGHTS:
+        return most if cut else least
+    return max(least, min(most, LARGE_BLOCK // (16 * (k + WINOGRAD_GAP))))
+
+
+def winograd_room(axes: str, stride: int, k: int, nr: int, block: int) -> int:
     """q7_winograd_room of csrc/kernels/winograd.h, for k rows of the first matrix."""
     row = k + WINOGRAD_GAP
     rows, sums = (4, 4) if axes != "hw" else (16, 16) if stride == 1 else (25, 9)
-    floats = row + constants["WINOGRAD_TILES"] * (rows * row + sums * nr)
+    floats = row + block * (rows * row + sums * nr)
     return -(-floats // 16) * 16

@@ -160,6 +160,12 @@ WINOGRAD = {
         Window((5, 3, 3), (2, 1, 1), (3, 1, 2), (7, 2, 3), (4, 1, 0)),
     ),
 }
+CUT = {name: WINOGRAD[name] for name in ("3x3", "many channels", "pads", "many tiles")} | {
+    name: WINOGRAD[name]
+    for name in ("padding alone", "groups", "dilated", "dilated lines", "far", "3-D, flat")
+}
+CUT["blocks"] = Case((2, 128, 17, 18), (33, 128, 3, 3), window((3, 3), pad=1))
+CUT["three steps"] = Case((1, 83, 41, 26), (100, 83, 3, 3), window((3, 3), pad=1))
 DIRECT = {
     **{name: case for name, case in CASES.items() if len(case.x) < 5 and case.w[0] < 100},
     "first layer": Case((2, 3, 33, 40), (24, 3, 3, 3), window((3, 3), stride=2, pad=1)),
@@ -236,8 +242,10 @@ def run(
         names = ("stride_h", "stride_w")
         given = {name: value for name, value in given.items() if name not in names}
         k = case.w[1] * given["kd"] * parts_of(given["kw"])
-        floats = winograd_room(axes, stride, k, row.nr, CONSTANTS)
-        given.update(stride=stride, room=threads * floats * 4)
+        wide = row.isa in ("amx", "avx512")
+        block = CONSTANTS["WINOGRAD_MOST" if wide else "WINOGRAD_TILES"]
+        floats = winograd_room(axes, stride, k, row.nr, block)
+        given.update(stride=stride, block=block, room=threads * floats * 4)
     else:
         k = int(np.prod(case.w[1:]))
         given.update(w=packed(row, case, w), M=case.w[0], groups=case.groups)
@@ -493,9 +501,33 @@ def test_infinities_reach_tiles_above_them_alone(row: KernelRow) -> None:
     assert y[..., 4:, :].tobytes() == before[..., 4:, :].tobytes()
 
 
+@pytest.mark.parametrize(
+    "row, case",
+    [
+        pytest.param(row, case, id=f"{row.name}-{name}")
+        for row in rows("winograd")
+        for name, case in (CUT if row.isa == "amx" else WINOGRAD).items()
+    ],
+)
+def test_winograd_against_direct_sum(row: KernelRow, case: Case) -> None:
+    check("winograd", row, case)
+    check_residual("winograd", row, case)
+    check_threads("winograd", row, case)
+
+
 @every_winograd_row
-@pytest.mark.parametrize("name", WINOGRAD)
-def test_winograd_against_direct_sum(row: KernelRow, name: str) -> None:
-    check("winograd", row, WINOGRAD[name])
-    check_residual("winograd", row, WINOGRAD[name])
-    check_threads("winograd", row, WINOGRAD[name])
+@pytest.mark.parametrize("scale", [2.0**-45, 2.0**-120, 2.0**123])
+def test_winograd_of_any_magnitude(row: KernelRow, scale: float) -> None:
+    """Of whole images, and of a corner beside others: it is of a tile what it is of all."""
+    case = Case((1, 64, 20, 22), (40, 64, 3, 3), window((3, 3), pad=1))
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal(case.x).astype(np.float32)
+    w = (rng.standard_normal(case.w) * min(1, 2.0**100 / scale)).astype(np.float32)
+    before = run("winograd", row, case, x=x, w=w)[0]
+    whole = (x * scale).astype(np.float32)
+    y, expected, size = run("winograd", row, case, x=whole, w=w)
+    assert (np.abs(y - expected) <= tolerance(576, size)).all()
+    x[..., :8, :8] *= np.float32(scale)
+    mixed = run("winograd", row, case, x=x, w=w)[0]
+    assert mixed[..., :6, :6].tobytes() == y[..., :6, :6].tobytes()
+    assert mixed[..., 10:, :].tobytes() == before[..., 10:, :].tobytes()

@@ -1,5 +1,8 @@
 """What is chosen of the kernels that a library describes."""
 
+from typing import Optional
+
+import numpy as np
 import pytest
 
 from q7x2_ep.backend.cpu.library import load
@@ -39,7 +42,6 @@ def test_tiles_are_for_bytes_where_there_are_many_cpus(cap, cpus, floats, byte):
     [
         ("1,64,56,56", "256,64,1,1", "conv_direct"),
         ("1,256,14,14", "256,256,3,3", "winograd"),
-        ("1,128,56,56", "128,128,3,3", "winograd"),
         ("1,160,17,17", "192,160,7,7", "conv_last"),
         ("1,64,9,9", "3,64,3,3", "conv"),
         ("1,16,8,14,14", "16,16,3,3,3", "winograd"),
@@ -83,10 +85,40 @@ def test_products_are_in_tiles_where_they_are_large_and_windows_are_few(x, w, at
     assert isa_of("conv_last", x, f"f32[{w}]", f"Conv(%x, %w){attrs}") == isa
 
 
-def isa_of(op: str, x: str, w: str, call: str) -> str:
-    """Of the one step with that op, on a CPU with AMX."""
+@pytest.mark.parametrize(
+    "x, w, attrs, isa",
+    [
+        ("1,64,56,56", "64,64,3,3", "", "amx"),
+        ("1,64,28,28", "64,64,3,3", "", "avx512"),
+        ("1,128,28,28", "128,128,3,3", " {pads=[1, 1, 1, 1]}", "amx"),
+        ("1,128,28,28", "128,128,3,3", " {pads=[1, 1, 1, 1], strides=[2, 2]}", "avx512"),
+        ("1,128,14,14", "512,128,3,3", " {pads=[1, 1, 1, 1]}", "avx512"),
+        ("4,128,14,14", "128,128,3,3", " {pads=[1, 1, 1, 1]}", "amx"),
+        ("1,160,56,56", "160,160,3,3", "", "avx512"),
+        ("1,96,112,112", "32,96,3,3", "", "avx512"),
+        ("N,128,H,W", "128,128,3,3", " {dilations=[2, 2]}", "amx"),
+        ("1,64,20,56,56", "64,64,3,3,3", "", "avx512"),
+        ("1,128,5000", "128,128,3", "", "avx512"),
+    ],
+)
+def test_winograd_is_in_tiles_where_transformed_pixels_are_many_and_stay_in_l2(x, w, attrs, isa):
+    assert isa_of("winograd", x, f"f32[{w}]", f"Conv(%x, %w){attrs}") == isa
+
+
+def test_winograd_of_weights_without_parts_is_not_in_tiles():
+    """A filter of 2^-60 beside others, as pruning leaves them."""
+    w = np.ones((64, 64, 3, 3), np.float32)
+    for scale, isa in ((0.0, "amx"), (2.0**-60, "avx512"), (np.nan, "avx512")):
+        w[5] = scale
+        assert isa_of("winograd", "1,64,56,56", "f32[64,64,3,3]", "Conv(%x, %w)", w) == isa
+
+
+def isa_of(op: str, x: str, w: str, call: str, given: Optional[np.ndarray] = None) -> str:
+    """Of the one step with that op, on a CPU with AMX; given: w."""
     graph = parse(f"graph(%x: f32[{x}])\n  %w = {w}\n  %y = {call}\n  return %y\n")
     infer.run(graph)
+    if given is not None:
+        graph.nodes[0].inputs[1].const = given
     plan = build(graph, Target.parse(load("").description, "amx", foreign=True))
     (step,) = [step for step in plan.steps if step.op == op]
     return step.kernel.isa

@@ -24,9 +24,9 @@ typedef struct columns {
     const char *b; /* of the unit */
     q7_bf16 *parts;
     int64_t units, per_step;   /* that are left; of a step */
-    int turn;                  /* whose room.b they are in */
+    int turn;                  /* whose q7_parts_room.b they are in */
     bool by_turns;             /* every step begins the other one */
-    bool tail;                 /* the last step is in room.tail */
+    bool tail;                 /* the last step is in q7_parts_room.tail */
     bool all;                  /* lines are to be prefetched */
     int64_t bits, step, steps; /* of a block */
     const uint8_t *zero;       /* of the block, or NULL */
@@ -57,10 +57,10 @@ Q7_INLINE void note_zeros(columns *c, const uint8_t *zero) {
         c->shift[j] = _mm512_sub_epi16(base, pairs_of(zeros, zeros, 16 * j));
 }
 
-/* What follows is cut into the other room.b. */
+/* What follows is cut into the other q7_parts_room.b. */
 Q7_INLINE void take_turns(columns *c) {
     c->turn = !c->turn;
-    c->parts = room.b[c->turn];
+    c->parts = q7_parts_room.b[c->turn];
 }
 
 /* `visit` steps of a panel from `step` of x on, or what there is of them; few: of BITS. */
@@ -92,9 +92,9 @@ static void point_at(columns *c, const q7_gemm_block *x, const q7_block_tile *fe
     c->tail = !ends && steps * step_bytes > left_bytes;
     if (!c->tail) return;
     const int64_t whole = (steps - 1) * step_bytes;
-    memset(room.tail, 0, (size_t)step_bytes);
-    memcpy(room.tail, c->b + whole, (size_t)(left_bytes - whole));
-    if (steps == 1) c->b = (const char *)room.tail;
+    memset(q7_parts_room.tail, 0, (size_t)step_bytes);
+    memcpy(q7_parts_room.tail, c->b + whole, (size_t)(left_bytes - whole));
+    if (steps == 1) c->b = (const char *)q7_parts_room.tail;
 }
 
 /* Bytes of few bits: pairs of as many rows as share a byte. */
@@ -162,7 +162,7 @@ Q7_INLINE void cut_unit(columns *c, const enum kind kind) {
     }
     const int64_t pairs = TILE / c->per_step;
     const bool ends = --c->units % c->per_step == 0, to_tail = c->tail && c->units == c->per_step;
-    c->b = !ends ? low + row : to_tail ? (const char *)room.tail : high + row;
+    c->b = !ends ? low + row : to_tail ? (const char *)q7_parts_room.tail : high + row;
     c->parts += pairs * Q7_PARTS_STEP;
     if (ends) c->parts += (2 * parts - 1) * Q7_PARTS_TILE;
     if (ends && c->by_turns && c->units) take_turns(c);

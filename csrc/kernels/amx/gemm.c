@@ -12,51 +12,31 @@
  * same bits. Weights of a few bits have three as well; a visit is of one block then, and its sums are
  * multiplied by the scales of the block as they are added. */
 #include "../gemm_finish.h"
-#include "columns.h"
+#include "products.h"
 
 enum {
     FIRST = 2,    /* steps of a visit while rows are cut, which else is a whole panel, or */
     LONGEST = 8,  /* of weights of a few bits whose block is longer, */
     LONG = 4,     /* as many blocks as there are in so many steps, or one */
-    PLACES = 4,   /* where AVX-512 works, in a step: behind loads, which it would delay */
     FINISHED = 8, /* rows at a time, or more */
 };
+
+_Thread_local struct q7_parts_room q7_parts_room;
 
 void q7_gemm_f32_avx512(const q7_gemm_block *block);
 void q7_block_gemm_f32_avx512(const q7_block_tile *tile);
 
-/* Sums of a panel, to finish some rows at a time. */
+/* Sums of a panel. */
 typedef struct made {
+    finishing when;
     q7_gemm_block part; /* that is left */
     q7_gemm_epilogue epilogue;
-    const float *sums;           /* (m, NR) */
-    int64_t rows, steps, waited; /* at a time; from one time to the next */
+    const float *sums; /* (m, NR) */
 } made;
 
-/* Sums of a group and of some blocks of weights, to add to those of the panel. */
-typedef struct unscaled {
-    const float *from, *scale; /* (blocks, Q7_PARTS_ROWS, NR), (blocks, NR) */
-    float *to;
-    int64_t blocks, rows; /* that are left */
-    bool first;           /* of the panel */
-} unscaled;
-
-/* What is done beside products. */
-typedef struct beside {
-    const q7_gemm_block *x;
-    const q7_block_tile *few;
-    columns b;
-    int64_t panel, usual; /* of b; steps of a visit */
-    bool fit;             /* columns of the panel before */
-    rows a;
-    made last;
-    unscaled blocks;
-    int64_t of_block;                /* steps of a block that are summed */
-    int64_t units, row_count, added; /* at each place */
-} beside;
-
 /* The rows that follow; the same rows are fetched where the next panel will be written. */
-static void finish_rows(made *x, int64_t count) {
+static void finish_rows(finishing *of, int64_t count) {
+    made *x = (made *)of;
     const int64_t rows = q7_min(count, x->part.m);
     if (!rows) return;
     q7_gemm_epilogue epilogue;
@@ -71,25 +51,6 @@ static void finish_rows(made *x, int64_t count) {
     }
     x->part = q7_gemm_part(&x->part, rows, x->part.m - rows, 0, x->part.n, NR, &x->epilogue);
     x->sums += rows * NR;
-}
-
-Q7_INLINE void add_scaled(unscaled *x, int64_t count) {
-    const int64_t rows = q7_min(count, x->rows);
-    for (int64_t i = 0; i < rows; i++, x->from += NR, x->to += NR) {
-        q7_f32 sum[VECTORS];
-        Q7_UNROLL
-        for (int j = 0; j < VECTORS; j++)
-            sum[j] = x->first ? q7_set1(0.0f) : q7_load(x->to + j * Q7_W);
-        for (int64_t b = 0; b < x->blocks; b++) {
-            Q7_UNROLL
-            for (int j = 0; j < VECTORS; j++)
-                sum[j] = q7_fma(q7_load(x->from + b * Q7_PARTS_ROWS * NR + j * Q7_W),
-                                q7_load(x->scale + b * NR + j * Q7_W), sum[j]);
-        }
-        Q7_UNROLL
-        for (int j = 0; j < VECTORS; j++) q7_store(x->to + j * Q7_W, sum[j]);
-    }
-    x->rows -= rows;
 }
 
 /* What AVX-512 makes of one panel, and of the k that x has. */
@@ -114,79 +75,11 @@ static void finish_odd(const q7_gemm_block *x, const float *sums, const q7_block
     for (int64_t i = 0; i < x->m; i++) {
         q7_gemm_epilogue epilogue;
         const q7_gemm_block row = q7_gemm_part(x, i, 1, 0, x->n, NR, &epilogue);
-        if (room.odd[i])
+        if (q7_parts_room.odd[i])
             multiply_without(&row, few, panel);
         else
             q7_finish_floats(&row, sums + i * NR, NR, 0, row.n);
     }
-}
-
-/* `kind` is a constant where these are inlined, as is `two`. */
-Q7_INLINE void work(beside *o, columns *b, int place, const enum kind kind) {
-    cut_units(b, o->units, kind);
-    cut_rows(&o->a, o->x, o->row_count);
-    if (kind == BITS) add_scaled(&o->blocks, o->added);
-    if (place != 2 || ++o->last.waited < o->last.steps) return;
-    o->last.waited = 0;
-    finish_rows(&o->last, o->last.rows);
-}
-
-/* The first steps of the next panel, when this one is cut. */
-static void begin_panel(beside *o) {
-    o->fit = q7_columns_fit(o->b.largest);
-    o->b.largest[0] = o->b.largest[1] = _mm512_setzero_ps();
-    point_at(&o->b, o->x, o->few, ++o->panel, 0, o->usual);
-}
-
-/* sums (up to 32, NR), or (up to 16, NR) unless `two`, = or += a @ b; of BITS as many sums as there are blocks. */
-Q7_INLINE void multiply(const q7_bf16 *a, const q7_bf16 *b, int64_t steps, const enum kind kind,
-                        const bool two, bool add, float *sums, beside *o) {
-    const int parts = parts_of(kind);
-    const bool by_turns = o->b.by_turns;
-    int64_t of_block = o->of_block;
-    columns next = o->b;
-    q7_load_rows(a, 2, two);
-    q7_load_columns(b, 0);
-    if (add)
-        q7_load_sums(sums, NR, two);
-    else
-        q7_zero_sums(two);
-    for (;;) {
-        if (by_turns && steps == 1) {
-            o->b = next;
-            begin_panel(o);
-            next = o->b;
-        }
-        q7_add_products(two);
-        q7_load_rows(a, 1, two);
-        work(o, &next, 0, kind);
-        q7_add_products(two);
-        if (parts > 1) {
-            q7_load_columns(b, 1);
-            q7_add_products(two);
-        }
-        q7_load_rows(a, 0, two);
-        work(o, &next, 1, kind);
-        q7_add_products(two);
-        if (parts > 2) q7_load_columns(b, 2);
-        work(o, &next, 2, kind);
-        if (parts > 2) q7_add_products(two);
-        if (parts > 1) q7_load_columns(b, 0);
-        work(o, &next, 3, kind);
-        if (parts > 1) q7_add_products(two);
-        if (!--steps) break;
-        a += Q7_PARTS_SIZE;
-        b = !by_turns ? b + 2 * parts * Q7_PARTS_TILE : b == room.b[0] ? room.b[1] : room.b[0];
-        q7_load_rows(a, 2, two);
-        q7_load_columns(b, 0);
-        if (kind != BITS || --of_block) continue;
-        of_block = o->of_block;
-        q7_store_sums(sums, NR, two);
-        q7_zero_sums(two);
-        sums += Q7_PARTS_ROWS * NR;
-    }
-    q7_store_sums(sums, NR, two);
-    o->b = next;
 }
 
 /* clang-format off */
@@ -218,13 +111,16 @@ Q7_INLINE void multiply_rows(const q7_gemm_block *x, int64_t each, const q7_bloc
     const bool in_tiles = groups == 1 && steps > 1 && !few;
     const int64_t usual = few ? of_visit : in_tiles ? 1 : steps;
     const int64_t finished = q7_max(FINISHED, q7_ceil_div(x->m, groups * steps));
+    made last = {.when = {.finish = finish_rows,
+                          .rows = finished,
+                          .steps = q7_max(1, groups * steps * finished / x->m)}};
     beside o = {.x = x,
                 .few = few,
                 .usual = usual,
                 .b = {.all = groups < (few ? 2 : GROUPS),
                       .largest = {_mm512_setzero_ps(), _mm512_setzero_ps()}},
                 .a = rows_at(x, 0, each, 0, first),
-                .last = {.rows = finished, .steps = q7_max(1, groups * steps * finished / x->m)},
+                .last = &last.when,
                 .of_block = of_block,
                 .units = q7_ceil_div(few ? TILE * few->bits / 8 : TILE, PLACES * groups),
                 .row_count = each / (first * PLACES - 1) + 1,
@@ -237,9 +133,9 @@ Q7_INLINE void multiply_rows(const q7_gemm_block *x, int64_t each, const q7_bloc
     cut_rows(&o.a, x, x->m);
     for (int64_t p = 0; p < panels; p++) {
         const int64_t visit = !p ? first : in_tiles ? steps : usual;
-        float *sums = room.sums[p % 2];
+        float *sums = q7_parts_room.sums[p % 2];
         for (int64_t step = 0; step < steps; step += visit) {
-            const q7_bf16 *b = room.b[o.b.turn];
+            const q7_bf16 *b = q7_parts_room.b[o.b.turn];
             o.b.by_turns = p && in_tiles;
             if (step + visit < steps)
                 point_at(&o.b, x, few, p, step + visit, visit);
@@ -251,10 +147,10 @@ Q7_INLINE void multiply_rows(const q7_gemm_block *x, int64_t each, const q7_bloc
                 const int64_t row = g * each, now = q7_min(visit, steps - step);
                 const bool more = g + 1 < groups;
                 if (!p) o.a = rows_at(x, more ? g + 1 : 0, each, more ? step : step + visit, visit);
-                float *to = few ? room.unscaled[other][0] : sums + row * NR;
+                float *to = few ? q7_parts_room.unscaled[other][0] : sums + row * NR;
                 BARRIER();
-                multipliers[kind][x->m - row > TILE](room.a[g] + step * Q7_PARTS_SIZE, b, now,
-                                                     step > 0 && !few, to, &o);
+                multipliers[kind][x->m - row > TILE](q7_parts_room.a[g] + step * Q7_PARTS_SIZE, b,
+                                                     now, step > 0 && !few, to, &o);
                 cut_rows(&o.a, x, x->m);
                 if (!few) continue;
                 add_scaled(&o.blocks, Q7_PARTS_ROWS);
@@ -271,7 +167,7 @@ Q7_INLINE void multiply_rows(const q7_gemm_block *x, int64_t each, const q7_bloc
         }
         if (!p) odd = find_odd(x->m);
         add_scaled(&o.blocks, Q7_PARTS_ROWS);
-        finish_rows(&o.last, x->m);
+        finish_rows(&last.when, x->m);
         q7_gemm_epilogue epilogue;
         const q7_gemm_block part =
             q7_gemm_part(x, 0, x->m, p * NR, q7_min(NR, x->n - p * NR), NR, &epilogue);
@@ -280,11 +176,11 @@ Q7_INLINE void multiply_rows(const q7_gemm_block *x, int64_t each, const q7_bloc
         else if (odd)
             finish_odd(&part, sums, few, p);
         else {
-            o.last.part = q7_gemm_part(&part, 0, x->m, 0, part.n, NR, &o.last.epilogue);
-            o.last.sums = sums;
+            last.part = q7_gemm_part(&part, 0, x->m, 0, part.n, NR, &last.epilogue);
+            last.sums = sums;
         }
     }
-    finish_rows(&o.last, x->m);
+    finish_rows(&last.when, x->m);
 }
 
 static void multiply_kind(const q7_gemm_block *x, int64_t each, const q7_block_tile *few) {

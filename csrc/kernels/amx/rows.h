@@ -12,7 +12,7 @@ enum {
 };
 
 /* Of a thread, whatever it multiplies: 1.4 MB that stay in its L2 as far as they are used. */
-static _Thread_local struct {
+extern _Thread_local struct q7_parts_room {
     _Alignas(64) q7_bf16 a[GROUPS][STEPS * Q7_PARTS_SIZE];
     _Alignas(64) q7_bf16 b[2][STEPS * Q7_PARTS_SIZE];
     _Alignas(64) float sums[2][Q7_GEMM_TILE_ROWS * NR];
@@ -20,7 +20,7 @@ static _Thread_local struct {
     _Alignas(64) float tail[Q7_PARTS_STEP * NR]; /* of a panel that has no whole number of steps */
     __m512 largest[Q7_GEMM_TILE_ROWS];
     bool odd[Q7_GEMM_TILE_ROWS]; /* the row does not fit */
-} room;
+} q7_parts_room;
 
 /* Rows to cut, some steps of one at a time. */
 typedef struct rows {
@@ -34,7 +34,7 @@ static rows rows_at(const q7_gemm_block *x, int64_t group, int64_t each, int64_t
     const int64_t row = group * each;
     const bool any = step * Q7_PARTS_STEP < x->k;
     return (rows){row, any ? q7_min(x->m, row + each) : row, step, steps,
-                  room.a[group] + step * Q7_PARTS_SIZE};
+                  q7_parts_room.a[group] + step * Q7_PARTS_SIZE};
 }
 
 Q7_INLINE void cut_rows(rows *r, const q7_gemm_block *x, int64_t count) {
@@ -44,7 +44,7 @@ Q7_INLINE void cut_rows(rows *r, const q7_gemm_block *x, int64_t count) {
         q7_bf16 *to = r->parts;
         const int64_t ahead = r->steps * Q7_PARTS_STEP;
         int64_t left = x->k - r->step * Q7_PARTS_STEP;
-        __m512 largest = r->step ? room.largest[r->row] : _mm512_setzero_ps();
+        __m512 largest = r->step ? q7_parts_room.largest[r->row] : _mm512_setzero_ps();
         for (int64_t i = 0; i < r->steps && left > 0; i++, to += Q7_PARTS_SIZE) {
             const bool whole = left >= Q7_PARTS_STEP;
             q7_prefetch(a + ahead);
@@ -55,14 +55,15 @@ Q7_INLINE void cut_rows(rows *r, const q7_gemm_block *x, int64_t count) {
             a += Q7_PARTS_STEP;
             left -= Q7_PARTS_STEP;
         }
-        room.largest[r->row] = largest;
+        q7_parts_room.largest[r->row] = largest;
     }
 }
 
-/* Whether any of the rows, which are cut, does not fit: room.odd. */
+/* Whether any of the rows, which are cut, does not fit: q7_parts_room.odd. */
 static bool find_odd(int64_t m) {
     bool any = false;
-    for (int64_t i = 0; i < m; i++) any |= room.odd[i] = !q7_row_fits(room.largest[i]);
+    for (int64_t i = 0; i < m; i++)
+        any |= q7_parts_room.odd[i] = !q7_row_fits(q7_parts_room.largest[i]);
     return any;
 }
 #endif
