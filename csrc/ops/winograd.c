@@ -45,7 +45,8 @@ void q7_op_winograd(const q7_winograd_args *x, const q7_call *call) {
     job.tiles = x->N * x->OD * q7_winograd_tile_lines(x) * q7_winograd_lines(x->OW, x->dilation_w);
     if (job.tiles * x->M == 0) return;
     job.panels = q7_ceil_div(x->M / x->groups, call->nr);
-    job.blocks = q7_ceil_div(job.tiles, x->block);
+    const int64_t small = q7_ceil_div(job.tiles, Q7_WINOGRAD_TILES); /* where each thread has few */
+    job.blocks = q7_max(q7_ceil_div(job.tiles, x->block), q7_min(small, call->threads));
     const int64_t even = q7_ceil_div(job.blocks, call->threads) * call->threads;
     if (job.blocks * x->groups % call->threads && even * call->mr <= job.tiles)
         job.blocks = even; /* as much for each thread */

@@ -34,7 +34,8 @@ typedef struct made {
     const float *sums; /* (m, NR) */
 } made;
 
-/* The rows that follow; the same rows are fetched where the next panel will be written. */
+/* The rows that follow; the same rows are fetched where the next panel will be written, and of what is
+ * added to it. */
 static void finish_rows(finishing *of, int64_t count) {
     made *x = (made *)of;
     const int64_t rows = q7_min(count, x->part.m);
@@ -48,6 +49,11 @@ static void finish_rows(finishing *of, int64_t count) {
     for (int64_t i = 0; i < rows; i++, next += stride) {
         q7_prefetch_write(next);
         if (!gated) q7_prefetch_write(next + 16);
+    }
+    const float *added = now.epilogue && epilogue.residual ? epilogue.residual + NR : NULL;
+    for (int64_t i = 0; i < rows && added; i++, added += epilogue.residual_stride) {
+        q7_prefetch(added);
+        q7_prefetch(added + 16);
     }
     x->part = q7_gemm_part(&x->part, rows, x->part.m - rows, 0, x->part.n, NR, &x->epilogue);
     x->sums += rows * NR;
