@@ -21,8 +21,8 @@ MIN_PIXELS = 36
 WINOGRAD_SHARE = 0.9  # of the products of windows, what they cost beside theirs included
 SMALL_DILATION = 8  # for images of unknown size
 WINOGRAD_GAP = 16  # Q7_WINOGRAD_GAP
-CUT = (64, 128)  # channels, the least filters
-MIN_CUT = (64, 512, 2**23)  # and pixels, and products of these, for tiles of AMX
+CUT_CHANNELS = (64, 128)  # for tiles of AMX; and least filters, pixels, and products of all three
+MIN_CUT = (64, 512, 2**23)
 LARGE_BLOCK = 3 * 2**17  # floats, 1.5 MB, where L2 has 2 MB, for
 LARGE_WEIGHTS = 2**19  # floats of a group, which come from beyond L2 for each block
 
@@ -137,7 +137,7 @@ def is_cut(spec: Mapping[str, Any], stride: int, matrices: np.ndarray) -> bool:
     groups, filters, rows = matrices.shape
     if tiled_axes(spec) != "hw" or stride != 1 or spec["kd"] != 1:
         return False
-    if not CUT[0] <= rows // 16 <= CUT[1] or filters < MIN_CUT[0]:
+    if not CUT_CHANNELS[0] <= rows // 16 <= CUT_CHANNELS[1] or filters < MIN_CUT[0]:
         return False
     images = spec["N"] if isinstance(spec["N"], int) else 1
     pixels = images * spec["OH"] * spec["OW"]

@@ -1,12 +1,11 @@
-/* gemm.c: the kernels of ../gemm.h and ../block_gemm.h in AMX tiles. Read parts.h, rows.h and columns.h first.
+/* gemm.c: the kernels of ../gemm.h and ../block_gemm.h in AMX tiles. Read products.h first.
  *
  * Every group of up to 32 rows of a is multiplied by all k of a panel of b in one visit; only those by the
  * first panel are of a few steps of k, and sums lie in memory between two visits. AVX-512 works beside the
  * products: it cuts what b has for the next visit, while the first panel is multiplied also what a has for
  * it, and it finishes sums of the panel before. Where there is one group alone, a step cuts the next one of b:
  * parts are in two places by turns, which stay in L1. Few rows, a that is not contiguous along k, and what
- * does not fit go to the kernels of
- * AVX-512.
+ * does not fit go to the kernels of AVX-512.
  *
  * Fewer parts of b are fewer products: six for a float, five for a float16, three for a bfloat16, with the
  * same bits. Weights of a few bits have three as well; a visit is of one block then, and its sums are

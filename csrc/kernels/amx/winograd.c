@@ -9,7 +9,7 @@
 
 enum {
     MATRICES = 16,
-    MOST_STEPS = 8, /* of all groups, in a matrix */
+    MOST_STEPS = 8, /* of all groups, in a matrix: 64 tiles of 128 channels */
     APART = 5 * 32, /* bfloat16 between matrices: not the same sets of L1 */
 };
 _Static_assert(MATRICES *(MOST_STEPS *Q7_PARTS_SIZE + APART) * sizeof(q7_bf16) <=
