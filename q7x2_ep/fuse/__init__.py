@@ -107,6 +107,7 @@ FUSIONS = (
     # After the results, which cut off a Relu for nothing.
     Walk(File("quantized", "ACTIVATION", "q7::QuantizedLinear")),
     Walk(File("blocks", "PRODUCT BIAS", "DequantizeLinear q7::BlockLinear")),
+    Walk(File("blocks", "BITS_BIAS", "com.microsoft::MatMulNBits")),
     Alone(File("quantized", "DequantizeConstants", "DequantizeLinear")),
     # One walk: each step of the epilogue is found at the consumer of the one before.
     Walk(

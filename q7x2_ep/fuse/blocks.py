@@ -1,4 +1,5 @@
-"""MatMul and Gemm by a constant that is dequantised by blocks -> q7::BlockLinear.
+"""MatMul and Gemm by a constant that is dequantised by blocks -> q7::BlockLinear. It takes the bias
+behind it, as MatMulNBits does.
 
 The weights stay as few bits as they are. Blocks run along k, so that a column has several scales.
 """
@@ -15,6 +16,7 @@ from q7x2_ep.ops.blocks import BITS
 from q7x2_ep.ops.quant import is_blocked
 
 LINEAR, DEQUANTIZE = "q7::BlockLinear", "DequantizeLinear"
+BIAS_OF = {LINEAR: 4, "com.microsoft::MatMulNBits": 5}  # which input
 
 
 def matmul(g: Any, x: Any, w: Any) -> Any:
@@ -58,19 +60,28 @@ def biased(g: Any, linear: Any, bias: Any) -> Any:
     return g.Add(g.result(LINEAR, linear), g.constant(bias))
 
 
+def biased_bits(g: Any, linear: Any, bias: Any) -> Any:
+    return g.Add(g.result("com.microsoft::MatMulNBits", linear), g.constant(bias))
+
+
 def _check_bias(match: Match) -> Union[dict[str, Any], str]:
     y, bias = match["linear"], match["bias"]
     node: Node = y.producer
     if not is_row(bias, y.shape[-1:], len(y.shape)):
         return f"{bias!r} has shape {bias.shape}, wanted a row of {y.shape[-1]}"
-    if node.input(4) is not None:
+    last = BIAS_OF[node.op]
+    if node.input(last) is not None:
         return ""
-    return {"operands": [*(*node.inputs, None)[:4], bias], "attrs": node.attrs}
+    inputs = [node.input(i) for i in range(last)]
+    return {"operands": [*inputs, bias], "attrs": node.attrs, "op": node.op}
 
 
-def _build(g: Any, operands: list[Optional[Value]], attrs: dict[str, Any]) -> Value:
-    return g.call(LINEAR, *operands, **attrs)
+def _build(
+    g: Any, operands: list[Optional[Value]], attrs: dict[str, Any], op: str = LINEAR
+) -> Value:
+    return g.call(op, *operands, **attrs)
 
 
 PRODUCT = Fusion("BlockLinear", (matmul, matmul_turned, gemm, gemm_bias), _check, _build)
 BIAS = Fusion("BlockBias", (biased,), _check_bias, _build)
+BITS_BIAS = Fusion("BitsBias", (biased_bits,), _check_bias, _build)

@@ -187,6 +187,13 @@ def block_product(g: Builder, _: dict[str, Value]) -> Value:
     return g.call("q7::BlockLinear", x, integers(g), scale, block_size=K // 2)
 
 
+def bits_product(g: Builder, _: dict[str, Value]) -> Value:
+    x = make_value(g, "x", (S, 32))
+    q = g.array(np.random.default_rng(3).integers(0, 256, (N, 2, 8)).astype(np.uint8))
+    scale = g.array(np.full((N, 2), 0.25, np.float32))
+    return g.call("com.microsoft::MatMulNBits", x, q, scale, K=32, N=N, bits=4, block_size=16)
+
+
 def dequantized_image(g: Builder, _: dict[str, Value]) -> Value:
     x, scale = make_value(g, "x", (B, D, S, S)), g.literal(0.05)
     return g.DequantizeLinear(g.QuantizeLinear(x, scale), scale)
@@ -315,6 +322,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     },
     "BlockLinear": {"x": (S, K), "w": blocked_weight, "bias": ROW},
     "BlockBias": {"linear": block_product, "bias": ROW},
+    "BitsBias": {"linear": bits_product, "bias": ROW},
     "QuantizedConv": {"x": dequantized_image, "w": dequantized_kernel, "bias": NORM_ROW},
     "QuantizedResult": {"product": integer_product, "scale": 0.7, "zero": ("byte", 0)},
     "PadConv": {
@@ -531,6 +539,7 @@ TARGETS = {
     "Attention": "q7::Attention",
     **dict.fromkeys(("PadConv", "ConvAffine", "ConvBranches", "ConvSkip"), "Conv"),
     **dict.fromkeys(("BlockLinear", "BlockBias"), "q7::BlockLinear"),
+    "BitsBias": "com.microsoft::MatMulNBits",
     **dict.fromkeys(("BatchNorm", "BatchNormScaled"), "q7::Chain"),
     "ConvTransposeAffine": "ConvTranspose",
     "ConvTransposeActivation": "q7::ConvTranspose",
