@@ -16,7 +16,8 @@ from q7x2_ep.ops.blocks import BITS
 from q7x2_ep.ops.quant import is_blocked
 
 LINEAR, DEQUANTIZE = "q7::BlockLinear", "DequantizeLinear"
-BIAS_OF = {LINEAR: 4, "com.microsoft::MatMulNBits": 5}  # which input
+BITS_LINEAR = "com.microsoft::MatMulNBits"
+BIAS_OF = {LINEAR: 4, BITS_LINEAR: 5}  # which input
 
 
 def matmul(g: Any, x: Any, w: Any) -> Any:
@@ -61,7 +62,7 @@ def biased(g: Any, linear: Any, bias: Any) -> Any:
 
 
 def biased_bits(g: Any, linear: Any, bias: Any) -> Any:
-    return g.Add(g.result("com.microsoft::MatMulNBits", linear), g.constant(bias))
+    return g.Add(g.result(BITS_LINEAR, linear), g.constant(bias))
 
 
 def _check_bias(match: Match) -> Union[dict[str, Any], str]:

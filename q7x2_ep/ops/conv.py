@@ -369,10 +369,9 @@ def winograd_step(node: Node, b: Any, fields: dict[str, Any], residual: Optional
     whole = b.graph.constant(matrices, Type(w.dtype, matrices.shape), w.name)
     filters, rows = matrices.shape[1:]
     k = w.shape[1] * fields["kd"] * parts_of(fields["kw"])
-    kernel = b.kernel("winograd")
-    tiles = kernel.multiplies_floats_in_tiles and is_cut(fields, stride, matrices)
-    block = b.constants["WINOGRAD_TILES"]
+    kernel, tiles, block = b.kernel("winograd"), False, b.constants["WINOGRAD_TILES"]
     if b.target.isa == "amx" and axes == "hw" and stride == 1:
+        tiles = kernel.multiplies_floats_in_tiles and is_cut(fields, matrices)
         block = tiles_of_block(k, filters * rows, tiles, b.constants)
     floats = winograd_room(axes, stride, k, kernel.nr, block)
     fields.update(w=b.packed(rows, filters, 1, rows, whole), block=block)

@@ -132,12 +132,12 @@ def transformed(w: np.ndarray, groups: int, axes: str, stride: int = 1) -> np.nd
     return np.concatenate(matrices, axis=1).reshape(groups, filters // groups, -1)
 
 
-def is_cut(spec: Mapping[str, Any], stride: int, matrices: np.ndarray) -> bool:
-    """Whether the kernel of amx, where there is one, takes transformed weights, and wins."""
+def is_cut(spec: Mapping[str, Any], matrices: np.ndarray) -> bool:
+    """Whether the kernel of amx takes the weights of squares of stride 1, and wins."""
     groups, filters, rows = matrices.shape
-    if tiled_axes(spec) != "hw" or stride != 1 or spec["kd"] != 1:
+    if spec["kd"] != 1 or filters < MIN_CUT[0]:
         return False
-    if not CUT_CHANNELS[0] <= rows // 16 <= CUT_CHANNELS[1] or filters < MIN_CUT[0]:
+    if not CUT_CHANNELS[0] <= rows // 16 <= CUT_CHANNELS[1]:
         return False
     images = spec["N"] if isinstance(spec["N"], int) else 1
     pixels = images * spec["OH"] * spec["OW"]
@@ -152,8 +152,10 @@ def tiles_of_block(k: int, weights: int, cut: bool, constants: Mapping[str, int]
     has 2 MB.
     """
     least, most = constants["WINOGRAD_TILES"], constants["WINOGRAD_MOST"]
-    if cut or weights < LARGE_WEIGHTS:
-        return most if cut else least
+    if cut:
+        return most
+    if weights < LARGE_WEIGHTS:
+        return least
     return max(least, min(most, LARGE_BLOCK // (16 * (k + WINOGRAD_GAP))))
 
 

@@ -52,9 +52,7 @@ static bool rows_fit(const __m512 *largest) {
         low = _mm512_min_ps(low, largest[i]);
         high = _mm512_max_ps(high, largest[i]);
     }
-    const __mmask16 small = _mm512_cmp_ps_mask(high, _mm512_set1_ps(0x1p127f), _CMP_LT_OQ);
-    if (small == 0xffff && _mm512_cmp_ps_mask(low, _mm512_set1_ps(0x1p-40f), _CMP_GE_OQ))
-        return true;
+    if (q7_small_enough(high) == 0xffff && q7_large_enough(low)) return true;
     bool fit = true;
     for (int i = 0; i < MATRICES; i++) fit = q7_row_fits(largest[i]) && fit;
     return fit;
