@@ -12,8 +12,8 @@
 #define UNROLL_K
 enum { UNROLLED_K = 1 };
 #else
-#define UNROLL_K Q7_UNROLL_BY_4
-enum { UNROLLED_K = 4 };
+#define UNROLL_K Q7_UNROLL_BY_8
+enum { UNROLLED_K = 8 };
 #endif
 #define LINE 16 /* floats of a cache line */
 
@@ -171,6 +171,13 @@ Q7_INLINE void multiply(const q7_gemm_block *t, const float *b, target out, ahea
                 for (int i = 0; i < m; i++)
                     q7_prefetch_near(origin[i / 5] + i % 5 * row_bytes + further);
             }
+            /* What shares a core with another program is limited by how much it issues: not for every k. */
+            const int64_t soon_floats = access == STREAM ? 0 : some * next.stride;
+            for (int64_t j = 0; j < soon_floats; j += LINE) {
+                q7_prefetch(next.p + j);
+                q7_prefetch(next.p + next.gap + j);
+            }
+            next.p += soon_floats;
             UNROLL_K
             for (int64_t k = some; k > 0; k--) {
                 Q7_UNROLL
@@ -193,15 +200,13 @@ Q7_INLINE void multiply(const q7_gemm_block *t, const float *b, target out, ahea
                 Q7_UNROLL
                 for (int j = 0; j < panels && panels > 1; j++)
                     q7_prefetch(from + j * t->b_panel_stride + soon);
-                if (panels == 1) q7_prefetch(next.p);
-                if (panels == 1 && (access == PACKED || is_half(access)))
-                    q7_prefetch(next.p + next.gap);
                 if (panels == 1 && access == STREAM) {
+                    q7_prefetch(next.p);
                     if (NR > LINE) q7_prefetch(next.p + LINE);
                     q7_prefetch_near(from + NEAR);
                     if (NR > LINE) q7_prefetch_near(from + NEAR + LINE);
                 }
-                next.p += next.stride;
+                if (access == STREAM) next.p += next.stride;
                 next.room += next.room_stride;
                 Q7_UNROLL
                 for (int i = 0; i < 3; i++) origin[i] += k_bytes;

@@ -264,7 +264,7 @@ void q7_op_conv_last(const q7_conv_last_args *x, const q7_call *call) {
     }
     job.k_block = q7_conv_k_block(job.k, single);
     job.row_tiles = q7_ceil_div(job.pixels, call->mr);
-    job.row_blocks = q7_ceil_div(job.row_tiles, Q7_GEMM_ROWS / call->mr);
+    job.row_blocks = q7_ceil_div(job.row_tiles, q7_tiles_of_task(call));
     job.panels = q7_ceil_div(job.filters, call->nr);
     int64_t tasks = q7_tasks_of(call, job.pixels * job.filters * job.k * x->groups);
     if (job.in_tiles && !in_place) {

@@ -100,7 +100,7 @@ q7_gemm_job q7_gemm_job_of(const q7_gemm_args *x, const q7_call *call) {
     q7_gemm_job job = {.x = x, .call = call, .k_block = Q7_GEMM_K_BLOCK, .unit = 1};
     if (x->m == 0 || x->n == 0) return job;
     job.row_tiles = q7_ceil_div(x->m, call->mr);
-    job.row_blocks = q7_ceil_div(job.row_tiles, q7_max(1, Q7_GEMM_ROWS / call->mr));
+    job.row_blocks = q7_ceil_div(job.row_tiles, q7_tiles_of_task(call));
     job.panels = q7_ceil_div(x->n, x->gated ? call->nr / 2 : call->nr);
     job.columns = x->gated ? job.panels * call->nr : x->n;
     job.chunks = x->sums ? q7_ceil_div(job.panels, Q7_GEMM_PANELS) : 1;

@@ -37,6 +37,13 @@ static inline int64_t q7_conv_k_block(int64_t k, bool single_tap) {
     return q7_max(q7_ceil_div(k, q7_max(q7_ceil_div(k, Q7_CONV_K_BLOCK), cut)), LEAST);
 }
 
+/* How many tiles of rows make a task. */
+static inline int64_t q7_tiles_of_task(const q7_call *call) {
+    enum { FEW_ROWS = 8 };
+    const int64_t most = q7_max(1, Q7_GEMM_ROWS / call->mr);
+    return call->mr > FEW_ROWS ? most : q7_min(most, Q7_GEMM_SHORT);
+}
+
 /* How many tasks so many multiply-adds are worth. */
 static inline int64_t q7_tasks_of(const q7_call *call, int64_t work) {
     return call->threads > 1 && work > Q7_SMALL_WORK ? call->threads * Q7_TASKS_PER_THREAD : 1;

@@ -87,9 +87,11 @@
 #ifdef __clang__
 #define Q7_UNROLL _Pragma("clang loop unroll(full)")
 #define Q7_UNROLL_BY_4 _Pragma("clang loop unroll_count(4)")
+#define Q7_UNROLL_BY_8 _Pragma("clang loop unroll_count(8)")
 #else
 #define Q7_UNROLL _Pragma("GCC unroll 64")
 #define Q7_UNROLL_BY_4 _Pragma("GCC unroll 4")
+#define Q7_UNROLL_BY_8 _Pragma("GCC unroll 8")
 #endif
 
 #if defined(Q7_ISA_avx512)
