@@ -7,7 +7,7 @@
 #include "math.h"
 #include "tile.h"
 
-enum { LINE = 16, UNROLLED_K = 4 }; /* floats of a cache line; products of a loop's turn */
+enum { LINE = 16, TURN = 4 }; /* floats of a cache line; products of a loop's turn */
 
 /* What is left of a line: its next window and pixel, and what to prefetch, `soon` floats for each tile. */
 typedef struct place {
@@ -142,7 +142,7 @@ Q7_INLINE void multiply(const q7_conv_line *t, place *at, int64_t tiles, const i
     const int left = (vectors + together - 1) / together; /* of sums, in the end */
     int64_t row_bytes = t->x_stride * 4;
     __asm__("" : "+r"(row_bytes)); /* no version for a stride of 1 */
-    const int64_t part = q7_max(UNROLLED_K, t->k / (m + 1) / UNROLLED_K * UNROLLED_K);
+    const int64_t part = q7_max(TURN, t->k / (m + 1) / TURN * TURN);
     q7_f32 bias[VECTORS];
     Q7_UNROLL
     for (int j = 0; j < left; j++)

@@ -8,13 +8,6 @@
 
 #include "gemm_finish.h"
 
-#if MR > 6 /* long enough as it is, and compilers would hoist so many loads that they spill */
-#define UNROLL_K
-enum { UNROLLED_K = 1 };
-#else
-#define UNROLL_K Q7_UNROLL_BY_8
-enum { UNROLLED_K = 8 };
-#endif
 #define LINE 16 /* floats of a cache line */
 
 /* Floats of a panel that leave rows of a no place in L1 from panel to panel: tiles fetch them. */

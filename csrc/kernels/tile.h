@@ -19,6 +19,15 @@
 #endif
 #define NR (VECTORS * Q7_W)
 
+/* Before a loop over k, and the k of one of its turns. */
+#if MR > 6 /* long enough as it is, and compilers would hoist so many loads that they spill */
+#define UNROLL_K
+enum { UNROLLED_K = 1 };
+#else
+#define UNROLL_K Q7_UNROLL_BY_8
+enum { UNROLLED_K = 8 };
+#endif
+
 /* The most rows of a tile: MR, or as many as a set of L1 has lines where all of them lie in one set,
  * unless they are few more: two shorter tiles read b twice. */
 static inline int64_t q7_tallest(int64_t rows, int64_t stride_bytes) {

@@ -1,6 +1,8 @@
 /* winograd.c: the kernel of winograd.h for every ISA; its tile is that of tile.h. Read winograd.h first. */
 #include "winograd_tile.h"
 
+enum { LINE = 16 }; /* floats of a cache line */
+
 /* Of a line of transformed pixels: the sums that are made of it, and for each of 4 matrices of a line
  * the pixels that are multiplied by it, and to which sum they are added. */
 typedef struct scheme {
@@ -134,7 +136,10 @@ Q7_INLINE void multiply(const product *p, const int m) {
         q7_f32 sum[MR * VECTORS], v[VECTORS];
         Q7_UNROLL
         for (int i = 0; i < m * VECTORS; i++) sum[i] = q7_set1(0.0f);
-        for (int64_t k = q7_min(p->k - k0, n); k > 0; k--) {
+        const int64_t some = q7_min(p->k - k0, n);
+        for (const float *end = next + some * p->soon; next < end; next += LINE) q7_prefetch(next);
+        UNROLL_K
+        for (int64_t k = some; k > 0; k--) {
             Q7_UNROLL
             for (int j = 0; j < VECTORS; j++) v[j] = q7_load(b + j * Q7_W);
             Q7_UNROLL
@@ -145,9 +150,6 @@ Q7_INLINE void multiply(const product *p, const int m) {
                 for (int j = 0; j < VECTORS; j++)
                     sum[i * VECTORS + j] = q7_fma(x, v[j], sum[i * VECTORS + j]);
             }
-            q7_prefetch(next); /* up to two lines */
-            q7_prefetch(next + p->soon / 2);
-            next += p->soon;
             Q7_UNROLL
             for (int i = 0; i < 3; i++) origin[i] += 4;
             b += NR;
