@@ -80,30 +80,46 @@ Q7_INLINE void put(const q7_conv_line *t, place to, q7_f32 *sum, const q7_f32 *b
     if (!now) finish(t, to, m);
 }
 
-/* Adds k products to sum [m][vectors]. m and vectors are constants where this is inlined, here and
- * below. */
-Q7_INLINE void multiply_products(const float *x, int64_t row_bytes, const int64_t *offset,
-                                 const float *panel, int64_t k, q7_f32 *sum, const int m,
-                                 const int vectors, const int together) {
+/* Adds the products of one step of k of the windows from x on, in bytes, to sum [m][vectors]. m and vectors
+ * are constants where this is inlined, here and below. */
+Q7_INLINE void multiply_step(const char *x, int64_t row_bytes, const float *panel, q7_f32 *sum,
+                             const int m, const int vectors, const int together) {
     q7_f32 w[VECTORS];
     /* Window i is at origin[i / 5] + i % 5 * row_bytes: any stride, with few address registers. */
     const char *origin[3];
     Q7_UNROLL
-    for (int i = 0; i < 3; i++) origin[i] = (const char *)x + 5 * i * row_bytes;
-    Q7_UNROLL_BY_4
-    for (const int64_t *end = offset + k; offset < end; offset++, panel += NR) {
-        const int64_t at = *offset * 4;
+    for (int i = 0; i < 3; i++) origin[i] = x + 5 * i * row_bytes;
+    Q7_UNROLL
+    for (int j = 0; j < vectors; j++) w[j] = q7_load(panel + j * Q7_W);
+    Q7_UNROLL
+    for (int i = 0; i < m; i++) {
+        const float *from = (const float *)(const void *)(origin[i / 5] + i % 5 * row_bytes);
+        const q7_f32 v = together == 2 ? q7_repeat_pair(from) : q7_set1(*from);
         Q7_UNROLL
-        for (int j = 0; j < vectors; j++) w[j] = q7_load(panel + j * Q7_W);
-        Q7_UNROLL
-        for (int i = 0; i < m; i++) {
-            const float *from =
-                (const float *)(const void *)(origin[i / 5] + at + i % 5 * row_bytes);
-            const q7_f32 v = together == 2 ? q7_repeat_pair(from) : q7_set1(*from);
-            Q7_UNROLL
-            for (int j = 0; j < vectors; j++)
-                sum[i * vectors + j] = q7_fma(v, w[j], sum[i * vectors + j]);
-        }
+        for (int j = 0; j < vectors; j++)
+            sum[i * vectors + j] = q7_fma(v, w[j], sum[i * vectors + j]);
+    }
+}
+
+/* Adds those of k steps from k0 on. Steps side by side need no offsets, which are a sixth of all that is
+ * issued: where a core has another program to run as well, that is what limits it. */
+Q7_INLINE void multiply_products(const q7_conv_line *t, const float *x, int64_t row_bytes,
+                                 int64_t k0, int64_t k, q7_f32 *sum, const int m, const int vectors,
+                                 const int together, const bool side_by_side) {
+    const float *panel = t->w + k0 * NR;
+    const int64_t *offset = t->offset + k0, *end = offset + k;
+    if (!side_by_side) {
+        Q7_UNROLL_BY_4
+        for (; offset < end; offset++, panel += NR)
+            multiply_step((const char *)(x + *offset), row_bytes, panel, sum, m, vectors, together);
+        return;
+    }
+    for (int64_t n = t->run - k0 % t->run; offset < end; offset += n, n = t->run) {
+        const char *at = (const char *)(x + *offset);
+        n = q7_min(n, end - offset);
+        Q7_UNROLL_BY_4
+        for (int64_t left = n; left > 0; left--, panel += NR, at += 4 * together)
+            multiply_step(at, row_bytes, panel, sum, m, vectors, together);
     }
 }
 
@@ -138,7 +154,7 @@ Q7_INLINE void fetch(const q7_conv_line *t, place *row, const int vectors) {
 
 /* Some tiles of m windows each. */
 Q7_INLINE void multiply(const q7_conv_line *t, place *at, int64_t tiles, const int m,
-                        const int vectors, const int together, const bool fetches) {
+                        const int vectors, const int together, const bool fetches, const bool run) {
     const int left = (vectors + together - 1) / together; /* of sums, in the end */
     int64_t row_bytes = t->x_stride * 4;
     __asm__("" : "+r"(row_bytes)); /* no version for a stride of 1 */
@@ -160,11 +176,11 @@ Q7_INLINE void multiply(const q7_conv_line *t, place *at, int64_t tiles, const i
             int64_t done = 0;
             for (; fetches && done + part < k; done += part) {
                 fetch(t, &row, left);
-                multiply_products(at->x, row_bytes, t->offset + k0 + done, t->w + (k0 + done) * NR,
-                                  part, sum, m, vectors, together);
+                multiply_products(t, at->x, row_bytes, k0 + done, part, sum, m, vectors, together,
+                                  run);
             }
-            multiply_products(at->x, row_bytes, t->offset + k0 + done, t->w + (k0 + done) * NR,
-                              k - done, sum, m, vectors, together);
+            multiply_products(t, at->x, row_bytes, k0 + done, k - done, sum, m, vectors, together,
+                              run);
             if (k0 > 0) {
                 Q7_UNROLL
                 for (int i = 0; i < m * vectors; i++)
@@ -188,29 +204,31 @@ Q7_INLINE void multiply(const q7_conv_line *t, place *at, int64_t tiles, const i
     }
 }
 
-/* One function per number of windows, of vectors and of values together, and whether it fetches. */
+/* One function per number of windows, of vectors and of values together, whether it fetches, and whether
+ * steps of k are side by side in x. */
 /* clang-format off */
 #define LINE_ARGS const q7_conv_line *t, place *at, int64_t tiles
-#define ROWS(m)                                                                         \
-    static void narrow_##m(LINE_ARGS) { multiply(t, at, tiles, m, 1, 1, false); }       \
-    static void wide_##m(LINE_ARGS) { multiply(t, at, tiles, m, VECTORS, 1, false); }   \
-    static void far_##m(LINE_ARGS) { multiply(t, at, tiles, m, VECTORS, 1, true); }     \
-    static void narrow_2_##m(LINE_ARGS) { multiply(t, at, tiles, m, 1, 2, false); }     \
-    static void wide_2_##m(LINE_ARGS) { multiply(t, at, tiles, m, VECTORS, 2, false); } \
-    static void far_2_##m(LINE_ARGS) { multiply(t, at, tiles, m, VECTORS, 2, true); }
+#define WIDTHS(name, m, together, run)                                                               \
+    static void narrow_##name##_##m(LINE_ARGS) { multiply(t, at, tiles, m, 1, together, false, run); }     \
+    static void wide_##name##_##m(LINE_ARGS) { multiply(t, at, tiles, m, VECTORS, together, false, run); } \
+    static void far_##name##_##m(LINE_ARGS) { multiply(t, at, tiles, m, VECTORS, together, true, run); }
+#define ROWS(m) WIDTHS(single, m, 1, false) WIDTHS(side, m, 1, true) WIDTHS(pair, m, 2, true)
 Q7_EVERY_ROW(ROWS)
 #undef ROWS
-#define ROWS(m) {{narrow_##m, wide_##m, far_##m}, {narrow_2_##m, wide_2_##m, far_2_##m}},
-static void (*const by_rows[MR][2][3])(LINE_ARGS) = {Q7_EVERY_ROW(ROWS)};
+#undef WIDTHS
+#define WIDTHS(name, m) {narrow_##name##_##m, wide_##name##_##m, far_##name##_##m}
+#define ROWS(m) {WIDTHS(single, m), WIDTHS(side, m), WIDTHS(pair, m)},
+static void (*const by_rows[MR][3][3])(LINE_ARGS) = {Q7_EVERY_ROW(ROWS)};
 #undef ROWS
+#undef WIDTHS
 #undef LINE_ARGS
 /* clang-format on */
 
 void Q7_KERNEL(conv_direct_f32)(const q7_conv_line *t) {
     const int64_t tiles = q7_ceil_div(t->m, MR), m = t->m / tiles, taller = t->m % tiles;
     place at = {t->x, t->residual, t->y, t->next, q7_ceil_div(t->next_floats, tiles * 16) * 16};
-    const bool paired = t->together == 2;
+    const int how = t->together == 2 ? 2 : t->run > 1;
     const int which = t->n * t->together <= Q7_W ? 0 : t->fetches ? 2 : 1;
-    if (taller) by_rows[m][paired][which](t, &at, taller);
-    by_rows[m - 1][paired][which](t, &at, tiles - taller);
+    if (taller) by_rows[m][how][which](t, &at, taller);
+    by_rows[m - 1][how][which](t, &at, tiles - taller);
 }

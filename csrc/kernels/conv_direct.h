@@ -27,6 +27,7 @@ typedef struct q7_conv_line {
     const float *x;
     int64_t x_stride;
     const int64_t *offset; /* (k,) floats */
+    int64_t run;           /* of so many steps of k each is right behind the one before in x */
     const float *w;        /* (k, nr) */
     const float *next;     /* what is wanted next */
     int64_t next_floats;

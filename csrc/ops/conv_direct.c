@@ -20,6 +20,7 @@ typedef struct conv_job {
     const q7_call *call;
     bool pointwise, in_place, fetches;
     int64_t channels, filters, k, k_block, panels; /* of a group, k in steps of x.together */
+    int64_t run;                                   /* steps side by side in what is read */
     int64_t lines, bands;                          /* of y, N images one after the other */
     int64_t parts;                                 /* of a line */
     int64_t tasks;                                 /* that all is worth */
@@ -81,6 +82,7 @@ static void conv_band(const conv_job *job, int64_t group, int64_t pixel, int64_t
                           .x = from,
                           .x_stride = x->stride_w * job->w_stride,
                           .offset = x->offsets,
+                          .run = job->run,
                           .w = w,
                           .y = (float *)x->y + pixel * x->y_stride + filter,
                           .y_stride = x->y_stride,
@@ -213,6 +215,8 @@ void q7_op_conv_direct(const q7_conv_direct_args *x, const q7_call *call) {
     job.w_stride = job.in_place ? x->x_w_stride : last ? job.channels : 1;
     job.h_stride = job.in_place ? x->x_h_stride : job.width * job.w_stride;
     job.c_stride = job.in_place ? x->x_c_stride : last ? 1 : job.height * job.width;
+    const bool line = job.w_stride == job.channels && x->dilation_w == 1; /* of taps */
+    job.run = job.c_stride != 1 ? 1 : (line ? x->kw : 1) * job.channels / x->together;
     fill_offsets(&job);
     q7_parallel(call, x->groups * job.bands * job.parts, conv_task, &job);
 }

@@ -55,9 +55,14 @@ static int64_t first_row(const q7_gemm_job *job, int64_t block) {
 
 void q7_gemm_task(const q7_gemm_job *job, int64_t task, float *sums) {
     const q7_gemm_args *x = job->x;
-    const int64_t nr = job->call->nr, chunk = task % job->chunks;
+    /* Consecutive tasks share the rows, which L2 holds, or what one thread has read of weights if they
+     * are more: two that want the same lines at once wait for each other. */
+    const bool rows_first = job->call->threads == 1 && job->row_blocks < job->chunks;
+    const int64_t inner = rows_first ? job->row_blocks : job->chunks;
+    const int64_t block = rows_first ? task % inner : task / inner;
+    const int64_t chunk = rows_first ? task / inner : task % inner;
+    const int64_t nr = job->call->nr;
     const int64_t first = first_panel(job, chunk), last = first_panel(job, chunk + 1);
-    const int64_t block = task / job->chunks; /* consecutive tasks share the rows, which L2 holds */
     const int64_t row = first_row(job, block), end = first_row(job, block + 1);
     const int64_t column = first * nr;                  /* of b; of c, and of the biases: */
     const int64_t per = q7_is_half(x->b_dtype) ? 2 : 1; /* elements of b to a float */
