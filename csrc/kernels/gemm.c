@@ -134,6 +134,7 @@ Q7_INLINE void multiply(const q7_gemm_block *t, const float *b, target out, ahea
     const bool fetch_a = access == PACKED && t->k * NR >= CROWDED;
     const int64_t part = q7_max(UNROLLED_K, t->k / (m + 1) / UNROLLED_K * UNROLLED_K);
     const int64_t pause = fetch_a ? q7_min(part, LINE) : part;
+    const bool each_k = PREFETCH_EACH_K || access == STREAM;
     const int64_t soon = is_half(access) && m > 1 ? HALVES_AHEAD : PANELS_AHEAD;
     const char *a = (const char *)t->a;
     for (int64_t rows = t->m; rows > 0; rows -= m) {
@@ -164,13 +165,12 @@ Q7_INLINE void multiply(const q7_gemm_block *t, const float *b, target out, ahea
                 for (int i = 0; i < m; i++)
                     q7_prefetch_near(origin[i / 5] + i % 5 * row_bytes + further);
             }
-            /* What shares a core with another program is limited by how much it issues: not for every k. */
-            const int64_t soon_floats = access == STREAM ? 0 : some * next.stride;
-            for (int64_t j = 0; j < soon_floats; j += LINE) {
+            const int64_t wanted = each_k || panels > 1 ? 0 : some * next.stride;
+            for (int64_t j = 0; j < wanted; j += LINE) {
                 q7_prefetch(next.p + j);
                 q7_prefetch(next.p + next.gap + j);
             }
-            next.p += soon_floats;
+            next.p += wanted;
             UNROLL_K
             for (int64_t k = some; k > 0; k--) {
                 Q7_UNROLL
@@ -193,13 +193,15 @@ Q7_INLINE void multiply(const q7_gemm_block *t, const float *b, target out, ahea
                 Q7_UNROLL
                 for (int j = 0; j < panels && panels > 1; j++)
                     q7_prefetch(from + j * t->b_panel_stride + soon);
+                if (each_k && panels == 1) q7_prefetch(next.p);
+                if (each_k && (access == PACKED || is_half(access)) && panels == 1)
+                    q7_prefetch(next.p + next.gap);
                 if (panels == 1 && access == STREAM) {
-                    q7_prefetch(next.p);
                     if (NR > LINE) q7_prefetch(next.p + LINE);
                     q7_prefetch_near(from + NEAR);
                     if (NR > LINE) q7_prefetch_near(from + NEAR + LINE);
                 }
-                if (access == STREAM) next.p += next.stride;
+                if (each_k) next.p += next.stride;
                 next.room += next.room_stride;
                 Q7_UNROLL
                 for (int i = 0; i < 3; i++) origin[i] += k_bytes;

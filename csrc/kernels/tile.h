@@ -19,13 +19,13 @@
 #endif
 #define NR (VECTORS * Q7_W)
 
-/* Before a loop over k, and the k of one of its turns. */
+/* Before a loop over k, the k of one of its turns, and whether each of them prefetches. */
 #if MR > 6 /* long enough as it is, and compilers would hoist so many loads that they spill */
 #define UNROLL_K
-enum { UNROLLED_K = 1 };
-#else
+enum { UNROLLED_K = 1, PREFETCH_EACH_K = 1 };
+#else /* what is issued is the limit where another program is on the core: docs/decisions.md 130 */
 #define UNROLL_K Q7_UNROLL_BY_8
-enum { UNROLLED_K = 8 };
+enum { UNROLLED_K = 8, PREFETCH_EACH_K = 0 };
 #endif
 
 /* The most rows of a tile: MR, or as many as a set of L1 has lines where all of them lie in one set,

@@ -137,7 +137,8 @@ Q7_INLINE void multiply(const product *p, const int m) {
         Q7_UNROLL
         for (int i = 0; i < m * VECTORS; i++) sum[i] = q7_set1(0.0f);
         const int64_t some = q7_min(p->k - k0, n);
-        for (const float *end = next + some * p->soon; next < end; next += LINE) q7_prefetch(next);
+        const float *end = next + (PREFETCH_EACH_K ? 0 : some * p->soon);
+        for (; next < end; next += LINE) q7_prefetch(next);
         UNROLL_K
         for (int64_t k = some; k > 0; k--) {
             Q7_UNROLL
@@ -149,6 +150,11 @@ Q7_INLINE void multiply(const product *p, const int m) {
                 Q7_UNROLL
                 for (int j = 0; j < VECTORS; j++)
                     sum[i * VECTORS + j] = q7_fma(x, v[j], sum[i * VECTORS + j]);
+            }
+            if (PREFETCH_EACH_K) { /* up to two lines */
+                q7_prefetch(next);
+                q7_prefetch(next + p->soon / 2);
+                next += p->soon;
             }
             Q7_UNROLL
             for (int i = 0; i < 3; i++) origin[i] += 4;
