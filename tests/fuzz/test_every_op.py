@@ -18,6 +18,7 @@ from q7x2_ep.session import Session
 from tests.fuzz import test_every_dtype as elementwise
 from tests.fuzz import test_random_windows as windows
 from tests.kernels import test_against_ort as moving
+from tests.models.beside import weights
 
 onnxruntime = pytest.importorskip("onnxruntime")
 
@@ -69,6 +70,10 @@ class Choice:
     def bytes(self, *shape: int, dtype: str) -> np.ndarray:
         limits = np.iinfo(dtype)
         return self.whole(limits.min, limits.max + 1, *shape, dtype=dtype)
+
+    def weights(self, *shape: int, dtype: str) -> np.ndarray:
+        """Bytes that onnxruntime multiplies exactly."""
+        return weights(self.random, dtype, *shape)
 
     def scale(self, *shape: int) -> np.ndarray:
         return np.asarray(self.random.uniform(0.02, 0.3, shape)).astype("float32")
@@ -149,8 +154,9 @@ def conv_integer(c: Choice) -> Made:
     groups, rows = c.size(1, 2), c.size(1, 3)
     x_type, w_type = c.among("uint8", "int8"), c.among("uint8", "int8")
     kernel = [c.size(1, 3), c.size(1, 3)]
-    x = c.bytes(c.size(1, 2), groups * rows, *(k + c.size(0, 5) for k in kernel), dtype=x_type)
-    w = c.bytes(groups * c.size(1, 3), rows, *kernel, dtype=w_type)
+    # Which of the two onnxruntime takes for weights depends on the layout.
+    x = c.weights(c.size(1, 2), groups * rows, *(k + c.size(0, 5) for k in kernel), dtype=x_type)
+    w = c.weights(groups * c.size(1, 3), rows, *kernel, dtype=w_type)
     zeros = [np.array(c.size(0, 99), x_type), np.array(c.size(0, 99), w_type)][: c.size(0, 2)]
     attrs = {"group": groups, "strides": [c.size(1, 2), 1], "pads": [0, 1, 1, 0]}
     return Made([x, w, *zeros], attrs, fixed=(1, 2, 3))
@@ -299,7 +305,7 @@ def q_linear(c: Choice, x: tuple[int, ...], w: tuple[int, ...], n: int, attrs: A
     kind = c.among("uint8", "int8")
     per_column = c.among((), (n,))
     inputs = [c.bytes(*x, dtype=kind), c.scale(), np.array(c.size(0, 90), kind)]
-    inputs += [c.bytes(*w, dtype="int8"), c.scale(*per_column), np.zeros(per_column, np.int8)]
+    inputs += [c.weights(*w, dtype="int8"), c.scale(*per_column), np.zeros(per_column, np.int8)]
     inputs += [c.scale() * np.float32(50), np.array(c.size(0, 90), kind)]
     inputs = [np.asarray(x) for x in inputs]
     return Made(inputs, attrs or {}, fixed=tuple(range(1, 8)), close=1)

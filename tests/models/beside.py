@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Optional
 
@@ -61,6 +62,23 @@ def theirs(model: bytes, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
     options.log_severity_level = 4
     session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     return session.run(None, dict(feeds))
+
+
+@functools.cache
+def weight_reach() -> int:
+    """How far from the middle of their dtype weights of 8 bits may be, so that onnxruntime's
+    products are exact. Without VNNI it sums two of them in 16 bits, which saturate beyond 7 bits;
+    ours don't (tests/kernels/test_qgemm.py).
+    """
+    a, b = np.full((4, 64), 255, np.uint8), np.full((64, 16), 127, np.int8)
+    model, feeds = one_node("MatMulInteger", [a, b], (TensorProto.INT32,), domain="")
+    return 128 if np.all(theirs(model, feeds)[0] == 64 * 255 * 127) else 64
+
+
+def weights(random: np.random.Generator, dtype: Any, *shape: int) -> np.ndarray:
+    """Any that onnxruntime multiplies exactly."""
+    middle, reach = np.iinfo(dtype).min + 128, weight_reach()
+    return random.integers(middle - reach, middle + reach, shape).astype(dtype)
 
 
 def same(

@@ -11,7 +11,7 @@ from onnx import TensorProto
 
 from q7x2_ep.errors import ShapeError
 from q7x2_ep.session import Session
-from tests.models.beside import one_node, same, theirs
+from tests.models.beside import one_node, same, theirs, weights
 
 RANDOM = np.random.default_rng(17)
 CODES = {np.uint8: TensorProto.UINT8, np.int8: TensorProto.INT8}
@@ -30,6 +30,10 @@ def number(value: float) -> np.ndarray:
 def q(dtype: Any, *shape: int) -> np.ndarray:
     limits = np.iinfo(dtype)
     return RANDOM.integers(limits.min, limits.max + 1, shape).astype(dtype)
+
+
+def w(dtype: Any, *shape: int) -> np.ndarray:
+    return weights(RANDOM, dtype, *shape)
 
 
 def positive(*shape: int) -> np.ndarray:
@@ -85,8 +89,8 @@ def test_windows(dtype: Any, channels_last: int) -> None:
     x = x.transpose(0, 2, 3, 1).copy() if channels_last else x
     zeros = [np.array(q(dtype)) for _ in range(2)]
     ends = [number(0.9), zeros[1]]
-    weights = [q(np.int8, 6, 4, 3, 3), positive(6), np.zeros(6, np.int8)]
-    inputs = [x, number(0.02), zeros[0], *weights, *ends, q(np.int8, 6).astype(np.int32)]
+    kernels = [w(np.int8, 6, 4, 3, 3), positive(6), np.zeros(6, np.int8)]
+    inputs = [x, number(0.02), zeros[0], *kernels, *ends, q(np.int8, 6).astype(np.int32)]
     attrs: dict[str, Any] = {"channels_last": channels_last}
     strides = {"pads": [1, 0, 1, 2], "strides": [2, 1]}
     same("QLinearConv", inputs, (CODES[dtype],), fixed=range(1, 9), **attrs, **strides)
@@ -109,7 +113,7 @@ def test_max_pool(dtype: Any) -> None:
 @pytest.mark.parametrize("turned", list(itertools.product((0, 1), (0, 1))), ids=str)
 @pytest.mark.parametrize("alpha, scaled, biased", [(1, 1, 1), (1, 0, 1), (0.5, 0, 0), (0.5, 1, 1)])
 def test_gemm(dtype: Any, turned: tuple, alpha: float, scaled: int, biased: int) -> None:
-    a, b = q(dtype, 5, 7), q(np.int8, 7, 6)
+    a, b = q(dtype, 5, 7), w(np.int8, 7, 6)
     factors = [x.T.copy() if turns else x for x, turns in zip((a, b), turned)]
     inputs = [factors[0], number(0.02), np.array(q(dtype)), factors[1]]
     inputs += [positive(6), q(np.int8, 6), q(np.int8, 6).astype(np.int32) if biased else None]
@@ -149,13 +153,13 @@ def test_integer_products_with_a_constant_of_no_columns(dtype: Any) -> None:
 def test_products(dtype: Any) -> None:
     """Of constant and of computed weights, of one scale and of one per column."""
     a, zero = q(dtype, 2, 5, 7), np.array(q(dtype))
-    columns = [q(np.int8, 7, 6), number(0.02), positive(6), zero, q(np.int8, 6), f(6)]
+    columns = [w(np.int8, 7, 6), number(0.02), positive(6), zero, q(np.int8, 6), f(6)]
     for fixed in ((1, 3, 5, 6), ()):
         same("MatMulIntegerToFloat", [a, *columns], atol=1e-4, fixed=fixed)
-    one = [q(np.int8, 2, 7, 6), number(0.02), number(0.03), zero, np.array(q(np.int8)), f(6)]
+    one = [w(np.int8, 2, 7, 6), number(0.02), number(0.03), zero, np.array(q(np.int8)), f(6)]
     same("MatMulIntegerToFloat", [a, *one], atol=1e-4)
     x = f(2, 5, 7)
-    columns = [q(dtype, 7, 6), positive(6), q(dtype, 6), f(6)]
+    columns = [w(dtype, 7, 6), positive(6), q(dtype, 6), f(6)]
     same("DynamicQuantizeMatMul", [x, *columns], atol=1e-4, fixed=(1, 2, 3, 4))
     same("DynamicQuantizeMatMul", [x, *columns], atol=1e-4)
     same("DynamicQuantizeMatMul", [x, columns[0], number(0.1)], atol=1e-4, fixed=(1, 2))
@@ -171,7 +175,7 @@ def test_attention(past: int, unidirectional: int) -> None:
     cache = f(2, batch, heads, past, depth) if past else None
     for dtype, scale in itertools.product(CODES, (number(0.01), positive(columns))):
         zeros = np.full(scale.shape, 3, dtype)
-        inputs = [x, q(dtype, width, columns), f(columns), number(0.02), scale]
+        inputs = [x, w(dtype, width, columns), f(columns), number(0.02), scale]
         inputs += [None if past else mask, zero, zeros, cache]
         attrs = {"num_heads": heads, "unidirectional": unidirectional}
         same("QAttention", inputs, (FLOAT, FLOAT), 1e-4, fixed=(1, 2, 4, 6, 7), **attrs)

@@ -9,7 +9,7 @@ import pytest
 from onnx import TensorProto
 
 from q7x2_ep.session import Session
-from tests.models.beside import one_node, same, theirs
+from tests.models.beside import one_node, same, theirs, weights
 
 FLOAT, INT32, INT64 = TensorProto.FLOAT, TensorProto.INT32, TensorProto.INT64
 each_draw = pytest.mark.parametrize("seed", range(8))
@@ -64,8 +64,8 @@ def test_words(seed: int) -> None:
     """Of three characters or more: what onnxruntime makes of shorter ones is not defined."""
     random = np.random.default_rng(seed)
     words = random.integers(1, 9, (6, 8)) * (np.arange(8) < random.integers(3, 8, (6, 1)))
-    weights = [floats(seed, *shape) for shape in ((4, 1, 3, 5), (4,), (9, 5))]
-    same("WordConvEmbedding", [words.astype(np.int32), *weights])
+    tables = [floats(seed, *shape) for shape in ((4, 1, 3, 5), (4,), (9, 5))]
+    same("WordConvEmbedding", [words.astype(np.int32), *tables])
 
 
 @pytest.mark.parametrize("dtype", [np.int32, np.uint32, np.int64, np.float32, np.float64])
@@ -97,11 +97,9 @@ def test_others() -> None:
 def test_lstm(per_column: bool, directions: str) -> None:
     """onnxruntime rounds the activations to 8 bits too; we do not."""
     random, count, hidden = np.random.default_rng(3), 1 + (directions == "bidirectional"), 6
-    weights = [
-        random.integers(-128, 128, (count, n, 4 * hidden)).astype(np.int8) for n in (5, hidden)
-    ]
+    factors = [weights(random, np.int8, count, n, 4 * hidden) for n in (5, hidden)]
     shape = (count, 4 * hidden) if per_column else (count,)
     numbers = [random.uniform(0.001, 0.004, shape).astype(np.float32), np.zeros(shape, np.int8)] * 2
-    inputs = [floats(1, 7, 2, 5), *weights, floats(2, count, 8 * hidden), *[None] * 4, *numbers]
+    inputs = [floats(1, 7, 2, 5), *factors, floats(2, count, 8 * hidden), *[None] * 4, *numbers]
     attrs = {"hidden_size": hidden, "direction": directions, "fixed": (1, 2, 3, 8, 9, 10, 11)}
     same("DynamicQuantizeLSTM", inputs, (FLOAT,) * 3, atol=0.02, rtol=0, **attrs)
