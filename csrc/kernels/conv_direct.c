@@ -114,7 +114,8 @@ Q7_INLINE void multiply_products(const q7_conv_line *t, const float *x, int64_t 
             multiply_step((const char *)(x + *offset), row_bytes, panel, sum, m, vectors, together);
         return;
     }
-    for (int64_t n = t->run - k0 % t->run; offset < end; offset += n, n = t->run) {
+    const int64_t behind = k0 < t->run ? k0 : k0 % t->run; /* mostly without a division */
+    for (int64_t n = t->run - behind; offset < end; offset += n, n = t->run) {
         const char *at = (const char *)(x + *offset);
         n = q7_min(n, end - offset);
         Q7_UNROLL_BY_4
@@ -205,19 +206,30 @@ Q7_INLINE void multiply(const q7_conv_line *t, place *at, int64_t tiles, const i
 }
 
 /* One function per number of windows, of vectors and of values together, whether it fetches, and whether
- * steps of k are side by side in x. */
+ * it goes through steps of k that are side by side: tall tiles do not, whose offsets are few beside their
+ * multiply-adds, and whose short runs take 1.02 to 1.12 of the time (docs/decisions.md 130). */
 /* clang-format off */
+enum { IN_RUNS = MR <= 6 };
 #define LINE_ARGS const q7_conv_line *t, place *at, int64_t tiles
 #define WIDTHS(name, m, together, run)                                                               \
     static void narrow_##name##_##m(LINE_ARGS) { multiply(t, at, tiles, m, 1, together, false, run); }     \
     static void wide_##name##_##m(LINE_ARGS) { multiply(t, at, tiles, m, VECTORS, together, false, run); } \
     static void far_##name##_##m(LINE_ARGS) { multiply(t, at, tiles, m, VECTORS, together, true, run); }
-#define ROWS(m) WIDTHS(single, m, 1, false) WIDTHS(side, m, 1, true) WIDTHS(pair, m, 2, true)
+#define ROWS(m) WIDTHS(single, m, 1, false) WIDTHS(pair, m, 2, IN_RUNS)
 Q7_EVERY_ROW(ROWS)
 #undef ROWS
+#if MR <= 6
+#define ROWS(m) WIDTHS(side, m, 1, true)
+Q7_EVERY_ROW(ROWS)
+#undef ROWS
+#endif
 #undef WIDTHS
 #define WIDTHS(name, m) {narrow_##name##_##m, wide_##name##_##m, far_##name##_##m}
-#define ROWS(m) {WIDTHS(single, m), WIDTHS(side, m), WIDTHS(pair, m)},
+#if MR <= 6
+#define ROWS(m) {WIDTHS(single, m), WIDTHS(pair, m), WIDTHS(side, m)},
+#else
+#define ROWS(m) {WIDTHS(single, m), WIDTHS(pair, m)},
+#endif
 static void (*const by_rows[MR][3][3])(LINE_ARGS) = {Q7_EVERY_ROW(ROWS)};
 #undef ROWS
 #undef WIDTHS
@@ -227,7 +239,7 @@ static void (*const by_rows[MR][3][3])(LINE_ARGS) = {Q7_EVERY_ROW(ROWS)};
 void Q7_KERNEL(conv_direct_f32)(const q7_conv_line *t) {
     const int64_t tiles = q7_ceil_div(t->m, MR), m = t->m / tiles, taller = t->m % tiles;
     place at = {t->x, t->residual, t->y, t->next, q7_ceil_div(t->next_floats, tiles * 16) * 16};
-    const int how = t->together == 2 ? 2 : t->run > 1;
+    const int how = t->together == 2 ? 1 : IN_RUNS && t->run > 1 ? 2 : 0;
     const int which = t->n * t->together <= Q7_W ? 0 : t->fetches ? 2 : 1;
     if (taller) by_rows[m][how][which](t, &at, taller);
     by_rows[m - 1][how][which](t, &at, tiles - taller);
