@@ -23,7 +23,6 @@ enum { ROWS = 4, VECTORS = 3, SUMS = 12, WIDE = 2 };
 #else
 enum { ROWS = 4, VECTORS = 2, SUMS = 8, WIDE = 2 };
 #endif
-enum { LINE = 16 }; /* floats of a cache line */
 enum {
     STEPS = 8
 }; /* of k at a time: 1 takes 1.05 of the time, by branches that are not foreseen */
@@ -52,7 +51,7 @@ typedef struct product {
 Q7_INLINE void prefetch_line(wanted *w) {
     if (w->rows <= 0) return;
     q7_prefetch(w->at + w->column);
-    w->column += LINE;
+    w->column += Q7_LINE_FLOATS;
     if (w->column >= w->columns) w->column = 0, w->at += w->stride, w->rows--;
 }
 

@@ -7,7 +7,7 @@
 #include "math.h"
 #include "tile.h"
 
-enum { LINE = 16, TURN = 4 }; /* floats of a cache line; products of a loop's turn */
+enum { TURN = 4 }; /* products of a loop's turn */
 
 /* What is left of a line: its next window and pixel, and what to prefetch, `soon` floats for each tile. */
 typedef struct place {
@@ -114,8 +114,7 @@ Q7_INLINE void multiply_products(const q7_conv_line *t, const float *x, int64_t 
             multiply_step((const char *)(x + *offset), row_bytes, panel, sum, m, vectors, together);
         return;
     }
-    const int64_t behind = k0 < t->run ? k0 : k0 % t->run; /* mostly without a division */
-    for (int64_t n = t->run - behind; offset < end; offset += n, n = t->run) {
+    for (int64_t n = t->run - k0 % t->run; offset < end; offset += n, n = t->run) {
         const char *at = (const char *)(x + *offset);
         n = q7_min(n, end - offset);
         Q7_UNROLL_BY_4
@@ -143,12 +142,12 @@ Q7_INLINE void add_pairs(q7_f32 *sum, const int m, const int vectors) {
 Q7_INLINE void fetch(const q7_conv_line *t, place *row, const int vectors) {
     const int64_t last = t->n - 1; /* where rows are not aligned */
     Q7_UNROLL
-    for (int j = 0; j < vectors * Q7_W; j += LINE) q7_prefetch_write(row->y + j);
+    for (int j = 0; j < vectors * Q7_W; j += Q7_LINE_FLOATS) q7_prefetch_write(row->y + j);
     q7_prefetch_write(row->y + last);
     row->y += t->y_stride;
     if (!t->residual) return;
     Q7_UNROLL
-    for (int j = 0; j < vectors * Q7_W; j += LINE) q7_prefetch(row->residual + j);
+    for (int j = 0; j < vectors * Q7_W; j += Q7_LINE_FLOATS) q7_prefetch(row->residual + j);
     q7_prefetch(row->residual + last);
     row->residual += t->residual_stride;
 }
@@ -167,7 +166,7 @@ Q7_INLINE void multiply(const q7_conv_line *t, place *at, int64_t tiles, const i
     for (; tiles > 0; tiles--) {
         q7_f32 sum[MR * VECTORS];
         float before[MR * NR];
-        for (const float *end = at->next + at->soon; at->next < end; at->next += LINE)
+        for (const float *end = at->next + at->soon; at->next < end; at->next += Q7_LINE_FLOATS)
             q7_prefetch(at->next);
         Q7_UNROLL
         for (int i = 0; i < m * vectors; i++) sum[i] = q7_set1(0.0f);
@@ -206,40 +205,36 @@ Q7_INLINE void multiply(const q7_conv_line *t, place *at, int64_t tiles, const i
 }
 
 /* One function per number of windows, of vectors and of values together, whether it fetches, and whether
- * it goes through steps of k that are side by side: tall tiles do not, whose offsets are few beside their
- * multiply-adds, and whose short runs take 1.02 to 1.12 of the time (docs/decisions.md 130). */
+ * it goes through steps of k that are side by side, which takes tall tiles 1.02 to 1.12 of the time
+ * (docs/decisions.md 130). */
 /* clang-format off */
-enum { IN_RUNS = MR <= 6 };
 #define LINE_ARGS const q7_conv_line *t, place *at, int64_t tiles
+#if SHORT_TILES
+#define KINDS(f, m) f(single, m, 1, false) f(pair, m, 2, true) f(side, m, 1, true)
+#else
+#define KINDS(f, m) f(single, m, 1, false) f(pair, m, 2, false)
+#endif
 #define WIDTHS(name, m, together, run)                                                               \
     static void narrow_##name##_##m(LINE_ARGS) { multiply(t, at, tiles, m, 1, together, false, run); }     \
     static void wide_##name##_##m(LINE_ARGS) { multiply(t, at, tiles, m, VECTORS, together, false, run); } \
     static void far_##name##_##m(LINE_ARGS) { multiply(t, at, tiles, m, VECTORS, together, true, run); }
-#define ROWS(m) WIDTHS(single, m, 1, false) WIDTHS(pair, m, 2, IN_RUNS)
+#define ROWS(m) KINDS(WIDTHS, m)
 Q7_EVERY_ROW(ROWS)
 #undef ROWS
-#if MR <= 6
-#define ROWS(m) WIDTHS(side, m, 1, true)
-Q7_EVERY_ROW(ROWS)
-#undef ROWS
-#endif
 #undef WIDTHS
-#define WIDTHS(name, m) {narrow_##name##_##m, wide_##name##_##m, far_##name##_##m}
-#if MR <= 6
-#define ROWS(m) {WIDTHS(single, m), WIDTHS(pair, m), WIDTHS(side, m)},
-#else
-#define ROWS(m) {WIDTHS(single, m), WIDTHS(pair, m)},
-#endif
+#define WIDTHS(name, m, together, run) {narrow_##name##_##m, wide_##name##_##m, far_##name##_##m},
+#define ROWS(m) {KINDS(WIDTHS, m)},
 static void (*const by_rows[MR][3][3])(LINE_ARGS) = {Q7_EVERY_ROW(ROWS)};
 #undef ROWS
 #undef WIDTHS
+#undef KINDS
 #undef LINE_ARGS
 /* clang-format on */
 
 void Q7_KERNEL(conv_direct_f32)(const q7_conv_line *t) {
     const int64_t tiles = q7_ceil_div(t->m, MR), m = t->m / tiles, taller = t->m % tiles;
     place at = {t->x, t->residual, t->y, t->next, q7_ceil_div(t->next_floats, tiles * 16) * 16};
-    const int how = t->together == 2 ? 1 : IN_RUNS && t->run > 1 ? 2 : 0;
+    const int how = t->together == 2 ? 1 : SHORT_TILES && t->run > 1 ? 2 : 0;
     const int which = t->n * t->together <= Q7_W ? 0 : t->fetches ? 2 : 1;
     if (taller) by_rows[m][how][which](t, &at, taller);
     by_rows[m - 1][how][which](t, &at, tiles - taller);

@@ -8,8 +8,6 @@
 
 #include "gemm_finish.h"
 
-#define LINE 16 /* floats of a cache line */
-
 /* Floats of a panel that leave rows of a no place in L1 from panel to panel: tiles fetch them. */
 enum { CROWDED = 6 << 10 };
 
@@ -133,8 +131,9 @@ Q7_INLINE void multiply(const q7_gemm_block *t, const float *b, target out, ahea
     const int64_t residual_stride = out.residual ? out.epilogue->residual_stride : 0;
     const bool fetch_a = access == PACKED && t->k * NR >= CROWDED;
     const int64_t part = q7_max(UNROLLED_K, t->k / (m + 1) / UNROLLED_K * UNROLLED_K);
-    const int64_t pause = fetch_a ? q7_min(part, LINE) : part;
-    const bool each_k = PREFETCH_EACH_K || access == STREAM;
+    const int64_t pause = fetch_a ? q7_min(part, Q7_LINE_FLOATS) : part;
+    const bool each_k = panels == 1 && (!SHORT_TILES || access == STREAM); /* what is wanted next */
+    const bool at_once = panels == 1 && !each_k;
     const int64_t soon = is_half(access) && m > 1 ? HALVES_AHEAD : PANELS_AHEAD;
     const char *a = (const char *)t->a;
     for (int64_t rows = t->m; rows > 0; rows -= m) {
@@ -149,12 +148,12 @@ Q7_INLINE void multiply(const q7_gemm_block *t, const float *b, target out, ahea
         for (int64_t left = t->k, some; left > 0; left -= some) {
             some = q7_min(left, pause);
             Q7_UNROLL
-            for (int j = 0; j < panels * NR; j += LINE) q7_prefetch_write(line + j);
+            for (int j = 0; j < panels * NR; j += Q7_LINE_FLOATS) q7_prefetch_write(line + j);
             q7_prefetch_write(line + panels * NR - 1); /* where rows are not aligned */
             line += out.stride;
             if (residual) {
                 Q7_UNROLL
-                for (int j = 0; j < panels * NR; j += LINE) q7_prefetch(residual + j);
+                for (int j = 0; j < panels * NR; j += Q7_LINE_FLOATS) q7_prefetch(residual + j);
                 q7_prefetch(residual + panels * NR - 1);
                 residual += residual_stride;
             }
@@ -165,8 +164,8 @@ Q7_INLINE void multiply(const q7_gemm_block *t, const float *b, target out, ahea
                 for (int i = 0; i < m; i++)
                     q7_prefetch_near(origin[i / 5] + i % 5 * row_bytes + further);
             }
-            const int64_t wanted = each_k || panels > 1 ? 0 : some * next.stride;
-            for (int64_t j = 0; j < wanted; j += LINE) {
+            const int64_t wanted = at_once ? some * next.stride : 0;
+            for (int64_t j = 0; j < wanted; j += Q7_LINE_FLOATS) {
                 q7_prefetch(next.p + j);
                 q7_prefetch(next.p + next.gap + j);
             }
@@ -193,13 +192,12 @@ Q7_INLINE void multiply(const q7_gemm_block *t, const float *b, target out, ahea
                 Q7_UNROLL
                 for (int j = 0; j < panels && panels > 1; j++)
                     q7_prefetch(from + j * t->b_panel_stride + soon);
-                if (each_k && panels == 1) q7_prefetch(next.p);
-                if (each_k && (access == PACKED || is_half(access)) && panels == 1)
-                    q7_prefetch(next.p + next.gap);
+                if (each_k) q7_prefetch(next.p);
+                if (each_k && (access == PACKED || is_half(access))) q7_prefetch(next.p + next.gap);
                 if (panels == 1 && access == STREAM) {
-                    if (NR > LINE) q7_prefetch(next.p + LINE);
+                    if (NR > Q7_LINE_FLOATS) q7_prefetch(next.p + Q7_LINE_FLOATS);
                     q7_prefetch_near(from + NEAR);
-                    if (NR > LINE) q7_prefetch_near(from + NEAR + LINE);
+                    if (NR > Q7_LINE_FLOATS) q7_prefetch_near(from + NEAR + Q7_LINE_FLOATS);
                 }
                 if (each_k) next.p += next.stride;
                 next.room += next.room_stride;

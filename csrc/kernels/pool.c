@@ -14,7 +14,7 @@ void q7_pool_f32_avx2(const q7_pool_args *args, int64_t line, const float *taps,
 
 /* Elements of an x that no cache has, of which what is soon under a window is prefetched: 0.6 of the time
  * (docs/decisions.md 68). */
-enum { FAR = 1 << 21, SOON = 512, LINE = 16 };
+enum { FAR = 1 << 21, SOON = 512 };
 
 /* What a window of nothing gives. */
 Q7_INLINE float start_of(int64_t op) { return op == Q7_pool_max ? -INFINITY : 0.0f; }
@@ -134,7 +134,7 @@ Q7_INLINE void join_elements(int64_t op, const float *x, float *y, const window 
 /* What has not been under a window before, of one further on. Inline: gcc drops calls that only prefetch. */
 Q7_INLINE void prefetch_soon(const q7_pool_args *x, const window *in, const float *first) {
     for (int64_t l = q7_max(0, in->planes - x->stride_d); l < in->planes; l++)
-        for (int64_t i = 0; i < q7_min(in->lines, x->stride_h) * x->W; i += LINE)
+        for (int64_t i = 0; i < q7_min(in->lines, x->stride_h) * x->W; i += Q7_LINE_FLOATS)
             q7_prefetch(first + l * in->plane_stride + i + SOON);
 }
 

@@ -19,13 +19,17 @@
 #endif
 #define NR (VECTORS * Q7_W)
 
-/* Before a loop over k, the k of one of its turns, and whether each of them prefetches. */
-#if MR > 6 /* long enough as it is, and compilers would hoist so many loads that they spill */
-#define UNROLL_K
-enum { UNROLLED_K = 1, PREFETCH_EACH_K = 1 };
-#else /* what is issued is the limit where another program is on the core: docs/decisions.md 130 */
+/* Whether tiles have so few multiply-adds for each k that what is issued beside them is the limit where
+ * another program is on the core: docs/decisions.md 130. */
+#define SHORT_TILES (MR <= 6)
+
+/* Before a loop over k, and the k of one of its turns. */
+#if SHORT_TILES
 #define UNROLL_K Q7_UNROLL_BY_8
-enum { UNROLLED_K = 8, PREFETCH_EACH_K = 0 };
+enum { UNROLLED_K = 8 };
+#else /* long enough as it is, and compilers would hoist so many loads that they spill */
+#define UNROLL_K
+enum { UNROLLED_K = 1 };
 #endif
 
 /* The most rows of a tile: MR, or as many as a set of L1 has lines where all of them lie in one set,

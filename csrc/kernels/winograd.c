@@ -1,8 +1,6 @@
 /* winograd.c: the kernel of winograd.h for every ISA; its tile is that of tile.h. Read winograd.h first. */
 #include "winograd_tile.h"
 
-enum { LINE = 16 }; /* floats of a cache line */
-
 /* Of a line of transformed pixels: the sums that are made of it, and for each of 4 matrices of a line
  * the pixels that are multiplied by it, and to which sum they are added. */
 typedef struct scheme {
@@ -137,8 +135,8 @@ Q7_INLINE void multiply(const product *p, const int m) {
         Q7_UNROLL
         for (int i = 0; i < m * VECTORS; i++) sum[i] = q7_set1(0.0f);
         const int64_t some = q7_min(p->k - k0, n);
-        const float *end = next + (PREFETCH_EACH_K ? 0 : some * p->soon);
-        for (; next < end; next += LINE) q7_prefetch(next);
+        const float *end = next + (SHORT_TILES ? some * p->soon : 0);
+        for (; next < end; next += Q7_LINE_FLOATS) q7_prefetch(next);
         UNROLL_K
         for (int64_t k = some; k > 0; k--) {
             Q7_UNROLL
@@ -151,7 +149,7 @@ Q7_INLINE void multiply(const product *p, const int m) {
                 for (int j = 0; j < VECTORS; j++)
                     sum[i * VECTORS + j] = q7_fma(x, v[j], sum[i * VECTORS + j]);
             }
-            if (PREFETCH_EACH_K) { /* up to two lines */
+            if (!SHORT_TILES) { /* up to two lines */
                 q7_prefetch(next);
                 q7_prefetch(next + p->soon / 2);
                 next += p->soon;

@@ -37,11 +37,11 @@ static inline int64_t q7_conv_k_block(int64_t k, bool single_tap) {
     return q7_max(q7_ceil_div(k, q7_max(q7_ceil_div(k, Q7_CONV_K_BLOCK), cut)), LEAST);
 }
 
-/* How many tiles of rows make a task. */
+/* How many tiles of rows a task has at most: fewer where tiles are short, whose CPUs have less L2
+ * (docs/decisions.md 130). */
 static inline int64_t q7_tiles_of_task(const q7_call *call) {
-    enum { FEW_ROWS = 8 };
-    const int64_t most = q7_max(1, Q7_GEMM_ROWS / call->mr);
-    return call->mr > FEW_ROWS ? most : q7_min(most, Q7_GEMM_SHORT);
+    enum { SHORT = 8, FEW = 12 };
+    return call->mr > SHORT ? Q7_GEMM_ROWS / call->mr : FEW;
 }
 
 /* How many tasks so many multiply-adds are worth. */

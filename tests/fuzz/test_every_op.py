@@ -154,9 +154,9 @@ def conv_integer(c: Choice) -> Made:
     groups, rows = c.size(1, 2), c.size(1, 3)
     x_type, w_type = c.among("uint8", "int8"), c.among("uint8", "int8")
     kernel = [c.size(1, 3), c.size(1, 3)]
-    # Which of the two onnxruntime takes for weights depends on the layout.
+    # Windows of x are what onnxruntime multiplies by, and what saturates.
     x = c.weights(c.size(1, 2), groups * rows, *(k + c.size(0, 5) for k in kernel), dtype=x_type)
-    w = c.weights(groups * c.size(1, 3), rows, *kernel, dtype=w_type)
+    w = c.bytes(groups * c.size(1, 3), rows, *kernel, dtype=w_type)
     zeros = [np.array(c.size(0, 99), x_type), np.array(c.size(0, 99), w_type)][: c.size(0, 2)]
     attrs = {"group": groups, "strides": [c.size(1, 2), 1], "pads": [0, 1, 1, 0]}
     return Made([x, w, *zeros], attrs, fixed=(1, 2, 3))
