@@ -59,6 +59,43 @@ def lawson(x: np.ndarray, y: np.ndarray, w: np.ndarray, powers: list[int]) -> np
     return best / scale ** np.array(powers, dtype=float)
 
 
+def fit_ratio(
+    f: Callable, weight: Callable, high: float, degree: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Float32 coefficients of p and q, both 1 at 0, with p(x) / q(x) closest to f in [0, high]: the
+    linear fit of p - f q, divided by the last q (Sanathanan and Koerner), and reweighted as above.
+    """
+    x = high * np.sin(np.pi / 2 * (np.arange(GRID) + 0.5) / GRID) ** 2
+    y = np.array([float(f(mpmath.mpf(v))) for v in x])
+    w = np.array([float(weight(mpmath.mpf(v))) for v in x])
+    basis = (x[:, None] / high) ** np.arange(degree + 1)
+    columns = np.concatenate([basis, -y[:, None] * basis], 1)  # of p - f q
+    places = [side + power for power in range(1, degree + 1) for side in (0, degree + 1)]
+    scales = high ** np.tile(np.arange(degree + 1.0), 2)
+    known = np.full(2 * (degree + 1), np.nan)
+    known[[0, degree + 1]] = 1
+    for place in places:
+        given = ~np.isnan(known)
+        target = -columns[:, given] @ known[given]
+        last, importance = np.ones_like(x), np.ones_like(x)
+        best, best_error = known, np.inf
+        for _ in range(300):
+            found, root = known.copy(), np.sqrt(importance) * w / last
+            rows = columns[:, ~given] * root[:, None]
+            found[~given] = np.linalg.lstsq(rows, target * root, rcond=None)[0]
+            last = basis @ found[degree + 1 :]
+            error = np.abs(w * (basis @ found[: degree + 1] / last - y))
+            if error.max() < best_error and last.min() > 0:
+                best, best_error = found, error.max()
+            importance = np.maximum(importance * np.sqrt(error), 1e-10)
+            importance /= importance.max()
+        known[place] = float(np.float32(best[place] / scales[place])) * scales[place]
+    p, q = np.split(known, 2)
+    error = np.abs(w * (basis @ p / (basis @ q) - y)).max()
+    print(f"    largest weighted error {error:.2e}, in units of 2^-24: {error * 2**24:.3f}")
+    return tuple(np.split((known / scales).astype(np.float32), 2))
+
+
 def pieces(f: Callable, width: float, degree: int) -> np.ndarray:
     """Coefficients (degree + 1, 16) of f(t) in t / width - i, for t around i * width; the last
     piece is 0.
@@ -92,8 +129,11 @@ def main() -> None:
         x = mpmath.sqrt(s)
         return mpmath.erf(x) / x - 1
 
-    def log_erfc(x):
-        return mpmath.log(mpmath.erfc(x))
+    def log2_erfc(x):
+        return mpmath.log(mpmath.erfc(x)) / ln2
+
+    def erfc_weight(x):
+        return ln2 * mpmath.erfc(x) / mpmath.erf(x)
 
     def tail(t):  # Phi(-t)
         return mpmath.erfc(t / mpmath.sqrt(2)) / 2
@@ -105,9 +145,9 @@ def main() -> None:
         beyond = 2.2 * max(0, min(t, 6.5) - 5) + max(0, t - 6.5)
         return (tail(t) / (1 - tail(t)) if t < 5 else 0) + 10**-beyond / 12
 
-    def tanh_rest(s):  # (tanh(x) / x - 1) / x^2 at x = sqrt(s)
+    def tanh_part(s):  # tanh(x) / x at x = sqrt(s)
         x = mpmath.sqrt(s)
-        return (mpmath.tanh(x) / x - 1) / s
+        return mpmath.tanh(x) / x
 
     def log_rest(x):  # (log(1 + x) - x + x^2 / 2) / x^3
         return (mpmath.log1p(x) - x + x * x / 2) / x**3
@@ -151,7 +191,7 @@ def main() -> None:
             list(range(7)),
             {},
         ),
-        ("erf, |x| > 1, in |x|", log_erfc, mpmath.erfc, 1.0, 3.93, list(range(6)), {}),
+        ("erf, |x| > 1, in |x|", log2_erfc, erfc_weight, 1.0, 3.93, list(range(6)), {}),
         ("gelu, in |x|", log_tail, tail_weight, 0.0, 10.0, list(range(1, 11)), {}),
         (
             "half of 2^x",
@@ -162,7 +202,6 @@ def main() -> None:
             list(range(7)),
             {0: 0.5},
         ),
-        ("tanh, in x^2", tanh_rest, lambda s: s, 0.0, 0.4, list(range(5)), {}),
         ("log", log_rest, lambda x: x * x, 2**-0.5 - 1, 2**0.5 - 1, list(range(8)), {}),
         ("sin, in x^2", sin_rest, lambda s: s, 0.0, quarter, list(range(3)), {}),
         ("asin, in x^2", asin_rest, lambda s: s, 0.0, 0.25, list(range(5)), {}),
@@ -171,6 +210,9 @@ def main() -> None:
     ):
         print(name)
         print("    " + ", ".join(literal(v) for v in fit(f, weight, low, high, powers, exact)))
+    print("tanh, in x^2, of p / q")
+    for row in fit_ratio(tanh_part, lambda s: 1 / tanh_part(s), 8.7**2, 4):
+        print("    " + ", ".join(map(literal, row)))
     for name, f, width in (("gelu", tail, 0.4375), ("gelu_tanh", tanh_tail, 0.4)):
         print(f"{name} in pieces of {width}, of |x|: 1, u, u^2 ..")
         for row in pieces(f, width, 6):

@@ -17,12 +17,19 @@ Q7_INLINE q7_f32 q7_clip(q7_f32 x, q7_f32 low, q7_f32 high) {
     return q7_vmin(high, q7_vmax(low, x));
 }
 
+/* n = x / ln(2), rounded; power = q7_exp2i(n + shift and its origin). */
+Q7_INLINE q7_f32 q7_halvings(q7_f32 x, float shift, q7_f32 *power) {
+    const q7_f32 origin = q7_set1(Q7_EXP2I_ORIGIN + shift);
+    const q7_f32 t = q7_fma(x, q7_set1(0x1.715476p+0f), origin);
+    *power = q7_exp2i(t);
+    return q7_sub(t, origin);
+}
+
 /* p with 1 + p r = e^r and e^x = e^r * 2^n, |r| <= ln(2) / 2: ln(2) in two parts, of which n times
  * the first is exact. */
-Q7_INLINE q7_f32 q7_exp_polynomial(q7_f32 x, q7_f32 *n, q7_f32 *reduced) {
-    *n = q7_round_even(q7_mul(x, q7_set1(0x1.715476p+0f)));
-    q7_f32 r = q7_fnma(*n, q7_set1(0.693359375f), x);
-    r = *reduced = q7_fnma(*n, q7_set1(-2.12194440e-4f), r);
+Q7_INLINE q7_f32 q7_exp_polynomial(q7_f32 x, q7_f32 n, q7_f32 *reduced) {
+    q7_f32 r = q7_fnma(n, q7_set1(0.693359375f), x);
+    r = *reduced = q7_fnma(n, q7_set1(-2.12194440e-4f), r);
     q7_f32 p = q7_set1(0x1.6a5134p-10f);
     p = q7_fma(p, r, q7_set1(0x1.12397cp-7f));
     p = q7_fma(p, r, q7_set1(0x1.5558acp-5f));
@@ -31,35 +38,37 @@ Q7_INLINE q7_f32 q7_exp_polynomial(q7_f32 x, q7_f32 *n, q7_f32 *reduced) {
     return q7_fma(p, r, q7_set1(1.0f));
 }
 
-/* e^r * 2^n = e^x */
-Q7_INLINE q7_f32 q7_exp_reduced(q7_f32 x, q7_f32 *n) {
+/* e^r, with which e^x = e^r * 2^n */
+Q7_INLINE q7_f32 q7_exp_reduced(q7_f32 x, q7_f32 n) {
     q7_f32 r;
     const q7_f32 p = q7_exp_polynomial(x, n, &r);
     return q7_fma(p, r, q7_set1(1.0f));
 }
 
-/* e^max(x, low) as exactly as q7_exp; inf from 88.73. low is -104 or above. */
-Q7_INLINE q7_f32 q7_exp_from(float low, q7_f32 x) {
-    q7_f32 n;
-    x = q7_vmax(q7_set1(low), q7_vmin(q7_set1(89.0f), x));
-    const q7_f32 p = q7_exp_reduced(x, &n);
-    return q7_ldexp(p, n);
+/* e^x; inf from 88.73, 0 below -104, denormals before that. Bound: exp 1.2 ulp */
+Q7_INLINE q7_f32 q7_exp(q7_f32 x) {
+    q7_f32 power;
+    x = q7_clip(x, q7_set1(-104.0f), q7_set1(89.0f));
+    const q7_f32 n = q7_halvings(x, 0, &power);
+    return q7_ldexp(q7_exp_reduced(x, n), n);
 }
 
-/* e^x; inf from 88.73, 0 below -104, denormals before that. Bound: exp 1.2 ulp */
-Q7_INLINE q7_f32 q7_exp(q7_f32 x) { return q7_exp_from(-104.0f, x); }
-
-/* 1 + e^x. Denormals, for which CPUs take a hundred cycles, are never formed. */
-Q7_INLINE q7_f32 q7_exp_plus_one(q7_f32 x) { return q7_add(q7_set1(1.0f), q7_exp_from(-87.0f, x)); }
+/* 1 + e^x, as twice e^x / 2, which does not overflow before it. */
+Q7_INLINE q7_f32 q7_exp_plus_one(q7_f32 x) {
+    q7_f32 half;
+    x = q7_clip(x, q7_set1(-87.0f), q7_set1(89.0f));
+    const q7_f32 p = q7_exp_reduced(x, q7_halvings(x, -1, &half));
+    return q7_fma(q7_mul(p, half), q7_set1(2.0f), q7_set1(1.0f));
+}
 
 /* e^x for x <= 0 (or a little above); 0 below 2^-125, without forming denormals.
  * Bound: exp_nonpositive in [-86.64, 0] 1.2 ulp
  * Bound: exp_nonpositive in [-inf, -86.64] 0x1p-124 absolute */
 Q7_INLINE q7_f32 q7_exp_nonpositive(q7_f32 x) {
-    q7_f32 n;
-    const q7_f32 p = q7_exp_reduced(x, &n);
-    const q7_f32 y = q7_mul(p, q7_exp2i(q7_vmax(q7_set1(-125.0f), n)));
-    return q7_select(q7_lt(x, q7_set1(-0x1.5a92d6p+6f)), q7_set1(0.0f), y);
+    const q7_f32 low = q7_set1(-0x1.5a92d6p+6f), from_low = q7_vmax(low, x);
+    q7_f32 power;
+    const q7_f32 p = q7_exp_reduced(from_low, q7_halvings(from_low, 0, &power));
+    return q7_select(q7_lt(x, low), q7_set1(0.0f), q7_mul(p, power));
 }
 
 /* 2^x for x < 128; 0 below 2^-126, without forming denormals. Powers of two are exact.
@@ -78,37 +87,47 @@ Q7_INLINE q7_f32 q7_exp2(q7_f32 x) {
     return q7_scale(p, whole);
 }
 
-/* 2^(x by + n) for x by + n < 128, where start = n + Q7_POWER_ORIGIN and n is an integer of less than
- * 2^19; 0 below 2^-126. The exponent takes no rounding where it is cut into sixteenths or eighths,
- * whose powers are in a table. Bound: power in [-126, 0] 1.4 ulp
- * Bound: power in [-inf, -126] 0x1p-125 absolute */
+/* 2^(x by + n) for x by + n in [-126, 128), where start = n + Q7_POWER_ORIGIN and n is an integer of
+ * less than 2^19. The exponent takes no rounding where it is cut into sixteenths or eighths, whose powers
+ * are in a table. */
 #ifdef Q7_HAS_POWER
 #define Q7_POWER_ORIGIN (0x1.8p+23f / Q7_W)
-Q7_INLINE q7_f32 q7_power_of(q7_f32 x, q7_f32 by, q7_f32 start) {
+Q7_INLINE q7_f32 q7_normal_power_of(q7_f32 x, q7_f32 by, q7_f32 start) {
     const q7_f32 t = q7_fma(x, by, start), f = q7_fma(x, by, q7_sub(start, t));
     const q7_f32 power = q7_power(t);
     q7_f32 p = q7_set1(Q7_W == 16 ? 0x1.c6b46ap-5f : 0x1.c6c000p-5f);
     p = q7_fma(p, f, q7_set1(Q7_W == 16 ? 0x1.ebfff4p-3f : 0x1.ec0c32p-3f));
     p = q7_fma(p, f, q7_set1(0x1.62e430p-1f));
-    p = q7_fma(q7_mul(p, f), power, power);
-    return q7_select(q7_lt(t, q7_set1(Q7_POWER_ORIGIN - 126.0f)), q7_set1(0.0f), p);
+    return q7_fma(q7_mul(p, f), power, power);
 }
 #else
 #define Q7_POWER_ORIGIN 0.0f
-Q7_INLINE q7_f32 q7_power_of(q7_f32 x, q7_f32 by, q7_f32 start) {
+Q7_INLINE q7_f32 q7_normal_power_of(q7_f32 x, q7_f32 by, q7_f32 start) {
     return q7_exp2(q7_fma(x, by, start));
 }
 #endif
 
-/* e^x - 1, as twice p r 2^(n-1) + (2^(n-1) - 1/2): no cancellation near 0, inf from 88.73.
+/* The same, 0 below 2^-126. Bound: power in [-126, 0] 1.4 ulp
+ * Bound: power in [-inf, -126] 0x1p-125 absolute */
+Q7_INLINE q7_f32 q7_power_of(q7_f32 x, q7_f32 by, q7_f32 start) {
+    const q7_mask tiny = q7_lt(q7_fma(x, by, start), q7_set1(Q7_POWER_ORIGIN - 126.0f));
+    return q7_select(tiny, q7_set1(0.0f), q7_normal_power_of(x, by, start));
+}
+
+/* (e^x - 1) / 2, as p r 2^(n-1) + (2^(n-1) - 1/2): no cancellation near 0. Right up to 88.73. */
+Q7_INLINE q7_f32 q7_half_expm1(q7_f32 x) {
+    q7_f32 half, r;
+    x = q7_clip(x, q7_set1(-20.0f), q7_set1(89.0f));
+    const q7_f32 p = q7_exp_polynomial(x, q7_halvings(x, -1, &half), &r);
+    return q7_fma(q7_mul(p, r), half, q7_sub(half, q7_set1(0.5f)));
+}
+
+/* e^x - 1; inf from 88.73.
  * Bound: elu 2.1 ulp
  * Bound: selu 2.3 ulp
  * Bound: celu 2.5 ulp */
 Q7_INLINE q7_f32 q7_expm1(q7_f32 x) {
-    q7_f32 n, r;
-    const q7_f32 p = q7_exp_polynomial(q7_clip(x, q7_set1(-20.0f), q7_set1(89.0f)), &n, &r);
-    const q7_f32 half = q7_exp2i(q7_sub(n, q7_set1(1.0f)));
-    const q7_f32 y = q7_fma(q7_mul(p, r), half, q7_sub(half, q7_set1(0.5f)));
+    const q7_f32 y = q7_half_expm1(x);
     return q7_add(y, y);
 }
 
@@ -139,9 +158,9 @@ Q7_INLINE q7_f32 q7_log(q7_f32 x) {
     return q7_select(q7_lt(x, q7_set1(0.0f)), q7_set1(NAN), y);
 }
 
-/* erf(x): x + x p(x^2) up to 1, then 1 - exp(q(|x|)). Bound: erf 1.3 ulp */
+/* erf(x): x + x p(x^2) up to 1, then 1 - 2^q(|x|), which is 1 from 4 on. Bound: erf 1.3 ulp */
 Q7_INLINE q7_f32 q7_erf(q7_f32 x) {
-    const q7_f32 t = q7_abs(x), s = q7_mul(x, x);
+    const q7_f32 one = q7_set1(1.0f), t = q7_vmin(q7_set1(4.0f), q7_abs(x)), s = q7_mul(x, x);
     q7_f32 p = q7_set1(0x1.4771fcp-14f);
     p = q7_fma(p, s, q7_set1(-0x1.a3515ep-11f));
     p = q7_fma(p, s, q7_set1(0x1.53f224p-8f));
@@ -149,27 +168,29 @@ Q7_INLINE q7_f32 q7_erf(q7_f32 x) {
     p = q7_fma(p, s, q7_set1(0x1.ce2ce6p-4f));
     p = q7_fma(p, s, q7_set1(-0x1.81273ep-2f));
     p = q7_fma(p, s, q7_set1(0x1.06eba8p-3f));
-    q7_f32 q = q7_set1(-0x1.2d942p-10f);
-    q = q7_fma(q, t, q7_set1(0x1.e4401cp-7f));
-    q = q7_fma(q, t, q7_set1(-0x1.6b0bbp-4f));
-    q = q7_fma(q, t, q7_set1(-0x1.4f192ep-1f));
-    q = q7_fma(q, t, q7_set1(-0x1.1e1072p+0f));
-    q = q7_fma(q, t, q7_set1(-0x1.5e2ffcp-9f));
-    const q7_f32 large = q7_sub(q7_set1(1.0f), q7_exp_nonpositive(q));
-    return q7_select(q7_lt(q7_set1(1.0f), t), q7_copysign(large, x), q7_fma(p, x, x));
+    q7_f32 q = q7_set1(-0x1.b5a79ep-10f);
+    q = q7_fma(q, t, q7_set1(0x1.5e9518p-6f));
+    q = q7_fma(q, t, q7_set1(-0x1.065f0cp-3f));
+    q = q7_fma(q, t, q7_set1(-0x1.e342c6p-1f));
+    q = q7_fma(q, t, q7_set1(-0x1.9cc56p+0f));
+    q = q7_fma(q, t, q7_set1(-0x1.ef46bap-9f));
+    const q7_f32 power = q7_normal_power_of(q, one, q7_set1(Q7_POWER_ORIGIN));
+    return q7_select(q7_lt(one, t), q7_copysign(q7_sub(one, power), x), q7_fma(p, x, x));
 }
 
-/* tanh(x): x + x^3 p(x^2) up to sqrt(0.4), then 1 - 2 / (e^2|x| + 1). Bound: tanh 1.4 ulp */
+/* tanh(x): x p(x^2) / q(x^2), at most 1, which it is from 9.2 on. Bound: tanh 6.2 ulp */
 Q7_INLINE q7_f32 q7_tanh(q7_f32 x) {
-    const q7_f32 t = q7_abs(x), s = q7_mul(x, x), one = q7_set1(1.0f);
-    q7_f32 p = q7_set1(-0x1.72a806p-8f);
-    p = q7_fma(p, s, q7_set1(0x1.5177cep-6f));
-    p = q7_fma(p, s, q7_set1(-0x1.b8236p-5f));
-    p = q7_fma(p, s, q7_set1(0x1.110678p-3f));
-    p = q7_fma(p, s, q7_set1(-0x1.55553p-2f));
-    const q7_f32 small = q7_fma(q7_mul(p, s), x, x);
-    const q7_f32 large = q7_sub(one, q7_div(q7_set1(2.0f), q7_exp_plus_one(q7_add(t, t))));
-    return q7_copysign(q7_select(q7_lt(s, q7_set1(0.4f)), small, large), x);
+    const q7_f32 one = q7_set1(1.0f), t = q7_vmin(q7_set1(9.2f), q7_abs(x)), s = q7_mul(t, t);
+    q7_f32 p = q7_set1(0x1.e01d3cp-27f), q = q7_set1(0x1.aef6acp-21f);
+    p = q7_fma(p, s, q7_set1(0x1.611ffep-16f));
+    q = q7_fma(q, s, q7_set1(0x1.5d1224p-12f));
+    p = q7_fma(p, s, q7_set1(0x1.cda302p-9f));
+    q = q7_fma(q, s, q7_set1(0x1.a99cbep-6f));
+    p = q7_fma(p, s, q7_set1(0x1.127f76p-3f));
+    q = q7_fma(q, s, q7_set1(0x1.de950ap-2f));
+    p = q7_fma(p, q7_mul(t, s), t);
+    q = q7_fma(q, s, one);
+    return q7_copysign(q7_vmin(one, q7_div(p, q)), x);
 }
 
 /* 1 / (1 + e^-x); 0 below -88.73.
@@ -216,7 +237,8 @@ Q7_INLINE q7_f32 q7_gelu(q7_f32 x) {
     even = q7_fma(even, square, q7_set1(-0x1.ae3f1ap-5f));
     odd = q7_fma(odd, square, q7_set1(-0x1.d63816p-2f));
     even = q7_fma(even, square, q7_set1(-0x1.26aee6p+0f));
-    const q7_f32 half = q7_power_of(q7_fma(odd, t, even), t, q7_set1(Q7_POWER_ORIGIN - 1));
+    const q7_f32 from = q7_set1(Q7_POWER_ORIGIN - 1);
+    const q7_f32 half = q7_normal_power_of(q7_fma(odd, t, even), t, from);
     return q7_fnma(t, half, q7_vmax(q7_set1(0.0f), x));
 #endif
 }
@@ -349,8 +371,8 @@ Q7_INLINE q7_f32 q7_mish(q7_f32 x) {
 
 /* A member of the closed set ACT, Q7_act_*; unary.h says what alpha and beta are. The bounds, with
  * alpha = 1.5 and beta = 0.75 (swish: half an ulp of alpha x counts |alpha x| times):
- * Bound: softcap 2.4 ulp
- * Bound: scaled_tanh 2.6 ulp
+ * Bound: softcap 7 ulp
+ * Bound: scaled_tanh 7 ulp
  * Bound: softsign 1.6 ulp
  * Bound: swish in [-4, inf] 6 ulp
  * Bound: swish in [-40, -4] 40 ulp

@@ -74,13 +74,8 @@ Q7_INLINE q7_f32 q7_floor(q7_f32 a) { return _mm256_floor_ps(a); }
 Q7_INLINE float q7_hsum(q7_f32 a) { return q7_hsum_of_8(a); }
 Q7_INLINE void q7_hsum_4(const q7_f32 v[4], float *p) { q7_store_fours(p, q7_sums_in_fours(v)); }
 Q7_INLINE float q7_hmax(q7_f32 a) { return q7_hmax_of_8(a); }
-Q7_INLINE q7_f32 q7_exp2i(q7_f32 n) {
-    return _mm256_castsi256_ps(
-        _mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127)), 23));
-}
-Q7_INLINE q7_f32 q7_ldexp(q7_f32 a, q7_f32 n) {
-    const q7_f32 half = q7_floor(_mm256_mul_ps(n, q7_set1(0.5f)));
-    return _mm256_mul_ps(_mm256_mul_ps(a, q7_exp2i(half)), q7_exp2i(_mm256_sub_ps(n, half)));
+Q7_INLINE q7_f32 q7_exp2i(q7_f32 t) {
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(t), 23));
 }
 #define Q7_HAS_POWER
 Q7_INLINE q7_f32 q7_power(q7_f32 t) { /* bits of 2^(i / 8), less i << 20 */

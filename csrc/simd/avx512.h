@@ -86,7 +86,9 @@ Q7_INLINE void q7_hsum_4(const q7_f32 v[4], float *p) {
 Q7_INLINE float q7_hmax(q7_f32 a) {
     return q7_hmax_of_8(_mm256_max_ps(_mm512_castps512_ps256(a), _mm512_extractf32x8_ps(a, 1)));
 }
-Q7_INLINE q7_f32 q7_exp2i(q7_f32 n) { return _mm512_scalef_ps(_mm512_set1_ps(1.0f), n); }
+Q7_INLINE q7_f32 q7_exp2i(q7_f32 t) {
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(t), 23));
+}
 Q7_INLINE q7_f32 q7_ldexp(q7_f32 a, q7_f32 n) { return _mm512_scalef_ps(a, n); }
 Q7_INLINE q7_f32 q7_fraction(q7_f32 a, q7_f32 *whole) {
     *whole = a; /* q7_scale() takes its floor */

@@ -72,12 +72,8 @@ Q7_INLINE void q7_hsum_4(const q7_f32 v[4], float *p) {
     vst1q_f32(p, vpaddq_f32(vpaddq_f32(v[0], v[1]), vpaddq_f32(v[2], v[3])));
 }
 Q7_INLINE float q7_hmax(q7_f32 a) { return vmaxvq_f32(a); }
-Q7_INLINE q7_f32 q7_exp2i(q7_f32 n) {
-    return vreinterpretq_f32_s32(vshlq_n_s32(vaddq_s32(vcvtq_s32_f32(n), vdupq_n_s32(127)), 23));
-}
-Q7_INLINE q7_f32 q7_ldexp(q7_f32 a, q7_f32 n) {
-    const q7_f32 half = vrndmq_f32(vmulq_n_f32(n, 0.5f));
-    return vmulq_f32(vmulq_f32(a, q7_exp2i(half)), q7_exp2i(vsubq_f32(n, half)));
+Q7_INLINE q7_f32 q7_exp2i(q7_f32 t) {
+    return vreinterpretq_f32_s32(vshlq_n_s32(vreinterpretq_s32_f32(t), 23));
 }
 Q7_INLINE q7_f32 q7_frexp(q7_f32 a, q7_f32 *e) {
     const int32x4_t bits = vreinterpretq_s32_f32(a);

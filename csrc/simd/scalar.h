@@ -89,13 +89,7 @@ Q7_INLINE float q7_hmax(q7_f32 a) {
     const float x = a[0] > a[2] ? a[0] : a[2], y = a[1] > a[3] ? a[1] : a[3];
     return x > y ? x : y;
 }
-Q7_INLINE q7_f32 q7_exp2i(q7_f32 n) {
-    return (q7_f32)((__builtin_convertvector(n, q7_mask) + 127) << 23);
-}
-Q7_INLINE q7_f32 q7_ldexp(q7_f32 a, q7_f32 n) {
-    const q7_f32 half = q7_floor(n * 0.5f);
-    return a * q7_exp2i(half) * q7_exp2i(n - half);
-}
+Q7_INLINE q7_f32 q7_exp2i(q7_f32 t) { return (q7_f32)((q7_mask)t << 23); }
 Q7_INLINE q7_f32 q7_frexp(q7_f32 a, q7_f32 *e) {
     *e = __builtin_convertvector(((q7_mask)a >> 23) - 127, q7_f32);
     return (q7_f32)(((q7_mask)a & 0x007fffff) | 0x3f800000);

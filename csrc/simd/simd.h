@@ -20,7 +20,8 @@
  *   q7_evens(a, b) = a[0] a[2] .. b[0] b[2] ..
  *   q7_hsum q7_hmax                               over the lanes, in a fixed tree order per ISA
  *   q7_hsum_4(v, p)                               p[i] = the sum of v[i]'s lanes, i < 4
- *   q7_exp2i(n) = 2^n                             n integral in [-126, 127]
+ *   q7_exp2i(t) = 2^(t - Q7_EXP2I_ORIGIN)         t integral; 0 where the exponent is -127; beyond [-127, 128]
+ *                                                 anything, as where t is NaN
  *   q7_ldexp(v, n) = v * 2^n                      n integral in [-252, 254], gradual underflow
  *   q7_fraction(v, &whole) = v - floor(v)         v <= 127, -inf too; whole is for q7_scale:
  *   q7_scale(v, whole) = v * 2^floor              0 below 2^-126; NaN where v or whole is
@@ -106,13 +107,22 @@
 #error "compile kernels with -DQ7_ISA=<isa> -DQ7_ISA_<isa>=1"
 #endif
 
+#define Q7_EXP2I_ORIGIN 0x1.8000fep+23f /* its low bits are the exponent of 1 */
+
 #ifndef Q7_ISA_avx512
+Q7_INLINE q7_f32 q7_ldexp(q7_f32 v, q7_f32 n) {
+    const q7_f32 origin = q7_set1(Q7_EXP2I_ORIGIN), half = q7_fma(n, q7_set1(0.5f), origin);
+    const q7_f32 rest = q7_sub(n, q7_sub(half, origin));
+    return q7_mul(q7_mul(v, q7_exp2i(half)), q7_exp2i(q7_add(rest, origin)));
+}
 Q7_INLINE q7_f32 q7_fraction(q7_f32 v, q7_f32 *whole) {
     v = q7_vmax(q7_set1(-127.0f), v); /* 2^-127 is 0 to q7_exp2i() */
     *whole = q7_floor(v);
     return q7_sub(v, *whole);
 }
-Q7_INLINE q7_f32 q7_scale(q7_f32 v, q7_f32 whole) { return q7_mul(v, q7_exp2i(whole)); }
+Q7_INLINE q7_f32 q7_scale(q7_f32 v, q7_f32 whole) {
+    return q7_mul(v, q7_exp2i(q7_add(whole, q7_set1(Q7_EXP2I_ORIGIN))));
+}
 #endif
 
 #if !defined(Q7_ISA_avx512) && !defined(Q7_ISA_avx2) /* blocks of 16 bytes */
