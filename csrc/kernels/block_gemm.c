@@ -1,4 +1,5 @@
-/* block_gemm.c: the kernel of block_gemm.h for every ISA; its tile is that of tile.h. */
+/* block_gemm.c: the kernel of block_gemm.h for every ISA; its tile is that of tile.h for gemm. */
+#define Q7_GEMM_TILE
 #include "block_gemm.h"
 
 #include "tile.h"
@@ -39,8 +40,11 @@ Q7_INLINE void make(const q7_block_tile *t, const int bits) {
     }
 }
 
+/* Sums of each element that take turns, as far as registers reach: they hide the latency of fma. */
+Q7_INLINE int turns_of(int m) { return 2 * m <= MR ? 2 : 1; }
+
 /* part += rows of q under one byte, of which `count` exist; m, bits and count are constants where
- * this is inlined. part: [2][m][VECTORS], in turns. */
+ * this is inlined. part: [turns_of(m)][m][VECTORS]. */
 Q7_INLINE void add_byte(const q7_block_tile *t, int64_t byte, const int m, const int bits,
                         const int count, const q7_f32 *shift, q7_f32 *part) {
     const int per = 8 / bits;
@@ -53,7 +57,7 @@ Q7_INLINE void add_byte(const q7_block_tile *t, int64_t byte, const int m, const
             if (shift) w = q7_sub(w, shift[j]);
             Q7_UNROLL
             for (int i = 0; i < m; i++) {
-                q7_f32 *p = &part[((e & 1) * m + i) * VECTORS + j];
+                q7_f32 *p = &part[(e % turns_of(m) * m + i) * VECTORS + j];
                 *p = q7_fma(q7_set1(t->gemm.a[i * t->gemm.a_row_stride + byte * per + e]), w, *p);
             }
         }
@@ -62,7 +66,7 @@ Q7_INLINE void add_byte(const q7_block_tile *t, int64_t byte, const int m, const
 
 /* c = or += a @ w for all k of a panel; m, bits and shifts are constants where this is inlined. */
 Q7_INLINE void stream(const q7_block_tile *t, const int m, const int bits, const bool shifts) {
-    const int per = 8 / bits;
+    const int per = 8 / bits, turns = turns_of(m);
     const int64_t k = t->gemm.k, blocks = q7_ceil_div(k, t->block);
     const float *bias = t->gemm.epilogue ? t->gemm.epilogue->bias : NULL;
     q7_f32 sum[Q7_BLOCK_FEW * VECTORS], part[2 * Q7_BLOCK_FEW * VECTORS], zero[VECTORS];
@@ -72,7 +76,7 @@ Q7_INLINE void stream(const q7_block_tile *t, const int m, const int bits, const
     for (int64_t b = 0; b < blocks; b++) {
         const int64_t end = q7_min(k, (b + 1) * t->block);
         Q7_UNROLL
-        for (int i = 0; i < 2 * m * VECTORS; i++) part[i] = q7_set1(0.0f);
+        for (int i = 0; i < turns * m * VECTORS; i++) part[i] = q7_set1(0.0f);
         Q7_UNROLL
         for (int j = 0; j < VECTORS && shifts; j++)
             zero[j] = q7_sub(zeros_of(t, b, j * Q7_W, bits), centre);
@@ -90,7 +94,8 @@ Q7_INLINE void stream(const q7_block_tile *t, const int m, const int bits, const
         for (int i = 0; i < m; i++) {
             Q7_UNROLL
             for (int j = 0; j < VECTORS; j++) {
-                const q7_f32 x = q7_add(part[i * VECTORS + j], part[(m + i) * VECTORS + j]);
+                q7_f32 x = part[i * VECTORS + j];
+                if (turns > 1) x = q7_add(x, part[(m + i) * VECTORS + j]);
                 const q7_f32 scale = q7_load(t->scale + b * NR + j * Q7_W);
                 sum[i * VECTORS + j] = q7_fma(x, scale, sum[i * VECTORS + j]);
             }

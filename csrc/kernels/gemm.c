@@ -1,15 +1,20 @@
-/* gemm.c: the kernel of gemm.h for every ISA; its tile is that of tile.h.
+/* gemm.c: the kernel of gemm.h for every ISA; its tile is that of tile.h for gemm.
  *
  * The whole tile stays in registers while k runs: MR * VECTORS accumulators, VECTORS of b and a
- * broadcast element of a (28 + 2 + 1 of 32 registers on avx512, 12 + 2 + 1 of 16 on avx2). */
+ * broadcast element of a (28 + 2 + 1 of 32 registers on avx512, 12 + 3 + 1 of 16 on avx2). */
+#define Q7_GEMM_TILE
 #include "gemm.h"
 
 #include <math.h>
 
 #include "gemm_finish.h"
 
-/* Floats of a panel that leave rows of a no place in L1 from panel to panel: tiles fetch them. */
+/* Floats of a panel that leave rows of a no place in L1 from panel to panel: tall tiles fetch them. */
 enum { CROWDED = 6 << 10 };
+
+/* Floats that short tiles prefetch at once, from each of two places: more wait for each other. 5 to 8
+ * rows of weights from memory take 0.8 of the time that any number takes, 0.88 with 192 (Zen 3). */
+enum { BURST = 96 };
 
 /* Where sums go: straight to c, or to a buffer for finish(). */
 typedef struct target {
@@ -34,15 +39,30 @@ typedef struct ahead {
 /* Floats from where b is read to where it is prefetched if it is read once: in a single panel, and in
  * each of several. The products of BERT-base from memory, one core, avx512, GB/s: m = 1 in four panels
  * 18.1, 17.5 with 512; m = 4 in two panels 16.7, in one 14.6; m = 8 on Zen 4 18.3 with 1024, 21.4 with
- * 1536, 21.8 with 2048 to 12288, with NEAR for L2 to L1. */
-enum { AHEAD = 2048, NEAR = 256, PANELS_AHEAD = 256 };
+ * 1536, 21.8 with 2048 to 12288, with NEAR for L2 to L1. Short tiles on Zen 3, m = 1: 0.86 of the time of
+ * 256. */
+enum { AHEAD = 2048, NEAR = 256, PANELS_AHEAD = SHORT_TILES ? 128 : 256 };
 
 /* The same for two panels of half floats: BERT-base of 4 rows 6.0 ms, 7.2 with 256. */
 enum { HALVES_AHEAD = 768 };
 
 /* How many packed panels are multiplied at once where there are few rows: independent sums to hide
  * the latency of fma, and streams of b to keep the memory busy, as far as registers reach. */
-#define PANELS_AT_ONCE(m) ((m) == 1 ? 4 : 2 * (m) + 2 <= MR ? 2 : 1)
+#if MR == 14
+#define FEW 6
+#define FEW_ROWS(f) f(1) f(2) f(3) f(4) f(5) f(6)
+#elif MR == 8
+#define FEW 3
+#define FEW_ROWS(f) f(1) f(2) f(3)
+#elif VECTORS == 3
+#define FEW 2
+#define FEW_ROWS(f) f(1) f(2)
+#else
+#define FEW 1
+#define FEW_ROWS(f) f(1)
+#endif
+#define PANELS_AT_ONCE(m) ((m) == 1 ? 4 : (m) <= FEW ? 2 : 1)
+#define WIDE(m) (PANELS_AT_ONCE(m) * VECTORS)
 static int64_t panels_at_once(int64_t m) { return PANELS_AT_ONCE(m); }
 
 /* How b is read. */
@@ -55,17 +75,6 @@ enum access {
     TAIL /* STRIDED, and only t->n columns exist */
 };
 Q7_INLINE bool is_half(enum access access) { return access == F16 || access == BF16; }
-
-/* Numbers of rows that have several panels at once. */
-#if MR == 14
-#define FEW_ROWS(f) f(1) f(2) f(3) f(4) f(5) f(6)
-#elif MR == 8
-#define FEW_ROWS(f) f(1) f(2) f(3)
-#elif MR == 6
-#define FEW_ROWS(f) f(1) f(2)
-#else
-#define FEW_ROWS(f) f(1)
-#endif
 
 /* x, unknown to the optimiser: keeps it from specialising loops for strides of 1 once more. */
 Q7_INLINE int64_t opaque(int64_t x) {
@@ -118,22 +127,23 @@ Q7_INLINE q7_f32 load_b(const float *row, int64_t at, int64_t left, const enum a
     return left > 0 ? q7_load_tail(row + at, left) : q7_set1(0.0f);
 }
 
-/* out = or += a @ b for tiles of m rows, as many as t->m holds, and `panels` panels of b; m, panels and
- * access are constants where this is inlined. */
+/* out = or += a @ b for tiles of m rows, as many as t->m holds, and so many vectors of b, whole panels
+ * or a part of one; m, vectors and access are constants where this is inlined. */
 Q7_INLINE void multiply(const q7_gemm_block *t, const float *b, target out, ahead next, const int m,
-                        const int panels, const enum access access) {
-    const int vectors = panels * VECTORS;
+                        const int vectors, const enum access access) {
+    const int panels = (vectors + VECTORS - 1) / VECTORS, columns = vectors * Q7_W;
     q7_f32 sum[MR * VECTORS], v[4 * VECTORS]; /* [m][vectors], [vectors]; panels * m <= MR */
     /* Row i is at origin[i / 5] + i % 5 * row_bytes: any stride, with few address registers. */
     const int64_t row_bytes = opaque(t->a_row_stride * 4);
     const int64_t k_bytes = access < STRIDED ? 4 : opaque(t->a_k_stride * 4);
     const int64_t b_stride = is_half(access) ? NR / 2 : access < STRIDED ? NR : t->b_stride;
     const int64_t residual_stride = out.residual ? out.epilogue->residual_stride : 0;
-    const bool fetch_a = access == PACKED && t->k * NR >= CROWDED;
+    const bool fetch_a = !SHORT_TILES && access == PACKED && t->k * NR >= CROWDED;
     const int64_t part = q7_max(UNROLLED_K, t->k / (m + 1) / UNROLLED_K * UNROLLED_K);
-    const int64_t pause = fetch_a ? q7_min(part, Q7_LINE_FLOATS) : part;
     const bool each_k = panels == 1 && (!SHORT_TILES || access == STREAM); /* what is wanted next */
-    const bool at_once = panels == 1 && !each_k;
+    const bool at_once = panels == 1 && !each_k && next.stride > 0;
+    int64_t pause = fetch_a ? q7_min(part, Q7_LINE_FLOATS) : part;
+    if (at_once) pause = q7_min(part, q7_max(1, BURST / next.stride / UNROLLED_K) * UNROLLED_K);
     const int64_t soon = is_half(access) && m > 1 ? HALVES_AHEAD : PANELS_AHEAD;
     const char *a = (const char *)t->a;
     for (int64_t rows = t->m; rows > 0; rows -= m) {
@@ -148,13 +158,13 @@ Q7_INLINE void multiply(const q7_gemm_block *t, const float *b, target out, ahea
         for (int64_t left = t->k, some; left > 0; left -= some) {
             some = q7_min(left, pause);
             Q7_UNROLL
-            for (int j = 0; j < panels * NR; j += Q7_LINE_FLOATS) q7_prefetch_write(line + j);
-            q7_prefetch_write(line + panels * NR - 1); /* where rows are not aligned */
+            for (int j = 0; j < columns; j += Q7_LINE_FLOATS) q7_prefetch_write(line + j);
+            q7_prefetch_write(line + columns - 1); /* where rows are not aligned */
             line += out.stride;
             if (residual) {
                 Q7_UNROLL
-                for (int j = 0; j < panels * NR; j += Q7_LINE_FLOATS) q7_prefetch(residual + j);
-                q7_prefetch(residual + panels * NR - 1);
+                for (int j = 0; j < columns; j += Q7_LINE_FLOATS) q7_prefetch(residual + j);
+                q7_prefetch(residual + columns - 1);
                 residual += residual_stride;
             }
             if (fetch_a) { /* the next line of each row, or the first of the next tile's */
@@ -190,8 +200,11 @@ Q7_INLINE void multiply(const q7_gemm_block *t, const float *b, target out, ahea
                         sum[i * vectors + j] = q7_fma(x, v[j], sum[i * vectors + j]);
                 }
                 Q7_UNROLL
-                for (int j = 0; j < panels && panels > 1; j++)
+                for (int j = 0; j < panels && panels > 1; j++) {
                     q7_prefetch(from + j * t->b_panel_stride + soon);
+                    if (SHORT_TILES && b_stride > Q7_LINE_FLOATS) /* each line of them */
+                        q7_prefetch(from + j * t->b_panel_stride + soon + Q7_LINE_FLOATS);
+                }
                 if (each_k) q7_prefetch(next.p);
                 if (each_k && (access == PACKED || is_half(access))) q7_prefetch(next.p + next.gap);
                 if (panels == 1 && access == STREAM) {
@@ -217,20 +230,31 @@ typedef void multiply_some(const q7_gemm_block *t, const float *b, target out, a
 
 /* One function per number of rows, so that each has all address registers to itself. */
 /* clang-format off */
-#define FUNCTION(name, m, panels, access)                                                 \
+#define FUNCTION(name, m, vectors, access)                                                \
     static void name##_##m(const q7_gemm_block *t, const float *b, target out, ahead next) { \
-        multiply(t, b, out, next, m, panels, access);                                     \
+        multiply(t, b, out, next, m, vectors, access);                                    \
     }
-#define ROWS(m)                                                             \
-    FUNCTION(packed, m, 1, PACKED) FUNCTION(stream, m, PANELS_AT_ONCE(m), STREAM) \
-    FUNCTION(f16, m, 1, F16) FUNCTION(bf16, m, 1, BF16) FUNCTION(strided, m, 1, STRIDED)
+#define ROWS(m)                                                                        \
+    FUNCTION(packed, m, VECTORS, PACKED) FUNCTION(stream, m, WIDE(m), STREAM)          \
+    FUNCTION(f16, m, VECTORS, F16) FUNCTION(bf16, m, VECTORS, BF16)                    \
+    FUNCTION(strided, m, VECTORS, STRIDED)
 Q7_EVERY_ROW(ROWS)
 #undef ROWS
 #define ROWS(m) {packed_##m, stream_##m, f16_##m, bf16_##m, strided_##m},
 static multiply_some *const by_rows[MR][TAIL] = {Q7_EVERY_ROW(ROWS)};
 #undef ROWS
-#define ROWS(m) \
-    FUNCTION(stream_f16, m, PANELS_AT_ONCE(m), F16) FUNCTION(stream_bf16, m, PANELS_AT_ONCE(m), BF16)
+#if VECTORS == 3 /* of the last panel, those vectors that have columns */
+#define ROWS(m) FUNCTION(one, m, 1, PACKED) FUNCTION(two, m, 2, PACKED)
+#define NARROW(m) {one_##m, two_##m},
+#else
+#define ROWS(m) FUNCTION(one, m, 1, PACKED)
+#define NARROW(m) {one_##m},
+#endif
+Q7_EVERY_ROW(ROWS)
+static multiply_some *const narrow[MR][VECTORS - 1] = {Q7_EVERY_ROW(NARROW)};
+#undef NARROW
+#undef ROWS
+#define ROWS(m) FUNCTION(stream_f16, m, WIDE(m), F16) FUNCTION(stream_bf16, m, WIDE(m), BF16)
 FEW_ROWS(ROWS)
 #undef ROWS
 #define ROWS(m) {stream_f16_##m, stream_bf16_##m},
@@ -241,11 +265,11 @@ static multiply_some *const half_streams[][2] = {FEW_ROWS(ROWS)};
 
 /* The right edge of an unpacked b: rare, so four rows or one at a time will do. */
 static void four_rows_tail(const q7_gemm_block *t, const float *b, target out, ahead next) {
-    multiply(t, b, out, next, 4, 1, TAIL);
+    multiply(t, b, out, next, 4, VECTORS, TAIL);
 }
 
 static void one_row_tail(const q7_gemm_block *t, const float *b, target out, ahead next) {
-    multiply(t, b, out, next, 1, 1, TAIL);
+    multiply(t, b, out, next, 1, VECTORS, TAIL);
 }
 
 static void tail(const q7_gemm_block *t, target out, ahead next) {
@@ -258,11 +282,13 @@ static void tail(const q7_gemm_block *t, target out, ahead next) {
     one_row_tail(&rest, t->b, out, next);
 }
 
-static multiply_some *function_for(const q7_gemm_block *t, int64_t m, bool stream) {
+static multiply_some *function_for(const q7_gemm_block *t, int64_t m, bool stream,
+                                   int64_t vectors) {
     const enum access half = t->b_dtype == Q7_BF16 ? BF16 : F16;
     if (q7_is_half(t->b_dtype))
         return stream ? half_streams[m - 1][half - F16] : by_rows[m - 1][half];
     const bool packed = t->b_packed && t->a_k_stride == 1;
+    if (packed && vectors < VECTORS) return narrow[m - 1][vectors - 1];
     return by_rows[m - 1][stream ? STREAM : packed ? PACKED : STRIDED];
 }
 
@@ -273,12 +299,14 @@ static void multiply_tiles(const q7_gemm_block *t, int64_t m, ahead next) {
     const bool packed = t->b_packed && t->a_k_stride == 1;
     for (int64_t first = 0, n; first < t->n; first += n) {
         const bool stream = packed && t->n - first >= wide && (wide > NR || next.stride == NR);
-        const int64_t columns = stream ? wide : NR;
-        n = q7_min(t->n - first, columns); /* how many of them exist */
+        n = q7_min(t->n - first, stream ? wide : NR); /* how many of them exist */
+        const int64_t vectors = q7_ceil_div(n, Q7_W);
+        const bool narrows = packed && !q7_is_half(t->b_dtype);
+        const int64_t columns = stream ? wide : narrows ? vectors * Q7_W : NR;
         const float *b = t->b + first / NR * t->b_panel_stride;
         const q7_gemm_epilogue *e = t->epilogue;
         const bool direct = n == columns && (!e || is_simple(e));
-        multiply_some *some = function_for(t, m, stream);
+        multiply_some *some = function_for(t, m, stream, vectors);
 
         if (direct) {
             const float *residual = e && e->residual ? e->residual + first : NULL;

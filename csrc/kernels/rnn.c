@@ -1,5 +1,6 @@
 /* rnn.c: the products of a step by the GEMM kernel of the ISA, then its gates, a vector of units at
  * a time. Read rnn.h first. */
+#define Q7_GEMM_TILE
 #include "rnn.h"
 
 #include "gemm.h"

@@ -1,5 +1,7 @@
 /* tile.h: the register tile of the products of this ISA, MR rows by NR columns in VECTORS vectors.
- * Drivers and packing know it from the rows of kernels.def. */
+ * Drivers and packing know it from the rows of kernels.def. Kernels whose panels are those of gemm define
+ * Q7_GEMM_TILE first: 12 sums of avx2 take 7 loads for each k as 4 x 24, and 8 as 6 x 16, which suits
+ * images of 16, 32 and 64 channels (docs/decisions.md 131). */
 #ifndef Q7_TILE_H
 #define Q7_TILE_H
 #include "../simd/simd.h"
@@ -7,6 +9,9 @@
 #if defined(Q7_ISA_avx512)
 #define MR 14
 #define VECTORS 2
+#elif defined(Q7_ISA_avx2) && defined(Q7_GEMM_TILE)
+#define MR 4
+#define VECTORS 3
 #elif defined(Q7_ISA_avx2)
 #define MR 6
 #define VECTORS 2
@@ -79,9 +84,10 @@ enum {
 #define Q7_TILE_IS_OF(kernel)                                                              \
     _Static_assert(MR == Q7_CAT(mr_##kernel, Q7_ISA) && NR == Q7_CAT(nr_##kernel, Q7_ISA), \
                    "the tile in kernels.def is another")
-#ifndef Q7_EXTENSION /* whose kernels say for themselves */
+#ifdef Q7_GEMM_TILE
 Q7_TILE_IS_OF(gemm_f32_);
 Q7_TILE_IS_OF(block_gemm_f32_);
+#elif !defined(Q7_EXTENSION) /* whose kernels say for themselves */
 Q7_TILE_IS_OF(winograd_f32_);
 Q7_TILE_IS_OF(conv_direct_f32_);
 #endif

@@ -25,7 +25,7 @@ enum { BAND = 1 << 20 };              /* bytes of b that are read before their p
 
 typedef struct pack_job {
     const q7_pack_b_args *x;
-    int64_t nr, k, panels;  /* k: rows of a tap */
+    int64_t k, panels;      /* k: rows of a tap */
     int64_t blocks, groups; /* that these are cut into */
     int64_t begin, end;     /* rows, or panels, of this band */
 } pack_job;
@@ -71,15 +71,15 @@ static void rows_task(void *arg, int64_t task, int64_t thread) {
     for (int64_t tap = 0; tap < x->taps; tap++) {
         const q7_loose_float *b = x->b;
         b += tap * x->tap_stride + first * x->k_stride;
-        const int64_t at = (tap * job->k + first) * job->nr + x->first;
+        const int64_t at = (tap * job->k + first) * x->nr + x->first;
         for (int64_t p = q7_part(job->panels, job->groups, group); p < last; p++) {
             const int64_t column = p * x->width, n = q7_min(x->width, x->n - column);
-            const int64_t to = at + p * job->nr * x->k;
+            const int64_t to = at + p * x->nr * x->k;
             if (q7_is_half(x->dtype))
-                copy_halves(b + column, x->k_stride, 1, rows, n, x->width, job->nr, x->dtype,
+                copy_halves(b + column, x->k_stride, 1, rows, n, x->width, x->nr, x->dtype,
                             (uint16_t *)x->packed + to);
             else
-                copy_rows(b + column, x->k_stride, rows, n, x->width, job->nr,
+                copy_rows(b + column, x->k_stride, rows, n, x->width, x->nr,
                           (float *)x->packed + to);
         }
     }
@@ -97,12 +97,12 @@ static void panel_task(void *arg, int64_t task, int64_t thread) {
     for (int64_t tap = 0; tap < x->taps; tap++) {
         const q7_loose_float *b = x->b;
         b += tap * x->tap_stride + column * x->n_stride;
-        const int64_t to = panel * job->nr * x->k + tap * k * job->nr + x->first;
+        const int64_t to = panel * x->nr * x->k + tap * k * x->nr + x->first;
         if (q7_is_half(x->dtype))
-            copy_halves(b, x->k_stride, x->n_stride, k, n, x->width, job->nr, x->dtype,
+            copy_halves(b, x->k_stride, x->n_stride, k, n, x->width, x->nr, x->dtype,
                         (uint16_t *)x->packed + to);
         else
-            q7_pack_panel(b, x->k_stride, x->n_stride, k, n, x->width, job->nr,
+            q7_pack_panel(b, x->k_stride, x->n_stride, k, n, x->width, x->nr,
                           (float *)x->packed + to);
     }
 }
@@ -133,7 +133,7 @@ void q7_op_pack_b(const q7_pack_b_args *x, const q7_call *call) {
         (x->taps - 1) * x->tap_stride + (k - 1) * x->k_stride + (x->n - 1) * x->n_stride;
     for (int64_t begin = 0; begin < count; begin += band) {
         const int64_t end = q7_min(count, begin + band), blocks = q7_ceil_div(end - begin, ROWS);
-        pack_job job = {x, call->nr, k, panels, blocks, groups, begin, end};
+        pack_job job = {x, k, panels, blocks, groups, begin, end};
         if (by_rows)
             q7_parallel(call, groups * blocks, rows_task, &job);
         else

@@ -246,7 +246,7 @@ def conv_step(
         packed = b.packed(
             k, filters // groups, taps, k, w, matrices=groups, taps=taps, tap_stride=1
         )
-        fields["w"] = gated(b, packed, gate, filters)
+        fields["w"] = gated(b, packed, gate, filters, b.kernel("gemm").nr)
         rows = minimum(spec["N"] * pixels, b.constants["GEMM_ROWS"])
         fields["windows"] = b.threads * rows * min(k, b.constants["CONV_K_BLOCK"]) * 4
         fields.update(last_fields(node, b, residual), M=filters, groups=groups)
@@ -292,13 +292,15 @@ def reads_weights(node: Node, spec: dict[str, Dim]) -> bool:
     return few and product(node.inputs[1].shape[:2]) >= READING
 
 
-def gated(b: Any, packed: Any, gate: Optional[Value], lanes: int, together: int = 1) -> Any:
-    """Panels of so many lanes, the rows of each channel times its gate, if there is one, for each
-    image; together: channels to a row.
+def gated(
+    b: Any, packed: Any, gate: Optional[Value], lanes: int, nr: int, together: int = 1
+) -> Any:
+    """Panels of so many lanes, nr to each, the rows of each channel times its gate, if there is
+    one, for each image; together: channels to a row.
     """
     if gate is None:
         return packed
-    nr, images, rows = b.kernel("gemm").nr, gate.shape[0], gate.shape[1] // together
+    images, rows = gate.shape[0], gate.shape[1] // together
     panels = (int(ceildiv(lanes, nr)), rows, nr)
     gates = b.contiguous(gate).reshape((images, 1, rows, together))
     if together > 1:  # as long as a panel: runs of two take longer than all else
@@ -374,7 +376,7 @@ def winograd_step(node: Node, b: Any, fields: dict[str, Any], residual: Optional
         tiles = kernel.multiplies_floats_in_tiles and is_cut(fields, matrices)
         block = tiles_of_block(k, filters * rows, tiles, b.constants)
     floats = winograd_room(axes, stride, k, kernel.nr, block)
-    fields.update(w=b.packed(rows, filters, 1, rows, whole), block=block)
+    fields.update(w=b.packed(rows, filters, 1, rows, whole, kernel="winograd"), block=block)
     fields.update(room=b.threads * floats * 4, stride=stride)
     del fields["stride_h"]
     b.step("winograd", kernel="winograd", tiles=tiles, **fields)
@@ -453,12 +455,12 @@ def direct_step(node: Node, b: Any, fields: dict[str, Any], residual: Optional[V
         matrices = paired_weights(w.const, groups, taps)
         whole = b.graph.constant(matrices, Type(w.dtype, matrices.shape), w.name)
         lanes = matrices.shape[2]
-        fields["w"] = gated(b, b.packed(k // 2, lanes, lanes, 1, whole), gate, lanes, 2)
+        packed = b.packed(k // 2, lanes, lanes, 1, whole, kernel="conv_direct")
+        fields["w"] = gated(b, packed, gate, lanes, kernel.nr, 2)
     else:
-        packed = b.packed(
-            k, filters // groups, taps, k, w, matrices=groups, taps=taps, tap_stride=1
-        )
-        fields["w"] = gated(b, packed, gate, filters)
+        how = {"matrices": groups, "taps": taps, "tap_stride": 1, "kernel": "conv_direct"}
+        packed = b.packed(k, filters // groups, taps, k, w, **how)
+        fields["w"] = gated(b, packed, gate, filters, kernel.nr)
     many = gate is not None and gate.shape[0] != 1
     fields["w_n_stride"] = product(fields["w"].shape[1:]) if many else 0
     fields.update(offsets=b.threads * 8 * k, lines=b.threads * channels * height * width * 4)

@@ -236,9 +236,9 @@ def packed_matrices(b: Any, weight: Value, matrices: int, n: Dim) -> Any:
     for i in range(matrices):
         b.step(
             "pack_b",
-            kernel="gemm",
             b=source.slice(0, i, 1),
             packed=packed.slice(0, i, 1),
+            nr=nr,
             k=k,
             n=n,
             k_stride=1,

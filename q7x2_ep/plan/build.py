@@ -255,36 +255,37 @@ class Builder:
         taps: int = 1,
         tap_stride: int = 0,
         narrow: bool = False,
+        kernel: str = "gemm",
     ) -> Operand:
-        """Constants packed at load into the panels that the target's GEMM kernel reads; two share
-        every panel half and half.
+        """Constants packed at load into the panels that the target's kernel of a family reads; two
+        share every panel half and half.
 
         b[i, j] is element i * k_stride + j * n_stride of each weight, so that strides select a
         transposition; with taps, b[(t, i), j] is t * tap_stride further on. Weights are
         `matrices` equal parts, by default those along the first of three dims, whose panels follow
         one another. narrow: in 16 bits where those hold them (plan/halves.py).
         """
-        key = (weights, k, n, k_stride, n_stride, matrices, taps, tap_stride, narrow)
+        nr = self.kernel(kernel).nr
+        key = (weights, nr, k, n, k_stride, n_stride, matrices, taps, tap_stride, narrow)
         if key not in self._packed:
-            kernel, plan = self.kernel("gemm"), self.plan
-            width = kernel.nr // len(weights)
-            starts = self._starts(weights, n_stride)
+            plan, width = self.plan, nr // len(weights)
+            starts = self._starts(weights, n_stride, nr)
             const = weights[0].const
             if matrices is None:
                 matrices = const.shape[0] if const.ndim == 3 else 1
             dtype = narrowest(self._arrays(weights)) if narrow else FLOAT
             element = dtypes.size(dtype)
-            size = int(ceildiv(n, width)) * kernel.nr * k * element
+            size = int(ceildiv(n, width)) * nr * k * element
             for i, (begin, end) in enumerate(zip(starts, starts[1:])):
                 strides = (end - begin, 1) if n_stride == 1 else (1, k)
                 at = plan.packed_bytes + begin * k * element
                 layout = (k, end - begin, *strides, at, width, 0, taps, tap_stride, dtype)
-                plan.packs.append(Pack(weights[0], i, 1, kernel, *layout))
+                plan.packs.append(Pack(weights[0], i, 1, nr, *layout))
             whole = () if starts else itertools.product(range(matrices), enumerate(weights))
             for matrix, (i, weight) in whole:
                 at = plan.packed_bytes + matrix * size
                 layout = (k, n, k_stride, n_stride, at, width, i * width, taps, tap_stride, dtype)
-                plan.packs.append(Pack(weight, matrix, matrices, kernel, *layout))
+                plan.packs.append(Pack(weight, matrix, matrices, nr, *layout))
             storage = Storage(f"{weights[0].name}.packed", 0, "constant", 0)
             self._packed[key] = Operand(storage, plan.packed_bytes, dtype=dtype)
             plan.packed_bytes += int(ceildiv(matrices * size, 128)) * 128
@@ -295,7 +296,7 @@ class Builder:
         consts = [weight.const for weight in weights]
         return [part for c in consts for part in (c.parts if isinstance(c, Joined) else [c])]
 
-    def _starts(self, weights: tuple[Value, ...], n_stride: int) -> list[int]:
+    def _starts(self, weights: tuple[Value, ...], n_stride: int, nr: int) -> list[int]:
         """The columns at which the parts of a Joined weight begin, and the end, if each can have
         panels of its own; else none, and weights are put together.
         """
@@ -303,7 +304,7 @@ class Builder:
         if len(weights) == 1 and isinstance(joined, Joined) and joined.axis == axis:
             sizes = (part.shape[axis] for part in joined.parts)
             starts = list(itertools.accumulate(sizes, initial=0))
-            if not any(start % self.kernel("gemm").nr for start in starts[:-1]):
+            if not any(start % nr for start in starts[:-1]):
                 return starts
         for weight in weights:
             weight.const = getattr(weight.const, "whole", weight.const)

@@ -58,14 +58,15 @@ class Guard(NamedTuple):
 
 class Pack(NamedTuple):
     """A constant to be packed at load: b[(t, i), j] at t * tap_stride + i * k_stride + j *
-    n_stride, into panels at `offset` bytes, `width` columns to each from its column `first` on.
-    matrix: which one, of a weight of `matrices` of them, or of parts. dtype: of the panels.
+    n_stride, into panels of nr columns at `offset` bytes, `width` columns to each from its column
+    `first` on. matrix: which one, of a weight of `matrices` of them, or of parts. dtype: of the
+    panels.
     """
 
     weight: Value
     matrix: int
     matrices: int
-    kernel: KernelRow
+    nr: int
     k: int
     n: int
     k_stride: int

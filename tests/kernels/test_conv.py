@@ -301,14 +301,18 @@ def packed(row: KernelRow, case: Case, w: np.ndarray) -> np.ndarray:
     filters, channels = case.w[0] // case.groups, case.w[1]
     taps = int(np.prod(case.w[2:]))
     k, n = channels * taps, filters
-    (gemm,) = (each for each in rows("gemm") if (each.isa, each.nr) == (row.isa, row.nr))
-    given: dict[str, Any] = {"k": k, "n": n, "k_stride": taps, "n_stride": k, "taps": taps}
+    given: dict[str, Any] = {
+        "nr": row.nr,
+        "k": k,
+        "n": n,
+        "k_stride": taps,
+        "n_stride": k,
+        "taps": taps,
+    }
     given.update(tap_stride=1, width=row.nr, first=0, dtype=FLOAT, drops=0)
     room = np.empty(-(-n // row.nr) * row.nr * k, np.float32)
     groups = np.split(w, case.groups)
-    return np.stack(
-        [run_op("pack_b", gemm, b=each, packed=room, **given)["packed"] for each in groups]
-    )
+    return np.stack([run_op("pack_b", b=each, packed=room, **given)["packed"] for each in groups])
 
 
 def conv_fields(row: KernelRow, case: Case, threads: int, outs: tuple) -> dict[str, Any]:

@@ -78,10 +78,17 @@ def pack(row: KernelRow, *matrices: np.ndarray, threads: int = 1, dtype: int = F
     for i, b in enumerate(matrices):
         k_stride, n_stride = (stride // 4 for stride in b.strides)
         source = b.T if b.flags.f_contiguous else b
-        given: dict[str, Any] = {"k": k, "n": n, "k_stride": k_stride, "n_stride": n_stride}
-        given.update(b=np.ascontiguousarray(source), packed=packed, width=width, first=i * width)
+        given: dict[str, Any] = {"nr": row.nr, "k": k, "n": n}
+        given.update(
+            k_stride=k_stride,
+            n_stride=n_stride,
+            b=np.ascontiguousarray(source),
+            packed=packed,
+            width=width,
+            first=i * width,
+        )
         given.update(taps=1, tap_stride=0, dtype=dtype, drops=0)
-        packed = run_op("pack_b", row, threads, **given)["packed"]
+        packed = run_op("pack_b", None, threads, **given)["packed"]
     return packed
 
 
@@ -143,7 +150,19 @@ def check(c: np.ndarray, a: np.ndarray, b: np.ndarray) -> None:
 @pytest.mark.parametrize("k", [0, 1, 2, 3, 5, 255, K_BLOCK, K_BLOCK + 1, 2 * K_BLOCK + 1])
 def test_edges(row: KernelRow, k: int) -> None:
     mr, nr = row.mr, row.nr
-    for n in (1, 2, nr - 1, nr, nr + 1, 2 * nr + 3, 4 * nr, 5 * nr + 2):
+    for n in (
+        1,
+        2,
+        nr - 1,
+        nr,
+        nr + 1,
+        nr + 8,
+        nr + 16,
+        2 * nr + 3,
+        3 * nr - 5,
+        4 * nr,
+        5 * nr + 2,
+    ):
         b = normal(k, n)
         packed = pack(row, b)
         for m in (1, 2, 3, mr - 1, mr, mr + 1, 2 * mr + 1):
@@ -160,7 +179,9 @@ def test_no_rows_or_columns(row: KernelRow) -> None:
 @every_row
 @pytest.mark.parametrize("act", ACTS)
 def test_epilogue(row: KernelRow, act: str) -> None:
-    for m, n, k in ((3, row.nr + 5, 7), (2 * row.mr + 1, 3, K_BLOCK + 9), (1, 4 * row.nr, 0)):
+    mr, nr = row.mr, row.nr
+    shapes = ((3, nr + 5, 7), (2 * mr + 1, 3, K_BLOCK + 9), (1, 4 * nr, 0), (mr + 1, nr + 16, 9))
+    for m, n, k in shapes:
         a, b, bias, residual = normal(m, k), normal(k, n), normal(n), normal(m, n + 4)
         packed = pack(row, b)
         for with_bias, with_residual, alpha in product((False, True), (False, True), (1.0, 0.125)):
@@ -395,7 +416,7 @@ def test_pack_b_drops_what_it_has_read(tmp_path, order):
     weight = Value("w")
     weight.const = np.frombuffer(owner, np.float32, b.size, around).reshape(b.shape, order=order)
     k, n = b.shape
-    each = Pack(weight, 0, 1, row, k, n, n, 1, 0, row.nr, 0, 1, 0)
+    each = Pack(weight, 0, 1, row.nr, k, n, n, 1, 0, row.nr, 0, 1, 0)
     wanted = pack(row, b)
     packed = aligned(wanted.nbytes)
     pack_all(load(), SimpleNamespace(packs=[each]), packed, {weight})

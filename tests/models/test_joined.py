@@ -53,7 +53,7 @@ def test_q_k_and_v_are_one_product(depth, turned, monkeypatch):
     error = INNER * np.finfo(np.float32).eps
     np.testing.assert_allclose(session.run(None, {"x": x})[0][0], wanted, rtol=0, atol=error)
     (joined,) = made
-    width = session._session.plan.packs[0].kernel.nr
+    width = session._session.plan.packs[0].nr
     assert ("whole" in vars(joined)) == bool(HEADS * depth % width)
 
 

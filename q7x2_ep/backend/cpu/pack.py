@@ -133,10 +133,10 @@ def _pack_step(p: Pack, array: np.ndarray, source: Storage, into: Storage) -> St
     if _is_transposed(array):
         rows, columns = (stride // array.itemsize for stride in array.strides)
         k_stride, n_stride = (rows, columns) if p.n_stride == 1 else (columns, rows)
-    fields = {"k": p.k, "n": p.n, "k_stride": k_stride, "n_stride": n_stride}
+    fields = {"nr": p.nr, "k": p.k, "n": p.n, "k_stride": k_stride, "n_stride": n_stride}
     fields.update(width=p.width, first=p.first, taps=p.taps, tap_stride=p.tap_stride)
     fields.update(dtype=p.dtype, drops=int(can_be_given_back(array)))
-    return Step("pack_b", p.kernel, operands, fields, p.weight.name, (p.weight.name,))
+    return Step("pack_b", None, operands, fields, p.weight.name, (p.weight.name,))
 
 
 def _readable_matrix(array: np.ndarray) -> np.ndarray:
