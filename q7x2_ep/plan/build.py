@@ -269,7 +269,7 @@ class Builder:
         key = (weights, nr, k, n, k_stride, n_stride, matrices, taps, tap_stride, narrow)
         if key not in self._packed:
             plan, width = self.plan, nr // len(weights)
-            starts = self._starts(weights, n_stride, nr)
+            starts = self._starts(weights, n_stride)
             const = weights[0].const
             if matrices is None:
                 matrices = const.shape[0] if const.ndim == 3 else 1
@@ -278,9 +278,12 @@ class Builder:
             size = int(ceildiv(n, width)) * nr * k * element
             for i, (begin, end) in enumerate(zip(starts, starts[1:])):
                 strides = (end - begin, 1) if n_stride == 1 else (1, k)
-                at = plan.packed_bytes + begin * k * element
-                layout = (k, end - begin, *strides, at, width, 0, taps, tap_stride, dtype)
-                plan.packs.append(Pack(weights[0], i, 1, nr, *layout))
+                for first, last in _pieces(begin, end, nr):
+                    at = plan.packed_bytes + first // nr * nr * k * element
+                    fills = last % nr == 0 or last == n  # its last panel
+                    lanes = nr - first % nr if fills else last - first
+                    layout = (k, last - first, *strides, at, lanes, first % nr, taps, tap_stride)
+                    plan.packs.append(Pack(weights[0], i, 1, nr, *layout, dtype, first - begin))
             whole = () if starts else itertools.product(range(matrices), enumerate(weights))
             for matrix, (i, weight) in whole:
                 at = plan.packed_bytes + matrix * size
@@ -296,16 +299,14 @@ class Builder:
         consts = [weight.const for weight in weights]
         return [part for c in consts for part in (c.parts if isinstance(c, Joined) else [c])]
 
-    def _starts(self, weights: tuple[Value, ...], n_stride: int, nr: int) -> list[int]:
-        """The columns at which the parts of a Joined weight begin, and the end, if each can have
-        panels of its own; else none, and weights are put together.
+    def _starts(self, weights: tuple[Value, ...], n_stride: int) -> list[int]:
+        """The columns at which the parts of a Joined weight begin, and the end, if they are side by
+        side in panels; else none, and weights are put together.
         """
         joined, axis = weights[0].const, 1 if n_stride == 1 else 0
         if len(weights) == 1 and isinstance(joined, Joined) and joined.axis == axis:
             sizes = (part.shape[axis] for part in joined.parts)
-            starts = list(itertools.accumulate(sizes, initial=0))
-            if not any(start % nr for start in starts[:-1]):
-                return starts
+            return list(itertools.accumulate(sizes, initial=0))
         for weight in weights:
             weight.const = getattr(weight.const, "whole", weight.const)
         return []
@@ -494,3 +495,12 @@ class Builder:
         if source is not None and source.offset == 0 and into.offset == 0:
             sizes = source.size, into.size
             self.sharings.append(Sharing(step, source.storage, into.storage, others, *sizes))
+
+
+def _pieces(begin: int, end: int, nr: int) -> list[tuple[int, int]]:
+    """Columns [begin, end) cut where panels begin, but for whole ones side by side: no piece writes
+    a panel's columns that are another's, in whatever order they are packed.
+    """
+    inner = (-(-begin // nr) * nr, end // nr * nr)
+    cuts = sorted({begin, end, *(cut for cut in inner if begin < cut < end)})
+    return list(zip(cuts, cuts[1:]))

@@ -60,7 +60,7 @@ class Pack(NamedTuple):
     """A constant to be packed at load: b[(t, i), j] at t * tap_stride + i * k_stride + j *
     n_stride, into panels of nr columns at `offset` bytes, `width` columns to each from its column
     `first` on. matrix: which one, of a weight of `matrices` of them, or of parts. dtype: of the
-    panels.
+    panels. column: of the matrix, which is column 0 of b.
     """
 
     weight: Value
@@ -77,6 +77,7 @@ class Pack(NamedTuple):
     taps: int
     tap_stride: int
     dtype: int = FLOAT
+    column: int = 0
 
     @property
     def array(self) -> Any:

@@ -128,11 +128,12 @@ def _pack_step(p: Pack, array: np.ndarray, source: Storage, into: Storage) -> St
     """One pack_b step. A weight that is a transposed array (folded Transpose) is read through its
     strides. Pages of mapped files that cannot be written leave memory: nobody reads them again.
     """
-    operands = {"b": Operand(source), "packed": Operand(into, p.offset)}
     k_stride, n_stride = p.k_stride, p.n_stride
     if _is_transposed(array):
         rows, columns = (stride // array.itemsize for stride in array.strides)
         k_stride, n_stride = (rows, columns) if p.n_stride == 1 else (columns, rows)
+    b = Operand(source, p.column * n_stride * array.itemsize)
+    operands = {"b": b, "packed": Operand(into, p.offset)}
     fields = {"nr": p.nr, "k": p.k, "n": p.n, "k_stride": k_stride, "n_stride": n_stride}
     fields.update(width=p.width, first=p.first, taps=p.taps, tap_stride=p.tap_stride)
     fields.update(dtype=p.dtype, drops=int(can_be_given_back(array)))
