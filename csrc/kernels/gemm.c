@@ -283,12 +283,12 @@ static void tail(const q7_gemm_block *t, target out, ahead next) {
 }
 
 static multiply_some *function_for(const q7_gemm_block *t, int64_t m, bool stream,
-                                   int64_t vectors) {
+                                   int64_t columns) {
+    if (columns < NR) return narrow[m - 1][columns / Q7_W - 1];
     const enum access half = t->b_dtype == Q7_BF16 ? BF16 : F16;
     if (q7_is_half(t->b_dtype))
         return stream ? half_streams[m - 1][half - F16] : by_rows[m - 1][half];
     const bool packed = t->b_packed && t->a_k_stride == 1;
-    if (packed && vectors < VECTORS) return narrow[m - 1][vectors - 1];
     return by_rows[m - 1][stream ? STREAM : packed ? PACKED : STRIDED];
 }
 
@@ -297,16 +297,16 @@ static void multiply_tiles(const q7_gemm_block *t, int64_t m, ahead next) {
     _Alignas(64) float sums[MR * NR];
     const int64_t wide = panels_at_once(m) * NR;
     const bool packed = t->b_packed && t->a_k_stride == 1;
+    const bool narrows = packed && !q7_is_half(t->b_dtype);
     for (int64_t first = 0, n; first < t->n; first += n) {
         const bool stream = packed && t->n - first >= wide && (wide > NR || next.stride == NR);
-        n = q7_min(t->n - first, stream ? wide : NR); /* how many of them exist */
-        const int64_t vectors = q7_ceil_div(n, Q7_W);
-        const bool narrows = packed && !q7_is_half(t->b_dtype);
-        const int64_t columns = stream ? wide : narrows ? vectors * Q7_W : NR;
+        const int64_t most = stream ? wide : NR;
+        n = q7_min(t->n - first, most); /* how many of them exist */
+        const int64_t columns = narrows ? q7_ceil_div(n, Q7_W) * Q7_W : most;
         const float *b = t->b + first / NR * t->b_panel_stride;
         const q7_gemm_epilogue *e = t->epilogue;
         const bool direct = n == columns && (!e || is_simple(e));
-        multiply_some *some = function_for(t, m, stream, vectors);
+        multiply_some *some = function_for(t, m, stream, columns);
 
         if (direct) {
             const float *residual = e && e->residual ? e->residual + first : NULL;

@@ -243,10 +243,7 @@ def conv_step(
     else:
         filters, channels, taps = w.shape[0], w.shape[1], product(w.shape[2:])
         k, pixels = channels * taps, spec["OD"] * spec["OH"] * spec["OW"]  # of an image
-        packed = b.packed(
-            k, filters // groups, taps, k, w, matrices=groups, taps=taps, tap_stride=1
-        )
-        fields["w"] = gated(b, packed, gate, filters, b.kernel("gemm").nr)
+        fields["w"] = packed_filters(b, w, taps, groups, gate, "gemm")
         rows = minimum(spec["N"] * pixels, b.constants["GEMM_ROWS"])
         fields["windows"] = b.threads * rows * min(k, b.constants["CONV_K_BLOCK"]) * 4
         fields.update(last_fields(node, b, residual), M=filters, groups=groups)
@@ -290,6 +287,16 @@ def reads_weights(node: Node, spec: dict[str, Dim]) -> bool:
     pixels = spec["N"] * spec["OD"] * spec["OH"] * spec["OW"]
     few = isinstance(pixels, int) and pixels <= FEW_PIXELS
     return few and product(node.inputs[1].shape[:2]) >= READING
+
+
+def packed_filters(
+    b: Any, w: Value, taps: int, groups: int, gate: Optional[Value], kernel: str
+) -> Any:
+    """The panels of each group for a kernel, K in the order (tap, the rest), times a gate."""
+    filters, k = w.shape[0], product(w.shape[1:])
+    parts = {"matrices": groups, "taps": taps, "tap_stride": 1}
+    packed = b.packed(k, filters // groups, taps, k, w, kernel=kernel, **parts)
+    return gated(b, packed, gate, filters, b.kernel(kernel).nr)
 
 
 def gated(
@@ -458,9 +465,7 @@ def direct_step(node: Node, b: Any, fields: dict[str, Any], residual: Optional[V
         packed = b.packed(k // 2, lanes, lanes, 1, whole, kernel="conv_direct")
         fields["w"] = gated(b, packed, gate, lanes, kernel.nr, 2)
     else:
-        how = {"matrices": groups, "taps": taps, "tap_stride": 1, "kernel": "conv_direct"}
-        packed = b.packed(k, filters // groups, taps, k, w, **how)
-        fields["w"] = gated(b, packed, gate, filters, kernel.nr)
+        fields["w"] = packed_filters(b, w, taps, groups, gate, "conv_direct")
     many = gate is not None and gate.shape[0] != 1
     fields["w_n_stride"] = product(fields["w"].shape[1:]) if many else 0
     fields.update(offsets=b.threads * 8 * k, lines=b.threads * channels * height * width * 4)

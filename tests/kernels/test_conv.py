@@ -301,15 +301,8 @@ def packed(row: KernelRow, case: Case, w: np.ndarray) -> np.ndarray:
     filters, channels = case.w[0] // case.groups, case.w[1]
     taps = int(np.prod(case.w[2:]))
     k, n = channels * taps, filters
-    given: dict[str, Any] = {
-        "nr": row.nr,
-        "k": k,
-        "n": n,
-        "k_stride": taps,
-        "n_stride": k,
-        "taps": taps,
-    }
-    given.update(tap_stride=1, width=row.nr, first=0, dtype=FLOAT, drops=0)
+    given: dict[str, Any] = {"k": k, "n": n, "k_stride": taps, "n_stride": k, "taps": taps}
+    given.update(nr=row.nr, tap_stride=1, width=row.nr, first=0, dtype=FLOAT, drops=0)
     room = np.empty(-(-n // row.nr) * row.nr * k, np.float32)
     groups = np.split(w, case.groups)
     return np.stack([run_op("pack_b", b=each, packed=room, **given)["packed"] for each in groups])

@@ -78,16 +78,9 @@ def pack(row: KernelRow, *matrices: np.ndarray, threads: int = 1, dtype: int = F
     for i, b in enumerate(matrices):
         k_stride, n_stride = (stride // 4 for stride in b.strides)
         source = b.T if b.flags.f_contiguous else b
-        given: dict[str, Any] = {"nr": row.nr, "k": k, "n": n}
-        given.update(
-            k_stride=k_stride,
-            n_stride=n_stride,
-            b=np.ascontiguousarray(source),
-            packed=packed,
-            width=width,
-            first=i * width,
-        )
-        given.update(taps=1, tap_stride=0, dtype=dtype, drops=0)
+        given: dict[str, Any] = {"k": k, "n": n, "k_stride": k_stride, "n_stride": n_stride}
+        given.update(b=np.ascontiguousarray(source), packed=packed, width=width, first=i * width)
+        given.update(nr=row.nr, taps=1, tap_stride=0, dtype=dtype, drops=0)
         packed = run_op("pack_b", None, threads, **given)["packed"]
     return packed
 
@@ -150,19 +143,8 @@ def check(c: np.ndarray, a: np.ndarray, b: np.ndarray) -> None:
 @pytest.mark.parametrize("k", [0, 1, 2, 3, 5, 255, K_BLOCK, K_BLOCK + 1, 2 * K_BLOCK + 1])
 def test_edges(row: KernelRow, k: int) -> None:
     mr, nr = row.mr, row.nr
-    for n in (
-        1,
-        2,
-        nr - 1,
-        nr,
-        nr + 1,
-        nr + 8,
-        nr + 16,
-        2 * nr + 3,
-        3 * nr - 5,
-        4 * nr,
-        5 * nr + 2,
-    ):
+    narrow = (nr + 8, nr + 16, 3 * nr - 5)  # vectors of the last panel
+    for n in (1, 2, nr - 1, nr, nr + 1, 2 * nr + 3, 4 * nr, 5 * nr + 2, *narrow):
         b = normal(k, n)
         packed = pack(row, b)
         for m in (1, 2, 3, mr - 1, mr, mr + 1, 2 * mr + 1):

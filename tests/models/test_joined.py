@@ -8,6 +8,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import q7x2_ep
 from q7x2_ep.ops.joined import Joined
+from q7x2_ep.passes.cse import MAX_CONSTANT_BYTES
 
 ROWS, INNER, HEADS = 5, 40, 2
 
@@ -53,7 +54,7 @@ def test_q_k_and_v_are_one_product(depth, turned, monkeypatch):
     error = INNER * np.finfo(np.float32).eps
     np.testing.assert_allclose(session.run(None, {"x": x})[0][0], wanted, rtol=0, atol=error)
     (joined,) = made
-    assert "whole" not in vars(joined) or depth == 1  # passes compare few elements
+    assert ("whole" in vars(joined)) == (joined.nbytes <= MAX_CONSTANT_BYTES)  # is compared
 
 
 def _watched(init, made):

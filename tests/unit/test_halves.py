@@ -59,15 +59,15 @@ def product(w: np.ndarray, dtype: int = FLOAT) -> bytes:
 @pytest.mark.parametrize("dtype", [FLOAT16, BFLOAT16])
 @pytest.mark.parametrize("rows", [1, 3, 16, 130])
 def test_bits_are_those_of_floats_in_half_the_memory(dtype, rows):
-    w = rounded_to(dtype, normal(300, 200))
+    w = rounded_to(dtype, normal(320, 200))
     other = w.copy()
     other[0, -1] = np.float32(1 / 3)
-    x = normal(rows, 300)
+    x = normal(rows, 320)
     sessions = [q7x2_ep.InferenceSession(product(each)) for each in (w, other)]
     (narrow,), (wide,) = (each.run(None, {"x": x}) for each in sessions)
     np.testing.assert_array_equal(narrow[:, :-1].view(np.int32), wide[:, :-1].view(np.int32))
     packed = [each.memory_report().packed for each in sessions]
-    assert 0 <= packed[0] - packed[1] // 2 < 128  # where the next storage may begin
+    assert packed[0] == packed[1] // 2
 
 
 def test_models_of_16_bits_keep_their_weights():
