@@ -133,7 +133,6 @@ Q7_INLINE void multiply(const q7_gemm_block *t, const float *b, target out, ahea
                         const int vectors, const enum access access) {
     const int panels = (vectors + VECTORS - 1) / VECTORS, columns = vectors * Q7_W;
     q7_f32 sum[MR * VECTORS], v[4 * VECTORS]; /* [m][vectors], [vectors]; panels * m <= MR */
-    /* Row i is at origin[i / 5] + i % 5 * row_bytes: any stride, with few address registers. */
     const int64_t row_bytes = opaque(t->a_row_stride * 4);
     const int64_t k_bytes = access < STRIDED ? 4 : opaque(t->a_k_stride * 4);
     const int64_t b_stride = is_half(access) ? NR / 2 : access < STRIDED ? NR : t->b_stride;
@@ -147,9 +146,9 @@ Q7_INLINE void multiply(const q7_gemm_block *t, const float *b, target out, ahea
     const int64_t soon = is_half(access) && m > 1 ? HALVES_AHEAD : PANELS_AHEAD;
     const char *a = (const char *)t->a;
     for (int64_t rows = t->m; rows > 0; rows -= m) {
-        const char *origin[3];
+        const char *origin[Q7_ORIGINS(TALL)];
         Q7_UNROLL
-        for (int i = 0; i < 3; i++) origin[i] = a + 5 * i * row_bytes;
+        for (int i = 0; i < Q7_ORIGINS(m); i++) origin[i] = a + 5 * i * row_bytes;
         const float *from = b;
         Q7_UNROLL
         for (int i = 0; i < m * vectors; i++) sum[i] = q7_set1(0.0f);
@@ -215,7 +214,7 @@ Q7_INLINE void multiply(const q7_gemm_block *t, const float *b, target out, ahea
                 if (each_k) next.p += next.stride;
                 next.room += next.room_stride;
                 Q7_UNROLL
-                for (int i = 0; i < 3; i++) origin[i] += k_bytes;
+                for (int i = 0; i < Q7_ORIGINS(m); i++) origin[i] += k_bytes;
                 from += b_stride;
             }
         }
@@ -243,17 +242,21 @@ Q7_EVERY_ROW(ROWS)
 #define ROWS(m) {packed_##m, stream_##m, f16_##m, bf16_##m, strided_##m},
 static multiply_some *const by_rows[MR][TAIL] = {Q7_EVERY_ROW(ROWS)};
 #undef ROWS
-#if VECTORS == 3 /* of the last panel, those vectors that have columns */
-#define ROWS(m) FUNCTION(one, m, 1, PACKED) FUNCTION(two, m, 2, PACKED)
-#define NARROW(m) {one_##m, two_##m},
-#else
+/* Of the last panel, those vectors that have columns. */
 #define ROWS(m) FUNCTION(one, m, 1, PACKED)
-#define NARROW(m) {one_##m},
-#endif
-Q7_EVERY_ROW(ROWS)
-static multiply_some *const narrow[MR][VECTORS - 1] = {Q7_EVERY_ROW(NARROW)};
-#undef NARROW
+Q7_EVERY_TALL_ROW(ROWS)
 #undef ROWS
+#define ROWS(m) one_##m,
+static multiply_some *const one_vector[TALL] = {Q7_EVERY_TALL_ROW(ROWS)};
+#undef ROWS
+#if VECTORS == 3
+#define ROWS(m) FUNCTION(two, m, 2, PACKED)
+Q7_EVERY_ROW(ROWS)
+#undef ROWS
+#define ROWS(m) two_##m,
+static multiply_some *const two_vectors[MR] = {Q7_EVERY_ROW(ROWS)};
+#undef ROWS
+#endif
 #define ROWS(m) FUNCTION(stream_f16, m, WIDE(m), F16) FUNCTION(stream_bf16, m, WIDE(m), BF16)
 FEW_ROWS(ROWS)
 #undef ROWS
@@ -284,7 +287,10 @@ static void tail(const q7_gemm_block *t, target out, ahead next) {
 
 static multiply_some *function_for(const q7_gemm_block *t, int64_t m, bool stream,
                                    int64_t columns) {
-    if (columns < NR) return narrow[m - 1][columns / Q7_W - 1];
+    if (columns == Q7_W) return one_vector[m - 1];
+#if VECTORS == 3
+    if (columns == 2 * Q7_W) return two_vectors[m - 1];
+#endif
     const enum access half = t->b_dtype == Q7_BF16 ? BF16 : F16;
     if (q7_is_half(t->b_dtype))
         return stream ? half_streams[m - 1][half - F16] : by_rows[m - 1][half];
@@ -292,17 +298,21 @@ static multiply_some *function_for(const q7_gemm_block *t, int64_t m, bool strea
     return by_rows[m - 1][stream ? STREAM : packed ? PACKED : STRIDED];
 }
 
+/* Whether vectors of the last panel that have no column are left out. */
+static bool narrows(const q7_gemm_block *t) {
+    return t->b_packed && t->a_k_stride == 1 && !q7_is_half(t->b_dtype);
+}
+
 /* Tiles of m rows, as many as t->m holds; columns are one panel, or as many as are multiplied at once. */
 static void multiply_tiles(const q7_gemm_block *t, int64_t m, ahead next) {
     _Alignas(64) float sums[MR * NR];
     const int64_t wide = panels_at_once(m) * NR;
     const bool packed = t->b_packed && t->a_k_stride == 1;
-    const bool narrows = packed && !q7_is_half(t->b_dtype);
     for (int64_t first = 0, n; first < t->n; first += n) {
         const bool stream = packed && t->n - first >= wide && (wide > NR || next.stride == NR);
         const int64_t most = stream ? wide : NR;
         n = q7_min(t->n - first, most); /* how many of them exist */
-        const int64_t columns = narrows ? q7_ceil_div(n, Q7_W) * Q7_W : most;
+        const int64_t columns = narrows(t) ? q7_ceil_div(n, Q7_W) * Q7_W : most;
         const float *b = t->b + first / NR * t->b_panel_stride;
         const q7_gemm_epilogue *e = t->epilogue;
         const bool direct = n == columns && (!e || is_simple(e));
@@ -357,13 +367,13 @@ static const float *place_in_b(const q7_gemm_block *x, int64_t panels, int64_t p
  * widened by the first tile, which leaves it to others as floats. */
 void Q7_KERNEL(gemm_f32)(const q7_gemm_block *x) {
     _Alignas(64) float room[Q7_GEMM_K_BLOCK * NR];
-    const int64_t tiles = q7_ceil_div(x->m, q7_tallest(x->m, 4 * x->a_row_stride));
-    const int64_t first = q7_ceil_div(x->m, tiles);
-    const bool few = tiles == 1 && x->b_packed;
+    const int64_t all_tiles = q7_ceil_div(x->m, q7_tallest(x->m, 4 * x->a_row_stride));
+    const int64_t first = q7_ceil_div(x->m, all_tiles);
+    const bool few = all_tiles == 1 && x->b_packed;
     const int64_t width = few ? panels_at_once(x->m) * NR : NR, panels = q7_ceil_div(x->n, NR);
     bool second = false; /* of two panels in turn */
     for (int64_t g = 0, end; g < x->n; g = end) {
-        end = tiles == 1 ? q7_min(g + width, x->n) : x->n;
+        end = all_tiles == 1 ? q7_min(g + width, x->n) : x->n;
         for (int64_t k0 = 0, k1; k0 == 0 || k0 < x->k; k0 = k1) {
             k1 = k0 + x->k_block;
             for (int64_t column = g; column < end; column += width) {
@@ -375,6 +385,8 @@ void Q7_KERNEL(gemm_f32)(const q7_gemm_block *x) {
                 part.b += k0 * x->b_stride;
                 part.accumulate = x->accumulate || k0 > 0;
                 if (k1 < x->k) part.epilogue = NULL;
+                const bool tall = part.n <= Q7_W && narrows(x);
+                const int64_t tiles = tall ? q7_ceil_div(x->m, TALL) : all_tiles;
                 ahead next = {.p = part.b, .room = room};
                 if (few) {
                     next.p = part.b + AHEAD;

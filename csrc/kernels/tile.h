@@ -37,6 +37,9 @@ enum { UNROLLED_K = 8 };
 enum { UNROLLED_K = 1 };
 #endif
 
+/* Addresses of m rows of any stride, with few registers: row i is at origin[i / 5] + i % 5 * row_bytes. */
+#define Q7_ORIGINS(m) (((m) + 4) / 5)
+
 /* The most rows of a tile: MR, or as many as a set of L1 has lines where all of them lie in one set,
  * unless they are few more: two shorter tiles read b twice. */
 static inline int64_t q7_tallest(int64_t rows, int64_t stride_bytes) {
@@ -72,6 +75,15 @@ static inline int64_t q7_tallest(int64_t rows, int64_t stride_bytes) {
 #define Q7_EVERY_ROW(f) f(1) f(2) f(3) f(4) f(5) f(6) f(7) f(8)
 #else
 #define Q7_EVERY_ROW(f) f(1) f(2) f(3) f(4) f(5) f(6) f(7) f(8) f(9) f(10) f(11) f(12) f(13) f(14)
+#endif
+/* f(1) .. f(TALL): tiles of a single vector, where the last panel has no more, are so tall. 4 sums would wait
+ * for one another. */
+#if MR == 4
+#define TALL 8
+#define Q7_EVERY_TALL_ROW(f) Q7_EVERY_ROW(f) f(5) f(6) f(7) f(8)
+#else
+#define TALL MR
+#define Q7_EVERY_TALL_ROW(f) Q7_EVERY_ROW(f)
 #endif
 /* clang-format on */
 

@@ -120,34 +120,34 @@ typedef struct product {
     bool add; /* to what is there */
 } product;
 
-/* Blocks of k are summed while a tile is in L1: as calls of gemm products took 1.0 to 1.4 of the time
- * (docs/decisions.md 72). m is a constant where this is inlined. */
-Q7_INLINE void multiply(const product *p, const int m) {
-    /* Row i is at origin[i / 5] + i % 5 * row_bytes: any stride, with few address registers. */
+/* Of so many vectors of the panel. Blocks of k are summed while a tile is in L1: as calls of gemm products
+ * took 1.0 to 1.4 of the time (docs/decisions.md 72). m and vectors are constants where this is inlined. */
+Q7_INLINE void multiply(const product *p, const int m, const int vectors) {
     const int64_t row_bytes = p->row_stride * 4;
     const float *b = p->panel, *next = p->next;
-    const char *origin[3];
+    const char *origin[Q7_ORIGINS(TALL)];
     Q7_UNROLL
-    for (int i = 0; i < 3; i++) origin[i] = (const char *)p->rows + 5 * i * row_bytes;
+    for (int i = 0; i < Q7_ORIGINS(m); i++) origin[i] = (const char *)p->rows + 5 * i * row_bytes;
     int64_t n = Q7_WINOGRAD_K_BLOCK - p->before % Q7_WINOGRAD_K_BLOCK;
     for (int64_t k0 = 0; k0 < p->k; k0 += n, n = Q7_WINOGRAD_K_BLOCK) {
-        q7_f32 sum[MR * VECTORS], v[VECTORS];
+        q7_f32 sum[MR * VECTORS], v[VECTORS]; /* [m][vectors], [vectors] */
         Q7_UNROLL
-        for (int i = 0; i < m * VECTORS; i++) sum[i] = q7_set1(0.0f);
+        for (int i = 0; i < m * vectors; i++) sum[i] = q7_set1(0.0f);
         const int64_t some = q7_min(p->k - k0, n);
         const float *end = next + (SHORT_TILES ? some * p->soon : 0);
+        Q7_UNROLL_BY_4
         for (; next < end; next += Q7_LINE_FLOATS) q7_prefetch(next);
         UNROLL_K
         for (int64_t k = some; k > 0; k--) {
             Q7_UNROLL
-            for (int j = 0; j < VECTORS; j++) v[j] = q7_load(b + j * Q7_W);
+            for (int j = 0; j < vectors; j++) v[j] = q7_load(b + j * Q7_W);
             Q7_UNROLL
             for (int i = 0; i < m; i++) {
                 const q7_f32 x =
                     q7_set1(*(const float *)(const void *)(origin[i / 5] + i % 5 * row_bytes));
                 Q7_UNROLL
-                for (int j = 0; j < VECTORS; j++)
-                    sum[i * VECTORS + j] = q7_fma(x, v[j], sum[i * VECTORS + j]);
+                for (int j = 0; j < vectors; j++)
+                    sum[i * vectors + j] = q7_fma(x, v[j], sum[i * vectors + j]);
             }
             if (!SHORT_TILES) { /* up to two lines */
                 q7_prefetch(next);
@@ -155,32 +155,55 @@ Q7_INLINE void multiply(const product *p, const int m) {
                 next += p->soon;
             }
             Q7_UNROLL
-            for (int i = 0; i < 3; i++) origin[i] += 4;
+            for (int i = 0; i < Q7_ORIGINS(m); i++) origin[i] += 4;
             b += NR;
         }
         Q7_UNROLL
-        for (int i = 0; i < m * VECTORS; i++) {
-            float *to = p->to + i * Q7_W;
+        for (int i = 0; i < m * vectors; i++) {
+            float *to = p->to + i / vectors * NR + i % vectors * Q7_W;
             q7_store(to, k0 > 0 || p->add ? q7_add(q7_load(to), sum[i]) : sum[i]);
         }
     }
 }
 
-/* One function per number of rows. */
+/* One function per number of rows and of vectors. */
 /* clang-format off */
-#define ROWS(m) static void rows_##m(const product *p) { multiply(p, m); }
-Q7_EVERY_ROW(ROWS)
-#undef ROWS
-#define ROWS(m) rows_##m,
-static void (*const by_rows[MR])(const product *) = {Q7_EVERY_ROW(ROWS)};
-#undef ROWS
+#define FUNCTION(name, m, vectors) static void name##_##m(const product *p) { multiply(p, m, vectors); }
+#define ONE(m) FUNCTION(one, m, 1)
+#define TWO(m) FUNCTION(two, m, 2)
+#define THREE(m) FUNCTION(three, m, 3)
+Q7_EVERY_TALL_ROW(ONE)
+Q7_EVERY_ROW(TWO)
+#if VECTORS == 3
+Q7_EVERY_ROW(THREE)
+#endif
+#undef ONE
+#undef TWO
+#undef THREE
+#undef FUNCTION
+#define ONE(m) one_##m,
+#define TWO(m) two_##m,
+#define THREE(m) three_##m,
+static void (*const functions[VECTORS][TALL])(const product *) = {
+    {Q7_EVERY_TALL_ROW(ONE)},
+    {Q7_EVERY_ROW(TWO)},
+#if VECTORS == 3
+    {Q7_EVERY_ROW(THREE)},
+#endif
+};
+#undef ONE
+#undef TWO
+#undef THREE
 /* clang-format on */
 
-/* Products (tiles, NR) = rows (tiles, C) @ one panel of each matrix of w, which prefetches the next one. */
+/* Products (tiles, NR) = rows (tiles, C) @ so many vectors of one panel of each matrix of w, which
+ * prefetches the next one. */
 static void multiply_panel(const q7_winograd_args *x, const block *all, const float *rows,
-                           int64_t row_stride, const float *panel, float *products) {
+                           int64_t row_stride, const float *panel, int64_t vectors,
+                           float *products) {
     const scheme *s = all->scheme;
     const int64_t matrices = q7_winograd_matrices(x), planes = all->end_plane - all->first_plane;
+    const int64_t tallest = vectors == 1 ? TALL : MR;
     bool begun[16] = {false};
     for (int64_t i = 0; i < matrices; i++) {
         const int64_t k = planes * q7_winograd_k(x, i) / x->kd;
@@ -196,7 +219,7 @@ static void multiply_panel(const q7_winograd_args *x, const block *all, const fl
                               column = s->of[i % 4].sum[use % across];
                 const int64_t sum = line * s->sums + column;
                 const int64_t n = all->rows[line + 1 == s->sums][column + 1 == s->sums];
-                const int64_t tiles = q7_ceil_div(n, MR);
+                const int64_t tiles = q7_ceil_div(n, tallest);
                 if (pass == 0) parts += tiles;
                 for (int64_t m0 = 0; m0 < tiles && pass == 1; m0++, done++) {
                     const int64_t first = n * m0 / tiles, m = n * (m0 + 1) / tiles - first;
@@ -210,7 +233,7 @@ static void multiply_panel(const q7_winograd_args *x, const block *all, const fl
                         .k = k,
                         .soon = q7_ceil_div(k_next * NR, k * parts),
                         .add = begun[sum]};
-                    by_rows[m - 1](&p);
+                    functions[vectors - 1][m - 1](&p);
                 }
                 if (pass == 1) begun[sum] = true;
             }
@@ -228,7 +251,8 @@ void Q7_KERNEL(winograd_f32)(const q7_winograd_args *x, const q7_winograd_block 
     memset(zeros, 0, (size_t)x->C * sizeof(float));
     for (int64_t i = 0; i < all.tiles; i++) transform_in(x, &all, i, zeros, rows, row);
     for (int64_t p = part->first_panel; p < part->panel; p++) {
-        multiply_panel(x, &all, rows, row, w + p * size, products);
+        const int64_t vectors = q7_min(q7_ceil_div(x->M - p * NR, Q7_W), VECTORS);
+        multiply_panel(x, &all, rows, row, w + p * size, vectors, products);
         for (int64_t i = 0; i < all.tiles; i++) transform_out(x, &all, i, products, p);
     }
 }
