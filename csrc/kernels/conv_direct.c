@@ -17,19 +17,22 @@ typedef struct place {
     int64_t soon;
 } place;
 
-/* y = act(y) + residual, or act(y + residual), where it was not done in registers. */
+/* y = act(y) + residual, or act(y + residual), of m pixels, where it was not done in registers. */
 Q7_INLINE void finish_as(const q7_conv_line *t, place at, int64_t m, const int64_t act) {
     const q7_f32 alpha = q7_set1(t->act_alpha), beta = q7_set1(t->act_beta);
-    for (int64_t i = 0; i < m; i++) {
-        float *y = at.y + i * t->y_stride;
-        const float *residual = t->residual ? at.residual + i * t->residual_stride : NULL;
-        for (int64_t j = 0; j < t->n; j += Q7_W) {
-            const q7_f32 term = residual ? q7_load_part(residual + j, t->n - j) : q7_set1(0.0f);
-            q7_f32 v = q7_load_part(y + j, t->n - j);
-            if (residual && t->residual_first) v = q7_add(v, term);
+    const int64_t y_stride = t->y_stride, residual_stride = t->residual_stride;
+    const bool before = t->residual && t->residual_first, behind = t->residual && !before;
+    for (int64_t j = 0; j < t->n; j += Q7_W) {
+        const int64_t lanes = t->n - j;
+        const float *residual = t->residual ? at.residual + j : NULL;
+        float *y = at.y + j;
+        for (int64_t i = 0; i < m; i++, y += y_stride) {
+            q7_f32 v = q7_load_part(y, lanes);
+            if (before) v = q7_add(v, q7_load_part(residual, lanes));
             v = q7_act(act, v, alpha, beta);
-            if (residual && !t->residual_first) v = q7_add(v, term);
-            q7_store_part(y + j, v, t->n - j);
+            if (behind) v = q7_add(v, q7_load_part(residual, lanes));
+            q7_store_part(y, v, lanes);
+            if (residual) residual += residual_stride;
         }
     }
 }
@@ -77,7 +80,6 @@ Q7_INLINE void put(const q7_conv_line *t, place to, q7_f32 *sum, const q7_f32 *b
 #undef ADD_RESIDUAL
     const int64_t y_stride = t->y_stride;
     Q7_EACH_VECTOR(to.y, y_stride, q7_store_part(row + j * Q7_W, *x, lanes_of(t, j, whole)));
-    if (!now) finish(t, to, m);
 }
 
 /* Adds the products of one step of k of the windows from x on, in bytes, to sum [m][vectors]. m and vectors
@@ -163,7 +165,8 @@ Q7_INLINE void multiply(const q7_conv_line *t, place *at, int64_t tiles, const i
     Q7_UNROLL
     for (int j = 0; j < left; j++)
         bias[j] = t->bias ? q7_load_part(t->bias + j * Q7_W, t->n - j * Q7_W) : q7_set1(0.0f);
-    for (; tiles > 0; tiles--) {
+    const place first = *at;
+    for (int64_t tile = 0; tile < tiles; tile++) {
         q7_f32 sum[MR * VECTORS];
         float before[MR * NR];
         for (const float *end = at->next + at->soon; at->next < end; at->next += Q7_LINE_FLOATS)
@@ -202,6 +205,7 @@ Q7_INLINE void multiply(const q7_conv_line *t, place *at, int64_t tiles, const i
         at->y += m * t->y_stride;
         if (t->residual) at->residual += m * t->residual_stride;
     }
+    if (!clamps(t)) finish(t, first, tiles * m);
 }
 
 /* One function per number of windows, of vectors and of values together, whether it fetches, and whether

@@ -105,7 +105,7 @@ typedef struct strip {
     int64_t pad, W;
     char *y;
     int64_t y_stride;
-    q7_f32 bias, low, high;
+    const q7_f32 *last; /* bias, low, high: in memory, as sums and weights need the registers */
 } strip;
 
 Q7_INLINE q7_f32 load_at(const char *p) { return q7_load((const float *)(const void *)p); }
@@ -150,11 +150,12 @@ Q7_INLINE void row(const strip s, int64_t ow, const int pixels, const int taps, 
             for (int k = 0; k <= (columns - 1) / 5; k++) origin[k] += s.down;
         }
     }
+    const q7_f32 bias = s.last[0], low = s.last[1], high = s.last[2];
     char *y = s.y + ow * s.y_stride;
     Q7_UNROLL
     for (int p = 0; p < pixels; p++, y += s.y_stride) {
-        const q7_f32 v = q7_add(sum[p], s.bias); /* last: sums that begin with it have its errors */
-        q7_store((float *)(void *)y, q7_vmin(s.high, q7_vmax(s.low, v)));
+        const q7_f32 v = q7_add(sum[p], bias); /* last: sums that begin with it have its errors */
+        q7_store((float *)(void *)y, q7_vmin(high, q7_vmax(low, v)));
     }
 }
 
@@ -207,6 +208,8 @@ Q7_INLINE void rows(const strip s, int64_t ow, int64_t end, const int taps, cons
 Q7_INLINE void lines(const place *at, int64_t n, const q7_depthwise_part *part, int64_t c,
                      const int taps, const int stride, const bool grouped) {
     const q7_depthwise_args *x = at->x;
+    const q7_f32 last[3] = {x->bias ? q7_load((const float *)x->bias + c) : q7_set1(0.0f), at->low,
+                            at->high};
     strip s = {.plane = 4 * x->dilation_d * x->x_d_stride,
                .down = 4 * x->dilation_h * x->x_h_stride,
                .step = 4 * x->x_w_stride,
@@ -218,9 +221,8 @@ Q7_INLINE void lines(const place *at, int64_t n, const q7_depthwise_part *part, 
                .pad = x->pad_left,
                .W = x->W,
                .y_stride = 4 * x->y_stride,
-               .bias = x->bias ? q7_load((const float *)x->bias + c) : q7_set1(0.0f),
-               .low = at->low,
-               .high = at->high};
+               .last = last};
+    __asm__("" : "+r"(s.last) : : "memory"); /* where they stay */
     const char *w = (const char *)((const float *)x->w + c);
     for (; n > 0; n--, at++) {
         s.corner =

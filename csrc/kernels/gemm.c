@@ -16,10 +16,15 @@ enum { CROWDED = 6 << 10 };
  * rows of weights from memory take 0.8 of the time that any number takes, 0.88 with 192 (Zen 3). */
 enum { BURST = 96 };
 
+/* Rows of sums that wait for finish(). */
+enum { UNFINISHED = 32 };
+
 /* Where sums go: straight to c, or to a buffer for finish(). */
 typedef struct target {
     float *p; /* (m, panels * NR) */
     int64_t stride;
+    const float *c; /* where they end up, which is prefetched */
+    int64_t c_stride;
     bool add;
     const q7_gemm_epilogue *epilogue; /* of c, where it is_simple(), or NULL */
     int64_t first;                    /* column */
@@ -153,13 +158,13 @@ Q7_INLINE void multiply(const q7_gemm_block *t, const float *b, target out, ahea
         Q7_UNROLL
         for (int i = 0; i < m * vectors; i++) sum[i] = q7_set1(0.0f);
         /* A row of c at a time: all at once would keep every miss buffer for as long as memory takes. */
-        const float *line = out.p, *residual = out.residual;
+        const float *line = out.c, *residual = out.residual;
         for (int64_t left = t->k, some; left > 0; left -= some) {
             some = q7_min(left, pause);
             Q7_UNROLL
             for (int j = 0; j < columns; j += Q7_LINE_FLOATS) q7_prefetch_write(line + j);
             q7_prefetch_write(line + columns - 1); /* where rows are not aligned */
-            line += out.stride;
+            line += out.c_stride;
             if (residual) {
                 Q7_UNROLL
                 for (int j = 0; j < columns; j += Q7_LINE_FLOATS) q7_prefetch(residual + j);
@@ -221,6 +226,7 @@ Q7_INLINE void multiply(const q7_gemm_block *t, const float *b, target out, ahea
         put(out, sum, m, vectors);
         a += m * row_bytes;
         out.p += m * out.stride;
+        out.c += m * out.c_stride;
         if (out.residual) out.residual += m * residual_stride;
     }
 }
@@ -282,6 +288,7 @@ static void tail(const q7_gemm_block *t, target out, ahead next) {
     rest.m = t->m - fours.m;
     rest.a += fours.m * t->a_row_stride;
     out.p += fours.m * out.stride;
+    out.c += fours.m * out.c_stride;
     one_row_tail(&rest, t->b, out, next);
 }
 
@@ -305,7 +312,7 @@ static bool narrows(const q7_gemm_block *t) {
 
 /* Tiles of m rows, as many as t->m holds; columns are one panel, or as many as are multiplied at once. */
 static void multiply_tiles(const q7_gemm_block *t, int64_t m, ahead next) {
-    _Alignas(64) float sums[MR * NR];
+    _Alignas(64) float sums[UNFINISHED * NR];
     const int64_t wide = panels_at_once(m) * NR;
     const bool packed = t->b_packed && t->a_k_stride == 1;
     for (int64_t first = 0, n; first < t->n; first += n) {
@@ -318,22 +325,34 @@ static void multiply_tiles(const q7_gemm_block *t, int64_t m, ahead next) {
         const bool direct = n == columns && (!e || is_simple(e));
         multiply_some *some = function_for(t, m, stream, columns);
 
+        target out = {.p = t->c + first,
+                      .stride = t->c_stride,
+                      .c = t->c + first,
+                      .c_stride = t->c_stride,
+                      .add = t->accumulate,
+                      .epilogue = e,
+                      .first = first,
+                      .residual = e && e->residual ? e->residual + first : NULL};
         if (direct) {
-            const float *residual = e && e->residual ? e->residual + first : NULL;
-            some(t, b, (target){t->c + first, t->c_stride, t->accumulate, e, first, residual},
-                 next);
+            some(t, b, out, next);
             continue;
         }
-        q7_gemm_epilogue epilogue;
-        for (int64_t row = 0; row < t->m; row += m) {
-            const q7_gemm_block tile = q7_gemm_part(t, row, m, 0, t->n, NR, &epilogue);
-            const target out = {.p = sums, .stride = columns};
+        q7_gemm_epilogue epilogue = {0};
+        const int64_t rows = q7_max(UNFINISHED / m, 1) * m;
+        for (int64_t row = 0; row < t->m; row += rows) {
+            const int64_t here = q7_min(rows, t->m - row);
+            const q7_gemm_block tile = q7_gemm_part(t, row, here, 0, t->n, NR, &epilogue);
+            const bool gated = epilogue.gated != NULL;
+            out = (target){.p = sums,
+                           .stride = columns,
+                           .c = gated ? epilogue.gated + first / 2 : tile.c + first,
+                           .c_stride = gated ? epilogue.gated_stride : tile.c_stride};
             if (n < NR && !t->b_packed)
                 tail(&tile, out, next);
             else
                 some(&tile, b, out, next);
             q7_finish_floats(&tile, sums, columns, first, n);
-            next.p += t->k * next.stride;
+            next.p += here / m * t->k * next.stride;
         }
     }
 }
