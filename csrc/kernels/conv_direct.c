@@ -7,7 +7,8 @@
 #include "math.h"
 #include "tile.h"
 
-enum { TURN = 4 }; /* products of a loop's turn */
+enum { TURN = 4 };        /* products of a loop's turn */
+enum { UNFINISHED = 32 }; /* pixels that wait for finish() */
 
 /* What is left of a line: its next window and pixel, and what to prefetch, `soon` floats for each tile. */
 typedef struct place {
@@ -165,8 +166,8 @@ Q7_INLINE void multiply(const q7_conv_line *t, place *at, int64_t tiles, const i
     Q7_UNROLL
     for (int j = 0; j < left; j++)
         bias[j] = t->bias ? q7_load_part(t->bias + j * Q7_W, t->n - j * Q7_W) : q7_set1(0.0f);
-    const place first = *at;
-    for (int64_t tile = 0; tile < tiles; tile++) {
+    place unfinished = *at;
+    for (int64_t waiting = m; tiles > 0; tiles--, waiting += m) {
         q7_f32 sum[MR * VECTORS];
         float before[MR * NR];
         for (const float *end = at->next + at->soon; at->next < end; at->next += Q7_LINE_FLOATS)
@@ -204,8 +205,10 @@ Q7_INLINE void multiply(const q7_conv_line *t, place *at, int64_t tiles, const i
         at->x += m * t->x_stride;
         at->y += m * t->y_stride;
         if (t->residual) at->residual += m * t->residual_stride;
+        if (waiting < UNFINISHED && tiles > 1) continue;
+        if (!clamps(t)) finish(t, unfinished, waiting);
+        unfinished = *at, waiting = 0;
     }
-    if (!clamps(t)) finish(t, first, tiles * m);
 }
 
 /* One function per number of windows, of vectors and of values together, whether it fetches, and whether
