@@ -7,8 +7,7 @@
 #include "math.h"
 #include "tile.h"
 
-enum { TURN = 4 };        /* products of a loop's turn */
-enum { UNFINISHED = 32 }; /* pixels that wait for finish() */
+enum { TURN = 4 }; /* products of a loop's turn */
 
 /* What is left of a line: its next window and pixel, and what to prefetch, `soon` floats for each tile. */
 typedef struct place {
@@ -205,9 +204,10 @@ Q7_INLINE void multiply(const q7_conv_line *t, place *at, int64_t tiles, const i
         at->x += m * t->x_stride;
         at->y += m * t->y_stride;
         if (t->residual) at->residual += m * t->residual_stride;
-        if (waiting < UNFINISHED && tiles > 1) continue;
-        if (!clamps(t)) finish(t, unfinished, waiting);
-        unfinished = *at, waiting = 0;
+        if (waiting >= UNFINISHED || tiles == 1) {
+            if (!clamps(t)) finish(t, unfinished, waiting);
+            unfinished = *at, waiting = 0;
+        }
     }
 }
 

@@ -16,9 +16,6 @@ enum { CROWDED = 6 << 10 };
  * rows of weights from memory take 0.8 of the time that any number takes, 0.88 with 192 (Zen 3). */
 enum { BURST = 96 };
 
-/* Rows of sums that wait for finish(). */
-enum { UNFINISHED = 32 };
-
 /* Where sums go: straight to c, or to a buffer for finish(). */
 typedef struct target {
     float *p; /* (m, panels * NR) */
@@ -292,6 +289,9 @@ static void tail(const q7_gemm_block *t, target out, ahead next) {
     one_row_tail(&rest, t->b, out, next);
 }
 
+/* Whether strides are those of PACKED. */
+static bool is_packed(const q7_gemm_block *t) { return t->b_packed && t->a_k_stride == 1; }
+
 static multiply_some *function_for(const q7_gemm_block *t, int64_t m, bool stream,
                                    int64_t columns) {
     if (columns == Q7_W) return one_vector[m - 1];
@@ -301,22 +301,19 @@ static multiply_some *function_for(const q7_gemm_block *t, int64_t m, bool strea
     const enum access half = t->b_dtype == Q7_BF16 ? BF16 : F16;
     if (q7_is_half(t->b_dtype))
         return stream ? half_streams[m - 1][half - F16] : by_rows[m - 1][half];
-    const bool packed = t->b_packed && t->a_k_stride == 1;
-    return by_rows[m - 1][stream ? STREAM : packed ? PACKED : STRIDED];
+    return by_rows[m - 1][stream ? STREAM : is_packed(t) ? PACKED : STRIDED];
 }
 
 /* Whether vectors of the last panel that have no column are left out. */
-static bool narrows(const q7_gemm_block *t) {
-    return t->b_packed && t->a_k_stride == 1 && !q7_is_half(t->b_dtype);
-}
+static bool narrows(const q7_gemm_block *t) { return is_packed(t) && !q7_is_half(t->b_dtype); }
 
 /* Tiles of m rows, as many as t->m holds; columns are one panel, or as many as are multiplied at once. */
 static void multiply_tiles(const q7_gemm_block *t, int64_t m, ahead next) {
     _Alignas(64) float sums[UNFINISHED * NR];
     const int64_t wide = panels_at_once(m) * NR;
-    const bool packed = t->b_packed && t->a_k_stride == 1;
     for (int64_t first = 0, n; first < t->n; first += n) {
-        const bool stream = packed && t->n - first >= wide && (wide > NR || next.stride == NR);
+        const bool stream =
+            is_packed(t) && t->n - first >= wide && (wide > NR || next.stride == NR);
         const int64_t most = stream ? wide : NR;
         n = q7_min(t->n - first, most); /* how many of them exist */
         const int64_t columns = narrows(t) ? q7_ceil_div(n, Q7_W) * Q7_W : most;
@@ -325,28 +322,27 @@ static void multiply_tiles(const q7_gemm_block *t, int64_t m, ahead next) {
         const bool direct = n == columns && (!e || is_simple(e));
         multiply_some *some = function_for(t, m, stream, columns);
 
-        target out = {.p = t->c + first,
-                      .stride = t->c_stride,
-                      .c = t->c + first,
-                      .c_stride = t->c_stride,
-                      .add = t->accumulate,
-                      .epilogue = e,
-                      .first = first,
-                      .residual = e && e->residual ? e->residual + first : NULL};
         if (direct) {
+            const target out = {.p = t->c + first,
+                                .stride = t->c_stride,
+                                .c = t->c + first,
+                                .c_stride = t->c_stride,
+                                .add = t->accumulate,
+                                .epilogue = e,
+                                .first = first,
+                                .residual = e && e->residual ? e->residual + first : NULL};
             some(t, b, out, next);
             continue;
         }
-        q7_gemm_epilogue epilogue = {0};
-        const int64_t rows = q7_max(UNFINISHED / m, 1) * m;
+        const int64_t rows = UNFINISHED / m * m;
         for (int64_t row = 0; row < t->m; row += rows) {
             const int64_t here = q7_min(rows, t->m - row);
+            q7_gemm_epilogue epilogue;
             const q7_gemm_block tile = q7_gemm_part(t, row, here, 0, t->n, NR, &epilogue);
-            const bool gated = epilogue.gated != NULL;
-            out = (target){.p = sums,
-                           .stride = columns,
-                           .c = gated ? epilogue.gated + first / 2 : tile.c + first,
-                           .c_stride = gated ? epilogue.gated_stride : tile.c_stride};
+            target out = {
+                .p = sums, .stride = columns, .c = tile.c + first, .c_stride = tile.c_stride};
+            if (e && epilogue.gated)
+                out.c = epilogue.gated + first / 2, out.c_stride = epilogue.gated_stride;
             if (n < NR && !t->b_packed)
                 tail(&tile, out, next);
             else

@@ -37,6 +37,9 @@ enum { UNROLLED_K = 8 };
 enum { UNROLLED_K = 1 };
 #endif
 
+/* Rows of sums that wait for an activation: calls of tiles alone take as long as it (docs/decisions.md 133). */
+enum { UNFINISHED = 32 };
+
 /* Addresses of m rows of any stride, with few registers: row i is at origin[i / 5] + i % 5 * row_bytes. */
 #define Q7_ORIGINS(m) (((m) + 4) / 5)
 
