@@ -23,18 +23,21 @@ from q7x2_ep.ops.common import dims, expand_view, known, where_is
 
 MASK_NONE = 0  # the dtype of an operand of the op row that is not there
 MANY, PAGE = 384, 1024  # queries, and floats from row to row: docs/decisions.md 79
+TILED = 1 << 14  # floats of the keys of a head: docs/decisions.md 134
 HEADS_OUTER = (0, 2, 1, 3)  # (B, S, H, D) <-> (B, H, S, D)
 
 
-def kept_blocks(constants: Mapping[str, int], isa: str, Sq: Dim, Skv: Dim, v_stride: Dim) -> Dim:
-    """How many blocks of keys and values a thread has copies of. amx cuts all that it may. Of
-    values alone, dense copies take 0.99 of the time of values in place with avx2 and many queries,
-    and 0.85 where rows are multiples of 4 KB apart, on one set of L1; avx512 reads whole rows of 64
-    channels at once and gains nothing.
+def kept_blocks(
+    constants: Mapping[str, int], isa: str, Sq: Dim, Skv: Dim, D: Dim, v_stride: Dim
+) -> Dim:
+    """How many blocks of keys and values a thread has copies of. amx cuts all that it may, but few
+    keys, which it leaves to avx512. Of values alone, dense copies take 0.99 of the time of values
+    in place with avx2 and many queries, and 0.85 where rows are multiples of 4 KB apart, on one set
+    of L1; avx512 reads whole rows of 64 channels at once and gains nothing.
     """
     most = minimum(ceildiv(Skv, constants["ATTENTION_KEYS"]), constants["ATTENTION_KEPT"])
     if isa in ("amx", "avx512"):
-        return most if isa == "amx" else 0
+        return most * minimum(Skv * D // TILED, 1) if isa == "amx" else 0
     competing = 1 - minimum(v_stride % PAGE, 1)
     return most * minimum(Sq // MANY + competing, 1)
 
@@ -97,7 +100,7 @@ def attention_step(node: Node, b: Any, q: View, k: View, v: View, o: View) -> No
     attrs = node.attrs
     left, right = bounds(attrs["causal"], attrs["window"])
     how = (b.constants, b.kernel("attention").isa)
-    kept = kept_blocks(*how, Sq, Skv, v.strides[2])
+    kept = kept_blocks(*how, Sq, Skv, D, v.strides[2])
     floats = work_floats(*how, (Sq, Skv, D, Dv), kept)
     b.step(
         "attention",

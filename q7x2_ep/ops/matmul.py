@@ -31,6 +31,8 @@ from q7x2_ep.ops.common import (
 )
 
 MAX_BATCH_NDIM = 6  # of the op rows `matmul`
+MIN_TILED = 128, 1 << 15  # rows and columns of b; elements of it
+MIN_TILED_HALVES = 96, 1 << 14  # of 16 bits, which have fewer parts
 PLAIN = (dtypes.DOUBLE, dtypes.INT32, dtypes.INT64, dtypes.UINT32, dtypes.UINT64)  # no GEMM kernel
 
 
@@ -45,6 +47,16 @@ def gated_scratch(b: Any, m: Dim) -> Dim:
     """The sums of one task a thread. Source: csrc/ops/gemm.c. Units: bytes."""
     columns = b.constants["GEMM_PANELS"] * b.kernel("gemm").nr
     return b.threads * minimum(m, b.constants["GEMM_ROWS"]) * columns * 4
+
+
+def is_tiled(k: Dim, n: Dim, dtype: int = dtypes.FLOAT) -> bool:
+    """Whether a product by b (k, n) gains by tiles of AMX: what they take besides, as cutting rows
+    and storing sums, is too much for few columns and for short sums. Sizes that a model leaves
+    open are taken for large. Source: docs/decisions.md 134.
+    """
+    known = [size for size in (k, n) if isinstance(size, int)]
+    least, elements = MIN_TILED if dtype == dtypes.FLOAT else MIN_TILED_HALVES
+    return all(size >= least for size in known) and (len(known) < 2 or product(known) >= elements)
 
 
 def gemm_step(
@@ -67,9 +79,11 @@ def gemm_step(
     """
     m, k = a.shape
     a = rows_dense(b, a)
+    b_dtype = dtypes.FLOAT if isinstance(weight, View) else weight.dtype
     b.step(
         "gemm",
         kernel="gemm",
+        tiles=is_tiled(k, n * (1 + gated), b_dtype),
         a=a,
         b=weight,
         bias=bias,
@@ -83,7 +97,7 @@ def gemm_step(
         a_stride=a.strides[0],
         c_stride=c.strides[0],
         residual_stride=n if residual is not None else 0,
-        b_dtype=dtypes.FLOAT if isinstance(weight, View) else weight.dtype,
+        b_dtype=b_dtype,
         gated=int(gated),
         act=act.name,
         alpha=alpha,
@@ -105,7 +119,8 @@ def matmul_step(b: Any, a: View, right: View, c: View, alpha: float = 1.0) -> No
     given: dict[str, Any] = {"dtype": dtype}
     if dtype == dtypes.FLOAT:
         pack = matmul_scratch(b, a.shape[-1], c.shape[-1], "MATMUL_PANELS")
-        given = {"kernel": "gemm", "pack": pack, "alpha": alpha}
+        tiles = is_tiled(a.shape[-1], c.shape[-1])
+        given = {"kernel": "gemm", "tiles": tiles, "pack": pack, "alpha": alpha}
     b.step(
         "matmul" if dtype == dtypes.FLOAT else "matmul_plain",
         a=a,

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from q7x2_ep.backend.cpu.library import load
-from q7x2_ep.ops.attention import kept_blocks, partial_floats, work_floats
+from q7x2_ep.ops.attention import TILED, kept_blocks, partial_floats, work_floats
 from tests.kernels.harness import remembered
 from tests.kernels.harness import rows as kernels
 from tests.kernels.harness import run_threads as run_op
@@ -129,7 +129,7 @@ def attention(
     given.update(zero_masked_rows=int(scoring.zero > 0), zero_nan_rows=int(scoring.zero > 1))
     given.update(scale=scoring.scale, softcap=scoring.softcap, fill=scoring.fill)
     how = (load("").target.constants, kernel.isa)
-    kept = kept_blocks(*how, Sq, Skv, given["v_s_stride"])
+    kept = kept_blocks(*how, Sq, Skv, TILED, given["v_s_stride"])  # amx: of few keys, too
     floats = work_floats(*how, (Sq, Skv, D, Dv), kept)
     given.update(kept=kept, work_floats=floats)
     given.update(work=4 * max(threads) * floats)

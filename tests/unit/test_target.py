@@ -7,6 +7,7 @@ import pytest
 
 from q7x2_ep.backend.cpu.library import load
 from q7x2_ep.ir.text import parse
+from q7x2_ep.ops.attention import kept_blocks
 from q7x2_ep.passes import infer
 from q7x2_ep.plan.build import build
 from q7x2_ep.plan.target import MANY_CPUS, Target
@@ -83,6 +84,36 @@ def test_convolutions_are_not_in_tiles(x, w, op):
 )
 def test_products_are_in_tiles_where_they_are_large_and_windows_are_few(x, w, attrs, isa):
     assert isa_of("conv_last", x, f"f32[{w}]", f"Conv(%x, %w){attrs}") == isa
+
+
+@pytest.mark.parametrize(
+    "k, n, isa",
+    [
+        (768, 768, "amx"),
+        (128, 256, "amx"),
+        (2048, 127, "avx512"),
+        (127, 2048, "avx512"),
+        (160, 160, "avx512"),
+        (192, 192, "amx"),
+        (64, 4096, "avx512"),
+    ],
+)
+def test_products_are_in_tiles_where_sums_are_long_and_columns_many(k, n, isa):
+    w = np.random.default_rng(0).random((k, n), np.float32)
+    assert isa_of("gemm", f"N,{k}", f"f32[{k},{n}]", "MatMul(%x, %w)", w) == isa
+    halves = "amx" if min(k, n) > 100 else isa  # weights that 16 bits hold have fewer parts
+    assert isa_of("gemm", f"N,{k}", f"f32[{k},{n}]", "MatMul(%x, %w)", np.ones_like(w)) == halves
+    scores = f"graph(%x: f32[N,{k}], %w: f32[{k},{n}])\n  %y = MatMul(%x, %w)\n  return %y\n"
+    graph = parse(scores)
+    infer.run(graph)
+    (step,) = build(graph, Target.parse(load("").description, "amx", foreign=True)).steps
+    assert (step.op, step.kernel.isa) == ("matmul", isa)
+
+
+def test_attention_is_in_tiles_where_keys_are_many():
+    target = Target.parse(load("").description, "amx", foreign=True)
+    for Skv, D, kept in ((255, 64, 0), (256, 64, 2), (128, 128, 1), (300, 32, 0), (5000, 40, 32)):
+        assert kept_blocks(target.constants, "amx", 700, Skv, D, D) == kept
 
 
 @pytest.mark.parametrize(

@@ -337,7 +337,8 @@ static workspace workspace_of(const q7_attention_tile *t) {
 }
 
 void Q7_KERNEL(attention_f32)(const q7_attention_tile *t) {
-    if (t->heads > 1 || t->all_queries <= FEW || !(fabsf(t->scale) <= LARGE)) {
+    const bool keeps = t->kept > 0; /* not of few keys */
+    if (!keeps || t->heads > 1 || t->all_queries <= FEW || !(fabsf(t->scale) <= LARGE)) {
         q7_attention_tile in_place = *t;
         in_place.kept = 0;
         q7_attention_f32_avx512(&in_place);
