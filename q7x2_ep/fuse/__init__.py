@@ -133,6 +133,8 @@ FUSIONS = (
         File("conv", "PADDED AFFINE TRANSPOSE_AFFINE", _CONVOLUTIONS),
         File("branches", "BRANCHES SKIP", "Conv"),
     ),
+    # Between what is linear in a Conv's result, and the activations that this brings to it.
+    Walk(File("pixels", "OF_IMAGE ACTIVATION OF_ROWS", "Conv & Reshape Transpose")),
     Walk(File("conv", "GATED ACTIVATION RESIDUAL TRANSPOSE_ACTIVATION", _CONVOLUTIONS)),
     # After Conv, into which a norm disappears; with what follows before without.
     Walk(File("batch_norm", "SCALED", "BatchNormalization")),

@@ -127,6 +127,25 @@ def scores_masked(g: Builder, values: dict[str, Value]) -> Value:
     )
 
 
+def pixels_of(g: Builder, image: Value) -> Value:
+    return g.Transpose(g.Reshape(image, [B, image.shape[1], S * S]), perm=(0, 2, 1))
+
+
+def depthwise_of_linear(g: Builder, _: Any) -> Value:
+    """Of pixels that a Linear made."""
+    linear = make_value(g, "linear", "q7::Linear")
+    image = g.Transpose(g.Reshape(linear, [B, S, 1, N]), perm=(0, 3, 1, 2))
+    return g.Conv(
+        image, make_value(g, "kernel", ("const", (N, 1, 3, 1))), group=N, pads=[1, 0, 1, 0]
+    )
+
+
+def linear_of_pixels(g: Builder, _: Any) -> Value:
+    kernel = make_value(g, "kernel", ("const", (K, 1, 1, 1)))
+    rows = pixels_of(g, g.Conv(make_value(g, "x", (B, K, S, S)), kernel, group=K))
+    return g.call("q7::Linear", rows, make_value(g, "w", WEIGHT))
+
+
 def linear_turned(g: Builder, _: dict[str, Value]) -> Value:
     """Rows in another order, of one value or of heads."""
     x = g.either(
@@ -350,6 +369,12 @@ EXAMPLES: dict[str, dict[str, Any]] = {
         "term": 0.5,
     },
     "ConvActivation": {"product": conv_result, "low": -0.5, "high": 0.5},
+    "PixelsAhead": {"y": depthwise_of_linear},
+    "PixelsActivation": {
+        "product": lambda g, values: pixels_of(g, conv_result(g, values)),
+        **{"low": -0.5, "high": 0.5},
+    },
+    "PixelsBehind": {"y": linear_of_pixels},
     "GroupNorm": {
         "x": (B, K, S, D),
         "split": [0, 2, -1],
@@ -547,6 +572,7 @@ TARGETS = {
     **dict.fromkeys(("DynamicLinear", "QuantizedActivation"), "q7::QuantizedLinear"),
     "QuantizedConv": "q7::QuantizedConv",
     **dict.fromkeys(("ConvActivation", "ConvResidual", "GatedConv"), "q7::Conv"),
+    **dict.fromkeys(("PixelsAhead", "PixelsActivation", "PixelsBehind"), "q7::Conv"),
     "SkipLayerNorm": "q7::SkipLayerNorm",
     **dict.fromkeys(("Rope", "RopePairs", "OnnxRope", "PartialRope"), "q7::Rope"),
 }
@@ -561,6 +587,7 @@ UNNAMED = {
 # What may be left besides the target: views, and what makes several masks one.
 ALLOWED = {"Transpose", "Reshape", "Not", "Unsqueeze", "Add", "Mul", "Where", "Slice", "Gather"}
 ALLOWED |= {"q7::ExpertLinear", "q7::ScaledMatMul"}  # what a weighted sum, and a mix, is of
+ALLOWED |= {"Conv"}  # whose pixels a Linear has
 FOLDED = {"Sub", "Neg", "Div", "Sqrt", "Expand", "Concat"}  # of constants: the weights of a Conv
 INTEGERS = {"QuantizeLinear"}  # what makes the operand of an integer product
 CASES = [
