@@ -11,7 +11,7 @@ import numpy as np
 
 from q7x2_ep import dtypes
 from q7x2_ep.ir.core import Node, Type, Value, array_type
-from q7x2_ep.ir.shape import ceildiv
+from q7x2_ep.ir.shape import ceildiv, product
 from q7x2_ep.ops import op
 from q7x2_ep.ops.common import check_known, dims
 from q7x2_ep.ops.conv import Conv, conv_shape, windows
@@ -19,6 +19,7 @@ from q7x2_ep.ops.image import place_of
 from q7x2_ep.ops.quant import require_constants, saturated
 from q7x2_ep.ops.quant_pack import (
     centred,
+    fits_tiles,
     pack,
     pack_taps,
     qgemm_room,
@@ -55,7 +56,8 @@ def lower_conv(
         flat = centred(w.const.reshape(filters, -1).T, offsets).T
         qdepthwise_step(node, b, x, x_zero, flat.reshape(w.shape), finish)
         return
-    kernel = b.kernel("qgemm")
+    tiles = groups > 1 or fits_tiles(product(w.shape[1:]), filters)
+    kernel = b.kernel("qgemm", tiles)
     matrix, offsets, groups = side_by_side(
         w.const.reshape(*w.shape[:2], -1), offsets, groups, kernel
     )
@@ -63,6 +65,7 @@ def lower_conv(
     packed, left = pack(matrix, offsets, kernel)
     image_step(
         *(node, b, "qconv_last", "qgemm", x, x_zero, packed),
+        tiles=tiles,
         w_zero=None if left is None else b.graph.constant(left, array_type(left), "zeros"),
         rows=b.threads * room,
         M=filters,

@@ -11,6 +11,7 @@ import numpy as np
 
 from q7x2_ep.ir.shape import ceildiv
 
+MIN_TILED = 48, 1 << 13  # rows of b, elements of it
 LANE = 128  # what weights of one sign may add up to in a lane: 255 times that is an int16
 
 
@@ -64,6 +65,14 @@ def pack_taps(
     packed = _aligned((blocks, sum(each.shape[1] for each in whole)))
     packed[...] = np.concatenate(whole, 1)
     return packed, len(parts)
+
+
+def fits_tiles(k: int, n: int) -> bool:
+    """Whether a product of bytes by b (k, n) gains by tiles of AMX, whose steps are 64 long.
+    Source: docs/decisions.md 134.
+    """
+    least, elements = MIN_TILED
+    return k >= least and k * n >= elements
 
 
 def reads_windows(kernel: Any) -> bool:

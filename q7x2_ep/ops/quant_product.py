@@ -33,7 +33,7 @@ from q7x2_ep.ops.common import (
 )
 from q7x2_ep.ops.matmul import MatMul, matmul_step, multiply
 from q7x2_ep.ops.quant import one_scale, require_constants, saturated
-from q7x2_ep.ops.quant_pack import pack, qgemm_room
+from q7x2_ep.ops.quant_pack import fits_tiles, pack, qgemm_room
 
 
 def integer_product(
@@ -87,11 +87,13 @@ def qgemm_step(
     bias (N,).
     """
     k, n = weight.shape
-    kernel = b.kernel("qgemm")
+    tiles = fits_tiles(k, n)
+    kernel = b.kernel("qgemm", tiles)
     packed, zeros = pack(weight, zeros, kernel)
     b.step(
         "qgemm",
         kernel="qgemm",
+        tiles=tiles,
         a=a,
         a_zero=a_zero,
         b=b.graph.constant(packed, array_type(packed), "packed"),

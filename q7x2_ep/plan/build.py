@@ -170,9 +170,9 @@ class Builder:
         if inplace:
             self._offer_inplace(index, inplace, operands, writes[0][0])
 
-    def kernel(self, family: str) -> KernelRow:
-        """The row of kernels.def that serves a family on this target."""
-        return self.target.kernel(family)
+    def kernel(self, family: str, tiles: bool = True) -> KernelRow:
+        """As Target.kernel: the row of kernels.def that serves a family on this target."""
+        return self.target.kernel(family, tiles=tiles)
 
     def view(self, value: Value) -> View:
         """How a value is stored; its strides may be anything."""

@@ -131,13 +131,14 @@ class Target(NamedTuple):
     def kernel(self, family: str, dtypes: Optional[str] = None, tiles: bool = True) -> KernelRow:
         """The first supported row of a family: order in kernels.def is priority.
 
-        tiles: whether those of AMX may multiply floats, which they never do with many CPUs.
+        tiles: whether those of AMX may be chosen; with many CPUs they never multiply floats.
         Raises: BackendError where this build and CPU have none.
         """
-        tiles = tiles and not self.has_many_cpus
         for row in self.kernels:
             is_of_family = row.family == family and dtypes in (None, row.dtypes)
-            if is_of_family and row.supported and (tiles or not row.multiplies_floats_in_tiles):
+            if not is_of_family or not row.supported or (row.isa == "amx" and not tiles):
+                continue
+            if not (self.has_many_cpus and row.multiplies_floats_in_tiles):
                 return row
         raise BackendError(f"[library] has no {family} kernel for this CPU (isa {self.isa})")
 

@@ -8,6 +8,7 @@ import pytest
 from q7x2_ep.backend.cpu.library import load
 from q7x2_ep.ir.text import parse
 from q7x2_ep.ops.attention import kept_blocks
+from q7x2_ep.ops.quant_pack import fits_tiles
 from q7x2_ep.passes import infer
 from q7x2_ep.plan.build import build
 from q7x2_ep.plan.target import MANY_CPUS, Target
@@ -108,6 +109,15 @@ def test_products_are_in_tiles_where_sums_are_long_and_columns_many(k, n, isa):
     infer.run(graph)
     (step,) = build(graph, Target.parse(load("").description, "amx", foreign=True)).steps
     assert (step.op, step.kernel.isa) == ("matmul", isa)
+
+
+@pytest.mark.parametrize(
+    "k, n, fits", [(32, 4096, False), (48, 171, True), (96, 85, False), (96, 96, True)]
+)
+def test_products_of_bytes_are_in_tiles_where_sums_are_long(k, n, fits):
+    assert fits_tiles(k, n) == fits
+    target = Target.parse(load("").description, "amx", foreign=True)
+    assert target.kernel("qgemm", tiles=fits).isa == ("amx" if fits else "avx512_vnni")
 
 
 def test_attention_is_in_tiles_where_keys_are_many():
