@@ -9,7 +9,7 @@ import numpy as np
 from q7x2_ep.errors import ModelError, UnsupportedOp
 from q7x2_ep.ir.core import Node, Type, Value
 from q7x2_ep.ir.shape import Dim, at_least, maximum
-from q7x2_ep.ir.view import View
+from q7x2_ep.ir.view import View, channels_last
 from q7x2_ep.ops import op
 from q7x2_ep.ops.common import (
     Guard,
@@ -19,6 +19,8 @@ from q7x2_ep.ops.common import (
     expand_view,
     fill_step,
     fresh,
+    image_of,
+    is_image,
     known,
     named_axes,
     normal_axis,
@@ -88,9 +90,9 @@ class Pad:
         return x
 
     def lower(node: Node, b: Any) -> None:
-        source, target, mode = b.view(node.inputs[0]), node.output, node.attrs["mode"]
+        source, mode = b.view(node.inputs[0]), node.attrs["mode"]
         if mode == "constant":
-            place(b, node.input(2), source, target, widths(node))
+            place(b, node.input(2), source, node.output, widths(node))
             return
         before = []
         for axis, (start, end) in enumerate(widths(node)):
@@ -99,6 +101,10 @@ class Pad:
             before.append(maximum(start, 0))
         if mode not in ("edge", "reflect", "wrap"):
             raise ModelError(f"{where_is(node)} mode is {mode!r}")
+        target = like_source(b, source, node.output)
+        if is_image(b, target):
+            before = [before[axis] for axis in channels_last(len(before))]
+            source, target = source.channels_last(), target.channels_last()
         b.step(
             "pad",
             x=source,
@@ -135,10 +141,15 @@ def widths(node: Node) -> Widths:
     return found
 
 
+def like_source(b: Any, source: View, y: Value) -> View:
+    """Room for y, in the order of the source: an image keeps its channels side by side."""
+    return image_of(b, y) if is_image(b, source) else b.allocate(y)
+
+
 def place(b: Any, value: Optional[Value], source: View, y: Value, around: Widths) -> None:
     """y = source within a border of one value, 0 by default; negative widths cut."""
     number = 0 if value is None else constant_scalar(value)
-    target = b.allocate(y)
+    target = like_source(b, source, y)
     if number is not None:
         fill_step(b, number, y)
     elif value.dtype == y.dtype:
