@@ -57,6 +57,7 @@ MAX_PLANES = 4
 MIN_TILED = 96, 128, 1 << 15  # channels, filters, weights
 WIDE = 160, 256  # channels, filters: one of the two may be fewer, unless pixels are few
 FEW_PIXELS = 64
+TILE_STEP = 32  # channels at a time, the last of them filled up with zeros
 MAX_FORMED = 1 << 19  # floats of an image's windows: 2 MB
 READING = 1 << 18  # channels times filters for few pixels
 MIN_GATED = 5  # pixels to a filter where its weights take the gates
@@ -275,7 +276,8 @@ def is_tiled(node: Node, b: Any, spec: dict[str, Dim]) -> bool:
         return False
     pixels = spec["OD"] * spec["OH"] * spec["OW"]
     few = isinstance(pixels, int) and pixels <= FEW_PIXELS
-    if few + (channels < WIDE[0]) + (filters < WIDE[1]) > 1:
+    narrow = channels < WIDE[0]
+    if few + narrow + (filters < WIDE[1]) > 1 or (narrow and channels % TILE_STEP):
         return False
     windows = pixels * product(w.shape[1:])
     small = isinstance(windows, int) and windows <= MAX_FORMED
