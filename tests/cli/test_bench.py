@@ -187,7 +187,8 @@ def test_shapes_are_fed_images_as_the_plan_of_their_model_stores_them(tmp_path):
 
 def test_every_row_of_a_family_runs_a_shape():
     library = load()
-    shape = shapes.Shape("gemm", PRODUCT, ())
+    large = PRODUCT.replace("64", "256").replace("32]", "256]")  # else AMX's has no part in it
+    shape = shapes.Shape("gemm", large, ())
     rows = [r for r in library.target.kernels if r.family == "gemm" and r.supported]
     calls = kernels.runners(shape, kernels.feed(shape), library, rows, 1, 3)
     assert len(calls) == len(rows) and all(run(4) > 0 for run in calls.values())
