@@ -112,12 +112,7 @@ def behind_image(g: Any, y: Any) -> Any:
 def _check_of_rows(match: Match) -> Union[dict[str, Any], str]:
     linear = match.root
     image, last = behind(match.graph, linear.inputs[0], True)
-    if (
-        last
-        or len(image.shape) != 4
-        or not _is_pointwise(linear)
-        or not _is_one(match.graph, image)
-    ):
+    if last or len(image.shape) != 4 or not _is_one(match.graph, image):
         return ""
     made_by = image.producer
     if made_by is not None and made_by.op in (*ACTIVATION_OPS, "Clip"):

@@ -49,7 +49,7 @@ def gated_scratch(b: Any, m: Dim) -> Dim:
     return b.threads * minimum(m, b.constants["GEMM_ROWS"]) * columns * 4
 
 
-def is_tiled(k: Dim, n: Dim, dtype: int = dtypes.FLOAT) -> bool:
+def fits_tiles(k: Dim, n: Dim, dtype: int = dtypes.FLOAT) -> bool:
     """Whether a product by b (k, n) gains by tiles of AMX: what they take besides, as cutting rows
     and storing sums, is too much for few columns and for short sums. Sizes that a model leaves
     open are taken for large. Source: docs/decisions.md 134.
@@ -83,7 +83,7 @@ def gemm_step(
     b.step(
         "gemm",
         kernel="gemm",
-        tiles=is_tiled(k, n * (1 + gated), b_dtype),
+        tiles=fits_tiles(k, n * (1 + gated), b_dtype),
         a=a,
         b=weight,
         bias=bias,
@@ -119,7 +119,7 @@ def matmul_step(b: Any, a: View, right: View, c: View, alpha: float = 1.0) -> No
     given: dict[str, Any] = {"dtype": dtype}
     if dtype == dtypes.FLOAT:
         pack = matmul_scratch(b, a.shape[-1], c.shape[-1], "MATMUL_PANELS")
-        tiles = is_tiled(a.shape[-1], c.shape[-1])
+        tiles = fits_tiles(a.shape[-1], c.shape[-1])
         given = {"kernel": "gemm", "tiles": tiles, "pack": pack, "alpha": alpha}
     b.step(
         "matmul" if dtype == dtypes.FLOAT else "matmul_plain",
