@@ -8,12 +8,13 @@ into its epilogue.
 
 from __future__ import annotations
 
-from typing import Any, Optional, Union
+from typing import Any, Union
 
 from q7x2_ep import dtypes
 from q7x2_ep.fuse.conv import CONV, FUSED
 from q7x2_ep.fuse.epilogue import activations
 from q7x2_ep.fuse.linear import LINEAR
+from q7x2_ep.fuse.views import is_for_one
 from q7x2_ep.ir.core import Graph, Node, Value
 from q7x2_ep.ir.pattern import Match
 from q7x2_ep.ir.rewrite import Fusion
@@ -22,14 +23,13 @@ from q7x2_ep.ops.activation import ACTIVATION_OPS
 from q7x2_ep.ops.common import MOVES, Activation
 
 DTYPES = (dtypes.FLOAT,)
-WEIGHTS = 1, 2  # inputs of a Linear that are weights of the Conv
 
 
 def behind(graph: Graph, x: Value, last: bool) -> tuple[Value, bool]:
     """What a value is the pixels of, in their order, and where that has its channels: in its last
     dim, or else in its second. last: the same of x. Only x needs what lies between.
     """
-    while x.producer is not None and x.producer.op in MOVES and _is_one(graph, x):
+    while x.producer is not None and x.producer.op in MOVES and is_for_one(graph, x):
         before = x.producer.inputs[0]
         if before.shape is None or x.shape is None or min(len(before.shape), len(x.shape)) < 2:
             break
@@ -44,11 +44,6 @@ def behind(graph: Graph, x: Value, last: bool) -> tuple[Value, bool]:
     return x, last
 
 
-def _is_one(graph: Graph, x: Value) -> bool:
-    """Whether one node alone needs a value."""
-    return len(x.users) == 1 and not graph.is_output(x)
-
-
 def _is_depthwise(node: Node) -> bool:
     w = node.inputs[1]
     return w.const is not None and w.shape[1] == 1 and w.shape[0] == node.attrs["group"]
@@ -56,17 +51,14 @@ def _is_depthwise(node: Node) -> bool:
 
 def _is_pointwise(linear: Node) -> bool:
     """Whether a Conv of 1x1 can be what a Linear is."""
-    weights = [linear.input(i) for i in WEIGHTS]
-    constant = all(value is None or value.const is not None for value in weights)
-    return constant and linear.attrs["alpha"] == 1.0
+    weights = [x for x in linear.inputs[1:3] if x is not None]  # and the bias
+    return all(x.const is not None for x in weights) and linear.attrs["alpha"] == 1.0
 
 
-def _image(g: Any, rows: Optional[Value], shape: tuple) -> Optional[Value]:
+def _image(g: Any, rows: Value, shape: tuple) -> Value:
     """Rows as the image (N, C, H, W) that they are the pixels of, with as many channels as they
     have.
     """
-    if rows is None:
-        return None
     pixels = (shape[0], *shape[2:], rows.shape[-1])
     return g.Transpose(g.reshape(rows, pixels), perm=channels_first(4))
 
@@ -77,11 +69,11 @@ def _rows(g: Any, image: Value, shape: tuple) -> Value:
 
 def _pointwise(g: Any, linear: Node, x: Value) -> Value:
     """The Conv of an image that a Linear of its pixels is."""
-    w, bias = (linear.input(i) for i in WEIGHTS)
+    _, w, bias, residual = (*linear.inputs, None, None)[:4]
     if not linear.attrs["trans_b"]:
         w = g.folded("Transpose", w, perm=(1, 0))
     w = g.folded("Reshape", w, [*w.shape, 1, 1])
-    residual = _image(g, linear.input(3), x.shape)
+    residual = None if residual is None else _image(g, residual, x.shape)
     return g.call(FUSED, x, w, bias, residual, **Activation.of(linear.attrs).attributes())
 
 
@@ -95,7 +87,7 @@ def _check_activated(match: Match) -> Union[dict[str, Any], str]:
         return ""
     image, last = behind(match.graph, rows, True)
     made_by = image.producer
-    if last or made_by is None or made_by.op != CONV or not _is_one(match.graph, image):
+    if last or made_by is None or made_by.op != CONV or not is_for_one(match.graph, image):
         return ""
     return {"node": match.root, "image": image}
 
@@ -112,7 +104,7 @@ def behind_image(g: Any, y: Any) -> Any:
 def _check_of_rows(match: Match) -> Union[dict[str, Any], str]:
     linear = match.root
     image, last = behind(match.graph, linear.inputs[0], True)
-    if last or len(image.shape) != 4 or not _is_one(match.graph, image):
+    if last or len(image.shape) != 4 or not is_for_one(match.graph, image):
         return ""
     made_by = image.producer
     if made_by is not None and made_by.op in (*ACTIVATION_OPS, "Clip"):
@@ -135,7 +127,7 @@ def _check_of_image(match: Match) -> Union[dict[str, Any], str]:
     if not _is_depthwise(match.root) or len(x.shape) != 4:
         return ""
     rows, last = behind(match.graph, x, False)
-    fits = last and _is_one(match.graph, rows) and rows.producer is not None
+    fits = last and is_for_one(match.graph, rows) and rows.producer is not None
     if not fits or rows.producer.op != LINEAR or not _is_pointwise(rows.producer):
         return ""
     return {"node": match.root, "linear": rows.producer}

@@ -52,9 +52,14 @@ def unscaled(g: Any, x: Value) -> Value:
 def _behind(graph: Graph, x: Value) -> Optional[tuple[Value, float]]:
     """(y, c) where x is c * y, or a view of y and c 1; if only one node needs x."""
     node = x.producer
-    if node is None or len(x.users) != 1 or graph.is_output(x):
+    if node is None or not is_for_one(graph, x):
         return None
     return (node.inputs[0], 1.0) if node.op in VIEWS else scaled(node)
+
+
+def is_for_one(graph: Graph, x: Value) -> bool:
+    """Whether one node alone needs a value."""
+    return len(x.users) == 1 and not graph.is_output(x)
 
 
 def keeps_matrices(node: Node) -> bool:

@@ -372,7 +372,8 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "PixelsAhead": {"y": depthwise_of_linear},
     "PixelsActivation": {
         "product": lambda g, values: pixels_of(g, conv_result(g, values)),
-        **{"low": -0.5, "high": 0.5},
+        "low": -0.5,
+        "high": 0.5,
     },
     "PixelsBehind": {"y": linear_of_pixels},
     "GroupNorm": {

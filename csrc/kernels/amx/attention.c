@@ -11,7 +11,8 @@
  * Steps of 32 keys start at multiples of 32, and a panel takes those that one of its queries sees:
  * what the others add to a query is 0, so that its bits do not depend on the panel. A score is the
  * product of AVX-512 where its query or key holds 2^40 or more; below that, what tiles take for 0 is
- * less than 2^-74 of a score. A block of values one of which does not fit goes to AVX-512 whole. */
+ * less than 2^-74 of a score. A block of values one of which does not fit goes to AVX-512 whole, and so
+ * does an operand of few queries, or of few keys, of which none are kept. */
 #include "../attention.h"
 
 #include <math.h>
@@ -337,8 +338,7 @@ static workspace workspace_of(const q7_attention_tile *t) {
 }
 
 void Q7_KERNEL(attention_f32)(const q7_attention_tile *t) {
-    const bool keeps = t->kept > 0; /* not of few keys */
-    if (!keeps || t->heads > 1 || t->all_queries <= FEW || !(fabsf(t->scale) <= LARGE)) {
+    if (t->kept == 0 || t->heads > 1 || t->all_queries <= FEW || !(fabsf(t->scale) <= LARGE)) {
         q7_attention_tile in_place = *t;
         in_place.kept = 0;
         q7_attention_f32_avx512(&in_place);
