@@ -48,6 +48,9 @@ typedef struct q7_gemm_block {
     int64_t k_block; /* in [1, Q7_GEMM_K_BLOCK] */
     const float *a;  /* (m, k) */
     int64_t a_row_stride, a_k_stride;
+    int64_t a_id; /* of a alone: amx keeps its parts for the next block of the same id; or 0 */
+    int64_t
+        n_after; /* packed: columns that follow those of b, and may be read ahead of that block */
     const float *b;         /* (k, n) */
     int64_t b_stride;       /* between rows of b */
     bool b_packed;          /* b_stride is nr, and columns up to a multiple of nr may be read */
@@ -67,6 +70,13 @@ typedef void (*q7_gemm_kernel)(const q7_gemm_block *block);
 /* Whether the kernel of amx makes tiles of so many rows. */
 static inline bool q7_gemm_in_tiles(int64_t m) { return m > Q7_GEMM_FEW; }
 
+/* What follows sums from a row on. */
+static inline void q7_gemm_skip_rows(q7_gemm_epilogue *epilogue, int64_t rows) {
+    if (epilogue->row_bias) epilogue->row_bias += rows;
+    if (epilogue->residual) epilogue->residual += rows * epilogue->residual_stride;
+    if (epilogue->gated) epilogue->gated += rows * epilogue->gated_stride;
+}
+
 /* The part of a block from (row, column) on that is (m, n); column is a multiple of nr. Its epilogue
  * is written to `epilogue`. */
 static inline q7_gemm_block q7_gemm_part(const q7_gemm_block *x, int64_t row, int64_t m,
@@ -76,6 +86,7 @@ static inline q7_gemm_block q7_gemm_part(const q7_gemm_block *x, int64_t row, in
     part.m = m;
     part.n = n;
     part.a += row * x->a_row_stride;
+    if (m < x->m) part.a_id = 0;
     part.b += x->b_packed ? column / nr * x->b_panel_stride : column;
     part.c += row * x->c_stride + column;
     if (!x->epilogue) return part;
@@ -84,9 +95,9 @@ static inline q7_gemm_block q7_gemm_part(const q7_gemm_block *x, int64_t row, in
     const int64_t out = epilogue->gated ? column / 2 : column;
     if (epilogue->bias) epilogue->bias += out;
     if (epilogue->up_bias) epilogue->up_bias += out;
-    if (epilogue->row_bias) epilogue->row_bias += row;
-    if (epilogue->residual) epilogue->residual += row * epilogue->residual_stride + column;
-    if (epilogue->gated) epilogue->gated += row * epilogue->gated_stride + out;
+    if (epilogue->residual) epilogue->residual += column;
+    if (epilogue->gated) epilogue->gated += out;
+    q7_gemm_skip_rows(epilogue, row);
     epilogue->gated_n -= out;
     return part;
 }

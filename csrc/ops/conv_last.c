@@ -30,6 +30,7 @@ typedef struct conv_job {
     int64_t pixels, channels, filters, k; /* of the product; channels and filters of a group */
     int64_t run;                          /* floats side by side, of a tap */
     int64_t k_block, row_tiles, row_blocks, panels, chunks;
+    int64_t first_id; /* of blocks of rows in tiles, which are those of groups */
 } conv_job;
 
 /* Where a window begins: in which image, and where in it; `at` counts floats of a line. */
@@ -131,9 +132,10 @@ static void copy_windows(const conv_job *job, const corner *corners, int64_t m, 
 }
 
 /* The product of rows [row, row + m) and some panels of a group, for k in [k0, k0 + k), of which all but
- * the first `some` are zeros. a: those rows. */
+ * the first `some` are zeros. a: those rows, a_id: as in a q7_gemm_block. */
 static void multiply(const conv_job *job, int64_t group, int64_t k0, int64_t k, int64_t some,
-                     q7_span panels, int64_t row, int64_t m, const float *a, int64_t a_stride) {
+                     q7_span panels, int64_t row, int64_t m, const float *a, int64_t a_stride,
+                     int64_t a_id) {
     const q7_conv_last_args *x = &job->x;
     if (m == 0) return;
     const int64_t nr = job->call->nr, column = panels.begin * nr;
@@ -158,6 +160,8 @@ static void multiply(const conv_job *job, int64_t group, int64_t k0, int64_t k, 
         .a = a,
         .a_row_stride = a_stride,
         .a_k_stride = 1,
+        .a_id = a_id,
+        .n_after = q7_max(0, job->filters - panels.end * nr),
         .b = (const float *)x->w + (group * job->panels + panels.begin) * panel_stride + k0 * nr,
         .b_stride = nr,
         .b_packed = true,
@@ -187,7 +191,8 @@ static void conv_task(void *arg, int64_t task, int64_t thread) {
     corner corners[Q7_GEMM_ROWS];
     if (job->rows) {
         const float *a = job->rows + group * job->channels + row * job->row_stride;
-        multiply(job, group, 0, job->k, job->k, panels, row, m, a, job->row_stride);
+        const int64_t a_id = job->first_id ? job->first_id + task / job->chunks : 0;
+        multiply(job, group, 0, job->k, job->k, panels, row, m, a, job->row_stride, a_id);
         return;
     }
     corners_of(x, from, row, m, corners);
@@ -197,9 +202,9 @@ static void conv_task(void *arg, int64_t task, int64_t thread) {
         q7_span in = rows_inside(job, corners, m, k0, k);
         if (in.end < in.begin) in.end = in.begin;
         copy_windows(job, corners + in.begin, in.end - in.begin, k0, k, windows);
-        if (ends) multiply(job, group, k0, k, 0, panels, row, in.begin, windows, k);
-        multiply(job, group, k0, k, k, panels, row + in.begin, in.end - in.begin, windows, k);
-        if (ends) multiply(job, group, k0, k, 0, panels, row + in.end, m - in.end, windows, k);
+        if (ends) multiply(job, group, k0, k, 0, panels, row, in.begin, windows, k, 0);
+        multiply(job, group, k0, k, k, panels, row + in.begin, in.end - in.begin, windows, k, 0);
+        if (ends) multiply(job, group, k0, k, 0, panels, row + in.end, m - in.end, windows, k, 0);
     }
 }
 
@@ -274,7 +279,8 @@ void q7_op_conv_last(const q7_conv_last_args *x, const q7_call *call) {
     }
     if (job.in_tiles) job.row_blocks = q7_ceil_div(job.pixels, Q7_GEMM_ROWS);
     if (job.in_tiles && tasks > 1) {
-        const q7_cut cut = q7_cut_for_tiles(call, job.pixels, job.panels, Q7_GEMM_TILE_PANELS);
+        const q7_cut cut =
+            q7_cut_for_tiles(call, job.pixels, job.k, job.panels, Q7_GEMM_TILE_PANELS);
         job.row_blocks = cut.blocks;
         tasks = cut.blocks * q7_ceil_div(job.panels, cut.chunk);
     } else if (tasks > 1 && !job.in_tiles) {
@@ -289,5 +295,6 @@ void q7_op_conv_last(const q7_conv_last_args *x, const q7_call *call) {
     const int64_t longest = job.in_tiles ? Q7_GEMM_TILE_PANELS : Q7_GEMM_PANELS;
     const int64_t least = q7_ceil_div(job.panels, longest) * blocks;
     job.chunks = q7_chunks_of(call, job.panels, blocks, q7_max(least, tasks));
+    if (job.in_tiles) job.first_id = q7_new_ids(blocks);
     q7_parallel(call, blocks * job.chunks, conv_task, &job);
 }

@@ -96,7 +96,7 @@ static void product_task(void *arg, int64_t task, int64_t thread) {
     int64_t e = 0;
     while (job->first_task[e + 1] <= task) e++;
     const q7_gemm_args product = product_of(job, e);
-    q7_gemm_job part = q7_gemm_job_of(&product, job->call);
+    q7_gemm_job part = q7_gemm_job_of(&product, product.k, job->call);
     part.k_block = q7_min(Q7_GEMM_K_BLOCK, q7_max(Q7_EXPERT_K_BLOCK, product.k / 8));
     float *sums = product.sums;
     if (sums) sums += thread * q7_gemm_sums(job->x->m, job->call->nr);
@@ -118,7 +118,7 @@ void q7_op_expert_gemm(const q7_expert_gemm_args *x, const q7_call *call) {
         job.first_task[e + 1] = job.first_task[e];
         if (job.first_row[e + 1] == job.first_row[e]) continue;
         const q7_gemm_args product = product_of(&job, e);
-        job.first_task[e + 1] += q7_gemm_job_of(&product, call).tasks;
+        job.first_task[e + 1] += q7_gemm_job_of(&product, product.k, call).tasks;
     }
     q7_parallel(call, shared, gather_task, &job);
     q7_parallel(call, job.first_task[x->experts], product_task, &job);

@@ -8,6 +8,8 @@
  * residual may be c itself only if k <= Q7_GEMM_K_BLOCK. c overlaps neither a nor b.
  * sums: gated and k > Q7_GEMM_K_BLOCK only, threads * min(m, Q7_GEMM_ROWS) * Q7_GEMM_PANELS * nr * 4
  * bytes. */
+#include <stdatomic.h>
+
 #include "gemm_tasks.h"
 #include "panels.h"
 
@@ -17,24 +19,35 @@ enum {
     LEAST_TILES = 2, /* of those in a task: one may have too few rows to be made */
 };
 
-/* The time of a task: it cuts its rows and panels into parts; where the product of 16 rows and a panel
- * takes 1, 16 rows take 2 and a panel takes 2. The more threads there are, the likelier one of them lags, and
- * shorter tasks leave others more of its share: a quarter of a task for each thread beyond two
- * (docs/decisions.md 64). */
-q7_cut q7_cut_for_tiles(const q7_call *call, int64_t rows, int64_t panels, int64_t longest) {
-    enum { TILE = 16, ROWS = 2, PANEL = 2, LAGS = 4 };
+int64_t q7_new_ids(int64_t count) {
+    static atomic_int_least64_t last;
+    return atomic_fetch_add_explicit(&last, count, memory_order_relaxed) + 1;
+}
+
+/* The time of a thread: where the product of 16 rows and a panel takes 1, cutting 16 rows into parts takes 2
+ * and a panel 2, beginning with rows half of that product and 2. Rows whose k is one block are kept for the
+ * task behind. The more threads there are, the likelier one of them lags, and shorter tasks leave others more
+ * of its share: a quarter of a task for each thread, or beyond two if rows are not kept (docs/decisions.md
+ * 64, 136). */
+q7_cut q7_cut_for_tiles(const q7_call *call, int64_t rows, int64_t k, int64_t panels,
+                        int64_t longest) {
+    enum { TILE = 16, ROWS = 2, PANEL = 2, QUARTERS = 4 };
     const int64_t row_tiles = q7_ceil_div(rows, Q7_TALL);
     const int64_t least = q7_ceil_div(row_tiles, Q7_GEMM_TILE_ROWS / Q7_TALL);
     const int64_t most = q7_max(least, q7_min(row_tiles / LEAST_TILES, least + call->threads));
+    const bool kept = k <= Q7_GEMM_TILE_K;
+    const int64_t lag = q7_max(0, call->threads - (kept && call->threads > 1 ? 0 : 2));
     q7_cut best = {0};
     int64_t best_time = INT64_MAX;
     for (int64_t blocks = least; blocks <= most; blocks++)
         for (int64_t chunk = q7_min(panels, longest); chunk > 0; chunk--) {
             const int64_t tiles = q7_ceil_div(q7_ceil_div(rows, blocks), TILE);
             const int64_t tasks = blocks * q7_ceil_div(panels, chunk);
-            const int64_t task = tiles * ROWS + chunk * PANEL + tiles * chunk;
-            const int64_t lag = q7_max(0, call->threads - 2);
-            const int64_t time = task * (LAGS * q7_ceil_div(tasks, call->threads) + lag);
+            const int64_t begin = tiles / 2 + 2, cut = tiles * ROWS;
+            const int64_t task = begin + (PANEL + tiles) * chunk + (kept ? 0 : cut);
+            const int64_t once = kept ? cut * q7_ceil_div(blocks, call->threads) : 0;
+            const int64_t in_turn = q7_ceil_div(tasks, call->threads);
+            const int64_t time = QUARTERS * once + task * (QUARTERS * in_turn + lag);
             if (time < best_time) best_time = time, best = (q7_cut){blocks, chunk};
         }
     return best;
@@ -67,6 +80,7 @@ void q7_gemm_task(const q7_gemm_job *job, int64_t task, float *sums) {
     const int64_t column = first * nr;                  /* of b; of c, and of the biases: */
     const int64_t per = q7_is_half(x->b_dtype) ? 2 : 1; /* elements of b to a float */
     const int64_t out = x->gated ? column / 2 : column;
+    const bool ends = job->k0 + job->k == x->k;
     const float *residual = x->residual, *bias = x->bias, *up_bias = x->up_bias;
     float *c = (float *)x->c + row * x->c_stride + out;
     const q7_gemm_epilogue epilogue = {
@@ -85,24 +99,38 @@ void q7_gemm_task(const q7_gemm_job *job, int64_t task, float *sums) {
         epilogue.alpha == 1.0f && !bias && !residual && x->act == Q7_act_none && !x->gated;
     const q7_gemm_block part = {.m = end - row,
                                 .n = q7_min(last * nr, job->columns) - column,
-                                .k = x->k,
+                                .k = job->k,
                                 .k_block = job->k_block,
-                                .a = (const float *)x->a + row * x->a_stride,
+                                .a = (const float *)x->a + row * x->a_stride + job->k0,
                                 .a_row_stride = x->a_stride,
                                 .a_k_stride = 1,
-                                .b = (const float *)x->b + column * x->k / per,
+                                .a_id = job->first_id ? job->first_id + block : 0,
+                                .n_after = job->columns - q7_min(last * nr, job->columns),
+                                .b = (const float *)x->b + (column * x->k + job->k0 * nr) / per,
                                 .b_stride = nr / per,
                                 .b_packed = true,
                                 .b_panel_stride = x->k * nr / per,
                                 .b_dtype = x->b_dtype,
                                 .c = sums ? sums : c,
                                 .c_stride = sums ? Q7_GEMM_PANELS * nr : x->c_stride,
-                                .epilogue = plain ? NULL : &epilogue};
+                                .accumulate = job->k0 > 0,
+                                .epilogue = plain || !ends ? NULL : &epilogue};
     ((q7_gemm_kernel)job->call->kernel)(&part);
 }
 
-q7_gemm_job q7_gemm_job_of(const q7_gemm_args *x, const q7_call *call) {
-    q7_gemm_job job = {.x = x, .call = call, .k_block = Q7_GEMM_K_BLOCK, .unit = 1};
+/* How many k values are multiplied at a time, where rows in tiles are too few for tasks of whole ones: those
+ * of more would be cut again in each task. A last block of less than a step is no kernel's alone. */
+static int64_t k_at_a_time(const q7_gemm_args *x, const q7_call *call) {
+    enum { FEW_BLOCKS = 2, STEP = 32 };
+    const int64_t last = x->k % Q7_GEMM_TILE_K;
+    const bool tall = call->mr == Q7_TALL && q7_gemm_in_tiles(x->m);
+    const bool split = call->threads > 1 && tall && !x->sums && (last == 0 || last >= STEP) &&
+                       x->m <= FEW_BLOCKS * Q7_GEMM_TILE_ROWS;
+    return split ? q7_min(x->k, Q7_GEMM_TILE_K) : x->k;
+}
+
+q7_gemm_job q7_gemm_job_of(const q7_gemm_args *x, int64_t k, const q7_call *call) {
+    q7_gemm_job job = {.x = x, .call = call, .k_block = Q7_GEMM_K_BLOCK, .k = k, .unit = 1};
     if (x->m == 0 || x->n == 0) return job;
     job.row_tiles = q7_ceil_div(x->m, call->mr);
     job.row_blocks = q7_ceil_div(job.row_tiles, q7_tiles_of_task(call));
@@ -112,10 +140,11 @@ q7_gemm_job q7_gemm_job_of(const q7_gemm_args *x, const q7_call *call) {
     const int64_t work = x->m * x->n * x->k;
     const bool large = work > Q7_SMALL_WORK;
     if (large && call->mr == Q7_TALL && q7_gemm_in_tiles(x->m)) {
-        const q7_cut best = q7_cut_for_tiles(call, x->m, job.panels,
+        const q7_cut best = q7_cut_for_tiles(call, x->m, k, job.panels,
                                              x->sums ? Q7_GEMM_PANELS : Q7_GEMM_TILE_PANELS);
         job.row_blocks = best.blocks;
         job.chunks = q7_ceil_div(job.panels, best.chunk);
+        job.first_id = q7_new_ids(job.row_blocks);
     } else if (large) {
         const int64_t least = q7_ceil_div(job.panels, Q7_GEMM_PANELS) * job.row_blocks;
         int64_t tasks = q7_tasks_of(call, work);
@@ -140,6 +169,11 @@ static void gemm_task(void *arg, int64_t task, int64_t thread) {
 }
 
 void q7_op_gemm(const q7_gemm_args *x, const q7_call *call) {
-    q7_gemm_job job = q7_gemm_job_of(x, call);
+    q7_gemm_job job = q7_gemm_job_of(x, k_at_a_time(x, call), call);
     q7_parallel(call, job.tasks, gemm_task, &job);
+    for (job.k0 = job.k; job.k0 < x->k; job.k0 += job.k) {
+        job.k = q7_min(job.k, x->k - job.k0);
+        job.first_id = q7_new_ids(job.row_blocks);
+        q7_parallel(call, job.tasks, gemm_task, &job);
+    }
 }

@@ -11,7 +11,9 @@ typedef struct q7_gemm_job {
     int64_t unit;    /* panels that are multiplied at once: chunks are whole ones */
     int64_t columns; /* of b: n, or whole panels where gated */
     int64_t k_block; /* k values summed at a time */
+    int64_t k0, k;   /* that are multiplied now: all, or those of one block of tiles */
     int64_t tasks;
+    int64_t first_id; /* of blocks of rows, or 0 */
 } q7_gemm_job;
 
 enum { Q7_TALL = 32 }; /* rows of a tile of AMX, as kernels.def has them */
@@ -22,14 +24,19 @@ typedef struct q7_cut {
 } q7_cut;
 
 /* The cut that takes the least time, of tasks of up to `longest` panels. */
-q7_cut q7_cut_for_tiles(const q7_call *call, int64_t rows, int64_t panels, int64_t longest);
+q7_cut q7_cut_for_tiles(const q7_call *call, int64_t rows, int64_t k, int64_t panels,
+                        int64_t longest);
+
+/* The first of so many a_id in a row that nothing else has. */
+int64_t q7_new_ids(int64_t count);
 
 /* The floats that one thread needs for the sums of m rows. */
 static inline int64_t q7_gemm_sums(int64_t m, int64_t nr) {
     return q7_min(m, Q7_GEMM_ROWS) * Q7_GEMM_PANELS * nr;
 }
 
-q7_gemm_job q7_gemm_job_of(const q7_gemm_args *x, const q7_call *call);
+/* k: of x, or less: the first block of them. */
+q7_gemm_job q7_gemm_job_of(const q7_gemm_args *x, int64_t k, const q7_call *call);
 
 /* sums: those of the thread where x has any, else NULL. */
 void q7_gemm_task(const q7_gemm_job *job, int64_t task, float *sums);

@@ -63,20 +63,25 @@ Q7_INLINE void take_turns(columns *c) {
     c->parts = q7_parts_room.b[c->turn];
 }
 
+/* Where a panel of x begins. */
+static const char *panel_of(const q7_gemm_block *x, const q7_block_tile *few, int64_t panel) {
+    if (!few) return (const char *)(x->b + panel * x->b_panel_stride);
+    const int64_t q_rows = q7_ceil_div(few->k * few->bits, 8);
+    return (const char *)few->q + (panel * q_rows + few->first * few->bits / 8) * NR;
+}
+
 /* `visit` steps of a panel from `step` of x on, or what there is of them; few: of BITS. */
 static void point_at(columns *c, const q7_gemm_block *x, const q7_block_tile *few, int64_t panel,
                      int64_t step, int64_t visit) {
     const int64_t k = step * Q7_PARTS_STEP, left = x->k - k;
     const int64_t steps = q7_min(visit, q7_ceil_div(left, Q7_PARTS_STEP));
-    const bool ends = panel * NR >= x->n || steps <= 0;
+    const bool ends = panel * NR >= x->n + x->n_after || steps <= 0;
     int64_t step_bytes = Q7_PARTS_STEP * x->b_stride * 4, left_bytes = left * x->b_stride * 4;
-    c->b = (const char *)(x->b + panel * x->b_panel_stride);
+    c->b = panel_of(x, few, panel);
     c->per_step = TILE;
     if (few) {
-        const int64_t q_rows = q7_ceil_div(few->k * few->bits, 8);
         step_bytes = Q7_PARTS_STEP * few->bits / 8 * NR;
         left_bytes = q7_ceil_div(left * few->bits, 8) * NR;
-        c->b = (const char *)few->q + (panel * q_rows + few->first * few->bits / 8) * NR;
         c->per_step = TILE * few->bits / 8;
         c->bits = few->bits;
         c->steps = few->block / Q7_PARTS_STEP;

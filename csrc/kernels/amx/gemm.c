@@ -25,37 +25,41 @@ _Thread_local struct q7_parts_room q7_parts_room;
 void q7_gemm_f32_avx512(const q7_gemm_block *block);
 void q7_block_gemm_f32_avx512(const q7_block_tile *tile);
 
-/* Sums of a panel. */
+/* Sums of a panel, some rows at a time. `part` moves on in place: a copy of it would be read in other sizes
+ * than it was written in, which waits for all products before it. */
 typedef struct made {
     finishing when;
-    q7_gemm_block part; /* that is left */
+    q7_gemm_block part; /* from the rows on that are next */
     q7_gemm_epilogue epilogue;
-    const float *sums; /* (m, NR) */
+    const float *sums; /* (left, NR) */
+    int64_t left;      /* rows */
 } made;
 
 /* The rows that follow; the same rows are fetched where the next panel will be written, and of what is
  * added to it. */
 static void finish_rows(finishing *of, int64_t count) {
     made *x = (made *)of;
-    const int64_t rows = q7_min(count, x->part.m);
+    q7_gemm_block *now = &x->part;
+    q7_gemm_epilogue *epilogue = &x->epilogue;
+    const int64_t rows = now->m = q7_min(count, x->left);
     if (!rows) return;
-    q7_gemm_epilogue epilogue;
-    const q7_gemm_block now = q7_gemm_part(&x->part, 0, rows, 0, x->part.n, NR, &epilogue);
-    q7_finish_floats(&now, x->sums, NR, 0, now.n);
-    const bool gated = now.epilogue && now.epilogue->gated;
-    const float *next = gated ? epilogue.gated + NR / 2 : now.c + NR;
-    const int64_t stride = gated ? epilogue.gated_stride : now.c_stride;
+    q7_finish_floats(now, x->sums, NR, 0, now->n);
+    const bool gated = now->epilogue && epilogue->gated;
+    const float *next = gated ? epilogue->gated + NR / 2 : now->c + NR;
+    const int64_t stride = gated ? epilogue->gated_stride : now->c_stride;
     for (int64_t i = 0; i < rows; i++, next += stride) {
         q7_prefetch_write(next);
         if (!gated) q7_prefetch_write(next + 16);
     }
-    const float *added = now.epilogue && epilogue.residual ? epilogue.residual + NR : NULL;
-    for (int64_t i = 0; i < rows && added; i++, added += epilogue.residual_stride) {
+    const float *added = now->epilogue && epilogue->residual ? epilogue->residual + NR : NULL;
+    for (int64_t i = 0; i < rows && added; i++, added += epilogue->residual_stride) {
         q7_prefetch(added);
         q7_prefetch(added + 16);
     }
-    x->part = q7_gemm_part(&x->part, rows, x->part.m - rows, 0, x->part.n, NR, &x->epilogue);
+    now->c += rows * now->c_stride;
+    if (now->epilogue) q7_gemm_skip_rows(epilogue, rows);
     x->sums += rows * NR;
+    x->left -= rows;
 }
 
 /* What AVX-512 makes of one panel, and of the k that x has. */
@@ -105,6 +109,20 @@ static multiplier *const multipliers[][2] = {
     [BITS] = {multiply_BITS_false, multiply_BITS_true}};
 /* clang-format on */
 
+/* What the next block of the same rows, whose panels are those behind x, need not do again: all of a, and what
+ * was cut of the first panel. */
+static void keep(const q7_gemm_block *x, const q7_block_tile *few, const columns *b) {
+    q7_parts_room.a_id = x->a_id;
+    q7_parts_room.ahead = x->n_after ? panel_of(x, few, q7_ceil_div(x->n, NR)) : NULL;
+    q7_parts_room.turn = b->turn;
+    memcpy(q7_parts_room.largest_ahead, b->largest, sizeof b->largest);
+}
+
+static void go_on(columns *b) {
+    b->turn = q7_parts_room.turn;
+    memcpy(b->largest, q7_parts_room.largest_ahead, sizeof b->largest);
+}
+
 /* Up to Q7_GEMM_TILE_ROWS rows, and k in one block; few: of BITS, whose rows of that k begin at `first`. */
 Q7_INLINE void multiply_rows(const q7_gemm_block *x, int64_t each, const q7_block_tile *few,
                              const enum kind kind) {
@@ -114,6 +132,8 @@ Q7_INLINE void multiply_rows(const q7_gemm_block *x, int64_t each, const q7_bloc
     const int64_t of_visit = few ? q7_max(1, LONG / of_block) * of_block : 0;
     const int64_t first = few ? of_visit : FIRST;
     const bool in_tiles = groups == 1 && steps > 1 && !few;
+    const bool known = x->a_id && x->a_id == q7_parts_room.a_id;
+    const bool goes_on = known && q7_parts_room.ahead == panel_of(x, few, 0);
     const int64_t usual = few ? of_visit : in_tiles ? 1 : steps;
     const int64_t finished = q7_max(FINISHED, q7_ceil_div(x->m, groups * steps));
     made last = {.when = {.finish = finish_rows,
@@ -124,24 +144,26 @@ Q7_INLINE void multiply_rows(const q7_gemm_block *x, int64_t each, const q7_bloc
                 .usual = usual,
                 .b = {.all = groups < (few ? 2 : GROUPS),
                       .largest = {_mm512_setzero_ps(), _mm512_setzero_ps()}},
-                .a = rows_at(x, 0, each, 0, first),
+                .a = known ? (rows){0} : rows_at(x, 0, each, 0, first),
                 .last = &last.when,
                 .of_block = of_block,
                 .units = q7_ceil_div(few ? TILE * few->bits / 8 : TILE, PLACES * groups),
                 .row_count = each / (first * PLACES - 1) + 1,
                 .added = each / (usual * PLACES - 1) + 1};
-    const int width = 2 * parts_of(kind) * Q7_PARTS_TILE;
-    bool odd = false;
     int other = 0;
-    point_at(&o.b, x, few, 0, 0, first);
+    if (goes_on)
+        go_on(&o.b);
+    else
+        point_at(&o.b, x, few, 0, 0, first);
     cut_units(&o.b, o.b.units, kind);
     cut_rows(&o.a, x, x->m);
     for (int64_t p = 0; p < panels; p++) {
-        const int64_t visit = !p ? first : in_tiles ? steps : usual;
+        const bool begins = !p && !goes_on;
+        const int64_t visit = begins ? first : in_tiles ? steps : usual;
         float *sums = q7_parts_room.sums[p % 2];
         for (int64_t step = 0; step < steps; step += visit) {
             const q7_bf16 *b = q7_parts_room.b[o.b.turn];
-            o.b.by_turns = p && in_tiles;
+            o.b.by_turns = !begins && in_tiles;
             if (step + visit < steps)
                 point_at(&o.b, x, few, p, step + visit, visit);
             else if (o.b.by_turns)
@@ -151,7 +173,8 @@ Q7_INLINE void multiply_rows(const q7_gemm_block *x, int64_t each, const q7_bloc
             for (int64_t g = 0; g < groups; g++) {
                 const int64_t row = g * each, now = q7_min(visit, steps - step);
                 const bool more = g + 1 < groups;
-                if (!p) o.a = rows_at(x, more ? g + 1 : 0, each, more ? step : step + visit, visit);
+                if (!p && !known)
+                    o.a = rows_at(x, more ? g + 1 : 0, each, more ? step : step + visit, visit);
                 float *to = few ? q7_parts_room.unscaled[other][0] : sums + row * NR;
                 BARRIER();
                 multipliers[kind][x->m - row > TILE](q7_parts_room.a[g] + step * Q7_PARTS_SIZE, b,
@@ -170,7 +193,7 @@ Q7_INLINE void multiply_rows(const q7_gemm_block *x, int64_t each, const q7_bloc
             }
             cut_units(&o.b, o.b.units, kind);
         }
-        if (!p) odd = find_odd(x->m);
+        if (!p && !known) find_odd(x->m);
         add_scaled(&o.blocks, Q7_PARTS_ROWS);
         finish_rows(&last.when, x->m);
         q7_gemm_epilogue epilogue;
@@ -178,14 +201,16 @@ Q7_INLINE void multiply_rows(const q7_gemm_block *x, int64_t each, const q7_bloc
             q7_gemm_part(x, 0, x->m, p * NR, q7_min(NR, x->n - p * NR), NR, &epilogue);
         if (!o.fit)
             multiply_without(&part, few, p);
-        else if (odd)
+        else if (q7_parts_room.any_odd)
             finish_odd(&part, sums, few, p);
         else {
             last.part = q7_gemm_part(&part, 0, x->m, 0, part.n, NR, &last.epilogue);
             last.sums = sums;
+            last.left = x->m;
         }
     }
     finish_rows(&last.when, x->m);
+    keep(x, few, &o.b);
 }
 
 static void multiply_kind(const q7_gemm_block *x, int64_t each, const q7_block_tile *few) {
@@ -218,6 +243,8 @@ static void multiply_blocks(const q7_gemm_block *x, const q7_block_tile *few) {
             part.b += k0 * x->b_stride;
             part.accumulate = x->accumulate || k0 > 0;
             if (k0 + part.k < x->k) part.epilogue = NULL;
+            if (part.k < x->k) part.a_id = 0;
+            if (!part.a_id) part.n_after = 0;
             if (few) rest = *few, rest.first = k0;
             multiply_kind(&part, each, few ? &rest : NULL);
         }

@@ -20,6 +20,11 @@ extern _Thread_local struct q7_parts_room {
     _Alignas(64) float tail[Q7_PARTS_STEP * NR]; /* of a panel that has no whole number of steps */
     __m512 largest[Q7_GEMM_TILE_ROWS];
     bool odd[Q7_GEMM_TILE_ROWS]; /* the row does not fit */
+    bool any_odd;
+    int64_t a_id;      /* of the rows whose parts are in a, or 0 */
+    const char *ahead; /* a panel whose first steps are in b[turn], for those rows, or NULL */
+    int turn;
+    __m512 largest_ahead[2]; /* of its columns so far */
 } q7_parts_room;
 
 /* Rows to cut, some steps of one at a time. */
@@ -59,11 +64,10 @@ Q7_INLINE void cut_rows(rows *r, const q7_gemm_block *x, int64_t count) {
     }
 }
 
-/* Whether any of the rows, which are cut, does not fit: q7_parts_room.odd. */
-static bool find_odd(int64_t m) {
-    bool any = false;
+/* Which of the rows, which are cut, do not fit. */
+static void find_odd(int64_t m) {
+    q7_parts_room.any_odd = false;
     for (int64_t i = 0; i < m; i++)
-        any |= q7_parts_room.odd[i] = !q7_row_fits(q7_parts_room.largest[i]);
-    return any;
+        q7_parts_room.any_odd |= q7_parts_room.odd[i] = !q7_row_fits(q7_parts_room.largest[i]);
 }
 #endif
