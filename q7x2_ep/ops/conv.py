@@ -54,7 +54,7 @@ from q7x2_ep.ops.winograd import (
 MIN_FILTERS, MIN_GROUPED = 8, 4  # of the only group; of one of several
 MAX_DIRECT = 1 << 15  # weights of a group: 128 KB of L2
 MAX_PLANES = 4
-MIN_TILED = 96, 128, 1 << 15  # channels, filters, weights
+MIN_TILED = 96, 160, 1 << 15  # channels, filters, weights
 WIDE = 160, 256  # channels, filters: one of the two may be fewer, unless pixels are few
 FEW_PIXELS = 64
 TILE_STEP = 32  # channels at a time, the last of them filled up with zeros

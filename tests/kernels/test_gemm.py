@@ -309,6 +309,21 @@ def test_bits_beside_rows_that_do_not_fit_parts(row: KernelRow, odd: float) -> N
 
 
 @every_row
+@pytest.mark.parametrize("k", [K_BLOCK, TILE_K + 20, 2 * TILE_K + 40])
+def test_bits_beside_columns_that_do_not_fit_parts(row: KernelRow, k: int) -> None:
+    """A task goes on with the panel where the one before it ended, whichever threads have them."""
+    m, n = 80, 14 * row.nr + 5
+    a, b, bias, residual = normal(m, k), normal(k, n), normal(n), normal(m, n)
+    b[:, [row.nr - 1, 5 * row.nr, 5 * row.nr + 2, 12 * row.nr + 3]] *= np.float32(1e-20)
+    packed = pack(row, b)
+    c = gemm(row, a, packed, n, bias, residual)
+    check(gemm(row, a, packed, n), a, b)
+    for threads in (2, 3, 4, 5, 8):
+        again = gemm(row, a, packed, n, bias, residual, threads=threads)
+        assert again.tobytes() == c.tobytes(), threads
+
+
+@every_row
 @pytest.mark.parametrize("m,k", [(16, 9), (30, 1100), (64, 40), (90, 70)])
 def test_nan_and_inf_spread_to_their_row_and_column_only(row: KernelRow, m: int, k: int) -> None:
     n = 2 * row.nr + 3

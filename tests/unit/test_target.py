@@ -81,7 +81,8 @@ def test_convolutions_are_not_in_tiles(x, w, op):
         ("1,192,7,7", "192,192,1,1", "", "avx512"),
         ("1,128,7,7", "512,128,1,1", "", "avx512"),
         ("1,192,7,7", "256,192,1,1", "", "amx"),
-        ("1,256,56,56", "128,256,1,1", "", "amx"),
+        ("1,512,28,28", "128,512,1,1", "", "avx512"),
+        ("1,512,28,28", "160,512,1,1", "", "amx"),
     ],
 )
 def test_products_are_in_tiles_where_they_are_large_and_windows_are_few(x, w, attrs, isa):
