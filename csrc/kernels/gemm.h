@@ -48,12 +48,11 @@ typedef struct q7_gemm_block {
     int64_t k_block; /* in [1, Q7_GEMM_K_BLOCK] */
     const float *a;  /* (m, k) */
     int64_t a_row_stride, a_k_stride;
-    int64_t a_id; /* of a alone: amx keeps its parts for the next block of the same id; or 0 */
-    int64_t
-        n_after; /* packed: columns that follow those of b, and may be read ahead of that block */
-    const float *b;         /* (k, n) */
-    int64_t b_stride;       /* between rows of b */
-    bool b_packed;          /* b_stride is nr, and columns up to a multiple of nr may be read */
+    int64_t a_id;     /* of a alone: amx keeps its parts for the next block of the same id; or 0 */
+    int64_t n_after;  /* packed: columns behind those of b, which may be read as well */
+    const float *b;   /* (k, n) */
+    int64_t b_stride; /* between rows of b */
+    bool b_packed;    /* b_stride is nr, and columns up to a multiple of nr may be read */
     int64_t b_panel_stride; /* packed: between panels */
     int64_t b_dtype;        /* packed: Q7_F16 or Q7_BF16, where elements are half a float: so are
                                both strides; else floats */

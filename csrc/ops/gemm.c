@@ -36,7 +36,7 @@ q7_cut q7_cut_for_tiles(const q7_call *call, int64_t rows, int64_t k, int64_t pa
     const int64_t least = q7_ceil_div(row_tiles, Q7_GEMM_TILE_ROWS / Q7_TALL);
     const int64_t most = q7_max(least, q7_min(row_tiles / LEAST_TILES, least + call->threads));
     const bool kept = k <= Q7_GEMM_TILE_K;
-    const int64_t lag = q7_max(0, call->threads - (kept && call->threads > 1 ? 0 : 2));
+    const int64_t lag = call->threads < 2 ? 0 : kept ? call->threads : call->threads - 2;
     q7_cut best = {0};
     int64_t best_time = INT64_MAX;
     for (int64_t blocks = least; blocks <= most; blocks++)

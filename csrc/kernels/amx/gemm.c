@@ -7,6 +7,9 @@
  * parts are in two places by turns, which stay in L1. Few rows, a that is not contiguous along k, and what
  * does not fit go to the kernels of AVX-512.
  *
+ * A block whose rows have an id leaves them in parts, and what it has cut of the panel behind its own: the
+ * next block of that id on this thread cuts no rows, and if it begins there, goes on with that panel.
+ *
  * Fewer parts of b are fewer products: six for a float, five for a float16, three for a bfloat16, with the
  * same bits. Weights of a few bits have three as well; a visit is of one block then, and its sums are
  * multiplied by the scales of the block as they are added. */

@@ -83,7 +83,7 @@ static void cut_tile(block *all, int64_t tile, const float *zeros) {
 }
 
 static void cut_tiles(block *all, const q7_winograd_block *part) {
-    q7_parts_room.a_id = 0;
+    q7_parts_room.a_id = 0; /* the rows that a product has left there are gone */
     memset(part->room, 0, (size_t)all->x->C * sizeof(float));
     for (int64_t i = 0; i < all->tiles; i++) {
         all->place[i] =
