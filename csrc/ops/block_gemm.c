@@ -15,7 +15,7 @@ typedef struct block_job {
     bool in_tiles;
     int64_t panels, chunks;
     int64_t tile, row_tiles, row_blocks; /* rows of a tile */
-    int64_t first_id;                    /* of blocks of rows, in tiles */
+    int64_t first_id;                    /* of rows in tiles, or 0 */
 } block_job;
 
 static int64_t zero_bytes(const q7_block_gemm_args *x) {
@@ -23,8 +23,7 @@ static int64_t zero_bytes(const q7_block_gemm_args *x) {
 }
 
 /* Of one panel, or of several in tiles. */
-static void multiply(const block_job *job, q7_span panels, int64_t block, int64_t row, int64_t m,
-                     float *room) {
+static void multiply(const block_job *job, q7_span panels, int64_t row, int64_t m, float *room) {
     const q7_block_gemm_args *x = job->x;
     const int64_t nr = job->call->nr, panel = panels.begin, column = panel * nr;
     const int64_t q_rows = q7_ceil_div(x->k * x->bits, 8), blocks = q7_ceil_div(x->k, x->block);
@@ -50,8 +49,8 @@ static void multiply(const block_job *job, q7_span panels, int64_t block, int64_
     if (m <= Q7_BLOCK_FEW || job->in_tiles) {
         t.gemm.k = x->k;
         t.gemm.a = (const float *)x->a + row * x->a_stride;
-        t.gemm.a_id = job->in_tiles ? job->first_id + block : 0;
-        t.gemm.n_after = x->n - column - t.gemm.n;
+        t.gemm.a_id = q7_id_of(job->first_id, row);
+        t.gemm.n_after = q7_max(0, x->n - panels.end * nr);
         t.gemm.epilogue = bias ? &biased : NULL;
         ((q7_block_gemm_kernel)job->call->kernel)(&t);
         return;
@@ -67,16 +66,15 @@ static void multiply(const block_job *job, q7_span panels, int64_t block, int64_
 
 static void block_task(void *arg, int64_t task, int64_t thread) {
     const block_job *job = arg;
-    const int64_t block = task / job->chunks;
     const q7_span panels = q7_span_of(job->panels, job->chunks, task % job->chunks);
-    const q7_span tiles = q7_span_of(job->row_tiles, job->row_blocks, block);
+    const q7_span tiles = q7_span_of(job->row_tiles, job->row_blocks, task / job->chunks);
     const int64_t row = tiles.begin * job->tile, end = q7_min(job->x->m, tiles.end * job->tile);
     float *room = (float *)job->x->room + thread * Q7_BLOCK_GEMM_K * job->call->nr;
     if (job->in_tiles)
-        multiply(job, panels, block, row, end - row, room);
+        multiply(job, panels, row, end - row, room);
     else
         for (int64_t p = panels.begin; p < panels.end; p++)
-            multiply(job, (q7_span){p, p + 1}, block, row, end - row, room);
+            multiply(job, (q7_span){p, p + 1}, row, end - row, room);
 }
 
 void q7_op_block_gemm(const q7_block_gemm_args *x, const q7_call *call) {
@@ -90,7 +88,7 @@ void q7_op_block_gemm(const q7_block_gemm_args *x, const q7_call *call) {
         const q7_cut cut = q7_cut_for_tiles(call, x->m, x->k, job.panels, Q7_GEMM_TILE_PANELS);
         job.row_blocks = cut.blocks;
         job.chunks = q7_ceil_div(job.panels, cut.chunk);
-        job.first_id = q7_new_ids(job.row_blocks);
+        job.first_id = q7_new_ids(x->m);
     } else {
         job.row_blocks = job.row_tiles;
         job.chunks = q7_chunks_of(call, job.panels, job.row_blocks, q7_tasks_of(call, work));

@@ -30,7 +30,7 @@ typedef struct conv_job {
     int64_t pixels, channels, filters, k; /* of the product; channels and filters of a group */
     int64_t run;                          /* floats side by side, of a tap */
     int64_t k_block, row_tiles, row_blocks, panels, chunks;
-    int64_t first_id; /* of blocks of rows in tiles, which are those of groups */
+    int64_t first_id; /* of rows in tiles, or 0: the pixels of each group */
 } conv_job;
 
 /* Where a window begins: in which image, and where in it; `at` counts floats of a line. */
@@ -132,10 +132,9 @@ static void copy_windows(const conv_job *job, const corner *corners, int64_t m, 
 }
 
 /* The product of rows [row, row + m) and some panels of a group, for k in [k0, k0 + k), of which all but
- * the first `some` are zeros. a: those rows, a_id: as in a q7_gemm_block. */
+ * the first `some` are zeros. a: those rows. */
 static void multiply(const conv_job *job, int64_t group, int64_t k0, int64_t k, int64_t some,
-                     q7_span panels, int64_t row, int64_t m, const float *a, int64_t a_stride,
-                     int64_t a_id) {
+                     q7_span panels, int64_t row, int64_t m, const float *a, int64_t a_stride) {
     const q7_conv_last_args *x = &job->x;
     if (m == 0) return;
     const int64_t nr = job->call->nr, column = panels.begin * nr;
@@ -160,7 +159,7 @@ static void multiply(const conv_job *job, int64_t group, int64_t k0, int64_t k, 
         .a = a,
         .a_row_stride = a_stride,
         .a_k_stride = 1,
-        .a_id = a_id,
+        .a_id = q7_id_of(job->first_id, group * job->pixels + row),
         .n_after = q7_max(0, job->filters - panels.end * nr),
         .b = (const float *)x->w + (group * job->panels + panels.begin) * panel_stride + k0 * nr,
         .b_stride = nr,
@@ -191,8 +190,7 @@ static void conv_task(void *arg, int64_t task, int64_t thread) {
     corner corners[Q7_GEMM_ROWS];
     if (job->rows) {
         const float *a = job->rows + group * job->channels + row * job->row_stride;
-        const int64_t a_id = job->first_id ? job->first_id + task / job->chunks : 0;
-        multiply(job, group, 0, job->k, job->k, panels, row, m, a, job->row_stride, a_id);
+        multiply(job, group, 0, job->k, job->k, panels, row, m, a, job->row_stride);
         return;
     }
     corners_of(x, from, row, m, corners);
@@ -202,9 +200,9 @@ static void conv_task(void *arg, int64_t task, int64_t thread) {
         q7_span in = rows_inside(job, corners, m, k0, k);
         if (in.end < in.begin) in.end = in.begin;
         copy_windows(job, corners + in.begin, in.end - in.begin, k0, k, windows);
-        if (ends) multiply(job, group, k0, k, 0, panels, row, in.begin, windows, k, 0);
-        multiply(job, group, k0, k, k, panels, row + in.begin, in.end - in.begin, windows, k, 0);
-        if (ends) multiply(job, group, k0, k, 0, panels, row + in.end, m - in.end, windows, k, 0);
+        if (ends) multiply(job, group, k0, k, 0, panels, row, in.begin, windows, k);
+        multiply(job, group, k0, k, k, panels, row + in.begin, in.end - in.begin, windows, k);
+        if (ends) multiply(job, group, k0, k, 0, panels, row + in.end, m - in.end, windows, k);
     }
 }
 
@@ -295,6 +293,6 @@ void q7_op_conv_last(const q7_conv_last_args *x, const q7_call *call) {
     const int64_t longest = job.in_tiles ? Q7_GEMM_TILE_PANELS : Q7_GEMM_PANELS;
     const int64_t least = q7_ceil_div(job.panels, longest) * blocks;
     job.chunks = q7_chunks_of(call, job.panels, blocks, q7_max(least, tasks));
-    if (job.in_tiles) job.first_id = q7_new_ids(blocks);
+    if (job.in_tiles) job.first_id = q7_new_ids(job.pixels * x->groups);
     q7_parallel(call, blocks * job.chunks, conv_task, &job);
 }

@@ -19,9 +19,9 @@ enum {
     LEAST_TILES = 2, /* of those in a task: one may have too few rows to be made */
 };
 
-int64_t q7_new_ids(int64_t count) {
+int64_t q7_new_ids(int64_t rows) {
     static atomic_int_least64_t last;
-    return atomic_fetch_add_explicit(&last, count, memory_order_relaxed) + 1;
+    return atomic_fetch_add_explicit(&last, rows, memory_order_relaxed) + 1;
 }
 
 /* The time of a thread: where the product of 16 rows and a panel takes 1, cutting 16 rows into parts takes 2
@@ -104,8 +104,8 @@ void q7_gemm_task(const q7_gemm_job *job, int64_t task, float *sums) {
                                 .a = (const float *)x->a + row * x->a_stride + job->k0,
                                 .a_row_stride = x->a_stride,
                                 .a_k_stride = 1,
-                                .a_id = job->first_id ? job->first_id + block : 0,
-                                .n_after = job->columns - q7_min(last * nr, job->columns),
+                                .a_id = q7_id_of(job->first_id, row),
+                                .n_after = q7_max(0, job->columns - last * nr),
                                 .b = (const float *)x->b + (column * x->k + job->k0 * nr) / per,
                                 .b_stride = nr / per,
                                 .b_packed = true,
@@ -144,7 +144,6 @@ q7_gemm_job q7_gemm_job_of(const q7_gemm_args *x, int64_t k, const q7_call *call
                                              x->sums ? Q7_GEMM_PANELS : Q7_GEMM_TILE_PANELS);
         job.row_blocks = best.blocks;
         job.chunks = q7_ceil_div(job.panels, best.chunk);
-        job.first_id = q7_new_ids(job.row_blocks);
     } else if (large) {
         const int64_t least = q7_ceil_div(job.panels, Q7_GEMM_PANELS) * job.row_blocks;
         int64_t tasks = q7_tasks_of(call, work);
@@ -169,11 +168,12 @@ static void gemm_task(void *arg, int64_t task, int64_t thread) {
 }
 
 void q7_op_gemm(const q7_gemm_args *x, const q7_call *call) {
-    q7_gemm_job job = q7_gemm_job_of(x, k_at_a_time(x, call), call);
-    q7_parallel(call, job.tasks, gemm_task, &job);
-    for (job.k0 = job.k; job.k0 < x->k; job.k0 += job.k) {
-        job.k = q7_min(job.k, x->k - job.k0);
-        job.first_id = q7_new_ids(job.row_blocks);
+    const int64_t k = k_at_a_time(x, call);
+    q7_gemm_job job = q7_gemm_job_of(x, k, call);
+    do {
+        job.k = q7_min(k, x->k - job.k0);
+        if (call->mr == Q7_TALL) job.first_id = q7_new_ids(x->m);
         q7_parallel(call, job.tasks, gemm_task, &job);
-    }
+        job.k0 += job.k;
+    } while (job.k0 < x->k);
 }

@@ -13,7 +13,7 @@ typedef struct q7_gemm_job {
     int64_t k_block; /* k values summed at a time */
     int64_t k0, k;   /* that are multiplied now: all, or those of one block of tiles */
     int64_t tasks;
-    int64_t first_id; /* of blocks of rows, or 0 */
+    int64_t first_id; /* of rows in tiles, or 0 */
 } q7_gemm_job;
 
 enum { Q7_TALL = 32 }; /* rows of a tile of AMX, as kernels.def has them */
@@ -27,8 +27,12 @@ typedef struct q7_cut {
 q7_cut q7_cut_for_tiles(const q7_call *call, int64_t rows, int64_t k, int64_t panels,
                         int64_t longest);
 
-/* The first of so many a_id in a row that nothing else has. */
-int64_t q7_new_ids(int64_t count);
+/* The first of so many a_id in a row that nothing else has, one for each row of an operand; the a_id of a block
+ * is that of its first row. */
+int64_t q7_new_ids(int64_t rows);
+static inline int64_t q7_id_of(int64_t first_id, int64_t row) {
+    return first_id ? first_id + row : 0;
+}
 
 /* The floats that one thread needs for the sums of m rows. */
 static inline int64_t q7_gemm_sums(int64_t m, int64_t nr) {

@@ -71,10 +71,10 @@ static void multiply_without(const q7_gemm_block *x, const q7_block_tile *few, i
         q7_gemm_f32_avx512(x);
         return;
     }
-    const int64_t q_rows = q7_ceil_div(few->k * few->bits, 8), block = few->first / few->block;
+    const int64_t block = few->first / few->block;
     q7_block_tile t = *few;
     t.gemm = *x;
-    t.q += (panel * q_rows + few->first * few->bits / 8) * NR;
+    t.q = (const uint8_t *)panel_of(x, few, panel);
     t.scale += (panel * few->blocks + block) * NR;
     if (t.zero) t.zero = (const uint8_t *)t.zero + (panel * few->blocks + block) * NR;
     q7_block_gemm_f32_avx512(&t);
