@@ -6,11 +6,11 @@
 #include "ops/gemm_tasks.h"
 
 enum {
-    STEPS = 8,      /* of bands, at most */
     WORDS = 48,     /* of args */
     ROOM = 3 << 16, /* floats of all images between the steps: 768 KB of L2 */
-    AGAIN = 4,      /* at most one line in so many is computed again, where parts meet */
-    MORE = 8 /* a thread has about its share of lines if it has no more than one more in so many */
+    AGAIN = 4,      /* at most one line in so many is computed again, where threads meet */
+    MORE = 8, /* a thread has about its share of lines if it has no more than one more in so many */
+    LATELY_NS = 500000 /* what a thread did in so long is half of what its share follows */
 };
 
 /* Where an op has what an image op has, in words of its args; 0 where it has none. */
@@ -171,12 +171,6 @@ static span span_under(const q7_band_step *s, int64_t from, int64_t to) {
     return (span){begin, q7_max(begin, end)};
 }
 
-/* The lines of y in a part. */
-static span span_of_part(const q7_band_step *last, int64_t part, int64_t parts) {
-    const int64_t height = last->out_height;
-    return (span){height * part / parts, height * (part + 1) / parts};
-}
-
 /* Whether each part has pixels enough, and is one band, and all are even, if one of the steps wants that. */
 static bool parts_do(q7_band_step *steps, int64_t first, int64_t last, int64_t threads) {
     const q7_band_step *s = &steps[last];
@@ -203,16 +197,27 @@ static bool pays(q7_band_step *steps, int64_t first, int64_t last, int64_t threa
     return parts_do(steps, first, last, threads);
 }
 
+/* Lines of the last image that a part has at least: half of its share, and enough for all steps. */
+static int64_t fewest_of(const q7_band_step *steps, int64_t first, int64_t last, int64_t share) {
+    int64_t fewest = q7_ceil_div(share, 2);
+    for (int64_t i = first; i <= last; i++)
+        fewest = q7_max(fewest, q7_ceil_div(steps[i].least * steps[last].out_height,
+                                            steps[i].out_height * steps[i].out_width));
+    return q7_min(fewest, share);
+}
+
 static void settle(q7_band_step *steps, int64_t first, int64_t last, int64_t threads) {
-    const int64_t height = steps[last].out_height;
-    int64_t lines = 1;
-    while (lines < height && make_room(steps, first, last, lines + 1) <= ROOM) lines++;
     q7_band_step *s = &steps[first];
     s->last = last;
-    for (int64_t i = first + 1; i <= last; i++) steps[i].last = Q7_BANDS_INSIDE;
+    for (int64_t i = first + 1; i <= last; i++)
+        steps[i].last = Q7_BANDS_INSIDE, s->whole |= steps[i].whole;
+    const int64_t height = steps[last].out_height;
     s->parts = parts_of(&steps[last], threads);
-    const int64_t part = q7_ceil_div(height, s->parts);
-    s->lines = q7_ceil_div(part, q7_ceil_div(part, lines));
+    s->fewest = fewest_of(steps, first, last, height / s->parts);
+    const int64_t most = height - (s->parts - 1) * s->fewest; /* of a part */
+    int64_t lines = 1;
+    while (lines < most && make_room(steps, first, last, lines + 1) <= ROOM) lines++;
+    s->lines = lines;
     make_room(steps, first, last, s->lines);
 }
 
@@ -222,7 +227,7 @@ void q7_bands_find(const q7_plan *p, const unsigned char *image, const int64_t *
         steps[i] = describe(p, i, (const int64_t *)(const void *)(image + p->steps[i].args), values,
                             threads);
     for (int64_t i = 0, last; i < p->n_steps; i = last + 1) {
-        for (last = i; last - i + 1 < STEPS && p->links[last] >= 0; last++) {
+        for (last = i; last - i + 1 < Q7_BANDS_STEPS && p->links[last] >= 0; last++) {
             if (!steps[last].images || !steps[last + 1].images) break;
             const unsigned char *from = image + p->steps[last].args;
             const unsigned char *to = image + p->steps[last + 1].args;
@@ -264,14 +269,10 @@ typedef struct {
     const q7_call *calls;
     const q7_band_step *steps;
     int64_t first, last;
+    q7_band_thread *threads;
+    int64_t bands; /* of a part */
     int64_t *step_ns;
 } bands_job;
-
-/* The lines [from, to) of y that a step makes next, [begin, end) of x that they need; `kept`: the line
- * of y that its room begins with, if it has one. */
-typedef struct {
-    int64_t from, to, begin, end, kept;
-} lines;
 
 static void move(int64_t *args, int8_t at, int64_t bytes) { /* an operand, unless there is none */
     const int64_t address = word(args, at);
@@ -279,12 +280,12 @@ static void move(int64_t *args, int8_t at, int64_t bytes) { /* an operand, unles
 }
 
 /* The driver of step i on lines of an image. */
-static void run_lines(const bands_job *job, int64_t i, int64_t image, const lines *all,
+static void run_lines(const bands_job *job, int64_t i, int64_t image, const q7_band_lines *all,
                       int64_t thread) {
     const q7_band_step *s = &job->steps[i];
     const step_row *step = &job->plan->steps[i];
     const layout *at = &layouts[step->op];
-    const lines *now = &all[i - job->first];
+    const q7_band_lines *now = &all[i - job->first];
     int64_t args[WORDS];
     memcpy(args, job->image + step->args, (size_t)at->words * 8);
     const int64_t pixel = (image * s->out_height + now->from) * word(args, at->OW);
@@ -311,13 +312,13 @@ static void run_lines(const bands_job *job, int64_t i, int64_t image, const line
 
 /* Makes room for the lines that step i needs and the one before has not made yet: moves those that it
  * has to the front. */
-static void advance(const bands_job *job, int64_t i, lines *now, int64_t thread) {
+static void advance(const bands_job *job, int64_t i, q7_band_lines *now, int64_t thread) {
     const q7_band_step *s = &job->steps[i];
     const span needs = span_under(s, now->from, now->to);
     now->begin = needs.begin;
     now->end = needs.end;
     if (i == job->first) return;
-    lines *before = now - 1;
+    q7_band_lines *before = now - 1;
     const int64_t made = before->to;
     before->from = q7_max(now->begin, q7_min(made, now->end));
     before->to = now->end;
@@ -332,30 +333,91 @@ static void advance(const bands_job *job, int64_t i, lines *now, int64_t thread)
     before->kept = now->begin;
 }
 
+/* The lines of y in a part. */
+static span span_of_part(const bands_job *job, int64_t part) {
+    const bool last = part + 1 == job->steps[job->first].parts;
+    return (span){job->threads[part].begin,
+                  last ? job->steps[job->last].out_height : job->threads[part + 1].begin};
+}
+
 static void bands_task(void *arg, int64_t task, int64_t thread) {
     const bands_job *job = arg;
+    q7_band_thread *mine = &job->threads[thread];
+    q7_band_lines *all = mine->steps;
+    const int64_t bands = job->bands, tasks = job->steps[job->first].parts * bands;
+    const int64_t image = task / tasks, n = job->last - job->first;
+    const span part = span_of_part(job, task % tasks / bands);
+    const int64_t lines = q7_ceil_div(part.end - part.begin, bands);
+    const int64_t from = part.begin + task % bands * lines;
+    if (from >= part.end) return;
+    if (task != mine->task + 1 || task % tasks == 0) memset(all, 0, sizeof mine->steps);
+    mine->task = task;
+    all[n].from = from;
+    all[n].to = q7_min(from + lines, part.end);
+    for (int64_t i = n; i >= 0; i--) advance(job, job->first + i, &all[i], thread);
+    int64_t before = job->step_ns && thread == 0 ? q7_now_ns() : 0;
+    for (int64_t i = 0; i <= n; i++) {
+        if (all[i].from < all[i].to) run_lines(job, job->first + i, image, all, thread);
+        if (!before) continue;
+        const int64_t after = q7_now_ns();
+        job->step_ns[job->first + i] += after - before;
+        job->step_ns[job->first] -= after - before; /* what is left for it is waiting */
+        before = after;
+    }
+    mine->made += all[n].to - all[n].from;
+    mine->end_ns = q7_now_ns();
+}
+
+/* Cuts the lines of an image into parts. Those of several images are even. */
+static void cut(bands_job *job, int64_t threads) {
     const q7_band_step *s = &job->steps[job->first];
-    const int64_t image = task / s->parts, part = task % s->parts, n = job->last - job->first;
-    const span whole = span_of_part(&job->steps[job->last], part, s->parts);
-    lines all[STEPS] = {{0}};
-    for (int64_t line = whole.begin; line < whole.end; line += s->lines) {
-        all[n].from = line;
-        all[n].to = q7_min(line + s->lines, whole.end);
-        for (int64_t i = n; i >= 0; i--) advance(job, job->first + i, &all[i], thread);
-        int64_t before = job->step_ns && thread == 0 ? q7_now_ns() : 0;
-        for (int64_t i = 0; i <= n; i++) {
-            if (all[i].from < all[i].to) run_lines(job, job->first + i, image, all, thread);
-            if (!before) continue;
-            const int64_t after = q7_now_ns();
-            job->step_ns[job->first + i] += after - before;
-            job->step_ns[job->first] -= after - before; /* what is left for it is waiting */
-            before = after;
-        }
+    const int64_t height = job->steps[job->last].out_height;
+    const bool uneven = s->images == 1 && s->parts == threads;
+    int64_t begin = 0;
+    double share = 0; /* of this part and those before */
+    job->bands = 1;
+    for (int64_t part = 0; part < s->parts; part++) {
+        const int64_t behind = s->parts - part - 1; /* parts */
+        job->threads[part].begin = begin;
+        share += 1.0 / (double)s->parts + (uneven ? job->threads[part].lead : 0);
+        int64_t end = (int64_t)((double)height * share + 0.5);
+        end = q7_min(q7_max(end, begin + s->fewest), height - behind * s->fewest);
+        if (s->whole) end = q7_min(q7_max(end, height - behind * s->lines), begin + s->lines);
+        job->bands = q7_max(job->bands, q7_ceil_div(end - begin, s->lines));
+        begin = end;
+    }
+}
+
+/* Lines in a nanosecond of a region that began then. */
+static double rate_of(const q7_band_thread *t, int64_t begin_ns) {
+    return (double)t->made / (double)(t->end_ns - begin_ns + 1);
+}
+
+/* Moves each thread's lead towards what it was faster by in a region that began then. */
+static void compare(q7_band_thread *all, int64_t threads, int64_t begin_ns) {
+    double sum = 0;
+    int64_t end_ns = begin_ns;
+    for (int64_t i = 0; i < threads; i++) {
+        if (!all[i].made) return; /* was not there: by how much it is slower is not known */
+        sum += rate_of(&all[i], begin_ns);
+        end_ns = q7_max(end_ns, all[i].end_ns);
+    }
+    const double weight = (double)(end_ns - begin_ns) / (double)(end_ns - begin_ns + LATELY_NS);
+    for (int64_t i = 0; i < threads; i++) {
+        const double share = rate_of(&all[i], begin_ns) / sum;
+        all[i].lead += weight * (share - 1.0 / (double)threads - all[i].lead);
     }
 }
 
 void q7_bands_run(const q7_plan *plan, const unsigned char *image, const q7_call *calls,
-                  const q7_band_step *steps, int64_t first, int64_t *step_ns) {
-    bands_job job = {plan, image, calls, steps, first, steps[first].last, step_ns};
-    q7_parallel(&calls[first], steps[first].images * steps[first].parts, bands_task, &job);
+                  const q7_band_step *steps, int64_t first, q7_band_thread *threads,
+                  int64_t *step_ns) {
+    bands_job job = {plan, image, calls, steps, first, steps[first].last, threads, 1, step_ns};
+    const int64_t count = calls[first].threads;
+    cut(&job, count);
+    for (int64_t i = 0; i < count; i++) threads[i].task = -2, threads[i].made = 0;
+    const int64_t begin_ns = q7_now_ns();
+    q7_parallel(&calls[first], steps[first].images * steps[first].parts * job.bands, bands_task,
+                &job);
+    compare(threads, count, begin_ns);
 }

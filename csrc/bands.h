@@ -4,15 +4,16 @@
  *
  * A step is linked to the next where nothing else touches the image that it writes. Of such an image
  * each thread has room for a band; the lines that the next band needs as well are moved to its front.
- * A task is a part of the lines of an image, and computes what lies above it again. Every element is
- * the sum that it would be otherwise: drivers see images of fewer lines. Products that read all of their
- * weights for each band (conv_last) have one band to a part. Read exec.c first. */
+ * Each thread has a part of the lines, the larger the faster it was lately: others use the cores, too.
+ * A task is a band of a part, and a thread that has not made the one above it computes what it needs
+ * of that again. Every element is the sum that it would be otherwise: drivers see images of fewer
+ * lines. Where a step reads all of its weights for each band (conv_last), a part is one band. Read exec.c first. */
 #ifndef Q7_BANDS_H
 #define Q7_BANDS_H
 #include "arena.h"
 #include "plan.h"
 
-enum { Q7_BANDS_NONE = -1, Q7_BANDS_INSIDE = -2 };
+enum { Q7_BANDS_STEPS = 8 /* of bands, at most */, Q7_BANDS_NONE = -1, Q7_BANDS_INSIDE = -2 };
 
 /* What a step does to lines, for the bound shapes. Units: lines; floats. */
 typedef struct q7_band_step {
@@ -23,9 +24,25 @@ typedef struct q7_band_step {
     int64_t room;               /* lines of y that a thread has room for, where that is linked */
     int64_t slices[2];          /* bytes of its scratch for each thread */
     bool whole;                 /* it makes all lines of a part at once */
-    int64_t last;         /* the last step of the bands that this is the first of, or Q7_BANDS_* */
-    int64_t lines, parts; /* of the last image: in a band; tasks for each image */
+    int64_t last; /* the last step of the bands that this is the first of, or Q7_BANDS_* */
+    int64_t parts, fewest, lines; /* of the last image: parts, and lines: of a part at least, of a
+                                     band at most */
 } q7_band_step;
+
+/* The lines [from, to) of y that a step makes next, [begin, end) of x that they need; `kept`: the line
+ * of y that its room begins with, if it has one. */
+typedef struct q7_band_lines {
+    int64_t from, to, begin, end, kept;
+} q7_band_lines;
+
+/* What a thread is to do, has done, and how fast it is. */
+typedef struct q7_band_thread {
+    double lead;          /* its share of an image's lines, less that of the average thread */
+    int64_t begin;        /* the line that the part which is its own begins with */
+    int64_t made, end_ns; /* lines, when the last was done */
+    int64_t task;         /* the last */
+    q7_band_lines steps[Q7_BANDS_STEPS];
+} q7_band_thread;
 
 /* For each step the buffer of the image that it writes for the next alone, or -1. */
 void q7_bands_link(const q7_plan *plan, int64_t *links);
@@ -39,7 +56,9 @@ void q7_bands_find(const q7_plan *plan, const unsigned char *image, const int64_
 void q7_bands_adjust(const q7_plan *plan, const q7_band_step *steps, int64_t threads,
                      q7_interval *intervals);
 
-/* Runs the bands that begin with step `first`. step_ns: as for q7_profile. */
+/* Runs the bands that begin with step `first`. threads: as many as calls have, zero before the first
+ * run, kept from run to run. step_ns: as for q7_profile. */
 void q7_bands_run(const q7_plan *plan, const unsigned char *image, const q7_call *calls,
-                  const q7_band_step *steps, int64_t first, int64_t *step_ns);
+                  const q7_band_step *steps, int64_t first, q7_band_thread *threads,
+                  int64_t *step_ns);
 #endif

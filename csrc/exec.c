@@ -22,7 +22,8 @@ struct q7_context {
     q7_call *calls;
     q7_interval *intervals; /* one per buffer */
     q7_band_step *bands;    /* one per step */
-    int64_t *order;         /* scratch of placement */
+    q7_band_thread *band_threads;
+    int64_t *order; /* scratch of placement */
     unsigned char *arena;
     int64_t arena_bytes, reserved_bytes, allocations;
     int64_t *step_ns;
@@ -56,9 +57,11 @@ q7_status q7_context_create(const q7_plan *plan, int64_t threads, q7_context **c
         c->calls = calloc((size_t)plan->n_steps + 1, sizeof *c->calls);
         c->intervals = calloc((size_t)plan->n_buffers + 1, sizeof *c->intervals);
         c->bands = calloc((size_t)plan->n_steps + 1, sizeof *c->bands);
+        c->band_threads = calloc((size_t)threads, sizeof *c->band_threads);
         c->order = calloc((size_t)plan->n_buffers * 2 + 1, sizeof *c->order);
     }
-    if (!c || !c->values || !c->image || !c->calls || !c->intervals || !c->bands || !c->order) {
+    if (!c || !c->values || !c->image || !c->calls || !c->intervals || !c->bands ||
+        !c->band_threads || !c->order) {
         q7_context_destroy(c);
         return q7_fail(error, Q7_NO_MEMORY, -1, "no memory for a context");
     }
@@ -80,6 +83,7 @@ void q7_context_destroy(q7_context *context) {
     free(context->calls);
     free(context->intervals);
     free(context->bands);
+    free(context->band_threads);
     free(context->order);
     free(context->arena);
     free(context);
@@ -259,7 +263,7 @@ static bool run_step(q7_context *c, int64_t i) {
     q7_arena_poison(c->arena, c->arena_bytes, c->intervals, n, i);
 #endif
     if (c->bands[i].last >= 0)
-        q7_bands_run(c->plan, c->image, c->calls, c->bands, i, c->step_ns);
+        q7_bands_run(c->plan, c->image, c->calls, c->bands, i, c->band_threads, c->step_ns);
     else
         drivers[step->op](c->image + step->args, &c->calls[i]);
 #ifdef Q7_DEBUG

@@ -2,8 +2,8 @@
  *
  * A region (one q7_parallel) gives each thread an even run of the tasks, the same one whenever the
  * region is run, so that it finds in its own cache what it left there: rows of the step before,
- * panels of the run before. Who has done his own takes what is left of the others'. Workers join a
- * region if they are awake in time; the caller works too, closes the region when no task is left,
+ * panels of the run before. Who has done his own takes half of what another has left, from the end,
+ * so that both go on with tasks that lie side by side. Workers join a region if they are awake in time; the caller works too, closes the region when no task is left,
  * and waits only for workers that are inside it, so that a worker whose core is busy elsewhere
  * delays nobody before it has taken a task, and afterwards gets the caller's core: the caller sleeps
  * after a while of spinning, as idle workers do. Where a worker keeps the caller waiting for longer
@@ -42,10 +42,17 @@ enum { CREWS = 16 }; /* runs at once that can have workers */
 #define FIRST UINT64_C(0x8000)
 #define REGION UINT64_C(0x100000)
 
+/* The tasks [next, end) that are a thread's own, in one word. */
+typedef uint64_t tasks_left;
+static inline tasks_left run_of(int64_t next, int64_t end) {
+    return (uint64_t)end << 32 | (uint64_t)next;
+}
+static inline int64_t next_of(tasks_left t) { return (int64_t)(t & UINT32_MAX); }
+static inline int64_t end_of(tasks_left t) { return (int64_t)(t >> 32); }
+
 /* What one thread writes and others read: a cache line of its own. */
 typedef struct {
-    _Alignas(64) atomic_int_least64_t next; /* of the tasks that are its own in this region */
-    int64_t end;
+    _Alignas(64) atomic_uint_least64_t tasks;
 } seat;
 
 typedef struct {
@@ -107,17 +114,41 @@ static int64_t thread_of(uint64_t state, int64_t worker) {
     return thread < threads_of(state) ? thread : 0;
 }
 
+/* Does this thread's tasks. Returns how many. */
+static int64_t work_own(crew *c, int64_t thread) {
+    seat *s = &c->seats[thread];
+    for (int64_t done = 0;; done++) {
+        tasks_left t = atomic_load_explicit(&s->tasks, memory_order_relaxed);
+        do {
+            if (next_of(t) >= end_of(t)) return done;
+        } while (!atomic_compare_exchange_weak_explicit(&s->tasks, &t, t + 1, memory_order_relaxed,
+                                                        memory_order_relaxed));
+        c->fn(c->arg, next_of(t), thread);
+    }
+}
+
+/* Makes half of what another has left this thread's own, if anything is. */
+static bool take_half(crew *c, int64_t thread, int64_t other) {
+    seat *s = &c->seats[other];
+    tasks_left t = atomic_load_explicit(&s->tasks, memory_order_relaxed);
+    int64_t middle;
+    do {
+        if (next_of(t) >= end_of(t)) return false;
+        middle = next_of(t) + (end_of(t) - next_of(t)) / 2;
+    } while (!atomic_compare_exchange_weak_explicit(&s->tasks, &t, run_of(next_of(t), middle),
+                                                    memory_order_relaxed, memory_order_relaxed));
+    atomic_store_explicit(&c->seats[thread].tasks, run_of(middle, end_of(t)), memory_order_relaxed);
+    return true;
+}
+
 /* Does this thread's tasks, then those that others have left. Returns how many. */
 static int64_t work(crew *c, int64_t thread, int64_t threads) {
-    int64_t done = 0;
-    for (int64_t i = 0; i < threads; i++) {
-        seat *s = &c->seats[thread + i < threads ? thread + i : thread + i - threads];
-        while (atomic_load_explicit(&s->next, memory_order_relaxed) < s->end) {
-            const int64_t task = atomic_fetch_add_explicit(&s->next, 1, memory_order_relaxed);
-            if (task >= s->end) break;
-            c->fn(c->arg, task, thread);
-            done++;
-        }
+    int64_t done = work_own(c, thread);
+    for (int64_t i = 1; i < threads; i++) {
+        const int64_t other = thread + i < threads ? thread + i : thread + i - threads;
+        if (!take_half(c, thread, other)) continue;
+        done += work_own(c, thread);
+        i = 0; /* whom it has passed may have taken some since */
     }
     return done;
 }
@@ -252,8 +283,9 @@ static void open_region(crew *c, uint64_t state, int64_t tasks, q7_task fn, void
     c->fn = fn;
     c->arg = arg;
     for (int64_t i = 0; i < threads; i++) {
-        atomic_store_explicit(&c->seats[i].next, tasks * i / threads, memory_order_relaxed);
-        c->seats[i].end = tasks * (i + 1) / threads;
+        atomic_store_explicit(&c->seats[i].tasks,
+                              run_of(tasks * i / threads, tasks * (i + 1) / threads),
+                              memory_order_relaxed);
     }
     atomic_store(&c->state, state);
     if (atomic_load(&pool.sleepers) == 0) return;
@@ -293,7 +325,7 @@ static void run_inline(int64_t tasks, q7_task fn, void *arg) {
 
 void q7_parallel(const q7_call *call, int64_t tasks, q7_task fn, void *arg) {
     const int64_t wanted = q7_min(call->threads, tasks);
-    if (wanted < 2 || (!run.crew && !(run.crew = take_crew()))) {
+    if (wanted < 2 || tasks > UINT32_MAX || (!run.crew && !(run.crew = take_crew()))) {
         run_inline(tasks, fn, arg);
         return;
     }
