@@ -43,7 +43,7 @@ q7_cut q7_cut_for_tiles(const q7_call *call, int64_t rows, int64_t k, int64_t pa
         for (int64_t chunk = q7_min(panels, longest); chunk > 0; chunk--) {
             const int64_t tiles = q7_ceil_div(q7_ceil_div(rows, blocks), TILE);
             const int64_t tasks = blocks * q7_ceil_div(panels, chunk);
-            const int64_t begin = tiles / 2 + 2, cut = tiles * ROWS;
+            const int64_t begin = kept ? 1 : tiles / 2 + 2, cut = tiles * ROWS;
             const int64_t task = begin + (PANEL + tiles) * chunk + (kept ? 0 : cut);
             const int64_t once = kept ? cut * q7_ceil_div(blocks, call->threads) : 0;
             const int64_t in_turn = q7_ceil_div(tasks, call->threads);
