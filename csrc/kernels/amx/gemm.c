@@ -11,15 +11,14 @@
  * next block of that id on this thread cuts no rows, and if it begins there, goes on with that panel.
  *
  * Fewer parts of b are fewer products: six for a float, five for a float16, three for a bfloat16, with the
- * same bits. Weights of a few bits have three as well; a visit is of one block then, and its sums are
- * multiplied by the scales of the block as they are added. */
+ * same bits. Weights of a few bits have three as well; sums are those of one block then, and are multiplied
+ * by its scales as they are added. */
 #include "../gemm_finish.h"
 #include "products.h"
 
 enum {
-    FIRST = 2,    /* steps of a visit while rows are cut, which else is a whole panel, or */
-    LONGEST = 8,  /* of weights of a few bits whose block is longer, */
-    LONG = 4,     /* as many blocks as there are in so many steps, or one */
+    FIRST = 2,    /* steps of a visit while rows are cut, or a block; which else is a whole panel */
+    LONGEST = 8,  /* steps that are summed of weights of a few bits whose block is longer */
     FINISHED = 8, /* rows at a time, or more */
 };
 
@@ -104,7 +103,12 @@ typedef void multiplier(const q7_bf16 *a, const q7_bf16 *b, int64_t steps, bool 
 MULTIPLIER(FLOATS, false) MULTIPLIER(FLOATS, true)
 MULTIPLIER(F16, false) MULTIPLIER(F16, true)
 MULTIPLIER(BF16, false) MULTIPLIER(BF16, true)
-MULTIPLIER(BITS, false) MULTIPLIER(BITS, true)
+#define OF_BITS(two)                                                                                 \
+    static void multiply_BITS_##two(const q7_bf16 *a, const q7_bf16 *b, int64_t steps, bool add,     \
+                                    float *sums, beside *o) {                                        \
+        multiply_blocks_of(a, b, steps, two, add, sums, o);                                          \
+    }
+OF_BITS(false) OF_BITS(true)
 static multiplier *const multipliers[][2] = {
     [FLOATS] = {multiply_FLOATS_false, multiply_FLOATS_true},
     [F16] = {multiply_F16_false, multiply_F16_true},
@@ -131,13 +135,12 @@ Q7_INLINE void multiply_rows(const q7_gemm_block *x, int64_t each, const q7_bloc
                              const enum kind kind) {
     const int64_t groups = q7_ceil_div(x->m, each), panels = q7_ceil_div(x->n, NR);
     const int64_t steps = q7_ceil_div(x->k, Q7_PARTS_STEP);
-    const int64_t of_block = few ? q7_min(few->block / Q7_PARTS_STEP, LONGEST) : 0;
-    const int64_t of_visit = few ? q7_max(1, LONG / of_block) * of_block : 0;
-    const int64_t first = few ? of_visit : FIRST;
+    const int64_t of_block = few ? q7_min(few->block / Q7_PARTS_STEP, LONGEST) : 1;
+    const int64_t first = q7_ceil_div(FIRST, of_block) * of_block;
     const bool in_tiles = groups == 1 && steps > 1 && !few;
     const bool known = x->a_id && x->a_id == q7_parts_room.a_id;
     const bool goes_on = known && q7_parts_room.ahead == panel_of(x, few, 0);
-    const int64_t usual = few ? of_visit : in_tiles ? 1 : steps;
+    const int64_t usual = in_tiles ? 1 : steps, places = few && each <= TILE ? PLACES / 2 : PLACES;
     const int64_t finished = q7_max(FINISHED, q7_ceil_div(x->m, groups * steps));
     made last = {.when = {.finish = finish_rows,
                           .rows = finished,
@@ -150,10 +153,8 @@ Q7_INLINE void multiply_rows(const q7_gemm_block *x, int64_t each, const q7_bloc
                 .a = known ? (rows){0} : rows_at(x, 0, each, 0, first),
                 .last = &last.when,
                 .of_block = of_block,
-                .units = q7_ceil_div(few ? TILE * few->bits / 8 : TILE, PLACES * groups),
-                .row_count = each / (first * PLACES - 1) + 1,
-                .added = each / (usual * PLACES - 1) + 1};
-    int other = 0;
+                .units = q7_ceil_div(few ? TILE * few->bits / 8 : TILE, places * groups),
+                .row_count = each / (first * places - 1) + 1};
     if (goes_on)
         go_on(&o.b);
     else
@@ -178,26 +179,21 @@ Q7_INLINE void multiply_rows(const q7_gemm_block *x, int64_t each, const q7_bloc
                 const bool more = g + 1 < groups;
                 if (!p && !known)
                     o.a = rows_at(x, more ? g + 1 : 0, each, more ? step : step + visit, visit);
-                float *to = few ? q7_parts_room.unscaled[other][0] : sums + row * NR;
+                if (few) {
+                    o.scales = p * few->blocks;
+                    o.step = few->first / Q7_PARTS_STEP + step;
+                    o.rows = q7_min(each, x->m - row);
+                }
+                const bool two =
+                    few ? each > TILE : x->m - row > TILE; /* as tiles are configured */
                 BARRIER();
-                multipliers[kind][x->m - row > TILE](q7_parts_room.a[g] + step * Q7_PARTS_SIZE, b,
-                                                     now, step > 0 && !few, to, &o);
+                multipliers[kind][two](q7_parts_room.a[g] + step * Q7_PARTS_SIZE, b, now, step > 0,
+                                       sums + row * NR, &o);
                 cut_rows(&o.a, x, x->m);
-                if (!few) continue;
-                add_scaled(&o.blocks, Q7_PARTS_ROWS);
-                const int64_t block = (few->first + step * Q7_PARTS_STEP) / few->block;
-                o.blocks = (unscaled){.from = to,
-                                      .scale = few->scale + (p * few->blocks + block) * NR,
-                                      .to = sums + row * NR,
-                                      .blocks = q7_ceil_div(now, of_block),
-                                      .rows = q7_min(each, x->m - row),
-                                      .first = step == 0};
-                other = !other;
             }
             cut_units(&o.b, o.b.units, kind);
         }
         if (!p && !known) find_odd(x->m);
-        add_scaled(&o.blocks, Q7_PARTS_ROWS);
         finish_rows(&last.when, x->m);
         q7_gemm_epilogue epilogue;
         const q7_gemm_block part =
@@ -232,7 +228,7 @@ static void multiply_kind(const q7_gemm_block *x, int64_t each, const q7_block_t
 static void multiply_blocks(const q7_gemm_block *x, const q7_block_tile *few) {
     const int64_t groups = q7_ceil_div(x->m, Q7_PARTS_ROWS), blocks = q7_ceil_div(groups, GROUPS);
     const int64_t each = q7_ceil_div(x->m, groups);
-    q7_tiles_configure(q7_min(TILE, each), q7_max(1, each - TILE));
+    q7_tiles_configure(q7_min(TILE, each), each > TILE ? each - TILE : few ? each : 1);
     for (int64_t i = 0; i < blocks; i++) {
         const int64_t row = i * groups / blocks * each;
         const int64_t m = q7_min((i + 1) * groups / blocks * each, x->m) - row;

@@ -141,6 +141,45 @@ Q7_INLINE void q7_add_products(const bool two) {
     if (two) _tile_dpbf16ps(3, 5, 7);
 }
 
+/* Of 16 rows: sums in tiles 0 and 1, rows in 4, or 2, 3 and 5. `pair` is a constant. */
+Q7_INLINE void q7_zero_pair(const int pair) {
+    if (pair) {
+        _tile_zero(2);
+        _tile_zero(3);
+    } else {
+        _tile_zero(0);
+        _tile_zero(1);
+    }
+}
+
+Q7_INLINE void q7_load_rows_of(const q7_bf16 *a, const int pair) {
+    if (pair)
+        _tile_loadd(5, a, 64);
+    else
+        _tile_loadd(4, a, 64);
+}
+
+Q7_INLINE void q7_add_products_of(const int pair) {
+    if (pair) {
+        _tile_dpbf16ps(2, 5, 6);
+        _tile_dpbf16ps(3, 5, 7);
+    } else {
+        _tile_dpbf16ps(0, 4, 6);
+        _tile_dpbf16ps(1, 4, 7);
+    }
+}
+
+Q7_INLINE void q7_store_pair(float *to, int64_t stride, const int pair) {
+    if (pair) {
+        _tile_stored(2, to, 4 * stride);
+        _tile_stored(3, to + 16, 4 * stride);
+    } else {
+        _tile_stored(0, to, 4 * stride);
+        _tile_stored(1, to + 16, 4 * stride);
+    }
+    BARRIER();
+}
+
 /* A store of any tile in every step: one that comes more than a microsecond of products after the
  * last, as those of sums would, waits for 1000 cycles. */
 Q7_INLINE void q7_keep_stores_fast(float *unused) { _tile_stored(4, unused, 64); }

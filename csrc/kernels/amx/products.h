@@ -6,12 +6,12 @@
 
 enum { PLACES = 4 }; /* where AVX-512 works, in a step: behind loads, which it would delay */
 
-/* Sums of a group and of some blocks of weights, to add to those of the panel. */
+/* Sums of a block of weights, to add to those of the panel. */
 typedef struct unscaled {
-    const float *from, *scale; /* (blocks, Q7_PARTS_ROWS, NR), (blocks, NR) */
+    const float *from, *scale; /* (TILE, NR), (NR) */
     float *to;
-    int64_t blocks, rows; /* that are left */
-    bool first;           /* of the panel */
+    int64_t rows; /* that are left */
+    bool first;   /* of the panel */
 } unscaled;
 
 /* Sums of a panel, to finish some rows at a time: the head of what knows how. */
@@ -30,26 +30,20 @@ typedef struct beside {
     bool fit;             /* columns of the panel before */
     rows a;
     finishing *last;
-    unscaled blocks;
-    int64_t of_block;                /* steps of a block that are summed */
-    int64_t units, row_count, added; /* at each place */
+    int64_t of_block, scales; /* of BITS: steps that are summed; where those of the panel begin */
+    int64_t step, rows;       /* which step a visit begins with; of the group */
+    int64_t units, row_count; /* at each place */
 } beside;
 
 Q7_INLINE void add_scaled(unscaled *x, int64_t count) {
     const int64_t rows = q7_min(count, x->rows);
     for (int64_t i = 0; i < rows; i++, x->from += NR, x->to += NR) {
-        q7_f32 sum[VECTORS];
         Q7_UNROLL
-        for (int j = 0; j < VECTORS; j++)
-            sum[j] = x->first ? q7_set1(0.0f) : q7_load(x->to + j * Q7_W);
-        for (int64_t b = 0; b < x->blocks; b++) {
-            Q7_UNROLL
-            for (int j = 0; j < VECTORS; j++)
-                sum[j] = q7_fma(q7_load(x->from + b * Q7_PARTS_ROWS * NR + j * Q7_W),
-                                q7_load(x->scale + b * NR + j * Q7_W), sum[j]);
+        for (int j = 0; j < VECTORS; j++) {
+            const q7_f32 scale = q7_load(x->scale + j * Q7_W), from = q7_load(x->from + j * Q7_W);
+            const q7_f32 to = x->first ? q7_set1(0.0f) : q7_load(x->to + j * Q7_W);
+            q7_store(x->to + j * Q7_W, q7_fma(from, scale, to));
         }
-        Q7_UNROLL
-        for (int j = 0; j < VECTORS; j++) q7_store(x->to + j * Q7_W, sum[j]);
     }
     x->rows -= rows;
 }
@@ -58,7 +52,6 @@ Q7_INLINE void add_scaled(unscaled *x, int64_t count) {
 Q7_INLINE void work(beside *o, columns *b, int place, const enum kind kind) {
     cut_units(b, o->units, kind);
     cut_rows(&o->a, o->x, o->row_count);
-    if (kind == BITS) add_scaled(&o->blocks, o->added);
     if (place != 2 || ++o->last->waited < o->last->steps) return;
     o->last->waited = 0;
     o->last->finish(o->last, o->last->rows);
@@ -71,12 +64,11 @@ static void begin_panel(beside *o) {
     point_at(&o->b, o->x, o->few, ++o->panel, 0, o->usual);
 }
 
-/* sums (up to 32, NR), or (up to 16, NR) unless `two`, = or += a @ b; of BITS as many sums as there are blocks. */
+/* sums (up to 32, NR), or (up to 16, NR) unless `two`, = or += a @ b. */
 Q7_INLINE void multiply(const q7_bf16 *a, const q7_bf16 *b, int64_t steps, const enum kind kind,
                         const bool two, bool add, float *sums, beside *o) {
     const int parts = parts_of(kind);
     const bool by_turns = o->b.by_turns;
-    int64_t of_block = o->of_block;
     columns next = o->b;
     q7_load_rows(a, 2, two);
     q7_load_columns(b, 0);
@@ -114,13 +106,79 @@ Q7_INLINE void multiply(const q7_bf16 *a, const q7_bf16 *b, int64_t steps, const
                                       : q7_parts_room.b[0];
         q7_load_rows(a, 2, two);
         q7_load_columns(b, 0);
-        if (kind != BITS || --of_block) continue;
-        of_block = o->of_block;
-        q7_store_sums(sums, NR, two);
-        q7_zero_sums(two);
-        sums += Q7_PARTS_ROWS * NR;
     }
     q7_store_sums(sums, NR, two);
+    o->b = next;
+}
+
+/* The product of 16 rows by the steps of a block, less its scale, and what is in hand: sums of the block
+ * before are stored, which waits for its products alone, and those of the one before that are added. */
+typedef struct in_hand {
+    unscaled stored, added;
+} in_hand;
+
+Q7_INLINE void multiply_block(const q7_bf16 *a, const q7_bf16 *b, int64_t steps, const bool has_b,
+                              const int pair, int place, const unscaled *sums, in_hand *hand,
+                              columns *next, beside *o) {
+    const int64_t count = TILE / 2 / steps + 1;
+    q7_zero_pair(pair);
+    for (int64_t i = 0; i < steps; i++, a += Q7_PARTS_SIZE, b += 2 * Q7_PARTS_TILE) {
+        if (!has_b || i > 0) q7_load_columns(b, 0);
+        q7_load_rows_of(a + 4 * Q7_PARTS_TILE, pair);
+        q7_add_products_of(pair);
+        if (i == 0 && hand->stored.rows) q7_store_pair(q7_parts_room.unscaled[!pair], NR, !pair);
+        q7_load_rows_of(a + 2 * Q7_PARTS_TILE, pair);
+        work(o, next, place, BITS);
+        q7_add_products_of(pair);
+        add_scaled(&hand->added, count);
+        q7_load_rows_of(a, pair);
+        work(o, next, place + 1, BITS);
+        q7_add_products_of(pair);
+        add_scaled(&hand->added, count);
+    }
+    hand->added = hand->stored;
+    hand->stored = *sums;
+}
+
+/* As multiply(), of BITS: sums of 16 rows and a block go through memory, where they are multiplied by its
+ * scales and added. */
+Q7_INLINE void multiply_blocks_of(const q7_bf16 *a, const q7_bf16 *b, int64_t steps, const bool two,
+                                  bool add, float *sums, beside *o) {
+    const int64_t of_scale = o->few->block / Q7_PARTS_STEP;
+    const float *scale = o->few->scale + o->scales * NR;
+    columns next = o->b;
+    in_hand hand = {.stored.rows = 0};
+    int pair = 0;
+    for (int64_t i = 0; i < steps; i += o->of_block) {
+        const int64_t now = q7_min(o->of_block, steps - i);
+        const unscaled block = {.from = q7_parts_room.unscaled[0],
+                                .scale = scale + (o->step + i) / of_scale * NR,
+                                .to = sums,
+                                .rows = q7_min(TILE, o->rows),
+                                .first = !add && i == 0};
+        const q7_bf16 *rows = a + i * Q7_PARTS_SIZE, *columns = b + i * 2 * Q7_PARTS_TILE;
+        unscaled other = block;
+        other.from = q7_parts_room.unscaled[1];
+        if (two) {
+            other.to += TILE * NR;
+            other.rows = q7_max(0, o->rows - TILE);
+            multiply_block(rows, columns, now, false, 0, 0, &block, &hand, &next, o);
+            multiply_block(rows + Q7_PARTS_TILE, columns, now, now == 1, 1, 2, &other, &hand, &next,
+                           o);
+            continue;
+        }
+        if (pair)
+            multiply_block(rows, columns, now, false, 1, 2, &other, &hand, &next, o);
+        else
+            multiply_block(rows, columns, now, false, 0, 2, &block, &hand, &next, o);
+        pair = !pair;
+    }
+    if (two || !pair)
+        q7_store_pair(q7_parts_room.unscaled[1], NR, 1);
+    else
+        q7_store_pair(q7_parts_room.unscaled[0], NR, 0);
+    add_scaled(&hand.added, TILE);
+    add_scaled(&hand.stored, TILE);
     o->b = next;
 }
 #endif

@@ -8,7 +8,6 @@ enum {
     TILE = 16, /* rows */
     GROUPS = Q7_GEMM_TILE_ROWS / Q7_PARTS_ROWS,
     STEPS = Q7_GEMM_TILE_K / Q7_PARTS_STEP,
-    BLOCKS = 4, /* of weights of a few bits that are multiplied in one visit, at most */
 };
 
 /* Of a thread, whatever it multiplies: 1.4 MB that stay in its L2 as far as they are used. */
@@ -16,7 +15,7 @@ extern _Thread_local struct q7_parts_room {
     _Alignas(64) q7_bf16 a[GROUPS][STEPS * Q7_PARTS_SIZE];
     _Alignas(64) q7_bf16 b[2][STEPS * Q7_PARTS_SIZE];
     _Alignas(64) float sums[2][Q7_GEMM_TILE_ROWS * NR];
-    _Alignas(64) float unscaled[2][BLOCKS][Q7_PARTS_ROWS * NR];
+    _Alignas(64) float unscaled[2][TILE * NR];
     _Alignas(64) float tail[Q7_PARTS_STEP * NR]; /* of a panel that has no whole number of steps */
     __m512 largest[Q7_GEMM_TILE_ROWS];
     bool odd[Q7_GEMM_TILE_ROWS]; /* the row does not fit */
