@@ -87,12 +87,17 @@ def nbits(
 
 
 def check(
-    model: bytes, weight: np.ndarray, bias: np.ndarray, dtype: str = "float32", rows: int = 3
+    model: bytes,
+    weight: np.ndarray,
+    bias: np.ndarray,
+    dtype: str = "float32",
+    rows: int = 3,
+    batch: int = 2,
 ) -> np.ndarray:
     """Runs the model natively, within the rounding of sums of k products."""
     K = len(weight)
     rng = np.random.default_rng(rows)
-    x = rng.standard_normal((2, rows, K)).astype(dtypes.BY_NUMPY[dtype].numpy)
+    x = rng.standard_normal((batch, rows, K)).astype(dtypes.BY_NUMPY[dtype].numpy)
     with q7x2_ep.InferenceSession(model) as session:
         ops = [step.op for step in session._session.plan.steps]  # one plan: nothing on the host
         (y,) = session.run(None, {"x": x})
@@ -128,12 +133,12 @@ def test_nbits_of_any_size(K: int, N: int, bits: int, block: int, rows: int) -> 
 @pytest.mark.parametrize("bits", [2, 4, 8])
 @pytest.mark.parametrize(
     "K, N, block",
-    [(1056, 65, 32), (2100, 33, 64), (1500, 40, 512), (2000, 9, 1024), (70, 200, 2048)],
+    [(1056, 129, 32), (2100, 150, 64), (1500, 130, 512), (2000, 9, 1024), (160, 300, 2048)],
 )
 def test_nbits_of_many_blocks(K: int, N: int, block: int, bits: int) -> None:
     """AMX sums some blocks at once, 1024 of k and 160 rows at a time."""
-    for rows in (4, 12, 33, 100):
-        check(*nbits(K, N, bits, block, "packed", bias=True), rows=rows)
+    for batch, rows in ((2, 4), (2, 12), (1, 33), (2, 33), (2, 100)):
+        check(*nbits(K, N, bits, block, "packed", bias=True), rows=rows, batch=batch)
 
 
 @pytest.mark.parametrize("bits", [4, 8])

@@ -142,8 +142,8 @@ Q7_INLINE void multiply_block(const q7_bf16 *a, const q7_bf16 *b, int64_t steps,
 
 /* As multiply(), of BITS: sums of 16 rows and a block go through memory, where they are multiplied by its
  * scales and added. */
-Q7_INLINE void multiply_blocks_of(const q7_bf16 *a, const q7_bf16 *b, int64_t steps, const bool two,
-                                  bool add, float *sums, beside *o) {
+Q7_INLINE void multiply_bits(const q7_bf16 *a, const q7_bf16 *b, int64_t steps, const bool two,
+                             bool add, float *sums, beside *o) {
     const int64_t of_scale = o->few->block / Q7_PARTS_STEP;
     const float *scale = o->few->scale + o->scales * NR;
     columns next = o->b;
@@ -156,21 +156,20 @@ Q7_INLINE void multiply_blocks_of(const q7_bf16 *a, const q7_bf16 *b, int64_t st
                                 .to = sums,
                                 .rows = q7_min(TILE, o->rows),
                                 .first = !add && i == 0};
-        const q7_bf16 *rows = a + i * Q7_PARTS_SIZE, *columns = b + i * 2 * Q7_PARTS_TILE;
+        const q7_bf16 *low = a + i * Q7_PARTS_SIZE, *at = b + i * 2 * Q7_PARTS_TILE;
         unscaled other = block;
         other.from = q7_parts_room.unscaled[1];
         if (two) {
             other.to += TILE * NR;
             other.rows = q7_max(0, o->rows - TILE);
-            multiply_block(rows, columns, now, false, 0, 0, &block, &hand, &next, o);
-            multiply_block(rows + Q7_PARTS_TILE, columns, now, now == 1, 1, 2, &other, &hand, &next,
-                           o);
+            multiply_block(low, at, now, false, 0, 0, &block, &hand, &next, o);
+            multiply_block(low + Q7_PARTS_TILE, at, now, now == 1, 1, 2, &other, &hand, &next, o);
             continue;
         }
         if (pair)
-            multiply_block(rows, columns, now, false, 1, 2, &other, &hand, &next, o);
+            multiply_block(low, at, now, false, 1, 2, &other, &hand, &next, o);
         else
-            multiply_block(rows, columns, now, false, 0, 2, &block, &hand, &next, o);
+            multiply_block(low, at, now, false, 0, 2, &block, &hand, &next, o);
         pair = !pair;
     }
     if (two || !pair)
