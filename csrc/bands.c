@@ -209,8 +209,10 @@ static int64_t fewest_of(const q7_band_step *steps, int64_t first, int64_t last,
 static void settle(q7_band_step *steps, int64_t first, int64_t last, int64_t threads) {
     q7_band_step *s = &steps[first];
     s->last = last;
-    for (int64_t i = first + 1; i <= last; i++)
-        steps[i].last = Q7_BANDS_INSIDE, s->whole |= steps[i].whole;
+    for (int64_t i = first + 1; i <= last; i++) {
+        steps[i].last = Q7_BANDS_INSIDE;
+        s->whole |= steps[i].whole;
+    }
     const int64_t height = steps[last].out_height;
     s->parts = parts_of(&steps[last], threads);
     s->fewest = fewest_of(steps, first, last, height / s->parts);
@@ -415,7 +417,10 @@ void q7_bands_run(const q7_plan *plan, const unsigned char *image, const q7_call
     bands_job job = {plan, image, calls, steps, first, steps[first].last, threads, 1, step_ns};
     const int64_t count = calls[first].threads;
     cut(&job, count);
-    for (int64_t i = 0; i < count; i++) threads[i].task = -2, threads[i].made = 0;
+    for (int64_t i = 0; i < count; i++) {
+        threads[i].task = -2; /* before none */
+        threads[i].made = 0;
+    }
     const int64_t begin_ns = q7_now_ns();
     q7_parallel(&calls[first], steps[first].images * steps[first].parts * job.bands, bands_task,
                 &job);

@@ -3,11 +3,12 @@
  * A region (one q7_parallel) gives each thread an even run of the tasks, the same one whenever the
  * region is run, so that it finds in its own cache what it left there: rows of the step before,
  * panels of the run before. Who has done his own takes half of what another has left, from the end,
- * so that both go on with tasks that lie side by side. Workers join a region if they are awake in time; the caller works too, closes the region when no task is left,
- * and waits only for workers that are inside it, so that a worker whose core is busy elsewhere
- * delays nobody before it has taken a task, and afterwards gets the caller's core: the caller sleeps
- * after a while of spinning, as idle workers do. Where a worker keeps the caller waiting for longer
- * than the region would have taken without it, regions run inline for a while.
+ * so that both go on with tasks that lie side by side. Workers join a region if they are awake in
+ * time; the caller works too, closes the region when no task is left, and waits only for workers
+ * that are inside it, so that a worker whose core is busy elsewhere delays nobody before it has
+ * taken a task, and afterwards gets the caller's core: the caller sleeps after a while of spinning,
+ * as idle workers do. Where a worker keeps the caller waiting for longer than the region would have
+ * taken without it, regions run inline for a while.
  *
  * A run takes a crew with its first region and keeps it to its end; workers are dealt out to the
  * crews of all runs under way like cards, and work for no other, so that n runs at once have an nth

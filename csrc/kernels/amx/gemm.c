@@ -106,7 +106,7 @@ MULTIPLIER(BF16, false) MULTIPLIER(BF16, true)
 #define OF_BITS(two)                                                                                 \
     static void multiply_BITS_##two(const q7_bf16 *a, const q7_bf16 *b, int64_t steps, bool add,     \
                                     float *sums, beside *o) {                                        \
-        multiply_bits(a, b, steps, two, add, sums, o);                                          \
+        multiply_bits(a, b, steps, two, add, sums, o);                                               \
     }
 OF_BITS(false) OF_BITS(true)
 static multiplier *const multipliers[][2] = {
