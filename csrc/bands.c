@@ -208,18 +208,19 @@ static int64_t fewest_of(const q7_band_step *steps, int64_t first, int64_t last,
 
 static void settle(q7_band_step *steps, int64_t first, int64_t last, int64_t threads) {
     q7_band_step *s = &steps[first];
+    bool whole = s->whole;
     s->last = last;
     for (int64_t i = first + 1; i <= last; i++) {
         steps[i].last = Q7_BANDS_INSIDE;
-        s->whole |= steps[i].whole;
+        whole |= steps[i].whole;
     }
     const int64_t height = steps[last].out_height;
     s->parts = parts_of(&steps[last], threads);
     s->fewest = fewest_of(steps, first, last, height / s->parts);
-    const int64_t most = height - (s->parts - 1) * s->fewest; /* of a part */
-    int64_t lines = 1;
-    while (lines < most && make_room(steps, first, last, lines + 1) <= ROOM) lines++;
-    s->lines = lines;
+    s->most = height - (s->parts - 1) * s->fewest;
+    s->lines = 1;
+    while (s->lines < s->most && make_room(steps, first, last, s->lines + 1) <= ROOM) s->lines++;
+    if (whole) s->most = s->lines;
     make_room(steps, first, last, s->lines);
 }
 
@@ -383,8 +384,8 @@ static void cut(bands_job *job, int64_t threads) {
         job->threads[part].begin = begin;
         share += 1.0 / (double)s->parts + (uneven ? job->threads[part].lead : 0);
         int64_t end = (int64_t)((double)height * share + 0.5);
-        end = q7_min(q7_max(end, begin + s->fewest), height - behind * s->fewest);
-        if (s->whole) end = q7_min(q7_max(end, height - behind * s->lines), begin + s->lines);
+        end = q7_max(end, q7_max(begin + s->fewest, height - behind * s->most));
+        end = q7_min(end, q7_min(begin + s->most, height - behind * s->fewest));
         job->bands = q7_max(job->bands, q7_ceil_div(end - begin, s->lines));
         begin = end;
     }

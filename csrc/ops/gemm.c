@@ -26,9 +26,9 @@ int64_t q7_new_ids(int64_t rows) {
 
 /* The time of a thread: where the product of 16 rows and a panel takes 1, cutting 16 rows into parts takes 2
  * and a panel 2, beginning with rows half of that product and 2. Rows whose k is one block are kept for the
- * task behind. The more threads there are, the likelier one of them lags, and shorter tasks leave others more
- * of its share: a quarter of a task for each thread, or beyond two if rows are not kept (docs/decisions.md
- * 64, 136). */
+ * task behind, which begins with 1. The more threads there are, the likelier one of them lags, and shorter
+ * tasks leave others more of its share: a quarter of a task for each thread, or beyond two if rows are not
+ * kept (docs/decisions.md 64, 136). */
 q7_cut q7_cut_for_tiles(const q7_call *call, int64_t rows, int64_t k, int64_t panels,
                         int64_t longest) {
     enum { TILE = 16, ROWS = 2, PANEL = 2, QUARTERS = 4 };

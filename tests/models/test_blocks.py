@@ -136,7 +136,7 @@ def test_nbits_of_any_size(K: int, N: int, bits: int, block: int, rows: int) -> 
     [(1056, 129, 32), (2100, 150, 64), (1500, 130, 512), (2000, 9, 1024), (160, 300, 2048)],
 )
 def test_nbits_of_many_blocks(K: int, N: int, block: int, bits: int) -> None:
-    """AMX sums some blocks at once, 1024 of k and 160 rows at a time."""
+    """AMX multiplies 16 rows by a block, and 1024 of k and 160 rows at a time."""
     for batch, rows in ((2, 4), (2, 12), (1, 33), (2, 33), (2, 100)):
         check(*nbits(K, N, bits, block, "packed", bias=True), rows=rows, batch=batch)
 

@@ -98,17 +98,15 @@ typedef void multiplier(const q7_bf16 *a, const q7_bf16 *b, int64_t steps, bool 
 #define MULTIPLIER(kind, two)                                                                        \
     static void multiply_##kind##_##two(const q7_bf16 *a, const q7_bf16 *b, int64_t steps, bool add, \
                                         float *sums, beside *o) {                                    \
-        multiply(a, b, steps, kind, two, add, sums, o);                                              \
+        if (kind == BITS)                                                                            \
+            multiply_bits(a, b, steps, two, add, sums, o);                                           \
+        else                                                                                         \
+            multiply(a, b, steps, kind, two, add, sums, o);                                          \
     }
 MULTIPLIER(FLOATS, false) MULTIPLIER(FLOATS, true)
 MULTIPLIER(F16, false) MULTIPLIER(F16, true)
 MULTIPLIER(BF16, false) MULTIPLIER(BF16, true)
-#define OF_BITS(two)                                                                                 \
-    static void multiply_BITS_##two(const q7_bf16 *a, const q7_bf16 *b, int64_t steps, bool add,     \
-                                    float *sums, beside *o) {                                        \
-        multiply_bits(a, b, steps, two, add, sums, o);                                               \
-    }
-OF_BITS(false) OF_BITS(true)
+MULTIPLIER(BITS, false) MULTIPLIER(BITS, true)
 static multiplier *const multipliers[][2] = {
     [FLOATS] = {multiply_FLOATS_false, multiply_FLOATS_true},
     [F16] = {multiply_F16_false, multiply_F16_true},
@@ -228,7 +226,7 @@ static void multiply_kind(const q7_gemm_block *x, int64_t each, const q7_block_t
 static void multiply_blocks(const q7_gemm_block *x, const q7_block_tile *few) {
     const int64_t groups = q7_ceil_div(x->m, Q7_PARTS_ROWS), blocks = q7_ceil_div(groups, GROUPS);
     const int64_t each = q7_ceil_div(x->m, groups);
-    q7_tiles_configure(q7_min(TILE, each), each > TILE ? each - TILE : few ? each : 1);
+    q7_tiles_configure(q7_min(TILE, each), each > TILE ? each - TILE : each);
     for (int64_t i = 0; i < blocks; i++) {
         const int64_t row = i * groups / blocks * each;
         const int64_t m = q7_min((i + 1) * groups / blocks * each, x->m) - row;

@@ -107,41 +107,7 @@ static inline bool q7_columns_fit(const __m512 largest[2]) {
     return (q7_parts_fit(largest[0]) & q7_parts_fit(largest[1])) == 0xffff;
 }
 
-/* Tiles 0 to 3 are sums, 4 and 5 rows of a, 6 and 7 columns of b; of 32 rows, or of 16 unless `two`,
- * which is a constant where these are inlined. */
-Q7_INLINE void q7_zero_sums(const bool two) {
-    _tile_zero(0);
-    _tile_zero(1);
-    if (two) _tile_zero(2);
-    if (two) _tile_zero(3);
-}
-
-Q7_INLINE void q7_load_sums(const float *from, int64_t stride, const bool two) {
-    _tile_loadd(0, from, 4 * stride);
-    _tile_loadd(1, from + 16, 4 * stride);
-    if (two) _tile_loadd(2, from + 16 * stride, 4 * stride);
-    if (two) _tile_loadd(3, from + 16 * stride + 16, 4 * stride);
-}
-
-/* a and b: steps. */
-Q7_INLINE void q7_load_rows(const q7_bf16 *a, int part, const bool two) {
-    _tile_loadd(4, a + 2 * part * Q7_PARTS_TILE, 64);
-    if (two) _tile_loadd(5, a + (2 * part + 1) * Q7_PARTS_TILE, 64);
-}
-
-Q7_INLINE void q7_load_columns(const q7_bf16 *b, int part) {
-    _tile_loadd(6, b + 2 * part * Q7_PARTS_TILE, 64);
-    _tile_loadd(7, b + (2 * part + 1) * Q7_PARTS_TILE, 64);
-}
-
-Q7_INLINE void q7_add_products(const bool two) {
-    _tile_dpbf16ps(0, 4, 6);
-    _tile_dpbf16ps(1, 4, 7);
-    if (two) _tile_dpbf16ps(2, 5, 6);
-    if (two) _tile_dpbf16ps(3, 5, 7);
-}
-
-/* Of 16 rows: sums in tiles 0 and 1, rows in 4, or 2, 3 and 5. `pair` is a constant. */
+/* Of 16 rows: sums in tiles 0 and 1, rows in 4; of the other pair 2, 3 and 5. `pair` is a constant. */
 Q7_INLINE void q7_zero_pair(const int pair) {
     if (pair) {
         _tile_zero(2);
@@ -177,7 +143,36 @@ Q7_INLINE void q7_store_pair(float *to, int64_t stride, const int pair) {
         _tile_stored(0, to, 4 * stride);
         _tile_stored(1, to + 16, 4 * stride);
     }
-    BARRIER();
+}
+
+/* Tiles 0 to 3 are sums, 4 and 5 rows of a, 6 and 7 columns of b; of 32 rows, or of 16 unless `two`,
+ * which is a constant where these are inlined. */
+Q7_INLINE void q7_zero_sums(const bool two) {
+    q7_zero_pair(0);
+    if (two) q7_zero_pair(1);
+}
+
+Q7_INLINE void q7_load_sums(const float *from, int64_t stride, const bool two) {
+    _tile_loadd(0, from, 4 * stride);
+    _tile_loadd(1, from + 16, 4 * stride);
+    if (two) _tile_loadd(2, from + 16 * stride, 4 * stride);
+    if (two) _tile_loadd(3, from + 16 * stride + 16, 4 * stride);
+}
+
+/* a and b: steps. */
+Q7_INLINE void q7_load_rows(const q7_bf16 *a, int part, const bool two) {
+    q7_load_rows_of(a + 2 * part * Q7_PARTS_TILE, 0);
+    if (two) q7_load_rows_of(a + (2 * part + 1) * Q7_PARTS_TILE, 1);
+}
+
+Q7_INLINE void q7_load_columns(const q7_bf16 *b, int part) {
+    _tile_loadd(6, b + 2 * part * Q7_PARTS_TILE, 64);
+    _tile_loadd(7, b + (2 * part + 1) * Q7_PARTS_TILE, 64);
+}
+
+Q7_INLINE void q7_add_products(const bool two) {
+    q7_add_products_of(0);
+    if (two) q7_add_products_of(1);
 }
 
 /* A store of any tile in every step: one that comes more than a microsecond of products after the
@@ -185,10 +180,8 @@ Q7_INLINE void q7_store_pair(float *to, int64_t stride, const int pair) {
 Q7_INLINE void q7_keep_stores_fast(float *unused) { _tile_stored(4, unused, 64); }
 
 Q7_INLINE void q7_store_sums(float *to, int64_t stride, const bool two) {
-    _tile_stored(0, to, 4 * stride);
-    _tile_stored(1, to + 16, 4 * stride);
-    if (two) _tile_stored(2, to + 16 * stride, 4 * stride);
-    if (two) _tile_stored(3, to + 16 * stride + 16, 4 * stride);
+    q7_store_pair(to, stride, 0);
+    if (two) q7_store_pair(to + 16 * stride, stride, 1);
     BARRIER();
 }
 #endif

@@ -111,6 +111,11 @@ Q7_INLINE void multiply(const q7_bf16 *a, const q7_bf16 *b, int64_t steps, const
     o->b = next;
 }
 
+Q7_INLINE void store_unscaled(const int pair) {
+    q7_store_pair(q7_parts_room.unscaled[pair], NR, pair);
+    BARRIER();
+}
+
 /* The product of 16 rows by the steps of a block, less its scale, and what is in hand: sums of the block
  * before are stored, which waits for its products alone, and those of the one before that are added. */
 typedef struct in_hand {
@@ -118,7 +123,7 @@ typedef struct in_hand {
 } in_hand;
 
 Q7_INLINE void multiply_block(const q7_bf16 *a, const q7_bf16 *b, int64_t steps, const bool has_b,
-                              const int pair, int place, const unscaled *sums, in_hand *hand,
+                              const int pair, int place, unscaled sums, in_hand *hand,
                               columns *next, beside *o) {
     const int64_t count = TILE / 2 / steps + 1;
     q7_zero_pair(pair);
@@ -126,7 +131,7 @@ Q7_INLINE void multiply_block(const q7_bf16 *a, const q7_bf16 *b, int64_t steps,
         if (!has_b || i > 0) q7_load_columns(b, 0);
         q7_load_rows_of(a + 4 * Q7_PARTS_TILE, pair);
         q7_add_products_of(pair);
-        if (i == 0 && hand->stored.rows) q7_store_pair(q7_parts_room.unscaled[!pair], NR, !pair);
+        if (i == 0 && hand->stored.rows) store_unscaled(!pair);
         q7_load_rows_of(a + 2 * Q7_PARTS_TILE, pair);
         work(o, next, place, BITS);
         q7_add_products_of(pair);
@@ -137,7 +142,8 @@ Q7_INLINE void multiply_block(const q7_bf16 *a, const q7_bf16 *b, int64_t steps,
         add_scaled(&hand->added, count);
     }
     hand->added = hand->stored;
-    hand->stored = *sums;
+    hand->stored = sums;
+    hand->stored.from = q7_parts_room.unscaled[pair];
 }
 
 /* As multiply(), of BITS: sums of 16 rows and a block go through memory, where they are multiplied by its
@@ -151,31 +157,29 @@ Q7_INLINE void multiply_bits(const q7_bf16 *a, const q7_bf16 *b, int64_t steps, 
     int pair = 0;
     for (int64_t i = 0; i < steps; i += o->of_block) {
         const int64_t now = q7_min(o->of_block, steps - i);
-        const unscaled block = {.from = q7_parts_room.unscaled[0],
-                                .scale = scale + (o->step + i) / of_scale * NR,
+        const unscaled block = {.scale = scale + (o->step + i) / of_scale * NR,
                                 .to = sums,
                                 .rows = q7_min(TILE, o->rows),
                                 .first = !add && i == 0};
         const q7_bf16 *low = a + i * Q7_PARTS_SIZE, *at = b + i * 2 * Q7_PARTS_TILE;
-        unscaled other = block;
-        other.from = q7_parts_room.unscaled[1];
         if (two) {
+            unscaled other = block;
             other.to += TILE * NR;
             other.rows = q7_max(0, o->rows - TILE);
-            multiply_block(low, at, now, false, 0, 0, &block, &hand, &next, o);
-            multiply_block(low + Q7_PARTS_TILE, at, now, now == 1, 1, 2, &other, &hand, &next, o);
+            multiply_block(low, at, now, false, 0, 0, block, &hand, &next, o);
+            multiply_block(low + Q7_PARTS_TILE, at, now, now == 1, 1, 2, other, &hand, &next, o);
             continue;
         }
         if (pair)
-            multiply_block(low, at, now, false, 1, 2, &other, &hand, &next, o);
+            multiply_block(low, at, now, false, 1, 2, block, &hand, &next, o);
         else
-            multiply_block(low, at, now, false, 0, 2, &block, &hand, &next, o);
+            multiply_block(low, at, now, false, 0, 2, block, &hand, &next, o);
         pair = !pair;
     }
     if (two || !pair)
-        q7_store_pair(q7_parts_room.unscaled[1], NR, 1);
+        store_unscaled(1);
     else
-        q7_store_pair(q7_parts_room.unscaled[0], NR, 0);
+        store_unscaled(0);
     add_scaled(&hand.added, TILE);
     add_scaled(&hand.stored, TILE);
     o->b = next;
