@@ -21,8 +21,7 @@
  *     y[1] = m[1] - m[2] - m[3]    m[3] += d[j + 1] (-w[j])
  *
  * w holds the matrices G w G^T, below one another, as packed panels. Channels are summed in blocks of
- * Q7_WINOGRAD_K_BLOCK; amx sums all of them at once, in squares of stride 1 and one plane, all it has.
- * room: q7_winograd_room floats, which are enough for a line of zeros and two panels of products, too. */
+ * Q7_WINOGRAD_K_BLOCK. room: q7_winograd_room floats. */
 #ifndef Q7_WINOGRAD_H
 #define Q7_WINOGRAD_H
 #include "../abi.h"

@@ -41,7 +41,6 @@ from q7x2_ep.ops.window import (
     window_guards,
 )
 from q7x2_ep.ops.winograd import (
-    is_cut,
     is_winograd,
     parts_of,
     tiled_axes,
@@ -54,12 +53,11 @@ from q7x2_ep.ops.winograd import (
 MIN_FILTERS, MIN_GROUPED = 8, 4  # of the only group; of one of several
 MAX_DIRECT = 1 << 15  # weights of a group: 128 KB of L2
 MAX_PLANES = 4
-MIN_TILED = 96, 160, 1 << 15  # channels, filters, weights
-WIDE = 160, 256  # channels, filters: one of the two may be fewer, unless pixels are few
-FEW_PIXELS = 64
-TILE_STEP = 32  # channels at a time, the last of them filled up with zeros
+MIN_TILED = 96, 256, 1 << 15  # channels, filters, weights
+MIN_TILED_PIXELS = 65
+TILE_STEP = 32  # channels at a time, the last of them filled up with zeros: a loss if
+NARROW = 160  # are more
 MAX_FORMED = 1 << 19  # floats of an image's windows: 2 MB
-READING = 1 << 18  # channels times filters for few pixels
 MIN_GATED = 5  # pixels to a filter where its weights take the gates
 
 
@@ -209,7 +207,7 @@ def conv_step(
     It reads and writes images whose channels lie side by side. Where there are few filters to a
     group, most of a panel would be empty: then it works on planes, and rows of filters, unless x
     has no planes.
-    What AMX multiplies in tiles: docs/decisions.md 89, 122, 126 and 127.
+    What AMX multiplies in tiles: docs/decisions.md 89, 122, 126, 127 and 139.
     """
     require_dtype(node, node.inputs[0].dtype, F32)
     if is_flat(node, b):
@@ -239,7 +237,7 @@ def conv_step(
         b.step("conv", kernel="gemm", tiles=False, M=w.shape[0], groups=groups, **fields)
     elif is_direct(node, spec) and (gate is not None or not tiles):  # has weights for each image
         direct_step(node, b, fields, residual)
-    elif is_winograd(node, spec) and not (tiles and reads_weights(node, spec)):
+    elif is_winograd(node, spec):
         winograd_step(node, b, fields, residual)
     else:
         filters, channels, taps = w.shape[0], w.shape[1], product(w.shape[2:])
@@ -266,7 +264,7 @@ def is_pointwise(node: Node, spec: dict[str, Dim]) -> bool:
 def is_tiled(node: Node, b: Any, spec: dict[str, Dim]) -> bool:
     """Whether AMX multiplies floats, and a convolution is large enough for it, and one of pixels
     as they lie, or has windows that stay in L2. What a product takes besides its tiles, as
-    cutting rows, wants enough of them: only one of pixels, channels and filters may be few.
+    cutting rows, wants enough of them.
     """
     w = node.inputs[1]
     filters, channels = w.shape[:2]
@@ -275,20 +273,13 @@ def is_tiled(node: Node, b: Any, spec: dict[str, Dim]) -> bool:
     if any(n < least for n, least in zip((channels, filters, product(w.shape)), MIN_TILED)):
         return False
     pixels = spec["OD"] * spec["OH"] * spec["OW"]
-    few = isinstance(pixels, int) and pixels <= FEW_PIXELS
-    narrow = channels < WIDE[0]
-    if few + narrow + (filters < WIDE[1]) > 1 or (narrow and channels % TILE_STEP):
+    if isinstance(pixels, int) and pixels < MIN_TILED_PIXELS:
+        return False
+    if channels < NARROW and channels % TILE_STEP:
         return False
     windows = pixels * product(w.shape[1:])
     small = isinstance(windows, int) and windows <= MAX_FORMED
     return is_pointwise(node, spec) or small
-
-
-def reads_weights(node: Node, spec: dict[str, Dim]) -> bool:
-    """Whether one small image has so many weights that reading them is what takes the time."""
-    pixels = spec["N"] * spec["OD"] * spec["OH"] * spec["OW"]
-    few = isinstance(pixels, int) and pixels <= FEW_PIXELS
-    return few and product(node.inputs[1].shape[:2]) >= READING
 
 
 def packed_filters(
@@ -380,15 +371,14 @@ def winograd_step(node: Node, b: Any, fields: dict[str, Any], residual: Optional
     whole = b.graph.constant(matrices, Type(w.dtype, matrices.shape), w.name)
     filters, rows = matrices.shape[1:]
     k = w.shape[1] * fields["kd"] * parts_of(fields["kw"])
-    kernel, tiles, block = b.kernel("winograd"), False, b.constants["WINOGRAD_TILES"]
+    block = b.constants["WINOGRAD_TILES"]
     if b.target.isa == "amx" and axes == "hw" and stride == 1:
-        tiles = kernel.multiplies_floats_in_tiles and is_cut(fields, matrices)
-        block = tiles_of_block(k, filters * rows, tiles, b.constants)
-    floats = winograd_room(axes, stride, k, kernel.nr, block)
+        block = tiles_of_block(k, filters * rows, b.constants)
+    floats = winograd_room(axes, stride, k, b.kernel("winograd").nr, block)
     fields.update(w=b.packed(rows, filters, 1, rows, whole, kernel="winograd"), block=block)
     fields.update(room=b.threads * floats * 4, stride=stride)
     del fields["stride_h"]
-    b.step("winograd", kernel="winograd", tiles=tiles, **fields)
+    b.step("winograd", kernel="winograd", **fields)
 
 
 def is_narrow(node: Node, b: Any) -> bool:

@@ -33,6 +33,7 @@ from q7x2_ep.ops.common import (
 MAX_BATCH_NDIM = 6  # of the op rows `matmul`
 MIN_TILED = 128, 1 << 15  # rows and columns of b; elements of it
 MIN_TILED_HALVES = 96, 1 << 14  # of 16 bits, which have fewer parts
+UNEVEN = range(33, 64)  # rows of a by floats: two groups of tiles that are not full
 PLAIN = (dtypes.DOUBLE, dtypes.INT32, dtypes.INT64, dtypes.UINT32, dtypes.UINT64)  # no GEMM kernel
 
 
@@ -49,13 +50,15 @@ def gated_scratch(b: Any, m: Dim) -> Dim:
     return b.threads * minimum(m, b.constants["GEMM_ROWS"]) * columns * 4
 
 
-def fits_tiles(k: Dim, n: Dim, dtype: int = dtypes.FLOAT) -> bool:
-    """Whether a product by b (k, n) gains by tiles of AMX: what they take besides, as cutting rows
-    and storing sums, is too much for few columns and for short sums. Sizes that a model leaves
-    open are taken for large. Source: docs/decisions.md 134.
+def fits_tiles(m: Dim, k: Dim, n: Dim, dtype: int = dtypes.FLOAT) -> bool:
+    """Whether a product of a (m, k) by b (k, n) gains by tiles of AMX: what they take besides, as
+    cutting rows and storing sums, is too much for few columns and for short sums. Sizes that a
+    model leaves open are taken for large. dtype: of b. Source: docs/decisions.md 134 and 139.
     """
     known = [size for size in (k, n) if isinstance(size, int)]
     least, elements = MIN_TILED if dtype == dtypes.FLOAT else MIN_TILED_HALVES
+    if dtype == dtypes.FLOAT and isinstance(m, int) and m in UNEVEN:
+        return False
     return all(size >= least for size in known) and (len(known) < 2 or product(known) >= elements)
 
 
@@ -83,7 +86,7 @@ def gemm_step(
     b.step(
         "gemm",
         kernel="gemm",
-        tiles=fits_tiles(k, n * (1 + gated), b_dtype),
+        tiles=fits_tiles(m, k, n * (1 + gated), b_dtype),
         a=a,
         b=weight,
         bias=bias,
@@ -119,7 +122,7 @@ def matmul_step(b: Any, a: View, right: View, c: View, alpha: float = 1.0) -> No
     given: dict[str, Any] = {"dtype": dtype}
     if dtype == dtypes.FLOAT:
         pack = matmul_scratch(b, a.shape[-1], c.shape[-1], "MATMUL_PANELS")
-        tiles = fits_tiles(a.shape[-1], c.shape[-1])
+        tiles = fits_tiles(c.shape[-2], a.shape[-1], c.shape[-1])
         given = {"kernel": "gemm", "tiles": tiles, "pack": pack, "alpha": alpha}
     b.step(
         "matmul" if dtype == dtypes.FLOAT else "matmul_plain",

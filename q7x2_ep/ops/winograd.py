@@ -21,8 +21,6 @@ MIN_PIXELS = 36
 WINOGRAD_SHARE = 0.9  # of the products of windows, what they cost beside theirs included
 SMALL_DILATION = 8  # for images of unknown size
 WINOGRAD_GAP = 16  # Q7_WINOGRAD_GAP
-CUT_CHANNELS = (64, 128)  # for tiles of AMX; and least filters, pixels, and products of all three
-MIN_CUT = (64, 512, 2**23)
 LARGE_BLOCK = 3 * 2**17  # floats, 1.5 MB, where L2 has 2 MB, for
 LARGE_WEIGHTS = 2**19  # floats of a group, which come from beyond L2 for each block
 
@@ -132,28 +130,11 @@ def transformed(w: np.ndarray, groups: int, axes: str, stride: int = 1) -> np.nd
     return np.concatenate(matrices, axis=1).reshape(groups, filters // groups, -1)
 
 
-def is_cut(spec: Mapping[str, Any], matrices: np.ndarray) -> bool:
-    """Whether the kernel of amx takes the weights of squares of stride 1, and wins."""
-    groups, filters, rows = matrices.shape
-    if spec["kd"] != 1 or filters < MIN_CUT[0]:
-        return False
-    if not CUT_CHANNELS[0] <= rows // 16 <= CUT_CHANNELS[1]:
-        return False
-    images = spec["N"] if isinstance(spec["N"], int) else 1
-    pixels = images * spec["OH"] * spec["OW"]
-    if isinstance(pixels, int) and pixels < max(MIN_CUT[1], MIN_CUT[2] // (filters * rows // 16)):
-        return False
-    largest = np.abs(matrices.reshape(groups, filters, 16, -1)).max(axis=-1)
-    return bool(np.all((largest == 0) | ((largest >= 2.0**-40) & (largest < 2.0**127))))
-
-
-def tiles_of_block(k: int, weights: int, cut: bool, constants: Mapping[str, int]) -> int:
+def tiles_of_block(k: int, weights: int, constants: Mapping[str, int]) -> int:
     """How many tiles of stride 1, of k channels and so many weights, a task has at most where L2
     has 2 MB.
     """
     least, most = constants["WINOGRAD_TILES"], constants["WINOGRAD_MOST"]
-    if cut:
-        return most
     if weights < LARGE_WEIGHTS:
         return least
     return max(least, min(most, LARGE_BLOCK // (16 * (k + WINOGRAD_GAP))))

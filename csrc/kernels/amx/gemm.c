@@ -13,7 +13,6 @@
  * Fewer parts of b are fewer products: six for a float, five for a float16, three for a bfloat16, with the
  * same bits. Weights of a few bits have three as well; sums are those of one block then, and are multiplied
  * by its scales as they are added. */
-#include "../gemm_finish.h"
 #include "products.h"
 
 enum {
@@ -26,43 +25,6 @@ _Thread_local struct q7_parts_room q7_parts_room;
 
 void q7_gemm_f32_avx512(const q7_gemm_block *block);
 void q7_block_gemm_f32_avx512(const q7_block_tile *tile);
-
-/* Sums of a panel, some rows at a time. `part` moves on in place: a copy of it would be read in other sizes
- * than it was written in, which waits for all products before it. */
-typedef struct made {
-    finishing when;
-    q7_gemm_block part; /* from the rows on that are next */
-    q7_gemm_epilogue epilogue;
-    const float *sums; /* (left, NR) */
-    int64_t left;      /* rows */
-} made;
-
-/* The rows that follow; the same rows are fetched where the next panel will be written, and of what is
- * added to it. */
-static void finish_rows(finishing *of, int64_t count) {
-    made *x = (made *)of;
-    q7_gemm_block *now = &x->part;
-    q7_gemm_epilogue *epilogue = &x->epilogue;
-    const int64_t rows = now->m = q7_min(count, x->left);
-    if (!rows) return;
-    q7_finish_floats(now, x->sums, NR, 0, now->n);
-    const bool gated = now->epilogue && epilogue->gated;
-    const float *next = gated ? epilogue->gated + NR / 2 : now->c + NR;
-    const int64_t stride = gated ? epilogue->gated_stride : now->c_stride;
-    for (int64_t i = 0; i < rows; i++, next += stride) {
-        q7_prefetch_write(next);
-        if (!gated) q7_prefetch_write(next + 16);
-    }
-    const float *added = now->epilogue && epilogue->residual ? epilogue->residual + NR : NULL;
-    for (int64_t i = 0; i < rows && added; i++, added += epilogue->residual_stride) {
-        q7_prefetch(added);
-        q7_prefetch(added + 16);
-    }
-    now->c += rows * now->c_stride;
-    if (now->epilogue) q7_gemm_skip_rows(epilogue, rows);
-    x->sums += rows * NR;
-    x->left -= rows;
-}
 
 /* What AVX-512 makes of one panel, and of the k that x has. */
 static void multiply_without(const q7_gemm_block *x, const q7_block_tile *few, int64_t panel) {
@@ -140,16 +102,14 @@ Q7_INLINE void multiply_rows(const q7_gemm_block *x, int64_t each, const q7_bloc
     const bool goes_on = known && q7_parts_room.ahead == panel_of(x, few, 0);
     const int64_t usual = in_tiles ? 1 : steps, places = few && each <= TILE ? PLACES / 2 : PLACES;
     const int64_t finished = q7_max(FINISHED, q7_ceil_div(x->m, groups * steps));
-    made last = {.when = {.finish = finish_rows,
-                          .rows = finished,
-                          .steps = q7_max(1, groups * steps * finished / x->m)}};
+    made last = {.rows = finished, .steps = q7_max(1, groups * steps * finished / x->m)};
     beside o = {.x = x,
                 .few = few,
                 .usual = usual,
                 .b = {.all = groups < (few ? 2 : GROUPS),
                       .largest = {_mm512_setzero_ps(), _mm512_setzero_ps()}},
                 .a = known ? (rows){0} : rows_at(x, 0, each, 0, first),
-                .last = &last.when,
+                .last = &last,
                 .of_block = of_block,
                 .units = q7_ceil_div(few ? TILE * few->bits / 8 : TILE, places * groups),
                 .row_count = each / (first * places - 1) + 1};
@@ -192,7 +152,7 @@ Q7_INLINE void multiply_rows(const q7_gemm_block *x, int64_t each, const q7_bloc
             cut_units(&o.b, o.b.units, kind);
         }
         if (!p && !known) find_odd(x->m);
-        finish_rows(&last.when, x->m);
+        finish_rows(&last, x->m);
         q7_gemm_epilogue epilogue;
         const q7_gemm_block part =
             q7_gemm_part(x, 0, x->m, p * NR, q7_min(NR, x->n - p * NR), NR, &epilogue);
@@ -206,7 +166,7 @@ Q7_INLINE void multiply_rows(const q7_gemm_block *x, int64_t each, const q7_bloc
             last.left = x->m;
         }
     }
-    finish_rows(&last.when, x->m);
+    finish_rows(&last, x->m);
     keep(x, few, &o.b);
 }
 

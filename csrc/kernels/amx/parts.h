@@ -82,19 +82,11 @@ Q7_INLINE __m512 q7_load_left(const float *p, int64_t left) {
     return q7_load_part(p, q7_max(0, left));
 }
 
-/* Lanes whose largest magnitude is below 2^127, and those where it is 2^-40 or more. */
-Q7_INLINE __mmask16 q7_small_enough(__m512 largest) {
-    return _mm512_cmp_ps_mask(largest, _mm512_set1_ps(0x1p127f), _CMP_LT_OQ);
-}
-
-Q7_INLINE __mmask16 q7_large_enough(__m512 largest) {
-    return _mm512_cmp_ps_mask(largest, _mm512_set1_ps(0x1p-40f), _CMP_GE_OQ);
-}
-
-/* Lanes where it is 0 or within both. */
+/* Lanes whose largest magnitude is 0 or within [2^-40, 2^127). */
 Q7_INLINE __mmask16 q7_parts_fit(__m512 largest) {
     const __mmask16 none = _mm512_cmp_ps_mask(largest, _mm512_setzero_ps(), _CMP_EQ_OQ);
-    return q7_small_enough(largest) & (q7_large_enough(largest) | none);
+    const __mmask16 large = _mm512_cmp_ps_mask(largest, _mm512_set1_ps(0x1p-40f), _CMP_GE_OQ);
+    return _mm512_cmp_ps_mask(largest, _mm512_set1_ps(0x1p127f), _CMP_LT_OQ) & (large | none);
 }
 
 /* Of all lanes, a row. */

@@ -2,6 +2,7 @@
  * of a, for what comes next, and finishes sums of the panel before. Read columns.h first. */
 #ifndef Q7_PRODUCTS_H
 #define Q7_PRODUCTS_H
+#include "../gemm_finish.h"
 #include "columns.h"
 
 enum { PLACES = 4 }; /* where AVX-512 works, in a step: behind loads, which it would delay */
@@ -14,12 +15,41 @@ typedef struct unscaled {
     bool first;   /* of the panel */
 } unscaled;
 
-/* Sums of a panel, to finish some rows at a time: the head of what knows how. */
-typedef struct finishing finishing;
-struct finishing {
-    void (*finish)(finishing *x, int64_t rows); /* that follow, or what is left */
-    int64_t rows, steps, waited;                /* at a time; from one time to the next */
-};
+/* Sums of a panel, some rows at a time. `part` moves on in place: a copy of it would be read in other sizes
+ * than it was written in, which waits for all products before it. */
+typedef struct made {
+    int64_t rows, steps, waited; /* at a time; from one time to the next */
+    q7_gemm_block part;          /* from the rows on that are next */
+    q7_gemm_epilogue epilogue;
+    const float *sums; /* (left, NR) */
+    int64_t left;      /* rows */
+} made;
+
+/* The rows that follow; the same rows are fetched where the next panel will be written, and of what is
+ * added to it. */
+static void finish_rows(made *x, int64_t count) {
+    q7_gemm_block *now = &x->part;
+    q7_gemm_epilogue *epilogue = &x->epilogue;
+    const int64_t rows = now->m = q7_min(count, x->left);
+    if (!rows) return;
+    q7_finish_floats(now, x->sums, NR, 0, now->n);
+    const bool gated = now->epilogue && epilogue->gated;
+    const float *next = gated ? epilogue->gated + NR / 2 : now->c + NR;
+    const int64_t stride = gated ? epilogue->gated_stride : now->c_stride;
+    for (int64_t i = 0; i < rows; i++, next += stride) {
+        q7_prefetch_write(next);
+        if (!gated) q7_prefetch_write(next + 16);
+    }
+    const float *added = now->epilogue && epilogue->residual ? epilogue->residual + NR : NULL;
+    for (int64_t i = 0; i < rows && added; i++, added += epilogue->residual_stride) {
+        q7_prefetch(added);
+        q7_prefetch(added + 16);
+    }
+    now->c += rows * now->c_stride;
+    if (now->epilogue) q7_gemm_skip_rows(epilogue, rows);
+    x->sums += rows * NR;
+    x->left -= rows;
+}
 
 /* What is done beside products. */
 typedef struct beside {
@@ -29,7 +59,7 @@ typedef struct beside {
     int64_t panel, usual; /* of b; steps of a visit */
     bool fit;             /* columns of the panel before */
     rows a;
-    finishing *last;
+    made *last;
     int64_t of_block, scales; /* of BITS: steps that are summed; where those of the panel begin */
     int64_t step, rows;       /* which step a visit begins with; of the group */
     int64_t units, row_count; /* at each place */
@@ -54,7 +84,7 @@ Q7_INLINE void work(beside *o, columns *b, int place, const enum kind kind) {
     cut_rows(&o->a, o->x, o->row_count);
     if (place != 2 || ++o->last->waited < o->last->steps) return;
     o->last->waited = 0;
-    o->last->finish(o->last, o->last->rows);
+    finish_rows(o->last, o->last->rows);
 }
 
 /* The first steps of the next panel, when this one is cut. */
