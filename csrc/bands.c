@@ -113,7 +113,7 @@ static q7_band_step describe(const q7_plan *p, int64_t step, const int64_t *args
     s.whole = p->steps[step].op == Q7_OP_conv_last;
     s.out_width = word(args, at->OW);
     const bool tall = s.whole && q7_kernels[p->steps[step].kernel].mr == Q7_TALL;
-    if (tall) s.least = Q7_GEMM_FEW + 1;
+    if (tall && s.images * s.out_height * s.out_width > Q7_CONV_FEW) s.least = Q7_CONV_FEW + 1;
     if (tall && s.slices[0]) s.images = 0; /* its windows are those of an image */
     if (s.out_height * s.out_line == 0) s.images = 0;
     return s;

@@ -48,7 +48,8 @@ typedef struct q7_gemm_block {
     int64_t k_block; /* in [1, Q7_GEMM_K_BLOCK] */
     const float *a;  /* (m, k) */
     int64_t a_row_stride, a_k_stride;
-    int64_t a_id;     /* of a alone: amx keeps its parts for the next block of the same id; or 0 */
+    int64_t a_id;     /* of a alone: amx keeps its parts for the next block of the same id; or 0, or
+                         Q7_UNTILED, where amx makes no tiles */
     int64_t n_after;  /* packed: columns behind those of b, which may be read as well */
     const float *b;   /* (k, n) */
     int64_t b_stride; /* between rows of b */
@@ -61,6 +62,8 @@ typedef struct q7_gemm_block {
     bool accumulate;
     const q7_gemm_epilogue *epilogue; /* or NULL */
 } q7_gemm_block;
+
+enum { Q7_UNTILED = -1 };
 
 static inline bool q7_is_half(int64_t dtype) { return dtype == Q7_F16 || dtype == Q7_BF16; }
 

@@ -7,9 +7,11 @@
  * A task copies some rows of windows, a block of k at a time, in runs of floats that lie side by side in
  * x: the channels of a tap, or of a line of taps where x is dense there. A 1x1 kernel reads x in place.
  * For the kernel of amx the windows of an image and a group are formed as a whole, so that tiles have
- * long sums of many rows, whatever the threads are. w is packed by pack_b, K in the order (tap, channel), a
- * matrix per group. x is (N, D, H, W, C) of any strides but 1 for C; pixels of y and residual are
- * y_stride and residual_stride apart. y does not overlap x. Read panels.h first.
+ * long sums of many rows, whatever the threads are; up to Q7_CONV_FEW pixels in place are not in tiles.
+ *
+ * w is packed by pack_b, K in the order (tap, channel), a matrix per group. x is (N, D, H, W, C) of any
+ * strides but 1 for C; pixels of y and residual are y_stride and residual_stride apart. y does not
+ * overlap x. Read panels.h first.
  *
  * windows: threads * min(pixels, Q7_GEMM_ROWS) * min(K, Q7_CONV_K_BLOCK) * 4 bytes, for the kernel of amx
  * (OD OH OW) K * 4, or none where x is read in place. */
@@ -30,7 +32,7 @@ typedef struct conv_job {
     int64_t pixels, channels, filters, k; /* of the product; channels and filters of a group */
     int64_t run;                          /* floats side by side, of a tap */
     int64_t k_block, row_tiles, row_blocks, panels, chunks;
-    int64_t first_id; /* of rows in tiles, or 0: the pixels of each group */
+    int64_t first_id; /* of rows in tiles: the pixels of each group; or Q7_UNTILED */
 } conv_job;
 
 /* Where a window begins: in which image, and where in it; `at` counts floats of a line. */
@@ -251,8 +253,8 @@ void q7_op_conv_last(const q7_conv_last_args *x, const q7_call *call) {
     job.pixels = x->N * x->OD * x->OH * x->OW;
     job.k = x->kd * x->kh * x->kw * job.channels;
     if (job.pixels * job.filters == 0) return;
-    job.in_tiles = call->mr == Q7_TALL;
     const bool in_place = is_pointwise(x);
+    job.in_tiles = call->mr == Q7_TALL && (!in_place || job.pixels > Q7_CONV_FEW);
     if (job.in_tiles && !in_place && x->N * x->groups > 1) {
         each_product(x, call);
         return;
@@ -293,6 +295,6 @@ void q7_op_conv_last(const q7_conv_last_args *x, const q7_call *call) {
     const int64_t longest = job.in_tiles ? Q7_GEMM_TILE_PANELS : Q7_GEMM_PANELS;
     const int64_t least = q7_ceil_div(job.panels, longest) * blocks;
     job.chunks = q7_chunks_of(call, job.panels, blocks, q7_max(least, tasks));
-    if (job.in_tiles) job.first_id = q7_new_ids(job.pixels * x->groups);
+    job.first_id = job.in_tiles ? q7_new_ids(job.pixels * x->groups) : Q7_UNTILED;
     q7_parallel(call, blocks * job.chunks, conv_task, &job);
 }

@@ -54,7 +54,6 @@ MIN_FILTERS, MIN_GROUPED = 8, 4  # of the only group; of one of several
 MAX_DIRECT = 1 << 15  # weights of a group: 128 KB of L2
 MAX_PLANES = 4
 MIN_TILED = 96, 256, 1 << 15  # channels, filters, weights
-MIN_TILED_PIXELS = 65
 TILE_STEP = 32  # channels at a time, the last of them filled up with zeros: a loss if
 NARROW = 160  # are more
 MAX_FORMED = 1 << 19  # floats of an image's windows: 2 MB
@@ -272,14 +271,14 @@ def is_tiled(node: Node, b: Any, spec: dict[str, Dim]) -> bool:
         return False
     if any(n < least for n, least in zip((channels, filters, product(w.shape)), MIN_TILED)):
         return False
-    pixels = spec["OD"] * spec["OH"] * spec["OW"]
-    if isinstance(pixels, int) and pixels < MIN_TILED_PIXELS:
-        return False
     if channels < NARROW and channels % TILE_STEP:
         return False
+    pixels, pointwise = spec["OD"] * spec["OH"] * spec["OW"], is_pointwise(node, spec)
     windows = pixels * product(w.shape[1:])
-    small = isinstance(windows, int) and windows <= MAX_FORMED
-    return is_pointwise(node, spec) or small
+    rows = spec["N"] * pixels if pointwise else pixels  # windows are those of an image
+    if isinstance(rows, int) and rows <= b.constants["CONV_FEW"]:
+        return False
+    return pointwise or (isinstance(windows, int) and windows <= MAX_FORMED)
 
 
 def packed_filters(
