@@ -171,16 +171,21 @@ static span span_under(const q7_band_step *s, int64_t from, int64_t to) {
     return (span){begin, q7_max(begin, end)};
 }
 
+/* Whether one of the steps wants a part to be one band. */
+static bool any_whole(const q7_band_step *steps, int64_t first, int64_t last) {
+    bool any = false;
+    for (int64_t i = first; i <= last; i++) any |= steps[i].whole;
+    return any;
+}
+
 /* Whether each part has pixels enough, and is one band, and all are even, if one of the steps wants that. */
 static bool parts_do(q7_band_step *steps, int64_t first, int64_t last, int64_t threads) {
     const q7_band_step *s = &steps[last];
     const int64_t parts = parts_of(s, threads), lines = q7_ceil_div(s->out_height, parts);
-    bool whole = false;
-    for (int64_t i = first; i <= last; i++) {
-        whole |= steps[i].whole;
+    for (int64_t i = first; i <= last; i++)
         if (steps[i].out_height / parts * steps[i].out_width < steps[i].least) return false;
-    }
-    return !whole || (is_even(s, parts, threads) && make_room(steps, first, last, lines) <= ROOM);
+    if (!any_whole(steps, first, last)) return true;
+    return is_even(s, parts, threads) && make_room(steps, first, last, lines) <= ROOM;
 }
 
 /* Whether steps [first, last] can be run in bands: a line of the last image has room, and parts have
@@ -208,19 +213,15 @@ static int64_t fewest_of(const q7_band_step *steps, int64_t first, int64_t last,
 
 static void settle(q7_band_step *steps, int64_t first, int64_t last, int64_t threads) {
     q7_band_step *s = &steps[first];
-    bool whole = s->whole;
     s->last = last;
-    for (int64_t i = first + 1; i <= last; i++) {
-        steps[i].last = Q7_BANDS_INSIDE;
-        whole |= steps[i].whole;
-    }
+    for (int64_t i = first + 1; i <= last; i++) steps[i].last = Q7_BANDS_INSIDE;
     const int64_t height = steps[last].out_height;
     s->parts = parts_of(&steps[last], threads);
     s->fewest = fewest_of(steps, first, last, height / s->parts);
     s->most = height - (s->parts - 1) * s->fewest;
     s->lines = 1;
     while (s->lines < s->most && make_room(steps, first, last, s->lines + 1) <= ROOM) s->lines++;
-    if (whole) s->most = s->lines;
+    if (any_whole(steps, first, last)) s->most = s->lines;
     make_room(steps, first, last, s->lines);
 }
 

@@ -129,7 +129,7 @@ def test_bits_are_those_of_whole_images_with_any_threads(name, odd):
         whole = session_of(model, 1).run([f"y{i}" for i in range(steps)], feed)
         for threads in (1, 2, 5):
             banded = session_of(model, threads)
-            for _ in range(8):  # parts follow what threads were slowed by
+            for _ in range(8 if images == 1 else 1):  # its parts follow what threads were slowed by
                 np.testing.assert_array_equal(banded.run(None, feed)[0], whole[-1])
 
 
