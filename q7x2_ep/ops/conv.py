@@ -53,9 +53,7 @@ from q7x2_ep.ops.winograd import (
 MIN_FILTERS, MIN_GROUPED = 8, 4  # of the only group; of one of several
 MAX_DIRECT = 1 << 15  # weights of a group: 128 KB of L2
 MAX_PLANES = 4
-MIN_TILED = 96, 256, 1 << 15  # channels, filters, weights
-TILE_STEP = 32  # channels at a time, the last of them filled up with zeros: a loss if
-NARROW = 160  # are more
+MIN_TILED = 128, 256  # channels, filters
 MAX_FORMED = 1 << 19  # floats of an image's windows: 2 MB
 MIN_GATED = 5  # pixels to a filter where its weights take the gates
 
@@ -269,9 +267,7 @@ def is_tiled(node: Node, b: Any, spec: dict[str, Dim]) -> bool:
     filters, channels = w.shape[:2]
     if not b.kernel("gemm").multiplies_floats_in_tiles or node.attrs["group"] > 1:
         return False
-    if any(n < least for n, least in zip((channels, filters, product(w.shape)), MIN_TILED)):
-        return False
-    if channels < NARROW and channels % TILE_STEP:
+    if channels < MIN_TILED[0] or filters < MIN_TILED[1]:
         return False
     pixels, pointwise = spec["OD"] * spec["OH"] * spec["OW"], is_pointwise(node, spec)
     windows = pixels * product(w.shape[1:])
