@@ -26,9 +26,8 @@ typedef struct q7_band_step {
     int64_t slices[2];          /* bytes of its scratch for each thread */
     bool whole;                 /* it makes all lines of a part at once */
     int64_t last; /* the last step of the bands that this is the first of, or Q7_BANDS_* */
-    int64_t parts, fewest, most,
-        lines; /* of the last image: parts, and lines: of a part at least and
-                                           at most, of a band at most */
+    /* Of the last image: parts, and lines: of a part at least and at most, of a band at most. */
+    int64_t parts, fewest, most, lines;
 } q7_band_step;
 
 /* The lines [from, to) of y that a step makes next, [begin, end) of x that they need; `kept`: the line

@@ -55,10 +55,10 @@ def fits_tiles(m: Dim, k: Dim, n: Dim, dtype: int = dtypes.FLOAT) -> bool:
     cutting rows and storing sums, is too much for few columns and for short sums. Sizes that a
     model leaves open are taken for large. dtype: of b. Source: docs/decisions.md 134 and 139.
     """
-    known = [size for size in (k, n) if isinstance(size, int)]
-    least, elements = MIN_TILED if dtype == dtypes.FLOAT else MIN_TILED_HALVES
     if dtype == dtypes.FLOAT and isinstance(m, int) and m in UNEVEN:
         return False
+    known = [size for size in (k, n) if isinstance(size, int)]
+    least, elements = MIN_TILED if dtype == dtypes.FLOAT else MIN_TILED_HALVES
     return all(size >= least for size in known) and (len(known) < 2 or product(known) >= elements)
 
 
