@@ -2,7 +2,7 @@
 macOS), and compiles the package's Python.
 
 No Python.h, no file list: globs, and each kernel file once per instruction set. The wheel is
-py3-none-<platform>: one serves every Python. `python setup.py build [--debug]
+py3-none-<platform>: one serves every Python. `python setup.py build [--debug] [--isa=avx512]
 [--sanitize=address,undefined|thread]` builds in the source tree.
 """
 
@@ -90,11 +90,18 @@ def takes(cc: list[str], flags: tuple[str, ...]) -> bool:
     return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
 
-def compile_library(target: Path, work: Path, extra: tuple[str, ...] = ()) -> None:
-    """Compile what has changed since the last build in `work` and link it to `target`."""
+def compile_library(
+    target: Path, work: Path, extra: tuple[str, ...] = (), only: str | None = None
+) -> None:
+    """Compile what has changed since the last build in `work` and link it to `target`. Of the
+    instruction sets, those with the verbs of `only`, or all.
+    """
     cc = compiler()
     here = machine(cc)
     isas = [isa for isa, row in ISAS.items() if here in row[0] and takes(cc, row[1])] or ["scalar"]
+    isas = [isa for isa in isas if only in (None, ISAS[isa][2])]
+    if not isas:
+        raise SystemExit(f"q7x2_ep: {' '.join(cc)} compiles no kernels of {only} for {here}.")
     have = tuple(f"-DQ7_HAVE_{isa}=1" for isa in isas)
     csrc = ROOT / "csrc"
     source = hashlib.sha256()  # what a compiled model file was made for
@@ -156,21 +163,30 @@ def compile_library(target: Path, work: Path, extra: tuple[str, ...] = ()) -> No
         ) from None
 
 
+OPTIONS = (
+    ("sanitize=", None, "address,undefined or thread"),
+    ("isa=", None, "scalar, avx2, avx512 or neon: only this instruction set and its extensions"),
+)
+
+
 class BuildLibrary(Command):
     """build_libq7: the shared library, in the source tree or for a wheel."""
 
     description = "compile csrc/ into one shared library"
     user_options: ClassVar = [
         ("debug", None, "no optimisation; each step is checked to keep to its operands"),
-        ("sanitize=", None, "address,undefined or thread"),
+        *OPTIONS,
     ]
 
     def initialize_options(self) -> None:
-        self.debug, self.sanitize, self.build_lib, self.editable_mode = None, None, None, False
+        self.debug = self.build_lib = self.sanitize = self.isa = None
+        self.editable_mode = False
 
     def finalize_options(self) -> None:
         self.set_undefined_options("build_py", ("build_lib", "build_lib"))
-        self.set_undefined_options("build", ("debug", "debug"), ("sanitize", "sanitize"))
+        self.set_undefined_options(
+            "build", ("debug", "debug"), ("sanitize", "sanitize"), ("isa", "isa")
+        )
 
     def run(self) -> None:
         extra: tuple[str, ...] = ()
@@ -182,7 +198,7 @@ class BuildLibrary(Command):
             extra += ("-DQ7_DEBUG",)
         flavour = [*(self.sanitize or "").split(","), "debug" if self.debug else ""]
         work = ROOT / "build" / "_".join(["libq7", *filter(None, flavour)])
-        compile_library(ROOT / "q7x2_ep" / LIBRARY, work, extra)
+        compile_library(ROOT / "q7x2_ep" / LIBRARY, work, extra, self.isa)
         # pip does this for what it copies. Where Python may not (PYTHONDONTWRITEBYTECODE, a folder
         # of somebody else's), each process would compile its modules again, 100 ms for an Add.
         compileall.compile_dir(ROOT / "q7x2_ep", rx=re.compile("stand_in"), quiet=1)
@@ -204,15 +220,12 @@ class BuildLibrary(Command):
 class Build(build):
     """build, with our options handed on to build_libq7."""
 
-    user_options: ClassVar = [
-        *build.user_options,
-        ("sanitize=", None, "address,undefined or thread"),
-    ]
+    user_options: ClassVar = [*build.user_options, *OPTIONS]
     sub_commands: ClassVar = [*build.sub_commands, ("build_libq7", None)]
 
     def initialize_options(self) -> None:
         super().initialize_options()
-        self.sanitize = None
+        self.sanitize = self.isa = None
 
 
 class Wheel(bdist_wheel):
