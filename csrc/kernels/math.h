@@ -393,9 +393,11 @@ Q7_INLINE q7_f32 q7_act(int64_t act, q7_f32 x, q7_f32 alpha, q7_f32 beta) {
             return q7_add(q7_vmax(zero, x), q7_log1p_unit(q7_exp(q7_neg(q7_abs(x)))));
         case Q7_act_mish: return q7_mish(x);
         case Q7_act_hard_sigmoid: return q7_clip(q7_fma(alpha, x, beta), zero, one);
-        case Q7_act_hard_swish: /* x + 3 is exact where the result is about to vanish */
+        case Q7_act_hard_swish:
+        case Q7_act_affine_hard_swish: /* x + 3 is exact where the result is about to vanish */
             y = q7_clip(q7_add(x, q7_set1(3.0f)), zero, q7_set1(6.0f));
-            return q7_mul(x, q7_mul(y, q7_set1(1.0f / 6)));
+            y = q7_mul(x, q7_mul(y, q7_set1(1.0f / 6)));
+            return act == Q7_act_hard_swish ? y : q7_fma(alpha, y, beta);
         case Q7_act_clip: return q7_clip(x, alpha, beta);
         case Q7_act_leaky_relu: return q7_select(q7_lt(x, zero), q7_mul(alpha, x), x);
         case Q7_act_elu: return q7_select(q7_lt(x, zero), q7_mul(alpha, q7_expm1(x)), x);

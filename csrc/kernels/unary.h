@@ -10,6 +10,7 @@
  *     softcap       alpha * tanh(x / alpha)
  *     affine        alpha * x + beta
  *     scaled_tanh   alpha * tanh(beta * x)
+ *     affine_hard_swish  alpha * x * max(0, min(1, x / 6 + 1/2)) + beta
  *     selu          beta * (x < 0 ? alpha * (exp(x) - 1) : x)
  *     celu          x < 0 ? alpha * (exp(x / alpha) - 1) : x
  *     thresholded_relu  x > alpha ? x : 0, NaN too

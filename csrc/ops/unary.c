@@ -62,6 +62,9 @@ static void unary_f64(int64_t op, int64_t n, const void *from, void *y, double a
         case Q7_unary_elu: EACH(double, V < 0 ? alpha * expm1(V) : V); break;
         case Q7_unary_hard_sigmoid: EACH(double, clip(alpha * V + beta, 0, 1)); break;
         case Q7_unary_hard_swish: EACH(double, V *clip(V / 6 + 0.5, 0, 1)); break;
+        case Q7_unary_affine_hard_swish:
+            EACH(double, alpha *V *clip(V / 6 + 0.5, 0, 1) + beta);
+            break;
         case Q7_unary_swish: EACH(double, V / (1 + exp(-alpha * V))); break;
         case Q7_unary_mish: EACH(double, V *tanh(softplus(V))); break;
         case Q7_unary_softcap: EACH(double, alpha *tanh(V / alpha)); break;

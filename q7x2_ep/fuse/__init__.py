@@ -111,7 +111,11 @@ FUSIONS = (
     Alone(File("quantized", "DequantizeConstants", "DequantizeLinear")),
     # One walk: each step of the epilogue is found at the consumer of the one before.
     Walk(
-        File("linear", "PRODUCT RESHAPE SCALE COLUMNS BIAS ACTIVATION RESIDUAL", _PRODUCTS),
+        File(
+            "linear",
+            "PRODUCT RESHAPE SCALE COLUMNS NORMALIZED BIAS ACTIVATION RESIDUAL",
+            _PRODUCTS,
+        ),
         File("linear_rows", "ROWS", f"{_PRODUCTS} & Gather Slice"),
         File("linear_turned", "TURNED", _PRODUCTS),
     ),
@@ -132,10 +136,18 @@ FUSIONS = (
     Walk(
         File("conv", "PADDED AFFINE TRANSPOSE_AFFINE", _CONVOLUTIONS),
         File("branches", "BRANCHES SKIP", "Conv"),
+        File("joined_conv", "AFFINE", "Conv & Concat"),
     ),
     # Between what is linear in a Conv's result, and the activations that this brings to it.
     Walk(File("pixels", "OF_IMAGE ACTIVATION OF_ROWS", "Conv & Reshape Transpose")),
-    Walk(File("conv", "GATED ACTIVATION RESIDUAL TRANSPOSE_ACTIVATION", _CONVOLUTIONS)),
+    Walk(
+        File(
+            "conv",
+            "GATED ACTIVATION AFFINE_ACTIVATION RESIDUAL TRANSPOSE_ACTIVATION",
+            _CONVOLUTIONS,
+        ),
+        File("joined_conv", "ACTIVATION", "Conv q7::Conv & Concat"),
+    ),
     # After Conv, into which a norm disappears; with what follows before without.
     Walk(File("batch_norm", "SCALED", "BatchNormalization")),
     Walk(File("batch_norm", "BATCH_NORM", "BatchNormalization")),

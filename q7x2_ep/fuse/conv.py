@@ -2,14 +2,17 @@
 
 BatchNormalization, and factors and terms per channel, are linear in y: they scale the weights and
 shift the bias, once, at load. Zeros around x are pads. An activation and a residual, in either
-order, make it a q7::Conv, whose epilogue has them. A ConvTranspose takes what scales and shifts it
-in the same way, and an activation as q7::ConvTranspose. Gates of the channels of x, as of squeeze
-and excite, scale the weights in each run.
+order, make it a q7::Conv, whose epilogue has them. A factor and a term behind the activation, one
+number each, as learnable affine blocks have them, go in front of a clamp, into a hard swish. A
+ConvTranspose takes what scales and shifts it in the same way, and an activation as
+q7::ConvTranspose. Gates of the channels of x, as of squeeze and excite, scale the weights in each
+run.
 Source: ONNX Conv, BatchNormalization (inference form), Pad; He et al. 2015 (residual first).
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any, Optional, Union
 
 from q7x2_ep.fuse.epilogue import Formula, activations
@@ -107,7 +110,7 @@ def applied(
     """
     channels = node.output.shape[1]
     if scale is not None:
-        factor = _flat(g, scale, channels)
+        factor = flat(g, scale, channels)
         if variance is not None:
             deviation = g.folded("Sqrt", g.folded("Add", variance, epsilon))
             factor = g.folded("Div", factor, deviation)
@@ -116,12 +119,12 @@ def applied(
             bias = g.folded("Neg", mean) if bias is None else g.folded("Sub", bias, mean)
         bias = None if bias is None else g.folded("Mul", bias, factor)
     if shift is not None:
-        shift = _flat(g, shift, channels)
+        shift = flat(g, shift, channels)
         bias = shift if bias is None else g.folded("Add", bias, shift)
     return weight, bias
 
 
-def _flat(g: Any, value: Value, channels: Any) -> Value:
+def flat(g: Any, value: Value, channels: Any) -> Value:
     """Numbers per channel, or one for all, as a vector."""
     if all(dim == 1 for dim in value.shape):
         return g.folded("Expand", g.folded("Reshape", value, [1]), [channels])
@@ -204,6 +207,55 @@ def _build_activation(g: Any, node: Node, activation: Activation) -> Value:
     return g.call(FUSED, *node.inputs, **attrs)
 
 
+def affine_activation() -> tuple[Formula, ...]:
+    """The spellings of one factor, or term, behind an activation."""
+
+    def multiplied(g: Any, y: Any, scale: Any) -> Any:
+        return g.Mul(g.result(FUSED, y), g.scalar(scale))
+
+    def shifted(g: Any, y: Any, shift: Any) -> Any:
+        return g.Add(g.result(FUSED, y), g.scalar(shift))
+
+    return multiplied, shifted
+
+
+def _check_affine_activation(match: Match) -> Union[dict[str, Any], str]:
+    """s min(max(z, low), high) + t is s z + t between s low + t and s high + t."""
+    y, node = match["y"], match["y"].producer
+    before = Activation.of(node.attrs)
+    scale, shift = match.scalar("scale", 1.0), match.scalar("shift", 0.0)
+    if before.name not in ("relu", "clip", "hard_swish", "affine_hard_swish"):
+        return ""
+    if any(len(x.shape) > len(y.shape) for x in match.root.inputs):
+        return f"{match.root.output!r} has more dims than {y!r}"
+    if node.input(3) is not None:
+        return f"{y!r} has a residual"
+    if scale == 0.0 or not math.isfinite(scale) or not math.isfinite(shift):
+        return f"the factor is {scale}, the term {shift}"
+    if before.name not in ("relu", "clip"):
+        alpha, beta = (1.0, 0.0) if before.name == "hard_swish" else before[1:]
+        after = Activation("affine_hard_swish", scale * alpha, scale * beta + shift)
+        return {"node": node, "activation": after}
+    fed = fed_operand(node)
+    if fed is not None:
+        return f"{fed!r}, in front of the activation, is not constant"
+    bounds = (0.0, math.inf) if before.name == "relu" else before[1:]
+    low, high = sorted(scale * bound + shift for bound in bounds)
+    after = Activation("clip", low, high) if (low, high) != (0.0, math.inf) else Activation("relu")
+    return {"node": node, "activation": after, "scale": scale, "shift": match.get("shift")}
+
+
+def _build_affine_activation(
+    g: Any, node: Node, activation: Activation, scale: float = 1.0, shift: Optional[Value] = None
+) -> Value:
+    x, weight, bias, *others = (*node.inputs, None)[: max(3, len(node.inputs))]
+    if scale != 1.0:
+        weight = g.folded("Mul", weight, scale)
+        bias = None if bias is None else g.folded("Mul", bias, scale)
+    weight, bias = applied(g, node, weight, bias, shift=shift)
+    return g.call(FUSED, x, weight, bias, *others, **{**node.attrs, **activation.attributes()})
+
+
 def with_residual(g: Any, y: Any, residual: Any) -> Any:
     return g.Add(_result(g, y), residual)
 
@@ -242,6 +294,12 @@ ACTIVATION = Fusion(
 TRANSPOSE_AFFINE = Fusion("ConvTransposeAffine", affine(TRANSPOSE), _check, _build)
 TRANSPOSE_ACTIVATION = Fusion(
     "ConvTransposeActivation", activations(_transposed), _check_activation, _build_transposed
+)
+AFFINE_ACTIVATION = Fusion(
+    "ConvAffineActivation",
+    affine_activation(),
+    _check_affine_activation,
+    _build_affine_activation,
 )
 RESIDUAL = Fusion("ConvResidual", (with_residual,), _check_residual, _build_residual)
 GATED = Fusion("GatedConv", (gated,), _check_gated, _build_gated)

@@ -28,21 +28,26 @@ def grouped(g: Any, x: Any, split: Any, scale: Any, bias: Any, shape: Any) -> An
 def _check(match: Match) -> Union[dict[str, Any], str]:
     x, y, norm = match["x"], match.root.output, match.root.inputs[0].producer
     split, groups = norm.output.shape, match["scale"].shape[0]
-    if x.shape != y.shape or x.shape is None or split is None or len(x.shape) < 3:
-        return f"{y!r} has another shape than {x!r}, or its rank is not known"
-    channels = x.shape[1]
-    if split[:2] != (x.shape[0], groups) or not isinstance(channels, int) or channels % groups:
-        return f"{norm.output!r} has shape {split}, wanted {groups} groups of the channels of {x!r}"
+    if y.shape is None or split is None or len(y.shape) < 3:
+        return f"{y!r} has not three dims, or nobody knows how many"
+    channels = y.shape[1]
+    if split[:2] != (y.shape[0], groups) or not isinstance(channels, int) or channels % groups:
+        return f"{norm.output!r} has shape {split}, wanted {groups} groups of the channels of {y!r}"
     return {
         "x": x,
+        "shape": y.shape,
         "rows": (match["scale"], match["bias"]),
         "groups": groups,
         "epsilon": norm.attrs["epsilon"],
     }
 
 
-def _build(g: Any, x: Value, rows: tuple[Value, Value], groups: int, epsilon: float) -> Value:
-    channels = x.shape[1]
+def _build(
+    g: Any, x: Value, shape: tuple[Dim, ...], rows: tuple[Value, Value], groups: int, epsilon: float
+) -> Value:
+    channels = shape[1]
+    if x.shape != shape:  # the first Reshape was that of something else, too
+        x = g.reshape(x, shape)
 
     def spread(row: Value) -> Value:
         column = g.folded("Reshape", row, [groups, 1])

@@ -1,8 +1,9 @@
 """MatMul and Gemm by a constant -> q7::Linear, which takes what follows into its epilogue.
 
-In this order: a Reshape of the rows, scale, factors of columns (LayerScale), bias, activation,
-residual. One walk does all, since it meets producers before consumers. A check that answers ""
-found an epilogue that is past this step, or a consumer that is none of its kind.
+In this order: a Reshape of the rows, scale, factors of columns (LayerScale), a BatchNormalization
+of columns, bias, activation, residual. One walk does all, since it meets producers before
+consumers. A check that answers "" found an epilogue that is past this step, or a consumer that is
+none of its kind.
 """
 
 from __future__ import annotations
@@ -105,8 +106,9 @@ def _check_reshape(match: Match) -> Union[dict[str, Any], str]:
         return ""  # columns become heads
     in_front = node.inputs[0].producer
     meets = in_front is not None and in_front.op == "Reshape"
-    if not meets and [user.op for user in match.root.output.users] != ["Add"]:
-        return ""  # nothing to gain: no Reshape in front to meet, no Add behind to take
+    users = [user.op for user in match.root.output.users]
+    if not meets and users != ["Add"] and (users, len(shape)) != (["BatchNormalization"], 2):
+        return ""  # nothing to gain: no Reshape in front to meet, no op behind to take
     return {"node": node, "shape": shape}
 
 
@@ -151,10 +153,15 @@ def _check_columns(match: Match) -> Union[dict[str, Any], str]:
         return f"the factor {scale!r} has shape {scale.shape}, wanted ({y.shape[-1]},)"
     if bias is not None and bias.const is None:
         return f"the bias {bias!r} is not constant"
-    sizes = abs(scale.const)
-    if not ((sizes == 0) | (sizes >= FACTORS[0]) & (sizes <= FACTORS[1])).all():
+    if not _may_scale(scale.const):
         return f"the factor {scale!r} has entries that are too small or too large for weights"
     return {"node": node, "scale": scale}
+
+
+def _may_scale(factors: Any) -> bool:
+    """Whether weights times these stay in the range of their dtype."""
+    sizes = abs(factors)
+    return bool(((sizes == 0) | (sizes >= FACTORS[0]) & (sizes <= FACTORS[1])).all())
 
 
 def _build_columns(g: Any, node: Node, scale: Value) -> Value:
@@ -164,6 +171,40 @@ def _build_columns(g: Any, node: Node, scale: Value) -> Value:
     w = g.array(w.const * (row[:, None] if node.attrs["trans_b"] else row))
     bias = None if bias is None else g.array(bias.const * row)
     return g.call(LINEAR, x, w, bias, **node.attrs)
+
+
+def normalized_columns(
+    g: Any, linear: Any, scale: Any, shift: Any, mean: Any, variance: Any
+) -> Any:
+    constants = [g.constant(value) for value in (scale, shift, mean, variance)]
+    return g.BatchNormalization(g.result(LINEAR, linear), *constants, training_mode=0)
+
+
+def _check_normalized(match: Match) -> Union[dict[str, Any], str]:
+    y = match["linear"]
+    node, bias = y.producer, y.producer.input(2)
+    if len(y.shape) != 2 or node.input(3) is not None or node.attrs["activation"] != "none":
+        return ""
+    if bias is not None and bias.const is None:
+        return f"the bias {bias!r} is not constant"
+    norm = [match[name].const.astype("float64") for name in ("scale", "shift", "mean", "variance")]
+    scale, shift, mean, variance = norm
+    spread = variance + match.root.attrs["epsilon"]
+    factor = scale / spread**0.5 if (spread > 0).all() else None
+    if factor is None or not _may_scale(factor):
+        return f"{match['scale']!r} and {match['variance']!r} are no factors for weights"
+    return {"node": node, "factor": factor, "shift": shift, "mean": mean}
+
+
+def _build_normalized(g: Any, node: Node, factor: Any, shift: Any, mean: Any) -> Value:
+    """Computed in float64: one rounding of each weight and each entry of the bias."""
+    x, w, bias = (*node.inputs, None)[:3]
+    column = factor[:, None] if node.attrs["trans_b"] else factor
+    before = 0.0 if bias is None else bias.const
+    row = (before - mean) * factor + shift
+    dtype = w.const.dtype
+    weight = g.array((w.const * column).astype(dtype))
+    return g.call(LINEAR, x, weight, g.array(row.astype(dtype)), **node.attrs)
 
 
 def biased(g: Any, linear: Any, bias: Any) -> Any:
@@ -226,6 +267,7 @@ PRODUCT = Fusion("Linear", (matmul, gemm, gemm_bias), _check_product, _build_pro
 RESHAPE = Fusion("LinearReshape", (reshaped,), _check_reshape, _build_reshape)
 SCALE = Fusion("LinearScale", (scaled,), _check_scale, _build_scale)
 COLUMNS = Fusion("LinearColumns", (scaled_columns,), _check_columns, _build_columns)
+NORMALIZED = Fusion("LinearNorm", (normalized_columns,), _check_normalized, _build_normalized)
 BIAS = Fusion("LinearBias", (biased, reduced), _check_bias, _build_bias)
 ACTIVATION = Fusion(
     "LinearActivation",

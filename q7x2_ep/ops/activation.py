@@ -44,6 +44,7 @@ ACTIVATIONS: dict[str, Callable[..., Value]] = {
     "mish": lambda g, x, alpha, beta: g.Mish(x),
     "hard_sigmoid": lambda g, x, alpha, beta: g.HardSigmoid(x, alpha=alpha, beta=beta),
     "hard_swish": lambda g, x, alpha, beta: g.HardSwish(x),
+    "affine_hard_swish": lambda g, x, alpha, beta: g.Add(g.Mul(g.HardSwish(x), alpha), beta),
     "clip": lambda g, x, alpha, beta: g.Clip(x, alpha, beta),
     "leaky_relu": lambda g, x, alpha, beta: g.LeakyRelu(x, alpha=alpha),
     "elu": lambda g, x, alpha, beta: g.Elu(x, alpha=alpha),

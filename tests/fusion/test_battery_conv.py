@@ -144,6 +144,126 @@ def test_activation_and_residual(name: str) -> None:
     assert_perturbed_stays(plain, GIVEN, {"q7::Conv"}, ("output",))
 
 
+AFFINE = {"q7::Conv": 1, "Conv": 0, "Mul": 0, "Add": 0, "q7::Chain": 0}
+
+
+@pytest.mark.parametrize("name", ["relu", "relu6", "hard_swish", "hard_swish_op"])
+@pytest.mark.parametrize("factor,term", [(1.7, 0.3), (-0.6, 0.2), (0.5, 0.0), (1.0, -0.4)])
+def test_one_factor_and_term_behind_an_activation(name: str, factor: float, term: float) -> None:
+    act, one = ACTIVATIONS[name], np.array([factor], np.float32)
+
+    def learned(g: Any, x: Any, w: Any, b: Any) -> Any:
+        return g.Add(g.Mul(one, act(g, g.Conv(x, w, b, pads=PADS))), np.float32(term))
+
+    def without_bias(g: Any, x: Any, w: Any) -> Any:
+        return g.Add(np.float32(term), g.Div(act(g, g.Conv(x, w, pads=PADS)), 1 / factor))
+
+    def twice(g: Any, x: Any, w: Any, b: Any) -> Any:
+        return g.Mul(g.Add(learned(g, x, w, b), 0.25), 3.0)
+
+    def with_residual(g: Any, x: Any, w: Any, b: Any, r: Any) -> Any:
+        return g.Add(learned(g, x, w, b), r)
+
+    for spelling in (learned, without_bias, twice, with_residual):
+        assert_fuses(spelling, GIVEN, AFFINE, steps=1)
+
+
+def test_what_is_not_one_factor_behind_a_clamp_stays() -> None:
+    def relu(g: Any, x: Any, w: Any, b: Any) -> Any:
+        return g.Relu(g.Conv(x, w, b, pads=PADS))
+
+    def by_channel(g: Any, x: Any, w: Any, b: Any, factor: Any) -> Any:
+        return g.Mul(relu(g, x, w, b), factor)
+
+    def by_zero(g: Any, x: Any, w: Any, b: Any) -> Any:
+        return g.Mul(relu(g, x, w, b), 0.0)
+
+    def of_silu(g: Any, x: Any, w: Any, b: Any) -> Any:
+        return g.Mul(ACTIVATIONS["silu"](g, g.Conv(x, w, b, pads=PADS)), 2.0)
+
+    def of_a_sum(g: Any, x: Any, w: Any, b: Any, r: Any) -> Any:
+        return g.Mul(g.Relu(g.Add(g.Conv(x, w, b, pads=PADS), r)), 2.0)
+
+    def more_dims(g: Any, x: Any, w: Any, b: Any) -> Any:
+        return g.Mul(relu(g, x, w, b), np.full((1, 1, 1, 1, 1), 2, np.float32))
+
+    def fed(g: Any, x: Any, w: Any, b: Any) -> Any:
+        return g.Mul(relu(g, x, g.Neg(w), b), 2.0)
+
+    def read_twice(g: Any, x: Any, w: Any, b: Any) -> Any:
+        y = relu(g, x, w, b)
+        return g.Mul(y, 2.0), y
+
+    for spelling in (by_channel, by_zero, of_silu, of_a_sum, more_dims, read_twice):
+        model = build(spelling, GIVEN)[0]
+        assert fused_ops(model)[0]["Mul"] == 1, spelling
+        assert_correct(model)
+    model = build(fed, {**GIVEN, "w": (M, C, 3, 3)})[0]
+    assert fused_ops(model)[0]["Mul"] == 1
+    assert_correct(model)
+
+
+SIDES: dict[str, Any] = {  # Convs whose channels are joined: 6 + 4 of two images
+    **GIVEN,
+    "v": weights(4, C, 1, 1),
+    "c": weights(4),
+    **{name: weights(M + 4) for name in ("scale", "shift", "mean")},
+    "variance": positive(M + 4),
+    "factor": positive(M + 4, 1, 1),
+    "term": weights(1, M + 4, 1, 1),
+}
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+@pytest.mark.parametrize("axis", [1, -3])
+def test_what_follows_joined_convs(name: str, axis: int) -> None:
+    act = ACTIVATIONS[name]
+
+    def joined(g: Any, x: Any, w: Any, b: Any, v: Any) -> Any:
+        return g.Concat(g.Conv(x, w, b, pads=PADS), g.Conv(x, v), axis=axis)
+
+    def normalized(
+        g: Any, x: Any, w: Any, b: Any, v: Any, scale: Any, shift: Any, mean: Any, variance: Any
+    ) -> Any:
+        y = joined(g, x, w, b, v)
+        return act(g, g.BatchNormalization(y, scale, shift, mean, variance, epsilon=1e-3))
+
+    def affine(g: Any, x: Any, w: Any, b: Any, v: Any, factor: Any, term: Any) -> Any:
+        return act(g, g.Add(g.Mul(joined(g, x, w, b, v), factor), term))
+
+    def plain(g: Any, x: Any, w: Any, b: Any, v: Any) -> Any:
+        return act(g, g.Mul(joined(g, x, w, b, v), 0.5))
+
+    none = {"BatchNormalization": 0, "Mul": 0, "Add": 0, "q7::Chain": 0}
+    for spelling in (normalized, affine, plain):
+        assert_fuses(spelling, SIDES, {"q7::Conv": 2, "Concat": 1, **none})
+
+
+def test_joined_convs_that_others_read_stay() -> None:
+    def shared(g: Any, x: Any, w: Any, v: Any) -> Any:
+        y = g.Conv(x, w, pads=PADS)
+        return g.Relu(g.Concat(y, g.Conv(x, v), axis=1)), g.Neg(y)
+
+    def twice(g: Any, x: Any, w: Any) -> Any:
+        y = g.Conv(x, w, pads=PADS)
+        return g.Relu(g.Concat(y, y, axis=1))
+
+    def with_another(g: Any, x: Any, w: Any) -> Any:
+        return g.Relu(g.Concat(g.Conv(x, w, pads=PADS), x, axis=1))
+
+    def images(g: Any, x: Any, w: Any, b: Any) -> Any:
+        y = g.Concat(g.Conv(x, w, pads=PADS), g.Conv(x, w, b, pads=PADS), axis=0)
+        return g.Relu(y)
+
+    def activated(g: Any, x: Any, w: Any, v: Any) -> Any:
+        return g.Relu(g.Concat(g.Sigmoid(g.Conv(x, w, pads=PADS)), g.Conv(x, v), axis=1))
+
+    for spelling in (shared, twice, with_another, images, activated):
+        model = build(spelling, SIDES)[0]
+        assert fused_ops(model)[0]["Relu"] == 1, spelling
+        assert_correct(model)
+
+
 GATED: dict[str, Any] = {  # 32 channels and more: two of a pixel side by side, or not
     "x": (1, 32, 12, 10),
     "gate": (1, 32, 1, 1),

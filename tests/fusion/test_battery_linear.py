@@ -28,6 +28,12 @@ def weight(*shape: int) -> np.ndarray:
 
 W, WT, BIAS = weight(K, N), weight(N, K), weight(N)
 GAMMA = weight(1, N)[0]
+NORM = weight(2, N)[0], weight(3, N)[0], weight(4, N)[0], np.abs(weight(5, N))[0] + 0.1
+
+
+def norm(g: Any, x: Any) -> Any:
+    return g.BatchNormalization(x, *NORM, epsilon=1e-3)
+
 
 SPELLINGS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "plain": (lambda g, x: g.MatMul(x, W), X),
@@ -71,6 +77,18 @@ SPELLINGS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "layer_scale_then_bias": (lambda g, x: g.Add(g.Mul(g.MatMul(x, W), GAMMA), BIAS), X),
     "layer_scale_of_gemm": (lambda g, x: g.Mul(g.Gemm(x, WT, BIAS, transB=1), GAMMA), ROWS),
     "layer_scale_with_zeros": (lambda g, x: g.Mul(g.MatMul(x, W), np.maximum(GAMMA, 0)), X),
+    "norm": (lambda g, x: norm(g, g.MatMul(x, W)), ROWS),
+    "norm_of_gemm": (lambda g, x: g.Relu(norm(g, g.Gemm(x, WT, BIAS, transB=1))), ROWS),
+    "norm_and_residual": (
+        lambda g, x, r: g.Add(norm(g, g.Add(g.MatMul(x, W), BIAS)), r),
+        {**ROWS, "r": ("S", N)},
+    ),
+    "norm_between_reshapes": (
+        lambda g, x: g.HardSwish(
+            g.Reshape(norm(g, g.Reshape(g.MatMul(x, W), [-1, N])), [2, -1, N])
+        ),
+        {"x": (2, "S", K)},
+    ),
     "gemm": (lambda g, x: g.Gemm(x, W, BIAS), ROWS),
     "gemm_trans_b": (lambda g, x: g.Gemm(x, WT, BIAS, transB=1), ROWS),
     "gemm_alpha_beta": (lambda g, x: g.Gemm(x, W, BIAS, alpha=0.5, beta=0.25), ROWS),
@@ -154,6 +172,23 @@ def factors_behind_an_activation(g: Any, x: Any) -> Any:
     return g.Mul(g.Relu(g.MatMul(x, W)), GAMMA)
 
 
+def norm_of_channels(g: Any, x: Any) -> Any:
+    return norm(g, g.MatMul(x, W))
+
+
+def norm_behind_an_activation(g: Any, x: Any) -> Any:
+    return norm(g, g.Relu(g.MatMul(x, W)))
+
+
+def norm_out_of_range(g: Any, x: Any) -> Any:
+    tiny = np.float32(1e-30)
+    return g.BatchNormalization(g.MatMul(x, W), NORM[0] * tiny, *NORM[1:])
+
+
+def norm_of_data(g: Any, x: Any, r: Any) -> Any:
+    return g.BatchNormalization(g.MatMul(x, W), r, *NORM[1:])
+
+
 def residual_that_broadcasts(g: Any, x: Any, r: Any) -> Any:
     return g.Add(g.MatMul(x, W), r)
 
@@ -167,6 +202,10 @@ def residual_that_broadcasts(g: Any, x: Any, r: Any) -> Any:
         (factors_of_data, {**X, "r": (N,)}, {"q7::Linear": 1, "Mul": 1}),
         (factors_out_of_range, X, {"q7::Linear": 1, "Mul": 1}),
         (factors_behind_an_activation, X, {"q7::Linear": 1, "Mul": 1}),
+        (norm_of_channels, {"x": (2, N, K)}, {"q7::Linear": 1, "q7::Chain": 1}),
+        (norm_behind_an_activation, ROWS, {"q7::Linear": 1, "q7::Chain": 1}),
+        (norm_out_of_range, ROWS, {"q7::Linear": 1, "q7::Chain": 1}),
+        (norm_of_data, {**ROWS, "r": (N,)}, {"q7::Linear": 1, "BatchNormalization": 1}),
         (residual_that_broadcasts, {**X, "r": (1, "S", N)}, {"q7::Linear": 1, "Add": 1}),
     ],
 )

@@ -358,3 +358,27 @@ def test_halves(op: str, weighted_first: bool) -> None:
         (given,) = session.run(None, feeds)
     (wanted,) = ReferenceEvaluator(model).run(None, feeds)  # rounds wherever the model does
     assert np.abs(given - wanted).max() <= 2.0**-9 * np.abs(wanted).max()
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize("feed", [(2, 4, 3, 2, 5), (2, 4, 30)], ids=str)
+def test_groups_of_what_a_reshape_made(groups: int, feed: tuple[int, ...]) -> None:
+    """GroupNorm of patches: exporters make one Reshape of the two in front."""
+    ones, zeros = np.ones(groups, np.float32), np.zeros(groups, np.float32)
+    row = RANDOM.standard_normal((4, 1, 1)).astype(np.float32)
+
+    def spelling(g: Any, x: Any) -> Any:
+        y = g.InstanceNormalization(g.Reshape(x, [2, groups, -1]), ones, zeros)
+        return g.Add(g.Mul(g.Reshape(y, [2, 4, 6, 5]), row), row)
+
+    assert_fuses(spelling, {"x": feed}, {"GroupNormalization": 1, "Mul": 0, "Add": 0})
+
+
+def test_groups_that_cut_channels_stay() -> None:
+    ones, zeros = np.ones(3, np.float32), np.zeros(3, np.float32)
+
+    def spelling(g: Any, x: Any) -> Any:
+        y = g.InstanceNormalization(g.Reshape(x, [2, 3, -1]), ones, zeros)
+        return g.Reshape(y, [2, 4, 6, 5])
+
+    assert_fuses(spelling, {"x": (2, 4, 30)}, {"GroupNormalization": 0})

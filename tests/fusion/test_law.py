@@ -233,6 +233,17 @@ def conv_result(g: Builder, _: dict[str, Value]) -> Value:
     return g.Conv(x, w, pads=[1, 1, 1, 1])
 
 
+def clamped_conv_result(g: Builder, _: dict[str, Value]) -> Value:
+    x, w = make_value(g, "x", (B, D, S, S)), make_value(g, "w", ("const", (K, D, 3, 3)))
+    return g.call("q7::Conv", x, w, activation="clip", act_alpha=-0.5, act_beta=0.75)
+
+
+def joined_conv_results(g: Builder, _: dict[str, Value]) -> Value:
+    x, w = make_value(g, "x", (B, D, S, S)), make_value(g, "w", ("const", (K - 2, D, 3, 3)))
+    y = g.Conv(x, w, pads=[1, 1, 1, 1])
+    return g.Concat(y, g.Conv(x, make_value(g, "w1", ("const", (2, D, 1, 1)))), axis=1)
+
+
 def beside_conv_result(g: Builder, values: dict[str, Value]) -> Value:
     """Of the same image, with a smaller window."""
     x, w = values["y"].producer.inputs[0], make_value(g, "w1", ("const", (K, D, 1, 1)))
@@ -369,6 +380,15 @@ EXAMPLES: dict[str, dict[str, Any]] = {
         "term": 0.5,
     },
     "ConvActivation": {"product": conv_result, "low": -0.5, "high": 0.5},
+    "ConvAffineActivation": {"y": clamped_conv_result, "scale": -0.5, "shift": 0.25},
+    "JoinedConvAffine": {
+        "y": joined_conv_results,
+        "scale": ("const", (K, 1, 1)),
+        "shift": ("const", (1, K, 1, 1)),
+        "mean": NORM_ROW,
+        "variance": ("positive", (K,)),
+    },
+    "JoinedConvActivation": {"product": joined_conv_results, "low": -0.5, "high": 0.5},
     "PixelsAhead": {"y": depthwise_of_linear},
     "PixelsActivation": {
         "product": lambda g, values: pixels_of(g, conv_result(g, values)),
@@ -423,6 +443,13 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "ScaledMatMul": {"y": lambda g, _: g.MatMul(*operands_of_product(g)), "scale": 0.5},
     "LinearScale": {"linear": "q7::Linear", "scale": 0.5},
     "LinearColumns": {"linear": "q7::Linear", "scale": ROW},
+    "LinearNorm": {
+        "linear": "q7::Linear between",
+        "scale": ROW,
+        "shift": ROW,
+        "mean": ROW,
+        "variance": ("positive", (N,)),
+    },
     "LinearBias": {"linear": "q7::Linear", "bias": ROW},
     "LinearActivation": {"product": "q7::Linear", "low": -0.5, "high": 0.5},
     "LinearResidual": {"linear": "q7::Linear", "residual": (B, S, N)},
@@ -573,6 +600,8 @@ TARGETS = {
     **dict.fromkeys(("DynamicLinear", "QuantizedActivation"), "q7::QuantizedLinear"),
     "QuantizedConv": "q7::QuantizedConv",
     **dict.fromkeys(("ConvActivation", "ConvResidual", "GatedConv"), "q7::Conv"),
+    "ConvAffineActivation": "q7::Conv",
+    **dict.fromkeys(("JoinedConvAffine", "JoinedConvActivation"), "Concat"),
     **dict.fromkeys(("PixelsAhead", "PixelsActivation", "PixelsBehind"), "q7::Conv"),
     "SkipLayerNorm": "q7::SkipLayerNorm",
     **dict.fromkeys(("Rope", "RopePairs", "OnnxRope", "PartialRope"), "q7::Rope"),
@@ -589,6 +618,7 @@ UNNAMED = {
 ALLOWED = {"Transpose", "Reshape", "Not", "Unsqueeze", "Add", "Mul", "Where", "Slice", "Gather"}
 ALLOWED |= {"q7::ExpertLinear", "q7::ScaledMatMul"}  # what a weighted sum, and a mix, is of
 ALLOWED |= {"Conv"}  # whose pixels a Linear has
+ALLOWED |= {"q7::Conv"}  # that a Concat joins
 FOLDED = {"Sub", "Neg", "Div", "Sqrt", "Expand", "Concat"}  # of constants: the weights of a Conv
 INTEGERS = {"QuantizeLinear"}  # what makes the operand of an integer product
 CASES = [
@@ -748,6 +778,7 @@ def fused_graph(op: str, specs: list[Any], outputs: int, attrs: dict[str, Any]) 
 
 X, RESIDUAL = (B, S, K), (B, S, N)
 EXPERTS = ("const", (3, K, N))
+OF_LINEAR = [name for name in ACTIVATIONS if name != "affine_hard_swish"]  # which Convs alone have
 PARAMETRISED = {  # activations with act_alpha, and the act_beta that they have
     **dict.fromkeys(("swish", "leaky_relu", "elu", "softcap"), None),
     **dict.fromkeys(("clip", "hard_sigmoid"), 0.75),
@@ -760,7 +791,7 @@ LAW = [
         ("q7::Linear", [X, WEIGHT, bias, residual], 1, {"activation": activation, "alpha": alpha})
         for bias in (None, ROW)
         for residual in (None, RESIDUAL)
-        for activation in ACTIVATIONS
+        for activation in OF_LINEAR
         if activation not in PARAMETRISED
         for alpha in (1.0, 0.5)
     ),
@@ -777,7 +808,7 @@ LAW = [
     *(
         ("q7::GatedLinear", [X, WEIGHT, WEIGHT, *biases], 1, {"activation": activation})
         for biases in ((None, None), (ROW, ROW), (ROW, None), (None, ROW))
-        for activation in ACTIVATIONS
+        for activation in OF_LINEAR
         if activation not in PARAMETRISED
     ),
     *(
@@ -794,7 +825,7 @@ LAW = [
             {"activation": activation, "repeat": 2},
         )
         for biases in ((None, None), (("const", (3, N)), None))
-        for activation in ACTIVATIONS
+        for activation in OF_LINEAR
         if activation not in PARAMETRISED
     ),
     *(

@@ -52,6 +52,7 @@ ACTS = {
     "squared_relu": lambda x: np.maximum(x, 0) ** 2,
     "affine": lambda x: ACT_ALPHA * x + ACT_BETA,
     "scaled_tanh": lambda x: ACT_ALPHA * np.tanh(ACT_BETA * x),
+    "affine_hard_swish": lambda x: ACT_ALPHA * x * np.clip(x / 6 + 0.5, 0, 1) + ACT_BETA,
     "thresholded_relu": lambda x: np.where(x > ACT_ALPHA, x, 0),
     "softsign": lambda x: x / (1 + np.abs(x)),
 }

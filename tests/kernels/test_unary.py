@@ -33,6 +33,7 @@ REFERENCE = {
     "squared_relu": lambda x: np.maximum(x, 0) ** 2,
     "affine": lambda x: ALPHA * x + BETA,
     "scaled_tanh": lambda x: ALPHA * np.tanh(BETA * x),
+    "affine_hard_swish": lambda x: ALPHA * x * np.clip(x / 6 + 0.5, 0, 1) + BETA,
     "thresholded_relu": lambda x: np.where(x > ALPHA, x, 0),
     "softsign": lambda x: x / (1 + np.abs(x)),
     "softplus": lambda x: np.logaddexp(0, x),
