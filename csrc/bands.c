@@ -111,10 +111,6 @@ static q7_band_step describe(const q7_plan *p, int64_t step, const int64_t *args
     s.out_line = word(args, at->OW) * word(args, at->y_stride);
     for (int i = 0; i < 2; i++) s.slices[i] = slice(p, step, at->scratch[i], values, threads);
     s.whole = p->steps[step].op == Q7_OP_conv_last;
-    s.out_width = word(args, at->OW);
-    const bool tall = s.whole && q7_kernels[p->steps[step].kernel].mr == Q7_TALL;
-    if (tall && s.images * s.out_height * s.out_width > Q7_CONV_FEW) s.least = Q7_CONV_FEW + 1;
-    if (tall && s.slices[0]) s.images = 0; /* its windows are those of an image */
     if (s.out_height * s.out_line == 0) s.images = 0;
     return s;
 }
@@ -178,12 +174,10 @@ static bool any_whole(const q7_band_step *steps, int64_t first, int64_t last) {
     return any;
 }
 
-/* Whether each part has pixels enough, and is one band, and all are even, if one of the steps wants that. */
+/* Whether each part is one band, and all are even, if one of the steps wants that. */
 static bool parts_do(q7_band_step *steps, int64_t first, int64_t last, int64_t threads) {
     const q7_band_step *s = &steps[last];
     const int64_t parts = parts_of(s, threads), lines = q7_ceil_div(s->out_height, parts);
-    for (int64_t i = first; i <= last; i++)
-        if (steps[i].out_height / parts * steps[i].out_width < steps[i].least) return false;
     if (!any_whole(steps, first, last)) return true;
     return is_even(s, parts, threads) && make_room(steps, first, last, lines) <= ROOM;
 }
@@ -202,22 +196,13 @@ static bool pays(q7_band_step *steps, int64_t first, int64_t last, int64_t threa
     return parts_do(steps, first, last, threads);
 }
 
-/* Lines of the last image that a part has at least: half of its share, and enough for all steps. */
-static int64_t fewest_of(const q7_band_step *steps, int64_t first, int64_t last, int64_t share) {
-    int64_t fewest = q7_ceil_div(share, 2);
-    for (int64_t i = first; i <= last; i++)
-        fewest = q7_max(fewest, q7_ceil_div(steps[i].least * steps[last].out_height,
-                                            steps[i].out_height * steps[i].out_width));
-    return q7_min(fewest, share);
-}
-
 static void settle(q7_band_step *steps, int64_t first, int64_t last, int64_t threads) {
     q7_band_step *s = &steps[first];
     s->last = last;
     for (int64_t i = first + 1; i <= last; i++) steps[i].last = Q7_BANDS_INSIDE;
     const int64_t height = steps[last].out_height;
     s->parts = parts_of(&steps[last], threads);
-    s->fewest = fewest_of(steps, first, last, height / s->parts);
+    s->fewest = q7_ceil_div(height / s->parts, 2);
     s->most = height - (s->parts - 1) * s->fewest;
     s->lines = 1;
     while (s->lines < s->most && make_room(steps, first, last, s->lines + 1) <= ROOM) s->lines++;

@@ -21,7 +21,6 @@ typedef struct q7_band_step {
     int64_t images, height, out_height; /* images: 0 where a step cannot be run in bands */
     int64_t stride, reach, pad; /* line i of y is made of reach lines from i * stride - pad on */
     int64_t line, out_line;     /* floats of x, of y from one line to the next */
-    int64_t out_width, least;   /* pixels of a line; of a part, for its bits to be those of more */
     int64_t room;               /* lines of y that a thread has room for, where that is linked */
     int64_t slices[2];          /* bytes of its scratch for each thread */
     bool whole;                 /* it makes all lines of a part at once */

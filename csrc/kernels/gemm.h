@@ -10,9 +10,8 @@
  * Sums run over blocks of k_block k values in order, each summed by itself by fused multiply-adds,
  * where the ISA has them, in one accumulator per element: a row's result depends neither on m and n
  * nor on the strides. NaN and inf spread as in IEEE arithmetic. amx does so where
- * q7_gemm_in_tiles() says no, or a_id is Q7_UNTILED; its tiles, in blocks of Q7_GEMM_TILE_K whatever
- * k_block is, are told in amx/parts.h: a row's result is then one of two, of few rows and of more,
- * whatever the others are.
+ * q7_gemm_in_tiles() says no; its tiles, in blocks of Q7_GEMM_TILE_K whatever k_block is, are told in
+ * amx/parts.h: a row's result is then one of two, of few rows and of more, whatever the others are.
  *
  * Packed b (k, n): panels of nr columns one after the other, the last filled with zeros:
  *
@@ -49,8 +48,7 @@ typedef struct q7_gemm_block {
     int64_t k_block; /* in [1, Q7_GEMM_K_BLOCK] */
     const float *a;  /* (m, k) */
     int64_t a_row_stride, a_k_stride;
-    int64_t a_id;     /* of a alone: amx keeps its parts for the next block of the same id; or 0, or
-                         Q7_UNTILED, where amx makes no tiles */
+    int64_t a_id;     /* of a alone: amx keeps its parts for the next block of the same id; or 0 */
     int64_t n_after;  /* packed: columns behind those of b, which may be read as well */
     const float *b;   /* (k, n) */
     int64_t b_stride; /* between rows of b */
@@ -63,8 +61,6 @@ typedef struct q7_gemm_block {
     bool accumulate;
     const q7_gemm_epilogue *epilogue; /* or NULL */
 } q7_gemm_block;
-
-enum { Q7_UNTILED = -1 };
 
 static inline bool q7_is_half(int64_t dtype) { return dtype == Q7_F16 || dtype == Q7_BF16; }
 

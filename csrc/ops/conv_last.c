@@ -6,33 +6,23 @@
  *
  * A task copies some rows of windows, a block of k at a time, in runs of floats that lie side by side in
  * x: the channels of a tap, or of a line of taps where x is dense there. A 1x1 kernel reads x in place.
- * For the kernel of amx the windows of an image and a group are formed as a whole, so that tiles have
- * long sums of many rows, whatever the threads are; up to Q7_CONV_FEW pixels in place are not in tiles.
  *
  * w is packed by pack_b, K in the order (tap, channel), a matrix per group. x is (N, D, H, W, C) of any
  * strides but 1 for C; pixels of y and residual are y_stride and residual_stride apart. y does not
  * overlap x. Read panels.h first.
  *
- * windows: threads * min(pixels, Q7_GEMM_ROWS) * min(K, Q7_CONV_K_BLOCK) * 4 bytes, for the kernel of amx
- * (OD OH OW) K * 4, or none where x is read in place. */
-#include "gemm_tasks.h"
+ * windows: threads * min(pixels, Q7_GEMM_ROWS) * min(K, Q7_CONV_K_BLOCK) * 4 bytes. */
 #include "panels.h"
 
-enum {
-    COPIED = 8, /* panels that copied windows are worth, if all threads get some */
-    FORMED = 8, /* rows of windows that are formed by a task */
-};
+enum { COPIED = 8 }; /* panels that copied windows are worth, if all threads get some */
 
 typedef struct conv_job {
     q7_conv_last_args x;
     const q7_call *call;
-    bool in_tiles;     /* of AMX */
-    const float *rows; /* of windows, if these are somewhere */
-    int64_t row_stride;
+    bool in_place;
     int64_t pixels, channels, filters, k; /* of the product; channels and filters of a group */
     int64_t run;                          /* floats side by side, of a tap */
     int64_t k_block, row_tiles, row_blocks, panels, chunks;
-    int64_t first_id; /* of rows in tiles: the pixels of each group; or Q7_UNTILED */
 } conv_job;
 
 /* Where a window begins: in which image, and where in it; `at` counts floats of a line. */
@@ -161,7 +151,6 @@ static void multiply(const conv_job *job, int64_t group, int64_t k0, int64_t k, 
         .a = a,
         .a_row_stride = a_stride,
         .a_k_stride = 1,
-        .a_id = q7_id_of(job->first_id, group * job->pixels + row),
         .n_after = q7_max(0, job->filters - panels.end * nr),
         .b = (const float *)x->w + (group * job->panels + panels.begin) * panel_stride + k0 * nr,
         .b_stride = nr,
@@ -180,19 +169,15 @@ static void conv_task(void *arg, int64_t task, int64_t thread) {
     const q7_span panels = q7_span_of(job->panels, job->chunks, task % job->chunks);
     const int64_t group = task / job->chunks % x->groups;
     const int64_t block = task / job->chunks / x->groups;
-    q7_span rows = q7_span_of(job->pixels, job->row_blocks, block);
-    if (job->in_tiles) {
-        rows = q7_span_of(job->row_tiles, job->row_blocks, block);
-        rows = (q7_span){rows.begin * Q7_TALL, q7_min(rows.end * Q7_TALL, job->pixels)};
-    }
+    const q7_span rows = q7_span_of(job->pixels, job->row_blocks, block);
     const int64_t row = rows.begin, m = rows.end - row;
     const int64_t per_thread = q7_min(job->pixels, Q7_GEMM_ROWS) * q7_min(job->k, Q7_CONV_K_BLOCK);
     const float *from = (const float *)x->x + group * job->channels;
     float *windows = (float *)x->windows + thread * per_thread;
     corner corners[Q7_GEMM_ROWS];
-    if (job->rows) {
-        const float *a = job->rows + group * job->channels + row * job->row_stride;
-        multiply(job, group, 0, job->k, job->k, panels, row, m, a, job->row_stride);
+    if (job->in_place) {
+        const float *a = from + row * x->x_w_stride;
+        multiply(job, group, 0, job->k, job->k, panels, row, m, a, x->x_w_stride);
         return;
     }
     corners_of(x, from, row, m, corners);
@@ -218,48 +203,13 @@ static bool is_pointwise(const q7_conv_last_args *x) {
            (x->N == 1 || x->x_n_stride == x->D * x->H * x->W * x->x_w_stride);
 }
 
-static void form_task(void *arg, int64_t task, int64_t thread) {
-    const conv_job *job = arg;
-    const int64_t row = task * FORMED, m = q7_min(FORMED, job->pixels - row);
-    corner corners[FORMED];
-    (void)thread;
-    corners_of(&job->x, job->x.x, row, m, corners);
-    copy_windows(job, corners, m, 0, job->k, (float *)job->x.windows + row * job->k);
-}
-
-/* Each image and group by itself. */
-static void each_product(const q7_conv_last_args *x, const q7_call *call) {
-    const int64_t pixels = x->OD * x->OH * x->OW, filters = x->M / x->groups;
-    const int64_t channels = x->C / x->groups, k = x->kd * x->kh * x->kw * channels;
-    q7_conv_last_args one = *x;
-    one.N = one.groups = 1;
-    one.C = channels;
-    one.M = filters;
-    for (int64_t i = 0; i < x->N * x->groups; i++) {
-        const int64_t n = i / x->groups, group = i % x->groups, out = group * filters;
-        one.x = (const float *)x->x + n * x->x_n_stride + group * channels;
-        one.w = (const float *)x->w + group * q7_ceil_div(filters, call->nr) * call->nr * k;
-        one.y = (float *)x->y + n * pixels * x->y_stride + out;
-        if (x->bias) one.bias = (const float *)x->bias + out;
-        if (x->residual)
-            one.residual = (const float *)x->residual + n * pixels * x->residual_stride + out;
-        q7_op_conv_last(&one, call);
-    }
-}
-
 void q7_op_conv_last(const q7_conv_last_args *x, const q7_call *call) {
     conv_job job = {.x = *x, .call = call, .channels = x->C / x->groups};
     job.filters = x->M / x->groups;
     job.pixels = x->N * x->OD * x->OH * x->OW;
     job.k = x->kd * x->kh * x->kw * job.channels;
     if (job.pixels * job.filters == 0) return;
-    const bool in_place = is_pointwise(x);
-    job.in_tiles = call->mr == Q7_TALL && (!in_place || job.pixels > Q7_CONV_FEW);
-    if (job.in_tiles && !in_place && x->N * x->groups > 1) {
-        each_product(x, call);
-        return;
-    }
-    if (in_place) job.rows = x->x, job.row_stride = x->x_w_stride;
+    job.in_place = is_pointwise(x);
     job.run = job.channels;
     const bool single = job.k == job.channels;
     if (x->x_w_stride == job.channels &&
@@ -272,29 +222,16 @@ void q7_op_conv_last(const q7_conv_last_args *x, const q7_call *call) {
     job.row_blocks = q7_ceil_div(job.row_tiles, q7_tiles_of_task(call));
     job.panels = q7_ceil_div(job.filters, call->nr);
     int64_t tasks = q7_tasks_of(call, job.pixels * job.filters * job.k * x->groups);
-    if (job.in_tiles && !in_place) {
-        q7_parallel(call, q7_ceil_div(job.pixels, FORMED), form_task, &job);
-        job.rows = x->windows;
-        job.row_stride = job.k;
-    }
-    if (job.in_tiles) job.row_blocks = q7_ceil_div(job.pixels, Q7_GEMM_ROWS);
-    if (job.in_tiles && tasks > 1) {
-        const q7_cut cut =
-            q7_cut_for_tiles(call, job.pixels, job.k, job.panels, Q7_GEMM_TILE_PANELS);
-        job.row_blocks = cut.blocks;
-        tasks = cut.blocks * q7_ceil_div(job.panels, cut.chunk);
-    } else if (tasks > 1 && !job.in_tiles) {
+    if (tasks > 1) {
         /* Few panels are no even share for each; many pixels are where their writers left them. */
         if (job.pixels > job.filters || job.panels * x->groups < tasks)
             job.row_blocks =
                 q7_min(q7_ceil_div(job.row_blocks, call->threads) * call->threads, job.row_tiles);
         const int64_t all = job.panels * job.row_blocks * x->groups;
-        if (!in_place) tasks = q7_min(tasks, q7_max(all / COPIED, call->threads));
+        if (!job.in_place) tasks = q7_min(tasks, q7_max(all / COPIED, call->threads));
     }
     const int64_t blocks = job.row_blocks * x->groups;
-    const int64_t longest = job.in_tiles ? Q7_GEMM_TILE_PANELS : Q7_GEMM_PANELS;
-    const int64_t least = q7_ceil_div(job.panels, longest) * blocks;
+    const int64_t least = q7_ceil_div(job.panels, Q7_GEMM_PANELS) * blocks;
     job.chunks = q7_chunks_of(call, job.panels, blocks, q7_max(least, tasks));
-    job.first_id = job.in_tiles ? q7_new_ids(job.pixels * x->groups) : Q7_UNTILED;
     q7_parallel(call, blocks * job.chunks, conv_task, &job);
 }

@@ -31,7 +31,7 @@ q7_cut q7_cut_for_tiles(const q7_call *call, int64_t rows, int64_t k, int64_t pa
  * is that of its first row. */
 int64_t q7_new_ids(int64_t rows);
 static inline int64_t q7_id_of(int64_t first_id, int64_t row) {
-    return first_id > 0 ? first_id + row : first_id;
+    return first_id ? first_id + row : 0;
 }
 
 /* The floats that one thread needs for the sums of m rows. */

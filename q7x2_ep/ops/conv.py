@@ -53,8 +53,6 @@ from q7x2_ep.ops.winograd import (
 MIN_FILTERS, MIN_GROUPED = 8, 4  # of the only group; of one of several
 MAX_DIRECT = 1 << 15  # weights of a group: 128 KB of L2
 MAX_PLANES = 4
-MIN_TILED = 128, 256  # channels, filters
-MAX_FORMED = 1 << 19  # floats of an image's windows: 2 MB
 MIN_GATED = 5  # pixels to a filter where its weights take the gates
 
 
@@ -204,7 +202,6 @@ def conv_step(
     It reads and writes images whose channels lie side by side. Where there are few filters to a
     group, most of a panel would be empty: then it works on planes, and rows of filters, unless x
     has no planes.
-    What AMX multiplies in tiles: docs/decisions.md 89, 122, 126, 127 and 139.
     """
     require_dtype(node, node.inputs[0].dtype, F32)
     if is_flat(node, b):
@@ -224,7 +221,6 @@ def conv_step(
     if few and not unknown and groups == 1:  # planes of an image are a copy, which takes longer
         few = not (is_image(b, x) and (is_direct(node, spec) or is_winograd(node, spec)))
     several = not unknown and groups > 1 and each < MIN_FILTERS
-    tiles, gate = not few and is_tiled(node, b, spec), node.input(4)
     if (w.shape[1] == 1 and (w.shape[0] == groups or several)) or is_narrow(node, b):
         depthwise_step(node, b, fields, residual)
     elif few:
@@ -232,49 +228,19 @@ def conv_step(
         pack = matmul_scratch(b, k, spec["OD"] * spec["OH"] * spec["OW"], "CONV_PANELS")
         fields.update(x=x, w=w, residual=residual, y=node.output, pack=pack)
         b.step("conv", kernel="gemm", tiles=False, M=w.shape[0], groups=groups, **fields)
-    elif is_direct(node, spec) and (gate is not None or not tiles):  # has weights for each image
+    elif is_direct(node, spec):
         direct_step(node, b, fields, residual)
     elif is_winograd(node, spec):
         winograd_step(node, b, fields, residual)
     else:
         filters, channels, taps = w.shape[0], w.shape[1], product(w.shape[2:])
-        k, pixels = channels * taps, spec["OD"] * spec["OH"] * spec["OW"]  # of an image
-        fields["w"] = packed_filters(b, w, taps, groups, gate, "gemm")
-        rows = minimum(spec["N"] * pixels, b.constants["GEMM_ROWS"])
-        fields["windows"] = b.threads * rows * min(k, b.constants["CONV_K_BLOCK"]) * 4
+        pixels = spec["N"] * spec["OD"] * spec["OH"] * spec["OW"]
+        fields["w"] = packed_filters(b, w, taps, groups, node.input(4), "gemm")
+        rows = minimum(pixels, b.constants["GEMM_ROWS"])
+        columns = min(channels * taps, b.constants["CONV_K_BLOCK"])
+        fields["windows"] = b.threads * rows * columns * 4
         fields.update(last_fields(node, b, residual), M=filters, groups=groups)
-        if tiles:
-            in_place = is_pointwise(node, spec) and fields["x"].channels_last().is_contiguous()
-            fields["windows"] = 0 if in_place else pixels * k * 4
-        b.step("conv_last", kernel="gemm", tiles=tiles, **fields)
-
-
-def is_pointwise(node: Node, spec: dict[str, Dim]) -> bool:
-    """Whether every pixel of y is made of the one of x at its place."""
-    x, w = node.inputs[:2]
-    steps = all(spec[f"stride_{axis}"] == 1 for axis in "dhw")
-    pads = any(spec[f"pad_{side}"] != 0 for side in ("front", "top", "left"))
-    same = tuple(node.output.shape[2:]) == tuple(x.shape[2:])
-    return product(w.shape[2:]) == 1 and same and steps and not pads
-
-
-def is_tiled(node: Node, b: Any, spec: dict[str, Dim]) -> bool:
-    """Whether AMX multiplies floats, and a convolution is large enough for it, and one of pixels
-    as they lie, or has windows that stay in L2. What a product takes besides its tiles, as
-    cutting rows, wants enough of them.
-    """
-    w = node.inputs[1]
-    filters, channels = w.shape[:2]
-    if not b.kernel("gemm").multiplies_floats_in_tiles or node.attrs["group"] > 1:
-        return False
-    if channels < MIN_TILED[0] or filters < MIN_TILED[1]:
-        return False
-    pixels, pointwise = spec["OD"] * spec["OH"] * spec["OW"], is_pointwise(node, spec)
-    windows = pixels * product(w.shape[1:])
-    rows = spec["N"] * pixels if pointwise else pixels  # windows are those of an image
-    if isinstance(rows, int) and rows <= b.constants["CONV_FEW"]:
-        return False
-    return pointwise or (isinstance(windows, int) and windows <= MAX_FORMED)
+        b.step("conv_last", kernel="gemm", tiles=False, **fields)
 
 
 def packed_filters(

@@ -244,8 +244,6 @@ def run(
         given.update(w=packed(row, case, w), M=case.w[0], groups=case.groups)
         pixels = min(y[..., 0].size, CONSTANTS["GEMM_ROWS"])
         given["windows"] = threads * pixels * min(k, CONSTANTS["CONV_K_BLOCK"]) * 4
-        if row.isa == "amx":
-            given["windows"] = y[0, ..., 0].size * k * 4
     y = run_op(op, row, threads, **given)["y"]
     assert np.isnan(y[..., expected.shape[1] :]).all()
     return np.moveaxis(y[..., : expected.shape[1]], -1, 1), expected, size
