@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from typing import Any, Optional, Union
 
-from q7x2_ep.fuse.epilogue import Formula, activations
+from q7x2_ep.fuse.epilogue import FACTORS, Formula, activations
 from q7x2_ep.ir.core import Node, Value
 from q7x2_ep.ir.pattern import Match
 from q7x2_ep.ir.rewrite import Fusion
@@ -230,7 +230,7 @@ def _check_affine_activation(match: Match) -> Union[dict[str, Any], str]:
         return f"{match.root.output!r} has more dims than {y!r}"
     if node.input(3) is not None:
         return f"{y!r} has a residual"
-    if scale == 0.0 or not math.isfinite(scale) or not math.isfinite(shift):
+    if not FACTORS[0] <= abs(scale) <= FACTORS[1] or not math.isfinite(shift):
         return f"the factor is {scale}, the term {shift}"
     if before.name not in ("relu", "clip"):
         alpha, beta = (1.0, 0.0) if before.name == "hard_swish" else before[1:]
@@ -240,6 +240,8 @@ def _check_affine_activation(match: Match) -> Union[dict[str, Any], str]:
     if fed is not None:
         return f"{fed!r}, in front of the activation, is not constant"
     bounds = (0.0, math.inf) if before.name == "relu" else before[1:]
+    if not bounds[0] <= bounds[1]:
+        return f"the bounds are {bounds}"
     low, high = sorted(scale * bound + shift for bound in bounds)
     after = Activation("clip", low, high) if (low, high) != (0.0, math.inf) else Activation("relu")
     return {"node": node, "activation": after, "scale": scale, "shift": match.get("shift")}

@@ -9,6 +9,7 @@ from q7x2_ep.ir.shape import Dim
 from q7x2_ep.ops.activation import ACTIVATION_OPS
 
 Formula = Callable[..., Any]
+FACTORS = 2.0**-64, 2.0**64  # of weights: none that matters leaves the range of float32
 
 
 def activations(result: Formula) -> tuple[Formula, ...]:
@@ -38,3 +39,9 @@ def is_row(value: Value, row: tuple[Dim, ...], ndim: int) -> bool:
     if shape is None or not len(row) <= len(shape) <= ndim:
         return False
     return shape == (1,) * (len(shape) - len(row)) + row
+
+
+def may_scale(factors: Any) -> bool:
+    """Whether weights times these, numbers of numpy, stay in the range of float32."""
+    sizes = abs(factors)
+    return bool(((sizes == 0) | (sizes >= FACTORS[0]) & (sizes <= FACTORS[1])).all())

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any, Optional, Union
 
-from q7x2_ep.fuse.epilogue import activations, is_row
+from q7x2_ep.fuse.epilogue import activations, is_row, may_scale
 from q7x2_ep.ir.core import Node, Value
 from q7x2_ep.ir.pattern import Match
 from q7x2_ep.ir.rewrite import Fusion
@@ -18,7 +18,6 @@ from q7x2_ep.ops.activation import activation_of
 from q7x2_ep.ops.common import Activation
 
 LINEAR = "q7::Linear"
-FACTORS = 2.0**-64, 2.0**64  # of columns: no weight that matters leaves the range of float32
 
 
 def matmul(g: Any, x: Any, w: Any) -> Any:
@@ -153,15 +152,9 @@ def _check_columns(match: Match) -> Union[dict[str, Any], str]:
         return f"the factor {scale!r} has shape {scale.shape}, wanted ({y.shape[-1]},)"
     if bias is not None and bias.const is None:
         return f"the bias {bias!r} is not constant"
-    if not _may_scale(scale.const):
+    if not may_scale(scale.const):
         return f"the factor {scale!r} has entries that are too small or too large for weights"
     return {"node": node, "scale": scale}
-
-
-def _may_scale(factors: Any) -> bool:
-    """Whether weights times these stay in the range of their dtype."""
-    sizes = abs(factors)
-    return bool(((sizes == 0) | (sizes >= FACTORS[0]) & (sizes <= FACTORS[1])).all())
 
 
 def _build_columns(g: Any, node: Node, scale: Value) -> Value:
@@ -191,7 +184,7 @@ def _check_normalized(match: Match) -> Union[dict[str, Any], str]:
     scale, shift, mean, variance = norm
     spread = variance + match.root.attrs["epsilon"]
     factor = scale / spread**0.5 if (spread > 0).all() else None
-    if factor is None or not _may_scale(factor):
+    if factor is None or not may_scale(factor):
         return f"{match['scale']!r} and {match['variance']!r} are no factors for weights"
     return {"node": node, "factor": factor, "shift": shift, "mean": mean}
 

@@ -178,6 +178,12 @@ def test_what_is_not_one_factor_behind_a_clamp_stays() -> None:
     def by_zero(g: Any, x: Any, w: Any, b: Any) -> Any:
         return g.Mul(relu(g, x, w, b), 0.0)
 
+    def by_a_trifle(g: Any, x: Any, w: Any, b: Any) -> Any:
+        return g.Mul(relu(g, x, w, b), np.float32(1e-30))
+
+    def of_crossed_bounds(g: Any, x: Any, w: Any, b: Any) -> Any:
+        return g.Mul(g.Clip(g.Conv(x, w, b, pads=PADS), 0.5, -0.5), 2.0)
+
     def of_silu(g: Any, x: Any, w: Any, b: Any) -> Any:
         return g.Mul(ACTIVATIONS["silu"](g, g.Conv(x, w, b, pads=PADS)), 2.0)
 
@@ -194,7 +200,8 @@ def test_what_is_not_one_factor_behind_a_clamp_stays() -> None:
         y = relu(g, x, w, b)
         return g.Mul(y, 2.0), y
 
-    for spelling in (by_channel, by_zero, of_silu, of_a_sum, more_dims, read_twice):
+    stay = (by_channel, by_zero, by_a_trifle, of_crossed_bounds, of_silu, of_a_sum)
+    for spelling in (*stay, more_dims, read_twice):
         model = build(spelling, GIVEN)[0]
         assert fused_ops(model)[0]["Mul"] == 1, spelling
         assert_correct(model)
