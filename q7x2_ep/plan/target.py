@@ -102,7 +102,8 @@ class Target(NamedTuple):
         sets: dict[str, dict[str, int]] = {}
         constants: dict[str, int] = {}
         kernels: list[KernelRow] = []
-        isa, abi = "", []
+        cpu: list[str] = []
+        abi = []
         for line in text.splitlines():
             word, _, rest = line.partition(" ")
             if word == "op":
@@ -117,14 +118,15 @@ class Target(NamedTuple):
             elif word == "kernel":
                 kernels.append(_kernel_row(len(kernels), rest, allowed, foreign))
             elif word == "cpu":
-                isa = [name for name in rest.split() if name in allowed][-1]
+                cpu = [name for name in rest.split() if name in allowed]
             elif word not in ("abi", "source"):
                 raise BackendError(
                     f"[library] does not describe itself as expected: {line!r}; build it again"
                 )
             if word != "cpu":  # nor does it matter which kernels this CPU has
                 abi.append(line.partition(" compiled=")[0])
-        isa = cap if foreign else isa
+        built = {row.isa for row in kernels if row.supported}  # a compiler may not know them all
+        isa = cap if foreign else next((name for name in reversed(cpu) if name in built), "")
         many = not cap and cpus > MANY_CPUS
         return Target(ops, sets, constants, tuple(kernels), isa, "\n".join(abi), many)
 

@@ -39,6 +39,12 @@ def test_tiles_are_for_bytes_where_there_are_many_cpus(cap, cpus, floats, byte):
     assert target.kernel("qgemm", "u8").isa == byte
 
 
+@pytest.mark.parametrize("cap, isa", [("", "avx512"), ("avx2", "scalar")])
+def test_a_set_without_kernels_in_this_build_is_not_what_it_has(cap, isa):
+    text = TEXT.replace("amx 32 32 compiled=1 supported=1", "amx 32 32 compiled=0 supported=0")
+    assert Target.parse(text, cap).isa == isa
+
+
 @pytest.mark.parametrize(
     "x, w, op",
     [
