@@ -2,7 +2,7 @@
 macOS), and compiles the package's Python.
 
 No Python.h, no file list: globs, and each kernel file once per instruction set. The wheel is
-py3-none-<platform>: one serves every Python. `python setup.py build [--debug] [--isa=avx512]
+py3-none-<platform>: one serves every Python. `python setup.py build [--debug] [--isa=avx2]
 [--sanitize=address,undefined|thread]` builds in the source tree.
 """
 
@@ -45,6 +45,7 @@ ISAS = {
     "avx512_vnni": (X86, (*AVX512, "-mavx512vnni"), "avx512", ("quads", "dot")),
     "amx": (X86, AMX, "avx512", ("amx",)),
 }
+ALONE = ("scalar", "avx2", "neon")  # sets that hand nothing over to others, as avx512 does
 # Math flags: results may not depend on errno or traps; contraction to FMA is wanted; no
 # -ffast-math: NaN and inf matter.
 CFLAGS = (
@@ -99,9 +100,10 @@ def compile_library(
     cc = compiler()
     here = machine(cc)
     isas = [isa for isa, row in ISAS.items() if here in row[0] and takes(cc, row[1])] or ["scalar"]
-    isas = [isa for isa in isas if only in (None, ISAS[isa][2])]
-    if not isas:
-        raise SystemExit(f"q7x2_ep: {' '.join(cc)} compiles no kernels of {only} for {here}.")
+    if only:
+        isas = [isa for isa in isas if only == ISAS[isa][2]]
+        if only not in ALONE or not isas:
+            raise SystemExit(f"q7x2_ep: --isa={only}: expected one of {', '.join(ALONE)}, for {here}.")
     have = tuple(f"-DQ7_HAVE_{isa}=1" for isa in isas)
     csrc = ROOT / "csrc"
     source = hashlib.sha256()  # what a compiled model file was made for
@@ -165,7 +167,7 @@ def compile_library(
 
 OPTIONS = (
     ("sanitize=", None, "address,undefined or thread"),
-    ("isa=", None, "scalar, avx2, avx512 or neon: only this instruction set and its extensions"),
+    ("isa=", None, f"{', '.join(ALONE)}: only the kernels of this set and its extensions"),
 )
 
 
