@@ -103,7 +103,7 @@ def compile_library(
     if only:
         isas = [isa for isa in isas if only == ISAS[isa][2]]
         if only not in ALONE or not isas:
-            raise SystemExit(f"q7x2_ep: --isa={only}: expected one of {', '.join(ALONE)}, for {here}.")
+            raise SystemExit(f"q7x2_ep: expected --isa={'|'.join(ALONE)}, given {only} for {here}.")
     have = tuple(f"-DQ7_HAVE_{isa}=1" for isa in isas)
     csrc = ROOT / "csrc"
     source = hashlib.sha256()  # what a compiled model file was made for
