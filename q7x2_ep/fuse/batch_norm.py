@@ -10,15 +10,14 @@ from __future__ import annotations
 
 from typing import Any, Optional, Union
 
-from q7x2_ep.fuse.epilogue import is_row
+from q7x2_ep.fuse.epilogue import batch_normalized, is_row
 from q7x2_ep.ir.core import Value
 from q7x2_ep.ir.pattern import Match
 from q7x2_ep.ir.rewrite import Fusion
 
 
 def normalized(g: Any, x: Any, scale: Any, shift: Any, mean: Any, variance: Any) -> Any:
-    constants = [g.constant(value) for value in (scale, shift, mean, variance)]
-    return g.BatchNormalization(x, *constants, training_mode=0)
+    return batch_normalized(g, x, scale, shift, mean, variance)
 
 
 def scaled(

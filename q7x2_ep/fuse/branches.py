@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, Optional, Union
 
 from q7x2_ep.fuse.conv import CONV, applied, fed_operand, is_one, per_channel
+from q7x2_ep.fuse.epilogue import batch_normalized
 from q7x2_ep.ir.core import Node, Value
 from q7x2_ep.ir.pattern import Match
 from q7x2_ep.ir.rewrite import Fusion
@@ -132,8 +133,7 @@ def _sum(
 
 
 def _normalized(g: Any, x: Any, scale: Any, shift: Any, mean: Any, variance: Any, term: Any) -> Any:
-    constants = [g.constant(value) for value in (scale, shift, mean, variance)]
-    norm = g.BatchNormalization(x, *constants, training_mode=0)
+    norm = batch_normalized(g, x, scale, shift, mean, variance)
     return g.either(lambda: norm, lambda: g.Add(norm, g.constant(term)))
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from typing import Any, Optional, Union
 
-from q7x2_ep.fuse.epilogue import FACTORS, Formula, activations
+from q7x2_ep.fuse.epilogue import FACTORS, Formula, activations, batch_normalized
 from q7x2_ep.ir.core import Node, Value
 from q7x2_ep.ir.pattern import Match
 from q7x2_ep.ir.rewrite import Fusion
@@ -32,8 +32,7 @@ def affine(op: str) -> tuple[Formula, ...]:
     """The spellings of what is linear in each channel of the result of `op`."""
 
     def normalized(g: Any, y: Any, scale: Any, shift: Any, mean: Any, variance: Any) -> Any:
-        constants = [g.constant(value) for value in (scale, shift, mean, variance)]
-        return g.BatchNormalization(g.result(op, y), *constants, training_mode=0)
+        return batch_normalized(g, g.result(op, y), scale, shift, mean, variance)
 
     def multiplied(g: Any, y: Any, scale: Any) -> Any:
         return g.Mul(g.result(op, y), g.constant(scale))

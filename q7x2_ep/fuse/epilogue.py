@@ -33,6 +33,12 @@ def activations(result: Formula) -> tuple[Formula, ...]:
     return (*map(activated, ACTIVATION_OPS), clip)
 
 
+def batch_normalized(g: Any, y: Any, scale: Any, shift: Any, mean: Any, variance: Any) -> Any:
+    """A BatchNormalization by constants."""
+    constants = [g.constant(value) for value in (scale, shift, mean, variance)]
+    return g.BatchNormalization(y, *constants, training_mode=0)
+
+
 def is_row(value: Value, row: tuple[Dim, ...], ndim: int) -> bool:
     """Whether a value of at most `ndim` dims holds one number per element of a row."""
     shape = value.shape

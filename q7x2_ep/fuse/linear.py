@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any, Optional, Union
 
-from q7x2_ep.fuse.epilogue import activations, is_row, may_scale
+from q7x2_ep.fuse.epilogue import activations, batch_normalized, is_row, may_scale
 from q7x2_ep.ir.core import Node, Value
 from q7x2_ep.ir.pattern import Match
 from q7x2_ep.ir.rewrite import Fusion
@@ -157,11 +157,18 @@ def _check_columns(match: Match) -> Union[dict[str, Any], str]:
     return {"node": node, "scale": scale}
 
 
+def _scaled(g: Any, node: Node, factors: Any) -> Value:
+    """The weight times a factor for each column."""
+    w = node.inputs[1].const
+    column = factors[:, None] if node.attrs["trans_b"] else factors
+    return g.array((w * column).astype(w.dtype))
+
+
 def _build_columns(g: Any, node: Node, scale: Value) -> Value:
     """The weight takes the factors: one rounding of each, as many as a product behind would do."""
     x, w, bias = (*node.inputs, None)[:3]
     row = scale.const.reshape(-1)
-    w = g.array(w.const * (row[:, None] if node.attrs["trans_b"] else row))
+    w = _scaled(g, node, row)
     bias = None if bias is None else g.array(bias.const * row)
     return g.call(LINEAR, x, w, bias, **node.attrs)
 
@@ -169,8 +176,7 @@ def _build_columns(g: Any, node: Node, scale: Value) -> Value:
 def normalized_columns(
     g: Any, linear: Any, scale: Any, shift: Any, mean: Any, variance: Any
 ) -> Any:
-    constants = [g.constant(value) for value in (scale, shift, mean, variance)]
-    return g.BatchNormalization(g.result(LINEAR, linear), *constants, training_mode=0)
+    return batch_normalized(g, g.result(LINEAR, linear), scale, shift, mean, variance)
 
 
 def _check_normalized(match: Match) -> Union[dict[str, Any], str]:
@@ -192,12 +198,10 @@ def _check_normalized(match: Match) -> Union[dict[str, Any], str]:
 def _build_normalized(g: Any, node: Node, factor: Any, shift: Any, mean: Any) -> Value:
     """Computed in float64: one rounding of each weight and each entry of the bias."""
     x, w, bias = (*node.inputs, None)[:3]
-    column = factor[:, None] if node.attrs["trans_b"] else factor
     before = 0.0 if bias is None else bias.const
     row = (before - mean) * factor + shift
-    dtype = w.const.dtype
-    weight = g.array((w.const * column).astype(dtype))
-    return g.call(LINEAR, x, weight, g.array(row.astype(dtype)), **node.attrs)
+    bias = g.array(row.astype(w.const.dtype))
+    return g.call(LINEAR, x, _scaled(g, node, factor), bias, **node.attrs)
 
 
 def biased(g: Any, linear: Any, bias: Any) -> Any:

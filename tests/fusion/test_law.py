@@ -264,6 +264,12 @@ def transposed_result(g: Builder, _: dict[str, Value]) -> Value:
 # ("const", shape), ("bool", shape), ("ids", shape), or a function (g, values so far) -> value.
 WEIGHT, ROW = ("const", (K, N)), ("const", (N,))
 NORM_ROW = ("const", (K,))
+OF_CHANNELS = {
+    "scale": ("const", (K, 1, 1)),
+    "shift": ("const", (1, K, 1, 1)),
+    "mean": NORM_ROW,
+    "variance": ("positive", (K,)),
+}
 EXAMPLES: dict[str, dict[str, Any]] = {
     "Gelu": {"x": (B, S, K)},
     "GeluTanh": {"x": (B, S, K)},
@@ -364,29 +370,20 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     },
     "ConvAffine": {
         "y": conv_result,
-        "scale": ("const", (K, 1, 1)),
-        "shift": ("const", (1, K, 1, 1)),
-        "mean": NORM_ROW,
-        "variance": ("positive", (K,)),
+        **OF_CHANNELS,
     },
     "ConvBranches": {"y": conv_result, "z": beside_conv_result},
     "ConvSkip": {
         "y": depthwise_result,
         "x": lambda g, v: v["y"].producer.inputs[0],
-        "scale": ("const", (K, 1, 1)),
-        "shift": ("const", (1, K, 1, 1)),
-        "mean": NORM_ROW,
-        "variance": ("positive", (K,)),
+        **OF_CHANNELS,
         "term": 0.5,
     },
     "ConvActivation": {"product": conv_result, "low": -0.5, "high": 0.5},
     "ConvAffineActivation": {"y": clamped_conv_result, "scale": -0.5, "shift": 0.25},
     "JoinedConvAffine": {
         "y": joined_conv_results,
-        "scale": ("const", (K, 1, 1)),
-        "shift": ("const", (1, K, 1, 1)),
-        "mean": NORM_ROW,
-        "variance": ("positive", (K,)),
+        **OF_CHANNELS,
     },
     "JoinedConvActivation": {"product": joined_conv_results, "low": -0.5, "high": 0.5},
     "PixelsAhead": {"y": depthwise_of_linear},
@@ -425,10 +422,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     },
     "ConvTransposeAffine": {
         "y": transposed_result,
-        "scale": ("const", (K, 1, 1)),
-        "shift": ("const", (1, K, 1, 1)),
-        "mean": NORM_ROW,
-        "variance": ("positive", (K,)),
+        **OF_CHANNELS,
     },
     "ConvTransposeActivation": {"product": transposed_result, "low": -0.5, "high": 0.5},
     "ConvResidual": {"y": conv_result, "residual": (B, K, S, S)},

@@ -33,9 +33,9 @@ def expansion(stride: int, kernel: int, residual: bool = False) -> list[Layer]:
     return [Layer(48), Layer(0, kernel, stride), Layer(16, residual=residual)]
 
 
-def wide(stride: int, kernel: int) -> list[Layer]:
+def wide(stride: int, kernel: int, channels: int = 96) -> list[Layer]:
     """The same where images are small: its products are conv_last."""
-    return [Layer(96), Layer(384), Layer(0, kernel, stride), Layer(96)]
+    return [Layer(channels), Layer(4 * channels), Layer(0, kernel, stride), Layer(channels)]
 
 
 class Case(NamedTuple):
@@ -60,6 +60,8 @@ CASES = {
     "products, stride 2": Case((29, 14), wide(2, 5)),
     "products of few rows": Case((14, 9), wide(1, 3)),
     "products of few lines": Case((7, 7), wide(1, 3)),
+    "products of few pixels": Case((7, 3), wide(1, 3)),
+    "wider products": Case((14, 9), wide(1, 3, 128)),
     "lines of nothing": Case((64, 1), [Layer(300), Layer(0, 3), Layer(16)]),
 }
 
