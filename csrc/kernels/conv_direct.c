@@ -17,19 +17,24 @@ typedef struct place {
     int64_t soon;
 } place;
 
-/* y = act(y) + residual, or act(y + residual), of m pixels, where it was not done in registers. */
+/* y = act(y) * scale + shift + residual, or act(y + residual) .., of m pixels, where it was not done in
+ * registers. */
 Q7_INLINE void finish_as(const q7_conv_line *t, place at, int64_t m, const int64_t act) {
     const q7_f32 alpha = q7_set1(t->act_alpha), beta = q7_set1(t->act_beta);
     const int64_t y_stride = t->y_stride, residual_stride = t->residual_stride;
     const bool before = t->residual && t->residual_first, behind = t->residual && !before;
+    const bool scaled = t->scale;
     for (int64_t j = 0; j < t->n; j += Q7_W) {
         const int64_t lanes = t->n - j;
         const float *residual = t->residual ? at.residual + j : NULL;
+        const q7_f32 scale = scaled ? q7_load_part(t->scale + j, lanes) : alpha;
+        const q7_f32 shift = scaled ? q7_load_part(t->shift + j, lanes) : alpha;
         float *y = at.y + j;
         for (int64_t i = 0; i < m; i++, y += y_stride) {
             q7_f32 v = q7_load_part(y, lanes);
             if (before) v = q7_add(v, q7_load_part(residual, lanes));
             v = q7_act(act, v, alpha, beta);
+            if (scaled) v = q7_fma(scale, v, shift);
             if (behind) v = q7_add(v, q7_load_part(residual, lanes));
             q7_store_part(y, v, lanes);
             if (residual) residual += residual_stride;
@@ -76,6 +81,10 @@ Q7_INLINE void put(const q7_conv_line *t, place to, q7_f32 *sum, const q7_f32 *b
         Q7_EACH_VECTOR(to.y, 0, *x = q7_vmax(low, *x));
         if (clip) Q7_EACH_VECTOR(to.y, 0, *x = q7_vmin(high, *x));
     }
+    if (now && t->scale)
+        Q7_EACH_VECTOR(to.y, 0,
+                       *x = q7_fma(q7_load_part(t->scale + j * Q7_W, lanes_of(t, j, whole)), *x,
+                                   q7_load_part(t->shift + j * Q7_W, lanes_of(t, j, whole))));
     if (residual && !t->residual_first) ADD_RESIDUAL;
 #undef ADD_RESIDUAL
     const int64_t y_stride = t->y_stride;

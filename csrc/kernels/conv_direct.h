@@ -1,6 +1,7 @@
 /* conv_direct.h: a line of pixels of a convolution for one panel of filters, read where they lie.
  *
- *     y[p, f] = act(bias[f] + sum over k of x[p * x_stride + offset[k]] * w[k, f]) + residual[p, f],
+ *     y[p, f] = act(bias[f] + sum over k of x[p * x_stride + offset[k]] * w[k, f]) * scale[f] + shift[f]
+ *               + residual[p, f],
  *
  * and act of all of the sum with residual_first, for m windows, x_stride floats apart, and n <= nr
  * filters. k runs over the channels and taps of a window; offset, which is the same for all windows,
@@ -36,6 +37,7 @@ typedef struct q7_conv_line {
     const float *bias;     /* (n,), or NULL */
     const float *residual; /* (m, n), or NULL */
     int64_t residual_stride;
+    const float *scale, *shift; /* (n,), or both NULL */
     bool residual_first, fetches;
     int64_t act; /* Q7_act_* */
     float act_alpha, act_beta;

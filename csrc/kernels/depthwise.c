@@ -30,7 +30,7 @@ typedef struct place {
 
 /* Whether `put` does all that is wanted of a sum; else finish() does the rest. */
 Q7_INLINE bool clamps(const q7_depthwise_args *x) {
-    return !x->residual &&
+    return !x->residual && !x->scale &&
            (x->act == Q7_act_none || x->act == Q7_act_relu || x->act == Q7_act_clip);
 }
 
@@ -282,11 +282,11 @@ Q7_INLINE void channels(const place *at, const q7_depthwise_part *part, int64_t 
     if (c < part->end) tile(at, ow, columns, c, pixels, 1, part->end - c, grouped);
 }
 
-/* y = act(y) + residual, or act(y + residual) with residual_first. */
+/* y = act(y) * scale + shift + residual, or act(y + residual) .. with residual_first. */
 Q7_INLINE void finish_as(const place *at, const q7_depthwise_part *part, const int64_t act) {
     const q7_depthwise_args *x = at->x;
     const q7_f32 alpha = q7_set1((float)x->act_alpha), beta = q7_set1((float)x->act_beta);
-    const float *residual = x->residual;
+    const float *residual = x->residual, *scale = x->scale, *shift = x->shift;
     for (int64_t ow = part->ow; ow < part->ow_end; ow++) {
         const float *added = residual ? residual + (at->pixel + ow) * x->residual_stride : NULL;
         float *y = at->y + ow * x->y_stride;
@@ -296,6 +296,8 @@ Q7_INLINE void finish_as(const place *at, const q7_depthwise_part *part, const i
             q7_f32 v = q7_load_part(y + c, lanes);
             if (added && x->residual_first) v = q7_add(v, term);
             v = q7_act(act, v, alpha, beta);
+            if (scale)
+                v = q7_fma(q7_load_part(scale + c, lanes), v, q7_load_part(shift + c, lanes));
             if (added && !x->residual_first) v = q7_add(v, term);
             q7_store_part(y + c, v, lanes);
         }

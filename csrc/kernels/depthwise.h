@@ -1,6 +1,6 @@
 /* depthwise.h: a part of a convolution whose groups have one channel each, channels last.
  *
- *     y[o, c] = act(bias[c] + sum over t of w[t, c] * x[p(o, t), c]) + residual[o, c],
+ *     y[o, c] = act(bias[c] + sum over t of w[t, c] * x[p(o, t), c]) * scale[c] + shift[c] + residual[o, c],
  *
  * and act of all of the sum with residual_first, for the pixels o = (n, od, [oh, oh_end), [ow, ow_end))
  * and channels [first, end); p(o, t) is where tap t = (l, i, j) of the kernel meets x (N, D, H, W, C),

@@ -114,6 +114,11 @@ Q7_INLINE void put(target out, q7_f32 *sum, const int m, const int vectors) {
             const q7_f32 high = q7_set1(clips ? e->act_beta : INFINITY);
             Q7_EACH_VECTOR(out.p, 0, *x = q7_vmin(high, q7_vmax(low, *x)));
         }
+        if (e->scale) {
+            const float *scale = e->scale + out.first, *shift = e->shift + out.first;
+            Q7_EACH_VECTOR(out.p, 0,
+                           *x = q7_fma(q7_load(scale + j * Q7_W), *x, q7_load(shift + j * Q7_W)));
+        }
         if (out.residual && !e->residual_first)
             Q7_EACH_VECTOR(out.residual, e->residual_stride,
                            *x = q7_add(*x, q7_load(row + j * Q7_W)));

@@ -1,7 +1,7 @@
 /* gemm.h: the kernel of every matrix product of floats, and the layout of packed matrices.
  *
  * c = a @ b, or c += a @ b, for a block of rows and columns; with an epilogue
- * c = act(alpha * (the sum) + biases) + residual, or where that has `gated`
+ * c = act(alpha * (the sum) + biases) * scale + shift + residual, or where that has `gated`
  * gated = act(gate sums + bias) * (up sums + up_bias), while c holds the sums between two blocks of
  * k. Elements of c outside (m, n) are not touched, and c is not read before it is written unless
  * accumulate is set. Any alignment. Columns [n, nr) of b are not read unless b is packed. k = 0
@@ -35,8 +35,9 @@ typedef struct q7_gemm_epilogue {
     const float *residual; /* (m, n) from the block's origin, or NULL; may be c if all of k is one
                               block and accumulate is not set */
     int64_t residual_stride;
-    bool residual_first; /* act(.. + residual) */
-    int64_t act;         /* Q7_act_* */
+    bool residual_first;        /* act(.. + residual) */
+    const float *scale, *shift; /* both, as bias; or NULL */
+    int64_t act;                /* Q7_act_* */
     float act_alpha, act_beta;
     float *gated; /* (m, gated_n), or NULL; n is a multiple of nr then, and alpha is 1 */
     int64_t gated_stride, gated_n;
@@ -95,6 +96,7 @@ static inline q7_gemm_block q7_gemm_part(const q7_gemm_block *x, int64_t row, in
     if (epilogue->bias) epilogue->bias += out;
     if (epilogue->up_bias) epilogue->up_bias += out;
     if (epilogue->residual) epilogue->residual += column;
+    if (epilogue->scale) epilogue->scale += column, epilogue->shift += column;
     if (epilogue->gated) epilogue->gated += out;
     q7_gemm_skip_rows(epilogue, row);
     epilogue->gated_n -= out;

@@ -5,8 +5,8 @@
 #include "math.h"
 #include "tile.h"
 
-/* c = act(alpha * (sums + what c held if accumulating) + biases) + residual, for n columns from the
- * given first one. */
+/* c = act(alpha * (sums + what c held if accumulating) + biases) * scale + shift + residual, for n
+ * columns from the given first one. */
 Q7_INLINE void q7_finish_floats_as(const q7_gemm_block *t, const float *sums, int64_t sums_stride,
                                    int64_t first, int64_t n, const int64_t act) {
     static const q7_gemm_epilogue none = {.alpha = 1.0f};
@@ -15,12 +15,14 @@ Q7_INLINE void q7_finish_floats_as(const q7_gemm_block *t, const float *sums, in
     const q7_f32 act_alpha = q7_set1(e->act_alpha), act_beta = q7_set1(e->act_beta);
     const bool before = e->residual && e->residual_first, behind = e->residual && !before;
     /* What a store could change, for all that compilers know. */
-    const bool accumulate = t->accumulate;
+    const bool accumulate = t->accumulate, scaled = e->scale;
     const int64_t m = t->m, stride = t->c_stride, residual_stride = e->residual_stride;
     const float *row_bias = e->row_bias;
     for (int64_t j = 0; j < n; j += Q7_W) {
         const int64_t lanes = q7_min(n - j, Q7_W);
         const q7_f32 bias = e->bias ? q7_load_part(e->bias + first + j, lanes) : q7_set1(0.0f);
+        const q7_f32 scale = scaled ? q7_load_part(e->scale + first + j, lanes) : bias;
+        const q7_f32 shift = scaled ? q7_load_part(e->shift + first + j, lanes) : bias;
         float *c = t->c + first + j;
         const float *residual = e->residual ? e->residual + first + j : NULL;
         for (int64_t i = 0; i < m; i++, c += stride) {
@@ -29,6 +31,7 @@ Q7_INLINE void q7_finish_floats_as(const q7_gemm_block *t, const float *sums, in
             x = q7_fma(alpha, x, row_bias ? q7_add(q7_set1(row_bias[i]), bias) : bias);
             if (before) x = q7_add(x, q7_load_part(residual, lanes));
             x = q7_act(act, x, act_alpha, act_beta);
+            if (scaled) x = q7_fma(scale, x, shift);
             if (behind) x = q7_add(x, q7_load_part(residual, lanes));
             q7_store_part(c, x, lanes);
             if (residual) residual += residual_stride;

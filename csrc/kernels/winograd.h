@@ -1,8 +1,8 @@
 /* winograd.h: some tiles of a 3x3 convolution of stride 1 or 2, channels last, by the algorithm of
  * Winograd that makes 2 x 2 pixels of 4 x 4 (F(2x2,3x3); Lavin and Gray 2015):
  *
- *     y = A^T [(G w G^T) * (B^T d B)] A + bias, summed over channels, then act and residual as in
- *     conv_last; d the 4 x 4 pixels of x under a tile of y, zeros around x
+ *     y = A^T [(G w G^T) * (B^T d B)] A + bias, summed over channels, then act, scale, shift and residual
+ *     as in conv_last; d the 4 x 4 pixels of x under a tile of y, zeros around x
  *
  * 16 products of matrices (tiles, C) @ (C, M), a multiplication for each output of 2.25 that a direct
  * sum takes. Of a volume the kd planes under a tile are so many times C channels. With stride 2, d is

@@ -150,6 +150,8 @@ Q7_INLINE void q7_transform_out_as(const q7_winograd_args *x, q7_place at, const
         q7_sums_of(from, step, c, kind, v);
         const q7_f32 bias =
             x->bias ? q7_load_part((const float *)x->bias + m, lanes) : q7_set1(0.0f);
+        const q7_f32 scale = x->scale ? q7_load_part((const float *)x->scale + m, lanes) : bias;
+        const q7_f32 shift = x->scale ? q7_load_part((const float *)x->shift + m, lanes) : bias;
         for (int64_t i = 0; i < (kind == Q7_LINE ? 2 : 4); i++) {
             const int64_t down = i / 2 * x->dilation_h, across = i % 2 * x->dilation_w;
             if (at.oh + down >= x->OH || at.ow + across >= x->OW) continue;
@@ -159,6 +161,7 @@ Q7_INLINE void q7_transform_out_as(const q7_winograd_args *x, q7_place at, const
                 term = q7_load_part((const float *)x->residual + p * x->residual_stride + m, lanes);
             if (x->residual && x->residual_first) y = q7_add(y, term);
             y = q7_act(act, y, alpha, beta);
+            if (x->scale) y = q7_fma(scale, y, shift);
             if (x->residual && !x->residual_first) y = q7_add(y, term);
             q7_store_part((float *)x->y + p * x->y_stride + m, y, lanes);
         }

@@ -87,6 +87,8 @@ static void conv_band(const conv_job *job, int64_t group, int64_t pixel, int64_t
                           .y = (float *)x->y + pixel * x->y_stride + filter,
                           .y_stride = x->y_stride,
                           .bias = x->bias ? (const float *)x->bias + filter : NULL,
+                          .scale = x->scale ? (const float *)x->scale + filter : NULL,
+                          .shift = x->shift ? (const float *)x->shift + filter : NULL,
                           .residual_stride = x->residual_stride,
                           .residual_first = x->residual_first != 0,
                           .fetches = job->fetches,

@@ -1,5 +1,5 @@
-/* conv_last.c: y = act(conv(x, w) + bias) + residual, or act of all of that sum with
- * residual_first, channels last: one matrix product per group,
+/* conv_last.c: y = act(conv(x, w) + bias) * scale + shift + residual, or act(conv(x, w) + bias + residual)
+ * * scale + shift with residual_first, channels last: one matrix product per group,
  *
  *     y (pixels, M / groups) = windows (pixels, K) @ w (K, M / groups),
  *     pixels = N OD OH OW, K = kd kh kw C / groups
@@ -131,17 +131,19 @@ static void multiply(const conv_job *job, int64_t group, int64_t k0, int64_t k, 
     if (m == 0) return;
     const int64_t nr = job->call->nr, column = panels.begin * nr;
     const int64_t out = group * job->filters + column;
-    const float *bias = x->bias, *residual = x->residual;
+    const float *bias = x->bias, *residual = x->residual, *scale = x->scale;
     const q7_gemm_epilogue epilogue = {
         .alpha = 1.0f,
         .bias = bias ? bias + out : NULL,
         .residual = residual ? residual + row * x->residual_stride + out : NULL,
         .residual_stride = x->residual_stride,
         .residual_first = x->residual_first != 0,
+        .scale = scale ? scale + out : NULL,
+        .shift = scale ? (const float *)x->shift + out : NULL,
         .act = x->act,
         .act_alpha = (float)x->act_alpha,
         .act_beta = (float)x->act_beta};
-    const bool plain = !bias && !residual && x->act == Q7_act_none;
+    const bool plain = !bias && !residual && !scale && x->act == Q7_act_none;
     const int64_t panel_stride = job->k * nr;
     const q7_gemm_block part = {
         .m = m,

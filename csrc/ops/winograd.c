@@ -23,6 +23,8 @@ static q7_winograd_args group_of(const winograd_job *job, int64_t group) {
     x.y = (float *)x.y + group * x.M;
     if (x.bias) x.bias = (const float *)x.bias + group * x.M;
     if (x.residual) x.residual = (const float *)x.residual + group * x.M;
+    if (x.scale) x.scale = (const float *)x.scale + group * x.M;
+    if (x.shift) x.shift = (const float *)x.shift + group * x.M;
     return x;
 }
 

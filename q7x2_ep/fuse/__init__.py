@@ -143,7 +143,7 @@ FUSIONS = (
     Walk(
         File(
             "conv",
-            "GATED ACTIVATION AFFINE_ACTIVATION RESIDUAL TRANSPOSE_ACTIVATION",
+            "GATED ACTIVATION AFFINE_ACTIVATION SCALED_ACTIVATION RESIDUAL TRANSPOSE_ACTIVATION",
             _CONVOLUTIONS,
         ),
         File("joined_conv", "ACTIVATION", "Conv q7::Conv & Concat"),

@@ -2,12 +2,13 @@
 
 BatchNormalization, and factors and terms per channel, are linear in y: they scale the weights and
 shift the bias, once, at load. Zeros around x are pads. An activation and a residual, in either
-order, make it a q7::Conv, whose epilogue has them. A factor and a term behind the activation, one
-number each, as learnable affine blocks have them, go in front of a clamp, into a hard swish. A
-ConvTranspose takes what scales and shifts it in the same way, and an activation as
-q7::ConvTranspose. Gates of the channels of x, as of squeeze and excite, scale the weights in each
-run.
-Source: ONNX Conv, BatchNormalization (inference form), Pad; He et al. 2015 (residual first).
+order, make it a q7::Conv, whose epilogue has them, and what is linear in each channel behind the
+activation as well. Where that is one factor and one term, as in learnable affine blocks, they go in
+front of a clamp, into a hard swish. A ConvTranspose takes what scales and shifts it in the same
+way, and an activation as q7::ConvTranspose. Gates of the channels of x, as of squeeze and excite,
+scale the weights in each run.
+Source: ONNX Conv, BatchNormalization (inference form), Pad; He et al. 2015 (residual first);
+Trockman and Kolter 2022 (ConvMixer: a norm behind the activation).
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from q7x2_ep.ir.pattern import Match
 from q7x2_ep.ir.rewrite import Fusion
 from q7x2_ep.ops.activation import activation_of
 from q7x2_ep.ops.common import Activation
-from q7x2_ep.ops.conv import takes_gate
+from q7x2_ep.ops.conv import takes_gate, takes_scale
 from q7x2_ep.ops.window import window_attributes
 
 CONV, FUSED = "Conv", "q7::Conv"
@@ -107,20 +108,34 @@ def applied(
     """Weights and bias of a convolution like `node`, with what is linear in each channel of its
     result.
     """
-    channels = node.output.shape[1]
+    factor, bias = linear(g, node.output.shape[1], bias, scale, shift, mean, variance, epsilon)
+    return weight if factor is None else _scaled(g, node, weight, factor), bias
+
+
+def linear(
+    g: Any,
+    channels: Any,
+    term: Optional[Value],
+    scale: Optional[Value] = None,
+    shift: Optional[Value] = None,
+    mean: Optional[Value] = None,
+    variance: Optional[Value] = None,
+    epsilon: float = 0.0,
+) -> tuple[Optional[Value], Optional[Value]]:
+    """What is linear in each channel of y + term, as vectors: a factor of y, and another term."""
+    factor = None
     if scale is not None:
         factor = flat(g, scale, channels)
         if variance is not None:
             deviation = g.folded("Sqrt", g.folded("Add", variance, epsilon))
             factor = g.folded("Div", factor, deviation)
-        weight = _scaled(g, node, weight, factor)
         if mean is not None:
-            bias = g.folded("Neg", mean) if bias is None else g.folded("Sub", bias, mean)
-        bias = None if bias is None else g.folded("Mul", bias, factor)
+            term = g.folded("Neg", mean) if term is None else g.folded("Sub", term, mean)
+        term = None if term is None else g.folded("Mul", term, factor)
     if shift is not None:
         shift = flat(g, shift, channels)
-        bias = shift if bias is None else g.folded("Add", bias, shift)
-    return weight, bias
+        term = shift if term is None else g.folded("Add", term, shift)
+    return factor, term
 
 
 def flat(g: Any, value: Value, channels: Any) -> Value:
@@ -223,6 +238,8 @@ def _check_affine_activation(match: Match) -> Union[dict[str, Any], str]:
     y, node = match["y"], match["y"].producer
     before = Activation.of(node.attrs)
     scale, shift = match.scalar("scale", 1.0), match.scalar("shift", 0.0)
+    if node.input(5) is not None:
+        return ""
     if before.name not in ("relu", "clip", "hard_swish", "affine_hard_swish"):
         return ""
     if any(len(x.shape) > len(y.shape) for x in match.root.inputs):
@@ -255,6 +272,29 @@ def _build_affine_activation(
         bias = None if bias is None else g.folded("Mul", bias, scale)
     weight, bias = applied(g, node, weight, bias, shift=shift)
     return g.call(FUSED, x, weight, bias, *others, **{**node.attrs, **activation.attributes()})
+
+
+def _check_scaled_activation(match: Match) -> Union[dict[str, Any], str]:
+    y, node = match["y"], match["y"].producer
+    if node.attrs["activation"] == "none" or not takes_scale(node):
+        return ""
+    if node.input(5) is not None and match.get("scale") is not None:
+        return f"{y!r} has a factor"
+    if node.input(3) is not None and not node.attrs["residual_first"]:
+        return f"{y!r} has a residual"
+    if not _is_constant(node.inputs[1]):
+        return f"{node.inputs[1]!r}, the weights, are not constant"
+    parts = per_channel(match, y)
+    return parts if isinstance(parts, str) else {"node": node, "parts": parts}
+
+
+def _build_scaled_activation(g: Any, node: Node, parts: dict[str, Any]) -> Value:
+    channels, (*operands, scale, shift) = node.output.shape[1], (*node.inputs, *[None] * 5)[:7]
+    factor, term = linear(g, channels, shift, **parts)
+    if scale is None:
+        scale = flat(g, g.literal(1.0), channels) if factor is None else factor
+    shift = flat(g, g.literal(0.0), channels) if term is None else term
+    return g.call(FUSED, *operands, scale, shift, **node.attrs)
 
 
 def with_residual(g: Any, y: Any, residual: Any) -> Any:
@@ -301,6 +341,9 @@ AFFINE_ACTIVATION = Fusion(
     affine_activation(),
     _check_affine_activation,
     _build_affine_activation,
+)
+SCALED_ACTIVATION = Fusion(
+    "ConvScaledActivation", affine(FUSED), _check_scaled_activation, _build_scaled_activation
 )
 RESIDUAL = Fusion("ConvResidual", (with_residual,), _check_residual, _build_residual)
 GATED = Fusion("GatedConv", (gated,), _check_gated, _build_gated)

@@ -117,17 +117,18 @@ class Conv:
 
 @op("q7::Conv")
 class FusedConv:
-    """y = act(conv(x, w) + bias) + residual, or with residual_first act(conv(x, w) + bias +
-    residual).
+    """y = act(conv(x, w) + bias) * scale + shift + residual, or with residual_first act(conv(x, w)
+    + bias + residual) * scale + shift.
 
     activation, with act_alpha and act_beta where it has them: a member of ACTIVATIONS.
     gate: x is gate * x; kernels of one pixel in one group, see `takes_gate`.
-    Shapes: as Conv, residual as y, gate (N, C, 1, ..).
+    scale and shift: both or none, and see `takes_scale`.
+    Shapes: as Conv, residual as y, gate (N, C, 1, ..), scale and shift (M,).
     Source: ONNX Conv; the epilogue of csrc/kernels/gemm.h; gates of Hu et al. 2018
     (squeeze and excite).
     """
 
-    signature = "x, w, bias?, residual?, gate? -> y"
+    signature = "x, w, bias?, residual?, gate?, scale?, shift? -> y"
     attributes = {
         **Conv.attributes,
         "activation": "none",
@@ -145,6 +146,8 @@ class FusedConv:
         bias: Optional[Value] = None,
         residual: Optional[Value] = None,
         gate: Optional[Value] = None,
+        scale: Optional[Value] = None,
+        shift: Optional[Value] = None,
         activation: str = "none",
         act_alpha: Optional[float] = None,
         act_beta: Optional[float] = None,
@@ -155,6 +158,9 @@ class FusedConv:
         if residual is not None and residual_first:
             y = g.Add(y, residual)
         y = ACTIVATIONS[activation](g, y, act_alpha or 0.0, act_beta or 0.0)
+        if scale is not None and shift is not None:
+            column = [-1, *(1 for _ in y.shape[2:])]
+            y = g.Add(g.Mul(y, g.Reshape(scale, column)), g.Reshape(shift, column))
         return y if residual is None or residual_first else g.Add(y, residual)
 
     def lower(node: Node, b: Any) -> None:
@@ -181,6 +187,13 @@ def takes_gate(node: Node, x: Value, gate: Value) -> bool:
     if not fits or x.shape[0] == 1:
         return fits
     return len(x.shape) < 5 and is_direct(node, windows(node, x, w, 3))  # has weights for each
+
+
+def takes_scale(node: Node) -> bool:
+    """Whether the step of a convolution by constant weights has what scales and shifts each channel
+    behind its activation: not that of few filters, whose channels are rows.
+    """
+    return node.attrs["group"] > 1 or node.inputs[1].shape[0] >= MIN_FILTERS
 
 
 def channel_guards(node: Node, bias: int = 2) -> list[Guard]:
@@ -303,7 +316,7 @@ def of_planes(node: Node, b: Any, residual: Optional[Value]) -> tuple[Node, Opti
         "dilations": dilations[1:],
         "pads": [*pads[1:3], *pads[4:]],
     }
-    shared = [node.input(2), None, node.input(4)]  # bias and gate
+    shared = [node.input(2), None, *(node.input(i) for i in (4, 5, 6))]  # all but the residual
     image_node = Node(node.op, [images[0], weights, *shared], [images[2]], attrs, node.name)
     for value in filter(None, shared):
         value.users.remove(image_node)  # the graph does not have it
@@ -478,7 +491,9 @@ def depths_as_channels(node: Node, b: Any) -> View:
 def last_fields(
     node: Node, b: Any, residual: Optional[Value], x: Optional[View] = None
 ) -> dict[str, Any]:
-    """x, y and residual of a step on images whose channels lie side by side; x: where not so."""
+    """The operands of a step on images whose channels lie side by side, but for weights and bias;
+    x: where not so.
+    """
     x, y = x or b.channels_last(node.inputs[0]), place_of(b, node.output)
     added = None if residual is None else pixels_of(b, residual)
     channels = x.shape[1]
@@ -489,6 +504,8 @@ def last_fields(
         "x": x,
         "y": y,
         "residual": added,
+        "scale": node.input(5),
+        "shift": node.input(6),
         "x_n_stride": x.strides[0],
         **{f"x_{name}_stride": stride for name, stride in strides.items()},
         "y_stride": y.channels_last().strides[-2],

@@ -210,6 +210,129 @@ def test_what_is_not_one_factor_behind_a_clamp_stays() -> None:
     assert_correct(model)
 
 
+WIDE: dict[str, Any] = {  # filters enough for images whose channels lie side by side
+    **GIVEN,
+    "x": ("B", C, 25, 24),
+    "r": ("B", 9, 25, 24),
+    "w": weights(9, C, 3, 3),
+    **{name: weights(9) for name in ("b", "scale", "shift", "mean")},
+    "variance": positive(9),
+    "factor": weights(9, 1, 1),
+    "term": weights(1, 9, 1, 1),
+}
+FEW = {"q7::Conv": 1, "Conv": 0, "BatchNormalization": 0, "Mul": 0, "Add": 0, "q7::Chain": 0}
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_what_is_linear_in_a_channel_behind_an_activation(name: str) -> None:
+    def activated(g: Any, x: Any, w: Any, b: Any) -> Any:
+        return ACTIVATIONS[name](g, g.Conv(x, w, b, pads=PADS))
+
+    def normalized(
+        g: Any, x: Any, w: Any, b: Any, scale: Any, shift: Any, mean: Any, variance: Any
+    ) -> Any:
+        y = activated(g, x, w, b)
+        return g.BatchNormalization(y, scale, shift, mean, variance, epsilon=1e-3)
+
+    def with_residual(
+        g: Any, x: Any, w: Any, b: Any, r: Any, scale: Any, shift: Any, mean: Any, variance: Any
+    ) -> Any:
+        return g.Add(normalized(g, x, w, b, scale, shift, mean, variance), r)
+
+    def of_a_sum(g: Any, x: Any, w: Any, b: Any, r: Any, factor: Any, term: Any) -> Any:
+        y = ACTIVATIONS[name](g, g.Add(g.Conv(x, w, b, pads=PADS), r))
+        return g.Add(g.Mul(y, factor), term)
+
+    def scaled(g: Any, x: Any, w: Any, b: Any, factor: Any) -> Any:
+        return g.Mul(factor, activated(g, x, w, b))
+
+    def shifted(g: Any, x: Any, w: Any, b: Any, term: Any) -> Any:
+        return g.Add(term, activated(g, x, w, b))
+
+    def by_numbers(g: Any, x: Any, w: Any, b: Any) -> Any:
+        return g.Add(g.Mul(activated(g, x, w, b), 1.5), 0.25)
+
+    def one_of_each(g: Any, x: Any, w: Any, b: Any, factor: Any) -> Any:
+        return g.Add(g.Mul(activated(g, x, w, b), factor), 0.25)
+
+    def twice(g: Any, x: Any, w: Any, b: Any, factor: Any, term: Any) -> Any:
+        return g.Add(one_of_each(g, x, w, b, factor), term)
+
+    by_vectors = (normalized, with_residual, of_a_sum, scaled, shifted, one_of_each, twice)
+    for spelling in (*by_vectors, by_numbers):
+        assert_fuses(spelling, WIDE, FEW)  # images are turned at the edges of the graph
+
+
+@pytest.mark.parametrize(
+    "x,w,group",
+    [
+        (("B", 12, "S", "S"), (12, 1, 3, 3), 12),  # a channel to a group
+        (("B", 12, "S", "S"), (24, 1, 3, 3), 12),  # two filters to each
+        (("B", 16, "S", "S"), (16, 4, 3, 3), 4),  # narrow groups
+        (("B", 6, "S", "S"), (18, 3, 3, 3), 2),
+        ((2, 40, 9, 8), (48, 40, 3, 3), 1),  # Winograd's
+        ((1, 200, 9, 8), (200, 200, 1, 1), 1),  # a product
+        (("B", 5, 30), (9, 5, 3), 1),
+        ((1, 5, 4, 6, 7), (9, 5, 1, 3, 3), 1),  # of planes
+        ((1, 5, 4, 6, 7), (9, 5, 3, 3, 3), 1),
+    ],
+)
+@pytest.mark.parametrize("residual", [False, True])
+def test_norms_behind_activations_of_all_kinds_of_steps(
+    x: tuple, w: tuple, group: int, residual: bool
+) -> None:
+    def block(g: Any, x: Any, w: Any, scale: Any, shift: Any, mean: Any, variance: Any) -> Any:
+        image = g.Relu(x)
+        y = g.Gelu(g.Conv(image, w, group=group, auto_pad="SAME_UPPER"))
+        y = g.BatchNormalization(y, scale, shift, mean, variance)
+        return g.Add(y, image) if residual else y
+
+    filters = w[0]
+    given = {name: weights(filters) for name in ("scale", "shift", "mean")}
+    given.update(x=x, w=weights(*w), variance=positive(filters))
+    if x[1] == filters or not residual:
+        assert_fuses(block, given, FEW, opset=20)
+
+
+def test_norms_behind_activations_that_stay() -> None:
+    def silu(g: Any, x: Any, w: Any, b: Any) -> Any:
+        y = g.Conv(x, w, b, pads=PADS)
+        return g.Mul(y, g.Sigmoid(y))
+
+    def behind_a_residual(g: Any, x: Any, w: Any, b: Any, r: Any, factor: Any) -> Any:
+        return g.Mul(g.Add(silu(g, x, w, b), r), factor)
+
+    def factors_twice(g: Any, x: Any, w: Any, b: Any, factor: Any) -> Any:
+        return g.Mul(g.Mul(silu(g, x, w, b), factor), 2.0)
+
+    def along_columns(g: Any, x: Any, w: Any, b: Any) -> Any:
+        return g.Mul(silu(g, x, w, b), np.arange(1.0, 6.0))
+
+    def more_dims(g: Any, x: Any, w: Any, b: Any) -> Any:
+        return g.Mul(silu(g, x, w, b), np.full((1, 1, 1, 1, 1), 2, np.float32))
+
+    def fed(g: Any, x: Any, w: Any, b: Any, factor: Any) -> Any:
+        return g.Mul(silu(g, x, g.Neg(w), b), factor)
+
+    def scaled(g: Any, x: Any, w: Any, b: Any, factor: Any) -> Any:
+        return g.Mul(silu(g, x, w, b), factor)
+
+    def read_twice(g: Any, x: Any, w: Any, b: Any, factor: Any) -> Any:
+        y = silu(g, x, w, b)
+        return g.Mul(y, factor), y
+
+    given = {**WIDE, "x": ("B", C, 25, 5), "r": ("B", 9, 25, 5)}
+    for spelling in (behind_a_residual, factors_twice, along_columns, more_dims, read_twice):
+        model = build(spelling, given)[0]
+        assert fused_ops(model)[0]["Mul"] == 1, spelling
+        assert_correct(model)
+    few = {**GIVEN, "x": ("B", C, 25, 5)}
+    for spelling, values in ((fed, {**given, "w": (9, C, 3, 3)}), (scaled, few)):
+        model = build(spelling, values)[0]
+        assert fused_ops(model)[0]["Mul"] == 1
+        assert_correct(model)
+
+
 SIDES: dict[str, Any] = {  # Convs whose channels are joined: 6 + 4 of two images
     **GIVEN,
     "v": weights(4, C, 1, 1),

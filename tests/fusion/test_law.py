@@ -238,6 +238,11 @@ def clamped_conv_result(g: Builder, _: dict[str, Value]) -> Value:
     return g.call("q7::Conv", x, w, activation="clip", act_alpha=-0.5, act_beta=0.75)
 
 
+def activated_conv_result(g: Builder, _: dict[str, Value]) -> Value:
+    x, w = make_value(g, "x", (B, K, S, S)), make_value(g, "w", ("const", (K, 1, 3, 3)))
+    return g.call("q7::Conv", x, w, group=K, activation="silu")
+
+
 def joined_conv_results(g: Builder, _: dict[str, Value]) -> Value:
     x, w = make_value(g, "x", (B, D, S, S)), make_value(g, "w", ("const", (K - 2, D, 3, 3)))
     y = g.Conv(x, w, pads=[1, 1, 1, 1])
@@ -381,6 +386,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     },
     "ConvActivation": {"product": conv_result, "low": -0.5, "high": 0.5},
     "ConvAffineActivation": {"y": clamped_conv_result, "scale": -0.5, "shift": 0.25},
+    "ConvScaledActivation": {"y": activated_conv_result, **OF_CHANNELS},
     "JoinedConvAffine": {
         "y": joined_conv_results,
         **OF_CHANNELS,
@@ -595,6 +601,7 @@ TARGETS = {
     "QuantizedConv": "q7::QuantizedConv",
     **dict.fromkeys(("ConvActivation", "ConvResidual", "GatedConv"), "q7::Conv"),
     "ConvAffineActivation": "q7::Conv",
+    "ConvScaledActivation": "q7::Conv",
     **dict.fromkeys(("JoinedConvAffine", "JoinedConvActivation"), "Concat"),
     **dict.fromkeys(("PixelsAhead", "PixelsActivation", "PixelsBehind"), "q7::Conv"),
     "SkipLayerNorm": "q7::SkipLayerNorm",

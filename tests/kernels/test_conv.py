@@ -209,6 +209,7 @@ def run(
         given.update(conv_fields(row, case, threads, y.shape[2:]), x=x, w=w, y=y)
         return run_op(op, row, threads, **given)["y"], expected, size
     y = last(expected, GAP)
+    given = {"scale": None, "shift": None, **given}
     given.update(last_fields(x), y=y, y_stride=y.shape[-1])
     if given["residual"] is not None:
         given["residual"] = last(given["residual"], 2 * GAP)
@@ -402,6 +403,46 @@ def test_residual_before_and_after_the_activation(op: str, row: KernelRow, name:
     check_residual(op, row, CASES[name])
 
 
+def check_scale(op: str, row: KernelRow, case: Case, **more: Any) -> None:
+    """What is linear in a channel, between an activation and a residual, or behind both."""
+    column = (-1, *[1] * len(case.x[2:]))
+    scale, shift = (np.linspace(a, b, case.w[0], dtype=np.float32) for a, b in ((-2, 2), (3, 1)))
+    size = run(op, row, case, **more)[2].shape
+    residual = np.linspace(-3, 3, int(np.prod(size)), dtype=np.float32).reshape(size)
+    for act, first in itertools.product(("none", "relu", "clip", "silu"), (0, 1)):
+        given = {**more, "act": act, "residual_first": first}
+        before = run(op, row, case, residual=residual if first else None, **given)[0]
+        vectors = {"scale": scale, "shift": shift}
+        y = run(op, row, case, residual=residual, **vectors, **given)[0]
+        wanted = before * scale.reshape(column) + shift.reshape(column)
+        wanted = wanted if first else wanted + residual
+        np.testing.assert_allclose(y, wanted, rtol=1e-6, atol=1e-5)
+
+
+@every_row
+@pytest.mark.parametrize("name", ["3x3", "groups", "1x1", "long k", "many panels", "far lines"])
+def test_scale_behind_the_activation(row: KernelRow, name: str) -> None:
+    check_scale("conv_last", row, CASES[name])
+
+
+@every_line_row
+@pytest.mark.parametrize("name", ["many channels", "stride 2", "large"])
+def test_scale_of_depthwise(row: KernelRow, name: str) -> None:
+    check_scale("depthwise", row, DEPTHWISE[name])
+
+
+@every_direct_row
+@pytest.mark.parametrize("name", ["3x3", "groups", "1x1", "many lines", "a signal"])
+def test_scale_of_direct(row: KernelRow, name: str) -> None:
+    check_scale("conv_direct", row, DIRECT[name])
+
+
+@every_direct_row
+@pytest.mark.parametrize("name", ["groups", "many lines"])
+def test_scale_of_pairs(row: KernelRow, name: str) -> None:
+    check_scale("conv_direct", row, DIRECT[name], order="pairs")
+
+
 @every_line_row
 @pytest.mark.parametrize("act", ["clip", "silu"])
 def test_activations_of_depthwise(row: KernelRow, act: str) -> None:
@@ -494,6 +535,7 @@ def test_infinities_reach_tiles_above_them_alone(row: KernelRow) -> None:
 def test_winograd_against_direct_sum(row: KernelRow, name: str) -> None:
     check("winograd", row, WINOGRAD[name])
     check_residual("winograd", row, WINOGRAD[name])
+    check_scale("winograd", row, WINOGRAD[name])
     check_threads("winograd", row, WINOGRAD[name])
 
 
