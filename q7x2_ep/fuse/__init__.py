@@ -118,6 +118,7 @@ FUSIONS = (
         ),
         File("linear_rows", "ROWS", f"{_PRODUCTS} & Gather Slice"),
         File("linear_turned", "TURNED", _PRODUCTS),
+        File("linear_image", "SCALED RESIDUAL", f"{_PRODUCTS} & Transpose"),
     ),
     # After Attention and Linear, which have the factors of their own products.
     Walk(File("scaled_matmul", "SCALED", "MatMul")),

@@ -145,16 +145,25 @@ def scaled_columns(g: Any, linear: Any, scale: Any) -> Any:
 
 def _check_columns(match: Match) -> Union[dict[str, Any], str]:
     y, scale = match["linear"], match["scale"]
-    node, bias = y.producer, y.producer.input(2)
-    if node.input(3) is not None or node.attrs["activation"] != "none" or scale.const.size == 1:
+    node = y.producer
+    if node.input(3) is not None or scale.const.size == 1:
         return ""
     if not is_row(scale, y.shape[-1:], len(y.shape)):
         return f"the factor {scale!r} has shape {scale.shape}, wanted ({y.shape[-1]},)"
+    refusal = check_factors(node, scale)
+    return {"node": node, "scale": scale} if refusal is None else refusal
+
+
+def check_factors(node: Node, scale: Value) -> Optional[str]:
+    """Why the weight of a Linear can't take a constant factor of each column, if it can't."""
+    bias = node.input(2)
+    if node.attrs["activation"] != "none":
+        return ""
     if bias is not None and bias.const is None:
         return f"the bias {bias!r} is not constant"
     if not may_scale(scale.const):
         return f"the factor {scale!r} has entries that are too small or too large for weights"
-    return {"node": node, "scale": scale}
+    return None
 
 
 def _scaled(g: Any, node: Node, factors: Any) -> Value:
@@ -164,7 +173,7 @@ def _scaled(g: Any, node: Node, factors: Any) -> Value:
     return g.array((w * column).astype(w.dtype))
 
 
-def _build_columns(g: Any, node: Node, scale: Value) -> Value:
+def with_factors(g: Any, node: Node, scale: Value) -> Value:
     """The weight takes the factors: one rounding of each, as many as a product behind would do."""
     x, w, bias = (*node.inputs, None)[:3]
     row = scale.const.reshape(-1)
@@ -263,7 +272,7 @@ def _build_residual(g: Any, node: Node, residual: Value) -> Value:
 PRODUCT = Fusion("Linear", (matmul, gemm, gemm_bias), _check_product, _build_product)
 RESHAPE = Fusion("LinearReshape", (reshaped,), _check_reshape, _build_reshape)
 SCALE = Fusion("LinearScale", (scaled,), _check_scale, _build_scale)
-COLUMNS = Fusion("LinearColumns", (scaled_columns,), _check_columns, _build_columns)
+COLUMNS = Fusion("LinearColumns", (scaled_columns,), _check_columns, with_factors)
 NORMALIZED = Fusion("LinearNorm", (normalized_columns,), _check_normalized, _build_normalized)
 BIAS = Fusion("LinearBias", (biased, reduced), _check_bias, _build_bias)
 ACTIVATION = Fusion(

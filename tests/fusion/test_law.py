@@ -243,6 +243,11 @@ def activated_conv_result(g: Builder, _: dict[str, Value]) -> Value:
     return g.call("q7::Conv", x, w, group=K, activation="silu")
 
 
+def linear_of_rows(g: Builder, _: dict[str, Value]) -> Value:
+    rows = make_value(g, "rows", (B, S, S, D))
+    return g.call("q7::Linear", rows, make_value(g, "columns", ("const", (D, K))))
+
+
 def joined_conv_results(g: Builder, _: dict[str, Value]) -> Value:
     x, w = make_value(g, "x", (B, D, S, S)), make_value(g, "w", ("const", (K - 2, D, 3, 3)))
     y = g.Conv(x, w, pads=[1, 1, 1, 1])
@@ -431,6 +436,8 @@ EXAMPLES: dict[str, dict[str, Any]] = {
         **OF_CHANNELS,
     },
     "ConvTransposeActivation": {"product": transposed_result, "low": -0.5, "high": 0.5},
+    "ImageColumns": {"linear": linear_of_rows, "scale": ("const", (K, 1, 1))},
+    "ImageResidual": {"linear": linear_of_rows, "residual": conv_result},
     "ConvResidual": {"y": conv_result, "residual": (B, K, S, S)},
     "GatedConv": {
         "x": (1, D, 8, 9),
@@ -599,6 +606,7 @@ TARGETS = {
     **dict.fromkeys(("QuantizedLinear", "QuantizedBias", "QuantizedResult"), "q7::QuantizedLinear"),
     **dict.fromkeys(("DynamicLinear", "QuantizedActivation"), "q7::QuantizedLinear"),
     "QuantizedConv": "q7::QuantizedConv",
+    **dict.fromkeys(("ImageColumns", "ImageResidual"), "q7::Linear"),
     **dict.fromkeys(("ConvActivation", "ConvResidual", "GatedConv"), "q7::Conv"),
     "ConvAffineActivation": "q7::Conv",
     "ConvScaledActivation": "q7::Conv",
