@@ -240,17 +240,19 @@ class Loaded(ExitStack):
         }
 
     def bound(self, job: Job, feeds: engines.Arrays) -> float:
-        """Milliseconds that our native steps take at least, one after the other; steps whose sizes
-        only data tells are left out.
+        """Milliseconds that our native steps take at least, one after the other, their weights
+        being where all of them have place; steps whose sizes only data tells are left out.
         """
         session = self.runs[engines.OURS].session._session
         limits = roofline.known(load().target.isa, job.threads)
         sizes = work.sizes_of(session.inputs, feeds, job.threads)
-        seconds = sum(
-            limits.seconds(work.made(step, sizes), roofline.kind_of(step.kernel))
+        works = [
+            (work.made(step, sizes), roofline.kind_of(step.kernel))
             for step in session.program.steps
             if isinstance(step, Step) and work.is_sized(step, sizes)
-        )
+        ]
+        constants = sum(each.constant for each, _ in works)
+        seconds = sum(limits.seconds(each, kind, constants) for each, kind in works)
         return float(f"{1000 * seconds:.4g}")
 
 

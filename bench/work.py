@@ -23,11 +23,15 @@ from q7x2_ep.session import InputSpec
 
 
 class Work(NamedTuple):
-    """Of one step, or of several. written: of the bytes, those."""
+    """Of one step, or of several. written, constant: of the bytes, those that are written, and
+    those of weights and other constants, which a model that is larger than a cache reads from
+    beyond it.
+    """
 
     flops: float
     bytes: float
     written: float
+    constant: float = 0.0
 
     @property
     def intensity(self) -> float:
@@ -36,7 +40,7 @@ class Work(NamedTuple):
 
 
 def total(works: Iterable[Work]) -> Work:
-    return Work(*map(sum, zip(*works, Work(0, 0, 0))))
+    return Work(*map(sum, zip(*works, Work(0, 0, 0, 0))))
 
 
 def visible(f: Any) -> int:
@@ -114,20 +118,22 @@ def of(step: Step, sizes: Mapping[str, int]) -> Work:
         into = written if name in outputs else read
         place = (operand.storage, repr(operand.offset) if operand.size is not None else "")
         into[place] = max(into.get(place, 0), _value(size, sizes))
-    moved = sum(written.values())
+    moved, constant = sum(written.values()), 0
     if step.op in SELECTING:
         moved += sum(min(size, sum(written.values())) for size in read.values())
     else:
         moved += sum(read.values())
+        constant = sum(size for (storage, _), size in read.items() if storage.space == "constant")
     if step.op in PACKED:
-        moved += dtypes.size(getattr(f, "b_dtype", dtypes.FLOAT)) * PACKED[step.op](f)
+        packed = dtypes.size(getattr(f, "b_dtype", dtypes.FLOAT)) * PACKED[step.op](f)
+        moved, constant = moved + packed, constant + packed
     multiply_adds = PRODUCTS.get(step.op)
     flops = (
         2 * multiply_adds(f)
         if multiply_adds
         else max([*read.values(), *written.values()], default=0) / 4
     )
-    return Work(float(flops), float(moved), float(sum(written.values())))
+    return Work(float(flops), float(moved), float(sum(written.values())), float(constant))
 
 
 def _fields(step: Step, sizes: Mapping[str, int]) -> Any:

@@ -104,6 +104,11 @@ def test_limits_between_what_was_measured():
     assert LIMITS.seconds(work.Work(1, size, size)) == pytest.approx(size / 1e10)
     partly = size / 2 / 8e9 + size / 2 / 1e10
     assert LIMITS.seconds(work.Work(1, size, size // 4)) == pytest.approx(partly)
+    some = 1 << 17
+    weights = work.Work(1, 2 * some, 0, some)
+    assert LIMITS.seconds(weights) == pytest.approx(2 * some / LIMITS.bandwidth(2 * some))
+    apart = some / LIMITS.bandwidth(some) + some / 1e10
+    assert LIMITS.seconds(weights, constants=1 << 40) == pytest.approx(apart)
 
 
 @pytest.mark.parametrize("kind", [roofline.Compiled, roofline.StandIn])
@@ -125,8 +130,9 @@ def test_work_counts_multiply_adds_and_every_operand_once():
     plan, family = shapes.planned(shapes.Shape("gemm", PRODUCT, ()).graph)
     assert family == "gemm"
     (each,) = (work.of(step, {THREADS: 1}) for step in plan.steps)
-    assert each == (2 * 8 * 64 * 32, 4 * (8 * 64 + 64 * 32 + 8 * 32), 4 * 8 * 32)
-    assert work.total([each, each]) == (2 * each.flops, 2 * each.bytes, 2 * each.written)
+    weights = 4 * 64 * 32
+    assert each == (2 * 8 * 64 * 32, 4 * (8 * 64 + 8 * 32) + weights, 4 * 8 * 32, weights)
+    assert work.total([each, each]) == tuple(2 * part for part in each)
 
 
 @pytest.mark.parametrize(
