@@ -39,6 +39,43 @@ Q7_INLINE void put(const place *at, int64_t ow, int64_t c, q7_f32 sum, int64_t l
                   lanes);
 }
 
+/* y = act(y) * scale + shift + residual, or act(y + residual) .. with residual_first, of up to Q7_W channels
+ * of pixels in a line. */
+Q7_INLINE void finish_as(const place *at, int64_t ow, int64_t pixels, int64_t c, int64_t lanes,
+                         const int64_t act) {
+    const q7_depthwise_args *x = at->x;
+    const q7_f32 alpha = q7_set1((float)x->act_alpha), beta = q7_set1((float)x->act_beta);
+    const bool before = x->residual && x->residual_first, behind = x->residual && !before;
+    const bool scaled = x->scale;
+    const int64_t y_stride = x->y_stride, step = x->residual_stride;
+    const q7_f32 scale = scaled ? q7_load_part((const float *)x->scale + c, lanes) : alpha;
+    const q7_f32 shift = scaled ? q7_load_part((const float *)x->shift + c, lanes) : alpha;
+    const float *added = x->residual;
+    if (added) added += (at->pixel + ow) * step + c;
+    float *y = at->y + ow * y_stride + c;
+    for (; pixels > 0; pixels--, y += y_stride) {
+        const q7_f32 term = added ? q7_load_part(added, lanes) : alpha;
+        q7_f32 v = q7_load_part(y, lanes);
+        if (before) v = q7_add(v, term);
+        v = q7_act(act, v, alpha, beta);
+        if (scaled) v = q7_fma(scale, v, shift);
+        if (behind) v = q7_add(v, term);
+        q7_store_part(y, v, lanes);
+        if (added) added += step;
+    }
+}
+
+static void finish(const place *at, int64_t ow, int64_t pixels, int64_t c, int64_t lanes) {
+    switch (at->x->act) { /* a loop for each */
+#define ACT(act)                                           \
+    case Q7_act_##act:                                     \
+        finish_as(at, ow, pixels, c, lanes, Q7_act_##act); \
+        return;
+#include "../ops.def"
+#undef ACT
+    }
+}
+
 /* For each lane, where its group begins in the vector. */
 Q7_INLINE q7_i32 groups_of(int64_t width) {
     int32_t first[Q7_W];
@@ -106,6 +143,8 @@ typedef struct strip {
     char *y;
     int64_t y_stride;
     const q7_f32 *last; /* bias, low, high: in memory, as sums and weights need the registers */
+    const place *unfinished; /* or NULL */
+    int64_t c;
 } strip;
 
 Q7_INLINE q7_f32 load_at(const char *p) { return q7_load((const float *)(const void *)p); }
@@ -167,14 +206,14 @@ Q7_INLINE bool long_rows(const strip s, int64_t ow, int64_t end, const int taps,
     if (LONG == ROW || (stride == 1 && taps == 3 && !grouped)) return false;
     if (end - ow < left * LESS || (left == 1 && (end - ow) % 2)) return false;
     for (; left > 0; left--) {
-        if (end - ow == left * LESS) {
+        const int64_t n = end - ow == left * LESS ? LESS : LONG;
+        ow = q7_min(ow, end - n);
+        if (n == LESS)
             row(s, ow, LESS, taps, stride, true, grouped);
-            ow += LESS;
-        } else {
-            ow = q7_min(ow, end - LONG);
+        else
             row(s, ow, LONG, taps, stride, true, grouped);
-            ow += LONG;
-        }
+        if (s.unfinished) finish(s.unfinished, ow, n, s.c, Q7_W);
+        ow += n;
     }
     return true;
 }
@@ -187,11 +226,9 @@ Q7_INLINE void rows(const strip s, int64_t ow, int64_t end, const int taps, cons
     if (long_rows(s, ow, end, taps, stride, grouped)) return;
     for (int64_t left = q7_ceil_div(end - ow, ROW), n; left > 0; left--, ow += n) {
         n = end - ow == left * ROW ? ROW : (end - ow) / left;
-        if (n == ROW && ow * stride >= s.pad && ow + n - 1 <= whole) {
-            row(s, ow, ROW, taps, stride, false, grouped);
-            continue;
-        }
-        switch (n) {
+        const bool inside = n == ROW && ow * stride >= s.pad && ow + n - 1 <= whole;
+        switch (inside ? 0 : n) {
+            case 0: row(s, ow, ROW, taps, stride, false, grouped); break;
             case 1: row(s, ow, 1, taps, stride, true, grouped); break;
             case 2: row(s, ow, 2, taps, stride, true, grouped); break;
             case 3: row(s, ow, 3, taps, stride, true, grouped); break;
@@ -201,6 +238,7 @@ Q7_INLINE void rows(const strip s, int64_t ow, int64_t end, const int taps, cons
             case 7: row(s, ow, 7, taps, stride, true, grouped); break;
             default: row(s, ow, ROW, taps, stride, true, grouped); break;
         }
+        if (s.unfinished) finish(s.unfinished, ow, n, s.c, Q7_W);
     }
 }
 
@@ -221,7 +259,9 @@ Q7_INLINE void lines(const place *at, int64_t n, const q7_depthwise_part *part, 
                .pad = x->pad_left,
                .W = x->W,
                .y_stride = 4 * x->y_stride,
-               .last = last};
+               .last = last,
+               .c = c};
+    const bool done = clamps(x);
     __asm__("" : "+r"(s.last) : : "memory"); /* where they stay */
     const char *w = (const char *)((const float *)x->w + c);
     for (; n > 0; n--, at++) {
@@ -231,6 +271,7 @@ Q7_INLINE void lines(const place *at, int64_t n, const q7_depthwise_part *part, 
         s.planes = at->planes.end - at->planes.first;
         s.lines = at->lines.end - at->lines.first;
         s.y = (char *)(at->y + c);
+        s.unfinished = done ? NULL : at;
         rows(s, part->ow, part->ow_end, taps, stride, grouped);
     }
 }
@@ -280,39 +321,6 @@ Q7_INLINE void channels(const place *at, const q7_depthwise_part *part, int64_t 
         tile(at, ow, columns, c, pixels, vectors, Q7_W, grouped);
     for (; c + Q7_W <= part->end; c += Q7_W) tile(at, ow, columns, c, pixels, 1, Q7_W, grouped);
     if (c < part->end) tile(at, ow, columns, c, pixels, 1, part->end - c, grouped);
-}
-
-/* y = act(y) * scale + shift + residual, or act(y + residual) .. with residual_first. */
-Q7_INLINE void finish_as(const place *at, const q7_depthwise_part *part, const int64_t act) {
-    const q7_depthwise_args *x = at->x;
-    const q7_f32 alpha = q7_set1((float)x->act_alpha), beta = q7_set1((float)x->act_beta);
-    const float *residual = x->residual, *scale = x->scale, *shift = x->shift;
-    for (int64_t ow = part->ow; ow < part->ow_end; ow++) {
-        const float *added = residual ? residual + (at->pixel + ow) * x->residual_stride : NULL;
-        float *y = at->y + ow * x->y_stride;
-        for (int64_t c = part->first; c < part->end; c += Q7_W) {
-            const int64_t lanes = part->end - c;
-            const q7_f32 term = added ? q7_load_part(added + c, lanes) : q7_set1(0.0f);
-            q7_f32 v = q7_load_part(y + c, lanes);
-            if (added && x->residual_first) v = q7_add(v, term);
-            v = q7_act(act, v, alpha, beta);
-            if (scale)
-                v = q7_fma(q7_load_part(scale + c, lanes), v, q7_load_part(shift + c, lanes));
-            if (added && !x->residual_first) v = q7_add(v, term);
-            q7_store_part(y + c, v, lanes);
-        }
-    }
-}
-
-static void finish(const place *at, const q7_depthwise_part *part) {
-    switch (at->x->act) { /* a loop for each */
-#define ACT(act)                           \
-    case Q7_act_##act:                     \
-        finish_as(at, part, Q7_act_##act); \
-        return;
-#include "../ops.def"
-#undef ACT
-    }
 }
 
 /* Line oh of the part. */
@@ -371,8 +379,10 @@ void Q7_KERNEL(depthwise_f32)(const q7_depthwise_args *x, const q7_depthwise_par
             prefetch_weights(x, c + SOON * Q7_W); /* the last vector may begin earlier */
             by_lines(at, n, part, q7_min(c, part->end - Q7_W));
         }
-        for (int64_t i = 0; i < n && !by_lines; i++)
+        for (int64_t i = 0; i < n && !by_lines; i++) {
             x->width == 1 ? line(&at[i], part, false) : line(&at[i], part, true);
-        for (int64_t i = 0; i < n && !clamps(x); i++) finish(&at[i], part);
+            for (int64_t c = part->first; c < part->end && !clamps(x); c += Q7_W)
+                finish(&at[i], part->ow, part->ow_end - part->ow, c, part->end - c);
+        }
     }
 }
