@@ -196,6 +196,13 @@ static bool pays(q7_band_step *steps, int64_t first, int64_t last, int64_t threa
     return parts_do(steps, first, last, threads);
 }
 
+/* Whether a thread that is alone would run the steps one after the other in any case: x, y and what is
+ * between them would have memory of their own for nothing. */
+static bool is_one_band(q7_band_step *steps, int64_t first, int64_t last, int64_t threads) {
+    const q7_band_step *s = &steps[last];
+    return threads == 1 && s->images == 1 && make_room(steps, first, last, s->out_height) <= ROOM;
+}
+
 static void settle(q7_band_step *steps, int64_t first, int64_t last, int64_t threads) {
     q7_band_step *s = &steps[first];
     s->last = last;
@@ -225,6 +232,7 @@ void q7_bands_find(const q7_plan *p, const unsigned char *image, const int64_t *
                 break;
         }
         while (last > i && !pays(steps, i, last, threads)) last--;
+        if (is_one_band(steps, i, last, threads)) last = i;
         if (last > i) settle(steps, i, last, threads);
     }
 }
