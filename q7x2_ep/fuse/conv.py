@@ -289,11 +289,10 @@ def _check_scaled_activation(match: Match) -> Union[dict[str, Any], str]:
 
 
 def _build_scaled_activation(g: Any, node: Node, parts: dict[str, Any]) -> Value:
-    channels, (*operands, scale, shift) = node.output.shape[1], (*node.inputs, *[None] * 5)[:7]
-    factor, term = linear(g, channels, shift, **parts)
-    if scale is None:
-        scale = flat(g, g.literal(1.0), channels) if factor is None else factor
-    shift = flat(g, g.literal(0.0), channels) if term is None else term
+    y, (*operands, scale, shift) = node.output, (*node.inputs, *[None] * 5)[:7]
+    factor, term = linear(g, y.shape[1], shift, **parts)
+    scale = scale or factor or flat(g, g.literal(1.0, y.dtype), y.shape[1])
+    shift = term or flat(g, g.literal(0.0, y.dtype), y.shape[1])
     return g.call(FUSED, *operands, scale, shift, **node.attrs)
 
 
