@@ -103,7 +103,27 @@ class Network:
         return self.add(self.draw(st.sampled_from(UNARY)), [x], self.shapes[x])
 
     def scale(self, x: str) -> str:
-        return self.add("Add", [x, self.constant(self.shapes[x][1], 1, 1)], self.shapes[x])
+        """What is linear in each channel."""
+        channels, op = self.shapes[x][1], self.draw(st.sampled_from(("Add", "Mul", "Norm")))
+        if op != "Norm":
+            return self.add(op, [x, self.constant(channels, 1, 1)], self.shapes[x])
+        variance = f"variance{len(self.nodes)}"
+        array = self.rng.uniform(0.5, 1.5, channels).astype(np.float32)
+        self.constants.append(numpy_helper.from_array(array, variance))
+        rows = [self.constant(channels) for _ in range(3)]
+        return self.add("BatchNormalization", [x, *rows, variance], self.shapes[x])
+
+    def feed_forward(self, x: str) -> str:
+        """On rows of pixels, with a factor of each channel of the image they become."""
+        n, c, h, w = self.shapes[x]
+        rows = self.add("Transpose", [x], (n, h, w, c), perm=[0, 2, 3, 1])
+        y = self.add("MatMul", [rows, self.constant(c, 24)], (n, h, w, 24))
+        y = self.add("MatMul", [self.unary(y), self.constant(24, c)], (n, h, w, c))
+        for name in [name for name, shape in self.shapes.items() if shape[1:3] == (h, w)]:
+            del self.shapes[name]  # not images
+        image = self.add("Transpose", [y], (n, c, h, w), perm=[0, 3, 1, 2])
+        scaled = self.add("Mul", [image, self.constant(c, 1, 1)], (n, c, h, w))
+        return self.add("Add", [scaled, x], (n, c, h, w))
 
     def join(self, x: str) -> str:
         """With a value of the same shape, or of the same size behind it; or behind what one Concat
@@ -191,6 +211,8 @@ def networks(draw: Any) -> tuple[bytes, np.ndarray]:
         net.attend,
         net.unary,
         net.scale,
+        net.scale,
+        net.feed_forward,
         net.join,
         net.join,
         net.cut,
