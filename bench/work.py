@@ -40,7 +40,7 @@ class Work(NamedTuple):
 
 
 def total(works: Iterable[Work]) -> Work:
-    return Work(*map(sum, zip(*works, Work(0, 0, 0, 0))))
+    return Work(*map(sum, zip(*works, Work(0, 0, 0))))
 
 
 def visible(f: Any) -> int:

@@ -95,20 +95,10 @@ def _build(g: Any, node: Node, parts: dict[str, Any]) -> Value:
 
 
 def applied(
-    g: Any,
-    node: Node,
-    weight: Value,
-    bias: Optional[Value],
-    scale: Optional[Value] = None,
-    shift: Optional[Value] = None,
-    mean: Optional[Value] = None,
-    variance: Optional[Value] = None,
-    epsilon: float = 0.0,
+    g: Any, node: Node, weight: Value, bias: Optional[Value], **parts: Any
 ) -> tuple[Value, Optional[Value]]:
-    """Weights and bias of a convolution like `node`, with what is linear in each channel of its
-    result.
-    """
-    factor, bias = linear(g, node.output.shape[1], bias, scale, shift, mean, variance, epsilon)
+    """Weights and bias of a convolution like `node`, with those parts of `linear`."""
+    factor, bias = linear(g, node.output.shape[1], bias, **parts)
     return weight if factor is None else _scaled(g, node, weight, factor), bias
 
 

@@ -7,12 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.fusion.battery import (
-    assert_correct,
-    assert_fuses,
-    build,
-    fused_ops,
-)
+from tests.fusion.battery import assert_correct, assert_fuses, build, fused_ops
 
 RANDOM = np.random.default_rng(5)
 C, WIDE = 24, 40

@@ -378,10 +378,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
         "w": ("const", (K, D, 1, 1)),
         "bias": ("const", (K,)),
     },
-    "ConvAffine": {
-        "y": conv_result,
-        **OF_CHANNELS,
-    },
+    "ConvAffine": {"y": conv_result, **OF_CHANNELS},
     "ConvBranches": {"y": conv_result, "z": beside_conv_result},
     "ConvSkip": {
         "y": depthwise_result,
@@ -392,10 +389,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "ConvActivation": {"product": conv_result, "low": -0.5, "high": 0.5},
     "ConvAffineActivation": {"y": clamped_conv_result, "scale": -0.5, "shift": 0.25},
     "ConvScaledActivation": {"y": activated_conv_result, **OF_CHANNELS},
-    "JoinedConvAffine": {
-        "y": joined_conv_results,
-        **OF_CHANNELS,
-    },
+    "JoinedConvAffine": {"y": joined_conv_results, **OF_CHANNELS},
     "JoinedConvActivation": {"product": joined_conv_results, "low": -0.5, "high": 0.5},
     "PixelsAhead": {"y": depthwise_of_linear},
     "PixelsActivation": {
@@ -431,10 +425,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
         "more": ("const", (K, 1)),
         "term": ("const", (1, K, 1)),
     },
-    "ConvTransposeAffine": {
-        "y": transposed_result,
-        **OF_CHANNELS,
-    },
+    "ConvTransposeAffine": {"y": transposed_result, **OF_CHANNELS},
     "ConvTransposeActivation": {"product": transposed_result, "low": -0.5, "high": 0.5},
     "ImageColumns": {"linear": linear_of_rows, "scale": ("const", (K, 1, 1))},
     "ImageResidual": {"linear": linear_of_rows, "residual": conv_result},

@@ -117,11 +117,12 @@ class Network:
         """On rows of pixels, with a factor of each channel of the image they become."""
         n, c, h, w = self.shapes[x]
         rows = self.add("Transpose", [x], (n, h, w, c), perm=[0, 2, 3, 1])
-        y = self.add("MatMul", [rows, self.constant(c, 24)], (n, h, w, 24))
-        y = self.add("MatMul", [self.unary(y), self.constant(24, c)], (n, h, w, c))
-        for name in [name for name, shape in self.shapes.items() if shape[1:3] == (h, w)]:
+        up = self.add("MatMul", [rows, self.constant(c, 24)], (n, h, w, 24))
+        hidden = self.unary(up)
+        down = self.add("MatMul", [hidden, self.constant(24, c)], (n, h, w, c))
+        for name in (rows, up, hidden, down):
             del self.shapes[name]  # not images
-        image = self.add("Transpose", [y], (n, c, h, w), perm=[0, 3, 1, 2])
+        image = self.add("Transpose", [down], (n, c, h, w), perm=[0, 3, 1, 2])
         scaled = self.add("Mul", [image, self.constant(c, 1, 1)], (n, c, h, w))
         return self.add("Add", [scaled, x], (n, c, h, w))
 
