@@ -14,7 +14,7 @@ typedef struct binary_job {
     q7_binary_kernel kernel;
     int64_t a_stride, b_stride, elem_bytes, y_bytes;
     q7_nest a, b; /* each alone, where runs of both are short */
-    int64_t count;
+    int64_t count, per_task;
 } binary_job;
 
 enum { BLOCK = 512, SHORT_RUN = 32 }; /* elements that are gathered; a call costs as much as some */
@@ -79,14 +79,14 @@ static q7_nest alone(const q7_binary_args *args, const int64_t *shape) {
     return nest;
 }
 
-/* Where runs are short: Q7_GRAIN positions, of which blocks of a and b are gathered. */
+/* Where runs are short: positions, of which blocks of a and b are gathered. */
 static void gathered_task(void *arg, int64_t task, int64_t thread) {
     const binary_job *job = arg;
     const q7_binary_args *args = job->args;
     (void)thread;
     double a[BLOCK], b[BLOCK]; /* of any dtype */
-    const int64_t end = q7_min(job->count, (task + 1) * Q7_GRAIN);
-    for (int64_t at = task * Q7_GRAIN; at < end; at += BLOCK) {
+    const int64_t end = q7_min(job->count, (task + 1) * job->per_task);
+    for (int64_t at = task * job->per_task; at < end; at += BLOCK) {
         const int64_t n = q7_min(BLOCK, end - at);
         q7_nest_load(&job->a, args->a, job->elem_bytes, at, n, (char *)a);
         q7_nest_load(&job->b, args->b, job->elem_bytes, at, n, (char *)b);
@@ -126,7 +126,8 @@ void q7_op_binary(const q7_binary_args *args, const q7_call *call) {
         job.a = alone(args, args->a_shape);
         job.b = alone(args, args->b_shape);
         job.count = q7_product(args->shape, args->ndim);
-        q7_parallel(call, q7_ceil_div(job.count, Q7_GRAIN), gathered_task, &job);
+        job.per_task = q7_elements_of_task(call, job.count);
+        q7_parallel(call, q7_ceil_div(job.count, job.per_task), gathered_task, &job);
         return;
     }
     q7_nest_run(&nest, call, body, &job);

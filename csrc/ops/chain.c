@@ -288,15 +288,17 @@ void q7_op_chain(const q7_chain_args *args, const q7_call *call) {
         4 * Q7_GRAIN / (args->length + 3); /* as much work as Q7_GRAIN of one op */
     if (args->reduce >= 0) {
         const int64_t cols = args->shape[args->ndim - 1], together = rows_of(cols);
-        job.grain = q7_max(1, grain / q7_max(cols, Q7_CHAIN_BLOCK)) * together; /* rows */
         const int64_t rows = q7_product(args->shape, args->ndim - 1);
+        const int64_t most = grain / q7_max(cols, Q7_CHAIN_BLOCK); /* times as many */
+        job.grain = q7_units_of_task(call, q7_ceil_div(rows, together), most) * together; /* rows */
         q7_parallel(call, q7_ceil_div(rows, job.grain), reduce_task, &job);
     } else if (table_of >= 0) {
         make_table(&job, table_of);
         job.grain = 4 * Q7_GRAIN;
         q7_parallel(call, q7_ceil_div(job.count, job.grain), table_task, &job);
     } else {
-        job.grain = grain / Q7_CHAIN_BLOCK * Q7_CHAIN_BLOCK;
+        const int64_t blocks = q7_ceil_div(job.count, Q7_CHAIN_BLOCK);
+        job.grain = q7_units_of_task(call, blocks, grain / Q7_CHAIN_BLOCK) * Q7_CHAIN_BLOCK;
         q7_parallel(call, q7_ceil_div(job.count, job.grain), dense_task, &job);
     }
 }

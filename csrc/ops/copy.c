@@ -207,7 +207,8 @@ void q7_op_copy(const q7_copy_args *args, const q7_call *call) {
         job.strip = STRIP * q7_max(1, STRIP / q7_max(1, cols));
         job.strips = q7_ceil_div(rows, job.strip);
         job.units = job.strips * q7_product(nest->shape, last - 1) * (cols > 0);
-        job.units_per_task = q7_max(1, Q7_GRAIN / (job.strip * q7_max(1, cols)));
+        job.units_per_task =
+            q7_units_of_task(call, job.units, Q7_GRAIN / (job.strip * q7_max(1, cols)));
         q7_parallel(call, q7_ceil_div(job.units, job.units_per_task), transpose_task, &job);
         return;
     }

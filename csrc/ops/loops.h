@@ -1,9 +1,8 @@
 /* loops.h: broadcast loop nests, and how elementwise drivers cut them into tasks.
  *
  * A nest is a shape and, per operand, strides over it (0 repeats the same data). The output is
- * dense and in row-major order, so that a position in it names an element of the nest. Tasks are
- * fixed runs of Q7_GRAIN positions: their bounds depend on the shape alone, never on the number of
- * threads. */
+ * dense and in row-major order, so that a position in it names an element of the nest. No element
+ * depends on where tasks are cut. */
 #ifndef Q7_OPS_LOOPS_H
 #define Q7_OPS_LOOPS_H
 #include <string.h>
@@ -11,8 +10,24 @@
 #include "../abi.h"
 
 #define Q7_GRAIN \
-    32768 /* elements a task handles: some 10 us of work, against 1 us to hand it out */
+    32768 /* elements a task handles, at most: some 10 us of work, against 1 us to hand it out */
 #define Q7_NEST_OPERANDS Q7_CHAIN_INPUTS
+
+/* How many of `count` units a task has, of which `most` are the work of Q7_GRAIN elements: each
+ * thread has as many as the others, unless those are too few to hand out. */
+static inline int64_t q7_units_of_task(const q7_call *call, int64_t count, int64_t most) {
+    enum { LEAST = 8 }; /* tasks that are Q7_GRAIN together */
+    most = q7_max(most, 1);
+    const int64_t rounds = q7_ceil_div(count, most * call->threads);
+    const int64_t even = q7_ceil_div(count, q7_max(rounds, 1) * call->threads);
+    return q7_max(even, q7_ceil_div(most, LEAST));
+}
+
+/* Of elements, in whole lines of a cache. */
+static inline int64_t q7_elements_of_task(const q7_call *call, int64_t count) {
+    enum { LINE = 64 };
+    return q7_ceil_div(q7_units_of_task(call, count, Q7_GRAIN), LINE) * LINE;
+}
 
 typedef struct q7_nest {
     int64_t ndim;
@@ -169,7 +184,7 @@ typedef struct q7_nest_job {
     const q7_nest *nest;
     q7_nest_body body;
     void *arg;
-    int64_t count; /* elements of the nest */
+    int64_t count, per_task; /* elements of the nest */
 } q7_nest_job;
 
 static inline void q7_nest_task(void *arg, int64_t task, int64_t thread) {
@@ -177,8 +192,8 @@ static inline void q7_nest_task(void *arg, int64_t task, int64_t thread) {
     const q7_nest *nest = job->nest;
     (void)thread;
     const int64_t cols = nest->shape[nest->ndim - 1];
-    int64_t position = task * Q7_GRAIN;
-    const int64_t end = q7_min(job->count, position + Q7_GRAIN);
+    int64_t position = task * job->per_task;
+    const int64_t end = q7_min(job->count, position + job->per_task);
     q7_cursor at = q7_nest_seek(nest, position / cols);
     int64_t col = position % cols;
     while (position < end) {
@@ -196,8 +211,9 @@ static inline void q7_nest_task(void *arg, int64_t task, int64_t thread) {
 /* Runs body over all of the nest; collapse it first. */
 static inline void q7_nest_run(const q7_nest *nest, const q7_call *call, q7_nest_body body,
                                void *arg) {
-    q7_nest_job job = {nest, body, arg, q7_product(nest->shape, nest->ndim)};
-    q7_parallel(call, q7_ceil_div(job.count, Q7_GRAIN), q7_nest_task, &job);
+    const int64_t count = q7_product(nest->shape, nest->ndim);
+    q7_nest_job job = {nest, body, arg, count, q7_elements_of_task(call, count)};
+    q7_parallel(call, q7_ceil_div(count, job.per_task), q7_nest_task, &job);
 }
 
 /* Index `raw` into an axis of `limit`, negative from the end; -1 and a fault when it is out of

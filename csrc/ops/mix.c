@@ -33,7 +33,8 @@ void q7_op_mix(const q7_mix_args *x, const q7_call *call) {
     if (x->batch * x->M * x->n == 0) return;
     mix_job job = {.x = x, .kernel = (q7_mix_kernel)call->kernel};
     const int64_t most = q7_ceil_div(4 * Q7_GRAIN, x->C * x->M + x->C + x->M);
-    job.width = q7_ceil_div(most, WIDTH) * WIDTH;
+    const int64_t width = q7_units_of_task(call, x->batch * x->n, most);
+    job.width = q7_ceil_div(width, WIDTH) * WIDTH;
     job.parts = q7_ceil_div(x->n, job.width);
     q7_parallel(call, x->batch * job.parts, mix_task, &job);
 }

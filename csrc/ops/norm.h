@@ -22,7 +22,7 @@ static inline void q7_norm_task(void *arg, int64_t task, int64_t thread) {
 /* All rows of a tile that starts at row 0. */
 static inline void q7_norm_run(const q7_layernorm_tile *all, const q7_call *call) {
     if (all->cols == 0) return;
-    const int64_t rows_per_task = q7_max(1, Q7_GRAIN / 2 / all->cols);
+    const int64_t rows_per_task = q7_units_of_task(call, all->rows, Q7_GRAIN / 2 / all->cols);
     q7_norm_job job = {all, (q7_layernorm_kernel)call->kernel, rows_per_task};
     q7_parallel(call, q7_ceil_div(all->rows, rows_per_task), q7_norm_task, &job);
 }

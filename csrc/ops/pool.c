@@ -75,7 +75,7 @@ void q7_op_pool(const q7_pool_args *x, const q7_call *call) {
     const bool is_byte = x->dtype == Q7_I8 || x->dtype == Q7_U8;
     const bool by_line = !x->indices && (is_byte ? q7_pool_by_element(x) : x->dtype == Q7_F32);
     const int64_t taps = by_line ? x->kd * x->kh + x->kw : 8 * x->kd * x->kh * x->kw;
-    job.per_task = q7_max(1, Q7_GRAIN / q7_max(1, x->W * taps));
+    job.per_task = q7_units_of_task(call, job.lines, Q7_GRAIN / q7_max(1, x->W * taps));
     job.work_floats = q7_pool_line(x);
     if (by_line && x->op == Q7_pool_mean && !q7_pool_by_element(x))
         for (int64_t ow = 0; ow < x->OW; ow++)

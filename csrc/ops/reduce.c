@@ -99,12 +99,13 @@ void q7_op_reduce(const q7_reduce_args *args, const q7_call *call) {
         return;
     }
     reduce_job job = {args, (q7_reduce_kernel)call->kernel, 0, 0};
-    job.per_task = q7_max(1, Q7_GRAIN / q7_max(1, args->n));
+    const int64_t most = Q7_GRAIN / q7_max(1, args->n);
     if (args->inner == 1) {
+        job.per_task = q7_units_of_task(call, args->outer, most);
         q7_parallel(call, q7_ceil_div(args->outer, job.per_task), rows_task, &job);
         return;
     }
-    job.per_task = q7_ceil_div(job.per_task, 64) * 64; /* whole cache lines and vectors */
+    job.per_task = q7_ceil_div(q7_max(1, most), 64) * 64; /* whole cache lines and vectors */
     job.blocks = q7_ceil_div(args->inner, job.per_task);
     q7_parallel(call, args->outer * job.blocks, columns_task, &job);
 }

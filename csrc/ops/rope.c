@@ -43,7 +43,8 @@ static void rope_task(void *arg, int64_t task, int64_t thread) {
 
 void q7_op_rope(const q7_rope_args *args, const q7_call *call) {
     const int64_t work = q7_max(1, (args->H + args->Hkv) * args->D);
-    rope_job job = {args, (q7_rope_kernel)call->kernel, args->B * args->S,
-                    q7_max(1, Q7_GRAIN / work)};
+    const int64_t positions = args->B * args->S;
+    rope_job job = {args, (q7_rope_kernel)call->kernel, positions,
+                    q7_units_of_task(call, positions, Q7_GRAIN / work)};
     q7_parallel(call, q7_ceil_div(job.positions, job.positions_per_task), rope_task, &job);
 }

@@ -60,12 +60,13 @@ void q7_op_softmax(const q7_softmax_args *args, const q7_call *call) {
         return;
     }
     softmax_job job = {args, (q7_softmax_kernel)call->kernel, 0, 0};
-    job.per_task = q7_max(1, Q7_GRAIN / 4 / args->n); /* an exp is worth several plain operations */
+    const int64_t most = Q7_GRAIN / 4 / args->n; /* an exp is worth several plain operations */
     if (args->inner == 1) {
+        job.per_task = q7_units_of_task(call, args->outer, most);
         q7_parallel(call, q7_ceil_div(args->outer, job.per_task), rows_task, &job);
         return;
     }
-    job.per_task = q7_ceil_div(job.per_task, 64) * 64; /* whole cache lines and vectors */
+    job.per_task = q7_ceil_div(q7_max(1, most), 64) * 64; /* whole cache lines and vectors */
     job.blocks = q7_ceil_div(args->inner, job.per_task);
     q7_parallel(call, args->outer * job.blocks, columns_task, &job);
 }

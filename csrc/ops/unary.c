@@ -103,15 +103,15 @@ static void unary_bool(int64_t op, int64_t n, const void *from, void *y, double 
 typedef struct unary_job {
     const q7_unary_args *args;
     q7_unary_kernel kernel;
-    int64_t x_bytes, y_bytes;
+    int64_t x_bytes, y_bytes, per_task;
 } unary_job;
 
 static void unary_task(void *arg, int64_t task, int64_t thread) {
     const unary_job *job = arg;
     const q7_unary_args *args = job->args;
     (void)thread;
-    const int64_t begin = task * Q7_GRAIN;
-    job->kernel(args->op, q7_min(args->n - begin, Q7_GRAIN),
+    const int64_t begin = task * job->per_task;
+    job->kernel(args->op, q7_min(args->n - begin, job->per_task),
                 (const char *)args->x + begin * job->x_bytes,
                 (char *)args->y + begin * job->y_bytes, args->alpha, args->beta);
 }
@@ -136,6 +136,6 @@ void q7_op_unary(const q7_unary_args *args, const q7_call *call) {
     const int64_t bytes = q7_dtype_bytes(args->dtype);
     const bool is_bool = args->op == Q7_unary_isnan || args->op == Q7_unary_isinf;
     unary_job job = {args, q7_unary_loop(args->dtype, (q7_unary_kernel)call->kernel), bytes,
-                     is_bool ? 1 : bytes};
-    q7_parallel(call, q7_ceil_div(args->n, Q7_GRAIN), unary_task, &job);
+                     is_bool ? 1 : bytes, q7_elements_of_task(call, args->n)};
+    q7_parallel(call, q7_ceil_div(args->n, job.per_task), unary_task, &job);
 }
