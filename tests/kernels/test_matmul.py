@@ -102,10 +102,14 @@ def test_zero_sizes(row: KernelRow) -> None:
 
 
 @every_row
-@pytest.mark.parametrize("few", [False, True], ids=["large", "not worth a thread"])
-def test_bits_do_not_depend_on_threads(row: KernelRow, few: bool) -> None:
-    batch, m, k = (1, 1, 3) if few else (2, 5 * row.mr + 1, K_BLOCK + 9)
-    a, b = normal(batch, m, k), normal(batch, 6 * row.nr + 1, k).transpose(0, 2, 1)
+@pytest.mark.parametrize("name", ["large", "rows for every thread", "not worth a thread"])
+def test_bits_do_not_depend_on_threads(row: KernelRow, name: str) -> None:
+    batch, m, k, n = {
+        "large": (2, 5 * row.mr + 1, K_BLOCK + 9, 6 * row.nr + 1),
+        "rows for every thread": (1, 5 * row.mr + 1, 3 * K_BLOCK, row.nr + 1),
+        "not worth a thread": (1, 1, 3, 6 * row.nr + 1),
+    }[name]
+    a, b = normal(batch, m, k), normal(batch, n, k).transpose(0, 2, 1)
     c = matmul(row, a, b)
     for threads in (2, 3, 8):
         assert matmul(row, a, b, threads=threads).tobytes() == c.tobytes()
