@@ -85,10 +85,10 @@ void q7_op_matmul(const q7_matmul_args *x, const q7_call *call) {
     job.row_tiles = q7_ceil_div(x->m, call->mr);
     job.row_blocks = q7_ceil_div(job.row_tiles, q7_max(1, BLOCK_ROWS / call->mr));
     job.panels = q7_ceil_div(x->n, call->nr);
-    const int64_t wanted = q7_tasks_of(call, work), columns = batches * job.panels;
-    if (columns < q7_min(call->threads, wanted)) /* panels are packed more than once then */
-        job.row_blocks =
-            q7_max(job.row_blocks, q7_min(job.row_tiles, q7_ceil_div(call->threads, columns)));
+    const int64_t wanted = q7_tasks_of(call, work);
+    /* Rows for threads that have no panel of their own; each packs the panels that it shares. */
+    const int64_t cuts = q7_ceil_div(q7_min(call->threads, wanted), batches * job.panels);
+    job.row_blocks = q7_max(job.row_blocks, q7_min(job.row_tiles, cuts));
     const int64_t blocks = batches * job.row_blocks;
     job.chunks = q7_chunks_of(call, job.panels, blocks, wanted);
     job.in_place = x->b_col_stride == 1 && job.row_tiles <= Q7_FEW_TILES;
