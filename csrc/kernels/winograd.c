@@ -111,12 +111,13 @@ static void transform_out(const q7_winograd_args *x, const block *all, int64_t i
     q7_transform_out(x, t->place, from, all->tiles * NR, panel * NR, q7_min(NR, x->M - panel * NR));
 }
 
-/* Rows and a panel of k rows to products (m, NR); meanwhile `soon` floats of what comes next for each k.
- * In front of them are `before` others, of zeros: blocks of k are those of all. */
+/* Rows and a panel of k rows to products (m, NR); meanwhile for each k `soon` floats of what comes next, and
+ * as many `gap` behind it: two streams keep more of the memory busy (docs/decisions.md 146). In front of
+ * the rows are `before` others, of zeros: blocks of k are those of all. */
 typedef struct product {
     const float *rows, *panel, *next;
     float *to;
-    int64_t row_stride, before, k, soon;
+    int64_t row_stride, before, k, soon, gap;
     bool add; /* to what is there */
 } product;
 
@@ -136,7 +137,10 @@ Q7_INLINE void multiply(const product *p, const int m, const int vectors) {
         const int64_t some = q7_min(p->k - k0, n);
         const float *end = next + (SHORT_TILES ? some * p->soon : 0);
         Q7_UNROLL_BY_4
-        for (; next < end; next += Q7_LINE_FLOATS) q7_prefetch(next);
+        for (; next < end; next += Q7_LINE_FLOATS) {
+            q7_prefetch(next);
+            q7_prefetch(next + p->gap);
+        }
         UNROLL_K
         for (int64_t k = some; k > 0; k--) {
             Q7_UNROLL
@@ -149,9 +153,9 @@ Q7_INLINE void multiply(const product *p, const int m, const int vectors) {
                 for (int j = 0; j < vectors; j++)
                     sum[i * vectors + j] = q7_fma(x, v[j], sum[i * vectors + j]);
             }
-            if (!SHORT_TILES) { /* up to two lines */
+            if (!SHORT_TILES) {
                 q7_prefetch(next);
-                q7_prefetch(next + p->soon / 2);
+                q7_prefetch(next + p->gap);
                 next += p->soon;
             }
             Q7_UNROLL
@@ -207,7 +211,7 @@ static void multiply_panel(const q7_winograd_args *x, const block *all, const fl
     bool begun[16] = {false};
     for (int64_t i = 0; i < matrices; i++) {
         const int64_t k = planes * q7_winograd_k(x, i) / x->kd;
-        const int64_t k_next = planes * q7_winograd_k(x, (i + 1) % matrices) / x->kd;
+        const int64_t half = planes * q7_winograd_k(x, (i + 1) % matrices) / x->kd * NR / 2;
         const float *next = panel + q7_winograd_k(x, i) * NR;
         const int64_t down = s->of[i / 4].n, across = s->of[i % 4].n;
         int64_t parts = 0, done = 0;
@@ -226,12 +230,13 @@ static void multiply_panel(const q7_winograd_args *x, const block *all, const fl
                     const product p = {
                         .rows = rows + ((h * s->side + w) * all->tiles + first) * row_stride,
                         .panel = panel,
-                        .next = next + k_next * NR * done / parts,
+                        .next = next + half * done / parts,
                         .to = products + (sum * all->tiles + first) * NR,
                         .row_stride = row_stride,
                         .before = all->first_plane * x->C,
                         .k = k,
-                        .soon = q7_ceil_div(k_next * NR, k * parts),
+                        .soon = q7_ceil_div(half, k * parts),
+                        .gap = half,
                         .add = begun[sum]};
                     functions[vectors - 1][m - 1](&p);
                 }
