@@ -38,12 +38,14 @@ typedef struct ahead {
     int64_t room_stride;
 } ahead;
 
-/* Floats from where b is read to where it is prefetched if it is read once: in a single panel, and in
- * each of several. The products of BERT-base from memory, one core, avx512, GB/s: m = 1 in four panels
- * 18.1, 17.5 with 512; m = 4 in two panels 16.7, in one 14.6; m = 8 on Zen 4 18.3 with 1024, 21.4 with
- * 1536, 21.8 with 2048 to 12288, with NEAR for L2 to L1. Short tiles on Zen 3, m = 1: 0.86 of the time of
- * 256. */
+/* Floats from where b is read to where it is prefetched if it is read once: by short tiles in a single
+ * panel, with NEAR for L2 to L1, and in each of several. The products of BERT-base from memory, one core,
+ * avx512, GB/s: m = 1 in four panels 18.1, 17.5 with 512; m = 4 in two panels 16.7, in one 14.6. Short
+ * tiles on Zen 3, m = 1: 0.86 of the time of 256. */
 enum { AHEAD = 2048, NEAR = 256, PANELS_AHEAD = SHORT_TILES ? 128 : 256 };
+
+/* Rows of a panel that is fetched as a whole while the one in front of it is multiplied. */
+enum { WHOLE_PANEL = 1024 };
 
 /* The same for two panels of half floats: BERT-base of 4 rows 6.0 ms, 7.2 with 256. */
 enum { HALVES_AHEAD = 768 };
@@ -383,13 +385,14 @@ static const float *place_in_b(const q7_gemm_block *x, int64_t panels, int64_t p
 /* A single tile of rows reads b once and in the order of memory: all k of the panels that are
  * multiplied at once, then the next. Else a panel stays in L1 for all tiles, and a in L2 for all
  * panels; meanwhile each tile fetches its part of half of two panels that come next: two streams
- * keep more of the memory busy, 16 rows of weights from there 14 % faster. A panel of half floats is
- * widened by the first tile, which leaves it to others as floats. */
+ * keep more of the memory busy, 16 rows of weights from there 14 % faster. A tall tile that has one panel
+ * at once fetches the halves of the next (docs/decisions.md 146). A panel of half floats is widened by the
+ * first tile, which leaves it to others as floats. */
 void Q7_KERNEL(gemm_f32)(const q7_gemm_block *x) {
     _Alignas(64) float room[Q7_GEMM_K_BLOCK * NR];
     const int64_t all_tiles = q7_ceil_div(x->m, q7_tallest(x->m, 4 * x->a_row_stride));
     const int64_t first = q7_ceil_div(x->m, all_tiles);
-    const bool few = all_tiles == 1 && x->b_packed;
+    const bool few = all_tiles == 1 && x->b_packed && (SHORT_TILES || panels_at_once(x->m) > 1);
     const int64_t width = few ? panels_at_once(x->m) * NR : NR, panels = q7_ceil_div(x->n, NR);
     bool second = false; /* of two panels in turn */
     for (int64_t g = 0, end; g < x->n; g = end) {
@@ -411,6 +414,13 @@ void Q7_KERNEL(gemm_f32)(const q7_gemm_block *x) {
                 if (few) {
                     next.p = part.b + AHEAD;
                     next.stride = x->b_stride;
+                } else if (x->b_packed && all_tiles == 1) {
+                    /* The halves of the next panel, or of the next block where panels are long. */
+                    const bool is_long = x->k > WHOLE_PANEL;
+                    const int64_t unit = is_long ? part.k : x->k, done = is_long ? 0 : k0;
+                    next.p = part.b + (unit - done / 2) * x->b_stride;
+                    next.gap = unit * x->b_stride / 2;
+                    next.stride = q7_ceil_div(x->b_stride, 2);
                 } else if (x->b_packed) {
                     /* Half of the two panels after a pair; of the last, if it is alone, all of one. */
                     const int64_t panel = column / NR + 2 - second, half = part.k * x->b_stride / 2;
