@@ -53,8 +53,8 @@ enum { HALVES_AHEAD = 768 };
 /* How many packed panels are multiplied at once where there are few rows: independent sums to hide
  * the latency of fma, and streams of b to keep the memory busy, as far as registers reach. */
 #if MR == 14
-#define FEW 6
-#define FEW_ROWS(f) f(1) f(2) f(3) f(4) f(5) f(6)
+#define FEW 4
+#define FEW_ROWS(f) f(1) f(2) f(3) f(4)
 #elif MR == 8
 #define FEW 3
 #define FEW_ROWS(f) f(1) f(2) f(3)
