@@ -210,3 +210,8 @@ def _require_supported(node: Node, entry: Any, unsupported: Sequence[str]) -> No
 def listed(results: Any) -> tuple[Value, ...]:
     """What a `decompose` returns, one value or several."""
     return results if isinstance(results, tuple) else (results,)
+
+
+def like(g: Any, x: Given, other: Value) -> Given:
+    """x in the dtype of another operand, which may have a wider one."""
+    return x if x is None or x.dtype == other.dtype else g.Cast(x, to=other.dtype)

@@ -25,7 +25,7 @@ from q7x2_ep.ops.attention import (
     score_stages,
     split_heads,
 )
-from q7x2_ep.ops.builder import Given, infer_meaning
+from q7x2_ep.ops.builder import Given, infer_meaning, like
 from q7x2_ep.ops.common import known
 from q7x2_ep.ops.contrib_gqa import store
 from q7x2_ep.ops.contrib_quant import integer_product
@@ -301,7 +301,7 @@ def _attend(
     added = None
     if mask[0] is not None:
         length = keys if cache.length is None else mask[0].shape[-1]
-        added = _longer(g, _added(g, *mask, q.shape, length), keys)
+        added = _longer(g, _added(g, *mask, q, length), keys)
     operands = (
         added,
         None if attention_bias is None else _longer(g, attention_bias, keys),
@@ -313,7 +313,7 @@ def _attend(
     o = g.call("q7::Attention", q, k, v, *operands, causal=unidirectional, **scoring)
     window = bounds(unidirectional, (-1, -1))
     *_, scores = score_stages(g, q, k, *operands, fill=0.0, softcap=0.0, window=window, **scoring)
-    scores = g.Max(scores, float(np.finfo(np.float32).min))
+    scores = g.Max(scores, like(g, g.literal(float(np.finfo(np.float32).min)), scores))
     outputs = merge_heads(g, o), *(g.Identity(x) for x in present)
     if total is None:  # the scores are of a size that is data
         return outputs
@@ -345,9 +345,9 @@ def _redirected(g: Any, x: Value, beams: Value, start: Value) -> Value:
     return g.Transpose(g.GatherND(inner, g.Concat(entry, row, axis=2)), perm=HEADS_OUTER)
 
 
-def _added(g: Any, mask: Value, filter_value: float, queries: tuple, keys: Dim) -> Value:
+def _added(g: Any, mask: Value, filter_value: float, q: Value, keys: Dim) -> Value:
     """What a mask in any of its forms adds to the scores; broadcasts to (B, H, S, T)."""
-    batch, _, length, _ = queries
+    batch, _, length, _ = q.shape
     rank = len(mask.shape)
     if rank == 1:
         kept = _kept_range(g, mask, batch, keys)
@@ -358,7 +358,7 @@ def _added(g: Any, mask: Value, filter_value: float, queries: tuple, keys: Dim) 
         kept = g.Reshape(mask, [batch, 1, length if rank == 3 else 1, keys])
     if kept.dtype != dtypes.BOOL:
         kept = g.Greater(kept, g.literal(0, kept.dtype))
-    return g.Where(kept, 0.0, float(filter_value))
+    return like(g, g.Where(kept, 0.0, float(filter_value)), q)
 
 
 def _kept_range(g: Any, ends: Value, batch: Dim, keys: Dim) -> Value:

@@ -13,12 +13,7 @@ from q7x2_ep import dtypes
 from q7x2_ep.errors import UnsupportedOp
 from q7x2_ep.ir.core import Value
 from q7x2_ep.ops import op
-from q7x2_ep.ops.builder import Given, infer_meaning
-
-
-def _like(g: Any, x: Given, other: Value) -> Given:
-    """x in the dtype of another operand, whose norm or gate may have a wider one."""
-    return x if x is None or x.dtype == other.dtype else g.Cast(x, to=other.dtype)
+from q7x2_ep.ops.builder import Given, infer_meaning, like
 
 
 @op("com.microsoft::GatedRMSNorm")
@@ -60,7 +55,7 @@ class BranchwiseRMSNorm:
     ) -> Value:
         rows = _branches(g, x, num_branches)
         branches, size = rows.shape[-2:]
-        scale = _like(g, scale, x)
+        scale = like(g, scale, x)
         if scale is None:
             scale = g.ones((size,), x.dtype)
         elif len(scale.shape) == 1 and scale.shape[0] != size:
@@ -86,7 +81,7 @@ class ScaledSiLU:
     infer = infer_meaning
 
     def decompose(g: Any, x: Value, scale: Given = None, *, alpha: float) -> Value:
-        return g.Swish(g.Mul(x, alpha if scale is None else _like(g, scale, x)), alpha=1.0)
+        return g.Swish(g.Mul(x, alpha if scale is None else like(g, scale, x)), alpha=1.0)
 
 
 @op("com.microsoft::GatedAdd")
@@ -138,7 +133,7 @@ class HyperConnectionPostMix:
         mixed = rows
         if mix is not None:
             ndim = len(mix.shape)
-            turned = g.Transpose(_like(g, mix, x), perm=(*range(ndim - 2), ndim - 1, ndim - 2))
+            turned = g.Transpose(like(g, mix, x), perm=(*range(ndim - 2), ndim - 1, ndim - 2))
             mixed = g.MatMul(turned, rows)
         y = g.Add(mixed, added)
         return y if rows is x else g.Reshape(y, list(x.shape))
@@ -146,7 +141,7 @@ class HyperConnectionPostMix:
 
 def _gates(g: Any, gate: Value, rows: Value, x: Value) -> Value:
     """A gate per branch or per element, to broadcast with rows (.., C, H)."""
-    gate = _like(g, gate, x)
+    gate = like(g, gate, x)
     if len(gate.shape) == len(rows.shape):
         return gate
     if gate.shape[-1] == rows.shape[-2]:
@@ -197,8 +192,8 @@ class LinearAttentionGate:
     infer = infer_meaning
 
     def decompose(g: Any, a: Value, dt_bias: Value, decay_scale: Value, b: Given = None) -> Any:
-        wide = _like(g, a, dt_bias)
-        decay = _like(g, g.Mul(decay_scale, g.Softplus(g.Add(wide, dt_bias))), a)
+        wide = like(g, a, dt_bias)
+        decay = like(g, g.Mul(decay_scale, g.Softplus(g.Add(wide, dt_bias))), a)
         return decay if b is None else (decay, g.Sigmoid(b))
 
 

@@ -23,7 +23,7 @@ from q7x2_ep.ops.attention import (
     split_heads,
     weights,
 )
-from q7x2_ep.ops.builder import Given, infer_meaning
+from q7x2_ep.ops.builder import Given, infer_meaning, like
 from q7x2_ep.ops.common import known
 
 
@@ -101,6 +101,7 @@ class GroupQueryAttention:
             interleaved = attrs["rotary_interleaved"]
             q, k = rotary(g, (q, k), cos, sin, start, position_ids, interleaved)
         bits = attrs["kv_cache_bit_width"] or 8
+        k_scale, v_scale = like(g, k_scale, q), like(g, v_scale, q)
         if k_scale is not None:
             k = _to_cache(g, k, k_scale, bits)
         if v_scale is not None:

@@ -109,6 +109,21 @@ def test_attention(past: int, unidirectional: int) -> None:
     check("Attention", [*inputs, bias], 2, (1, 2), **attrs)
 
 
+def test_masks_of_halves() -> None:
+    """float16 and a mask, for which onnxruntime has no kernel: as in float32."""
+    rows, weights = [f(B, S, W) for _ in range(3)], [f(7, 3 * W) / 3, f(3 * W)]
+    for mask in masks(S)[1:]:
+        for op, inputs in (
+            ("MultiHeadAttention", [*rows, weights[1], mask, f(1, H, S, S)]),
+            ("Attention", [f(B, S, 7), *weights, mask]),
+        ):
+            model, feeds = make(op, inputs, 1, (), False, {"num_heads": H})
+            narrow = [x.astype(np.float16) if x.dtype == np.float32 else x for x in inputs]
+            half, given = one_node(op, narrow, (TensorProto.FLOAT16,), num_heads=H)
+            (wanted,), (actual,) = Session(model).run(feeds), Session(half).run(given)
+            np.testing.assert_allclose(actual, wanted, rtol=1e-2, atol=1e-2)
+
+
 def test_attention_forms() -> None:
     sizes = [W, W, H * 4]
     inputs = [f(B, S, 7), f(7, sum(sizes)), f(sum(sizes))]
@@ -394,6 +409,31 @@ def test_caches_of_bytes(step: tuple[int, int, int], bits: int, kind: str, shape
     attrs = {"k_quant_type": kind, "v_quant_type": kind, "kv_cache_bit_width": bits}
     attrs.update(num_heads=HEADS, kv_num_heads=SHARED, fixed=(6,))
     alike("GroupQueryAttention", inputs, 3, **attrs)
+
+
+def test_caches_of_bytes_beside_halves() -> None:
+    """Scales are float32 whatever the queries are; onnxruntime has no kernel for these."""
+    inputs = [*grouped(*STEPS[0]), *[None] * 5]
+    rows = (STEPS[0][0], SHARED, STEPS[0][2], DEPTH)
+    for i in (3, 4):
+        inputs[i] = RANDOM.integers(-128, 128, rows).astype(np.int8)
+        inputs.append(np.full(1, 0.02, np.float32))
+    attrs = {"k_quant_type": "PER_TENSOR", "v_quant_type": "PER_TENSOR", "kv_cache_bit_width": 8}
+    results = []
+    for dtype in (np.float32, np.float16):
+        given = [*(x.astype(dtype) for x in inputs[:3]), *inputs[3:]]
+        outputs = (helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), *[TensorProto.INT8] * 2)
+        model, feeds = one_node(
+            "GroupQueryAttention",
+            given,
+            outputs,
+            (6,),
+            num_heads=HEADS,
+            kv_num_heads=SHARED,
+            **attrs,
+        )
+        results.append(Session(model).run(feeds)[0])
+    np.testing.assert_allclose(*results, rtol=1e-2, atol=1e-2)
 
 
 def sparse_layouts(random: np.random.Generator, layouts: int, rows: int) -> list[np.ndarray]:
