@@ -12,6 +12,7 @@ from typing import Callable
 
 import numpy as np
 
+from q7x2_ep import dtypes
 from q7x2_ep.importer.opset import Draft, Maker
 
 Rewrite = Callable[[Draft, Maker], list[Draft]]
@@ -38,12 +39,11 @@ def _inverse_root(draft: Draft, maker: Maker, x: str, output: str) -> list[Draft
     """1 / sqrt(mean(x^2) + epsilon) of rows, where there is an output for it."""
     drafts: list[Draft] = []
     if output:
-        epsilon = np.array(draft.attrs.get("epsilon", 1e-5), np.float32)
         axis = maker.ints([-1], f"{draft.name}/axis")
         mean = maker.node(
             drafts, draft, "ReduceMean", [maker.node(drafts, draft, "Mul", [x, x]), axis]
         )
-        shift = maker.constant(epsilon, f"{draft.name}/epsilon")
+        shift = maker.like(drafts, draft, x, draft.attrs.get("epsilon", 1e-5), "epsilon")
         root = maker.node(drafts, draft, "Sqrt", [maker.node(drafts, draft, "Add", [mean, shift])])
         maker.node(drafts, draft, "Reciprocal", [root])
         drafts[-1].outputs = [output]
@@ -132,6 +132,18 @@ def _alias(op: str) -> Rewrite:
     return lambda draft, maker: [replace(draft, op=op)]
 
 
+def _whole(op: str) -> Rewrite:
+    """An op that the standard has too, for a second operand in int64 alone."""
+
+    def rewrite(draft: Draft, maker: Maker) -> list[Draft]:
+        drafts: list[Draft] = []
+        x, whole = draft.inputs
+        whole = maker.node(drafts, draft, "Cast", [whole], to=dtypes.INT64)
+        return [*drafts, replace(draft, op=op, inputs=[x, whole])]
+
+    return rewrite
+
+
 def _sample(draft: Draft, maker: Maker) -> list[Draft]:
     modes = {"bilinear": "linear", "bicubic": "cubic"}
     attrs = dict(draft.attrs)
@@ -164,8 +176,8 @@ def _scaled(draft: Draft, maker: Maker, inner: str, scale: str, inner_scale: str
     drafts: list[Draft] = []
     x = draft.inputs[0]
     for name, op in ((inner_scale, inner), (scale, "")):
-        number = np.array(draft.attrs.get(name, 1.0), np.float32)
-        x = maker.node(drafts, draft, "Mul", [x, maker.constant(number, f"{draft.name}/{name}")])
+        number = maker.like(drafts, draft, x, draft.attrs.get(name, 1.0), name)
+        x = maker.node(drafts, draft, "Mul", [x, number])
         x = maker.node(drafts, draft, op, [x]) if op else x
     drafts[-1].outputs = draft.outputs
     return drafts
@@ -177,22 +189,20 @@ def _affine(draft: Draft, maker: Maker) -> list[Draft]:
     drafts: list[Draft] = []
     x = draft.inputs[0]
     for op, number in (("Mul", factor), ("Add", draft.attrs.get("beta", 0.0))):
-        operand = maker.constant(np.array(number, np.float32), f"{draft.name}/{op}")
-        x = maker.node(drafts, draft, op, [x, operand])
+        x = maker.node(drafts, draft, op, [x, maker.like(drafts, draft, x, number, op)])
     drafts[-1].outputs = draft.outputs
     return drafts
 
 
 def _image_scaler(draft: Draft, maker: Maker) -> list[Draft]:
     """x * scale + bias of each channel."""
-    shift = np.array(draft.attrs["bias"], np.float32).reshape(-1, 1, 1)
-    factor = np.array(draft.attrs.get("scale", 1.0), np.float32)
+    (x,) = draft.inputs
     drafts: list[Draft] = []
-    scaled = maker.node(
-        drafts, draft, "Mul", [draft.inputs[0], maker.constant(factor, f"{draft.name}/scale")]
-    )
-    operands = [scaled, maker.constant(shift, f"{draft.name}/bias")]
-    return [*drafts, Draft("Add", operands, draft.outputs, {}, draft.name)]
+    shift = np.reshape(draft.attrs["bias"], (-1, 1, 1))
+    bias = maker.like(drafts, draft, x, shift, "bias")
+    factor = maker.like(drafts, draft, x, draft.attrs.get("scale", 1.0), "scale")
+    scaled = maker.node(drafts, draft, "Mul", [x, factor])
+    return [*drafts, Draft("Add", [scaled, bias], draft.outputs, {}, draft.name)]
 
 
 def _crop(draft: Draft, maker: Maker) -> list[Draft]:
@@ -218,10 +228,10 @@ CONTRIB: dict[str, Rewrite] = {
     "Scale": _affine,
     "ScaledTanh": lambda d, m: _scaled(d, m, "Tanh", "alpha", "beta"),
     **{
-        f"com.microsoft::{op}": _alias(op)
-        for op in ("DequantizeLinear", "GatherND", "QuantizeLinear", "Trilu")
+        f"com.microsoft::{op}": _alias(op) for op in ("DequantizeLinear", "QuantizeLinear", "Trilu")
     },
-    "com.microsoft::ExpandDims": _alias("Unsqueeze"),
+    "com.microsoft::ExpandDims": _whole("Unsqueeze"),
+    "com.microsoft::GatherND": _whole("GatherND"),
     "com.microsoft::GridSample": _sample,
     "com.microsoft::Pad": _pad,
     "com.microsoft::Range": _range,

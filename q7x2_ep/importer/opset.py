@@ -8,7 +8,7 @@ of q7x2_ep knows only the newest form of an op, with its attributes and inputs.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Callable, Optional
+from typing import Any, Callable, Optional, Union
 
 import numpy as np
 
@@ -37,6 +37,13 @@ class Maker:
 
     def ints(self, values: Any, hint: str) -> str:
         return self.constant(np.array(values, np.int64), hint)
+
+    def like(
+        self, drafts: list[Draft], of: Draft, x: str, number: Union[float, np.ndarray], hint: str
+    ) -> str:
+        """A number of `of`, float32 as in its attributes, in the dtype of x."""
+        held = self.constant(np.array(number, np.float32), f"{of.name}/{hint}")
+        return self.node(drafts, of, "CastLike", [held, x])
 
     def node(self, drafts: list[Draft], of: Draft, op: str, inputs: list[str], **attrs: Any) -> str:
         """Append a helper node of `of` to drafts; returns the name of its output."""
@@ -77,9 +84,12 @@ def _slice_to_inputs(draft: Draft, maker: Maker) -> list[Draft]:
 
 def _split_to_input(draft: Draft, maker: Maker) -> list[Draft]:
     sizes = draft.attrs.pop("split", None)
-    if sizes is not None and len(draft.inputs) < 2:  # opset 1 took either
+    drafts: list[Draft] = []
+    if len(draft.inputs) > 1:  # opset 1 took either; here in the dtype of x
+        draft.inputs[1] = maker.node(drafts, draft, "Cast", [draft.inputs[1]], to=dtypes.INT64)
+    elif sizes is not None:
         draft.inputs.append(maker.ints(sizes, f"{draft.name}/split"))
-    return [draft]
+    return [*drafts, draft]
 
 
 def _split_num_outputs(draft: Draft, maker: Maker) -> list[Draft]:
@@ -104,9 +114,7 @@ def _attrs_to_inputs(
         if value is None:
             draft.inputs.append("")
         else:
-            number = maker.constant(np.array(value, np.float32), f"{draft.name}/{key}")
-            like = maker.node(drafts, draft, "CastLike", [number, draft.inputs[0]])
-            draft.inputs.append(like)
+            draft.inputs.append(maker.like(drafts, draft, draft.inputs[0], value, key))
     return [*drafts, draft]
 
 
@@ -174,8 +182,7 @@ def _batch_norm_per_activation(draft: Draft, maker: Maker) -> list[Draft]:
     def node(op: str, *inputs: str) -> str:
         return maker.node(drafts, draft, op, list(inputs))
 
-    epsilon = np.array(draft.attrs.get("epsilon", 1e-5), np.float32)
-    number = node("CastLike", maker.constant(epsilon, f"{draft.name}/epsilon"), x)
+    number = maker.like(drafts, draft, x, draft.attrs.get("epsilon", 1e-5), "epsilon")
     normal = node("Div", node("Sub", x, mean), node("Sqrt", node("Add", var, number)))
     inputs = [node("Mul", normal, scale), bias]
     return [*drafts, Draft("Add", inputs, draft.outputs[:1], {}, draft.name)]
