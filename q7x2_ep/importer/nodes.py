@@ -18,11 +18,11 @@ from q7x2_ep.importer.loops import hoisted
 from q7x2_ep.importer.opset import Draft, modernise
 from q7x2_ep.importer.order import in_order
 from q7x2_ep.importer.scope import OMITTED, Definitions, Names, Scope
-from q7x2_ep.importer.signature import check_count, check_outputs
 from q7x2_ep.importer.tensors import Tensors, fitting
 from q7x2_ep.importer.types import declared, declared_outputs
 from q7x2_ep.ir.core import UNKNOWN, Graph, Node, Type, Value
 from q7x2_ep.ops.host import standard_name
+from q7x2_ep.ops.signature import check_count, check_outputs
 from q7x2_ep.request import Request
 
 _RANDOM = ("Bernoulli", "Multinomial", "RandomNormal", "RandomUniform")

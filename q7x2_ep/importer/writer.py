@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Optional
 
 import numpy as np
@@ -24,6 +24,7 @@ from q7x2_ep.ir.core import Graph, Node, Value
 from q7x2_ep.ir.shape import Dim, Expr, symbol
 from q7x2_ep.ops import find
 from q7x2_ep.ops.builder import Builder
+from q7x2_ep.ops.signature import Formal, parse
 
 OPSET = 23  # at least: the catalogue's ops have the newest semantics
 IR_VERSION = 10  # the first with overloads of functions
@@ -242,9 +243,8 @@ class _Writer:
         if domain == DOMAIN:
             if not hasattr(entry, "decompose"):
                 raise ModelError(f"[{op} {node.name}] has no form in ONNX")
-            sides = entry.signature.split("->")
-            formal = [_formals(side, n) for side, n in zip(sides, (len(inputs), len(outputs)))]
-            proto.overload = self._functions.overload(node, *formal)
+            formals = map(_names, parse(entry.signature), (len(inputs), len(outputs)))
+            proto.overload = self._functions.overload(node, *formals)
         self.nodes.append(proto)
 
     def name(self, value: Value) -> str:
@@ -306,11 +306,10 @@ class _Writer:
         return name
 
 
-def _formals(side: str, count: int) -> list[str]:
+def _names(formals: Sequence[Formal], count: int) -> list[str]:
     """The first names of one side of a signature; `x*` goes on as x1, x2, .."""
-    names = [name.strip().rstrip("?") for name in side.split(",")]
-    last = names[-1].rstrip("*")
-    return [*names[:-1], last, *(f"{last}{i}" for i in range(1, count))][:count]
+    names = [formal.name for formal in formals]
+    return [*names, *(f"{names[-1]}{i}" for i in range(1, count))][:count]
 
 
 def _given(node: Node) -> dict[str, Any]:

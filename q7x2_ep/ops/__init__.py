@@ -4,7 +4,8 @@ An entry is a class used as a namespace, registered by `@op("Name")` (ONNX), `@o
 our own as `@op("q7::Name")`, and listed in FAMILIES. Its parts, in this order; functions take the
 node, never self:
 
-    signature   "x, axes? -> y": operand names, `?` optional, `*` variadic (last)
+    signature   "x: F, axes?: int64 -> y": operand names, `?` optional, `*` variadic (last), and
+                behind a colon the type of one, which is checked where types are inferred
     attributes  {name: default}; the importer fills in defaults, so node.attrs holds every key
     strided     positions of inputs that `lower` reads through any strides, if any
     folds_late  true: of constants it is evaluated after fusion only, which looks for it
@@ -20,6 +21,16 @@ node, never self:
     guards(node) -> list[Guard]                what bind checks of the shapes; `assumptions`: of
                                                what irregular feeds may break (Request.regular)
     lower(node, b)                             emits the C steps through the plan builder b
+
+The types of operands; those of one type have one dtype, of its kind. Each is the narrowest that
+holds what the versions of an op allow, and what it holds beyond that is for `lower` to refuse.
+
+    T        any, which says something of several operands only
+    N F I    numbers, floats, integers; B those of 8 bits
+    Q        what quantised tensors hold: integers of up to 32 bits, floats of up to 8
+    T1 F1 .. another of the kind
+    index    int32 or int64
+    int64 .. this dtype, by its name in numpy
 
 A node whose entry has neither `lower` nor `view` gives way to its `decompose` before fusion
 (passes/expand.py). Where it has none, or where `lower` raises UnsupportedOp, the node is a host

@@ -96,7 +96,7 @@ def gelu_tanh(x: np.ndarray) -> np.ndarray:
 class Tanh:
     """y = tanh x."""
 
-    signature = "x -> y"
+    signature = "x: F -> y"
     attributes: dict = {}
     infer = infer_same
     reference = lambda node, x: np.tanh(x)
@@ -108,7 +108,7 @@ class Tanh:
 class Sigmoid:
     """y = 1 / (1 + exp(-x))."""
 
-    signature = "x -> y"
+    signature = "x: F -> y"
     attributes: dict = {}
     infer = infer_same
     reference = lambda node, x: sigmoid(x)
@@ -120,7 +120,7 @@ class Sigmoid:
 class Relu:
     """y = max(x, 0)."""
 
-    signature = "x -> y"
+    signature = "x: N -> y"
     attributes: dict = {}
     infer = infer_same
     reference = lambda node, x: np.maximum(x, x.dtype.type(0))
@@ -135,7 +135,7 @@ class Relu:
 class Gelu:
     """y = x * Phi(x), Phi by erf or (approximate = tanh) by tanh."""
 
-    signature = "x -> y"
+    signature = "x: F -> y"
     attributes = {"approximate": "none"}
     infer = infer_same
 
@@ -152,7 +152,7 @@ class Gelu:
 class Softplus:
     """y = ln(1 + e^x)."""
 
-    signature = "x -> y"
+    signature = "x: F -> y"
     attributes: dict = {}
     infer = infer_same
     reference = lambda node, x: np.logaddexp(x, x.dtype.type(0))
@@ -164,7 +164,7 @@ class Softplus:
 class Clip:
     """y = min(max(x, low), high): high wins where they cross."""
 
-    signature = "x, low?, high? -> y"
+    signature = "x: N, low?: N, high?: N -> y"
     attributes: dict = {}
     infer = infer_same
     guards = lambda node: size_guards(node.inputs[1:], 1)
@@ -208,7 +208,7 @@ class Clip:
 class LeakyRelu:
     """y = x where x >= 0, else alpha * x."""
 
-    signature = "x -> y"
+    signature = "x: F -> y"
     attributes = {"alpha": 0.01}
     infer = infer_same
     reference = lambda node, x: np.where(x < 0, x * node.attrs["alpha"], x)
@@ -220,7 +220,7 @@ class LeakyRelu:
 class Elu:
     """y = x where x >= 0, else alpha * (e^x - 1)."""
 
-    signature = "x -> y"
+    signature = "x: F -> y"
     attributes = {"alpha": 1.0}
     infer = infer_same
     reference = lambda node, x: np.where(x < 0, np.expm1(x) * node.attrs["alpha"], x)
@@ -232,7 +232,7 @@ class Elu:
 class HardSigmoid:
     """y = clip(alpha * x + beta, 0, 1)."""
 
-    signature = "x -> y"
+    signature = "x: F -> y"
     attributes = {"alpha": 0.2, "beta": 0.5}
     infer = infer_same
     reference = lambda node, x: np.clip(x * node.attrs["alpha"] + node.attrs["beta"], 0, 1)
@@ -244,7 +244,7 @@ class HardSigmoid:
 class HardSwish:
     """y = x * clip(x / 6 + 1 / 2, 0, 1)."""
 
-    signature = "x -> y"
+    signature = "x: F -> y"
     attributes: dict = {}
     infer = infer_same
     reference = lambda node, x: x * np.clip(x / 6 + 0.5, 0, 1)
@@ -256,7 +256,7 @@ class HardSwish:
 class Swish:
     """y = x * sigmoid(alpha * x); SiLU where alpha is 1."""
 
-    signature = "x -> y"
+    signature = "x: F -> y"
     attributes = {"alpha": 1.0}
     infer = infer_same
     reference = lambda node, x: x * sigmoid(x * node.attrs["alpha"])
@@ -272,7 +272,7 @@ class Swish:
 class Mish:
     """y = x * tanh(ln(1 + e^x))."""
 
-    signature = "x -> y"
+    signature = "x: F -> y"
     attributes: dict = {}
     infer = infer_same
     reference = lambda node, x: x * np.tanh(np.logaddexp(x, x.dtype.type(0)))
@@ -287,7 +287,7 @@ class Selu:
     Source: Klambauer et al. 2017, "Self-Normalizing Neural Networks".
     """
 
-    signature = "x -> y"
+    signature = "x: F -> y"
     attributes = {"alpha": 1.67326319217681884765625, "gamma": 1.05070102214813232421875}
     infer = infer_same
 
@@ -301,7 +301,7 @@ class Selu:
 class Celu:
     """y = x where x >= 0, else alpha * (e^(x / alpha) - 1)."""
 
-    signature = "x -> y"
+    signature = "x: F -> y"
     attributes = {"alpha": 1.0}
     infer = infer_same
 
@@ -316,7 +316,7 @@ class Celu:
 class Softsign:
     """y = x / (1 + |x|)."""
 
-    signature = "x -> y"
+    signature = "x: F -> y"
     attributes: dict = {}
     infer = infer_same
 
@@ -328,7 +328,7 @@ class Softsign:
 class ThresholdedRelu:
     """y = x where x > alpha, else 0."""
 
-    signature = "x -> y"
+    signature = "x: F -> y"
     attributes = {"alpha": 1.0}
     infer = infer_same
     reference = lambda node, x: np.where(x > node.attrs["alpha"], x, x.dtype.type(0))
@@ -339,7 +339,7 @@ class ThresholdedRelu:
 class Shrink:
     """y = x + bias where x < -lambd, x - bias where x > lambd, else 0."""
 
-    signature = "x -> y"
+    signature = "x: N -> y"
     attributes = {"bias": 0.0, "lambd": 0.5}
     infer = infer_same
 
@@ -355,7 +355,7 @@ class Shrink:
 class PRelu:
     """y = x where x >= 0, else slope * x; the slope repeats to the shape of x."""
 
-    signature = "x, slope -> y"
+    signature = "x: N, slope: N -> y"
     attributes: dict = {}
     infer = infer_same
     reference = lambda node, x, slope: np.where(x < 0, x * slope, x)

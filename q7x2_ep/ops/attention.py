@@ -281,8 +281,8 @@ class Attention:
     """
 
     signature = (
-        "q, k, v, mask?, past_key?, past_value?, nonpad_kv_seqlen? -> "
-        "y, present_key?, present_value?, qk?"
+        "q: F, k: F, v: F1, mask?, past_key?: F, past_value?: F1, nonpad_kv_seqlen?: int64 -> y, "
+        "present_key?, present_value?, qk?"
     )
     attributes = {
         "is_causal": 0,
@@ -298,8 +298,6 @@ class Attention:
 
     def infer(node: Node) -> list[Type]:
         dtype = node.inputs[0].dtype
-        if not dtypes.is_float(dtype):
-            raise ModelError(f"{where_is(node)} attends with {dtypes.type_string(dtype)}")
         B, H, Sq, _ = split_shape(node, 0)
         _, Hkv, Skv, D = split_shape(node, 1)
         Dv = split_shape(node, 2)[3]

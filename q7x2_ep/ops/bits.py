@@ -27,7 +27,7 @@ def shift(a: np.ndarray, count: np.ndarray, left: bool) -> np.ndarray:
 class BitwiseNot:
     """Every bit of x turned."""
 
-    signature = "x -> y"
+    signature = "x: I -> y"
     attributes: dict = {}
     infer = infer_unary(lambda a: -a - 1)
     reference = lambda node, x: np.bitwise_not(x)
@@ -38,7 +38,7 @@ class BitwiseNot:
 class BitwiseAnd:
     """y = the bits that a and b share, with broadcasting."""
 
-    signature = "a, b -> y"
+    signature = "a: I, b: I -> y"
     attributes: dict = {}
     infer = infer_binary(lambda a, b: None)
     guards = broadcast_guards
@@ -50,7 +50,7 @@ class BitwiseAnd:
 class BitwiseOr:
     """y = the bits that a or b has, with broadcasting."""
 
-    signature = "a, b -> y"
+    signature = "a: I, b: I -> y"
     attributes: dict = {}
     infer = infer_binary(lambda a, b: None)
     guards = broadcast_guards
@@ -62,7 +62,7 @@ class BitwiseOr:
 class BitwiseXor:
     """y = the bits in which a and b differ, with broadcasting."""
 
-    signature = "a, b -> y"
+    signature = "a: I, b: I -> y"
     attributes: dict = {}
     infer = infer_binary(lambda a, b: None)
     guards = broadcast_guards
@@ -74,7 +74,7 @@ class BitwiseXor:
 class BitShift:
     """y = a with its bits moved by b to the `direction`, with broadcasting; the sign extends."""
 
-    signature = "a, b -> y"
+    signature = "a: I, b: I -> y"
     attributes = {"direction": None}
     infer = infer_binary(lambda a, b: None)
     guards = broadcast_guards

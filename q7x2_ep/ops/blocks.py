@@ -206,7 +206,7 @@ class MatMulNBits:
     of w, if it is another; bias (N,). Without zero points they are 2^(bits - 1).
     """
 
-    signature = "a, b, scales, zero_points?, g_idx?, bias? -> y"
+    signature = "a: F, b: uint8, scales: F, zero_points?: N, g_idx?: int32, bias?: F -> y"
     attributes = {
         **{"K": None, "N": None, "bits": 4, "block_size": None, "accuracy_level": 0},
         "weight_prepacked": 0,

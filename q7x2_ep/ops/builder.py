@@ -19,6 +19,7 @@ from q7x2_ep.ir.shape import Dim
 from q7x2_ep.ops import find
 from q7x2_ep.ops.common import RESHAPES, typed, where_is
 from q7x2_ep.ops.joined import Joined
+from q7x2_ep.ops.signature import check_types, parse
 
 Given = Optional[Value]  # an operand of `decompose` that may be left out
 
@@ -55,6 +56,7 @@ class Builder:
         results = [self.graph.new_value(Type(0, None)) for _ in range(outputs)]
         given = {key: value for key, value in attrs.items() if value is not ANY}
         node = Node(op, operands, results, {**entry.attributes, **given})
+        check_types(node, entry.signature)
         for result, type in zip(results, entry.infer(node)):
             result.set_type(type)
         node.inferred = node.operand_types()
@@ -67,6 +69,7 @@ class Builder:
             return self.call(op, *inputs, **attrs)
         entry = find(op)
         node = Node(op, self._operands(inputs), [], {**entry.attributes, **attrs})
+        check_types(node, entry.signature)
         result = self.array(_evaluate(node, entry.infer(node)[0].dtype))
         node.detach()
         return result
@@ -193,11 +196,9 @@ def infer_meaning(node: Node) -> list[Type]:
 
 def _require_supported(node: Node, entry: Any, unsupported: Sequence[str]) -> None:
     """Raises: UnsupportedOp where an operand, result or attribute of these is there."""
-    operands, results = (
-        [name.strip(" ?*") for name in part.split(",")] for part in entry.signature.split("->")
-    )
+    operands, results = parse(entry.signature)
     named = (*zip(operands, node.inputs), *zip(results, node.outputs))
-    wrong = [name for name, x in named if x is not None and name in unsupported]
+    wrong = [formal.name for formal, x in named if x is not None and formal.name in unsupported]
     wrong += [
         f"{name}={node.attrs[name]}"
         for name in unsupported

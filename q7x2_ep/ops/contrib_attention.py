@@ -43,8 +43,9 @@ class MultiHeadAttention:
     """
 
     signature = (
-        "query, key?, value?, bias?, key_padding_mask?, attention_bias?, past_key?, past_value?, "
-        "past_sequence_length?, cache_indirection? -> y, present_key?, present_value?, qk?"
+        "query: F, key?: F, value?: F, bias?: F, key_padding_mask?: int32, attention_bias?: F, "
+        "past_key?: F, past_value?: F, past_sequence_length?: int32, "
+        "cache_indirection?: int32 -> y, present_key?, present_value?, qk?"
     )
     attributes = {
         "num_heads": 0,
@@ -86,9 +87,9 @@ class DecoderMaskedMultiHeadAttention:
     """
 
     signature = (
-        "query, key?, value?, mask_index?, attention_bias?, past_key?, past_value?, "
-        "past_sequence_length?, beam_width?, cache_indirection?, bias? -> "
-        "y, present_key?, present_value?, qk?"
+        "query: F, key?: F, value?: F, mask_index?: int32, attention_bias?: F, past_key?: F, "
+        "past_value?: F, past_sequence_length?: int32, beam_width?: int32, "
+        "cache_indirection?: int32, bias?: F -> y, present_key?, present_value?, qk?"
     )
     attributes = {
         "num_heads": 0,
@@ -134,8 +135,8 @@ class Attention:
     """
 
     signature = (
-        "x, weights, bias?, mask_index?, past?, attention_bias?, past_sequence_length? -> "
-        "y, present?"
+        "x: F, weights: F, bias?: F, mask_index?: int32, past?: F, attention_bias?: F, "
+        "past_sequence_length?: int32 -> y, present?"
     )
     attributes = {
         "num_heads": 0,
@@ -171,8 +172,8 @@ class QAttention:
     """Attention of q, k, v = dequantize(x) @ dequantize(weights) + bias."""
 
     signature = (
-        "x, weights, bias, x_scale, weight_scale, mask_index?, x_zero?, weight_zero?, past? -> "
-        "y, present?"
+        "x: B, weights: B1, bias: F, x_scale: F, weight_scale: F, mask_index?: int32, x_zero?: B, "
+        "weight_zero?: B1, past?: F -> y, present?"
     )
     attributes = {
         "num_heads": 0,

@@ -73,7 +73,7 @@ class MatMulBnb4:
     byte is the high half. w is dequantised once, at load.
     """
 
-    signature = "a, w, absmax -> y"
+    signature = "a: F, w: uint8, absmax: F -> y"
     attributes = {
         "K": 0,
         "N": 0,
@@ -115,7 +115,7 @@ class GatherBlockQuantized:
     default, that of other types 0. block_size 0: the whole axis is one block.
     """
 
-    signature = "data, indices, scales, zeros? -> y"
+    signature = "data: Q, indices: index, scales: F, zeros?: Q -> y"
     attributes = {"bits": 4, "block_size": 128, "gather_axis": 0, "quantize_axis": 1}
 
     infer = infer_meaning

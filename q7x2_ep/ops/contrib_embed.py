@@ -25,8 +25,8 @@ class EmbedLayerNormalization:
     """
 
     signature = (
-        "ids, segment_ids?, words, positions, segments?, weight, bias, mask?, position_ids? -> "
-        "y, mask_index?, total?"
+        "ids: int32, segment_ids?: int32, words: F, positions: F, segments?: F, weight: F, "
+        "bias: F, mask?: int32, position_ids?: int32 -> y, mask_index?, total?"
     )
     attributes = {"epsilon": 1e-12, "mask_index_type": 0}
     infer = infer_meaning
@@ -57,9 +57,10 @@ class QEmbedLayerNormalization:
     """EmbedLayerNormalization of tables and weights of bytes."""
 
     signature = (
-        "ids, segment_ids?, words, positions, segments?, weight, bias, mask?, "
-        "words_scale, positions_scale, segments_scale?, weight_scale, bias_scale, "
-        "words_zero, positions_zero, segments_zero?, weight_zero, bias_zero -> y, mask_index?"
+        "ids: int32, segment_ids?: int32, words: B, positions: B, segments?: B, weight: B, "
+        "bias: B, mask?: int32, words_scale: float32, positions_scale: float32, "
+        "segments_scale?: float32, weight_scale: float32, bias_scale: float32, words_zero: B, "
+        "positions_zero: B, segments_zero?: B, weight_zero: B, bias_zero: B -> y, mask_index?"
     )
     attributes = {"epsilon": 1e-12}
     infer = infer_meaning

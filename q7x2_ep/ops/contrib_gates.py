@@ -23,7 +23,7 @@ class GatedRMSNorm:
     Shapes: x, gate, y (.., G * C), scale (C,). activation: silu, swish or sigmoid.
     """
 
-    signature = "x, scale, gate -> y"
+    signature = "x: F, scale: F, gate: F -> y"
     attributes = {"activation": "silu", "epsilon": 1e-5}
     infer = infer_meaning
 
@@ -46,7 +46,7 @@ class BranchwiseRMSNorm:
     Shapes: x (.., C, H), or with num_branches (.., C * H); scale (C * H,), (C, H) or (H,).
     """
 
-    signature = "x, scale? -> y"
+    signature = "x: F, scale?: F1 -> y"
     attributes = {"epsilon": 1e-5, "num_branches": 0}
     infer = infer_meaning
 
@@ -76,7 +76,7 @@ def _branches(g: Any, x: Value, count: int) -> Value:
 class ScaledSiLU:
     """y = z * sigmoid(z), z = scale * x, or alpha * x without a scale."""
 
-    signature = "x, scale? -> y"
+    signature = "x: F, scale?: F1 -> y"
     attributes = {"alpha": 1.0}
     infer = infer_meaning
 
@@ -88,7 +88,7 @@ class ScaledSiLU:
 class GatedAdd:
     """z = x + y * gate, of a gate (.., 1)."""
 
-    signature = "x, y, gate -> z"
+    signature = "x: F, y: F, gate: F -> z"
     attributes: dict = {}
     infer = infer_meaning
     decompose = lambda g, x, y, gate: g.Add(x, g.Mul(y, gate))
@@ -101,7 +101,7 @@ class HyperConnectionPreMix:
     Shapes: x (.., C, H), or with num_branches (.., C * H); gate (.., C), (.., C, 1), or as x.
     """
 
-    signature = "x, gate -> y"
+    signature = "x: F, gate: F1 -> y"
     attributes = {"num_branches": 0, "reduction_scale": 1.0}
     infer = infer_meaning
 
@@ -121,7 +121,7 @@ class HyperConnectionPostMix:
     (.., C, 1) or (.., C, H); mix (.., C, C), the identity by default.
     """
 
-    signature = "x, block, gate, mix? -> y"
+    signature = "x: F, block: F, gate: F1, mix?: F1 -> y"
     attributes = {"num_branches": 0}
     infer = infer_meaning
 
@@ -157,7 +157,9 @@ class EngramGate:
     Shapes: key, query, y, normed (B, S, C, H), value (B, S, H), the scales (C, H).
     """
 
-    signature = "key, query, value, key_scale, query_scale, conv_scale? -> y, normed?"
+    signature = (
+        "key: F, query: F, value: F, key_scale: F, query_scale: F, conv_scale?: F -> y, normed?"
+    )
     attributes = {"epsilon": 1e-5}
     infer = infer_meaning
 
@@ -187,7 +189,7 @@ class EngramGate:
 class LinearAttentionGate:
     """decay = decay_scale * softplus(a + dt_bias), beta = sigmoid(b); of rows of H."""
 
-    signature = "a, dt_bias, decay_scale, b? -> decay, beta?"
+    signature = "a: F, dt_bias: float32, decay_scale: float32, b?: F -> decay, beta?"
     attributes: dict = {}
     infer = infer_meaning
 
@@ -206,7 +208,7 @@ class CausalConvWithState:
     channels_last x, y (B, L, C..), past, present (B, (k - 1) * dilation, C..).
     """
 
-    signature = "x, w, bias?, past? -> y, present"
+    signature = "x: F, w: F, bias?: F, past?: F -> y, present"
     attributes = {
         "activation": "none",
         "channels_last": 0,
@@ -268,7 +270,7 @@ class MRotaryEmbedding:
     Shapes: x as RotaryEmbedding, position_ids (3, B, S), cos and sin (positions, R / 2).
     """
 
-    signature = "x, position_ids, cos, sin -> y"
+    signature = "x: F, position_ids: int64, cos: F, sin: F -> y"
     attributes = {
         "interleaved": 0,
         "is_packed_batching": 0,

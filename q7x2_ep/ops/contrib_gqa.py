@@ -43,9 +43,10 @@ class GroupQueryAttention:
     """
 
     signature = (
-        "query, key?, value?, past_key?, past_value?, seqlens_k, total_sequence_length, cos?, "
-        "sin?, position_ids?, attention_bias?, head_sink?, k_scale?, v_scale?, q_norm?, k_norm? -> "
-        "y, present_key?, present_value?, qk?"
+        "query: F, key?: F, value?: F, past_key?: N, past_value?: N, seqlens_k: int32, "
+        "total_sequence_length: index, cos?: F, sin?: F, position_ids?: int64, attention_bias?: F, "
+        "head_sink?: F, k_scale?: float32, v_scale?: float32, q_norm?: F, k_norm?: F -> y, "
+        "present_key?, present_value?, qk?"
     )
     attributes = {
         "num_heads": 0,
@@ -238,8 +239,9 @@ class SparseAttention:
     """
 
     signature = (
-        "query, key?, value?, past_key, past_value, block_row, block_col, total_sequence_length, "
-        "key_lengths, cos?, sin? -> y, present_key, present_value"
+        "query: F, key?: F, value?: F, past_key: F, past_value: F, block_row: int32, "
+        "block_col: int32, total_sequence_length: int32, key_lengths: int32, cos?: F, "
+        "sin?: F -> y, present_key, present_value"
     )
     attributes = {
         "num_heads": 0,

@@ -37,7 +37,7 @@ class FusedMatMul:
     first dim was moved behind the batch dims if transBatch is 1.
     """
 
-    signature = "a, b -> y"
+    signature = "a: F, b: F -> y"
     attributes = {"transA": 0, "transB": 0, "transBatchA": 0, "transBatchB": 0, "alpha": 1.0}
     infer = infer_meaning
 
@@ -100,7 +100,7 @@ class FusedGemm:
 class FusedConv:
     """y = act(conv(x, w) + bias + addend); activation: the name of its op."""
 
-    signature = "x, w, bias?, addend? -> y"
+    signature = "x: F, w: F, bias?: F, addend?: F -> y"
     attributes = {**Conv.attributes, "activation": "", "activation_params": None}
     infer = infer_meaning
 

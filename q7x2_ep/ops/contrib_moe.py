@@ -49,7 +49,7 @@ class MoE:
     second results of fc1, and cut off at swiglu_limit.
     """
 
-    signature = "x, router, w1, bias1?, w2, bias2?, w3?, bias3? -> y"
+    signature = "x: F, router: F, w1: F, bias1?: F, w2: F, bias2?: F, w3?: F, bias3?: F -> y"
     attributes = ROUTING
     unsupported = ("use_sparse_mixer",)
     infer = infer_meaning
@@ -78,9 +78,10 @@ class QMoE:
     """
 
     signature = (
-        "x, router, w1, scales1?, bias1?, w2, scales2?, bias2?, w3?, scales3?, bias3?, zeros1?, "
-        "zeros2?, zeros3?, router_weights?, global1?, global2?, act1?, act2?, act_block1?, "
-        "act_block2? -> y"
+        "x: F, router: F, w1: B, scales1?: F1, bias1?: F, w2: B, scales2?: F1, bias2?: F, w3?: B, "
+        "scales3?: F1, bias3?: F, zeros1?: B, zeros2?: B, zeros3?: B, router_weights?: F, "
+        "global1?: float32, global2?: float32, act1?: float32, act2?: float32, act_block1?: F1, "
+        "act_block2?: F1 -> y"
     )
     attributes = {
         **ROUTING,

@@ -50,7 +50,10 @@ def _enter_binary(name: str, formula: Callable[..., Value]) -> None:
     class Binary:
         """y = quantize(formula(dequantize(a), dequantize(b)))."""
 
-        signature = "a, a_scale, a_zero?, b, b_scale, b_zero?, y_scale, y_zero? -> y"
+        signature = (
+            "a: B, a_scale: float32, a_zero?: B, b: B, b_scale: float32, b_zero?: B, "
+            "y_scale: float32, y_zero?: B -> y"
+        )
         attributes: dict = {}
         infer = infer_meaning
 
@@ -78,7 +81,7 @@ def _enter_unary(name: str, formula: Callable[..., Value], defaults: dict[str, A
     class Unary:
         """y = quantize(formula(dequantize(x)))."""
 
-        signature = "x, x_scale, x_zero?, y_scale, y_zero? -> y"
+        signature = "x: B, x_scale: float32, x_zero?: B, y_scale: float32, y_zero?: B -> y"
         attributes = defaults
         infer = infer_meaning
 
@@ -124,7 +127,10 @@ _enter_unary("GlobalAveragePool", _pool("GlobalAveragePool"), {"channels_last": 
 class QLinearWhere:
     """z = quantize(condition ? dequantize(x) : dequantize(y))."""
 
-    signature = "condition, x, x_scale, x_zero, y, y_scale, y_zero, z_scale, z_zero -> z"
+    signature = (
+        "condition: bool, x: B, x_scale: float32, x_zero: B, y: B, y_scale: float32, y_zero: B, "
+        "z_scale: float32, z_zero: B -> z"
+    )
     attributes: dict = {}
     infer = infer_meaning
 
@@ -150,7 +156,7 @@ class QLinearConcat:
     zero.
     """
 
-    signature = "y_scale, y_zero, operands* -> y"
+    signature = "y_scale: float32, y_zero: B, operands* -> y"
     attributes = {"axis": 0}
     infer = infer_meaning
 
@@ -178,7 +184,7 @@ class QLinearConv:
 class NhwcMaxPool:
     """MaxPool of ONNX for x and y (N, .., C)."""
 
-    signature = "x -> y"
+    signature = "x: B -> y"
     attributes = POOL_ATTRIBUTES
     infer = infer_meaning
     decompose = lambda g, x, **attrs: channels_inner(g, g.MaxPool(channels_outer(g, x), **attrs))
@@ -190,7 +196,10 @@ class QGemm:
     b_scale; quantised where y_scale is given.
     """
 
-    signature = "a, a_scale, a_zero, b, b_scale, b_zero, c?, y_scale?, y_zero? -> y"
+    signature = (
+        "a: B, a_scale: float32, a_zero: B, b: B1, b_scale: float32, b_zero: B1, c?: int32, "
+        "y_scale?: float32, y_zero?: B2 -> y"
+    )
     attributes = {"alpha": 1.0, "transA": 0, "transB": 0}
     infer = infer_meaning
 
@@ -237,7 +246,7 @@ def integer_product(
 class MatMulIntegerToFloat:
     """y = dequantize(a) @ dequantize(b) + bias, summed in integers."""
 
-    signature = "a, b, a_scale, b_scale, a_zero?, b_zero?, bias? -> y"
+    signature = "a: B, b: B1, a_scale: F, b_scale: F, a_zero?: B, b_zero?: B1, bias?: F -> y"
     attributes: dict = {}
     infer = infer_meaning
 
@@ -259,7 +268,7 @@ class MatMulIntegerToFloat:
 class DynamicQuantizeMatMul:
     """y = a @ dequantize(b) + bias; a as bytes, in the scale that its own range asks for."""
 
-    signature = "a, b, b_scale, b_zero?, bias? -> y"
+    signature = "a: float32, b: B, b_scale: float32, b_zero?: B, bias?: float32 -> y"
     attributes: dict = {}
     infer = infer_meaning
 
@@ -279,8 +288,9 @@ class DynamicQuantizeLSTM:
     """
 
     signature = (
-        "x, w, r, b?, sequence_lens?, initial_h?, initial_c?, p?, w_scale, w_zero, r_scale, "
-        "r_zero -> y?, y_h?, y_c?"
+        "x: float32, w: B, r: B, b?: float32, sequence_lens?: int32, initial_h?: float32, "
+        "initial_c?: float32, p?: float32, w_scale: float32, w_zero: B, r_scale: float32, "
+        "r_zero: B -> y?, y_h?, y_c?"
     )
     attributes = LSTM.attributes
     infer = infer_meaning

@@ -23,7 +23,9 @@ class BifurcationDetector:
     the end of the only place of the source that has the longest of their last n-grams, or -1.
     """
 
-    signature = "source, current, previous, predicted? -> tokens, suffix_match"
+    signature = (
+        "source: int64, current: int64, previous: int64, predicted?: int64 -> tokens, suffix_match"
+    )
     attributes = {"max_ngram_size": 3, "min_ngram_size": 1}
 
     def infer(node: Node) -> list[Type]:
@@ -63,7 +65,7 @@ class BifurcationDetector:
 class NGramRepeatBlock:
     """The scores, -inf for a token that would repeat an n-gram of its row."""
 
-    signature = "ids, scores -> y"
+    signature = "ids: int64, scores: float32 -> y"
     attributes = {"ngram_size": 0}
     infer = lambda node: [Type(node.inputs[1].dtype, dims(node, 1))]
 
@@ -81,7 +83,7 @@ class NGramRepeatBlock:
 class Inverse:
     """The inverse of each matrix (.., N, N)."""
 
-    signature = "x -> y"
+    signature = "x: F -> y"
     attributes: dict = {}
     infer = infer_same
     reference = lambda node, x: np.linalg.inv(x.astype(np.result_type(x, np.float32))).astype(
@@ -93,7 +95,7 @@ class Inverse:
 class CDist:
     """c[i, j] = |a[i] - b[j]|, of rows of two matrices; or its square."""
 
-    signature = "a, b -> c"
+    signature = "a: F, b: F -> c"
     attributes = {"metric": "sqeuclidean"}
     infer = infer_meaning
 
@@ -151,7 +153,7 @@ class UnfoldTensor:
 class MatMulInteger16:
     """a @ b of int16, in int32."""
 
-    signature = "a, b -> y"
+    signature = "a: I, b: I1 -> y"
     attributes: dict = {}
     infer = infer_meaning
 
@@ -167,7 +169,7 @@ class WordConvEmbedding:
     characters (chars, C), y (W, F).
     """
 
-    signature = "sequence, w, bias, table -> y"
+    signature = "sequence: int32, w: float32, bias: float32, table: float32 -> y"
     attributes = {"char_embedding_size": None, "conv_window_size": None, "embedding_size": None}
     infer = lambda node: [Type(node.inputs[1].dtype, (dims(node)[0], dims(node, 1)[0]))]
 
@@ -229,7 +231,7 @@ class DynamicTimeWarping:
     down, right or both; a tie goes along the diagonal, then down.
     """
 
-    signature = "cost -> path"
+    signature = "cost: float32 -> path"
     attributes: dict = {}
     infer = lambda node: [Type(dtypes.INT32, (2, fresh(node, 0, 2)[1]))]
 
@@ -266,7 +268,7 @@ class CropAndResize:
     (R, C, height, width).
     """
 
-    signature = "x, boxes, images, size -> y"
+    signature = "x: F, boxes: F, images: int32, size: int32 -> y"
     attributes = {"extrapolation_value": 0.0, "mode": "bilinear"}
 
     def infer(node: Node) -> list[Type]:

@@ -54,7 +54,7 @@ def _lifted(node: Node, i: int, type: Type) -> Type:
 class If:
     """The outputs of then_branch where cond is true, else those of else_branch."""
 
-    signature = "cond, captures* -> outputs*"
+    signature = "cond: bool, captures* -> outputs*"
     attributes = {"then_branch": None, "else_branch": None, "captures": 0}
 
     formals = lambda node: []
@@ -84,7 +84,7 @@ class Loop:
     and cond; the carried values, then the scanned ones of all iterations, stacked.
     """
 
-    signature = "trip_count?, cond?, carried*, captures* -> outputs*"
+    signature = "trip_count?: int64, cond?: bool, carried*, captures* -> outputs*"
     attributes = {"body": None, "captures": 0}
 
     def formals(node: Node) -> list[Type]:

@@ -77,7 +77,7 @@ class Conv:
     Shapes: x (N, C, ..), w (M, C / group, kernel..), y (N, M, ..).
     """
 
-    signature = "x, w, bias? -> y"
+    signature = "x: F, w: F, bias?: F -> y"
     attributes = {**WINDOW_ATTRIBUTES, "group": 1}
 
     def infer(node: Node) -> list[Type]:

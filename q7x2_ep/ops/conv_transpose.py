@@ -106,7 +106,7 @@ class ConvTranspose:
     Shapes: x (N, C, ..), w (C, M / group, kernel..), y (N, M, ..).
     """
 
-    signature = "x, w, bias? -> y"
+    signature = "x: F, w: F, bias?: F -> y"
     attributes = {**WINDOW_ATTRIBUTES, "group": 1, "output_padding": None, "output_shape": None}
 
     def infer(node: Node) -> list[Type]:
@@ -250,7 +250,7 @@ class Col2Im:
     Shapes: x (N, M * block, places), y (N, M, image..).
     """
 
-    signature = "x, image_shape, block_shape -> y"
+    signature = "x, image_shape: int64, block_shape: int64 -> y"
     attributes = {"dilations": None, "pads": None, "strides": None}
 
     def axes(node: Node) -> list[Axis]:

@@ -37,7 +37,7 @@ from q7x2_ep.ops.common import (
 class ConstantOfShape:
     """A tensor of the given shape, full of one value (0.0 by default)."""
 
-    signature = "shape -> y"
+    signature = "shape: int64 -> y"
     attributes = {"value": None}
 
     def infer(node: Node) -> list[Type]:
@@ -65,7 +65,7 @@ def fill_value(node: Node) -> np.ndarray:
 class Range:
     """start, start + delta, .. up to limit, which is left out."""
 
-    signature = "start, limit, delta -> y"
+    signature = "start: N, limit: N, delta: N -> y"
     attributes = {"stash_type": 1}
 
     def infer(node: Node) -> list[Type]:

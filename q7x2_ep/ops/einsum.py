@@ -26,7 +26,7 @@ class Einsum:
     Source: ONNX Einsum (opset 12).
     """
 
-    signature = "x* -> y"
+    signature = "x*: N -> y"
     attributes = {"equation": ""}
 
     def infer(node: Node) -> list[Type]:

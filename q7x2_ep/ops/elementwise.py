@@ -13,7 +13,7 @@ from typing import Any, Callable, Optional
 import numpy as np
 
 from q7x2_ep import dtypes
-from q7x2_ep.errors import ModelError, UnsupportedOp
+from q7x2_ep.errors import UnsupportedOp
 from q7x2_ep.ir.core import Node, Type
 from q7x2_ep.ir.shape import Dim, at_least, floordiv, maximum, minimum
 from q7x2_ep.ops import op
@@ -62,21 +62,11 @@ def infer_bool(node: Node) -> list[Type]:
 
 
 def infer_binary(
-    operation: Callable[..., Optional[Dim]], dtype: int = 0, mixed: bool = False
+    operation: Callable[..., Optional[Dim]], dtype: int = 0
 ) -> Callable[[Node], list[Type]]:
-    """infer of a broadcasting op over any number of inputs; dtype 0: that of the first input.
-    mixed: the inputs may have several dtypes. Scalar constants always may: those of rewriting are
-    float32.
-    """
+    """infer of a broadcasting op over any number of inputs; dtype 0: that of the first input."""
 
     def infer(node: Node) -> list[Type]:
-        found = {value.dtype for value in node.inputs if value.const is None or value.shape}
-        if len(found) > 1 and not mixed:
-            given = " and ".join(sorted(map(dtypes.type_string, found)))
-            raise ModelError(
-                f"{where_is(node)} Type parameter (T) bound to different types: expected operands "
-                f"of one type, given {given}"
-            )
         contents = [known(value) for value in node.inputs]
         elements = reduce(lambda a, b: fold(operation, a, b), contents[1:], contents[0])
         return [typed(dtype or node.inputs[0].dtype, broadcast_inputs(node), elements)]
@@ -163,7 +153,7 @@ def divide(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 class Abs:
     """y = |x|."""
 
-    signature = "x -> y"
+    signature = "x: N -> y"
     attributes: dict = {}
     infer = infer_unary(lambda a: maximum(a, -a))
     reference = lambda node, x: np.abs(x)
@@ -174,7 +164,7 @@ class Abs:
 class Neg:
     """y = -x."""
 
-    signature = "x -> y"
+    signature = "x: N -> y"
     attributes: dict = {}
     infer = infer_unary(lambda a: -a)
     reference = lambda node, x: np.negative(x)
@@ -185,7 +175,7 @@ class Neg:
 class Sign:
     """y = -1, 0 or 1."""
 
-    signature = "x -> y"
+    signature = "x: N -> y"
     attributes: dict = {}
     infer = infer_unary(sign)
     reference = lambda node, x: np.sign(x)
@@ -196,7 +186,7 @@ class Sign:
 class Exp:
     """y = e^x."""
 
-    signature = "x -> y"
+    signature = "x: F -> y"
     attributes: dict = {}
     infer = infer_same
     reference = lambda node, x: np.exp(x)
@@ -207,7 +197,7 @@ class Exp:
 class Log:
     """y = ln x."""
 
-    signature = "x -> y"
+    signature = "x: F -> y"
     attributes: dict = {}
     infer = infer_same
     reference = lambda node, x: np.log(x)
@@ -218,7 +208,7 @@ class Log:
 class Sqrt:
     """y = sqrt x."""
 
-    signature = "x -> y"
+    signature = "x: F -> y"
     attributes: dict = {}
     infer = infer_same
     reference = lambda node, x: np.sqrt(x)
@@ -229,7 +219,7 @@ class Sqrt:
 class Reciprocal:
     """y = 1 / x."""
 
-    signature = "x -> y"
+    signature = "x: F -> y"
     attributes: dict = {}
     infer = infer_same
     reference = lambda node, x: np.reciprocal(x)
@@ -240,7 +230,7 @@ class Reciprocal:
 class Erf:
     """y = 2 / sqrt(pi) * integral of exp(-t^2) for t in 0..x."""
 
-    signature = "x -> y"
+    signature = "x: N -> y"
     attributes: dict = {}
     infer = infer_same
     reference = lambda node, x: erf(x)
@@ -251,7 +241,7 @@ class Erf:
 class Floor:
     """The largest integer <= x."""
 
-    signature = "x -> y"
+    signature = "x: F -> y"
     attributes: dict = {}
     infer = infer_same
     reference = lambda node, x: np.floor(x)
@@ -262,7 +252,7 @@ class Floor:
 class Ceil:
     """The smallest integer >= x."""
 
-    signature = "x -> y"
+    signature = "x: F -> y"
     attributes: dict = {}
     infer = infer_same
     reference = lambda node, x: np.ceil(x)
@@ -273,7 +263,7 @@ class Ceil:
 class Round:
     """The nearest integer, halves to even."""
 
-    signature = "x -> y"
+    signature = "x: F -> y"
     attributes: dict = {}
     infer = infer_same
     reference = lambda node, x: np.rint(x)
@@ -284,7 +274,7 @@ class Round:
 class IsNaN:
     """y = x is NaN."""
 
-    signature = "x -> y"
+    signature = "x: F -> y"
     attributes: dict = {}
     infer = infer_bool
     reference = lambda node, x: np.isnan(x)
@@ -295,7 +285,7 @@ class IsNaN:
 class IsInf:
     """y = x is infinite, of a sign that is to be detected."""
 
-    signature = "x -> y"
+    signature = "x: F -> y"
     attributes = {"detect_negative": 1, "detect_positive": 1}
     infer = infer_bool
 
@@ -322,7 +312,7 @@ class IsInf:
 class Add:
     """y = a + b, with broadcasting."""
 
-    signature = "a, b -> y"
+    signature = "a: N, b: N -> y"
     attributes: dict = {}
     infer = infer_binary(lambda a, b: a + b)
     guards = broadcast_guards
@@ -334,7 +324,7 @@ class Add:
 class Sub:
     """y = a - b, with broadcasting."""
 
-    signature = "a, b -> y"
+    signature = "a: N, b: N -> y"
     attributes: dict = {}
     infer = infer_binary(lambda a, b: a - b)
     guards = broadcast_guards
@@ -346,7 +336,7 @@ class Sub:
 class Mul:
     """y = a * b, with broadcasting."""
 
-    signature = "a, b -> y"
+    signature = "a: N, b: N -> y"
     attributes: dict = {}
     infer = infer_binary(lambda a, b: a * b)
     guards = broadcast_guards
@@ -358,7 +348,7 @@ class Mul:
 class Div:
     """y = a / b, with broadcasting; integers are divided towards zero."""
 
-    signature = "a, b -> y"
+    signature = "a: N, b: N -> y"
     attributes: dict = {}
     infer = infer_binary(truncated_div)
     guards = broadcast_guards
@@ -370,11 +360,10 @@ class Div:
 class Pow:
     """y = a^b in the dtype of a, with broadcasting."""
 
-    signature = "a, b -> y"
+    signature = "a: N, b: N1 -> y"
     attributes: dict = {}
     infer = infer_binary(
-        lambda a, b: a**b if isinstance(a, int) and isinstance(b, int) and b >= 0 else None,
-        mixed=True,
+        lambda a, b: a**b if isinstance(a, int) and isinstance(b, int) and b >= 0 else None
     )
     guards = broadcast_guards
     reference = lambda node, a, b: power(a, b)
@@ -397,7 +386,7 @@ class Pow:
 class Mod:
     """The rest of a / b: with the sign of b, or (fmod) with that of a."""
 
-    signature = "a, b -> y"
+    signature = "a: N, b: N -> y"
     attributes = {"fmod": 0}
 
     def infer(node: Node) -> list[Type]:
@@ -420,7 +409,7 @@ class Mod:
 class Min:
     """The least of all inputs, with broadcasting; NaN if any is."""
 
-    signature = "x* -> y"
+    signature = "x*: N -> y"
     attributes: dict = {}
     infer = infer_binary(minimum)
     guards = broadcast_guards
@@ -432,7 +421,7 @@ class Min:
 class Max:
     """The greatest of all inputs, with broadcasting; NaN if any is."""
 
-    signature = "x* -> y"
+    signature = "x*: N -> y"
     attributes: dict = {}
     infer = infer_binary(maximum)
     guards = broadcast_guards
@@ -444,7 +433,7 @@ class Max:
 class Sum:
     """The sum of all inputs, with broadcasting."""
 
-    signature = "x* -> y"
+    signature = "x*: F -> y"
     attributes: dict = {}
     infer = infer_binary(lambda a, b: a + b)
     guards = broadcast_guards
@@ -456,7 +445,7 @@ class Sum:
 class Mean:
     """The mean of all inputs, with broadcasting."""
 
-    signature = "x* -> y"
+    signature = "x*: F -> y"
     attributes: dict = {}
     infer = infer_binary(lambda a, b: None)
     guards = broadcast_guards
@@ -493,7 +482,7 @@ class Dropout:
     x / (1 - ratio) elsewhere.
     """
 
-    signature = "x, ratio?, training_mode? -> y, mask?"
+    signature = "x: F, ratio?: F1, training_mode?: bool -> y, mask?"
     attributes = {"seed": None}
     is_random = True
 

@@ -22,7 +22,7 @@ class FlexAttention:
     Types: the scores are float32, or float64 for float64, unless softmax_precision says otherwise.
     """
 
-    signature = "q, k, v, captures* -> y"
+    signature = "q: F, k: F, v: F, captures* -> y"
     attributes = {
         "captures": 0,
         "prob_mod": None,

@@ -33,7 +33,7 @@ INDICES = (dtypes.INT64, dtypes.INT32)
 class Gather:
     """y = x taken at `indices` along an axis: an embedding lookup, most often."""
 
-    signature = "x, indices -> y"
+    signature = "x, indices: index -> y"
     attributes = {"axis": 0}
 
     def infer(node: Node) -> list[Type]:
@@ -93,7 +93,7 @@ def evenly_spaced(indices: Value, dim: Dim) -> Optional[tuple[int, int]]:
 class GatherElements:
     """y[i] = x[i with i[axis] = indices[i]]; y has the shape of indices."""
 
-    signature = "x, indices -> y"
+    signature = "x, indices: index -> y"
     attributes = {"axis": 0}
     infer = lambda node: [Type(node.inputs[0].dtype, dims(node, 1))]
     guards = lambda node: elements_guards(node)
@@ -140,7 +140,7 @@ def elements_guards(node: Node) -> list[Guard]:
 class GatherND:
     """y[b, i] = x[b, indices[b, i, 0], .., indices[b, i, -1]]: indices end in positions in x."""
 
-    signature = "x, indices -> y"
+    signature = "x, indices: int64 -> y"
     attributes = {"batch_dims": 0}
 
     def infer(node: Node) -> list[Type]:

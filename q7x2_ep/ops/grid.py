@@ -38,7 +38,7 @@ class GridSample:
     -1 and 1 are the outermost pixels' centres (align_corners) or outer borders.
     """
 
-    signature = "x, grid -> y"
+    signature = "x, grid: F -> y"
     attributes = {"align_corners": 0, "mode": "linear", "padding_mode": "zeros"}
 
     def infer(node: Node) -> list[Type]:
@@ -182,7 +182,7 @@ class AffineGrid:
     map. theta (N, d, d + 1), size (N, C, ..) of the image.
     """
 
-    signature = "theta, size -> grid"
+    signature = "theta: F, size: int64 -> grid"
     attributes = {"align_corners": 0}
 
     def infer(node: Node) -> list[Type]:

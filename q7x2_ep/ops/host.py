@@ -20,6 +20,7 @@ from q7x2_ep.ir.core import NO_TENSOR, UNKNOWN, Node, Type, Value
 from q7x2_ep.ir.shape import Dim, Expr
 from q7x2_ep.ops import op
 from q7x2_ep.ops.common import fresh
+from q7x2_ep.ops.signature import Formal, Signature
 
 _NAME = re.compile(r"(?:(?P<domain>[\w.]+)::)?(?P<op>\w+)@(?P<version>\d+)$")
 MAX_DATA = 1024  # contents of constants of up to this many elements are shown to onnx's inference
@@ -57,7 +58,7 @@ class HostOp:
 
     def __init__(self, schema: Any):
         self.schema = schema
-        self.signature = f"{_formals(schema.inputs)} -> {_formals(schema.outputs)}"
+        self.signature = Signature(_formals(schema.inputs), _formals(schema.outputs))
         self.attributes = {name: _default(attr) for name, attr in schema.attributes.items()}
         self._evaluators: WeakKeyDictionary[Node, Any] = WeakKeyDictionary()
 
@@ -162,9 +163,18 @@ def _names(values: Sequence[Optional[Value]], kind: str) -> list[str]:
     return ["" if value is None else f"{kind}{i}" for i, value in enumerate(values)]
 
 
-def _formals(formals: Any) -> str:
+def _formals(formals: Any) -> tuple[Formal, ...]:
     marks = {"Single": "", "Optional": "?", "Variadic": "*"}
-    return ", ".join(f"{formal.name}{marks[formal.option.name]}" for formal in formals)
+    codes = {dtypes.type_string(code): code for code in dtypes.DTYPES}
+    return tuple(
+        Formal(
+            formal.name,
+            marks[formal.option.name],
+            formal.type_str if formal.is_homogeneous else "",
+            frozenset(codes[type] for type in formal.types if type in codes),
+        )
+        for formal in formals
+    )
 
 
 def _default(attr: Any) -> Any:

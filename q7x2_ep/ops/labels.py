@@ -184,7 +184,7 @@ CAST_TO = {"TO_FLOAT": dtypes.FLOAT, "TO_INT64": dtypes.INT64, "TO_STRING": dtyp
 class ZipMap:
     """A sequence of one dictionary per row, from label to score."""
 
-    signature = "x -> z"
+    signature = "x: float32 -> z"
     attributes: dict = {"classlabels_int64s": None, "classlabels_strings": None}
     infer = lambda node: [NO_TENSOR]
 

@@ -47,7 +47,7 @@ class LinearAttention:
     Source: Yang et al. 2024, "Gated Delta Networks"; the operator schema of onnxruntime 1.31.
     """
 
-    signature = "query, key, value, past?, decay?, beta? -> y, present"
+    signature = "query: F, key: F, value: F, past?: F1, decay?: F, beta?: F -> y, present"
     attributes = {
         "chunk_size": 64,
         "kv_num_heads": 0,

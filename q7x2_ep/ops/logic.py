@@ -7,7 +7,6 @@ from typing import Any, Optional
 import numpy as np
 
 from q7x2_ep import dtypes
-from q7x2_ep.errors import ModelError
 from q7x2_ep.ir.core import Node, Type
 from q7x2_ep.ir.shape import Dim, at_least
 from q7x2_ep.ops import op
@@ -17,7 +16,6 @@ from q7x2_ep.ops.common import (
     fold,
     known,
     typed,
-    where_is,
     where_step,
 )
 from q7x2_ep.ops.elementwise import binary, infer_binary, infer_unary, unary
@@ -54,7 +52,7 @@ def select(condition: Dim, a: Dim, b: Dim) -> Optional[Dim]:
 class Not:
     """y = not x, for bool."""
 
-    signature = "x -> y"
+    signature = "x: bool -> y"
     attributes: dict = {}
     infer = infer_unary(lambda a: not a)
     reference = lambda node, x: np.logical_not(x)
@@ -65,7 +63,7 @@ class Not:
 class Equal:
     """y = (a == b), with broadcasting."""
 
-    signature = "a, b -> y"
+    signature = "a: T, b: T -> y"
     attributes: dict = {}
     infer = infer_binary(equal, dtypes.BOOL)
     guards = broadcast_guards
@@ -77,7 +75,7 @@ class Equal:
 class Less:
     """y = (a < b), with broadcasting."""
 
-    signature = "a, b -> y"
+    signature = "a: N, b: N -> y"
     attributes: dict = {}
     infer = infer_binary(less, dtypes.BOOL)
     guards = broadcast_guards
@@ -89,7 +87,7 @@ class Less:
 class LessOrEqual:
     """y = (a <= b), with broadcasting."""
 
-    signature = "a, b -> y"
+    signature = "a: N, b: N -> y"
     attributes: dict = {}
     infer = infer_binary(less_equal, dtypes.BOOL)
     guards = broadcast_guards
@@ -101,7 +99,7 @@ class LessOrEqual:
 class Greater:
     """y = (a > b), with broadcasting."""
 
-    signature = "a, b -> y"
+    signature = "a: N, b: N -> y"
     attributes: dict = {}
     infer = infer_binary(lambda a, b: less(b, a), dtypes.BOOL)
     guards = broadcast_guards
@@ -113,7 +111,7 @@ class Greater:
 class GreaterOrEqual:
     """y = (a >= b), with broadcasting."""
 
-    signature = "a, b -> y"
+    signature = "a: N, b: N -> y"
     attributes: dict = {}
     infer = infer_binary(lambda a, b: less_equal(b, a), dtypes.BOOL)
     guards = broadcast_guards
@@ -125,7 +123,7 @@ class GreaterOrEqual:
 class And:
     """y = a and b, with broadcasting, for bool."""
 
-    signature = "a, b -> y"
+    signature = "a: bool, b: bool -> y"
     attributes: dict = {}
     infer = infer_binary(lambda a, b: bool(a and b), dtypes.BOOL)
     guards = broadcast_guards
@@ -137,7 +135,7 @@ class And:
 class Or:
     """y = a or b, with broadcasting, for bool."""
 
-    signature = "a, b -> y"
+    signature = "a: bool, b: bool -> y"
     attributes: dict = {}
     infer = infer_binary(lambda a, b: bool(a or b), dtypes.BOOL)
     guards = broadcast_guards
@@ -149,7 +147,7 @@ class Or:
 class Xor:
     """y = a differs from b, with broadcasting, for bool."""
 
-    signature = "a, b -> y"
+    signature = "a: bool, b: bool -> y"
     attributes: dict = {}
     infer = infer_binary(lambda a, b: bool(a) != bool(b), dtypes.BOOL)
     guards = broadcast_guards
@@ -161,13 +159,10 @@ class Xor:
 class Where:
     """y = a where the condition holds, else b, with broadcasting."""
 
-    signature = "condition, a, b -> y"
+    signature = "condition: bool, a: T, b: T -> y"
     attributes: dict = {}
 
     def infer(node: Node) -> list[Type]:
-        condition = node.inputs[0].dtype
-        if condition != dtypes.BOOL:
-            raise ModelError(f"{where_is(node)} chooses by {dtypes.type_string(condition)}")
         elements = fold(select, *(known(value) for value in node.inputs))
         return [typed(node.inputs[1].dtype, broadcast_inputs(node), elements)]
 

@@ -148,7 +148,7 @@ def matmul_step(b: Any, a: View, right: View, c: View, alpha: float = 1.0) -> No
 class MatMul:
     """y = a @ b, batch dims broadcast; a vector is a row on the left and a column on the right."""
 
-    signature = "a, b -> y"
+    signature = "a: N, b: N -> y"
     attributes: dict = {}
 
     def infer(node: Node) -> list[Type]:
@@ -234,7 +234,7 @@ class ScaledMatMul:
 class Gemm:
     """y = alpha * a' @ b' + beta * c, a' and b' maybe transposed, c broadcast to (m, n)."""
 
-    signature = "a, b, c? -> y"
+    signature = "a: N, b: N, c?: N -> y"
     attributes = {"alpha": 1.0, "beta": 1.0, "transA": 0, "transB": 0}
 
     def infer(node: Node) -> list[Type]:

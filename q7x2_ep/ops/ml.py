@@ -37,7 +37,7 @@ def as_float(g: Any, x: Value) -> Value:
 class ArrayFeatureExtractor:
     """z = x[.., y], of at least two dims."""
 
-    signature = "x, y -> z"
+    signature = "x, y: int64 -> z"
     attributes: dict = {}
     infer = infer_meaning
 
@@ -50,7 +50,7 @@ class ArrayFeatureExtractor:
 class Binarizer:
     """y = 1 where x > threshold, else 0."""
 
-    signature = "x -> y"
+    signature = "x: N -> y"
     attributes = {"threshold": 0.0}
     infer = infer_meaning
 
@@ -63,7 +63,7 @@ class Binarizer:
 class FeatureVectorizer:
     """The inputs side by side, each cut or filled with zeros to the size that is given for it."""
 
-    signature = "x* -> y"
+    signature = "x*: N -> y"
     attributes: dict = {"inputdimensions": ()}
     infer = infer_meaning
 
@@ -84,7 +84,7 @@ class FeatureVectorizer:
 class Imputer:
     """y = x with one value, or NaN, replaced, in each column by its own."""
 
-    signature = "x -> y"
+    signature = "x: N -> y"
     attributes = {
         "imputed_value_floats": None,
         "imputed_value_int64s": None,
@@ -114,7 +114,7 @@ class Imputer:
 class Normalizer:
     """y = x / norm of its row: the largest element, the sum of magnitudes, or the length."""
 
-    signature = "x -> y"
+    signature = "x: N -> y"
     attributes = {"norm": "MAX"}
     infer = infer_meaning
 
@@ -131,7 +131,7 @@ class Normalizer:
 class Scaler:
     """y = (x - offset) * scale."""
 
-    signature = "x -> y"
+    signature = "x: N -> y"
     attributes = {"offset": None, "scale": None}
     infer = infer_meaning
 
@@ -178,7 +178,7 @@ def linear(g: Any, x: Value, rows: int, coefficients: Any, intercepts: Any) -> V
 class LinearRegressor:
     """y = post_transform(x @ coefficients.T + intercepts)."""
 
-    signature = "x -> y"
+    signature = "x: N -> y"
     attributes = {
         "coefficients": None,
         "intercepts": None,
@@ -201,7 +201,7 @@ class LinearClassifier:
     the other transforms than LOGISTIC and PROBIT leave the two as they are.
     """
 
-    signature = "x -> label, scores"
+    signature = "x: N -> label, scores"
     attributes = {
         "classlabels_ints": None,
         "classlabels_strings": None,

@@ -90,7 +90,7 @@ class Size:
 class Reshape:
     """The elements of x under a new shape: 0 keeps a dim (unless allowzero), -1 is what is left."""
 
-    signature = "x, shape -> y"
+    signature = "x, shape: int64 -> y"
     attributes = {"allowzero": 0}
 
     def infer(node: Node) -> list[Type]:
@@ -161,7 +161,7 @@ class Flatten:
 class Squeeze:
     """x without the dims at `axes`, which are 1; without all dims of 1 where no axes are given."""
 
-    signature = "x, axes? -> y"
+    signature = "x, axes?: int64 -> y"
     attributes: dict = {}
 
     def infer(node: Node) -> list[Type]:
@@ -201,7 +201,7 @@ def squeezed_axes(node: Node) -> set[int]:
 class Unsqueeze:
     """x with dims of 1 put in, so that they are at `axes` of the output."""
 
-    signature = "x, axes -> y"
+    signature = "x, axes: int64 -> y"
     attributes: dict = {}
 
     def infer(node: Node) -> list[Type]:
@@ -259,7 +259,7 @@ def permutation(node: Node, ndim: int) -> tuple[int, ...]:
 class Expand:
     """x repeated to the shape that its own and `shape` broadcast to."""
 
-    signature = "x, shape -> y"
+    signature = "x, shape: int64 -> y"
     attributes: dict = {}
 
     def infer(node: Node) -> list[Type]:
@@ -302,7 +302,7 @@ def expanded_unknown(node: Node) -> tuple[Dim, ...]:
 class Tile:
     """x repeated repeats[i] times along dim i."""
 
-    signature = "x, repeats -> y"
+    signature = "x, repeats: int64 -> y"
     attributes: dict = {}
 
     def infer(node: Node) -> list[Type]:
@@ -341,7 +341,7 @@ class Slice:
     them, for sizes that are simpler.
     """
 
-    signature = "x, starts, ends, axes?, steps? -> y"
+    signature = "x, starts: index, ends: index, axes?: index, steps?: index -> y"
     attributes = {"exact": None}
 
     def infer(node: Node) -> list[Type]:
@@ -484,7 +484,7 @@ def clamp(index: Dim, dim: Dim, low: Dim, high: Dim, exact: bool) -> Dim:
 class Split:
     """x cut along an axis into parts of given sizes, or equal ones (the last may be shorter)."""
 
-    signature = "x, split? -> y*"
+    signature = "x, split?: int64 -> y*"
     attributes = {"axis": 0, "num_outputs": None}
 
     def infer(node: Node) -> list[Type]:
@@ -547,7 +547,7 @@ def split_sizes(node: Node) -> tuple[Dim, ...]:
 class Trilu:
     """The upper (or lower) triangle of the last two dims, zero elsewhere; k shifts the diagonal."""
 
-    signature = "x, k? -> y"
+    signature = "x, k?: int64 -> y"
     attributes = {"upper": 1}
     infer = infer_same
 
@@ -580,7 +580,7 @@ class Trilu:
 class Concat:
     """The inputs one after the other along an axis."""
 
-    signature = "x* -> y"
+    signature = "x*: T -> y"
     attributes = {"axis": None}
     strided = EVERY_INPUT
 

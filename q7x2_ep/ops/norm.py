@@ -159,7 +159,7 @@ def lower_by_channel(node: Node, b: Any, groups: Dim) -> None:
 class LayerNormalization:
     """y = (x - mean) / sqrt(variance + epsilon) * scale + bias over the dims from `axis` on."""
 
-    signature = "x, scale, bias? -> y, mean?, inv_std_dev?"
+    signature = "x: F, scale: F, bias?: F -> y, mean?, inv_std_dev?"
     attributes = {"axis": -1, "epsilon": 1e-5, "stash_type": 1}
     strided = (0,)
 
@@ -319,7 +319,7 @@ def spread(b: Any, value: Value, shape: tuple[Dim, ...]) -> View:
 class RMSNormalization:
     """y = x / sqrt(mean(x^2) + epsilon) * scale over the dims from `axis` on."""
 
-    signature = "x, scale -> y"
+    signature = "x: F, scale: F1 -> y"
     attributes = {"axis": -1, "epsilon": 1e-5, "stash_type": 1}
     strided = (0,)
     guards = LayerNormalization.guards
@@ -345,7 +345,7 @@ class InstanceNormalization:
     Shapes: x (N, C, ..), scale and bias (C,).
     """
 
-    signature = "x, scale, bias -> y"
+    signature = "x: F, scale: F, bias: F -> y"
     attributes = {"epsilon": 1e-5}
     infer = infer_same
     guards = channel_guards
@@ -365,7 +365,7 @@ class GroupNormalization:
     Shapes: x (N, C, ..), scale and bias (C,).
     """
 
-    signature = "x, scale, bias -> y"
+    signature = "x: F, scale: F, bias: F -> y"
     attributes = {"epsilon": 1e-5, "num_groups": None, "stash_type": 1}
 
     def infer(node: Node) -> list[Type]:
@@ -397,7 +397,9 @@ class BatchNormalization:
     Shapes: x (N, C, ..), the others (C,).
     """
 
-    signature = "x, scale, bias, mean, variance -> y, running_mean?, running_variance?"
+    signature = (
+        "x: F, scale: F1, bias: F1, mean: F2, variance: F2 -> y, running_mean?, running_variance?"
+    )
     attributes = {"epsilon": 1e-5, "momentum": 0.9, "training_mode": 0}
     infer = lambda node: [*infer_same(node), node.inputs[3].type, node.inputs[4].type]
     guards = channel_guards
@@ -446,7 +448,7 @@ class BatchNormalization:
 class MeanVarianceNormalization:
     """y = (x - mean) / (sqrt(variance) + 1e-9) over axes."""
 
-    signature = "x -> y"
+    signature = "x: F -> y"
     attributes = {"axes": (0, 2, 3)}
     infer = infer_same
 
@@ -465,7 +467,7 @@ class MeanVarianceNormalization:
 class LpNormalization:
     """y = x / norm along an axis: the sum of |x| (p = 1), or the root of that of x^2; 0 for 0."""
 
-    signature = "x -> y"
+    signature = "x: F -> y"
     attributes = {"axis": -1, "p": 2}
 
     def infer(node: Node) -> list[Type]:

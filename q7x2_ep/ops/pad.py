@@ -37,7 +37,7 @@ Widths = list[tuple[Dim, Dim]]  # before and after, per dim
 class Pad:
     """x with a border: pads are widths before each axis, then after each; negative ones cut off."""
 
-    signature = "x, pads, value?, axes? -> y"
+    signature = "x: T, pads: int64, value?: T, axes?: index -> y"
     attributes = {"mode": "constant"}
 
     def infer(node: Node) -> list[Type]:
@@ -168,7 +168,7 @@ def place(b: Any, value: Optional[Value], source: View, y: Value, around: Widths
 class CenterCropPad:
     """x cut, or padded with zeros, to the given dims, evenly on both sides."""
 
-    signature = "x, shape -> y"
+    signature = "x, shape: index -> y"
     attributes = {"axes": None}
 
     def infer(node: Node) -> list[Type]:

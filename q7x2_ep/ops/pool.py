@@ -142,7 +142,7 @@ class MaxPool:
     in rows of the last dim (in columns of the first with storage_order 1).
     """
 
-    signature = "x -> y, indices?"
+    signature = "x: N -> y, indices?"
     attributes = {**POOL_ATTRIBUTES, "storage_order": 0}
     infer = infer_pool
     guards = pool_guards
@@ -169,7 +169,7 @@ class MaxPool:
 class AveragePool:
     """The mean of what is under each window; with count_include_pad of the zeros around x too."""
 
-    signature = "x -> y"
+    signature = "x: F -> y"
     attributes = {**POOL_ATTRIBUTES, "count_include_pad": 0}
     infer = infer_pool
     guards = pool_guards
@@ -194,7 +194,7 @@ class AveragePool:
 class LpPool:
     """(sum |x|^p)^(1/p) of the elements under each window."""
 
-    signature = "x -> y"
+    signature = "x: F -> y"
     attributes = {**POOL_ATTRIBUTES, "p": 2}
     infer = infer_pool
     guards = pool_guards
@@ -232,7 +232,7 @@ def spatial(x: np.ndarray) -> tuple[int, ...]:
 class GlobalAveragePool:
     """The mean of each channel."""
 
-    signature = "x -> y"
+    signature = "x: F -> y"
     attributes: dict = {}
     infer = infer_global
     reference = half_as_single(lambda node, x: x.mean(spatial(x), keepdims=True))
@@ -243,7 +243,7 @@ class GlobalAveragePool:
 class GlobalMaxPool:
     """The largest element of each channel."""
 
-    signature = "x -> y"
+    signature = "x: F -> y"
     attributes: dict = {}
     infer = infer_global
     reference = half_as_single(lambda node, x: x.max(spatial(x), keepdims=True))
@@ -254,7 +254,7 @@ class GlobalMaxPool:
 class GlobalLpPool:
     """(sum |x|^p)^(1/p) of each channel."""
 
-    signature = "x -> y"
+    signature = "x: F -> y"
     attributes = {"p": 2}
     infer = infer_global
 
@@ -277,7 +277,7 @@ class MaxUnpool:
     output_shape: a larger y than the MaxPool is sure to have read; indices are into a y without it.
     """
 
-    signature = "x, indices, output_shape? -> y"
+    signature = "x: F, indices: int64, output_shape?: int64 -> y"
     attributes = {"kernel_shape": None, "pads": None, "strides": None}
 
     def pooled(node: Node, shape: Sequence[Dim]) -> tuple[Dim, ...]:
@@ -321,7 +321,7 @@ class MaxUnpool:
 class LRN:
     """y = x / (bias + alpha / size * the sum of x^2 over `size` channels around each)^beta."""
 
-    signature = "x -> y"
+    signature = "x: F -> y"
     attributes = {"alpha": 1e-4, "beta": 0.75, "bias": 1.0, "size": None}
 
     def infer(node: Node) -> list[Type]:

@@ -131,7 +131,7 @@ class QuantizeLinear:
     8 bits it is cast, `saturate` or not, and to floats of 4 and 6 bits with the zero added.
     """
 
-    signature = "x, scale, zero? -> y"
+    signature = "x: N, scale: N1, zero?: Q -> y"
     attributes = {"axis": 1, "block_size": 0, "output_dtype": 0, "precision": 0, "saturate": 1}
     takes_late = True  # exporters spell shared weights as Identity, behind which tools quantise
 
@@ -185,7 +185,7 @@ class DequantizeLinear:
     Of constants it is folded only after fusion, which looks for it.
     """
 
-    signature = "x, scale, zero? -> y"
+    signature = "x: Q, scale: F, zero?: Q -> y"
     attributes = {"axis": 1, "block_size": 0, "output_dtype": 0}
     folds_late = True
 
@@ -223,7 +223,7 @@ class DynamicQuantizeLinear:
     all are 0, as onnxruntime has it.
     """
 
-    signature = "x -> y, scale, zero"
+    signature = "x: float32 -> y, scale, zero"
     attributes: dict = {}
 
     def infer(node: Node) -> list[Type]:

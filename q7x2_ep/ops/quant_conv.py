@@ -163,7 +163,7 @@ def _conv_reference(
 class ConvInteger:
     """y = conv(x - x_zero, w - w_zero) in int32."""
 
-    signature = "x, w, x_zero?, w_zero? -> y"
+    signature = "x: B, w: B1, x_zero?: B, w_zero?: B1 -> y"
     attributes = Conv.attributes
 
     def infer(node: Node) -> list[Type]:
@@ -185,7 +185,10 @@ class QLinearConv:
     x_scale * w_scale.
     """
 
-    signature = "x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, bias? -> y"
+    signature = (
+        "x: B, x_scale: float32, x_zero: B, w: B1, w_scale: float32, w_zero: B1, y_scale: float32, "
+        "y_zero: B2, bias?: int32 -> y"
+    )
     attributes = Conv.attributes
 
     def infer(node: Node) -> list[Type]:

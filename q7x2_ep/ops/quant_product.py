@@ -155,7 +155,7 @@ def lower_product(
 class MatMulInteger:
     """y = (a - a_zero) @ (b - b_zero) in int32."""
 
-    signature = "a, b, a_zero?, b_zero? -> y"
+    signature = "a: B, b: B1, a_zero?: B, b_zero?: B1 -> y"
     attributes: dict = {}
 
     def infer(node: Node) -> list[Type]:
@@ -182,7 +182,9 @@ class MatMulInteger:
 class QLinearMatMul:
     """y = saturate(round(real a @ real b / y_scale) + y_zero), real x = (x - x_zero) * x_scale."""
 
-    signature = "a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero -> y"
+    signature = (
+        "a: B, a_scale: F, a_zero: B, b: B1, b_scale: F, b_zero: B1, y_scale: F, y_zero: B2 -> y"
+    )
     attributes: dict = {}
 
     def infer(node: Node) -> list[Type]:

@@ -110,7 +110,7 @@ class RandomUniformLike:
 class Bernoulli:
     """1 with the probability x, else 0."""
 
-    signature = "x -> y"
+    signature = "x: F -> y"
     attributes = {"dtype": None, "seed": None}
     is_random = True
     infer = infer_like
@@ -124,7 +124,7 @@ class Bernoulli:
 class Multinomial:
     """sample_size classes per row, drawn by unnormalised log probabilities x (batch, classes)."""
 
-    signature = "x -> y"
+    signature = "x: F -> y"
     attributes = {"dtype": dtypes.INT32, "sample_size": 1, "seed": None}
     is_random = True
     infer = lambda node: [Type(node.attrs["dtype"], (dims(node)[0], node.attrs["sample_size"]))]

@@ -66,7 +66,7 @@ def topk_step(
 class TopK:
     """The k largest or smallest elements along an axis, in order, and their indices."""
 
-    signature = "x, k -> values, indices"
+    signature = "x: N, k: int64 -> values, indices"
     attributes = {"axis": -1, "largest": 1, "sorted": 1}
 
     def infer(node: Node) -> list[Type]:
@@ -140,7 +140,7 @@ def _arg_lower(largest: bool) -> Any:
 class ArgMax:
     """The index of the largest element along an axis: the first, or the last such."""
 
-    signature = "x -> y"
+    signature = "x: N -> y"
     attributes = {"axis": 0, "keepdims": 1, "select_last_index": 0}
     infer = _arg_infer
     guards = _arg_guards
@@ -152,7 +152,7 @@ class ArgMax:
 class ArgMin:
     """The index of the smallest element along an axis: the first, or the last such."""
 
-    signature = "x -> y"
+    signature = "x: N -> y"
     attributes = {"axis": 0, "keepdims": 1, "select_last_index": 0}
     infer = _arg_infer
     guards = _arg_guards
@@ -167,7 +167,7 @@ class OneHot:
     Indices outside of [-depth, depth) give values[0] everywhere.
     """
 
-    signature = "indices, depth, values -> y"
+    signature = "indices: N, depth: N1, values -> y"
     attributes = {"axis": -1}
 
     def infer(node: Node) -> list[Type]:

@@ -106,7 +106,7 @@ class SpaceToDepth:
 class ReverseSequence:
     """Of each batch entry b the first lengths[b] steps of time in reverse order, the rest as is."""
 
-    signature = "x, lengths -> y"
+    signature = "x, lengths: int64 -> y"
     attributes = {"batch_axis": 1, "time_axis": 0}
     infer = infer_same
 

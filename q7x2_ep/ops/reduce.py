@@ -188,7 +188,7 @@ def _in_memory(
 class ReduceSum:
     """The sum over axes."""
 
-    signature = "x, axes? -> y"
+    signature = "x: N, axes?: int64 -> y"
     attributes = {"keepdims": 1, "noop_with_empty_axes": 0}
     infer = infer_reduction(sum)
     reference = reduction(np.sum)
@@ -199,7 +199,7 @@ class ReduceSum:
 class ReduceMean:
     """The mean over axes."""
 
-    signature = "x, axes? -> y"
+    signature = "x: N, axes?: int64 -> y"
     attributes = {"keepdims": 1, "noop_with_empty_axes": 0}
     infer = infer_reduction()
     reference = reduction(np.mean)
@@ -210,7 +210,7 @@ class ReduceMean:
 class ReduceMax:
     """The maximum over axes; of nothing, the lowest number there is."""
 
-    signature = "x, axes? -> y"
+    signature = "x, axes?: int64 -> y"
     attributes = {"keepdims": 1, "noop_with_empty_axes": 0}
     infer = infer_reduction(lambda contents: functools.reduce(maximum, contents))
     reference = reduction(lambda x, **how: np.max(x, initial=lowest(x.dtype), **how))
@@ -221,7 +221,7 @@ class ReduceMax:
 class ReduceMin:
     """The minimum over axes; of nothing, the highest number there is."""
 
-    signature = "x, axes? -> y"
+    signature = "x, axes?: int64 -> y"
     attributes = {"keepdims": 1, "noop_with_empty_axes": 0}
     infer = infer_reduction(lambda contents: functools.reduce(minimum, contents))
     reference = reduction(lambda x, **how: np.min(x, initial=highest(x.dtype), **how))
@@ -232,7 +232,7 @@ class ReduceMin:
 class ReduceProd:
     """The product over axes."""
 
-    signature = "x, axes? -> y"
+    signature = "x: N, axes?: int64 -> y"
     attributes = {"keepdims": 1, "noop_with_empty_axes": 0}
     infer = infer_reduction(product)
     reference = reduction(np.prod)
@@ -243,7 +243,7 @@ class ReduceProd:
 class ReduceSumSquare:
     """The sum of squares over axes."""
 
-    signature = "x, axes? -> y"
+    signature = "x: N, axes?: int64 -> y"
     attributes = {"keepdims": 1, "noop_with_empty_axes": 0}
     infer = infer_reduction()
     reference = reduction(lambda x, **how: np.sum(np.square(x), **how))
@@ -254,7 +254,7 @@ class ReduceSumSquare:
 class ReduceL1:
     """The sum of absolute values over axes."""
 
-    signature = "x, axes? -> y"
+    signature = "x: N, axes?: int64 -> y"
     attributes = {"keepdims": 1, "noop_with_empty_axes": 0}
     infer = infer_reduction()
     reference = reduction(lambda x, **how: np.sum(np.abs(x), **how))
@@ -265,7 +265,7 @@ class ReduceL1:
 class ReduceL2:
     """The square root of the sum of squares over axes."""
 
-    signature = "x, axes? -> y"
+    signature = "x: N, axes?: int64 -> y"
     attributes = {"keepdims": 1, "noop_with_empty_axes": 0}
     infer = infer_reduction()
     reference = reduction(lambda x, **how: np.sqrt(np.sum(np.square(x), **how)))
@@ -276,7 +276,7 @@ class ReduceL2:
 class ReduceLogSum:
     """The logarithm of the sum over axes."""
 
-    signature = "x, axes? -> y"
+    signature = "x: N, axes?: int64 -> y"
     attributes = {"keepdims": 1, "noop_with_empty_axes": 0}
     infer = infer_reduction()
     reference = reduction(lambda x, **how: np.log(np.sum(x, **how)))
@@ -287,7 +287,7 @@ class ReduceLogSum:
 class ReduceLogSumExp:
     """The logarithm of the sum of e^x over axes."""
 
-    signature = "x, axes? -> y"
+    signature = "x: N, axes?: int64 -> y"
     attributes = {"keepdims": 1, "noop_with_empty_axes": 0}
     infer = infer_reduction()
     reference = reduction(log_sum_exp)
@@ -335,7 +335,7 @@ def cumulate_lower(product_of: bool) -> Any:
 class CumSum:
     """The running sum along an axis, without the element itself (exclusive), or from the end."""
 
-    signature = "x, axis -> y"
+    signature = "x: N, axis: index -> y"
     attributes = {"exclusive": 0, "reverse": 0}
     infer = infer_same
     reference = cumulated(np.cumsum, 0)
@@ -346,7 +346,7 @@ class CumSum:
 class CumProd:
     """The running product along an axis, without the element itself, or from the end."""
 
-    signature = "x, axis -> y"
+    signature = "x: N, axis: index -> y"
     attributes = {"exclusive": 0, "reverse": 0}
     infer = infer_same
     reference = cumulated(np.cumprod, 1)

@@ -46,7 +46,7 @@ class MaxRoiPool:
     Shapes: x (N, C, H, W), rois (regions, 5) of image, x1, y1, x2, y2; y (regions, C, grid..).
     """
 
-    signature = "x, rois -> y"
+    signature = "x: F, rois: F -> y"
     attributes = {"pooled_shape": None, "spatial_scale": 1.0}
 
     def infer(node: Node) -> list[Type]:
@@ -108,7 +108,7 @@ class RoiAlign:
     y (regions, C, output_height, output_width).
     """
 
-    signature = "x, rois, images -> y"
+    signature = "x: F, rois: F, images: int64 -> y"
     attributes = {
         "coordinate_transformation_mode": "half_pixel",
         "mode": "avg",
@@ -214,7 +214,7 @@ class DeformConv:
     mask (N, offset_group kh kw, OH, OW), y (N, M, OH, OW).
     """
 
-    signature = "x, w, offset, bias?, mask? -> y"
+    signature = "x: F, w: F, offset: F, bias?: F, mask?: F -> y"
     attributes = {
         **{key: value for key, value in WINDOW_ATTRIBUTES.items() if key != "auto_pad"},
         "group": 1,

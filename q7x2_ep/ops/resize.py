@@ -79,7 +79,7 @@ class Axis(NamedTuple):
 class Resize:
     """x with other sizes along axes, given as sizes or as scales: samples or blends of samples."""
 
-    signature = "x, roi?, scales?, sizes? -> y"
+    signature = "x, roi?: F, scales?: float32, sizes?: int64 -> y"
     attributes = {
         "antialias": 0,
         "axes": None,

@@ -122,9 +122,6 @@ def infer_recurrent(node: Node) -> list[Type]:
     for i, name in enumerate(("x", "w", "r")):
         if len(dims(node, i)) != 3:
             raise ModelError(f"{where_is(node)} {name} has rank 3, not shape {dims(node, i)}")
-    for i, value in enumerate(node.inputs):
-        if i != LENGTHS and value is not None and value.dtype != node.inputs[0].dtype:
-            raise ModelError(f"{where_is(node)} {value.name} has another dtype than x")
     functions(node)
     clip_of(node)
     for a, b, text in recurrent_guards(node):
@@ -351,7 +348,7 @@ class RNN:
     y (S, D, B, H); with layout 1 B comes first.
     """
 
-    signature = "x, w, r, b?, sequence_lens?, initial_h? -> y?, y_h?"
+    signature = "x: F, w: F, r: F, b?: F, sequence_lens?: int32, initial_h?: F -> y?, y_h?"
     attributes = ATTRIBUTES
     strided = (0,)
     infer = infer_recurrent
@@ -374,7 +371,7 @@ class GRU:
     Source: Cho et al. 2014, "Learning Phrase Representations using RNN Encoder-Decoder".
     """
 
-    signature = "x, w, r, b?, sequence_lens?, initial_h? -> y?, y_h?"
+    signature = "x: F, w: F, r: F, b?: F, sequence_lens?: int32, initial_h?: F -> y?, y_h?"
     attributes = {**ATTRIBUTES, "linear_before_reset": 0}
     strided = (0,)
     infer = infer_recurrent
@@ -406,7 +403,10 @@ class LSTM:
     Source: Gers and Schmidhuber 2000, "Recurrent Nets that Time and Count".
     """
 
-    signature = "x, w, r, b?, sequence_lens?, initial_h?, initial_c?, p? -> y?, y_h?, y_c?"
+    signature = (
+        "x: F, w: F, r: F, b?: F, sequence_lens?: int32, initial_h?: F, initial_c?: F, "
+        "p?: F -> y?, y_h?, y_c?"
+    )
     attributes = {**ATTRIBUTES, "input_forget": 0}
     strided = (0,)
     infer = infer_recurrent

@@ -213,7 +213,7 @@ class RotaryEmbedding:
     position_ids (B, S), or (1,) for the position of the first of S, as com.microsoft has it.
     """
 
-    signature = "x, cos, sin, position_ids? -> y"
+    signature = "x: F, cos: F, sin: F, position_ids?: int64 -> y"
     attributes = {"interleaved": 0, "num_heads": 0, "rotary_embedding_dim": 0}
 
     def infer(node: Node) -> list[Type]:

@@ -64,7 +64,7 @@ def scatter_fields(node: Node) -> dict[str, Any]:
 class ScatterElements:
     """y = x, then y[i with i[axis] = indices[i]] = updates[i], or that reduced with what was."""
 
-    signature = "x, indices, updates -> y"
+    signature = "x: T, indices: index, updates: T -> y"
     attributes = {"axis": 0, "reduction": "none"}
     infer = infer_same
 
@@ -108,7 +108,7 @@ class ScatterElements:
 class ScatterND:
     """y = x, then y[indices[i]] = updates[i], or that reduced: indices end in positions in x."""
 
-    signature = "x, indices, updates -> y"
+    signature = "x: T, indices: int64, updates: T -> y"
     attributes = {"reduction": "none"}
     infer = infer_same
 
@@ -196,7 +196,7 @@ class TensorScatter:
     mode=circular: positions are modulo the axis. A cache of keys or values, most often.
     """
 
-    signature = "x, updates, write_indices? -> y"
+    signature = "x: T, updates: T, write_indices?: int64 -> y"
     attributes = {"axis": -2, "mode": "linear"}
     infer = infer_same
 

@@ -49,7 +49,7 @@ class NonZero:
 class Compress:
     """What a condition selects along an axis, or of all elements where no axis is given."""
 
-    signature = "x, condition -> y"
+    signature = "x, condition: bool -> y"
     attributes = {"axis": None}
 
     def infer(node: Node) -> list[Type]:
@@ -109,7 +109,9 @@ class NonMaxSuppression:
     classes, n). Two overlap where intersection over union exceeds the threshold.
     """
 
-    signature = "boxes, scores, most?, overlap?, least? -> y"
+    signature = (
+        "boxes: float32, scores: float32, most?: int64, overlap?: float32, least?: float32 -> y"
+    )
     attributes = {"center_point_box": 0}
     infer = lambda node: [Type(dtypes.INT64, (fresh(node, 0, 2)[0], 3))]
 

@@ -47,7 +47,7 @@ class SequenceEmpty:
 class SequenceConstruct:
     """The inputs as a list."""
 
-    signature = "inputs* -> sequence"
+    signature = "inputs*: T -> sequence"
     attributes: dict = {}
     infer = lambda node: [NO_TENSOR]
     reference = lambda node, *inputs: ([*inputs],)
@@ -57,7 +57,7 @@ class SequenceConstruct:
 class SequenceInsert:
     """The list with a tensor before a position, or at the end."""
 
-    signature = "sequence, tensor, position? -> sequence"
+    signature = "sequence, tensor, position?: index -> sequence"
     attributes: dict = {}
     infer = _of_list(NO_TENSOR)
 
@@ -75,7 +75,7 @@ class SequenceInsert:
 class SequenceErase:
     """The list without the tensor at a position, or the last."""
 
-    signature = "sequence, position? -> sequence"
+    signature = "sequence, position?: index -> sequence"
     attributes: dict = {}
     infer = _of_list(NO_TENSOR)
 
@@ -88,7 +88,7 @@ class SequenceErase:
 class SequenceAt:
     """The tensor at a position: a view, since the list keeps its own."""
 
-    signature = "sequence, position -> tensor"
+    signature = "sequence, position: index -> tensor"
     attributes: dict = {}
     infer = _of_list(UNKNOWN)
 

@@ -38,7 +38,7 @@ class DFT:
     Shapes: x (.., size, .., parts); y has n or n / 2 + 1 numbers for `size`.
     """
 
-    signature = "x, n?, axis? -> y"
+    signature = "x: F, n?: index, axis?: int64 -> y"
     attributes = {"inverse": 0, "onesided": 0, "exact": None}
 
     def infer(node: Node) -> list[Type]:
@@ -110,7 +110,7 @@ class STFT:
     (L - n) / step + 1. A signal (B, L) is real, as for onnxruntime. exact: as DFT.
     """
 
-    signature = "x, step, window?, n? -> y"
+    signature = "x: F, step: index, window?: F, n?: index -> y"
     attributes = {"onesided": 1, "exact": None}
 
     def infer(node: Node) -> list[Type]:

@@ -60,7 +60,7 @@ def one_of(node: Node, x: np.ndarray) -> np.ndarray:
 class Softmax:
     """y = exp(x) / sum(exp(x)) along an axis."""
 
-    signature = "x -> y"
+    signature = "x: F -> y"
     attributes = {"axis": -1}
     infer = infer_same
 
@@ -73,7 +73,7 @@ class Softmax:
 class LogSoftmax:
     """y = x - ln(sum(exp(x))) along an axis."""
 
-    signature = "x -> y"
+    signature = "x: F -> y"
     attributes = {"axis": -1}
     infer = infer_same
 
@@ -86,7 +86,7 @@ class LogSoftmax:
 class Hardmax:
     """y = 1 at the first largest element along an axis, 0 elsewhere."""
 
-    signature = "x -> y"
+    signature = "x: F -> y"
     attributes = {"axis": -1}
     infer = infer_same
 

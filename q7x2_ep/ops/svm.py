@@ -45,7 +45,7 @@ def kernel(g: Any, x: Value, vectors: np.ndarray, kind: str, params: Sequence[fl
 class SVMRegressor:
     """y = kernel(x, support_vectors) @ coefficients + rho; of one class its sign."""
 
-    signature = "x -> y"
+    signature = "x: N -> y"
     attributes = {
         "coefficients": None,
         "kernel_params": None,
@@ -88,7 +88,7 @@ class SVMClassifier:
     prob_a and prob_b make probabilities of what the pairs say. Without, scores are linear.
     """
 
-    signature = "x -> label, scores"
+    signature = "x: N -> label, scores"
     attributes = {
         "classlabels_ints": None,
         "classlabels_strings": None,

@@ -98,7 +98,7 @@ NODES = {
 class TreeEnsembleRegressor:
     """y = post_transform(what the leaves of each row vote for each target, together, + base)."""
 
-    signature = "x -> y"
+    signature = "x: N -> y"
     attributes = {
         **NODES,
         **dict.fromkeys(f"target_{name}" for name in ("ids", "nodeids", "treeids", "weights")),
@@ -125,7 +125,7 @@ class TreeEnsembleClassifier:
     has 1 - s where no weight is negative, else -s. Then s > 0.5, or 0, decides, and not the larger.
     """
 
-    signature = "x -> label, scores"
+    signature = "x: N -> label, scores"
     attributes = {
         **NODES,
         **dict.fromkeys(f"class_{name}" for name in ("ids", "nodeids", "treeids", "weights")),
@@ -167,7 +167,7 @@ class TreeEnsembleClassifier:
 class TreeEnsemble:
     """As TreeEnsembleRegressor; leaves have numbers of their own, nodes may test for members."""
 
-    signature = "x -> y"
+    signature = "x: F -> y"
     attributes = {
         **dict.fromkeys(("leaf_targetids", "leaf_weights", "membership_values", "tree_roots")),
         **dict.fromkeys(f"nodes_{name}" for name in LEAFED),

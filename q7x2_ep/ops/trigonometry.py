@@ -13,7 +13,7 @@ from q7x2_ep.ops.elementwise import unary
 class Sin:
     """y = sin x."""
 
-    signature = "x -> y"
+    signature = "x: F -> y"
     attributes: dict = {}
     infer = infer_same
     reference = lambda node, x: np.sin(x)
@@ -24,7 +24,7 @@ class Sin:
 class Cos:
     """y = cos x."""
 
-    signature = "x -> y"
+    signature = "x: F -> y"
     attributes: dict = {}
     infer = infer_same
     reference = lambda node, x: np.cos(x)
@@ -35,7 +35,7 @@ class Cos:
 class Tan:
     """y = tan x."""
 
-    signature = "x -> y"
+    signature = "x: F -> y"
     attributes: dict = {}
     infer = infer_same
     reference = lambda node, x: np.tan(x)
@@ -46,7 +46,7 @@ class Tan:
 class Asin:
     """y = the angle in [-pi / 2, pi / 2] whose sine is x."""
 
-    signature = "x -> y"
+    signature = "x: F -> y"
     attributes: dict = {}
     infer = infer_same
     reference = lambda node, x: np.arcsin(x)
@@ -57,7 +57,7 @@ class Asin:
 class Acos:
     """y = the angle in [0, pi] whose cosine is x."""
 
-    signature = "x -> y"
+    signature = "x: F -> y"
     attributes: dict = {}
     infer = infer_same
     reference = lambda node, x: np.arccos(x)
@@ -68,7 +68,7 @@ class Acos:
 class Atan:
     """y = the angle in (-pi / 2, pi / 2) whose tangent is x."""
 
-    signature = "x -> y"
+    signature = "x: F -> y"
     attributes: dict = {}
     infer = infer_same
     reference = lambda node, x: np.arctan(x)
@@ -79,7 +79,7 @@ class Atan:
 class Sinh:
     """y = (e^x - e^-x) / 2."""
 
-    signature = "x -> y"
+    signature = "x: F -> y"
     attributes: dict = {}
     infer = infer_same
     reference = lambda node, x: np.sinh(x)
@@ -90,7 +90,7 @@ class Sinh:
 class Cosh:
     """y = (e^x + e^-x) / 2."""
 
-    signature = "x -> y"
+    signature = "x: F -> y"
     attributes: dict = {}
     infer = infer_same
     reference = lambda node, x: np.cosh(x)
@@ -101,7 +101,7 @@ class Cosh:
 class Asinh:
     """y = the number whose sinh is x."""
 
-    signature = "x -> y"
+    signature = "x: F -> y"
     attributes: dict = {}
     infer = infer_same
     reference = lambda node, x: np.arcsinh(x)
@@ -112,7 +112,7 @@ class Asinh:
 class Acosh:
     """y = the number >= 0 whose cosh is x."""
 
-    signature = "x -> y"
+    signature = "x: F -> y"
     attributes: dict = {}
     infer = infer_same
     reference = lambda node, x: np.arccosh(x)
@@ -123,7 +123,7 @@ class Acosh:
 class Atanh:
     """y = the number whose tanh is x."""
 
-    signature = "x -> y"
+    signature = "x: F -> y"
     attributes: dict = {}
     infer = infer_same
     reference = lambda node, x: np.arctanh(x)

@@ -12,6 +12,7 @@ from typing import Optional
 from q7x2_ep.ir.core import Graph, Node, Value
 from q7x2_ep.ir.shape import symbols
 from q7x2_ep.ops import find
+from q7x2_ep.ops.signature import parse
 
 
 def run(graph: Graph) -> dict[str, int]:
@@ -49,10 +50,10 @@ def _drop_optional(node: Node, wanted: set[int]) -> int:
     """Forget trailing optional outputs that nobody reads, such as LayerNormalization's mean."""
     if len(node.outputs) < 2:
         return 0
-    names = find(node.op).signature.split("->")[1].split(",")
+    formals = parse(find(node.op).signature).outputs
     before = len(node.outputs)
-    while 1 < len(node.outputs) <= len(names) and id(node.outputs[-1]) not in wanted:
-        if not names[len(node.outputs) - 1].strip().endswith("?"):
+    while 1 < len(node.outputs) <= len(formals) and id(node.outputs[-1]) not in wanted:
+        if formals[len(node.outputs) - 1].mark != "?":
             break
         node.outputs.pop()
     return before - len(node.outputs)

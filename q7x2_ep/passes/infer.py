@@ -13,6 +13,7 @@ from q7x2_ep.ir.core import UNKNOWN, Graph, Node, Type
 from q7x2_ep.ir.shape import Dim, renamed
 from q7x2_ep.ops import find
 from q7x2_ep.ops.common import NotInferable, is_host
+from q7x2_ep.ops.signature import check_types
 
 
 def run(graph: Graph) -> dict[str, int]:
@@ -36,6 +37,7 @@ def infer_node(node: Node) -> bool:
         raise UnsupportedOp(f"[{node.op} {node.name}] the op is not in the catalogue")
     for key, default in entry.attributes.items():
         node.attrs.setdefault(key, default)
+    check_types(node, entry.signature)
     node.binds = False
     try:
         types = _infer(node, entry)

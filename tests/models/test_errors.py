@@ -7,6 +7,7 @@ import time
 
 import numpy as np
 import onnx
+import onnx.parser
 import pytest
 from onnx import TensorProto, helper
 
@@ -402,6 +403,36 @@ def test_nodes_that_contradict_themselves(node):
     model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
     with pytest.raises(q7x2_ep.ModelError, match="misfit"):
         q7x2_ep.InferenceSession(model.SerializeToString())
+
+
+WRONG_TYPES = {
+    "a scalar": "(float[2] x, double z) => (float[2] y) { y = Add(x, z) }",
+    "a constant": "(float[2] x) => (float[2] y) <double z = {2}> { y = Add(x, z) }",
+    "of a contrib op": """(float[2, 2] x, double[2, 2] z) => (float[2, 2] y) {
+        y = com.microsoft.FusedMatMul(x, z) }""",
+    "in a branch": """(float[2, 2] x, double[2, 2] z, bool c) => (float[2, 2] y) {
+        y = If (c) <
+            then_branch = g () => (a) { a = MatMul(x, z) },
+            else_branch = g () => (b) { b = MatMul(x, x) }
+        > }""",
+    "in a loop": """(float[2, 2] x, double[2, 2] z, int64 n, bool c) => (float[2, 2] y) {
+        y = Loop (n, c, x) <
+            body = g (int64 i, bool on, float[2, 2] a) => (on, b) { b = MatMul(a, z) }
+        > }""",
+    "in a scan": """(float[2, 2] x, double[2] z) => (float[2] last, float[2, 2] y) {
+        last, y = Scan <num_scan_inputs = 1, body = g (double[2] s, float[2] e) => (s, o) {
+            o = Add(s, e) }> (z, x) }""",
+}
+
+
+@pytest.mark.parametrize("text", WRONG_TYPES.values(), ids=WRONG_TYPES)
+def test_operands_of_two_types(text):
+    """Refused where the session is made, as onnxruntime does; a kernel would misread one."""
+    header = '<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>\ng '
+    model = onnx.parser.parse_model(header + text).SerializeToString()
+    with pytest.raises(q7x2_ep.ModelError, match="bound to different types") as caught:
+        q7x2_ep.InferenceSession(model)
+    assert "tensor(float)" in str(caught.value) and "tensor(double)" in str(caught.value)
 
 
 def test_outputs_that_do_not_fit_into_memory():

@@ -152,7 +152,7 @@ def model_of(op: str = "LSTM", **changes: Any) -> bytes:
         ({"activations": ["Tanh"]}, "needs 3 activations"),
         ({"activations": ["Tanh", "Tanh", "Gelu"]}, "no activation 'Gelu'"),
         ({"clip": -1.0}, "above 0"),
-        ({"double": "w"}, "another dtype"),
+        ({"double": "w"}, "bound to different types"),
         ({"x": ("s", 3)}, "rank 3"),
         ({"h0": ("b", 5)}, "wanted"),
         ({"w": (1, 15, 3)}, "15"),

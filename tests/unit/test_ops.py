@@ -19,6 +19,8 @@ from q7x2_ep.ir.core import Graph, Node, Type, Value
 from q7x2_ep.ir.shape import Expr, substitute, symbol
 from q7x2_ep.ops import entries, find
 from q7x2_ep.ops.builder import Builder
+from q7x2_ep.ops.signature import KINDS, parse
+from q7x2_ep.passes.infer import infer_node
 
 OPSET = 25
 
@@ -941,23 +943,138 @@ def test_every_op_has_a_case() -> None:
 def test_catalogue_form() -> None:
     """Every entry has all its parts, and is able to run somewhere."""
     for name, entry in entries().items():
-        assert entry.__doc__ and " -> " in entry.signature, name
+        assert entry.__doc__ and parse(entry.signature).outputs, name
         assert isinstance(entry.attributes, dict) and callable(entry.infer), name
         assert any(hasattr(entry, part) for part in ("reference", "decompose", "control")), name
 
 
+def standard_schemas() -> dict[str, list[Any]]:
+    """onnx's schemas of each entry that has some, the newest first."""
+    found: dict[str, list[Any]] = {}
+    for schema in defs.get_all_schemas_with_history():
+        name = f"{schema.domain}::{schema.name}" if schema.domain else schema.name
+        if name in entries():
+            found.setdefault(name, []).append(schema)
+    for schemas in found.values():
+        schemas.sort(key=lambda schema: -schema.since_version)
+    return found
+
+
 def test_signatures_are_those_of_the_standard() -> None:
-    """As many operands and results are required, and allowed, as onnx's newest schema says."""
-    for name, entry in entries().items():
-        domain, _, kind = name.rpartition("::")
-        if domain not in ("", "ai.onnx.ml") or not defs.has(kind, domain):
-            continue
-        schema = defs.get_schema(kind, domain=domain)
+    """As many operands and results are required, and allowed, as the newest schema says."""
+    for name, (schema, *_) in standard_schemas().items():
         bounds = (schema.min_input, schema.max_input), (schema.min_output, schema.max_output)
-        for side, (least, most) in zip(entry.signature.split("->"), bounds):
-            names = [each.strip() for each in side.split(",") if each.strip()]
-            assert sum(not each.endswith(("?", "*")) for each in names) <= least, (name, side)
-            assert len(names) >= most or names[-1].endswith("*"), (name, side)
+        for formals, (least, most) in zip(parse(find(name).signature), bounds):
+            assert sum(not formal.mark for formal in formals) <= least, (name, formals)
+            assert len(formals) >= most or formals[-1].mark == "*", (name, formals)
+
+
+CODES = {dtypes.type_string(code): code for code in dtypes.DTYPES}
+REWRITTEN = {("Split", 1), ("Tile", 1)}  # their sizes had the dtype of x
+
+
+def parameter(formal: Any) -> str:
+    """The schemas of onnxruntime have the names that those of onnx had."""
+    return str(getattr(formal, "type_str", None) or formal.typeStr)
+
+
+def types_of(schema: Any, *older: Any) -> list[str]:
+    """As a signature spells those of a schema's inputs: the narrowest of KINDS that holds all that
+    are allowed, here or before, with a number where another type parameter is of that kind; "" for
+    what says nothing.
+    """
+    of_kind: dict[str, list[str]] = {}
+    types = []
+    for i, each in enumerate(schema.inputs):
+        versions = [each, *(other.inputs[i] for other in older if i < len(other.inputs))]
+        allowed = {CODES[type] for one in versions for type in one.types if type in CODES}
+        kind = next(k for k in reversed(KINDS) if KINDS[k] is None or allowed <= KINDS[k])
+        same = [other for other in schema.inputs if parameter(other) == parameter(each)]
+        if each.option.name == "Variadic":
+            is_one = getattr(each, "is_homogeneous", None) or getattr(each, "isHomogeneous", None)
+        else:
+            is_one = kind != "T" or len(same) > 1
+        if not allowed or not is_one:
+            types.append("")
+            continue
+        of_kind.setdefault(kind, []).append(parameter(each))
+        place = list(dict.fromkeys(of_kind[kind])).index(parameter(each))
+        types.append(f"{kind}{place or ''}" if len(kind) == 1 else kind)
+    return types
+
+
+def assert_types(name: str, schema: Any, *older: Any) -> None:
+    formals = parse(find(name).signature).inputs
+    wanted = types_of(schema, *older)
+    wanted += [""] * (len(formals) - len(wanted))  # captures
+    assert [formal.type for formal in formals] == wanted[: len(formals)], name
+
+
+def test_types_are_those_of_the_standard() -> None:
+    """Operands of one type parameter have one type, of the kind that all versions allow."""
+    for name, schemas in standard_schemas().items():
+        kept = [each for each in schemas if (name, each.since_version) not in REWRITTEN]
+        assert_types(name, *kept)
+        for older in kept[1:]:
+            bound: dict[str, str] = {}
+            for formal, each in zip(parse(find(name).signature).inputs, older.inputs):
+                if formal.type and (formal.allowed is None or len(formal.allowed) > 1):
+                    first = bound.setdefault(formal.type, parameter(each))
+                    assert first == parameter(each), (name, older.since_version)
+
+
+def test_types_are_those_of_onnxruntime() -> None:
+    """Those of its own ops."""
+    state = pytest.importorskip("onnxruntime.capi.onnxruntime_pybind11_state")
+    schemas = {f"{each.domain}::{each.name}": each for each in state.get_all_operator_schema()}
+    own = {name for name in entries() if name.startswith("com.microsoft::")}
+    assert own <= schemas.keys()
+    own.remove("com.microsoft::GroupQueryAttention")  # with a total length that the importer made
+    for name in own:
+        assert_types(name, schemas[name])
+
+
+def test_signatures() -> None:
+    """The parts of a signature, and what does not fit them."""
+    given = parse("a: F, low?: F1, axes?: index, rest* -> y, indices?")
+    assert [(each.name, each.mark, each.type) for each in given.inputs] == [
+        *(("a", "", "F"), ("low", "?", "F1"), ("axes", "?", "index"), ("rest", "*", "")),
+    ]
+    assert [str(each) for each in given.outputs] == ["y", "indices?"]
+    assert parse(given) is given and given.input(9) is given.inputs[3]
+    assert parse(" -> y").inputs == ()
+    with pytest.raises(KeyError):
+        parse("x: G -> y")
+
+
+@pytest.mark.parametrize(
+    "op, kinds, words",
+    [
+        ("MatMul", "float32 float64", "(N) bound a and b x0: tensor(float) x1: tensor(double)"),
+        ("Concat", "int64 int64 int32", "(T) bound x0: tensor(int64) x2: tensor(int32)"),
+        ("Gather", "float32 float32", "(indices) int32 or int64, x1: tensor(float)"),
+        ("Where", "float32 int64 int64", "(condition) bool, x0: tensor(float)"),
+        ("Attention", "int64 int64 int64", "(q) float x0: tensor(int64)"),
+        ("LSTM", "float32 float32 float64", "(F) bound x and r x2: tensor(double)"),
+        ("Det@22", "int64", "(X) float x0: tensor(int64)"),
+        ("RegexFullMatch@20", "float32", "(X) string, x0: tensor(float)"),
+    ],
+)
+def test_operands_of_types_that_an_op_does_not_take(op: str, kinds: str, words: str) -> None:
+    """Whatever their ranks: they need not be known."""
+    codes = [dtypes.from_numpy(kind) for kind in kinds.split()]
+    inputs = [Value(f"x{i}", code) for i, code in enumerate(codes)]
+    node = Node(op, list(inputs), [Value("y")], name="odd")
+    with pytest.raises(ModelError) as caught:
+        infer_node(node)
+    for word in (f"[{op} odd]", *words.split()):
+        assert word in str(caught.value)
+
+
+def test_operands_of_unknown_types_pass() -> None:
+    unknown, x = Value("unknown"), Value("x", dtypes.DOUBLE)
+    for inputs in ([unknown, x], [x, unknown], [unknown, unknown]):
+        infer_node(Node("MatMul", list(inputs), [Value("y")]))
 
 
 def test_folded() -> None:

@@ -1,0 +1,147 @@
+"""What the signature of an op says: its operands and results, and the dtypes that they may have."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import cache, lru_cache
+from typing import NamedTuple, Optional, Union
+
+from q7x2_ep import dtypes
+from q7x2_ep.errors import ModelError
+from q7x2_ep.ir.core import Node
+
+
+class Formal(NamedTuple):
+    """An operand or result of an op. mark: `?` optional, `*` variadic. type: operands of one have
+    one dtype, "" is of no type. allowed: the dtypes that it may have, None for any.
+    """
+
+    name: str
+    mark: str = ""
+    type: str = ""
+    allowed: Optional[frozenset[int]] = None
+
+    def __str__(self) -> str:
+        return self.name + self.mark
+
+
+class Signature(NamedTuple):
+    inputs: tuple[Formal, ...]
+    outputs: tuple[Formal, ...]
+
+    def input(self, i: int) -> Formal:
+        """That of input i; the last one goes on."""
+        return self.inputs[min(i, len(self.inputs) - 1)]
+
+
+Given = Union[str, Signature]  # as an entry has it: one made from a schema is not spelled
+
+
+def _of_kind(kinds: str) -> frozenset[int]:
+    return frozenset(row.code for row in dtypes.DTYPES.values() if row.kind in kinds)
+
+
+KINDS: dict[str, Optional[frozenset[int]]] = {  # see ops/__init__.py
+    "T": None,
+    "N": _of_kind("fiu"),
+    "Q": frozenset(
+        row.code
+        for row in dtypes.DTYPES.values()
+        if (row.kind == "f" and row.size == 1) or (row.kind in "iu" and row.size <= 4)
+    ),
+    "F": _of_kind("f"),
+    "I": _of_kind("iu"),
+    "B": frozenset(
+        row.code
+        for row in dtypes.DTYPES.values()
+        if row.kind in "fiu" and row.size == 1 and not row.bits
+    ),
+    "index": frozenset({dtypes.INT32, dtypes.INT64}),
+    **{row.name: frozenset({row.code}) for row in dtypes.DTYPES.values()},
+}
+SPELLED = {
+    KINDS["N"]: "numbers",
+    KINDS["F"]: "floats",
+    KINDS["I"]: "integers",
+    KINDS["B"]: "numbers of 8 bits",
+    KINDS["Q"]: "quantised numbers",
+}
+
+
+@cache
+def parse(signature: Given) -> Signature:
+    """Raises: KeyError for a type that is not among KINDS."""
+    if isinstance(signature, Signature):
+        return signature
+    inputs, outputs = (
+        tuple(_formal(text) for text in side.split(",") if text.strip())
+        for side in signature.split("->")
+    )
+    return Signature(inputs, outputs)
+
+
+def _formal(text: str) -> Formal:
+    name, type = (part.strip() for part in f"{text}:".split(":")[:2])
+    mark = name[-1] if name.endswith(("?", "*")) else ""
+    kind = type if type in KINDS else type.rstrip("0123456789")
+    return Formal(name.rstrip("?*"), mark, type, KINDS[kind] if type else None)
+
+
+def check_count(inputs: list, signature: Given, where: str) -> None:
+    """Raises: ModelError for too many inputs, or one that is missing."""
+    formals, count = parse(signature).inputs, len(inputs)
+    most = math.inf if any(formal.mark == "*" for formal in formals) else len(formals)
+    missing = (
+        not formal.mark and (i >= count or inputs[i] is None) for i, formal in enumerate(formals)
+    )
+    if count > most or any(missing):
+        takes = ", ".join(map(str, formals))
+        raise ModelError(f"{where} takes ({takes}), was given {count} inputs")
+
+
+def check_outputs(names: Sequence[str], signature: Given, where: str) -> None:
+    """Raises: ModelError for too few outputs."""
+    formals = parse(signature).outputs
+    if len(names) < sum(not formal.mark for formal in formals):
+        makes = ", ".join(map(str, formals))
+        raise ModelError(f"{where} makes ({makes}), was given {len(names)} names")
+
+
+def check_types(node: Node, signature: Given) -> None:
+    """Raises: ModelError for inputs of dtypes, as far as known, that the op does not take."""
+    wrong = _misfit(signature, tuple([0 if v is None else v.dtype for v in node.inputs]))
+    if wrong is None:
+        return
+    formals = [parse(signature).input(i) for i in wrong]
+    names = " and ".join(dict.fromkeys(formal.name for formal in formals))
+    if len(wrong) > 1:
+        text = (
+            f"Type parameter ({formals[0].type}) bound to different types: "
+            f"expected {names} of one type"
+        )
+    else:
+        allowed = formals[0].allowed or frozenset()
+        rows = [dtypes.DTYPES[code].onnx for code in sorted(allowed)]
+        expected = SPELLED.get(allowed) or " or ".join(rows)
+        text = f"Type of input parameter ({names}) is invalid: expected {expected}"
+    operands = [node.inputs[i] for i in wrong]
+    given = " and ".join(f"{x.name}: {dtypes.type_string(x.dtype)}" for x in operands)
+    raise ModelError(f"[{node.op} {node.name}] {text}, given {given}")
+
+
+@lru_cache(maxsize=4096)
+def _misfit(signature: Given, given: tuple[int, ...]) -> Optional[tuple[int, ...]]:
+    """The place of an input of a dtype that is not allowed, the places of two that should have one
+    dtype, or None where all inputs fit.
+    """
+    first: dict[str, int] = {}
+    for i, dtype in enumerate(given):
+        formal = parse(signature).input(i)
+        if dtype <= 0:
+            continue
+        if formal.allowed is not None and dtype not in formal.allowed:
+            return (i,)
+        if formal.type and given[first.setdefault(formal.type, i)] != dtype:
+            return first[formal.type], i
+    return None
