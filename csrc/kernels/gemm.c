@@ -34,6 +34,7 @@ typedef struct target {
 typedef struct ahead {
     const float *p;
     int64_t stride, gap;
+    bool once; /* b is read by one tile of rows alone */
     float *room;
     int64_t room_stride;
 } ahead;
@@ -44,8 +45,9 @@ typedef struct ahead {
  * tiles on Zen 3, m = 1: 0.86 of the time of 256. */
 enum { AHEAD = 2048, NEAR = 256, PANELS_AHEAD = SHORT_TILES ? 128 : 256 };
 
-/* Rows of a panel that is fetched as a whole while the one in front of it is multiplied. */
-enum { WHOLE_PANEL = 1024 };
+/* A tall tile that has one panel at once fetches the next one, of up to so many rows, or else the next
+ * block of k; if there are more panels than SHARED, as nobody fetches the first one of a task. */
+enum { WHOLE_PANEL = 512, SHARED = 8 };
 
 /* The same for two panels of half floats: BERT-base of 4 rows 6.0 ms, 7.2 with 256. */
 enum { HALVES_AHEAD = 768 };
@@ -213,14 +215,15 @@ Q7_INLINE void multiply(const q7_gemm_block *t, const float *b, target out, ahea
                     if (SHORT_TILES && b_stride > Q7_LINE_FLOATS) /* each line of them */
                         q7_prefetch(from + j * t->b_panel_stride + soon + Q7_LINE_FLOATS);
                 }
-                if (each_k) q7_prefetch(next.p);
-                if (each_k && (access == PACKED || is_half(access))) q7_prefetch(next.p + next.gap);
+                if (each_k) {
+                    q7_prefetch(next.p);
+                    q7_prefetch(next.p + next.gap);
+                    next.p += next.stride;
+                }
                 if (panels == 1 && access == STREAM) {
-                    if (NR > Q7_LINE_FLOATS) q7_prefetch(next.p + Q7_LINE_FLOATS);
                     q7_prefetch_near(from + NEAR);
                     if (NR > Q7_LINE_FLOATS) q7_prefetch_near(from + NEAR + Q7_LINE_FLOATS);
                 }
-                if (each_k) next.p += next.stride;
                 next.room += next.room_stride;
                 Q7_UNROLL
                 for (int i = 0; i < Q7_ORIGINS(m); i++) origin[i] += k_bytes;
@@ -319,8 +322,7 @@ static void multiply_tiles(const q7_gemm_block *t, int64_t m, ahead next) {
     _Alignas(64) float sums[UNFINISHED * NR];
     const int64_t wide = panels_at_once(m) * NR;
     for (int64_t first = 0, n; first < t->n; first += n) {
-        const bool stream =
-            is_packed(t) && t->n - first >= wide && (wide > NR || next.stride == NR);
+        const bool stream = is_packed(t) && t->n - first >= wide && (wide > NR || next.once);
         const int64_t most = stream ? wide : NR;
         n = q7_min(t->n - first, most); /* how many of them exist */
         const int64_t columns = narrows(t) ? q7_ceil_div(n, Q7_W) * Q7_W : most;
@@ -392,8 +394,10 @@ void Q7_KERNEL(gemm_f32)(const q7_gemm_block *x) {
     _Alignas(64) float room[Q7_GEMM_K_BLOCK * NR];
     const int64_t all_tiles = q7_ceil_div(x->m, q7_tallest(x->m, 4 * x->a_row_stride));
     const int64_t first = q7_ceil_div(x->m, all_tiles);
-    const bool few = all_tiles == 1 && x->b_packed && (SHORT_TILES || panels_at_once(x->m) > 1);
-    const int64_t width = few ? panels_at_once(x->m) * NR : NR, panels = q7_ceil_div(x->n, NR);
+    const int64_t panels = q7_ceil_div(x->n, NR), at_once = panels_at_once(x->m);
+    const bool long_stream = !SHORT_TILES && at_once == 1 && panels > SHARED;
+    const bool few = all_tiles == 1 && x->b_packed && !long_stream;
+    const int64_t width = few ? at_once * NR : NR;
     bool second = false; /* of two panels in turn */
     for (int64_t g = 0, end; g < x->n; g = end) {
         end = all_tiles == 1 ? q7_min(g + width, x->n) : x->n;
@@ -411,9 +415,11 @@ void Q7_KERNEL(gemm_f32)(const q7_gemm_block *x) {
                 const bool tall = part.n <= Q7_W && narrows(x);
                 const int64_t tiles = tall ? q7_ceil_div(x->m, TALL) : all_tiles;
                 ahead next = {.p = part.b, .room = room};
+                next.once = all_tiles == 1 && !q7_is_half(x->b_dtype);
                 if (few) {
                     next.p = part.b + AHEAD;
                     next.stride = x->b_stride;
+                    next.gap = Q7_LINE_FLOATS;
                 } else if (x->b_packed && all_tiles == 1) {
                     /* The halves of the next panel, or of the next block where panels are long. */
                     const bool is_long = x->k > WHOLE_PANEL;
