@@ -12,7 +12,6 @@ from typing import Callable
 
 import numpy as np
 
-from q7x2_ep import dtypes
 from q7x2_ep.importer.opset import Draft, Maker
 
 Rewrite = Callable[[Draft, Maker], list[Draft]]
@@ -138,7 +137,7 @@ def _whole(op: str) -> Rewrite:
     def rewrite(draft: Draft, maker: Maker) -> list[Draft]:
         drafts: list[Draft] = []
         x, whole = draft.inputs
-        whole = maker.node(drafts, draft, "Cast", [whole], to=dtypes.INT64)
+        whole = maker.whole(drafts, draft, whole)
         return [*drafts, replace(draft, op=op, inputs=[x, whole])]
 
     return rewrite

@@ -45,6 +45,10 @@ class Maker:
         held = self.constant(np.array(number, np.float32), f"{of.name}/{hint}")
         return self.node(drafts, of, "CastLike", [held, x])
 
+    def whole(self, drafts: list[Draft], of: Draft, x: str) -> str:
+        """x in int64, which the newest form of an op takes alone."""
+        return self.node(drafts, of, "Cast", [x], to=dtypes.INT64)
+
     def node(self, drafts: list[Draft], of: Draft, op: str, inputs: list[str], **attrs: Any) -> str:
         """Append a helper node of `of` to drafts; returns the name of its output."""
         output = self.fresh(f"{of.outputs[0]}/{op}")
@@ -86,7 +90,7 @@ def _split_to_input(draft: Draft, maker: Maker) -> list[Draft]:
     sizes = draft.attrs.pop("split", None)
     drafts: list[Draft] = []
     if len(draft.inputs) > 1:  # opset 1 took either; here in the dtype of x
-        draft.inputs[1] = maker.node(drafts, draft, "Cast", [draft.inputs[1]], to=dtypes.INT64)
+        draft.inputs[1] = maker.whole(drafts, draft, draft.inputs[1])
     elif sizes is not None:
         draft.inputs.append(maker.ints(sizes, f"{draft.name}/split"))
     return [*drafts, draft]
@@ -242,13 +246,13 @@ def _tile_along_axis(draft: Draft, maker: Maker) -> list[Draft]:
     x, tiles, axis = draft.inputs
     drafts: list[Draft] = []
 
-    def node(op: str, *inputs: str, **attrs: Any) -> str:
-        return maker.node(drafts, draft, op, list(inputs), **attrs)
+    def node(op: str, *inputs: str) -> str:
+        return maker.node(drafts, draft, op, list(inputs))
 
     zero, one = (maker.constant(np.array(i, np.int64), f"{draft.name}/{i}") for i in (0, 1))
     ndim = node("Squeeze", node("Shape", node("Shape", x)))
-    chosen = node("Equal", node("Range", zero, ndim, one), node("Cast", axis, to=dtypes.INT64))
-    repeats = node("Where", chosen, node("Cast", tiles, to=dtypes.INT64), one)
+    chosen = node("Equal", node("Range", zero, ndim, one), maker.whole(drafts, draft, axis))
+    repeats = node("Where", chosen, maker.whole(drafts, draft, tiles), one)
     return [*drafts, replace(draft, inputs=[x, repeats])]
 
 
@@ -256,8 +260,8 @@ def _one_hot_without_negative(draft: Draft, maker: Maker) -> list[Draft]:
     """Negative indices did not count from the end: they were out of range, as depth itself is."""
     indices, depth, values = draft.inputs
     drafts: list[Draft] = []
-    whole = maker.node(drafts, draft, "Cast", [indices], to=dtypes.INT64)
-    size = maker.node(drafts, draft, "Cast", [depth], to=dtypes.INT64)
+    whole = maker.whole(drafts, draft, indices)
+    size = maker.whole(drafts, draft, depth)
     zero = maker.constant(np.array(0, np.int64), f"{draft.name}/zero")
     negative = maker.node(drafts, draft, "Less", [whole, zero])
     scalar = maker.node(drafts, draft, "Reshape", [size, maker.ints([], f"{draft.name}/scalar")])

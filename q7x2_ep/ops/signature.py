@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import cache, lru_cache
-from typing import NamedTuple, Optional, Union
+from typing import Callable, NamedTuple, Optional, Union
 
 from q7x2_ep import dtypes
 from q7x2_ep.errors import ModelError
@@ -35,28 +35,20 @@ class Signature(NamedTuple):
         return self.inputs[min(i, len(self.inputs) - 1)]
 
 
-Given = Union[str, Signature]  # as an entry has it: one made from a schema is not spelled
+Spelled = Union[str, Signature]  # as an entry has it: one made from a schema is not spelled
 
 
-def _of_kind(kinds: str) -> frozenset[int]:
-    return frozenset(row.code for row in dtypes.DTYPES.values() if row.kind in kinds)
+def _those(fit: Callable[[dtypes.DType], bool]) -> frozenset[int]:
+    return frozenset(row.code for row in dtypes.DTYPES.values() if fit(row))
 
 
 KINDS: dict[str, Optional[frozenset[int]]] = {  # see ops/__init__.py
     "T": None,
-    "N": _of_kind("fiu"),
-    "Q": frozenset(
-        row.code
-        for row in dtypes.DTYPES.values()
-        if (row.kind == "f" and row.size == 1) or (row.kind in "iu" and row.size <= 4)
-    ),
-    "F": _of_kind("f"),
-    "I": _of_kind("iu"),
-    "B": frozenset(
-        row.code
-        for row in dtypes.DTYPES.values()
-        if row.kind in "fiu" and row.size == 1 and not row.bits
-    ),
+    "N": _those(lambda row: row.kind in "fiu"),
+    "Q": _those(lambda row: row.kind in "fiu" and row.size <= (1 if row.kind == "f" else 4)),
+    "F": _those(lambda row: row.kind == "f"),
+    "I": _those(lambda row: row.kind in "iu"),
+    "B": _those(lambda row: row.kind in "fiu" and row.size == 1 and not row.bits),
     "index": frozenset({dtypes.INT32, dtypes.INT64}),
     **{row.name: frozenset({row.code}) for row in dtypes.DTYPES.values()},
 }
@@ -70,7 +62,7 @@ SPELLED = {
 
 
 @cache
-def parse(signature: Given) -> Signature:
+def parse(signature: Spelled) -> Signature:
     """Raises: KeyError for a type that is not among KINDS."""
     if isinstance(signature, Signature):
         return signature
@@ -88,7 +80,7 @@ def _formal(text: str) -> Formal:
     return Formal(name.rstrip("?*"), mark, type, KINDS[kind] if type else None)
 
 
-def check_count(inputs: list, signature: Given, where: str) -> None:
+def check_count(inputs: list, signature: Spelled, where: str) -> None:
     """Raises: ModelError for too many inputs, or one that is missing."""
     formals, count = parse(signature).inputs, len(inputs)
     most = math.inf if any(formal.mark == "*" for formal in formals) else len(formals)
@@ -100,7 +92,7 @@ def check_count(inputs: list, signature: Given, where: str) -> None:
         raise ModelError(f"{where} takes ({takes}), was given {count} inputs")
 
 
-def check_outputs(names: Sequence[str], signature: Given, where: str) -> None:
+def check_outputs(names: Sequence[str], signature: Spelled, where: str) -> None:
     """Raises: ModelError for too few outputs."""
     formals = parse(signature).outputs
     if len(names) < sum(not formal.mark for formal in formals):
@@ -108,7 +100,7 @@ def check_outputs(names: Sequence[str], signature: Given, where: str) -> None:
         raise ModelError(f"{where} makes ({makes}), was given {len(names)} names")
 
 
-def check_types(node: Node, signature: Given) -> None:
+def check_types(node: Node, signature: Spelled) -> None:
     """Raises: ModelError for inputs of dtypes, as far as known, that the op does not take."""
     wrong = _misfit(signature, tuple([0 if v is None else v.dtype for v in node.inputs]))
     if wrong is None:
@@ -131,7 +123,7 @@ def check_types(node: Node, signature: Given) -> None:
 
 
 @lru_cache(maxsize=4096)
-def _misfit(signature: Given, given: tuple[int, ...]) -> Optional[tuple[int, ...]]:
+def _misfit(signature: Spelled, given: tuple[int, ...]) -> Optional[tuple[int, ...]]:
     """The place of an input of a dtype that is not allowed, the places of two that should have one
     dtype, or None where all inputs fit.
     """
