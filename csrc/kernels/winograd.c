@@ -111,11 +111,12 @@ static void transform_out(const q7_winograd_args *x, const block *all, int64_t i
     q7_transform_out(x, t->place, from, all->tiles * NR, panel * NR, q7_min(NR, x->M - panel * NR));
 }
 
-/* Rows and a panel of k rows to products (m, NR); meanwhile for each k `soon` floats of what comes next, and
- * as many `gap` behind it: two streams keep more of the memory busy (docs/decisions.md 146). In front of
- * the rows are `before` others, of zeros: blocks of k are those of all. */
+/* Rows and a panel of k rows to products (m, NR); meanwhile for each k `soon` floats of the panel that comes
+ * next, and as many `gap` behind it: two streams keep more of the memory busy (docs/decisions.md 146);
+ * and the rows of the next matrix, some of which such panels have thrown out of L2 (148). In front of the
+ * rows are `before` others, of zeros: blocks of k are those of all. */
 typedef struct product {
-    const float *rows, *panel, *next;
+    const float *rows, *panel, *next, *next_rows;
     float *to;
     int64_t row_stride, before, k, soon, gap;
     bool add; /* to what is there */
@@ -125,7 +126,8 @@ typedef struct product {
  * took 1.0 to 1.4 of the time (docs/decisions.md 72). m and vectors are constants where this is inlined. */
 Q7_INLINE void multiply(const product *p, const int m, const int vectors) {
     const int64_t row_bytes = p->row_stride * 4;
-    const float *b = p->panel, *next = p->next;
+    const int64_t soon_of_rows = q7_ceil_div(m * p->row_stride, p->k);
+    const float *b = p->panel, *next = p->next, *next_rows = p->next_rows;
     const char *origin[Q7_ORIGINS(TALL)];
     Q7_UNROLL
     for (int i = 0; i < Q7_ORIGINS(m); i++) origin[i] = (const char *)p->rows + 5 * i * row_bytes;
@@ -156,7 +158,9 @@ Q7_INLINE void multiply(const product *p, const int m, const int vectors) {
             if (!SHORT_TILES) {
                 q7_prefetch(next);
                 q7_prefetch(next + p->gap);
+                q7_prefetch(next_rows);
                 next += p->soon;
+                next_rows += soon_of_rows;
             }
             Q7_UNROLL
             for (int i = 0; i < Q7_ORIGINS(m); i++) origin[i] += 4;
@@ -207,7 +211,7 @@ static void multiply_panel(const q7_winograd_args *x, const block *all, const fl
                            float *products) {
     const scheme *s = all->scheme;
     const int64_t matrices = q7_winograd_matrices(x), planes = all->end_plane - all->first_plane;
-    const int64_t tallest = vectors == 1 ? TALL : MR;
+    const int64_t tallest = vectors == 1 ? TALL : MR, pixels = q7_winograd_pixels(x);
     bool begun[16] = {false};
     for (int64_t i = 0; i < matrices; i++) {
         const int64_t k = planes * q7_winograd_k(x, i) / x->kd;
@@ -230,6 +234,8 @@ static void multiply_panel(const q7_winograd_args *x, const block *all, const fl
                     const product p = {
                         .rows = rows + ((h * s->side + w) * all->tiles + first) * row_stride,
                         .panel = panel,
+                        .next_rows = rows + ((h * s->side + w + 1) % pixels * all->tiles + first) *
+                                                row_stride,
                         .next = next + half * done / parts,
                         .to = products + (sum * all->tiles + first) * NR,
                         .row_stride = row_stride,
