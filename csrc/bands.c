@@ -242,19 +242,35 @@ static int64_t room_bytes(const q7_band_step *s) {
     return (s->room * s->out_line * 4 + Q7_ARENA_ALIGN - 1) / Q7_ARENA_ALIGN * Q7_ARENA_ALIGN;
 }
 
-void q7_bands_adjust(const q7_plan *p, const q7_band_step *steps, int64_t threads,
+/* The rooms of all bands are where the first of them has its first image. */
+void q7_bands_adjust(const q7_plan *p, q7_band_step *steps, int64_t threads,
                      q7_interval *intervals) {
+    int64_t rooms = -1, most = 0, end = 0;
     for (int64_t first = 0; first < p->n_steps; first++) {
         const int64_t last = steps[first].last;
         if (last < 0) continue;
+        if (rooms < 0) rooms = first;
+        end = last;
         for (int64_t i = 0; i < p->n_buffers; i++) {
             q7_interval *v = &intervals[i];
             if (v->last < first || v->first > last) continue;
             v->first = q7_min(v->first, first);
             v->last = q7_max(v->last, last);
         }
-        for (int64_t i = first; i < last; i++)
-            intervals[p->links[i]].bytes = threads * room_bytes(&steps[i]);
+        int64_t bytes = 0;
+        for (int64_t i = first; i < last; i++) {
+            steps[i].room_at = bytes;
+            bytes += room_bytes(&steps[i]);
+            intervals[p->links[i]].bytes = 0;
+        }
+        most = q7_max(most, bytes);
+    }
+    if (rooms < 0) return;
+    intervals[p->links[rooms]].last = end;
+    intervals[p->links[rooms]].bytes = threads * most;
+    for (int64_t i = 0; i < p->n_steps; i++) {
+        steps[i].rooms = rooms;
+        steps[i].room_bytes = most;
     }
 }
 
@@ -276,6 +292,14 @@ static void move(int64_t *args, int8_t at, int64_t bytes) { /* an operand, unles
     if (address) args[at] = address + bytes;
 }
 
+/* A thread's room for the image that step i writes for the next. */
+static int64_t room_of(const bands_job *job, int64_t i, int64_t thread) {
+    const q7_band_step *s = &job->steps[i];
+    const step_row *owner = &job->plan->steps[s->rooms];
+    const int64_t *args = (const int64_t *)(const void *)(job->image + owner->args);
+    return word(args, layouts[owner->op].y) + thread * s->room_bytes + s->room_at;
+}
+
 /* The driver of step i on lines of an image. */
 static void run_lines(const bands_job *job, int64_t i, int64_t image, const q7_band_lines *all,
                       int64_t thread) {
@@ -289,11 +313,11 @@ static void run_lines(const bands_job *job, int64_t i, int64_t image, const q7_b
     if (i == job->first)
         move(args, at->x, (image * word(args, at->x_n_stride) + now->begin * s->line) * 4);
     else
-        move(args, at->x, thread * room_bytes(s - 1) + (now->begin - now[-1].kept) * s->line * 4);
+        args[at->x] = room_of(job, i - 1, thread) + (now->begin - now[-1].kept) * s->line * 4;
     if (i == job->last)
         move(args, at->y, pixel * word(args, at->y_stride) * 4);
     else
-        move(args, at->y, thread * room_bytes(s) + (now->from - now->kept) * s->out_line * 4);
+        args[at->y] = room_of(job, i, thread) + (now->from - now->kept) * s->out_line * 4;
     if (at->w) move(args, at->w, image * word(args, at->w_n_stride) * 4);
     move(args, at->residual, pixel * word(args, at->residual_stride) * 4);
     for (int k = 0; k < 2; k++)
@@ -320,10 +344,7 @@ static void advance(const bands_job *job, int64_t i, q7_band_lines *now, int64_t
     before->from = q7_max(now->begin, q7_min(made, now->end));
     before->to = now->end;
     if (made > now->begin && now->begin > before->kept) {
-        const step_row *step = &job->plan->steps[i];
-        const int64_t *args = (const int64_t *)(const void *)(job->image + step->args);
-        unsigned char *room = (unsigned char *)(intptr_t)word(args, layouts[step->op].x);
-        room += thread * room_bytes(s - 1);
+        unsigned char *room = (unsigned char *)(intptr_t)room_of(job, i - 1, thread);
         memmove(room, room + (now->begin - before->kept) * s->line * 4,
                 (size_t)((made - now->begin) * s->line * 4));
     }

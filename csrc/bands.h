@@ -4,6 +4,7 @@
  *
  * A step is linked to the next where nothing else touches the image that it writes. Of such an image
  * each thread has room for a band; the lines that the next band needs as well are moved to its front.
+ * The rooms of a thread are in one place for all bands of a plan, which stays in its caches.
  * Each thread has a part of the lines, the larger the faster it was lately: others use the cores, too.
  * A task is a band of a part, and a thread that has not made the one above it computes what it needs
  * of that again. Every element is the sum that it would be otherwise: drivers see images of fewer
@@ -21,12 +22,14 @@ typedef struct q7_band_step {
     int64_t images, height, out_height; /* images: 0 where a step cannot be run in bands */
     int64_t stride, reach, pad; /* line i of y is made of reach lines from i * stride - pad on */
     int64_t line, out_line;     /* floats of x, of y from one line to the next */
-    int64_t room;               /* lines of y that a thread has room for, where that is linked */
+    int64_t room;               /* lines of y that a thread has room for, where that is linked, */
+    int64_t room_at;            /* and where they are in a thread's room, in bytes */
     int64_t slices[2];          /* bytes of its scratch for each thread */
     bool whole;                 /* it makes all lines of a part at once */
     int64_t last; /* the last step of the bands that this is the first of, or Q7_BANDS_* */
     /* Of the last image: parts, and lines: of a part at least and at most, of a band at most. */
     int64_t parts, fewest, most, lines;
+    int64_t rooms, room_bytes; /* the step whose buffer has the rooms of all threads; of one */
 } q7_band_step;
 
 /* The lines [from, to) of y that a step makes next, [begin, end) of x that they need; `kept`: the line
@@ -53,7 +56,7 @@ void q7_bands_find(const q7_plan *plan, const unsigned char *image, const int64_
                    int64_t threads, q7_band_step *steps);
 
 /* Sizes and lifetimes of buffers, as they are with bands. */
-void q7_bands_adjust(const q7_plan *plan, const q7_band_step *steps, int64_t threads,
+void q7_bands_adjust(const q7_plan *plan, q7_band_step *steps, int64_t threads,
                      q7_interval *intervals);
 
 /* Runs the bands that begin with step `first`. threads: as many as calls have, zero before the first
