@@ -15,6 +15,7 @@
 #define OUT(x) void *x;
 #define OPTOUT(x) void *x;
 #define SCRATCH(x) void *x;
+#define ROOMS(x) void *x;
 #define I64(f) int64_t f;
 #define I64N(f, count) int64_t f[count];
 #define F64(f) double f;
@@ -30,6 +31,7 @@
 #undef OUT
 #undef OPTOUT
 #undef SCRATCH
+#undef ROOMS
 #undef I64
 #undef I64N
 #undef F64
@@ -153,10 +155,11 @@ typedef struct q7_call {
     void (*kernel)(void); /* the kernel of the step's row; cast to the family's type */
     int64_t mr, nr;       /* the row's register tile */
     int64_t threads;      /* upper bound of `thread` in q7_task, constant for a bound context */
+    int64_t room_bytes;   /* from a thread's room to the next one's, or 0: see q7_room_of */
     struct q7_run_state *run;
 } q7_call;
 
-/* task in [0, tasks), thread in [0, threads): scratch is sliced by thread. Tasks are handed out
+/* task in [0, tasks), thread in [0, threads): ROOMS are of one thread each. Tasks are handed out
  * dynamically, so what a task computes must not depend on which thread runs it. */
 typedef void (*q7_task)(void *arg, int64_t task, int64_t thread);
 
@@ -175,4 +178,10 @@ void q7_fault(const q7_call *call, const char *what, int64_t value, int64_t limi
 static inline int64_t q7_min(int64_t a, int64_t b) { return a < b ? a : b; }
 static inline int64_t q7_max(int64_t a, int64_t b) { return a > b ? a : b; }
 static inline int64_t q7_ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+/* The room of a thread, of so many bytes: those of threads are side by side where a context has not placed
+ * them, or its only thread's. */
+static inline void *q7_room_of(const q7_call *call, void *rooms, int64_t bytes, int64_t thread) {
+    return rooms ? (char *)rooms + thread * (call->room_bytes ? call->room_bytes : bytes) : NULL;
+}
 #endif

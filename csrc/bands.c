@@ -16,7 +16,7 @@ enum {
 /* Where an op has what an image op has, in words of its args; 0 where it has none. */
 typedef struct {
     int64_t words; /* of its args */
-    int8_t x, y, residual, depth, scratch[2];
+    int8_t x, y, residual, depth, rooms[2];
     int8_t N, C, H, W, M, OH, OW, kh, stride_h, dilation_h, pad_top;
     int8_t x_n_stride, x_c_stride, x_h_stride, x_w_stride, y_stride, residual_stride;
     int8_t w, w_n_stride;
@@ -33,11 +33,11 @@ typedef struct {
     .residual_stride = AT(op, residual_stride)
 static const layout layouts[Q7_OP_COUNT] = {
     [Q7_OP_conv_direct] = {IMAGES(conv_direct, M), .x_c_stride = AT(conv_direct, x_c_stride),
-                           .scratch = {AT(conv_direct, offsets), AT(conv_direct, lines)},
+                           .rooms = {AT(conv_direct, offsets), AT(conv_direct, lines)},
                            .w = AT(conv_direct, w), .w_n_stride = AT(conv_direct, w_n_stride)},
     [Q7_OP_depthwise] = {IMAGES(depthwise, C), .depth = AT(depthwise, OD)},
     [Q7_OP_conv_last] = {IMAGES(conv_last, M), .depth = AT(conv_last, OD),
-                         .scratch = {AT(conv_last, windows)}},
+                         .rooms = {AT(conv_last, windows)}},
 };
 #undef IMAGES
 _Static_assert(sizeof(q7_depthwise_args) <= WORDS * 8 && sizeof(q7_conv_direct_args) <= WORDS * 8 &&
@@ -90,14 +90,7 @@ static int64_t word(const int64_t *args, int8_t at) {
     return value;
 }
 
-static int64_t slice(const q7_plan *p, int64_t step, int8_t at, const int64_t *values,
-                     int64_t threads) {
-    const pointer_row *r = at ? row_of(p, step, at) : NULL;
-    return r ? values[p->buffers[r->index].size] / threads : 0;
-}
-
-static q7_band_step describe(const q7_plan *p, int64_t step, const int64_t *args,
-                             const int64_t *values, int64_t threads) {
+static q7_band_step describe(const q7_plan *p, int64_t step, const int64_t *args) {
     const layout *at = &layouts[p->steps[step].op];
     q7_band_step s = {.last = Q7_BANDS_NONE};
     if (!at->words || (at->depth && word(args, at->depth) != 1)) return s;
@@ -109,7 +102,6 @@ static q7_band_step describe(const q7_plan *p, int64_t step, const int64_t *args
     s.pad = word(args, at->pad_top);
     s.line = word(args, at->x_h_stride);
     s.out_line = word(args, at->OW) * word(args, at->y_stride);
-    for (int i = 0; i < 2; i++) s.slices[i] = slice(p, step, at->scratch[i], values, threads);
     s.whole = p->steps[step].op == Q7_OP_conv_last;
     if (s.out_height * s.out_line == 0) s.images = 0;
     return s;
@@ -217,11 +209,10 @@ static void settle(q7_band_step *steps, int64_t first, int64_t last, int64_t thr
     make_room(steps, first, last, s->lines);
 }
 
-void q7_bands_find(const q7_plan *p, const unsigned char *image, const int64_t *values,
-                   int64_t threads, q7_band_step *steps) {
+void q7_bands_find(const q7_plan *p, const unsigned char *image, int64_t threads,
+                   q7_band_step *steps) {
     for (int64_t i = 0; i < p->n_steps; i++)
-        steps[i] = describe(p, i, (const int64_t *)(const void *)(image + p->steps[i].args), values,
-                            threads);
+        steps[i] = describe(p, i, (const int64_t *)(const void *)(image + p->steps[i].args));
     for (int64_t i = 0, last; i < p->n_steps; i = last + 1) {
         for (last = i; last - i + 1 < Q7_BANDS_STEPS && p->links[last] >= 0; last++) {
             if (!steps[last].images || !steps[last + 1].images) break;
@@ -321,7 +312,7 @@ static void run_lines(const bands_job *job, int64_t i, int64_t image, const q7_b
     if (at->w) move(args, at->w, image * word(args, at->w_n_stride) * 4);
     move(args, at->residual, pixel * word(args, at->residual_stride) * 4);
     for (int k = 0; k < 2; k++)
-        if (at->scratch[k]) move(args, at->scratch[k], thread * s->slices[k]);
+        if (at->rooms[k]) move(args, at->rooms[k], thread * job->calls[i].room_bytes);
     args[at->N] = 1;
     args[at->H] = now->end - now->begin;
     args[at->OH] = now->to - now->from;

@@ -24,7 +24,6 @@ typedef struct q7_band_step {
     int64_t line, out_line;     /* floats of x, of y from one line to the next */
     int64_t room;               /* lines of y that a thread has room for, where that is linked, */
     int64_t room_at;            /* and where they are in a thread's room, in bytes */
-    int64_t slices[2];          /* bytes of its scratch for each thread */
     bool whole;                 /* it makes all lines of a part at once */
     int64_t last; /* the last step of the bands that this is the first of, or Q7_BANDS_* */
     /* Of the last image: parts, and lines: of a part at least and at most, of a band at most. */
@@ -52,8 +51,8 @@ void q7_bands_link(const q7_plan *plan, int64_t *links);
 
 /* What is run in bands, for the args in image, which need no pointers yet. steps: one for each of the
  * plan. */
-void q7_bands_find(const q7_plan *plan, const unsigned char *image, const int64_t *values,
-                   int64_t threads, q7_band_step *steps);
+void q7_bands_find(const q7_plan *plan, const unsigned char *image, int64_t threads,
+                   q7_band_step *steps);
 
 /* Sizes and lifetimes of buffers, as they are with bands. */
 void q7_bands_adjust(const q7_plan *plan, q7_band_step *steps, int64_t threads,

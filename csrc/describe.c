@@ -39,6 +39,7 @@ static void describe_ops(void) {
 #define OUT(x) put(" out:%s@%zu", #x, offsetof(T, x));
 #define OPTOUT(x) put(" optout:%s@%zu", #x, offsetof(T, x));
 #define SCRATCH(x) put(" scratch:%s@%zu", #x, offsetof(T, x));
+#define ROOMS SCRATCH
 #define I64(x) put(" i64:%s@%zu", #x, offsetof(T, x));
 #define I64N(x, count) put(" i64[%d]:%s@%zu", count, #x, offsetof(T, x));
 #define F64(x) put(" f64:%s@%zu", #x, offsetof(T, x));
@@ -56,6 +57,7 @@ static void describe_ops(void) {
 #undef OUT
 #undef OPTOUT
 #undef SCRATCH
+#undef ROOMS
 #undef I64
 #undef I64N
 #undef F64

@@ -20,7 +20,7 @@ struct q7_context {
     int64_t *values;
     unsigned char *image;
     q7_call *calls;
-    q7_interval *intervals; /* one per buffer */
+    q7_interval *intervals; /* one per buffer, and that of rooms */
     q7_band_step *bands;    /* one per step */
     q7_band_thread *band_threads;
     int64_t *order; /* scratch of placement */
@@ -58,7 +58,7 @@ q7_status q7_context_create(const q7_plan *plan, int64_t threads, q7_context **c
         c->intervals = calloc((size_t)plan->n_buffers + 1, sizeof *c->intervals);
         c->bands = calloc((size_t)plan->n_steps + 1, sizeof *c->bands);
         c->band_threads = calloc((size_t)threads, sizeof *c->band_threads);
-        c->order = calloc((size_t)plan->n_buffers * 2 + 1, sizeof *c->order);
+        c->order = calloc((size_t)plan->n_buffers * 2 + 2, sizeof *c->order);
     }
     if (!c || !c->values || !c->image || !c->calls || !c->intervals || !c->bands ||
         !c->band_threads || !c->order) {
@@ -69,8 +69,8 @@ q7_status q7_context_create(const q7_plan *plan, int64_t threads, q7_context **c
     for (int64_t i = 0; i < plan->n_steps; i++) {
         const q7_kernel_row *row =
             plan->steps[i].kernel < 0 ? NULL : &q7_kernels[plan->steps[i].kernel];
-        c->calls[i] = (q7_call){row ? row->kernel : NULL, row ? row->mr : 0, row ? row->nr : 0,
-                                threads, &c->state};
+        c->calls[i] = (q7_call){
+            row ? row->kernel : NULL, row ? row->mr : 0, row ? row->nr : 0, threads, 0, &c->state};
     }
     *context = c;
     return Q7_OK;
@@ -162,6 +162,24 @@ static bool reserve(q7_context *c, int64_t needed) {
     return true;
 }
 
+/* Where the rooms of steps are, from the first thread's on: all at one place, as memory that another core
+ * has written last takes 100 ns to be written again (docs/decisions.md 148). Returns how many bytes a
+ * thread has. Those of one step are next to one another among the buffers. */
+static int64_t place_rooms(q7_context *c, int64_t offset) {
+    const q7_plan *p = c->plan;
+    int64_t most = 0, used = 0, step = -1;
+    for (int64_t i = 0; i < p->n_buffers; i++) {
+        if (!p->rooms[i]) continue;
+        if (p->buffers[i].first != step) used = 0;
+        step = p->buffers[i].first;
+        c->intervals[i].offset = offset + used;
+        const int64_t each = q7_ceil_div(c->values[p->buffers[i].size], c->threads);
+        used += q7_ceil_div(each, Q7_ARENA_ALIGN) * Q7_ARENA_ALIGN;
+        most = q7_max(most, used);
+    }
+    return most;
+}
+
 static q7_status place_buffers(q7_context *c, q7_error *error) {
     const q7_plan *p = c->plan;
     for (int64_t i = 0; i < p->n_buffers; i++) {
@@ -171,9 +189,17 @@ static q7_status place_buffers(q7_context *c, q7_error *error) {
                            (long long)bytes);
         c->intervals[i] = (q7_interval){bytes, p->buffers[i].first, p->buffers[i].last, 0};
     }
-    q7_bands_find(p, c->image, c->values, c->threads, c->bands);
+    q7_bands_find(p, c->image, c->threads, c->bands);
     q7_bands_adjust(p, c->bands, c->threads, c->intervals);
-    const int64_t needed = q7_arena_place(c->intervals, p->n_buffers, c->order);
+    q7_interval *rooms = &c->intervals[p->n_buffers];
+    *rooms = (q7_interval){0, 0, p->n_steps - 1, 0};
+    const int64_t room_bytes = c->threads > 1 ? place_rooms(c, 0) : 0;
+    for (int64_t i = 0; i < p->n_buffers && room_bytes > 0; i++)
+        if (p->rooms[i]) c->intervals[i].bytes = 0; /* of its own */
+    if (__builtin_mul_overflow(c->threads, room_bytes, &rooms->bytes)) rooms->bytes = INT64_MAX / 4;
+    const int64_t needed = q7_arena_place(c->intervals, p->n_buffers + 1, c->order);
+    if (room_bytes > 0) (void)place_rooms(c, rooms->offset);
+    for (int64_t i = 0; i < p->n_steps; i++) c->calls[i].room_bytes = room_bytes;
     if (needed < 0) return q7_fail(error, Q7_BAD_ARG, -1, "the arena overflows for these shapes");
     if (!reserve(c, needed))
         return q7_fail(error, Q7_NO_MEMORY, -1, "no memory for an arena of %lld bytes",
@@ -259,7 +285,7 @@ static void patch_feeds(q7_context *c, const void *const *inputs, void *const *o
 static bool run_step(q7_context *c, int64_t i) {
     const step_row *step = &c->plan->steps[i];
 #ifdef Q7_DEBUG
-    const int64_t n = c->plan->n_buffers;
+    const int64_t n = c->plan->n_buffers + 1;
     q7_arena_poison(c->arena, c->arena_bytes, c->intervals, n, i);
 #endif
     if (c->bands[i].last >= 0)

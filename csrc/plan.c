@@ -22,6 +22,32 @@ static const char *const families[Q7_OP_COUNT] = {
 #undef CALLS
 };
 
+/* Whether a pointer in the args of an op, so many bytes from their front, is to ROOMS. */
+static bool is_rooms(int64_t op, int64_t at) {
+#define IN(x)
+#define OPT(x)
+#define OUT(x)
+#define OPTOUT(x)
+#define SCRATCH(x)
+#define ROOMS(x) || at == (int64_t)offsetof(T, x)
+#define OP(name, meaning, OPERANDS, ARGS) \
+    case Q7_OP_##name: {                  \
+        typedef q7_##name##_args T;       \
+        return sizeof(T) == 0 OPERANDS;   \
+    }
+    switch (op) {
+#include "ops.def"
+        default: return false;
+    }
+#undef OP
+#undef IN
+#undef OPT
+#undef OUT
+#undef OPTOUT
+#undef SCRATCH
+#undef ROOMS
+}
+
 q7_status q7_fail(q7_error *error, q7_status code, int64_t index, const char *format, ...) {
     if (error) {
         error->code = code;
@@ -86,6 +112,17 @@ static const char *check_steps(const q7_plan *p) {
             return "args out of range";
     }
     return NULL;
+}
+
+static void find_rooms(q7_plan *p) {
+    for (int64_t i = 0; i < p->n_pointer_patches; i++) {
+        const pointer_row *r = &p->pointers[i];
+        if (r->space != Q7_SPACE_ARENA) continue;
+        const buffer_row *buffer = &p->buffers[r->index];
+        const step_row *step = &p->steps[buffer->first];
+        p->rooms[r->index] |=
+            buffer->first == buffer->last && is_rooms(step->op, r->at - step->args);
+    }
 }
 
 /* Points the sections into p->words; false where the header's counts do not add up to `bytes`. */
@@ -160,10 +197,17 @@ q7_status q7_plan_create(const void *blob, int64_t blob_bytes, const void *const
                          (long long)blob_bytes);
     else
         status = check(p, error);
-    if (status == Q7_OK && !(p->links = malloc((size_t)(p->n_steps + 1) * sizeof *p->links)))
-        status = q7_fail(error, Q7_NO_MEMORY, -1, "no memory for a plan of %lld steps",
-                         (long long)p->n_steps);
-    if (status == Q7_OK) q7_bands_link(p, p->links);
+    if (status == Q7_OK) {
+        p->links = malloc((size_t)(p->n_steps + 1) * sizeof *p->links);
+        p->rooms = calloc((size_t)p->n_buffers + 1, sizeof *p->rooms);
+        if (!p->links || !p->rooms)
+            status = q7_fail(error, Q7_NO_MEMORY, -1, "no memory for a plan of %lld steps",
+                             (long long)p->n_steps);
+    }
+    if (status == Q7_OK) {
+        q7_bands_link(p, p->links);
+        find_rooms(p);
+    }
     if (status != Q7_OK)
         q7_plan_destroy(p);
     else
@@ -174,6 +218,7 @@ q7_status q7_plan_create(const void *blob, int64_t blob_bytes, const void *const
 void q7_plan_destroy(q7_plan *plan) {
     if (!plan) return;
     free(plan->links);
+    free(plan->rooms);
     free(plan->words);
     free(plan->constants);
     free(plan);

@@ -35,6 +35,7 @@ struct q7_plan {
     const unsigned char *image;
     const void **constants;
     int64_t *links; /* of each step, see bands.h */
+    bool *rooms;    /* of each buffer: whether it is ROOMS of one step */
     int64_t *words; /* owns the sections */
 };
 

@@ -15,6 +15,7 @@
 
 typedef struct attention_job {
     const q7_attention_args *args;
+    const q7_call *call;
     q7_attention_kernel kernel;
     int64_t heads;   /* of a task, which share keys and values */
     int64_t parts;   /* tasks of the heads that share them */
@@ -28,7 +29,7 @@ static int64_t clamp(int64_t x, int64_t low, int64_t high) { return q7_max(low, 
 
 static float *work_of(const attention_job *job, int64_t thread) {
     const q7_attention_args *args = job->args;
-    return (float *)args->work + thread * args->work_floats;
+    return q7_room_of(job->call, args->work, args->work_floats * 4, thread);
 }
 
 static void attention_task(void *arg, int64_t task, int64_t thread) {
@@ -103,8 +104,8 @@ static void attention_task(void *arg, int64_t task, int64_t thread) {
 void q7_op_attention(const q7_attention_args *args, const q7_call *call) {
     if (args->Sq == 0 || args->B * args->H == 0) return;
     const int64_t group = args->H / args->Hkv, wanted = 4 * call->threads;
-    attention_job job = {args, (q7_attention_kernel)call->kernel, .heads = 1, .blocks = 1,
-                         .n_parts = 1};
+    attention_job job = {args,       call,        (q7_attention_kernel)call->kernel,
+                         .heads = 1, .blocks = 1, .n_parts = 1};
     if (args->Sq <= Q7_ATTENTION_FEW) {
         const int64_t most = q7_min(group, Q7_ATTENTION_ROWS / args->Sq);
         job.n_parts = q7_max(1, q7_ceil_div(args->Skv, Q7_ATTENTION_PART));

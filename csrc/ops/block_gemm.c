@@ -69,7 +69,8 @@ static void block_task(void *arg, int64_t task, int64_t thread) {
     const q7_span panels = q7_span_of(job->panels, job->chunks, task % job->chunks);
     const q7_span tiles = q7_span_of(job->row_tiles, job->row_blocks, task / job->chunks);
     const int64_t row = tiles.begin * job->tile, end = q7_min(job->x->m, tiles.end * job->tile);
-    float *room = (float *)job->x->room + thread * Q7_BLOCK_GEMM_K * job->call->nr;
+    const int64_t bytes = Q7_BLOCK_GEMM_K * job->call->nr * 4;
+    float *room = q7_room_of(job->call, job->x->room, bytes, thread);
     if (job->in_tiles)
         multiply(job, panels, row, end - row, room);
     else

@@ -42,7 +42,7 @@ static void product_task(void *arg, int64_t task, int64_t thread) {
     const int64_t q_bytes = q7_ceil_div(x->k * x->bits, 8) * nr;
     const int64_t scales = q7_ceil_div(x->k, x->block) * nr;
     q7_block_qtile t = tile_of(job, row, Q7_GEMM_ROWS);
-    t.room = (char *)x->room + thread * q7_block_room(nr);
+    t.room = q7_room_of(job->call, x->room, q7_block_room(nr), thread);
     for (int64_t panel = panels.begin; panel < panels.end; panel++) {
         const int64_t column = panel * nr;
         t.n = q7_min(nr, x->n - column);

@@ -30,6 +30,7 @@ _Static_assert(sizeof((q7_chain_args *)0)->slot == VALUES * 8, "ops.def and kern
 
 typedef struct chain_job {
     const q7_chain_args *args;
+    const q7_call *call;
     const q7_chain_loops *f32;
     q7_nest nest;                    /* over the inputs that are neither dense nor one element, */
     q7_nest *own;                    /* and one of each alone */
@@ -176,7 +177,7 @@ static void run_span(const chain_job *job, int64_t begin, int64_t end, int64_t t
     const q7_chain_args *args = job->args;
     const int64_t bytes = q7_dtype_bytes(args->to[args->length - 1]);
     chain_block block = {.position = begin};
-    block.work = (char *)args->work + thread * args->slots * args->slot_bytes;
+    block.work = q7_room_of(job->call, args->work, args->slots * args->slot_bytes, thread);
     for (; block.position < end; block.position += block.n) {
         block.n = q7_min(Q7_CHAIN_BLOCK, end - block.position);
         for (int64_t k = 0; k < args->inputs; k++) {
@@ -245,7 +246,7 @@ static void reduce_task(void *arg, int64_t task, int64_t thread) {
     const int64_t cols = args->shape[args->ndim - 1],
                   rows = q7_product(args->shape, args->ndim - 1);
     const int64_t end = q7_min(rows, (task + 1) * job->grain);
-    float *buffer = (float *)args->rows + thread * args->rows_stride;
+    float *buffer = q7_room_of(job->call, args->rows, args->rows_stride * 4, thread);
     for (int64_t row = task * job->grain, n; row < end; row += n) {
         n = q7_min(rows_of(cols), end - row);
         run_span(job, row * cols, (row + n) * cols, thread, (char *)buffer);
@@ -277,7 +278,8 @@ static void add_input(chain_job *job, int64_t k) {
 
 void q7_op_chain(const q7_chain_args *args, const q7_call *call) {
     q7_nest own[Q7_CHAIN_INPUTS];
-    chain_job job = {.args = args, .f32 = ((q7_chain_kernel)call->kernel)(), .own = own};
+    chain_job job = {
+        .args = args, .call = call, .f32 = ((q7_chain_kernel)call->kernel)(), .own = own};
     job.nest = q7_nest_of(args->shape, args->ndim);
     for (int64_t i = 0; i < args->length; i++) job.sums_bytes[i] = sums_bytes(args, i);
     for (int64_t k = 0; k < args->inputs; k++) add_input(&job, k);

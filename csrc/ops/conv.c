@@ -180,7 +180,7 @@ static void conv_task(void *arg, int64_t task, int64_t thread) {
     conv_panels(job, (const float *)x->x + image * (x->C / x->groups) * x->D * x->H * x->W,
                 (const float *)x->w + group * job->rows * job->k, (float *)x->y + out, &epilogue,
                 column, q7_min(end, job->pixels) - column, first_row(job, block),
-                first_row(job, block + 1), (float *)x->pack + thread * per_thread);
+                first_row(job, block + 1), q7_room_of(job->call, x->pack, per_thread * 4, thread));
 }
 
 void q7_op_conv(const q7_conv_args *x, const q7_call *call) {

@@ -132,7 +132,8 @@ static void conv_task(void *arg, int64_t task, int64_t thread) {
         }
         return;
     }
-    float *copy = (float *)x->lines + thread * job->channels * job->height * job->width;
+    const int64_t bytes = job->channels * job->height * job->width * 4;
+    float *copy = q7_room_of(job->call, x->lines, bytes, thread);
     for (int64_t line = first, n; line < end; line += n) { /* those of one image */
         const int64_t oh = line % x->OH, h = oh * x->stride_h - x->pad_top;
         const float *image = from + line / x->OH * x->x_n_stride;

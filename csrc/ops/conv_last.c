@@ -175,7 +175,7 @@ static void conv_task(void *arg, int64_t task, int64_t thread) {
     const int64_t row = rows.begin, m = rows.end - row;
     const int64_t per_thread = q7_min(job->pixels, Q7_GEMM_ROWS) * q7_min(job->k, Q7_CONV_K_BLOCK);
     const float *from = (const float *)x->x + group * job->channels;
-    float *windows = (float *)x->windows + thread * per_thread;
+    float *windows = q7_room_of(job->call, x->windows, per_thread * 4, thread);
     corner corners[Q7_GEMM_ROWS];
     if (job->in_place) {
         const float *a = from + row * x->x_w_stride;

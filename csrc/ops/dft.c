@@ -14,6 +14,7 @@ enum { TASK = 1 << 14 }; /* numbers: some 20 us */
 typedef struct dft_job {
     q7_dft_group group;
     q7_dft_kernel kernel;
+    const q7_call *call;
     int64_t lines, groups; /* of a batch */
     int64_t all, some;     /* groups in all, and of a task */
     int64_t nr, x_batch, y_batch;
@@ -22,7 +23,7 @@ typedef struct dft_job {
 static void dft_task(void *arg, int64_t task, int64_t thread) {
     const dft_job *job = arg;
     q7_dft_group group = job->group;
-    group.work += thread * 6 * group.n * job->nr;
+    group.work = q7_room_of(job->call, group.work, 24 * group.n * job->nr, thread);
     const int64_t end = q7_min(job->all, (task + 1) * job->some);
     for (int64_t i = task * job->some; i < end; i++) {
         const int64_t batch = i / job->groups, first = i % job->groups * job->nr;
@@ -90,6 +91,7 @@ void q7_op_dft(const q7_dft_args *x, const q7_call *call) {
                              .inverse = x->inverse != 0,
                              .pairs = pairs},
                    .kernel = (q7_dft_kernel)call->kernel,
+                   .call = call,
                    .lines = x->lines,
                    .groups = q7_ceil_div(x->lines, call->nr),
                    .nr = call->nr,

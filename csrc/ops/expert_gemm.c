@@ -98,8 +98,8 @@ static void product_task(void *arg, int64_t task, int64_t thread) {
     const q7_gemm_args product = product_of(job, e);
     q7_gemm_job part = q7_gemm_job_of(&product, product.k, job->call);
     part.k_block = q7_min(Q7_GEMM_K_BLOCK, q7_max(Q7_EXPERT_K_BLOCK, product.k / 8));
-    float *sums = product.sums;
-    if (sums) sums += thread * q7_gemm_sums(job->x->m, job->call->nr);
+    const int64_t bytes = q7_gemm_sums(job->x->m, job->call->nr) * 4;
+    float *sums = q7_room_of(job->call, product.sums, bytes, thread);
     q7_gemm_task(&part, task - job->first_task[e], sums);
 }
 

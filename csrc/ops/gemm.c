@@ -162,9 +162,8 @@ q7_gemm_job q7_gemm_job_of(const q7_gemm_args *x, int64_t k, const q7_call *call
 
 static void gemm_task(void *arg, int64_t task, int64_t thread) {
     const q7_gemm_job *job = arg;
-    float *sums = job->x->sums;
-    if (sums) sums += thread * q7_gemm_sums(job->x->m, job->call->nr);
-    q7_gemm_task(job, task, sums);
+    const int64_t bytes = q7_gemm_sums(job->x->m, job->call->nr) * 4;
+    q7_gemm_task(job, task, q7_room_of(job->call, job->x->sums, bytes, thread));
 }
 
 void q7_op_gemm(const q7_gemm_args *x, const q7_call *call) {

@@ -72,7 +72,7 @@ static void matmul_task(void *arg, int64_t task, int64_t thread) {
     for (int64_t p = panels.begin; p < panels.end; p += step) {
         const int64_t end = q7_min(x->n, q7_min(p + step, panels.end) * nr);
         matmul_panels(job, a, b, c, p * nr, end - p * nr, first_row(job, block),
-                      first_row(job, block + 1), (float *)x->pack + thread * room);
+                      first_row(job, block + 1), q7_room_of(job->call, x->pack, room * 4, thread));
     }
 }
 

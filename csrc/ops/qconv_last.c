@@ -215,7 +215,7 @@ static void qconv_task(void *arg, int64_t task, int64_t thread) {
         .finish = q7_finish_from(&job->finish, filter),
         .c_stride = x->y_stride,
     };
-    uint8_t *room = (uint8_t *)x->rows + thread * job->room;
+    uint8_t *room = q7_room_of(job->call, x->rows, job->room, thread);
     const int64_t row = x->lines ? take_lines(job, index, group, room, &windows, &block)
                                  : take_rows(job, index, group, room, &block);
     block.c = (char *)x->y + (row * x->y_stride + filter) * q7_sum_bytes(x->y_dtype);

@@ -36,7 +36,7 @@ static void qgemm_task(void *arg, int64_t task, int64_t thread) {
         .finish = q7_finish_from(&job->finish, column),
         .c = (char *)x->c + (row * x->n + column) * q7_sum_bytes(x->c_dtype),
         .c_stride = x->n,
-        .room = (char *)x->rows + thread * job->rows * q7_qgemm_room(x->k),
+        .room = q7_room_of(job->call, x->rows, job->rows * q7_qgemm_room(x->k), thread),
     };
     ((q7_qgemm_kernel)job->call->kernel)(&block);
 }

@@ -38,7 +38,7 @@ static void winograd_task(void *arg, int64_t task, int64_t thread) {
         .end = tiles.end,
         .first_panel = panels.begin,
         .panel = panels.end,
-        .room = (float *)x.room + thread * q7_winograd_room(&x, job->call->nr)};
+        .room = q7_room_of(job->call, x.room, q7_winograd_room(&x, job->call->nr) * 4, thread)};
     ((q7_winograd_kernel)job->call->kernel)(&x, &part);
 }
 
