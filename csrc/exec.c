@@ -163,7 +163,7 @@ static bool reserve(q7_context *c, int64_t needed) {
 }
 
 /* Where the rooms of steps are, from the first thread's on: all at one place, as memory that another core
- * has written last takes 100 ns to be written again (docs/decisions.md 148). Returns how many bytes a
+ * has written last takes 100 ns to be written again (docs/decisions.md 149). Returns how many bytes a
  * thread has. Those of one step are next to one another among the buffers. */
 static int64_t place_rooms(q7_context *c, int64_t offset) {
     const q7_plan *p = c->plan;
