@@ -228,6 +228,44 @@ def test_steps_read_what_is_bound():
             assert (y == np.concatenate([[7, 7], x + x])).all()
 
 
+def rooms_blob(shapes: list[tuple[int, int, int]]) -> tuple[Blob, list[int]]:
+    """A matmul of each (m, k, n), with room for its packed b, and the buffers of those. One more
+    buffer is alive up to the last but one.
+    """
+    blob = Blob(inputs=2 * len(shapes), outputs=len(shapes))
+    nr, constants = blob.target.kernel("gemm").nr, blob.target.constants
+    blob.fill(blob.buffer(1 << 20, 0, len(shapes) - 1))
+    buffers = []
+    for i, (m, k, n) in enumerate(shapes):
+        panels = min(-(-n // nr), constants["MATMUL_PANELS"])
+        each = min(k, constants["GEMM_K_BLOCK"]) * panels * nr * 4
+        buffers.append(blob.buffer(blob.expr("mul", Value(0), each), i + 1, i + 1))
+        operands = {"a": ("input", 2 * i), "b": ("input", 2 * i + 1), "c": ("output", i)}
+        strides = {"a_row_stride": k, "a_col_stride": 1, "b_row_stride": n, "b_col_stride": 1}
+        sizes = {"m": m, "k": k, "n": n, "alpha": 1.0}
+        blob.step("matmul", "gemm", **operands, pack=("arena", buffers[-1]), **sizes, **strides)
+    return blob, buffers
+
+
+def test_threads_have_one_room_for_all_steps():
+    """So that no thread writes where another one has just written: docs/decisions.md 149."""
+    shapes = [(40, 70, 50), (90, 300, 400), (33, 20, 90)]
+    blob, buffers = rooms_blob(shapes)
+    rng = np.random.default_rng(0)
+    pairs = [(rng.normal(size=(m, k)), rng.normal(size=(k, n))) for m, k, n in shapes]
+    feeds = [x.astype(np.float32) for pair in pairs for x in pair]
+    with Plan(load(), blob.encode(), []) as plan:
+        for threads in (1, 2, 3, 8):
+            with Context(plan, threads) as context:
+                context.bind([])
+                places = {context.stat(native.STAT_BUFFER_OFFSET, i) for i in buffers}
+                assert threads == 1 or len(places) == 1
+                results = [np.empty((m, n), np.float32) for m, _, n in shapes]
+                context.run(0, 1 + len(shapes), feeds, results)
+            for (a, b), c in zip(pairs, results):
+                np.testing.assert_allclose(c, a @ b, rtol=1e-4, atol=1e-4)
+
+
 def test_data_fault_names_its_step():
     blob = Blob(inputs=2, outputs=1)
     blob.step("fill", y=("output", 0), elem_bytes=1, n=4)
