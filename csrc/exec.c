@@ -346,5 +346,7 @@ int64_t q7_stat(const q7_context *context, int32_t what, int64_t index) {
         default: break;
     }
     if (index < 0 || index >= c->plan->n_buffers) return -1;
-    return what == Q7_STAT_BUFFER_OFFSET ? c->intervals[index].offset : c->intervals[index].bytes;
+    if (what == Q7_STAT_BUFFER_OFFSET) return c->intervals[index].offset;
+    const bool shared = c->plan->rooms[index] && c->threads > 1; /* with other steps */
+    return c->intervals[shared ? c->plan->n_buffers : index].bytes;
 }
