@@ -179,8 +179,8 @@ static inline int64_t q7_min(int64_t a, int64_t b) { return a < b ? a : b; }
 static inline int64_t q7_max(int64_t a, int64_t b) { return a > b ? a : b; }
 static inline int64_t q7_ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-/* The room of a thread, of so many bytes: those of threads are side by side where a context has not placed
- * them, or its only thread's. */
+/* The room of a thread, of so many bytes. Where a context has several threads it is in one place for all
+ * steps (exec.c); else those of all threads are side by side. */
 static inline void *q7_room_of(const q7_call *call, void *rooms, int64_t bytes, int64_t thread) {
     return rooms ? (char *)rooms + thread * (call->room_bytes ? call->room_bytes : bytes) : NULL;
 }
