@@ -233,15 +233,14 @@ static int64_t room_bytes(const q7_band_step *s) {
     return (s->room * s->out_line * 4 + Q7_ARENA_ALIGN - 1) / Q7_ARENA_ALIGN * Q7_ARENA_ALIGN;
 }
 
-/* The rooms of all bands are where the first of them has its first image. */
-void q7_bands_adjust(const q7_plan *p, q7_band_step *steps, int64_t threads,
-                     q7_interval *intervals) {
-    int64_t rooms = -1, most = 0, end = 0;
+int64_t q7_bands_adjust(const q7_plan *p, q7_band_step *steps, q7_interval *intervals,
+                        q7_interval *rooms) {
+    int64_t most = 0;
     for (int64_t first = 0; first < p->n_steps; first++) {
         const int64_t last = steps[first].last;
         if (last < 0) continue;
-        if (rooms < 0) rooms = first;
-        end = last;
+        rooms->first = q7_min(rooms->first, first);
+        rooms->last = q7_max(rooms->last, last);
         for (int64_t i = 0; i < p->n_buffers; i++) {
             q7_interval *v = &intervals[i];
             if (v->last < first || v->first > last) continue;
@@ -256,13 +255,7 @@ void q7_bands_adjust(const q7_plan *p, q7_band_step *steps, int64_t threads,
         }
         most = q7_max(most, bytes);
     }
-    if (rooms < 0) return;
-    intervals[p->links[rooms]].last = end;
-    intervals[p->links[rooms]].bytes = threads * most;
-    for (int64_t i = 0; i < p->n_steps; i++) {
-        steps[i].rooms = rooms;
-        steps[i].room_bytes = most;
-    }
+    return most;
 }
 
 /* ---- run ---- */
@@ -273,6 +266,7 @@ typedef struct {
     const q7_call *calls;
     const q7_band_step *steps;
     int64_t first, last;
+    unsigned char *rooms;
     q7_band_thread *threads;
     int64_t bands; /* of a part */
     int64_t *step_ns;
@@ -285,10 +279,8 @@ static void move(int64_t *args, int8_t at, int64_t bytes) { /* an operand, unles
 
 /* A thread's room for the image that step i writes for the next. */
 static int64_t room_of(const bands_job *job, int64_t i, int64_t thread) {
-    const q7_band_step *s = &job->steps[i];
-    const step_row *owner = &job->plan->steps[s->rooms];
-    const int64_t *args = (const int64_t *)(const void *)(job->image + owner->args);
-    return word(args, layouts[owner->op].y) + thread * s->room_bytes + s->room_at;
+    void *room = q7_room_of(&job->calls[i], job->rooms, 0, thread);
+    return (int64_t)(intptr_t)room + job->steps[i].room_at;
 }
 
 /* The driver of step i on lines of an image. */
@@ -419,9 +411,10 @@ static void compare(q7_band_thread *all, int64_t threads, int64_t begin_ns) {
 }
 
 void q7_bands_run(const q7_plan *plan, const unsigned char *image, const q7_call *calls,
-                  const q7_band_step *steps, int64_t first, q7_band_thread *threads,
-                  int64_t *step_ns) {
-    bands_job job = {plan, image, calls, steps, first, steps[first].last, threads, 1, step_ns};
+                  const q7_band_step *steps, int64_t first, unsigned char *rooms,
+                  q7_band_thread *threads, int64_t *step_ns) {
+    bands_job job = {plan,  image,   calls, steps,  first, steps[first].last,
+                     rooms, threads, 1,     step_ns};
     const int64_t count = calls[first].threads;
     cut(&job, count);
     for (int64_t i = 0; i < count; i++) {

@@ -4,7 +4,7 @@
  *
  * A step is linked to the next where nothing else touches the image that it writes. Of such an image
  * each thread has room for a band; the lines that the next band needs as well are moved to its front.
- * The rooms of a thread are in one place for all bands of a plan, which stays in its caches.
+ * Those rooms begin at one place for all bands of a plan, which stays in a thread's caches (exec.c).
  * Each thread has a part of the lines, the larger the faster it was lately: others use the cores, too.
  * A task is a band of a part, and a thread that has not made the one above it computes what it needs
  * of that again. Every element is the sum that it would be otherwise: drivers see images of fewer
@@ -28,7 +28,6 @@ typedef struct q7_band_step {
     int64_t last; /* the last step of the bands that this is the first of, or Q7_BANDS_* */
     /* Of the last image: parts, and lines: of a part at least and at most, of a band at most. */
     int64_t parts, fewest, most, lines;
-    int64_t rooms, room_bytes; /* the step whose buffer has the rooms of all threads; of one */
 } q7_band_step;
 
 /* The lines [from, to) of y that a step makes next, [begin, end) of x that they need; `kept`: the line
@@ -54,13 +53,14 @@ void q7_bands_link(const q7_plan *plan, int64_t *links);
 void q7_bands_find(const q7_plan *plan, const unsigned char *image, int64_t threads,
                    q7_band_step *steps);
 
-/* Sizes and lifetimes of buffers, as they are with bands. */
-void q7_bands_adjust(const q7_plan *plan, q7_band_step *steps, int64_t threads,
-                     q7_interval *intervals);
+/* Sizes and lifetimes of buffers, as they are with bands. rooms: becomes alive while bands are run. Returns
+ * the bytes of a thread's room for images between steps. */
+int64_t q7_bands_adjust(const q7_plan *plan, q7_band_step *steps, q7_interval *intervals,
+                        q7_interval *rooms);
 
-/* Runs the bands that begin with step `first`. threads: as many as calls have, zero before the first
- * run, kept from run to run. step_ns: as for q7_profile. */
+/* Runs the bands that begin with step `first`. rooms: of threads; threads: as many as calls have, zero
+ * before the first run, kept from run to run. step_ns: as for q7_profile. */
 void q7_bands_run(const q7_plan *plan, const unsigned char *image, const q7_call *calls,
-                  const q7_band_step *steps, int64_t first, q7_band_thread *threads,
-                  int64_t *step_ns);
+                  const q7_band_step *steps, int64_t first, unsigned char *rooms,
+                  q7_band_thread *threads, int64_t *step_ns);
 #endif

@@ -162,9 +162,10 @@ static bool reserve(q7_context *c, int64_t needed) {
     return true;
 }
 
-/* Where the rooms of steps are, from the first thread's on: all at one place, as memory that another core
- * has written last takes 100 ns to be written again (docs/decisions.md 149). Returns how many bytes a
- * thread has. Those of one step are next to one another among the buffers. */
+/* Where the rooms of steps are, behind the images of bands in the room of the first of several threads: all
+ * at one place, as memory that another core has written last takes 100 ns to be written again
+ * (docs/decisions.md 149). Returns their bytes in each. Those of one step are next to one another among
+ * the buffers. */
 static int64_t place_rooms(q7_context *c, int64_t offset) {
     const q7_plan *p = c->plan;
     int64_t most = 0, used = 0, step = -1;
@@ -189,18 +190,22 @@ static q7_status place_buffers(q7_context *c, q7_error *error) {
                            (long long)bytes);
         c->intervals[i] = (q7_interval){bytes, p->buffers[i].first, p->buffers[i].last, 0};
     }
-    q7_bands_find(p, c->image, c->threads, c->bands);
-    q7_bands_adjust(p, c->bands, c->threads, c->intervals);
     q7_interval *rooms = &c->intervals[p->n_buffers];
-    *rooms = (q7_interval){0, 0, p->n_steps - 1, 0};
-    const int64_t room_bytes = c->threads > 1 ? place_rooms(c, 0) : 0;
-    for (int64_t i = 0; i < p->n_buffers && room_bytes > 0; i++)
-        if (p->rooms[i]) c->intervals[i].bytes = 0; /* of its own */
+    *rooms = (q7_interval){0, p->n_steps, -1, 0};
+    q7_bands_find(p, c->image, c->threads, c->bands);
+    const int64_t images = q7_bands_adjust(p, c->bands, c->intervals, rooms);
+    int64_t room_bytes = images;
+    if (c->threads > 1) {
+        room_bytes += place_rooms(c, 0);
+        *rooms = (q7_interval){0, 0, p->n_steps - 1, 0};
+        for (int64_t i = 0; i < p->n_buffers; i++)
+            if (p->rooms[i]) c->intervals[i].bytes = 0; /* of its own */
+    }
     if (__builtin_mul_overflow(c->threads, room_bytes, &rooms->bytes)) rooms->bytes = INT64_MAX / 4;
     const int64_t needed = q7_arena_place(c->intervals, p->n_buffers + 1, c->order);
-    if (room_bytes > 0) (void)place_rooms(c, rooms->offset);
-    for (int64_t i = 0; i < p->n_steps; i++) c->calls[i].room_bytes = room_bytes;
     if (needed < 0) return q7_fail(error, Q7_BAD_ARG, -1, "the arena overflows for these shapes");
+    if (c->threads > 1) (void)place_rooms(c, rooms->offset + images);
+    for (int64_t i = 0; i < p->n_steps; i++) c->calls[i].room_bytes = room_bytes;
     if (!reserve(c, needed))
         return q7_fail(error, Q7_NO_MEMORY, -1, "no memory for an arena of %lld bytes",
                        (long long)needed);
@@ -289,7 +294,9 @@ static bool run_step(q7_context *c, int64_t i) {
     q7_arena_poison(c->arena, c->arena_bytes, c->intervals, n, i);
 #endif
     if (c->bands[i].last >= 0)
-        q7_bands_run(c->plan, c->image, c->calls, c->bands, i, c->band_threads, c->step_ns);
+        q7_bands_run(c->plan, c->image, c->calls, c->bands, i,
+                     c->arena + c->intervals[c->plan->n_buffers].offset, c->band_threads,
+                     c->step_ns);
     else
         drivers[step->op](c->image + step->args, &c->calls[i]);
 #ifdef Q7_DEBUG
