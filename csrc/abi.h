@@ -26,16 +26,6 @@
     } q7_##name##_args;
 #include "ops.def"
 #undef OP
-#undef IN
-#undef OPT
-#undef OUT
-#undef OPTOUT
-#undef SCRATCH
-#undef ROOMS
-#undef I64
-#undef I64N
-#undef F64
-#undef F64N
 
 enum {
 #define OP(name, meaning, OPERANDS, ARGS) Q7_OP_##name,

@@ -30,8 +30,7 @@ static int64_t lowest_gap(const q7_interval *v, int64_t i, const int64_t *placed
         const q7_interval *other = &v[placed[k]];
         if (other->last < v[i].first || other->first > v[i].last) continue;
         if (other->offset - offset >= bytes) break;
-        const int64_t end =
-            other->offset + (other->bytes + Q7_ARENA_ALIGN - 1) / Q7_ARENA_ALIGN * Q7_ARENA_ALIGN;
+        const int64_t end = other->offset + q7_arena_aligned(other->bytes);
         if (end > offset) offset = end;
     }
     return offset;
@@ -42,7 +41,7 @@ int64_t q7_arena_place(q7_interval *v, int64_t n, int64_t *order) {
     sort_by_size(v, n, order);
     for (int64_t k = 0; k < n; k++) {
         const int64_t i = order[k];
-        const int64_t bytes = (v[i].bytes + Q7_ARENA_ALIGN - 1) / Q7_ARENA_ALIGN * Q7_ARENA_ALIGN;
+        const int64_t bytes = q7_arena_aligned(v[i].bytes);
         v[i].offset = lowest_gap(v, i, placed, k, bytes);
         int64_t end;
         if (__builtin_add_overflow(v[i].offset, bytes, &end)) return -1;

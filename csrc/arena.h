@@ -6,6 +6,11 @@
 
 enum { Q7_ARENA_ALIGN = 128 };
 
+/* As many bytes as a buffer takes. */
+static inline int64_t q7_arena_aligned(int64_t bytes) {
+    return (bytes + Q7_ARENA_ALIGN - 1) / Q7_ARENA_ALIGN * Q7_ARENA_ALIGN;
+}
+
 typedef struct q7_interval {
     int64_t bytes, first, last; /* alive in steps [first, last] */
     int64_t offset;             /* out; a multiple of Q7_ARENA_ALIGN */

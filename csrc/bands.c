@@ -230,7 +230,7 @@ void q7_bands_find(const q7_plan *p, const unsigned char *image, int64_t threads
 
 /* Bytes of a thread's room for what a step writes. */
 static int64_t room_bytes(const q7_band_step *s) {
-    return (s->room * s->out_line * 4 + Q7_ARENA_ALIGN - 1) / Q7_ARENA_ALIGN * Q7_ARENA_ALIGN;
+    return q7_arena_aligned(s->room * s->out_line * 4);
 }
 
 int64_t q7_bands_adjust(const q7_plan *p, q7_band_step *steps, q7_interval *intervals,

@@ -52,16 +52,6 @@ static void describe_ops(void) {
     }
 #include "ops.def"
 #undef OP
-#undef IN
-#undef OPT
-#undef OUT
-#undef OPTOUT
-#undef SCRATCH
-#undef ROOMS
-#undef I64
-#undef I64N
-#undef F64
-#undef F64N
 }
 
 static void describe_sets(void) {

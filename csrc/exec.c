@@ -174,8 +174,7 @@ static int64_t place_rooms(q7_context *c, int64_t offset) {
         if (p->buffers[i].first != step) used = 0;
         step = p->buffers[i].first;
         c->intervals[i].offset = offset + used;
-        const int64_t each = q7_ceil_div(c->values[p->buffers[i].size], c->threads);
-        used += q7_ceil_div(each, Q7_ARENA_ALIGN) * Q7_ARENA_ALIGN;
+        used += q7_arena_aligned(q7_ceil_div(c->values[p->buffers[i].size], c->threads));
         most = q7_max(most, used);
     }
     return most;

@@ -40,12 +40,6 @@ static bool is_rooms(int64_t op, int64_t at) {
         default: return false;
     }
 #undef OP
-#undef IN
-#undef OPT
-#undef OUT
-#undef OPTOUT
-#undef SCRATCH
-#undef ROOMS
 }
 
 q7_status q7_fail(q7_error *error, q7_status code, int64_t index, const char *format, ...) {
