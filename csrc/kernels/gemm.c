@@ -9,9 +9,6 @@
 
 #include "gemm_finish.h"
 
-/* Floats of a panel that leave rows of a no place in L1 from panel to panel: tall tiles fetch them. */
-enum { CROWDED = 6 << 10 };
-
 /* Floats that short tiles prefetch at once, from each of two places: more wait for each other. 5 to 8
  * rows of weights from memory take 0.8 of the time that any number takes, 0.88 with 192 (Zen 3). */
 enum { BURST = 96 };
@@ -48,6 +45,9 @@ enum { AHEAD = 2048, NEAR = 256, PANELS_AHEAD = SHORT_TILES ? 128 : 256 };
 /* A tall tile that has one panel at once fetches the next one, of up to so many rows, or else the next
  * block of k; if there are more panels than SHARED, as nobody fetches the first one of a task. */
 enum { WHOLE_PANEL = 512, SHARED = 8 };
+
+/* Floats of a that stay in L2, 512 KB, while panels go by. */
+enum { RESIDENT = 1 << 17 };
 
 /* The same for two panels of half floats: BERT-base of 4 rows 6.0 ms, 7.2 with 256. */
 enum { HALVES_AHEAD = 768 };
@@ -138,103 +138,149 @@ Q7_INLINE q7_f32 load_b(const float *row, int64_t at, int64_t left, const enum a
     return left > 0 ? q7_load_tail(row + at, left) : q7_set1(0.0f);
 }
 
-/* out = or += a @ b for tiles of m rows, as many as t->m holds, and so many vectors of b, whole panels
- * or a part of one; m, vectors and access are constants where this is inlined. */
-Q7_INLINE void multiply(const q7_gemm_block *t, const float *b, target out, ahead next, const int m,
-                        const int vectors, const enum access access) {
-    const int panels = (vectors + VECTORS - 1) / VECTORS, columns = vectors * Q7_W;
-    q7_f32 sum[MR * VECTORS], v[4 * VECTORS]; /* [m][vectors], [vectors]; panels * m <= MR */
-    const int64_t row_bytes = opaque(t->a_row_stride * 4);
+/* Where a tile is in its k: origins of its rows, as in tile.h, a row of b, and where that is left. */
+typedef struct cursor {
+    const char *origin[Q7_ORIGINS(TALL)];
+    const float *from;
+    float *room;
+} cursor;
+
+/* Adds the products of one k. m, vectors and access are constants where this is inlined, here and below. */
+Q7_INLINE void multiply_step(const q7_gemm_block *t, cursor *at, int64_t row_bytes,
+                             int64_t room_stride, q7_f32 *sum, const int m, const int vectors,
+                             const enum access access) {
+    const int panels = (vectors + VECTORS - 1) / VECTORS;
     const int64_t k_bytes = access < STRIDED ? 4 : opaque(t->a_k_stride * 4);
     const int64_t b_stride = is_half(access) ? NR / 2 : access < STRIDED ? NR : t->b_stride;
-    const int64_t residual_stride = out.residual ? out.epilogue->residual_stride : 0;
-    const bool fetch_a = !SHORT_TILES && access == PACKED && t->k * NR >= CROWDED;
-    const int64_t part = q7_max(UNROLLED_K, t->k / (m + 1) / UNROLLED_K * UNROLLED_K);
-    const bool each_k = panels == 1 && (!SHORT_TILES || access == STREAM); /* what is wanted next */
-    const bool at_once = panels == 1 && !each_k && next.stride > 0;
-    int64_t pause = fetch_a ? q7_min(part, Q7_LINE_FLOATS) : part;
-    if (at_once) pause = q7_min(part, q7_max(1, BURST / next.stride / UNROLLED_K) * UNROLLED_K);
     const int64_t soon = is_half(access) && m > 1 ? HALVES_AHEAD : PANELS_AHEAD;
-    const char *a = (const char *)t->a;
-    for (int64_t rows = t->m; rows > 0; rows -= m) {
-        const char *origin[Q7_ORIGINS(TALL)];
+    const float *from = at->from;
+    q7_f32 v[4 * VECTORS]; /* panels * m <= MR */
+    Q7_UNROLL
+    for (int j = 0; j < vectors; j++) {
+        const float *p = from + j / VECTORS * t->b_panel_stride;
+        v[j] = load_b(p, j % VECTORS * Q7_W, t->n - j * Q7_W, access);
+    }
+    if (is_half(access) && panels == 1) {
         Q7_UNROLL
-        for (int i = 0; i < Q7_ORIGINS(m); i++) origin[i] = a + 5 * i * row_bytes;
-        const float *from = b;
+        for (int j = 0; j < vectors; j++) q7_store(at->room + j * Q7_W, v[j]);
+        at->room += room_stride;
+    }
+    Q7_UNROLL
+    for (int i = 0; i < m; i++) {
+        const q7_f32 x =
+            q7_set1(*(const float *)(const void *)(at->origin[i / 5] + i % 5 * row_bytes));
         Q7_UNROLL
-        for (int i = 0; i < m * vectors; i++) sum[i] = q7_set1(0.0f);
-        /* A row of c at a time: all at once would keep every miss buffer for as long as memory takes. */
-        const float *line = out.c, *residual = out.residual;
-        for (int64_t left = t->k, some; left > 0; left -= some) {
-            some = q7_min(left, pause);
+        for (int j = 0; j < vectors; j++)
+            sum[i * vectors + j] = q7_fma(x, v[j], sum[i * vectors + j]);
+    }
+    Q7_UNROLL
+    for (int j = 0; j < panels && panels > 1; j++) {
+        q7_prefetch(from + j * t->b_panel_stride + soon);
+        if (SHORT_TILES && b_stride > Q7_LINE_FLOATS) /* each line of them */
+            q7_prefetch(from + j * t->b_panel_stride + soon + Q7_LINE_FLOATS);
+    }
+    if (panels == 1 && access == STREAM) {
+        q7_prefetch_near(from + NEAR);
+        if (NR > Q7_LINE_FLOATS) q7_prefetch_near(from + NEAR + Q7_LINE_FLOATS);
+    }
+    Q7_UNROLL
+    for (int i = 0; i < Q7_ORIGINS(m); i++) at->origin[i] += k_bytes;
+    at->from += b_stride;
+}
+
+Q7_INLINE void fetch_row(const float *row, const int columns) {
+    Q7_UNROLL
+    for (int j = 0; j < columns; j += Q7_LINE_FLOATS) q7_prefetch_write(row + j);
+    q7_prefetch_write(row + columns - 1); /* where rows are not aligned */
+}
+
+Q7_INLINE void fetch_next(ahead *next, int64_t k) {
+    q7_prefetch(next->p);
+    q7_prefetch(next->p + next->gap);
+    next->p += k * next->stride;
+}
+
+/* Adds the products of all k of a tile that is short or has several panels at once. It fetches a row of c
+ * and of the residual after the other: all at once would keep every miss buffer for as long as memory
+ * takes. */
+Q7_INLINE void multiply_k(const q7_gemm_block *t, target out, cursor *at, ahead *next,
+                          int64_t row_bytes, q7_f32 *sum, const int m, const int vectors,
+                          const enum access access) {
+    const bool single = vectors <= VECTORS, each_k = single && access == STREAM;
+    const bool at_once = single && !each_k && next->stride > 0;
+    int64_t pause = q7_max(UNROLLED_K, t->k / (m + 1) / UNROLLED_K * UNROLLED_K);
+    if (at_once) pause = q7_min(pause, q7_max(1, BURST / next->stride / UNROLLED_K) * UNROLLED_K);
+    for (int64_t left = t->k, some; left > 0; left -= some) {
+        some = q7_min(left, pause);
+        fetch_row(out.c, vectors * Q7_W);
+        out.c += out.c_stride;
+        if (out.residual) {
+            fetch_row(out.residual, vectors * Q7_W);
+            out.residual += out.epilogue->residual_stride;
+        }
+        const int64_t wanted = at_once ? some * next->stride : 0;
+        for (int64_t j = 0; j < wanted; j += Q7_LINE_FLOATS) {
+            q7_prefetch(next->p + j);
+            q7_prefetch(next->p + next->gap + j);
+        }
+        next->p += wanted;
+        UNROLL_K
+        for (int64_t k = some; k > 0; k--) {
+            if (each_k) fetch_next(next, 1);
+            multiply_step(t, at, row_bytes, next->room_stride, sum, m, vectors, access);
+        }
+    }
+}
+
+/* The same for a tall tile, to which whatever is issued beside products costs some of them: it fetches
+ * once for two k, first rows of c, then those of the residual, and a loop for each is all there is
+ * (docs/decisions.md 150). */
+Q7_INLINE void multiply_pairs(const q7_gemm_block *t, target out, cursor *at, ahead *next,
+                              int64_t row_bytes, q7_f32 *sum, const int m, const int vectors,
+                              const enum access access) {
+    const float *row = out.c;
+    int64_t row_stride = out.c_stride;
+    for (int64_t left = t->k, some; left > 1; left -= some) {
+        some = (row_stride == 0 ? left : q7_min(left, 2 * m)) / 2 * 2;
+        for (int64_t k = some; k > 0; k -= 2) {
+            fetch_row(row, vectors * Q7_W);
+            row += row_stride;
             Q7_UNROLL
-            for (int j = 0; j < columns; j += Q7_LINE_FLOATS) q7_prefetch_write(line + j);
-            q7_prefetch_write(line + columns - 1); /* where rows are not aligned */
-            line += out.c_stride;
-            if (residual) {
-                Q7_UNROLL
-                for (int j = 0; j < columns; j += Q7_LINE_FLOATS) q7_prefetch(residual + j);
-                q7_prefetch(residual + columns - 1);
-                residual += residual_stride;
-            }
-            if (fetch_a) { /* the next line of each row, or the first of the next tile's */
-                const int64_t further =
-                    left > pause ? pause * 4 : m * row_bytes - (t->k - left) * 4;
-                Q7_UNROLL
-                for (int i = 0; i < m; i++)
-                    q7_prefetch_near(origin[i / 5] + i % 5 * row_bytes + further);
-            }
-            const int64_t wanted = at_once ? some * next.stride : 0;
-            for (int64_t j = 0; j < wanted; j += Q7_LINE_FLOATS) {
-                q7_prefetch(next.p + j);
-                q7_prefetch(next.p + next.gap + j);
-            }
-            next.p += wanted;
-            UNROLL_K
-            for (int64_t k = some; k > 0; k--) {
-                Q7_UNROLL
-                for (int j = 0; j < vectors; j++) {
-                    const float *p = from + j / VECTORS * t->b_panel_stride;
-                    v[j] = load_b(p, j % VECTORS * Q7_W, t->n - j * Q7_W, access);
-                }
-                if (is_half(access) && panels == 1) {
-                    Q7_UNROLL
-                    for (int j = 0; j < vectors; j++) q7_store(next.room + j * Q7_W, v[j]);
-                }
-                Q7_UNROLL
-                for (int i = 0; i < m; i++) {
-                    const q7_f32 x =
-                        q7_set1(*(const float *)(const void *)(origin[i / 5] + i % 5 * row_bytes));
-                    Q7_UNROLL
-                    for (int j = 0; j < vectors; j++)
-                        sum[i * vectors + j] = q7_fma(x, v[j], sum[i * vectors + j]);
-                }
-                Q7_UNROLL
-                for (int j = 0; j < panels && panels > 1; j++) {
-                    q7_prefetch(from + j * t->b_panel_stride + soon);
-                    if (SHORT_TILES && b_stride > Q7_LINE_FLOATS) /* each line of them */
-                        q7_prefetch(from + j * t->b_panel_stride + soon + Q7_LINE_FLOATS);
-                }
-                if (each_k) {
-                    q7_prefetch(next.p);
-                    q7_prefetch(next.p + next.gap);
-                    next.p += next.stride;
-                }
-                if (panels == 1 && access == STREAM) {
-                    q7_prefetch_near(from + NEAR);
-                    if (NR > Q7_LINE_FLOATS) q7_prefetch_near(from + NEAR + Q7_LINE_FLOATS);
-                }
-                next.room += next.room_stride;
-                Q7_UNROLL
-                for (int i = 0; i < Q7_ORIGINS(m); i++) origin[i] += k_bytes;
-                from += b_stride;
+            for (int i = 0; i < 2; i++) {
+                if (access == STREAM || i == 0) fetch_next(next, access == STREAM ? 1 : 2);
+                multiply_step(t, at, row_bytes, next->room_stride, sum, m, vectors, access);
             }
         }
+        row = out.residual ? out.residual : out.c;
+        row_stride = out.residual ? out.epilogue->residual_stride : 0;
+        out.residual = NULL;
+    }
+    if (t->k % 2) multiply_step(t, at, row_bytes, next->room_stride, sum, m, vectors, access);
+}
+
+/* out = or += a @ b for tiles of m rows, as many as t->m holds, and so many vectors of b, whole panels
+ * or a part of one. */
+Q7_INLINE void multiply(const q7_gemm_block *t, const float *b, target out, ahead next, const int m,
+                        const int vectors, const enum access access) {
+    q7_f32 sum[MR * VECTORS]; /* [m][vectors] */
+    const int64_t row_bytes = opaque(t->a_row_stride * 4);
+    const char *a = (const char *)t->a;
+    for (int64_t rows = t->m; rows > 0; rows -= m) {
+        cursor at = {.from = b, .room = next.room};
+        Q7_UNROLL
+        for (int i = 0; i < Q7_ORIGINS(m); i++) at.origin[i] = a + 5 * i * row_bytes;
+        Q7_UNROLL
+        for (int i = 0; i < m * vectors; i++) sum[i] = q7_set1(0.0f);
+        if (SHORT_TILES || vectors > VECTORS)
+            multiply_k(t, out, &at, &next, row_bytes, sum, m, vectors, access);
+        else
+            multiply_pairs(t, out, &at, &next, row_bytes, sum, m, vectors, access);
+        next.room = at.room;
         put(out, sum, m, vectors);
         a += m * row_bytes;
         out.p += m * out.stride;
         out.c += m * out.c_stride;
-        if (out.residual) out.residual += m * residual_stride;
+        if (out.residual) out.residual += m * out.epilogue->residual_stride;
     }
 }
 
@@ -375,21 +421,12 @@ static void multiply_rows(const q7_gemm_block *x, int64_t tiles, ahead next) {
     }
 }
 
-/* Where b is from k0 on in a panel. Of those past the last of `panels`: what is multiplied then, which is
- * the first of the next block of k, or behind all blocks the panels behind b, which most drivers want
- * next. */
-static const float *place_in_b(const q7_gemm_block *x, int64_t panels, int64_t panel, int64_t k0) {
-    for (; panel >= panels && k0 < x->k; panel -= panels) k0 += x->k_block;
-    if (k0 >= x->k) panel += panels, k0 = 0;
-    return x->b + panel * x->b_panel_stride + k0 * x->b_stride;
-}
-
 /* A single tile of rows reads b once and in the order of memory: all k of the panels that are
- * multiplied at once, then the next. Else a panel stays in L1 for all tiles, and a in L2 for all
- * panels; meanwhile each tile fetches its part of half of two panels that come next: two streams
- * keep more of the memory busy, 16 rows of weights from there 14 % faster. A tall tile that has one panel
- * at once fetches the halves of the next (docs/decisions.md 146). A panel of half floats is widened by the
- * first tile, which leaves it to others as floats. */
+ * multiplied at once, then the next. So do several whose a stays in L2 as a whole. Else a panel of a
+ * block of k stays in L1 for all tiles, and a of that block in L2 for all panels. Meanwhile the halves of
+ * what is multiplied next are fetched, or behind the last panel those of what lies behind b, which most
+ * drivers want next: two streams keep more of the memory busy than one (docs/decisions.md 146). A panel of
+ * half floats is widened by the first tile, which leaves it to others as floats. */
 void Q7_KERNEL(gemm_f32)(const q7_gemm_block *x) {
     _Alignas(64) float room[Q7_GEMM_K_BLOCK * NR];
     const int64_t all_tiles = q7_ceil_div(x->m, q7_tallest(x->m, 4 * x->a_row_stride));
@@ -398,9 +435,9 @@ void Q7_KERNEL(gemm_f32)(const q7_gemm_block *x) {
     const bool long_stream = !SHORT_TILES && at_once == 1 && panels > SHARED;
     const bool few = all_tiles == 1 && x->b_packed && !long_stream;
     const int64_t width = few ? at_once * NR : NR;
-    bool second = false; /* of two panels in turn */
+    const bool in_order = all_tiles == 1 || (x->b_packed && x->m * x->k <= RESIDENT);
     for (int64_t g = 0, end; g < x->n; g = end) {
-        end = all_tiles == 1 ? q7_min(g + width, x->n) : x->n;
+        end = in_order ? q7_min(g + width, x->n) : x->n;
         for (int64_t k0 = 0, k1; k0 == 0 || k0 < x->k; k0 = k1) {
             k1 = k0 + x->k_block;
             for (int64_t column = g; column < end; column += width) {
@@ -428,14 +465,13 @@ void Q7_KERNEL(gemm_f32)(const q7_gemm_block *x) {
                     next.gap = unit * x->b_stride / 2;
                     next.stride = q7_ceil_div(x->b_stride, 2);
                 } else if (x->b_packed) {
-                    /* Half of the two panels after a pair; of the last, if it is alone, all of one. */
-                    const int64_t panel = column / NR + 2 - second, half = part.k * x->b_stride / 2;
-                    const bool alone = !second && k1 >= x->k && column + NR >= end;
-                    const float *from = place_in_b(x, panels, panel, k0);
-                    next.p = from + second * half;
-                    next.gap = alone ? half : place_in_b(x, panels, panel + 1, k0) - from;
+                    const bool turns = in_order || column + width >= x->n;
+                    const bool same = turns && k1 < x->k; /* panels, and the next block of k */
+                    const int64_t panel = same ? g / NR : column / NR + 1;
+                    const int64_t k = same ? k1 : turns ? 0 : k0;
+                    next.p = x->b + panel * x->b_panel_stride + k * x->b_stride;
+                    next.gap = part.k * x->b_stride / 2;
                     next.stride = q7_ceil_div(x->b_stride, 2 * tiles);
-                    second = !second;
                 }
                 if (q7_is_half(x->b_dtype) && tiles > 1) {
                     q7_gemm_epilogue of_first;

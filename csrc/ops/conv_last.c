@@ -233,7 +233,8 @@ void q7_op_conv_last(const q7_conv_last_args *x, const q7_call *call) {
         if (!job.in_place) tasks = q7_min(tasks, q7_max(all / COPIED, call->threads));
     }
     const int64_t blocks = job.row_blocks * x->groups;
-    const int64_t least = q7_ceil_div(job.panels, Q7_GEMM_PANELS) * blocks;
+    /* Windows are copied again for each chunk of panels. */
+    const int64_t least = job.in_place ? q7_ceil_div(job.panels, Q7_GEMM_PANELS) * blocks : blocks;
     job.chunks = q7_chunks_of(call, job.panels, blocks, q7_max(least, tasks));
     q7_parallel(call, blocks * job.chunks, conv_task, &job);
 }
