@@ -43,6 +43,7 @@ from q7x2_ep.ops.window import (
 from q7x2_ep.ops.winograd import (
     is_winograd,
     parts_of,
+    reads_too_much,
     tiled_axes,
     tiles_of_block,
     transformed,
@@ -243,7 +244,7 @@ def conv_step(
         b.step("conv", kernel="gemm", tiles=False, M=w.shape[0], groups=groups, **fields)
     elif is_direct(node, spec):
         direct_step(node, b, fields, residual)
-    elif is_winograd(node, spec):
+    elif is_winograd(node, spec) and not reads_too_much(b.kernel("winograd"), spec):
         winograd_step(node, b, fields, residual)
     else:
         filters, channels, taps = w.shape[0], w.shape[1], product(w.shape[2:])

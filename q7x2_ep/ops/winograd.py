@@ -18,6 +18,8 @@ MIN_MATRIX = {1: 32 * 32, 2: 64 * 64}  # one times the other, by stride
 MIN_OF_PLANES = {1: 5, 2: 24}  # channels of several planes, which conv_direct does not have
 MIN_OF_LINES = {"h": 64, "w": 64, "d": 16}  # channels and filters: nor lines of planes
 MIN_PIXELS = 36
+FEW_BY_TWO = 64  # pixels, with stride 2, for kernels whose tiles have more rows than
+SHORT_ROWS = 8
 WINOGRAD_SHARE = 0.9  # of the products of windows, what they cost beside theirs included
 SMALL_DILATION = 8  # for images of unknown size
 WINOGRAD_GAP = 16  # Q7_WINOGRAD_GAP
@@ -61,10 +63,23 @@ def is_winograd(node: Node, spec: dict[str, Dim]) -> bool:
         wide = fits and least >= MIN_WINOGRAD and each * channels >= MIN_MATRIX[stride]
         if fits and spec["kd"] != 1:
             wide = channels >= MIN_OF_PLANES[stride]
+    few = has_pixels(spec, MIN_PIXELS - 1)  # bound by reading the weights
+    return fits and wide and not few and saves_products(spec, axes)
+
+
+def has_pixels(spec: Mapping[str, Any], most: int) -> bool:
+    """Whether y is known to have no more pixels, in one image where their number is unknown."""
     images = spec["N"] if isinstance(spec["N"], int) else 1
     pixels = images * spec["OD"] * spec["OH"] * spec["OW"]
-    few = isinstance(pixels, int) and pixels < MIN_PIXELS  # bound by reading the weights
-    return fits and wide and not few and saves_products(spec, axes)
+    return isinstance(pixels, int) and pixels <= most
+
+
+def reads_too_much(kernel: Any, spec: Mapping[str, Any]) -> bool:
+    """Whether the weights of `kernel`, 25/9 of those of windows with stride 2, are read for so few
+    pixels that summing the windows takes less.
+    """
+    strided = spec["stride_h"] == 2 or spec["stride_w"] == 2
+    return strided and kernel.mr > SHORT_ROWS and has_pixels(spec, FEW_BY_TWO)
 
 
 def saves_products(spec: Mapping[str, Any], axes: str) -> bool:
