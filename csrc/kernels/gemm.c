@@ -138,9 +138,11 @@ Q7_INLINE q7_f32 load_b(const float *row, int64_t at, int64_t left, const enum a
     return left > 0 ? q7_load_tail(row + at, left) : q7_set1(0.0f);
 }
 
-/* Where a tile is in its k: origins of its rows, as in tile.h, a row of b, and where that is left. */
+/* Where a tile is in its k: origins of its rows, as in tile.h, which are k_bytes from one k to the next, a
+ * row of b, and where that is left. */
 typedef struct cursor {
     const char *origin[Q7_ORIGINS(TALL)];
+    int64_t k_bytes;
     const float *from;
     float *room;
 } cursor;
@@ -150,7 +152,6 @@ Q7_INLINE void multiply_step(const q7_gemm_block *t, cursor *at, int64_t row_byt
                              int64_t room_stride, q7_f32 *sum, const int m, const int vectors,
                              const enum access access) {
     const int panels = (vectors + VECTORS - 1) / VECTORS;
-    const int64_t k_bytes = access < STRIDED ? 4 : opaque(t->a_k_stride * 4);
     const int64_t b_stride = is_half(access) ? NR / 2 : access < STRIDED ? NR : t->b_stride;
     const int64_t soon = is_half(access) && m > 1 ? HALVES_AHEAD : PANELS_AHEAD;
     const float *from = at->from;
@@ -184,7 +185,7 @@ Q7_INLINE void multiply_step(const q7_gemm_block *t, cursor *at, int64_t row_byt
         if (NR > Q7_LINE_FLOATS) q7_prefetch_near(from + NEAR + Q7_LINE_FLOATS);
     }
     Q7_UNROLL
-    for (int i = 0; i < Q7_ORIGINS(m); i++) at->origin[i] += k_bytes;
+    for (int i = 0; i < Q7_ORIGINS(m); i++) at->origin[i] += at->k_bytes;
     at->from += b_stride;
 }
 
@@ -264,9 +265,10 @@ Q7_INLINE void multiply(const q7_gemm_block *t, const float *b, target out, ahea
                         const int vectors, const enum access access) {
     q7_f32 sum[MR * VECTORS]; /* [m][vectors] */
     const int64_t row_bytes = opaque(t->a_row_stride * 4);
+    const int64_t k_bytes = access < STRIDED ? 4 : opaque(t->a_k_stride * 4);
     const char *a = (const char *)t->a;
     for (int64_t rows = t->m; rows > 0; rows -= m) {
-        cursor at = {.from = b, .room = next.room};
+        cursor at = {.k_bytes = k_bytes, .from = b, .room = next.room};
         Q7_UNROLL
         for (int i = 0; i < Q7_ORIGINS(m); i++) at.origin[i] = a + 5 * i * row_bytes;
         Q7_UNROLL
