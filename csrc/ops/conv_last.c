@@ -14,7 +14,7 @@
  * windows: threads * min(pixels, Q7_GEMM_ROWS) * min(K, Q7_CONV_K_BLOCK) * 4 bytes. */
 #include "panels.h"
 
-enum { COPIED = 8 }; /* panels that copied windows are worth, if all threads get some */
+enum { COPIED = 32 }; /* panels that copied windows are worth, if all threads get some */
 
 typedef struct conv_job {
     q7_conv_last_args x;
