@@ -14,7 +14,10 @@
  * windows: threads * min(pixels, Q7_GEMM_ROWS) * min(K, Q7_CONV_K_BLOCK) * 4 bytes. */
 #include "panels.h"
 
-enum { COPIED = 32 }; /* panels that copied windows are worth, if all threads get some */
+enum {
+    COPIED = 32, /* panels that copied windows are worth, if all threads get some */
+    OWN = 96,    /* pixels of a thread that are worth more than weights that nobody else reads */
+};
 
 typedef struct conv_job {
     q7_conv_last_args x;
@@ -226,7 +229,8 @@ void q7_op_conv_last(const q7_conv_last_args *x, const q7_call *call) {
     int64_t tasks = q7_tasks_of(call, job.pixels * job.filters * job.k * x->groups);
     if (tasks > 1) {
         /* Few panels are no even share for each; many pixels are where their writers left them. */
-        if (job.pixels > job.filters || job.panels * x->groups < tasks)
+        if (job.pixels > job.filters || job.pixels >= OWN * call->threads ||
+            job.panels * x->groups < tasks)
             job.row_blocks =
                 q7_min(q7_ceil_div(job.row_blocks, call->threads) * call->threads, job.row_tiles);
         const int64_t all = job.panels * job.row_blocks * x->groups;

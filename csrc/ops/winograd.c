@@ -52,8 +52,8 @@ void q7_op_winograd(const q7_winograd_args *x, const q7_call *call) {
     const int64_t even = q7_ceil_div(job.blocks, call->threads) * call->threads;
     if (job.blocks * x->groups % call->threads && even * call->mr <= job.tiles)
         job.blocks = even; /* as much for each thread */
-    const int64_t blocks = x->groups * job.blocks,
-                  tasks = call->threads > 1 ? 2 * call->threads : 1;
-    job.chunks = q7_chunks_of(call, job.panels, blocks, tasks);
+    const int64_t blocks = x->groups * job.blocks;
+    /* Each chunk of panels transforms its tiles again. */
+    job.chunks = q7_chunks_of(call, job.panels, blocks, call->threads);
     q7_parallel(call, blocks * job.chunks, winograd_task, &job);
 }
