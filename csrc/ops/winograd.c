@@ -7,6 +7,8 @@
 
 #include "panels.h"
 
+enum { FEW_THREADS = 4 }; /* have one task each */
+
 typedef struct winograd_job {
     const q7_winograd_args *x;
     const q7_call *call;
@@ -53,7 +55,8 @@ void q7_op_winograd(const q7_winograd_args *x, const q7_call *call) {
     if (job.blocks * x->groups % call->threads && even * call->mr <= job.tiles)
         job.blocks = even; /* as much for each thread */
     const int64_t blocks = x->groups * job.blocks;
-    /* Each chunk of panels transforms its tiles again. */
-    job.chunks = q7_chunks_of(call, job.panels, blocks, call->threads);
+    /* Each chunk of panels transforms its tiles again, but of many threads one is often held up. */
+    const int64_t tasks = call->threads > FEW_THREADS ? 2 * call->threads : call->threads;
+    job.chunks = q7_chunks_of(call, job.panels, blocks, tasks);
     q7_parallel(call, blocks * job.chunks, winograd_task, &job);
 }
