@@ -46,11 +46,11 @@ enum { AHEAD = 2048, NEAR = 256, PANELS_AHEAD = SHORT_TILES ? 128 : 256 };
  * block of k; if there are more panels than SHARED, as nobody fetches the first one of a task. */
 enum { WHOLE_PANEL = 512, SHARED = 8 };
 
-/* Floats of a that stay in L2, 512 KB, while panels go by. */
-enum { RESIDENT = 1 << 17 };
-
 /* The same for two panels of half floats: BERT-base of 4 rows 6.0 ms, 7.2 with 256. */
 enum { HALVES_AHEAD = 768 };
+
+/* Floats of a that stay in L2, 512 KB, while panels go by. */
+enum { RESIDENT = 1 << 17 };
 
 /* How many packed panels are multiplied at once where there are few rows: independent sums to hide
  * the latency of fma, and streams of b to keep the memory busy, as far as registers reach. */
