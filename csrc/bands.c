@@ -47,38 +47,19 @@ _Static_assert(sizeof(q7_depthwise_args) <= WORDS * 8 && sizeof(q7_conv_direct_a
 
 /* ---- what is linked ---- */
 
-/* The row that patches a word of the args of a step, or NULL. */
-static const pointer_row *row_of(const q7_plan *p, int64_t step, int64_t word) {
-    const int64_t at = p->steps[step].args + 8 * word;
-    for (int64_t i = 0; i < p->n_pointer_patches; i++)
-        if (p->pointers[i].at == at) return &p->pointers[i];
-    return NULL;
-}
-
-/* How many operands of a step are in a buffer. */
-static int64_t uses(const q7_plan *p, int64_t step, int64_t buffer) {
-    const int64_t first = p->steps[step].args;
-    const int64_t end = step + 1 < p->n_steps ? p->steps[step + 1].args : p->image_bytes;
-    int64_t count = 0;
-    for (int64_t i = 0; i < p->n_pointer_patches; i++) {
-        const pointer_row *r = &p->pointers[i];
-        count += r->at >= first && r->at < end && r->space == Q7_SPACE_ARENA && r->index == buffer;
-    }
-    return count;
-}
-
 void q7_bands_link(const q7_plan *p, int64_t *links) {
     for (int64_t i = 0; i < p->n_steps; i++) {
         links[i] = -1;
         if (i + 1 == p->n_steps) break;
         const layout *from = &layouts[p->steps[i].op], *to = &layouts[p->steps[i + 1].op];
         if (!from->words || !to->words) continue;
-        const pointer_row *y = row_of(p, i, from->y), *x = row_of(p, i + 1, to->x);
+        const pointer_row *y = q7_pointer_of(p, i, from->y), *x = q7_pointer_of(p, i + 1, to->x);
         if (!x || !y || y->space != Q7_SPACE_ARENA || x->space != Q7_SPACE_ARENA) continue;
         if (x->index != y->index || x->offset != y->offset) continue;
         const buffer_row *buffer = &p->buffers[y->index];
         if (buffer->first != i || buffer->last != i + 1) continue;
-        if (uses(p, i, y->index) == 1 && uses(p, i + 1, y->index) == 1) links[i] = y->index;
+        if (q7_uses_of(p, i, y->index) == 1 && q7_uses_of(p, i + 1, y->index) == 1)
+            links[i] = y->index;
     }
 }
 

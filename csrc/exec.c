@@ -11,6 +11,7 @@
 
 #include "arena.h"
 #include "bands.h"
+#include "over.h"
 #include "plan.h"
 
 struct q7_context {
@@ -24,6 +25,7 @@ struct q7_context {
     q7_band_step *bands;    /* one per step */
     q7_band_thread *band_threads;
     int64_t *order; /* scratch of placement */
+    int64_t *over;  /* see over.h */
     unsigned char *arena;
     int64_t arena_bytes, reserved_bytes, allocations;
     int64_t *step_ns;
@@ -59,9 +61,10 @@ q7_status q7_context_create(const q7_plan *plan, int64_t threads, q7_context **c
         c->bands = calloc((size_t)plan->n_steps + 1, sizeof *c->bands);
         c->band_threads = calloc((size_t)threads, sizeof *c->band_threads);
         c->order = calloc((size_t)plan->n_buffers * 2 + 2, sizeof *c->order);
+        c->over = calloc((size_t)plan->n_buffers + 1, sizeof *c->over);
     }
     if (!c || !c->values || !c->image || !c->calls || !c->intervals || !c->bands ||
-        !c->band_threads || !c->order) {
+        !c->band_threads || !c->order || !c->over) {
         q7_context_destroy(c);
         return q7_fail(error, Q7_NO_MEMORY, -1, "no memory for a context");
     }
@@ -85,6 +88,7 @@ void q7_context_destroy(q7_context *context) {
     free(context->bands);
     free(context->band_threads);
     free(context->order);
+    free(context->over);
     free(context->arena);
     free(context);
 }
@@ -193,6 +197,7 @@ static q7_status place_buffers(q7_context *c, q7_error *error) {
     *rooms = (q7_interval){0, p->n_steps, -1, 0};
     q7_bands_find(p, c->image, c->threads, c->bands);
     const int64_t images = q7_bands_adjust(p, c->bands, c->intervals, rooms);
+    q7_over_find(p, c->values, c->image, c->bands, c->intervals, c->over);
     int64_t room_bytes = images;
     if (c->threads > 1) {
         room_bytes += place_rooms(c, 0);
@@ -204,6 +209,8 @@ static q7_status place_buffers(q7_context *c, q7_error *error) {
     const int64_t needed = q7_arena_place(c->intervals, p->n_buffers + 1, c->order);
     if (needed < 0) return q7_fail(error, Q7_BAD_ARG, -1, "the arena overflows for these shapes");
     if (c->threads > 1) (void)place_rooms(c, rooms->offset + images);
+    for (int64_t i = 0; i < p->n_buffers; i++)
+        if (c->over[i] >= 0) c->intervals[i].offset = c->intervals[c->over[i]].offset;
     for (int64_t i = 0; i < p->n_steps; i++) c->calls[i].room_bytes = room_bytes;
     if (!reserve(c, needed))
         return q7_fail(error, Q7_NO_MEMORY, -1, "no memory for an arena of %lld bytes",
@@ -354,5 +361,6 @@ int64_t q7_stat(const q7_context *context, int32_t what, int64_t index) {
     if (index < 0 || index >= c->plan->n_buffers) return -1;
     if (what == Q7_STAT_BUFFER_OFFSET) return c->intervals[index].offset;
     const bool shared = c->plan->rooms[index] && c->threads > 1; /* with other steps */
+    if (c->bound && c->over[index] >= 0) index = c->over[index];
     return c->intervals[shared ? c->plan->n_buffers : index].bytes;
 }

@@ -108,6 +108,24 @@ static const char *check_steps(const q7_plan *p) {
     return NULL;
 }
 
+const pointer_row *q7_pointer_of(const q7_plan *p, int64_t step, int64_t word) {
+    const int64_t at = p->steps[step].args + 8 * word;
+    for (int64_t i = 0; i < p->n_pointer_patches; i++)
+        if (p->pointers[i].at == at) return &p->pointers[i];
+    return NULL;
+}
+
+int64_t q7_uses_of(const q7_plan *p, int64_t step, int64_t buffer) {
+    const int64_t first = p->steps[step].args;
+    const int64_t end = step + 1 < p->n_steps ? p->steps[step + 1].args : p->image_bytes;
+    int64_t count = 0;
+    for (int64_t i = 0; i < p->n_pointer_patches; i++) {
+        const pointer_row *r = &p->pointers[i];
+        count += r->at >= first && r->at < end && r->space == Q7_SPACE_ARENA && r->index == buffer;
+    }
+    return count;
+}
+
 static void find_rooms(q7_plan *p) {
     for (int64_t i = 0; i < p->n_pointer_patches; i++) {
         const pointer_row *r = &p->pointers[i];

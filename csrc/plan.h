@@ -42,6 +42,12 @@ struct q7_plan {
 /* Writes an error, if one is wanted; its code. */
 q7_status q7_fail(q7_error *error, q7_status code, int64_t index, const char *format, ...);
 
+/* The row that patches a word of the args of a step, or NULL. */
+const pointer_row *q7_pointer_of(const q7_plan *plan, int64_t step, int64_t word);
+
+/* How many operands of a step are in a buffer. */
+int64_t q7_uses_of(const q7_plan *plan, int64_t step, int64_t buffer);
+
 /* Calls the driver of an op. */
 void q7_drive(int64_t op, const void *args, const q7_call *call);
 #endif
