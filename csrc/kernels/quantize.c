@@ -94,15 +94,24 @@ void Q7_KERNEL(quantize_f32)(q7_quantize_line *t) {
         divides ? quantize(t, true, false) : quantize(t, false, false);
 }
 
-/* Loops that compilers vectorise. */
-void Q7_KERNEL(dequantize_u8)(const q7_dequantize_line *t) {
+/* In a loop that compilers vectorise. x and y are of different sizes, and never in one place. */
+Q7_INLINE void dequantize(const q7_dequantize_line *t, const uint8_t *restrict x, int64_t n,
+                          float *restrict y) {
     const int32_t zero = t->zero;
     const float scale = t->scale;
-    float *y = t->y;
-    if (t->is_signed) {
-        const int8_t *x = (const int8_t *)t->x;
-        for (int64_t i = 0; i < t->n; i++) y[i] = (float)(x[i] - zero) * scale;
-    } else {
-        for (int64_t i = 0; i < t->n; i++) y[i] = (float)(t->x[i] - zero) * scale;
+    if (t->is_signed)
+        for (int64_t i = 0; i < n; i++) y[i] = (float)((int8_t)x[i] - zero) * scale;
+    else
+        for (int64_t i = 0; i < n; i++) y[i] = (float)(x[i] - zero) * scale;
+}
+
+void Q7_KERNEL(dequantize_u8)(const q7_dequantize_line *t) {
+    int64_t i = 0;
+    for (; i + BLOCK <= t->n; i += BLOCK) {
+        Q7_UNROLL
+        for (int v = 0; v < BLOCK && Q7_VECTORS_ARE_LINES; v += Q7_W)
+            q7_prefetch_write(t->y + i + v + Q7_AHEAD);
+        dequantize(t, t->x + i, BLOCK, t->y + i);
     }
+    dequantize(t, t->x + i, t->n - i, t->y + i);
 }
