@@ -40,8 +40,8 @@ static inline int64_t q7_conv_k_block(int64_t k, bool single_tap) {
 /* How many tiles of rows a task has at most: fewer where tiles are short, whose CPUs have less L2
  * (docs/decisions.md 130). */
 static inline int64_t q7_tiles_of_task(const q7_call *call) {
-    enum { SHORT = 8, FEW_ROWS = 72 };
-    return (call->mr > SHORT ? Q7_GEMM_ROWS : FEW_ROWS) / call->mr;
+    enum { FEW_ROWS = 72 };
+    return (call->mr > Q7_SHORT_TILE ? Q7_GEMM_ROWS : FEW_ROWS) / call->mr;
 }
 
 /* How many tasks so many multiply-adds are worth. */

@@ -235,6 +235,7 @@ def conv_step(
     if few and not unknown and groups == 1:  # planes of an image are a copy, which takes longer
         few = not (is_image(b, x) and (is_direct(node, spec) or is_winograd(node, spec)))
     several = not unknown and groups > 1 and each < MIN_FILTERS
+    tall = b.kernel("winograd").mr > b.constants["SHORT_TILE"]
     if (w.shape[1] == 1 and (w.shape[0] == groups or several)) or is_narrow(node, b):
         depthwise_step(node, b, fields, residual)
     elif few:
@@ -244,7 +245,7 @@ def conv_step(
         b.step("conv", kernel="gemm", tiles=False, M=w.shape[0], groups=groups, **fields)
     elif is_direct(node, spec):
         direct_step(node, b, fields, residual)
-    elif is_winograd(node, spec) and not reads_too_much(b.kernel("winograd"), spec):
+    elif is_winograd(node, spec) and not reads_too_much(tall, spec):
         winograd_step(node, b, fields, residual)
     else:
         filters, channels, taps = w.shape[0], w.shape[1], product(w.shape[2:])

@@ -18,7 +18,6 @@ MIN_MATRIX = {1: 32 * 32, 2: 64 * 64}  # one times the other, by stride
 MIN_OF_PLANES = {1: 5, 2: 24}  # channels of several planes, which conv_direct does not have
 MIN_OF_LINES = {"h": 64, "w": 64, "d": 16}  # channels and filters: nor lines of planes
 MIN_PIXELS = 36
-SHORT_ROWS = 8  # of a tile, at most, as for q7_tiles_of_task of csrc/ops/panels.h
 FEW_BY_TWO = 64  # pixels, with stride 2, for tiles of more rows
 WINOGRAD_SHARE = 0.9  # of the products of windows, what they cost beside theirs included
 SMALL_DILATION = 8  # for images of unknown size
@@ -74,11 +73,10 @@ def has_pixels(spec: Mapping[str, Any], most: int) -> bool:
     return isinstance(pixels, int) and pixels <= most
 
 
-def reads_too_much(kernel: Any, spec: Mapping[str, Any]) -> bool:
-    """Whether the weights of `kernel`, 25/9 of those of windows with stride 2, are read for so few
-    pixels that summing the windows takes less.
+def reads_too_much(tall: bool, spec: Mapping[str, Any]) -> bool:
+    """Whether its weights, 25/9 of those of windows with stride 2, are read for so few pixels that
+    summing the windows takes less. tall: whether tiles have more rows than SHORT_TILE.
     """
-    tall = kernel.mr > SHORT_ROWS
     return tall and spec["stride_h"] == 2 and has_pixels(spec, FEW_BY_TWO)
 
 
