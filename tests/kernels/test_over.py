@@ -37,9 +37,9 @@ CASES = {
 }
 
 
-def model_of(case: Case, again: str = "") -> bytes:
-    """Two convolutions a and c of x, y = act(c + a), or act(c) + a, and its mean z; with `again`
-    the mean of another image, too, which keeps that in memory.
+def model_of(case: Case, keeps: bool = False) -> bytes:
+    """Two convolutions a and c of x, y = act(c + a), or act(c) + a, and its mean z. keeps: the mean
+    of a as well, for which that stays in memory.
     """
     rng = np.random.default_rng(3)
     taps = case.channels * case.kernel**2
@@ -57,10 +57,10 @@ def model_of(case: Case, again: str = "") -> bytes:
         helper.make_node("Conv", ["x", "w"], ["c"], pads=pads),
         *([add, act] if case.acts_last else [act, add]),
         helper.make_node("GlobalAveragePool", ["y"], ["z"]),
-        *([helper.make_node("GlobalAveragePool", [again], ["more"])] if again else []),
+        *([helper.make_node("GlobalAveragePool", ["a"], ["more"])] if keeps else []),
     ]
-    image = [*shape[1:2], *case.size]
-    return bytes_of(nodes, image, {"wide": wide, "w": w}, ["z", *(["more"] if again else [])])
+    image = [case.channels, *case.size]
+    return bytes_of(nodes, image, {"wide": wide, "w": w}, ["z", *(["more"] if keeps else [])])
 
 
 def bytes_of(nodes: list, image: list, weights: dict[str, np.ndarray], outputs: list[str]) -> bytes:
@@ -94,7 +94,7 @@ def test_bits_and_memory_with_any_threads(name):
     for images in (1, 3):
         feed = {"x": x[:images]}
         for threads in (1, 3):
-            kept = session_of(model_of(case, again="a"), threads)
+            kept = session_of(model_of(case, keeps=True), threads)
             over = session_of(model_of(case), threads)
             for _ in range(2):  # what the first run left is the second one's as well
                 assert case.op in [step.op for step in over._session.program.steps]
