@@ -55,6 +55,10 @@ enum {
 #undef ACT
     Q7_act_COUNT
 };
+/* Whether an activation is at most a clamp, which kernels do while sums are in registers. */
+static inline bool q7_clamps(int64_t act) {
+    return act == Q7_act_none || act == Q7_act_relu || act == Q7_act_clip;
+}
 enum {
 #define UNARY(x) Q7_unary_##x,
 #include "ops.def"

@@ -210,7 +210,7 @@ static q7_status place_buffers(q7_context *c, q7_error *error) {
     if (needed < 0) return q7_fail(error, Q7_BAD_ARG, -1, "the arena overflows for these shapes");
     if (c->threads > 1) (void)place_rooms(c, rooms->offset + images);
     for (int64_t i = 0; i < p->n_buffers; i++)
-        if (c->over[i] >= 0) c->intervals[i].offset = c->intervals[c->over[i]].offset;
+        c->intervals[i].offset = c->intervals[c->over[i]].offset;
     for (int64_t i = 0; i < p->n_steps; i++) c->calls[i].room_bytes = room_bytes;
     if (!reserve(c, needed))
         return q7_fail(error, Q7_NO_MEMORY, -1, "no memory for an arena of %lld bytes",
@@ -361,6 +361,5 @@ int64_t q7_stat(const q7_context *context, int32_t what, int64_t index) {
     if (index < 0 || index >= c->plan->n_buffers) return -1;
     if (what == Q7_STAT_BUFFER_OFFSET) return c->intervals[index].offset;
     const bool shared = c->plan->rooms[index] && c->threads > 1; /* with other steps */
-    if (c->bound && c->over[index] >= 0) index = c->over[index];
-    return c->intervals[shared ? c->plan->n_buffers : index].bytes;
+    return c->intervals[shared ? c->plan->n_buffers : c->over[index]].bytes;
 }

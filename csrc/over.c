@@ -3,16 +3,12 @@
 
 #include "ops/panels.h"
 
-static bool is_clamp(int64_t act) {
-    return act == Q7_act_none || act == Q7_act_relu || act == Q7_act_clip;
-}
-
 /* Whether an op writes each element of y once, when it has read that of the residual: sums of several
  * blocks of k wait in y for one another, and activations that registers cannot do follow stores. */
 static bool conv_direct_ends_in_registers(const void *args) {
     const q7_conv_direct_args *x = args;
     const int64_t taps = x->kh * x->kw, k = taps * x->C / x->groups / x->together;
-    return is_clamp(x->act) && q7_conv_k_block(k, taps == 1) >= k;
+    return q7_clamps(x->act) && q7_conv_k_block(k, taps == 1) >= k;
 }
 
 static bool conv_last_has_one_block(const void *args) {
@@ -52,7 +48,7 @@ static int64_t buffer_of(const q7_plan *p, const int64_t *values, int64_t step, 
 
 void q7_over_find(const q7_plan *p, const int64_t *values, const unsigned char *image,
                   const q7_band_step *bands, q7_interval *intervals, int64_t *over) {
-    for (int64_t i = 0; i < p->n_buffers; i++) over[i] = -1;
+    for (int64_t i = 0; i < p->n_buffers; i++) over[i] = i;
     for (int64_t i = 0; i < p->n_steps; i++) {
         const layout *at = &layouts[p->steps[i].op];
         const int64_t *args = (const int64_t *)(const void *)(image + p->steps[i].args);
@@ -61,11 +57,10 @@ void q7_over_find(const q7_plan *p, const int64_t *values, const unsigned char *
         const int64_t residual = buffer_of(p, values, i, at->residual);
         if (y < 0 || residual < 0 || args[at->y_stride] != args[at->residual_stride]) continue;
         if (q7_uses_of(p, i, y) != 1 || q7_uses_of(p, i, residual) != 1) continue;
-        const int64_t place = over[residual] < 0 ? residual : over[residual];
-        q7_interval *from = &intervals[place], *to = &intervals[y];
+        q7_interval *from = &intervals[over[residual]], *to = &intervals[y];
         if (to->first != i || from->last != i || from->bytes != to->bytes) continue;
         from->last = to->last;
         to->bytes = 0;
-        over[y] = place;
+        over[y] = over[residual];
     }
 }

@@ -10,9 +10,9 @@
 #include "bands.h"
 #include "plan.h"
 
-/* For each buffer that is written over another the buffer that both are in, which becomes alive for
- * both, while its own has no bytes; -1 for others. values: those of symbols and expressions; args in image
- * have them, but need no pointers. */
+/* over: of each buffer the one in whose memory it is: its own, or where it is written over another, the
+ * other's, which becomes alive for both, while its own has no bytes. values: those of symbols and
+ * expressions; args in image have them, but need no pointers. */
 void q7_over_find(const q7_plan *plan, const int64_t *values, const unsigned char *image,
                   const q7_band_step *bands, q7_interval *intervals, int64_t *over);
 #endif

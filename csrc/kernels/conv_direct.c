@@ -53,11 +53,6 @@ static void finish(const q7_conv_line *t, place at, int64_t m) {
     }
 }
 
-/* What clamps are, for activations that the tile in registers has. */
-Q7_INLINE bool clamps(const q7_conv_line *t) {
-    return t->act == Q7_act_none || t->act == Q7_act_relu || t->act == Q7_act_clip;
-}
-
 /* Of vector j of filters, the lanes that exist. */
 Q7_INLINE int64_t lanes_of(const q7_conv_line *t, int j, const int whole) {
     return j < whole ? Q7_W : q7_max(0, t->n - j * Q7_W);
@@ -71,7 +66,7 @@ Q7_INLINE void put(const q7_conv_line *t, place to, q7_f32 *sum, const q7_f32 *b
     Q7_EACH_VECTOR(residual, step, \
                    *x = q7_add(*x, q7_load_part(row + j * Q7_W, lanes_of(t, j, whole))))
     Q7_EACH_VECTOR(to.y, 0, *x = q7_add(*x, bias[j]));
-    const bool now = clamps(t); /* else finish() does the rest */
+    const bool now = q7_clamps(t->act); /* else finish() does the rest */
     const float *residual = now && t->residual ? to.residual : NULL;
     const int64_t step = t->residual_stride;
     if (residual && t->residual_first) ADD_RESIDUAL;
@@ -214,7 +209,7 @@ Q7_INLINE void multiply(const q7_conv_line *t, place *at, int64_t tiles, const i
         at->y += m * t->y_stride;
         if (t->residual) at->residual += m * t->residual_stride;
         if (waiting >= UNFINISHED || tiles == 1) {
-            if (!clamps(t)) finish(t, unfinished, waiting);
+            if (!q7_clamps(t->act)) finish(t, unfinished, waiting);
             unfinished = *at, waiting = 0;
         }
     }

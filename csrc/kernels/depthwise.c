@@ -30,8 +30,7 @@ typedef struct place {
 
 /* Whether `put` does all that is wanted of a sum; else finish() does the rest. */
 Q7_INLINE bool clamps(const q7_depthwise_args *x) {
-    return !x->residual && !x->scale &&
-           (x->act == Q7_act_none || x->act == Q7_act_relu || x->act == Q7_act_clip);
+    return !x->residual && !x->scale && q7_clamps(x->act);
 }
 
 Q7_INLINE void put(const place *at, int64_t ow, int64_t c, q7_f32 sum, int64_t lanes) {

@@ -17,6 +17,7 @@ from typing import Any, Callable, Optional, Union
 
 import numpy as np
 
+import q7x2_ep
 from q7x2_ep import dtypes
 from q7x2_ep.backend.cpu.library import Context, Library, Plan, load
 from q7x2_ep.plan.encode import ABI, ALIGN, MAGIC, OPERATIONS, SPACES
@@ -210,3 +211,10 @@ def rounded_to(dtype: int, x: np.ndarray) -> np.ndarray:
     if dtype == dtypes.FLOAT16:
         return x.astype(np.float16).astype(np.float32)
     return (x.astype(np.float32).view(np.uint32) & 0xFFFF0000).view(np.float32)
+
+
+def session_of(model: bytes, threads: int) -> q7x2_ep.InferenceSession:
+    """Of a whole model, where what is tested takes several steps."""
+    options = q7x2_ep.SessionOptions()
+    options.intra_op_num_threads = threads
+    return q7x2_ep.InferenceSession(model, options)

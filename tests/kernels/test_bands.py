@@ -12,7 +12,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-import q7x2_ep
+from tests.kernels.harness import session_of
 
 
 class Layer(NamedTuple):
@@ -106,12 +106,6 @@ def model_of(case: Case) -> bytes:
 def bytes_of(graph: onnx.GraphProto) -> bytes:
     opsets = [helper.make_opsetid("", 17)]
     return helper.make_model(graph, ir_version=10, opset_imports=opsets).SerializeToString()
-
-
-def session_of(model: bytes, threads: int) -> q7x2_ep.InferenceSession:
-    options = q7x2_ep.SessionOptions()
-    options.intra_op_num_threads = threads
-    return q7x2_ep.InferenceSession(model, options)
 
 
 @pytest.mark.parametrize("odd", [1, np.inf])  # an infinity reaches its own windows alone

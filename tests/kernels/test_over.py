@@ -11,6 +11,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import q7x2_ep
+from tests.kernels.harness import session_of
 
 
 class Case(NamedTuple):
@@ -74,12 +75,6 @@ def bytes_of(nodes: list, image: list, weights: dict[str, np.ndarray], outputs: 
     )
     opsets = [helper.make_opsetid("", 20)]
     return helper.make_model(graph, ir_version=10, opset_imports=opsets).SerializeToString()
-
-
-def session_of(model: bytes, threads: int) -> q7x2_ep.InferenceSession:
-    options = q7x2_ep.SessionOptions()
-    options.intra_op_num_threads = threads
-    return q7x2_ep.InferenceSession(model, options)
 
 
 def arena_of(session: q7x2_ep.InferenceSession) -> int:
