@@ -12,9 +12,10 @@
 enum { PIXELS = 4, FEW = 2, MANY = 4 }; /* pixels at once; vectors of channels of them, of one */
 enum { ROW = 8, MOST_TAPS = 11 };       /* pixels at once where a load serves several of them */
 #if defined(Q7_ISA_avx512) || defined(Q7_ISA_neon)
-enum { LONG = 16, LESS = 14 }; /* the same, of some lines, where registers hold so many sums */
+enum { LONG = 16, LESS = 14 }; /* the same, of some lines, where registers hold so many sums, */
+enum { HOLDS = true };         /* or the weights of 3x3 and what they meet in a line */
 #else
-enum { LONG = ROW, LESS = ROW };
+enum { LONG = ROW, LESS = ROW, HOLDS = false };
 #endif
 enum { LINES = 16, SOON = 2 }; /* that go through it for a vector of channels; of those, ahead */
 
@@ -148,22 +149,47 @@ typedef struct strip {
 
 Q7_INLINE q7_f32 load_at(const char *p) { return q7_load((const float *)(const void *)p); }
 
+/* Of some pixels in a strip, where their windows' first line begins at every fifth column. */
+Q7_INLINE void find_origins(const strip s, const char *line, int64_t ow, const int stride,
+                            const int columns, const char **origin) {
+    Q7_UNROLL
+    for (int i = 0; i <= (columns - 1) / 5; i++) origin[i] = line + (ow * stride + 5 * i) * s.step;
+}
+
+/* Column j of a line, of which x has those from `first` on. `edge`: whether windows stick out, which they
+ * do by less than their taps; zeros are outside. */
+Q7_INLINE q7_f32 column_of(const strip s, const char *const *origin, int64_t first, const int j,
+                           const int columns, const int taps, const bool edge) {
+    static const float zeros[Q7_W];
+    const char *column = origin[j / 5] + j % 5 * s.step;
+    if (edge && j < taps - 1 && j < first) column = (const char *)zeros;
+    if (edge && j > columns - taps && j >= first + s.W) column = (const char *)zeros;
+    return q7_keep(load_at(column)); /* not three times */
+}
+
+/* What becomes of sums. */
+Q7_INLINE void put_row(const strip s, int64_t ow, const q7_f32 *sum, const int pixels) {
+    const q7_f32 bias = s.last[0], low = s.last[1], high = s.last[2];
+    char *y = s.y + ow * s.y_stride;
+    Q7_UNROLL
+    for (int p = 0; p < pixels; p++, y += s.y_stride) {
+        const q7_f32 v = q7_add(sum[p], bias); /* last: sums that begin with it have its errors */
+        q7_store((float *)(void *)y, q7_vmin(high, q7_vmax(low, v)));
+    }
+}
+
 /* Some pixels of a strip by kernels of `taps` columns, a constant as is `stride`: what is loaded of x
- * is used for every pixel that it is under. `edge` and `grouped`, others: whether windows stick out,
- * which they do by less than their taps, zeros are outside; and whether groups have several channels. */
+ * is used for every pixel that it is under. `grouped`, another: whether groups have several channels. */
 Q7_INLINE void row(const strip s, int64_t ow, const int pixels, const int taps, const int stride,
                    const bool edge, const bool grouped) {
-    static const float zeros[Q7_W];
     const int columns = (pixels - 1) * stride + taps;
-    const int64_t first = s.pad - ow * stride, end = first + s.W; /* of the columns that are in x */
+    const int64_t first = s.pad - ow * stride;
     q7_f32 sum[LONG];
     Q7_UNROLL
     for (int p = 0; p < pixels; p++) sum[p] = q7_set1(0.0f);
     for (int64_t l = 0; l < s.planes; l++) {
-        const char *origin[8], *w_line = s.w + l * s.w_plane; /* every fifth column */
-        Q7_UNROLL
-        for (int i = 0; i <= (columns - 1) / 5; i++)
-            origin[i] = s.corner + l * s.plane + (ow * stride + 5 * i) * s.step;
+        const char *origin[8], *w_line = s.w + l * s.w_plane;
+        find_origins(s, s.corner + l * s.plane, ow, stride, columns, origin);
         for (int64_t i = s.lines; i > 0; i--, w_line += taps * s.w_step) {
             for (int64_t channel = 0; channel < (grouped ? s.width : 1); channel++) {
                 const char *weight = w_line + channel * s.w_channel;
@@ -173,10 +199,7 @@ Q7_INLINE void row(const strip s, int64_t ow, const int pixels, const int taps, 
                 for (int j = 0; j < taps; j++, weight += s.w_step) w[j] = q7_keep(load_at(weight));
                 Q7_UNROLL
                 for (int j = 0; j < columns; j++) {
-                    const char *column = origin[j / 5] + j % 5 * s.step;
-                    if (edge && j < taps - 1 && j < first) column = (const char *)zeros;
-                    if (edge && j > columns - taps && j >= end) column = (const char *)zeros;
-                    q7_f32 v = q7_keep(load_at(column)); /* not three times */
+                    q7_f32 v = column_of(s, origin, first, j, columns, taps, edge);
                     if (grouped) v = q7_permute(v, which);
                     Q7_UNROLL
                     for (int p = 0; p < pixels; p++)
@@ -188,13 +211,38 @@ Q7_INLINE void row(const strip s, int64_t ow, const int pixels, const int taps, 
             for (int k = 0; k <= (columns - 1) / 5; k++) origin[k] += s.down;
         }
     }
-    const q7_f32 bias = s.last[0], low = s.last[1], high = s.last[2];
-    char *y = s.y + ow * s.y_stride;
+    put_row(s, ow, sum, pixels);
+}
+
+/* The same of 3x3 windows of stride 1 that are in x from top to bottom, whose weights the caller holds. */
+Q7_INLINE void square(const strip s, const q7_f32 *w, int64_t ow, const int pixels,
+                      const bool edge) {
+    const int columns = pixels + 2;
+    q7_f32 sum[ROW], v[ROW + 2];
     Q7_UNROLL
-    for (int p = 0; p < pixels; p++, y += s.y_stride) {
-        const q7_f32 v = q7_add(sum[p], bias); /* last: sums that begin with it have its errors */
-        q7_store((float *)(void *)y, q7_vmin(high, q7_vmax(low, v)));
+    for (int i = 0; i < 3; i++) {
+        const char *origin[2];
+        find_origins(s, s.corner + i * s.down, ow, 1, columns, origin);
+        Q7_UNROLL
+        for (int j = 0; j < columns; j++)
+            v[j] = column_of(s, origin, s.pad - ow, j, columns, 3, edge);
+        Q7_UNROLL
+        for (int j = 0; j < 3; j++) {
+            Q7_UNROLL
+            for (int p = 0; p < pixels; p++)
+                sum[p] = i + j > 0 ? q7_fma(w[3 * i + j], v[p + j], sum[p]) : q7_mul(w[0], v[p]);
+        }
     }
+    put_row(s, ow, sum, pixels);
+}
+
+/* Of so many pixels, by weights that are held, or by others. */
+Q7_INLINE void some(const strip s, const q7_f32 *held, int64_t ow, const int pixels, const int taps,
+                    const int stride, const bool edge, const bool grouped) {
+    if (held)
+        square(s, held, ow, pixels, edge);
+    else
+        row(s, ow, pixels, taps, stride, edge, grouped);
 }
 
 /* A vector of channels of a line whose length is some parts of LESS or LONG pixels, but for one that is
@@ -218,8 +266,8 @@ Q7_INLINE bool long_rows(const strip s, int64_t ow, int64_t end, const int taps,
 }
 
 /* Any, in even parts of up to ROW pixels. */
-Q7_INLINE void rows(const strip s, int64_t ow, int64_t end, const int taps, const int stride,
-                    const bool grouped) {
+Q7_INLINE void rows(const strip s, const q7_f32 *held, int64_t ow, int64_t end, const int taps,
+                    const int stride, const bool grouped) {
     const int64_t whole =
         (s.W + s.pad - taps) / stride; /* the last pixel that is, in part outside */
     if (long_rows(s, ow, end, taps, stride, grouped)) return;
@@ -227,15 +275,15 @@ Q7_INLINE void rows(const strip s, int64_t ow, int64_t end, const int taps, cons
         n = end - ow == left * ROW ? ROW : (end - ow) / left;
         const bool inside = n == ROW && ow * stride >= s.pad && ow + n - 1 <= whole;
         switch (inside ? 0 : n) {
-            case 0: row(s, ow, ROW, taps, stride, false, grouped); break;
-            case 1: row(s, ow, 1, taps, stride, true, grouped); break;
-            case 2: row(s, ow, 2, taps, stride, true, grouped); break;
-            case 3: row(s, ow, 3, taps, stride, true, grouped); break;
-            case 4: row(s, ow, 4, taps, stride, true, grouped); break;
-            case 5: row(s, ow, 5, taps, stride, true, grouped); break;
-            case 6: row(s, ow, 6, taps, stride, true, grouped); break;
-            case 7: row(s, ow, 7, taps, stride, true, grouped); break;
-            default: row(s, ow, ROW, taps, stride, true, grouped); break;
+            case 0: some(s, held, ow, ROW, taps, stride, false, grouped); break;
+            case 1: some(s, held, ow, 1, taps, stride, true, grouped); break;
+            case 2: some(s, held, ow, 2, taps, stride, true, grouped); break;
+            case 3: some(s, held, ow, 3, taps, stride, true, grouped); break;
+            case 4: some(s, held, ow, 4, taps, stride, true, grouped); break;
+            case 5: some(s, held, ow, 5, taps, stride, true, grouped); break;
+            case 6: some(s, held, ow, 6, taps, stride, true, grouped); break;
+            case 7: some(s, held, ow, 7, taps, stride, true, grouped); break;
+            default: some(s, held, ow, ROW, taps, stride, true, grouped); break;
         }
         if (s.unfinished) finish(s.unfinished, ow, n, s.c, Q7_W);
     }
@@ -271,7 +319,14 @@ Q7_INLINE void lines(const place *at, int64_t n, const q7_depthwise_part *part, 
         s.lines = at->lines.end - at->lines.first;
         s.y = (char *)(at->y + c);
         s.unfinished = done ? NULL : at;
-        rows(s, part->ow, part->ow_end, taps, stride, grouped);
+        if (HOLDS && taps == 3 && stride == 1 && !grouped && s.planes == 1 && s.lines == 3) {
+            q7_f32 held[9];
+            Q7_UNROLL
+            for (int i = 0; i < 9; i++) held[i] = q7_keep(load_at(s.w + i * s.w_step));
+            rows(s, held, part->ow, part->ow_end, 3, 1, false);
+            continue;
+        }
+        rows(s, NULL, part->ow, part->ow_end, taps, stride, grouped);
     }
 }
 
