@@ -6,9 +6,9 @@
  * so that both go on with tasks that lie side by side. Workers join a region if they are awake in
  * time; the caller works too, closes the region when no task is left, and waits only for workers
  * that are inside it, so that a worker whose core is busy elsewhere delays nobody before it has
- * taken a task, and afterwards gets the caller's core: the caller sleeps after a while of spinning,
- * as idle workers do. Where a worker keeps the caller waiting for longer than the region would have
- * taken without it, regions run inline for a while.
+ * taken a task, and afterwards gets the caller's core (cores.h): the caller sleeps, then or after a
+ * while of spinning, as idle workers do. Where a worker keeps the caller waiting for longer than the
+ * region would have taken without it, regions run inline for a while.
  *
  * A run takes a crew with its first region and keeps it to its end; workers are dealt out to the
  * crews of all runs under way like cards, and work for no other, so that n runs at once have an nth
@@ -19,6 +19,7 @@
 #include <signal.h>
 #include <time.h>
 
+#include "cores.h"
 #include "runtime.h"
 
 /* Idle workers, and callers that wait, spin for so long before they sleep, and look at the clock after so
@@ -26,6 +27,8 @@
  * the interpreter in L2, and to be woken takes a worker 45 us more. After 10 us for callers, MiniLM of
  * 16 tokens took 10 % more with two threads. */
 enum { MAX_WORKERS = 255, SPIN_NS = 100000, PAUSES = 64 };
+
+enum { LOOK_NS = 15000 }; /* from one look at a worker that keeps its caller waiting to the next */
 
 /* A region that took longer than its caller alone would have needed, and STOLEN_NS of waiting, had
  * a worker whose core is busy elsewhere. Regions run inline then for BACK_OFF / threads times the
@@ -72,6 +75,8 @@ static struct {
     pthread_mutex_t sleep;
     pthread_cond_t wake;
     atomic_int sleepers;
+    q7_worker all[MAX_WORKERS];
+    int caller; /* the core of who woke workers last, or -1 */
     atomic_int_least64_t workers;
     atomic_int_least64_t cores;                 /* 0: not told */
     atomic_int_least64_t inline_until_ns;       /* no regions before */
@@ -117,6 +122,10 @@ static inline int64_t threads_of(uint64_t state) { return (int64_t)(state % STRI
 static inline int64_t stride_of(uint64_t state) { return (int64_t)(state % FIRST / STRIDE); }
 static inline int64_t first_of(uint64_t state) { return (int64_t)(state % REGION / FIRST); }
 static inline int64_t bits(uint64_t mask) { return __builtin_popcountll(mask); }
+
+static int64_t worker_of(uint64_t state, int64_t thread) {
+    return first_of(state) + (thread - 1) * stride_of(state);
+}
 
 /* Which thread of the region this worker is, or 0. */
 static int64_t thread_of(uint64_t state, int64_t worker) {
@@ -180,25 +189,31 @@ static crew *wanted(int64_t worker, uint64_t seen, uint64_t *state) {
     return *state != seen && thread_of(*state, worker) ? c : NULL;
 }
 
-static crew *await_region(int64_t worker, uint64_t seen, uint64_t *state) {
+/* `patient`: spins before it sleeps. */
+static crew *await_region(int64_t worker, uint64_t seen, bool patient, uint64_t *state) {
     crew *c;
     int64_t end_ns = 0;
-    for (int64_t i = 0; i == 0 || spins(i - 1, &end_ns); i++)
+    for (int64_t i = 0; i == 0 || (patient && spins(i - 1, &end_ns)); i++)
         if ((c = wanted(worker, seen, state))) return c;
     pthread_mutex_lock(&pool.sleep);
     atomic_fetch_add(&pool.sleepers, 1);
+    q7_before_sleep(&pool.all[worker], pool.caller);
     while (!(c = wanted(worker, seen, state))) pthread_cond_wait(&pool.wake, &pool.sleep);
+    q7_after_sleep(&pool.all[worker]);
     atomic_fetch_sub(&pool.sleepers, 1);
     pthread_mutex_unlock(&pool.sleep);
     return c;
 }
 
-static void leave_region(crew *c, int64_t worker) {
+/* Returns whether the core is the caller's, which wants it. */
+static bool leave_region(crew *c, int64_t worker) {
     atomic_store(&pool.inside[worker].state, 0);
-    if (!atomic_load(&c->caller_sleeps)) return;
+    if (!atomic_load(&c->caller_sleeps)) return false;
     pthread_mutex_lock(&pool.sleep);
+    const bool fetched = q7_let_go(&pool.all[worker]);
     pthread_cond_signal(&c->done);
     pthread_mutex_unlock(&pool.sleep);
+    return fetched;
 }
 
 /* Joining is a store, then a look at the state; closing a store to the state, then a look at who is
@@ -206,12 +221,12 @@ static void leave_region(crew *c, int64_t worker) {
 static void *work_forever(void *number) {
     const int64_t worker = (int64_t)(intptr_t)number;
     uint64_t state = 0;
-    for (;;) {
-        crew *c = await_region(worker, state, &state);
+    for (bool fetched = false;;) {
+        crew *c = await_region(worker, state, !fetched, &state);
         atomic_store(&pool.inside[worker].state, state);
         if (atomic_load(&c->state) == state)
             (void)work(c, thread_of(state, worker), threads_of(state));
-        leave_region(c, worker);
+        fetched = leave_region(c, worker);
     }
     return NULL;
 }
@@ -222,6 +237,7 @@ static void reset(void) {
     atomic_store(&pool.workers, 0);
     atomic_store(&pool.sleepers, 0);
     atomic_store(&pool.taken, 0);
+    pool.caller = -1;
     for (int i = 0; i < MAX_WORKERS; i++) atomic_store(&pool.inside[i].state, 0);
     for (int i = 0; i < CREWS; i++) {
         atomic_store(&pool.crews[i].state, CLOSED);
@@ -248,6 +264,7 @@ static void grow(int64_t workers) {
         pthread_t thread;
         if (pthread_create(&thread, NULL, work_forever, (void *)(intptr_t)i)) break;
         pthread_detach(thread);
+        pool.all[i] = (q7_worker){.thread = thread, .without = -1};
         atomic_store(&pool.workers, i + 1);
     }
     pthread_mutex_unlock(&pool.sleep);
@@ -301,6 +318,8 @@ static void open_region(crew *c, uint64_t state, int64_t tasks, q7_task fn, void
     atomic_store(&c->state, state);
     if (atomic_load(&pool.sleepers) == 0) return;
     pthread_mutex_lock(&pool.sleep);
+    pool.caller = q7_core();
+    for (int64_t i = 1; i < threads; i++) q7_keep_off(&pool.all[worker_of(state, i)], pool.caller);
     pthread_cond_broadcast(&pool.wake);
     pthread_mutex_unlock(&pool.sleep);
 }
@@ -308,24 +327,53 @@ static void open_region(crew *c, uint64_t state, int64_t tasks, q7_task fn, void
 /* The first thread from `from` on that is inside, or the number of threads. */
 static int64_t busy(uint64_t state, int64_t from) {
     for (; from < threads_of(state); from++) {
-        const int64_t worker = first_of(state) + (from - 1) * stride_of(state);
-        if (atomic_load(&pool.inside[worker].state) == state) break;
+        if (atomic_load(&pool.inside[worker_of(state, from)].state) == state) break;
     }
     return from;
 }
 
+/* What a caller that waits has seen: when, of which worker, and for how long that had run by then. */
+typedef struct {
+    int64_t at_ns, worker, ran_ns;
+} look;
+
+/* Whether it has hardly run since the last look. The first is not at once: most waits are shorter than it. */
+static bool is_held_up(look *last, int64_t worker) {
+    const int64_t now = q7_now_ns(), since = now - last->at_ns;
+    if (last->at_ns == 0) last->at_ns = now;
+    if (last->at_ns == now || since < LOOK_NS) return false;
+    const int64_t ran = q7_ran_ns(&pool.all[worker]);
+    const bool held_up = ran >= 0 && last->worker == worker && ran - last->ran_ns < since / 4;
+    *last = (look){now, worker, ran};
+    return held_up;
+}
+
+/* Spins until no thread of a region is busy, or one is held up, or for some time. Returns the first that is
+ * busy. */
+static int64_t watch(uint64_t state, bool *held_up) {
+    int64_t thread = busy(state, 1), end_ns = 0;
+    look last = {.worker = -1};
+    *held_up = false;
+    for (int64_t i = 0; thread < threads_of(state) && !*held_up && spins(i, &end_ns); i++) {
+        thread = busy(state, thread);
+        if (i % PAUSES == PAUSES - 1 && thread < threads_of(state))
+            *held_up = is_held_up(&last, worker_of(state, thread));
+    }
+    return thread;
+}
+
 static void close_region(crew *c, uint64_t state) {
-    const int64_t threads = threads_of(state);
+    bool held_up;
     atomic_store(&c->state, state | CLOSED);
-    int64_t thread = busy(state, 1);
-    int64_t end_ns = 0;
-    for (int64_t i = 0; thread < threads && spins(i, &end_ns); i++) thread = busy(state, thread);
-    if (thread == threads) return;
-    pthread_mutex_lock(&pool.sleep);
-    atomic_store(&c->caller_sleeps, 1);
-    while ((thread = busy(state, thread)) < threads) pthread_cond_wait(&c->done, &pool.sleep);
-    atomic_store(&c->caller_sleeps, 0);
-    pthread_mutex_unlock(&pool.sleep);
+    for (int64_t thread; (thread = watch(state, &held_up)) < threads_of(state);) {
+        pthread_mutex_lock(&pool.sleep);
+        atomic_store(&c->caller_sleeps, 1);
+        /* Whoever is busy now takes the lock when he leaves. */
+        if (held_up && busy(state, thread) == thread) q7_fetch(&pool.all[worker_of(state, thread)]);
+        while (busy(state, thread) == thread) pthread_cond_wait(&c->done, &pool.sleep);
+        atomic_store(&c->caller_sleeps, 0);
+        pthread_mutex_unlock(&pool.sleep);
+    }
 }
 
 static void run_inline(int64_t tasks, q7_task fn, void *arg) {

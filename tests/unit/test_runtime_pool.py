@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -176,3 +179,77 @@ def use_more_threads_than_the_pool_has() -> None:
 
 def test_more_threads_than_the_pool_has():
     run_alone("use_more_threads_than_the_pool_has", __name__)
+
+
+more_cores = pytest.mark.skipif(
+    not hasattr(os, "sched_getaffinity") or len(os.sched_getaffinity(0)) < 2,
+    reason="affinities of threads, and two cores, are what it is about",
+)
+
+
+def idle_workers() -> dict[int, set[int]]:
+    """The cores of each thread but this one, once all have gone to sleep."""
+    time.sleep(0.1)
+    others = {int(task) for task in os.listdir("/proc/self/task")} - {os.getpid()}
+    return {task: os.sched_getaffinity(task) for task in others}
+
+
+def run_and_sleep() -> None:
+    """The body of test_where_workers_are_woken."""
+    x = np.random.default_rng(1).standard_normal((400, COLUMNS), np.float32)
+    cores = os.sched_getaffinity(0)
+    before = set(idle_workers())
+    with Plan(load(), several_regions().encode(), []) as plan, Context(plan, 3) as context:
+        for _ in range(3):
+            run(context, x)
+            found = idle_workers()
+        workers = set(found) - before
+        assert len(workers) == 2
+        assert all(found[w] < cores and len(cores - found[w]) == 1 for w in workers)
+
+        given = {min(cores)}  # by others, while they sleep, and while they are awake
+        for worker in workers:
+            os.sched_setaffinity(worker, given)
+        for _ in range(3):
+            run(context, x)
+            found = idle_workers()
+            assert [found[w] for w in workers] == [given] * 2
+        for worker in workers:
+            os.sched_setaffinity(worker, cores)
+        for core in sorted(cores)[:4]:  # a caller that has one core, and whose workers have all
+            os.sched_setaffinity(0, {core})
+            for _ in range(2):
+                run(context, x)
+                found = idle_workers()
+            assert [found[w] for w in workers] == [cores - {core}] * 2
+
+
+@more_cores
+def test_where_workers_are_woken():
+    run_alone("run_and_sleep", __name__)
+
+
+def run_beside_others() -> None:
+    """The body of test_beside_others: workers are held up in the middle of their tasks."""
+    x = np.random.default_rng(1).standard_normal((1500, COLUMNS), np.float32)
+    cores = os.sched_getaffinity(0)
+    before = set(idle_workers())
+    with Plan(load(), several_regions().encode(), []) as plan, Context(plan, 1) as alone:
+        expected = run(alone, x)
+        busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in cores]
+        try:
+            with Context(plan, 3) as context:
+                end = time.monotonic() + 3
+                while time.monotonic() < end:
+                    assert run(context, x) == expected
+        finally:
+            for program in busy:
+                program.kill()
+        found = idle_workers()
+        assert all(len(cores - found[w]) <= 1 for w in set(found) - before)
+
+
+@more_cores
+def test_beside_others():
+    """Those that were fetched have their cores again."""
+    run_alone("run_beside_others", __name__)

@@ -1,0 +1,88 @@
+/* cores.c: see cores.h. */
+#define _GNU_SOURCE /* affinities under -std=c11 */
+#include "cores.h"
+
+#include <time.h>
+
+#if defined(__linux__)
+int q7_core(void) { return sched_getcpu(); }
+
+int64_t q7_ran_ns(const q7_worker *who) {
+    struct timespec t;
+    clockid_t clock;
+    if (pthread_getcpuclockid(who->thread, &clock) || clock_gettime(clock, &t)) return -1;
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+static bool get(const q7_worker *w, cpu_set_t *cores) {
+    return !pthread_getaffinity_np(w->thread, sizeof *cores, cores);
+}
+
+static bool set(const q7_worker *w, const cpu_set_t *cores) {
+    return !pthread_setaffinity_np(w->thread, sizeof *cores, cores);
+}
+
+void q7_before_sleep(q7_worker *me, int caller) {
+    me->without = -1;
+    me->sleeps = get(me, &me->cores);
+    q7_keep_off(me, caller);
+}
+
+void q7_keep_off(q7_worker *who, int caller) {
+    cpu_set_t others = who->cores;
+    if (!who->sleeps || caller < 0 || caller == who->without) return;
+    CPU_CLR(caller, &others);
+    if (CPU_COUNT(&others) > 0 && set(who, &others)) who->without = caller;
+}
+
+/* What others have changed since stays as it is. */
+void q7_after_sleep(q7_worker *me) {
+    cpu_set_t now;
+    me->sleeps = false;
+    if (me->without < 0 || !get(me, &now)) return;
+    CPU_SET(me->without, &now);
+    if (CPU_EQUAL(&now, &me->cores)) (void)set(me, &now);
+}
+
+void q7_fetch(q7_worker *who) {
+    const int core = q7_core();
+    cpu_set_t here;
+    CPU_ZERO(&here);
+    if (core < 0 || !get(who, &who->cores) || !CPU_ISSET(core, &who->cores)) return;
+    CPU_SET(core, &here);
+    who->fetched = set(who, &here);
+}
+
+bool q7_let_go(q7_worker *me) {
+    const bool fetched = me->fetched;
+    me->fetched = false;
+    if (fetched) (void)set(me, &me->cores);
+    return fetched;
+}
+#else
+int q7_core(void) { return -1; }
+
+int64_t q7_ran_ns(const q7_worker *who) {
+    (void)who;
+    return -1;
+}
+
+void q7_before_sleep(q7_worker *me, int caller) {
+    (void)me;
+    (void)caller;
+}
+
+void q7_keep_off(q7_worker *who, int caller) {
+    (void)who;
+    (void)caller;
+}
+
+void q7_after_sleep(q7_worker *me) { (void)me; }
+
+void q7_fetch(q7_worker *who) { (void)who; }
+
+bool q7_let_go(q7_worker *me) {
+    (void)me;
+    return false;
+}
+#endif
