@@ -22,26 +22,34 @@ static bool set(const q7_worker *w, const cpu_set_t *cores) {
     return !pthread_setaffinity_np(w->thread, sizeof *cores, cores);
 }
 
+/* Whether a core is left out of what a worker has; if not, or if others have made something else of it
+ * meanwhile, that is what it has. */
+static bool is_kept_off(q7_worker *w) {
+    cpu_set_t now, whole;
+    if (!get(w, &now)) return false;
+    whole = now;
+    if (w->without >= 0) CPU_SET(w->without, &whole);
+    if (w->without >= 0 && CPU_EQUAL(&whole, &w->cores)) return true;
+    w->cores = now;
+    w->without = -1;
+    return false;
+}
+
 void q7_before_sleep(q7_worker *me, int caller) {
     me->without = -1;
-    me->sleeps = get(me, &me->cores);
     q7_keep_off(me, caller);
 }
 
 void q7_keep_off(q7_worker *who, int caller) {
+    if (caller < 0 || caller == who->without) return;
+    (void)is_kept_off(who);
     cpu_set_t others = who->cores;
-    if (!who->sleeps || caller < 0 || caller == who->without) return;
     CPU_CLR(caller, &others);
     if (CPU_COUNT(&others) > 0 && set(who, &others)) who->without = caller;
 }
 
-/* What others have changed since stays as it is. */
 void q7_after_sleep(q7_worker *me) {
-    cpu_set_t now;
-    me->sleeps = false;
-    if (me->without < 0 || !get(me, &now)) return;
-    CPU_SET(me->without, &now);
-    if (CPU_EQUAL(&now, &me->cores)) (void)set(me, &now);
+    if (me->without >= 0 && is_kept_off(me)) (void)set(me, &me->cores);
 }
 
 void q7_fetch(q7_worker *who) {

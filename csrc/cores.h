@@ -1,5 +1,4 @@
-/* cores.h: which cores a worker of the pool may run on. Linux alone is told; elsewhere nothing is done. All
- * of it by whoever holds the pool's lock, but q7_core and q7_ran_ns. */
+/* cores.h: which cores a worker of the pool may run on. Linux alone is told; elsewhere nothing is done. */
 #ifndef Q7_CORES_H
 #define Q7_CORES_H
 #include <pthread.h>
@@ -12,8 +11,8 @@ typedef struct q7_worker {
 #if defined(__linux__)
     cpu_set_t cores; /* that it had before it slept or was fetched */
 #endif
-    bool sleeps, fetched;
-    int without; /* a core of them where it is not to be woken, or -1 */
+    bool sleeps, fetched; /* under the pool's lock, under which others change the rest as well */
+    int without;          /* a core of them where it is not to be woken, or -1 */
 } q7_worker;
 
 int q7_core(void);                       /* this thread's, or -1 */

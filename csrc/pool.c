@@ -28,7 +28,7 @@
  * 16 tokens took 10 % more with two threads. */
 enum { MAX_WORKERS = 255, SPIN_NS = 100000, PAUSES = 64 };
 
-enum { LOOK_NS = 15000 }; /* from one look at a worker that keeps its caller waiting to the next */
+enum { EARLY_NS = 20000 }; /* before a caller that waits looks whether the worker runs */
 
 /* A region that took longer than its caller alone would have needed, and STOLEN_NS of waiting, had
  * a worker whose core is busy elsewhere. Regions run inline then for BACK_OFF / threads times the
@@ -76,7 +76,7 @@ static struct {
     pthread_cond_t wake;
     atomic_int sleepers;
     q7_worker all[MAX_WORKERS];
-    int caller; /* the core of who woke workers last, or -1 */
+    atomic_int caller; /* the core of who woke workers last, or -1 */
     atomic_int_least64_t workers;
     atomic_int_least64_t cores;                 /* 0: not told */
     atomic_int_least64_t inline_until_ns;       /* no regions before */
@@ -195,13 +195,16 @@ static crew *await_region(int64_t worker, uint64_t seen, bool patient, uint64_t 
     int64_t end_ns = 0;
     for (int64_t i = 0; i == 0 || (patient && spins(i - 1, &end_ns)); i++)
         if ((c = wanted(worker, seen, state))) return c;
+    q7_worker *me = &pool.all[worker];
+    q7_before_sleep(me, atomic_load(&pool.caller));
     pthread_mutex_lock(&pool.sleep);
     atomic_fetch_add(&pool.sleepers, 1);
-    q7_before_sleep(&pool.all[worker], pool.caller);
+    me->sleeps = true;
     while (!(c = wanted(worker, seen, state))) pthread_cond_wait(&pool.wake, &pool.sleep);
-    q7_after_sleep(&pool.all[worker]);
+    me->sleeps = false;
     atomic_fetch_sub(&pool.sleepers, 1);
     pthread_mutex_unlock(&pool.sleep);
+    q7_after_sleep(me);
     return c;
 }
 
@@ -221,6 +224,7 @@ static bool leave_region(crew *c, int64_t worker) {
 static void *work_forever(void *number) {
     const int64_t worker = (int64_t)(intptr_t)number;
     uint64_t state = 0;
+    pool.all[worker].thread = pthread_self();
     for (bool fetched = false;;) {
         crew *c = await_region(worker, state, !fetched, &state);
         atomic_store(&pool.inside[worker].state, state);
@@ -237,8 +241,11 @@ static void reset(void) {
     atomic_store(&pool.workers, 0);
     atomic_store(&pool.sleepers, 0);
     atomic_store(&pool.taken, 0);
-    pool.caller = -1;
-    for (int i = 0; i < MAX_WORKERS; i++) atomic_store(&pool.inside[i].state, 0);
+    atomic_store(&pool.caller, -1);
+    for (int i = 0; i < MAX_WORKERS; i++) {
+        atomic_store(&pool.inside[i].state, 0);
+        pool.all[i] = (q7_worker){.without = -1};
+    }
     for (int i = 0; i < CREWS; i++) {
         atomic_store(&pool.crews[i].state, CLOSED);
         atomic_store(&pool.crews[i].caller_sleeps, 0);
@@ -264,7 +271,6 @@ static void grow(int64_t workers) {
         pthread_t thread;
         if (pthread_create(&thread, NULL, work_forever, (void *)(intptr_t)i)) break;
         pthread_detach(thread);
-        pool.all[i] = (q7_worker){.thread = thread, .without = -1};
         atomic_store(&pool.workers, i + 1);
     }
     pthread_mutex_unlock(&pool.sleep);
@@ -318,59 +324,45 @@ static void open_region(crew *c, uint64_t state, int64_t tasks, q7_task fn, void
     atomic_store(&c->state, state);
     if (atomic_load(&pool.sleepers) == 0) return;
     pthread_mutex_lock(&pool.sleep);
-    pool.caller = q7_core();
-    for (int64_t i = 1; i < threads; i++) q7_keep_off(&pool.all[worker_of(state, i)], pool.caller);
+    const int core = q7_core();
+    atomic_store(&pool.caller, core);
+    for (int64_t i = 1; i < threads; i++) {
+        q7_worker *who = &pool.all[worker_of(state, i)];
+        if (who->sleeps) q7_keep_off(who, core);
+    }
     pthread_cond_broadcast(&pool.wake);
     pthread_mutex_unlock(&pool.sleep);
 }
 
-/* The first thread from `from` on that is inside, or the number of threads. */
-static int64_t busy(uint64_t state, int64_t from) {
-    for (; from < threads_of(state); from++) {
-        if (atomic_load(&pool.inside[worker_of(state, from)].state) == state) break;
-    }
-    return from;
+/* Whether a thread is inside a region. */
+static bool is_busy(uint64_t state, int64_t thread) {
+    return atomic_load(&pool.inside[worker_of(state, thread)].state) == state;
 }
 
-/* What a caller that waits has seen: when, of which worker, and for how long that had run by then. */
-typedef struct {
-    int64_t at_ns, worker, ran_ns;
-} look;
-
-/* Whether it has hardly run since the last look. The first is not at once: most waits are shorter than it. */
-static bool is_held_up(look *last, int64_t worker) {
-    const int64_t now = q7_now_ns(), since = now - last->at_ns;
-    if (last->at_ns == 0) last->at_ns = now;
-    if (last->at_ns == now || since < LOOK_NS) return false;
-    const int64_t ran = q7_ran_ns(&pool.all[worker]);
-    const bool held_up = ran >= 0 && last->worker == worker && ran - last->ran_ns < since / 4;
-    *last = (look){now, worker, ran};
-    return held_up;
-}
-
-/* Spins until no thread of a region is busy, or one is held up, or for some time. Returns the first that is
- * busy. */
-static int64_t watch(uint64_t state, bool *held_up) {
-    int64_t thread = busy(state, 1), end_ns = 0;
-    look last = {.worker = -1};
-    *held_up = false;
-    for (int64_t i = 0; thread < threads_of(state) && !*held_up && spins(i, &end_ns); i++) {
-        thread = busy(state, thread);
-        if (i % PAUSES == PAUSES - 1 && thread < threads_of(state))
-            *held_up = is_held_up(&last, worker_of(state, thread));
+/* Spins while it is, for some time. Returns whether it hardly ran after an early look, for which most waits
+ * are too short. */
+static bool is_held_up(uint64_t state, int64_t thread) {
+    const q7_worker *who = &pool.all[worker_of(state, thread)];
+    int64_t end_ns = 0, looked_ns = 0, ran_ns = -1;
+    for (int64_t i = 0; spins(i, &end_ns); i++) {
+        if (!is_busy(state, thread)) return false;
+        if (i % PAUSES || looked_ns || q7_now_ns() < end_ns - SPIN_NS + EARLY_NS) continue;
+        looked_ns = q7_now_ns();
+        ran_ns = q7_ran_ns(who);
     }
-    return thread;
+    return ran_ns >= 0 && q7_ran_ns(who) - ran_ns < (q7_now_ns() - looked_ns) / 4;
 }
 
 static void close_region(crew *c, uint64_t state) {
-    bool held_up;
     atomic_store(&c->state, state | CLOSED);
-    for (int64_t thread; (thread = watch(state, &held_up)) < threads_of(state);) {
+    for (int64_t thread = 1; thread < threads_of(state); thread++) {
+        const bool held_up = is_busy(state, thread) && is_held_up(state, thread);
+        if (!is_busy(state, thread)) continue;
         pthread_mutex_lock(&pool.sleep);
         atomic_store(&c->caller_sleeps, 1);
-        /* Whoever is busy now takes the lock when he leaves. */
-        if (held_up && busy(state, thread) == thread) q7_fetch(&pool.all[worker_of(state, thread)]);
-        while (busy(state, thread) == thread) pthread_cond_wait(&c->done, &pool.sleep);
+        /* Whoever is inside now takes the lock when he leaves. */
+        if (held_up && is_busy(state, thread)) q7_fetch(&pool.all[worker_of(state, thread)]);
+        while (is_busy(state, thread)) pthread_cond_wait(&c->done, &pool.sleep);
         atomic_store(&c->caller_sleeps, 0);
         pthread_mutex_unlock(&pool.sleep);
     }

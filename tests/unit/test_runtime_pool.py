@@ -207,13 +207,13 @@ def run_and_sleep() -> None:
         assert len(workers) == 2
         assert all(found[w] < cores and len(cores - found[w]) == 1 for w in workers)
 
-        given = {min(cores)}  # by others, while they sleep, and while they are awake
+        given = {w: cores - found[w] for w in workers}  # by others: not what they have in any case
         for worker in workers:
-            os.sched_setaffinity(worker, given)
+            os.sched_setaffinity(worker, given[worker])
         for _ in range(3):
             run(context, x)
             found = idle_workers()
-            assert [found[w] for w in workers] == [given] * 2
+            assert all(found[w] == given[w] for w in workers)
         for worker in workers:
             os.sched_setaffinity(worker, cores)
         for core in sorted(cores)[:4]:  # a caller that has one core, and whose workers have all
