@@ -22,6 +22,7 @@ from q7x2_ep.session import Session
 sys.path.append(str(Path(__file__).parents[2] / "bench"))
 import acceptance  # bench is a folder of scripts, not a package
 import attention
+import beside
 import compare
 import decode
 import kernels
@@ -334,6 +335,18 @@ def test_decode_feeds_caches_back_and_finds_the_tokens_of_onnxruntime(tmp_path, 
     assert row["name"] == "tiny 5+3" and row["limit"] > 0 and len(row["ms"]) == 2
     assert decode.caches(graph, 7) == 4 * 7 * 8
     assert "tiny 5+3" in decode.line(row)
+
+
+def test_beside_measures_both_engines_in_processes_of_their_own(tmp_path):
+    path, graph = tmp_path / "model.onnx", parse(PRODUCT)
+    infer.run(graph)
+    save(graph, str(path))
+    options = beside._options([str(path), "--seconds", "0.05"])
+    how = beside.Situation("behind", pause_ms=1, behind=True, busy=1)
+    found = beside.measure(path, how, options)
+    assert found["name"] == "model behind"
+    for engine in ("q7x2_ep", "onnxruntime"):
+        assert 0 < found["ms"][engine][1] <= found["ninth"][engine]
 
 
 def test_interleave_gives_every_sample():

@@ -198,14 +198,12 @@ def run_and_sleep() -> None:
     """The body of test_where_workers_are_woken."""
     x = np.random.default_rng(1).standard_normal((400, COLUMNS), np.float32)
     cores = os.sched_getaffinity(0)
-    before = set(idle_workers())
     with Plan(load(), several_regions().encode(), []) as plan, Context(plan, 3) as context:
         for _ in range(3):
             run(context, x)
             found = idle_workers()
-        workers = set(found) - before
-        assert len(workers) == 2
-        assert all(found[w] < cores and len(cores - found[w]) == 1 for w in workers)
+        workers = [thread for thread in found if found[thread] != cores]  # sanitizers have one, too
+        assert [len(cores - found[w]) for w in workers] == [1, 1]
 
         given = {w: cores - found[w] for w in workers}  # by others: not what they have in any case
         for worker in workers:
