@@ -22,34 +22,30 @@ static bool set(const q7_worker *w, const cpu_set_t *cores) {
     return !pthread_setaffinity_np(w->thread, sizeof *cores, cores);
 }
 
-/* Whether a core is left out of what a worker has; if not, or if others have made something else of it
- * meanwhile, that is what it has. */
-static bool is_kept_off(q7_worker *w) {
+/* Takes what others have made of a worker's cores meanwhile for what it has. */
+static void look(q7_worker *w) {
     cpu_set_t now, whole;
-    if (!get(w, &now)) return false;
+    if (!get(w, &now)) return;
     whole = now;
     if (w->without >= 0) CPU_SET(w->without, &whole);
-    if (w->without >= 0 && CPU_EQUAL(&whole, &w->cores)) return true;
+    if (w->without >= 0 && CPU_EQUAL(&whole, &w->cores)) return;
     w->cores = now;
     w->without = -1;
-    return false;
-}
-
-void q7_before_sleep(q7_worker *me, int caller) {
-    me->without = -1;
-    q7_keep_off(me, caller);
 }
 
 void q7_keep_off(q7_worker *who, int caller) {
     if (caller < 0 || caller == who->without) return;
-    (void)is_kept_off(who);
+    look(who);
     cpu_set_t others = who->cores;
     CPU_CLR(caller, &others);
     if (CPU_COUNT(&others) > 0 && set(who, &others)) who->without = caller;
 }
 
 void q7_after_sleep(q7_worker *me) {
-    if (me->without >= 0 && is_kept_off(me)) (void)set(me, &me->cores);
+    if (me->without < 0) return;
+    look(me);
+    if (me->without >= 0) (void)set(me, &me->cores);
+    me->without = -1;
 }
 
 void q7_fetch(q7_worker *who) {
@@ -73,11 +69,6 @@ int q7_core(void) { return -1; }
 int64_t q7_ran_ns(const q7_worker *who) {
     (void)who;
     return -1;
-}
-
-void q7_before_sleep(q7_worker *me, int caller) {
-    (void)me;
-    (void)caller;
 }
 
 void q7_keep_off(q7_worker *who, int caller) {

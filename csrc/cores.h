@@ -21,9 +21,8 @@ int64_t q7_ran_ns(const q7_worker *who); /* for how long a worker has run so far
 /* A worker that sleeps is not to be woken on its caller's core. Linux would put it there on a virtual
  * machine that has been idle, since other cores count as busy while the hypervisor has them: the two
  * would wait for each other until the load is balanced, some ms later. */
-void q7_before_sleep(q7_worker *me, int caller);
+void q7_keep_off(q7_worker *who, int caller); /* before it sleeps, or before it is woken */
 void q7_after_sleep(q7_worker *me);
-void q7_keep_off(q7_worker *who, int caller); /* before it is woken, if it sleeps */
 
 /* A worker that has begun a task, and whose core Linux has then given to another program, for some ms, can
  * have that of its caller, which sleeps until the task is done. */

@@ -196,7 +196,7 @@ static crew *await_region(int64_t worker, uint64_t seen, bool patient, uint64_t 
     for (int64_t i = 0; i == 0 || (patient && spins(i - 1, &end_ns)); i++)
         if ((c = wanted(worker, seen, state))) return c;
     q7_worker *me = &pool.all[worker];
-    q7_before_sleep(me, atomic_load(&pool.caller));
+    q7_keep_off(me, atomic_load(&pool.caller));
     pthread_mutex_lock(&pool.sleep);
     atomic_fetch_add(&pool.sleepers, 1);
     me->sleeps = true;
