@@ -13,8 +13,8 @@ static const scheme schemes[2] = {
     {4, 4, {{1, {0}, {0}}, {1, {1}, {1}}, {1, {2}, {2}}, {1, {3}, {3}}}},
     {5, 3, {{1, {0}, {0}}, {2, {1, 3}, {0, 2}}, {1, {2}, {1}}, {1, {4}, {2}}}}};
 
-/* A tile of y, and its row in matrices. With stride 2 a tile of one line has none where the last sum of
- * columns is made, nor one of one column where the last of lines is: [last of columns?][of lines?]. */
+/* A tile of y, and its row in matrices: a tile of one line has none where the last sum of columns is made,
+ * nor one of one column where the last of lines is: [last of columns?][of lines?]. */
 typedef struct tile {
     q7_place place;
     int64_t row[2][2];
@@ -45,70 +45,67 @@ static void find_tiles(const q7_winograd_args *x, const q7_winograd_block *of, b
         t->place = i > 0 ? q7_place_after(x, t[-1].place) : q7_place_of(x, of->first);
         if (x->kd > 1) include_planes(x, t->place, all); /* by divisions */
         for (int k = 0; k < 4; k++) {
-            const bool below = k < 2 || t->place.oh + 1 < x->OH,
-                       right = k % 2 == 0 || t->place.ow + 1 < x->OW;
-            const bool wanted = x->stride == 1 || (below && right);
+            const bool below = k < 2 || t->place.oh + x->dilation_h < x->OH,
+                       right = k % 2 == 0 || t->place.ow + x->dilation_w < x->OW;
             t->row[k / 2][k % 2] =
-                wanted ? all->rows[k / 2][k % 2]++ : all->tiles - 1; /* nobody's */
+                below && right ? all->rows[k / 2][k % 2]++ : all->tiles - 1; /* nobody's */
         }
     }
     all->end_plane =
         q7_max(all->end_plane, all->first_plane + 1); /* of padding, if of nothing else */
 }
 
-/* One tile of x under a line of a kernel: its threes, B^T d, and pixels under what is left. */
-static void transform_line_in(const q7_winograd_args *x, const block *all, int64_t i, int64_t plane,
-                              const float *zeros, float *rows, int64_t row) {
-    const int64_t matrix = all->tiles * row;
+/* The rows of a tile in matrices (tiles, row). */
+static q7_rows rows_of(const block *all, const tile *t, float *matrices, int64_t row) {
+    q7_rows rows = {.step = all->tiles * row};
+    for (int k = 0; k < 4; k++) rows.at[k / 2][k % 2] = matrices + t->row[k / 2][k % 2] * row;
+    return rows;
+}
+
+/* One tile of x under a line of a kernel, from the first row on: its threes, B^T d, and pixels under what is
+ * left. */
+static void transform_line_in(const q7_winograd_args *x, q7_place at, int64_t plane,
+                              const float *zeros, q7_rows to) {
     const float *from[4];
-    q7_place at = all->tile[i].place;
-    rows += i * row;
-    for (int64_t k = 3; k <= x->kw; k += 3, rows += x->C, at.ow += 3 * x->dilation_w) {
-        q7_pixels_under(x, at, plane, zeros, from, 1, 4);
-        for (int64_t c = 0; c < x->C; c += Q7_W)
-            q7_transform_in(from, c, x->C - c, rows + c, matrix, 1);
-    }
-    for (int64_t k = x->kw % 3; k > 0; k--, rows += x->C, at.ow += x->dilation_w) {
-        q7_pixels_under(x, at, plane, zeros, from, 1, 2);
+    for (int64_t k = x->kw, taps; k > 0; k -= taps, at.ow += taps * x->dilation_w) {
+        taps = k < 3 ? 1 : 3;
+        q7_pixels_under(x, at, plane, zeros, from, 1, taps + 1);
         for (int64_t c = 0; c < x->C; c += Q7_W) {
-            q7_store(rows + c, q7_load_part(from[0] + c, x->C - c));
-            q7_store(rows + 3 * matrix + c, q7_load_part(from[1] + c, x->C - c));
+            const int64_t lanes = x->C - c;
+            if (taps == 3) {
+                q7_transform_in(from, c, lanes, &to, 1, 4);
+                continue;
+            }
+            q7_store(q7_row_of(&to, 0, 4) + c, q7_load_part(from[0] + c, lanes));
+            q7_store(q7_row_of(&to, 3, 4) + c, q7_load_part(from[1] + c, lanes));
         }
+        to.at[0][0] += x->C, to.at[0][1] += x->C;
     }
 }
 
 /* One tile of x, B^T d B, to rows of matrices (tiles, row). */
-static void transform_in(const q7_winograd_args *x, const block *all, int64_t i, const float *zeros,
-                         float *rows, int64_t row) {
-    const tile *t = &all->tile[i];
+static void transform_in(const q7_winograd_args *x, const block *all, const tile *t,
+                         const float *zeros, float *rows, int64_t row) {
     const float *from[25];
-    float *to[25];
     for (int64_t plane = all->first_plane; plane < all->end_plane; plane++, rows += x->C) {
+        const q7_rows to = rows_of(all, t, rows, row);
         if (x->kh == 1) {
-            transform_line_in(x, all, i, plane, zeros, rows, row);
-            continue;
-        }
-        if (x->stride == 1) {
+            transform_line_in(x, t->place, plane, zeros, to);
+        } else if (x->stride == 1) {
             q7_pixels_under(x, t->place, plane, zeros, from, 4, 4);
-            for (int64_t c = 0; c < x->C; c += Q7_W)
-                q7_transform_in(from, c, x->C - c, rows + i * row + c, all->tiles * row, 4);
-            continue;
+            for (int64_t c = 0; c < x->C; c += Q7_W) q7_transform_in(from, c, x->C - c, &to, 4, 4);
+        } else {
+            q7_pixels_under(x, t->place, plane, zeros, from, 5, 5);
+            for (int64_t c = 0; c < x->C; c += Q7_W) q7_transform_in(from, c, x->C - c, &to, 5, 5);
         }
-        q7_pixels_under(x, t->place, plane, zeros, from, 5, 5);
-        for (int64_t k = 0; k < 25; k++)
-            to[k] = rows + (k * all->tiles + t->row[k / 5 > 2][k % 5 > 2]) * row;
-        for (int64_t c = 0; c < x->C; c += Q7_W) q7_transform_in_by_2(from, c, x->C - c, to);
     }
 }
 
 /* One tile of y from products (tiles, NR). */
-static void transform_out(const q7_winograd_args *x, const block *all, int64_t i,
-                          const float *products, int64_t panel) {
-    const tile *t = &all->tile[i];
-    const float *from[9] = {products + i * NR};
-    for (int64_t k = 0; k < 9 && x->stride != 1; k++)
-        from[k] = products + (k * all->tiles + t->row[k / 3 > 1][k % 3 > 1]) * NR;
-    q7_transform_out(x, t->place, from, all->tiles * NR, panel * NR, q7_min(NR, x->M - panel * NR));
+static void transform_out(const q7_winograd_args *x, const block *all, const tile *t,
+                          float *products, int64_t panel) {
+    const q7_rows from = rows_of(all, t, products, NR);
+    q7_transform_out(x, t->place, &from, panel * NR, q7_min(NR, x->M - panel * NR));
 }
 
 /* Rows and a panel of k rows to products (m, NR); meanwhile for each k `soon` floats of the panel that comes
@@ -260,10 +257,10 @@ void Q7_KERNEL(winograd_f32)(const q7_winograd_args *x, const q7_winograd_block 
     float *zeros = part->room, *rows = zeros + row;
     float *products = rows + q7_winograd_pixels(x) * all.tiles * row;
     memset(zeros, 0, (size_t)x->C * sizeof(float));
-    for (int64_t i = 0; i < all.tiles; i++) transform_in(x, &all, i, zeros, rows, row);
+    for (int64_t i = 0; i < all.tiles; i++) transform_in(x, &all, &all.tile[i], zeros, rows, row);
     for (int64_t p = part->first_panel; p < part->panel; p++) {
         const int64_t vectors = q7_min(q7_ceil_div(x->M - p * NR, Q7_W), VECTORS);
         multiply_panel(x, &all, rows, row, w + p * size, vectors, products);
-        for (int64_t i = 0; i < all.tiles; i++) transform_out(x, &all, i, products, p);
+        for (int64_t i = 0; i < all.tiles; i++) transform_out(x, &all, &all.tile[i], products, p);
     }
 }

@@ -79,22 +79,26 @@ Q7_INLINE void q7_turn_pixels(const float *const *from, int64_t c, int64_t lanes
         side == 4 ? q7_turn_in(v + side * i, 1) : q7_turn_in_by_2(v + side * i, 1);
 }
 
-/* (lines, 4) of them, to whole vectors that are `step` floats apart. */
-Q7_INLINE void q7_transform_in(const float *const *from, int64_t c, int64_t lanes, float *to,
-                               int64_t step, const int lines) {
-    q7_f32 v[16];
-    q7_turn_pixels(from, c, lanes, v, lines, 4);
-    Q7_UNROLL
-    for (int i = 0; i < 4 * lines; i++) q7_store(to + i * step, v[i]);
+/* Where the rows of a tile are in the first of its matrices, which are `step` floats apart: [last of
+ * columns?][of lines?]. */
+typedef struct q7_rows {
+    float *at[2][2];
+    int64_t step;
+} q7_rows;
+
+/* That of matrix i, of `side` in a line. */
+Q7_INLINE float *q7_row_of(const q7_rows *rows, const int i, const int side) {
+    const int last = side == 5 ? 3 : side - 1; /* of 5 pixels the last sum has two of its own */
+    return rows->at[i / side >= last][i % side >= last] + i * rows->step;
 }
 
-/* 5 x 5 of them. */
-Q7_INLINE void q7_transform_in_by_2(const float *const *from, int64_t c, int64_t lanes,
-                                    float *const *to) {
+/* All of them, to whole vectors. */
+Q7_INLINE void q7_transform_in(const float *const *from, int64_t c, int64_t lanes,
+                               const q7_rows *to, const int lines, const int side) {
     q7_f32 v[25];
-    q7_turn_pixels(from, c, lanes, v, 5, 5);
+    q7_turn_pixels(from, c, lanes, v, lines, side);
     Q7_UNROLL
-    for (int i = 0; i < 25; i++) q7_store(to[i] + c, v[i]);
+    for (int i = 0; i < lines * side; i++) q7_store(q7_row_of(to, i, side) + c, v[i]);
 }
 
 /* A^T v, of every stride-th of 4 vectors. */
@@ -106,21 +110,19 @@ Q7_INLINE void q7_turn_out(q7_f32 *v, const int stride) {
 
 typedef enum q7_winograd_kind { Q7_SQUARE, Q7_SQUARE_BY_2, Q7_LINE } q7_winograd_kind;
 
-/* The sums of 2 x 2 pixels, or of 2 in a line, from products: for stride 1 16 or 4 that are `step` floats
- * apart, for stride 2 9 of any places. */
-Q7_INLINE void q7_sums_of(const float *const *from, int64_t step, int64_t c,
-                          const q7_winograd_kind kind, q7_f32 *y) {
+/* The sums of 2 x 2 pixels, or of 2 in a line, from products: 16 or 4 for stride 1, 9 for stride 2. */
+Q7_INLINE void q7_sums_of(const q7_rows *from, int64_t c, const q7_winograd_kind kind, q7_f32 *y) {
     q7_f32 v[16];
     if (kind == Q7_LINE) {
         Q7_UNROLL
-        for (int i = 0; i < 4; i++) v[i] = q7_load(from[0] + i * step + c);
+        for (int i = 0; i < 4; i++) v[i] = q7_load(q7_row_of(from, i, 4) + c);
         q7_turn_out(v, 1);
         y[0] = v[0], y[1] = v[1];
         return;
     }
     if (kind == Q7_SQUARE_BY_2) {
         Q7_UNROLL
-        for (int i = 0; i < 9; i++) v[i] = q7_load(from[i] + c);
+        for (int i = 0; i < 9; i++) v[i] = q7_load(q7_row_of(from, i, 3) + c);
         Q7_UNROLL
         for (int i = 0; i < 6; i++) v[i] = q7_add(v[i], v[i + 3]);
         Q7_UNROLL
@@ -128,7 +130,7 @@ Q7_INLINE void q7_sums_of(const float *const *from, int64_t step, int64_t c,
         return;
     }
     Q7_UNROLL
-    for (int i = 0; i < 16; i++) v[i] = q7_load(from[0] + i * step + c);
+    for (int i = 0; i < 16; i++) v[i] = q7_load(q7_row_of(from, i, 4) + c);
     Q7_UNROLL
     for (int i = 0; i < 4; i++) q7_turn_out(v + i, 4);
     q7_turn_out(v, 1);
@@ -138,16 +140,16 @@ Q7_INLINE void q7_sums_of(const float *const *from, int64_t step, int64_t c,
 }
 
 /* The pixels of one tile of y from the products, for some channels. */
-Q7_INLINE void q7_transform_out_as(const q7_winograd_args *x, q7_place at, const float *const *from,
-                                   int64_t step, int64_t channel, int64_t channels,
-                                   const int64_t act, const q7_winograd_kind kind) {
+Q7_INLINE void q7_transform_out_as(const q7_winograd_args *x, q7_place at, const q7_rows *from,
+                                   int64_t channel, int64_t channels, const int64_t act,
+                                   const q7_winograd_kind kind) {
     const q7_f32 alpha = q7_set1((float)x->act_alpha), beta = q7_set1((float)x->act_beta);
     const int64_t pixel = at.n * x->OD * x->OH * x->OW + at.od * x->y_d_pixels +
                           at.oh * x->y_h_pixels + at.ow * x->y_w_pixels;
     for (int64_t c = 0; c < channels; c += Q7_W) {
         const int64_t lanes = channels - c, m = channel + c;
         q7_f32 v[4];
-        q7_sums_of(from, step, c, kind, v);
+        q7_sums_of(from, c, kind, v);
         const q7_f32 bias =
             x->bias ? q7_load_part((const float *)x->bias + m, lanes) : q7_set1(0.0f);
         const q7_f32 scale = x->scale ? q7_load_part((const float *)x->scale + m, lanes) : bias;
@@ -168,19 +170,17 @@ Q7_INLINE void q7_transform_out_as(const q7_winograd_args *x, q7_place at, const
     }
 }
 
-static inline void q7_transform_out(const q7_winograd_args *x, q7_place at,
-                                    const float *const *from, int64_t step, int64_t channel,
-                                    int64_t channels) {
+static inline void q7_transform_out(const q7_winograd_args *x, q7_place at, const q7_rows *from,
+                                    int64_t channel, int64_t channels) {
     switch (x->act) { /* loops for each */
-#define ACT(act)                                                                                \
-    case Q7_act_##act:                                                                          \
-        if (x->kh == 1)                                                                         \
-            q7_transform_out_as(x, at, from, step, channel, channels, Q7_act_##act, Q7_LINE);   \
-        else if (x->stride == 1)                                                                \
-            q7_transform_out_as(x, at, from, step, channel, channels, Q7_act_##act, Q7_SQUARE); \
-        else                                                                                    \
-            q7_transform_out_as(x, at, from, step, channel, channels, Q7_act_##act,             \
-                                Q7_SQUARE_BY_2);                                                \
+#define ACT(act)                                                                               \
+    case Q7_act_##act:                                                                         \
+        if (x->kh == 1)                                                                        \
+            q7_transform_out_as(x, at, from, channel, channels, Q7_act_##act, Q7_LINE);        \
+        else if (x->stride == 1)                                                               \
+            q7_transform_out_as(x, at, from, channel, channels, Q7_act_##act, Q7_SQUARE);      \
+        else                                                                                   \
+            q7_transform_out_as(x, at, from, channel, channels, Q7_act_##act, Q7_SQUARE_BY_2); \
         return;
 #include "../ops.def"
 #undef ACT

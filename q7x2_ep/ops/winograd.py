@@ -95,7 +95,9 @@ def saves_products(spec: Mapping[str, Any], axes: str) -> bool:
         if name not in axes:
             made *= in_axis
         elif axis.stride == 1:
-            made *= products_of(axis.kernel) * winograd_lines(axis.out, axis.dilation)
+            tiles = winograd_lines(axis.out, axis.dilation)
+            alone = 2 * tiles - axis.out  # tiles of one line, which the last matrix has nothing for
+            made *= products_of(axis.kernel) * tiles - parts_of(axis.kernel) * alone
         else:
             made *= axis.out // 2 * 5 + axis.out % 2 * 3
     return made < WINOGRAD_SHARE * met
