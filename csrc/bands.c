@@ -91,11 +91,10 @@ static q7_band_step describe(const q7_plan *p, int64_t step, const int64_t *args
 /* Whether what step i writes for the next lies as that reads it, line after line. */
 static bool joins(const q7_plan *p, int64_t i, const int64_t *from, const int64_t *to) {
     const layout *a = &layouts[p->steps[i].op], *b = &layouts[p->steps[i + 1].op];
-    const int64_t channels = word(to, b->C), width = word(to, b->W);
-    return word(from, a->N) == word(to, b->N) && word(from, a->M) == channels &&
+    const int64_t width = word(to, b->W), pixel = word(to, b->x_w_stride);
+    return word(from, a->N) == word(to, b->N) && word(from, a->M) == word(to, b->C) &&
            word(from, a->OH) == word(to, b->H) && word(from, a->OW) == width &&
-           word(from, a->y_stride) == channels && word(to, b->x_w_stride) == channels &&
-           word(to, b->x_h_stride) == width * channels &&
+           word(from, a->y_stride) == pixel && word(to, b->x_h_stride) == width * pixel &&
            (!b->x_c_stride || word(to, b->x_c_stride) == 1);
 }
 

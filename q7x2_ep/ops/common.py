@@ -350,12 +350,19 @@ def feeds_products(graph: Any, value: Value) -> bool:
     )
 
 
+def competing_rows(graph: Any, value: Value) -> int:
+    """Floats of which the rows of a value are a multiple if those who read it would have a line of
+    cache between them; 0 if they gain nothing.
+    """
+    return COMPETING if feeds_products(graph, value) else 0
+
+
 def allocate_rows(
     b: Any,
     value: Value,
     ndim: int = 1,
     order: Optional[Sequence[int]] = None,
-    gains: Callable[[Any, Value], bool] = feeds_products,
+    competing: Callable[[Any, Value], int] = competing_rows,
 ) -> View:
     """Storage for a value whose dims lie in memory in this order (row major by default), the last
     `ndim` of them a row.
@@ -369,7 +376,8 @@ def allocate_rows(
     shape = tuple(value.shape[i] for i in order)
     split = len(shape) - ndim
     cols = product(shape[split:])
-    apart = isinstance(cols, int) and cols % COMPETING == 0 and gains(b.graph, value)
+    least = competing(b.graph, value)
+    apart = isinstance(cols, int) and least > 0 and cols % least == 0
     row_stride = cols + LINE if apart else cols
     strides: list[Dim] = [1] * len(shape)
     outer = (stride * row_stride for stride in contiguous_strides(shape[:split]))

@@ -7,10 +7,11 @@ from typing import Any
 from q7x2_ep.ir.core import Node, Value
 from q7x2_ep.ir.shape import product
 from q7x2_ep.ir.view import View, channels_last
-from q7x2_ep.ops.common import allocate_rows, image_of
+from q7x2_ep.ops.common import COMPETING, allocate_rows, image_of
 from q7x2_ep.ops.movement import concat_axis, concat_places, whole_of
 
 CONVS = ("Conv", "q7::Conv")
+COMPETING_DEPTHWISE = 128  # floats, as COMPETING
 
 
 def pixels_of(b: Any, image: Value) -> View:
@@ -26,11 +27,15 @@ def room_of(b: Any, y: Value) -> View:
     return pixels_of(b, y)
 
 
-def feeds_convolutions(graph: Any, value: Value) -> bool:
-    """Whether convolutions alone read an image, as their own or as a residual."""
-    if graph.is_output(value) or not value.users:
-        return False
-    return all(is_convolution_of(user, value) for user in value.users)
+def competing_pixels(graph: Any, image: Value) -> int:
+    """As competing_rows, for pixels of an image that convolutions alone read, as their own or as a
+    residual. A depthwise one reads several lines of them for each vector of channels.
+    """
+    users = image.users
+    if graph.is_output(image) or not all(is_convolution_of(user, image) for user in users):
+        return 0
+    deep = any(user.inputs[0] is image and user.inputs[1].shape[1] == 1 for user in users)
+    return COMPETING_DEPTHWISE if deep else COMPETING
 
 
 def is_convolution_of(node: Node, image: Value) -> bool:
@@ -50,7 +55,7 @@ def place_of(b: Any, y: Value) -> View:
         or not all(user in joins or is_convolution_of(user, y) for user in y.users)
     ):
         order = channels_last(len(y.shape))
-        return allocate_rows(b, y, order=order, gains=feeds_convolutions)
+        return allocate_rows(b, y, order=order, competing=competing_pixels)
     (whole,) = wholes
     if concat_axis(whole) != 1 or whole.output.dtype != y.dtype:
         return image_of(b, y)

@@ -62,6 +62,9 @@ CASES = {
     "products of few lines": Case((7, 7), wide(1, 3)),
     "products of few pixels": Case((7, 3), wide(1, 3)),
     "wider products": Case((14, 9), wide(1, 3, 128)),
+    "pixels apart": Case(
+        (41, 40), [Layer(128), Layer(0, 3, 2), Layer(128), Layer(0, 5), Layer(24)]
+    ),
     "lines of nothing": Case((64, 1), [Layer(300), Layer(0, 3), Layer(16)]),
 }
 
@@ -135,13 +138,16 @@ def test_against_onnxruntime(name):
     assert np.abs(got - wanted).max() <= 1e-5 * np.abs(wanted).max()
 
 
-def test_images_between_steps_are_never_whole():
-    """The arena has no room for them."""
-    case = Case((160, 160), [Layer(96), Layer(0, 3), Layer(16)])
+@pytest.mark.parametrize("channels, apart", [(96, 0), (128, 16)])
+def test_images_between_steps_are_never_whole(channels, apart):
+    """The arena has no room for them, nor where a line of cache lies between their pixels."""
+    case = Case((160, 160), [Layer(channels), Layer(0, 3), Layer(16)])
     session = session_of(model_of(case), 1)
+    (deep,) = [step for step in session._session.program.steps if step.op == "depthwise"]
+    assert deep.fields["x_w_stride"] == channels + apart
     (y,) = session.run(None, {"x": np.zeros((1, 16, *case.size), np.float32)})
     kept = y.nbytes * 9 / 8  # for the next run's
-    assert sum(session.memory_report().arenas) < kept + 4 * 96 * 160 * 160 / 2
+    assert sum(session.memory_report().arenas) < kept + 4 * channels * 160 * 160 / 2
 
 
 def test_an_image_with_two_readers_is_whole():
