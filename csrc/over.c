@@ -3,18 +3,16 @@
 
 #include "ops/panels.h"
 
-/* Whether an op writes each element of y once, when it has read that of the residual: sums of several
- * blocks of k wait in y for one another, and activations that registers cannot do follow stores. */
+/* Whether an op writes each element of y once, when it has read that of the residual: activations that
+ * registers cannot do follow stores, and in conv_last sums of several blocks of k wait in y for one another. */
 static bool conv_direct_ends_in_registers(const void *args) {
-    const q7_conv_direct_args *x = args;
-    const int64_t taps = x->kh * x->kw, k = taps * x->C / x->groups / x->together;
-    return q7_clamps(x->act) && q7_conv_k_block(k, taps == 1) >= k;
+    return q7_clamps(((const q7_conv_direct_args *)args)->act);
 }
 
 static bool conv_last_has_one_block(const void *args) {
     const q7_conv_last_args *x = args;
     const int64_t taps = x->kd * x->kh * x->kw, k = taps * x->C / x->groups;
-    return q7_conv_k_block(k, taps == 1) >= k;
+    return q7_conv_k_block(k, 1, taps == 1) >= k;
 }
 
 static bool always(const void *args) {

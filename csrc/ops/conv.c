@@ -193,7 +193,7 @@ void q7_op_conv(const q7_conv_args *x, const q7_call *call) {
         job.x.D = job.x.H = job.x.OD = job.x.OH = 1;
         job.x.W = job.x.OW = job.pixels;
     }
-    job.k_block = q7_conv_k_block(job.k, job.taps == 1);
+    job.k_block = q7_conv_k_block(job.k, 1, job.taps == 1);
     job.row_tiles = q7_ceil_div(job.rows, call->mr);
     job.panels = q7_ceil_div(job.pixels, call->nr);
     job.in_place = job.row_tiles <= Q7_FEW_TILES && is_pointwise(x);

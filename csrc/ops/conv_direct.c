@@ -198,7 +198,7 @@ void q7_op_conv_direct(const q7_conv_direct_args *x, const q7_call *call) {
     job.lines = x->N * x->OH;
     if (job.lines * x->OW * job.filters == 0) return;
     job.k = x->kh * x->kw * job.channels / x->together;
-    job.k_block = q7_conv_k_block(job.k, x->kh * x->kw == 1);
+    job.k_block = q7_conv_k_block(job.k, x->together, x->kh * x->kw == 1);
     job.panels = q7_ceil_div(job.filters * x->together, call->nr);
     job.tasks = q7_tasks_of(call, job.lines * x->OW * x->M * job.k * x->together);
     job.fetches = job.lines * x->OW * x->M >= FAR;

@@ -222,7 +222,7 @@ void q7_op_conv_last(const q7_conv_last_args *x, const q7_call *call) {
         job.run *= x->kw;
         job.x.kw = 1;
     }
-    job.k_block = q7_conv_k_block(job.k, single);
+    job.k_block = q7_conv_k_block(job.k, 1, single);
     job.row_tiles = q7_ceil_div(job.pixels, call->mr);
     job.row_blocks = q7_ceil_div(job.row_tiles, q7_tiles_of_task(call));
     job.panels = q7_ceil_div(job.filters, call->nr);

@@ -29,12 +29,17 @@ static inline q7_span q7_span_of(int64_t count, int64_t n, int64_t i) {
 /* A float at any address: weights are packed out of mapped model files as they lie there. */
 typedef float q7_loose_float __attribute__((aligned(1)));
 
-/* How many of the k products of a convolution are summed at a time; docs/decisions.md 19, 130. Sums of 72
- * in one block have 1.8 times the error of onnxruntime, in four 1.1; of 320 in two 1.8, in four 1.3. */
-static inline int64_t q7_conv_k_block(int64_t k, bool single_tap) {
+/* How many of the k steps of a convolution are summed at a time, each of `together` products, which are
+ * summed apart; docs/decisions.md 19, 130. Sums of 72 in one block have 1.8 times the error of onnxruntime,
+ * in four 1.1; of 320 in two 1.8, in four 1.3. */
+static inline int64_t q7_conv_k_block(int64_t k, int64_t together, bool single_tap) {
     enum { LEAST = 16, SHORT = 128, LONG = 96, PARTS = 4 };
-    const int64_t cut = single_tap ? 1 : k <= SHORT ? PARTS : q7_min(q7_ceil_div(k, LONG), PARTS);
-    return q7_max(q7_ceil_div(k, q7_max(q7_ceil_div(k, Q7_CONV_K_BLOCK), cut)), LEAST);
+    const int64_t products = k * together;
+    const int64_t parts = single_tap          ? 1
+                          : products <= SHORT ? PARTS
+                                              : q7_min(q7_ceil_div(products, LONG), PARTS);
+    const int64_t blocks = q7_max(q7_ceil_div(k, Q7_CONV_K_BLOCK), q7_ceil_div(parts, together));
+    return q7_max(q7_ceil_div(k, blocks), LEAST);
 }
 
 /* How many tiles of rows a task has at most: fewer where tiles are short, whose CPUs have less L2

@@ -28,6 +28,7 @@ class Case(NamedTuple):
 CASES = {
     "few filters": Case(64, 128, 1, (24, 24), "conv_direct"),
     "filters that fill no panel": Case(32, 88, 1, (30, 31), "conv_direct"),
+    "sums in two blocks": Case(26, 26, 3, (21, 20), "conv_direct"),
     "activation first": Case(64, 96, 1, (24, 24), "conv_direct", acts_last=False),
     "activation that follows stores": Case(64, 128, 1, (24, 24), "conv_direct", "Gelu", over=False),
     "products": Case(160, 264, 1, (15, 13), "conv_last"),
