@@ -5,9 +5,9 @@
  *     as in conv_last; d the 4 x 4 pixels of x under a tile of y, zeros around x
  *
  * 16 products of matrices (tiles, C) @ (C, M), a multiplication for each output of 2.25 that a direct
- * sum takes; a tile of one line or column, where y ends, has no row in those that make the other alone. Of a
- * volume the kd planes under a tile are so many times C channels. With stride 2, d is
- * 5 x 5. Of a line of it, even pixels meet w[0] and w[2], odd ones w[1]:
+ * sum takes. A tile of one line or column, where y ends, has no row in those that make the other alone. Of
+ * a volume the kd planes under a tile are so many times C channels. With stride 2, d is 5 x 5. Of a line
+ * of it, even pixels meet w[0] and w[2], odd ones w[1]:
  *
  *     y[0] = a + b    a = (d[0] - d[2]) w[0] + d[1] w[1]    c = (d[4] - d[2]) w[2] + d[3] w[1]
  *     y[1] = b + c    b = d[2] (w[0] + w[2])
