@@ -350,25 +350,20 @@ def feeds_products(graph: Any, value: Value) -> bool:
     )
 
 
-def competing_rows(graph: Any, value: Value) -> int:
-    """Floats of which the rows of a value are a multiple if those who read it would have a line of
-    cache between them; 0 if they gain nothing.
-    """
-    return COMPETING if feeds_products(graph, value) else 0
-
-
 def allocate_rows(
     b: Any,
     value: Value,
     ndim: int = 1,
     order: Optional[Sequence[int]] = None,
-    competing: Callable[[Any, Value], int] = competing_rows,
+    gains: Callable[[Any, Value], bool] = feeds_products,
+    competing: int = COMPETING,
 ) -> View:
     """Storage for a value whose dims lie in memory in this order (row major by default), the last
     `ndim` of them a row.
 
-    Rows that would compete for the same sets of a cache have a line of cache between them where
-    what reads the value gains by it (docs/decisions.md 70).
+    Rows that would compete for the same sets of a cache, as those of a multiple of `competing`
+    elements do, have a line of cache between them where what reads the value gains by it
+    (docs/decisions.md 70).
     """
     if b.is_placed(value):
         return b.view(value)
@@ -376,8 +371,7 @@ def allocate_rows(
     shape = tuple(value.shape[i] for i in order)
     split = len(shape) - ndim
     cols = product(shape[split:])
-    least = competing(b.graph, value)
-    apart = isinstance(cols, int) and least > 0 and cols % least == 0
+    apart = isinstance(cols, int) and cols % competing == 0 and gains(b.graph, value)
     row_stride = cols + LINE if apart else cols
     strides: list[Dim] = [1] * len(shape)
     outer = (stride * row_stride for stride in contiguous_strides(shape[:split]))

@@ -27,14 +27,19 @@ def room_of(b: Any, y: Value) -> View:
     return pixels_of(b, y)
 
 
-def competing_pixels(graph: Any, image: Value) -> int:
-    """As competing_rows, for pixels of an image that convolutions alone read, as their own or as a
-    residual. A depthwise one reads several lines of them for each vector of channels.
+def feeds_convolutions(graph: Any, value: Value) -> bool:
+    """Whether convolutions alone read an image, as their own or as a residual."""
+    if graph.is_output(value) or not value.users:
+        return False
+    return all(is_convolution_of(user, value) for user in value.users)
+
+
+def competing_pixels(image: Value) -> int:
+    """Channels whose multiples compete: fewer where a depthwise convolution reads several lines of
+    pixels for each vector of channels (docs/decisions.md 156).
     """
-    users = image.users
-    if graph.is_output(image) or not all(is_convolution_of(user, image) for user in users):
-        return 0
-    deep = any(user.inputs[0] is image and user.inputs[1].shape[1] == 1 for user in users)
+    convs = [user for user in image.users if user.op in CONVS and user.inputs[0] is image]
+    deep = any(conv.inputs[1].shape[1] == 1 for conv in convs)
     return COMPETING_DEPTHWISE if deep else COMPETING
 
 
@@ -55,7 +60,8 @@ def place_of(b: Any, y: Value) -> View:
         or not all(user in joins or is_convolution_of(user, y) for user in y.users)
     ):
         order = channels_last(len(y.shape))
-        return allocate_rows(b, y, order=order, competing=competing_pixels)
+        competing = competing_pixels(y)
+        return allocate_rows(b, y, order=order, gains=feeds_convolutions, competing=competing)
     (whole,) = wholes
     if concat_axis(whole) != 1 or whole.output.dtype != y.dtype:
         return image_of(b, y)

@@ -94,12 +94,13 @@ def saves_products(spec: Mapping[str, Any], axes: str) -> bool:
         met *= in_axis
         if name not in axes:
             made *= in_axis
-        elif axis.stride == 1:
-            tiles = winograd_lines(axis.out, axis.dilation)
-            alone = 2 * tiles - axis.out  # tiles of one line, which the last matrix has nothing for
-            made *= products_of(axis.kernel) * tiles - parts_of(axis.kernel) * alone
-        else:
-            made *= axis.out // 2 * 5 + axis.out % 2 * 3
+            continue
+        tiles = winograd_lines(axis.out, axis.dilation)
+        alone = 2 * tiles - axis.out  # tiles of one line, which want no products for the other
+        whole, other = (
+            (products_of(axis.kernel), parts_of(axis.kernel)) if axis.stride == 1 else (5, 2)
+        )
+        made *= whole * tiles - other * alone
     return made < WINOGRAD_SHARE * met
 
 
