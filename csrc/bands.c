@@ -8,7 +8,7 @@
 enum {
     WORDS = 48,     /* of args */
     ROOM = 3 << 16, /* floats of all images between the steps: 768 KB of L2 */
-    AGAIN = 4,      /* at most one line in so many is computed again, where threads meet */
+    WORTH = 3,      /* multiply-adds that an image between steps saves for each of its floats */
     MORE = 8, /* a thread has about its share of lines if it has no more than one more in so many */
     LATELY_NS = 500000 /* what a thread did in so long is half of what its share follows */
 };
@@ -17,7 +17,7 @@ enum {
 typedef struct {
     int64_t words; /* of its args */
     int8_t x, y, residual, depth, rooms[2];
-    int8_t N, C, H, W, M, OH, OW, kh, stride_h, dilation_h, pad_top;
+    int8_t N, C, H, W, M, OH, OW, kh, kw, groups, stride_h, dilation_h, pad_top;
     int8_t x_n_stride, x_c_stride, x_h_stride, x_w_stride, y_stride, residual_stride;
     int8_t w, w_n_stride;
 } layout;
@@ -26,18 +26,19 @@ typedef struct {
 #define IMAGES(op, filters)                                                                       \
     .words = sizeof(q7_##op##_args) / 8, .x = AT(op, x), .y = AT(op, y),                          \
     .residual = AT(op, residual), .N = AT(op, N), .C = AT(op, C), .H = AT(op, H), .W = AT(op, W), \
-    .M = AT(op, filters), .OH = AT(op, OH), .OW = AT(op, OW), .kh = AT(op, kh),                   \
+    .M = AT(op, filters), .OH = AT(op, OH), .OW = AT(op, OW), .kh = AT(op, kh), .kw = AT(op, kw), \
     .stride_h = AT(op, stride_h), .dilation_h = AT(op, dilation_h), .pad_top = AT(op, pad_top),   \
     .x_n_stride = AT(op, x_n_stride), .x_h_stride = AT(op, x_h_stride),                           \
     .x_w_stride = AT(op, x_w_stride), .y_stride = AT(op, y_stride),                               \
     .residual_stride = AT(op, residual_stride)
 static const layout layouts[Q7_OP_COUNT] = {
-    [Q7_OP_conv_direct] = {IMAGES(conv_direct, M), .x_c_stride = AT(conv_direct, x_c_stride),
+    [Q7_OP_conv_direct] = {IMAGES(conv_direct, M), .groups = AT(conv_direct, groups),
+                           .x_c_stride = AT(conv_direct, x_c_stride),
                            .rooms = {AT(conv_direct, offsets), AT(conv_direct, lines)},
                            .w = AT(conv_direct, w), .w_n_stride = AT(conv_direct, w_n_stride)},
     [Q7_OP_depthwise] = {IMAGES(depthwise, C), .depth = AT(depthwise, OD)},
-    [Q7_OP_conv_last] = {IMAGES(conv_last, M), .depth = AT(conv_last, OD),
-                         .rooms = {AT(conv_last, windows)}},
+    [Q7_OP_conv_last] = {IMAGES(conv_last, M), .groups = AT(conv_last, groups),
+                         .depth = AT(conv_last, OD), .rooms = {AT(conv_last, windows)}},
 };
 #undef IMAGES
 _Static_assert(sizeof(q7_depthwise_args) <= WORDS * 8 && sizeof(q7_conv_direct_args) <= WORDS * 8 &&
@@ -81,6 +82,8 @@ static q7_band_step describe(const q7_plan *p, int64_t step, const int64_t *args
     s.stride = word(args, at->stride_h);
     s.reach = (word(args, at->kh) - 1) * word(args, at->dilation_h) + 1;
     s.pad = word(args, at->pad_top);
+    s.work = word(args, at->OW) * word(args, at->M) * word(args, at->kh) * word(args, at->kw);
+    if (at->groups) s.work *= word(args, at->C) / word(args, at->groups);
     s.line = word(args, at->x_h_stride);
     s.out_line = word(args, at->OW) * word(args, at->y_stride);
     s.whole = p->steps[step].op == Q7_OP_conv_last;
@@ -154,18 +157,28 @@ static bool parts_do(q7_band_step *steps, int64_t first, int64_t last, int64_t t
     return is_even(s, parts, threads) && make_room(steps, first, last, lines) <= ROOM;
 }
 
-/* Whether steps [first, last] can be run in bands: a line of the last image has room, and parts have
- * little to compute again. */
-static bool pays(q7_band_step *steps, int64_t first, int64_t last, int64_t threads) {
-    if (make_room(steps, first, last, 1) > ROOM) return false;
-    const int64_t again = parts_of(&steps[last], threads) - 1;
-    int64_t lines = 1, even = 1; /* of y, for a line of the last image; as many as are its own */
+/* Multiply-adds that are done twice where two parts meet. */
+static int64_t again(const q7_band_step *steps, int64_t first, int64_t last) {
+    int64_t work = 0, lines = 0;
     for (int64_t i = last; i > first; i--) {
-        even *= steps[i].stride;
-        lines = (lines - 1) * steps[i].stride + steps[i].reach;
-        if (again * (lines - even) * AGAIN > steps[i - 1].out_height) return false;
+        lines = lines * steps[i].stride + q7_max(0, steps[i].reach - steps[i].stride);
+        work += lines * steps[i - 1].work;
     }
-    return parts_do(steps, first, last, threads);
+    return work;
+}
+
+/* Whether it pays to run step `last` in bands with the others: its image need not be whole, but what is
+ * under its lines is made twice where parts meet. */
+static bool pays(const q7_band_step *steps, int64_t first, int64_t last, int64_t threads) {
+    const q7_band_step *from = &steps[last - 1];
+    const int64_t more = again(steps, first, last) - again(steps, first, last - 1);
+    const int64_t meetings = parts_of(&steps[last], threads) - 1;
+    return meetings * more <= from->out_height * from->out_line * WORTH;
+}
+
+/* Whether a line of the last of steps [first, last] has room. */
+static bool has_room(q7_band_step *steps, int64_t first, int64_t last, int64_t threads) {
+    return make_room(steps, first, last, 1) <= ROOM && parts_do(steps, first, last, threads);
 }
 
 /* Whether a thread that is alone would run the steps one after the other in any case: x, y and what is
@@ -199,10 +212,11 @@ void q7_bands_find(const q7_plan *p, const unsigned char *image, int64_t threads
             const unsigned char *from = image + p->steps[last].args;
             const unsigned char *to = image + p->steps[last + 1].args;
             if (!joins(p, last, (const int64_t *)(const void *)from,
-                       (const int64_t *)(const void *)to))
+                       (const int64_t *)(const void *)to) ||
+                !pays(steps, i, last + 1, threads))
                 break;
         }
-        while (last > i && !pays(steps, i, last, threads)) last--;
+        while (last > i && !has_room(steps, i, last, threads)) last--;
         if (is_one_band(steps, i, last, threads)) last = i;
         if (last > i) settle(steps, i, last, threads);
     }

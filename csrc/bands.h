@@ -21,6 +21,7 @@ enum { Q7_BANDS_STEPS = 8 /* of bands, at most */, Q7_BANDS_NONE = -1, Q7_BANDS_
 typedef struct q7_band_step {
     int64_t images, height, out_height; /* images: 0 where a step cannot be run in bands */
     int64_t stride, reach, pad; /* line i of y is made of reach lines from i * stride - pad on */
+    int64_t work;               /* multiply-adds of a line of y */
     int64_t line, out_line;     /* floats of x, of y from one line to the next */
     int64_t room;               /* lines of y that a thread has room for, where that is linked, */
     int64_t room_at;            /* and where they are in a thread's room, in bytes */

@@ -50,9 +50,9 @@ CASES = {
     "5x5": Case((65, 56), expansion(1, 5)),
     "5x5 of stride 2": Case((64, 57), expansion(2, 5)),
     "many steps": Case(
-        (96, 64), [Layer(24, 3, 2), Layer(0, 3), *expansion(2, 3), *expansion(1, 3)]
+        (196, 64), [Layer(24, 3, 2), Layer(0, 3), *expansion(2, 3), *expansion(1, 3)]
     ),
-    "cropped": Case((64, 56), [Layer(32, 3), Layer(32, 3, 1, (5, 1, -2, 1))]),
+    "cropped": Case((64, 56), [Layer(24), Layer(24, 3, 1, (5, 1, -2, 1))]),
     "dilated": Case((64, 56), [Layer(48), Layer(0, 3, 1, (3, 3, 3, 3), 3), Layer(16)]),
     "more outside than in": Case((64, 56), [Layer(48), Layer(0, 3, 1, (9, 2, 7, 2))]),
     "stride beyond the kernel": Case((90, 56), [Layer(24, 3), Layer(24, 2, 3, (0, 0, 0, 0))]),
