@@ -16,7 +16,7 @@ import numpy as np
 from q7x2_ep import dtypes
 from q7x2_ep.ir.shape import Expr, evaluate, symbols
 from q7x2_ep.ops.window import PADS, axis_of, meeting
-from q7x2_ep.ops.winograd import products_of
+from q7x2_ep.ops.winograd import products_along, products_of
 from q7x2_ep.plan.memory import THREADS
 from q7x2_ep.plan.parts import Step
 from q7x2_ep.session import InputSpec
@@ -51,13 +51,18 @@ def visible(f: Any) -> int:
     return int(np.maximum(end - begin, 0).sum())
 
 
-def windows(f: Any) -> int:
-    """Taps that meet x, of all windows of a convolution, for one channel of x and y."""
+def windows(f: Any, tiled: str = "") -> int:
+    """Taps that meet x, of all windows of a convolution, for one channel of x and y; along the
+    axes of `tiled` the products that Winograd makes instead.
+    """
     fields = {"kd": 1, "kh": 3, "kw": 3, **vars(f)}  # what qdepthwise is without
     if hasattr(f, "stride"):
         fields.update(stride_h=f.stride, stride_w=f.stride)
-    axes = (axis_of(fields, name) for name in PADS if name.upper() in fields)
-    return int(f.N * prod(sum(meeting(axis)) for axis in axes))
+    axes = {name: axis_of(fields, name) for name in PADS if name.upper() in fields}
+    met = (
+        products_along(axis) if name in tiled else sum(meeting(axis)) for name, axis in axes.items()
+    )
+    return int(f.N * prod(met))
 
 
 def transformed(f: Any) -> int:
@@ -148,13 +153,13 @@ def _elements(f: Any, name: str) -> int:
 
 
 def made(step: Step, sizes: Mapping[str, int]) -> Work:
-    """What a step does itself: Winograd makes 16 of 36 products, 25 by 2, 4 of 6 in lines of 3."""
+    """What a step does itself: Winograd makes fewer products."""
     each = of(step, sizes)
     if step.op != "winograd":
         return each
     f = _fields(step, sizes)
-    share = (16 if f.stride == 1 else 25) / 36 if f.kh == 3 else transformed(f) / (2 * f.kw)
-    return each._replace(flops=each.flops * share)
+    products = windows(f, tiled="hw" if f.kh == 3 else "w") * f.M * f.C // f.groups
+    return each._replace(flops=2.0 * products)
 
 
 def sizes_of(

@@ -2,16 +2,18 @@
 #define _GNU_SOURCE /* affinities under -std=c11 */
 #include "cores.h"
 
-#include <time.h>
+int64_t q7_clock_ns(clockid_t clock) {
+    struct timespec t;
+    if (clock_gettime(clock, &t)) return -1;
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
 
 #if defined(__linux__)
 int q7_core(void) { return sched_getcpu(); }
 
 int64_t q7_ran_ns(const q7_worker *who) {
-    struct timespec t;
     clockid_t clock;
-    if (pthread_getcpuclockid(who->thread, &clock) || clock_gettime(clock, &t)) return -1;
-    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+    return pthread_getcpuclockid(who->thread, &clock) ? -1 : q7_clock_ns(clock);
 }
 
 static bool get(const q7_worker *w, cpu_set_t *cores) {

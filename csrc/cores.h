@@ -5,6 +5,7 @@
 #include <sched.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <time.h>
 
 typedef struct q7_worker {
     pthread_t thread;
@@ -15,6 +16,7 @@ typedef struct q7_worker {
     int without;          /* a core of them where it is not to be woken, or -1 */
 } q7_worker;
 
+int64_t q7_clock_ns(clockid_t clock);    /* or -1 */
 int q7_core(void);                       /* this thread's, or -1 */
 int64_t q7_ran_ns(const q7_worker *who); /* for how long a worker has run so far, or -1 */
 

@@ -112,11 +112,7 @@ static inline bool spins(int64_t i, int64_t *end_ns) {
     return now < *end_ns;
 }
 
-int64_t q7_now_ns(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
-}
+int64_t q7_now_ns(void) { return q7_clock_ns(CLOCK_MONOTONIC); }
 
 static inline int64_t threads_of(uint64_t state) { return (int64_t)(state % STRIDE / THREADS); }
 static inline int64_t stride_of(uint64_t state) { return (int64_t)(state % FIRST / STRIDE); }

@@ -11,7 +11,7 @@ import numpy as np
 
 from q7x2_ep.ir.core import Node
 from q7x2_ep.ir.shape import Dim
-from q7x2_ep.ops.window import PADS, axis_of, meeting
+from q7x2_ep.ops.window import PADS, Axis, axis_of, meeting
 
 MIN_WINOGRAD = 32  # channels and filters
 MIN_MATRIX = {1: 32 * 32, 2: 64 * 64}  # one times the other, by stride
@@ -95,13 +95,16 @@ def saves_products(spec: Mapping[str, Any], axes: str) -> bool:
         if name not in axes:
             made *= in_axis
             continue
-        tiles = winograd_lines(axis.out, axis.dilation)
-        alone = 2 * tiles - axis.out  # tiles of one line, which want no products for the other
-        whole, other = (
-            (products_of(axis.kernel), parts_of(axis.kernel)) if axis.stride == 1 else (5, 2)
-        )
-        made *= whole * tiles - other * alone
+        made *= products_along(axis)
     return made < WINOGRAD_SHARE * met
+
+
+def products_along(axis: Axis) -> int:
+    """Those of all tiles along an axis of known sizes, for each channel, filter and line across."""
+    tiles = winograd_lines(axis.out, axis.dilation)
+    alone = 2 * tiles - axis.out  # tiles of one line, which want no products for the other
+    whole, other = (5, 2) if axis.stride == 2 else (products_of(axis.kernel), parts_of(axis.kernel))
+    return whole * tiles - other * alone
 
 
 def turned(fields: dict[str, Any]) -> dict[str, Any]:
