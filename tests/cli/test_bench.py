@@ -137,6 +137,28 @@ def test_work_counts_multiply_adds_and_every_operand_once():
 
 
 @pytest.mark.parametrize(
+    "size, kernel, stride, met, made",
+    [
+        (56, (3, 3), 1, 166**2, 112**2),
+        (7, (3, 3), 1, 19**2, 15**2),  # the last tile of a line has one pixel
+        (56, (3, 3), 2, 83**2, 70**2),
+        (7, (1, 7), 1, 7 * 37, 7 * (4 * 10 - 3)),
+    ],
+)
+def test_work_of_winograd_is_what_it_makes(size, kernel, stride, met, made):
+    pads = [each // 2 for each in kernel] * 2
+    spec = f"kernel_shape={list(kernel)}, pads={pads}, strides={[stride] * 2}"
+    weights = f"%w = f32[64,64,{kernel[0]},{kernel[1]}]"
+    image = f"f32[1,64,{size},{size}]"
+    graph = f"graph(%x: {image})\n  {weights}\n  %y = Conv(%x, %w) {{{spec}}}\n  return %y\n"
+    plan, family = shapes.planned(shapes.Shape("winograd", graph, ()).graph)
+    (step,) = (step for step in plan.steps if step.op == "winograd")
+    assert family == "winograd"
+    assert work.of(step, {THREADS: 1}).flops == 2 * 64 * 64 * met
+    assert work.made(step, {THREADS: 1}).flops == 2 * 64 * 64 * made
+
+
+@pytest.mark.parametrize(
     "left, right, offset, pairs",
     [(-1, -1, 0, 32), (-1, 0, 4, 26), (-1, 0, 0, 10), (1, 0, 4, 8), (0, 1, 6, 2 + 1)],
 )
