@@ -176,8 +176,8 @@ static bool pays(const q7_band_step *steps, int64_t first, int64_t last, int64_t
     return meetings * more <= from->out_height * from->out_line * WORTH;
 }
 
-/* Whether a line of the last of steps [first, last] has room. */
-static bool has_room(q7_band_step *steps, int64_t first, int64_t last, int64_t threads) {
+/* Whether steps [first, last] can be run in bands: there is room, and parts do. */
+static bool can_be_run(q7_band_step *steps, int64_t first, int64_t last, int64_t threads) {
     return make_room(steps, first, last, 1) <= ROOM && parts_do(steps, first, last, threads);
 }
 
@@ -216,7 +216,7 @@ void q7_bands_find(const q7_plan *p, const unsigned char *image, int64_t threads
                 !pays(steps, i, last + 1, threads))
                 break;
         }
-        while (last > i && !has_room(steps, i, last, threads)) last--;
+        while (last > i && !can_be_run(steps, i, last, threads)) last--;
         if (is_one_band(steps, i, last, threads)) last = i;
         if (last > i) settle(steps, i, last, threads);
     }

@@ -7,8 +7,9 @@
  * Those rooms begin at one place for all bands of a plan, which stays in a thread's caches (exec.c).
  * Each thread has a part of the lines, the larger the faster it was lately: others use the cores, too.
  * A task is a band of a part, and a thread that has not made the one above it computes what it needs
- * of that again. Every element is the sum that it would be otherwise: drivers see images of fewer
- * lines. Where a step reads all of its weights for each band (conv_last), a part is one band. Read
+ * of that again; bands end before a step for which that costs more than its image in memory. Every
+ * element is the sum that it would be otherwise: drivers see images of fewer lines. Where a step reads
+ * all of its weights for each band (conv_last), a part is one band. Read
  * exec.c first. */
 #ifndef Q7_BANDS_H
 #define Q7_BANDS_H
