@@ -16,7 +16,7 @@ import numpy as np
 from q7x2_ep import dtypes
 from q7x2_ep.ir.shape import Expr, evaluate, symbols
 from q7x2_ep.ops.window import PADS, axis_of, meeting
-from q7x2_ep.ops.winograd import products_along, products_of
+from q7x2_ep.ops.winograd import products_along, products_of, tiled_axes
 from q7x2_ep.plan.memory import THREADS
 from q7x2_ep.plan.parts import Step
 from q7x2_ep.session import InputSpec
@@ -158,7 +158,7 @@ def made(step: Step, sizes: Mapping[str, int]) -> Work:
     if step.op != "winograd":
         return each
     f = _fields(step, sizes)
-    products = windows(f, tiled="hw" if f.kh == 3 else "w") * f.M * f.C // f.groups
+    products = windows(f, tiled_axes(vars(f))) * f.M * f.C // f.groups
     return each._replace(flops=2.0 * products)
 
 

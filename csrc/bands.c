@@ -157,23 +157,17 @@ static bool parts_do(q7_band_step *steps, int64_t first, int64_t last, int64_t t
     return is_even(s, parts, threads) && make_room(steps, first, last, lines) <= ROOM;
 }
 
-/* Multiply-adds that are done twice where two parts meet. */
-static int64_t again(const q7_band_step *steps, int64_t first, int64_t last) {
-    int64_t work = 0, lines = 0;
-    for (int64_t i = last; i > first; i--) {
-        lines = lines * steps[i].stride + q7_max(0, steps[i].reach - steps[i].stride);
-        work += lines * steps[i - 1].work;
-    }
-    return work;
-}
-
 /* Whether it pays to run step `last` in bands with the others: its image need not be whole, but what is
  * under its lines is made twice where parts meet. */
 static bool pays(const q7_band_step *steps, int64_t first, int64_t last, int64_t threads) {
-    const q7_band_step *from = &steps[last - 1];
-    const int64_t more = again(steps, first, last) - again(steps, first, last - 1);
-    const int64_t meetings = parts_of(&steps[last], threads) - 1;
-    return meetings * more <= from->out_height * from->out_line * WORTH;
+    const q7_band_step *s = &steps[last], *from = s - 1;
+    const int64_t meetings = parts_of(s, threads) - 1;
+    int64_t lines = q7_max(0, s->reach - s->stride), again = 0; /* multiply-adds, for a meeting */
+    for (int64_t i = last - 1; i >= first; i--) {
+        again += lines * steps[i].work;
+        lines *= steps[i].stride;
+    }
+    return meetings * again <= from->out_height * from->out_line * WORTH;
 }
 
 /* Whether steps [first, last] can be run in bands: there is room, and parts do. */

@@ -9,8 +9,7 @@
  * A task is a band of a part, and a thread that has not made the one above it computes what it needs
  * of that again; bands end before a step for which that costs more than its image in memory. Every
  * element is the sum that it would be otherwise: drivers see images of fewer lines. Where a step reads
- * all of its weights for each band (conv_last), a part is one band. Read
- * exec.c first. */
+ * all of its weights for each band (conv_last), a part is one band. Read exec.c first. */
 #ifndef Q7_BANDS_H
 #define Q7_BANDS_H
 #include "arena.h"

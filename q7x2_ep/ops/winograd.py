@@ -92,10 +92,7 @@ def saves_products(spec: Mapping[str, Any], axes: str) -> bool:
         inside = meeting(axis)
         in_axis = sum(inside) if name != "w" else axis.out * sum(n > 0 for n in inside)
         met *= in_axis
-        if name not in axes:
-            made *= in_axis
-            continue
-        made *= products_along(axis)
+        made *= products_along(axis) if name in axes else in_axis
     return made < WINOGRAD_SHARE * met
 
 
