@@ -5,13 +5,8 @@
  * Rows are read as they lie, some of all panels at a time, since no prefetcher follows one panel
  * through them, and written past the caches. Each thread has panels of its own: two that touch a new
  * page at once both wait for its zeros. 330 MB of a mapped file take 115 ms instead of 145 with one
- * thread, 77 instead of 90 with two; the system needs 60 of the 115 for its pages.
- *
- * Pages of a model file that have been read are given back at once, not at the end of a weight: with
- * eight threads at work on weights of their own, those would be half as much again as is packed. */
-#define _DEFAULT_SOURCE /* madvise under -std=c11 */
-#include <sys/mman.h>
-#include <unistd.h>
+ * thread, 77 instead of 90 with two; the system needs 60 of the 115 for its pages. */
+#include "pages.h" /* first: it asks for more than C11 */
 
 #include "halves.h"
 #include "panels.h"
@@ -21,7 +16,6 @@
 #endif
 
 enum { ROWS = 16, LEAST_PANELS = 8 }; /* of b that a task reads */
-enum { BAND = 1 << 20 };              /* bytes of b that are read before their pages go */
 
 typedef struct pack_job {
     const q7_pack_b_args *x;
@@ -107,17 +101,9 @@ static void panel_task(void *arg, int64_t task, int64_t thread) {
     }
 }
 
-/* The pages of floats [begin, end) of a mapping that only reads: they come back where they are read
- * again, those at the ends by their neighbours. */
-static void drop_pages(const q7_loose_float *b, int64_t begin, int64_t end) {
-    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
-    const uintptr_t start = (uintptr_t)(b + begin) / page * page;
-    if (end > begin) madvise((void *)start, (uintptr_t)(b + end) - start, MADV_DONTNEED);
-}
-
 /* Rows, or panels, until pages go. */
 static int64_t lines_of_band(const q7_pack_b_args *x, bool by_rows, int64_t line) {
-    const int64_t lines = q7_ceil_div(BAND, q7_max(1, line) * (int64_t)sizeof(float));
+    const int64_t lines = q7_pages_band(line);
     if (!x->drops) return q7_max(x->k, x->n);
     return by_rows ? q7_ceil_div(lines, ROWS) * ROWS : lines;
 }
@@ -138,7 +124,7 @@ void q7_op_pack_b(const q7_pack_b_args *x, const q7_call *call) {
             q7_parallel(call, groups * blocks, rows_task, &job);
         else
             q7_parallel(call, end - begin, panel_task, &job);
-        if (x->drops) drop_pages(x->b, begin * line, q7_min(last + 1, end * line));
+        if (x->drops) q7_drop_pages(x->b, begin * line, q7_min(last + 1, end * line));
     }
-    if (x->drops) drop_pages(x->b, 0, last + 1); /* what reading ahead has brought back */
+    if (x->drops) q7_drop_pages(x->b, 0, last + 1); /* what reading ahead has brought back */
 }

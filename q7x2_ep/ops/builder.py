@@ -63,16 +63,19 @@ class Builder:
         self._made.append(node)
         return tuple(results) if outputs > 1 else results[0]
 
-    def folded(self, op: str, *inputs: Any, **attrs: Any) -> Value:
-        """As `call` with one output; of constants alone, the constant that it is."""
-        if any(isinstance(x, Value) and x.const is None for x in inputs):
-            return self.call(op, *inputs, **attrs)
+    def folded(self, op: str, x: Value, *others: Any, **attrs: Any) -> Value:
+        """As `call`, of an op whose result has the dtype of x; of constants of that dtype alone,
+        the constant that it is.
+        """
+        given = (x, *(each for each in others if isinstance(each, Value)))
+        if any(each.const is None or each.dtype != x.dtype for each in given):
+            return self.call(op, x, *others, **attrs)
         entry = find(op)
-        node = Node(op, self._operands(inputs), [], {**entry.attributes, **attrs})
-        check_types(node, entry.signature)
-        result = self.array(_evaluate(node, entry.infer(node)[0].dtype))
-        node.detach()
-        return result
+        node = Node(op, [], [], {**entry.attributes, **attrs})
+        arrays = (
+            each.const if isinstance(each, Value) else _array(each, x.dtype) for each in others
+        )
+        return self.array(_evaluate(node, x.dtype, x.const, *arrays))
 
     def _operands(self, inputs: Sequence[Any]) -> list[Optional[Value]]:
         values = [x for x in inputs if isinstance(x, Value)]
@@ -81,11 +84,9 @@ class Builder:
 
     def literal(self, x: Union[float, Sequence[Dim]], dtype: int = dtypes.FLOAT) -> Value:
         """A number as a scalar of dtype; a list of dims as an int64 vector, a shape operand."""
-        if isinstance(x, (list, tuple)):
-            if not all(isinstance(dim, int) for dim in x):
-                return self.graph.new_value(Type(dtypes.INT64, (len(x),), tuple(x)), "shape")
-            return self.array(np.array(x, np.int64))
-        return self.array(np.array(x, dtypes.DTYPES[dtype].numpy))
+        if isinstance(x, (list, tuple)) and not all(isinstance(dim, int) for dim in x):
+            return self.graph.new_value(Type(dtypes.INT64, (len(x),), tuple(x)), "shape")
+        return self.array(_array(x, dtype))
 
     def array(self, array: np.ndarray) -> Value:
         """A constant."""
@@ -100,7 +101,8 @@ class Builder:
 
     def evaluated(self, node: Node) -> Value:
         """The result of a node of constants, as a constant."""
-        return self.array(_evaluate(node, node.output.dtype))
+        arrays = (None if value is None else value.const for value in node.inputs)
+        return self.array(_evaluate(node, node.output.dtype, *arrays))
 
     def concatenate(self, constants: Sequence[Value], axis: Optional[int]) -> Value:
         """A constant made of others; axis None flattens them. Matrices stay apart, see Joined."""
@@ -155,8 +157,14 @@ class Builder:
         return made
 
 
-def _evaluate(node: Node, dtype: int) -> np.ndarray:
-    arrays = [None if value is None else value.const for value in node.inputs]
+def _array(x: Union[float, Sequence[int]], dtype: int) -> np.ndarray:
+    """A number as an array of dtype, several as a shape operand."""
+    is_shape = isinstance(x, (list, tuple))
+    return np.array(x, np.int64 if is_shape else dtypes.DTYPES[dtype].numpy)
+
+
+def _evaluate(node: Node, dtype: int, *arrays: Optional[np.ndarray]) -> np.ndarray:
+    """The result of a node, of that dtype, for such inputs."""
     with np.errstate(all="ignore"):
         result = find(node.op).reference(node, *arrays)
     return np.asarray(result, dtypes.DTYPES[dtype].numpy)

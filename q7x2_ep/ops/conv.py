@@ -46,9 +46,9 @@ from q7x2_ep.ops.winograd import (
     reads_too_much,
     tiled_axes,
     tiles_of_block,
-    transformed,
     turned,
     winograd_room,
+    winograd_rows,
 )
 
 MIN_FILTERS, MIN_GROUPED = 8, 4  # of the only group; of one of several
@@ -337,21 +337,19 @@ def planes_of(b: Any, volume: Value) -> Value:
 
 
 def winograd_step(node: Node, b: Any, fields: dict[str, Any], residual: Optional[Value]) -> None:
-    """A convolution whose weights are transformed here."""
+    """A convolution whose weights are transformed at load."""
     w, groups, axes = node.inputs[1], node.attrs["group"], tiled_axes(fields)
     fields.update(last_fields(node, b, residual), M=w.shape[0], groups=groups)
     fields.update(y_d_pixels=fields["OH"] * fields["OW"], y_h_pixels=fields["OW"], y_w_pixels=1)
     fields = turned(fields)
-    stride = fields.pop("stride_w")
-    matrices = transformed(w.const, groups, axes, stride)
-    whole = b.graph.constant(matrices, Type(w.dtype, matrices.shape), w.name)
-    filters, rows = matrices.shape[1:]
+    stride, kernel = fields.pop("stride_w"), (fields["kd"], fields["kh"], fields["kw"])
+    rows = winograd_rows(w.shape[1], *kernel)
     k = w.shape[1] * fields["kd"] * parts_of(fields["kw"])
     block = b.constants["WINOGRAD_TILES"]
     if b.target.isa == "amx" and axes == "hw" and stride == 1:
-        block = tiles_of_block(k, filters * rows, b.constants)
+        block = tiles_of_block(k, w.shape[0] // groups * rows, b.constants)
     floats = winograd_room(axes, stride, k, b.kernel("winograd").nr, block)
-    fields.update(w=b.packed(rows, filters, 1, rows, whole, kernel="winograd"), block=block)
+    fields.update(w=b.transformed(w, groups, kernel, rows, stride), block=block)
     fields.update(room=b.threads * floats * 4, stride=stride)
     del fields["stride_h"]
     b.step("winograd", kernel="winograd", **fields)
@@ -462,8 +460,10 @@ def paired_weights(w: np.ndarray, groups: int, taps: int) -> np.ndarray:
     channels side by side.
     """
     filters = w.shape[0] // groups
-    split = w.reshape(groups, filters, -1, 2, taps).transpose(0, 4, 2, 1, 3)
-    return np.ascontiguousarray(split.reshape(groups, -1, filters * 2))
+    split = w.reshape(groups, filters, -1, 2, taps).transpose(0, 1, 4, 2, 3)
+    pairs = np.ascontiguousarray(split).view(np.float64)[..., 0]  # of floats: copied as one
+    turned = np.ascontiguousarray(pairs.transpose(0, 2, 3, 1))
+    return turned.view(np.float32).reshape(groups, -1, filters * 2)
 
 
 def depths_as_channels(node: Node, b: Any) -> View:

@@ -7,8 +7,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
 from q7x2_ep.ir.core import Node
 from q7x2_ep.ir.shape import Dim
 from q7x2_ep.ops.window import PADS, Axis, axis_of, meeting
@@ -123,27 +121,9 @@ def winograd_lines(size: int, dilation: int) -> int:
     return size // (2 * dilation) * dilation + min(dilation, size % (2 * dilation))
 
 
-def transformed(w: np.ndarray, groups: int, axes: str, stride: int = 1) -> np.ndarray:
-    """G w G^T of every kernel (M, C, .., 3, 3), or of a line G w of its threes and what is left, as
-    matrices (groups, M / groups, their rows below one another).
-    """
-    g = np.array([[1, 0, 0], [0.5, 0.5, 0.5], [0.5, -0.5, 0.5], [0, 0, 1]])
-    if stride == 2:
-        g = np.array([[1, 0, 0], [0, 1, 0], [1, 0, 1], [0, 0, 1]])
-    filters, channels = w.shape[:2]
-    line = 9 if axes == "hw" else w.shape["dhw".index(axes) - 3]
-    if axes == "hw":
-        g = np.einsum("ai,bj->abij", g, g).reshape(16, 9)
-    elements = w.reshape(filters, channels, -1, line)
-    whole = line // g.shape[1] * g.shape[1]
-    threes = elements[..., :whole].reshape(*elements.shape[:3], -1, g.shape[1])
-    by_part = threes.transpose(0, 2, 3, 1, 4).reshape(filters, -1, g.shape[1])
-    rest = elements[..., whole:].transpose(0, 2, 3, 1).reshape(filters, -1)
-    matrices = list((g @ by_part.reshape(-1, g.shape[1]).T.astype(np.float64)).astype(np.float32))
-    matrices = [matrix.reshape(filters, -1) for matrix in matrices]
-    matrices[0] = np.concatenate([matrices[0], rest], axis=1)
-    matrices[-1] = np.concatenate([matrices[-1], -rest], axis=1)
-    return np.concatenate(matrices, axis=1).reshape(groups, filters // groups, -1)
+def winograd_rows(channels: int, kd: int, kh: int, kw: int) -> int:
+    """q7_winograd_rows of csrc/kernels/winograd.h, of all matrices."""
+    return channels * kd * (16 if kh != 1 else products_of(kw))
 
 
 def tiles_of_block(k: int, weights: int, constants: Mapping[str, int]) -> int:

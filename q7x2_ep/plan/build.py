@@ -3,8 +3,8 @@
 The Builder walks the nodes in order. A movement op costs nothing while its result can be expressed
 as a View; an op that needs dense data has the view copied first, once. What an op turns into is
 written in its catalogue entry (`lower`), which talks to the Builder through `step`, `view`,
-`allocate`, `packed` and `known` only. Lifetimes and sharing of storage are settled afterwards
-(memory.py). Read ops/__init__.py first.
+`allocate`, `packed`, `transformed` and `known` only. Lifetimes and sharing of storage are settled
+afterwards (memory.py). Read ops/__init__.py first.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from q7x2_ep.ops.common import where_is
 from q7x2_ep.ops.joined import Joined
 from q7x2_ep.plan.halves import narrowest
 from q7x2_ep.plan.memory import THREADS, Embedding, Sharing, Storage, settle
-from q7x2_ep.plan.parts import Guard, Operand, Pack, Plan, Step
+from q7x2_ep.plan.parts import Guard, Operand, Pack, Plan, Step, WinogradPack
 from q7x2_ep.plan.schedule import (
     accesses_of,
     reorder,
@@ -292,6 +292,26 @@ class Builder:
             storage = Storage(f"{weights[0].name}.packed", 0, "constant", 0)
             self._packed[key] = Operand(storage, plan.packed_bytes, dtype=dtype)
             plan.packed_bytes += int(ceildiv(matrices * size, 128)) * 128
+        return self._packed[key]
+
+    def transformed(
+        self, w: Value, groups: int, kernel: tuple[int, int, int], rows: int, stride: int
+    ) -> Operand:
+        """Kernels (M, C, planes, kh, kw) transformed at load for Winograd's algorithm, and packed:
+        those of each group as `rows` rows of its filters.
+        """
+        nr = self.kernel("winograd").nr
+        key = ("winograd", w, groups, kernel, stride)
+        if key not in self._packed:
+            plan, n = self.plan, w.shape[0] // groups
+            size = ceildiv(n, nr) * nr * rows * dtypes.size(FLOAT)
+            for group in range(groups):
+                at = plan.packed_bytes + group * size
+                parts = (nr, n, w.shape[1], *kernel, stride, at)
+                plan.packs.append(WinogradPack(w, group, groups, *parts))
+            storage = Storage(f"{w.name}.packed", 0, "constant", 0)
+            self._packed[key] = Operand(storage, plan.packed_bytes)
+            plan.packed_bytes += int(ceildiv(groups * size, 128)) * 128
         return self._packed[key]
 
     @staticmethod

@@ -92,6 +92,30 @@ class Pack(NamedTuple):
         return const.reshape(self.matrices, -1)[self.matrix]
 
 
+class WinogradPack(NamedTuple):
+    """Kernels (n, channels, planes, kh, kw) of a group, `matrix` of `matrices`, to be transformed
+    as csrc/kernels/winograd.h has them, and packed at load into panels of nr columns at `offset`
+    bytes.
+    """
+
+    weight: Value
+    matrix: int
+    matrices: int
+    nr: int
+    n: int
+    channels: int
+    planes: int
+    kh: int
+    kw: int
+    stride: int
+    offset: int
+
+    @property
+    def array(self) -> Any:
+        """The kernels of the group."""
+        return self.weight.const.reshape(self.matrices, -1)[self.matrix]
+
+
 @dataclass(eq=False)
 class Plan:
     """Everything that a run needs, without an address in it.
@@ -104,7 +128,7 @@ class Plan:
     steps: list[Step] = field(default_factory=list)
     storages: list[Storage] = field(default_factory=list)
     constants: list[Optional[Value]] = field(default_factory=lambda: [None])
-    packs: list[Pack] = field(default_factory=list)
+    packs: list[Union[Pack, WinogradPack]] = field(default_factory=list)
     packed_bytes: int = 0
     guards: list[Guard] = field(default_factory=list)
     accesses: list[list[Access]] = field(default_factory=list)  # of the model's order of steps

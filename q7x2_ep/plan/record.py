@@ -27,7 +27,16 @@ from q7x2_ep.ir.shape import Expr
 from q7x2_ep.ops.forest import Forest
 from q7x2_ep.plan.encode import Encoded
 from q7x2_ep.plan.memory import Storage
-from q7x2_ep.plan.parts import Guard, HostPhase, NativePhase, Operand, Pack, Plan, Step
+from q7x2_ep.plan.parts import (
+    Guard,
+    HostPhase,
+    NativePhase,
+    Operand,
+    Pack,
+    Plan,
+    Step,
+    WinogradPack,
+)
 from q7x2_ep.plan.schedule import Access
 from q7x2_ep.plan.target import KernelRow
 
@@ -42,7 +51,7 @@ _FIELDS: dict[type, str] = {
 }
 _CLASSES = {cls.__name__: (cls, fields.split()) for cls, fields in _FIELDS.items()}
 _IN_PLACE: tuple[type, ...] = (Access, Encoded, Guard, HostPhase, KernelRow, NativePhase, NearMiss)
-_IN_PLACE += (Operand, Pack, Step, Type)
+_IN_PLACE += (Operand, Pack, Step, Type, WinogradPack)
 _TUPLES: dict[str, Any] = {cls.__name__: cls for cls in _IN_PLACE}  # all of their fields
 _PROTOS = ("TypeProto", "GraphProto", "TensorProto", "SparseTensorProto")
 

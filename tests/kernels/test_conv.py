@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import itertools
+import sys
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple, Optional
 
 import numpy as np
 import pytest
 
 from q7x2_ep.backend.cpu.library import load
+from q7x2_ep.backend.cpu.pack import pack
+from q7x2_ep.backend.cpu.room import aligned
+from q7x2_ep.backend.memory import _pages
 from q7x2_ep.dtypes import FLOAT
+from q7x2_ep.files import map_file
+from q7x2_ep.ir.core import Value
 from q7x2_ep.ops.conv import paired_weights
-from q7x2_ep.ops.winograd import parts_of, tiled_axes, transformed, turned, winograd_room
+from q7x2_ep.ops.winograd import parts_of, tiled_axes, turned, winograd_room, winograd_rows
+from q7x2_ep.plan.parts import WinogradPack
 from q7x2_ep.plan.target import KernelRow
 from tests.kernels.harness import remembered, rows, run_op, tolerance
 from tests.kernels.windows import Window, convolve, window
@@ -229,11 +238,11 @@ def run(
         axes, outs = tiled_axes(given), [given[name] for name in ("OD", "OH", "OW")]
         steps = (outs[1] * outs[2], outs[2], 1)
         given = turned({**given, **{f"y_{a}_pixels": n for a, n in zip("dhw", steps)}})
-        stride = given["stride_w"]
-        matrices = transformed(w, case.groups, axes, stride)
-        whole = Case(case.x, (case.w[0], matrices.shape[2], 1), case.at, case.groups)
-        given.update(w=packed(row, whole, matrices.reshape(whole.w)), M=case.w[0])
-        given["groups"] = case.groups
+        stride, kernel = given["stride_w"], (given["kd"], given["kh"], given["kw"])
+        given["w"] = np.stack(
+            [transformed(row, each, kernel, stride) for each in np.split(w, case.groups)]
+        )
+        given.update(M=case.w[0], groups=case.groups)
         names = ("stride_h", "stride_w")
         given = {name: value for name, value in given.items() if name not in names}
         k = case.w[1] * given["kd"] * parts_of(given["kw"])
@@ -519,6 +528,44 @@ def test_nothing_to_do(op: str) -> None:
 
 
 @every_winograd_row
+@pytest.mark.parametrize("stride", [1, 2])
+def test_pack_winograd_rounds_once(row: KernelRow, stride: int) -> None:
+    """What is transformed is the float nearest to G w G^T, zeros behind the last filter."""
+    filters, channels, planes = row.nr + 3, 5, 2
+    w = np.random.default_rng(0).standard_normal((filters, channels, planes, 3, 3), np.float32)
+    g = np.array([[1, 0, 0], [0.5, 0.5, 0.5], [0.5, -0.5, 0.5], [0, 0, 1]])
+    if stride == 2:
+        g = np.array([[1, 0, 0], [0, 1, 0], [1, 0, 1], [0, 0, 1]])
+    wanted = np.zeros((16, planes, channels, 2 * row.nr), np.float32)
+    wanted[..., :filters] = np.einsum("ai,bj,mcpij->abpcm", g, g, w).reshape(
+        16, planes, channels, -1
+    )
+    panels = np.moveaxis(wanted.reshape(-1, 2, row.nr), 1, 0)
+    for threads in (1, 3):
+        made = transformed(row, w, (planes, 3, 3), stride, threads)
+        np.testing.assert_array_equal(made.reshape(panels.shape), panels)
+
+
+def test_pack_winograd_drops_what_it_has_read(tmp_path: Path) -> None:
+    """Of a mapped file, in which kernels begin at any byte."""
+    row, *_ = rows("winograd")
+    w = np.random.default_rng(0).standard_normal((200, 300, 1, 3, 3), np.float32)
+    path, around = tmp_path / "weights", 1001
+    path.write_bytes(b"x" * around + w.tobytes() + b"y" * around)
+    owner = map_file(str(path))
+    weight = Value("w")
+    weight.const = np.frombuffer(owner, np.float32, w.size, around).reshape(w.shape)
+    wanted = transformed(row, w, (1, 3, 3), 1)
+    each = WinogradPack(weight, 0, 1, row.nr, 200, 300, 1, 3, 3, 1, 0)
+    room = aligned(wanted.nbytes)
+    pack(load(), SimpleNamespace(packs=[each]), room, {weight})
+    np.testing.assert_array_equal(room.view(np.float32), wanted.ravel())
+    if sys.platform == "linux":
+        resident, _ = _pages({np.frombuffer(owner, np.uint8).ctypes.data: owner})
+        assert resident < w.nbytes // 8
+
+
+@every_winograd_row
 def test_infinities_reach_tiles_above_them_alone(row: KernelRow) -> None:
     case = Case((1, 32, 9, 18), (40, 32, 3, 3), window((3, 3), pad=1))
     x = np.random.default_rng(0).uniform(1, 2, case.x).astype(np.float32)
@@ -554,3 +601,16 @@ def test_winograd_of_any_magnitude(row: KernelRow, scale: float) -> None:
     mixed = run("winograd", row, case, x=x, w=w)[0]
     assert mixed[..., :6, :6].tobytes() == y[..., :6, :6].tobytes()
     assert mixed[..., 10:, :].tobytes() == before[..., 10:, :].tobytes()
+
+
+def transformed(
+    row: KernelRow, w: np.ndarray, kernel: tuple[int, int, int], stride: int, threads: int = 1
+) -> np.ndarray:
+    """The panels of kernels (filters, channels, ..) for Winograd's algorithm."""
+    n, channels = w.shape[:2]
+    depth, height, width = kernel
+    rows = winograd_rows(channels, *kernel)
+    room = np.full((-(-n // row.nr), rows, row.nr), np.nan, np.float32)
+    given = {"nr": row.nr, "n": n, "C": channels, "planes": depth, "kh": height, "kw": width}
+    given.update(stride=stride, drops=0, w=w, packed=room)
+    return run_op("pack_winograd", None, threads, **given)["packed"]

@@ -25,6 +25,10 @@ def test_weights_of_products_are_expected():
     assert expected_bytes(products(one, half)) == 96 + 48
     assert expected_bytes(products(half.astype(np.float32))) == 48  # bfloat16 holds it
     assert expected_bytes(products(half.astype(np.float32), op="Conv")) == 96
+    kernels = np.zeros((32, 64, 3, 3), np.float32)  # transformed, but for those of few channels
+    assert (
+        expected_bytes(products(kernels, kernels[:, :3], op="Conv")) == (16 * 64 + 9 * 3) * 32 * 4
+    )
     assert expected_bytes(products(one, op="Gather")) == 0  # tables stay where they are
     assert expected_bytes(products(one.astype(np.int8))) == 0
     shared = products(one)

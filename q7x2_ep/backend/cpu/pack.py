@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Collection
-from typing import Any, Callable, Optional
+from typing import Any, Callable, Optional, Union
 
 import numpy as np
 
@@ -18,7 +18,9 @@ from q7x2_ep.files import can_be_given_back
 from q7x2_ep.ir.core import Graph, Value
 from q7x2_ep.plan.encode import encode
 from q7x2_ep.plan.memory import Storage
-from q7x2_ep.plan.parts import Operand, Pack, Plan, Step
+from q7x2_ep.plan.parts import Operand, Pack, Plan, Step, WinogradPack
+
+Packs = list[Union[Pack, WinogradPack]]
 
 PACK_BYTES = 1 << 23  # of weights that are packed in one go: of 32 MB, 24 MB more at once
 MOST_THREADS = 8  # Python hands the weights out: 0.3 of the 3 ms that 8 MB take
@@ -51,7 +53,7 @@ def pack(library: native.Library, plan: Plan, packed: np.ndarray, kept: set[Valu
     uses = Counter(p.weight for p in plan.packs)
     lock = threading.Lock()
 
-    def pack_group(group: list[Pack]) -> None:
+    def pack_group(group: Packs) -> None:
         _pack_group(library, group, packed)
         with lock:
             uses.subtract(each.weight for each in group)
@@ -87,9 +89,9 @@ def share(work: Callable[[Any], None], items: list[Any]) -> None:
         raise errors[0]
 
 
-def _groups(packs: list[Pack]) -> list[list[Pack]]:
+def _groups(packs: Packs) -> list[Packs]:
     """Of PACK_BYTES each, or little more."""
-    groups: list[list[Pack]] = []
+    groups: list[Packs] = []
     size = PACK_BYTES
     for p in packs:
         if size >= PACK_BYTES:
@@ -100,19 +102,17 @@ def _groups(packs: list[Pack]) -> list[list[Pack]]:
     return groups
 
 
-def _pack_group(library: native.Library, packs: list[Pack], packed: np.ndarray) -> None:
-    """A small plan of pack_b steps, run once."""
+def _pack_group(library: native.Library, packs: Packs, packed: np.ndarray) -> None:
+    """A small plan of steps that pack, run once."""
     loading = Plan(Graph("load"))
     total = packed.nbytes
     into = Storage("packed", total, "output", 0)
-    matrices = {(p.weight, p.matrix): _readable_matrix(p.array) for p in packs}
-    for number, (weight, _) in enumerate(matrices, 1):
+    matrices = {p[:3]: _readable_matrix(p.array) for p in packs}
+    for number, (weight, _, _) in enumerate(matrices, 1):
         loading.constants.append(weight)
         loading.storages.append(Storage(weight.name, 0, "constant", number))
     places = dict(zip(matrices, loading.storages))
-    loading.steps = [
-        _pack_step(p, matrices[p.weight, p.matrix], places[p.weight, p.matrix], into) for p in packs
-    ]
+    loading.steps = [_pack_step(p, matrices[p[:3]], places[p[:3]], into) for p in packs]
     loading.graph.outputs = [Value("packed", dtypes.UINT8, (total,))]
     constants = [np.empty(0, np.uint8), *matrices.values()]
     encoded = encode(loading, library.target, [])
@@ -124,20 +124,31 @@ def _pack_group(library: native.Library, packs: list[Pack], packed: np.ndarray) 
         context.run(0, len(loading.steps), [], [packed])
 
 
-def _pack_step(p: Pack, array: np.ndarray, source: Storage, into: Storage) -> Step:
-    """One pack_b step. A weight that is a transposed array (folded Transpose) is read through its
-    strides. Pages of mapped files that cannot be written leave memory: nobody reads them again.
+def _pack_step(
+    p: Union[Pack, WinogradPack], array: np.ndarray, source: Storage, into: Storage
+) -> Step:
+    """The step of one pack. Pages of mapped files that cannot be written leave memory: nobody reads
+    them again.
     """
-    k_stride, n_stride = p.k_stride, p.n_stride
-    if _is_transposed(array):
-        rows, columns = (stride // array.itemsize for stride in array.strides)
-        k_stride, n_stride = (rows, columns) if p.n_stride == 1 else (columns, rows)
-    b = Operand(source, p.column * n_stride * array.itemsize)
-    operands = {"b": b, "packed": Operand(into, p.offset)}
-    fields = {"nr": p.nr, "k": p.k, "n": p.n, "k_stride": k_stride, "n_stride": n_stride}
-    fields.update(width=p.width, first=p.first, taps=p.taps, tap_stride=p.tap_stride)
-    fields.update(dtype=p.dtype, drops=int(can_be_given_back(array)))
-    return Step("pack_b", None, operands, fields, p.weight.name, (p.weight.name,))
+    packed, drops = Operand(into, p.offset), int(can_be_given_back(array))
+    if isinstance(p, WinogradPack):
+        op, operands = "pack_winograd", {"w": Operand(source), "packed": packed}
+        fields = {"C": p.channels, "planes": p.planes, "kh": p.kh, "kw": p.kw, "stride": p.stride}
+    else:
+        op, k_stride, n_stride = "pack_b", *_strides(p, array)
+        operands = {"b": Operand(source, p.column * n_stride * array.itemsize), "packed": packed}
+        fields = {"k": p.k, "k_stride": k_stride, "n_stride": n_stride, "dtype": p.dtype}
+        fields.update(width=p.width, first=p.first, taps=p.taps, tap_stride=p.tap_stride)
+    fields.update(nr=p.nr, n=p.n, drops=drops)
+    return Step(op, None, operands, fields, p.weight.name, (p.weight.name,))
+
+
+def _strides(p: Pack, array: np.ndarray) -> tuple[int, int]:
+    """Of k and n; of a weight that is a transposed array (folded Transpose) its own."""
+    if not _is_transposed(array):
+        return p.k_stride, p.n_stride
+    rows, columns = (stride // array.itemsize for stride in array.strides)
+    return (rows, columns) if p.n_stride == 1 else (columns, rows)
 
 
 def _readable_matrix(array: np.ndarray) -> np.ndarray:

@@ -63,10 +63,18 @@ def expected_bytes(graph: Graph) -> int:
     products = [node for node in graph.nodes if node.op in ("Conv", "Gemm", "MatMul")]
     weights = {node.input(1): node.op for node in products}
     return sum(
-        each.const.size * (4 if op == "Conv" else _element_bytes(each.const))
+        _kernel_bytes(each.const) if op == "Conv" else each.const.size * _element_bytes(each.const)
         for each, op in weights.items()
         if each is not None and each.const is not None and each.const.dtype.kind == "f"
     )
+
+
+def _kernel_bytes(weight: np.ndarray) -> int:
+    """Kernels of 3x3 are transformed, most of them where there are channels enough."""
+    from q7x2_ep.ops.winograd import MIN_WINOGRAD
+
+    is_transformed = weight.shape[-2:] == (3, 3) and min(weight.shape[:2]) >= MIN_WINOGRAD
+    return 4 * (weight.size * 16 // 9 if is_transformed else weight.size)
 
 
 def _element_bytes(weight: np.ndarray) -> int:

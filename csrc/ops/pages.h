@@ -1,0 +1,28 @@
+/* pages.h: weights of a mapped model file are read once, at load, to be packed.
+ *
+ * Pages that have been read are given back at once, not at the end of a weight: with eight threads at
+ * work on weights of their own, those would be half as much again as is packed. */
+#ifndef Q7_PAGES_H
+#define Q7_PAGES_H
+#ifndef _DEFAULT_SOURCE
+#define _DEFAULT_SOURCE /* madvise under -std=c11 */
+#endif
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "panels.h"
+
+/* How many lines of so many floats are read before their pages go. */
+static inline int64_t q7_pages_band(int64_t line) {
+    enum { BAND = 1 << 20 }; /* bytes */
+    return q7_ceil_div(BAND, q7_max(1, line) * (int64_t)sizeof(float));
+}
+
+/* The pages of floats [begin, end) of a mapping that only reads: they come back where they are read
+ * again, those at the ends by their neighbours. */
+static inline void q7_drop_pages(const q7_loose_float *b, int64_t begin, int64_t end) {
+    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    const uintptr_t start = (uintptr_t)(b + begin) / page * page;
+    if (end > begin) madvise((void *)start, (uintptr_t)(b + end) - start, MADV_DONTNEED);
+}
+#endif
