@@ -7,6 +7,7 @@
 
 #include "../abi.h"
 #include "../kernels/gemm.h"
+#include "../simd/transpose.h"
 
 enum {
     Q7_TASKS_PER_THREAD = 4, /* so that a stolen core does not stall the step */
@@ -76,8 +77,12 @@ static inline void q7_pack_panel(const q7_loose_float *b, int64_t k_stride, int6
     }
     for (int64_t first = 0; first < k; first += Q7_PACK_STRIP) { /* one cache line of each column */
         const int64_t last = q7_min(first + Q7_PACK_STRIP, k);
+        const int64_t rows = k_stride == 1 ? (last - first) / 4 * 4 : 0, columns = n / 4 * 4;
+        for (int64_t j = 0; rows > 0 && j < columns; j += 4)
+            for (int64_t i = first; i < first + rows; i += 4)
+                q7_transpose_4x4(b + i + j * n_stride, n_stride, panel + i * nr + j, nr);
         for (int64_t j = 0; j < n; j++)
-            for (int64_t i = first; i < last; i++)
+            for (int64_t i = j < columns ? first + rows : first; i < last; i++)
                 panel[i * nr + j] = b[i * k_stride + j * n_stride];
     }
 }
