@@ -8,6 +8,7 @@ contiguous first (plan/build.py).
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import NamedTuple, Optional
 
 from q7x2_ep.ir.core import Value
@@ -32,7 +33,9 @@ class View(NamedTuple):
     def is_contiguous(self) -> bool:
         """Dense, row major; the offset is free."""
         wanted = contiguous_strides(self.shape)
-        return all(d == 1 or s == w for d, s, w in zip(self.shape, self.strides, wanted))
+        return self.strides == wanted or all(
+            d == 1 or s == w for d, s, w in zip(self.shape, self.strides, wanted)
+        )
 
     def is_channels_last(self) -> bool:
         """Of a tensor (N, C, ..): whether the channels of a pixel lie side by side, and no line."""
@@ -78,7 +81,7 @@ class View(NamedTuple):
         1].
         """
         if self.is_contiguous():
-            return self._replace(shape=tuple(shape), strides=contiguous_strides(shape))
+            return self._replace(shape=tuple(shape), strides=contiguous_strides(tuple(shape)))
         source = [(d, s) for d, s in zip(self.shape, self.strides) if d != 1]
         strides: list[Dim] = []
         i = 0
@@ -112,7 +115,9 @@ class View(NamedTuple):
         return self._replace(shape=tuple(shape), strides=tuple(strides))
 
 
+@lru_cache(maxsize=1 << 12)
 def contiguous_strides(shape: tuple[Dim, ...]) -> tuple[Dim, ...]:
+    """Of a tensor in row major order."""
     strides: list[Dim] = []
     step: Dim = 1
     for dim in reversed(shape):

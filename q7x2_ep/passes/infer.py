@@ -60,12 +60,12 @@ def infer_node(node: Node) -> bool:
 
 def infer_again(node: Node) -> dict[str, Dim]:
     """As infer_node; the sizes of its outputs that only data told, and what they are now."""
-    before = [value.type for value in node.outputs]
+    before = [(value.shape, value.elements) for value in node.outputs]
     sizes: dict[str, Dim] = {}
     if infer_node(node):
-        for type, value in zip(before, node.outputs):
-            sizes.update(renamed(type.shape, value.shape))
-            sizes.update(renamed(type.elements, value.elements))
+        for (shape, elements), value in zip(before, node.outputs):
+            sizes.update(renamed(shape, value.shape))
+            sizes.update(renamed(elements, value.elements))
     return sizes
 
 
