@@ -31,7 +31,7 @@ static void copy_rows(const q7_loose_float *b, int64_t k_stride, int64_t rows, i
     }
 }
 
-/* The same for panels of half floats, which hold b exactly. */
+/* The same for panels of half floats, which hold b exactly: it has no factors. */
 static void copy_halves(const q7_loose_float *b, int64_t k_stride, int64_t n_stride, int64_t rows,
                         int64_t n, int64_t width, int64_t nr, int64_t dtype, uint16_t *panel) {
     for (int64_t i = 0; i < rows; i++) {
@@ -70,6 +70,12 @@ static void rows_task(void *arg, int64_t task, int64_t thread) {
     q7_end_past();
 }
 
+/* The columns of a panel of so many rows times their factors. */
+static void scale_columns(const float *factors, int64_t rows, int64_t n, int64_t nr, float *panel) {
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t j = 0; j < n; j++) panel[i * nr + j] *= factors[j];
+}
+
 static void panel_task(void *arg, int64_t task, int64_t thread) {
     (void)thread;
     const pack_job *job = arg;
@@ -86,6 +92,8 @@ static void panel_task(void *arg, int64_t task, int64_t thread) {
         else
             q7_pack_panel(b, x->k_stride, x->n_stride, k, n, x->width, x->nr,
                           (float *)x->packed + to);
+        if (x->factors)
+            scale_columns((const float *)x->factors + column, k, n, x->nr, (float *)x->packed + to);
     }
 }
 
@@ -97,7 +105,7 @@ static int64_t lines_of_band(const q7_pack_b_args *x, bool by_rows, int64_t line
 }
 
 void q7_op_pack_b(const q7_pack_b_args *x, const q7_call *call) {
-    const bool by_rows = x->n_stride == 1;
+    const bool by_rows = x->n_stride == 1 && x->factors == NULL;
     const int64_t k = x->k / q7_max(1, x->taps), panels = q7_ceil_div(x->n, x->width);
     const int64_t groups = q7_max(1, q7_min(call->threads, panels / LEAST_PANELS));
     const int64_t count = by_rows ? k : panels;

@@ -45,16 +45,16 @@ static inline void transform(const doubles *w, bool is_line, bool by_two, double
     for (int64_t i = 0; i < 4; i++) transform_line(lines + i * LINE, 1, by_two, to + 4 * i, 1);
 }
 
-/* Elements [0, count) of n kernels, zeros for those beyond. */
+/* Elements [0, count) of n kernels times their factors, zeros for those beyond. */
 static inline void load(const q7_loose_float *w, int64_t filter, int64_t n, int64_t count,
-                        doubles *to) {
+                        floats factors, doubles *to) {
     floats elements[LINE * LINE];
     int64_t i = 0;
     if (n == LANES)
         for (; i + 4 <= count; i += 4) q7_transpose_4x4(w + i, filter, elements + i, LANES);
     for (; i < count; i++)
         for (int64_t j = 0; j < LANES; j++) elements[i][j] = j < n ? w[j * filter + i] : 0;
-    for (i = 0; i < count; i++) to[i] = __builtin_convertvector(elements[i], doubles);
+    for (i = 0; i < count; i++) to[i] = __builtin_convertvector(elements[i] * factors, doubles);
 }
 
 /* Rows of a matrix; has_rest: of one that makes but one of the two sums of a line. */
@@ -62,22 +62,26 @@ static int64_t rows_of(const transform_job *job, bool has_rest) {
     return job->x->planes * (job->threes + (has_rest ? job->rest : 0)) * job->x->C;
 }
 
-/* Up to ROWS rows of a panel in each matrix, of as many channels from w on; rows[i]: the first. */
-static void transform_rows(const transform_job *job, const q7_loose_float *w, int64_t channels,
-                           int64_t n, float *const *rows) {
+/* Up to ROWS rows of a panel in each matrix, of as many channels from w on; rows[i]: the first. factors:
+ * of the filters of the panel. */
+static void transform_rows(const transform_job *job, const q7_loose_float *w, const float *factors,
+                           int64_t channels, int64_t n, float *const *rows) {
     const q7_pack_winograd_args *x = job->x;
     float made[MOST][ROWS * WIDEST];
-    for (int64_t first = 0; first < x->nr; first += LANES)
+    for (int64_t first = 0; first < x->nr; first += LANES) {
+        floats times;
+        memcpy(&times, factors + first, sizeof times);
         for (int64_t c = 0; c < channels; c++) {
             doubles elements[LINE * LINE], lanes[MOST];
             load(w + first * job->filter + c * x->planes * job->plane, job->filter,
-                 q7_max(0, q7_min(LANES, n - first)), job->line, elements);
+                 q7_max(0, q7_min(LANES, n - first)), job->line, times, elements);
             transform(elements, job->matrices == 4, x->stride == 2, lanes);
             for (int64_t i = 0; i < job->matrices; i++) {
                 const floats rounded = __builtin_convertvector(lanes[i], floats);
                 memcpy(made[i] + c * x->nr + first, &rounded, sizeof rounded);
             }
         }
+    }
     for (int64_t i = 0; i < job->matrices; i++)
         q7_write_past((const q7_loose_float *)made[i], channels * x->nr, rows[i]);
 }
@@ -91,6 +95,9 @@ static void panel_task(void *arg, int64_t task, int64_t thread) {
     const int64_t whole = rows_of(job, true), part = rows_of(job, false);
     const q7_loose_float *w = x->w;
     w += column * job->filter;
+    float factors[WIDEST] = {0};
+    for (int64_t j = 0; j < n; j++)
+        factors[j] = x->factors ? ((const float *)x->factors)[column + j] : 1;
     float *matrix[MOST];
     matrix[0] = (float *)x->packed + panel * (2 * whole + (last - 1) * part) * x->nr;
     for (int64_t i = 0; i < last; i++) matrix[i + 1] = matrix[i] + (i == 0 ? whole : part) * x->nr;
@@ -99,8 +106,8 @@ static void panel_task(void *arg, int64_t task, int64_t thread) {
         for (int64_t c = 0; c < C; c += ROWS) {
             float *rows[MOST];
             for (int64_t i = 0; i <= last; i++) rows[i] = matrix[i] + (at * C + c) * x->nr;
-            transform_rows(job, w + c * x->planes * job->plane + from, q7_min(ROWS, C - c), n,
-                           rows);
+            transform_rows(job, w + c * x->planes * job->plane + from, factors, q7_min(ROWS, C - c),
+                           n, rows);
         }
     }
     for (int64_t i = 0; i < job->rest; i++) /* of the line of a kernel of one plane */
@@ -108,8 +115,8 @@ static void panel_task(void *arg, int64_t task, int64_t thread) {
             for (int64_t j = 0; j < x->nr; j++) {
                 const int64_t at = (part + i * C + c) * x->nr + j;
                 const int64_t from = c * job->plane + job->threes * LINE + i;
-                matrix[0][at] = j < n ? w[j * job->filter + from] : 0;
-                matrix[last][at] = j < n ? -w[j * job->filter + from] : 0;
+                matrix[0][at] = j < n ? w[j * job->filter + from] * factors[j] : 0;
+                matrix[last][at] = -matrix[0][at];
             }
     q7_end_past();
 }

@@ -137,9 +137,9 @@ def flat(g: Any, value: Value, channels: Any) -> Value:
 
 def _scaled(g: Any, node: Node, weight: Value, factor: Value) -> Value:
     """The weights for a result times one factor per channel."""
-    shape, ones = list(weight.shape), [1 for _ in weight.shape[2:]]
     if node.op == CONV:  # (M, C / groups, ..)
-        return g.folded("Mul", weight, g.folded("Reshape", factor, [shape[0], 1, *ones]))
+        return g.scaled_kernels(weight, factor)
+    shape, ones = list(weight.shape), [1 for _ in weight.shape[2:]]
     groups, (channels, filters, *kernel) = node.attrs["group"], shape  # (C, M / groups, ..)
     by_group = g.folded("Reshape", weight, [groups, channels // groups, filters, *kernel])
     factor = g.folded("Reshape", factor, [groups, 1, filters, *ones])

@@ -18,7 +18,7 @@ from q7x2_ep.ir.replace import Watch, replace
 from q7x2_ep.ir.shape import Dim
 from q7x2_ep.ops import find
 from q7x2_ep.ops.common import RESHAPES, typed, where_is
-from q7x2_ep.ops.joined import Joined
+from q7x2_ep.ops.lazy import Joined, Scaled
 from q7x2_ep.ops.signature import check_types, parse
 
 Given = Optional[Value]  # an operand of `decompose` that may be left out
@@ -122,6 +122,13 @@ class Builder:
             return constant
         flat = constant.const if constant.const.size == 1 else constant.const.reshape(shape)
         return self.array(np.broadcast_to(flat.reshape(flat.shape[-len(shape) :]), shape))
+
+    def scaled_kernels(self, kernels: Value, factors: Value) -> Value:
+        """Kernels (M, ..) times a factor (M,) each; of constants a constant, see Scaled."""
+        if kernels.const is None or factors.const is None or kernels.dtype != factors.dtype:
+            column = [kernels.shape[0], *(1 for _ in kernels.shape[1:])]
+            return self.folded("Mul", kernels, self.folded("Reshape", factors, column))
+        return self.array(Scaled(np.asarray(kernels.const), factors.const))
 
     def scaled(self, constant: Value, factor: float) -> Value:
         """A constant times a number."""

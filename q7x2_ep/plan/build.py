@@ -23,7 +23,7 @@ from q7x2_ep.ir.shape import Dim, at_least, ceildiv, product, symbol, symbols
 from q7x2_ep.ir.view import View, channels_last_strides, contiguous_strides
 from q7x2_ep.ops import find
 from q7x2_ep.ops.common import where_is
-from q7x2_ep.ops.joined import Joined
+from q7x2_ep.ops.lazy import Joined
 from q7x2_ep.plan.halves import narrowest
 from q7x2_ep.plan.memory import THREADS, Embedding, Sharing, Storage, settle
 from q7x2_ep.plan.parts import Guard, Operand, Pack, Plan, Step, WinogradPack
@@ -328,7 +328,8 @@ class Builder:
             sizes = (part.shape[axis] for part in joined.parts)
             return list(itertools.accumulate(sizes, initial=0))
         for weight in weights:
-            weight.const = getattr(weight.const, "whole", weight.const)
+            if isinstance(weight.const, Joined):
+                weight.const = weight.const.whole
         return []
 
     def known(self, value: Optional[Value]) -> Optional[tuple[Dim, ...]]:

@@ -9,10 +9,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Optional, Union
 
+import numpy as np
+
 from q7x2_ep.dtypes import FLOAT
 from q7x2_ep.ir.core import Graph, Node, Value
 from q7x2_ep.ir.shape import Dim
-from q7x2_ep.ops.joined import Joined
+from q7x2_ep.ops.lazy import Joined, Scaled
 from q7x2_ep.plan.memory import Storage
 from q7x2_ep.plan.schedule import Access, peak, storage_sizes
 from q7x2_ep.plan.target import KernelRow
@@ -81,8 +83,8 @@ class Pack(NamedTuple):
 
     @property
     def array(self) -> Any:
-        """The matrix to be packed."""
-        const = self.weight.const
+        """The matrix to be packed, before it is scaled."""
+        const = _unscaled(self.weight)
         if isinstance(const, Joined):
             return const.parts[self.matrix]
         if const.ndim == 2 and self.matrices == 1:
@@ -90,6 +92,11 @@ class Pack(NamedTuple):
         if const.ndim == 3 and self.matrices == const.shape[0]:
             return const[self.matrix]
         return const.reshape(self.matrices, -1)[self.matrix]
+
+    @property
+    def factors(self) -> Optional[np.ndarray]:
+        """Of the columns, if they are scaled."""
+        return _factors(self)
 
 
 class WinogradPack(NamedTuple):
@@ -112,8 +119,24 @@ class WinogradPack(NamedTuple):
 
     @property
     def array(self) -> Any:
-        """The kernels of the group."""
-        return self.weight.const.reshape(self.matrices, -1)[self.matrix]
+        """The kernels of the group, before they are scaled."""
+        return _unscaled(self.weight).reshape(self.matrices, -1)[self.matrix]
+
+    @property
+    def factors(self) -> Optional[np.ndarray]:
+        """Of the kernels, if they are scaled."""
+        return _factors(self)
+
+
+def _unscaled(weight: Value) -> Any:
+    return weight.const.kernels if isinstance(weight.const, Scaled) else weight.const
+
+
+def _factors(pack: Union[Pack, WinogradPack]) -> Optional[np.ndarray]:
+    const = pack.weight.const
+    if not isinstance(const, Scaled):
+        return None
+    return const.factors.reshape(pack.matrices, -1)[pack.matrix]
 
 
 @dataclass(eq=False)

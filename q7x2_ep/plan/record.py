@@ -25,6 +25,7 @@ from q7x2_ep.ir.core import Graph, Node, Type, Value
 from q7x2_ep.ir.near_miss import NearMiss
 from q7x2_ep.ir.shape import Expr
 from q7x2_ep.ops.forest import Forest
+from q7x2_ep.ops.lazy import Lazy
 from q7x2_ep.plan.encode import Encoded
 from q7x2_ep.plan.memory import Storage
 from q7x2_ep.plan.parts import (
@@ -123,7 +124,7 @@ class _Writer:
             return {"d": [self.value(each) for pair in given.items() for each in pair]}
         if isinstance(given, np.generic):
             return self.value(given.item())
-        if isinstance(given, np.ndarray):
+        if isinstance(given, (np.ndarray, Lazy)):
             number = self.keep(given)
             return None if number is None else {"a": number}
         if isinstance(given, bytes):

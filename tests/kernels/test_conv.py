@@ -303,7 +303,7 @@ def packed(row: KernelRow, case: Case, w: np.ndarray) -> np.ndarray:
     taps = int(np.prod(case.w[2:]))
     k, n = channels * taps, filters
     given: dict[str, Any] = {"k": k, "n": n, "k_stride": taps, "n_stride": k, "taps": taps}
-    given.update(nr=row.nr, tap_stride=1, width=row.nr, first=0, dtype=FLOAT, drops=0)
+    given.update(nr=row.nr, tap_stride=1, width=row.nr, first=0, dtype=FLOAT, drops=0, factors=None)
     room = np.empty(-(-n // row.nr) * row.nr * k, np.float32)
     groups = np.split(w, case.groups)
     return np.stack([run_op("pack_b", b=each, packed=room, **given)["packed"] for each in groups])
@@ -546,6 +546,17 @@ def test_pack_winograd_rounds_once(row: KernelRow, stride: int) -> None:
         np.testing.assert_array_equal(made.reshape(panels.shape), panels)
 
 
+@every_winograd_row
+@pytest.mark.parametrize("width", [3, 8])
+def test_pack_winograd_scales_kernels(row: KernelRow, width: int) -> None:
+    """As if they had been multiplied before."""
+    w = np.random.default_rng(0).standard_normal((row.nr + 3, 9, width), np.float32)
+    factors = np.random.default_rng(1).standard_normal(row.nr + 3, np.float32)
+    before = transformed(row, w * factors[:, None, None], (1, 1, width), 1)
+    made = transformed(row, w, (1, 1, width), 1, factors=factors)
+    assert made.tobytes() == before.tobytes()
+
+
 def test_pack_winograd_drops_what_it_has_read(tmp_path: Path) -> None:
     """Of a mapped file, in which kernels begin at any byte."""
     row, *_ = rows("winograd")
@@ -604,7 +615,12 @@ def test_winograd_of_any_magnitude(row: KernelRow, scale: float) -> None:
 
 
 def transformed(
-    row: KernelRow, w: np.ndarray, kernel: tuple[int, int, int], stride: int, threads: int = 1
+    row: KernelRow,
+    w: np.ndarray,
+    kernel: tuple[int, int, int],
+    stride: int,
+    threads: int = 1,
+    factors: Optional[np.ndarray] = None,
 ) -> np.ndarray:
     """The panels of kernels (filters, channels, ..) for Winograd's algorithm."""
     n, channels = w.shape[:2]
@@ -612,5 +628,5 @@ def transformed(
     rows = winograd_rows(channels, *kernel)
     room = np.full((-(-n // row.nr), rows, row.nr), np.nan, np.float32)
     given = {"nr": row.nr, "n": n, "C": channels, "planes": depth, "kh": height, "kw": width}
-    given.update(stride=stride, drops=0, w=w, packed=room)
+    given.update(stride=stride, drops=0, w=w, packed=room, factors=factors)
     return run_op("pack_winograd", None, threads, **given)["packed"]

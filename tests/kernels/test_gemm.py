@@ -81,7 +81,7 @@ def pack(row: KernelRow, *matrices: np.ndarray, threads: int = 1, dtype: int = F
         source = b.T if b.flags.f_contiguous else b
         given: dict[str, Any] = {"k": k, "n": n, "k_stride": k_stride, "n_stride": n_stride}
         given.update(b=np.ascontiguousarray(source), packed=packed, width=width, first=i * width)
-        given.update(nr=row.nr, taps=1, tap_stride=0, dtype=dtype, drops=0)
+        given.update(nr=row.nr, taps=1, tap_stride=0, dtype=dtype, drops=0, factors=None)
         packed = run_op("pack_b", None, threads, **given)["packed"]
     return packed
 

@@ -107,14 +107,20 @@ def _pack_group(library: native.Library, packs: Packs, packed: np.ndarray) -> No
     loading = Plan(Graph("load"))
     total = packed.nbytes
     into = Storage("packed", total, "output", 0)
-    matrices = {p[:3]: _readable_matrix(p.array) for p in packs}
-    for number, (weight, _, _) in enumerate(matrices, 1):
+    arrays: dict[tuple, np.ndarray] = {}  # by what it is of: two packs may read one
+    for p in packs:
+        arrays[p[:3]] = _readable_matrix(p.array)
+        if p.factors is not None:
+            arrays[(*p[:3], "factors")] = p.factors
+    for number, (weight, *_) in enumerate(arrays, 1):
         loading.constants.append(weight)
         loading.storages.append(Storage(weight.name, 0, "constant", number))
-    places = dict(zip(matrices, loading.storages))
-    loading.steps = [_pack_step(p, matrices[p[:3]], places[p[:3]], into) for p in packs]
+    places = {key: Operand(storage) for key, storage in zip(arrays, loading.storages)}
+    for p in packs:
+        source, factors = places[p[:3]], places.get((*p[:3], "factors"))
+        loading.steps.append(_pack_step(p, arrays[p[:3]], source, factors, into))
     loading.graph.outputs = [Value("packed", dtypes.UINT8, (total,))]
-    constants = [np.empty(0, np.uint8), *matrices.values()]
+    constants = [np.empty(0, np.uint8), *arrays.values()]
     encoded = encode(loading, library.target, [])
     with (
         native.Plan(library, encoded.blob, constants) as once,
@@ -125,21 +131,26 @@ def _pack_group(library: native.Library, packs: Packs, packed: np.ndarray) -> No
 
 
 def _pack_step(
-    p: Union[Pack, WinogradPack], array: np.ndarray, source: Storage, into: Storage
+    p: Union[Pack, WinogradPack],
+    array: np.ndarray,
+    source: Operand,
+    factors: Optional[Operand],
+    into: Storage,
 ) -> Step:
     """The step of one pack. Pages of mapped files that cannot be written leave memory: nobody reads
     them again.
     """
-    packed, drops = Operand(into, p.offset), int(can_be_given_back(array))
+    written = {"factors": factors, "packed": Operand(into, p.offset)}
     if isinstance(p, WinogradPack):
-        op, operands = "pack_winograd", {"w": Operand(source), "packed": packed}
+        op, operands = "pack_winograd", {"w": source, **written}
         fields = {"C": p.channels, "planes": p.planes, "kh": p.kh, "kw": p.kw, "stride": p.stride}
     else:
         op, k_stride, n_stride = "pack_b", *_strides(p, array)
-        operands = {"b": Operand(source, p.column * n_stride * array.itemsize), "packed": packed}
+        start = p.column * n_stride * array.itemsize
+        operands = {"b": source._replace(offset=start), **written}
         fields = {"k": p.k, "k_stride": k_stride, "n_stride": n_stride, "dtype": p.dtype}
         fields.update(width=p.width, first=p.first, taps=p.taps, tap_stride=p.tap_stride)
-    fields.update(nr=p.nr, n=p.n, drops=drops)
+    fields.update(nr=p.nr, n=p.n, drops=int(can_be_given_back(array)))
     return Step(op, None, operands, fields, p.weight.name, (p.weight.name,))
 
 
