@@ -128,7 +128,7 @@ class Builder:
         if kernels.const is None or factors.const is None or kernels.dtype != factors.dtype:
             column = [kernels.shape[0], *(1 for _ in kernels.shape[1:])]
             return self.folded("Mul", kernels, self.folded("Reshape", factors, column))
-        return self.array(Scaled(np.asarray(kernels.const), factors.const))
+        return self.array(Scaled(kernels.const, factors.const))
 
     def scaled(self, constant: Value, factor: float) -> Value:
         """A constant times a number."""

@@ -67,8 +67,8 @@ def _watched(init, made):
 
 
 def test_scaled_kernels_are_multiplied_where_they_are_packed(tmp_path, monkeypatch):
-    """Of a norm behind each of a product of Winograd, one of pixels, two groups and a depthwise
-    convolution, whose few weights alone are multiplied before.
+    """Of a norm and a factor behind convolutions by Winograd, of pixels, of two groups, and of each
+    channel, whose few weights alone are multiplied before.
     """
     rng = np.random.default_rng(0)
     nodes, tensors = [], []
@@ -82,7 +82,9 @@ def test_scaled_kernels_are_multiplied_where_they_are_packed(tmp_path, monkeypat
         nodes.append(
             helper.make_node("Conv", [x, names[0]], [f"c{i}"], group=groups, pads=[pad] * 4)
         )
-        nodes.append(helper.make_node("BatchNormalization", [f"c{i}", *names[1:]], [f"y{i}"]))
+        nodes.append(helper.make_node("BatchNormalization", [f"c{i}", *names[1:]], [f"n{i}"]))
+        tensors.append(numpy_helper.from_array(arrays[1].reshape(-1, 1, 1) / 2, f"more{i}"))
+        nodes.append(helper.make_node("Mul", [f"n{i}", f"more{i}"], [f"y{i}"]))
     infos = [
         helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, channels, 10, 12])
         for name, channels in (("x", 32), (f"y{len(shapes) - 1}", 96))
