@@ -11,6 +11,8 @@ import os
 from collections import Counter
 from typing import Any, Optional, Union
 
+import numpy as np
+
 from q7x2_ep.errors import CorruptModel, FeedError, ModelError, ModelNotFound, UnsupportedOp
 from q7x2_ep.files import map_file
 from q7x2_ep.importer.nodes import NodeReader, opset_versions
@@ -47,10 +49,12 @@ def read(model: Union[str, os.PathLike, bytes, Any], request: Request = AS_IT_IS
 
 def _load(path: str) -> Any:
     try:
-        if os.path.getsize(path) >= MAP_BYTES:
+        size = os.path.getsize(path)
+        if size >= MAP_BYTES:
             return map_file(path)
+        data = memoryview(np.empty(size, np.uint8))  # in huge pages, which bytes are not
         with open(path, "rb") as file:
-            return file.read()
+            return data[: file.readinto(data)].toreadonly()
     except FileNotFoundError:
         raise ModelNotFound(
             f"Load model from {path} failed: there is no model file at {path}: File doesn't exist"

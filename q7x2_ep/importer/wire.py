@@ -77,7 +77,7 @@ class Message:
         import onnx
 
         data, start, end = self.span
-        return getattr(onnx, type(self).__name__).FromString(data[start:end])
+        return getattr(onnx, type(self).__name__).FromString(bytes(data[start:end]))
 
 
 def parse(data: Any) -> Any:
@@ -119,7 +119,7 @@ def _read(message: Message, data: Any, at: int, end: int) -> Message:
                 known = None if is_repeated else values.get(name)
                 value = _read(known or MESSAGES[kind](), data, start, at)
             elif kind == "bytes":
-                value = data[start:at]
+                value = bytes(data[start:at])
             elif kind == "view":
                 value = memoryview(data)[start:at]
             else:
