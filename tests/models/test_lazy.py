@@ -112,3 +112,31 @@ def test_scaled_kernels_are_multiplied_where_they_are_packed(tmp_path, monkeypat
     q7x2_ep.InferenceSession(data, options)
     written = q7x2_ep.InferenceSession(options.optimized_model_filepath)
     np.testing.assert_allclose(written.run(None, {"x": x})[0], y, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(), (1, 1, 1, 1), (96, 1, 1)], ids=str)
+@pytest.mark.parametrize("kernel", [(96, 32, 3, 3), (96, 96, 1, 1), (96, 48, 3, 3), (96, 1, 3, 3)])
+def test_factors_of_any_shape_and_place(kernel, shape):
+    """One for all, which repeats in memory, and one to each, at an odd byte of the file."""
+    rng = np.random.default_rng(0)
+    groups = 1 if kernel[1] in (32, 96) else 96 // kernel[1]
+    arrays = rng.standard_normal(kernel, np.float32) / 8, rng.uniform(0.5, 2, shape)
+    w, factor = (np.asarray(array, np.float32) for array in arrays)
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"], group=groups, pads=[kernel[2] // 2] * 4),
+        helper.make_node("Mul", ["c", "factor"], ["y"]),
+    ]
+    infos = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, channels, 9, 10])
+        for name, channels in (("x", kernel[1] * groups), ("y", 96))
+    ]
+    x = rng.standard_normal((1, kernel[1] * groups, 9, 10), np.float32)
+    for name in ("factor", "factors", "facto"):  # whose lengths move what lies behind them
+        nodes[1].input[1] = name
+        tensors = [numpy_helper.from_array(factor, name), numpy_helper.from_array(w, "w")]
+        graph = helper.make_graph(nodes, "g", infos[:1], infos[1:], tensors)
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+        data = model.SerializeToString()
+        expected = onnxruntime.InferenceSession(data).run(None, {"x": x})[0]
+        y = q7x2_ep.InferenceSession(data).run(None, {"x": x})[0]
+        np.testing.assert_allclose(y, expected, rtol=1e-5, atol=1e-5)

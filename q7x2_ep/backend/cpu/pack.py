@@ -111,7 +111,7 @@ def _pack_group(library: native.Library, packs: Packs, packed: np.ndarray) -> No
     for p in packs:
         arrays[p[:3]] = _readable_matrix(p.array)
         if p.factors is not None:
-            arrays[(*p[:3], "factors")] = p.factors
+            arrays[(*p[:3], "factors")] = np.require(p.factors, requirements=["C", "A"])
     for number, (weight, *_) in enumerate(arrays, 1):
         loading.constants.append(weight)
         loading.storages.append(Storage(weight.name, 0, "constant", number))
