@@ -192,9 +192,12 @@ def takes_gate(node: Node, x: Value, gate: Value) -> bool:
 
 def takes_scale(node: Node) -> bool:
     """Whether the step of a convolution by constant weights has what scales and shifts each channel
-    behind its activation: not that of few filters, whose channels are rows.
+    behind its activation: not that of few filters to a group, whose channels are rows.
     """
-    return node.attrs["group"] > 1 or node.inputs[1].shape[0] >= MIN_FILTERS
+    (filters, channels), groups = node.inputs[1].shape[:2], node.attrs["group"]
+    if groups == 1:
+        return filters >= MIN_FILTERS
+    return channels == 1 or filters // groups >= MIN_GROUPED
 
 
 def channel_guards(node: Node, bias: int = 2) -> list[Guard]:

@@ -294,6 +294,17 @@ def test_norms_behind_activations_of_all_kinds_of_steps(
         assert_fuses(block, given, FEW, opset=20)
 
 
+@pytest.mark.parametrize("filters", [4, 8, 12, 16])
+@pytest.mark.parametrize("channels", [3, 8])
+def test_norms_behind_activations_of_few_filters_to_a_group(filters: int, channels: int) -> None:
+    def block(g: Any, x: Any, w: Any, factor: Any, term: Any) -> Any:
+        return g.Add(g.Mul(g.Relu(g.Conv(x, w, group=4, pads=PADS)), factor), term)
+
+    given = {name: weights(filters, 1, 1) for name in ("factor", "term")}
+    given.update(x=("B", 4 * channels, "S", "S"), w=weights(filters, channels, 3, 3))
+    assert_correct(build(block, given)[0])
+
+
 def test_norms_behind_activations_that_stay() -> None:
     def silu(g: Any, x: Any, w: Any, b: Any) -> Any:
         y = g.Conv(x, w, b, pads=PADS)
