@@ -399,7 +399,11 @@ def test_joined_convs_that_others_read_stay() -> None:
     def activated(g: Any, x: Any, w: Any, v: Any) -> Any:
         return g.Relu(g.Concat(g.Sigmoid(g.Conv(x, w, pads=PADS)), g.Conv(x, v), axis=1))
 
-    for spelling in (shared, twice, with_another, images, activated):
+    def one_of_another(g: Any, x: Any, w: Any) -> Any:
+        y = g.Conv(x, w, pads=PADS)
+        return g.Relu(g.Concat(g.Conv(y, np.full((4, 6, 1, 1), 0.5, np.float32)), y, axis=1))
+
+    for spelling in (shared, twice, with_another, images, activated, one_of_another):
         model = build(spelling, SIDES)[0]
         assert fused_ops(model)[0]["Relu"] == 1, spelling
         assert_correct(model)
