@@ -7,6 +7,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
@@ -29,7 +30,8 @@ class Network:
 
     def constant(self, *shape: int) -> str:
         name = f"c{len(self.constants)}"
-        array = self.rng.standard_normal(shape).astype(np.float32)
+        array = self.rng.standard_normal(shape) / np.prod(shape[1:]) ** 0.5  # sums stay near 1
+        array = np.asarray(array, np.float32)
         self.constants.append(numpy_helper.from_array(array, name))
         return name
 
@@ -46,7 +48,7 @@ class Network:
         n, c, h, w = self.shapes[x]
         widths = [width for width in (2, 4, 8) if c % width == 0]
         group = self.draw(st.sampled_from((1, 1, c, 2 - c % 2, c // max([1, *widths]))))
-        each = (1, 1, 2) if group == c else (1, 8, 17, 32, 40, c // group)
+        each = (1, 1, 2) if group == c else (1, 2, 4, 8, 17, 32, 40, c // group)
         filters = group * self.draw(st.sampled_from(each))
         k, stride = self.draw(st.sampled_from((1, 3, 3, 5))), self.draw(st.sampled_from((1, 1, 2)))
         dilation = self.draw(st.sampled_from((1, 1, 1, 2, 7)))
@@ -56,6 +58,10 @@ class Network:
         pads = [k // 2 * dilation] * 4
         attrs = {"group": group, "strides": [stride] * 2, "pads": pads, "dilations": [dilation] * 2}
         return self.add("Conv", inputs, shape, **attrs)
+
+    def block(self, x: str) -> str:
+        """With what follows in networks that norm what they activated."""
+        return self.scale(self.unary(self.conv(x)))
 
     def line(self, x: str) -> str:
         """Of a row or a column, enough channels for Winograd's."""
@@ -103,10 +109,12 @@ class Network:
         return self.add(self.draw(st.sampled_from(UNARY)), [x], self.shapes[x])
 
     def scale(self, x: str) -> str:
-        """What is linear in each channel."""
-        channels, op = self.shapes[x][1], self.draw(st.sampled_from(("Add", "Mul", "Norm")))
+        """What is linear in each channel, or alike in all."""
+        channels, op = self.shapes[x][1], self.draw(st.sampled_from(("Add", "Mul", "Sub", "Norm")))
         if op != "Norm":
-            return self.add(op, [x, self.constant(channels, 1, 1)], self.shapes[x])
+            shapes = ((channels, 1, 1), (channels, 1, 1), (1, channels, 1, 1), (), (1, 1, 1, 1))
+            constant = self.constant(*self.draw(st.sampled_from(shapes)))
+            return self.add(op, [x, constant], self.shapes[x])
         variance = f"variance{len(self.nodes)}"
         array = self.rng.uniform(0.5, 1.5, channels).astype(np.float32)
         self.constants.append(numpy_helper.from_array(array, variance))
@@ -206,6 +214,7 @@ def networks(draw: Any) -> tuple[bytes, np.ndarray]:
     steps = (
         net.conv,
         net.conv,
+        net.block,
         net.line,
         net.pool,
         net.excite,
@@ -240,7 +249,17 @@ def networks(draw: Any) -> tuple[bytes, np.ndarray]:
 @settings(max_examples=150, deadline=None)
 @given(networks())
 def test_against_float64(case: tuple[bytes, np.ndarray]) -> None:
-    data, x = case
+    check(*case)
+
+
+@pytest.mark.slow
+@settings(max_examples=5000, deadline=None)
+@given(networks())
+def test_many_against_float64(case: tuple[bytes, np.ndarray]) -> None:
+    check(*case)
+
+
+def check(data: bytes, x: np.ndarray) -> None:
     graph = importer.read(data)
     passes.run_all(graph)
     wanted = evaluate(graph, {"x": x}, np.float64)
