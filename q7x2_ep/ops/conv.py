@@ -7,7 +7,7 @@ from typing import Any, Optional
 import numpy as np
 
 from q7x2_ep import dtypes
-from q7x2_ep.errors import ModelError
+from q7x2_ep.errors import ModelError, UnsupportedOp
 from q7x2_ep.ir.core import Node, Type, Value
 from q7x2_ep.ir.shape import Dim, ceildiv, maximum, minimum, product
 from q7x2_ep.ir.view import View
@@ -242,6 +242,8 @@ def conv_step(
     if (w.shape[1] == 1 and (w.shape[0] == groups or several)) or is_narrow(node, b):
         depthwise_step(node, b, fields, residual)
     elif few:
+        if any(node.input(i) is not None for i in (4, 5, 6)):  # takes_gate and takes_scale know
+            raise UnsupportedOp(f"{where_is(node)} has gates or factors, which `conv` has not")
         k = minimum(product(w.shape[1:]), b.constants["CONV_K_BLOCK"])
         pack = matmul_scratch(b, k, spec["OD"] * spec["OH"] * spec["OW"], "CONV_PANELS")
         fields.update(x=x, w=w, residual=residual, y=node.output, pack=pack)
