@@ -699,3 +699,22 @@ def test_convolutional_attention() -> None:
         return g.MatMul(v, g.Transpose(g.Softmax(scores, axis=2), perm=[0, 2, 1]))
 
     assert_fuses(spelling, dict.fromkeys("qkv", ("B", D, "S")), ONE)
+
+
+def test_scores_that_mask_themselves_or_are_values_stay() -> None:
+    def scores(g: Any, q: Any, k: Any) -> Any:
+        return g.Mul(g.MatMul(q, g.Transpose(k, perm=[0, 2, 1])), 0.5)
+
+    def mask(g: Any, q: Any, k: Any, v: Any) -> Any:
+        s = scores(g, q, k)
+        return g.MatMul(g.Softmax(g.Add(s, s), axis=-1), v)
+
+    def values(g: Any, q: Any, k: Any) -> Any:
+        s = scores(g, q, k)
+        return g.MatMul(g.Softmax(s, axis=-1), s)
+
+    given = dict.fromkeys("qkv", (2, 6, 8))
+    for spelling in (mask, values):
+        model = build(spelling, given)[0]
+        assert "q7::Attention" not in fused_ops(model)[0], spelling
+        assert_correct(model)
