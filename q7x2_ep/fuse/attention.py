@@ -105,10 +105,6 @@ def _check(match: Match) -> Union[dict[str, Any], str]:
         found = found._replace(masks=(found.masks[0]._replace(number=-inf),))
     left, right = found.product.inputs
     v = Rows(match["v"], False) if turned is None else Rows(match["v_columns"], True)
-    inside = set(map(id, match.nodes))
-    for x in (v.value, *(mask.value for mask in found.masks)):
-        if x.producer is not None and id(x.producer) in inside:
-            return f"{x!r} is made on the way to the weights"
     if any(x.shape is None or len(x.shape) < 2 for x in (left, right, v.value)):
         return f"q, k, v have shapes {left.shape}, {right.shape}, {v.value.shape}, wanted matrices"
     q, k = Rows(left, False, found.factors), Rows(right, True)

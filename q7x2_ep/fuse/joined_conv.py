@@ -33,8 +33,7 @@ def _parts(match: Match, y: Value, *ops: str) -> Union[list[Node], str]:
     channels = [part.output.shape[1] for part in parts if part.output.shape is not None]
     if len(channels) < len(parts) or not all(isinstance(count, int) for count in channels):
         return f"the channels of the parts of {y!r} are not known"
-    readers = sum(len(part.output.users) for part in parts)  # parts may read each other
-    if readers > len(parts) or not all(map(match.absorb, parts)):
+    if len(set(map(id, parts))) < len(parts) or not all(map(match.absorb, parts)):
         return f"a part of {y!r} has other readers"
     return parts
 

@@ -105,12 +105,12 @@ def _try(
     match, arguments = found
     result = fusion.build(g, **arguments)
     results = result if isinstance(result, tuple) else (result,)
-    for old, new in zip(match.outputs, results):
-        difference = _difference(old, new)
-        if difference:
-            discard(g.take())
-            size = len(match.nodes)
-            return [], [], NearMiss(fusion.name, node, size, size, difference)
+    differences = [_difference(old, new) for old, new in zip(match.outputs, results)]
+    reason = next(filter(None, differences), "") or _needed(match)
+    if reason:
+        discard(g.take())
+        size = len(match.nodes)
+        return [], [], NearMiss(fusion.name, node, size, size, reason)
     gone = with_orphans(matcher.graph, match.nodes)
     gone.sort(key=lambda old: position[id(old)])
     made = rewrite(g, fusion.name, match.outputs, results, gone)
@@ -149,6 +149,17 @@ def _near_miss(fusion: Fusion, matcher: Matcher, node: Node) -> Optional[NearMis
         return None
     total = max(matcher.total, matcher.matched)
     return NearMiss(fusion.name, node, matcher.matched, total, matcher.reason)
+
+
+def _needed(match: Match) -> str:
+    """Why nodes of a match cannot go, now that build has made others: those may read what check has
+    taken into the match.
+    """
+    inside, outputs = set(map(id, match.nodes)), set(map(id, match.outputs))
+    for value in (output for node in match.nodes for output in node.outputs):
+        if id(value) not in outputs and is_used_outside(match.graph, value, inside):
+            return f"{value!r} is read by what would take its place"
+    return ""
 
 
 def _difference(old: Value, new: Value) -> str:

@@ -289,9 +289,7 @@ class Builder:
                 at = plan.packed_bytes + matrix * size
                 layout = (k, n, k_stride, n_stride, at, width, i * width, taps, tap_stride, dtype)
                 plan.packs.append(Pack(weight, matrix, matrices, nr, *layout))
-            storage = Storage(f"{weights[0].name}.packed", 0, "constant", 0)
-            self._packed[key] = Operand(storage, plan.packed_bytes, dtype=dtype)
-            plan.packed_bytes += int(ceildiv(matrices * size, 128)) * 128
+            self._reserve(key, weights[0], matrices * size, dtype)
         return self._packed[key]
 
     def transformed(
@@ -309,9 +307,7 @@ class Builder:
                 at = plan.packed_bytes + group * size
                 parts = (nr, n, w.shape[1], *kernel, stride, at)
                 plan.packs.append(WinogradPack(w, group, groups, *parts))
-            storage = Storage(f"{w.name}.packed", 0, "constant", 0)
-            self._packed[key] = Operand(storage, plan.packed_bytes)
-            plan.packed_bytes += int(ceildiv(groups * size, 128)) * 128
+            self._reserve(key, w, groups * size)
         return self._packed[key]
 
     @staticmethod
@@ -464,6 +460,12 @@ class Builder:
         if space != "arena":
             self._views[value] = View.whole(value)
         return storage
+
+    def _reserve(self, key: tuple, weight: Value, size: int, dtype: int = FLOAT) -> None:
+        """Enter so many bytes behind what is packed so far as the operand of a key."""
+        storage = Storage(f"{weight.name}.packed", 0, "constant", 0)
+        self._packed[key] = Operand(storage, self.plan.packed_bytes, dtype=dtype)
+        self.plan.packed_bytes += int(ceildiv(size, 128)) * 128
 
     def _is_whole(self, view: View) -> bool:
         """Whether a view shows every element of its storage."""

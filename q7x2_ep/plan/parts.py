@@ -128,11 +128,14 @@ class WinogradPack(NamedTuple):
         return _factors(self)
 
 
+AnyPack = Union[Pack, WinogradPack]
+
+
 def _unscaled(weight: Value) -> Any:
     return weight.const.kernels if isinstance(weight.const, Scaled) else weight.const
 
 
-def _factors(pack: Union[Pack, WinogradPack]) -> Optional[np.ndarray]:
+def _factors(pack: AnyPack) -> Optional[np.ndarray]:
     const = pack.weight.const
     if not isinstance(const, Scaled):
         return None
@@ -151,7 +154,7 @@ class Plan:
     steps: list[Step] = field(default_factory=list)
     storages: list[Storage] = field(default_factory=list)
     constants: list[Optional[Value]] = field(default_factory=lambda: [None])
-    packs: list[Union[Pack, WinogradPack]] = field(default_factory=list)
+    packs: list[AnyPack] = field(default_factory=list)
     packed_bytes: int = 0
     guards: list[Guard] = field(default_factory=list)
     accesses: list[list[Access]] = field(default_factory=list)  # of the model's order of steps

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Collection
-from typing import Any, Callable, Optional, Union
+from typing import Any, Callable, Optional
 
 import numpy as np
 
@@ -18,9 +18,7 @@ from q7x2_ep.files import can_be_given_back
 from q7x2_ep.ir.core import Graph, Value
 from q7x2_ep.plan.encode import encode
 from q7x2_ep.plan.memory import Storage
-from q7x2_ep.plan.parts import Operand, Pack, Plan, Step, WinogradPack
-
-Packs = list[Union[Pack, WinogradPack]]
+from q7x2_ep.plan.parts import AnyPack, Operand, Pack, Plan, Step, WinogradPack
 
 PACK_BYTES = 1 << 23  # of weights that are packed in one go: of 32 MB, 24 MB more at once
 MOST_THREADS = 8  # Python hands the weights out: 0.3 of the 3 ms that 8 MB take
@@ -53,7 +51,7 @@ def pack(library: native.Library, plan: Plan, packed: np.ndarray, kept: set[Valu
     uses = Counter(p.weight for p in plan.packs)
     lock = threading.Lock()
 
-    def pack_group(group: Packs) -> None:
+    def pack_group(group: list[AnyPack]) -> None:
         _pack_group(library, group, packed)
         with lock:
             uses.subtract(each.weight for each in group)
@@ -89,9 +87,9 @@ def share(work: Callable[[Any], None], items: list[Any]) -> None:
         raise errors[0]
 
 
-def _groups(packs: Packs) -> list[Packs]:
+def _groups(packs: list[AnyPack]) -> list[list[AnyPack]]:
     """Of PACK_BYTES each, or little more."""
-    groups: list[Packs] = []
+    groups: list[list[AnyPack]] = []
     size = PACK_BYTES
     for p in packs:
         if size >= PACK_BYTES:
@@ -102,7 +100,7 @@ def _groups(packs: Packs) -> list[Packs]:
     return groups
 
 
-def _pack_group(library: native.Library, packs: Packs, packed: np.ndarray) -> None:
+def _pack_group(library: native.Library, packs: list[AnyPack], packed: np.ndarray) -> None:
     """A small plan of steps that pack, run once."""
     loading = Plan(Graph("load"))
     total = packed.nbytes
@@ -131,7 +129,7 @@ def _pack_group(library: native.Library, packs: Packs, packed: np.ndarray) -> No
 
 
 def _pack_step(
-    p: Union[Pack, WinogradPack],
+    p: AnyPack,
     array: np.ndarray,
     source: Operand,
     factors: Optional[Operand],
