@@ -1,0 +1,154 @@
+"""Runs at once, as a server has them: python bench serve [MODEL.onnx ..] [--callers 1,2,4,8].
+
+So many threads of a process call run() one after the other, all on one session, or each on one of
+its own: runs a second of all together, and how long a run takes in the middle and for nine of ten.
+Engines take turns, each in a process of its own, on feeds of batch 1. Models: files, by default the
+MobileNet-v2 of the zoo. Rows go to bench/results/serve.jsonl.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import multiprocessing
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Callable, NamedTuple, Optional
+
+import engines
+import numpy as np
+import results
+import zoo
+
+from q7x2_ep import importer
+from q7x2_ep.feeds import random_feeds
+from q7x2_ep.passes import infer
+from q7x2_ep.progress import track
+
+TURNS = 5
+REST = 0.05  # seconds, in which threads of the engine whose turn it was go to sleep
+SESSIONS = ExitStack()  # of this process, open to its end
+
+
+class Load(NamedTuple):
+    """threads: of a run. alone: whether each caller has a session of its own."""
+
+    path: Path
+    sequence: int
+    threads: int
+    callers: int
+    alone: bool
+
+    @property
+    def title(self) -> str:
+        sessions = self.callers if self.alone else 1
+        return f"{self.callers} in {sessions} session{'s' * (sessions > 1)}"
+
+
+@functools.cache
+def loaded(engine: str, path: Path, sequence: int, threads: int, number: int) -> Callable[[], Any]:
+    graph = importer.read(str(path))
+    infer.run(graph)
+    session = SESSIONS.enter_context(engines.ENGINES[engine].load("", path, threads))
+    return session(random_feeds(graph, 1, sequence))
+
+
+def sample(engine: str, load: Load, seconds: float) -> tuple[list[float], float]:
+    """Milliseconds of each run in so many seconds, and how many runs a second there were."""
+    runs = [
+        loaded(engine, load.path, load.sequence, load.threads, number if load.alone else 0)
+        for number in range(load.callers)
+    ]
+    for run in runs:
+        run()
+    time.sleep(REST)
+    found: list[list[float]] = [[] for _ in runs]
+    end = time.perf_counter() + seconds
+
+    def call(run: Callable[[], Any], times: list[float]) -> None:
+        now = time.perf_counter()
+        while now < end:
+            run()
+            before, now = now, time.perf_counter()
+            times.append(1000 * (now - before))
+
+    callers = [threading.Thread(target=call, args=pair) for pair in zip(runs, found)]
+    start = time.perf_counter()
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join()
+    elapsed = time.perf_counter() - start
+    times = [one for each in found for one in each]
+    return times, len(times) / elapsed
+
+
+def measure(load: Load, peer: str, seconds: float) -> results.Row:
+    pair = (engines.OURS, peer)
+    times: dict[str, list[float]] = {engine: [] for engine in pair}
+    rates: dict[str, list[float]] = {engine: [] for engine in pair}
+    spawn = multiprocessing.get_context("spawn")
+    with ExitStack() as stack:
+        pools = {e: stack.enter_context(ProcessPoolExecutor(1, mp_context=spawn)) for e in pair}
+        for turn in range(TURNS):
+            for engine in pair if turn % 2 else pair[::-1]:
+                one, rate = pools[engine].submit(sample, engine, load, seconds / TURNS).result()
+                times[engine] += one
+                rates[engine].append(rate)
+    return {
+        "name": f"{load.path.stem} {load.sequence} {load.title}",
+        "threads": load.threads,
+        "ours": engines.OURS,
+        "peers": [peer],
+        "ms": {engine: results.quartiles(times[engine]) for engine in pair},
+        "ninth": {engine: float(f"{np.percentile(times[engine], 90):.4g}") for engine in pair},
+        "rate": {engine: float(f"{np.median(rates[engine]):.4g}") for engine in pair},
+    }
+
+
+def main(arguments: Optional[Sequence[str]] = None) -> int:
+    options = _options(arguments)
+    title = engines.ENGINES[options.peer].title
+    head = f"{'runs/s':>8}{'ms':>8}{'9 of 10':>9}"
+    print(
+        f"{'':<46}{'q7x2_ep':>25}{title:>25}\n{'model':<28}{'callers':<18}{head}{head}{'more':>6}"
+    )
+    loads = [
+        Load(path, options.sequence, options.threads, callers, alone)
+        for path in options.model
+        for callers in options.callers
+        for alone in ((False, True) if callers > 1 else (False,))
+    ]
+    for load in track(loads, "serve"):
+        if not load.path.exists():
+            print(f"{load.path} does not exist: skipped")
+            continue
+        row = measure(load, options.peer, options.seconds)
+        results.write("serve", [row])
+        cells = [
+            f"{row['rate'][engine]:>8}{row['ms'][engine][1]:>8}{row['ninth'][engine]:>9}"
+            for engine in (engines.OURS, options.peer)
+        ]
+        ratio = row["rate"][engines.OURS] / row["rate"][options.peer]
+        print(f"{load.path.stem[:27]:<28}{load.title:<18}{''.join(cells)}{ratio:>6.2f}", flush=True)
+    return 0
+
+
+def _options(arguments: Optional[Sequence[str]]) -> argparse.Namespace:
+    usual = zoo.DEFAULT_CACHE / zoo.file_name("mobilenet-v2", "dynamo", 20, "sdpa")
+    parser = argparse.ArgumentParser(description="Runs at once, as a server has them.")
+    parser.add_argument("model", type=Path, nargs="*", default=[usual], help="files")
+    parser.add_argument("--callers", type=results.numbers, default=[1, 2, 4, 8], help="1,2,4,8")
+    parser.add_argument("--threads", type=int, default=2, help="of a run (default %(default)s)")
+    parser.add_argument("--sequence", type=int, default=128, help="tokens (default %(default)s)")
+    parser.add_argument("--peer", choices=engines.FROM_FILE[1:], default="onnxruntime")
+    parser.add_argument("--seconds", type=float, default=3, help="of each (default %(default)s)")
+    return parser.parse_args(arguments)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
