@@ -92,6 +92,7 @@ class Node:
     name: str = ""
     sources: tuple[str, ...] = ()
     inferred: Any = field(default=None, repr=False)  # what type inference last saw
+    folded: Any = field(default=None, repr=False)  # the same, when folding left it for its inputs
     binds: bool = field(default=False, repr=False)  # a size that nothing before its run tells
 
     def __post_init__(self) -> None:
@@ -229,7 +230,7 @@ class Graph:
                 value.elements = tuple(substitute(each, sizes) for each in value.elements)
 
     def is_output(self, value: Value) -> bool:
-        return any(value is output for output in self.outputs)
+        return value in self.outputs  # values are equal to themselves only
 
     def remove(self, dead: Iterable[Node]) -> None:
         """Remove nodes whose outputs nobody uses."""

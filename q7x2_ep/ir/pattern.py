@@ -388,7 +388,7 @@ class Matcher:
 
 def is_used_outside(graph: Graph, value: Value, inside: set[int]) -> bool:
     """Whether anybody but the nodes with these ids needs the value."""
-    return graph.is_output(value) or any(id(user) not in inside for user in value.users)
+    return graph.is_output(value) or not inside.issuperset(map(id, value.users))
 
 
 def _is_of_kind(value: Value, kind: str, power: int) -> bool:

@@ -19,7 +19,7 @@ from q7x2_ep.ir.shape import Dim, product
 from q7x2_ep.ir.view import View
 from q7x2_ep.ops import find, op
 from q7x2_ep.ops.builder import Builder
-from q7x2_ep.ops.common import BYTES, Guard, expand_view, fit_guards, in_order, materialized
+from q7x2_ep.ops.common import BYTES, expand_view, fit_guards, in_order, materialized
 
 MAX_INPUTS, MAX_LENGTH = 12, 16  # CHAIN_INPUTS and CHAIN_LENGTH of csrc/kernels.def
 MAX_NDIM = 8  # Q7_MAX_NDIM of csrc/ops.def
@@ -212,15 +212,12 @@ class Chain:
             result = known[node.output.name] = g.call(node.op, *operands, **node.attrs)
         return result
 
-    def guards(node: Node) -> list[Guard]:
-        stand_ins, instructions = _recorded(node)
-        inputs = [stand_ins.get(value, value) for value in inputs_of(instructions)]
-        return fit_guards(inputs, _walked_shape(instructions))
-
     def lower(node: Node, b: Any) -> None:
         stand_ins, instructions = _recorded(node)
         inputs, shape = inputs_of(instructions), _walked_shape(instructions) or (1,)
         given = [stand_ins.get(value, value) for value in inputs]
+        for guard in fit_guards(given, _walked_shape(instructions)):
+            b.guard(*guard)
         reduction = instructions.pop() if instructions[-1].step == "reduce" else None
         operands, y = given, node.output
         if not reduction:

@@ -80,15 +80,20 @@ def _formal(text: str) -> Formal:
     return Formal(name.rstrip("?*"), mark, type, KINDS[kind] if type else None)
 
 
+@cache
+def _counts(signature: Spelled) -> tuple[tuple[int, ...], float]:
+    """Which inputs an op needs, and how many it takes at most."""
+    formals = parse(signature).inputs
+    most = math.inf if any(formal.mark == "*" for formal in formals) else len(formals)
+    return tuple(i for i, formal in enumerate(formals) if not formal.mark), most
+
+
 def check_count(inputs: list, signature: Spelled, where: str) -> None:
     """Raises: ModelError for too many inputs, or one that is missing."""
-    formals, count = parse(signature).inputs, len(inputs)
-    most = math.inf if any(formal.mark == "*" for formal in formals) else len(formals)
-    missing = (
-        not formal.mark and (i >= count or inputs[i] is None) for i, formal in enumerate(formals)
-    )
-    if count > most or any(missing):
-        takes = ", ".join(map(str, formals))
+    needed, most = _counts(signature)
+    count = len(inputs)
+    if count > most or [i for i in needed if i >= count or inputs[i] is None]:
+        takes = ", ".join(map(str, parse(signature).inputs))
         raise ModelError(f"{where} takes ({takes}), was given {count} inputs")
 
 

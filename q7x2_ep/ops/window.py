@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Callable, NamedTuple, Optional
 
 import numpy as np
@@ -63,9 +64,9 @@ def window_attributes(node: Node, kernel: Sequence[Dim]) -> tuple[Any, Any, Any]
             f"{where_is(node)} strides {strides}, dilations {dilations}, pads {pads} and kernel "
             f"{own} are not all for {n} spatial dims"
         )
-    if any(isinstance(k, int) and k != wanted for k, wanted in zip(kernel, own)):
+    if own != kernel and any(isinstance(k, int) and k != own[i] for i, k in enumerate(kernel)):
         raise ModelError(f"{where_is(node)} kernel_shape {own}, but a kernel of {kernel}")
-    if min((1, *strides, *dilations)) < 1 or any(k == 0 for k in kernel):
+    if min((1, *strides, *dilations)) < 1 or 0 in kernel:
         raise ModelError(
             f"{where_is(node)} kernel {kernel}, strides {strides} and dilations {dilations} "
             "must be positive"
@@ -88,27 +89,41 @@ def geometry(node: Node, sizes: Sequence[Dim], kernel: Sequence[Dim]) -> list[Ax
         )
     strides, dilations, pads = window_attributes(node, kernel)
     auto_pad, n = node.attrs["auto_pad"], len(sizes)
-    found = []
-    for i, (size, k, stride, dilation) in enumerate(zip(sizes, kernel, strides, dilations)):
-        reach = dilation * (k - 1) + 1
-        if auto_pad.startswith("SAME"):
-            out = ceildiv(size, stride)
-            total = maximum((out - 1) * stride + reach - size, 0)
-            before = total // 2 if auto_pad == "SAME_UPPER" else ceildiv(total, 2)
-            after = total - before
-        else:
-            before, after = pads[i], pads[n + i]
-            room = size + before + after - reach
-            out = room // stride + 1
-            if node.attrs.get("ceil_mode") and auto_pad != "VALID":
-                out = minimum(ceildiv(room, stride) + 1, ceildiv(size + before, stride))
-            if at_least(-out, 0):
-                raise ModelError(
-                    f"{where_is(node)} a kernel that reaches over {reach} elements does not fit "
-                    f"into {size} with pads {before} and {after}"
-                )
-        found.append(Axis(size, k, stride, dilation, before, after, out))
+    ceil_mode = bool(node.attrs.get("ceil_mode")) and auto_pad != "VALID"
+    spans = zip(sizes, kernel, strides, dilations, pads, pads[n:])
+    found = [_axis(*span, auto_pad, ceil_mode) for span in spans]
+    for axis in found:
+        if at_least(-axis.out, 0) and not auto_pad.startswith("SAME"):
+            raise ModelError(
+                f"{where_is(node)} a kernel that reaches over {axis.reach} elements does not fit "
+                f"into {axis.size} with pads {axis.before} and {axis.after}"
+            )
     return found
+
+
+@lru_cache(maxsize=1 << 10)
+def _axis(
+    size: Dim,
+    kernel: Dim,
+    stride: int,
+    dilation: int,
+    before: int,
+    after: int,
+    auto_pad: str,
+    ceil_mode: bool,
+) -> Axis:
+    """A model has windows of a few kinds, and is asked for each some ten times."""
+    reach = dilation * (kernel - 1) + 1
+    if auto_pad.startswith("SAME"):
+        out = ceildiv(size, stride)
+        total = maximum((out - 1) * stride + reach - size, 0)
+        before = total // 2 if auto_pad == "SAME_UPPER" else ceildiv(total, 2)
+        return Axis(size, kernel, stride, dilation, before, total - before, out)
+    room = size + before + after - reach
+    out = room // stride + 1
+    if ceil_mode:
+        out = minimum(ceildiv(room, stride) + 1, ceildiv(size + before, stride))
+    return Axis(size, kernel, stride, dilation, before, after, out)
 
 
 def window_guards(node: Node, spec: Sequence[Axis]) -> list[Guard]:

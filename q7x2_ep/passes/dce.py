@@ -23,12 +23,13 @@ def run(graph: Graph) -> dict[str, int]:
     dead = []
     outputs = 0
     for node in reversed(graph.nodes):
-        is_wanted = any(id(value) in wanted for value in node.outputs)
+        is_wanted = not wanted.isdisjoint(map(id, node.outputs))
         if is_wanted or (node.binds and not sizes.isdisjoint(_sizes(node.outputs))):
-            wanted.update(id(value) for value in node.inputs)
+            wanted.update(map(id, node.inputs))
             if binding:
                 sizes |= _sizes(node.inputs)
-            outputs += _drop_optional(node, wanted)
+            if len(node.outputs) > 1:
+                outputs += _drop_optional(node, wanted)
         else:
             dead.append(node)
     graph.remove(dead)
@@ -48,8 +49,6 @@ def _sizes(values: Iterable[Optional[Value]]) -> set[str]:
 
 def _drop_optional(node: Node, wanted: set[int]) -> int:
     """Forget trailing optional outputs that nobody reads, such as LayerNormalization's mean."""
-    if len(node.outputs) < 2:
-        return 0
     formals = parse(find(node.op).signature).outputs
     before = len(node.outputs)
     while 1 < len(node.outputs) <= len(formals) and id(node.outputs[-1]) not in wanted:

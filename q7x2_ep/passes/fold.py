@@ -51,6 +51,8 @@ def run(graph: Graph) -> dict[str, int]:
             branches += 1
             continue
         graph.nodes.append(node)
+        if node.folded == node.operand_types() and not (unknown or passing or late_ones):
+            continue  # all is as the last walk saw it
         sizes.update(infer_again(node))
         if waits(node) or (unknown and any(id(value) in unknown for value in node.inputs)):
             late.append(node)
@@ -65,6 +67,9 @@ def run(graph: Graph) -> dict[str, int]:
             shapes += not all(_is_numbers(value) for value in node.outputs)
             if not node.binds:
                 dead.append(node)
+            continue
+        if any(_is_data(value, passing, late_ones) for value in node.inputs):
+            node.folded = node.inferred
             continue
         arrays = None
         if graph.is_fused or not _is_for_fusion(node):
@@ -129,6 +134,13 @@ def known_elements(graph: Graph, value: Value) -> Value:
     return graph.constant(
         dtypes.make_array(value.elements, value.dtype, shape), value.type, value.name
     )
+
+
+def _is_data(value: Optional[Value], *made: dict[int, int]) -> bool:
+    """Whether an input is neither a constant nor among those that are made of constants."""
+    if value is None or value.const is not None:
+        return False
+    return not any(id(value) in some for some in made)
 
 
 def _is_numbers(value: Value) -> bool:

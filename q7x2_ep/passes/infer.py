@@ -91,4 +91,5 @@ def _infer_body(body: Graph, types: list[Type]) -> None:
 
 def waits(node: Node) -> bool:
     """Whether a node cannot be compiled before a run, which tells the ranks of its inputs."""
-    return any(v is not None and v.is_unknown for v in node.inputs) and not is_host(node)
+    unknown = [v for v in node.inputs if v is not None and v.shape is None and v.is_unknown]
+    return bool(unknown) and not is_host(node)

@@ -50,7 +50,8 @@ DTYPES = ("to", "dtype", "output_dtype", "stash_type", "softmax_precision")  # a
 
 def run(graph: Graph) -> dict[str, int]:
     """Counts the casts that are made at edges, and the roundings that are kept."""
-    if not any(_is_narrow(graph, node) for node in graph.nodes):
+    found = {v.dtype for node in graph.nodes for v in (*node.inputs, *node.outputs) if v}
+    if found.isdisjoint(HALVES) or not any(_is_narrow(graph, node) for node in graph.nodes):
         return {}
     return _Widening(graph).run()
 
