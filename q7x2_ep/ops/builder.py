@@ -120,8 +120,8 @@ class Builder:
         """A constant repeated to a shape, or without dims of 1 in front."""
         if constant.shape == tuple(shape):
             return constant
-        flat = constant.const if constant.const.size == 1 else constant.const.reshape(shape)
-        return self.array(np.broadcast_to(flat.reshape(flat.shape[-len(shape) :]), shape))
+        like = constant.const.reshape(() if constant.const.size == 1 else shape)
+        return self.array(np.broadcast_to(like, shape))
 
     def scaled_kernels(self, kernels: Value, factors: Value) -> Value:
         """Kernels (M, ..) times a factor (M,) each; of constants a constant, see Scaled."""

@@ -169,6 +169,19 @@ def products() -> dict[str, Any]:
     return {"MatMulInteger": integer, "DynamicQuantizeLinear": dynamic, "QLinearMatMul": linear}
 
 
+@pytest.mark.parametrize("shape", [(), (1,), (1, 1), (N,), (1, N)])
+def test_scales_of_a_dynamic_layer_have_any_shape_that_broadcasts(shape: tuple[int, ...]) -> None:
+    w, w_scale = weights(np.int8), np.resize(row(), shape)
+
+    def dynamic(g: Any, x: Any) -> Any:
+        y, scale, zero = g.DynamicQuantizeLinear(x, outputs=3)
+        return g.Mul(g.Cast(g.MatMulInteger(y, w, zero), to=1), g.Mul(scale, w_scale))
+
+    model = build(dynamic, X)[0]
+    assert fused_ops(model)[0][LINEAR] == 1
+    assert_close(model, 0.0)
+
+
 @pytest.mark.parametrize("name", ["MatMulInteger", "DynamicQuantizeLinear", "QLinearMatMul"])
 def test_integer_ops_give_what_onnxruntime_gives(name: str) -> None:
     onnxruntime = pytest.importorskip("onnxruntime")
