@@ -76,7 +76,8 @@ def quantization(node: Node, scale: Value, x: Value) -> dict[str, Dim]:
     axis = normal_axis(node, node.attrs["axis"], len(x.shape))
     outer, n, inner = product(x.shape[:axis]), x.shape[axis], product(x.shape[axis + 1 :])
     block = node.attrs["block_size"] if is_blocked(node) else 0
-    return {"outer": outer, "n": n, "inner": inner, "scales": n, "block": block}
+    scales = product(scale.shape)  # more than one: n, or by blocks, also where n is 1
+    return {"outer": outer, "n": n, "inner": inner, "scales": scales, "block": block}
 
 
 def one_scale(x: Value) -> dict[str, Dim]:

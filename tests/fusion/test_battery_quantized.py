@@ -143,6 +143,16 @@ def test_what_is_no_integer_product_stays_float() -> None:
     assert (found[LINEAR], found["QuantizeLinear"]) == (1, 2)
 
 
+def test_blocks_of_an_axis_of_one_have_many_scales() -> None:
+    scale, zero = np.resize(row(), (3, 1, 8)), np.resize(weights(np.uint8), (3, 1, 8))
+
+    def formula(g: Any, x: Any) -> Any:
+        q = g.QuantizeLinear(g.Relu(x), scale, zero, axis=1, block_size=4)
+        return g.Relu(g.DequantizeLinear(q, scale, zero, axis=1, block_size=4))
+
+    assert_close(build(formula, {"x": (3, 1, 8)})[0], 0.02)
+
+
 def products() -> dict[str, Any]:
     w, zero = weights(np.uint8), np.array(3, np.uint8)
 
