@@ -333,10 +333,11 @@ def of_planes(node: Node, b: Any, residual: Optional[Value]) -> tuple[Node, Opti
 def planes_of(b: Any, volume: Value) -> Value:
     """A volume (N, C, D, H, W), seen as its planes."""
     (batch, channels, depth, *plane), view = volume.shape, b.view(volume)
-    if batch != 1 and view.strides[0] != depth * view.strides[2]:
+    axis = 0 if depth == 1 else 2  # the stride of an only plane means nothing
+    if batch != 1 and view.strides[0] != depth * view.strides[axis]:
         view = b.channels_last(volume, dense=True)
     images = temporary(b, volume.dtype, (batch * depth, channels, *plane))
-    strides = (view.strides[2], view.strides[1], *view.strides[3:])
+    strides = (view.strides[axis], view.strides[1], *view.strides[3:])
     b.alias(images, view._replace(shape=images.shape, strides=strides))
     return images
 

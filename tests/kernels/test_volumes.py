@@ -73,3 +73,22 @@ def test_against_float64(first: str, pool: str, kind: str, batch: int, symbolic:
     products = 40 * np.prod(WINDOWS[first][0]) + 33  # of which rounding errors are added up
     slack = np.finfo(np.float32).eps * np.sqrt(products) * np.abs(wanted).max()
     np.testing.assert_allclose(results[0], wanted, rtol=0, atol=slack)
+
+
+@pytest.mark.parametrize("size", [(1, 1, 1), (1, 1, 4), (1, 3, 1), (4, 1, 1)])
+def test_flat_kernels_of_sizes_of_one(size: tuple) -> None:
+    """Such volumes have their channels side by side wherever they lie: strides tell less."""
+    rng = np.random.default_rng(9)
+    w = rng.standard_normal((40, 3, *FLAT[0])).astype(np.float32)
+    shape = (2, 3, *size)
+    graph = helper.make_graph(
+        [helper.make_node("Conv", ["x", "w"], ["y"], **attrs_of(FLAT))],
+        "flat",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(w, "w")],
+    )
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    data, x = made.SerializeToString(), rng.standard_normal(shape).astype(np.float32)
+    (wanted,) = evaluate(importer.read(data), {"x": x}, np.float64)
+    np.testing.assert_allclose(Session(data).run({"x": x})[0], wanted, rtol=0, atol=1e-5)
