@@ -246,8 +246,13 @@ def conv_step(
             raise UnsupportedOp(f"{where_is(node)} has gates or factors, which `conv` has not")
         k = minimum(product(w.shape[1:]), b.constants["CONV_K_BLOCK"])
         pack = matmul_scratch(b, k, spec["OD"] * spec["OH"] * spec["OW"], "CONV_PANELS")
-        fields.update(x=x, w=w, residual=residual, y=node.output, pack=pack)
+        y = planes = node.output
+        if b.is_placed(y) and not b.view(y).is_contiguous():  # an image that is part of a volume
+            planes = temporary(b, y.dtype, y.shape)
+        fields.update(x=x, w=w, residual=residual, y=planes, pack=pack)
         b.step("conv", kernel="gemm", tiles=False, M=w.shape[0], groups=groups, **fields)
+        if planes is not y:
+            b.copy(b.view(planes), b.view(y))
     elif is_direct(node, spec):
         direct_step(node, b, fields, residual)
     elif is_winograd(node, spec) and not reads_too_much(tall, spec):

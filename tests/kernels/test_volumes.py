@@ -75,20 +75,40 @@ def test_against_float64(first: str, pool: str, kind: str, batch: int, symbolic:
     np.testing.assert_allclose(results[0], wanted, rtol=0, atol=slack)
 
 
+def assert_true(
+    nodes: list, sizes: dict[str, tuple], shape: tuple, rng: np.random.Generator
+) -> None:
+    """What the nodes make y of x, by constants of these sizes, is that of float64."""
+    constants = [
+        numpy_helper.from_array(rng.standard_normal(size).astype(np.float32), name)
+        for name, size in sizes.items()
+    ]
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    graph = helper.make_graph(nodes, "volumes", [x], [y], constants)
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    data, feeds = made.SerializeToString(), {"x": rng.standard_normal(shape).astype(np.float32)}
+    (wanted,) = evaluate(importer.read(data), feeds, np.float64)
+    slack = 1e-5 * np.abs(wanted).max()
+    np.testing.assert_allclose(Session(data).run(feeds)[0], wanted, rtol=0, atol=slack)
+
+
 @pytest.mark.parametrize("size", [(1, 1, 1), (1, 1, 4), (1, 3, 1), (4, 1, 1)])
 def test_flat_kernels_of_sizes_of_one(size: tuple) -> None:
     """Such volumes have their channels side by side wherever they lie: strides tell less."""
-    rng = np.random.default_rng(9)
-    w = rng.standard_normal((40, 3, *FLAT[0])).astype(np.float32)
-    shape = (2, 3, *size)
-    graph = helper.make_graph(
-        [helper.make_node("Conv", ["x", "w"], ["y"], **attrs_of(FLAT))],
-        "flat",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
-        [numpy_helper.from_array(w, "w")],
-    )
-    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
-    data, x = made.SerializeToString(), rng.standard_normal(shape).astype(np.float32)
-    (wanted,) = evaluate(importer.read(data), {"x": x}, np.float64)
-    np.testing.assert_allclose(Session(data).run({"x": x})[0], wanted, rtol=0, atol=1e-5)
+    nodes = [helper.make_node("Conv", ["x", "w"], ["y"], **attrs_of(FLAT))]
+    assert_true(nodes, {"w": (40, 3, *FLAT[0])}, (2, 3, *size), np.random.default_rng(9))
+
+
+@pytest.mark.parametrize("size", [(5, 6, 7), (4, 2, 2)])
+@pytest.mark.parametrize("groups, filters", [(1, 3), (2, 2), (2, 4), (4, 4), (8, 8), (2, 8)])
+def test_flat_kernels_of_few_filters_behind_an_image(
+    groups: int, filters: int, size: tuple
+) -> None:
+    sizes = {"w0": (8, 3, *WHOLE[0]), "w1": (filters, 8 // groups, *FLAT[0]), "b1": (filters,)}
+    nodes = [
+        helper.make_node("Conv", ["x", "w0"], ["a"], **attrs_of(WHOLE)),
+        helper.make_node("Conv", ["a", "w1", "b1"], ["c"], group=groups, **attrs_of(FLAT)),
+        helper.make_node("Concat", ["c", "a"], ["y"], axis=1),
+    ]
+    assert_true(nodes, sizes, (2, 3, *size), np.random.default_rng(10))
