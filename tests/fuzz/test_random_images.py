@@ -207,6 +207,58 @@ class Network:
         attrs = {"group": group, "strides": [stride] * 2, "pads": [0, 1, 1, 0]}
         return self.add("ConvTranspose", inputs, (n, group * each, *size), **attrs)
 
+    def model(self) -> tuple[bytes, np.ndarray]:
+        """With one to three of the last values as outputs, and a feed."""
+        shape, draw = self.shapes["x"], self.draw
+        free = ["n", shape[1], *(f"d{i}" for i in range(len(shape) - 2))]
+        dims = free if draw(st.booleans()) else shape
+        x = helper.make_tensor_value_info("x", TensorProto.FLOAT, dims)
+        outputs = list(self.shapes)[-draw(st.integers(1, 3)) :]
+        named = [helper.make_tensor_value_info(v, TensorProto.FLOAT, None) for v in outputs]
+        named = [value for value in named if value.name != "x"]
+        graph = helper.make_graph(self.nodes, "images", [x], named, self.constants)
+        made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+        return made.SerializeToString(), self.rng.standard_normal(shape).astype(np.float32)
+
+
+class Volumes(Network):
+    """The same of volumes (N, C, D, H, W), often of one plane or pixel, and of lines (N, C, W)."""
+
+    def __init__(self, draw: Any):
+        super().__init__(draw)
+        n, c = self.shapes["x"][:2]
+        sizes = ((3, 5, 7), (1, 1, 1), (1, 6, 2), (4, 1, 1), (9,), (1,))
+        self.shapes["x"] = (n, c, *draw(st.sampled_from(sizes)))
+
+    def conv(self, x: str) -> str:
+        n, c, *size = self.shapes[x]
+        group = self.draw(st.sampled_from([g for g in (1, 1, 2, 4, c) if c % g == 0]))
+        filters = group * self.draw(st.sampled_from((1, 2, 4, 8, 17)))
+        kernel = [self.draw(st.sampled_from((1, 1, 3))) for _ in size]
+        inputs = [x, self.constant(filters, c // group, *kernel)]
+        inputs += [self.constant(filters)] if self.draw(st.booleans()) else []
+        pads = [k // 2 for k in kernel] * 2
+        return self.add("Conv", inputs, (n, filters, *size), group=group, pads=pads)
+
+    def pool(self, x: str) -> str:
+        op = self.draw(st.sampled_from(("MaxPool", "AveragePool")))
+        dims = len(self.shapes[x]) - 2
+        return self.add(op, [x], self.shapes[x], kernel_shape=[3] * dims, pads=[1] * 2 * dims)
+
+    def scale(self, x: str) -> str:
+        _, c, *size = self.shapes[x]
+        constant = self.constant(c, *(1 for _ in size))
+        return self.add(self.draw(st.sampled_from(("Add", "Mul"))), [x, constant], self.shapes[x])
+
+
+@st.composite
+def volumes(draw: Any) -> tuple[bytes, np.ndarray]:
+    net = Volumes(draw)
+    steps = (net.conv, net.conv, net.conv, net.block, net.pool, net.unary, net.scale, net.join)
+    for _ in range(draw(st.integers(2, 9))):
+        draw(st.sampled_from(steps))(net.any())
+    return net.model()
+
 
 @st.composite
 def networks(draw: Any) -> tuple[bytes, np.ndarray]:
@@ -235,15 +287,7 @@ def networks(draw: Any) -> tuple[bytes, np.ndarray]:
         larger = draw(st.sampled_from((net.upsample, net.transposed)))(net.any())
         net.join(larger)
         net.conv(net.any())
-    shape = net.shapes["x"]
-    symbolic = draw(st.booleans())
-    dims = ["n", shape[1], "h", "w"] if symbolic else shape
-    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, dims)
-    outputs = list(net.shapes)[-draw(st.integers(1, 3)) :]
-    named = [helper.make_tensor_value_info(v, TensorProto.FLOAT, None) for v in outputs if v != "x"]
-    graph = helper.make_graph(net.nodes, "images", [x], named, net.constants)
-    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
-    return made.SerializeToString(), net.rng.standard_normal(shape).astype(np.float32)
+    return net.model()
 
 
 @settings(max_examples=150, deadline=None)
@@ -252,9 +296,15 @@ def test_against_float64(case: tuple[bytes, np.ndarray]) -> None:
     check(*case)
 
 
+@settings(max_examples=150, deadline=None)
+@given(volumes())
+def test_volumes_against_float64(case: tuple[bytes, np.ndarray]) -> None:
+    check(*case)
+
+
 @pytest.mark.slow
 @settings(max_examples=5000, deadline=None)
-@given(networks())
+@given(st.one_of(networks(), volumes()))
 def test_many_against_float64(case: tuple[bytes, np.ndarray]) -> None:
     check(*case)
 
