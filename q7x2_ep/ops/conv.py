@@ -29,7 +29,7 @@ from q7x2_ep.ops.common import (
     temporary,
     where_is,
 )
-from q7x2_ep.ops.image import pixels_of, place_of
+from q7x2_ep.ops.image import pixel_stride, pixels_of, place_of
 from q7x2_ep.ops.matmul import matmul_scratch
 from q7x2_ep.ops.window import (
     WINDOW_ATTRIBUTES,
@@ -521,6 +521,6 @@ def last_fields(
         "shift": node.input(6),
         "x_n_stride": x.strides[0],
         **{f"x_{name}_stride": stride for name, stride in strides.items()},
-        "y_stride": y.channels_last().strides[-2],
+        "y_stride": pixel_stride(y),
         "residual_stride": y.shape[1] if added is None else added.strides[0],
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from q7x2_ep.ir.core import Node, Value
-from q7x2_ep.ir.shape import product
+from q7x2_ep.ir.shape import Dim, product
 from q7x2_ep.ir.view import View, channels_last
 from q7x2_ep.ops.common import COMPETING, allocate_rows, image_of
 from q7x2_ep.ops.movement import concat_axis, concat_places, whole_of
@@ -19,6 +19,15 @@ def pixels_of(b: Any, image: Value) -> View:
     shape = (product((image.shape[0], *image.shape[2:])), image.shape[1])
     view = b.channels_last(image).channels_last().reshape(shape)
     return view or b.channels_last(image, dense=True).channels_last().reshape(shape)
+
+
+def pixel_stride(image: View) -> Dim:
+    """From a pixel of (N, C, ..) to the next. The stride of a dim of one element says nothing: a
+    part of a dense (N, 8, 1, 1) has pixels 8 apart, and a stride of 1 along W.
+    """
+    order = (*range(len(image.shape) - 1, 1, -1), 0)
+    strides = (image.strides[i] for i in order if image.shape[i] != 1)
+    return next(strides, image.shape[1])
 
 
 def room_of(b: Any, y: Value) -> View:

@@ -15,7 +15,7 @@ from q7x2_ep.ir.shape import ceildiv, product
 from q7x2_ep.ops import op
 from q7x2_ep.ops.common import check_known, dims
 from q7x2_ep.ops.conv import Conv, conv_shape, windows
-from q7x2_ep.ops.image import place_of
+from q7x2_ep.ops.image import pixel_stride, place_of
 from q7x2_ep.ops.quant import require_constants, saturated
 from q7x2_ep.ops.quant_pack import (
     centred,
@@ -144,7 +144,7 @@ def image_step(
         y=y,
         x_dtype=x.dtype,
         y_dtype=node.output.dtype,
-        y_stride=y.channels_last().strides[-2],
+        y_stride=pixel_stride(y),
         panel_bytes=packed.strides[0],
         **others,
     )
