@@ -290,11 +290,17 @@ def _rows_in_memory(view: View) -> tuple[Sequence[int], list[tuple[Dim, Dim]]]:
 
     A symbol counts as a large number in that order, which is a guess: any is right.
     """
+
+    def guess(stride: Dim) -> int:
+        try:
+            return int(substitute(stride, dict.fromkeys(symbols(stride), 1 << 20)))
+        except ValueError:  # dims that do not broadcast where they are of this size
+            return 0
+
     last = len(view.shape) - 1
     order: Sequence[int] = range(last + 1)
     if not view.is_contiguous():
-        sizes = [int(substitute(s, dict.fromkeys(symbols(s), 1 << 20))) for s in view.strides]
-        order = (*sorted(range(last), key=lambda i: -sizes[i]), last)
+        order = (*sorted(range(last), key=lambda i: -guess(view.strides[i])), last)
     groups: list[tuple[Dim, Dim]] = []
     for i in order[:-1]:
         dim, stride = view.shape[i], view.strides[i]

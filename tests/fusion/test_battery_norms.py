@@ -333,6 +333,21 @@ def test_per_head(norm: Spelling) -> None:
     assert_fuses(transposed, {"x": ("B", "S", part)}, {op: 1}, steps=1)
 
 
+@pytest.mark.parametrize("norm", [layer_norm, rms_norm])
+def test_per_head_of_a_sum(norm: Spelling) -> None:
+    """Rows whose strides cannot be guessed: N + 4 = 2 * M is not so for any two sizes."""
+    heads = 3
+    more = RANDOM.standard_normal((4, heads * D)).astype(np.float32)
+
+    def transposed(g: Any, x: Any, y: Any) -> Any:
+        rows = g.Add(g.Concat(x, more, axis=0), g.Concat(y, y, axis=0))
+        rows = g.Transpose(g.Reshape(rows, [1, -1, heads, D]), perm=[0, 2, 1, 3])
+        return norm(g, rows)
+
+    op = "LayerNormalization" if norm is layer_norm else "RMSNormalization"
+    assert_fuses(transposed, {"x": ("N", heads * D), "y": ("M", heads * D)}, {op: 1})
+
+
 # Halves: whether the weight is multiplied in front of the Cast or behind it, as stash_type 1 says
 
 
