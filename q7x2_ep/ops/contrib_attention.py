@@ -30,6 +30,8 @@ from q7x2_ep.ops.common import known
 from q7x2_ep.ops.contrib_gqa import store
 from q7x2_ep.ops.contrib_quant import integer_product
 
+LOWEST = float(np.finfo(np.float32).min)
+
 
 @op("com.microsoft::MultiHeadAttention")
 class MultiHeadAttention:
@@ -302,7 +304,13 @@ def _attend(
     added = None
     if mask[0] is not None:
         length = keys if cache.length is None else mask[0].shape[-1]
-        added = _longer(g, _added(g, *mask, q, length), keys)
+        kept, filter_value = _kept(g, mask[0], q, length), mask[1]
+        if unidirectional and filter_value == LOWEST:
+            # Keys that follow get this number too: a row that sees no key weighs all alike.
+            query = g.Reshape(g.Add(count(g, queries), start), [queries, 1])
+            kept = g.And(kept, g.LessOrEqual(count(g, length), query))
+            unidirectional = 0
+        added = _longer(g, like(g, g.Where(kept, 0.0, filter_value), q), keys)
     operands = (
         added,
         None if attention_bias is None else _longer(g, attention_bias, keys),
@@ -314,7 +322,7 @@ def _attend(
     o = g.call("q7::Attention", q, k, v, *operands, causal=unidirectional, **scoring)
     window = bounds(unidirectional, (-1, -1))
     *_, scores = score_stages(g, q, k, *operands, fill=0.0, softcap=0.0, window=window, **scoring)
-    scores = g.Max(scores, like(g, g.literal(float(np.finfo(np.float32).min)), scores))
+    scores = g.Max(scores, like(g, g.literal(LOWEST), scores))
     outputs = merge_heads(g, o), *(g.Identity(x) for x in present)
     if total is None:  # the scores are of a size that is data
         return outputs
@@ -346,8 +354,8 @@ def _redirected(g: Any, x: Value, beams: Value, start: Value) -> Value:
     return g.Transpose(g.GatherND(inner, g.Concat(entry, row, axis=2)), perm=HEADS_OUTER)
 
 
-def _added(g: Any, mask: Value, filter_value: float, q: Value, keys: Dim) -> Value:
-    """What a mask in any of its forms adds to the scores; broadcasts to (B, H, S, T)."""
+def _kept(g: Any, mask: Value, q: Value, keys: Dim) -> Value:
+    """Which scores a mask in any of its forms leaves; broadcasts to (B, H, S, T)."""
     batch, _, length, _ = q.shape
     rank = len(mask.shape)
     if rank == 1:
@@ -357,9 +365,7 @@ def _added(g: Any, mask: Value, filter_value: float, q: Value, keys: Dim) -> Val
         kept = g.Slice(mask, [before, 0], [keys, keys], [2, 3])
     else:  # (B, T) or (B, S, T)
         kept = g.Reshape(mask, [batch, 1, length if rank == 3 else 1, keys])
-    if kept.dtype != dtypes.BOOL:
-        kept = g.Greater(kept, g.literal(0, kept.dtype))
-    return like(g, g.Where(kept, 0.0, float(filter_value)), q)
+    return kept if kept.dtype == dtypes.BOOL else g.Greater(kept, g.literal(0, kept.dtype))
 
 
 def _kept_range(g: Any, ends: Value, batch: Dim, keys: Dim) -> Value:

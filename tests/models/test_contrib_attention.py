@@ -97,6 +97,19 @@ def test_multi_head_attention_forms(inputs: Inputs, attrs: dict) -> None:
     check("MultiHeadAttention", inputs, num_heads=H, **attrs)
 
 
+@pytest.mark.parametrize("past", [0, P])
+def test_rows_that_see_no_key(past: int) -> None:
+    """The lowest number is also that of keys that follow: all weigh alike."""
+    lowest = float(np.finfo(np.float32).min)
+    attrs = {"num_heads": H, "unidirectional": 1, "mask_filter_value": lowest}
+    cache = [f(B, H, P, D), f(B, H, P, D)] if past else [None, None]
+    late = np.ones((B, past + S), np.int32)
+    late[:, : past + 2] = 0
+    for mask in (late, np.zeros((B, S, past + S), np.int32)):
+        inputs = [f(B, S, W), f(B, S, W), f(B, S, W), None, mask, None, *cache]
+        check("MultiHeadAttention", inputs, 3 if past else 1, **attrs)
+
+
 @pytest.mark.parametrize("unidirectional", [0, 1])
 @pytest.mark.parametrize("past", [0, P])
 def test_attention(past: int, unidirectional: int) -> None:
