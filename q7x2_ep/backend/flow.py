@@ -288,10 +288,11 @@ class _Program:
         for value, slot in zip(encoded.inputs, inputs):
             if self.types[slot] != _declared(value):
                 raise NotFlowing(value)
+        # Before its outputs are entered: they show their sizes only once it has run.
+        places = [self._place(name) for name in encoded.symbols]
         outputs = [self.enter(value, _declared(value)) for value in encoded.outputs]
         plan = len(self.encoder.executors)
         self.encoder.executors.append(executor)
-        places = [self._place(name) for name in encoded.symbols]
         self._phase(PLAN, plan, encoded.n_values, len(encoded.steps), len(places))
         self.phases += (each for place in places for each in place)
         self.phases += (len(inputs), *inputs, len(outputs), *outputs)

@@ -78,6 +78,18 @@ def test_a_result_that_a_branch_hands_on():
     )
 
 
+def test_sizes_of_what_is_read_for_its_shape_alone():
+    """The phase that makes y is given n, which y shows too, but not before it is made."""
+    check(
+        """g (float[n] x, float[m] z) => (float[n] y, int64[1, k] where) <float one = {1}> {
+            size = Shape(x)
+            y = Expand(one, size)
+            where = NonZero(z)
+        }""",
+        *({"x": floats(n), "z": floats(m)} for n, m in ((3, 4), (5, 2), (0, 1))),
+    )
+
+
 def test_the_condition_that_an_iteration_was_given():
     """As a state and as what is collected, where the next condition is another."""
     check(
