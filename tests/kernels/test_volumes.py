@@ -112,3 +112,17 @@ def test_flat_kernels_of_few_filters_behind_an_image(
         helper.make_node("Concat", ["c", "a"], ["y"], axis=1),
     ]
     assert_true(nodes, sizes, (2, 3, *size), np.random.default_rng(10))
+
+
+@pytest.mark.parametrize("dims", [1, 2, 3])
+@pytest.mark.parametrize("filters", [1, 8, 16])
+def test_images_of_one_pixel_in_a_concat_of_planes(dims: int, filters: int) -> None:
+    """Which a shorter Concat has placed: only its strides between images say where pixels are."""
+    nodes = [
+        helper.make_node("Concat", ["x", "x"], ["a"], axis=1),
+        helper.make_node("Conv", ["a", "w"], ["c"]),
+        helper.make_node("Concat", ["x", "x", "c"], ["j"], axis=1),
+        helper.make_node("Relu", ["j"], ["y"]),
+    ]
+    sizes = {"w": (filters, 6, *[1] * dims)}
+    assert_true(nodes, sizes, (4, 3, *[1] * dims), np.random.default_rng(11))
