@@ -66,7 +66,7 @@ def _cuts(node: Node, known: Known) -> Optional[list[Cut]]:
         return None
     cuts = []
     for size, position in zip(x.shape, found):
-        moving = [i for i in left if position.steps[i] != 0]
+        moving = [i for i, dim in enumerate(grid) if dim != 1 and position.steps[i] != 0]
         step = position.steps[moving[0]] if moving else 1
         if len(moving) > 1 or moving != left[: len(moving)] or not isinstance(step, int):
             return None

@@ -68,6 +68,7 @@ POSITIONS = {  # of rows of 7 in (6, 8): taken or not
     "turned": (B, A, False),
     "twice": (A + 0 * B, 0 * B, False),
     "a diagonal": (A + B, B, False),
+    "a diagonal of one row": (A, A + 1, False),
     "uneven": (A * A, B, False),
 }
 
