@@ -155,7 +155,9 @@ class Form:
             encoder = self._encoder
             plans = [executor.native for executor in encoder.executors]
             n_outputs = len(self._outputs)
-            return Flow(self._words, plans, encoder.constants, n_outputs, encoder.threads)
+            return Flow(
+                encoder.library, self._words, plans, encoder.constants, n_outputs, encoder.threads
+            )
 
 
 class Lane:
@@ -288,7 +290,7 @@ class _Program:
         for value, slot in zip(encoded.inputs, inputs):
             if self.types[slot] != _declared(value):
                 raise NotFlowing(value)
-        # Before its outputs are entered: they show their sizes only once it has run.
+        # Before outputs are entered: what a plan makes shows its sizes only when it has run.
         places = [self._place(name) for name in encoded.symbols]
         outputs = [self.enter(value, _declared(value)) for value in encoded.outputs]
         plan = len(self.encoder.executors)

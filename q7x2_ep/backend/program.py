@@ -303,7 +303,8 @@ class Program:
                 parts += group
                 continue
             later = {value for g in groups[i + 1 :] for r, _ in g for value in r.inputs}
-            if later:  # which may be of sizes that these tell
+            # What comes later may be of sizes that these tell, or is made of them.
+            if later or any(value.elements is not None for value in self.image.outputs):
                 later.update(value for r, _ in group if host.tells(r) for value in r.inputs)
             flow = host.Flow(group, {*later, *self.image.outputs}, self._compiler)
             parts.append((flow, [value for _, dead in group for value in dead]))

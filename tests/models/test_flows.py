@@ -232,3 +232,49 @@ def test_profiles_and_terminated_runs_are_pythons():
         session.run(None, feed, options)
     assert len(session._session.profile(feed)) == len(session._session.program.steps)
     assert is_flowing(session)
+
+
+def test_sizes_of_what_a_flow_makes_are_not_read_from_it_before():
+    """x is read for its sizes only."""
+    text = """g (float[a, b] x, float[n] z) => (float[b, a] y, float[t, n] w) <int64 two = {2}> {
+        both = Shape(x)
+        ones = ConstantOfShape<value = float[1] {1.0}>(both)
+        y = Transpose(ones)
+        last, w = Loop(two, , z) <body = k (int64 i, bool on, float[n] s)
+            => (bool next, float[n] r, float[n] shown) {
+                next = Identity(on) r = Neg(s) shown = Add(s, s) }>
+    }"""
+    check(text, *({"x": floats(*shape), "z": floats(3)} for shape in ((2, 5), (4, 1), (3, 3))))
+
+
+def test_a_flow_without_a_plan():
+    """Only sizes are told between the host steps."""
+    text = """g (float[n, m] x, int64[4] pads, int64[2] repeats) => (float[a, b] y, float[c, 2] z)
+    <int64[2] parts = {2, 1}> {
+        tiled = Tile(x, repeats)
+        z, rest = Split<axis = 1>(tiled, parts)
+        y = Pad<mode = "edge">(x, pads)
+    }"""
+    feeds = [
+        {"x": floats(n, 3), "pads": np.array([1, 0, 0, n]), "repeats": np.array([n, 1])}
+        for n in (2, 3)
+    ]
+    session = q7x2_ep.InferenceSession(onnx.parser.parse_model(HEADER + text).SerializeToString())
+    for feed in feeds * 2:
+        y, z = session.run(None, feed)
+        np.testing.assert_array_equal(y, np.pad(feed["x"], ((1, 0), (0, len(feed["x"]))), "edge"))
+        np.testing.assert_array_equal(z, np.tile(feed["x"], (len(feed["x"]), 1))[:, :2])
+
+
+def test_an_output_made_of_numbers_that_a_flow_is_told():
+    text = """g (float[n, m] x, int64[1] a, int64[1] b) => (int64[k] y) <int64[1] from = {1}> {
+        sizes = Concat<axis = 0>(a, b)
+        wide = Expand(x, sizes)
+        shape = Shape(wide)
+        end = Shape(shape)
+        y = Slice(shape, from, end)
+    }"""
+    feeds = [{"x": floats(2, n), "a": np.array([2]), "b": np.array([n])} for n in (5, 0, 3)]
+    session = q7x2_ep.InferenceSession(onnx.parser.parse_model(HEADER + text).SerializeToString())
+    for feed in feeds * 2:
+        assert session.run(None, feed)[0].tolist() == feed["b"].tolist()

@@ -226,13 +226,13 @@ class Flow(_Handle):
 
     def __init__(
         self,
+        library: Library,
         words: Sequence[int],
         plans: Sequence[Plan],
         constants: Sequence[np.ndarray],
         n_outputs: int,
         threads: int,
     ):
-        library = plans[0].library
         self._destroy = library.c.q7_flow_destroy
         self._pointer = None
         self.plans, self.constants = list(plans), list(constants)  # must outlive the flow
