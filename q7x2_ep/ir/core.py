@@ -224,10 +224,16 @@ class Graph:
         self.outputs = [new if value is old else value for value in self.outputs]
 
     def rename_sizes(self, sizes: Mapping[str, Dim]) -> None:
-        """Replace symbols in elements without a node: they would outlive what binds them."""
+        """Replace symbols in elements without a node: they would outlive what binds them. And in
+        shapes that follow from others, of which a pass may make elements before they are inferred
+        again; what binds a symbol keeps it.
+        """
         for value in self.values() if sizes else ():
-            if value.producer is None and value.elements is not None:
-                value.elements = tuple(substitute(each, sizes) for each in value.elements)
+            if value.producer is None:
+                if value.elements is not None:
+                    value.elements = tuple(substitute(each, sizes) for each in value.elements)
+            elif value.shape is not None and not value.producer.binds:
+                value.shape = tuple(substitute(each, sizes) for each in value.shape)
 
     def is_output(self, value: Value) -> bool:
         return value in self.outputs  # values are equal to themselves only

@@ -31,10 +31,12 @@ class View(NamedTuple):
         return View(storage, storage.shape, contiguous_strides(storage.shape))
 
     def is_contiguous(self) -> bool:
-        """Dense, row major; the offset is free."""
+        """Dense, row major; the offset is free, and the strides of what has no elements are."""
         wanted = contiguous_strides(self.shape)
-        return self.strides == wanted or all(
-            d == 1 or s == w for d, s, w in zip(self.shape, self.strides, wanted)
+        return (
+            self.strides == wanted
+            or 0 in self.shape
+            or all(d == 1 or s == w for d, s, w in zip(self.shape, self.strides, wanted))
         )
 
     def is_channels_last(self) -> bool:

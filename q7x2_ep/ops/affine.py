@@ -14,7 +14,7 @@ from q7x2_ep import dtypes
 from q7x2_ep.ir.core import Node, Value
 from q7x2_ep.ir.shape import Dim
 from q7x2_ep.ops.common import RESHAPES
-from q7x2_ep.ops.movement import slices
+from q7x2_ep.ops.movement import slices, unknown_slices
 
 COMPARISONS = {  # op: (whether a and b are swapped to say a >= b + margin, margin)
     "GreaterOrEqual": (False, 0),
@@ -102,7 +102,7 @@ def _counted(array: np.ndarray) -> Optional[Affine]:
 
 
 def _sliced(x: Optional[Affine], node: Node) -> Optional[Affine]:
-    if x is None:
+    if x is None or unknown_slices(node) is not None:
         return None
     offset, steps = x.offset, list(x.steps)
     for axis, start, _, step in slices(node):

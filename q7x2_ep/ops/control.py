@@ -197,10 +197,11 @@ class Scan:
         states = len(given) - node.attrs["num_scan_inputs"]
         types = []
         for i, (formal, value) in enumerate(zip(body.inputs, given)):
-            type = varying(formal, _type(value))
-            gone = batched + (i >= states)
-            shape = None if type.shape is None else type.shape[gone:]
-            types.append(Type(type.dtype, shape) if shape is not None else UNKNOWN)
+            type, gone = _type(value), batched + (i >= states)
+            if type.shape is None:
+                types.append(UNKNOWN)
+            else:  # what is left is numbered from 0, as in the bodies that runs compile
+                types.append(varying(formal, Type(type.dtype, type.shape[gone:])))
         return types
 
     def infer(node: Node) -> list[Type]:

@@ -351,7 +351,7 @@ class Slice:
             for axis in cut:
                 shape[axis] = fresh(node, 0, len(shape))[axis]
             return [Type(node.inputs[0].dtype, tuple(shape))]
-        contents = known(node.inputs[0])
+        contents = known(node.inputs[0]) if len(shape) == 1 else None
         for axis, start, size, step in slices(node):
             if contents is not None and isinstance(start, int) and isinstance(size, int):
                 contents = tuple(contents[start + i * step] for i in range(size))
@@ -408,13 +408,13 @@ def unknown_slices(node: Node) -> Optional[tuple[int, ...]]:
     """The axes of which only a run knows what is left; None where all bounds are known."""
     ndim = len(dims(node))
     given = [known(value) for value in node.inputs[1:] if value is not None]
-    steps = known(node.input(4)) or ()
-    if None not in given and all(isinstance(step, int) for step in steps):
+    steps, axes = known(node.input(4)) or (), known(node.input(3))
+    are_numbers = all(isinstance(each, int) for each in (*steps, *(axes or ())))
+    if None not in given and are_numbers:
         return None
     if node.input(3) is None:
         return tuple(range(length(node, 1)))
-    axes = known(node.inputs[3])
-    if axes is None:
+    if axes is None or not all(isinstance(axis, int) for axis in axes):
         return tuple(range(ndim))
     return tuple(normal_axis(node, axis, ndim) for axis in axes)
 
@@ -425,7 +425,9 @@ def slices(node: Node) -> list[tuple[int, Dim, Dim, int]]:
     exact = node.attrs["exact"]
     for axis, dim, start, end, step in slice_bounds(node):
         if not exact and is_window(dim, start, end, step):
-            found.append((axis, start, minimum(end - start, maximum(dim - start, 1)), step))
+            rest = maximum(dim - start, 1)
+            is_open = isinstance(end, int) and end >= OPEN_END  # end - start may overflow
+            found.append((axis, start, rest if is_open else minimum(end - start, rest), step))
             continue
         if not exact and is_tail(start, end, step):
             found.append((axis, maximum(start + dim, 0), minimum(-start, dim), step))
@@ -490,8 +492,11 @@ class Split:
     def infer(node: Node) -> list[Type]:
         shape = dims(node)
         axis = normal_axis(node, node.attrs["axis"], len(shape))
+        sizes: list[Dim]
         if node.input(1) is not None and known(node.inputs[1]) is None:
-            sizes: list[Dim] = [fresh(node, i, len(shape))[axis] for i in range(len(node.outputs))]
+            parted = range(len(node.outputs) if len(node.outputs) > 1 else 0)
+            sizes = [fresh(node, i, len(shape))[axis] for i in parted]
+            sizes = sizes or [shape[axis]]  # a single part is all of it, whatever data says
         else:
             sizes = list(split_sizes(node))
         if len(sizes) != len(node.outputs):

@@ -72,7 +72,7 @@ def lowered(graph: Graph, target: Target, sizes: Collection[str] = ()) -> Builde
             for output in node.outputs:
                 told = (*(output.shape or ()), *(output.elements or ()))
                 known.update(*(symbols(dim) for dim in told))
-                if output.shape is not None:
+                if output.shape is not None and output.dtype != dtypes.UNKNOWN:
                     builder.allocate(output)
         except Q7Error:
             raise
@@ -402,7 +402,10 @@ class Builder:
             return None
         if x.shape[:1] + x.shape[2 - ndim :] != y.shape[:1] + y.shape[2:]:
             return None
-        image = self.allocate(y, channels_last_strides(y.shape))
+        strides = channels_last_strides(y.shape)
+        if View(y, y.shape, strides).reshape(x.shape) is None:
+            return None
+        image = self.allocate(y, strides)
         self.copy(x, image.reshape(x.shape))
         return image
 

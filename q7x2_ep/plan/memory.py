@@ -102,7 +102,7 @@ def settle(
     renumbered = {old: new for new, old in enumerate(left)}
     for storage in storages:
         if storage.first >= 0:
-            # a dropped copy is never the only step of a storage, but it may be its first or last
-            alive = [i for i in range(storage.first, storage.last + 1) if i in renumbered]
-            storage.first, storage.last = renumbered[alive[0]], renumbered[alive[-1]]
+            # a dropped copy may be its first or last step, and its only one where nothing is in it
+            alive = [i for i in range(storage.first, storage.last + 1) if i in renumbered] or [-1]
+            storage.first, storage.last = (renumbered.get(alive[i], -1) for i in (0, -1))
     return [steps[i] for i in left]

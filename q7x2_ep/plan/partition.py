@@ -60,8 +60,10 @@ def _phases(graph: Graph, target: Target, reasons: dict[Node, str]) -> list[Phas
                 sizes.update((repr(each), None) for each in node.output.elements)
         native = [node for node in rest if node not in reasons]
         native = _take(native, ready, sizes)
-        if all(is_movement(node) for node in native):  # numpy has views too
+        if all(is_movement(node) and not _assumes(node) for node in native):  # numpy has views too
             phases += [HostPhase(node, "only moves what a host step made") for node in native]
+            for node in native:  # a size that it tells, others wait for
+                sizes.update(bound_by(node.outputs))
         else:
             part = _part(graph, native)
             phases.append(NativePhase(build(part, target, sizes), tuple(sizes)))
@@ -70,6 +72,14 @@ def _phases(graph: Graph, target: Target, reasons: dict[Node, str]) -> list[Phas
         done = {*native, *host}
         rest = [node for node in rest if node not in done]
     return phases
+
+
+def _assumes(node: Node) -> bool:
+    """Whether the sizes of a node hold for regular feeds only, which a plan checks."""
+    entry = find(node.op)
+    if node.binds or any(output.shape is None for output in node.outputs):
+        return False  # nothing is known of them
+    return hasattr(entry, "assumptions") and bool(entry.assumptions(node))
 
 
 def _take(nodes: list[Node], ready: set[Value], sizes: Collection[str]) -> list[Node]:

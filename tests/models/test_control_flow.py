@@ -270,6 +270,18 @@ def test_scan(attrs: str):
     )
 
 
+@pytest.mark.parametrize("axis", [0, 1, -1])
+def test_sizes_of_what_a_scan_takes_apart(axis: int):
+    check(
+        f"""g (float[2] s, float[5, 3, 4] x) => (float[2] y, int64[t, 2] z) {{
+            y, z = Scan<num_scan_inputs = 1, scan_input_axes = [{axis}], body = b
+                (float[2] a, float[m, n] e) => (float[2] next, int64[2] shape) {{
+                    next = Neg(a) shape = Shape(e) }}>(s, x)
+        }}""",
+        {"s": floats(2), "x": floats(5, 3, 4)},
+    )
+
+
 @pytest.mark.parametrize("declared", ["2, 4", "p, 4", "p, q"])
 def test_what_no_iteration_made_has_the_declared_sizes(declared: str):
     check(
@@ -601,3 +613,97 @@ def test_onnxs_evaluator_after_its_operands_were_replaced():
     )
     (y,) = session.run(None, {"x": np.ones((2, 4), np.float32), "times": np.array(1)})
     np.testing.assert_array_equal(y[2:], [[1, 2, 3, 4]] * 2)
+
+
+WAITING = {
+    "a part of what is cut by data": (
+        """g (float[n, m] x, int64[2] ends, int64[2] shape) => (float[a, b] y) <int64 i = {0}> {
+            zero = Constant<value = int64[2] {0, 0}>() k = Constant<value = int64[1] {2}>()
+            cut = Slice(x, zero, ends) top, at = TopK<axis = 0>(cut, k)
+            list = SequenceConstruct(top, x) one = SequenceAt(list, i) y = Reshape(one, shape) }""",
+        {"ends": np.array([3, 2]), "shape": np.array([1, 4])},
+    ),
+    "dims of one that data tells": (
+        """g (float[n, m] x, int64[2] repeats) => (float[a] y) <int64[1] all = {-1}> {
+            tiled = Tile(x, repeats) shape = Shape(tiled)
+            one = Constant<value = int64 {1}>() none = Constant<value = int64 {0}>()
+            first = Gather(shape, none) last = Gather(shape, one)
+            axis = Constant<value = int64[1] {0}>()
+            a = Unsqueeze(first, axis) b = Unsqueeze(last, axis)
+            turned = Concat<axis = 0>(b, a) z = Reshape(tiled, turned) y = Reshape(z, all) }""",
+        {"repeats": np.array([2, 3])},
+    ),
+    "the single part of a Split by data": (
+        """g (float[n, m] x, int64[1] size, int64[1] more) => (float[a, b] y) {
+            part = Split<axis = 1>(x, size) shape = Shape<start = 1>(part)
+            target = Concat<axis = 0>(shape, more) one = Constant<value = float {1.0}>()
+            z = Expand(one, target) y = Neg(z) }""",
+        {"size": np.array([4]), "more": np.array([3])},
+    ),
+    "what is of any rank": (
+        """g (float[n, m] x) => (float[a] y) <int64 i = {0}, int64 size = {1}> {
+            parts = SplitToSequence<axis = 1>(x, size) part = SequenceAt(parts, i)
+            y = Unique(part) }""",
+        {},
+    ),
+    "a Slice by data of known numbers": (
+        """g (float[n, m] x, int64[1] from) => (bool[k] y) <int64[1] end = {9}, int64 one = {1}> {
+            shape = Shape(x) cut = Slice(shape, from, end) y = Greater(cut, one) }""",
+        {"from": np.array([-2])},
+    ),
+    "a Slice along an axis that a size tells": (
+        """g (float[n, m] x, int64[1] from, float[k] z) => (float[a, b] y) <int64[1] end = {9}> {
+            axis = Shape(z) y = Slice(x, from, end, axis) }""",
+        {"from": np.array([1]), "z": np.zeros(1, np.float32)},
+    ),
+    "a bound that is negative for some feeds, on the host": (
+        """g (float[n, m] x) => (float[n, m] first, float[a, m] y) <int64 i = {0}> {
+            size = Shape<end = 1>(x) one = Constant<value = int64[1] {1}>()
+            zero = Constant<value = int64[1] {0}>() less = Sub(one, size)
+            cut = Slice(x, zero, less) list = SequenceConstruct(x, cut)
+            first = SequenceAt(list, i) last = Constant<value = int64 {1}>()
+            y = SequenceAt(list, last) }""",
+        {},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WAITING)
+def test_sizes_that_others_wait_for(name: str):
+    text, feed = WAITING[name]
+    check(text, *[{"x": floats(5, 4), **feed}] * 3)
+
+
+EMPTY = {
+    "known numbers of several dims": """g (float[n] x) => (int64[3, 1] y)
+        <int64[6, 1] table = {0, 1, 2, 3, 4, 5}, int64[2] a = {-3, 0}, int64[2] b = {9, 9}> {
+            y = Slice(table, a, b) }""",
+    "turned": """g (float16[3, 2, 4, 0, 6] x) => (float16[3, 0, 4, 2] y)
+        <int64[4] shape = {3, 0, 4, 2}> {
+            t = Transpose<perm = [0, 3, 4, 2, 1]>(x) y = Reshape<allowzero = 1>(t, shape) }""",
+    "an axis of one less": """g (int64[6, 3, 1, 1, 1] x) => (int64[3, 1, 3, 6] y)
+        <int64[1] axis = {1}> {
+            t = Transpose<perm = [3, 4, 2, 1, 0]>(x) s = Squeeze(t, axis)
+            y = Concat<axis = 0>(s, s, s) }""",
+    "a start that is negative": """g (float[n, m] x) => (float[a] y)
+        <float[1] z = {0.5}, int64[1] one = {1}, int64[1] end = {9223372036854775807}> {
+            size = Shape<start = 1>(x) start = Sub(one, size) y = Slice(z, start, end) }""",
+    "repeated": """g (int8[0, n, 2, n] x) => (int8[0, a, 4, b] y)
+        <int64[4] times = {3, 1, 2, 2}, int8 three = {3}> {
+            no = Constant<value = int8[0, 0, 2, 0] {}>() z = Concat<axis = 0>(x, no)
+            w = Tile(z, times) y = Mod(w, three) }""",
+}
+
+
+@pytest.mark.parametrize(
+    "name, x",
+    [
+        ("known numbers of several dims", floats(2)),
+        ("turned", np.zeros((3, 2, 4, 0, 6), np.float16)),
+        ("an axis of one less", np.arange(18).reshape(6, 3, 1, 1, 1)),
+        ("a start that is negative", floats(2, 4)),
+        ("repeated", np.zeros((0, 0, 2, 0), np.int8)),
+    ],
+)
+def test_shapes_with_dims_of_one_and_none(name: str, x: np.ndarray):
+    check(EMPTY[name], {"x": x})
