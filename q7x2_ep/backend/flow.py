@@ -7,7 +7,7 @@ ranks and dtypes. Read `Program.run` first, and the layout of the words in csrc/
 from __future__ import annotations
 
 from array import array as array_of
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Optional
 
 import numpy as np
@@ -45,7 +45,7 @@ class Encoder:
 
     def form(
         self,
-        runners: Iterable[Any],
+        runners: Sequence[Any],
         inputs: Mapping[Value, np.ndarray],
         outputs: Sequence[Value],
         shown: Sequence[Value],
@@ -69,7 +69,7 @@ class Encoder:
 
     def program(
         self,
-        runners: Iterable[Any],
+        runners: Sequence[Any],
         inputs: dict[Value, Signature],
         outputs: Sequence[Value],
         known: Optional[Collection[str]],
@@ -78,6 +78,8 @@ class Encoder:
         made = _Program(self, known)
         for value, signature in inputs.items():
             made.enter(value, signature)
+        if known is None:
+            made.check(runners)
         for runner in runners:
             made.add(runner)
         results = [made.slot(value) for value in outputs]
@@ -241,6 +243,19 @@ class _Program:
             raise NotFlowing(value)
         self._native(Graph("sizes", [], [value], [value.name], []))
         return self.slots[value]
+
+    def check(self, runners: Sequence[Any]) -> None:
+        """Have the run compare what a body for exact sizes is given with these, as plans compare
+        what they read: it may have been compiled for others.
+        """
+        read = {value for r in runners if hasattr(r, "executor") for value in r.inputs}
+        exact = [
+            value
+            for value in self.slots
+            if value not in read and any(isinstance(dim, int) for dim in value.shape or ())
+        ]
+        if exact:
+            self._native(Graph("exact", exact, [], [], []))
 
     def add(self, runner: Any) -> None:
         if hasattr(runner, "executor"):

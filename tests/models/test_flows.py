@@ -178,6 +178,35 @@ def test_sizes_decide_a_branch():
     assert len(host[0].bodies) <= 2 + MAX_EXACT
 
 
+def test_exact_sizes_of_what_no_plan_reads():
+    """x is read for its sizes only, which decide a branch."""
+    text = """g (bool on, float[n, m] x, float[1] z, int64[1] more) => (float[a, b, c] y)
+    <int64 one = {1}> {
+        y = If(on) <
+            then_branch = t () => (float[a, b, c] wide) {
+                shape = Shape(x)
+                size = Size(x)
+                is_one = Equal(size, one)
+                row = If(is_one) <
+                    then_branch = t2 () => (float[k] p) { p = Neg(z) },
+                    else_branch = e2 () => (float[k] q) { q = Exp(z) }>
+                all = Concat<axis = 0>(shape, more)
+                wide = Expand(row, all)
+            },
+            else_branch = e () => (float[a, b, c] same) {
+                first = Unsqueeze(x, more)
+                same = Neg(first)
+            }>
+    }"""
+    model = onnx.parser.parse_model(HEADER + text).SerializeToString()
+    ours, theirs = q7x2_ep.InferenceSession(model), ort.InferenceSession(model)
+    for n, m in ((2, 3), (2, 3), (5, 1), (1, 1), (2, 3), (1, 4)):
+        feed = {"on": np.array(True), "x": floats(n, m), "z": floats(1), "more": np.array([2])}
+        (a,), (b,) = ours.run(None, feed), theirs.run(None, feed)
+        assert a.shape == b.shape
+        np.testing.assert_allclose(a, b, 1e-5, 1e-6)
+
+
 LOOP = """g (int64 trip, float[n] x, int64[k] at) => (float[n] y) {
     y = Loop(trip, , x) <body = b (int64 i, bool on, float[n] s)
         => (bool next, float[n] r) { next = Identity(on) row = Gather(s, at) r = Add(s, row) }>
