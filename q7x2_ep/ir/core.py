@@ -225,15 +225,21 @@ class Graph:
 
     def rename_sizes(self, sizes: Mapping[str, Dim]) -> None:
         """Replace symbols in elements without a node: they would outlive what binds them. And in
-        shapes that follow from others, of which a pass may make elements before they are inferred
-        again; what binds a symbol keeps it.
+        shapes that follow from them, of which a pass may make elements before they are inferred
+        again. Symbols that are bound stay: the new ones may be told by what waits for them.
         """
-        for value in self.values() if sizes else ():
+        if not sizes:
+            return
+        binding = [value for node in self.nodes if node.binds for value in node.outputs]
+        shapes = [value.shape or () for value in (*self.inputs, *binding)]
+        bound = {repr(dim) for shape in shapes for dim in shape}
+        gone = {name: size for name, size in sizes.items() if name not in bound}
+        for value in self.values():
             if value.producer is None:
                 if value.elements is not None:
-                    value.elements = tuple(substitute(each, sizes) for each in value.elements)
+                    value.elements = tuple(substitute(each, gone) for each in value.elements)
             elif value.shape is not None and not value.producer.binds:
-                value.shape = tuple(substitute(each, sizes) for each in value.shape)
+                value.shape = tuple(substitute(each, gone) for each in value.shape)
 
     def is_output(self, value: Value) -> bool:
         return value in self.outputs  # values are equal to themselves only

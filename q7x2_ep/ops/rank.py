@@ -180,7 +180,8 @@ class OneHot:
         shape.insert(axis, depth)
         indices, values, elements = known(node.inputs[0]), known(node.inputs[2]), None
         size, is_last = product(shape), axis == len(shape) - 1
-        if indices and values and is_last and isinstance(size, int) and size <= MAX_ELEMENTS:
+        are_numbers = indices and all(isinstance(i, int) for i in indices)
+        if are_numbers and values and is_last and isinstance(size, int) and size <= MAX_ELEMENTS:
             places = [(i, j) for i in indices for j in range(depth)]
             elements = tuple(values[j in (i, i + depth)] for i, j in places)
         return [Type(node.inputs[2].dtype, tuple(shape), elements)]

@@ -32,8 +32,8 @@ def run(graph: Graph) -> dict[str, int]:
                 infer_node(teller)
                 nodes.append(teller)
             node.set_input(i, told[value])
-            sizes.update(infer_again(node))
             count += 1
+        sizes.update(infer_again(node))  # what others made of it, too
         nodes.append(node)
     graph.nodes = nodes
     graph.rename_sizes(sizes)

@@ -640,6 +640,14 @@ WAITING = {
             z = Expand(one, target) y = Neg(z) }""",
         {"size": np.array([4]), "more": np.array([3])},
     ),
+    "what data tells, twice over": (
+        """g (float[n, 1] x, int64[2] a, int64[3] b, int64[1] c) => (float[k, m] y) {
+            zero = Constant<value = int64[1] {0}>() two = Constant<value = int64[1] {2}>()
+            wide = Expand(x, a) cut = Slice(wide, zero, two) more = Expand(cut, b)
+            part = Shape<start = 2>(more) shape = Concat<axis = 0>(c, part)
+            z = Reshape(more, shape) y = Neg(z) }""",
+        {"x": floats(5, 1), "a": np.array([5, 4]), "b": np.array([2, 2, 1]), "c": np.array([4])},
+    ),
     "what is of any rank": (
         """g (float[n, m] x) => (float[a] y) <int64 i = {0}, int64 size = {1}> {
             parts = SplitToSequence<axis = 1>(x, size) part = SequenceAt(parts, i)
@@ -707,3 +715,11 @@ EMPTY = {
 )
 def test_shapes_with_dims_of_one_and_none(name: str, x: np.ndarray):
     check(EMPTY[name], {"x": x})
+
+
+def test_one_hot_of_sizes():
+    check(
+        """g (float[n, m] x) => (int64[1, 6] y) <int64 depth = {6}, int64[2] values = {-1, 1}> {
+            size = Shape<start = 1>(x) y = OneHot(size, depth, values) }""",
+        *({"x": floats(2, n)} for n in (4, 1, 5)),
+    )
