@@ -33,7 +33,8 @@ def run(graph: Graph) -> dict[str, int]:
                 nodes.append(teller)
             node.set_input(i, told[value])
             count += 1
-        sizes.update(infer_again(node))  # what others made of it, too
+        for name, size in infer_again(node).items() if told else ():
+            sizes.setdefault(name, size)  # what it is where it is made comes first
         nodes.append(node)
     graph.nodes = nodes
     graph.rename_sizes(sizes)

@@ -51,9 +51,11 @@ def run(graph: Graph) -> dict[str, int]:
             branches += 1
             continue
         graph.nodes.append(node)
-        if node.folded == node.operand_types() and not (unknown or passing or late_ones):
+        is_settled = node.folded is node.inferred and node.folded == node.operand_types()
+        if is_settled and not (unknown or passing or late_ones):
             continue  # all is as the last walk saw it
-        sizes.update(infer_again(node))
+        for name, size in infer_again(node).items():
+            sizes.setdefault(name, size)  # what it is where it is made comes first
         if waits(node) or (unknown and any(id(value) in unknown for value in node.inputs)):
             late.append(node)
             unknown.update(map(id, node.outputs))

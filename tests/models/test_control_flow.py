@@ -648,6 +648,11 @@ WAITING = {
             z = Reshape(more, shape) y = Neg(z) }""",
         {"x": floats(5, 1), "a": np.array([5, 4]), "b": np.array([2, 2, 1]), "c": np.array([4])},
     ),
+    "a size of its own, repeated": (
+        """g (float[n, m] x, int64[2] a) => (float[k, l] y) {
+            wide = Tile(x, a) shape = Shape(wide) more = Expand(wide, shape) y = Neg(more) }""",
+        {"a": np.array([2, 3])},
+    ),
     "what is of any rank": (
         """g (float[n, m] x) => (float[a] y) <int64 i = {0}, int64 size = {1}> {
             parts = SplitToSequence<axis = 1>(x, size) part = SequenceAt(parts, i)
