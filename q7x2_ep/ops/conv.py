@@ -316,8 +316,8 @@ def is_flat(node: Node, b: Any) -> bool:
 def of_planes(node: Node, b: Any, residual: Optional[Value]) -> tuple[Node, Optional[Value]]:
     """The same convolution of images (N D, C, H, W), and its residual."""
     x, w, y = node.inputs[0], node.inputs[1], node.output
-    place_of(b, y)
-    images = [None if v is None else planes_of(b, v) for v in (x, residual, y)]
+    given = [None if v is None else planes_of(b, v, evenly_placed(b, v)) for v in (x, residual)]
+    images = [*given, planes_of(b, y, place_of(b, y))]
     flat = np.asarray(w.const).reshape(*w.shape[:2], *w.shape[3:])
     weights = b.graph.constant(flat, Type(w.dtype, flat.shape), w.name)
     strides, dilations, pads = window_attributes(node, w.shape[2:])
@@ -335,14 +335,20 @@ def of_planes(node: Node, b: Any, residual: Optional[Value]) -> tuple[Node, Opti
     return image_node, images[1]
 
 
-def planes_of(b: Any, volume: Value) -> Value:
-    """A volume (N, C, D, H, W), seen as its planes."""
-    (batch, channels, depth, *plane), view = volume.shape, b.view(volume)
-    axis = 0 if depth == 1 else 2  # the stride of an only plane means nothing
-    if batch != 1 and view.strides[0] != depth * view.strides[axis]:
-        view = b.channels_last(volume, dense=True)
+def evenly_placed(b: Any, volume: Value) -> View:
+    """A volume (N, C, D, H, W) whose planes are as far apart in all of a batch."""
+    (batch, _, depth, *_), view = volume.shape, b.view(volume)
+    if batch == 1 or depth == 1 or view.strides[0] == depth * view.strides[2]:
+        return view
+    return b.channels_last(volume, dense=True)
+
+
+def planes_of(b: Any, volume: Value, view: View) -> Value:
+    """A volume that is evenly placed, seen as its planes."""
+    batch, channels, depth, *plane = volume.shape
     images = temporary(b, volume.dtype, (batch * depth, channels, *plane))
-    strides = (view.strides[axis], view.strides[1], *view.strides[3:])
+    apart = view.strides[0 if depth == 1 else 2]  # the stride of an only plane means nothing
+    strides = (apart, view.strides[1], *view.strides[3:])
     b.alias(images, view._replace(shape=images.shape, strides=strides))
     return images
 

@@ -31,9 +31,11 @@ def pixel_stride(image: View) -> Dim:
 
 
 def room_of(b: Any, y: Value) -> View:
-    """Room for an image as (pixels, C): see place_of."""
-    place_of(b, y)
-    return pixels_of(b, y)
+    """Room for an image as (pixels, C): see place_of. All are as far apart, also where no run but
+    arithmetic could tell: of a Concat, h rows of one part may be 2 (h // 2) of another.
+    """
+    place, pixels = place_of(b, y), product((y.shape[0], *y.shape[2:]))
+    return place._replace(shape=(pixels, y.shape[1]), strides=(pixel_stride(place), 1))
 
 
 def feeds_convolutions(graph: Any, value: Value) -> bool:

@@ -26,8 +26,12 @@ class Network:
         self.draw, self.rng = draw, np.random.default_rng(draw(st.integers(0, 999)))
         self.nodes: list[Any] = []
         self.constants: list[Any] = []
-        size = draw(st.sampled_from(((9, 11), (9, 11), (9, 11), (1, 1), (5, 1))))
-        self.shapes = {"x": (draw(st.integers(1, 2)), draw(st.sampled_from((3, 16, 20))), *size)}
+        size = draw(st.sampled_from(((9, 11), (9, 11), (8, 12), (8, 12), (1, 1), (5, 1))))
+        self.inputs(draw(st.integers(1, 2)), draw(st.sampled_from((3, 16, 20))), *size)
+
+    def inputs(self, *shape: int) -> None:
+        """Two of a shape, which symbols do not tell."""
+        self.shapes = {"x": shape, "z": shape}
 
     def constant(self, *shape: int) -> str:
         name = f"c{len(self.constants)}"
@@ -199,6 +203,25 @@ class Network:
         }
         return self.add("Resize", [x, "", scales.name], (n, c, 2 * h, 2 * w), **attrs)
 
+    def hourglass(self, x: str) -> str:
+        """To half the size and back, beside what it comes from."""
+        n, c, h, w = self.shapes[x]
+        if h % 2 or w % 2:
+            return self.unary(x)
+        half = self.add("MaxPool", [x], (n, c, h // 2, w // 2), kernel_shape=[2, 2], strides=[2, 2])
+        deep = self.conv(half) if self.draw(st.booleans()) else half
+        n, deep_c, *size = self.shapes[deep]
+        if size != [h // 2, w // 2]:
+            return deep
+        if self.draw(st.booleans()):
+            kernel = self.constant(deep_c, 8, 2, 2)
+            back = self.add("ConvTranspose", [deep, kernel], (n, 8, h, w), strides=[2, 2])
+        else:
+            back = self.upsample(deep)
+        del self.shapes[half]
+        parts = self.draw(st.permutations((x, back)))
+        return self.add("Concat", parts, (n, c + self.shapes[back][1], h, w), axis=1)
+
     def transposed(self, x: str) -> str:
         n, c, h, w = self.shapes[x]
         group = self.draw(st.sampled_from((1, 1, 2 if c % 2 == 0 else 1)))
@@ -208,18 +231,22 @@ class Network:
         attrs = {"group": group, "strides": [stride] * 2, "pads": [0, 1, 1, 0]}
         return self.add("ConvTranspose", inputs, (n, group * each, *size), **attrs)
 
-    def model(self) -> tuple[bytes, np.ndarray]:
-        """With one to three of the last values as outputs, and a feed."""
+    def model(self) -> tuple[bytes, dict[str, np.ndarray]]:
+        """With one to three of the last values as outputs, and feeds."""
         shape, draw = self.shapes["x"], self.draw
-        free = ["n", shape[1], *(f"d{i}" for i in range(len(shape) - 2))]
-        dims = free if draw(st.booleans()) else shape
-        x = helper.make_tensor_value_info("x", TensorProto.FLOAT, dims)
+        is_free = draw(st.booleans())
+        inputs = []
+        for name in "xz":
+            free = [f"n{name}", shape[1], *(f"{name}{i}" for i in range(len(shape) - 2))]
+            dims = free if is_free else shape
+            inputs.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, dims))
         outputs = list(self.shapes)[-draw(st.integers(1, 3)) :]
         named = [helper.make_tensor_value_info(v, TensorProto.FLOAT, None) for v in outputs]
-        named = [value for value in named if value.name != "x"]
-        graph = helper.make_graph(self.nodes, "images", [x], named, self.constants)
+        named = [value for value in named if value.name not in ("x", "z")]
+        graph = helper.make_graph(self.nodes, "images", inputs, named, self.constants)
         made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
-        return made.SerializeToString(), self.rng.standard_normal(shape).astype(np.float32)
+        feeds = {name: self.rng.standard_normal(shape).astype(np.float32) for name in "xz"}
+        return made.SerializeToString(), feeds
 
 
 class Volumes(Network):
@@ -229,7 +256,7 @@ class Volumes(Network):
         super().__init__(draw)
         n, c = self.shapes["x"][:2]
         sizes = ((3, 5, 7), (1, 1, 1), (1, 6, 2), (4, 1, 1), (9,), (1,))
-        self.shapes["x"] = (n, c, *draw(st.sampled_from(sizes)))
+        self.inputs(n, c, *draw(st.sampled_from(sizes)))
 
     def conv(self, x: str) -> str:
         n, c, *size = self.shapes[x]
@@ -253,7 +280,7 @@ class Volumes(Network):
 
 
 @st.composite
-def volumes(draw: Any) -> tuple[bytes, np.ndarray]:
+def volumes(draw: Any) -> tuple[bytes, dict[str, np.ndarray]]:
     net = Volumes(draw)
     steps = (net.conv, net.conv, net.conv, net.block, net.pool, net.unary, net.scale, net.join)
     for _ in range(draw(st.integers(2, 9))):
@@ -262,7 +289,7 @@ def volumes(draw: Any) -> tuple[bytes, np.ndarray]:
 
 
 @st.composite
-def networks(draw: Any) -> tuple[bytes, np.ndarray]:
+def networks(draw: Any) -> tuple[bytes, dict[str, np.ndarray]]:
     net = Network(draw)
     steps = (
         net.conv,
@@ -281,6 +308,7 @@ def networks(draw: Any) -> tuple[bytes, np.ndarray]:
         net.cut,
         net.shuffle,
         net.group_norm,
+        net.hourglass,
     )
     for _ in range(draw(st.integers(2, 9))):
         draw(st.sampled_from(steps))(net.any())
@@ -293,28 +321,28 @@ def networks(draw: Any) -> tuple[bytes, np.ndarray]:
 
 @settings(max_examples=150, deadline=None)
 @given(networks())
-def test_against_float64(case: tuple[bytes, np.ndarray]) -> None:
+def test_against_float64(case: tuple[bytes, dict[str, np.ndarray]]) -> None:
     check(*case)
 
 
 @settings(max_examples=150, deadline=None)
 @given(volumes())
-def test_volumes_against_float64(case: tuple[bytes, np.ndarray]) -> None:
+def test_volumes_against_float64(case: tuple[bytes, dict[str, np.ndarray]]) -> None:
     check(*case)
 
 
 @pytest.mark.slow
 @settings(max_examples=5000, deadline=None)
 @given(st.one_of(networks(), volumes()))
-def test_many_against_float64(case: tuple[bytes, np.ndarray]) -> None:
+def test_many_against_float64(case: tuple[bytes, dict[str, np.ndarray]]) -> None:
     check(*case)
 
 
-def check(data: bytes, x: np.ndarray) -> None:
+def check(data: bytes, feeds: dict[str, np.ndarray]) -> None:
     graph = importer.read(data)
     passes.run_all(graph)
-    wanted = evaluate(graph, {"x": x}, np.float64)
-    results = [Session(data, threads=threads).run({"x": x}) for threads in (1, 3)]
+    wanted = evaluate(graph, feeds, np.float64)
+    results = [Session(data, threads=threads).run(feeds) for threads in (1, 3)]
     for y, other, exact in zip(*results, wanted):
         assert y.tobytes() == other.tobytes()
         scale = max(float(np.abs(exact).max(initial=0)), 1.0)
