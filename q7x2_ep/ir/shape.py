@@ -19,22 +19,27 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
+from math import gcd
 from typing import Optional, Union
+from zlib import crc32
 
+LONGEST = 400  # characters
 _MEASURED = re.compile(r"\.[dv]\d+$")
 _CONTENT = re.compile(r"\.v\d+$")
 
 
 class Expr:
     """A polynomial. terms: ((monomial, coefficient), ...) sorted; a monomial is a sorted tuple of
-    atoms.
+    atoms. Made by `expr`: sizes of networks that join their branches again and again are within
+    each other many times, and what walks them must meet each once.
     """
 
-    __slots__ = ("_hash", "terms")
+    __slots__ = ("_hash", "_text", "terms")
 
     def __init__(self, terms: tuple):
         self.terms = terms
         self._hash = hash(terms)
+        self._text = ""
 
     def __hash__(self) -> int:
         return self._hash
@@ -77,6 +82,11 @@ class Expr:
         return other - floordiv(other, self) * self
 
     def __repr__(self) -> str:
+        self._text = self._text or self._written()
+        return self._text
+
+    def _written(self) -> str:
+        """What is too long to read is told apart by its end."""
         parts = []
         for monomial, coefficient in self.terms:
             factors = [_atom_text(atom) for atom in monomial]
@@ -84,7 +94,10 @@ class Expr:
                 factors.insert(0, str(abs(coefficient)))
             sign = "-" if coefficient < 0 else "+" if parts else ""
             parts.append(sign + "*".join(factors))
-        return "".join(parts)
+        text = "".join(parts)
+        if len(text) <= LONGEST:
+            return text
+        return f"{text[: LONGEST // 4]}..{crc32(text.encode()):08x}.{len(text)}"
 
 
 Dim = Union[int, Expr]
@@ -92,7 +105,7 @@ Dim = Union[int, Expr]
 
 def symbol(name: str) -> Expr:
     """The size called `name`."""
-    return Expr((((("sym", name),), 1),))
+    return expr((((("sym", name),), 1),))
 
 
 def measured(value: str, axis: int) -> Expr:
@@ -110,8 +123,18 @@ def is_measured(a: Dim) -> bool:
     return any(_MEASURED.search(name) for name in symbols(a))
 
 
+@lru_cache(maxsize=1 << 14)
+def expr(terms: tuple) -> Expr:
+    """The only one of its terms, mostly: those that are the same are equal without a look."""
+    return Expr(terms)
+
+
 def floordiv(a: Dim, b: Dim) -> Dim:
-    """floor(a / b). Exact where b is a monomial that divides every term of a."""
+    """floor(a / b), to which terms of a that b divides add what they are over b.
+
+    >>> floordiv(2 * symbol("s") - 1, 2)
+    s-1
+    """
     if isinstance(a, int) and isinstance(b, int) and b:
         return a // b
     if b == 1:
@@ -126,6 +149,11 @@ def floordiv(a: Dim, b: Dim) -> Dim:
             quotient.append((rest, coefficient // factor))
         else:
             return _polynomial(quotient)
+    if isinstance(b, int) and b > 0:
+        whole = [(m, c // b) for m, c in _terms(a) if c % b == 0 or not m]
+        rest = [(m, c % b if not m else c) for m, c in _terms(a) if c % b]
+        if any(c for _, c in whole):
+            return _polynomial(whole) + floordiv(_polynomial(rest), b)
     return _apply("floordiv", a, b)
 
 
@@ -160,6 +188,9 @@ def broadcast(a: Dim, b: Dim) -> Dim:
     ):  # a known dim above 1 wins: the other is 1 or equal
         known = a if isinstance(a, int) else b
         return known if known > 1 else _apply("broadcast", *_ordered(a, b))
+    never_one = [dim for dim in (a, b) if _is_never_one(dim)]
+    if never_one:
+        return _ordered(*never_one)[0]
     for part, whole in ((a, b), (b, a)):
         operands = _operands(whole, "broadcast")
         if part in operands:
@@ -168,6 +199,13 @@ def broadcast(a: Dim, b: Dim) -> Dim:
         if whole in bounds and all(at_least(bound, 1) for bound in bounds if bound != whole):
             return whole  # min(s, 64) with s: equal to s, or 1 and repeated
     return _apply("broadcast", *_ordered(a, b))
+
+
+def _is_never_one(a: Expr) -> bool:
+    """Whether a is 1 for no sizes: all it counts comes in twos, say."""
+    step = gcd(*(coefficient for monomial, coefficient in a.terms if monomial))
+    constant = sum(coefficient for monomial, coefficient in a.terms if not monomial)
+    return (constant - 1) % step != 0 or at_least(a, 2)
 
 
 def is_cut_to(a: Dim, size: Dim) -> bool:
@@ -230,7 +268,8 @@ def at_least(a: Dim, bound: int) -> bool:
     return low is not None and low >= bound
 
 
-def symbols(a: Dim) -> set[str]:
+@lru_cache(maxsize=1 << 12)
+def symbols(a: Dim) -> frozenset[str]:
     """The names of all symbols in a."""
     found: set[str] = set()
     for monomial, _ in _terms(a):
@@ -240,23 +279,31 @@ def symbols(a: Dim) -> set[str]:
             else:
                 for operand in rest:
                     found |= symbols(operand)
-    return found
+    return frozenset(found)
 
 
 def substitute(a: Dim, values: Mapping[str, Dim]) -> Dim:
     """a with symbols replaced; evaluates to an int when all are given as ints."""
-    if isinstance(a, int):
-        return a
-    total: Dim = 0
-    for monomial, coefficient in a.terms:
-        term: Dim = coefficient
-        for kind, *rest in monomial:
-            if kind == "sym":
-                term = term * values.get(rest[0], symbol(rest[0]))
-            else:
-                term = term * OPERATIONS[kind](*(substitute(operand, values) for operand in rest))
-        total = total + term
-    return total
+    known: dict[Dim, Dim] = {}  # of what is within a, perhaps many times
+
+    def replaced(a: Dim) -> Dim:
+        if isinstance(a, int):
+            return a
+        if a in known:
+            return known[a]
+        total: Dim = 0
+        for monomial, coefficient in a.terms:
+            term: Dim = coefficient
+            for kind, *rest in monomial:
+                if kind == "sym":
+                    term = term * values.get(rest[0], symbol(rest[0]))
+                else:
+                    term = term * OPERATIONS[kind](*map(replaced, rest))
+            total = total + term
+        known[a] = total
+        return total
+
+    return replaced(a)
 
 
 def renamed(old: Optional[tuple[Dim, ...]], new: Optional[tuple[Dim, ...]]) -> dict[str, Dim]:
@@ -292,7 +339,7 @@ def _sum(a: Expr, b: Dim) -> Dim:
 def _product(a: Expr, b: Dim) -> Dim:
     """A model multiplies the same few sizes some thousand times, which took 7 % of compiling it."""
     if isinstance(b, int):
-        return Expr(tuple((m, c * b) for m, c in a.terms)) if b else 0
+        return expr(tuple((m, c * b) for m, c in a.terms)) if b else 0
     return _polynomial(
         [
             (tuple(sorted(m1 + m2, key=_atom_key)), c1 * c2)
@@ -315,16 +362,16 @@ def _polynomial(terms: Iterable[tuple]) -> Dim:
         return 0
     if len(kept) == 1 and not kept[0][0]:
         return kept[0][1]
-    return Expr(tuple(kept))
+    return expr(tuple(kept))
 
 
 def _apply(operation: str, a: Dim, b: Dim) -> Expr:
-    return Expr(((((operation, a, b),), 1),))
+    return expr(((((operation, a, b),), 1),))
 
 
-def _ordered(a: Dim, b: Dim) -> list[Dim]:
+def _ordered(*dims: Dim) -> list[Dim]:
     """The operands of a commutative operation in one canonical order, numbers last."""
-    return sorted((a, b), key=lambda dim: (isinstance(dim, int), repr(dim)))
+    return sorted(dims, key=lambda dim: (isinstance(dim, int), repr(dim)))
 
 
 def _operands(a: Dim, operation: str) -> tuple:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from q7x2_ep import errors
 from q7x2_ep.ir.core import Value
-from q7x2_ep.ir.shape import Dim, Expr, substitute
+from q7x2_ep.ir.shape import Dim, Expr, expr, substitute
 from q7x2_ep.plan.memory import THREADS
 from q7x2_ep.plan.parts import Guard, Operand, Plan, Step
 from q7x2_ep.plan.target import OpRow, Target
@@ -75,7 +75,7 @@ class Values:
                 raise errors.PlanError(f"the size {rest[0]!r} is not a dim of any input")
             self._index[atom] = self._emit(kind, *(self.of(operand) for operand in rest))
             if kind == "broadcast":
-                self.broadcasts.append((self._index[atom], Expr((((atom,), 1),))))
+                self.broadcasts.append((self._index[atom], expr((((atom,), 1),))))
         return self._index[atom]
 
     def _emit(self, operation: str, a: int, b: int) -> int:
@@ -167,9 +167,9 @@ def _encode(plan: Plan, target: Target, symbols: list[str]) -> Encoded:
     output_dims = [[values.of(d) for d in value.shape] for value in graph.outputs]
     guards = [(values.of(g.left), GUARDS[g.kind], values.of(g.right)) for g in plan.guards]
     texts = list(plan.guards)
-    for index, expr in values.broadcasts:
+    for index, dim in values.broadcasts:
         guards.append((index, GUARDS["ge"], values.of(0)))
-        texts.append(Guard(expr, 0, "dims do not broadcast", "ge"))
+        texts.append(Guard(dim, 0, "dims do not broadcast", "ge"))
     header = [
         MAGIC,
         ABI,

@@ -23,7 +23,7 @@ import numpy as np
 from q7x2_ep.errors import CorruptModel, UnsupportedOp
 from q7x2_ep.ir.core import Graph, Node, Type, Value
 from q7x2_ep.ir.near_miss import NearMiss
-from q7x2_ep.ir.shape import Expr
+from q7x2_ep.ir.shape import Expr, expr
 from q7x2_ep.ops.forest import Forest
 from q7x2_ep.ops.lazy import Lazy
 from q7x2_ep.plan.encode import Encoded
@@ -157,7 +157,7 @@ class _Reader:
                 (tuple((kind, *map(value, rest)) for kind, *rest in monomial), coefficient)
                 for monomial, coefficient in row
             )
-            self.exprs.append(Expr(terms))
+            self.exprs.append(expr(terms))
         rows = document["records"]
         self.records = [_CLASSES[name][0].__new__(_CLASSES[name][0]) for name, *_ in rows]
         for record, (name, *given) in zip(self.records, rows):

@@ -38,6 +38,7 @@ def test_division_cancels_what_it_can():
     assert (b * s * 768) // 64 == 12 * b * s
     assert (b * s + s) // s == b + 1
     assert str((b + 1) // 2) == "floordiv(b+1, 2)"
+    assert (2 * b + s - 3) // 2 == b - 2 + (s + 1) // 2
     assert ceildiv(7, 2) == 4 and floordiv(-7, 2) == -4
     assert floordiv(b, 1) is b
 
@@ -100,6 +101,32 @@ def test_broadcast():
     with pytest.raises(ValueError, match="do not broadcast"):
         substitute(broadcast(b, s), {"b": 2, "s": 4})
     assert broadcast_shapes((b, 1, 8), (s, 1), ()) == (b, s, 8)
+
+
+def test_what_is_never_one_is_what_it_broadcasts_to():
+    """As a ValueError is for numbers above 1, a guard of bind is for the other: 1 or the same."""
+    assert broadcast(b, 2 * s) == broadcast(2 * s, b) == 2 * s
+    assert broadcast(2 * s, 3 * t + 2) == broadcast(3 * t + 2, 2 * s) in (2 * s, 3 * t + 2)
+    assert broadcast(b, s + 2) == s + 2
+    for may_be_one in (2 * s + 1, 2 * s + 3 * t, s + 1):
+        assert broadcast(b, may_be_one) not in (b, may_be_one)
+
+
+def test_sizes_within_sizes_are_met_once():
+    """Of branches that are joined again and again, each half the size: 2^80 of the first."""
+
+    def joined(x, b):
+        y = x
+        for _ in range(80):
+            x, y = broadcast((x + 1) // 2, y), broadcast(x, floordiv(y + b, 3))
+        return x
+
+    x, y = joined(s, b), joined(b, s)
+    again = substitute(x, {"t": 5})
+    assert again == x and len(str(x)) < 1000 and symbols(x) == {"b", "s"}
+    assert str(x) != str(y)
+    assert substitute(x, {"s": 1, "b": 1}) == joined(1, 1)
+    assert substitute(x, {"s": 0, "b": 3}) == joined(0, 3)
 
 
 def test_product():
