@@ -11,32 +11,21 @@ the zoo. Rows go to bench/results/beside.jsonl.
 from __future__ import annotations
 
 import argparse
-import functools
-import multiprocessing
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple, Optional
+from typing import NamedTuple, Optional
 
 import engines
-import numpy as np
 import results
-import zoo
+import turns
 
-from q7x2_ep import importer
-from q7x2_ep.feeds import random_feeds
-from q7x2_ep.passes import infer
 from q7x2_ep.progress import track
 
-SEQUENCE = 128
-TURNS = 5
 UNTIMED = 2
-REST = 0.05  # seconds, in which threads of the engine whose turn it was go to sleep
-SESSIONS = ExitStack()  # of this process, open to its end
 
 
 class Situation(NamedTuple):
@@ -50,23 +39,15 @@ class Situation(NamedTuple):
     busy: int = 0
 
 
-@functools.cache
-def loaded(engine: str, path: str, threads: int) -> Any:
-    graph = importer.read(path)
-    infer.run(graph)
-    session = SESSIONS.enter_context(engines.ENGINES[engine].load("", Path(path), threads))
-    return session(random_feeds(graph, 1, SEQUENCE))
-
-
 def sample(
-    engine: str, other: str, path: str, threads: int, how: Situation, seconds: float
+    engine: str, other: str, path: Path, threads: int, how: Situation, seconds: float
 ) -> list[float]:
     """Milliseconds of each run in so many seconds; in a process of the pool."""
-    run, before = loaded(engine, path, threads), None
+    run, before = turns.loaded(engine, path, threads), None
     if how.behind:
-        before = loaded(other, path, threads)
+        before = turns.loaded(other, path, threads)
     found: list[float] = []
-    time.sleep(REST)
+    time.sleep(turns.REST)
     end = time.perf_counter() + seconds
     while len(found) <= UNTIMED or time.perf_counter() < end:
         if before:
@@ -95,28 +76,19 @@ def busy(programs: int) -> Iterator[None]:
 def measure(path: Path, how: Situation, options: argparse.Namespace) -> results.Row:
     pair = (engines.OURS, options.peer)
     times: dict[str, list[float]] = {engine: [] for engine in pair}
-    spawn = multiprocessing.get_context("spawn")
-    with ExitStack() as stack:
-        pools = {e: stack.enter_context(ProcessPoolExecutor(1, mp_context=spawn)) for e in pair}
+    with turns.processes(pair) as pools, ExitStack() as stack:
 
         def turn(engine: str, other: str, seconds: float) -> list[float]:
-            given = (engine, other, str(path), options.threads, how, seconds)
+            given = (engine, other, path, options.threads, how, seconds)
             return pools[engine].submit(sample, *given).result()
 
         for engine, other in (pair, pair[::-1]):
             turn(engine, other, 0)  # loads, before others keep the cores busy
         stack.enter_context(busy(how.busy))
-        for _ in range(TURNS):
+        for _ in range(turns.TURNS):
             for engine, other in (pair, pair[::-1]):
-                times[engine] += turn(engine, other, options.seconds / TURNS)
-    return {
-        "name": f"{path.stem} {how.title}",
-        "threads": options.threads,
-        "ours": engines.OURS,
-        "peers": [options.peer],
-        "ms": {engine: results.quartiles(times[engine]) for engine in pair},
-        "ninth": {engine: float(f"{np.percentile(times[engine], 90):.4g}") for engine in pair},
-    }
+                times[engine] += turn(engine, other, options.seconds / turns.TURNS)
+    return turns.row(f"{path.stem} {how.title}", options.threads, times)
 
 
 def main(arguments: Optional[Sequence[str]] = None) -> int:
@@ -148,13 +120,7 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
 
 
 def _options(arguments: Optional[Sequence[str]]) -> argparse.Namespace:
-    usual = zoo.DEFAULT_CACHE / zoo.file_name("mobilenet-v2", "dynamo", 20, "sdpa")
-    parser = argparse.ArgumentParser(description="A run after a pause, and beside busy programs.")
-    parser.add_argument("model", type=Path, nargs="*", default=[usual], help="files")
-    parser.add_argument("--threads", type=int, default=2, help="of a run (default %(default)s)")
-    parser.add_argument("--peer", choices=engines.FROM_FILE[1:], default="onnxruntime")
-    parser.add_argument("--seconds", type=float, default=3, help="of each (default %(default)s)")
-    return parser.parse_args(arguments)
+    return turns.parser("A run after a pause, and beside busy programs.").parse_args(arguments)
 
 
 if __name__ == "__main__":

@@ -35,9 +35,15 @@ def facts() -> Row:
     return {**environment(), "commit": done.stdout.strip()}
 
 
+def percentile(samples: Iterable[float], share: float) -> float:
+    """Four digits."""
+    return float(f"{np.percentile(list(samples), share):.4g}")
+
+
 def quartiles(samples: Iterable[float]) -> list[float]:
-    """25, 50 and 75 %, four digits each."""
-    return [float(f"{q:.4g}") for q in np.percentile(list(samples), [25, 50, 75])]
+    """25, 50 and 75 %."""
+    found = list(samples)
+    return [percentile(found, share) for share in (25, 50, 75)]
 
 
 def of_pair(

@@ -9,29 +9,17 @@ MobileNet-v2 of the zoo. Rows go to bench/results/serve.jsonl.
 from __future__ import annotations
 
 import argparse
-import functools
-import multiprocessing
 import threading
 import time
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Callable, NamedTuple, Optional
 
 import engines
-import numpy as np
 import results
-import zoo
+import turns
 
-from q7x2_ep import importer
-from q7x2_ep.feeds import random_feeds
-from q7x2_ep.passes import infer
 from q7x2_ep.progress import track
-
-TURNS = 5
-REST = 0.05  # seconds, in which threads of the engine whose turn it was go to sleep
-SESSIONS = ExitStack()  # of this process, open to its end
 
 
 class Load(NamedTuple):
@@ -49,23 +37,15 @@ class Load(NamedTuple):
         return f"{self.callers} in {sessions} session{'s' * (sessions > 1)}"
 
 
-@functools.cache
-def loaded(engine: str, path: Path, sequence: int, threads: int, number: int) -> Callable[[], Any]:
-    graph = importer.read(str(path))
-    infer.run(graph)
-    session = SESSIONS.enter_context(engines.ENGINES[engine].load("", path, threads))
-    return session(random_feeds(graph, 1, sequence))
-
-
 def sample(engine: str, load: Load, seconds: float) -> tuple[list[float], float]:
     """Milliseconds of each run in so many seconds, and how many runs a second there were."""
     runs = [
-        loaded(engine, load.path, load.sequence, load.threads, number if load.alone else 0)
+        turns.loaded(engine, load.path, load.threads, load.sequence, number if load.alone else 0)
         for number in range(load.callers)
     ]
     for run in runs:
         run()
-    time.sleep(REST)
+    time.sleep(turns.REST)
     found: list[list[float]] = [[] for _ in runs]
     end = time.perf_counter() + seconds
 
@@ -91,23 +71,15 @@ def measure(load: Load, peer: str, seconds: float) -> results.Row:
     pair = (engines.OURS, peer)
     times: dict[str, list[float]] = {engine: [] for engine in pair}
     rates: dict[str, list[float]] = {engine: [] for engine in pair}
-    spawn = multiprocessing.get_context("spawn")
-    with ExitStack() as stack:
-        pools = {e: stack.enter_context(ProcessPoolExecutor(1, mp_context=spawn)) for e in pair}
-        for turn in range(TURNS):
+    with turns.processes(pair) as pools:
+        for turn in range(turns.TURNS):
             for engine in pair if turn % 2 else pair[::-1]:
-                one, rate = pools[engine].submit(sample, engine, load, seconds / TURNS).result()
+                given = (sample, engine, load, seconds / turns.TURNS)
+                one, rate = pools[engine].submit(*given).result()
                 times[engine] += one
                 rates[engine].append(rate)
-    return {
-        "name": f"{load.path.stem} {load.sequence} {load.title}",
-        "threads": load.threads,
-        "ours": engines.OURS,
-        "peers": [peer],
-        "ms": {engine: results.quartiles(times[engine]) for engine in pair},
-        "ninth": {engine: float(f"{np.percentile(times[engine], 90):.4g}") for engine in pair},
-        "rate": {engine: float(f"{np.median(rates[engine]):.4g}") for engine in pair},
-    }
+    row = turns.row(f"{load.path.stem} {load.sequence} {load.title}", load.threads, times)
+    return {**row, "rate": {engine: results.percentile(rates[engine], 50) for engine in pair}}
 
 
 def main(arguments: Optional[Sequence[str]] = None) -> int:
@@ -139,14 +111,11 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
 
 
 def _options(arguments: Optional[Sequence[str]]) -> argparse.Namespace:
-    usual = zoo.DEFAULT_CACHE / zoo.file_name("mobilenet-v2", "dynamo", 20, "sdpa")
-    parser = argparse.ArgumentParser(description="Runs at once, as a server has them.")
-    parser.add_argument("model", type=Path, nargs="*", default=[usual], help="files")
+    parser = turns.parser("Runs at once, as a server has them.")
     parser.add_argument("--callers", type=results.numbers, default=[1, 2, 4, 8], help="1,2,4,8")
-    parser.add_argument("--threads", type=int, default=2, help="of a run (default %(default)s)")
-    parser.add_argument("--sequence", type=int, default=128, help="tokens (default %(default)s)")
-    parser.add_argument("--peer", choices=engines.FROM_FILE[1:], default="onnxruntime")
-    parser.add_argument("--seconds", type=float, default=3, help="of each (default %(default)s)")
+    parser.add_argument(
+        "--sequence", type=int, default=turns.SEQUENCE, help="tokens (default %(default)s)"
+    )
     return parser.parse_args(arguments)
 
 

@@ -214,9 +214,9 @@ class Chain:
 
     def lower(node: Node, b: Any) -> None:
         stand_ins, instructions = _recorded(node)
-        inputs, shape = inputs_of(instructions), _walked_shape(instructions) or (1,)
-        given = [stand_ins.get(value, value) for value in inputs]
-        for guard in fit_guards(given, _walked_shape(instructions)):
+        inputs, walked = inputs_of(instructions), _walked_shape(instructions)
+        given, shape = [stand_ins.get(value, value) for value in inputs], walked or (1,)
+        for guard in fit_guards(given, walked):
             b.guard(*guard)
         reduction = instructions.pop() if instructions[-1].step == "reduce" else None
         operands, y = given, node.output

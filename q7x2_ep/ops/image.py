@@ -31,8 +31,8 @@ def pixel_stride(image: View) -> Dim:
 
 
 def room_of(b: Any, y: Value) -> View:
-    """Room for an image as (pixels, C): see place_of. All are as far apart, also where no run but
-    arithmetic could tell: of a Concat, h rows of one part may be 2 (h // 2) of another.
+    """Room for an image as (pixels, C): see place_of. All pixels are as far apart, also where the
+    arithmetic of sizes cannot tell: in a Concat, h rows of one part may be 2 (h // 2) of another.
     """
     place, pixels = place_of(b, y), product((y.shape[0], *y.shape[2:]))
     return place._replace(shape=(pixels, y.shape[1]), strides=(pixel_stride(place), 1))

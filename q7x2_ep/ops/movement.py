@@ -493,12 +493,12 @@ class Split:
         shape = dims(node)
         axis = normal_axis(node, node.attrs["axis"], len(shape))
         sizes: list[Dim]
-        if node.input(1) is not None and known(node.inputs[1]) is None:
-            parted = range(len(node.outputs) if len(node.outputs) > 1 else 0)
-            sizes = [fresh(node, i, len(shape))[axis] for i in parted]
-            sizes = sizes or [shape[axis]]  # a single part is all of it, whatever data says
-        else:
+        if node.input(1) is None or known(node.inputs[1]) is not None:
             sizes = list(split_sizes(node))
+        elif len(node.outputs) == 1:
+            sizes = [shape[axis]]  # a single part is all of it, whatever data says
+        else:
+            sizes = [fresh(node, i, len(shape))[axis] for i in range(len(node.outputs))]
         if len(sizes) != len(node.outputs):
             raise ModelError(f"{where_is(node)} {len(sizes)} parts for {len(node.outputs)} outputs")
         contents = known(node.inputs[0])

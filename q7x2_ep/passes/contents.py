@@ -33,8 +33,8 @@ def run(graph: Graph) -> dict[str, int]:
                 nodes.append(teller)
             node.set_input(i, told[value])
             count += 1
-        for name, size in infer_again(node).items() if told else ():
-            sizes.setdefault(name, size)  # what it is where it is made comes first
+        if told:
+            infer_again(node, sizes)
         nodes.append(node)
     graph.nodes = nodes
     graph.rename_sizes(sizes)

@@ -54,8 +54,7 @@ def run(graph: Graph) -> dict[str, int]:
         is_settled = node.folded is node.inferred and node.folded == node.operand_types()
         if is_settled and not (unknown or passing or late_ones):
             continue  # all is as the last walk saw it
-        for name, size in infer_again(node).items():
-            sizes.setdefault(name, size)  # what it is where it is made comes first
+        infer_again(node, sizes)
         if waits(node) or (unknown and any(id(value) in unknown for value in node.inputs)):
             late.append(node)
             unknown.update(map(id, node.outputs))
@@ -161,7 +160,7 @@ def _evaluate(node: Node, passing: dict[int, int]) -> Optional[list[Any]]:
     """
     given = 0
     for value in node.inputs:
-        if value is not None and value.const is None and id(value) not in passing:
+        if _is_data(value, passing):
             return None
         if value is not None:
             given += passing[id(value)] if value.const is None else value.const.nbytes

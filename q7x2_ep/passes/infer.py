@@ -58,15 +58,17 @@ def infer_node(node: Node) -> bool:
     return True
 
 
-def infer_again(node: Node) -> dict[str, Dim]:
-    """As infer_node; the sizes of its outputs that only data told, and what they are now."""
+def infer_again(node: Node, sizes: dict[str, Dim]) -> None:
+    """As infer_node; enters the sizes of its outputs that only data told, and what they are now,
+    but for those that are entered: what a size is where it is made comes first.
+    """
     before = [(value.shape, value.elements) for value in node.outputs]
-    sizes: dict[str, Dim] = {}
     if infer_node(node):
+        found: dict[str, Dim] = {}
         for (shape, elements), value in zip(before, node.outputs):
-            sizes.update(renamed(shape, value.shape))
-            sizes.update(renamed(elements, value.elements))
-    return sizes
+            found.update(renamed(shape, value.shape))
+            found.update(renamed(elements, value.elements))
+        sizes.update({**found, **sizes})
 
 
 def _infer(node: Node, entry: Any) -> list[Type]:
