@@ -50,8 +50,10 @@ _ATTRIBUTE_TYPES = """FLOAT INT STRING TENSOR GRAPH FLOATS INTS STRINGS TENSORS 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _WIRES = {"int": _VARINT, "unsigned": _VARINT, "float": _FIXED32, "double": _FIXED64}
 _FLOATS = {_FIXED32: "<f", _FIXED64: "<d"}
+_DTYPES = {"float": np.dtype("<f4"), "double": np.dtype("<f8")}
 _EMPTY: dict[str, Any] = {"text": "", "bytes": b"", "view": b"", **dict.fromkeys(_WIRES, 0)}
 _LARGEST = (1 << 64) - 1
+MANY = 64  # elements of a field, from which on they are read together
 
 
 class Message:
@@ -141,19 +143,57 @@ def _read(message: Message, data: Any, at: int, end: int) -> Message:
             name, is_repeated, kind = field
             if not is_repeated:
                 values[name] = value
-            elif name in values:
-                values[name].append(value)
-            else:
+            elif name not in values:
                 values[name] = [value]
+            else:
+                values[name].append(value)
+                if len(values[name]) == MANY and tag < 128:
+                    at = _read_rest(values[name], data, at, end, tag, kind)
     if at > end:
         raise ValueError(f"the message that ends at byte {end} is cut off")
     return message
 
 
+def _read_rest(values: list, data: Any, at: int, end: int, tag: int, kind: str) -> int:
+    """Adds the elements of a repeated field that come next, each with its tag, which is a byte, and
+    tells where they end. A forest has millions of them.
+    """
+    if kind == "bytes":
+        while at + 1 < end and data[at] == tag and data[at + 1] < 128:
+            start, at = at + 2, at + 2 + data[at + 1]
+            if at > end:
+                raise ValueError(f"the field at byte {start} is cut off")
+            values.append(bytes(data[start:at]))
+    elif kind in _DTYPES:
+        size = 1 + _DTYPES[kind].itemsize
+        rows = np.frombuffer(data, np.uint8, (end - at) // size * size, at).reshape(-1, size)
+        count = _leading(rows[:, 0] == tag)
+        values.extend(rows[:count, 1:].copy().view(_DTYPES[kind])[:, 0].tolist())
+        at += count * size
+    elif kind in _WIRES:
+        septets = np.frombuffer(data, np.uint8, end - at, at)
+        last = np.flatnonzero(septets < 128)  # a tag, the last septet of a number, a tag, ..
+        tags, last = last[: len(last) // 2 * 2 : 2], last[1::2]
+        is_own = septets[tags] == tag
+        is_own[:1] &= tags[:1] == 0
+        is_own[1:] &= tags[1:] == last[:-1] + 1
+        count = _leading(is_own)
+        if count:
+            numbers = np.delete(septets[: last[count - 1] + 1], tags[:count])
+            values.extend(_packed(numbers, 0, len(numbers), kind))
+            at += int(last[count - 1]) + 1
+    return at
+
+
+def _leading(holds: np.ndarray) -> int:
+    """How many come before the first that does not hold."""
+    return int(np.argmin(holds)) if not holds.all() else len(holds)
+
+
 def _packed(data: Any, start: int, end: int, kind: str) -> list:
     """Numbers one behind the other."""
-    if kind in ("float", "double"):
-        dtype = np.dtype("<f4" if kind == "float" else "<f8")
+    if kind in _DTYPES:
+        dtype = _DTYPES[kind]
         return np.frombuffer(data, dtype, (end - start) // dtype.itemsize, start).tolist()
     if start == end:
         return []

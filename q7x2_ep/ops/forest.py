@@ -1,102 +1,190 @@
-"""Decision trees as arrays, which the ops of trees.py make and share."""
+"""Decision trees as the tables that csrc/ops/forest.c goes down, which the ops of trees.py make."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Optional
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import NamedTuple, Optional
 
 import numpy as np
 
-from q7x2_ep.errors import ModelError
+from q7x2_ep.errors import ModelError, UnsupportedOp
 
 MODES = ("BRANCH_LEQ", "BRANCH_LT", "BRANCH_GTE", "BRANCH_GT", "BRANCH_EQ", "BRANCH_NEQ", "MEMBER")
-LEAF = len(MODES)
-COMPARE = (np.less_equal, np.less, np.greater_equal, np.greater, np.equal, np.not_equal)
-VISITS = 1 << 20  # places in trees that are held at once
+LEAF, MEMBER = len(MODES), MODES.index("MEMBER")
+UNORDERED, LESS, EQUAL, GREATER = 1, 2, 4, 16  # bits of a test: 1 << order, as forest.c has it
+ALL = UNORDERED | LESS | EQUAL | GREATER
+TESTS = np.array(
+    [LESS | EQUAL, LESS, EQUAL | GREATER, GREATER, EQUAL, UNORDERED | LESS | GREATER, EQUAL, 0]
+)
+BINARIES = {LESS: "less", LESS | EQUAL: "less_equal"}
+FEATURE = 5  # bits below the number of a feature
+NODE_DTYPES = {
+    dtype: np.dtype([("split", dtype), ("test", "<i4"), ("next", "<i4", 2)], align=True)
+    for dtype in ("float32", "float64")
+}
+BALLOT = np.dtype([("weight", "<f8"), ("target", "<i4"), ("counts", "<i2"), ("more", "<i2")])
 
 
-class Forest:
-    """The trees: arrays over all nodes, leaves among them, and the votes of the leaves.
+class Votes(NamedTuple):
+    """What leaves vote for; a leaf may have any number of them, more than one for a target too."""
 
-    true, false: the nodes that follow. tracks_true: where NaN goes. votes: leaf, target, weight.
+    leaves: np.ndarray
+    targets: np.ndarray
+    weights: np.ndarray
+
+
+class Forest(NamedTuple):
+    """The tables, as csrc/ops/forest.c describes them; nodes and votes as rows of int32. inner: how
+    many nodes come before the leaves. features: how many the tests may ask for. binary: the
+    comparison that all of them make, if it is one.
+    """
+
+    nodes: np.ndarray
+    roots: np.ndarray
+    votes: np.ndarray
+    inner: int
+    features: int
+    binary: Optional[str]
+
+
+class Trees(NamedTuple):
+    """Trees as arrays over all nodes, leaves among them.
+
+    true, false: the nodes that follow; of leaves they say nothing. tracks_true: where NaN goes.
     members: what the nodes of mode MEMBER test for, by node.
     """
 
-    def __init__(
-        self,
-        roots: np.ndarray,
-        modes: np.ndarray,
-        features: np.ndarray,
-        splits: np.ndarray,
-        true: np.ndarray,
-        false: np.ndarray,
-        tracks_true: Optional[Sequence[int]],
-        votes: tuple[np.ndarray, np.ndarray, np.ndarray],
-        targets: int,
-        members: Optional[dict[int, np.ndarray]] = None,
-    ):
-        here = np.arange(len(modes))
-        is_leaf = modes == LEAF
-        self.roots, self.modes, self.targets = roots, modes, targets
-        self.features = np.where(is_leaf, 0, features)
-        self.splits, self.members = splits, members or {}
-        self.true, self.false = np.where(is_leaf, here, true), np.where(is_leaf, here, false)
-        self.tracks_true = np.zeros(len(modes), bool)
-        if tracks_true:
-            self.tracks_true[: len(tracks_true)] = tracks_true
-        self.votes = votes
-        if not all(0 <= at.min(initial=0) <= at.max(initial=0) < len(modes) for at in self._links):
-            raise ModelError("a tree names a node that is not there")
-        if len(votes[1]) and not 0 <= votes[1].min() <= votes[1].max() < targets:
-            raise ModelError(f"a tree votes for a target that is not one of {targets}")
+    roots: np.ndarray
+    modes: np.ndarray
+    features: np.ndarray
+    splits: np.ndarray
+    true: np.ndarray
+    false: np.ndarray
+    tracks_true: Optional[Sequence[int]]
+    members: Mapping[int, np.ndarray] = MappingProxyType({})
 
-    @property
-    def _links(self) -> tuple[np.ndarray, ...]:
-        return self.roots, self.true, self.false, self.votes[0]
 
-    def __repr__(self) -> str:
-        return f"{len(self.roots)} trees of {len(self.modes)} nodes"
+def forest(trees: Trees, votes: Votes, targets: int, aggregate: str) -> Forest:
+    """Raises: ModelError for links and votes to what is not there, and for trees without an end."""
+    count, is_leaf = len(trees.modes), trees.modes == LEAF
+    inner, leaves = np.flatnonzero(~is_leaf), np.flatnonzero(is_leaf)
+    links = np.stack([trees.false[inner], trees.true[inner]], 1)
+    if not all(_within(at, count) for at in (trees.roots, links, votes.leaves)):
+        raise ModelError("a tree names a node that is not there")
+    if not _within(votes.targets, targets):
+        raise ModelError(f"a tree votes for a target that is not one of {targets}")
+    features = trees.features[inner]
+    if not _within(features, 1 << 31 - FEATURE):
+        raise UnsupportedOp(f"a tree tests feature {features.max()}")
+    place = np.empty(count, np.int64)
+    place[inner], place[leaves] = np.arange(len(inner)), ~np.arange(len(leaves))
+    links = place[links]
+    _check_ends(links)
+    members = {int(place[node]): found for node, found in trees.members.items()}
+    tests, splits = _tests(trees, inner)
+    tests, features, splits, links = _with_members(tests, features, splits, links, members)
+    turns = tests & LESS == 0  # `>` is what `<=` is not
+    tests = np.where(turns, tests ^ ALL, tests)
+    links = np.where(turns[:, None], links[:, ::-1], links)
+    kinds = set((tests & ~UNORDERED).tolist())
+    own = is_leaf[votes.leaves]  # no row ends elsewhere
+    ballots = Votes(~place[votes.leaves[own]], votes.targets[own], votes.weights[own])
+    first, table = _ballots(ballots, len(leaves), aggregate)
+    nodes = np.zeros(len(tests) + len(leaves), NODE_DTYPES[splits.dtype.name])
+    ends = np.arange(len(tests), len(nodes))
+    nodes["split"] = np.concatenate([splits, np.full(len(leaves), np.nan, splits.dtype)])
+    nodes["test"][: len(tests)] = features << FEATURE | tests
+    nodes["next"] = np.concatenate([_behind(links, len(tests)), np.stack([ends, first], 1)])
+    return Forest(
+        nodes.view(np.int32).reshape(len(nodes), -1),
+        _behind(place[trees.roots], len(tests)).astype(np.int32),
+        table.view(np.int32).reshape(len(table), -1),
+        len(tests),
+        int(features.max(initial=0)) + 1,
+        BINARIES.get(kinds.pop()) if len(kinds) == 1 else None,
+    )
 
-    def leaves(self, x: np.ndarray) -> np.ndarray:  # (N, F) -> (N, T)
-        at = np.broadcast_to(self.roots, (len(x), len(self.roots))).copy()
-        rows = np.arange(len(x))[:, None]
-        used = [mode for mode in range(LEAF) if (self.modes == mode).any()]
-        while (self.modes[at] != LEAF).any():
-            values, holds = x[rows, self.features[at]], np.zeros(at.shape, bool)
-            for mode in used:
-                chosen = self.modes[at] == mode
-                holds |= chosen & self._compare(mode, values, at)
-            holds |= np.isnan(values) & self.tracks_true[at]
-            at = np.where(holds, self.true[at], self.false[at])
-        return at
 
-    def _compare(self, mode: int, values: np.ndarray, at: np.ndarray) -> np.ndarray:
-        if mode < len(COMPARE):
-            return COMPARE[mode](values, self.splits[at])
-        holds = np.zeros(at.shape, bool)
-        for node, members in self.members.items():
-            holds |= (at == node) & np.isin(values, members)
-        return holds
+def _behind(links: np.ndarray, inner: int) -> np.ndarray:
+    """~leaf as the node that it is behind the inner ones."""
+    return np.where(links < 0, inner + ~links, links)
 
-    def collect(self, x: np.ndarray, aggregate: str) -> tuple[np.ndarray, np.ndarray]:
-        """The votes of each row for each target as one number, and whether there were any."""
-        merge = {"MIN": np.minimum, "MAX": np.maximum}.get(aggregate, np.add)
-        start = {"MIN": np.inf, "MAX": -np.inf}.get(aggregate, 0.0)
-        nodes, targets, weights = self.votes
-        table = np.full((len(self.modes), self.targets), start)
-        merge.at(table, (nodes, targets), weights)
-        any_votes = np.zeros(table.shape, bool)
-        any_votes[nodes, targets] = True
-        scores, voted = (
-            np.full((len(x), self.targets), start),
-            np.zeros((len(x), self.targets), bool),
-        )
-        rows = max(VISITS // max(len(self.roots), 1), 1)
-        for i in range(0, len(x), rows):
-            part = slice(i, i + rows)
-            for at in self.leaves(x[part]).T:
-                scores[part] = merge(scores[part], table[at])
-                voted[part] |= any_votes[at]
-        if aggregate == "AVERAGE":
-            scores /= max(len(self.roots), 1)
-        return np.where(voted, scores, 0.0), voted
+
+def _within(at: np.ndarray, count: int) -> bool:
+    return bool(at.min(initial=0) >= 0 and at.max(initial=-1) < count)
+
+
+def _check_ends(links: np.ndarray) -> None:
+    """Takes away nodes that nothing left leads to, until nothing is left: else they go in rings."""
+    parents = np.bincount(links[links >= 0], minlength=len(links))
+    found, left = np.flatnonzero(parents == 0), len(links)
+    while len(found):
+        left -= len(found)
+        children, times = np.unique(links[found], return_counts=True)
+        children, times = children[children >= 0], times[children >= 0]
+        parents[children] -= times
+        found = children[parents[children] == 0]
+    if left:
+        raise ModelError("a tree leads back to a node of its own")
+
+
+def _tests(trees: Trees, inner: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The bits of tests, and splits. Beside a split that is NaN the order of numbers is another one
+    than that of NaN; such a test always gives the same.
+    """
+    modes, splits = trees.modes[inner], trees.splits[inner].copy()
+    tests = TESTS[modes]
+    constant = np.isnan(splits) & (modes != MEMBER)
+    tests[constant] = np.where(tests & UNORDERED, ALL, 0)[constant]
+    splits[constant] = 0
+    if trees.tracks_true:
+        tracks = np.zeros(len(trees.modes), bool)
+        tracks[: len(trees.tracks_true)] = trees.tracks_true
+        tests |= np.where(tracks[inner], UNORDERED, 0)
+    return tests, splits
+
+
+def _with_members(
+    tests: np.ndarray,
+    features: np.ndarray,
+    splits: np.ndarray,
+    links: np.ndarray,
+    members: dict[int, np.ndarray],
+) -> list[np.ndarray]:
+    """Nodes whose tests are for members, by place in these, as chains of one node for each."""
+    tests, splits, links = tests.copy(), splits.copy(), links.copy()
+    more: list[tuple] = []
+    for i, found in members.items():
+        end, true = links[i].tolist()
+        if not len(found):
+            tests[i] &= UNORDERED
+            continue
+        first = len(tests) + len(more)
+        *falses, last = [*range(first, first + len(found) - 1), end]
+        splits[i], links[i, 0] = found[0], falses[0] if falses else last
+        nexts = [*falses[1:], last]
+        more += [(EQUAL, features[i], m, (false, true)) for m, false in zip(found[1:], nexts)]
+    parts = zip((tests, features, splits, links), zip(*more)) if more else ()
+    joined = [np.concatenate([some, np.array(rest, some.dtype)]) for some, rest in parts]
+    return joined or [tests, features, splits, links]
+
+
+def _ballots(votes: Votes, leaves: int, aggregate: str) -> tuple[np.ndarray, np.ndarray]:
+    """The first one of each leaf, and all of them: by leaf, one for a target of each."""
+    merge = {"MIN": np.minimum, "MAX": np.maximum}.get(aggregate, np.add)
+    silent = np.setdiff1d(np.arange(leaves), votes.leaves)
+    leaf, target, weight = (
+        np.concatenate([part, np.zeros(len(silent), part.dtype)]) for part in votes
+    )
+    leaf[len(votes.leaves) :] = silent
+    span = int(target.max(initial=0)) + 1
+    key, first, which = np.unique(leaf * span + target, return_index=True, return_inverse=True)
+    table = np.zeros(len(key), BALLOT)
+    table["weight"] = weight[first]
+    again = np.delete(np.arange(len(leaf)), first)
+    merge.at(table["weight"], which[again], weight[again])
+    table["target"] = key % span
+    table["counts"] = first < len(votes.leaves)
+    table["more"][:-1] = key[1:] // span == key[:-1] // span
+    return np.searchsorted(key // span, np.arange(leaves)), table

@@ -6,6 +6,7 @@ choice, it is onnxruntime's.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,31 +14,123 @@ import numpy as np
 from q7x2_ep import dtypes
 from q7x2_ep.errors import ModelError
 from q7x2_ep.ir.core import Node, Type, Value
+from q7x2_ep.ir.shape import Dim, minimum
 from q7x2_ep.ops import op
-from q7x2_ep.ops.builder import infer_meaning
-from q7x2_ep.ops.common import dims
-from q7x2_ep.ops.forest import LEAF, MODES, Forest
+from q7x2_ep.ops.common import dims, require_dtype, where_is
+from q7x2_ep.ops.forest import (
+    BALLOT,
+    FEATURE,
+    LEAF,
+    MEMBER,
+    MODES,
+    NODE_DTYPES,
+    Trees,
+    Votes,
+    forest,
+)
 from q7x2_ep.ops.ml import labels, transformed
 
 AGGREGATES = ("AVERAGE", "SUM", "MIN", "MAX")
+REDUCTIONS = {"SUM": "sum", "AVERAGE": "mean", "MIN": "min", "MAX": "max"}
+MODE_OF = {**{mode: i for i, mode in enumerate(MODES)}, "LEAF": LEAF}
+PARTS, MANY = 16, 512  # parts of the trees at most, if there are so MANY rows: csrc/ops/forest.c
 TRANSFORMS = ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT")
 
 
 @op("q7::Forest")
 class ForestOp:
-    """What the trees of `forest` vote for x: (N, K) scores, and whether there was a vote."""
+    """What the leaves of trees that each row of x reaches vote for, together, and whether there was
+    a vote: scores (N, K) of dtype, voted (N, K). The other operands are those of `Forest`.
+    """
 
-    signature = "x -> scores, voted"
-    attributes: dict = {"forest": None, "aggregate": "SUM"}
+    signature = "x: F, nodes: int32, roots: int32, votes: int32 -> scores, voted"
+    attributes = {
+        **{"K": 1, "inner": 0, "features": 1, "binary": None},
+        **{"aggregate": "SUM", "dtype": dtypes.FLOAT},
+    }
 
     def infer(node: Node) -> list[Type]:
-        shape = (dims(node)[0], node.attrs["forest"].targets)
-        return [Type(dtypes.FLOAT, shape), Type(dtypes.BOOL, shape)]
+        shape = (dims(node)[0], node.attrs["K"])
+        return [Type(node.attrs["dtype"], shape), Type(dtypes.BOOL, shape)]
 
-    def reference(node: Node, x: np.ndarray) -> tuple:
-        whole = x if x.dtype.kind == "f" else x.astype(np.float64)
-        scores, voted = node.attrs["forest"].collect(whole, node.attrs["aggregate"])
-        return scores.astype(np.float32), voted
+    def reference(
+        node: Node, x: np.ndarray, nodes: np.ndarray, roots: np.ndarray, votes: np.ndarray
+    ) -> tuple:
+        aggregate = node.attrs["aggregate"]
+        merge = {"MIN": np.minimum, "MAX": np.maximum}.get(aggregate, np.add)
+        start = {"MIN": np.inf, "MAX": -np.inf}.get(aggregate, 0.0)
+        shape = (len(x), node.attrs["K"])
+        scores, voted = np.full(shape, start), np.zeros(shape, bool)
+        table, at = votes.view(BALLOT)[:, 0], leaves_of(x, nodes, roots)
+        rows = np.broadcast_to(np.arange(len(x))[:, None], at.shape)
+        while at.size:
+            at, rows = at[table["counts"][at] != 0], rows[table["counts"][at] != 0]
+            merge.at(scores, (rows, table["target"][at]), table["weight"][at])
+            voted[rows, table["target"][at]] = True
+            more = table["more"][at] != 0
+            at, rows = at[more] + 1, rows[more]
+        if aggregate == "AVERAGE":
+            scores /= max(len(roots), 1)
+        dtype = dtypes.DTYPES[node.attrs["dtype"]].numpy
+        return np.where(voted, scores, 0.0).astype(dtype), voted
+
+    def lower(node: Node, b: Any) -> None:
+        (x, *tables), (scores, voted), attrs = node.inputs, node.outputs, node.attrs
+        require_dtype(node, x.dtype, (dtypes.FLOAT, dtypes.DOUBLE))
+        (N, F), K = x.shape, attrs["K"]
+        most = minimum(PARTS * N, N + PARTS * MANY) * K  # rows of all parts, of which many have one
+        b.step(
+            "forest",
+            x=x,
+            **dict(zip(("nodes", "roots", "votes"), tables)),
+            scores=scores,
+            voted=voted,
+            work=most * 9,  # a double and a byte
+            **{"N": N, "F": F, "K": K, "dtype": x.dtype, "y_dtype": attrs["dtype"]},
+            trees=tables[1].shape[0],
+            features=attrs["features"],
+            inner=attrs["inner"],
+            parts=PARTS,
+            binary=attrs["binary"] or "equal",
+            reduce=REDUCTIONS[attrs["aggregate"]],
+        )
+
+
+def leaves_of(x: np.ndarray, nodes: np.ndarray, roots: np.ndarray) -> np.ndarray:
+    """The first vote of the leaf of each tree that each row reaches: (N, F) -> (N, T)."""
+    table = nodes.view(NODE_DTYPES["float32" if nodes.shape[1] == 4 else "float64"])[:, 0]
+    at = np.tile(roots, (len(x), 1))
+    while True:
+        values = np.take_along_axis(x, table["test"][at] >> FEATURE, 1)
+        less, greater = values < table["split"][at], values > table["split"][at]
+        order = less + 2 * (values == table["split"][at]) + 4 * greater
+        holds = table["test"][at] >> order & 1
+        after = np.take_along_axis(table["next"][at], holds[..., None], 2)[..., 0]
+        if (after == at).all():  # leaves, whose tests never hold
+            return table["next"][at, 1]
+        at = after
+
+
+def rows_of(node: Node) -> Dim:
+    """Of x (N, F), or (F,): a row."""
+    shape = dims(node)
+    if len(shape) not in (1, 2):
+        raise ModelError(f"{where_is(node)} needs rows of features (N, F), given {list(shape)}")
+    return shape[0] if len(shape) == 2 else 1
+
+
+def votes_of(
+    g: Any, x: Value, trees: Trees, votes: Votes, targets: int, aggregate: str = "SUM", **attrs: Any
+) -> tuple[Value, Value]:
+    """q7::Forest of x, which meets splits in a precision that holds both."""
+    is_double = x.dtype not in (dtypes.FLOAT, *dtypes.HALVES) or trees.splits.dtype == np.float64
+    dtype = dtypes.DOUBLE if is_double else dtypes.FLOAT
+    splits = trees.splits.astype(dtypes.DTYPES[dtype].numpy)
+    found = forest(trees._replace(splits=splits), votes, targets, aggregate)
+    attrs.update(zip(("inner", "features", "binary"), found[3:]), K=targets, aggregate=aggregate)
+    x = x if len(x.shape) == 2 else g.Unsqueeze(x, [0])
+    x = x if x.dtype == dtype else g.Cast(x, to=dtype)
+    return g.call("q7::Forest", x, *map(g.array, found[:3]), outputs=2, **attrs)
 
 
 def tensor_or(attrs: dict, name: str) -> np.ndarray:
@@ -46,36 +139,53 @@ def tensor_or(attrs: dict, name: str) -> np.ndarray:
     return np.array(attrs[name] or (), np.float32) if tensor is None else np.asarray(tensor)
 
 
-def numbered_forest(attrs: dict, votes: str, targets: int) -> Forest:
+def numbered_trees(attrs: dict, votes: str) -> tuple[Trees, Votes]:
     """Trees whose nodes are named by the numbers of tree and node. votes: class or target."""
-    pairs = list(zip(attrs["nodes_treeids"], attrs["nodes_nodeids"]))
-    place = {pair: i for i, pair in enumerate(pairs)}
-    modes = np.array([LEAF if m == "LEAF" else MODES.index(m) for m in attrs["nodes_modes"]])
 
-    def following(name: str) -> np.ndarray:
-        nodes = zip(attrs["nodes_treeids"], attrs[name], modes)
-        return np.array([-1 if mode == LEAF else place[tree, node] for tree, node, mode in nodes])
+    def numbers(name: str) -> np.ndarray:
+        return np.array(attrs[name] or (), np.int64)
 
-    true, false = following("nodes_truenodeids"), following("nodes_falsenodeids")
-    inner = modes != LEAF
+    trees, names = numbers("nodes_treeids"), numbers("nodes_nodeids")
+    place = _places(trees, names)
+    modes = np.array([MODE_OF[mode] for mode in attrs["nodes_modes"]], np.int64)
+    inner = np.flatnonzero(modes != LEAF)
+    true, false = (np.zeros(len(modes), np.int64) for _ in range(2))
+    true[inner] = place(trees[inner], numbers("nodes_truenodeids")[inner])
+    false[inner] = place(trees[inner], numbers("nodes_falsenodeids")[inner])
     is_child = np.zeros(len(modes), bool)
     is_child[true[inner]] = is_child[false[inner]] = True
-    voters = zip(attrs[f"{votes}_treeids"], attrs[f"{votes}_nodeids"])
-    return Forest(
+    return Trees(
         np.flatnonzero(~is_child),
         modes,
-        np.array(attrs["nodes_featureids"]),
+        numbers("nodes_featureids"),
         tensor_or(attrs, "nodes_values"),
         true,
         false,
         attrs["nodes_missing_value_tracks_true"],
-        (
-            np.array([place[pair] for pair in voters], np.int64),
-            np.array(attrs[f"{votes}_ids"], np.int64),
-            tensor_or(attrs, f"{votes}_weights"),
-        ),
-        targets,
+    ), Votes(
+        place(numbers(f"{votes}_treeids"), numbers(f"{votes}_nodeids")),
+        numbers(f"{votes}_ids"),
+        tensor_or(attrs, f"{votes}_weights"),
     )
+
+
+def _places(trees: np.ndarray, names: np.ndarray) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
+    """Where nodes are, by the numbers of their trees and their own.
+
+    Raises: ModelError for a node that is not there.
+    """
+    order = np.lexsort((names, trees))
+    span = int(names.max(initial=0)) + 1
+    keys = trees[order] * span + names[order]
+
+    def place(trees: np.ndarray, names: np.ndarray) -> np.ndarray:
+        wanted = trees * span + names
+        at = np.searchsorted(keys, wanted, "right") - 1
+        if (names >= span).any() or (at < 0).any() or (keys[at] != wanted).any():
+            raise ModelError("a tree names a node that is not there")
+        return order[at]
+
+    return place
 
 
 INNER = (
@@ -106,12 +216,13 @@ class TreeEnsembleRegressor:
         "aggregate_function": "SUM",
         "n_targets": 1,
     }
-    infer = infer_meaning
+
+    def infer(node: Node) -> list[Type]:
+        return [Type(dtypes.FLOAT, (rows_of(node), node.attrs["n_targets"]))]
 
     def decompose(g: Any, x: Value, **attrs: Any) -> Value:
-        forest = numbered_forest(attrs, "target", attrs["n_targets"])
-        aggregate = attrs["aggregate_function"]
-        scores, _ = g.call("q7::Forest", x, outputs=2, forest=forest, aggregate=aggregate)
+        found, aggregate = numbered_trees(attrs, "target"), attrs["aggregate_function"]
+        scores, _ = votes_of(g, x, *found, attrs["n_targets"], aggregate)
         base = tensor_or(attrs, "base_values").astype(np.float32)
         scores = g.Add(scores, g.array(base)) if base.size else scores
         return transformed(g, attrs["post_transform"], scores)
@@ -133,19 +244,25 @@ class TreeEnsembleClassifier:
         "classlabels_int64s": None,
         "classlabels_strings": None,
     }
-    infer = infer_meaning
+
+    def infer(node: Node) -> list[Type]:
+        texts, attrs = node.attrs["classlabels_strings"], node.attrs
+        classes = len(labels(attrs["classlabels_int64s"], texts))
+        is_single = classes < 2 and len(set(attrs["class_ids"])) < 2
+        label = Type(dtypes.STRING if texts else dtypes.INT64, (rows_of(node),))
+        return [label, Type(dtypes.FLOAT, (rows_of(node), 1 if is_single else max(classes, 2)))]
 
     def decompose(g: Any, x: Value, **attrs: Any) -> tuple[Value, Value]:
         names = labels(attrs["classlabels_int64s"], attrs["classlabels_strings"])
         base = tensor_or(attrs, "base_values").astype(np.float32)
         kind, voted_for = attrs["post_transform"], set(attrs["class_ids"])
-        forest = numbered_forest(attrs, "class", max(len(names), 2))
-        scores, voted = g.call("q7::Forest", x, outputs=2, forest=forest)
+        trees, votes = numbered_trees(attrs, "class")
+        scores, voted = votes_of(g, x, trees, votes, max(len(names), 2))
         if len(names) > 2 or len(voted_for) > 1:
             scores = g.Add(scores, g.array(base)) if base.size else scores
             best = g.ArgMax(g.Where(voted, scores, -np.inf), axis=1, keepdims=0)
             return g.Gather(g.array(names), best), transformed(g, kind, scores)
-        is_share = bool((forest.votes[2] >= 0).all())
+        is_share = bool((votes.weights >= 0).all())
         only = max(voted_for, default=0)
         score = g.Slice(scores, [only], [only + 1], [1])
         score = g.Add(score, float(base[0])) if base.size else score
@@ -175,18 +292,19 @@ class TreeEnsemble:
         "n_targets": 1,
         "post_transform": 0,
     }
-    infer = infer_meaning
+
+    def infer(node: Node) -> list[Type]:
+        return [Type(node.inputs[0].dtype, (rows_of(node), node.attrs["n_targets"] or 1))]
 
     def decompose(g: Any, x: Value, **attrs: Any) -> Value:
-        forest = leafed_forest(attrs)
-        aggregate = AGGREGATES[attrs["aggregate_function"]]
-        scores, _ = g.call("q7::Forest", x, outputs=2, forest=forest, aggregate=aggregate)
-        if x.dtype == dtypes.DOUBLE:
-            scores = g.Cast(scores, to=dtypes.DOUBLE)
-        return transformed(g, TRANSFORMS[attrs["post_transform"]], scores)
+        aggregate, targets = AGGREGATES[attrs["aggregate_function"]], attrs["n_targets"] or 1
+        precision = {"dtype": dtypes.DOUBLE if x.dtype == dtypes.DOUBLE else dtypes.FLOAT}
+        scores, _ = votes_of(g, x, *leafed_trees(attrs), targets, aggregate, **precision)
+        y = transformed(g, TRANSFORMS[attrs["post_transform"]], scores)
+        return y if y.dtype == x.dtype else g.Cast(y, to=x.dtype)
 
 
-def leafed_forest(attrs: dict) -> Forest:
+def leafed_trees(attrs: dict) -> tuple[Trees, Votes]:
     """Trees whose leaves have numbers of their own; here they come behind the inner nodes."""
     modes = np.asarray(attrs["nodes_modes"]).astype(np.int64)
     inner, leaves = len(modes), len(attrs["leaf_targetids"])
@@ -197,14 +315,14 @@ def leafed_forest(attrs: dict) -> Forest:
         return np.concatenate([nodes, np.full(leaves, inner)])
 
     members, rest = {}, attrs["membership_values"]
-    for node in np.flatnonzero(modes == MODES.index("MEMBER")):
+    for node in np.flatnonzero(modes == MEMBER):
         if rest is None or not np.isnan(rest).any():
             raise ModelError("TreeEnsemble: a node tests for members that are not given")
         end = int(np.flatnonzero(np.isnan(rest))[0])
         members[int(node)], rest = rest[:end], rest[end + 1 :]
     filled = np.zeros(leaves, np.int64)
     splits = np.asarray(attrs["nodes_splits"])
-    return Forest(
+    return Trees(
         np.array(attrs["tree_roots"]),
         np.concatenate([modes, filled + LEAF]),
         np.concatenate([np.array(attrs["nodes_featureids"]), filled]),
@@ -212,11 +330,9 @@ def leafed_forest(attrs: dict) -> Forest:
         following("true"),
         following("false"),
         attrs["nodes_missing_value_tracks_true"],
-        (
-            inner + np.arange(leaves),
-            np.array(attrs["leaf_targetids"]),
-            np.asarray(attrs["leaf_weights"]),
-        ),
-        attrs["n_targets"] or 1,
         members,
+    ), Votes(
+        inner + np.arange(leaves),
+        np.array(attrs["leaf_targetids"]),
+        np.asarray(attrs["leaf_weights"]),
     )

@@ -24,7 +24,6 @@ from q7x2_ep.errors import CorruptModel, UnsupportedOp
 from q7x2_ep.ir.core import Graph, Node, Type, Value
 from q7x2_ep.ir.near_miss import NearMiss
 from q7x2_ep.ir.shape import Expr, expr
-from q7x2_ep.ops.forest import Forest
 from q7x2_ep.ops.lazy import Lazy
 from q7x2_ep.plan.encode import Encoded
 from q7x2_ep.plan.memory import Storage
@@ -48,7 +47,6 @@ _FIELDS: dict[type, str] = {
     Graph: "name inputs outputs output_names nodes opset metadata is_fused external_weights _names",
     Plan: "graph steps storages constants packs packed_bytes guards accesses order",
     Storage: "name bytes space index first last parent parent_offset over",
-    Forest: "roots modes targets features splits members true false tracks_true votes",
 }
 _CLASSES = {cls.__name__: (cls, fields.split()) for cls, fields in _FIELDS.items()}
 _IN_PLACE: tuple[type, ...] = (Access, Encoded, Guard, HostPhase, KernelRow, NativePhase, NearMiss)

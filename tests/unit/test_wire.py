@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from google.protobuf.message import DecodeError
 from onnx import TensorProto, helper, numpy_helper
 
 from q7x2_ep.importer.wire import Message, parse
@@ -95,6 +96,31 @@ def test_numbers_packed_or_not_and_messages_in_parts():
     ours = parse(data)
     assert ours.graph.initializer[0].dims == [3, 300, -2, 1, 2]
     assert_same(ours, onnx.ModelProto.FromString(data))
+
+
+def within_a_model(attribute: bytes) -> bytes:
+    for tag in (b"\x2a", b"\x0a", b"\x3a"):  # of a node, of a graph, of a model
+        attribute = tag + as_varint(len(attribute)) + attribute
+    return attribute
+
+
+def test_many_elements_with_a_tag_each():
+    """Read together, until another field or the end comes."""
+    random = np.random.default_rng(3)
+    ints = (random.integers(-(2**62), 2**62, 500) >> random.integers(0, 63, 500)).tolist()
+    floats = random.standard_normal(500).astype(np.float32).tolist()
+    texts = [b"x" * int(n) for n in random.integers(0, 20, 500)]
+    texts[300], texts[-1] = b"long" * 100, b"end"
+    for given in (ints, floats, texts, ints[:65], floats[:65], texts[-65:], [-1] * 200):
+        attribute = helper.make_attribute("a", given).SerializeToString()
+        for part in (attribute, attribute * 2):  # two in a row are one
+            data = within_a_model(part)
+            assert_same(parse(data), onnx.ModelProto.FromString(data))
+        cut = within_a_model(attribute[:-4])  # three bytes are the type's
+        with pytest.raises(DecodeError):
+            onnx.ModelProto.FromString(cut)
+        with pytest.raises(ValueError, match=r"cut off|out of range|requires a buffer"):
+            parse(cut)
 
 
 @pytest.mark.parametrize(
