@@ -173,7 +173,7 @@ def _with_members(
 def _ballots(votes: Votes, leaves: int, aggregate: str) -> tuple[np.ndarray, np.ndarray]:
     """The first one of each leaf, and all of them: by leaf, one for a target of each."""
     merge = {"MIN": np.minimum, "MAX": np.maximum}.get(aggregate, np.add)
-    silent = np.setdiff1d(np.arange(leaves), votes.leaves)
+    silent = np.flatnonzero(np.bincount(votes.leaves, minlength=leaves) == 0)
     leaf, target, weight = (
         np.concatenate([part, np.zeros(len(silent), part.dtype)]) for part in votes
     )
