@@ -36,9 +36,7 @@ def _value(attr: Any, tensors: Tensors, where: str) -> Any:
         return tuple(attr.floats if attr.type == attr.FLOATS else attr.ints)
     if attr.type == attr.STRINGS:
         texts = {text: text.decode("utf-8", "replace") for text in set(attr.strings)}
-        return tuple(
-            map(texts.__getitem__, attr.strings)
-        )  # of a forest a million, few distinct
+        return tuple(map(texts.__getitem__, attr.strings))  # of a forest a million, few distinct
     if attr.type == attr.TENSOR:
         return tensors.array(attr.t)
     if attr.type == attr.SPARSE_TENSOR:

@@ -95,7 +95,8 @@ FAMILIES = {
     "grid": "GridSample AffineGrid",
     "host": "q7:: Python",
     "labels": (
-        "ai.onnx.ml:: LabelEncoder CategoryMapper OneHotEncoder DictVectorizer CastMap ZipMap"
+        "ai.onnx.ml:: LabelEncoder CategoryMapper OneHotEncoder DictVectorizer CastMap ZipMap "
+        "q7:: Encoded Categories"
     ),
     "linear_attention": "com.microsoft:: LinearAttention",
     "logic": "Not Equal Less LessOrEqual Greater GreaterOrEqual And Or Xor Where",

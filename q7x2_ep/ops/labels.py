@@ -1,17 +1,21 @@
-"""Labels, dictionaries and strings of ai.onnx.ml, on the host. Read ml.py first."""
+"""Labels, dictionaries and strings of ai.onnx.ml, most of them on the host. Read ml.py first."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from q7x2_ep import dtypes
 from q7x2_ep.errors import DataError, ModelError
-from q7x2_ep.ir.core import NO_TENSOR, Node, Type
+from q7x2_ep.ir.core import NO_TENSOR, Node, Type, Value
 from q7x2_ep.ops import op
 from q7x2_ep.ops.common import dims, fresh, where_is
 from q7x2_ep.ops.ml import labels
+
+DENSE = 1 << 16  # keys that are so close together are places in an array
+FAR = 1 << 62  # and are not at the ends of int64
 
 
 def infer_like(code: Any) -> Any:
@@ -26,23 +30,43 @@ def looked_up(x: np.ndarray, table: dict, default: Any, dtype: Any) -> np.ndarra
     return found.reshape(x.shape)
 
 
-def first_given(node: Node, kind: str) -> tuple[str, Any]:
+class Dictionary(NamedTuple):
+    """What keys stand for, NaN under "nan", what others do, and the dtype of either."""
+
+    table: dict
+    default: Any
+    dtype: int
+
+
+def dictionary(source: int, attrs: Mapping[str, Any]) -> Dictionary:
+    """That of a LabelEncoder of elements of dtype `source`."""
+    if attrs["classes_strings"] is not None:
+        names = list(enumerate(attrs["classes_strings"]))
+        if source == dtypes.STRING:
+            return Dictionary({n: i for i, n in names}, attrs["default_int64"], dtypes.INT64)
+        return Dictionary(dict(names), attrs["default_string"], dtypes.STRING)
+    (_, keys), (kind, values) = (_given(attrs, part) for part in ("keys", "values"))
+    if kind == "tensor":
+        dtype, values = dtypes.from_numpy(values.dtype), values.ravel().tolist()
+    else:
+        dtype = {"strings": dtypes.STRING, "int64s": dtypes.INT64, "floats": dtypes.FLOAT}[kind]
+    keys = keys.ravel().tolist() if isinstance(keys, np.ndarray) else keys
+    if attrs["default_tensor"] is not None:
+        default = attrs["default_tensor"].item()
+    elif dtype == dtypes.STRING:
+        default = attrs["default_string"]
+    else:
+        default = attrs["default_float" if dtypes.is_float(dtype) else "default_int64"]
+    pairs = zip(keys, values)
+    return Dictionary({k if k == k else "nan": v for k, v in pairs}, default, dtype)
+
+
+def _given(attrs: Mapping[str, Any], part: str) -> tuple[str, Any]:
     """Which of the attributes keys_*, values_* was given, and what it holds."""
     for suffix in ("tensor", "strings", "int64s", "floats"):
-        values = node.attrs[f"{kind}_{suffix}"]
-        if values is not None:
-            return suffix, values
-    raise ModelError(f"{where_is(node)} has no {kind}")
-
-
-def encoded_dtype(node: Node) -> int:
-    if node.attrs["classes_strings"] is not None:
-        return dtypes.INT64 if node.inputs[0].dtype == dtypes.STRING else dtypes.STRING
-    suffix, values = first_given(node, "values")
-    if suffix == "tensor":
-        return dtypes.from_numpy(values.dtype)
-    codes = {"strings": dtypes.STRING, "int64s": dtypes.INT64, "floats": dtypes.FLOAT}
-    return codes[suffix]
+        if attrs[f"{part}_{suffix}"] is not None:
+            return suffix, attrs[f"{part}_{suffix}"]
+    raise ModelError(f"LabelEncoder has no {part}")
 
 
 @op("ai.onnx.ml::LabelEncoder")
@@ -62,28 +86,34 @@ class LabelEncoder:
         "default_string": "_Unused",
         "default_tensor": None,
     }
-    infer = infer_like(encoded_dtype)
+
+    def infer(node: Node) -> list[Type]:
+        return [Type(dictionary(node.inputs[0].dtype, node.attrs).dtype, dims(node))]
+
+    def decompose(g: Any, x: Value, **attrs: Any) -> Value:
+        known = dictionary(x.dtype, attrs)
+        keys = [key for key in known.table if isinstance(key, int) and abs(key) < FAR]
+        low, high = min(keys, default=0), max(keys, default=0)
+        is_dense = x.dtype == dtypes.INT64 and len(keys) == len(known.table)
+        if not is_dense or high - low >= DENSE or known.dtype == dtypes.STRING:
+            return g.call("q7::Encoded", x, **known._asdict())
+        values = np.full(high - low + 3, known.default, dtypes.DTYPES[known.dtype].numpy)
+        values[[key - low + 1 for key in known.table]] = list(known.table.values())
+        first, last = (g.array(np.array(end)) for end in (low - 1, high + 1))  # of other keys
+        return g.Gather(g.array(values), g.Sub(g.Min(g.Max(x, first), last), first))
+
+
+@op("q7::Encoded")
+class Encoded:
+    """y = table[x], or the default."""
+
+    signature = "x -> y"
+    attributes: dict = {"table": None, "default": None, "dtype": dtypes.INT64}
+    infer = infer_like(lambda node: node.attrs["dtype"])
 
     def reference(node: Node, x: np.ndarray) -> np.ndarray:
-        code = encoded_dtype(node)
-        classes = node.attrs["classes_strings"]
-        if classes is not None:
-            pairs = list(enumerate(classes))
-            table = dict(pairs) if code == dtypes.STRING else {name: i for i, name in pairs}
-        else:
-            keys, values = (
-                each.ravel().tolist() if isinstance(each, np.ndarray) else each
-                for each in (first_given(node, "keys")[1], first_given(node, "values")[1])
-            )
-            table = {key if key == key else "nan": value for key, value in zip(keys, values)}
-        default = node.attrs["default_tensor"]
-        if default is not None:
-            default = default.item()
-        elif code == dtypes.STRING:
-            default = node.attrs["default_string"]
-        else:
-            default = node.attrs["default_float" if dtypes.is_float(code) else "default_int64"]
-        return looked_up(x, table, default, dtypes.DTYPES[code].numpy)
+        table, default, dtype = (node.attrs[name] for name in Encoded.attributes)
+        return looked_up(x, table, default, dtypes.DTYPES[dtype].numpy)
 
 
 @op("ai.onnx.ml::CategoryMapper")
@@ -119,9 +149,28 @@ class OneHotEncoder:
         table = labels(node.attrs["cats_int64s"], node.attrs["cats_strings"])
         return [Type(dtypes.FLOAT, (*dims(node), len(table)))]
 
+    def decompose(g: Any, x: Value, cats_int64s: Any, cats_strings: Any, zeros: int) -> Value:
+        table = labels(cats_int64s, cats_strings)
+        if cats_strings or not zeros:
+            return g.call("q7::Categories", x, categories=table, zeros=zeros)
+        whole = x if x.dtype == dtypes.INT64 else g.Cast(x, to=dtypes.INT64)
+        flags = g.Equal(g.Unsqueeze(whole, [-1]), g.array(table))
+        return g.Cast(flags, to=dtypes.FLOAT)
+
+
+@op("q7::Categories")
+class Categories:
+    """A OneHotEncoder of texts, or one that every x must be known to."""
+
+    signature = "x -> y"
+    attributes: dict = {"categories": None, "zeros": 1}
+
+    def infer(node: Node) -> list[Type]:
+        return [Type(dtypes.FLOAT, (*dims(node), len(node.attrs["categories"])))]
+
     def reference(node: Node, x: np.ndarray) -> np.ndarray:
-        table = labels(node.attrs["cats_int64s"], node.attrs["cats_strings"])
-        whole = x if node.attrs["cats_strings"] else x.astype(np.int64)
+        table = node.attrs["categories"]
+        whole = x if table.dtype == object else x.astype(np.int64)
         y = np.equal(whole[..., None], table).astype(np.float32)
         if not node.attrs["zeros"] and not y.any(-1).all():
             unknown = x[~y.any(-1)].ravel()[0]

@@ -175,26 +175,34 @@ class PairProbabilities:
         with np.errstate(over="ignore"):
             won = 1 / (1 + np.exp(scores * node.attrs["a"] + node.attrs["b"]))
         won = np.clip(won, 1e-7, 1 - 1e-7)
-        p = np.full((len(scores), k), 1 / k, scores.dtype)
-        for row in range(len(scores)):
-            r = np.zeros((k, k), scores.dtype)
-            r[np.triu_indices(k, 1)] = won[row]
-            r += np.tril(1 - r.T, -1)
-            fit(p[row], -r.T * r + np.diag((r * r).sum(0)))
-        return p
+        first, second = np.triu_indices(k, 1)
+        r = np.zeros((len(scores), k, k), scores.dtype)
+        r[:, first, second], r[:, second, first] = won, 1 - won
+        q = -r * r.transpose(0, 2, 1)
+        q[:, range(k), range(k)] = (r * r).sum(1)
+        return fitted(q)
 
 
-def fit(p: np.ndarray, q: np.ndarray) -> None:
-    """Minimises p q p under sum(p) = 1, in place, one coordinate after the other."""
-    k = len(p)
+def fitted(q: np.ndarray) -> np.ndarray:
+    """The p (N, k) that minimise p q p under sum(p) = 1, q (N, k, k), one coordinate after the
+    other. A row is left as it is once it fits.
+    """
+    k = q.shape[1]
+    done, going = np.full(q.shape[:2], 1 / k, q.dtype), np.arange(len(q))
+    p = done.copy()
     for _ in range(max(100, k)):
-        qp = q @ p
-        pqp = p @ qp
-        if np.abs(qp - pqp).max() < 0.005 / k:
-            break
+        qp = np.einsum("nij,nj->ni", q, p)
+        pqp = (p * qp).sum(1)
+        done[going] = p
+        left = np.abs(qp - pqp[:, None]).max(1) >= 0.005 / k
+        if not left.any():
+            return done
+        going, p, q, qp, pqp = (each[left] for each in (going, p, q, qp, pqp))
         for t in range(k):
-            step = (pqp - qp[t]) / q[t, t]
-            p[t] += step
-            pqp = (pqp + step * (step * q[t, t] + 2 * qp[t])) / (1 + step) ** 2
-            qp = (qp + step * q[t]) / (1 + step)
-            p /= 1 + step
+            step = (pqp - qp[:, t]) / q[:, t, t]
+            p[:, t] += step
+            pqp = (pqp + step * (step * q[:, t, t] + 2 * qp[:, t])) / (1 + step) ** 2
+            qp = (qp + step[:, None] * q[:, t]) / (1 + step)[:, None]
+            p /= (1 + step)[:, None]
+    done[going] = p
+    return done

@@ -10,6 +10,7 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper
 
+import q7x2_ep
 from q7x2_ep.backend.numpy import evaluate
 from q7x2_ep.importer import read
 from q7x2_ep.passes import run_all
@@ -17,6 +18,7 @@ from q7x2_ep.passes import run_all
 RANDOM = np.random.default_rng(3)
 X = RANDOM.standard_normal((6, 4)).astype(np.float32)
 WHOLE = RANDOM.integers(-3, 4, (6, 4))
+WIDE = np.array([[-(2**63), -4, -3, -2], [3, 4, 5, 9], [10, 2**40, 2**63 - 1, 0]])
 HOLES = np.where(X > 0.5, np.nan, X).astype(np.float32)
 NAMES = np.array([["a", "b"], ["c", "zz"], ["b", "b"]], object)
 WEIGHTS = RANDOM.standard_normal(12).tolist()
@@ -107,6 +109,9 @@ CASES = [
     case("LabelEncoder", NAMES, keys_strings=["a", "b"], values_int64s=[3, 4], default_int64=9),
     case("LabelEncoder", NAMES, keys_strings=["a", "b"], values_floats=[3.0, 4.5]),
     case("LabelEncoder", WHOLE, keys_int64s=[0, 1], values_strings=["no", "yes"]),
+    case("LabelEncoder", WIDE, keys_int64s=[-3, 4, 9], values_floats=[1.5, 2.5, 3.5]),
+    case("LabelEncoder", WIDE, keys_int64s=[4, 2**40], values_int64s=[1, 2], default_int64=7),
+    case("LabelEncoder", WIDE, keys_int64s=[2**63 - 1, -(2**63)], values_int64s=[1, 2]),
     case("LabelEncoder", X, keys_floats=X[0].tolist(), values_int64s=[1, 2, 3, 4]),
     case("LabelEncoder", HOLES, opset=4, keys_floats=[float("nan")], values_strings=["hole"]),
     case("LabelEncoder", NAMES, opset=1, classes_strings=["c", "b"]),
@@ -129,14 +134,15 @@ def check(proto: Any, inputs: Any) -> None:
     theirs = onnxruntime.InferenceSession(proto.SerializeToString()).run(None, feeds)
     graph = read(proto)
     run_all(graph)
-    ours = evaluate(graph, feeds)
-    for a, b, value in zip(ours, theirs, graph.outputs):
-        assert a.dtype == b.dtype
-        assert value.dtype == helper.np_dtype_to_tensor_dtype(a.dtype)
-        if a.dtype == object:
-            np.testing.assert_array_equal(a, b)
-        else:
-            np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+    session = q7x2_ep.InferenceSession(proto.SerializeToString())
+    for ours in (evaluate(graph, feeds), session.run(None, feeds)):
+        for a, b, value in zip(ours, theirs, graph.outputs):
+            assert a.dtype == b.dtype
+            assert value.dtype == helper.np_dtype_to_tensor_dtype(a.dtype)
+            if a.dtype == object:
+                np.testing.assert_array_equal(a, b)
+            else:
+                np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
 
 
 def forest(
