@@ -92,6 +92,13 @@ Q7_INLINE void row(int64_t op, int64_t n, const float *x, float *y) {
     q7_store_tail(y, finish(op, q7_set1(across(op, all)), n), 1);
 }
 
+/* One row shorter than a vector, element by element: rows after it need not wait. */
+Q7_INLINE void short_row(int64_t op, int64_t n, const float *x, float *y) {
+    q7_f32 all = q7_set1(start_of(op));
+    for (int64_t i = 0; i < n; i++) all = step(op, all, q7_set1(x[i]));
+    q7_store_tail(y, finish(op, all, n), 1);
+}
+
 /* Some vectors of columns at once, of the last one `last` columns. */
 Q7_INLINE void columns(int64_t op, int64_t n, int64_t stride, const float *x, float *y,
                        const int vectors, int64_t last) {
@@ -114,6 +121,10 @@ Q7_INLINE void columns(int64_t op, int64_t n, int64_t stride, const float *x, fl
 
 Q7_INLINE void reduce(int64_t op, int64_t count, int64_t n, int64_t stride, const float *x,
                       float *y) {
+    if (stride == 1 && n < Q7_W) {
+        for (int64_t r = 0; r < count; r++) short_row(op, n, x + r * n, y + r);
+        return;
+    }
     if (stride == 1) {
         for (int64_t r = 0; r < count; r++) row(op, n, x + r * n, y + r);
         return;

@@ -83,8 +83,25 @@ Q7_INLINE void columns(int64_t n, int64_t stride, const float *x, float *y, int6
     }
 }
 
+/* Rows shorter than a vector, a lane for each: turned, they are columns. */
+static void short_rows(int64_t count, int64_t n, const float *x, float *y, bool log) {
+    float turned[Q7_W * Q7_W] = {0}; /* (n, Q7_W) */
+    for (int64_t first = 0; first < count; first += Q7_W, x += Q7_W * n, y += Q7_W * n) {
+        const int64_t some = q7_min(count - first, Q7_W);
+        for (int64_t r = 0; r < some; r++)
+            for (int64_t j = 0; j < n; j++) turned[j * Q7_W + r] = x[r * n + j];
+        columns(n, Q7_W, turned, turned, Q7_W, log);
+        for (int64_t r = 0; r < some; r++)
+            for (int64_t j = 0; j < n; j++) y[r * n + j] = turned[j * Q7_W + r];
+    }
+}
+
 void Q7_KERNEL(softmax_f32)(int64_t count, int64_t n, int64_t stride, const float *x, float *y,
                             bool log) {
+    if (stride == 1 && n < Q7_W) {
+        short_rows(count, n, x, y, log);
+        return;
+    }
     if (stride == 1) {
         log ? rows_log(count, n, x, y) : rows(count, n, x, y);
         return;

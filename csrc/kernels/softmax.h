@@ -11,7 +11,7 @@
  *      x x x x x . . .  v
  *
  * Any alignment; y may be x. A vector that holds NaN or +inf, or only -inf, gives NaN (log: NaN
- * where the formula says so); n >= 1. Sums are f32 in Q7_W (rows: 4 Q7_W) partial sums; results
+ * where the formula says so); n >= 1. Sums are f32, of long rows in 4 Q7_W partial sums; results
  * differ between ISAs by rounding, never by how rows are grouped. */
 #ifndef Q7_KERNELS_SOFTMAX_H
 #define Q7_KERNELS_SOFTMAX_H

@@ -56,9 +56,13 @@ typedef struct topk_line {
 #define UNORDERED(v) 0
 #include "topk_typed.h"
 
-static void topk_task(void *arg, int64_t outer, int64_t thread) {
-    const q7_topk_args *args = arg;
-    (void)thread;
+typedef struct {
+    const q7_topk_args *args;
+    int64_t per_task; /* slabs */
+} topk_job;
+
+/* The lines of one slab. */
+static void slab(const q7_topk_args *args, int64_t outer) {
     const int64_t bytes = q7_dtype_bytes(args->dtype), inner = args->inner;
     for (int64_t i = 0; i < inner; i++) {
         const int64_t from = outer * args->n * inner + i, to = outer * args->k * inner + i;
@@ -85,6 +89,17 @@ static void topk_task(void *arg, int64_t outer, int64_t thread) {
     }
 }
 
+static void topk_task(void *arg, int64_t task, int64_t thread) {
+    const topk_job *job = arg;
+    const int64_t first = task * job->per_task;
+    (void)thread;
+    for (int64_t i = first; i < q7_min(first + job->per_task, job->args->outer); i++)
+        slab(job->args, i);
+}
+
 void q7_op_topk(const q7_topk_args *args, const q7_call *call) {
-    q7_parallel(call, args->k == 0 ? 0 : args->outer, topk_task, (void *)args);
+    if (args->k == 0) return;
+    const int64_t most = Q7_GRAIN / 4 / q7_max(args->n * args->inner, 1);
+    topk_job job = {args, q7_units_of_task(call, args->outer, most)};
+    q7_parallel(call, q7_ceil_div(args->outer, job.per_task), topk_task, &job);
 }
