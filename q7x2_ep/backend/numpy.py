@@ -116,6 +116,10 @@ class Evaluation:
             )
         builder = Builder(Graph())
         made: list[Node] = []
+        # of a host step they are known to the plan only
+        self.arrays.update(
+            (value, array) for value, array in zip(node.inputs, inputs) if value is not None
+        )
         try:
             result = entry.decompose(builder, *node.inputs, **node.attrs)
             made = builder.take()
