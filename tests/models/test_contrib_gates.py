@@ -33,7 +33,10 @@ def test_gated_norm(activation: str, size: int) -> None:
 def test_branchwise_norm(scale: Any, flat: bool) -> None:
     inputs = [f(B, S, C * H) if flat else f(B, S, C, H)]
     inputs += [] if scale is None else [f(*scale)]
-    same("BranchwiseRMSNorm", inputs, epsilon=0.1, **({"num_branches": C} if flat else {}))
+    attrs: dict[str, Any] = {"epsilon": 0.1, **({"num_branches": C} if flat else {})}
+    same("BranchwiseRMSNorm", inputs, **attrs)
+    if scale is None:
+        same("BranchwiseRMSNorm", inputs, symbols={H: "H", C * H: "CH"}, **attrs)
 
 
 @pytest.mark.parametrize(
