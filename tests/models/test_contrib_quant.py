@@ -67,7 +67,9 @@ def test_unary(op: str, attrs: dict, dtype: Any) -> None:
 def test_softmax(axis: int, opset: int, scale: float, dtype: Any) -> None:
     zero = np.array(np.iinfo(dtype).min, dtype)
     inputs = [q(dtype, 2, 6, 9), number(scale), np.array(q(dtype)), number(1 / 255), zero]
-    same("QLinearSoftmax", inputs, (CODES[dtype],), fixed=(1, 2, 3, 4), axis=axis, opset=opset)
+    for x in (inputs[0], inputs[0][:, :, :0]):
+        inputs[0] = x
+        same("QLinearSoftmax", inputs, (CODES[dtype],), fixed=(1, 2, 3, 4), axis=axis, opset=opset)
 
 
 @each_dtype
@@ -179,6 +181,8 @@ def test_attention(past: int, unidirectional: int) -> None:
         inputs += [None if past else mask, zero, zeros, cache]
         attrs = {"num_heads": heads, "unidirectional": unidirectional}
         same("QAttention", inputs, (FLOAT, FLOAT), 1e-4, fixed=(1, 2, 4, 6, 7), **attrs)
+        inputs[7] = np.array(3, dtype)
+        same("QAttention", inputs, (FLOAT, FLOAT), 1e-4, fixed=(2, 4, 6, 7), **attrs)
 
 
 @each_dtype
