@@ -215,3 +215,25 @@ def test_computed_operands_of_a_quantised_product() -> None:
     model, feeds = one_node("QLinearMatMul", inputs, (TensorProto.UINT8,), domain="")
     difference = Session(model).run(feeds)[0].astype(int) - theirs(model, feeds)[0]
     assert np.abs(difference).max() <= 1
+
+
+@pytest.mark.parametrize("op", ["QuantizeLinear", "DequantizeLinear"])
+def test_as_many_scales_as_a_feed_has(op: str) -> None:
+    """One or one per entry of the axis, in one session, where their number is a symbol."""
+    is_back = op == "DequantizeLinear"
+    to = FLOAT if is_back else TensorProto.UINT8
+
+    def inputs(shape: tuple, count: int) -> list[np.ndarray]:
+        return [q(np.uint8, *shape) if is_back else f(*shape), positive(count), q(np.uint8, count)]
+
+    symbols = {6: "n", 1: "m"}
+    model, feeds = one_node(op, inputs((4, 6), 1), (to,), symbols=symbols, domain="")
+    session = Session(model)
+    for count in (1, 6, 1):
+        values = dict(zip(feeds, inputs((4, 6), count)))
+        (actual,), (wanted,) = session.run(values), theirs(model, values)
+        np.testing.assert_allclose(actual.astype(float), wanted, 1e-5, 1e-5)
+    with pytest.raises(ShapeError, match="x1: m elements, wanted n, or 1"):
+        session.run(dict(zip(feeds, inputs((4, 6), 3))))
+    for shape in ((), (5,)):  # without the axis that is meant by default
+        same(op, inputs(shape, 1), (to,), symbols=symbols, domain="")
