@@ -100,6 +100,7 @@ FAMILIES = {
     "linear_attention": "com.microsoft:: LinearAttention",
     "logic": "Not Equal Less LessOrEqual Greater GreaterOrEqual And Or Xor Where",
     "lookup": "q7:: ByteTable",
+    "loss": "NegativeLogLikelihoodLoss",
     "matmul": "MatMul Gemm q7:: ScaledMatMul",
     "ml": (
         "ai.onnx.ml:: ArrayFeatureExtractor Binarizer FeatureVectorizer Imputer Normalizer "
