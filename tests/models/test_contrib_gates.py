@@ -98,7 +98,8 @@ def test_linear_attention(
             inputs.pop()
         attrs = {"q_num_heads": heads, "kv_num_heads": shared, "update_rule": update_rule}
         attrs.update({"scale": 0.5} if per_key else {})
-        same("LinearAttention", inputs, (FLOAT, FLOAT), symbols={steps: "T"}, **attrs)
+        for symbols in ({steps: "T"}, {steps: "T", heads * depth: "width"}):
+            same("LinearAttention", inputs, (FLOAT, FLOAT), symbols=symbols, **attrs)
 
 
 @pytest.mark.parametrize("interleaved", [0, 1])
