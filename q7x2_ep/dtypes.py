@@ -111,6 +111,11 @@ def holds_floats(array: np.ndarray) -> bool:
     )
 
 
+def of_any_width(array: np.ndarray) -> np.ndarray:
+    """Strings as objects: numpy gives those without dims, and those it chooses from, one width."""
+    return array.astype(object) if array.dtype.kind == "U" else array
+
+
 def significant_bits(code: int) -> int:
     """Integers of up to so many bits are exact in a float dtype."""
     return _SIGNIFICANT_BITS[code]

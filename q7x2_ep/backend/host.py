@@ -115,7 +115,7 @@ class Host:
         if dtypes.is_dense(value.dtype):
             result = np.asarray(result, dtypes.DTYPES[value.dtype].numpy)
         else:
-            result = np.asarray(result)
+            result = dtypes.of_any_width(np.asarray(result))
         bind(value, result.shape, sizes, f"[{self.node.op} {self.node.name}] ")
         if self.node.op == CONTENTS:
             sizes.update(zip(map(repr, value.elements), result.ravel().tolist()))

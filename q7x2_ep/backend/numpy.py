@@ -90,7 +90,7 @@ class Evaluation:
         if result is None or isinstance(result, (list, dict)):
             self.arrays[value] = result
             return
-        array = self.arrays[value] = self.promoted(np.asarray(result))
+        array = self.arrays[value] = self.promoted(dtypes.of_any_width(np.asarray(result)))
         for dim, size in zip(value.shape or (), array.shape):
             if isinstance(dim, Expr):
                 self.sizes.setdefault(repr(dim), size)
@@ -116,6 +116,10 @@ class Evaluation:
             )
         builder = Builder(Graph())
         made: list[Node] = []
+        # of a host step they are known to the plan only
+        self.arrays.update(
+            (value, array) for value, array in zip(node.inputs, inputs) if value is not None
+        )
         try:
             result = entry.decompose(builder, *node.inputs, **node.attrs)
             made = builder.take()

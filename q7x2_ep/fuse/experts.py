@@ -206,6 +206,8 @@ def _check_gated(match: Match) -> Union[dict[str, Any], str]:
         return f"{gate!r} has shape {gate.shape}, {up!r} has {up.shape}"
     if experts[0] != experts[1]:
         return f"{gate!r} is of {experts[0]} experts, {up!r} of {experts[1]}"
+    if any(node.inputs[2].const is None for node in nodes):
+        return "weights are not constant"
     biases = [node.input(3) for node in nodes]
     if any(bias is not None and bias.const is None for bias in biases):
         return "a bias is not constant"

@@ -101,6 +101,7 @@ FAMILIES = {
     "linear_attention": "com.microsoft:: LinearAttention",
     "logic": "Not Equal Less LessOrEqual Greater GreaterOrEqual And Or Xor Where",
     "lookup": "q7:: ByteTable",
+    "loss": "NegativeLogLikelihoodLoss",
     "matmul": "MatMul Gemm q7:: ScaledMatMul",
     "ml": (
         "ai.onnx.ml:: ArrayFeatureExtractor Binarizer FeatureVectorizer Imputer Normalizer "
@@ -142,6 +143,7 @@ FAMILIES = {
     "signal": "DFT STFT",
     "softmax": "Softmax LogSoftmax Hardmax",
     "svm": "ai.onnx.ml:: SVMRegressor SVMClassifier q7:: PairVotes PairProbabilities",
+    "text": "TfIdfVectorizer StringSplit StringNormalizer",
     "trees": "ai.onnx.ml:: TreeEnsembleRegressor TreeEnsembleClassifier TreeEnsemble q7:: Forest",
     "trigonometry": "Sin Cos Tan Asin Acos Atan Sinh Cosh Asinh Acosh Atanh",
 }

@@ -48,6 +48,8 @@ def cast(node: Node, x: np.ndarray, code: int) -> np.ndarray:
 def converted(x: np.ndarray, code: int, saturate: int = 1, round_mode: str = "up") -> np.ndarray:
     """x in the dtype `code`. saturate, round_mode: of floats of 8 bits, whose range is small."""
     dtype = dtypes.DTYPES[code].numpy
+    if x.dtype.isbuiltin == 2:  # of ml_dtypes, which casts few of its own dtypes into each other
+        x = x.astype(np.float32 if dtypes.holds_floats(x) else np.int8)
     if code == dtypes.STRING:
         return x.astype(str).astype(object)
     if x.dtype.kind in "OUS":
@@ -62,8 +64,6 @@ def converted(x: np.ndarray, code: int, saturate: int = 1, round_mode: str = "up
 
         limits = ml_dtypes.finfo(dtype)
         x = np.clip(x.astype(np.float64), float(limits.min), float(limits.max))
-    if x.dtype.kind == "V":  # ml_dtypes casts few of its own dtypes into each other
-        x = x.astype(np.float32 if dtypes.holds_floats(x) else np.int8)
     return x.astype(dtype)
 
 

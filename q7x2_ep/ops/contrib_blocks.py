@@ -146,9 +146,7 @@ class GatherBlockQuantized:
         block = block_size or data.shape[along]
 
         def chosen(x: Given, positions: Value) -> Given:
-            if x is None or (x.shape[axis] == 1 and axis != along):
-                return x
-            return g.Gather(x, positions, axis=axis)
+            return None if x is None else g.Gather(x, positions, axis=axis)
 
         x = chosen(data, at)
         packed_zeros = zeros

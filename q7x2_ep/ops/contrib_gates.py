@@ -57,7 +57,7 @@ class BranchwiseRMSNorm:
         branches, size = rows.shape[-2:]
         scale = like(g, scale, x)
         if scale is None:
-            scale = g.ones((size,), x.dtype)
+            scale = g.ones((1,), x.dtype)
         elif len(scale.shape) == 1 and scale.shape[0] != size:
             scale = g.Reshape(scale, [branches, size])
         y = g.RMSNormalization(rows, scale, axis=-1, epsilon=epsilon)

@@ -20,7 +20,10 @@ from q7x2_ep.ops.rnn import LSTM
 
 def real(g: Any, x: Value, scale: Value, zero: Given, axis: int = 1) -> Value:
     """The numbers that integers stand for; scales and zeros are one, or one per entry of axis."""
-    return g.DequantizeLinear(x, _flat(g, scale), _flat(g, zero), axis=axis)
+    scale, zero = _flat(g, scale), _flat(g, zero)
+    if zero is not None and scale.shape and not zero.shape:
+        zero = g.Expand(zero, list(scale.shape))
+    return g.DequantizeLinear(x, scale, zero, axis=axis)
 
 
 def quantized(g: Any, y: Value, scale: Value, zero: Given, dtype: int) -> Value:
@@ -104,7 +107,8 @@ def _softmax(g: Any, x: Value, axis: int, opset: int) -> Value:
         return g.Softmax(x, axis=axis)
     axis %= len(x.shape)
     outer, inner = product(x.shape[:axis]), product(x.shape[axis:])
-    return g.Reshape(g.Softmax(g.Reshape(x, [outer, inner]), axis=-1), list(x.shape))
+    rows = g.Reshape(x, [outer, inner], allowzero=1)
+    return g.Reshape(g.Softmax(rows, axis=-1), list(x.shape), allowzero=1)
 
 
 def _pool(op: str) -> Callable[..., Value]:

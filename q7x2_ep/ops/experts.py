@@ -19,6 +19,7 @@ from q7x2_ep.ops.common import (
 )
 from q7x2_ep.ops.gather import INDICES
 from q7x2_ep.ops.matmul import gated_scratch
+from q7x2_ep.ops.quant import require_constants
 
 
 @op("q7::ExpertLinear")
@@ -125,6 +126,7 @@ def lower_experts(
     x, expert = node.inputs[:2]
     require_dtype(node, x.dtype, F32)
     require_dtype(node, expert.dtype, INDICES)
+    require_constants(node, *weights)
     trans_b, gated = node.attrs["trans_b"], len(weights) == 2
     experts, *matrix = weights[0].shape
     k, n = matrix[::-1] if trans_b else matrix

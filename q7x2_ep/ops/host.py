@@ -87,11 +87,27 @@ class HostOp:
         return [_type(found.get(name), node, i, dims) for i, name in enumerate(names)]
 
     def reference(self, node: Node, *arrays: Any) -> tuple:
-        """By onnx's own evaluator."""
+        """By onnx's own evaluator; of 16-bit floats, which much of numpy lacks, in float32."""
         if node not in self._evaluators:
             self._evaluators[node] = self.evaluator(node)
-        feeds = {name: array for name, array in zip(_names(node.inputs, "x"), arrays) if name}
-        return tuple(self._evaluators[node].run(None, feeds))
+        halves: dict[str, Any] = {}  # by type parameter
+        feeds = {}
+        for i, (name, array) in enumerate(zip(_names(node.inputs, "x"), arrays)):
+            if isinstance(array, np.ndarray) and dtypes.from_numpy(array.dtype) in dtypes.HALVES:
+                halves[self.signature.input(i).type] = array.dtype
+                array = array.astype(np.float32)
+            if name:
+                feeds[name] = array
+        results = self._evaluators[node].run(None, feeds)
+        halves.pop("", None)
+        if not halves:
+            return tuple(results)
+        formals = self.signature.outputs
+        kinds = [formals[min(i, len(formals) - 1)].type for i in range(len(results))]
+        return tuple(
+            np.asarray(result).astype(halves[kind]) if kind in halves else result
+            for kind, result in zip(kinds, results)
+        )
 
     def evaluator(self, node: Node) -> Any:
         """onnx's evaluator of this one node.

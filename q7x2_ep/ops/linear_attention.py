@@ -104,7 +104,7 @@ class LinearAttention:
                 d = (d - np.einsum("bhkv,bhk->bhv", state, k[:, t])) * beta[:, t, :, None]
             state = state + k[:, t, :, :, None] * d[:, :, None, :]
             all_states = np.repeat(state, heads // Hkv, 1)
-            y[:, t] = np.einsum("bhkv,bhk->bhv", all_states, q[:, t]) * scale(node)
+            y[:, t] = np.einsum("bhkv,bhk->bhv", all_states, q[:, t]) * scale(node, q.shape[3])
         return y.reshape(B, T, heads * v.shape[3]), state
 
     def lower(node: Node, b: Any) -> None:
@@ -141,7 +141,7 @@ class LinearAttention:
             Dv=Dv,
             decays=1 if decay is None else per_head(node, 4),
             betas=1 if beta is None else dims(node, 5)[2],
-            scale=scale(node),
+            scale=scale(node, D),
             **fields,
         )
 
@@ -180,14 +180,13 @@ def per_head(node: Node, i: int) -> Dim:
     return dims(node, i)[2] // node.attrs["kv_num_heads"]
 
 
-def scale(node: Node) -> float:
+def scale(node: Node, depth: Dim) -> float:
     """Of the results: 1 / sqrt(D) by default.
 
     Raises: UnsupportedOp where D is not known.
     """
     if node.attrs["scale"]:
         return float(node.attrs["scale"])
-    depth = dims(node)[2] // node.attrs["q_num_heads"]
     if not isinstance(depth, int):
         raise UnsupportedOp(f"{where_is(node)} has no scale, and an unknown head size {depth}")
     return 1 / math.sqrt(depth)

@@ -72,11 +72,10 @@ class FeatureVectorizer:
         for x, size in zip(inputs, inputdimensions):
             part = as_float(g, g.Unsqueeze(x, [0]) if len(x.shape) == 1 else x)
             given = part.shape[1]
-            if not isinstance(given, int):
-                raise NotInferable(f"FeatureVectorizer: the size of {x.name} is not known")
-            if given < size:
-                part = g.Pad(part, [0, 0, 0, size - given])
-            parts.append(part if given <= size else g.Slice(part, [0], [size], [1]))
+            missing = size - given if isinstance(given, int) else size
+            if missing > 0:
+                part = g.Pad(part, [0, 0, 0, missing])
+            parts.append(part if part.shape[1] == size else g.Slice(part, [0], [size], [1]))
         return g.Concat(*parts, axis=1)
 
 
@@ -223,7 +222,7 @@ class LinearClassifier:
         post_transform: str,
     ) -> tuple[Value, Value]:
         table = labels(classlabels_ints, classlabels_strings)
-        rows = len(coefficients) // known_columns(x)
+        rows = len(intercepts or ()) or len(coefficients) // known_columns(x)
         scores = linear(g, x, rows, coefficients, intercepts)
         if rows > 1:
             best = g.ArgMax(scores, axis=1, keepdims=0)

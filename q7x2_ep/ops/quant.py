@@ -39,6 +39,11 @@ def is_blocked(node: Node) -> bool:
     return node.attrs["block_size"] > 0 and len(scale.shape) == len(x.shape) > 0
 
 
+def _has_axis(node: Node) -> bool:
+    """Not so: that of a vector or of one number, which exporters leave at 1."""
+    return node.attrs["axis"] < len(node.inputs[0].shape)
+
+
 def along(node: Node, x: np.ndarray, values: np.ndarray) -> np.ndarray:
     """Scales or zeros of `node` shaped to broadcast with x: for all, per axis, or per block."""
     if values.size == 1:
@@ -71,7 +76,7 @@ def quantization(node: Node, scale: Value, x: Value) -> dict[str, Dim]:
     Raises: UnsupportedOp for scales of another dtype than float32.
     """
     require_dtype(node, scale.dtype, F32)
-    if product(scale.shape) == 1:
+    if product(scale.shape) == 1 or not _has_axis(node):
         return one_scale(x)
     axis = normal_axis(node, node.attrs["axis"], len(x.shape))
     outer, n, inner = product(x.shape[:axis]), x.shape[axis], product(x.shape[axis + 1 :])
@@ -92,9 +97,15 @@ def scale_guards(node: Node) -> list[Guard]:
     found = size_guards((node.input(2),), count)
     if count == 1:
         return found
+    if not _has_axis(node):
+        return found + size_guards((scale,), 1)
     axis = normal_axis(node, node.attrs["axis"], len(x.shape))
     if not is_blocked(node):
-        return found + size_guards((scale,), x.shape[axis])
+        n = x.shape[axis]
+        if isinstance(count, int):
+            return found + size_guards((scale,), n)
+        unlike = (count - 1) * (n - count)
+        return [*found, (unlike, 0, f"{scale.name}: {count} elements, wanted {n}, or 1")]
     wanted = list(x.shape)
     wanted[axis] = ceildiv(x.shape[axis], node.attrs["block_size"])
     return found + [

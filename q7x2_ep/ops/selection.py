@@ -88,7 +88,8 @@ class Unique:
 
     def reference(node: Node, x: np.ndarray) -> tuple[np.ndarray, ...]:
         axis = node.attrs["axis"]
-        _, first, inverse, counts = np.unique(x, True, True, True, axis=axis)
+        alike = x.astype(str) if x.dtype == object else x  # objects have no order along an axis
+        _, first, inverse, counts = np.unique(alike, True, True, True, axis=axis)
         inverse = inverse.ravel()
         if not node.attrs["sorted"]:
             order = np.argsort(first)

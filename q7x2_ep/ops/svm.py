@@ -18,7 +18,7 @@ from q7x2_ep.ir.core import Node, Type, Value
 from q7x2_ep.ops import op
 from q7x2_ep.ops.builder import infer_meaning
 from q7x2_ep.ops.common import dims
-from q7x2_ep.ops.ml import as_float, known_columns, labels, transformed
+from q7x2_ep.ops.ml import as_float, labels, transformed
 
 KERNELS = ("LINEAR", "POLY", "RBF", "SIGMOID")
 
@@ -119,7 +119,7 @@ class SVMClassifier:
                 a, b = np.array(attrs["prob_a"], np.float32), np.array(attrs["prob_b"], np.float32)
                 scores = g.call("q7::PairProbabilities", scores, a=a, b=b, classes=len(sizes))
         else:
-            vectors = weights.reshape(max(len(names), 1), known_columns(x))
+            vectors = weights.reshape(max(len(names), 1), -1)
             scores = votes = g.Add(kernel(g, x, vectors, kind, params), float(rho[0]))
         best = g.ArgMax(votes, axis=1, keepdims=0)
         if scores.shape[1] == 1 and len(names) == 2:

@@ -260,7 +260,9 @@ class TreeEnsembleClassifier:
         scores, voted = votes_of(g, x, trees, votes, max(len(names), 2))
         if len(names) > 2 or len(voted_for) > 1:
             scores = g.Add(scores, g.array(base)) if base.size else scores
-            best = g.ArgMax(g.Where(voted, scores, -np.inf), axis=1, keepdims=0)
+            is_told = base.size or len(names) == 2  # a class without a vote has a score too
+            most = scores if is_told else g.Where(voted, scores, -np.inf)
+            best = g.ArgMax(most, axis=1, keepdims=0)
             return g.Gather(g.array(names), best), transformed(g, kind, scores)
         is_share = bool((votes.weights >= 0).all())
         only = max(voted_for, default=0)

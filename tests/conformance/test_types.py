@@ -31,6 +31,7 @@ ACCEPTED = {  # inputs, by op and place, and why some forbidden types of theirs 
     ("DequantizeLinear", 1): KINDS,
     ("MaxPool", 0): KINDS,
     **dict.fromkeys((("ArrayFeatureExtractor", 0), ("Binarizer", 0), ("LabelEncoder", 0)), KINDS),
+    ("TfIdfVectorizer", 0): KINDS,
     **dict.fromkeys(((f"{name}Window", 0) for name in ("Blackman", "Hamming", "Hann")), INLINED),
 }
 BOUND = {"BitCast", "Loop", "Scan"}  # by their attributes: to as many bits, and to those of a body

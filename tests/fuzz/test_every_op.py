@@ -274,6 +274,17 @@ def last_axes_norm(c: Choice) -> Made:
     return Made([x, c.floats(*x.shape[axis:])], {"axis": axis}, fixed=(1,))
 
 
+def log_loss(c: Choice) -> Made:
+    batch, classes, *image = shape = c.shape(2, 4, low=1)
+    x, ignored = c.floats(*shape, dtype=c.among("f4", "f8")), c.among(None, -1, -100, 0)
+    target = c.whole(0, classes, batch, *image, dtype=c.among("int32", "int64"))
+    target.flat[1 :: c.size(1, 3)] = ignored or 0
+    weights = c.maybe(np.abs(c.floats(classes, dtype=x.dtype)) + x.dtype.type(0.5))
+    attrs: dict[str, Any] = {"reduction": c.among("none", "sum", "mean")}
+    more = {} if ignored is None else {"ignore_index": ignored}
+    return Made([x, target, weights], {**attrs, **more})
+
+
 def local_norm(c: Choice) -> Made:
     x = c.floats(c.size(), n := c.size(2, 8), *c.shape(2, 2, low=1))
     return Made([x], {"size": c.among(*range(1, n, 2)), "alpha": 0.01, "bias": c.among(1.0, 2.0)})
@@ -466,6 +477,7 @@ GENERATORS: dict[str, tuple[Callable[[Choice], Made], str]] = {
     "MatMul": (mat_mul, ONNX),
     "MatMulInteger": (mat_mul_integer, ONNX),
     "MeanVarianceNormalization": (mean_variance, ONNX),
+    "NegativeLogLikelihoodLoss": (log_loss, ORT),  # onnx's evaluator: -1 is no index to ignore
     "NonMaxSuppression": (non_max_suppression, ORT),
     "QLinearConv": (q_linear_conv, ORT),
     "QLinearMatMul": (q_linear_mat_mul, ORT),

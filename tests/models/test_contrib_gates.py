@@ -33,7 +33,10 @@ def test_gated_norm(activation: str, size: int) -> None:
 def test_branchwise_norm(scale: Any, flat: bool) -> None:
     inputs = [f(B, S, C * H) if flat else f(B, S, C, H)]
     inputs += [] if scale is None else [f(*scale)]
-    same("BranchwiseRMSNorm", inputs, epsilon=0.1, **({"num_branches": C} if flat else {}))
+    attrs: dict[str, Any] = {"epsilon": 0.1, **({"num_branches": C} if flat else {})}
+    same("BranchwiseRMSNorm", inputs, **attrs)
+    if scale is None:
+        same("BranchwiseRMSNorm", inputs, symbols={H: "H", C * H: "CH"}, **attrs)
 
 
 @pytest.mark.parametrize(
@@ -95,7 +98,8 @@ def test_linear_attention(
             inputs.pop()
         attrs = {"q_num_heads": heads, "kv_num_heads": shared, "update_rule": update_rule}
         attrs.update({"scale": 0.5} if per_key else {})
-        same("LinearAttention", inputs, (FLOAT, FLOAT), symbols={steps: "T"}, **attrs)
+        for symbols in ({steps: "T"}, {steps: "T", heads * depth: "width"}):
+            same("LinearAttention", inputs, (FLOAT, FLOAT), symbols=symbols, **attrs)
 
 
 @pytest.mark.parametrize("interleaved", [0, 1])

@@ -137,6 +137,13 @@ def test_gather(bits: int, has_zeros: bool) -> None:
         same("GatherBlockQuantized", inputs, fixed=(0, *range(2, len(inputs))), **attrs)
 
 
+@pytest.mark.parametrize("shape", [(), (3,), (2, 3)], ids=str)
+def test_gather_from_one_row(shape: tuple) -> None:
+    inputs = [codes(1, 24), np.zeros(shape, np.int64), positive(1, 3)]
+    attrs = {"bits": 4, "block_size": 16, "gather_axis": 0, "quantize_axis": 1}
+    same("GatherBlockQuantized", inputs, fixed=(0, 2), **attrs)
+
+
 SWIGLU = {"activation_type": "swiglu", "swiglu_fusion": 1}
 CUT = {"activation_alpha": 1.7, "activation_beta": 1.0, "swiglu_limit": 0.7}
 ACTIVATIONS = [{"activation_type": name} for name in ("relu", "gelu", "silu", "identity")]
@@ -152,6 +159,7 @@ def test_experts(attrs: dict, k: int, normalizes: int) -> None:
     assert [step.op for step in session.plan.steps].count("expert_gemm") == 2
     inputs[3] = inputs[5] = None
     same("MoE", inputs[:5], fixed=(2, 4), **attrs, **more)
+    same("MoE", inputs[:5], **attrs, **more)
 
 
 @pytest.mark.parametrize("attrs", [{"activation_type": "silu"}, SWIGLU], ids=str)

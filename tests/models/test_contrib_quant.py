@@ -67,7 +67,9 @@ def test_unary(op: str, attrs: dict, dtype: Any) -> None:
 def test_softmax(axis: int, opset: int, scale: float, dtype: Any) -> None:
     zero = np.array(np.iinfo(dtype).min, dtype)
     inputs = [q(dtype, 2, 6, 9), number(scale), np.array(q(dtype)), number(1 / 255), zero]
-    same("QLinearSoftmax", inputs, (CODES[dtype],), fixed=(1, 2, 3, 4), axis=axis, opset=opset)
+    for x in (inputs[0], inputs[0][:, :, :0]):
+        inputs[0] = x
+        same("QLinearSoftmax", inputs, (CODES[dtype],), fixed=(1, 2, 3, 4), axis=axis, opset=opset)
 
 
 @each_dtype
@@ -179,6 +181,8 @@ def test_attention(past: int, unidirectional: int) -> None:
         inputs += [None if past else mask, zero, zeros, cache]
         attrs = {"num_heads": heads, "unidirectional": unidirectional}
         same("QAttention", inputs, (FLOAT, FLOAT), 1e-4, fixed=(1, 2, 4, 6, 7), **attrs)
+        inputs[7] = np.array(3, dtype)
+        same("QAttention", inputs, (FLOAT, FLOAT), 1e-4, fixed=(2, 4, 6, 7), **attrs)
 
 
 @each_dtype
@@ -211,3 +215,25 @@ def test_computed_operands_of_a_quantised_product() -> None:
     model, feeds = one_node("QLinearMatMul", inputs, (TensorProto.UINT8,), domain="")
     difference = Session(model).run(feeds)[0].astype(int) - theirs(model, feeds)[0]
     assert np.abs(difference).max() <= 1
+
+
+@pytest.mark.parametrize("op", ["QuantizeLinear", "DequantizeLinear"])
+def test_as_many_scales_as_a_feed_has(op: str) -> None:
+    """One or one per entry of the axis, in one session, where their number is a symbol."""
+    is_back = op == "DequantizeLinear"
+    to = FLOAT if is_back else TensorProto.UINT8
+
+    def inputs(shape: tuple, count: int) -> list[np.ndarray]:
+        return [q(np.uint8, *shape) if is_back else f(*shape), positive(count), q(np.uint8, count)]
+
+    symbols = {6: "n", 1: "m"}
+    model, feeds = one_node(op, inputs((4, 6), 1), (to,), symbols=symbols, domain="")
+    session = Session(model)
+    for count in (1, 6, 1):
+        values = dict(zip(feeds, inputs((4, 6), count)))
+        (actual,), (wanted,) = session.run(values), theirs(model, values)
+        np.testing.assert_allclose(actual.astype(float), wanted, 1e-5, 1e-5)
+    with pytest.raises(ShapeError, match="x1: m elements, wanted n, or 1"):
+        session.run(dict(zip(feeds, inputs((4, 6), 3))))
+    for shape in ((), (5,)):  # without the axis that is meant by default
+        same(op, inputs(shape, 1), (to,), symbols=symbols, domain="")

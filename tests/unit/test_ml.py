@@ -33,11 +33,22 @@ CODES = {
 }
 
 
-def model(op: str, inputs: list[np.ndarray], outputs: int, attrs: dict, opset: int = 3) -> Any:
+def model(
+    op: str,
+    inputs: list[np.ndarray],
+    outputs: int,
+    attrs: dict,
+    opset: int = 3,
+    symbolic: bool = False,
+) -> Any:
     names = [f"x{i}" for i in range(len(inputs))]
-    infos = [
-        helper.make_tensor_value_info(name, CODES[str(x.dtype)], x.shape)
+    shapes = [
+        [f"{name}_{axis}" if symbolic else dim for axis, dim in enumerate(x.shape)]
         for name, x in zip(names, inputs)
+    ]
+    infos = [
+        helper.make_tensor_value_info(name, CODES[str(x.dtype)], shape)
+        for name, x, shape in zip(names, inputs, shapes)
     ]
     results = [f"y{i}" for i in range(outputs)]
     node = helper.make_node(op, names, results, domain="ai.onnx.ml", **attrs)
@@ -124,9 +135,10 @@ CASES = [
 ]
 
 
+@pytest.mark.parametrize("symbolic", [False, True])
 @pytest.mark.parametrize("op, inputs, outputs, opset, attrs", CASES)
-def test_as_onnxruntime(op, inputs, outputs, opset, attrs):
-    check(model(op, list(inputs), outputs, attrs, opset), inputs)
+def test_as_onnxruntime(op, inputs, outputs, opset, attrs, symbolic):
+    check(model(op, list(inputs), outputs, attrs, opset, symbolic), inputs)
 
 
 def check(proto: Any, inputs: Any) -> None:
@@ -215,6 +227,7 @@ FORESTS = [
             (TWO, forest("class", [0], sign=1.0)),
             ({**TWO, "base_values": [0.25]}, forest("class", [0])),
             ({**THREE, "base_values": [0.25, 0.5, 0.1]}, forest("class", [0, 1, 2])),
+            ({**THREE, "base_values": [0.25, 0.5, 0.1]}, forest("class", [0, 2])),
         )
     ),
 ]
@@ -231,6 +244,28 @@ def test_the_largest_score_of_two_classes_wins():  # onnxruntime's labels are 0 
     run_all(graph)
     label, scores = evaluate(graph, {"x0": ROWS})
     np.testing.assert_array_equal(label, np.where(scores[:, 1] > scores[:, 0], 5, 4))
+
+
+def test_a_class_without_a_vote_may_win_of_two():  # onnxruntime's scores are others here
+    attrs = {
+        "nodes_treeids": [0, 0, 0],
+        "nodes_nodeids": [0, 1, 2],
+        "nodes_featureids": [0, 0, 0],
+        "nodes_modes": ["BRANCH_LEQ", "LEAF", "LEAF"],
+        "nodes_values": [0.0, 0.0, 0.0],
+        "nodes_truenodeids": [1, 0, 0],
+        "nodes_falsenodeids": [2, 0, 0],
+        "class_treeids": [0, 0],
+        "class_nodeids": [1, 2],
+        "class_ids": [0, 1],
+        "class_weights": [0.5, -1.0],
+        "classlabels_int64s": [4, 5],
+    }
+    rows = np.array([[-1.0], [1.0]], np.float32)
+    graph = read(model("TreeEnsembleClassifier", [rows], 2, attrs))
+    run_all(graph)
+    label, scores = evaluate(graph, {"x0": rows})
+    assert scores.tolist() == [[0.5, 0.0], [0.0, -1.0]] and label.tolist() == [4, 4]
 
 
 def machine(sizes: Sequence[int], kind: str, **more: Any) -> dict:

@@ -143,6 +143,10 @@ def double(*shape: int) -> np.ndarray:
     return RANDOM.standard_normal(shape) * 2
 
 
+def doubles(*shapes: tuple) -> list[np.ndarray]:
+    return [double(*shape) for shape in shapes]
+
+
 def unit(*shape: int) -> np.ndarray:
     return RANDOM.uniform(-0.99, 0.99, shape).astype(np.float32)
 
@@ -667,6 +671,13 @@ CASES = [
     attention((1, 2, 3, 8), (1, 2, 3, 8), softcap=2.0),
     attention((1, 2, 3, 8), (1, 2, 4, 8), left_window_size=1),
     attention((1, 2, 3, 8), (1, 2, 4, 8), b(3, 4), outputs=4, qk_matmul_output_mode=3),
+    case("Attention", *doubles((2, 4, 3, 8), (2, 2, 5, 8), (2, 2, 5, 8)), native=False),
+    case(
+        "Attention",
+        *doubles((2, 4, 3, 8), (2, 2, 5, 8), (2, 2, 5, 8), (3, 7), (2, 2, 2, 8), (2, 2, 2, 8)),
+        outputs=3,
+        native=False,
+    ),
     case("RotaryEmbedding", f(2, 4, 3, 8), f(9, 4), f(9, 4), i(2, 3, low=0, high=9)),
     case("RotaryEmbedding", f(2, 3, 32), f(2, 3, 4), f(2, 3, 4), num_heads=4, interleaved=1),
     case("RotaryEmbedding", f(2, 4, 3, 8), f(2, 3, 2), f(2, 3, 2), rotary_embedding_dim=4),
@@ -927,6 +938,7 @@ LISTS = {  # tests/models/test_sequences.py
     *("SequenceAt", "SequenceConstruct", "SequenceEmpty", "SequenceErase", "SequenceInsert"),
     *("SequenceLength", "ConcatFromSequence"),
 }
+TEXT = {"StringNormalizer", "StringSplit", "TfIdfVectorizer"}  # tests/unit/test_text.py
 
 
 def test_every_op_has_a_case() -> None:
@@ -937,7 +949,7 @@ def test_every_op_has_a_case() -> None:
         if not getattr(entry, "is_random", False)  # tests/unit/test_random.py
     }
     unknown = {"GlobalLpPool", "MaxRoiPool"}  # to onnx's evaluator: tests/kernels/test_pool.py
-    assert standard - {item.op for item in CASES} == unknown | OPTIONAL | LISTS
+    assert standard - {item.op for item in CASES} == unknown | OPTIONAL | LISTS | TEXT
 
 
 def test_catalogue_form() -> None:

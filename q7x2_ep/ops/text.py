@@ -1,0 +1,115 @@
+"""Text: n-grams, stop words and parts of strings, on the host."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from q7x2_ep import dtypes
+from q7x2_ep.ir.core import Node, Type
+from q7x2_ep.ops import op
+from q7x2_ep.ops.common import dims, fresh
+
+
+@op("TfIdfVectorizer")
+class TfIdfVectorizer:
+    """y[ngram_indexes[i]] counts the i-th n-gram of the pool in each row of x, times weights[i].
+
+    The parts of an n-gram stand next to one another, or all of them up to max_skip_count others
+    apart. Mode TF has no weights, and IDF counts to 1.
+    """
+
+    signature = "x -> y"
+    attributes = {
+        **dict.fromkeys(("mode", "min_gram_length", "max_gram_length", "max_skip_count")),
+        **dict.fromkeys(("ngram_counts", "ngram_indexes", "pool_int64s", "pool_strings")),
+        "weights": None,
+    }
+
+    def infer(node: Node) -> list[Type]:
+        width = max(node.attrs["ngram_indexes"], default=-1) + 1
+        return [Type(dtypes.FLOAT, (*dims(node)[:-1], width))]
+
+    def reference(node: Node, x: np.ndarray) -> np.ndarray:
+        attrs = node.attrs
+        places = {gram: i for i, gram in enumerate(_pool(node))}
+        counts = np.zeros((*x.shape[:-1], len(attrs["ngram_indexes"])), np.float32)
+        rows = counts.reshape(-1, counts.shape[-1])
+        for row, found in zip(x.reshape(len(rows), -1).tolist(), rows):
+            for gram in _grams(row, attrs):
+                if gram in places:
+                    found[places[gram]] += 1
+        if attrs["mode"] == "IDF":
+            counts = np.minimum(counts, 1)
+        if attrs["mode"] != "TF" and attrs["weights"] is not None:
+            counts = counts * np.array(attrs["weights"], np.float32)
+        y = np.zeros((*x.shape[:-1], max(attrs["ngram_indexes"], default=-1) + 1), np.float32)
+        np.add.at(y, (..., list(attrs["ngram_indexes"])), counts)
+        return y
+
+
+def _pool(node: Node) -> Iterator[tuple]:
+    """The n-grams of the pool, in which the short ones come first."""
+    flat = node.attrs["pool_int64s"] or node.attrs["pool_strings"] or ()
+    starts = [*node.attrs["ngram_counts"], len(flat)]
+    for n, (start, end) in enumerate(zip(starts, starts[1:]), 1):
+        for i in range(start, end, n):
+            yield tuple(flat[i : i + n])
+
+
+def _grams(row: list, attrs: dict[str, Any]) -> Iterator[tuple]:
+    for n in range(attrs["min_gram_length"], attrs["max_gram_length"] + 1):
+        for step in range(1, 2 if n == 1 else attrs["max_skip_count"] + 2):
+            for start in range(len(row) - (n - 1) * step):
+                yield tuple(row[start : start + (n - 1) * step + 1 : step])
+
+
+@op("StringNormalizer")
+class StringNormalizer:
+    """The strings of x but for stop words, in lower or upper case; an empty one if none is left."""
+
+    signature = "x: object -> y"
+    attributes = {
+        "case_change_action": "NONE",
+        "is_case_sensitive": 0,
+        "stopwords": None,
+        "locale": None,
+    }
+
+    def infer(node: Node) -> list[Type]:
+        shape = dims(node)
+        return [Type(dtypes.STRING, (*shape[:-1], fresh(node, 0, len(shape))[-1]))]
+
+    def reference(node: Node, x: np.ndarray) -> np.ndarray:
+        seen = str if node.attrs["is_case_sensitive"] else str.lower
+        stops = {seen(word) for word in node.attrs["stopwords"] or ()}
+        change = {"LOWER": str.lower, "UPPER": str.upper}.get(node.attrs["case_change_action"], str)
+        words = [change(word) for word in map(str, x.ravel()) if seen(word) not in stops]
+        return np.array(words or [""], object).reshape(*x.shape[:-1], -1)
+
+
+@op("StringSplit")
+class StringSplit:
+    """The parts of each string, filled up with empty ones, and how many there are.
+
+    Without a delimiter white space is one, however much of it there is, and none at the ends.
+    """
+
+    signature = "x: object -> y, counts"
+    attributes = {"delimiter": None, "maxsplit": None}
+
+    def infer(node: Node) -> list[Type]:
+        most = fresh(node, 0, len(dims(node)) + 1)[-1]
+        return [Type(dtypes.STRING, (*dims(node), most)), Type(dtypes.INT64, dims(node))]
+
+    def reference(node: Node, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        delimiter, most = node.attrs["delimiter"] or None, node.attrs["maxsplit"]
+        texts = [text if delimiter else text.strip() for text in map(str, x.ravel())]
+        parts = [text.split(delimiter, -1 if most is None else most) for text in texts]
+        counts = np.array([len(each) for each in parts], np.int64)
+        y = np.full((len(parts), counts.max(initial=0)), "", object)
+        for row, each in zip(y, parts):
+            row[: len(each)] = each
+        return y.reshape(*x.shape, y.shape[1]), counts.reshape(x.shape)

@@ -1,0 +1,133 @@
+"""Ops on strings and n-grams: what the standard says, which onnx's evaluator does not always."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from q7x2_ep.session import Session
+
+
+def run(op: str, *inputs: np.ndarray, outputs: int = 1, fixed: bool = False, **attrs: Any) -> list:
+    """The outputs of one node. fixed: its inputs are constants."""
+    names, results = (
+        [f"{kind}{i}" for i in range(n)] for kind, n in (("x", len(inputs)), ("y", outputs))
+    )
+    given = dict(zip(names, inputs))
+    types = {name: helper.np_dtype_to_tensor_dtype(x.dtype) for name, x in given.items()}
+    infos = [helper.make_tensor_value_info(n, types[n], [None] * x.ndim) for n, x in given.items()]
+    node = helper.make_node(op, names, results, **attrs)
+    empty = [helper.make_empty_tensor_value_info(name) for name in results]
+    constants = [numpy_helper.from_array(x, name) for name, x in given.items()] if fixed else []
+    graph = helper.make_graph([node], op, [] if fixed else infos, empty, constants)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    return Session(model.SerializeToString()).run({} if fixed else given)
+
+
+def words(*values: Any) -> np.ndarray:
+    return np.array(values, object)
+
+
+POOL = {
+    "pool_int64s": [5, 7, 5, 6, 7, 7],  # 5, 7; 5 6, 7 7
+    "ngram_counts": [0, 2],
+    "ngram_indexes": [3, 0, 1, 2],
+    "min_gram_length": 1,
+    "max_gram_length": 2,
+}
+
+
+@pytest.mark.parametrize("skips, grams", [(0, (2, 3, 1, 1)), (1, (2, 3, 1, 2)), (5, (2, 3, 1, 3))])
+@pytest.mark.parametrize("mode", ["TF", "IDF", "TFIDF"])
+@pytest.mark.parametrize("weights", [None, (0.5, 2.0, 3.0, 4.0)])
+def test_grams(skips: int, grams: tuple, mode: str, weights: Any) -> None:
+    """Weights are in the order of the pool, not in that of the result."""
+    rows = np.array([[5, 6, 7, 7, 5, 7], [1] * 6])
+    more = {} if weights is None else {"weights": weights}
+    counts = np.minimum(grams, 1) if mode == "IDF" else np.array(grams)
+    wanted = np.zeros((2, 4), np.float32)
+    wanted[0, POOL["ngram_indexes"]] = counts * (1 if mode == "TF" or not weights else weights)
+    for x, y in ((rows, wanted), (rows[0].astype(np.int32), wanted[0])):
+        (found,) = run("TfIdfVectorizer", x, mode=mode, max_skip_count=skips, **POOL, **more)
+        assert found.dtype == np.float32
+        np.testing.assert_array_equal(found, y)
+
+
+def test_grams_of_strings() -> None:
+    pool = {**POOL, "pool_strings": [*"ababbb"]}
+    del pool["pool_int64s"]
+    (y,) = run("TfIdfVectorizer", words(*"abb"), mode="TF", max_skip_count=0, **pool)
+    assert y.tolist() == [2, 1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    "attrs, parts",
+    [
+        ({}, [[], ["a"], ["a", "b"]]),
+        ({"maxsplit": 1}, [[], ["a"], ["a", "b"]]),
+        ({"delimiter": " "}, [[""], ["a"], ["", "a", "", "b", ""]]),
+        ({"delimiter": " ", "maxsplit": 2}, [[""], ["a"], ["", "a", " b "]]),
+    ],
+)
+def test_parts(attrs: dict, parts: list) -> None:
+    texts = ("", "a", " a  b ")
+    width = max(map(len, parts))
+    whole = [[*each, *[""] * (width - len(each))] for each in parts]
+    y, counts = run("StringSplit", words(*texts), outputs=2, **attrs)
+    assert (y.tolist(), counts.tolist()) == (whole, [len(each) for each in parts])
+    for text, each in zip(texts, parts):
+        y, counts = run("StringSplit", np.array(text, object), outputs=2, **attrs)
+        assert y.dtype == object and (y.tolist(), counts.shape, counts) == (each, (), len(each))
+    y, counts = run("StringSplit", np.empty((2, 0), object), outputs=2, **attrs)
+    assert (y.shape, counts.shape) == ((2, 0, 0), (2, 0))
+
+
+@pytest.mark.parametrize(
+    "attrs, wanted",
+    [
+        ({}, ["É", "", "The", "a"]),
+        ({"stopwords": ["the"]}, ["É", "", "a"]),
+        ({"stopwords": ["the", "a"], "is_case_sensitive": 1}, ["É", "", "The"]),
+        ({"stopwords": ["é"], "case_change_action": "UPPER"}, ["", "THE", "A"]),
+        ({"stopwords": ["é", "THE", "", "a"]}, [""]),
+    ],
+)
+def test_stop_words(attrs: dict, wanted: list) -> None:
+    x = words("É", "", "The", "a")
+    assert run("StringNormalizer", x, **attrs)[0].tolist() == wanted
+    assert run("StringNormalizer", x[None], **attrs)[0].tolist() == [wanted]
+
+
+@pytest.mark.parametrize("fixed", [False, True])
+def test_strings_are_objects_however_numpy_made_them(fixed: bool) -> None:
+    """Without dims, and where numpy chooses among them."""
+    a, b = np.array("a", object), np.array("bc", object)
+    values = words("off", "on")
+    for op, inputs in (
+        ("StringConcat", [a, b]),
+        ("OneHot", [np.array([1, 0]), np.array(2), values]),
+        ("Where", [np.array(True), a, b]),
+    ):
+        (y,) = run(op, *inputs, fixed=fixed)
+        assert y.dtype == object and isinstance(y.ravel()[0], str)
+
+
+@pytest.mark.parametrize("sorted_", [0, 1])
+def test_distinct_rows_of_strings(sorted_: int) -> None:
+    x = words(["b", "a"], ["a", "b"], ["b", "a"])
+    y, first, inverse, counts = run("Unique", x, outputs=4, axis=0, sorted=sorted_)
+    order = [1, 0] if sorted_ else [0, 1]
+    assert y.dtype == object and y.tolist() == x[order].tolist()
+    assert first.tolist() == order
+    assert inverse.tolist() == ([1, 0, 1] if sorted_ else [0, 1, 0])
+    assert counts.tolist() == ([1, 2] if sorted_ else [2, 1])
+
+
+@pytest.mark.parametrize("dtype", ["int4", "uint4", "bfloat16", "float8_e5m2"])
+def test_numbers_of_few_bits_as_strings(dtype: str) -> None:
+    x = np.array([1, 2]).astype(pytest.importorskip("ml_dtypes").__dict__[dtype])
+    (y,) = run("Cast", x, to=TensorProto.STRING)
+    assert [float(each) for each in y] == [1, 2]
