@@ -142,7 +142,7 @@ FAMILIES = {
     ),
     "signal": "DFT STFT",
     "softmax": "Softmax LogSoftmax Hardmax",
-    "svm": "ai.onnx.ml:: SVMRegressor SVMClassifier q7:: PairVotes PairProbabilities",
+    "svm": "ai.onnx.ml:: SVMRegressor SVMClassifier q7:: PairProbabilities",
     "text": "TfIdfVectorizer StringSplit StringNormalizer",
     "trees": "ai.onnx.ml:: TreeEnsembleRegressor TreeEnsembleClassifier TreeEnsemble q7:: Forest",
     "trigonometry": "Sin Cos Tan Asin Acos Atan Sinh Cosh Asinh Acosh Atanh",

@@ -17,7 +17,7 @@ from q7x2_ep.errors import ModelError
 from q7x2_ep.ir.core import Node, Type, Value
 from q7x2_ep.ops import op
 from q7x2_ep.ops.builder import infer_meaning
-from q7x2_ep.ops.common import dims
+from q7x2_ep.ops.common import F32, dims, require_dtype
 from q7x2_ep.ops.ml import as_float, labels, transformed
 
 KERNELS = ("LINEAR", "POLY", "RBF", "SIGMOID")
@@ -114,10 +114,10 @@ class SVMClassifier:
             pairs = pair_weights(weights.reshape(-1, len(vectors)), sizes)
             likeness = kernel(g, x, vectors, kind, params)
             scores = g.Add(g.MatMul(likeness, g.array(pairs)), g.array(rho))
-            votes = g.call("q7::PairVotes", scores, classes=len(sizes))
+            votes = pair_votes(g, scores, len(sizes))
             if attrs["prob_a"]:
-                a, b = np.array(attrs["prob_a"], np.float32), np.array(attrs["prob_b"], np.float32)
-                scores = g.call("q7::PairProbabilities", scores, a=a, b=b, classes=len(sizes))
+                a, b = (g.array(np.array(attrs[f"prob_{x}"], np.float32)) for x in "ab")
+                scores = g.call("q7::PairProbabilities", scores, a, b, classes=len(sizes))
         else:
             vectors = weights.reshape(max(len(names), 1), -1)
             scores = votes = g.Add(kernel(g, x, vectors, kind, params), float(rho[0]))
@@ -140,69 +140,61 @@ def pair_weights(weights: np.ndarray, sizes: Sequence[int]) -> np.ndarray:
     return table
 
 
-@op("q7::PairVotes")
-class PairVotes:
+def pair_votes(g: Any, scores: Value, classes: int) -> Value:
     """How many pairs each class wins: the first of a pair where its score is positive."""
-
-    signature = "scores -> votes"
-    attributes = {"classes": 0}
-    infer = lambda node: [Type(dtypes.FLOAT, (dims(node)[0], node.attrs["classes"]))]
-
-    def reference(node: Node, scores: np.ndarray) -> np.ndarray:
-        votes = np.zeros((len(scores), node.attrs["classes"]), scores.dtype)
-        for column, (i, j) in enumerate(combinations(range(votes.shape[1]), 2)):
-            first = scores[:, column] > 0
-            votes[:, i] += first
-            votes[:, j] += ~first
-        return votes
+    pairs = list(combinations(range(classes), 2))
+    first, second = (np.eye(classes, dtype=np.float32)[[p[i] for p in pairs]] for i in (0, 1))
+    is_first = g.Cast(g.Greater(scores, 0.0), to=dtypes.FLOAT)
+    return g.Add(g.MatMul(is_first, g.array(first - second)), g.array(second.sum(0)))
 
 
 @op("q7::PairProbabilities")
 class PairProbabilities:
-    """The probabilities p of the classes that fit r[i, j] = 1 / (1 + exp(a score + b)) best.
+    """The probabilities p (N, C) of the classes that fit r[i, j] = 1 / (1 + exp(a score + b)) best.
 
     r[i, j] is the probability of class i where it is i or j; p minimises the sum of
     (r[j, i] p[i] - r[i, j] p[j])^2. Source: Wu, Lin, Weng 2004, the second approach, as libsvm
     iterates it.
     """
 
-    signature = "scores -> p"
-    attributes: dict[str, Any] = {"a": None, "b": None, "classes": 0}
-    infer = PairVotes.infer
+    signature = "scores: F, a: F, b: F -> p"
+    attributes: dict[str, Any] = {"classes": 0}
+    infer = lambda node: [Type(node.inputs[0].dtype, (dims(node)[0], node.attrs["classes"]))]
 
-    def reference(node: Node, scores: np.ndarray) -> np.ndarray:
+    def reference(node: Node, scores: np.ndarray, a: np.ndarray, b: np.ndarray) -> np.ndarray:
         k = node.attrs["classes"]
         with np.errstate(over="ignore"):
-            won = 1 / (1 + np.exp(scores * node.attrs["a"] + node.attrs["b"]))
+            won = 1 / (1 + np.exp(scores * a + b))
         won = np.clip(won, 1e-7, 1 - 1e-7)
-        first, second = np.triu_indices(k, 1)
-        r = np.zeros((len(scores), k, k), scores.dtype)
-        r[:, first, second], r[:, second, first] = won, 1 - won
-        q = -r * r.transpose(0, 2, 1)
-        q[:, range(k), range(k)] = (r * r).sum(1)
-        return fitted(q)
+        p = np.full((len(scores), k), 1 / k, scores.dtype)
+        for row in range(len(scores)):
+            r = np.zeros((k, k), scores.dtype)
+            r[np.triu_indices(k, 1)] = won[row]
+            r += np.tril(1 - r.T, -1)
+            fit(p[row], -r.T * r + np.diag((r * r).sum(0)))
+        return p
+
+    def lower(node: Node, b: Any) -> None:
+        scores, of_a, of_b = node.inputs
+        N, k = node.output.shape
+        require_dtype(node, scores.dtype, F32)
+        work = b.threads * (k * k + k) * 4
+        b.step(
+            "pair_probabilities", scores=scores, a=of_a, b=of_b, p=node.output, work=work, N=N, k=k
+        )
 
 
-def fitted(q: np.ndarray) -> np.ndarray:
-    """The p (N, k) that minimise p q p under sum(p) = 1, q (N, k, k), one coordinate after the
-    other. A row is left as it is once it fits.
-    """
-    k = q.shape[1]
-    done, going = np.full(q.shape[:2], 1 / k, q.dtype), np.arange(len(q))
-    p = done.copy()
+def fit(p: np.ndarray, q: np.ndarray) -> None:
+    """Minimises p q p under sum(p) = 1, in place, one coordinate after the other."""
+    k = len(p)
     for _ in range(max(100, k)):
-        qp = np.einsum("nij,nj->ni", q, p)
-        pqp = (p * qp).sum(1)
-        done[going] = p
-        left = np.abs(qp - pqp[:, None]).max(1) >= 0.005 / k
-        if not left.any():
-            return done
-        going, p, q, qp, pqp = (each[left] for each in (going, p, q, qp, pqp))
+        qp = q @ p
+        pqp = p @ qp
+        if np.abs(qp - pqp).max() < 0.005 / k:
+            break
         for t in range(k):
-            step = (pqp - qp[:, t]) / q[:, t, t]
-            p[:, t] += step
-            pqp = (pqp + step * (step * q[:, t, t] + 2 * qp[:, t])) / (1 + step) ** 2
-            qp = (qp + step[:, None] * q[:, t]) / (1 + step)[:, None]
-            p /= (1 + step)[:, None]
-    done[going] = p
-    return done
+            step = (pqp - qp[t]) / q[t, t]
+            p[t] += step
+            pqp = (pqp + step * (step * q[t, t] + 2 * qp[t])) / (1 + step) ** 2
+            qp = (qp + step * q[t]) / (1 + step)
+            p /= 1 + step
