@@ -64,6 +64,8 @@ class GroupQueryAttention:
         "k_quant_type": "NONE",
         "v_quant_type": "NONE",
         "qk_norm_epsilon": 1e-6,
+        "q_norm_epsilon": None,
+        "k_norm_epsilon": None,
     }
     unsupported = ("sliding_window_cache",)
     infer = infer_meaning
@@ -90,9 +92,9 @@ class GroupQueryAttention:
     ) -> tuple[Value, ...]:
         q, k, v = grouped_heads(g, query, key, value, attrs["num_heads"], attrs["kv_num_heads"])
         if q_norm is not None:
-            epsilon = attrs["qk_norm_epsilon"]
-            q = g.RMSNormalization(q, q_norm, axis=-1, epsilon=epsilon)
-            k = g.RMSNormalization(k, k_norm, axis=-1, epsilon=epsilon)
+            both = attrs["qk_norm_epsilon"]
+            q = g.RMSNormalization(q, q_norm, axis=-1, epsilon=attrs["q_norm_epsilon"] or both)
+            k = g.RMSNormalization(k, k_norm, axis=-1, epsilon=attrs["k_norm_epsilon"] or both)
         queries = q.shape[2]
         seqlens = g.Reshape(g.Cast(seqlens_k, to=dtypes.INT64), [-1])
         lengths = g.Add(seqlens, g.literal([1]))  # (B,)
@@ -123,7 +125,7 @@ class GroupQueryAttention:
         if k.dtype != q.dtype:
             k, v = g.Cast(k, to=q.dtype), g.Cast(v, to=q.dtype)
         if head_sink is None and attrs["smooth_softmax"] == 1:
-            head_sink = g.array(np.zeros(attrs["num_heads"], np.float32))
+            head_sink = like(g, g.array(np.zeros(attrs["num_heads"], np.float32)), q)
         window = attrs["local_window_size"]
         q, scale = scaled(g, q, attrs["scale"] or None)
         scoring = {

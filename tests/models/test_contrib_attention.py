@@ -393,6 +393,46 @@ def test_group_query_attention_scores(step: tuple[int, int, int], extra: dict) -
         alike("GroupQueryAttention", grouped(*step), 4, qk_output=qk_output, **attrs)
 
 
+@pytest.mark.parametrize("extra", [{}, {"smooth_softmax": 1}], ids=str)
+def test_group_query_attention_scores_of_halves(extra: dict) -> None:
+    inputs = [x.astype(np.float16) if x.dtype == np.float32 else x for x in grouped(2, 6, 0)]
+    attrs = {"num_heads": HEADS, "kv_num_heads": SHARED, "qk_output": 2, **extra}
+    model, feeds = one_node("GroupQueryAttention", inputs, [TensorProto.FLOAT16] * 4, (6,), **attrs)
+    for y, wanted in zip(Session(model, threads=2).run(feeds), theirs(model, feeds)):
+        assert y.dtype == wanted.dtype
+        np.testing.assert_allclose(y.astype(float), wanted.astype(float), 0, 4e-3)
+
+
+@pytest.mark.parametrize(
+    "epsilons, q_epsilon, k_epsilon",
+    [
+        ({}, 1e-6, 1e-6),
+        ({"qk_norm_epsilon": 0.1}, 0.1, 0.1),
+        ({"q_norm_epsilon": 0.1, "k_norm_epsilon": 1.0}, 0.1, 1.0),
+        ({"qk_norm_epsilon": 0.1, "k_norm_epsilon": 1.0}, 0.1, 1.0),
+    ],
+    ids=str,
+)
+def test_group_query_attention_norms(epsilons: dict, q_epsilon: float, k_epsilon: float) -> None:
+    """Of each head; onnxruntime has them for other processors only."""
+
+    def norm(x: np.ndarray, weight: np.ndarray, epsilon: float) -> np.ndarray:
+        heads = x.reshape(*x.shape[:2], -1, DEPTH)
+        scale = 1 / np.sqrt(np.mean(heads**2, -1, keepdims=True) + epsilon)
+        return (heads * scale * weight).reshape(x.shape).astype(np.float32)
+
+    attrs = {"num_heads": HEADS, "kv_num_heads": SHARED, "fixed": (6,)}
+    query, key, *rest = grouped(2, 6, 0)
+    weights = [f(DEPTH), f(DEPTH)]
+    outputs = [TensorProto.FLOAT] * 3
+    given = [query, key, *rest, *[None] * 7, *weights]
+    model, feeds = one_node("GroupQueryAttention", given, outputs, **attrs, **epsilons)
+    plain = [norm(query, weights[0], q_epsilon), norm(key, weights[1], k_epsilon), *rest]
+    wanted = theirs(*one_node("GroupQueryAttention", plain, outputs, **attrs))
+    for y, other in zip(Session(model, threads=2).run(feeds), wanted):
+        np.testing.assert_allclose(y, other, 1e-4, 2e-5)
+
+
 @pytest.mark.parametrize("step", STEPS, ids=str)
 def test_group_query_attention_forms(step: tuple[int, int, int]) -> None:
     """Sinks, all keys in sight, and positions that are given."""
