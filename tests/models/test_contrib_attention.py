@@ -11,6 +11,7 @@ import itertools
 from typing import Any, Optional
 
 import numpy as np
+import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
@@ -149,6 +150,26 @@ def test_attention_forms() -> None:
     np.testing.assert_allclose(Session(model).run(feeds)[0], wanted[0], 1e-4, 2e-5)
     for ends in (ints(5, 4, 1, 0), ints(5, 2, 0, 5, 10, 0, 5, 7)):  # of sizes 2 B and 3 B + 2
         compare("Attention", [*inputs[:3], ends], 1, (1, 2), False, {"num_heads": H})
+
+
+@pytest.mark.parametrize("batch", [B, "batch"])
+@pytest.mark.parametrize("ends", [(5, 4), (5, 4, 1, 0), (5, 2, 0, 5, 10, 0, 5, 7)], ids=str)
+def test_forms_of_a_mask_that_only_a_run_tells(ends: tuple[int, ...], batch: Any) -> None:
+    """B ends, B more starts, or sums of lengths, where their number is a symbol of its own."""
+    rows, mask = [f(B, S, W) for _ in range(3)], ints(*ends)
+    cases = [("Attention", [rows[0], f(W, 3 * W), f(3 * W), mask], 3)]
+    if len(ends) != 2 * B:  # which it does not take
+        cases.append(("MultiHeadAttention", [*rows, None, mask], 4))
+    for op, inputs, at in cases:
+        model = onnx.ModelProto()
+        data, feeds = make(op, inputs, 1, (), False, {"num_heads": H})
+        model.ParseFromString(data)
+        shapes = {item.name: item.type.tensor_type.shape for item in model.graph.input}
+        shapes[f"x{at}"].dim[0].dim_param = "ends"
+        if isinstance(batch, str):
+            shapes["x0"].dim[0].dim_param = batch
+        (actual,) = Session(model.SerializeToString(), threads=2).run(feeds)
+        np.testing.assert_allclose(actual, theirs(data, feeds)[0], 1e-4, 2e-5)
 
 
 def test_packed() -> None:
