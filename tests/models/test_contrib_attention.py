@@ -468,6 +468,29 @@ def test_group_query_attention_forms(step: tuple[int, int, int]) -> None:
         alike("GroupQueryAttention", inputs, 3, do_rotary=1, **attrs)
 
 
+@pytest.mark.parametrize("fixed", [(6,), ()], ids=["total is known", "total is data"])
+@pytest.mark.parametrize("extra", [{}, {"local_window_size": 3}, {"do_rotary": 1}], ids=str)
+def test_group_query_attention_of_padded_chunks(fixed: tuple[int, ...], extra: dict) -> None:
+    """Entries with a chunk in part and in full, with none, and with a first one."""
+    room, length = 12, 4
+    before, new = np.array([5, 0, 7, 0]), np.array([2, 3, 0, 4])
+    total, batch = before + new, len(new)
+    tables = [f(room, DEPTH // 2)] * 2 if extra.get("do_rotary") else [None, None]
+    rows, cache = grouped(batch, length, room)[:3], [f(batch, SHARED, room, DEPTH) for _ in "kv"]
+    counts = [np.array(x, np.int32) for x in (total - 1, room, new)]
+    inputs = [*rows, *cache, *counts[:2], *tables, *[None] * 7, counts[2]]
+    attrs = {"num_heads": HEADS, "kv_num_heads": SHARED, "fixed": fixed, **extra}
+    model, feeds = one_node("GroupQueryAttention", inputs, [TensorProto.FLOAT] * 3, **attrs)
+    results = Session(model, threads=2).run(feeds)
+    for y, wanted, axis, used in zip(results, theirs(model, feeds), (0, 1, 1), (new, total, total)):
+        assert y.shape == wanted.shape
+        for b in range(batch):
+            kept = np.arange(used[b])
+            np.testing.assert_allclose(
+                y[b].take(kept, axis), wanted[b].take(kept, axis), 1e-4, 2e-5
+            )
+
+
 @pytest.mark.parametrize("step", STEPS, ids=str)
 @pytest.mark.parametrize("bits", [4, 8])
 @pytest.mark.parametrize(
