@@ -79,6 +79,7 @@ FAMILIES = {
         "com.microsoft:: BifurcationDetector NGramRepeatBlock Inverse CDist Unique UnfoldTensor "
         "MatMulInteger16 WordConvEmbedding MurmurHash3 DynamicTimeWarping CropAndResize"
     ),
+    "contrib_text": "com.microsoft:: Tokenizer",
     "control": "If Loop Scan SequenceMap q7:: Deferred",
     "conv": "Conv q7:: Conv",
     "conv_transpose": "ConvTranspose Col2Im q7:: ConvTranspose",

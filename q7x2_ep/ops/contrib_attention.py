@@ -372,15 +372,20 @@ def _kept_range(g: Any, ends: Value, batch: Dim, keys: Dim) -> Value:
     """The keys before an end; `ends` holds B of them first.
 
     In the form (2 * B,) the first keys that count follow; what follows in the form (3 * B + 2,),
-    the sums of lengths, adds nothing.
+    the sums of lengths, adds nothing. Where sizes do not tell the form, a run does.
     """
     key, (size,) = g.Cast(count(g, keys), to=ends.dtype), ends.shape
-    has_start = size == 2 * batch
-    is_longer = has_start or size == 3 * batch + 2
 
-    def column(i: int) -> Value:
-        part = g.Slice(ends, [i * batch], [(i + 1) * batch], [0]) if is_longer else ends
-        return g.Reshape(part, [batch, 1, 1, 1])  # what only a run can tell is checked there
+    def column(x: Value, i: int) -> Value:
+        part = x if x.shape == (batch,) else g.Slice(x, [i * batch], [(i + 1) * batch], [0])
+        return g.Reshape(part, [batch, 1, 1, 1])
 
-    kept = g.Less(key, column(0))
-    return g.And(kept, g.GreaterOrEqual(key, column(1))) if has_start else kept
+    kept = g.Less(key, column(ends, 0))
+    if size in (batch, 3 * batch + 2):
+        return kept
+    if size == 2 * batch:
+        return g.And(kept, g.GreaterOrEqual(key, column(ends, 1)))
+    longer = g.Concat(ends, g.Expand(g.literal(0, ends.dtype), [batch]), axis=0)
+    has_start = g.Equal(g.literal([size]), g.literal([2 * batch]))
+    start = g.Where(has_start, column(longer, 1), g.literal(0, ends.dtype))
+    return g.And(kept, g.GreaterOrEqual(key, start))

@@ -32,12 +32,13 @@ class GroupQueryAttention:
     """Attention whose keys and values serve H / Hkv heads, with a cache and rotary embedding.
 
     Entry b of the batch has seqlens_k[b] + 1 keys; the last S of them are new, or in a first
-    prompt, where S is the total length, the first. present is as long as past or total, whichever
-    is longer. head_sink is one more score of each head, whose value is 0; with smooth_softmax all
-    are 0. qk are the scores, 0 for keys out of sight, or with qk_output 2 their softmax. A cache of
-    bytes holds round(x / scale), of one scale or one per head and channel; with
-    kv_cache_bit_width 4 two of them, the first in the low half, plus 8. The importer makes
-    total_sequence_length a size: the shape of present depends on it.
+    prompt, where S is the total length, the first. With query_seqlens so many are new, and the rows
+    of padding behind them go where no key is yet. present is as long as past or total, whichever is
+    longer. head_sink is one more score of each head, whose value is 0; with smooth_softmax all are
+    0. qk are the scores, 0 for keys out of sight, or with qk_output 2 their softmax. A cache of
+    bytes holds round(x / scale), of one scale or one per head and channel; with kv_cache_bit_width
+    4 two of them, the first in the low half, plus 8. The importer makes total_sequence_length a
+    size: the shape of present depends on it.
     Shapes: query (B, S, H * D), key and value (B, S, Hkv * D), or a query that holds all three;
     past (B, Hkv, C, D); cos and sin (positions, R / 2); qk (B, H, S, T).
     """
@@ -45,8 +46,8 @@ class GroupQueryAttention:
     signature = (
         "query: F, key?: F, value?: F, past_key?: N, past_value?: N, seqlens_k: int32, "
         "total_sequence_length: index, cos?: F, sin?: F, position_ids?: int64, attention_bias?: F, "
-        "head_sink?: F, k_scale?: float32, v_scale?: float32, q_norm?: F, k_norm?: F -> y, "
-        "present_key?, present_value?, qk?"
+        "head_sink?: F, k_scale?: float32, v_scale?: float32, q_norm?: F, k_norm?: F, "
+        "query_seqlens?: int32 -> y, present_key?, present_value?, qk?"
     )
     attributes = {
         "num_heads": 0,
@@ -64,6 +65,8 @@ class GroupQueryAttention:
         "k_quant_type": "NONE",
         "v_quant_type": "NONE",
         "qk_norm_epsilon": 1e-6,
+        "q_norm_epsilon": None,
+        "k_norm_epsilon": None,
     }
     unsupported = ("sliding_window_cache",)
     infer = infer_meaning
@@ -86,18 +89,19 @@ class GroupQueryAttention:
         v_scale: Given = None,
         q_norm: Given = None,
         k_norm: Given = None,
+        query_seqlens: Given = None,
         **attrs: Any,
     ) -> tuple[Value, ...]:
         q, k, v = grouped_heads(g, query, key, value, attrs["num_heads"], attrs["kv_num_heads"])
         if q_norm is not None:
-            epsilon = attrs["qk_norm_epsilon"]
-            q = g.RMSNormalization(q, q_norm, axis=-1, epsilon=epsilon)
-            k = g.RMSNormalization(k, k_norm, axis=-1, epsilon=epsilon)
+            both = attrs["qk_norm_epsilon"]
+            q = g.RMSNormalization(q, q_norm, axis=-1, epsilon=attrs["q_norm_epsilon"] or both)
+            k = g.RMSNormalization(k, k_norm, axis=-1, epsilon=attrs["k_norm_epsilon"] or both)
         queries = q.shape[2]
         seqlens = g.Reshape(g.Cast(seqlens_k, to=dtypes.INT64), [-1])
         lengths = g.Add(seqlens, g.literal([1]))  # (B,)
         (total,) = (queries,) if past_key is None else known(total_sequence_length) or ()
-        start = _start(g, lengths, queries, total)  # (1,) or (B,): where the new keys go
+        start = _start(g, lengths, queries, total, query_seqlens)  # where the new keys go
         if attrs["do_rotary"]:
             interleaved = attrs["rotary_interleaved"]
             q, k = rotary(g, (q, k), cos, sin, start, position_ids, interleaved)
@@ -123,7 +127,7 @@ class GroupQueryAttention:
         if k.dtype != q.dtype:
             k, v = g.Cast(k, to=q.dtype), g.Cast(v, to=q.dtype)
         if head_sink is None and attrs["smooth_softmax"] == 1:
-            head_sink = g.array(np.zeros(attrs["num_heads"], np.float32))
+            head_sink = like(g, g.array(np.zeros(attrs["num_heads"], np.float32)), q)
         window = attrs["local_window_size"]
         q, scale = scaled(g, q, attrs["scale"] or None)
         scoring = {
@@ -180,10 +184,12 @@ def rotary(
 # The cache
 
 
-def _start(g: Any, lengths: Value, queries: Dim, total: Dim) -> Value:
-    """The position of the first query: 0 in a first prompt, else before the last keys; (1,) or
-    (B,).
+def _start(g: Any, lengths: Value, queries: Dim, total: Dim, counts: Given) -> Value:
+    """The position of the first query: 0 in a first prompt, else before the last keys, of which
+    `counts` may tell how many are new; (1,) or (B,).
     """
+    if counts is not None:
+        return g.Sub(lengths, g.Reshape(g.Cast(counts, to=dtypes.INT64), [-1]))
     if queries == total:
         return g.literal([0])
     is_first = g.Equal(g.literal([queries]), g.literal([total]))

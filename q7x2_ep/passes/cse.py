@@ -13,6 +13,7 @@ from q7x2_ep.ops import find
 MAX_CONSTANT_BYTES = (
     4096  # larger constants are compared by identity: hashing weights costs load time
 )
+PLAIN = (bool, int, float, complex, str, bytes)  # what they print is all that they are
 
 
 def run(graph: Graph) -> dict[str, int]:
@@ -67,8 +68,12 @@ def _attributes(node: Node) -> Hashable:
 
 
 def _attribute(value: Any) -> Hashable:
-    """repr keeps 0.0 and -0.0, 1 and 1.0 apart, and makes a NaN equal to itself."""
+    """repr keeps 0.0 and -0.0, 1 and 1.0 apart, and makes a NaN equal to itself. An object of
+    another kind is equal to itself only: what it prints need not be all that it holds.
+    """
     if hasattr(value, "tobytes"):
         data = repr(value.tolist()) if value.dtype.kind == "O" else value.tobytes()
         return (value.dtype, value.shape, data)
-    return repr(value)
+    if isinstance(value, (tuple, list)):
+        return tuple(map(_attribute, value))
+    return repr(value) if value is None or isinstance(value, PLAIN) else id(value)

@@ -19,7 +19,7 @@ from q7x2_ep.ir.shape import Dim, at_least, product
 from q7x2_ep.ir.view import contiguous_strides
 from q7x2_ep.ops.affine import COMPARISONS, Affine, Known, affine, combined, expanded, reshaped
 from q7x2_ep.passes.fold import known_elements
-from q7x2_ep.passes.infer import infer_node
+from q7x2_ep.passes.infer import infer_again
 
 
 def run(graph: Graph) -> dict[str, int]:
@@ -27,6 +27,7 @@ def run(graph: Graph) -> dict[str, int]:
     counts = {"comparisons": 0, "gathers": 0}
     order: list[Node] = []
     known: Known = {}
+    sizes: dict[str, Dim] = {}  # noop has made operands constant
     for node in graph.nodes:
         made: list[Node] = []
         if node.op in COMPARISONS:
@@ -39,9 +40,10 @@ def run(graph: Graph) -> dict[str, int]:
         if made:
             node.detach()
         for each in made or [node]:
-            infer_node(each)
+            infer_again(each, sizes)
             order.append(each)
     graph.nodes = order
+    graph.rename_sizes(sizes)
     return counts
 
 

@@ -11,6 +11,7 @@ import itertools
 from typing import Any, Optional
 
 import numpy as np
+import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
@@ -149,6 +150,26 @@ def test_attention_forms() -> None:
     np.testing.assert_allclose(Session(model).run(feeds)[0], wanted[0], 1e-4, 2e-5)
     for ends in (ints(5, 4, 1, 0), ints(5, 2, 0, 5, 10, 0, 5, 7)):  # of sizes 2 B and 3 B + 2
         compare("Attention", [*inputs[:3], ends], 1, (1, 2), False, {"num_heads": H})
+
+
+@pytest.mark.parametrize("batch", [B, "batch"])
+@pytest.mark.parametrize("ends", [(5, 4), (5, 4, 1, 0), (5, 2, 0, 5, 10, 0, 5, 7)], ids=str)
+def test_forms_of_a_mask_that_only_a_run_tells(ends: tuple[int, ...], batch: Any) -> None:
+    """B ends, B more starts, or sums of lengths, where their number is a symbol of its own."""
+    rows, mask = [f(B, S, W) for _ in range(3)], ints(*ends)
+    cases = [("Attention", [rows[0], f(W, 3 * W), f(3 * W), mask], 3)]
+    if len(ends) != 2 * B:  # which it does not take
+        cases.append(("MultiHeadAttention", [*rows, None, mask], 4))
+    for op, inputs, at in cases:
+        model = onnx.ModelProto()
+        data, feeds = make(op, inputs, 1, (), False, {"num_heads": H})
+        model.ParseFromString(data)
+        shapes = {item.name: item.type.tensor_type.shape for item in model.graph.input}
+        shapes[f"x{at}"].dim[0].dim_param = "ends"
+        if isinstance(batch, str):
+            shapes["x0"].dim[0].dim_param = batch
+        (actual,) = Session(model.SerializeToString(), threads=2).run(feeds)
+        np.testing.assert_allclose(actual, theirs(data, feeds)[0], 1e-4, 2e-5)
 
 
 def test_packed() -> None:
@@ -393,6 +414,46 @@ def test_group_query_attention_scores(step: tuple[int, int, int], extra: dict) -
         alike("GroupQueryAttention", grouped(*step), 4, qk_output=qk_output, **attrs)
 
 
+@pytest.mark.parametrize("extra", [{}, {"smooth_softmax": 1}], ids=str)
+def test_group_query_attention_scores_of_halves(extra: dict) -> None:
+    inputs = [x.astype(np.float16) if x.dtype == np.float32 else x for x in grouped(2, 6, 0)]
+    attrs = {"num_heads": HEADS, "kv_num_heads": SHARED, "qk_output": 2, **extra}
+    model, feeds = one_node("GroupQueryAttention", inputs, [TensorProto.FLOAT16] * 4, (6,), **attrs)
+    for y, wanted in zip(Session(model, threads=2).run(feeds), theirs(model, feeds)):
+        assert y.dtype == wanted.dtype
+        np.testing.assert_allclose(y.astype(float), wanted.astype(float), 0, 4e-3)
+
+
+@pytest.mark.parametrize(
+    "epsilons, q_epsilon, k_epsilon",
+    [
+        ({}, 1e-6, 1e-6),
+        ({"qk_norm_epsilon": 0.1}, 0.1, 0.1),
+        ({"q_norm_epsilon": 0.1, "k_norm_epsilon": 1.0}, 0.1, 1.0),
+        ({"qk_norm_epsilon": 0.1, "k_norm_epsilon": 1.0}, 0.1, 1.0),
+    ],
+    ids=str,
+)
+def test_group_query_attention_norms(epsilons: dict, q_epsilon: float, k_epsilon: float) -> None:
+    """Of each head; onnxruntime has them for other processors only."""
+
+    def norm(x: np.ndarray, weight: np.ndarray, epsilon: float) -> np.ndarray:
+        heads = x.reshape(*x.shape[:2], -1, DEPTH)
+        scale = 1 / np.sqrt(np.mean(heads**2, -1, keepdims=True) + epsilon)
+        return (heads * scale * weight).reshape(x.shape).astype(np.float32)
+
+    attrs = {"num_heads": HEADS, "kv_num_heads": SHARED, "fixed": (6,)}
+    query, key, *rest = grouped(2, 6, 0)
+    weights = [f(DEPTH), f(DEPTH)]
+    outputs = [TensorProto.FLOAT] * 3
+    given = [query, key, *rest, *[None] * 7, *weights]
+    model, feeds = one_node("GroupQueryAttention", given, outputs, **attrs, **epsilons)
+    plain = [norm(query, weights[0], q_epsilon), norm(key, weights[1], k_epsilon), *rest]
+    wanted = theirs(*one_node("GroupQueryAttention", plain, outputs, **attrs))
+    for y, other in zip(Session(model, threads=2).run(feeds), wanted):
+        np.testing.assert_allclose(y, other, 1e-4, 2e-5)
+
+
 @pytest.mark.parametrize("step", STEPS, ids=str)
 def test_group_query_attention_forms(step: tuple[int, int, int]) -> None:
     """Sinks, all keys in sight, and positions that are given."""
@@ -405,6 +466,29 @@ def test_group_query_attention_forms(step: tuple[int, int, int]) -> None:
         positions = np.tile(np.arange(first, first + new), (batch, 1))
         inputs = [*grouped(*step), *tables, positions]
         alike("GroupQueryAttention", inputs, 3, do_rotary=1, **attrs)
+
+
+@pytest.mark.parametrize("fixed", [(6,), ()], ids=["total is known", "total is data"])
+@pytest.mark.parametrize("extra", [{}, {"local_window_size": 3}, {"do_rotary": 1}], ids=str)
+def test_group_query_attention_of_padded_chunks(fixed: tuple[int, ...], extra: dict) -> None:
+    """Entries with a chunk in part and in full, with none, and with a first one."""
+    room, length = 12, 4
+    before, new = np.array([5, 0, 7, 0]), np.array([2, 3, 0, 4])
+    total, batch = before + new, len(new)
+    tables = [f(room, DEPTH // 2)] * 2 if extra.get("do_rotary") else [None, None]
+    rows, cache = grouped(batch, length, room)[:3], [f(batch, SHARED, room, DEPTH) for _ in "kv"]
+    counts = [np.array(x, np.int32) for x in (total - 1, room, new)]
+    inputs = [*rows, *cache, *counts[:2], *tables, *[None] * 7, counts[2]]
+    attrs = {"num_heads": HEADS, "kv_num_heads": SHARED, "fixed": fixed, **extra}
+    model, feeds = one_node("GroupQueryAttention", inputs, [TensorProto.FLOAT] * 3, **attrs)
+    results = Session(model, threads=2).run(feeds)
+    for y, wanted, axis, used in zip(results, theirs(model, feeds), (0, 1, 1), (new, total, total)):
+        assert y.shape == wanted.shape
+        for b in range(batch):
+            kept = np.arange(used[b])
+            np.testing.assert_allclose(
+                y[b].take(kept, axis), wanted[b].take(kept, axis), 1e-4, 2e-5
+            )
 
 
 @pytest.mark.parametrize("step", STEPS, ids=str)

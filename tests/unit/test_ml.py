@@ -238,6 +238,17 @@ def test_trees_as_onnxruntime(op, inputs, outputs, opset, attrs):
     check(model(op, list(inputs), outputs, attrs, opset), inputs)
 
 
+def test_forests_of_one_size_are_two():
+    """As AdaBoost and bagging make them, of the same rows."""
+    trees = {"n_targets": 1, **forest("target", [0])}
+    other = {**trees, "target_weights": [2 * weight for weight in trees["target_weights"]]}
+    proto = model("TreeEnsembleRegressor", [ROWS], 1, trees)
+    more = helper.make_node("TreeEnsembleRegressor", ["x0"], ["y1"], domain="ai.onnx.ml", **other)
+    proto.graph.node.append(more)
+    proto.graph.output.append(helper.make_empty_tensor_value_info("y1"))
+    check(proto, [ROWS])
+
+
 def test_the_largest_score_of_two_classes_wins():  # onnxruntime's labels are 0 and 1 here
     attrs = {"classlabels_int64s": [4, 5], **forest("class", [0, 1])}
     graph = read(model("TreeEnsembleClassifier", [ROWS], 2, attrs))

@@ -80,6 +80,23 @@ def test_axes_that_only_a_run_tells_are_left_alone():
     assert [node.op for node in graph.nodes] == ["ReduceSum"]
 
 
+def test_sizes_that_a_pass_makes_known_reach_the_elements_made_of_them():
+    graph = parse(
+        "graph(%x: f32[a,2,h])\n"
+        "  %1 = Cast(f16[3](1, 1, 2)) {to=1}\n"
+        '  %2 = Resize(%x, _, %1) {mode="nearest"}\n'
+        "  %3 = Relu(%2)\n"
+        "  %4 = Reshape(%3, [-1])\n"
+        "  %5 = Erf(%4)\n"
+        "  %6 = Shape(%2)\n"
+        "  %7 = Reshape(%5, %6)\n"
+        "  return %7\n"
+    )
+    passes.run_all(graph)
+    assert [str(dim) for dim in graph.outputs[0].shape] == ["a", "2", "2*h"]
+    assert graph.outputs[0].producer.inputs[1].elements == graph.outputs[0].shape
+
+
 def test_merged_nodes_keep_their_sources():
     graph = parse(
         "graph(%x: f32[a,b,c])\n"
