@@ -40,11 +40,15 @@ class State(NamedTuple):
     into: Mapping[Value, np.ndarray] = MappingProxyType({})
 
     def array(self, value: Value) -> Any:
+        """Raises: ShapeError where these sizes leave it without meaning."""
         if value in self.arrays:
             return self.arrays[value]
         if value.const is not None:
             return value.const
-        elements = [evaluate(element, self.sizes) for element in value.elements]
+        try:
+            elements = [evaluate(element, self.sizes) for element in value.elements]
+        except ValueError as error:  # of shapes that no step has, for none reads their data
+            raise errors.ShapeError(f"[{value.name}] {error}") from None
         return dtypes.make_array(elements, value.dtype, value.shape)
 
 

@@ -32,6 +32,9 @@ def _check(match: Match) -> Union[dict[str, Any], str]:
     values = {name: match[name] for name in names if match.get(name) is not None}
     if len({value.dtype for value in values.values()}) > 1 or values["x"].shape is None:
         return "operands of several dtypes, or of unknown rank"
+    rows = [values[name].shape for name in ("scale", "shift", "mean", "variance")]
+    if len(rows[0]) != 1 or len(set(rows)) > 1:
+        return f"its operands have shapes {rows}, wanted one number per channel of each"
     column = _column(values["x"], values["scale"])
     for name in ("more", "term"):
         value = values.get(name)

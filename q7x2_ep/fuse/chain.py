@@ -79,6 +79,8 @@ def _part(node: Node) -> Optional[Part]:
         return None
     if node.op == "Pow" and product(node.inputs[1].shape) != 1:
         return None  # its kernel treats an exponent that does not vary along a row in another way
+    if node.op == "Clip" and any(x and product(x.shape) != 1 for x in node.inputs[1:]):
+        return None  # bounds do not broadcast: that it has one of each is for the op to say
     instructions = instructions_of(node)
     if not instructions:
         return None

@@ -266,14 +266,16 @@ def _build_affine_activation(
 
 def _check_scaled_activation(match: Match) -> Union[dict[str, Any], str]:
     y, node = match["y"], match["y"].producer
-    if node.attrs["activation"] == "none" or not takes_scale(node):
+    if node.attrs["activation"] == "none":
+        return ""
+    if not _is_constant(node.inputs[1]):
+        return f"{node.inputs[1]!r}, the weights, are not constant"
+    if not takes_scale(node):
         return ""
     if node.input(5) is not None and match.get("scale") is not None:
         return f"{y!r} has a factor"
     if node.input(3) is not None and not node.attrs["residual_first"]:
         return f"{y!r} has a residual"
-    if not _is_constant(node.inputs[1]):
-        return f"{node.inputs[1]!r}, the weights, are not constant"
     parts = per_channel(match, y)
     return parts if isinstance(parts, str) else {"node": node, "parts": parts}
 

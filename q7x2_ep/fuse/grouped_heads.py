@@ -14,7 +14,7 @@ from q7x2_ep.ir.core import Node, Value
 from q7x2_ep.ir.pattern import Match
 from q7x2_ep.ir.rewrite import Fusion
 from q7x2_ep.ir.shape import Dim
-from q7x2_ep.ops.common import RESHAPES
+from q7x2_ep.ops.common import RESHAPES, keeps_count
 
 ATTENTION = "q7::Attention"
 
@@ -68,7 +68,7 @@ def single(x: Value, axis: int) -> Optional[Single]:
     if node.op in RESHAPES:
         split = node.inputs[0]  # (.., Hkv, H / Hkv, ..)
         at = axis + 1
-        if split.shape is None or len(split.shape) != len(x.shape) + 1:
+        if not keeps_count(node) or len(split.shape) != len(x.shape) + 1:
             return None
         if split.shape[:axis] + split.shape[at + 1 :] != x.shape[:axis] + x.shape[at:]:
             return None

@@ -339,6 +339,8 @@ def _check_onnx(match: Match) -> Checked:
     ndim = 3 if positions is None else 2
     if not x.shape or any(t.shape is None or len(t.shape) != ndim for t in tables):
         return f"cos and sin have shapes {[t.shape for t in tables]}, wanted rank {ndim}"
+    if positions is not None and (positions.shape is None or len(positions.shape) not in (1, 2)):
+        return f"the positions {positions!r} have shape {positions.shape}, wanted rank 1 or 2"
     shape = split_heads(match.root)
     pairs = (match.root.attrs["rotary_embedding_dim"] or shape[3]) // 2
     if any(t.shape[-1] != pairs for t in tables) or not isinstance(pairs, int):

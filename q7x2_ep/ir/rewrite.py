@@ -43,8 +43,9 @@ class Fusion(NamedTuple):
 def sweep(graph: Graph, fusions: Sequence[Fusion], g: Any) -> tuple[Counter, list[NearMiss]]:
     """Apply fusions wherever they match, in one walk; how often by name, and the near misses.
 
-    g makes nodes: a builder with `take()`, which hands over the nodes made since the last call, and
-    `watch`, which is asked before every application.
+    g makes nodes: a builder with `take()`, which hands over the nodes made since the last call,
+    `watch`, which is asked before every application, and `misfit(node)`, why its operands never
+    fit.
     """
     spellings = _by_root(tuple(fusions))
     tries = {
@@ -103,6 +104,10 @@ def _try(
     if found is None:
         return [], [], _near_miss(fusion, matcher, node)
     match, arguments = found
+    misfit = next(filter(None, map(g.misfit, match.nodes)), "")
+    if misfit:  # what no run fits is refused by the op that says so
+        size = len(match.nodes)
+        return [], [], NearMiss(fusion.name, node, size, size, misfit)
     result = fusion.build(g, **arguments)
     results = result if isinstance(result, tuple) else (result,)
     differences = [_difference(old, new) for old, new in zip(match.outputs, results)]

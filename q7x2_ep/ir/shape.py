@@ -19,7 +19,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
-from math import gcd
+from math import gcd, prod
 from typing import Optional, Union
 from zlib import crc32
 
@@ -252,13 +252,13 @@ def lower_bound(a: Dim) -> int | None:
     for monomial, coefficient in _terms(a):
         if not monomial:
             total += coefficient
-        elif coefficient < 0 or any(_atom_lower(atom) is None for atom in monomial):
-            return None
         else:
-            low = coefficient
-            for atom in monomial:
-                low *= _atom_lower(atom)
-            total += low
+            lows = [_atom_lower(atom) for atom in monomial]
+            if coefficient < 0 or None in lows:
+                return None
+            if len(lows) > 1 and min(lows) < 0:  # the others may be any size, or as negative
+                return None
+            total += prod(lows, start=coefficient)
     return total
 
 

@@ -17,7 +17,7 @@ from q7x2_ep.ir.core import ANY, Graph, Node, Type, Value, array_type
 from q7x2_ep.ir.replace import Watch, replace
 from q7x2_ep.ir.shape import Dim
 from q7x2_ep.ops import find
-from q7x2_ep.ops.common import RESHAPES, typed, where_is
+from q7x2_ep.ops.common import check_known, keeps_count, typed, where_is
 from q7x2_ep.ops.lazy import Joined, Scaled
 from q7x2_ep.ops.signature import check_types, parse
 
@@ -135,8 +135,8 @@ class Builder:
         return self.array(constant.const * constant.const.dtype.type(factor))
 
     def reshape(self, x: Value, shape: Sequence[Dim]) -> Value:
-        """x under another shape; Reshapes that lead to x are looked through."""
-        while x.shape != tuple(shape) and x.producer is not None and x.producer.op in RESHAPES:
+        """x under another shape; Reshapes that lead to x are looked through, where they fit."""
+        while x.shape != tuple(shape) and x.producer is not None and keeps_count(x.producer):
             x = x.producer.inputs[0]  # type: ignore[assignment]
         return x if x.shape == tuple(shape) else self.Reshape(x, list(shape))
 
@@ -157,6 +157,18 @@ class Builder:
 
     def expose(self, name: str, value: Value) -> Value:
         return value
+
+    @staticmethod
+    def misfit(node: Node) -> str:
+        """Why the operands of a node never fit each other, in any run; "" where they may."""
+        guards = getattr(find(node.op), "guards", None)
+        if guards is None or any(x is not None and x.shape is None for x in node.inputs):
+            return ""
+        try:
+            check_known(guards(node), node)
+        except Q7Error as error:
+            return error.message
+        return ""
 
     def take(self) -> list[Node]:
         """The nodes made since the last call."""

@@ -63,6 +63,14 @@ def check_known(guards: list[Guard], node: Node) -> None:
             raise ModelError(f"{where_is(node)} {text}: {left}, wanted {right}")
 
 
+def keeps_count(node: Node) -> bool:
+    """Whether a node is a reshape to as many elements whatever the sizes: one that only a run tells
+    says, by its guard, where they differ.
+    """
+    before, after = node.inputs[0].shape if node.op in RESHAPES else None, node.output.shape
+    return before is not None and after is not None and product(before) == product(after)
+
+
 def dims(node: Node, i: int = 0) -> tuple[Dim, ...]:
     """The shape of input i.
 

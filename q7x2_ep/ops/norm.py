@@ -120,7 +120,10 @@ def channel_view(b: Any, values: Value, ndim: int) -> View:
 
 
 def channel_guards(node: Node) -> list[Guard]:
-    return size_guards(node.inputs[1:], (*dims(node), 1)[1])
+    """One number per channel, in one dim."""
+    rows = [value for value in node.inputs[1:] if value is not None]
+    ranks = [(len(row.shape), 1, f"{row.name} has shape {row.shape}") for row in rows]
+    return ranks + size_guards(rows, (*dims(node), 1)[1])
 
 
 def lower_by_channel(node: Node, b: Any, groups: Dim) -> None:

@@ -219,6 +219,8 @@ class RotaryEmbedding:
     def infer(node: Node) -> list[Type]:
         if len(dims(node)) not in (3, 4):
             raise ModelError(f"{where_is(node)} rotates heads, not shape {dims(node)}")
+        if len(dims(node)) == 3 and node.inputs[1].shape and _heads(node) == 0:
+            raise ModelError(f"{where_is(node)} has {dims(node)[2]} channels, which are no heads")
         return infer_same(node)
 
     def guards(node: Node) -> list[Guard]:
@@ -271,11 +273,17 @@ class RotaryEmbedding:
 
 def split_heads(node: Node) -> tuple[Dim, Dim, Dim, Dim]:
     """The shape of x as (B, H, S, D). Without num_heads, all channels of a head are rotated."""
-    x, cos = node.inputs[:2]
+    x = node.inputs[0]
     if len(x.shape) == 4:
         return x.shape
-    heads = node.attrs["num_heads"] or x.shape[2] // (2 * cos.shape[-1])
+    heads = _heads(node)
     return x.shape[0], heads, x.shape[1], x.shape[2] // heads
+
+
+def _heads(node: Node) -> Dim:
+    x, cos = node.inputs[:2]
+    rotated = 2 * cos.shape[-1]
+    return node.attrs["num_heads"] or (x.shape[2] // rotated if rotated != 0 else 0)
 
 
 def table_view(b: Any, node: Node, table: Value) -> View:

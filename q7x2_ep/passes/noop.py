@@ -11,7 +11,7 @@ from typing import Any, Callable, Optional, Union
 from q7x2_ep import dtypes
 from q7x2_ep.ir.core import Graph, Node, Type, Value, array_type
 from q7x2_ep.ir.shape import Dim, product
-from q7x2_ep.ops.common import RESHAPES, known
+from q7x2_ep.ops.common import RESHAPES, keeps_count, known
 from q7x2_ep.ops.creation import fill_value
 from q7x2_ep.ops.movement import slices, unknown_slices
 from q7x2_ep.passes.fold import known_elements
@@ -184,7 +184,9 @@ def _permutation(node: Node) -> Optional[tuple[int, ...]]:
 
 def _reshape(graph: Graph, node: Node) -> Found:
     """A reshape to the shape that x has, or had before other reshapes; several in a row become one
-    Reshape."""
+    Reshape, but for those that only a run tells to keep all elements: they say so where they do
+    not.
+    """
     x, shape = node.inputs[0], node.output.shape
     if shape is None or x.shape is None or node.binds:
         return None
@@ -192,7 +194,7 @@ def _reshape(graph: Graph, node: Node) -> Found:
         return x
     source = x
     merged: list[Node] = []
-    while source.producer is not None and source.producer.op in RESHAPES:
+    while source.producer is not None and keeps_count(source.producer):
         merged.insert(0, source.producer)
         source = source.producer.inputs[0]
         if source.shape == shape:
@@ -289,7 +291,7 @@ def _flattened_softmax(node: Node, softmax: Node) -> Optional[Node]:
     """Reshape(Softmax(Flatten(x))) is Softmax(x) where the last dim is the same: how
     importer/opset.py reads opset < 13."""
     flatten = softmax.inputs[0].producer
-    if flatten is None or flatten.op not in RESHAPES:
+    if flatten is None or not keeps_count(flatten):
         return None
     x, flat = flatten.inputs[0], flatten.output
     last = softmax.attrs["axis"] in (-1, len(flat.shape) - 1)

@@ -325,6 +325,9 @@ def test_norms_behind_activations_that_stay() -> None:
     def fed(g: Any, x: Any, w: Any, b: Any, factor: Any) -> Any:
         return g.Mul(silu(g, x, g.Neg(w), b), factor)
 
+    def of_any_number_of_filters(g: Any, x: Any, w: Any) -> Any:
+        return g.Mul(g.Sigmoid(g.Conv(x, w, pads=PADS)), 2.0)
+
     def scaled(g: Any, x: Any, w: Any, b: Any, factor: Any) -> Any:
         return g.Mul(silu(g, x, w, b), factor)
 
@@ -337,8 +340,9 @@ def test_norms_behind_activations_that_stay() -> None:
         model = build(spelling, given)[0]
         assert fused_ops(model)[0]["Mul"] == 1, spelling
         assert_correct(model)
-    few = {**GIVEN, "x": ("B", C, 25, 5)}
-    for spelling, values in ((fed, {**given, "w": (9, C, 3, 3)}), (scaled, few)):
+    few, free = {**GIVEN, "x": ("B", C, 25, 5)}, {**given, "w": ("M", C, 3, 3)}
+    some = (fed, {**given, "w": (9, C, 3, 3)}), (of_any_number_of_filters, free), (scaled, few)
+    for spelling, values in some:
         model = build(spelling, values)[0]
         assert fused_ops(model)[0]["Mul"] == 1
         assert_correct(model)

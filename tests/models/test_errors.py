@@ -352,6 +352,76 @@ def test_operands_that_do_not_fit(nodes, feed):
         assert_feed_error(session, feed, q7x2_ep.ShapeError, "misfit")
 
 
+NORM = "BatchNormalization (z, scale, shift, mean, variance)"
+FUSED = {  # (x, what is done with it, the operands that do not fit)
+    "a norm of a Conv": ("[b, 4, s, s]", f"z = Conv (x, w) y = {NORM}", {"mean": (1,)}),
+    "a norm of a Conv, for one": ("[b, 4, s, s]", f"z = Conv (x, w) y = {NORM}", {"scale": (1,)}),
+    "a matrix for a norm": ("[b, 4, s, s]", f"z = Conv (x, w) y = {NORM}", {"scale": (4, 1)}),
+    "a norm of a Linear": ("[b, 4]", f"z = MatMul (x, m) y = {NORM}", {"variance": (1,)}),
+    "a norm alone": ("[b, 4, s, s]", f"z = Neg (x) y = {NORM}", {"shift": (1,)}),
+    "a norm of any channels": (
+        *("[b, c, s, s]", f"z = Concat <axis = 1> (x, x) y = {NORM}"),
+        {"mean": (8,), "variance": (8,)},
+    ),
+    "a norm of groups": (
+        "[b, 8, s, s]",
+        """groups = Reshape (x, split) z = InstanceNormalization (groups, scale, shift)
+        y = Reshape (z, joined)""",
+        {"shift": (1,)},
+    ),
+    "reshapes in a row": (
+        "[b, s, 4]",
+        """n = Shape <start = 1, end = 2> (x) more = Concat <axis = 0> (zero, n, n, two)
+        z = Reshape (x, more) same = Shape (x) y = Reshape (z, same)""",
+        {},
+    ),
+    "a Linear of no rows": (
+        "[b, s, 4]",
+        """none = Concat <axis = 0> (zero, four) rows = Reshape <allowzero = 1> (x, none)
+        z = MatMul (rows, m) same = Shape (x) y = Reshape (z, same)""",
+        {},
+    ),
+    "heads repeated as often as there are rows": (
+        "[b, 2, s, 4]",
+        """n = Shape <start = 2, end = 3> (x) q = Concat <axis = 1> (x, x) z = Unsqueeze (x, two)
+        times = Concat <axis = 0> (one, one, n, one, one) wide = Expand (z, times)
+        heads = Concat <axis = 0> (zero, four, n, four) k = Reshape (wide, heads)
+        columns = Transpose <perm = [0, 1, 3, 2]> (k) scores = MatMul (q, columns)
+        p = Softmax (scores) y = MatMul (p, k)""",
+        {},
+    ),
+    "bounds that repeat": ("[b, 4]", "z = Exp (x) c = Clip (z, x) y = Neg (c)", {}),
+    "positions of three dims": (
+        *("[b, 2, s, 4]", "y = RotaryEmbedding (x, w0, w0, ids)"),
+        {"w0": (9, 2)},
+    ),
+}
+
+
+@pytest.mark.parametrize("level", ["ORT_DISABLE_ALL", "ORT_ENABLE_ALL"])
+@pytest.mark.parametrize("shape, text, misfits", FUSED.values(), ids=FUSED)
+def test_operands_that_do_not_fit_what_fusions_take(shape, text, misfits, level):
+    """Fused or not: constants that a fusion computes with, operands that it would repeat, reshapes
+    that it looks behind."""
+    rows = dict.fromkeys(("scale", "shift", "mean", "variance"), (4,))
+    held = {**rows, "w": (4, 4, 1, 1), "m": (4, 4), **misfits}
+    shapes = {"split": [0, 4, -1], "joined": [0, 8, 5, 5], "ids": [[[0, 1, 2, 3, 4]]]}
+    shapes.update(zero=[0], one=[1], two=[2], four=[4])
+    text = f"g (float{shape} x) => (float y) {{ {text} }}"
+    model = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": 23]> {text}')
+    model.graph.initializer.extend(
+        onnx.numpy_helper.from_array(np.asarray(array), name)
+        for name, array in [*((k, zeros(*v) + 1) for k, v in held.items()), *shapes.items()]
+    )
+    model.graph.output[0].type.tensor_type.ClearField("shape")
+    sizes = {"b": 2, "s": 5, "c": 2}
+    x = zeros(*(sizes.get(dim) or int(dim) for dim in shape[1:-1].split(", ")))
+    options = q7x2_ep.SessionOptions()
+    options.graph_optimization_level = q7x2_ep.GraphOptimizationLevel[level]
+    with pytest.raises((q7x2_ep.ShapeError, q7x2_ep.ModelError)):
+        q7x2_ep.InferenceSession(model.SerializeToString(), options).run(None, {"x": x})
+
+
 @pytest.mark.parametrize("name", ["a_scale", "y_scale"])
 def test_scales_of_rows(name):
     """Of a shape that scales of columns may have as well."""

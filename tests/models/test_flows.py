@@ -307,3 +307,5 @@ def test_an_output_made_of_numbers_that_a_flow_is_told():
     session = q7x2_ep.InferenceSession(onnx.parser.parse_model(HEADER + text).SerializeToString())
     for feed in feeds * 2:
         assert session.run(None, feed)[0].tolist() == feed["b"].tolist()
+    with pytest.raises(q7x2_ep.errors.ShapeError, match="do not broadcast"):
+        session.run(None, {**feeds[0], "b": np.array([2])})

@@ -177,6 +177,9 @@ def test_operands_that_never_fit() -> None:
         follow("Gemm", rows, row)
     with pytest.raises(ModelError, match="rotates heads"):
         follow("RotaryEmbedding", rows, rows, rows)
+    narrow = value((B, S, 4))
+    with pytest.raises(ModelError, match="no heads"):
+        follow("RotaryEmbedding", narrow, narrow, narrow)
     assert follow("Reshape", constant([1, 2, 3]), constant([1])).elements is None
 
 

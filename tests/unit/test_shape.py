@@ -89,6 +89,9 @@ def test_bounds():
     assert at_least(b + 2, 2) and not at_least(b, 1) and not at_least(-b, -5)
     assert maximum(b, -1) is b and minimum(b + 1, 0) == 0
     assert lower_bound(maximum(b - s, 3)) == 3
+    below = minimum(s - 5, 3)
+    assert lower_bound(below) == -5
+    assert lower_bound(below * b) is None and lower_bound(below * minimum(b - 5, 3)) is None
 
 
 def test_broadcast():
