@@ -94,9 +94,12 @@ Q7_INLINE void row(int64_t op, int64_t n, const float *x, float *y) {
 
 /* One row shorter than a vector, element by element: rows after it need not wait. */
 Q7_INLINE void short_row(int64_t op, int64_t n, const float *x, float *y) {
-    q7_f32 all = q7_set1(start_of(op));
-    for (int64_t i = 0; i < n; i++) all = step(op, all, q7_set1(x[i]));
-    q7_store_tail(y, finish(op, all, n), 1);
+    q7_f32 all = q7_set1(start_of(op)), other = all; /* by turns: sums err less */
+    for (int64_t i = 0; i < n; i++) {
+        const q7_f32 more = step(op, all, q7_set1(x[i]));
+        all = other, other = more;
+    }
+    q7_store_tail(y, finish(op, join(op, all, other), n), 1);
 }
 
 /* Some vectors of columns at once, of the last one `last` columns. */

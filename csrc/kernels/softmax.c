@@ -68,13 +68,15 @@ static void rows_log(int64_t count, int64_t n, const float *x, float *y) {
 /* Q7_W columns at once, or the last `left` of them. */
 Q7_INLINE void columns(int64_t n, int64_t stride, const float *x, float *y, int64_t left,
                        bool log) {
-    q7_f32 max = q7_set1(-INFINITY), sum = q7_set1(0.0f);
+    q7_f32 max = q7_set1(-INFINITY), even = q7_set1(0.0f), odd = even; /* sums by turns err less */
     for (int64_t j = 0; j < n; j++) max = q7_vmax(q7_load_part(x + j * stride, left), max);
     for (int64_t j = 0; j < n; j++) {
         const q7_f32 e = q7_exp_nonpositive(q7_sub(q7_load_part(x + j * stride, left), max));
         if (!log) q7_store_part(y + j * stride, e, left);
-        sum = q7_add(sum, e);
+        const q7_f32 more = q7_add(even, e);
+        even = odd, odd = more;
     }
+    const q7_f32 sum = q7_add(even, odd);
     const q7_f32 scale = q7_div(q7_set1(1.0f), sum), log_sum = q7_log(sum);
     for (int64_t j = 0; j < n; j++) {
         const q7_f32 v = log ? q7_sub(q7_sub(q7_load_part(x + j * stride, left), max), log_sum)
