@@ -113,7 +113,9 @@ class SVMClassifier:
             vectors = np.array(attrs["support_vectors"], np.float32).reshape(sum(sizes), -1)
             pairs = pair_weights(weights.reshape(-1, len(vectors)), sizes)
             likeness = kernel(g, x, vectors, kind, params)
-            scores = g.Add(g.MatMul(likeness, g.array(pairs)), g.array(rho))
+            # large terms of either sign, which onnxruntime adds up in double, too
+            exact = g.MatMul(g.Cast(likeness, to=dtypes.DOUBLE), g.array(pairs.astype(np.float64)))
+            scores = g.Cast(g.Add(exact, g.array(rho.astype(np.float64))), to=dtypes.FLOAT)
             votes = pair_votes(g, scores, len(sizes))
             if attrs["prob_a"]:
                 a, b = (g.array(np.array(attrs[f"prob_{x}"], np.float32)) for x in "ab")
