@@ -4,7 +4,7 @@
  * the output. */
 #include <stdbool.h>
 
-#include "loops.h"
+#include "arg_best.h"
 
 /* x[0], x[inner], .. is a line; heap[0], heap[inner], .. holds k of its indices, the worst on top.
  */
@@ -58,48 +58,72 @@ typedef struct topk_line {
 
 typedef struct {
     const q7_topk_args *args;
-    int64_t per_task; /* slabs */
+    int64_t per_task; /* lines */
 } topk_job;
 
-/* The lines of one slab. */
-static void slab(const q7_topk_args *args, int64_t outer) {
+static void line_of(const q7_topk_args *args, int64_t outer, int64_t i) {
     const int64_t bytes = q7_dtype_bytes(args->dtype), inner = args->inner;
-    for (int64_t i = 0; i < inner; i++) {
-        const int64_t from = outer * args->n * inner + i, to = outer * args->k * inner + i;
-        const topk_line line = {(const char *)args->x + from * bytes,
-                                (int64_t *)args->indices + to,
-                                inner,
-                                args->k,
-                                args->largest != 0,
-                                args->last != 0,
-                                args->nan_first != 0};
-        void *values = args->values ? (char *)args->values + to * bytes : NULL;
-        switch (args->dtype) {
-            case Q7_F32: topk_f32(&line, args->n, values); break;
-            case Q7_F64: topk_f64(&line, args->n, values); break;
-            case Q7_I8: topk_i8(&line, args->n, values); break;
-            case Q7_U8: topk_u8(&line, args->n, values); break;
-            case Q7_I16: topk_i16(&line, args->n, values); break;
-            case Q7_U16: topk_u16(&line, args->n, values); break;
-            case Q7_I32: topk_i32(&line, args->n, values); break;
-            case Q7_U32: topk_u32(&line, args->n, values); break;
-            case Q7_U64: topk_u64(&line, args->n, values); break;
-            default: topk_i64(&line, args->n, values); break;
-        }
+    const int64_t from = outer * args->n * inner + i, to = outer * args->k * inner + i;
+    const topk_line line = {(const char *)args->x + from * bytes,
+                            (int64_t *)args->indices + to,
+                            inner,
+                            args->k,
+                            args->largest != 0,
+                            args->last != 0,
+                            args->nan_first != 0};
+    void *values = args->values ? (char *)args->values + to * bytes : NULL;
+    switch (args->dtype) {
+        case Q7_F32: topk_f32(&line, args->n, values); break;
+        case Q7_F64: topk_f64(&line, args->n, values); break;
+        case Q7_I8: topk_i8(&line, args->n, values); break;
+        case Q7_U8: topk_u8(&line, args->n, values); break;
+        case Q7_I16: topk_i16(&line, args->n, values); break;
+        case Q7_U16: topk_u16(&line, args->n, values); break;
+        case Q7_I32: topk_i32(&line, args->n, values); break;
+        case Q7_U32: topk_u32(&line, args->n, values); break;
+        case Q7_U64: topk_u64(&line, args->n, values); break;
+        default: topk_i64(&line, args->n, values); break;
+    }
+}
+
+/* Some lines of floats that lie side by side, of which the best alone is wanted. */
+static void best_of(const q7_topk_args *args, int64_t outer, int64_t i, int64_t count) {
+    const int64_t inner = args->inner, at = outer * inner + i;
+    const float *x = (const float *)args->x + outer * args->n * inner + i;
+    int64_t *indices = (int64_t *)args->indices + at;
+    q7_best_of(x, args->n, inner, count, args->largest != 0, args->last != 0, indices);
+    for (int64_t c = 0; c < count; c++) {
+        const int64_t slab = inner > 1 ? outer : outer + c, column = inner > 1 ? i + c : 0;
+        if (indices[c] < 0)
+            line_of(args, slab, column);
+        else if (args->values)
+            ((float *)args->values)[at + c] =
+                ((const float *)args->x)[(slab * args->n + indices[c]) * inner + column];
     }
 }
 
 static void topk_task(void *arg, int64_t task, int64_t thread) {
     const topk_job *job = arg;
-    const int64_t first = task * job->per_task;
+    const q7_topk_args *args = job->args;
+    const bool is_best = args->k == 1 && args->dtype == Q7_F32 && args->n < INT32_MAX;
+    const int64_t inner = args->inner,
+                  end = q7_min((task + 1) * job->per_task, args->outer * inner);
     (void)thread;
-    for (int64_t i = first; i < q7_min(first + job->per_task, job->args->outer); i++)
-        slab(job->args, i);
+    for (int64_t line = task * job->per_task, some; line < end; line += some) {
+        const int64_t left = inner > 1 ? q7_min(end - line, inner - line % inner) : end - line;
+        some = is_best ? q7_min(left, Q7_BEST_COLUMNS) : 1;
+        if (is_best)
+            best_of(args, line / inner, line % inner, some);
+        else
+            line_of(args, line / inner, line % inner);
+    }
 }
 
 void q7_op_topk(const q7_topk_args *args, const q7_call *call) {
-    if (args->k == 0) return;
-    const int64_t most = Q7_GRAIN / 4 / q7_max(args->n * args->inner, 1);
-    topk_job job = {args, q7_units_of_task(call, args->outer, most)};
-    q7_parallel(call, q7_ceil_div(args->outer, job.per_task), topk_task, &job);
+    const int64_t lines = args->k == 0 ? 0 : args->outer * args->inner;
+    const int64_t most = Q7_GRAIN / 4 / q7_max(args->n, 1);
+    const int64_t even = q7_units_of_task(call, lines, most);
+    topk_job job = {args,
+                    args->inner > 1 ? q7_ceil_div(even, Q7_BEST_COLUMNS) * Q7_BEST_COLUMNS : even};
+    q7_parallel(call, q7_ceil_div(lines, job.per_task), topk_task, &job);
 }

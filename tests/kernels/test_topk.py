@@ -37,7 +37,11 @@ def wanted(x: np.ndarray, k: int, largest: bool, last: bool, nan_first: bool) ->
 
 @pytest.mark.parametrize("dtype", CODES)
 @pytest.mark.parametrize(
-    "shape, k", [((3, 1, 1), 1), ((2, 9, 1), 4), ((5, 40, 3), 40), ((1, 700, 2), 1)]
+    "shape, k",
+    [
+        *(((3, 1, 1), 1), ((2, 9, 1), 4), ((5, 40, 3), 40), ((1, 700, 2), 1)),
+        *(((300, 5, 1), 1), ((7, 99, 1), 1), ((2, 33, 130), 1)),
+    ],
 )
 @pytest.mark.parametrize("largest, last, nan_first", [(1, 0, 1), (0, 0, 0), (0, 0, 1), (1, 1, 1)])
 def test_topk(dtype, shape, k, largest, last, nan_first):
