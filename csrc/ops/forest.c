@@ -20,7 +20,7 @@ enum { LANES = 8, ROWS = 64, PAIRS = 512, MANY = 512 };
 enum { UNORDERED = 0, LESS = 1, EQUAL = 2, GREATER = 4, FEATURE = 5 };
 
 typedef struct {
-    int64_t rows[2], trees[2], part; /* [first, end) */
+    int64_t rows[2], trees[2]; /* [first, end) */
 } share;
 
 typedef struct {
@@ -34,27 +34,27 @@ typedef struct {
     int16_t counts, more;
 } ballot;
 
-/* Whether a score is what is left of others by `reduce`, which of two takes the less or the greater. */
-static bool is_one_of_them(int64_t reduce) {
-    return reduce == Q7_reduce_min || reduce == Q7_reduce_max;
+/* Two votes for one target as one. */
+static double together(int64_t reduce, double a, double b) {
+    if (reduce == Q7_reduce_min) return b < a ? b : a;
+    if (reduce == Q7_reduce_max) return b > a ? b : a;
+    return a + b;
 }
 
 /* What a leaf votes, into the scores (K,) of a row. */
 static inline void vote(const q7_forest_args *f, int64_t first, double *scores, uint8_t *voted) {
     const ballot *b = (const ballot *)(const void *)f->votes + first;
-    if (!is_one_of_them(f->reduce)) {
-        do {
+    if (f->reduce != Q7_reduce_min && f->reduce != Q7_reduce_max) {
+        do { /* from 0 on, whether it counts or not */
             scores[b->target] += b->weight;
             voted[b->target] |= (uint8_t)b->counts;
         } while (b++->more);
         return;
     }
-    for (; b->counts; b++) {
-        const double old = scores[b->target], new = b->weight;
-        const bool takes = f->reduce == Q7_reduce_min ? new < old : new > old;
-        scores[b->target] = takes || !voted[b->target] ? new : old;
+    for (bool more = b->counts; more; more = b++->more) {
+        const double old = scores[b->target];
+        scores[b->target] = voted[b->target] ? together(f->reduce, old, b->weight) : b->weight;
         voted[b->target] = 1;
-        if (!b->more) break;
     }
 }
 
@@ -80,8 +80,7 @@ static void forest_task(void *arg, int64_t task, int64_t thread) {
     const q7_forest_args *f = job->args;
     const int64_t part = task / job->blocks, row = task % job->blocks * ROWS;
     const share s = {{row, q7_min(row + ROWS, f->N)},
-                     {f->trees * part / job->parts, f->trees * (part + 1) / job->parts},
-                     part};
+                     {f->trees * part / job->parts, f->trees * (part + 1) / job->parts}};
     double *scores = scores_of(f, part) + row * f->K;
     uint8_t *voted = voted_of(f, job->parts, part) + row * f->K;
     (void)thread;
@@ -102,12 +101,7 @@ static void merge_task(void *arg, int64_t task, int64_t thread) {
         for (int64_t part = 0; part < job->parts; part++) {
             const double more = scores_of(f, part)[i];
             const uint8_t voted = voted_of(f, job->parts, part)[i];
-            if (is_one_of_them(f->reduce)) {
-                const bool takes = f->reduce == Q7_reduce_min ? more < score : more > score;
-                score = voted && (!any || takes) ? more : score;
-            } else {
-                score += more;
-            }
+            if (voted) score = any ? together(f->reduce, score, more) : more;
             any |= voted;
         }
         if (f->reduce == Q7_reduce_mean) score /= (double)q7_max(f->trees, 1);

@@ -6,8 +6,7 @@ typedef struct {
     int32_t test, next[2];
 } NAMED(node);
 
-/* The node behind `at`. Constants: binary, as in forest.c; numbers: no
- * element is NaN. */
+/* The node behind `at`. Constants: binary, as in forest.c; numbers: no element is NaN. */
 static inline int32_t NAMED(next_of)(const NAMED(node) * nodes, const T *x, int32_t at,
                                      const int binary, const bool numbers) {
     const NAMED(node) *node = nodes + at;
