@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from q7x2_ep import dtypes
-from q7x2_ep.ir.core import Node, Type
+from q7x2_ep.ir.core import Node, Type, Value
 from q7x2_ep.ops import op
 from q7x2_ep.ops.common import dims, fresh
 
@@ -32,31 +33,57 @@ class TfIdfVectorizer:
         width = max(node.attrs["ngram_indexes"], default=-1) + 1
         return [Type(dtypes.FLOAT, (*dims(node)[:-1], width))]
 
+    def decompose(
+        g: Any, x: Value, mode: str, weights: Any, ngram_indexes: Sequence[int], **attrs: Any
+    ) -> Value:
+        pools = [attrs.pop(f"pool_{kind}") or () for kind in ("int64s", "strings")]
+        grams = _grams_of(pools[0] or pools[1], attrs.pop("ngram_counts"))
+        places = {gram: i for i, gram in enumerate(grams)}
+        return g.call(
+            "q7::NGrams",
+            x,
+            places=places,
+            indexes=np.array(ngram_indexes, np.int64),
+            weights=None if mode == "TF" or weights is None else np.array(weights, np.float32),
+            counts_once=int(mode == "IDF"),
+            **attrs,
+        )
+
+
+def _grams_of(pool: Sequence, starts: Sequence[int]) -> Iterator[tuple]:
+    """The n-grams of a pool, in which the short ones come first."""
+    ends = [*starts[1:], len(pool)]
+    for n, (start, end) in enumerate(zip(starts, ends), 1):
+        for i in range(start, end, n):
+            yield tuple(pool[i : i + n])
+
+
+@op("q7::NGrams")
+class NGrams:
+    """A TfIdfVectorizer: places tells which n-gram of the pool one is."""
+
+    signature = "x -> y"
+    attributes = {
+        **{"places": None, "indexes": None, "weights": None, "counts_once": 0},
+        **dict.fromkeys(("min_gram_length", "max_gram_length", "max_skip_count")),
+    }
+
+    def infer(node: Node) -> list[Type]:
+        width = int(node.attrs["indexes"].max(initial=-1)) + 1
+        return [Type(dtypes.FLOAT, (*dims(node)[:-1], width))]
+
     def reference(node: Node, x: np.ndarray) -> np.ndarray:
         attrs = node.attrs
-        places = {gram: i for i, gram in enumerate(_pool(node))}
-        counts = np.zeros((*x.shape[:-1], len(attrs["ngram_indexes"])), np.float32)
-        rows = counts.reshape(-1, counts.shape[-1])
+        places, indexes, weights = attrs["places"], attrs["indexes"], attrs["weights"]
+        y = np.zeros((*x.shape[:-1], indexes.max(initial=-1) + 1), np.float32)
+        rows = y.reshape(-1, y.shape[-1])
         for row, found in zip(x.reshape(len(rows), -1).tolist(), rows):
-            for gram in _grams(row, attrs):
-                if gram in places:
-                    found[places[gram]] += 1
-        if attrs["mode"] == "IDF":
-            counts = np.minimum(counts, 1)
-        if attrs["mode"] != "TF" and attrs["weights"] is not None:
-            counts = counts * np.array(attrs["weights"], np.float32)
-        y = np.zeros((*x.shape[:-1], max(attrs["ngram_indexes"], default=-1) + 1), np.float32)
-        np.add.at(y, (..., list(attrs["ngram_indexes"])), counts)
+            counts = Counter(places[gram] for gram in _grams(row, attrs) if gram in places)
+            at = np.fromiter(counts, np.int64, len(counts))
+            times = np.fromiter(counts.values(), np.float32, len(counts))
+            times = np.minimum(times, 1) if attrs["counts_once"] else times
+            np.add.at(found, indexes[at], times if weights is None else times * weights[at])
         return y
-
-
-def _pool(node: Node) -> Iterator[tuple]:
-    """The n-grams of the pool, in which the short ones come first."""
-    flat = node.attrs["pool_int64s"] or node.attrs["pool_strings"] or ()
-    starts = [*node.attrs["ngram_counts"], len(flat)]
-    for n, (start, end) in enumerate(zip(starts, starts[1:]), 1):
-        for i in range(start, end, n):
-            yield tuple(flat[i : i + n])
 
 
 def _grams(row: list, attrs: dict[str, Any]) -> Iterator[tuple]:

@@ -938,7 +938,7 @@ LISTS = {  # tests/models/test_sequences.py
     *("SequenceAt", "SequenceConstruct", "SequenceEmpty", "SequenceErase", "SequenceInsert"),
     *("SequenceLength", "ConcatFromSequence"),
 }
-TEXT = {"StringNormalizer", "StringSplit", "TfIdfVectorizer"}  # tests/unit/test_text.py
+TEXT = {"StringNormalizer", "StringSplit"}  # tests/unit/test_text.py
 
 
 def test_every_op_has_a_case() -> None:
