@@ -346,6 +346,23 @@ def non_max_suppression(c: Choice) -> Made:
     )
 
 
+def ngrams(c: Choice) -> Made:
+    ones, twos = c.among((0, 1, 2), (3,)), c.among((0, 1, 2, 2, 1, 0), (4, 4))
+    count, least = len(ones) + len(twos) // 2, c.size(1, 2)
+    x = c.whole(0, 5, *c.among((), (c.size(),)), c.size(1, 9), dtype=c.among("int32", "int64"))
+    attrs = {
+        "mode": c.among("TF", "IDF", "TFIDF"),
+        "min_gram_length": least,
+        "max_gram_length": c.size(least, 2),
+        "max_skip_count": c.size(0, 2),
+        "ngram_counts": [0, len(ones)],
+        "ngram_indexes": c.random.permutation(count).tolist(),
+        "pool_int64s": [*ones, *twos],
+        "weights": c.floats(count).tolist(),
+    }
+    return Made([x], attrs)
+
+
 def roi_align(c: Choice) -> Made:
     images, n = c.size(1, 3), c.size(0, 4)
     corner, size = c.floats(n, 2) * 2, c.whole(1, 30, n, 2) / np.float32(4)
@@ -477,6 +494,7 @@ GENERATORS: dict[str, tuple[Callable[[Choice], Made], str]] = {
     "MatMul": (mat_mul, ONNX),
     "MatMulInteger": (mat_mul_integer, ONNX),
     "MeanVarianceNormalization": (mean_variance, ONNX),
+    "TfIdfVectorizer": (ngrams, ORT),
     "NegativeLogLikelihoodLoss": (log_loss, ORT),  # onnx's evaluator: -1 is no index to ignore
     "NonMaxSuppression": (non_max_suppression, ORT),
     "QLinearConv": (q_linear_conv, ORT),
