@@ -53,7 +53,7 @@ _FLOATS = {_FIXED32: "<f", _FIXED64: "<d"}
 _DTYPES = {"float": np.dtype("<f4"), "double": np.dtype("<f8")}
 _EMPTY: dict[str, Any] = {"text": "", "bytes": b"", "view": b"", **dict.fromkeys(_WIRES, 0)}
 _LARGEST = (1 << 64) - 1
-MANY = 64  # elements of a field, from which on they are read together
+_MANY = 64  # elements of a field, from which on they are read together
 
 
 class Message:
@@ -147,7 +147,7 @@ def _read(message: Message, data: Any, at: int, end: int) -> Message:
                 values[name] = [value]
             else:
                 values[name].append(value)
-                if len(values[name]) == MANY and tag < 128:
+                if len(values[name]) == _MANY and tag < 128:
                     at = _read_rest(values[name], data, at, end, tag, kind)
     if at > end:
         raise ValueError(f"the message that ends at byte {end} is cut off")

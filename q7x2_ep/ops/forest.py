@@ -14,9 +14,10 @@ MODES = ("BRANCH_LEQ", "BRANCH_LT", "BRANCH_GTE", "BRANCH_GT", "BRANCH_EQ", "BRA
 LEAF, MEMBER = len(MODES), MODES.index("MEMBER")
 UNORDERED, LESS, EQUAL, GREATER = 1, 2, 4, 16  # bits of a test: 1 << order, as forest.c has it
 ALL = UNORDERED | LESS | EQUAL | GREATER
-TESTS = np.array(
-    [LESS | EQUAL, LESS, EQUAL | GREATER, GREATER, EQUAL, UNORDERED | LESS | GREATER, EQUAL, 0]
+TESTS = np.array(  # by mode
+    [LESS | EQUAL, LESS, EQUAL | GREATER, GREATER, EQUAL, UNORDERED | LESS | GREATER, EQUAL]
 )
+MERGES = {"SUM": np.add, "AVERAGE": np.add, "MIN": np.minimum, "MAX": np.maximum}
 BINARIES = {LESS: "less", LESS | EQUAL: "less_equal"}
 FEATURE = 5  # bits below the number of a feature
 NODE_DTYPES = {
@@ -70,12 +71,12 @@ def forest(trees: Trees, votes: Votes, targets: int, aggregate: str) -> Forest:
     count, is_leaf = len(trees.modes), trees.modes == LEAF
     inner, leaves = np.flatnonzero(~is_leaf), np.flatnonzero(is_leaf)
     links = np.stack([trees.false[inner], trees.true[inner]], 1)
-    if not all(_within(at, count) for at in (trees.roots, links, votes.leaves)):
+    if not all(within(at, count) for at in (trees.roots, links, votes.leaves)):
         raise ModelError("a tree names a node that is not there")
-    if not _within(votes.targets, targets):
+    if not within(votes.targets, targets):
         raise ModelError(f"a tree votes for a target that is not one of {targets}")
     features = trees.features[inner]
-    if not _within(features, 1 << 31 - FEATURE):
+    if not within(features, 1 << 31 - FEATURE):
         raise UnsupportedOp(f"a tree tests feature {features.max()}")
     place = np.empty(count, np.int64)
     place[inner], place[leaves] = np.arange(len(inner)), ~np.arange(len(leaves))
@@ -111,7 +112,8 @@ def _behind(links: np.ndarray, inner: int) -> np.ndarray:
     return np.where(links < 0, inner + ~links, links)
 
 
-def _within(at: np.ndarray, count: int) -> bool:
+def within(at: np.ndarray, count: int) -> bool:
+    """Whether all of these are places in an array of so many."""
     return bool(at.min(initial=0) >= 0 and at.max(initial=-1) < count)
 
 
@@ -172,7 +174,7 @@ def _with_members(
 
 def _ballots(votes: Votes, leaves: int, aggregate: str) -> tuple[np.ndarray, np.ndarray]:
     """The first one of each leaf, and all of them: by leaf, one for a target of each."""
-    merge = {"MIN": np.minimum, "MAX": np.maximum}.get(aggregate, np.add)
+    merge = MERGES[aggregate]
     silent = np.flatnonzero(np.bincount(votes.leaves, minlength=leaves) == 0)
     leaf, target, weight = (
         np.concatenate([part, np.zeros(len(silent), part.dtype)]) for part in votes

@@ -38,19 +38,27 @@ class Dictionary(NamedTuple):
     dtype: int
 
 
+def encoded_dtype(source: int, attrs: Mapping[str, Any]) -> int:
+    """What a LabelEncoder of elements of dtype `source` gives."""
+    if attrs["classes_strings"] is not None:
+        return dtypes.INT64 if source == dtypes.STRING else dtypes.STRING
+    suffix, values = _given(attrs, "values")
+    codes = {"strings": dtypes.STRING, "int64s": dtypes.INT64, "floats": dtypes.FLOAT}
+    return dtypes.from_numpy(values.dtype) if suffix == "tensor" else codes[suffix]
+
+
 def dictionary(source: int, attrs: Mapping[str, Any]) -> Dictionary:
     """That of a LabelEncoder of elements of dtype `source`."""
+    dtype = encoded_dtype(source, attrs)
     if attrs["classes_strings"] is not None:
         names = list(enumerate(attrs["classes_strings"]))
         if source == dtypes.STRING:
-            return Dictionary({n: i for i, n in names}, attrs["default_int64"], dtypes.INT64)
-        return Dictionary(dict(names), attrs["default_string"], dtypes.STRING)
-    (_, keys), (kind, values) = (_given(attrs, part) for part in ("keys", "values"))
-    if kind == "tensor":
-        dtype, values = dtypes.from_numpy(values.dtype), values.ravel().tolist()
-    else:
-        dtype = {"strings": dtypes.STRING, "int64s": dtypes.INT64, "floats": dtypes.FLOAT}[kind]
-    keys = keys.ravel().tolist() if isinstance(keys, np.ndarray) else keys
+            return Dictionary({n: i for i, n in names}, attrs["default_int64"], dtype)
+        return Dictionary(dict(names), attrs["default_string"], dtype)
+    keys, values = (
+        each.ravel().tolist() if isinstance(each, np.ndarray) else each
+        for each in (_given(attrs, part)[1] for part in ("keys", "values"))
+    )
     if attrs["default_tensor"] is not None:
         default = attrs["default_tensor"].item()
     elif dtype == dtypes.STRING:
@@ -88,7 +96,7 @@ class LabelEncoder:
     }
 
     def infer(node: Node) -> list[Type]:
-        return [Type(dictionary(node.inputs[0].dtype, node.attrs).dtype, dims(node))]
+        return [Type(encoded_dtype(node.inputs[0].dtype, node.attrs), dims(node))]
 
     def decompose(g: Any, x: Value, **attrs: Any) -> Value:
         known = dictionary(x.dtype, attrs)

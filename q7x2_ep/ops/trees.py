@@ -22,11 +22,13 @@ from q7x2_ep.ops.forest import (
     FEATURE,
     LEAF,
     MEMBER,
+    MERGES,
     MODES,
     NODE_DTYPES,
     Trees,
     Votes,
     forest,
+    within,
 )
 from q7x2_ep.ops.ml import labels, transformed
 
@@ -57,7 +59,7 @@ class ForestOp:
         node: Node, x: np.ndarray, nodes: np.ndarray, roots: np.ndarray, votes: np.ndarray
     ) -> tuple:
         aggregate = node.attrs["aggregate"]
-        merge = {"MIN": np.minimum, "MAX": np.maximum}.get(aggregate, np.add)
+        merge = MERGES[aggregate]
         start = {"MIN": np.inf, "MAX": -np.inf}.get(aggregate, 0.0)
         shape = (len(x), node.attrs["K"])
         scores, voted = np.full(shape, start), np.zeros(shape, bool)
@@ -174,14 +176,14 @@ def _places(trees: np.ndarray, names: np.ndarray) -> Callable[[np.ndarray, np.nd
 
     Raises: ModelError for a node that is not there.
     """
-    order = np.lexsort((names, trees))
-    span = int(names.max(initial=0)) + 1
-    keys = trees[order] * span + names[order]
+    order, low = np.lexsort((names, trees)), int(names.min(initial=0))
+    span = int(names.max(initial=0)) - low + 1
+    keys = trees[order] * span + names[order] - low
 
     def place(trees: np.ndarray, names: np.ndarray) -> np.ndarray:
-        wanted = trees * span + names
+        wanted = trees * span + names - low
         at = np.searchsorted(keys, wanted, "right") - 1
-        if (names >= span).any() or (at < 0).any() or (keys[at] != wanted).any():
+        if not within(names - low, span) or (at < 0).any() or (keys[at] != wanted).any():
             raise ModelError("a tree names a node that is not there")
         return order[at]
 

@@ -174,6 +174,16 @@ def test_trees_that_are_none():
         q7x2_ep.InferenceSession(leafed([], [0, 0], leaf_targetids=[0, 1, 0]))
 
 
+@pytest.mark.parametrize("name", [-1, 2, 7])
+def test_nodes_that_are_named_but_not_there(name: int):
+    """Also where another tree has a node that far from its own."""
+    leaf = {"mode": "LEAF", "votes": [(0, 1.0)]}
+    split = {"mode": "BRANCH_LT", "split": 0.0, "feature": 0, "true": name, "false": 1, "votes": []}
+    data = model([[leaf, leaf, leaf, leaf], [split, leaf]], TensorProto.FLOAT, 1, "SUM")
+    with pytest.raises(q7x2_ep.Q7Error, match="names a node that is not there"):
+        q7x2_ep.InferenceSession(data)
+
+
 def test_branches_that_meet_again():
     """As LightGBM's sets of categories are written: EQ nodes in a row, all of whose true branches
     are one node.
