@@ -2,19 +2,22 @@
  * transpose, expand, slice, concat and split.
  *
  * The order of dims is free, so they are sorted by y_stride and joined where both sides allow it.
- * What is left is one of three loops: memcpy of runs that both sides hold contiguously; a blocked
- * transposition, when x runs along one dim and y along another; plain strided moves.
+ * What is left is one of three loops: memcpy of runs that both sides hold contiguously, or short runs
+ * in a row; a blocked transposition, when x runs along one dim and y along another; plain strided
+ * moves.
  * x_stride may be 0 or negative. y does not overlap x. */
 #include "../simd/transpose.h"
 #include "loops.h"
 
 enum { X, Y };       /* operands of the nest */
 enum { STRIP = 16 }; /* rows of a transposition that are written together: a cache line of x */
+enum { SHORT = 32 }; /* bytes of a run that takes no longer than a call of memcpy */
 
 typedef struct copy_job {
     const char *x;
     char *y;
     int64_t elem_bytes;
+    int64_t run; /* bytes of a short run */
     q7_nest nest;
     int64_t strip;  /* rows of a unit of a transposition: STRIP, more where they are short */
     int64_t strips; /* units of a matrix */
@@ -57,6 +60,37 @@ static void copy_strided_run(void *arg, int64_t n, const int64_t *offset, int64_
     const int64_t bytes = job->elem_bytes, last = job->nest.ndim - 1;
     copy_strided(job->x + offset[X] * bytes, job->nest.stride[X][last] * bytes,
                  job->y + offset[Y] * bytes, job->nest.stride[Y][last] * bytes, n, bytes);
+}
+
+/* n runs of `bytes`, WIDTH to twice as many: their first and their last WIDTH. */
+#define ENDS(WIDTH)                                                        \
+    for (int64_t i = 0; i < n; i++, x += x_step, y += y_step) {            \
+        char first[WIDTH], last[WIDTH];                                    \
+        memcpy(first, x, WIDTH), memcpy(last, x + bytes - (WIDTH), WIDTH); \
+        memcpy(y, first, WIDTH), memcpy(y + bytes - (WIDTH), last, WIDTH); \
+    }
+static void copy_short(const char *x, int64_t x_step, char *y, int64_t y_step, int64_t n,
+                       int64_t bytes) {
+    if (bytes > 16) {
+        ENDS(16)
+    } else if (bytes > 8) {
+        ENDS(8)
+    } else if (bytes > 4) {
+        ENDS(4)
+    } else if (bytes > 2) {
+        ENDS(2)
+    } else {
+        ENDS(1)
+    }
+}
+#undef ENDS
+
+static void copy_short_runs(void *arg, int64_t n, const int64_t *offset, int64_t position) {
+    const copy_job *job = arg;
+    (void)position;
+    const int64_t bytes = job->elem_bytes, last = job->nest.ndim - 1;
+    copy_short(job->x + offset[X] * bytes, job->nest.stride[X][last] * bytes,
+               job->y + offset[Y] * bytes, job->nest.stride[Y][last] * bytes, n, job->run);
 }
 
 /* A STRIP x STRIP block of 4-byte elements, by way of a buffer: rows of y that are a power of two
@@ -181,6 +215,7 @@ void q7_op_copy(const q7_copy_args *args, const q7_call *call) {
     copy_job job = {(const char *)args->x + args->x_offset * bytes,
                     (char *)args->y + args->y_offset * bytes,
                     bytes,
+                    0,
                     q7_nest_of(args->shape, args->ndim),
                     0,
                     0,
@@ -197,7 +232,10 @@ void q7_op_copy(const q7_copy_args *args, const q7_call *call) {
     widen(&job);
     const int64_t last = nest->ndim - 1;
     if (nest->shape[last] == 1 || (nest->stride[X][last] == 1 && nest->stride[Y][last] == 1)) {
-        q7_nest_run(nest, call, copy_runs, &job);
+        job.run = nest->shape[last] * job.elem_bytes;
+        const bool is_short = last > 0 && job.run > 1 && job.run <= SHORT;
+        if (is_short) nest->ndim = last;
+        q7_nest_run(nest, call, is_short ? copy_short_runs : copy_runs, &job);
         return;
     }
     for (int64_t p = 0; p < last && nest->stride[Y][last] == 1; p++) {

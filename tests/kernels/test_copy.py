@@ -74,6 +74,16 @@ def test_short_runs(dtype):
         check(odd, np.broadcast_to(odd[:, :1, :n], (6, 70, n)))
 
 
+def test_short_runs_end_where_they_end():
+    """Columns of a Concat: up to 32 bytes are moved by their ends, which overlap."""
+    for width in range(1, 35):
+        x = np.arange(70 * width).reshape(70, width).astype(np.uint8)
+        y = np.full((70, width + 5), 255, np.uint8)
+        expected = y.copy()
+        expected[:, 3 : 3 + width] = x
+        np.testing.assert_array_equal(copy(x, x, y, y[:, 3 : 3 + width]), expected)
+
+
 @pytest.mark.parametrize("dtype", ["uint8", "float32", "int64"])
 def test_slices_and_expansion(dtype):
     x = np.arange(4 * 9 * 10).reshape(4, 9, 10).astype(dtype)
