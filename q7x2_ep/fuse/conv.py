@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from typing import Any, Optional, Union
 
-from q7x2_ep.fuse.epilogue import FACTORS, Formula, activations, batch_normalized
+from q7x2_ep.fuse.epilogue import FACTORS, Formula, activations, batch_normalized, residual_of
 from q7x2_ep.ir.core import Node, Value
 from q7x2_ep.ir.pattern import Match
 from q7x2_ep.ir.rewrite import Fusion
@@ -288,25 +288,6 @@ def _build_scaled_activation(g: Any, node: Node, parts: dict[str, Any]) -> Value
     return g.call(FUSED, *operands, scale, shift, **node.attrs)
 
 
-def with_residual(g: Any, y: Any, residual: Any) -> Any:
-    return g.Add(_result(g, y), residual)
-
-
-def _check_residual(match: Match) -> Union[dict[str, Any], str]:
-    y, residual = match["y"], match["residual"]
-    fits = residual.shape == y.shape
-    if y.producer.input(3) is not None or (residual.const is not None and not fits):
-        return ""
-    if not fits:
-        return f"{residual!r} has shape {residual.shape}, wanted {y.shape} for a residual"
-    return {"node": y.producer, "residual": residual}
-
-
-def _build_residual(g: Any, node: Node, residual: Value) -> Value:
-    x, w, bias = (*node.inputs, None)[:3]
-    return g.call(FUSED, x, w, bias, residual, *node.inputs[4:], **node.attrs)
-
-
 def _transposed(g: Any, y: Any) -> Any:
     return g.result(TRANSPOSE, y)
 
@@ -336,5 +317,5 @@ AFFINE_ACTIVATION = Fusion(
 SCALED_ACTIVATION = Fusion(
     "ConvScaledActivation", affine(FUSED), _check_scaled_activation, _build_scaled_activation
 )
-RESIDUAL = Fusion("ConvResidual", (with_residual,), _check_residual, _build_residual)
+RESIDUAL = residual_of("ConvResidual", _result, FUSED)
 GATED = Fusion("GatedConv", (gated,), _check_gated, _build_gated)

@@ -1,10 +1,12 @@
-"""What follows a product, in the terms that Linear and Conv share: activations and rows."""
+"""What follows a product, in the terms that Linear and Conv share: activations, residuals, rows."""
 
 from __future__ import annotations
 
-from typing import Any, Callable
+from typing import Any, Callable, Union
 
-from q7x2_ep.ir.core import Value
+from q7x2_ep.ir.core import Node, Value
+from q7x2_ep.ir.pattern import Match
+from q7x2_ep.ir.rewrite import Fusion
 from q7x2_ep.ir.shape import Dim
 from q7x2_ep.ops.activation import ACTIVATION_OPS
 
@@ -31,6 +33,28 @@ def activations(result: Formula) -> tuple[Formula, ...]:
         )
 
     return (*map(activated, ACTIVATION_OPS), clip)
+
+
+def residual_of(name: str, result: Formula, op: str) -> Fusion:
+    """What is added to result(g, product) becomes the fourth operand of `op`, if of its shape."""
+
+    def with_residual(g: Any, product: Any, residual: Any) -> Any:
+        return g.Add(result(g, product), residual)
+
+    def check(match: Match) -> Union[dict[str, Any], str]:
+        y, residual = match["product"], match["residual"]
+        fits = residual.shape == y.shape
+        if y.producer.input(3) is not None or (residual.const is not None and not fits):
+            return ""
+        if not fits:
+            return f"{residual!r} has shape {residual.shape}, wanted {y.shape} for a residual"
+        return {"node": y.producer, "residual": residual}
+
+    def build(g: Any, node: Node, residual: Value) -> Value:
+        x, w, bias = (*node.inputs, None)[:3]
+        return g.call(op, x, w, bias, residual, *node.inputs[4:], **node.attrs)
+
+    return Fusion(name, (with_residual,), check, build)
 
 
 def batch_normalized(g: Any, y: Any, scale: Any, shift: Any, mean: Any, variance: Any) -> Any:

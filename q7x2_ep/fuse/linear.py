@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any, Optional, Union
 
-from q7x2_ep.fuse.epilogue import activations, batch_normalized, is_row, may_scale
+from q7x2_ep.fuse.epilogue import activations, batch_normalized, is_row, may_scale, residual_of
 from q7x2_ep.ir.core import Node, Value
 from q7x2_ep.ir.pattern import Match
 from q7x2_ep.ir.rewrite import Fusion
@@ -250,23 +250,8 @@ def _build_activation(g: Any, node: Node, activation: Activation) -> Value:
     return g.call(LINEAR, *node.inputs, **{**node.attrs, **activation.attributes()})
 
 
-def with_residual(g: Any, linear: Any, residual: Any) -> Any:
-    return g.Add(g.result(LINEAR, linear), residual)
-
-
-def _check_residual(match: Match) -> Union[dict[str, Any], str]:
-    y, residual = match["linear"], match["residual"]
-    fits = residual.shape == y.shape
-    if y.producer.input(3) is not None or (residual.const is not None and not fits):
-        return ""
-    if not fits:
-        return f"{residual!r} has shape {residual.shape}, wanted {y.shape} for a residual"
-    return {"node": y.producer, "residual": residual}
-
-
-def _build_residual(g: Any, node: Node, residual: Value) -> Value:
-    x, w, bias = (*node.inputs, None)[:3]
-    return g.call(LINEAR, x, w, bias, residual, **node.attrs)
+def _result(g: Any, linear: Any) -> Any:
+    return g.result(LINEAR, linear)
 
 
 PRODUCT = Fusion("Linear", (matmul, gemm, gemm_bias), _check_product, _build_product)
@@ -275,10 +260,5 @@ SCALE = Fusion("LinearScale", (scaled,), _check_scale, _build_scale)
 COLUMNS = Fusion("LinearColumns", (scaled_columns,), _check_columns, with_factors)
 NORMALIZED = Fusion("LinearNorm", (normalized_columns,), _check_normalized, _build_normalized)
 BIAS = Fusion("LinearBias", (biased, reduced), _check_bias, _build_bias)
-ACTIVATION = Fusion(
-    "LinearActivation",
-    activations(lambda g, linear: g.result(LINEAR, linear)),
-    _check_activation,
-    _build_activation,
-)
-RESIDUAL = Fusion("LinearResidual", (with_residual,), _check_residual, _build_residual)
+ACTIVATION = Fusion("LinearActivation", activations(_result), _check_activation, _build_activation)
+RESIDUAL = residual_of("LinearResidual", _result, LINEAR)

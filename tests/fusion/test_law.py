@@ -429,7 +429,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "ConvTransposeActivation": {"product": transposed_result, "low": -0.5, "high": 0.5},
     "ImageColumns": {"linear": linear_of_rows, "scale": ("const", (K, 1, 1))},
     "ImageResidual": {"linear": linear_of_rows, "residual": conv_result},
-    "ConvResidual": {"y": conv_result, "residual": (B, K, S, S)},
+    "ConvResidual": {"product": conv_result, "residual": (B, K, S, S)},
     "GatedConv": {
         "x": (1, D, 8, 9),
         "gate": (1, D, 1, 1),
@@ -450,7 +450,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     },
     "LinearBias": {"linear": "q7::Linear", "bias": ROW},
     "LinearActivation": {"product": "q7::Linear", "low": -0.5, "high": 0.5},
-    "LinearResidual": {"linear": "q7::Linear", "residual": (B, S, N)},
+    "LinearResidual": {"product": "q7::Linear", "residual": (B, S, N)},
     "LinearTurned": {"linear": linear_turned, "shape": [S, B, N, 1], "axes": [0]},
     "MixTurned": {"x": (B, K, S, S), "w": WEIGHT, "bias": ROW},
     "MixConvolved": {
