@@ -9,6 +9,7 @@ Source: the protobuf encoding (tag = field << 3 | wire type) and onnx.proto.
 
 from __future__ import annotations
 
+import re
 import struct
 from typing import Any, ClassVar, Optional
 
@@ -159,6 +160,12 @@ def _read_rest(values: list, data: Any, at: int, end: int, tag: int, kind: str) 
     tells where they end. A forest has millions of them.
     """
     if kind == "bytes":
+        texts = {bytes([tag, len(text)]) + text: text for text in set(values) if len(text) < 128}
+        found = re.findall(b"|".join(map(re.escape, texts)), data[at:end]) if texts else []
+        known = b"".join(found)
+        if data[at : at + len(known)] == known:  # none lies behind something else
+            values.extend(map(texts.__getitem__, found))
+            at += len(known)
         while at + 1 < end and data[at] == tag and data[at + 1] < 128:
             start, at = at + 2, at + 2 + data[at + 1]
             if at > end:
@@ -179,8 +186,7 @@ def _read_rest(values: list, data: Any, at: int, end: int, tag: int, kind: str) 
         is_own[1:] &= tags[1:] == last[:-1] + 1
         count = _leading(is_own)
         if count:
-            numbers = np.delete(septets[: last[count - 1] + 1], tags[:count])
-            values.extend(_packed(numbers, 0, len(numbers), kind))
+            values.extend(_numbers(septets, tags[:count] + 1, last[:count], kind))
             at += int(last[count - 1]) + 1
     return at
 
@@ -195,16 +201,24 @@ def _packed(data: Any, start: int, end: int, kind: str) -> list:
     if kind in _DTYPES:
         dtype = _DTYPES[kind]
         return np.frombuffer(data, dtype, (end - start) // dtype.itemsize, start).tolist()
-    if start == end:
-        return []
     septets = np.frombuffer(data, np.uint8, end - start, start)
-    last = np.flatnonzero(septets < 128)  # of the septets of a number
+    last = np.flatnonzero(septets < 128)
     first = np.concatenate(([0], last + 1))
     if first[-1] != septets.size:
         raise ValueError(f"the number at byte {end} does not end")
-    shifts = 7 * (np.arange(septets.size) - np.repeat(first[:-1], np.diff(first)))
-    terms = (septets & 127).astype(np.uint64) << shifts.astype(np.uint64)
-    return np.add.reduceat(terms, first[:-1]).view("u8" if kind == "unsigned" else "i8").tolist()
+    return _numbers(septets, first[:-1], last, kind)
+
+
+def _numbers(septets: np.ndarray, first: np.ndarray, last: np.ndarray, kind: str) -> list:
+    """Those of septets[first] to septets[last], of which the lowest come first."""
+    numbers = np.zeros(first.shape, np.uint64)
+    longest = int((last - first).max(initial=-1)) + 1
+    if longest > 10:
+        raise ValueError(f"a number of {longest} bytes")
+    for k in range(longest):
+        terms = (septets[np.minimum(first + k, last)] & 127).astype(np.uint64) << np.uint64(7 * k)
+        numbers += np.where(first + k <= last, terms, np.uint64(0))
+    return numbers.view("u8" if kind == "unsigned" else "i8").tolist()
 
 
 def _varint(data: Any, at: int) -> tuple[int, int]:
