@@ -291,7 +291,7 @@ def header(peers: Sequence[str]) -> str:
 
 def line(row: results.Row, peers: Sequence[str]) -> str:
     """Medians in ms, our time over theirs, and over the best one's."""
-    cells = f"{row['name'][:23]:<24}{row['threads']:>3}{_ms(row['ms'][row['ours']][1]):>8}"
+    cells = f"{_short(row['name']):<24}{row['threads']:>3}{_ms(row['ms'][row['ours']][1]):>8}"
     for name in peers:
         theirs = row["ms"].get(name)
         ratio = f"{_ms(theirs[1]):>9}{row['ratios'][name][1]:>6.2f}" if theirs else f"{'-':>15}"
@@ -325,6 +325,12 @@ def summary(rows: Sequence[results.Row], peers: Sequence[str]) -> str:
         if best(row, peers)[1] > row["target"]
     ]
     return "\n".join([*lines, f"{len(found)} of {len(rows)} targets missed", *found])
+
+
+def _short(name: str, most: int = 23) -> str:
+    """Cut in the middle: how a row begins is its model, how it ends its sizes."""
+    end = name.rpartition(" ")[2][-most // 2 :]
+    return name if len(name) <= most else f"{name[: most - len(end) - 2]}… {end}"
 
 
 def _ms(value: float) -> str:
