@@ -27,7 +27,10 @@ from q7x2_ep.passes.infer import infer_again, waits
 MAX_GROWTH_BYTES = 1 << 20  # a result may be this large where its inputs are smaller
 MAX_PASSING_BYTES = 1 << 26  # and this large where it is computed for results that are kept
 GATHERED = 4  # times its inputs: relative positions, an index of 8 bytes to each element of a head
-PACKING = frozenset({"Conv", "Gemm", "MatMul"})  # the second input
+PACKED = {  # inputs that are packed at load
+    **dict.fromkeys(("Conv", "ConvTranspose", "Gemm", "MatMul"), (1,)),
+    **dict.fromkeys(("GRU", "LSTM", "RNN"), (1, 2)),
+}
 
 
 def run(graph: Graph) -> dict[str, int]:
@@ -224,5 +227,5 @@ def _computed(node: Node, made: dict[int, Any]) -> Optional[list[Any]]:
 
 def _is_weight(value: Value) -> bool:
     """Whether all that reads a value packs it at load: then it takes its memory anyway."""
-    packs = [user.op in PACKING and user.inputs.index(value) == 1 for user in value.users]
+    packs = [user.inputs.index(value) in PACKED.get(user.op, ()) for user in value.users]
     return bool(packs) and all(packs)

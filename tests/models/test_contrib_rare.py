@@ -103,3 +103,15 @@ def test_lstm(per_column: bool, directions: str) -> None:
     inputs = [floats(1, 7, 2, 5), *factors, floats(2, count, 8 * hidden), *[None] * 4, *numbers]
     attrs = {"hidden_size": hidden, "direction": directions, "fixed": (1, 2, 3, 8, 9, 10, 11)}
     same("DynamicQuantizeLSTM", inputs, (FLOAT,) * 3, atol=0.02, rtol=0, **attrs)
+
+
+def test_weights_of_an_lstm_are_made_once() -> None:
+    """However large: as floats they are packed when a model is loaded."""
+    hidden, random = 300, np.random.default_rng(3)
+    factors = [weights(random, np.int8, 1, hidden, 4 * hidden) for _ in range(2)]
+    numbers = [np.full(1, 0.01, np.float32), np.zeros(1, np.int8)] * 2
+    inputs = [floats(1, 7, 2, hidden), *factors, *[None] * 5, *numbers]
+    attrs = {"hidden_size": hidden, "fixed": (1, 2, 8, 9, 10, 11)}
+    model, _ = one_node("DynamicQuantizeLSTM", inputs, (FLOAT,) * 3, **attrs)
+    steps = [step.op for step in Session(model).program.steps]
+    assert "rnn" in steps and not {"cast", "copy", "pack_b"} & set(steps)
