@@ -9,15 +9,15 @@ the other inputs of a body, for inference, and `control(node, run, *inputs)` tak
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Callable
+from typing import Any, Callable, Optional
 
 import numpy as np
 
 from q7x2_ep import dtypes
 from q7x2_ep.ir.core import NO_TENSOR, UNKNOWN, Graph, Node, Type, Value
-from q7x2_ep.ir.shape import measured, symbols
+from q7x2_ep.ir.shape import Dim, measured, symbols
 from q7x2_ep.ops import op
-from q7x2_ep.ops.common import fresh, normal_axis
+from q7x2_ep.ops.common import fresh, known, normal_axis
 
 Run = Callable[[Graph, Sequence[Any]], list]  # the outputs of a body
 
@@ -138,6 +138,16 @@ def loop_operands(node: Node, inputs: Sequence[Any]) -> tuple[list, list]:
     """The inputs of a Loop and its captures; trip count and condition may both be left out."""
     given, captures = actuals(node, inputs)
     return given + [None] * (2 - len(given)), captures
+
+
+def surely_turns(loop: Node) -> bool:
+    """Whether a Loop goes through its body once at least, whatever is fed."""
+    trip_count_and_cond = actuals(loop, loop.inputs)[0][:2]
+    return all(value is None or _is_positive(known(value)) for value in trip_count_and_cond)
+
+
+def _is_positive(elements: Optional[tuple[Dim, ...]]) -> bool:
+    return bool(elements) and isinstance(elements[0], int) and elements[0] > 0
 
 
 def _type(value: Any) -> Type:

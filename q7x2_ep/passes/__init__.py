@@ -11,12 +11,24 @@ from q7x2_ep import knobs
 from q7x2_ep.ir.core import Graph
 from q7x2_ep.ir.verify import verify
 from q7x2_ep.ops import find
-from q7x2_ep.passes import contents, cse, dce, expand, fold, indices, lists, noop, sink, widen
+from q7x2_ep.passes import (
+    contents,
+    cse,
+    dce,
+    expand,
+    fold,
+    hoist,
+    indices,
+    lists,
+    noop,
+    sink,
+    widen,
+)
 
 # lists needs no types, fold infers those that all others need, widen leaves no 16-bit floats to the
 # others, contents makes sizes known, expand makes nodes to work on, indices makes Expands for
-# sink, noop and sink make nodes equal for cse; dce tidies up last.
-PASSES = (lists, fold, contents, widen, expand, noop, indices, sink, cse, dce)
+# sink, noop and sink make nodes equal for cse; dce tidies up last. hoist needs types only.
+PASSES = (lists, fold, contents, widen, hoist, expand, noop, indices, sink, cse, dce)
 
 NAMES = tuple(module.__name__.rpartition(".")[2] for module in PASSES)
 MAX_ROUNDS = 10  # a bound, should two passes ever undo each other; models need three or four
