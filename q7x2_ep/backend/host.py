@@ -134,25 +134,29 @@ class Host:
         key = (id(body), tuple(map(_signature, arrays)))
         first = len(arrays) - len(self._captures)
         rest = [a for i, a in enumerate(arrays) if i - first not in self._constants]
-        program = self._last[key] = self._program(body, key, arrays, rest)
+        program = self._last[key] = self._program(body, key, arrays)
         return program.run_body(rest, call)
 
-    def _program(
-        self, body: Graph, key: tuple, arrays: Sequence[Any], rest: Sequence[Any]
-    ) -> Program:
-        """A body for these dtypes and ranks; for these sizes, if they decide a branch inside."""
+    def _program(self, body: Graph, key: tuple, arrays: Sequence[Any]) -> Program:
+        """A body for these dtypes and ranks; for the sizes of what it reads, if they decide a
+        branch inside.
+        """
         bodies = self.bodies
         if key not in bodies:
             bodies[key] = self._compile(body, [*map(_sized, key[1])])
         program = bodies[key]
         if not program.branches:
             return program
-        shapes = tuple(a.shape if isinstance(a, np.ndarray) else None for a in rest)
-        exact = (*key, shapes)
+        reads = [bool(value.users) or body.is_output(value) for value in body.inputs]
+        shapes = [getattr(a, "shape", None) if read else None for a, read in zip(arrays, reads)]
+        exact = (*key, tuple(shapes))
         if exact not in bodies:
             if sum(known[:2] == key for known in bodies) > MAX_EXACT:
                 return program
-            bodies[exact] = self._compile(body, [*map(_exactly, arrays)])
+            types = zip(arrays, key[1], reads)
+            bodies[exact] = self._compile(
+                body, [_exactly(a) if read else _sized(each) for a, each, read in types]
+            )
         return bodies[exact]
 
     def _compile(self, body: Graph, types: Sequence[Callable[[str], Type]]) -> Program:

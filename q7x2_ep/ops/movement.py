@@ -474,7 +474,7 @@ def clamp(index: Dim, dim: Dim, low: Dim, high: Dim, exact: bool) -> Dim:
     if isinstance(index, int) and abs(index) >= OPEN_END:
         return high if index > 0 else low
     if exact and not at_least(index, 0) and not at_least(-index, 1):
-        index = index + dim * minimum(maximum(-index, 0), 1)
+        index = index - dim * minimum(maximum(index, -1), 0)
     elif index == -1 and not exact and not isinstance(dim, int) and not is_measured(dim):
         return dim - 1
     elif not at_least(index, 0) and at_least(-index, 0):

@@ -13,7 +13,7 @@ from q7x2_ep.ir.shape import Dim
 from q7x2_ep.ops.common import known
 from q7x2_ep.passes.infer import infer_again, infer_node
 
-SIZES = {"ConstantOfShape": 0, "Expand": 1, "Range": 1, "Tile": 1, "TopK": 1}  # which input
+SIZES = {"ConstantOfShape": 0, "Expand": 1, "Tile": 1, "TopK": 1}  # which input
 MAX_SIZES = 8
 
 
@@ -32,6 +32,8 @@ def run(graph: Graph) -> dict[str, int]:
                 infer_node(teller)
                 nodes.append(teller)
             node.set_input(i, told[value])
+            if node.op == "Slice":
+                node.attrs["exact"] = True  # they count from either end
             count += 1
         if told:
             infer_again(node, sizes)
@@ -43,13 +45,21 @@ def run(graph: Graph) -> dict[str, int]:
 
 def _sizes(node: Node) -> list[int]:
     """The inputs that are small integer vectors of data, where knowing them tells the sizes."""
-    if node.op not in SIZES:
-        return []
-    places = [SIZES[node.op]]
     if node.op == "Range":
-        delta = known(node.inputs[2])
-        places = [0, 1] if delta is not None and isinstance(delta[0], int) else []
+        places = [0, 1] if _is_fixed(node, 2) else []
+    elif node.op == "Slice":
+        places = [1, 2] if _is_fixed(node, 3) and _is_fixed(node, 4) else []
+    elif node.op in SIZES:
+        places = [SIZES[node.op]]
+    else:
+        return []
     return [i for i in places if known(node.inputs[i]) is None and _is_small(node.inputs[i])]
+
+
+def _is_fixed(node: Node, i: int) -> bool:
+    """Whether an input is left out, or consists of numbers that no run changes."""
+    contents = known(node.input(i)) if node.input(i) is not None else ()
+    return contents is not None and all(isinstance(each, int) for each in contents)
 
 
 def _is_small(value: Value) -> bool:

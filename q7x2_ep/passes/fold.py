@@ -3,8 +3,8 @@
 Walks the nodes once, inferring types on the way, so that what folds early informs what comes later.
 A value whose elements are all known becomes a constant, or, where they hold symbols, a value with
 nothing but elements: the Shape/Gather/Concat chain behind it loses its last user. A node with
-constant inputs is evaluated by its reference, an If with a known condition gives way to the branch
-that it takes, and what a Loop carries but does not read begins as what it becomes.
+constant inputs is evaluated by its reference, and an If with a known condition gives way to the
+branch that it takes.
 
 A node that cannot be compiled before a run, because the rank of an input is unknown, moves into a
 q7::Deferred, with all that depends on it.
@@ -22,7 +22,6 @@ from q7x2_ep.ir.core import UNKNOWN, Graph, Node, Value, array_type
 from q7x2_ep.ir.shape import Dim, product
 from q7x2_ep.ops import find
 from q7x2_ep.ops.common import is_host, known
-from q7x2_ep.ops.control import surely_turns
 from q7x2_ep.passes.infer import infer_again, waits
 
 MAX_GROWTH_BYTES = 1 << 20  # a result may be this large where its inputs are smaller
@@ -59,7 +58,7 @@ def run(graph: Graph) -> dict[str, int]:
         if is_settled and not (unknown or passing or late_ones):
             continue  # all is as the last walk saw it
         infer_again(node, sizes)
-        if node.op == "Loop" and _start_unread(graph, node):
+        while node.bodies and _settle(graph, node):
             infer_again(node, sizes)
         if waits(node) or (unknown and any(id(value) in unknown for value in node.inputs)):
             late.append(node)
@@ -97,6 +96,12 @@ def run(graph: Graph) -> dict[str, int]:
     return {**counts, "deferred": len(late), "sizes": len(sizes)}
 
 
+def _settle(graph: Graph, node: Node) -> bool:
+    from q7x2_ep.passes import carried
+
+    return carried.settle(graph, node)
+
+
 def _branch(graph: Graph, node: Node, cond: bool) -> list[Node]:
     """The nodes of the branch that an If takes, on the values that it captured."""
     branch = node.attrs["then_branch" if cond else "else_branch"].clone()
@@ -110,27 +115,6 @@ def _branch(graph: Graph, node: Node, cond: bool) -> list[Node]:
     for made in inside.nodes:
         made.sources = tuple(dict.fromkeys((*node.sources, *made.sources)))
     return inside.nodes
-
-
-def _start_unread(graph: Graph, loop: Node) -> bool:
-    """Gives carried values that the body makes but never reads the type of what it makes, if it is
-    run at all: models begin them as anything, a number for a matrix, say.
-    """
-    if not surely_turns(loop):
-        return False
-    body, found = loop.attrs["body"], False
-    carried = len(loop.inputs) - 2 - loop.attrs["captures"]
-    for i, (formal, made) in enumerate(zip(body.inputs[2:][:carried], body.outputs[1:])):
-        now = loop.inputs[2 + i].type
-        if formal.users or any(formal is value for value in body.outputs) or made.shape is None:
-            continue
-        if now.shape is not None and (now.dtype, len(now.shape)) == (made.dtype, len(made.shape)):
-            continue
-        shape = [dim if isinstance(dim, int) else 0 for dim in made.shape]
-        empty = np.zeros(shape, dtypes.DTYPES[made.dtype].numpy)
-        loop.set_input(2 + i, graph.constant(empty, array_type(empty), formal.name))
-        found = True
-    return found
 
 
 def _defer(graph: Graph, late: list[Node]) -> None:

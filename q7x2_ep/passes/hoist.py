@@ -10,7 +10,6 @@ from __future__ import annotations
 from q7x2_ep.ir.core import Graph, Node, Value
 from q7x2_ep.ops import find
 from q7x2_ep.ops.common import is_host, is_movement
-from q7x2_ep.ops.control import surely_turns
 
 PRODUCTS = {"MatMul", "Gemm", "Conv", "ConvTranspose"}
 
@@ -18,7 +17,7 @@ PRODUCTS = {"MatMul", "Gemm", "Conv", "ConvTranspose"}
 def run(graph: Graph) -> dict[str, int]:
     """Counts the nodes that left a body."""
     count = 0
-    for loop in [node for node in graph.nodes if node.op == "Loop" and surely_turns(node)]:
+    for loop in [node for node in graph.nodes if node.op == "Loop"]:
         nodes = _wanted(loop)
         if nodes:
             _move(graph, loop, nodes)
@@ -28,6 +27,10 @@ def run(graph: Graph) -> dict[str, int]:
 
 def _wanted(loop: Node) -> list[Node]:
     """The nodes to move: those that compute something, and what these need."""
+    from q7x2_ep.ops.control import surely_turns
+
+    if not surely_turns(loop):
+        return []
     body = loop.attrs["body"]
     fixed = set(body.inputs[len(body.inputs) - loop.attrs["captures"] :])
     same: list[Node] = []

@@ -63,6 +63,29 @@ CASES = {
             y = Mul(o, w) }""",
         [{"s": int64(2, 5), "w": X[0, :5]}, {"s": int64(0, 6), "w": X[0]}],
     ),
+    "Slice from and to": (
+        """(float[n, m] x, int64[2] s, int64[2] e) => (float[a, b] y) {
+            z = Slice(x, s, e) y = Neg(z) }""",
+        [
+            {"x": X, "s": int64(*s), "e": int64(*e)}
+            for s, e in (
+                ((1, 2), (3, 5)),
+                ((-3, -9), (-1, 9)),
+                ((0, 5), (0, 2)),
+                ((9, -(2**63)), (2**63 - 1, -(2**63))),
+                ((-(2**63), 2), (2**63 - 1, -1)),
+            )
+        ],
+    ),
+    "Slice of every other, and back": (
+        """(float[n, m] x, int64[1] s, int64[1] e) => (float[a, m] y, float[n, b] z) <
+            int64[1] zero = {0}, int64[1] one = {1}, int64[1] two = {2}, int64[1] back = {-1}> {
+            y = Slice(x, s, e, zero, two) z = Slice(x, e, s, one, back) }""",
+        [
+            {"x": X, "s": int64(s), "e": int64(e)}
+            for s, e in ((0, 3), (1, -1), (-9, 9), (3, 1), (-(2**63), 4), (2, 2))
+        ],
+    ),
     "one vector for two": (
         """(float[n, m] x, int64[1] k) => (float[n, a] v, float[n, b] w) {
             v, i = TopK(x, k) w, j = TopK<largest = 0>(x, k) }""",

@@ -309,3 +309,69 @@ def test_an_output_made_of_numbers_that_a_flow_is_told():
         assert session.run(None, feed)[0].tolist() == feed["b"].tolist()
     with pytest.raises(q7x2_ep.errors.ShapeError, match="do not broadcast"):
         session.run(None, {**feeds[0], "b": np.array([2])})
+
+
+def test_a_state_that_begins_as_anything():
+    """The body makes a matrix of it, and never reads what it was."""
+    check(
+        """g (float[n] x) => (float[a, b] y, float[n] z) <int64 trip = {3}, float zero = {0}> {
+            y, z = Loop(trip, , zero, x) <body = b (int64 i, bool on, float[a, b] old, float[n] v)
+                => (bool next, float[a, b] new, float[n] w) <int64[1] axis = {0}> {
+                    next = Identity(on) w = Neg(v) new = Unsqueeze(w, axis) }>
+        }""",
+        {"x": floats(4)},
+        {"x": floats(2)},
+    )
+
+
+@pytest.mark.parametrize("trip", [0, 2])
+def test_a_state_that_may_stay_what_it_was(trip: int):
+    """Where the loop may not turn, its rank is known to a run only."""
+    check(
+        """g (float[n] x, int64 trip) => (float y) <float zero = {0}> {
+            y = Loop(trip, , zero) <body = b (int64 i, bool on, float old)
+                => (bool next, float[n] new) { next = Identity(on) new = Neg(x) }>
+        }""",
+        {"x": floats(4), "trip": np.array(trip)},
+        flowing=False,
+    )
+
+
+def test_numbers_that_become_vectors_of_one():
+    """As while loops of Paddle have them: a flag that one branch gives as a number."""
+    check(
+        """g (float[n] x, float limit) => (float[n] y, bool[1] f)
+        <int64 most = {9}, bool no = {0}> {
+            y, f = Loop(most, , x, no) <body = b (int64 i, bool on, float[n] v, bool done)
+                => (bool next, float[n] w, bool[1] flag) <int64[1] none = {0}> {
+                    w = Add(v, x) all = ReduceSum<keepdims = 0>(w) is_far = Greater(all, limit)
+                    ended = If(is_far) <
+                        then_branch = t () => (bool yes) {
+                            is_zero = Constant<value = bool {0}>() yes = Not(is_zero) },
+                        else_branch = e () => (bool[1] same) {
+                            number = Cast<to = 7>(done) sum = Add(number, none)
+                            same = Cast<to = 9>(sum) }>
+                    next = Not(ended) count = Cast<to = 7>(ended) more = Add(count, none)
+                    flag = Cast<to = 9>(more) }>
+        }""",
+        *({"x": np.abs(floats(3)), "limit": np.array(limit, "f4")} for limit in (0.5, 3, 99)),
+    )
+
+
+HOISTED = """g (float[n, k] x, int64 trip) => (float[n, m] y) <float[2, 3] w = {1, 2, 3, 4, 5, 6}> {
+    start = MatMul(x, w)
+    y = Loop(TRIP, , start) <body = b (int64 i, bool on, float[n, m] v)
+        => (bool next, float[n, m] u) {
+            next = Identity(on) turned = Neg(x) same = MatMul(turned, w) more = Tanh(same)
+            u = Add(v, more) }>
+}"""
+
+
+@pytest.mark.parametrize(("trip", "count"), [("five", 2), ("trip", 1)])
+def test_what_each_turn_computes_alike(trip: str, count: int):
+    """Is computed in front of a loop that is certain to turn."""
+    text = HOISTED.replace("TRIP", trip).replace("<float", "<int64 five = {5}, float", 1)
+    feeds = [{"x": floats(n, 2), "trip": np.array(trip)} for n, trip in ((4, 3), (1, 0))]
+    session = check(text, *feeds)
+    steps = session._session.program.steps
+    assert [getattr(step, "op", "") for step in steps].count("gemm") == count
