@@ -25,6 +25,10 @@ from q7x2_ep.request import AS_IT_IS, Request
 
 # A larger model file is mapped, a smaller one read: then it may be overwritten while it is in use.
 MAP_BYTES = 1 << 26
+KNOWN = {  # how other files begin that are taken for models, from which byte on, and what to do
+    b"ORTM": (4, "it is in onnxruntime's own format: open the ONNX model that it was made of"),
+    b"version https://git-lfs": (0, "it stands for a file in Git LFS: run git lfs pull"),
+}
 _NO_VERSION = 2**63 - 1  # what onnxruntime says of a model without one
 
 
@@ -71,8 +75,10 @@ def _from_bytes(data: Any, source: str, folder: Optional[str], request: Request)
     try:
         model = parse(data)
     except ValueError as error:
+        known = (text for start, (at, text) in KNOWN.items() if data[at : at + len(start)] == start)
         raise CorruptModel(
-            f"Protobuf parsing failed: {source} is not an ONNX model, or is cut off: {error}"
+            f"Protobuf parsing failed: {source} is not an ONNX model, or is cut off: "
+            f"{next(known, error)}"
         ) from error
     return _graph(model, source, Tensors(folder, request.files), request)
 

@@ -13,7 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from q7x2_ep import dtypes
 from q7x2_ep.backend.numpy import evaluate
-from q7x2_ep.errors import ModelError, ModelNotFound, UnsupportedOp
+from q7x2_ep.errors import CorruptModel, ModelError, ModelNotFound, UnsupportedOp
 from q7x2_ep.importer import read
 from q7x2_ep.ir.core import Type
 from q7x2_ep.ir.shape import symbol
@@ -172,6 +172,18 @@ def test_a_missing_attribute_of_an_old_form():
 def test_names_that_are_no_text(erf):
     data = erf.SerializeToString().replace(b"erf", b"\xff\xfe\xfd")
     with pytest.raises(ModelError, match="is not an ONNX model"):
+        read(data)
+
+
+@pytest.mark.parametrize(
+    ("data", "advice"),
+    [
+        (b"\x28\x00\x00\x00ORTM" + bytes(40), "onnxruntime's own format"),
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "git lfs pull"),
+    ],
+)
+def test_files_that_are_taken_for_models(data, advice):
+    with pytest.raises(CorruptModel, match=advice):
         read(data)
 
 
