@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Optional
 
 import q7x2_ep
-from q7x2_ep.errors import FeedError, ModelNotFound, Q7Error
+from q7x2_ep.errors import FeedError, ModelNotFound, Q7Error, ShapeError
 
 
 def main(arguments: Optional[Sequence[str]] = None) -> int:
@@ -28,6 +28,8 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
         if options.debug:
             raise
         print(f"{type(error).__name__}: {error.message}", file=sys.stderr)
+        if isinstance(error, ShapeError) and "dim" in options:
+            print("other sizes: --dim NAME=SIZE, several times if need be", file=sys.stderr)
         return 2
     except BrokenPipeError:  # the reader, say `head`, has seen enough
         sys.stderr.close()

@@ -10,6 +10,7 @@ import sys
 
 import numpy as np
 import onnx
+import onnx.parser
 import pytest
 
 import q7x2_ep
@@ -192,6 +193,13 @@ def test_errors_are_one_message(capsys, tmp_path):
     assert "NAME=FILE.npy" in run(capsys, "run", BERT, "--input", "input_ids", code=2)
     with pytest.raises(q7x2_ep.ModelNotFound):
         main(["--debug", "explain", "absent.onnx"])
+
+
+def test_sizes_that_do_not_fit_name_the_option(capsys, tmp_path):
+    text = "g (float[n, 6] x, float[3, 6] w) => (float[m, 6] y) { y = Add(x, w) }"
+    path = tmp_path / "rows.onnx"
+    onnx.save(onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["" : 18]> {text}'), path)
+    assert "--dim NAME=SIZE" in run(capsys, "bench", str(path), "--batch", "2", code=2)
 
 
 def test_wrong_usage_exits_with_2():
