@@ -82,6 +82,7 @@ PRODUCTS: dict[str, Callable[[Any], int]] = {  # op: multiply-adds
     "matmul": lambda f: prod(f.batch[: f.ndim]) * f.m * f.n * f.k,
     "matmul_plain": lambda f: prod(f.batch[: f.ndim]) * f.m * f.n * f.k,
     "conv": lambda f: windows(f) * f.M * f.C // f.groups,
+    "conv_planes": lambda f: windows(f) * f.M * f.C // f.groups,
     "conv_last": lambda f: windows(f) * f.M * f.C // f.groups,
     "conv_direct": lambda f: windows(f) * f.M * f.C // f.groups,
     "winograd": lambda f: windows(f) * f.M * f.C // f.groups,  # of a direct sum

@@ -54,6 +54,7 @@ from q7x2_ep.ops.winograd import (
 MIN_FILTERS, MIN_GROUPED = 8, 4  # of the only group; of one of several
 MAX_DIRECT = 1 << 15  # weights of a group: 128 KB of L2
 MAX_PLANES = 4
+PLANAR = 8  # channels, and filters, of a group whose vectors are better of pixels, at most
 MIN_GATED = 5  # pixels to a filter where its weights take the gates
 
 
@@ -239,20 +240,17 @@ def conv_step(
         few = not (is_image(b, x) and (is_direct(node, spec) or is_winograd(node, spec)))
     several = not unknown and groups > 1 and each < MIN_FILTERS
     tall = b.kernel("winograd").mr > b.constants["SHORT_TILE"]
-    if (w.shape[1] == 1 and (w.shape[0] == groups or several)) or is_narrow(node, b):
+    if is_planar(node, b):
+        planes_step(node, b, fields, residual)
+    elif (w.shape[1] == 1 and (w.shape[0] == groups or several)) or is_narrow(node, b):
         depthwise_step(node, b, fields, residual)
     elif few:
         if any(node.input(i) is not None for i in (4, 5, 6)):  # takes_gate and takes_scale know
             raise UnsupportedOp(f"{where_is(node)} has gates or factors, which `conv` has not")
         k = minimum(product(w.shape[1:]), b.constants["CONV_K_BLOCK"])
         pack = matmul_scratch(b, k, spec["OD"] * spec["OH"] * spec["OW"], "CONV_PANELS")
-        y = planes = node.output
-        if b.is_placed(y) and not b.view(y).is_contiguous():  # an image that is part of a volume
-            planes = temporary(b, y.dtype, y.shape)
-        fields.update(x=x, w=w, residual=residual, y=planes, pack=pack)
-        b.step("conv", kernel="gemm", tiles=False, M=w.shape[0], groups=groups, **fields)
-        if planes is not y:
-            b.copy(b.view(planes), b.view(y))
+        fields.update(x=x, w=w, residual=residual, pack=pack, M=w.shape[0], groups=groups)
+        step_of_planes(node, b, "conv", "gemm", fields, tiles=False)
     elif is_direct(node, spec):
         direct_step(node, b, fields, residual)
     elif is_winograd(node, spec) and not reads_too_much(tall, spec):
@@ -266,6 +264,50 @@ def conv_step(
         fields["windows"] = b.threads * rows * columns * 4
         fields.update(last_fields(node, b, residual), M=filters, groups=groups)
         b.step("conv_last", kernel="gemm", tiles=False, **fields)
+
+
+def is_planar(node: Node, b: Any) -> bool:
+    """Whether vectors of pixels win: those of channels, or of filters, would be half empty."""
+    x, w, groups = node.inputs[0], node.inputs[1], node.attrs["group"]
+    if w.const is None or len(w.shape) > 4 or any(node.input(i) is not None for i in (4, 5, 6)):
+        return False
+    each, lanes = w.shape[0] // groups, b.kernel("depthwise").nr
+    if max(each, w.shape[1]) > min(PLANAR, lanes // 2):
+        return False
+    if groups == 1:
+        return each < MIN_FILTERS
+    return w.shape[0] < (MIN_GROUPED if is_image(b, x) else lanes)
+
+
+def planes_step(node: Node, b: Any, fields: dict[str, Any], residual: Optional[Value]) -> None:
+    """A convolution of few channels and filters to a group, whose vectors are of pixels."""
+    x, w, groups = node.inputs[0], node.inputs[1], node.attrs["group"]
+    view, channels, k = b.view(x), w.shape[1], product(w.shape[1:])
+    for name in ("D", "OD", "kd", "stride_d", "dilation_d", "pad_front"):
+        del fields[name]
+    columns = minimum(fields["OW"], b.constants["PLANE_COLUMNS"])
+    under = (fields["kh"] - 1) * fields["dilation_h"] + 1
+    beyond = ceildiv((fields["kw"] - 1) * fields["dilation_w"], fields["stride_w"])
+    least = channels * under * fields["stride_w"] * (columns + beyond)
+    room = maximum(least, b.constants["PLANE_ROOM"]) + b.constants["PLANE_SLACK"]
+    h_stride = view.strides[-2] if len(x.shape) > 3 else 0
+    fields.update(x_n_stride=view.strides[0], x_c_stride=view.strides[1])
+    fields.update(x_h_stride=h_stride, x_w_stride=view.strides[-1])
+    fields.update(x=view, w=w, residual=residual, M=w.shape[0], groups=groups)
+    fields.update(offsets=8 * k, lines=b.threads * 4 * room)
+    step_of_planes(node, b, "conv_planes", "conv_planes", fields)
+
+
+def step_of_planes(
+    node: Node, b: Any, op: str, kernel: str, fields: dict[str, Any], **how: Any
+) -> None:
+    """A step whose output is dense planes."""
+    y = planes = node.output
+    if b.is_placed(y) and not b.view(y).is_contiguous():  # an image that is part of a volume
+        planes = temporary(b, y.dtype, y.shape)
+    b.step(op, kernel=kernel, y=planes, **how, **fields)
+    if planes is not y:
+        b.copy(b.view(planes), b.view(y))
 
 
 def packed_filters(

@@ -32,6 +32,7 @@ every_row = pytest.mark.parametrize("row", PRODUCTS, ids=lambda row: row.name)
 every_line_row = pytest.mark.parametrize("row", rows("depthwise"), ids=lambda row: row.name)
 every_direct_row = pytest.mark.parametrize("row", rows("conv_direct"), ids=lambda row: row.name)
 every_winograd_row = pytest.mark.parametrize("row", rows("winograd"), ids=lambda row: row.name)
+every_plane_row = pytest.mark.parametrize("row", rows("conv_planes"), ids=lambda row: row.name)
 every_order = pytest.mark.parametrize("order", ["channels last", "planes"])
 GAP = 3  # floats between the pixels of the images of conv_last and depthwise
 
@@ -114,6 +115,23 @@ NARROW = {  # groups of several channels, and as many filters
     "dilated": Case((1, 8, 13, 12), (8, 4, 3, 3), pads((3, 3), (2, 1), (2, 3), (1, 0), (2, 3)), 2),
     "3-D": Case((2, 18, 4, 5, 6), (18, 2, 3, 2, 3), window((3, 2, 3), pad=1), 9),
     "few": Case((1, 4, 5, 6), (4, 2, 3, 3), window((3, 3), pad=1), 2),
+}
+PLANES = {  # few channels and filters to a group
+    "3x3": Case((2, 3, 9, 41), (3, 3, 3, 3), window((3, 3), pad=1)),
+    "one plane": Case((3, 1, 17, 33), (1, 1, 5, 5), window((5, 5), pad=2)),
+    "one channel each": Case((2, 5, 8, 150), (5, 1, 3, 3), window((3, 3), pad=1), 5),
+    "groups": Case((2, 6, 7, 8), (9, 2, 3, 2), pads((3, 2), (2, 1), (1, 0), (2, 1)), 3),
+    "many filters": Case((1, 2, 9, 23), (7, 2, 3, 3), window((3, 3), pad=1)),
+    "a signal": Case((2, 1, 1700), (1, 1, 28), window((28,), stride=2, pad=14)),
+    "a signal of three": Case((1, 3, 1100), (2, 3, 23), window((23,), stride=3, pad=11)),
+    "a long kernel": Case((1, 1, 700), (1, 1, 401), window((401,), pad=200)),
+    "dilated": Case((1, 2, 30, 40), (4, 2, 3, 3), pads((3, 3), (1, 2), (2, 5), (2, 3), (2, 5))),
+    "strides": Case((1, 3, 37, 19), (3, 1, 3, 4), pads((3, 4), (2, 3), (1, 2), (0, 1)), 3),
+    "cropped": Case((1, 2, 9, 9), (2, 1, 2, 2), pads((2, 2), (1, 1), (-1, -2), (0, -1)), 2),
+    "padding alone": Case((1, 1, 1, 1), (1, 1, 3, 3), window((3, 3), pad=4)),
+    "1x1": Case((2, 3, 5, 70), (2, 3, 1, 1), window((1, 1))),
+    "out of reach": Case((1, 4, 9, 7), (4, 4, 3, 3), window((3, 3), dilation=11, pad=11)),
+    "large": Case((1, 3, 120, 600), (3, 3, 5, 5), window((5, 5), pad=2)),
 }
 WINOGRAD = {
     "3x3": Case((2, 3, 9, 11), (5, 3, 3, 3), window((3, 3), pad=1)),
@@ -217,6 +235,10 @@ def run(
         y = np.full(expected.shape, np.nan, np.float32)
         given.update(conv_fields(row, case, threads, y.shape[2:]), x=x, w=w, y=y)
         return run_op(op, row, threads, **given)["y"], expected, size
+    if op == "conv_planes":
+        y = np.full(expected.shape, np.nan, np.float32)
+        given.update(planes_fields(case, threads, given, x, order), w=w, y=y)
+        return run_op(op, row, threads, **given)["y"], expected, size
     y = last(expected, GAP)
     given = {"scale": None, "shift": None, **given}
     given.update(last_fields(x), y=y, y_stride=y.shape[-1])
@@ -295,6 +317,29 @@ def direct_fields(
     )
     given["w_n_stride"] = 0
     return {**given, "offsets": 8 * k, "lines": threads * channels * height * width * 4}
+
+
+def planes_fields(
+    case: Case, threads: int, given: dict[str, Any], x: np.ndarray, order: str
+) -> dict[str, Any]:
+    """Those that conv_planes has beside or instead of those of conv, which are removed."""
+    for name in ("D", "OD", "kd", "stride_d", "dilation_d", "pad_front"):
+        del given[name]
+    whole = x.reshape(*x.shape[:2], -1, x.shape[-1])
+    if order == "channels last":
+        whole = np.ascontiguousarray(np.moveaxis(whole, 1, -1))
+        whole = np.moveaxis(whole, -1, 1)
+    strides = (stride // 4 for stride in whole.strides)
+    fields = dict(zip(("x_n_stride", "x_c_stride", "x_h_stride", "x_w_stride"), strides))
+    columns = min(given["OW"], CONSTANTS["PLANE_COLUMNS"])
+    under = (given["kh"] - 1) * given["dilation_h"] + 1
+    width = columns + -(-((given["kw"] - 1) * given["dilation_w"]) // given["stride_w"])
+    room = max(case.w[1] * under * given["stride_w"] * width, CONSTANTS["PLANE_ROOM"])
+    room += CONSTANTS["PLANE_SLACK"]
+    x = whole if order == "planes" else np.moveaxis(whole, 1, -1)
+    k = int(np.prod(case.w[1:]))
+    fields.update(M=case.w[0], groups=case.groups, offsets=8 * k, lines=threads * 4 * room)
+    return {**fields, "x": x}
 
 
 def packed(row: KernelRow, case: Case, w: np.ndarray) -> np.ndarray:
@@ -514,6 +559,25 @@ def test_bits_of_direct_do_not_depend_on_threads(row: KernelRow, name: str) -> N
     check_threads("conv_direct", row, DIRECT[name])
 
 
+@every_plane_row
+@every_order
+@pytest.mark.parametrize("name", PLANES)
+def test_planes(row: KernelRow, name: str, order: str) -> None:
+    check("conv_planes", row, PLANES[name], order=order)
+
+
+@every_plane_row
+@pytest.mark.parametrize("name", ["3x3", "many filters", "a signal"])
+def test_residual_of_planes(row: KernelRow, name: str) -> None:
+    check_residual("conv_planes", row, PLANES[name], order="planes")
+
+
+@every_plane_row
+@pytest.mark.parametrize("name", ["large", "a signal", "groups"])
+def test_bits_of_planes_do_not_depend_on_threads(row: KernelRow, name: str) -> None:
+    check_threads("conv_planes", row, PLANES[name], order="planes")
+
+
 @every_line_row
 def test_bits_of_depthwise_do_not_depend_on_threads(row: KernelRow) -> None:
     check_threads("depthwise", row, DEPTHWISE["many channels"])
@@ -521,9 +585,9 @@ def test_bits_of_depthwise_do_not_depend_on_threads(row: KernelRow) -> None:
     check_threads("depthwise", row, NARROW["fours of stride 2"])
 
 
-@pytest.mark.parametrize("op", ["conv", "conv_last", "depthwise"])
+@pytest.mark.parametrize("op", ["conv", "conv_planes", "conv_last", "depthwise"])
 def test_nothing_to_do(op: str) -> None:
-    for row in rows("depthwise") if op == "depthwise" else PRODUCTS:
+    for row in PRODUCTS if op in ("conv", "conv_last") else rows(op):
         assert run(op, row, NOTHING)[0].shape == (0, 3, 2, 2)
 
 
