@@ -106,11 +106,13 @@ def test_factors_and_terms_per_channel() -> None:
 
 
 def test_depthwise_and_one_dim() -> None:
+    wide = 16  # channels: fewer do not fill every vector, and are planes
 
     def depthwise(g: Any, x: Any, w: Any, factor: Any) -> Any:
-        return g.Relu(g.Mul(g.Conv(x, w, group=M, pads=PADS), factor))
+        return g.Relu(g.Mul(g.Conv(x, w, group=wide, pads=PADS), factor))
 
-    given = {**GIVEN, "x": ("B", M, "S", "S"), "w": weights(M, 1, 3, 3)}
+    given = {**GIVEN, "x": ("B", wide, "S", "S"), "w": weights(wide, 1, 3, 3)}
+    given["factor"] = positive(wide, 1, 1)
     assert_fuses(depthwise, given, ONE, steps=3)  # the image is turned at both edges of the graph
 
     def one_dim(g: Any, x: Any, w: Any, b: Any) -> Any:

@@ -325,7 +325,7 @@ def planes_fields(
     """Those that conv_planes has beside or instead of those of conv, which are removed."""
     for name in ("D", "OD", "kd", "stride_d", "dilation_d", "pad_front"):
         del given[name]
-    whole = x.reshape(*x.shape[:2], -1, x.shape[-1])
+    whole = x if x.ndim == 4 else x[:, :, None]
     if order == "channels last":
         whole = np.ascontiguousarray(np.moveaxis(whole, 1, -1))
         whole = np.moveaxis(whole, -1, 1)
