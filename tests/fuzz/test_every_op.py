@@ -242,7 +242,9 @@ def gemm(c: Choice) -> Made:
     a = c.whole(0, 5, *((k, m) if attrs["transA"] else (m, k))).astype(dtype)
     b = c.whole(0, 5, *((n, k) if attrs["transB"] else (k, n))).astype(dtype)
     bias = c.maybe(c.whole(0, 5, *c.among((m, n), (n,), (m, 1), (1,), ())).astype(dtype))
-    return Made([a, b, bias], attrs, fixed=(1,))
+    if bias is not None and attrs.get("beta") == 0.0:
+        bias = bias + np.array(np.nan, dtype)
+    return Made([a, b, bias], attrs, fixed=c.among((1,), (1, 2)))
 
 
 def global_pool(c: Choice) -> Made:
