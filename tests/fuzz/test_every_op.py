@@ -200,6 +200,12 @@ def dequantize(c: Choice) -> Made:
     return Made([x, c.scale(*shape), zero], attrs, fixed=(1, 2) if zero is not None else (1,))
 
 
+def dynamic_quantize(c: Choice) -> Made:
+    x = c.floats(*c.shape(1, low=1))
+    x.flat[0] = c.among(0.5, np.inf, -np.inf)
+    return Made([x], {}, 3, (), 1)
+
+
 def quantize(c: Choice) -> Made:
     x = c.floats(*c.shape(1, 4, low=1)) * c.among(1, 9)
     shape, attrs = _scales(c, x.shape)
@@ -281,6 +287,8 @@ def log_loss(c: Choice) -> Made:
     x, ignored = c.floats(*shape, dtype=c.among("f4", "f8")), c.among(None, -1, -100, 0)
     target = c.whole(0, classes, batch, *image, dtype=c.among("int32", "int64"))
     target.flat[1 :: c.size(1, 3)] = ignored or 0
+    if ignored is not None:
+        np.moveaxis(x, 1, -1)[target == ignored] = c.among(0, -np.inf, np.nan)
     weights = c.maybe(np.abs(c.floats(classes, dtype=x.dtype)) + x.dtype.type(0.5))
     attrs: dict[str, Any] = {"reduction": c.among("none", "sum", "mean")}
     more = {} if ignored is None else {"ignore_index": ignored}
@@ -477,7 +485,7 @@ GENERATORS: dict[str, tuple[Callable[[Choice], Made], str]] = {
     "DepthToSpace": (depth_to_space, ORT),
     "DequantizeLinear": (dequantize, ONNX),
     "Dropout": (lambda c: Made([c.floats(*c.shape())]), ONNX),
-    "DynamicQuantizeLinear": (lambda c: Made([c.floats(*c.shape(1, low=1))], {}, 3, (), 1), ONNX),
+    "DynamicQuantizeLinear": (dynamic_quantize, ONNX),
     "Einsum": (einsum, ONNX),
     "EyeLike": (eye_like, ONNX),
     "Flatten": (flatten, ORT),
