@@ -1,8 +1,9 @@
 /* cast.c: y[i] = (to)x[i] among all floats, integers and bool of C, float16 and bfloat16, as numpy
  * does: floats to integers are cut towards zero, integers to narrower ones wrap, anything to bool is
  * x != 0 (NaN is true), anything to a float rounds once, to nearest even. A float that its integer
- * type cannot hold, or NaN, gives the lowest int32 or int64 on every CPU (narrower targets and uint32
- * go by way of int64, so 300.0 to u8 is 44; uint64 does below 0). y may be x where both are of one
+ * type cannot hold, or NaN, gives what onnxruntime gives on x86, on every CPU: the lowest int32 or
+ * int64; narrower targets go by way of int32, so 300.0 to u8 is 44 and 3e9 to i16 is 0, uint32 by way
+ * of int64, and uint64, too, but from 2^63 on, and is 0 from 2^64 on. y may be x where both are of one
  * size. */
 #include <string.h>
 
@@ -36,7 +37,7 @@ static inline int64_t to_i64(double x) {
     return x >= -0x1p63 && x < 0x1p63 ? (int64_t)x : INT64_MIN;
 }
 static inline uint64_t to_u64(double x) {
-    return x >= 0x1p63 && x < 0x1p64 ? (uint64_t)x : (uint64_t)to_i64(x);
+    return x < 0x1p63 || x != x ? (uint64_t)to_i64(x) : x < 0x1p64 ? (uint64_t)x : 0;
 }
 static inline int32_t to_i32(double x) {
     return x > -2147483649.0 && x < 0x1p31 ? (int32_t)x : INT32_MIN;

@@ -19,10 +19,10 @@ static void CAST(const void *from, void *to, int64_t n, int64_t to_dtype) {
         case Q7_U64: EACH(uint64_t, U64(READ(x[i])));
         case Q7_I32: EACH(int32_t, I32(READ(x[i])));
         case Q7_U32: EACH(uint32_t, I64(READ(x[i])));
-        case Q7_I16: EACH(int16_t, I64(READ(x[i])));
-        case Q7_U16: EACH(uint16_t, I64(READ(x[i])));
+        case Q7_I16: EACH(int16_t, I32(READ(x[i])));
+        case Q7_U16: EACH(uint16_t, I32(READ(x[i])));
         case Q7_BOOL: EACH(uint8_t, READ(x[i]) != 0);
-        default: EACH(uint8_t, I64(READ(x[i]))); /* Q7_I8, Q7_U8 */
+        default: EACH(uint8_t, I32(READ(x[i]))); /* Q7_I8, Q7_U8 */
     }
 }
 #undef EACH

@@ -51,7 +51,7 @@ void q7_op_dynamic_quantize(const q7_dynamic_quantize_args *x, const q7_call *ca
     }
     if (low < high) job.scale = (high - low) / 255.0f;
     const float zero = nearbyintf(-low / job.scale);
-    job.zero = zero > 0.0f ? (int32_t)(zero < 255.0f ? zero : 255.0f) : 0;
+    job.zero = zero < 255.0f ? (int32_t)zero : 255; /* as is that of -inf, whose scale is inf */
     *(float *)x->scale = job.scale;
     *(uint8_t *)x->zero = (uint8_t)job.zero;
     q7_parallel(call, tasks, quantize_task, &job);

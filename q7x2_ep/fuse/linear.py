@@ -76,7 +76,7 @@ def _build_product(
     if len(w.shape) > 2:
         w = g.filled(w, w.shape[-2:])
     if bias is not None:
-        bias = _row(g, bias, w.shape[0 if attrs["trans_b"] else 1], beta)
+        bias = _row(g, bias, w.shape[0 if attrs["trans_b"] else 1], beta) if beta else None
     return g.call(LINEAR, x, w, bias, residual, **attrs)
 
 

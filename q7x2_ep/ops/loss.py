@@ -13,7 +13,7 @@ from q7x2_ep.ops.builder import Given, infer_meaning
 @op("NegativeLogLikelihoodLoss")
 class NegativeLogLikelihoodLoss:
     """-x[n, target[n, ..], ..] * weight[target[n, ..]], as it is, or its sum, or its mean over the
-    weights. Where the target is ignore_index, the weight is 0.
+    weights. Where the target is ignore_index, the weight is 0, and so is y, whatever x holds.
     """
 
     signature = "x: F, target: index, weight?: F -> y"
@@ -36,10 +36,11 @@ class NegativeLogLikelihoodLoss:
             counts = g.Not(g.Equal(target, g.literal(ignore_index, target.dtype)))
             of = g.Where(counts, target, g.literal(0, target.dtype))
         weights = None if weight is None else g.Gather(weight, of, axis=0)
-        if counts is not None:
-            weights = g.Where(counts, g.ones((1,), x.dtype) if weights is None else weights, 0.0)
         y = g.Neg(g.Squeeze(g.GatherElements(x, g.Unsqueeze(of, [1]), axis=1), [1]))
         y = y if weights is None else g.Mul(y, weights)
+        if counts is not None:
+            y = g.Where(counts, y, 0.0)
+            weights = g.Where(counts, g.ones((1,), x.dtype) if weights is None else weights, 0.0)
         if reduction == "none":
             return y
         if reduction == "mean" and weights is None:

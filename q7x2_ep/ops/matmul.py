@@ -232,7 +232,9 @@ class ScaledMatMul:
 
 @op("Gemm")
 class Gemm:
-    """y = alpha * a' @ b' + beta * c, a' and b' maybe transposed, c broadcast to (m, n)."""
+    """y = alpha * a' @ b' + beta * c, a' and b' maybe transposed, c broadcast to (m, n); where beta
+    is 0, c is nothing, whatever it holds.
+    """
 
     signature = "a: N, b: N, c?: N -> y"
     attributes = {"alpha": 1.0, "beta": 1.0, "transA": 0, "transB": 0}
@@ -264,11 +266,12 @@ class Gemm:
             @ (b.T if node.attrs["transB"] else b)
             * node.attrs["alpha"]
         )
-        y = product_ if c is None else product_ + c * node.attrs["beta"]
+        beta = node.attrs["beta"]
+        y = product_ if c is None or beta == 0.0 else product_ + c * beta
         return y.astype(a.dtype, copy=False)
 
     def lower(node: Node, b: Any) -> None:
-        left, right, addend = node.inputs[0], node.inputs[1], node.input(2)
+        left, right, addend = node.inputs[0], node.inputs[1], _addend(node)
         if left.dtype in PLAIN:
             lower_plain(node, b)
             return
@@ -299,12 +302,16 @@ class Gemm:
             binary_step(b, "add", y, addend, node.output)
 
 
+def _addend(node: Node) -> Optional[Value]:
+    return node.input(2) if node.attrs["beta"] else None
+
+
 def lower_plain(node: Node, b: Any) -> None:
     """Gemm in the steps that it is made of.
 
     Raises: UnsupportedOp for integers times a fraction.
     """
-    (left, right, addend), y = (*node.inputs, None)[:3], node.output
+    left, right, addend, y = *node.inputs[:2], _addend(node), node.output
     factors = node.attrs["alpha"], node.attrs["beta"] if addend is not None else 1.0
     if not dtypes.is_float(y.dtype) and any(factor % 1 for factor in factors):
         raise UnsupportedOp(

@@ -246,7 +246,8 @@ class DynamicQuantizeLinear:
         low = g.Min(g.ReduceMin(x, keepdims=0), 0.0)
         high = g.Max(g.ReduceMax(x, keepdims=0), 0.0)
         scale = g.Where(g.Equal(high, low), 1.0, g.Div(g.Sub(high, low), 255.0))
-        zero = g.Clip(g.Round(g.Div(g.Neg(low), scale)), 0.0, 255.0)
+        zero = g.Round(g.Div(g.Neg(low), scale))
+        zero = g.Where(g.Less(zero, 255.0), zero, 255.0)  # NaN, where low is -inf, is 255
         zero = g.Cast(zero, to=dtypes.UINT8)
         return g.QuantizeLinear(x, scale, zero), scale, zero
 

@@ -474,6 +474,24 @@ def test_mutated_model_of(source, seed):
     check(SOURCES[source], seed)
 
 
+@pytest.mark.parametrize("seed", range(30))
+def test_what_is_not_finite(seed):
+    """One element of each feed: what is infinite or NaN unfused is so fused."""
+    model, label = mutant(SOURCES["vision"], seed)
+    try:
+        graph = importer.read(model)
+        fold.run(graph)
+        feeds = random_feeds(graph, 2, 5, seed=seed)
+        for x in feeds.values():
+            x.flat[seed % x.size] = (np.nan, np.inf, -np.inf)[seed % 3]
+        wanted = _session(model, q7x2_ep.GraphOptimizationLevel.ORT_DISABLE_ALL).run(None, feeds)
+    except q7x2_ep.errors.Q7Error:
+        return
+    given = _session(model, q7x2_ep.GraphOptimizationLevel.ORT_ENABLE_ALL).run(None, feeds)
+    for i, (ours, unfused) in enumerate(zip(given, wanted)):
+        assert rms_error(ours, unfused) <= SOURCES["vision"].bound * rms(unfused), f"{label}; {i}"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("source", SOURCES)
 def test_many_mutated_models(source):

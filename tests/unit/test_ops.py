@@ -544,6 +544,8 @@ CASES = [
     case("Gemm", double(4, 3), double(5, 4), double(1, 5), transA=1, transB=1, alpha=0.5, beta=2.0),
     case("Gemm", double(3, 4), Fixed(double(4, 5)), alpha=0.5),
     case("Gemm", i(3, 4), i(4, 5), i(5), alpha=2.0, beta=3.0),
+    case("Gemm", f(3, 4), f(4, 5), np.full(5, np.nan, np.float32), beta=0.0),
+    case("Gemm", double(3, 4), double(4, 5), np.full(5, np.inf), beta=0.0),
     case("Einsum", double(2, 3, 4), double(2, 5, 4), equation="bid,bjd->bij"),
     case("Einsum", f(2, 3, 4), f(2, 5, 4), equation="bid,bjd->bij"),
     case("Einsum", f(2, 3, 4), Fixed(f(4, 2, 5)), equation="...d,dhk->...hk"),
