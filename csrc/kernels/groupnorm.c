@@ -30,17 +30,18 @@ Q7_INLINE void statistics(const q7_groupnorm_part *t, int64_t first, int64_t lan
     }
 }
 
+/* Pixel by pixel, as they lie: what is a power of two apart would compete for a set of L1. */
 Q7_INLINE void normalise(const q7_groupnorm_part *t) {
-    for (int64_t c = 0; c < t->channels; c += Q7_W) {
-        const int64_t lanes = q7_min(t->channels - c, Q7_W);
-        const q7_f32 mean = q7_load_part(t->mean + c, lanes);
-        const q7_f32 factor = q7_load_part(t->factor + c, lanes);
-        const q7_f32 bias = t->bias ? q7_load_part(t->bias + c, lanes) : q7_set1(0.0f);
-        const float *x = t->x + c;
-        float *y = t->y + c;
-        for (int64_t p = 0; p < t->pixels; p++, x += t->x_stride, y += t->y_stride)
-            q7_store_part(y, q7_fma(q7_sub(q7_load_part(x, lanes), mean), factor, bias), lanes);
-    }
+    const float *x = t->x;
+    float *y = t->y;
+    for (int64_t p = 0; p < t->pixels; p++, x += t->x_stride, y += t->y_stride)
+        for (int64_t c = 0; c < t->channels; c += Q7_W) {
+            const int64_t lanes = q7_min(t->channels - c, Q7_W);
+            const q7_f32 rest =
+                q7_sub(q7_load_part(x + c, lanes), q7_load_part(t->mean + c, lanes));
+            const q7_f32 bias = t->bias ? q7_load_part(t->bias + c, lanes) : q7_set1(0.0f);
+            q7_store_part(y + c, q7_fma(rest, q7_load_part(t->factor + c, lanes), bias), lanes);
+        }
 }
 
 void Q7_KERNEL(groupnorm_f32)(const q7_groupnorm_part *t) {

@@ -144,6 +144,8 @@ static void transpose_strip(const char *x, int64_t x_stride, char *y, int64_t y_
         const char *from = x + q * x_stride * bytes;
         char *to = y + q * bytes;
         if (bytes == 4 && rows == STRIP && n == STRIP) {
+            for (int64_t i = STRIP; i < q7_min(2 * STRIP, cols - q); i++) /* the next block's */
+                __builtin_prefetch(from + i * x_stride * bytes, 0, 2);
             transpose_block(from, x_stride, to, y_stride);
             continue;
         }

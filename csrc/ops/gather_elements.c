@@ -1,7 +1,5 @@
 /* gather_elements.c: y[idx] = x[idx with idx[axis] = indices[idx]]; y has the shape of indices.
  * ONNX GatherElements. Index rules as in gather.c. */
-#include <string.h>
-
 #include "loops.h"
 
 typedef struct gather_elements_job {
@@ -11,25 +9,33 @@ typedef struct gather_elements_job {
     int64_t axis_stride; /* in x */
 } gather_elements_job;
 
+/* One loop per type of index and width of an element. */
+#define GATHER(I, T)                                                                          \
+    for (int64_t i = 0; i < n; i++) {                                                         \
+        const int64_t raw = ((const I *)args->indices)[position + i];                         \
+        const int64_t index = q7_checked_index(job->call, raw, limit);                        \
+        if (index >= 0)                                                                       \
+            ((T *)args->y)[position + i] = ((const T *)args->x)[at + i * row + index * step]; \
+    }
+#define GATHER_ANY(I)                       \
+    switch (args->elem_bytes) {             \
+        case 1: GATHER(I, uint8_t) break;   \
+        case 2: GATHER(I, uint16_t) break;  \
+        case 4: GATHER(I, uint32_t) break;  \
+        default: GATHER(I, uint64_t) break; \
+    }
 static void body(void *arg, int64_t n, const int64_t *offset, int64_t position) {
     const gather_elements_job *job = arg;
     const q7_gather_elements_args *args = job->args;
-    const int64_t limit = args->x_shape[args->axis], bytes = args->elem_bytes;
-    const char *x = (const char *)args->x + offset[0] * bytes;
-    char *y = (char *)args->y + position * bytes;
-    for (int64_t i = 0; i < n; i++) {
-        const int64_t raw = q7_read_index(args->indices, args->index_dtype, position + i);
-        const int64_t index = q7_checked_index(job->call, raw, limit);
-        if (index < 0) continue;
-        const char *from = x + (i * job->row_stride + index * job->axis_stride) * bytes;
-        switch (bytes) {
-            case 1: y[i] = *from; break;
-            case 2: memcpy(y + 2 * i, from, 2); break;
-            case 4: memcpy(y + 4 * i, from, 4); break;
-            default: memcpy(y + 8 * i, from, 8); break;
-        }
-    }
+    const int64_t limit = args->x_shape[args->axis], at = offset[0];
+    const int64_t row = job->row_stride, step = job->axis_stride;
+    if (args->index_dtype == Q7_I32)
+        GATHER_ANY(int32_t)
+    else
+        GATHER_ANY(int64_t)
 }
+#undef GATHER_ANY
+#undef GATHER
 
 void q7_op_gather_elements(const q7_gather_elements_args *args, const q7_call *call) {
     q7_nest nest = q7_nest_of(args->shape, args->ndim);

@@ -49,36 +49,59 @@ static void statistics_task(void *arg, int64_t task, int64_t thread) {
     job->kernel(&t);
 }
 
-/* The mean and the factor of the channels of a group. */
+enum { TOGETHER = 64 }; /* channels whose parts are read line by line, and groups of a task */
+
+/* Sums over the parts of image n, for `count` groups from `first` on: of what they hold where mean is
+ * NULL, else of its squares around these means. */
+static void add_parts(const norm_job *job, int64_t n, int64_t first, int64_t count,
+                      const double *mean, double *total) {
+    const q7_groupnorm_args *x = job->x;
+    const int64_t each = x->C / x->groups, begin = first * each, end = begin + count * each;
+    const float *means = sums_of(job, n), *squares = means + job->parts * x->C;
+    for (int64_t g = 0; g < count; g++) total[g] = 0;
+    for (int64_t c = begin, width; c < end; c += width) {
+        double sum[TOGETHER] = {0}, centre[TOGETHER] = {0};
+        width = q7_min(end - c, TOGETHER);
+        for (int64_t i = 0; mean && i < width; i++) centre[i] = mean[(c + i) / each - first];
+        for (int64_t part = 0; part < job->parts; part++) {
+            const double pixels = (double)pixels_of(job, part);
+            const float *m = means + part * x->C + c, *s = squares + part * x->C + c;
+            if (!mean)
+                for (int64_t i = 0; i < width; i++) sum[i] += m[i] * pixels;
+            else
+                for (int64_t i = 0; i < width; i++) {
+                    const double off = m[i] - centre[i];
+                    sum[i] += s[i] + off * off * pixels;
+                }
+        }
+        for (int64_t i = 0; i < width; i++) total[(c + i) / each - first] += sum[i];
+    }
+}
+
+/* Groups of a task. */
+static int64_t groups_of(const q7_groupnorm_args *x) {
+    return q7_max(1, q7_min(TOGETHER * x->groups / x->C, x->groups));
+}
+
+/* The mean and the factor of the channels of some groups. */
 static void join_task(void *arg, int64_t task, int64_t thread) {
     const norm_job *job = arg;
     const q7_groupnorm_args *x = job->x;
     (void)thread;
-    const int64_t n = task / x->groups, each = x->C / x->groups, first = task % x->groups * each;
-    const float *means = sums_of(job, n) + first, *squares = means + job->parts * x->C;
-    const double count = (double)(x->pixels * each);
-    double sum = 0, power = 0;
-    for (int64_t part = 0; part < job->parts; part++) {
-        double all = 0;
-        for (int64_t c = 0; c < each; c++) all += means[part * x->C + c];
-        sum += all * (double)pixels_of(job, part);
-    }
-    const double mean = sum / count;
-    for (int64_t part = 0; part < job->parts; part++) {
-        double between = 0, within = 0;
-        for (int64_t c = 0; c < each; c++) {
-            const double off = means[part * x->C + c] - mean;
-            between += off * off;
-            within += squares[part * x->C + c];
-        }
-        power += within + between * (double)pixels_of(job, part);
-    }
-    const double scale = 1 / sqrt(power / count + x->eps);
-    float *centres = sums_of(job, n) + 2 * job->parts * x->C + first, *factors = centres + x->C;
-    for (int64_t c = 0; c < each; c++) {
-        const float weight = x->weight ? ((const float *)x->weight)[first + c] : 1.0f;
-        centres[c] = (float)mean;
-        factors[c] = (float)(scale * weight);
+    const int64_t tasks = q7_ceil_div(x->groups, groups_of(x)), n = task / tasks;
+    const int64_t first = task % tasks * groups_of(x);
+    const int64_t count = q7_min(groups_of(x), x->groups - first), each = x->C / x->groups;
+    const double size = (double)(x->pixels * each);
+    double mean[TOGETHER], power[TOGETHER];
+    add_parts(job, n, first, count, NULL, mean);
+    for (int64_t g = 0; g < count; g++) mean[g] /= size;
+    add_parts(job, n, first, count, mean, power);
+    float *centres = sums_of(job, n) + 2 * job->parts * x->C, *factors = centres + x->C;
+    for (int64_t c = first * each; c < (first + count) * each; c++) {
+        const int64_t g = c / each - first;
+        const float weight = x->weight ? ((const float *)x->weight)[c] : 1.0f;
+        centres[c] = (float)mean[g];
+        factors[c] = (float)(weight / sqrt(power[g] / size + x->eps));
     }
 }
 
@@ -99,6 +122,6 @@ void q7_op_groupnorm(const q7_groupnorm_args *x, const q7_call *call) {
     if (x->N * x->pixels * x->C == 0) return;
     norm_job job = {x, (q7_groupnorm_kernel)call->kernel, q7_ceil_div(x->pixels, x->part)};
     q7_parallel(call, x->N * job.parts, statistics_task, &job);
-    q7_parallel(call, x->N * x->groups, join_task, &job);
+    q7_parallel(call, x->N * q7_ceil_div(x->groups, groups_of(x)), join_task, &job);
     q7_parallel(call, x->N * job.parts, normalise_task, &job);
 }

@@ -130,19 +130,23 @@ static inline void q7_nest_next_row(const q7_nest *nest, q7_cursor *at) {
     }
 }
 
-/* n elements that are `stride` apart, side by side. */
-#define LOAD(T)                                                                       \
-    if (stride == 0) {                                                                \
-        const T x = *(const T *)from;                                                 \
-        for (int64_t i = 0; i < n; i++) ((T *)to)[i] = x;                             \
-    } else {                                                                          \
-        for (int64_t i = 0; i < n; i++) ((T *)to)[i] = ((const T *)from)[i * stride]; \
-    }                                                                                 \
+/* Rows of n elements that are `stride` apart, all side by side; rows are row_stride apart, and may be
+ * short: what depends on strides and bytes is decided once for all. */
+#define LOAD(T)                                                                     \
+    for (int64_t r = 0; r < rows; r++, to += n * bytes, from += row_bytes)          \
+        if (stride == 0) {                                                          \
+            const T x = *(const T *)(const void *)from;                             \
+            for (int64_t i = 0; i < n; i++) ((T *)(void *)to)[i] = x;               \
+        } else                                                                      \
+            for (int64_t i = 0; i < n; i++)                                         \
+                ((T *)(void *)to)[i] = ((const T *)(const void *)from)[i * stride]; \
     break
-static inline void q7_load_run(void *to, const void *from, int64_t n, int64_t stride,
-                               int64_t bytes) {
+static inline void q7_load_rows(char *to, const char *from, int64_t rows, int64_t row_stride,
+                                int64_t n, int64_t stride, int64_t bytes) {
+    const int64_t row_bytes = row_stride * bytes;
     if (stride == 1) {
-        memcpy(to, from, (size_t)(n * bytes));
+        for (int64_t r = 0; r < rows; r++, to += n * bytes, from += row_bytes)
+            memcpy(to, from, (size_t)(n * bytes));
         return;
     }
     switch (bytes) {
@@ -154,28 +158,41 @@ static inline void q7_load_run(void *to, const void *from, int64_t n, int64_t st
 }
 #undef LOAD
 
+/* n elements that are `stride` apart, side by side. */
+static inline void q7_load_run(void *to, const void *from, int64_t n, int64_t stride,
+                               int64_t bytes) {
+    q7_load_rows(to, from, 1, 0, n, stride, bytes);
+}
+
 /* n elements of a nest of one operand from `position` on, side by side. What repeats over the rows
  * of the last two dims is copied from the first, more each time: rows may be short. */
 static inline void q7_nest_load(const q7_nest *nest, const char *x, int64_t bytes, int64_t position,
                                 int64_t n, char *to) {
     const int64_t last = nest->ndim - 1, cols = nest->shape[last], stride = nest->stride[0][last];
-    const bool repeats = last > 0 && nest->stride[0][last - 1] == 0;
+    const int64_t row_stride = last > 0 ? nest->stride[0][last - 1] : 0;
     int64_t col = position % cols;
     q7_cursor at = q7_nest_seek(nest, position / cols);
     for (int64_t done = 0; done < n; col = 0) {
         int64_t ready = q7_min(cols - col, n - done), rows = 1;
-        q7_load_run(to + done * bytes, x + (at.offset[0] + col * stride) * bytes, ready, stride,
-                    bytes);
-        if (repeats && col == 0) {
-            rows = nest->shape[last - 1] - at.index[last - 1];
-            const int64_t wanted = q7_min(rows * cols, n - done);
+        const char *from = x + (at.offset[0] + col * stride) * bytes;
+        if (last > 0 && col == 0) rows = nest->shape[last - 1] - at.index[last - 1];
+        if (row_stride != 0 && ready == cols) {
+            rows = q7_min(rows, (n - done) / cols);
+            q7_load_rows(to + done * bytes, from, rows, row_stride, cols, stride, bytes);
+            ready = rows * cols;
+        } else {
+            q7_load_run(to + done * bytes, from, ready, stride, bytes);
+            const int64_t wanted = row_stride == 0 && rows > 1 ? q7_min(rows * cols, n - done) : 0;
             for (int64_t more; ready < wanted; ready += more) {
                 more = q7_min(ready, wanted - ready);
                 memcpy(to + (done + ready) * bytes, to + done * bytes, (size_t)(more * bytes));
             }
         }
         done += ready;
-        if (rows > 1) at.index[last - 1] += rows - 1;
+        if (rows > 1) {
+            at.index[last - 1] += rows - 1;
+            at.offset[0] += (rows - 1) * row_stride;
+        }
         q7_nest_next_row(nest, &at);
     }
 }

@@ -65,8 +65,9 @@ def test_trilu(dtype):
 
 @pytest.mark.parametrize("dtype", [*CODES, "uint32", "uint64"])
 @pytest.mark.parametrize("product", [0, 1])
-def test_cumulate(dtype, product):
-    x = np.random.default_rng(18).integers(-9, 10, (3, 7, 5)).astype(dtype)
+@pytest.mark.parametrize("shape", [(3, 7, 5), (40, 7, 1), (2, 7, 300)])  # of columns: one to blocks
+def test_cumulate(dtype, product, shape):
+    x = np.random.default_rng(18).integers(-9, 10, shape).astype(dtype)
     along = np.cumprod if product else np.cumsum
     for exclusive, reverse in itertools.product((0, 1), repeat=2):
         flow = x[:, ::-1] if reverse else x
@@ -77,9 +78,7 @@ def test_cumulate(dtype, product):
         expected = totals[:, ::-1] if reverse else totals
         given = {
             "dtype": dtypes.from_numpy(x.dtype),
-            "outer": 3,
-            "n": 7,
-            "inner": 5,
+            **dict(zip(("outer", "n", "inner"), shape)),
             "product": product,
             "exclusive": exclusive,
             "reverse": reverse,

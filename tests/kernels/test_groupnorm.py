@@ -16,6 +16,7 @@ CASES = {
     "one group": (2, 300, 24, 1, 64),
     "groups": (1, 777, 96, 8, 100),
     "of one channel": (2, 130, 37, 37, 32),
+    "more groups than a task": (2, 90, 200, 100, 16),
     "few channels": (1, 5000, 3, 3, 1000),
     "one pixel": (2, 1, 64, 4, 8),
     "whole parts": (1, 128, 130, 2, 32),
