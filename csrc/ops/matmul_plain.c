@@ -1,14 +1,15 @@
-/* matmul_plain.c: c[i] = a[i] @ b[i] over broadcast batch dims, for dtypes without a GEMM kernel: f64,
- * and integers of 32 and 64 bits, which wrap, so that their sign plays no part. Any strides; sums
- * run in order of k. c overlaps neither a nor b. */
+/* matmul_plain.c: c[i] = a[i] @ b[i] + bias over broadcast batch dims, of doubles by kernel, and of
+ * integers of 32 and 64 bits, which wrap, so that their sign plays no part, in plain loops. Any strides,
+ * or of doubles b in panels as kernels/dgemm.h has them; sums run in order of k; bias (n,) or NULL. c overlaps neither a nor b. */
+#include "../kernels/dgemm.h"
 #include "loops.h"
 
-enum { ROWS = 4 }; /* of a task, which read b together */
+enum {
+    ROWS = 128,
+    PANELS = 4,
+    INT_ROWS = 4
+}; /* of a task: rows that read b together, which is packed for each */
 
-#define T double
-#define DTYPE f64
-#include "matmul_plain_typed.h"
-#include "typed_end.h"
 #define T uint32_t
 #define DTYPE u32
 #include "matmul_plain_typed.h"
@@ -18,28 +19,63 @@ enum { ROWS = 4 }; /* of a task, which read b together */
 #include "matmul_plain_typed.h"
 #include "typed_end.h"
 
+typedef struct matmul_job {
+    const q7_matmul_plain_args *x;
+    q7_dgemm_kernel kernel;
+    int64_t rows, columns;   /* of a task */
+    int64_t blocks, stripes; /* of those */
+} matmul_job;
+
 static void matmul_task(void *arg, int64_t task, int64_t thread) {
-    const q7_matmul_plain_args *x = arg;
+    const matmul_job *job = arg;
+    const q7_matmul_plain_args *x = job->x;
     (void)thread;
-    const int64_t blocks = q7_ceil_div(x->m, ROWS), batch = task / blocks;
-    const int64_t first = task % blocks * ROWS, last = q7_min(x->m, first + ROWS);
-    const int64_t bytes = q7_dtype_bytes(x->dtype);
-    const char *a = x->a, *b = x->b;
+    const int64_t column = task % job->stripes * job->columns;
+    const int64_t row = task / job->stripes % job->blocks * job->rows;
+    const int64_t batch = task / job->stripes / job->blocks;
+    const int64_t m = q7_min(x->m - row, job->rows), n = q7_min(x->n - column, job->columns);
+    int64_t a = row * x->a_row_stride, b = column * (x->b_panel_stride ? x->k : x->b_col_stride);
     for (int64_t d = x->ndim - 1, rest = batch; d >= 0; rest /= x->batch[d], d--) {
-        a += rest % x->batch[d] * x->a_batch_stride[d] * bytes;
-        b += rest % x->batch[d] * x->b_batch_stride[d] * bytes;
+        a += rest % x->batch[d] * x->a_batch_stride[d];
+        b += rest % x->batch[d] * x->b_batch_stride[d];
     }
-    char *c = (char *)x->c + batch * x->m * x->n * bytes;
-    switch (x->dtype) {
-        case Q7_F64: multiply_f64(x, a, b, c, first, last); break;
-        case Q7_I32:
-        case Q7_U32: multiply_u32(x, a, b, c, first, last); break;
-        default: multiply_u64(x, a, b, c, first, last); break; /* Q7_I64, Q7_U64 */
+    const int64_t c = (batch * x->m + row) * x->n + column;
+    switch (q7_dtype_bytes(x->dtype)) {
+        case 4: multiply_u32(x, a, b, c, m); break;
+        default:
+            if (x->dtype != Q7_F64) {
+                multiply_u64(x, a, b, c, m);
+                break;
+            }
+            job->kernel(&(q7_dgemm_block){
+                .m = m,
+                .n = n,
+                .k = x->k,
+                .a = (const double *)x->a + a,
+                .a_row_stride = x->a_row_stride,
+                .a_col_stride = x->a_col_stride,
+                .b = (const double *)x->b + b,
+                .b_row_stride = x->b_row_stride,
+                .b_col_stride = x->b_col_stride,
+                .b_panel_stride = x->b_panel_stride,
+                .bias = x->bias ? (const double *)x->bias + column : NULL,
+                .c = (double *)x->c + c,
+                .c_stride = x->n,
+            });
     }
 }
 
 void q7_op_matmul_plain(const q7_matmul_plain_args *x, const q7_call *call) {
     const int64_t batches = q7_product(x->batch, x->ndim);
     if (batches * x->m * x->n == 0) return;
-    q7_parallel(call, batches * q7_ceil_div(x->m, ROWS), matmul_task, (void *)x);
+    matmul_job job = {x, (q7_dgemm_kernel)call->kernel, INT_ROWS, x->n, 0, 0};
+    if (x->dtype == Q7_F64) { /* some 20 us of work */
+        const int64_t work = 8 * Q7_GRAIN, k = q7_max(x->k, 1);
+        job.rows = q7_ceil_div(q7_max(ROWS, work / (x->n * k)), call->mr) * call->mr;
+        const int64_t column = q7_min(x->m, job.rows) * k; /* multiply-adds */
+        job.columns = q7_max(PANELS, work / (column * call->nr)) * call->nr;
+    }
+    job.blocks = q7_ceil_div(x->m, job.rows);
+    job.stripes = q7_ceil_div(x->n, job.columns);
+    q7_parallel(call, batches * job.blocks * job.stripes, matmul_task, &job);
 }

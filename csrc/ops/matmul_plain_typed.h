@@ -1,15 +1,16 @@
-/* matmul_plain_typed.h: rows [first, last) of one product of matmul_plain.c, for elements of type T.
- * Included once per dtype. */
+/* matmul_plain_typed.h: m rows of one product of matmul_plain.c, for elements of type T, which begin at
+ * so many elements of a, b and c. Included once per dtype. */
 #include "typed_name.h"
 
-static void NAMED(multiply)(const q7_matmul_plain_args *x, const void *pa, const void *pb, void *pc,
-                            int64_t first, int64_t last) {
-    const T *a = pa, *b = pb;
-    T *c = pc;
+static void NAMED(multiply)(const q7_matmul_plain_args *x, int64_t from_a, int64_t from_b,
+                            int64_t from_c, int64_t m) {
+    const T *a = (const T *)x->a + from_a, *b = (const T *)x->b + from_b, *bias = x->bias;
+    T *c = (T *)x->c + from_c;
     const int64_t n = x->n, stride = x->b_col_stride;
-    for (int64_t i = first * n; i < last * n; i++) c[i] = 0;
+    for (int64_t i = 0; i < m; i++)
+        for (int64_t j = 0; j < n; j++) c[i * n + j] = bias ? bias[j] : 0;
     for (int64_t k = 0; k < x->k; k++) /* a row of b serves all rows while it is in L1 */
-        for (int64_t i = first; i < last; i++) {
+        for (int64_t i = 0; i < m; i++) {
             const T v = a[i * x->a_row_stride + k * x->a_col_stride];
             const T *from = b + k * x->b_row_stride;
             T *to = c + i * n;

@@ -34,7 +34,7 @@ MAX_BATCH_NDIM = 6  # of the op rows `matmul`
 MIN_TILED = 128, 1 << 15  # rows and columns of b; elements of it
 MIN_TILED_HALVES = 96, 1 << 14  # of 16 bits, which have fewer parts
 UNEVEN = range(33, 64)  # rows of a by floats: two groups of tiles that are not full
-PLAIN = (dtypes.DOUBLE, dtypes.INT32, dtypes.INT64, dtypes.UINT32, dtypes.UINT64)  # no GEMM kernel
+PLAIN = (dtypes.DOUBLE, dtypes.INT32, dtypes.INT64, dtypes.UINT32, dtypes.UINT64)  # never packed
 
 
 def matmul_scratch(b: Any, k: Dim, n: Dim, most: str) -> Dim:
@@ -109,38 +109,83 @@ def gemm_step(
     )
 
 
+def plain_matrix(b: Any, matrix: Value, turned: bool = False) -> View:
+    """A matrix (k, n), or turned (n, k), as the step matmul_plain reads it: constant doubles of
+    several columns in the panels of kernels/dgemm.h, a view of three dims.
+    """
+    shape = matrix.shape[::-1] if turned else matrix.shape
+    if matrix.const is None or matrix.dtype != dtypes.DOUBLE or shape[1] < 2:
+        return b.view(matrix).transpose((1, 0)) if turned else b.view(matrix)
+    k, n = shape
+    nr = b.kernel("dgemm").nr
+    columns = np.zeros((k, int(ceildiv(n, nr)) * nr))
+    columns[:, :n] = matrix.const.T if turned else matrix.const
+    panels = columns.reshape(k, -1, nr).transpose(1, 0, 2).copy()
+    return b.view(b.graph.constant(panels, Type(dtypes.DOUBLE, panels.shape)))
+
+
+def plain_step(b: Any, a: View, right: View, c: View, bias: Optional[Value] = None) -> None:
+    """c = a @ right + bias (n,) over the batch dims of c, of dtypes in PLAIN; a and right may have
+    any strides, and right be of plain_matrix.
+    """
+    batch, in_panels = c.shape[:-2], len(right.shape) > len(c.shape)
+    a = expand_view(a, (*batch, *a.shape[-2:]))
+    if not in_panels:
+        right = expand_view(right, (*batch, *right.shape[-2:]))
+    b.step(
+        "matmul_plain",
+        kernel="dgemm",
+        a=a,
+        b=right,
+        bias=bias,
+        c=c,
+        dtype=c.storage.dtype,
+        **_sizes(a, right, c),
+        b_panel_stride=right.strides[0] if in_panels else 0,
+    )
+
+
+def _sizes(a: View, right: View, c: View) -> dict[str, Any]:
+    """What the steps of products by matrices in place are told of their operands."""
+    batch = c.shape[:-2]
+    return {
+        "m": c.shape[-2],
+        "n": c.shape[-1],
+        "k": a.shape[-1],
+        "ndim": len(batch),
+        "batch": batch,
+        "a_batch_stride": a.strides[:-2],
+        "b_batch_stride": right.strides[:-2] if len(right.shape) == len(c.shape) else (),
+        "a_row_stride": a.strides[-2],
+        "a_col_stride": a.strides[-1],
+        "b_row_stride": right.strides[-2],
+        "b_col_stride": right.strides[-1],
+    }
+
+
 def matmul_step(b: Any, a: View, right: View, c: View, alpha: float = 1.0) -> None:
     """c = alpha * a @ right over the batch dims of c; a and right may have any strides.
 
     dtypes: float32; of those in PLAIN, products whose alpha is 1.
     """
-    batch, dtype = c.shape[:-2], c.storage.dtype
+    if c.storage.dtype != dtypes.FLOAT:
+        plain_step(b, a, right, c)
+        return
+    batch = c.shape[:-2]
     a, right = (
         expand_view(a, (*batch, *a.shape[-2:])),
         expand_view(right, (*batch, *right.shape[-2:])),
     )
-    given: dict[str, Any] = {"dtype": dtype}
-    if dtype == dtypes.FLOAT:
-        pack = matmul_scratch(b, a.shape[-1], c.shape[-1], "MATMUL_PANELS")
-        tiles = fits_tiles(c.shape[-2], a.shape[-1], c.shape[-1])
-        given = {"kernel": "gemm", "tiles": tiles, "pack": pack, "alpha": alpha}
     b.step(
-        "matmul" if dtype == dtypes.FLOAT else "matmul_plain",
+        "matmul",
+        kernel="gemm",
+        tiles=fits_tiles(c.shape[-2], a.shape[-1], c.shape[-1]),
         a=a,
         b=right,
         c=c,
-        m=c.shape[-2],
-        n=c.shape[-1],
-        k=a.shape[-1],
-        ndim=len(batch),
-        batch=batch,
-        a_batch_stride=a.strides[:-2],
-        b_batch_stride=right.strides[:-2],
-        a_row_stride=a.strides[-2],
-        a_col_stride=a.strides[-1],
-        b_row_stride=right.strides[-2],
-        b_col_stride=right.strides[-1],
-        **given,
+        pack=matmul_scratch(b, a.shape[-1], c.shape[-1], "MATMUL_PANELS"),
+        **_sizes(a, right, c),
+        alpha=alpha,
     )
 
 
@@ -214,6 +259,8 @@ def multiply_matrix(b: Any, left: Value, matrix: Value, y: Value, alpha: float) 
     a, c = reshaped(b, left, (m, k)), b.allocate(y).reshape((m, n))
     if matrix.const is not None and matrix.dtype == dtypes.FLOAT:
         gemm_step(b, a, b.packed(k, n, n, 1, matrix, narrow=True), c, n, alpha=alpha)
+    elif matrix.dtype in PLAIN:
+        plain_step(b, a, plain_matrix(b, matrix), c)
     else:
         matmul_step(b, a, b.view(matrix), c, alpha)
 
@@ -326,17 +373,14 @@ def lower_plain(node: Node, b: Any) -> None:
         return result
 
     a = b.view(left).transpose((1, 0)) if node.attrs["transA"] else b.view(left)
-    other = b.view(right).transpose((1, 0)) if node.attrs["transB"] else b.view(right)
-    if addend is None and factors[0] == 1.0:
-        matmul_step(b, a, other, b.allocate(y))
+    other = plain_matrix(b, right, bool(node.attrs["transB"]))
+    if addend is not None:
+        addend = scaled(addend, factors[1])
+    as_bias = addend is not None and addend.shape in ((y.shape[1],), (1, y.shape[1]))
+    if factors[0] == 1.0 and (addend is None or as_bias):
+        plain_step(b, a, other, b.allocate(y), addend)
         return
     total = temporary(b, y.dtype, y.shape)
-    matmul_step(b, a, other, b.allocate(total))
+    plain_step(b, a, other, b.allocate(total))
     zero = number(b, 0, y.dtype)
-    binary_step(
-        b,
-        "add",
-        scaled(total, factors[0]),
-        zero if addend is None else scaled(addend, factors[1]),
-        y,
-    )
+    binary_step(b, "add", scaled(total, factors[0]), zero if addend is None else addend, y)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 from q7x2_ep.backend.cpu.library import load
 from q7x2_ep.plan.target import KernelRow
-from tests.kernels.harness import rows, run_op, run_threads, tolerance
+from tests.kernels.harness import rows, run_op, tolerance
 
 K_BLOCK, PANELS = (load().target.constants[name] for name in ("GEMM_K_BLOCK", "MATMUL_PANELS"))
 every_row = pytest.mark.parametrize("row", rows("gemm"), ids=lambda row: row.name)
@@ -115,28 +117,78 @@ def test_bits_do_not_depend_on_threads(row: KernelRow, name: str) -> None:
         assert matmul(row, a, b, threads=threads).tobytes() == c.tobytes()
 
 
-@pytest.mark.parametrize("dtype, code", [("f8", 11), ("i4", 6), ("i8", 7), ("u4", 12), ("u8", 13)])
-def test_plain(dtype: str, code: int) -> None:
-    rng = np.random.default_rng(8)
+def plain(
+    row: KernelRow, a: np.ndarray, b: np.ndarray, bias: Any = None, panels: bool = False
+) -> np.ndarray:
+    """a (2, 1, m, k) @ b (k, n) + bias for views of dense arrays, b maybe put into panels; batch
+    dims (2, 3). Equal bits with any number of threads.
+    """
+    (m, k), n = a.shape[-2:], b.shape[-1]
+    strides = [[s // a.itemsize for s in x.strides] for x in (a, b)]
+    (a_batch, _, *a_strides), b_strides = strides
+    given: dict[str, Any] = {"m": m, "n": n, "k": k, "ndim": 2, "batch": [2, 3, 1, 1, 1, 1]}
+    given["dtype"] = {"f8": 11, "i4": 6, "i8": 7, "u4": 12, "u8": 13}[a.dtype.str[1:]]
+    given.update(a_batch_stride=[a_batch, 0, 0, 0, 0, 0], b_batch_stride=[0] * 6)
+    given.update(a_row_stride=a_strides[0], a_col_stride=a_strides[1])
+    given.update(b_row_stride=b_strides[0], b_col_stride=b_strides[1], b_panel_stride=0)
+    b = base(b)
+    if panels:
+        count = -(-n // row.nr)
+        wide = np.zeros((k, count * row.nr))
+        wide[:, :n] = b
+        b = wide.reshape(k, count, row.nr).transpose(1, 0, 2).copy()
+        given.update(b_row_stride=row.nr, b_col_stride=1, b_panel_stride=k * row.nr)
+    found = [
+        run_op(
+            "matmul_plain",
+            row,
+            threads,
+            a=base(a),
+            b=b,
+            bias=bias,
+            c=np.zeros((2, 3, m, n), a.dtype),
+            **given,
+        )["c"]
+        for threads in (1, 3)
+    ]
+    assert found[0].tobytes() == found[1].tobytes()
+    return found[0]
+
+
+@pytest.mark.parametrize("row", rows("dgemm"), ids=lambda row: row.name)
+@pytest.mark.parametrize("k", [0, 1, 7, 128, 129, 300])
+def test_doubles(row: KernelRow, k: int) -> None:
+    rng = np.random.default_rng(k)
+    for m in (1, 2, 3, row.mr, 2 * row.mr + 1, 4 * row.mr + 5, 150):
+        for n in (1, 2, row.nr - 1, row.nr, row.nr + 1, 5 * row.nr + 3):
+            a, bias = rng.standard_normal((2, 1, m, k)), rng.standard_normal(n)
+            b, turned = rng.standard_normal((k, n)), rng.standard_normal((n, k)).T
+            a_turned = rng.standard_normal((2, 1, k, m)).swapaxes(2, 3)
+            for left, right, given, panels in (
+                (a, b, None, False),
+                (a, turned, bias, False),
+                (a_turned, b, bias, False),
+                (a, b, bias, True),
+                (a_turned, b, None, True),
+            ):
+                c = plain(row, left, right, given, panels)
+                expected = left @ right + (0 if given is None else given)
+                terms = np.abs(left) @ np.abs(right) + (0 if given is None else np.abs(given))
+                assert (np.abs(c - expected) <= (k + 1) * 2.0**-52 * terms).all()
+
+
+@pytest.mark.parametrize("dtype", ["i4", "i8", "u4", "u8"])
+def test_integers(dtype: str) -> None:
+    rng, limits = np.random.default_rng(8), np.iinfo(dtype)  # products wrap
 
     def draw(*shape: int) -> np.ndarray:
-        if dtype == "f8":
-            return rng.standard_normal(shape)
-        limits = np.iinfo(dtype)  # products wrap
         return rng.integers(limits.min, limits.max, shape, dtype, endpoint=True)
 
+    row = rows("dgemm")[0]
     for m, k, n, turned in ((1, 1, 1, False), (5, 7, 3, True), (9, 0, 4, False), (4, 33, 17, True)):
         a, b = draw(2, 1, m, k), draw(n, k).T if turned else draw(k, n)
-        strides = [[s // a.itemsize for s in x.strides] for x in (a, b)]
-        (a_batch, _, *a_strides), b_strides = strides
-        given = {"dtype": code, "m": m, "n": n, "k": k, "ndim": 2, "batch": [2, 3, 1, 1, 1, 1]}
-        given.update(a_batch_stride=[a_batch, 0, 0, 0, 0, 0], b_batch_stride=[0] * 6)
-        given.update(a_row_stride=a_strides[0], a_col_stride=a_strides[1])
-        given.update(b_row_stride=b_strides[0], b_col_stride=b_strides[1])
-        c = np.zeros((2, 3, m, n), dtype)
-        (c,) = run_threads("matmul_plain", a=a, b=base(b), c=c, **given)
-        expected = np.broadcast_to(np.matmul(a, b), c.shape)
-        if dtype == "f8":
-            np.testing.assert_allclose(c, expected, rtol=1e-13, atol=1e-13)
-        else:
-            np.testing.assert_array_equal(c, expected)
+        for bias in (None, draw(n)):
+            expected = np.matmul(a, b) + (0 if bias is None else bias)
+            np.testing.assert_array_equal(
+                plain(row, a, b, bias), np.broadcast_to(expected, (2, 3, m, n))
+            )
