@@ -37,8 +37,9 @@ static inline double floored_mod(double x, double y) {
     for (int64_t i = 0; i < n; i++) ((R *)y)[i] = (e)
 #define X a[i * a_stride]
 #define Z b[i * b_stride]
-static void binary_f64(int64_t op, int64_t n, const void *pa, int64_t a_stride, const void *pb,
-                       int64_t b_stride, void *y) {
+static inline __attribute__((always_inline)) void run_f64(int64_t op, int64_t n, const void *pa,
+                                                          int64_t a_stride, const void *pb,
+                                                          int64_t b_stride, void *y) {
     const double *a = pa, *b = pb;
     switch (op) {
         case Q7_binary_add: EACH(double, X + Z); break;
@@ -47,7 +48,15 @@ static void binary_f64(int64_t op, int64_t n, const void *pa, int64_t a_stride, 
         case Q7_binary_mul: EACH(double, X * Z); break;
         /* clang-format on */
         case Q7_binary_div: EACH(double, X / Z); break;
-        case Q7_binary_pow: EACH(double, pow(X, Z)); break;
+        case Q7_binary_pow: {
+            const double whole = b_stride == 0 && n > 0 ? *b : 0; /* squares and cubes are most */
+            /* clang-format off */
+            if (whole == 2) EACH(double, X * X);
+            else if (whole == 3) EACH(double, X * X * X);
+            else EACH(double, pow(X, Z));
+            /* clang-format on */
+            break;
+        }
         case Q7_binary_mod: EACH(double, floored_mod(X, Z)); break;
         case Q7_binary_fmod: EACH(double, fmod(X, Z)); break;
         case Q7_binary_prelu: EACH(double, X < 0 ? X * Z : X); break;
@@ -64,6 +73,19 @@ static void binary_f64(int64_t op, int64_t n, const void *pa, int64_t a_stride, 
 #undef X
 #undef Z
 
+/* Constant strides in each loop, so that it vectorises. */
+static void binary_f64(int64_t op, int64_t n, const void *a, int64_t a_stride, const void *b,
+                       int64_t b_stride, void *y) {
+    if (a_stride && b_stride)
+        run_f64(op, n, a, 1, b, 1, y);
+    else if (a_stride)
+        run_f64(op, n, a, 1, b, 0, y);
+    else if (b_stride)
+        run_f64(op, n, a, 0, b, 1, y);
+    else
+        run_f64(op, n, a, 0, b, 0, y);
+}
+
 static void body(void *arg, int64_t n, const int64_t *offset, int64_t position) {
     const binary_job *job = arg;
     const char *a = job->args->a, *b = job->args->b;
@@ -79,6 +101,14 @@ static q7_nest alone(const q7_binary_args *args, const int64_t *shape) {
     return nest;
 }
 
+/* n elements of an operand from position `at` on: where they lie, or gathered in `room`. */
+static const void *gathered(const binary_job *job, const q7_nest *nest, const void *x, int64_t at,
+                            int64_t n, void *room) {
+    if (nest->ndim == 1 && nest->stride[0][0] == 1) return (const char *)x + at * job->elem_bytes;
+    q7_nest_load(nest, x, job->elem_bytes, at, n, room);
+    return room;
+}
+
 /* Where runs are short: positions, of which blocks of a and b are gathered. */
 static void gathered_task(void *arg, int64_t task, int64_t thread) {
     const binary_job *job = arg;
@@ -88,9 +118,9 @@ static void gathered_task(void *arg, int64_t task, int64_t thread) {
     const int64_t end = q7_min(job->count, (task + 1) * job->per_task);
     for (int64_t at = task * job->per_task; at < end; at += BLOCK) {
         const int64_t n = q7_min(BLOCK, end - at);
-        q7_nest_load(&job->a, args->a, job->elem_bytes, at, n, (char *)a);
-        q7_nest_load(&job->b, args->b, job->elem_bytes, at, n, (char *)b);
-        job->kernel(args->op, n, a, 1, b, 1, (char *)args->y + at * job->y_bytes);
+        job->kernel(args->op, n, gathered(job, &job->a, args->a, at, n, a), 1,
+                    gathered(job, &job->b, args->b, at, n, b), 1,
+                    (char *)args->y + at * job->y_bytes);
     }
 }
 

@@ -35,7 +35,7 @@ static void columns_task(void *arg, int64_t task, int64_t thread) {
                 (float *)args->y + slab * args->inner + column);
 }
 
-enum { COLUMNS = 16 };
+enum { COLUMNS = 16, LANES = 8 };
 
 #define T double
 #define W double
@@ -76,30 +76,37 @@ enum { COLUMNS = 16 };
 #define LOOPS "reduce_typed.h"
 #include "each_int.h"
 
-static void plain_task(void *arg, int64_t task, int64_t thread) {
-    const q7_reduce_args *args = arg;
-    (void)thread;
+static void plain(const q7_reduce_args *args, int64_t outer) {
     switch (args->dtype) {
-        case Q7_F64: reduce_f64(args, task); break;
-        case Q7_I64: reduce_i64(args, task); break;
-        case Q7_I32: reduce_i32(args, task); break;
-        case Q7_I16: reduce_i16(args, task); break;
-        case Q7_I8: reduce_i8(args, task); break;
-        case Q7_U64: reduce_u64(args, task); break;
-        case Q7_U32: reduce_u32(args, task); break;
-        case Q7_U16: reduce_u16(args, task); break;
-        case Q7_U8: reduce_u8(args, task); break;
-        default: reduce_boolean(args, task); break;
+        case Q7_F64: reduce_f64(args, outer); break;
+        case Q7_I64: reduce_i64(args, outer); break;
+        case Q7_I32: reduce_i32(args, outer); break;
+        case Q7_I16: reduce_i16(args, outer); break;
+        case Q7_I8: reduce_i8(args, outer); break;
+        case Q7_U64: reduce_u64(args, outer); break;
+        case Q7_U32: reduce_u32(args, outer); break;
+        case Q7_U16: reduce_u16(args, outer); break;
+        case Q7_U8: reduce_u8(args, outer); break;
+        default: reduce_boolean(args, outer); break;
     }
 }
 
+static void plain_task(void *arg, int64_t task, int64_t thread) {
+    const reduce_job *job = arg;
+    (void)thread;
+    const int64_t end = q7_min(job->args->outer, (task + 1) * job->per_task);
+    for (int64_t i = task * job->per_task; i < end; i++) plain(job->args, i);
+}
+
 void q7_op_reduce(const q7_reduce_args *args, const q7_call *call) {
-    if (args->dtype != Q7_F32) {
-        q7_parallel(call, args->inner ? args->outer : 0, plain_task, (void *)args);
-        return;
-    }
     reduce_job job = {args, (q7_reduce_kernel)call->kernel, 0, 0};
     const int64_t most = Q7_GRAIN / q7_max(1, args->n);
+    if (args->dtype != Q7_F32) {
+        if (args->outer * args->inner == 0) return;
+        job.per_task = q7_units_of_task(call, args->outer, most / args->inner);
+        q7_parallel(call, q7_ceil_div(args->outer, job.per_task), plain_task, &job);
+        return;
+    }
     if (args->inner == 1) {
         job.per_task = q7_units_of_task(call, args->outer, most);
         q7_parallel(call, q7_ceil_div(args->outer, job.per_task), rows_task, &job);

@@ -29,9 +29,32 @@ static inline __attribute__((always_inline)) T NAMED(finish)(int64_t op, W r, in
     return op == Q7_reduce_l2 ? (T)ROOT(r) : (T)r;
 }
 
+/* Two results of parts. */
+static inline __attribute__((always_inline)) W NAMED(merge)(int64_t op, W a, W b) {
+    const bool is_kept = op == Q7_reduce_max || op == Q7_reduce_min || op == Q7_reduce_prod;
+    return is_kept ? NAMED(step)(op, a, b) : ADD(a, b);
+}
+
+/* A row of n, a few elements side by side. */
+static inline __attribute__((always_inline)) T NAMED(fold_row)(int64_t op, int64_t n, const T *x) {
+    W r[LANES];
+    for (int64_t i = 0; i < LANES; i++) r[i] = NAMED(start)(op);
+    int64_t j = 0;
+    for (; j + LANES <= n; j += LANES)
+        for (int64_t i = 0; i < LANES; i++) r[i] = NAMED(step)(op, r[i], x[j + i]);
+    for (int64_t i = 0; j < n; i++, j++) r[i] = NAMED(step)(op, r[i], x[j]);
+    for (int64_t half = LANES / 2; half > 0; half /= 2)
+        for (int64_t i = 0; i < half; i++) r[i] = NAMED(merge)(op, r[i], r[i + half]);
+    return NAMED(finish)(op, r[0], n);
+}
+
 /* Columns of (n, inner), a few side by side, so that x is read as it lies. */
 static inline __attribute__((always_inline)) void NAMED(fold)(int64_t op, int64_t n, int64_t inner,
                                                               const T *x, T *y) {
+    if (inner == 1) {
+        *y = NAMED(fold_row)(op, n, x);
+        return;
+    }
     for (int64_t first = 0; first < inner; first += COLUMNS) {
         const int64_t count = q7_min(inner - first, COLUMNS);
         W r[COLUMNS];

@@ -5,6 +5,7 @@
 
 #include <math.h>
 
+#include "exponential.h"
 #include "loops.h"
 
 typedef struct softmax_job {
@@ -34,33 +35,43 @@ static void columns_task(void *arg, int64_t task, int64_t thread) {
 }
 
 /* The lines of one outer slab. */
-static void f64_task(void *arg, int64_t task, int64_t thread) {
-    const q7_softmax_args *args = arg;
-    (void)thread;
+static void f64_lines(const q7_softmax_args *args, int64_t outer) {
     const int64_t n = args->n, inner = args->inner;
     for (int64_t i = 0; i < inner; i++) {
-        const double *x = (const double *)args->x + task * n * inner + i;
-        double *y = (double *)args->y + task * n * inner + i, max = -INFINITY, sum = 0;
+        const double *x = (const double *)args->x + outer * n * inner + i;
+        double *y = (double *)args->y + outer * n * inner + i, max = -INFINITY, sum = 0;
         for (int64_t j = 0; j < n; j++) max = x[j * inner] > max ? x[j * inner] : max;
-        for (int64_t j = 0; j < n; j++) {
-            const double rest = x[j * inner] - max, e = exp(rest);
-            y[j * inner] = args->log ? rest : e;
-            sum += e;
+        if (args->log) {
+            for (int64_t j = 0; j < n; j++) sum += q7_exp_f64(x[j * inner] - max);
+            const double log_sum = log(sum);
+            for (int64_t j = 0; j < n; j++) y[j * inner] = x[j * inner] - max - log_sum;
+        } else if (inner == 1) { /* a loop that vectorises */
+            for (int64_t j = 0; j < n; j++) y[j] = q7_exp_f64(x[j] - max);
+            for (int64_t j = 0; j < n; j++) sum += y[j];
+            for (int64_t j = 0; j < n; j++) y[j] /= sum;
+        } else {
+            for (int64_t j = 0; j < n; j++) sum += y[j * inner] = q7_exp_f64(x[j * inner] - max);
+            for (int64_t j = 0; j < n; j++) y[j * inner] /= sum;
         }
-        const double log_sum = log(sum);
-        for (int64_t j = 0; j < n; j++)
-            y[j * inner] = args->log ? y[j * inner] - log_sum : y[j * inner] / sum;
     }
+}
+
+static void f64_task(void *arg, int64_t task, int64_t thread) {
+    const softmax_job *job = arg;
+    (void)thread;
+    const int64_t end = q7_min(job->args->outer, (task + 1) * job->per_task);
+    for (int64_t i = task * job->per_task; i < end; i++) f64_lines(job->args, i);
 }
 
 void q7_op_softmax(const q7_softmax_args *args, const q7_call *call) {
     if (args->outer * args->n * args->inner == 0) return;
-    if (args->dtype == Q7_F64) {
-        q7_parallel(call, args->outer, f64_task, (void *)args);
-        return;
-    }
     softmax_job job = {args, (q7_softmax_kernel)call->kernel, 0, 0};
     const int64_t most = Q7_GRAIN / 4 / args->n; /* an exp is worth several plain operations */
+    if (args->dtype == Q7_F64) {
+        job.per_task = q7_units_of_task(call, args->outer, most / args->inner);
+        q7_parallel(call, q7_ceil_div(args->outer, job.per_task), f64_task, &job);
+        return;
+    }
     if (args->inner == 1) {
         job.per_task = q7_units_of_task(call, args->outer, most);
         q7_parallel(call, q7_ceil_div(args->outer, job.per_task), rows_task, &job);

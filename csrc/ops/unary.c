@@ -18,6 +18,7 @@
 #include <math.h>
 
 #include "elementwise.h"
+#include "exponential.h"
 #include "loops.h"
 
 static inline double clip(double x, double low, double high) {
@@ -37,19 +38,19 @@ static void unary_f64(int64_t op, int64_t n, const void *from, void *y, double a
         case Q7_unary_abs: EACH(double, fabs(V)); break;
         case Q7_unary_neg: EACH(double, -V); break;
         case Q7_unary_sign: EACH(double, V > 0 ? 1 : V < 0 ? -1 : V); break;
-        case Q7_unary_exp: EACH(double, exp(V)); break;
+        case Q7_unary_exp: EACH(double, q7_exp_f64(V)); break;
         case Q7_unary_log: EACH(double, log(V)); break;
         case Q7_unary_sqrt: EACH(double, sqrt(V)); break;
         case Q7_unary_reciprocal: EACH(double, 1 / V); break;
         case Q7_unary_erf: EACH(double, erf(V)); break;
-        case Q7_unary_tanh: EACH(double, tanh(V)); break;
-        case Q7_unary_sigmoid: EACH(double, 1 / (1 + exp(-V))); break;
+        case Q7_unary_tanh: EACH(double, q7_tanh_f64(V)); break;
+        case Q7_unary_sigmoid: EACH(double, 1 / (1 + q7_exp_f64(-V))); break;
         case Q7_unary_relu: EACH(double, V < 0 ? 0 : V); break;
         case Q7_unary_gelu: EACH(double, 0.5 * V * erfc(-V * 0.70710678118654752)); break;
         case Q7_unary_gelu_tanh:
-            EACH(double, V / (1 + exp(-1.5957691216057308 * (V + 0.044715 * V * V * V))));
+            EACH(double, V / (1 + q7_exp_f64(-1.5957691216057308 * (V + 0.044715 * V * V * V))));
             break;
-        case Q7_unary_silu: EACH(double, V / (1 + exp(-V))); break;
+        case Q7_unary_silu: EACH(double, V / (1 + q7_exp_f64(-V))); break;
         case Q7_unary_softplus: EACH(double, softplus(V)); break;
         case Q7_unary_sin: EACH(double, sin(V)); break;
         case Q7_unary_cos: EACH(double, cos(V)); break;
@@ -65,12 +66,12 @@ static void unary_f64(int64_t op, int64_t n, const void *from, void *y, double a
         case Q7_unary_affine_hard_swish:
             EACH(double, alpha *V *clip(V / 6 + 0.5, 0, 1) + beta);
             break;
-        case Q7_unary_swish: EACH(double, V / (1 + exp(-alpha * V))); break;
-        case Q7_unary_mish: EACH(double, V *tanh(softplus(V))); break;
-        case Q7_unary_softcap: EACH(double, alpha *tanh(V / alpha)); break;
+        case Q7_unary_swish: EACH(double, V / (1 + q7_exp_f64(-alpha * V))); break;
+        case Q7_unary_mish: EACH(double, V *q7_tanh_f64(softplus(V))); break;
+        case Q7_unary_softcap: EACH(double, alpha *q7_tanh_f64(V / alpha)); break;
         case Q7_unary_squared_relu: EACH(double, V < 0 ? 0 : V * V); break;
         case Q7_unary_affine: EACH(double, alpha *V + beta); break;
-        case Q7_unary_scaled_tanh: EACH(double, alpha *tanh(beta * V)); break;
+        case Q7_unary_scaled_tanh: EACH(double, alpha *q7_tanh_f64(beta * V)); break;
         case Q7_unary_tan: EACH(double, tan(V)); break;
         case Q7_unary_asin: EACH(double, asin(V)); break;
         case Q7_unary_acos: EACH(double, acos(V)); break;

@@ -543,6 +543,11 @@ CASES = [
     case("MatMul", i(4), i(2, 4, 5)),
     case("Gemm", double(4, 3), double(5, 4), double(1, 5), transA=1, transB=1, alpha=0.5, beta=2.0),
     case("Gemm", double(3, 4), Fixed(double(4, 5)), alpha=0.5),
+    *(
+        case("Gemm", double(7, 4), Fixed(double(*shape)), double(n), transB=turned)
+        for turned, shape, n in ((0, (4, 19), 19), (1, (19, 4), 19), (1, (1, 4), 1))
+    ),
+    *(case("Pow", double(3, 40), Fixed(np.array(e))) for e in (2.0, 3.0, 1.5)),
     case("Gemm", i(3, 4), i(4, 5), i(5), alpha=2.0, beta=3.0),
     case("Gemm", f(3, 4), f(4, 5), np.full(5, np.nan, np.float32), beta=0.0),
     case("Gemm", double(3, 4), double(4, 5), np.full(5, np.inf), beta=0.0),
