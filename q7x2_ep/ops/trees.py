@@ -224,9 +224,11 @@ class TreeEnsembleRegressor:
 
     def decompose(g: Any, x: Value, **attrs: Any) -> Value:
         found, aggregate = numbered_trees(attrs, "target"), attrs["aggregate_function"]
-        scores, _ = votes_of(g, x, *found, attrs["n_targets"], aggregate)
+        scores, voted = votes_of(g, x, *found, attrs["n_targets"], aggregate)
         base = tensor_or(attrs, "base_values").astype(np.float32)
-        scores = g.Add(scores, g.array(base)) if base.size else scores
+        if base.size:
+            whole = g.Add(scores, g.array(base))  # of several targets, those that have a vote
+            scores = g.Where(voted, whole, scores) if attrs["n_targets"] > 1 else whole
         return transformed(g, attrs["post_transform"], scores)
 
 

@@ -206,14 +206,12 @@ FORESTS = [
         )
     ),
     *(
-        case(
-            "TreeEnsembleRegressor",
-            ROWS,
-            n_targets=2,
-            post_transform=kind,
-            **forest("target", [0, 1]),
-        )
+        case("TreeEnsembleRegressor", ROWS, n_targets=2, post_transform=kind, **more)
         for kind in KINDS
+        for more in (
+            forest("target", [0, 1]),
+            {**forest("target", [1]), "base_values": [0.5, -1.0]},  # none has a vote for 0
+        )
     ),
     *(
         case("TreeEnsembleClassifier", ROWS, outputs=2, post_transform=kind, **given, **votes)
