@@ -36,6 +36,7 @@ Q7_INLINE void tile(const q7_dgemm_block *x, const panel *p, const double *a, do
     const int64_t width = vectors * Q7_D, bytes = p->n * 8;
     double line[NR] = {0};
     q7_f64 sum[MR][VECTORS];
+    Q7_UNROLL
     for (int r = 0; r < rows; r++) {
         const double *from = p->is_first ? bias : c + r * x->c_stride;
         if (!from || p->n < width) {
@@ -58,6 +59,7 @@ Q7_INLINE void tile(const q7_dgemm_block *x, const panel *p, const double *a, do
             for (int v = 0; v < vectors; v++) sum[r][v] += right[v] * left;
         }
     }
+    Q7_UNROLL
     for (int r = 0; r < rows; r++) {
         double *to = p->n < width ? line : c + r * x->c_stride;
         Q7_UNROLL
