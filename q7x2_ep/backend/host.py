@@ -142,8 +142,9 @@ class Host:
         branch inside.
         """
         bodies = self.bodies
+        outer = [None] * (len(arrays) - len(self._captures)) + self._captures
         if key not in bodies:
-            bodies[key] = self._compile(body, [*map(_sized, key[1])])
+            bodies[key] = self._compile(body, [*map(_sized, key[1], outer)])
         program = bodies[key]
         if not program.branches:
             return program
@@ -153,9 +154,9 @@ class Host:
         if exact not in bodies:
             if sum(known[:2] == key for known in bodies) > MAX_EXACT:
                 return program
-            types = zip(arrays, key[1], reads)
+            types = zip(arrays, map(_sized, key[1], outer), reads)
             bodies[exact] = self._compile(
-                body, [_exactly(a) if read else _sized(each) for a, each, read in types]
+                body, [_exactly(a) if read else sized for a, sized, read in types]
             )
         return bodies[exact]
 
@@ -276,12 +277,20 @@ def _signature(given: Any) -> Optional[tuple[int, int]]:
     return dtypes.from_numpy(given.dtype), given.ndim
 
 
-def _sized(signature: Optional[tuple[int, int]]) -> Callable[[str], Type]:
-    """The type of an input of this signature and any sizes, by its name."""
+def _sized(
+    signature: Optional[tuple[int, int]], captured: Optional[Value]
+) -> Callable[[str], Type]:
+    """The type of an input of this signature, by its name: of any sizes, but for those that the
+    graph around it knows of what it captures.
+    """
     if signature is None:
         return lambda name: NO_TENSOR
     dtype, ndim = signature
-    return lambda name: Type(dtype, tuple(measured(name, j) for j in range(ndim)))
+    shape = captured.shape if captured is not None and captured.shape else (None,) * ndim
+    return lambda name: Type(
+        dtype,
+        tuple(dim if isinstance(dim, int) else measured(name, j) for j, dim in enumerate(shape)),
+    )
 
 
 def _exactly(given: Any) -> Callable[[str], Type]:

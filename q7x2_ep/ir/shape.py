@@ -123,6 +123,11 @@ def is_measured(a: Dim) -> bool:
     return any(_MEASURED.search(name) for name in symbols(a))
 
 
+def is_content(a: Dim) -> bool:
+    """Whether a number in data decides it, which may be negative."""
+    return any(_CONTENT.search(name) for name in symbols(a))
+
+
 @lru_cache(maxsize=1 << 14)
 def expr(terms: tuple) -> Expr:
     """The only one of its terms, mostly: those that are the same are equal without a look."""

@@ -18,6 +18,7 @@ from q7x2_ep.ir.shape import (
     Dim,
     at_least,
     ceildiv,
+    is_content,
     is_cut_to,
     is_measured,
     maximum,
@@ -413,7 +414,8 @@ def unknown_slices(node: Node) -> Optional[tuple[int, ...]]:
     if None not in given and are_numbers:
         return None
     if node.input(3) is None:
-        return tuple(range(length(node, 1)))
+        count = dims(node, 1)[0]
+        return tuple(range(count if isinstance(count, int) else ndim))
     if axes is None or not all(isinstance(axis, int) for axis in axes):
         return tuple(range(ndim))
     return tuple(normal_axis(node, axis, ndim) for axis in axes)
@@ -454,8 +456,11 @@ def slice_bounds(node: Node) -> list[tuple[int, Dim, Dim, Dim, int]]:
 
 
 def is_window(dim: Dim, start: Dim, end: Dim, step: int) -> bool:
-    """Whether past:past + s is cut from a table, say a causal mask; past is assumed inside."""
-    moving = isinstance(dim, int) and not isinstance(start, int) and not at_least(-start, 0)
+    """Whether past:past + s is cut from a table, say a causal mask, or i:i + 1 where data tells
+    i; the first element is assumed to be inside.
+    """
+    moving = not isinstance(start, int) and not at_least(-start, 0)
+    moving = moving and (isinstance(dim, int) or is_content(start))
     return moving and step == 1 and at_least(end - start, 0)
 
 

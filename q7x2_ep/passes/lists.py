@@ -1,14 +1,18 @@
-"""Lists that a Loop fills, one tensor in each iteration, to be stacked behind it: scripted models
-of PyTorch collect what they give so. They become scanned outputs, which are no lists.
+"""Lists that a Loop fills, one tensor in each iteration, to be stacked behind it, or concatenated
+where each has one row: scripted models of PyTorch collect what they give so. They become scanned
+outputs, which are no lists.
 
-Before types are inferred: a list hides what is in it from all that follows.
+Before types are folded: a list hides what is in it from all that follows.
 """
 
 from __future__ import annotations
 
 from typing import Optional
 
-from q7x2_ep.ir.core import UNKNOWN, Graph, Node
+import numpy as np
+
+from q7x2_ep.ir.core import UNKNOWN, Graph, Node, Value, array_type
+from q7x2_ep.passes.infer import infer_types
 
 
 def run(graph: Graph) -> dict[str, int]:
@@ -45,15 +49,27 @@ def _filled(graph: Graph, loop: Node) -> Optional[int]:
             and body.outputs.count(result) == 1
             and last.users
             and not graph.is_output(last)
-            and all(_is_stack(user) for user in last.users)
+            and (_are_stacks(last.users) or _are_rows(graph, insert.inputs[1], last.users))
         ):
             return k
     return None
 
 
-def _is_stack(node: Node) -> bool:
+def _are_stacks(users: list[Node]) -> bool:
+    return all(_joins(user, 1) for user in users)
+
+
+def _are_rows(graph: Graph, element: Value, users: list[Node]) -> bool:
+    """Whether what is concatenated has one row, which its type tells."""
+    if not all(_joins(user, 0) for user in users):
+        return False
+    infer_types(graph)
+    return bool(element.shape) and element.shape[0] == 1
+
+
+def _joins(node: Node, new_axis: int) -> bool:
     attrs = node.attrs
-    return node.op == "ConcatFromSequence" and attrs["new_axis"] == 1 and attrs["axis"] == 0
+    return node.op == "ConcatFromSequence" and attrs["new_axis"] == new_axis and attrs["axis"] == 0
 
 
 def _scanned(graph: Graph, loop: Node, k: int) -> Node:
@@ -74,7 +90,14 @@ def _scanned(graph: Graph, loop: Node, k: int) -> Node:
     loop.detach()
     attrs = {**loop.attrs, "body": body}
     graph.nodes[at] = Node("Loop", inputs, outputs, attrs, loop.name, loop.sources)
+    result = outputs[-1]
+    if not stacks[0].attrs["new_axis"]:
+        axes = np.array([1])
+        axis = graph.constant(axes, array_type(axes), "axis")
+        result = graph.new_value(UNKNOWN, f"{name}.rows")
+        squeeze = Node("Squeeze", [outputs[-1], axis], [result], {}, loop.name, loop.sources)
+        graph.nodes.insert(at + 1, squeeze)
     for stack in stacks:
-        graph.replace_uses(stack.output, outputs[-1])
+        graph.replace_uses(stack.output, result)
     graph.remove(stacks)
     return graph.nodes[at]

@@ -96,6 +96,34 @@ CASES = {
             same = Identity(names) v, i = TopK(x, k) }""",
         [{"names": np.array(["a"] * 4, object), "x": X, "k": int64(2)}],
     ),
+    "Slice, both bounds": (
+        "(float[n, m] x, int64[2] a, int64[2] b) => (float[k, l] y) { y = Slice(x, a, b) }",
+        [
+            {"x": X, "a": int64(*a), "b": int64(*b)}
+            for a, b in (
+                *(((0, 1), (2, 3)), ((1, -3), (9, -1)), ((-9, -9), (-2, 9)), ((2, 5), (1, 5))),
+                *(((4, 0), (5, 1)), ((-(2**63), 7), (2**63 - 1, 8)), ((-4, -6), (-4, -5))),
+            )
+        ],
+    ),
+    "Slice to": (
+        """(float[n, m] x, int64[1] b) => (float[k, m] y) <int64[1] a = {1}> {
+            cut = Slice(x, a, b) y = Neg(cut) }""",
+        [{"x": X, "b": int64(b)} for b in (3, 1, 0, -1, -9, 9)],
+    ),
+    "Slice by steps": (
+        """(float[n, m] x, int64[2] a) => (float[n, k] y, float[k, m] z)
+        <int64[1] end = {5}, int64[1] axis = {-1}, int64[1] two = {2}, int64[2] axes = {1, 0},
+         int64[2] back = {-2, -1}, int64[2] first = {0, -9}> {
+            one = Constant<value = int64[1] {0}>() a0 = Gather(a, one)
+            y = Slice(x, a0, end, axis, two) z = Slice(x, a, first, axes, back) }""",
+        [{"x": X, "a": int64(*a)} for a in ((0, 3), (4, 1), (-2, -2), (-7, 8), (9, -9))],
+    ),
+    "Slice of one, wherever it is": (
+        """(float[n, m] x, int64 i) => (float[k, m] y) <int64[1] one = {1}, int64[1] zero = {0}> {
+            at = Unsqueeze(i, zero) next = Add(at, one) row = Slice(x, at, next) y = Neg(row) }""",
+        [{"x": X, "i": np.array(i)} for i in (0, 3, 2, 4, -1, -2, 9, 1)],
+    ),
     "in a Loop": (
         """(int64 trip, float[n, m] x) => (float[n] y) {
             zero = Constant<value = int64 {0}>() start = ReduceSum<keepdims = 0>(x, one)

@@ -178,6 +178,52 @@ def test_sizes_decide_a_branch():
     assert len(host[0].bodies) <= 2 + MAX_EXACT
 
 
+BAGS = {
+    "scanned": """g (float[v, 4] w, int64[n] index, int64[b] start, int64 bags) => (float[c, 4] y)
+    <int64[1] zero = {0}> {
+        size = Shape(index) bounds = Concat<axis = 0>(start, size)
+        y = Loop(bags, "") <body = b (int64 i, bool on) => (bool next, float[4] bag) {
+            next = Identity(on) one = Constant<value = int64 {1}>() j = Add(i, one)
+            from = Gather(bounds, i) to = Gather(bounds, j)
+            a = Unsqueeze(from, zero) z = Unsqueeze(to, zero) some = Slice(index, a, z, zero)
+            rows = Gather(w, some) bag = ReduceSum<keepdims = 0>(rows, zero) }> }""",
+    "a list of rows, an If for the empty": """g
+    (float[v, 4] w, int64[n] index, int64[b] start, int64 bags) => (float[c, 4] y)
+    <int64[1] zero = {0}, int64[1] all = {-1}, int64 one = {1}, int64 two = {2}, int64 none = {0}> {
+        size = Shape(index) bounds = Concat<axis = 0>(start, size) rows = Gather(w, index)
+        list = SequenceEmpty() going = Less(none, bags)
+        last, made = Loop(, going, none, list) <body = body
+            (int64 t, bool on, int64 i, seq(float) so_far)
+            => (bool goes, int64 next, seq(float) more) {
+            at = Reshape(i, all) j = Add(at, one) k = Add(at, two)
+            from = Slice(bounds, at, j) to = Slice(bounds, j, k) is_empty = Equal(from, to)
+            bag = If(is_empty) <
+                then_branch = t () => (float[1, 4] a) {
+                    a = Constant<value = float[1, 4] {0, 0, 0, 0}>() },
+                else_branch = e () => (float[1, 4] s) {
+                    some = Slice(rows, from, to) s = ReduceSum(some, zero) }>
+            more = SequenceInsert(so_far, bag) next = Add(i, one) goes = Less(next, bags) }>
+        y = ConcatFromSequence<axis = 0>(made) }""",
+}
+
+
+@pytest.mark.parametrize("text", BAGS.values(), ids=BAGS)
+def test_bags_of_rows(text: str):
+    """As both exporters of PyTorch write nn.EmbeddingBag."""
+    check(
+        text,
+        *(
+            {
+                "w": floats(9, 4),
+                "index": RNG.integers(0, 9, n),
+                "start": np.array(start),
+                "bags": np.array(len(start)),
+            }
+            for n, start in ((6, (0, 2, 5)), (8, (0, 1)), (5, (0, 3, 3, 4)), (5, (0, 3, 3)))
+        ),
+    )
+
+
 def test_exact_sizes_of_what_no_plan_reads():
     """x is read for its sizes only, which decide a branch."""
     text = """g (bool on, float[n, m] x, float[1] z, int64[1] more) => (float[a, b, c] y)
