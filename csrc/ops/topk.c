@@ -3,11 +3,12 @@
  * if `last`; NaN beats every number if `nan_first`, else none. One heap of k indices per line, kept in
  * the output. */
 #include <stdbool.h>
+#include <string.h>
 
 #include "arg_best.h"
 
-/* x[0], x[inner], .. is a line; heap[0], heap[inner], .. holds k of its indices, the worst on top.
- */
+/* x[0], x[inner], .. is a line; heap[0], heap[inner], .. holds k of its indices, or their keys, the
+ * worst on top. */
 typedef struct topk_line {
     const void *x;
     int64_t *heap;
@@ -15,9 +16,98 @@ typedef struct topk_line {
     bool largest, last, nan_first;
 } topk_line;
 
+enum { BLOCK = 16, FEW = 16 };
+
+static inline int64_t index_of(const topk_line *line, uint64_t key) {
+    return (int64_t)(line->last ? ~(uint32_t)key : (uint32_t)key);
+}
+
+/* Ascending, but for NaN; zeros of either sign are the same. Neither 0 nor UINT32_MAX is a number's. */
+static inline uint32_t rank_f32(float v) {
+    uint32_t bits;
+    v += 0.0f;
+    memcpy(&bits, &v, 4);
+    return bits >> 31 ? ~bits : bits | 0x80000000u;
+}
+
+/* Lets the key at `hole` sink to its place among the first `count`, the greatest on top. */
+static inline void sink_key(uint64_t *keys, int64_t hole, int64_t count, int64_t inner) {
+    const uint64_t sinking = keys[hole * inner];
+    for (int64_t child; (child = 2 * hole + 1) < count; hole = child) {
+        child += child + 1 < count && keys[child * inner] < keys[(child + 1) * inner];
+        if (keys[child * inner] <= sinking) break;
+        keys[hole * inner] = keys[child * inner];
+    }
+    keys[hole * inner] = sinking;
+}
+
+static inline void swap_keys(uint64_t *a, uint64_t *b) {
+    const uint64_t key = *a;
+    *a = *b;
+    *b = key;
+}
+
+static void sort_by_heap(uint64_t *keys, int64_t n, int64_t inner) {
+    for (int64_t i = n / 2 - 1; i >= 0; i--) sink_key(keys, i, n, inner);
+    for (int64_t left = n - 1; left > 0; left--) {
+        swap_keys(keys, keys + left * inner);
+        sink_key(keys, 0, left, inner);
+    }
+}
+
+/* The n keys in ascending order; no two are the same. A quicksort whose partition has no branch to
+ * mispredict; where its pivots are bad time after time, a heapsort. */
+static void sort_some(uint64_t *keys, int64_t n, int64_t inner, int depth) {
+    for (; n > FEW; depth--) {
+        if (depth == 0) {
+            sort_by_heap(keys, n, inner);
+            return;
+        }
+        uint64_t *first = keys, *middle = keys + n / 2 * inner, *last = keys + (n - 1) * inner;
+        if (*middle < *first) swap_keys(middle, first);
+        if (*last < *middle) swap_keys(last, middle);
+        if (*middle < *first) swap_keys(middle, first);
+        swap_keys(middle, last);
+        const uint64_t pivot = *last;
+        int64_t less = 0;
+        for (int64_t i = 0; i < n - 1; i++) {
+            const uint64_t key = keys[i * inner];
+            keys[i * inner] = keys[less * inner];
+            keys[less * inner] = key;
+            less += key < pivot;
+        }
+        swap_keys(keys + less * inner, last);
+        const int64_t above = n - 1 - less;
+        uint64_t *rest = keys + (less + 1) * inner;
+        if (less < above) { /* the smaller part by recursion, so that depth is little */
+            sort_some(keys, less, inner, depth - 1);
+            keys = rest;
+            n = above;
+        } else {
+            sort_some(rest, above, inner, depth - 1);
+            n = less;
+        }
+    }
+    for (int64_t i = 1; i < n; i++) {
+        const uint64_t key = keys[i * inner];
+        int64_t at = i;
+        for (; at > 0 && key < keys[(at - 1) * inner]; at--)
+            keys[at * inner] = keys[(at - 1) * inner];
+        keys[at * inner] = key;
+    }
+}
+
+static void sort_keys(uint64_t *keys, int64_t n, int64_t inner) {
+    int depth = 8;
+    for (int64_t size = n; size > 1; size /= 2) depth += 2;
+    sort_some(keys, n, inner, depth);
+}
+
 #define T float
 #define NAME topk_f32
 #define UNORDERED(v) ((v) != (v))
+#define RANK(v) (rank_f32(v))
+#define IS_WIDE 0
 #include "topk_typed.h"
 #define T double
 #define NAME topk_f64
@@ -26,34 +116,50 @@ typedef struct topk_line {
 #define T int8_t
 #define NAME topk_i8
 #define UNORDERED(v) 0
+#define RANK(v) ((uint32_t)(v) ^ 0x80000000u)
+#define IS_WIDE 0
 #include "topk_typed.h"
 #define T uint8_t
 #define NAME topk_u8
 #define UNORDERED(v) 0
+#define RANK(v) ((uint32_t)(v))
+#define IS_WIDE 0
 #include "topk_typed.h"
 #define T int16_t
 #define NAME topk_i16
 #define UNORDERED(v) 0
+#define RANK(v) ((uint32_t)(v) ^ 0x80000000u)
+#define IS_WIDE 0
 #include "topk_typed.h"
 #define T uint16_t
 #define NAME topk_u16
 #define UNORDERED(v) 0
+#define RANK(v) ((uint32_t)(v))
+#define IS_WIDE 0
 #include "topk_typed.h"
 #define T uint32_t
 #define NAME topk_u32
 #define UNORDERED(v) 0
+#define RANK(v) ((v))
+#define IS_WIDE 0
 #include "topk_typed.h"
 #define T uint64_t
 #define NAME topk_u64
 #define UNORDERED(v) 0
+#define RANK(v) ((uint32_t)((v)-low))
+#define IS_WIDE 1
 #include "topk_typed.h"
 #define T int32_t
 #define NAME topk_i32
 #define UNORDERED(v) 0
+#define RANK(v) ((uint32_t)(v) ^ 0x80000000u)
+#define IS_WIDE 0
 #include "topk_typed.h"
 #define T int64_t
 #define NAME topk_i64
 #define UNORDERED(v) 0
+#define RANK(v) ((uint32_t)((uint64_t)(v) - (uint64_t)low))
+#define IS_WIDE 1
 #include "topk_typed.h"
 
 typedef struct {

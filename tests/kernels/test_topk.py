@@ -65,3 +65,54 @@ def test_topk(dtype, shape, k, largest, last, nan_first):
     order = wanted(x, k, bool(largest), bool(last), bool(nan_first))
     np.testing.assert_array_equal(indices, order)
     np.testing.assert_array_equal(values, np.take_along_axis(x, order, 1))
+
+
+def order(n: int, kind: str) -> np.ndarray:
+    """Lines that sorting finds hard, or easy."""
+    at = np.arange(n, dtype=np.float32)
+    if kind == "organ pipe":
+        return np.minimum(at, n - at)
+    if kind == "saw":
+        return at % 7
+    return {"up": at, "down": -at, "same": 0 * at}[kind]
+
+
+@pytest.mark.parametrize("kind", ["up", "down", "same", "saw", "organ pipe"])
+@pytest.mark.parametrize("k", [5000, 4999, 900])
+@pytest.mark.parametrize("largest", [0, 1])
+def test_long_lines(kind, k, largest):
+    check(order(5000, kind).reshape(1, -1, 1), k, largest)
+
+
+@pytest.mark.parametrize("k", [9, 4])
+@pytest.mark.parametrize("largest", [0, 1])
+@pytest.mark.parametrize("dtype", ["int64", "uint64", "int32", "float64", "float32"])
+def test_extremes(dtype, k, largest):
+    if dtype.startswith("f"):
+        x = np.array([0, -np.inf, -0.0, np.inf, np.nan, 1e-40, -1e-40, np.inf, 0], dtype)
+    else:
+        low, high = np.iinfo(dtype).min, np.iinfo(dtype).max
+        x = np.array([high, low, 1, high - 1, 0, 2, low + 1, 0, high], dtype)
+        check((x % x.dtype.type(9)).reshape(1, 9, 1), k, largest)
+    check(x.reshape(1, 9, 1), k, largest)
+
+
+def check(x: np.ndarray, k: int, largest: int) -> None:
+    outer, n, inner = x.shape
+    values, indices = run_op(
+        "topk",
+        x=x,
+        values=np.zeros((outer, k, inner), x.dtype),
+        indices=np.zeros((outer, k, inner), np.int64),
+        dtype=CODES[x.dtype.name],
+        outer=outer,
+        n=n,
+        inner=inner,
+        k=k,
+        largest=largest,
+        last=0,
+        nan_first=largest,
+    )
+    places = wanted(x, k, bool(largest), False, bool(largest))
+    np.testing.assert_array_equal(indices, places)
+    np.testing.assert_array_equal(values, np.take_along_axis(x, places, 1))
