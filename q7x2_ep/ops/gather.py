@@ -95,6 +95,7 @@ class GatherElements:
 
     signature = "x, indices: index -> y"
     attributes = {"axis": 0}
+    strided = (0, 1)
     infer = lambda node: [Type(node.inputs[0].dtype, dims(node, 1))]
     guards = lambda node: elements_guards(node)
 
@@ -104,19 +105,22 @@ class GatherElements:
         return x[tuple(at)]
 
     def lower(node: Node, b: Any) -> None:
-        x, indices = node.inputs
-        require_dtype(node, indices.dtype, INDICES)
+        x, indices = map(b.view, node.inputs)
+        require_dtype(node, node.inputs[1].dtype, INDICES)
+        axis = normal_axis(node, node.attrs["axis"], len(x.shape))
         b.step(
             "gather_elements",
             x=x,
             indices=indices,
             y=node.output,
             elem_bytes=elem_bytes(node),
-            axis=normal_axis(node, node.attrs["axis"], len(x.shape)),
+            limit=x.shape[axis],
+            axis_stride=x.strides[axis],
             ndim=len(x.shape),
-            x_shape=x.shape,
             shape=indices.shape,
-            index_dtype=indices.dtype,
+            x_stride=(*x.strides[:axis], 0, *x.strides[axis + 1 :]),
+            index_stride=indices.strides,
+            index_dtype=node.inputs[1].dtype,
         )
 
 

@@ -11,10 +11,19 @@ from tests.kernels.harness import run_threads as run_op
 
 
 def gather_elements(x: np.ndarray, indices: np.ndarray, axis: int) -> np.ndarray:
-    given = {"elem_bytes": x.itemsize, "axis": axis, "ndim": x.ndim, "x_shape": padded(x.shape)}
+    """Views of either are read as they lie."""
+    strides = [stride // x.itemsize for stride in x.strides]
+    index_strides = [stride // indices.itemsize for stride in indices.strides]
+    given = {"elem_bytes": x.itemsize, "limit": x.shape[axis], "axis_stride": strides[axis]}
+    strides[axis] = 0
+    given.update(ndim=x.ndim, x_stride=padded(strides), index_stride=padded(index_strides))
     given.update(shape=padded(indices.shape), index_dtype=6 if indices.dtype == np.int32 else 7)
     return run_op(
-        "gather_elements", x=x, indices=indices, y=np.zeros(indices.shape, x.dtype), **given
+        "gather_elements",
+        x=x if x.base is None else x.base,
+        indices=indices if indices.base is None else indices.base,
+        y=np.zeros(indices.shape, x.dtype),
+        **given,
     )[0]
 
 
@@ -42,6 +51,22 @@ def test_indices_of_fewer_rows():
     indices = np.array([[3, 0, 1]])
     np.testing.assert_array_equal(
         gather_elements(x, indices, 0), np.take_along_axis(x[:, :3], indices, 0)
+    )
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2])
+@pytest.mark.parametrize("order", [(0, 1, 2), (0, 2, 1), (2, 1, 0)])
+@pytest.mark.parametrize("repeated", [0, 1, 2])
+def test_views(order, axis, repeated):
+    """Boxes are columns, most often, and each index is repeated for all of their coordinates."""
+    rng = np.random.default_rng(3)
+    x = rng.standard_normal((5, 4, 6)).transpose(order)
+    wanted = [*x.shape]
+    wanted[axis] = 9
+    few = [1 if i == repeated else dim for i, dim in enumerate(wanted)]
+    indices = np.broadcast_to(rng.integers(-x.shape[axis], x.shape[axis], few), wanted)
+    np.testing.assert_array_equal(
+        gather_elements(x, indices, axis), np.take_along_axis(x, indices, axis)
     )
 
 
