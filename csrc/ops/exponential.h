@@ -22,12 +22,9 @@ static inline double q7_without_powers(double x, double *n) {
     return (x - *n * 0x1.62e42feep-1) - *n * 0x1.a39ef35793c76p-33;
 }
 
-static inline double q7_exp_f64(double x) {
-    x = x < -746 ? -746 : x; /* 0 and infinity from there on; NaN stays */
-    x = x > 710 ? 710 : x;
-    double n;
-    const double r = q7_without_powers(x, &n), s = r * r;
-    /* 1 / k! from k = 2: r^14 / 14! is 2^-57 of the result */
+/* e^r - 1, |r| <= 0.35, by 1 / k!: r^14 / 14! is 2^-57 of e^r. */
+static inline double q7_exponential_less_1(double r) {
+    const double s = r * r;
     const double even =
         1.0 / 2 +
         s * (1.0 / 24 +
@@ -36,22 +33,25 @@ static inline double q7_exp_f64(double x) {
         1.0 / 6 +
         s * (1.0 / 120 +
              s * (1.0 / 5040 + s * (1.0 / 362880 + s * (1.0 / 39916800 + s * (1.0 / 6227020800)))));
-    const double half = n * 0.5 + Q7_WHOLE, other = n - (half - Q7_WHOLE) + Q7_WHOLE;
-    return (1 + (r + s * (even + r * odd))) * q7_power_of_2(half) * q7_power_of_2(other);
+    return r + s * (even + r * odd);
 }
 
-/* With e^2x = 2^n e^r and e^r = (c + r) / (c - r), where c = r coth(r / 2), whose series is short. */
+static inline double q7_exp_f64(double x) {
+    x = x < -746 ? -746 : x; /* 0 and infinity from there on; NaN stays */
+    x = x > 710 ? 710 : x;
+    double n;
+    const double r = q7_without_powers(x, &n);
+    const double half = n * 0.5 + Q7_WHOLE, other = n - (half - Q7_WHOLE) + Q7_WHOLE;
+    return (1 + q7_exponential_less_1(r)) * q7_power_of_2(half) * q7_power_of_2(other);
+}
+
+/* With e = e^2x - 1: e / (e + 2), or 1 - 2 / (e + 2), which rounds less where it is above a half. */
 static inline double q7_tanh_f64(double x) {
     double twice = 2 * (x < 0 ? -x : x), n;
     twice = twice > 40 ? 40 : twice; /* 1 from there on; NaN stays */
-    const double r = q7_without_powers(twice, &n), s = r * r;
-    const double c =
-        2 + s * (1.0 / 6 -
-                 s * (1.0 / 360 -
-                      s * (1.0 / 15120 -
-                           s * (1.0 / 604800 - s * (1.0 / 23950080 - s * (691 / 653837184e3))))));
-    const double scale = q7_power_of_2(n + Q7_WHOLE), less = scale - 1, more = scale + 1;
-    const double y = (less * c + more * r) / (more * c + less * r);
+    const double r = q7_without_powers(twice, &n), scale = q7_power_of_2(n + Q7_WHOLE);
+    const double e = scale * q7_exponential_less_1(r) + (scale - 1);
+    const double y = (e < 2 ? 0.0 : 1.0) + (e < 2 ? e : -2) / (e + 2);
     return x < 0 ? -y : x == 0 ? x : y;
 }
 #endif

@@ -1,14 +1,12 @@
 /* matmul_plain.c: c[i] = a[i] @ b[i] + bias over broadcast batch dims, of doubles by kernel, and of
- * integers of 32 and 64 bits, which wrap, so that their sign plays no part, in plain loops. Any strides,
- * or of doubles b in panels as kernels/dgemm.h has them; sums run in order of k; bias (n,) or NULL. c overlaps neither a nor b. */
+ * integers of 32 and 64 bits, which wrap, so that their sign plays no part, in plain loops. Any
+ * strides, or of doubles b in panels as kernels/dgemm.h has them; sums run in order of k; bias (n,) or
+ * NULL. c overlaps neither a nor b. */
 #include "../kernels/dgemm.h"
 #include "loops.h"
 
-enum {
-    ROWS = 128,
-    PANELS = 4,
-    INT_ROWS = 4
-}; /* of a task: rows that read b together, which is packed for each */
+/* Of a task, at least: rows that read b together, which is packed for each task, and its panels. */
+enum { ROWS = 128, PANELS = 4, INT_ROWS = 4 };
 
 #define T uint32_t
 #define DTYPE u32

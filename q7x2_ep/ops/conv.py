@@ -274,9 +274,9 @@ def is_planar(node: Node, b: Any) -> bool:
     each, lanes = w.shape[0] // groups, b.kernel("depthwise").nr
     if max(each, w.shape[1]) > min(PLANAR, lanes // 2):
         return False
-    if groups == 1:
-        return each < MIN_FILTERS
-    return w.shape[0] < (MIN_GROUPED if is_image(b, x) else lanes)
+    if is_image(b, x) and x.shape[1] != 1:  # planes of an image are a copy, which takes longer
+        return w.shape[0] < MIN_GROUPED
+    return w.shape[0] < (MIN_FILTERS if groups == 1 else lanes)
 
 
 def planes_step(node: Node, b: Any, fields: dict[str, Any], residual: Optional[Value]) -> None:

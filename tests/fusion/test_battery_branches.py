@@ -16,24 +16,34 @@ from tests.fusion.battery import (
 )
 
 M, C = 6, 4
+WIDE = 16  # channels, which fill any vector
+
+
+def rows(m: int) -> dict[str, Any]:
+    """What belongs to each of m filters."""
+    return {
+        "b": weight(m),
+        "b1": weight(m, seed=1),
+        "scale": weight(m, seed=2) + 1,
+        "shift": weight(m, seed=3),
+        "mean": weight(m, seed=4),
+        "variance": weight(m, seed=5) ** 2 + 0.5,
+        "factor": weight(m, 1, 1),
+        "term": weight(1, m, 1, 1),
+    }
+
+
 GIVEN: dict[str, Any] = {
     "x": ("B", C, "S", "S"),
     "w3": weight(M, C, 3, 3),
     "w1": weight(M, C, 1, 1),
-    "b": weight(M),
-    "b1": weight(M, seed=1),
-    "scale": weight(M, seed=2) + 1,
-    "shift": weight(M, seed=3),
-    "mean": weight(M, seed=4),
-    "variance": weight(M, seed=5) ** 2 + 0.5,
-    "factor": weight(M, 1, 1),
-    "term": weight(1, M, 1, 1),
+    **rows(M),
 }
 DEPTHWISE: dict[str, Any] = {
-    **GIVEN,
-    "x": ("B", M, "S", "S"),
-    "w3": weight(M, 1, 3, 3),
-    "w1": weight(M, 1, 1, 1),
+    "x": ("B", WIDE, "S", "S"),
+    "w3": weight(WIDE, 1, 3, 3),
+    "w1": weight(WIDE, 1, 1, 1),
+    **rows(WIDE),
 }
 SQUARE = {**GIVEN, "x": ("B", M, "S", "S"), "w3": weight(M, M, 3, 3), "w1": weight(M, M, 1, 1)}
 GROUPED = {**SQUARE, "w3": weight(M, 3, 3, 3)}
@@ -99,7 +109,7 @@ def test_windows_that_lie_in_others() -> None:
     assert_fuses(one_dim, {"x": ("B", C, "S")}, ONE, steps=1)
 
 
-@pytest.mark.parametrize("groups, given, steps", [(1, SQUARE, 1), (M, DEPTHWISE, 3)])
+@pytest.mark.parametrize("groups, given, steps", [(1, SQUARE, 1), (WIDE, DEPTHWISE, 3)])
 def test_many_with_norms_and_the_norm_of_the_image(
     groups: int, given: dict[str, Any], steps: int
 ) -> None:
@@ -139,7 +149,7 @@ IMAGES: dict[str, Callable[..., Any]] = {
 
 @pytest.mark.parametrize("name", [*IMAGES, "alone"])
 @pytest.mark.parametrize("op", ["Add", "Sub"])
-@pytest.mark.parametrize("group, given", [(1, SQUARE), (2, GROUPED), (M, DEPTHWISE)])
+@pytest.mark.parametrize("group, given", [(1, SQUARE), (2, GROUPED), (WIDE, DEPTHWISE)])
 def test_the_image(name: str, op: str, group: int, given: dict[str, Any]) -> None:
     def skipped(
         g: Any,
@@ -157,7 +167,7 @@ def test_the_image(name: str, op: str, group: int, given: dict[str, Any]) -> Non
         y = g.Conv(x, w3, b, pads=PADS, group=group)
         return g.call(op, y, image(g, x, factor, term, (scale, shift, mean, variance)))
 
-    if name != "alone" or group == M:
+    if name != "alone" or group == WIDE:
         assert_fuses(skipped, given, ONE)
     elif op == "Add":
         assert_fuses(skipped, given, {**ONE, "Conv": 0, "q7::Conv": 1})  # a residual
@@ -177,7 +187,7 @@ def test_a_factor_behind_a_difference_and_the_image() -> None:
         mean: Any,
         variance: Any,
     ) -> Any:
-        y = g.Add(g.Conv(x, w1, group=M), g.Conv(x, w3, pads=PADS, group=M))
+        y = g.Add(g.Conv(x, w1, group=WIDE), g.Conv(x, w3, pads=PADS, group=WIDE))
         norm = g.BatchNormalization(x, scale, shift, mean, variance)
         return g.Add(x, g.Mul(g.Sub(y, norm), factor))
 
@@ -265,23 +275,23 @@ def test_a_result_that_is_an_output(place: int) -> None:
 
 def test_images_that_stay() -> None:
     def strided(g: Any, x: Any, w3: Any) -> Any:
-        return g.Add(g.Conv(x, w3, group=M, pads=[1, 1, 1, 1], strides=[5, 5]), x)
+        return g.Add(g.Conv(x, w3, group=WIDE, pads=[1, 1, 1, 1], strides=[5, 5]), x)
 
     def between(g: Any, x: Any) -> Any:
-        w = weight(M, 1, 2, 2)
-        return g.Add(g.Conv(x, w, group=M, pads=[1, 1, 1, 1], dilations=[2, 2]), x)
+        w = weight(WIDE, 1, 2, 2)
+        return g.Add(g.Conv(x, w, group=WIDE, pads=[1, 1, 1, 1], dilations=[2, 2]), x)
 
     def more_channels(g: Any, x: Any) -> Any:
         return g.Add(g.Conv(x, weight(M, 1, 1, 1)), x)
 
     def along_columns(g: Any, x: Any, w3: Any) -> Any:
-        return g.Add(g.Conv(x, w3, group=M, pads=PADS), g.Mul(x, np.arange(5.0)))
+        return g.Add(g.Conv(x, w3, group=WIDE, pads=PADS), g.Mul(x, np.arange(5.0)))
 
     def normed_elsewhere(g: Any, x: Any, w3: Any) -> Any:
         y = g.Mul(x, 0.5)
-        return g.Add(g.Conv(x, w3, group=M, pads=PADS), y), g.Sin(y)
+        return g.Add(g.Conv(x, w3, group=WIDE, pads=PADS), y), g.Sin(y)
 
-    sized = {**DEPTHWISE, "x": ("B", M, 5, 5)}
+    sized = {**DEPTHWISE, "x": ("B", WIDE, 5, 5)}
     one = {"x": ("B", 1, "S", "S")}
     for spelling, given in (
         (strided, sized),
