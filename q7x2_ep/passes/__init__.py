@@ -21,14 +21,15 @@ from q7x2_ep.passes import (
     indices,
     lists,
     noop,
+    scans,
     sink,
     widen,
 )
 
 # lists needs no types, fold infers those that all others need, widen leaves no 16-bit floats to the
 # others, contents makes sizes known, expand makes nodes to work on, indices makes Expands for
-# sink, noop and sink make nodes equal for cse; dce tidies up last. hoist needs types only.
-PASSES = (lists, fold, contents, widen, hoist, expand, noop, indices, sink, cse, dce)
+# sink, noop and sink make nodes equal for cse; dce tidies up last. scans and hoist need types only.
+PASSES = (lists, fold, contents, widen, scans, hoist, expand, noop, indices, sink, cse, dce)
 
 NAMES = tuple(module.__name__.rpartition(".")[2] for module in PASSES)
 MAX_ROUNDS = 10  # a bound, should two passes ever undo each other; models need three or four

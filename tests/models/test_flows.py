@@ -145,6 +145,29 @@ def test_scans(attrs: str, back: str):
     )
 
 
+@pytest.mark.parametrize("axis", [1, -1, -2])
+@pytest.mark.parametrize("back", ["", ", scan_output_directions = [1, 0]"])
+def test_scans_along_other_axes(axis: int, back: str):
+    """Frames of a signal, one by one, as front ends of speech cut them."""
+    text = """g (float[n, 3] start, float[n, t, m] x, float[k, n, 2] z)
+        => (float[n, 3] y, float[n, 3, a] all, float[b, n] sums) {
+        y, all, sums = Scan(start, x, z) <num_scan_inputs = 2, scan_input_axes = [AXIS, 0],
+            scan_output_axes = [2, 0]BACK, body = b (float[n, 3] s, float[n, 3] part, float[n, 2] q)
+            => (float[n, 3] new, float[n, 3] copy, float[n] sum) {
+                mixed = Sub(s, part)
+                sum = ReduceSum<keepdims = 0>(q, last)
+                new = Tanh(mixed)
+                copy = Identity(mixed)
+            }>
+    }""".replace("{\n", "<int64[1] last = {-1}> {\n", 1)
+    text = text.replace("AXIS", str(axis)).replace("BACK", back)
+    feeds = []
+    for n, t in ((2, 4), (3, 1)):
+        x = np.moveaxis(floats(t, n, 3), 0, axis)
+        feeds.append({"start": floats(n, 3), "x": x.copy(), "z": floats(t, n, 2)})
+    check(text, *feeds)
+
+
 def test_sizes_decide_a_branch():
     """For exact sizes a body with such branches is one plan; for too many of them it is not."""
     text = """g (bool on, float[n, m] x) => (float[k, m] y) {
