@@ -98,6 +98,8 @@ class Roofline:
         """Of multiply-adds; AMX makes six of its own for one of floats, where that is faster."""
         if kind == "amx_f32":
             return max(self.flops, self.products.get("amx_bf16", 0.0) / 6)
+        if kind == "f64":  # half as many to a vector
+            return self.flops / 2
         return self.products.get(kind, self.flops)
 
     def row(self) -> dict[str, Any]:
