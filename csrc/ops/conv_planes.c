@@ -16,8 +16,7 @@ typedef struct planes_job {
     q7_conv_planes_args x;
     const q7_call *call;
     int64_t channels, filters, k, k_block; /* of a group */
-    int64_t columns, parts;                /* of a line of y */
-    int64_t rows, bands;                   /* of y */
+    int64_t parts, bands;                  /* of a line of y; of its lines */
     int64_t height, width; /* of what is copied, width: of every stride_w-th pixel */
 } planes_job;
 
@@ -113,15 +112,14 @@ void q7_op_conv_planes(const q7_conv_planes_args *x, const q7_call *call) {
     job.k = job.channels * x->kh * x->kw;
     job.k_block = q7_conv_k_block(job.k, 1, x->kh * x->kw == 1);
     job.parts = q7_ceil_div(x->OW, Q7_PLANE_COLUMNS);
-    job.columns = q7_ceil_div(x->OW, job.parts);
-    job.width = job.columns + q7_ceil_div((x->kw - 1) * x->dilation_w, x->stride_w);
+    job.width =
+        q7_ceil_div(x->OW, job.parts) + q7_ceil_div((x->kw - 1) * x->dilation_w, x->stride_w);
     const int64_t room = Q7_PLANE_ROOM / (job.channels * x->stride_w * job.width);
-    job.rows = q7_max(1, (room - reach - 1) / x->stride_h + 1);
+    const int64_t most = q7_max(1, (room - reach - 1) / x->stride_h + 1); /* rows of a band */
     const int64_t wanted = q7_tasks_of(call, images * job.filters * x->OH * x->OW * job.k);
-    job.bands = q7_max(q7_ceil_div(x->OH, job.rows),
-                       q7_min(x->OH, q7_ceil_div(wanted, images * job.parts)));
-    job.rows = q7_ceil_div(x->OH, job.bands);
-    job.height = (job.rows - 1) * x->stride_h + reach + 1;
+    job.bands =
+        q7_max(q7_ceil_div(x->OH, most), q7_min(x->OH, q7_ceil_div(wanted, images * job.parts)));
+    job.height = (q7_ceil_div(x->OH, job.bands) - 1) * x->stride_h + reach + 1;
     fill_offsets(&job);
     q7_parallel(call, images * job.parts * job.bands, planes_task, &job);
 }

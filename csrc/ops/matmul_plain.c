@@ -38,29 +38,26 @@ static void matmul_task(void *arg, int64_t task, int64_t thread) {
         b += rest % x->batch[d] * x->b_batch_stride[d];
     }
     const int64_t c = (batch * x->m + row) * x->n + column;
-    switch (q7_dtype_bytes(x->dtype)) {
-        case 4: multiply_u32(x, a, b, c, m); break;
-        default:
-            if (x->dtype != Q7_F64) {
-                multiply_u64(x, a, b, c, m);
-                break;
-            }
-            job->kernel(&(q7_dgemm_block){
-                .m = m,
-                .n = n,
-                .k = x->k,
-                .a = (const double *)x->a + a,
-                .a_row_stride = x->a_row_stride,
-                .a_col_stride = x->a_col_stride,
-                .b = (const double *)x->b + b,
-                .b_row_stride = x->b_row_stride,
-                .b_col_stride = x->b_col_stride,
-                .b_panel_stride = x->b_panel_stride,
-                .bias = x->bias ? (const double *)x->bias + column : NULL,
-                .c = (double *)x->c + c,
-                .c_stride = x->n,
-            });
-    }
+    if (x->dtype == Q7_F64)
+        job->kernel(&(q7_dgemm_block){
+            .m = m,
+            .n = n,
+            .k = x->k,
+            .a = (const double *)x->a + a,
+            .a_row_stride = x->a_row_stride,
+            .a_col_stride = x->a_col_stride,
+            .b = (const double *)x->b + b,
+            .b_row_stride = x->b_row_stride,
+            .b_col_stride = x->b_col_stride,
+            .b_panel_stride = x->b_panel_stride,
+            .bias = x->bias ? (const double *)x->bias + column : NULL,
+            .c = (double *)x->c + c,
+            .c_stride = x->n,
+        });
+    else if (q7_dtype_bytes(x->dtype) == 4)
+        multiply_u32(x, a, b, c, m);
+    else
+        multiply_u64(x, a, b, c, m);
 }
 
 void q7_op_matmul_plain(const q7_matmul_plain_args *x, const q7_call *call) {

@@ -283,19 +283,24 @@ def planes_step(node: Node, b: Any, fields: dict[str, Any], residual: Optional[V
     """A convolution of few channels and filters to a group, whose vectors are of pixels."""
     x, w, groups = node.inputs[0], node.inputs[1], node.attrs["group"]
     view, channels, k = b.view(x), w.shape[1], product(w.shape[1:])
-    for name in ("D", "OD", "kd", "stride_d", "dilation_d", "pad_front"):
-        del fields[name]
     columns = minimum(fields["OW"], b.constants["PLANE_COLUMNS"])
     under = (fields["kh"] - 1) * fields["dilation_h"] + 1
     beyond = ceildiv((fields["kw"] - 1) * fields["dilation_w"], fields["stride_w"])
     least = channels * under * fields["stride_w"] * (columns + beyond)
     room = maximum(least, b.constants["PLANE_ROOM"]) + b.constants["PLANE_SLACK"]
-    h_stride = view.strides[-2] if len(x.shape) > 3 else 0
-    fields.update(x_n_stride=view.strides[0], x_c_stride=view.strides[1])
-    fields.update(x_h_stride=h_stride, x_w_stride=view.strides[-1])
+    make_flat(fields, view)
     fields.update(x=view, w=w, residual=residual, M=w.shape[0], groups=groups)
     fields.update(offsets=8 * k, lines=b.threads * 4 * room)
     step_of_planes(node, b, "conv_planes", "conv_planes", fields)
+
+
+def make_flat(fields: dict[str, Any], x: View) -> None:
+    """Makes the fields of a step on volumes those of one on images, of which x has any strides."""
+    for name in ("D", "OD", "kd", "stride_d", "dilation_d", "pad_front", "x_d_stride"):
+        fields.pop(name, None)
+    h_stride = x.strides[-2] if len(x.shape) > 3 else 0
+    fields.update(x_n_stride=x.strides[0], x_c_stride=x.strides[1])
+    fields.update(x_h_stride=h_stride, x_w_stride=x.strides[-1])
 
 
 def step_of_planes(
@@ -468,18 +473,14 @@ def direct_step(node: Node, b: Any, fields: dict[str, Any], residual: Optional[V
     fields.update(N=view.shape[0], C=view.shape[1])
     filters, k, taps = w.shape[0], product(w.shape[1:]), product(w.shape[2:][-2:])
     channels = k // taps
-    for name in ("D", "OD", "kd", "stride_d", "dilation_d", "pad_front"):
-        del fields[name]
     columns = minimum(maximum(fields["OW"], 1), b.constants["CONV_PIXELS"])
     band = b.constants["CONV_PIXELS"] // columns
     height, width = (
         (n - 1) * fields[f"stride_{i}"] + (fields[f"k{i}"] - 1) * fields[f"dilation_{i}"] + 1
         for n, i in ((band, "h"), (columns, "w"))
     )
-    h_stride = view.strides[-2] if len(x.shape) > 3 else 0
     fields.update(last_fields(node, b, residual, view), M=filters, groups=groups)
-    fields.update(x_c_stride=view.strides[1], x_h_stride=h_stride, x_w_stride=view.strides[-1])
-    del fields["x_d_stride"]
+    make_flat(fields, view)
     kernel, gate = b.kernel("conv_direct"), node.input(4)
     paired = not planes and are_paired(kernel, filters // groups, channels, taps)
     fields["together"] = 2 if paired else 1

@@ -17,7 +17,7 @@ from q7x2_ep.ir.shape import Dim
 from q7x2_ep.ops.common import known
 from q7x2_ep.passes.infer import infer_again, infer_node
 
-SIZES = {"ConstantOfShape": 0, "Expand": 1, "Range": 1, "Tile": 1, "TopK": 1}  # which input
+SIZES = {"ConstantOfShape": 0, "Expand": 1, "Tile": 1, "TopK": 1}  # which input
 FOLLOWED = frozenset(("Add", "Identity", "Reshape", "Squeeze", "Sub", "Unsqueeze"))
 MAX_SIZES = 8
 
@@ -68,13 +68,10 @@ def _sizes(node: Node) -> list[int]:
         others = [known(value) for value in node.inputs[3:] if value is not None]
         are_told = all(known(value) is not None or _is_small(value) for value in node.inputs[1:3])
         places = [1, 2] if are_told and all(map(_are_numbers, others)) else []
-    elif node.op in SIZES:
-        places = [SIZES[node.op]]
+    elif node.op == "Range":
+        places = [0, 1] if _are_numbers(known(node.inputs[2])) else []
     else:
-        return []
-    if node.op == "Range":
-        delta = known(node.inputs[2])
-        places = [0, 1] if delta is not None and isinstance(delta[0], int) else []
+        places = [SIZES[node.op]] if node.op in SIZES else []
     return [i for i in places if known(node.inputs[i]) is None and _is_small(node.inputs[i])]
 
 

@@ -18,8 +18,8 @@ def _turn(graph: Graph, scan: Node) -> bool:
     last = len(scan.inputs) - attrs["captures"]
     first = last - attrs["num_scan_inputs"]
     taken = dict(zip(range(first, last), attrs["scan_input_axes"] or ()))
-    states = first  # as many come first among the results
-    joined = dict(zip(range(states, len(scan.outputs)), attrs["scan_output_axes"] or ()))
+    # As many states come first among the results.
+    joined = dict(zip(range(first, len(scan.outputs)), attrs["scan_output_axes"] or ()))
     operands = [scan.inputs[i] for i in taken] + [scan.outputs[i] for i in joined]
     if not any((*taken.values(), *joined.values())) or any(v.shape is None for v in operands):
         return False
