@@ -46,8 +46,7 @@ def bench(options: argparse.Namespace) -> int:
     from q7x2_ep.models import small_models
     from q7x2_ep.progress import track
 
-    shipped = small_models()
-    models = [(name, shipped.get(name, name)) for name in options.models or shipped]
+    models = [(name, _shipped(name)) for name in options.models or small_models()]
     sizes = [(batch, sequence) for batch in options.batch for sequence in options.seq]
     jobs = [(name, path, threads) for name, path in models for threads in options.threads or [None]]
     results = []
@@ -317,25 +316,25 @@ def _parser() -> argparse.ArgumentParser:
     _add_contest_options(sub)
 
     sub = command(compare)
-    sub.add_argument("model")
+    _add_model(sub)
     _add_feed_options(sub)
     _add_contest_options(sub)
 
     sub = command(explain)
-    sub.add_argument("model")
+    _add_model(sub)
     sub.add_argument("--arena", action="store_true", help="which buffer is where, step by step")
     sub.add_argument("--plot", metavar="FILE", help="draw that map (needs matplotlib)")
     _add_dim_option(sub)
 
     sub = command(optimize)
-    sub.add_argument("model")
+    _add_model(sub)
     sub.add_argument("output", metavar="OUT.onnx")
     sub.add_argument(
         "--no-fusion", dest="fusion", action="store_false", help="simplify only, keep to plain ops"
     )
 
     sub = command(compile)
-    sub.add_argument("model")
+    _add_model(sub)
     sub.add_argument("output", metavar="OUT.q7")
     _add_dim_option(sub)
 
@@ -344,7 +343,7 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("--clear", action="store_true")
 
     sub = command(bisect)
-    sub.add_argument("model")
+    _add_model(sub)
     _add_feed_options(sub, sequence=16)
     sub.add_argument("--feed", metavar="FILE.npz", help="inputs by name")
     sub.add_argument(
@@ -356,7 +355,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_padding_option(sub)
 
     sub = command(dump)
-    sub.add_argument("model")
+    _add_model(sub)
     sub.add_argument(
         "--stage", choices=("ir", "fused", "plan"), default="plan", help="(default plan)"
     )
@@ -365,7 +364,7 @@ def _parser() -> argparse.ArgumentParser:
     )
 
     sub = command(run)
-    sub.add_argument("model")
+    _add_model(sub)
     _add_feed_options(sub)
     sub.add_argument("--random", action="store_true", help="make up the inputs that are not given")
     sub.add_argument("--output", metavar="FILE.npz", help="save the outputs")
@@ -418,6 +417,10 @@ def _add_contest_options(parser: argparse.ArgumentParser) -> None:
     _add_padding_option(parser)
 
 
+def _add_model(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", type=_shipped, help="path, or name of a shipped model")
+
+
 def _add_dim_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dim",
@@ -445,6 +448,13 @@ def _sizes(text: str) -> list[int]:
 def _dim(text: str) -> tuple[str, int]:
     name, _, size = text.partition("=")
     return name, int(size)
+
+
+def _shipped(name: str) -> str:
+    """The file of a model: its path, or that of the shipped one that has this name."""
+    from q7x2_ep.models import small_models
+
+    return name if Path(name).is_file() else small_models().get(name, name)
 
 
 def _check_exists(path: str) -> None:

@@ -55,6 +55,10 @@ def test_bench_to_stdout_is_json_only(capsys):
     assert row["accurate"] is None and row["feed"] == "1x7"
 
 
+def test_a_shipped_model_by_its_name(capsys):
+    assert run(capsys, "explain", "bert") == run(capsys, "explain", BERT)
+
+
 def test_compare_with_given_and_random_inputs(capsys, tmp_path):
     pytest.importorskip("onnxruntime")
     np.save(tmp_path / "ids.npy", np.arange(8, dtype=np.int64)[None])
