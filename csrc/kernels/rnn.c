@@ -1,5 +1,5 @@
-/* rnn.c: the products of a step by the GEMM kernel of the ISA, then its gates, a vector of units at
- * a time. Read rnn.h first. */
+/* rnn.c: the products of a step, by the GEMM kernel of the ISA or, where they are short, here; then its
+ * gates, a vector of units at a time. Read rnn.h first. */
 #define Q7_GEMM_TILE
 #include "rnn.h"
 
@@ -10,8 +10,92 @@
 void Q7_KERNEL(gemm_f32)(const q7_gemm_block *block);
 
 enum {
-    WIDE = 4 * NR /* columns at a time of a single tile: what one row takes at once */
+    FEW = 4,            /* rows that are multiplied here at once */
+    RESIDENT = 1 << 16, /* weights that stay in L2 while other rows are */
+    WIDE = 4 * NR       /* columns at a time of a single tile of gemm: what one row takes at once */
 };
+
+/* Panels for so many rows: sums that hide the latency of each other's multiply-adds, as far as registers
+ * reach. */
+#define AT_ONCE(rows) ((rows) == 1 ? 4 : (rows) == 2 || MR == 14 ? 2 : 1)
+
+/* sums = a @ r for `panels` panels of H k, of each of which `vectors` vectors are n columns, a and sums
+ * (rows, H): the bits of the GEMM kernel, without what that asks and fetches for larger products. */
+Q7_INLINE void multiply_panels(const float *a, int64_t H, const float *const *r, float *const *sums,
+                               int64_t n, const int rows, const int panels, const int vectors) {
+    const int width = panels * vectors;
+    q7_f32 sum[2 * FEW * VECTORS];
+    Q7_UNROLL
+    for (int i = 0; i < rows * width; i++) sum[i] = q7_set1(0.0f);
+    for (int64_t k = 0; k < H; k++) {
+        q7_f32 b[4 * VECTORS];
+        Q7_UNROLL
+        for (int j = 0; j < width; j++)
+            b[j] = q7_load(r[j / vectors] + k * NR + j % vectors * Q7_W);
+        Q7_UNROLL
+        for (int i = 0; i < rows * width; i++)
+            sum[i] = q7_fma(q7_set1(a[i / width * H + k]), b[i % width], sum[i]);
+    }
+    Q7_UNROLL
+    for (int i = 0; i < rows * width; i++) {
+        const int j = i % width, column = j % vectors * Q7_W;
+        q7_store_part(sums[j / vectors] + i / width * H + column, sum[i], n - column);
+    }
+}
+
+typedef void multiply_some(const float *a, int64_t H, const float *const *r, float *const *sums,
+                           int64_t n);
+
+/* clang-format off */
+#if MR == 14
+#define SIZES(f) f(1, 1) f(1, 2) f(1, 3) f(1, 4) f(2, 1) f(2, 2) f(3, 1) f(3, 2) f(4, 1) f(4, 2)
+#else
+#define SIZES(f) f(1, 1) f(1, 2) f(1, 3) f(1, 4) f(2, 1) f(2, 2) f(3, 1) f(4, 1) /* rows, panels */
+#endif
+#if VECTORS == 3
+#define EACH_WIDTH(f, rows, panels) f(rows, panels, 1) f(rows, panels, 2) f(rows, panels, 3)
+#else
+#define EACH_WIDTH(f, rows, panels) f(rows, panels, 1) f(rows, panels, 2)
+#endif
+#define FUNCTION(rows, panels, vectors)                                                      \
+    static void multiply_##rows##_##panels##_##vectors(                                      \
+        const float *a, int64_t H, const float *const *r, float *const *sums, int64_t n) {   \
+        multiply_panels(a, H, r, sums, n, rows, panels, vectors);                            \
+    }
+#define NAME(rows, panels, vectors) \
+    [rows - 1][panels - 1][vectors - 1] = multiply_##rows##_##panels##_##vectors,
+#define FUNCTIONS(rows, panels) EACH_WIDTH(FUNCTION, rows, panels)
+#define NAMES(rows, panels) EACH_WIDTH(NAME, rows, panels)
+SIZES(FUNCTIONS)
+static multiply_some *const of_size[FEW][AT_ONCE(1)][VECTORS] = {SIZES(NAMES)};
+/* clang-format on */
+
+/* multiply() for rows [row, row + rows), few: the panels of all gates side by side; the last ones of
+ * each, which may have fewer columns, behind all others. */
+static void multiply_few(const q7_rnn_step *s, const float *a, int64_t from, int64_t to,
+                         int64_t row, int64_t rows) {
+    const int64_t gates = to - from, of_gate = q7_ceil_div(s->H, NR) * NR * s->H;
+    const int64_t whole = s->n / NR * gates, all = q7_ceil_div(s->n, NR) * gates;
+    const int64_t at_once = AT_ONCE(rows), of_whole = q7_ceil_div(whole, at_once);
+    const int64_t groups = of_whole + q7_ceil_div(all - whole, at_once);
+    for (int64_t i = 0; i < groups; i++) {
+        const int64_t at = s->t % 2 ? groups - 1 - i : i;
+        const bool is_whole = at < of_whole;
+        const int64_t n = is_whole ? NR : s->n % NR;
+        const int64_t panel = is_whole ? at * at_once : whole + (at - of_whole) * at_once;
+        const int64_t panels = q7_min(at_once, (is_whole ? whole : all) - panel);
+        const float *r[AT_ONCE(1)];
+        float *sums[AT_ONCE(1)];
+        for (int64_t j = 0; j < panels; j++) {
+            const int64_t gate = from + (panel + j) % gates;
+            const int64_t column = s->first + (panel + j) / gates * NR;
+            r[j] = s->r + gate * of_gate + column * s->H;
+            sums[j] = s->sums + gate * s->sums_stride + row * s->H + column;
+        }
+        multiply_some *some = of_size[rows - 1][panels - 1][q7_ceil_div(n, Q7_W) - 1];
+        some(a + row * s->H, s->H, r, sums, n);
+    }
+}
 
 /* sums[:, column ..) = a @ R for up to `columns` columns of a gate; a (rows, H). */
 static void multiply_block(const q7_rnn_step *s, const float *a, int64_t gate, int64_t column,
@@ -37,8 +121,17 @@ static void multiply_block(const q7_rnn_step *s, const float *a, int64_t gate, i
 
 /* sums[g] = a @ R[g] in the columns of the step, for gates [from, to). Every other step goes from
  * the last column to the first: what a step read last is still in the cache, though R as a whole
- * may be too large for it. */
+ * may be too large for it. Where products are short, what the GEMM kernel asks of each is as long. */
 static void multiply(const q7_rnn_step *s, const float *a, int64_t from, int64_t to) {
+    const bool is_few = s->rows <= FEW && s->H <= Q7_GEMM_K_BLOCK;
+    if (is_few || s->gates * s->H * s->H <= RESIDENT) {
+        int64_t tiles = q7_ceil_div(s->rows, FEW);
+        for (int64_t row = 0, rows; row < s->rows; row += rows, tiles--) {
+            rows = q7_ceil_div(s->rows - row, tiles);
+            multiply_few(s, a, from, to, row, rows);
+        }
+        return;
+    }
     const int64_t columns = s->rows <= MR ? WIDE : NR; /* more rows: a panel stays in L1 for all */
     const int64_t groups = q7_ceil_div(s->n, columns), blocks = (to - from) * groups;
     for (int64_t i = 0; i < blocks; i++) {

@@ -11,8 +11,8 @@
  *
  * f, g and h are given; what they take is cut to [-clip, clip] first, but not the cell that h takes.
  * input_forget: f(a[f] ..) is 1 - f(a[i] ..). A row whose length is not above t keeps its h and c
- * and has a y of 0. R is packed (kernels/gemm.h), a matrix (H, H) per gate, and the product is that
- * of the GEMM kernel, k in blocks of Q7_GEMM_K_BLOCK; accuracy of the functions: math.h.
+ * and has a y of 0. R is packed (kernels/gemm.h), a matrix (H, H) per gate, and the product has
+ * the bits of the GEMM kernel, k in blocks of Q7_GEMM_K_BLOCK; accuracy of the functions: math.h.
  *
  * A step of a GRU without linear_before_reset has two parts: for the second, the first must have
  * been run for all units. h_next is not h; nothing else overlaps. Any alignment. */

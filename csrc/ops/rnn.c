@@ -4,9 +4,9 @@
  * 1 always. A row ends after lengths[row] steps: y is 0 from there on, backward it starts there.
  * work: D * B * H * (gates + 3) floats: sums, h twice, and c for each direction.
  *
- * Rows of the batch, in blocks of Q7_RNN_ROWS, and directions are independent: where there are
- * enough of these, or little work in a step, each is a task from beginning to end. Else every step
- * is cut by units, all of which must be ready before the next. */
+ * Rows of the batch, in blocks of at most Q7_RNN_ROWS, and directions are independent: where there are
+ * enough of these for most threads, or little work in a step, each is a task from beginning to end. Else
+ * every step is cut by units, all of which must be ready before the next. */
 #include "../kernels/rnn.h"
 
 #include <string.h>
@@ -140,6 +140,19 @@ static void sequence_task(void *arg, int64_t task, int64_t thread) {
     end_task(arg, task, thread);
 }
 
+/* Multiply-adds of a step in time. */
+static int64_t step_work(const q7_rnn_args *x) {
+    return q7_min(x->B, Q7_RNN_ROWS) * x->gates * x->H * x->H;
+}
+
+/* The fewest rows that are worth a thread of their own, for which it reads all of r. */
+static int64_t fewest_rows(const q7_rnn_args *x) {
+    enum { RESIDENT = 1 << 17 }; /* floats that stay in L2 */
+    if (x->S * step_work(x) <= Q7_SMALL_WORK) return x->B;
+    if (step_work(x) <= Q7_SMALL_WORK) return 1;
+    return x->gates * x->H * x->H <= RESIDENT ? 4 : 16;
+}
+
 void q7_op_rnn(const q7_rnn_args *x, const q7_call *call) {
     const int32_t *lengths = x->lengths;
     for (int64_t i = 0; lengths && i < x->B; i++)
@@ -148,8 +161,10 @@ void q7_op_rnn(const q7_rnn_args *x, const q7_call *call) {
     if (x->B * x->H == 0) return;
     rnn_job job = {.x = x, .call = call, .chunks = 1, .chunk = x->H};
     job.blocks = q7_ceil_div(x->B, Q7_RNN_ROWS);
-    const int64_t units = x->D * job.blocks, rows = q7_min(x->B, Q7_RNN_ROWS);
-    if (units >= call->threads || rows * x->gates * x->H * x->H <= Q7_SMALL_WORK) {
+    const int64_t alone = q7_min(q7_ceil_div(call->threads, x->D), x->B / fewest_rows(x));
+    if (2 * x->D * alone > call->threads) job.blocks = q7_max(job.blocks, alone);
+    const int64_t units = x->D * job.blocks;
+    if (2 * units > call->threads || step_work(x) <= Q7_SMALL_WORK) {
         q7_parallel(call, units, sequence_task, &job);
         return;
     }

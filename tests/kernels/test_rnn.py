@@ -161,8 +161,17 @@ def test_many_tasks(row: KernelRow, op: str, attrs: dict) -> None:
 
 @every_row
 @every_cell
-def test_bits_are_those_of_single_rows(row: KernelRow, op: str, attrs: dict) -> None:
-    given = operands(op, 3, 17, 1, 50, ragged=True)
+def test_few_rows(row: KernelRow, op: str, attrs: dict) -> None:
+    """So few that their products are the kernel's own, in whole panels and parts of one."""
+    for B, H in [(1, 100), (2, 70), (3, 41), (4, 150), (5, 20)]:
+        assert_right(row, op, operands(op, 3, B, 1, H), **attrs)
+
+
+@every_row
+@every_cell
+@pytest.mark.parametrize("H", [50, 150])  # 150: the product of 17 rows is that of gemm
+def test_bits_are_those_of_single_rows(row: KernelRow, op: str, attrs: dict, H: int) -> None:
+    given = operands(op, 3, 17, 1, H, ragged=True)
     whole = rnn(row, op, given, **attrs)
     for i in (0, 8, 16):
         one = slice(i, i + 1)
