@@ -48,9 +48,10 @@ Q7_INLINE q7_f32 finish(int64_t op, q7_f32 a, int64_t n) {
     return op == Q7_reduce_l2 ? q7_sqrt(a) : a;
 }
 
-/* x[0, left), and what changes no result. */
+/* The last `left` of a row of at least a vector, and what changes no result. */
 Q7_INLINE q7_f32 load_rest(int64_t op, const float *x, int64_t left) {
     if (start_of(op) == 0.0f) return q7_load_tail(x, left);
+    if (op != Q7_reduce_prod) return q7_load(x + left - Q7_W); /* the largest, once more */
     float lanes[Q7_W];
     q7_store(lanes, q7_set1(start_of(op)));
     q7_store_tail(lanes, q7_load_tail(x, left), left);

@@ -14,6 +14,7 @@ Q7_INLINE float row_max(int64_t n, const float *x) {
     for (; i + 4 * Q7_W <= n; i += 4 * Q7_W)
         for (int k = 0; k < 4; k++) top[k] = q7_vmax(q7_load(x + i + k * Q7_W), top[k]);
     for (; i + Q7_W <= n; i += Q7_W) top[0] = q7_vmax(q7_load(x + i), top[0]);
+    if (i < n && n >= Q7_W) i = n, top[1] = q7_vmax(q7_load(x + n - Q7_W), top[1]);
     float max = q7_hmax(q7_vmax(q7_vmax(top[0], top[1]), q7_vmax(top[2], top[3])));
     for (; i < n; i++) max = x[i] > max ? x[i] : max;
     return max;
@@ -30,13 +31,17 @@ Q7_INLINE float row_exp(int64_t n, const float *x, float max, float *y) {
             if (y) q7_store(y + i + k * Q7_W, e);
             sum[k] = q7_add(sum[k], e);
         }
-    for (; i < n; i += Q7_W) {
-        const int64_t left = q7_min(n - i, Q7_W);
-        q7_f32 e = q7_exp_nonpositive(q7_sub(q7_load_tail(x + i, left), top));
+    for (; i + Q7_W <= n; i += Q7_W) {
+        const q7_f32 e = q7_exp_nonpositive(q7_sub(q7_load(x + i), top));
+        if (y) q7_store(y + i, e);
+        sum[0] = q7_add(sum[0], e);
+    }
+    if (i < n) {
+        q7_f32 e = q7_exp_nonpositive(q7_sub(q7_load_tail(x + i, n - i), top));
         float lanes[Q7_W] = {0}; /* lanes past the end hold exp(0 - max) */
-        q7_store_tail(lanes, e, left);
+        q7_store_tail(lanes, e, n - i);
         e = q7_load(lanes);
-        if (y) q7_store_tail(y + i, e, left);
+        if (y) q7_store_tail(y + i, e, n - i);
         sum[0] = q7_add(sum[0], e);
     }
     return q7_hsum(q7_add(q7_add(sum[0], sum[1]), q7_add(sum[2], sum[3])));

@@ -33,14 +33,18 @@ static inline float odd_u64(uint64_t x) {
     return odd_f64((double)(x >> 11 | ((x & 0x7ff) != 0)) * 0x1p11);
 }
 
+/* Of floats the lowest integer is chosen before they are converted: loops of that are vectors. */
 static inline int64_t to_i64(double x) {
-    return x >= -0x1p63 && x < 0x1p63 ? (int64_t)x : INT64_MIN;
+    return (int64_t)(x >= -0x1p63 && x < 0x1p63 ? x : -0x1p63);
 }
 static inline uint64_t to_u64(double x) {
     return x < 0x1p63 || x != x ? (uint64_t)to_i64(x) : x < 0x1p64 ? (uint64_t)x : 0;
 }
 static inline int32_t to_i32(double x) {
-    return x > -2147483649.0 && x < 0x1p31 ? (int32_t)x : INT32_MIN;
+    return (int32_t)(x > -2147483649.0 && x < 0x1p31 ? x : -0x1p31);
+}
+static inline int32_t float_to_i32(float x) {
+    return (int32_t)(x >= -0x1p31f && x < 0x1p31f ? x : -0x1p31f);
 }
 
 /* FROM: source type; READ(x): its value as a C number; NARROW: that number as a float from which
@@ -52,7 +56,7 @@ static inline int32_t to_i32(double x) {
 #define NARROW REAL
 #define I64 to_i64
 #define U64 to_u64
-#define I32 to_i32
+#define I32 float_to_i32
 #include "cast_typed.h"
 #define FROM double
 #define CAST cast_f64
@@ -68,7 +72,7 @@ static inline int32_t to_i32(double x) {
 #define NARROW REAL
 #define I64 to_i64
 #define U64 to_u64
-#define I32 to_i32
+#define I32 float_to_i32
 #include "cast_typed.h"
 #define FROM bf16
 #define CAST cast_bf16
@@ -76,7 +80,7 @@ static inline int32_t to_i32(double x) {
 #define NARROW REAL
 #define I64 to_i64
 #define U64 to_u64
-#define I32 to_i32
+#define I32 float_to_i32
 #include "cast_typed.h"
 
 #define WRAP32(x) ((int32_t)(x))

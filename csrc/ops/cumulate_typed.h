@@ -5,11 +5,9 @@
 static void CUMULATE(const q7_cumulate_args *args, int64_t first, int64_t step, int64_t width) {
     const T *x = (const T *)args->x + first;
     T *y = (T *)args->y + first;
-    T total[COLUMNS], value[COLUMNS];
     const size_t bytes = (size_t)width * sizeof(T);
-    for (int64_t i = 0; i < width; i++) total[i] = args->product ? 1 : 0;
     if (width == 1) {
-        T all = total[0];
+        T all = args->product ? 1 : 0;
         for (int64_t j = 0; j < args->n; j++) {
             const T before = all;
             all = args->product ? all * x[j * step] : all + x[j * step];
@@ -17,18 +15,26 @@ static void CUMULATE(const q7_cumulate_args *args, int64_t first, int64_t step, 
         }
         return;
     }
-    for (int64_t j = 0; j < args->n; j++, x += step, y += step) {
-        const T *from = x;
-        if (args->exclusive) {
-            from = memcpy(value, x, bytes);
-            memcpy(y, total, bytes);
+    if (!args->exclusive) {
+        if (x != y) memcpy(y, x, bytes);
+        for (int64_t j = 1; j < args->n; j++) {
+            const T *before = y;
+            x += step, y += step;
+            if (args->product)
+                for (int64_t i = 0; i < width; i++) y[i] = before[i] * x[i];
+            else
+                for (int64_t i = 0; i < width; i++) y[i] = before[i] + x[i];
         }
-        if (args->product)
-            for (int64_t i = 0; i < width; i++) total[i] *= from[i];
-        else
-            for (int64_t i = 0; i < width; i++) total[i] += from[i];
-        if (!args->exclusive) memcpy(y, total, bytes);
+        return;
     }
+    T total[COLUMNS];
+    for (int64_t i = 0; i < width; i++) total[i] = args->product ? 1 : 0;
+    for (int64_t j = 0; j < args->n; j++, x += step, y += step)
+        for (int64_t i = 0; i < width; i++) {
+            const T value = x[i];
+            y[i] = total[i];
+            total[i] = args->product ? total[i] * value : total[i] + value;
+        }
 }
 #undef T
 #undef CUMULATE

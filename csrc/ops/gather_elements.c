@@ -10,20 +10,29 @@ typedef struct gather_elements_job {
     int64_t x_step, index_step; /* along the innermost dim */
 } gather_elements_job;
 
-/* One loop per type of index and width of an element. Of a repeated index, as boxes have for their
- * coordinates, a run is taken. */
-#define GATHER(I, T)                                                                          \
-    {                                                                                         \
-        const T *x = (const T *)args->x + offset[X];                                          \
-        T *y = (T *)args->y + position;                                                       \
-        const int64_t run = index_step == 0 ? n : 1;                                          \
-        for (int64_t i = 0; i < n; i += run) {                                                \
-            const int64_t raw = ((const I *)args->indices)[first + i * index_step];           \
-            const int64_t index = q7_checked_index(job->call, raw, limit);                    \
-            if (index < 0) continue;                                                          \
-            for (int64_t j = i; j < i + run; j++) y[j] = x[j * x_step + index * axis_stride]; \
-        }                                                                                     \
-    }                                                                                         \
+/* One loop per type of index and width of an element. Indices of a run are checked together. An index
+ * that is the same for all of it, as boxes have one for their coordinates, is taken once. */
+#define GATHER(I, T)                                                                             \
+    {                                                                                            \
+        const T *x = (const T *)args->x + offset[X];                                             \
+        const I *indices = (const I *)args->indices + first;                                     \
+        T *y = (T *)args->y + position;                                                          \
+        const int64_t count = index_step == 0 ? 1 : n;                                           \
+        bool wrong = false;                                                                      \
+        for (int64_t i = 0; i < count; i++)                                                      \
+            wrong |= (uint64_t)indices[i * index_step] + (uint64_t)limit >= 2 * (uint64_t)limit; \
+        for (int64_t i = 0; i < count && wrong; i++)                                             \
+            if (q7_checked_index(job->call, indices[i * index_step], limit) < 0) return;         \
+        if (index_step == 0) {                                                                   \
+            x += (indices[0] + (indices[0] < 0 ? limit : 0)) * axis_stride;                      \
+            for (int64_t i = 0; i < n; i++) y[i] = x[i * x_step];                                \
+            break;                                                                               \
+        }                                                                                        \
+        for (int64_t i = 0; i < n; i++) {                                                        \
+            const int64_t raw = indices[i * index_step], index = raw + (raw < 0 ? limit : 0);    \
+            y[i] = x[i * x_step + index * axis_stride];                                          \
+        }                                                                                        \
+    }                                                                                            \
     break
 #define GATHER_ANY(I)                 \
     switch (args->elem_bytes) {       \
