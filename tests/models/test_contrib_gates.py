@@ -102,6 +102,15 @@ def test_linear_attention(
             same("LinearAttention", inputs, (FLOAT, FLOAT), symbols=symbols, **attrs)
 
 
+@pytest.mark.parametrize("heads, values, keys", [(4, 4, 2), (2, 6, 3), (2, 4, 1), (4, 4, 1)])
+def test_linear_attention_of_shared_keys(heads: int, values: int, keys: int) -> None:
+    inputs = [f(B, 5, heads * 8), f(B, 5, keys * 8) / 8, f(B, 5, values * 6)]
+    inputs += [f(B, values, 8, 6), -np.abs(f(B, 5, values)), np.abs(f(B, 5, values))]
+    attrs = {"q_num_heads": heads, "kv_num_heads": values}
+    for symbols in ({}, {5: "T"}):
+        same("LinearAttention", inputs, (FLOAT, FLOAT), symbols=symbols, **attrs)
+
+
 @pytest.mark.parametrize("interleaved", [0, 1])
 def test_rotary(interleaved: int) -> None:
     tables, positions = [f(20, 8), f(20, 8)], RANDOM.integers(0, 20, (B, S))
