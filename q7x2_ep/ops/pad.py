@@ -166,8 +166,7 @@ def place(b: Any, value: Optional[Value], source: View, y: Value, around: Widths
     else:
         raise UnsupportedOp(f"a border of {value}, which has another dtype")
     for axis, (before, after) in enumerate(around):
-        left = minimum_of(source.shape[axis], before, after)
-        size = left if at_least(left, 0) else maximum(left, 0)  # a border may be cut as well
+        size = maximum(minimum_of(source.shape[axis], before, after), 0)  # a border may be cut too
         source = source.slice(axis, maximum(-before, 0), size)
         target = target.slice(axis, maximum(before, 0), size)
     b.copy(source, target)
