@@ -143,6 +143,15 @@ def _whole(op: str) -> Rewrite:
     return rewrite
 
 
+def _expand_dims(draft: Draft, maker: Maker) -> list[Draft]:
+    """Unsqueeze with one axis, a number of int32."""
+    drafts: list[Draft] = []
+    x, axis = draft.inputs
+    row = maker.ints([1], f"{draft.name}/row")
+    axes = maker.node(drafts, draft, "Reshape", [maker.whole(drafts, draft, axis), row])
+    return [*drafts, replace(draft, op="Unsqueeze", inputs=[x, axes])]
+
+
 def _sample(draft: Draft, maker: Maker) -> list[Draft]:
     modes = {"bilinear": "linear", "bicubic": "cubic"}
     attrs = dict(draft.attrs)
@@ -229,7 +238,7 @@ CONTRIB: dict[str, Rewrite] = {
     **{
         f"com.microsoft::{op}": _alias(op) for op in ("DequantizeLinear", "QuantizeLinear", "Trilu")
     },
-    "com.microsoft::ExpandDims": _whole("Unsqueeze"),
+    "com.microsoft::ExpandDims": _expand_dims,
     "com.microsoft::GatherND": _whole("GatherND"),
     "com.microsoft::GridSample": _sample,
     "com.microsoft::Pad": _pad,

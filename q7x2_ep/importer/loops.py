@@ -1,8 +1,25 @@
-"""Values that a Loop carries and never changes: loops from TensorFlow carry their weights so."""
+"""Loops as models write them: values that are carried and never changed (loops from TensorFlow
+carry their weights so), and counts that are vectors.
+"""
 
 from __future__ import annotations
 
-from q7x2_ep.ir.core import Node, Value
+import numpy as np
+
+from q7x2_ep.ir.core import UNKNOWN, Graph, Node, Value, array_type
+
+
+def as_declared(body: Graph) -> None:
+    """The count and the condition are numbers; to a body that declares a vector of one, as old
+    ones do, it is given as that.
+    """
+    for i, (_, shape, _) in enumerate(body.metadata["formals"][:2]):
+        if shape is not None and len(shape) == 1:
+            formal = body.inputs[i]
+            body.inputs[i] = number = body.new_value(UNKNOWN, formal.name)
+            axes = np.zeros(1, np.int64)
+            axis = body.constant(axes, array_type(axes), "axes")
+            body.nodes.insert(0, Node("Unsqueeze", [number, axis], [formal]))
 
 
 def hoisted(loop: Node) -> list[Node]:

@@ -14,7 +14,7 @@ from q7x2_ep import ops
 from q7x2_ep.errors import ModelError
 from q7x2_ep.importer.attributes import as_onnx, attributes, constant_array, resolve
 from q7x2_ep.importer.contrib import expand
-from q7x2_ep.importer.loops import hoisted
+from q7x2_ep.importer.loops import as_declared, hoisted
 from q7x2_ep.importer.opset import Draft, modernise
 from q7x2_ep.importer.order import in_order
 from q7x2_ep.importer.scope import OMITTED, Definitions, Names, Scope
@@ -74,9 +74,9 @@ class NodeReader:
         around, self.graph = self.graph, Graph(body.name)
         try:
             self.read_initializers(body, inner)
-            for item in body.input:
-                if item.name not in names:
-                    self.graph.inputs.append(self.values.define(inner, item.name))
+            formals = [item for item in body.input if item.name not in names]
+            self.graph.inputs = [self.values.define(inner, item.name) for item in formals]
+            self.graph.metadata["formals"] = [declared(item.type) for item in formals]
             self.read_nodes(body.node, inner)
             self.graph.outputs = [
                 self.values.value(inner, output.name, f"the outputs of {name}")
@@ -191,7 +191,11 @@ class NodeReader:
         if "exact" in entry.attributes and not self.request.regular:
             attrs["exact"] = True
         node = Node(draft.op, inputs, outputs, attrs, draft.name, (source,))
-        self.graph.nodes += hoisted(node) if draft.op == "Loop" else [node]
+        if draft.op == "Loop":
+            as_declared(attrs["body"])
+            self.graph.nodes += hoisted(node)
+        else:
+            self.graph.nodes.append(node)
 
     def unnamed(self, draft: Draft, i: int) -> Value:
         """An output that the model leaves out but later outputs follow."""

@@ -192,6 +192,19 @@ def _batch_norm_per_activation(draft: Draft, maker: Maker) -> list[Draft]:
     return [*drafts, Draft("Add", inputs, draft.outputs[:1], {}, draft.name)]
 
 
+def _mean_variance_axes(draft: Draft, maker: Maker) -> list[Draft]:
+    """Before the standard had it, in onnxruntime: over images, or over images and channels."""
+    attrs = {"across_channels": 0, "normalize_variance": 1, **draft.attrs}
+    axes = [0, 1, 2, 3] if attrs["across_channels"] else [0, 2, 3]
+    if attrs["normalize_variance"]:
+        return [replace(draft, attrs={"axes": axes})]
+    drafts: list[Draft] = []
+    (x,) = draft.inputs
+    held = maker.ints(axes, f"{draft.name}/axes")
+    mean = maker.node(drafts, draft, "ReduceMean", [x, held])
+    return [*drafts, Draft("Sub", [x, mean], draft.outputs, {}, draft.name)]
+
+
 def _top_k_to_input(draft: Draft, maker: Maker) -> list[Draft]:
     draft.inputs.append(maker.ints([draft.attrs.pop("k")], f"{draft.name}/k"))
     return [draft]
@@ -383,6 +396,7 @@ CHANGES: tuple[tuple[str, int, Callable[[Draft, Maker], list[Draft]]], ...] = (
     ("LogSoftmax", 13, _softmax_flattened),
     ("Hardmax", 13, _softmax_flattened),
     ("BatchNormalization", 14, _batch_norm_mode),
+    ("MeanVarianceNormalization", 9, _mean_variance_axes),
     ("TopK", 10, _top_k_to_input),
     ("Reshape", 5, _reshape_to_input),
     ("Gemm", 7, _drop("broadcast")),

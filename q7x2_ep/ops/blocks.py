@@ -229,8 +229,8 @@ class MatMulNBits:
         g_idx: Optional[np.ndarray] = None,
         bias: Optional[np.ndarray] = None,
     ) -> np.ndarray:
-        check_order(node, g_idx)
-        weight = _dense(_blocks(node, b, scales, zero_points), g_idx)
+        order = column_blocks(node, g_idx)
+        weight = _dense(_blocks(node, b, scales, zero_points), order)
         wide = np.result_type(a.dtype, np.float32) if a.dtype.kind == "f" else np.float32
         y = a.astype(wide) @ weight.astype(wide)
         return (y if bias is None else y + bias.astype(wide)).astype(a.dtype)
@@ -244,8 +244,7 @@ class MatMulNBits:
         require_constants(node, *(node.input(i) for i in range(1, 5)))
         arrays = (value and value.const for value in (node.input(i) for i in range(1, 4)))
         blocks = _blocks(node, *arrays)
-        order = None if node.input(4) is None else node.input(4).const
-        check_order(node, order)
+        order = column_blocks(node, node.input(4) and node.input(4).const)
         if order is None or np.array_equal(order, np.arange(len(order)) // blocks.size):
             block_step(b, a, blocks, bias, y, in_bytes=node.attrs["accuracy_level"] == 4)
             return
@@ -268,13 +267,18 @@ def block_count(node: Node) -> int:
     return -(-k // size)
 
 
-def check_order(node: Node, order: Optional[np.ndarray]) -> None:
-    """Raises: ModelError where g_idx does not name a block for each column."""
-    count = block_count(node)
-    if order is not None and (
-        order.shape != (node.attrs["K"],) or order.min() < 0 or order.max() >= count
-    ):
+def column_blocks(node: Node, g_idx: Optional[np.ndarray]) -> Optional[np.ndarray]:
+    """The block of each column; g_idx may go on to the end of the last block.
+
+    Raises: ModelError where it does not name a block for each column.
+    """
+    if g_idx is None:
+        return None
+    count, columns = block_count(node), node.attrs["K"]
+    sizes = (columns, count * node.attrs["block_size"])
+    if g_idx.ndim != 1 or len(g_idx) not in sizes or g_idx.min() < 0 or g_idx.max() >= count:
         raise ModelError(f"{where_is(node)} g_idx names other blocks than the {count} of a row")
+    return g_idx[:columns]
 
 
 def _blocks(

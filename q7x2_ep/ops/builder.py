@@ -138,7 +138,9 @@ class Builder:
         """x under another shape; Reshapes that lead to x are looked through, where they fit."""
         while x.shape != tuple(shape) and x.producer is not None and keeps_count(x.producer):
             x = x.producer.inputs[0]  # type: ignore[assignment]
-        return x if x.shape == tuple(shape) else self.Reshape(x, list(shape))
+        if x.shape == tuple(shape):
+            return x
+        return self.Reshape(x, list(shape), allowzero=int(0 in shape))
 
     def either(self, *options: Callable[[], Value]) -> Value:
         return options[self._choose(len(options))]()

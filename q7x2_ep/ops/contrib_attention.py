@@ -228,6 +228,8 @@ def _self_attention(
     cache = _Cache()
     if past is not None:
         cache = _Cache(*(g.Squeeze(g.Slice(past, [i], [i + 1], [0]), [0]) for i in (0, 1)))
+    if mask_index is not None and mask_index.shape[1:] == (1,):
+        mask_index = None  # stands for none; where there is but one key, it gets all the weight
     mask = mask_index, mask_filter_value
     y, *present = _attend(g, q, k, v, cache, mask, attention_bias, scale, unidirectional)
     return y, g.Concat(*(g.Unsqueeze(x, [0]) for x in present[:2]), axis=0)

@@ -14,6 +14,7 @@ from q7x2_ep.errors import UnsupportedOp
 from q7x2_ep.ir.core import Value
 from q7x2_ep.ops import op
 from q7x2_ep.ops.builder import Given, infer_meaning, like
+from q7x2_ep.ops.common import NotInferable
 
 
 @op("com.microsoft::GatedRMSNorm")
@@ -232,6 +233,8 @@ class CausalConvWithState:
         ndim: int,
         state_window: int,
     ) -> tuple[Value, Value]:
+        if not all(isinstance(dim, int) for dim in w.shape):
+            raise NotInferable(f"the sizes of the kernels {w.name} are not known")
         channels, before = w.shape[0], (w.shape[2] - 1) * dilation
         if channels_last:
             shape = list(x.shape)
@@ -278,7 +281,7 @@ class MRotaryEmbedding:
         "mrope_section": None,
         "num_heads": 0,
         "rotary_embedding_dim": 0,
-        "scale": 1.0,  # which no kernel of onnxruntime applies
+        "scale": 1.0,  # of both cos and sin
     }
     infer = infer_meaning
 
@@ -306,6 +309,6 @@ class MRotaryEmbedding:
             y = g.Gather(table, rows[0], axis=0)
             for i in (1, 2):
                 y = g.Where(g.array(follows == i), g.Gather(table, rows[i], axis=0), y)
-            return y
+            return y if scale == 1 else g.Mul(y, scale)
 
         return g.RotaryEmbedding(x, looked_up(cos), looked_up(sin), **attrs)

@@ -12,6 +12,7 @@ from typing import Any, Optional
 import numpy as np
 
 from q7x2_ep import dtypes
+from q7x2_ep.errors import ModelError
 from q7x2_ep.ir.core import Value
 from q7x2_ep.ir.shape import Dim, maximum
 from q7x2_ep.ops import op
@@ -106,6 +107,9 @@ class GroupQueryAttention:
             interleaved = attrs["rotary_interleaved"]
             q, k = rotary(g, (q, k), cos, sin, start, position_ids, interleaved)
         bits = attrs["kv_cache_bit_width"] or 8
+        for name, scale in (("k", k_scale), ("v", v_scale)):
+            if scale is None and attrs[f"{name}_quant_type"] != "NONE":
+                raise ModelError(f"a cache of {bits} bits has no {name}_scale")
         k_scale, v_scale = like(g, k_scale, q), like(g, v_scale, q)
         if k_scale is not None:
             k = _to_cache(g, k, k_scale, bits)

@@ -13,6 +13,7 @@ from q7x2_ep.ir.core import Value
 from q7x2_ep.ir.shape import product
 from q7x2_ep.ops import op
 from q7x2_ep.ops.builder import Given, infer_meaning
+from q7x2_ep.ops.common import NotInferable
 from q7x2_ep.ops.contrib_blocks import scaled_blocks, unpacked
 
 ACTS = {
@@ -126,7 +127,9 @@ def _dequantized(g: Any, w: Value, scales: Value, zeros: Given, bits: int, block
     codes = unpacked(g, w, bits)
     experts, columns, k = codes.shape
     if len(scales.shape) == 2:  # of whole columns, whose zeros are packed
-        block, scales = int(k), g.Reshape(scales, [experts, columns, 1])
+        if not isinstance(k, int):
+            raise NotInferable(f"the sizes of the weights {w.name} are not known")
+        block, scales = k, g.Reshape(scales, [experts, columns, 1])
         if zeros is not None:
             zeros = g.Slice(unpacked(g, zeros, bits), [0], [columns], [1])
             zeros = g.Reshape(zeros, [experts, columns, 1])

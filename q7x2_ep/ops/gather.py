@@ -160,6 +160,8 @@ class GatherND:
 
     def reference(node: Node, x: np.ndarray, indices: np.ndarray) -> np.ndarray:
         batch = node.attrs["batch_dims"]
+        if x.shape[:batch] != indices.shape[:batch]:
+            raise ValueError("batch dims differ")
         grids: Any = np.indices(indices.shape[:batch], sparse=True)
         trailing = (1,) * (indices.ndim - 1 - batch)
         at = [grid.reshape(grid.shape + trailing) for grid in grids]

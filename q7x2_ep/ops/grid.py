@@ -192,6 +192,8 @@ class AffineGrid:
         return [Type(node.inputs[0].dtype, (theta[0], *image, d))]
 
     def reference(node: Node, theta: np.ndarray, size: np.ndarray) -> np.ndarray:
+        if len(theta) != size[0]:
+            raise ValueError(f"{len(theta)} maps for {size[0]} images")
         lines = []
         for n in size[2:].tolist():
             margin = 0.0 if node.attrs["align_corners"] else 1 / max(n, 1)

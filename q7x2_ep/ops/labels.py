@@ -65,7 +65,7 @@ def dictionary(source: int, attrs: Mapping[str, Any]) -> Dictionary:
         default = attrs["default_string"]
     else:
         default = attrs["default_float" if dtypes.is_float(dtype) else "default_int64"]
-    pairs = zip(keys, values)
+    pairs = reversed([*zip(keys, values)])
     return Dictionary({k if k == k else "nan": v for k, v in pairs}, default, dtype)
 
 
@@ -79,7 +79,7 @@ def _given(attrs: Mapping[str, Any], part: str) -> tuple[str, Any]:
 
 @op("ai.onnx.ml::LabelEncoder")
 class LabelEncoder:
-    """y = values[i] where x = keys[i], or the default. Of equal keys the last counts."""
+    """y = values[i] where x = keys[i], or the default. Of equal keys the first counts."""
 
     signature = "x -> y"
     attributes = {
@@ -223,14 +223,16 @@ class CastMap:
     def reference(node: Node, x: dict) -> np.ndarray:
         dtype = dtypes.DTYPES[CAST_TO[node.attrs["cast_to"]]].numpy
         items = sorted(x.items())
+        if dtype == "object":
+            items = [(k, v if isinstance(v, str) else f"{v:f}") for k, v in items]
         if node.attrs["map_form"] == "DENSE":
             return np.array([[value for _, value in items]]).astype(dtype)
         size = node.attrs["max_map"]
-        row = np.full((1, size), "0" if dtype == "object" else 0, dtype)
+        row = np.full((1, size), "0.f" if dtype == "object" else 0, dtype)
         for key, value in items:
             if not 0 <= key < size:
                 raise DataError(f"{where_is(node)} key {key} is outside of [0, {size})")
-            row[0, key] = np.array(value).astype(dtype)
+            row[0, key] = np.array(value).astype(dtype).item()
         return row
 
 

@@ -1,6 +1,7 @@
 """Linear attention: keys and values are summed up in a state of fixed size.
 
-Letters: B batch, T steps, Hq heads of the query, Hkv of keys and values, D and Dv head sizes.
+Letters: B batch, T steps, Hq heads of the query, Hk of the key, Hkv of values and states, D and Dv
+head sizes.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from q7x2_ep.ops.common import (
     F32,
     Guard,
     dims,
+    expand_view,
+    materialized,
     require_dtype,
     reshaped,
     rows_dense,
@@ -40,8 +43,9 @@ class LinearAttention:
     """S = exp(decay[t]) * S, then S += k[t] d^T, then y[t] = scale * S^T q[t], per head; d is v[t],
     or by a delta rule beta[t] * (v[t] - S^T k[t]).
 
-    Heads of the query, or of keys where there are more of them, share what serves them in turn.
-    Shapes: query (B, T, Hq * D), key (B, T, Hkv * D), value (B, T, Hkv * Dv), states
+    Heads of the query, or of values where there are more of them, share what serves them in turn;
+    those of values may share keys.
+    Shapes: query (B, T, Hq * D), key (B, T, Hk * D), value (B, T, Hkv * Dv), states
     (B, Hkv, D, Dv), decay (B, T, Hkv) or (B, T, Hkv * D), beta (B, T, Hkv) or (B, T, 1), y
     (B, T, max(Hq, Hkv) * Dv).
     Source: Yang et al. 2024, "Gated Delta Networks"; the operator schema of onnxruntime 1.31.
@@ -65,7 +69,8 @@ class LinearAttention:
     def guards(node: Node) -> list[Guard]:
         B, T, Hq, Hkv, D, Dv = sizes(node)
         query, key, value, past, decay, beta = (node.input(i) for i in range(6))
-        found = size_guards((query,), B * T * Hq * D) + size_guards((key,), B * T * Hkv * D)
+        Hk = key_heads(node, D)
+        found = size_guards((query,), B * T * Hq * D) + size_guards((key,), B * T * Hk * D)
         found += size_guards((value,), B * T * Hkv * Dv) + size_guards((past,), B * Hkv * D * Dv)
         if decay is not None:
             n = per_head(node, 4)
@@ -89,11 +94,11 @@ class LinearAttention:
         decays, differs = rule(node)
         B, T, _ = query.shape
         Hq, Hkv = node.attrs["q_num_heads"], node.attrs["kv_num_heads"]
-        heads = max(Hq, Hkv)
+        heads, Hk = max(Hq, Hkv), key.shape[2] // (query.shape[2] // Hq)
         q, k, v = (
-            x.reshape(B, T, h, x.shape[2] // h) for x, h in ((query, Hq), (key, Hkv), (value, Hkv))
+            x.reshape(B, T, h, x.shape[2] // h) for x, h in ((query, Hq), (key, Hk), (value, Hkv))
         )
-        q = np.repeat(q, heads // Hq, 2)
+        q, k = np.repeat(q, heads // Hq, 2), np.repeat(k, Hkv // Hk, 2)
         state = np.zeros((B, Hkv, k.shape[3], v.shape[3]), query.dtype) if past is None else past
         y = np.empty((B, T, heads, v.shape[3]), query.dtype)
         for t in range(T):
@@ -120,8 +125,12 @@ class LinearAttention:
             unary_step(b, "exp", decay, factors)
         fields: dict[str, Dim] = {}
         given = {}
-        for name, x, heads in zip("qkv", node.inputs, (Hq, Hkv, Hkv)):
+        Hk = key_heads(node, D)
+        for name, x, heads in zip("qkv", node.inputs, (Hq, Hk, Hkv)):
             view = rows_dense(b, reshaped(b, x, (B, T, heads, Dv if name == "v" else D)))
+            if name == "k" and Hk != Hkv:
+                each = expand_view(view.reshape((B, T, Hk, 1, D)), (B, T, Hk, Hkv // Hk, D))
+                view = materialized(b, each).reshape((B, T, Hkv, D))
             given[name] = view
             fields.update({f"{name}_{d}_stride": s for d, s in zip("bth", view.strides)})
         b.step(
@@ -162,6 +171,15 @@ def sizes(node: Node) -> tuple[Dim, Dim, int, int, Dim, Dim]:
         raise ModelError(f"{where_is(node)} beta of shape {dims(node, 5)} is not for {Hkv} heads")
     B, T, width = dims(node)
     return B, T, Hq, Hkv, width // Hq, dims(node, 2)[2] // Hkv
+
+
+def key_heads(node: Node, D: Dim) -> int:
+    """How many heads the key has: where its width tells that, those of the values may be more."""
+    heads, width = node.attrs["kv_num_heads"], dims(node, 1)[2]
+    if isinstance(width, int) and isinstance(D, int) and D > 0 and width % D == 0:
+        own = width // D
+        return own if own and heads % own == 0 else heads
+    return heads
 
 
 def rule(node: Node) -> tuple[bool, bool]:

@@ -30,6 +30,13 @@ def as_float(g: Any, x: Value) -> Value:
     return x if x.dtype == dtypes.FLOAT else g.Cast(x, to=dtypes.FLOAT)
 
 
+def rows_of(g: Any, x: Value) -> Value:
+    """x as a matrix, one row for each sample; of one dim it is one sample."""
+    if len(x.shape) == 2:
+        return x
+    return g.Unsqueeze(x, [0]) if len(x.shape) == 1 else g.Flatten(x, axis=1)
+
+
 # Features
 
 
@@ -70,7 +77,7 @@ class FeatureVectorizer:
     def decompose(g: Any, *inputs: Value, inputdimensions: Sequence[int]) -> Value:
         parts = []
         for x, size in zip(inputs, inputdimensions):
-            part = as_float(g, g.Unsqueeze(x, [0]) if len(x.shape) == 1 else x)
+            part = as_float(g, rows_of(g, x))
             given = part.shape[1]
             missing = size - given if isinstance(given, int) else size
             if missing > 0:
@@ -167,10 +174,15 @@ def transformed(g: Any, kind: str, scores: Value) -> Value:
 
 
 def linear(g: Any, x: Value, rows: int, coefficients: Any, intercepts: Any) -> Value:
-    """x @ coefficients.T + intercepts, (.., rows)."""
-    weights = np.array(coefficients, np.float32).reshape(rows, -1)
-    y = g.MatMul(as_float(g, x), g.array(np.ascontiguousarray(weights.T)))
-    return g.Add(y, g.array(np.array(intercepts, np.float32))) if intercepts else y
+    """x @ coefficients.T + intercepts, (N, rows). What there is beyond that, or intercepts of
+    another number, are not looked at, as in onnxruntime.
+    """
+    x, weights = as_float(g, rows_of(g, x)), np.array(coefficients, np.float32)
+    if isinstance(x.shape[1], int):
+        weights = weights[: rows * x.shape[1]]
+    y = g.MatMul(x, g.array(np.ascontiguousarray(weights.reshape(rows, -1).T)))
+    is_whole = len(intercepts or ()) == rows
+    return g.Add(y, g.array(np.array(intercepts, np.float32))) if is_whole else y
 
 
 @op("ai.onnx.ml::LinearRegressor")

@@ -147,8 +147,9 @@ class Flatten:
     attributes = {"axis": 1}
 
     def infer(node: Node) -> list[Type]:
-        shape = dims(node)
-        axis = node.attrs["axis"] + (len(shape) if node.attrs["axis"] < 0 else 0)
+        shape, axis = dims(node), node.attrs["axis"]
+        if axis != len(shape):  # all of x as one column
+            axis = normal_axis(node, axis, len(shape))
         return [typed(node.inputs[0].dtype, (product(shape[:axis]), product(shape[axis:])))]
 
     def reference(node: Node, x: np.ndarray) -> np.ndarray:
@@ -504,8 +505,12 @@ class Split:
             sizes = [shape[axis]]  # a single part is all of it, whatever data says
         else:
             sizes = [fresh(node, i, len(shape))[axis] for i in range(len(node.outputs))]
-        if len(sizes) != len(node.outputs):
-            raise ModelError(f"{where_is(node)} {len(sizes)} parts for {len(node.outputs)} outputs")
+        wanted = node.attrs["num_outputs"] if node.input(1) is None else None
+        parted = len(sizes) if wanted is None else wanted
+        if parted != len(node.outputs):
+            raise ModelError(f"{where_is(node)} {parted} parts for {len(node.outputs)} outputs")
+        if any(isinstance(size, int) and size < 0 for size in sizes):
+            raise ModelError(f"{where_is(node)} parts of {sizes}")
         contents = known(node.inputs[0])
         parts: list[Optional[tuple[Dim, ...]]] = [None] * len(sizes)
         if contents is not None and len(shape) == 1 and all(isinstance(n, int) for n in sizes):
@@ -529,6 +534,8 @@ class Split:
             each = -(-x.shape[axis] // len(node.outputs))
             cuts = [min(each * i, x.shape[axis]) for i in range(1, len(node.outputs))]
         else:
+            if len(split) != len(node.outputs) or split.min() < 0 or split.sum() != x.shape[axis]:
+                raise ValueError(f"parts of {split.tolist()} for {len(node.outputs)} outputs")
             cuts = np.cumsum(split)[:-1].tolist()
         return tuple(np.split(x, cuts, axis))
 
@@ -563,7 +570,8 @@ class Trilu:
 
     def reference(node: Node, x: np.ndarray, k: Optional[np.ndarray] = None) -> np.ndarray:
         function = np.triu if node.attrs["upper"] else np.tril
-        return function(x, 0 if k is None else int(k.item()))
+        rows, columns = x.shape[-2:]
+        return function(x, 0 if k is None else max(-rows, min(int(k.item()), columns)))
 
     def lower(node: Node, b: Any) -> None:
         x = node.inputs[0]

@@ -54,11 +54,12 @@ class Pad:
 
     def guards(node: Node) -> list[Guard]:
         found: list[Guard] = []
+        constant = node.attrs["mode"] == "constant"  # may cut off its own border
         for i, (dim, (before, after)) in enumerate(zip(dims(node), widths(node))):
-            left = minimum_of(dim, before, after)
+            left = before + dim + after if constant else minimum_of(dim, before, after)
             if not at_least(left, 0):
                 found.append((maximum(left, 0), left, f"more is cut off dim {i} than {dim}"))
-            if node.attrs["mode"] != "constant" and (before, after) != (0, 0):
+            if not constant and (before, after) != (0, 0):
                 found.append((maximum(left, 1), left, f"dim {i} of {dim} has nothing to pad with"))
         return found
 
@@ -71,21 +72,19 @@ class Pad:
     ) -> np.ndarray:
         n, mode = len(pads) // 2, node.attrs["mode"]
         for i, axis in enumerate(range(x.ndim) if axes is None else axes.tolist()):
-            before, after = int(pads[i]), int(pads[n + i])
-            x = np.take(x, np.arange(max(-before, 0), x.shape[axis] - max(-after, 0)), axis)
-            size = x.shape[axis]
-            at = np.arange(-max(before, 0), size + max(after, 0))
+            before, after, dim = int(pads[i]), int(pads[n + i]), x.shape[axis]
+            size = minimum_of(dim, before, after)
+            if (before + dim + after if mode == "constant" else size) < 0:
+                raise ValueError(f"more is cut off dim {axis} than {dim}")
             if mode == "constant":
                 rim = np.full(1, 0 if value is None else value.item()).astype(x.dtype)
-                shape = [1 if d == axis % x.ndim else dim for d, dim in enumerate(x.shape)]
+                shape = [1 if d == axis % x.ndim else size for d, size in enumerate(x.shape)]
                 x = np.concatenate((x, np.broadcast_to(rim, shape)), axis)
-                at = np.where((at >= 0) & (at < size), at, size)
-            elif mode == "edge":
-                at = np.clip(at, 0, size - 1)
-            elif mode == "wrap":
-                at = at % max(size, 1)
-            else:  # reflect
-                at = np.abs((at + size - 1) % max(2 * (size - 1), 1) - (size - 1))
+                at = np.arange(-before, dim + after)
+                at = np.where((at >= 0) & (at < dim), at, dim)
+            else:
+                x = np.take(x, np.arange(max(-before, 0), max(-before, 0) + size), axis)
+                at = within(mode, np.arange(-max(before, 0), size + max(after, 0)), size)
             x = np.take(x, at, axis)
         return x
 
@@ -117,6 +116,15 @@ class Pad:
             before=before or (0,),
             border=mode,
         )
+
+
+def within(mode: str, at: np.ndarray, size: int) -> np.ndarray:
+    """Which of `size` elements is at each place of them and a border."""
+    if mode == "edge":
+        return np.clip(at, 0, size - 1)
+    if mode == "wrap":
+        return at % max(size, 1)
+    return np.abs((at + size - 1) % max(2 * (size - 1), 1) - (size - 1))
 
 
 def minimum_of(dim: Dim, before: Dim, after: Dim) -> Dim:
@@ -158,7 +166,7 @@ def place(b: Any, value: Optional[Value], source: View, y: Value, around: Widths
     else:
         raise UnsupportedOp(f"a border of {value}, which has another dtype")
     for axis, (before, after) in enumerate(around):
-        size = minimum_of(source.shape[axis], before, after)
+        size = maximum(minimum_of(source.shape[axis], before, after), 0)  # a border may be cut too
         source = source.slice(axis, maximum(-before, 0), size)
         target = target.slice(axis, maximum(before, 0), size)
     b.copy(source, target)

@@ -308,6 +308,8 @@ class MaxUnpool:
         node: Node, x: np.ndarray, indices: np.ndarray, output_shape: Optional[np.ndarray] = None
     ) -> np.ndarray:
         inner = MaxUnpool.pooled(node, x.shape)
+        if indices.min(initial=0) < 0:
+            raise ValueError(f"index {indices.min()} is negative")
         y: np.ndarray = np.zeros(inner, x.dtype)
         y.reshape(-1)[indices.reshape(-1)] = x.reshape(-1)
         if output_shape is None:

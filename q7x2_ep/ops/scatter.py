@@ -119,9 +119,11 @@ class ScatterND:
         rest = x[depth(node, indices) :]
         return size_guards(node.inputs[2:], product((*indices[:-1], *rest)))
 
-    reference = lambda node, x, indices, updates: scattered(
-        node, x, tuple(np.moveaxis(indices, -1, 0)), updates
-    )
+    def reference(
+        node: Node, x: np.ndarray, indices: np.ndarray, updates: np.ndarray
+    ) -> np.ndarray:
+        at = np.zeros(indices.shape[:-1], np.int64)  # of all x, where indices have no elements
+        return scattered(node, x[None], (at, *np.moveaxis(indices, -1, 0)), updates)[0]
 
     def lower(node: Node, b: Any) -> None:
         x, indices, updates = node.inputs

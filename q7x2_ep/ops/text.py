@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from q7x2_ep import dtypes
+from q7x2_ep.errors import ModelError
 from q7x2_ep.ir.core import Node, Type, Value
 from q7x2_ep.ops import op
-from q7x2_ep.ops.common import dims, fresh
+from q7x2_ep.ops.common import dims, fresh, where_is
 
 
 @op("TfIdfVectorizer")
@@ -106,7 +107,9 @@ class StringNormalizer:
     }
 
     def infer(node: Node) -> list[Type]:
-        shape = dims(node)
+        shape, action = dims(node), node.attrs["case_change_action"]
+        if action not in ("NONE", "LOWER", "UPPER"):
+            raise ModelError(f"{where_is(node)} case_change_action is {action!r}")
         return [Type(dtypes.STRING, (*shape[:-1], fresh(node, 0, len(shape))[-1]))]
 
     def reference(node: Node, x: np.ndarray) -> np.ndarray:

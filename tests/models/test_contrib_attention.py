@@ -16,7 +16,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import q7x2_ep
-from q7x2_ep.errors import UnsupportedOp
+from q7x2_ep.errors import ModelError, UnsupportedOp
 from q7x2_ep.session import Session
 from tests.models.beside import one_node, theirs
 
@@ -121,6 +121,13 @@ def test_attention(past: int, unidirectional: int) -> None:
         check("Attention", inputs, 2, (1, 2), **attrs)
     bias = None if past else f(1, H, S, S)  # onnxruntime takes no past and bias together
     check("Attention", [*inputs, bias], 2, (1, 2), **attrs)
+
+
+@pytest.mark.parametrize("keys", [1, S])
+def test_a_mask_of_one_number_stands_for_none(keys: int) -> None:
+    inputs = [f(B, keys, 7), f(7, 3 * W), f(3 * W)]
+    for mask in (keep(B, 1), np.zeros((B, 1), np.int32)):
+        compare("Attention", [*inputs, mask], 1, (1, 2), False, {"num_heads": H})
 
 
 def test_masks_of_halves() -> None:
@@ -506,6 +513,9 @@ def test_caches_of_bytes(step: tuple[int, int, int], bits: int, kind: str, shape
     attrs = {"k_quant_type": kind, "v_quant_type": kind, "kv_cache_bit_width": bits}
     attrs.update(num_heads=HEADS, kv_num_heads=SHARED, fixed=(6,))
     alike("GroupQueryAttention", inputs, 3, **attrs)
+    model, _ = one_node("GroupQueryAttention", inputs[:-1], (1, 3, 3), **attrs)
+    with pytest.raises(ModelError, match="v_scale"):
+        Session(model)
 
 
 def test_caches_of_bytes_beside_halves() -> None:

@@ -102,6 +102,15 @@ def test_linear_attention(
             same("LinearAttention", inputs, (FLOAT, FLOAT), symbols=symbols, **attrs)
 
 
+@pytest.mark.parametrize("heads, values, keys", [(4, 4, 2), (2, 6, 3), (2, 4, 1), (4, 4, 1)])
+def test_linear_attention_of_shared_keys(heads: int, values: int, keys: int) -> None:
+    inputs = [f(B, 5, heads * 8), f(B, 5, keys * 8) / 8, f(B, 5, values * 6)]
+    inputs += [f(B, values, 8, 6), -np.abs(f(B, 5, values)), np.abs(f(B, 5, values))]
+    attrs = {"q_num_heads": heads, "kv_num_heads": values}
+    for symbols in ({}, {5: "T"}):
+        same("LinearAttention", inputs, (FLOAT, FLOAT), symbols=symbols, **attrs)
+
+
 @pytest.mark.parametrize("interleaved", [0, 1])
 def test_rotary(interleaved: int) -> None:
     tables, positions = [f(20, 8), f(20, 8)], RANDOM.integers(0, 20, (B, S))
@@ -124,7 +133,7 @@ def test_rotary_of_three_positions(layout: int, section: tuple, interleaved: int
     attrs = {"mrope_section": section, "mrope_layout": layout, "interleaved": interleaved}
     same("MRotaryEmbedding", [f(B, 4, S, 16), *rest], **attrs)
     partly = {"num_heads": 4, "rotary_embedding_dim": 16}
-    same("MRotaryEmbedding", [f(B, S, 96), *rest], **attrs, **partly)
+    same("MRotaryEmbedding", [f(B, S, 96), *rest], **attrs, **partly, scale=0.5)
 
 
 @pytest.mark.parametrize("op", ["SkipLayerNormalization", "SkipSimplifiedLayerNormalization"])
@@ -179,7 +188,9 @@ def test_experiments_in_other_dtypes(
 
 
 def test_other_names() -> None:
-    same("ExpandDims", [f(2, 3), np.array(-2, np.int32)], fixed=(1,))
+    for x, axis in itertools.product((f(2, 3), f()), (-1, 0)):
+        for fixed in ((1,), ()):
+            same("ExpandDims", [x, np.array(axis, np.int32)], fixed=fixed)
     same("Trilu", [f(2, 3, 3), np.array(1)], upper=1)
     for kind in (np.int32, np.int64):
         same("GatherND", [f(2, 3), np.array([[1, 2], [0, 1]], kind)])

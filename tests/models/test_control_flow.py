@@ -191,6 +191,24 @@ def test_loop_carries_scans_and_stops():
     check(text, *feeds)
 
 
+def test_a_loop_whose_count_is_a_vector():
+    """As old models declare it: what is scanned of it has a dim more."""
+    check(
+        """g (int64[1] n, bool[1] go, float[2] x)
+            => (float[2] y, int64[k, 1] turns, bool[k, 1] flags) {
+            y, turns, flags = Loop(n, go, x) <body = b (int64[1] i, bool[1] on, float[2] a) =>
+                (bool[1] more, float[2] c, int64[1] j, bool[1] was) {
+                    at = Cast<to = 1>(i)
+                    c = Add(a, at)
+                    j = Identity(i)
+                    was = Identity(on)
+                    more = Identity(on)
+                }>
+        }""",
+        *({"n": np.array([n]), "go": np.array([True]), "x": floats(2)} for n in (3, 3, 1)),
+    )
+
+
 def test_a_loop_whose_state_grows():
     check(
         """g (int64 trip, float[n, 2] x) => (float[m, 2] y) {

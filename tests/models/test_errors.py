@@ -445,6 +445,8 @@ MALFORMED = {
     "a norm of cubes": misfit("LpNormalization", "x", p=3),
     "no groups": misfit("GroupNormalization", "x x x", num_groups=0),
     "beyond 64 bits": misfit("Conv", "x x", pads=[-(2**63), 0, 0, 0], dilations=[2**62, 1]),
+    "no such axis": misfit("Flatten", "x", axis=5),
+    "another number of parts": misfit("Split", "x", num_outputs=2),
     "no such dtype": misfit("QuantizeLinear", "x one", output_dtype=99),
     "scales of another tensor": misfit("DequantizeLinear", "bytes three", axis=0),
     "blocks of nothing": misfit("MatMulNBits", "x bytes one", "com.microsoft", K=3, N=1),
@@ -503,6 +505,37 @@ def test_operands_of_two_types(text):
     with pytest.raises(q7x2_ep.ModelError, match="bound to different types") as caught:
         q7x2_ep.InferenceSession(model)
     assert "tensor(float)" in str(caught.value) and "tensor(double)" in str(caught.value)
+
+
+WRONG_DATA = {
+    "parts of less": ("(float[4] x, int64[2] s) => (y, z) { y, z = Split(x, s) }", [1, 1]),
+    "parts below 0": ("(float[4] x, int64[2] s) => (y, z) { y, z = Split(x, s) }", [5, -1]),
+    "other batches": (
+        "(float[4] x, int64[2, n] s) => (y) { y = GatherND<batch_dims = 1>(x, s) }",
+        [[], []],
+    ),
+    "before the first": (
+        """(float[4] x, int64[1, 1, 4] s) => (y) <int64[3] to = {1, 1, 4}> {
+            image = Reshape(x, to)
+            y = MaxUnpool<kernel_shape = [2], strides = [2]>(image, s) }""",
+        [[[0, 2, 4, -1]]],
+    ),
+    "other maps": (
+        """(float[6] x, int64[4] s) => (y) <int64[3] to = {1, 2, 3}> {
+            theta = Reshape(x, to)
+            y = AffineGrid(theta, s) }""",
+        [2, 1, 4, 5],
+    ),
+}
+
+
+@pytest.mark.parametrize("text, data", WRONG_DATA.values(), ids=WRONG_DATA)
+def test_data_that_does_not_fit(text: str, data: list):
+    model = onnx.parser.parse_model('<ir_version: 9, opset_import: ["" : 20]>\ng ' + text)
+    x = model.graph.input[0].type.tensor_type.shape.dim[0].dim_value
+    feed = {"x": np.ones(x, np.float32), "s": np.array(data, np.int64)}
+    with q7x2_ep.InferenceSession(model.SerializeToString()) as session:
+        assert_feed_error(session, feed, q7x2_ep.DataError)
 
 
 def test_outputs_that_do_not_fit_into_memory():

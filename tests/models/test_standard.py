@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any, Optional
 
 import numpy as np
@@ -35,3 +36,41 @@ def test_determinants_of_halves() -> None:
     """numpy has none."""
     x = RANDOM.standard_normal((3, 4, 4)).astype(np.float16)
     same("Det", [x], (TensorProto.FLOAT16,), 1e-2, 1e-2, domain="")
+
+
+@pytest.mark.parametrize("size", [0, 2, 3])
+@pytest.mark.parametrize("pads", [(-1, 1), (1, -1), (-2, 2), (-4, 3), (4, -3), (5, -4), (4, -5)])
+@pytest.mark.parametrize("symbols", [{}, {0: "n", 2: "n", 3: "n"}], ids=["fixed", "free"])
+@pytest.mark.parametrize("fixed", [(1, 2), ()], ids=["constant", "fed"])
+def test_borders_that_are_cut(size: int, pads: tuple, symbols: dict, fixed: tuple) -> None:
+    """More may be cut off an end than there is of x: the border behind it is cut then."""
+    if size + sum(pads) < 0:
+        return
+    x = RANDOM.standard_normal((size, 4)).astype(np.float32)
+    inputs = [x, np.array([pads[0], 0, pads[1], 0]), np.array(7, np.float32)]
+    same("Pad", inputs, fixed=fixed, symbols=symbols, domain="")
+
+
+def test_diagonals_beyond_all_matrices() -> None:
+    x = RANDOM.standard_normal((3, 2)).astype(np.float32)
+    for k, upper in itertools.product((-(2**63), 2**63 - 1), (0, 1)):
+        same("Trilu", [x, np.array(k)], domain="", upper=upper)
+
+
+@pytest.mark.parametrize("across", [0, 1])
+@pytest.mark.parametrize("variance", [0, 1])
+def test_means_and_variances_before_the_standard_had_them(across: int, variance: int) -> None:
+    x = RANDOM.standard_normal((2, 3, 4, 5)).astype(np.float32)
+    attrs = {"across_channels": across, "normalize_variance": variance}
+    same("MeanVarianceNormalization", [x], domain="", standard=8, **attrs)
+
+
+@pytest.mark.parametrize("equation", ["i,j->ij", "i,ij->i", "ijk,ikl->ijl"])
+def test_sums_over_nothing(equation: str) -> None:
+    terms = equation.split("->")[0].split(",")
+    same(
+        "Einsum",
+        [np.zeros([0] * len(term), np.float32) for term in terms],
+        domain="",
+        equation=equation,
+    )

@@ -73,6 +73,7 @@ CASES = [
         for threshold in (0.0, 0.5, -1.5)
     ),
     case("FeatureVectorizer", X, X[:, :2], inputdimensions=[4, 2]),
+    case("FeatureVectorizer", X.reshape(3, 2, 4), X[:3], inputdimensions=[8, 4]),
     case("FeatureVectorizer", WHOLE, WHOLE[:, :1], inputdimensions=[4, 1]),
     case("Imputer", HOLES, imputed_value_floats=[7.0], replaced_value_float=float("nan")),
     case("Imputer", HOLES, imputed_value_floats=[1.0, 2, 3, 4], replaced_value_float=float("nan")),
@@ -92,6 +93,8 @@ CASES = [
         for kind in KINDS
     ),
     case("LinearRegressor", X, coefficients=WEIGHTS[:4], intercepts=[0.3], targets=1),
+    case("LinearRegressor", X[0], coefficients=WEIGHTS[:8], intercepts=[0.3, 0.1], targets=2),
+    case("LinearRegressor", X, coefficients=WEIGHTS[:8], intercepts=[0.3], targets=2),
     *(
         case(
             "LinearClassifier",
@@ -125,6 +128,8 @@ CASES = [
     case("LabelEncoder", WIDE, keys_int64s=[2**63 - 1, -(2**63)], values_int64s=[1, 2]),
     case("LabelEncoder", X, keys_floats=X[0].tolist(), values_int64s=[1, 2, 3, 4]),
     case("LabelEncoder", HOLES, opset=4, keys_floats=[float("nan")], values_strings=["hole"]),
+    case("LabelEncoder", WHOLE, keys_int64s=[1, 2, 1], values_int64s=[4, 5, 6]),
+    case("LabelEncoder", NAMES, keys_strings=["b", "a", "b"], values_int64s=[4, 5, 6]),
     case("LabelEncoder", NAMES, opset=1, classes_strings=["c", "b"]),
     case("LabelEncoder", WHOLE, opset=1, classes_strings=["c", "b"], default_string="?"),
     case("CategoryMapper", NAMES, cats_strings=["a", "b"], cats_int64s=[7, 8]),
@@ -139,6 +144,32 @@ CASES = [
 @pytest.mark.parametrize("op, inputs, outputs, opset, attrs", CASES)
 def test_as_onnxruntime(op, inputs, outputs, opset, attrs, symbolic):
     check(model(op, list(inputs), outputs, attrs, opset, symbolic), inputs)
+
+
+def test_coefficients_of_more_features():
+    for op, attrs in (
+        ("LinearRegressor", {"targets": 2}),
+        ("LinearClassifier", {"intercepts": [0.1, 0.2], "classlabels_ints": [4, 2]}),
+    ):
+        x, attrs = X[:, :3], {"coefficients": WEIGHTS, **attrs}
+        check(model(op, [x], 2 if op == "LinearClassifier" else 1, attrs), [x])
+
+
+@pytest.mark.parametrize("form", ["DENSE", "SPARSE"])
+@pytest.mark.parametrize("cast", ["TO_FLOAT", "TO_STRING", "TO_INT64"])
+def test_values_of_a_dictionary(cast: str, form: str):
+    inner = helper.make_tensor_type_proto(TensorProto.FLOAT, [])
+    x = helper.make_value_info("x", helper.make_map_type_proto(TensorProto.INT64, inner))
+    attrs = {"cast_to": cast, "map_form": form, "max_map": 4}
+    node = helper.make_node("CastMap", ["x"], ["y"], domain="ai.onnx.ml", **attrs)
+    graph = helper.make_graph([node], "g", [x], [helper.make_empty_tensor_value_info("y")])
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 1)]
+    data = helper.make_model(graph, opset_imports=opsets, ir_version=9).SerializeToString()
+    feed = {"x": {2: 3.0, 0: -1.5}}
+    ours, theirs = (
+        engine.InferenceSession(data).run(None, feed)[0] for engine in (q7x2_ep, onnxruntime)
+    )
+    assert ours.dtype == theirs.dtype and ours.tolist() == theirs.tolist()
 
 
 def check(proto: Any, inputs: Any) -> None:

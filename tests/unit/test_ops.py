@@ -375,6 +375,7 @@ CASES = [
     case("GatherElements", f(2, 5), i(2, 7, low=0, high=5), axis=1),
     case("GatherND", f(3, 4, 5), i(2, 6, 2, low=-3, high=3), symbolic=False),
     case("GatherND", f(2, 4, 5), i(2, 3, 1, low=0, high=4), batch_dims=1, symbolic=False),
+    case("ScatterND", f(2), np.zeros((3, 0), np.int64), f(3, 2), reduction="add"),
     case("ScatterND", f(5, 3), np.array([[4], [0], [-2]]), f(3, 3), symbolic=False),
     case("ScatterND", f(4, 3), np.array([[1, 2], [3, 0]]), f(2), symbolic=False),
     *(

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from q7x2_ep.errors import ModelError
 from q7x2_ep.session import Session
 
 
@@ -99,6 +100,8 @@ def test_stop_words(attrs: dict, wanted: list) -> None:
     x = words("É", "", "The", "a")
     assert run("StringNormalizer", x, **attrs)[0].tolist() == wanted
     assert run("StringNormalizer", x[None], **attrs)[0].tolist() == [wanted]
+    with pytest.raises(ModelError, match="case_change_action"):
+        run("StringNormalizer", x, case_change_action="Lower")
 
 
 @pytest.mark.parametrize("fixed", [False, True])
