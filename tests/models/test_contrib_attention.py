@@ -16,7 +16,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import q7x2_ep
-from q7x2_ep.errors import UnsupportedOp
+from q7x2_ep.errors import ModelError, ShapeError, UnsupportedOp
 from q7x2_ep.session import Session
 from tests.models.beside import one_node, theirs
 
@@ -489,6 +489,62 @@ def test_group_query_attention_of_padded_chunks(fixed: tuple[int, ...], extra: d
             np.testing.assert_allclose(
                 y[b].take(kept, axis), wanted[b].take(kept, axis), 1e-4, 2e-5
             )
+
+
+def slide(
+    capacity: int, before: list[int], new: list[int], fixed: tuple[int, ...] = (), **more: Any
+) -> tuple[bytes, dict[str, np.ndarray]]:
+    """A GroupQueryAttention with a window of 5 over caches of its last keys."""
+    batch, length = len(before), max(new)
+    total = np.add(before, new)
+    inputs = [*grouped(batch, length, capacity)[:5], ints(*(total - 1)), ints(max(total))]
+    inputs += [f(64, DEPTH // 2), f(64, DEPTH // 2)]
+    if min(new) < length and max(before):
+        inputs += [*[None] * 7, ints(*new)]
+    attrs = {"num_heads": HEADS, "kv_num_heads": SHARED, "do_rotary": 1, **more}
+    attrs = {"local_window_size": 5, "sliding_window_cache": 1, **attrs}
+    symbols = {capacity: "capacity", length: "length", batch: "batch"}
+    outputs = [TensorProto.FLOAT] * 3
+    return one_node("GroupQueryAttention", inputs, outputs, fixed, symbols, **attrs)
+
+
+@pytest.mark.parametrize("fixed", [(6,), ()], ids=["total is known", "total is data"])
+@pytest.mark.parametrize("capacity", [5, 7, 16])
+@pytest.mark.parametrize(
+    "before, new",
+    [
+        ([0, 0], [4, 4]),
+        ([0, 0], [20, 20]),
+        *(([n, n + 4], [1, 1]) for n in (0, 3, 4, 5, 6, 7, 20)),
+        *(([n], [3]) for n in (0, 3, 4, 5, 6, 7, 20)),
+        ([9, 0, 4], [2, 4, 3]),  # chunks with padding
+    ],
+    ids=str,
+)
+def test_group_query_attention_in_a_window(
+    fixed: tuple[int, ...], capacity: int, before: list[int], new: list[int]
+) -> None:
+    """A cache holds the last keys, and whenever it is full drops all that are out of sight."""
+    model, feeds = slide(capacity, before, new, fixed)
+    y, *caches = Session(model, threads=2).run(feeds)
+    wanted, *wanted_caches = theirs(model, feeds)
+    for b, count in enumerate(new):
+        np.testing.assert_allclose(y[b, :count], wanted[b, :count], 1e-4, 2e-5)
+        total, dropped = before[b] + count, capacity - 5 + 1
+        kept = total - -(-max(total - capacity, 0) // dropped) * dropped
+        for cache, other in zip(caches, wanted_caches):
+            assert cache.shape == other.shape
+            np.testing.assert_allclose(cache[b, :, :kept], other[b, :, :kept], 1e-4, 2e-5)
+
+
+def test_what_windows_want() -> None:
+    model, feeds = slide(4, [3], [1])
+    with pytest.raises(ShapeError, match="element counts differ"):
+        Session(model).run(feeds)
+    with pytest.raises(ModelError, match="without a window"):
+        Session(slide(5, [3], [1], local_window_size=-1)[0])
+    with pytest.raises(UnsupportedOp, match="neither attention_bias nor qk_output"):
+        Session(slide(5, [3], [1], qk_output=1)[0])
 
 
 @pytest.mark.parametrize("step", STEPS, ids=str)
