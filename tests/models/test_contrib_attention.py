@@ -537,6 +537,37 @@ def test_group_query_attention_in_a_window(
             np.testing.assert_allclose(cache[b, :, :kept], other[b, :, :kept], 1e-4, 2e-5)
 
 
+def test_a_window_in_one_buffer() -> None:
+    """Past and present of all steps are one buffer, as decoders are run in place."""
+    capacity, before = 7, 0
+    model, _ = slide(capacity, [0], [2])
+    runs = []
+    for engine in (q7x2_ep, onnxruntime):
+        zeros = [np.zeros((1, SHARED, capacity, DEPTH), np.float32) for _ in "kv"]
+        buffers = [engine.OrtValue.ortvalue_from_numpy(array) for array in zeros]
+        runs.append((engine.InferenceSession(model), buffers))
+    tables = {f"x{i}": f(64, DEPTH // 2) for i in (7, 8)}
+    for new in (2, 1, 3, 1, 1, 1, 4, 1, 9, 1, 1):
+        total = before = before + new
+        rows = {f"x{i}": x for i, x in enumerate(grouped(1, new, 0)[:3])}
+        feeds = {**rows, "x5": ints(total - 1), "x6": ints(total), **tables}
+        kept = total - -(-max(total - capacity, 0) // 3) * 3
+        results = []
+        for session, buffers in runs:
+            binding = session.io_binding()
+            for name, array in feeds.items():
+                binding.bind_cpu_input(name, array)
+            binding.bind_output("y0")
+            for i, value in enumerate(buffers):
+                binding.bind_ortvalue_input(f"x{3 + i}", value)
+                binding.bind_ortvalue_output(f"y{1 + i}", value)
+            session.run_with_iobinding(binding)
+            caches = [value.numpy()[:, :, :kept] for value in buffers]
+            results.append([binding.get_outputs()[0].numpy(), *caches])
+        for y, wanted in zip(*results):
+            np.testing.assert_allclose(y, wanted, 1e-4, 2e-5)
+
+
 def test_what_windows_want() -> None:
     model, feeds = slide(4, [3], [1])
     with pytest.raises(ShapeError, match="element counts differ"):
