@@ -80,6 +80,22 @@ static void range(q7_quantize_line *t) {
     }
 }
 
+/* In a loop that compilers vectorise. Clamped before it is rounded, so that adding 1.5 * 2^23 can do
+ * the rounding. */
+Q7_INLINE void quantize_wide(const q7_quantize_line *t) {
+    const int32_t zero = t->zero, low = t->is_signed ? -32768 : 0;
+    const float bottom = (float)(low - zero), top = (float)(low + 65535 - zero);
+    const float magic = 12582912.0f, scale = t->scale;
+    const float *restrict x = t->x;
+    uint16_t *restrict y = (uint16_t *)t->y;
+    for (int64_t i = 0; i < t->n; i++) {
+        float q = x[i] / scale;
+        q = q > bottom ? q : bottom;
+        q = q < top ? q : top;
+        y[i] = (uint16_t)((int32_t)((q + magic) - magic) + zero);
+    }
+}
+
 void Q7_KERNEL(quantize_f32)(q7_quantize_line *t) {
 #ifdef Q7_ISA_scalar
     const bool divides = true;
@@ -88,6 +104,8 @@ void Q7_KERNEL(quantize_f32)(q7_quantize_line *t) {
 #endif
     if (!t->y)
         range(t);
+    else if (t->is_wide)
+        quantize_wide(t);
     else if (t->from)
         divides ? quantize(t, true, true) : quantize(t, false, true);
     else
@@ -105,7 +123,21 @@ Q7_INLINE void dequantize(const q7_dequantize_line *t, const uint8_t *restrict x
         for (int64_t i = 0; i < n; i++) y[i] = (float)(x[i] - zero) * scale;
 }
 
+Q7_INLINE void dequantize_wide(const q7_dequantize_line *t, const uint16_t *restrict x,
+                               float *restrict y) {
+    const int32_t zero = t->zero;
+    const float scale = t->scale;
+    if (t->is_signed)
+        for (int64_t i = 0; i < t->n; i++) y[i] = (float)((int16_t)x[i] - zero) * scale;
+    else
+        for (int64_t i = 0; i < t->n; i++) y[i] = (float)(x[i] - zero) * scale;
+}
+
 void Q7_KERNEL(dequantize_u8)(const q7_dequantize_line *t) {
+    if (t->is_wide) {
+        dequantize_wide(t, (const uint16_t *)t->x, t->y);
+        return;
+    }
     int64_t i = 0;
     for (; i + BLOCK <= t->n; i += BLOCK) {
         Q7_UNROLL

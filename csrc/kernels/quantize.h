@@ -1,4 +1,4 @@
-/* quantize.h: floats to bytes of one scale and back, and the range of floats.
+/* quantize.h: floats to bytes of one scale and back, or to 16 bits, and the range of floats.
  *
  *     y[i] = saturate(round(x[i] / scale) + zero), to even; a NaN gives the lowest
  *
@@ -12,7 +12,7 @@ typedef struct q7_dequantize_line {
     int64_t n;
     const uint8_t *x;
     float *y;
-    bool is_signed;
+    bool is_signed, is_wide; /* wide: x are integers of 16 bits */
     float scale;
     int32_t zero;
 } q7_dequantize_line;
@@ -22,7 +22,7 @@ typedef struct q7_quantize_line {
     const float *x;
     const q7_dequantize_line *from; /* two of n bytes whose sum is x, or NULL */
     uint8_t *y; /* NULL: only low and high, min(low, x..) and max(high, x..), are wanted */
-    bool is_signed;
+    bool is_signed, is_wide; /* wide: y are integers of 16 bits, and `from` is NULL */
     float scale, low, high;
     int32_t zero;
 } q7_quantize_line;

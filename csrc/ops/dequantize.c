@@ -5,7 +5,7 @@
 
 typedef struct dequantize_job {
     const q7_dequantize_args *args;
-    q7_dequantize_kernel kernel; /* for bytes of one scale */
+    q7_dequantize_kernel kernel; /* for 8 and 16 bits of one scale */
 } dequantize_job;
 
 static void dequantize_piece(const void *arg, q7_scaled_piece piece) {
@@ -14,12 +14,15 @@ static void dequantize_piece(const void *arg, q7_scaled_piece piece) {
     const int64_t dtype = args->x_dtype, at = piece.at;
     const float *scale = (const float *)args->scale + piece.which;
     float *y = (float *)args->y + at;
-    if (piece.step == 0 && (dtype == Q7_U8 || dtype == Q7_I8)) {
+    const bool is_byte = dtype == Q7_U8 || dtype == Q7_I8;
+    const bool is_wide = dtype == Q7_U16 || dtype == Q7_I16;
+    if (piece.step == 0 && (is_byte || is_wide)) {
         const q7_dequantize_line line = {
             .n = piece.count,
-            .x = (const uint8_t *)args->x + at,
+            .x = (const uint8_t *)args->x + (at << is_wide),
             .y = y,
-            .is_signed = dtype == Q7_I8,
+            .is_signed = dtype == Q7_I8 || dtype == Q7_I16,
+            .is_wide = is_wide,
             .scale = *scale,
             .zero = args->zero ? q7_quantized(args->zero, dtype, piece.which) : 0};
         job->kernel(&line);

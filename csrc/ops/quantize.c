@@ -50,18 +50,19 @@ static void quantize_piece(const void *arg, q7_scaled_piece piece) {
     const range to = range_of(args->y_dtype);
     const float *x = (const float *)args->x + piece.at, *scale = args->scale;
     const bool is_byte = args->y_dtype == Q7_U8 || args->y_dtype == Q7_I8;
-    if (is_byte && piece.step == 0 && args->precision == Q7_F32) {
+    const bool is_wide = args->y_dtype == Q7_U16 || args->y_dtype == Q7_I16;
+    if ((is_byte || is_wide) && piece.step == 0 && args->precision == Q7_F32) {
         q7_quantize_line line = {
             .n = piece.count,
             .x = x,
-            .y = (uint8_t *)args->y + piece.at,
-            .is_signed = args->y_dtype == Q7_I8,
+            .y = (uint8_t *)args->y + (piece.at << is_wide),
+            .is_signed = to.low < 0,
+            .is_wide = is_wide,
             .scale = scale[piece.which],
             .zero = args->zero ? q7_quantized(args->zero, args->y_dtype, piece.which) : 0};
         job->kernel(&line);
         return;
     }
-    const bool is_wide = to.high > 255 || to.low < -128;
     const int32_t bits = to.high - to.low; /* all that the dtype has */
     for (int64_t i = 0; i < piece.count; i++) {
         const int64_t which = piece.which + i * piece.step;

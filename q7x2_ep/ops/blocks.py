@@ -37,18 +37,16 @@ BITS = {
 class Blocks(NamedTuple):
     """w = (q - zero) * scale, repeated for `size` rows each.
 
-    Shapes: q (K, N) of uint8, scale and zero (ceil(K / size), N) of float32.
+    Shapes: w (k, N); q (ceil(k * bits / 8), N) of uint8, as `packed` makes it; scale and zero
+    (ceil(k / size), N) of float32.
     """
 
     q: np.ndarray
+    k: int
     scale: np.ndarray
     zero: np.ndarray
     bits: int
     size: int
-
-    def dense(self) -> np.ndarray:
-        rows = np.arange(len(self.q)) // self.size
-        return (self.q.astype(np.float32) - self.zero[rows]) * self.scale[rows]
 
 
 def block_step(
@@ -63,7 +61,7 @@ def block_step(
     op_name = "block_qgemm" if rounds else "block_gemm"
     tiles = rounds or _fits_tiles(blocks, zero, b.constants["GEMM_TILE_K"])
     kernel = b.target.kernel(op_name, tiles=tiles)
-    k, n = blocks.q.shape
+    k, n = blocks.k, blocks.q.shape[1]
 
     def constant(array: np.ndarray, hint: str) -> Value:
         return b.graph.constant(array, array_type(array), hint)
@@ -84,7 +82,7 @@ def block_step(
         kernel=op_name,
         tiles=tiles,
         a=rows,
-        q=constant(panels(packed(blocks.q, blocks.bits), kernel.nr), "q"),
+        q=constant(panels(blocks.q, kernel.nr), "q"),
         scale=constant(panels(blocks.scale, kernel.nr), "scale"),
         zero=None if zero is None else constant(panels(zero, kernel.nr), "zero"),
         bias=bias,
@@ -141,9 +139,12 @@ def packed(q: np.ndarray, bits: int) -> np.ndarray:
 
 def panels(rows: np.ndarray, nr: int) -> np.ndarray:
     """rows (R, N) as panels (.., R, nr), zeros behind the last column."""
-    padded = np.zeros((len(rows), -(-rows.shape[1] // nr) * nr), rows.dtype)
-    padded[:, : rows.shape[1]] = rows
-    return np.ascontiguousarray(padded.reshape(len(rows), -1, nr).transpose(1, 0, 2))
+    whole, rest = divmod(rows.shape[1], nr)
+    made = np.zeros((whole + bool(rest), len(rows), nr), rows.dtype)
+    made[:whole] = rows[:, : whole * nr].reshape(len(rows), whole, nr).transpose(1, 0, 2)
+    if rest:
+        made[whole, :, :rest] = rows[:, whole * nr :]
+    return made
 
 
 @op("q7::BlockLinear")
@@ -193,7 +194,8 @@ class BlockLinear:
         arrays = [q, scale.const.astype(np.float32), zeros - np.float32(low)]
         if node.attrs["trans_b"]:
             arrays = [array.T for array in arrays]
-        blocks = Blocks(*arrays, BITS[w.dtype], node.attrs["block_size"])
+        bits, size = BITS[w.dtype], node.attrs["block_size"]
+        blocks = Blocks(packed(arrays[0], bits), len(arrays[0]), *arrays[1:], bits, size)
         block_step(b, x, blocks, node.input(4), node.output)
 
 
@@ -230,7 +232,7 @@ class MatMulNBits:
         bias: Optional[np.ndarray] = None,
     ) -> np.ndarray:
         order = column_blocks(node, g_idx)
-        weight = _dense(_blocks(node, b, scales, zero_points), order)
+        weight = _dense(node, _operands(node, b, scales, zero_points), order)
         wide = np.result_type(a.dtype, np.float32) if a.dtype.kind == "f" else np.float32
         y = a.astype(wide) @ weight.astype(wide)
         return (y if bias is None else y + bias.astype(wide)).astype(a.dtype)
@@ -243,13 +245,14 @@ class MatMulNBits:
             raise UnsupportedOp(f"{where_is(node)} has kernels for plain 2, 4 and 8 bits")
         require_constants(node, *(node.input(i) for i in range(1, 5)))
         arrays = (value and value.const for value in (node.input(i) for i in range(1, 4)))
-        blocks = _blocks(node, *arrays)
+        operands = _operands(node, *arrays)
         order = column_blocks(node, node.input(4) and node.input(4).const)
-        if order is None or np.array_equal(order, np.arange(len(order)) // blocks.size):
+        if order is None or np.array_equal(order, np.arange(len(order)) // size):
+            blocks = _blocks(node, *operands)
             block_step(b, a, blocks, bias, y, in_bytes=node.attrs["accuracy_level"] == 4)
             return
-        k, n = blocks.q.shape
-        dense = np.ascontiguousarray(_dense(blocks, order))
+        dense = np.ascontiguousarray(_dense(node, operands, order))
+        k, n = dense.shape
         weight = b.packed(k, n, n, 1, b.graph.constant(dense, array_type(dense), "weight"))
         rows = product(a.shape[:-1])
         c = b.allocate(y).reshape((rows, n))
@@ -281,14 +284,14 @@ def column_blocks(node: Node, g_idx: Optional[np.ndarray]) -> Optional[np.ndarra
     return g_idx[:columns]
 
 
-def _blocks(
+def _operands(
     node: Node, b: np.ndarray, scales: np.ndarray, zero_points: Optional[np.ndarray]
-) -> Blocks:
-    """The operands of MatMulNBits, transposed.
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Of MatMulNBits: b as rows of bytes, and scale and zero (N, blocks) of float32.
 
     Raises: ModelError where they are not of the sizes that its attributes say.
     """
-    k, n, bits, size = (node.attrs[key] for key in ("K", "N", "bits", "block_size"))
+    n, bits, size = (node.attrs[key] for key in ("N", "bits", "block_size"))
     count = block_count(node)
     wanted = [(b, n * count * -(-size * bits // 8)), (scales, n * count)]
     if zero_points is not None:
@@ -300,7 +303,6 @@ def _blocks(
                 f"{where_is(node)} {array.shape} are not {elements} elements, for {n} rows of "
                 f"{count} blocks of {size}"
             )
-    rows = np.asarray(b).view(np.uint8).reshape(n, -1)
     scale = scales.reshape(n, count).astype(np.float32)
     if zero_points is None:
         zero = np.full((n, count), 1 << bits - 1, np.float32)
@@ -308,7 +310,17 @@ def _blocks(
         zero = zero_points.reshape(n, count).astype(np.float32)
     else:
         zero = _unpacked(zero_points.reshape(n, -1), bits)[:, :count].astype(np.float32)
-    return Blocks(_unpacked(rows, bits)[:, :k].T, scale.T, zero.T, bits, size)
+    return np.asarray(b).view(np.uint8).reshape(n, -1), scale, zero
+
+
+def _blocks(node: Node, rows: np.ndarray, scale: np.ndarray, zero: np.ndarray) -> Blocks:
+    """The operands of MatMulNBits, transposed: a row of w is a column of q as it is."""
+    k, bits, size = (node.attrs[key] for key in ("K", "bits", "block_size"))
+    q = rows[:, : -(-k * bits // 8)].T
+    if k * bits % 8:  # zeros behind the last row
+        q = q.copy()
+        q[-1] &= (1 << k * bits % 8) - 1
+    return Blocks(q, k, scale.T, zero.T, bits, size)
 
 
 def _unpacked(rows: np.ndarray, bits: int) -> np.ndarray:
@@ -321,7 +333,9 @@ def _unpacked(rows: np.ndarray, bits: int) -> np.ndarray:
     return np.packbits(whole, axis=2, bitorder="little")[:, :, 0]
 
 
-def _dense(blocks: Blocks, g_idx: Optional[np.ndarray]) -> np.ndarray:
-    if g_idx is None:
-        return blocks.dense()
-    return (blocks.q.astype(np.float32) - blocks.zero[g_idx]) * blocks.scale[g_idx]
+def _dense(node: Node, operands: tuple, g_idx: Optional[np.ndarray]) -> np.ndarray:
+    """w (K, N) of MatMulNBits."""
+    (rows, scale, zero), k = operands, node.attrs["K"]
+    block = np.arange(k) // node.attrs["block_size"] if g_idx is None else g_idx
+    q = _unpacked(rows, node.attrs["bits"])[:, :k].astype(np.float32)
+    return ((q - zero[:, block]) * scale[:, block]).T

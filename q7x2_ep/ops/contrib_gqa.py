@@ -12,7 +12,7 @@ from typing import Any, Optional
 import numpy as np
 
 from q7x2_ep import dtypes
-from q7x2_ep.errors import ModelError
+from q7x2_ep.errors import ModelError, UnsupportedOp
 from q7x2_ep.ir.core import Value
 from q7x2_ep.ir.shape import Dim, maximum
 from q7x2_ep.ops import op
@@ -38,8 +38,9 @@ class GroupQueryAttention:
     longer. head_sink is one more score of each head, whose value is 0; with smooth_softmax all are
     0. qk are the scores, 0 for keys out of sight, or with qk_output 2 their softmax. A cache of
     bytes holds round(x / scale), of one scale or one per head and channel; with kv_cache_bit_width
-    4 two of them, the first in the low half, plus 8. The importer makes total_sequence_length a
-    size: the shape of present depends on it.
+    4 two of them, the first in the low half, plus 8. With sliding_window_cache a cache holds the
+    last keys alone, from row 0 on, at least as many as are in sight. The importer makes
+    total_sequence_length a size: the shape of present depends on it.
     Shapes: query (B, S, H * D), key and value (B, S, Hkv * D), or a query that holds all three;
     past (B, Hkv, C, D); cos and sin (positions, R / 2); qk (B, H, S, T).
     """
@@ -69,7 +70,6 @@ class GroupQueryAttention:
         "q_norm_epsilon": None,
         "k_norm_epsilon": None,
     }
-    unsupported = ("sliding_window_cache",)
     infer = infer_meaning
 
     def decompose(
@@ -115,13 +115,27 @@ class GroupQueryAttention:
             k = _to_cache(g, k, k_scale, bits)
         if v_scale is not None:
             v = _to_cache(g, v, v_scale, bits)
+        window = attrs["local_window_size"]
+        slides = attrs["sliding_window_cache"]
+        if slides and (window < 1 or past_key is None):
+            raise ModelError("sliding_window_cache is without a window, or without a past")
+        if slides and (attention_bias is not None or attrs["qk_output"]):
+            raise UnsupportedOp("sliding_window_cache has neither attention_bias nor qk_output")
         if past_key is not None:
             length = maximum(past_key.shape[2], total)
+            if slides:
+                capacity = past_key.shape[2]
+                length = total = capacity + queries
+                first, kept = (_resident(g, n, window, capacity) for n in (start, lengths))
+                start, lengths = first, g.Add(first, g.Sub(lengths, start))
             if k.dtype != past_key.dtype:  # a cache stays in 16 bits
                 k, v = g.Cast(k, to=past_key.dtype), g.Cast(v, to=past_value.dtype)
             k = store(g, past_key, k, start, length)
             v = store(g, past_value, v, start, length)
         present = g.Identity(k), g.Identity(v)
+        if slides:
+            oldest = g.Sub(lengths, kept)
+            present = tuple(_rows(g, x, oldest, window, capacity) for x in (k, v))
         if k.shape[2] != total:
             k, v = (g.Slice(x, [0], [total], [2]) for x in (k, v))
         if k_scale is not None:
@@ -132,7 +146,6 @@ class GroupQueryAttention:
             k, v = g.Cast(k, to=q.dtype), g.Cast(v, to=q.dtype)
         if head_sink is None and attrs["smooth_softmax"] == 1:
             head_sink = like(g, g.array(np.zeros(attrs["num_heads"], np.float32)), q)
-        window = attrs["local_window_size"]
         q, scale = scaled(g, q, attrs["scale"] or None)
         scoring = {
             "scale": scale,
@@ -206,6 +219,26 @@ def store(g: Any, past: Value, new: Value, start: Value, length: Dim) -> Value:
     """
     first = None if known(start) == (0,) else g.Expand(start, [past.shape[0]])
     return g.call("q7::TensorScatter", past, new, first, g.literal([length]))
+
+
+def _resident(g: Any, tokens: Value, window: int, capacity: Dim) -> Value:
+    """How many of so many tokens (B,) are in a cache that drops all that no later query sees,
+    whenever it is full.
+    """
+    slack, dropped = g.literal([capacity - window]), g.literal([capacity - window + 1])
+    over = g.Max(g.Sub(tokens, g.literal([capacity])), g.literal([0]))
+    return g.Sub(tokens, g.Mul(g.Div(g.Add(over, slack), dropped), dropped))
+
+
+def _rows(g: Any, x: Value, first: Value, window: int, capacity: Dim) -> Value:
+    """Rows of x (B, H, R, D) from first (B,) on, as far as there are any: (B, H, capacity, D)."""
+    batch, heads, rows, depth = x.shape
+    row = g.Add(g.Reshape(first, [-1, 1, 1]), count(g, capacity))
+    row = g.Min(row, g.literal([rows - 1]))
+    head = g.Mul(count(g, batch * heads), g.literal([rows]))
+    rows += maximum(window, capacity) - capacity  # which fails where the window is longer
+    flat = g.Reshape(x, [batch * heads * rows, depth])
+    return g.Gather(flat, g.Add(g.Reshape(head, [batch, heads, 1]), row), axis=0)
 
 
 def _to_cache(g: Any, x: Value, scale: Value, bits: int) -> Value:

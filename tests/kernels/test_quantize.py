@@ -113,15 +113,17 @@ def test_upper_bits_of_small_integers_mean_nothing(name: str) -> None:
 
 @pytest.mark.parametrize("row", rows("quantize"), ids=lambda row: row.name)
 @pytest.mark.parametrize("scale", [0.01, 1 / 3, 1.0, 2.0**-120, 2.0**-140, 2.0**110])
-def test_bytes_are_those_of_a_division(row: KernelRow, scale: float) -> None:
+def test_integers_are_those_of_a_division(row: KernelRow, scale: float) -> None:
     rng, one = np.random.default_rng(7), np.float32(scale)
     halves = (np.arange(-600, 600) * np.float32(0.5)).astype(np.float32)
     with np.errstate(over="ignore"):
         ties = np.concatenate([np.nextafter(halves * one, end) for end in (-np.inf, np.inf)])
     anything = rng.integers(0, 2**32, 5001, np.uint32).view(np.float32)
-    x = np.concatenate([halves * one, ties, anything, (rng.random(5000) * 300).astype(one.dtype)])
+    near, far = rng.random(5000) * 300, rng.standard_normal(5000) * 40_000 * scale
+    more = [values.astype(one.dtype) for values in (near, far)]
+    x = np.concatenate([halves * one, ties, anything, *more])
     fields = {"outer": 1, "n": 1, "inner": x.size, "scales": 1, "block": 0, "precision": 1}
-    for dtype, code in (("uint8", 2), ("int8", 3)):
+    for dtype, code in (("uint8", 2), ("int8", 3), ("uint16", 4), ("int16", 5)):
         given = {"x": x, "scale": np.array([one]), "zero": np.array([5], dtype), "y_dtype": code}
         y = run_op("quantize", row, **given, y=np.zeros(x.size, dtype), **fields)["y"]
         with np.errstate(over="ignore", invalid="ignore"):

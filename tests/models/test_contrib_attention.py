@@ -16,7 +16,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import q7x2_ep
-from q7x2_ep.errors import ModelError, UnsupportedOp
+from q7x2_ep.errors import ModelError, ShapeError, UnsupportedOp
 from q7x2_ep.session import Session
 from tests.models.beside import one_node, theirs
 
@@ -496,6 +496,93 @@ def test_group_query_attention_of_padded_chunks(fixed: tuple[int, ...], extra: d
             np.testing.assert_allclose(
                 y[b].take(kept, axis), wanted[b].take(kept, axis), 1e-4, 2e-5
             )
+
+
+def slide(
+    capacity: int, before: list[int], new: list[int], fixed: tuple[int, ...] = (), **more: Any
+) -> tuple[bytes, dict[str, np.ndarray]]:
+    """A GroupQueryAttention with a window of 5 over caches of its last keys."""
+    batch, length = len(before), max(new)
+    total = np.add(before, new)
+    inputs = [*grouped(batch, length, capacity)[:5], ints(*(total - 1)), ints(max(total))]
+    inputs += [f(64, DEPTH // 2), f(64, DEPTH // 2)]
+    if min(new) < length and max(before):
+        inputs += [*[None] * 7, ints(*new)]
+    attrs = {"num_heads": HEADS, "kv_num_heads": SHARED, "do_rotary": 1, **more}
+    attrs = {"local_window_size": 5, "sliding_window_cache": 1, **attrs}
+    symbols = {capacity: "capacity", length: "length", batch: "batch"}
+    outputs = [TensorProto.FLOAT] * 3
+    return one_node("GroupQueryAttention", inputs, outputs, fixed, symbols, **attrs)
+
+
+@pytest.mark.parametrize("fixed", [(6,), ()], ids=["total is known", "total is data"])
+@pytest.mark.parametrize("capacity", [5, 7, 16])
+@pytest.mark.parametrize(
+    "before, new",
+    [
+        ([0, 0], [4, 4]),
+        ([0, 0], [20, 20]),
+        *(([n, n + 4], [1, 1]) for n in (0, 3, 4, 5, 6, 7, 20)),
+        *(([n], [3]) for n in (0, 3, 4, 5, 6, 7, 20)),
+        ([9, 0, 4], [2, 4, 3]),  # chunks with padding
+    ],
+    ids=str,
+)
+def test_group_query_attention_in_a_window(
+    fixed: tuple[int, ...], capacity: int, before: list[int], new: list[int]
+) -> None:
+    """A cache holds the last keys, and whenever it is full drops all that are out of sight."""
+    model, feeds = slide(capacity, before, new, fixed)
+    y, *caches = Session(model, threads=2).run(feeds)
+    wanted, *wanted_caches = theirs(model, feeds)
+    for b, count in enumerate(new):
+        np.testing.assert_allclose(y[b, :count], wanted[b, :count], 1e-4, 2e-5)
+        total, dropped = before[b] + count, capacity - 5 + 1
+        kept = total - -(-max(total - capacity, 0) // dropped) * dropped
+        for cache, other in zip(caches, wanted_caches):
+            assert cache.shape == other.shape
+            np.testing.assert_allclose(cache[b, :, :kept], other[b, :, :kept], 1e-4, 2e-5)
+
+
+def test_a_window_in_one_buffer() -> None:
+    """Past and present of all steps are one buffer, as decoders are run in place."""
+    capacity, before = 7, 0
+    model, _ = slide(capacity, [0], [2])
+    runs = []
+    for engine in (q7x2_ep, onnxruntime):
+        zeros = [np.zeros((1, SHARED, capacity, DEPTH), np.float32) for _ in "kv"]
+        buffers = [engine.OrtValue.ortvalue_from_numpy(array) for array in zeros]
+        runs.append((engine.InferenceSession(model), buffers))
+    tables = {f"x{i}": f(64, DEPTH // 2) for i in (7, 8)}
+    for new in (2, 1, 3, 1, 1, 1, 4, 1, 9, 1, 1):
+        total = before = before + new
+        rows = {f"x{i}": x for i, x in enumerate(grouped(1, new, 0)[:3])}
+        feeds = {**rows, "x5": ints(total - 1), "x6": ints(total), **tables}
+        kept = total - -(-max(total - capacity, 0) // 3) * 3
+        results = []
+        for session, buffers in runs:
+            binding = session.io_binding()
+            for name, array in feeds.items():
+                binding.bind_cpu_input(name, array)
+            binding.bind_output("y0")
+            for i, value in enumerate(buffers):
+                binding.bind_ortvalue_input(f"x{3 + i}", value)
+                binding.bind_ortvalue_output(f"y{1 + i}", value)
+            session.run_with_iobinding(binding)
+            caches = [value.numpy()[:, :, :kept] for value in buffers]
+            results.append([binding.get_outputs()[0].numpy(), *caches])
+        for y, wanted in zip(*results):
+            np.testing.assert_allclose(y, wanted, 1e-4, 2e-5)
+
+
+def test_what_windows_want() -> None:
+    model, feeds = slide(4, [3], [1])
+    with pytest.raises(ShapeError, match="element counts differ"):
+        Session(model).run(feeds)
+    with pytest.raises(ModelError, match="without a window"):
+        Session(slide(5, [3], [1], local_window_size=-1)[0])
+    with pytest.raises(UnsupportedOp, match="neither attention_bias nor qk_output"):
+        Session(slide(5, [3], [1], qk_output=1)[0])
 
 
 @pytest.mark.parametrize("step", STEPS, ids=str)
