@@ -78,3 +78,19 @@ def test_as_onnxruntime_does(source):
                 run(ours, length)
             continue
         np.testing.assert_allclose(run(ours, length), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_ranges_of_floats_up_to_a_size():
+    """As long as floats tell all sizes apart."""
+    source = onnx.parser.parse_model(
+        f"""{HEADER} g (float[n] x) => (float[a] y, float[b] z) <
+            float half = {{0.5}}, float one = {{1}}, float less = {{-1.5}}, float three = {{3}}> {{
+            all = Shape(x) at = Squeeze(all) end = Cast<to = 1>(at)
+            y = Range(half, end, one) z = Range(less, end, three) }}"""
+    ).SerializeToString()
+    ours, theirs = q7x2_ep.InferenceSession(source), onnxruntime.InferenceSession(source)
+    assert not ours._session.program.host_phases
+    for length in (0, 1, 2, 3, 4, 5, 6, 7, 100, 2**22 + 3, 5):
+        feed = {"x": np.zeros(length, np.float32)}
+        for got, expected in zip(ours.run(None, feed), theirs.run(None, feed)):
+            np.testing.assert_array_equal(got, expected)
