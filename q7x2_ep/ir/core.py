@@ -197,7 +197,8 @@ class Graph:
                 copies[value] = Value(value.name, *value.type, value.const)
             return copies[value]
 
-        same = replace(self, inputs=[], outputs=[], nodes=[], output_names=list(self.output_names))
+        same = replace(self, inputs=[], outputs=[], nodes=[], guards=list(self.guards))
+        same.output_names = list(self.output_names)
         same.inputs = [copied(value) for value in self.inputs]
         for node in self.nodes:
             operands, results = map(copied, node.inputs), map(copied, node.outputs)

@@ -331,13 +331,14 @@ def symbols(a: Dim) -> frozenset[str]:
 
 def substitute(a: Dim, values: Mapping[str, Dim]) -> Dim:
     """a with symbols replaced; evaluates to an int when all are given as ints."""
-    return _rebuilt(a, values, OPERATIONS)
+    return _rebuilt(a, values, OPERATIONS, {})
 
 
-def settled(a: Dim, is_sure: Callable[[Dim], bool]) -> Dim:
+def settled(a: Dim, is_sure: Callable[[Dim], bool], known: dict[Dim, Dim]) -> Dim:
     """a without each min and max of which is_sure tells one side: whether a size is never negative.
+    known: what this has made of sizes so far.
 
-    >>> settled(maximum(symbol("s") - 3, 0), lambda size: size == symbol("s") - 3)
+    >>> settled(maximum(symbol("s") - 3, 0), lambda size: size == symbol("s") - 3, {})
     s-3
     """
 
@@ -347,11 +348,13 @@ def settled(a: Dim, is_sure: Callable[[Dim], bool]) -> Dim:
     def lowest(a: Dim, b: Dim) -> Dim:
         return b if is_sure(a - b) else a if is_sure(b - a) else minimum(a, b)
 
-    return _rebuilt(a, {}, {**OPERATIONS, "min": lowest, "max": highest})
+    return _rebuilt(a, {}, {**OPERATIONS, "min": lowest, "max": highest}, known)
 
 
-def _rebuilt(a: Dim, values: Mapping[str, Dim], operations: Mapping[str, Any]) -> Dim:
-    known: dict[Dim, Dim] = {}  # of what is within a, perhaps many times
+def _rebuilt(
+    a: Dim, values: Mapping[str, Dim], operations: Mapping[str, Any], known: dict[Dim, Dim]
+) -> Dim:
+    """known: of what is within a, perhaps many times."""
 
     def rebuilt(a: Dim) -> Dim:
         if isinstance(a, int):

@@ -41,13 +41,14 @@ def run(graph: Graph) -> dict[str, int]:
                 return True
         return False
 
+    known: dict[Dim, Dim] = {}
     count = 0
     for value in loose:
         before = value.shape, value.elements
         for name in ("shape", "elements"):
             sizes = getattr(value, name)
             if sizes is not None:
-                setattr(value, name, tuple(settled(size, is_sure) for size in sizes))
+                setattr(value, name, tuple(settled(size, is_sure, known) for size in sizes))
         count += (value.shape, value.elements) != before
     return {"values": count}
 
