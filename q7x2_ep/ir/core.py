@@ -158,6 +158,7 @@ class Graph:
     metadata: dict[str, Any] = field(default_factory=dict)  # what get_modelmeta() shows
     is_fused: bool = False  # what fusions look for may be folded away
     external_weights: bool = False  # whether some came from a file beside the model
+    guards: list[tuple[Dim, str]] = field(default_factory=list)  # never negative, or else what
     _names: int = 0
 
     def values(self) -> Iterator[Value]:
@@ -196,7 +197,8 @@ class Graph:
                 copies[value] = Value(value.name, *value.type, value.const)
             return copies[value]
 
-        same = replace(self, inputs=[], outputs=[], nodes=[], output_names=list(self.output_names))
+        same = replace(self, inputs=[], outputs=[], nodes=[], guards=list(self.guards))
+        same.output_names = list(self.output_names)
         same.inputs = [copied(value) for value in self.inputs]
         for node in self.nodes:
             operands, results = map(copied, node.inputs), map(copied, node.outputs)
@@ -225,21 +227,26 @@ class Graph:
 
     def rename_sizes(self, sizes: Mapping[str, Dim]) -> None:
         """Replace symbols in elements without a node: they would outlive what binds them. And in
-        shapes that follow from them, of which a pass may make elements before they are inferred
-        again. Symbols that are bound stay: the new ones may be told by what waits for them.
+        what follows from them, of which a pass may make such before it is inferred again. Symbols
+        that are bound stay: the new ones may be told by what waits for them.
         """
         if not sizes:
             return
         binding = [value for node in self.nodes if node.binds for value in node.outputs]
         shapes = [value.shape or () for value in (*self.inputs, *binding)]
         bound = {repr(dim) for shape in shapes for dim in shape}
-        gone = {name: size for name, size in sizes.items() if name not in bound}
+        gone: dict[str, Dim] = {}
+        for name, size in sizes.items():  # in the order of nodes: of those before
+            if name not in bound:
+                gone[name] = substitute(size, gone)
         for value in self.values():
-            if value.producer is None:
-                if value.elements is not None:
-                    value.elements = tuple(substitute(each, gone) for each in value.elements)
-            elif value.shape is not None and not value.producer.binds:
+            is_made = value.producer is not None
+            if is_made and value.producer.binds:
+                continue
+            if is_made and value.shape is not None:
                 value.shape = tuple(substitute(each, gone) for each in value.shape)
+            if value.elements is not None:
+                value.elements = tuple(substitute(each, gone) for each in value.elements)
 
     def is_output(self, value: Value) -> bool:
         return value in self.outputs  # values are equal to themselves only

@@ -20,7 +20,7 @@ import re
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from math import gcd, prod
-from typing import Optional, Union
+from typing import Any, Callable, Optional, Union
 from zlib import crc32
 
 LONGEST = 400  # characters
@@ -139,27 +139,63 @@ def floordiv(a: Dim, b: Dim) -> Dim:
 
     >>> floordiv(2 * symbol("s") - 1, 2)
     s-1
+    >>> floordiv(12 * symbol("s") + 12, symbol("s") + 1)
+    12
+    >>> floordiv(floordiv(symbol("s"), 2) + 1, 3)
+    floordiv(s+2, 6)
     """
     if isinstance(a, int) and isinstance(b, int) and b:
         return a // b
     if b == 1:
         return a
-    terms = _terms(b)
-    if len(terms) == 1:
-        (divisor, factor), quotient = terms[0], []
-        for monomial, coefficient in _terms(a):
-            rest = _without(monomial, divisor)
-            if rest is None or coefficient % factor:
-                break
-            quotient.append((rest, coefficient // factor))
-        else:
-            return _polynomial(quotient)
+    quotient = _exact_quotient(a, b) if b != 0 else None
+    if quotient is not None:
+        return quotient
     if isinstance(b, int) and b > 0:
         whole = [(m, c // b) for m, c in _terms(a) if c % b == 0 or not m]
         rest = [(m, c % b if not m else c) for m, c in _terms(a) if c % b]
         if any(c for _, c in whole):
             return _polynomial(whole) + floordiv(_polynomial(rest), b)
+        inner, more = _quotient(a)
+        if isinstance(inner[1], int) and inner[1] > 0:
+            return floordiv(inner[0] + more * inner[1], inner[1] * b)
     return _apply("floordiv", a, b)
+
+
+def _quotient(a: Dim) -> tuple[tuple[Dim, Dim], int]:
+    """((x, y), n) where a is floordiv(x, y) + n; y is 0 where it is no such."""
+    terms = _terms(a)
+    more = terms[-1][1] if terms and not terms[-1][0] else 0
+    operands = _operands(a - more, "floordiv")
+    return (operands or (a, 0)), more
+
+
+def _exact_quotient(a: Dim, b: Dim) -> Optional[Dim]:
+    """What times b is a, where dividing first terms finds it."""
+    quotient: Dim = 0
+    divisor, factor = _terms(b)[0]
+    for _ in _terms(a):
+        if a == 0:
+            break
+        monomial, coefficient = _terms(a)[0]
+        rest = _without(monomial, divisor)
+        if rest is None or coefficient % factor:
+            return None
+        term = expr(((rest, coefficient // factor),)) if rest else coefficient // factor
+        quotient, a = quotient + term, a - term * b
+    return quotient if a == 0 else None
+
+
+def undivided(a: Dim) -> Dim:
+    """What is below 0 where a is, without the divisions of a by numbers.
+
+    >>> undivided(floordiv(symbol("s") - 1, 2) - 3)
+    s-7
+    """
+    (inner, divisor), more = _quotient(a)
+    if not isinstance(divisor, int) or divisor <= 0:
+        return a
+    return undivided(inner + more * divisor)
 
 
 def ceildiv(a: Dim, b: Dim) -> Dim:
@@ -211,6 +247,12 @@ def _is_never_one(a: Expr) -> bool:
     step = gcd(*(coefficient for monomial, coefficient in a.terms if monomial))
     constant = sum(coefficient for monomial, coefficient in a.terms if not monomial)
     return (constant - 1) % step != 0 or at_least(a, 2)
+
+
+def excess_over(a: Dim, bound: int) -> Dim:
+    """What a is max(.., bound) of, or the bound: above it only where a is."""
+    excess, *least = _operands(a, "max") or (bound, bound)
+    return excess if least == [bound] else bound
 
 
 def is_cut_to(a: Dim, size: Dim) -> bool:
@@ -289,9 +331,32 @@ def symbols(a: Dim) -> frozenset[str]:
 
 def substitute(a: Dim, values: Mapping[str, Dim]) -> Dim:
     """a with symbols replaced; evaluates to an int when all are given as ints."""
-    known: dict[Dim, Dim] = {}  # of what is within a, perhaps many times
+    return _rebuilt(a, values, OPERATIONS, {})
 
-    def replaced(a: Dim) -> Dim:
+
+def settled(a: Dim, is_sure: Callable[[Dim], bool], known: dict[Dim, Dim]) -> Dim:
+    """a without each min and max of which is_sure tells one side: whether a size is never negative.
+    known: what this has made of sizes so far.
+
+    >>> settled(maximum(symbol("s") - 3, 0), lambda size: size == symbol("s") - 3, {})
+    s-3
+    """
+
+    def highest(a: Dim, b: Dim) -> Dim:
+        return a if is_sure(a - b) else b if is_sure(b - a) else maximum(a, b)
+
+    def lowest(a: Dim, b: Dim) -> Dim:
+        return b if is_sure(a - b) else a if is_sure(b - a) else minimum(a, b)
+
+    return _rebuilt(a, {}, {**OPERATIONS, "min": lowest, "max": highest}, known)
+
+
+def _rebuilt(
+    a: Dim, values: Mapping[str, Dim], operations: Mapping[str, Any], known: dict[Dim, Dim]
+) -> Dim:
+    """known: of what is within a, perhaps many times."""
+
+    def rebuilt(a: Dim) -> Dim:
         if isinstance(a, int):
             return a
         if a in known:
@@ -303,12 +368,19 @@ def substitute(a: Dim, values: Mapping[str, Dim]) -> Dim:
                 if kind == "sym":
                     term = term * values.get(rest[0], symbol(rest[0]))
                 else:
-                    term = term * OPERATIONS[kind](*map(replaced, rest))
+                    term = term * operations[kind](*map(rebuilt, rest))
             total = total + term
         known[a] = total
         return total
 
-    return replaced(a)
+    return rebuilt(a)
+
+
+@lru_cache(maxsize=1 << 12)
+def has_sides(a: Dim) -> bool:
+    """Whether there is a min or a max in a."""
+    atoms = (atom for monomial, _ in _terms(a) for atom in monomial if atom[0] != "sym")
+    return any(kind in ("min", "max") or any(map(has_sides, rest)) for kind, *rest in atoms)
 
 
 def renamed(old: Optional[tuple[Dim, ...]], new: Optional[tuple[Dim, ...]]) -> dict[str, Dim]:

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Optional
 
 import numpy as np
 
 from q7x2_ep import dtypes
 from q7x2_ep.errors import DataError, ModelError
 from q7x2_ep.ir.core import Node, Type
-from q7x2_ep.ir.shape import ceildiv, maximum, minimum, product
+from q7x2_ep.ir.shape import Dim, ceildiv, is_content, is_measured, maximum, minimum, product
 from q7x2_ep.ir.view import View
 from q7x2_ep.ops import op
 from q7x2_ep.ops.common import (
     MAX_ELEMENTS,
     NUMBERS,
+    Guard,
     NotInferable,
     constant_scalar,
     dims,
@@ -61,20 +62,31 @@ def fill_value(node: Node) -> np.ndarray:
     return np.zeros((), np.float32) if value is None else np.asarray(value).reshape(())
 
 
+WIDE = (dtypes.FLOAT, dtypes.DOUBLE)
+EXACT_HALVES = 2**22  # floats up to here have all halves between them
+
+
 @op("Range")
 class Range:
-    """start, start + delta, .. up to limit, which is left out."""
+    """start, start + delta, .. up to limit, which is left out.
+
+    exact: true where a size as the limit of floats may be any, else it is up to EXACT_HALVES.
+    """
 
     signature = "start: N, limit: N, delta: N -> y"
-    attributes = {"stash_type": 1}
+    attributes = {"stash_type": 1, "exact": None}
 
     def infer(node: Node) -> list[Type]:
         dtype = node.inputs[0].dtype
         if dtypes.is_float(dtype):
             bounds = [constant_scalar(value) for value in node.inputs]
-            if None in bounds:
+            if None not in bounds:
+                return [Type(dtype, (steps_between(*bounds),))]
+            size = size_as_limit(node)
+            if size is None:
                 return [Type(dtype, fresh(node, 0, 1))]
-            return [Type(dtype, (steps_between(*bounds),))]
+            start, _, delta = bounds
+            return [Type(dtype, (maximum(ceildiv(size - math.floor(start), int(delta)), 0),))]
         given = [known(value) for value in node.inputs]
         if None in given or not isinstance(given[2][0], int):
             return [Type(dtype, fresh(node, 0, 1))]
@@ -87,6 +99,12 @@ class Range:
         if isinstance(n, int) and n <= MAX_ELEMENTS:
             contents = tuple(start + i * delta for i in range(n))
         return [typed(dtype, (n,), contents)]
+
+    def assumptions(node: Node) -> list[Guard]:
+        size = size_as_limit(node)
+        if size is None:
+            return []
+        return [(maximum(size - EXACT_HALVES, 0), 0, f"a Range of floats up to {size}")]
 
     def reference(
         node: Node, start: np.ndarray, limit: np.ndarray, delta: np.ndarray
@@ -103,18 +121,33 @@ class Range:
         return y.astype(start.dtype)
 
     def lower(node: Node, b: Any) -> None:
-        start, limit, delta = node.inputs
+        start, _, delta = node.inputs
         require_dtype(node, start.dtype, (*NUMBERS, dtypes.INT16))
         fields: dict[str, Any] = {"start": 0.0, "step": 0.0, "istart": 0, "istep": 0}
         if not dtypes.is_float(start.dtype):
             required(node, 1, "the limit")
             istart, istep = required(node, 0, "the start"), required_ints(node, 2, "delta")
             fields.update(istart=istart[0], istep=istep[0])
-        elif None in (constant_scalar(value) for value in (start, limit, delta)):
+        elif None in (constant_scalar(value) for value in (start, delta)):
             raise NotInferable(f"{where_is(node)} the length of the range comes from data")
         else:
             fields.update(start=constant_scalar(start), step=constant_scalar(delta))
         b.step("arange", y=node.output, dtype=start.dtype, n=node.output.shape[0], **fields)
+
+
+def size_as_limit(node: Node) -> Optional[Dim]:
+    """The size that was cast to be the limit of floats, where a Range from a half, by a whole step,
+    counts it without rounding.
+    """
+    start, delta = constant_scalar(node.inputs[0]), constant_scalar(node.inputs[2])
+    cast = node.inputs[1].producer
+    if node.attrs["exact"] or cast is None or cast.op != "Cast" or None in (start, delta):
+        return None
+    size = known(cast.inputs[0])
+    is_exact = abs(start) <= EXACT_HALVES and start * 2 % 1 == 0 and 1 <= delta <= EXACT_HALVES
+    if not (is_exact and delta % 1 == 0 and size) or node.inputs[1].dtype not in WIDE:
+        return None
+    return None if is_content(size[0]) or is_measured(size[0]) else size[0]
 
 
 def steps_between(start: float, limit: float, delta: float) -> int:

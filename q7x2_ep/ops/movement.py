@@ -387,6 +387,8 @@ class Slice:
                 text = f"the slice starts at {start}, beyond dim {dim}"
                 found.append((maximum(start - dim + 1, 0), 0, text))
             for index in (start, end):
+                if index == dim:
+                    continue
                 if index == -1:
                     if not isinstance(dim, int) and not at_least(dim, 1) and not is_measured(dim):
                         found.append((maximum(1 - dim, 0), 0, f"dim {axis} must not be empty"))
@@ -440,6 +442,7 @@ def slices(node: Node) -> list[tuple[int, Dim, Dim, int]]:
         if step < 0:  # from before the front is from the front
             start = minimum(maximum(start, 0), high)
         size = maximum(ceildiv(end - start, step) if step > 0 else ceildiv(start - end, -step), 0)
+        size = dim if (start, end, step) == (0, dim, 1) else size
         found.append((axis, start, size, step))
     return found
 
@@ -479,6 +482,8 @@ def clamp(index: Dim, dim: Dim, low: Dim, high: Dim, exact: bool) -> Dim:
     """
     if isinstance(index, int) and abs(index) >= OPEN_END:
         return high if index > 0 else low
+    if index == dim or (index == low == 0):  # whatever data makes of the dim, it is a size
+        return high if index == dim else 0
     if exact and not at_least(index, 0) and not at_least(-index, 1):
         index = index - dim * minimum(maximum(index, -1), 0)
     elif index == -1 and not exact and not isinstance(dim, int) and not is_measured(dim):

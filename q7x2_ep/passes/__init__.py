@@ -22,6 +22,7 @@ from q7x2_ep.passes import (
     lists,
     noop,
     scans,
+    settle,
     sink,
     widen,
 )
@@ -29,7 +30,8 @@ from q7x2_ep.passes import (
 # lists needs no types, fold infers those that all others need, widen leaves no 16-bit floats to the
 # others, contents makes sizes known, expand makes nodes to work on, indices makes Expands for
 # sink, noop and sink make nodes equal for cse; dce tidies up last. scans and hoist need types only.
-PASSES = (lists, fold, contents, widen, scans, hoist, expand, noop, indices, sink, cse, dce)
+# settle makes sizes simpler for all of them.
+PASSES = (lists, fold, contents, widen, scans, hoist, expand, noop, indices, sink, cse, dce, settle)
 
 NAMES = tuple(module.__name__.rpartition(".")[2] for module in PASSES)
 MAX_ROUNDS = 10  # a bound, should two passes ever undo each other; models need three or four

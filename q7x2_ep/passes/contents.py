@@ -1,24 +1,30 @@
-"""Sizes that come as data become symbols: k of TopK, the limit of a Range, the bounds of a Slice.
+"""Sizes that come as data become symbols: k of TopK, widths of a Pad, bounds of a Range or Slice.
 
 A q7::Contents tells the numbers in a small vector of data when it has been made, and what reads it
 is planned for any value of them, as for any sizes of feeds: it needs no host step. What follows
 from one number, as i + 1 does from i, is computed of its symbol, so that the size of x[i:i + 1] is
-known. Left alone are operands in which a number may mean something else, such as the -1 of a
-Reshape.
+known, and of a vector that goes through other ranks, as widths of a Pad do, elements are gathered.
+Left alone are operands in which a number may mean something else, such as the -1 of a Reshape.
 """
 
 from __future__ import annotations
 
 from typing import Optional
 
+import numpy as np
+
 from q7x2_ep.dtypes import INT32, INT64
-from q7x2_ep.ir.core import UNKNOWN, Graph, Node, Value
-from q7x2_ep.ir.shape import Dim
+from q7x2_ep.ir.core import UNKNOWN, Graph, Node, Value, array_type
+from q7x2_ep.ir.shape import Dim, substitute
+from q7x2_ep.ops import find
 from q7x2_ep.ops.common import known
 from q7x2_ep.passes.infer import infer_again, infer_node
 
-SIZES = {"ConstantOfShape": 0, "Expand": 1, "Tile": 1, "TopK": 1}  # which input
-FOLLOWED = frozenset(("Add", "Identity", "Reshape", "Squeeze", "Sub", "Unsqueeze"))
+SIZES = {"ConstantOfShape": 0, "Expand": 1, "Pad": 1, "Tile": 1, "TopK": 1}  # which input
+MOVED = frozenset(("Cast", "Identity", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"))
+FOLLOWED = frozenset(
+    ("Add", "Cast", "Concat", "Identity", "Mul", "Reshape", "Squeeze", "Sub", "Unsqueeze")
+)
 MAX_SIZES = 8
 
 
@@ -35,6 +41,9 @@ def run(graph: Graph) -> dict[str, int]:
         if places and node.op == "Slice" and not _is_window(node):
             node.attrs["exact"] = True  # of numbers that data tells nothing can be assumed
         if told:
+            for value in node.inputs:
+                if value is not None and value.producer is None and value.elements is not None:
+                    value.elements = tuple(substitute(each, sizes) for each in value.elements)
             infer_again(node, sizes)
         nodes.append(node)
         count += len(places)
@@ -49,7 +58,11 @@ def _tell(graph: Graph, value: Value, told: dict[Value, Value], nodes: list[Node
         return told[value]
     node = value.producer
     unknown = [] if node is None else [v for v in node.inputs if v is not None and known(v) is None]
-    if node is not None and node.op in FOLLOWED and len(unknown) == 1 and _is_small(unknown[0]):
+    source, places = _gathered(value)
+    if source is not value:
+        inside = source if known(source) is not None else _tell(graph, source, told, nodes)
+        op, inputs, attrs = "Gather", [inside, graph.constant(places, array_type(places))], {}
+    elif node is not None and node.op in FOLLOWED and len(unknown) == 1 and _is_small(unknown[0]):
         inside = _tell(graph, unknown[0], told, nodes)
         inputs = [inside if v is unknown[0] else v for v in node.inputs]
         op, attrs = node.op, dict(node.attrs)
@@ -62,6 +75,30 @@ def _tell(graph: Graph, value: Value, told: dict[Value, Value], nodes: list[Node
     return told[value]
 
 
+def _gathered(value: Value) -> tuple[Value, np.ndarray]:
+    """The small vector that a value is made of through other ranks, and where its elements are in
+    that; of others the value itself.
+    """
+    moves: list[tuple[Node, list[np.ndarray]]] = []
+    source = value
+    while source.producer is not None and source.producer.op in MOVED:
+        node = source.producer
+        others = [known(other) for other in node.inputs[1:] if other is not None]
+        if not all(map(_are_numbers, others)) or node.inputs[0].dtype != value.dtype:
+            break
+        moves.append((node, [np.array(other, np.int64) for other in others]))
+        source = node.inputs[0]
+        if _is_small(source):
+            break
+    is_moved = _is_small(source) and len(moves) > 1
+    places = (
+        np.arange(int(np.prod(source.shape))).reshape(source.shape) if is_moved else np.empty(0)
+    )
+    for node, others in reversed(moves) if is_moved else ():
+        places = find(node.op).reference(node, places, *others)
+    return (source if is_moved else value), places
+
+
 def _sizes(node: Node) -> list[int]:
     """The inputs that are small integer vectors of data, where knowing them tells the sizes."""
     if node.op == "Slice":
@@ -70,6 +107,8 @@ def _sizes(node: Node) -> list[int]:
         places = [1, 2] if are_told and all(map(_are_numbers, others)) else []
     elif node.op == "Range":
         places = [0, 1] if _are_numbers(known(node.inputs[2])) else []
+    elif node.op == "Pad" and node.input(3) is not None and known(node.inputs[3]) is None:
+        places = []
     else:
         places = [SIZES[node.op]] if node.op in SIZES else []
     return [i for i in places if known(node.inputs[i]) is None and _is_small(node.inputs[i])]

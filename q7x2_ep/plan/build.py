@@ -62,6 +62,9 @@ def lowered(graph: Graph, target: Target, sizes: Collection[str] = ()) -> Builde
     """What build() makes a plan of: every node's steps, and how each value is stored."""
     builder = Builder(graph, target)
     known = set(sizes).union(*(symbols(dim) for v in graph.inputs for dim in v.shape or ()))
+    for size, text in graph.guards:
+        if symbols(size) <= known:  # else no size here rests on it
+            builder.plan.guards.append(Guard(size, 0, text, "ge"))
     reasons: dict[Node, str] = {}
     for node in graph.nodes:
         try:

@@ -13,8 +13,8 @@ from typing import Optional
 
 from q7x2_ep.dtypes import INT64, is_dense
 from q7x2_ep.errors import PlanError
-from q7x2_ep.ir.core import Graph, Node, Value
-from q7x2_ep.ir.shape import symbols
+from q7x2_ep.ir.core import MAX_ELEMENTS, Graph, Node, Value
+from q7x2_ep.ir.shape import product, symbols
 from q7x2_ep.ops import find
 from q7x2_ep.ops.common import is_movement
 from q7x2_ep.plan.build import NotNative, build
@@ -59,7 +59,8 @@ def _phases(graph: Graph, target: Target, reasons: dict[Node, str]) -> list[Phas
             if node.op == CONTENTS:
                 sizes.update((repr(each), None) for each in node.output.elements)
         native = [node for node in rest if node not in reasons]
-        native = _take(native, ready, sizes)
+        first = [node for node in _telling(rest, ready) if node not in reasons]
+        native = _take(first, ready, sizes) or _take(native, ready, sizes)
         if all(is_movement(node) and not _assumes(node) for node in native):  # numpy has views too
             phases += [HostPhase(node, "only moves what a host step made") for node in native]
             for node in native:  # a size that it tells, others wait for
@@ -72,6 +73,28 @@ def _phases(graph: Graph, target: Target, reasons: dict[Node, str]) -> list[Phas
         done = {*native, *host}
         rest = [node for node in rest if node not in done]
     return phases
+
+
+def _telling(nodes: list[Node], ready: Collection[Value]) -> list[Node]:
+    """Those that make numbers for a Contents out of a few others, as exporters compute widths of
+    borders: they go first, and one phase has all that is planned for these.
+    """
+    light: set[Node] = set()
+    for node in nodes:
+        waits = [v for v in node.inputs if v is not None and v.producer and v not in ready]
+        if all(v.producer in light for v in waits) and all(map(_is_small, node.outputs)):
+            light.add(node)
+    telling: set[Node] = set()
+    for node in reversed(nodes):
+        users = [user for value in node.outputs for user in value.users]
+        if node in light and (node.op == CONTENTS or not telling.isdisjoint(users)):
+            telling.add(node)
+    return [node for node in nodes if node in telling]
+
+
+def _is_small(value: Value) -> bool:
+    size = None if value.shape is None else product(value.shape)
+    return isinstance(size, int) and size <= MAX_ELEMENTS
 
 
 def _assumes(node: Node) -> bool:
@@ -138,4 +161,4 @@ def _part(graph: Graph, nodes: list[Node]) -> Graph:
     ]
     names = dict(zip(graph.outputs, graph.output_names))
     given_names = [names.get(value, value.name) for value in given]
-    return Graph(graph.name, list(taken), given, given_names, nodes)
+    return Graph(graph.name, list(taken), given, given_names, nodes, guards=graph.guards)

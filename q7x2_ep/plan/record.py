@@ -44,7 +44,8 @@ from q7x2_ep.plan.target import KernelRow
 _FIELDS: dict[type, str] = {
     Value: "name dtype shape elements const rounded",
     Node: "op inputs outputs attrs name sources binds",
-    Graph: "name inputs outputs output_names nodes opset metadata is_fused external_weights _names",
+    Graph: "name inputs outputs output_names nodes opset metadata is_fused external_weights guards"
+    " _names",
     Plan: "graph steps storages constants packs packed_bytes guards accesses order",
     Storage: "name bytes space index first last parent parent_offset over",
 }

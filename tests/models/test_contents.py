@@ -124,6 +124,23 @@ CASES = {
             at = Unsqueeze(i, zero) next = Add(at, one) row = Slice(x, at, next) y = Neg(row) }""",
         [{"x": X, "i": np.array(i)} for i in (0, 3, 2, 4, -1, -2, 9, 1)],
     ),
+    "Pad, by widths that go through other ranks": (
+        """(float[n, m] x, int64 width) => (float[k, l] y, float[k, i] z) <
+            int64[1] zero = {0}, int64[1] one = {1}, int64[2] no = {0, 0}, int64[2] two = {-1, 2},
+            int64[1] back = {-1}, int64[1] front = {-9}, int64[1] flat = {-1}> {
+            after = Unsqueeze(width, zero) before = Mul(after, one)
+            ends = Concat<axis = 0>(one, after, no) pairs = Reshape(ends, two)
+            turned = Slice(pairs, back, front, zero, back) sides = Transpose(turned)
+            widths = Reshape(sides, flat) y = Pad<mode = "reflect">(x, widths)
+            shape = Shape(y) end = Gather(shape, one) all = Slice(y, zero, end, one)
+            z = Neg(all) }""",
+        [{"x": X, "width": np.array(n)} for n in (2, 0, -3, 5)],
+    ),
+    "Pad with axes": (
+        """(float[n, m] x, int64[2] p) => (float[n, l] y) <int64[1] axes = {1}> {
+            y = Pad(x, p, , axes) }""",
+        [{"x": X, "p": int64(*p)} for p in ((1, 2), (0, -2), (-6, 0), (-2, 3))],
+    ),
     "in a Loop": (
         """(int64 trip, float[n, m] x) => (float[n] y) {
             zero = Constant<value = int64 {0}>() start = ReduceSum<keepdims = 0>(x, one)
@@ -163,6 +180,32 @@ def test_nothing_else_is_on_the_host(name):
     assert set(others) <= {CONTENTS, "Identity"} and CONTENTS in others
 
 
+def test_what_widths_are_computed_of_comes_first():
+    """One phase has all that is padded, however many widths tell each other's lengths."""
+    layer = """n{i} = Shape<start = 2, end = 3>(x{i}) f{i} = Cast<to = 1>(n{i})
+        h{i} = Mul(f{i}, half) c{i} = Ceil(h{i}) l{i} = Cast<to = 7>(c{i}) t{i} = Mul(l{i}, two)
+        w{i} = Sub(t{i}, n{i}) p{i} = Concat<axis = 0>(no, w{i})
+        q{i} = Pad<mode = "edge">(x{i}, p{i}) x{j} = Conv<strides = [2]>(q{i}, w)"""
+    layers = " ".join(layer.format(i=i, j=i + 1) for i in range(3))
+    ours, theirs = sessions(
+        f"""(float[n, 2, l] x0) => (float[n, 2, k] x3) <int64[5] no = {{0, 0, 0, 0, 0}},
+            int64[1] two = {{2}}, float[1] half = {{0.5}}, float[2, 2, 1] w = {{1, 2, 3, -4}}>
+            {{ {layers} }}"""
+    )
+    program = ours._session.program
+    assert [phase.node.op for phase in program.host_phases] == [CONTENTS] * 3
+    ops = [
+        [step.op for step in phase.plan.steps]
+        for phase in program.phases
+        if phase not in program.host_phases
+    ]
+    assert [any(op.startswith("conv") for op in each) for each in ops] == [False] * 3 + [True]
+    for length in (9, 16, 1, 9):
+        x = np.random.default_rng(0).standard_normal((2, 2, length)).astype(np.float32)
+        for _ in range(3):
+            assert np.allclose(ours.run(None, {"x0": x}), theirs.run(None, {"x0": x}), rtol=1e-5)
+
+
 @pytest.mark.parametrize(
     "name, feed",
     [
@@ -171,6 +214,7 @@ def test_nothing_else_is_on_the_host(name):
         ("Expand", {"x": X, "s": int64(2, 3, 6)}),
         ("Expand", {"x": X, "s": int64(2, 4, -6)}),
         ("Tile", {"x": X, "s": int64(-1, 1)}),
+        ("Pad with axes", {"x": X, "p": int64(-4, -3)}),
         ("ConstantOfShape, and its size goes on", {"s": int64(-1, 5), "w": X[0, :5]}),
         ("ConstantOfShape, and its size goes on", {"s": int64(2**62, 2**62), "w": X[0, :5]}),
     ],

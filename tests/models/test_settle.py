@@ -1,0 +1,96 @@
+"""Sizes that guards tell apart (passes/settle.py), against onnxruntime."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx.parser
+import onnxruntime
+import pytest
+
+import q7x2_ep
+from q7x2_ep.importer import read
+from q7x2_ep.ir.shape import Expr
+from q7x2_ep.passes import run_all
+
+HEADER = '<ir_version: 9, opset_import: ["" : 18]>\n'
+LEFT = "n{j} = Sub(l{i}, reach) q{j} = Div(n{j}, two) l{j} = Add(q{j}, one)"  # towards zero
+
+
+def model(body: str) -> bytes:
+    return onnx.parser.parse_model(
+        f"""{HEADER} g (float[n, 1, l] x) => (float[n, k, m] y)
+        <float[1, 1, 3] w = {{1, 2, -3}}, int64[1] reach = {{3}}, int64[1] two = {{2}},
+        int64[1] one = {{1}}, int64[2] head = {{0, 1}}> {{ l0 = Shape<start = 2>(x) {body} }}"""
+    ).SerializeToString()
+
+
+def layers(count: int) -> str:
+    parts = ["x0 = Identity(x)"]
+    for i in range(count):
+        parts += [f"x{i + 1} = Conv<strides = [2]>(x{i}, w)", LEFT.format(i=i, j=i + 1)]
+    return " ".join(parts)
+
+
+TWO = model(
+    f"{layers(2)} s = Concat<axis = 0>(head, l2) r = Reshape(x2, s) e = Exp(r) y = Add(e, x2)"
+)
+UNREAD = model(  # by anything but Shape
+    layers(1) + " s = Concat<axis = 0>(head, l1) z = ConstantOfShape(s) "
+    "t = Shape(x1) y = Expand(z, t)"
+)
+
+
+def run(session: Any, length: int) -> np.ndarray:
+    x = np.random.default_rng(0).standard_normal((2, 1, length)).astype(np.float32)
+    return session.run(None, {"x": x})[0]
+
+
+def test_what_convolutions_leave_is_what_exporters_compute():
+    graph = read(TWO)
+    run_all(graph)
+    assert [node.op for node in graph.nodes] == ["Conv", "Conv", "Exp", "Add"]
+    length = graph.outputs[0].shape[2]
+    assert isinstance(length, Expr) and "max" not in str(length)
+
+
+def test_sizes_that_nothing_refuses_stay():
+    graph = read(
+        model(
+            "n = Sub(l0, reach) q = Div(n, two) s = Concat<axis = 0>(head, q) "
+            "z = ConstantOfShape(s) y = Exp(z)"
+        )
+    )
+    run_all(graph)
+    assert "max" in str(graph.outputs[0].shape[2]) and not graph.guards
+
+
+@pytest.mark.parametrize("source", [TWO, UNREAD])
+def test_as_onnxruntime_does(source):
+    """Also where a kernel does not fit, before and after runs that were good."""
+    ours, theirs = q7x2_ep.InferenceSession(source), onnxruntime.InferenceSession(source)
+    for length in (7, 2, 30, 1, 8):
+        try:
+            expected = run(theirs, length)
+        except Exception:
+            with pytest.raises(q7x2_ep.Q7Error):
+                run(ours, length)
+            continue
+        np.testing.assert_allclose(run(ours, length), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_ranges_of_floats_up_to_a_size():
+    """As long as floats tell all sizes apart."""
+    source = onnx.parser.parse_model(
+        f"""{HEADER} g (float[n] x) => (float[a] y, float[b] z) <
+            float half = {{0.5}}, float one = {{1}}, float less = {{-1.5}}, float three = {{3}}> {{
+            all = Shape(x) at = Squeeze(all) end = Cast<to = 1>(at)
+            y = Range(half, end, one) z = Range(less, end, three) }}"""
+    ).SerializeToString()
+    ours, theirs = q7x2_ep.InferenceSession(source), onnxruntime.InferenceSession(source)
+    assert not ours._session.program.host_phases
+    for length in (0, 1, 2, 3, 4, 5, 6, 7, 100, 2**22 + 3, 5):
+        feed = {"x": np.zeros(length, np.float32)}
+        for got, expected in zip(ours.run(None, feed), theirs.run(None, feed)):
+            np.testing.assert_array_equal(got, expected)
