@@ -40,12 +40,14 @@ from q7x2_ep.ops.common import (
 
 
 def reduced_axes(node: Node) -> tuple[int, ...]:
-    """The axes, counted from the front and sorted; none given means all, or none at all (noop)."""
+    """The axes, counted from the front and sorted; none given means all, or none at all (noop).
+    A scalar has the axis of its one element, as onnxruntime takes it, and nothing to reduce."""
     ndim = len(dims(node))
     axes = () if node.input(1) is None else required_ints(node, 1, "axes")
     if not axes:
         return () if node.attrs["noop_with_empty_axes"] else tuple(range(ndim))
-    return tuple(sorted({normal_axis(node, axis, ndim) for axis in axes}))
+    named = {normal_axis(node, axis, max(ndim, 1)) for axis in axes}
+    return tuple(sorted(named)) if ndim else ()
 
 
 def infer_reduction(
@@ -72,7 +74,7 @@ def reduction(function: Callable[..., Any]) -> Callable[..., np.ndarray]:
     """reference from function(x, axes, keepdims)."""
 
     def reference(node: Node, x: np.ndarray, axes: Optional[np.ndarray] = None) -> np.ndarray:
-        if axes is None or axes.size == 0:
+        if axes is None or axes.size == 0 or not x.ndim:
             if node.attrs["noop_with_empty_axes"]:
                 return function(x[None], axis=(0,), keepdims=False).astype(x.dtype)
             return np.asarray(function(x, axis=None, keepdims=bool(node.attrs["keepdims"]))).astype(
