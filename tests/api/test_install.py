@@ -81,6 +81,7 @@ def test_all_names_are_there(python):
         *(f"import onnxruntime; onnxruntime.{name}" for name in names),
         *(f"from onnxruntime.capi.onnxruntime_pybind11_state import {each}" for each in exceptions),
         "from onnxruntime.capi._pybind_state import OrtDevice, OrtValueVector, SparseCooView",
+        "from onnxruntime.capi._pybind_state import quantize_matmul_4bits, quantize_matmul_bnb4",
         "assert OrtDevice(OrtDevice.cpu(), OrtDevice.default_memory(), 0).device_id() == 0",
         "from onnxruntime.capi import onnxruntime_pybind11_state as state",
         "from onnxruntime.capi.onnxruntime_inference_collection import InferenceSession, IOBinding",
@@ -89,7 +90,7 @@ def test_all_names_are_there(python):
         "from onnxruntime.capi import build_and_package_info",
         "from onnxruntime.datasets import get_example",
         "assert state.Fail is onnxruntime.capi._pybind_state.Fail is q7x2_ep.errors.Fail",
-        "try: state.quantize_matmul_4bits",
+        "try: state.get_shape_inference_function",
         "except AttributeError as error: assert 'native' in str(error)",
         "print(onnxruntime.__version__)",
     ]
