@@ -28,6 +28,7 @@ from q7x2_ep.api.metadata import (
     OrtEpAssignedSubgraph,
     assigned,
     node_arg,
+    symbolic,
 )
 from q7x2_ep.api.options import RunOptions, SessionOptions
 from q7x2_ep.api.value import OrtValue, OrtValueVector
@@ -184,8 +185,11 @@ class InferenceSession:
         self._overridable_initializers = [
             node_arg(name, types[name], type.shape) for name, type in overridable.items()
         ]
+        names = symbolic(self._inputs_meta)
         self._outputs_meta = [
-            node_arg(name, types[name] or dtypes.type_string(dtype), shape, declared[name].shape)
+            node_arg(
+                name, types[name] or dtypes.type_string(dtype), shape, declared[name].shape, names
+            )
             for name, (dtype, shape) in zip(session.output_names, session.output_types)
         ]
         self._codes = {spec.name: spec.dtype for spec in session.inputs}

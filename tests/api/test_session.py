@@ -435,3 +435,35 @@ def test_compiler(tmp_path):
         q7x2_ep.ModelCompiler(options, path, flags=flags).compile_to_file()
     with pytest.raises(ValueError):
         q7x2_ep.ModelCompiler(options, b"")
+
+
+@pytest.mark.parametrize("rows", [None, "n"])
+@pytest.mark.parametrize("declared", [None, [None, None], ["m", None]])
+@pytest.mark.parametrize("op", ["Relu", "NonZero", "Concat", "Transpose"])
+@pytest.mark.parametrize("engine", ["q7x2_ep", "onnxruntime"])
+def test_dims_without_a_name(engine, rows, declared, op):
+    """Are the model's own: what has none there has None, also where inference knows more."""
+    api = pytest.importorskip(engine)
+    how = {"axis": 0} if op == "Concat" else {}
+    node = helper.make_node(op, ["x"] * (2 if how else 1), ["y"], **how)
+    dtype = TensorProto.INT64 if op == "NonZero" else TensorProto.FLOAT
+    graph = helper.make_graph(
+        [node],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [rows, 4])],
+        [helper.make_tensor_value_info("y", dtype, declared)],
+    )
+    opsets = [helper.make_opsetid("", 18)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=9).SerializeToString()
+    options = api.SessionOptions()
+    options.log_severity_level = 4  # m is said of 2
+    session = api.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    given = "m" if declared and declared[0] else None
+    wanted = {
+        "Relu": [given or rows, 4],
+        "NonZero": [2, None],
+        "Concat": [given, 4],
+        "Transpose": [4, rows],
+    }
+    assert session.get_inputs()[0].shape == [rows, 4]
+    assert session.get_outputs()[0].shape == wanted[op]
