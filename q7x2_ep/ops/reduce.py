@@ -8,6 +8,7 @@ from typing import Any, Callable, Optional
 import numpy as np
 
 from q7x2_ep import dtypes
+from q7x2_ep.errors import ModelError
 from q7x2_ep.ir.core import Node, Type, Value
 from q7x2_ep.ir.shape import Dim, maximum, minimum, product
 from q7x2_ep.ir.view import channels_last
@@ -35,6 +36,7 @@ from q7x2_ep.ops.common import (
     temporary,
     typed,
     unary_step,
+    where_is,
     where_step,
 )
 
@@ -296,6 +298,13 @@ class ReduceLogSumExp:
     lower = lower_real(log_sum_exp_steps)
 
 
+def infer_cumulated(node: Node) -> list[Type]:
+    """As x, of which one axis is run along."""
+    if not dims(node):
+        raise ModelError(f"{where_is(node)} a scalar has no axis to run along")
+    return infer_same(node)
+
+
 def cumulated(accumulate: Any, neutral: int) -> Any:
     """reference of a running sum or product."""
 
@@ -339,7 +348,7 @@ class CumSum:
 
     signature = "x: N, axis: index -> y"
     attributes = {"exclusive": 0, "reverse": 0}
-    infer = infer_same
+    infer = infer_cumulated
     reference = cumulated(np.cumsum, 0)
     lower = cumulate_lower(False)
 
@@ -350,6 +359,6 @@ class CumProd:
 
     signature = "x: N, axis: index -> y"
     attributes = {"exclusive": 0, "reverse": 0}
-    infer = infer_same
+    infer = infer_cumulated
     reference = cumulated(np.cumprod, 1)
     lower = cumulate_lower(True)
