@@ -437,6 +437,22 @@ def test_compiler(tmp_path):
         q7x2_ep.ModelCompiler(options, b"")
 
 
+def test_inputs_that_are_declared_as_scalars():
+    """May have any shape: onnxscript so declares what has no shape, and onnxruntime lets them."""
+    nodes = [node("Transpose", "x", "t"), node("Mul", "t y", "z")]
+    wrong = model(nodes, [info("x", []), info("y", [])], [info("z", [])])
+    theirs = pytest.importorskip("onnxruntime").InferenceSession(wrong)
+    with q7x2_ep.InferenceSession(wrong) as session:
+        for shape in ((2, 3), (), (4,), (2, 3)):
+            x = np.arange(np.prod(shape, dtype=int), dtype=np.float32).reshape(shape)
+            feed = {"x": x, "y": np.array(2, np.float32)}
+            (z,), (wanted,) = session.run(None, feed), theirs.run(None, feed)
+            np.testing.assert_array_equal(z, wanted)
+            assert z.shape == wanted.shape == x.T.shape
+        with pytest.raises(errors.ShapeError, match="Invalid rank for input: x"):
+            session.run(None, {"x": np.ones((2, 3), np.float32), "y": np.ones(7, np.float32)})
+
+
 @pytest.mark.parametrize("rows", [None, "n"])
 @pytest.mark.parametrize("declared", [None, [None, None], ["m", None]])
 @pytest.mark.parametrize("op", ["Relu", "NonZero", "Concat", "Transpose"])
