@@ -77,9 +77,8 @@ def node_arg(
     for axis, dim in enumerate(shape or ()):
         given = declared[axis] if declared and len(declared) == len(shape) else None
         known = str(dim) in names if names is not None else str(dim) != f"{name}_d{axis}"
-        if not isinstance(dim, int):  # else the reader or inference made the name up
-            dim = given or (str(dim) if known and dim is not None else None)
-        dims.append(dim)
+        text = str(dim) if known and dim is not None else None  # or inference made the name up
+        dims.append(dim if isinstance(dim, int) else given or text)
     return NodeArg(name, type, dims)
 
 

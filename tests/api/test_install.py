@@ -147,6 +147,7 @@ def test_plain_python_of_theirs_is_found(python, site):
     helper = site / "onnxruntime" / "transformers" / "io_binding_helper.py"
     helper.write_text("class CudaSession: ...")
     file, module, example = python("-c", code).splitlines()
+    helper.unlink()
     assert file == str(site / "onnxruntime" / "quantization" / "__init__.py")
     assert module.startswith("q7x2_ep.")
     assert example == str(site / "onnxruntime" / "datasets" / "mul.onnx")
