@@ -167,8 +167,12 @@ def transformed(g: Any, kind: str, scores: Value) -> Value:
 
 
 def linear(g: Any, x: Value, rows: int, coefficients: Any, intercepts: Any) -> Value:
-    """x @ coefficients.T + intercepts, (.., rows)."""
-    weights = np.array(coefficients, np.float32).reshape(rows, -1)
+    """x @ coefficients.T + intercepts, (.., rows). Of more coefficients than x has features for, as
+    onnxruntime's own example has them, it reads the first.
+    """
+    columns = x.shape[-1]
+    used = rows * columns if isinstance(columns, int) else len(coefficients)
+    weights = np.array(coefficients, np.float32)[:used].reshape(rows, -1)
     y = g.MatMul(as_float(g, x), g.array(np.ascontiguousarray(weights.T)))
     return g.Add(y, g.array(np.array(intercepts, np.float32))) if intercepts else y
 

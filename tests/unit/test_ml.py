@@ -141,6 +141,15 @@ def test_as_onnxruntime(op, inputs, outputs, opset, attrs, symbolic):
     check(model(op, list(inputs), outputs, attrs, opset, symbolic), inputs)
 
 
+@pytest.mark.parametrize("op", ["LinearRegressor", "LinearClassifier"])
+def test_more_coefficients_than_features(op):
+    """As in onnxruntime's first example: the first are read."""
+    x, attrs = X[:, :2].copy(), {"coefficients": WEIGHTS, "intercepts": [0.1, 0.2, 0.3]}
+    of_classes = {"targets": 3} if op == "LinearRegressor" else {"classlabels_ints": [5, 6, 8]}
+    outputs = 1 if op == "LinearRegressor" else 2
+    check(model(op, [x], outputs, {**attrs, **of_classes}, symbolic=False), [x])
+
+
 def check(proto: Any, inputs: Any) -> None:
     feeds = {f"x{i}": x for i, x in enumerate(inputs)}
     theirs = onnxruntime.InferenceSession(proto.SerializeToString()).run(None, feeds)
