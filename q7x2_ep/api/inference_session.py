@@ -464,7 +464,8 @@ class InferenceSession:
     ) -> None:
         """Checks providers as the constructor does; the model stays on the CPU.
 
-        Raises: ValueError where they are malformed, and enable_fallback is off.
+        Raises: ValueError where they are malformed, and enable_fallback is off; BindingError for
+        one that onnxruntime does not know, of which the constructor only warns.
         """
         try:
             environment.check_providers(providers, provider_options)
@@ -472,6 +473,11 @@ class InferenceSession:
             if not self._fallback:
                 raise
             warnings.warn(f"{error}; falling back to {PROVIDER}", stacklevel=3)
+            return
+        for provider in providers or ():
+            name = provider if isinstance(provider, str) else provider[0]
+            if name not in environment.get_all_providers():
+                raise errors.BindingError(f"Unknown Provider Type: {name}")
 
     def enable_fallback(self) -> None:
         """Malformed providers are a warning."""

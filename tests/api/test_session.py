@@ -406,6 +406,14 @@ def test_seed():
         environment._seed = None
 
 
+def test_providers_that_are_set(session):
+    with pytest.warns(UserWarning, match="CUDA"):
+        session.set_providers(["CUDAExecutionProvider"])
+    wrong = pytest.raises(RuntimeError, match="Unknown Provider Type: Bogus")
+    with pytest.warns(UserWarning, match="Bogus"), wrong:
+        session.set_providers(["CPUExecutionProvider", ("Bogus", {})])
+
+
 def test_compiler(tmp_path):
     options = q7x2_ep.SessionOptions()
     levels = q7x2_ep.GraphOptimizationLevel
@@ -415,6 +423,8 @@ def test_compiler(tmp_path):
         compiler.compile_to_stream(parts.append)
         with q7x2_ep.InferenceSession(b"".join(parts)) as session:
             np.testing.assert_array_equal(session.run(None, FEED)[0], ONES * 6)
+        with pytest.raises(errors.Fail, match="division by zero"):
+            compiler.compile_to_stream(lambda part: 1 / 0)
     path = tmp_path / "model.onnx"
     path.write_bytes(scaled())
     q7x2_ep.ModelCompiler(
