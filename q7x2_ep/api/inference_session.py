@@ -84,7 +84,7 @@ class InferenceSession:
         if options._cancelled:
             raise errors.LoadCanceled("Graph loading canceled due to user request.")
         self._fallback = int(kwargs.get("enable_fallback", 1)) == 1
-        self.set_providers(providers, provider_options)
+        self._check_providers(providers, provider_options)
         if options.log_severity_level >= 0:
             environment.set_level(options.log_severity_level)
         self._model, self._options = path_or_bytes, options
@@ -467,17 +467,23 @@ class InferenceSession:
         Raises: ValueError where they are malformed, and enable_fallback is off; BindingError for
         one that onnxruntime does not know, of which the constructor only warns.
         """
+        for name in self._check_providers(providers, provider_options):
+            if name not in environment.get_all_providers():
+                raise errors.BindingError(f"Unknown Provider Type: {name}")
+
+    def _check_providers(
+        self,
+        providers: Optional[Sequence[Any]],
+        provider_options: Optional[Sequence[Mapping[str, Any]]],
+    ) -> list[str]:
+        """Their names."""
         try:
-            environment.check_providers(providers, provider_options)
+            return environment.check_providers(providers, provider_options)
         except ValueError as error:
             if not self._fallback:
                 raise
             warnings.warn(f"{error}; falling back to {PROVIDER}", stacklevel=3)
-            return
-        for provider in providers or ():
-            name = provider if isinstance(provider, str) else provider[0]
-            if name not in environment.get_all_providers():
-                raise errors.BindingError(f"Unknown Provider Type: {name}")
+            return []
 
     def enable_fallback(self) -> None:
         """Malformed providers are a warning."""
