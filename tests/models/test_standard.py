@@ -6,9 +6,10 @@ from typing import Any, Optional
 
 import numpy as np
 import pytest
-from onnx import TensorProto
+from onnx import TensorProto, helper
 from onnx.parser import parse_model
 
+from q7x2_ep.errors import ModelError
 from q7x2_ep.session import Session
 from tests.models.beside import one_node, same, theirs
 
@@ -37,6 +38,32 @@ def test_determinants_of_halves() -> None:
     """numpy has none."""
     x = RANDOM.standard_normal((3, 4, 4)).astype(np.float16)
     same("Det", [x], (TensorProto.FLOAT16,), 1e-2, 1e-2, domain="")
+
+
+def test_attributes_of_a_norm_before_it_was_standard() -> None:
+    """onnxruntime's own LayerNormalization takes what it does not know."""
+    inputs = [RANDOM.standard_normal(shape).astype(np.float32) for shape in ((3, 4), 4, 4)]
+    same("LayerNormalization", inputs, domain="", standard=12, axis=-1, epsilon=0.1, epsion=0.5)
+    model, _ = one_node("LayerNormalization", inputs, (TensorProto.FLOAT,), domain="", epsion=0.5)
+    with pytest.raises(ModelError, match="Unrecognized attribute: epsion"):
+        Session(model)
+
+
+def test_constants_of_one_name() -> None:
+    """The last is read, also by nodes before it."""
+    nodes = [
+        helper.make_node("Constant", [], ["c"], value_float=2.0),
+        helper.make_node("Mul", ["x", "c"], ["y"]),
+        helper.make_node("Constant", [], ["c"], value_float=3.0),
+        helper.make_node("Mul", ["y", "c"], ["z"]),
+    ]
+    x, z = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [2]) for name in "xz")
+    graph = helper.make_graph(nodes, "g", [x], [z])
+    opsets = [helper.make_opsetid("", 18)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=9).SerializeToString()
+    feeds = {"x": np.array([1, -1], np.float32)}
+    (ours,), (wanted,) = Session(model).run(feeds), theirs(model, feeds)
+    assert ours.tolist() == wanted.tolist() == [9, -9]
 
 
 REDUCTIONS = ("Sum", "Mean", "Max", "Min", "Prod", "SumSquare", "L1", "L2", "LogSum", "LogSumExp")
