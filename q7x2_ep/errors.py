@@ -169,8 +169,8 @@ class ShapeError(FeedError, Fail):
 
 
 class IrregularFeed(ShapeError):
-    """A feed breaks what Request.regular assumes: dims that have one name in the model differ, or
-    the sign of a slice's bound.
+    """A feed breaks what Request.regular assumes: dims that have one name in the model differ, an
+    input that is declared as a scalar is none, or the sign of a slice's bound is another.
     """
 
 

@@ -14,8 +14,9 @@ class Request(NamedTuple):
     initializer and are to be fed all the same. dims: sizes for symbolic dims of the inputs, by
     name; denotations: by denotation; negative ones leave the dim free. initializers: arrays in
     place of the model's; files: contents of files of external data, by location. seed: of random
-    ops without one of their own. regular: whether dims of one name have one size, and bounds
-    of slices the sign that they mostly have (Slice.assumptions), which makes sizes simpler.
+    ops without one of their own. regular: whether dims of one name have one size, inputs that
+    are declared without dims none, and bounds of slices the sign that they mostly have
+    (Slice.assumptions), which makes sizes simpler.
     """
 
     outputs: Sequence[str] = ()

@@ -285,7 +285,8 @@ class Session:
                 arrays.append(array)
                 continue
             if array.ndim != len(spec.shape):
-                raise errors.ShapeError(
+                kind = errors.ShapeError if spec.shape else errors.IrregularFeed
+                raise kind(
                     f"Invalid rank for input: {spec.name} Got: {array.ndim} Expected: "
                     f"{len(spec.shape)}: expected rank {len(spec.shape)} "
                     f"{_shape_text(spec.shape)}, given rank {array.ndim} {array.shape}"

@@ -62,7 +62,11 @@ def foreign(value: Any) -> np.ndarray:
 
 
 def native(array: np.ndarray) -> np.ndarray:
-    """The same values in this machine's byte order; text as Python strings."""
+    """The same values in this machine's byte order; text as Python strings, also that of bytes
+    (void ones keep zeros at their ends, which numpy takes off others)."""
+    if array.dtype.type is np.void and array.dtype.names is None:
+        texts = [each.tobytes().decode() for each in array.ravel()]
+        return np.array(texts, object).reshape(array.shape)
     if array.dtype.kind == "S":
         return np.char.decode(array, "utf-8").astype(object)
     if array.dtype.kind in "UT":

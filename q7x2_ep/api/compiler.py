@@ -144,8 +144,15 @@ class ModelCompiler:
         return self._compile(os.getcwd())
 
     def compile_to_stream(self, write_function: Callable[[bytes], Any]) -> None:
-        """Hands the model to write_function."""
-        write_function(self.compile_to_bytes())
+        """Hands the model to write_function.
+
+        Raises: BindingError for what it raises.
+        """
+        data = self.compile_to_bytes()
+        try:
+            write_function(data)
+        except Exception as error:
+            raise BindingError(f"[compile] the write function failed: {error}") from error
 
     def set_ep_context_data_write_func(
         self, write_func: Callable[[str, OrtEpContextData], None]

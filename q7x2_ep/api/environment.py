@@ -63,13 +63,13 @@ def get_ep_devices() -> list[OrtEpDevice]:
 
 def check_providers(
     providers: Optional[Sequence[Any]], provider_options: Optional[Sequence[Mapping[str, Any]]]
-) -> None:
-    """Warns of providers that are not here.
+) -> list[str]:
+    """The names of providers; warns of those that are not here.
 
     Raises: ValueError where the arguments are malformed.
     """
     if providers is None:
-        return
+        return []
     if not isinstance(providers, Sequence) or isinstance(providers, str):
         raise ValueError(f"'providers' should be a sequence, given {providers!r}")
     if provider_options is not None:
@@ -86,6 +86,7 @@ def check_providers(
             raise ValueError(
                 "Only string values for 'providers' are supported if 'provider_options' is given"
             )
+    names = []
     for provider in providers:
         pair = isinstance(provider, tuple) and len(provider) == 2
         name, options = provider if pair else (provider, {})
@@ -94,12 +95,14 @@ def check_providers(
                 "'providers' values must be either strings or (string, dict) tuples, given "
                 f"{provider!r}"
             )
+        names.append(name)
         if name != PROVIDER:
             warnings.warn(
                 f"Specified provider '{name}' is not in available provider names. Available "
                 f"providers: '{PROVIDER}'; the model runs there",
                 stacklevel=4,
             )
+    return names
 
 
 def get_device() -> str:

@@ -28,6 +28,7 @@ from q7x2_ep.api.metadata import (
     OrtEpAssignedSubgraph,
     assigned,
     node_arg,
+    symbolic,
 )
 from q7x2_ep.api.options import RunOptions, SessionOptions
 from q7x2_ep.api.value import OrtValue, OrtValueVector
@@ -83,7 +84,7 @@ class InferenceSession:
         if options._cancelled:
             raise errors.LoadCanceled("Graph loading canceled due to user request.")
         self._fallback = int(kwargs.get("enable_fallback", 1)) == 1
-        self.set_providers(providers, provider_options)
+        self._check_providers(providers, provider_options)
         if options.log_severity_level >= 0:
             environment.set_level(options.log_severity_level)
         self._model, self._options = path_or_bytes, options
@@ -184,8 +185,11 @@ class InferenceSession:
         self._overridable_initializers = [
             node_arg(name, types[name], type.shape) for name, type in overridable.items()
         ]
+        names = symbolic(self._inputs_meta)
         self._outputs_meta = [
-            node_arg(name, types[name] or dtypes.type_string(dtype), shape, declared[name].shape)
+            node_arg(
+                name, types[name] or dtypes.type_string(dtype), shape, declared[name].shape, names
+            )
             for name, (dtype, shape) in zip(session.output_names, session.output_types)
         ]
         self._codes = {spec.name: spec.dtype for spec in session.inputs}
@@ -460,14 +464,26 @@ class InferenceSession:
     ) -> None:
         """Checks providers as the constructor does; the model stays on the CPU.
 
-        Raises: ValueError where they are malformed, and enable_fallback is off.
+        Raises: ValueError where they are malformed, and enable_fallback is off; BindingError for
+        one that onnxruntime does not know, of which the constructor only warns.
         """
+        for name in self._check_providers(providers, provider_options):
+            if name not in environment.get_all_providers():
+                raise errors.BindingError(f"Unknown Provider Type: {name}")
+
+    def _check_providers(
+        self,
+        providers: Optional[Sequence[Any]],
+        provider_options: Optional[Sequence[Mapping[str, Any]]],
+    ) -> list[str]:
+        """Their names."""
         try:
-            environment.check_providers(providers, provider_options)
+            return environment.check_providers(providers, provider_options)
         except ValueError as error:
             if not self._fallback:
                 raise
             warnings.warn(f"{error}; falling back to {PROVIDER}", stacklevel=3)
+            return []
 
     def enable_fallback(self) -> None:
         """Malformed providers are a warning."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Optional, Union
 
 from q7x2_ep.api.device import PROVIDER
@@ -68,11 +68,20 @@ def node_arg(
     type: str,
     shape: Optional[Sequence[Dim]],
     declared: Optional[Sequence[Union[int, str, None]]] = None,
+    names: Optional[Collection[str]] = None,
 ) -> NodeArg:
-    """The description of a value. declared: what the model calls the dims of an output."""
+    """The description of a value. declared: what the model calls the dims of an output; names: what
+    it calls those of inputs, which an output may have too.
+    """
     dims: list[Union[int, str, None]] = []
     for axis, dim in enumerate(shape or ()):
         given = declared[axis] if declared and len(declared) == len(shape) else None
-        unnamed = dim is None or str(dim) == f"{name}_d{axis}"  # the name that the reader makes up
-        dims.append(dim if isinstance(dim, int) else given or (None if unnamed else str(dim)))
+        known = str(dim) in names if names is not None else str(dim) != f"{name}_d{axis}"
+        text = str(dim) if known and dim is not None else None  # or inference made the name up
+        dims.append(dim if isinstance(dim, int) else given or text)
     return NodeArg(name, type, dims)
+
+
+def symbolic(arguments: Sequence[NodeArg]) -> set[str]:
+    """The names of their dims."""
+    return {dim for argument in arguments for dim in argument.shape if isinstance(dim, str)}

@@ -125,7 +125,7 @@ class SparseTensor:
         ort_device: OrtDevice,
     ) -> SparseTensor:
         """Blocks values (n, ..) at coordinates block_indices (2, n)."""
-        view = SparseBlockSparseView(np.ascontiguousarray(block_indices, np.int32))
+        view = SparseBlockSparseView(_fixed(np.ascontiguousarray(block_indices, np.int32)))
         array = _values(values, ort_device)
         return cls(_parts(OrtSparseFormat.ORT_SPARSE_BLOCK_SPARSE, dense_shape, array, view))
 
@@ -189,8 +189,15 @@ def _parts(
 def _values(values: Any, device: Optional[OrtDevice]) -> np.ndarray:
     if isinstance(device, (OrtDevice, DeviceHandle)):
         require_cpu(device, "sparse tensor")
-    return np.ascontiguousarray(native(np.asarray(values)))
+    return _fixed(np.ascontiguousarray(native(np.asarray(values))))
 
 
 def _indices(indices: Any) -> np.ndarray:
-    return np.ascontiguousarray(indices, np.int64)
+    return _fixed(np.ascontiguousarray(indices, np.int64))
+
+
+def _fixed(array: np.ndarray) -> np.ndarray:
+    """For reading only, as onnxruntime hands parts of sparse tensors out."""
+    view = array.view()
+    view.flags.writeable = False
+    return view

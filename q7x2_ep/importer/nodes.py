@@ -177,8 +177,11 @@ class NodeReader:
         where = f"[{draft.op} {draft.name}]"
         unknown = sorted(draft.attrs.keys() - entry.attributes.keys())
         if unknown:
-            known = ", ".join(entry.attributes) or "none"
-            raise ModelError(f"{where} unknown attributes {', '.join(unknown)}; known: {known}")
+            known, kind = ", ".join(entry.attributes) or "none", draft.op.rpartition("::")[2]
+            raise ModelError(
+                f"{where} Unrecognized attribute: {', '.join(unknown)} for operator {kind}; known: "
+                f"{known}"
+            )
         inputs = [self.values.value(scope, name, where) if name else None for name in draft.inputs]
         inputs += draft.captures
         check_count(inputs, entry.signature, where)

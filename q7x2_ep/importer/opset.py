@@ -122,6 +122,15 @@ def _attrs_to_inputs(
     return [*drafts, draft]
 
 
+def _only(*names: str) -> Callable[[Draft, Maker], list[Draft]]:
+    """Attributes of other names mean nothing."""
+
+    def change(draft: Draft, maker: Maker) -> list[Draft]:
+        return [replace(draft, attrs={k: v for k, v in draft.attrs.items() if k in names})]
+
+    return change
+
+
 def _dropout_inference(draft: Draft, maker: Maker) -> list[Draft]:
     """Inference is what `training_mode` absent means now; the ratio plays no part in it."""
     return [replace(draft, attrs={}, inputs=draft.inputs[:1])]
@@ -389,6 +398,8 @@ CHANGES: tuple[tuple[str, int, Callable[[Draft, Maker], list[Draft]]], ...] = (
     ("Split", 18, _split_num_outputs),
     ("Clip", 6, _set_defaults(min=-np.inf, max=np.inf)),
     ("Clip", 11, _clip_to_inputs),
+    # onnxruntime's own before it was the standard's, which takes any attribute
+    ("LayerNormalization", 17, _only("axis", "epsilon", "stash_type")),
     ("Dropout", 12, _dropout_inference),
     ("Dropout", 10, _dropout_float_mask),
     ("Pad", 11, _pad_to_inputs),

@@ -66,7 +66,11 @@ class Definitions:
         return value
 
     def define_constant(self, scope: Scope, name: str, array: np.ndarray) -> None:
-        value = self.define(scope, name)
+        """Of constants of one name, which some tools write, all read the last: onnxruntime does."""
+        if name in scope.values and scope.values[name].const is not None:
+            value = scope.values[name]
+        else:
+            value = self.define(scope, name)
         value.const = array
         value.set_type(array_type(array))
 

@@ -48,9 +48,9 @@ def input_type(item: Any, request: Request) -> Type:
         return UNKNOWN if optional else NO_TENSOR
     if tensor.elem_type not in dtypes.DTYPES:
         raise ModelError(f"input {item.name}: element type {tensor.elem_type} is not supported")
-    if not tensor.HasField("shape"):
-        return Type(tensor.elem_type, None)
     dims = tensor.shape.dim
+    if not tensor.HasField("shape") or not (dims or request.regular):
+        return Type(tensor.elem_type, None)
     shape = tuple(_dim(dim, item.name, i, request) for i, dim in enumerate(dims))
     return Type(tensor.elem_type, shape)
 

@@ -110,7 +110,8 @@ class GroupQueryAttention:
         for name, scale in (("k", k_scale), ("v", v_scale)):
             if scale is None and attrs[f"{name}_quant_type"] != "NONE":
                 raise ModelError(f"a cache of {bits} bits has no {name}_scale")
-        k_scale, v_scale = like(g, k_scale, q), like(g, v_scale, q)
+        k_scale = _spread(g, k, like(g, k_scale, q), attrs["k_quant_type"])
+        v_scale = _spread(g, v, like(g, v_scale, q), attrs["v_quant_type"])
         if k_scale is not None:
             k = _to_cache(g, k, k_scale, bits)
         if v_scale is not None:
@@ -244,7 +245,7 @@ def _rows(g: Any, x: Value, first: Value, window: int, capacity: Dim) -> Value:
 def _to_cache(g: Any, x: Value, scale: Value, bits: int) -> Value:
     """x (B, H, S, D) as a cache of bytes holds it."""
     low = -(1 << bits - 1)
-    whole = g.Clip(g.Round(g.Div(x, _spread(g, x, scale))), float(low), float(-low - 1))
+    whole = g.Clip(g.Round(g.Div(x, scale)), float(low), float(-low - 1))
     if bits == 8:
         return g.Cast(whole, to=dtypes.INT8)
     pairs = g.Reshape(g.Add(whole, 8.0), [*x.shape[:3], x.shape[3] // 2, 2])
@@ -261,14 +262,16 @@ def _from_cache(g: Any, x: Value, scale: Value, bits: int) -> Value:
         halves = (g.Sub(real, g.Mul(high, 16.0)), high)
         pairs = g.Concat(*(g.Unsqueeze(half, [-1]) for half in halves), axis=-1)
         real = g.Sub(g.Reshape(pairs, [*x.shape[:3], 2 * x.shape[3]]), 8.0)
-    return g.Mul(real, _spread(g, real, scale))
+    return g.Mul(real, scale)
 
 
-def _spread(g: Any, x: Value, scale: Value) -> Value:
-    """One scale, or one per head and channel of x (B, H, S, D)."""
-    if len(scale.shape) == 4 or scale.shape in ((), (1,)):
+def _spread(g: Any, x: Value, scale: Given, kind: str) -> Given:
+    """One scale, or one per head and channel of x (B, H, S, D): where the shape does not tell, the
+    kind does.
+    """
+    if scale is None or len(scale.shape) == 4 or scale.shape in ((), (1,)):
         return scale
-    return g.Reshape(scale, [1, x.shape[1], 1, x.shape[3]])
+    return g.Reshape(scale, [1] if kind == "PER_TENSOR" else [1, x.shape[1], 1, x.shape[3]])
 
 
 @op("com.microsoft::SparseAttention")

@@ -104,8 +104,13 @@ class HostOp:
             return tuple(results)
         formals = self.signature.outputs
         kinds = [formals[min(i, len(formals) - 1)].type for i in range(len(results))]
+        given = next(iter(halves.values()))
         return tuple(
-            np.asarray(result).astype(halves[kind]) if kind in halves else result
+            [each.astype(given) for each in result]  # a list that was made of one tensor
+            if isinstance(result, list)
+            else np.asarray(result).astype(halves[kind])
+            if kind in halves
+            else result
             for kind, result in zip(kinds, results)
         )
 

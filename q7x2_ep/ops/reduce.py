@@ -8,6 +8,7 @@ from typing import Any, Callable, Optional
 import numpy as np
 
 from q7x2_ep import dtypes
+from q7x2_ep.errors import ModelError
 from q7x2_ep.ir.core import Node, Type, Value
 from q7x2_ep.ir.shape import Dim, maximum, minimum, product
 from q7x2_ep.ir.view import channels_last
@@ -35,17 +36,20 @@ from q7x2_ep.ops.common import (
     temporary,
     typed,
     unary_step,
+    where_is,
     where_step,
 )
 
 
 def reduced_axes(node: Node) -> tuple[int, ...]:
-    """The axes, counted from the front and sorted; none given means all, or none at all (noop)."""
+    """The axes, counted from the front and sorted; none given means all, or none at all (noop).
+    A scalar has the axis of its one element, as onnxruntime takes it, and nothing to reduce."""
     ndim = len(dims(node))
     axes = () if node.input(1) is None else required_ints(node, 1, "axes")
     if not axes:
         return () if node.attrs["noop_with_empty_axes"] else tuple(range(ndim))
-    return tuple(sorted({normal_axis(node, axis, ndim) for axis in axes}))
+    named = {normal_axis(node, axis, max(ndim, 1)) for axis in axes}
+    return tuple(sorted(named)) if ndim else ()
 
 
 def infer_reduction(
@@ -72,7 +76,7 @@ def reduction(function: Callable[..., Any]) -> Callable[..., np.ndarray]:
     """reference from function(x, axes, keepdims)."""
 
     def reference(node: Node, x: np.ndarray, axes: Optional[np.ndarray] = None) -> np.ndarray:
-        if axes is None or axes.size == 0:
+        if axes is None or axes.size == 0 or not x.ndim:
             if node.attrs["noop_with_empty_axes"]:
                 return function(x[None], axis=(0,), keepdims=False).astype(x.dtype)
             return np.asarray(function(x, axis=None, keepdims=bool(node.attrs["keepdims"]))).astype(
@@ -294,6 +298,13 @@ class ReduceLogSumExp:
     lower = lower_real(log_sum_exp_steps)
 
 
+def infer_cumulated(node: Node) -> list[Type]:
+    """As x, of which one axis is run along."""
+    if not dims(node):
+        raise ModelError(f"{where_is(node)} a scalar has no axis to run along")
+    return infer_same(node)
+
+
 def cumulated(accumulate: Any, neutral: int) -> Any:
     """reference of a running sum or product."""
 
@@ -337,7 +348,7 @@ class CumSum:
 
     signature = "x: N, axis: index -> y"
     attributes = {"exclusive": 0, "reverse": 0}
-    infer = infer_same
+    infer = infer_cumulated
     reference = cumulated(np.cumsum, 0)
     lower = cumulate_lower(False)
 
@@ -348,6 +359,6 @@ class CumProd:
 
     signature = "x: N, axis: index -> y"
     attributes = {"exclusive": 0, "reverse": 0}
-    infer = infer_same
+    infer = infer_cumulated
     reference = cumulated(np.cumprod, 1)
     lower = cumulate_lower(True)

@@ -112,19 +112,24 @@ def check_types(node: Node, signature: Spelled) -> None:
         return
     formals = [parse(signature).input(i) for i in wrong]
     names = " and ".join(dict.fromkeys(formal.name for formal in formals))
-    if len(wrong) > 1:
+    operands = [node.inputs[i] for i in wrong]
+    given = " and ".join(x.name for x in operands)
+    types = " and ".join(dtypes.type_string(x.dtype) for x in operands)
+    kind = node.op.rpartition("::")[2].partition("@")[0]
+    if len(wrong) > 1:  # the first words are onnxruntime's, which clients look for
         text = (
-            f"Type parameter ({formals[0].type}) bound to different types: "
-            f"expected {names} of one type"
+            f"Type parameter ({formals[0].type}) of Optype ({kind}) bound to different types "
+            f"({types}): expected {names} of one type, given {given}"
         )
     else:
         allowed = formals[0].allowed or frozenset()
         rows = [dtypes.DTYPES[code].onnx for code in sorted(allowed)]
         expected = SPELLED.get(allowed) or " or ".join(rows)
-        text = f"Type of input parameter ({names}) is invalid: expected {expected}"
-    operands = [node.inputs[i] for i in wrong]
-    given = " and ".join(f"{x.name}: {dtypes.type_string(x.dtype)}" for x in operands)
-    raise ModelError(f"[{node.op} {node.name}] {text}, given {given}")
+        text = (
+            f"Type '{types}' of input parameter ({given}) of operator ({kind}) in node "
+            f"({node.name}) is invalid: expected {expected} as {names}"
+        )
+    raise ModelError(f"[{node.op} {node.name}] Type Error: {text}")
 
 
 @lru_cache(maxsize=4096)

@@ -18,6 +18,7 @@ from typing import Any, Optional
 import numpy as np
 
 from q7x2_ep import dtypes
+from q7x2_ep.dtypes import INT32, INT64
 from q7x2_ep.ir.core import UNKNOWN, Graph, Node, Value, array_type
 from q7x2_ep.ir.shape import Dim, product
 from q7x2_ep.ops import find
@@ -118,7 +119,19 @@ def _branch(graph: Graph, node: Node, cond: bool) -> list[Node]:
 
 
 def _defer(graph: Graph, late: list[Node]) -> None:
-    """Put nodes, on which no others depend, into the body of one that takes their place."""
+    """Put nodes, on which no others depend, into the body of one that takes their place. Sizes that
+    they know the symbols of are told there once more.
+    """
+    read = dict.fromkeys(value for node in late for value in node.inputs if value is not None)
+    for value in read:
+        if value.const is None and value.elements is not None and value.dtype in (INT32, INT64):
+            told = graph.new_value(UNKNOWN, value.name)
+            for node in late:
+                for i, operand in enumerate(node.inputs):
+                    if operand is value:
+                        node.set_input(i, told)
+            late.insert(0, Node("q7::Contents", [value], [told], {}, value.name))
+            graph.nodes.append(late[0])
     made = {id(value) for node in late for value in node.outputs}
     taken = dict.fromkeys(
         value

@@ -252,10 +252,12 @@ def _split_before_transpose(graph: Graph, node: Node, transpose: Node) -> Option
 
 
 def _reduce(graph: Graph, node: Node) -> Optional[Node]:
-    """Axes are counted from the end: then equal reductions look equal, to cse."""
+    """Axes are counted from the end: then equal ones look equal, to cse. A scalar has none."""
     axes, shape = known(node.input(1)), node.inputs[0].shape
     if not axes or shape is None or not all(isinstance(axis, int) for axis in axes):
         return None
+    if not shape:
+        return _replacement(node, node.op, node.inputs[:1], node.attrs)
     if all(axis < 0 for axis in axes):
         return None
     counted = tuple(sorted(axis % len(shape) - len(shape) for axis in axes))

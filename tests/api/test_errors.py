@@ -298,7 +298,17 @@ CASES = {
     "duplicate_output_name": load(
         model([node("Relu", "x"), node("Neg", "x")], [X], [Z]), "Fail", "z", "twice"
     ),
-    "bad_attr": load(one("Relu", X, foo=1), "InvalidGraph", "the_node", "foo"),
+    "bad_attr": load(
+        one("Relu", X, foo=1),
+        "InvalidGraph",
+        "Unrecognized attribute: foo for operator Relu",
+        "the_node",
+    ),
+    "bad_operand_type": load(
+        one("Relu", info("x", [2], TensorProto.BOOL), kind=TensorProto.BOOL),
+        "InvalidGraph",
+        "Type Error: Type 'tensor(bool)' of input parameter (x) of operator (Relu) in node",
+    ),
     "missing_required_attr": load(one("Cast", X), "InvalidGraph", "the_node", "to"),
     "declared_out_shape_wrong": Case(
         lambda api: run(api, model([node("Relu", "x")], [X], [info("z", [7])]), {"x": ONES})

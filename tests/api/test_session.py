@@ -406,6 +406,14 @@ def test_seed():
         environment._seed = None
 
 
+def test_providers_that_are_set(session):
+    with pytest.warns(UserWarning, match="CUDA"):
+        session.set_providers(["CUDAExecutionProvider"])
+    wrong = pytest.raises(RuntimeError, match="Unknown Provider Type: Bogus")
+    with pytest.warns(UserWarning, match="Bogus"), wrong:
+        session.set_providers(["CPUExecutionProvider", ("Bogus", {})])
+
+
 def test_compiler(tmp_path):
     options = q7x2_ep.SessionOptions()
     levels = q7x2_ep.GraphOptimizationLevel
@@ -415,6 +423,8 @@ def test_compiler(tmp_path):
         compiler.compile_to_stream(parts.append)
         with q7x2_ep.InferenceSession(b"".join(parts)) as session:
             np.testing.assert_array_equal(session.run(None, FEED)[0], ONES * 6)
+        with pytest.raises(errors.Fail, match="division by zero"):
+            compiler.compile_to_stream(lambda part: 1 / 0)
     path = tmp_path / "model.onnx"
     path.write_bytes(scaled())
     q7x2_ep.ModelCompiler(
@@ -435,3 +445,51 @@ def test_compiler(tmp_path):
         q7x2_ep.ModelCompiler(options, path, flags=flags).compile_to_file()
     with pytest.raises(ValueError):
         q7x2_ep.ModelCompiler(options, b"")
+
+
+def test_inputs_that_are_declared_as_scalars():
+    """May have any shape: onnxscript so declares what has no shape, and onnxruntime lets them."""
+    nodes = [node("Transpose", "x", "t"), node("Mul", "t y", "z")]
+    wrong = model(nodes, [info("x", []), info("y", [])], [info("z", [])])
+    theirs = pytest.importorskip("onnxruntime").InferenceSession(wrong)
+    with q7x2_ep.InferenceSession(wrong) as session:
+        for shape in ((2, 3), (), (4,), (2, 3)):
+            x = np.arange(np.prod(shape, dtype=int), dtype=np.float32).reshape(shape)
+            feed = {"x": x, "y": np.array(2, np.float32)}
+            (z,), (wanted,) = session.run(None, feed), theirs.run(None, feed)
+            np.testing.assert_array_equal(z, wanted)
+            assert z.shape == wanted.shape == x.T.shape
+        with pytest.raises(errors.ShapeError, match="Invalid rank for input: x"):
+            session.run(None, {"x": np.ones((2, 3), np.float32), "y": np.ones(7, np.float32)})
+
+
+@pytest.mark.parametrize("rows", [None, "n"])
+@pytest.mark.parametrize("declared", [None, [None, None], ["m", None]])
+@pytest.mark.parametrize("op", ["Relu", "NonZero", "Concat", "Transpose"])
+@pytest.mark.parametrize("engine", ["q7x2_ep", "onnxruntime"])
+def test_dims_without_a_name(engine, rows, declared, op):
+    """Are the model's own: what has none there has None, also where inference knows more."""
+    api = pytest.importorskip(engine)
+    how = {"axis": 0} if op == "Concat" else {}
+    node = helper.make_node(op, ["x"] * (2 if how else 1), ["y"], **how)
+    dtype = TensorProto.INT64 if op == "NonZero" else TensorProto.FLOAT
+    graph = helper.make_graph(
+        [node],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [rows, 4])],
+        [helper.make_tensor_value_info("y", dtype, declared)],
+    )
+    opsets = [helper.make_opsetid("", 18)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=9).SerializeToString()
+    options = api.SessionOptions()
+    options.log_severity_level = 4  # m is said of 2
+    session = api.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    given = "m" if declared and declared[0] else None
+    wanted = {
+        "Relu": [given or rows, 4],
+        "NonZero": [2, None],
+        "Concat": [given, 4],
+        "Transpose": [4, rows],
+    }
+    assert session.get_inputs()[0].shape == [rows, 4]
+    assert session.get_outputs()[0].shape == wanted[op]

@@ -100,6 +100,8 @@ def test_text():
         for each in (*given, OrtValue.ortvalue_from_numpy(words)):
             (z,) = session.run(None, {"x": each})
             assert z.dtype == object and z.tolist() == words.tolist()
+        zeros = np.array([[b"a\0", b"\0\0"]], np.void)  # of which bytes would lose those at the end
+        assert session.run(None, {"x": zeros[0]})[0].tolist() == ["a\0", "\0\0"]
 
 
 def test_results_are_the_callers(session):
@@ -380,6 +382,8 @@ class TestSparse:
             assert (sparse.data_type(), sparse.dense_shape()) == ("sparse_tensor(float)", [3, 3])
             assert sparse.as_coo_view().indices().tolist() == indices
             assert np.shares_memory(sparse.values(), self.values)
+            for part in (sparse.values(), sparse.as_coo_view().indices()):
+                assert not part.flags.writeable
             for wrong in (sparse.as_csrc_view, sparse.as_blocksparse_view):
                 with pytest.raises(RuntimeError, match="does not contain"):
                     wrong()

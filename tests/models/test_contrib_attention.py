@@ -605,6 +605,29 @@ def test_caches_of_bytes(step: tuple[int, int, int], bits: int, kind: str, shape
         Session(model)
 
 
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("kind, shape", [("PER_TENSOR", (1,)), ("PER_CHANNEL", (SHARED * DEPTH,))])
+def test_scales_without_a_shape(bits: int, kind: str, shape: tuple) -> None:
+    """What a run tells of them comes after the total, a size, has become known."""
+    dtype = np.int8 if bits == 8 else np.uint8
+    inputs = [*grouped(*STEPS[0]), *[None] * 5]
+    limits, rows = np.iinfo(dtype), (STEPS[0][0], SHARED, STEPS[0][2], DEPTH * bits // 8)
+    for i in (3, 4):
+        inputs[i] = RANDOM.integers(limits.min, limits.max + 1, rows).astype(dtype)
+        inputs.append(RANDOM.uniform(0.01, 0.2, shape).astype(np.float32))
+    attrs = {"k_quant_type": kind, "v_quant_type": kind, "kv_cache_bit_width": bits}
+    attrs.update(num_heads=HEADS, kv_num_heads=SHARED)
+    outputs = [TensorProto.FLOAT, *[helper.np_dtype_to_tensor_dtype(np.dtype(dtype))] * 2]
+    model, feeds = one_node("GroupQueryAttention", inputs, outputs, **attrs)
+    proto = onnx.load_from_string(model)
+    for info in proto.graph.input[-2:]:
+        info.type.tensor_type.ClearField("shape")
+    session = Session(proto.SerializeToString(), threads=2)
+    for y, wanted in zip(session.run(feeds), theirs(model, feeds)):
+        assert y.dtype == wanted.dtype and y.shape == wanted.shape
+        np.testing.assert_allclose(y.astype(np.float32), wanted.astype(np.float32), 1e-4, 2e-5)
+
+
 def test_caches_of_bytes_beside_halves() -> None:
     """Scales are float32 whatever the queries are; onnxruntime has no kernel for these."""
     inputs = [*grouped(*STEPS[0]), *[None] * 5]

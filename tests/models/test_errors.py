@@ -443,6 +443,7 @@ def test_scales_of_rows(name):
 MALFORMED = {
     "an output is missing": misfit("TopK", "x x"),
     "a norm of cubes": misfit("LpNormalization", "x", p=3),
+    "a running sum of a scalar": misfit("CumSum", "scalar zero"),
     "no groups": misfit("GroupNormalization", "x x x", num_groups=0),
     "beyond 64 bits": misfit("Conv", "x x", pads=[-(2**63), 0, 0, 0], dilations=[2**62, 1]),
     "no such axis": misfit("Flatten", "x", axis=5),
@@ -465,6 +466,8 @@ def test_nodes_that_contradict_themselves(node):
     held = constants(
         one=zeros(1) + 1,
         three=zeros(3),
+        scalar=zeros(),
+        zero=zeros(dtype=np.int64),
         bytes=zeros(8, dtype=BYTE),
         five=zeros(1, dtype=np.int32) + 5,
     )

@@ -87,3 +87,25 @@ def test_a_list_that_a_loop_fills_is_a_scanned_output():
             assert a.shape == b.shape
     text = ours._session.text("ir")
     assert text.count("SequenceInsert") == 2  # of the second list, and of the body, as it was read
+
+
+@pytest.mark.parametrize("kind", ["float", "double", "float16"])
+@pytest.mark.parametrize("sizes", [1, 2, 3])
+def test_parts_of_a_tensor(kind: str, sizes: int):
+    """Are of its dtype, and the caller's."""
+    text = f"""<ir_version: 9, opset_import: ["" : 18]>
+    g ({kind}[n] x, int64[m] sizes) => (seq({kind}[k]) parts, {kind}[j] first) {{
+        doubled = Add(x, x)
+        parts = SplitToSequence(x, sizes)
+        twice = SplitToSequence(doubled)
+        zero = Constant<value_int = 0>()
+        first = SequenceAt(twice, zero)
+    }}"""
+    model = onnx.parser.parse_model(text).SerializeToString()
+    x = np.arange(6).astype("float32" if kind == "float" else kind)
+    feed = {"x": x, "sizes": np.full(sizes, 6 // sizes)}
+    parts, first = q7x2_ep.InferenceSession(model).run(None, feed)
+    assert first.tolist() == [0] and first.dtype == x.dtype
+    for part, wanted in zip(parts, np.split(x, sizes)):
+        np.testing.assert_array_equal(part, wanted)
+        assert part.dtype == x.dtype and not np.shares_memory(part, x)

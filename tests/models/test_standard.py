@@ -7,9 +7,12 @@ from typing import Any, Optional
 
 import numpy as np
 import pytest
-from onnx import TensorProto
+from onnx import TensorProto, helper
+from onnx.parser import parse_model
 
-from tests.models.beside import same
+from q7x2_ep.errors import ModelError
+from q7x2_ep.session import Session
+from tests.models.beside import one_node, same, theirs
 
 RANDOM = np.random.default_rng(29)
 
@@ -74,3 +77,60 @@ def test_sums_over_nothing(equation: str) -> None:
         domain="",
         equation=equation,
     )
+
+
+def test_attributes_of_a_norm_before_it_was_standard() -> None:
+    """onnxruntime's own LayerNormalization takes what it does not know."""
+    inputs = [RANDOM.standard_normal(shape).astype(np.float32) for shape in ((3, 4), 4, 4)]
+    same("LayerNormalization", inputs, domain="", standard=12, axis=-1, epsilon=0.1, epsion=0.5)
+    model, _ = one_node("LayerNormalization", inputs, (TensorProto.FLOAT,), domain="", epsion=0.5)
+    with pytest.raises(ModelError, match="Unrecognized attribute: epsion"):
+        Session(model)
+
+
+def test_constants_of_one_name() -> None:
+    """The last is read, also by nodes before it."""
+    nodes = [
+        helper.make_node("Constant", [], ["c"], value_float=2.0),
+        helper.make_node("Mul", ["x", "c"], ["y"]),
+        helper.make_node("Constant", [], ["c"], value_float=3.0),
+        helper.make_node("Mul", ["y", "c"], ["z"]),
+    ]
+    x, z = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [2]) for name in "xz")
+    graph = helper.make_graph(nodes, "g", [x], [z])
+    opsets = [helper.make_opsetid("", 18)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=9).SerializeToString()
+    feeds = {"x": np.array([1, -1], np.float32)}
+    (ours,), (wanted,) = Session(model).run(feeds), theirs(model, feeds)
+    assert ours.tolist() == wanted.tolist() == [9, -9]
+
+
+REDUCTIONS = ("Sum", "Mean", "Max", "Min", "Prod", "SumSquare", "L1", "L2", "LogSum", "LogSumExp")
+
+
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+@pytest.mark.parametrize("axis", [0, -1])
+@pytest.mark.parametrize("keepdims", [0, 1])
+def test_scalars_are_reduced(reduction: str, axis: int, keepdims: int) -> None:
+    """Over the axis of a single element, as torch takes it, told by data or not."""
+    op, inputs = f"Reduce{reduction}", [np.float32(2.5), np.array([axis])]
+    how = {"domain": "", "keepdims": keepdims}
+    same(op, inputs, **how)
+    model, feeds = one_node(op, inputs, (TensorProto.FLOAT,), fixed=(1,), **how)
+    (wanted,) = theirs(*one_node(op, inputs[:1], (TensorProto.FLOAT,), **how))
+    (actual,) = Session(model).run(feeds)
+    assert actual.shape == () and actual == pytest.approx(wanted, rel=1e-6)
+
+
+def test_softmax_of_a_scalar() -> None:
+    """No fusion counts the axes of one that has none."""
+    text = """<ir_version: 8, opset_import: ["" : 18]>
+    g (float x) => (float y) <int64[1] axes={-1}> {
+        top = ReduceMax(x, axes)
+        rest = Sub(x, top)
+        weight = Exp(rest)
+        total = ReduceSum(weight, axes)
+        y = Div(weight, total)
+    }"""
+    (y,) = Session(parse_model(text).SerializeToString()).run({"x": np.float32(-3)})
+    assert y.shape == () and y == 1

@@ -154,7 +154,7 @@ def test_nodes_get_unique_names():
         ([helper.make_node("Erf", ["x", "x"], ["y"], name="n")], r"\[Erf n\] takes .* given 2"),
         (
             [helper.make_node("Erf", ["x"], ["y"], name="n", no=1)],
-            r"\[Erf n\] unknown attributes no",
+            r"\[Erf n\] Unrecognized attribute: no for operator Erf",
         ),
     ],
 )

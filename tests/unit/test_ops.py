@@ -1070,14 +1070,14 @@ def test_signatures() -> None:
 @pytest.mark.parametrize(
     "op, kinds, words",
     [
-        ("MatMul", "float32 float64", "(N) bound a and b x0: tensor(float) x1: tensor(double)"),
-        ("Concat", "int64 int64 int32", "(T) bound x0: tensor(int64) x2: tensor(int32)"),
-        ("Gather", "float32 float32", "(indices) int32 or int64, x1: tensor(float)"),
-        ("Where", "float32 int64 int64", "(condition) bool, x0: tensor(float)"),
-        ("Attention", "int64 int64 int64", "(q) float x0: tensor(int64)"),
-        ("LSTM", "float32 float32 float64", "(F) bound x and r x2: tensor(double)"),
-        ("Det@22", "int64", "(X) float x0: tensor(int64)"),
-        ("RegexFullMatch@20", "float32", "(X) string, x0: tensor(float)"),
+        ("MatMul", "float32 float64", "(N) (MatMul) bound tensor(float) tensor(double) a b x0 x1"),
+        ("Concat", "int64 int64 int32", "(T) bound tensor(int64) tensor(int32) x0 x2"),
+        ("Gather", "float32 float32", "(x1) (Gather) 'tensor(float)' int32 or int64 as indices"),
+        ("Where", "float32 int64 int64", "(x0) 'tensor(float)' bool as condition"),
+        ("Attention", "int64 int64 int64", "(x0) 'tensor(int64)' float as q"),
+        ("LSTM", "float32 float32 float64", "(F) bound x and r tensor(double) x2"),
+        ("Det@22", "int64", "(x0) (Det) 'tensor(int64)' float as X"),
+        ("RegexFullMatch@20", "float32", "(x0) (RegexFullMatch) 'tensor(float)' string as X"),
     ],
 )
 def test_operands_of_types_that_an_op_does_not_take(op: str, kinds: str, words: str) -> None:

@@ -5,6 +5,13 @@ a native class and one around it, they are mostly one here.
 from typing import Any
 
 from q7x2_ep.api import *  # noqa: F403
+from q7x2_ep.api.block_quantizers import (  # noqa: F401
+    quantize_matmul_2bits,
+    quantize_matmul_4bits,
+    quantize_matmul_8bits,
+    quantize_matmul_bnb4,
+    quantize_qdq_matmul_4bits,
+)
 from q7x2_ep.api.device import DeviceHandle as OrtDevice  # noqa: F401
 from q7x2_ep.api.sparse import SparseBlockSparseView, SparseCooView, SparseCsrView  # noqa: F401
 from q7x2_ep.api.value import OrtValueVector  # noqa: F401
