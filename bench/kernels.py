@@ -233,13 +233,13 @@ def runners(
 def programs_of(
     shape: shapes.Shape, library: Library, row: KernelRow, threads: int, copies: int
 ) -> list[Program]:
-    """Of which each has weights of its own, on one row of the family."""
+    """Of which each has weights of its own, on one row, be it one that is not taken."""
     only = copy.copy(library)
     kernels = tuple(
         each._replace(supported=each.supported and _together(each, row))
         for each in library.target.kernels
     )
-    only.target = library.target._replace(kernels=kernels)
+    only.target = library.target._replace(kernels=kernels, has_many_cpus=False)
     compiler, graph = Compiler(only, threads, lambda graph: None), shape.graph
     return [compiler.planned(graph.clone()) for _ in range(copies)]
 
