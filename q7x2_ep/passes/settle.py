@@ -56,10 +56,13 @@ def run(graph: Graph) -> dict[str, int]:
 def _facts(graph: Graph) -> dict[Dim, str]:
     """What guards of nodes have at 0 or above, and what it means below."""
     found: dict[Dim, str] = {}
+    seen: set[Dim] = set()
     for node in graph.nodes:
         if any(value.shape is None for value in node.outputs):
             continue
-        for dim in dict.fromkeys(dim for value in node.outputs for dim in value.shape):
+        new = [dim for value in node.outputs for dim in value.shape if dim not in seen]
+        seen.update(new)
+        for dim in dict.fromkeys(new):
             if not at_least(dim, 0):
                 text = f"{where_is(node)} a dim of {dim} elements, which is negative"
                 found.setdefault(undivided(dim), text)
