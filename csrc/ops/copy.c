@@ -8,6 +8,7 @@
  * x_stride may be 0 or negative. y does not overlap x. */
 #include "../simd/transpose.h"
 #include "loops.h"
+#include "move.h"
 
 enum { X, Y };       /* operands of the nest */
 enum { STRIP = 16 }; /* rows of a transposition that are written together: a cache line of x */
@@ -31,33 +32,12 @@ static void copy_runs(void *arg, int64_t n, const int64_t *offset, int64_t posit
     memcpy(job->y + offset[Y] * bytes, job->x + offset[X] * bytes, (size_t)(n * bytes));
 }
 
-/* n times the element x. */
-static void repeat(const char *x, char *y, int64_t n, int64_t bytes) {
-    char element[16];
-    memcpy(element, x, (size_t)bytes);
-    switch (bytes) {
-        case 1: memset(y, element[0], (size_t)n); break;
-        case 2:
-            for (int64_t i = 0; i < n; i++) memcpy(y + i * 2, element, 2);
-            break;
-        case 4:
-            for (int64_t i = 0; i < n; i++) memcpy(y + i * 4, element, 4);
-            break;
-        case 8:
-            for (int64_t i = 0; i < n; i++) memcpy(y + i * 8, element, 8);
-            break;
-        default:
-            for (int64_t i = 0; i < n; i++) memcpy(y + i * 16, element, 16);
-            break;
-    }
-}
-
 /* One loop per element width, each with memcpy of a constant size: a load and a store, unaligned.
  */
 static void copy_strided(const char *x, int64_t x_step, char *y, int64_t y_step, int64_t n,
                          int64_t bytes) {
     if (x_step == 0 && y_step == bytes) {
-        repeat(x, y, n, bytes);
+        q7_repeat(y, x, n, bytes);
         return;
     }
     switch (bytes) {
