@@ -4,7 +4,7 @@
  * indices: flat positions in x (N, D, H, W) of the first largest element, dims of a volume in
  * reverse order with column_major. A task is some lines of y, which does not overlap x.
  *
- * work, for f32 without indices: (OW + threads * q7_pool_line) * 4 bytes, else none. */
+ * work, for f32 without indices: (OW + threads * max(q7_pool_line, Q7_POOL_BAND)) * 4 bytes, else none. */
 #include "../kernels/pool.h"
 
 #include <math.h>
@@ -49,9 +49,9 @@ static int64_t count_of(const q7_pool_args *x, int64_t d, int64_t h, int64_t w) 
 static void lines_task(void *arg, int64_t task, int64_t thread) {
     const pool_job *job = arg;
     const q7_pool_args *x = job->args;
-    float *taps = x->work, *work = taps + x->OW + thread * job->work_floats;
-    const int64_t end = q7_min(job->lines, (task + 1) * job->per_task);
-    for (int64_t line = task * job->per_task; line < end; line++) job->kernel(x, line, taps, work);
+    float *counts = x->work, *work = counts + x->OW + thread * job->work_floats;
+    const int64_t begin = task * job->per_task;
+    job->kernel(x, begin, q7_min(job->lines, begin + job->per_task), counts, work);
 }
 
 static void elements_task(void *arg, int64_t task, int64_t thread) {
@@ -76,7 +76,7 @@ void q7_op_pool(const q7_pool_args *x, const q7_call *call) {
     const bool by_line = !x->indices && (is_byte ? q7_pool_by_element(x) : x->dtype == Q7_F32);
     const int64_t taps = by_line ? x->kd * x->kh + x->kw : 8 * x->kd * x->kh * x->kw;
     job.per_task = q7_units_of_task(call, job.lines, Q7_GRAIN / q7_max(1, x->W * taps));
-    job.work_floats = q7_pool_line(x);
+    job.work_floats = q7_max(q7_pool_line(x), Q7_POOL_BAND);
     if (by_line && x->op == Q7_pool_mean && !q7_pool_by_element(x))
         for (int64_t ow = 0; ow < x->OW; ow++)
             ((float *)x->work)[ow] =

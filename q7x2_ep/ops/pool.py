@@ -72,6 +72,9 @@ def lower_pool(op_name: str, supported: tuple[int, ...]) -> Callable[[Node, Any]
         indices = node.outputs[1] if is_used(b, node, 1) else None
         is_byte = y.dtype in (dtypes.INT8, dtypes.UINT8)
         by_line = (is_byte or y.dtype == dtypes.FLOAT) and indices is None
+        if y.dtype in FLOATS and op_name != "lp" and indices is None and covers(spec):
+            reduce_over(b, op_name, node.inputs[0], tuple(range(2, len(x.shape))), y)
+            return
         batch, channels = x.shape[:2]
         depth, *plane = spec if len(spec) == 3 else (WHOLE, *spec)
         # bytes have a kernel for images whose channels are last alone
@@ -91,6 +94,15 @@ def lower_pool(op_name: str, supported: tuple[int, ...]) -> Callable[[Node, Any]
             pool_step(node, b, op_name, node.inputs[0], y, planes, spec, indices)
 
     return lower
+
+
+def covers(axes: Sequence[Axis]) -> bool:
+    """Whether there is one window, over all elements and nothing else."""
+    one = (1, 1, 0, 0)
+    return all(
+        axis.kernel == axis.size and (axis.dilation, axis.out, axis.before, axis.after) == one
+        for axis in axes
+    )
 
 
 def whole(size: Dim) -> Axis:
@@ -114,6 +126,7 @@ def pool_step(
         (fields["OW"] - 1) * fields["stride_w"] + axes[-1].reach,
         fields["pad_left"] + fields["W"],
     )
+    room = maximum(line, b.constants["POOL_BAND"])
     after = [0, 0, *(axis.after for axis in axes)][-3:]
     by_line = dtype == dtypes.FLOAT and indices is None
     b.step(
@@ -122,7 +135,7 @@ def pool_step(
         x=x,
         y=y,
         indices=indices,
-        work=(fields["OW"] + b.threads * line) * 4 if by_line else None,
+        work=(fields["OW"] + b.threads * room) * 4 if by_line else None,
         op=op_name,
         dtype=dtype,
         N=planes,
