@@ -42,6 +42,7 @@ EXTENSIONS = {  # of avx512, by their names in /proc/cpuinfo
 }
 RATES = ("f32", "i16", "i8", "amx_bf16", "amx_i8")  # what is multiplied: functions of peak.c
 KINDS = {  # what kernels of other names multiply, by dtypes, or those and the ISA
+    "any": "f32",
     "u8": "i8",
     "u8x2": "i8",
     "u8 amx": "amx_i8",

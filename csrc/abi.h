@@ -173,6 +173,22 @@ static inline int64_t q7_min(int64_t a, int64_t b) { return a < b ? a : b; }
 static inline int64_t q7_max(int64_t a, int64_t b) { return a > b ? a : b; }
 static inline int64_t q7_ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
+static inline int64_t q7_dtype_bytes(int64_t dtype) {
+    switch (dtype) {
+        case Q7_F64:
+        case Q7_I64:
+        case Q7_U64: return 8;
+        case Q7_F32:
+        case Q7_I32:
+        case Q7_U32: return 4;
+        case Q7_F16:
+        case Q7_BF16:
+        case Q7_I16:
+        case Q7_U16: return 2;
+        default: return 1; /* Q7_U8, Q7_I8, Q7_BOOL */
+    }
+}
+
 /* The room of a thread, of so many bytes. Where a context has several threads it is in one place for all
  * steps (exec.c); else those of all threads are side by side. */
 static inline void *q7_room_of(const q7_call *call, void *rooms, int64_t bytes, int64_t thread) {

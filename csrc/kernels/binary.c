@@ -1,11 +1,11 @@
-/* binary.c: f32 loops of binary.h. One loop body, made constant per op and per pair of strides by
+/* binary.c: binary.h in f32; binary_typed.c has the other dtypes. One loop body, made constant per op and per pair of strides by
  * inlining. Read binary.h first. */
 #include "binary.h"
 
 #include <float.h>
 #include <math.h>
 
-#include "../simd/simd.h"
+#include "typed.h"
 
 Q7_INLINE q7_f32 apply(int64_t op, q7_f32 a, q7_f32 b) {
     switch (op) {
@@ -136,8 +136,12 @@ static inline float floored_mod(float x, float y) {
     return r == 0 ? copysignf(0, y) : (r < 0) != (y < 0) ? r + y : r;
 }
 
-void Q7_KERNEL(binary_f32)(int64_t op, int64_t n, const void *pa, int64_t a_stride, const void *pb,
-                           int64_t b_stride, void *y) {
+void Q7_KERNEL(binary_any)(int64_t dtype, int64_t op, int64_t n, const void *pa, int64_t a_stride,
+                           const void *pb, int64_t b_stride, void *y) {
+    if (dtype != Q7_F32) {
+        Q7_KERNEL(binary_typed)(dtype, op, n, pa, a_stride, pb, b_stride, y);
+        return;
+    }
     const float *a = pa, *b = pb;
     switch (op) {
         case Q7_binary_add: arithmetic(Q7_binary_add, n, a, a_stride, b, b_stride, y); break;

@@ -1,10 +1,11 @@
-/* unary.c: f32 loops of unary.h. One loop body, made constant per op by inlining. Read unary.h
+/* unary.c: unary.h in f32; unary_typed.c has the other dtypes. One loop body, made constant per op by inlining. Read unary.h
  * first. */
 #include "unary.h"
 
 #include <math.h>
 
 #include "math.h"
+#include "typed.h"
 
 /* Functions that are rare enough for the C library. */
 Q7_INLINE q7_f32 lane_by_lane(float (*f)(float), q7_f32 x) {
@@ -64,8 +65,12 @@ Q7_INLINE void run(int64_t op, int64_t n, const float *x, float *y, double alpha
     if (i < n) q7_store_tail(y + i, apply(op, q7_load_tail(x + i, n - i), a, b), n - i);
 }
 
-void Q7_KERNEL(unary_f32)(int64_t op, int64_t n, const void *from, void *y, double alpha,
-                          double beta) {
+void Q7_KERNEL(unary_any)(int64_t dtype, int64_t op, int64_t n, const void *from, void *y,
+                          double alpha, double beta) {
+    if (dtype != Q7_F32) {
+        Q7_KERNEL(unary_typed)(dtype, op, n, from, y, alpha, beta);
+        return;
+    }
     const float *x = from;
     if (op == Q7_unary_isnan || op == Q7_unary_isinf) {
         uint8_t *restrict is = y; /* compilers vectorise these, with the packing to bytes */

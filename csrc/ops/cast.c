@@ -1,184 +1,24 @@
-/* cast.c: y[i] = (to)x[i] among all floats, integers and bool of C, float16 and bfloat16, as numpy
- * does: floats to integers are cut towards zero, integers to narrower ones wrap, anything to bool is
- * x != 0 (NaN is true), anything to a float rounds once, to nearest even. A float that its integer
- * type cannot hold, or NaN, gives what onnxruntime gives on x86, on every CPU: the lowest int32 or
- * int64; narrower targets go by way of int32, so 300.0 to u8 is 44 and 3e9 to i16 is 0, uint32 by way
- * of int64, and uint64, too, but from 2^63 on, and is 0 from 2^64 on. y may be x where both are of one
- * size. */
-#include <string.h>
+/* cast.c: y[i] = (to)x[i], by kernel. */
+#include "../kernels/cast.h"
 
-#include "elementwise.h"
-#include "halves.h"
 #include "loops.h"
 
-/* A double or a large integer that would be halfway between two halves once it is a float would
- * round twice: what is inexact is forced to be odd, which keeps it on its side. */
-static inline float odd_f64(double x) {
-    float y = (float)x;
-    if ((double)y != x && y - y == 0) {
-        uint32_t bits;
-        memcpy(&bits, &y, 4);
-        if ((bits & 1) == 0)
-            bits += (y < 0 ? -(double)y : (double)y) < (x < 0 ? -x : x) ? 1 : UINT32_MAX;
-        memcpy(&y, &bits, 4);
-    }
-    return y;
-}
-static inline float odd_i64(int64_t x) {
-    if (x > -(INT64_C(1) << 53) && x < INT64_C(1) << 53) return odd_f64((double)x);
-    return odd_f64((double)(x >> 11 | ((x & 0x7ff) != 0)) * 0x1p11);
-}
-static inline float odd_u64(uint64_t x) {
-    if (x < UINT64_C(1) << 53) return odd_f64((double)x);
-    return odd_f64((double)(x >> 11 | ((x & 0x7ff) != 0)) * 0x1p11);
-}
-
-/* Of floats the lowest integer is chosen before they are converted: loops of that are vectors. */
-static inline int64_t to_i64(double x) {
-    return (int64_t)(x >= -0x1p63 && x < 0x1p63 ? x : -0x1p63);
-}
-static inline uint64_t to_u64(double x) {
-    return x < 0x1p63 || x != x ? (uint64_t)to_i64(x) : x < 0x1p64 ? (uint64_t)x : 0;
-}
-static inline int32_t to_i32(double x) {
-    return (int32_t)(x > -2147483649.0 && x < 0x1p31 ? x : -0x1p31);
-}
-static inline int32_t float_to_i32(float x) {
-    return (int32_t)(x >= -0x1p31f && x < 0x1p31f ? x : -0x1p31f);
-}
-
-/* FROM: source type; READ(x): its value as a C number; NARROW: that number as a float from which
- * halves are made; I64, U64, I32: how it becomes one. */
-#define REAL(x) (x)
-#define FROM float
-#define CAST cast_f32
-#define READ REAL
-#define NARROW REAL
-#define I64 to_i64
-#define U64 to_u64
-#define I32 float_to_i32
-#include "cast_typed.h"
-#define FROM double
-#define CAST cast_f64
-#define READ REAL
-#define NARROW odd_f64
-#define I64 to_i64
-#define U64 to_u64
-#define I32 to_i32
-#include "cast_typed.h"
-#define FROM f16
-#define CAST cast_f16
-#define READ of_f16
-#define NARROW REAL
-#define I64 to_i64
-#define U64 to_u64
-#define I32 float_to_i32
-#include "cast_typed.h"
-#define FROM bf16
-#define CAST cast_bf16
-#define READ of_bf16
-#define NARROW REAL
-#define I64 to_i64
-#define U64 to_u64
-#define I32 float_to_i32
-#include "cast_typed.h"
-
-#define WRAP32(x) ((int32_t)(x))
-#define FROM int64_t
-#define CAST cast_i64
-#define READ REAL
-#define NARROW odd_i64
-#define I64 REAL
-#define U64 REAL
-#define I32 WRAP32
-#include "cast_typed.h"
-#define FROM uint64_t
-#define CAST cast_u64
-#define READ REAL
-#define NARROW odd_u64
-#define I64 REAL
-#define U64 REAL
-#define I32 WRAP32
-#include "cast_typed.h"
-#define FROM int32_t
-#define CAST cast_i32
-#define READ REAL
-#define NARROW odd_f64
-#define I64 REAL
-#define U64 REAL
-#define I32 REAL
-#include "cast_typed.h"
-#define FROM uint32_t
-#define CAST cast_u32
-#define READ REAL
-#define NARROW odd_f64
-#define I64 REAL
-#define U64 REAL
-#define I32 WRAP32
-#include "cast_typed.h"
-#define FROM int16_t
-#define CAST cast_i16
-#define READ REAL
-#define NARROW (float)
-#define I64 REAL
-#define U64 REAL
-#define I32 REAL
-#include "cast_typed.h"
-#define FROM uint16_t
-#define CAST cast_u16
-#define READ REAL
-#define NARROW (float)
-#define I64 REAL
-#define U64 REAL
-#define I32 REAL
-#include "cast_typed.h"
-#define FROM int8_t
-#define CAST cast_i8
-#define READ REAL
-#define NARROW (float)
-#define I64 REAL
-#define U64 REAL
-#define I32 REAL
-#include "cast_typed.h"
-#define FROM uint8_t
-#define CAST cast_u8
-#define READ REAL
-#define NARROW (float)
-#define I64 REAL
-#define U64 REAL
-#define I32 REAL
-#include "cast_typed.h"
-
-void q7_cast_loop(int64_t from, int64_t to, int64_t n, const void *x, void *y) {
-    if (from == to) {
-        if (x != y) memcpy(y, x, (size_t)(n * q7_dtype_bytes(to)));
-        return;
-    }
-    switch (from) {
-        case Q7_F32: cast_f32(x, y, n, to); break;
-        case Q7_F64: cast_f64(x, y, n, to); break;
-        case Q7_F16: cast_f16(x, y, n, to); break;
-        case Q7_BF16: cast_bf16(x, y, n, to); break;
-        case Q7_I64: cast_i64(x, y, n, to); break;
-        case Q7_U64: cast_u64(x, y, n, to); break;
-        case Q7_I32: cast_i32(x, y, n, to); break;
-        case Q7_U32: cast_u32(x, y, n, to); break;
-        case Q7_I16: cast_i16(x, y, n, to); break;
-        case Q7_U16: cast_u16(x, y, n, to); break;
-        case Q7_I8: cast_i8(x, y, n, to); break;
-        default: cast_u8(x, y, n, to); break; /* Q7_U8, Q7_BOOL: bytes 0 and 1 */
-    }
-}
+typedef struct cast_job {
+    const q7_cast_args *args;
+    q7_cast_kernel kernel;
+} cast_job;
 
 static void cast_task(void *arg, int64_t task, int64_t thread) {
-    const q7_cast_args *args = arg;
+    const cast_job *job = arg;
+    const q7_cast_args *args = job->args;
     (void)thread;
     const int64_t begin = task * Q7_GRAIN;
-    q7_cast_loop(args->from, args->to, q7_min(args->n - begin, Q7_GRAIN),
-                 (const char *)args->x + begin * q7_dtype_bytes(args->from),
-                 (char *)args->y + begin * q7_dtype_bytes(args->to));
+    job->kernel(args->from, args->to, q7_min(args->n - begin, Q7_GRAIN),
+                (const char *)args->x + begin * q7_dtype_bytes(args->from),
+                (char *)args->y + begin * q7_dtype_bytes(args->to));
 }
 
 void q7_op_cast(const q7_cast_args *args, const q7_call *call) {
-    q7_parallel(call, q7_ceil_div(args->n, Q7_GRAIN), cast_task, (void *)args);
+    cast_job job = {args, (q7_cast_kernel)call->kernel};
+    q7_parallel(call, q7_ceil_div(args->n, Q7_GRAIN), cast_task, &job);
 }

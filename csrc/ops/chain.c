@@ -15,8 +15,8 @@
  * has rows_stride floats of `rows`, for one row or CHAIN_BLOCK of them. */
 #include "../kernels/chain.h"
 
-#include "elementwise.h"
 #include "loops.h"
+#include "where.h"
 
 enum {
     VALUES = Q7_CHAIN_INPUTS + Q7_CHAIN_LENGTH,
@@ -31,7 +31,7 @@ _Static_assert(sizeof((q7_chain_args *)0)->slot == VALUES * 8, "ops.def and kern
 typedef struct chain_job {
     const q7_chain_args *args;
     const q7_call *call;
-    const q7_chain_loops *f32;
+    const q7_chain_loops *loops;
     q7_nest nest;                    /* over the inputs that are neither dense nor one element, */
     q7_nest *own;                    /* and one of each alone */
     int64_t walked[Q7_CHAIN_INPUTS]; /* operand of the nest -> input */
@@ -104,21 +104,20 @@ static void execute(const chain_job *job, const chain_block *block, int64_t i, i
     const int64_t a_stride = block->stride[args->a[i]], b_stride = block->stride[args->b[i]];
     const char *a = block->at[args->a[i]], *b = block->at[args->b[i]];
     if (op == Q7_chain_cast)
-        q7_cast_loop(dtype, args->to[i], n, a, y);
+        job->loops->cast(dtype, args->to[i], n, a, y);
     else if (op == Q7_chain_quantize) {
         q7_quantize_line line = quantize_line(args, i, n, a, y);
-        job->f32->quantize(&line);
+        job->loops->quantize(&line);
     } else if (op == Q7_chain_dequantize) {
         const q7_dequantize_line line = dequantize_line(args, i, n, a, y);
-        job->f32->dequantize(&line);
+        job->loops->dequantize(&line);
     } else if (op == Q7_chain_where)
         q7_where_loop(q7_dtype_bytes(dtype), n, a, a_stride, b, b_stride, block->at[args->c[i]],
                       block->stride[args->c[i]], y);
     else if (op < Q7_chain_binary)
-        q7_unary_loop(dtype, job->f32->unary)(op, n, a, y, args->alpha[i], args->beta[i]);
+        job->loops->unary(dtype, op, n, a, y, args->alpha[i], args->beta[i]);
     else
-        q7_binary_loop(dtype, job->f32->binary)(op - Q7_chain_binary, n, a, a_stride, b, b_stride,
-                                                y);
+        job->loops->binary(dtype, op - Q7_chain_binary, n, a, a_stride, b, b_stride, y);
 }
 
 /* Whether instructions from i on are the sum of two tensors of bytes, of which nothing but bytes is read
@@ -145,7 +144,7 @@ static void sum_bytes(const chain_job *job, const chain_block *block, int64_t i,
         dequantize_line(args, i + 1, n, block->at[args->a[i + 1]], NULL)};
     q7_quantize_line to = quantize_line(args, i + 3, n, NULL, y);
     to.from = from;
-    job->f32->quantize(&to);
+    job->loops->quantize(&to);
 }
 
 /* All instructions on one block; `result` is where its last one goes. */
@@ -250,7 +249,7 @@ static void reduce_task(void *arg, int64_t task, int64_t thread) {
     for (int64_t row = task * job->grain, n; row < end; row += n) {
         n = q7_min(rows_of(cols), end - row);
         run_span(job, row * cols, (row + n) * cols, thread, (char *)buffer);
-        job->f32->reduce(args->reduce, n, cols, 1, buffer, (float *)args->y + row);
+        job->loops->reduce(args->reduce, n, cols, 1, buffer, (float *)args->y + row);
     }
 }
 
@@ -279,7 +278,7 @@ static void add_input(chain_job *job, int64_t k) {
 void q7_op_chain(const q7_chain_args *args, const q7_call *call) {
     q7_nest own[Q7_CHAIN_INPUTS];
     chain_job job = {
-        .args = args, .call = call, .f32 = ((q7_chain_kernel)call->kernel)(), .own = own};
+        .args = args, .call = call, .loops = ((q7_chain_kernel)call->kernel)(), .own = own};
     job.nest = q7_nest_of(args->shape, args->ndim);
     for (int64_t i = 0; i < args->length; i++) job.sums_bytes[i] = sums_bytes(args, i);
     for (int64_t k = 0; k < args->inputs; k++) add_input(&job, k);

@@ -106,7 +106,7 @@ static void col2im_task(void *arg, int64_t task, int64_t thread) {
         pixels_of(job, first + i, column, width, y + i * args->W * args->y_stride);
     const int64_t runs = args->y_stride == job->run ? 1 : pixels, run = pixels / runs * job->run;
     for (int64_t r = 0; args->act && r < runs; r++, y += args->y_stride)
-        job->kernel(Q7_unary_relu + args->act - Q7_act_relu, run, y, y, args->act_alpha,
+        job->kernel(Q7_F32, Q7_unary_relu + args->act - Q7_act_relu, run, y, y, args->act_alpha,
                     args->act_beta);
 }
 

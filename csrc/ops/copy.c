@@ -6,9 +6,9 @@
  * in a row; a blocked transposition, when x runs along one dim and y along another; plain strided
  * moves.
  * x_stride may be 0 or negative. y does not overlap x. */
+#include "../kernels/move.h"
 #include "../simd/transpose.h"
 #include "loops.h"
-#include "move.h"
 
 enum { X, Y };       /* operands of the nest */
 enum { STRIP = 16 }; /* rows of a transposition that are written together: a cache line of x */

@@ -1,6 +1,6 @@
 /* fill.c: every element of y is the low elem_bytes of bits. */
+#include "../kernels/move.h"
 #include "loops.h"
-#include "move.h"
 
 static void fill_task(void *arg, int64_t task, int64_t thread) {
     const q7_fill_args *args = arg;

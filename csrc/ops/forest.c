@@ -61,11 +61,9 @@ static inline void vote(const q7_forest_args *f, int64_t first, double *scores, 
 #define T float
 #define DTYPE f32
 #include "forest_typed.h"
-#include "typed_end.h"
 #define T double
 #define DTYPE f64
 #include "forest_typed.h"
-#include "typed_end.h"
 
 static double *scores_of(const q7_forest_args *f, int64_t part) {
     return (double *)f->work + part * f->N * f->K;

@@ -1,5 +1,5 @@
 /* forest_typed.h: how rows of type T go down the trees of forest.c. Included once per dtype. */
-#include "typed_name.h"
+#include "../kernels/typed_name.h"
 
 typedef struct {
     T split;
@@ -71,3 +71,4 @@ static void NAMED(go_down)(const q7_forest_args *f, share s, double *scores, uin
     else
         NAMED(go_down_by)(f, s, scores, voted, -1, false);
 }
+#include "../kernels/typed_end.h"

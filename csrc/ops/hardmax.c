@@ -5,11 +5,9 @@
 #define T float
 #define DTYPE f32
 #include "hardmax_typed.h"
-#include "typed_end.h"
 #define T double
 #define DTYPE f64
 #include "hardmax_typed.h"
-#include "typed_end.h"
 
 static void hardmax_task(void *arg, int64_t task, int64_t thread) {
     const q7_hardmax_args *args = arg;

@@ -1,5 +1,5 @@
 /* hardmax_typed.h: the loop of hardmax.c for elements of type T. Included once per dtype. */
-#include "typed_name.h"
+#include "../kernels/typed_name.h"
 
 static void NAMED(hardmax)(const q7_hardmax_args *args, int64_t outer) {
     const int64_t n = args->n, inner = args->inner;
@@ -14,3 +14,4 @@ static void NAMED(hardmax)(const q7_hardmax_args *args, int64_t outer) {
         for (int64_t j = 0; j < n; j++) y[j * inner + i] = j == best;
     }
 }
+#include "../kernels/typed_end.h"

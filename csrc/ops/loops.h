@@ -52,22 +52,6 @@ static inline int64_t q7_product(const int64_t *shape, int64_t ndim) {
     return count;
 }
 
-static inline int64_t q7_dtype_bytes(int64_t dtype) {
-    switch (dtype) {
-        case Q7_F64:
-        case Q7_I64:
-        case Q7_U64: return 8;
-        case Q7_F32:
-        case Q7_I32:
-        case Q7_U32: return 4;
-        case Q7_F16:
-        case Q7_BF16:
-        case Q7_I16:
-        case Q7_U16: return 2;
-        default: return 1; /* Q7_U8, Q7_I8, Q7_BOOL */
-    }
-}
-
 static inline q7_nest q7_nest_of(const int64_t *shape, int64_t ndim) {
     q7_nest nest = {.ndim = ndim};
     for (int64_t i = 0; i < ndim; i++) nest.shape[i] = shape[i];

@@ -11,11 +11,9 @@ enum { ROWS = 128, PANELS = 4, INT_ROWS = 4 };
 #define T uint32_t
 #define DTYPE u32
 #include "matmul_plain_typed.h"
-#include "typed_end.h"
 #define T uint64_t
 #define DTYPE u64
 #include "matmul_plain_typed.h"
-#include "typed_end.h"
 
 typedef struct matmul_job {
     const q7_matmul_plain_args *x;

@@ -1,6 +1,6 @@
 /* matmul_plain_typed.h: m rows of one product of matmul_plain.c, for elements of type T, which begin at
  * so many elements of a, b and c. Included once per dtype. */
-#include "typed_name.h"
+#include "../kernels/typed_name.h"
 
 static void NAMED(multiply)(const q7_matmul_plain_args *x, int64_t from_a, int64_t from_b,
                             int64_t from_c, int64_t m) {
@@ -20,3 +20,4 @@ static void NAMED(multiply)(const q7_matmul_plain_args *x, int64_t from_a, int64
                 for (int64_t j = 0; j < n; j++) to[j] += v * from[j * stride];
         }
 }
+#include "../kernels/typed_end.h"

@@ -7,7 +7,7 @@
  * page at once both wait for its zeros. 330 MB of a mapped file take 115 ms instead of 145 with one
  * thread, 77 instead of 90 with two; the system needs 60 of the 115 for its pages. */
 #define _DEFAULT_SOURCE /* madvise under -std=c11 */
-#include "halves.h"
+#include "../kernels/halves.h"
 #include "pages.h"
 #include "panels.h"
 

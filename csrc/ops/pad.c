@@ -1,8 +1,8 @@
 /* pad.c: y[idx] = x[idx - before], where the border is filled from x itself: with its edge, its
  * mirror image (without the edge), or from its other end. x has strides of any sign, y is dense; no
  * dim of x is 0 unless y is empty. ONNX Pad but for mode constant, which is a fill and a copy. */
+#include "../kernels/move.h"
 #include "loops.h"
-#include "move.h"
 
 typedef struct pad_job {
     const q7_pad_args *args;

@@ -4,7 +4,7 @@
  * NaN gives the lowest. */
 #include "../kernels/quantize.h"
 
-#include "halves.h"
+#include "../kernels/halves.h"
 #include "scaled_lines.h"
 
 typedef struct range {

@@ -49,7 +49,6 @@ enum { COLUMNS = 16, LANES = 8 };
 #define IS_NEGATIVE(v) ((v) < 0)
 #define UNORDERED(v) isnan(v)
 #include "reduce_typed.h"
-#include "typed_end.h"
 #undef W
 #undef ADD
 #undef TIMES
@@ -70,11 +69,10 @@ enum { COLUMNS = 16, LANES = 8 };
 #define LOWEST 0
 #define HIGHEST 1
 #include "reduce_typed.h"
-#include "typed_end.h"
 #undef W
 #undef IS_NEGATIVE
-#define LOOPS "reduce_typed.h"
-#include "each_int.h"
+#define LOOPS "../ops/reduce_typed.h" /* from each_int.h */
+#include "../kernels/each_int.h"
 
 static void plain(const q7_reduce_args *args, int64_t outer) {
     switch (args->dtype) {

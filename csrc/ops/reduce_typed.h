@@ -1,6 +1,6 @@
 /* reduce_typed.h: the loops of reduce.c for elements of type T, added up in W. Included once per
  * dtype other than f32. One body, made constant per op by inlining, as in kernels/reduce.c. */
-#include "typed_name.h"
+#include "../kernels/typed_name.h"
 
 static inline __attribute__((always_inline)) W NAMED(start)(int64_t op) {
     switch (op) {
@@ -80,3 +80,4 @@ static void NAMED(reduce)(const q7_reduce_args *args, int64_t outer) {
         default: break;
     }
 }
+#include "../kernels/typed_end.h"

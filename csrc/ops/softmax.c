@@ -5,7 +5,7 @@
 
 #include <math.h>
 
-#include "exponential.h"
+#include "../kernels/exponential.h"
 #include "loops.h"
 
 typedef struct softmax_job {

@@ -1,5 +1,6 @@
 /* where.c: y = c ? a : b with broadcasting. c is bool, a and b are any elements of elem_bytes. */
-#include "elementwise.h"
+#include "where.h"
+
 #include "loops.h"
 
 typedef struct where_job {

@@ -561,7 +561,7 @@ def cast_to(b: Any, x: Value, dtype: int) -> Value:
 
 def cast_step(b: Any, x: Operand, y: Operand) -> None:
     fields = {"from": dtype_of(x), "to": dtype_of(y), "n": product(x.shape)}
-    b.step("cast", x=x, y=y, **fields)
+    b.step("cast", kernel="cast", x=x, y=y, **fields)
 
 
 def fill_step(b: Any, value: float, y: Value) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from q7x2_ep import dtypes
 from q7x2_ep.ops.common import CASTS
+from tests.kernels.harness import rows
 from tests.kernels.harness import run_threads as run_op
 
 CODES = {row.name: row.code for row in dtypes.DTYPES.values() if row.code in CASTS}
@@ -19,10 +20,13 @@ INTEGERS = [name for name in CODES if "int" in name]
 
 
 def cast(x: np.ndarray, to: str, threads=(1, 2, 3, 8)) -> np.ndarray:
+    """By every kernel, all of which have to agree."""
     given = {"from": CODES[x.dtype.name], "to": CODES[to], "n": x.size}
-    return run_op(
-        "cast", threads=threads, x=x, y=np.zeros(x.shape, dtypes.DTYPES[CODES[to]].numpy), **given
-    )[0]
+    given |= {"x": x, "y": np.zeros(x.shape, dtypes.DTYPES[CODES[to]].numpy)}
+    first, *others = (run_op("cast", row, threads=threads, **given)[0] for row in rows("cast"))
+    for other in others:
+        assert other.tobytes() == first.tobytes()
+    return first
 
 
 @pytest.mark.parametrize("source, to", list(itertools.product(CODES, CODES)))

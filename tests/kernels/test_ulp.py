@@ -2,7 +2,7 @@
 
 A `Bound:` line of math.h is the one place for a bound. Float32 inputs of the whole range are
 compared with float64, of which samples are compared with mpmath. Float64 has loops of
-its own, in csrc/ops/unary.c; 16-bit types run the float32 kernels (test_chain.py).
+its own, in csrc/kernels/unary_typed.c; 16-bit types run the float32 kernels (test_chain.py).
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def stated(source: str) -> dict[str, list[Piece]]:
     return {name: sorted(found) for name, found in pieces.items()}
 
 
-BOUNDS, BOUNDS_F64 = stated("kernels/math.h"), stated("ops/unary.c")
+BOUNDS, BOUNDS_F64 = stated("kernels/math.h"), stated("kernels/unary_typed.c")
 
 
 def sigmoid(x: np.ndarray) -> np.ndarray:
@@ -236,14 +236,15 @@ def test_reference(op: str) -> None:
                 assert abs(found - exact) <= abs(exact) / 2**44 + mpf(2) ** -160, x
 
 
+@every_row
 @pytest.mark.parametrize("op", REFERENCE)
-def test_f64(op: str) -> None:
+def test_f64(op: str, row: KernelRow) -> None:
     rng = np.random.default_rng(8)
     x = np.concatenate([rng.uniform(-end, end, 50) for end in (1, 6, 20, 700)])
     x = np.concatenate([x, np.exp2(rng.uniform(-60, 0, 25)), -np.exp2(rng.uniform(-60, 0, 25))])
     x = np.abs(x) if op == "log" else np.sin(x) if op in ("asin", "acos") else x
     with np.errstate(all="ignore"):
-        y = unary(rows("unary")[0], op, x)
+        y = unary(row, op, x)
     with mpmath.workprec(BITS):
         for value, found, exact in zip(x, y, exactly(op, x)):
             unit = mpf(float(np.spacing(abs(float(exact)))))

@@ -34,3 +34,4 @@ static void NAMED(unary)(int64_t op, int64_t n, const void *from, void *to, doub
 }
 #undef EACH
 #undef V
+#include "typed_end.h"

@@ -1,7 +1,7 @@
 /* move.h: one element of elem_bytes, 1, 2, 4 or 8, from anywhere to anywhere, or, of up to 16, in a
  * row. */
-#ifndef Q7_OPS_MOVE_H
-#define Q7_OPS_MOVE_H
+#ifndef Q7_KERNELS_MOVE_H
+#define Q7_KERNELS_MOVE_H
 #include <stdint.h>
 #include <string.h>
 

@@ -1,7 +1,7 @@
 /* exponential.h: exp and tanh of doubles, without branches or calls, so that loops over them vectorise
  * for any instruction set. Errors: see unary.c. */
-#ifndef Q7_OPS_EXPONENTIAL_H
-#define Q7_OPS_EXPONENTIAL_H
+#ifndef Q7_KERNELS_EXPONENTIAL_H
+#define Q7_KERNELS_EXPONENTIAL_H
 #include <stdint.h>
 #include <string.h>
 

@@ -10,25 +10,21 @@
 #define LOWEST INT8_MIN
 #define HIGHEST INT8_MAX
 #include LOOPS
-#include "typed_end.h"
 #define T int16_t
 #define DTYPE i16
 #define LOWEST INT16_MIN
 #define HIGHEST INT16_MAX
 #include LOOPS
-#include "typed_end.h"
 #define T int32_t
 #define DTYPE i32
 #define LOWEST INT32_MIN
 #define HIGHEST INT32_MAX
 #include LOOPS
-#include "typed_end.h"
 #define T int64_t
 #define DTYPE i64
 #define LOWEST INT64_MIN
 #define HIGHEST INT64_MAX
 #include LOOPS
-#include "typed_end.h"
 #undef IS_NEGATIVE
 #undef W
 
@@ -39,25 +35,21 @@
 #define LOWEST 0
 #define HIGHEST UINT8_MAX
 #include LOOPS
-#include "typed_end.h"
 #define T uint16_t
 #define DTYPE u16
 #define LOWEST 0
 #define HIGHEST UINT16_MAX
 #include LOOPS
-#include "typed_end.h"
 #define T uint32_t
 #define DTYPE u32
 #define LOWEST 0
 #define HIGHEST UINT32_MAX
 #include LOOPS
-#include "typed_end.h"
 #define T uint64_t
 #define DTYPE u64
 #define LOWEST 0
 #define HIGHEST UINT64_MAX
 #include LOOPS
-#include "typed_end.h"
 #undef IS_NEGATIVE
 #undef W
 #undef LOOPS

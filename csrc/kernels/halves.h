@@ -1,6 +1,6 @@
 /* halves.h: float16 and bfloat16 as bit patterns, to float and back (to nearest even). */
-#ifndef Q7_OPS_HALVES_H
-#define Q7_OPS_HALVES_H
+#ifndef Q7_KERNELS_HALVES_H
+#define Q7_KERNELS_HALVES_H
 #include <stdint.h>
 #include <string.h>
 
