@@ -6,15 +6,18 @@
  * in a row; a blocked transposition, when x runs along one dim and y along another; plain strided
  * moves.
  * x_stride may be 0 or negative. y does not overlap x. */
+#include "../kernels/copy.h"
+
 #include "../kernels/move.h"
 #include "../simd/transpose.h"
 #include "loops.h"
 
-enum { X, Y };       /* operands of the nest */
-enum { STRIP = 16 }; /* rows of a transposition that are written together: a cache line of x */
-enum { SHORT = 32 }; /* bytes of a run that takes no longer than a call of memcpy */
+enum { X, Y };                  /* operands of the nest */
+enum { STRIP = Q7_COPY_BLOCK }; /* rows of a transposition that are written together */
+enum { SHORT = 32 };            /* bytes of a run that takes no longer than a call of memcpy */
 
 typedef struct copy_job {
+    q7_copy_kernel kernel;
     const char *x;
     char *y;
     int64_t elem_bytes;
@@ -98,16 +101,6 @@ static void copy_short_runs(void *arg, int64_t n, const int64_t *offset, int64_t
                job->y + offset[Y] * bytes, job->nest.stride[Y][last] * bytes, n, job->run);
 }
 
-/* A STRIP x STRIP block of 4-byte elements, by way of a buffer: rows of y that are a power of two
- * apart share cache sets, so that each is best written at once. */
-static void transpose_block(const char *x, int64_t x_stride, char *y, int64_t y_stride) {
-    uint32_t block[STRIP][STRIP];
-    for (int64_t q = 0; q < STRIP; q += 4)
-        for (int64_t p = 0; p < STRIP; p += 4)
-            q7_transpose_4x4(x + (q * x_stride + p) * 4, x_stride, &block[p][q], STRIP);
-    for (int64_t p = 0; p < STRIP; p++) memcpy(y + p * y_stride * 4, block[p], sizeof block[p]);
-}
-
 /* Four rows of y of n 4-byte elements. */
 static void transpose_rows(const char *x, int64_t x_stride, char *y, int64_t y_stride, int64_t n) {
     int64_t q = 0;
@@ -130,8 +123,8 @@ static void interleave(const uint8_t *x, int64_t x_stride, uint8_t *y, int64_t n
 
 /* y[p * y_stride + q] = x[q * x_stride + p] for p < rows, q < cols. Blocks are STRIP wide,
  * so that a cache line of x is used up while it is in L1. */
-static void transpose_strip(const char *x, int64_t x_stride, char *y, int64_t y_stride,
-                            int64_t rows, int64_t cols, int64_t bytes) {
+static void transpose_strip(q7_copy_kernel kernel, const char *x, int64_t x_stride, char *y,
+                            int64_t y_stride, int64_t rows, int64_t cols, int64_t bytes) {
     if (bytes == 1 && cols == 3 && y_stride == 3) {
         interleave((const uint8_t *)x, x_stride, (uint8_t *)y, rows);
         return;
@@ -144,16 +137,12 @@ static void transpose_strip(const char *x, int64_t x_stride, char *y, int64_t y_
         q7_unzip(x, y, y + y_stride * 4, cols);
         return;
     }
-    for (int64_t q = 0; q < cols; q += STRIP) {
+    const int64_t blocks = bytes == 4 && rows == STRIP ? cols / STRIP : 0;
+    if (blocks) kernel((const void *)x, x_stride, (void *)y, y_stride, blocks);
+    for (int64_t q = blocks * STRIP; q < cols; q += STRIP) {
         const int64_t n = q7_min(STRIP, cols - q);
         const char *from = x + q * x_stride * bytes;
         char *to = y + q * bytes;
-        if (bytes == 4 && rows == STRIP && n == STRIP) {
-            for (int64_t i = STRIP; i < q7_min(2 * STRIP, cols - q); i++) /* the next block's */
-                __builtin_prefetch(from + i * x_stride * bytes, 0, 2);
-            transpose_block(from, x_stride, to, y_stride);
-            continue;
-        }
         const int64_t whole = bytes == 4 ? rows - rows % 4 : 0;
         for (int64_t p = 0; p < whole; p += 4)
             transpose_rows(from + p * 4, x_stride, to + p * y_stride * 4, y_stride, n);
@@ -174,7 +163,7 @@ static void transpose_task(void *arg, int64_t task, int64_t thread) {
     for (int64_t unit = task * job->units_per_task; unit < end; unit++) {
         const int64_t p = unit % job->strips * job->strip;
         const q7_cursor at = q7_nest_seek(nest, unit / job->strips * nest->shape[row]);
-        transpose_strip(job->x + (at.offset[X] + p) * bytes, nest->stride[X][col],
+        transpose_strip(job->kernel, job->x + (at.offset[X] + p) * bytes, nest->stride[X][col],
                         job->y + (at.offset[Y] + p * nest->stride[Y][row]) * bytes,
                         nest->stride[Y][row], q7_min(job->strip, nest->shape[row] - p),
                         nest->shape[col], bytes);
@@ -219,7 +208,8 @@ static void widen(copy_job *job) {
 
 void q7_op_copy(const q7_copy_args *args, const q7_call *call) {
     const int64_t bytes = args->elem_bytes;
-    copy_job job = {(const char *)args->x + args->x_offset * bytes,
+    copy_job job = {(q7_copy_kernel)call->kernel,
+                    (const char *)args->x + args->x_offset * bytes,
                     (char *)args->y + args->y_offset * bytes,
                     bytes,
                     0,

@@ -173,6 +173,7 @@ class SliceScatter:
             place = place.slice(axis, start, updates.shape[axis], step)
         b.step(
             "slice_scatter",
+            kernel="copy",
             inplace="x",
             x=x,
             updates=source,

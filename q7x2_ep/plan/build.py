@@ -220,6 +220,7 @@ class Builder:
         ndim = max(len(source.shape), 1)
         self.step(
             "copy",
+            kernel="copy",
             x=source,
             y=target,
             elem_bytes=dtypes.size(source.storage.dtype),

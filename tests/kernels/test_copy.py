@@ -8,19 +8,25 @@ import numpy as np
 import pytest
 
 from tests.kernels.harness import padded
+from tests.kernels.harness import rows as kernels
 from tests.kernels.harness import run_threads as run_op
 
 
 def copy(
     x: np.ndarray, source: np.ndarray, y: np.ndarray, target: np.ndarray, threads=(1, 2, 3, 8)
 ) -> np.ndarray:
-    """Copies view `source` of array x to view `target` of array y."""
+    """Copies view `source` of array x to view `target` of array y, by every kernel."""
     size = x.itemsize
     given = {"elem_bytes": size, "ndim": source.ndim, "shape": padded(source.shape)}
     for name, whole, part in (("x", x, source), ("y", y, target)):
         given[f"{name}_stride"] = padded([s // size for s in part.strides])
         given[f"{name}_offset"] = (part.ctypes.data - whole.ctypes.data) // size if part.size else 0
-    return run_op("copy", threads=threads, x=x, y=y, **given)[0]
+    first, *others = (
+        run_op("copy", row, threads=threads, x=x, y=y, **given)[0] for row in kernels("copy")
+    )
+    for other in others:
+        assert other.tobytes() == first.tobytes()
+    return first
 
 
 def check(x: np.ndarray, source: np.ndarray, threads=(1, 3)) -> None:

@@ -94,7 +94,7 @@ class Blob:
     def copy(self, x: tuple, y: tuple, shape: list, x_stride: list, y_stride: list) -> None:
         """A step that copies float32."""
         strides = {"x_stride": x_stride, "y_stride": y_stride}
-        self.step("copy", x=x, y=y, elem_bytes=4, ndim=len(shape), shape=shape, **strides)
+        self.step("copy", "copy", x=x, y=y, elem_bytes=4, ndim=len(shape), shape=shape, **strides)
 
     def add(self, a: tuple, b: tuple, y: tuple, n: Union[Value, int]) -> None:
         """A step that adds n float32."""
