@@ -6,7 +6,9 @@
 
 #include "../simd/simd.h"
 
-enum { BLOCK = 64, LANES = 4 };
+/* Rows that are a power of two apart share a cache set of 8 lines: a few of them are read at a time, in pieces
+ * that caches fetch on: of 1024 x 1024 the sum took 1.3 times as long by 64 columns of all rows. */
+enum { BLOCK = 64, LANES = 4, FEW = 8, WIDE = 1024 };
 
 #ifdef Q7_ISA_avx512
 /* Where rows are no whole lines of cache vectors of 64 bytes are parts of two lines, and those of 32 of
@@ -103,24 +105,27 @@ Q7_INLINE void short_row(int64_t op, int64_t n, const float *x, float *y) {
     q7_store_tail(y, finish(op, join(op, all, other), n), 1);
 }
 
-/* Some vectors of columns at once, of the last one `last` columns. */
+/* Rows [first, end) of some vectors of columns, of the last one `last` columns. Partial results of a BLOCK of
+ * rows are in `parts` until it ends, and those of the blocks before in y. */
 Q7_INLINE void columns(int64_t op, int64_t n, int64_t stride, const float *x, float *y,
-                       const int vectors, int64_t last) {
-    q7_f32 all[LANES], part[LANES];
-    for (int v = 0; v < vectors; v++) all[v] = q7_set1(start_of(op));
-    for (int64_t j = 0; j < n;) {
-        for (int v = 0; v < vectors; v++) part[v] = q7_set1(start_of(op));
-        for (const int64_t end = q7_min(n, j + BLOCK); j < end; j++) {
-            const float *from = x + j * stride;
-            for (int v = 0; v < vectors - 1; v++)
-                part[v] = step(op, part[v], q7_load(from + v * Q7_W));
-            const q7_f32 end_of_row = q7_load_part(from + (vectors - 1) * Q7_W, last);
-            part[vectors - 1] = step(op, part[vectors - 1], end_of_row);
-        }
-        for (int v = 0; v < vectors; v++) all[v] = join(op, all[v], part[v]);
+                       float *parts, const int vectors, int64_t last, int64_t first, int64_t end) {
+    const bool begins = first % BLOCK == 0, ends = end % BLOCK == 0 || end == n;
+    const q7_f32 start = q7_set1(start_of(op));
+    q7_f32 part[LANES];
+    for (int v = 0; v < vectors; v++) part[v] = begins ? start : q7_load(parts + v * Q7_W);
+    const float *from = x + first * stride;
+    for (int64_t j = first; j < end; j++, from += stride) {
+        for (int v = 0; v < vectors - 1; v++) part[v] = step(op, part[v], q7_load(from + v * Q7_W));
+        const q7_f32 end_of_row = q7_load_part(from + (vectors - 1) * Q7_W, last);
+        part[vectors - 1] = step(op, part[vectors - 1], end_of_row);
     }
-    for (int v = 0; v < vectors; v++)
-        q7_store_part(y + v * Q7_W, finish(op, all[v], n), v < vectors - 1 ? Q7_W : last);
+    for (int v = 0; v < vectors && !ends; v++) q7_store(parts + v * Q7_W, part[v]);
+    for (int v = 0; v < vectors && ends; v++) {
+        const int64_t lanes = v < vectors - 1 ? Q7_W : last;
+        const q7_f32 before = first < BLOCK ? start : q7_load_part(y + v * Q7_W, lanes);
+        const q7_f32 all = join(op, before, part[v]);
+        q7_store_part(y + v * Q7_W, end == n ? finish(op, all, n) : all, lanes);
+    }
 }
 
 Q7_INLINE void reduce(int64_t op, int64_t count, int64_t n, int64_t stride, const float *x,
@@ -133,9 +138,20 @@ Q7_INLINE void reduce(int64_t op, int64_t count, int64_t n, int64_t stride, cons
         for (int64_t r = 0; r < count; r++) row(op, n, x + r * n, y + r);
         return;
     }
-#define PART(i, vectors, last) columns(op, n, stride, x + i, y + i, vectors, last)
-    Q7_BY_4_VECTORS(count, PART)
+    float parts[WIDE];
+    const int64_t rows = count > LANES * Q7_W ? FEW : BLOCK;
+    for (int64_t c = 0; c < count; c += WIDE, x += WIDE, y += WIDE) {
+        const int64_t width = q7_min(WIDE, count - c);
+        int64_t first = 0, end;
+        do {
+            end = q7_min(n, first + rows);
+#define PART(i, vectors, last) \
+    columns(op, n, stride, x + i, y + i, parts + i, vectors, last, first, end)
+            Q7_BY_4_VECTORS(width, PART)
 #undef PART
+            first = end;
+        } while (first < n);
+    }
 }
 
 void Q7_KERNEL(reduce_f32)(int64_t op, int64_t count, int64_t n, int64_t stride, const float *x,

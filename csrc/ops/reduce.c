@@ -35,7 +35,7 @@ static void columns_task(void *arg, int64_t task, int64_t thread) {
                 (float *)args->y + slab * args->inner + column);
 }
 
-enum { COLUMNS = 16, LANES = 8 };
+enum { COLUMNS = 16, LANES = 8, EACH = 4 };
 
 #define T double
 #define W double
@@ -110,7 +110,12 @@ void q7_op_reduce(const q7_reduce_args *args, const q7_call *call) {
         q7_parallel(call, q7_ceil_div(args->outer, job.per_task), rows_task, &job);
         return;
     }
-    job.per_task = q7_ceil_div(q7_max(1, most), 64) * 64; /* whole cache lines and vectors */
+    /* Long pieces of rows, as caches fetch on: a few for each thread, of whole lines and vectors. */
+    const int64_t grains = q7_ceil_div(args->outer * args->n * args->inner, Q7_GRAIN);
+    const int64_t tasks = call->threads > 1 ? q7_min(grains, EACH * call->threads) : 1;
+    const int64_t columns =
+        q7_ceil_div(args->inner, q7_ceil_div(q7_max(1, tasks), q7_max(1, args->outer)));
+    job.per_task = q7_max(1, q7_ceil_div(columns, 64)) * 64;
     job.blocks = q7_ceil_div(args->inner, job.per_task);
     q7_parallel(call, args->outer * job.blocks, columns_task, &job);
 }
