@@ -61,7 +61,10 @@ static void load_block(const chain_job *job, chain_block *block) {
     const q7_nest *nest = &job->nest;
     const int64_t last = nest->ndim - 1, cols = nest->shape[last];
     const int64_t col = block->position % cols;
-    if (cols - col >= SHORT_RUN) block->n = q7_min(block->n, cols - col);
+    if (cols >= SHORT_RUN) { /* rows in even parts: what is left of one is not gathered */
+        const int64_t part = q7_ceil_div(cols, q7_ceil_div(cols, Q7_CHAIN_BLOCK));
+        block->n = q7_min(block->n, q7_min(cols - col, part - col % part));
+    }
     const q7_cursor at = q7_nest_seek(nest, block->position / cols);
     for (int64_t j = 0; j < nest->operands; j++) {
         const int64_t k = job->walked[j], stride = nest->stride[j][last], bytes = args->x_bytes[k];
