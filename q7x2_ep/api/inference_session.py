@@ -42,6 +42,7 @@ if TYPE_CHECKING:  # the engine is imported by the first session
     from q7x2_ep.session import Model, Session
 
 _CACHE = "q7x2.cache_folder"
+_ACCURACY_LEVEL = "session.qdq_matmulnbits_accuracy_level"
 _SHRINKAGE = "memory.enable_memory_arena_shrinkage"  # devices: cpu:0;gpu:0
 _ASSIGNMENT = "session.record_ep_graph_assignment_info"
 # Arrays of these go through as they are.
@@ -141,6 +142,7 @@ class InferenceSession:
             files=options._files,
             seed=environment.global_seed(),
             regular=regular,
+            accuracy_level=int(options._config.get(_ACCURACY_LEVEL) or 4),
         )
         fusion = options.graph_optimization_level >= GraphOptimizationLevel.ORT_ENABLE_EXTENDED
         threads = (

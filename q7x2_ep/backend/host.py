@@ -30,7 +30,7 @@ from q7x2_ep.backend.program import (
     run_phases,
 )
 from q7x2_ep.ir.core import NO_TENSOR, Graph, Type, Value, array_type
-from q7x2_ep.ir.shape import measured
+from q7x2_ep.ir.shape import Dim, measured, substitute, symbols
 from q7x2_ep.ops import find
 from q7x2_ep.ops.common import is_movement
 from q7x2_ep.ops.control import actuals
@@ -142,9 +142,11 @@ class Host:
         branch inside.
         """
         bodies = self.bodies
-        outer = [None] * (len(arrays) - len(self._captures)) + self._captures
+        first = len(arrays) - len(self._captures)
+        outer = [None] * first + self._captures
+        sizes = _sizes_within(body.inputs[first:], self._captures)
         if key not in bodies:
-            bodies[key] = self._compile(body, [*map(_sized, key[1], outer)])
+            bodies[key] = self._compile(body, [*map(partial(_sized, sizes), key[1], outer)])
         program = bodies[key]
         if not program.branches:
             return program
@@ -154,7 +156,7 @@ class Host:
         if exact not in bodies:
             if sum(known[:2] == key for known in bodies) > MAX_EXACT:
                 return program
-            types = zip(arrays, map(_sized, key[1], outer), reads)
+            types = zip(arrays, map(partial(_sized, sizes), key[1], outer), reads)
             bodies[exact] = self._compile(
                 body, [_exactly(a) if read else sized for a, sized, read in types]
             )
@@ -277,8 +279,23 @@ def _signature(given: Any) -> Optional[tuple[int, int]]:
     return dtypes.from_numpy(given.dtype), given.ndim
 
 
+def _sizes_within(inputs: Sequence[Value], captured: Sequence[Value]) -> dict[Dim, Dim]:
+    """The sizes that the graph around a body knows of what it captures, in symbols of the body:
+    what is one size there is one here.
+    """
+    dims = [
+        (dim, measured(value.name, axis))
+        for value, outer in zip(inputs, captured)
+        for axis, dim in enumerate(outer.shape or ())
+    ]
+    own = {repr(dim): symbol for dim, symbol in dims if symbols(dim) == {repr(dim)}}
+    return {
+        dim: substitute(dim, own) if symbols(dim) <= own.keys() else symbol for dim, symbol in dims
+    }
+
+
 def _sized(
-    signature: Optional[tuple[int, int]], captured: Optional[Value]
+    sizes: Mapping[Dim, Dim], signature: Optional[tuple[int, int]], captured: Optional[Value]
 ) -> Callable[[str], Type]:
     """The type of an input of this signature, by its name: of any sizes, but for those that the
     graph around it knows of what it captures.
@@ -289,7 +306,7 @@ def _sized(
     shape = captured.shape if captured is not None and captured.shape else (None,) * ndim
     return lambda name: Type(
         dtype,
-        tuple(dim if isinstance(dim, int) else measured(name, j) for j, dim in enumerate(shape)),
+        tuple(measured(name, j) if dim is None else sizes[dim] for j, dim in enumerate(shape)),
     )
 
 

@@ -257,7 +257,7 @@ class Program:
         return flow.lane(dict(zip((v.name for v in fed), arrays)), results, sizes)
 
     def run_body(self, arrays: Sequence[Any], call: Optional[Call] = None) -> list[Any]:
-        """As `run`, for inputs whose dims are all symbols of their own, or unknown."""
+        """As `run`, for inputs whose dims tell all sizes, or are unknown."""
         sizes: Sizes = {}
         given = []
         for value, array in zip(self.image.inputs, arrays):

@@ -150,7 +150,7 @@ def panels(rows: np.ndarray, nr: int) -> np.ndarray:
 @op("q7::BlockLinear")
 class BlockLinear:
     """y = x @ dequantize(w) + bias, for a constant w with a scale, and a zero, for each block of
-    block_size rows of a column.
+    block_size rows of a column. in_bytes: as in block_step.
 
     Shapes: x (.., K), w (K, N) or with trans_b (N, K), scale and zero likewise with
     ceil(K / block_size) for K, bias N elements, y (.., N).
@@ -158,7 +158,7 @@ class BlockLinear:
     """
 
     signature = "x, w, scale, zero?, bias? -> y"
-    attributes = {"block_size": 0, "trans_b": 0}
+    attributes = {"block_size": 0, "trans_b": 0, "in_bytes": 0}
 
     def infer(node: Node) -> list[Type]:
         x, w = node.inputs[:2]
@@ -173,6 +173,7 @@ class BlockLinear:
         bias: Optional[Value] = None,
         block_size: int = 0,
         trans_b: int = 0,
+        in_bytes: int = 0,
     ) -> Value:
         real = g.DequantizeLinear(w, scale, zero, axis=trans_b, block_size=block_size)
         y = g.MatMul(x, g.Transpose(real, perm=(1, 0)) if trans_b else real)
@@ -196,7 +197,8 @@ class BlockLinear:
             arrays = [array.T for array in arrays]
         bits, size = BITS[w.dtype], node.attrs["block_size"]
         blocks = Blocks(packed(arrays[0], bits), len(arrays[0]), *arrays[1:], bits, size)
-        block_step(b, x, blocks, node.input(4), node.output)
+        in_bytes = bool(node.attrs["in_bytes"])
+        block_step(b, x, blocks, node.input(4), node.output, in_bytes)
 
 
 @op("com.microsoft::MatMulNBits")

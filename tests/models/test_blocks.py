@@ -230,45 +230,85 @@ def test_rows_of_int8_where_bytes_multiply() -> None:
 
 
 WEIGHTS = ["uint8", "int8", "uint4", "int4", "uint2", "int2"]
+LEVEL = "session.qdq_matmulnbits_accuracy_level"
 
 
-@pytest.mark.parametrize("form", ["plain", "turned", "gemm"])
-@pytest.mark.parametrize("name", WEIGHTS)
-@pytest.mark.parametrize("dtype", ["float32", "float16"])
-def test_dequantised_by_blocks(dtype: str, name: str, form: str) -> None:
-    K, N, block = 80, 24, 16
+def dequantised(
+    name: str, dtype: str, form: str, block: int = 16, bias_shape: tuple[int, ...] = (24,)
+) -> tuple[bytes, np.ndarray, np.ndarray]:
+    """A product by a weight that is dequantised by blocks, the weight (K, N) and the bias."""
+    K, N = 96, 24
     rng = np.random.default_rng(5)
     row, own = dtypes.BY_NUMPY[name], dtypes.BY_NUMPY[dtype].numpy
     low, high = (-(2 ** (row.bits or 8)) // 2, 0) if row.kind == "i" else (0, 0)
     high = low + 2 ** (row.bits or 8)
     q, zero = rng.integers(low, high, (K, N)), rng.integers(low, high, (K // block, N))
     scale = (rng.random((K // block, N)) + 0.5).astype(own)
-    bias = rng.standard_normal(N).astype(own)
+    bias = rng.standard_normal(bias_shape).astype(own)
     weight = (q - np.repeat(zero, block, 0)) * np.repeat(scale.astype(float), block, 0)
     arrays = {"w": q.astype(row.numpy), "scale": scale, "zero": zero.astype(row.numpy)}
-    if form != "plain":
+    is_turned = form in ("turned", "gemm turned")
+    if is_turned:
         arrays = {key: np.ascontiguousarray(array.T) for key, array in arrays.items()}
     arrays["bias"] = bias
-    axis = 0 if form == "plain" else 1
     node = helper.make_node
+    axis = int(is_turned)
     nodes = [node("DequantizeLinear", [*arrays][:3], ["d"], axis=axis, block_size=block)]
-    if form == "gemm":
-        nodes.append(node("Gemm", ["x", "d", "bias"], ["y"], transB=1))
-        model = model_of(nodes, "x", "y", ["S", K], dtype, arrays)
+    if form.startswith("gemm"):
+        nodes.append(node("Gemm", ["x", "d", "bias"], ["y"], transB=axis))
     else:
-        if form == "turned":
+        if is_turned:
             nodes.append(node("Transpose", ["d"], ["t"], perm=[1, 0]))
-        nodes.append(node("MatMul", ["x", "t" if form == "turned" else "d"], ["p"]))
+        nodes.append(node("MatMul", ["x", "t" if is_turned else "d"], ["p"]))
         nodes.append(node("Add", ["p", "bias"], ["y"]))
-        model = model_of(nodes, "x", "y", ["S", K], dtype, arrays)
-    x = rng.standard_normal((9, K)).astype(own)
-    true = x.astype(float) @ weight + bias.astype(float)
-    with q7x2_ep.InferenceSession(model) as session:
+    return model_of(nodes, "x", "y", ["S", K], dtype, arrays), weight, bias.astype(float)
+
+
+@pytest.mark.parametrize("form", ["plain", "turned", "gemm", "gemm turned"])
+@pytest.mark.parametrize("name", WEIGHTS)
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_dequantised_by_blocks(dtype: str, name: str, form: str) -> None:
+    model, weight, bias = dequantised(name, dtype, form)
+    x = np.random.default_rng(6).standard_normal((9, 96)).astype(dtypes.BY_NUMPY[dtype].numpy)
+    true = x.astype(float) @ weight + bias
+    options = q7x2_ep.SessionOptions()
+    options.add_session_config_entry(LEVEL, "0")
+    with q7x2_ep.InferenceSession(model, options) as session:
         ops = [step.op for step in session._session.plan.steps if step.op != "cast"]
         (y,) = session.run(None, {"x": x})
     assert ops == ["block_gemm"]
     error = np.sqrt(np.mean((y.astype(float) - true) ** 2))
     assert error <= max(EPS[dtype], 1e-6) * np.sqrt(np.mean(true**2))
+
+
+@pytest.mark.parametrize(
+    "form, block, bias, is_byte",
+    [
+        ("plain", 16, (24,), True),
+        ("plain", 32, (24,), True),
+        ("plain", 8, (24,), False),
+        ("plain", 48, (24,), False),
+        ("turned", 16, (24,), False),
+        ("gemm", 16, (24,), True),
+        ("gemm", 16, (1, 24), False),
+        ("gemm turned", 16, (24,), False),
+    ],
+)
+@pytest.mark.parametrize("name", ["uint4", "int4"])
+def test_dequantised_rows_of_int8(
+    name: str, form: str, block: int, bias: tuple[int, ...], is_byte: bool
+) -> None:
+    """onnxruntime makes a MatMulNBits of accuracy_level 4 of some of them."""
+    pytest.importorskip("onnxruntime")
+    model, weight, added = dequantised(name, "float32", form, block, bias)
+    x = np.random.default_rng(6).standard_normal((9, 96)).astype(np.float32)
+    true = x.astype(float) @ weight + added
+    (theirs,) = onnxruntime_session(model, 1).run(None, {"x": x})
+    ops, ours = run(model, x)
+    bytes_multiply = load().target.kernel("qgemm").dtypes != "i16"
+    assert ops == ["block_qgemm" if is_byte and bytes_multiply else "block_gemm"]
+    rms = [float(np.sqrt(np.mean((y - true) ** 2))) for y in (ours, theirs)]
+    assert rms[0] <= max(1.5 * rms[1], EPS["float32"] * np.sqrt(np.mean(true**2)))
 
 
 def test_weights_that_are_computed_run_on_the_host() -> None:
