@@ -16,8 +16,8 @@ class Request(NamedTuple):
     place of the model's; files: contents of files of external data, by location. seed: of random
     ops without one of their own. regular: whether dims of one name have one size, inputs that
     are declared without dims none, and bounds of slices the sign that they mostly have
-    (Slice.assumptions), which makes sizes simpler. accuracy_level: as MatMulNBits has it, of
-    products by weights that are dequantised by blocks.
+    (Slice.assumptions), which makes sizes simpler. rounds_rows: whether products
+    by weights that are dequantised by blocks may round rows to int8.
     """
 
     outputs: Sequence[str] = ()
@@ -29,7 +29,7 @@ class Request(NamedTuple):
     files: Mapping[str, Any] = {}
     seed: Optional[int] = None
     regular: bool = True
-    accuracy_level: int = 4
+    rounds_rows: bool = False
 
     def fingerprint(self, fusion: bool) -> str:
         """A hash of all that changes what a model is compiled to, but for functions."""
@@ -37,7 +37,7 @@ class Request(NamedTuple):
 
         dims, denotations = sorted(self.dims.items()), sorted(self.denotations.items())
         asked = (list(self.outputs), sorted(self.live), dims, denotations, self.seed, self.regular)
-        asked += (self.accuracy_level,)
+        asked += (self.rounds_rows,)
         digest = hashlib.sha256(repr((asked, fusion)).encode())
         for name, array in sorted(self.initializers.items()):
             digest.update(f"{name}={array.dtype}{array.shape}".encode())

@@ -142,7 +142,7 @@ class InferenceSession:
             files=options._files,
             seed=environment.global_seed(),
             regular=regular,
-            accuracy_level=int(options._config.get(_ACCURACY_LEVEL) or 4),
+            rounds_rows=options._config.get(_ACCURACY_LEVEL) == "4",
         )
         fusion = options.graph_optimization_level >= GraphOptimizationLevel.ORT_ENABLE_EXTENDED
         threads = (

@@ -51,7 +51,7 @@ def _check(match: Match) -> Union[dict[str, Any], str]:
         return f"{x!r} has shape {x.shape}, wanted rows of {w.shape[trans_b]}"
     if bias is not None and not is_row(bias, (w.shape[1 - trans_b],), 2):
         return f"the bias {bias!r} has shape {bias.shape}, wanted a row"
-    # What onnxruntime makes a MatMulNBits of, by default one of accuracy_level 4.
+    # What onnxruntime makes a MatMulNBits of: of others it rounds no rows, whatever was asked.
     has_row = bias is None or len(bias.shape) == 1
     is_usual = not trans_b and size >= 16 and size & size - 1 == 0 and has_row
     in_bytes = int(is_usual and bool(node.attrs["in_bytes"]))

@@ -193,8 +193,8 @@ class NodeReader:
         attrs = {**entry.attributes, **draft.attrs}
         if "exact" in entry.attributes and not self.request.regular:
             attrs["exact"] = True
-        if "in_bytes" in entry.attributes and self.request.accuracy_level != 4:
-            attrs["in_bytes"] = None
+        if "in_bytes" in entry.attributes and self.request.rounds_rows:
+            attrs["in_bytes"] = True
         node = Node(draft.op, inputs, outputs, attrs, draft.name, (source,))
         if draft.op == "Loop":
             as_declared(attrs["body"])

@@ -194,12 +194,12 @@ class QuantizeLinear:
 class DequantizeLinear:
     """y = (x - zero) * scale, per tensor, axis or block of an axis.
 
-    Of constants it is folded only after fusion, which looks for it. in_bytes: None where products
-    by what is dequantised in blocks have to be exact, whatever onnxruntime does.
+    Of constants it is folded only after fusion, which looks for it. in_bytes: set where products by
+    what is dequantised in blocks may round rows to int8.
     """
 
     signature = "x: Q, scale: F, zero?: Q -> y"
-    attributes = {"axis": 1, "block_size": 0, "output_dtype": 0, "in_bytes": True}
+    attributes = {"axis": 1, "block_size": 0, "output_dtype": 0, "in_bytes": None}
     folds_late = True
 
     def infer(node: Node) -> list[Type]:
