@@ -117,9 +117,10 @@ def plain_matrix(b: Any, matrix: Value, turned: bool = False) -> View:
         return b.view(matrix).transpose((1, 0)) if turned else b.view(matrix)
     k, n = shape
     nr = b.kernel("dgemm").nr
-    columns = np.zeros((k, int(ceildiv(n, nr)) * nr))
+    count = -(-n // nr)
+    columns = np.zeros((k, count * nr))
     columns[:, :n] = matrix.const.T if turned else matrix.const
-    panels = columns.reshape(k, -1, nr).transpose(1, 0, 2).copy()
+    panels = columns.reshape(k, count, nr).transpose(1, 0, 2).copy()
     return b.view(b.graph.constant(panels, Type(dtypes.DOUBLE, panels.shape)))
 
 

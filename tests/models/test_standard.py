@@ -134,3 +134,14 @@ def test_softmax_of_a_scalar() -> None:
     }"""
     (y,) = Session(parse_model(text).SerializeToString()).run({"x": np.float32(-3)})
     assert y.shape == () and y == 1
+
+
+@pytest.mark.parametrize("fixed", [(), (1,)])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int32, np.int64])
+def test_products_of_no_columns(dtype: Any, fixed: tuple[int, ...]) -> None:
+    """Sums of nothing, also by a weight without rows."""
+    code = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    for shape in ((3, 0), (2, 3, 0), (0,)):
+        for columns in (1, 4, 40):
+            inputs = [np.zeros(shape, dtype), np.zeros((0, columns), dtype)]
+            same("MatMul", inputs, (code,), domain="", fixed=fixed)
