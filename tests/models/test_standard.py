@@ -145,3 +145,18 @@ def test_products_of_no_columns(dtype: Any, fixed: tuple[int, ...]) -> None:
         for columns in (1, 4, 40):
             inputs = [np.zeros(shape, dtype), np.zeros((0, columns), dtype)]
             same("MatMul", inputs, (code,), domain="", fixed=fixed)
+
+
+@pytest.mark.parametrize("filters", [4, 16, 64])
+@pytest.mark.parametrize("kernel", [1, 3])
+def test_convolutions_of_no_channels(filters: int, kernel: int) -> None:
+    """Sums of nothing, and the bias."""
+    w = np.zeros((filters, 0, kernel, kernel), np.float32)
+    bias = RANDOM.standard_normal(filters).astype(np.float32)
+    for image in ((2, 0, 8, 9), (1, 0, 40, 40)):
+        inputs = [np.zeros(image, np.float32), w, bias]
+        model, feeds = one_node("Conv", inputs, (TensorProto.FLOAT,), fixed=(1, 2), domain="")
+        (y,) = Session(model).run(feeds)
+        size = image[2] - kernel + 1, image[3] - kernel + 1
+        expected = np.broadcast_to(bias[:, None, None], (image[0], filters, *size))
+        np.testing.assert_array_equal(y, expected)
