@@ -15,6 +15,7 @@
 enum { X, Y };                  /* operands of the nest */
 enum { STRIP = Q7_COPY_BLOCK }; /* rows of a transposition that are written together */
 enum { SHORT = 32 };            /* bytes of a run that takes no longer than a call of memcpy */
+enum { PERIOD = 1 << 13 };      /* bytes of a block that is repeated: it stays in L1 */
 
 typedef struct copy_job {
     q7_copy_kernel kernel;
@@ -206,6 +207,69 @@ static void widen(copy_job *job) {
     job->elem_bytes = bytes;
 }
 
+static void copy_nest(copy_job *job, const q7_call *call) {
+    q7_nest *nest = &job->nest;
+    const int64_t last = nest->ndim - 1;
+    if (nest->shape[last] == 1 || (nest->stride[X][last] == 1 && nest->stride[Y][last] == 1)) {
+        job->run = nest->shape[last] * job->elem_bytes;
+        const bool is_short = last > 0 && job->run > 1 && job->run <= SHORT;
+        if (is_short) nest->ndim = last;
+        q7_nest_run(nest, call, is_short ? copy_short_runs : copy_runs, job);
+        return;
+    }
+    for (int64_t p = 0; p < last && nest->stride[Y][last] == 1; p++) {
+        if (nest->stride[X][p] != 1) continue;
+        swap_dims(nest, p, last - 1);
+        const int64_t rows = nest->shape[last - 1], cols = nest->shape[last];
+        job->strip = STRIP * q7_max(1, STRIP / q7_max(1, cols));
+        job->strips = q7_ceil_div(rows, job->strip);
+        job->units = job->strips * q7_product(nest->shape, last - 1) * (cols > 0);
+        job->units_per_task =
+            q7_units_of_task(call, job->units, Q7_GRAIN / (job->strip * q7_max(1, cols)));
+        q7_parallel(call, q7_ceil_div(job->units, job->units_per_task), transpose_task, job);
+        return;
+    }
+    q7_nest_run(nest, call, copy_strided_run, job);
+}
+
+typedef struct tiling {
+    char *y;
+    int64_t unit; /* bytes, of which the first are in place */
+    int64_t bytes;
+} tiling;
+
+static void tile_task(void *arg, int64_t task, int64_t thread) {
+    const tiling *t = arg;
+    (void)thread;
+    const int64_t at = (task + 1) * t->unit;
+    memcpy(t->y + at, t->y, (size_t)q7_min(t->unit, t->bytes - at));
+}
+
+/* Whether y is a dense block again and again, of short runs and no more than PERIOD: that is made
+ * once, and then copied. */
+static bool is_tiled(const copy_job *job) {
+    const q7_nest *nest = &job->nest;
+    int64_t dense = 1;
+    for (int64_t i = nest->ndim - 1; i >= 0; i--) {
+        if (nest->stride[Y][i] != dense) return false;
+        dense *= nest->shape[i];
+    }
+    return dense > 0 && nest->ndim > 2 && nest->stride[X][0] == 0 && nest->shape[0] > 1 &&
+           nest->stride[Y][0] * job->elem_bytes <= PERIOD;
+}
+
+static void tile(copy_job *job, const q7_call *call) {
+    q7_nest *nest = &job->nest;
+    const int64_t period = nest->stride[Y][0] * job->elem_bytes, times = nest->shape[0];
+    tiling t = {job->y, period, period * times};
+    nest->shape[0] = 1;
+    q7_nest_collapse(nest);
+    copy_nest(job, call);
+    for (; t.unit <= PERIOD && 2 * t.unit <= t.bytes; t.unit *= 2)
+        memcpy(t.y + t.unit, t.y, (size_t)t.unit);
+    q7_parallel(call, q7_ceil_div(t.bytes, t.unit) - 1, tile_task, &t);
+}
+
 void q7_op_copy(const q7_copy_args *args, const q7_call *call) {
     const int64_t bytes = args->elem_bytes;
     copy_job job = {(q7_copy_kernel)call->kernel,
@@ -227,25 +291,9 @@ void q7_op_copy(const q7_copy_args *args, const q7_call *call) {
     sort_dims(nest);
     q7_nest_collapse(nest);
     widen(&job);
-    const int64_t last = nest->ndim - 1;
-    if (nest->shape[last] == 1 || (nest->stride[X][last] == 1 && nest->stride[Y][last] == 1)) {
-        job.run = nest->shape[last] * job.elem_bytes;
-        const bool is_short = last > 0 && job.run > 1 && job.run <= SHORT;
-        if (is_short) nest->ndim = last;
-        q7_nest_run(nest, call, is_short ? copy_short_runs : copy_runs, &job);
-        return;
+    if (is_tiled(&job)) {
+        tile(&job, call);
+    } else {
+        copy_nest(&job, call);
     }
-    for (int64_t p = 0; p < last && nest->stride[Y][last] == 1; p++) {
-        if (nest->stride[X][p] != 1) continue;
-        swap_dims(nest, p, last - 1);
-        const int64_t rows = nest->shape[last - 1], cols = nest->shape[last];
-        job.strip = STRIP * q7_max(1, STRIP / q7_max(1, cols));
-        job.strips = q7_ceil_div(rows, job.strip);
-        job.units = job.strips * q7_product(nest->shape, last - 1) * (cols > 0);
-        job.units_per_task =
-            q7_units_of_task(call, job.units, Q7_GRAIN / (job.strip * q7_max(1, cols)));
-        q7_parallel(call, q7_ceil_div(job.units, job.units_per_task), transpose_task, &job);
-        return;
-    }
-    q7_nest_run(nest, call, copy_strided_run, &job);
 }

@@ -8,6 +8,7 @@ contiguous first (plan/build.py).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple, Optional
 
@@ -142,6 +143,23 @@ def channels_last_strides(shape: tuple[Dim, ...]) -> tuple[Dim, ...]:
     """Those of a tensor (N, C, ..) that is stored as (N, .., C)."""
     strides = contiguous_strides(tuple(shape[p] for p in channels_last(len(shape))))
     return (strides[0], strides[-1], *strides[1:-1])
+
+
+def joined(
+    shape: tuple[Dim, ...], strides: Sequence[tuple[Dim, ...]]
+) -> tuple[tuple[Dim, ...], list[tuple[Dim, ...]]]:
+    """The same elements in fewer dims: none of 1, and neighbours as one where all operands walk
+    them as one.
+    """
+    dims: list[tuple[Dim, ...]] = []  # the size, then a stride of each operand
+    for size, *steps in zip(shape, *strides):
+        if size == 1:
+            continue
+        if dims and all(outer == step * size for outer, step in zip(dims[-1][1:], steps)):
+            size = dims.pop()[0] * size
+        dims.append((size, *steps))
+    shape, *rest = zip(*dims or [(1,) * (1 + len(strides))])
+    return shape, rest
 
 
 def _exact(have: Dim, want: Dim) -> Optional[Dim]:

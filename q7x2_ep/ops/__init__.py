@@ -68,7 +68,10 @@ FAMILIES = {
         "CausalConvWithState MRotaryEmbedding"
     ),
     "contrib_gqa": "com.microsoft:: GroupQueryAttention SparseAttention",
-    "contrib_linear": "com.microsoft:: FusedMatMul TransposeMatMul FusedGemm FusedConv",
+    "contrib_linear": (
+        "com.microsoft:: FusedMatMul TransposeMatMul FusedGemm FusedConv "
+        "ConvTransposeWithDynamicPads"
+    ),
     "contrib_moe": "com.microsoft:: MoE QMoE",
     "contrib_quant": (
         "com.microsoft:: QLinearAdd QLinearMul QLinearSigmoid QLinearLeakyRelu QLinearSoftmax "

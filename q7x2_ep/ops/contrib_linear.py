@@ -11,7 +11,9 @@ from q7x2_ep.errors import UnsupportedOp
 from q7x2_ep.ir.core import Value
 from q7x2_ep.ops import find, op
 from q7x2_ep.ops.builder import Given, infer_meaning
+from q7x2_ep.ops.common import known
 from q7x2_ep.ops.conv import Conv
+from q7x2_ep.ops.conv_transpose import ConvTranspose
 from q7x2_ep.ops.matmul import Gemm
 
 
@@ -118,3 +120,27 @@ class FusedConv:
         y = g.Conv(x, w, bias, **attrs)
         y = y if addend is None else g.Add(y, addend)
         return activated(g, y, activation, *(activation_params or ()))
+
+
+@op("com.microsoft::ConvTransposeWithDynamicPads")
+class ConvTransposeWithDynamicPads:
+    """y = conv_transpose(x, w) + bias, whose pads may be data: they are cut off what none leave."""
+
+    signature = "x: F, w: F, pads: int64, bias?: F -> y"
+    attributes = {
+        name: default
+        for name, default in ConvTranspose.attributes.items()
+        if name not in ("pads", "output_shape")
+    }
+    infer = infer_meaning
+
+    def decompose(
+        g: Any, x: Value, w: Value, pads: Value, bias: Given = None, **attrs: Any
+    ) -> Value:
+        if attrs["auto_pad"].startswith("SAME"):
+            return g.ConvTranspose(x, w, bias, **attrs)
+        attrs["auto_pad"], widths = "NOTSET", known(pads)
+        if widths is not None and all(isinstance(width, int) for width in widths):
+            return g.ConvTranspose(x, w, bias, pads=widths, **attrs)
+        y = g.ConvTranspose(x, w, bias, **attrs)
+        return g.Pad(y, g.Neg(pads), None, list(range(2, len(x.shape))))

@@ -234,7 +234,7 @@ def conv_step(
         "act_alpha": act.alpha,
         "act_beta": act.beta,
     }
-    each, unknown = w.shape[0] // groups, w.const is None
+    each, unknown = w.shape[0] // groups, w.const is None or w.shape[1] == 0
     few = unknown or each < (MIN_FILTERS if groups == 1 else MIN_GROUPED)
     if few and not unknown and groups == 1:  # planes of an image are a copy, which takes longer
         few = not (is_image(b, x) and (is_direct(node, spec) or is_winograd(node, spec)))
@@ -272,7 +272,7 @@ def is_planar(node: Node, b: Any) -> bool:
     if w.const is None or len(w.shape) > 4 or any(node.input(i) is not None for i in (4, 5, 6)):
         return False
     each, lanes = w.shape[0] // groups, b.kernel("depthwise").nr
-    if max(each, w.shape[1]) > min(PLANAR, lanes // 2):
+    if not 0 < w.shape[1] <= min(PLANAR, lanes // 2) or each > min(PLANAR, lanes // 2):
         return False
     if is_image(b, x) and x.shape[1] != 1:  # planes of an image are a copy, which takes longer
         return w.shape[0] < MIN_GROUPED

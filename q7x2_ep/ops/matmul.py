@@ -30,7 +30,6 @@ from q7x2_ep.ops.common import (
     where_is,
 )
 
-MAX_BATCH_NDIM = 6  # of the op rows `matmul`
 MIN_TILED = 128, 1 << 15  # rows and columns of b; elements of it
 MIN_TILED_HALVES = 96, 1 << 14  # of 16 bits, which have fewer parts
 UNEVEN = range(33, 64)  # rows of a by floats: two groups of tiles that are not full
@@ -118,9 +117,10 @@ def plain_matrix(b: Any, matrix: Value, turned: bool = False) -> View:
         return b.view(matrix).transpose((1, 0)) if turned else b.view(matrix)
     k, n = shape
     nr = b.kernel("dgemm").nr
-    columns = np.zeros((k, int(ceildiv(n, nr)) * nr))
+    count = -(-n // nr)
+    columns = np.zeros((k, count * nr))
     columns[:, :n] = matrix.const.T if turned else matrix.const
-    panels = columns.reshape(k, -1, nr).transpose(1, 0, 2).copy()
+    panels = columns.reshape(k, count, nr).transpose(1, 0, 2).copy()
     return b.view(b.graph.constant(panels, Type(dtypes.DOUBLE, panels.shape)))
 
 
@@ -230,10 +230,10 @@ class MatMul:
     def lower(node: Node, b: Any) -> None:
         left, right = node.inputs
         require_dtype(node, left.dtype, (*F32, *PLAIN))
-        multiply(node, b, left, right, node.output, node.attrs.get("alpha", 1.0))
+        multiply(b, left, right, node.output, node.attrs.get("alpha", 1.0))
 
 
-def multiply(node: Node, b: Any, left: Value, right: Value, y: Value, alpha: float = 1.0) -> None:
+def multiply(b: Any, left: Value, right: Value, y: Value, alpha: float = 1.0) -> None:
     """y = alpha * left @ right, of what MatMul takes."""
     if len(right.shape) == 2:
         multiply_matrix(b, left, right, y, alpha)
@@ -244,10 +244,6 @@ def multiply(node: Node, b: Any, left: Value, right: Value, y: Value, alpha: flo
     if len(right.shape) == 1:
         other = View(other.storage, (*other.shape, 1), (*other.strides, 0), other.offset)
     batch = y.shape[: len(y.shape) - (len(left.shape) > 1) - (len(right.shape) > 1)]
-    if len(batch) > MAX_BATCH_NDIM:
-        raise ModelError(
-            f"{where_is(node)} has {len(batch)} batch dims, more than {MAX_BATCH_NDIM}"
-        )
     c = b.allocate(y).reshape((*batch, a.shape[-2], other.shape[-1]))
     matmul_step(b, a, other, c, alpha)
 

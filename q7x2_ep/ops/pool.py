@@ -38,6 +38,7 @@ from q7x2_ep.ops.window import (
     window_guards,
 )
 
+FEW = range(1, 5)  # channels that waste most of a vector each: planes, copied twice, take less
 POOL_ATTRIBUTES = {**WINDOW_ATTRIBUTES, "ceil_mode": 0}
 
 
@@ -78,7 +79,7 @@ def lower_pool(op_name: str, supported: tuple[int, ...]) -> Callable[[Node, Any]
         batch, channels = x.shape[:2]
         depth, *plane = spec if len(spec) == 3 else (WHOLE, *spec)
         # bytes have a kernel for images whose channels are last alone
-        last = len(spec) < 3 if is_byte else x.is_channels_last()
+        last = len(spec) < 3 if is_byte else x.is_channels_last() and channels not in FEW
         by_plane = depth.is_flat or op_name == "max"  # maxima of planes are those of volumes
         if by_line and last and by_plane:
             x, y = b.channels_last(node.inputs[0], dense=True), image_of(b, y)

@@ -242,10 +242,10 @@ def lower_whole_product(node: Node, b: Any) -> None:
     factors = [_centred(node, b, i, dtype) for i in (0, 1)]
     if is_short:
         sums = temporary(b, dtype, node.output.shape)
-        multiply(node, b, *factors, sums)
+        multiply(b, *factors, sums)
         cast_step(b, sums, node.output)
     else:
-        multiply(node, b, *factors, node.output)
+        multiply(b, *factors, node.output)
 
 
 def _centred(node: Node, b: Any, i: int, dtype: int) -> Value:

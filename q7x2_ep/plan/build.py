@@ -20,7 +20,7 @@ from q7x2_ep.dtypes import FLOAT
 from q7x2_ep.errors import ModelError, PlanError, Q7Error, UnsupportedOp
 from q7x2_ep.ir.core import Graph, Node, Type, Value
 from q7x2_ep.ir.shape import Dim, at_least, ceildiv, product, symbol, symbols
-from q7x2_ep.ir.view import View, channels_last_strides, contiguous_strides
+from q7x2_ep.ir.view import View, channels_last_strides, contiguous_strides, joined
 from q7x2_ep.ops import find
 from q7x2_ep.ops.common import where_is
 from q7x2_ep.ops.lazy import Joined
@@ -35,6 +35,7 @@ from q7x2_ep.plan.schedule import (
 from q7x2_ep.plan.target import KernelRow, Target
 
 VALUES_PER_STEP = 8  # capacity of one `values` step
+MAX_NDIM = 8  # Q7_MAX_NDIM of csrc/ops.def
 
 
 class NotNative(Exception):
@@ -217,17 +218,19 @@ class Builder:
             self.embeddings.append(
                 Embedding(len(self.plan.steps), source_storage, at.storage, at.offset)
             )
-        ndim = max(len(source.shape), 1)
+        shape, strides = source.shape or (1,), [view.strides or (1,) for view in (source, target)]
+        if len(shape) > MAX_NDIM:
+            shape, strides = joined(shape, strides)
         self.step(
             "copy",
             kernel="copy",
             x=source,
             y=target,
             elem_bytes=dtypes.size(source.storage.dtype),
-            ndim=ndim,
-            shape=source.shape or (1,),
-            x_stride=source.strides or (1,),
-            y_stride=target.strides or (1,),
+            ndim=len(shape),
+            shape=shape,
+            x_stride=strides[0],
+            y_stride=strides[1],
             x_offset=0,
             y_offset=0,
         )
@@ -416,8 +419,11 @@ class Builder:
     def deliver_outputs(self) -> None:
         """Place what is returned in the caller's buffers: written there at once, or copied at the
         end.
+
+        Raises: NotNative with the movements that no copy follows.
         """
         self._node = None
+        reasons: dict[Node, str] = {}
         for i, value in enumerate(self.graph.outputs):
             view = self.view(value)
             storage = self._storages[view.storage]
@@ -426,7 +432,12 @@ class Builder:
             else:
                 copied = self.graph.new_value(Type(value.dtype, value.shape), f"{value.name}.out")
                 self._new_storage(copied, "output", i)
-                self.copy(view, self._views[copied])
+                try:
+                    self.copy(view, self._views[copied])
+                except UnsupportedOp as problem:  # then the view is numpy's
+                    reasons[value.producer] = problem.message
+        if reasons:
+            raise NotNative(reasons)
 
     def arrange(self) -> None:
         """Settle the order of the steps, then lifetimes and sharing of memory."""

@@ -109,6 +109,22 @@ def test_slices_and_expansion(dtype):
     check(x, np.broadcast_to(x[:1, :, 3:4].transpose(0, 2, 1), (2, 70, 9)))
 
 
+@pytest.mark.parametrize("dtype", ["uint8", "float32", "int64", "complex128"])
+@pytest.mark.parametrize("block", [(1, 2), (2, 3), (3, 1), (4, 5), (9, 70)])
+def test_blocks_again_and_again(dtype, block):
+    """Tile of both axes: a block of repeated rows, made once and then copied, of any length."""
+    x = np.arange(block[0] * block[1]).reshape(block).astype(dtype)
+    for rows, columns in ((2, 3), (7, 2), (501, 4), (3, 0), (0, 3)):
+        tiled = np.broadcast_to(x[None, :, None], (rows, block[0], columns, block[1]))
+        check(x, tiled, (1, 2, 3, 8))
+        check(x, np.broadcast_to(tiled, (2, *tiled.shape)))
+    y = np.full((5, 3, 2, 4), 77, dtype)
+    expected = y.copy()
+    expected[..., 1:3] = x[:1, :2] if block[1] > 1 else x[0, 0]
+    part = np.broadcast_to(x[:1, : min(block[1], 2)], (5, 3, 2, 2))
+    np.testing.assert_array_equal(copy(x, part, y, y[..., 1:3]), expected)
+
+
 def test_writes_only_its_part():
     x = np.arange(60, dtype=np.float32).reshape(3, 4, 5)
     y = np.full((3, 7, 5), -1, np.float32)

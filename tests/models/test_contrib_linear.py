@@ -10,6 +10,7 @@ import pytest
 from onnx import TensorProto
 
 from q7x2_ep.errors import UnsupportedOp
+from q7x2_ep.plan.parts import CONTENTS
 from q7x2_ep.session import Session
 from tests.models.beside import one_node, same, theirs
 
@@ -98,6 +99,25 @@ def test_conv(name: str, numbers: tuple) -> None:
     x = [f(1, 4, 8, 9), f(6, 4, 3, 3), f(6)]
     for addend in ([], [f(1, 6, 6, 4)]):
         same("FusedConv", [*x, *addend], fixed=(1, 2), **attrs)
+
+
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize(
+    "pads, attrs",
+    [
+        ((1, 0, 2, 1), {"strides": [2, 3], "output_padding": [1, 0]}),
+        ((0, 0, 0, 0), {"dilations": [2, 1]}),
+        ((1, 1, 1, 1), {"auto_pad": "VALID"}),
+        ((1, 1, 1, 1), {"auto_pad": "SAME_UPPER", "strides": [2, 2]}),
+    ],
+)
+def test_conv_transpose_of_pads_that_are_data(pads: tuple, attrs: dict, known: bool) -> None:
+    """They are cut off what no pads leave; nothing is on the host but what they tell."""
+    for bias in ([], [f(4)]):
+        inputs = [f(2, 6, 5, 4), f(6, 2, 3, 2), np.array(pads), *bias]
+        fixed = [i for i in range(1, len(inputs)) if known or i != 2]
+        session = same("ConvTransposeWithDynamicPads", inputs, fixed=fixed, group=2, **attrs)
+        assert all(phase.node.op == CONTENTS for phase in session.program.host_phases)
 
 
 def test_gelu() -> None:

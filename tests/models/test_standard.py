@@ -134,3 +134,29 @@ def test_softmax_of_a_scalar() -> None:
     }"""
     (y,) = Session(parse_model(text).SerializeToString()).run({"x": np.float32(-3)})
     assert y.shape == () and y == 1
+
+
+@pytest.mark.parametrize("fixed", [(), (1,)])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int32, np.int64])
+def test_products_of_no_columns(dtype: Any, fixed: tuple[int, ...]) -> None:
+    """Sums of nothing, also by a weight without rows."""
+    code = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    for shape in ((3, 0), (2, 3, 0), (0,)):
+        for columns in (1, 4, 40):
+            inputs = [np.zeros(shape, dtype), np.zeros((0, columns), dtype)]
+            same("MatMul", inputs, (code,), domain="", fixed=fixed)
+
+
+@pytest.mark.parametrize("filters", [4, 16, 64])
+@pytest.mark.parametrize("kernel", [1, 3])
+def test_convolutions_of_no_channels(filters: int, kernel: int) -> None:
+    """Sums of nothing, and the bias."""
+    w = np.zeros((filters, 0, kernel, kernel), np.float32)
+    bias = RANDOM.standard_normal(filters).astype(np.float32)
+    for image in ((2, 0, 8, 9), (1, 0, 40, 40)):
+        inputs = [np.zeros(image, np.float32), w, bias]
+        model, feeds = one_node("Conv", inputs, (TensorProto.FLOAT,), fixed=(1, 2), domain="")
+        (y,) = Session(model).run(feeds)
+        size = image[2] - kernel + 1, image[3] - kernel + 1
+        expected = np.broadcast_to(bias[:, None, None], (image[0], filters, *size))
+        np.testing.assert_array_equal(y, expected)

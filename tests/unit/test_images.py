@@ -216,3 +216,16 @@ def test_long_lines(taps: int, dilation: int) -> None:
         (1, 64, 40, 9), lambda g, x: filters(g, x, 64, 64, taps, 1, pads=[pads[0], 0, pads[1], 0])
     )
     check((1, 64, 40, 3, 4), lambda g, x: filters(g, x, 64, 64, taps, 1, 1))
+
+
+@pytest.mark.parametrize("op", ["AveragePool", "MaxPool"])
+@pytest.mark.parametrize(("channels", "copies"), [(3, 2), (8, 0)])
+def test_few_channels_are_pooled_as_planes(op: str, channels: int, copies: int) -> None:
+    """Of an image as TensorFlow has it; vectors of few channels would be nearly empty."""
+
+    def net(g: Any, x: Any) -> Any:
+        pool = getattr(g, op)
+        y = pool(g.Transpose(x, perm=[0, 3, 1, 2]), kernel_shape=[3, 3], pads=[1] * 4)
+        return g.Transpose(y, perm=[0, 2, 3, 1])
+
+    assert check((2, 9, 20, channels), net)["copy"] == copies

@@ -10,7 +10,7 @@ import pytest
 from q7x2_ep import dtypes
 from q7x2_ep.ir.core import Value
 from q7x2_ep.ir.shape import symbol
-from q7x2_ep.ir.view import View
+from q7x2_ep.ir.view import View, joined
 
 STORAGE = np.arange(2 * 3 * 4 * 5).reshape(2, 3, 4, 5)
 
@@ -72,3 +72,12 @@ def test_symbolic_heads_split_and_merge():
     merged = heads.transpose((0, 2, 1, 3)).reshape((b * s, 768))
     assert merged.is_contiguous()
     assert heads.reshape((b, 12 * s, 64)) is None
+
+
+def test_joined_dims_are_walked_as_before():
+    shape, strides = (1, 2, 3, 1, 4, 5), [(9, 21, 7, 0, 1, 0), (60, 60, 20, 20, 5, 1)]
+    assert joined(shape, strides) == ((6, 4, 5), [(7, 1, 0), (20, 5, 1)])
+    b = symbol("b")
+    assert joined((b, 1, 3), [(3, 3, 1)]) == ((b * 3,), [(1,)])
+    assert joined((b, 3), [(4, 1)]) == ((b, 3), [(4, 1)])
+    assert joined((1, 1), [(7, 7), (1, 1)]) == ((1,), [(1,), (1,)])
