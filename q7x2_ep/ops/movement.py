@@ -102,19 +102,23 @@ class Reshape:
         for i, dim in enumerate(wanted):
             if dim == 0 and isinstance(dim, int) and not node.attrs["allowzero"]:
                 if i >= len(source):
-                    raise ModelError(
-                        f"{where_is(node)} keeps dim {i} of a tensor with {len(source)} dims"
-                    )
+                    raise ModelError(f"{where_is(node)} {Reshape.no_such_dim(source, i)}")
                 wanted[i] = source[i]
         if -1 in wanted:
             wanted[wanted.index(-1)] = left_over(source, [dim for dim in wanted if dim != -1])
         return [typed(node.inputs[0].dtype, tuple(wanted), known(node.inputs[0]))]
 
+    def no_such_dim(source: tuple[Dim, ...], i: int) -> str:
+        return f"keeps dim {i} of a tensor with {len(source)} dims"
+
     def reference(node: Node, x: np.ndarray, shape: np.ndarray) -> np.ndarray:
-        keep = not node.attrs["allowzero"]
-        return x.reshape(
-            [x.shape[i] if dim == 0 and keep else int(dim) for i, dim in enumerate(shape)]
-        )
+        wanted = shape.tolist()
+        for i, dim in enumerate(wanted):
+            if dim == 0 and not node.attrs["allowzero"]:
+                if i >= x.ndim:
+                    raise ValueError(Reshape.no_such_dim(x.shape, i))
+                wanted[i] = x.shape[i]
+        return x.reshape(wanted)
 
     def guards(node: Node) -> list[Guard]:
         required(node, 1, "the new shape")

@@ -559,3 +559,16 @@ def test_undefined_input_of_a_node():
     node = helper.make_node("Add", ["x", "nowhere"], ["y"], name="sum")
     with pytest.raises(q7x2_ep.ModelError, match="nowhere"):
         q7x2_ep.InferenceSession(model_of(node))
+
+
+def test_a_reshape_that_keeps_a_dim_too_many():
+    """Of a shape that is data, as of one that the model holds."""
+    text = "agraph (float[2,3] x, int64[3] s) => (float[] y) { y = Reshape(x, s) }"
+    model = helper.make_model(
+        onnx.parser.parse_graph(text), opset_imports=[helper.make_opsetid("", 18)], ir_version=9
+    )
+    model.graph.output[0].type.tensor_type.ClearField("shape")
+    with q7x2_ep.InferenceSession(model.SerializeToString()) as session:
+        feed = {"x": np.zeros((2, 3), np.float32), "s": np.array([2, 3, 0])}
+        words = "Reshape", "keeps dim 2 of a tensor with 2 dims"
+        assert_feed_error(session, feed, q7x2_ep.DataError, *words)
