@@ -127,7 +127,7 @@ def measure(
     """One row of results: all kernels of the family on a shape."""
     plan, family = shapes.planned(shape.graph, library.target)
     each = shapes.work_of(plan, options.threads)
-    chosen = (step.kernel for step in plan.steps if step.kernel is not None)
+    chosen = (step.kernel for step in plan.steps if shapes.is_measured(step))
     pick = next(row for row in chosen if row.family == family)
     usable = library.target.kernels[pick.index :]  # the step may not have those before
     rows = [row for row in usable if row.family == family and row.supported]
@@ -248,7 +248,7 @@ def runner(
     feeds: Sequence[np.ndarray], outputs: list[np.ndarray], programs: Sequence[Program]
 ) -> Run:
     """The time of the kernels alone, see shapes.work_of."""
-    counted = [getattr(step, "kernel", None) is not None for step in programs[0].steps]
+    counted = [shapes.is_measured(step) for step in programs[0].steps]
     following = itertools.cycle(programs)
 
     def run(repeats: int) -> float:

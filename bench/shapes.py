@@ -14,7 +14,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple, Optional
+from typing import Any, NamedTuple, Optional
 
 import numpy as np
 import work
@@ -186,17 +186,22 @@ def planned(graph: Graph, target: Optional[Target] = None) -> Optional[tuple[Pla
         return None
     families: dict[str, float] = defaultdict(float)
     for step in plan.steps:
-        if step.kernel is not None:
+        if is_measured(step):
             families[step.kernel.family] += seconds(work.of(step, {THREADS: 1}))
     return (plan, max(families, key=lambda name: families[name])) if families else None
 
 
 def work_of(plan: Plan, threads: int = 1) -> work.Work:
-    """Of the steps that are a kernel's: not of copies into and out of a layout, which a node alone
-    needs and a model does not.
+    """Of the steps that are measured."""
+    return work.total(work.of(s, {THREADS: threads}) for s in plan.steps if is_measured(s))
+
+
+def is_measured(step: Any) -> bool:
+    """Whether a step is a kernel's, and not a copy into or out of a layout, which a node alone has
+    to have and a model does not.
     """
-    steps = [step for step in plan.steps if step.kernel is not None]
-    return work.total(work.of(step, {THREADS: threads}) for step in steps)
+    kernel = getattr(step, "kernel", None)
+    return kernel is not None and kernel.family != "copy"
 
 
 def seconds(each: work.Work) -> float:

@@ -1,5 +1,5 @@
-/* binary.c: binary.h in f32; binary_typed.c has the other dtypes. One loop body, made constant per op and per pair of strides by
- * inlining. Read binary.h first. */
+/* binary.c: binary.h in f32; binary_typed.c has the other dtypes. One loop body, made constant per op and
+ * per pair of strides by inlining. Read binary.h first. */
 #include "binary.h"
 
 #include <float.h>

@@ -1,5 +1,5 @@
-/* chain.h: the loops that a chain runs: those of unary.h, binary.h, cast.h, reduce.h and quantize.h of the same instruction set and nothing else, so that a chain has the bits of its ops run
- * one by one. */
+/* chain.h: the loops that a chain runs: those of unary.h, binary.h, cast.h, reduce.h and quantize.h of the
+ * same instruction set and nothing else, so that a chain has the bits of its ops run one by one. */
 #ifndef Q7_KERNELS_CHAIN_H
 #define Q7_KERNELS_CHAIN_H
 #include "binary.h"

@@ -130,9 +130,11 @@ Q7_INLINE window window_at(const q7_pool_args *x, place at) {
     };
 }
 
-/* The terms of the lines of a window of x joined, for some vectors, of the last one `last` elements. */
-Q7_INLINE void join_lines(int64_t op, const float *x, q7_f32 *all, const window *in,
-                          const int vectors, int64_t last, float p) {
+/* y = the terms of the lines of a window of x joined, for some vectors, of the last one `last` elements: a
+ * result, or else what columns are yet to join. */
+Q7_INLINE void join_lines(int64_t op, const float *x, float *y, const window *in, const int vectors,
+                          int64_t last, float p, const bool is_result) {
+    q7_f32 all[4];
     for (int v = 0; v < vectors; v++) all[v] = q7_set1(start_of(op));
     for (int64_t l = 0; l < in->planes; l++)
         for (int64_t i = 0; i < in->lines; i++) {
@@ -142,13 +144,6 @@ Q7_INLINE void join_lines(int64_t op, const float *x, q7_f32 *all, const window 
                 all[v] = join(op, all[v], term(op, one, p));
             }
         }
-}
-
-/* y = what the lines of a window give, if is_result, or else what columns are yet to join. */
-Q7_INLINE void join_elements(int64_t op, const float *x, float *y, const window *in,
-                             const int vectors, int64_t last, float p, const bool is_result) {
-    q7_f32 all[4];
-    join_lines(op, x, all, in, vectors, last, p);
     for (int v = 0; v < vectors; v++) {
         if (is_result) all[v] = result(op, all[v], q7_set1(in->taps), p);
         q7_store_part(y + v * Q7_W, all[v], v < vectors - 1 ? Q7_W : last);
@@ -169,7 +164,7 @@ Q7_INLINE void pool_elements(const q7_pool_args *x, int64_t line, int64_t end, i
         const float *first = (const float *)x->x + in.first;
         float *y = (float *)x->y + line * x->W;
         if (is_far) prefetch_soon(x, &in, first);
-#define PART(i, vectors, last) join_elements(op, first + i, y + i, &in, vectors, last, 2, true)
+#define PART(i, vectors, last) join_lines(op, first + i, y + i, &in, vectors, last, 2, true)
         Q7_BY_4_VECTORS(x->W, PART)
 #undef PART
     }
@@ -223,8 +218,7 @@ Q7_INLINE void pool(const q7_pool_args *x, int64_t line, int64_t end, const floa
             const float *first = (const float *)x->x + in.first;
             float *middle = work + b * length + x->pad_left;
             taps[b] = in.taps;
-#define PART(i, vectors, last) \
-    join_elements(op, first + i, middle + i, &in, vectors, last, p, false)
+#define PART(i, vectors, last) join_lines(op, first + i, middle + i, &in, vectors, last, p, false)
             Q7_BY_4_VECTORS(x->W, PART)
 #undef PART
         }
@@ -233,10 +227,10 @@ Q7_INLINE void pool(const q7_pool_args *x, int64_t line, int64_t end, const floa
             const float *joined = work + b * length;
 #define COLUMNS(join, stride) \
     join(op, y, joined, x->OW, x->kw, stride, x->dilation_w, taps[b], counts, p)
+            const bool is_wide = Q7_W > 4; /* four lanes: compilers do it in 0.75 of the time */
             if (x->stride_w == 1)
                 COLUMNS(join_columns, 1);
-            else if (x->stride_w == 2 &&
-                     Q7_W > 4) /* four lanes: compilers do it in 0.75 of the time */
+            else if (x->stride_w == 2 && is_wide)
                 COLUMNS(join_columns, 2);
             else if (x->stride_w == 2)
                 COLUMNS(join_strided, 2);

@@ -39,7 +39,7 @@ static inline int64_t q7_pool_line(const q7_pool_args *args) {
 
 enum { Q7_POOL_LINES = 16 };
 
-/* How many lines of y are made at a time, so that Q7_POOL_BAND floats hold them, or one of them. */
+/* How many lines of y are made at a time, up to Q7_POOL_LINES: one, or what Q7_POOL_BAND floats hold. */
 static inline int64_t q7_pool_band(int64_t line_floats) {
     return q7_max(1, q7_min(Q7_POOL_LINES, Q7_POOL_BAND / line_floats));
 }

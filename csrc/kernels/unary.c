@@ -1,5 +1,5 @@
-/* unary.c: unary.h in f32; unary_typed.c has the other dtypes. One loop body, made constant per op by inlining. Read unary.h
- * first. */
+/* unary.c: unary.h in f32; unary_typed.c has the other dtypes. One loop body, made constant per op by
+ * inlining. Read unary.h first. */
 #include "unary.h"
 
 #include <math.h>

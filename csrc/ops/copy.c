@@ -272,16 +272,11 @@ static void tile(copy_job *job, const q7_call *call) {
 
 void q7_op_copy(const q7_copy_args *args, const q7_call *call) {
     const int64_t bytes = args->elem_bytes;
-    copy_job job = {(q7_copy_kernel)call->kernel,
-                    (const char *)args->x + args->x_offset * bytes,
-                    (char *)args->y + args->y_offset * bytes,
-                    bytes,
-                    0,
-                    q7_nest_of(args->shape, args->ndim),
-                    0,
-                    0,
-                    0,
-                    0};
+    copy_job job = {.kernel = (q7_copy_kernel)call->kernel,
+                    .x = (const char *)args->x + args->x_offset * bytes,
+                    .y = (char *)args->y + args->y_offset * bytes,
+                    .elem_bytes = bytes,
+                    .nest = q7_nest_of(args->shape, args->ndim)};
     q7_nest *nest = &job.nest;
     nest->operands = 2;
     for (int64_t i = 0; i < args->ndim; i++) {

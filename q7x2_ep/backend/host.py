@@ -142,11 +142,8 @@ class Host:
         branch inside.
         """
         bodies = self.bodies
-        first = len(arrays) - len(self._captures)
-        outer = [None] * first + self._captures
-        sizes = _sizes_within(body.inputs[first:], self._captures)
         if key not in bodies:
-            bodies[key] = self._compile(body, [*map(partial(_sized, sizes), key[1], outer)])
+            bodies[key] = self._compile(body, self._types(body, key[1]))
         program = bodies[key]
         if not program.branches:
             return program
@@ -156,11 +153,18 @@ class Host:
         if exact not in bodies:
             if sum(known[:2] == key for known in bodies) > MAX_EXACT:
                 return program
-            types = zip(arrays, map(partial(_sized, sizes), key[1], outer), reads)
+            types = zip(arrays, self._types(body, key[1]), reads)
             bodies[exact] = self._compile(
                 body, [_exactly(a) if read else sized for a, sized, read in types]
             )
         return bodies[exact]
+
+    def _types(self, body: Graph, signatures: Sequence[Any]) -> list[Callable[[str], Type]]:
+        """The type of each input of a body, by its name, of any sizes."""
+        first = len(signatures) - len(self._captures)
+        outer = [None] * first + self._captures
+        sizes = _sizes_within(body.inputs[first:], self._captures)
+        return [*map(partial(_sized, sizes), signatures, outer)]
 
     def _compile(self, body: Graph, types: Sequence[Callable[[str], Type]]) -> Program:
         first = len(types) - len(self._captures)
