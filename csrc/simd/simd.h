@@ -185,7 +185,7 @@ Q7_INLINE void q7_prefetch_write(const void *p) { __builtin_prefetch(p, 1, 3); }
 enum { Q7_LINE_FLOATS = 16 }; /* of a line of a cache */
 
 /* Loops over so many floats and more find them beyond L1. Where vectors are lines they prefetch what
- * they write, Q7_AHEAD floats from there, as hardware that sees every line touched once does not: a sum
- * in L2 takes 1.08 of avx2's time without, and 1.2 where vectors are parts of two lines. */
+ * they write, Q7_AHEAD floats from there, as hardware that sees every line touched once does not: Relu in
+ * L2 takes 0.95 of the time, and 0.76 where vectors are parts of two lines. */
 enum { Q7_LONG = 4096, Q7_AHEAD = 128, Q7_VECTORS_ARE_LINES = Q7_W == Q7_LINE_FLOATS };
 #endif
