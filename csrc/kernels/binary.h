@@ -12,4 +12,10 @@
 
 typedef void (*q7_binary_kernel)(int64_t dtype, int64_t op, int64_t n, const void *a,
                                  int64_t a_stride, const void *b, int64_t b_stride, void *y);
+
+/* Of an element of y. */
+static inline int64_t q7_binary_bytes(int64_t op, int64_t dtype) {
+    const bool compares = op >= Q7_binary_equal && op <= Q7_binary_greater_equal;
+    return compares ? 1 : q7_dtype_bytes(dtype);
+}
 #endif

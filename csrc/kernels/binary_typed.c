@@ -1,6 +1,7 @@
 /* binary_typed.c: binary.h in f64, integers and bool. */
 #include <math.h>
 
+#include "binary.h"
 #include "integers.h"
 #include "move.h"
 #include "typed.h"
@@ -84,7 +85,6 @@ void Q7_KERNEL(binary_typed)(int64_t dtype, int64_t op, int64_t n, const void *a
         return;
     }
     const int64_t bytes = q7_dtype_bytes(dtype), most = q7_min(n, BLOCK);
-    const bool is_bool = op >= Q7_binary_equal && op <= Q7_binary_greater_equal;
     uint64_t a_room[BLOCK], b_room[BLOCK];
     if (!a_stride) q7_repeat((char *)a_room, a, most, bytes);
     if (!b_stride) q7_repeat((char *)b_room, b, most, bytes);
@@ -92,5 +92,5 @@ void Q7_KERNEL(binary_typed)(int64_t dtype, int64_t op, int64_t n, const void *a
         run(dtype, op, q7_min(BLOCK, n - i),
             a_stride ? (const char *)a + i * bytes : (char *)a_room,
             b_stride ? (const char *)b + i * bytes : (char *)b_room, !b_stride,
-            (char *)y + i * (is_bool ? 1 : bytes));
+            (char *)y + i * q7_binary_bytes(op, dtype));
 }

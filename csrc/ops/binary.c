@@ -57,13 +57,12 @@ void q7_op_binary(const q7_binary_args *args, const q7_call *call) {
     q7_nest_add(&nest, args->b_shape);
     q7_nest_collapse(&nest);
     const int64_t last = nest.ndim - 1, bytes = q7_dtype_bytes(args->dtype);
-    const bool is_bool = args->op >= Q7_binary_equal && args->op <= Q7_binary_greater_equal;
     binary_job job = {.args = args,
                       .kernel = (q7_binary_kernel)call->kernel,
                       .a_stride = nest.stride[0][last],
                       .b_stride = nest.stride[1][last],
                       .elem_bytes = bytes,
-                      .y_bytes = is_bool ? 1 : bytes};
+                      .y_bytes = q7_binary_bytes(args->op, args->dtype)};
     if (nest.ndim > 1 && nest.shape[last] < SHORT_RUN) {
         job.a = alone(args, args->a_shape);
         job.b = alone(args, args->b_shape);

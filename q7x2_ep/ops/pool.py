@@ -74,7 +74,7 @@ def lower_pool(op_name: str, supported: tuple[int, ...]) -> Callable[[Node, Any]
         is_byte = y.dtype in (dtypes.INT8, dtypes.UINT8)
         by_line = (is_byte or y.dtype == dtypes.FLOAT) and indices is None
         if y.dtype in FLOATS and op_name != "lp" and indices is None and covers(spec):
-            reduce_over(b, op_name, node.inputs[0], tuple(range(2, len(x.shape))), y)
+            lower_global(op_name)(node, b)
             return
         batch, channels = x.shape[:2]
         depth, *plane = spec if len(spec) == 3 else (WHOLE, *spec)
