@@ -236,7 +236,7 @@ def programs_of(
     """Of which each has weights of its own, on one row, be it one that is not taken."""
     only = copy.copy(library)
     kernels = tuple(
-        each._replace(supported=each.supported and _together(each, row))
+        each._replace(supported=each.supported and (each.family != row.family or each == row))
         for each in library.target.kernels
     )
     only.target = library.target._replace(kernels=kernels, has_many_cpus=False)
@@ -258,15 +258,6 @@ def runner(
         return sum(itertools.compress(call.step_ns, itertools.cycle(counted))) / 1e6 / repeats
 
     return run
-
-
-def _together(other: KernelRow, row: KernelRow) -> bool:
-    """Whether a plan may have both: one row of the family, and panels of one width, since what one
-    family packs (gemm) another reads (winograd).
-    """
-    if other.family == row.family:
-        return other == row
-    return {other.family, row.family} != {"gemm", "winograd"} or other.nr == row.nr
 
 
 def peer(shape: shapes.Shape, feeds: Sequence[np.ndarray], threads: int) -> Callable[[int], float]:
