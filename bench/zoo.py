@@ -28,7 +28,7 @@ import shutil
 import sys
 import tempfile
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -651,7 +651,7 @@ def main(arguments: Optional[list[str]] = None) -> int:
 
 def files(options: argparse.Namespace) -> dict[str, Callable[[Path], None]]:
     """What is asked for: file name -> what writes it."""
-    kind, attention, chosen = options.kind, options.attention, options.model
+    kind, attention = options.kind, options.attention
     if kind == "light":
         made = {name: partial(light, path) for name, path in light_models().items()}
     elif kind == "tabular":
@@ -668,16 +668,15 @@ def files(options: argparse.Namespace) -> dict[str, Callable[[Path], None]]:
         made = {}
     if made:
         return {
-            f"{name}.{kind}.onnx": partial(_write, make)
-            for name, make in made.items()
-            if name in (chosen or made)
+            f"{name}.{kind}.onnx": partial(_write, made[name])
+            for name in named(options.model, made, made)
         }
     if kind in ("int8", "int4", "int4a4"):
         return {
             f"{name}.{kind}.onnx": partial(
                 quantize, options.cache / file_name(name, "legacy", 17, attention), kind=kind
             )
-            for name in chosen or QUANTIZED
+            for name in named(options.model, MODELS, QUANTIZED)
         }
     exports = [
         e for e in EXPORTS if options.exporter in (None, e[0]) and options.opset in (None, e[1])
@@ -689,9 +688,22 @@ def files(options: argparse.Namespace) -> dict[str, Callable[[Path], None]]:
         file_name(name, exporter, opset, attention, cache): partial(
             export, MODELS[name], exporter=exporter, opset=opset, attention=attention, cache=cache
         )
-        for name in chosen or (CACHED if cache else MODELS)
+        for name in named(options.model, MODELS, CACHED if cache else MODELS)
         for exporter, opset in exports
     }
+
+
+def named(
+    chosen: Optional[Sequence[str]], known: Collection[str], most: Iterable[str]
+) -> list[str]:
+    """The chosen ones, or else most.
+
+    Raises: SystemExit for one that is not known.
+    """
+    unknown = [name for name in chosen or () if name not in known]
+    if unknown:
+        raise SystemExit(f"no model {', '.join(unknown)}; there are {', '.join(known)}")
+    return list(chosen or most)
 
 
 def _write(make: Callable[[], Any], path: Path) -> None:
