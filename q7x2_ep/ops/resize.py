@@ -1,7 +1,8 @@
 """Resize: another number of samples along some axes, one axis after the other.
 
 Only the samples of one axis are computed at a time, so that each is a matrix over that axis: where
-output position j lies in the input (`places`), and which samples around it count (`weights`).
+output position j lies in the input (`places`), and which samples around it count (`weights`). Steps
+that pick the nearest sample do so along two axes that lie next to each other.
 """
 
 from __future__ import annotations
@@ -322,11 +323,24 @@ def resize_steps(node: Node, b: Any, x: Value, axes: list[Axis], y: Value) -> No
         order = [axis._replace(axis=axis.axis - 1) for axis in order]
         shape = (shape[0], *shape[2:], shape[1])
         source, into = pixels_of(b, x), room_of(b, y)
-    for axis in order:
-        after = (*shape[: axis.axis], axis.m, *shape[axis.axis + 1 :])
-        place = into if axis is order[-1] else temporary(b, x.dtype, after)
-        resize_step(node, b, source, axis, shape, place)
+    is_nearest = node.attrs["mode"] == "nearest"
+    steps = in_pairs(order) if is_nearest else [(axis,) for axis in order]
+    for some in steps:
+        sizes = {axis.axis: axis.m for axis in some}
+        after = tuple(sizes.get(i, dim) for i, dim in enumerate(shape))
+        place = into if some is steps[-1] else temporary(b, x.dtype, after)
+        (nearest_step if is_nearest else blend_step)(node, b, source, some, shape, place)
         source, shape = place, after
+
+
+def in_pairs(order: list[Axis]) -> list[tuple[Axis, ...]]:
+    """The two innermost axes together, if they are neighbours, behind others that shrink."""
+    pair = tuple(sorted(order, key=lambda axis: axis.axis)[-2:])
+    if len(pair) < 2 or pair[0].axis + 1 != pair[1].axis:
+        return [(axis,) for axis in order]
+    others = [(axis,) for axis in order if axis not in pair]
+    small = sum(shrinks(axis) for (axis,) in others)
+    return [*others[:small], pair, *others[small:]]
 
 
 def shrinks(axis: Axis) -> bool:
@@ -335,60 +349,87 @@ def shrinks(axis: Axis) -> bool:
     return isinstance(axis.n, int) and isinstance(axis.m, int) and axis.m < axis.n
 
 
-def resize_step(
-    node: Node, b: Any, x: Operand, axis: Axis, shape: tuple[Dim, ...], y: Operand
+def nearest_step(
+    node: Node, b: Any, x: Operand, axes: tuple[Axis, ...], shape: tuple[Dim, ...], y: Operand
 ) -> None:
-    """One axis of x; axis and shape are those of memory. Views are pixels of an image."""
-    attrs, at, dtype = node.attrs, axis.axis, dtype_of(x)
+    """One axis of x, or two that are neighbours; as in blend_step."""
+    attrs, dtype, size, at = node.attrs, dtype_of(x), elem_bytes(node), axes[-1].axis
+    of_pixels = isinstance(x, View) or isinstance(y, View)
+    end = len(shape) - 1 if of_pixels else at + 1 if len(axes) == 2 else len(shape)
+    between, run = shape[at + 1 : end], product(shape[end:])
+    if len(axes) == 2:
+        rows, columns = axes
+    else:
+        rows, columns = (
+            (axes[0], unchanged(product(between))) if between else (unchanged(1), axes[0])
+        )
+    rim = np.array(attrs["extrapolation_value"]).astype(dtypes.DTYPES[dtype].numpy)
+    b.step(
+        "resize_nearest",
+        x=x,
+        y=y,
+        table=(rows.m + columns.m) * 8,
+        outer=product(shape[: axes[0].axis]),
+        H=rows.n,
+        W=columns.n,
+        OH=rows.m,
+        OW=columns.m,
+        run_bytes=run * size,
+        x_stride=stride_of(x, run) * size,
+        y_stride=stride_of(y, run) * size,
+        elem_bytes=size,
+        coordinate=attrs["coordinate_transformation_mode"],
+        rounding=attrs["nearest_mode"],
+        h_scale=rows.scale,
+        h_start=rows.roi[0],
+        h_end=rows.roi[1],
+        w_scale=columns.scale,
+        w_start=columns.roi[0],
+        w_end=columns.roi[1],
+        extrapolation=int.from_bytes(rim.tobytes(), "little", signed=size == 8),
+    )
+
+
+def unchanged(n: Dim) -> Axis:
+    return Axis(-1, n, n, 1.0, (0.0, 1.0))
+
+
+def stride_of(operand: Operand, run: Dim) -> Dim:
+    """From a pixel to the next; what is no view is dense."""
+    return operand.strides[0] if isinstance(operand, View) else run
+
+
+def blend_step(
+    node: Node, b: Any, x: Operand, axes: tuple[Axis, ...], shape: tuple[Dim, ...], y: Operand
+) -> None:
+    """One axis of x; axes and shape are those of memory. Views are pixels of an image."""
+    (axis,) = axes
+    attrs, at, dtype, taps = node.attrs, axis.axis, dtype_of(x), taps_of(node, axis)
     of_pixels = isinstance(x, View) or isinstance(y, View)
     run = shape[-1] if of_pixels else product(shape[at + 1 :])
-    strides = {
-        f"{name}_stride": operand.strides[0] if isinstance(operand, View) else run
-        for name, operand in (("x", x), ("y", y))
-    }
-    fields = {
-        "outer": product(shape[:at]),
-        "n": axis.n,
-        "m": axis.m,
-        "runs": product(shape[at + 1 : -1]) if of_pixels else 1,
-        "coordinate": attrs["coordinate_transformation_mode"],
-        "scale": axis.scale,
-        "roi_start": axis.roi[0],
-        "roi_end": axis.roi[1],
-    }
-    if attrs["mode"] == "nearest":
-        size = elem_bytes(node)
-        rim = np.array(attrs["extrapolation_value"]).astype(dtypes.DTYPES[dtype].numpy)
-        bits = int.from_bytes(rim.tobytes(), "little", signed=size == 8)
-        b.step(
-            "resize_nearest",
-            x=x,
-            y=y,
-            table=axis.m * 8,
-            run_bytes=run * size,
-            elem_bytes=size,
-            rounding=attrs["nearest_mode"],
-            extrapolation=bits,
-            **fields,
-            **{name: stride * size for name, stride in strides.items()},
-        )
-        return
-    taps = taps_of(node, axis)
     b.step(
         "resize",
         x=x,
         y=y,
         table=axis.m * 8 + axis.m * taps * dtypes.size(dtype),
         dtype=dtype,
+        outer=product(shape[:at]),
+        n=axis.n,
+        m=axis.m,
+        runs=product(shape[at + 1 : -1]) if of_pixels else 1,
         run=run,
+        x_stride=stride_of(x, run),
+        y_stride=stride_of(y, run),
         taps=taps,
         interpolation=attrs["mode"],
+        coordinate=attrs["coordinate_transformation_mode"],
         antialias=attrs["antialias"],
         exclude_outside=attrs["exclude_outside"],
+        scale=axis.scale,
+        roi_start=axis.roi[0],
+        roi_end=axis.roi[1],
         cubic_a=attrs["cubic_coeff_a"],
         extrapolation=attrs["extrapolation_value"],
-        **fields,
-        **strides,
     )
 
 
