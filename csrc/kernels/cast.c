@@ -29,9 +29,13 @@ static inline float odd_u64(uint64_t x) {
 }
 
 /* Of floats the lowest integer is chosen before they are converted: loops of that are vectors. */
+#ifdef Q7_ISA_avx2 /* has no vectors for it, and an instruction that gives the lowest by itself */
+static inline int64_t to_i64(double x) { return _mm_cvttsd_si64(_mm_set_sd(x)); }
+#else
 static inline int64_t to_i64(double x) {
     return (int64_t)(x >= -0x1p63 && x < 0x1p63 ? x : -0x1p63);
 }
+#endif
 static inline uint64_t to_u64(double x) {
     return x < 0x1p63 || x != x ? (uint64_t)to_i64(x) : x < 0x1p64 ? (uint64_t)x : 0;
 }
@@ -144,9 +148,21 @@ static inline int32_t float_to_i32(float x) {
 #define I32 REAL
 #include "cast_typed.h"
 
+static void floats_to_f16(const float *x, f16 *y, int64_t n) {
+    int64_t i = 0;
+#ifdef Q7_HAS_STORE_F16
+    for (; i + Q7_W <= n; i += Q7_W) q7_store_f16(&y[i].bits, q7_load(x + i));
+#endif
+    for (; i < n; i++) y[i] = f16_of(x[i]);
+}
+
 void Q7_KERNEL(cast_any)(int64_t from, int64_t to, int64_t n, const void *x, void *y) {
     if (from == to) {
         if (x != y) memcpy(y, x, (size_t)(n * q7_dtype_bytes(to)));
+        return;
+    }
+    if (from == Q7_F32 && to == Q7_F16) {
+        floats_to_f16(x, y, n);
         return;
     }
     switch (from) {

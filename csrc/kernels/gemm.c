@@ -71,6 +71,9 @@ enum { RESIDENT = 1 << 17 };
 #define WIDE(m) (PANELS_AT_ONCE(m) * VECTORS)
 static int64_t panels_at_once(int64_t m) { return PANELS_AT_ONCE(m); }
 
+/* Rows of b that one_row() reads at once, and vectors of rows of one_column(). */
+enum { ALONG = 8, ACROSS = 2 };
+
 /* How b is read. */
 enum access {
     PACKED, /* and a_k_stride is 1: constant strides and an unrolled loop, 7 % faster on avx2 */
@@ -422,6 +425,95 @@ static void multiply_rows(const q7_gemm_block *x, int64_t tiles, ahead next) {
     }
 }
 
+/* sums += a row of `rows` elements by as many rows of b, n columns. */
+Q7_INLINE void add_along(const float *a, int64_t a_stride, const float *b, int64_t b_stride,
+                         float *sums, int64_t n, const int rows) {
+    q7_f32 x[ALONG];
+    Q7_UNROLL
+    for (int i = 0; i < rows; i++) x[i] = q7_set1(a[i * a_stride]);
+    for (int64_t j = 0; j < n; j += Q7_W) {
+        const int64_t lanes = q7_min(n - j, Q7_W);
+        q7_f32 sum = q7_load(sums + j);
+        Q7_UNROLL
+        for (int i = 0; i < rows; i++)
+            sum = q7_fma(x[i], q7_load_part(b + i * b_stride + j, lanes), sum);
+        q7_store(sums + j, sum);
+    }
+}
+
+/* One row by a b that is not packed: rows of b are read along, ALONG at once, as they lie in memory, and
+ * sums stay in L1. */
+static void one_row(const q7_gemm_block *x) {
+    enum { COLUMNS = 1024 };
+    _Alignas(64) float sums[COLUMNS];
+    for (int64_t first = 0; first < x->n; first += COLUMNS) {
+        const int64_t n = q7_min(COLUMNS, x->n - first);
+        for (int64_t k0 = 0, k1; k0 == 0 || k0 < x->k; k0 = k1) {
+            q7_gemm_epilogue epilogue;
+            q7_gemm_block part = q7_gemm_part(x, 0, 1, first, n, NR, &epilogue);
+            k1 = k0 + x->k_block;
+            for (int64_t j = 0; j < n; j += Q7_W) q7_store(sums + j, q7_set1(0.0f));
+            const int64_t end = q7_min(k1, x->k);
+            int64_t k = k0;
+            for (; k + ALONG <= end; k += ALONG)
+                add_along(x->a + k * x->a_k_stride, x->a_k_stride, part.b + k * x->b_stride,
+                          x->b_stride, sums, n, ALONG);
+            for (; k < end; k++)
+                add_along(x->a + k * x->a_k_stride, 0, part.b + k * x->b_stride, 0, sums, n, 1);
+            part.accumulate = x->accumulate || k0 > 0;
+            if (k1 < x->k) part.epilogue = NULL;
+            q7_finish_floats(&part, sums, COLUMNS, 0, n);
+        }
+    }
+}
+
+/* sum + the products of n columns of a, of which vectors hold rows, by as many elements of b. */
+Q7_INLINE q7_f32 add_across(q7_f32 sum, const float *const *rows, int64_t column, const float *b,
+                            int64_t b_stride, const int64_t n) {
+    q7_f32 v[Q7_W];
+    Q7_UNROLL
+    for (int i = 0; i < Q7_W; i++) v[i] = q7_load_part(rows[i] + column, n);
+    q7_transpose(v);
+    Q7_UNROLL
+    for (int k = 0; k < Q7_W; k++)
+        if (k < n) sum = q7_fma(v[k], q7_set1(b[k * b_stride]), sum);
+    return sum;
+}
+
+/* By one column, where rows of a are contiguous: lanes are rows, as all but one would be idle if they
+ * were columns. ACROSS vectors of rows take a line of each in turn. */
+static void one_column(const q7_gemm_block *x) {
+    float sums[(ACROSS + 1) * Q7_W];
+    for (int64_t first = 0; first < x->m; first += ACROSS * Q7_W) {
+        const int64_t m = q7_min(ACROSS * Q7_W, x->m - first);
+        const float *rows[ACROSS * Q7_W]; /* those that do not exist are the last one */
+        for (int64_t i = 0; i < ACROSS * Q7_W; i++)
+            rows[i] = x->a + (first + q7_min(i, m - 1)) * x->a_row_stride;
+        for (int64_t k0 = 0, k1; k0 == 0 || k0 < x->k; k0 = k1) {
+            q7_f32 sum[ACROSS];
+            for (int v = 0; v < ACROSS; v++) sum[v] = q7_set1(0.0f);
+            k1 = k0 + x->k_block;
+            const int64_t end = q7_min(k1, x->k);
+            int64_t line = k0;
+            for (; line + Q7_LINE_FLOATS <= end; line += Q7_LINE_FLOATS)
+                for (int v = 0; v < ACROSS; v++)
+                    for (int64_t k = line; k < line + Q7_LINE_FLOATS; k += Q7_W)
+                        sum[v] = add_across(sum[v], rows + v * Q7_W, k, x->b + k * x->b_stride,
+                                            x->b_stride, Q7_W);
+            for (int64_t k = line; k < end; k += Q7_W)
+                for (int v = 0; v < ACROSS; v++)
+                    sum[v] = add_across(sum[v], rows + v * Q7_W, k, x->b + k * x->b_stride,
+                                        x->b_stride, q7_min(Q7_W, end - k));
+            for (int v = 0; v < ACROSS; v++) q7_store(sums + v * Q7_W, sum[v]);
+            q7_gemm_epilogue epilogue;
+            q7_gemm_block part = q7_gemm_part(x, first, m, 0, 1, NR, &epilogue);
+            part.accumulate = x->accumulate || k0 > 0;
+            if (k1 < x->k) part.epilogue = NULL;
+            q7_finish_floats(&part, sums, 1, 0, 1);
+        }
+    }
+}
+
 /* A single tile of rows reads b once and in the order of memory: all k of the panels that are
  * multiplied at once, then the next. So do several whose a stays in L2 as a whole. Else a panel of a
  * block of k stays in L1 for all tiles, and a of that block in L2 for all panels. Meanwhile the halves of
@@ -429,6 +521,14 @@ static void multiply_rows(const q7_gemm_block *x, int64_t tiles, ahead next) {
  * drivers want next: two streams keep more of the memory busy than one (docs/decisions.md 146). A panel of
  * half floats is widened by the first tile, which leaves it to others as floats. */
 void Q7_KERNEL(gemm_f32)(const q7_gemm_block *x) {
+    if (x->m == 1 && !x->b_packed && x->n > NR) {
+        one_row(x);
+        return;
+    }
+    if (x->n == 1 && x->m >= Q7_W && x->a_k_stride == 1 && !q7_is_half(x->b_dtype)) {
+        one_column(x);
+        return;
+    }
     _Alignas(64) float room[Q7_GEMM_K_BLOCK * NR];
     const int64_t all_tiles = q7_ceil_div(x->m, q7_tallest(x->m, 4 * x->a_row_stride));
     const int64_t first = q7_ceil_div(x->m, all_tiles);

@@ -45,7 +45,7 @@ typedef struct q7_gemm_epilogue {
 } q7_gemm_epilogue;
 
 typedef struct q7_gemm_block {
-    int64_t m, n, k; /* m > 0; n in [1, nr], or any number of columns if b is packed */
+    int64_t m, n, k; /* m > 0; n in [1, nr], or any number of columns if b is packed or m is 1 */
     int64_t k_block; /* in [1, Q7_GEMM_K_BLOCK] */
     const float *a;  /* (m, k) */
     int64_t a_row_stride, a_k_stride;

@@ -1,9 +1,9 @@
 /* matmul.c: c[i] = alpha * a[i] @ b[i] over broadcast batch dims; both operands come from the
  * graph.
  *
- * Any strides. Few rows read b in place if its columns are contiguous; else some panels are packed, a
- * block of k at a time, by the task that uses them. a is read in place. The arithmetic of an element
- * is that of gemm.c. c overlaps neither a nor b. Read panels.h first.
+ * Any strides. Few rows read b in place if its columns are contiguous, and any number of them a single
+ * column; else some panels are packed, a block of k at a time, by the task that uses them. a is read in
+ * place. The arithmetic of an element is that of gemm.c. c overlaps neither a nor b. Read panels.h first.
  *
  * pack: threads * min(k, Q7_GEMM_K_BLOCK) * min(panels, Q7_MATMUL_PANELS) * nr * 4 bytes. */
 #include "panels.h"
@@ -68,7 +68,7 @@ static void matmul_task(void *arg, int64_t task, int64_t thread) {
     }
     float *c = (float *)x->c + batch * x->m * x->n;
     const int64_t room = q7_min(x->k, Q7_GEMM_K_BLOCK) * q7_min(job->panels, Q7_MATMUL_PANELS) * nr;
-    const int64_t step = job->in_place ? 1 : Q7_MATMUL_PANELS;
+    const int64_t step = !job->in_place ? Q7_MATMUL_PANELS : x->m > 1 ? 1 : panels.end;
     for (int64_t p = panels.begin; p < panels.end; p += step) {
         const int64_t end = q7_min(x->n, q7_min(p + step, panels.end) * nr);
         matmul_panels(job, a, b, c, p * nr, end - p * nr, first_row(job, block),
@@ -91,7 +91,7 @@ void q7_op_matmul(const q7_matmul_args *x, const q7_call *call) {
     job.row_blocks = q7_max(job.row_blocks, q7_min(job.row_tiles, cuts));
     const int64_t blocks = batches * job.row_blocks;
     job.chunks = q7_chunks_of(call, job.panels, blocks, wanted);
-    job.in_place = x->b_col_stride == 1 && job.row_tiles <= Q7_FEW_TILES;
+    job.in_place = x->n == 1 || (x->b_col_stride == 1 && job.row_tiles <= Q7_FEW_TILES);
     const int64_t tasks = blocks * job.chunks;
     if (work <= Q7_SMALL_WORK)
         for (int64_t task = 0; task < tasks; task++) matmul_task(&job, task, 0);

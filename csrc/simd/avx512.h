@@ -169,6 +169,10 @@ Q7_INLINE void q7_block_store_halves(uint8_t *p, uint8_t *q, q7_block v, int64_t
 Q7_INLINE q7_f32 q7_load_f16(const uint16_t *p) {
     return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)p));
 }
+#define Q7_HAS_STORE_F16
+Q7_INLINE void q7_store_f16(uint16_t *p, q7_f32 v) {
+    _mm256_storeu_si256((__m256i *)(void *)p, _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT));
+}
 Q7_INLINE q7_f32 q7_load_bf16(const uint16_t *p) {
     const __m256i v = _mm256_loadu_si256((const __m256i *)(const void *)p);
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(v), 16));

@@ -172,6 +172,10 @@ Q7_INLINE q7_block q7_block_in_order(q7_block v) { return v; }
 Q7_INLINE q7_f32 q7_load_f16(const uint16_t *p) {
     return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p)));
 }
+#define Q7_HAS_STORE_F16
+Q7_INLINE void q7_store_f16(uint16_t *p, q7_f32 v) {
+    vst1_u16(p, vreinterpret_u16_f16(vcvt_f16_f32(v)));
+}
 Q7_INLINE q7_f32 q7_load_bf16(const uint16_t *p) {
     return vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(p), 16));
 }

@@ -34,6 +34,7 @@
  *   q7_select(m, a, b) = m ? a : b  q7_any(m)  q7_mask_and q7_mask_or (m, m)  q7_mask_not(m)
  *   q7_load_bool(p)  q7_load_bool_tail(p, n)      bytes that are 0 or not, as a mask
  *   q7_load_f16(p)  q7_load_bf16(p)               bit patterns as floats; float16 only finite
+ *   q7_store_f16(p, v)                            to nearest even, NaN too; Q7_HAS_STORE_F16
  *
  * q7_i32 holds Q7_W sums: q7_i32_set1(x)  q7_i32_load(p)  q7_i32_store(p, v)
  *   q7_madd_pairs(sum, p, pair)                   sum[i] + p[2 i] * low + p[2 i + 1] * high of int16
