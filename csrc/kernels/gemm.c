@@ -71,8 +71,8 @@ enum { RESIDENT = 1 << 17 };
 #define WIDE(m) (PANELS_AT_ONCE(m) * VECTORS)
 static int64_t panels_at_once(int64_t m) { return PANELS_AT_ONCE(m); }
 
-/* Rows of b that one_row() reads at once, and vectors of rows of one_column(). */
-enum { ALONG = 8, ACROSS = 2 };
+/* Rows of b that one_row() reads at once; vectors of rows, and columns of a, of one_column(). */
+enum { ALONG = 8, ACROSS = 4, DEPTH = 64 };
 
 /* How b is read. */
 enum access {
@@ -467,51 +467,64 @@ static void one_row(const q7_gemm_block *x) {
     }
 }
 
-/* sum + the products of n columns of a, of which vectors hold rows, by as many elements of b. */
-Q7_INLINE q7_f32 add_across(q7_f32 sum, const float *const *rows, int64_t column, const float *b,
-                            int64_t b_stride, const int64_t n) {
-    q7_f32 v[Q7_W];
-    Q7_UNROLL
-    for (int i = 0; i < Q7_W; i++) v[i] = q7_load_part(rows[i] + column, n);
-    q7_transpose(v);
-    Q7_UNROLL
-    for (int k = 0; k < Q7_W; k++)
-        if (k < n) sum = q7_fma(v[k], q7_set1(b[k * b_stride]), sum);
-    return sum;
+/* n columns of some vectors of rows of a, as those vectors: at[j][i] = a[i][j]. */
+Q7_INLINE void turn(const float *a, int64_t a_stride, int64_t n, const int vectors,
+                    float at[DEPTH][ACROSS * Q7_W]) {
+    for (int v = 0; v < vectors; v++, a += Q7_W * a_stride)
+        for (int64_t k = 0; k < n; k += Q7_W) {
+            const int64_t columns = q7_min(n - k, Q7_W);
+            q7_f32 x[Q7_W];
+            if (columns == Q7_W) {
+                q7_load_transposed(a + k, a_stride, x);
+            } else {
+                Q7_UNROLL
+                for (int i = 0; i < Q7_W; i++) x[i] = q7_load_tail(a + i * a_stride + k, columns);
+                q7_transpose(x);
+            }
+            Q7_UNROLL
+            for (int j = 0; j < Q7_W; j++) q7_store(&at[k + j][v * Q7_W], x[j]);
+        }
 }
 
-/* By one column, where rows of a are contiguous: lanes are rows, as all but one would be idle if they
- * were columns. ACROSS vectors of rows take a line of each in turn. */
-static void one_column(const q7_gemm_block *x) {
-    float sums[(ACROSS + 1) * Q7_W];
-    for (int64_t first = 0; first < x->m; first += ACROSS * Q7_W) {
-        const int64_t m = q7_min(ACROSS * Q7_W, x->m - first);
-        const float *rows[ACROSS * Q7_W]; /* those that do not exist are the last one */
-        for (int64_t i = 0; i < ACROSS * Q7_W; i++)
-            rows[i] = x->a + (first + q7_min(i, m - 1)) * x->a_row_stride;
-        for (int64_t k0 = 0, k1; k0 == 0 || k0 < x->k; k0 = k1) {
-            q7_f32 sum[ACROSS];
-            for (int v = 0; v < ACROSS; v++) sum[v] = q7_set1(0.0f);
-            k1 = k0 + x->k_block;
-            const int64_t end = q7_min(k1, x->k);
-            int64_t line = k0;
-            for (; line + Q7_LINE_FLOATS <= end; line += Q7_LINE_FLOATS)
-                for (int v = 0; v < ACROSS; v++)
-                    for (int64_t k = line; k < line + Q7_LINE_FLOATS; k += Q7_W)
-                        sum[v] = add_across(sum[v], rows + v * Q7_W, k, x->b + k * x->b_stride,
-                                            x->b_stride, Q7_W);
-            for (int64_t k = line; k < end; k += Q7_W)
-                for (int v = 0; v < ACROSS; v++)
-                    sum[v] = add_across(sum[v], rows + v * Q7_W, k, x->b + k * x->b_stride,
-                                        x->b_stride, q7_min(Q7_W, end - k));
-            for (int v = 0; v < ACROSS; v++) q7_store(sums + v * Q7_W, sum[v]);
-            q7_gemm_epilogue epilogue;
-            q7_gemm_block part = q7_gemm_part(x, first, m, 0, 1, NR, &epilogue);
-            part.accumulate = x->accumulate || k0 > 0;
-            if (k1 < x->k) part.epilogue = NULL;
-            q7_finish_floats(&part, sums, 1, 0, 1);
+/* Some vectors of rows by one column, from a row on. */
+Q7_INLINE void rows_by_column(const q7_gemm_block *x, int64_t row, const int vectors) {
+    _Alignas(64) float at[DEPTH][ACROSS * Q7_W];
+    float sums[(ACROSS + 1) * Q7_W]; /* a vector is loaded at each of them */
+    for (int64_t k0 = 0, k1; k0 == 0 || k0 < x->k; k0 = k1) {
+        q7_f32 sum[ACROSS];
+        Q7_UNROLL
+        for (int v = 0; v < vectors; v++) sum[v] = q7_set1(0.0f);
+        k1 = k0 + x->k_block;
+        for (int64_t k = k0, end = q7_min(k1, x->k), n; k < end; k += n) {
+            n = q7_min(DEPTH, end - k);
+            turn(x->a + row * x->a_row_stride + k, x->a_row_stride, n, vectors, at);
+            for (int64_t j = 0; j < n; j++) {
+                const q7_f32 b = q7_set1(x->b[(k + j) * x->b_stride]);
+                Q7_UNROLL
+                for (int v = 0; v < vectors; v++)
+                    sum[v] = q7_fma(q7_load(&at[j][v * Q7_W]), b, sum[v]);
+            }
         }
+        q7_gemm_epilogue epilogue;
+        q7_gemm_block part = q7_gemm_part(x, row, vectors * Q7_W, 0, 1, NR, &epilogue);
+        part.accumulate = x->accumulate || k0 > 0;
+        if (k1 < x->k) part.epilogue = NULL;
+        const bool direct = !part.epilogue && !part.accumulate && part.c_stride == 1;
+        float *to = direct ? part.c : sums;
+        Q7_UNROLL
+        for (int v = 0; v < vectors; v++) q7_store(to + v * Q7_W, sum[v]);
+        if (direct) continue;
+        q7_finish_floats(&part, sums, 1, 0, 1);
     }
+}
+
+/* By one column, where rows of a are contiguous: all lanes but one would be idle if they were columns.
+ * Returns the rows that it leaves, less than a vector. */
+static int64_t one_column(const q7_gemm_block *x) {
+    int64_t row = 0;
+    for (; row + ACROSS * Q7_W <= x->m; row += ACROSS * Q7_W) rows_by_column(x, row, ACROSS);
+    for (; row + Q7_W <= x->m; row += Q7_W) rows_by_column(x, row, 1);
+    return x->m - row;
 }
 
 /* A single tile of rows reads b once and in the order of memory: all k of the panels that are
@@ -525,9 +538,13 @@ void Q7_KERNEL(gemm_f32)(const q7_gemm_block *x) {
         one_row(x);
         return;
     }
+    q7_gemm_epilogue of_rest;
+    q7_gemm_block rest;
     if (x->n == 1 && x->m >= Q7_W && x->a_k_stride == 1 && !q7_is_half(x->b_dtype)) {
-        one_column(x);
-        return;
+        const int64_t rows = one_column(x);
+        if (rows == 0) return;
+        rest = q7_gemm_part(x, x->m - rows, rows, 0, 1, NR, &of_rest);
+        x = &rest;
     }
     _Alignas(64) float room[Q7_GEMM_K_BLOCK * NR];
     const int64_t all_tiles = q7_ceil_div(x->m, q7_tallest(x->m, 4 * x->a_row_stride));

@@ -46,6 +46,19 @@ Q7_INLINE void q7_transpose(q7_f32 v[Q7_W]) {
     }
 }
 
+/* Inserting from memory takes no unit of shuffles, and two operations of Zen 1, where permuting takes 8. */
+#define Q7_HAS_LOAD_TRANSPOSED
+Q7_INLINE void q7_load_transposed(const float *p, int64_t stride, q7_f32 v[Q7_W]) {
+    q7_f32 rows[Q7_W]; /* i and 4 + i, of four columns each */
+    Q7_UNROLL
+    for (int i = 0; i < 4; i++)
+        for (int j = 0; j < Q7_W; j += 4) {
+            const __m256 low = _mm256_castps128_ps256(_mm_loadu_ps(p + i * stride + j));
+            rows[j + i] = _mm256_insertf128_ps(low, _mm_loadu_ps(p + (4 + i) * stride + j), 1);
+        }
+    q7_transpose_fours(rows, v);
+}
+
 Q7_INLINE q7_mask q7_lt(q7_f32 a, q7_f32 b) { return _mm256_cmp_ps(a, b, _CMP_LT_OQ); }
 Q7_INLINE q7_mask q7_le(q7_f32 a, q7_f32 b) { return _mm256_cmp_ps(a, b, _CMP_LE_OQ); }
 Q7_INLINE q7_mask q7_eq(q7_f32 a, q7_f32 b) { return _mm256_cmp_ps(a, b, _CMP_EQ_OQ); }

@@ -17,6 +17,7 @@
  *   q7_swap_pairs(v) = v[1] v[0] v[3] v[2] ..
  *   q7_permute(v, which) = v[which[i]]            q7_i32 which, in [0, Q7_W)
  *   q7_transpose(v)                               Q7_W vectors: v[i][j] becomes v[j][i]
+ *   q7_load_transposed(p, stride, v)              v[j][i] = p[i * stride + j]
  *   q7_evens(a, b) = a[0] a[2] .. b[0] b[2] ..
  *   q7_hsum q7_hmax                               over the lanes, in a fixed tree order per ISA
  *   q7_hsum_4(v, p)                               p[i] = the sum of v[i]'s lanes, i < 4
@@ -147,6 +148,14 @@ Q7_INLINE void q7_transpose(q7_f32 v[Q7_W]) {
     for (int i = 0; i < Q7_W; i++) q7_store(x[i], v[i]);
     q7_transpose_4x4(x, Q7_W, y, Q7_W);
     for (int i = 0; i < Q7_W; i++) v[i] = q7_load(y[i]);
+}
+#endif
+
+#ifndef Q7_HAS_LOAD_TRANSPOSED
+Q7_INLINE void q7_load_transposed(const float *p, int64_t stride, q7_f32 v[Q7_W]) {
+    Q7_UNROLL
+    for (int i = 0; i < Q7_W; i++) v[i] = q7_load(p + i * stride);
+    q7_transpose(v);
 }
 #endif
 

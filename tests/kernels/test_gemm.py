@@ -154,6 +154,22 @@ def test_edges(row: KernelRow, k: int) -> None:
 
 
 @every_row
+@pytest.mark.parametrize("k", [0, 1, 15, 64, 2 * K_BLOCK + 70])
+def test_one_column_has_the_bits_of_several(row: KernelRow, k: int) -> None:
+    """Rows that fill vectors, some more, and several vectors."""
+    b = normal(k, 3)
+    for m in (8, 19, 83):
+        a, bias, residual = normal(m, k), normal(3), normal(m, 3)
+        some = gemm(row, a, pack(row, b), 3, bias, residual, "relu", 0.5)
+        column = np.ascontiguousarray(b[:, :1]), bias[:1], np.ascontiguousarray(residual[:, :1])
+        one = gemm(row, a, pack(row, column[0]), 1, *column[1:], "relu", 0.5)
+        np.testing.assert_array_equal(one, some[:, :1])
+        plain = gemm(row, a, pack(row, column[0]), 1, c_stride=2)
+        np.testing.assert_array_equal(plain[:, :1], gemm(row, a, pack(row, b), 3)[:, :1])
+        assert np.isnan(plain[:, 1:]).all()
+
+
+@every_row
 def test_no_rows_or_columns(row: KernelRow) -> None:
     assert gemm(row, normal(0, 5), pack(row, normal(5, 3)), 3).shape == (0, 3)
     assert gemm(row, normal(3, 5), pack(row, normal(5, 0)), 0).shape == (3, 0)
