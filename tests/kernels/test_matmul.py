@@ -75,7 +75,7 @@ def test_edges(row: KernelRow, k: int) -> None:
 @every_row
 @pytest.mark.parametrize("k", [1, 7, 8, 2 * K_BLOCK + 21])
 def test_a_row_and_a_column_have_the_bits_of_several(row: KernelRow, k: int) -> None:
-    """One row reads b along its rows, some thousand columns at a time; one column has rows in lanes."""
+    """One row reads b along its rows, 1024 columns at a time; one column has rows in lanes."""
     a, b = normal(2, k), normal(k, 1100)
     np.testing.assert_array_equal(matmul(row, a[:1], b, threads=2), matmul(row, a, b)[:1])
     rows, columns = normal(83, k), normal(k, 2 * row.nr)
