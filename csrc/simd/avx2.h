@@ -21,8 +21,24 @@ Q7_INLINE q7_f32 q7_keep(q7_f32 v) {
 Q7_INLINE q7_f32 q7_load_tail(const float *p, int64_t n) {
     return _mm256_maskload_ps(p, q7_lanes(n));
 }
+/* By halves: up to Zen 3 a masked store is 42 operations. */
 Q7_INLINE void q7_store_tail(float *p, q7_f32 v, int64_t n) {
-    _mm256_maskstore_ps(p, q7_lanes(n), v);
+    __m128 left = _mm256_castps256_ps128(v);
+    if (n >= Q7_W) {
+        q7_store(p, v);
+        return;
+    }
+    if (n & 4) {
+        _mm_storeu_ps(p, left);
+        left = _mm256_extractf128_ps(v, 1);
+        p += 4;
+    }
+    if (n & 2) {
+        _mm_storel_pi((__m64 *)(void *)p, left);
+        left = _mm_movehl_ps(left, left);
+        p += 2;
+    }
+    if (n & 1) _mm_store_ss(p, left);
 }
 
 Q7_INLINE q7_f32 q7_load_twice(const float *p) {
