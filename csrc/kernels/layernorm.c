@@ -45,24 +45,41 @@ Q7_INLINE float sum_row(int64_t n, const float *x, const float *skip, const floa
     return total(sum);
 }
 
+/* The first sum of a row: a loop that asks nothing for what there mostly is. */
+Q7_INLINE float first_sum(int64_t n, const float *x, const float *skip, const float *skip_bias,
+                          float *s, bool squared) {
+    if (!skip && !skip_bias && !s) return sum_row(n, x, NULL, NULL, NULL, 0.0f, squared);
+    if (skip && !skip_bias && s) return sum_row(n, x, skip, NULL, s, 0.0f, squared);
+    return sum_row(n, x, skip, skip_bias, s, 0.0f, squared);
+}
+
+Q7_INLINE void normalise_part(int64_t i, int64_t left, const float *s, q7_f32 center, q7_f32 by,
+                              const float *weight, const float *bias, float *y) {
+    const q7_f32 v = q7_mul(q7_sub(q7_load_part(s + i, left), center), by);
+    const q7_f32 factor = weight ? q7_load_part(weight + i, left) : q7_set1(1.0f);
+    const q7_f32 term = bias ? q7_load_part(bias + i, left) : q7_set1(0.0f);
+    q7_store_part(y + i, q7_fma(v, factor, term), left);
+}
+
+Q7_INLINE void normalise_with(int64_t n, const float *s, float mean, float scale,
+                              const float *weight, const float *bias, float *y) {
+    const q7_f32 center = q7_set1(mean), by = q7_set1(scale);
+    int64_t i = 0;
+    for (; i + SUMS * Q7_W <= n; i += SUMS * Q7_W)
+        for (int k = 0; k < SUMS; k++)
+            normalise_part(i + k * Q7_W, Q7_W, s, center, by, weight, bias, y);
+    for (; i < n; i += Q7_W) normalise_part(i, n - i, s, center, by, weight, bias, y);
+}
+
 Q7_INLINE void normalise_row(const q7_layernorm_tile *t, const float *s, float mean, float scale,
                              float *y) {
-    const int64_t n = t->cols;
-    const q7_f32 center = q7_set1(mean), by = q7_set1(scale), zero = q7_set1(0.0f);
-    const q7_f32 one = q7_set1(1.0f);
-    int64_t i = 0;
-    for (; i + Q7_W <= n; i += Q7_W) {
-        const q7_f32 v = q7_mul(q7_sub(q7_load(s + i), center), by);
-        const q7_f32 weight = t->weight ? q7_load(t->weight + i) : one;
-        q7_store(y + i, q7_fma(v, weight, t->bias ? q7_load(t->bias + i) : zero));
-    }
-    if (i < n) {
-        const int64_t left = n - i;
-        const q7_f32 v = q7_mul(q7_sub(q7_load_tail(s + i, left), center), by);
-        const q7_f32 weight = t->weight ? q7_load_tail(t->weight + i, left) : one;
-        const q7_f32 bias = t->bias ? q7_load_tail(t->bias + i, left) : zero;
-        q7_store_tail(y + i, q7_fma(v, weight, bias), left);
-    }
+    const float *weight = t->weight, *bias = t->bias;
+    if (weight && bias)
+        normalise_with(t->cols, s, mean, scale, weight, bias, y);
+    else if (weight)
+        normalise_with(t->cols, s, mean, scale, weight, NULL, y);
+    else
+        normalise_with(t->cols, s, mean, scale, NULL, bias, y);
 }
 
 Q7_INLINE void rows(const q7_layernorm_tile *t, bool centred) {
@@ -77,10 +94,10 @@ Q7_INLINE void rows(const q7_layernorm_tile *t, bool centred) {
         const float *s = stored ? stored : x;
         float mean = 0.0f, power;
         if (centred) {
-            mean = sum_row(n, x, skip, t->skip_bias, stored, 0.0f, false) / (float)n;
+            mean = first_sum(n, x, skip, t->skip_bias, stored, false) / (float)n;
             power = sum_row(n, s, NULL, NULL, NULL, mean, true);
         } else {
-            power = sum_row(n, x, skip, t->skip_bias, stored, 0.0f, true);
+            power = first_sum(n, x, skip, t->skip_bias, stored, true);
         }
         normalise_row(t, s, mean, 1.0f / sqrtf(power / (float)n + t->eps), y);
     }
