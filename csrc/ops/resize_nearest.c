@@ -26,7 +26,7 @@ typedef struct nearest_job {
     const int64_t *row, *column;
     bool is_dense;   /* pixels lie side by side, in x and in y */
     bool is_whole;   /* rows stay as they are */
-    bool is_doubled; /* each element of 4 bytes twice */
+    bool is_doubled; /* each element twice */
     int64_t pixels, pixels_per_task;
 } nearest_job;
 
@@ -78,6 +78,31 @@ static void gather(const char *x, char *y, const int64_t *at, int64_t n, int64_t
     }
 }
 
+/* y[2 j] = y[2 j + 1] = x[j], in loops that compilers vectorise. */
+static void twice(const char *x, char *y, int64_t n, int64_t bytes) {
+    switch (bytes) {
+        case 1:
+            for (int64_t j = 0; j < n; j++) {
+                const uint16_t pair = (uint16_t)((uint8_t)x[j] * 0x0101);
+                memcpy(y + 2 * j, &pair, 2);
+            }
+            break;
+        case 2:
+            for (int64_t j = 0; j < n; j++) {
+                uint16_t one;
+                memcpy(&one, x + 2 * j, 2);
+                const uint32_t pair = one * UINT32_C(0x00010001);
+                memcpy(y + 4 * j, &pair, 4);
+            }
+            break;
+        case 4: q7_zip(x, x, y, n); break;
+        default:
+            for (int64_t j = 0; j < n; j++)
+                memcpy(y + 16 * j, x + 8 * j, 8), memcpy(y + 16 * j + 8, x + 8 * j, 8);
+            break;
+    }
+}
+
 /* Pixels begin..end of a row of y, of which y is the first, out of a row of x. */
 static void nearest_row(const nearest_job *job, const char *x, char *y, int64_t begin,
                         int64_t end) {
@@ -88,7 +113,7 @@ static void nearest_row(const nearest_job *job, const char *x, char *y, int64_t 
     if (job->is_whole) {
         memcpy(y, x + begin * bytes, (size_t)(n * bytes));
     } else if (job->is_doubled && begin % 2 == 0 && n % 2 == 0) {
-        q7_zip(x + begin / 2 * bytes, x + begin / 2 * bytes, y, n / 2);
+        twice(x + begin / 2 * bytes, y, n / 2, bytes);
     } else if (job->is_dense && bytes == args->elem_bytes && !is_crop) {
         gather(x, y, at + begin, n, bytes);
     } else {
@@ -140,7 +165,8 @@ void q7_op_resize_nearest(const q7_resize_nearest_args *args, const q7_call *cal
         .column = column,
         .is_dense = is_dense,
         .is_whole = is_dense && repeats(column, args->W, args->OW, 1),
-        .is_doubled = is_dense && bytes == 4 && repeats(column, args->W, args->OW, 2),
+        .is_doubled =
+            is_dense && bytes == args->elem_bytes && repeats(column, args->W, args->OW, 2),
         .pixels = pixels,
         .pixels_per_task = q7_max(1, 4 * Q7_GRAIN / q7_max(16, bytes)),
     };

@@ -83,7 +83,7 @@ def test_resize(data: Any) -> None:
         sizes = [int(shape[axis] * s) for axis, s in zip(axes, scales)]
         del fixed["scales"]
         fixed |= {"_scales": np.zeros(0), "sizes": np.array(sizes)}
-    integers = st.sampled_from(["uint8", "int8", "int32"])
+    integers = st.sampled_from(["uint8", "int8", "int16", "int32"])
     dtype = draw(st.one_of(st.sampled_from(["float32", "float64"]), integers))
     x = (np.random.default_rng(3).standard_normal(shape) * 60).astype(np.int64).astype(dtype)
     made = model("Resize", {"x": x}, fixed, **attrs)
