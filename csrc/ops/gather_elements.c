@@ -10,29 +10,30 @@ typedef struct gather_elements_job {
     int64_t x_step, index_step; /* along the innermost dim */
 } gather_elements_job;
 
-/* One loop per type of index and width of an element. Indices of a run are checked together. An index
- * that is the same for all of it, as boxes have one for their coordinates, is taken once. */
-#define GATHER(I, T)                                                                             \
-    {                                                                                            \
-        const T *x = (const T *)args->x + offset[X];                                             \
-        const I *indices = (const I *)args->indices + first;                                     \
-        T *y = (T *)args->y + position;                                                          \
-        const int64_t count = index_step == 0 ? 1 : n;                                           \
-        bool wrong = false;                                                                      \
-        for (int64_t i = 0; i < count; i++)                                                      \
-            wrong |= (uint64_t)indices[i * index_step] + (uint64_t)limit >= 2 * (uint64_t)limit; \
-        for (int64_t i = 0; i < count && wrong; i++)                                             \
-            if (q7_checked_index(job->call, indices[i * index_step], limit) < 0) return;         \
-        if (index_step == 0) {                                                                   \
-            x += (indices[0] + (indices[0] < 0 ? limit : 0)) * axis_stride;                      \
-            for (int64_t i = 0; i < n; i++) y[i] = x[i * x_step];                                \
-            break;                                                                               \
-        }                                                                                        \
-        for (int64_t i = 0; i < n; i++) {                                                        \
-            const int64_t raw = indices[i * index_step], index = raw + (raw < 0 ? limit : 0);    \
-            y[i] = x[i * x_step + index * axis_stride];                                          \
-        }                                                                                        \
-    }                                                                                            \
+/* One loop per type of index and width of an element. An index that is out of range takes the first
+ * element, until all of a run are checked together. One that is the same for all of a run, as boxes have
+ * one for their coordinates, is taken once. */
+#define GATHER(I, T)                                                                          \
+    {                                                                                         \
+        const T *x = (const T *)args->x + offset[X];                                          \
+        const I *indices = (const I *)args->indices + first;                                  \
+        T *y = (T *)args->y + position;                                                       \
+        if (index_step == 0) {                                                                \
+            const int64_t index = q7_checked_index(job->call, indices[0], limit);             \
+            for (int64_t i = 0; i < n && index >= 0; i++)                                     \
+                y[i] = x[index * axis_stride + i * x_step];                                   \
+            break;                                                                            \
+        }                                                                                     \
+        bool wrong = limit == 0;                                                              \
+        for (int64_t i = 0; i < n && limit > 0; i++) {                                        \
+            const int64_t raw = indices[i * index_step], index = raw + (raw < 0 ? limit : 0); \
+            const bool is_in = (uint64_t)index < (uint64_t)limit;                             \
+            wrong |= !is_in;                                                                  \
+            y[i] = x[i * x_step + (is_in ? index : 0) * axis_stride];                         \
+        }                                                                                     \
+        for (int64_t i = 0; i < n && wrong; i++)                                              \
+            if (q7_checked_index(job->call, indices[i * index_step], limit) < 0) return;      \
+    }                                                                                         \
     break
 #define GATHER_ANY(I)                 \
     switch (args->elem_bytes) {       \
