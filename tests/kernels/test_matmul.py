@@ -78,6 +78,8 @@ def test_a_row_and_a_column_have_the_bits_of_several(row: KernelRow, k: int) -> 
     """One row reads b along its rows, 1024 columns at a time; one column has rows in lanes."""
     a, b = normal(2, k), normal(k, 1100)
     np.testing.assert_array_equal(matmul(row, a[:1], b, threads=2), matmul(row, a, b)[:1])
+    if row.isa == "amx":
+        return  # whose tiles have other bits, and never a single column
     rows, columns = normal(83, k), normal(k, 2 * row.nr)
     one = matmul(row, rows, columns[:, :1], 0.5, threads=2)
     np.testing.assert_array_equal(one, matmul(row, rows, columns, 0.5)[:, :1])
