@@ -102,12 +102,13 @@ static void copy_short_runs(void *arg, int64_t n, const int64_t *offset, int64_t
                job->y + offset[Y] * bytes, job->nest.stride[Y][last] * bytes, n, job->run);
 }
 
-/* Four rows of y of n 4-byte elements. */
+/* Four rows of y of n 4-byte elements. What is left behind blocks of four is the end of one more block. */
 static void transpose_rows(const char *x, int64_t x_stride, char *y, int64_t y_stride, int64_t n) {
-    int64_t q = 0;
-    for (; q + 4 <= n; q += 4)
-        q7_transpose_4x4(x + q * x_stride * 4, x_stride, y + q * 4, y_stride);
-    for (; q < n; q++)
+    for (int64_t q = 0; q < n && n >= 4; q += 4) {
+        const int64_t at = q7_min(q, n - 4);
+        q7_transpose_4x4(x + at * x_stride * 4, x_stride, y + at * 4, y_stride);
+    }
+    for (int64_t q = 0; q < n && n < 4; q++)
         for (int64_t p = 0; p < 4; p++)
             memcpy(y + (p * y_stride + q) * 4, x + (q * x_stride + p) * 4, 4);
 }
@@ -144,10 +145,12 @@ static void transpose_strip(q7_copy_kernel kernel, const char *x, int64_t x_stri
         const int64_t n = q7_min(STRIP, cols - q);
         const char *from = x + q * x_stride * bytes;
         char *to = y + q * bytes;
-        const int64_t whole = bytes == 4 ? rows - rows % 4 : 0;
-        for (int64_t p = 0; p < whole; p += 4)
-            transpose_rows(from + p * 4, x_stride, to + p * y_stride * 4, y_stride, n);
-        for (int64_t p = whole; p < rows; p++)
+        const bool by_fours = bytes == 4 && rows >= 4;
+        for (int64_t p = 0; p < rows && by_fours; p += 4) {
+            const int64_t at = q7_min(p, rows - 4);
+            transpose_rows(from + at * 4, x_stride, to + at * y_stride * 4, y_stride, n);
+        }
+        for (int64_t p = 0; p < rows && !by_fours; p++)
             copy_strided(from + p * bytes, x_stride * bytes, to + p * y_stride * bytes, bytes, n,
                          bytes);
     }
@@ -157,17 +160,24 @@ static void transpose_strip(q7_copy_kernel kernel, const char *x, int64_t x_stri
  * does). */
 static void transpose_task(void *arg, int64_t task, int64_t thread) {
     const copy_job *job = arg;
+    q7_nest matrices = job->nest; /* which are its rows */
     const q7_nest *nest = &job->nest;
     (void)thread;
     const int64_t bytes = job->elem_bytes, row = nest->ndim - 2, col = nest->ndim - 1;
-    const int64_t end = q7_min(job->units, (task + 1) * job->units_per_task);
-    for (int64_t unit = task * job->units_per_task; unit < end; unit++) {
-        const int64_t p = unit % job->strips * job->strip;
-        const q7_cursor at = q7_nest_seek(nest, unit / job->strips * nest->shape[row]);
+    const int64_t begin = task * job->units_per_task;
+    const int64_t end = q7_min(job->units, begin + job->units_per_task);
+    matrices.ndim--;
+    q7_cursor at = q7_nest_seek(&matrices, begin / job->strips);
+    int64_t strip = begin % job->strips;
+    for (int64_t unit = begin; unit < end; unit++) {
+        const int64_t p = strip * job->strip;
         transpose_strip(job->kernel, job->x + (at.offset[X] + p) * bytes, nest->stride[X][col],
                         job->y + (at.offset[Y] + p * nest->stride[Y][row]) * bytes,
                         nest->stride[Y][row], q7_min(job->strip, nest->shape[row] - p),
                         nest->shape[col], bytes);
+        if (++strip < job->strips) continue;
+        strip = 0;
+        q7_nest_next_row(&matrices, &at);
     }
 }
 
