@@ -55,18 +55,26 @@ Q7_INLINE void row_scale(int64_t n, const float *x, float scale, float shift, fl
     if (i < n) q7_store_tail(y + i, q7_fma(q7_load_tail(x + i, n - i), by, less), n - i);
 }
 
-static void rows(int64_t count, int64_t n, const float *x, float *y) {
-    for (int64_t r = 0; r < count; r++, x += n, y += n) {
-        const float sum = row_exp(n, x, row_max(n, x), y);
-        row_scale(n, y, 1.0f / sum, 0.0f, y);
-    }
-}
+/* Rows that L1 holds go through a pass together, so that none waits for the end of the one before it. */
+enum { TOGETHER = 8, IN_L1 = 1 << 12 /* floats */ };
 
-static void rows_log(int64_t count, int64_t n, const float *x, float *y) {
-    for (int64_t r = 0; r < count; r++, x += n, y += n) {
-        const float max = row_max(n, x);
-        const float log_sum = logf(row_exp(n, x, max, NULL));
-        for (int64_t i = 0; i < n; i++) y[i] = x[i] - max - log_sum; /* max + log_sum would round */
+static void rows(int64_t count, int64_t n, const float *x, float *y, bool log) {
+    const int64_t most = q7_max(1, q7_min(TOGETHER, IN_L1 / n));
+    for (int64_t some; count > 0; count -= some, x += some * n, y += some * n) {
+        float max[TOGETHER], sum[TOGETHER];
+        some = q7_min(most, count);
+        for (int64_t r = 0; r < some; r++) max[r] = row_max(n, x + r * n);
+        if (log) {
+            for (int64_t r = 0; r < some; r++) sum[r] = row_exp(n, x + r * n, max[r], NULL);
+            for (int64_t r = 0; r < some; r++) {
+                const float log_sum = logf(sum[r]); /* max + log_sum would round */
+                for (int64_t i = r * n; i < (r + 1) * n; i++) y[i] = x[i] - max[r] - log_sum;
+            }
+        } else {
+            for (int64_t r = 0; r < some; r++) sum[r] = row_exp(n, x + r * n, max[r], y + r * n);
+            for (int64_t r = 0; r < some; r++)
+                row_scale(n, y + r * n, 1.0f / sum[r], 0.0f, y + r * n);
+        }
     }
 }
 
@@ -110,7 +118,7 @@ void Q7_KERNEL(softmax_f32)(int64_t count, int64_t n, int64_t stride, const floa
         return;
     }
     if (stride == 1) {
-        log ? rows_log(count, n, x, y) : rows(count, n, x, y);
+        rows(count, n, x, y, log);
         return;
     }
     int64_t c = 0;
