@@ -20,20 +20,20 @@ Q7_INLINE float row_max(int64_t n, const float *x) {
     return max;
 }
 
-/* exp(x - max), in y unless that is NULL; the sum is returned. */
-Q7_INLINE float row_exp(int64_t n, const float *x, float max, float *y) {
+/* The sum of exp(x - max), which are kept in y or not. */
+Q7_INLINE float row_exp(int64_t n, const float *x, float max, float *y, const bool keeps) {
     const q7_f32 top = q7_set1(max);
     q7_f32 sum[4] = {q7_set1(0.0f), q7_set1(0.0f), q7_set1(0.0f), q7_set1(0.0f)};
     int64_t i = 0;
     for (; i + 4 * Q7_W <= n; i += 4 * Q7_W)
         for (int k = 0; k < 4; k++) {
             const q7_f32 e = q7_exp_nonpositive(q7_sub(q7_load(x + i + k * Q7_W), top));
-            if (y) q7_store(y + i + k * Q7_W, e);
+            if (keeps) q7_store(y + i + k * Q7_W, e);
             sum[k] = q7_add(sum[k], e);
         }
     for (; i + Q7_W <= n; i += Q7_W) {
         const q7_f32 e = q7_exp_nonpositive(q7_sub(q7_load(x + i), top));
-        if (y) q7_store(y + i, e);
+        if (keeps) q7_store(y + i, e);
         sum[0] = q7_add(sum[0], e);
     }
     if (i < n) {
@@ -41,7 +41,7 @@ Q7_INLINE float row_exp(int64_t n, const float *x, float max, float *y) {
         float lanes[Q7_W] = {0}; /* lanes past the end hold exp(0 - max) */
         q7_store_tail(lanes, e, n - i);
         e = q7_load(lanes);
-        if (y) q7_store_tail(y + i, e, n - i);
+        if (keeps) q7_store_tail(y + i, e, n - i);
         sum[0] = q7_add(sum[0], e);
     }
     return q7_hsum(q7_add(q7_add(sum[0], sum[1]), q7_add(sum[2], sum[3])));
@@ -65,13 +65,14 @@ static void rows(int64_t count, int64_t n, const float *x, float *y, bool log) {
         some = q7_min(most, count);
         for (int64_t r = 0; r < some; r++) max[r] = row_max(n, x + r * n);
         if (log) {
-            for (int64_t r = 0; r < some; r++) sum[r] = row_exp(n, x + r * n, max[r], NULL);
+            for (int64_t r = 0; r < some; r++) sum[r] = row_exp(n, x + r * n, max[r], NULL, false);
             for (int64_t r = 0; r < some; r++) {
                 const float log_sum = logf(sum[r]); /* max + log_sum would round */
                 for (int64_t i = r * n; i < (r + 1) * n; i++) y[i] = x[i] - max[r] - log_sum;
             }
         } else {
-            for (int64_t r = 0; r < some; r++) sum[r] = row_exp(n, x + r * n, max[r], y + r * n);
+            for (int64_t r = 0; r < some; r++)
+                sum[r] = row_exp(n, x + r * n, max[r], y + r * n, true);
             for (int64_t r = 0; r < some; r++)
                 row_scale(n, y + r * n, 1.0f / sum[r], 0.0f, y + r * n);
         }
