@@ -319,12 +319,14 @@ def resize_steps(node: Node, b: Any, x: Value, axes: list[Axis], y: Value) -> No
     source: Operand = x
     into: Operand = y
     shape = x.shape
-    if is_image(b, x) and min(axis.axis for axis in axes) > 1 and not b.graph.is_output(y):
+    ends = {axis.axis for axis in axes}  # that may be the second of two in a step
+    if is_image(b, x) and min(ends) > 1 and not b.graph.is_output(y):
         order = [axis._replace(axis=axis.axis - 1) for axis in order]
         shape = (shape[0], *shape[2:], shape[1])
         source, into = pixels_of(b, x), room_of(b, y)
+        ends = {len(shape) - 2}
     is_nearest = node.attrs["mode"] == "nearest"
-    steps = in_pairs(order) if is_nearest else [(axis,) for axis in order]
+    steps = in_pairs(order, ends) if is_nearest else [(axis,) for axis in order]
     for some in steps:
         sizes = {axis.axis: axis.m for axis in some}
         after = tuple(sizes.get(i, dim) for i, dim in enumerate(shape))
@@ -333,10 +335,12 @@ def resize_steps(node: Node, b: Any, x: Value, axes: list[Axis], y: Value) -> No
         source, shape = place, after
 
 
-def in_pairs(order: list[Axis]) -> list[tuple[Axis, ...]]:
-    """The two innermost axes together, if they are neighbours, behind others that shrink."""
+def in_pairs(order: list[Axis], ends: set[int]) -> list[tuple[Axis, ...]]:
+    """The two innermost axes together, if they are neighbours and the second is one of those given,
+    behind others that shrink.
+    """
     pair = tuple(sorted(order, key=lambda axis: axis.axis)[-2:])
-    if len(pair) < 2 or pair[0].axis + 1 != pair[1].axis:
+    if len(pair) < 2 or pair[0].axis + 1 != pair[1].axis or pair[1].axis not in ends:
         return [(axis,) for axis in order]
     others = [(axis,) for axis in order if axis not in pair]
     small = sum(shrinks(axis) for (axis,) in others)
@@ -355,14 +359,12 @@ def nearest_step(
     """One axis of x, or two that are neighbours; as in blend_step."""
     attrs, dtype, size, at = node.attrs, dtype_of(x), elem_bytes(node), axes[-1].axis
     of_pixels = isinstance(x, View) or isinstance(y, View)
-    end = len(shape) - 1 if of_pixels else at + 1 if len(axes) == 2 else len(shape)
+    end = len(shape) - 1 if of_pixels else at + 1
     between, run = shape[at + 1 : end], product(shape[end:])
-    if len(axes) == 2:
-        rows, columns = axes
+    if between:
+        rows, columns = axes[0], unchanged(product(between))
     else:
-        rows, columns = (
-            (axes[0], unchanged(product(between))) if between else (unchanged(1), axes[0])
-        )
+        rows, columns = axes if len(axes) == 2 else (unchanged(1), axes[0])
     rim = np.array(attrs["extrapolation_value"]).astype(dtypes.DTYPES[dtype].numpy)
     b.step(
         "resize_nearest",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from fractions import Fraction
 from typing import Any
 
@@ -101,17 +102,20 @@ def test_resize(data: Any) -> None:
 def test_resize_of_images(data: Any) -> None:
     """Channels side by side, as convolutions leave them, and among those of others."""
     draw = data.draw
-    shape = tuple(draw(st.integers(2, 5)) for _ in range(4))
+    ndim = draw(st.integers(3, 5))
+    shape = tuple(draw(st.integers(2, 5)) for _ in range(ndim))
     attrs = {
         "mode": draw(st.sampled_from(["nearest", "linear", "cubic"])),
         "coordinate_transformation_mode": draw(st.sampled_from(["asymmetric", "align_corners"])),
     }
-    scales = np.array([1, 1, *(draw(st.sampled_from([0.5, 1, 2, 3])) for _ in range(2))], "f4")
+    scale = st.sampled_from([0.5, 1, 2, 3])
+    scales = np.array([1, 1, *(draw(scale) for _ in range(ndim - 2))], "f4")
     rng, dtype = np.random.default_rng(5), draw(st.sampled_from(["float32", "float64", "uint8"]))
     image = (rng.random(shape) * 60).astype(dtype)
     beside = np.zeros([max(1, int(n * s)) for n, s in zip(shape, scales)], dtype)
-    feeds = {"image": image.transpose(0, 2, 3, 1), "beside": beside.transpose(0, 2, 3, 1)}
-    nodes = [helper.make_node("Transpose", [x], [f"{x}1"], perm=[0, 3, 1, 2]) for x in feeds]
+    feeds = {"image": np.moveaxis(image, 1, -1), "beside": np.moveaxis(beside, 1, -1)}
+    perm = [0, ndim - 1, *range(1, ndim - 1)]
+    nodes = [helper.make_node("Transpose", [x], [f"{x}1"], perm=perm) for x in feeds]
     nodes.append(helper.make_node("Resize", ["image1", "", "scales"], ["resized"], **attrs))
     parts = ["beside1", "resized", "beside1", "resized"][: draw(st.integers(2, 4))]
     if draw(st.booleans()):
@@ -131,6 +135,25 @@ def test_resize_of_images(data: Any) -> None:
     is_tie = dtype == "uint8" and attrs["mode"] != "nearest"
     slack = 1 if is_tie else 8 * np.finfo(np.float32).eps * np.abs(expected).max()
     np.testing.assert_allclose(found.astype("f8"), expected.astype("f8"), rtol=0, atol=slack)
+
+
+@pytest.mark.parametrize("scales", itertools.product((1.0, 2.0), repeat=3))
+def test_nearest_in_volumes_whose_channels_lie_side_by_side(scales: tuple[float, ...]) -> None:
+    """Two axes are one step only where the second is that along which pixels lie."""
+    x = np.random.default_rng(6).standard_normal((2, 3, 4, 5, 2)).astype(np.float32)
+    attrs = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric"}
+    nodes = [
+        helper.make_node("Transpose", ["x"], ["image"], perm=[0, 4, 1, 2, 3]),
+        helper.make_node("Resize", ["image", "", "scales"], ["resized"], **attrs),
+        helper.make_node("Concat", ["resized", "resized"], ["y"], axis=1),
+    ]
+    infos = [helper.make_tensor_value_info("x", 1, x.shape)]
+    results = [helper.make_tensor_value_info("y", 1, None)]
+    fixed = [numpy_helper.from_array(np.array([1, 1, *scales], np.float32), "scales")]
+    graph = helper.make_graph(nodes, "g", infos, results, fixed)
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 22)], ir_version=10)
+    (expected,) = ReferenceEvaluator(made).run(None, {"x": x})
+    np.testing.assert_array_equal(run(made, {"x": x}), expected)
 
 
 def test_resize_of_many_tasks() -> None:
