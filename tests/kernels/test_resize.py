@@ -137,7 +137,7 @@ def test_resize_of_images(data: Any) -> None:
     np.testing.assert_allclose(found.astype("f8"), expected.astype("f8"), rtol=0, atol=slack)
 
 
-@pytest.mark.parametrize("scales", itertools.product((1.0, 2.0), repeat=3))
+@pytest.mark.parametrize("scales", [*itertools.product((1.0, 2.0), repeat=3)])
 def test_nearest_in_volumes_whose_channels_lie_side_by_side(scales: tuple[float, ...]) -> None:
     """Two axes are one step only where the second is that along which pixels lie."""
     x = np.random.default_rng(6).standard_normal((2, 3, 4, 5, 2)).astype(np.float32)
