@@ -746,3 +746,14 @@ def test_one_hot_of_sizes():
             size = Shape<start = 1>(x) y = OneHot(size, depth, values) }""",
         *({"x": floats(2, n)} for n in (4, 1, 5)),
     )
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_only_a_scan_along_another_axis_tells_a_size(axis: int):
+    check(
+        """g (float[2, n] x) => (int64[2] size) {
+            turned = Scan(x) <num_scan_inputs = 1, scan_input_axes = [1], scan_output_axes = [AXIS],
+                body = b (float[2] column) => (float[2] copy) { copy = Neg(column) }>
+            size = Shape(turned) }""".replace("AXIS", str(axis)),
+        *({"x": floats(2, n)} for n in (3, 1)),
+    )
