@@ -757,3 +757,21 @@ def test_only_a_scan_along_another_axis_tells_a_size(axis: int):
             size = Shape(turned) }""".replace("AXIS", str(axis)),
         *({"x": floats(2, n)} for n in (3, 1)),
     )
+
+
+def test_a_size_of_what_a_branch_does_not_read():
+    """Only the other branch does; those that it follows from are read, and known exactly."""
+    check(
+        """g (bool on, float[n] x) => (float[k] y) <int64[1] first = {0}> {
+            where = NonZero(x) indices = Squeeze(where, first) some = Gather(x, indices)
+            less = Neg(x) where2 = NonZero(less) indices2 = Squeeze(where2, first)
+            others = Gather(less, indices2) sum = Add(some, others)
+            y = If(on) <
+                then_branch = t () => (float[k] a) {
+                    chosen = If(on) <
+                        then_branch = t2 () => (float[k] b) { b = Mul(some, others) },
+                        else_branch = e2 () => (float[k] c) { c = Neg(some) }>
+                    a = Exp(chosen) },
+                else_branch = e () => (float[k] d) { d = Neg(sum) }> }""",
+        *({"on": np.array(on), "x": floats(3)} for on in (True, False, True)),
+    )
