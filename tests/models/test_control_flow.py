@@ -775,3 +775,22 @@ def test_a_size_of_what_a_branch_does_not_read():
                 else_branch = e () => (float[k] d) { d = Neg(sum) }> }""",
         *({"on": np.array(on), "x": floats(3)} for on in (True, False, True)),
     )
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_sizes_of_what_a_scan_makes_in_no_iteration(axis: int):
+    """That a row has 3 elements is known without one."""
+    check(
+        """g (int64 trip, bool on, float[n, 3] x, float[3] z)
+            => (float[t, a, b] all, float[t, c] states) {
+            all, states = Loop(trip, on) <body = body (int64 i, bool go)
+                => (bool next, float[a, b] y, float[c] state) {
+                    next = Identity(go)
+                    state, y = Scan(z, x) <num_scan_inputs = 1, scan_output_axes = [AXIS],
+                        body = rows (float[k] s, float[k] row) => (float[k] new, float[k] copy) {
+                            new = Add(s, row) copy = Neg(row) }> }> }""".replace("AXIS", str(axis)),
+        *(
+            {"trip": np.array(n), "on": np.array(True), "x": floats(2, 3), "z": floats(3)}
+            for n in (0, 2, 0)
+        ),
+    )
