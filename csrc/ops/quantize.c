@@ -1,7 +1,7 @@
 /* quantize.c: y = saturate(round(x / scale) + zero), to even; x (outer, n, inner), a scale and a
  * zero for all, for each of n or for each block of n. ONNX QuantizeLinear to integers of 2 to 16
- * bits; less than 8 are the lowest of a byte, the others 0. The quotient is rounded to `precision`.
- * NaN gives the lowest. */
+ * bits; less than 8 are the lowest of a byte, the others 0. x, scale and their quotient are rounded to
+ * `precision`. NaN gives the lowest. */
 #include "../kernels/quantize.h"
 
 #include "../kernels/halves.h"
@@ -24,10 +24,13 @@ static range range_of(int64_t dtype) {
     }
 }
 
+static float narrowed(float x, int64_t precision) {
+    if (precision == Q7_F16) return of_f16(f16_of(x));
+    return precision == Q7_BF16 ? of_bf16(bf16_of(x)) : x;
+}
+
 static float quotient(float x, float scale, int64_t precision) {
-    const float q = x / scale;
-    if (precision == Q7_F16) return of_f16(f16_of(q));
-    return precision == Q7_BF16 ? of_bf16(bf16_of(q)) : q;
+    return narrowed(narrowed(x, precision) / narrowed(scale, precision), precision);
 }
 
 /* Clamped before it is rounded, so that adding 1.5 * 2^23 can do the rounding. */

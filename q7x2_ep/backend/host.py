@@ -153,9 +153,12 @@ class Host:
         if exact not in bodies:
             if sum(known[:2] == key for known in bodies) > MAX_EXACT:
                 return program
-            types = zip(arrays, self._types(body, key[1]), reads)
             bodies[exact] = self._compile(
-                body, [_exactly(a) if read else sized for a, sized, read in types]
+                body,
+                [  # a size of what is not read must not be told in those of another input
+                    _exactly(array) if read else _sized({}, signature, None)
+                    for array, signature, read in zip(arrays, key[1], reads)
+                ],
             )
         return bodies[exact]
 

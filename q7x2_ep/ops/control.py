@@ -101,16 +101,8 @@ class Loop:
             if i < len(carried):
                 formal = body.inputs[2 + i]
                 types.append(_carried(node, i, _type(carried[i]), formal.type, result.type))
-            elif result.shape is None:
-                types.append(UNKNOWN)
             else:
-                times = fresh(node, i, 1 + len(result.shape))
-                inner = _lifted(node, i, result.type)
-                fixed = [
-                    dim if isinstance(dim, int) else times[1 + j]
-                    for j, dim in enumerate(inner.shape)
-                ]
-                types.append(Type(result.dtype, (times[0], *fixed)))
+                types.append(_joined(node, i, result.type))
         return types
 
     def control(node: Node, run: Run, *inputs: Any) -> list:
@@ -148,6 +140,18 @@ def surely_turns(loop: Node) -> bool:
 
 def _is_positive(elements: Optional[tuple[Dim, ...]]) -> bool:
     return bool(elements) and isinstance(elements[0], int) and elements[0] > 0
+
+
+def _joined(node: Node, i: int, result: Type, axis: int = 0, times: Any = None) -> Type:
+    """The type of output i: `result` of all turns along a new axis, of the size `times` if that is
+    a number. Of the sizes of a result, too, only numbers are those of every turn.
+    """
+    if result.shape is None:
+        return UNKNOWN
+    dims = [dim if isinstance(dim, int) else None for dim in result.shape]
+    dims.insert(axis % (len(dims) + 1), times if isinstance(times, int) else None)
+    own = fresh(node, i, len(dims))
+    return Type(result.dtype, tuple(new if dim is None else dim for dim, new in zip(dims, own)))
 
 
 def _type(value: Any) -> Type:
@@ -205,25 +209,42 @@ class Scan:
         body, batched = node.attrs["body"], node.attrs["batched"]
         given = actuals(node, node.inputs)[0][batched:]
         states = len(given) - node.attrs["num_scan_inputs"]
+        axes = node.attrs["scan_input_axes"] or (0,) * node.attrs["num_scan_inputs"]
         types = []
         for i, (formal, value) in enumerate(zip(body.inputs, given)):
             type, gone = _type(value), batched + (i >= states)
             if type.shape is None:
                 types.append(UNKNOWN)
-            else:  # what is left is numbered from 0, as in the bodies that runs compile
+            elif batched or i < states:
                 types.append(varying(formal, Type(type.dtype, type.shape[gone:])))
+            else:  # what is left is numbered from 0, as in the bodies that runs compile
+                rest = list(type.shape)
+                del rest[normal_axis(node, axes[i - states], len(rest))]
+                own = varying(formal, Type(type.dtype, tuple(rest))).shape
+                dims = [dim if isinstance(dim, int) else new for dim, new in zip(rest, own)]
+                types.append(Type(type.dtype, tuple(dims)))
         return types
 
     def infer(node: Node) -> list[Type]:
-        batched, given = node.attrs["batched"], actuals(node, node.inputs)[0]
+        body, batched = node.attrs["body"], node.attrs["batched"]
+        given = actuals(node, node.inputs)[0]
         states = len(given) - batched - node.attrs["num_scan_inputs"]
-        types = []
-        for i, result in enumerate(node.attrs["body"].outputs[: len(node.outputs)]):
-            if result.shape is None:
-                types.append(UNKNOWN)
-            else:
-                rank = len(result.shape) + batched + (i >= states)
-                types.append(Type(result.dtype, fresh(node, i, rank)))
+        results = body.outputs[: len(node.outputs)]
+        if batched:
+            return [
+                UNKNOWN
+                if result.shape is None
+                else Type(result.dtype, fresh(node, i, len(result.shape) + 1 + (i >= states)))
+                for i, result in enumerate(results)
+            ]
+        types = [
+            _carried(node, i, _type(value), formal.type, result.type)
+            for i, (value, formal, result) in enumerate(zip(given[:states], body.inputs, results))
+        ]
+        times, axes = _turns(node, given[states]), node.attrs["scan_output_axes"]
+        for i, result in enumerate(results[states:]):
+            axis = axes[i] if axes else 0
+            types.append(_joined(node, states + i, result.type, axis, times))
         return types
 
     def control(node: Node, run: Run, *inputs: Any) -> list:
@@ -236,6 +257,14 @@ class Scan:
             length = None if lengths is None else int(lengths[i])
             each.append(_scan(node, run, [batch[i] for batch in batches], captures, length))
         return [_padded(arrays) for arrays in zip(*each)]
+
+
+def _turns(node: Node, scanned: Value) -> Optional[Dim]:
+    """The length of the first value that a Scan takes apart, where its rank is known."""
+    if scanned.shape is None:
+        return None
+    axes = node.attrs["scan_input_axes"]
+    return scanned.shape[normal_axis(node, axes[0], len(scanned.shape)) if axes else 0]
 
 
 def _scan(node: Node, run: Run, given: list, captures: list, length: Any) -> list:

@@ -139,8 +139,8 @@ def require_constants(node: Node, *values: Optional[Value]) -> None:
 class QuantizeLinear:
     """y = saturate(round(x / scale) + zero), to even, per tensor, axis or block of an axis.
 
-    The quotient is rounded to the dtype `precision`, that of the scale where it is 0. To floats of
-    8 bits it is cast, `saturate` or not, and to floats of 4 and 6 bits with the zero added.
+    They are divided in the dtype `precision`, that of the scale where it is 0. To floats of 8 bits
+    the quotient is cast, `saturate` or not, and to floats of 4 and 6 bits with the zero added.
     """
 
     signature = "x: N, scale: N1, zero?: Q -> y"

@@ -5,15 +5,21 @@ other axes, Transposes turn its operands and results. Then a flow can run it.
 from __future__ import annotations
 
 from q7x2_ep.ir.core import UNKNOWN, Graph, Node
+from q7x2_ep.ir.shape import Dim
+from q7x2_ep.passes.infer import infer_again
 
 
 def run(graph: Graph) -> dict[str, int]:
     """Counts the nodes that were turned."""
     scans = [node for node in graph.nodes if node.op == "Scan" and not node.attrs["batched"]]
-    return {"nodes": sum(_turn(graph, node) for node in scans)}
+    sizes: dict[str, Dim] = {}
+    count = sum(_turn(graph, node, sizes) for node in scans)
+    graph.rename_sizes(sizes)
+    return {"nodes": count}
 
 
-def _turn(graph: Graph, scan: Node) -> bool:
+def _turn(graph: Graph, scan: Node, sizes: dict[str, Dim]) -> bool:
+    """Whether there was something to turn; enters what the sizes that the scan told are now."""
     attrs = scan.attrs
     last = len(scan.inputs) - attrs["captures"]
     first = last - attrs["num_scan_inputs"]
@@ -43,4 +49,6 @@ def _turn(graph: Graph, scan: Node) -> bool:
     whole = Node("Scan", inputs, outputs, attrs, scan.name, scan.sources)
     at = graph.nodes.index(scan)
     graph.nodes[at : at + 1] = [*before, whole, *behind]
+    for node in (*before, whole, *behind):  # dce asks which nodes tell a size
+        infer_again(node, sizes)
     return True

@@ -141,6 +141,20 @@ def test_quantised(code: int, data: Any) -> None:
         np.testing.assert_array_equal(actual.astype("f8"), expected.astype("f8"))
 
 
+@pytest.mark.parametrize("precision", HALVES)
+def test_quantised_in_a_precision(precision: int) -> None:
+    """In which x and the scale are divided: they are rounded to it, not only their quotient."""
+    x = np.linspace(-900, 900, 1001, dtype=np.float32)
+    arrays = [x, np.array(0.59848297, np.float32), np.array(3, np.int16)]
+    names = [f"x{i}" for i in range(3)]
+    node = helper.make_node("QuantizeLinear", names, ["y0"], precision=precision)
+    model, feeds = built([node], arrays, 1, False)
+    for actual, expected in zip(
+        Session(model).run(feeds), ReferenceEvaluator(model).run(None, feeds)
+    ):
+        np.testing.assert_array_equal(actual, expected)
+
+
 @pytest.mark.parametrize("code", NARROW.values(), ids=NARROW)
 def test_in_bodies(code: int) -> None:
     """Captured, carried, scanned, in sequences and optionals."""

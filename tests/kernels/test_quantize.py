@@ -54,7 +54,7 @@ def check(row: dtypes.DType, shape: tuple[int, int, int], kind: str, block: int,
             **fields,
         )
         with np.errstate(over="ignore"):
-            quotient = (x / s).astype(name).astype(np.float64)
+            quotient = (x.astype(name) / s.astype(name)).astype(np.float64)
         wanted = np.clip(np.rint(quotient) + z, low, high)
         whole = np.where(np.isnan(wanted), low, wanted)
         np.testing.assert_array_equal(y.astype(np.float64), whole)

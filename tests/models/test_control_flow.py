@@ -746,3 +746,51 @@ def test_one_hot_of_sizes():
             size = Shape<start = 1>(x) y = OneHot(size, depth, values) }""",
         *({"x": floats(2, n)} for n in (4, 1, 5)),
     )
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_only_a_scan_along_another_axis_tells_a_size(axis: int):
+    check(
+        """g (float[2, n] x) => (int64[2] size) {
+            turned = Scan(x) <num_scan_inputs = 1, scan_input_axes = [1], scan_output_axes = [AXIS],
+                body = b (float[2] column) => (float[2] copy) { copy = Neg(column) }>
+            size = Shape(turned) }""".replace("AXIS", str(axis)),
+        *({"x": floats(2, n)} for n in (3, 1)),
+    )
+
+
+def test_a_size_of_what_a_branch_does_not_read():
+    """Only the other branch does; those that it follows from are read, and known exactly."""
+    check(
+        """g (bool on, float[n] x) => (float[k] y) <int64[1] first = {0}> {
+            where = NonZero(x) indices = Squeeze(where, first) some = Gather(x, indices)
+            less = Neg(x) where2 = NonZero(less) indices2 = Squeeze(where2, first)
+            others = Gather(less, indices2) sum = Add(some, others)
+            y = If(on) <
+                then_branch = t () => (float[k] a) {
+                    chosen = If(on) <
+                        then_branch = t2 () => (float[k] b) { b = Mul(some, others) },
+                        else_branch = e2 () => (float[k] c) { c = Neg(some) }>
+                    a = Exp(chosen) },
+                else_branch = e () => (float[k] d) { d = Neg(sum) }> }""",
+        *({"on": np.array(on), "x": floats(3)} for on in (True, False, True)),
+    )
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_sizes_of_what_a_scan_makes_in_no_iteration(axis: int):
+    """That a row has 3 elements is known without one."""
+    check(
+        """g (int64 trip, bool on, float[n, 3] x, float[3] z)
+            => (float[t, a, b] all, float[t, c] states) {
+            all, states = Loop(trip, on) <body = body (int64 i, bool go)
+                => (bool next, float[a, b] y, float[c] state) {
+                    next = Identity(go)
+                    state, y = Scan(z, x) <num_scan_inputs = 1, scan_output_axes = [AXIS],
+                        body = rows (float[k] s, float[k] row) => (float[k] new, float[k] copy) {
+                            new = Add(s, row) copy = Neg(row) }> }> }""".replace("AXIS", str(axis)),
+        *(
+            {"trip": np.array(n), "on": np.array(True), "x": floats(2, 3), "z": floats(3)}
+            for n in (0, 2, 0)
+        ),
+    )
