@@ -51,14 +51,7 @@ static panel panel_at(const q7_attention_tile *t, int64_t at) {
 Q7_INLINE void pack_block(const float *q, int64_t stride, int64_t queries, int64_t channels,
                           float *qt, int64_t width, q7_f32 by, const bool whole) {
     q7_f32 v[Q7_W];
-    if (whole) {
-        q7_load_transposed(q, stride, v);
-    } else {
-        Q7_UNROLL
-        for (int i = 0; i < Q7_W; i++)
-            v[i] = i < queries ? q7_load_part(q + i * stride, channels) : q7_set1(0.0f);
-        q7_transpose(v);
-    }
+    q7_load_transposed_part(q, stride, queries, channels, v);
     Q7_UNROLL
     for (int d = 0; d < Q7_W; d++)
         if (whole || d < channels) q7_store(qt + d * width, q7_mul(v[d], by));

@@ -46,8 +46,17 @@ static inline int32_t float_to_i32(float x) {
     return (int32_t)(x >= -0x1p31f && x < 0x1p31f ? x : -0x1p31f);
 }
 
+static void floats_to_f16(const float *x, f16 *y, int64_t n) {
+    int64_t i = 0;
+#ifdef Q7_HAS_STORE_F16
+    for (; i + Q7_W <= n; i += Q7_W) q7_store_f16(&y[i].bits, q7_load(x + i));
+#endif
+    for (; i < n; i++) y[i] = f16_of(x[i]);
+}
+
 /* FROM: source type; READ(x): its value as a C number; NARROW: that number as a float from which
- * halves are made; I64, U64, I32: how it becomes one. */
+ * halves are made; I64, U64, I32: how it becomes one; TO_F16(x, y, n): how all become float16, or else
+ * by the loop of f16_of. */
 #define REAL(x) (x)
 #define FROM float
 #define CAST cast_f32
@@ -56,6 +65,7 @@ static inline int32_t float_to_i32(float x) {
 #define I64 to_i64
 #define U64 to_u64
 #define I32 float_to_i32
+#define TO_F16 floats_to_f16
 #include "cast_typed.h"
 #define FROM double
 #define CAST cast_f64
@@ -148,21 +158,9 @@ static inline int32_t float_to_i32(float x) {
 #define I32 REAL
 #include "cast_typed.h"
 
-static void floats_to_f16(const float *x, f16 *y, int64_t n) {
-    int64_t i = 0;
-#ifdef Q7_HAS_STORE_F16
-    for (; i + Q7_W <= n; i += Q7_W) q7_store_f16(&y[i].bits, q7_load(x + i));
-#endif
-    for (; i < n; i++) y[i] = f16_of(x[i]);
-}
-
 void Q7_KERNEL(cast_any)(int64_t from, int64_t to, int64_t n, const void *x, void *y) {
     if (from == to) {
         if (x != y) memcpy(y, x, (size_t)(n * q7_dtype_bytes(to)));
-        return;
-    }
-    if (from == Q7_F32 && to == Q7_F16) {
-        floats_to_f16(x, y, n);
         return;
     }
     switch (from) {

@@ -1,6 +1,10 @@
 /* cast_typed.h: the loops of cast.c from one dtype to all others. Included once per source dtype.
  */
 
+#ifndef TO_F16
+#define TO_F16(x, y, n) \
+    for (int64_t i = 0; i < n; i++) ((f16 *)y)[i] = f16_of(NARROW(READ(x[i])))
+#endif
 #define EACH(type, value)                                            \
     for (int64_t i = 0; i < n; i++) ((type *)to)[i] = (type)(value); \
     break
@@ -9,9 +13,7 @@ static void CAST(const void *from, void *to, int64_t n, int64_t to_dtype) {
     switch (to_dtype) {
         case Q7_F32: EACH(float, READ(x[i]));
         case Q7_F64: EACH(double, READ(x[i]));
-        case Q7_F16:
-            for (int64_t i = 0; i < n; i++) ((f16 *)to)[i] = f16_of(NARROW(READ(x[i])));
-            break;
+        case Q7_F16: TO_F16(x, to, n); break;
         case Q7_BF16:
             for (int64_t i = 0; i < n; i++) ((bf16 *)to)[i] = bf16_of(NARROW(READ(x[i])));
             break;
@@ -26,6 +28,7 @@ static void CAST(const void *from, void *to, int64_t n, int64_t to_dtype) {
     }
 }
 #undef EACH
+#undef TO_F16
 #undef FROM
 #undef CAST
 #undef READ

@@ -425,6 +425,16 @@ static void multiply_rows(const q7_gemm_block *x, int64_t tiles, ahead next) {
     }
 }
 
+/* Leaves of a part, which has all of k, the block from k0 on. */
+static void take_k(q7_gemm_block *part, int64_t k0) {
+    const int64_t left = part->k - k0;
+    part->k = q7_min(left, part->k_block);
+    part->a += k0 * part->a_k_stride;
+    part->b += k0 * part->b_stride;
+    part->accumulate = part->accumulate || k0 > 0;
+    if (left > part->k_block) part->epilogue = NULL;
+}
+
 /* sums += a row of `rows` elements by as many rows of b, n columns. */
 Q7_INLINE void add_along(const float *a, int64_t a_stride, const float *b, int64_t b_stride,
                          float *sums, int64_t n, const int rows) {
@@ -448,20 +458,19 @@ static void one_row(const q7_gemm_block *x) {
     _Alignas(64) float sums[COLUMNS];
     for (int64_t first = 0; first < x->n; first += COLUMNS) {
         const int64_t n = q7_min(COLUMNS, x->n - first);
-        for (int64_t k0 = 0, k1; k0 == 0 || k0 < x->k; k0 = k1) {
+        for (int64_t k0 = 0; k0 == 0 || k0 < x->k; k0 += x->k_block) {
             q7_gemm_epilogue epilogue;
             q7_gemm_block part = q7_gemm_part(x, 0, 1, first, n, NR, &epilogue);
-            k1 = k0 + x->k_block;
+            take_k(&part, k0);
             for (int64_t j = 0; j < n; j += Q7_W) q7_store(sums + j, q7_set1(0.0f));
-            const int64_t end = q7_min(k1, x->k);
-            int64_t k = k0;
-            for (; k + ALONG <= end; k += ALONG)
-                add_along(x->a + k * x->a_k_stride, x->a_k_stride, part.b + k * x->b_stride,
-                          x->b_stride, sums, n, ALONG);
-            for (; k < end; k++)
-                add_along(x->a + k * x->a_k_stride, 0, part.b + k * x->b_stride, 0, sums, n, 1);
-            part.accumulate = x->accumulate || k0 > 0;
-            if (k1 < x->k) part.epilogue = NULL;
+            for (int64_t k = 0, some; k < part.k; k += some) {
+                some = part.k - k >= ALONG ? ALONG : 1;
+                const float *a = part.a + k * x->a_k_stride, *b = part.b + k * x->b_stride;
+                if (some == ALONG)
+                    add_along(a, x->a_k_stride, b, x->b_stride, sums, n, ALONG);
+                else
+                    add_along(a, x->a_k_stride, b, x->b_stride, sums, n, 1);
+            }
             q7_finish_floats(&part, sums, COLUMNS, 0, n);
         }
     }
@@ -472,15 +481,8 @@ Q7_INLINE void turn(const float *a, int64_t a_stride, int64_t n, const int vecto
                     float at[DEPTH][ACROSS * Q7_W]) {
     for (int v = 0; v < vectors; v++, a += Q7_W * a_stride)
         for (int64_t k = 0; k < n; k += Q7_W) {
-            const int64_t columns = q7_min(n - k, Q7_W);
             q7_f32 x[Q7_W];
-            if (columns == Q7_W) {
-                q7_load_transposed(a + k, a_stride, x);
-            } else {
-                Q7_UNROLL
-                for (int i = 0; i < Q7_W; i++) x[i] = q7_load_tail(a + i * a_stride + k, columns);
-                q7_transpose(x);
-            }
+            q7_load_transposed_part(a + k, a_stride, Q7_W, n - k, x);
             Q7_UNROLL
             for (int j = 0; j < Q7_W; j++) q7_store(&at[k + j][v * Q7_W], x[j]);
         }
@@ -490,25 +492,23 @@ Q7_INLINE void turn(const float *a, int64_t a_stride, int64_t n, const int vecto
 Q7_INLINE void rows_by_column(const q7_gemm_block *x, int64_t row, const int vectors) {
     _Alignas(64) float at[DEPTH][ACROSS * Q7_W];
     float sums[(ACROSS + 1) * Q7_W]; /* a vector is loaded at each of them */
-    for (int64_t k0 = 0, k1; k0 == 0 || k0 < x->k; k0 = k1) {
+    for (int64_t k0 = 0; k0 == 0 || k0 < x->k; k0 += x->k_block) {
+        q7_gemm_epilogue epilogue;
+        q7_gemm_block part = q7_gemm_part(x, row, vectors * Q7_W, 0, 1, NR, &epilogue);
+        take_k(&part, k0);
         q7_f32 sum[ACROSS];
         Q7_UNROLL
         for (int v = 0; v < vectors; v++) sum[v] = q7_set1(0.0f);
-        k1 = k0 + x->k_block;
-        for (int64_t k = k0, end = q7_min(k1, x->k), n; k < end; k += n) {
-            n = q7_min(DEPTH, end - k);
-            turn(x->a + row * x->a_row_stride + k, x->a_row_stride, n, vectors, at);
+        for (int64_t k = 0, n; k < part.k; k += n) {
+            n = q7_min(DEPTH, part.k - k);
+            turn(part.a + k, x->a_row_stride, n, vectors, at);
             for (int64_t j = 0; j < n; j++) {
-                const q7_f32 b = q7_set1(x->b[(k + j) * x->b_stride]);
+                const q7_f32 b = q7_set1(part.b[(k + j) * x->b_stride]);
                 Q7_UNROLL
                 for (int v = 0; v < vectors; v++)
                     sum[v] = q7_fma(q7_load(&at[j][v * Q7_W]), b, sum[v]);
             }
         }
-        q7_gemm_epilogue epilogue;
-        q7_gemm_block part = q7_gemm_part(x, row, vectors * Q7_W, 0, 1, NR, &epilogue);
-        part.accumulate = x->accumulate || k0 > 0;
-        if (k1 < x->k) part.epilogue = NULL;
         const bool direct = !part.epilogue && !part.accumulate && part.c_stride == 1;
         float *to = direct ? part.c : sums;
         Q7_UNROLL
@@ -562,11 +562,7 @@ void Q7_KERNEL(gemm_f32)(const q7_gemm_block *x) {
                 q7_gemm_epilogue epilogue;
                 q7_gemm_block part =
                     q7_gemm_part(x, 0, x->m, column, q7_min(width, end - column), NR, &epilogue);
-                part.k = q7_min(x->k - k0, x->k_block);
-                part.a += k0 * x->a_k_stride;
-                part.b += k0 * x->b_stride;
-                part.accumulate = x->accumulate || k0 > 0;
-                if (k1 < x->k) part.epilogue = NULL;
+                take_k(&part, k0);
                 const bool tall = part.n <= Q7_W && narrows(x);
                 const int64_t tiles = tall ? q7_ceil_div(x->m, TALL) : all_tiles;
                 ahead next = {.p = part.b, .room = room};

@@ -19,8 +19,7 @@ Q7_INLINE q7_f32 add_part(int64_t i, int64_t left, const float *x, const float *
     q7_f32 v = q7_load_part(x + i, left);
     if (skip) v = q7_add(v, q7_load_part(skip + i, left));
     if (skip_bias) v = q7_add(v, q7_load_part(skip_bias + i, left));
-    if (s && left >= Q7_W) q7_store(s + i, v);
-    if (s && left < Q7_W) q7_store_tail(s + i, v, left);
+    if (s) q7_store_part(s + i, v, left);
     return v;
 }
 

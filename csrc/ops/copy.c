@@ -104,13 +104,16 @@ static void copy_short_runs(void *arg, int64_t n, const int64_t *offset, int64_t
 
 /* Four rows of y of n 4-byte elements. What is left behind blocks of four is the end of one more block. */
 static void transpose_rows(const char *x, int64_t x_stride, char *y, int64_t y_stride, int64_t n) {
-    for (int64_t q = 0; q < n && n >= 4; q += 4) {
+    if (n < 4) {
+        for (int64_t q = 0; q < n; q++)
+            for (int64_t p = 0; p < 4; p++)
+                memcpy(y + (p * y_stride + q) * 4, x + (q * x_stride + p) * 4, 4);
+        return;
+    }
+    for (int64_t q = 0; q < n; q += 4) {
         const int64_t at = q7_min(q, n - 4);
         q7_transpose_4x4(x + at * x_stride * 4, x_stride, y + at * 4, y_stride);
     }
-    for (int64_t q = 0; q < n && n < 4; q++)
-        for (int64_t p = 0; p < 4; p++)
-            memcpy(y + (p * y_stride + q) * 4, x + (q * x_stride + p) * 4, 4);
 }
 
 /* Three rows of bytes as one, side by side: images channels last. */

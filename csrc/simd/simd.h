@@ -171,6 +171,19 @@ Q7_INLINE void q7_store_part(float *p, q7_f32 v, int64_t left) {
         q7_store_tail(p, v, left);
 }
 
+/* q7_load_transposed of what there is of so many rows and columns, and zeros. */
+Q7_INLINE void q7_load_transposed_part(const float *p, int64_t stride, int64_t rows,
+                                       int64_t columns, q7_f32 v[Q7_W]) {
+    if (rows >= Q7_W && columns >= Q7_W) {
+        q7_load_transposed(p, stride, v);
+        return;
+    }
+    Q7_UNROLL
+    for (int i = 0; i < Q7_W; i++)
+        v[i] = i < rows ? q7_load_part(p + i * stride, columns) : q7_set1(0.0f);
+    q7_transpose(v);
+}
+
 /* part(i, vectors, last) for n floats, four vectors at a time: so many vectors, a constant, from i on,
  * of the last one `last` floats. */
 #define Q7_BY_4_VECTORS(n, part)                                     \

@@ -148,10 +148,14 @@ def _joined(node: Node, i: int, result: Type, axis: int = 0, times: Any = None) 
     """
     if result.shape is None:
         return UNKNOWN
-    dims = [dim if isinstance(dim, int) else None for dim in result.shape]
-    dims.insert(axis % (len(dims) + 1), times if isinstance(times, int) else None)
-    own = fresh(node, i, len(dims))
-    return Type(result.dtype, tuple(new if dim is None else dim for dim, new in zip(dims, own)))
+    dims = [*result.shape]
+    dims.insert(axis % (len(dims) + 1), times)
+    return Type(result.dtype, _numbers_or(dims, fresh(node, i, len(dims))))
+
+
+def _numbers_or(dims: Sequence[Any], own: Sequence[Dim]) -> tuple[Dim, ...]:
+    """The dims that are numbers, and in place of others those of its own."""
+    return tuple(dim if isinstance(dim, int) else new for dim, new in zip(dims, own))
 
 
 def _type(value: Any) -> Type:
@@ -209,7 +213,7 @@ class Scan:
         body, batched = node.attrs["body"], node.attrs["batched"]
         given = actuals(node, node.inputs)[0][batched:]
         states = len(given) - node.attrs["num_scan_inputs"]
-        axes = node.attrs["scan_input_axes"] or (0,) * node.attrs["num_scan_inputs"]
+        axes = _scanned_axes(node)
         types = []
         for i, (formal, value) in enumerate(zip(body.inputs, given)):
             type, gone = _type(value), batched + (i >= states)
@@ -220,9 +224,8 @@ class Scan:
             else:  # what is left is numbered from 0, as in the bodies that runs compile
                 rest = list(type.shape)
                 del rest[normal_axis(node, axes[i - states], len(rest))]
-                own = varying(formal, Type(type.dtype, tuple(rest))).shape
-                dims = [dim if isinstance(dim, int) else new for dim, new in zip(rest, own)]
-                types.append(Type(type.dtype, tuple(dims)))
+                own = varying(formal, Type(type.dtype, tuple(rest)))
+                types.append(Type(type.dtype, _numbers_or(rest, own.shape)))
         return types
 
     def infer(node: Node) -> list[Type]:
@@ -263,15 +266,18 @@ def _turns(node: Node, scanned: Value) -> Optional[Dim]:
     """The length of the first value that a Scan takes apart, where its rank is known."""
     if scanned.shape is None:
         return None
-    axes = node.attrs["scan_input_axes"]
-    return scanned.shape[normal_axis(node, axes[0], len(scanned.shape)) if axes else 0]
+    return scanned.shape[normal_axis(node, _scanned_axes(node)[0], len(scanned.shape))]
+
+
+def _scanned_axes(node: Node) -> Sequence[int]:
+    return node.attrs["scan_input_axes"] or (0,) * node.attrs["num_scan_inputs"]
 
 
 def _scan(node: Node, run: Run, given: list, captures: list, length: Any) -> list:
     body, attrs = node.attrs["body"], node.attrs
     count = attrs["num_scan_inputs"]
     states, scanned = given[: len(given) - count], given[len(given) - count :]
-    axes = attrs["scan_input_axes"] or (0,) * count
+    axes = _scanned_axes(node)
     fronts = [
         np.moveaxis(array, normal_axis(node, axis, array.ndim), 0)
         for array, axis in zip(scanned, axes)
