@@ -187,7 +187,7 @@ class Graph:
         return value
 
     def clone(self) -> Graph:
-        """A copy that may be changed; constants share their arrays, bodies of nodes are shared."""
+        """A copy that may be changed, bodies of nodes too; constants share their arrays."""
         copies: dict[Value, Value] = {}
 
         def copied(value: Optional[Value]) -> Optional[Value]:
@@ -202,7 +202,10 @@ class Graph:
         same.inputs = [copied(value) for value in self.inputs]
         for node in self.nodes:
             operands, results = map(copied, node.inputs), map(copied, node.outputs)
-            attrs = dict(node.attrs)
+            attrs = {
+                name: attr.clone() if isinstance(attr, Graph) else attr
+                for name, attr in node.attrs.items()
+            }
             same.nodes.append(
                 Node(
                     node.op,

@@ -73,7 +73,7 @@ def _joins(node: Node, new_axis: int) -> bool:
 
 
 def _scanned(graph: Graph, loop: Node, k: int) -> Node:
-    body = loop.attrs["body"].clone()  # other copies of the loop share it
+    body = loop.attrs["body"]
     stacks = list(dict.fromkeys(loop.outputs[k].users))
     insert = body.outputs[1 + k].producer
     element = insert.inputs[1]
@@ -88,8 +88,7 @@ def _scanned(graph: Graph, loop: Node, k: int) -> Node:
     outputs.append(graph.new_value(UNKNOWN, f"{name}.stacked"))
     at = graph.nodes.index(loop)
     loop.detach()
-    attrs = {**loop.attrs, "body": body}
-    graph.nodes[at] = Node("Loop", inputs, outputs, attrs, loop.name, loop.sources)
+    graph.nodes[at] = Node("Loop", inputs, outputs, loop.attrs, loop.name, loop.sources)
     result = outputs[-1]
     if not stacks[0].attrs["new_axis"]:
         axes = np.array([1])

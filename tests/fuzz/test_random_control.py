@@ -330,6 +330,10 @@ def feeds(seed: int, rows: int) -> dict[str, np.ndarray]:
     }
 
 
+# Seeds that once failed: a pass changed a body which another copy of its loop shared.
+FAILED = (61000770, 62000229, 63000410)
+
+
 def check(seed: int) -> str:
     """What became of a seed; asserts that results are those of onnxruntime."""
     model = Growth(seed).model()
@@ -368,7 +372,7 @@ def assert_same(a: Any, b: Any, where: str) -> None:
             np.testing.assert_array_equal(a, b, where)
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", [*range(30), *FAILED])
 def test_random_control_flow(seed):
     check(seed)
 
