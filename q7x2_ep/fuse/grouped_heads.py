@@ -14,6 +14,7 @@ from q7x2_ep.ir.core import Node, Value
 from q7x2_ep.ir.pattern import Match
 from q7x2_ep.ir.rewrite import Fusion
 from q7x2_ep.ir.shape import Dim
+from q7x2_ep.ops import always_fits
 from q7x2_ep.ops.common import RESHAPES, keeps_count
 
 ATTENTION = "q7::Attention"
@@ -113,7 +114,7 @@ def _copies(node: Node, axis: int) -> bool:
     if node.op == "Concat":
         alike = all(value is node.inputs[0] for value in node.inputs)
         return alike and node.attrs["axis"] % len(node.output.shape) == axis
-    return node.op in ("Expand", "Tile")
+    return node.op in ("Expand", "Tile") and always_fits(node)
 
 
 def _build(g: Any, node: Node, k: Single, v: Single) -> Value:

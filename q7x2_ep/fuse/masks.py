@@ -60,7 +60,7 @@ def misfit(masks: Sequence[Mask], heads: Heads, queries: Dim, dtype: int) -> str
 
 def plan(masks: Sequence[Mask], queries: Dim, keys: Dim) -> Plan:
     """Takes the band out of the masks. A later finite fill would replace it: then it stays."""
-    masks = [mask for mask in masks if not _is_void(mask)]
+    masks = [mask for mask in masks if not _is_void(mask, queries, keys)]
     first = 1 + max((i for i, mask in enumerate(masks) if _is_finite(mask)), default=-1)
     left, found = list(masks[:first]), []
     for mask in masks[first:]:
@@ -141,8 +141,15 @@ def _divided(mask: Mask, queries: Dim, keys: Dim) -> tuple[list[Mask], list[Boun
     ], found
 
 
-def _is_void(mask: Mask) -> bool:
-    """Whether a mask is known to mask nothing, as vision models have it."""
+def _is_void(mask: Mask, queries: Dim, keys: Dim) -> bool:
+    """Whether a mask is known to mask nothing, as vision models have it, and to fit: where it does
+    not, the run is refused.
+    """
+    shape, full = mask.value.shape, (*mask.lead, queries, keys)
+    if shape is None or len(shape) > len(full):
+        return False
+    if any(d not in (1, n) for d, n in zip(shape[::-1], full[::-1])):
+        return False
     if mask.kind == "add":
         return _is_zero(mask.value)
     return uniform(mask.value) == float(mask.kind == "keep")

@@ -20,7 +20,7 @@ from q7x2_ep.ir.replace import rewrite
 from q7x2_ep.ir.rewrite import Fusion
 from q7x2_ep.ir.shape import Dim, broadcast, product
 from q7x2_ep.ir.view import View
-from q7x2_ep.ops import find
+from q7x2_ep.ops import always_fits, find
 from q7x2_ep.ops.common import NotInferable
 from q7x2_ep.ops.rope import HEADS_INNER, pair_bounds, rotated, rotated_pairs, split_heads
 from q7x2_ep.passes import cse
@@ -139,7 +139,7 @@ def source(value: Value) -> View:
 def _viewed(node: Node, value: Value) -> Optional[View]:
     """An output of a movement op whose view needs no guard."""
     entry = find(node.op)
-    if hasattr(entry, "guards") and any(a != b for a, b, _ in entry.guards(node)):
+    if not always_fits(node):
         return None
     if hasattr(entry, "views"):
         return entry.views(node, source(node.inputs[0]))[node.outputs.index(value)]

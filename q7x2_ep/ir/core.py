@@ -235,9 +235,12 @@ class Graph:
         """
         if not sizes:
             return
-        binding = [value for node in self.nodes if node.binds for value in node.outputs]
-        shapes = [value.shape or () for value in (*self.inputs, *binding)]
-        bound = {repr(dim) for shape in shapes for dim in shape}
+        bound = {repr(dim) for value in self.inputs for dim in value.shape or ()}
+        for node in self.nodes:
+            if node.binds:
+                given = {dim for value in node.inputs if value for dim in value.shape or ()}
+                made = {dim for value in node.outputs for dim in value.shape or ()}
+                bound.update(map(repr, made - given))
         gone: dict[str, Dim] = {}
         for name, size in sizes.items():  # in the order of nodes: of those before
             if name not in bound:

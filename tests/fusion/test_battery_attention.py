@@ -9,6 +9,7 @@ from typing import Any, Callable
 import numpy as np
 import pytest
 
+import q7x2_ep
 from q7x2_ep.ir.core import Node
 from tests.fusion.battery import (
     Change,
@@ -16,6 +17,7 @@ from tests.fusion.battery import (
     assert_fuses,
     assert_perturbed_stays,
     build,
+    feeds_for,
     fused_graph,
     fused_ops,
     orders,
@@ -643,6 +645,38 @@ def test_heads_repeated_in_a_row_are_not_shared() -> None:
     model = build(spelling, SHARED)[0]
     assert attention_node(model).inputs[1].shape[1] == 4
     assert_correct(model)
+
+
+def heads_repeated_into_other_columns(g: Any, q: Any, k: Any, v: Any) -> Any:
+    """Each head is to have T columns, where it has D."""
+
+    def four(x: Any) -> Any:
+        shape = g.Shape(x)
+        batch, length = (g.Slice(shape, [i], [i + 1]) for i in range(2))
+        copies = g.Concat(batch, [H, 2], length, length, axis=0)
+        return g.Reshape(g.Expand(g.Unsqueeze(split(g, x), [2]), copies), [0, 4, -1, D])
+
+    scores = g.MatMul(split(g, q, 4), g.Transpose(four(k), perm=[0, 1, 3, 2]))
+    return merge(g, g.MatMul(g.Softmax(scores, axis=-1), four(v)), 4)
+
+
+def zeros_for_twice_the_batch(g: Any, q: Any, k: Any, v: Any) -> Any:
+    rows = g.Concat(g.Mul(g.Slice(g.Shape(q), [0], [1]), [2]), [1, 1, 1], axis=0)
+    return merge(g, g.Attention(*(split(g, x) for x in (q, k, v)), g.Expand(0.0, rows)))
+
+
+@pytest.mark.parametrize(
+    ("spelling", "columns_of_q"),
+    [(heads_repeated_into_other_columns, 4 * D), (zeros_for_twice_the_batch, H * D)],
+    ids=["heads", "zeros"],
+)
+def test_what_is_not_read_must_fit_too(spelling: Part, columns_of_q: int) -> None:
+    """What attention repeats itself, and a mask of zeros: the run is refused as it is unfused."""
+    model = build(spelling, {**SHARED, "q": ("B", "S", columns_of_q)}, opset=23)[0]
+    with q7x2_ep.InferenceSession(model.SerializeToString()) as session:
+        for sizes in ({"B": 2, "S": 3, "T": 5}, {"B": 3, "S": 5, "T": 2}):
+            with pytest.raises(q7x2_ep.errors.FeedError):
+                session.run(None, feeds_for(model, sizes))
 
 
 # whole idioms

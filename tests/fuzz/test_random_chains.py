@@ -44,6 +44,7 @@ class Growth:
         self.nodes: list[Any] = []
         self.initializers: list[Any] = []
         self.floats = ["x", "y", "row", "column", "table", "each"]
+        self.turned = {"turned"}  # and what is made of it: rows that some plans sum as columns
         self.floats += [self.emit("Transpose", "turned", perm=[0, 2, 1])]
         self.floats += [
             self.emit("Slice", "wide", *map(self.ints, ([k], [99], [2], [2]))) for k in (0, 1)
@@ -54,6 +55,8 @@ class Growth:
     def emit(self, op: str, *inputs: str, **attrs: Any) -> str:
         name = f"v{len(self.nodes)}"
         self.nodes.append(helper.make_node(op, list(inputs), [name], name, **attrs))
+        if not self.turned.isdisjoint(inputs):
+            self.turned.add(name)
         return name
 
     def constant(self, array: np.ndarray) -> str:
@@ -100,7 +103,8 @@ class Growth:
             self.floats.append(self.emit("Where", self.any(self.bools), *both))
         elif kind == "reduce":
             op = self.draw(st.sampled_from(("ReduceMean", "ReduceMax", "ReduceL2")))
-            tame = self.emit("Sigmoid", self.any(self.floats))
+            rows = [value for value in self.floats if value not in self.turned]
+            tame = self.emit("Sigmoid", self.any(rows))
             self.floats.append(self.emit(op, tame, self.ints([-1]), keepdims=1))
         elif kind == "integer":
             op = self.draw(st.sampled_from(("Add", "Sub", "Max", "Mod")))
