@@ -151,7 +151,7 @@ class Host:
         shapes = [getattr(a, "shape", None) if read else None for a, read in zip(arrays, reads)]
         exact = (*key, tuple(shapes))
         if exact not in bodies:
-            if sum(known[:2] == key for known in bodies) > MAX_EXACT:
+            if sum(known[:2] == key for known in list(bodies)) > MAX_EXACT:  # others may add
                 return program
             bodies[exact] = self._compile(
                 body,
