@@ -27,12 +27,13 @@ from q7x2_ep.dtypes import BOOL, FLOAT, HALVES, INT8, UINT8
 from q7x2_ep.files import give_back
 from q7x2_ep.ir.core import Graph, Node, Type, Value
 from q7x2_ep.ops.common import is_host, is_movement
+from q7x2_ep.ops.creation import EXACT, size_as_limit
 from q7x2_ep.passes.infer import infer_node
 
 CASTS = frozenset({"Cast", "CastLike"})
 DISCRETE = frozenset(
     {"Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Sign", "Floor", "Ceil", "Round"}
-    | {"Mod", "IsInf", "ArgMax", "ArgMin", "TopK", "Hardmax", "NonZero", "OneHot"}
+    | {"Mod", "IsInf", "ArgMax", "ArgMin", "TopK", "Hardmax", "NonZero", "OneHot", "Range"}
 )
 # Their results are among their operands, or differ in the sign.
 CHOICES = frozenset(
@@ -163,6 +164,8 @@ class _Widening:
         halves = [value for value in node.inputs if value in self.declared]
         if node.op == "QuantizeLinear" and not node.attrs["precision"]:
             node.attrs["precision"] = self.declared.get(node.inputs[1], 0)  # it divides in that
+        if node.op == "Range" and node.inputs[1] in self.declared:
+            self.count(node)
         past, present = self.caches(node)
         for i, value in enumerate(node.inputs):
             if value in self.declared and i not in past:
@@ -182,6 +185,15 @@ class _Widening:
                 node.attrs[key] = FLOAT
         self.append(node)
         self.keep(node.outputs[i] for i in present)
+
+    def count(self, node: Node) -> None:
+        """A Range up to a size still has the length that the size tells: sizes that are rounded as
+        the model has them are left to its exact form, so that none is rounded here.
+        """
+        limit = node.inputs[1]
+        node.attrs["most"] = EXACT[self.declared[limit]]
+        if limit.producer is not None and size_as_limit(node) is not None:
+            node.set_input(1, self.made(limit.producer.inputs[0], FLOAT))
 
     def caches(self, node: Node) -> tuple[Sequence[int], Sequence[int]]:
         """Which inputs and outputs of a node are caches that stay in 16 bits."""
