@@ -34,6 +34,7 @@ CASTS = frozenset({"Cast", "CastLike"})
 DISCRETE = frozenset(
     {"Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Sign", "Floor", "Ceil", "Round"}
     | {"Mod", "IsInf", "ArgMax", "ArgMin", "TopK", "Hardmax", "NonZero", "OneHot", "Range"}
+    | {"ThresholdedRelu", "Shrink"}
 )
 # Their results are among their operands, or differ in the sign.
 CHOICES = frozenset(
@@ -170,7 +171,7 @@ class _Widening:
         for i, value in enumerate(node.inputs):
             if value in self.declared and i not in past:
                 wants_zero = node.op == "Equal" and _is_zero(node.inputs[1 - i])
-                harmless = node.op not in DISCRETE or (wants_zero and value in self.grid)
+                harmless = not _is_discrete(node, i) or (wants_zero and value in self.grid)
                 node.set_input(i, self.widened(value) if harmless else self.rounded(value))
         is_choice = node.op in CHOICES and node.attrs.get("reduction") not in ("add", "mul")
         for value in node.outputs:
@@ -285,9 +286,23 @@ def _is_seen(graph: Graph, cast: Node, is_half: Callable[[Optional[Value]], bool
                 fresh = user.output not in seen
                 seen.add(user.output)
                 stack += [user.output] if fresh else []
-            elif is_wide and (beside or user.op in DISCRETE | CASTS or user.op.startswith("q7::")):
+            elif is_wide and (beside or _tells(user, value)):
                 return True
     return False
+
+
+def _tells(user: Node, value: Value) -> bool:
+    places = [i for i, operand in enumerate(user.inputs) if operand is value]
+    is_discrete = any(_is_discrete(user, i) for i in places)
+    return is_discrete or user.op in CASTS or user.op.startswith("q7::")
+
+
+def _is_discrete(node: Node, i: int) -> bool:
+    """Whether an operand that is almost the same may give quite another result: such points, too,
+    choose pixels.
+    """
+    is_point = node.op == "GridSample" and i == 1 and node.attrs["mode"] == "nearest"
+    return node.op in DISCRETE or is_point
 
 
 def _is_undoing(node: Node) -> bool:
