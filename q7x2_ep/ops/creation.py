@@ -9,7 +9,7 @@ import numpy as np
 
 from q7x2_ep import dtypes
 from q7x2_ep.errors import DataError, ModelError
-from q7x2_ep.ir.core import Node, Type
+from q7x2_ep.ir.core import Node, Type, Value
 from q7x2_ep.ir.shape import Dim, ceildiv, is_content, is_measured, maximum, minimum, product
 from q7x2_ep.ir.view import View
 from q7x2_ep.ops import op
@@ -62,19 +62,23 @@ def fill_value(node: Node) -> np.ndarray:
     return np.zeros((), np.float32) if value is None else np.asarray(value).reshape(())
 
 
-WIDE = (dtypes.FLOAT, dtypes.DOUBLE)
 EXACT_HALVES = 2**22  # floats up to here have all halves between them
+EXACT = {  # up to where a dtype has all integers
+    **dict.fromkeys((dtypes.FLOAT, dtypes.DOUBLE), EXACT_HALVES),
+    **{dtypes.FLOAT16: 2**11, dtypes.BFLOAT16: 2**8},
+}
 
 
 @op("Range")
 class Range:
     """start, start + delta, .. up to limit, which is left out.
 
-    exact: true where a size as the limit of floats may be any, else it is up to EXACT_HALVES.
+    exact: true where a size as the limit of floats may be any, else it is one up to which the dtype
+    has all integers. most: that of the dtype that the model has, where it is another one by now.
     """
 
     signature = "start: N, limit: N, delta: N -> y"
-    attributes = {"stash_type": 1, "exact": None}
+    attributes = {"stash_type": 1, "exact": None, "most": None}
 
     def infer(node: Node) -> list[Type]:
         dtype = node.inputs[0].dtype
@@ -100,11 +104,15 @@ class Range:
             contents = tuple(start + i * delta for i in range(n))
         return [typed(dtype, (n,), contents)]
 
+    def standard(node: Node) -> tuple[str, list[Optional[Value]], dict[str, Any]]:
+        stash = node.attrs["stash_type"]  # most is ours
+        return "Range", node.inputs, {} if stash == 1 else {"stash_type": stash}
+
     def assumptions(node: Node) -> list[Guard]:
         size = size_as_limit(node)
         if size is None:
             return []
-        return [(maximum(size - EXACT_HALVES, 0), 0, f"a Range of floats up to {size}")]
+        return [(maximum(size - _most(node), 0), 0, f"a Range of floats up to {size}")]
 
     def reference(
         node: Node, start: np.ndarray, limit: np.ndarray, delta: np.ndarray
@@ -145,9 +153,14 @@ def size_as_limit(node: Node) -> Optional[Dim]:
         return None
     size = known(cast.inputs[0])
     is_exact = abs(start) <= EXACT_HALVES and start * 2 % 1 == 0 and 1 <= delta <= EXACT_HALVES
-    if not (is_exact and delta % 1 == 0 and size) or node.inputs[1].dtype not in WIDE:
+    if not (is_exact and delta % 1 == 0 and size) or node.inputs[1].dtype not in EXACT:
         return None
-    return None if is_content(size[0]) or is_measured(size[0]) else size[0]
+    is_rounded = isinstance(size[0], int) and size[0] > _most(node)
+    return None if is_rounded or is_content(size[0]) or is_measured(size[0]) else size[0]
+
+
+def _most(node: Node) -> int:
+    return node.attrs["most"] or EXACT[node.inputs[1].dtype]
 
 
 def steps_between(start: float, limit: float, delta: float) -> int:

@@ -27,12 +27,14 @@ from q7x2_ep.dtypes import BOOL, FLOAT, HALVES, INT8, UINT8
 from q7x2_ep.files import give_back
 from q7x2_ep.ir.core import Graph, Node, Type, Value
 from q7x2_ep.ops.common import is_host, is_movement
+from q7x2_ep.ops.creation import EXACT, size_as_limit
 from q7x2_ep.passes.infer import infer_node
 
 CASTS = frozenset({"Cast", "CastLike"})
 DISCRETE = frozenset(
     {"Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Sign", "Floor", "Ceil", "Round"}
-    | {"Mod", "IsInf", "ArgMax", "ArgMin", "TopK", "Hardmax", "NonZero", "OneHot"}
+    | {"Mod", "IsInf", "ArgMax", "ArgMin", "TopK", "Hardmax", "NonZero", "OneHot", "Range"}
+    | {"ThresholdedRelu", "Shrink"}
 )
 # Their results are among their operands, or differ in the sign.
 CHOICES = frozenset(
@@ -163,11 +165,13 @@ class _Widening:
         halves = [value for value in node.inputs if value in self.declared]
         if node.op == "QuantizeLinear" and not node.attrs["precision"]:
             node.attrs["precision"] = self.declared.get(node.inputs[1], 0)  # it divides in that
+        if node.op == "Range" and node.inputs[1] in self.declared:
+            self.count(node)
         past, present = self.caches(node)
         for i, value in enumerate(node.inputs):
             if value in self.declared and i not in past:
                 wants_zero = node.op == "Equal" and _is_zero(node.inputs[1 - i])
-                harmless = node.op not in DISCRETE or (wants_zero and value in self.grid)
+                harmless = not _is_discrete(node, i) or (wants_zero and value in self.grid)
                 node.set_input(i, self.widened(value) if harmless else self.rounded(value))
         is_choice = node.op in CHOICES and node.attrs.get("reduction") not in ("add", "mul")
         for value in node.outputs:
@@ -182,6 +186,15 @@ class _Widening:
                 node.attrs[key] = FLOAT
         self.append(node)
         self.keep(node.outputs[i] for i in present)
+
+    def count(self, node: Node) -> None:
+        """A Range up to a size still has the length that the size tells: sizes that are rounded as
+        the model has them are left to its exact form, so that none is rounded here.
+        """
+        limit = node.inputs[1]
+        node.attrs["most"] = EXACT[self.declared[limit]]
+        if limit.producer is not None and size_as_limit(node) is not None:
+            node.set_input(1, self.made(limit.producer.inputs[0], FLOAT))
 
     def caches(self, node: Node) -> tuple[Sequence[int], Sequence[int]]:
         """Which inputs and outputs of a node are caches that stay in 16 bits."""
@@ -273,9 +286,23 @@ def _is_seen(graph: Graph, cast: Node, is_half: Callable[[Optional[Value]], bool
                 fresh = user.output not in seen
                 seen.add(user.output)
                 stack += [user.output] if fresh else []
-            elif is_wide and (beside or user.op in DISCRETE | CASTS or user.op.startswith("q7::")):
+            elif is_wide and (beside or _tells(user, value)):
                 return True
     return False
+
+
+def _tells(user: Node, value: Value) -> bool:
+    places = [i for i, operand in enumerate(user.inputs) if operand is value]
+    is_discrete = any(_is_discrete(user, i) for i in places)
+    return is_discrete or user.op in CASTS or user.op.startswith("q7::")
+
+
+def _is_discrete(node: Node, i: int) -> bool:
+    """Whether an operand that is almost the same may give quite another result: such points, too,
+    choose pixels.
+    """
+    is_point = node.op == "GridSample" and i == 1 and node.attrs["mode"] == "nearest"
+    return node.op in DISCRETE or is_point
 
 
 def _is_undoing(node: Node) -> bool:

@@ -99,6 +99,37 @@ def test_comparisons_see_what_the_dtype_holds(x: np.ndarray, dtype: str) -> None
 
 
 @pytest.mark.parametrize("dtype", HALVES)
+def test_thresholds_and_nearest_pixels_see_what_the_dtype_holds(dtype: str) -> None:
+    """1 and a quarter of a step is 1 there, not above a threshold of 1; half of a bit less than 1
+    is a half, in the middle of two pixels, of which the even one is taken.
+    """
+    step = 2.0 ** -{"float16": 10, "bfloat16": 7}[dtype]
+    numbers = {"more": [step / 4], "less": [-step / 8], "half": [0.5], "level": [0.0]}
+    nodes = [
+        node("Constant", [], [name], value=helper.make_tensor(name, CODES[dtype], [1], number))
+        for name, number in numbers.items()
+    ]
+    row = helper.make_tensor("image", CODES[dtype], [1, 1, 1, 3], [0.0, 1.0, 2.0])
+    nodes += [
+        node("Add", ["x", "more"], ["above"]),
+        node("ThresholdedRelu", ["above"], ["relu"], alpha=1.0),
+        node("Shrink", ["above"], ["shrunk"], lambd=1.0),
+        node("Add", ["x", "less"], ["below"]),
+        node("Mul", ["below", "half"], ["middle"]),
+        node("Concat", ["middle", "level"], ["point"], axis=0),
+        node("Constant", [], ["sizes"], value_ints=[1, 1, 1, 2]),
+        node("Reshape", ["point", "sizes"], ["grid"]),
+        node("Constant", [], ["image"], value=row),
+        node("GridSample", ["image", "grid"], ["pixel"], mode="nearest", align_corners=1),
+        node("Constant", [], ["flat"], value_ints=[-1]),
+        node("Reshape", ["pixel", "flat"], ["nearest"]),
+    ]
+    with session_of(nodes, {"x": dtype}, dict.fromkeys(("relu", "shrunk", "nearest"), dtype)) as s:
+        relu, shrunk, nearest = s.run(None, {"x": halves_of(np.ones(1), dtype)})
+    assert (float(relu[0]), float(shrunk[0]), float(nearest[0])) == (0.0, 0.0, 2.0)
+
+
+@pytest.mark.parametrize("dtype", HALVES)
 def test_arithmetic_is_rounded_once(dtype: str) -> None:
     rng = np.random.default_rng(1)
     x, y = (halves_of(rng.standard_normal(4096), dtype) for _ in range(2))

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import onnx.parser
+import onnx.reference
 import onnxruntime
 import pytest
 from onnxruntime.capi.onnxruntime_pybind11_state import InvalidArgument
@@ -103,3 +104,34 @@ def test_ranges_of_floats_up_to_a_size():
         feed = {"x": np.zeros(length, np.float32)}
         for got, expected in zip(ours.run(None, feed), theirs.run(None, feed)):
             np.testing.assert_array_equal(got, expected)
+
+
+@pytest.mark.parametrize("dtype, code, most", [("float16", 10, 2**11), ("bfloat16", 16, 2**8)])
+def test_ranges_of_16_bits_up_to_a_size(dtype, code, most):
+    """A limit is rounded as its dtype says, whoever tells the size; up to where all integers are in
+    that dtype the length is the size, which a Reshape may rest on."""
+    given = onnx.helper.tensor_dtype_to_np_dtype(code).type
+
+    def ranged(size):
+        graph = onnx.parser.parse_graph(
+            f"""g (float[{size}] x) => (float[a] y, float[b, c] z) {{
+                all = Shape(x) at = Squeeze(all) end = Cast<to = {code}>(at)
+                r = Range(zero, end, one) sizes = Shape(r) two = Concat<axis = 0>(sizes, last)
+                column = Reshape(r, two) y = Cast<to = 1>(r) z = Cast<to = 1>(column) }}"""
+        )
+        numbers = {"zero": given(0), "one": given(1), "last": np.ones(1, np.int64)}
+        for name, number in numbers.items():
+            graph.initializer.append(onnx.numpy_helper.from_array(np.asarray(number), name))
+        opsets = [onnx.helper.make_opsetid("", 23)]
+        return onnx.helper.make_model(graph, ir_version=10, opset_imports=opsets)
+
+    symbolic = q7x2_ep.InferenceSession(ranged("n"))
+    assert not symbolic._session.program.host_phases
+    evaluator = onnx.reference.ReferenceEvaluator(ranged("n"))
+    for length in (7, most, most + 1, most + 3, 3, 2 * most + 2):
+        feed = {"x": np.zeros(length, np.float32)}
+        expected = evaluator.run(None, feed)
+        assert expected[0].shape == (int(given(length)),)
+        for session in (symbolic, q7x2_ep.InferenceSession(ranged(length))):
+            for got, wanted in zip(session.run(None, feed), expected):
+                np.testing.assert_array_equal(got.astype(given), wanted)  # decision 25
