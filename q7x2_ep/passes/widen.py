@@ -27,7 +27,6 @@ from q7x2_ep.dtypes import BOOL, FLOAT, HALVES, INT8, UINT8
 from q7x2_ep.files import give_back
 from q7x2_ep.ir.core import Graph, Node, Type, Value
 from q7x2_ep.ops.common import is_host, is_movement
-from q7x2_ep.ops.creation import EXACT, size_as_limit
 from q7x2_ep.passes.infer import infer_node
 
 CASTS = frozenset({"Cast", "CastLike"})
@@ -191,6 +190,8 @@ class _Widening:
         """A Range up to a size still has the length that the size tells: sizes that are rounded as
         the model has them are left to its exact form, so that none is rounded here.
         """
+        from q7x2_ep.ops.creation import EXACT, size_as_limit
+
         limit = node.inputs[1]
         node.attrs["most"] = EXACT[self.declared[limit]]
         if limit.producer is not None and size_as_limit(node) is not None:
