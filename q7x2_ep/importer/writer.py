@@ -4,15 +4,16 @@ any ONNX tool opens.
 A fused op is written as the standard op that it equals, where its entry knows one (`standard`), and
 otherwise as a call of a model-local function of the domain q7 whose body is its `decompose`: a
 viewer shows one node, an engine inlines the body. Sizes that the passes have worked out are turned
-back into Shape, Gather and arithmetic on the inputs of the model or the function.
+back into Shape, Gather and arithmetic on the values that have or hold them. Bodies of control flow
+name what they capture, as ONNX has it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections import ChainMap
+from collections.abc import Collection, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from typing import Any, Optional
 
 import numpy as np
@@ -20,7 +21,7 @@ import numpy as np
 from q7x2_ep import dtypes
 from q7x2_ep.errors import ModelError
 from q7x2_ep.files import Track, replacing
-from q7x2_ep.ir.core import Graph, Node, Value
+from q7x2_ep.ir.core import UNKNOWN, Graph, Node, Type, Value
 from q7x2_ep.ir.shape import Dim, Expr, symbol
 from q7x2_ep.ops import find
 from q7x2_ep.ops.builder import Builder
@@ -32,7 +33,7 @@ DOMAIN = "q7"
 EXTERNAL_ABOVE = 1 << 30  # bytes of weights; a protobuf ends at 2 GB
 INLINE_BELOW = 1 << 10  # bytes of a tensor that stays in the model file in any case
 ALIGNMENT = 1 << 12  # of a tensor in the file beside it, so that it can be mapped
-_ARITHMETIC = {"floordiv": "Div", "min": "Min", "max": "Max", "broadcast": "Max"}  # of two sizes
+_ARITHMETIC = {"min": "Min", "max": "Max", "broadcast": "Max"}  # of two sizes
 
 
 def write(graph: Graph) -> Any:
@@ -93,26 +94,23 @@ def _model(graph: Graph) -> tuple[Any, dict[str, np.ndarray]]:
     from onnx import StringStringEntryProto, helper
 
     functions = _Functions()
-    writer = _Writer(graph.inputs, functions)
+    writer = _Writer(graph.inputs, functions, dict(zip(graph.outputs, graph.output_names)))
     for node in graph.nodes:
         writer.node(node)
-    outputs = []
     for name, value in zip(graph.output_names, graph.outputs):
-        produced = writer.name(value)
-        if produced != name:
-            writer.nodes.append(helper.make_node("Identity", [produced], [name]))
-        outputs.append(_value_info(name, value))
+        writer.result(name, value)
     metadata = graph.metadata
+    ends = zip(graph.output_names, graph.outputs)
     proto = helper.make_graph(
         writer.nodes,
         metadata.get("graph_name") or "graph",
-        [_value_info(value.name, value) for value in graph.inputs],
-        outputs,
+        [_value_info(value.name, value, metadata) for value in graph.inputs],
+        [_value_info(name, value, metadata) for name, value in ends],
         doc_string=metadata.get("graph_description", ""),
     )
-    bodies = [function.node for function in functions.protos]
-    opset = _opset(max(graph.opset, OPSET), [writer.nodes, *bodies])
-    domains = {node.domain for nodes in (writer.nodes, *bodies) for node in nodes} - {""}
+    nodes = [*_all(writer.nodes), *_all(n for function in functions.protos for n in function.node)]
+    opset = _opset(max(graph.opset, OPSET), nodes)
+    domains = {node.domain for node in nodes} - {""}
     imports = [helper.make_opsetid("", opset)]
     imports += [helper.make_opsetid(domain, 1) for domain in sorted(domains)]
     for function in functions.protos:
@@ -132,12 +130,21 @@ def _model(graph: Graph) -> tuple[Any, dict[str, np.ndarray]]:
     return model, writer.constants
 
 
-def _opset(least: int, bodies: list[Any]) -> int:
+def _all(nodes: Iterable[Any]) -> Iterator[Any]:
+    """The nodes, and those in their bodies."""
+    for node in nodes:
+        yield node
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                yield from _all(attribute.g.node)
+
+
+def _opset(least: int, nodes: list[Any]) -> int:
     """The first version from `least` on that has every op, with the inputs that it is given."""
     import onnx
 
     uses: dict[str, int] = {}
-    for node in (node for nodes in bodies for node in nodes if not node.domain):
+    for node in (node for node in nodes if not node.domain):
         uses[node.op_type] = max(uses.get(node.op_type, 0), len(node.input))
     newest = onnx.defs.onnx_opset_version()
     for version in range(least, max(newest, least) + 1):
@@ -195,7 +202,7 @@ def _body(node: Node, inputs: list[str], outputs: list[str], functions: _Functio
     g = Builder(Graph())
     result = find(node.op).decompose(g, *formals, **node.attrs)
     results = result if isinstance(result, tuple) else (result,)
-    writer = _Writer([value for value in formals if value is not None], functions)
+    writer = _Writer([value for value in formals if value is not None], functions, outputs)
     for made in g.take():
         writer.node(made)
     ends = [
@@ -210,20 +217,61 @@ def _body(node: Node, inputs: list[str], outputs: list[str], functions: _Functio
 
 
 class _Writer:
-    """Collects the nodes and constants of a graph or a function; every Value is named once."""
+    """Collects the nodes and constants of a graph, body or function; every Value is named once.
 
-    def __init__(self, inputs: Iterable[Value], functions: _Functions):
+    results: the names that what it makes must have, by the values, or names to keep free. around:
+    the writer of the graph that a body is in, whose values it may name.
+    """
+
+    def __init__(
+        self,
+        inputs: Iterable[Value],
+        functions: _Functions,
+        results: Collection[Any] = (),
+        around: Optional[_Writer] = None,
+    ):
         self.nodes: list[Any] = []
-        self.constants: dict[str, np.ndarray] = {}
         self._functions = functions
-        self._names: Counter = Counter()  # of nodes: one fusion may leave several of one name
-        self._known: dict[Value, str] = {}
-        self._dims: dict[Any, str] = {}
-        self._symbols: dict[str, tuple[str, int]] = {}
+        self._results = results if isinstance(results, Mapping) else {}
+        self._names: set[str] = set()  # of nodes: one fusion may leave several of one name
+        self._known: MutableMapping[Value, str] = {}
+        self._dims: MutableMapping[Any, str] = {}
+        self._told: MutableMapping[str, tuple[str, int, bool]] = {}  # by symbols, see _tell
+        if around is None:
+            self.constants: dict[str, np.ndarray] = {}
+            self._arrays: dict[int, str] = {}  # the names of constants, by their arrays
+            self._taken = {*(self._results.values() if self._results else results)}
+        else:
+            self.constants, self._arrays = around.constants, around._arrays
+            self._taken = around._taken
+            self._known, self._dims, self._told = (
+                ChainMap({}, each)  # type: ignore[arg-type]
+                for each in (around._known, around._dims, around._told)
+            )
         for value in inputs:
-            for axis, dim in enumerate(value.shape):
-                if isinstance(dim, Expr):
-                    self._symbols.setdefault(repr(dim), (value.name, axis))
+            self.enter(value, value.name if around is None else self._fresh(value.name))
+            self._taken.add(value.name)
+
+    def enter(self, value: Value, name: str) -> None:
+        """The value has this name from here on."""
+        self._known[value] = name
+        self._tell(name, value.shape or (), is_shape=True)
+        self._tell(name, value.elements or (), is_shape=False)
+
+    def _tell(self, name: str, dims: Sequence[Dim], is_shape: bool) -> None:
+        """What is called so tells these sizes: by its shape, or by its elements."""
+        for place, dim in enumerate(dims):
+            if isinstance(dim, Expr):
+                self._told.setdefault(repr(dim), (name, place, is_shape))
+
+    def _fresh(self, hint: str, taken: Optional[set[str]] = None) -> str:
+        """Of values; or of what has the names `taken`."""
+        taken = self._taken if taken is None else taken
+        name, n = hint, 1
+        while name in taken:
+            name, n = f"{hint}_{n}", n + 1
+        taken.add(name)
+        return name
 
     def node(self, node: Node) -> None:
         from onnx import helper
@@ -233,12 +281,18 @@ class _Writer:
         standard = entry.standard(node) if hasattr(entry, "standard") else None
         if standard is not None:
             op, operands, given = standard
+        if op == "q7::Deferred":
+            self._inline(node)
+            return
+        if not node.outputs:  # a Loop that nobody reads, which ONNX does not know
+            return
+        if node.bodies:
+            operands, given = self._flow(node, given)
         inputs = [self.name(value) if value is not None else "" for value in operands]
-        outputs = [value.name for value in node.outputs]
+        outputs = [self._results.get(value) or self._fresh(value.name) for value in node.outputs]
         attrs = {name: _attribute(value) for name, value in given.items()}
-        domain, _, op_type = op.rpartition("::")
-        self._names[node.name] += 1
-        name = f"{node.name}_{n}" if (n := self._names[node.name]) > 1 else node.name
+        domain, _, op_type = _written(op, node).rpartition("::")
+        name = node.name and self._fresh(node.name, self._names)
         proto = helper.make_node(op_type, inputs, outputs, name, domain=domain, **attrs)
         if domain == DOMAIN:
             if not hasattr(entry, "decompose"):
@@ -246,17 +300,83 @@ class _Writer:
             formals = map(_names, parse(entry.signature), (len(inputs), len(outputs)))
             proto.overload = self._functions.overload(node, *formals)
         self.nodes.append(proto)
+        for value, output in zip(node.outputs, outputs):
+            self.enter(value, output)
+
+    def result(self, name: str, value: Value) -> None:
+        """Makes the value under this name, if it has another."""
+        from onnx import helper
+
+        produced = self.name(value)
+        if produced != name:
+            self.nodes.append(helper.make_node("Identity", [produced], [name]))
+
+    def _inline(self, node: Node) -> None:
+        """What waits for ranks, which ONNX need not be told."""
+        body = node.attrs["body"]
+        for formal, actual in zip(body.inputs, node.inputs):
+            self.enter(formal, self.name(actual))
+        results = list(zip(body.outputs, node.outputs))
+        named = {inner: self._results[out] for inner, out in results if out in self._results}
+        self._results = {**self._results, **named}
+        for inner in body.nodes:
+            self.node(inner)
+        for inner, out in results:
+            self.enter(out, self.name(inner))
+
+    def _flow(self, node: Node, given: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+        """The operands and attributes of a node of control flow."""
+        if node.attrs.get("batched"):
+            raise ModelError(f"[{node.op} {node.name}] has batches, as before opset 9")
+        count = len(node.inputs) - node.attrs["captures"]
+        captures = [self.name(value) for value in node.inputs[count:]]
+        attrs = {k: v for k, v in given.items() if k != "captures"}
+        if node.op == "Scan":
+            attrs["num_scan_inputs"] = node.attrs["num_scan_inputs"]
+        for name, body in attrs.items():
+            if isinstance(body, Graph):
+                attrs[name] = self._body(body, captures)
+        least = 2 if node.op == "Loop" else 0
+        return [*node.inputs[:count], *[None] * (least - count)], attrs
+
+    def _body(self, body: Graph, captures: list[str]) -> Any:
+        from onnx import helper
+
+        count = len(body.inputs) - len(captures)
+        writer = _Writer(body.inputs[:count], self._functions, around=self)
+        for formal, name in zip(body.inputs[count:], captures):
+            writer.enter(formal, name)
+        for node in body.nodes:
+            writer.node(node)
+        results = [writer._fresh(name) for name in body.output_names]
+        for name, value in zip(results, body.outputs):
+            writer.result(name, value)
+        given = [
+            _inside_info(writer.name(value), value, value.type if value.shape == () else UNKNOWN)
+            for value in body.inputs[:count]
+        ]
+        declared = (body.metadata["declared"][name] for name in body.output_names)
+        made = [_inside_info(*each) for each in zip(results, body.outputs, declared)]
+        return helper.make_graph(writer.nodes, body.name or "body", given, made)
 
     def name(self, value: Value) -> str:
         """The name under which a value can be used, made available first."""
         if value in self._known:
             return self._known[value]
-        name = value.name
         if value.const is not None:
-            self.constants.setdefault(name, value.const)
+            name = self._constant(value.const, value.name)
         elif value.producer is None and value.elements is not None:
             name = self._elements(value)
+        else:
+            raise ModelError(f"nothing before its use produces {value.name}")
         self._known[value] = name
+        return name
+
+    def _constant(self, array: np.ndarray, hint: str) -> str:
+        name = self._arrays.get(id(array))
+        if name is None:
+            name = self._arrays[id(array)] = self._fresh(hint)
+            self.constants[name] = array
         return name
 
     def _elements(self, value: Value) -> str:
@@ -285,25 +405,54 @@ class _Writer:
         if atom not in self._dims:
             kind, *rest = atom
             if kind == "sym":
-                source, axis = self._symbols[rest[0]]
-                self._dims[atom] = self._emit("Shape", source, start=axis, end=axis + 1)
+                made = self._symbol(rest[0])
             else:
-                self._dims[atom] = self._emit(
-                    _ARITHMETIC[kind], *(self._dim(operand) for operand in rest)
-                )
+                a, *b = map(self._dim, rest)
+                if kind == "floordiv":  # Div rounds towards zero, Mod has the sign of the divisor
+                    rest_of_a = self._emit("Mod", a, *b)
+                    made = self._emit("Div", self._emit("Sub", a, rest_of_a), *b)
+                else:
+                    made = self._emit(_ARITHMETIC[kind], a, *b)
+            self._dims[atom] = made
         return self._dims[atom]
+
+    def _symbol(self, name: str) -> str:
+        if name not in self._told:
+            raise ModelError(f"nothing before its use tells the size {name}")
+        source, place, is_shape = self._told[name]
+        if is_shape:
+            return self._emit("Shape", source, start=place, end=place + 1)
+        wide = self._emit("Cast", source, to=dtypes.INT64)
+        flat = self._emit("Reshape", wide, self._ints([-1]))
+        return self._emit("Slice", flat, self._ints([place]), self._ints([place + 1]))
 
     def _emit(self, op: str, *inputs: str, **attrs: Any) -> str:
         from onnx import helper
 
-        name = f"q7_size_{len(self.nodes)}"
+        name = self._fresh("q7_size")
         self.nodes.append(helper.make_node(op, list(inputs), [name], **attrs))
         return name
 
     def _ints(self, values: list[int]) -> str:
-        name = "q7_ints_" + "_".join(map(str, values))
-        self.constants.setdefault(name, np.array(values, np.int64))
-        return name
+        key = ("ints", *values)
+        if key not in self._dims:
+            self._dims[key] = self._constant(
+                np.array(values, np.int64), "_".join(map(str, ("q7_ints", *values)))
+            )
+        return self._dims[key]
+
+
+def _written(op: str, node: Node) -> str:
+    """The op as a model spells it. One that onnx itself evaluates, Op@version, has its version."""
+    name, _, version = op.partition("@")
+    if version:
+        import onnx
+
+        domain, _, kind = name.rpartition("::")
+        newest = onnx.defs.get_schema(kind, onnx.defs.onnx_opset_version(), domain)
+        if newest.since_version != int(version):
+            raise ModelError(f"[{op} {node.name}] has another meaning in newer opsets")
+    return name
 
 
 def _names(formals: Sequence[Formal], count: int) -> list[str]:
@@ -332,8 +481,43 @@ def _attribute(value: Any) -> Any:
     return numpy_helper.from_array(value) if isinstance(value, np.ndarray) else value
 
 
-def _value_info(name: str, value: Value) -> Any:
+def _value_info(name: str, value: Value, metadata: Mapping[str, Any]) -> Any:
+    """Of an input or output of the model, whose metadata say what is no tensor here."""
     from onnx import helper
 
-    dims = [dim if isinstance(dim, int) else str(dim) for dim in value.shape]
+    text = metadata.get("types", {}).get(name, "")
+    if text and not text.startswith("tensor("):
+        return helper.make_value_info(name, _type(text))
+    dims = value.shape
+    if dims is None and name in metadata.get("declared", {}):
+        dims = metadata["declared"][name].shape
+    if dims is not None:
+        dims = [dim if dim is None or isinstance(dim, int) else str(dim) for dim in dims]
+    if value.dtype not in dtypes.DTYPES:
+        return helper.make_value_info(name, _type(text, dims))
     return helper.make_tensor_value_info(name, value.dtype, dims)
+
+
+def _inside_info(name: str, value: Value, declared: Type) -> Any:
+    """Of an input or output of a body: engines infer what it is, but some ask for ranks."""
+    from onnx import helper
+
+    shape = declared.shape if value.shape is None else value.shape
+    if shape is None or declared.dtype not in dtypes.DTYPES:
+        return helper.make_empty_tensor_value_info(name)
+    dims = [dim if isinstance(dim, int) else None for dim in shape]
+    return helper.make_tensor_value_info(name, declared.dtype, dims)
+
+
+def _type(text: str, dims: Optional[Sequence[Any]] = None) -> Any:
+    """The TypeProto that a text like seq(tensor(float)) says, see importer/types.py."""
+    from onnx import TypeProto, helper
+
+    kind, _, inner = text.partition("(")
+    if kind == "seq":
+        return helper.make_sequence_type_proto(_type(inner[:-1]))
+    if kind == "optional":
+        return helper.make_optional_type_proto(_type(inner[:-1]))
+    known = {dtype.onnx: code for code, dtype in dtypes.DTYPES.items()}
+    is_tensor = kind == "tensor" and inner[:-1] in known
+    return helper.make_tensor_type_proto(known[inner[:-1]], dims) if is_tensor else TypeProto()

@@ -246,11 +246,11 @@ class Attention:
         plain = all(node.input(i) is None for i in (4, 5, 7))
         lengths = (q.shape[2], k.shape[2])
         # ONNX counts the causal diagonal from the first key, and gives 0 for masked rows;
-        # onnxruntime wants a mask that has every query.
+        # onnxruntime wants a mask that has every query, and a scale above 0.
         offset = (lengths[1] - lengths[0],) if node.input(6) is None else known(node.input(6))
         aligned = not attrs["causal"] or offset == (0,)
         fits = mask is None or (attrs["zero_masked_rows"] and mask.shape[-2:] == lengths)
-        if not (usual and plain and aligned and fits):
+        if not (usual and plain and aligned and fits and attrs["scale"] > 0.0):
             return None
         same = {name: attrs[name] for name in ("scale", "softcap")}
         return "Attention", node.inputs[:4], {**same, "is_causal": attrs["causal"]}

@@ -16,6 +16,7 @@ from q7x2_ep.importer import writer
 from q7x2_ep.ir.core import Graph
 from q7x2_ep.models import small_models
 from tests.fusion.battery import fused_graph
+from tests.fuzz import test_random_control as control
 from tests.models.files import CORE, label, read, select
 
 onnxruntime = pytest.importorskip("onnxruntime", reason="it opens what was written")
@@ -23,11 +24,12 @@ onnxruntime = pytest.importorskip("onnxruntime", reason="it opens what was writt
 BERT = small_models()["bert"]
 
 
-def open_session(path):
+def open_session(model):
     quiet = onnxruntime.SessionOptions()
     quiet.log_severity_level = 4
     try:
-        return onnxruntime.InferenceSession(str(path), quiet)
+        given = model if isinstance(model, bytes) else str(model)
+        return onnxruntime.InferenceSession(given, quiet)
     except Exception as error:
         if "opset" in str(error) and "ai.onnx" in str(error):
             pytest.skip("this onnxruntime is older than opset 23")
@@ -112,6 +114,102 @@ def test_without_fusion_all_ops_are_standard(tmp_path):
     model = onnx.load(path)
     assert not model.functions and not found.fusions
     assert {node.domain for node in model.graph.node} == {""}
+
+
+def small(text: str) -> bytes:
+    """A model of opset 20: the text of its graph."""
+    header = '<ir_version: 9, opset_import: ["" : 20]>'
+    return onnx.parser.parse_model(f"{header} {text}").SerializeToString()
+
+
+def assert_same_in_onnxruntime(model, path, feeds):
+    """What is written means what it was made of, fused or not, to another engine and to us."""
+    theirs = open_session(model)
+    for fusion in (False, True):
+        q7x2_ep.optimize(model, path, fusion=fusion)
+        onnx.checker.check_model(onnx.load(path))
+        written = open_session(path), q7x2_ep.InferenceSession(str(path))
+        for feed in feeds:
+            wanted = theirs.run(None, feed)
+            for session in written:
+                for made, expected in zip(session.run(None, feed), wanted):
+                    control.assert_same(made, expected, str(fusion))
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_control_flow_is_written(seed, tmp_path):
+    """Bodies with captures, of loops, branches and functions, sequences and optionals."""
+    feeds = [control.feeds(seed + rows, rows) for rows in (1, 2, 5)]
+    assert_same_in_onnxruntime(control.Growth(seed).model(), tmp_path / "out.onnx", feeds)
+
+
+def test_what_is_behind_an_unknown_rank_is_written(tmp_path):
+    model = small("""g (float[a, b] x, bool c) => (float[n] y) {
+        z = If (c) <then_branch = t () => (float[m] t0) { t1 = Constant <value_ints = [-1]> ()
+            t0 = Reshape (x, t1) }, else_branch = e () => (float[k, l] e0) { e0 = Neg (x) }>
+        r = Exp (z)
+        one = Constant <value_ints = [-1]> ()
+        y = Reshape (r, one) }""")
+    x = np.ones((2, 3), np.float32)
+    feeds = [{"x": x, "c": np.array(c)} for c in (False, True)]
+    assert_same_in_onnxruntime(model, tmp_path / "out.onnx", feeds)
+
+
+def test_sizes_that_are_rounded_up(tmp_path):
+    """ceil(n / 3) is -floor(-n / 3), and integers are divided towards zero."""
+    model = small("""g (float[n] x) => (int64[m] y) {
+        zero = Constant <value_ints = [0]> ()
+        end = Constant <value_ints = [99]> ()
+        step = Constant <value_ints = [3]> ()
+        part = Slice (x, zero, end, zero, step)
+        y = Shape (part) }""")
+    feeds = [{"x": np.zeros(n, np.float32)} for n in range(1, 8)]
+    assert_same_in_onnxruntime(model, tmp_path / "out.onnx", feeds)
+
+
+def test_sizes_that_data_tells(tmp_path):
+    model = small("""g (float[n] x, int64 k) => (float[m] y, int64[p] z) {
+        found = NonZero (x)
+        shape = Shape (found)
+        one = Constant <value_ints = [1]> ()
+        count = Gather (shape, one)
+        wide = Reshape (k, one)
+        both = Add (count, wide)
+        y = ConstantOfShape (both)
+        z = Shape (y) }""")
+    x = np.array([0, 1, 0, 2, 3], np.float32)
+    feeds = [{"x": x[:n], "k": np.array(k)} for n, k in ((5, 0), (3, 4))]
+    assert_same_in_onnxruntime(model, tmp_path / "out.onnx", feeds)
+
+
+def test_outputs_of_16_bits(tmp_path):
+    """What is cast back at the end has the name of the output, which no inner value may have."""
+    model = small("""g (float16[n, 8] x, float16[8] w) => (float16[n, 8] y) {
+        y = LayerNormalization (x, w) }""")
+    x = np.linspace(-2, 2, 24, dtype=np.float16).reshape(3, 8)
+    feeds = [{"x": x, "w": x[1]}]
+    assert_same_in_onnxruntime(model, tmp_path / "out.onnx", feeds)
+
+
+def test_an_attention_with_a_scale_of_0(tmp_path):
+    model = small("""g (float[b, h, s, 4] q, float[b, h, t, 4] k) => (float[b, h, s, 4] y) {
+        zero = Constant <value_float = 0.0> ()
+        turned = Transpose <perm = [0, 1, 3, 2]> (k)
+        scores = MatMul (q, turned)
+        scaled = Mul (scores, zero)
+        p = Softmax <axis = -1> (scaled)
+        y = MatMul (p, k) }""")
+    x = np.linspace(-2, 2, 48, dtype=np.float32).reshape(1, 2, 6, 4)
+    assert_same_in_onnxruntime(model, tmp_path / "out.onnx", [{"q": x[:, :, :2], "k": x}])
+
+
+def test_scans_of_batches_have_no_form(tmp_path):
+    scan = onnx.parser.parse_model("""<ir_version: 3, opset_import: ["" : 8]>
+        g (float[b, s] h, float[b, t, s] x) => (float[b, s] y, float[b, t, s] z) {
+        y, z = Scan <num_scan_inputs = 1, body = step (float[s] a, float[s] c) =>
+            (float[s] d, float[s] e) { d = Add (a, c) e = Identity (d) }> ("", h, x) }""")
+    with pytest.raises(q7x2_ep.errors.ModelError, match=r"Scan.*batches"):
+        q7x2_ep.optimize(scan.SerializeToString(), tmp_path / "out.onnx")
 
 
 def test_metadata_stays(tmp_path):
