@@ -15,8 +15,8 @@ from typing import NamedTuple, Optional
 import numpy as np
 
 from q7x2_ep import importer, passes
-from q7x2_ep.backend.numpy import evaluate, rms, rms_error
-from q7x2_ep.compare import OutputError, onnxruntime_session
+from q7x2_ep.backend.numpy import evaluate, rms, rms_error, tensors
+from q7x2_ep.compare import MISSING, OutputError, onnxruntime_session
 from q7x2_ep.errors import FeedError, Q7Error
 from q7x2_ep.feeds import random_feeds
 from q7x2_ep.ir import replace
@@ -120,25 +120,27 @@ class _Search:
         graph = importer.read(model)
         infer.run(graph)
         self.feeds = random_feeds(graph, sequence=LENGTH) if feeds is None else feeds
+        names = graph.output_names
         try:
-            self.exact = evaluate(graph, self.feeds, np.float64)
+            self.exact = tensors(names, evaluate(graph, self.feeds, np.float64))
         except (ValueError, IndexError) as error:
             shapes = {name: array.shape for name, array in self.feeds.items()}
             raise FeedError(
                 f"[feed] expected values that fit the model, given {shapes}: {error}; give a feed, "
                 "or sizes for the symbolic dims"
             ) from error
-        scales = [rms(array) for array in self.exact]
         if bound is not None:
-            self.bounds = [bound * scale for scale in scales]
+            self.bounds = {name: bound * rms(true) for name, true in self.exact.items()}
             return
         try:
             others = onnxruntime_session(model, threads).run(None, self.feeds)
         except Exception:  # it is missing, or refuses the model or the feed in one of many ways
             others = evaluate(graph, self.feeds)
-        self.bounds = [
-            OutputError.of("", other, other, true).bound for other, true in zip(others, self.exact)
-        ]
+        found = tensors(names, others)
+        self.bounds = {}
+        for name, true in self.exact.items():
+            other = found.get(name, MISSING)
+            self.bounds[name] = OutputError.of(name, other, other, true).bound
 
     def probe(
         self, limit: Optional[int] = None, without: Sequence[str] = ()
@@ -155,11 +157,13 @@ class _Search:
 
         session = Session(self.model, self.threads, watch=watch, without=without)
         try:
-            given = session.run(self.feeds)
+            given = tensors(session.output_names, session.run(self.feeds))
         finally:
             session.close()
-        errors = [rms_error(ours, true) for ours, true in zip(given, self.exact)]
-        rows = zip(session.output_names, errors, self.bounds)
+        rows = []
+        for name in {**self.exact, **given}:
+            error = rms_error(given.get(name, MISSING), self.exact.get(name, MISSING))
+            rows.append((name, error, self.bounds.get(name, 0.0)))
         return done, tuple(row for row in rows if row[1] > row[2])
 
     def blame_pass(self, outputs: Outputs) -> Bisection:

@@ -35,6 +35,7 @@ WARM_MS, WARM_BELOW_MS = 80.0, 500.0
 TURN_MS = 50.0  # of timed runs in a row, so that short ones are not all warming
 SECONDS_PER_ENGINE = 1.5  # default measuring time
 FEWEST_RUNS, MOST_RUNS = 5, 200
+MISSING = np.empty((0, 0))  # in place of a tensor that one engine has and another has not
 
 
 @dataclass(frozen=True)
@@ -167,14 +168,14 @@ class Contest:
         """
         engines = [self.ours, self.theirs] + ([self.unfused] if self.unfused is not None else [])
         calls = [lambda engine=engine: engine.run(None, feeds) for engine in engines]
-        results = [call() for call in calls[:2]]
+        names = [output.name for output in self.ours.get_outputs()]
+        ours, theirs = (oracle.tensors(names, call()) for call in calls[:2])
         errors: tuple[OutputError, ...] = ()
         if check:
-            exact = oracle.evaluate(self.graph, feeds, np.float64)
-            names = [output.name for output in self.ours.get_outputs()]
+            exact = oracle.tensors(names, oracle.evaluate(self.graph, feeds, np.float64))
             errors = tuple(
-                OutputError.of(name, ours, theirs, true)
-                for name, ours, theirs, true in zip(names, *results, exact)
+                OutputError.of(name, *(each.get(name, MISSING) for each in (ours, theirs, exact)))
+                for name in {**ours, **exact}
             )
         naive_ms = None
         if naive:
@@ -191,7 +192,13 @@ class Contest:
             theirs_ms=times[1],
             unfused_ms=times[2] if self.unfused is not None else None,
             naive_ms=naive_ms,
-            difference=max((_largest_difference(a, b) for a, b in zip(*results)), default=0.0),
+            difference=max(
+                (
+                    _largest_difference(ours.get(name, MISSING), theirs.get(name, MISSING))
+                    for name in {**ours, **theirs}
+                ),
+                default=0.0,
+            ),
             outputs=errors,
         )
 

@@ -7,7 +7,7 @@ computed, is float64.
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Optional
 
 import numpy as np
@@ -50,7 +50,22 @@ def rms_error(given: np.ndarray, true: np.ndarray) -> float:
     return rms(given[finite].astype(np.float64) - true[finite])
 
 
+def tensors(names: Iterable[str], results: Iterable[Any]) -> dict[str, np.ndarray]:
+    """Results by name: of a sequence or map each tensor, as name[key]; none of no optional."""
+    found: dict[str, np.ndarray] = {}
+    for name, result in zip(names, results):
+        if isinstance(result, dict):
+            found.update(tensors((f"{name}[{key}]" for key in result), result.values()))
+        elif isinstance(result, (list, tuple)):
+            found.update(tensors((f"{name}[{i}]" for i in range(len(result))), result))
+        elif result is not None:
+            found[name] = np.asarray(result)
+    return found
+
+
 def rms(array: np.ndarray) -> float:
+    if array.dtype.kind in "OSU":  # texts
+        return 0.0
     array = np.asarray(array, np.float64)
     finite = array[np.isfinite(array)]
     return float(np.sqrt(np.mean(np.square(finite)))) if finite.size else 0.0

@@ -12,6 +12,8 @@ from onnx import TensorProto, helper
 import q7x2_ep
 from q7x2_ep import fuse, passes
 from q7x2_ep.__main__ import main
+from q7x2_ep.backend.numpy import tensors
+from q7x2_ep.compare import MISSING, OutputError
 from q7x2_ep.ir.rewrite import Fusion, sweep
 from q7x2_ep.models import small_models
 from q7x2_ep.ops import find
@@ -122,3 +124,31 @@ def test_command_line(model, monkeypatch, tmp_path, capsys):
 def test_shipped_models_are_right(name):
     found = q7x2_ep.bisect(small_models()[name])
     assert not found, found
+
+
+LISTS = """<ir_version: 9, opset_import: ["" : 20]>
+    g (float[n, 4] x, string[m] t) =>
+        (seq(float[n, 4]) both, optional(float[n, 4]) one, string[m] u) {
+        twice = Add (x, x)
+        both = SequenceConstruct (x, twice)
+        one = Optional (twice)
+        u = Identity (t) }"""
+
+
+def test_sequences_optionals_and_texts_are_compared():
+    """Each tensor of a sequence is an output of its own; bisect looks at them in the same way."""
+    pytest.importorskip("onnxruntime", reason="it is the other engine")
+    model = onnx.parser.parse_model(LISTS).SerializeToString()
+    feeds = {"x": np.eye(3, 4, dtype=np.float32), "t": np.array(["a", "b"], object)}
+    found = q7x2_ep.compare(model, feeds, runs=1)
+    assert [output.name for output in found.outputs] == ["both[0]", "both[1]", "one", "u"]
+    assert found.accurate and found.difference == 0.0
+    assert not q7x2_ep.bisect(model, feeds)
+
+
+def test_a_tensor_that_one_engine_lacks_is_a_difference():
+    x = np.ones(3, np.float32)
+    given = tensors(["a", "b"], [[x, None], {"k": x}])
+    assert list(given) == ["a[0]", "b[k]"]
+    lacks = OutputError.of("a[1]", MISSING, x, x)
+    assert lacks.ours == np.inf and not lacks.accurate
