@@ -286,6 +286,8 @@ class _Writer:
             return
         if not node.outputs:  # a Loop that nobody reads, which ONNX does not know
             return
+        if op.startswith(f"{DOMAIN}::") and not hasattr(entry, "decompose"):
+            raise ModelError(f"[{op} {node.name}] has no form in ONNX")
         if node.bodies:
             operands, given = self._flow(node, given)
         inputs = [self.name(value) if value is not None else "" for value in operands]
@@ -295,8 +297,6 @@ class _Writer:
         name = node.name and self._fresh(node.name, self._names)
         proto = helper.make_node(op_type, inputs, outputs, name, domain=domain, **attrs)
         if domain == DOMAIN:
-            if not hasattr(entry, "decompose"):
-                raise ModelError(f"[{op} {node.name}] has no form in ONNX")
             formals = map(_names, parse(entry.signature), (len(inputs), len(outputs)))
             proto.overload = self._functions.overload(node, *formals)
         self.nodes.append(proto)
@@ -463,11 +463,12 @@ def _names(formals: Sequence[Formal], count: int) -> list[str]:
 
 def _given(node: Node) -> dict[str, Any]:
     """The attributes that say something; those of a newer version of an op must stay away."""
-    defaults = find(node.op).attributes
+    entry = find(node.op)
+    defaults, own = entry.attributes, getattr(entry, "own", ())
     return {
         name: value
         for name, value in node.attrs.items()
-        if value is not None and not _equal(value, defaults.get(name))
+        if value is not None and name not in own and not _equal(value, defaults.get(name))
     }
 
 

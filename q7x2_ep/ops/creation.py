@@ -9,7 +9,7 @@ import numpy as np
 
 from q7x2_ep import dtypes
 from q7x2_ep.errors import DataError, ModelError
-from q7x2_ep.ir.core import Node, Type, Value
+from q7x2_ep.ir.core import Node, Type
 from q7x2_ep.ir.shape import Dim, ceildiv, is_content, is_measured, maximum, minimum, product
 from q7x2_ep.ir.view import View
 from q7x2_ep.ops import op
@@ -79,6 +79,7 @@ class Range:
 
     signature = "start: N, limit: N, delta: N -> y"
     attributes = {"stash_type": 1, "exact": None, "most": None}
+    own = ("exact", "most")
 
     def infer(node: Node) -> list[Type]:
         dtype = node.inputs[0].dtype
@@ -103,10 +104,6 @@ class Range:
         if isinstance(n, int) and n <= MAX_ELEMENTS:
             contents = tuple(start + i * delta for i in range(n))
         return [typed(dtype, (n,), contents)]
-
-    def standard(node: Node) -> tuple[str, list[Optional[Value]], dict[str, Any]]:
-        stash = node.attrs["stash_type"]  # most is ours
-        return "Range", node.inputs, {} if stash == 1 else {"stash_type": stash}
 
     def assumptions(node: Node) -> list[Guard]:
         size = size_as_limit(node)

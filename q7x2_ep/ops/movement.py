@@ -349,6 +349,7 @@ class Slice:
 
     signature = "x, starts: index, ends: index, axes?: index, steps?: index -> y"
     attributes = {"exact": None}
+    own = ("exact",)
 
     def infer(node: Node) -> list[Type]:
         shape = list(dims(node))

@@ -40,6 +40,7 @@ class DFT:
 
     signature = "x: F, n?: index, axis?: int64 -> y"
     attributes = {"inverse": 0, "onesided": 0, "exact": None}
+    own = ("exact",)
 
     def infer(node: Node) -> list[Type]:
         dtype, shape = node.inputs[0].dtype, dims(node)
@@ -112,6 +113,7 @@ class STFT:
 
     signature = "x: F, step: index, window?: F, n?: index -> y"
     attributes = {"onesided": 1, "exact": None}
+    own = ("exact",)
 
     def infer(node: Node) -> list[Type]:
         dtype, frames = node.inputs[0].dtype, frames_of(node)

@@ -182,6 +182,21 @@ def test_sizes_that_data_tells(tmp_path):
     assert_same_in_onnxruntime(model, tmp_path / "out.onnx", feeds)
 
 
+def test_attributes_of_our_own_stay_here(tmp_path):
+    model = small("""g (float[n] x, int64[1] starts, int64[1] ends) => (float[m] y, float[k] z) {
+        y = Slice (x, starts, ends)
+        shape = Shape (y)
+        count = Squeeze (shape)
+        end = Cast <to = 1> (count)
+        zero = Constant <value_float = 0.0> ()
+        one = Constant <value_float = 1.0> ()
+        z = Range (zero, end, one) }""")
+    x = np.arange(9, dtype=np.float32)
+    bounds = [np.array(each) for each in ([2], [-1], [99])]
+    feeds = [{"x": x, "starts": bounds[0], "ends": end} for end in bounds[1:]]
+    assert_same_in_onnxruntime(model, tmp_path / "out.onnx", feeds)
+
+
 def test_outputs_of_16_bits(tmp_path):
     """What is cast back at the end has the name of the output, which no inner value may have."""
     model = small("""g (float16[n, 8] x, float16[8] w) => (float16[n, 8] y) {
