@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections import ChainMap
-from collections.abc import Collection, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from typing import Any, Optional
 
 import numpy as np
@@ -112,7 +112,7 @@ def _model(graph: Graph) -> tuple[Any, dict[str, np.ndarray]]:
     opset = _opset(max(graph.opset, OPSET), nodes)
     domains = {node.domain for node in nodes} - {""}
     imports = [helper.make_opsetid("", opset)]
-    imports += [helper.make_opsetid(domain, 1) for domain in sorted(domains)]
+    imports += [helper.make_opsetid(domain, _newest(domain)) for domain in sorted(domains)]
     for function in functions.protos:
         function.opset_import.extend(imports)
     model = helper.make_model(
@@ -137,6 +137,14 @@ def _all(nodes: Iterable[Any]) -> Iterator[Any]:
         for attribute in node.attribute:
             if attribute.HasField("g"):
                 yield from _all(attribute.g.node)
+
+
+def _newest(domain: str) -> int:
+    """The version of a domain: the newest of those that are of onnx, 1 of others."""
+    import onnx
+
+    known = onnx.defs.get_all_schemas()
+    return max((each.since_version for each in known if each.domain == domain), default=1)
 
 
 def _opset(least: int, nodes: list[Any]) -> int:
@@ -202,37 +210,35 @@ def _body(node: Node, inputs: list[str], outputs: list[str], functions: _Functio
     g = Builder(Graph())
     result = find(node.op).decompose(g, *formals, **node.attrs)
     results = result if isinstance(result, tuple) else (result,)
-    writer = _Writer([value for value in formals if value is not None], functions, outputs)
+    given = [value for value in formals if value is not None]
+    writer = _Writer(given, functions, dict(zip(results, outputs)))
     for made in g.take():
         writer.node(made)
-    ends = [
-        helper.make_node("Identity", [writer.name(value)], [name])
-        for name, value in zip(outputs, results)
-    ]
+    for name, value in zip(outputs, results):
+        writer.result(name, value)
     constants = [
         helper.make_node("Constant", [], [name], value=_attribute(array))
         for name, array in writer.constants.items()
     ]
-    return [*constants, *writer.nodes, *ends]
+    return [*constants, *writer.nodes]
 
 
 class _Writer:
     """Collects the nodes and constants of a graph, body or function; every Value is named once.
 
-    results: the names that what it makes must have, by the values, or names to keep free. around:
-    the writer of the graph that a body is in, whose values it may name.
+    results: the names that what it makes must have. around: the writer of the graph that a body is
+    in, whose values it may name.
     """
 
     def __init__(
         self,
         inputs: Iterable[Value],
         functions: _Functions,
-        results: Collection[Any] = (),
+        results: Mapping[Value, str],
         around: Optional[_Writer] = None,
     ):
         self.nodes: list[Any] = []
-        self._functions = functions
-        self._results = results if isinstance(results, Mapping) else {}
+        self._functions, self._results = functions, results
         self._names: set[str] = set()  # of nodes: one fusion may leave several of one name
         self._known: MutableMapping[Value, str] = {}
         self._dims: MutableMapping[Any, str] = {}
@@ -240,7 +246,7 @@ class _Writer:
         if around is None:
             self.constants: dict[str, np.ndarray] = {}
             self._arrays: dict[int, str] = {}  # the names of constants, by their arrays
-            self._taken = {*(self._results.values() if self._results else results)}
+            self._taken = set(results.values())
         else:
             self.constants, self._arrays = around.constants, around._arrays
             self._taken = around._taken
@@ -343,20 +349,22 @@ class _Writer:
         from onnx import helper
 
         count = len(body.inputs) - len(captures)
-        writer = _Writer(body.inputs[:count], self._functions, around=self)
+        results = [self._fresh(name) for name in body.output_names]
+        named = dict(zip(body.outputs, results))
+        writer = _Writer(body.inputs[:count], self._functions, named, around=self)
         for formal, name in zip(body.inputs[count:], captures):
             writer.enter(formal, name)
         for node in body.nodes:
             writer.node(node)
-        results = [writer._fresh(name) for name in body.output_names]
         for name, value in zip(results, body.outputs):
             writer.result(name, value)
         given = [
             _inside_info(writer.name(value), value, value.type if value.shape == () else UNKNOWN)
             for value in body.inputs[:count]
         ]
-        declared = (body.metadata["declared"][name] for name in body.output_names)
-        made = [_inside_info(*each) for each in zip(results, body.outputs, declared)]
+        declared = body.metadata.get("declared", {})
+        types = (declared.get(name, UNKNOWN) for name in body.output_names)
+        made = [_inside_info(*each) for each in zip(results, body.outputs, types)]
         return helper.make_graph(writer.nodes, body.name or "body", given, made)
 
     def name(self, value: Value) -> str:
@@ -520,5 +528,8 @@ def _type(text: str, dims: Optional[Sequence[Any]] = None) -> Any:
     if kind == "optional":
         return helper.make_optional_type_proto(_type(inner[:-1]))
     known = {dtype.onnx: code for code, dtype in dtypes.DTYPES.items()}
+    if kind == "map":
+        key, _, item = inner[:-1].partition(",")
+        return helper.make_map_type_proto(known[key], _type(item))
     is_tensor = kind == "tensor" and inner[:-1] in known
     return helper.make_tensor_type_proto(known[inner[:-1]], dims) if is_tensor else TypeProto()

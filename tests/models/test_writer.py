@@ -197,6 +197,24 @@ def test_attributes_of_our_own_stay_here(tmp_path):
     assert_same_in_onnxruntime(model, tmp_path / "out.onnx", feeds)
 
 
+def test_maps_and_ops_of_ai_onnx_ml(tmp_path):
+    header = '<ir_version: 8, opset_import: ["" : 18, "ai.onnx.ml" : 3]>'
+    text = """g (float[n, 2] x) => (seq(map(int64, float)) y, int64[n] z) {
+        scaled = ai.onnx.ml.Scaler <offset = [0.5, 0.25], scale = [2.0, 4.0]> (x)
+        y = ai.onnx.ml.ZipMap <classlabels_int64s = [3, 5]> (scaled)
+        axis = Constant <value_ints = [1]> ()
+        sums = ReduceSum <keepdims = 0> (scaled, axis)
+        whole = Cast <to = 7> (sums)
+        z = ai.onnx.ml.LabelEncoder <keys_int64s = [2], values_int64s = [9]> (whole) }"""
+    path, x = tmp_path / "out.onnx", np.array([[0.5, 0.75], [3, 4]], np.float32)
+    model = onnx.parser.parse_model(f"{header} {text}").SerializeToString()
+    wanted = open_session(model).run(None, {"x": x})
+    q7x2_ep.optimize(model, path)
+    for session in (open_session(path), q7x2_ep.InferenceSession(str(path))):
+        maps, labels = session.run(None, {"x": x})
+        assert (maps, labels.tolist()) == (wanted[0], wanted[1].tolist())
+
+
 def test_outputs_of_16_bits(tmp_path):
     """What is cast back at the end has the name of the output, which no inner value may have."""
     model = small("""g (float16[n, 8] x, float16[8] w) => (float16[n, 8] y) {
