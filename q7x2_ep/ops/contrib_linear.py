@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Optional
 
-from q7x2_ep.errors import UnsupportedOp
+from q7x2_ep.errors import ModelError, UnsupportedOp
 from q7x2_ep.ir.core import Value
 from q7x2_ep.ops import find, op
 from q7x2_ep.ops.builder import Given, infer_meaning
@@ -16,16 +16,23 @@ from q7x2_ep.ops.conv import Conv
 from q7x2_ep.ops.conv_transpose import ConvTranspose
 from q7x2_ep.ops.matmul import Gemm
 
+SCALED = {"ParametricSoftplus": "Softplus", "ScaledTanh": "Tanh"}  # y = alpha * f(beta * x)
+
 
 def activated(g: Any, x: Value, name: str, *parameters: Optional[float]) -> Value:
     """An activation by the name of its op, with what is given of its alpha, beta and gamma.
 
-    Raises: UnsupportedOp where there is no op of that name.
+    Raises: UnsupportedOp where there is no op of that name, ModelError where it lacks a number.
     """
     if not name:
         return x
     if name == "Clip":
         return g.Clip(x, *parameters)
+    if name in SCALED:
+        alpha, beta, *_ = (*parameters, None, None)
+        if alpha is None or beta is None:
+            raise ModelError(f"activation={name!r} needs alpha and beta")
+        return g.Mul(g.call(SCALED[name], g.Mul(x, beta)), alpha)
     entry = find(name)
     if entry is None:
         raise UnsupportedOp(f"activation={name!r} is not supported")

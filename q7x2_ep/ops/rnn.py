@@ -89,10 +89,14 @@ def functions(node: Node) -> list[tuple[Function, float, float]]:
     """The functions of all directions with their alpha and beta, which take theirs from the lists
     in turn.
 
+    RNN may name two whatever the direction, as its default does, which onnxruntime writes out in
+    models that it saves; one direction takes the first.
     Raises: ModelError where one is unknown, or their number is wrong.
     """
     usual = USUAL[node.op] * directions(node)
     names = node.attrs["activations"] or usual
+    if node.op == "RNN" and len(names) == 2:
+        names = names[: len(usual)]
     if len(names) != len(usual):
         raise ModelError(f"{where_is(node)} needs {len(usual)} activations, not {len(names)}")
     alphas, betas = iter(node.attrs["activation_alpha"]), iter(node.attrs["activation_beta"])

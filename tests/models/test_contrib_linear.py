@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto
 
-from q7x2_ep.errors import UnsupportedOp
+from q7x2_ep.errors import ModelError, UnsupportedOp
 from q7x2_ep.plan.parts import CONTENTS
 from q7x2_ep.session import Session
 from tests.models.beside import one_node, same, theirs
@@ -72,6 +72,8 @@ def test_matmul_ranks(a: tuple, b: tuple, attrs: dict) -> None:
         ("Softplus", ()),
         ("Softsign", ()),
         ("ThresholdedRelu", (0.3,)),
+        ("ParametricSoftplus", (0.3, 0.4)),
+        ("ScaledTanh", (0.3, 0.4)),
     ],
 )
 def test_gemm(name: str, numbers: tuple) -> None:
@@ -134,6 +136,16 @@ def test_unknown_activation() -> None:
     model, _ = one_node("FusedGemm", [f(4, 5), f(5, 6)], (TensorProto.FLOAT,), **attrs)
     with pytest.raises(UnsupportedOp, match=r"FusedGemm.*activation='Sinus'"):
         Session(model)
+
+
+@pytest.mark.parametrize("numbers", [{}, {"activation_alpha": 0.3}])
+def test_activation_without_its_numbers(numbers: dict[str, float]) -> None:
+    attrs = {"activation": "ScaledTanh"}
+    gemm = one_node("FusedGemm", [f(4, 5), f(5, 6)], (TensorProto.FLOAT,), **attrs, **numbers)
+    conv = one_node("FusedConv", [f(1, 2, 3, 3), f(2, 2, 1, 1)], (TensorProto.FLOAT,), **attrs)
+    for model, _ in (gemm, conv):
+        with pytest.raises(ModelError, match="'ScaledTanh' needs alpha and beta"):
+            Session(model)
 
 
 @pytest.mark.parametrize("quant_type", [0, 1])

@@ -164,6 +164,21 @@ def test_refused_models(changes: dict[str, Any], message: str) -> None:
         q7x2_ep.InferenceSession(model_of(**changes))
 
 
+@pytest.mark.parametrize("direction", ["forward", "reverse"])
+def test_one_direction_of_two_activations(direction: str) -> None:
+    """onnxruntime writes the default, which names two, into what it saves."""
+    small = {"w": (1, 5, 3), "r": (1, 5, 5), "b": (1, 10), "direction": direction}
+    feeds = {"x": normal(4, 2, 3), "w": normal(1, 5, 3), "r": normal(1, 5, 5), "b": normal(1, 10)}
+    feeds.update({"lengths": np.array([4, 1], np.int32), "h0": normal(1, 2, 5)})
+    wanted, given = (
+        q7x2_ep.InferenceSession(model_of("RNN", activations=names, **small)).run(None, feeds)[0]
+        for names in (["Relu"], ["Relu", "Tanh"])
+    )
+    np.testing.assert_array_equal(given, wanted)
+    with pytest.raises(ModelError, match="needs 1 activations, not 3"):
+        q7x2_ep.InferenceSession(model_of("RNN", activations=["Relu"] * 3, **small))
+
+
 def test_refused_feeds() -> None:
     feeds = {"x": normal(4, 2, 3), "w": normal(1, 20, 3), "r": normal(1, 20, 5)}
     feeds.update({"b": normal(1, 40), "h0": normal(1, 2, 5)})
