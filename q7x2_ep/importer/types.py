@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Optional
 
 from q7x2_ep import dtypes
 from q7x2_ep.errors import ModelError
@@ -22,6 +23,23 @@ def type_name(type: Any) -> str:
         return f"map({key},{type_name(type.map_type.value_type)})"
     short = {"sequence_type": "seq", "optional_type": "optional"}
     return f"{short[kind]}({type_name(getattr(type, kind).elem_type)})" if kind in short else ""
+
+
+def named_type(text: str, dims: Optional[Sequence[Any]] = None) -> Any:
+    """The TypeProto of such a text, like seq(tensor(float)). dims: of a tensor."""
+    from onnx import TypeProto, helper
+
+    kind, _, inner = text.partition("(")
+    if kind == "seq":
+        return helper.make_sequence_type_proto(named_type(inner[:-1]))
+    if kind == "optional":
+        return helper.make_optional_type_proto(named_type(inner[:-1]))
+    known = {dtype.onnx: code for code, dtype in dtypes.DTYPES.items()}
+    if kind == "map":
+        key, _, item = inner[:-1].partition(",")
+        return helper.make_map_type_proto(known[key], named_type(item))
+    is_tensor = kind == "tensor" and inner[:-1] in known
+    return helper.make_tensor_type_proto(known[inner[:-1]], dims) if is_tensor else TypeProto()
 
 
 def declared_outputs(graph: Any) -> dict[str, Type]:

@@ -21,6 +21,7 @@ import numpy as np
 from q7x2_ep import dtypes
 from q7x2_ep.errors import ModelError
 from q7x2_ep.files import Track, replacing
+from q7x2_ep.importer.types import named_type
 from q7x2_ep.ir.core import UNKNOWN, Graph, Node, Type, Value
 from q7x2_ep.ir.shape import Dim, Expr, symbol
 from q7x2_ep.ops import find
@@ -94,11 +95,8 @@ def _model(graph: Graph) -> tuple[Any, dict[str, np.ndarray]]:
     from onnx import StringStringEntryProto, helper
 
     functions = _Functions()
-    writer = _Writer(graph.inputs, functions, dict(zip(graph.outputs, graph.output_names)))
-    for node in graph.nodes:
-        writer.node(node)
-    for name, value in zip(graph.output_names, graph.outputs):
-        writer.result(name, value)
+    writer = _Writer(graph.inputs, functions)
+    writer.write(graph.nodes, graph.output_names, graph.outputs)
     metadata = graph.metadata
     ends = zip(graph.output_names, graph.outputs)
     proto = helper.make_graph(
@@ -210,12 +208,8 @@ def _body(node: Node, inputs: list[str], outputs: list[str], functions: _Functio
     g = Builder(Graph())
     result = find(node.op).decompose(g, *formals, **node.attrs)
     results = result if isinstance(result, tuple) else (result,)
-    given = [value for value in formals if value is not None]
-    writer = _Writer(given, functions, dict(zip(results, outputs)))
-    for made in g.take():
-        writer.node(made)
-    for name, value in zip(outputs, results):
-        writer.result(name, value)
+    writer = _Writer([value for value in formals if value is not None], functions)
+    writer.write(g.take(), outputs, results)
     constants = [
         helper.make_node("Constant", [], [name], value=_attribute(array))
         for name, array in writer.constants.items()
@@ -226,19 +220,18 @@ def _body(node: Node, inputs: list[str], outputs: list[str], functions: _Functio
 class _Writer:
     """Collects the nodes and constants of a graph, body or function; every Value is named once.
 
-    results: the names that what it makes must have. around: the writer of the graph that a body is
-    in, whose values it may name.
+    around: the writer of the graph that a body is in, whose values it may name.
     """
 
     def __init__(
         self,
         inputs: Iterable[Value],
         functions: _Functions,
-        results: Mapping[Value, str],
         around: Optional[_Writer] = None,
     ):
         self.nodes: list[Any] = []
-        self._functions, self._results = functions, results
+        self._functions = functions
+        self._results: dict[Value, str] = {}  # the names that values must have
         self._names: set[str] = set()  # of nodes: one fusion may leave several of one name
         self._known: MutableMapping[Value, str] = {}
         self._dims: MutableMapping[Any, str] = {}
@@ -246,7 +239,7 @@ class _Writer:
         if around is None:
             self.constants: dict[str, np.ndarray] = {}
             self._arrays: dict[int, str] = {}  # the names of constants, by their arrays
-            self._taken = set(results.values())
+            self._taken: set[str] = set()
         else:
             self.constants, self._arrays = around.constants, around._arrays
             self._taken = around._taken
@@ -279,6 +272,19 @@ class _Writer:
         taken.add(name)
         return name
 
+    def write(self, nodes: Iterable[Node], names: Sequence[str], results: Sequence[Value]) -> None:
+        """The nodes, and the results under these names."""
+        from onnx import helper
+
+        self._results.update(zip(results, names))
+        self._taken.update(names)
+        for node in nodes:
+            self.node(node)
+        for name, value in zip(names, results):
+            made = self.name(value)
+            if made != name:
+                self.nodes.append(helper.make_node("Identity", [made], [name]))
+
     def node(self, node: Node) -> None:
         from onnx import helper
 
@@ -309,22 +315,13 @@ class _Writer:
         for value, output in zip(node.outputs, outputs):
             self.enter(value, output)
 
-    def result(self, name: str, value: Value) -> None:
-        """Makes the value under this name, if it has another."""
-        from onnx import helper
-
-        produced = self.name(value)
-        if produced != name:
-            self.nodes.append(helper.make_node("Identity", [produced], [name]))
-
     def _inline(self, node: Node) -> None:
         """What waits for ranks, which ONNX need not be told."""
         body = node.attrs["body"]
         for formal, actual in zip(body.inputs, node.inputs):
             self.enter(formal, self.name(actual))
         results = list(zip(body.outputs, node.outputs))
-        named = {inner: self._results[out] for inner, out in results if out in self._results}
-        self._results = {**self._results, **named}
+        self._results.update((i, self._results[out]) for i, out in results if out in self._results)
         for inner in body.nodes:
             self.node(inner)
         for inner, out in results:
@@ -341,23 +338,19 @@ class _Writer:
             attrs["num_scan_inputs"] = node.attrs["num_scan_inputs"]
         for name, body in attrs.items():
             if isinstance(body, Graph):
-                attrs[name] = self._body(body, captures)
+                attrs[name] = self._graph(body, captures)
         least = 2 if node.op == "Loop" else 0
         return [*node.inputs[:count], *[None] * (least - count)], attrs
 
-    def _body(self, body: Graph, captures: list[str]) -> Any:
+    def _graph(self, body: Graph, captures: list[str]) -> Any:
         from onnx import helper
 
         count = len(body.inputs) - len(captures)
         results = [self._fresh(name) for name in body.output_names]
-        named = dict(zip(body.outputs, results))
-        writer = _Writer(body.inputs[:count], self._functions, named, around=self)
+        writer = _Writer(body.inputs[:count], self._functions, around=self)
         for formal, name in zip(body.inputs[count:], captures):
             writer.enter(formal, name)
-        for node in body.nodes:
-            writer.node(node)
-        for name, value in zip(results, body.outputs):
-            writer.result(name, value)
+        writer.write(body.nodes, results, body.outputs)
         given = [
             _inside_info(writer.name(value), value, value.type if value.shape == () else UNKNOWN)
             for value in body.inputs[:count]
@@ -496,14 +489,14 @@ def _value_info(name: str, value: Value, metadata: Mapping[str, Any]) -> Any:
 
     text = metadata.get("types", {}).get(name, "")
     if text and not text.startswith("tensor("):
-        return helper.make_value_info(name, _type(text))
+        return helper.make_value_info(name, named_type(text))
     dims = value.shape
     if dims is None and name in metadata.get("declared", {}):
         dims = metadata["declared"][name].shape
     if dims is not None:
         dims = [dim if dim is None or isinstance(dim, int) else str(dim) for dim in dims]
     if value.dtype not in dtypes.DTYPES:
-        return helper.make_value_info(name, _type(text, dims))
+        return helper.make_value_info(name, named_type(text, dims))
     return helper.make_tensor_value_info(name, value.dtype, dims)
 
 
@@ -516,20 +509,3 @@ def _inside_info(name: str, value: Value, declared: Type) -> Any:
         return helper.make_empty_tensor_value_info(name)
     dims = [dim if isinstance(dim, int) else None for dim in shape]
     return helper.make_tensor_value_info(name, declared.dtype, dims)
-
-
-def _type(text: str, dims: Optional[Sequence[Any]] = None) -> Any:
-    """The TypeProto that a text like seq(tensor(float)) says, see importer/types.py."""
-    from onnx import TypeProto, helper
-
-    kind, _, inner = text.partition("(")
-    if kind == "seq":
-        return helper.make_sequence_type_proto(_type(inner[:-1]))
-    if kind == "optional":
-        return helper.make_optional_type_proto(_type(inner[:-1]))
-    known = {dtype.onnx: code for code, dtype in dtypes.DTYPES.items()}
-    if kind == "map":
-        key, _, item = inner[:-1].partition(",")
-        return helper.make_map_type_proto(known[key], _type(item))
-    is_tensor = kind == "tensor" and inner[:-1] in known
-    return helper.make_tensor_type_proto(known[inner[:-1]], dims) if is_tensor else TypeProto()
