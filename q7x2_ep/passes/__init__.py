@@ -30,7 +30,8 @@ from q7x2_ep.passes import (
 # lists needs no types, fold infers those that all others need, widen leaves no 16-bit floats to the
 # others, contents makes sizes known, expand makes nodes to work on, indices makes Expands for
 # sink, noop and sink make nodes equal for cse; dce tidies up last. scans and hoist need types only.
-# settle makes sizes simpler for all of them.
+# settle makes sizes simpler for all of them; it asks every guard, and waits until they have nothing
+# to do.
 PASSES = (lists, fold, contents, widen, scans, hoist, expand, noop, indices, sink, cse, dce, settle)
 
 NAMES = tuple(module.__name__.rpartition(".")[2] for module in PASSES)
@@ -48,7 +49,7 @@ def run_all(graph: Graph, without: Collection[str] = ()) -> dict[str, dict[str, 
     for _ in range(MAX_ROUNDS):
         changed = 0
         for name, module in zip(NAMES, PASSES):
-            if name in without:
+            if name in without or (module is settle and changed):
                 continue
             counts = module.run(graph)
             total = totals.setdefault(name, {})
