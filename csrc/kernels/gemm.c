@@ -71,8 +71,8 @@ enum { RESIDENT = 1 << 17 };
 #define WIDE(m) (PANELS_AT_ONCE(m) * VECTORS)
 static int64_t panels_at_once(int64_t m) { return PANELS_AT_ONCE(m); }
 
-/* Rows of b that one_row() reads at once; vectors of rows, and columns of a, of one_column(). */
-enum { ALONG = 8, ACROSS = 4, DEPTH = 64 };
+/* Rows of b that one_row() reads at once; rows of a that by_column() does, and of a piece of it. */
+enum { ALONG = 8, DOTS = 4, PIECE = 32 };
 
 /* How b is read. */
 enum access {
@@ -476,55 +476,67 @@ static void one_row(const q7_gemm_block *x) {
     }
 }
 
-/* n columns of some vectors of rows of a, as those vectors: at[j][i] = a[i][j]. */
-Q7_INLINE void turn(const float *a, int64_t a_stride, int64_t n, const int vectors,
-                    float at[DEPTH][ACROSS * Q7_W]) {
-    for (int v = 0; v < vectors; v++, a += Q7_W * a_stride)
-        for (int64_t k = 0; k < n; k += Q7_W) {
-            q7_f32 x[Q7_W];
-            q7_load_transposed_part(a + k, a_stride, Q7_W, n - k, x);
-            Q7_UNROLL
-            for (int j = 0; j < Q7_W; j++) q7_store(&at[k + j][v * Q7_W], x[j]);
-        }
-}
-
-/* Some vectors of rows by one column, from a row on. */
-Q7_INLINE void rows_by_column(const q7_gemm_block *x, int64_t row, const int vectors) {
-    _Alignas(64) float at[DEPTH][ACROSS * Q7_W];
-    float sums[(ACROSS + 1) * Q7_W]; /* a vector is loaded at each of them */
-    for (int64_t k0 = 0; k0 == 0 || k0 < x->k; k0 += x->k_block) {
-        q7_gemm_epilogue epilogue;
-        q7_gemm_block part = q7_gemm_part(x, row, vectors * Q7_W, 0, 1, NR, &epilogue);
-        take_k(&part, k0);
-        q7_f32 sum[ACROSS];
-        Q7_UNROLL
-        for (int v = 0; v < vectors; v++) sum[v] = q7_set1(0.0f);
-        for (int64_t k = 0, n; k < part.k; k += n) {
-            n = q7_min(DEPTH, part.k - k);
-            turn(part.a + k, x->a_row_stride, n, vectors, at);
-            for (int64_t j = 0; j < n; j++) {
-                const q7_f32 b = q7_set1(part.b[(k + j) * x->b_stride]);
-                Q7_UNROLL
-                for (int v = 0; v < vectors; v++)
-                    sum[v] = q7_fma(q7_load(&at[j][v * Q7_W]), b, sum[v]);
-            }
-        }
-        const bool direct = !part.epilogue && !part.accumulate && part.c_stride == 1;
-        float *to = direct ? part.c : sums;
-        Q7_UNROLL
-        for (int v = 0; v < vectors; v++) q7_store(to + v * Q7_W, sum[v]);
-        if (direct) continue;
-        q7_finish_floats(&part, sums, 1, 0, 1);
+/* sums[i] += the products of n elements of some rows of a by those of a column; rows behind the last
+ * are the last one. Lanes hold parts of a sum. */
+Q7_INLINE void add_dots(const float *a, int64_t a_stride, int64_t rows, const float *column,
+                        int64_t n, float *sums) {
+    enum { PARTS = 2 };
+    const float *of[DOTS];
+    q7_f32 sum[PARTS][DOTS];
+    Q7_UNROLL
+    for (int i = 0; i < DOTS; i++) {
+        of[i] = a + q7_min(i, rows - 1) * a_stride;
+        sum[0][i] = sum[1][i] = q7_set1(0.0f);
     }
+    int64_t k = 0;
+    for (; k + PARTS * Q7_W <= n; k += PARTS * Q7_W) {
+        Q7_UNROLL
+        for (int p = 0; p < PARTS; p++) {
+            const q7_f32 x = q7_load(column + k + p * Q7_W);
+            Q7_UNROLL
+            for (int i = 0; i < DOTS; i++)
+                sum[p][i] = q7_fma(q7_load(of[i] + k + p * Q7_W), x, sum[p][i]);
+        }
+    }
+    for (; k < n; k += Q7_W) {
+        const int64_t lanes = q7_min(n - k, Q7_W);
+        const q7_f32 x = q7_load_part(column + k, lanes);
+        Q7_UNROLL
+        for (int i = 0; i < DOTS; i++)
+            sum[0][i] = q7_fma(q7_load_part(of[i] + k, lanes), x, sum[0][i]);
+    }
+    Q7_UNROLL
+    for (int i = 0; i < DOTS; i++) sum[0][i] = q7_add(sum[0][i], sum[1][i]);
+    float dots[DOTS];
+    q7_hsum_4(sum[0], dots);
+    for (int i = 0; i < DOTS; i++) sums[i] += dots[i];
 }
 
-/* By one column, where rows of a are contiguous: all lanes but one would be idle if they were columns.
- * Returns the rows that it leaves, less than a vector. */
-static int64_t one_column(const q7_gemm_block *x) {
-    int64_t row = 0;
-    for (; row + ACROSS * Q7_W <= x->m; row += ACROSS * Q7_W) rows_by_column(x, row, ACROSS);
-    for (; row + Q7_W <= x->m; row += Q7_W) rows_by_column(x, row, 1);
-    return x->m - row;
+/* By one column: all k of some rows of a, and then of the next. A column that is packed is made
+ * contiguous a block of k at a time. */
+static void by_column(const q7_gemm_block *x) {
+    float column[Q7_GEMM_K_BLOCK], sums[PIECE + Q7_W]; /* a vector is loaded at each sum */
+    for (int64_t row = 0, rows; row < x->m; row += rows) {
+        rows = q7_min(PIECE, x->m - row);
+        q7_gemm_epilogue epilogue;
+        const q7_gemm_block part = q7_gemm_part(x, row, rows, 0, 1, NR, &epilogue);
+        for (int i = 0; i < PIECE; i++) sums[i] = 0.0f;
+        for (int64_t k0 = 0, n; k0 < x->k; k0 += n) {
+            const float *b = x->b + k0 * x->b_stride;
+            n = q7_min(Q7_GEMM_K_BLOCK, x->k - k0);
+            if (x->b_stride != 1) {
+                for (int64_t k = 0; k < n; k++) column[k] = b[k * x->b_stride];
+                b = column;
+            }
+            for (int64_t i = 0; i < rows; i += DOTS)
+                add_dots(part.a + i * x->a_row_stride + k0, x->a_row_stride, rows - i, b, n,
+                         sums + i);
+        }
+        if (part.epilogue || part.accumulate)
+            q7_finish_floats(&part, sums, 1, 0, 1);
+        else
+            for (int64_t i = 0; i < rows; i++) part.c[i * part.c_stride] = sums[i];
+    }
 }
 
 /* A single tile of rows reads b once and in the order of memory: all k of the panels that are
@@ -538,13 +550,9 @@ void Q7_KERNEL(gemm_f32)(const q7_gemm_block *x) {
         one_row(x);
         return;
     }
-    q7_gemm_epilogue of_rest;
-    q7_gemm_block rest;
-    if (x->n == 1 && x->m >= Q7_W && x->a_k_stride == 1 && !q7_is_half(x->b_dtype)) {
-        const int64_t rows = one_column(x);
-        if (rows == 0) return;
-        rest = q7_gemm_part(x, x->m - rows, rows, 0, 1, NR, &of_rest);
-        x = &rest;
+    if (q7_gemm_by_column(x)) {
+        by_column(x);
+        return;
     }
     _Alignas(64) float room[Q7_GEMM_K_BLOCK * NR];
     const int64_t all_tiles = q7_ceil_div(x->m, q7_tallest(x->m, 4 * x->a_row_stride));

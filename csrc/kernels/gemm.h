@@ -9,7 +9,7 @@
  *
  * Sums run over blocks of k_block k values in order, each summed by itself by fused multiply-adds,
  * where the ISA has them, in one accumulator per element: a row's result depends neither on m and n
- * nor on the strides. NaN and inf spread as in IEEE arithmetic. amx does so where
+ * nor on the strides; by a b that is a column it has two vectors of accumulators. NaN and inf spread as in IEEE arithmetic. amx does so where
  * q7_gemm_in_tiles() says no; its tiles, in blocks of Q7_GEMM_TILE_K whatever k_block is, are told in
  * amx/parts.h: a row's result is then one of two, of few rows and of more, whatever the others are.
  *
@@ -54,6 +54,7 @@ typedef struct q7_gemm_block {
     const float *b;   /* (k, n) */
     int64_t b_stride; /* between rows of b */
     bool b_packed;    /* b_stride is nr, and columns up to a multiple of nr may be read */
+    bool b_is_column; /* no other column is multiplied by a: sums may be in another order */
     int64_t b_panel_stride; /* packed: between panels */
     int64_t b_dtype;        /* packed: Q7_F16 or Q7_BF16, where elements are half a float: so are
                                both strides; else floats */
@@ -64,6 +65,11 @@ typedef struct q7_gemm_block {
 } q7_gemm_block;
 
 static inline bool q7_is_half(int64_t dtype) { return dtype == Q7_F16 || dtype == Q7_BF16; }
+
+/* Whether rows are multiplied along, by the column that b is. */
+static inline bool q7_gemm_by_column(const q7_gemm_block *x) {
+    return x->b_is_column && x->a_k_stride == 1 && !q7_is_half(x->b_dtype);
+}
 
 typedef void (*q7_gemm_kernel)(const q7_gemm_block *block);
 

@@ -137,6 +137,7 @@ static void conv_panels(const conv_job *job, const float *x0, const float *w, fl
                        .a_k_stride = 1,
                        .b_stride = job->in_place ? job->pixels : nr,
                        .b_packed = !job->in_place,
+                       .b_is_column = job->pixels == 1,
                        .c = y + row * job->pixels + column,
                        .c_stride = job->pixels};
     for (int64_t k0 = 0; k0 == 0 || k0 < job->k; k0 += job->k_block) {

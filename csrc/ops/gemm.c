@@ -109,6 +109,7 @@ void q7_gemm_task(const q7_gemm_job *job, int64_t task, float *sums) {
                                 .b = (const float *)x->b + (column * x->k + job->k0 * nr) / per,
                                 .b_stride = nr / per,
                                 .b_packed = true,
+                                .b_is_column = job->columns == 1,
                                 .b_panel_stride = x->k * nr / per,
                                 .b_dtype = x->b_dtype,
                                 .c = sums ? sums : c,

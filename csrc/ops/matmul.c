@@ -24,16 +24,18 @@ static void matmul_panels(const matmul_job *job, const float *a, const float *b,
     const int64_t nr = job->call->nr;
     const q7_gemm_epilogue epilogue = {.alpha = (float)x->alpha};
     b += column * x->b_col_stride;
-    for (int64_t k0 = 0; k0 == 0 || k0 < x->k; k0 += Q7_GEMM_K_BLOCK) {
+    const int64_t k = job->in_place ? q7_max(1, x->k) : Q7_GEMM_K_BLOCK;
+    for (int64_t k0 = 0; k0 == 0 || k0 < x->k; k0 += k) {
         q7_gemm_block t = {.m = end - row,
                            .n = n,
-                           .k = q7_min(x->k - k0, Q7_GEMM_K_BLOCK),
+                           .k = q7_min(x->k - k0, k),
                            .k_block = Q7_GEMM_K_BLOCK,
                            .a = a + row * x->a_row_stride + k0 * x->a_col_stride,
                            .a_row_stride = x->a_row_stride,
                            .a_k_stride = x->a_col_stride,
                            .b = b + k0 * x->b_row_stride,
                            .b_stride = x->b_row_stride,
+                           .b_is_column = x->n == 1,
                            .c = c + row * x->n + column,
                            .c_stride = x->n,
                            .accumulate = k0 > 0};

@@ -11,6 +11,7 @@ from q7x2_ep import dtypes
 from q7x2_ep.errors import ModelError, UnsupportedOp
 from q7x2_ep.ir.core import Node, Type, Value
 from q7x2_ep.ir.shape import Dim, maximum, product
+from q7x2_ep.ir.view import View
 from q7x2_ep.ops import op
 from q7x2_ep.ops.common import (
     FLOATS,
@@ -39,6 +40,7 @@ from q7x2_ep.ops.window import (
 )
 
 FEW = range(1, 5)  # channels that waste most of a vector each: planes, copied twice, take less
+NARROW, MANY = 14, 8  # lines up to this waste them too: so many channels are turned there and back
 POOL_ATTRIBUTES = {**WINDOW_ATTRIBUTES, "ceil_mode": 0}
 
 
@@ -79,7 +81,7 @@ def lower_pool(op_name: str, supported: tuple[int, ...]) -> Callable[[Node, Any]
         batch, channels = x.shape[:2]
         depth, *plane = spec if len(spec) == 3 else (WHOLE, *spec)
         # bytes have a kernel for images whose channels are last alone
-        last = len(spec) < 3 if is_byte else x.is_channels_last() and channels not in FEW
+        last = len(spec) < 3 if is_byte else prefers_last(x, spec[-1].size)
         by_plane = depth.is_flat or op_name == "max"  # maxima of planes are those of volumes
         if by_line and last and by_plane:
             x, y = b.channels_last(node.inputs[0], dense=True), image_of(b, y)
@@ -95,6 +97,15 @@ def lower_pool(op_name: str, supported: tuple[int, ...]) -> Callable[[Node, Any]
             pool_step(node, b, op_name, node.inputs[0], y, planes, spec, indices)
 
     return lower
+
+
+def prefers_last(x: View, width: Dim) -> bool:
+    """Whether windows over floats are made with the channels of x last, where they may not be."""
+    channels = x.shape[1]
+    if x.is_channels_last():
+        return channels not in FEW
+    sizes = isinstance(width, int) and isinstance(channels, int)
+    return sizes and width <= NARROW and channels >= MANY
 
 
 def covers(axes: Sequence[Axis]) -> bool:

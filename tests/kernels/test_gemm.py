@@ -134,6 +134,11 @@ def gemm(
     )["c"]
 
 
+def no_column(b: np.ndarray) -> np.ndarray:
+    """b, or if it is a column two: one by itself is summed in another order."""
+    return np.repeat(b, 2, axis=-1) if b.shape[-1] == 1 else b
+
+
 def check(c: np.ndarray, a: np.ndarray, b: np.ndarray) -> None:
     a64, b64 = a.astype(np.float64), b.astype(np.float64)
     assert c.shape == (len(a), b.shape[1])
@@ -155,18 +160,20 @@ def test_edges(row: KernelRow, k: int) -> None:
 
 @every_row
 @pytest.mark.parametrize("k", [0, 1, 15, 64, 2 * K_BLOCK + 70])
-def test_one_column_has_the_bits_of_several(row: KernelRow, k: int) -> None:
-    """Rows that fill vectors, some more, and several vectors."""
-    b = normal(k, 3)
-    for m in (8, 19, 83):
-        a, bias, residual = normal(m, k), normal(3), normal(m, 3)
-        some = gemm(row, a, pack(row, b), 3, bias, residual, "relu", 0.5)
-        column = np.ascontiguousarray(b[:, :1]), bias[:1], np.ascontiguousarray(residual[:, :1])
-        one = gemm(row, a, pack(row, column[0]), 1, *column[1:], "relu", 0.5)
-        np.testing.assert_array_equal(one, some[:, :1])
-        plain = gemm(row, a, pack(row, column[0]), 1, c_stride=2)
-        np.testing.assert_array_equal(plain[:, :1], gemm(row, a, pack(row, b), 3)[:, :1])
-        assert np.isnan(plain[:, 1:]).all()
+def test_one_column(row: KernelRow, k: int) -> None:
+    """Rows have the bits that they have among any others; what follows sums is done once."""
+    b = normal(k, 1)
+    a, packed = normal(83, k), pack(row, b)
+    plain = gemm(row, a, packed, 1, c_stride=2, threads=2)
+    check(plain[:, :1], a, b)
+    assert np.isnan(plain[:, 1:]).all()
+    bias, residual = normal(1), normal(83, 1)
+    sums = plain[:, :1].astype(np.float64) / 2 + bias
+    bound = np.finfo(np.float32).eps * (np.abs(sums) + np.abs(residual))  # two roundings
+    for m in (1, 3, 8, 33, 83):
+        c = gemm(row, a[:m], packed, 1, bias, residual[:m], "relu", 0.5)
+        assert (np.abs(c - np.maximum(sums, 0)[:m] - residual[:m]) <= bound[:m]).all()
+        np.testing.assert_array_equal(gemm(row, a[:m], packed, 1), plain[:m, :1])
 
 
 @every_row
@@ -199,7 +206,7 @@ def test_gated_has_the_bits_of_its_parts(row: KernelRow, k: int) -> None:
     mr, half = row.mr, row.nr // 2
     for n in (1, half - 1, half, half + 1, row.nr, 4 * row.nr + 3, 8 * row.nr):
         gate, up = normal(k, n), normal(k, n)[:, ::-1].copy()
-        packed, *parts = pack(row, gate, up), pack(row, gate), pack(row, up)
+        packed, *parts = pack(row, gate, up), *(pack(row, no_column(b)) for b in (gate, up))
         for m, act, bias, up_bias in (
             (1, "silu", None, None),
             (2, "gelu", normal(n), None),
@@ -210,8 +217,8 @@ def test_gated_has_the_bits_of_its_parts(row: KernelRow, k: int) -> None:
             given = {"act": act, "c_stride": n + 3, "gated": True, "up_bias": up_bias}
             c = gemm(row, a, packed, n, bias, **given)
             left, right = (
-                gemm(row, a, parts[0], n, bias, act=act),
-                gemm(row, a, parts[1], n, up_bias),
+                gemm(row, a, part, max(n, 2), None if x is None else no_column(x), act=of)[:, :n]
+                for part, x, of in zip(parts, (bias, up_bias), (act, "none"))
             )
             np.testing.assert_array_equal(c[:, :n], left * right)
             assert np.isnan(c[:, n:]).all()
@@ -470,14 +477,15 @@ def test_half_panels_have_the_bits_of_floats(row: KernelRow, dtype: int) -> None
             bias = normal(n)
             for order in "CF":
                 panels, floats = (
-                    pack(row, np.asarray(b, order=order), threads=2, dtype=d)
-                    for d in (dtype, FLOAT)
+                    pack(row, np.asarray(of, order=order), threads=2, dtype=d)
+                    for of, d in ((b, dtype), (no_column(b), FLOAT))
                 )
                 assert panels.nbytes == floats.nbytes // 2
                 for m in (1, 2, 3, 6, 7, row.mr + 1, 3 * row.mr - 1):
                     a = normal(m, k)
                     given = {"bias": bias, "act": "gelu", "threads": 1 + m % 2}
-                    wanted = gemm(row, a, floats, n, **given)
+                    several = gemm(row, a, floats, max(n, 2), **{**given, "bias": no_column(bias)})
+                    wanted = np.ascontiguousarray(several[:, :n])
                     got = gemm(row, a, panels, n, dtype=dtype, **given)
                     np.testing.assert_array_equal(got.view(np.int32), wanted.view(np.int32))
 

@@ -74,15 +74,25 @@ def test_edges(row: KernelRow, k: int) -> None:
 
 @every_row
 @pytest.mark.parametrize("k", [1, 7, 8, 2 * K_BLOCK + 21])
-def test_a_row_and_a_column_have_the_bits_of_several(row: KernelRow, k: int) -> None:
-    """One row reads b along its rows, 1024 columns at a time; one column has rows in lanes."""
+def test_a_row_has_the_bits_of_several(row: KernelRow, k: int) -> None:
+    """One row reads b along its rows, 1024 columns at a time."""
     a, b = normal(2, k), normal(k, 1100)
     np.testing.assert_array_equal(matmul(row, a[:1], b, threads=2), matmul(row, a, b)[:1])
-    if row.isa == "amx":
-        return  # whose tiles have other bits, and never a single column
-    rows, columns = normal(83, k), normal(k, 2 * row.nr)
-    one = matmul(row, rows, columns[:, :1], 0.5, threads=2)
-    np.testing.assert_array_equal(one, matmul(row, rows, columns, 0.5)[:, :1])
+
+
+@every_row
+@pytest.mark.parametrize("k", [0, 1, 7, 8, 2 * K_BLOCK + 21])
+def test_one_column(row: KernelRow, k: int) -> None:
+    """Whatever rows are beside a row, whatever threads, and however the column lies in memory."""
+    a, b = normal(83, k), normal(k, 1)
+    c = matmul(row, a, b, 0.5, threads=2)
+    check(c, a, b, 0.5)
+    for m in (1, 2, 5, 33):
+        np.testing.assert_array_equal(matmul(row, a[:m], b, 0.5), c[:m])
+    strided = np.repeat(b, 3, axis=1)[:, :1]
+    np.testing.assert_array_equal(matmul(row, a, strided, 0.5), c)
+    columns = normal(k, 83).T
+    check(matmul(row, columns, b), columns, b)
 
 
 @every_row

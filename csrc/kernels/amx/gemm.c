@@ -211,7 +211,7 @@ static void multiply_blocks(const q7_gemm_block *x, const q7_block_tile *few) {
 
 void Q7_KERNEL(gemm_f32)(const q7_gemm_block *x) {
     const bool fits = x->b_packed && x->a_k_stride == 1 && x->k >= Q7_PARTS_STEP;
-    if (!fits || !q7_gemm_in_tiles(x->m))
+    if (!fits || q7_gemm_by_column(x) || !q7_gemm_in_tiles(x->m))
         q7_gemm_f32_avx512(x);
     else
         multiply_blocks(x, NULL);
