@@ -8,8 +8,8 @@ void Q7_KERNEL(unary_any)(int64_t dtype, int64_t op, int64_t n, const void *x, v
 void Q7_KERNEL(binary_any)(int64_t dtype, int64_t op, int64_t n, const void *a, int64_t a_stride,
                            const void *b, int64_t b_stride, void *y);
 void Q7_KERNEL(cast_any)(int64_t from, int64_t to, int64_t n, const void *x, void *y);
-void Q7_KERNEL(reduce_f32)(int64_t op, int64_t count, int64_t n, int64_t stride, const float *x,
-                           float *y);
+void Q7_KERNEL(reduce_any)(int64_t dtype, int64_t op, int64_t count, int64_t n, int64_t stride,
+                           const void *x, void *y);
 void Q7_KERNEL(quantize_f32)(q7_quantize_line *line);
 void Q7_KERNEL(dequantize_u8)(const q7_dequantize_line *line);
 
@@ -17,7 +17,7 @@ const q7_chain_loops *Q7_KERNEL(chain_any)(void);
 
 const q7_chain_loops *Q7_KERNEL(chain_any)(void) {
     static const q7_chain_loops loops = {Q7_KERNEL(unary_any),    Q7_KERNEL(binary_any),
-                                         Q7_KERNEL(cast_any),     Q7_KERNEL(reduce_f32),
+                                         Q7_KERNEL(cast_any),     Q7_KERNEL(reduce_any),
                                          Q7_KERNEL(quantize_f32), Q7_KERNEL(dequantize_u8)};
     return &loops;
 }

@@ -1,10 +1,11 @@
-/* reduce.c: f32 reductions over rows and over columns. One body, made constant per op by inlining.
+/* reduce.c: reductions over rows and over columns, of f32 here. One body, made constant per op by inlining.
  * Read reduce.h first. */
 #include "reduce.h"
 
 #include <math.h>
 
 #include "../simd/simd.h"
+#include "typed.h"
 
 /* Rows that are a power of two apart share a cache set of 8 lines: a few of them are read at a time, in pieces
  * that caches fetch on: the sum of 1024 x 1024 took 1.8 times as long by 64 columns of all rows. */
@@ -13,8 +14,8 @@ enum { BLOCK = 64, LANES = 4, FEW = 8, WIDE = 1024 };
 #ifdef Q7_ISA_avx512
 /* Where rows are no whole lines of cache vectors of 64 bytes are parts of two lines, and those of 32 of
  * one: the sum of 49 x 1000 took 1.17 of avx2's time, of 196 x 136 1.18. */
-void q7_reduce_f32_avx2(int64_t op, int64_t count, int64_t n, int64_t stride, const float *x,
-                        float *y);
+void q7_reduce_any_avx2(int64_t dtype, int64_t op, int64_t count, int64_t n, int64_t stride,
+                        const void *x, void *y);
 #endif
 
 Q7_INLINE float start_of(int64_t op) {
@@ -154,11 +155,15 @@ Q7_INLINE void reduce(int64_t op, int64_t count, int64_t n, int64_t stride, cons
     }
 }
 
-void Q7_KERNEL(reduce_f32)(int64_t op, int64_t count, int64_t n, int64_t stride, const float *x,
-                           float *y) {
+void Q7_KERNEL(reduce_any)(int64_t dtype, int64_t op, int64_t count, int64_t n, int64_t stride,
+                           const void *x, void *y) {
+    if (dtype != Q7_F32) {
+        Q7_KERNEL(reduce_typed)(dtype, op, count, n, stride, x, y);
+        return;
+    }
 #ifdef Q7_ISA_avx512
     if (stride % Q7_W && stride > Q7_W && op != Q7_reduce_max && op != Q7_reduce_min) {
-        q7_reduce_f32_avx2(op, count, n, stride, x, y);
+        q7_reduce_any_avx2(dtype, op, count, n, stride, x, y);
         return;
     }
 #endif

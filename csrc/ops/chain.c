@@ -252,7 +252,7 @@ static void reduce_task(void *arg, int64_t task, int64_t thread) {
     for (int64_t row = task * job->grain, n; row < end; row += n) {
         n = q7_min(rows_of(cols), end - row);
         run_span(job, row * cols, (row + n) * cols, thread, (char *)buffer);
-        job->loops->reduce(args->reduce, n, cols, 1, buffer, (float *)args->y + row);
+        job->loops->reduce(Q7_F32, args->reduce, n, cols, 1, buffer, (float *)args->y + row);
     }
 }
 
