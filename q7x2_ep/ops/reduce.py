@@ -40,6 +40,9 @@ from q7x2_ep.ops.common import (
     where_step,
 )
 
+# What makes one of the results of parts, where that is another op.
+AGAIN = {"l1": "sum", "sumsq": "sum"}
+
 
 def reduced_axes(node: Node) -> tuple[int, ...]:
     """The axes, counted from the front and sorted; none given means all, or none at all (noop).
@@ -155,20 +158,29 @@ def log_sum_exp(x: np.ndarray, axis: Any, keepdims: bool) -> np.ndarray:
 
 
 def reduce_over(b: Any, op: str, x: Value, axes: tuple[int, ...], y: Value) -> None:
-    """y = x reduced over axes; those that are no neighbours in memory are copied to the end."""
+    """y = x reduced over axes. Where not all are neighbours in memory, the last that are go first;
+    for means of integers, which are cut, all are copied to the end.
+    """
     read, along, place = _in_memory(b, x, axes, y)
     shape = read.shape
+    begins = [i for i in range(len(along)) if i == 0 or along[i - 1] < along[i] - 1]
     if not along:
         reduce_step(b, op, read, place, product(shape), 1, 1)
-    elif along[-1] - along[0] < len(along):
-        n = product(shape[along[0] : along[-1] + 1])
-        outer, inner = product(shape[: along[0]]), product(shape[along[-1] + 1 :])
-        reduce_step(b, op, read, place, outer, n, inner)
-    else:
+    elif len(begins) > 1 and op == "mean" and x.dtype not in FLOATS:
         kept = [i for i in range(len(x.shape)) if i not in axes]
         view = b.view(x).transpose((*kept, *axes))
         outer, n = product(x.shape[i] for i in kept), product(x.shape[i] for i in axes)
         reduce_step(b, op, materialized(b, view), y, outer, n, 1)
+    else:
+        rest, last = along[: begins[-1]], along[begins[-1] :]
+        outer, n = product(shape[: last[0]]), product(shape[i] for i in last)
+        inner = product(shape[last[-1] + 1 :])
+        if not rest:
+            reduce_step(b, op, read, place, outer, n, inner)
+            return
+        some = temporary(b, x.dtype, tuple(dim for i, dim in enumerate(shape) if i not in last))
+        reduce_step(b, op, read, some, outer, n, inner)
+        reduce_over(b, AGAIN.get(op, op), some, rest, y)
 
 
 def _in_memory(

@@ -459,6 +459,12 @@ CASES = [
         for axes, keep in (((-1,), 1), ((0, 2), 0))
         if kind != "LogSumExp" or x is not i
     ),
+    *(
+        case(f"Reduce{kind}", x(2, 3, 2, 3, 2), ints(*axes), keepdims=0)
+        for kind in ("Sum", "Mean", "Max", "Prod", "SumSquare", "L1", "L2")
+        for x in (f, double)
+        for axes in ((0, 2, 4), (0, 1, 3, 4), (1, 3))
+    ),
     *(case("ReduceLogSum", x(2, 3, 4) ** 2, ints(1)) for x in (f, double)),
     *(
         case("ReduceLogSumExp", x(2, 3, 4) * 40, ints(*axes), keepdims=keep)
