@@ -116,6 +116,25 @@ static void transpose_rows(const char *x, int64_t x_stride, char *y, int64_t y_s
     }
 }
 
+/* rows x n elements of one or two bytes, at least 8 of each. What is left behind blocks of eight is the end of
+ * one more block. */
+static void transpose_eights(const char *x, int64_t x_stride, char *y, int64_t y_stride,
+                             int64_t rows, int64_t n, int64_t bytes) {
+    for (int64_t p = 0; p < rows; p += 8)
+        for (int64_t q = 0; q < n; q += 8) {
+            const int64_t i = q7_min(q, n - 8), j = q7_min(p, rows - 8);
+            const char *from = x + (i * x_stride + j) * bytes;
+            char *to = y + (j * y_stride + i) * bytes;
+            if (bytes == 1)
+                q7_transpose_8x8_u8(from, x_stride, to, y_stride);
+            else
+                q7_transpose_8x8_u16(from, 2 * x_stride, to, 2 * y_stride);
+        }
+}
+
+/* Elements of a matrix, along either side, that lines of a block of caches hold. */
+static int64_t side_of(int64_t bytes) { return bytes < 4 ? STRIP * 4 / bytes : STRIP; }
+
 /* Three rows of bytes as one, side by side: images channels last. */
 static void interleave(const uint8_t *x, int64_t x_stride, uint8_t *y, int64_t n) {
     const uint8_t *second = x + x_stride, *third = second + x_stride;
@@ -126,8 +145,8 @@ static void interleave(const uint8_t *x, int64_t x_stride, uint8_t *y, int64_t n
     y[0] = x[n - 1], y[1] = second[n - 1], y[2] = third[n - 1];
 }
 
-/* y[p * y_stride + q] = x[q * x_stride + p] for p < rows, q < cols. Blocks are STRIP wide,
- * so that a cache line of x is used up while it is in L1. */
+/* y[p * y_stride + q] = x[q * x_stride + p] for p < rows, q < cols. Blocks are as wide as lines of
+ * cache, so that a line of x is used up while it is in L1. */
 static void transpose_strip(q7_copy_kernel kernel, const char *x, int64_t x_stride, char *y,
                             int64_t y_stride, int64_t rows, int64_t cols, int64_t bytes) {
     if (bytes == 1 && cols == 3 && y_stride == 3) {
@@ -144,10 +163,15 @@ static void transpose_strip(q7_copy_kernel kernel, const char *x, int64_t x_stri
     }
     const int64_t blocks = bytes == 4 && rows == STRIP ? cols / STRIP : 0;
     if (blocks) kernel((const void *)x, x_stride, (void *)y, y_stride, blocks);
-    for (int64_t q = blocks * STRIP; q < cols; q += STRIP) {
-        const int64_t n = q7_min(STRIP, cols - q);
+    const int64_t side = side_of(bytes);
+    for (int64_t q = blocks * STRIP; q < cols; q += side) {
+        const int64_t n = q7_min(side, cols - q);
         const char *from = x + q * x_stride * bytes;
         char *to = y + q * bytes;
+        if (bytes < 4 && rows >= 8 && n >= 8) {
+            transpose_eights(from, x_stride, to, y_stride, rows, n, bytes);
+            continue;
+        }
         const bool by_fours = bytes == 4 && rows >= 4;
         for (int64_t p = 0; p < rows && by_fours; p += 4) {
             const int64_t at = q7_min(p, rows - 4);
@@ -234,7 +258,7 @@ static void copy_nest(copy_job *job, const q7_call *call) {
         if (nest->stride[X][p] != 1) continue;
         swap_dims(nest, p, last - 1);
         const int64_t rows = nest->shape[last - 1], cols = nest->shape[last];
-        job->strip = STRIP * q7_max(1, STRIP / q7_max(1, cols));
+        job->strip = side_of(job->elem_bytes) * q7_max(1, STRIP / q7_max(1, cols));
         job->strips = q7_ceil_div(rows, job->strip);
         job->units = job->strips * q7_product(nest->shape, last - 1) * (cols > 0);
         job->units_per_task =

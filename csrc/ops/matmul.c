@@ -3,9 +3,12 @@
  *
  * Any strides. Few rows read b in place if its columns are contiguous, and any number of them a single
  * column; else some panels are packed, a block of k at a time, by the task that uses them. a is read in
- * place. The arithmetic of an element is that of gemm.c. c overlaps neither a nor b. Read panels.h first.
+ * place. The arithmetic of an element is that of gemm.c; one row by columns that are contiguous is a column of
+ * c transposed. c overlaps neither a nor b. Read panels.h first.
  *
  * pack: threads * min(k, Q7_GEMM_K_BLOCK) * min(panels, Q7_MATMUL_PANELS) * nr * 4 bytes. */
+#include <string.h>
+
 #include "panels.h"
 
 enum { BLOCK_ROWS = 512 }; /* rows that share one packing of a panel of b */
@@ -78,7 +81,21 @@ static void matmul_task(void *arg, int64_t task, int64_t thread) {
     }
 }
 
-void q7_op_matmul(const q7_matmul_args *x, const q7_call *call) {
+/* The same product, c transposed: its row is a column. */
+static q7_matmul_args turned(const q7_matmul_args *x) {
+    q7_matmul_args y = *x;
+    y.m = x->n, y.n = 1;
+    y.a = x->b, y.a_row_stride = x->b_col_stride, y.a_col_stride = x->b_row_stride;
+    y.b = x->a, y.b_row_stride = x->a_col_stride, y.b_col_stride = x->a_row_stride;
+    memcpy(y.a_batch_stride, x->b_batch_stride, sizeof y.a_batch_stride);
+    memcpy(y.b_batch_stride, x->a_batch_stride, sizeof y.b_batch_stride);
+    return y;
+}
+
+void q7_op_matmul(const q7_matmul_args *args, const q7_call *call) {
+    /* Columns that are contiguous are read along, as rows by a column are. */
+    const bool turns = args->m == 1 && args->b_row_stride == 1 && args->b_col_stride != 1;
+    const q7_matmul_args column = turned(args), *x = turns ? &column : args;
     int64_t batches = 1;
     for (int64_t d = 0; d < x->ndim; d++) batches *= x->batch[d];
     const int64_t work = batches * x->m * x->n * x->k;

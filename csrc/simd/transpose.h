@@ -1,4 +1,5 @@
-/* transpose.h: what every transposition of 4-byte elements is made of: blocks of 4 x 4, and pairs.
+/* transpose.h: what every transposition is made of: blocks of 4 x 4 elements of 4 bytes, and pairs, and
+ * of 8 x 8 of 1 or 2 bytes.
  *
  * In the vector extensions of GCC and Clang, so that drivers, which are compiled once for the
  * baseline of the CPU, share it with kernels. Elements are moved as integers: NaN payloads survive.
@@ -10,11 +11,15 @@
 
 typedef uint32_t q7_u32x4 __attribute__((vector_size(16)));
 
+typedef uint8_t q7_u8x16 __attribute__((vector_size(16)));
+typedef uint16_t q7_u16x8 __attribute__((vector_size(16)));
+
 #if defined(__clang__)
-#define Q7_SHUFFLE(a, b, i, j, k, l) __builtin_shufflevector(a, b, i, j, k, l)
+#define Q7_SHUFFLE_AS(type, a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
 #else
-#define Q7_SHUFFLE(a, b, i, j, k, l) __builtin_shuffle(a, b, (q7_u32x4){i, j, k, l})
+#define Q7_SHUFFLE_AS(type, a, b, ...) __builtin_shuffle(a, b, (type){__VA_ARGS__})
 #endif
+#define Q7_SHUFFLE(a, b, i, j, k, l) Q7_SHUFFLE_AS(q7_u32x4, a, b, i, j, k, l)
 
 /* y[j * y_stride + i] = x[i * x_stride + j] for i, j in [0, 4); strides in elements of 4 bytes. */
 static inline void q7_transpose_4x4(const void *from, int64_t x_stride, void *to,
@@ -32,6 +37,42 @@ static inline void q7_transpose_4x4(const void *from, int64_t x_stride, void *to
     column[2] = Q7_SHUFFLE(high01, high23, 0, 1, 4, 5);
     column[3] = Q7_SHUFFLE(high01, high23, 2, 3, 6, 7);
     for (int j = 0; j < 4; j++) memcpy(y + j * y_stride, &column[j], sizeof column[j]);
+}
+
+/* v, n vectors, becomes the elements of its first and its second half by turns: of 8 x 8 elements, three
+ * times make a transposition. */
+#define Q7_TURNS(type, v, n, low, high)                       \
+    for (int turn = 0; turn < 3; turn++) {                    \
+        type by_turns[n];                                     \
+        for (int i = 0; i < (n) / 2; i++) {                   \
+            by_turns[2 * i] = low(v[i], v[i + (n) / 2]);      \
+            by_turns[2 * i + 1] = high(v[i], v[i + (n) / 2]); \
+        }                                                     \
+        memcpy(v, by_turns, sizeof by_turns);                 \
+    }
+#define Q7_LOW_8(a, b) \
+    Q7_SHUFFLE_AS(q7_u8x16, a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23)
+#define Q7_HIGH_8(a, b) \
+    Q7_SHUFFLE_AS(q7_u8x16, a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31)
+#define Q7_LOW_16(a, b) Q7_SHUFFLE_AS(q7_u16x8, a, b, 0, 8, 1, 9, 2, 10, 3, 11)
+#define Q7_HIGH_16(a, b) Q7_SHUFFLE_AS(q7_u16x8, a, b, 4, 12, 5, 13, 6, 14, 7, 15)
+
+/* y[j * y_stride + i] = x[i * x_stride + j] for i, j in [0, 8); strides in bytes. */
+static inline void q7_transpose_8x8_u8(const char *x, int64_t x_stride, char *y, int64_t y_stride) {
+    q7_u8x16 v[4];
+    char *rows = (char *)v;
+    for (int i = 0; i < 8; i++) memcpy(rows + 8 * i, x + i * x_stride, 8);
+    Q7_TURNS(q7_u8x16, v, 4, Q7_LOW_8, Q7_HIGH_8)
+    for (int i = 0; i < 8; i++) memcpy(y + i * y_stride, rows + 8 * i, 8);
+}
+
+/* The same for elements of two bytes. */
+static inline void q7_transpose_8x8_u16(const char *x, int64_t x_stride, char *y,
+                                        int64_t y_stride) {
+    q7_u16x8 v[8];
+    for (int i = 0; i < 8; i++) memcpy(&v[i], x + i * x_stride, sizeof v[i]);
+    Q7_TURNS(q7_u16x8, v, 8, Q7_LOW_16, Q7_HIGH_16)
+    for (int i = 0; i < 8; i++) memcpy(y + i * y_stride, &v[i], sizeof v[i]);
 }
 
 /* Two rows of n elements of 4 bytes as one of pairs. */
@@ -71,5 +112,11 @@ static inline void q7_unzip(const void *from, void *first, void *second, int64_t
         memcpy(b + 4 * i, x + 8 * i + 4, 4);
     }
 }
+#undef Q7_TURNS
+#undef Q7_LOW_8
+#undef Q7_HIGH_8
+#undef Q7_LOW_16
+#undef Q7_HIGH_16
 #undef Q7_SHUFFLE
+#undef Q7_SHUFFLE_AS
 #endif

@@ -60,10 +60,17 @@ def test_large_permutations():
         check(planes, planes.T, (1, 3))
 
 
-def test_transposition_edges():
-    for rows, cols in itertools.product((1, 2, 3, 4, 5, 15, 16, 17, 33), repeat=2):
-        x = np.arange(rows * cols, dtype=np.float32).reshape(rows, cols)
-        check(x, x.T)
+@pytest.mark.parametrize("dtype", ["uint8", "uint16", "float32"])
+def test_transposition_edges(dtype):
+    rng = np.random.default_rng(9)
+    for rows, cols in itertools.product((1, 2, 3, 4, 5, 8, 15, 16, 17, 33, 70), repeat=2):
+        x = rng.integers(0, 256, (2, rows, cols)).astype(dtype)
+        check(x, x.transpose(0, 2, 1))
+        y = np.zeros((2, cols, rows + 3), dtype)  # between what stays as it is
+        expected = y.copy()
+        expected[..., 1 : rows + 1] = x.transpose(0, 2, 1)
+        target = y[..., 1 : rows + 1]
+        np.testing.assert_array_equal(copy(x, x.transpose(0, 2, 1), y, target, (1,)), expected)
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "float32", "int64"])

@@ -96,6 +96,19 @@ def test_one_column(row: KernelRow, k: int) -> None:
 
 
 @every_row
+def test_a_row_by_contiguous_columns(row: KernelRow) -> None:
+    """Which is a column of c transposed; batches of either operand are repeated."""
+    for k in (1, 37, K_BLOCK + 5):
+        for a_batch, b_batch in (((), ()), ((2, 3), (2, 3)), ((4, 1), (3,)), ((2,), (1,))):
+            a, b = normal(*a_batch, 1, k), np.swapaxes(normal(*b_batch, 2 * row.nr + 3, k), -1, -2)
+            check(matmul(row, a, b, 0.5), a, b, 0.5)
+            apart = np.swapaxes(normal(*a_batch, k, 2), -1, -2)[..., :1, :]
+            np.testing.assert_array_equal(
+                matmul(row, apart, b, threads=3), matmul(row, apart.copy(), b)
+            )
+
+
+@every_row
 def test_batches_broadcast(row: KernelRow) -> None:
     for a_batch, b_batch in (((2, 3), (2, 3)), ((4, 1), (3,)), ((), (2, 1, 3)), ((2, 2, 1, 2), ())):
         a, b = normal(*a_batch, row.mr + 1, 11), normal(*b_batch, 11, row.nr + 5)
