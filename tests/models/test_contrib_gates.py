@@ -147,6 +147,30 @@ def test_statistics(op: str) -> None:
     same("SimplifiedLayerNormalization", inputs, (FLOAT, FLOAT), domain="", epsilon=1e-5)
 
 
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize("axis", [-1, -2, 0, 1])
+def test_the_root_of_any_dtype_and_axis(dtype: Any, axis: int) -> None:
+    """It is float32, which stash_type says, and is of the dims that are normalised. Two roundings
+    of dtype, or sums of squares in float32.
+    """
+    shape = (B, S, H)
+    inputs = [f(*shape).astype(dtype), f(*shape[axis:]).astype(dtype)]
+    outputs = (helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), FLOAT)
+    unit = float(max(np.finfo(dtype).eps, B * S * H * np.finfo(np.float32).eps))
+    for symbols in (None, {B: "B"}):
+        given: dict[str, Any] = {"domain": "", "symbols": symbols, "rtol": unit, "atol": unit}
+        same("SimplifiedLayerNormalization", inputs, outputs, axis=axis, **given)
+
+
+@pytest.mark.parametrize("op", ["SkipLayerNormalization", "SkipSimplifiedLayerNormalization"])
+def test_statistics_of_halves(op: str) -> None:
+    """They are float32. Three roundings of float16, of the sum, the norm and the product."""
+    half = TensorProto.FLOAT16
+    inputs = [f(*shape).astype(np.float16) for shape in ((B, S, H), (B, S, H), (H,), (H,))]
+    unit = 3 * float(np.finfo(np.float16).eps)
+    same(op, inputs, (half, FLOAT, FLOAT, half), rtol=unit, atol=unit)
+
+
 EXPERIMENTS = pytest.mark.parametrize(
     "op, inputs, attrs",
     [
@@ -179,7 +203,6 @@ def test_experiments_in_other_dtypes(
     for kind in (np.float32, dtype):
         given = [np.asarray(x, kind) for x in inputs]
         outputs = [helper.np_dtype_to_tensor_dtype(np.dtype(kind))]
-        outputs *= 2 if op == "SimplifiedLayerNormalization" else 1
         model, feeds = one_node(op, given, outputs, domain="", standard=9, **attrs)
         results.append(Session(model).run(feeds))
     for expected, actual in zip(*results):
