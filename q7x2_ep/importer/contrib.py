@@ -140,6 +140,30 @@ def _group_query_attention(draft: Draft, maker: Maker) -> list[Draft]:
     return [*drafts, replace(draft, inputs=[*draft.inputs[:6], length, *draft.inputs[7:]])]
 
 
+def _scores_of_filled_rows(past_length: int) -> Rewrite:
+    """Attention over a cache, whose scores end with the rows that are filled: past_length is the
+    operand that tells how many were.
+    """
+
+    def rewrite(draft: Draft, maker: Maker) -> list[Draft]:
+        filled = padded(draft.inputs, past_length + 1)[past_length]
+        y, present_key, present_value, scores = padded(draft.outputs, 4)
+        if not filled or not scores:
+            return [draft]
+        whole = maker.fresh(f"{scores}/whole")
+        drafts = [replace(draft, outputs=[y, present_key, present_value, whole])]
+        new = maker.node(
+            drafts, draft, "Shape", [draft.inputs[1] or draft.inputs[0]], start=1, end=2
+        )
+        row, axis = maker.ints([1], f"{draft.name}/row"), maker.ints([3], f"{draft.name}/axis")
+        before = maker.node(drafts, draft, "Reshape", [maker.whole(drafts, draft, filled), row])
+        end = maker.node(drafts, draft, "Add", [before, new])
+        start = maker.ints([0], f"{draft.name}/start")
+        return [*drafts, Draft("Slice", [whole, start, end, axis], [scores], {}, draft.name)]
+
+    return rewrite
+
+
 def _alias(op: str) -> Rewrite:
     """An op that the standard has too."""
     return lambda draft, maker: [replace(draft, op=op)]
@@ -258,7 +282,9 @@ CONTRIB: dict[str, Rewrite] = {
     "com.microsoft::Pad": _pad,
     "com.microsoft::Range": _range,
     "com.microsoft::SampleOp": _alias("Identity"),
+    "com.microsoft::DecoderMaskedMultiHeadAttention": _scores_of_filled_rows(7),
     "com.microsoft::GroupQueryAttention": _group_query_attention,
+    "com.microsoft::MultiHeadAttention": _scores_of_filled_rows(8),
     "SimplifiedLayerNormalization": _rms_norm,
     "com.microsoft::SimplifiedLayerNormalization": _rms_norm,
     "com.microsoft::SkipLayerNormalization": _skip_layer_norm,
