@@ -477,6 +477,16 @@ def test_group_query_attention_forms(step: tuple[int, int, int]) -> None:
         alike("GroupQueryAttention", inputs, 3, do_rotary=1, **attrs)
 
 
+@pytest.mark.parametrize("step", STEPS, ids=str)
+@pytest.mark.parametrize("fixed", [(6,), ()], ids=["total is known", "total is data"])
+def test_positions_in_no_order(step: tuple[int, int, int], fixed: tuple[int, ...]) -> None:
+    """In a first prompt only the first of all counts."""
+    attrs: dict[str, Any] = {"num_heads": HEADS, "kv_num_heads": SHARED, "fixed": fixed}
+    positions = RANDOM.integers(0, 20 - step[1], step[:2])
+    inputs = [*grouped(*step), f(20, DEPTH // 2), f(20, DEPTH // 2), positions]
+    alike("GroupQueryAttention", inputs, 3, do_rotary=1, **attrs)
+
+
 @pytest.mark.parametrize("fixed", [(6,), ()], ids=["total is known", "total is data"])
 @pytest.mark.parametrize("extra", [{}, {"local_window_size": 3}, {"do_rotary": 1}], ids=str)
 def test_group_query_attention_of_padded_chunks(fixed: tuple[int, ...], extra: dict) -> None:
