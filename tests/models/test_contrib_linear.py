@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 from onnx import TensorProto
@@ -174,6 +175,19 @@ def test_gather_from_one_row(shape: tuple) -> None:
     inputs = [codes(1, 24), np.zeros(shape, np.int64), positive(1, 3)]
     attrs = {"bits": 4, "block_size": 16, "gather_axis": 0, "quantize_axis": 1}
     same("GatherBlockQuantized", inputs, fixed=(0, 2), **attrs)
+
+
+@pytest.mark.parametrize("block", [0, 16])
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("indices", [-1, [3, -16, 40], [[2, 1], [0, 5]], []], ids=str)
+def test_gather_with_one_scale_for_all_rows(block: int, axis: int, indices: Any) -> None:
+    """As floats of 8 bits may have."""
+    data = f(16, 16).repeat(2, 1 - axis).astype(ml_dtypes.float8_e4m3fn)
+    scales = positive(1, 2 if block else 1) if axis == 0 else positive(2 if block else 1, 1)
+    attrs = {"block_size": block, "gather_axis": axis, "quantize_axis": 1 - axis}
+    inputs = [data, np.array(indices, np.int64), scales]
+    unit = float(np.finfo(np.float32).eps)  # one product
+    same("GatherBlockQuantized", inputs, fixed=(0, 2), atol=0, rtol=unit, **attrs)
 
 
 SWIGLU = {"activation_type": "swiglu", "swiglu_fusion": 1}
