@@ -6,13 +6,14 @@ Source: the operator schemas of onnxruntime 1.31; where they leave a choice, its
 
 from __future__ import annotations
 
+from math import inf
 from typing import Any, NamedTuple, Optional
 
 from q7x2_ep.errors import UnsupportedOp
 from q7x2_ep.ir.core import Value
-from q7x2_ep.ir.shape import product
+from q7x2_ep.ir.shape import Dim, product
 from q7x2_ep.ops import op
-from q7x2_ep.ops.builder import Given, infer_meaning
+from q7x2_ep.ops.builder import Given, infer_meaning, like
 from q7x2_ep.ops.common import NotInferable
 from q7x2_ep.ops.contrib_blocks import scaled_blocks, unpacked
 
@@ -120,6 +121,67 @@ class QMoE:
         for name in ("accuracy_level", "quant_type", "weights_prepacked"):
             del attrs[name]
         return _mixture(g, x, router, mixing, *layers, **attrs)
+
+
+@op("com.microsoft::MoEGroupRouter")
+class MoEGroupRouter:
+    """The logits of the top_k experts of each token, of which a normalising MoE makes weights.
+
+    With s = sigmoid(x), x times a projection where that is given, y is log(s) of the top_k experts
+    of highest s + bias in the topk_group groups whose group_topk highest sum to the most, and the
+    sentinel of others. Or, of all, scores = s + bias and weights = s.
+    Shapes: x (.., E), or (T, width) with a projection (E, width); bias (E,), results (T, E).
+    """
+
+    signature = "x: F, bias: float32, projection?: F -> y?, scores?, weights?"
+    attributes = {
+        "n_group": 1,
+        "topk_group": 1,
+        "group_topk": 2,
+        "top_k": 1,
+        "router_sentinel": -10000.0,
+    }
+    infer = infer_meaning
+
+    def decompose(
+        g: Any,
+        x: Value,
+        bias: Value,
+        projection: Given = None,
+        *,
+        n_group: int,
+        topk_group: int,
+        group_topk: int,
+        top_k: int,
+        router_sentinel: float,
+    ) -> tuple[Value, ...]:
+        (experts,), tokens = bias.shape, product(x.shape[:-1])
+        wide = like(g, x, bias)
+        if projection is not None:
+            wide = g.MatMul(wide, g.Transpose(like(g, projection, bias), perm=(1, 0)))
+        weights = g.Sigmoid(g.Reshape(wide, [tokens, experts]))
+        scores = g.Add(weights, bias)
+        shown = scores
+        if n_group > 1:
+            if not isinstance(experts, int):
+                raise NotInferable(f"the size of {bias.name} is not known")
+            size = experts // n_group
+            each = g.Reshape(scores, [tokens, n_group, size])
+            best, _ = g.TopK(each, [min(group_topk, size)], axis=-1, outputs=2)
+            _, groups = g.TopK(g.ReduceSum(best, [-1], keepdims=0), [topk_group], outputs=2)
+            is_open = _marked(g, groups, (tokens, n_group), 0.0, g.literal(1.0))
+            shown = g.Where(g.Greater(g.Unsqueeze(is_open, [2]), 0.0), each, -inf)
+            shown = g.Reshape(shown, [tokens, experts])
+        _, chosen = g.TopK(shown, [top_k], axis=-1, outputs=2)
+        logs = g.Log(g.Max(g.GatherElements(weights, chosen, axis=-1), 1e-20))
+        y = _marked(g, chosen, (tokens, experts), router_sentinel, logs)
+        return like(g, y, x), scores, weights
+
+
+def _marked(g: Any, at: Value, shape: tuple[Dim, Dim], rest: float, marks: Value) -> Value:
+    """A matrix of `rest` but for the columns `at` of each row, which have the marks."""
+    marks = g.Expand(marks, list(at.shape))
+    return g.ScatterElements(g.Expand(g.literal(rest), list(shape)), at, marks, axis=1)
 
 
 def _dequantized(g: Any, w: Value, scales: Value, zeros: Given, bits: int, block: int) -> Value:

@@ -8,7 +8,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from onnx import TensorProto
+from onnx import TensorProto, helper
 
 from q7x2_ep.errors import ModelError, UnsupportedOp
 from q7x2_ep.plan.parts import CONTENTS
@@ -234,3 +234,37 @@ def test_weights_beside_the_router(normalizes: int) -> None:
     inputs = [f(10, K), f(10, E), *weights, *[None] * 7, RANDOM.random((10, E)).astype(np.float32)]
     attrs = {"activation_type": "silu", "k": 2, "normalize_routing_weights": normalizes}
     same("QMoE", inputs, fixed=range(2, 7), atol=1e-4, **attrs)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+@pytest.mark.parametrize(
+    "groups, open_groups, summed, k", [(1, 1, 2, 2), (4, 2, 2, 3), (2, 2, 1, 4), (4, 1, 9, 2)]
+)
+def test_router_of_groups(dtype: Any, groups: int, open_groups: int, summed: int, k: int) -> None:
+    """Up to a rounding of dtype and to two of a sigmoid in float32, as the logarithm shows them."""
+    experts = 8
+    x, bias = f(2, 5, experts).astype(dtype), f(experts)
+    sigmoid = 1 / (1 + np.exp(-float(x.min())))
+    units = [float(np.finfo(each).eps) for each in (dtype, np.float32)]
+    atol = max(-np.log(sigmoid) * units[0], 2 * units[1] / sigmoid)
+    output = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    attrs = {"n_group": groups, "topk_group": open_groups, "group_topk": summed, "top_k": k}
+    given: dict[str, Any] = {"atol": atol, "rtol": 0, "symbols": {2: "batch"}}
+    same("MoEGroupRouter", [x, bias], (output,), **attrs, **given)
+    same(
+        "MoEGroupRouter", [x, bias], (output,), fixed=(1,), router_sentinel=-50.0, **attrs, **given
+    )
+
+
+@pytest.mark.parametrize("width", [0, 256])
+def test_router_of_all_experts(width: int) -> None:
+    """Scores and weights, of logits or of what a projection makes them."""
+    inputs = [f(5, width), f(8), f(8, width) / width] if width else [f(5, 8), f(8)]
+    unit = float(np.finfo(np.float32).eps)
+    same(
+        "MoEGroupRouter",
+        inputs,
+        (0, TensorProto.FLOAT, TensorProto.FLOAT),
+        atol=max(width, 4) * unit,
+        top_k=2,
+    )
