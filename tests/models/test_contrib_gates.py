@@ -6,11 +6,12 @@ import itertools
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from onnx import TensorProto, helper
 
 from q7x2_ep.session import Session
-from tests.models.beside import one_node, same
+from tests.models.beside import one_node, same, theirs
 
 RANDOM = np.random.default_rng(29)
 FLOAT = TensorProto.FLOAT
@@ -62,6 +63,20 @@ def test_hyper_connections(gate: tuple, flat: bool) -> None:
     same("HyperConnectionPreMix", [x, f(B, S, *gate)], reduction_scale=0.3, **attrs)
     same("HyperConnectionPostMix", [x, f(B, S, H), f(B, S, *gate)], **attrs)
     same("HyperConnectionPostMix", [x, f(B, S, H), f(B, S, *gate), f(B, S, C, C)], **attrs)
+
+
+@pytest.mark.parametrize("op", ["HyperConnectionPreMix", "HyperConnectionPostMix"])
+def test_gates_of_branches_whose_number_a_feed_tells(op: str) -> None:
+    inputs = [f(B, S, C, H), f(B, S, H), f(B, S, C)]
+    inputs = inputs if op.endswith("PostMix") else inputs[::2]
+    model, feeds = one_node(op, inputs, (FLOAT,), symbols={C: "branches"})
+    proto = onnx.load_from_string(model)
+    proto.graph.input[-1].type.tensor_type.shape.dim[-1].dim_param = "gates"
+    model = proto.SerializeToString()
+    unit = float(np.finfo(np.float32).eps) * 2 * C  # C products and sums
+    (wanted,) = theirs(model, feeds)
+    scale = float(np.abs(wanted).max())
+    np.testing.assert_allclose(Session(model).run(feeds)[0], wanted, rtol=0, atol=unit * scale)
 
 
 @pytest.mark.parametrize("activation", ["none", "silu"])
