@@ -13,6 +13,7 @@ from q7x2_ep.errors import UnsupportedOp
 from q7x2_ep.ir.core import Value
 from q7x2_ep.ir.shape import Dim, product
 from q7x2_ep.ops import op
+from q7x2_ep.ops.attention import count
 from q7x2_ep.ops.builder import Given, infer_meaning, like
 from q7x2_ep.ops.common import NotInferable
 from q7x2_ep.ops.contrib_blocks import scaled_blocks, unpacked
@@ -48,12 +49,11 @@ class MoE:
 
     act is relu, gelu, silu or identity, times fc3(x[t]) if that is given; or swiglu, G *
     sigmoid(alpha * G) * (L + beta): G and L are fc1 and fc3, or the even and odd, or first and
-    second results of fc1, and cut off at swiglu_limit.
+    second results of fc1, and cut off at swiglu_limit. With use_sparse_mixer p is as in _mixed.
     """
 
     signature = "x: F, router: F, w1: F, bias1?: F, w2: F, bias2?: F, w3?: F, bias3?: F -> y"
     attributes = ROUTING
-    unsupported = ("use_sparse_mixer",)
     infer = infer_meaning
 
     def decompose(
@@ -97,7 +97,7 @@ class QMoE:
         "weights_prepacked": -1,
     }
     unsupported = (
-        *("use_sparse_mixer", "quant_type", "global1", "global2"),
+        *("quant_type", "global1", "global2"),
         *("act1", "act2", "act_block1", "act_block2"),
     )
     infer = infer_meaning
@@ -219,7 +219,9 @@ def _mixture(
     use_sparse_mixer: int,
 ) -> Value:
     tokens, hidden = product(x.shape[:-1]), x.shape[-1]
-    weights, chosen = _routed(g, router, mixing, k, normalize_routing_weights)
+    if use_sparse_mixer and k != 2:
+        raise UnsupportedOp(f"use_sparse_mixer is not supported with k={k}, but with two experts")
+    weights, chosen = _routed(g, router, mixing, k, normalize_routing_weights, use_sparse_mixer)
     rows = g.Reshape(x, [tokens, hidden])
 
     def linear(rows: Value, layer: _Layer, expert: Value, repeat: int) -> Value:
@@ -249,8 +251,12 @@ def _mixture(
     return g.Reshape(g.ReduceSum(shared, [1], keepdims=0), list(x.shape))
 
 
-def _routed(g: Any, router: Value, mixing: Given, k: int, normalizes: int) -> tuple[Value, Value]:
+def _routed(
+    g: Any, router: Value, mixing: Given, k: int, normalizes: int, is_sparse: int
+) -> tuple[Value, Value]:
     """How much each chosen expert counts, and which they are, (T, k)."""
+    if is_sparse and mixing is None:
+        return _mixed(g, router)
     probabilities = g.Softmax(router, axis=-1)
     weights, chosen = g.TopK(probabilities, [k], axis=-1, outputs=2)
     if mixing is not None:
@@ -258,6 +264,29 @@ def _routed(g: Any, router: Value, mixing: Given, k: int, normalizes: int) -> tu
     if normalizes:
         weights = g.Div(weights, g.ReduceSum(weights, [-1], keepdims=1))
     return weights, chosen
+
+
+# How far below the highest logit, in parts of the greater of both, another still counts.
+# Source: Liu et al. 2024, "GRIN: GRadient-INformed MoE", and the CUDA kernels of onnxruntime.
+MIXER_REACH = 0.02
+
+
+def _mixed(g: Any, router: Value) -> tuple[Value, Value]:
+    """As _routed, for two experts: each counts as in a softmax over the logits within reach of its
+    own, that of the second without the first.
+    """
+    highest, chosen = g.TopK(router, [2], axis=-1, outputs=2)
+    weights = []
+    for i in (0, 1):
+        own = g.Slice(highest, [i], [i + 1], [1])
+        reach = g.Mul(g.Max(g.Abs(router), own), MIXER_REACH)
+        counts = g.LessOrEqual(g.Sub(own, router), reach)
+        if i == 1:
+            first = g.Slice(chosen, [0], [1], [1])
+            counts = g.And(counts, g.Not(g.Equal(count(g, router.shape[1]), first)))
+        powers = g.Where(counts, g.Exp(g.Sub(router, own)), 0.0)
+        weights.append(g.Reciprocal(g.ReduceSum(powers, [-1], keepdims=1)))
+    return g.Concat(*weights, axis=1), chosen
 
 
 def _gate_and_up(g: Any, x: Value, fusion: int) -> tuple[Value, Given]:

@@ -236,6 +236,55 @@ def test_weights_beside_the_router(normalizes: int) -> None:
     same("QMoE", inputs, fixed=range(2, 7), atol=1e-4, **attrs)
 
 
+def mixed(logits: np.ndarray) -> np.ndarray:
+    """The share of each expert for each token: a softmax over what is within 2 % of the highest
+    logit, once of all and once without the highest.
+    """
+    shares = np.zeros_like(logits)
+    for row, share in zip(logits, shares):
+        left = row.copy()
+        for _ in range(2):
+            best = np.argmax(left)
+            near = left[best] - row <= 0.02 * np.maximum(np.abs(row), left[best])
+            share[best] = 1 / np.sum(np.exp(left[near] - left[best]))
+            left[best] = -np.inf
+    return shares
+
+
+@pytest.mark.parametrize("spread", [1.0, 0.02])
+@pytest.mark.parametrize("quantised", [False, True])
+def test_sparse_mixer(spread: float, quantised: bool) -> None:
+    """Which onnxruntime's kernels for this processor leave out. Up to the roundings of two sums of
+    products in float32, and of those of k results.
+    """
+    x, logits = f(10, K), 3 + spread * f(10, E)
+    weights, attrs = [f(E, N, K) / K, f(E, K, N) / N], {"k": 2, "use_sparse_mixer": 1}
+    inputs = [x, logits, weights[0], None, weights[1]]
+    if quantised:
+        packed = [codes(E, N, K), codes(E, K, N)]
+        scales = [positive(E, N), positive(E, K)]
+        weights = [(w - 128.0) * each[..., None] for w, each in zip(packed, scales)]
+        inputs = [x, logits, packed[0], scales[0], None, packed[1], scales[1]]
+        attrs["expert_weight_bits"] = 8
+    op = "QMoE" if quantised else "MoE"
+    model, feeds = one_node(op, inputs, (TensorProto.FLOAT,), activation_type="relu", **attrs)
+    first, second = (w.astype(np.float64) for w in weights)
+    inner = np.maximum(np.einsum("tk,enk->ten", x, first), 0)
+    each = np.einsum("ten,ekn->tek", inner, second)
+    wanted = np.einsum("te,tek->tk", mixed(logits.astype(np.float64)), each)
+    bound = np.einsum("tk,enk->ten", np.abs(x), np.abs(first))
+    bound = np.einsum("ten,ekn->tek", bound, np.abs(second)).max()
+    unit = float(np.finfo(np.float32).eps) * (K + N + 2)
+    np.testing.assert_allclose(Session(model).run(feeds)[0], wanted, rtol=0, atol=unit * bound)
+
+
+def test_sparse_mixer_of_more_than_two() -> None:
+    inputs = [f(10, K), f(10, E), f(E, N, K), None, f(E, K, N)]
+    model, _ = one_node("MoE", inputs, (TensorProto.FLOAT,), k=3, use_sparse_mixer=1)
+    with pytest.raises(UnsupportedOp, match="k=3"):
+        Session(model)
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
 @pytest.mark.parametrize(
     "groups, open_groups, summed, k", [(1, 1, 2, 2), (4, 2, 2, 3), (2, 2, 1, 4), (4, 1, 9, 2)]
