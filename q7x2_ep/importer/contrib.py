@@ -12,6 +12,7 @@ from typing import Callable
 
 import numpy as np
 
+from q7x2_ep import dtypes
 from q7x2_ep.importer.opset import Draft, Maker
 
 Rewrite = Callable[[Draft, Maker], list[Draft]]
@@ -35,18 +36,31 @@ def _rms_norm(draft: Draft, maker: Maker) -> list[Draft]:
 
 
 def _inverse_root(draft: Draft, maker: Maker, x: str, output: str) -> list[Draft]:
-    """1 / sqrt(mean(x^2) + epsilon) of rows, where there is an output for it."""
+    """1 / sqrt(mean(x^2) + epsilon) over the dims from `axis` on, where there is an output for it:
+    in stash_type, which it is computed in.
+    """
     drafts: list[Draft] = []
     if output:
-        axis = maker.ints([-1], f"{draft.name}/axis")
+        x = maker.node(drafts, draft, "Cast", [x], to=draft.attrs.get("stash_type", dtypes.FLOAT))
+        axes = _axes_from(draft, maker, x, drafts)
         mean = maker.node(
-            drafts, draft, "ReduceMean", [maker.node(drafts, draft, "Mul", [x, x]), axis]
+            drafts, draft, "ReduceMean", [maker.node(drafts, draft, "Mul", [x, x]), axes]
         )
         shift = maker.like(drafts, draft, x, draft.attrs.get("epsilon", 1e-5), "epsilon")
         root = maker.node(drafts, draft, "Sqrt", [maker.node(drafts, draft, "Add", [mean, shift])])
         maker.node(drafts, draft, "Reciprocal", [root])
         drafts[-1].outputs = [output]
     return drafts
+
+
+def _axes_from(draft: Draft, maker: Maker, x: str, drafts: list[Draft]) -> str:
+    """Those of x from `axis` on, of which its shape tells how many there are."""
+    axis = draft.attrs.get("axis", -1)
+    if axis < 0:
+        return maker.ints(range(axis, 0), f"{draft.name}/axes")
+    rank = maker.node(drafts, draft, "Size", [maker.node(drafts, draft, "Shape", [x])])
+    bounds = [maker.ints(n, f"{draft.name}/bound") for n in (axis, 1)]
+    return maker.node(drafts, draft, "Range", [bounds[0], rank, bounds[1]])
 
 
 def _skip_layer_norm(draft: Draft, maker: Maker) -> list[Draft]:
@@ -124,6 +138,30 @@ def _group_query_attention(draft: Draft, maker: Maker) -> list[Draft]:
     counted = maker.node(drafts, draft, "Range", [bounds[0], total, bounds[1]])
     length = maker.node(drafts, draft, "Shape", [counted])
     return [*drafts, replace(draft, inputs=[*draft.inputs[:6], length, *draft.inputs[7:]])]
+
+
+def _scores_of_filled_rows(past_length: int) -> Rewrite:
+    """Attention over a cache, whose scores end with the rows that are filled: past_length is the
+    operand that tells how many were.
+    """
+
+    def rewrite(draft: Draft, maker: Maker) -> list[Draft]:
+        filled = padded(draft.inputs, past_length + 1)[past_length]
+        y, present_key, present_value, scores = padded(draft.outputs, 4)
+        if not filled or not scores:
+            return [draft]
+        whole = maker.fresh(f"{scores}/whole")
+        drafts = [replace(draft, outputs=[y, present_key, present_value, whole])]
+        new = maker.node(
+            drafts, draft, "Shape", [draft.inputs[1] or draft.inputs[0]], start=1, end=2
+        )
+        row, axis = maker.ints([1], f"{draft.name}/row"), maker.ints([3], f"{draft.name}/axis")
+        before = maker.node(drafts, draft, "Reshape", [maker.whole(drafts, draft, filled), row])
+        end = maker.node(drafts, draft, "Add", [before, new])
+        start = maker.ints([0], f"{draft.name}/start")
+        return [*drafts, Draft("Slice", [whole, start, end, axis], [scores], {}, draft.name)]
+
+    return rewrite
 
 
 def _alias(op: str) -> Rewrite:
@@ -244,7 +282,9 @@ CONTRIB: dict[str, Rewrite] = {
     "com.microsoft::Pad": _pad,
     "com.microsoft::Range": _range,
     "com.microsoft::SampleOp": _alias("Identity"),
+    "com.microsoft::DecoderMaskedMultiHeadAttention": _scores_of_filled_rows(7),
     "com.microsoft::GroupQueryAttention": _group_query_attention,
+    "com.microsoft::MultiHeadAttention": _scores_of_filled_rows(8),
     "SimplifiedLayerNormalization": _rms_norm,
     "com.microsoft::SimplifiedLayerNormalization": _rms_norm,
     "com.microsoft::SkipLayerNormalization": _skip_layer_norm,

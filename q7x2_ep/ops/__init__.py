@@ -73,7 +73,7 @@ FAMILIES = {
         "com.microsoft:: FusedMatMul TransposeMatMul FusedGemm FusedConv "
         "ConvTransposeWithDynamicPads"
     ),
-    "contrib_moe": "com.microsoft:: MoE QMoE",
+    "contrib_moe": "com.microsoft:: MoE QMoE MoEGroupRouter",
     "contrib_quant": (
         "com.microsoft:: QLinearAdd QLinearMul QLinearSigmoid QLinearLeakyRelu QLinearSoftmax "
         "QLinearAveragePool QLinearGlobalAveragePool QLinearWhere QLinearConcat QLinearConv "

@@ -26,7 +26,6 @@ from q7x2_ep.ops.attention import (
     split_heads,
 )
 from q7x2_ep.ops.builder import Given, infer_meaning, like
-from q7x2_ep.ops.common import known
 from q7x2_ep.ops.contrib_gqa import store
 from q7x2_ep.ops.contrib_quant import integer_product
 
@@ -41,7 +40,8 @@ class MultiHeadAttention:
     ones go behind them. cache_indirection[b, i, t] is the beam whose row t is that of beam i.
     Shapes: query (B, S, H * D), key and value (B, Skv, H * D), or all packed (B, S, H, 3, D), or
     these two (B, Skv, H, 2, D), or (B, H, Skv, D), which take no bias; qk (B, H, S, T), the
-    scores, which are the lowest number for keys out of sight.
+    scores, which are the lowest number for keys out of sight; T = C with a length, which may be
+    data: the importer cuts them.
     """
 
     signature = (
@@ -292,14 +292,13 @@ def _attend(
     if cache.length is None:
         k, v = append(g, cache.key, k), append(g, cache.value, v)
         present, before = (k, v), 0 if cache.key is None else cache.key.shape[2]
-        start, total = g.literal([before]), k.shape[2]
-        is_placed, lengths = unidirectional and before != total - queries, None
+        start, lengths = g.literal([before]), None
+        is_placed = unidirectional and before != k.shape[2] - queries
     else:
         start = g.Reshape(g.Cast(cache.length, to=dtypes.INT64), [1])
         rows = cache.key.shape[2]
         k, v = (store(g, x, y, start, rows) for x, y in ((cache.key, k), (cache.value, v)))
         present, lengths, is_placed = (k, v), g.Add(start, g.literal([new])), True
-        total = None if known(lengths) is None else known(lengths)[0]
         if cache.beams is not None:
             k, v = (_redirected(g, x, cache.beams, start) for x in (k, v))
     keys = k.shape[2]
@@ -325,10 +324,7 @@ def _attend(
     window = bounds(unidirectional, (-1, -1))
     *_, scores = score_stages(g, q, k, *operands, fill=0.0, softcap=0.0, window=window, **scoring)
     scores = g.Max(scores, like(g, g.literal(LOWEST), scores))
-    outputs = merge_heads(g, o), *(g.Identity(x) for x in present)
-    if total is None:  # the scores are of a size that is data
-        return outputs
-    return *outputs, g.Identity(scores) if total == keys else g.Slice(scores, [0], [total], [3])
+    return merge_heads(g, o), *(g.Identity(x) for x in (*present, scores))
 
 
 def _longer(g: Any, x: Value, keys: Dim) -> Value:

@@ -34,7 +34,7 @@ def repeated(g: Any, x: Value, block: int, axis: int, size: Dim) -> Value:
     """One number per block along an axis as one per element, of which there are `size`."""
     shape = list(x.shape)
     wide = g.Expand(g.Unsqueeze(x, [axis + 1]), [*shape[: axis + 1], block, *shape[axis + 1 :]])
-    whole = g.Reshape(wide, [*shape[:axis], shape[axis] * block, *shape[axis + 1 :]])
+    whole = g.reshape(wide, (*shape[:axis], shape[axis] * block, *shape[axis + 1 :]))
     return whole if shape[axis] * block == size else g.Slice(whole, [0], [size], [axis])
 
 
@@ -112,7 +112,8 @@ class GatherBlockQuantized:
     quantize_axis; 0 for an index that is out of range.
 
     Bytes hold `bits` of an element each, the first in the low bits; their zero is 2^(bits-1) by
-    default, that of other types 0. block_size 0: the whole axis is one block.
+    default, that of other types 0. block_size 0: the whole axis is one block. Of scales other axes
+    may be 1.
     """
 
     signature = "data: Q, indices: index, scales: F, zeros?: Q -> y"
@@ -146,7 +147,10 @@ class GatherBlockQuantized:
         block = block_size or data.shape[along]
 
         def chosen(x: Given, positions: Value) -> Given:
-            return None if x is None else g.Gather(x, positions, axis=axis)
+            if x is None or x.shape[axis] != 1 or rows == 1:
+                return None if x is None else g.Gather(x, positions, axis=axis)
+            ones = [1] * len(indices.shape)  # one scale for all rows
+            return g.Reshape(x, [*x.shape[:axis], *ones, *x.shape[axis + 1 :]])
 
         x = chosen(data, at)
         packed_zeros = zeros

@@ -145,7 +145,7 @@ def _gates(g: Any, gate: Value, rows: Value, x: Value) -> Value:
     gate = like(g, gate, x)
     if len(gate.shape) == len(rows.shape):
         return gate
-    if gate.shape[-1] == rows.shape[-2]:
+    if rows is x or gate.shape[-1] == rows.shape[-2]:
         return g.Unsqueeze(gate, [-1])
     return g.Reshape(gate, list(rows.shape))
 

@@ -34,13 +34,14 @@ class GroupQueryAttention:
 
     Entry b of the batch has seqlens_k[b] + 1 keys; the last S of them are new, or in a first
     prompt, where S is the total length, the first. With query_seqlens so many are new, and the rows
-    of padding behind them go where no key is yet. present is as long as past or total, whichever is
-    longer. head_sink is one more score of each head, whose value is 0; with smooth_softmax all are
-    0. qk are the scores, 0 for keys out of sight, or with qk_output 2 their softmax. A cache of
-    bytes holds round(x / scale), of one scale or one per head and channel; with kv_cache_bit_width
-    4 two of them, the first in the low half, plus 8. With sliding_window_cache a cache holds the
-    last keys alone, from row 0 on, at least as many as are in sight. The importer makes
-    total_sequence_length a size: the shape of present depends on it.
+    of padding behind them go where no key is yet; without it only the first of all position_ids
+    counts in a first prompt. present is as long as past or total, whichever is longer. head_sink is
+    one more score of each head, whose value is 0; with smooth_softmax all are 0. qk are the scores,
+    0 for keys out of sight, or with qk_output 2 their softmax. A cache of bytes holds round(x /
+    scale), of one scale or one per head and channel; with kv_cache_bit_width 4 two of them, the
+    first in the low half, plus 8. With sliding_window_cache a cache holds the last keys alone, from
+    row 0 on, at least as many as are in sight. The importer makes total_sequence_length a size: the
+    shape of present depends on it.
     Shapes: query (B, S, H * D), key and value (B, S, Hkv * D), or a query that holds all three;
     past (B, Hkv, C, D); cos and sin (positions, R / 2); qk (B, H, S, T).
     """
@@ -104,6 +105,8 @@ class GroupQueryAttention:
         (total,) = (queries,) if past_key is None else known(total_sequence_length) or ()
         start = _start(g, lengths, queries, total, query_seqlens)  # where the new keys go
         if attrs["do_rotary"]:
+            if position_ids is not None and query_seqlens is None:
+                position_ids = _positions(g, position_ids, total)
             interleaved = attrs["rotary_interleaved"]
             q, k = rotary(g, (q, k), cos, sin, start, position_ids, interleaved)
         bits = attrs["kv_cache_bit_width"] or 8
@@ -210,8 +213,20 @@ def _start(g: Any, lengths: Value, queries: Dim, total: Dim, counts: Given) -> V
         return g.Sub(lengths, g.Reshape(g.Cast(counts, to=dtypes.INT64), [-1]))
     if queries == total:
         return g.literal([0])
-    is_first = g.Equal(g.literal([queries]), g.literal([total]))
-    return g.Where(is_first, g.literal([0]), g.Sub(lengths, g.literal([queries])))
+    before = g.Sub(lengths, g.literal([queries]))
+    return g.Where(_is_first(g, queries, total), g.literal([0]), before)
+
+
+def _is_first(g: Any, queries: Dim, total: Dim) -> Value:
+    return g.Equal(g.literal([queries]), g.literal([total]))
+
+
+def _positions(g: Any, ids: Value, total: Dim) -> Value:
+    """Those of the queries (B, S): in a first prompt the first of all, and those that follow it."""
+    batch, queries = ids.shape
+    first = g.Slice(ids, [0, 0], [1, 1], [0, 1])
+    row = g.Expand(g.Add(first, count(g, queries)), [batch, queries])
+    return row if queries == total else g.Where(_is_first(g, queries, total), row, ids)
 
 
 def store(g: Any, past: Value, new: Value, start: Value, length: Dim) -> Value:

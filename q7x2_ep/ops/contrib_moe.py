@@ -6,13 +6,15 @@ Source: the operator schemas of onnxruntime 1.31; where they leave a choice, its
 
 from __future__ import annotations
 
+from math import inf
 from typing import Any, NamedTuple, Optional
 
 from q7x2_ep.errors import UnsupportedOp
 from q7x2_ep.ir.core import Value
-from q7x2_ep.ir.shape import product
+from q7x2_ep.ir.shape import Dim, product
 from q7x2_ep.ops import op
-from q7x2_ep.ops.builder import Given, infer_meaning
+from q7x2_ep.ops.attention import count
+from q7x2_ep.ops.builder import Given, infer_meaning, like
 from q7x2_ep.ops.common import NotInferable
 from q7x2_ep.ops.contrib_blocks import scaled_blocks, unpacked
 
@@ -47,12 +49,11 @@ class MoE:
 
     act is relu, gelu, silu or identity, times fc3(x[t]) if that is given; or swiglu, G *
     sigmoid(alpha * G) * (L + beta): G and L are fc1 and fc3, or the even and odd, or first and
-    second results of fc1, and cut off at swiglu_limit.
+    second results of fc1, and cut off at swiglu_limit. With use_sparse_mixer p is as in _mixed.
     """
 
     signature = "x: F, router: F, w1: F, bias1?: F, w2: F, bias2?: F, w3?: F, bias3?: F -> y"
     attributes = ROUTING
-    unsupported = ("use_sparse_mixer",)
     infer = infer_meaning
 
     def decompose(
@@ -96,7 +97,7 @@ class QMoE:
         "weights_prepacked": -1,
     }
     unsupported = (
-        *("use_sparse_mixer", "quant_type", "global1", "global2"),
+        *("quant_type", "global1", "global2"),
         *("act1", "act2", "act_block1", "act_block2"),
     )
     infer = infer_meaning
@@ -120,6 +121,67 @@ class QMoE:
         for name in ("accuracy_level", "quant_type", "weights_prepacked"):
             del attrs[name]
         return _mixture(g, x, router, mixing, *layers, **attrs)
+
+
+@op("com.microsoft::MoEGroupRouter")
+class MoEGroupRouter:
+    """The logits of the top_k experts of each token, of which a normalising MoE makes weights.
+
+    With s = sigmoid(x), x times a projection where that is given, y is log(s) of the top_k experts
+    of highest s + bias in the topk_group groups whose group_topk highest sum to the most, and the
+    sentinel of others. Or, of all, scores = s + bias and weights = s.
+    Shapes: x (.., E), or (T, width) with a projection (E, width); bias (E,), results (T, E).
+    """
+
+    signature = "x: F, bias: float32, projection?: F -> y?, scores?, weights?"
+    attributes = {
+        "n_group": 1,
+        "topk_group": 1,
+        "group_topk": 2,
+        "top_k": 1,
+        "router_sentinel": -10000.0,
+    }
+    infer = infer_meaning
+
+    def decompose(
+        g: Any,
+        x: Value,
+        bias: Value,
+        projection: Given = None,
+        *,
+        n_group: int,
+        topk_group: int,
+        group_topk: int,
+        top_k: int,
+        router_sentinel: float,
+    ) -> tuple[Value, ...]:
+        (experts,), tokens = bias.shape, product(x.shape[:-1])
+        wide = like(g, x, bias)
+        if projection is not None:
+            wide = g.MatMul(wide, g.Transpose(like(g, projection, bias), perm=(1, 0)))
+        weights = g.Sigmoid(g.Reshape(wide, [tokens, experts]))
+        scores = g.Add(weights, bias)
+        shown = scores
+        if n_group > 1:
+            if not isinstance(experts, int):
+                raise NotInferable(f"the size of {bias.name} is not known")
+            size = experts // n_group
+            each = g.Reshape(scores, [tokens, n_group, size])
+            best, _ = g.TopK(each, [min(group_topk, size)], axis=-1, outputs=2)
+            _, groups = g.TopK(g.ReduceSum(best, [-1], keepdims=0), [topk_group], outputs=2)
+            is_open = _marked(g, groups, (tokens, n_group), 0.0, g.literal(1.0))
+            shown = g.Where(g.Greater(g.Unsqueeze(is_open, [2]), 0.0), each, -inf)
+            shown = g.Reshape(shown, [tokens, experts])
+        _, chosen = g.TopK(shown, [top_k], axis=-1, outputs=2)
+        logs = g.Log(g.Max(g.GatherElements(weights, chosen, axis=-1), 1e-20))
+        y = _marked(g, chosen, (tokens, experts), router_sentinel, logs)
+        return like(g, y, x), scores, weights
+
+
+def _marked(g: Any, at: Value, shape: tuple[Dim, Dim], rest: float, marks: Value) -> Value:
+    """A matrix of `rest` but for the columns `at` of each row, which have the marks."""
+    marks = g.Expand(marks, list(at.shape))
+    return g.ScatterElements(g.Expand(g.literal(rest), list(shape)), at, marks, axis=1)
 
 
 def _dequantized(g: Any, w: Value, scales: Value, zeros: Given, bits: int, block: int) -> Value:
@@ -157,7 +219,9 @@ def _mixture(
     use_sparse_mixer: int,
 ) -> Value:
     tokens, hidden = product(x.shape[:-1]), x.shape[-1]
-    weights, chosen = _routed(g, router, mixing, k, normalize_routing_weights)
+    if use_sparse_mixer and k != 2:
+        raise UnsupportedOp(f"use_sparse_mixer is not supported with k={k}, but with two experts")
+    weights, chosen = _routed(g, router, mixing, k, normalize_routing_weights, use_sparse_mixer)
     rows = g.Reshape(x, [tokens, hidden])
 
     def linear(rows: Value, layer: _Layer, expert: Value, repeat: int) -> Value:
@@ -187,8 +251,12 @@ def _mixture(
     return g.Reshape(g.ReduceSum(shared, [1], keepdims=0), list(x.shape))
 
 
-def _routed(g: Any, router: Value, mixing: Given, k: int, normalizes: int) -> tuple[Value, Value]:
+def _routed(
+    g: Any, router: Value, mixing: Given, k: int, normalizes: int, is_sparse: int
+) -> tuple[Value, Value]:
     """How much each chosen expert counts, and which they are, (T, k)."""
+    if is_sparse and mixing is None:
+        return _mixed(g, router)
     probabilities = g.Softmax(router, axis=-1)
     weights, chosen = g.TopK(probabilities, [k], axis=-1, outputs=2)
     if mixing is not None:
@@ -196,6 +264,29 @@ def _routed(g: Any, router: Value, mixing: Given, k: int, normalizes: int) -> tu
     if normalizes:
         weights = g.Div(weights, g.ReduceSum(weights, [-1], keepdims=1))
     return weights, chosen
+
+
+# How far below the highest logit, in parts of the greater of both, another still counts.
+# Source: Liu et al. 2024, "GRIN: GRadient-INformed MoE", and the CUDA kernels of onnxruntime.
+MIXER_REACH = 0.02
+
+
+def _mixed(g: Any, router: Value) -> tuple[Value, Value]:
+    """As _routed, for two experts: each counts as in a softmax over the logits within reach of its
+    own, that of the second without the first.
+    """
+    highest, chosen = g.TopK(router, [2], axis=-1, outputs=2)
+    weights = []
+    for i in (0, 1):
+        own = g.Slice(highest, [i], [i + 1], [1])
+        reach = g.Mul(g.Max(g.Abs(router), own), MIXER_REACH)
+        counts = g.LessOrEqual(g.Sub(own, router), reach)
+        if i == 1:
+            first = g.Slice(chosen, [0], [1], [1])
+            counts = g.And(counts, g.Not(g.Equal(count(g, router.shape[1]), first)))
+        powers = g.Where(counts, g.Exp(g.Sub(router, own)), 0.0)
+        weights.append(g.Reciprocal(g.ReduceSum(powers, [-1], keepdims=1)))
+    return g.Concat(*weights, axis=1), chosen
 
 
 def _gate_and_up(g: Any, x: Value, fusion: int) -> tuple[Value, Given]:

@@ -237,13 +237,28 @@ class QGemm:
 def integer_product(
     g: Any, a: Value, b: Value, a_scale: Value, b_scale: Value, a_zero: Given, b_zero: Given
 ) -> Value:
-    """(a - a_zero) * a_scale @ (b - b_zero) * b_scale, summed in integers where b is constant."""
+    """(a - a_zero) * a_scale @ (b - b_zero) * b_scale, summed in integers where b is constant.
+
+    What is of b is one number, one per column, or one per column of each matrix (.., 1, N).
+    """
+    b_scale, b_zero = _by_column(g, b_scale), _by_column(g, b_zero)
     if b.const is None:
-        inner = len(b.shape) - 1
-        return g.MatMul(real(g, a, a_scale, a_zero), real(g, b, b_scale, b_zero, inner))
-    sums = g.MatMulInteger(a, b, _flat(g, a_zero), _flat(g, b_zero))
-    unit = g.Mul(_flat(g, a_scale), _flat(g, b_scale))
+        return g.MatMul(real(g, a, a_scale, a_zero), _real_matrices(g, b, b_scale, b_zero))
+    sums = g.MatMulInteger(a, b, _flat(g, a_zero), b_zero)
+    unit = g.Mul(_flat(g, a_scale), b_scale)
     return g.Mul(g.Cast(sums, to=unit.dtype), unit)
+
+
+def _by_column(g: Any, x: Given) -> Given:
+    return x if x is not None and product(x.shape[:-1]) != 1 else _flat(g, x)
+
+
+def _real_matrices(g: Any, b: Value, scale: Value, zero: Given) -> Value:
+    if max(len(x.shape) for x in (scale, zero) if x is not None) < 2:
+        return real(g, b, scale, zero, len(b.shape) - 1)
+    whole = g.Cast(b, to=scale.dtype)
+    centred = whole if zero is None else g.Sub(whole, g.Cast(zero, to=scale.dtype))
+    return g.Mul(centred, scale)
 
 
 @op("com.microsoft::MatMulIntegerToFloat")

@@ -360,7 +360,8 @@ def test_multi_head_attention_scores(unidirectional: int) -> None:
     inputs = [f(B, S, W), f(B, S, W), f(B, S, W), f(3 * W), keep(B, S), f(1, H, S, S)]
     alike("MultiHeadAttention", inputs, 4, **attrs)
     cache = [None, None, None, f(B, H, 10, D), f(B, H, 10, D), ints(3)]
-    alike("MultiHeadAttention", [*inputs[:3], *cache], 4, 8, fixed=(8,), **attrs)
+    for fixed in ((8,), ()):
+        alike("MultiHeadAttention", [*inputs[:3], *cache], 4, 8, fixed=fixed, **attrs)
 
 
 @pytest.mark.parametrize("unidirectional", [0, 1])
@@ -394,7 +395,8 @@ def test_decoder_masked() -> None:
     for mask, bias in ((None, None), (keep(B, 4), f(1, H, 1, 4))):
         alike(op, [*new, mask, bias, *cache], 3, 4, **attrs)
         alike(op, [*new, mask, bias, *cache, None, None, f(3 * W)], 3, 4, **attrs)
-    alike(op, [*new, None, None, *cache], 4, 4, fixed=(7,), output_qk=1, **attrs)
+    for fixed in ((7,), ()):
+        alike(op, [*new, None, None, *cache], 4, 4, fixed=fixed, output_qk=1, **attrs)
     other = [f(B, 1, W), f(B, H, 7, D), f(B, H, 7, D)]
     for more in ([], [keep(B, 7)]):
         alike(op, [*other, *more], 1, num_heads=H, scale=0.3)
@@ -473,6 +475,16 @@ def test_group_query_attention_forms(step: tuple[int, int, int]) -> None:
         positions = np.tile(np.arange(first, first + new), (batch, 1))
         inputs = [*grouped(*step), *tables, positions]
         alike("GroupQueryAttention", inputs, 3, do_rotary=1, **attrs)
+
+
+@pytest.mark.parametrize("step", STEPS, ids=str)
+@pytest.mark.parametrize("fixed", [(6,), ()], ids=["total is known", "total is data"])
+def test_positions_in_no_order(step: tuple[int, int, int], fixed: tuple[int, ...]) -> None:
+    """In a first prompt only the first of all counts."""
+    attrs: dict[str, Any] = {"num_heads": HEADS, "kv_num_heads": SHARED, "fixed": fixed}
+    positions = RANDOM.integers(0, 20 - step[1], step[:2])
+    inputs = [*grouped(*step), f(20, DEPTH // 2), f(20, DEPTH // 2), positions]
+    alike("GroupQueryAttention", inputs, 3, do_rotary=1, **attrs)
 
 
 @pytest.mark.parametrize("fixed", [(6,), ()], ids=["total is known", "total is data"])

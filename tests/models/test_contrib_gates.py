@@ -6,11 +6,12 @@ import itertools
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from onnx import TensorProto, helper
 
 from q7x2_ep.session import Session
-from tests.models.beside import one_node, same
+from tests.models.beside import one_node, same, theirs
 
 RANDOM = np.random.default_rng(29)
 FLOAT = TensorProto.FLOAT
@@ -62,6 +63,20 @@ def test_hyper_connections(gate: tuple, flat: bool) -> None:
     same("HyperConnectionPreMix", [x, f(B, S, *gate)], reduction_scale=0.3, **attrs)
     same("HyperConnectionPostMix", [x, f(B, S, H), f(B, S, *gate)], **attrs)
     same("HyperConnectionPostMix", [x, f(B, S, H), f(B, S, *gate), f(B, S, C, C)], **attrs)
+
+
+@pytest.mark.parametrize("op", ["HyperConnectionPreMix", "HyperConnectionPostMix"])
+def test_gates_of_branches_whose_number_a_feed_tells(op: str) -> None:
+    inputs = [f(B, S, C, H), f(B, S, H), f(B, S, C)]
+    inputs = inputs if op.endswith("PostMix") else inputs[::2]
+    model, feeds = one_node(op, inputs, (FLOAT,), symbols={C: "branches"})
+    proto = onnx.load_from_string(model)
+    proto.graph.input[-1].type.tensor_type.shape.dim[-1].dim_param = "gates"
+    model = proto.SerializeToString()
+    unit = float(np.finfo(np.float32).eps) * 2 * C  # C products and sums
+    (wanted,) = theirs(model, feeds)
+    scale = float(np.abs(wanted).max())
+    np.testing.assert_allclose(Session(model).run(feeds)[0], wanted, rtol=0, atol=unit * scale)
 
 
 @pytest.mark.parametrize("activation", ["none", "silu"])
@@ -147,6 +162,30 @@ def test_statistics(op: str) -> None:
     same("SimplifiedLayerNormalization", inputs, (FLOAT, FLOAT), domain="", epsilon=1e-5)
 
 
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize("axis", [-1, -2, 0, 1])
+def test_the_root_of_any_dtype_and_axis(dtype: Any, axis: int) -> None:
+    """It is float32, which stash_type says, and is of the dims that are normalised. Two roundings
+    of dtype, or sums of squares in float32.
+    """
+    shape = (B, S, H)
+    inputs = [f(*shape).astype(dtype), f(*shape[axis:]).astype(dtype)]
+    outputs = (helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), FLOAT)
+    unit = float(max(np.finfo(dtype).eps, B * S * H * np.finfo(np.float32).eps))
+    for symbols in (None, {B: "B"}):
+        given: dict[str, Any] = {"domain": "", "symbols": symbols, "rtol": unit, "atol": unit}
+        same("SimplifiedLayerNormalization", inputs, outputs, axis=axis, **given)
+
+
+@pytest.mark.parametrize("op", ["SkipLayerNormalization", "SkipSimplifiedLayerNormalization"])
+def test_statistics_of_halves(op: str) -> None:
+    """They are float32. Three roundings of float16, of the sum, the norm and the product."""
+    half = TensorProto.FLOAT16
+    inputs = [f(*shape).astype(np.float16) for shape in ((B, S, H), (B, S, H), (H,), (H,))]
+    unit = 3 * float(np.finfo(np.float16).eps)
+    same(op, inputs, (half, FLOAT, FLOAT, half), rtol=unit, atol=unit)
+
+
 EXPERIMENTS = pytest.mark.parametrize(
     "op, inputs, attrs",
     [
@@ -179,7 +218,6 @@ def test_experiments_in_other_dtypes(
     for kind in (np.float32, dtype):
         given = [np.asarray(x, kind) for x in inputs]
         outputs = [helper.np_dtype_to_tensor_dtype(np.dtype(kind))]
-        outputs *= 2 if op == "SimplifiedLayerNormalization" else 1
         model, feeds = one_node(op, given, outputs, domain="", standard=9, **attrs)
         results.append(Session(model).run(feeds))
     for expected, actual in zip(*results):

@@ -5,9 +5,10 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
-from onnx import TensorProto
+from onnx import TensorProto, helper
 
 from q7x2_ep.errors import ModelError, UnsupportedOp
 from q7x2_ep.plan.parts import CONTENTS
@@ -176,6 +177,19 @@ def test_gather_from_one_row(shape: tuple) -> None:
     same("GatherBlockQuantized", inputs, fixed=(0, 2), **attrs)
 
 
+@pytest.mark.parametrize("block", [0, 16])
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("indices", [-1, [3, -16, 40], [[2, 1], [0, 5]], []], ids=str)
+def test_gather_with_one_scale_for_all_rows(block: int, axis: int, indices: Any) -> None:
+    """As floats of 8 bits may have."""
+    data = f(16, 16).repeat(2, 1 - axis).astype(ml_dtypes.float8_e4m3fn)
+    scales = positive(1, 2 if block else 1) if axis == 0 else positive(2 if block else 1, 1)
+    attrs = {"block_size": block, "gather_axis": axis, "quantize_axis": 1 - axis}
+    inputs = [data, np.array(indices, np.int64), scales]
+    unit = float(np.finfo(np.float32).eps)  # one product
+    same("GatherBlockQuantized", inputs, fixed=(0, 2), atol=0, rtol=unit, **attrs)
+
+
 SWIGLU = {"activation_type": "swiglu", "swiglu_fusion": 1}
 CUT = {"activation_alpha": 1.7, "activation_beta": 1.0, "swiglu_limit": 0.7}
 ACTIVATIONS = [{"activation_type": name} for name in ("relu", "gelu", "silu", "identity")]
@@ -220,3 +234,86 @@ def test_weights_beside_the_router(normalizes: int) -> None:
     inputs = [f(10, K), f(10, E), *weights, *[None] * 7, RANDOM.random((10, E)).astype(np.float32)]
     attrs = {"activation_type": "silu", "k": 2, "normalize_routing_weights": normalizes}
     same("QMoE", inputs, fixed=range(2, 7), atol=1e-4, **attrs)
+
+
+def mixed(logits: np.ndarray) -> np.ndarray:
+    """The share of each expert for each token: a softmax over what is within 2 % of the highest
+    logit, once of all and once without the highest.
+    """
+    shares = np.zeros_like(logits)
+    for row, share in zip(logits, shares):
+        left = row.copy()
+        for _ in range(2):
+            best = np.argmax(left)
+            near = left[best] - row <= 0.02 * np.maximum(np.abs(row), left[best])
+            share[best] = 1 / np.sum(np.exp(left[near] - left[best]))
+            left[best] = -np.inf
+    return shares
+
+
+@pytest.mark.parametrize("spread", [1.0, 0.02])
+@pytest.mark.parametrize("quantised", [False, True])
+def test_sparse_mixer(spread: float, quantised: bool) -> None:
+    """Which onnxruntime's kernels for this processor leave out. Up to the roundings of two sums of
+    products in float32, and of those of k results.
+    """
+    x, logits = f(10, K), 3 + spread * f(10, E)
+    weights, attrs = [f(E, N, K) / K, f(E, K, N) / N], {"k": 2, "use_sparse_mixer": 1}
+    inputs = [x, logits, weights[0], None, weights[1]]
+    if quantised:
+        packed = [codes(E, N, K), codes(E, K, N)]
+        scales = [positive(E, N), positive(E, K)]
+        weights = [(w - 128.0) * each[..., None] for w, each in zip(packed, scales)]
+        inputs = [x, logits, packed[0], scales[0], None, packed[1], scales[1]]
+        attrs["expert_weight_bits"] = 8
+    op = "QMoE" if quantised else "MoE"
+    model, feeds = one_node(op, inputs, (TensorProto.FLOAT,), activation_type="relu", **attrs)
+    first, second = (w.astype(np.float64) for w in weights)
+    inner = np.maximum(np.einsum("tk,enk->ten", x, first), 0)
+    each = np.einsum("ten,ekn->tek", inner, second)
+    wanted = np.einsum("te,tek->tk", mixed(logits.astype(np.float64)), each)
+    bound = np.einsum("tk,enk->ten", np.abs(x), np.abs(first))
+    bound = np.einsum("ten,ekn->tek", bound, np.abs(second)).max()
+    unit = float(np.finfo(np.float32).eps) * (K + N + 2)
+    np.testing.assert_allclose(Session(model).run(feeds)[0], wanted, rtol=0, atol=unit * bound)
+
+
+def test_sparse_mixer_of_more_than_two() -> None:
+    inputs = [f(10, K), f(10, E), f(E, N, K), None, f(E, K, N)]
+    model, _ = one_node("MoE", inputs, (TensorProto.FLOAT,), k=3, use_sparse_mixer=1)
+    with pytest.raises(UnsupportedOp, match="k=3"):
+        Session(model)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+@pytest.mark.parametrize(
+    "groups, open_groups, summed, k", [(1, 1, 2, 2), (4, 2, 2, 3), (2, 2, 1, 4), (4, 1, 9, 2)]
+)
+def test_router_of_groups(dtype: Any, groups: int, open_groups: int, summed: int, k: int) -> None:
+    """Up to a rounding of dtype and to two of a sigmoid in float32, as the logarithm shows them."""
+    experts = 8
+    x, bias = f(2, 5, experts).astype(dtype), f(experts)
+    sigmoid = 1 / (1 + np.exp(-float(x.min())))
+    units = [float(np.finfo(each).eps) for each in (dtype, np.float32)]
+    atol = max(-np.log(sigmoid) * units[0], 2 * units[1] / sigmoid)
+    output = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    attrs = {"n_group": groups, "topk_group": open_groups, "group_topk": summed, "top_k": k}
+    given: dict[str, Any] = {"atol": atol, "rtol": 0, "symbols": {2: "batch"}}
+    same("MoEGroupRouter", [x, bias], (output,), **attrs, **given)
+    same(
+        "MoEGroupRouter", [x, bias], (output,), fixed=(1,), router_sentinel=-50.0, **attrs, **given
+    )
+
+
+@pytest.mark.parametrize("width", [0, 256])
+def test_router_of_all_experts(width: int) -> None:
+    """Scores and weights, of logits or of what a projection makes them."""
+    inputs = [f(5, width), f(8), f(8, width) / width] if width else [f(5, 8), f(8)]
+    unit = float(np.finfo(np.float32).eps)
+    same(
+        "MoEGroupRouter",
+        inputs,
+        (0, TensorProto.FLOAT, TensorProto.FLOAT),
+        atol=max(width, 4) * unit,
+        top_k=2,
+    )

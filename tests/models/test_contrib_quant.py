@@ -167,6 +167,23 @@ def test_products(dtype: Any) -> None:
     same("DynamicQuantizeMatMul", [x, columns[0], number(0.1)], atol=1e-4, fixed=(1, 2))
 
 
+@each_dtype
+@pytest.mark.parametrize("columns", [1, 6])
+@pytest.mark.parametrize("fixed", [True, False])
+def test_products_of_scales_for_each_matrix(dtype: Any, columns: int, fixed: bool) -> None:
+    """Up to the roundings of a sum of 7 products and of what scales it, in float32."""
+    weights, scales = w(np.int8, 2, 7, columns), positive(2, 1, columns)
+    zeros, bias = q(np.int8, 2, 1, columns), f(columns)
+    x, scale = f(2, 5, 7), number(0.02)
+    unit = float(10 * 7 * np.finfo(np.float32).eps * 255 * scales.max())
+    inputs = [q(dtype, 2, 5, 7), weights, scale, scales, np.array(q(dtype)), zeros, bias]
+    atol = unit * 255 * float(scale)
+    same("MatMulIntegerToFloat", inputs, atol=atol, fixed=(1, 3, 5, 6) if fixed else ())
+    inputs = [x, weights, scales, zeros, bias]
+    atol = unit * float(np.abs(x).max())
+    same("DynamicQuantizeMatMul", inputs, atol=atol, fixed=range(1, 5) if fixed else ())
+
+
 @pytest.mark.parametrize("past", [0, 3])
 @pytest.mark.parametrize("unidirectional", [0, 1])
 def test_attention(past: int, unidirectional: int) -> None:
