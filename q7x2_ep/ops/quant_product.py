@@ -28,12 +28,17 @@ from q7x2_ep.ops.common import (
     dims,
     dtype_of,
     require_dtype,
+    reshaped,
     temporary,
     where_is,
 )
 from q7x2_ep.ops.matmul import MatMul, matmul_step, multiply
 from q7x2_ep.ops.quant import one_scale, require_constants, saturated
 from q7x2_ep.ops.quant_pack import fits_tiles, pack, qgemm_room
+
+# So many products of bytes without their zeros, which are 255 at most, have a sum that float32 has,
+# as have some of them. How many such sums a product is made of at most.
+EXACT_K, MOST_PARTS = 256, 16
 
 
 def integer_product(
@@ -229,23 +234,42 @@ def product_shape(node: Node, a: tuple[Dim, ...], b: tuple[Dim, ...]) -> tuple[D
 
 
 def lower_whole_product(node: Node, b: Any) -> None:
-    """MatMulInteger of two computed operands: in float, whose sums are exact below 2^24, or else in
-    int32.
+    """MatMulInteger of two computed operands: of matrices in float32, by parts of k whose sums are
+    exact; in double where one is a vector, or k is not known, or there are many parts.
 
     Raises: UnsupportedOp where zeros are not one number, or one per row of a or column of b.
     """
     for guard in MatMul.guards(node):
         b.guard(*guard)
-    inner = node.inputs[0].shape[-1]
-    is_short = isinstance(inner, int) and inner * 255**2 < 1 << 24
-    dtype = dtypes.FLOAT if is_short else dtypes.INT32
-    factors = [_centred(node, b, i, dtype) for i in (0, 1)]
-    if is_short:
-        sums = temporary(b, dtype, node.output.shape)
-        multiply(b, *factors, sums)
-        cast_step(b, sums, node.output)
-    else:
-        multiply(b, *factors, node.output)
+    y, k = node.output, node.inputs[0].shape[-1]
+    are_matrices = all(len(x.shape) > 1 for x in node.inputs[:2])
+    if not are_matrices or not isinstance(k, int) or k > MOST_PARTS * EXACT_K:
+        sums, wide = (temporary(b, dtype, y.shape) for dtype in (dtypes.DOUBLE, dtypes.INT64))
+        multiply(b, *(_centred(node, b, i, dtypes.DOUBLE) for i in (0, 1)), sums)
+        cast_step(b, sums, wide)
+        cast_step(b, wide, y)  # which wraps
+        return
+    left, right = (_centred(node, b, i, dtypes.FLOAT) for i in (0, 1))
+    is_flat = len(right.shape) == 2  # all rows of left are of one product
+    rows = product(left.shape[:-1])
+    factor = reshaped(b, left, (rows, k)) if is_flat else b.view(left)
+    total: Optional[Value] = None
+    for first in range(0, max(k, 1), EXACT_K):
+        size = min(EXACT_K, k - first)
+        sums = temporary(b, dtypes.FLOAT, y.shape)
+        c = b.allocate(sums)
+        matmul_step(
+            b,
+            factor.slice(-1, first, size),
+            b.view(right).slice(-2, first, size),
+            c.reshape((rows, y.shape[-1])) if is_flat else c,
+        )
+        into = y if first + EXACT_K >= k else temporary(b, dtypes.INT32, y.shape)
+        part = into if total is None else temporary(b, dtypes.INT32, y.shape)
+        cast_step(b, sums, part)
+        if total is not None:
+            binary_step(b, "add", total, part, into)
+        total = into
 
 
 def _centred(node: Node, b: Any, i: int, dtype: int) -> Value:

@@ -144,6 +144,25 @@ def test_integer_products_of_zeros_for_each_row(dtype: Any, k: int) -> None:
         Session(model).run(feeds)
 
 
+@pytest.mark.parametrize("k", [1, 255, 256, 257, 700, 5000])
+@pytest.mark.parametrize("left, right", [((3,), ()), ((2, 3), ()), ((2, 3), (2,)), ((), ())])
+def test_integer_products_of_two_feeds(k: int, left: tuple, right: tuple) -> None:
+    """The largest numbers without their zeros, too: no sum is rounded."""
+    for extreme in (True, False):
+        a, b = q(np.uint8, *left, k), q(np.int8, *right, k, *((4,) if left else ()))
+        a_zero, b_zero = q(np.uint8), q(np.int8)
+        if extreme:
+            a[...], b[...], a_zero, b_zero = 255, -128, np.uint8(0), np.int8(127)
+        inputs = [a, b, np.array(a_zero), np.array(b_zero)]
+        wanted = (a.astype(np.int64) - int(a_zero)) @ (b.astype(np.int64) - int(b_zero))
+        for symbols in ({}, {k: "k"}):  # of a length that only a feed tells, too
+            given = {"symbols": symbols, "domain": ""}
+            model, feeds = one_node("MatMulInteger", inputs, (TensorProto.INT32,), **given)
+            session = Session(model, threads=2)
+            assert session.plan.steps  # no host step
+            np.testing.assert_array_equal(session.run(feeds)[0], wanted)
+
+
 @each_dtype
 def test_integer_products_with_a_constant_of_no_columns(dtype: Any) -> None:
     inputs = [q(dtype, 2, 7), q(np.int8, 7, 0)]
