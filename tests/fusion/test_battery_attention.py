@@ -665,13 +665,27 @@ def zeros_for_twice_the_batch(g: Any, q: Any, k: Any, v: Any) -> Any:
     return merge(g, g.Attention(*(split(g, x) for x in (q, k, v)), g.Expand(0.0, rows)))
 
 
+def scores_as_one_column(g: Any, q: Any, k: Any, v: Any) -> Any:
+    """Which they have for one key; a mask makes several of it."""
+    scores = g.MatMul(split(g, q), g.Transpose(split(g, k), perm=[0, 1, 3, 2]))
+    mask = g.Unsqueeze(g.ReduceSum(k, [2], keepdims=0), [1, 2])
+    p = g.Softmax(g.Add(g.Reshape(scores, [0, 0, 0, 1]), mask), axis=-1)
+    return merge(g, g.MatMul(p, split(g, v)))
+
+
 @pytest.mark.parametrize(
     ("spelling", "columns_of_q"),
-    [(heads_repeated_into_other_columns, 4 * D), (zeros_for_twice_the_batch, H * D)],
-    ids=["heads", "zeros"],
+    [
+        (heads_repeated_into_other_columns, 4 * D),
+        (zeros_for_twice_the_batch, H * D),
+        (scores_as_one_column, H * D),
+    ],
+    ids=["heads", "zeros", "scores"],
 )
 def test_what_is_not_read_must_fit_too(spelling: Part, columns_of_q: int) -> None:
-    """What attention repeats itself, and a mask of zeros: the run is refused as it is unfused."""
+    """What attention repeats itself, a mask of zeros, and views of scores: the run is refused as it
+    is unfused.
+    """
     model = build(spelling, {**SHARED, "q": ("B", "S", columns_of_q)}, opset=23)[0]
     with q7x2_ep.InferenceSession(model.SerializeToString()) as session:
         for sizes in ({"B": 2, "S": 3, "T": 5}, {"B": 3, "S": 5, "T": 2}):
