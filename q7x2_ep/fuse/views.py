@@ -12,6 +12,7 @@ from typing import Any, Optional
 from q7x2_ep.ir.core import Graph, Node, Value
 from q7x2_ep.ir.pattern import has_reciprocal
 from q7x2_ep.ir.shape import Dim, product
+from q7x2_ep.ops import always_fits
 from q7x2_ep.ops.common import RESHAPES
 
 VIEWS = RESHAPES | {"Transpose", "Expand", "Slice"}
@@ -100,9 +101,11 @@ def swapped(g: Any, x: Value) -> Value:
 
 
 def uniform(value: Value) -> Optional[float]:
-    """The number that every element of a value is, or None."""
-    while value.producer is not None and value.producer.op in (*RESHAPES, "Expand"):
-        value = value.producer.inputs[0]
+    """The number that every element of a value is, whatever is fed, or None."""
+    while (node := value.producer) is not None and node.op in (*RESHAPES, "Expand"):
+        if not always_fits(node):
+            return None
+        value = node.inputs[0]
     if value.const is None or not value.const.size:
         return None
     first = value.const.flat[0]

@@ -665,6 +665,13 @@ def zeros_for_twice_the_batch(g: Any, q: Any, k: Any, v: Any) -> Any:
     return merge(g, g.Attention(*(split(g, x) for x in (q, k, v)), g.Expand(0.0, rows)))
 
 
+def zeros_in_another_shape(g: Any, q: Any, k: Any, v: Any) -> Any:
+    """As many as there are batches, seen as one for each query."""
+    zeros = g.Expand(0.0, g.Slice(g.Shape(q), [0], [1]))
+    rows = g.Concat([1, 1], g.Slice(g.Shape(q), [1], [2]), [1], axis=0)
+    return merge(g, g.Attention(*(split(g, x) for x in (q, k, v)), g.Reshape(zeros, rows)))
+
+
 def scores_as_one_column(g: Any, q: Any, k: Any, v: Any) -> Any:
     """Which they have for one key; a mask makes several of it."""
     scores = g.MatMul(split(g, q), g.Transpose(split(g, k), perm=[0, 1, 3, 2]))
@@ -678,9 +685,10 @@ def scores_as_one_column(g: Any, q: Any, k: Any, v: Any) -> Any:
     [
         (heads_repeated_into_other_columns, 4 * D),
         (zeros_for_twice_the_batch, H * D),
+        (zeros_in_another_shape, H * D),
         (scores_as_one_column, H * D),
     ],
-    ids=["heads", "zeros", "scores"],
+    ids=["heads", "zeros", "zeros in a view", "scores"],
 )
 def test_what_is_not_read_must_fit_too(spelling: Part, columns_of_q: int) -> None:
     """What attention repeats itself, a mask of zeros, and views of scores: the run is refused as it
