@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any, Optional, Union
 
-from q7x2_ep.fuse.epilogue import batch_normalized, is_row
+from q7x2_ep.fuse.epilogue import batch_normalized, is_finite, is_row
 from q7x2_ep.ir.core import Value
 from q7x2_ep.ir.pattern import Match
 from q7x2_ep.ir.rewrite import Fusion
@@ -41,7 +41,10 @@ def _check(match: Match) -> Union[dict[str, Any], str]:
         if value is not None and not is_row(value, tuple(column), len(values["x"].shape)):
             return f"{name} {value!r} has shape {value.shape}, wanted {column}"
     norm = next(node for node in match.nodes if node.op == "BatchNormalization")
-    return {**values, "epsilon": norm.attrs["epsilon"]}
+    epsilon = norm.attrs["epsilon"]
+    if not is_finite(values["scale"], values["variance"], epsilon):
+        return "a factor is infinite: the term may be as well, and their sum no number"
+    return {**values, "epsilon": epsilon}
 
 
 def _build(

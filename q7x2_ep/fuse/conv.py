@@ -16,7 +16,14 @@ from __future__ import annotations
 import math
 from typing import Any, Optional, Union
 
-from q7x2_ep.fuse.epilogue import FACTORS, Formula, activations, batch_normalized, residual_of
+from q7x2_ep.fuse.epilogue import (
+    FACTORS,
+    Formula,
+    activations,
+    batch_normalized,
+    is_finite,
+    residual_of,
+)
 from q7x2_ep.ir.core import Node, Value
 from q7x2_ep.ir.pattern import Match
 from q7x2_ep.ir.rewrite import Fusion
@@ -81,6 +88,8 @@ def per_channel(match: Match, y: Value) -> Union[dict[str, Any], str]:
     if "mean" in parts:
         norm = next(node for node in match.nodes if node.op == "BatchNormalization")
         parts["epsilon"] = norm.attrs["epsilon"]
+    if not is_finite(parts.get("scale"), parts.get("variance"), parts.get("epsilon", 0.0)):
+        return "a factor is infinite: times a weight of 0 it is no number"
     return parts
 
 

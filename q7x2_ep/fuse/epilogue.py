@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Union
+from typing import Any, Callable, Optional, Union
 
 from q7x2_ep.ir.core import Node, Value
 from q7x2_ep.ir.pattern import Match
@@ -69,6 +69,21 @@ def is_row(value: Value, row: tuple[Dim, ...], ndim: int) -> bool:
     if shape is None or not len(row) <= len(shape) <= ndim:
         return False
     return shape == (1,) * (len(shape) - len(row)) + row
+
+
+def is_finite(scale: Optional[Value], variance: Optional[Value], epsilon: float) -> bool:
+    """Whether constants make factors scale / sqrt(variance + epsilon), or scale alone, of which
+    none is infinite. One that is no number makes nothing else of what it is a factor of.
+    """
+    if scale is None or scale.const is None:
+        return True
+    factors = abs(scale.const.reshape(-1).astype("float64"))
+    if variance is not None and variance.const is not None:
+        spread = abs(variance.const.reshape(-1) + variance.const.dtype.type(epsilon))
+        if (spread == 0).any():
+            return False
+        factors = factors / spread**0.5
+    return not (factors >= 2.0**128).any()
 
 
 def may_scale(factors: Any) -> bool:

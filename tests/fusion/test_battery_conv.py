@@ -72,6 +72,19 @@ def test_batch_norm() -> None:
     assert_fuses(without_bias, GIVEN, {"Conv": 1, "BatchNormalization": 0}, steps=1)
 
 
+@pytest.mark.parametrize("name, at", [("scale", -np.inf), ("variance", -1e-5)])
+def test_infinite_factors_stay(name: str, at: float) -> None:
+    """Of weights they make no numbers where these are 0, nor has inf * y - inf a sign."""
+
+    def alone(g: Any, r: Any, scale: Any, shift: Any, mean: Any, variance: Any) -> Any:
+        return g.BatchNormalization(r, scale, shift, mean, variance, epsilon=1e-5)
+
+    given = {**GIVEN, name: GIVEN[name].copy()}
+    given[name][1] = at
+    for spelling in (conv_bn, alone):
+        assert fused_ops(build(spelling, given)[0])[0]["BatchNormalization"] == 1
+
+
 def test_a_norm_in_front_of_an_activation() -> None:
     def before(g: Any, x: Any, scale: Any, shift: Any, mean: Any, variance: Any) -> Any:
         return g.Relu(g.BatchNormalization(x, scale, shift, mean, variance, epsilon=1e-3))
