@@ -9,9 +9,10 @@
  *
  * Sums run over blocks of k_block k values in order, each summed by itself by fused multiply-adds,
  * where the ISA has them, in one accumulator per element: a row's result depends neither on m and n
- * nor on the strides; by a b that is a column it has two vectors of accumulators. NaN and inf spread as in IEEE arithmetic. amx does so where
- * q7_gemm_in_tiles() says no; its tiles, in blocks of Q7_GEMM_TILE_K whatever k_block is, are told in
- * amx/parts.h: a row's result is then one of two, of few rows and of more, whatever the others are.
+ * nor on the strides; by a b that is a column it has two vectors of accumulators, of blocks of
+ * Q7_GEMM_K_BLOCK. NaN and inf spread as in IEEE arithmetic. amx does so where q7_gemm_in_tiles()
+ * says no; its tiles, in blocks of Q7_GEMM_TILE_K whatever k_block is, are told in amx/parts.h: a
+ * row's result is then one of two, of few rows and of more, whatever the others are.
  *
  * Packed b (k, n): panels of nr columns one after the other, the last filled with zeros:
  *

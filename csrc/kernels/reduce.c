@@ -1,5 +1,5 @@
-/* reduce.c: reductions over rows and over columns, of f32 here. One body, made constant per op by inlining.
- * Read reduce.h first. */
+/* reduce.c: reductions over rows and over columns, of f32 here. One body, made constant per op by
+ * inlining. Read reduce.h first. */
 #include "reduce.h"
 
 #include <math.h>

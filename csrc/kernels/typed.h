@@ -1,5 +1,5 @@
-/* typed.h: what unary.c, binary.c and reduce.c leave to sources of their own: every dtype but f32, in loops that
- * compilers vectorise for each instruction set. */
+/* typed.h: what unary.c, binary.c and reduce.c leave to sources of their own: every dtype but f32, in
+ * loops that compilers vectorise for each instruction set. */
 #ifndef Q7_KERNELS_TYPED_H
 #define Q7_KERNELS_TYPED_H
 #include "../abi.h"
