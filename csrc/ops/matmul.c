@@ -81,21 +81,7 @@ static void matmul_task(void *arg, int64_t task, int64_t thread) {
     }
 }
 
-/* The same product, c transposed: its row is a column. */
-static q7_matmul_args turned(const q7_matmul_args *x) {
-    q7_matmul_args y = *x;
-    y.m = x->n, y.n = 1;
-    y.a = x->b, y.a_row_stride = x->b_col_stride, y.a_col_stride = x->b_row_stride;
-    y.b = x->a, y.b_row_stride = x->a_col_stride, y.b_col_stride = x->a_row_stride;
-    memcpy(y.a_batch_stride, x->b_batch_stride, sizeof y.a_batch_stride);
-    memcpy(y.b_batch_stride, x->a_batch_stride, sizeof y.b_batch_stride);
-    return y;
-}
-
-void q7_op_matmul(const q7_matmul_args *args, const q7_call *call) {
-    /* Columns that are contiguous are read along, as rows by a column are. */
-    const bool turns = args->m == 1 && args->b_row_stride == 1 && args->b_col_stride != 1;
-    const q7_matmul_args column = turned(args), *x = turns ? &column : args;
+static void product(const q7_matmul_args *x, const q7_call *call) {
     int64_t batches = 1;
     for (int64_t d = 0; d < x->ndim; d++) batches *= x->batch[d];
     const int64_t work = batches * x->m * x->n * x->k;
@@ -116,4 +102,20 @@ void q7_op_matmul(const q7_matmul_args *args, const q7_call *call) {
         for (int64_t task = 0; task < tasks; task++) matmul_task(&job, task, 0);
     else
         q7_parallel(call, tasks, matmul_task, &job);
+}
+
+void q7_op_matmul(const q7_matmul_args *args, const q7_call *call) {
+    if (args->m != 1 || args->b_row_stride != 1 || args->b_col_stride == 1) {
+        product(args, call);
+        return;
+    }
+    /* Columns that are contiguous are read along, as rows by a column are: the same product, c
+     * transposed, whose row is a column. */
+    q7_matmul_args x = *args;
+    x.m = args->n, x.n = 1;
+    x.a = args->b, x.a_row_stride = args->b_col_stride, x.a_col_stride = args->b_row_stride;
+    x.b = args->a, x.b_row_stride = args->a_col_stride, x.b_col_stride = args->a_row_stride;
+    memcpy(x.a_batch_stride, args->b_batch_stride, sizeof x.a_batch_stride);
+    memcpy(x.b_batch_stride, args->a_batch_stride, sizeof x.b_batch_stride);
+    product(&x, call);
 }

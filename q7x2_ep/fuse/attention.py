@@ -19,12 +19,10 @@ from q7x2_ep.fuse import masks
 from q7x2_ep.fuse.heads import Grouping, Heads, find_heads, group, grouped
 from q7x2_ep.fuse.scores import Mask, Scores, read
 from q7x2_ep.fuse.views import keeps_matrices, swapped
-from q7x2_ep.ir.core import Graph, Node, Value
+from q7x2_ep.ir.core import Value
 from q7x2_ep.ir.pattern import Match
 from q7x2_ep.ir.rewrite import Fusion
-from q7x2_ep.ir.shape import Dim, at_least, broadcast_shapes
-from q7x2_ep.ops import find
-from q7x2_ep.ops.common import RESHAPES, where_is
+from q7x2_ep.ir.shape import Dim, broadcast_shapes
 
 GUARDS = ("is_nan", "is_masked", "hidden", "shown")  # what makes masked rows zero
 
@@ -112,20 +110,7 @@ def _check(match: Match) -> Union[dict[str, Any], str]:
     q, k = Rows(left, False, found.factors), Rows(right, True)
     if found.turned:
         q, k = Rows(right, True, found.factors), Rows(left, False)
-    for node in (*found.nodes, weights.producer):
-        if node.op in RESHAPES:
-            _keep_guards(match.graph, node)
     return _arrange(match, found, q, k, v, weights.shape[:-2])
-
-
-def _keep_guards(graph: Graph, node: Node) -> None:
-    """What a view refuses, the graph refuses: that it keeps matrices may follow from that alone."""
-    guards = getattr(find(node.op), "guards", lambda node: ())
-    for left, right, text in guards(node):
-        for excess in (left - right, right - left):
-            fact = excess, f"{where_is(node)} {text}"
-            if not at_least(excess, 0) and fact not in graph.guards:
-                graph.guards.append(fact)
 
 
 def _arrange(

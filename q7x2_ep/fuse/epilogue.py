@@ -71,19 +71,25 @@ def is_row(value: Value, row: tuple[Dim, ...], ndim: int) -> bool:
     return shape == (1,) * (len(shape) - len(row)) + row
 
 
-def is_finite(scale: Optional[Value], variance: Optional[Value], epsilon: float) -> bool:
-    """Whether constants make factors scale / sqrt(variance + epsilon), or scale alone, of which
-    none is infinite. One that is no number makes nothing else of what it is a factor of.
+def norm_factors(scale: Value, variance: Value, epsilon: float) -> Any:
+    """scale / sqrt(variance + epsilon) of constants, in float64; None where a run has no positive
+    number under the root.
     """
+    epsilon = variance.const.dtype.type(epsilon)
+    if not (variance.const + epsilon > 0).all():
+        return None
+    return scale.const.astype("float64") / (variance.const.astype("float64") + epsilon) ** 0.5
+
+
+def is_finite(scale: Optional[Value], variance: Optional[Value], epsilon: float) -> bool:
+    """Whether constants make factors, those of a norm or scale alone, of which none is infinite."""
     if scale is None or scale.const is None:
         return True
-    factors = abs(scale.const.reshape(-1).astype("float64"))
-    if variance is not None and variance.const is not None:
-        spread = abs(variance.const.reshape(-1) + variance.const.dtype.type(epsilon))
-        if (spread == 0).any():
-            return False
-        factors = factors / spread**0.5
-    return not (factors >= 2.0**128).any()
+    if variance is None or variance.const is None:
+        found = scale.const.astype("float64")
+    else:
+        found = norm_factors(scale, variance, epsilon)
+    return found is not None and not (abs(found) >= 2.0**128).any()
 
 
 def may_scale(factors: Any) -> bool:

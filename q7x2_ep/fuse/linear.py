@@ -10,7 +10,14 @@ from __future__ import annotations
 
 from typing import Any, Optional, Union
 
-from q7x2_ep.fuse.epilogue import activations, batch_normalized, is_row, may_scale, residual_of
+from q7x2_ep.fuse.epilogue import (
+    activations,
+    batch_normalized,
+    is_row,
+    may_scale,
+    norm_factors,
+    residual_of,
+)
 from q7x2_ep.ir.core import Node, Value
 from q7x2_ep.ir.pattern import Match
 from q7x2_ep.ir.rewrite import Fusion
@@ -195,12 +202,11 @@ def _check_normalized(match: Match) -> Union[dict[str, Any], str]:
         return ""
     if bias is not None and bias.const is None:
         return f"the bias {bias!r} is not constant"
-    norm = [match[name].const.astype("float64") for name in ("scale", "shift", "mean", "variance")]
-    scale, shift, mean, variance = norm
-    spread = variance + match.root.attrs["epsilon"]
-    factor = scale / spread**0.5 if (spread > 0).all() else None
+    scale, variance = match["scale"], match["variance"]
+    factor = norm_factors(scale, variance, match.root.attrs["epsilon"])
     if factor is None or not may_scale(factor):
-        return f"{match['scale']!r} and {match['variance']!r} are no factors for weights"
+        return f"{scale!r} and {variance!r} are no factors for weights"
+    shift, mean = (match[name].const.astype("float64") for name in ("shift", "mean"))
     return {"node": node, "factor": factor, "shift": shift, "mean": mean}
 
 

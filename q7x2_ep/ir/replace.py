@@ -27,7 +27,8 @@ def rewrite(
     g: Any, fusion: str, old: Iterable[Value], new: Iterable[Value], gone: list[Node]
 ) -> list[Node]:
     """Let what g has made take the place of the nodes `gone`, as `replace` does, if g's watch lets
-    it; the new nodes, or none.
+    it; the new nodes, or none. What `gone` refuse and they do not, the graph refuses: what is made
+    may rest on it.
     """
     made = g.take()
     if any(node.binds for node in gone):  # nothing else tells the size, which others may need
@@ -36,7 +37,11 @@ def rewrite(
     if not g.watch(Application(fusion, tuple(old), tuple(new), tuple(made), tuple(gone))):
         discard(made)
         return []
+    refused = [fact for node in gone for fact in g.facts(node)]
     replace(old, new, made, gone)
+    known = {size for node in made for size, _ in g.facts(node)}
+    known.update(size for size, _ in g.graph.guards)
+    g.graph.guards += dict.fromkeys(fact for fact in refused if fact[0] not in known)
     return made
 
 

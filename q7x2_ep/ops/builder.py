@@ -15,9 +15,9 @@ from q7x2_ep import dtypes
 from q7x2_ep.errors import Q7Error, UnsupportedOp
 from q7x2_ep.ir.core import ANY, Graph, Node, Type, Value, array_type
 from q7x2_ep.ir.replace import Watch, replace
-from q7x2_ep.ir.shape import Dim
+from q7x2_ep.ir.shape import Dim, at_least
 from q7x2_ep.ops import find
-from q7x2_ep.ops.common import check_known, keeps_count, typed, where_is
+from q7x2_ep.ops.common import Guard, check_known, keeps_count, typed, where_is
 from q7x2_ep.ops.lazy import Joined, Scaled
 from q7x2_ep.ops.signature import check_types, parse
 
@@ -163,19 +163,38 @@ class Builder:
     @staticmethod
     def misfit(node: Node) -> str:
         """Why the operands of a node never fit each other, in any run; "" where they may."""
-        guards = getattr(find(node.op), "guards", None)
-        if guards is None or any(x is not None and x.shape is None for x in node.inputs):
-            return ""
         try:
-            check_known(guards(node), node)
+            check_known(_guards(node), node)
         except Q7Error as error:
             return error.message
         return ""
+
+    @staticmethod
+    def facts(node: Node) -> list[tuple[Dim, str]]:
+        """What is at 0 or above in the runs whose operands fit a node, as Graph.guards has it."""
+        try:
+            guards = [guard for guard in _guards(node) if guard[0] != guard[1]]
+        except Q7Error:  # sizes that only a run knows
+            return []
+        return [
+            (excess, f"{where_is(node)} {text}")
+            for left, right, text in guards
+            for excess in (left - right, right - left)
+            if not at_least(excess, 0)
+        ]
 
     def take(self) -> list[Node]:
         """The nodes made since the last call."""
         made, self._made = self._made, []
         return made
+
+
+def _guards(node: Node) -> list[Guard]:
+    """What bind would check of a node, as far as its shapes are known."""
+    guards = getattr(find(node.op), "guards", None)
+    if guards is None or any(x is not None and x.shape is None for x in node.inputs):
+        return []
+    return guards(node)
 
 
 def _array(x: Union[float, Sequence[int]], dtype: int) -> np.ndarray:

@@ -104,8 +104,8 @@ def prefers_last(x: View, width: Dim) -> bool:
     channels = x.shape[1]
     if x.is_channels_last():
         return channels not in FEW
-    sizes = isinstance(width, int) and isinstance(channels, int)
-    return sizes and width <= NARROW and channels >= MANY
+    are_known = isinstance(width, int) and isinstance(channels, int)
+    return are_known and width <= NARROW and channels >= MANY
 
 
 def covers(axes: Sequence[Axis]) -> bool:
