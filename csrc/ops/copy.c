@@ -14,6 +14,7 @@
 
 enum { X, Y };                  /* operands of the nest */
 enum { STRIP = Q7_COPY_BLOCK }; /* rows of a transposition that are written together */
+enum { WIDE = 4096 };           /* columns that are a unit where there are few rows */
 enum { SHORT = 32 };            /* bytes of a run that takes no longer than a call of memcpy */
 enum { PERIOD = 1 << 13 };      /* bytes of a block that is repeated: it stays in L1 */
 
@@ -24,8 +25,9 @@ typedef struct copy_job {
     int64_t elem_bytes;
     int64_t run; /* bytes of a short run */
     q7_nest nest;
-    int64_t strip;  /* rows of a unit of a transposition: STRIP, more where they are short */
-    int64_t strips; /* units of a matrix */
+    bool by_columns; /* whether a unit of a transposition is all rows of some columns */
+    int64_t strip;   /* of its rows: STRIP, more where they are short; or of its columns */
+    int64_t strips;  /* units of a matrix */
     int64_t units, units_per_task;
 } copy_job;
 
@@ -135,24 +137,46 @@ static void transpose_eights(const char *x, int64_t x_stride, char *y, int64_t y
 /* Elements of a matrix, along either side, that lines of a block of caches hold. */
 static int64_t side_of(int64_t bytes) { return bytes < 4 ? STRIP * 4 / bytes : STRIP; }
 
-/* Three rows of bytes as one, side by side: images channels last. */
-static void interleave(const uint8_t *x, int64_t x_stride, uint8_t *y, int64_t n) {
-    const uint8_t *second = x + x_stride, *third = second + x_stride;
-    for (int64_t p = 0; p + 1 < n; p++, y += 3) { /* the fourth byte is of the next */
-        const uint32_t three = x[p] | (uint32_t)second[p] << 8 | (uint32_t)third[p] << 16;
-        memcpy(y, &three, 4);
+/* Three rows as one, side by side: images channels last. The fourth element that is written is of the next. */
+#define ZIP_THREES(name, type, wide)                                                          \
+    static void name(const type *x, int64_t x_stride, type *y, int64_t n) {                   \
+        enum { BITS = 8 * sizeof(type) };                                                     \
+        const type *second = x + x_stride, *third = second + x_stride;                        \
+        for (int64_t p = 0; p + 1 < n; p++, y += 3) {                                         \
+            const wide three = x[p] | (wide)second[p] << BITS | (wide)third[p] << (2 * BITS); \
+            memcpy(y, &three, sizeof three);                                                  \
+        }                                                                                     \
+        y[0] = x[n - 1], y[1] = second[n - 1], y[2] = third[n - 1];                           \
     }
-    y[0] = x[n - 1], y[1] = second[n - 1], y[2] = third[n - 1];
+ZIP_THREES(zip_threes_u8, uint8_t, uint32_t)
+ZIP_THREES(zip_threes_u16, uint16_t, uint64_t)
+#undef ZIP_THREES
+
+/* Between three rows, as images have their channels in planes, and elements by turns; whether it is done. */
+static bool transpose_threes(const char *x, int64_t x_stride, char *y, int64_t y_stride,
+                             int64_t rows, int64_t cols, int64_t bytes) {
+    if (cols == 3 && y_stride == 3 && bytes <= 2) {
+        if (bytes == 1)
+            zip_threes_u8((const void *)x, x_stride, (void *)y, rows);
+        else
+            zip_threes_u16((const void *)x, x_stride, (void *)y, rows);
+        return true;
+    }
+    if (rows != 3 || x_stride != 3 || bytes > 4 || cols * bytes < 16) return false;
+    if (bytes == 1)
+        q7_unzip_threes_u8(x, y, y_stride, cols);
+    else if (bytes == 2)
+        q7_unzip_threes_u16(x, y, 2 * y_stride, cols);
+    else
+        q7_unzip_threes_u32(x, y, 4 * y_stride, cols);
+    return true;
 }
 
 /* y[p * y_stride + q] = x[q * x_stride + p] for p < rows, q < cols. Blocks are as wide as lines of
  * cache, so that a line of x is used up while it is in L1. */
 static void transpose_strip(q7_copy_kernel kernel, const char *x, int64_t x_stride, char *y,
                             int64_t y_stride, int64_t rows, int64_t cols, int64_t bytes) {
-    if (bytes == 1 && cols == 3 && y_stride == 3) {
-        interleave((const uint8_t *)x, x_stride, (uint8_t *)y, rows);
-        return;
-    }
+    if (transpose_threes(x, x_stride, y, y_stride, rows, cols, bytes)) return;
     if (bytes == 4 && cols == 2 && y_stride == 2) {
         q7_zip(x, x + x_stride * 4, y, rows);
         return;
@@ -197,11 +221,14 @@ static void transpose_task(void *arg, int64_t task, int64_t thread) {
     q7_cursor at = q7_nest_seek(&matrices, begin / job->strips);
     int64_t strip = begin % job->strips;
     for (int64_t unit = begin; unit < end; unit++) {
-        const int64_t p = strip * job->strip;
-        transpose_strip(job->kernel, job->x + (at.offset[X] + p) * bytes, nest->stride[X][col],
-                        job->y + (at.offset[Y] + p * nest->stride[Y][row]) * bytes,
-                        nest->stride[Y][row], q7_min(job->strip, nest->shape[row] - p),
-                        nest->shape[col], bytes);
+        const int64_t first = strip * job->strip;
+        const int64_t p = job->by_columns ? 0 : first, q = job->by_columns ? first : 0;
+        const int64_t rows = nest->shape[row] - p, cols = nest->shape[col] - q;
+        transpose_strip(job->kernel, job->x + (at.offset[X] + p + q * nest->stride[X][col]) * bytes,
+                        nest->stride[X][col],
+                        job->y + (at.offset[Y] + p * nest->stride[Y][row] + q) * bytes,
+                        nest->stride[Y][row], job->by_columns ? rows : q7_min(job->strip, rows),
+                        job->by_columns ? q7_min(job->strip, cols) : cols, bytes);
         if (++strip < job->strips) continue;
         strip = 0;
         q7_nest_next_row(&matrices, &at);
@@ -258,11 +285,15 @@ static void copy_nest(copy_job *job, const q7_call *call) {
         if (nest->stride[X][p] != 1) continue;
         swap_dims(nest, p, last - 1);
         const int64_t rows = nest->shape[last - 1], cols = nest->shape[last];
-        job->strip = side_of(job->elem_bytes) * q7_max(1, STRIP / q7_max(1, cols));
-        job->strips = q7_ceil_div(rows, job->strip);
+        const int64_t side = side_of(job->elem_bytes);
+        job->by_columns = rows < side && cols > WIDE;
+        job->strip = job->by_columns ? WIDE : side * q7_max(1, STRIP / q7_max(1, cols));
+        job->strips = q7_ceil_div(job->by_columns ? cols : rows, job->strip);
         job->units = job->strips * q7_product(nest->shape, last - 1) * (cols > 0);
+        const int64_t across =
+            job->by_columns ? rows : cols; /* a strip has so many elements each */
         job->units_per_task =
-            q7_units_of_task(call, job->units, Q7_GRAIN / (job->strip * q7_max(1, cols)));
+            q7_units_of_task(call, job->units, Q7_GRAIN / (job->strip * q7_max(1, across)));
         q7_parallel(call, q7_ceil_div(job->units, job->units_per_task), transpose_task, job);
         return;
     }

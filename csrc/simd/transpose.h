@@ -75,6 +75,33 @@ static inline void q7_transpose_8x8_u16(const char *x, int64_t x_stride, char *y
     for (int i = 0; i < 8; i++) memcpy(y + i * y_stride, &v[i], sizeof v[i]);
 }
 
+/* y[j * y_stride + i] = x[3 i + j] for i in [0, n), n at least the lanes of a vector; y_stride in bytes. Each
+ * turn makes of three vectors the elements of their first and their second half by turns, so that element e is
+ * at 2 e modulo 3 lanes - 1, and after all turns at e times the lanes. */
+#define Q7_UNZIP_THREES(name, type, lanes, turns, low, other)                                     \
+    static inline void name(const char *x, char *y, int64_t y_stride, int64_t n) {                \
+        enum { BYTES = sizeof(type) / (lanes) };                                                  \
+        for (int64_t q = 0; q < n; q += (lanes)) {                                                \
+            const int64_t i = q < n - (lanes) ? q : n - (lanes);                                  \
+            type v[3];                                                                            \
+            memcpy(v, x + 3 * i * BYTES, sizeof v);                                               \
+            for (int turn = 0; turn < (turns); turn++) {                                          \
+                const type by_turns[3] = {low(v[0], other(v[1])), low(other(v[0]), v[2]),         \
+                                          low(v[1], other(v[2]))};                                \
+                memcpy(v, by_turns, sizeof v);                                                    \
+            }                                                                                     \
+            for (int j = 0; j < 3; j++) memcpy(y + j * y_stride + i * BYTES, &v[j], sizeof v[j]); \
+        }                                                                                         \
+    }
+#define Q7_LOW_32(a, b) Q7_SHUFFLE(a, b, 0, 4, 1, 5)
+#define Q7_OTHER_8(a) \
+    Q7_SHUFFLE_AS(q7_u8x16, a, a, 8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7)
+#define Q7_OTHER_16(a) Q7_SHUFFLE_AS(q7_u16x8, a, a, 4, 5, 6, 7, 0, 1, 2, 3)
+#define Q7_OTHER_32(a) Q7_SHUFFLE(a, a, 2, 3, 0, 1)
+Q7_UNZIP_THREES(q7_unzip_threes_u8, q7_u8x16, 16, 4, Q7_LOW_8, Q7_OTHER_8)
+Q7_UNZIP_THREES(q7_unzip_threes_u16, q7_u16x8, 8, 3, Q7_LOW_16, Q7_OTHER_16)
+Q7_UNZIP_THREES(q7_unzip_threes_u32, q7_u32x4, 4, 2, Q7_LOW_32, Q7_OTHER_32)
+
 /* Two rows of n elements of 4 bytes as one of pairs. */
 static inline void q7_zip(const void *first, const void *second, void *to, int64_t n) {
     const char *a = first, *b = second;
@@ -112,6 +139,11 @@ static inline void q7_unzip(const void *from, void *first, void *second, int64_t
         memcpy(b + 4 * i, x + 8 * i + 4, 4);
     }
 }
+#undef Q7_UNZIP_THREES
+#undef Q7_LOW_32
+#undef Q7_OTHER_8
+#undef Q7_OTHER_16
+#undef Q7_OTHER_32
 #undef Q7_TURNS
 #undef Q7_LOW_8
 #undef Q7_HIGH_8

@@ -14,8 +14,7 @@ from q7x2_ep.ir.near_miss import NearMiss
 from q7x2_ep.ir.replace import rewrite
 from q7x2_ep.ir.shape import Dim, at_least
 from q7x2_ep.ops.affine import Known, coordinates
-
-MAX_NDIM = 8  # Q7_MAX_NDIM of csrc/ops.def
+from q7x2_ep.ops.common import MAX_NDIM
 
 
 class Cut(NamedTuple):

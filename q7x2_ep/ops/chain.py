@@ -19,10 +19,9 @@ from q7x2_ep.ir.shape import Dim, product
 from q7x2_ep.ir.view import View
 from q7x2_ep.ops import find, op
 from q7x2_ep.ops.builder import Builder
-from q7x2_ep.ops.common import BYTES, expand_view, fit_guards, in_order, materialized
+from q7x2_ep.ops.common import BYTES, MAX_NDIM, expand_view, fit_guards, in_order, materialized
 
 MAX_INPUTS, MAX_LENGTH = 12, 16  # CHAIN_INPUTS and CHAIN_LENGTH of csrc/kernels.def
-MAX_NDIM = 8  # Q7_MAX_NDIM of csrc/ops.def
 MAX_STRIDE = 8  # elements: walks further apart use less than half of each cache line
 MAX_ROW = 8192  # elements of a row that is reduced: it waits in L1, and one thread computes it
 OPERANDS = {"unary": "x", "binary": "ab", "where": "cab", "cast": "x", "reduce": "x"}

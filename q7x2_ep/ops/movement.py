@@ -29,6 +29,7 @@ from q7x2_ep.ir.view import View
 from q7x2_ep.ops import op
 from q7x2_ep.ops.common import (
     EVERY_INPUT,
+    MAX_NDIM,
     Guard,
     NotInferable,
     broadcast,
@@ -48,7 +49,6 @@ from q7x2_ep.ops.common import (
     where_is,
 )
 
-MAX_NDIM = 8  # of a copy
 OPEN_END = 2**31 - 1  # an end of a Slice from here on means "to the end": no dim is that long
 
 

@@ -4,15 +4,16 @@ A 16-bit value is held as the float32 that the ops in float32 make of it, unroun
 fusion and kernel applies. It is rounded where that can be seen:
 
 - at outputs of the graph, and where an op runs on the host in the dtypes that it is declared with;
-  a cache, that is handed on with what is new, stays in 16 bits, and so does a large table of rows;
+  a cache, that is handed on with what is new, stays in 16 bits, and so do a large table of rows and
+  what is only moved from inputs to outputs;
 - where a nearby operand may give quite another result (DISCRETE ops, Cast to integers or bool):
   what arithmetic made is rounded first. What is chosen or moved from exact values is exact;
 - by a Cast to 16 bits that the model undoes without having computed with the result, if the result
   is an output, an operand of a DISCRETE op, or beside the unrounded value in use.
 
 After this pass a 16-bit value is an input of the graph, such a table, or the output of a Cast, host
-op, cache or Gather from a table, and is read by such ops only; a graph that is like that already
-stays as it is. See docs/decisions.md, 25.
+op, cache or Gather from a table, or moved, and is read by such ops only; a graph that is like that
+already stays as it is. See docs/decisions.md, 25.
 """
 
 from __future__ import annotations
@@ -52,9 +53,12 @@ DTYPES = ("to", "dtype", "output_dtype", "stash_type", "softmax_precision")  # a
 def run(graph: Graph) -> dict[str, int]:
     """Counts the casts that are made at edges, and the roundings that are kept."""
     found = {v.dtype for node in graph.nodes for v in (*node.inputs, *node.outputs) if v}
-    if found.isdisjoint(HALVES) or not any(_is_narrow(graph, node) for node in graph.nodes):
+    if found.isdisjoint(HALVES):
         return {}
-    return _Widening(graph).run()
+    moved = _handed_on(graph)
+    if not any(_is_narrow(graph, node) for node in graph.nodes if node not in moved):
+        return {}
+    return _Widening(graph, moved).run()
 
 
 def _is_narrow(graph: Graph, node: Node) -> bool:
@@ -82,7 +86,7 @@ def is_declared(node: Node) -> bool:
 
 
 def _stays(node: Node) -> bool:
-    """Whether a node is left with the operands of 16 bits that it has."""
+    """Whether a node is left with the operands of 16 bits that it has, wherever it is."""
     return is_declared(node) or _is_cut(node) or _is_lookup(node)
 
 
@@ -98,6 +102,26 @@ def _is_lookup(node: Node) -> bool:
     return table is not None and table.size >= LARGE_TABLE
 
 
+def _handed_on(graph: Graph) -> set[Node]:
+    """Nodes that move what is given to outputs of the graph, where nothing computes with it."""
+    found: set[Node] = set()
+    for node in graph.nodes:
+        source = node.inputs[0] if is_movement(node) else None
+        if source is not None and (source.producer in found or _is_given(source)):
+            found.add(node)
+    for node in reversed(graph.nodes):
+        if node in found and not all(found.issuperset(value.users) for value in node.outputs):
+            found.remove(node)
+    for node in graph.nodes:  # and what else those would have moved
+        if node in found and not (_is_given(node.inputs[0]) or node.inputs[0].producer in found):
+            found.remove(node)
+    return found
+
+
+def _is_given(value: Value) -> bool:
+    return value.producer is None and value.const is None
+
+
 def _is_half(value: Optional[Value]) -> bool:
     return value is not None and value.dtype in HALVES
 
@@ -105,10 +129,11 @@ def _is_half(value: Optional[Value]) -> bool:
 class _Widening:
     """declared: the dtype of every value that the model has in 16 bits. narrow: those of them that
     stay so. exact: those that hold nothing else. grid: those that are 0 only where they would be.
+    moved: nodes whose values are among them.
     """
 
-    def __init__(self, graph: Graph):
-        self.graph = graph
+    def __init__(self, graph: Graph, moved: set[Node]):
+        self.graph, self.moved = graph, moved
         self.declared = {
             value: value.dtype for value in (*graph.values(), *graph.outputs) if _is_half(value)
         }
@@ -121,7 +146,7 @@ class _Widening:
 
     def run(self) -> dict[str, int]:
         for node in self.graph.nodes:
-            if _stays(node) or self.is_cache(node):
+            if node in self.moved or _stays(node) or self.is_cache(node):
                 for i, value in enumerate(node.inputs):
                     if value in self.declared:
                         node.set_input(i, self.narrowed(value))

@@ -22,7 +22,7 @@ from q7x2_ep.ir.core import Graph, Node, Type, Value
 from q7x2_ep.ir.shape import Dim, at_least, ceildiv, product, symbol, symbols
 from q7x2_ep.ir.view import View, channels_last_strides, contiguous_strides, joined
 from q7x2_ep.ops import find
-from q7x2_ep.ops.common import where_is
+from q7x2_ep.ops.common import MAX_NDIM, where_is
 from q7x2_ep.ops.lazy import Joined
 from q7x2_ep.plan.halves import narrowest
 from q7x2_ep.plan.memory import THREADS, Embedding, Sharing, Storage, settle
@@ -35,7 +35,6 @@ from q7x2_ep.plan.schedule import (
 from q7x2_ep.plan.target import KernelRow, Target
 
 VALUES_PER_STEP = 8  # capacity of one `values` step
-MAX_NDIM = 8  # Q7_MAX_NDIM of csrc/ops.def
 
 
 class NotNative(Exception):

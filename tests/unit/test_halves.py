@@ -7,6 +7,7 @@ import pytest
 from onnx import numpy_helper
 
 import q7x2_ep
+from q7x2_ep import importer, passes
 from q7x2_ep.dtypes import BFLOAT16, FLOAT, FLOAT16, INT64
 from q7x2_ep.plan.halves import CHUNK, narrowest
 from tests.api.models import info, model, node
@@ -91,3 +92,24 @@ def test_a_large_table_is_not_widened():
     np.testing.assert_array_equal(made.run(None, {"i": i})[0], wanted)
     held = made.memory_report()
     assert held.weights + held.mapped_weights < 2 * table.nbytes
+
+
+def test_what_is_only_moved_is_not_widened():
+    nodes = [
+        node("Transpose", "x", "t"),
+        node("Flatten", "t", "moved"),
+        node("Transpose", "x", "u", perm=[0, 2, 1]),
+        node("Mul", "u u", "made"),
+        node("Flatten", "u", "seen"),
+    ]
+    outputs = [info(name, None, FLOAT16) for name in ("t", "moved", "made", "seen")]
+    data = model(nodes, [info("x", [3, 5, "n"], FLOAT16)], outputs)
+    graph = importer.read(data)
+    passes.run_all(graph)
+    users = {user.op for user in graph.inputs[0].users}
+    assert users == {"Transpose", "Cast"}  # the one that is moved, and the other
+    x = normal(3, 5, 70).astype(np.float16)
+    t, u = x.T, x.transpose(0, 2, 1)
+    wanted = t, t.reshape(70, 15), u * u, u.reshape(3, 350)
+    for got, y in zip(q7x2_ep.InferenceSession(data).run(None, {"x": x}), wanted):
+        np.testing.assert_array_equal(got, y, strict=True)
