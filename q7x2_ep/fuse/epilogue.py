@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import nan
 from typing import Any, Callable, Optional, Union
 
 from q7x2_ep.ir.core import Node, Value
@@ -72,17 +73,19 @@ def is_row(value: Value, row: tuple[Dim, ...], ndim: int) -> bool:
 
 
 def norm_factors(scale: Value, variance: Value, epsilon: float) -> Any:
-    """scale / sqrt(variance + epsilon) of constants, in float64; None where a run has no positive
-    number under the root.
-    """
+    """scale / sqrt(variance + epsilon) of constants, in float64; None where a run divides by 0."""
     epsilon = variance.const.dtype.type(epsilon)
-    if not (variance.const + epsilon > 0).all():
+    if not (variance.const + epsilon).all():
         return None
-    return scale.const.astype("float64") / (variance.const.astype("float64") + epsilon) ** 0.5
+    spread = variance.const.astype("float64") + epsilon
+    spread[spread < 0] = nan  # as its root is, without a warning
+    return scale.const.astype("float64") / spread**0.5
 
 
 def is_finite(scale: Optional[Value], variance: Optional[Value], epsilon: float) -> bool:
-    """Whether constants make factors, those of a norm or scale alone, of which none is infinite."""
+    """Whether constants make factors, those of a norm or scale alone, of which none is infinite.
+    One that is no number makes nothing else of what it is a factor of.
+    """
     if scale is None or scale.const is None:
         return True
     if variance is None or variance.const is None:
