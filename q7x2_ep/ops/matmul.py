@@ -208,29 +208,26 @@ class MatMul:
         batch = broadcast(node, a[:-2], b[:-2])
         return [Type(node.inputs[0].dtype, (*batch, *a[-2:-1], *(b[-1:] if len(b) > 1 else ())))]
 
-    def guards(node: Node) -> list[Guard]:
-        a, b = dims(node, 0), dims(node, 1)
-        k, other = a[-1], b[-2] if len(b) > 1 else b[-1]
-        found: list[Guard] = [(k, other, "inner dims differ")] if k != other else []
-        batch = broadcast(node, a[:-2], b[:-2])
-        for shape in (a[:-2], b[:-2]):
-            for dim, target in zip(reversed(shape), reversed(batch)):
-                if dim not in (1, target):
-                    found.append(
-                        (
-                            (dim - 1) * (dim - target),
-                            0,
-                            f"batch dim {dim} is neither 1 nor {target}",
-                        )
-                    )
-        return found
-
+    guards = lambda node: product_guards(node, dims(node, 0), dims(node, 1))
     reference = lambda node, a, b: np.matmul(a, b)
 
     def lower(node: Node, b: Any) -> None:
         left, right = node.inputs
         require_dtype(node, left.dtype, (*F32, *PLAIN))
         multiply(b, left, right, node.output, node.attrs.get("alpha", 1.0))
+
+
+def product_guards(node: Node, a: tuple[Dim, ...], b: tuple[Dim, ...]) -> list[Guard]:
+    """Of a @ b."""
+    k, other = a[-1], b[-2] if len(b) > 1 else b[-1]
+    found: list[Guard] = [(k, other, "inner dims differ")] if k != other else []
+    batch = broadcast(node, a[:-2], b[:-2])
+    for shape in (a[:-2], b[:-2]):
+        for dim, target in zip(reversed(shape), reversed(batch)):
+            if dim not in (1, target):
+                text = f"batch dim {dim} is neither 1 nor {target}"
+                found.append(((dim - 1) * (dim - target), 0, text))
+    return found
 
 
 def multiply(b: Any, left: Value, right: Value, y: Value, alpha: float = 1.0) -> None:

@@ -32,7 +32,7 @@ from q7x2_ep.ops.common import (
     temporary,
     where_is,
 )
-from q7x2_ep.ops.matmul import MatMul, matmul_step, multiply
+from q7x2_ep.ops.matmul import matmul_step, multiply, product_guards
 from q7x2_ep.ops.quant import one_scale, require_constants, saturated
 from q7x2_ep.ops.quant_pack import fits_tiles, pack, qgemm_room
 
@@ -178,7 +178,7 @@ class MatMulInteger:
     def lower(node: Node, b: Any) -> None:
         a, weight = node.inputs[:2]
         if weight.const is None or len(weight.shape) != 2:
-            lower_whole_product(node, b)
+            whole_product(node, b, (a, node.input(2)), (weight, node.input(3)), node.output)
             return
         lower_product(node, b, a, node.input(2), weight, node.input(3), Finish())
 
@@ -216,7 +216,7 @@ class QLinearMatMul:
     def lower(node: Node, b: Any) -> None:
         a, a_scale, a_zero, weight, b_scale, b_zero, y_scale, y_zero = node.inputs
         if weight.const is None or len(weight.shape) != 2:
-            lower_real_product(node, b)
+            lower_rescaled(node, b)
             return
         scale = ratio(b, node, [a_scale, b_scale], y_scale)
         lower_product(node, b, a, a_zero, weight, b_zero, Finish(scale, None, y_zero))
@@ -233,23 +233,30 @@ def product_shape(node: Node, a: tuple[Dim, ...], b: tuple[Dim, ...]) -> tuple[D
     return (*batch, *a[-2:-1], *(b[-1:] if len(b) > 1 else ()))
 
 
-def lower_whole_product(node: Node, b: Any) -> None:
-    """MatMulInteger of two computed operands: of matrices in float32, by parts of k whose sums are
-    exact; in double where one is a vector, or k is not known, or there are many parts.
+Bytes = tuple[Value, Optional[Value]]  # with their zeros
 
-    Raises: UnsupportedOp where zeros are not one number, or one per row of a or column of b.
+
+def whole_product(node: Node, b: Any, left_bytes: Bytes, right_bytes: Bytes, y: Value) -> None:
+    """y = the product in int32 of two computed operands: of matrices in float32, by parts of k
+    whose sums are exact; in double where one is a vector, or k is not known, or there are many.
+
+    Raises: UnsupportedOp where zeros are not one number, or one per row of the left or column of
+    the right.
     """
-    for guard in MatMul.guards(node):
+    shapes = [x.shape for x, _ in (left_bytes, right_bytes)]
+    for guard in product_guards(node, *shapes):
         b.guard(*guard)
-    y, k = node.output, node.inputs[0].shape[-1]
-    are_matrices = all(len(x.shape) > 1 for x in node.inputs[:2])
-    if not are_matrices or not isinstance(k, int) or k > MOST_PARTS * EXACT_K:
+    k, are_matrices = shapes[0][-1], all(len(shape) > 1 for shape in shapes)
+    are_parts = are_matrices and isinstance(k, int) and k <= MOST_PARTS * EXACT_K
+    dtype = dtypes.FLOAT if are_parts else dtypes.DOUBLE
+    left = _centred(node, b, *left_bytes, dtype, -2)
+    right = _centred(node, b, *right_bytes, dtype, -1)
+    if not are_parts:
         sums, wide = (temporary(b, dtype, y.shape) for dtype in (dtypes.DOUBLE, dtypes.INT64))
-        multiply(b, *(_centred(node, b, i, dtypes.DOUBLE) for i in (0, 1)), sums)
+        multiply(b, left, right, sums)
         cast_step(b, sums, wide)
         cast_step(b, wide, y)  # which wraps
         return
-    left, right = (_centred(node, b, i, dtypes.FLOAT) for i in (0, 1))
     is_flat = len(right.shape) == 2  # all rows of left are of one product
     rows = product(left.shape[:-1])
     factor = reshaped(b, left, (rows, k)) if is_flat else b.view(left)
@@ -272,9 +279,8 @@ def lower_whole_product(node: Node, b: Any) -> None:
         total = into
 
 
-def _centred(node: Node, b: Any, i: int, dtype: int) -> Value:
-    """Input i, 0 or 1, as dtype and without its zeros."""
-    x, zero = node.inputs[i], node.input(2 + i)
+def _centred(node: Node, b: Any, x: Value, zero: Optional[Value], dtype: int, axis: int) -> Value:
+    """x as dtype and without its zeros, one or one for each of axis -2 or -1."""
     require_dtype(node, x.dtype, BYTES)
     wide = temporary(b, dtype, x.shape)
     cast_step(b, x, wide)
@@ -288,37 +294,41 @@ def _centred(node: Node, b: Any, i: int, dtype: int) -> Value:
     elif len(zero.shape) != 1 or len(x.shape) < 2 or not isinstance(zero.shape[0], int):
         raise UnsupportedOp(f"{where_is(node)} has no kernel for {zero} of {zero.shape}")
     else:
-        axis = len(x.shape) - 2 + i
-        b.guard(zero.shape[0], x.shape[axis], f"{zero} must have a zero for each of axis {axis}")
-        numbers = numbers.reshape((zero.shape[0], *(1,) * (1 - i)))
+        place = len(x.shape) + axis
+        b.guard(zero.shape[0], x.shape[axis], f"{zero} must have a zero for each of axis {place}")
+        numbers = numbers.reshape((zero.shape[0], *(1,) * (-1 - axis)))
     centred = temporary(b, dtype, x.shape)
     binary_step(b, "sub", wide, numbers, centred)
     return centred
 
 
-def lower_real_product(node: Node, b: Any) -> None:
-    """QLinearMatMul of two computed operands, dequantised: sums below 2^24 are exact in float.
+def lower_rescaled(node: Node, b: Any) -> None:
+    """QLinearMatMul of two computed operands: sums as they are, rescaled and rounded once.
 
-    Raises: UnsupportedOp for vectors, and where scales differ between rows of either.
+    Raises: UnsupportedOp where scales or the zero of the result are not one number.
     """
-    y, y_scale, y_zero = node.output, *node.inputs[6:]
-    factors = []
-    for x, scale, zero in (node.inputs[:3], node.inputs[3:6]):
-        require_dtype(node, scale.dtype, F32)
-        require_dtype(node, x.dtype, BYTES)
-        if len(x.shape) < 2 or product(scale.shape) != 1 or product(zero.shape) != 1:
-            raise UnsupportedOp(f"{where_is(node)} has no kernel for {x} with scales {scale}")
-        factors.append(temporary(b, scale.dtype, x.shape))
-        given = {"x": x, "scale": scale, "zero": zero}
-        given.update(one_scale(x))
-        b.step("dequantize", kernel="dequantize", y=factors[-1], x_dtype=x.dtype, **given)
-    left, right = (b.view(factor) for factor in factors)
-    b.guard(left.shape[-1], right.shape[-2], "inner dims differ")
-    real = temporary(b, dtypes.FLOAT, y.shape)
-    matmul_step(b, left, right, b.allocate(real))
-    if product(y_scale.shape) != 1 or product(y_zero.shape) != 1:
-        raise UnsupportedOp(f"{where_is(node)} has no kernel for results of scales {y_scale}")
-    given = {"x": real, "scale": y_scale, "zero": y_zero, "precision": dtypes.FLOAT}
+    a, a_scale, a_zero, weight, b_scale, b_zero, y_scale, y_zero = node.inputs
+    for value in (a_scale, b_scale, y_scale, y_zero):
+        if product(value.shape) != 1:
+            raise UnsupportedOp(f"{where_is(node)} has no kernel for {value} of {value.shape}")
+    y = node.output
+    sums, real, rescaled = (
+        temporary(b, dtype, y.shape) for dtype in (dtypes.INT32, dtypes.FLOAT, dtypes.FLOAT)
+    )
+    whole_product(node, b, (a, a_zero), (weight, b_zero), sums)
+    cast_step(b, sums, real)
+    scales = a_scale, b_scale, y_scale
+    if all(scale.const is not None for scale in scales):
+        factor = ratio(b, node, [a_scale, b_scale], y_scale)
+    else:
+        both, factor = (temporary(b, dtypes.FLOAT, (1,)) for _ in range(2))
+        left, right, under = (b.view(scale).reshape((1,)) for scale in scales)
+        binary_step(b, "mul", left, right, both)
+        binary_step(b, "div", both, under, factor)
+    binary_step(b, "mul", real, factor, rescaled)
+    one = np.ones(1, np.float32)
+    given = {"x": rescaled, "scale": b.graph.constant(one, array_type(one), "one"), "zero": y_zero}
+    given["precision"] = dtypes.FLOAT
     b.step("quantize", kernel="quantize", y=y, y_dtype=y.dtype, **given, **one_scale(y))
 
 

@@ -244,13 +244,20 @@ def test_linear_scales() -> None:
 
 
 def test_computed_operands_of_a_quantised_product() -> None:
-    """Both operands of QLinearMatMul in bytes that a run makes, as attention has them."""
-    a, b = q(np.uint8, 2, 3, 5, 8), q(np.uint8, 2, 1, 8, 6)
-    numbers = [number(0.02), np.array(120, np.uint8)]
-    inputs = [a, *numbers, b, *numbers, number(0.3), np.array(128, np.uint8)]
-    model, feeds = one_node("QLinearMatMul", inputs, (TensorProto.UINT8,), domain="")
-    difference = Session(model).run(feeds)[0].astype(int) - theirs(model, feeds)[0]
-    assert np.abs(difference).max() <= 1
+    """Both operands of QLinearMatMul in bytes that a run makes, as attention has them: to the bit,
+    also where sums are halfway between two results, and more than one float32 holds.
+    """
+    zero, zeros = np.array(0, np.uint8), [np.array(120, np.uint8), np.array(128, np.uint8)]
+    ties = [np.arange(1, 30, dtype=np.uint8)[:, None], np.arange(1, 17, dtype=np.uint8)[None]]
+    for (a, b), scales, (b_zero, y_zero) in (
+        (ties, (0.1, 0.3, 2 * 0.1 * 0.3), (zero, zero)),
+        ((q(np.uint8, 2, 3, 5, 8), q(np.uint8, 2, 1, 8, 6)), (0.02, 0.02, 0.3), zeros),
+        ((q(np.uint8, 5, 700), q(np.uint8, 2, 700, 6)), (0.02, 0.02, 3.0), zeros),
+    ):
+        a_scale, b_scale, y_scale = map(number, scales)
+        inputs = [a, a_scale, b_zero, b, b_scale, b_zero, y_scale, y_zero]
+        model, feeds = one_node("QLinearMatMul", inputs, (TensorProto.UINT8,), domain="")
+        np.testing.assert_array_equal(Session(model).run(feeds)[0], theirs(model, feeds)[0])
 
 
 @pytest.mark.parametrize("op", ["QuantizeLinear", "DequantizeLinear"])
