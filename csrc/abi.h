@@ -161,8 +161,8 @@ typedef void (*q7_task)(void *arg, int64_t task, int64_t thread);
 void q7_parallel(const q7_call *call, int64_t tasks, q7_task fn, void *arg);
 
 /* Reports input data that is out of range: the run ends after this step with Q7_DATA_FAULT.
- * `what` is a string literal; may be called from any task. */
-void q7_fault(const q7_call *call, const char *what, int64_t value, int64_t limit);
+ * The value is not in [low, limit). `what` is a string literal; may be called from any task. */
+void q7_fault(const q7_call *call, const char *what, int64_t value, int64_t low, int64_t limit);
 
 #define OP(name, meaning, OPERANDS, ARGS) \
     void q7_op_##name(const q7_##name##_args *args, const q7_call *call);

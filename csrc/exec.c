@@ -112,11 +112,9 @@ static bool evaluate(const expr_row *e, const int64_t *values, int64_t *result) 
         default: break;
     }
     if (b == 0 || (b == -1 && a == INT64_MIN)) return false;
-    const int64_t quotient = a / b, rest = a % b; /* towards zero; floor and ceil are next to it */
-    const bool below = rest != 0 && (rest < 0) != (b < 0), above = rest != 0 && !below;
-    *result = e->op == Q7_EXPR_FLOORDIV ? quotient - below
-              : e->op == Q7_EXPR_MOD    ? rest + (below ? b : 0)
-                                        : quotient + above; /* CEILDIV */
+    const int64_t quotient = a / b, rest = a % b; /* FLOORDIV; C divides towards zero */
+    const bool below = rest != 0 && (rest < 0) != (b < 0);
+    *result = quotient - below;
     return true;
 }
 
@@ -271,12 +269,13 @@ q7_status q7_bind(q7_context *context, const int64_t *symbols, int64_t *values, 
 
 /* ---- run ---- */
 
-void q7_fault(const q7_call *call, const char *what, int64_t value, int64_t limit) {
+void q7_fault(const q7_call *call, const char *what, int64_t value, int64_t low, int64_t limit) {
     struct q7_run_state *s = call->run;
     int none = 0;
     if (!atomic_compare_exchange_strong(&s->faulted, &none, 1)) return;
     s->what = what;
     s->value = value;
+    s->low = low;
     s->limit = limit;
     atomic_store(&s->faulted, 2);
 }
@@ -314,15 +313,21 @@ static bool run_step(q7_context *c, int64_t i) {
 
 static q7_status run_error(q7_context *c, int64_t step, q7_error *error) {
     q7_fail(error, Q7_DATA_FAULT, step, "%s", c->state.what);
-    if (error) error->value = c->state.value, error->limit = c->state.limit;
+    if (error) {
+        error->value = c->state.value;
+        error->low = c->state.low;
+        error->limit = c->state.limit;
+    }
     return Q7_DATA_FAULT;
 }
 
 static q7_status run_steps(const q7_job *job) {
     q7_context *c = job->context;
     q7_error *error = job->error;
-    if (!c->bound || job->first < 0 || job->last > c->plan->n_steps)
-        return q7_fail(error, Q7_BAD_ARG, -1, "run before bind");
+    if (!c->bound) return q7_fail(error, Q7_BAD_ARG, -1, "run before bind");
+    if (job->first < 0 || job->last > c->plan->n_steps)
+        return q7_fail(error, Q7_BAD_ARG, -1, "steps %lld to %lld of %lld", (long long)job->first,
+                       (long long)job->last, (long long)c->plan->n_steps);
     patch_feeds(c, job->inputs, job->outputs);
     atomic_store(&c->state.faulted, 0);
     int64_t before = c->step_ns ? q7_now_ns() : 0;

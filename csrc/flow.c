@@ -87,8 +87,16 @@ static bool gives(const q7_program *p, const q7_phase *h, const q7_program *b, i
     return true;
 }
 
+/* The slot of a number of so many bytes, -1 where there is none. */
+static int64_t number_slot(q7_flow *f, const q7_program *p, int64_t bytes) {
+    const int64_t slot = word(f, -1, p->n_slots);
+    if (f->status == Q7_OK && slot >= 0 && p->slots[slot].elem_bytes != bytes)
+        f->status = Q7_BAD_ARG;
+    return slot;
+}
+
 static void read_if(q7_flow *f, q7_program *p, q7_phase *h) {
-    h->cond = word(f, -1, p->n_slots);
+    h->cond = number_slot(f, p, 1);
     h->n_in = count(f);
     h->in = words(f, h->n_in, 0, p->n_slots);
     h->n_out = h->n_states = count(f); /* none is stacked */
@@ -103,8 +111,8 @@ static void read_if(q7_flow *f, q7_program *p, q7_phase *h) {
 
 static void read_loop(q7_flow *f, q7_program *p, q7_phase *h) {
     const bool scan = h->kind == Q7_PHASE_SCAN;
-    h->trip = word(f, -1, p->n_slots);
-    h->cond = word(f, -1, p->n_slots);
+    h->trip = number_slot(f, p, 8);
+    h->cond = number_slot(f, p, 1);
     h->n_states = count(f);
     h->n_slices = count(f);
     h->n_in = count(f);
@@ -159,9 +167,11 @@ static q7_program *read_program(q7_flow *f) {
     const int64_t constants = count(f);
     for (int64_t i = 0; i < constants && f->status == Q7_OK; i++) {
         q7_slot *s = &p->slots[word(f, 0, p->n_slots)];
-        s->t.data = (void *)(uintptr_t)f->constants[word(f, 0, f->n_constants)];
+        const int64_t constant = word(f, 0, f->n_constants);
         const int64_t *shape = words(f, s->ndim, 0, INT64_MAX);
-        if (f->status == Q7_OK) memcpy(s->t.shape, shape, (size_t)s->ndim * 8);
+        if (f->status != Q7_OK) break;
+        s->t.data = (void *)(uintptr_t)f->constants[constant];
+        memcpy(s->t.shape, shape, (size_t)s->ndim * 8);
     }
     const int64_t n = count(f);
     p->phases = make(f, n, sizeof *p->phases);

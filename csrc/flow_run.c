@@ -203,6 +203,7 @@ static q7_status run_loop(const q7_flow *f, q7_program *p, q7_phase *h) {
 
 static q7_status run_front(q7_program *p, const q7_phase *h) {
     const q7_slot *from = &p->slots[h->in[0]], *number = &p->slots[h->in[1]];
+    if (!single(number)) return Q7_INTERNAL;
     q7_slot *into = &p->slots[h->out[0]];
     int64_t count, room, bytes;
     memcpy(&count, number->t.data, sizeof count);

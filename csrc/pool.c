@@ -79,7 +79,6 @@ static struct {
     atomic_int caller; /* the core of who woke workers last, or -1 */
     atomic_int_least64_t workers;
     atomic_int_least64_t cores;                 /* 0: not told */
-    atomic_int_least64_t inline_until_ns;       /* no regions before */
     _Alignas(64) atomic_uint_least64_t regions; /* so far */
     _Alignas(64) atomic_uint_least64_t taken;   /* a bit for each crew */
     struct {

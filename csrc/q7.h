@@ -19,7 +19,6 @@ enum {
     Q7_BAD_ARG,     /* a corrupt plan, or a bind whose guards fail */
     Q7_UNSUPPORTED, /* the plan needs a kernel that this CPU or build lacks */
     Q7_NO_MEMORY,
-    Q7_CANCELLED,
     Q7_DATA_FAULT, /* input values out of range, found while running */
     Q7_INTERNAL
 };
@@ -29,7 +28,7 @@ typedef struct q7_error {
     int32_t code;
     int32_t reserved;
     int64_t index;
-    int64_t value, limit; /* the offending value and what it was held against */
+    int64_t value, low, limit; /* the offending value, which is not in [low, limit) */
     char message[240];
 } q7_error;
 
@@ -157,8 +156,6 @@ enum {
     Q7_EXPR_SUB,
     Q7_EXPR_MUL,
     Q7_EXPR_FLOORDIV,
-    Q7_EXPR_CEILDIV,
-    Q7_EXPR_MOD,
     Q7_EXPR_MIN,
     Q7_EXPR_MAX,
     Q7_EXPR_BROADCAST /* a if b is 1, b if a is 1 or equal, else -1 */

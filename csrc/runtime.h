@@ -41,6 +41,6 @@ void q7_pool_leave(void); /* workers to its end. */
 struct q7_run_state {
     atomic_int faulted; /* 0 none, 1 being written, 2 complete */
     const char *what;
-    int64_t value, limit;
+    int64_t value, low, limit;
 };
 #endif

@@ -150,7 +150,7 @@ class Session:
             image = Image(inputs, outputs, names, [_part(*each) for each in given], is_whole)
             compiler = Compiler(load(), self.threads, partial(_simplify, self._fusion))
             self.program = Program(image, lambda: known()[0], compiler)
-        except errors.ModelError:
+        except (errors.Q7Error, MemoryError):
             raise
         except Exception as error:  # the file is whole, but nothing that `save` would write
             raise errors.CorruptModel(f"[compiled model] is malformed: {error!r}") from error

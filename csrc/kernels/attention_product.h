@@ -24,6 +24,8 @@ enum { ROWS = 4, VECTORS = 3, SUMS = 12, WIDE = 2 };
 enum { ROWS = 4, VECTORS = 2, SUMS = 8, WIDE = 2 };
 #endif
 enum { STEPS = Q7_LINE_FLOATS }; /* of k, between prefetches */
+_Static_assert(VECTORS *Q7_W <= Q7_ATTENTION_PANEL && Q7_W <= Q7_ATTENTION_LANES,
+               "scratch is for narrower panels: kernels.def");
 
 /* Rows that are wanted soon: tiles prefetch them a line at a time, so that no product waits for a line
  * that takes its turn behind them. */

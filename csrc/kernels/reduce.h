@@ -4,8 +4,8 @@
  * columns of an (n, stride) slab, as in softmax.h. y is dense and does not overlap x.
  * mean divides by n; sumsq, l1, l2 are sums of squares, of absolute values, and the root of sumsq.
  * max and min give NaN when any element is. n == 0: sum, mean's 0 / 0, -inf for max, inf for min, 1
- * for prod. Sums run over blocks of 64 vectors, whose sums are added up: the error grows with 64 +
- * n / 64 (rows: over 4 Q7_W lanes each) instead of n. */
+ * for prod. Sums of floats run over blocks of 64 vectors, whose sums are added up: the error grows with
+ * 64 + n / 64 (rows: over the lanes of several vectors each) instead of n. */
 #ifndef Q7_KERNELS_REDUCE_H
 #define Q7_KERNELS_REDUCE_H
 #include "../abi.h"

@@ -46,27 +46,42 @@ Q7_INLINE T NAMED(finish)(int64_t op, W r, int64_t n) {
     return op == Q7_reduce_l2 ? (T)ROOT(r) : (T)r;
 }
 
+/* r[i] with what others have come to. */
+Q7_INLINE void NAMED(merge)(int64_t op, int64_t n, W *r, const W *others) {
+    for (int64_t i = 0; i < n; i++)
+        r[i] = op == Q7_reduce_prod ? TIMES(r[i], others[i]) : ADD(r[i], others[i]);
+}
+
 /* The sum of a row, some elements side by side. */
 Q7_INLINE void NAMED(sum_of_row)(int64_t op, int64_t n, const T *x, T *y) {
-    W r[LANES];
-    for (int64_t i = 0; i < LANES; i++) r[i] = op == Q7_reduce_prod;
-    int64_t j = 0;
-    for (; j + LANES <= n; j += LANES)
-        for (int64_t i = 0; i < LANES; i++) r[i] = NAMED(step)(op, r[i], x[j + i]);
-    for (int64_t i = 0; j < n; i++, j++) r[i] = NAMED(step)(op, r[i], x[j]);
-    for (int64_t half = LANES / 2; half > 0; half /= 2)
-        for (int64_t i = 0; i < half; i++)
-            r[i] = op == Q7_reduce_prod ? TIMES(r[i], r[i + half]) : ADD(r[i], r[i + half]);
-    *y = NAMED(finish)(op, r[0], n);
+    const W start = op == Q7_reduce_prod;
+    W total[LANES], r[LANES];
+    for (int64_t i = 0; i < LANES; i++) total[i] = start;
+    for (int64_t j = 0; j < n;) {
+        const int64_t end = q7_min(n, j + BLOCK * LANES);
+        for (int64_t i = 0; i < LANES; i++) r[i] = start;
+        for (; j + LANES <= end; j += LANES)
+            for (int64_t i = 0; i < LANES; i++) r[i] = NAMED(step)(op, r[i], x[j + i]);
+        for (int64_t i = 0; j < end; i++, j++) r[i] = NAMED(step)(op, r[i], x[j]);
+        NAMED(merge)(op, LANES, total, r);
+    }
+    for (int64_t half = LANES / 2; half > 0; half /= 2) NAMED(merge)(op, half, total, total + half);
+    *y = NAMED(finish)(op, total[0], n);
 }
 
 Q7_INLINE void NAMED(sum_of_columns)(int64_t op, int64_t count, int64_t n, int64_t stride,
                                      const T *x, T *y) {
-    W r[COLUMNS];
-    for (int64_t i = 0; i < count; i++) r[i] = op == Q7_reduce_prod;
-    for (int64_t j = 0; j < n; j++, x += stride)
-        for (int64_t i = 0; i < count; i++) r[i] = NAMED(step)(op, r[i], x[i]);
-    for (int64_t i = 0; i < count; i++) y[i] = NAMED(finish)(op, r[i], n);
+    const W start = op == Q7_reduce_prod;
+    W total[COLUMNS], r[COLUMNS];
+    for (int64_t i = 0; i < count; i++) total[i] = start;
+    for (int64_t j = 0; j < n;) {
+        const int64_t end = q7_min(n, j + BLOCK);
+        for (int64_t i = 0; i < count; i++) r[i] = start;
+        for (; j < end; j++, x += stride)
+            for (int64_t i = 0; i < count; i++) r[i] = NAMED(step)(op, r[i], x[i]);
+        NAMED(merge)(op, count, total, r);
+    }
+    for (int64_t i = 0; i < count; i++) y[i] = NAMED(finish)(op, total[i], n);
 }
 
 Q7_INLINE void NAMED(fold)(int64_t op, int64_t count, int64_t n, int64_t stride, const T *x, T *y) {

@@ -4,9 +4,10 @@
 
 #include "typed.h"
 
-/* Elements of a row side by side; columns whose partial sums stay in L1; bytes of a row side by side, below
- * which compilers unroll the loop and make no vectors of it: maxima of doubles take four times as long. */
-enum { LANES = 8, COLUMNS = 512, BEST_BYTES = 256 };
+/* Elements of a row side by side; steps that are added up first; columns whose partial sums stay in L1; bytes
+ * of a row side by side, below which compilers unroll the loop and make no vectors of it: maxima of doubles
+ * take four times as long. */
+enum { LANES = 8, BLOCK = 64, COLUMNS = 512, BEST_BYTES = 256 };
 
 #define T double
 #define W double

@@ -113,7 +113,7 @@ static void merge_task(void *arg, int64_t task, int64_t thread) {
 
 void q7_op_forest(const q7_forest_args *args, const q7_call *call) {
     if (args->features > args->F) {
-        q7_fault(call, "feature that a tree tests", args->features - 1, args->F);
+        q7_fault(call, "feature that a tree tests", args->features - 1, 0, args->F);
         return;
     }
     const int64_t pairs = args->trees * q7_min(args->N, ROWS);

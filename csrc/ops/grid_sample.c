@@ -46,7 +46,7 @@ void q7_op_grid_sample(const q7_grid_sample_args *x, const q7_call *call) {
         origin -= q7_min(0, length);
     }
     if (elements > INT32_MAX) {
-        q7_fault(call, "elements of an image", elements, INT32_MAX);
+        q7_fault(call, "elements of an image", elements, 0, INT32_MAX);
         return;
     }
     const int64_t wanted = q7_max(16, TASK / (16 + x->C * taps_of(x))); /* points of a task */

@@ -222,7 +222,7 @@ static inline void q7_nest_run(const q7_nest *nest, const q7_call *call, q7_nest
 static inline int64_t q7_checked_index(const q7_call *call, int64_t raw, int64_t limit) {
     const int64_t index = raw < 0 ? raw + limit : raw;
     if (index >= 0 && index < limit) return index;
-    q7_fault(call, "index out of range", raw, limit);
+    q7_fault(call, "index out of range", raw, -limit, limit);
     return -1;
 }
 

@@ -20,7 +20,7 @@ static void reverse_task(void *arg, int64_t outer, int64_t thread) {
         const int64_t b = args->time_first ? i : outer, t = args->time_first ? outer : i;
         const int64_t length = ((const int64_t *)args->lengths)[b];
         if (length < 0 || length > time) {
-            q7_fault(job->call, "sequence length out of range", length, time + 1);
+            q7_fault(job->call, "sequence length out of range", length, 0, time + 1);
             return;
         }
         const int64_t source = t < length ? length - 1 - t : t;

@@ -157,7 +157,7 @@ void q7_op_rnn(const q7_rnn_args *x, const q7_call *call) {
     const int32_t *lengths = x->lengths;
     for (int64_t i = 0; lengths && i < x->B; i++)
         if (lengths[i] < 0 || lengths[i] > x->S)
-            q7_fault(call, "sequence length out of range", lengths[i], x->S + 1);
+            q7_fault(call, "sequence length out of range", lengths[i], 0, x->S + 1);
     if (x->B * x->H == 0) return;
     rnn_job job = {.x = x, .call = call, .chunks = 1, .chunk = x->H};
     job.blocks = q7_ceil_div(x->B, Q7_RNN_ROWS);

@@ -120,7 +120,7 @@ static void roi_task(void *arg, int64_t task, int64_t thread) {
     const int64_t n = ((const int64_t *)x->images)[roi];
     (void)thread;
     if (n < 0 || n >= x->N) {
-        q7_fault(job->call, "region of an image", n, x->N);
+        q7_fault(job->call, "region of an image", n, 0, x->N);
         return;
     }
     const float *r = (const float *)x->rois + 4 * roi,

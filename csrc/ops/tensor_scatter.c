@@ -61,7 +61,7 @@ void q7_op_tensor_scatter(const q7_tensor_scatter_args *args, const q7_call *cal
     for (int64_t b = 0; args->first && !args->circular && b < args->batch; b++) {
         const int64_t first = ((const int64_t *)args->first)[b];
         if (first < 0 || first > most) {
-            q7_fault(call, "write index out of range", first, most + 1);
+            q7_fault(call, "write index out of range", first, 0, most + 1);
             return;
         }
     }

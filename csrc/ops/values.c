@@ -1,5 +1,5 @@
-/* values.c: y[i] = values[i], integers that are known when shapes are bound, as a tensor of dtype.
- */
+/* values.c: y[i] = values[i], integers that are known when shapes are bound, as a tensor of integers or
+ * bools. */
 #include <string.h>
 
 #include "loops.h"
@@ -9,11 +9,9 @@ void q7_op_values(const q7_values_args *args, const q7_call *call) {
     (void)call;
     for (int64_t i = 0; i < args->n; i++) {
         const int64_t value = args->values[i];
-        switch (args->dtype) {
-            case Q7_F32: ((float *)args->y)[i] = (float)value; break;
-            case Q7_F64: ((double *)args->y)[i] = (double)value; break;
-            case Q7_BOOL: ((uint8_t *)args->y)[i] = value != 0; break;
-            default: memcpy((char *)args->y + i * bytes, &value, (size_t)bytes); break;
-        }
+        if (args->dtype == Q7_BOOL)
+            ((uint8_t *)args->y)[i] = value != 0;
+        else
+            memcpy((char *)args->y + i * bytes, &value, (size_t)bytes);
     }
 }

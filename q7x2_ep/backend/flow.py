@@ -14,8 +14,9 @@ import numpy as np
 
 from q7x2_ep import dtypes
 from q7x2_ep.backend.cpu.executor import Executor
-from q7x2_ep.backend.cpu.library import TENSOR_WORDS, Flow, Library, address, fetch
+from q7x2_ep.backend.cpu.library import TENSOR_WORDS, Flow, Library, StatusError, address, fetch
 from q7x2_ep.backend.cpu.pack import compiled
+from q7x2_ep.errors import BackendError
 from q7x2_ep.ir.core import Graph, Node, Value
 from q7x2_ep.ir.shape import Expr, symbols
 from q7x2_ep.ops.common import is_movement
@@ -155,11 +156,14 @@ class Form:
             return self._idle.pop()
         except IndexError:
             encoder = self._encoder
-            plans = [executor.native for executor in encoder.executors]
-            n_outputs = len(self._outputs)
+        plans = [executor.native for executor in encoder.executors]
+        n_outputs = len(self._outputs)
+        try:
             return Flow(
                 encoder.library, self._words, plans, encoder.constants, n_outputs, encoder.threads
             )
+        except StatusError as error:
+            raise BackendError(f"[session] {error}, threads: {encoder.threads}") from None
 
 
 class Lane:

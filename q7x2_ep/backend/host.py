@@ -32,7 +32,7 @@ from q7x2_ep.backend.program import (
 from q7x2_ep.ir.core import NO_TENSOR, Graph, Type, Value, array_type
 from q7x2_ep.ir.shape import Dim, measured, substitute, symbols
 from q7x2_ep.ops import find
-from q7x2_ep.ops.common import is_movement
+from q7x2_ep.ops.common import is_movement, where_is
 from q7x2_ep.ops.control import actuals
 from q7x2_ep.plan.parts import CONTENTS, is_data
 
@@ -82,6 +82,8 @@ class Host:
                     results = Evaluation(None, state.sizes).evaluate(node, inputs)
         except errors.Q7Error:
             raise
+        except MemoryError as error:
+            raise errors.BackendError(f"{where_is(node)} out of memory: {error}") from error
         except Exception as error:
             given = ", ".join(map(_describe, inputs))
             raise errors.DataError(

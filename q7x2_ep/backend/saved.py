@@ -135,7 +135,7 @@ def open_saved(model: Any, target: Target, package: str, verify: bool = False) -
                 raise CorruptModel(f"[{name}] its weights are not what was written")
         arrays = [_array(data, *row) for row in head["arrays"]]
         offset, size, wanted = head["details"]
-    except CorruptModel:
+    except (CorruptModel, MemoryError):
         raise
     except Exception as error:
         raise CorruptModel(f"[{name}] its head is malformed: {error!r}") from error

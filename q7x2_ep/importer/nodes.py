@@ -62,7 +62,7 @@ class NodeReader:
             name = self.values.unique(name, self.node_names)
             try:
                 self.read_node(proto, scope, name)
-            except ModelError:
+            except (ModelError, MemoryError):
                 raise
             except Exception as error:  # such as an attribute that the op cannot be without
                 raise ModelError(f"[{proto.op_type} {name}] is malformed: {error!r}") from error

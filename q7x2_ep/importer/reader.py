@@ -89,7 +89,7 @@ def _graph(model: Any, source: str, tensors: Tensors, request: Request) -> Graph
     reader = NodeReader(model, graph, tensors, request)
     try:
         _read_model(reader, model, request)
-    except (ModelNotFound, FeedError):
+    except (ModelNotFound, FeedError, MemoryError):
         raise
     except ModelError as error:
         raise type(error)(f"{source}: {error.message}") from error

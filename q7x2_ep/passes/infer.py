@@ -43,7 +43,7 @@ def infer_node(node: Node) -> bool:
         types = _infer(node, entry)
     except NotInferable:
         types = [UNKNOWN] * len(node.outputs)
-    except Q7Error:
+    except (Q7Error, MemoryError):
         raise
     except Exception as error:  # a malformed model can break any assumption of infer
         from q7x2_ep.ir.text import type_text

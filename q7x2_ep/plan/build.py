@@ -77,7 +77,7 @@ def lowered(graph: Graph, target: Target, sizes: Collection[str] = ()) -> Builde
                 known.update(*(symbols(dim) for dim in told))
                 if output.shape is not None and output.dtype != dtypes.UNKNOWN:
                     builder.allocate(output)
-        except Q7Error:
+        except (Q7Error, MemoryError):
             raise
         except Exception as error:  # a malformed model can break any assumption of lower
             raise ModelError(

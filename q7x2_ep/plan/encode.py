@@ -26,10 +26,9 @@ OPERATIONS = {
     "sub": 2,
     "mul": 3,
     "floordiv": 4,
-    "mod": 6,
-    "min": 7,
-    "max": 8,
-    "broadcast": 9,
+    "min": 5,
+    "max": 6,
+    "broadcast": 7,
 }
 SPACES = {"arena": 0, "constant": 1, "input": 2, "output": 3}
 GUARDS = {"eq": 0, "ge": 1}

@@ -71,7 +71,7 @@ def read(document: Any, arrays: Sequence[np.ndarray]) -> Any:
     """
     try:
         return _Reader(arrays).root(document)
-    except CorruptModel:
+    except (CorruptModel, MemoryError):
         raise
     except Exception as error:  # what is not of the form breaks any assumption
         raise CorruptModel(f"[compiled model] is malformed: {error!r}") from error

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 
@@ -121,6 +123,17 @@ def test_f64_special_values(kernel, n, inner):
                 given = {"y": x[:, 0], "op": op, "dtype": 11, "outer": 1, "n": n, "inner": inner}
                 (y,) = run_op("reduce", kernel, x=x, **given)
                 np.testing.assert_array_equal(y, reduce(op, x))
+
+
+@pytest.mark.parametrize("inner", [1, 3])
+@pytest.mark.parametrize("kernel", kernels("reduce"), ids=lambda k: k.name)
+def test_long_sums_of_f64(kernel, inner):
+    """Terms that are rounded the same way all along: added one by one they are 60,000 ulp off."""
+    n = 1_000_000
+    x, wanted = np.full((1, n, inner), 0.1), math.fsum([0.1] * n)
+    given = {"y": x[:, 0], "op": "sum", "dtype": 11, "outer": 1, "n": n, "inner": inner}
+    (y,) = run_op("reduce", kernel, x=x, **given)
+    assert (np.abs(y - wanted) <= np.finfo(np.float64).eps * (64 + n / 64) * wanted).all()
 
 
 @pytest.mark.parametrize("kernel", kernels("reduce"), ids=lambda k: k.name)

@@ -13,6 +13,7 @@ from onnx import TensorProto, helper
 
 import q7x2_ep
 from q7x2_ep.models import small_models
+from q7x2_ep.ops import find
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +81,7 @@ def test_wrong_fixed_dim():
 def test_index_out_of_range(session, index):
     feed = feeds()
     feed["input_ids"][1, 3] = index
-    assert_feed_error(session, feed, q7x2_ep.DataError, str(index), "128")
+    assert_feed_error(session, feed, q7x2_ep.DataError, f"given {index}, expected -128 to 127")
     session.run(None, feeds())  # the session lives on
 
 
@@ -548,6 +549,26 @@ def test_outputs_that_do_not_fit_into_memory():
         pytest.raises(q7x2_ep.BackendError, match="memory"),
     ):
         session.run(None, {"x": zeros(1)})
+
+
+def test_no_memory_for_so_many_threads():
+    options = q7x2_ep.SessionOptions(intra_op_num_threads=2**31 - 1)
+    model = model_of(misfit("Abs", "x"), inputs=(("x", (1,)),))
+    with (
+        q7x2_ep.InferenceSession(model, options) as session,
+        pytest.raises(q7x2_ep.BackendError, match="no memory for a context, threads: 2147483647"),
+    ):
+        session.run(None, {"x": zeros(1)})
+
+
+@pytest.mark.parametrize("method", ["infer", "lower"])
+def test_a_model_is_not_blamed_for_want_of_memory(method, monkeypatch):
+    def fail(*given):
+        raise MemoryError("Unable to allocate 40.0 GiB")
+
+    monkeypatch.setattr(find("Abs"), method, fail)
+    with pytest.raises(MemoryError, match="40"):
+        q7x2_ep.InferenceSession(model_of(misfit("Abs", "x"), inputs=(("x", (1,)),)))
 
 
 def test_wrong_session_options():

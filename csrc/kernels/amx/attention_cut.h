@@ -11,6 +11,7 @@ enum {
     STEP = Q7_PARTS_STEP,
     STEPS = KEYS / STEP,
 };
+_Static_assert(STEP == Q7_ATTENTION_STEP, "scratch is for another step: kernels.def");
 
 #define LARGE 0x1p40f /* of queries, keys and the scale: all below */
 

@@ -154,7 +154,11 @@ class Executor:
         try:
             return self._idle.pop()
         except IndexError:
+            pass
+        try:
             return _Bound(native.Context(plan, self._threads))
+        except native.StatusError as error:
+            raise errors.BackendError(f"[session] {error}, threads: {self._threads}") from None
 
     def _give_back(self, bound: _Bound) -> None:
         self._idle.append(bound)
@@ -241,7 +245,7 @@ class Executor:
         where = self.encoded.steps[error.index]
         if error.code == native.DATA_FAULT:
             return errors.DataError(
-                f"{where} {error}: given {error.value}, expected below {error.limit}"
+                f"{where} {error}: given {error.value}, expected {error.low} to {error.limit - 1}"
             )
         return errors.InternalError(f"{where} {error}")
 

@@ -22,7 +22,7 @@ from q7x2_ep.backend.cpu.cores import available_cores
 from q7x2_ep.errors import BackendError
 from q7x2_ep.plan.target import Target
 
-OK, BAD_ARG, UNSUPPORTED, NO_MEMORY, CANCELLED, DATA_FAULT, INTERNAL = range(7)
+OK, BAD_ARG, UNSUPPORTED, NO_MEMORY, DATA_FAULT, INTERNAL = range(6)
 (
     STAT_ARENA,
     STAT_ARENA_BYTES,
@@ -34,11 +34,14 @@ OK, BAD_ARG, UNSUPPORTED, NO_MEMORY, CANCELLED, DATA_FAULT, INTERNAL = range(7)
 
 
 class StatusError(Exception):
-    """A status other than OK. index: the guard (bind) or step (run) that it is about, else -1."""
+    """A status other than OK. index: the guard (bind) or step (run) that it is about, else -1.
+    value: what is not in [low, limit).
+    """
 
-    def __init__(self, code: int, index: int, value: int, limit: int, message: str):
-        super().__init__(message)
-        self.code, self.index, self.value, self.limit = code, index, value, limit
+    def __init__(self, error: _Error, status: int):
+        super().__init__(error.message.decode(errors="replace"))
+        self.code, self.index = status, error.index
+        self.value, self.low, self.limit = error.value, error.low, error.limit
 
 
 class _Error(ctypes.Structure):
@@ -47,6 +50,7 @@ class _Error(ctypes.Structure):
         ("reserved", ctypes.c_int32),
         ("index", ctypes.c_int64),
         ("value", ctypes.c_int64),
+        ("low", ctypes.c_int64),
         ("limit", ctypes.c_int64),
         ("message", ctypes.c_char * 240),
     ]
@@ -321,6 +325,4 @@ def fetch(place: int, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
 
 def _check(status: int, error: _Error) -> None:
     if status != OK:
-        raise StatusError(
-            status, error.index, error.value, error.limit, error.message.decode(errors="replace")
-        )
+        raise StatusError(error, status)
