@@ -196,18 +196,9 @@ class MatMul:
     signature = "a: N, b: N -> y"
     attributes: dict = {}
 
-    def infer(node: Node) -> list[Type]:
-        a, b = dims(node, 0), dims(node, 1)
-        if not a or not b:
-            raise ModelError(f"{where_is(node)} multiplies tensors, not scalars")
-        k, other = a[-1], b[-2] if len(b) > 1 else b[-1]
-        if isinstance(k, int) and isinstance(other, int) and k != other:
-            raise ModelError(
-                f"{where_is(node)} inner dims {k} and {other} of shapes {a} and {b} differ"
-            )
-        batch = broadcast(node, a[:-2], b[:-2])
-        return [Type(node.inputs[0].dtype, (*batch, *a[-2:-1], *(b[-1:] if len(b) > 1 else ())))]
-
+    infer = lambda node: [
+        Type(node.inputs[0].dtype, product_shape(node, dims(node, 0), dims(node, 1)))
+    ]
     guards = lambda node: product_guards(node, dims(node, 0), dims(node, 1))
     reference = lambda node, a, b: np.matmul(a, b)
 
@@ -215,6 +206,28 @@ class MatMul:
         left, right = node.inputs
         require_dtype(node, left.dtype, (*F32, *PLAIN))
         multiply(b, left, right, node.output, node.attrs.get("alpha", 1.0))
+
+
+def product_shape(node: Node, a: tuple[Dim, ...], b: tuple[Dim, ...]) -> tuple[Dim, ...]:
+    """The shape of a @ b, batch dims broadcast.
+
+    Raises: ModelError for scalars, and for inner dims that no run fits.
+    """
+    if not a or not b:
+        raise ModelError(f"{where_is(node)} multiplies tensors, not scalars")
+    require_inner(node, a, b, a[-1], b[-2] if len(b) > 1 else b[-1])
+    batch = broadcast(node, a[:-2], b[:-2])
+    return (*batch, *a[-2:-1], *(b[-1:] if len(b) > 1 else ()))
+
+
+def require_inner(node: Node, a: tuple[Dim, ...], b: tuple[Dim, ...], k: Dim, other: Dim) -> None:
+    """Raises: ModelError where k of a and the other of b, over which products are added up, are
+    known and differ.
+    """
+    if isinstance(k, int) and isinstance(other, int) and k != other:
+        raise ModelError(
+            f"{where_is(node)} inner dims {k} and {other} of shapes {a} and {b} differ"
+        )
 
 
 def product_guards(node: Node, a: tuple[Dim, ...], b: tuple[Dim, ...]) -> list[Guard]:
@@ -283,18 +296,20 @@ class Gemm:
         a, b = dims(node, 0), dims(node, 1)
         if (len(a), len(b)) != (2, 2):
             raise ModelError(f"{where_is(node)} multiplies matrices, not shapes {a} and {b}")
-        return [
-            Type(
-                node.inputs[0].dtype,
-                (a[1 if node.attrs["transA"] else 0], b[0 if node.attrs["transB"] else 1]),
-            )
-        ]
+        (m, k), (other, n) = Gemm.sizes(node)
+        require_inner(node, a, b, k, other)
+        return [Type(node.inputs[0].dtype, (m, n))]
+
+    def sizes(node: Node) -> tuple[tuple[Dim, ...], tuple[Dim, ...]]:
+        """The shapes of a' and b'."""
+        a, b = dims(node, 0), dims(node, 1)
+        return (
+            a[::-1] if node.attrs["transA"] else a,
+            b[::-1] if node.attrs["transB"] else b,
+        )
 
     def guards(node: Node) -> list[Guard]:
-        k, other = (
-            dims(node, 0)[0 if node.attrs["transA"] else 1],
-            dims(node, 1)[1 if node.attrs["transB"] else 0],
-        )
+        (_, k), (other, _) = Gemm.sizes(node)
         found: list[Guard] = [(k, other, "inner dims differ")] if k != other else []
         return found + fit_guards((node.input(2),), node.output.shape)
 

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple, Optional, Union
 import numpy as np
 
 from q7x2_ep import dtypes
-from q7x2_ep.errors import ModelError, UnsupportedOp
+from q7x2_ep.errors import UnsupportedOp
 from q7x2_ep.ir.core import Node, Type, Value, array_type
-from q7x2_ep.ir.shape import Dim, product
+from q7x2_ep.ir.shape import product
 from q7x2_ep.ir.view import View
 from q7x2_ep.ops import op
 from q7x2_ep.ops.activation import ACTIVATIONS
@@ -23,7 +23,6 @@ from q7x2_ep.ops.common import (
     NO_ACTIVATION,
     Activation,
     binary_step,
-    broadcast,
     cast_step,
     dims,
     dtype_of,
@@ -32,7 +31,7 @@ from q7x2_ep.ops.common import (
     temporary,
     where_is,
 )
-from q7x2_ep.ops.matmul import matmul_step, multiply, product_guards
+from q7x2_ep.ops.matmul import matmul_step, multiply, product_guards, product_shape
 from q7x2_ep.ops.quant import one_scale, require_constants, saturated
 from q7x2_ep.ops.quant_pack import fits_tiles, pack, qgemm_room
 
@@ -220,17 +219,6 @@ class QLinearMatMul:
             return
         scale = ratio(b, node, [a_scale, b_scale], y_scale)
         lower_product(node, b, a, a_zero, weight, b_zero, Finish(scale, None, y_zero))
-
-
-def product_shape(node: Node, a: tuple[Dim, ...], b: tuple[Dim, ...]) -> tuple[Dim, ...]:
-    """The shape of a @ b, batch dims broadcast.
-
-    Raises: ModelError for scalars.
-    """
-    if not a or not b:
-        raise ModelError(f"{where_is(node)} multiplies tensors, not scalars")
-    batch = broadcast(node, a[:-2], b[:-2])
-    return (*batch, *a[-2:-1], *(b[-1:] if len(b) > 1 else ()))
 
 
 Bytes = tuple[Value, Optional[Value]]  # with their zeros

@@ -175,12 +175,6 @@ def test_unsupported_ops_are_all_named():
         assert word in str(caught.value)
 
 
-def test_shapes_that_contradict():
-    node = helper.make_node("MatMul", ["x", "x"], ["y"], name="squares")
-    with pytest.raises(q7x2_ep.ModelError, match="squares"):
-        q7x2_ep.InferenceSession(model_of(node))
-
-
 def test_broadcast_found_wrong_at_bind():
     node = helper.make_node("Add", ["x", "z"], ["y"], name="sum")
     model = model_of(node, inputs=(("x", ("a",)), ("z", ("b",))))
@@ -540,6 +534,30 @@ def test_data_that_does_not_fit(text: str, data: list):
     feed = {"x": np.ones(x, np.float32), "s": np.array(data, np.int64)}
     with q7x2_ep.InferenceSession(model.SerializeToString()) as session:
         assert_feed_error(session, feed, q7x2_ep.DataError)
+
+
+OPERANDS = {
+    "MatMul": "a b",
+    "Gemm": "a b",
+    "MatMulInteger": "bytes more",
+    "QLinearMatMul": "bytes scale zero more scale zero scale zero",
+}
+
+
+@pytest.mark.parametrize("op", OPERANDS)
+def test_inner_dims_that_contradict(op):
+    given = constants(
+        a=zeros(2, 3),
+        b=zeros(4, 5),
+        bytes=zeros(2, 3, dtype=BYTE),
+        more=zeros(4, 5, dtype=BYTE),
+        scale=zeros(),
+        zero=zeros(dtype=BYTE),
+    )
+    model = model_of(*given, misfit(op, OPERANDS[op]), inputs=())
+    match = rf"\[{op} misfit\] inner dims 3 and 4 of shapes \(2, 3\) and \(4, 5\) differ"
+    with pytest.raises(q7x2_ep.ModelError, match=match):
+        q7x2_ep.InferenceSession(model)
 
 
 def test_outputs_that_do_not_fit_into_memory():
