@@ -1,5 +1,6 @@
 /* reduce_loops.h: the loops of reduce_typed.c for elements of type T, added up in W. Included once per
- * dtype. One body, made constant per op by inlining, as in reduce.c. */
+ * dtype. One body, made constant by inlining for `by`, the op that adds up as `op` does: sum for mean, sumsq
+ * for l2. */
 #include "typed_name.h"
 
 /* The better of two elements. In two steps, of which compilers make vectors. */
@@ -8,18 +9,28 @@ Q7_INLINE T NAMED(better)(int64_t op, T a, T v) {
     return UNORDERED(v) ? v : best;
 }
 
-/* The best of a row, some side by side. */
-Q7_INLINE void NAMED(best_of_row)(int64_t op, int64_t n, const T *x, T *y) {
-    enum { LANES = BEST_BYTES / sizeof(T) };
-    T best[LANES];
-    for (int64_t i = 0; i < LANES; i++) best[i] = op == Q7_reduce_max ? LOWEST : HIGHEST;
-    int64_t j = 0;
-    for (; j + LANES <= n; j += LANES)
-        for (int64_t i = 0; i < LANES; i++) best[i] = NAMED(better)(op, best[i], x[j + i]);
-    for (int64_t i = 0; j < n; i++, j++) best[i] = NAMED(better)(op, best[i], x[j]);
-    for (int64_t half = LANES / 2; half > 0; half /= 2)
+/* The best of n elements, `lanes` of them side by side, or of as many as there are. What is left behind blocks
+ * is the end of one more block: no element is better than itself. */
+Q7_INLINE T NAMED(best_of)(int64_t op, const int64_t lanes, int64_t n, const T *x) {
+    T best[BEST_BYTES / sizeof(T)];
+    for (int64_t i = 0; i < lanes; i++) best[i] = x[i];
+    for (int64_t j = lanes; j + lanes <= n; j += lanes)
+        for (int64_t i = 0; i < lanes; i++) best[i] = NAMED(better)(op, best[i], x[j + i]);
+    x += n - lanes;
+    for (int64_t i = 0; i < lanes; i++) best[i] = NAMED(better)(op, best[i], x[i]);
+    for (int64_t half = lanes / 2; half > 0; half /= 2)
         for (int64_t i = 0; i < half; i++) best[i] = NAMED(better)(op, best[i], best[i + half]);
-    *y = best[0];
+    return best[0];
+}
+
+Q7_INLINE void NAMED(best_of_row)(int64_t op, int64_t n, const T *x, T *y) {
+    enum { MANY = BEST_BYTES / sizeof(T), SOME = MANY / 8 };
+    if (n >= MANY)
+        *y = NAMED(best_of)(op, MANY, n, x);
+    else if (n >= SOME)
+        *y = NAMED(best_of)(op, SOME, n, x);
+    else
+        *y = n > 0 ? NAMED(best_of)(op, 1, n, x) : op == Q7_reduce_max ? LOWEST : HIGHEST;
 }
 
 /* The best of each of some columns. */
@@ -31,13 +42,12 @@ Q7_INLINE void NAMED(best_of_columns)(int64_t op, int64_t count, int64_t n, int6
 }
 
 /* One more element v in the result r so far. */
-Q7_INLINE W NAMED(step)(int64_t op, W r, W v) {
-    switch (op) {
+Q7_INLINE W NAMED(step)(int64_t by, W r, W v) {
+    switch (by) {
         case Q7_reduce_prod: return TIMES(r, v);
-        case Q7_reduce_sumsq:
-        case Q7_reduce_l2: return ADD(r, TIMES(v, v));
+        case Q7_reduce_sumsq: return ADD(r, TIMES(v, v));
         case Q7_reduce_l1: return ADD(r, IS_NEGATIVE(v) ? TIMES(v, -1) : v);
-        default: return ADD(r, v); /* sum, mean */
+        default: return ADD(r, v); /* sum */
     }
 }
 
@@ -47,72 +57,73 @@ Q7_INLINE T NAMED(finish)(int64_t op, W r, int64_t n) {
 }
 
 /* r[i] with what others have come to. */
-Q7_INLINE void NAMED(merge)(int64_t op, int64_t n, W *r, const W *others) {
+Q7_INLINE void NAMED(merge)(int64_t by, int64_t n, W *r, const W *others) {
     for (int64_t i = 0; i < n; i++)
-        r[i] = op == Q7_reduce_prod ? TIMES(r[i], others[i]) : ADD(r[i], others[i]);
+        r[i] = by == Q7_reduce_prod ? TIMES(r[i], others[i]) : ADD(r[i], others[i]);
 }
 
 /* The sum of a row, some elements side by side. */
-Q7_INLINE void NAMED(sum_of_row)(int64_t op, int64_t n, const T *x, T *y) {
-    const W start = op == Q7_reduce_prod;
+Q7_INLINE void NAMED(sum_of_row)(int64_t by, int64_t op, int64_t n, const T *x, T *y) {
+    const W start = by == Q7_reduce_prod;
     W total[LANES], r[LANES];
     for (int64_t i = 0; i < LANES; i++) total[i] = start;
     for (int64_t j = 0; j < n;) {
         const int64_t end = q7_min(n, j + BLOCK * LANES);
         for (int64_t i = 0; i < LANES; i++) r[i] = start;
         for (; j + LANES <= end; j += LANES)
-            for (int64_t i = 0; i < LANES; i++) r[i] = NAMED(step)(op, r[i], x[j + i]);
-        for (int64_t i = 0; j < end; i++, j++) r[i] = NAMED(step)(op, r[i], x[j]);
-        NAMED(merge)(op, LANES, total, r);
+            for (int64_t i = 0; i < LANES; i++) r[i] = NAMED(step)(by, r[i], x[j + i]);
+        for (int64_t i = 0; j < end; i++, j++) r[i] = NAMED(step)(by, r[i], x[j]);
+        NAMED(merge)(by, LANES, total, r);
     }
-    for (int64_t half = LANES / 2; half > 0; half /= 2) NAMED(merge)(op, half, total, total + half);
+    for (int64_t half = LANES / 2; half > 0; half /= 2) NAMED(merge)(by, half, total, total + half);
     *y = NAMED(finish)(op, total[0], n);
 }
 
-Q7_INLINE void NAMED(sum_of_columns)(int64_t op, int64_t count, int64_t n, int64_t stride,
-                                     const T *x, T *y) {
-    const W start = op == Q7_reduce_prod;
+Q7_INLINE void NAMED(sum_of_columns)(int64_t by, int64_t op, int64_t count, int64_t n,
+                                     int64_t stride, const T *x, T *y) {
+    const W start = by == Q7_reduce_prod;
     W total[COLUMNS], r[COLUMNS];
     for (int64_t i = 0; i < count; i++) total[i] = start;
     for (int64_t j = 0; j < n;) {
         const int64_t end = q7_min(n, j + BLOCK);
         for (int64_t i = 0; i < count; i++) r[i] = start;
         for (; j < end; j++, x += stride)
-            for (int64_t i = 0; i < count; i++) r[i] = NAMED(step)(op, r[i], x[i]);
-        NAMED(merge)(op, count, total, r);
+            for (int64_t i = 0; i < count; i++) r[i] = NAMED(step)(by, r[i], x[i]);
+        NAMED(merge)(by, count, total, r);
     }
     for (int64_t i = 0; i < count; i++) y[i] = NAMED(finish)(op, total[i], n);
 }
 
-Q7_INLINE void NAMED(fold)(int64_t op, int64_t count, int64_t n, int64_t stride, const T *x, T *y) {
-    const bool is_best = op == Q7_reduce_max || op == Q7_reduce_min;
+Q7_INLINE void NAMED(fold)(int64_t by, int64_t op, int64_t count, int64_t n, int64_t stride,
+                           const T *x, T *y) {
+    const bool is_best = by == Q7_reduce_max || by == Q7_reduce_min;
     if (stride == 1) {
         for (int64_t r = 0; r < count; r++, x += n, y++)
             if (is_best)
-                NAMED(best_of_row)(op, n, x, y);
+                NAMED(best_of_row)(by, n, x, y);
             else
-                NAMED(sum_of_row)(op, n, x, y);
+                NAMED(sum_of_row)(by, op, n, x, y);
         return;
     }
     for (int64_t c = 0; c < count; c += COLUMNS) {
         const int64_t some = q7_min(COLUMNS, count - c);
         if (is_best)
-            NAMED(best_of_columns)(op, some, n, stride, x + c, y + c);
+            NAMED(best_of_columns)(by, some, n, stride, x + c, y + c);
         else
-            NAMED(sum_of_columns)(op, some, n, stride, x + c, y + c);
+            NAMED(sum_of_columns)(by, op, some, n, stride, x + c, y + c);
     }
 }
 
 static void NAMED(reduce)(int64_t op, int64_t count, int64_t n, int64_t stride, const void *x,
                           void *y) {
     switch (op) {
-#define REDUCE(name)                                           \
-    case Q7_reduce_##name:                                     \
-        NAMED(fold)(Q7_reduce_##name, count, n, stride, x, y); \
-        break;
-#include "../ops.def"
-#undef REDUCE
-        default: break;
+        case Q7_reduce_max: NAMED(fold)(Q7_reduce_max, op, count, n, stride, x, y); break;
+        case Q7_reduce_min: NAMED(fold)(Q7_reduce_min, op, count, n, stride, x, y); break;
+        case Q7_reduce_prod: NAMED(fold)(Q7_reduce_prod, op, count, n, stride, x, y); break;
+        case Q7_reduce_l1: NAMED(fold)(Q7_reduce_l1, op, count, n, stride, x, y); break;
+        case Q7_reduce_sumsq:
+        case Q7_reduce_l2: NAMED(fold)(Q7_reduce_sumsq, op, count, n, stride, x, y); break;
+        default: NAMED(fold)(Q7_reduce_sum, op, count, n, stride, x, y); break; /* mean, too */
     }
 }
 #include "typed_end.h"
