@@ -46,6 +46,14 @@ static inline int32_t float_to_i32(float x) {
     return (int32_t)(x >= -0x1p31f && x < 0x1p31f ? x : -0x1p31f);
 }
 
+static void f16_to_floats(const f16 *x, float *y, int64_t n) {
+    int64_t i = 0;
+#ifdef Q7_HAS_STORE_F16
+    for (; i + Q7_W <= n; i += Q7_W) q7_store(y + i, q7_load_f16(&x[i].bits));
+#endif
+    for (; i < n; i++) y[i] = of_f16(x[i]);
+}
+
 static void floats_to_f16(const float *x, f16 *y, int64_t n) {
     int64_t i = 0;
 #ifdef Q7_HAS_STORE_F16
@@ -56,7 +64,7 @@ static void floats_to_f16(const float *x, f16 *y, int64_t n) {
 
 /* FROM: source type; READ(x): its value as a C number; NARROW: that number as a float from which
  * halves are made; I64, U64, I32: how it becomes one; TO_F16(x, y, n): how all become float16, or else
- * by the loop of f16_of. */
+ * by the loop of f16_of; TO_F32(x, y, n) likewise, or else by the loop of READ. */
 #define REAL(x) (x)
 #define FROM float
 #define CAST cast_f32
@@ -78,6 +86,7 @@ static void floats_to_f16(const float *x, f16 *y, int64_t n) {
 #define FROM f16
 #define CAST cast_f16
 #define READ of_f16
+#define TO_F32 f16_to_floats
 #define NARROW REAL
 #define I64 to_i64
 #define U64 to_u64

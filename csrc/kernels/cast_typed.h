@@ -5,13 +5,17 @@
 #define TO_F16(x, y, n) \
     for (int64_t i = 0; i < n; i++) ((f16 *)y)[i] = f16_of(NARROW(READ(x[i])))
 #endif
+#ifndef TO_F32
+#define TO_F32(x, y, n) \
+    for (int64_t i = 0; i < n; i++) ((float *)y)[i] = (float)READ(x[i])
+#endif
 #define EACH(type, value)                                            \
     for (int64_t i = 0; i < n; i++) ((type *)to)[i] = (type)(value); \
     break
 static void CAST(const void *from, void *to, int64_t n, int64_t to_dtype) {
     const FROM *x = from;
     switch (to_dtype) {
-        case Q7_F32: EACH(float, READ(x[i]));
+        case Q7_F32: TO_F32(x, to, n); break;
         case Q7_F64: EACH(double, READ(x[i]));
         case Q7_F16: TO_F16(x, to, n); break;
         case Q7_BF16:
@@ -29,6 +33,7 @@ static void CAST(const void *from, void *to, int64_t n, int64_t to_dtype) {
 }
 #undef EACH
 #undef TO_F16
+#undef TO_F32
 #undef FROM
 #undef CAST
 #undef READ

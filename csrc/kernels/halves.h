@@ -20,6 +20,7 @@ static inline float of_f16(f16 h) {
         memcpy(&bits, &x, 4);
     } else {
         bits = (magnitude << 13) + (magnitude < 0x7c00 ? UINT32_C(112) << 23 : UINT32_C(224) << 23);
+        bits |= magnitude > 0x7c00 ? 0x00400000 : 0; /* a quiet NaN, as CPUs make it */
     }
     bits |= sign;
     memcpy(&x, &bits, 4);
