@@ -194,11 +194,11 @@ class Graph:
             if value is None:
                 return None
             if value not in copies:
-                copies[value] = Value(value.name, *value.type, value.const)
+                copies[value] = Value(value.name, *value.type, value.const, value.rounded)
             return copies[value]
 
         same = replace(self, inputs=[], outputs=[], nodes=[], guards=list(self.guards))
-        same.output_names = list(self.output_names)
+        same.output_names, same.metadata = list(self.output_names), dict(self.metadata)
         same.inputs = [copied(value) for value in self.inputs]
         for node in self.nodes:
             operands, results = map(copied, node.inputs), map(copied, node.outputs)
