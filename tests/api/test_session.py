@@ -271,6 +271,7 @@ def test_profile(tmp_path, session):
     (added, *_) = (event["args"] for event in nodes if event["name"] == "add0_kernel_time")
     assert added["input_type_shape"] == [{"float": [2, 3]}] * 2
     assert added["output_type_shape"] == [{"float": [2, 3]}]
+    assert added["kernel"].startswith("binary_any_")
     keys = {"cat", "pid", "tid", "dur", "ts", "ph", "name", "args"}
     assert all(event.keys() == keys and event["dur"] >= 0 for event in events)
     assert all(event["args"]["provider"] == "CPUExecutionProvider" for event in nodes)
