@@ -80,6 +80,9 @@ class Evaluation:
         self.sizes: dict[str, int] = dict(sizes or {})
 
     def feed(self, value: Value, array: np.ndarray) -> None:
+        if value.shape is None:
+            self.enter(value, array)
+            return
         if len(array.shape) != len(value.shape):
             raise ShapeError(
                 f"[input {value.name}] expected {len(value.shape)} dims, given shape {array.shape}"
