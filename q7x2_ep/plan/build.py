@@ -2,9 +2,9 @@
 
 The Builder walks the nodes in order. A movement op costs nothing while its result can be expressed
 as a View; an op that needs dense data has the view copied first, once. What an op turns into is
-written in its catalogue entry (`lower`), which talks to the Builder through `step`, `view`,
-`allocate`, `packed`, `transformed` and `known` only. Lifetimes and sharing of storage are settled
-afterwards (memory.py). Read ops/__init__.py first.
+written in its catalogue entry (`lower`), which talks to the Builder through its methods from `step`
+to `guard` only, and reads `graph`, `target`, `constants` and `threads`. Lifetimes and sharing of
+storage are settled afterwards (memory.py). Read ops/__init__.py first.
 """
 
 from __future__ import annotations
@@ -333,18 +333,6 @@ class Builder:
             if isinstance(weight.const, Joined):
                 weight.const = weight.const.whole
         return []
-
-    def known(self, value: Optional[Value]) -> Optional[tuple[Dim, ...]]:
-        """The flat contents of a small integer tensor, where known."""
-        if value is None:
-            return None
-        if value.elements is not None:
-            return value.elements
-        return (
-            tuple(value.const.ravel().tolist())
-            if value.const is not None and value.const.size <= 64
-            else None
-        )
 
     def guard(self, left: Dim, right: Dim, text: str, is_assumed: bool = False) -> None:
         """Have bind check that two dims are equal."""
