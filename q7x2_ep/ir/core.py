@@ -15,7 +15,7 @@ from q7x2_ep import dtypes
 from q7x2_ep.ir.shape import Dim, substitute
 
 ANY = object()  # an attribute in a formula that may have any value, see pattern.py
-MAX_ELEMENTS = 64  # tensors of up to this size have their elements tracked, see Type
+MAX_ELEMENTS = 64  # those of longer tensors are not tracked (see Type): shapes are short
 
 
 class Type(NamedTuple):

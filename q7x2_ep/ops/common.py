@@ -14,13 +14,12 @@ import numpy as np
 
 from q7x2_ep import dtypes
 from q7x2_ep.errors import ModelError, UnsupportedOp
-from q7x2_ep.ir.core import Node, Type, Value
+from q7x2_ep.ir.core import MAX_ELEMENTS, Node, Type, Value
 from q7x2_ep.ir.shape import Dim, at_least, broadcast_shapes, measured, minimum, product
 from q7x2_ep.ir.view import View, channels_last_strides, contiguous_strides
 from q7x2_ep.ops import find
 
 MAX_NDIM = 8  # Q7_MAX_NDIM of csrc/ops.def
-MAX_ELEMENTS = 64  # contents of longer tensors are not followed: shapes are short
 BYTES = (dtypes.UINT8, dtypes.INT8)
 F32 = (dtypes.FLOAT,)  # dtypes that groups of kernels compute in
 FLOATS = (*F32, dtypes.DOUBLE)

@@ -13,7 +13,7 @@ import numpy as np
 
 from q7x2_ep import dtypes
 from q7x2_ep.errors import ModelError, UnsupportedOp
-from q7x2_ep.ir.core import Node, Type, Value
+from q7x2_ep.ir.core import MAX_ELEMENTS, Node, Type, Value
 from q7x2_ep.ir.shape import (
     Dim,
     at_least,
@@ -275,7 +275,7 @@ class Expand:
         contents = known(node.inputs[0])
         n = shape[0] if len(shape) == 1 else 1
         if contents is not None and len(contents) == 1:
-            contents = contents * n if isinstance(n, int) and n <= 64 else None
+            contents = contents * n if isinstance(n, int) and n <= MAX_ELEMENTS else None
         return [typed(node.inputs[0].dtype, shape, contents)]
 
     def guards(node: Node) -> list[Guard]:
