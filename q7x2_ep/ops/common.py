@@ -252,14 +252,18 @@ def broadcast_guards(node: Node) -> list[Guard]:
 
 
 def fit_guards(values: Iterable[Optional[Value]], shape: tuple[Dim, ...]) -> list[Guard]:
-    """Every dim of every value is 1 or that of the shape: (dim - 1) * (dim - target) == 0."""
-    found: list[Guard] = []
-    for value in values:
-        for dim, target in zip(reversed(value.shape if value else ()), reversed(shape)):
-            if dim not in (1, target):
-                text = f"{value.name}: dim {dim} is neither 1 nor {target}"
-                found.append(((dim - 1) * (dim - target), 0, text))
-    return found
+    """Every dim of every value is 1 or that of the shape."""
+    shapes = [(f"{value.name}: dim", value.shape) for value in values if value is not None]
+    return [guard for what, own in shapes for guard in repeat_guards(what, own, shape)]
+
+
+def repeat_guards(what: str, given: Sequence[Dim], shape: Sequence[Dim]) -> list[Guard]:
+    """Every dim given is 1 or that of the shape: (dim - 1) * (dim - target) == 0."""
+    return [
+        ((dim - 1) * (dim - target), 0, f"{what} {dim} is neither 1 nor {target}")
+        for dim, target in zip(reversed(given), reversed(shape))
+        if dim not in (1, target)
+    ]
 
 
 def size_guards(values: Iterable[Optional[Value]], size: Dim) -> list[Guard]:

@@ -23,6 +23,7 @@ from q7x2_ep.ops.common import (
     expand_view,
     fit_guards,
     number,
+    repeat_guards,
     require_dtype,
     reshaped,
     rows_dense,
@@ -214,15 +215,7 @@ class MatMul:
         found: list[Guard] = [(k, other, "inner dims differ")] if k != other else []
         batch = broadcast(node, a[:-2], b[:-2])
         for shape in (a[:-2], b[:-2]):
-            for dim, target in zip(reversed(shape), reversed(batch)):
-                if dim not in (1, target):
-                    found.append(
-                        (
-                            (dim - 1) * (dim - target),
-                            0,
-                            f"batch dim {dim} is neither 1 nor {target}",
-                        )
-                    )
+            found += repeat_guards("batch dim", shape, batch)
         return found
 
     reference = lambda node, a, b: np.matmul(a, b)
