@@ -142,6 +142,11 @@ class Node:
         )
 
 
+def where_is(node: Node) -> str:
+    """How messages name a node."""
+    return f"[{node.op} {node.name}]"
+
+
 @dataclass(eq=False)
 class Graph:
     """A function from inputs to outputs.

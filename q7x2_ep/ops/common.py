@@ -14,7 +14,7 @@ import numpy as np
 
 from q7x2_ep import dtypes
 from q7x2_ep.errors import ModelError, UnsupportedOp
-from q7x2_ep.ir.core import MAX_ELEMENTS, Node, Type, Value
+from q7x2_ep.ir.core import MAX_ELEMENTS, Node, Type, Value, where_is
 from q7x2_ep.ir.shape import Dim, at_least, broadcast_shapes, measured, minimum, product
 from q7x2_ep.ir.view import View, channels_last_strides, contiguous_strides
 from q7x2_ep.ops import find
@@ -49,11 +49,6 @@ class NotInferable(UnsupportedOp):
 Guard = tuple[Dim, Dim, str]  # two dims that must be equal, and what it means where they are not
 
 # Types
-
-
-def where_is(node: Node) -> str:
-    """How messages name a node."""
-    return f"[{node.op} {node.name}]"
 
 
 def check_known(guards: list[Guard], node: Node) -> None:
