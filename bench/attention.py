@@ -26,7 +26,6 @@ from q7x2_ep.backend.program import Compiler
 from q7x2_ep.compare import interleave
 from q7x2_ep.progress import track
 
-HEADS, CHANNELS = 12, 64
 TEXT = """graph(%q: f32[1,{s},12,64], %k: f32[1,{s},12,64], %v: f32[1,{s},12,64])
   %a = Transpose(%q) {{perm=[0, 2, 1, 3]}}
   %b = Transpose(%k) {{perm=[0, 2, 1, 3]}}

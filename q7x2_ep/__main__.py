@@ -97,8 +97,8 @@ def compare(options: argparse.Namespace) -> int:
             dict(options.dim),
             options.seed,
             padding=options.padding,
+            given=_load_feeds(options.input),
         )
-        feeds.update(_load_feeds(options.input))
         result = contest.measure(feeds, options.runs, naive=options.naive)
     print(table([result]))
     print(f"{'output':<32}{'RMS error':>12}{'ORT':>12}{'scale':>12}  rule")
@@ -152,8 +152,8 @@ def bisect(options: argparse.Namespace) -> int:
         dict(options.dim),
         options.seed,
         padding=options.padding,
+        given=_load_feeds(options.input, options.feed),
     )
-    feeds.update(_load_feeds(options.input, options.feed))
     found = q7x2_ep.bisect(options.model, feeds, options.bound, options.threads or 0)
     print(found)
     return int(bool(found))
@@ -188,17 +188,18 @@ def dump(options: argparse.Namespace) -> int:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run a model once and show, or save, its outputs."""
+    """Run a model once and show, or save, its outputs; of sequences and maps each tensor."""
     import numpy as np
 
     from q7x2_ep import importer
+    from q7x2_ep.backend.numpy import tensors
     from q7x2_ep.feeds import random_feeds
     from q7x2_ep.files import is_compiled
 
     _check_exists(options.model)
     session_options = q7x2_ep.SessionOptions(intra_op_num_threads=options.threads or 0)
     with q7x2_ep.InferenceSession(options.model, session_options) as session:
-        feeds = {}
+        feeds = _load_feeds(options.input)
         if options.random:
             program = session._session.program
             feeds = random_feeds(
@@ -208,10 +209,10 @@ def run(options: argparse.Namespace) -> int:
                 dict(options.dim),
                 options.seed,
                 padding=options.padding,
+                given=feeds,
             )
-        feeds.update(_load_feeds(options.input))
         names = [output.name for output in session.get_outputs()]
-        outputs = dict(zip(names, session.run(None, feeds)))
+        outputs = tensors(names, session.run(None, feeds))
     if options.output:
         np.savez(options.output, **outputs)  # type: ignore[arg-type]  # any keyword goes
     for name, array in outputs.items():

@@ -8,6 +8,7 @@ from typing import Optional
 import numpy as np
 
 from q7x2_ep import dtypes
+from q7x2_ep.errors import FeedError
 from q7x2_ep.ir.core import Graph, Value
 from q7x2_ep.ir.shape import Expr, evaluate, symbols
 
@@ -30,25 +31,41 @@ def random_feeds(
     dims: Optional[Mapping[str, int]] = None,
     seed: int = 0,
     padding: bool = False,
+    given: Optional[Mapping[str, np.ndarray]] = None,
 ) -> dict[str, np.ndarray]:
     """One feed for a graph as the importer reads it.
 
     Symbols of the first axis of an input are `batch`, all others `sequence`; `dims` overrides by
     name. Integers that index a constant table stay inside it. Inputs called *mask* are ones, or
-    with `padding` ones and then zeros.
+    with `padding` ones and then zeros. given: inputs that are not made up.
+
+    Raises: FeedError for an input of no known rank, or that is no tensor.
     """
     random = np.random.default_rng(seed)
+    given = given or {}
     sizes: dict[str, int] = {}
     for value in graph.inputs:
-        for axis, dim in enumerate(value.shape):
+        if value.shape is None and value.name not in given:
+            raise FeedError(
+                f"[input {value.name!r}] expected a feed, given none: the model "
+                + (
+                    "takes no tensor there, and only those can be made up; see InferenceSession.run"
+                    if value.dtype == dtypes.NO_TENSOR
+                    else "does not say how many dims it has, so that none can be made up; give "
+                    f"--input {value.name}=FILE.npy"
+                )
+            )
+        for axis, dim in enumerate(value.shape or ()):
             for name in symbols(dim) if isinstance(dim, Expr) else ():
                 sizes.setdefault(name, sequence if axis else batch)
     sizes.update(dims or {})
     feeds = {}
     for value in graph.inputs:
+        if value.shape is None:
+            continue
         shape = tuple(evaluate(dim, sizes) for dim in value.shape)
         feeds[value.name] = _random_array(value, shape, random, padding)
-    return feeds
+    return {**feeds, **given}
 
 
 def _random_array(

@@ -18,7 +18,12 @@ FOLDER = Path(__file__).parent
 NEED_LIBRARY = [
     FOLDER / name for name in ("abi", "api", "cli", "conformance", "fuzz", "kernels", "models")
 ]
+NEED_LIBRARY += sorted((FOLDER / "fusion").glob("test_battery*.py"))
 NEED_LIBRARY += sorted((FOLDER / "unit").glob("test_runtime_*.py"))
+NEED_LIBRARY += [
+    FOLDER / "unit" / f"test_{name}.py"
+    for name in ("halves", "images", "ml", "signal", "target", "text")
+]
 
 # The same examples in every run; `--hypothesis-profile=search` looks for new ones.
 settings.register_profile("fixed", derandomize=True)

@@ -77,10 +77,15 @@ def native(array: np.ndarray) -> np.ndarray:
 def at_address(address: int, shape: Sequence[int], code: int) -> np.ndarray:
     """The tensor at an address, in place; the caller keeps the memory alive.
 
-    Raises: BindingError for address 0, unless the tensor is empty.
+    Raises: BindingError for address 0, unless the tensor is empty; for strings, which are not in
+    place.
     """
     dtype = dtypes.DTYPES[code].numpy
     shape = tuple(int(dim) for dim in shape)
+    if code == dtypes.STRING:
+        raise BindingError(
+            f"[buffer] expected a tensor of numbers, given an address of strings of shape {shape}"
+        )
     if 0 in shape:
         return np.empty(shape, dtype)
     if not address:
@@ -88,7 +93,7 @@ def at_address(address: int, shape: Sequence[int], code: int) -> np.ndarray:
     interface = {
         "data": (address, False),
         "shape": shape,
-        "typestr": f"|u{dtype.itemsize}" if dtype.itemsize == 1 else f"<u{dtype.itemsize}",
+        "typestr": f"|V{dtype.itemsize}",  # bytes that mean nothing yet: of any dtype
         "version": 3,
     }
     holder = type("Memory", (), {"__array_interface__": interface})()

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any, Optional, Union
 
 from q7x2_ep.api.enums import GraphOptimizationLevel, OrtCompileApiFlags
-from q7x2_ep.api.options import SessionOptions
+from q7x2_ep.api.options import SessionOptions, asked
 from q7x2_ep.api.value import OrtValue
 from q7x2_ep.errors import BindingError, InvalidArgument
 
@@ -76,7 +76,8 @@ Location = Callable[
 class ModelCompiler:
     """Rewrites a model ahead of time; into a file of a name that ends in .q7, compiles it.
 
-    graph_optimization_level: as in SessionOptions; the default leaves the graph as it is.
+    sess_options: sizes of dims, initializers and whatever else changes the model are fixed in what
+    is written. graph_optimization_level: in their place; the default leaves the graph as it is.
     external_initializers_file_path: a file for initializers of external_initializers_size_threshold
     bytes and more. get_initializer_location_func: asked for each initializer whether the caller has
     put it into a file. flags: see OrtCompileApiFlags.
@@ -179,7 +180,7 @@ class ModelCompiler:
         from q7x2_ep.importer.writer import write
         from q7x2_ep.passes import infer
 
-        graph = importer.read(self._model)
+        graph = importer.read(self._model, asked(self._options))
         if self._level > GraphOptimizationLevel.ORT_DISABLE_ALL:
             passes.run_all(graph)
         else:

@@ -6,6 +6,7 @@ initializer, another form of the model is compiled for that, at the first such r
 
 from __future__ import annotations
 
+import copy
 import operator
 import os
 import sys
@@ -30,7 +31,13 @@ from q7x2_ep.api.metadata import (
     node_arg,
     symbolic,
 )
-from q7x2_ep.api.options import RunOptions, SessionOptions
+from q7x2_ep.api.options import (
+    OPTIONS_OF_MODEL,
+    RunOptions,
+    SessionOptions,
+    asked,
+    options_of_model,
+)
 from q7x2_ep.api.value import OrtValue, OrtValueVector
 from q7x2_ep.backend.call import Call
 from q7x2_ep.files import is_compiled
@@ -42,21 +49,21 @@ if TYPE_CHECKING:  # the engine is imported by the first session
     from q7x2_ep.session import Model, Session
 
 _CACHE = "q7x2.cache_folder"
-_ACCURACY_LEVEL = "session.qdq_matmulnbits_accuracy_level"
 _SHRINKAGE = "memory.enable_memory_arena_shrinkage"  # devices: cpu:0;gpu:0
 _ASSIGNMENT = "session.record_ep_graph_assignment_info"
 # Arrays of these go through as they are.
 _NATIVE = frozenset(np.dtype(code) for code in np.typecodes["AllInteger"] + "efd?")
-_OPTIONS_OF_MODEL = "ort_config"  # the metadata entry for read_config_from_model
 
 
 class InferenceSession:
     """An ONNX model, compiled for this CPU.
 
     path_or_bytes: a path, the bytes of a model, or an onnx.ModelProto; or what q7x2_ep.compile made
-    of one. providers: names, or (name,
-    options); every model runs on the CPU, others are warned about. enable_fallback=0: providers
-    that are malformed are an error, not a warning. disabled_optimizers: accepted. A session is a
+    of one. providers: names, or (name, options); every model runs on the CPU, others are warned
+    about. enable_fallback=0: providers that are malformed are an error, not a warning.
+    read_config_from_model=1: what the model's metadata entry ort_config asks for of numbers of
+    threads, execution_mode, graph_optimization_level and enable_profiling takes the place of what
+    sess_options have, which stay as they are. disabled_optimizers: accepted. A session is a
     context manager, can be pickled, and serves any number of threads at once.
 
     Raises: ModelNotFound, ModelError, UnsupportedOp.
@@ -92,18 +99,7 @@ class InferenceSession:
         self._model_path = os.fspath(path_or_bytes) if is_path else None
         self._is_compiled = is_compiled(path_or_bytes)
         self._variants: dict[tuple[frozenset, frozenset, bool], Session] = {}
-        self._trace = self._new_trace() if options.enable_profiling else None
-        self._session = self._compile(path=options.optimized_model_filepath)
-        if self._trace is not None:
-            kind, start = "uri" if is_path else "array", self._trace.start_ns
-            self._trace.session(f"model_loading_{kind}", start, start)
-            self._trace.session("session_initialization", start, self._trace.now())
-        try:
-            self._describe()
-        except Exception as error:
-            if not self._is_compiled:
-                raise
-            raise errors.CorruptModel(f"[compiled model] is malformed: {error!r}") from error
+        self._start()
         if int(kwargs.get("read_config_from_model", 0)) == 1:
             self._read_options()
         if "logging" in sys.modules:  # else nobody listens
@@ -113,10 +109,25 @@ class InferenceSession:
                 len(self._session.program.image.parts),
             )
 
-    def _new_trace(self) -> Trace:
-        from q7x2_ep.api.tracing import Trace
+    def _start(self) -> None:
+        """Compiles the model, and begins a profile where the options ask for one."""
+        options = self._options
+        self._trace: Optional[Trace] = None
+        if options.enable_profiling:
+            from q7x2_ep.api.tracing import Trace
 
-        return Trace(self._options.profile_file_prefix)
+            self._trace = Trace(options.profile_file_prefix)
+        self._session = self._compile(path=options.optimized_model_filepath)
+        if self._trace is not None:
+            kind, start = "uri" if self._model_path else "array", self._trace.start_ns
+            self._trace.session(f"model_loading_{kind}", start, start)
+            self._trace.session("session_initialization", start, self._trace.now())
+        try:
+            self._describe()
+        except Exception as error:
+            if not self._is_compiled:
+                raise
+            raise errors.CorruptModel(f"[compiled model] is malformed: {error!r}") from error
 
     def _compile(
         self,
@@ -125,25 +136,10 @@ class InferenceSession:
         path: str = "",
         regular: bool = True,
     ) -> Session:
-        from q7x2_ep.request import Request
         from q7x2_ep.session import Session
 
         options = self._options
-        initializers = {
-            name: value.numpy() for name, value in options._initializers.items() if name not in live
-        }
-        request = Request(
-            outputs=tuple(outputs),
-            functions=options._ops,
-            live=tuple(live),
-            dims=options._dims_by_name,
-            denotations=options._dims_by_denotation,
-            initializers=initializers,
-            files=options._files,
-            seed=environment.global_seed(),
-            regular=regular,
-            rounds_rows=options._config.get(_ACCURACY_LEVEL) == "4",
-        )
+        request = asked(options, outputs, live, regular)
         fusion = options.graph_optimization_level >= GraphOptimizationLevel.ORT_ENABLE_EXTENDED
         threads = (
             options.intra_op_num_threads
@@ -200,15 +196,17 @@ class InferenceSession:
         self._run_again = session.program.run_again if self._trace is None else None
 
     def _read_options(self) -> None:
-        """Takes the number of threads that the model's metadata asks for, and compiles again."""
-        import json
-
-        given = self._session.metadata["custom_metadata_map"].get(_OPTIONS_OF_MODEL, "{}")
-        for name, value in json.loads(given).get("session_options", {}).items():
-            setattr(self._options, name, value)
-        self._session.close()
-        self._session = self._compile()
-        self._describe()
+        """Takes what the model's metadata asks for, before the caller's options, which stay as they
+        are, and compiles again.
+        """
+        given = self._session.metadata["custom_metadata_map"].get(OPTIONS_OF_MODEL)
+        wanted = {} if given is None else options_of_model(given)
+        if wanted:
+            self._options = copy.copy(self._options)
+            for name, value in wanted.items():
+                setattr(self._options, name, value)
+            self._session.close()
+            self._start()
 
     # Running
 

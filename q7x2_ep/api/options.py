@@ -9,6 +9,7 @@ from enum import Enum
 from functools import cache
 from typing import Any
 
+from q7x2_ep.api import environment
 from q7x2_ep.api.device import PROVIDER, OrtEpDevice
 from q7x2_ep.api.enums import (
     ExecutionMode,
@@ -18,7 +19,19 @@ from q7x2_ep.api.enums import (
 )
 from q7x2_ep.api.lora import LoraAdapter
 from q7x2_ep.api.value import OrtValue
-from q7x2_ep.errors import BindingError
+from q7x2_ep.errors import BindingError, ModelError
+from q7x2_ep.request import Request
+
+_ACCURACY_LEVEL = "session.qdq_matmulnbits_accuracy_level"
+OPTIONS_OF_MODEL = "ort_config"  # the metadata entry for read_config_from_model
+# The fields that onnxruntime reads from it, and the integers that they may be there.
+_FIELDS_OF_MODEL: dict[str, Sequence[int]] = {
+    "intra_op_num_threads": range(2**31),
+    "inter_op_num_threads": range(2**31),
+    "execution_mode": tuple(ExecutionMode),
+    "graph_optimization_level": tuple(GraphOptimizationLevel),
+    "enable_profiling": range(2),
+}
 
 
 class _Checked:
@@ -114,8 +127,10 @@ class SessionOptions(_Checked):
         self._ops[domain, name] = fn
 
     def add_session_config_entry(self, key: str, value: str) -> None:
-        """Store an entry. These have an effect: session.record_ep_graph_assignment_info, and
-        q7x2.cache_folder, where compiled models are kept from one session to the next.
+        """Store an entry. These have an effect: session.record_ep_graph_assignment_info;
+        q7x2.cache_folder, where compiled models are kept from one session to the next; and
+        session.qdq_matmulnbits_accuracy_level, which changes results: "4" lets products by weights
+        that are dequantised by blocks round rows to int8.
         """
         _text("add_session_config_entry", key=key, value=value)
         self._config[key] = value
@@ -232,6 +247,59 @@ class SessionOptions(_Checked):
 
     def clear_ep_context_data_read_func(self) -> None:
         """Nothing to clear, see set_ep_context_data_read_func."""
+
+
+def asked(
+    options: SessionOptions,
+    outputs: Sequence[str] = (),
+    live: Sequence[str] = (),
+    regular: bool = True,
+) -> Request:
+    """What these options, and the other arguments (see Request), ask of a model."""
+    return Request(
+        outputs=tuple(outputs),
+        functions=options._ops,
+        live=tuple(live),
+        dims=options._dims_by_name,
+        denotations=options._dims_by_denotation,
+        initializers={
+            name: value.numpy() for name, value in options._initializers.items() if name not in live
+        },
+        files=options._files,
+        seed=environment.global_seed(),
+        regular=regular,
+        rounds_rows=options._config.get(_ACCURACY_LEVEL) == "4",
+    )
+
+
+def options_of_model(text: str) -> dict[str, Any]:
+    """The fields that the metadata entry OPTIONS_OF_MODEL asks for. Other names there are ignored,
+    as onnxruntime does.
+
+    Raises: ModelError for what is malformed, and values that a field cannot have.
+    """
+    import json
+
+    where = f"[metadata {OPTIONS_OF_MODEL!r}]"
+    try:
+        config = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ModelError(f"{where} expected JSON, given {text[:80]!r}: {error}") from error
+    given = config.get("session_options", {}) if isinstance(config, dict) else None
+    if not isinstance(given, dict):
+        raise ModelError(
+            f'{where} expected an object like {{"session_options": {{..}}}}, given {text[:80]!r}'
+        )
+    found = {}
+    for name, values in _FIELDS_OF_MODEL.items():
+        if name in given:
+            value = given[name]
+            if type(value) is not int or value not in values:
+                few = ", ".join(str(int(each)) for each in values[:9])
+                expected = few if len(values) < 9 else f"an integer of {values[0]} or more"
+                raise ModelError(f"{where} {name}: expected {expected}, given {value!r}")
+            found[name] = type(getattr(SessionOptions, name))(value)
+    return found
 
 
 @dataclass(eq=False)

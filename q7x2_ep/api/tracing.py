@@ -57,7 +57,7 @@ class Trace:
                 "node_index": str(index),
                 "op_name": step.op,
                 "provider": PROVIDER,
-                "kernel": str(getattr(getattr(step, "kernel", None), "symbol", "")),
+                "kernel": getattr(getattr(step, "kernel", None), "name", ""),
                 "nodes": list(step.sources),
                 "input_type_shape": _shapes(node.inputs if node else (), sizes),
                 "output_type_shape": _shapes(node.outputs if node else (), sizes),

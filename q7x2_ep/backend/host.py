@@ -29,10 +29,10 @@ from q7x2_ep.backend.program import (
     dense,
     run_phases,
 )
-from q7x2_ep.ir.core import NO_TENSOR, Graph, Type, Value, array_type
+from q7x2_ep.ir.core import NO_TENSOR, Graph, Type, Value, array_type, where_is
 from q7x2_ep.ir.shape import Dim, measured, substitute, symbols
 from q7x2_ep.ops import find
-from q7x2_ep.ops.common import is_movement, where_is
+from q7x2_ep.ops.common import is_movement
 from q7x2_ep.ops.control import actuals
 from q7x2_ep.plan.parts import CONTENTS, is_data
 
@@ -87,11 +87,11 @@ class Host:
         except Exception as error:
             given = ", ".join(map(_describe, inputs))
             raise errors.DataError(
-                f"[{node.op} {node.name}] cannot be computed for ({given}): {error or repr(error)}"
+                f"{where_is(node)} cannot be computed for ({given}): {error or repr(error)}"
             ) from error
         if len(results) < len(node.outputs):
             raise errors.InternalError(
-                f"[{node.op} {node.name}] made {len(results)} of {len(node.outputs)} outputs"
+                f"{where_is(node)} made {len(results)} of {len(node.outputs)} outputs"
             )
         for value, result in zip(node.outputs, results):
             state.arrays[value] = self._checked(value, result, state.sizes)
@@ -118,7 +118,7 @@ class Host:
             result = np.asarray(result, dtypes.DTYPES[value.dtype].numpy)
         else:
             result = dtypes.of_any_width(np.asarray(result))
-        bind(value, result.shape, sizes, f"[{self.node.op} {self.node.name}] ")
+        bind(value, result.shape, sizes, f"{where_is(self.node)} ")
         if self.node.op == CONTENTS:
             sizes.update(zip(map(repr, value.elements), result.ravel().tolist()))
         return result

@@ -14,7 +14,7 @@ import numpy as np
 
 from q7x2_ep import dtypes
 from q7x2_ep.errors import ShapeError, UnsupportedOp
-from q7x2_ep.ir.core import Graph, Node, Value
+from q7x2_ep.ir.core import Graph, Node, Value, where_is
 from q7x2_ep.ir.shape import Expr, substitute
 from q7x2_ep.ops import find
 from q7x2_ep.ops.builder import Builder
@@ -80,6 +80,9 @@ class Evaluation:
         self.sizes: dict[str, int] = dict(sizes or {})
 
     def feed(self, value: Value, array: np.ndarray) -> None:
+        if value.shape is None:
+            self.enter(value, array)
+            return
         if len(array.shape) != len(value.shape):
             raise ShapeError(
                 f"[input {value.name}] expected {len(value.shape)} dims, given shape {array.shape}"
@@ -126,9 +129,7 @@ class Evaluation:
             result = entry.reference(self.promoted_node(node), *inputs)
             return result if isinstance(result, tuple) else (result,)
         if not hasattr(entry, "decompose"):
-            raise UnsupportedOp(
-                f"[{node.op} {node.name}] has neither a reference nor a decomposition"
-            )
+            raise UnsupportedOp(f"{where_is(node)} has neither a reference nor a decomposition")
         builder = Builder(Graph())
         made: list[Node] = []
         # of a host step they are known to the plan only

@@ -11,11 +11,10 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any, NamedTuple
 
-from q7x2_ep.ir.core import Graph, Node
+from q7x2_ep.ir.core import Graph
 from q7x2_ep.ir.near_miss import NearMiss
 from q7x2_ep.ir.replace import Watch
-from q7x2_ep.ops import find
-from q7x2_ep.ops.builder import Builder, meaning
+from q7x2_ep.ops.builder import Builder
 
 
 class File(NamedTuple):
@@ -197,11 +196,3 @@ def fuse(graph: Graph, watch: Watch = lambda application: True, until: str = "")
 
 def _names(walk: Walk) -> list[str]:
     return [fusion.name for fusion in walk.fusions()]
-
-
-def unfuse(graph: Graph) -> None:
-    """Put the meaning of every fused op in its place: the inverse of fuse, up to spelling."""
-    order: list[Node] = []
-    for node in graph.nodes:
-        order += meaning(graph, node) if hasattr(find(node.op), "decompose") else [node]
-    graph.nodes = order

@@ -22,7 +22,7 @@ from q7x2_ep import dtypes
 from q7x2_ep.errors import ModelError
 from q7x2_ep.files import Track, replacing
 from q7x2_ep.importer.types import named_type
-from q7x2_ep.ir.core import UNKNOWN, Graph, Node, Type, Value
+from q7x2_ep.ir.core import UNKNOWN, Graph, Node, Type, Value, where_is
 from q7x2_ep.ir.shape import Dim, Expr, symbol
 from q7x2_ep.ops import find
 from q7x2_ep.ops.builder import Builder
@@ -330,7 +330,7 @@ class _Writer:
     def _flow(self, node: Node, given: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
         """The operands and attributes of a node of control flow."""
         if node.attrs.get("batched"):
-            raise ModelError(f"[{node.op} {node.name}] has batches, as before opset 9")
+            raise ModelError(f"{where_is(node)} has batches, as before opset 9")
         count = len(node.inputs) - node.attrs["captures"]
         captures = [self.name(value) for value in node.inputs[count:]]
         attrs = {k: v for k, v in given.items() if k != "captures"}

@@ -15,7 +15,7 @@ from q7x2_ep import dtypes
 from q7x2_ep.ir.shape import Dim, substitute
 
 ANY = object()  # an attribute in a formula that may have any value, see pattern.py
-MAX_ELEMENTS = 64  # tensors of up to this size have their elements tracked, see Type
+MAX_ELEMENTS = 64  # those of longer tensors are not tracked (see Type): shapes are short
 
 
 class Type(NamedTuple):
@@ -142,6 +142,11 @@ class Node:
         )
 
 
+def where_is(node: Node) -> str:
+    """How messages name a node."""
+    return f"[{node.op} {node.name}]"
+
+
 @dataclass(eq=False)
 class Graph:
     """A function from inputs to outputs.
@@ -194,11 +199,11 @@ class Graph:
             if value is None:
                 return None
             if value not in copies:
-                copies[value] = Value(value.name, *value.type, value.const)
+                copies[value] = Value(value.name, *value.type, value.const, value.rounded)
             return copies[value]
 
         same = replace(self, inputs=[], outputs=[], nodes=[], guards=list(self.guards))
-        same.output_names = list(self.output_names)
+        same.output_names, same.metadata = list(self.output_names), dict(self.metadata)
         same.inputs = [copied(value) for value in self.inputs]
         for node in self.nodes:
             operands, results = map(copied, node.inputs), map(copied, node.outputs)

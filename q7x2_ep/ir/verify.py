@@ -6,7 +6,7 @@ from collections import Counter
 from typing import Any, Callable
 
 from q7x2_ep.errors import InternalError
-from q7x2_ep.ir.core import Graph, Value
+from q7x2_ep.ir.core import Graph, Value, where_is
 
 
 def verify(graph: Graph, after: str, find: Callable[[str], Any]) -> None:
@@ -24,7 +24,7 @@ def _problems(graph: Graph, find: Callable[[str], Any]):
     uses: Counter[int] = Counter()
     for node in graph.nodes:
         if find(node.op) is None:
-            yield f"[{node.op} {node.name}] the op is not in the catalogue"
+            yield f"{where_is(node)} the op is not in the catalogue"
         for value in node.inputs:
             if value is None:
                 continue
@@ -32,10 +32,10 @@ def _problems(graph: Graph, find: Callable[[str], Any]):
             values[key] = value
             uses[key] += 1
             if key not in ready and (value.producer is not None or not _has_contents(value)):
-                yield f"[{node.op} {node.name}] {value} is used before anything produces it"
+                yield f"{where_is(node)} {value} is used before anything produces it"
         for value in node.outputs:
             if value.producer is not node:
-                yield f"[{node.op} {node.name}] {value} says that {value.producer} produces it"
+                yield f"{where_is(node)} {value} says that {value.producer} produces it"
             values[id(value)] = value
             ready.add(id(value))
     for value in graph.outputs:

@@ -267,7 +267,7 @@ def split_shape(node: Node, i: int) -> tuple[Dim, ...]:
     return shape if count is None else (shape[0], count, shape[1], shape[2] // count)
 
 
-def split_array(node: Node, x: np.ndarray, count: Optional[int]) -> np.ndarray:
+def split_array(x: np.ndarray, count: Optional[int]) -> np.ndarray:
     return x if x.ndim == 4 else x.reshape(*x.shape[:2], count, -1).transpose(HEADS_OUTER)
 
 
@@ -318,8 +318,8 @@ class Attention:
         nonpad: Optional[np.ndarray] = None,
     ) -> tuple[np.ndarray, ...]:
         attrs, flat = node.attrs, q.ndim == 3
-        q = split_array(node, q, attrs["q_num_heads"])
-        k, v = (split_array(node, x, attrs["kv_num_heads"]) for x in (k, v))
+        q = split_array(q, attrs["q_num_heads"])
+        k, v = (split_array(x, attrs["kv_num_heads"]) for x in (k, v))
         if past_key is not None:
             k, v = np.concatenate((past_key, k), 2), np.concatenate((past_value, v), 2)
         present = k, v

@@ -14,13 +14,12 @@ import numpy as np
 
 from q7x2_ep import dtypes
 from q7x2_ep.errors import ModelError, UnsupportedOp
-from q7x2_ep.ir.core import Node, Type, Value
+from q7x2_ep.ir.core import MAX_ELEMENTS, Node, Type, Value, where_is
 from q7x2_ep.ir.shape import Dim, at_least, broadcast_shapes, measured, minimum, product
 from q7x2_ep.ir.view import View, channels_last_strides, contiguous_strides
 from q7x2_ep.ops import find
 
 MAX_NDIM = 8  # Q7_MAX_NDIM of csrc/ops.def
-MAX_ELEMENTS = 64  # contents of longer tensors are not followed: shapes are short
 BYTES = (dtypes.UINT8, dtypes.INT8)
 F32 = (dtypes.FLOAT,)  # dtypes that groups of kernels compute in
 FLOATS = (*F32, dtypes.DOUBLE)
@@ -50,11 +49,6 @@ class NotInferable(UnsupportedOp):
 Guard = tuple[Dim, Dim, str]  # two dims that must be equal, and what it means where they are not
 
 # Types
-
-
-def where_is(node: Node) -> str:
-    """How messages name a node."""
-    return f"[{node.op} {node.name}]"
 
 
 def check_known(guards: list[Guard], node: Node) -> None:
@@ -253,14 +247,18 @@ def broadcast_guards(node: Node) -> list[Guard]:
 
 
 def fit_guards(values: Iterable[Optional[Value]], shape: tuple[Dim, ...]) -> list[Guard]:
-    """Every dim of every value is 1 or that of the shape: (dim - 1) * (dim - target) == 0."""
-    found: list[Guard] = []
-    for value in values:
-        for dim, target in zip(reversed(value.shape if value else ()), reversed(shape)):
-            if dim not in (1, target):
-                text = f"{value.name}: dim {dim} is neither 1 nor {target}"
-                found.append(((dim - 1) * (dim - target), 0, text))
-    return found
+    """Every dim of every value is 1 or that of the shape."""
+    shapes = [(f"{value.name}: dim", value.shape) for value in values if value is not None]
+    return [guard for what, own in shapes for guard in repeat_guards(what, own, shape)]
+
+
+def repeat_guards(what: str, given: Sequence[Dim], shape: Sequence[Dim]) -> list[Guard]:
+    """Every dim given is 1 or that of the shape: (dim - 1) * (dim - target) == 0."""
+    return [
+        ((dim - 1) * (dim - target), 0, f"{what} {dim} is neither 1 nor {target}")
+        for dim, target in zip(reversed(given), reversed(shape))
+        if dim not in (1, target)
+    ]
 
 
 def size_guards(values: Iterable[Optional[Value]], size: Dim) -> list[Guard]:

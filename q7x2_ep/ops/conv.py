@@ -205,10 +205,15 @@ def channel_guards(node: Node, bias: int = 2) -> list[Guard]:
     """The weights and the bias, input `bias`, are for the channels of x, in whole groups."""
     groups = node.attrs["group"]
     channels, (filters, per_group) = dims(node, 0)[1], dims(node, 1)[:2]
+    found = group_guards(channels, per_group * groups, filters, groups, "filters")
+    return found + size_guards((node.input(bias),), filters)
+
+
+def group_guards(channels: Dim, wanted: Dim, parted: Dim, groups: int, what: str) -> list[Guard]:
+    """The weights are for the channels of x; what is parted into groups makes whole ones."""
     return [
-        (channels, per_group * groups, "the weights are for another number of channels"),
-        (filters // groups * groups, filters, f"{filters} filters do not make {groups} groups"),
-        *size_guards((node.input(bias),), filters),
+        (channels, wanted, "the weights are for another number of channels"),
+        (parted // groups * groups, parted, f"{parted} {what} do not make {groups} groups"),
     ]
 
 

@@ -28,6 +28,7 @@ from q7x2_ep.ops.common import (
     temporary,
     where_is,
 )
+from q7x2_ep.ops.conv import group_guards
 from q7x2_ep.ops.image import pixels_of, room_of
 from q7x2_ep.ops.matmul import gemm_step, matmul_step
 from q7x2_ep.ops.window import (
@@ -125,8 +126,7 @@ class ConvTranspose:
         spec = image_axes(node, x[2:], w[2:])
         return [
             *kernel_guards(spec),
-            (x[1], w[0], "the weights are for another number of channels"),
-            (w[0] // groups * groups, w[0], f"{w[0]} channels do not make {groups} groups"),
+            *group_guards(x[1], w[0], w[0], groups, "channels"),
             *size_guards((node.input(2),), w[1] * groups),
             *((maximum(-axis.size, 0), 0, f"the pads leave {axis.size} elements") for axis in spec),
         ]

@@ -9,12 +9,11 @@ import numpy as np
 
 from q7x2_ep import dtypes
 from q7x2_ep.errors import DataError, ModelError
-from q7x2_ep.ir.core import Node, Type
+from q7x2_ep.ir.core import MAX_ELEMENTS, Node, Type
 from q7x2_ep.ir.shape import Dim, ceildiv, is_content, is_measured, maximum, minimum, product
 from q7x2_ep.ir.view import View
 from q7x2_ep.ops import op
 from q7x2_ep.ops.common import (
-    MAX_ELEMENTS,
     NUMBERS,
     Guard,
     NotInferable,

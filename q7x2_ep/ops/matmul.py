@@ -23,6 +23,7 @@ from q7x2_ep.ops.common import (
     expand_view,
     fit_guards,
     number,
+    repeat_guards,
     require_dtype,
     reshaped,
     rows_dense,
@@ -236,10 +237,7 @@ def product_guards(node: Node, a: tuple[Dim, ...], b: tuple[Dim, ...]) -> list[G
     found: list[Guard] = [(k, other, "inner dims differ")] if k != other else []
     batch = broadcast(node, a[:-2], b[:-2])
     for shape in (a[:-2], b[:-2]):
-        for dim, target in zip(reversed(shape), reversed(batch)):
-            if dim not in (1, target):
-                text = f"batch dim {dim} is neither 1 nor {target}"
-                found.append(((dim - 1) * (dim - target), 0, text))
+        found += repeat_guards("batch dim", shape, batch)
     return found
 
 

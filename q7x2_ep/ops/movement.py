@@ -13,7 +13,7 @@ import numpy as np
 
 from q7x2_ep import dtypes
 from q7x2_ep.errors import ModelError, UnsupportedOp
-from q7x2_ep.ir.core import Node, Type, Value
+from q7x2_ep.ir.core import MAX_ELEMENTS, Node, Type, Value
 from q7x2_ep.ir.shape import (
     Dim,
     at_least,
@@ -36,6 +36,7 @@ from q7x2_ep.ops.common import (
     dims,
     elem_bytes,
     expand_view,
+    fit_guards,
     fresh,
     image_of,
     infer_same,
@@ -43,6 +44,7 @@ from q7x2_ep.ops.common import (
     known,
     length,
     normal_axis,
+    repeat_guards,
     required,
     required_ints,
     typed,
@@ -275,18 +277,13 @@ class Expand:
         contents = known(node.inputs[0])
         n = shape[0] if len(shape) == 1 else 1
         if contents is not None and len(contents) == 1:
-            contents = contents * n if isinstance(n, int) and n <= 64 else None
+            contents = contents * n if isinstance(n, int) and n <= MAX_ELEMENTS else None
         return [typed(node.inputs[0].dtype, shape, contents)]
 
     def guards(node: Node) -> list[Guard]:
-        found: list[Guard] = []
-        for shape in (node.inputs[0].shape, required(node, 1, "the shape")):
-            for dim, target in zip(reversed(shape), reversed(node.output.shape)):
-                if dim not in (1, target):
-                    found.append(
-                        ((dim - 1) * (dim - target), 0, f"dim {dim} does not expand to {target}")
-                    )
-        return found
+        wanted = required(node, 1, "the shape")
+        found = repeat_guards("a wanted dim", wanted, node.output.shape)
+        return fit_guards(node.inputs[:1], node.output.shape) + found
 
     def reference(node: Node, x: np.ndarray, shape: np.ndarray) -> np.ndarray:
         return np.broadcast_to(x, np.broadcast_shapes(x.shape, tuple(shape.tolist())))

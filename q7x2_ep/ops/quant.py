@@ -200,6 +200,7 @@ class DequantizeLinear:
 
     signature = "x: Q, scale: F, zero?: Q -> y"
     attributes = {"axis": 1, "block_size": 0, "output_dtype": 0, "in_bytes": None}
+    own = ("in_bytes",)
     folds_late = True
 
     def infer(node: Node) -> list[Type]:

@@ -14,7 +14,7 @@ from q7x2_ep.ir.core import Node, Type, Value, array_type
 from q7x2_ep.ir.shape import ceildiv, product
 from q7x2_ep.ops import op
 from q7x2_ep.ops.common import check_known, dims
-from q7x2_ep.ops.conv import Conv, conv_shape, windows
+from q7x2_ep.ops.conv import Conv, conv_shape, group_guards, windows
 from q7x2_ep.ops.image import pixel_stride, place_of
 from q7x2_ep.ops.quant import require_constants, saturated
 from q7x2_ep.ops.quant_pack import (
@@ -46,9 +46,9 @@ def lower_conv(
     """
     groups, filters = node.attrs["group"], w.shape[0]
     require_sizes(node, filters, x, x_zero, w, zeros, finish)
-    b.guard(x.shape[1], w.shape[1] * groups, "the weights are for another number of channels")
-    check_known([(filters % groups, 0, f"{filters} filters are no {groups} groups")], node)
-    for guard in window_guards(node, geometry(node, x.shape[2:], w.shape[2:])):
+    found = group_guards(x.shape[1], w.shape[1] * groups, filters, groups, "filters")
+    check_known(found, node)
+    for guard in [*found, *window_guards(node, geometry(node, x.shape[2:], w.shape[2:]))]:
         b.guard(*guard)
     fields = windows(node, x, w, 2)
     offsets = None if zeros is None else zeros.const

@@ -8,12 +8,11 @@ import numpy as np
 
 from q7x2_ep import dtypes
 from q7x2_ep.errors import DataError, ModelError
-from q7x2_ep.ir.core import Node, Type, Value
+from q7x2_ep.ir.core import MAX_ELEMENTS, Node, Type, Value
 from q7x2_ep.ir.shape import Dim, maximum, minimum, product
 from q7x2_ep.ops import op
 from q7x2_ep.ops.common import (
     BINARY,
-    MAX_ELEMENTS,
     NUMERIC,
     Guard,
     NotInferable,

@@ -5,6 +5,7 @@ Of equal indices the last wins; with a reduction all of them count.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import Any, Optional
 
 import numpy as np
@@ -60,6 +61,14 @@ def scatter_fields(node: Node) -> dict[str, Any]:
     return {"dtype": dtype, "scatter": reduction}
 
 
+def update_guards(
+    updates: Sequence[Dim], wanted: Sequence[Dim], axes: Iterable[int], what: str
+) -> list[Guard]:
+    """Along these axes there are as many updates."""
+    text = "dim {} of the updates differs from that of the {}"
+    return [(updates[i], wanted[i], text.format(i, what)) for i in axes]
+
+
 @op("ScatterElements")
 class ScatterElements:
     """y = x, then y[i with i[axis] = indices[i]] = updates[i], or that reduced with what was."""
@@ -72,10 +81,7 @@ class ScatterElements:
         indices, updates = dims(node, 1), dims(node, 2)
         if len(indices) != len(updates):
             raise ModelError(f"{where_is(node)} updates of {updates} for indices of {indices}")
-        same = [
-            (have, dim, f"dim {i} of the updates differs from that of the indices")
-            for i, (have, dim) in enumerate(zip(updates, indices))
-        ]
+        same = update_guards(updates, indices, range(len(indices)), "indices")
         return [*elements_guards(node), *same]
 
     def reference(
@@ -208,15 +214,12 @@ class TensorScatter:
         axis = normal_axis(node, node.attrs["axis"], len(x))
         if axis == 0 or len(x) != len(updates):
             raise ModelError(f"{where_is(node)} updates of {updates} along axis {axis} of {x}")
-        found: list[Guard] = [
-            (dim, have, f"dim {i} of the updates differs from that of the cache")
-            for i, (dim, have) in enumerate(zip(updates, x))
-            if i != axis
+        longest = maximum(updates[axis], x[axis])
+        return [
+            *update_guards(updates, x, (i for i in range(len(x)) if i != axis), "cache"),
+            (longest, x[axis], "the updates are longer than the cache"),
+            *size_guards(node.inputs[2:], x[0]),
         ]
-        found.append(
-            (maximum(updates[axis], x[axis]), x[axis], "the updates are longer than the cache")
-        )
-        return found + size_guards(node.inputs[2:], x[0])
 
     def reference(
         node: Node, x: np.ndarray, updates: np.ndarray, first: Optional[np.ndarray] = None
@@ -262,14 +265,12 @@ class LongerTensorScatter:
 
     def guards(node: Node) -> list[Guard]:
         x, updates, y = dims(node), dims(node, 1), node.output.shape
-        found: list[Guard] = [
+        return [
             (maximum(x[2], y[2]), y[2], "the cache is longer than what it becomes"),
             (maximum(updates[2], y[2]), y[2], "the updates are longer than the cache"),
+            *update_guards(updates, x, (0, 1, 3), "cache"),
+            *size_guards((node.input(2),), x[0]),
         ]
-        for i in (0, 1, 3):
-            text = f"dim {i} of the updates differs from that of the cache"
-            found.append((updates[i], x[i], text))
-        return found + size_guards((node.input(2),), x[0])
 
     lower = lambda node, b: _scatter_step(node, b, 2)
 

@@ -9,7 +9,7 @@ from typing import Callable, NamedTuple, Optional, Union
 
 from q7x2_ep import dtypes
 from q7x2_ep.errors import ModelError
-from q7x2_ep.ir.core import Node
+from q7x2_ep.ir.core import Node, where_is
 
 
 class Formal(NamedTuple):
@@ -129,7 +129,7 @@ def check_types(node: Node, signature: Spelled) -> None:
             f"Type '{types}' of input parameter ({given}) of operator ({kind}) in node "
             f"({node.name}) is invalid: expected {expected} as {names}"
         )
-    raise ModelError(f"[{node.op} {node.name}] Type Error: {text}")
+    raise ModelError(f"{where_is(node)} Type Error: {text}")
 
 
 @lru_cache(maxsize=4096)

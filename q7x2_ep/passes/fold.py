@@ -161,6 +161,11 @@ def known_elements(graph: Graph, value: Value) -> Value:
     )
 
 
+def known_dims(graph: Graph, dims: tuple[Dim, ...], hint: str, what: str = "shape") -> Value:
+    """A shape operand, or another of integers, that holds these."""
+    return known_elements(graph, Value(f"{hint}/{what}", INT64, (len(dims),), dims))
+
+
 def _is_data(value: Optional[Value], *made: dict[int, int]) -> bool:
     """Whether an input is neither a constant nor among those that are made of constants."""
     if value is None or value.const is not None:

@@ -13,12 +13,11 @@ from typing import Optional
 
 import numpy as np
 
-from q7x2_ep import dtypes
-from q7x2_ep.ir.core import Graph, Node, Type, Value, array_type
+from q7x2_ep.ir.core import Graph, Node, Type, array_type
 from q7x2_ep.ir.shape import Dim, at_least, product
 from q7x2_ep.ir.view import contiguous_strides
 from q7x2_ep.ops.affine import COMPARISONS, Affine, Known, affine, combined, expanded, reshaped
-from q7x2_ep.passes.fold import known_elements
+from q7x2_ep.passes.fold import known_dims
 from q7x2_ep.passes.infer import infer_again
 
 
@@ -78,7 +77,7 @@ def _never_below(x: Affine, shape: tuple[Dim, ...], bound: int) -> bool:
 def _answer(graph: Graph, node: Node, answer: bool) -> Node:
     array = np.array(answer)
     constant = graph.constant(array, array_type(array), node.output.name)
-    target = _dims(graph, node.output.shape, node.output.name)
+    target = known_dims(graph, node.output.shape, node.output.name)
     return Node("Expand", [constant, target], node.outputs, {}, node.name, node.sources)
 
 
@@ -111,18 +110,14 @@ def _view(graph: Graph, node: Node, axis: int, counts: tuple[Dim, ...]) -> list[
     made = []
     cut = [k for k, count in enumerate(counts) if data.shape[axis + k] != count]
     if cut:
-        zeros = _dims(graph, (0,) * len(cut), output.name)
-        ends = _dims(graph, tuple(counts[k] for k in cut), output.name)
-        axes = _dims(graph, tuple(axis + k for k in cut), output.name)
+        zeros = known_dims(graph, (0,) * len(cut), output.name)
+        ends = known_dims(graph, tuple(counts[k] for k in cut), output.name)
+        axes = known_dims(graph, tuple(axis + k for k in cut), output.name)
         part = graph.new_value(Type(0, None), output.name)
         name = f"{node.name}/Slice"
         made.append(Node("Slice", [data, zeros, ends, axes], [part], {}, name, node.sources))
         data = part
-    target = _dims(graph, output.shape, output.name)
+    target = known_dims(graph, output.shape, output.name)
     attrs = {"allowzero": 1}
     made.append(Node("Reshape", [data, target], node.outputs, attrs, node.name, node.sources))
     return made
-
-
-def _dims(graph: Graph, dims: tuple[Dim, ...], hint: str) -> Value:
-    return known_elements(graph, Value(f"{hint}/shape", dtypes.INT64, (len(dims),), tuple(dims)))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from q7x2_ep.errors import ModelError, Q7Error, UnsupportedOp
-from q7x2_ep.ir.core import UNKNOWN, Graph, Node, Type
+from q7x2_ep.ir.core import UNKNOWN, Graph, Node, Type, where_is
 from q7x2_ep.ir.shape import Dim, renamed
 from q7x2_ep.ops import find
 from q7x2_ep.ops.common import NotInferable, is_host
@@ -34,7 +34,7 @@ def infer_node(node: Node) -> bool:
         return False
     entry = find(node.op)
     if entry is None:
-        raise UnsupportedOp(f"[{node.op} {node.name}] the op is not in the catalogue")
+        raise UnsupportedOp(f"{where_is(node)} the op is not in the catalogue")
     for key, default in entry.attributes.items():
         node.attrs.setdefault(key, default)
     check_types(node, entry.signature)
@@ -50,7 +50,7 @@ def infer_node(node: Node) -> bool:
 
         inputs = ", ".join("_" if value is None else type_text(value.type) for value in node.inputs)
         raise ModelError(
-            f"[{node.op} {node.name}] inputs ({inputs}) do not fit: {error or repr(error)}"
+            f"{where_is(node)} inputs ({inputs}) do not fit: {error or repr(error)}"
         ) from error
     for value, type in zip(node.outputs, types):
         value.set_type(type)

@@ -14,7 +14,7 @@ from q7x2_ep.ir.shape import Dim, product
 from q7x2_ep.ops.common import RESHAPES, keeps_count, known
 from q7x2_ep.ops.creation import fill_value
 from q7x2_ep.ops.movement import slices, unknown_slices
-from q7x2_ep.passes.fold import known_elements
+from q7x2_ep.passes.fold import known_dims
 from q7x2_ep.passes.infer import infer_node
 
 # A rule gives the value that the node's output equals, better nodes for that output, or None.
@@ -244,9 +244,8 @@ def _split_before_transpose(graph: Graph, node: Node, transpose: Node) -> Option
     moved = [axis + more * (axis > split) for axis in perm]
     moved[at : at + 1] = range(split, split + more + 1)
     inner = graph.new_value(Type(y.dtype, None), f"{node.output.name}/split")
-    target = Value(f"{inner.name}/shape", dtypes.INT64, (len(shape),), shape)
     reshape = Node(
-        "Reshape", [y, known_elements(graph, target)], [inner], {"allowzero": 1}, node.name
+        "Reshape", [y, known_dims(graph, shape, inner.name)], [inner], {"allowzero": 1}, node.name
     )
     return [reshape, _replacement(node, "Transpose", [inner], {"perm": tuple(moved)}, transpose)]
 
@@ -261,8 +260,7 @@ def _reduce(graph: Graph, node: Node) -> Optional[Node]:
     if all(axis < 0 for axis in axes):
         return None
     counted = tuple(sorted(axis % len(shape) - len(shape) for axis in axes))
-    target = Value(f"{node.output.name}/axes", dtypes.INT64, (len(counted),), counted)
-    inputs = [node.inputs[0], known_elements(graph, target)]
+    inputs = [node.inputs[0], known_dims(graph, counted, node.output.name, "axes")]
     return _replacement(node, node.op, inputs, node.attrs)
 
 
@@ -281,12 +279,9 @@ def _softmax(graph: Graph, node: Node) -> Optional[Node]:
 
 
 def _reshape_to_output(graph: Graph, node: Node, source: Value, merged: list[Node]) -> Node:
-    shape = node.output.shape
-    target = Value(f"{node.output.name}/shape", dtypes.INT64, (len(shape),), shape)
+    target = known_dims(graph, node.output.shape, node.output.name)
     # allowzero: a dim that turns out to be zero is meant so, not copied from the input
-    return _replacement(
-        node, "Reshape", [source, known_elements(graph, target)], {"allowzero": 1}, *merged
-    )
+    return _replacement(node, "Reshape", [source, target], {"allowzero": 1}, *merged)
 
 
 def _flattened_softmax(node: Node, softmax: Node) -> Optional[Node]:
@@ -309,8 +304,7 @@ def _is_inf(graph: Graph, node: Node) -> Optional[Node]:
         return None
     array = dtypes.make_array([False], dtypes.BOOL, ())
     no = graph.constant(array, array_type(array), node.output.name)
-    target = Value(f"{node.output.name}/shape", dtypes.INT64, (len(shape),), shape)
-    return _replacement(node, "Expand", [no, known_elements(graph, target)], {})
+    return _replacement(node, "Expand", [no, known_dims(graph, shape, node.output.name)], {})
 
 
 def _is_bounded(x: Value) -> bool:

@@ -11,10 +11,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Callable, Optional
 
-from q7x2_ep import dtypes
 from q7x2_ep.ir.core import Graph, Node, Type, Value
 from q7x2_ep.ir.shape import Dim, broadcast_shapes
-from q7x2_ep.passes.fold import known_elements
+from q7x2_ep.passes.fold import known_dims
 from q7x2_ep.passes.infer import infer_node
 
 ELEMENTWISE = {
@@ -94,7 +93,6 @@ def _expand_result(graph: Graph, node: Node) -> Node:
     output = node.output
     small = graph.new_value(Type(output.dtype, None), output.name)
     node.outputs, small.producer = [small], node
-    shape = Value(f"{output.name}/shape", dtypes.INT64, (len(output.shape),), output.shape)
-    inputs = [small, known_elements(graph, shape)]
+    inputs = [small, known_dims(graph, output.shape, output.name)]
     name = f"{node.name}/Expand"
     return Node("Expand", inputs, [output], {}, name, node.sources)

@@ -2,9 +2,9 @@
 
 The Builder walks the nodes in order. A movement op costs nothing while its result can be expressed
 as a View; an op that needs dense data has the view copied first, once. What an op turns into is
-written in its catalogue entry (`lower`), which talks to the Builder through `step`, `view`,
-`allocate`, `packed`, `transformed` and `known` only. Lifetimes and sharing of storage are settled
-afterwards (memory.py). Read ops/__init__.py first.
+written in its catalogue entry (`lower`), which talks to the Builder through its methods from `step`
+to `guard` only, and reads `graph`, `target`, `constants` and `threads`. Lifetimes and sharing of
+storage are settled afterwards (memory.py). Read ops/__init__.py first.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ import numpy as np
 from q7x2_ep import dtypes
 from q7x2_ep.dtypes import FLOAT
 from q7x2_ep.errors import ModelError, PlanError, Q7Error, UnsupportedOp
-from q7x2_ep.ir.core import Graph, Node, Type, Value
+from q7x2_ep.ir.core import Graph, Node, Type, Value, where_is
 from q7x2_ep.ir.shape import Dim, at_least, ceildiv, product, symbol, symbols
 from q7x2_ep.ir.view import View, channels_last_strides, contiguous_strides, joined
 from q7x2_ep.ops import find
-from q7x2_ep.ops.common import MAX_NDIM, where_is
+from q7x2_ep.ops.common import MAX_NDIM
 from q7x2_ep.ops.lazy import Joined
 from q7x2_ep.plan.halves import narrowest
 from q7x2_ep.plan.memory import THREADS, Embedding, Sharing, Storage, settle
@@ -81,8 +81,7 @@ def lowered(graph: Graph, target: Target, sizes: Collection[str] = ()) -> Builde
             raise
         except Exception as error:  # a malformed model can break any assumption of lower
             raise ModelError(
-                f"[{node.op} {node.name}] its operands or attributes do not fit: "
-                f"{error or repr(error)}"
+                f"{where_is(node)} its operands or attributes do not fit: {error or repr(error)}"
             ) from error
     if reasons:
         raise NotNative(reasons)
@@ -334,22 +333,10 @@ class Builder:
                 weight.const = weight.const.whole
         return []
 
-    def known(self, value: Optional[Value]) -> Optional[tuple[Dim, ...]]:
-        """The flat contents of a small integer tensor, where known."""
-        if value is None:
-            return None
-        if value.elements is not None:
-            return value.elements
-        return (
-            tuple(value.const.ravel().tolist())
-            if value.const is not None and value.const.size <= 64
-            else None
-        )
-
     def guard(self, left: Dim, right: Dim, text: str, is_assumed: bool = False) -> None:
         """Have bind check that two dims are equal."""
         if left != right:
-            text = f"[{self._node.op} {self._node.name}] {text}"
+            text = f"{where_is(self._node)} {text}"
             self.plan.guards.append(Guard(left, right, text, is_assumed=is_assumed))
 
     # What build() uses
@@ -382,7 +369,7 @@ class Builder:
         for dim in dict.fromkeys(dim for output in node.outputs for dim in output.shape):
             if not at_least(dim, 0) and dim not in self._guarded:
                 self._guarded.add(dim)
-                text = f"[{node.op} {node.name}] a dim of {dim} elements, which is negative"
+                text = f"{where_is(node)} a dim of {dim} elements, which is negative"
                 self.plan.guards.append(Guard(dim, 0, text, "ge"))
 
     def _lower_movement(self, node: Node, entry: Any) -> None:
@@ -397,7 +384,7 @@ class Builder:
         elif hasattr(entry, "lower"):
             entry.lower(node, self)
         else:
-            raise PlanError(f"[{node.op} {node.name}] no view of a dense input, and no lower")
+            raise PlanError(f"{where_is(node)} no view of a dense input, and no lower")
 
     def _shuffled(self, x: View, y: Value) -> Optional[View]:
         """y, x with its groups of channels as one dim, as an image with its channels last, if x

@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 
 from q7x2_ep import errors
 from q7x2_ep.ir.core import Value
-from q7x2_ep.ir.shape import Dim, Expr, expr, substitute
+from q7x2_ep.ir.shape import Dim, Expr, expr
 from q7x2_ep.plan.memory import THREADS
 from q7x2_ep.plan.parts import Guard, Operand, Plan, Step
-from q7x2_ep.plan.target import OpRow, Target
+from q7x2_ep.plan.target import Target
 
 MAGIC = 0x6E616C7032783771
 ABI = 1
@@ -157,7 +157,7 @@ def _encode(plan: Plan, target: Target, symbols: list[str]) -> Encoded:
             if type(given) is int and f.type == "i64":  # as most are
                 args[f.offset // 8] = given
             else:
-                _put_field(args, base, step, row, f, target, values, value_patches)
+                _put_field(args, base, step, f, target, values, value_patches)
         image += args
         steps.append((row.index, step.kernel.index if step.kernel else -1, base))
     graph = plan.graph
@@ -215,7 +215,6 @@ def _put_field(
     args: array,
     base: int,
     step: Step,
-    row: OpRow,
     f: Any,
     target: Target,
     values: Values,
@@ -239,11 +238,3 @@ def _put_field(
             patches.append((base + offset, values.of(item)))
         else:
             struct.pack_into("<q", args, offset, int(item))
-
-
-def evaluate(dim: Dim, sizes: dict[str, int]) -> int:
-    """A dim for given symbol values."""
-    result = substitute(dim, sizes)
-    if not isinstance(result, int):
-        raise errors.PlanError(f"{dim} needs sizes beyond {sorted(sizes)}")
-    return result

@@ -21,7 +21,7 @@ from typing import Any, Callable, Optional
 import numpy as np
 
 from q7x2_ep.errors import CorruptModel, UnsupportedOp
-from q7x2_ep.ir.core import Graph, Node, Type, Value
+from q7x2_ep.ir.core import Graph, Node, Type, Value, where_is
 from q7x2_ep.ir.near_miss import NearMiss
 from q7x2_ep.ir.shape import Expr, expr
 from q7x2_ep.ops.lazy import Lazy
@@ -97,7 +97,7 @@ class _Writer:
         try:
             return self.value(getattr(record, field))
         except TypeError as error:
-            where = f"[{record.op} {record.name}] " if isinstance(record, Node) else ""
+            where = f"{where_is(record)} " if isinstance(record, Node) else ""
             raise UnsupportedOp(
                 f"{where}{type(record).__name__}.{field}: {error}; open the ONNX model instead"
             ) from None

@@ -34,7 +34,7 @@ def listing(plan: Plan) -> str:
         f"guard: {g.left} {'==' if g.kind == 'eq' else '>='} {g.right}  # {g.text}"
         for g in plan.guards
     ]
-    lines.append(f"packed weights: {plan.packed_bytes} bytes in {len(plan.packs)} panels")
+    lines.append(f"packed weights: {plan.packed_bytes} bytes in {len(plan.packs)} packs")
     return "\n".join(lines) + "\n"
 
 

@@ -271,6 +271,7 @@ def test_profile(tmp_path, session):
     (added, *_) = (event["args"] for event in nodes if event["name"] == "add0_kernel_time")
     assert added["input_type_shape"] == [{"float": [2, 3]}] * 2
     assert added["output_type_shape"] == [{"float": [2, 3]}]
+    assert added["kernel"].startswith("binary_any_")
     keys = {"cat", "pid", "tid", "dur", "ts", "ph", "name", "args"}
     assert all(event.keys() == keys and event["dur"] >= 0 for event in events)
     assert all(event["args"]["provider"] == "CPUExecutionProvider" for event in nodes)
@@ -322,6 +323,52 @@ def test_options_of_the_model():
         assert session.get_session_options().intra_op_num_threads == 1
     with q7x2_ep.InferenceSession(data) as session:
         assert session.get_session_options().intra_op_num_threads == 0
+
+
+def configured(text):
+    made = onnx.load_from_string(add())
+    helper.set_model_props(made, {"ort_config": text})
+    return made.SerializeToString()
+
+
+@pytest.mark.parametrize("engine", ["q7x2_ep", "onnxruntime"])
+def test_options_of_the_model_are_no_callers(engine, tmp_path, monkeypatch):
+    api = pytest.importorskip(engine)
+    monkeypatch.setenv("ORT_LOAD_CONFIG_FROM_MODEL", "1")  # onnxruntime wants both,
+    monkeypatch.chdir(tmp_path)  # and takes none of the caller's options then
+    asked = {"intra_op_num_threads": 3, "graph_optimization_level": 0, "execution_mode": 1}
+    text = json.dumps({"session_options": {**asked, "enable_profiling": 1, "other": "x"}})
+    options = api.SessionOptions()
+    options.profile_file_prefix, options.intra_op_num_threads = str(tmp_path / "prof"), 2
+    session = api.InferenceSession(configured(text), options, read_config_from_model=1)
+    taken = session.get_session_options()
+    assert {name: int(getattr(taken, name)) for name in asked} == asked
+    assert taken.enable_profiling and not options.enable_profiling
+    assert options.intra_op_num_threads == 2
+    assert options.graph_optimization_level == api.GraphOptimizationLevel.ORT_ENABLE_ALL
+    session.run(None, FEED)
+    with open(session.end_profiling()) as file:
+        events = [event["name"] for event in json.load(file)]
+    assert {"session_initialization", "model_run"} <= {*events}
+
+
+@pytest.mark.parametrize(
+    "text, reason",
+    [
+        ("{", "expected JSON, given '{'"),
+        ("[" * 100000, "expected JSON"),
+        ("[1]", r"expected an object like .*given '\[1\]'"),
+        ('{"session_options": 1}', "expected an object like"),
+        ('{"session_options": {"graph_optimization_level": 98}}', "0, 1, 2, 3, 99, given 98"),
+        ('{"session_options": {"execution_mode": 2}}', "execution_mode: expected 0, 1, given 2"),
+        ('{"session_options": {"enable_profiling": "1"}}', "expected 0, 1, given '1'"),
+        ('{"session_options": {"enable_profiling": true}}', "expected 0, 1, given True"),
+        ('{"session_options": {"intra_op_num_threads": -1}}', "of 0 or more, given -1"),
+    ],
+)
+def test_malformed_options_of_the_model(text, reason):
+    with pytest.raises(errors.ModelError, match=rf"\[metadata 'ort_config'\] .*{reason}"):
+        q7x2_ep.InferenceSession(configured(text), read_config_from_model=1)
 
 
 def test_names_of_dims():
@@ -440,6 +487,11 @@ def test_compiler(tmp_path):
         options, path, get_initializer_location_func=lambda name, value, place: asked.append(name)
     ).compile_to_bytes()
     assert asked == ["w"]
+    options.add_free_dimension_override_by_name("N", 2)
+    options.add_initializer("w", q7x2_ep.OrtValue.ortvalue_from_numpy(W))
+    fixed = onnx.load_from_string(q7x2_ep.ModelCompiler(options, path).compile_to_bytes())
+    assert [dim.dim_value for dim in fixed.graph.input[1].type.tensor_type.shape.dim] == [2, 3]
+    assert onnx.numpy_helper.to_array(fixed.graph.initializer[0]) == W
     flags = q7x2_ep.OrtCompileApiFlags.ERROR_IF_OUTPUT_FILE_EXISTS
     with pytest.raises(errors.InvalidArgument, match="exists already"):
         q7x2_ep.ModelCompiler(options, path, flags=flags).compile_to_file()

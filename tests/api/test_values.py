@@ -8,7 +8,7 @@ import pytest
 from onnx import TensorProto
 
 import q7x2_ep
-from q7x2_ep import OrtValue, errors
+from q7x2_ep import OrtValue, dtypes, errors
 from q7x2_ep.api.value import OrtValueVector
 from tests.api.models import FLOAT, ONES, add, info, model, node, one, scaled
 
@@ -267,6 +267,28 @@ def test_vectors(session):
     assert feeds.element_type_at(0) == FLOAT and feeds.bool_tensor_indices() == []
     feeds.push_back_batch([X], [X.ctypes.data], [np.float32], [[3, 2]], [CPU])
     assert feeds[2].shape() == [3, 2] and feeds[2].data_ptr() == X.ctypes.data
+
+
+@pytest.mark.parametrize("code", [row.code for row in dtypes.DTYPES.values() if row.size])
+@pytest.mark.parametrize("shape", [[], [2, 3]])
+def test_addresses_of_every_dtype(code, shape):
+    memory = np.zeros(shape, dtypes.DTYPES[code].numpy)
+    values = OrtValueVector()
+    values.push_back_batch([memory], [memory.ctypes.data], [code], [shape], [CPU])
+    array = values[0].numpy()
+    assert array.dtype == memory.dtype and array.shape == memory.shape
+    array[...] = np.ones(shape).astype(memory.dtype)
+    assert array.any() and memory.tobytes() == array.tobytes()
+
+
+@pytest.mark.parametrize("shape", [[2], [0]])
+def test_addresses_of_strings(session, shape):
+    memory = np.array(["a", "b"], object)
+    values, binding = OrtValueVector(), session.io_binding()
+    with pytest.raises(errors.BindingError, match="given an address of strings"):
+        values.push_back_batch([memory], [memory.ctypes.data], [TensorProto.STRING], [shape], [CPU])
+    with pytest.raises(errors.BindingError, match="given an address of strings"):
+        binding.bind_output("z", "cpu", 0, TensorProto.STRING, shape, memory.ctypes.data)
 
 
 class TestBinding:

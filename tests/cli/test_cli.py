@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import importlib.util
 import itertools
 import json
 import subprocess
@@ -12,6 +13,7 @@ import numpy as np
 import onnx
 import onnx.parser
 import pytest
+from onnx import TensorProto, helper
 
 import q7x2_ep
 from q7x2_ep.__main__ import main
@@ -177,6 +179,54 @@ def test_run_saves_outputs(capsys, tmp_path):
 def test_run_with_random_inputs(capsys):
     out = run(capsys, "run", small_models()["gpt2"], "--random", "--batch", "2", "--seq", "9")
     assert "logits  float32 (2, 9, 128)" in out
+
+
+def saved(tmp_path, nodes, inputs, outputs):
+    graph = helper.make_graph(nodes, "g", inputs, outputs)
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 1)]
+    path = str(tmp_path / "model.onnx")
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), path)
+    return path
+
+
+def test_inputs_that_cannot_be_made_up(capsys, tmp_path):
+    """Of a rank that the model does not tell: they may be given. And sequences."""
+    float32 = TensorProto.FLOAT
+    info, z = helper.make_tensor_value_info, helper.make_tensor_value_info("z", float32, None)
+    inputs = [info("x", float32, None), info("y", float32, ["n"])]
+    path = saved(tmp_path, [helper.make_node("Add", ["x", "y"], ["z"])], inputs, [z])
+    np.save(tmp_path / "x.npy", np.ones((2, 3), np.float32))
+    given = ["--input", f"x={tmp_path / 'x.npy'}", "--batch", "3"]
+    for command in (["run", path, "--random"], ["compare", path, "--runs", "1"], ["bisect", path]):
+        message = run(capsys, *command, code=2)
+        assert message.startswith("FeedError: [input 'x']") and "--input x=FILE.npy" in message
+        if command[0] != "compare" or importlib.util.find_spec("onnxruntime"):
+            assert run(capsys, *command, *given)
+    inputs = [helper.make_tensor_sequence_value_info("x", float32, None)]
+    joined = helper.make_node("ConcatFromSequence", ["x"], ["z"], axis=0)
+    path = saved(tmp_path, [joined], inputs, [z])
+    message = run(capsys, "run", path, "--random", code=2)
+    assert "[input 'x']" in message and "takes no tensor there" in message
+
+
+def test_run_shows_sequences_and_maps(capsys, tmp_path):
+    """Each tensor of them; saved under the same names."""
+    nodes = [
+        helper.make_node("SplitToSequence", ["x"], ["s"], axis=0),
+        helper.make_node("ZipMap", ["x"], ["m"], domain="ai.onnx.ml", classlabels_int64s=[5, 7]),
+    ]
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 2])
+    number = helper.make_tensor_type_proto(TensorProto.FLOAT, [])
+    maps = helper.make_sequence_type_proto(helper.make_map_type_proto(TensorProto.INT64, number))
+    s = helper.make_tensor_sequence_value_info("s", TensorProto.FLOAT, None)
+    path = saved(tmp_path, nodes, [x], [s, helper.make_value_info("m", maps)])
+    np.save(tmp_path / "x.npy", np.array([[1, 2], [3, 4]], np.float32))
+    file = str(tmp_path / "out.npz")
+    out = run(capsys, "run", path, "--input", f"x={tmp_path / 'x.npy'}", "--output", file)
+    assert "s[1]  float32 (1, 2)  mean 3.5" in out and "m[1][7]  " in out
+    with np.load(file) as outputs:
+        assert sorted(outputs) == ["m[0][5]", "m[0][7]", "m[1][5]", "m[1][7]", "s[0]", "s[1]"]
+        assert outputs["m[1][7]"] == 4 and outputs["s[0]"].tolist() == [[1, 2]]
 
 
 def test_doctor_knobs_kernels(capsys):

@@ -246,7 +246,7 @@ def run(
         given["residual"] = last(given["residual"], 2 * GAP)
     given["residual_stride"] = expected.shape[1] + 2 * GAP
     if op == "conv_direct":
-        given = direct_fields(row, case, threads, given, x if order == "planes" else None)
+        given = direct_fields(case, threads, given, x if order == "planes" else None)
         given.update(w=packed(row, case, w), together=1)
         if order == "pairs":
             matrices = paired_weights(w, case.groups, int(np.prod(case.w[2:]))).swapaxes(1, 2)
@@ -296,7 +296,7 @@ def last_fields(x: np.ndarray) -> dict[str, Any]:
 
 
 def direct_fields(
-    row: KernelRow, case: Case, threads: int, given: dict[str, Any], planes: Optional[np.ndarray]
+    case: Case, threads: int, given: dict[str, Any], planes: Optional[np.ndarray]
 ) -> dict[str, Any]:
     """Those of conv_direct from those of conv_last; planes: x with its channels first."""
     names = ("D", "OD", "kd", "stride_d", "dilation_d", "pad_front", "x_d_stride")

@@ -313,6 +313,17 @@ def test_dequantised_rows_of_int8(
     assert rms[0] <= max(1.5 * rms[1], EPS["float32"] * np.sqrt(np.mean(true**2)))
 
 
+@pytest.mark.parametrize("level", list(q7x2_ep.GraphOptimizationLevel))
+def test_what_rows_may_be_rounded_to_is_not_written(level: int) -> None:
+    """DequantizeLinear has no attribute for it."""
+    pytest.importorskip("onnxruntime")
+    model, *_ = dequantised("uint4", "float32", "turned", block=8)
+    options = q7x2_ep.SessionOptions()
+    options.add_session_config_entry(LEVEL, "4")
+    compiler = q7x2_ep.ModelCompiler(options, model, graph_optimization_level=level)
+    assert onnxruntime_session(compiler.compile_to_bytes(), 1).get_outputs()
+
+
 def test_weights_that_are_computed_run_on_the_host() -> None:
     """Only constants are packed."""
     model = onnx.load_model_from_string(nbits(64, 8, 4, 32)[0])

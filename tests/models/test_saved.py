@@ -468,7 +468,7 @@ def test_pickles(tmp_path):
 # Memory
 
 
-def test_memory_report_and_trim(tmp_path):
+def test_memory_report_and_trim():
     data = read(select("bert")[0])
     feed = random_feeds(importer.read(data), dims=sizes_of(2, 3, 5))
     with q7x2_ep.InferenceSession(data) as session:

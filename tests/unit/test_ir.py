@@ -72,6 +72,18 @@ def test_replace_uses_moves_users_and_outputs():
     assert graph.outputs[1] is y and graph.output_names == ["1", "x"]
 
 
+def test_clones_may_be_changed():
+    graph = parse("graph(%x: f32[S])\n  %1 = Add(%x, 0.1)\n  return %1\n")
+    graph.metadata["types"] = {}
+    graph.nodes[0].inputs[1].rounded = dtypes.FLOAT16
+    same = graph.clone()
+    assert to_text(same) == to_text(graph)
+    assert same.nodes[0].inputs[1].rounded == dtypes.FLOAT16
+    same.metadata["declared"] = {}
+    same.rename_sizes({"S": symbol("T")})
+    assert list(graph.metadata) == ["types"] and graph.inputs[0].shape == (symbol("S"),)
+
+
 def test_sort_restores_order():
     graph = parse(
         "graph(%x: f32[S])\n  %1 = Erf(%x)\n  %2 = Erf(%1)\n  %3 = Add(%1, %2)\n  return %3\n"

@@ -840,7 +840,7 @@ def feeds_of(item: Case) -> dict[str, np.ndarray]:
     }
 
 
-def make_node(item: Case, symbolic: bool = False, wide: bool = False) -> Node:
+def make_node(item: Case, symbolic: bool = False) -> Node:
     """The case as a node of our own; symbolic: the dim 5 of a fed input is the symbol n5."""
     values: list[Optional[Value]] = []
     for n, x in enumerate(item.inputs):
