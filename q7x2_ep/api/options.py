@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import Enum
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from q7x2_ep.api import environment
 from q7x2_ep.api.device import PROVIDER, OrtEpDevice
@@ -20,7 +20,9 @@ from q7x2_ep.api.enums import (
 from q7x2_ep.api.lora import LoraAdapter
 from q7x2_ep.api.value import OrtValue
 from q7x2_ep.errors import BindingError, ModelError
-from q7x2_ep.request import Request
+
+if TYPE_CHECKING:  # the engine is imported by the first session
+    from q7x2_ep.request import Request
 
 _ACCURACY_LEVEL = "session.qdq_matmulnbits_accuracy_level"
 OPTIONS_OF_MODEL = "ort_config"  # the metadata entry for read_config_from_model
@@ -256,6 +258,8 @@ def asked(
     regular: bool = True,
 ) -> Request:
     """What these options, and the other arguments (see Request), ask of a model."""
+    from q7x2_ep.request import Request
+
     return Request(
         outputs=tuple(outputs),
         functions=options._ops,
