@@ -155,7 +155,7 @@ class Form:
         try:
             return self._idle.pop()
         except IndexError:
-            encoder = self._encoder
+            encoder = self._encoder  # none is idle
         plans = [executor.native for executor in encoder.executors]
         n_outputs = len(self._outputs)
         try:
