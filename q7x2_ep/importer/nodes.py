@@ -191,6 +191,9 @@ class NodeReader:
             for i, name in enumerate(draft.outputs)
         ]
         attrs = {**entry.attributes, **draft.attrs}
+        for key, values in getattr(entry, "choices", {}).items():
+            if attrs[key] not in values:
+                raise ModelError(f"{where} {key} is {attrs[key]!r}, not one of {[*values]}")
         if "exact" in entry.attributes and not self.request.regular:
             attrs["exact"] = True
         if "in_bytes" in entry.attributes and self.request.rounds_rows:

@@ -13,6 +13,7 @@ from typing import Any, Callable, Optional, Union
 import numpy as np
 
 from q7x2_ep import dtypes
+from q7x2_ep.errors import ModelError
 from q7x2_ep.ir.core import Value
 
 
@@ -300,16 +301,35 @@ def _upsample_scales(draft: Draft, maker: Maker) -> list[Draft]:
     return [draft]
 
 
+_RESIZE_MODES = {  # before opset 11, and what they are now
+    "nearest": "nearest",
+    "cubic": "cubic",
+    **dict.fromkeys(("linear", "bilinear", "trilinear"), "linear"),
+}
+
+
 def _resize_asymmetric(draft: Draft, maker: Maker) -> list[Draft]:
-    """Upsample, and Resize before opset 11: y[i] is around x[i / scale]."""
+    """Upsample, and Resize before opset 11: y[i] is around x[i / scale], and the nearest the one
+    before that, or where an axis shrinks the one behind. Cubic is an extension of onnxruntime.
+    """
+    mode = draft.attrs.get("mode", "nearest")
+    if mode not in _RESIZE_MODES:
+        raise ModelError(
+            f"[{draft.op} {draft.name}] mode is {mode!r}, not one of {[*_RESIZE_MODES]}"
+        )
     x, scales = draft.inputs
-    linear = draft.attrs.get("mode", "nearest").endswith("linear")
-    attrs = {
-        "mode": "linear" if linear else "nearest",
-        "coordinate_transformation_mode": "asymmetric",
-        "nearest_mode": "floor",
-    }
-    return [Draft("Resize", [x, "", scales], draft.outputs, attrs, draft.name)]
+    attrs = {"mode": _RESIZE_MODES[mode], "coordinate_transformation_mode": "asymmetric"}
+    drafts: list[Draft] = []
+    if mode == "nearest":
+        attrs["nearest_mode"] = "floor"
+    if mode == "nearest" and draft.op == "Resize":
+        one = maker.constant(np.array(1, np.float32), f"{draft.name}/one")
+        shrinks = maker.node(drafts, draft, "Min", [scales, one])
+        small = maker.node(
+            drafts, draft, "Resize", [x, "", shrinks], **{**attrs, "nearest_mode": "ceil"}
+        )
+        x, scales = small, maker.node(drafts, draft, "Max", [scales, one])
+    return [*drafts, Draft("Resize", [x, "", scales], draft.outputs, attrs, draft.name)]
 
 
 def _dft_axis_to_input(draft: Draft, maker: Maker) -> list[Draft]:

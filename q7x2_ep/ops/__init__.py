@@ -7,6 +7,7 @@ node, never self:
     signature   "x: F, axes?: int64 -> y": operand names, `?` optional, `*` variadic (last), and
                 behind a colon the type of one, which is checked where types are inferred
     attributes  {name: default}; the importer fills in defaults, so node.attrs holds every key
+    choices     {name: values}: which an attribute may have in a model, where `infer` does not tell
     own         those that only we know, and that do not change what a node means
     strided     positions of inputs that `lower` reads through any strides, if any
     folds_late  true: of constants it is evaluated after fusion only, which looks for it

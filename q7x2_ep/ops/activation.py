@@ -137,6 +137,7 @@ class Gelu:
 
     signature = "x: F -> y"
     attributes = {"approximate": "none"}
+    choices = {"approximate": ("none", "tanh")}
     infer = infer_same
 
     def reference(node: Node, x: np.ndarray) -> np.ndarray:

@@ -76,6 +76,7 @@ class BitShift:
 
     signature = "a: I, b: I -> y"
     attributes = {"direction": None}
+    choices = {"direction": ("LEFT", "RIGHT")}
     infer = infer_binary(lambda a, b: None)
     guards = broadcast_guards
     reference = lambda node, a, b: shift(a, b, node.attrs["direction"] == "LEFT")

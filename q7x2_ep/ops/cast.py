@@ -18,6 +18,8 @@ FLOAT8 = frozenset(
     {dtypes.FLOAT8E4M3FN, dtypes.FLOAT8E4M3FNUZ, dtypes.FLOAT8E5M2, dtypes.FLOAT8E5M2FNUZ}
 )
 
+ROUND_MODES = ("up", "down", "nearest")
+
 
 def lower_cast(node: Node, b: Any) -> None:
     x, y = node.inputs[0], node.output
@@ -88,6 +90,7 @@ class Cast:
 
     signature = "x -> y"
     attributes = {"to": None, "saturate": 1, "round_mode": "up"}
+    choices = {"round_mode": ROUND_MODES}
 
     def infer(node: Node) -> list[Type]:
         to = node.attrs["to"]
@@ -105,6 +108,7 @@ class CastLike:
 
     signature = "x, like -> y"
     attributes = {"saturate": 1, "round_mode": "up"}
+    choices = {"round_mode": ROUND_MODES}
 
     def infer(node: Node) -> list[Type]:
         to = node.inputs[1].dtype

@@ -207,6 +207,7 @@ class TensorScatter:
 
     signature = "x: T, updates: T, write_indices?: int64 -> y"
     attributes = {"axis": -2, "mode": "linear"}
+    choices = {"mode": ("linear", "circular")}
     infer = infer_same
 
     def guards(node: Node) -> list[Guard]:

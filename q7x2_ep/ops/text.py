@@ -29,6 +29,7 @@ class TfIdfVectorizer:
         **dict.fromkeys(("ngram_counts", "ngram_indexes", "pool_int64s", "pool_strings")),
         "weights": None,
     }
+    choices = {"mode": ("TF", "IDF", "TFIDF")}
 
     def infer(node: Node) -> list[Type]:
         width = max(node.attrs["ngram_indexes"], default=-1) + 1

@@ -149,7 +149,15 @@ def numbered_trees(attrs: dict, votes: str) -> tuple[Trees, Votes]:
 
     trees, names = numbers("nodes_treeids"), numbers("nodes_nodeids")
     place = _places(trees, names)
+    strange = sorted({*attrs["nodes_modes"]} - MODE_OF.keys())
+    if strange:
+        raise ModelError(f"nodes_modes has {', '.join(strange)}, not only {', '.join(MODE_OF)}")
     modes = np.array([MODE_OF[mode] for mode in attrs["nodes_modes"]], np.int64)
+    values = tensor_or(attrs, "nodes_values")
+    for name in ("treeids", "featureids", "values", "truenodeids", "falsenodeids", "modes"):
+        count = len(values if name == "values" else attrs[f"nodes_{name}"] or ())
+        if count != len(names):
+            raise ModelError(f"nodes_{name} are {count}, nodes_nodeids {len(names)}")
     inner = np.flatnonzero(modes != LEAF)
     true, false = (np.zeros(len(modes), np.int64) for _ in range(2))
     true[inner] = place(trees[inner], numbers("nodes_truenodeids")[inner])
@@ -160,7 +168,7 @@ def numbered_trees(attrs: dict, votes: str) -> tuple[Trees, Votes]:
         np.flatnonzero(~is_child),
         modes,
         numbers("nodes_featureids"),
-        tensor_or(attrs, "nodes_values"),
+        values,
         true,
         false,
         attrs["nodes_missing_value_tracks_true"],
@@ -218,6 +226,7 @@ class TreeEnsembleRegressor:
         "aggregate_function": "SUM",
         "n_targets": 1,
     }
+    choices = {"aggregate_function": AGGREGATES, "post_transform": TRANSFORMS}
 
     def infer(node: Node) -> list[Type]:
         return [Type(dtypes.FLOAT, (rows_of(node), node.attrs["n_targets"]))]
@@ -248,6 +257,7 @@ class TreeEnsembleClassifier:
         "classlabels_int64s": None,
         "classlabels_strings": None,
     }
+    choices = {"post_transform": TRANSFORMS}
 
     def infer(node: Node) -> list[Type]:
         texts, attrs = node.attrs["classlabels_strings"], node.attrs

@@ -21,6 +21,37 @@ from tests.kernels.harness import tolerance
 STANDARD = [name for name in COORDINATES if name != "tf_half_pixel_for_nn"]  # not of this version
 
 
+SCALES = [(0.6, 0.6), (0.4, 1.5), (2, 3), (0.75, 0.8), (1, 0.3), (1.7, 1)]
+
+
+@pytest.mark.parametrize("op, opset", [("Resize", 10), ("Upsample", 9)])
+@pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
+@pytest.mark.parametrize("is_fed", [False, True], ids=["constant", "fed"])
+def test_before_opset_11(op, opset, mode, is_fed):
+    """The nearest is the one before, or where an axis shrinks the one behind."""
+    x = np.random.default_rng(0).standard_normal((1, 2, 5, 7)).astype(np.float32)
+    for scale in SCALES:
+        if op == "Upsample" and min(scale) < 1:  # onnxruntime refuses it
+            continue
+        scales = np.array((1, 1, *scale), np.float32)
+        inputs = {"x": x, **({"scales": scales} if is_fed else {})}
+        graph = helper.make_graph(
+            [helper.make_node(op, ["x", "scales"], ["y"], mode=mode)],
+            "g",
+            [helper.make_tensor_value_info(k, 1, v.shape) for k, v in inputs.items()],
+            [helper.make_tensor_value_info("y", 1, [None] * 4)],
+            [] if is_fed else [numpy_helper.from_array(scales, "scales")],
+        )
+        opsets = [helper.make_opsetid("", opset)]
+        made = helper.make_model(graph, opset_imports=opsets, ir_version=5).SerializeToString()
+        theirs = onnxruntime.InferenceSession(made, providers=["CPUExecutionProvider"])
+        (wanted,) = theirs.run(None, inputs)
+        (y,) = Session(made).run(inputs)
+        # four or sixteen products, whose positions are rounded in float32
+        atol = 0 if mode == "nearest" else 64 * np.finfo(np.float32).eps * np.abs(x).max()
+        np.testing.assert_allclose(y, wanted, rtol=0, atol=atol)
+
+
 def model(op: str, feeds: dict[str, np.ndarray], fixed: dict[str, np.ndarray], **attrs: Any) -> Any:
     """One node; its inputs are those of feeds, then those of fixed, "" for omitted ones."""
     names = [*feeds, *fixed]

@@ -537,6 +537,64 @@ def test_data_that_does_not_fit(text: str, data: list):
         assert_feed_error(session, feed, q7x2_ep.DataError)
 
 
+STRANGE = [
+    misfit("Gelu", "x", approximate="foo"),
+    misfit("BitShift", "bytes bytes", direction="foo"),
+    misfit("BitShift", "bytes bytes"),
+    misfit("Cast", "x", to=TensorProto.FLOAT16, round_mode="foo"),
+    misfit("TensorScatter", "cache cache", mode="foo"),
+    misfit(
+        "TfIdfVectorizer",
+        "ids",
+        mode="foo",
+        min_gram_length=1,
+        max_gram_length=1,
+        max_skip_count=0,
+        ngram_counts=[0],
+        ngram_indexes=[0],
+        pool_int64s=[1],
+    ),
+]
+STUMP = {
+    "nodes_treeids": [0, 0, 0],
+    "nodes_nodeids": [0, 1, 2],
+    "nodes_featureids": [0, 0, 0],
+    "nodes_values": [1.0, 0.0, 0.0],
+    "nodes_truenodeids": [1, 0, 0],
+    "nodes_falsenodeids": [2, 0, 0],
+    "nodes_modes": ["BRANCH_LEQ", "LEAF", "LEAF"],
+    "target_treeids": [0, 0],
+    "target_nodeids": [1, 2],
+    "target_ids": [0, 0],
+    "target_weights": [1.0, 2.0],
+    "n_targets": 1,
+}
+for strange in (
+    {"aggregate_function": "foo"},
+    {"post_transform": "foo"},
+    {"nodes_modes": ["foo", "LEAF", "LEAF"]},
+    {"nodes_values": [1.0]},
+):
+    STRANGE.append(misfit("TreeEnsembleRegressor", "x", "ai.onnx.ml", **{**STUMP, **strange}))
+
+
+@pytest.mark.parametrize("node", STRANGE, ids=lambda node: node.op_type)
+def test_attributes_that_mean_nothing(node):
+    given = constants(
+        x=zeros(2, 3),
+        bytes=zeros(2, dtype=BYTE),
+        cache=zeros(1, 1, 4, 2),
+        ids=zeros(3, dtype=np.int64),
+    )
+    graph = helper.make_graph(
+        [*given, node], "g", [], [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)]
+    )
+    opsets = [helper.make_opsetid("", 25), helper.make_opsetid("ai.onnx.ml", 3)]
+    model = helper.make_model(graph, opset_imports=opsets).SerializeToString()
+    with pytest.raises(q7x2_ep.ModelError, match=r"foo|direction is None|nodes_values are 1"):
+        q7x2_ep.InferenceSession(model)
+
+
 OPERANDS = {
     "MatMul": "a b",
     "Gemm": "a b",
