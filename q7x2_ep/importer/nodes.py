@@ -26,7 +26,7 @@ from q7x2_ep.ops.signature import check_count, check_outputs
 from q7x2_ep.request import Request
 
 _RANDOM = ("Bernoulli", "Multinomial", "RandomNormal", "RandomUniform")
-_RANDOM += ("RandomNormalLike", "RandomUniformLike")
+_RANDOM += ("RandomNormalLike", "RandomUniformLike", "Dropout")
 
 
 class NodeReader:

@@ -144,7 +144,7 @@ FAMILIES = {
     "selection": "NonZero Compress Unique NonMaxSuppression",
     "sequences": (
         "SequenceEmpty SequenceConstruct SequenceInsert SequenceErase SequenceAt SequenceLength "
-        "ConcatFromSequence"
+        "ConcatFromSequence SplitToSequence"
     ),
     "signal": "DFT STFT",
     "softmax": "Softmax LogSoftmax Hardmax",

@@ -125,7 +125,7 @@ class ConvTranspose:
         x, w, groups = dims(node, 0), dims(node, 1), node.attrs["group"]
         spec = image_axes(node, x[2:], w[2:])
         return [
-            *kernel_guards(spec),
+            *kernel_guards(node, spec),
             *group_guards(x[1], w[0], w[0], groups, "channels"),
             *size_guards((node.input(2),), w[1] * groups),
             *((maximum(-axis.size, 0), 0, f"the pads leave {axis.size} elements") for axis in spec),

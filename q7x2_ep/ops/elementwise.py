@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from functools import reduce
 from typing import Any, Callable, Optional
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -476,10 +477,13 @@ class Identity:
     view = lambda node, view: view
 
 
+_MASKS: WeakKeyDictionary[Node, np.random.RandomState] = WeakKeyDictionary()
+
+
 @op("Dropout")
 class Dropout:
     """y = x, mask = true; in training mode y = 0 where mask is false, as often as `ratio` says, and
-    x / (1 - ratio) elsewhere.
+    x / (1 - ratio) elsewhere. A node has one generator, as in random_numbers.py.
     """
 
     signature = "x: F, ratio?: F1, training_mode?: bool -> y, mask?"
@@ -498,7 +502,10 @@ class Dropout:
         dropped = 0.5 if ratio is None else float(ratio.item())
         if training_mode is None or not training_mode.item() or dropped == 0:
             return x, np.ones(x.shape, bool)
-        kept = np.random.RandomState(node.attrs["seed"]).uniform(size=x.shape) >= dropped
+        if node not in _MASKS:  # numpy's older generator, whose masks ONNX's own tests have
+            seed = node.attrs["seed"]
+            _MASKS[node] = np.random.RandomState(None if seed is None else int(seed))
+        kept = _MASKS[node].uniform(size=x.shape) >= dropped
         return (x * kept * (1 / (1 - dropped))).astype(x.dtype), kept
 
     def lower(node: Node, b: Any) -> None:

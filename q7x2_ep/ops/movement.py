@@ -7,6 +7,7 @@ known before a run, maybe as symbols; what is not is known to a run only, by way
 from __future__ import annotations
 
 import operator
+from collections.abc import Sequence
 from typing import Any, Optional
 
 import numpy as np
@@ -372,6 +373,7 @@ class Slice:
         axes: Optional[np.ndarray] = None,
         steps: Optional[np.ndarray] = None,
     ) -> np.ndarray:
+        require_lengths(node, *(v.tolist() for v in (starts, ends, axes, steps) if v is not None))
         at = [slice(None)] * x.ndim
         for i, (start, end) in enumerate(zip(starts.tolist(), ends.tolist())):
             step = 1 if steps is None else int(steps[i])
@@ -457,8 +459,17 @@ def slice_bounds(node: Node) -> list[tuple[int, Dim, Dim, Dim, int]]:
         required_ints(node, 3, "axes") if node.input(3) is not None else tuple(range(len(starts)))
     )
     steps = required_ints(node, 4, "steps") if node.input(4) is not None else (1,) * len(starts)
+    require_lengths(node, starts, ends, axes, steps)
     fronted = [normal_axis(node, axis, len(shape)) for axis in axes]
     return [(axis, shape[axis], *rest) for axis, *rest in zip(fronted, starts, ends, steps)]
+
+
+def require_lengths(node: Node, *given: Sequence[Dim]) -> None:
+    """Raises: ModelError where starts, ends, axes and steps are not as many."""
+    if len({len(each) for each in given}) > 1:
+        raise ModelError(
+            f"{where_is(node)} starts, ends, axes and steps are not as many: {[*map(list, given)]}"
+        )
 
 
 def is_window(dim: Dim, start: Dim, end: Dim, step: int) -> bool:

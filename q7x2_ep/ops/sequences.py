@@ -10,7 +10,7 @@ from q7x2_ep import dtypes
 from q7x2_ep.errors import DataError, ModelError
 from q7x2_ep.ir.core import NO_TENSOR, UNKNOWN, Node, Type
 from q7x2_ep.ops import op
-from q7x2_ep.ops.common import where_is
+from q7x2_ep.ops.common import normal_axis, where_is
 
 
 def _of_list(type: Type) -> Callable[[Node], list[Type]]:
@@ -118,3 +118,31 @@ class ConcatFromSequence:
     def reference(node: Node, sequence: list) -> np.ndarray:
         join = np.stack if node.attrs["new_axis"] else np.concatenate
         return join(sequence, axis=node.attrs["axis"])
+
+
+@op("SplitToSequence")
+class SplitToSequence:
+    """The parts of x along an axis, as a list: of `split` elements each, but for the last, or of as
+    many as each of `split` says; without it of one, whose dim goes where keepdims is 0.
+    """
+
+    signature = "x, split?: index -> sequence"
+    attributes = {"axis": 0, "keepdims": 1}
+    infer = lambda node: [NO_TENSOR]
+
+    def reference(
+        node: Node, x: np.ndarray, split: Optional[np.ndarray] = None
+    ) -> tuple[list[np.ndarray]]:
+        axis = normal_axis(node, node.attrs["axis"], x.ndim)
+        n, given = x.shape[axis], np.array(1) if split is None else split
+        if given.ndim:
+            sizes = given.tolist()
+        else:
+            size = max(int(given), 0)
+            sizes = [min(size, n - first) for first in range(0, n, size or n + 1)]
+        if sum(sizes) != n or min(sizes, default=0) < 0:
+            raise DataError(f"{where_is(node)} parts of {given.tolist()} for a dim of {n}")
+        parts = np.split(x, np.cumsum(sizes)[:-1], axis) if sizes else []
+        if split is None and not node.attrs["keepdims"]:
+            parts = [part.squeeze(axis) for part in parts]
+        return (parts,)

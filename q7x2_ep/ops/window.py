@@ -130,7 +130,7 @@ def window_guards(node: Node, spec: Sequence[Axis]) -> list[Guard]:
     """Every kernel has an element, and there is a window: with ceil_mode one that may stick out by
     stride - 1.
     """
-    found = kernel_guards(spec)
+    found = kernel_guards(node, spec)
     if node.attrs["auto_pad"].startswith("SAME"):
         return found
     return found + [
@@ -145,12 +145,24 @@ def window_guards(node: Node, spec: Sequence[Axis]) -> list[Guard]:
     ]
 
 
-def kernel_guards(spec: Sequence[Axis]) -> list[Guard]:
-    """Every kernel has an element."""
+def kernel_guards(node: Node, spec: Sequence[Axis]) -> list[Guard]:
+    """Every kernel has an element, and the size that kernel_shape says."""
+    told = node.attrs.get("kernel_shape") or [axis.kernel for axis in spec]
     return [
-        (maximum(axis.kernel, 1), axis.kernel, f"a kernel of {axis.kernel} elements")
-        for axis in spec
-        if not at_least(axis.kernel, 1)
+        *(
+            (
+                axis.kernel,
+                size,
+                f"a kernel of {axis.kernel} elements, where kernel_shape has {size}",
+            )
+            for axis, size in zip(spec, told)
+            if axis.kernel != size
+        ),
+        *(
+            (maximum(axis.kernel, 1), axis.kernel, f"a kernel of {axis.kernel} elements")
+            for axis in spec
+            if not at_least(axis.kernel, 1)
+        ),
     ]
 
 

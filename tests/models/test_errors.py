@@ -595,6 +595,39 @@ def test_attributes_that_mean_nothing(node):
         q7x2_ep.InferenceSession(model)
 
 
+@pytest.mark.parametrize("is_fed", [False, True], ids=["constant", "fed"])
+def test_slices_of_several_lengths(is_fed):
+    given = {"starts": np.array([1]), "ends": np.array([3, 4])}
+    model = helper.make_model(
+        helper.make_graph(
+            [*([] if is_fed else constants(**given)), misfit("Slice", "x starts ends")],
+            "g",
+            [
+                helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n"]),
+                *(
+                    helper.make_tensor_value_info(k, TensorProto.INT64, [k])
+                    for k in (given if is_fed else ())
+                ),
+            ],
+            [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["k"])],
+        ),
+        opset_imports=[helper.make_opsetid("", 17)],
+    ).SerializeToString()
+    with pytest.raises(q7x2_ep.Q7Error, match=r"misfit.*\[1\], \[3, 4\]"):
+        session = q7x2_ep.InferenceSession(model)
+        session.run(None, {"x": zeros(5), **(given if is_fed else {})})
+
+
+@pytest.mark.parametrize("op", ["Conv", "ConvTranspose"])
+def test_a_kernel_of_another_size(op):
+    node = misfit(op, "x w", kernel_shape=[2, 2])
+    model = model_of(node, inputs=(("x", [*"abcd"]), ("w", [*"efgh"])))
+    with q7x2_ep.InferenceSession(model) as session:
+        session.run(None, {"x": zeros(1, 1, 4, 4), "w": zeros(1, 1, 2, 2)})
+        feed = {"x": zeros(1, 1, 4, 4), "w": zeros(1, 1, 3, 3)}
+        assert_feed_error(session, feed, q7x2_ep.ShapeError, "misfit", "kernel_shape has 2", "is 3")
+
+
 OPERANDS = {
     "MatMul": "a b",
     "Gemm": "a b",

@@ -109,3 +109,46 @@ def test_parts_of_a_tensor(kind: str, sizes: int):
     for part, wanted in zip(parts, np.split(x, sizes)):
         np.testing.assert_array_equal(part, wanted)
         assert part.dtype == x.dtype and not np.shares_memory(part, x)
+
+
+SPLITS = [
+    ("int64[K] split", [1, 4], 0),
+    ("int64[K] split", [0, 5, 0], 0),
+    ("int64 split", 2, 0),
+    ("int64 split", 9, 1),
+    ("int64 split", 1, -2),
+]
+
+
+@pytest.mark.parametrize(("split", "sizes", "axis"), SPLITS)
+def test_parts(split: str, sizes: object, axis: int):
+    text = f"""<ir_version: 9, opset_import: ["" : 18]> g (float[n, m] x, {split}) =>
+        (seq(float[i, j]) parts) {{ parts = SplitToSequence<axis = {axis}>(x, split) }}"""
+    model = onnx.parser.parse_model(text).SerializeToString()
+    feed = {"x": np.arange(35, dtype=np.float32).reshape(5, 7), "split": np.array(sizes)}
+    (wanted,), (parts,) = (each.InferenceSession(model).run(None, feed) for each in (ort, q7x2_ep))
+    assert len(parts) == len(wanted)
+    for part, other in zip(parts, wanted):
+        np.testing.assert_array_equal(part, other, strict=True)
+
+
+@pytest.mark.parametrize(("axis", "keepdims"), [(0, 1), (1, 0), (-1, 0)])
+def test_parts_of_one(axis: int, keepdims: int):
+    text = f"""<ir_version: 9, opset_import: ["" : 18]> g (float[n, m] x) => (seq(float[i]) parts)
+        {{ parts = SplitToSequence<axis = {axis}, keepdims = {keepdims}>(x) }}"""
+    model = onnx.parser.parse_model(text).SerializeToString()
+    feed = {"x": np.arange(6, dtype=np.float32).reshape(2, 3)}
+    (wanted,), (parts,) = (each.InferenceSession(model).run(None, feed) for each in (ort, q7x2_ep))
+    assert len(parts) == len(wanted)
+    for part, other in zip(parts, wanted):
+        np.testing.assert_array_equal(part, other, strict=True)
+
+
+@pytest.mark.parametrize("sizes", [[1, 1], [6, -1], [2, 4], 0, -1])
+def test_parts_that_are_not_all(sizes: object):
+    split = "int64 split" if np.ndim(sizes) == 0 else "int64[K] split"
+    text = f"""<ir_version: 9, opset_import: ["" : 18]> g (float[n] x, {split}) =>
+        (seq(float[i]) parts) {{ parts = SplitToSequence(x, split) }}"""
+    session = q7x2_ep.InferenceSession(onnx.parser.parse_model(text).SerializeToString())
+    with pytest.raises(DataError, match="for a dim of 5"):
+        session.run(None, {"x": np.zeros(5, np.float32), "split": np.array(sizes)})

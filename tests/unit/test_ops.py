@@ -950,7 +950,7 @@ def test_native(index: int, symbolic: bool, session_class: Any) -> None:
 OPTIONAL = {"Optional", "OptionalGetElement", "OptionalHasElement"}  # see tests/conformance
 LISTS = {  # tests/models/test_sequences.py
     *("SequenceAt", "SequenceConstruct", "SequenceEmpty", "SequenceErase", "SequenceInsert"),
-    *("SequenceLength", "ConcatFromSequence"),
+    *("SequenceLength", "ConcatFromSequence", "SplitToSequence"),
 }
 TEXT = {"StringNormalizer", "StringSplit"}  # tests/unit/test_text.py
 
