@@ -9,6 +9,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import q7x2_ep
+from q7x2_ep.api import environment
 from q7x2_ep.ir.core import Node, Value
 from q7x2_ep.ops import entries, find
 
@@ -88,10 +89,8 @@ def test_dropout_in_training(session_class: Any) -> None:
     assert not np.array_equal(runs[0][0], runs[1][0])
 
 
-def test_dropout_in_training() -> None:
-    """Each run drops others; a seed of the model, or of all, makes the runs of a session those of
-    another.
-    """
+def test_seeds_of_dropout(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the model, or of all: the runs of a session are those of another, and differ."""
     constants = [
         helper.make_node("Constant", [], ["r"], value_float=0.5),
         helper.make_node("Constant", [], ["t"], value=numpy_helper.from_array(np.array(True))),
@@ -105,7 +104,7 @@ def test_dropout_in_training() -> None:
         model = helper.make_model(graph, opset_imports=opsets, ir_version=10).SerializeToString()
         runs = []
         for _ in range(2):
-            q7x2_ep.set_seed(7)
+            monkeypatch.setattr(environment, "_seed", 7)
             session = q7x2_ep.InferenceSession(model)
             runs.append([session.run(None, {"x": x})[0] for _ in range(2)])
         (first, second), again = runs
