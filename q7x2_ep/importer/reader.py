@@ -143,9 +143,15 @@ def _read_model(reader: NodeReader, model: Any, request: Request) -> None:
 
 
 def _read_inputs(reader: NodeReader, graph: Any, scope: Scope, request: Request) -> dict[str, Type]:
-    """Adds the graph's inputs; returns those that an initializer fixes."""
-    overridable = {}
+    """Adds the graph's inputs; returns those that an initializer fixes.
+
+    Raises: ModelError for two of one name.
+    """
+    overridable: dict[str, Type] = {}
+    names = Counter(item.name for item in graph.input)
     for item in graph.input:
+        if names[item.name] > 1:
+            raise ModelError(f"{names[item.name]} inputs are called {item.name!r}")
         type = input_type(item, request)
         if item.name in scope.values:
             overridable[item.name] = type

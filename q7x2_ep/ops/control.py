@@ -14,7 +14,8 @@ from typing import Any, Callable, Optional
 import numpy as np
 
 from q7x2_ep import dtypes
-from q7x2_ep.ir.core import NO_TENSOR, UNKNOWN, Graph, Node, Type, Value
+from q7x2_ep.errors import ModelError
+from q7x2_ep.ir.core import NO_TENSOR, UNKNOWN, Graph, Node, Type, Value, where_is
 from q7x2_ep.ir.shape import Dim, measured, symbols
 from q7x2_ep.ops import op
 from q7x2_ep.ops.common import fresh, known, normal_axis
@@ -69,6 +70,9 @@ class If:
 
 
 def _common(node: Node, i: int, a: Type, b: Type) -> Type:
+    if a.dtype != b.dtype and dtypes.UNKNOWN not in (a.dtype, b.dtype):
+        kinds = " and ".join(dtypes.type_string(each.dtype) for each in (a, b))
+        raise ModelError(f"{where_is(node)} output {i} is of two types: {kinds}")
     if a.shape is None and b.shape is None and a.dtype == b.dtype:
         return a
     if a.shape is None or b.shape is None or (a.dtype, len(a.shape)) != (b.dtype, len(b.shape)):

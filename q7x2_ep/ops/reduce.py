@@ -86,7 +86,8 @@ def reduction(function: Callable[..., Any]) -> Callable[..., np.ndarray]:
                 x.dtype
             )
         keepdims = bool(node.attrs["keepdims"])
-        return np.asarray(function(x, axis=tuple(axes.ravel().tolist()), keepdims=keepdims)).astype(
+        named = {axis % max(x.ndim, 1) if -x.ndim <= axis < 0 else axis for axis in axes.flat}
+        return np.asarray(function(x, axis=tuple(map(int, named)), keepdims=keepdims)).astype(
             x.dtype
         )
 

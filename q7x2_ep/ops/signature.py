@@ -98,9 +98,10 @@ def check_count(inputs: list, signature: Spelled, where: str) -> None:
 
 
 def check_outputs(names: Sequence[str], signature: Spelled, where: str) -> None:
-    """Raises: ModelError for too few outputs."""
+    """Raises: ModelError for too few outputs, or more than there are."""
     formals = parse(signature).outputs
-    if len(names) < sum(not formal.mark for formal in formals):
+    most = len(names) if any(formal.mark == "*" for formal in formals) else len(formals)
+    if not sum(not formal.mark for formal in formals) <= len(names) <= most:
         makes = ", ".join(map(str, formals))
         raise ModelError(f"{where} makes ({makes}), was given {len(names)} names")
 

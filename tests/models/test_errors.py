@@ -595,6 +595,22 @@ def test_attributes_that_mean_nothing(node):
         q7x2_ep.InferenceSession(model)
 
 
+CONTRADICTIONS = {
+    "g (float[n] x) => (float[n] y) { y, z = Relu(x) }": r"makes \(y\), was given 2 names",
+    """g (bool c, float[n] x) => (float[n] y) { y = If(c)
+        <then_branch = t () => (float[n] a) { a = Relu(x) },
+         else_branch = e () => (int64[n] b) { b = Cast<to = 7>(x) }> }""": r"float.*int64",
+    "g (float[n] x, float[n] x) => (float[n] y) { y = Relu(x) }": "2 inputs are called 'x'",
+}
+
+
+@pytest.mark.parametrize("text", CONTRADICTIONS)
+def test_graphs_that_contradict_themselves(text):
+    model = onnx.parser.parse_model('<ir_version: 9, opset_import: ["" : 20]>\n' + text)
+    with pytest.raises(q7x2_ep.ModelError, match=CONTRADICTIONS[text]):
+        q7x2_ep.InferenceSession(model.SerializeToString())
+
+
 @pytest.mark.parametrize("is_fed", [False, True], ids=["constant", "fed"])
 def test_slices_of_several_lengths(is_fed):
     given = {"starts": np.array([1]), "ends": np.array([3, 4])}
