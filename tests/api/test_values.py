@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from onnx import TensorProto
 
@@ -189,6 +190,39 @@ def test_values_of_text():
     for ask in (value.data_ptr, value.tensor_size_in_bytes, value.__dlpack__):
         with pytest.raises(RuntimeError, match="strings"):
             ask()
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        np.array(["a", 3, None, b"b", 2.5, True, float("nan"), np.float32(2)], object),
+        np.array([["é", 1], [np.str_("b"), "\0c"]], object),
+        np.array(["ab", "c"], object)[::-1],
+        np.array([[(1, 2)], [None]], object)[:, 0],
+        np.array(3, object),
+        np.array([], object),
+        ["a", None],
+    ],
+)
+def test_objects_are_fed_as_their_text(given):
+    """As onnxruntime does: by str() of each."""
+    x = info("x", [None] * np.ndim(given), TensorProto.STRING)
+    data = one("Identity", x, kind=TensorProto.STRING)
+    (theirs,) = onnxruntime.InferenceSession(data).run(None, {"x": given})
+    (ours,) = q7x2_ep.InferenceSession(data).run(None, {"x": given})
+    assert ours.shape == theirs.shape and ours.tolist() == theirs.tolist()
+    assert all(isinstance(each, str) for each in ours.ravel())
+
+
+@pytest.mark.parametrize(
+    "given",
+    [np.array(["a", "\ud800"], object), np.array(["\ud800"]), ["\ud800"], np.array([b"\xff"])],
+)
+def test_what_is_no_text(given):
+    """Which UTF-8, in which models hold strings, cannot spell."""
+    data = one("Identity", info("x", ["n"], TensorProto.STRING), kind=TensorProto.STRING)
+    with pytest.raises(errors.FeedError, match=r"\[input 'x'\] expected text"):
+        q7x2_ep.InferenceSession(data).run(None, {"x": given})
 
 
 def test_sequences():
