@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
@@ -134,3 +135,30 @@ def test_numbers_of_few_bits_as_strings(dtype: str) -> None:
     x = np.array([1, 2]).astype(pytest.importorskip("ml_dtypes").__dict__[dtype])
     (y,) = run("Cast", x, to=TensorProto.STRING)
     assert [float(each) for each in y] == [1, 2]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "bool", "int8", "uint64"])
+@pytest.mark.parametrize("fixed", [False, True])
+def test_numbers_as_onnxruntime_writes_them(dtype: str, fixed: bool) -> None:
+    """Those of all sizes, down to the smallest, and those that are none."""
+    random = np.random.default_rng(0)
+    bits = random.integers(0, 256, 8000, np.uint8)
+    x = bits.view(dtype) if dtype != "bool" else bits > 99
+    if np.dtype(dtype).kind == "f":
+        special = [0.0, -0.0, 1, 0.5, 1e-45, 1e7, 1e8, 12345678.9, 65504, np.nan, np.inf, -np.inf]
+        with np.errstate(over="ignore", invalid="ignore"):
+            near = random.standard_normal(999) * 10.0 ** random.integers(-9, 12, 999)
+            x = np.concatenate([special, x, near]).astype(dtype)
+    x = x[: x.size // 3 * 3].reshape(-1, 3)
+    (y,) = run("Cast", x, fixed=fixed, to=TensorProto.STRING)
+    assert y.dtype == object and y.tolist() == theirs("Cast", x, to=TensorProto.STRING).tolist()
+
+
+def theirs(op: str, x: np.ndarray, **attrs: Any) -> np.ndarray:
+    """What onnxruntime makes of one input."""
+    kind = helper.np_dtype_to_tensor_dtype(x.dtype)
+    info = helper.make_tensor_value_info("x", kind, [None] * x.ndim)
+    node = helper.make_node(op, ["x"], ["y"], **attrs)
+    graph = helper.make_graph([node], op, [info], [helper.make_empty_tensor_value_info("y")])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    return onnxruntime.InferenceSession(model.SerializeToString()).run(None, {"x": x})[0]
