@@ -312,6 +312,25 @@ def test_maps_that_onnxruntime_does_not_take(keys, values, right, wrong):
             session.run(None, {"x": wrong})
 
 
+@pytest.mark.parametrize("labels", [{"int64s": [1, 2]}, {"strings": ["a", "b"]}])
+def test_type_of_maps_in_a_sequence(labels):
+    names = {f"classlabels_{kind}": each for kind, each in labels.items()}
+    of_ml = onnx.helper.make_node("ZipMap", ["x"], ["z"], domain="ai.onnx.ml", **names)
+    inner = onnx.helper.make_tensor_type_proto(FLOAT, [])
+    key = TensorProto.INT64 if "int64s" in labels else TensorProto.STRING
+    maps = onnx.helper.make_sequence_type_proto(onnx.helper.make_map_type_proto(key, inner))
+    z = onnx.helper.make_value_info("z", maps)
+    graph = onnx.helper.make_graph([of_ml], "g", [info("x", ["N", 2])], [z])
+    opsets = [onnx.helper.make_opsetid("", 18), onnx.helper.make_opsetid("ai.onnx.ml", 1)]
+    data = onnx.helper.make_model(graph, opset_imports=opsets, ir_version=8).SerializeToString()
+    told = []
+    for engine in (onnxruntime, q7x2_ep):
+        feed = {"x": engine.OrtValue.ortvalue_from_numpy(X.reshape(3, 2))}
+        (value,) = engine.InferenceSession(data).run_with_ort_values(None, feed)
+        told.append((value.data_type(), value.is_tensor(), value.is_tensor_sequence()))
+    assert told[0] == told[1] and told[0][0].startswith("seq(map(")
+
+
 def unpacked(kind: int) -> bytes:
     """z = s[0] for a sequence s."""
     items = onnx.helper.make_tensor_sequence_value_info("s", kind, None)
