@@ -6,6 +6,7 @@ import re
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -211,6 +212,7 @@ def matcher(node: Node) -> re.Pattern[str]:
         ) from error
 
 
+@cache
 def _of_re(pattern: str) -> str:
     """A pattern of RE2 as re writes it, for matches of a whole text: what a group is called, and
     which match is preferred, does not matter. Flags that are set within a group hold until its end.
