@@ -280,7 +280,7 @@ class Session:
                 array = np.asarray(array)
             text = spec.dtype == dtypes.STRING and array.dtype.kind in "OUST"
             if array.dtype != spec.array_dtype and not text:
-                raise _wrong_dtype(spec, array)
+                raise wrong_dtype(repr(spec.name), spec.dtype, array)
             if spec.shape is None:
                 arrays.append(array)
                 continue
@@ -320,13 +320,14 @@ def _verified(watch: Watch) -> Watch:
     return lambda application: watch(application) and verify(application)
 
 
-def _wrong_dtype(spec: InputSpec, array: np.ndarray) -> errors.FeedError:
-    wanted = dtypes.DTYPES[spec.dtype]
+def wrong_dtype(where: str, code: int, array: np.ndarray) -> errors.FeedError:
+    """Of an input, or of what is at some place in it, whose element type is to be `code`."""
+    wanted = dtypes.DTYPES[code]
     known = dtypes.BY_NUMPY.get(str(array.dtype))
     given = dtypes.type_string(known.code) if known else array.dtype
     return errors.FeedError(
-        f"[input {spec.name!r}] Unexpected input data type. Actual: ({given}) , expected: "
-        f"({dtypes.type_string(spec.dtype)}); convert it with .astype({wanted.name!r})"
+        f"[input {where}] Unexpected input data type. Actual: ({given}) , expected: "
+        f"({dtypes.type_string(code)}); convert it with .astype({wanted.name!r})"
     )
 
 

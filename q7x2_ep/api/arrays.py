@@ -30,10 +30,16 @@ def to_array(name: str, value: Any, code: int) -> np.ndarray:
             f"[input {name!r}] Missing Input: {name}: expected {dtypes.type_string(code)}, given "
             "None"
         )
-    if isinstance(value, (list, tuple, str, int, float)):
-        return _from_python(name, value, code)
     try:
+        if isinstance(value, (list, tuple, str, int, float)):
+            return _from_python(name, value, code)
         return native(foreign(value))
+    except UnicodeError as error:
+        raise FeedError(
+            f"[input {name!r}] expected text, given what UTF-8 cannot hold: {error}"
+        ) from error
+    except FeedError:
+        raise
     except (TypeError, ValueError, RuntimeError) as error:
         raise FeedError(
             f"[input {name!r}] expected an array, given {type(value).__name__}: {error}"
@@ -56,22 +62,40 @@ def foreign(value: Any) -> np.ndarray:
         array = np.from_dlpack(value)
     else:
         array = np.asarray(value)
-    if array.dtype == object and not array.shape and not isinstance(array[()], (str, bytes)):
+    is_wrapped = array is not value and array.dtype == object and not array.shape
+    if is_wrapped and not isinstance(array[()], (str, bytes)):
         raise TypeError(f"it is no array and has neither __array__ nor __dlpack__: {value!r}")
     return array
 
 
 def native(array: np.ndarray) -> np.ndarray:
     """The same values in this machine's byte order; text as Python strings, also that of bytes
-    (void ones keep zeros at their ends, which numpy takes off others)."""
+    (void ones keep zeros at their ends, which numpy takes off others), and objects as their str().
+
+    Raises: UnicodeError for what is no text: bytes, or half of a surrogate pair.
+    """
     if array.dtype.type is np.void and array.dtype.names is None:
         texts = [each.tobytes().decode() for each in array.ravel()]
         return np.array(texts, object).reshape(array.shape)
     if array.dtype.kind == "S":
         return np.char.decode(array, "utf-8").astype(object)
-    if array.dtype.kind in "UT":
-        return array.astype(object)
+    if array.dtype.kind in "UTO":
+        return _texts(array.astype(object, copy=False))
     return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
+
+
+def _texts(array: np.ndarray) -> np.ndarray:
+    """Objects as strings, which most of them are: joining tells so at the speed of C."""
+    values = array.ravel().tolist()
+    try:
+        text = "".join(values)
+    except TypeError:
+        values = list(map(str, values))
+        text = "".join(values)
+        array = np.array(values, object).reshape(array.shape)
+    if not text.isascii():
+        text.encode()
+    return array
 
 
 def at_address(address: int, shape: Sequence[int], code: int) -> np.ndarray:
@@ -108,11 +132,12 @@ def code_of_array(dtype: np.dtype) -> int:
 
 def _from_python(name: str, value: Any, code: int) -> np.ndarray:
     try:
-        array = native(np.asarray(value))
+        array = np.asarray(value)
     except ValueError as error:
         raise FeedError(
             f"[input {name!r}] expected a list of equally long lists: {error}"
         ) from error
+    array = native(array)
     wanted = dtypes.DTYPES[code].numpy
     kind = dtypes.DTYPES[code].kind
     if array.size and kind not in _WIDENS.get(array.dtype.kind, ""):

@@ -21,6 +21,7 @@ from q7x2_ep import dtypes, errors, knobs
 from q7x2_ep.api import environment
 from q7x2_ep.api.arrays import to_array
 from q7x2_ep.api.binding import IOBinding, SessionIOBinding
+from q7x2_ep.api.containers import parts, to_container
 from q7x2_ep.api.device import CPU_DEVICE, CPU_MEMORY, PROVIDER, OrtEpDevice, OrtMemoryInfo
 from q7x2_ep.api.enums import GraphOptimizationLevel
 from q7x2_ep.api.metadata import (
@@ -179,7 +180,10 @@ class InferenceSession:
         session = self._session
         overridable = session.metadata["overridable"]
         types, declared = session.metadata["types"], session.metadata["declared"]
-        self._inputs_meta = [node_arg(s.name, s.type, s.shape) for s in session.inputs]
+        optional = session.metadata["optional"]
+        self._inputs_meta = [
+            node_arg(s.name, s.type, optional.get(s.name, s).shape) for s in session.inputs
+        ]
         self._overridable_initializers = [
             node_arg(name, types[name], type.shape) for name, type in overridable.items()
         ]
@@ -192,6 +196,9 @@ class InferenceSession:
         ]
         self._codes = {spec.name: spec.dtype for spec in session.inputs}
         self._codes.update((name, type.dtype) for name, type in overridable.items())
+        self._containers = {
+            s.name: s.type for s in session.inputs if parts(s.type)[0] in ("seq", "map", "optional")
+        }
         self._optional = [s.name for s in session.inputs if s.type.startswith("optional")]
         self._run_again = session.program.run_again if self._trace is None else None
 
@@ -336,6 +343,9 @@ class InferenceSession:
         }
         for name in self._optional:
             feeds.setdefault(name, None)
+        for name, type_ in self._containers.items():
+            if name in feeds:
+                feeds[name] = to_container(name, feeds[name], type_)
         if isinstance(output_names, str):
             raise TypeError(
                 f"run(): incompatible function arguments: output_names: expected a sequence of "
@@ -602,9 +612,7 @@ class InferenceSession:
 
 
 def _given(name: str, value: Any, code: int) -> Any:
-    """A feed as the engine takes it: arrays, lists of arrays, dicts, None."""
+    """A feed that is a tensor as the engine takes it, any other as it is: see containers.py."""
     if code > 0:
         return to_array(name, value._data if isinstance(value, OrtValue) else value, code)
-    if isinstance(value, OrtValue):
-        return value._data
-    return [_given(name, each, code) for each in value] if isinstance(value, list) else value
+    return value._data if isinstance(value, OrtValue) else value

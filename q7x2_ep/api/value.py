@@ -155,7 +155,8 @@ class OrtValue:
         return isinstance(self._data, SparseTensor)
 
     def is_tensor_sequence(self) -> bool:
-        return isinstance(self._data, list)
+        """False for a list of dicts."""
+        return isinstance(self._data, list) and not isinstance(next(iter(self._data), None), dict)
 
     def has_value(self) -> bool:
         """False for an optional that is empty."""
@@ -165,11 +166,13 @@ class OrtValue:
         """Like tensor(int64), seq(tensor(float)) or sparse_tensor(float)."""
         if self.is_sparse_tensor():
             return self._data.data_type()
-        if isinstance(self._data, dict):
-            keys = "string" if any(isinstance(key, str) for key in self._data) else "int64"
-            return f"map({keys},{dtypes.type_string(self._code)})"
+        is_list = isinstance(self._data, list)
+        item = self._data[0] if is_list and self._data else self._data
         text = dtypes.type_string(self._code)
-        return f"seq({text})" if self.is_tensor_sequence() else text
+        if isinstance(item, dict):
+            keys = "string" if any(isinstance(key, str) for key in item) else "int64"
+            text = f"map({keys},{text})"
+        return f"seq({text})" if is_list else text
 
     def element_type(self) -> int:
         """The code of the elements' type in onnx.TensorProto."""
@@ -377,8 +380,10 @@ def _dense(array: np.ndarray) -> np.ndarray:
 def _element_type(data: Any) -> int:
     """The element type of what a session returned."""
     if isinstance(data, (list, dict)):
-        items = list(data.values()) if isinstance(data, dict) else data
-        return _element_type(np.asarray(items[0])) if items else dtypes.FLOAT
+        item = next(iter(data.values() if isinstance(data, dict) else data), 0.0)
+        if isinstance(item, (dict, float)):  # maps of float32, whose items are numbers of Python
+            return _element_type(item) if isinstance(item, dict) else dtypes.FLOAT
+        return _element_type(np.asarray(item))
     if isinstance(data, SparseTensor):
         return data.element_type()
     return dtypes.FLOAT if data is None else code_of_array(data.dtype)

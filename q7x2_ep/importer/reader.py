@@ -18,7 +18,7 @@ from q7x2_ep.files import map_file
 from q7x2_ep.importer.nodes import NodeReader, opset_versions
 from q7x2_ep.importer.scope import Scope
 from q7x2_ep.importer.tensors import Tensors
-from q7x2_ep.importer.types import declared_outputs, input_type, type_name
+from q7x2_ep.importer.types import declared_outputs, input_type, optional_inputs, type_name
 from q7x2_ep.importer.wire import parse
 from q7x2_ep.ir.core import Graph, Type
 from q7x2_ep.request import AS_IT_IS, Request
@@ -139,6 +139,7 @@ def _read_model(reader: NodeReader, model: Any, request: Request) -> None:
             item.name: type_name(item.type) for item in (*model.graph.input, *model.graph.output)
         },
         "declared": declared_outputs(model.graph),
+        "optional": optional_inputs(model.graph),
     }
 
 

@@ -46,6 +46,12 @@ def declared_outputs(graph: Any) -> dict[str, Type]:
     return {item.name: declared(item.type) for item in graph.output}
 
 
+def optional_inputs(graph: Any) -> dict[str, Type]:
+    """What the optional tensors are, where there is one."""
+    types = {item.name: item.type.optional_type.elem_type for item in graph.input}
+    return {name: declared(type) for name, type in types.items() if type.HasField("tensor_type")}
+
+
 def declared(type: Any) -> Type:
     """What a TypeProto says, with dims that it does not name as None."""
     tensor = type.tensor_type

@@ -149,7 +149,7 @@ FAMILIES = {
     "signal": "DFT STFT",
     "softmax": "Softmax LogSoftmax Hardmax",
     "svm": "ai.onnx.ml:: SVMRegressor SVMClassifier q7:: PairProbabilities",
-    "text": "TfIdfVectorizer StringSplit StringNormalizer q7:: NGrams",
+    "text": "TfIdfVectorizer StringSplit StringNormalizer RegexFullMatch q7:: NGrams",
     "trees": "ai.onnx.ml:: TreeEnsembleRegressor TreeEnsembleClassifier TreeEnsemble q7:: Forest",
     "trigonometry": "Sin Cos Tan Asin Acos Atan Sinh Cosh Asinh Acosh Atanh",
 }

@@ -53,7 +53,7 @@ def converted(x: np.ndarray, code: int, saturate: int = 1, round_mode: str = "up
     if x.dtype.isbuiltin == 2:  # of ml_dtypes, which casts few of its own dtypes into each other
         x = x.astype(np.float32 if dtypes.holds_floats(x) else np.int8)
     if code == dtypes.STRING:
-        return x.astype(str).astype(object)
+        return _texts(x)
     if x.dtype.kind in "OUS":
         numbers = [_number(str(text)) for text in x.reshape(-1)]
         return np.array(numbers, object).reshape(x.shape).astype(dtype)
@@ -67,6 +67,17 @@ def converted(x: np.ndarray, code: int, saturate: int = 1, round_mode: str = "up
         limits = ml_dtypes.finfo(dtype)
         x = np.clip(x.astype(np.float64), float(limits.min), float(limits.max))
     return x.astype(dtype)
+
+
+def _texts(x: np.ndarray) -> np.ndarray:
+    """Numbers as onnxruntime writes them: floats of any width to 8 digits without zeros at their
+    ends, bools as integers.
+    """
+    if x.dtype.kind != "f":
+        return (x.astype(np.int8) if x.dtype == bool else x).astype(str).astype(object)
+    texts = [f"{number:.8g}" for number in x.ravel().tolist()]
+    named = {"nan": "NaN", "inf": "INF", "-inf": "-INF"}
+    return np.array([named.get(text, text) for text in texts], object).reshape(x.shape)
 
 
 def _number(text: str) -> Union[int, float]:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
+import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
 
 from q7x2_ep import dtypes
-from q7x2_ep.errors import ModelError
+from q7x2_ep.errors import ModelError, UnsupportedOp
 from q7x2_ep.ir.core import Node, Type, Value
 from q7x2_ep.ops import op
 from q7x2_ep.ops.common import dims, fresh, where_is
@@ -144,3 +147,152 @@ class StringSplit:
         for row, each in zip(y, parts):
             row[: len(each)] = each
         return y.reshape(*x.shape, y.shape[1]), counts.reshape(x.shape)
+
+
+@op("RegexFullMatch")
+class RegexFullMatch:
+    """Which strings a regular expression of RE2 matches as a whole."""
+
+    signature = "x: object -> y"
+    attributes = {"pattern": None}
+
+    def infer(node: Node) -> list[Type]:
+        matcher(node)  # refuses what it cannot be
+        return [Type(dtypes.BOOL, dims(node))]
+
+    def reference(node: Node, x: np.ndarray) -> np.ndarray:
+        matches = matcher(node).fullmatch
+        found = [matches(text) is not None for text in map(str, x.ravel().tolist())]
+        return np.array(found, bool).reshape(x.shape)
+
+
+CLASSES = {  # of RE2, all of ASCII; there is no \v in \s
+    **{"d": "0-9", "w": "0-9A-Za-z_", "s": r"\t\n\f\r ", "digit": "0-9", "word": "0-9A-Za-z_"},
+    **{"alnum": "0-9A-Za-z", "alpha": "A-Za-z", "lower": "a-z", "upper": "A-Z"},
+    **{"xdigit": "0-9A-Fa-f", "space": r"\t-\r ", "blank": r"\t ", "cntrl": r"\x00-\x1f\x7f"},
+    **{"ascii": r"\x00-\x7f", "graph": "!-~", "print": " -~", "punct": r"!-/:-@\[-`{-~"},
+}
+WORD = f"[{CLASSES['w']}]"
+PLACES = {  # what matches nothing, but at some places
+    "A": r"\A",
+    "z": r"\Z",
+    "b": f"(?-i:(?<={WORD})(?!{WORD})|(?<!{WORD})(?={WORD}))",
+    "B": f"(?-i:(?<={WORD})(?={WORD})|(?<!{WORD})(?!{WORD}))",
+}
+TOKEN = re.compile(
+    r"""\\Q(?P<quoted>.*?)(?:\\E|\Z)
+    | \\x(?:\{(?P<wide>[0-9A-Fa-f]+)\}|(?P<hex>[0-9A-Fa-f]{2}))
+    | \\(?P<octal>0[0-7]{0,2}|[1-7][0-7]{1,2})
+    | \\(?P<escaped>.|\Z)
+    | \(\?(?:P?<\w+>|(?P<flags>[imsU]*(?:-[imsU]+)?)(?P<ends>[:)]))
+    | (?P<odd>\(\?)
+    | (?P<repeat>(?:[*+?]|\{(?P<least>\d+)(?:,(?P<most>\d*))?\})\??)
+      (?P<again>[*+?]|\{\d+(?:,\d*)?\})?
+    | (?P<other>\[\^?\]?|.)
+    """,
+    re.DOTALL | re.VERBOSE,
+)
+MEMBER = re.compile(r"\[:(?P<inverse>\^?)(?P<name>\w+):\]|" + TOKEN.pattern, TOKEN.flags)
+
+
+def matcher(node: Node) -> re.Pattern[str]:
+    """What matches a pattern of RE2 as Python's re can, but that (?i)i matches Turkish ones too.
+
+    Raises: ModelError for what RE2 does not have, UnsupportedOp for what re has not.
+    """
+    pattern = node.attrs["pattern"] or ""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", FutureWarning)  # a set that re is to read otherwise
+            return re.compile(_of_re(pattern))
+    except NotImplementedError as error:
+        raise UnsupportedOp(f"{where_is(node)} has the pattern {pattern!r}: {error}") from error
+    except (re.error, FutureWarning, ValueError, OverflowError) as error:
+        raise ModelError(
+            f"{where_is(node)} Invalid regex pattern: {pattern!r}: expected one of RE2: {error}"
+        ) from error
+
+
+@cache
+def _of_re(pattern: str) -> str:
+    """A pattern of RE2 as re writes it, for matches of a whole text: what a group is called, and
+    which match is preferred, does not matter. Flags that are set within a group hold until its end.
+
+    Raises: ValueError for what RE2 does not have, NotImplementedError for what re has not.
+    """
+    parts: list[str] = []
+    groups: list[tuple[list[str], bool]] = [([], False)]  # flags set in each; whether $ ends lines
+    at, in_set = 0, False
+    while at < len(pattern):
+        found = (MEMBER if in_set else TOKEN).match(pattern, at)
+        at, token = found.end(), found.groupdict()
+        opened, of_lines = groups[-1]
+        code = token["wide"] or token["hex"]
+        if token.get("name"):
+            parts.append(_members(token["name"], bool(token["inverse"])))
+        elif token["quoted"] is not None:
+            parts.append(re.escape(token["quoted"]))
+        elif code or token["octal"]:
+            parts.append(re.escape(chr(int(code, 16) if code else int(token["octal"], 8))))
+        elif token["escaped"] is not None:
+            parts.append(_escaped(token["escaped"], in_set))
+        elif in_set:
+            in_set = found[0] != "]"
+            at = found.start() + 1
+            parts.append("\\" * (found[0][0] in "[&~|") + found[0][0])
+        elif token["odd"] or token["again"]:
+            raise ValueError(f"it has no {pattern[found.start() : at + 2]!r}")
+        elif token["repeat"]:
+            if max(int(token["least"] or 0), int(token["most"] or 0)) > 1000:
+                raise ValueError(f"repeats {found[0]}")
+            parts.append(found[0])
+        elif token["ends"]:
+            text = "(?" + token["flags"].replace("U", "").rstrip("-") + ":"
+            on, _, off = token["flags"].partition("-")
+            of_lines = (of_lines or "m" in on) and "m" not in off
+            parts.append(text)
+            if token["ends"] == ":":
+                groups.append(([], of_lines))
+            else:
+                groups[-1] = [*opened, text], of_lines
+        elif found[0][0] == "(":
+            groups.append(([], of_lines))
+            parts.append("(")
+        elif found[0] == ")":
+            if len(groups) == 1:
+                raise ValueError("unexpected )")
+            parts.append(")" * (len(groups.pop()[0]) + 1))
+        elif found[0] == "|":
+            parts.append(")" * len(opened) + "|" + "".join(opened))
+        elif found[0][0] == "[":
+            in_set = True
+            parts.append(found[0].replace("]", r"\]"))
+        else:
+            parts.append({"$": "$" if of_lines else r"\Z", "{": r"\{"}.get(found[0], found[0]))
+    return "".join(parts) + ")" * len(groups[0][0])
+
+
+def _escaped(letter: str, in_set: bool) -> str:
+    """What a backslash before a letter stands for."""
+    if letter.lower() in ("d", "w", "s"):
+        members = _members(letter.lower(), letter.isupper())
+        return members if in_set else f"[{members}]"
+    if letter in PLACES and not in_set:
+        return PLACES[letter]
+    if letter in ("p", "P", "C"):
+        raise NotImplementedError(f"Python's re has no \\{letter}")
+    is_mark = letter != "" and letter.isascii() and (letter == "_" or not letter.isalnum())
+    if letter not in tuple("afnrtv") and not is_mark:
+        raise ValueError(f"it has no \\{letter}")
+    return re.escape(letter) if is_mark else "\\" + letter
+
+
+def _members(name: str, inverse: bool) -> str:
+    """What a class holds, or all else, to be put in a set."""
+    if name not in CLASSES:
+        raise ValueError(f"it has no [:{name}:]")
+    members = CLASSES[name]
+    if not inverse:
+        return members
+    has = re.compile(f"[{members}]").match
+    return "".join(f"\\x{i:02x}" for i in range(128) if not has(chr(i))) + "\\x80-\\U0010ffff"

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from onnx import TensorProto
+from onnxruntime.capi.onnxruntime_pybind11_state import Fail, InvalidArgument
 
 import q7x2_ep
 from q7x2_ep import OrtValue, dtypes, errors
@@ -191,6 +193,39 @@ def test_values_of_text():
             ask()
 
 
+@pytest.mark.parametrize(
+    "given",
+    [
+        np.array(["a", 3, None, b"b", 2.5, True, float("nan"), np.float32(2)], object),
+        np.array([["é", 1], [np.str_("b"), "\0c"]], object),
+        np.array(["ab", "c"], object)[::-1],
+        np.array([[(1, 2)], [None]], object)[:, 0],
+        np.array(3, object),
+        np.array([], object),
+        ["a", None],
+    ],
+)
+def test_objects_are_fed_as_their_text(given):
+    """As onnxruntime does: by str() of each."""
+    x = info("x", [None] * np.ndim(given), TensorProto.STRING)
+    data = one("Identity", x, kind=TensorProto.STRING)
+    (theirs,) = onnxruntime.InferenceSession(data).run(None, {"x": given})
+    (ours,) = q7x2_ep.InferenceSession(data).run(None, {"x": given})
+    assert ours.shape == theirs.shape and ours.tolist() == theirs.tolist()
+    assert all(isinstance(each, str) for each in ours.ravel())
+
+
+@pytest.mark.parametrize(
+    "given",
+    [np.array(["a", "\ud800"], object), np.array(["\ud800"]), ["\ud800"], np.array([b"\xff"])],
+)
+def test_what_is_no_text(given):
+    """Which UTF-8, in which models hold strings, cannot spell."""
+    data = one("Identity", info("x", ["n"], TensorProto.STRING), kind=TensorProto.STRING)
+    with pytest.raises(errors.FeedError, match=r"\[input 'x'\] expected text"):
+        q7x2_ep.InferenceSession(data).run(None, {"x": given})
+
+
 def test_sequences():
     kind = TensorProto.FLOAT
     items = onnx.helper.make_tensor_sequence_value_info("s", kind, None)
@@ -207,6 +242,168 @@ def test_sequences():
             value.numpy()
         for given in (value, first.run(None, {"x": X})[0]):
             np.testing.assert_array_equal(second.run(None, {"s": given, "i": 1})[0], X)
+
+
+def vectorizer(keys: int, values: int) -> bytes:
+    """z of the words 1, 2 or a, b in the map x."""
+    inner = onnx.helper.make_tensor_type_proto(values, [])
+    x = onnx.helper.make_value_info("x", onnx.helper.make_map_type_proto(keys, inner))
+    is_text = keys == TensorProto.STRING
+    words = {"string_vocabulary": ["a", "b"]} if is_text else {"int64_vocabulary": [1, 2]}
+    of_ml = onnx.helper.make_node("DictVectorizer", ["x"], ["z"], domain="ai.onnx.ml", **words)
+    graph = onnx.helper.make_graph([of_ml], "g", [x], [info("z", None, values)])
+    opsets = [onnx.helper.make_opsetid("", 18), onnx.helper.make_opsetid("ai.onnx.ml", 1)]
+    return onnx.helper.make_model(graph, opset_imports=opsets, ir_version=8).SerializeToString()
+
+
+REFUSED = (Fail, InvalidArgument, RuntimeError, ValueError)  # by onnxruntime
+KEYS = {int: TensorProto.INT64, str: TensorProto.STRING}
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        *({1: 1}, {1: True, 2: 2**70}, {np.int32(1): np.int64(3)}, {1: np.float64(0.1)}),
+        *({True: 1e300}, {1: np.array(2.0)}, {"a": 1, "c": 2.5}, {np.str_("b"): 1}),
+    ],
+)
+def test_maps_of_numbers_are_converted(given):
+    data = vectorizer(KEYS[str if isinstance(next(iter(given)), str) else int], FLOAT)
+    (theirs,) = onnxruntime.InferenceSession(data).run(None, {"x": given})
+    (ours,) = q7x2_ep.InferenceSession(data).run(None, {"x": given})
+    assert ours.dtype == theirs.dtype == np.float32
+    np.testing.assert_array_equal(ours, theirs)
+
+
+@pytest.mark.parametrize(
+    "keys, given",
+    [
+        *((int, each) for each in ({"a": 1.0}, {1.0: 1.0}, {2**63: 1.0}, {1: 1.0, "a": 2.0})),
+        *((int, each) for each in ({1: "a"}, {1: None}, {1: b"2"}, {1: X}, {1: 10**400})),
+        *((int, each) for each in ({}, [{1: 1.0}], [], 3, np.ones(1), None)),
+        *((str, each) for each in ({1: 1.0}, {b"a": 1.0}, {"a": "1"}, {"\ud800": 1.0}, {})),
+    ],
+)
+def test_maps_that_do_not_fit(keys, given):
+    data = vectorizer(KEYS[keys], FLOAT)
+    with pytest.raises(REFUSED):
+        onnxruntime.InferenceSession(data).run(None, {"x": given})
+    with pytest.raises(errors.FeedError) as caught:
+        q7x2_ep.InferenceSession(data).run(None, {"x": given})
+    name = "int64" if keys is int else "string"
+    for word in ("[input 'x']", "expected", f"map({name},tensor(float))", "given"):
+        assert word in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "keys, values, right, wrong",
+    [
+        (str, TensorProto.INT64, {"a": np.int8(1)}, {"a": 1.5}),
+        (int, TensorProto.DOUBLE, {1: 0.1}, {1: "0.1"}),
+        (int, TensorProto.STRING, {1: "a"}, {1: 1}),
+    ],
+)
+def test_maps_that_onnxruntime_does_not_take(keys, values, right, wrong):
+    """It makes every map one of floats."""
+    with q7x2_ep.InferenceSession(vectorizer(KEYS[keys], values)) as session:
+        (z,) = session.run(None, {"x": right})
+        assert z.dtype == dtypes.DTYPES[values].numpy and z[0, 0] == next(iter(right.values()))
+        with pytest.raises(errors.FeedError, match="given the value of"):
+            session.run(None, {"x": wrong})
+
+
+@pytest.mark.parametrize("labels", [{"int64s": [1, 2]}, {"strings": ["a", "b"]}])
+def test_type_of_maps_in_a_sequence(labels):
+    names = {f"classlabels_{kind}": each for kind, each in labels.items()}
+    of_ml = onnx.helper.make_node("ZipMap", ["x"], ["z"], domain="ai.onnx.ml", **names)
+    inner = onnx.helper.make_tensor_type_proto(FLOAT, [])
+    key = TensorProto.INT64 if "int64s" in labels else TensorProto.STRING
+    maps = onnx.helper.make_sequence_type_proto(onnx.helper.make_map_type_proto(key, inner))
+    z = onnx.helper.make_value_info("z", maps)
+    graph = onnx.helper.make_graph([of_ml], "g", [info("x", ["N", 2])], [z])
+    opsets = [onnx.helper.make_opsetid("", 18), onnx.helper.make_opsetid("ai.onnx.ml", 1)]
+    data = onnx.helper.make_model(graph, opset_imports=opsets, ir_version=8).SerializeToString()
+    told = []
+    for engine in (onnxruntime, q7x2_ep):
+        feed = {"x": engine.OrtValue.ortvalue_from_numpy(X.reshape(3, 2))}
+        (value,) = engine.InferenceSession(data).run_with_ort_values(None, feed)
+        told.append((value.data_type(), value.is_tensor(), value.is_tensor_sequence()))
+    assert told[0] == told[1] and told[0][0].startswith("seq(map(")
+
+
+def unpacked(kind: int) -> bytes:
+    """z = s[0] for a sequence s."""
+    items = onnx.helper.make_tensor_sequence_value_info("s", kind, None)
+    zero = onnx.numpy_helper.from_array(np.array(0), "i")
+    graph = onnx.helper.make_graph(
+        [node("SequenceAt", "s i")], "g", [items], [info("z", None, kind)], [zero]
+    )
+    opsets = [onnx.helper.make_opsetid("", 18)]
+    return onnx.helper.make_model(graph, opset_imports=opsets, ir_version=8).SerializeToString()
+
+
+@pytest.mark.parametrize(
+    "kind, given",
+    [
+        *((FLOAT, each) for each in ([X], [X, X[0]], [X[:, ::2]])),
+        (FLOAT, [np.array(1, np.float32)]),
+        *((TensorProto.STRING, [each]) for each in (np.array(["a"]), np.array(["a", 3], object))),
+    ],
+)
+def test_elements_of_sequences(kind, given):
+    data = unpacked(kind)
+    (theirs,) = onnxruntime.InferenceSession(data).run(None, {"s": given})
+    (ours,) = q7x2_ep.InferenceSession(data).run(None, {"s": given})
+    assert ours.dtype == theirs.dtype and ours.tolist() == theirs.tolist()
+
+
+@pytest.mark.parametrize(
+    "given, where, what",
+    [
+        ([X, X.astype(np.float64)], " element 1", "(tensor(double)) , expected: (tensor(float))"),
+        ([X.astype(np.int64)], " element 0", "(tensor(int64)) , expected: (tensor(float))"),
+        ([np.array(["a"])], " element 0", "(tensor(string)) , expected: (tensor(float))"),
+        ([[X]], " element 0", "'list'"),
+        ([1.0], " element 0", "'float'"),
+        ([np.float32(1)], " element 0", "'numpy.float32'"),
+        ([None], " element 0", "'NoneType'"),
+        ([OrtValue.ortvalue_from_numpy(X)], " element 0", "OrtValue"),
+        (X, "", "an array of float32"),
+        ((X,), "", "'tuple'"),
+        ({1: 1.0}, "", "'dict'"),
+        (None, "", "None"),
+    ],
+)
+def test_sequences_that_do_not_fit(given, where, what):
+    data = unpacked(FLOAT)
+    with pytest.raises(REFUSED):
+        onnxruntime.InferenceSession(data).run(None, {"s": given})
+    with pytest.raises(errors.FeedError) as caught:
+        q7x2_ep.InferenceSession(data).run(None, {"s": given})
+    assert f"[input 's'{where}]" in str(caught.value) and what in str(caught.value)
+    assert "tensor(float)" in str(caught.value)
+
+
+@pytest.mark.parametrize("wrong", [X.astype(np.float64), X.astype(str).tolist()])
+def test_optional_tensors(wrong):
+    """They are checked and converted as others."""
+    inner = onnx.helper.make_tensor_type_proto(FLOAT, ["N", 3])
+    x = onnx.helper.make_value_info("x", onnx.helper.make_optional_type_proto(inner))
+    graph = [node("OptionalGetElement", "x")], "g", [x], [info("z", ["N", 3])]
+    data = onnx.helper.make_model(
+        onnx.helper.make_graph(*graph),
+        opset_imports=[onnx.helper.make_opsetid("", 18)],
+        ir_version=8,
+    ).SerializeToString()
+    with q7x2_ep.InferenceSession(data) as session:
+        theirs = onnxruntime.InferenceSession(data)
+        for mine, other in zip(session.get_inputs(), theirs.get_inputs()):
+            assert (mine.shape, mine.type) == (other.shape, other.type)
+        for given in (X, X.tolist(), X.astype(">f4")):
+            (z,) = session.run(None, {"x": given})
+            assert z.dtype == np.float32 and z.tolist() == X.tolist()
+        with pytest.raises(errors.FeedError, match=r"\[input 'x'\]"):
+            session.run(None, {"x": wrong})
 
 
 def test_wrong_values():

@@ -72,6 +72,7 @@ def test_keeps_metadata(erf):
         "version": 7,
         "custom_metadata_map": {"key": "value"},
         "overridable": {},
+        "optional": {},
         "types": {"x": "tensor(float)", "y": "tensor(float)"},
         "declared": {"y": Type(dtypes.FLOAT, None)},
     }

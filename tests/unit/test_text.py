@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from onnxruntime.capi.onnxruntime_pybind11_state import Fail
 
-from q7x2_ep.errors import ModelError
+from q7x2_ep.errors import ModelError, UnsupportedOp
 from q7x2_ep.session import Session
 
 
@@ -134,3 +136,99 @@ def test_numbers_of_few_bits_as_strings(dtype: str) -> None:
     x = np.array([1, 2]).astype(pytest.importorskip("ml_dtypes").__dict__[dtype])
     (y,) = run("Cast", x, to=TensorProto.STRING)
     assert [float(each) for each in y] == [1, 2]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "bool", "int8", "uint64"])
+@pytest.mark.parametrize("fixed", [False, True])
+def test_numbers_as_onnxruntime_writes_them(dtype: str, fixed: bool) -> None:
+    """Those of all sizes, down to the smallest, and those that are none."""
+    random = np.random.default_rng(0)
+    bits = random.integers(0, 256, 8000, np.uint8)
+    x = bits.view(dtype) if dtype != "bool" else bits > 99
+    if np.dtype(dtype).kind == "f":
+        special = [0.0, -0.0, 1, 0.5, 1e-45, 1e7, 1e8, 12345678.9, 65504, np.nan, np.inf, -np.inf]
+        with np.errstate(over="ignore", invalid="ignore"):
+            near = random.standard_normal(999) * 10.0 ** random.integers(-9, 12, 999)
+            x = np.concatenate([special, x, near]).astype(dtype)
+    x = x[: x.size // 3 * 3].reshape(-1, 3)
+    (y,) = run("Cast", x, fixed=fixed, to=TensorProto.STRING)
+    assert y.dtype == object and y.tolist() == theirs("Cast", x, to=TensorProto.STRING).tolist()
+
+
+def theirs(op: str, x: np.ndarray, **attrs: Any) -> np.ndarray:
+    """What onnxruntime makes of one input."""
+    kind = helper.np_dtype_to_tensor_dtype(x.dtype)
+    info = helper.make_tensor_value_info("x", kind, [None] * x.ndim)
+    node = helper.make_node(op, ["x"], ["y"], **attrs)
+    graph = helper.make_graph([node], op, [info], [helper.make_empty_tensor_value_info("y")])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    return onnxruntime.InferenceSession(model.SerializeToString()).run(None, {"x": x})[0]
+
+
+TEXTS = words(
+    *("1", "a", "A", "é", "É", "٣", "_", " ", "\xa0", "\n", "\x0b", "\x1c", "\t", "ab", "ab\n"),
+    *("ba", "k", "K", "\u212a", "\u017f", "S", "\u03c3", "ς", "ß", "ẞ", "µ", "aa", "aB", "aC", "c"),
+    *("", "-", "]", "a-", "[:alpha:]", "a.b", "a+b", "é b", "a b", "{", "a{,2}", "aab", "abab"),
+)
+SAME = [
+    *("[[:digit:]]+", r"\w+", r"\d+", r"\s", r"\S", r"\W+", r"\D", r"[\w-]+", r"[^\w]+", r"[\W\d]"),
+    *("[[:^alpha:]]", "[^[:alpha:]]+", "[[:word:]-]+", "[[:space:]]", "[[:punct:]]+", "[:alpha:]"),
+    *("[]a]+", "[^]a]", "[a&&b]", "[[a]]+", r"[\d\-x]", r"[a\]]+", "(?i)k", "(?i)s", "(?i)\u03c3"),
+    *(
+        "(?i)ß",
+        "(?i)é",
+        "(?i)µ",
+        "a(?i)b",
+        "(a(?i)b|c)",
+        "a(?i)b|c",
+        "(?i:A)a",
+        "(?i-s:k)",
+        "(?s).",
+    ),
+    *(".", r"(?m)ab$\n", r"ab$\n", r"ab\z", "ab$", r"\Aab", "^ab", "(?P<n>a)b", "(?<n>a)b"),
+    *("(?P<1>a)b", "(?U)a+", r"\Qa.b\E", r"\Qa.b", r"a\.b", r"a\+b", r"\x{e9}", r"\xe9", r"\101"),
+    *(r"[\x{41}-\x{5a}]", r"\-", r"\_", r"\[", "a|", "a{1,2}b?", "(?:ab){2}", "a{,2}", "{"),
+    *(r"\bab\b", r"a\Bb", r"\w+\b.\w+", "[[:^digit:]_]+", "é"),
+]
+REFUSED = [
+    *("a(?=b)b", "a(?!x)b", "(?<=a)b", "(?<!a)b", r"(a)\1", "(a)?(?(1)b|c)", "(?P<n>a)(?P=n)"),
+    *(
+        "(?>a)b",
+        r"ab\Z",
+        "a++",
+        "a**",
+        "a???",
+        "a{2}{3}",
+        "a{1001}",
+        r"\u00e9",
+        r"\é",
+        r"\y",
+        r"\8",
+    ),
+    *(r"[\b]", "(?#c)a", "(?x)a", r"(?a)\w", "(?L)a", r"(?u)\w", "(?R)", "*a", "[[:foo:]]", "[a"),
+    *("(a", "a)", "[z-a]", r"[a-\d]", r"\N{COLON}"),
+]
+
+
+@pytest.mark.parametrize("pattern", SAME)
+def test_patterns(pattern: str) -> None:
+    """Those of RE2, which onnxruntime takes, and re reads otherwise."""
+    (found,) = run("RegexFullMatch", TEXTS, pattern=pattern)
+    wanted = theirs("RegexFullMatch", TEXTS, pattern=pattern)
+    assert found.dtype == bool and TEXTS[found].tolist() == TEXTS[wanted].tolist()
+
+
+@pytest.mark.parametrize("pattern", [*REFUSED, "a\\"])
+def test_patterns_that_are_none(pattern: str) -> None:
+    """When the session is made, as by onnxruntime."""
+    with pytest.raises(Fail):
+        theirs("RegexFullMatch", TEXTS, pattern=pattern)
+    with pytest.raises(ModelError) as caught:
+        run("RegexFullMatch", TEXTS, pattern=pattern)
+    assert repr(pattern) in str(caught.value) and not isinstance(caught.value, UnsupportedOp)
+
+
+@pytest.mark.parametrize("pattern", [r"\pL", r"\p{Greek}+", r"[\P{L}]", r"a\C"])
+def test_patterns_that_re_cannot_tell(pattern: str) -> None:
+    with pytest.raises(UnsupportedOp, match="has the pattern"):
+        run("RegexFullMatch", TEXTS, pattern=pattern)
