@@ -25,6 +25,7 @@ if TYPE_CHECKING:  # the engine is imported by the first session
     from q7x2_ep.request import Request
 
 _ACCURACY_LEVEL = "session.qdq_matmulnbits_accuracy_level"
+_FOLDER = "session.model_external_initializers_file_folder_path"
 OPTIONS_OF_MODEL = "ort_config"  # the metadata entry for read_config_from_model
 # The fields that onnxruntime reads from it, and the integers that they may be there.
 _FIELDS_OF_MODEL: dict[str, Sequence[int]] = {
@@ -130,9 +131,10 @@ class SessionOptions(_Checked):
 
     def add_session_config_entry(self, key: str, value: str) -> None:
         """Store an entry. These have an effect: session.record_ep_graph_assignment_info;
-        q7x2.cache_folder, where compiled models are kept from one session to the next; and
-        session.qdq_matmulnbits_accuracy_level, which changes results: "4" lets products by weights
-        that are dequantised by blocks round rows to int8.
+        session.model_external_initializers_file_folder_path, where external data is, in place of
+        the model's folder; q7x2.cache_folder, where compiled models are kept from one session to
+        the next; and session.qdq_matmulnbits_accuracy_level, which changes results: "4" lets
+        products by weights that are dequantised by blocks round rows to int8.
         """
         _text("add_session_config_entry", key=key, value=value)
         self._config[key] = value
@@ -270,6 +272,7 @@ def asked(
             name: value.numpy() for name, value in options._initializers.items() if name not in live
         },
         files=options._files,
+        folder=options._config.get(_FOLDER) or None,
         seed=environment.global_seed(),
         regular=regular,
         rounds_rows=options._config.get(_ACCURACY_LEVEL) == "4",

@@ -47,7 +47,7 @@ def read(model: Union[str, os.PathLike, bytes, Any], request: Request = AS_IT_IS
     if isinstance(model, (bytes, bytearray, memoryview)):
         return _from_bytes(bytes(model), "model bytes", None, request)
     if hasattr(model, "graph") and hasattr(model, "opset_import"):
-        return _graph(model, "ModelProto", Tensors(None, request.files), request)
+        return _graph(model, "ModelProto", Tensors(request.folder, request.files), request)
     raise TypeError(f"a model is a path, bytes or an onnx.ModelProto, not {type(model).__name__}")
 
 
@@ -80,7 +80,8 @@ def _from_bytes(data: Any, source: str, folder: Optional[str], request: Request)
             f"Protobuf parsing failed: {source} is not an ONNX model, or is cut off: "
             f"{next(known, error)}"
         ) from error
-    return _graph(model, source, Tensors(folder, request.files), request)
+    where = request.folder if request.folder is not None else folder
+    return _graph(model, source, Tensors(where, request.files), request)
 
 
 def _graph(model: Any, source: str, tensors: Tensors, request: Request) -> Graph:
