@@ -424,6 +424,38 @@ def test_metadata():
     assert (meta.graph_name, meta.version, meta.custom_metadata_map) == ("g", 2**63 - 1, {})
 
 
+@pytest.mark.parametrize("engine", ["q7x2_ep", "onnxruntime"])
+def test_descriptions_are_nobody_elses(engine):
+    """What a caller does to a list or dict of them changes no other's."""
+    api = pytest.importorskip(engine)
+    made = onnx.load_from_string(add())
+    made.metadata_props.add(key="k", value="v")
+    data = made.SerializeToString()
+    session = api.InferenceSession(data, providers=["CPUExecutionProvider"])
+    for arg in (session.get_inputs()[1], session.get_outputs()[0]):
+        before = [*arg.shape]
+        arg.shape[0] = 7
+        assert arg.shape == before
+        for field in ("name", "type", "shape"):
+            with pytest.raises(AttributeError, match=r"no setter|can't set"):
+                setattr(arg, field, getattr(arg, field))
+    session.get_modelmeta().custom_metadata_map["k"] = "w"
+    assert session.get_modelmeta().custom_metadata_map == {"k": "v"}
+    meta = session.get_modelmeta()
+    meta.custom_metadata_map = {"a": "b"}
+    meta.custom_metadata_map.clear()
+    assert meta.custom_metadata_map == {"a": "b"}
+
+
+@pytest.mark.parametrize("engine", ["q7x2_ep", "onnxruntime"])
+def test_dims_that_are_declared_negative(engine):
+    api = pytest.importorskip(engine)
+    made = model([node("Relu", "x")], [info("x", [-1, "N", -7])], [info("z", [-1, "N", -7])])
+    session = api.InferenceSession(made, providers=["CPUExecutionProvider"])
+    for (arg,) in (session.get_inputs(), session.get_outputs()):
+        assert arg.shape == [None, "N", None]
+
+
 def test_global_threads():
     options = q7x2_ep.SessionOptions()
     options.use_per_session_threads = False
