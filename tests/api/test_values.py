@@ -291,6 +291,35 @@ def test_addresses_of_strings(session, shape):
         binding.bind_output("z", "cpu", 0, TensorProto.STRING, shape, memory.ctypes.data)
 
 
+@pytest.mark.parametrize("engine", ["q7x2_ep", "onnxruntime"])
+def test_outputs_of_a_binding_without_a_run(engine):
+    """One for each that is bound: the value that it is bound to, or none yet."""
+    api = pytest.importorskip(engine)
+    session = api.InferenceSession(scaled(), providers=["CPUExecutionProvider"])
+    binding = session.io_binding()
+
+    def outputs() -> list:
+        vector = binding.get_outputs_as_ortvaluevector()
+        values = binding.get_outputs()
+        assert len(values) == len(vector)
+        return [value.numpy().tolist() if value.has_value() else None for value in values]
+
+    for name in ("x", "y"):
+        binding.bind_cpu_input(name, ONES)
+    assert outputs() == []
+    binding.bind_output("z")
+    assert outputs() == [None]
+    session.run_with_iobinding(binding)
+    four = (ONES * 4).tolist()
+    assert outputs() == [four]
+    binding.bind_ortvalue_output("s", api.OrtValue.ortvalue_from_numpy(X))
+    assert outputs() == [four, X.tolist()]
+    binding.bind_output("z")
+    assert outputs() == [None, X.tolist()]
+    binding.clear_binding_outputs()
+    assert outputs() == []
+
+
 class TestBinding:
     @pytest.fixture
     def binding(self, session):
