@@ -36,6 +36,8 @@ from q7x2_ep.api.options import (
     RunOptions,
     SessionOptions,
     asked,
+    check_run,
+    check_session,
     options_of_model,
 )
 from q7x2_ep.api.value import OrtValue, OrtValueVector
@@ -49,7 +51,6 @@ if TYPE_CHECKING:  # the engine is imported by the first session
     from q7x2_ep.session import Model, Session
 
 _CACHE = "q7x2.cache_folder"
-_SHRINKAGE = "memory.enable_memory_arena_shrinkage"  # devices: cpu:0;gpu:0
 _ASSIGNMENT = "session.record_ep_graph_assignment_info"
 # Arrays of these go through as they are.
 _NATIVE = frozenset(np.dtype(code) for code in np.typecodes["AllInteger"] + "efd?")
@@ -89,6 +90,7 @@ class InferenceSession:
             raise TypeError(
                 f"sess_options must be a SessionOptions, given {type(options).__name__}"
             )
+        check_session(options)
         if options._cancelled:
             raise errors.LoadCanceled("Graph loading canceled due to user request.")
         self._fallback = int(kwargs.get("enable_fallback", 1)) == 1
@@ -326,6 +328,7 @@ class InferenceSession:
         if run_options is not None:
             if not isinstance(run_options, RunOptions):
                 raise TypeError(f"run_options must be a RunOptions, given {run_options!r}")
+            check_run(run_options)
             for adapter in run_options._adapters:
                 feed = {**adapter.parameters, **feed}
         feeds = {
@@ -373,7 +376,7 @@ class InferenceSession:
                 return session.run(feeds, call)
             return self._traced(self._trace, session, feeds, call)
         finally:
-            if run_options is not None and "cpu" in run_options._config.get(_SHRINKAGE, ""):
+            if run_options is not None and check_run(run_options):
                 session.program.trim()
 
     def _session_for(

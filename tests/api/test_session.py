@@ -456,6 +456,17 @@ def test_dims_that_are_declared_negative(engine):
         assert arg.shape == [None, "N", None]
 
 
+@pytest.mark.parametrize("path, given", [("m.ort", ""), ("M.ORT", ""), ("m.onnx", "ORT")])
+def test_format_of_onnxruntime(tmp_path, path, given):
+    """Which it would write, is refused instead of written as ONNX."""
+    options = q7x2_ep.SessionOptions()
+    options.optimized_model_filepath = str(tmp_path / path)
+    options.add_session_config_entry("session.save_model_format", given)
+    with pytest.raises(errors.BindingError, match=rf"{path}' in format ORT.*ends in \.onnx"):
+        q7x2_ep.InferenceSession(add(), options)
+    assert not list(tmp_path.iterdir())
+
+
 def test_global_threads():
     options = q7x2_ep.SessionOptions()
     options.use_per_session_threads = False
