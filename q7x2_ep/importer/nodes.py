@@ -5,7 +5,7 @@ graphs around it are inputs of its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, Callable
@@ -15,7 +15,7 @@ from q7x2_ep.errors import ModelError
 from q7x2_ep.importer.attributes import as_onnx, attributes, constant_array, resolve
 from q7x2_ep.importer.contrib import expand
 from q7x2_ep.importer.loops import as_declared, hoisted
-from q7x2_ep.importer.opset import Draft, modernise
+from q7x2_ep.importer.opset import Draft, modernise, opset_versions
 from q7x2_ep.importer.order import in_order
 from q7x2_ep.importer.scope import OMITTED, Definitions, Names, Scope
 from q7x2_ep.importer.tensors import Tensors, fitting
@@ -238,10 +238,6 @@ class NodeReader:
 def _value_names(graph: Any) -> set[str]:
     names = {item.name for item in (*graph.input, *graph.initializer)}
     return names.union(*(node.output for node in graph.node))
-
-
-def opset_versions(opset_import: Iterable[Any]) -> dict[str, int]:
-    return {"" if item.domain == "ai.onnx" else item.domain: item.version for item in opset_import}
 
 
 def _standard_function(op_type: str, version: int, domain: str) -> Any:

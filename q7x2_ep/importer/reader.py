@@ -15,7 +15,8 @@ import numpy as np
 
 from q7x2_ep.errors import CorruptModel, FeedError, ModelError, ModelNotFound, UnsupportedOp
 from q7x2_ep.files import map_file
-from q7x2_ep.importer.nodes import NodeReader, opset_versions
+from q7x2_ep.importer.nodes import NodeReader
+from q7x2_ep.importer.opset import opset_versions
 from q7x2_ep.importer.scope import Scope
 from q7x2_ep.importer.tensors import Tensors
 from q7x2_ep.importer.types import declared_outputs, input_type, type_name
@@ -29,6 +30,7 @@ KNOWN = {  # how other files begin that are taken for models, from which byte on
     b"ORTM": (4, "it is in onnxruntime's own format: open the ONNX model that it was made of"),
     b"version https://git-lfs": (0, "it stands for a file in Git LFS: run git lfs pull"),
 }
+_NEWEST_IR = 14  # of the file format, as onnxruntime 1.32 has it
 _NO_VERSION = 2**63 - 1  # what onnxruntime says of a model without one
 
 
@@ -102,6 +104,11 @@ def _graph(model: Any, source: str, tensors: Tensors, request: Request) -> Graph
 
 
 def _read_model(reader: NodeReader, model: Any, request: Request) -> None:
+    if model.ir_version > _NEWEST_IR:
+        raise ModelError(
+            f"Unsupported model IR version: {model.ir_version}, max supported IR version: "
+            f"{_NEWEST_IR}: save the model with that, or an older one"
+        )
     graph, versions = reader.graph, opset_versions(model.opset_import)
     if not model.graph.output or not versions:
         raise ModelError(

@@ -97,9 +97,22 @@ def typed(**changes: Any) -> bytes:
     return made.SerializeToString()
 
 
-def opset(version: int) -> bytes:
+def opset(version: int, domain: str = "") -> bytes:
     made = onnx.load_from_string(add())
-    made.opset_import[0].version = version
+    if domain:
+        made.opset_import.add(domain=domain, version=version)
+    else:
+        made.opset_import[0].version = version
+    return made.SerializeToString()
+
+
+def calling(version: int) -> bytes:
+    """add() by a function of this opset."""
+    made = onnx.load_from_string(add())
+    body, opsets = [node("Add", "x y")], [onnx.helper.make_opsetid("", version)]
+    made.functions.append(onnx.helper.make_function("acme", "F", ["x", "y"], ["z"], body, opsets))
+    made.graph.node[0].domain, made.graph.node[0].op_type = "acme", "F"
+    made.opset_import.add(domain="acme", version=1)
     return made.SerializeToString()
 
 
@@ -295,12 +308,28 @@ CASES = {
         "NotImplemented",
         more=True,
     ),
-    "opset_too_new": load(opset(99), "Fail", more=True),
-    "opset_unreleased": load(opset(29), "Fail", more=True),
+    "opset_too_new": load(opset(99), "Fail", "opset 99 of ai.onnx", "known is 28"),
+    "opset_unreleased": load(opset(29), "Fail", "opset 29 of ai.onnx", "known is 28"),
     "opset_28": load(opset(28)),
-    "ir_too_new": load(typed(ir_version=99), "Fail", more=True),
+    **{
+        f"opset_{version}_of_{domain}": load(opset(version, domain))
+        for domain, version in (("ai.onnx.ml", 5), ("com.microsoft", 1), ("acme", 99))
+    },
+    **{
+        f"opset_{version}_of_{domain}": load(
+            opset(version, domain), "Fail", f"opset {version} of {domain}", f"known is {known}"
+        )
+        for domain, version, known in (
+            ("ai.onnx.ml", 6, 5),
+            ("ai.onnx.training", 2, 1),
+            ("com.microsoft", 2, 1),
+        )
+    },
+    "opset_of_a_function": load(calling(29), "Fail", "opset 29 of ai.onnx", "known is 28"),
+    "opset_28_of_a_function": load(calling(28)),
+    "ir_too_new": load(typed(ir_version=99), "Fail", "IR version: 99", "version: 14"),
     "ir_14": load(typed(ir_version=14)),
-    "ir_15": load(typed(ir_version=15), "Fail", more=True),
+    "ir_15": load(typed(ir_version=15), "Fail", "IR version: 15", "version: 14"),
     "opset_1": load(opset(1), "NotImplemented", more=True),
     "opset_6": load(opset(6), "NotImplemented", more=True),
     "no_opset_import": load(no_opset(), "Fail", "Missing opset in the model"),
