@@ -7,7 +7,7 @@ from typing import Any, Optional
 
 import numpy as np
 
-from q7x2_ep.api.arrays import at_address, to_array
+from q7x2_ep.api.arrays import as_given, at_address, to_array
 from q7x2_ep.api.device import OrtDevice, require_cpu
 from q7x2_ep.api.value import Device, OrtValue, OrtValueVector, code_of
 from q7x2_ep.errors import BindingError
@@ -78,7 +78,7 @@ class SessionIOBinding:
         self.bind_input(name, _ort_value(name, ortvalue))
 
     def bind_ortvalue_output(self, name: str, ortvalue: OrtValue) -> None:
-        self._bind(name, _ort_value(name, ortvalue).numpy())
+        self._bind(name, _ort_value(name, ortvalue)._array())
 
     def _bind(self, name: str, array: Optional[np.ndarray]) -> None:
         results, value = self.results, OrtValue._of(array)
@@ -96,7 +96,9 @@ class SessionIOBinding:
         """The outputs of the last run as arrays that no later run changes."""
         bound = list(self.outputs.values())
         return [
-            result._data if i >= len(bound) or bound[i] is None else np.array(result._data)
+            as_given(
+                result._data if i >= len(bound) or bound[i] is None else np.array(result._data)
+            )
             for i, result in enumerate(self.results)
         ]
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from q7x2_ep import dtypes, errors, knobs
 from q7x2_ep.api import environment
-from q7x2_ep.api.arrays import to_array
+from q7x2_ep.api.arrays import as_given, is_bits, to_array
 from q7x2_ep.api.binding import IOBinding, SessionIOBinding
 from q7x2_ep.api.device import CPU_DEVICE, CPU_MEMORY, PROVIDER, OrtEpDevice, OrtMemoryInfo
 from q7x2_ep.api.enums import GraphOptimizationLevel
@@ -195,7 +195,9 @@ class InferenceSession:
         self._codes = {spec.name: spec.dtype for spec in session.inputs}
         self._codes.update((name, type.dtype) for name, type in overridable.items())
         self._optional = [s.name for s in session.inputs if s.type.startswith("optional")]
-        self._run_again = session.program.run_again if self._trace is None else None
+        gives_bits = any(is_bits(dtype) for dtype, _ in session.output_types)
+        plain = self._trace is None and not gives_bits
+        self._run_again = session.program.run_again if plain else None
 
     def _read_options(self) -> None:
         """Takes what the model's metadata asks for, before the caller's options, which stay as they
@@ -233,7 +235,7 @@ class InferenceSession:
             outputs = self._run_again(input_feed)
             if outputs is not None:
                 return outputs
-        return self._run(output_names, input_feed, run_options)
+        return [*map(as_given, self._run(output_names, input_feed, run_options))]
 
     def run_async(
         self,
@@ -253,7 +255,7 @@ class InferenceSession:
 
         def work() -> None:
             try:
-                outputs, problem = self._run(output_names, input_feed, run_options), ""
+                outputs, problem = self.run(output_names, input_feed, run_options), ""
             except Exception as error:
                 outputs, problem = [], str(error)
             callback(outputs, user_data, problem)
@@ -283,7 +285,7 @@ class InferenceSession:
         and appended where it is shorter than fetch_names.
         """
         feed = dict(zip(feed_names, feeds))
-        into = [value.numpy() for value in fetches]
+        into = [value._array() for value in fetches]
         outputs = self._run(fetch_names, feed, run_options, into)
         fetches[:] = [OrtValue._of(output) for output in outputs]
 

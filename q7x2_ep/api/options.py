@@ -337,7 +337,9 @@ def asked(
         dims=options._dims_by_name,
         denotations=options._dims_by_denotation,
         initializers={
-            name: value.numpy() for name, value in options._initializers.items() if name not in live
+            name: value._array()
+            for name, value in options._initializers.items()
+            if name not in live
         },
         files=options._files,
         folder=options._config.get(_FOLDER) or None,
