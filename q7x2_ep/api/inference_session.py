@@ -115,10 +115,12 @@ class InferenceSession:
         """Compiles the model, and begins a profile where the options ask for one."""
         options = self._options
         self._trace: Optional[Trace] = None
+        self._profiling_start = 0
         if options.enable_profiling:
             from q7x2_ep.api.tracing import Trace
 
             self._trace = Trace(options.profile_file_prefix)
+            self._profiling_start = self._trace.start_ns
         self._session = self._compile(path=options.optimized_model_filepath)
         if self._trace is not None:
             kind, start = "uri" if self._model_path else "array", self._trace.start_ns
@@ -558,8 +560,10 @@ class InferenceSession:
     # Profiling
 
     def get_profiling_start_time_ns(self) -> int:
-        """When profiling began, by time.monotonic_ns(); 0 where it is off."""
-        return self._trace.start_ns if self._trace is not None else 0
+        """When profiling began, by time.monotonic_ns(), also once it has ended; 0 where it never
+        did.
+        """
+        return self._profiling_start
 
     def end_profiling(self) -> str:
         """Ends profiling and returns the path of the Chrome trace that was written (open it in

@@ -254,11 +254,12 @@ def test_profile(tmp_path, session):
     options.graph_optimization_level = q7x2_ep.GraphOptimizationLevel.ORT_DISABLE_ALL
     before = time.monotonic_ns()
     with q7x2_ep.InferenceSession(scaled(), options) as session:
-        assert before <= session.get_profiling_start_time_ns() <= time.monotonic_ns()
+        start = session.get_profiling_start_time_ns()
+        assert before <= start <= time.monotonic_ns()
         np.testing.assert_array_equal(session.run(None, FEED)[0], ONES * 6)
         session.run(["s"], FEED)
         path = session.end_profiling()
-        assert session.end_profiling() == ""
+        assert session.end_profiling() == "" and session.get_profiling_start_time_ns() == start
     assert path.startswith(str(tmp_path / "prof_2"))
     with open(path) as file:
         events = json.load(file)
@@ -272,6 +273,8 @@ def test_profile(tmp_path, session):
     assert added["input_type_shape"] == [{"float": [2, 3]}] * 2
     assert added["output_type_shape"] == [{"float": [2, 3]}]
     assert added["kernel"].startswith("binary_any_")
+    assert (added["op_name"], added["step"]) == ("Add", "binary")
+    assert {event["args"]["op_name"] for event in nodes} == {"Add", "Mul"}
     keys = {"cat", "pid", "tid", "dur", "ts", "ph", "name", "args"}
     assert all(event.keys() == keys and event["dur"] >= 0 for event in events)
     assert all(event["args"]["provider"] == "CPUExecutionProvider" for event in nodes)
@@ -281,13 +284,14 @@ def test_profile_of_host_steps(tmp_path):
     options = q7x2_ep.SessionOptions()
     options.enable_profiling, options.profile_file_prefix = True, str(tmp_path / "prof")
     options.register_op("acme", "Same", lambda x: x)
-    nodes = [node("Same", "x", "s", "the_node", domain="acme"), node("Relu", "s")]
+    nodes = [node("Same", "x", "s", "the_node", domain="acme"), node("Unique", "s")]
     made = model(nodes, [info("x", [2, 3])], [info("z", [2, 3])], domains=["acme"])
     with q7x2_ep.InferenceSession(made, options) as session:
         session.run(None, {"x": ONES})
         with open(session.end_profiling()) as file:
-            names = [event["name"] for event in json.load(file)]
-    assert "the_node_kernel_time" in names
+            events = [event for event in json.load(file) if event["cat"] == "Node"]
+    assert events[0]["name"] == "the_node_kernel_time"
+    assert [event["args"]["op_name"] for event in events] == ["Same", "Unique"]
 
 
 def test_assignment(session):
