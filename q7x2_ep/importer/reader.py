@@ -71,17 +71,30 @@ def _load(path: str) -> Any:
         ) from error
 
 
-def _from_bytes(data: Any, source: str, folder: Optional[str], request: Request) -> Graph:
+def parsed(model: Union[str, bytes]) -> Any:
+    """The ModelProto at a path, or of bytes, as wire.py has it.
+
+    Raises: ModelNotFound, CorruptModel, ModelError.
+    """
+    is_path = isinstance(model, str)
+    return _parsed(_load(model), model) if is_path else _parsed(model, "model bytes")
+
+
+def _parsed(data: Any, source: str) -> Any:
     if not data:
         raise ModelError(f"{source} is empty: No graph was found in the protobuf.")
     try:
-        model = parse(data)
+        return parse(data)
     except ValueError as error:
         known = (text for start, (at, text) in KNOWN.items() if data[at : at + len(start)] == start)
         raise CorruptModel(
             f"Protobuf parsing failed: {source} is not an ONNX model, or is cut off: "
             f"{next(known, error)}"
         ) from error
+
+
+def _from_bytes(data: Any, source: str, folder: Optional[str], request: Request) -> Graph:
+    model = _parsed(data, source)
     where = request.folder if request.folder is not None else folder
     return _graph(model, source, Tensors(where, request.files), request)
 
