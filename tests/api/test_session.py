@@ -471,6 +471,41 @@ def test_format_of_onnxruntime(tmp_path, path, given):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(
+    "domain, op, opset, is_called",
+    [
+        ("", "Relu", 17, False),
+        ("ai.onnx", "Relu", 17, False),
+        ("", "HardSwish", 17, False),  # which the standard defines by other ops
+        ("", "Gelu", 20, False),
+        ("", "Swish", 24, False),
+        ("com.microsoft", "Gelu", 17, False),
+        ("com.microsoft", "QuickGelu", 17, False),
+        ("com.microsoft", "FastGelu", 17, False),
+        ("ai.onnx.ml", "Normalizer", 17, False),
+        ("com.microsoft", "NotThere", 17, True),
+        ("com.microsoft", "RMSNormalization", 17, True),  # of the standard's domain alone
+        ("acme", "Relu", 17, True),
+    ],
+)
+@pytest.mark.parametrize("engine", ["q7x2_ep", "onnxruntime"])
+def test_functions_that_have_the_name_of_an_op(engine, domain, op, opset, is_called):
+    """Are called where their domain has no such op."""
+    api = pytest.importorskip(engine)
+    domains = [domain] if domain not in ("", "ai.onnx") else []
+    nodes = [node(op, "x", domain=domain)]
+    made = onnx.load_from_string(
+        model(nodes, [info("x", [1, 2])], [info("z", [1, 2])], opset=opset, domains=domains)
+    )
+    opsets = [helper.make_opsetid("", opset)]
+    negated = [node("Neg", "x")]
+    made.functions.append(helper.make_function(domain, op, ["x"], ["z"], negated, opsets))
+    session = api.InferenceSession(made.SerializeToString(), providers=["CPUExecutionProvider"])
+    x = np.array([[1, -2]], np.float32)
+    (z,) = session.run(None, {"x": x})
+    assert np.array_equal(z, -x) == is_called
+
+
 def test_global_threads():
     options = q7x2_ep.SessionOptions()
     options.use_per_session_threads = False
