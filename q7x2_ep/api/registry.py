@@ -1,5 +1,5 @@
 """The functions of onnxruntime's native module that tell which ops, devices and compiled models
-there are.
+there are. What they ask is imported by the first call: each import of onnxruntime has them.
 """
 
 from __future__ import annotations
@@ -9,14 +9,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Union
 
-from q7x2_ep import dtypes, ops
+from q7x2_ep import dtypes
 from q7x2_ep.api.device import CPU_DEVICE, PROVIDER, OrtEpDevice, OrtHardwareDevice
 from q7x2_ep.api.enums import OrtCompiledModelCompatibility
 from q7x2_ep.api.options import SessionOptions
 from q7x2_ep.errors import BindingError, Q7Error
-from q7x2_ep.importer.contrib import CONTRIB
-from q7x2_ep.importer.reader import parsed
-from q7x2_ep.ops.signature import parse
 
 _ANY_LATER = 2**31 - 1
 _COMPATIBILITY = "ep_compatibility_info."  # a metadata entry, by provider
@@ -54,6 +51,9 @@ def get_all_opkernel_def() -> list[KernelDef]:
 def _kernels() -> Iterator[KernelDef]:
     import onnx
 
+    from q7x2_ep import ops
+    from q7x2_ep.importer.contrib import CONTRIB
+
     first: dict[tuple[str, str], int] = {}
     for schema in onnx.defs.get_all_schemas_with_history():
         key = schema.domain, schema.name
@@ -68,6 +68,8 @@ def _kernels() -> Iterator[KernelDef]:
 
 
 def _types(entry: Any) -> dict[str, list[str]]:
+    from q7x2_ep.ops.signature import parse
+
     signature = parse(entry.signature)
     return {
         formal.type: [dtypes.type_string(code) for code in sorted(formal.allowed or dtypes.DTYPES)]
@@ -114,6 +116,8 @@ def get_compatibility_info_from_model_bytes(model_data: Any, ep_type: str) -> Un
 def _compatibility(model: Union[str, bytes], ep_type: str) -> Union[str, None]:
     if not ep_type:
         raise BindingError("[ep_type] expected the name of a provider, given ''")
+    from q7x2_ep.importer.reader import parsed
+
     try:
         entries = parsed(model).metadata_props
     except Q7Error as error:
