@@ -66,12 +66,12 @@ def cached(folder: str, model: Model, threads: int, fusion: bool, request: Reque
     target = load().target
     key = [source, request.fingerprint(fusion), target.abi_hash, target.isa, __version__]
     path = os.path.join(folder, hashlib.sha256(json.dumps(key).encode()).hexdigest() + ".q7")
-    session = _opened(folder, path, data, threads)
+    session = _opened(folder, path, data, threads, request)
     if session is not None:
         return session
     session = Session(model, threads, fusion, request=request)
     try:
-        files = _digests(folder, data, session.metadata["files"])
+        files = _digests(folder, _beside(data, request), session.metadata["files"])
         if source != _digest(folder, data):
             raise OSError(0, "the model changed while it was read")
         session.save(path, files)
@@ -110,11 +110,13 @@ def _entries(folder: str) -> list[os.DirEntry[str]]:
         return []
 
 
-def _opened(folder: str, path: str, model: Any, threads: int) -> Optional[Session]:
+def _opened(
+    folder: str, path: str, model: Any, threads: int, request: Request
+) -> Optional[Session]:
     """The session of a file that is there, whole, and of these weights."""
     try:
         session = Session.open(path, threads)
-        if session.files == _digests(folder, model, session.files):
+        if session.files == _digests(folder, _beside(model, request), session.files):
             return session
         logger.info("[cache] external data of %s has changed", _name(model))
         session.close()
@@ -125,9 +127,15 @@ def _opened(folder: str, path: str, model: Any, threads: int) -> Optional[Sessio
     return None
 
 
-def _digests(folder: str, model: Any, locations: Any) -> Mapping[str, str]:
+def _beside(model: Any, request: Request) -> str:
+    """Where the files of external data are."""
+    if request.folder is not None:
+        return request.folder
+    return "" if isinstance(model, (bytes, bytearray, memoryview)) else os.path.dirname(model)
+
+
+def _digests(folder: str, beside: str, locations: Any) -> Mapping[str, str]:
     """Of the files of external data, by location."""
-    beside = "" if isinstance(model, (bytes, bytearray, memoryview)) else os.path.dirname(model)
     return {each: _digest(folder, os.path.join(beside, each)) for each in locations}
 
 

@@ -13,11 +13,12 @@ class Request(NamedTuple):
     Python functions that stand for ops, by domain and op type. live: inputs that have an
     initializer and are to be fed all the same. dims: sizes for symbolic dims of the inputs, by
     name; denotations: by denotation; negative ones leave the dim free. initializers: arrays in
-    place of the model's; files: contents of files of external data, by location. seed: of random
-    ops without one of their own. regular: whether dims of one name have one size, inputs that
-    are declared without dims none, and bounds of slices the sign that they mostly have
-    (Slice.assumptions), which makes sizes simpler. rounds_rows: whether products
-    by weights that are dequantised by blocks may round rows to int8.
+    place of the model's; files: contents of files of external data, by location; folder: where
+    the others are, None for the model's own. seed: of random ops without one of their own.
+    regular: whether dims of one name have one size, inputs that are declared without dims none,
+    and bounds of slices the sign that they mostly have (Slice.assumptions), which makes sizes
+    simpler. rounds_rows: whether products by weights that are dequantised by blocks may round rows
+    to int8.
     """
 
     outputs: Sequence[str] = ()
@@ -27,6 +28,7 @@ class Request(NamedTuple):
     denotations: Mapping[str, int] = {}
     initializers: Mapping[str, np.ndarray] = {}
     files: Mapping[str, Any] = {}
+    folder: Optional[str] = None
     seed: Optional[int] = None
     regular: bool = True
     rounds_rows: bool = False

@@ -130,6 +130,20 @@ def code_of_array(dtype: np.dtype) -> int:
     return dtypes.from_numpy(dtype)
 
 
+def as_given(value: Any) -> Any:
+    """What a session made, as onnxruntime gives it: float8e4m3fn as its bits in uint8. Of the
+    other types that numpy has not itself, it gives no arrays at all.
+    """
+    if isinstance(value, np.ndarray) and value.dtype.itemsize == 1:
+        return value.view(np.uint8) if is_bits(code_of_array(value.dtype)) else value
+    return value
+
+
+def is_bits(code: int) -> bool:
+    """Whether arrays of this element type are given as bits."""
+    return code == dtypes.FLOAT8E4M3FN
+
+
 def _from_python(name: str, value: Any, code: int) -> np.ndarray:
     try:
         array = np.asarray(value)

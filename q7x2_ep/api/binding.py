@@ -7,7 +7,7 @@ from typing import Any, Optional
 
 import numpy as np
 
-from q7x2_ep.api.arrays import at_address, to_array
+from q7x2_ep.api.arrays import as_given, at_address, to_array
 from q7x2_ep.api.device import OrtDevice, require_cpu
 from q7x2_ep.api.value import Device, OrtValue, OrtValueVector, code_of
 from q7x2_ep.errors import BindingError
@@ -16,7 +16,7 @@ from q7x2_ep.errors import BindingError
 class SessionIOBinding:
     """What IOBinding holds. inputs: what to feed; outputs: in order, arrays to write to, or None
     where the session makes them; made: the outputs of the last run, results: as OrtValues, once
-    somebody asks.
+    somebody asks; of what was bound since, or never run, the arrays, or nothing.
     """
 
     def __init__(self, session: Any):
@@ -68,18 +68,25 @@ class SessionIOBinding:
         Raises: BindingError for another device than the CPU.
         """
         require_cpu(device, f"output {name!r}")
-        self._wanted = None
         if buffer:
             element_type, shape, address = buffer
-            self.outputs[name] = at_address(address, shape, code_of(element_type))
+            self._bind(name, at_address(address, shape, code_of(element_type)))
         else:
-            self.outputs[name] = None
+            self._bind(name, None)
 
     def bind_ortvalue_input(self, name: str, ortvalue: OrtValue) -> None:
         self.bind_input(name, _ort_value(name, ortvalue))
 
     def bind_ortvalue_output(self, name: str, ortvalue: OrtValue) -> None:
-        self.outputs[name] = _ort_value(name, ortvalue).numpy()
+        self._bind(name, _ort_value(name, ortvalue)._array())
+
+    def _bind(self, name: str, array: Optional[np.ndarray]) -> None:
+        results, value = self.results, OrtValue._of(array)
+        if name in self.outputs:
+            results[list(self.outputs).index(name)] = value
+        else:
+            results.append(value)
+        self.outputs[name] = array
         self._wanted = None
 
     def get_outputs(self) -> OrtValueVector:
@@ -89,7 +96,9 @@ class SessionIOBinding:
         """The outputs of the last run as arrays that no later run changes."""
         bound = list(self.outputs.values())
         return [
-            result._data if i >= len(bound) or bound[i] is None else np.array(result._data)
+            as_given(
+                result._data if i >= len(bound) or bound[i] is None else np.array(result._data)
+            )
             for i, result in enumerate(self.results)
         ]
 
@@ -98,6 +107,7 @@ class SessionIOBinding:
 
     def clear_binding_outputs(self) -> None:
         self.outputs.clear()
+        self.made, self._results = (), OrtValueVector()
         self._wanted = None
 
     def synchronize_inputs(self) -> None:
@@ -167,7 +177,9 @@ class IOBinding:
         self._iobinding.bind_ortvalue_output(name, ortvalue)
 
     def get_outputs(self) -> list[OrtValue]:
-        """The outputs of the last run, in the order of their binding."""
+        """The outputs of the last run, in the order of their binding; before it what is bound, and
+        for what is not there yet OrtValues without a value.
+        """
         return list(self._iobinding.get_outputs())
 
     def get_outputs_as_ortvaluevector(self) -> OrtValueVector:

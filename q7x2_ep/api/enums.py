@@ -58,6 +58,25 @@ class OrtCompileApiFlags(OrtEnum):
     ERROR_IF_OUTPUT_FILE_EXISTS = 2
 
 
+class OrtCompiledModelCompatibility(OrtEnum):
+    """Whether a provider can use what it compiled for another device or version."""
+
+    EP_NOT_APPLICABLE = 0
+    EP_SUPPORTED_OPTIMAL = 1
+    EP_SUPPORTED_PREFER_RECOMPILATION = 2
+    EP_UNSUPPORTED = 3
+
+
+class OrtDeviceEpIncompatibilityReason(OrtEnum):
+    """Why a provider cannot use a device."""
+
+    NONE = 0
+    DRIVER_INCOMPATIBLE = 1
+    DEVICE_INCOMPATIBLE = 2
+    MISSING_DEPENDENCY = 4
+    UNKNOWN = -(1 << 31)
+
+
 class OrtDeviceMemoryType(OrtEnum):
     """Whose memory a device's is."""
 

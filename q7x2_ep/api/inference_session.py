@@ -19,7 +19,7 @@ import numpy as np
 
 from q7x2_ep import dtypes, errors, knobs
 from q7x2_ep.api import environment
-from q7x2_ep.api.arrays import to_array
+from q7x2_ep.api.arrays import as_given, is_bits, to_array
 from q7x2_ep.api.binding import IOBinding, SessionIOBinding
 from q7x2_ep.api.containers import parts, to_container
 from q7x2_ep.api.device import CPU_DEVICE, CPU_MEMORY, PROVIDER, OrtEpDevice, OrtMemoryInfo
@@ -37,6 +37,8 @@ from q7x2_ep.api.options import (
     RunOptions,
     SessionOptions,
     asked,
+    check_run,
+    check_session,
     options_of_model,
 )
 from q7x2_ep.api.value import OrtValue, OrtValueVector
@@ -50,7 +52,6 @@ if TYPE_CHECKING:  # the engine is imported by the first session
     from q7x2_ep.session import Model, Session
 
 _CACHE = "q7x2.cache_folder"
-_SHRINKAGE = "memory.enable_memory_arena_shrinkage"  # devices: cpu:0;gpu:0
 _ASSIGNMENT = "session.record_ep_graph_assignment_info"
 # Arrays of these go through as they are.
 _NATIVE = frozenset(np.dtype(code) for code in np.typecodes["AllInteger"] + "efd?")
@@ -90,6 +91,7 @@ class InferenceSession:
             raise TypeError(
                 f"sess_options must be a SessionOptions, given {type(options).__name__}"
             )
+        check_session(options)
         if options._cancelled:
             raise errors.LoadCanceled("Graph loading canceled due to user request.")
         self._fallback = int(kwargs.get("enable_fallback", 1)) == 1
@@ -114,10 +116,12 @@ class InferenceSession:
         """Compiles the model, and begins a profile where the options ask for one."""
         options = self._options
         self._trace: Optional[Trace] = None
+        self._profiling_start = 0
         if options.enable_profiling:
             from q7x2_ep.api.tracing import Trace
 
             self._trace = Trace(options.profile_file_prefix)
+            self._profiling_start = self._trace.start_ns
         self._session = self._compile(path=options.optimized_model_filepath)
         if self._trace is not None:
             kind, start = "uri" if self._model_path else "array", self._trace.start_ns
@@ -200,7 +204,9 @@ class InferenceSession:
             s.name: s.type for s in session.inputs if parts(s.type)[0] in ("seq", "map", "optional")
         }
         self._optional = [s.name for s in session.inputs if s.type.startswith("optional")]
-        self._run_again = session.program.run_again if self._trace is None else None
+        gives_bits = any(is_bits(dtype) for dtype, _ in session.output_types)
+        plain = self._trace is None and not gives_bits
+        self._run_again = session.program.run_again if plain else None
 
     def _read_options(self) -> None:
         """Takes what the model's metadata asks for, before the caller's options, which stay as they
@@ -238,7 +244,7 @@ class InferenceSession:
             outputs = self._run_again(input_feed)
             if outputs is not None:
                 return outputs
-        return self._run(output_names, input_feed, run_options)
+        return [*map(as_given, self._run(output_names, input_feed, run_options))]
 
     def run_async(
         self,
@@ -258,7 +264,7 @@ class InferenceSession:
 
         def work() -> None:
             try:
-                outputs, problem = self._run(output_names, input_feed, run_options), ""
+                outputs, problem = self.run(output_names, input_feed, run_options), ""
             except Exception as error:
                 outputs, problem = [], str(error)
             callback(outputs, user_data, problem)
@@ -288,7 +294,7 @@ class InferenceSession:
         and appended where it is shorter than fetch_names.
         """
         feed = dict(zip(feed_names, feeds))
-        into = [value.numpy() for value in fetches]
+        into = [value._array() for value in fetches]
         outputs = self._run(fetch_names, feed, run_options, into)
         fetches[:] = [OrtValue._of(output) for output in outputs]
 
@@ -333,6 +339,7 @@ class InferenceSession:
         if run_options is not None:
             if not isinstance(run_options, RunOptions):
                 raise TypeError(f"run_options must be a RunOptions, given {run_options!r}")
+            check_run(run_options)
             for adapter in run_options._adapters:
                 feed = {**adapter.parameters, **feed}
         feeds = {
@@ -383,7 +390,7 @@ class InferenceSession:
                 return session.run(feeds, call)
             return self._traced(self._trace, session, feeds, call)
         finally:
-            if run_options is not None and "cpu" in run_options._config.get(_SHRINKAGE, ""):
+            if run_options is not None and check_run(run_options):
                 session.program.trim()
 
     def _session_for(
@@ -563,8 +570,10 @@ class InferenceSession:
     # Profiling
 
     def get_profiling_start_time_ns(self) -> int:
-        """When profiling began, by time.monotonic_ns(); 0 where it is off."""
-        return self._trace.start_ns if self._trace is not None else 0
+        """When profiling began, by time.monotonic_ns(), also once it has ended; 0 where it never
+        did.
+        """
+        return self._profiling_start
 
     def end_profiling(self) -> str:
         """Ends profiling and returns the path of the Chrome trace that was written (open it in

@@ -129,7 +129,7 @@ def _read(data: bytes) -> AdapterFormat:
         start, length = vector(table, 3, 1)
         bits = np.frombuffer(data, np.uint8, length, start).copy()
         value = OrtValue.ortvalue_from_shape_and_type((0,), code_of(code))
-        array = bits.view(value.numpy().dtype).reshape(shape)
+        array = bits.view(value._array().dtype).reshape(shape)
         adapter._parameters[name] = OrtValue._of(array, code)
     return adapter
 
@@ -165,7 +165,7 @@ def _write(adapter: AdapterFormat) -> bytes:
         return at
 
     def parameter(name: str, value: OrtValue) -> int:
-        shape, array = value.shape(), np.ascontiguousarray(value.numpy())
+        shape, array = value.shape(), np.ascontiguousarray(value._array())
         return table(
             lambda: string(name),
             lambda: vector(struct.pack(f"<{len(shape)}q", *shape), len(shape), 8),

@@ -18,7 +18,20 @@ class NodeArg:
     """
 
     def __init__(self, name: str, type: str, shape: list[Union[int, str, None]]):
-        self.name, self.type, self.shape = name, type, shape
+        self._name, self._type, self._shape = name, type, shape
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    @property
+    def type(self) -> str:
+        return self._type
+
+    @property
+    def shape(self) -> list[Union[int, str, None]]:
+        """A new list each time: what a caller does to it changes no other's."""
+        return [*self._shape]
 
     def __repr__(self) -> str:
         return f"NodeArg(name={self.name!r}, type={self.type!r}, shape={self.shape!r})"
@@ -34,7 +47,16 @@ class ModelMetadata:
         self.description: str = known["description"]
         self.graph_description: str = known["graph_description"]
         self.version: int = known["version"]
-        self.custom_metadata_map: dict[str, str] = known["custom_metadata_map"]
+        self.custom_metadata_map = known["custom_metadata_map"]
+
+    @property
+    def custom_metadata_map(self) -> dict[str, str]:
+        """A new dict each time, as NodeArg.shape is a new list."""
+        return {**self._custom_metadata_map}
+
+    @custom_metadata_map.setter
+    def custom_metadata_map(self, entries: Mapping[str, str]) -> None:
+        self._custom_metadata_map = {**entries}
 
 
 class OrtEpAssignedNode:

@@ -25,6 +25,10 @@ if TYPE_CHECKING:  # the engine is imported by the first session
     from q7x2_ep.request import Request
 
 _ACCURACY_LEVEL = "session.qdq_matmulnbits_accuracy_level"
+_FOLDER = "session.model_external_initializers_file_folder_path"
+_LOAD_FORMAT, _SAVE_FORMAT = "session.load_model_format", "session.save_model_format"
+_SHRINKAGE = "memory.enable_memory_arena_shrinkage"  # devices: cpu:0;gpu:0
+_MAX_KEY, _MAX_VALUE = 1024, 8192  # bytes of a configuration entry
 OPTIONS_OF_MODEL = "ort_config"  # the metadata entry for read_config_from_model
 # The fields that onnxruntime reads from it, and the integers that they may be there.
 _FIELDS_OF_MODEL: dict[str, Sequence[int]] = {
@@ -80,6 +84,30 @@ def _text(function: str, **arguments: Any) -> None:
             raise TypeError(f"{function}(): {name}: expected str, given {value!r}")
 
 
+def _entry(function: str, key: str, value: str) -> None:
+    """Checks a configuration entry."""
+    _text(function, key=key, value=value)
+    size = len(key.encode())
+    if not 0 < size <= _MAX_KEY:
+        raise BindingError(
+            f"Config key is empty or longer than maximum length {_MAX_KEY}: given {size} bytes, "
+            f"{key[:40]!r}"
+        )
+    if len(value.encode()) > _MAX_VALUE:
+        raise BindingError(
+            f"Config value is longer than maximum length: {_MAX_VALUE}: {key!r} is given "
+            f"{len(value.encode())} bytes"
+        )
+
+
+def _level(level: int) -> None:
+    if not -1 <= level <= 4:
+        raise BindingError(
+            "log_severity_level: Not a valid onnxruntime::logging::Severity value: expected 0 "
+            f"verbose .. 4 fatal, or -1 for the default, given {level}"
+        )
+
+
 @dataclass(eq=False)
 class SessionOptions(_Checked):
     """Options of an InferenceSession.
@@ -130,11 +158,14 @@ class SessionOptions(_Checked):
 
     def add_session_config_entry(self, key: str, value: str) -> None:
         """Store an entry. These have an effect: session.record_ep_graph_assignment_info;
-        q7x2.cache_folder, where compiled models are kept from one session to the next; and
-        session.qdq_matmulnbits_accuracy_level, which changes results: "4" lets products by weights
-        that are dequantised by blocks round rows to int8.
+        session.model_external_initializers_file_folder_path, where external data is, in place of
+        the model's folder; q7x2.cache_folder, where compiled models are kept from one session to
+        the next; and session.qdq_matmulnbits_accuracy_level, which changes results: "4" lets
+        products by weights that are dequantised by blocks round rows to int8.
+
+        Raises: BindingError for a key or value of a length that onnxruntime does not take.
         """
-        _text("add_session_config_entry", key=key, value=value)
+        _entry("add_session_config_entry", key, value)
         self._config[key] = value
 
     def get_session_config_entry(self, key: str) -> str:
@@ -251,6 +282,45 @@ class SessionOptions(_Checked):
         """Nothing to clear, see set_ep_context_data_read_func."""
 
 
+def check_session(options: SessionOptions) -> None:
+    """Raises: BindingError for a level of logging that is none, and models in onnxruntime's own
+    format.
+    """
+    _level(options.log_severity_level)
+    config, path = options._config, options.optimized_model_filepath
+    if config.get(_LOAD_FORMAT) == "ORT":
+        raise BindingError(
+            f"[{_LOAD_FORMAT}] expected ONNX, given ORT: onnxruntime's own format is not "
+            "supported: open the ONNX model that it was made of"
+        )
+    given = config.get(_SAVE_FORMAT) or (path[-4:].lower() == ".ort" and "ORT")
+    if path and given == "ORT":
+        raise BindingError(
+            f"[optimized_model_filepath] expected ONNX, given {path!r} in format ORT: "
+            f"onnxruntime's own format is not supported: give a path that ends in .onnx, and "
+            f"{_SAVE_FORMAT} ONNX; for a file that loads fast there is q7x2_ep.compile"
+        )
+
+
+def check_run(options: RunOptions) -> bool:
+    """Whether memory is to be given back after the run.
+
+    Raises: BindingError for a level of logging that is none, and devices that are not here.
+    """
+    _level(options.log_severity_level)
+    text = options._config.get(_SHRINKAGE, "")
+    for device in text.removesuffix(";").split(";") if text else ():
+        name, _, rest = device.partition(":")
+        number = rest.partition(":")[0]
+        if name != "cpu" or number.strip("0"):
+            raise BindingError(
+                f"[{_SHRINKAGE}] Did not find an arena based allocator registered for device-id "
+                f"combination in the memory arena shrink list: {device}: expected cpu:0, given "
+                f"{text!r}"
+            )
+    return bool(text)
+
+
 def asked(
     options: SessionOptions,
     outputs: Sequence[str] = (),
@@ -267,9 +337,12 @@ def asked(
         dims=options._dims_by_name,
         denotations=options._dims_by_denotation,
         initializers={
-            name: value.numpy() for name, value in options._initializers.items() if name not in live
+            name: value._array()
+            for name, value in options._initializers.items()
+            if name not in live
         },
         files=options._files,
+        folder=options._config.get(_FOLDER) or None,
         seed=environment.global_seed(),
         regular=regular,
         rounds_rows=options._config.get(_ACCURACY_LEVEL) == "4",
@@ -325,8 +398,10 @@ class RunOptions(_Checked):
     def add_run_config_entry(self, key: str, value: str) -> None:
         """Store an entry. memory.enable_memory_arena_shrinkage has an effect, see
         InferenceSession.trim.
+
+        Raises: BindingError for a key or value of a length that onnxruntime does not take.
         """
-        _text("add_run_config_entry", key=key, value=value)
+        _entry("add_run_config_entry", key, value)
         self._config[key] = value
 
     def get_run_config_entry(self, key: str) -> str:

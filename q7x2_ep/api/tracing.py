@@ -1,6 +1,7 @@
 """A profile as a Chrome trace, with the names and fields of onnxruntime's profiles.
 
-Nodes are the steps of the plan. Source: the Trace Event Format, complete events.
+Nodes are the steps of the plan: op_name is the op type of the node that one computes, after fusion,
+and step what our kernels call it. Source: the Trace Event Format, complete events.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any, Optional, Union
 from q7x2_ep import dtypes
 from q7x2_ep.api.device import PROVIDER
 from q7x2_ep.backend.program import Program
-from q7x2_ep.ir.core import Value
+from q7x2_ep.ir.core import Node, Value
 from q7x2_ep.ir.shape import substitute
 
 MAX_EVENTS = 1_000_000  # later ones are dropped, as onnxruntime does
@@ -55,7 +56,8 @@ class Trace:
             node = nodes.get(step.name)
             args = {
                 "node_index": str(index),
-                "op_name": step.op,
+                "op_name": step.op if node is None else op_type(node),
+                "step": step.op,
                 "provider": PROVIDER,
                 "kernel": getattr(getattr(step, "kernel", None), "name", ""),
                 "nodes": list(step.sources),
@@ -87,6 +89,12 @@ class Trace:
                     "args": args,
                 }
             )
+
+
+def op_type(node: Node) -> str:
+    """Like Conv, also of a version, domain or form of our own."""
+    name = node.attrs["op"] if node.op == "q7::Python" else node.op
+    return name.rpartition("::")[2].partition("@")[0]
 
 
 def _shapes(

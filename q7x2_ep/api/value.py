@@ -12,7 +12,7 @@ from typing import Any, Optional, Union
 import numpy as np
 
 from q7x2_ep import dtypes
-from q7x2_ep.api.arrays import at_address, code_of_array, foreign, native
+from q7x2_ep.api.arrays import as_given, at_address, code_of_array, foreign, native
 from q7x2_ep.api.device import DeviceHandle, OrtDevice, OrtMemoryInfo, require_cpu
 from q7x2_ep.api.sparse import SparseTensor
 from q7x2_ep.errors import BindingError
@@ -201,10 +201,14 @@ class OrtValue:
     # Contents
 
     def numpy(self) -> np.ndarray:
-        """The tensor as an array that shares its memory.
+        """The tensor as an array that shares its memory; float8e4m3fn as its bits in uint8.
 
         Raises: BindingError for what is no tensor.
         """
+        return as_given(self._array())
+
+    def _array(self) -> np.ndarray:
+        """The tensor in a dtype of its own."""
         return self._tensor("an array")
 
     def __array__(self, dtype: Any = None, copy: Optional[bool] = None) -> np.ndarray:
@@ -246,7 +250,8 @@ class OrtValue:
             raise TypeError(
                 f"data must be a numpy.ndarray or an OrtValue, given {type(data).__name__}"
             )
-        target, source = self._tensor("new contents"), np.asarray(data)
+        target = self._tensor("new contents")
+        source = data._array() if isinstance(data, OrtValue) else data
         if source.size != target.size or native(source).dtype != target.dtype:
             raise BindingError(
                 "[OrtValue] The input size of numpy arrays does not match the size of the OrtValue:"

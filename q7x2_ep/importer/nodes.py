@@ -5,7 +5,7 @@ graphs around it are inputs of its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, Callable
@@ -15,7 +15,7 @@ from q7x2_ep.errors import ModelError
 from q7x2_ep.importer.attributes import as_onnx, attributes, constant_array, resolve
 from q7x2_ep.importer.contrib import expand
 from q7x2_ep.importer.loops import as_declared, hoisted
-from q7x2_ep.importer.opset import Draft, modernise
+from q7x2_ep.importer.opset import NEWEST, Draft, modernise, opset_versions
 from q7x2_ep.importer.order import in_order
 from q7x2_ep.importer.scope import OMITTED, Definitions, Names, Scope
 from q7x2_ep.importer.tensors import Tensors, fitting
@@ -109,9 +109,9 @@ class NodeReader:
             bodies, captures = self.read_bodies(graphs, scope, name)
             attrs = {**attrs, **bodies, "captures": len(captures)}
         domain = "" if proto.domain == "ai.onnx" else proto.domain
-        key = (proto.domain, proto.op_type, getattr(proto, "overload", ""))
-        if key in self.functions:
-            self.inline(self.functions[key], proto, scope, name)
+        function = self.function_of(proto)
+        if function is not None and domain not in NEWEST:
+            self.inline(function, proto, scope, name)
         elif proto.op_type == "Constant" and not domain:
             self.values.define_constant(scope, proto.output[0], constant_array(attrs, name))
         else:
@@ -119,11 +119,17 @@ class NodeReader:
             draft = Draft(op, list(proto.input), list(proto.output), attrs, name, captures)
             self.read_op(draft, proto, domain, scope)
 
+    def function_of(self, proto: Any) -> Any:
+        """The local function that a node calls, or None. In a domain that has ops of its own, an op
+        goes before the function of its name, as in onnxruntime.
+        """
+        return self.functions.get((proto.domain, proto.op_type, getattr(proto, "overload", "")))
+
     def read_op(self, draft: Draft, proto: Any, domain: str, scope: Scope) -> None:
         op, name = draft.op, draft.name
-        function = self.request.functions.get((domain, proto.op_type))
-        if function is not None:
-            self.add(self.python(draft, function), scope, name)
+        python = self.request.functions.get((domain, proto.op_type))
+        if python is not None:
+            self.add(self.python(draft, python), scope, name)
             return
         version = scope.versions.get(domain, 0)
         maker = self.values.maker(scope)
@@ -155,6 +161,10 @@ class NodeReader:
                 self.graph.nodes.pop().detach()
             else:
                 return
+        function = self.function_of(proto)
+        if function is not None:
+            self.inline(function, proto, scope, name)
+            return
         self.unsupported.append((op, name))
         for output in filter(None, proto.output):
             if output not in scope.values:
@@ -241,10 +251,6 @@ class NodeReader:
 def _value_names(graph: Any) -> set[str]:
     names = {item.name for item in (*graph.input, *graph.initializer)}
     return names.union(*(node.output for node in graph.node))
-
-
-def opset_versions(opset_import: Iterable[Any]) -> dict[str, int]:
-    return {"" if item.domain == "ai.onnx" else item.domain: item.version for item in opset_import}
 
 
 def _standard_function(op_type: str, version: int, domain: str) -> Any:

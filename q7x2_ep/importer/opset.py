@@ -7,6 +7,7 @@ of q7x2_ep knows only the newest form of an op, with its attributes and inputs.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Callable, Optional, Union
 
@@ -15,6 +16,31 @@ import numpy as np
 from q7x2_ep import dtypes
 from q7x2_ep.errors import ModelError
 from q7x2_ep.ir.core import Value
+
+# By domain: a later version may give an op another meaning. onnxruntime 1.32 refuses the same.
+NEWEST = {
+    "": 28,
+    "ai.onnx.ml": 5,
+    "ai.onnx.training": 1,
+    "ai.onnx.preview.training": 1,
+    "com.microsoft": 1,
+    "com.microsoft.nchwc": 1,
+}
+
+
+def opset_versions(opset_import: Iterable[Any]) -> dict[str, int]:
+    """The version of each domain.
+
+    Raises: ModelError for one that is newer than what is known here.
+    """
+    found = {"" if item.domain == "ai.onnx" else item.domain: item.version for item in opset_import}
+    for domain, version in found.items():
+        if version > NEWEST.get(domain, version):
+            raise ModelError(
+                f"opset {version} of {domain or 'ai.onnx'} is not supported: the newest that is "
+                f"known is {NEWEST[domain]}: export the model with that, or an older one"
+            )
+    return found
 
 
 @dataclass

@@ -15,7 +15,8 @@ import numpy as np
 
 from q7x2_ep.errors import CorruptModel, FeedError, ModelError, ModelNotFound, UnsupportedOp
 from q7x2_ep.files import map_file
-from q7x2_ep.importer.nodes import NodeReader, opset_versions
+from q7x2_ep.importer.nodes import NodeReader
+from q7x2_ep.importer.opset import opset_versions
 from q7x2_ep.importer.scope import Scope
 from q7x2_ep.importer.tensors import Tensors
 from q7x2_ep.importer.types import declared_outputs, input_type, optional_inputs, type_name
@@ -29,6 +30,7 @@ KNOWN = {  # how other files begin that are taken for models, from which byte on
     b"ORTM": (4, "it is in onnxruntime's own format: open the ONNX model that it was made of"),
     b"version https://git-lfs": (0, "it stands for a file in Git LFS: run git lfs pull"),
 }
+_NEWEST_IR = 14  # of the file format, as onnxruntime 1.32 has it
 _NO_VERSION = 2**63 - 1  # what onnxruntime says of a model without one
 
 
@@ -47,7 +49,7 @@ def read(model: Union[str, os.PathLike, bytes, Any], request: Request = AS_IT_IS
     if isinstance(model, (bytes, bytearray, memoryview)):
         return _from_bytes(bytes(model), "model bytes", None, request)
     if hasattr(model, "graph") and hasattr(model, "opset_import"):
-        return _graph(model, "ModelProto", Tensors(None, request.files), request)
+        return _graph(model, "ModelProto", Tensors(request.folder, request.files), request)
     raise TypeError(f"a model is a path, bytes or an onnx.ModelProto, not {type(model).__name__}")
 
 
@@ -69,18 +71,32 @@ def _load(path: str) -> Any:
         ) from error
 
 
-def _from_bytes(data: Any, source: str, folder: Optional[str], request: Request) -> Graph:
+def parsed(model: Union[str, bytes]) -> Any:
+    """The ModelProto at a path, or of bytes, as wire.py has it.
+
+    Raises: ModelNotFound, CorruptModel, ModelError.
+    """
+    is_path = isinstance(model, str)
+    return _parsed(_load(model), model) if is_path else _parsed(model, "model bytes")
+
+
+def _parsed(data: Any, source: str) -> Any:
     if not data:
         raise ModelError(f"{source} is empty: No graph was found in the protobuf.")
     try:
-        model = parse(data)
+        return parse(data)
     except ValueError as error:
         known = (text for start, (at, text) in KNOWN.items() if data[at : at + len(start)] == start)
         raise CorruptModel(
             f"Protobuf parsing failed: {source} is not an ONNX model, or is cut off: "
             f"{next(known, error)}"
         ) from error
-    return _graph(model, source, Tensors(folder, request.files), request)
+
+
+def _from_bytes(data: Any, source: str, folder: Optional[str], request: Request) -> Graph:
+    model = _parsed(data, source)
+    where = request.folder if request.folder is not None else folder
+    return _graph(model, source, Tensors(where, request.files), request)
 
 
 def _graph(model: Any, source: str, tensors: Tensors, request: Request) -> Graph:
@@ -101,6 +117,11 @@ def _graph(model: Any, source: str, tensors: Tensors, request: Request) -> Graph
 
 
 def _read_model(reader: NodeReader, model: Any, request: Request) -> None:
+    if model.ir_version > _NEWEST_IR:
+        raise ModelError(
+            f"Unsupported model IR version: {model.ir_version}, max supported IR version: "
+            f"{_NEWEST_IR}: save the model with that, or an older one"
+        )
     graph, versions = reader.graph, opset_versions(model.opset_import)
     if not model.graph.output or not versions:
         raise ModelError(

@@ -21,8 +21,8 @@ from q7x2_ep.files import map_file
 class Tensors:
     """Reads the tensors of one model.
 
-    folder: where its external data lies, None for a model without a path: then the working
-    directory, as in onnxruntime. files: contents of external files, by location.
+    folder: where its external data lies, None for a model without a path and a folder: then the
+    working directory, as in onnxruntime. files: contents of external files, by location.
     """
 
     def __init__(self, folder: Optional[str], files: Mapping[str, Any]):
@@ -117,7 +117,8 @@ class Tensors:
                 raise ModelError(
                     f"[tensor {name}] its data is in another file, {location}, which the working "
                     "directory does not have, and the model was given without a path: give the "
-                    "path of the model instead"
+                    "path of the model, or the folder in the session's configuration entry "
+                    "session.model_external_initializers_file_folder_path"
                 ) from None
             raise ModelNotFound(f"[tensor {name}] there is no external data file {path}") from None
         except OSError as error:

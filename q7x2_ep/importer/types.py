@@ -59,10 +59,13 @@ def declared(type: Any) -> Type:
         return NO_TENSOR if type.HasField("sequence_type") else UNKNOWN
     if not tensor.HasField("shape"):
         return Type(tensor.elem_type, None)
-    dims = (
-        dim.dim_value if dim.HasField("dim_value") else dim.dim_param for dim in tensor.shape.dim
-    )
-    return Type(tensor.elem_type, tuple(dim if dim != "" else None for dim in dims))
+    return Type(tensor.elem_type, tuple(map(_declared_dim, tensor.shape.dim)))
+
+
+def _declared_dim(dim: Any) -> Any:
+    if dim.HasField("dim_value"):
+        return dim.dim_value if dim.dim_value >= 0 else None
+    return dim.dim_param or None
 
 
 def input_type(item: Any, request: Request) -> Type:

@@ -28,8 +28,8 @@ GraphProto: 1 node* NodeProto, 2 name text, 5 initializer* TensorProto, 10 doc_s
     11 input* ValueInfoProto, 12 output* ValueInfoProto, 15 sparse_initializer* SparseTensorProto
 Inferred: 13 value_info* ValueInfoProto
 Map: 1 key_type int, 2 value_type TypeProto
-ModelProto: 2 producer_name text, 4 domain text, 5 model_version int, 6 doc_string text,
-    7 graph GraphProto, 8 opset_import* OperatorSetIdProto,
+ModelProto: 1 ir_version int, 2 producer_name text, 4 domain text, 5 model_version int,
+    6 doc_string text, 7 graph GraphProto, 8 opset_import* OperatorSetIdProto,
     14 metadata_props* StringStringEntryProto, 25 functions* FunctionProto
 NodeProto: 1 input* text, 2 output* text, 3 name text, 4 op_type text, 5 attribute* AttributeProto,
     7 domain text, 8 overload text

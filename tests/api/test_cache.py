@@ -164,6 +164,38 @@ def test_hashes_are_remembered(tmp_path, monkeypatch):
     np.testing.assert_array_equal(run(path, folder, feed), 2 * feed["x"])
 
 
+@pytest.mark.parametrize("form", ["bytes", "proto", "path"])
+@pytest.mark.parametrize("engine", ["q7x2_ep", "onnxruntime"])
+def test_the_folder_of_external_data(engine, form, tmp_path, monkeypatch):
+    """Takes the place of the model's own, with and without a cache, and is no part of its name."""
+    api = pytest.importorskip(engine)
+    if engine == "onnxruntime" and form == "proto":
+        pytest.skip("onnxruntime takes none")
+    monkeypatch.chdir(tmp_path)
+    path = external(tmp_path / "2", 2)
+    external(tmp_path / "3", 3)
+    made = onnx.load(path, load_external_data=False)
+    given = {"bytes": path.read_bytes(), "proto": made, "path": str(path)}[form]
+    feed = {"x": np.ones((2, 300), np.float32)}
+    key = "session.model_external_initializers_file_folder_path"
+
+    def run(folder: str, cache: str = "") -> np.ndarray:
+        options = api.SessionOptions()
+        options.add_session_config_entry(key, folder)
+        options.add_session_config_entry("q7x2.cache_folder", cache)
+        session = api.InferenceSession(given, options, providers=["CPUExecutionProvider"])
+        return session.run(None, feed)[0]
+
+    for cache_folder in ("", "cache", "cache"):
+        for value in (2, 3):
+            for folder in (str(value), str(tmp_path / str(value))):
+                np.testing.assert_array_equal(run(folder, cache_folder), value * feed["x"])
+    with pytest.raises(Exception, match=r"nope/w\.bin"):
+        run("nope")
+    if form == "path":
+        np.testing.assert_array_equal(run(""), 2 * feed["x"])
+
+
 def test_external_data_that_changed(tmp_path, compiled):
     feed = {"x": np.ones((2, 300), np.float32)}
     for value in (2, 3, 3):

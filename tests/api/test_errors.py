@@ -97,9 +97,22 @@ def typed(**changes: Any) -> bytes:
     return made.SerializeToString()
 
 
-def opset(version: int) -> bytes:
+def opset(version: int, domain: str = "") -> bytes:
     made = onnx.load_from_string(add())
-    made.opset_import[0].version = version
+    if domain:
+        made.opset_import.add(domain=domain, version=version)
+    else:
+        made.opset_import[0].version = version
+    return made.SerializeToString()
+
+
+def calling(version: int) -> bytes:
+    """add() by a function of this opset."""
+    made = onnx.load_from_string(add())
+    body, opsets = [node("Add", "x y")], [onnx.helper.make_opsetid("", version)]
+    made.functions.append(onnx.helper.make_function("acme", "F", ["x", "y"], ["z"], body, opsets))
+    made.graph.node[0].domain, made.graph.node[0].op_type = "acme", "F"
+    made.opset_import.add(domain="acme", version=1)
     return made.SerializeToString()
 
 
@@ -146,6 +159,39 @@ def bind_too_little(api: Any, made: Any, made_binding: Any) -> None:
     made.run_with_iobinding(made_binding)
 
 
+def configured(key: str, value: str, **fields: Any) -> Callable[[Any, Any], Any]:
+    """A session whose options have an entry and fields."""
+
+    def case(api: Any, options: Any) -> Any:
+        options.add_session_config_entry(key, value)
+        for name, content in fields.items():
+            content = str(Path(api.folder) / content) if "path" in name else content
+            setattr(options, name, content)
+        return session(api, add(), options)
+
+    return case
+
+
+def run_options(
+    wanted: str = "", *words: str, level: int = -1, more: bool = False, **entries: str
+) -> Case:
+    """A run with entries, whose keys have _ for dots, and a level of logging."""
+
+    def case(api: Any) -> Any:
+        made = api.RunOptions()
+        made.log_severity_level = level
+        for key, value in entries.items():
+            made.add_run_config_entry(key.replace("__", "."), value)
+        return run(api, add(), FEED, None, made)
+
+    return Case(case, wanted, words, more)
+
+
+def shrunk(devices: str, wanted: str = "", *words: str) -> Case:
+    return run_options(wanted, *words, memory__enable_memory_arena_shrinkage=devices)
+
+
+LOAD, SAVE = "session.load_model_format", "session.save_model_format"
 X, Y = info("x", [2, 3]), info("y", ["N", 3])
 Z = info("z", None)
 INDEXED = one("Gather", info("data", [2, 3]), info("i", ["n"], INT64))
@@ -262,12 +308,28 @@ CASES = {
         "NotImplemented",
         more=True,
     ),
-    "opset_too_new": load(opset(99), "Fail", more=True),
-    "opset_unreleased": load(opset(29), "Fail", more=True),
+    "opset_too_new": load(opset(99), "Fail", "opset 99 of ai.onnx", "known is 28"),
+    "opset_unreleased": load(opset(29), "Fail", "opset 29 of ai.onnx", "known is 28"),
     "opset_28": load(opset(28)),
-    "ir_too_new": load(typed(ir_version=99), "Fail", more=True),
+    **{
+        f"opset_{version}_of_{domain}": load(opset(version, domain))
+        for domain, version in (("ai.onnx.ml", 5), ("com.microsoft", 1), ("acme", 99))
+    },
+    **{
+        f"opset_{version}_of_{domain}": load(
+            opset(version, domain), "Fail", f"opset {version} of {domain}", f"known is {known}"
+        )
+        for domain, version, known in (
+            ("ai.onnx.ml", 6, 5),
+            ("ai.onnx.training", 2, 1),
+            ("com.microsoft", 2, 1),
+        )
+    },
+    "opset_of_a_function": load(calling(29), "Fail", "opset 29 of ai.onnx", "known is 28"),
+    "opset_28_of_a_function": load(calling(28)),
+    "ir_too_new": load(typed(ir_version=99), "Fail", "IR version: 99", "version: 14"),
     "ir_14": load(typed(ir_version=14)),
-    "ir_15": load(typed(ir_version=15), "Fail", more=True),
+    "ir_15": load(typed(ir_version=15), "Fail", "IR version: 15", "version: 14"),
     "opset_1": load(opset(1), "NotImplemented", more=True),
     "opset_6": load(opset(6), "NotImplemented", more=True),
     "no_opset_import": load(no_opset(), "Fail", "Missing opset in the model"),
@@ -377,6 +439,43 @@ CASES = {
     "add_session_config_bad_type": options(
         lambda api, made: made.add_session_config_entry("a", 1), "TypeError", "value", "str", "1"
     ),
+    "session_config_key_empty": options(configured("", "v"), "RuntimeError", "1024", "0 bytes"),
+    "session_config_key_longest": options(configured("k" * 1024, "v" * 8192)),
+    "session_config_key_long": options(configured("k" * 1025, "v"), "RuntimeError", "1024", "1025"),
+    "session_config_value_long": options(
+        configured("k", "v" * 8193), "RuntimeError", "8192", "8193", "'k'"
+    ),
+    "run_config_key_long": Case(
+        lambda api: api.RunOptions().add_run_config_entry("k" * 1025, ""),
+        "RuntimeError",
+        ("1024", "1025"),
+    ),
+    "run_config_key_empty": Case(
+        lambda api: api.RunOptions().add_run_config_entry("", "v"), "RuntimeError", ("1024",)
+    ),
+    **{f"shrink_{name}": shrunk(name) for name in ("cpu:0", "cpu", "", "cpu:0;cpu:0;", "cpu:00")},
+    **{
+        f"shrink_{name}": shrunk(name, "InvalidArgument", "expected cpu:0", repr(name))
+        for name in ("gpu:0", "cpu:0;gpu:0", "cpu:1", "nope", "cpu:x", "CPU:0", ";cpu:0", "cpu:-1")
+    },
+    **{f"run_level_{level}": run_options(level=level) for level in (-1, 0, 4)},
+    **{
+        f"run_level_{level}": run_options("Fail", "0 verbose .. 4 fatal", str(level), level=level)
+        for level in (-2, 5, 99)
+    },
+    **{
+        f"session_level_{level}": options(
+            configured("k", "v", log_severity_level=level),
+            "RuntimeError",
+            "0 verbose .. 4 fatal",
+            str(level),
+        )
+        for level in (-2, 5, 99)
+    },
+    "load_format_ort": options(configured(LOAD, "ORT"), "Fail", LOAD, "given ORT"),
+    "load_format_onnx": options(configured(LOAD, "ONNX")),
+    "save_format_ort": options(configured(SAVE, "ORT")),
+    "save_format_onnx": options(configured(SAVE, "ONNX", optimized_model_filepath="m.ort")),
     "get_session_config_missing": options(
         lambda api, made: made.get_session_config_entry("nope"), "RuntimeError", "nope"
     ),

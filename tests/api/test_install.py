@@ -11,6 +11,7 @@ import sys
 import sysconfig
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import q7x2_ep
@@ -89,12 +90,31 @@ def test_all_names_are_there(python):
         "from onnxruntime.capi.onnxruntime_validation import get_package_name_and_version_info",
         "from onnxruntime.capi import build_and_package_info",
         "from onnxruntime.datasets import get_example",
+        "from onnxruntime.capi.onnxruntime_collect_build_info import find_cudart_versions",
+        "assert find_cudart_versions(build_cuda_version='12') == []",
+        "assert state.kSameAsRequested is state.ArenaExtendStrategy.kSameAsRequested",
+        "assert state.get_all_opkernel_def is q7x2_ep.api.registry.get_all_opkernel_def",
         "assert state.Fail is onnxruntime.capi._pybind_state.Fail is q7x2_ep.errors.Fail",
         "try: state.get_shape_inference_function",
         "except AttributeError as error: assert 'native' in str(error)",
         "print(onnxruntime.__version__)",
     ]
     assert python("-c", INSTALL + "\n".join(lines)) == q7x2_ep.version
+
+
+def test_arrays_become_an_adapter(python, tmp_path):
+    np.savez(tmp_path / "a.npz", w=np.array([3], np.float32))
+    arguments = "--npz_file_path a.npz --output_file_path a.onnx_adapter --adapter_version 1"
+    code = INSTALL + (
+        "import sys, runpy, onnxruntime\n"
+        f"sys.argv[1:] = '{arguments} --model_version 2'.split()\n"
+        "try: runpy.run_module('onnxruntime.capi.convert_npz_to_onnx_adapter', None, '__main__')\n"
+        "except SystemExit as end: assert end.code == 0\n"
+        "made = onnxruntime.AdapterFormat.read_adapter('a.onnx_adapter')\n"
+        "print(made.get_adapter_version(), made.get_model_version())\n"
+        "print(made.get_parameters()['w'].numpy())"
+    )
+    assert python("-c", code).splitlines() == ["1 2", "[3.]"]
 
 
 def test_ways_to_ask_for_it(python):

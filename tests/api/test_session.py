@@ -254,11 +254,12 @@ def test_profile(tmp_path, session):
     options.graph_optimization_level = q7x2_ep.GraphOptimizationLevel.ORT_DISABLE_ALL
     before = time.monotonic_ns()
     with q7x2_ep.InferenceSession(scaled(), options) as session:
-        assert before <= session.get_profiling_start_time_ns() <= time.monotonic_ns()
+        start = session.get_profiling_start_time_ns()
+        assert before <= start <= time.monotonic_ns()
         np.testing.assert_array_equal(session.run(None, FEED)[0], ONES * 6)
         session.run(["s"], FEED)
         path = session.end_profiling()
-        assert session.end_profiling() == ""
+        assert session.end_profiling() == "" and session.get_profiling_start_time_ns() == start
     assert path.startswith(str(tmp_path / "prof_2"))
     with open(path) as file:
         events = json.load(file)
@@ -272,6 +273,8 @@ def test_profile(tmp_path, session):
     assert added["input_type_shape"] == [{"float": [2, 3]}] * 2
     assert added["output_type_shape"] == [{"float": [2, 3]}]
     assert added["kernel"].startswith("binary_any_")
+    assert (added["op_name"], added["step"]) == ("Add", "binary")
+    assert {event["args"]["op_name"] for event in nodes} == {"Add", "Mul"}
     keys = {"cat", "pid", "tid", "dur", "ts", "ph", "name", "args"}
     assert all(event.keys() == keys and event["dur"] >= 0 for event in events)
     assert all(event["args"]["provider"] == "CPUExecutionProvider" for event in nodes)
@@ -281,13 +284,14 @@ def test_profile_of_host_steps(tmp_path):
     options = q7x2_ep.SessionOptions()
     options.enable_profiling, options.profile_file_prefix = True, str(tmp_path / "prof")
     options.register_op("acme", "Same", lambda x: x)
-    nodes = [node("Same", "x", "s", "the_node", domain="acme"), node("Relu", "s")]
+    nodes = [node("Same", "x", "s", "the_node", domain="acme"), node("Unique", "s")]
     made = model(nodes, [info("x", [2, 3])], [info("z", [2, 3])], domains=["acme"])
     with q7x2_ep.InferenceSession(made, options) as session:
         session.run(None, {"x": ONES})
         with open(session.end_profiling()) as file:
-            names = [event["name"] for event in json.load(file)]
-    assert "the_node_kernel_time" in names
+            events = [event for event in json.load(file) if event["cat"] == "Node"]
+    assert events[0]["name"] == "the_node_kernel_time"
+    assert [event["args"]["op_name"] for event in events] == ["Same", "Unique"]
 
 
 def test_assignment(session):
@@ -422,6 +426,84 @@ def test_metadata():
     with q7x2_ep.InferenceSession(add()) as session:
         meta = session.get_modelmeta()
     assert (meta.graph_name, meta.version, meta.custom_metadata_map) == ("g", 2**63 - 1, {})
+
+
+@pytest.mark.parametrize("engine", ["q7x2_ep", "onnxruntime"])
+def test_descriptions_are_nobody_elses(engine):
+    """What a caller does to a list or dict of them changes no other's."""
+    api = pytest.importorskip(engine)
+    made = onnx.load_from_string(add())
+    made.metadata_props.add(key="k", value="v")
+    data = made.SerializeToString()
+    session = api.InferenceSession(data, providers=["CPUExecutionProvider"])
+    for arg in (session.get_inputs()[1], session.get_outputs()[0]):
+        before = [*arg.shape]
+        arg.shape[0] = 7
+        assert arg.shape == before
+        for field in ("name", "type", "shape"):
+            with pytest.raises(AttributeError, match=r"no setter|can't set"):
+                setattr(arg, field, getattr(arg, field))
+    session.get_modelmeta().custom_metadata_map["k"] = "w"
+    assert session.get_modelmeta().custom_metadata_map == {"k": "v"}
+    meta = session.get_modelmeta()
+    meta.custom_metadata_map = {"a": "b"}
+    meta.custom_metadata_map.clear()
+    assert meta.custom_metadata_map == {"a": "b"}
+
+
+@pytest.mark.parametrize("engine", ["q7x2_ep", "onnxruntime"])
+def test_dims_that_are_declared_negative(engine):
+    api = pytest.importorskip(engine)
+    made = model([node("Relu", "x")], [info("x", [-1, "N", -7])], [info("z", [-1, "N", -7])])
+    session = api.InferenceSession(made, providers=["CPUExecutionProvider"])
+    for (arg,) in (session.get_inputs(), session.get_outputs()):
+        assert arg.shape == [None, "N", None]
+
+
+@pytest.mark.parametrize("path, given", [("m.ort", ""), ("M.ORT", ""), ("m.onnx", "ORT")])
+def test_format_of_onnxruntime(tmp_path, path, given):
+    """Which it would write, is refused instead of written as ONNX."""
+    options = q7x2_ep.SessionOptions()
+    options.optimized_model_filepath = str(tmp_path / path)
+    options.add_session_config_entry("session.save_model_format", given)
+    with pytest.raises(errors.BindingError, match=rf"{path}' in format ORT.*ends in \.onnx"):
+        q7x2_ep.InferenceSession(add(), options)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "domain, op, opset, is_called",
+    [
+        ("", "Relu", 17, False),
+        ("ai.onnx", "Relu", 17, False),
+        ("", "HardSwish", 17, False),  # which the standard defines by other ops
+        ("", "Gelu", 20, False),
+        ("", "Swish", 24, False),
+        ("com.microsoft", "Gelu", 17, False),
+        ("com.microsoft", "QuickGelu", 17, False),
+        ("com.microsoft", "FastGelu", 17, False),
+        ("ai.onnx.ml", "Normalizer", 17, False),
+        ("com.microsoft", "NotThere", 17, True),
+        ("com.microsoft", "RMSNormalization", 17, True),  # of the standard's domain alone
+        ("acme", "Relu", 17, True),
+    ],
+)
+@pytest.mark.parametrize("engine", ["q7x2_ep", "onnxruntime"])
+def test_functions_that_have_the_name_of_an_op(engine, domain, op, opset, is_called):
+    """Are called where their domain has no such op."""
+    api = pytest.importorskip(engine)
+    domains = [domain] if domain not in ("", "ai.onnx") else []
+    nodes = [node(op, "x", domain=domain)]
+    made = onnx.load_from_string(
+        model(nodes, [info("x", [1, 2])], [info("z", [1, 2])], opset=opset, domains=domains)
+    )
+    opsets = [helper.make_opsetid("", opset)]
+    negated = [node("Neg", "x")]
+    made.functions.append(helper.make_function(domain, op, ["x"], ["z"], negated, opsets))
+    session = api.InferenceSession(made.SerializeToString(), providers=["CPUExecutionProvider"])
+    x = np.array([[1, -2]], np.float32)
+    (z,) = session.run(None, {"x": x})
+    assert np.array_equal(z, -x) == is_called
 
 
 def test_global_threads():

@@ -166,9 +166,40 @@ def test_values_that_numpy_does_not_have():
         np.array([0x38, 0xC0], np.uint8), TensorProto.FLOAT8E4M3FN
     )
     assert eighths.data_type() == "tensor(float8e4m3fn)"
-    assert eighths.numpy().astype(np.float32).tolist() == [1.0, -2.0]
+    assert eighths.numpy().dtype == np.uint8 and eighths.numpy().tolist() == [0x38, 0xC0]
+    copy = OrtValue.ortvalue_from_shape_and_type([2], TensorProto.FLOAT8E4M3FN)
+    copy.update_inplace(eighths)
+    assert copy.numpy().tolist() == [0x38, 0xC0]
     with pytest.raises(errors.BindingError, match=r"1 specified by onnxtype: 2"):
         OrtValue.ortvalue_from_numpy_with_onnx_type(bits.view(np.uint8), TensorProto.BFLOAT16)
+
+
+@pytest.mark.parametrize("engine", ["q7x2_ep", "onnxruntime"])
+def test_eighths_are_given_as_bits(engine):
+    """float8e4m3fn, of all the types that numpy has not itself."""
+    api = pytest.importorskip(engine)
+    kind = TensorProto.FLOAT8E4M3FN
+    made = model([node("Cast", "x", to=kind)], [info("x", [2])], [info("z", [2], kind)], opset=19)
+    session = api.InferenceSession(made, providers=["CPUExecutionProvider"])
+    feed, given = {"x": np.array([1, -2], np.float32)}, []
+    for _ in range(2):
+        given += session.run(None, feed)
+    (value,) = session.run_with_ort_values(None, {"x": api.OrtValue.ortvalue_from_numpy(feed["x"])})
+    binding = session.io_binding()
+    binding.bind_cpu_input("x", feed["x"])
+    held = api.OrtValue.ortvalue_from_numpy_with_onnx_type(np.zeros(2, np.uint8), kind)
+    for bind in (
+        lambda: binding.bind_output("z"),
+        lambda: binding.bind_ortvalue_output("z", held),
+    ):
+        bind()
+        session.run_with_iobinding(binding)
+        given += binding.copy_outputs_to_cpu()
+        given.append(binding.get_outputs()[0].numpy())
+        assert binding.get_outputs()[0].element_type() == kind
+    for array in (*given, value.numpy(), held.numpy()):
+        assert array.dtype == np.uint8 and array.tolist() == [0x38, 0xC0]
+    assert value.data_type() == "tensor(float8e4m3fn)"
 
 
 def test_bfloat16_in_and_out():
@@ -473,7 +504,8 @@ def test_addresses_of_every_dtype(code, shape):
     values = OrtValueVector()
     values.push_back_batch([memory], [memory.ctypes.data], [code], [shape], [CPU])
     array = values[0].numpy()
-    assert array.dtype == memory.dtype and array.shape == memory.shape
+    wanted = np.uint8 if code == TensorProto.FLOAT8E4M3FN else memory.dtype
+    assert array.dtype == wanted and array.shape == memory.shape
     array[...] = np.ones(shape).astype(memory.dtype)
     assert array.any() and memory.tobytes() == array.tobytes()
 
@@ -486,6 +518,35 @@ def test_addresses_of_strings(session, shape):
         values.push_back_batch([memory], [memory.ctypes.data], [TensorProto.STRING], [shape], [CPU])
     with pytest.raises(errors.BindingError, match="given an address of strings"):
         binding.bind_output("z", "cpu", 0, TensorProto.STRING, shape, memory.ctypes.data)
+
+
+@pytest.mark.parametrize("engine", ["q7x2_ep", "onnxruntime"])
+def test_outputs_of_a_binding_without_a_run(engine):
+    """One for each that is bound: the value that it is bound to, or none yet."""
+    api = pytest.importorskip(engine)
+    session = api.InferenceSession(scaled(), providers=["CPUExecutionProvider"])
+    binding = session.io_binding()
+
+    def outputs() -> list:
+        vector = binding.get_outputs_as_ortvaluevector()
+        values = binding.get_outputs()
+        assert len(values) == len(vector)
+        return [value.numpy().tolist() if value.has_value() else None for value in values]
+
+    for name in ("x", "y"):
+        binding.bind_cpu_input(name, ONES)
+    assert outputs() == []
+    binding.bind_output("z")
+    assert outputs() == [None]
+    session.run_with_iobinding(binding)
+    four = (ONES * 4).tolist()
+    assert outputs() == [four]
+    binding.bind_ortvalue_output("s", api.OrtValue.ortvalue_from_numpy(X))
+    assert outputs() == [four, X.tolist()]
+    binding.bind_output("z")
+    assert outputs() == [None, X.tolist()]
+    binding.clear_binding_outputs()
+    assert outputs() == []
 
 
 class TestBinding:

@@ -13,6 +13,21 @@ from q7x2_ep.api.block_quantizers import (  # noqa: F401
     quantize_qdq_matmul_4bits,
 )
 from q7x2_ep.api.device import DeviceHandle as OrtDevice  # noqa: F401
+from q7x2_ep.api.enums import (  # noqa: F401
+    ArenaExtendStrategy,
+    OrtCompiledModelCompatibility,
+    OrtDeviceEpIncompatibilityReason,
+)
+from q7x2_ep.api.registry import (  # noqa: F401
+    get_all_operator_schema,
+    get_all_opkernel_def,
+    get_compatibility_info_from_model,
+    get_compatibility_info_from_model_bytes,
+    get_default_session_options,
+    get_hardware_devices,
+    get_model_compatibility_for_ep_devices,
+    get_registered_ep_kernel_defs,
+)
 from q7x2_ep.api.sparse import SparseBlockSparseView, SparseCooView, SparseCsrView  # noqa: F401
 from q7x2_ep.api.value import OrtValueVector  # noqa: F401
 from q7x2_ep.errors import (  # noqa: F401
@@ -32,6 +47,8 @@ from q7x2_ep.errors import (  # noqa: F401
     NotImplemented,
     RuntimeException,
 )
+
+kNextPowerOfTwo, kSameAsRequested = ArenaExtendStrategy
 
 
 def __getattr__(name: str) -> Any:
