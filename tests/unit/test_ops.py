@@ -952,7 +952,7 @@ LISTS = {  # tests/models/test_sequences.py
     *("SequenceAt", "SequenceConstruct", "SequenceEmpty", "SequenceErase", "SequenceInsert"),
     *("SequenceLength", "ConcatFromSequence", "SplitToSequence"),
 }
-TEXT = {"StringNormalizer", "StringSplit"}  # tests/unit/test_text.py
+TEXT = {"StringNormalizer", "StringSplit", "RegexFullMatch"}  # tests/unit/test_text.py
 
 
 def test_every_op_has_a_case() -> None:
