@@ -39,9 +39,10 @@ def rewrite(
         return []
     refused = [fact for node in gone for fact in g.facts(node)]
     replace(old, new, made, gone)
-    known = {size for node in made for size, _ in g.facts(node)}
-    known.update(size for size, _ in g.graph.guards)
-    g.graph.guards += dict.fromkeys(fact for fact in refused if fact[0] not in known)
+    if refused:
+        known = {size for node in made for size, _ in g.facts(node)}
+        known.update(size for size, _ in g.graph.guards)
+        g.graph.guards += dict.fromkeys(fact for fact in refused if fact[0] not in known)
     return made
 
 

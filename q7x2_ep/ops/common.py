@@ -248,8 +248,12 @@ def broadcast_guards(node: Node) -> list[Guard]:
 
 def fit_guards(values: Iterable[Optional[Value]], shape: tuple[Dim, ...]) -> list[Guard]:
     """Every dim of every value is 1 or that of the shape."""
-    shapes = [(f"{value.name}: dim", value.shape) for value in values if value is not None]
-    return [guard for what, own in shapes for guard in repeat_guards(what, own, shape)]
+    others = [value for value in values if value is not None and value.shape != shape]
+    return [
+        guard
+        for value in others
+        for guard in repeat_guards(f"{value.name}: dim", value.shape, shape)
+    ]
 
 
 def repeat_guards(what: str, given: Sequence[Dim], shape: Sequence[Dim]) -> list[Guard]:
@@ -257,7 +261,7 @@ def repeat_guards(what: str, given: Sequence[Dim], shape: Sequence[Dim]) -> list
     return [
         ((dim - 1) * (dim - target), 0, f"{what} {dim} is neither 1 nor {target}")
         for dim, target in zip(reversed(given), reversed(shape))
-        if dim not in (1, target)
+        if dim not in (target, 1)  # the same one, most often
     ]
 
 

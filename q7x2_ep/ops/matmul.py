@@ -235,9 +235,11 @@ def product_guards(node: Node, a: tuple[Dim, ...], b: tuple[Dim, ...]) -> list[G
     """Of a @ b."""
     k, other = a[-1], b[-2] if len(b) > 1 else b[-1]
     found: list[Guard] = [(k, other, "inner dims differ")] if k != other else []
-    batch = broadcast(node, a[:-2], b[:-2])
-    for shape in (a[:-2], b[:-2]):
-        found += repeat_guards("batch dim", shape, batch)
+    batches = a[:-2], b[:-2]
+    if all(batches):  # else that of one is that of the result
+        batch = broadcast(node, *batches)
+        for shape in batches:
+            found += repeat_guards("batch dim", shape, batch)
     return found
 
 
