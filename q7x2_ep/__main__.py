@@ -455,12 +455,12 @@ def _shipped(name: str) -> str:
     """The file of a model: its path, or that of the shipped one that has this name."""
     from q7x2_ep.models import small_models
 
-    return name if Path(name).is_file() else small_models().get(name, name)
+    return name if os.path.isfile(name) else small_models().get(name, name)
 
 
 def _check_exists(path: str) -> None:
     """A wrong name is the commonest mistake: say what there is, before anything heavy is loaded."""
-    if not Path(path).is_file():
+    if not os.path.isfile(path):
         raise ModelNotFound(f"[model] expected a file, there is none at {path!r}")
 
 

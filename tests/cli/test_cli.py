@@ -242,6 +242,7 @@ def test_errors_are_one_message(capsys, tmp_path):
     corrupt = tmp_path / "corrupt.onnx"
     corrupt.write_bytes(b"junk")
     assert "absent.onnx" in run(capsys, "explain", "absent.onnx", code=2)
+    assert "there is none at" in run(capsys, "explain", "x" * 300, code=2)  # no name of a file
     assert "CorruptModel" in run(capsys, "dump", str(corrupt), code=2)
     assert "missing" in run(capsys, "run", BERT, code=2)
     assert "NAME=FILE.npy" in run(capsys, "run", BERT, "--input", "input_ids", code=2)
