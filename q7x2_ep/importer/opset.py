@@ -344,10 +344,12 @@ def _resize_asymmetric(draft: Draft, maker: Maker) -> list[Draft]:
             f"[{draft.op} {draft.name}] mode is {mode!r}, not one of {[*_RESIZE_MODES]}"
         )
     x, scales = draft.inputs
-    attrs = {"mode": _RESIZE_MODES[mode], "coordinate_transformation_mode": "asymmetric"}
+    attrs = {
+        "mode": _RESIZE_MODES[mode],
+        "coordinate_transformation_mode": "asymmetric",
+        "nearest_mode": "floor",
+    }
     drafts: list[Draft] = []
-    if mode == "nearest":
-        attrs["nearest_mode"] = "floor"
     if mode == "nearest" and draft.op == "Resize":
         one = maker.constant(np.array(1, np.float32), f"{draft.name}/one")
         shrinks = maker.node(drafts, draft, "Min", [scales, one])

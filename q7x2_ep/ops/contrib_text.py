@@ -16,20 +16,10 @@ from q7x2_ep.errors import ModelError, UnsupportedOp
 from q7x2_ep.ir.core import Node, Type
 from q7x2_ep.ops import op
 from q7x2_ep.ops.common import dims, fresh, where_is
+from q7x2_ep.ops.text import CLASSES
 
 START, END = "\x02", "\x03"
-# What RE2 writes in the brackets of a set.
-CLASSES = {
-    "[:alnum:]": "0-9A-Za-z",
-    "[:alpha:]": "A-Za-z",
-    "[:digit:]": "0-9",
-    "[:lower:]": "a-z",
-    "[:punct:]": r"!-/:-@\[-`{-~",
-    "[:space:]": r"\t\n\v\f\r ",
-    "[:upper:]": "A-Z",
-    "[:word:]": "0-9A-Za-z_",
-    "[:xdigit:]": "0-9A-Fa-f",
-}
+NAMES = ("alnum", "alpha", "digit", "lower", "punct", "space", "upper", "word", "xdigit")
 CHOICE = re.compile(r"[|?*{]")  # without these the first match that re finds is the longest
 
 
@@ -111,8 +101,8 @@ def _matches(pattern: re.Pattern[str], text: str) -> Iterator[tuple[int, int]]:
 
 def _compiled(node: Node, expression: str) -> re.Pattern[str]:
     """A regular expression of RE2, whose classes are of ASCII."""
-    for name, members in CLASSES.items():
-        expression = expression.replace(name, members)
+    for name in NAMES:
+        expression = expression.replace(f"[:{name}:]", CLASSES[name])
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", FutureWarning)  # a set that re does not know

@@ -293,19 +293,22 @@ def _centred(node: Node, b: Any, x: Value, zero: Optional[Value], dtype: int, ax
 def lower_rescaled(node: Node, b: Any) -> None:
     """QLinearMatMul of two computed operands: sums as they are, rescaled and rounded once.
 
-    Raises: UnsupportedOp where scales or the zero of the result are not one number.
+    Raises: UnsupportedOp where scales or the zero of the result are not one number, or scales no
+    float32.
     """
     a, a_scale, a_zero, weight, b_scale, b_zero, y_scale, y_zero = node.inputs
     for value in (a_scale, b_scale, y_scale, y_zero):
         if product(value.shape) != 1:
             raise UnsupportedOp(f"{where_is(node)} has no kernel for {value} of {value.shape}")
+    scales = a_scale, b_scale, y_scale
+    for scale in scales:
+        require_dtype(node, scale.dtype, F32)
     y = node.output
     sums, real, rescaled = (
         temporary(b, dtype, y.shape) for dtype in (dtypes.INT32, dtypes.FLOAT, dtypes.FLOAT)
     )
     whole_product(node, b, (a, a_zero), (weight, b_zero), sums)
     cast_step(b, sums, real)
-    scales = a_scale, b_scale, y_scale
     if all(scale.const is not None for scale in scales):
         factor = ratio(b, node, [a_scale, b_scale], y_scale)
     else:

@@ -86,7 +86,7 @@ def reduction(function: Callable[..., Any]) -> Callable[..., np.ndarray]:
                 x.dtype
             )
         keepdims = bool(node.attrs["keepdims"])
-        named = {axis % max(x.ndim, 1) if -x.ndim <= axis < 0 else axis for axis in axes.flat}
+        named = {axis + x.ndim if -x.ndim <= axis < 0 else axis for axis in axes.flat}
         return np.asarray(function(x, axis=tuple(map(int, named)), keepdims=keepdims)).astype(
             x.dtype
         )

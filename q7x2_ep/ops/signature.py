@@ -81,16 +81,16 @@ def _formal(text: str) -> Formal:
 
 
 @cache
-def _counts(signature: Spelled) -> tuple[tuple[int, ...], float]:
-    """Which inputs an op needs, and how many it takes at most."""
-    formals = parse(signature).inputs
+def _counts(signature: Spelled, side: str) -> tuple[tuple[int, ...], float]:
+    """Which `inputs` an op needs, and how many it takes at most; or its `outputs`."""
+    formals = getattr(parse(signature), side)
     most = math.inf if any(formal.mark == "*" for formal in formals) else len(formals)
     return tuple(i for i, formal in enumerate(formals) if not formal.mark), most
 
 
 def check_count(inputs: list, signature: Spelled, where: str) -> None:
     """Raises: ModelError for too many inputs, or one that is missing."""
-    needed, most = _counts(signature)
+    needed, most = _counts(signature, "inputs")
     count = len(inputs)
     if count > most or [i for i in needed if i >= count or inputs[i] is None]:
         takes = ", ".join(map(str, parse(signature).inputs))
@@ -99,10 +99,9 @@ def check_count(inputs: list, signature: Spelled, where: str) -> None:
 
 def check_outputs(names: Sequence[str], signature: Spelled, where: str) -> None:
     """Raises: ModelError for too few outputs, or more than there are."""
-    formals = parse(signature).outputs
-    most = len(names) if any(formal.mark == "*" for formal in formals) else len(formals)
-    if not sum(not formal.mark for formal in formals) <= len(names) <= most:
-        makes = ", ".join(map(str, formals))
+    needed, most = _counts(signature, "outputs")
+    if not len(needed) <= len(names) <= most:
+        makes = ", ".join(map(str, parse(signature).outputs))
         raise ModelError(f"{where} makes ({makes}), was given {len(names)} names")
 
 

@@ -111,6 +111,14 @@ def test_parts_of_a_tensor(kind: str, sizes: int):
         assert part.dtype == x.dtype and not np.shares_memory(part, x)
 
 
+def same_parts(text: str, feed: dict[str, np.ndarray]) -> None:
+    model = onnx.parser.parse_model(text).SerializeToString()
+    (wanted,), (parts,) = (each.InferenceSession(model).run(None, feed) for each in (ort, q7x2_ep))
+    assert len(parts) == len(wanted)
+    for part, other in zip(parts, wanted):
+        np.testing.assert_array_equal(part, other, strict=True)
+
+
 SPLITS = [
     ("int64[K] split", [1, 4], 0),
     ("int64[K] split", [0, 5, 0], 0),
@@ -124,24 +132,15 @@ SPLITS = [
 def test_parts(split: str, sizes: object, axis: int):
     text = f"""<ir_version: 9, opset_import: ["" : 18]> g (float[n, m] x, {split}) =>
         (seq(float[i, j]) parts) {{ parts = SplitToSequence<axis = {axis}>(x, split) }}"""
-    model = onnx.parser.parse_model(text).SerializeToString()
-    feed = {"x": np.arange(35, dtype=np.float32).reshape(5, 7), "split": np.array(sizes)}
-    (wanted,), (parts,) = (each.InferenceSession(model).run(None, feed) for each in (ort, q7x2_ep))
-    assert len(parts) == len(wanted)
-    for part, other in zip(parts, wanted):
-        np.testing.assert_array_equal(part, other, strict=True)
+    x = np.arange(35, dtype=np.float32).reshape(5, 7)
+    same_parts(text, {"x": x, "split": np.array(sizes)})
 
 
 @pytest.mark.parametrize(("axis", "keepdims"), [(0, 1), (1, 0), (-1, 0)])
 def test_parts_of_one(axis: int, keepdims: int):
     text = f"""<ir_version: 9, opset_import: ["" : 18]> g (float[n, m] x) => (seq(float[i]) parts)
         {{ parts = SplitToSequence<axis = {axis}, keepdims = {keepdims}>(x) }}"""
-    model = onnx.parser.parse_model(text).SerializeToString()
-    feed = {"x": np.arange(6, dtype=np.float32).reshape(2, 3)}
-    (wanted,), (parts,) = (each.InferenceSession(model).run(None, feed) for each in (ort, q7x2_ep))
-    assert len(parts) == len(wanted)
-    for part, other in zip(parts, wanted):
-        np.testing.assert_array_equal(part, other, strict=True)
+    same_parts(text, {"x": np.arange(6, dtype=np.float32).reshape(2, 3)})
 
 
 @pytest.mark.parametrize("sizes", [[1, 1], [6, -1], [2, 4], 0, -1])
