@@ -31,17 +31,22 @@ static void copy_rows(const q7_loose_float *b, int64_t k_stride, int64_t rows, i
     }
 }
 
-/* The same for panels of half floats, which hold b exactly: it has no factors. */
-static void copy_halves(const q7_loose_float *b, int64_t k_stride, int64_t n_stride, int64_t rows,
-                        int64_t n, int64_t width, int64_t nr, int64_t dtype, uint16_t *panel) {
-    for (int64_t i = 0; i < rows; i++) {
-        const q7_loose_float *from = b + i * k_stride;
-        uint16_t *to = panel + i * nr;
-        if (dtype == Q7_F16)
-            for (int64_t j = 0; j < n; j++) to[j] = f16_of(from[j * n_stride]).bits;
+/* The same for panels of half floats, which hold b exactly: it has no factors. b is at an element. */
+static void copy_halves(const q7_pack_b_args *x, int64_t element, int64_t rows, int64_t n,
+                        uint16_t *panel) {
+    for (int64_t i = 0; i < rows; i++, panel += x->nr) {
+        const int64_t at = element + i * x->k_stride, stride = x->n_stride;
+        const q7_loose_float *from = x->b;
+        if (q7_is_half(x->b_dtype) && stride == 1)
+            memcpy(panel, (const q7_loose_half *)x->b + at, (size_t)n * sizeof(uint16_t));
+        else if (q7_is_half(x->b_dtype))
+            for (int64_t j = 0; j < n; j++)
+                panel[j] = ((const q7_loose_half *)x->b)[at + j * stride];
+        else if (x->dtype == Q7_F16)
+            for (int64_t j = 0; j < n; j++) panel[j] = f16_of(from[at + j * stride]).bits;
         else
-            for (int64_t j = 0; j < n; j++) to[j] = bf16_of(from[j * n_stride]).bits;
-        for (int64_t j = n; j < width; j++) to[j] = 0;
+            for (int64_t j = 0; j < n; j++) panel[j] = bf16_of(from[at + j * stride]).bits;
+        for (int64_t j = n; j < x->width; j++) panel[j] = 0;
     }
 }
 
@@ -53,18 +58,16 @@ static void rows_task(void *arg, int64_t task, int64_t thread) {
     const int64_t first = job->begin + task % job->blocks * ROWS;
     const int64_t rows = q7_min(ROWS, job->end - first);
     for (int64_t tap = 0; tap < x->taps; tap++) {
-        const q7_loose_float *b = x->b;
-        b += tap * x->tap_stride + first * x->k_stride;
+        const int64_t row = tap * x->tap_stride + first * x->k_stride;
         const int64_t at = (tap * job->k + first) * x->nr + x->first;
         for (int64_t p = q7_part(job->panels, job->groups, group); p < last; p++) {
             const int64_t column = p * x->width, n = q7_min(x->width, x->n - column);
             const int64_t to = at + p * x->nr * x->k;
             if (q7_is_half(x->dtype))
-                copy_halves(b + column, x->k_stride, 1, rows, n, x->width, x->nr, x->dtype,
-                            (uint16_t *)x->packed + to);
+                copy_halves(x, row + column, rows, n, (uint16_t *)x->packed + to);
             else
-                copy_rows(b + column, x->k_stride, rows, n, x->width, x->nr,
-                          (float *)x->packed + to);
+                copy_rows((const q7_loose_float *)x->b + row + column, x->k_stride, rows, n,
+                          x->width, x->nr, (float *)x->packed + to);
         }
     }
     q7_end_past();
@@ -83,23 +86,25 @@ static void panel_task(void *arg, int64_t task, int64_t thread) {
     const int64_t panel = job->begin + task, column = panel * x->width, k = job->k;
     const int64_t n = q7_min(x->width, x->n - column);
     for (int64_t tap = 0; tap < x->taps; tap++) {
-        const q7_loose_float *b = x->b;
-        b += tap * x->tap_stride + column * x->n_stride;
+        const int64_t from = tap * x->tap_stride + column * x->n_stride;
         const int64_t to = panel * x->nr * x->k + tap * k * x->nr + x->first;
         if (q7_is_half(x->dtype))
-            copy_halves(b, x->k_stride, x->n_stride, k, n, x->width, x->nr, x->dtype,
-                        (uint16_t *)x->packed + to);
+            copy_halves(x, from, k, n, (uint16_t *)x->packed + to);
         else
-            q7_pack_panel(b, x->k_stride, x->n_stride, k, n, x->width, x->nr,
-                          (float *)x->packed + to);
+            q7_pack_panel((const q7_loose_float *)x->b + from, x->k_stride, x->n_stride, k, n,
+                          x->width, x->nr, (float *)x->packed + to);
         if (x->factors)
             scale_columns((const float *)x->factors + column, k, n, x->nr, (float *)x->packed + to);
     }
 }
 
+static int64_t element_size(const q7_pack_b_args *x) {
+    return (int64_t)(q7_is_half(x->b_dtype) ? sizeof(uint16_t) : sizeof(float));
+}
+
 /* Rows, or panels, until pages go. */
 static int64_t lines_of_band(const q7_pack_b_args *x, bool by_rows, int64_t line) {
-    const int64_t lines = q7_pages_band(line);
+    const int64_t lines = q7_pages_band(line * element_size(x));
     if (!x->drops) return q7_max(x->k, x->n);
     return by_rows ? q7_ceil_div(lines, ROWS) * ROWS : lines;
 }
@@ -113,6 +118,7 @@ void q7_op_pack_b(const q7_pack_b_args *x, const q7_call *call) {
     const int64_t band = lines_of_band(x, by_rows, line);
     const int64_t last =
         (x->taps - 1) * x->tap_stride + (k - 1) * x->k_stride + (x->n - 1) * x->n_stride;
+    const int64_t size = element_size(x), whole = (last + 1) * size;
     for (int64_t begin = 0; begin < count; begin += band) {
         const int64_t end = q7_min(count, begin + band), blocks = q7_ceil_div(end - begin, ROWS);
         pack_job job = {x, k, panels, blocks, groups, begin, end};
@@ -120,7 +126,7 @@ void q7_op_pack_b(const q7_pack_b_args *x, const q7_call *call) {
             q7_parallel(call, groups * blocks, rows_task, &job);
         else
             q7_parallel(call, end - begin, panel_task, &job);
-        if (x->drops) q7_drop_pages(x->b, begin * line, q7_min(last + 1, end * line));
+        if (x->drops) q7_drop_pages(x->b, begin * line * size, q7_min(whole, end * line * size));
     }
-    if (x->drops) q7_drop_pages(x->b, 0, last + 1); /* what reading ahead has brought back */
+    if (x->drops) q7_drop_pages(x->b, 0, whole); /* what reading ahead has brought back */
 }

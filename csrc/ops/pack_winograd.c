@@ -127,11 +127,13 @@ void q7_op_pack_winograd(const q7_pack_winograd_args *x, const q7_call *call) {
     const int64_t filter = x->C * x->planes * plane, panel = x->nr * filter;
     const int64_t line = is_line ? LINE : LINE * LINE;
     transform_job job = {x, is_line ? 4 : MOST, line, x->kw / LINE, x->kw % LINE, filter, plane, 0};
-    const int64_t band = x->drops ? q7_pages_band(panel) : panels;
+    const int64_t size = (int64_t)sizeof(float), whole = x->n * filter * size;
+    const int64_t band = x->drops ? q7_pages_band(panel * size) : panels;
     for (; job.begin < panels; job.begin += band) {
         const int64_t end = q7_min(panels, job.begin + band);
         q7_parallel(call, end - job.begin, panel_task, &job);
-        if (x->drops) q7_drop_pages(x->w, job.begin * panel, q7_min(x->n * filter, end * panel));
+        if (x->drops)
+            q7_drop_pages(x->w, job.begin * panel * size, q7_min(whole, end * panel * size));
     }
-    if (x->drops) q7_drop_pages(x->w, 0, x->n * filter); /* what reading ahead has brought back */
+    if (x->drops) q7_drop_pages(x->w, 0, whole); /* what reading ahead has brought back */
 }

@@ -31,17 +31,17 @@ static inline void q7_end_past(void) {
 #endif
 }
 
-/* How many lines of so many floats are read before their pages go. */
+/* How many lines of so many bytes are read before their pages go. */
 static inline int64_t q7_pages_band(int64_t line) {
     enum { BAND = 1 << 20 }; /* bytes */
-    return q7_ceil_div(BAND, q7_max(1, line) * (int64_t)sizeof(float));
+    return q7_ceil_div(BAND, q7_max(1, line));
 }
 
-/* The pages of floats [begin, end) of a mapping that only reads: they come back where they are read
+/* The pages of bytes [begin, end) of a mapping that only reads: they come back where they are read
  * again, those at the ends by their neighbours. */
-static inline void q7_drop_pages(const q7_loose_float *b, int64_t begin, int64_t end) {
+static inline void q7_drop_pages(const void *b, int64_t begin, int64_t end) {
     const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
-    const uintptr_t start = (uintptr_t)(b + begin) / page * page;
-    if (end > begin) madvise((void *)start, (uintptr_t)(b + end) - start, MADV_DONTNEED);
+    const uintptr_t at = (uintptr_t)b, start = (at + (uintptr_t)begin) / page * page;
+    if (end > begin) madvise((void *)start, at + (uintptr_t)end - start, MADV_DONTNEED);
 }
 #endif

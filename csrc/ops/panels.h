@@ -27,8 +27,9 @@ static inline q7_span q7_span_of(int64_t count, int64_t n, int64_t i) {
     return (q7_span){q7_part(count, n, i), q7_part(count, n, i + 1)};
 }
 
-/* A float at any address: weights are packed out of mapped model files as they lie there. */
+/* At any address: weights are packed out of mapped model files as they lie there. */
 typedef float q7_loose_float __attribute__((aligned(1)));
+typedef uint16_t q7_loose_half __attribute__((aligned(1)));
 
 /* How many of the k steps of a convolution are summed at a time, each of `together` products, which are
  * summed apart; docs/decisions.md 19, 130. Sums of 72 in one block have 1.8 times the error of onnxruntime,

@@ -23,6 +23,7 @@ from q7x2_ep.ir.core import UNKNOWN, Graph, Node, Value, array_type
 from q7x2_ep.ir.shape import Dim, product
 from q7x2_ep.ops import find
 from q7x2_ep.ops.common import is_host, known
+from q7x2_ep.ops.lazy import Lazy
 from q7x2_ep.passes.infer import infer_again, waits
 
 MAX_GROWTH_BYTES = 1 << 20  # a result may be this large where its inputs are smaller
@@ -241,10 +242,12 @@ def _computed(node: Node, made: dict[int, Any]) -> Optional[list[Any]]:
     except Exception:  # out of range data, say: the run reports it
         return None
     results = result if isinstance(result, tuple) else (result,)
-    if not all(isinstance(array, (np.ndarray, np.generic)) for array in results):
+    if not all(isinstance(array, (np.ndarray, np.generic, Lazy)) for array in results):
         return None
     arrays = [
-        np.asarray(array, dtypes.DTYPES[value.dtype].numpy if value.dtype else None)
+        array
+        if isinstance(array, Lazy)
+        else np.asarray(array, dtypes.DTYPES[value.dtype].numpy if value.dtype else None)
         for array, value in zip(results, node.outputs)
     ]
     made.update((id(value), array) for value, array in zip(node.outputs, arrays))

@@ -25,9 +25,9 @@ import numpy as np
 
 from q7x2_ep import dtypes
 from q7x2_ep.dtypes import BOOL, FLOAT, HALVES, INT8, UINT8
-from q7x2_ep.files import give_back
 from q7x2_ep.ir.core import Graph, Node, Type, Value
 from q7x2_ep.ops.common import is_host, is_movement
+from q7x2_ep.ops.lazy import Widened
 from q7x2_ep.passes.infer import infer_node
 
 CASTS = frozenset({"Cast", "CastLike"})
@@ -100,6 +100,23 @@ def _is_lookup(node: Node) -> bool:
     """Whether a node takes rows of a large table: they are widened, and it stays in its file."""
     table = node.inputs[0].const if node.op == "Gather" and _is_half(node.inputs[0]) else None
     return table is not None and table.size >= LARGE_TABLE
+
+
+def _is_packed(value: Value) -> bool:
+    """Whether all that reads a matrix, but for those that take its rows in 16 bits, multiplies by
+    it, turned or not.
+    """
+    if value.shape is None or len(value.shape) != 2:
+        return False
+    for user in value.users:
+        if user.op in ("Cast", "Transpose"):
+            is_packed = _is_packed(user.output)
+        else:
+            is_product = user.op in ("Gemm", "MatMul") and user.inputs.index(value) == 1
+            is_packed = is_product or _is_lookup(user)
+        if not is_packed:
+            return False
+    return True
 
 
 def _handed_on(graph: Graph) -> set[Node]:
@@ -254,10 +271,9 @@ class _Widening:
         if value.const is None:
             return self.made(value, FLOAT)
         if (value, FLOAT) not in self.casts:
-            wide = self.graph.constant(
-                value.const.astype(np.float32), Type(FLOAT, value.shape), value.name
-            )
-            give_back(value.const)
+            lazy = Widened(value.const)
+            array = lazy if _is_packed(value) else lazy.whole
+            wide = self.graph.constant(array, Type(FLOAT, value.shape), value.name)
             wide.rounded = value.dtype
             self.casts[value, FLOAT] = wide
         return self.casts[value, FLOAT]

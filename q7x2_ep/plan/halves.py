@@ -11,8 +11,10 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from q7x2_ep import dtypes
 from q7x2_ep.dtypes import BFLOAT16, FLOAT, FLOAT16
 from q7x2_ep.files import give_back
+from q7x2_ep.ops.lazy import Widened
 
 SAMPLE = 256  # elements that show what nearly all other weights are
 CHUNK = 1 << 16  # that are looked at in one go
@@ -26,6 +28,10 @@ def narrowest(arrays: Sequence[np.ndarray]) -> int:
     """BFLOAT16 or FLOAT16 where all elements of float32 arrays are exact in it, else FLOAT. Pages
     of mapped files that have been read to the end are given back.
     """
+    declared = {each.halves.dtype if isinstance(each, Widened) else None for each in arrays}
+    if len(declared) == 1 and None not in declared and all(map(_is_finite, arrays)):
+        return dtypes.from_numpy(*declared)
+    arrays = list(map(np.asarray, arrays))
     fits = {BFLOAT16: True, FLOAT16: True}
     for chunk in _chunks(arrays):
         bits = chunk.view(np.uint32)
@@ -37,6 +43,15 @@ def narrowest(arrays: Sequence[np.ndarray]) -> int:
     for array in arrays:
         give_back(array)
     return next(dtype for dtype, fit in fits.items() if fit)
+
+
+def _is_finite(widened: Widened) -> bool:
+    bits = widened.halves.ravel(order="K").view(np.uint16)
+    infinity = widened.halves.dtype.type(np.inf).view(np.uint16)
+    return all(
+        int((bits[first : first + CHUNK] & 0x7FFF).max()) < infinity
+        for first in range(0, bits.size, CHUNK)
+    )
 
 
 def _in_range_of_f16(chunk: np.ndarray) -> bool:

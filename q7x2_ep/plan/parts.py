@@ -11,10 +11,10 @@ from typing import Any, NamedTuple, Optional, Union
 
 import numpy as np
 
-from q7x2_ep.dtypes import FLOAT
+from q7x2_ep.dtypes import FLOAT, from_numpy
 from q7x2_ep.ir.core import Graph, Node, Value
 from q7x2_ep.ir.shape import Dim
-from q7x2_ep.ops.lazy import Joined, Scaled
+from q7x2_ep.ops.lazy import Joined, Scaled, Widened
 from q7x2_ep.plan.memory import Storage
 from q7x2_ep.plan.schedule import Access, peak, storage_sizes
 from q7x2_ep.plan.target import KernelRow
@@ -83,12 +83,15 @@ class Pack(NamedTuple):
 
     @property
     def array(self) -> Any:
-        """The matrix to be packed, before it is scaled."""
+        """The matrix to be packed, before it is scaled; one that panels hold in the 16 bits that it
+        has lies there as it is.
+        """
         const = _unscaled(self.weight)
         if isinstance(const, Joined):
-            return const.parts[self.matrix]
+            const = const.parts[self.matrix]
         if const.ndim == 2 and self.matrices == 1:
-            return const
+            is_same = isinstance(const, Widened) and from_numpy(const.halves.dtype) == self.dtype
+            return const.halves if is_same else const
         if const.ndim == 3 and self.matrices == const.shape[0]:
             return const[self.matrix]
         return const.reshape(self.matrices, -1)[self.matrix]

@@ -348,7 +348,8 @@ def packed(row: KernelRow, case: Case, w: np.ndarray) -> np.ndarray:
     taps = int(np.prod(case.w[2:]))
     k, n = channels * taps, filters
     given: dict[str, Any] = {"k": k, "n": n, "k_stride": taps, "n_stride": k, "taps": taps}
-    given.update(nr=row.nr, tap_stride=1, width=row.nr, first=0, dtype=FLOAT, drops=0, factors=None)
+    given.update(nr=row.nr, tap_stride=1, width=row.nr, first=0, dtype=FLOAT, b_dtype=FLOAT)
+    given.update(drops=0, factors=None)
     room = np.empty(-(-n // row.nr) * row.nr * k, np.float32)
     groups = np.split(w, case.groups)
     return np.stack([run_op("pack_b", b=each, packed=room, **given)["packed"] for each in groups])

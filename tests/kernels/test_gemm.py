@@ -19,7 +19,7 @@ from q7x2_ep.backend.cpu.pack import pack as pack_all
 from q7x2_ep.backend.cpu.room import aligned
 from q7x2_ep.backend.memory import _pages
 from q7x2_ep.backend.numpy import rms_error
-from q7x2_ep.dtypes import BFLOAT16, FLOAT, FLOAT16
+from q7x2_ep.dtypes import BFLOAT16, DTYPES, FLOAT, FLOAT16
 from q7x2_ep.files import map_file
 from q7x2_ep.ir.core import Value
 from q7x2_ep.plan.parts import Pack
@@ -77,11 +77,12 @@ def pack(row: KernelRow, *matrices: np.ndarray, threads: int = 1, dtype: int = F
     size = -(-n // width) * row.nr * k
     packed = np.full(size, np.nan, np.float32 if dtype == FLOAT else np.float16)
     for i, b in enumerate(matrices):
-        k_stride, n_stride = (stride // 4 for stride in b.strides)
+        k_stride, n_stride = (stride // b.itemsize for stride in b.strides)
         source = b.T if b.flags.f_contiguous else b
         given: dict[str, Any] = {"k": k, "n": n, "k_stride": k_stride, "n_stride": n_stride}
         given.update(b=np.ascontiguousarray(source), packed=packed, width=width, first=i * width)
         given.update(nr=row.nr, taps=1, tap_stride=0, dtype=dtype, drops=0, factors=None)
+        given["b_dtype"] = FLOAT if b.dtype == np.float32 else dtype
         packed = run_op("pack_b", None, threads, **given)["packed"]
     return packed
 
@@ -481,6 +482,9 @@ def test_half_panels_have_the_bits_of_floats(row: KernelRow, dtype: int) -> None
                     for of, d in ((b, dtype), (no_column(b), FLOAT))
                 )
                 assert panels.nbytes == floats.nbytes // 2
+                narrow = np.asarray(b.astype(DTYPES[dtype].numpy), order=order)
+                same = pack(row, narrow.view(np.uint16), threads=2, dtype=dtype)
+                np.testing.assert_array_equal(same.view(np.uint16), panels.view(np.uint16))
                 for m in (1, 2, 3, 6, 7, row.mr + 1, 3 * row.mr - 1):
                     a = normal(m, k)
                     given = {"bias": bias, "act": "gelu", "threads": 1 + m % 2}

@@ -7,8 +7,9 @@ import pytest
 from onnx import numpy_helper
 
 import q7x2_ep
-from q7x2_ep import importer, passes
-from q7x2_ep.dtypes import BFLOAT16, FLOAT, FLOAT16, INT64
+from q7x2_ep import dtypes, importer, passes
+from q7x2_ep.dtypes import BFLOAT16, DTYPES, FLOAT, FLOAT16, INT64
+from q7x2_ep.ops.lazy import Widened
 from q7x2_ep.plan.halves import CHUNK, narrowest
 from tests.api.models import info, model, node
 from tests.kernels.harness import rounded_to
@@ -79,6 +80,50 @@ def test_models_of_16_bits_keep_their_weights():
     wanted = np.maximum(x.astype(np.float64) @ w.astype(np.float64), 0)
     (y,) = made.run(None, {"x": x})
     assert (np.abs(y - wanted) <= 2**-11 * wanted + 1e-4).all()  # rounded once, to float16
+
+
+@pytest.mark.parametrize("dtype", [FLOAT16, BFLOAT16])
+@pytest.mark.parametrize("joined", [False, True])
+@pytest.mark.parametrize("turned", ["no", "by a node", "by the product"])
+def test_weights_are_packed_as_they_lie(dtype, joined, turned, monkeypatch):
+    """One by itself and three that are joined, none of which is ever in float32."""
+    kind = DTYPES[dtype].numpy
+    ws = [rounded_to(dtype, normal(64, 70 + i)) for i in range(3 if joined else 1)]
+    nodes, weights = [], []
+    for i, w in enumerate(ws):
+        stored = (w if turned == "no" else w.T).astype(kind)
+        weights.append(numpy_helper.from_array(stored, f"w{i}"))
+        if turned == "by a node":
+            nodes += [node("Transpose", f"w{i}", f"t{i}"), node("MatMul", f"x t{i}", f"y{i}")]
+        elif turned == "by the product":
+            nodes += [node("Gemm", f"x w{i}", f"y{i}", transB=1)]
+        else:
+            nodes += [node("MatMul", f"x w{i}", f"y{i}")]
+    outputs = [info(f"y{i}", ["n", w.shape[1]], dtype) for i, w in enumerate(ws)]
+    data = model(nodes, [info("x", ["n", 64], dtype)], outputs, weights)
+    monkeypatch.setattr(Widened, "whole", property(lambda each: pytest.fail("made whole")))
+    made = q7x2_ep.InferenceSession(data)
+    x = rounded_to(dtype, normal(5, 64))
+    for y, w in zip(made.run(None, {"x": x.astype(kind)}), ws):
+        wanted = x.astype(np.float64) @ w
+        size = np.abs(x).astype(np.float64) @ np.abs(w)
+        bound = dtypes.epsilon(dtype) / 2 * np.abs(wanted) + 64 * 2.0**-24 * size
+        assert (np.abs(y.astype(np.float64) - wanted) <= bound).all()
+
+
+@pytest.mark.parametrize("dtype", [FLOAT16, BFLOAT16])
+@pytest.mark.parametrize("odd", [np.inf, np.nan])
+def test_weights_that_are_not_finite(dtype, odd):
+    kind = DTYPES[dtype].numpy
+    w = rounded_to(dtype, normal(64, 40))
+    w[3, 7] = odd
+    x = np.abs(normal(2, 64)).astype(kind)
+    (y,) = q7x2_ep.InferenceSession(product(w.astype(kind), dtype)).run(None, {"x": x})
+    wide, narrow = y.astype(np.float32), w.astype(np.float64)
+    assert not np.isfinite(wide[:, 7]).any()
+    wanted = np.maximum(np.delete(x.astype(np.float64) @ narrow, 7, axis=1), 0)
+    bound = dtypes.epsilon(dtype) / 2 * wanted + 64 * 2.0**-24 * 64 * 16
+    assert (np.abs(np.delete(wide, 7, axis=1) - wanted) <= bound).all()
 
 
 def test_a_large_table_is_not_widened():

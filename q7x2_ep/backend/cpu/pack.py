@@ -14,6 +14,7 @@ from q7x2_ep.backend.cpu import library as native
 from q7x2_ep.backend.cpu.cores import default_threads
 from q7x2_ep.backend.cpu.executor import Code
 from q7x2_ep.backend.cpu.room import aligned
+from q7x2_ep.dtypes import FLOAT
 from q7x2_ep.files import can_be_given_back
 from q7x2_ep.ir.core import Graph, Value
 from q7x2_ep.plan.encode import encode
@@ -107,16 +108,16 @@ def _pack_group(library: native.Library, packs: list[AnyPack], packed: np.ndarra
     into = Storage("packed", total, "output", 0)
     arrays: dict[tuple, np.ndarray] = {}  # by what it is of: two packs may read one
     for p in packs:
-        arrays[p[:3]] = _readable_matrix(p.array)
+        arrays[_source(p)] = _readable_matrix(p.array)
         if p.factors is not None:
-            arrays[(*p[:3], "factors")] = np.require(p.factors, requirements=["C", "A"])
+            arrays[(*_source(p), "factors")] = np.require(p.factors, requirements=["C", "A"])
     for number, (weight, *_) in enumerate(arrays, 1):
         loading.constants.append(weight)
         loading.storages.append(Storage(weight.name, 0, "constant", number))
     places = {key: Operand(storage) for key, storage in zip(arrays, loading.storages)}
     for p in packs:
-        source, factors = places[p[:3]], places.get((*p[:3], "factors"))
-        loading.steps.append(_pack_step(p, arrays[p[:3]], source, factors, into))
+        source, factors = places[_source(p)], places.get((*_source(p), "factors"))
+        loading.steps.append(_pack_step(p, arrays[_source(p)], source, factors, into))
     loading.graph.outputs = [Value("packed", dtypes.UINT8, (total,))]
     constants = [np.empty(0, np.uint8), *arrays.values()]
     encoded = encode(loading, library.target, [])
@@ -126,6 +127,10 @@ def _pack_group(library: native.Library, packs: list[AnyPack], packed: np.ndarra
     ):
         context.bind([])
         context.run(0, len(loading.steps), [], [packed])
+
+
+def _source(p: AnyPack) -> tuple:
+    return (*p[:3], p.array.dtype)
 
 
 def _pack_step(
@@ -148,6 +153,7 @@ def _pack_step(
         operands = {"b": source._replace(offset=start), **written}
         fields = {"k": p.k, "k_stride": k_stride, "n_stride": n_stride, "dtype": p.dtype}
         fields.update(width=p.width, first=p.first, taps=p.taps, tap_stride=p.tap_stride)
+        fields["b_dtype"] = FLOAT if array.dtype == np.float32 else p.dtype
     fields.update(nr=p.nr, n=p.n, drops=int(can_be_given_back(array)))
     return Step(op, None, operands, fields, p.weight.name, (p.weight.name,))
 
@@ -160,7 +166,8 @@ def _strides(p: Pack, array: np.ndarray) -> tuple[int, int]:
     return (rows, columns) if p.n_stride == 1 else (columns, rows)
 
 
-def _readable_matrix(array: np.ndarray) -> np.ndarray:
+def _readable_matrix(matrix: Any) -> np.ndarray:
+    array = np.asarray(matrix)
     return array if _is_transposed(array) else np.ascontiguousarray(array)
 
 
