@@ -62,13 +62,12 @@ static void floats_to_f16(const float *x, f16 *y, int64_t n) {
     for (; i < n; i++) y[i] = f16_of(x[i]);
 }
 
-/* FROM: source type; READ(x): its value as a C number; NARROW: that number as a float from which
+/* FROM: source type; NARROW: a number of it as a float from which
  * halves are made; I64, U64, I32: how it becomes one; TO_F16(x, y, n): how all become float16, or else
- * by the loop of f16_of; TO_F32(x, y, n) likewise, or else by the loop of READ. */
+ * by the loop of f16_of. */
 #define REAL(x) (x)
 #define FROM float
 #define CAST cast_f32
-#define READ REAL
 #define NARROW REAL
 #define I64 to_i64
 #define U64 to_u64
@@ -77,34 +76,30 @@ static void floats_to_f16(const float *x, f16 *y, int64_t n) {
 #include "cast_typed.h"
 #define FROM double
 #define CAST cast_f64
-#define READ REAL
 #define NARROW odd_f64
 #define I64 to_i64
 #define U64 to_u64
 #define I32 to_i32
 #include "cast_typed.h"
-#define FROM f16
-#define CAST cast_f16
-#define READ of_f16
-#define TO_F32 f16_to_floats
-#define NARROW REAL
-#define I64 to_i64
-#define U64 to_u64
-#define I32 float_to_i32
-#include "cast_typed.h"
-#define FROM bf16
-#define CAST cast_bf16
-#define READ of_bf16
-#define NARROW REAL
-#define I64 to_i64
-#define U64 to_u64
-#define I32 float_to_i32
-#include "cast_typed.h"
+/* Halves become floats first, some at a time. */
+static void cast_halves(const void *from, bool is_f16, char *to, int64_t n, int64_t to_dtype) {
+    enum { CHUNK = 512 };
+    float some[CHUNK];
+    const int64_t size = q7_dtype_bytes(to_dtype);
+    for (int64_t i = 0; i < n; i += CHUNK, to += CHUNK * size) {
+        const int64_t count = q7_min(n - i, CHUNK);
+        float *floats = to_dtype == Q7_F32 ? (float *)(void *)to : some;
+        if (is_f16)
+            f16_to_floats((const f16 *)from + i, floats, count);
+        else
+            for (int64_t j = 0; j < count; j++) floats[j] = of_bf16(((const bf16 *)from)[i + j]);
+        if (to_dtype != Q7_F32) cast_f32(some, to, count, to_dtype);
+    }
+}
 
 #define WRAP32(x) ((int32_t)(x))
 #define FROM int64_t
 #define CAST cast_i64
-#define READ REAL
 #define NARROW odd_i64
 #define I64 REAL
 #define U64 REAL
@@ -112,7 +107,6 @@ static void floats_to_f16(const float *x, f16 *y, int64_t n) {
 #include "cast_typed.h"
 #define FROM uint64_t
 #define CAST cast_u64
-#define READ REAL
 #define NARROW odd_u64
 #define I64 REAL
 #define U64 REAL
@@ -120,7 +114,6 @@ static void floats_to_f16(const float *x, f16 *y, int64_t n) {
 #include "cast_typed.h"
 #define FROM int32_t
 #define CAST cast_i32
-#define READ REAL
 #define NARROW odd_f64
 #define I64 REAL
 #define U64 REAL
@@ -128,7 +121,6 @@ static void floats_to_f16(const float *x, f16 *y, int64_t n) {
 #include "cast_typed.h"
 #define FROM uint32_t
 #define CAST cast_u32
-#define READ REAL
 #define NARROW odd_f64
 #define I64 REAL
 #define U64 REAL
@@ -136,7 +128,6 @@ static void floats_to_f16(const float *x, f16 *y, int64_t n) {
 #include "cast_typed.h"
 #define FROM int16_t
 #define CAST cast_i16
-#define READ REAL
 #define NARROW (float)
 #define I64 REAL
 #define U64 REAL
@@ -144,7 +135,6 @@ static void floats_to_f16(const float *x, f16 *y, int64_t n) {
 #include "cast_typed.h"
 #define FROM uint16_t
 #define CAST cast_u16
-#define READ REAL
 #define NARROW (float)
 #define I64 REAL
 #define U64 REAL
@@ -152,7 +142,6 @@ static void floats_to_f16(const float *x, f16 *y, int64_t n) {
 #include "cast_typed.h"
 #define FROM int8_t
 #define CAST cast_i8
-#define READ REAL
 #define NARROW (float)
 #define I64 REAL
 #define U64 REAL
@@ -160,7 +149,6 @@ static void floats_to_f16(const float *x, f16 *y, int64_t n) {
 #include "cast_typed.h"
 #define FROM uint8_t
 #define CAST cast_u8
-#define READ REAL
 #define NARROW (float)
 #define I64 REAL
 #define U64 REAL
@@ -175,8 +163,8 @@ void Q7_KERNEL(cast_any)(int64_t from, int64_t to, int64_t n, const void *x, voi
     switch (from) {
         case Q7_F32: cast_f32(x, y, n, to); break;
         case Q7_F64: cast_f64(x, y, n, to); break;
-        case Q7_F16: cast_f16(x, y, n, to); break;
-        case Q7_BF16: cast_bf16(x, y, n, to); break;
+        case Q7_F16: cast_halves(x, true, y, n, to); break;
+        case Q7_BF16: cast_halves(x, false, y, n, to); break;
         case Q7_I64: cast_i64(x, y, n, to); break;
         case Q7_U64: cast_u64(x, y, n, to); break;
         case Q7_I32: cast_i32(x, y, n, to); break;

@@ -96,6 +96,45 @@ Q7_INLINE void quantize_wide(const q7_quantize_line *t) {
     }
 }
 
+Q7_INLINE int32_t integer_at(const void *p, int64_t i, const bool is_signed, const bool is_wide) {
+    if (is_wide) return is_signed ? ((const int16_t *)p)[i] : ((const uint16_t *)p)[i];
+    return is_signed ? ((const int8_t *)p)[i] : ((const uint8_t *)p)[i];
+}
+
+/* With constants, so that compilers make vectors of `loop`. */
+#define EACH_KIND(loop, t)                                                  \
+    switch ((t)->is_wide * 4 + (t)->is_signed * 2 + ((t)->zeros != NULL)) { \
+        case 0: loop(t, false, false, false); break;                        \
+        case 1: loop(t, false, false, true); break;                         \
+        case 2: loop(t, false, true, false); break;                         \
+        case 3: loop(t, false, true, true); break;                          \
+        case 4: loop(t, true, false, false); break;                         \
+        case 5: loop(t, true, false, true); break;                          \
+        case 6: loop(t, true, true, false); break;                          \
+        default: loop(t, true, true, true);                                 \
+    }
+
+/* A scale for each element. */
+Q7_INLINE void quantize_each(const q7_quantize_line *t, const bool is_wide, const bool is_signed,
+                             const bool has_zeros) {
+    const int32_t range = is_wide ? 65535 : 255, low = is_signed ? -(range / 2 + 1) : 0;
+    const float magic = 12582912.0f, *restrict x = t->x, *restrict scales = t->scales;
+    const void *restrict zeros = t->zeros;
+    uint8_t *restrict y = t->y;
+    for (int64_t i = 0; i < t->n; i++) {
+        const int32_t zero = has_zeros ? integer_at(zeros, i, is_signed, is_wide) : 0;
+        const float bottom = (float)(low - zero), top = (float)(low + range - zero);
+        float q = x[i] / scales[i];
+        q = q > bottom ? q : bottom;
+        q = q < top ? q : top;
+        const int32_t integer = (int32_t)((q + magic) - magic) + zero;
+        if (is_wide)
+            ((uint16_t *)y)[i] = (uint16_t)integer;
+        else
+            y[i] = (uint8_t)integer;
+    }
+}
+
 void Q7_KERNEL(quantize_f32)(q7_quantize_line *t) {
 #ifdef Q7_ISA_scalar
     const bool divides = true;
@@ -104,6 +143,8 @@ void Q7_KERNEL(quantize_f32)(q7_quantize_line *t) {
 #endif
     if (!t->y)
         range(t);
+    else if (t->scales)
+        EACH_KIND(quantize_each, t)
     else if (t->is_wide)
         quantize_wide(t);
     else if (t->from)
@@ -133,7 +174,23 @@ Q7_INLINE void dequantize_wide(const q7_dequantize_line *t, const uint16_t *rest
         for (int64_t i = 0; i < t->n; i++) y[i] = (float)(x[i] - zero) * scale;
 }
 
+/* A scale for each element. */
+Q7_INLINE void dequantize_each(const q7_dequantize_line *t, const bool is_wide,
+                               const bool is_signed, const bool has_zeros) {
+    const float *restrict scales = t->scales;
+    const void *restrict x = t->x, *restrict zeros = t->zeros;
+    float *restrict y = t->y;
+    for (int64_t i = 0; i < t->n; i++) {
+        const int32_t zero = has_zeros ? integer_at(zeros, i, is_signed, is_wide) : 0;
+        y[i] = (float)(integer_at(x, i, is_signed, is_wide) - zero) * scales[i];
+    }
+}
+
 void Q7_KERNEL(dequantize_u8)(const q7_dequantize_line *t) {
+    if (t->scales) {
+        EACH_KIND(dequantize_each, t)
+        return;
+    }
     if (t->is_wide) {
         dequantize_wide(t, (const uint16_t *)t->x, t->y);
         return;

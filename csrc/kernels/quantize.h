@@ -15,6 +15,8 @@ typedef struct q7_dequantize_line {
     bool is_signed, is_wide; /* wide: x are integers of 16 bits */
     float scale;
     int32_t zero;
+    const float *scales; /* NULL, or of each element, */
+    const void *zeros;   /* as are these, integers like x, or none */
 } q7_dequantize_line;
 
 typedef struct q7_quantize_line {
@@ -25,6 +27,8 @@ typedef struct q7_quantize_line {
     bool is_signed, is_wide; /* wide: y are integers of 16 bits, and `from` is NULL */
     float scale, low, high;
     int32_t zero;
+    const float *scales; /* NULL, or of each element, */
+    const void *zeros;   /* as are these, integers like y, or none */
 } q7_quantize_line;
 
 typedef void (*q7_quantize_kernel)(q7_quantize_line *line);

@@ -4,7 +4,8 @@
  *
  * cols (N, M, kd, kh, kw, OD, OH, OW), y (N, M, D, H, W) does not overlap it; with `last` the channels
  * lie side by side, cols (N, OD, OH, OW, kd, kh, kw, M), y (N, D, H, W, M). The pixels of y are y_stride
- * apart. Each element is summed by one task, over (l, i, j) in order. A task is some lines of y, or a
+ * apart. With w (kd, kh, kw, M) and `last`, windows are those of a transposed convolution whose groups have
+ * one channel each: the pixel x (N, OD, OH, OW, M) times w. Each element is summed by one task, over (l, i, j) in order. A task is some lines of y, or a
  * part of one. */
 #include <string.h>
 
@@ -20,7 +21,8 @@ typedef struct col2im_job {
     q7_unary_kernel kernel;
     int64_t run;          /* channels of a pixel: planes are images of one */
     int64_t taps;         /* of a window */
-    int64_t tap, place;   /* floats of cols from a tap to the next, and from a window */
+    int64_t tap, place;   /* floats of cols from a tap to the next, and from a window, */
+    int64_t image;        /* and from an image */
     int64_t all;          /* lines */
     int64_t lines, width; /* of a task, and pixels of each */
     int64_t parts;        /* of a line */
@@ -40,16 +42,21 @@ static inline q7_taps windows_on(const q7_col2im_args *args, int64_t width, int6
                      w < width ? q7_min(args->OW, q7_ceil_div(width - w, s)) : 0};
 }
 
-/* y, `width` pixels, += a tap of each window of a line, of which the first meets pixel w. */
-static void add_tap(const col2im_job *job, const float *restrict windows, int64_t w, int64_t width,
-                    float *restrict y) {
+/* y, `width` pixels, += a tap of each window of a line, of which the first meets pixel w; with weights
+ * (M,), those times what is in its place. */
+static void add_tap(const col2im_job *job, const float *restrict windows,
+                    const float *restrict weights, int64_t w, int64_t width, float *restrict y) {
     const q7_taps on = windows_on(job->args, width, w);
     const int64_t place = job->place, run = job->run, n = on.end - on.first;
     const int64_t s = job->args->stride_w, step = s * job->args->y_stride;
     if (n <= 0) return;
     windows += on.first * place;
     y += (w + on.first * s) * job->args->y_stride;
-    if (run > 1)
+    if (weights)
+        for (int64_t o = 0; o < n; o++)
+            for (int64_t m = 0; m < run; m++)
+                y[o * step + m] += windows[o * place + m] * weights[m];
+    else if (run > 1)
         for (int64_t o = 0; o < n; o++)
             for (int64_t m = 0; m < run; m++) y[o * step + m] += windows[o * place + m];
     else if (place == 1 && step == 1)
@@ -77,8 +84,8 @@ static void pixels_of(const col2im_job *job, int64_t line, int64_t first, int64_
     const q7_col2im_args *args = job->args;
     const int64_t h = line % args->H, d = line / args->H % args->D,
                   image = line / args->H / args->D;
-    const float *bias = args->bias, *cols = args->cols;
-    cols += image * job->run * job->taps * args->OD * args->OH * args->OW;
+    const float *bias = args->bias, *weights = args->w;
+    const float *cols = (const float *)args->cols + image * job->image;
     fill(job, bias ? bias + image * job->run % args->M : NULL, width, y);
     for (int64_t l = 0; l < args->kd; l++) {
         const int64_t od =
@@ -87,9 +94,11 @@ static void pixels_of(const col2im_job *job, int64_t line, int64_t first, int64_
             const int64_t oh =
                 window_at(h, args->pad_top, i, args->dilation_h, args->stride_h, args->OH);
             const float *windows = cols + (od * args->OH + oh) * args->OW * job->place;
-            for (int64_t j = 0; oh >= 0 && j < args->kw; j++)
-                add_tap(job, windows + ((l * args->kh + i) * args->kw + j) * job->tap,
+            for (int64_t j = 0; oh >= 0 && j < args->kw; j++) {
+                const int64_t tap = (l * args->kh + i) * args->kw + j;
+                add_tap(job, windows + tap * job->tap, weights ? weights + tap * args->M : NULL,
                         j * args->dilation_w - args->pad_left - first, width, y);
+            }
         }
     }
 }
@@ -116,8 +125,10 @@ void q7_op_col2im(const q7_col2im_args *args, const q7_call *call) {
                       .run = args->last ? args->M : 1,
                       .taps = args->kd * args->kh * args->kw};
     if (args->N * args->M * args->D * args->H * args->W == 0) return;
-    job.tap = args->last ? args->M : args->OD * args->OH * args->OW;
-    job.place = args->last ? job.taps * args->M : 1;
+    const int64_t places = args->OD * args->OH * args->OW;
+    job.tap = args->w ? 0 : args->last ? args->M : places;
+    job.place = args->w ? args->M : args->last ? job.taps * args->M : 1;
+    job.image = args->last ? places * job.place : places * job.taps;
     job.all = args->N * args->M / job.run * args->D * args->H;
     const int64_t windows = job.taps / (args->stride_d * args->stride_h); /* that meet a line */
     const int64_t pixels = Q7_GRAIN / (job.run * q7_max(1, windows));     /* of a task */

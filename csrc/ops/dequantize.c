@@ -5,7 +5,7 @@
 
 typedef struct dequantize_job {
     const q7_dequantize_args *args;
-    q7_dequantize_kernel kernel; /* for 8 and 16 bits of one scale */
+    q7_dequantize_kernel kernel; /* for 8 and 16 bits */
 } dequantize_job;
 
 static void dequantize_piece(const void *arg, q7_scaled_piece piece) {
@@ -16,7 +16,7 @@ static void dequantize_piece(const void *arg, q7_scaled_piece piece) {
     float *y = (float *)args->y + at;
     const bool is_byte = dtype == Q7_U8 || dtype == Q7_I8;
     const bool is_wide = dtype == Q7_U16 || dtype == Q7_I16;
-    if (piece.step == 0 && (is_byte || is_wide)) {
+    if (is_byte || is_wide) {
         const q7_dequantize_line line = {
             .n = piece.count,
             .x = (const uint8_t *)args->x + (at << is_wide),
@@ -24,7 +24,9 @@ static void dequantize_piece(const void *arg, q7_scaled_piece piece) {
             .is_signed = dtype == Q7_I8 || dtype == Q7_I16,
             .is_wide = is_wide,
             .scale = *scale,
-            .zero = args->zero ? q7_quantized(args->zero, dtype, piece.which) : 0};
+            .zero = args->zero ? q7_quantized(args->zero, dtype, piece.which) : 0,
+            .scales = piece.step ? scale : NULL,
+            .zeros = piece.step ? q7_quantized_from(args->zero, dtype, piece.which) : NULL};
         job->kernel(&line);
         return;
     }

@@ -54,7 +54,7 @@ static void quantize_piece(const void *arg, q7_scaled_piece piece) {
     const float *x = (const float *)args->x + piece.at, *scale = args->scale;
     const bool is_byte = args->y_dtype == Q7_U8 || args->y_dtype == Q7_I8;
     const bool is_wide = args->y_dtype == Q7_U16 || args->y_dtype == Q7_I16;
-    if ((is_byte || is_wide) && piece.step == 0 && args->precision == Q7_F32) {
+    if ((is_byte || is_wide) && args->precision == Q7_F32) {
         q7_quantize_line line = {
             .n = piece.count,
             .x = x,
@@ -62,7 +62,9 @@ static void quantize_piece(const void *arg, q7_scaled_piece piece) {
             .is_signed = to.low < 0,
             .is_wide = is_wide,
             .scale = scale[piece.which],
-            .zero = args->zero ? q7_quantized(args->zero, args->y_dtype, piece.which) : 0};
+            .zero = args->zero ? q7_quantized(args->zero, args->y_dtype, piece.which) : 0,
+            .scales = piece.step ? scale + piece.which : NULL,
+            .zeros = piece.step ? q7_quantized_from(args->zero, args->y_dtype, piece.which) : NULL};
         job->kernel(&line);
         return;
     }

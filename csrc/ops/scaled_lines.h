@@ -23,6 +23,12 @@ typedef struct q7_scaled_lines {
 static inline q7_scaled_piece q7_scaled_from(const q7_scaled_lines *lines, int64_t at) {
     const int64_t n = lines->n, inner = lines->inner, block = lines->block;
     q7_scaled_piece piece = {.at = at};
+    if (!block && lines->per_line && inner == 1) {
+        piece.which = at % n;
+        piece.step = 1;
+        piece.count = n - at % n;
+        return piece;
+    }
     if (!block) {
         const int64_t run = lines->per_line ? inner : lines->outer * n * inner;
         piece.which = lines->per_line ? at / run % n : 0;
@@ -53,6 +59,12 @@ static inline void q7_scaled_task(void *arg, int64_t task, int64_t thread) {
 static inline void q7_scaled_run(q7_scaled_lines *lines, const q7_call *call) {
     const int64_t total = lines->outer * lines->n * lines->inner;
     q7_parallel(call, q7_ceil_div(total, Q7_GRAIN), q7_scaled_task, lines);
+}
+
+/* The numbers of dtype from `which` on. */
+static inline const void *q7_quantized_from(const void *p, int64_t dtype, int64_t which) {
+    const bool is_wide = dtype == Q7_U16 || dtype == Q7_I16;
+    return p ? (const uint8_t *)p + (which << is_wide) : NULL;
 }
 
 /* An integer of any quantised dtype; 4 and 2 bits are the lowest of a byte each. */

@@ -90,10 +90,8 @@ def modernise(draft: Draft, version: int, maker: Maker) -> list[Draft]:
             "consumed_inputs", None
         )  # a hint to share memory, which never had a meaning
     drafts = [draft]
-    if draft.op not in _CHANGED:
-        return drafts
-    for op, below, change in CHANGES:
-        if op == draft.op and version < below:
+    for below, change in _CHANGES_OF.get(draft.op, ()):
+        if version < below:
             *helpers, last = drafts
             drafts = [*helpers, *change(last, maker)]
     return drafts
@@ -480,4 +478,6 @@ CHANGES: tuple[tuple[str, int, Callable[[Draft, Maker], list[Draft]]], ...] = (
     ("GroupNormalization", 21, _group_norm_per_channel),
     ("Scan", 9, _scan_batched),
 )
-_CHANGED = frozenset(op for op, _, _ in CHANGES)
+_CHANGES_OF: dict[str, list[tuple[int, Callable[[Draft, Maker], list[Draft]]]]] = {}
+for _op, _below, _change in CHANGES:
+    _CHANGES_OF.setdefault(_op, []).append((_below, _change))

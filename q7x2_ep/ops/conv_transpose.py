@@ -40,6 +40,8 @@ from q7x2_ep.ops.window import (
     window_fields,
 )
 
+MIN_DEPTHWISE = 8  # channels: fewer do not fill vectors
+
 
 def image_axes(node: Node, sizes: Sequence[Dim], kernel: Sequence[Dim]) -> list[Axis]:
     """The windows, one for each element of x (`out`), over the image that they add up to (`size`).
@@ -186,7 +188,8 @@ class FusedConvTranspose:
 
 def transpose_steps(node: Node, b: Any, act: Activation) -> None:
     """One product, whose rows are pixels and the windows that they make, which are then added up;
-    with several groups, or weights that are not constant, windows are columns.
+    with a group to each channel windows are pixels times weights, as they are added up; with other
+    groups, or weights that are not constant, windows are columns.
     """
     x, w, groups = node.inputs[0], node.inputs[1], node.attrs["group"]
     require_dtype(node, x.dtype, F32)
@@ -202,6 +205,13 @@ def transpose_steps(node: Node, b: Any, act: Activation) -> None:
         gemm_step(b, pixels_of(b, x), b.packed(channels, n, n, 1, panels, matrices=1), columns, n)
         pixels = room_of(b, node.output)
         col2im_step(b, columns, node.input(2), node.output, fields, act, pixels)
+        return
+    if groups == channels >= MIN_DEPTHWISE and filters == 1 and w.const is not None:
+        turned = np.ascontiguousarray(w.const.reshape(channels, taps).T)
+        weights = b.graph.constant(turned, Type(w.dtype, turned.shape), w.name)
+        image = b.channels_last(x, dense=True).channels_last()
+        pixels = room_of(b, node.output)
+        col2im_step(b, image, node.input(2), node.output, fields, act, pixels, weights)
         return
     rows = filters * taps
     columns = b.allocate(temporary(b, x.dtype, (batch, groups, rows, places)))
@@ -222,14 +232,16 @@ def col2im_step(
     fields: dict,
     act: Activation,
     pixels: Optional[View] = None,
+    weights: Optional[Value] = None,
 ) -> None:
     """y (N, M, ..) = act(the windows, added up, + bias). pixels: of y, (pixels, M), where columns
-    have channels last, too.
+    have channels last, too. weights: (taps, M), by which such columns are still to be multiplied.
     """
     b.step(
         "col2im",
         kernel="unary",
         cols=columns,
+        w=weights,
         bias=bias,
         y=y if pixels is None else pixels,
         N=y.shape[0],

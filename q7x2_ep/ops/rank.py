@@ -24,6 +24,7 @@ from q7x2_ep.ops.common import (
     is_used,
     known,
     normal_axis,
+    number,
     require_dtype,
     required,
     size_guards,
@@ -209,30 +210,24 @@ class OneHot:
             cast_step(b, indices, wide)
             indices = wide
         at = b.contiguous(indices).reshape((*indices.shape[:axis], 1, *indices.shape[axis:]))
-        column = tuple(n if i == axis else 1 for i in range(len(y.shape)))
-        found = []
-        for start in (0, -n):
-            places = temporary(b, dtypes.INT64, (n,))
-            b.step(
-                "arange",
-                y=places,
-                dtype=places.dtype,
-                n=n,
-                start=0.0,
-                step=0.0,
-                istart=start,
-                istep=1,
-            )
-            hit = temporary(b, dtypes.BOOL, y.shape)
-            binary_step(b, "equal", at, b.view(places).reshape(column), hit)
-            found.append(hit)
-        either = temporary(b, dtypes.BOOL, y.shape)
-        binary_step(b, "or", *found, either)
+        places, more = (temporary(b, dtypes.INT64, (size,)) for size in (n, 1))
+        for made, start in ((places, 0), (more, n)):
+            arange = {"dtype": dtypes.INT64, "start": 0.0, "step": 0.0, "istep": 1}
+            b.step("arange", y=made, n=made.shape[0], istart=start, **arange)
+        shape = tuple(at.shape)
+        is_negative = temporary(b, dtypes.BOOL, shape)
+        behind, counted = (temporary(b, dtypes.INT64, shape) for _ in range(2))
+        binary_step(b, "less", at, number(b, 0, dtypes.INT64), is_negative)
+        binary_step(b, "add", at, more, behind)
+        where_step(b, is_negative, behind, at, counted)
+        column = b.view(places).reshape(tuple(n if i == axis else 1 for i in range(len(y.shape))))
+        hit = temporary(b, dtypes.BOOL, y.shape)
+        binary_step(b, "equal", counted, column, hit)
         off, on = (b.contiguous(values).slice(0, i, 1) for i in range(2))
-        where_step(b, either, on, off, y)
+        where_step(b, hit, on, off, y)
 
 
 def one_hot_depth(node: Node) -> Optional[Dim]:
     """The depth, which may be a tensor of any dtype; None where it comes from data."""
-    depth, number = known(node.inputs[1]), constant_scalar(node.inputs[1])
-    return depth[0] if depth else None if number is None else int(number)
+    depth, scalar = known(node.inputs[1]), constant_scalar(node.inputs[1])
+    return depth[0] if depth else None if scalar is None else int(scalar)

@@ -249,6 +249,7 @@ def packed_matrices(b: Any, weight: Value, matrices: int, n: Dim) -> Any:
             taps=1,
             tap_stride=0,
             dtype=dtypes.FLOAT,
+            b_dtype=dtypes.FLOAT,
             drops=0,
         )
     return packed

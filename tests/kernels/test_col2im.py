@@ -52,6 +52,7 @@ def test_against_sum(row: KernelRow, name: str) -> None:
             "col2im",
             row,
             cols=columns,
+            w=None,
             bias=given,
             y=np.full(shape, np.nan, np.float32),
             N=shape[0],
@@ -81,7 +82,7 @@ def test_channels_last(row: KernelRow, name: str) -> None:
     last = np.moveaxis(columns, [*range(2 + n, 2 + 2 * n), *range(1, 2 + n)], range(1, 2 + 2 * n))
     last = np.ascontiguousarray(np.moveaxis(last, 1 + n, -1))
     bias = np.linspace(-1, 1, channels, dtype=np.float32)
-    shared = {"act_alpha": 0.0, "act_beta": 0.0, "N": batch, "M": channels}
+    shared = {"act_alpha": 0.0, "act_beta": 0.0, "N": batch, "M": channels, "w": None}
     shared |= at.fields(tuple(sizes), outs, 3)
     for act, given, gap in (("none", None, 0), ("relu", bias, 0), ("relu", bias, 3)):
         fields = {**shared, "act": act, "bias": given}
@@ -92,3 +93,25 @@ def test_channels_last(row: KernelRow, name: str) -> None:
         (y,) = run_threads("col2im", row, cols=last, y=room, last=1, y_stride=stride, **fields)
         np.testing.assert_array_equal(y[..., channels:], 7.0)
         np.testing.assert_array_equal(np.moveaxis(y[..., :channels], -1, 1), wanted)
+
+
+@every_row
+@pytest.mark.parametrize("name", CASES)
+def test_pixels_times_weights(row: KernelRow, name: str) -> None:
+    """Bits are those of windows that were multiplied before."""
+    (batch, channels, *sizes), at = CASES[name]
+    outs = at.outs(tuple(sizes))
+    rng = np.random.default_rng(sizes)
+    x = rng.standard_normal((batch, *outs, channels)).astype(np.float32)
+    w = rng.standard_normal((*at.kernel, channels)).astype(np.float32)
+    columns = np.ascontiguousarray(
+        x.reshape(batch, *outs, *[1] * len(at.kernel), channels)
+        * w.reshape(*[1] * (1 + len(outs)), *w.shape)
+    )
+    fields: dict[str, Any] = {"act": "relu", "act_alpha": 0.0, "act_beta": 0.0, "last": 1}
+    fields |= {"N": batch, "M": channels, "bias": np.linspace(-1, 1, channels, dtype=np.float32)}
+    fields |= {"y_stride": channels, **at.fields(tuple(sizes), outs, 3)}
+    room = np.full((batch, *sizes, channels), np.nan, np.float32)
+    (wanted,) = run_threads("col2im", row, cols=columns, w=None, y=room.copy(), **fields)
+    (y,) = run_threads("col2im", row, cols=x, w=w, y=room, **fields)
+    np.testing.assert_array_equal(y, wanted)

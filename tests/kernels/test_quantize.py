@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -42,12 +44,12 @@ def check(row: dtypes.DType, shape: tuple[int, int, int], kind: str, block: int,
     fields |= {"block": block, "threads": (1, 3)}
     s, z = (spread(values, shape, block) for values in (scale, zero.astype(np.float64)))
     whole = None
-    for name, precision in PRECISIONS.items():
+    for (name, precision), offset in itertools.product(PRECISIONS.items(), (None, zero)):
         (y,) = run_threads(
             "quantize",
             x=x,
             scale=scale,
-            zero=zero,
+            zero=offset,
             y=np.zeros(shape, row.numpy),
             y_dtype=row.code,
             precision=precision,
@@ -55,20 +57,21 @@ def check(row: dtypes.DType, shape: tuple[int, int, int], kind: str, block: int,
         )
         with np.errstate(over="ignore"):
             quotient = (x.astype(name) / s.astype(name)).astype(np.float64)
-        wanted = np.clip(np.rint(quotient) + z, low, high)
+        wanted = np.clip(np.rint(quotient) + (0 if offset is None else z), low, high)
         whole = np.where(np.isnan(wanted), low, wanted)
         np.testing.assert_array_equal(y.astype(np.float64), whole)
     q = whole.astype(row.numpy)
-    (back,) = run_threads(
-        "dequantize",
-        x=q,
-        scale=scale,
-        zero=zero,
-        y=np.zeros(shape, np.float32),
-        x_dtype=row.code,
-        **fields,
-    )
-    np.testing.assert_array_equal(back, (q.astype(np.float32) - z.astype(np.float32)) * s)
+    for offset, less in ((zero, z.astype(np.float32)), (None, 0)):
+        (back,) = run_threads(
+            "dequantize",
+            x=q,
+            scale=scale,
+            zero=offset,
+            y=np.zeros(shape, np.float32),
+            x_dtype=row.code,
+            **fields,
+        )
+        np.testing.assert_array_equal(back, (q.astype(np.float32) - less) * s)
 
 
 SHAPES = [(1, 1, 5), (2, 3, 7), (1, 4, 100_000), (3, 1, 0), (40_000, 3, 1), (2, 37, 1), (2, 9, 4)]
