@@ -3,8 +3,9 @@
  *
  * rois (regions, 4) float: x1, y1, x2, y2, times scale, minus shift; images (regions,) int64: which image
  * each is of. ratio: samples of a cell along each dim, 0: as many as a cell has elements. Without a
- * shift regions are at least one element wide. Samples of a cell are found once,
- * for all channels; those of a pixel may lie side by side (last). */
+ * shift regions are at least one element wide. Samples of a cell are found once, for all channels; those
+ * of a pixel may lie side by side (last). Samples outside the image, of which a region can have far more
+ * than others, are 0 and only counted. */
 #include <math.h>
 
 #include "abi.h"
@@ -39,14 +40,50 @@ static span span_of(const q7_roi_align_args *x, float from, float to, int64_t ce
     if (shift == 0) length = length > 1 ? length : 1;
     const float cell = length / (float)cells;
     const double wanted = ceil((double)cell);
-    const int64_t many = wanted > 0 && wanted < 1e9 ? (int64_t)wanted : 0;
-    return (span){start, cell, x->ratio > 0 ? x->ratio : many};
+    return (span){start, cell, x->ratio > 0 ? x->ratio : wanted > 0 ? (int64_t)wanted : 0};
+}
+
+/* Whether four coordinates are numbers that sums of samples can count; else a fault tells of one. */
+static bool can_be_cut(const q7_roi_align_args *x, const q7_call *call, const float *roi) {
+    enum { LIMIT = 1 << 30 };
+    for (int i = 0; i < 4; i++) {
+        const float at = roi[i] * (float)x->scale;
+        if (at > -LIMIT && at < LIMIT) continue;
+        q7_fault(call, "coordinate of a region", at > 0 ? LIMIT : -LIMIT - 1, -LIMIT, LIMIT);
+        return false;
+    }
+    return true;
 }
 
 /* The i-th sample of a region, rounded as onnxruntime does: at the border that decides what counts. */
 static float sample_of(span s, int64_t i) {
     const float cell = s.start + (float)(i / s.samples) * s.cell;
     return cell + ((float)(i % s.samples) + 0.5f) * s.cell / (float)s.samples;
+}
+
+/* The first of samples [first, end), which ascend, at `limit` or beyond it. */
+static int64_t sample_from(span s, int64_t first, int64_t end, float limit, bool beyond) {
+    while (first < end) {
+        const int64_t middle = first + (end - first) / 2;
+        const float at = sample_of(s, middle);
+        if (beyond ? at > limit : at >= limit)
+            end = middle;
+        else
+            first = middle + 1;
+    }
+    return first;
+}
+
+typedef struct {
+    int64_t first, count;
+} range;
+
+/* The samples of a cell that are inside the image; all of a region that is turned. */
+static range inside_of(span s, int64_t cell, int64_t size) {
+    const int64_t begin = cell * s.samples, end = begin + s.samples;
+    if (s.cell < 0) return (range){begin, s.samples};
+    const int64_t first = sample_from(s, begin, end, -1, false);
+    return (range){first, sample_from(s, first, end, (float)size, true) - first};
 }
 
 static sample sample_at(const q7_roi_align_args *x, span v, span h, int64_t row, int64_t column) {
@@ -64,10 +101,10 @@ static sample sample_at(const q7_roi_align_args *x, span v, span h, int64_t row,
 
 /* Adds samples to a cell of every channel. */
 static void add_samples(const q7_roi_align_args *x, const float *image, float *cell,
-                        const sample *samples, int64_t n, bool first) {
+                        const sample *samples, int64_t n) {
     const int64_t plane = x->H * x->W, step = x->OH * x->OW;
     for (int64_t c = 0; c < x->C; c++, image += plane, cell += step) {
-        float sum = first ? 0 : *cell, most = first ? -INFINITY : *cell;
+        float sum = *cell, most = *cell;
         for (int64_t i = 0; i < n; i++) {
             const sample *s = &samples[i];
             float part[4];
@@ -81,14 +118,13 @@ static void add_samples(const q7_roi_align_args *x, const float *image, float *c
 
 /* The same where the channels of a pixel lie side by side. */
 static void add_pixels(const q7_roi_align_args *x, const float *image, float *cell,
-                       const sample *samples, int64_t n, bool first) {
+                       const sample *samples, int64_t n) {
     enum { TOGETHER = 32 };
     const int64_t step = x->OH * x->OW;
     for (int64_t c0 = 0; c0 < x->C; c0 += TOGETHER, image += TOGETHER) {
         const int64_t count = q7_min(x->C - c0, TOGETHER);
         float total[TOGETHER];
-        for (int64_t c = 0; c < count; c++)
-            total[c] = !first ? cell[(c0 + c) * step] : x->most ? -INFINITY : 0;
+        for (int64_t c = 0; c < count; c++) total[c] = cell[(c0 + c) * step];
         for (int64_t i = 0; i < n; i++) {
             const float *pixel[4], *weight = samples[i].weight;
             for (int j = 0; j < 4; j++) pixel[j] = image + samples[i].at[j] * x->C;
@@ -125,18 +161,23 @@ static void roi_task(void *arg, int64_t task, int64_t thread) {
     }
     const float *r = (const float *)x->rois + 4 * roi,
                 *image = (const float *)x->x + n * x->C * x->H * x->W;
+    if (!can_be_cut(x, job->call, r)) return;
     const span v = span_of(x, r[1], r[3], x->OH), h = span_of(x, r[0], r[2], x->OW);
     const int64_t total = x->H && x->W ? v.samples * h.samples : 0;
+    const range rows = inside_of(v, row, x->H);
     for (int64_t column = 0; column < x->OW; column++) {
+        const range columns = inside_of(h, column, x->W);
+        const int64_t inside = total ? rows.count * columns.count : 0;
         float *cell = (float *)x->y + roi * x->C * step + row * x->OW + column;
         sample samples[SAMPLES];
-        for (int64_t c = 0; c < x->C && total == 0; c++) cell[c * step] = 0;
-        for (int64_t first = 0; first < total; first += SAMPLES) {
-            const int64_t count = q7_min(total - first, SAMPLES);
+        const float start = x->most && inside && inside == total ? -INFINITY : 0;
+        for (int64_t c = 0; c < x->C; c++) cell[c * step] = start;
+        for (int64_t first = 0; first < inside; first += SAMPLES) {
+            const int64_t count = q7_min(inside - first, SAMPLES);
             for (int64_t i = 0; i < count; i++)
-                samples[i] = sample_at(x, v, h, row * v.samples + (first + i) / h.samples,
-                                       column * h.samples + (first + i) % h.samples);
-            (x->last ? add_pixels : add_samples)(x, image, cell, samples, count, first == 0);
+                samples[i] = sample_at(x, v, h, rows.first + (first + i) / columns.count,
+                                       columns.first + (first + i) % columns.count);
+            (x->last ? add_pixels : add_samples)(x, image, cell, samples, count);
         }
         for (int64_t c = 0; c < x->C && total && !x->most; c++) cell[c * step] /= (float)total;
     }

@@ -569,9 +569,14 @@ def cast_step(b: Any, x: Operand, y: Operand) -> None:
 
 def fill_step(b: Any, value: float, y: Value) -> None:
     """Every element of y becomes `value`."""
-    row = dtypes.DTYPES[y.dtype]
-    bits = int.from_bytes(np.array(value, row.numpy).tobytes(), "little", signed=row.size == 8)
-    b.step("fill", y=y, elem_bytes=row.size, n=product(y.shape), bits=bits)
+    size = dtypes.size(y.dtype)
+    b.step("fill", y=y, elem_bytes=size, n=product(y.shape), bits=bits_of(value, y.dtype))
+
+
+def bits_of(value: float, dtype: int) -> int:
+    """The bytes of a number of a dtype, as an integer that args can have."""
+    row = dtypes.DTYPES[dtype]
+    return int.from_bytes(np.array(value, row.numpy).tobytes(), "little", signed=row.size == 8)
 
 
 def chain(b: Any, op: str, operands: list[Value], y: Value) -> None:

@@ -174,6 +174,9 @@ class MoEGroupRouter:
             shown = g.Reshape(shown, [tokens, experts])
         _, chosen = g.TopK(shown, [top_k], axis=-1, outputs=2)
         logs = g.Log(g.Max(g.GatherElements(weights, chosen, axis=-1), 1e-20))
+        if n_group > 1:  # fewer than top_k may be in groups that are open
+            is_closed = g.Equal(g.GatherElements(shown, chosen, axis=-1), -inf)
+            logs = g.Where(is_closed, router_sentinel, logs)
         y = _marked(g, chosen, (tokens, experts), router_sentinel, logs)
         return like(g, y, x), scores, weights
 

@@ -263,7 +263,11 @@ class Scan:
         for i in range(batches[0].shape[0]):
             length = None if lengths is None else int(lengths[i])
             each.append(_scan(node, run, [batch[i] for batch in batches], captures, length))
-        return [_padded(arrays) for arrays in zip(*each)]
+        states = len(batches) - node.attrs["num_scan_inputs"]
+        longest = batches[states].shape[1]
+        return [
+            _padded(arrays, longest if i >= states else None) for i, arrays in enumerate(zip(*each))
+        ]
 
 
 def _turns(node: Node, scanned: Value) -> Optional[Dim]:
@@ -303,9 +307,11 @@ def _scan(node: Node, run: Run, given: list, captures: list, length: Any) -> lis
     ]
 
 
-def _padded(arrays: Sequence[np.ndarray]) -> np.ndarray:
-    """The results of a batch stacked; shorter sequences end in zeros."""
+def _padded(arrays: Sequence[np.ndarray], steps: Optional[int]) -> np.ndarray:
+    """The results of a batch stacked; sequences of fewer steps end in zeros."""
     shape = np.max([np.shape(array) for array in arrays], axis=0).astype(int)
+    if steps is not None:
+        shape[0] = steps
     padded = np.zeros((len(arrays), *shape), np.asarray(arrays[0]).dtype)
     for i, array in enumerate(arrays):
         padded[(i, *map(slice, np.shape(array)))] = array

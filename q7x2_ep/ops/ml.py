@@ -161,7 +161,7 @@ def transformed(g: Any, kind: str, scores: Value) -> Value:
         terms = g.Where(is_zero, g.Mul(scores, g.Exp(g.Neg(largest))), powers)
         total = g.ReduceSum(terms, [-1])
         shares = g.Div(terms, total)
-        return g.Where(g.Equal(total, 0.0), g.literal(0.5), shares)
+        return g.Where(g.Equal(total, 0.0), 0.5, shares)
     if kind == "PROBIT":  # sqrt(2) times an approximation of the inverse of erf at 2 x - 1
         x = g.Sub(g.Mul(scores, 2.0), 1.0)
         logarithm = g.Log(g.Mul(g.Sub(1.0, x), g.Add(x, 1.0)))

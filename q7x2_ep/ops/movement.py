@@ -117,6 +117,8 @@ class Reshape:
     def reference(node: Node, x: np.ndarray, shape: np.ndarray) -> np.ndarray:
         wanted = shape.tolist()
         for i, dim in enumerate(wanted):
+            if dim < -1:  # numpy takes it for -1
+                raise ValueError(f"dim {i} of the new shape is {dim}")
             if dim == 0 and not node.attrs["allowzero"]:
                 if i >= x.ndim:
                     raise ValueError(Reshape.no_such_dim(x.shape, i))
@@ -460,6 +462,8 @@ def slice_bounds(node: Node) -> list[tuple[int, Dim, Dim, Dim, int]]:
     )
     steps = required_ints(node, 4, "steps") if node.input(4) is not None else (1,) * len(starts)
     require_lengths(node, starts, ends, axes, steps)
+    if 0 in steps:
+        raise ModelError(f"{where_is(node)} steps {steps}: 0 leads nowhere")
     fronted = [normal_axis(node, axis, len(shape)) for axis in axes]
     return [(axis, shape[axis], *rest) for axis, *rest in zip(fronted, starts, ends, steps)]
 

@@ -13,11 +13,11 @@ from q7x2_ep.ir.view import View, channels_last
 from q7x2_ep.ops import op
 from q7x2_ep.ops.common import (
     Guard,
+    bits_of,
     constant_scalar,
     dims,
     elem_bytes,
     expand_view,
-    fill_step,
     fresh,
     image_of,
     is_image,
@@ -89,33 +89,53 @@ class Pad:
         return x
 
     def lower(node: Node, b: Any) -> None:
-        source, mode = b.view(node.inputs[0]), node.attrs["mode"]
-        if mode == "constant":
-            place(b, node.input(2), source, node.output, widths(node))
-            return
-        before = []
-        for axis, (start, end) in enumerate(widths(node)):
-            cut = maximum(-start, 0)
-            source = source.slice(axis, cut, minimum_of(source.shape[axis], start, end))
-            before.append(maximum(start, 0))
-        if mode not in ("edge", "reflect", "wrap"):
+        mode, value = node.attrs["mode"], node.input(2)
+        if mode not in MODES:
             raise ModelError(f"{where_is(node)} mode is {mode!r}")
-        target = like_source(b, source, node.output)
-        if is_image(b, target):
-            before = [before[axis] for axis in channels_last(len(before))]
-            source, target = source.channels_last(), target.channels_last()
-        b.step(
-            "pad",
-            x=source,
-            y=target,
-            elem_bytes=elem_bytes(node),
-            ndim=max(len(source.shape), 1),
-            x_shape=source.shape or (1,),
-            x_stride=source.strides or (1,),
-            shape=target.shape or (1,),
-            before=before or (0,),
-            border=mode,
-        )
+        number = 0 if value is None else constant_scalar(value)
+        if mode == "constant" and number is None:
+            place(b, value, b.view(node.inputs[0]), node.output, widths(node))
+        else:
+            border_step(node, b, widths(node), MODES[mode], number or 0)
+
+
+MODES = {"constant": "zeros", "edge": "edge", "reflect": "reflect", "wrap": "wrap"}
+
+
+def cut_source(source: View, around: Widths) -> tuple[View, list[Dim]]:
+    """What negative widths leave, and how far it is from the beginning; a border may be cut too."""
+    offsets = []
+    for axis, (before, after) in enumerate(around):
+        size = maximum(minimum_of(source.shape[axis], before, after), 0)
+        source = source.slice(axis, maximum(-before, 0), size)
+        offsets.append(maximum(before, 0))
+    return source, offsets
+
+
+def border_step(node: Node, b: Any, around: Widths, border: str, number: float = 0) -> None:
+    """y = x within a border, filled from it or with a number; negative widths cut."""
+    x, y = node.inputs[0], node.output
+    source = b.view(x)
+    if source.strides[-1:] != (1,) and not is_image(b, source):
+        source = b.contiguous(x)
+    source, before = cut_source(source, around)
+    target = like_source(b, source, y)
+    if is_image(b, target):
+        before = [before[axis] for axis in channels_last(len(before))]
+        source, target = source.channels_last(), target.channels_last()
+    b.step(
+        "pad",
+        x=source,
+        y=target,
+        elem_bytes=elem_bytes(node),
+        ndim=max(len(source.shape), 1),
+        x_shape=source.shape or (1,),
+        x_stride=source.strides or (1,),
+        shape=target.shape or (1,),
+        before=before or (0,),
+        border=border,
+        bits=bits_of(number, y.dtype),
+    )
 
 
 def within(mode: str, at: np.ndarray, size: int) -> np.ndarray:
@@ -154,21 +174,16 @@ def like_source(b: Any, source: View, y: Value) -> View:
     return image_of(b, y) if is_image(b, source) else b.allocate(y)
 
 
-def place(b: Any, value: Optional[Value], source: View, y: Value, around: Widths) -> None:
-    """y = source within a border of one value, 0 by default; negative widths cut."""
-    number = 0 if value is None else constant_scalar(value)
-    target = like_source(b, source, y)
-    if number is not None:
-        fill_step(b, number, y)
-    elif value.dtype == y.dtype:
-        one = b.view(value).reshape(()) or b.contiguous(value).reshape(())
-        b.copy(expand_view(one, y.shape), target)
-    else:
+def place(b: Any, value: Value, source: View, y: Value, around: Widths) -> None:
+    """y = source within a border of a number that is computed; negative widths cut."""
+    if value.dtype != y.dtype:
         raise UnsupportedOp(f"a border of {value}, which has another dtype")
-    for axis, (before, after) in enumerate(around):
-        size = maximum(minimum_of(source.shape[axis], before, after), 0)  # a border may be cut too
-        source = source.slice(axis, maximum(-before, 0), size)
-        target = target.slice(axis, maximum(before, 0), size)
+    target = like_source(b, source, y)
+    one = b.view(value).reshape(()) or b.contiguous(value).reshape(())
+    b.copy(expand_view(one, y.shape), target)
+    source, before = cut_source(source, around)
+    for axis, offset in enumerate(before):
+        target = target.slice(axis, offset, source.shape[axis])
     b.copy(source, target)
 
 
@@ -200,7 +215,7 @@ class CenterCropPad:
         around: Widths = [(0, 0)] * len(x.shape)
         for axis, size in zip(named_axes(node, len(x.shape)), sizes):
             around[axis] = centred(x.shape[axis], size)
-        place(b, None, b.view(x), node.output, around)
+        border_step(node, b, around, "zeros")
 
 
 def centred(dim: Dim, size: Dim) -> tuple[Dim, Dim]:

@@ -18,7 +18,7 @@ from q7x2_ep.ir.core import Node, Type, Value
 from q7x2_ep.ops import op
 from q7x2_ep.ops.builder import infer_meaning
 from q7x2_ep.ops.common import F32, dims, require_dtype
-from q7x2_ep.ops.ml import as_float, labels, transformed
+from q7x2_ep.ops.ml import as_float, labels, rows_of, transformed
 
 KERNELS = ("LINEAR", "POLY", "RBF", "SIGMOID")
 
@@ -70,7 +70,7 @@ class SVMRegressor:
         rho: Sequence[float],
         support_vectors: Sequence[float],
     ) -> Value:
-        x, weights = as_float(g, x), np.array(coefficients, np.float32)[:, None]
+        x, weights = as_float(g, rows_of(g, x)), np.array(coefficients, np.float32)[:, None]
         if n_supports:
             vectors = np.array(support_vectors, np.float32).reshape(n_supports, -1)
             x = kernel(g, x, vectors, kernel_type, kernel_params)
@@ -108,7 +108,7 @@ class SVMClassifier:
         names = labels(attrs["classlabels_ints"], attrs["classlabels_strings"])
         kind, params = attrs["kernel_type"], attrs["kernel_params"]
         weights, rho = (np.array(attrs[name], np.float32) for name in ("coefficients", "rho"))
-        x, sizes = as_float(g, x), attrs["vectors_per_class"] or ()
+        x, sizes = as_float(g, rows_of(g, x)), attrs["vectors_per_class"] or ()
         if sum(sizes):
             vectors = np.array(attrs["support_vectors"], np.float32).reshape(sum(sizes), -1)
             pairs = pair_weights(weights.reshape(-1, len(vectors)), sizes)

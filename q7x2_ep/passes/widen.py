@@ -47,6 +47,7 @@ ON_GRID = frozenset({"Add", "Sub", "Sum"})
 # Ops that write rows to a cache: the first of its two inputs, and of its two outputs.
 CACHED = {"com.microsoft::GroupQueryAttention": (3, 1)}
 LARGE_TABLE = 1 << 18  # elements
+MOVES = frozenset({"Gather", "GatherElements", "GatherND"})  # beside those that are views
 DTYPES = ("to", "dtype", "output_dtype", "stash_type", "softmax_precision")  # attributes
 
 
@@ -123,7 +124,7 @@ def _handed_on(graph: Graph) -> set[Node]:
     """Nodes that move what is given to outputs of the graph, where nothing computes with it."""
     found: set[Node] = set()
     for node in graph.nodes:
-        source = node.inputs[0] if is_movement(node) else None
+        source = node.inputs[0] if is_movement(node) or node.op in MOVES else None
         if source is not None and (source.producer in found or _is_given(source)):
             found.add(node)
     for node in reversed(graph.nodes):

@@ -142,6 +142,19 @@ def leafed(members: list[float], modes: list[int], **more: Any) -> bytes:
     return helper.make_model(graph, opset_imports=opsets, ir_version=9).SerializeToString()
 
 
+@pytest.mark.parametrize("transform", [0, 3])
+def test_transforms_of_doubles(transform: int):
+    """Those whose numbers mean the same to onnxruntime, which has LOGISTIC as 1 and SOFTMAX as 2."""
+    onnxruntime = pytest.importorskip("onnxruntime")
+    data = leafed([], [0], post_transform=transform, n_targets=2, leaf_targetids=[0, 1, 1])
+    given = {"providers": ["CPUExecutionProvider"]}
+    feed = {"x": np.array([[-1.0], [9.0], [0.5]])}
+    (wanted,) = onnxruntime.InferenceSession(data, **given).run(None, feed)
+    (y,) = q7x2_ep.InferenceSession(data).run(None, feed)
+    assert y.dtype == np.float64
+    np.testing.assert_allclose(y, wanted, rtol=2**-22)  # onnxruntime's are of floats
+
+
 @pytest.mark.parametrize("tracks", [0, 1])
 def test_members(tracks: int):
     """Sets of several members, of one and of none; votes in double."""

@@ -132,3 +132,23 @@ def test_roi_align(mode: str, ratio: int, coordinates: str, channels: int, last:
         np.testing.assert_allclose(a, b, 1e-5, 1e-5)
     with pytest.raises(q7x2_ep.errors.DataError, match="region of an image"):
         ours.run(None, {"x": x, "rois": rois, "at": np.full(len(rois), 2)})
+
+
+@pytest.mark.parametrize("mode", ["avg", "max"])
+def test_roi_align_of_regions_that_are_mostly_outside(mode: str):
+    """Samples outside are not taken one by one: of the largest region there are 2^60 of them."""
+    ours, theirs = sessions(
+        f"""(float[b, c, t, u] x, float[n, 4] rois, int64[n] at) => (float[n, c, 2, 3] y) {{
+        y = RoiAlign<mode = "{mode}", output_height = 2, output_width = 3>(x, rois, at) }}"""
+    )
+    x = RNG.standard_normal((1, 2, 4, 5)).astype(np.float32)
+    rois = np.array([[-300, -200, 500, 400], [1, 2, 999, 3], [-400, -3, -390, 2]], np.float32)
+    at = np.zeros(len(rois), np.int64)
+    a, b = (engine.run(None, {"x": x, "rois": rois, "at": at})[0] for engine in (ours, theirs))
+    np.testing.assert_allclose(a, b, 1e-5, 1e-5)
+    far = np.array([[0, 0, 2.0**30 - 64, 2.0**30 - 64]], np.float32)
+    (y,) = ours.run(None, {"x": x, "rois": far, "at": at[:1]})
+    assert np.isfinite(y).all() and not y[..., 1:].any()
+    for odd in (np.inf, -np.inf, np.nan, 2.0**30):
+        with pytest.raises(q7x2_ep.errors.DataError, match="coordinate of a region"):
+            ours.run(None, {"x": x, "rois": np.full((1, 4), odd, np.float32), "at": at[:1]})

@@ -287,7 +287,8 @@ def test_sparse_mixer_of_more_than_two() -> None:
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
 @pytest.mark.parametrize(
-    "groups, open_groups, summed, k", [(1, 1, 2, 2), (4, 2, 2, 3), (2, 2, 1, 4), (4, 1, 9, 2)]
+    "groups, open_groups, summed, k",
+    [(1, 1, 2, 2), (4, 2, 2, 3), (2, 2, 1, 4), (4, 1, 9, 2), (4, 1, 2, 5)],
 )
 def test_router_of_groups(dtype: Any, groups: int, open_groups: int, summed: int, k: int) -> None:
     """Up to a rounding of dtype and to two of a sigmoid in float32, as the logarithm shows them."""

@@ -288,6 +288,26 @@ def test_scan(attrs: str):
     )
 
 
+@pytest.mark.parametrize("lengths", [[1, 2], [3, 1], [2, 2]])
+def test_scan_of_batches_of_several_lengths(lengths: list[int]):
+    """Opset 8: all outputs are as long as the input, also if no sequence is."""
+    text = """<ir_version: 4, opset_import: ["" : 8]>
+        g (int64[2] n, float[2, 2] start, float[2, 3, 2] x)
+            => (float[2, 2] last, float[2, 3, 2] sums) {
+            last, sums = Scan(n, start, x) <num_scan_inputs = 1,
+                body = body (float[2] sum, float[2] row) => (float[2] new, float[2] copy) {
+                    new = Add(sum, row)
+                    copy = Identity(new)
+                }>
+        }"""
+    data = onnx.parser.parse_model(text).SerializeToString()
+    feed = {"n": np.array(lengths), "start": floats(2, 2), "x": floats(2, 3, 2)}
+    given = {"providers": ["CPUExecutionProvider"]}
+    wanted = ort.InferenceSession(data, **given).run(None, feed)
+    for got, y in zip(q7x2_ep.InferenceSession(data).run(None, feed), wanted):
+        np.testing.assert_array_equal(got, y, strict=True)
+
+
 @pytest.mark.parametrize("axis", [0, 1, -1])
 def test_sizes_of_what_a_scan_takes_apart(axis: int):
     check(

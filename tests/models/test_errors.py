@@ -508,6 +508,7 @@ def test_operands_of_two_types(text):
 
 WRONG_DATA = {
     "parts of less": ("(float[4] x, int64[2] s) => (y, z) { y, z = Split(x, s) }", [1, 1]),
+    "a size below -1": ("(float[4] x, int64[2] s) => (y) { y = Reshape(x, s) }", [-2, 2]),
     "parts below 0": ("(float[4] x, int64[2] s) => (y, z) { y, z = Split(x, s) }", [5, -1]),
     "other batches": (
         "(float[4] x, int64[2, n] s) => (y) { y = GatherND<batch_dims = 1>(x, s) }",
@@ -597,6 +598,7 @@ def test_attributes_that_mean_nothing(node):
 
 CONTRADICTIONS = {
     "g (float[n] x) => (float[n] y) { y, z = Relu(x) }": r"makes \(y\), was given 2 names",
+    "g (float[n] x) => (y) <int64[1] o = {1}, int64[1] z = {0}> { y = Slice(x, z, o, z, z) }": "steps",
     """g (bool c, float[n] x) => (float[n] y) { y = If(c)
         <then_branch = t () => (float[n] a) { a = Relu(x) },
          else_branch = e () => (int64[n] b) { b = Cast<to = 7>(x) }> }""": r"float.*int64",

@@ -335,6 +335,15 @@ MACHINES = [
     *(case("SVMRegressor", X, **regressor(kind)) for kind in KERNELS),
     case("SVMRegressor", X, **regressor("RBF", one_class=1)),
     case("SVMRegressor", X, coefficients=WEIGHTS[:4], rho=[0.5], **PLAIN),
+    *(case("SVMRegressor", X[0], **regressor(kind)) for kind in KERNELS),  # one sample
+    case("SVMRegressor", X[0], coefficients=WEIGHTS[:4], rho=[0.5], **PLAIN),
+    case(
+        "SVMClassifier",
+        X[0],
+        outputs=2,
+        classlabels_ints=[4, 2, 9],
+        **machine([4, 5, 3], "RBF", proba=True),
+    ),
     *(
         case("SVMClassifier", X, outputs=2, **names, **machine(sizes, kind, proba=proba), **more)
         for kind in KERNELS
