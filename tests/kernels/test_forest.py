@@ -144,7 +144,7 @@ def leafed(members: list[float], modes: list[int], **more: Any) -> bytes:
 
 @pytest.mark.parametrize("transform", [0, 3])
 def test_transforms_of_doubles(transform: int):
-    """Those whose numbers mean the same to onnxruntime, which has LOGISTIC as 1 and SOFTMAX as 2."""
+    """Those of the same number in onnxruntime, which has LOGISTIC as 1 and SOFTMAX as 2."""
     onnxruntime = pytest.importorskip("onnxruntime")
     data = leafed([], [0], post_transform=transform, n_targets=2, leaf_targetids=[0, 1, 1])
     given = {"providers": ["CPUExecutionProvider"]}

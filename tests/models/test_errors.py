@@ -598,7 +598,8 @@ def test_attributes_that_mean_nothing(node):
 
 CONTRADICTIONS = {
     "g (float[n] x) => (float[n] y) { y, z = Relu(x) }": r"makes \(y\), was given 2 names",
-    "g (float[n] x) => (y) <int64[1] o = {1}, int64[1] z = {0}> { y = Slice(x, z, o, z, z) }": "steps",
+    """g (float[n] x) => (y) <int64[1] o = {1}, int64[1] z = {0}> {
+        y = Slice(x, z, o, z, z) }""": "steps",
     """g (bool c, float[n] x) => (float[n] y) { y = If(c)
         <then_branch = t () => (float[n] a) { a = Relu(x) },
          else_branch = e () => (int64[n] b) { b = Cast<to = 7>(x) }> }""": r"float.*int64",
