@@ -17,6 +17,7 @@ import hashlib
 import json
 import logging
 import os
+import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -29,7 +30,7 @@ from q7x2_ep.release import __version__
 from q7x2_ep.request import Request
 from q7x2_ep.session import Model, Session
 
-_SUFFIXES = (".q7", ".sha256", ".tmp")
+_NAMES = re.compile(r"[0-9a-f]{64}\.(q7|sha256)(\.[0-9a-f]{32}\.tmp)?")  # which nobody else gives
 _SETTLED_NS = 2_000_000_000  # a file that changed since may change again unseen: clocks tick
 _CHUNK = 1 << 22
 
@@ -58,6 +59,9 @@ def cached(folder: str, model: Model, threads: int, fusion: bool, request: Reque
         os.makedirs(folder, mode=0o700, exist_ok=True)  # others could put their weights there
     except OSError as error:
         logger.warning("[cache] %s cannot be made: %s", folder, error.strerror)
+    except ValueError as error:  # a NUL, which no path has in it
+        logger.warning("[cache] %r cannot be made: %s", folder, error)
+        return Session(model, threads, fusion, request=request)
     data = model.SerializeToString() if hasattr(model, "SerializeToString") else model
     try:
         source = _digest(folder, data)
@@ -105,7 +109,11 @@ def clear(folder: str) -> Contents:
 def _entries(folder: str) -> list[os.DirEntry[str]]:
     try:
         with os.scandir(folder) as entries:
-            return [entry for entry in entries if entry.name.endswith(_SUFFIXES)]
+            return [
+                entry
+                for entry in entries
+                if _NAMES.fullmatch(entry.name) and entry.is_file(follow_symlinks=False)
+            ]
     except FileNotFoundError:
         return []
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import mmap
 import os
+import stat
 from collections.abc import Iterable, Iterator
 from typing import Any, Callable, Optional
 
@@ -65,14 +67,31 @@ def give_back(array: np.ndarray) -> None:
 
 @contextlib.contextmanager
 def replacing(path: str) -> Iterator[Any]:
-    """A new binary file that takes the place of `path` once it is complete, and on the disk."""
-    temporary = f"{path}.{os.urandom(16).hex()}.tmp"  # writers of one path do not meet
+    """A new binary file that takes the place of `path` once it is complete, and on the disk, with
+    the mode of the one that was there. A link still leads to it; a device is written to.
+
+    Raises: OSError.
+    """
+    if not path:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+    place = os.path.realpath(path)
+    try:
+        mode = os.stat(place).st_mode
+    except FileNotFoundError:
+        mode = None
+    if mode is not None and not stat.S_ISREG(mode):
+        with open(place, "wb") as device:  # or a folder, which cannot be opened
+            yield device
+        return
+    temporary = f"{place}.{os.urandom(16).hex()}.tmp"  # writers of one path do not meet
     try:
         with open(temporary, "xb") as file:
+            if mode is not None:
+                os.chmod(temporary, stat.S_IMODE(mode))
             yield file
             file.flush()
             os.fsync(file.fileno())
-        os.replace(temporary, path)
+        os.replace(temporary, place)
     except BaseException:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(temporary)

@@ -325,9 +325,11 @@ def wrong_dtype(where: str, code: int, array: np.ndarray) -> errors.FeedError:
     wanted = dtypes.DTYPES[code]
     known = dtypes.BY_NUMPY.get(str(array.dtype))
     given = dtypes.type_string(known.code) if known else array.dtype
+    is_number = known is not None and dtypes.STRING not in (known.code, code)
+    remedy = f"; convert it with .astype({wanted.name!r})" if is_number else ""
     return errors.FeedError(
         f"[input {where}] Unexpected input data type. Actual: ({given}) , expected: "
-        f"({dtypes.type_string(code)}); convert it with .astype({wanted.name!r})"
+        f"({dtypes.type_string(code)}){remedy}"
     )
 
 

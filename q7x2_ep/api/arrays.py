@@ -40,7 +40,7 @@ def to_array(name: str, value: Any, code: int) -> np.ndarray:
         ) from error
     except FeedError:
         raise
-    except (TypeError, ValueError, RuntimeError) as error:
+    except Exception as error:  # of another library's object
         raise FeedError(
             f"[input {name!r}] expected an array, given {type(value).__name__}: {error}"
         ) from error

@@ -100,6 +100,10 @@ class InferenceSession:
             environment.set_level(options.log_severity_level)
         self._model, self._options = path_or_bytes, options
         self._model_path = os.fspath(path_or_bytes) if is_path else None
+        if is_path and "\0" in os.fsdecode(self._model_path):
+            raise errors.ModelNotFound(
+                f"Load model from {self._model_path!r} failed: no file has a NUL in its name"
+            )
         self._is_compiled = is_compiled(path_or_bytes)
         self._variants: dict[tuple[frozenset, frozenset, bool], Session] = {}
         self._start()
@@ -237,6 +241,11 @@ class InferenceSession:
         Raises: FeedError, ShapeError and DataError for a feed that the model cannot take,
         RunTerminated where run_options.terminate is set.
         """
+        if not isinstance(input_feed, Mapping):
+            raise AttributeError(  # as onnxruntime
+                f"run(): input_feed: expected arrays by the names of inputs, given a "
+                f"{type(input_feed).__name__}"
+            )
         names = self._session.output_names
         is_list = isinstance(output_names, list)
         is_all = output_names is None or (is_list and output_names in ([], names))

@@ -28,6 +28,8 @@ from q7x2_ep.request import Request
 _RANDOM = ("Bernoulli", "Multinomial", "RandomNormal", "RandomUniform")
 _RANDOM += ("RandomNormalLike", "RandomUniformLike", "Dropout")
 
+MOST_CALLS = 1 << 16  # of functions, that call others: 30 levels of two calls each are 2^30
+
 
 class NodeReader:
     """Adds the nodes of a model to a graph: `graph`, or while a body is read its own. The first
@@ -41,6 +43,7 @@ class NodeReader:
         self.request = request
         self.values = Definitions(_value_names(model.graph))
         self.node_names: set[str] = set()
+        self.calls = 0  # of functions
         self.unsupported: list[tuple[str, str]] = []  # op, node name
         self.functions = {
             (f.domain, f.name, getattr(f, "overload", "")): f for f in model.functions
@@ -226,6 +229,12 @@ class NodeReader:
         key = (function.domain, function.name)
         if key in scope.functions:
             raise ModelError(f"[{function.name} {name}] the function calls itself")
+        self.calls += 1
+        if self.calls > MOST_CALLS:
+            raise ModelError(
+                f"[{function.name} {name}] the functions of the model call one another more than "
+                f"{MOST_CALLS:,} times"
+            )
         own = {attr.name: attr for attr in function.attribute_proto}
         defaults = {key: attr for key, attr in {**defaults, **own}.items() if attr.name}
         given = {attr.name: resolve(attr, scope) for attr in call.attribute}

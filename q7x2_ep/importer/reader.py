@@ -123,11 +123,10 @@ def _read_model(reader: NodeReader, model: Any, request: Request) -> None:
             f"{_NEWEST_IR}: save the model with that, or an older one"
         )
     graph, versions = reader.graph, opset_versions(model.opset_import)
-    if not model.graph.output or not versions:
-        raise ModelError(
-            "not an ONNX model: it has no graph outputs, or names no operator set: Missing "
-            "opset in the model"
-        )
+    if not versions:
+        raise ModelError("not an ONNX model: it names no operator set: Missing opset in the model")
+    if not model.graph.output:
+        raise ModelError("the model has no graph outputs: a run would give nothing")
     scope = Scope({}, {}, versions, "", ())
     graph.opset = versions.get("", 0)
     reader.read_initializers(model.graph, scope)

@@ -20,6 +20,7 @@ from q7x2_ep.ir.view import View, channels_last_strides, contiguous_strides
 from q7x2_ep.ops import find
 
 MAX_NDIM = 8  # Q7_MAX_NDIM of csrc/ops.def
+MAX_RANK = 64  # numpy's
 BYTES = (dtypes.UINT8, dtypes.INT8)
 F32 = (dtypes.FLOAT,)  # dtypes that groups of kernels compute in
 FLOATS = (*F32, dtypes.DOUBLE)
@@ -143,14 +144,21 @@ def fresh(node: Node, i: int, rank: int) -> tuple[Dim, ...]:
 
 
 def length(node: Node, i: int) -> int:
-    """How many elements the vector at input i has: a rank, most often.
+    """How many elements the vector at input i has, which is a rank or part of one.
 
-    Raises: NotInferable where that is not known.
+    Raises: NotInferable where that is not known; ModelError beyond MAX_RANK.
     """
     (n,) = dims(node, i)
     if not isinstance(n, int):
         raise NotInferable(f"{where_is(node)} the length of {node.input(i)} is not known")
+    require_rank(node, n)
     return n
+
+
+def require_rank(node: Node, ndim: int) -> None:
+    """Raises: ModelError for a result of more dims than numpy has."""
+    if ndim > MAX_RANK:
+        raise ModelError(f"{where_is(node)} a result of {ndim} dims; the most are {MAX_RANK}")
 
 
 def constant_scalar(value: Optional[Value]) -> Optional[float]:

@@ -15,7 +15,7 @@ import numpy as np
 
 from q7x2_ep import dtypes
 from q7x2_ep.errors import UnsupportedOp
-from q7x2_ep.ir.core import Node, Type
+from q7x2_ep.ir.core import NO_TENSOR, Node, Type
 from q7x2_ep.ir.shape import Dim, at_least, floordiv, maximum, minimum
 from q7x2_ep.ops import op
 from q7x2_ep.ops.common import (
@@ -468,11 +468,11 @@ class Mean:
 
 @op("Identity")
 class Identity:
-    """y = x."""
+    """y = x, which need not be a tensor."""
 
     signature = "x -> y"
     attributes: dict = {}
-    infer = infer_copy
+    infer = lambda node: [NO_TENSOR] if node.inputs[0].type == NO_TENSOR else infer_copy(node)
     reference = lambda node, x: x
     view = lambda node, view: view
 

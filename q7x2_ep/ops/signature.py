@@ -124,7 +124,7 @@ def check_types(node: Node, signature: Spelled) -> None:
     else:
         allowed = formals[0].allowed or frozenset()
         rows = [dtypes.DTYPES[code].onnx for code in sorted(allowed)]
-        expected = SPELLED.get(allowed) or " or ".join(rows)
+        expected = SPELLED.get(allowed) or " or ".join(rows) or "a tensor"
         text = (
             f"Type '{types}' of input parameter ({given}) of operator ({kind}) in node "
             f"({node.name}) is invalid: expected {expected} as {names}"
@@ -140,6 +140,8 @@ def _misfit(signature: Spelled, given: tuple[int, ...]) -> Optional[tuple[int, .
     first: dict[str, int] = {}
     for i, dtype in enumerate(given):
         formal = parse(signature).input(i)
+        if dtype == dtypes.NO_TENSOR and formal.type:
+            return (i,)
         if dtype <= 0:
             continue
         if formal.allowed is not None and dtype not in formal.allowed:

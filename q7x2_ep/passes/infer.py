@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from q7x2_ep import dtypes
 from q7x2_ep.errors import ModelError, Q7Error, UnsupportedOp
 from q7x2_ep.ir.core import UNKNOWN, Graph, Node, Type, where_is
 from q7x2_ep.ir.shape import Dim, renamed
 from q7x2_ep.ops import find
-from q7x2_ep.ops.common import NotInferable, is_host
+from q7x2_ep.ops.common import NotInferable, is_host, require_rank
 from q7x2_ep.ops.signature import check_types
 
 
@@ -42,6 +43,7 @@ def infer_node(node: Node) -> bool:
     try:
         types = _infer(node, entry)
     except NotInferable:
+        _require_tensors(node)
         types = [UNKNOWN] * len(node.outputs)
     except (Q7Error, MemoryError):
         raise
@@ -53,9 +55,20 @@ def infer_node(node: Node) -> bool:
             f"{where_is(node)} inputs ({inputs}) do not fit: {error or repr(error)}"
         ) from error
     for value, type in zip(node.outputs, types):
+        if type.shape is not None:
+            require_rank(node, len(type.shape))
+            if type.dtype == dtypes.NO_TENSOR:
+                _require_tensors(node)
         value.set_type(type)
     node.inferred = seen
     return True
+
+
+def _require_tensors(node: Node) -> None:
+    """Of an op that cannot do without what lists do not have."""
+    for value in node.inputs:
+        if value is not None and value.dtype == dtypes.NO_TENSOR:
+            raise ModelError(f"{where_is(node)} takes tensors, and {value.name} is none")
 
 
 def infer_again(node: Node, sizes: dict[str, Dim]) -> None:

@@ -249,10 +249,11 @@ def test_errors_of_models_stay(tmp_path):
 # Disks
 
 
-def test_a_folder_that_cannot_be_made(tmp_path, caplog):
+@pytest.mark.parametrize("folder", ["file/cache", "\0"])
+def test_a_folder_that_cannot_be_made(folder, tmp_path, caplog):
     (tmp_path / "file").write_bytes(b"")
     with caplog.at_level(logging.WARNING, "q7x2_ep"):
-        np.testing.assert_array_equal(run(add(), tmp_path / "file" / "cache"), 2 * ONES)
+        np.testing.assert_array_equal(run(add(), tmp_path / folder), 2 * ONES)
     assert "[cache]" in caplog.text
 
 
@@ -372,13 +373,17 @@ def test_compile_and_cache_commands(tmp_path, capsys, monkeypatch):
     assert main(["compile", given[0], str(tmp_path / "no" / "m.q7")]) == 2
     monkeypatch.setenv("Q7X2_CACHE", str(tmp_path / "cache"))
     q7x2_ep.InferenceSession(given[0]).close()
-    (tmp_path / "cache" / "other").write_bytes(b"")  # not ours
+    others = ["own.q7", "release.sha256", f"{'a' * 64}.txt", "report.tmp"]
+    for name in others:
+        (tmp_path / "cache" / name).write_bytes(b"")
+    (tmp_path / "cache" / f"{'b' * 64}.q7").mkdir()
     capsys.readouterr()
     assert main(["cache"]) == 0
     assert capsys.readouterr().out.startswith("1 compiled models, ")
     assert main(["cache", str(tmp_path / "cache"), "--clear"]) == 0
     assert capsys.readouterr().out.startswith("cleared: 1 compiled")
-    assert [path.name for path in (tmp_path / "cache").iterdir()] == ["other"]
+    left = sorted(path.name for path in (tmp_path / "cache").iterdir())
+    assert left == sorted([*others, f"{'b' * 64}.q7"])
     assert main(["cache", str(tmp_path / "never")]) == 0
     monkeypatch.setenv("Q7X2_CACHE", "")
     assert main(["cache"]) == 2

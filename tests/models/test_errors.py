@@ -709,6 +709,97 @@ def test_wrong_session_options():
         q7x2_ep.InferenceSession(small_models()["bert"], sess_options={"threads": 2})
 
 
+@pytest.mark.parametrize("feed", [None, [("x", 1)], np.zeros(3)], ids=["none", "list", "array"])
+def test_a_feed_without_names(session, feed):
+    with pytest.raises(AttributeError, match="input_feed: expected arrays by the names of"):
+        session.run(None, feed)
+
+
+def test_a_feed_that_fails_to_be_an_array(session):
+    class Broken:
+        def __array__(self, dtype=None, copy=None):
+            raise KeyError("gone")
+
+    feed = {**feeds(), "input_ids": Broken()}
+    assert_feed_error(session, feed, q7x2_ep.FeedError, "input_ids", "Broken", "gone")
+
+
+def test_text_is_not_told_to_be_converted():
+    session = q7x2_ep.InferenceSession(model_of(misfit("Abs", "x"), inputs=(("x", (1,)),)))
+    with pytest.raises(q7x2_ep.FeedError, match=r"expected: \(tensor\(float\)\)$"):
+        session.run(None, {"x": np.array(["a"])})
+
+
+@pytest.mark.parametrize("text", ["a\0b", "\0"])
+def test_a_path_that_no_file_can_have(text):
+    with pytest.raises(q7x2_ep.ModelNotFound):
+        q7x2_ep.InferenceSession(text)
+
+
+RANKS = {
+    "Expand": "Expand(x, s)",
+    "Reshape": "Reshape(x, s)",
+    "Unsqueeze": "Unsqueeze(x, s)",
+    "ConstantOfShape": "ConstantOfShape(s)",
+}
+
+
+@pytest.mark.parametrize("call", RANKS.values(), ids=RANKS)
+@pytest.mark.parametrize("rank", [65, 2**31 - 1])
+def test_more_dims_than_numpy_has(call, rank):
+    text = f"""<ir_version: 9, opset_import: ["" : 18]>
+        g (float[n] x, int64[{rank}] s) => (y) {{ y = {call} }}"""
+    with pytest.raises(q7x2_ep.ModelError, match=f"{call[:5]}.* the most are 64"):
+        q7x2_ep.InferenceSession(onnx.parser.parse_model(text).SerializeToString())
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "Einsum<equation = 'ij->ji'>(s)".replace("'", '"'),
+        "LRN<size = 3>(s)",
+        "Clip(x, s)",
+        "Unique(s)",
+        "OneHot(i, i, s)",
+        "LpNormalization(s)",
+        "Compress(s, b)",
+        "QuantizeLinear(x, x, s)",
+        "Transpose(s)",
+    ],
+)
+def test_lists_where_tensors_belong(call):
+    text = f"""<ir_version: 10, opset_import: ["" : 21]>
+        g (float[n, m] x, int64[1] i, bool[n] b, seq(float[a, c]) s) => (y) {{ y = {call} }}"""
+    with pytest.raises(q7x2_ep.ModelError, match=rf"\[{call[:3]}.*(no tensor|s is none)"):
+        q7x2_ep.InferenceSession(onnx.parser.parse_model(text).SerializeToString())
+
+
+def test_functions_that_call_two_each():
+    """Thirty levels: a file of 3 kB with 2^30 nodes."""
+    functions = [
+        helper.make_function(
+            "own",
+            f"f{i}",
+            ["x"],
+            ["y"],
+            [
+                helper.make_node(f"f{i + 1}", ["x"], ["t"], domain="own"),
+                helper.make_node(f"f{i + 1}", ["t"], ["y"], domain="own"),
+            ]
+            if i < 30
+            else [helper.make_node("Neg", ["x"], ["y"])],
+            [helper.make_opsetid("", 18), helper.make_opsetid("own", 1)],
+        )
+        for i in range(31)
+    ]
+    ends = [[helper.make_tensor_value_info(name, TensorProto.FLOAT, [2])] for name in "xy"]
+    graph = helper.make_graph([helper.make_node("f0", ["x"], ["y"], domain="own")], "g", *ends)
+    opsets = [helper.make_opsetid("", 18), helper.make_opsetid("own", 1)]
+    data = helper.make_model(graph, opset_imports=opsets, functions=functions, ir_version=9)
+    with pytest.raises(q7x2_ep.ModelError, match="call one another more than"):
+        q7x2_ep.InferenceSession(data.SerializeToString())
+
+
 def test_undefined_input_of_a_node():
     node = helper.make_node("Add", ["x", "nowhere"], ["y"], name="sum")
     with pytest.raises(q7x2_ep.ModelError, match="nowhere"):
