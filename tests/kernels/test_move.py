@@ -28,7 +28,7 @@ def source(i: int, n: int, border: str) -> int:
     return i
 
 
-def pad(x: np.ndarray, before, after, border: str) -> np.ndarray:
+def pad(x: np.ndarray, before, after, border: str, number: int = 0) -> np.ndarray:
     shape = [b + n + a for b, n, a in zip(before, x.shape, after)]
     return run_op(
         "pad",
@@ -41,6 +41,7 @@ def pad(x: np.ndarray, before, after, border: str) -> np.ndarray:
         shape=padded(shape),
         before=padded(before),
         border=border,
+        bits=int.from_bytes(np.array(number, x.dtype).tobytes(), "little"),
     )[0]
 
 
@@ -60,10 +61,24 @@ def test_pad(border, data):
     np.testing.assert_array_equal(pad(x, before, after, border), expected)
 
 
-def test_pad_of_many_tasks():
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_pad_with_a_number(data):
+    """Of nothing, too, and with rows, elements and whole planes of the border."""
+    shape = data.draw(st.lists(st.integers(0, 5), min_size=1, max_size=4))
+    dtype = data.draw(st.sampled_from(["uint8", "float16", "float32", "int64"]))
+    before, after = ([data.draw(st.integers(0, 7)) for _ in shape] for _ in range(2))
+    x = np.random.default_rng(1).integers(0, 100, shape).astype(dtype)
+    expected = np.pad(x, list(zip(before, after)), constant_values=99)
+    np.testing.assert_array_equal(pad(x, before, after, "zeros", 99), expected)
+
+
+@pytest.mark.parametrize("border", ["reflect", "zeros"])
+def test_pad_of_many_tasks(border):
     x = np.random.default_rng(2).standard_normal((3, 120, 130)).astype(np.float32)
-    expected = np.pad(x, ((0, 0), (5, 4), (3, 2)), "reflect")
-    np.testing.assert_array_equal(pad(x, (0, 5, 3), (0, 4, 2), "reflect"), expected)
+    mode = {"zeros": "constant"}.get(border, border)
+    expected = np.pad(x, ((0, 0), (5, 4), (3, 2)), mode)
+    np.testing.assert_array_equal(pad(x, (0, 5, 3), (0, 4, 2), border), expected)
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "float32"])
