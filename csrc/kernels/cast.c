@@ -62,9 +62,8 @@ static void floats_to_f16(const float *x, f16 *y, int64_t n) {
     for (; i < n; i++) y[i] = f16_of(x[i]);
 }
 
-/* FROM: source type; NARROW: a number of it as a float from which
- * halves are made; I64, U64, I32: how it becomes one; TO_F16(x, y, n): how all become float16, or else
- * by the loop of f16_of. */
+/* FROM: source type; NARROW: a number of it as a float from which halves are made; I64, U64, I32: how it
+ * becomes one; TO_F16(x, y, n): how all become float16, or else by the loop of f16_of. */
 #define REAL(x) (x)
 #define FROM float
 #define CAST cast_f32

@@ -4,9 +4,9 @@
  *
  * cols (N, M, kd, kh, kw, OD, OH, OW), y (N, M, D, H, W) does not overlap it; with `last` the channels
  * lie side by side, cols (N, OD, OH, OW, kd, kh, kw, M), y (N, D, H, W, M). The pixels of y are y_stride
- * apart. With w (kd, kh, kw, M) and `last`, windows are those of a transposed convolution whose groups have
- * one channel each: the pixel x (N, OD, OH, OW, M) times w. Each element is summed by one task, over (l, i, j) in order. A task is some lines of y, or a
- * part of one. */
+ * apart. With w (kd, kh, kw, M) and `last`, windows are those of a transposed convolution whose groups
+ * have one channel each: the pixels x (N, OD, OH, OW, M), which cols are then, times w. Each element is
+ * summed by one task, over (l, i, j) in order. A task is some lines of y, or a part of one. */
 #include <string.h>
 
 #include "../kernels/unary.h"
