@@ -59,7 +59,7 @@ static inline void pad_row(const pad_job *job, const char *x, char *y, const int
     const pad_dim dim = job->dim[job->ndim - 1];
     const int64_t end = dim.before + dim.n; /* of what is copied as it is */
     pad_border(job, x, y, 0, dim.before, bytes);
-    if (dim.step == bytes)
+    if (dim.step == bytes && dim.n > 0)
         memcpy(y + dim.before * bytes, x, (size_t)(dim.n * bytes));
     else
         for (int64_t i = 0; i < dim.n; i++)
@@ -73,8 +73,8 @@ static void pad_task(void *arg, int64_t task, int64_t thread) {
     const int64_t begin = task * job->rows_per_task;
     const int64_t end = q7_min(job->rows, begin + job->rows_per_task);
     const int64_t outer = job->ndim - 1, row = job->dim[outer].size * job->bytes;
-    int64_t index[Q7_MAX_NDIM], from = 0, numbers = 0,
-                                left = begin; /* numbers: dims of is_number */
+    int64_t index[Q7_MAX_NDIM], from = 0, left = begin;
+    int64_t numbers = 0; /* dims whose index is_number */
     for (int64_t d = outer - 1; d >= 0; d--) {
         index[d] = left % job->dim[d].size;
         left /= job->dim[d].size;
