@@ -37,14 +37,17 @@ static void dequantize_piece(const void *arg, q7_scaled_piece piece) {
     }
 }
 
-void q7_op_dequantize(const q7_dequantize_args *args, const q7_call *call) {
-    const dequantize_job job = {args, (q7_dequantize_kernel)call->kernel};
-    q7_scaled_lines lines = {.outer = args->outer,
-                             .n = args->n,
-                             .inner = args->inner,
-                             .per_line = args->scales > 1,
-                             .block = args->block,
+void q7_op_dequantize(const q7_dequantize_args *given, const q7_call *call) {
+    q7_dequantize_args args = *given; /* whose scales and zeros may be repeated */
+    q7_scaled_few few;
+    const dequantize_job job = {&args, (q7_dequantize_kernel)call->kernel};
+    q7_scaled_lines lines = {.outer = args.outer,
+                             .n = args.n,
+                             .inner = args.inner,
+                             .per_line = args.scales > 1,
+                             .block = args.block,
                              .body = dequantize_piece,
                              .args = &job};
+    q7_scaled_repeat(&lines, &args.scale, &args.zero, q7_dtype_bytes(args.x_dtype), &few);
     q7_scaled_run(&lines, call);
 }

@@ -80,14 +80,17 @@ static void quantize_piece(const void *arg, q7_scaled_piece piece) {
     }
 }
 
-void q7_op_quantize(const q7_quantize_args *args, const q7_call *call) {
-    const quantize_job job = {args, (q7_quantize_kernel)call->kernel};
-    q7_scaled_lines lines = {.outer = args->outer,
-                             .n = args->n,
-                             .inner = args->inner,
-                             .per_line = args->scales > 1,
-                             .block = args->block,
+void q7_op_quantize(const q7_quantize_args *given, const q7_call *call) {
+    q7_quantize_args args = *given; /* whose scales and zeros may be repeated */
+    q7_scaled_few few;
+    const quantize_job job = {&args, (q7_quantize_kernel)call->kernel};
+    q7_scaled_lines lines = {.outer = args.outer,
+                             .n = args.n,
+                             .inner = args.inner,
+                             .per_line = args.scales > 1,
+                             .block = args.block,
                              .body = quantize_piece,
                              .args = &job};
+    q7_scaled_repeat(&lines, &args.scale, &args.zero, q7_dtype_bytes(args.y_dtype), &few);
     q7_scaled_run(&lines, call);
 }

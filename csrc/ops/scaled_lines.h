@@ -13,8 +13,9 @@ typedef struct q7_scaled_piece {
 
 typedef struct q7_scaled_lines {
     int64_t outer, n, inner;
-    bool per_line; /* a scale for each of n; else one for all */
-    int64_t block; /* or, if not 0: scales (outer, ceil(n / block), inner) */
+    bool per_line;  /* a scale for each of n; else one for all */
+    int64_t block;  /* or, if not 0: scales (outer, ceil(n / block), inner) */
+    int64_t period; /* per_line of an inner of 1: after so many elements scales begin again */
     void (*body)(const void *args, q7_scaled_piece piece);
     const void *args;
 } q7_scaled_lines;
@@ -24,9 +25,9 @@ static inline q7_scaled_piece q7_scaled_from(const q7_scaled_lines *lines, int64
     const int64_t n = lines->n, inner = lines->inner, block = lines->block;
     q7_scaled_piece piece = {.at = at};
     if (!block && lines->per_line && inner == 1) {
-        piece.which = at % n;
+        piece.which = at % lines->period;
         piece.step = 1;
-        piece.count = n - at % n;
+        piece.count = lines->period - piece.which;
         return piece;
     }
     if (!block) {
@@ -41,6 +42,29 @@ static inline q7_scaled_piece q7_scaled_from(const q7_scaled_lines *lines, int64
     piece.step = inner > 1;
     piece.count = inner > 1 ? inner - column : q7_min(block - i % block, n - i);
     return piece;
+}
+
+enum { Q7_SCALES = 256 };
+
+/* Scales, and zeros of an integer dtype, of a few neighbours, over and over. */
+typedef struct q7_scaled_few {
+    float scales[Q7_SCALES];
+    uint8_t zeros[4 * Q7_SCALES];
+} q7_scaled_few;
+
+/* Has pieces be long where few neighbours have scales of their own: they are repeated in `few`. */
+static inline void q7_scaled_repeat(q7_scaled_lines *lines, const void **scale, const void **zero,
+                                    int64_t zero_bytes, q7_scaled_few *few) {
+    const int64_t n = lines->n, times = Q7_SCALES / q7_max(1, n);
+    lines->period = n;
+    if (!lines->per_line || lines->block || lines->inner != 1 || times < 2) return;
+    for (int64_t i = 0; i < times; i++) {
+        memcpy(few->scales + i * n, *scale, (size_t)n * sizeof(float));
+        if (*zero) memcpy(few->zeros + i * n * zero_bytes, *zero, (size_t)(n * zero_bytes));
+    }
+    lines->period = n * times;
+    *scale = few->scales;
+    if (*zero) *zero = few->zeros;
 }
 
 static inline void q7_scaled_task(void *arg, int64_t task, int64_t thread) {

@@ -1,5 +1,5 @@
 /* softmax.c: cuts softmax over the middle axis of (outer, n, inner) into tasks: rows when inner is
- * 1, else blocks of columns of one outer slab. f32 by kernel, f64 line by line. ONNX Softmax,
+ * 1, else blocks of columns of one outer slab; of few columns rows are made. f32 by kernel, f64 line by line. ONNX Softmax,
  * LogSoftmax. y may be x. */
 #include "../kernels/softmax.h"
 
@@ -7,6 +7,8 @@
 
 #include "../kernels/exponential.h"
 #include "loops.h"
+
+enum { FEW = 8, TURNED = 4096 }; /* columns that leave vectors unfilled; elements that are turned */
 
 typedef struct softmax_job {
     const q7_softmax_args *args;
@@ -32,6 +34,24 @@ static void columns_task(void *arg, int64_t task, int64_t thread) {
     const int64_t at = task / job->blocks * args->n * args->inner + column;
     job->kernel(q7_min(args->inner - column, job->per_task), args->n, args->inner,
                 (const float *)args->x + at, (float *)args->y + at, args->log != 0);
+}
+
+/* A slab (n, inner) of few columns. */
+static void turned_task(void *arg, int64_t task, int64_t thread) {
+    const softmax_job *job = arg;
+    const q7_softmax_args *args = job->args;
+    const int64_t n = args->n, inner = args->inner, end = (task + 1) * job->per_task;
+    float rows[TURNED];
+    (void)thread;
+    for (int64_t slab = task * job->per_task; slab < q7_min(end, args->outer); slab++) {
+        const float *x = (const float *)args->x + slab * n * inner;
+        float *y = (float *)args->y + slab * n * inner;
+        for (int64_t i = 0; i < inner; i++)
+            for (int64_t j = 0; j < n; j++) rows[i * n + j] = x[j * inner + i];
+        job->kernel(inner, n, 1, rows, rows, args->log != 0);
+        for (int64_t i = 0; i < inner; i++)
+            for (int64_t j = 0; j < n; j++) y[j * inner + i] = rows[i * n + j];
+    }
 }
 
 /* The lines of one outer slab. */
@@ -75,6 +95,11 @@ void q7_op_softmax(const q7_softmax_args *args, const q7_call *call) {
     if (args->inner == 1) {
         job.per_task = q7_units_of_task(call, args->outer, most);
         q7_parallel(call, q7_ceil_div(args->outer, job.per_task), rows_task, &job);
+        return;
+    }
+    if (args->inner < FEW && args->n * args->inner <= TURNED) {
+        job.per_task = q7_units_of_task(call, args->outer, most / args->inner);
+        q7_parallel(call, q7_ceil_div(args->outer, job.per_task), turned_task, &job);
         return;
     }
     job.per_task = q7_ceil_div(q7_max(1, most), 64) * 64; /* whole cache lines and vectors */
