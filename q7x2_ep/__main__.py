@@ -11,7 +11,6 @@ import contextlib
 import csv
 import json
 import os
-import re
 import sys
 import zipfile
 from collections.abc import Sequence
@@ -19,9 +18,8 @@ from pathlib import Path
 from typing import Any, Optional
 
 import q7x2_ep
+from q7x2_ep import usage
 from q7x2_ep.errors import FeedError, ModelNotFound, Q7Error, ShapeError
-
-MOST = 2**31 - 1  # of a number in the arguments: more elements than that no axis has
 
 
 def main(arguments: Optional[Sequence[str]] = None) -> int:
@@ -324,25 +322,27 @@ def _parser() -> argparse.ArgumentParser:
         help=f"paths, or names of shipped models, {_shipped_names()}; all of those by default",
     )
     sub.add_argument(
-        "--batch", type=_sizes, default=[1], help="one or several, like 1,8 (default 1)"
+        "--batch", type=usage.counts, default=[1], help="one or several, like 1,8 (default 1)"
     )
     sub.add_argument(
-        "--seq", type=_sizes, default=[16, 128], help="one or several (default 16,128)"
+        "--seq", type=usage.counts, default=[16, 128], help="one or several (default 16,128)"
     )
     sub.add_argument(
         "--threads",
-        type=_sizes,
+        type=usage.counts,
         help="one or several (default: the cores that this process may use)",
     )
     sub.add_argument(
         "--json",
-        type=_output,
+        type=usage.target,
         metavar="FILE",
         help="write the rows and the environment; - for stdout",
     )
-    sub.add_argument("--csv", type=_output, metavar="FILE", help="write the rows; - for stdout")
     sub.add_argument(
-        "--plot", type=_output, metavar="FILE", help="draw a bar chart (needs matplotlib)"
+        "--csv", type=usage.target, metavar="FILE", help="write the rows; - for stdout"
+    )
+    sub.add_argument(
+        "--plot", type=usage.target, metavar="FILE", help="draw a bar chart (needs matplotlib)"
     )
     sub.add_argument(
         "--no-check", dest="check", action="store_false", help="skip the float64 evaluation"
@@ -358,20 +358,20 @@ def _parser() -> argparse.ArgumentParser:
     _add_model(sub)
     sub.add_argument("--arena", action="store_true", help="which buffer is where, step by step")
     sub.add_argument(
-        "--plot", type=_output, metavar="FILE", help="draw that map (needs matplotlib)"
+        "--plot", type=usage.target, metavar="FILE", help="draw that map (needs matplotlib)"
     )
     _add_dim_option(sub)
 
     sub = command(optimize)
     _add_model(sub)
-    sub.add_argument("output", type=_output, metavar="OUT.onnx")
+    sub.add_argument("output", type=usage.target, metavar="OUT.onnx")
     sub.add_argument(
         "--no-fusion", dest="fusion", action="store_false", help="simplify only, keep to plain ops"
     )
 
     sub = command(compile)
     _add_model(sub)
-    sub.add_argument("output", type=_output, metavar="OUT.q7")
+    sub.add_argument("output", type=usage.target, metavar="OUT.q7")
     _add_dim_option(sub)
 
     sub = command(cache)
@@ -403,7 +403,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_model(sub)
     _add_feed_options(sub)
     sub.add_argument("--random", action="store_true", help="make up the inputs that are not given")
-    sub.add_argument("--output", type=_output, metavar="FILE.npz", help="save the outputs")
+    sub.add_argument("--output", type=usage.target, metavar="FILE.npz", help="save the outputs")
     _add_dim_option(sub)
     _add_padding_option(sub)
 
@@ -420,7 +420,7 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument(
         "only",
         nargs="?",
-        type=_pattern,
+        type=usage.pattern,
         default="",
         help="a regular expression over domain::name",
     )
@@ -432,22 +432,26 @@ def _add_feed_options(parser: argparse.ArgumentParser, sequence: int = 128) -> N
     parser.add_argument(
         "--input", action="append", default=[], metavar="NAME=FILE.npy", help="may be repeated"
     )
-    parser.add_argument("--batch", type=_number, default=1, help="of random inputs (default 1)")
+    parser.add_argument(
+        "--batch", type=usage.number, default=1, help="of random inputs (default 1)"
+    )
     parser.add_argument(
         "--seq",
-        type=_number,
+        type=usage.number,
         default=sequence,
         help=f"sequence length of random inputs (default {sequence})",
     )
-    parser.add_argument("--seed", type=_number, default=0, help="of random inputs (default 0)")
+    parser.add_argument("--seed", type=usage.number, default=0, help="of random inputs (default 0)")
     parser.add_argument(
-        "--threads", type=_number, help="(default: the cores that this process may use)"
+        "--threads", type=usage.number, help="(default: the cores that this process may use)"
     )
 
 
 def _add_contest_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--runs", type=_runs, help="timed runs of each engine (default: as many as fit in 1.5 s)"
+        "--runs",
+        type=usage.count,
+        help="timed runs of each engine (default: as many as fit in 1.5 s)",
     )
     parser.add_argument(
         "--unfused", action="store_true", help="time our engine without fusions as well"
@@ -469,7 +473,7 @@ def _add_dim_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dim",
         action="append",
-        type=_dim,
+        type=usage.dim,
         default=[],
         metavar="NAME=SIZE",
         help="of a symbolic dim",
@@ -480,55 +484,6 @@ def _add_padding_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--padding", action="store_true", help="random attention masks end in zeros"
     )
-
-
-def _number(text: str, least: int = 0) -> int:
-    with contextlib.suppress(ValueError):
-        if least <= int(text) <= MOST:
-            return int(text)
-    raise argparse.ArgumentTypeError(
-        f"expected a whole number from {least} to {MOST}, given {text!r}"
-    )
-
-
-def _runs(text: str) -> int:
-    return _number(text, least=1)
-
-
-def _sizes(text: str) -> list[int]:
-    return [_number(part, least=1) for part in text.split(",")]
-
-
-def _dim(text: str) -> tuple[str, int]:
-    name, _, size = text.rpartition("=")
-    if not name:
-        raise argparse.ArgumentTypeError(f"expected NAME=SIZE, given {text!r}")
-    return name, _number(size)
-
-
-def _pattern(text: str) -> str:
-    try:
-        re.compile(text)
-    except re.error as error:
-        raise argparse.ArgumentTypeError(
-            f"expected a regular expression, given {text!r}: {error}"
-        ) from None
-    return text
-
-
-def _output(path: str) -> str:
-    """A file that is to be written once there are results, which should not be lost then."""
-    folder = os.path.dirname(path) or "."
-    problem = ""
-    if not path or os.path.isdir(path):
-        problem = "it is a folder" if path else "it is no name"
-    elif not os.path.isdir(folder):
-        problem = f"there is no folder {folder!r}"
-    elif not os.access(path if os.path.exists(path) else folder, os.W_OK):
-        problem = "writing is not permitted"
-    if problem:
-        raise argparse.ArgumentTypeError(f"expected a file to write, given {path!r}: {problem}")
-    return path
 
 
 def _shipped(name: str) -> str:
