@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import csv
+import io
 import json
 import os
 import sys
@@ -237,8 +238,9 @@ def run(options: argparse.Namespace) -> int:
         names = [output.name for output in session.get_outputs()]
         outputs = tensors(names, session.run(None, feeds))
     if options.output:
-        with open(options.output, "wb") as file:  # to a path savez would add .npz
-            np.savez(file, **outputs)  # type: ignore[arg-type]  # any keyword goes
+        archive = io.BytesIO()  # savez would add .npz to a path, and fails on a device
+        np.savez(archive, **outputs)  # type: ignore[arg-type]  # any keyword goes
+        Path(options.output).write_bytes(archive.getbuffer())
     for name, array in outputs.items():
         mean = (
             f"  mean {array.mean():.6g}  std {array.std():.6g}"

@@ -337,6 +337,7 @@ def test_a_file_is_no_cache(capsys, tmp_path):
 def test_outputs_are_where_they_were_asked_for(capsys, tmp_path):
     run(capsys, "run", BERT, "--random", "--seq", "5", "--output", str(tmp_path / "out"))
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    run(capsys, "run", BERT, "--random", "--seq", "5", "--output", os.devnull)
 
 
 def test_charts_of_no_known_format_are_refused_first(capsys, tmp_path):
