@@ -20,6 +20,7 @@ import results
 import roofline
 import shapes
 
+from q7x2_ep import usage
 from q7x2_ep.backend.call import Call
 from q7x2_ep.backend.cpu.library import load
 from q7x2_ep.backend.program import Compiler
@@ -107,8 +108,8 @@ def _options(arguments: Optional[list[str]]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Attention alone: peak, memory, PyTorch.")
     lengths = [512, 1024, 2048, 4096, 8192]
     several = "one or several, like 1,8 (default %(default)s)"
-    parser.add_argument("--sequence", type=results.numbers, default=lengths, help=several)
-    parser.add_argument("--threads", type=results.numbers, default=[1, 2], help=several)
+    parser.add_argument("--sequence", type=usage.counts, default=lengths, help=several)
+    parser.add_argument("--threads", type=usage.counts, default=[1, 2], help=several)
     parser.add_argument("--causal", action="store_true", help="no query sees a later key")
     parser.add_argument("--runs", type=int, help="of each engine (default: what 1.5 s allow)")
     return parser.parse_args(arguments)

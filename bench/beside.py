@@ -103,10 +103,7 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
     print(
         f"{'model':<28}{'run':<14}{'q7x2_ep':>9}{'9 of 10':>9}{title:>10}{'9 of 10':>9}{'ratio':>7}"
     )
-    for path, how in track([(p, s) for p in options.model for s in situations], "beside"):
-        if not path.exists():
-            print(f"{path} does not exist: skipped")
-            continue
+    for path, how in track([(p, s) for p in turns.models(options) for s in situations], "beside"):
         row = measure(path, how, options)
         results.write("beside", [row])
         cells = [

@@ -21,7 +21,7 @@ import numpy as np
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(REPOSITORY)]
-from q7x2_ep import importer  # noqa: E402  (bench is a folder of scripts, not a package)
+from q7x2_ep import importer, usage  # noqa: E402  (bench is a folder of scripts, not a package)
 from q7x2_ep.backend import numpy as oracle  # noqa: E402
 from q7x2_ep.compare import ERROR_FACTOR  # noqa: E402
 from q7x2_ep.dtypes import DTYPES  # noqa: E402
@@ -70,7 +70,13 @@ for name in sys.argv[1:]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(CLIENTS))
+    parser.add_argument(
+        "names",
+        nargs="*",
+        type=usage.name_of(CLIENTS),
+        metavar="NAME",
+        help=", ".join(CLIENTS),
+    )
     parser.add_argument("--rounds", type=int, default=3, help="processes of each engine")
     parser.add_argument(
         "--folder", type=Path, default=Path(tempfile.gettempdir(), "q7x2_ep-clients")

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
-from pathlib import Path
 from typing import NamedTuple, Optional
 
 import numpy as np
 import results
+
+from q7x2_ep import usage
 
 
 class Change(NamedTuple):
@@ -72,8 +73,8 @@ def table(found: list[Change], bound: float) -> str:
 
 def main(arguments: Optional[list[str]] = None) -> int:
     parser = argparse.ArgumentParser(description="Two result files side by side.")
-    parser.add_argument("old", type=Path)
-    parser.add_argument("new", type=Path)
+    parser.add_argument("old", type=usage.source)
+    parser.add_argument("new", type=usage.source)
     parser.add_argument("--bound", type=float, default=5.0, help="%% that is slower (default 5)")
     options = parser.parse_args(arguments)
     found = changes(results.read(options.old), results.read(options.new))

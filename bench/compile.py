@@ -12,13 +12,12 @@ import argparse
 import cProfile
 import pstats
 import time
-from pathlib import Path
 from typing import Any, Optional
 
 import numpy as np
 from onnx import TensorProto, helper, numpy_helper
 
-from q7x2_ep import fuse, importer, passes
+from q7x2_ep import fuse, importer, passes, usage
 from q7x2_ep.backend.cpu.library import load
 from q7x2_ep.plan.build import build
 
@@ -138,7 +137,7 @@ def stages(model: Any) -> tuple[list[float], int]:
 
 def main(arguments: Optional[list[str]] = None) -> None:
     parser = argparse.ArgumentParser(description="Time from ONNX to a plan.")
-    parser.add_argument("models", nargs="*", type=Path)
+    parser.add_argument("models", nargs="*", type=usage.source)
     parser.add_argument("--nodes", default="2500,10000", help="of made-up models")
     parser.add_argument("--profile", action="store_true", help="show where the time goes")
     options = parser.parse_args(arguments)

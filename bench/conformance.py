@@ -29,7 +29,8 @@ from typing import Any, Callable, NamedTuple, Optional
 import numpy as np
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[1])]
-from q7x2_ep.progress import track  # noqa: E402  (bench is a folder of scripts, not a package)
+from q7x2_ep import usage  # noqa: E402  (bench is a folder of scripts, not a package)
+from q7x2_ep.progress import track  # noqa: E402
 
 ENGINES = ("q7x2_ep", "onnxruntime")
 STATUSES = ("pass", "mismatch", "error", "unsupported")
@@ -207,13 +208,27 @@ def failures_table(outcomes: dict[str, Outcome], width: int) -> str:
 
 def main(arguments: Optional[list[str]] = None) -> int:
     parser = argparse.ArgumentParser(description="The ONNX backend suite.")
-    parser.add_argument("--only", default="", help="a regular expression over kind/test_name")
-    parser.add_argument("--engine", default=ENGINES[0], help=f"of {', '.join(ENGINES)}; by comma")
-    parser.add_argument("--json", help="write every outcome to a file, or - for stdout")
+    parser.add_argument(
+        "--only",
+        type=usage.pattern,
+        default="",
+        help="a regular expression over kind/test_name",
+    )
+    parser.add_argument(
+        "--engine",
+        type=usage.names_of(ENGINES),
+        default=list(ENGINES[:1]),
+        help=f"of {', '.join(ENGINES)}; by comma",
+    )
+    parser.add_argument(
+        "--json", type=usage.target, help="write every outcome to a file, or - for stdout"
+    )
     options = parser.parse_args(arguments)
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
     names = [name for name in Suite(Engine("q7x2_ep")).cases if re.search(options.only, name)]
-    results = {module: dict(run(module, names)) for module in options.engine.split(",")}
+    if not names:
+        parser.error(f"argument --only: no case matches {options.only!r}; one is node/test_relu")
+    results = {module: dict(run(module, names)) for module in options.engine}
     if options.json:
         text = json.dumps(
             {

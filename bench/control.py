@@ -14,7 +14,7 @@ import argparse
 import re
 import statistics
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Optional
 
 import numpy as np
 import onnx.parser
@@ -22,6 +22,7 @@ import onnxruntime
 import results
 
 import q7x2_ep
+from q7x2_ep import usage
 from q7x2_ep.compare import interleave
 
 RNG = np.random.default_rng(1)
@@ -247,23 +248,31 @@ def random_feeds(session: Any, values: dict[str, str], shapes: dict[str, str]) -
     return feeds
 
 
-def main() -> None:
+def part(text: str) -> str:
+    """Of an argument: a part of the name of a case."""
+    if not any(text in name for name in CASES):
+        listed = "".join(f"\n  {name}" for name in CASES)
+        raise argparse.ArgumentTypeError(f"no case has {text!r} in its name; there are:{listed}")
+    return text
+
+
+def main(arguments: Optional[list[str]] = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("case", nargs="*", help="cases whose names contain one of these")
+    parser.add_argument("case", nargs="*", type=part, help="cases whose names contain one of these")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--runs", type=int, help="of each engine (default: what 1.5 s allow)")
     parser.add_argument("--clock", choices=results.CLOCKS, default="wall")
-    parser.add_argument("--model", help="a file in place of the cases")
+    parser.add_argument("--model", type=usage.source, help="a file in place of the cases")
     parser.add_argument("--feed", nargs="*", default=[], metavar="NAME=VALUE")
     parser.add_argument("--shape", nargs="*", default=[], metavar="NAME=N,N")
-    args = parser.parse_args()
+    args = parser.parse_args(arguments)
     print(f"{'case':<32}{'ours, us':>10}{'theirs, us':>12}{'ratio':>8}")
     if args.model:
-        engines = sessions(args.model, args.threads)
+        engines = sessions(str(args.model), args.threads)
         values, shapes = (
             dict(pair.split("=") for pair in each) for each in (args.feed, args.shape)
         )
-        work = [(args.model[-30:], engines, random_feeds(engines[1], values, shapes))]
+        work = [(str(args.model)[-30:], engines, random_feeds(engines[1], values, shapes))]
     else:
         names = [n for n in CASES if not args.case or any(part in n for part in args.case)]
         work = []

@@ -24,7 +24,7 @@ import results
 import roofline
 import zoo
 
-from q7x2_ep import importer
+from q7x2_ep import importer, usage
 from q7x2_ep.backend.cpu.library import load
 from q7x2_ep.ir.core import Graph
 from q7x2_ep.progress import track
@@ -135,11 +135,11 @@ def line(row: results.Row) -> str:
 def _options(arguments: Optional[list[str]]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="A decoder, token by token, beside onnxruntime.")
     several = "one or several, like 1,8 (default %(default)s)"
-    parser.add_argument("model", nargs="*", type=Path, help="default: those of the zoo")
+    parser.add_argument("model", nargs="*", type=usage.source, help="default: those of the zoo")
     parser.add_argument("--cache", type=Path, default=zoo.DEFAULT_CACHE, help="of the zoo")
-    parser.add_argument("--prompt", type=results.numbers, default=[16, 128, 900], help=several)
+    parser.add_argument("--prompt", type=usage.counts, default=[16, 128, 900], help=several)
     parser.add_argument("--tokens", type=int, default=32)
-    parser.add_argument("--threads", type=results.numbers, default=[1, 2], help=several)
+    parser.add_argument("--threads", type=usage.counts, default=[1, 2], help=several)
     parser.add_argument("--turns", type=int, default=5, help="texts of each engine")
     return parser.parse_args(arguments)
 

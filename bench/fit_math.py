@@ -10,6 +10,7 @@ Usage: python bench fit_math        (needs numpy and mpmath)
 
 from __future__ import annotations
 
+import argparse
 from typing import Callable
 
 import mpmath
@@ -121,6 +122,7 @@ def literal(value: float) -> str:
 
 
 def main() -> None:
+    argparse.ArgumentParser(description=__doc__.splitlines()[0]).parse_args()
     mpmath.mp.dps = 30
     ln2 = mpmath.log(2)
     half = float(ln2) / 2 * 1.0001

@@ -63,6 +63,9 @@ def main(arguments: Optional[list[str]] = None) -> int:
     options = _options(arguments)
     library = load(options.isa)
     chosen = [s for s in select(options.patterns) if not options.cold or weights(s) > WEIGHTS]
+    if not chosen:
+        print("no shape fits: without a pattern all of bench/shapes.txt are measured")
+        return 2
     path = results.FOLDER / "kernels.jsonl"
     settings = {"threads": options.threads, "row_isa": library.target.isa}
     found = [] if options.again else results.measured(results.read(path), **settings)

@@ -21,7 +21,7 @@ import onnx
 from onnx.reference import ReferenceEvaluator
 
 import q7x2_ep
-from q7x2_ep import importer
+from q7x2_ep import importer, usage
 from q7x2_ep.backend import numpy as oracle
 from q7x2_ep.backend.numpy import rms, rms_error
 from q7x2_ep.compare import OutputError, onnxruntime_session
@@ -35,18 +35,15 @@ CLOSE = 1e-5  # of an output's scale: what we may be, where onnxruntime sets no 
 
 
 def main(arguments: Optional[list[str]] = None) -> int:
-    def numbers(text: str) -> list[int]:
-        return [int(part) for part in text.split(",")]
-
     parser = argparse.ArgumentParser(description="Correctness over models, batches and lengths.")
     several = "one or several, like 1,8 (default %(default)s)"
-    parser.add_argument("models", nargs="+", help="files, or folders of them")
-    parser.add_argument("--batch", type=numbers, default=[1, 2, 3], help=several)
-    parser.add_argument("--sequence", type=numbers, default=[1, 7, 16, 128, 512], help=several)
-    parser.add_argument("--threads", type=numbers, default=[1, 2, 3, 8], help=several)
+    parser.add_argument("models", nargs="+", type=files, help="files, or folders of them")
+    parser.add_argument("--batch", type=usage.counts, default=[1, 2, 3], help=several)
+    parser.add_argument("--sequence", type=usage.counts, default=[1, 7, 16, 128, 512], help=several)
+    parser.add_argument("--threads", type=usage.counts, default=[1, 2, 3, 8], help=several)
     options = parser.parse_args(arguments)
     failures = 0
-    models = [path for name in options.models for path in files(Path(name))]
+    models = list(itertools.chain(*options.models))
     for model in models:
         matrix = Matrix(str(model), options.threads)
         problems = list(matrix.check(options.batch, options.sequence))
@@ -58,8 +55,9 @@ def main(arguments: Optional[list[str]] = None) -> int:
     return 1 if failures else 0
 
 
-def files(path: Path) -> list[Path]:
-    return sorted(path.glob("*.onnx")) if path.is_dir() else [path]
+def files(text: str) -> list[Path]:
+    """Of an argument: a file, or those of a folder."""
+    return sorted(Path(text).glob("*.onnx")) or [usage.source(text)]
 
 
 class Matrix:

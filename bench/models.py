@@ -31,7 +31,7 @@ import roofline
 import work
 import zoo
 
-from q7x2_ep import importer
+from q7x2_ep import importer, usage
 from q7x2_ep.backend.cpu.library import load
 from q7x2_ep.compare import interleave
 from q7x2_ep.feeds import random_feeds
@@ -98,6 +98,9 @@ def main(arguments: Optional[list[str]] = None) -> int:
     if absent:
         print(f"not installed: {', '.join(absent)}")
     jobs = list(find(options))
+    if not jobs:
+        print("nothing to measure: python bench zoo exports the models, or give --model a file")
+        return 2
     done = {} if options.again else measured(results.read(path), options.clock)
     rows = []
     start = time.monotonic()
@@ -341,22 +344,23 @@ def _options(arguments: Optional[list[str]]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Models head to head with other engines.")
     parser.add_argument("--cache", type=Path, default=zoo.DEFAULT_CACHE, help="of the zoo")
     parser.add_argument(
-        "--model", action="append", help=f"{', '.join(FEEDS)}, or a file; may be repeated"
+        "--model",
+        type=lambda text: text if text in FEEDS else str(usage.source(text)),
+        action="append",
+        help=f"{', '.join(FEEDS)}, or a file; may be repeated",
     )
     several = "one or several, like 1,8"
     parser.add_argument(
-        "--threads", type=results.numbers, default=[1, 2], help=f"{several} (default %(default)s)"
+        "--threads", type=usage.counts, default=[1, 2], help=f"{several} (default %(default)s)"
     )
     parser.add_argument(
         "--peer",
-        type=lambda text: [name for name in text.split(",") if engines.ENGINES[name]],
+        type=usage.names_of(engines.PEERS),
         default=list(engines.FROM_FILE[1:]),
         help=f"of {', '.join(engines.PEERS)} (default those that run files)",
     )
-    parser.add_argument(
-        "--batch", type=results.numbers, help=f"instead of the usual feeds; {several}"
-    )
-    parser.add_argument("--sequence", type=results.numbers, help=f"likewise; {several}")
+    parser.add_argument("--batch", type=usage.counts, help=f"instead of the usual feeds; {several}")
+    parser.add_argument("--sequence", type=usage.counts, help=f"likewise; {several}")
     parser.add_argument("--matrix", action="store_true", help="all batches and lengths")
     parser.add_argument("--exporter", choices=("legacy", "dynamo"), default="legacy")
     parser.add_argument("--opset", type=int, default=17)

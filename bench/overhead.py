@@ -28,6 +28,8 @@ from typing import Any, Callable, NamedTuple, Optional
 import numpy as np
 import results
 
+from q7x2_ep import usage
+
 ENGINES = ("q7x2_ep", "onnxruntime")
 ROUNDS, CALLS = 9, 1000
 
@@ -212,7 +214,7 @@ def start_rows(models: list[Path], threads: int, clock: str, samples: int) -> It
 
 def main(arguments: Optional[list[str]] = None) -> None:
     parser = argparse.ArgumentParser(description="What is not computing.")
-    parser.add_argument("models", nargs="*", type=Path)
+    parser.add_argument("models", nargs="*", type=usage.source)
     parser.add_argument("--only", choices=("run", "start"))
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--clock", choices=results.CLOCKS, default="wall")

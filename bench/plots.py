@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 from collections import defaultdict
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, NamedTuple, Optional
 
 import engines
@@ -20,7 +19,7 @@ import results
 import roofline
 import work
 
-from q7x2_ep import importer
+from q7x2_ep import importer, usage
 from q7x2_ep.backend.cpu.library import load
 from q7x2_ep.feeds import random_feeds
 from q7x2_ep.passes import infer
@@ -142,24 +141,29 @@ def main(arguments: Optional[list[str]] = None) -> int:
     parser = argparse.ArgumentParser(description="Pictures of measurements.")
     kinds = parser.add_subparsers(dest="kind", required=True)
     kind = kinds.add_parser("roofline", help="a model's steps under the roofline")
-    kind.add_argument("model")
-    kind.add_argument("file", nargs="?", help="(default: the table alone)")
+    kind.add_argument("model", type=usage.source)
+    kind.add_argument("file", nargs="?", type=usage.target, help="(default: the table alone)")
     kind.add_argument("--batch", type=int, default=1)
     kind.add_argument("--sequence", type=int, default=128)
     kind.add_argument("--threads", type=int, default=1)
     kind = kinds.add_parser("bars", help="engines beside each other")
-    kind.add_argument("results", type=Path)
-    kind.add_argument("file")
+    kind.add_argument("results", type=usage.source)
+    kind.add_argument("file", type=usage.target)
     options = parser.parse_args(arguments)
     if options.kind == "bars":
         latest = {(row["name"], row["threads"]): row for row in results.read(options.results)}
+        if not latest:
+            print(
+                f"{options.results} holds no rows: python bench models --results FILE writes some"
+            )
+            return 2
         bars(list(latest.values()), options.file)
         return 0
     limits = roofline.known(load().target.isa, options.threads)
-    dots = profile(options.model, options.batch, options.sequence, options.threads)
+    dots = profile(str(options.model), options.batch, options.sequence, options.threads)
     print(by_op(dots, limits))
     if options.file:
-        title = f"{Path(options.model).stem} {options.batch}x{options.sequence}"
+        title = f"{options.model.stem} {options.batch}x{options.sequence}"
         under_roofline(dots, limits, f"{title}, {options.threads} threads", options.file)
     return 0
 

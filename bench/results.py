@@ -100,8 +100,3 @@ def measured(rows: Iterable[Row], **wanted: Any) -> list[Row]:
     """Those that were measured at this commit, on this machine, with these settings."""
     wanted = {**{key: facts().get(key) for key in ("commit", "cpu", "isa", "knobs")}, **wanted}
     return [row for row in rows if all(row.get(key) == value for key, value in wanted.items())]
-
-
-def numbers(text: str) -> list[int]:
-    """Of an option: one or several, like 1,8."""
-    return [int(part) for part in text.split(",")]

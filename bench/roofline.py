@@ -26,6 +26,7 @@ import numpy as np
 import results
 import work
 
+from q7x2_ep import usage
 from q7x2_ep.backend.cpu.cores import default_threads
 from q7x2_ep.backend.cpu.library import load
 from q7x2_ep.progress import track
@@ -389,7 +390,7 @@ def main(arguments: Optional[list[str]] = None) -> int:
     parser = argparse.ArgumentParser(description="FMA peak and read bandwidth per thread count.")
     several = "one or several, like 1,8 (default %(default)s)"
     usual = [1, default_threads()]
-    parser.add_argument("--threads", type=results.numbers, default=usual, help=several)
+    parser.add_argument("--threads", type=usage.counts, default=usual, help=several)
     parser.add_argument(
         "--isa", action="append", help="may be repeated; default: every one that this machine has"
     )

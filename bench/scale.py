@@ -20,7 +20,7 @@ import results
 import roofline
 import zoo
 
-from q7x2_ep import importer
+from q7x2_ep import importer, usage
 from q7x2_ep.backend.cpu.cores import default_threads
 from q7x2_ep.backend.cpu.library import load
 from q7x2_ep.compare import interleave
@@ -40,14 +40,18 @@ FEEDS = {
 
 def main(arguments: Optional[list[str]] = None) -> int:
     options = _options(arguments)
+    names = options.model or list(FEEDS)
+    paths = {n: options.cache / zoo.file_name(n, "legacy", 17, "sdpa") for n in names}
+    if not any(path.exists() for path in paths.values()):
+        print(f"{options.cache} holds none of {', '.join(names)}: python bench zoo exports them")
+        return 2
     first, *more = options.threads
     print(f"{'model':<24}{'engine':<13}{f'{first} thr, ms':>10}"
           f"{''.join(f'{count:>8}' for count in more)}")  # fmt: skip
     isa = load().target.isa
     rates = [roofline.flops(isa, count, tries=25) for count in options.threads]
     print(f"{'multiply-adds':<24}{isa:<23}{''.join(f'{r / rates[0]:>7.2f}x' for r in rates[1:])}")
-    for name in track(options.model or list(FEEDS), "scale"):
-        path = options.cache / zoo.file_name(name, "legacy", 17, "sdpa")
+    for name, path in track(list(paths.items()), "scale"):
         if not path.exists():
             print(f"{path} does not exist: skipped")
             continue
@@ -94,10 +98,10 @@ def _options(arguments: Optional[list[str]]) -> argparse.Namespace:
     parser.add_argument("--model", action="append", choices=FEEDS, help="may be repeated")
     parser.add_argument("--cache", type=Path, default=zoo.DEFAULT_CACHE, help="of the zoo")
     several = "one or several, like 1,8 (default %(default)s)"
-    parser.add_argument("--threads", type=results.numbers, default=usual, help=several)
+    parser.add_argument("--threads", type=usage.counts, default=usual, help=several)
     parser.add_argument(
         "--peer",
-        type=lambda text: text.split(","),
+        type=usage.names_of(engines.PEERS),
         default=["onnxruntime"],
         help="one or several engines, by comma (default onnxruntime)",
     )

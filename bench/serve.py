@@ -19,6 +19,7 @@ import engines
 import results
 import turns
 
+from q7x2_ep import usage
 from q7x2_ep.progress import track
 
 
@@ -91,14 +92,11 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
     )
     loads = [
         Load(path, options.sequence, options.threads, callers, alone)
-        for path in options.model
+        for path in turns.models(options)
         for callers in options.callers
         for alone in ((False, True) if callers > 1 else (False,))
     ]
     for load in track(loads, "serve"):
-        if not load.path.exists():
-            print(f"{load.path} does not exist: skipped")
-            continue
         row = measure(load, options.peer, options.seconds)
         results.write("serve", [row])
         cells = [
@@ -112,7 +110,7 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
 
 def _options(arguments: Optional[Sequence[str]]) -> argparse.Namespace:
     parser = turns.parser("Runs at once, as a server has them.")
-    parser.add_argument("--callers", type=results.numbers, default=[1, 2, 4, 8], help="1,2,4,8")
+    parser.add_argument("--callers", type=usage.counts, default=[1, 2, 4, 8], help="1,2,4,8")
     parser.add_argument(
         "--sequence", type=int, default=turns.SEQUENCE, help="tokens (default %(default)s)"
     )

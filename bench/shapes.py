@@ -20,7 +20,7 @@ import numpy as np
 import work
 import zoo
 
-from q7x2_ep import dtypes, fuse, importer, passes
+from q7x2_ep import dtypes, fuse, importer, passes, usage
 from q7x2_ep.backend.cpu.library import load
 from q7x2_ep.feeds import random_feeds
 from q7x2_ep.ir.core import Graph, Node, Type, Value, array_type
@@ -244,16 +244,23 @@ def collect(path: Path, feeds: list[tuple[int, int, int]]) -> Iterator[tuple[str
                     yield family, text, name
 
 
+def job(text: str) -> tuple[Path, list[tuple[int, int, int]]]:
+    """Of an argument: a file and its feed."""
+    name, _, feed = text.partition("@")
+    batch, _, length = feed.partition("x")
+    sizes = usage.count(batch or "1"), usage.number(length or "0")
+    return usage.source(name), [(*sizes, 0)]
+
+
 def main(arguments: Optional[list[str]] = None) -> int:
     parser = argparse.ArgumentParser(description="Derive bench/shapes.txt from the zoo.")
-    parser.add_argument("models", nargs="*", help="beside the zoo: MODEL.onnx@BATCHxLENGTH")
+    parser.add_argument(
+        "models", nargs="*", type=job, help="beside the zoo: MODEL.onnx@BATCHxLENGTH"
+    )
     parser.add_argument("--cache", type=Path, default=zoo.DEFAULT_CACHE, help="of the zoo")
     options = parser.parse_args(arguments)
     jobs = [(options.cache / f"{name}.onnx", feeds) for name, feeds in FEEDS.items()]
-    for given in options.models:
-        name, _, feed = given.partition("@")
-        batch, _, length = feed.partition("x")
-        jobs.append((Path(name), [(int(batch or 1), int(length or 0), 0)]))
+    jobs += options.models
     models: dict[tuple[str, str], list[str]] = defaultdict(list)
     for path, feeds in track(jobs, "shapes"):
         if not path.exists():
@@ -261,6 +268,9 @@ def main(arguments: Optional[list[str]] = None) -> int:
             continue
         for family, text, model in collect(path, feeds):
             models[family, text].append(model)
+    if not models:
+        print("nothing to cut shapes from: python bench zoo exports the models")
+        return 2
     for model, text in EXTRA.items():
         found = planned(Shape("", text, ()).graph)
         models[found[1], text].append(model)

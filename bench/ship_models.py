@@ -5,6 +5,7 @@ Run: python bench ship_models
 
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
 
 import zoo
@@ -18,6 +19,7 @@ SHIPPED = {  # file name: architecture of the zoo, exporter, opset; three ways t
 
 
 def main() -> None:
+    argparse.ArgumentParser(description=__doc__.splitlines()[0]).parse_args()
     for name, (architecture, exporter, opset) in SHIPPED.items():
         path = FOLDER / f"{name}.onnx"
         tiny = zoo.tiny(architecture, hidden=96, heads=3, vocab=128, positions=256, ffn=384)

@@ -15,7 +15,7 @@ import engines
 import results
 import zoo
 
-from q7x2_ep import importer
+from q7x2_ep import importer, usage
 from q7x2_ep.feeds import random_feeds
 from q7x2_ep.passes import infer
 
@@ -60,10 +60,21 @@ def row(name: str, threads: int, times: Mapping[str, list[float]]) -> results.Ro
 
 
 def parser(description: str) -> argparse.ArgumentParser:
-    usual = zoo.DEFAULT_CACHE / zoo.file_name("mobilenet-v2", "dynamo", 20, "sdpa")
     made = argparse.ArgumentParser(description=description)
-    made.add_argument("model", type=Path, nargs="*", default=[usual], help="files")
+    made.add_argument("model", type=usage.source, nargs="*", help="files")
     made.add_argument("--threads", type=int, default=2, help="of a run (default %(default)s)")
     made.add_argument("--peer", choices=engines.FROM_FILE[1:], default="onnxruntime")
     made.add_argument("--seconds", type=float, default=3, help="of each (default %(default)s)")
     return made
+
+
+def models(options: argparse.Namespace) -> list[Path]:
+    """Those that are asked for, or the usual one.
+
+    Raises: SystemExit where the zoo has not exported it.
+    """
+    usual = zoo.DEFAULT_CACHE / zoo.file_name("mobilenet-v2", "dynamo", 20, "sdpa")
+    if not options.model and not usual.exists():
+        print(f"{usual} does not exist: name a file, or have python bench zoo export it")
+        raise SystemExit(2)
+    return options.model or [usual]

@@ -1,7 +1,7 @@
 """The command line: python -m q7x2_ep <command>, see `_parser`.
 
-Exit codes: 0 success; 1 the accuracy rule failed, or bisect found why; 2 wrong usage, or a model or
-feed that cannot be used.
+Exit codes: 0 success; 1 the accuracy rule failed, or bisect found why; 2 wrong usage, or a model,
+feed or file that cannot be used.
 """
 
 from __future__ import annotations
@@ -9,21 +9,28 @@ from __future__ import annotations
 import argparse
 import contextlib
 import csv
+import io
 import json
 import os
 import sys
+import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Optional
 
 import q7x2_ep
+from q7x2_ep import usage
 from q7x2_ep.errors import FeedError, ModelNotFound, Q7Error, ShapeError
 
 
 def main(arguments: Optional[Sequence[str]] = None) -> int:
     options = _parser().parse_args(arguments)
     try:
-        return options.command(options)
+        if getattr(options, "dim", None):
+            _check_dims(options)
+        code = options.command(options)
+        sys.stdout.flush()  # which fails here, not when Python ends
+        return code
     except Q7Error as error:
         if options.debug:
             raise
@@ -32,8 +39,20 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
             print("other sizes: --dim NAME=SIZE, several times if need be", file=sys.stderr)
         return 2
     except BrokenPipeError:  # the reader, say `head`, has seen enough
-        sys.stderr.close()
+        _drop_output()
         return 0
+    except OSError as error:
+        _drop_output()
+        if options.debug:
+            raise
+        place = "the output" if error.filename is None else repr(error.filename)
+        print(f"{type(error).__name__}: {place}: {error.strerror}", file=sys.stderr)
+        return 2
+    except MemoryError as error:
+        if options.debug:
+            raise
+        print(f"MemoryError: {error}; smaller sizes may fit", file=sys.stderr)
+        return 2
     except KeyboardInterrupt:
         return 130
 
@@ -46,12 +65,15 @@ def bench(options: argparse.Namespace) -> int:
     from q7x2_ep.models import small_models
     from q7x2_ep.progress import track
 
+    if options.plot:
+        _pyplot("bench", options.plot)
     models = [(name, _shipped(name)) for name in options.models or small_models()]
+    for _, path in models:
+        _check_exists(path)
     sizes = [(batch, sequence) for batch in options.batch for sequence in options.seq]
     jobs = [(name, path, threads) for name, path in models for threads in options.threads or [None]]
     results = []
     for name, path, threads in track(jobs, "bench"):
-        _check_exists(path)
         with Contest(path, threads, name=Path(name).stem, unfused=options.unfused) as contest:
             seen = set()
             for batch, sequence in sizes:
@@ -133,8 +155,8 @@ def cache(options: argparse.Namespace) -> int:
     from q7x2_ep.knobs import get
 
     folder = options.folder or str(get("CACHE"))
-    if not folder:
-        raise FeedError("[cache] expected a folder, or one in Q7X2_CACHE")
+    if not folder or os.path.isfile(folder):
+        raise FeedError(f"[cache] expected a folder, or one in Q7X2_CACHE, given {folder!r}")
     print(f"{'cleared: ' if options.clear else ''}{(clear if options.clear else contents)(folder)}")
     return 0
 
@@ -161,6 +183,8 @@ def bisect(options: argparse.Namespace) -> int:
 
 def explain(options: argparse.Namespace) -> int:
     """Fusions, near misses, steps and memory of a model."""
+    if options.plot:
+        _pyplot("explain", options.plot)
     _check_exists(options.model)
     explanation = q7x2_ep.explain(options.model, dict(options.dim))
     print(explanation)
@@ -214,7 +238,9 @@ def run(options: argparse.Namespace) -> int:
         names = [output.name for output in session.get_outputs()]
         outputs = tensors(names, session.run(None, feeds))
     if options.output:
-        np.savez(options.output, **outputs)  # type: ignore[arg-type]  # any keyword goes
+        archive = io.BytesIO()  # savez would add .npz to a path, and fails on a device
+        np.savez(archive, **outputs)  # type: ignore[arg-type]  # any keyword goes
+        Path(options.output).write_bytes(archive.getbuffer())
     for name, array in outputs.items():
         mean = (
             f"  mean {array.mean():.6g}  std {array.std():.6g}"
@@ -293,24 +319,33 @@ def _parser() -> argparse.ArgumentParser:
 
     sub = command(bench)
     sub.add_argument(
-        "models", nargs="*", help="paths, or names of shipped models; all shipped ones by default"
+        "models",
+        nargs="*",
+        help=f"paths, or names of shipped models, {_shipped_names()}; all of those by default",
     )
     sub.add_argument(
-        "--batch", type=_sizes, default=[1], help="one or several, like 1,8 (default 1)"
+        "--batch", type=usage.counts, default=[1], help="one or several, like 1,8 (default 1)"
     )
     sub.add_argument(
-        "--seq", type=_sizes, default=[16, 128], help="one or several (default 16,128)"
+        "--seq", type=usage.counts, default=[16, 128], help="one or several (default 16,128)"
     )
     sub.add_argument(
         "--threads",
-        type=_sizes,
+        type=usage.counts,
         help="one or several (default: the cores that this process may use)",
     )
     sub.add_argument(
-        "--json", metavar="FILE", help="write the rows and the environment; - for stdout"
+        "--json",
+        type=usage.target,
+        metavar="FILE",
+        help="write the rows and the environment; - for stdout",
     )
-    sub.add_argument("--csv", metavar="FILE", help="write the rows; - for stdout")
-    sub.add_argument("--plot", metavar="FILE", help="draw a bar chart (needs matplotlib)")
+    sub.add_argument(
+        "--csv", type=usage.target, metavar="FILE", help="write the rows; - for stdout"
+    )
+    sub.add_argument(
+        "--plot", type=usage.target, metavar="FILE", help="draw a bar chart (needs matplotlib)"
+    )
     sub.add_argument(
         "--no-check", dest="check", action="store_false", help="skip the float64 evaluation"
     )
@@ -324,19 +359,21 @@ def _parser() -> argparse.ArgumentParser:
     sub = command(explain)
     _add_model(sub)
     sub.add_argument("--arena", action="store_true", help="which buffer is where, step by step")
-    sub.add_argument("--plot", metavar="FILE", help="draw that map (needs matplotlib)")
+    sub.add_argument(
+        "--plot", type=usage.target, metavar="FILE", help="draw that map (needs matplotlib)"
+    )
     _add_dim_option(sub)
 
     sub = command(optimize)
     _add_model(sub)
-    sub.add_argument("output", metavar="OUT.onnx")
+    sub.add_argument("output", type=usage.target, metavar="OUT.onnx")
     sub.add_argument(
         "--no-fusion", dest="fusion", action="store_false", help="simplify only, keep to plain ops"
     )
 
     sub = command(compile)
     _add_model(sub)
-    sub.add_argument("output", metavar="OUT.q7")
+    sub.add_argument("output", type=usage.target, metavar="OUT.q7")
     _add_dim_option(sub)
 
     sub = command(cache)
@@ -368,7 +405,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_model(sub)
     _add_feed_options(sub)
     sub.add_argument("--random", action="store_true", help="make up the inputs that are not given")
-    sub.add_argument("--output", metavar="FILE.npz", help="save the outputs")
+    sub.add_argument("--output", type=usage.target, metavar="FILE.npz", help="save the outputs")
     _add_dim_option(sub)
     _add_padding_option(sub)
 
@@ -382,7 +419,13 @@ def _parser() -> argparse.ArgumentParser:
     command(knobs)
     command(kernels)
     sub = command(ops)
-    sub.add_argument("only", nargs="?", default="", help="a regular expression over domain::name")
+    sub.add_argument(
+        "only",
+        nargs="?",
+        type=usage.pattern,
+        default="",
+        help="a regular expression over domain::name",
+    )
     sub.add_argument("--json", action="store_true")
     return parser
 
@@ -391,22 +434,26 @@ def _add_feed_options(parser: argparse.ArgumentParser, sequence: int = 128) -> N
     parser.add_argument(
         "--input", action="append", default=[], metavar="NAME=FILE.npy", help="may be repeated"
     )
-    parser.add_argument("--batch", type=int, default=1, help="of random inputs (default 1)")
+    parser.add_argument(
+        "--batch", type=usage.number, default=1, help="of random inputs (default 1)"
+    )
     parser.add_argument(
         "--seq",
-        type=int,
+        type=usage.number,
         default=sequence,
         help=f"sequence length of random inputs (default {sequence})",
     )
-    parser.add_argument("--seed", type=int, default=0, help="of random inputs (default 0)")
+    parser.add_argument("--seed", type=usage.number, default=0, help="of random inputs (default 0)")
     parser.add_argument(
-        "--threads", type=int, help="(default: the cores that this process may use)"
+        "--threads", type=usage.number, help="(default: the cores that this process may use)"
     )
 
 
 def _add_contest_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--runs", type=int, help="timed runs of each engine (default: as many as fit in 1.5 s)"
+        "--runs",
+        type=usage.count,
+        help="timed runs of each engine (default: as many as fit in 1.5 s)",
     )
     parser.add_argument(
         "--unfused", action="store_true", help="time our engine without fusions as well"
@@ -419,14 +466,16 @@ def _add_contest_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_model(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", type=_shipped, help="path, or name of a shipped model")
+    parser.add_argument(
+        "model", type=_shipped, help=f"path, or name of a shipped model: {_shipped_names()}"
+    )
 
 
 def _add_dim_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dim",
         action="append",
-        type=_dim,
+        type=usage.dim,
         default=[],
         metavar="NAME=SIZE",
         help="of a symbolic dim",
@@ -439,18 +488,6 @@ def _add_padding_option(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _sizes(text: str) -> list[int]:
-    sizes = [int(part) for part in text.split(",")]
-    if min(sizes) < 1:
-        raise ValueError
-    return sizes
-
-
-def _dim(text: str) -> tuple[str, int]:
-    name, _, size = text.partition("=")
-    return name, int(size)
-
-
 def _shipped(name: str) -> str:
     """The file of a model: its path, or that of the shipped one that has this name."""
     from q7x2_ep.models import small_models
@@ -458,28 +495,71 @@ def _shipped(name: str) -> str:
     return name if os.path.isfile(name) else small_models().get(name, name)
 
 
+def _shipped_names() -> str:
+    from q7x2_ep.models import small_models
+
+    return ", ".join(small_models())
+
+
 def _check_exists(path: str) -> None:
     """A wrong name is the commonest mistake: say what there is, before anything heavy is loaded."""
     if not os.path.isfile(path):
-        raise ModelNotFound(f"[model] expected a file, there is none at {path!r}")
+        raise ModelNotFound(
+            f"[model] expected a file, there is none at {path!r}; shipped models are "
+            f"{_shipped_names()}"
+        )
+
+
+def _check_dims(options: argparse.Namespace) -> None:
+    """Every --dim is to be a symbol of the model, of several models of one of them at least."""
+    from q7x2_ep.models import small_models
+
+    names = [options.model] if "model" in options else options.models or small_models()
+    known: set[str] = set()
+    for path in map(_shipped, names):
+        _check_exists(path)
+        known.update(_symbols(path))
+    for name, _ in options.dim:
+        if name not in known:
+            listed = ", ".join(sorted(known)) or "none"
+            raise FeedError(
+                f"[dim {name!r}] expected a symbolic dim of the model's inputs, given {name!r}; "
+                f"there are: {listed}"
+            )
+
+
+def _symbols(path: str) -> set[str]:
+    """Of the dims of a model's inputs."""
+    from q7x2_ep import importer
+    from q7x2_ep.files import is_compiled
+    from q7x2_ep.ir.shape import Expr, symbols
+    from q7x2_ep.session import Session
+
+    inputs = Session.open(path).inputs if is_compiled(path) else importer.read(path).inputs
+    dims = [dim for each in inputs for dim in each.shape or ()]
+    return {name for dim in dims if isinstance(dim, Expr) for name in symbols(dim)}
 
 
 def _load_feeds(specifications: Sequence[str], archive: Optional[str] = None) -> dict[str, Any]:
     """Arrays from NAME=FILE.npy, and all of an .npz archive."""
     import numpy as np
 
-    feeds = {}
+    unreadable = (OSError, ValueError, EOFError, zipfile.BadZipFile)  # that numpy raises
+    feeds: dict[str, Any] = {}
     if archive is not None:
         try:
-            with np.load(archive, allow_pickle=False) as arrays:
+            loaded = np.load(archive, allow_pickle=False)
+            if isinstance(loaded, np.ndarray):
+                raise ValueError("it holds one array, without a name")
+            with loaded as arrays:
                 feeds.update(arrays)
-        except (OSError, ValueError) as error:
+        except unreadable as error:
             raise FeedError(f"[feed] expected FILE.npz, given {archive!r}: {error}") from error
     for specification in specifications:
         name, _, file = specification.partition("=")
         try:
             feeds[name] = np.load(file, allow_pickle=False)
-        except (OSError, ValueError) as error:
+        except unreadable as error:
             raise FeedError(
                 f"[input {name!r}] expected NAME=FILE.npy, given {specification!r}: {error}"
             ) from error
@@ -492,9 +572,17 @@ def _open(path: str) -> Any:
     return open(path, "w", encoding="utf-8", newline="")
 
 
+def _drop_output() -> None:
+    """Where stdout cannot be written, Python is not to try once more at its end."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def _plot(rows: Sequence[dict[str, Any]], path: str) -> None:
     """Bars of time relative to onnxruntime, one group a row, labelled with the median in ms."""
-    pyplot = _pyplot("bench")
+    pyplot = _pyplot("bench", path)
     bars = [("q7x2_ep", "ours_ms", "tab:blue"), ("q7x2_ep unfused", "unfused_ms", "tab:cyan")]
     bars = [bar for bar in bars if rows[0][bar[1]] is not None]
     figure, axes = pyplot.subplots(figsize=(max(6.0, 1.1 * len(rows) + 2), 4.5))
@@ -517,7 +605,7 @@ def _plot(rows: Sequence[dict[str, Any]], path: str) -> None:
 
 def _plot_arena(explanation: q7x2_ep.Explanation, path: str) -> None:
     """Buffers as rectangles: steps from left to right, addresses from bottom to top."""
-    pyplot = _pyplot("explain")
+    pyplot = _pyplot("explain", path)
     figure, axes = pyplot.subplots(figsize=(11, 6))
     for i, buffer in enumerate(explanation.arena):
         corner = (buffer.first - 0.5, buffer.offset / 1024)
@@ -538,7 +626,8 @@ def _plot_arena(explanation: q7x2_ep.Explanation, path: str) -> None:
     figure.savefig(path, dpi=150)
 
 
-def _pyplot(command: str) -> Any:
+def _pyplot(command: str, path: str) -> Any:
+    """matplotlib, which can draw to a file of that name."""
     try:
         import matplotlib
 
@@ -548,6 +637,13 @@ def _pyplot(command: str) -> Any:
         raise q7x2_ep.BackendError(
             f"[{command} --plot] needs matplotlib; pip install 'q7x2_ep[bench]'"
         ) from error
+    formats = sorted(pyplot.figure().canvas.get_supported_filetypes())
+    pyplot.close()
+    if Path(path).suffix[1:].lower() not in formats:
+        raise FeedError(
+            f"[{command} --plot] expected a file whose name ends in one of {', '.join(formats)}, "
+            f"given {path!r}"
+        )
     return pyplot
 
 

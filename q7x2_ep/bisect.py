@@ -17,7 +17,7 @@ import numpy as np
 from q7x2_ep import importer, passes
 from q7x2_ep.backend.numpy import evaluate, rms, rms_error, tensors
 from q7x2_ep.compare import MISSING, OutputError, onnxruntime_session
-from q7x2_ep.errors import FeedError, Q7Error
+from q7x2_ep.errors import BindingError, FeedError
 from q7x2_ep.feeds import random_feeds
 from q7x2_ep.ir import replace
 from q7x2_ep.passes import infer
@@ -84,8 +84,10 @@ def bisect(
     in float32 in place of an onnxruntime that is missing or fails.
 
     Raises: ModelError and its kin for a model that cannot be read or run, FeedError for a feed that
-    does not fit it.
+    does not fit it, BindingError for a bound that no error can be within.
     """
+    if bound is not None and not bound >= 0:
+        raise BindingError(f"[bound] expected a number of 0 or more, given {bound}")
     search = _Search(model, feeds, bound, threads)
     applications, outputs = search.probe()
     total = len(applications)
@@ -168,7 +170,7 @@ class _Search:
 
     def blame_pass(self, outputs: Outputs) -> Bisection:
         for name in track(passes.NAMES, "bisect"):
-            with contextlib.suppress(Q7Error):  # some passes no model can do without
+            with contextlib.suppress(Exception):  # other passes may need it, and fail in many ways
                 if not self.probe(0, without=(name,))[1]:
                     return Bisection("pass", name, outputs=outputs)
         return Bisection("engine", outputs=outputs)

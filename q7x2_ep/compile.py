@@ -8,7 +8,7 @@ from typing import Optional, Union
 
 from q7x2_ep.api.inference_session import InferenceSession
 from q7x2_ep.api.options import SessionOptions
-from q7x2_ep.errors import ModelError
+from q7x2_ep.errors import ModelError, cannot_write
 from q7x2_ep.progress import track
 from q7x2_ep.session import Model
 
@@ -48,7 +48,7 @@ def compile(
         try:
             size = session._session.save(path, track=track)
         except OSError as error:
-            raise ModelError(f"cannot write {os.fspath(path)}: {error.strerror}") from error
+            raise ModelError(cannot_write(os.fspath(path), error)) from error
         program = session._session.program
         hosts = len(program.host_phases)
         return Compilation(os.fspath(path), size, len(program.steps) - hosts, hosts)

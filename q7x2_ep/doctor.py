@@ -7,29 +7,32 @@ import platform
 import shutil
 import subprocess
 import sys
+from functools import partial
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, Callable
 
 import q7x2_ep
 from q7x2_ep import knobs
 from q7x2_ep.backend.cpu.cores import default_threads
 from q7x2_ep.backend.cpu.library import load
-from q7x2_ep.errors import BackendError
+from q7x2_ep.errors import BackendError, BindingError
 from q7x2_ep.plan.target import Target
 
 PACKAGES = ("numpy", "onnx", "onnxruntime")
 
 
 def environment() -> dict[str, Any]:
-    """Facts by name, serialisable. A library that does not load is a fact like any other."""
+    """Facts by name, serialisable. A library that does not load is a fact like any other, and so is
+    a variable that cannot be read.
+    """
     facts: dict[str, Any] = {
         "q7x2_ep": q7x2_ep.__version__,
         "python": platform.python_version(),
         **{name: _version(name) for name in PACKAGES},
         "platform": platform.platform(),
         "cpu": _cpu(),
-        "threads": default_threads(),
+        "threads": _or_wrong(default_threads),
         "compiler": _compiler(),
     }
     try:
@@ -43,7 +46,9 @@ def environment() -> dict[str, Any]:
         facts["isas"] = sorted({row.isa for row in target.kernels if row.supported})
         facts["kernels"] = sum(row.supported for row in target.kernels)
         facts["abi"] = target.abi_hash[:16]
-    given = {knob.variable: knobs.get(name) for name, knob in knobs.KNOBS.items()}
+    given = {
+        knob.variable: _or_wrong(partial(knobs.get, name)) for name, knob in knobs.KNOBS.items()
+    }
     facts["knobs"] = {name: value for name, value in given.items() if value}
     return facts
 
@@ -61,12 +66,26 @@ def kernel_table(target: Target) -> str:
 
 
 def knob_table() -> str:
-    """Every environment variable: name, value in force, meaning."""
-    rows = [
-        (knob.variable, repr(knobs.get(name)), knob.meaning) for name, knob in knobs.KNOBS.items()
-    ]
+    """Every environment variable: name, value in force, meaning. Of one that cannot be read its
+    text, and what is wrong with it.
+    """
+    rows = []
+    for name, knob in knobs.KNOBS.items():
+        try:
+            rows.append((knob.variable, repr(knobs.get(name)), knob.meaning))
+        except BindingError as error:
+            meaning = f"{error.message}. {knob.meaning}"
+            rows.append((knob.variable, repr(knobs.given(name)), meaning))
     widths = [max(len(row[i]) for row in rows) for i in range(2)]
     return "\n".join(f"{a:<{widths[0]}}  {b:<{widths[1]}}  {meaning}" for a, b, meaning in rows)
+
+
+def _or_wrong(fact: Callable[[], Any]) -> Any:
+    """A fact, or what is wrong with the variable that it depends on."""
+    try:
+        return fact()
+    except BindingError as error:
+        return error.message
 
 
 def _yes(flag: bool) -> str:

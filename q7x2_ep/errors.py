@@ -206,3 +206,9 @@ class InternalError(Q7Error, RuntimeException):
     """An invariant of q7x2_ep broke; always a defect worth reporting."""
 
     status = RuntimeException.status
+
+
+def cannot_write(path: str, error: OSError) -> str:
+    """The message of a file that is asked for and cannot be written."""
+    why = error.strerror or error
+    return f"cannot write {path!r}: {why}; expected a file in a folder that is writable"

@@ -39,7 +39,8 @@ def random_feeds(
     name. Integers that index a constant table stay inside it. Inputs called *mask* are ones, or
     with `padding` ones and then zeros. given: inputs that are not made up.
 
-    Raises: FeedError for an input of no known rank, or that is no tensor.
+    Raises: FeedError for an input of no known rank, that is no tensor, or of sizes that no array
+    can have.
     """
     random = np.random.default_rng(seed)
     given = given or {}
@@ -64,7 +65,13 @@ def random_feeds(
         if value.shape is None:
             continue
         shape = tuple(evaluate(dim, sizes) for dim in value.shape)
-        feeds[value.name] = _random_array(value, shape, random, padding)
+        try:
+            feeds[value.name] = _random_array(value, shape, random, padding)
+        except ValueError as error:
+            raise FeedError(
+                f"[input {value.name!r}] expected sizes that an array can have, given {shape}: "
+                f"{error}"
+            ) from error
     return {**feeds, **given}
 
 

@@ -6,6 +6,8 @@ import contextlib
 import os
 from typing import Callable, NamedTuple, Union
 
+from q7x2_ep.errors import BindingError
+
 Default = Union[str, int]
 
 
@@ -61,21 +63,27 @@ KNOBS = {
 def get(name: str) -> Default:
     """The value of a knob, or its default where the variable is unset or empty.
 
-    Raises: ValueError naming the variable where its value is of the wrong type.
+    Raises: BindingError naming the variable where its value is of the wrong type.
     """
     knob = KNOBS[name]
-    text = os.environ.get(knob.variable, "")
+    text = given(name)
     if text:
         try:
             return knob.type(text)
         except ValueError:
-            raise ValueError(
-                f"[{knob.variable}] expected {knob.type.__name__}, given {text!r}"
+            raise BindingError(
+                f"[{knob.variable}] expected {knob.type.__name__}, given {text!r}; correct the "
+                "environment variable, or unset it"
             ) from None
     for variable in knob.others:  # whose other values are for others to refuse
         with contextlib.suppress(KeyError, ValueError):
             return knob.type(os.environ[variable])
     return knob.default
+
+
+def given(name: str) -> str:
+    """The text of a knob's own variable; empty where it is unset."""
+    return os.environ.get(KNOBS[name].variable, "")
 
 
 def with_python_path(folder: str) -> dict[str, str]:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from q7x2_ep import dtypes, fuse, importer, ops, passes
+from q7x2_ep import dtypes, fuse, importer, knobs, ops, passes
 from q7x2_ep.backend.cpu.library import load
 from q7x2_ep.importer.contrib import CONTRIB
 from q7x2_ep.plan.partition import partition
@@ -43,9 +43,15 @@ def rows(only: str = "") -> list[Row]:
     """The table, by domain and name. only: a regular expression over domain::name.
 
     All of it takes half a minute: some thousand models are planned.
+
+    Raises: BackendError where the library cannot be loaded, BindingError for a knob that cannot be
+    read.
     """
     import onnx
 
+    for name in knobs.KNOBS:  # what is wrong with these is not what no op can run
+        knobs.get(name)
+    load()
     newest: dict[tuple[str, str], Any] = {}
     versions: dict[tuple[str, str], list[int]] = {}
     for schema in onnx.defs.get_all_schemas_with_history():

@@ -43,7 +43,8 @@ def optimize(
     that holds its meaning in standard ops. The opset is raised to 23 at least. Weights in a file of
     their own stay in one: PATH.data. path may be that of the model. fusion: False simplifies only.
 
-    Raises: ModelError for a model that cannot be read, or holds an op that cannot be written.
+    Raises: ModelError for a model that cannot be read, an op that ONNX has no form of, or a file
+    that cannot be written.
     """
     graph = importer.read(model)
     before = Counter(node.op for node in graph.nodes)

@@ -19,7 +19,7 @@ from typing import Any, Optional
 import numpy as np
 
 from q7x2_ep import dtypes
-from q7x2_ep.errors import ModelError
+from q7x2_ep.errors import ModelError, cannot_write
 from q7x2_ep.files import Track, replacing
 from q7x2_ep.importer.types import named_type
 from q7x2_ep.ir.core import UNKNOWN, Graph, Node, Type, Value, where_is
@@ -54,19 +54,21 @@ def save(graph: Graph, path: str, track: Track = lambda items, label: items) -> 
     """Write the graph to a file, at once or not at all.
 
     Weights go to a file beside it, PATH.data, where they came from such a file or exceed 1 GB.
+
+    Raises: ModelError where it cannot be written.
     """
     model, weights = _model(graph)
     total = sum(array.nbytes for array in weights.values())
     external = graph.external_weights or total > EXTERNAL_ABOVE
-    with contextlib.ExitStack() as files:
-        folder = os.path.dirname(os.path.abspath(path))
-        if not os.path.isdir(folder):
-            raise ModelError(f"cannot write {path}: there is no folder {folder}")
-        model_file = files.enter_context(replacing(path))  # left last: it names the other
-        data_file = files.enter_context(replacing(f"{path}.data")) if external else None
-        for name, array in track(list(weights.items()), "weights"):
-            model.graph.initializer.append(_tensor(name, array, data_file, f"{path}.data"))
-        model_file.write(model.SerializeToString())
+    try:
+        with contextlib.ExitStack() as files:
+            model_file = files.enter_context(replacing(path))  # left last: it names the other
+            data_file = files.enter_context(replacing(f"{path}.data")) if external else None
+            for name, array in track(list(weights.items()), "weights"):
+                model.graph.initializer.append(_tensor(name, array, data_file, f"{path}.data"))
+            model_file.write(model.SerializeToString())
+    except OSError as error:  # which may name a temporary file
+        raise ModelError(cannot_write(path, error)) from error
 
 
 def _tensor(name: str, array: np.ndarray, data_file: Any, location: str) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import shutil
@@ -30,8 +31,11 @@ import models
 import plots
 import results
 import roofline
+import scale
+import serve
 import shapes
 import work
+import zoo
 
 PRODUCT = "graph(%x: f32[8,64])\n  %w = f32[64,32]\n  %y = MatMul(%x, %w)\n  return %y\n"
 READS = {1 << 14: 1e11, 1 << 20: 5e10, 1 << 30: 1e10}
@@ -369,6 +373,73 @@ def test_beside_measures_both_engines_in_processes_of_their_own(tmp_path):
     assert found["name"] == "model behind"
     for engine in ("q7x2_ep", "onnxruntime"):
         assert 0 < found["ms"][engine][1] <= found["ninth"][engine]
+
+
+ABSENT = "expected a file, there is none at 'absent.onnx'"
+
+
+@pytest.mark.parametrize(
+    "command, message",
+    [
+        ("compare absent.onnx absent.onnx", ABSENT),
+        ("plots bars absent.onnx x.png", ABSENT),
+        ("plots roofline absent.onnx", ABSENT),
+        ("overhead absent.onnx", ABSENT),
+        ("decode absent.onnx", ABSENT),
+        ("compile absent.onnx", ABSENT),
+        ("matrix absent.onnx", ABSENT),
+        ("serve absent.onnx", ABSENT),
+        ("beside absent.onnx", ABSENT),
+        ("models --model absent.onnx", ABSENT),
+        ("models --peer nosuch", "expected one of onnxruntime, "),
+        ("clients nosuch", "expected one of magika, "),
+        ("control nosuch", "no case has 'nosuch' in its name; there are:"),
+        ("control --model absent.onnx", ABSENT),
+        ("conformance --engine nosuch", "expected one of q7x2_ep, onnxruntime, given 'nosuch'"),
+        ("conformance --only (", "expected a regular expression"),
+        ("conformance --only nosuchcase", "no case matches 'nosuchcase'"),
+        ("conformance --json absent/x", "there is no folder 'absent'"),
+        ("shapes absent.onnx@1x2", ABSENT),
+    ],
+)
+def test_what_cannot_be_measured_is_wrong_usage(command, message, capsys, monkeypatch):
+    if command.startswith("control"):
+        pytest.importorskip("onnxruntime")
+    name, *arguments = command.split()
+    monkeypatch.setenv("ONNX_MODELS", "")  # which conformance sets
+    monkeypatch.setattr(sys, "argv", [f"bench {name}", *arguments])
+    with pytest.raises(SystemExit) as caught:
+        importlib.import_module(name).main()
+    assert caught.value.code == 2 and message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", [kernels, models, scale, shapes, beside, serve, decode])
+def test_where_nothing_is_measured_that_is_no_success(command, tmp_path, monkeypatch, capsys):
+    """No pattern fits, or the zoo has exported nothing."""
+    monkeypatch.setattr(shapes, "write", None)
+    monkeypatch.setattr(zoo, "DEFAULT_CACHE", tmp_path)
+    if command in (beside, serve):
+        with pytest.raises(SystemExit) as caught:
+            command.main([])
+        assert caught.value.code == 2
+    else:
+        assert command.main(["nosuch"] if command is kernels else []) == 2
+    assert capsys.readouterr().out
+
+
+def test_a_file_without_rows_is_no_chart(tmp_path, capsys):
+    (tmp_path / "empty.jsonl").touch()
+    assert plots.main(["bars", str(tmp_path / "empty.jsonl"), str(tmp_path / "x.png")]) == 2
+    assert "holds no rows" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["ship_models", "fit_math"])
+def test_help_runs_nothing(name, capsys, monkeypatch):
+    pytest.importorskip("mpmath")
+    monkeypatch.setattr(sys, "argv", [f"bench {name}", "--help"])
+    with pytest.raises(SystemExit) as caught:
+        importlib.import_module(name).main()
+    assert caught.value.code == 0 and capsys.readouterr().out.startswith("usage: ")
 
 
 def test_interleave_gives_every_sample():

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import csv
+import ctypes
 import importlib.util
 import itertools
 import json
+import os
 import subprocess
 import sys
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -21,6 +25,7 @@ from q7x2_ep.models import small_models
 
 BERT = small_models()["bert"]
 WIDTH = 100
+OTHER_LIBRARY = importlib.util.find_spec("numpy.random.mtrand").origin  # any but libq7
 
 
 def run(capsys, *arguments: str, code: int = 0) -> str:
@@ -263,10 +268,135 @@ def test_wrong_usage_exits_with_2():
     assert caught.value.code == 2
 
 
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (["run", BERT, "--batch", "-3"], "--batch: expected a whole number from 0 to"),
+        (["run", BERT, "--seed", "-1"], "--seed: expected a whole number"),
+        (["run", BERT, "--dim", "foo"], "--dim: expected NAME=SIZE, given 'foo'"),
+        (["run", BERT, "--dim", "=3"], "--dim: expected NAME=SIZE, given '=3'"),
+        (["run", BERT, "--dim", "batch=-1"], "--dim: expected a whole number"),
+        (["run", BERT, "--dim", f"batch={10**20}"], "--dim: expected a whole number"),
+        (["bench", BERT, "--seq", "7,0"], "--seq: expected a whole number from 1 to"),
+        (["bench", BERT, "--runs", "0"], "--runs: expected a whole number from 1 to"),
+        (["bench", BERT, "--json", "nodir/x"], "there is no folder 'nodir'"),
+        (["bench", BERT, "--csv", "nodir/x"], "there is no folder 'nodir'"),
+        (["run", BERT, "--output", "nodir/x"], "there is no folder 'nodir'"),
+        (["optimize", BERT, "."], "given '.': it is a folder"),
+        (["compile", BERT, ""], "given '': it is no name"),
+        (["ops", "("], "expected a regular expression, given '('"),
+    ],
+)
+def test_arguments_say_what_is_expected_before_anything_runs(arguments, message, capsys):
+    with pytest.raises(SystemExit) as caught:
+        main(arguments)
+    assert caught.value.code == 2 and message in capsys.readouterr().err
+
+
+def test_shipped_models_are_listed(capsys):
+    assert "shipped models are bert, gpt2, vit" in run(capsys, "run", "brt", code=2)
+    for command in ("run", "bench"):
+        with pytest.raises(SystemExit):
+            main([command, "--help"])
+        assert ", ".join(small_models()) in " ".join(capsys.readouterr().out.split())
+
+
+def test_dims_that_the_model_has_not_are_refused(capsys, tmp_path):
+    compiled = str(tmp_path / "model.q7")
+    run(capsys, "compile", BERT, compiled)
+    for command in (["run", BERT], ["run", compiled], ["compile", BERT, compiled], ["bench"]):
+        message = run(capsys, *command, "--dim", "btach=1", code=2)
+        assert message.startswith("FeedError: [dim 'btach']")
+        assert "batch" in message and "sequence" in message
+    out = run(capsys, "run", compiled, "--random", "--seq", "5", "--dim", "batch=2")
+    assert "(2, 5, 96)" in out
+
+
+def test_sizes_that_no_array_has(capsys):
+    for size, kind in ((2**31 - 1, "FeedError"), (2**24, "MemoryError")):
+        sizes = ["--batch", str(size), "--seq", str(size)]
+        assert run(capsys, "run", BERT, "--random", *sizes, code=2).startswith(kind)
+
+
+def test_files_that_hold_no_feed(capsys, tmp_path):
+    empty, array = str(tmp_path / "empty.npy"), str(tmp_path / "array.npy")
+    Path(empty).touch()
+    np.save(array, np.ones(3))
+    assert "given" in run(capsys, "run", BERT, "--input", f"input_ids={empty}", code=2)
+    for file in (empty, array):
+        assert "expected FILE.npz" in run(capsys, "bisect", BERT, "--feed", file, code=2)
+
+
+def test_a_file_is_no_cache(capsys, tmp_path):
+    file = tmp_path / "file"
+    file.touch()
+    for arguments in ([str(file)], ["--clear", str(file)]):
+        assert "expected a folder" in run(capsys, "cache", *arguments, code=2)
+
+
+def test_outputs_are_where_they_were_asked_for(capsys, tmp_path):
+    run(capsys, "run", BERT, "--random", "--seq", "5", "--output", str(tmp_path / "out"))
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    run(capsys, "run", BERT, "--random", "--seq", "5", "--output", os.devnull)
+
+
+def test_charts_of_no_known_format_are_refused_first(capsys, tmp_path):
+    pytest.importorskip("matplotlib")
+    for command in ("bench", "explain"):
+        message = run(capsys, command, BERT, "--plot", str(tmp_path / "x.onnx"), code=2)
+        assert f"[{command} --plot]" in message and "png" in message
+
+
+def test_files_that_cannot_be_written(capsys, tmp_path):
+    """What only trying shows: here the name of the temporary file is too long."""
+    for command in (["optimize", BERT], ["compile", BERT]):
+        path = tmp_path / ("x" * 255)
+        message = run(capsys, *command, str(path), code=2)
+        assert message.startswith(f"ModelError: cannot write {str(path)!r}: ")
+
+
+def test_variables_that_cannot_be_read(capsys, monkeypatch):
+    monkeypatch.setenv("Q7X2_VERIFY", "x")
+    monkeypatch.setenv("Q7X2_THREADS", "abc")
+    for command in (["run", BERT, "--random"], ["ops", "^Relu$"]):
+        assert "expected int, given " in run(capsys, *command, code=2)
+    for command in ("doctor", "knobs"):
+        out = run(capsys, command)
+        assert "[Q7X2_VERIFY] expected int, given 'x'" in out
+        assert "[Q7X2_THREADS] expected int, given 'abc'" in out
+
+
+@pytest.mark.parametrize(
+    "variable, value, command, message",
+    [
+        ("Q7X2_ISA", "bogus", "ops", "[isa] expected one of"),
+        ("Q7X2_LIBRARY", "/nonexistent", "ops", "[library] cannot load /nonexistent"),
+        ("Q7X2_LIBRARY", ctypes.__file__, "kernels", "[library] cannot load"),
+        ("Q7X2_LIBRARY", OTHER_LIBRARY, "kernels", "[library] expected libq7"),
+    ],
+)
+def test_a_library_that_is_none(variable, value, command, message, monkeypatch):
+    monkeypatch.setenv(variable, value)
+    done = as_module(command)
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"BackendError: {message}") and "Traceback" not in done.stderr
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="Linux has this device")
+def test_a_full_disk_is_told():
+    with open("/dev/full", "w") as full:
+        done = as_module("knobs", stdout=full)
+    assert done.returncode == 2
+    assert done.stderr.startswith("OSError: the output: ") and done.stderr.count("\n") == 1
+
+
+def as_module(*arguments: str, stdout: Any = subprocess.PIPE) -> subprocess.CompletedProcess:
+    command = [sys.executable, "-m", "q7x2_ep", *arguments]
+    return subprocess.run(command, stdout=stdout, stderr=subprocess.PIPE, text=True)
+
+
 def test_as_a_module():
-    done = subprocess.run(
-        [sys.executable, "-m", "q7x2_ep", "explain", "absent.onnx"], capture_output=True, text=True
-    )
+    done = as_module("explain", "absent.onnx")
     assert done.returncode == 2
     assert "absent.onnx" in done.stderr and "Traceback" not in done.stderr
 

@@ -126,6 +126,19 @@ def test_shipped_models_are_right(name):
     assert not found, found
 
 
+@pytest.mark.parametrize("name", small_models())
+def test_passes_that_others_need_are_no_culprits(name):
+    """No float32 engine is within this bound: every pass is left out in turn."""
+    found = q7x2_ep.bisect(small_models()[name], bound=1e-9)
+    assert found.kind == "engine" and found.outputs
+
+
+@pytest.mark.parametrize("bound", [np.nan, -1.0])
+def test_a_bound_that_nothing_is_within_is_refused(bound):
+    with pytest.raises(q7x2_ep.BindingError, match=r"expected a number of 0 or more, given"):
+        q7x2_ep.bisect(small_models()["vit"], bound=bound)
+
+
 LISTS = """<ir_version: 9, opset_import: ["" : 20]>
     g (float[n, 4] x, string[m] t) =>
         (seq(float[n, 4]) both, optional(float[n, 4]) one, string[m] u) {

@@ -11,6 +11,7 @@ import pytest
 import q7x2_ep
 from q7x2_ep import importer, passes
 from q7x2_ep.__main__ import main
+from q7x2_ep.errors import ModelError
 from q7x2_ep.feeds import random_feeds
 from q7x2_ep.importer import writer
 from q7x2_ep.ir.core import Graph
@@ -241,7 +242,7 @@ def test_scans_of_batches_have_no_form(tmp_path):
         g (float[b, s] h, float[b, t, s] x) => (float[b, s] y, float[b, t, s] z) {
         y, z = Scan <num_scan_inputs = 1, body = step (float[s] a, float[s] c) =>
             (float[s] d, float[s] e) { d = Add (a, c) e = Identity (d) }> ("", h, x) }""")
-    with pytest.raises(q7x2_ep.errors.ModelError, match=r"Scan.*batches"):
+    with pytest.raises(ModelError, match=r"Scan.*batches"):
         q7x2_ep.optimize(scan.SerializeToString(), tmp_path / "out.onnx")
 
 
@@ -300,10 +301,21 @@ def test_what_fails_leaves_the_old_file(tmp_path, monkeypatch):
         raise OSError("disk full")
 
     monkeypatch.setattr(writer, "_tensor", fail)
-    with pytest.raises(OSError, match="disk full"):
+    with pytest.raises(ModelError, match=r"cannot write .*/out\.onnx': disk full"):
         q7x2_ep.optimize(BERT, path)
     assert [file.name for file in tmp_path.iterdir()] == ["out.onnx"]
     assert path.read_bytes() == b"old"
+
+
+@pytest.mark.parametrize("place", ["", "absent/out.onnx"])
+def test_what_is_no_place_for_a_file_is_named_itself(place, tmp_path):
+    """Not the temporary file that would have been renamed; through SessionOptions, too."""
+    options = q7x2_ep.SessionOptions()
+    path = options.optimized_model_filepath = str(tmp_path / place)
+    for write in (q7x2_ep.optimize, lambda model, _: q7x2_ep.InferenceSession(model, options)):
+        with pytest.raises(ModelError, match=f"cannot write {path!r}: "):
+            write(BERT, path)
+    assert not list(tmp_path.iterdir())
 
 
 def test_command_line(tmp_path, capsys):
@@ -311,7 +323,6 @@ def test_command_line(tmp_path, capsys):
     assert main(["optimize", BERT, str(path)]) == 0
     out = capsys.readouterr().out
     assert "q7::Attention" in out and all(len(line) <= 80 for line in out.splitlines())
-    assert main(["optimize", BERT, str(tmp_path / "absent" / "out.onnx")]) == 2
     assert main(["optimize", str(tmp_path / "absent.onnx"), str(path)]) == 2
     assert main(["optimize", BERT, str(path), "--no-fusion"]) == 0
     assert "q7::" not in capsys.readouterr().out

@@ -8,6 +8,7 @@ import pytest
 
 from q7x2_ep import knobs
 from q7x2_ep.backend.cpu.cores import default_threads, physical_cores, quotas
+from q7x2_ep.errors import BindingError
 
 
 def write(path: Path, text: str) -> None:
@@ -68,5 +69,5 @@ def test_variables(monkeypatch):
     monkeypatch.setenv("Q7X2_THREADS", "7")
     assert default_threads() == 7
     monkeypatch.setenv("Q7X2_THREADS", "many")
-    with pytest.raises(ValueError, match="Q7X2_THREADS"):
+    with pytest.raises(BindingError, match="Q7X2_THREADS"):
         default_threads()

@@ -31,7 +31,7 @@ LAYERS = (
         "compile",
     }
     | {"install", "stand_in"},
-    {"__main__", "doctor", "optable"},
+    {"__main__", "doctor", "optable", "usage"},
 )
 FILES = sorted(path.relative_to(PACKAGE) for path in PACKAGE.rglob("*.py"))
 

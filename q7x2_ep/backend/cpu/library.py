@@ -78,11 +78,26 @@ class Library:
     def __init__(self, path: str, isa: str = ""):
         try:
             library = ctypes.CDLL(path)
+            self._declare(library)
         except OSError as error:
             raise BackendError(
                 f"[library] cannot load {path}: {error}; build it with `python setup.py build`, "
                 "or install the package with pip on a machine that has a C compiler"
             ) from error
+        except AttributeError as error:  # a function is not there
+            raise BackendError(
+                f"[library] expected libq7 of this version, given {path}: {error}; unset "
+                "Q7X2_LIBRARY to load the one inside the package"
+            ) from error
+        library.q7_pool_cores(available_cores())
+        self.c = library
+        self.path = path
+        self.description = library.q7_describe().decode()
+        self.target = Target.parse(self.description, isa, cpus=os.cpu_count() or 1)
+
+    @staticmethod
+    def _declare(library: ctypes.CDLL) -> None:
+        """The types of its functions."""
         pointer, i64, error = ctypes.c_void_p, ctypes.c_int64, ctypes.POINTER(_Error)
         library.q7_describe.restype = ctypes.c_char_p
         for name, arguments in {
@@ -105,11 +120,6 @@ class Library:
             function = getattr(library, name)
             function.argtypes, function.restype = arguments, None
         library.q7_stat.argtypes, library.q7_stat.restype = [pointer, ctypes.c_int32, i64], i64
-        library.q7_pool_cores(available_cores())
-        self.c = library
-        self.path = path
-        self.description = library.q7_describe().decode()
-        self.target = Target.parse(self.description, isa, cpus=os.cpu_count() or 1)
 
 
 @cache
