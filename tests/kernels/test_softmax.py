@@ -29,6 +29,8 @@ def test_softmax(kernel, log):
     shapes += [(2, n, inner) for n in (1, 6, 40) for inner in (2, 15, 16, 17, 70)] + [
         (700, 33, 1),
         (2, 300, 100),
+        (40, 300, 7),  # few columns, made rows
+        (2, 700, 7),  # and too many elements for that
     ]
     for outer, n, inner in shapes:
         x = (rng.standard_normal((outer, n, inner)) * 6).astype(np.float32)
@@ -57,7 +59,7 @@ def test_softmax(kernel, log):
         assert in_place.tobytes() == y.tobytes()
 
 
-@pytest.mark.parametrize("inner", [1, 20])
+@pytest.mark.parametrize("inner", [1, 3, 20])
 @pytest.mark.parametrize("kernel", kernels("softmax"), ids=lambda k: k.name)
 def test_special_values(kernel, inner):
     for column in (
@@ -100,7 +102,8 @@ def test_f64(log):
 @pytest.mark.parametrize("dtype, code", [(np.float32, 1), (np.float64, 11)])
 def test_hardmax(dtype, code):
     rng = np.random.default_rng(3)
-    for outer, n, inner in ((3, 7, 1), (2, 9, 5), (1, 1, 3), (2, 0, 3), (0, 4, 1)):
+    shapes = [(3, 7, 1), (2, 9, 5), (1, 1, 3), (2, 0, 3), (0, 4, 1), (300, 70, 1), (3, 40, 130)]
+    for outer, n, inner in shapes:
         x = rng.integers(-2, 3, (outer, n, inner)).astype(dtype)
         x[..., :1][rng.random((outer, n, 1)) < 0.1] = np.nan
         (y,) = run_op("hardmax", x=x, y=x, dtype=code, outer=outer, n=n, inner=inner)
