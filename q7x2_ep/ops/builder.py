@@ -48,10 +48,14 @@ class Builder:
         return lambda *inputs, **attrs: self.call(op, *inputs, **attrs)
 
     def call(self, op: str, *inputs: Any, outputs: int = 1, **attrs: Any) -> Any:
-        """The output of a new node, a tuple if outputs > 1. Numbers and lists become constants."""
+        """The output of a new node, a tuple if outputs > 1. Numbers and lists become constants; a
+        dim of 0 in the list of a Reshape is one of no elements.
+        """
         entry = find(op)
         if entry is None:
             raise KeyError(op)
+        if op == "Reshape" and isinstance(inputs[1], list) and 0 in inputs[1]:
+            attrs.setdefault("allowzero", 1)
         operands = self._operands(inputs)
         results = [self.graph.new_value(Type(0, None)) for _ in range(outputs)]
         given = {key: value for key, value in attrs.items() if value is not ANY}
@@ -140,7 +144,7 @@ class Builder:
             x = x.producer.inputs[0]  # type: ignore[assignment]
         if x.shape == tuple(shape):
             return x
-        return self.Reshape(x, list(shape), allowzero=int(0 in shape))
+        return self.Reshape(x, list(shape))
 
     def either(self, *options: Callable[[], Value]) -> Value:
         return options[self._choose(len(options))]()

@@ -107,8 +107,8 @@ def _softmax(g: Any, x: Value, axis: int, opset: int) -> Value:
         return g.Softmax(x, axis=axis)
     axis %= len(x.shape)
     outer, inner = product(x.shape[:axis]), product(x.shape[axis:])
-    rows = g.Reshape(x, [outer, inner], allowzero=1)
-    return g.Reshape(g.Softmax(rows, axis=-1), list(x.shape), allowzero=1)
+    rows = g.Reshape(x, [outer, inner])
+    return g.Reshape(g.Softmax(rows, axis=-1), list(x.shape))
 
 
 def _pool(op: str) -> Callable[..., Value]:

@@ -54,6 +54,11 @@ def test_borders_that_are_cut(size: int, pads: tuple, symbols: dict, fixed: tupl
     same("Pad", inputs, fixed=fixed, symbols=symbols, domain="")
 
 
+@pytest.mark.parametrize("shape", [(1, 0, 2, 2), (0, 3, 2, 2), (1, 3, 0, 2)], ids=str)
+def test_response_of_nothing(shape: tuple) -> None:
+    same("LRN", [np.zeros(shape, np.float32)], domain="", size=3)
+
+
 def test_diagonals_beyond_all_matrices() -> None:
     x = RANDOM.standard_normal((3, 2)).astype(np.float32)
     for k, upper in itertools.product((-(2**63), 2**63 - 1), (0, 1)):

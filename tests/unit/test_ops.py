@@ -769,6 +769,7 @@ CASES = [
     ),
     case("LRN", f(6, 6, 2, 3), size=5, alpha=0.3, beta=0.6, bias=2.0),
     case("LRN", f(4, 4, 3, 3), size=4),
+    case("LRN", f(1, 3, 0, 2), size=3),
     *(
         case(
             *("RoiAlign", f(2, 3, 9, 8), f(4, 4) * 2 + 3, ints(0, 1, 1, 0)),
