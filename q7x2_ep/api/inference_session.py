@@ -241,7 +241,7 @@ class InferenceSession:
         Raises: FeedError, ShapeError and DataError for a feed that the model cannot take,
         RunTerminated where run_options.terminate is set.
         """
-        if not isinstance(input_feed, Mapping):
+        if type(input_feed) is not dict and not isinstance(input_feed, Mapping):
             raise AttributeError(  # as onnxruntime
                 f"run(): input_feed: expected arrays by the names of inputs, given a "
                 f"{type(input_feed).__name__}"

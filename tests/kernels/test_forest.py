@@ -152,7 +152,8 @@ def test_transforms_of_doubles(transform: int):
     (wanted,) = onnxruntime.InferenceSession(data, **given).run(None, feed)
     (y,) = q7x2_ep.InferenceSession(data).run(None, feed)
     assert y.dtype == np.float64
-    np.testing.assert_allclose(y, wanted, rtol=2**-22)  # onnxruntime's are of floats
+    # onnxruntime rounds to float32: a difference, its power, the sum of two, the quotient
+    np.testing.assert_allclose(y, wanted, rtol=4 * 2**-24)
 
 
 @pytest.mark.parametrize("tracks", [0, 1])
