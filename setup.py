@@ -38,11 +38,12 @@ X86, ARM = ("x86_64",), ("aarch64",)
 ISAS = {
     "scalar": ((*X86, *ARM), (), "scalar", (".", "pairs")),
     "neon": (ARM, (), "neon", (".", "pairs")),
-    "neon_dot": (ARM, ("-march=armv8.2-a+dotprod",), "neon", ("quads", "dot")),
+    "neon_dot": (ARM, ("-march=armv8.2-a+dotprod",), "neon", ("quads", "dot", "taps")),
+    "neon_i8mm": (ARM, ("-march=armv8.2-a+dotprod+i8mm",), "neon", ("quads", "dot")),
     "avx2": (X86, AVX2, "avx2", (".", "quads", "two_quads")),
-    "avx2_vnni": (X86, (*AVX2, "-mavxvnni"), "avx2", ("quads", "dot")),
+    "avx2_vnni": (X86, (*AVX2, "-mavxvnni"), "avx2", ("quads", "dot", "taps")),
     "avx512": (X86, AVX512, "avx512", (".", "quads", "two_quads")),
-    "avx512_vnni": (X86, (*AVX512, "-mavx512vnni"), "avx512", ("quads", "dot")),
+    "avx512_vnni": (X86, (*AVX512, "-mavx512vnni"), "avx512", ("quads", "dot", "taps")),
     "amx": (X86, AMX, "avx512", ("amx",)),
 }
 ALONE = ("scalar", "avx2", "neon")  # sets that hand nothing over to others, as avx512 does

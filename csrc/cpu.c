@@ -9,11 +9,14 @@
 #include <sys/auxv.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+#elif defined(__APPLE__)
+#include <sys/sysctl.h>
 #endif
 
 const char *q7_isa_name(q7_isa isa) {
-    static const char *const names[Q7_ISA_COUNT] = {"scalar",    "neon",   "neon_dot",    "avx2",
-                                                    "avx2_vnni", "avx512", "avx512_vnni", "amx"};
+    static const char *const names[Q7_ISA_COUNT] = {"scalar",    "neon",        "neon_dot",
+                                                    "neon_i8mm", "avx2",        "avx2_vnni",
+                                                    "avx512",    "avx512_vnni", "amx"};
     return names[isa];
 }
 
@@ -57,11 +60,17 @@ bool q7_isa_present(q7_isa isa) {
 }
 #elif defined(__aarch64__)
 bool q7_isa_present(q7_isa isa) {
-#if defined(__APPLE__) /* every one of theirs */
+#if defined(__APPLE__) /* every one of theirs has sdot, and from M2 on smmla */
+    int has = 0;
+    size_t size = sizeof has;
     if (isa == Q7_ISA_neon_dot) return true;
+    if (isa == Q7_ISA_neon_i8mm)
+        return sysctlbyname("hw.optional.arm.FEAT_I8MM", &has, &size, NULL, 0) == 0 && has;
 #elif defined(__linux__)
-    enum { ASIMDDP = 20 };
+    enum { ASIMDDP = 20, I8MM = 13 };
     if (isa == Q7_ISA_neon_dot) return getauxval(AT_HWCAP) >> ASIMDDP & 1;
+    if (isa == Q7_ISA_neon_i8mm)
+        return q7_isa_present(Q7_ISA_neon_dot) && getauxval(AT_HWCAP2) >> I8MM & 1;
 #endif
     return isa == Q7_ISA_scalar || isa == Q7_ISA_neon;
 }
@@ -84,6 +93,11 @@ bool q7_isa_present(q7_isa isa) { return isa == Q7_ISA_scalar; }
 #define Q7_IF_neon_dot(x, y) x
 #else
 #define Q7_IF_neon_dot(x, y) y
+#endif
+#ifdef Q7_HAVE_neon_i8mm
+#define Q7_IF_neon_i8mm(x, y) x
+#else
+#define Q7_IF_neon_i8mm(x, y) y
 #endif
 #ifdef Q7_HAVE_avx2
 #define Q7_IF_avx2(x, y) x

@@ -14,6 +14,7 @@ typedef enum {
     Q7_ISA_scalar,
     Q7_ISA_neon,
     Q7_ISA_neon_dot,
+    Q7_ISA_neon_i8mm,
     Q7_ISA_avx2,
     Q7_ISA_avx2_vnni,
     Q7_ISA_avx512,

@@ -110,6 +110,28 @@ Q7_INLINE q7_i32 q7_dot_unsigned(q7_i32 sum, q7_i32 w, q7_i32 quad) {
     return vdotq_s32(sum, vreinterpretq_s8_s32(w), vreinterpretq_s8_s32(quad));
 }
 #endif
+#ifdef __ARM_FEATURE_MATMUL_INT8
+#define Q7_HAS_SQUARES
+Q7_INLINE q7_i32 q7_dot_square(q7_i32 sum, q7_i32 rows, q7_i32 columns) {
+    return vmmlaq_s32(sum, vreinterpretq_s8_s32(rows), vreinterpretq_s8_s32(columns));
+}
+Q7_INLINE q7_i32 q7_two_rows(const char *row, const char *next, const int n) {
+    uint32_t four[2];
+    memcpy(four, row, 4), memcpy(four + 1, next, 4);
+    const int8x16_t rows =
+        n == 4 ? vcombine_s8(vcreate_s8(four[0]), vcreate_s8(four[1]))
+               : vcombine_s8(vld1_s8((const int8_t *)row), vld1_s8((const int8_t *)next));
+    return vreinterpretq_s32_s8(rows);
+}
+Q7_INLINE void q7_two_columns(const int8_t *p, const int8_t *next, q7_i32 columns[2]) {
+    const int32x4_t a = vreinterpretq_s32_s8(vld1q_s8(p)), b = vreinterpretq_s32_s8(vld1q_s8(next));
+    columns[0] = vzip1q_s32(a, b), columns[1] = vzip2q_s32(a, b);
+}
+Q7_INLINE void q7_turn_square(q7_i32 *a, q7_i32 *b) {
+    const int64x2_t x = vreinterpretq_s64_s32(*a), y = vreinterpretq_s64_s32(*b);
+    *a = vreinterpretq_s32_s64(vzip1q_s64(x, y)), *b = vreinterpretq_s32_s64(vzip2q_s64(x, y));
+}
+#endif
 Q7_INLINE q7_i32 q7_load_bytes(const uint8_t *p) {
     uint32_t four;
     memcpy(&four, p, sizeof four);

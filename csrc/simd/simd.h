@@ -57,6 +57,12 @@
  *   q7_add_pairs(sum, pairs)                      sum[i] + int16 2 i and 2 i + 1
  *   q7_load_chunks(p)  q7_choose_bytes(chunks, which)    16 bytes in every 16; and of each 16 those at
  *                                                 which[i] of theirs, 0 where that is negative
+ *   where Q7_HAS_SQUARES is defined (NEON's smmla) the four sums of two rows of a and two columns of b lie
+ *   together as a square, {0 0, 0 1, 1 0, 1 1}:
+ *   q7_dot_square(sum, rows, columns)             sum + the products of 8 signed bytes of each; wraps
+ *   q7_two_rows(row, next, n)                     n bytes of each, 4 or 8, with zeros up to 8
+ *   q7_two_columns(p, next, columns)              columns of quads p and of those that follow in k, two by two
+ *   q7_turn_square(a, b)                          four sums of each of two rows become two squares, or back
  *   q7_load_bytes(p)                              Q7_W bytes as integers
  *   q7_bits(v, shift, mask) = v >> shift & mask   as floats
  *   q7_centred_bits(v, shift, bits)               as floats, less 2^(bits - 1)

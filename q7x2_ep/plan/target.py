@@ -12,7 +12,7 @@ from typing import NamedTuple, Optional
 from q7x2_ep.errors import BackendError
 
 ISAS = (  # weakest first within an architecture
-    *("scalar", "neon", "neon_dot"),
+    *("scalar", "neon", "neon_dot", "neon_i8mm"),
     *("avx2", "avx2_vnni", "avx512", "avx512_vnni", "amx"),
 )
 MANY_CPUS = 8  # of a machine: beyond, floats are not multiplied in tiles (docs/decisions.md 82)

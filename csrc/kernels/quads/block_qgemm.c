@@ -156,8 +156,10 @@ typedef struct rows_block {
 /* total (m, NR) += m rows times a block; m is a constant where this is inlined. */
 Q7_INLINE void multiply(const rows_block *x, const int m, float *total) {
     q7_i32 sum[MR * VECTORS];
+    const int sums = Q7_SUM_ROWS(m) * VECTORS;
     Q7_UNROLL
-    for (int i = 0; i < m * VECTORS; i++) sum[i] = q7_i32_load(x->shift + i % VECTORS * Q7_W);
+    for (int i = 0; i < sums; i++)
+        sum[i] = i < m * VECTORS ? q7_i32_load(x->shift + i % VECTORS * Q7_W) : q7_i32_set1(0);
     int64_t stride = x->stride;
     __asm__("" : "+r"(stride)); /* in a register */
     const char *origin[3];
@@ -173,12 +175,15 @@ Q7_INLINE void multiply(const rows_block *x, const int m, float *total) {
         w += 16 * NR;
     }
 #endif
-    for (; quads > 0; quads--) {
-        q7_add_quads(sum, origin, stride, 0, w, m, VECTORS);
+    q7_turn_sums(sum, m, VECTORS);
+    for (; quads >= Q7_STEP; quads -= Q7_STEP) {
+        q7_add_quads(sum, origin, stride, 0, w, m, VECTORS, Q7_STEP);
         Q7_UNROLL
-        for (int i = 0; i < 3; i++) origin[i] += 4;
-        w += 4 * NR;
+        for (int i = 0; i < 3; i++) origin[i] += 4 * Q7_STEP;
+        w += 4 * Q7_STEP * NR;
     }
+    if (Q7_STEP > 1 && quads > 0) q7_add_quads(sum, origin, stride, 0, w, m, VECTORS, 1);
+    q7_turn_sums(sum, m, VECTORS);
     Q7_UNROLL /* without this gcc stores sums in the loop */
         for (int i = 0; i < m * VECTORS; i++) sum[i] = (q7_i32)q7_keep((q7_f32)sum[i]);
     const char *scale = x->scale;
