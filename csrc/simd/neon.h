@@ -24,7 +24,11 @@ Q7_INLINE void q7_store_tail(float *p, q7_f32 v, int64_t n) {
     for (int64_t i = 0; i < n; i++) p[i] = lanes[i];
 }
 
-Q7_INLINE q7_f32 q7_repeat_pair(const float *p) { return vcombine_f32(vld1_f32(p), vld1_f32(p)); }
+Q7_INLINE q7_f32 q7_repeat_pair(const float *p) {
+    uint64_t both;
+    memcpy(&both, p, sizeof both);
+    return vreinterpretq_f32_u64(vdupq_n_u64(both));
+}
 Q7_INLINE q7_f32 q7_load_twice(const float *p) {
     const float32x2_t v = vld1_f32(p);
     return vcombine_f32(vdup_lane_f32(v, 0), vdup_lane_f32(v, 1));
