@@ -24,10 +24,13 @@ double rate_f32(int64_t n, const float *seed, float *result) {
 #if VECTOR_BYTES == 64
 typedef __m512i integers;
 #define MM(verb) _mm512_##verb
+#define REGISTER "+v"
 #else
 typedef __m256i integers;
 #define MM(verb) _mm256_##verb
+#define REGISTER "+x"
 #endif
+#define set1(x) MM(set1_epi32)(x)
 #if VECTOR_BYTES == 64 && defined(__AVX512VNNI__)
 enum { BYTE_VECTORS = 1 };
 static integers dot_i16(integers s, integers x, integers y) { return _mm512_dpwssd_epi32(s, x, y); }
@@ -42,16 +45,41 @@ static integers dot_i8(integers s, integers x, integers y) {
     return dot_i16(s, pairs, MM(set1_epi16)(1));
 }
 #endif
+#elif defined(__ARM_FEATURE_DOTPROD)
+#include <arm_neon.h>
 
+typedef int32x4_t integers;
+#define REGISTER "+w"
+#define set1(x) vdupq_n_s32(x)
+static integers dot_i16(integers s, integers x, integers y) {
+    const int16x8_t a = vreinterpretq_s16_s32(x), b = vreinterpretq_s16_s32(y);
+    return vmlal_high_s16(vmlal_s16(s, vget_low_s16(a), vget_low_s16(b)), a, b);
+}
+static integers dot_i8(integers s, integers x, integers y) {
+    const int8x16_t a = vreinterpretq_s8_s32(x), b = vreinterpretq_s8_s32(y);
+#ifdef __ARM_FEATURE_MATMUL_INT8
+    return vmmlaq_s32(s, a, b);
+#else
+    return vdotq_s32(s, a, b);
+#endif
+}
+#ifdef __ARM_FEATURE_MATMUL_INT8
+enum { BYTE_VECTORS = 2 }; /* each byte of one vector meets two of the other */
+#else
+enum { BYTE_VECTORS = 1 };
+#endif
+#endif
+
+#ifdef REGISTER
 /* One after the other, each anew: the compiler may not know that x is the same. */
 #define RATE(name, dot, products)                                                                  \
     double name(int64_t n, const float *seed, float *result) {                                     \
-        integers sum[CHAINS], x = MM(set1_epi32)((int)(100 * seed[0])), y = x;                     \
-        _Pragma("GCC unroll 12") for (int i = 0; i < CHAINS; i++) sum[i] = MM(set1_epi32)(i);      \
+        integers sum[CHAINS], x = set1((int)(100 * seed[0])), y = x;                               \
+        _Pragma("GCC unroll 12") for (int i = 0; i < CHAINS; i++) sum[i] = set1(i);                \
         for (int64_t k = 0; k < n; k++) {                                                          \
             _Pragma("GCC unroll 12") for (int i = 0; i < CHAINS; i++) {                            \
                 sum[i] = dot(sum[i], x, y);                                                        \
-                __asm__ volatile("" : "+v"(x), "+v"(sum[i]));                                      \
+                __asm__ volatile("" : REGISTER(x), REGISTER(sum[i]));                              \
             }                                                                                      \
         }                                                                                          \
         _Pragma("GCC unroll 12") for (int i = 0; i < CHAINS; i++) result[i] = ((vector)sum[i])[0]; \

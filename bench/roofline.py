@@ -37,9 +37,15 @@ VECTORS = {  # per ISA: bytes of a vector, compiler flags
     "neon": (16, []),
     "scalar": (16, []),
 }
-EXTENSIONS = {  # of avx512, by their names in /proc/cpuinfo
-    "avx512_vnni": ["-mavx512vnni"],
-    "amx_int8": ["-mamx-tile", "-mamx-int8", "-mamx-bf16"],
+EXTENSIONS = {  # per ISA, by their names in /proc/cpuinfo; of -march the last counts
+    "avx512": {
+        "avx512_vnni": ["-mavx512vnni"],
+        "amx_int8": ["-mamx-tile", "-mamx-int8", "-mamx-bf16"],
+    },
+    "neon": {
+        "asimddp": ["-march=armv8.2-a+dotprod"],
+        "i8mm": ["-march=armv8.2-a+dotprod+i8mm"],
+    },
 }
 RATES = ("f32", "i16", "i8", "amx_bf16", "amx_i8")  # what is multiplied: functions of peak.c
 KINDS = {  # what kernels of other names multiply, by dtypes, or those and the ISA
@@ -129,7 +135,7 @@ class Compiled:
 
     def __init__(self, isa: str):
         size, flags = VECTORS[isa]
-        more = [f for name in extensions() for f in EXTENSIONS[name]] if isa == "avx512" else []
+        more = extensions(isa)
         build = [os.environ.get("CC", "cc"), "-O3", "-fPIC", "-shared", "-ffp-contract=fast"]
         build += [f"-DVECTOR_BYTES={size}", *flags, str(Path(__file__).with_name("peak.c"))]
         with tempfile.TemporaryDirectory() as folder:
@@ -347,11 +353,12 @@ def _memory() -> int:
         return 4 << 30
 
 
-def extensions() -> list[str]:
-    """Those of EXTENSIONS that this CPU has, where Linux tells."""
+def extensions(isa: str) -> list[str]:
+    """Compiler flags of those EXTENSIONS that this CPU has, where Linux tells."""
     info = Path("/proc/cpuinfo")
     words = set(info.read_text().split()) if info.exists() else set()
-    return [name for name in EXTENSIONS if name in words]
+    rows = EXTENSIONS.get(isa, {}).items()
+    return [flag for name, flags in rows if name in words for flag in flags]
 
 
 def cache_bytes(level: int) -> Optional[int]:
