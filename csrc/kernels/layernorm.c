@@ -70,10 +70,27 @@ Q7_INLINE void normalise_with(int64_t n, const float *s, float mean, float scale
     for (; i < n; i += Q7_W) normalise_part(i, n - i, s, center, by, weight, bias, y);
 }
 
-Q7_INLINE void normalise_row(const q7_layernorm_tile *t, const float *s, float mean, float scale,
-                             float *y) {
-    const float *weight = t->weight, *bias = t->bias;
-    if (weight && bias)
+/* Columns that share a weight and a bias. */
+Q7_INLINE void normalise_run(int64_t n, const float *s, float mean, float scale, float weight,
+                             float bias, float *y) {
+    const q7_f32 center = q7_set1(mean), by = q7_set1(scale);
+    const q7_f32 factor = q7_set1(weight), term = q7_set1(bias);
+    for (int64_t i = 0; i < n; i += Q7_W) {
+        const q7_f32 v = q7_mul(q7_sub(q7_load_part(s + i, n - i), center), by);
+        q7_store_part(y + i, q7_fma(v, factor, term), n - i);
+    }
+}
+
+Q7_INLINE void normalise_row(const q7_layernorm_tile *t, int64_t r, const float *s, float mean,
+                             float scale, float *y) {
+    const int64_t runs = t->cols / t->run, first = r % t->weight_rows * runs;
+    const float *weight = t->weight ? t->weight + first : NULL;
+    const float *bias = t->bias ? t->bias + first : NULL;
+    if (t->run > 1 && (weight || bias))
+        for (int64_t i = 0; i < runs; i++)
+            normalise_run(t->run, s + i * t->run, mean, scale, weight ? weight[i] : 1.0f,
+                          bias ? bias[i] : 0.0f, y + i * t->run);
+    else if (weight && bias)
         normalise_with(t->cols, s, mean, scale, weight, bias, y);
     else if (weight)
         normalise_with(t->cols, s, mean, scale, weight, NULL, y);
@@ -98,7 +115,7 @@ Q7_INLINE void rows(const q7_layernorm_tile *t, bool centred) {
         } else {
             power = first_sum(n, x, skip, t->skip_bias, stored, true);
         }
-        normalise_row(t, s, mean, 1.0f / sqrtf(power / (float)n + t->eps), y);
+        normalise_row(t, r, s, mean, 1.0f / sqrtf(power / (float)n + t->eps), y);
     }
 }
 

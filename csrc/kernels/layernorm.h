@@ -7,6 +7,9 @@
  *   row r of x starts at (r / inner_rows) * x_outer_stride + (r % inner_rows) * x_row_stride
  *
  * so that x may be a head of a merged projection: inner rows are heads, outer ones positions.
+ * An element of weight and bias is for `run` columns side by side, and they repeat every weight_rows rows:
+ * those of channels of an image by planes, or of groups of them.
+ *
  * skip and skip_bias may be NULL (0); skip repeats every skip_rows rows. sum, if not NULL, receives
  * s. y, if its rows are dense, and sum may each be x, if its rows are, or skip (only when skip_rows
  * covers all rows).
@@ -20,12 +23,13 @@
 typedef struct q7_layernorm_tile {
     int64_t first_row, rows, cols, skip_rows;
     int64_t inner_rows, x_outer_stride, x_row_stride, y_stride;
-    const float *x;         /* row 0 */
-    const float *skip;      /* (skip_rows, cols) or NULL */
-    const float *skip_bias; /* (cols) or NULL (0) */
-    const float *weight;    /* (cols) or NULL (1) */
-    const float *bias;      /* (cols) or NULL (0) */
-    float *y, *sum;         /* (.., cols) row 0; sum may be NULL */
+    const float *x;           /* row 0 */
+    const float *skip;        /* (skip_rows, cols) or NULL */
+    const float *skip_bias;   /* (cols) or NULL (0) */
+    int64_t weight_rows, run; /* of rmsnorm both 1 */
+    const float *weight;      /* (weight_rows, cols / run) or NULL (1) */
+    const float *bias;        /* likewise, or NULL (0) */
+    float *y, *sum;           /* (.., cols) row 0; sum may be NULL */
     float eps;
 } q7_layernorm_tile;
 

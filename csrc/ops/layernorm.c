@@ -14,6 +14,8 @@ void q7_op_layernorm(const q7_layernorm_args *args, const q7_call *call) {
         .x = args->x,
         .skip = args->skip,
         .skip_bias = args->skip_bias,
+        .weight_rows = args->weight_rows,
+        .run = args->run,
         .weight = args->weight,
         .bias = args->bias,
         .y = args->y,

@@ -14,6 +14,8 @@ void q7_op_rmsnorm(const q7_rmsnorm_args *args, const q7_call *call) {
         .x = args->x,
         .skip = args->skip,
         .skip_bias = args->skip_bias,
+        .weight_rows = 1,
+        .run = 1,
         .weight = args->weight,
         .y = args->y,
         .sum = args->sum,

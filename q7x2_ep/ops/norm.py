@@ -90,16 +90,6 @@ def normalized_rows(
     return y, mean, scale
 
 
-def normal_rows(b: Any, x: View, epsilon: float) -> Value:
-    """The rows of x (rows, cols) with mean 0 and variance 1."""
-    if x.storage.dtype != dtypes.FLOAT:
-        return normalized_rows(b, x, epsilon, True)[0]
-    rows, y = (temporary(b, dtypes.FLOAT, x.shape) for _ in range(2))
-    b.alias(rows, x)
-    norm_step(b, "layernorm", rows, 1, y, epsilon)
-    return y
-
-
 def scale_and_shift(
     b: Any, x: View, scale: Optional[View], shift: Optional[View], y: Value
 ) -> None:
@@ -152,10 +142,18 @@ def lower_by_channel(node: Node, b: Any, groups: Dim) -> None:
             eps=epsilon,
         )
         return
-    ndim, cols = len(x.shape), floordiv(channels, groups) * product(inner)
-    normal = b.view(normal_rows(b, flat(b, x, batch * groups, cols), epsilon))
-    weights = channel_view(b, scale, ndim), channel_view(b, bias, ndim)
-    scale_and_shift(b, normal.reshape(x.shape), *weights, node.output)
+    pixels = product(inner)
+    flat_x = flat(b, x, batch * groups, floordiv(channels, groups) * pixels)
+    if x.dtype == dtypes.FLOAT:
+        rows, y = (temporary(b, dtypes.FLOAT, flat_x.shape) for _ in range(2))
+        b.alias(rows, flat_x)
+        affine = {"weight": scale, "bias": bias, "weight_rows": groups, "run": pixels}
+        norm_step(b, "layernorm", rows, 1, y, epsilon, **affine)
+        b.alias(node.output, b.view(y).reshape(x.shape))
+        return
+    normal = b.view(normalized_rows(b, flat_x, epsilon, True)[0]).reshape(x.shape)
+    weights = (channel_view(b, each, len(x.shape)) for each in (scale, bias))
+    scale_and_shift(b, normal, *weights, node.output)
 
 
 @op("LayerNormalization")
@@ -270,6 +268,8 @@ def norm_step(
     rows = product(leading)
     y_rows = allocate_rows(b, y, ndim, order).transpose(tuple(order)).reshape((rows, cols))
     y_stride = y_rows.strides[0]
+    if op == "layernorm":
+        operands = {"weight_rows": 1, "run": 1, **operands}
     b.step(
         op,
         kernel=op,

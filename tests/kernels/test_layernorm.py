@@ -25,7 +25,7 @@ def run_op(op: str, kernel, *, y, bias=None, **given):
     dense = {"inner_rows": given["rows"], "x_outer_stride": 0, "x_row_stride": given["cols"]}
     dense["y_stride"] = given["cols"]
     if op == "layernorm":
-        given["bias"] = bias
+        given = {"bias": bias, "weight_rows": 1, "run": 1, **given}
     return run_threads(op, kernel, y=y, **{**dense, **given})
 
 
@@ -112,6 +112,25 @@ def test_rows_lie_anywhere(op, kernel):
             op, kernel, x=dense, weight=weight, bias=bias, y=dense, rows=24, cols=24, eps=1e-5
         )
         assert y.tobytes() == same.tobytes()
+
+
+@pytest.mark.parametrize("kernel", kernels("layernorm"), ids=lambda kernel: kernel.name)
+@pytest.mark.parametrize("run", [1, 5, 16, 37])
+def test_weights_of_channels(kernel, run):
+    """Two images of three groups of two channels, by planes: as with a weight per element."""
+    (x, *_), rng = operands(6, 2 * run, run), np.random.default_rng(run)
+    weight, bias = rng.standard_normal((2, 3, 2)).astype(np.float32)
+    given = {"x": x, "y": x, "rows": 6, "cols": 2 * run, "eps": 1e-5}
+    for w, b in ((weight, bias), (weight, None), (None, bias), (None, None)):
+        (y,) = run_op("layernorm", kernel, weight=w, bias=b, weight_rows=3, run=run, **given)
+        wide = [None if each is None else np.repeat(each, run, 1) for each in (w, b)]
+        (same,) = run_op("layernorm", kernel, weight=wide[0], bias=wide[1], weight_rows=3, **given)
+        assert y.tobytes() == same.tobytes()
+        for i in range(6):
+            one = {**given, "x": x[i : i + 1], "y": x[i : i + 1], "rows": 1}
+            w_row, b_row = (None if each is None else each[i % 3] for each in wide)
+            (row,) = run_op("layernorm", kernel, weight=w_row, bias=b_row, **one)
+            assert row.tobytes() == y[i].tobytes()
 
 
 @pytest.mark.parametrize("op, kernel", NORMS)
