@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from q7x2_ep import ops
 from q7x2_ep.errors import ModelError
 from q7x2_ep.importer.scope import Scope
 from q7x2_ep.importer.tensors import Tensors
@@ -15,6 +16,8 @@ from q7x2_ep.importer.wire import Message
 def attributes(proto: Any, scope: Scope, tensors: Tensors, name: str) -> tuple[dict, dict]:
     """Those of a node by name, and the graphs among them as they are."""
     attrs, graphs = {}, {}
+    op = f"{proto.domain}::{proto.op_type}" if proto.domain else proto.op_type
+    takes_arrays = getattr(ops.find(op), "takes_arrays", False)
     for attr in proto.attribute:
         resolved = resolve(attr, scope)
         if resolved is None:
@@ -22,18 +25,25 @@ def attributes(proto: Any, scope: Scope, tensors: Tensors, name: str) -> tuple[d
         if resolved.type == resolved.GRAPH:
             graphs[attr.name] = resolved.g
         else:
-            attrs[attr.name] = _value(resolved, tensors, f"[{proto.op_type} {name}]")
+            where = f"[{proto.op_type} {name}]"
+            attrs[attr.name] = _value(resolved, tensors, where, takes_arrays)
     return attrs, graphs
 
 
-def _value(attr: Any, tensors: Tensors, where: str) -> Any:
-    """Numbers and text as Python values, lists as tuples, tensors as arrays."""
+def _value(attr: Any, tensors: Tensors, where: str, takes_arrays: bool) -> Any:
+    """Numbers and text as Python values, lists as tuples, tensors as arrays, as are lists of
+    numbers of an op that takes them.
+    """
     if attr.type in (attr.FLOAT, attr.INT):
         return attr.f if attr.type == attr.FLOAT else attr.i
     if attr.type == attr.STRING:
         return attr.s.decode("utf-8", "replace")
     if attr.type in (attr.FLOATS, attr.INTS):
-        return tuple(attr.floats if attr.type == attr.FLOATS else attr.ints)
+        is_float = attr.type == attr.FLOATS
+        numbers = attr.floats if is_float else attr.ints
+        if takes_arrays:
+            return np.asarray(numbers, np.float32 if is_float else np.int64)
+        return tuple(numbers.tolist() if isinstance(numbers, np.ndarray) else numbers)
     if attr.type == attr.STRINGS:
         texts = {text: text.decode("utf-8", "replace") for text in set(attr.strings)}
         return tuple(map(texts.__getitem__, attr.strings))  # of a forest a million, few distinct

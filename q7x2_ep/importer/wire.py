@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 import struct
-from typing import Any, ClassVar, Optional
+from typing import Any, ClassVar, Optional, Union
 
 import numpy as np
 
@@ -51,7 +51,10 @@ _ATTRIBUTE_TYPES = """FLOAT INT STRING TENSOR GRAPH FLOATS INTS STRINGS TENSORS 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _WIRES = {"int": _VARINT, "unsigned": _VARINT, "float": _FIXED32, "double": _FIXED64}
 _FLOATS = {_FIXED32: "<f", _FIXED64: "<d"}
-_DTYPES = {"float": np.dtype("<f4"), "double": np.dtype("<f8")}
+_DTYPES = {
+    **{"float": np.dtype("<f4"), "double": np.dtype("<f8")},
+    **{"int": np.dtype("<i8"), "unsigned": np.dtype("<u8")},
+}
 _EMPTY: dict[str, Any] = {"text": "", "bytes": b"", "view": b"", **dict.fromkeys(_WIRES, 0)}
 _LARGEST = (1 << 64) - 1
 _MANY = 64  # elements of a field, from which on they are read together
@@ -126,7 +129,11 @@ def _read(message: Message, data: Any, at: int, end: int) -> Message:
             elif kind == "view":
                 value = memoryview(data)[start:at]
             else:
-                values.setdefault(name, []).extend(_packed(data, start, at, kind))
+                more = _packed(data, start, at, kind)
+                if name in values or len(more) < _MANY:
+                    _as_list(values, name).extend(more.tolist())
+                else:
+                    values[name] = more
                 continue
         elif wire == _VARINT:
             value = data[at]
@@ -144,20 +151,29 @@ def _read(message: Message, data: Any, at: int, end: int) -> Message:
             name, is_repeated, kind = field
             if not is_repeated:
                 values[name] = value
-            elif name not in values:
-                values[name] = [value]
             else:
-                values[name].append(value)
-                if len(values[name]) == _MANY and tag < 128:
-                    at = _read_rest(values[name], data, at, end, tag, kind)
+                known = _as_list(values, name)
+                known.append(value)
+                if len(known) == _MANY and tag < 128:
+                    at, values[name] = _read_rest(known, data, at, end, tag, kind)
     if at > end:
         raise ValueError(f"the message that ends at byte {end} is cut off")
     return message
 
 
-def _read_rest(values: list, data: Any, at: int, end: int, tag: int, kind: str) -> int:
-    """Adds the elements of a repeated field that come next, each with its tag, which is a byte, and
-    tells where they end. A forest has millions of them.
+def _as_list(values: dict[str, Any], name: str) -> list:
+    """A repeated field that goes on, which _read_rest may have left as an array."""
+    known = values.setdefault(name, [])
+    if isinstance(known, np.ndarray):
+        known = values[name] = known.tolist()
+    return known
+
+
+def _read_rest(
+    values: list, data: Any, at: int, end: int, tag: int, kind: str
+) -> tuple[int, Union[list, np.ndarray]]:
+    """Where the elements of a repeated field end that come next, each with its tag, which is a
+    byte, and all of them, numbers as an array. A forest has millions of them.
     """
     if kind == "bytes":
         texts = {bytes([tag, len(text)]) + text: text for text in set(values) if len(text) < 128}
@@ -171,13 +187,11 @@ def _read_rest(values: list, data: Any, at: int, end: int, tag: int, kind: str) 
             if at > end:
                 raise ValueError(f"the field at byte {start} is cut off")
             values.append(bytes(data[start:at]))
-    elif kind in _DTYPES:
-        size = 1 + _DTYPES[kind].itemsize
-        rows = np.frombuffer(data, np.uint8, (end - at) // size * size, at).reshape(-1, size)
-        count = _leading(rows[:, 0] == tag)
-        values.extend(rows[:count, 1:].copy().view(_DTYPES[kind])[:, 0].tolist())
-        at += count * size
-    elif kind in _WIRES:
+        return at, values
+    if kind not in _DTYPES:
+        return at, values
+    dtype = _DTYPES[kind]
+    if _WIRES[kind] == _VARINT:
         septets = np.frombuffer(data, np.uint8, end - at, at)
         last = np.flatnonzero(septets < 128)  # a tag, the last septet of a number, a tag, ..
         tags, last = last[: len(last) // 2 * 2 : 2], last[1::2]
@@ -185,10 +199,15 @@ def _read_rest(values: list, data: Any, at: int, end: int, tag: int, kind: str) 
         is_own[:1] &= tags[:1] == 0
         is_own[1:] &= tags[1:] == last[:-1] + 1
         count = _leading(is_own)
-        if count:
-            values.extend(_numbers(septets, tags[:count] + 1, last[:count], kind))
-            at += int(last[count - 1]) + 1
-    return at
+        more = _numbers(septets, tags[:count] + 1, last[:count], dtype)
+        at += int(last[count - 1]) + 1 if count else 0
+    else:
+        size = 1 + dtype.itemsize
+        rows = np.frombuffer(data, np.uint8, (end - at) // size * size, at).reshape(-1, size)
+        count = _leading(rows[:, 0] == tag)
+        more = rows[:count, 1:].copy().view(dtype)[:, 0]
+        at += count * size
+    return at, np.concatenate([np.array(values, dtype), more])
 
 
 def _leading(holds: np.ndarray) -> int:
@@ -196,20 +215,22 @@ def _leading(holds: np.ndarray) -> int:
     return int(np.argmin(holds)) if not holds.all() else len(holds)
 
 
-def _packed(data: Any, start: int, end: int, kind: str) -> list:
+def _packed(data: Any, start: int, end: int, kind: str) -> np.ndarray:
     """Numbers one behind the other."""
-    if kind in _DTYPES:
-        dtype = _DTYPES[kind]
-        return np.frombuffer(data, dtype, (end - start) // dtype.itemsize, start).tolist()
+    dtype = _DTYPES[kind]
+    if _WIRES[kind] != _VARINT:
+        return np.frombuffer(data, dtype, (end - start) // dtype.itemsize, start)
     septets = np.frombuffer(data, np.uint8, end - start, start)
     last = np.flatnonzero(septets < 128)
     first = np.concatenate(([0], last + 1))
     if first[-1] != septets.size:
         raise ValueError(f"the number at byte {end} does not end")
-    return _numbers(septets, first[:-1], last, kind)
+    return _numbers(septets, first[:-1], last, dtype)
 
 
-def _numbers(septets: np.ndarray, first: np.ndarray, last: np.ndarray, kind: str) -> list:
+def _numbers(
+    septets: np.ndarray, first: np.ndarray, last: np.ndarray, dtype: np.dtype
+) -> np.ndarray:
     """Those of septets[first] to septets[last], of which the lowest come first."""
     numbers = np.zeros(first.shape, np.uint64)
     longest = int((last - first).max(initial=-1)) + 1
@@ -218,7 +239,7 @@ def _numbers(septets: np.ndarray, first: np.ndarray, last: np.ndarray, kind: str
     for k in range(longest):
         terms = (septets[np.minimum(first + k, last)] & 127).astype(np.uint64) << np.uint64(7 * k)
         numbers += np.where(first + k <= last, terms, np.uint64(0))
-    return numbers.view("u8" if kind == "unsigned" else "i8").tolist()
+    return numbers.view(dtype)
 
 
 def _varint(data: Any, at: int) -> tuple[int, int]:

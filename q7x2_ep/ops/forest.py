@@ -121,12 +121,15 @@ def _check_ends(links: np.ndarray) -> None:
     """Takes away nodes that nothing left leads to, until nothing is left: else they go in rings."""
     parents = np.bincount(links[links >= 0], minlength=len(links))
     found, left = np.flatnonzero(parents == 0), len(links)
+    place = np.empty_like(parents)
     while len(found):
         left -= len(found)
-        children, times = np.unique(links[found], return_counts=True)
-        children, times = children[children >= 0], times[children >= 0]
-        parents[children] -= times
-        found = children[parents[children] == 0]
+        children = links[found].reshape(-1)
+        children = children[children >= 0]
+        np.subtract.at(parents, children, 1)
+        children = children[parents[children] == 0]
+        place[children] = numbers = np.arange(len(children))
+        found = children[place[children] == numbers]  # once each
     if left:
         raise ModelError("a tree leads back to a node of its own")
 
@@ -140,7 +143,7 @@ def _tests(trees: Trees, inner: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     constant = np.isnan(splits) & (modes != MEMBER)
     tests[constant] = np.where(tests & UNORDERED, ALL, 0)[constant]
     splits[constant] = 0
-    if trees.tracks_true:
+    if trees.tracks_true is not None:
         tracks = np.zeros(len(trees.modes), bool)
         tracks[: len(trees.tracks_true)] = trees.tracks_true
         tests |= np.where(tracks[inner], UNORDERED, 0)
@@ -181,7 +184,10 @@ def _ballots(votes: Votes, leaves: int, aggregate: str) -> tuple[np.ndarray, np.
     )
     leaf[len(votes.leaves) :] = silent
     span = int(target.max(initial=0)) + 1
-    key, first, which = np.unique(leaf * span + target, return_index=True, return_inverse=True)
+    key = leaf * span + target
+    first = which = np.arange(len(key))
+    if (key[1:] <= key[:-1]).any():
+        key, first, which = np.unique(key, return_index=True, return_inverse=True)
     table = np.zeros(len(key), BALLOT)
     table["weight"] = weight[first]
     again = np.delete(np.arange(len(leaf)), first)

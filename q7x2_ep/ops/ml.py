@@ -252,7 +252,9 @@ class LinearClassifier:
 
 def labels(ints: Optional[Sequence[int]], strings: Optional[Sequence[str]]) -> np.ndarray:
     """What a model calls its classes."""
-    return np.array(strings, object) if strings else np.array(ints or (), np.int64)
+    return (
+        np.array(strings, object) if strings else np.array(() if ints is None else ints, np.int64)
+    )
 
 
 def known_columns(x: Value) -> int:

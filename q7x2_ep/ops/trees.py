@@ -7,6 +7,7 @@ choice, it is onnxruntime's.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -138,26 +139,40 @@ def votes_of(
 def tensor_or(attrs: dict, name: str) -> np.ndarray:
     """An attribute that is given as floats, or as a tensor of doubles."""
     tensor = attrs[f"{name}_as_tensor"]
-    return np.array(attrs[name] or (), np.float32) if tensor is None else np.asarray(tensor)
+    return numbers_of(attrs, name, np.float32) if tensor is None else np.asarray(tensor)
+
+
+def numbers_of(attrs: dict, name: str, dtype: type = np.int64) -> np.ndarray:
+    given = attrs[name]
+    return np.asarray(() if given is None else given, dtype)
+
+
+NODE_COLUMNS = ["treeids", "featureids", "values", "truenodeids", "falsenodeids", "modes"]
+VOTE_COLUMNS = ["treeids", "ids", "weights"]
+DENSE = 16  # times the nodes: a table by their numbers may be this large
+
+
+def _several(numbers: np.ndarray) -> bool:
+    return len(numbers) > 0 and bool(numbers.min() < numbers.max())
 
 
 def numbered_trees(attrs: dict, votes: str) -> tuple[Trees, Votes]:
     """Trees whose nodes are named by the numbers of tree and node. votes: class or target."""
-
-    def numbers(name: str) -> np.ndarray:
-        return np.array(attrs[name] or (), np.int64)
-
-    trees, names = numbers("nodes_treeids"), numbers("nodes_nodeids")
+    numbers = partial(numbers_of, attrs)
+    values, weights = tensor_or(attrs, "nodes_values"), tensor_or(attrs, f"{votes}_weights")
+    names, voters = numbers("nodes_nodeids"), numbers(f"{votes}_nodeids")
+    columns = {**attrs, "nodes_values": values, f"{votes}_weights": weights}
+    for group, of, parts in (("nodes", names, NODE_COLUMNS), (votes, voters, VOTE_COLUMNS)):
+        for column in (f"{group}_{part}" for part in parts):
+            count = 0 if columns[column] is None else len(columns[column])
+            if count != len(of):
+                raise ModelError(f"{column} are {count}, {group}_nodeids {len(of)}")
+    trees = numbers("nodes_treeids")
     place = _places(trees, names)
     strange = sorted({*attrs["nodes_modes"]} - MODE_OF.keys())
     if strange:
         raise ModelError(f"nodes_modes has {', '.join(strange)}, not only {', '.join(MODE_OF)}")
     modes = np.array([MODE_OF[mode] for mode in attrs["nodes_modes"]], np.int64)
-    values = tensor_or(attrs, "nodes_values")
-    for name in ("treeids", "featureids", "values", "truenodeids", "falsenodeids", "modes"):
-        count = len(values if name == "values" else attrs[f"nodes_{name}"] or ())
-        if count != len(names):
-            raise ModelError(f"nodes_{name} are {count}, nodes_nodeids {len(names)}")
     inner = np.flatnonzero(modes != LEAF)
     true, false = (np.zeros(len(modes), np.int64) for _ in range(2))
     true[inner] = place(trees[inner], numbers("nodes_truenodeids")[inner])
@@ -172,28 +187,35 @@ def numbered_trees(attrs: dict, votes: str) -> tuple[Trees, Votes]:
         true,
         false,
         attrs["nodes_missing_value_tracks_true"],
-    ), Votes(
-        place(numbers(f"{votes}_treeids"), numbers(f"{votes}_nodeids")),
-        numbers(f"{votes}_ids"),
-        tensor_or(attrs, f"{votes}_weights"),
-    )
+    ), Votes(place(numbers(f"{votes}_treeids"), voters), numbers(f"{votes}_ids"), weights)
 
 
 def _places(trees: np.ndarray, names: np.ndarray) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
-    """Where nodes are, by the numbers of their trees and their own.
+    """Where nodes are, by the numbers of their trees and their own; of two of one name the last.
 
     Raises: ModelError for a node that is not there.
     """
-    order, low = np.lexsort((names, trees)), int(names.min(initial=0))
-    span = int(names.max(initial=0)) - low + 1
-    keys = trees[order] * span + names[order] - low
+    low, span = int(names.min(initial=0)), int(np.ptp(names)) + 1 if len(names) else 1
+    first, last = int(trees.min(initial=0)), int(trees.max(initial=-1))
+    is_dense = (last - first + 1) * span <= DENSE * len(names)
+    if is_dense:
+        table = np.full((last - first + 1) * span, -1)
+        table[(trees - first) * span + names - low] = np.arange(len(names))
+    else:
+        order = np.lexsort((names, trees))
+        keys = (trees - first)[order] * span + (names - low)[order]
 
     def place(trees: np.ndarray, names: np.ndarray) -> np.ndarray:
-        wanted = trees * span + names - low
-        at = np.searchsorted(keys, wanted, "right") - 1
-        if not within(names - low, span) or (at < 0).any() or (keys[at] != wanted).any():
-            raise ModelError("a tree names a node that is not there")
-        return order[at]
+        if within(names - low, span) and within(trees - first, last - first + 1):
+            wanted = (trees - first) * span + names - low
+            if is_dense:
+                found = table[wanted]
+            else:
+                at = np.searchsorted(keys, wanted, "right") - 1
+                found = np.where((at >= 0) & (keys[at] == wanted), order[at], -1)
+            if found.min(initial=0) >= 0:
+                return found
+        raise ModelError("a tree names a node that is not there")
 
     return place
 
@@ -227,6 +249,7 @@ class TreeEnsembleRegressor:
         "n_targets": 1,
     }
     choices = {"aggregate_function": AGGREGATES, "post_transform": TRANSFORMS}
+    takes_arrays = True
 
     def infer(node: Node) -> list[Type]:
         return [Type(dtypes.FLOAT, (rows_of(node), node.attrs["n_targets"]))]
@@ -258,28 +281,29 @@ class TreeEnsembleClassifier:
         "classlabels_strings": None,
     }
     choices = {"post_transform": TRANSFORMS}
+    takes_arrays = True
 
     def infer(node: Node) -> list[Type]:
         texts, attrs = node.attrs["classlabels_strings"], node.attrs
         classes = len(labels(attrs["classlabels_int64s"], texts))
-        is_single = classes < 2 and len(set(attrs["class_ids"])) < 2
+        is_single = classes < 2 and not _several(numbers_of(attrs, "class_ids"))
         label = Type(dtypes.STRING if texts else dtypes.INT64, (rows_of(node),))
         return [label, Type(dtypes.FLOAT, (rows_of(node), 1 if is_single else max(classes, 2)))]
 
     def decompose(g: Any, x: Value, **attrs: Any) -> tuple[Value, Value]:
         names = labels(attrs["classlabels_int64s"], attrs["classlabels_strings"])
         base = tensor_or(attrs, "base_values").astype(np.float32)
-        kind, voted_for = attrs["post_transform"], set(attrs["class_ids"])
+        kind, voted_for = attrs["post_transform"], numbers_of(attrs, "class_ids")
         trees, votes = numbered_trees(attrs, "class")
         scores, voted = votes_of(g, x, trees, votes, max(len(names), 2))
-        if len(names) > 2 or len(voted_for) > 1:
+        if len(names) > 2 or _several(voted_for):
             scores = g.Add(scores, g.array(base)) if base.size else scores
             is_told = base.size or len(names) == 2  # a class without a vote has a score too
             most = scores if is_told else g.Where(voted, scores, -np.inf)
             best = g.ArgMax(most, axis=1, keepdims=0)
             return g.Gather(g.array(names), best), transformed(g, kind, scores)
         is_share = bool((votes.weights >= 0).all())
-        only = max(voted_for, default=0)
+        only = int(voted_for.max(initial=0))
         score = g.Slice(scores, [only], [only + 1], [1])
         score = g.Add(score, float(base[0])) if base.size else score
         limit = 0.5 if is_share and len(names) == 2 else 0.0
@@ -308,6 +332,7 @@ class TreeEnsemble:
         "n_targets": 1,
         "post_transform": 0,
     }
+    takes_arrays = True
 
     def infer(node: Node) -> list[Type]:
         return [Type(node.inputs[0].dtype, (rows_of(node), node.attrs["n_targets"] or 1))]

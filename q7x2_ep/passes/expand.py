@@ -6,7 +6,8 @@ the inputs, which is why the importer cannot do it.
 
 from __future__ import annotations
 
-from q7x2_ep.ir.core import Graph, Node
+from q7x2_ep.errors import ModelError, Q7Error
+from q7x2_ep.ir.core import Graph, Node, where_is
 from q7x2_ep.ops import find
 from q7x2_ep.ops.builder import meaning
 
@@ -14,14 +15,22 @@ from q7x2_ep.ops.builder import meaning
 def run(graph: Graph) -> dict[str, int]:
     """Counts the nodes replaced.
 
-    Raises: UnsupportedOp for what the op cannot do without steps of its own.
+    Raises: UnsupportedOp for what the op cannot do without steps of its own, ModelError for what
+    it cannot mean.
     """
     order: list[Node] = []
     count = 0
     for node in graph.nodes:
         entry = find(node.op)
         is_short = hasattr(entry, "decompose") and not hasattr(entry, "lower")
-        order += meaning(graph, node) if is_short else [node]
+        try:
+            order += meaning(graph, node) if is_short else [node]
+        except (Q7Error, MemoryError):
+            raise
+        except Exception as error:  # a malformed model can break any assumption of decompose
+            raise ModelError(
+                f"{where_is(node)} its operands or attributes do not fit: {error or repr(error)}"
+            ) from error
         count += is_short
     graph.nodes = order
     return {"nodes": count}

@@ -6,6 +6,7 @@ import math
 from typing import Any, Callable
 
 import numpy as np
+import onnx
 import pytest
 from onnx import TensorProto, helper
 
@@ -196,6 +197,21 @@ def test_nodes_that_are_named_but_not_there(name: int):
     data = model([[leaf, leaf, leaf, leaf], [split, leaf]], TensorProto.FLOAT, 1, "SUM")
     with pytest.raises(q7x2_ep.Q7Error, match="names a node that is not there"):
         q7x2_ep.InferenceSession(data)
+
+
+@pytest.mark.parametrize("apart", [1, 1000])
+def test_names_that_are_far_apart(apart: int):
+    rng = np.random.default_rng(apart)
+    forest = [grown(rng, list(HOLDS), 5, 1) for _ in range(4)]
+    proto = onnx.load_from_string(model(forest, TensorProto.FLOAT, 1, "SUM"))
+    for attr in proto.graph.node[0].attribute:
+        if attr.name.endswith("nodeids"):
+            attr.ints[:] = [apart * name - 7 for name in attr.ints]
+        elif attr.name.endswith("treeids"):
+            attr.ints[:] = [5 - tree for tree in attr.ints]
+    x = rng.standard_normal((20, FEATURES)).astype(np.float32)
+    (y,) = q7x2_ep.InferenceSession(proto.SerializeToString()).run(None, {"x": x})
+    np.testing.assert_allclose(y, scores(forest, x, 1, "SUM"), rtol=2**-24, atol=4 * 2**-50)
 
 
 def test_branches_that_meet_again():

@@ -575,6 +575,8 @@ for strange in (
     {"post_transform": "foo"},
     {"nodes_modes": ["foo", "LEAF", "LEAF"]},
     {"nodes_values": [1.0]},
+    {"target_ids": [0]},
+    {"target_ids": None},
 ):
     STRANGE.append(misfit("TreeEnsembleRegressor", "x", "ai.onnx.ml", **{**STUMP, **strange}))
 
@@ -592,7 +594,9 @@ def test_attributes_that_mean_nothing(node):
     )
     opsets = [helper.make_opsetid("", 25), helper.make_opsetid("ai.onnx.ml", 3)]
     model = helper.make_model(graph, opset_imports=opsets).SerializeToString()
-    with pytest.raises(q7x2_ep.ModelError, match=r"foo|direction is None|nodes_values are 1"):
+    with pytest.raises(
+        q7x2_ep.ModelError, match=r"foo|direction is None|nodes_values are 1|target_ids are"
+    ):
         q7x2_ep.InferenceSession(model)
 
 

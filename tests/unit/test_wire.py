@@ -98,6 +98,16 @@ def test_numbers_packed_or_not_and_messages_in_parts():
     assert_same(ours, onnx.ModelProto.FromString(data))
 
 
+def test_many_packed_numbers_in_parts():
+    floats = np.random.default_rng(5).standard_normal(300).astype("<f4").tobytes()
+    ints = b"".join(map(as_varint, range(200)))
+    parts = [(0x3A, floats), (0x42, ints), (0x42, ints[:9]), (0x3A, floats[:8])]
+    attribute = b"".join(bytes([tag]) + as_varint(len(part)) + part for tag, part in parts)
+    for whole in (attribute, attribute[: 2 + len(floats) + 1]):
+        data = within_a_model(whole)
+        assert_same(parse(data), onnx.ModelProto.FromString(data))
+
+
 def within_a_model(attribute: bytes) -> bytes:
     for tag in (b"\x2a", b"\x0a", b"\x3a"):  # of a node, of a graph, of a model
         attribute = tag + as_varint(len(attribute)) + attribute
