@@ -16,6 +16,12 @@ int64_t q7_ran_ns(const q7_worker *who) {
     return pthread_getcpuclockid(who->thread, &clock) ? -1 : q7_clock_ns(clock);
 }
 
+void q7_as_process(void) {
+    cpu_set_t cores;
+    if (!sched_getaffinity(getpid(), sizeof cores, &cores))
+        (void)sched_setaffinity(0, sizeof cores, &cores);
+}
+
 static bool get(const q7_worker *w, cpu_set_t *cores) {
     return !pthread_getaffinity_np(w->thread, sizeof *cores, cores);
 }
@@ -72,6 +78,8 @@ int64_t q7_ran_ns(const q7_worker *who) {
     (void)who;
     return -1;
 }
+
+void q7_as_process(void) {}
 
 void q7_keep_off(q7_worker *who, int caller) {
     (void)who;

@@ -20,6 +20,10 @@ int64_t q7_clock_ns(clockid_t clock);    /* or -1 */
 int q7_core(void);                       /* this thread's, or -1 */
 int64_t q7_ran_ns(const q7_worker *who); /* for how long a worker has run so far, or -1 */
 
+/* Gives this thread the cores of the process, its first thread's: a worker works for all, and he who starts
+ * it may be confined to a few. */
+void q7_as_process(void);
+
 /* A worker that sleeps is not to be woken on its caller's core. Linux would put it there on a virtual
  * machine that has been idle, since other cores count as busy while the hypervisor has them: the two
  * would wait for each other until the load is balanced, some ms later. */

@@ -220,6 +220,7 @@ static void *work_forever(void *number) {
     const int64_t worker = (int64_t)(intptr_t)number;
     uint64_t state = 0;
     pool.all[worker].thread = pthread_self();
+    q7_as_process();
     for (bool fetched = false;;) {
         crew *c = await_region(worker, state, !fetched, &state);
         atomic_store(&pool.inside[worker].state, state);

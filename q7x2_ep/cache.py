@@ -92,7 +92,11 @@ def cached(folder: str, model: Model, threads: int, fusion: bool, request: Reque
 
 def contents(folder: str) -> Contents:
     """What is in a cache folder."""
-    sizes = [entry.stat().st_size for entry in _entries(folder) if entry.name.endswith(".q7")]
+    sizes = []
+    for entry in _entries(folder):
+        with contextlib.suppress(FileNotFoundError):  # another process may remove it
+            if entry.name.endswith(".q7"):
+                sizes.append(entry.stat().st_size)
     return Contents(len(sizes), sum(sizes))
 
 
@@ -102,7 +106,8 @@ def clear(folder: str) -> Contents:
     """
     found = contents(folder)
     for entry in _entries(folder):
-        os.unlink(entry.path)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(entry.path)
     return found
 
 

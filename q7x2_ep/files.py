@@ -21,6 +21,8 @@ def is_compiled(data: Any) -> bool:
     if isinstance(data, (bytes, bytearray, memoryview)):
         return bytes(data[: len(MAGIC)]) == MAGIC
     try:
+        if not os.path.isfile(data):  # of a pipe this would take the first bytes
+            return False
         with open(data, "rb") as file:
             return file.read(len(MAGIC)) == MAGIC
     except (OSError, TypeError, ValueError):

@@ -68,6 +68,13 @@ class Report(NamedTuple):
     unplanned: list[tuple[Dim, ...]]
 
 
+MOST_THREADS = 256  # the workers of csrc/pool.c and a caller; each has room for scratch
+
+
+def _threads(wanted: int) -> int:
+    return min(wanted if wanted > 0 else default_threads(), MOST_THREADS)
+
+
 class Session:
     """A compiled model.
 
@@ -91,7 +98,7 @@ class Session:
         from q7x2_ep import fuse, importer, passes
         from q7x2_ep.backend.cpu.room import Room
 
-        self.threads = threads if threads > 0 else default_threads()
+        self.threads = _threads(threads)
         self._model, self._request, self._fusion = model, request, fusion
         self.files: Mapping[str, str] = {}  # of a compiled file, see `save`
         self.fingerprint = ""  # likewise
@@ -136,7 +143,7 @@ class Session:
         verify = bool(knobs.get("VERIFY"))
         opened = saved.open_saved(model, load().target, __version__, verify)
         self = cls.__new__(cls)
-        self.threads = threads if threads > 0 else default_threads()
+        self.threads = _threads(threads)
         self._model, self._request = None, AS_IT_IS
         try:
             content = opened.content

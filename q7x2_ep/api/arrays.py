@@ -102,10 +102,12 @@ def at_address(address: int, shape: Sequence[int], code: int) -> np.ndarray:
     """The tensor at an address, in place; the caller keeps the memory alive.
 
     Raises: BindingError for address 0, unless the tensor is empty; for strings, which are not in
-    place.
+    place; for dims below 0.
     """
     dtype = dtypes.DTYPES[code].numpy
     shape = tuple(int(dim) for dim in shape)
+    if min(shape, default=0) < 0:
+        raise BindingError(f"[buffer] expected a shape without dims below 0, given {shape}")
     if code == dtypes.STRING:
         raise BindingError(
             f"[buffer] expected a tensor of numbers, given an address of strings of shape {shape}"
@@ -120,8 +122,16 @@ def at_address(address: int, shape: Sequence[int], code: int) -> np.ndarray:
         "typestr": f"|V{dtype.itemsize}",  # bytes that mean nothing yet: of any dtype
         "version": 3,
     }
-    holder = type("Memory", (), {"__array_interface__": interface})()
-    return np.asarray(holder).view(dtype)
+    return np.asarray(_Memory(interface)).view(dtype)
+
+
+class _Memory:
+    """What numpy makes an array of in place."""
+
+    __slots__ = ("__array_interface__",)
+
+    def __init__(self, interface: dict[str, Any]):
+        self.__array_interface__ = interface
 
 
 @cache

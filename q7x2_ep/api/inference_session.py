@@ -121,6 +121,7 @@ class InferenceSession:
         options = self._options
         self._trace: Optional[Trace] = None
         self._profiling_start = 0
+        self._is_closed = False
         if options.enable_profiling:
             from q7x2_ep.api.tracing import Trace
 
@@ -211,6 +212,7 @@ class InferenceSession:
         gives_bits = any(is_bits(dtype) for dtype, _ in session.output_types)
         plain = self._trace is None and not gives_bits
         self._run_again = session.program.run_again if plain else None
+        self._is_short = session.program.is_short
 
     def _read_options(self) -> None:
         """Takes what the model's metadata asks for, before the caller's options, which stay as they
@@ -247,9 +249,10 @@ class InferenceSession:
                 f"{type(input_feed).__name__}"
             )
         names = self._session.output_names
-        is_list = isinstance(output_names, list)
-        is_all = output_names is None or (is_list and output_names in ([], names))
-        if is_all and run_options is None and self._run_again is not None:
+        is_list = isinstance(output_names, (list, tuple))
+        is_all = output_names is None or (is_list and [*output_names] in ([], names))
+        plain = run_options is None or self._is_plain(run_options)
+        if is_all and plain and self._run_again is not None:
             outputs = self._run_again(input_feed)
             if outputs is not None:
                 return outputs
@@ -264,16 +267,21 @@ class InferenceSession:
         run_options: Optional[RunOptions] = None,
     ) -> None:
         """run in a thread of its own, which calls callback(outputs, user_data, "") or, where the
-        run fails, callback([], user_data, message).
+        run fails, callback([], user_data, message). The dict may be filled anew at once, not so
+        its arrays.
 
-        Raises: MissingInput at once.
+        Raises: MissingInput, TypeError at once.
         """
-        if any(a.name not in {*input_feed, *self._optional} for a in self._inputs_meta):
-            raise self._session.wrong_names(input_feed)
+        if not callable(callback):
+            raise TypeError(f"callback: expected a function, given {type(callback).__name__}")
+        feed = dict(input_feed)
+        names = None if output_names is None else [*output_names]
+        if any(a.name not in {*feed, *self._optional} for a in self._inputs_meta):
+            raise self._session.wrong_names(feed)
 
         def work() -> None:
             try:
-                outputs, problem = self.run(output_names, input_feed, run_options), ""
+                outputs, problem = self.run(names, feed, run_options), ""
             except Exception as error:
                 outputs, problem = [], str(error)
             callback(outputs, user_data, problem)
@@ -382,6 +390,14 @@ class InferenceSession:
         where = {name: i for i, name in enumerate(session.output_names)}
         return [outputs[where[name]] for name in names]
 
+    def _is_plain(self, run_options: Any) -> bool:
+        """Whether options ask for nothing, and the run is too short to be terminated later on."""
+        return (
+            type(run_options) is RunOptions
+            and self._is_short
+            and not (run_options.terminate or run_options._adapters or run_options._config)
+        )
+
     def _outputs(
         self,
         session: Session,
@@ -419,6 +435,8 @@ class InferenceSession:
             raise session.wrong_names(feeds)
         form = extra, live, regular
         if form not in self._variants:
+            if self._is_closed:
+                raise errors.BackendError("[session] is closed; make a new one")
             self._variants[form] = self._compile(sorted(extra), sorted(live), regular=regular)
         return self._variants[form]
 
@@ -610,9 +628,12 @@ class InferenceSession:
 
     def close(self) -> None:
         """Give back memory now; the session cannot run afterwards."""
-        self.end_profiling()
-        for session in (self._session, *self._variants.values()):
-            session.close()
+        self._is_closed = True
+        try:
+            self.end_profiling()
+        finally:
+            for session in (self._session, *self._variants.values()):
+                session.close()
 
     def __enter__(self) -> InferenceSession:
         return self
@@ -621,11 +642,11 @@ class InferenceSession:
         self.close()
 
     def __reduce__(self) -> tuple:
-        model = (
-            self._model.SerializeToString()
-            if hasattr(self._model, "SerializeToString")
-            else self._model
-        )
+        model = self._model
+        if hasattr(model, "SerializeToString"):
+            model = model.SerializeToString()
+        elif isinstance(model, memoryview):
+            model = bytes(model)
         return InferenceSession, (model, self._options)
 
 

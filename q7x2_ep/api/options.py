@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import Enum
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Union
 
 from q7x2_ep.api import environment
 from q7x2_ep.api.device import PROVIDER, OrtEpDevice
@@ -142,14 +142,14 @@ class SessionOptions(_Checked):
     _dims_by_name: dict[str, int] = field(default_factory=dict, repr=False)
     _dims_by_denotation: dict[str, int] = field(default_factory=dict, repr=False)
     _initializers: dict[str, OrtValue] = field(default_factory=dict, repr=False)
-    _files: dict[str, memoryview] = field(default_factory=dict, repr=False)
+    _files: dict[str, Union[memoryview, bytes]] = field(default_factory=dict, repr=False)
     _ops: dict[tuple[str, str], Callable] = field(default_factory=dict, repr=False)
     _providers: list[str] = field(default_factory=list, repr=False)
     _cancelled: bool = field(default=False, repr=False)
 
     def register_op(self, domain: str, name: str, fn: Callable[..., Any]) -> None:
         """Runs fn for every node of the op `name` of `domain`: its inputs as arrays, its attributes
-        by keyword; returns the output, or a tuple of them.
+        by keyword; returns the output, or a tuple of them. It leaves its inputs as they are.
         """
         _text("register_op", domain=domain, name=name)
         if not callable(fn):
@@ -214,6 +214,10 @@ class SessionOptions(_Checked):
             )
         for name, value in zip(names, values):
             self.add_initializer(name, value)
+
+    def __getstate__(self) -> dict[str, Any]:
+        files = {name: bytes(content) for name, content in self._files.items()}
+        return {**self.__dict__, "_files": files}
 
     def add_external_initializers_from_files_in_memory(
         self, names: Sequence[str], buffers: Sequence[Any], lengths: Sequence[int]

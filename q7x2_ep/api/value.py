@@ -115,7 +115,10 @@ class OrtValue:
             raise BindingError(
                 f"[OrtValue] Tensor shape.Size() must be >= 0: expected sizes, given {list(shape)}"
             )
-        return cls._of(np.empty(tuple(shape), _known(code)), code)
+        try:
+            return cls._of(np.empty(tuple(shape), _known(code)), code)
+        except (MemoryError, ValueError) as error:
+            raise BindingError(f"[OrtValue] no memory for {list(shape)}: {error}") from None
 
     ortvalue_from_shape_and_onnx_type = ortvalue_from_shape_and_type
 

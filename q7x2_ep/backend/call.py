@@ -43,3 +43,5 @@ def check_output(name: str, array: np.ndarray, shape: tuple[int, ...], dtype: np
             f"Got invalid dimensions for output: {name}: given a buffer of shape {array.shape}, "
             f"expected {shape} for this feed"
         )
+    if not array.flags.writeable:
+        raise errors.FeedError(f"[output {name!r}] expected memory to write to, given read-only")

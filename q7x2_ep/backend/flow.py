@@ -22,7 +22,7 @@ from q7x2_ep.ir.shape import Expr, symbols
 from q7x2_ep.ops.common import is_movement
 from q7x2_ep.ops.control import actuals, loop_operands, stacked
 from q7x2_ep.plan.build import NotNative, build
-from q7x2_ep.plan.parts import CONTENTS, is_data
+from q7x2_ep.plan.parts import CONTENTS, is_data, told_by
 
 PLAN, IF, LOOP, SCAN, FRONT = range(5)
 MAX_NDIM = TENSOR_WORDS - 1
@@ -157,6 +157,8 @@ class Form:
         except IndexError:
             encoder = self._encoder  # none is idle
         plans = [executor.native for executor in encoder.executors]
+        if None in plans:
+            raise BackendError("[session] is closed; make a new one")
         n_outputs = len(self._outputs)
         try:
             return Flow(
@@ -265,9 +267,9 @@ class _Program:
         if hasattr(runner, "executor"):
             self._plan(runner.executor)
         elif runner.node.op == CONTENTS:
-            slot, elements = self.slot(runner.node.inputs[0]), runner.node.output.elements
-            for i, element in enumerate(elements):
-                self.places[repr(element)] = slot, MAX_NDIM + i
+            slot = self.slot(runner.node.inputs[0])
+            for name, i in told_by(runner.node).items():
+                self.places[name] = slot, MAX_NDIM + i
         elif runner.within is not None:
             self._plan(runner.within)
             room, count = (self.slots[value] for value in runner.within.encoded.outputs)

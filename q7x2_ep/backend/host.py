@@ -34,7 +34,7 @@ from q7x2_ep.ir.shape import Dim, measured, substitute, symbols
 from q7x2_ep.ops import find
 from q7x2_ep.ops.common import is_movement
 from q7x2_ep.ops.control import actuals
-from q7x2_ep.plan.parts import CONTENTS, is_data
+from q7x2_ep.plan.parts import CONTENTS, is_data, told_by
 
 MAX_EXACT = 4  # variants of a body for exact sizes
 MAX_FAILURES = 8  # of a flow, before Python keeps its phases
@@ -120,7 +120,8 @@ class Host:
             result = dtypes.of_any_width(np.asarray(result))
         bind(value, result.shape, sizes, f"{where_is(self.node)} ")
         if self.node.op == CONTENTS:
-            sizes.update(zip(map(repr, value.elements), result.ravel().tolist()))
+            numbers = result.ravel().tolist()
+            sizes.update((name, numbers[i]) for name, i in told_by(self.node).items())
         return result
 
     def programs(self) -> Iterable[Program]:
@@ -248,7 +249,9 @@ class Flow:
             except NotFlowing:
                 self._failures = MAX_FAILURES
                 return False
-        results = form.run([state.array(value) for value in self.inputs], state.sizes)
+        arrays = [state.array(value) for value in self.inputs]
+        arrays = [dense(a) if isinstance(a, np.ndarray) else a for a in arrays]
+        results = form.run(arrays, state.sizes)
         if results is None:
             return False
         for value, result in zip(self.outputs, results):
@@ -262,10 +265,13 @@ class Flow:
 
     def lane(
         self, feeds: Mapping[str, Any], results: Sequence[Value], sizes: Mapping[str, int]
-    ) -> Lane:
-        """For these sizes, of a flow that is all of a program and has run."""
+    ) -> Optional[Lane]:
+        """For these sizes, of a flow that is all of a program, if it has run."""
+        form = self.form  # which another thread may take away
+        if form is None:
+            return None
         inputs = [value.name for value in self.inputs]
-        return Lane(self.form, feeds, inputs, [self.outputs.index(v) for v in results], sizes)
+        return Lane(form, feeds, inputs, [self.outputs.index(v) for v in results], sizes)
 
     def _build(self, state: State) -> Form:
         encoder = Encoder(self._compiler.library, self._compiler.threads)

@@ -235,6 +235,11 @@ class Program:
         return {value: array for value, array in given if array is not None}
 
     @property
+    def is_short(self) -> bool:
+        """Whether it is one plan, in which nobody asks whether to go on."""
+        return self._whole is not None and self._whole.is_short
+
+    @property
     def run_again(self) -> Callable[..., Optional[list[np.ndarray]]]:
         """See Executor.run_again."""
         return self._again if self._whole is None else self._whole.run_again
@@ -247,7 +252,7 @@ class Program:
     def _lane_for(self, arrays: Sequence[Any], sizes: Mapping[str, int]) -> Optional[Lane]:
         """Where all of the program is one flow, and its feeds and outputs are arrays."""
         flow = self._parts[0][0] if len(self._parts) == 1 else None
-        if flow is None or flow.form is None:
+        if flow is None or flow.form is None:  # a native part has none
             return None
         fed, results = self.image.inputs, self.image.outputs
         if not set(results) <= set(flow.outputs) or len(set(results)) < len(results):
@@ -476,7 +481,10 @@ def _owned(
         if isinstance(result, list):
             result = [item.copy() if isinstance(item, np.ndarray) else item for item in result]
         elif isinstance(result, np.ndarray) and id(result) not in made:
-            result = result.copy()
+            try:
+                result = result.copy()
+            except MemoryError as error:
+                raise errors.BackendError(f"[output] out of memory: {error}") from None
         made.discard(id(result))
         owned.append(result)
     return owned

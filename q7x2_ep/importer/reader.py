@@ -56,6 +56,9 @@ def read(model: Union[str, os.PathLike, bytes, Any], request: Request = AS_IT_IS
 def _load(path: str) -> Any:
     try:
         size = os.path.getsize(path)
+        if not os.path.isfile(path):  # a pipe, say, of which nobody knows the size
+            with open(path, "rb") as file:
+                return file.read()
         if size >= MAP_BYTES:
             return map_file(path)
         data = memoryview(np.empty(size, np.uint8))  # in huge pages, which bytes are not

@@ -43,18 +43,22 @@ Standard = tuple[str, list[Optional[Value]], dict[str, Any]]  # op type, operand
 @op("q7::Contents")
 class Contents:
     """x, a small vector of integers: its numbers are sizes of what follows, which are bound when a
-    run has made it (passes/contents.py).
+    run has made it (passes/contents.py). numbers: those that are known before, None for others; -1
+    and 0 may mean something else than a size.
     """
 
     signature = "x -> y"
-    attributes: dict = {}
+    attributes: dict = {"numbers": ()}
 
     def infer(node: Node) -> list[Type]:
         x, elements = node.inputs[0], known(node.inputs[0])
         if elements is None:
             node.binds = True
-            count = int(product(x.shape))
-            elements = tuple(content(node.output.name, i) for i in range(count))
+            numbers = node.attrs["numbers"] or (None,) * int(product(x.shape))
+            elements = tuple(
+                content(node.output.name, i) if number is None else number
+                for i, number in enumerate(numbers)
+            )
         return [Type(x.dtype, x.shape, elements)]
 
     reference = lambda node, x: x

@@ -176,7 +176,11 @@ class Python:
         ]
 
     def reference(node: Node, *arrays: Any) -> Any:
-        return node.attrs["function"](*arrays, **(node.attrs["arguments"] or {}))
+        made = node.attrs["function"](*arrays, **(node.attrs["arguments"] or {}))
+        results = made if isinstance(made, tuple) else (made,)
+        # the function may write to its own arrays again
+        own = tuple(a.copy() if isinstance(a, np.ndarray) else a for a in results)
+        return own if isinstance(made, tuple) else own[0]
 
 
 def _names(values: Sequence[Optional[Value]], kind: str) -> list[str]:

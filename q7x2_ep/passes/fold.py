@@ -131,7 +131,9 @@ def _defer(graph: Graph, late: list[Node]) -> None:
                 for i, operand in enumerate(node.inputs):
                     if operand is value:
                         node.set_input(i, told)
-            late.insert(0, Node("q7::Contents", [value], [told], {}, value.name))
+            numbers = tuple(dim if isinstance(dim, int) else None for dim in value.elements)
+            attrs: dict = {"numbers": numbers}
+            late.insert(0, Node("q7::Contents", [value], [told], attrs, value.name))
             graph.nodes.append(late[0])
     made = {id(value) for node in late for value in node.outputs}
     taken = dict.fromkeys(

@@ -18,7 +18,7 @@ from q7x2_ep.ir.shape import product, symbols
 from q7x2_ep.ops import find
 from q7x2_ep.ops.common import is_movement
 from q7x2_ep.plan.build import NotNative, build
-from q7x2_ep.plan.parts import CONTENTS, HostPhase, NativePhase, Phase, is_data
+from q7x2_ep.plan.parts import CONTENTS, HostPhase, NativePhase, Phase, is_data, told_by
 from q7x2_ep.plan.target import Target
 
 
@@ -57,7 +57,7 @@ def _phases(graph: Graph, target: Target, reasons: dict[Node, str]) -> list[Phas
             ready.update(node.outputs)
             sizes.update(bound_by(node.outputs))
             if node.op == CONTENTS:
-                sizes.update((repr(each), None) for each in node.output.elements)
+                sizes.update(dict.fromkeys(told_by(node)))
         native = [node for node in rest if node not in reasons]
         first = [node for node in _telling(rest, ready) if node not in reasons]
         native = _take(first, ready, sizes) or _take(native, ready, sizes)

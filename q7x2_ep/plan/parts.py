@@ -22,6 +22,12 @@ from q7x2_ep.plan.target import KernelRow
 CONTENTS = "q7::Contents"  # the op of a host step that tells the numbers in its input
 
 
+def told_by(contents: Node) -> dict[str, int]:
+    """The names of the sizes that it tells, and where in its input they are."""
+    elements = enumerate(contents.output.elements or ())
+    return {repr(each): i for i, each in elements if not isinstance(each, int)}
+
+
 class Operand(NamedTuple):
     """Where a step finds one operand. Units: bytes. size: None where it may be anywhere in the
     storage. dtype: of a packed weight.

@@ -388,3 +388,20 @@ def test_compile_and_cache_commands(tmp_path, capsys, monkeypatch):
     assert main(["cache", str(tmp_path / "never")]) == 0
     monkeypatch.setenv("Q7X2_CACHE", "")
     assert main(["cache"]) == 2
+
+
+def test_entries_that_another_process_removes(tmp_path, monkeypatch):
+    entries = cache._entries
+
+    def stale(folder):
+        found = entries(folder)
+        for entry in found:
+            os.unlink(entry.path)
+        return found
+
+    (tmp_path / ("0" * 64 + ".q7")).write_bytes(b"x")
+    monkeypatch.setattr(cache, "_entries", stale)
+    cache.contents(str(tmp_path))
+    (tmp_path / ("0" * 64 + ".q7")).write_bytes(b"x")
+    cache.clear(str(tmp_path))
+    assert not os.listdir(tmp_path)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import collections
 import gc
 import json
+import os
 import pickle
 import threading
 import time
@@ -627,3 +629,119 @@ def test_dims_without_a_name(engine, rows, declared, op):
     }
     assert session.get_inputs()[0].shape == [rows, 4]
     assert session.get_outputs()[0].shape == wanted[op]
+
+
+def test_run_async_reads_the_dict_at_once(session):
+    feed, results, done = dict(FEED), [], threading.Semaphore(0)
+
+    def callback(outputs, user_data, problem):
+        results.append((outputs, problem))
+        done.release()
+
+    for _ in range(50):
+        session.run_async(None, feed, callback, None)
+        feed["x"] = ONES * 100
+        feed.clear()
+        feed.update(FEED)
+    for _ in range(50):
+        assert done.acquire(timeout=10)
+    for outputs, problem in results:
+        assert problem == ""
+        np.testing.assert_array_equal(outputs[0], ONES * 6)
+    with pytest.raises(TypeError, match="callback"):
+        session.run_async(None, FEED, None, None)
+
+
+def test_a_defaultdict_gives_no_defaults():
+    feed = collections.defaultdict(lambda: ONES, x=ONES, y=ONES)
+    session = q7x2_ep.InferenceSession(add())
+    for _ in range(3):
+        session.run(None, feed)
+    del feed["y"]
+    feed["other"] = ONES
+    with pytest.raises(ValueError, match=r"y"):
+        session.run(None, feed)
+    assert "y" not in feed
+
+
+def test_options_that_ask_for_nothing():
+    session, options = q7x2_ep.InferenceSession(add()), q7x2_ep.RunOptions()
+    for names in (None, ["z"], ("z",)):
+        (z,) = session.run(names, {"x": ONES, "y": ONES}, options)
+        np.testing.assert_array_equal(z, ONES * 2)
+    options.terminate = True
+    with pytest.raises(errors.RunTerminated):
+        session.run(None, {"x": ONES, "y": ONES}, options)
+
+
+def test_a_python_op_may_use_its_memory_again():
+    memory = np.empty((2, 3), np.float32)
+
+    def twice(x):
+        return np.multiply(x, 2, out=memory)
+
+    options = q7x2_ep.SessionOptions()
+    options.register_op("mine", "Twice", twice)
+    nodes = [node("Twice", "x", "u", domain="mine"), node("Twice", "u", "v", domain="mine")]
+    data = model(
+        [*nodes, node("Add", "u v")], [info("x", [2, 3])], [info("z", None)], domains=["mine"]
+    )
+    session = q7x2_ep.InferenceSession(data, options)
+    (first,) = session.run(None, {"x": ONES})
+    session.run(None, {"x": ONES * 5})
+    np.testing.assert_array_equal(first, ONES * 6)
+
+
+def test_memory_that_cannot_be_written(session):
+    fixed = np.zeros((2, 3), np.float32)
+    fixed.flags.writeable = False
+    for _ in range(3):
+        binding = session.io_binding()
+        for name, array in FEED.items():
+            binding.bind_cpu_input(name, array)
+        value = q7x2_ep.OrtValue.ortvalue_from_numpy(fixed)
+        value._data.flags.writeable = False
+        binding.bind_ortvalue_output("z", value)
+        with pytest.raises(errors.BindingError, match=r"'z'.*read-only"):
+            session.run_with_iobinding(binding)
+    with pytest.raises(errors.BindingError, match="below 0"):
+        session.io_binding().bind_output("z", "cpu", 0, np.float32, (-1, 3), fixed.ctypes.data)
+    with pytest.raises(errors.BindingError, match="no memory"):
+        q7x2_ep.OrtValue.ortvalue_from_shape_and_type([1 << 40, 1 << 40], np.float32)
+
+
+def test_closing_where_a_profile_cannot_be_written(tmp_path):
+    options = q7x2_ep.SessionOptions()
+    options.enable_profiling = True
+    options.profile_file_prefix = str(tmp_path / "missing" / "profile")
+    session = q7x2_ep.InferenceSession(scaled(), options)
+    with pytest.raises(FileNotFoundError):
+        session.close()
+    for names in (None, ["s"]):
+        with pytest.raises(errors.BackendError, match="closed"):
+            session.run(names, FEED)
+
+
+def test_pickles_of_what_is_in_memory(tmp_path):
+    options = q7x2_ep.SessionOptions()
+    options.add_external_initializers_from_files_in_memory(["w.bin"], [b"abcd"], [4])
+    again = pickle.loads(pickle.dumps(options))
+    assert bytes(again._files["w.bin"]) == b"abcd"
+    session = q7x2_ep.InferenceSession(memoryview(scaled()))
+    (z,) = pickle.loads(pickle.dumps(session)).run(None, FEED)
+    np.testing.assert_array_equal(z, ONES * 6)
+
+
+def test_a_model_from_a_pipe():
+    reads, writes = os.pipe()
+    with open(writes, "wb") as file:
+        file.write(add())
+    (z,) = q7x2_ep.InferenceSession(f"/dev/fd/{reads}").run(None, {"x": ONES, "y": ONES})
+    os.close(reads)
+    np.testing.assert_array_equal(z, ONES * 2)
+
+
+def test_more_threads_than_a_pool_has():
+    options = q7x2_ep.SessionOptions()
+    options.intra_op_num_threads = 100_000
+    assert q7x2_ep.InferenceSession(add(), options)._session.threads == 256

@@ -229,3 +229,19 @@ def test_refused_as_by_onnxruntime(name, feed):
         with pytest.raises(q7x2_ep.Q7Error):
             ours.run(None, feed)
         ours.run(None, good)
+
+
+def test_numbers_in_a_shape_behind_a_rank_that_a_run_tells():
+    """-1 and 0 of Reshape are no sizes, wherever they are read."""
+    ours, theirs = sessions(
+        """(float[b, n, 8] x) => (float[p, q] y, float[r, s, t, u] z) {
+            v = Squeeze(x) s = Shape(x) zero = Constant<value_ints = [0]>() b = Gather(s, zero)
+            rest = Constant<value_ints = [-1]>() two = Constant<value_ints = [0, 2]>()
+            first = Concat<axis = 0>(b, rest) y = Reshape(v, first)
+            second = Concat<axis = 0>(two, rest, b) z = Reshape(v, second)
+        }"""
+    )
+    for b in (2, 4, 2):
+        feed = {"x": np.arange(8 * b, dtype=np.float32).reshape(b, 1, 8)}
+        for one, other in zip(ours.run(None, feed), theirs.run(None, feed)):
+            np.testing.assert_array_equal(one, other)

@@ -4,6 +4,7 @@ what happens where it cannot.
 
 from __future__ import annotations
 
+from array import array
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ import pytest
 
 import q7x2_ep
 from q7x2_ep.backend.host import MAX_EXACT, MAX_FAILURES, Flow, Host
-from q7x2_ep.errors import DataError, ShapeError
+from q7x2_ep.errors import BackendError, DataError, ShapeError
 
 ort = pytest.importorskip("onnxruntime")
 
@@ -444,3 +445,26 @@ def test_what_each_turn_computes_alike(trip: str, count: int):
     session = check(text, *feeds)
     steps = session._session.program.steps
     assert [getattr(step, "op", "") for step in steps].count("gemm") == count
+
+
+def test_arrays_that_are_not_dense_are_copied():
+    feed = {"trip": np.array(3), "x": floats(4), "at": np.arange(4)}
+    session = check(LOOP, feed)
+    for _ in range(MAX_FAILURES + 2):
+        x = floats(8)[::2]
+        (y,) = session.run(None, {**feed, "x": x})
+        np.testing.assert_allclose(y, x * 8, 1e-6)
+    assert is_flowing(session)
+
+
+def test_a_flow_of_a_closed_session():
+    feed = {"trip": np.array(3), "x": floats(4), "at": np.arange(4)}
+    session = check(LOOP, feed)
+    (flow,) = flows(session)
+    form = flow.form
+    flow.form = None  # as where another thread found that C cannot run it
+    assert flow.lane({}, [], {}) is None
+    form.trim()
+    session.close()
+    with pytest.raises(BackendError, match="closed"):
+        form.call(array("q"), array("q"))

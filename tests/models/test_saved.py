@@ -352,6 +352,20 @@ def test_flips_of_weights_are_found_on_demand(whole, monkeypatch):
         q7x2_ep.InferenceSession(broken)
 
 
+def test_flips_of_indices_are_found(tmp_path):
+    """As they lead through the trees of a forest, in which nothing looks where it goes."""
+    q7x2_ep.compile(trees()[0], tmp_path / "m.q7")
+    data = (tmp_path / "m.q7").read_bytes()
+    end = struct.unpack_from("<Q", data, 24)[0]
+    head = json.loads(data[end:])
+    for code, shape, at in head["arrays"]:
+        if code in (TensorProto.INT32, TensorProto.INT64) and np.prod(shape):
+            broken = bytearray(data)
+            broken[at + 1] ^= 64
+            with pytest.raises(CorruptModel, match="indices"):
+                q7x2_ep.InferenceSession(broken)
+
+
 @pytest.mark.parametrize(
     "key, value, message",
     [

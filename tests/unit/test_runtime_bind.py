@@ -37,6 +37,23 @@ def bind(blob: Blob, *symbols: int) -> list[int]:
         return list(context.bind(symbols))
 
 
+def test_a_handle_that_a_signal_interrupts_is_destroyed_once():
+    plan = Plan(load(), Blob().encode(), [])
+    destroyed = []
+
+    def destroy(pointer):
+        destroyed.append(pointer)
+        raise KeyboardInterrupt
+
+    plan._destroy, own, pointer = destroy, plan._destroy, plan._pointer
+    with pytest.raises(KeyboardInterrupt):
+        plan.close()
+    plan.close()
+    del plan
+    assert destroyed == [pointer]
+    own(pointer)
+
+
 # Expressions
 
 

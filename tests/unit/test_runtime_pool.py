@@ -271,3 +271,39 @@ def run_beside_others() -> None:
 def test_beside_others():
     """Those that were fetched have their cores again."""
     run_alone("run_beside_others", __name__)
+
+
+AFFINITIES = """
+import os, threading
+import numpy as np
+import q7x2_ep
+from q7x2_ep.models import small_models
+
+def run():
+    os.sched_setaffinity(0, {PINNED})
+    options = q7x2_ep.SessionOptions()
+    options.intra_op_num_threads = 2
+    session = q7x2_ep.InferenceSession(small_models()["bert"], options)
+    feed = {i.name: np.ones((2, 64), np.int64) for i in session.get_inputs()}
+    session.run(None, feed)
+
+before = set(os.listdir("/proc/self/task"))
+thread = threading.Thread(target=run)
+thread.start()
+thread.join()
+for task in set(os.listdir("/proc/self/task")) - before - {str(thread.native_id)}:
+    print(sorted(os.sched_getaffinity(int(task))))
+"""
+
+
+@pytest.mark.skipif(
+    not hasattr(os, "sched_getaffinity") or len(os.sched_getaffinity(0)) < 2,
+    reason="one CPU, or no affinities",
+)
+def test_workers_have_the_cores_of_the_process():
+    """Not those of the thread that starts them."""
+    pinned = max(os.sched_getaffinity(0))
+    code = AFFINITIES.replace("PINNED", str(pinned))
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    masks = done.stdout.split("\n")[:-1]
+    assert masks and f"[{pinned}]" not in masks

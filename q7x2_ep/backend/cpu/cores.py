@@ -21,11 +21,13 @@ def default_threads() -> int:
     return wanted if wanted > 0 else available_cores()
 
 
-def available_cores() -> int:
-    """The physical cores that affinity and cgroup quota allow."""
+def available_cores(thread: int = 0) -> int:
+    """The physical cores that affinity and cgroup quota allow. thread: its number, 0 for this one,
+    that of the process for its first.
+    """
     if not hasattr(os, "sched_getaffinity"):
         return os.cpu_count() or 1
-    cores = physical_cores(os.sched_getaffinity(0))
+    cores = physical_cores(os.sched_getaffinity(thread))
     return max(1, min([cores, *quotas()]))
 
 

@@ -137,6 +137,10 @@ class Executor:
         """Give back the memory of idle contexts; a later run takes what it needs again."""
         self._idle.clear()
 
+    @property
+    def is_short(self) -> bool:
+        return len(self.encoded.steps) <= WATCHED_STEPS
+
     def close(self) -> None:
         """Release all native memory, as soon as the runs in progress have ended. Later runs raise
         BackendError.

@@ -60,23 +60,20 @@ class Lane:
         """
         if len(feed) != self._inputs or (into and not self._fit(into)):
             return None
-        launch = self._launch
-        try:
-            for name, dtype, shape, slot in self._copied:
-                array = feed[name]
-                if type(array) is not ndarray or array.dtype is not dtype or array.shape != shape:
-                    return None
-                slot[...] = array
-            for name, dtype, shape, _, i in self._read:
-                array = feed[name]
-                if type(array) is not ndarray or array.dtype is not dtype:
-                    return None
-                flags = array.flags
-                if array.shape != shape or not (flags.c_contiguous and flags.aligned):
-                    return None
-                launch.sources[i] = address(array)
-        except KeyError:
-            return None
+        launch, get = self._launch, feed.get  # a defaultdict makes no default of it
+        for name, dtype, shape, slot in self._copied:
+            array = get(name)
+            if type(array) is not ndarray or array.dtype is not dtype or array.shape != shape:
+                return None
+            slot[...] = array
+        for name, dtype, shape, _, i in self._read:
+            array = get(name)
+            if type(array) is not ndarray or array.dtype is not dtype:
+                return None
+            flags = array.flags
+            if array.shape != shape or not (flags.c_contiguous and flags.aligned):
+                return None
+            launch.sources[i] = address(array)
         self._memory.next_run()
         if not self._made:
             launch.run()
@@ -104,12 +101,11 @@ class Lane:
         for array, (shape, dtype, is_large) in zip(into, self._outputs):
             if array is None:
                 continue
-            if array.dtype is not dtype or array.shape != shape:
+            flags = array.flags
+            if array.dtype is not dtype or array.shape != shape or not flags.writeable:
                 return False
-            if is_large:
-                flags = array.flags
-                if not (flags.c_contiguous and flags.aligned and flags.writeable):
-                    return False
+            if is_large and not (flags.c_contiguous and flags.aligned):
+                return False
         return True
 
 

@@ -89,7 +89,7 @@ class Library:
                 f"[library] expected libq7 of this version, given {path}: {error}; unset "
                 "Q7X2_LIBRARY to load the one inside the package"
             ) from error
-        library.q7_pool_cores(available_cores())
+        library.q7_pool_cores(available_cores(os.getpid()))
         self.c = library
         self.path = path
         self.description = library.q7_describe().decode()
@@ -141,9 +141,9 @@ class _Handle:
     _pointer: Optional[int]
 
     def close(self) -> None:
-        if self._pointer is not None:
-            self._destroy(self._pointer)
-            self._pointer = None
+        pointer, self._pointer = self._pointer, None  # a signal may come between any two calls
+        if pointer is not None:
+            self._destroy(pointer)
 
     def __enter__(self) -> Any:
         return self
