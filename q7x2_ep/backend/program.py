@@ -236,7 +236,7 @@ class Program:
 
     @property
     def is_short(self) -> bool:
-        """Whether it is one plan, in which nobody asks whether to go on."""
+        """Whether it is one plan that is, see Executor.is_short."""
         return self._whole is not None and self._whole.is_short
 
     @property

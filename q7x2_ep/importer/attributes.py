@@ -15,7 +15,7 @@ from q7x2_ep.importer.wire import Message
 
 def attributes(proto: Any, scope: Scope, tensors: Tensors, name: str) -> tuple[dict, dict]:
     """Those of a node by name, and the graphs among them as they are."""
-    attrs, graphs = {}, {}
+    attrs, graphs, where = {}, {}, f"[{proto.op_type} {name}]"
     op = f"{proto.domain}::{proto.op_type}" if proto.domain else proto.op_type
     takes_arrays = getattr(ops.find(op), "takes_arrays", False)
     for attr in proto.attribute:
@@ -25,7 +25,6 @@ def attributes(proto: Any, scope: Scope, tensors: Tensors, name: str) -> tuple[d
         if resolved.type == resolved.GRAPH:
             graphs[attr.name] = resolved.g
         else:
-            where = f"[{proto.op_type} {name}]"
             attrs[attr.name] = _value(resolved, tensors, where, takes_arrays)
     return attrs, graphs
 

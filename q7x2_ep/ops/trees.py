@@ -195,7 +195,8 @@ def _places(trees: np.ndarray, names: np.ndarray) -> Callable[[np.ndarray, np.nd
 
     Raises: ModelError for a node that is not there.
     """
-    low, span = int(names.min(initial=0)), int(np.ptp(names)) + 1 if len(names) else 1
+    low = int(names.min(initial=0))
+    span = int(names.max(initial=0)) - low + 1
     first, last = int(trees.min(initial=0)), int(trees.max(initial=-1))
     is_dense = (last - first + 1) * span <= DENSE * len(names)
     if is_dense:

@@ -199,14 +199,15 @@ def test_nodes_that_are_named_but_not_there(name: int):
         q7x2_ep.InferenceSession(data)
 
 
+@pytest.mark.parametrize("first", [-7, 3])
 @pytest.mark.parametrize("apart", [1, 1000])
-def test_names_that_are_far_apart(apart: int):
+def test_names_that_are_far_apart(apart: int, first: int):
     rng = np.random.default_rng(apart)
     forest = [grown(rng, list(HOLDS), 5, 1) for _ in range(4)]
     proto = onnx.load_from_string(model(forest, TensorProto.FLOAT, 1, "SUM"))
     for attr in proto.graph.node[0].attribute:
         if attr.name.endswith("nodeids"):
-            attr.ints[:] = [apart * name - 7 for name in attr.ints]
+            attr.ints[:] = [apart * name + first for name in attr.ints]
         elif attr.name.endswith("treeids"):
             attr.ints[:] = [5 - tree for tree in attr.ints]
     x = rng.standard_normal((20, FEATURES)).astype(np.float32)

@@ -139,6 +139,7 @@ class Executor:
 
     @property
     def is_short(self) -> bool:
+        """Whether nobody asks in between whether to go on."""
         return len(self.encoded.steps) <= WATCHED_STEPS
 
     def close(self) -> None:
