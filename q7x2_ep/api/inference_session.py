@@ -275,7 +275,7 @@ class InferenceSession:
         if not callable(callback):
             raise TypeError(f"callback: expected a function, given {type(callback).__name__}")
         feed = dict(input_feed)
-        names = None if output_names is None else [*output_names]
+        names = [*output_names] if isinstance(output_names, (list, tuple)) else output_names
         if any(a.name not in {*feed, *self._optional} for a in self._inputs_meta):
             raise self._session.wrong_names(feed)
 
@@ -395,6 +395,7 @@ class InferenceSession:
         return (
             type(run_options) is RunOptions
             and self._is_short
+            and run_options.log_severity_level == RunOptions.log_severity_level
             and not (run_options.terminate or run_options._adapters or run_options._config)
         )
 

@@ -672,6 +672,9 @@ def test_options_that_ask_for_nothing():
     options.terminate = True
     with pytest.raises(errors.RunTerminated):
         session.run(None, {"x": ONES, "y": ONES}, options)
+    options.terminate, options.log_severity_level = False, 9
+    with pytest.raises(errors.BindingError):
+        session.run(None, {"x": ONES, "y": ONES}, options)
 
 
 def test_a_python_op_may_use_its_memory_again():
