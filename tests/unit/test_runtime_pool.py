@@ -134,7 +134,7 @@ def test_sessions_come_and_go():
         session.run(None, {i.name: ids for i in session.get_inputs()})
         if os.path.isdir("/proc/self/task"):
             counts.append(len(os.listdir("/proc/self/task")))
-    assert len(set(counts[1:])) <= 1
+    assert not counts or max(counts[1:]) == counts[1]  # those of tests before may end meanwhile
 
 
 def fork_while_running() -> None:
