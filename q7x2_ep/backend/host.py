@@ -87,7 +87,7 @@ class Host:
         except Exception as error:
             given = ", ".join(map(_describe, inputs))
             raise errors.DataError(
-                f"{where_is(node)} cannot be computed for ({given}): {error or repr(error)}"
+                f"{where_is(node)} cannot be computed for ({given}): {str(error) or repr(error)}"
             ) from error
         if len(results) < len(node.outputs):
             raise errors.InternalError(

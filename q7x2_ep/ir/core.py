@@ -147,6 +147,11 @@ def where_is(node: Node) -> str:
     return f"[{node.op} {node.name}]"
 
 
+def misfit(node: Node, error: Exception) -> str:
+    """What to say of a malformed model that broke an assumption of an op's entry."""
+    return f"{where_is(node)} its operands or attributes do not fit: {str(error) or repr(error)}"
+
+
 @dataclass(eq=False)
 class Graph:
     """A function from inputs to outputs.

@@ -7,7 +7,7 @@ the inputs, which is why the importer cannot do it.
 from __future__ import annotations
 
 from q7x2_ep.errors import ModelError, Q7Error
-from q7x2_ep.ir.core import Graph, Node, where_is
+from q7x2_ep.ir.core import Graph, Node, misfit
 from q7x2_ep.ops import find
 from q7x2_ep.ops.builder import meaning
 
@@ -28,9 +28,7 @@ def run(graph: Graph) -> dict[str, int]:
         except (Q7Error, MemoryError):
             raise
         except Exception as error:  # a malformed model can break any assumption of decompose
-            raise ModelError(
-                f"{where_is(node)} its operands or attributes do not fit: {error or repr(error)}"
-            ) from error
+            raise ModelError(misfit(node, error)) from error
         count += is_short
     graph.nodes = order
     return {"nodes": count}

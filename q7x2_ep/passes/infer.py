@@ -52,7 +52,7 @@ def infer_node(node: Node) -> bool:
 
         inputs = ", ".join("_" if value is None else type_text(value.type) for value in node.inputs)
         raise ModelError(
-            f"{where_is(node)} inputs ({inputs}) do not fit: {error or repr(error)}"
+            f"{where_is(node)} inputs ({inputs}) do not fit: {str(error) or repr(error)}"
         ) from error
     for value, type in zip(node.outputs, types):
         if type.shape is not None:

@@ -18,7 +18,7 @@ import numpy as np
 from q7x2_ep import dtypes
 from q7x2_ep.dtypes import FLOAT
 from q7x2_ep.errors import ModelError, PlanError, Q7Error, UnsupportedOp
-from q7x2_ep.ir.core import Graph, Node, Type, Value, where_is
+from q7x2_ep.ir.core import Graph, Node, Type, Value, misfit, where_is
 from q7x2_ep.ir.shape import Dim, at_least, ceildiv, product, symbol, symbols
 from q7x2_ep.ir.view import View, channels_last_strides, contiguous_strides, joined
 from q7x2_ep.ops import find
@@ -80,9 +80,7 @@ def lowered(graph: Graph, target: Target, sizes: Collection[str] = ()) -> Builde
         except (Q7Error, MemoryError):
             raise
         except Exception as error:  # a malformed model can break any assumption of lower
-            raise ModelError(
-                f"{where_is(node)} its operands or attributes do not fit: {error or repr(error)}"
-            ) from error
+            raise ModelError(misfit(node, error)) from error
     if reasons:
         raise NotNative(reasons)
     return builder
