@@ -7,7 +7,7 @@ the inputs, which is why the importer cannot do it.
 from __future__ import annotations
 
 from q7x2_ep.errors import ModelError, Q7Error
-from q7x2_ep.ir.core import Graph, Node, misfit
+from q7x2_ep.ir.core import Graph, Node, misfit, where_is
 from q7x2_ep.ops import find
 from q7x2_ep.ops.builder import meaning
 
@@ -25,6 +25,10 @@ def run(graph: Graph) -> dict[str, int]:
         is_short = hasattr(entry, "decompose") and not hasattr(entry, "lower")
         try:
             order += meaning(graph, node) if is_short else [node]
+        except ModelError as error:
+            if error.message.startswith("["):
+                raise
+            raise type(error)(f"{where_is(node)} {error.message}") from error
         except (Q7Error, MemoryError):
             raise
         except Exception as error:  # a malformed model can break any assumption of decompose
