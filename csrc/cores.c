@@ -2,6 +2,8 @@
 #define _GNU_SOURCE /* affinities under -std=c11 */
 #include "cores.h"
 
+#include <unistd.h>
+
 int64_t q7_clock_ns(clockid_t clock) {
     struct timespec t;
     if (clock_gettime(clock, &t)) return -1;
