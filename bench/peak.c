@@ -55,19 +55,16 @@ static integers dot_i16(integers s, integers x, integers y) {
     const int16x8_t a = vreinterpretq_s16_s32(x), b = vreinterpretq_s16_s32(y);
     return vmlal_high_s16(vmlal_s16(s, vget_low_s16(a), vget_low_s16(b)), a, b);
 }
-static integers dot_i8(integers s, integers x, integers y) {
-    const int8x16_t a = vreinterpretq_s8_s32(x), b = vreinterpretq_s8_s32(y);
-#ifdef __ARM_FEATURE_MATMUL_INT8
-    return vmmlaq_s32(s, a, b);
-#else
-    return vdotq_s32(s, a, b);
-#endif
-}
 #ifdef __ARM_FEATURE_MATMUL_INT8
 enum { BYTE_VECTORS = 2 }; /* each byte of one vector meets two of the other */
+#define DOT vmmlaq_s32
 #else
 enum { BYTE_VECTORS = 1 };
+#define DOT vdotq_s32
 #endif
+static integers dot_i8(integers s, integers x, integers y) {
+    return DOT(s, vreinterpretq_s8_s32(x), vreinterpretq_s8_s32(y));
+}
 #endif
 
 #ifdef REGISTER

@@ -208,6 +208,11 @@ class InternalError(Q7Error, RuntimeException):
     status = RuntimeException.status
 
 
+def closed() -> BackendError:
+    """Of a session that was closed."""
+    return BackendError("[session] is closed; make a new one")
+
+
 def cannot_write(path: str, error: OSError) -> str:
     """The message of a file that is asked for and cannot be written."""
     why = error.strerror or error

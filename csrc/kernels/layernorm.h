@@ -23,13 +23,13 @@
 typedef struct q7_layernorm_tile {
     int64_t first_row, rows, cols, skip_rows;
     int64_t inner_rows, x_outer_stride, x_row_stride, y_stride;
-    const float *x;           /* row 0 */
-    const float *skip;        /* (skip_rows, cols) or NULL */
-    const float *skip_bias;   /* (cols) or NULL (0) */
-    int64_t weight_rows, run; /* of rmsnorm both 1 */
-    const float *weight;      /* (weight_rows, cols / run) or NULL (1) */
-    const float *bias;        /* likewise, or NULL (0) */
-    float *y, *sum;           /* (.., cols) row 0; sum may be NULL */
+    const float *x;         /* row 0 */
+    const float *skip;      /* (skip_rows, cols) or NULL */
+    const float *skip_bias; /* (cols) or NULL (0) */
+    int64_t weight_rows, run;
+    const float *weight; /* (weight_rows, cols / run) or NULL (1) */
+    const float *bias;   /* likewise, or NULL (0) */
+    float *y, *sum;      /* (.., cols) row 0; sum may be NULL */
     float eps;
 } q7_layernorm_tile;
 

@@ -121,7 +121,6 @@ class InferenceSession:
         options = self._options
         self._trace: Optional[Trace] = None
         self._profiling_start = 0
-        self._is_closed = False
         if options.enable_profiling:
             from q7x2_ep.api.tracing import Trace
 
@@ -436,8 +435,8 @@ class InferenceSession:
             raise session.wrong_names(feeds)
         form = extra, live, regular
         if form not in self._variants:
-            if self._is_closed:
-                raise errors.BackendError("[session] is closed; make a new one")
+            if session.program.is_closed:
+                raise errors.closed()
             self._variants[form] = self._compile(sorted(extra), sorted(live), regular=regular)
         return self._variants[form]
 
@@ -629,7 +628,6 @@ class InferenceSession:
 
     def close(self) -> None:
         """Give back memory now; the session cannot run afterwards."""
-        self._is_closed = True
         try:
             self.end_profiling()
         finally:

@@ -16,7 +16,7 @@ from q7x2_ep import dtypes
 from q7x2_ep.backend.cpu.executor import Executor
 from q7x2_ep.backend.cpu.library import TENSOR_WORDS, Flow, Library, StatusError, address, fetch
 from q7x2_ep.backend.cpu.pack import compiled
-from q7x2_ep.errors import BackendError
+from q7x2_ep.errors import BackendError, closed
 from q7x2_ep.ir.core import Graph, Node, Value
 from q7x2_ep.ir.shape import Expr, symbols
 from q7x2_ep.ops.common import is_movement
@@ -158,7 +158,7 @@ class Form:
             encoder = self._encoder  # none is idle
         plans = [executor.native for executor in encoder.executors]
         if None in plans:
-            raise BackendError("[session] is closed; make a new one")
+            raise closed()
         n_outputs = len(self._outputs)
         try:
             return Flow(

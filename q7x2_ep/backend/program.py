@@ -153,7 +153,7 @@ class Program:
         self._phases = list(zip(self.runners, self._last_uses()))  # and what is dead then
         self._parts = self._phases
         self._compiler, self._seen = compiler, -1  # bodies when the parts were made
-        self._is_closed = False
+        self.is_closed = False
 
     @property
     def graph(self) -> Graph:
@@ -202,8 +202,8 @@ class Program:
         """
         if self._whole is not None:
             return self._whole.run(arrays, sizes, call)
-        if self._is_closed:
-            raise errors.BackendError("[session] is closed; make a new one")
+        if self.is_closed:
+            raise errors.closed()
         state = State(dict(zip(self.image.inputs, arrays)), dict(sizes), self._into(call))
         parts = self._phases if state.into else self._parts  # a flow has outputs of its own
         run_phases(parts, state, None if call is None else call.of_part())
@@ -349,7 +349,7 @@ class Program:
 
     def close(self) -> None:
         """Release all native memory; see Executor.close."""
-        self._is_closed = True
+        self.is_closed = True
         self._lane, self._parts = None, self._phases
         for runner in self.runners:
             runner.close()

@@ -6,18 +6,19 @@ from typing import Any
 
 import numpy as np
 
-from q7x2_ep import ops
 from q7x2_ep.errors import ModelError
 from q7x2_ep.importer.scope import Scope
 from q7x2_ep.importer.tensors import Tensors
 from q7x2_ep.importer.wire import Message
 
 
-def attributes(proto: Any, scope: Scope, tensors: Tensors, name: str) -> tuple[dict, dict]:
-    """Those of a node by name, and the graphs among them as they are."""
+def attributes(
+    proto: Any, scope: Scope, tensors: Tensors, name: str, takes_arrays: bool
+) -> tuple[dict, dict]:
+    """Those of a node by name, and the graphs among them as they are. takes_arrays: for lists of
+    numbers.
+    """
     attrs, graphs, where = {}, {}, f"[{proto.op_type} {name}]"
-    op = f"{proto.domain}::{proto.op_type}" if proto.domain else proto.op_type
-    takes_arrays = getattr(ops.find(op), "takes_arrays", False)
     for attr in proto.attribute:
         resolved = resolve(attr, scope)
         if resolved is None:
@@ -30,9 +31,7 @@ def attributes(proto: Any, scope: Scope, tensors: Tensors, name: str) -> tuple[d
 
 
 def _value(attr: Any, tensors: Tensors, where: str, takes_arrays: bool) -> Any:
-    """Numbers and text as Python values, lists as tuples, tensors as arrays, as are lists of
-    numbers of an op that takes them.
-    """
+    """Numbers and text as Python values, lists as tuples, tensors as arrays."""
     if attr.type in (attr.FLOAT, attr.INT):
         return attr.f if attr.type == attr.FLOAT else attr.i
     if attr.type == attr.STRING:

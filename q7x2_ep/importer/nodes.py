@@ -104,21 +104,22 @@ class NodeReader:
         return {key: body for key, (body, _) in read.items()}, captures
 
     def read_node(self, proto: Any, scope: Scope, name: str) -> None:
-        attrs, graphs = attributes(proto, scope, self.tensors, name)
+        domain = "" if proto.domain == "ai.onnx" else proto.domain
+        op = f"{domain}::{proto.op_type}" if domain else proto.op_type
+        takes_arrays = getattr(ops.find(op), "takes_arrays", False)
+        attrs, graphs = attributes(proto, scope, self.tensors, name, takes_arrays)
         if self.request.seed is not None and proto.op_type in _RANDOM:
             attrs.setdefault("seed", float(self.request.seed + len(self.node_names)))
         captures: tuple[Value, ...] = ()
         if graphs:
             bodies, captures = self.read_bodies(graphs, scope, name)
             attrs = {**attrs, **bodies, "captures": len(captures)}
-        domain = "" if proto.domain == "ai.onnx" else proto.domain
         function = self.function_of(proto)
         if function is not None and domain not in NEWEST:
             self.inline(function, proto, scope, name)
         elif proto.op_type == "Constant" and not domain:
             self.values.define_constant(scope, proto.output[0], constant_array(attrs, name))
         else:
-            op = f"{domain}::{proto.op_type}" if domain else proto.op_type
             draft = Draft(op, list(proto.input), list(proto.output), attrs, name, captures)
             self.read_op(draft, proto, domain, scope)
 

@@ -268,8 +268,6 @@ def norm_step(
     rows = product(leading)
     y_rows = allocate_rows(b, y, ndim, order).transpose(tuple(order)).reshape((rows, cols))
     y_stride = y_rows.strides[0]
-    if op == "layernorm":
-        operands = {"weight_rows": 1, "run": 1, **operands}
     b.step(
         op,
         kernel=op,
@@ -282,9 +280,8 @@ def norm_step(
         x_outer_stride=outer[0][1] if outer else 0,
         x_row_stride=row_stride,
         y_stride=y_stride,
-        skip_rows=operands.pop("skip_rows", 1),
         eps=epsilon,
-        **operands,
+        **{"skip_rows": 1, "weight_rows": 1, "run": 1, **operands},
     )
 
 

@@ -401,7 +401,7 @@ def test_entries_that_another_process_removes(tmp_path, monkeypatch):
 
     (tmp_path / ("0" * 64 + ".q7")).write_bytes(b"x")
     monkeypatch.setattr(cache, "_entries", stale)
-    cache.contents(str(tmp_path))
+    assert cache.contents(str(tmp_path)) == cache.Contents(0, 0)
     (tmp_path / ("0" * 64 + ".q7")).write_bytes(b"x")
     cache.clear(str(tmp_path))
     assert not os.listdir(tmp_path)

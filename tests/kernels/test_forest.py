@@ -95,6 +95,14 @@ def scores(forest: list[list[dict]], x: np.ndarray, targets: int, aggregate: str
     return y
 
 
+def assert_scores(
+    y: np.ndarray, forest: list[list[dict]], x: np.ndarray, targets: int, aggregate: str
+) -> None:
+    """One rounding to float32 of what is summed in double, terms and result alike up to 40."""
+    wanted = scores(forest, x, targets, aggregate)
+    np.testing.assert_allclose(y, wanted, rtol=2**-24, atol=len(forest) * 2**-50)
+
+
 @pytest.mark.parametrize("aggregate", ["SUM", "AVERAGE", "MIN", "MAX"])
 @pytest.mark.parametrize("dtype", [TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.INT64])
 @pytest.mark.parametrize("modes", [*([mode] for mode in HOLDS), list(HOLDS)], ids="-".join)
@@ -116,9 +124,7 @@ def test_forest(modes: list[str], dtype: int, aggregate: str):
             x = x.astype(helper.tensor_dtype_to_np_dtype(dtype))
             one, more = (session.run(None, {"x": x})[0] for session in sessions)
             np.testing.assert_array_equal(one, more)
-            wanted = scores(forest, x, targets, aggregate)
-            # one rounding to float32 of what is summed in double, terms and result alike up to 40
-            np.testing.assert_allclose(one, wanted, rtol=2**-24, atol=trees * 2**-50)
+            assert_scores(one, forest, x, targets, aggregate)
 
 
 def leafed(members: list[float], modes: list[int], **more: Any) -> bytes:
@@ -212,7 +218,7 @@ def test_names_that_are_far_apart(apart: int, first: int):
             attr.ints[:] = [5 - tree for tree in attr.ints]
     x = rng.standard_normal((20, FEATURES)).astype(np.float32)
     (y,) = q7x2_ep.InferenceSession(proto.SerializeToString()).run(None, {"x": x})
-    np.testing.assert_allclose(y, scores(forest, x, 1, "SUM"), rtol=2**-24, atol=4 * 2**-50)
+    assert_scores(y, forest, x, 1, "SUM")
 
 
 def test_branches_that_meet_again():

@@ -21,11 +21,12 @@ NORMS = [
 
 def run_op(op: str, kernel, *, y, bias=None, **given):
     """The op on dense rows, where nothing else is given."""
-    given = {"skip": None, "skip_bias": None, "weight": None, "sum": None, "skip_rows": 1, **given}
+    given = {"skip": None, "skip_bias": None, "weight": None, "sum": None, **given}
+    given = {"skip_rows": 1, "weight_rows": 1, "run": 1, **given}
     dense = {"inner_rows": given["rows"], "x_outer_stride": 0, "x_row_stride": given["cols"]}
     dense["y_stride"] = given["cols"]
     if op == "layernorm":
-        given = {"bias": bias, "weight_rows": 1, "run": 1, **given}
+        given["bias"] = bias
     return run_threads(op, kernel, y=y, **{**dense, **given})
 
 

@@ -155,7 +155,7 @@ class Executor:
     def _take(self) -> _Bound:
         plan = self.native
         if plan is None:
-            raise errors.BackendError("[session] is closed; make a new one")
+            raise errors.closed()
         try:
             return self._idle.pop()
         except IndexError:
