@@ -33,6 +33,13 @@ from q7x2_ep.install import install, uninstall
 from q7x2_ep.release import __version__ as __version__
 
 if TYPE_CHECKING:
+    from q7x2_ep.api.compiler import (
+        ModelCompiler,
+        OrtCompileApiFlags,
+        OrtEpContextData,
+        OrtEpContextDataBuffer,
+        OrtExternalInitializerInfo,
+    )
     from q7x2_ep.bisect import Bisection, bisect
     from q7x2_ep.compare import Comparison, compare
     from q7x2_ep.compile import Compilation, compile
@@ -53,9 +60,14 @@ __all__ = [
     "InternalError",
     "LoadCanceled",
     "MissingInput",
+    "ModelCompiler",
     "ModelError",
     "ModelNotFound",
     "Optimization",
+    "OrtCompileApiFlags",
+    "OrtEpContextData",
+    "OrtEpContextDataBuffer",
+    "OrtExternalInitializerInfo",
     "Q7Error",
     "RunTerminated",
     "ShapeError",
@@ -71,22 +83,27 @@ __all__ = [
     *api.__all__,
 ]
 
-# The tools, and the engine behind them, are imported when they are used: that takes several times
-# as long as the rest.
-_TOOLS = {
+# The tools, the engine behind them, and onnxruntime's compiler are imported when they are used: the
+# tools take several times as long as the rest. By name, the module; that of a function is its own.
+_LATER = {
+    **{name: name for name in ("bisect", "compare", "compile", "explain", "optimize")},
     "Bisection": "bisect",
     "Comparison": "compare",
     "Compilation": "compile",
     "Explanation": "explain",
+    "ModelCompiler": "api.compiler",
     "Optimization": "optimize",
+    "OrtCompileApiFlags": "api.compiler",
+    "OrtEpContextData": "api.compiler",
+    "OrtEpContextDataBuffer": "api.compiler",
+    "OrtExternalInitializerInfo": "api.compiler",
 }
 
 
 def __getattr__(name: str) -> Any:
-    module = _TOOLS.get(name, name if name in _TOOLS.values() else None)
-    if module is None:
+    if name not in _LATER:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{module}"), name)
+    return getattr(import_module(f"{__name__}.{_LATER[name]}"), name)
 
 
 class _Package(ModuleType):
@@ -95,7 +112,7 @@ class _Package(ModuleType):
     """
 
     def __setattr__(self, name: str, value: Any) -> None:
-        is_tool = isinstance(value, ModuleType) and name in _TOOLS.values()
+        is_tool = isinstance(value, ModuleType) and name in _LATER
         super().__setattr__(name, getattr(value, name) if is_tool else value)
 
 

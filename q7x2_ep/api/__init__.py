@@ -1,14 +1,8 @@
-"""The ORT-compatible surface: every public name of onnxruntime's module. No engine logic: that is
-in session.py and below.
+"""The ORT-compatible surface: every public name of onnxruntime's module, but for those of
+compiler.py, which few need. No engine logic: that is in session.py and below.
 """
 
 from q7x2_ep.api.binding import IOBinding, SessionIOBinding
-from q7x2_ep.api.compiler import (
-    ModelCompiler,
-    OrtEpContextData,
-    OrtEpContextDataBuffer,
-    OrtExternalInitializerInfo,
-)
 from q7x2_ep.api.device import (
     OrtArenaCfg,
     OrtDevice,
@@ -22,7 +16,6 @@ from q7x2_ep.api.enums import (
     ExecutionOrder,
     GraphOptimizationLevel,
     OrtAllocatorType,
-    OrtCompileApiFlags,
     OrtDeviceMemoryType,
     OrtDeviceVendorId,
     OrtExecutionProviderDevicePolicy,
@@ -76,22 +69,17 @@ __all__ = [
     "IOBinding",
     "InferenceSession",
     "LoraAdapter",
-    "ModelCompiler",
     "ModelMetadata",
     "NodeArg",
     "OrtAllocatorType",
     "OrtArenaCfg",
-    "OrtCompileApiFlags",
     "OrtDevice",
     "OrtDeviceMemoryType",
     "OrtDeviceVendorId",
     "OrtEpAssignedNode",
     "OrtEpAssignedSubgraph",
-    "OrtEpContextData",
-    "OrtEpContextDataBuffer",
     "OrtEpDevice",
     "OrtExecutionProviderDevicePolicy",
-    "OrtExternalInitializerInfo",
     "OrtHardwareDevice",
     "OrtHardwareDeviceType",
     "OrtMemType",

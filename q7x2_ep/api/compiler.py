@@ -10,13 +10,21 @@ import os
 from collections.abc import Callable
 from typing import Any, Optional, Union
 
-from q7x2_ep.api.enums import GraphOptimizationLevel, OrtCompileApiFlags
+from q7x2_ep.api.enums import GraphOptimizationLevel, OrtEnum
 from q7x2_ep.api.options import SessionOptions, asked
 from q7x2_ep.api.value import OrtValue
 from q7x2_ep.errors import BindingError, InvalidArgument
 
 _COMPILED = ".q7"  # what is written is told by the name here, and nowhere else
 Path = Union[str, "os.PathLike[str]"]
+
+
+class OrtCompileApiFlags(OrtEnum):
+    """What ModelCompiler refuses; flags are or-ed."""
+
+    NONE = 0
+    ERROR_IF_NO_NODES_COMPILED = 1
+    ERROR_IF_OUTPUT_FILE_EXISTS = 2
 
 
 class OrtExternalInitializerInfo:

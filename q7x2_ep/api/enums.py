@@ -50,33 +50,6 @@ class OrtAllocatorType(OrtEnum):
     ORT_ARENA_ALLOCATOR = 1
 
 
-class OrtCompileApiFlags(OrtEnum):
-    """What ModelCompiler refuses; flags are or-ed."""
-
-    NONE = 0
-    ERROR_IF_NO_NODES_COMPILED = 1
-    ERROR_IF_OUTPUT_FILE_EXISTS = 2
-
-
-class OrtCompiledModelCompatibility(OrtEnum):
-    """Whether a provider can use what it compiled for another device or version."""
-
-    EP_NOT_APPLICABLE = 0
-    EP_SUPPORTED_OPTIMAL = 1
-    EP_SUPPORTED_PREFER_RECOMPILATION = 2
-    EP_UNSUPPORTED = 3
-
-
-class OrtDeviceEpIncompatibilityReason(OrtEnum):
-    """Why a provider cannot use a device."""
-
-    NONE = 0
-    DRIVER_INCOMPATIBLE = 1
-    DEVICE_INCOMPATIBLE = 2
-    MISSING_DEPENDENCY = 4
-    UNKNOWN = -(1 << 31)
-
-
 class OrtDeviceMemoryType(OrtEnum):
     """Whose memory a device's is."""
 
@@ -142,10 +115,3 @@ class OrtSparseFormat(OrtEnum):
     ORT_SPARSE_COO = 1
     ORT_SPARSE_CSRC = 2
     ORT_SPARSE_BLOCK_SPARSE = 4
-
-
-class ArenaExtendStrategy(OrtEnum):
-    """How an arena grows."""
-
-    kNextPowerOfTwo = 0
-    kSameAsRequested = 1

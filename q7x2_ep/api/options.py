@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
 from enum import Enum
-from functools import cache
-from typing import TYPE_CHECKING, Any, Union
+from typing import TYPE_CHECKING, Any, ClassVar, Union
 
 from q7x2_ep.api import environment
 from q7x2_ep.api.device import PROVIDER, OrtEpDevice
@@ -42,24 +40,31 @@ _FIELDS_OF_MODEL: dict[str, Sequence[int]] = {
 
 class _Checked:
     """Fields keep the type of their defaults, and there are no others: a misspelt option is an
-    AttributeError, a value of another type a TypeError.
+    AttributeError, a value of another type a TypeError. Not a dataclass: making two of those is a
+    tenth of importing the package.
     """
 
+    _defaults: ClassVar[dict[str, Any]]
+
+    def __init_subclass__(cls) -> None:
+        cls._defaults = {name: vars(cls)[name] for name in cls.__annotations__}
+
+    def __init__(self, **fields: Any) -> None:
+        for name, value in fields.items():
+            setattr(self, name, value)
+
     def __setattr__(self, name: str, value: Any) -> None:
-        options: Any = type(self)
-        defaults = _defaults(options)
-        default = defaults.get(name)
+        default = self._defaults.get(name)
         if default is None and not name.startswith("_"):
-            known = ", ".join(defaults)
+            known = ", ".join(self._defaults)
             raise AttributeError(
                 f"{type(self).__name__!r} object has no attribute {name!r}; its fields are {known}"
             )
         object.__setattr__(self, name, _typed(name, value, default))
 
-
-@cache
-def _defaults(options: type) -> dict[str, Any]:
-    return {field.name: field.default for field in fields(options) if field.name[0] != "_"}
+    def __repr__(self) -> str:
+        fields = ", ".join(f"{name}={getattr(self, name)!r}" for name in self._defaults)
+        return f"{type(self).__name__}({fields})"
 
 
 def _typed(name: str, value: Any, default: Any) -> Any:
@@ -108,7 +113,6 @@ def _level(level: int) -> None:
         )
 
 
-@dataclass(eq=False)
 class SessionOptions(_Checked):
     """Options of an InferenceSession.
 
@@ -138,14 +142,17 @@ class SessionOptions(_Checked):
     profile_file_prefix: str = "onnxruntime_profile_"
     use_deterministic_compute: bool = False
     use_per_session_threads: bool = True
-    _config: dict[str, str] = field(default_factory=dict, repr=False)
-    _dims_by_name: dict[str, int] = field(default_factory=dict, repr=False)
-    _dims_by_denotation: dict[str, int] = field(default_factory=dict, repr=False)
-    _initializers: dict[str, OrtValue] = field(default_factory=dict, repr=False)
-    _files: dict[str, Union[memoryview, bytes]] = field(default_factory=dict, repr=False)
-    _ops: dict[tuple[str, str], Callable] = field(default_factory=dict, repr=False)
-    _providers: list[str] = field(default_factory=list, repr=False)
-    _cancelled: bool = field(default=False, repr=False)
+
+    def __init__(self, **fields: Any) -> None:
+        self._config: dict[str, str] = {}
+        self._dims_by_name: dict[str, int] = {}
+        self._dims_by_denotation: dict[str, int] = {}
+        self._initializers: dict[str, OrtValue] = {}
+        self._files: dict[str, Union[memoryview, bytes]] = {}
+        self._ops: dict[tuple[str, str], Callable] = {}
+        self._providers: list[str] = []
+        self._cancelled = False
+        super().__init__(**fields)
 
     def register_op(self, domain: str, name: str, fn: Callable[..., Any]) -> None:
         """Runs fn for every node of the op `name` of `domain`: its inputs as arrays, its attributes
@@ -383,7 +390,6 @@ def options_of_model(text: str) -> dict[str, Any]:
     return found
 
 
-@dataclass(eq=False)
 class RunOptions(_Checked):
     """Options of one run.
 
@@ -396,8 +402,11 @@ class RunOptions(_Checked):
     logid: str = ""
     only_execute_path_to_fetches: bool = False
     terminate: bool = False
-    _config: dict[str, str] = field(default_factory=dict, repr=False)
-    _adapters: list[LoraAdapter] = field(default_factory=list, repr=False)
+
+    def __init__(self, **fields: Any) -> None:
+        self._config: dict[str, str] = {}
+        self._adapters: list[LoraAdapter] = []
+        super().__init__(**fields)
 
     def add_run_config_entry(self, key: str, value: str) -> None:
         """Store an entry. memory.enable_memory_arena_shrinkage has an effect, see

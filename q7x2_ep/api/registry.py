@@ -11,7 +11,7 @@ from typing import Any, Union
 
 from q7x2_ep import dtypes
 from q7x2_ep.api.device import CPU_DEVICE, PROVIDER, OrtEpDevice, OrtHardwareDevice
-from q7x2_ep.api.enums import OrtCompiledModelCompatibility
+from q7x2_ep.api.native_enums import OrtCompiledModelCompatibility
 from q7x2_ep.api.options import SessionOptions
 from q7x2_ep.errors import BindingError, Q7Error
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Callable, Optional
 
 import numpy as np
@@ -11,15 +10,18 @@ import numpy as np
 from q7x2_ep import errors
 
 
-@dataclass(eq=False)
 class Call:
     """outputs: arrays to write to, None where one is to be made; stopped: asked every few steps
     whether to give up; step_ns: takes the nanoseconds of each step.
     """
 
-    outputs: Sequence[Optional[np.ndarray]] = ()
-    stopped: Optional[Callable[[], bool]] = None
-    step_ns: Optional[list[int]] = None
+    def __init__(
+        self,
+        outputs: Sequence[Optional[np.ndarray]] = (),
+        stopped: Optional[Callable[[], bool]] = None,
+        step_ns: Optional[list[int]] = None,
+    ):
+        self.outputs, self.stopped, self.step_ns = outputs, stopped, step_ns
 
     def go_on(self) -> None:
         """Raises: RunTerminated where the run is to end."""

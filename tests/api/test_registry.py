@@ -8,7 +8,7 @@ import onnx
 import pytest
 
 from q7x2_ep import errors
-from q7x2_ep.api import enums, registry
+from q7x2_ep.api import enums, native_enums, registry
 from tests.api.models import add
 
 native = pytest.importorskip("onnxruntime.capi.onnxruntime_pybind11_state")
@@ -20,7 +20,7 @@ CPU = "CPUExecutionProvider"
     ["ArenaExtendStrategy", "OrtCompiledModelCompatibility", "OrtDeviceEpIncompatibilityReason"],
 )
 def test_enums(name):
-    ours, theirs = getattr(enums, name), getattr(native, name)
+    ours, theirs = getattr(native_enums, name), getattr(native, name)
     for member, value in theirs.__members__.items():
         assert int(ours[member]) == int(value) and str(ours[member]) == str(value)
     assert len(ours.__members__) == len(theirs.__members__)
