@@ -308,6 +308,25 @@ static uint64_t deal(const crew *c, int64_t threads) {
     return (uint64_t)threads * THREADS + (uint64_t)runs * STRIDE + (uint64_t)first * FIRST;
 }
 
+/* Wakes workers of a region, and with them all who sleep, but not for those of others alone: a broadcast
+ * that nobody needs takes five times as long as a region. */
+static void wake(uint64_t state) {
+    bool is_asleep = false;
+    pthread_mutex_lock(&pool.sleep);
+    const int core = q7_core();
+    for (int64_t thread = 1; thread < threads_of(state); thread++) {
+        q7_worker *who = &pool.all[worker_of(state, thread)];
+        if (!who->sleeps) continue;
+        is_asleep = true;
+        q7_keep_off(who, core);
+    }
+    if (is_asleep) {
+        atomic_store(&pool.caller, core);
+        pthread_cond_broadcast(&pool.wake);
+    }
+    pthread_mutex_unlock(&pool.sleep);
+}
+
 static void open_region(crew *c, uint64_t state, int64_t tasks, q7_task fn, void *arg) {
     const int64_t threads = threads_of(state);
     c->fn = fn;
@@ -318,16 +337,7 @@ static void open_region(crew *c, uint64_t state, int64_t tasks, q7_task fn, void
                               memory_order_relaxed);
     }
     atomic_store(&c->state, state);
-    if (atomic_load(&pool.sleepers) == 0) return;
-    pthread_mutex_lock(&pool.sleep);
-    const int core = q7_core();
-    atomic_store(&pool.caller, core);
-    for (int64_t i = 1; i < threads; i++) {
-        q7_worker *who = &pool.all[worker_of(state, i)];
-        if (who->sleeps) q7_keep_off(who, core);
-    }
-    pthread_cond_broadcast(&pool.wake);
-    pthread_mutex_unlock(&pool.sleep);
+    if (atomic_load(&pool.sleepers) > 0) wake(state);
 }
 
 /* Whether a thread is inside a region. */

@@ -252,6 +252,36 @@ def test_where_workers_are_woken():
     run_alone("run_and_sleep", __name__)
 
 
+def switches(thread: int) -> int:
+    """How often it went to sleep."""
+    status = Path(f"/proc/self/task/{thread}/status").read_text()
+    return int(status.partition("\nvoluntary_ctxt_switches:")[2].split()[0])
+
+
+def run_with_fewer_threads() -> None:
+    """The body of test_unwanted_workers_sleep_on. A worker that sleeps is woken with all others, so
+    that who is not wanted may be woken where the first worker was too late to stay awake.
+    """
+    x = np.random.default_rng(1).standard_normal((1500, COLUMNS), np.float32)
+    y = np.empty(len(x), np.float32)
+    before = set(idle_workers())
+    with Plan(load(), several_regions().encode(), []) as plan:
+        with Context(plan, 3) as context:
+            run(context, x)
+        unwanted = max(set(idle_workers()) - before)  # the last that was started
+        with Context(plan, 2) as context:
+            run(context, x)
+            asleep, runs = switches(unwanted), 300
+            for _ in range(runs):
+                context.run(0, 4, [x], [y])
+            assert switches(unwanted) - asleep < runs / 2
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="Linux tells it there")
+def test_unwanted_workers_sleep_on():
+    run_alone("run_with_fewer_threads", __name__)
+
+
 def run_beside_others() -> None:
     """The body of test_beside_others: workers are held up in the middle of their tasks."""
     x = np.random.default_rng(1).standard_normal((1500, COLUMNS), np.float32)
