@@ -221,7 +221,7 @@ def main(arguments: Optional[list[str]] = None) -> int:
         help=f"of {', '.join(ENGINES)}; by comma",
     )
     parser.add_argument(
-        "--json", type=usage.target, help="write every outcome to a file, or - for stdout"
+        "--json", type=usage.target_or_stdout, help="write every outcome to a file, or - for stdout"
     )
     options = parser.parse_args(arguments)
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")

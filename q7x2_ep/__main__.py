@@ -336,12 +336,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     sub.add_argument(
         "--json",
-        type=usage.target,
+        type=usage.target_or_stdout,
         metavar="FILE",
         help="write the rows and the environment; - for stdout",
     )
     sub.add_argument(
-        "--csv", type=usage.target, metavar="FILE", help="write the rows; - for stdout"
+        "--csv", type=usage.target_or_stdout, metavar="FILE", help="write the rows; - for stdout"
     )
     sub.add_argument(
         "--plot", type=usage.target, metavar="FILE", help="draw a bar chart (needs matplotlib)"

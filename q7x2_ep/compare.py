@@ -194,7 +194,7 @@ class Contest:
             naive_ms=naive_ms,
             difference=max(
                 (
-                    _largest_difference(ours.get(name, MISSING), theirs.get(name, MISSING))
+                    largest_difference(ours.get(name, MISSING), theirs.get(name, MISSING))
                     for name in {**ours, **theirs}
                 ),
                 default=0.0,
@@ -346,8 +346,10 @@ def _milliseconds(call: Callable[[], Any], clock: Callable[[], int]) -> float:
     return (clock() - start) / 1e6
 
 
-def _largest_difference(a: np.ndarray, b: np.ndarray) -> float:
-    if a.shape != b.shape or not a.size or a.dtype.kind not in "fiu":
+def largest_difference(a: np.ndarray, b: np.ndarray) -> float:
+    """Of numbers, NaN aside; infinite where shapes, or what is no number, differ."""
+    are_numbers = a.dtype.kind in "iuc" or dtypes.holds_floats(a)
+    if a.shape != b.shape or not are_numbers:
         return 0.0 if np.array_equal(a, b) else float("inf")
     with np.errstate(invalid="ignore"):
-        return float(np.nanmax(np.abs(a.astype(np.float64) - b.astype(np.float64)), initial=0.0))
+        return float(np.nanmax(np.abs(dtypes.in_double(a) - dtypes.in_double(b)), initial=0.0))

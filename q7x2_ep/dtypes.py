@@ -111,6 +111,11 @@ def holds_floats(array: np.ndarray) -> bool:
     )
 
 
+def in_double(array: np.ndarray) -> np.ndarray:
+    """Numbers as float64, complex ones as complex128."""
+    return array.astype(np.complex128 if array.dtype.kind == "c" else np.float64)
+
+
 def of_any_width(array: np.ndarray) -> np.ndarray:
     """Strings as objects: numpy gives those without dims, and those it chooses from, one width."""
     return array.astype(object) if array.dtype.kind == "U" else array

@@ -36,8 +36,8 @@ def random_feeds(
     """One feed for a graph as the importer reads it.
 
     Symbols of the first axis of an input are `batch`, all others `sequence`; `dims` overrides by
-    name. Integers that index a constant table stay inside it. Inputs called *mask* are ones, or
-    with `padding` ones and then zeros. given: inputs that are not made up.
+    name. Integers that index a constant table stay inside it. Those that are called *mask*
+    are ones, or with `padding` ones and then zeros. given: inputs that are not made up.
 
     Raises: FeedError for an input of no known rank, that is no tensor, or of sizes that no array
     can have.
@@ -62,7 +62,7 @@ def random_feeds(
     sizes.update(dims or {})
     feeds = {}
     for value in graph.inputs:
-        if value.shape is None:
+        if value.shape is None or value.name in given:
             continue
         shape = tuple(evaluate(dim, sizes) for dim in value.shape)
         try:

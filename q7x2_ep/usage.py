@@ -72,17 +72,22 @@ def source(text: str) -> Path:
 
 
 def target(text: str) -> str:
-    """A file that is written once there are results, which should not be lost then; or -, that may
-    stand for stdout.
-    """
+    """A file that is written once there are results, which should not be lost then."""
     folder = os.path.dirname(text) or "."
     problem = ""
     if not text or os.path.isdir(text):
         problem = "it is a folder" if text else "it is no name"
+    elif text == "-":
+        problem = "it cannot go to stdout (./- is a file)"
     elif not os.path.isdir(folder):
         problem = f"there is no folder {folder!r}"
-    elif text != "-" and not os.access(text if os.path.exists(text) else folder, os.W_OK):
+    elif not os.access(text if os.path.exists(text) else folder, os.W_OK):
         problem = "writing is not permitted"
     if problem:
         raise ArgumentTypeError(f"expected a file to write, given {text!r}: {problem}")
     return text
+
+
+def target_or_stdout(text: str) -> str:
+    """As target; or -, which stands for stdout."""
+    return text if text == "-" else target(text)

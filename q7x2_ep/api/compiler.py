@@ -6,14 +6,16 @@ that what is written is the optimised model, which any engine opens.
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Optional, Union
 
 from q7x2_ep.api.enums import GraphOptimizationLevel, OrtEnum
 from q7x2_ep.api.options import SessionOptions, asked
 from q7x2_ep.api.value import OrtValue
-from q7x2_ep.errors import BindingError, InvalidArgument
+from q7x2_ep.errors import BindingError, InvalidArgument, ModelError, cannot_write
+from q7x2_ep.files import replacing
 
 _COMPILED = ".q7"  # what is written is told by the name here, and nowhere else
 Path = Union[str, "os.PathLike[str]"]
@@ -128,7 +130,8 @@ class ModelCompiler:
     def compile_to_file(self, output_model_path: Optional[Path] = None) -> None:
         """Writes a file: by default beside the model, with _ctx before its suffix.
 
-        Raises: BindingError where it exists already, and flags forbid that.
+        Raises: BindingError where it exists already, and flags forbid that; ModelError where it
+        cannot be written.
         """
         if output_model_path is None:
             if isinstance(self._model, bytes):
@@ -138,24 +141,26 @@ class ModelCompiler:
             output_model_path
         ):
             raise BindingError(f"[compile] {output_model_path} exists already")
-        folder = os.path.dirname(os.path.abspath(output_model_path))
         if os.fspath(output_model_path).endswith(_COMPILED):
             from q7x2_ep.compile import compile
 
             compile(self._model, output_model_path, self._options)
             return
-        data = self._compile(folder)
-        with open(output_model_path, "wb") as file:
-            file.write(data)
+        folder = os.path.dirname(os.path.abspath(output_model_path))
+        with _written(os.fspath(output_model_path)) as file:
+            file.write(self._compile(folder))
 
     def compile_to_bytes(self) -> bytes:
-        """The model."""
+        """The model.
+
+        Raises: ModelError where the file of its initializers cannot be written.
+        """
         return self._compile(os.getcwd())
 
     def compile_to_stream(self, write_function: Callable[[bytes], Any]) -> None:
         """Hands the model to write_function.
 
-        Raises: BindingError for what it raises.
+        Raises: BindingError for what it raises, and as compile_to_bytes.
         """
         data = self.compile_to_bytes()
         try:
@@ -197,18 +202,19 @@ class ModelCompiler:
             fuse.fuse(graph)
             passes.run_all(graph)
         model = write(graph)
-        if self._weights:
-            with open(os.path.join(folder, self._weights), "wb") as file:
-                for tensor in model.graph.initializer:
-                    if len(tensor.raw_data) >= self._threshold:
-                        offset = file.tell()
-                        file.write(tensor.raw_data)
-                        location = os.path.relpath(file.name, folder)
-                        _refer(tensor, location, offset, len(tensor.raw_data))
         if self._location:
             for tensor in model.graph.initializer:
                 self._ask(self._location, tensor)
-        return model.SerializeToString()
+        if not self._weights:
+            return model.SerializeToString()
+        path = os.path.join(folder, self._weights)
+        with _written(path) as file:
+            for tensor in model.graph.initializer:
+                if len(tensor.raw_data) >= self._threshold:
+                    offset = file.tell()
+                    file.write(tensor.raw_data)
+                    _refer(tensor, os.path.relpath(path, folder), offset, len(tensor.raw_data))
+            return model.SerializeToString()
 
     def _ask(self, location: Location, tensor: Any) -> None:
         from onnx import numpy_helper
@@ -216,6 +222,19 @@ class ModelCompiler:
         place = location(tensor.name, OrtValue._of(numpy_helper.to_array(tensor)), None)
         if place is not None:
             _refer(tensor, place.filepath, place.file_offset, place.byte_size)
+
+
+@contextlib.contextmanager
+def _written(path: str) -> Iterator[Any]:
+    """A file that takes its place once it is complete.
+
+    Raises: ModelError where it cannot be written.
+    """
+    try:
+        with replacing(path) as file:
+            yield file
+    except OSError as error:
+        raise ModelError(cannot_write(path, error)) from error
 
 
 def _refer(tensor: Any, location: str, offset: int, length: int) -> None:

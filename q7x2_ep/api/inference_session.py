@@ -437,7 +437,9 @@ class InferenceSession:
         if form not in self._variants:
             if session.program.is_closed:
                 raise errors.closed()
-            self._variants[form] = self._compile(sorted(extra), sorted(live), regular=regular)
+            made = self._compile(sorted(extra), sorted(live), regular=regular)
+            if self._variants.setdefault(form, made) is not made:  # another thread was first
+                made.close()
         return self._variants[form]
 
     def _call(

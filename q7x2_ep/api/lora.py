@@ -18,7 +18,8 @@ import numpy as np
 
 from q7x2_ep import dtypes
 from q7x2_ep.api.value import OrtValue, code_of
-from q7x2_ep.errors import BindingError
+from q7x2_ep.errors import BindingError, cannot_write
+from q7x2_ep.files import replacing
 
 _MAGIC = b"TORT"
 _FORMAT_VERSION = 1
@@ -47,9 +48,16 @@ class AdapterFormat:
             raise BindingError(f"[adapter] cannot read {os.fspath(file_path)}: {error}") from error
 
     def export_adapter(self, file_path: Union[str, os.PathLike[str]]) -> None:
-        """Write the file."""
-        with open(file_path, "wb") as file:
-            file.write(_write(self))
+        """Write the file.
+
+        Raises: BindingError where it cannot be written.
+        """
+        path = os.fspath(file_path)
+        try:
+            with replacing(path) as file:
+                file.write(_write(self))
+        except OSError as error:
+            raise BindingError(f"[adapter] {cannot_write(path, error)}") from error
 
     def get_format_version(self) -> int:
         return self._format_version

@@ -47,7 +47,7 @@ def rms_error(given: np.ndarray, true: np.ndarray) -> float:
         or not np.isfinite(given[finite]).all()
     ):
         return float("inf")
-    return rms(given[finite].astype(np.float64) - true[finite])
+    return rms(dtypes.in_double(given[finite]) - true[finite])
 
 
 def tensors(names: Iterable[str], results: Iterable[Any]) -> dict[str, np.ndarray]:
@@ -66,8 +66,8 @@ def tensors(names: Iterable[str], results: Iterable[Any]) -> dict[str, np.ndarra
 def rms(array: np.ndarray) -> float:
     if array.dtype.kind in "OSU":  # texts
         return 0.0
-    array = np.asarray(array, np.float64)
-    finite = array[np.isfinite(array)]
+    sizes = np.abs(dtypes.in_double(array))
+    finite = sizes[np.isfinite(sizes)]
     return float(np.sqrt(np.mean(np.square(finite)))) if finite.size else 0.0
 
 

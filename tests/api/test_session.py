@@ -10,6 +10,7 @@ import pickle
 import threading
 import time
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import onnx
@@ -581,6 +582,35 @@ def test_compiler(tmp_path):
         q7x2_ep.ModelCompiler(options, path, flags=flags).compile_to_file()
     with pytest.raises(ValueError):
         q7x2_ep.ModelCompiler(options, b"")
+    compiler = q7x2_ep.ModelCompiler(options, path, external_initializers_file_path="nowhere/w.bin")
+    kept = tmp_path / "kept.onnx"
+    kept.write_bytes(b"what was there")
+    for target in (tmp_path / "nowhere" / "y.onnx", kept):
+        with pytest.raises(errors.ModelError, match=r"cannot write '.*nowhere.*': No such file"):
+            compiler.compile_to_file(target)
+    assert kept.read_bytes() == b"what was there"
+
+
+def test_threads_that_ask_for_one_form_at_once(monkeypatch):
+    """All but one of the sessions that they compile are closed at once."""
+    made, compiled = [], q7x2_ep.InferenceSession._compile
+    together = threading.Barrier(3)
+
+    def compile(self, *args, **options):
+        session = compiled(self, *args, **options)
+        made.append(session)
+        together.wait(10)
+        return session
+
+    with q7x2_ep.InferenceSession(scaled()) as session:
+        monkeypatch.setattr(q7x2_ep.InferenceSession, "_compile", compile)
+        feed = {**FEED, "w": W}
+        with ThreadPoolExecutor(3) as pool:
+            results = list(pool.map(lambda _: session.run(None, feed)[0], range(3)))
+        for result in results:
+            np.testing.assert_array_equal(result, results[0])
+        assert [each.program.is_closed for each in made].count(False) == 1
+    assert all(each.program.is_closed for each in made)
 
 
 def test_inputs_that_are_declared_as_scalars():

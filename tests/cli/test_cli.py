@@ -284,6 +284,7 @@ def test_wrong_usage_exits_with_2():
         (["run", BERT, "--output", "nodir/x"], "there is no folder 'nodir'"),
         (["optimize", BERT, "."], "given '.': it is a folder"),
         (["compile", BERT, ""], "given '': it is no name"),
+        (["optimize", BERT, "-"], "given '-': it cannot go to stdout"),
         (["ops", "("], "expected a regular expression, given '('"),
     ],
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+import ml_dtypes
 import numpy as np
 import onnx
 import pytest
@@ -13,7 +14,7 @@ import q7x2_ep
 from q7x2_ep import fuse, passes
 from q7x2_ep.__main__ import main
 from q7x2_ep.backend.numpy import tensors
-from q7x2_ep.compare import MISSING, OutputError
+from q7x2_ep.compare import MISSING, OutputError, largest_difference
 from q7x2_ep.ir.rewrite import Fusion, sweep
 from q7x2_ep.models import small_models
 from q7x2_ep.ops import find
@@ -165,3 +166,14 @@ def test_a_tensor_that_one_engine_lacks_is_a_difference():
     assert list(given) == ["a[0]", "b[k]"]
     lacks = OutputError.of("a[1]", MISSING, x, x)
     assert lacks.ours == np.inf and not lacks.accurate
+
+
+def test_all_numbers_are_compared():
+    turned = np.exp(1j * np.arange(1, 4))
+    assert OutputError.of("y", turned, turned, turned).accurate
+    assert not OutputError.of("y", turned.conj(), turned, turned).accurate
+    assert largest_difference(turned, turned + 1j) == 1
+    one = np.ones(2, ml_dtypes.bfloat16)
+    assert largest_difference(one, (one.astype(np.float32) + 2.0**-7).astype(one.dtype)) == 2.0**-7
+    texts = np.array(["a", "b"], object)
+    assert largest_difference(texts, texts) == 0 and largest_difference(texts, texts[::-1]) > 0
