@@ -1,4 +1,5 @@
-"""Fusion: chains of ops become one op with one kernel. One file per fusion, in FUSIONS' order.
+"""Fusion: chains of ops become one op with one kernel. One file per subject, in FUSIONS' order;
+those that are not in it are what several share.
 
 A file is imported with the first graph that has an op which its fusions need: all of them, and
 their patterns, take longer than all else that the session of a small model does.

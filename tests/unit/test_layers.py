@@ -64,6 +64,23 @@ def test_imports_go_down_only(path):
             assert layer(part) <= own, f"{path} imports {name}"
 
 
+def test_the_map_names_every_file():
+    """Of folders whose files are listed there one by one."""
+    readme = (PACKAGE.parent / "README.md").read_text()
+    map = readme.partition("## Map")[2].partition("## ")[0]
+    passes = set(map.partition("  passes/")[2].partition(": one per")[0].replace(",", " ").split())
+    listed = {"importer", "ir", "passes", "plan", "backend", "."}
+    files = {path for path in FILES if (path.parts[0] if path.parent.name else ".") in listed}
+    missing = [
+        str(path)
+        for path in files
+        if path.stem != "__init__" and path.name not in map and path.stem not in passes
+    ]
+    assert not missing
+    scripts = {path.stem for path in (PACKAGE.parent / "bench").glob("*.py")} - {"__main__"}
+    assert not {name for name in scripts if name not in map}
+
+
 @pytest.mark.parametrize("path", FILES, ids=str)
 def test_libraries_stay_in_their_place(path):
     top = {name.split(".")[0] for name in imports(path)}
