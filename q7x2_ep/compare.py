@@ -266,8 +266,8 @@ def table(comparisons: Sequence[Comparison]) -> str:
         ("thr", "threads"),
         ("q7x2_ep", "ours_ms"),
         ("ORT", "onnxruntime_ms"),
+        ("ratio", "ratio"),
     ]
-    columns.append(("ratio", "ratio"))
     columns += [
         (title, key)
         for title, key in (("unfused", "unfused_ms"), ("naive", "naive_ms"))

@@ -19,6 +19,7 @@ import numpy as np
 from q7x2_ep import dtypes, fuse, importer, knobs, ops, passes
 from q7x2_ep.backend.cpu.library import load
 from q7x2_ep.importer.contrib import CONTRIB
+from q7x2_ep.ops.common import has_native_form
 from q7x2_ep.plan.partition import partition
 from q7x2_ep.plan.parts import HostPhase
 from q7x2_ep.progress import track
@@ -69,7 +70,7 @@ def rows(only: str = "") -> list[Row]:
         found.append(_row(schema, numbers, samples.get((domain, op), ())))
     contrib = {name for name in (*ops.entries(), *CONTRIB) if name.startswith("com.microsoft::")}
     for name in sorted(name for name in contrib if re.search(only, name)):
-        is_native = name in CONTRIB or _is_native(name)
+        is_native = name in CONTRIB or has_native_form(ops.find(name))
         kinds = {how: ("any",) if how == HOW[not is_native] else () for how in HOW}
         found.append(Row("com.microsoft", name.partition("::")[2], (1,), **kinds))
     return found
@@ -178,12 +179,6 @@ def _how(model: Any, constants: Sequence[Any]) -> str:
     )
 
 
-def _is_native(name: str) -> bool:
-    """Whether the catalogue has steps for the op, or a meaning in other ops."""
-    entry = ops.find(name)
-    return any(hasattr(entry, part) for part in ("lower", "view", "views", "decompose"))
-
-
 def _name(domain: str, op: str) -> str:
     return f"{domain}::{op}" if domain else op
 
@@ -193,7 +188,7 @@ def _by_entry(schema: Any, version: int) -> str:
 
     name = _name(schema.domain, schema.name)
     if ops.find(name) is not None:
-        return "native" if _is_native(name) else "host"
+        return "native" if has_native_form(ops.find(name)) else "host"
     try:
         load_op(schema.domain, schema.name, version)
     except Exception:  # its kind differs between versions of onnx

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -134,18 +133,12 @@ class _Memory:
         self.__array_interface__ = interface
 
 
-@cache
-def code_of_array(dtype: np.dtype) -> int:
-    """The element type of arrays of this dtype. Raises: KeyError where ONNX has none."""
-    return dtypes.from_numpy(dtype)
-
-
 def as_given(value: Any) -> Any:
     """What a session made, as onnxruntime gives it: float8e4m3fn as its bits in uint8. Of the
     other types that numpy has not itself, it gives no arrays at all.
     """
     if isinstance(value, np.ndarray) and value.dtype.itemsize == 1:
-        return value.view(np.uint8) if is_bits(code_of_array(value.dtype)) else value
+        return value.view(np.uint8) if is_bits(dtypes.from_numpy(value.dtype)) else value
     return value
 
 

@@ -12,7 +12,7 @@ from typing import Any, Optional, Union
 import numpy as np
 
 from q7x2_ep import dtypes
-from q7x2_ep.api.arrays import as_given, at_address, code_of_array, foreign, native
+from q7x2_ep.api.arrays import as_given, at_address, foreign, native
 from q7x2_ep.api.device import DeviceHandle, OrtDevice, OrtMemoryInfo, require_cpu
 from q7x2_ep.api.sparse import SparseTensor
 from q7x2_ep.errors import BindingError
@@ -394,4 +394,4 @@ def _element_type(data: Any) -> int:
         return _element_type(np.asarray(item))
     if isinstance(data, SparseTensor):
         return data.element_type()
-    return dtypes.FLOAT if data is None else code_of_array(data.dtype)
+    return dtypes.FLOAT if data is None else dtypes.from_numpy(data.dtype)

@@ -32,9 +32,9 @@ from q7x2_ep.backend.program import (
 from q7x2_ep.ir.core import NO_TENSOR, Graph, Type, Value, array_type, where_is
 from q7x2_ep.ir.shape import Dim, measured, substitute, symbols
 from q7x2_ep.ops import find
-from q7x2_ep.ops.common import is_movement
+from q7x2_ep.ops.common import CONTENTS, is_movement
 from q7x2_ep.ops.control import actuals
-from q7x2_ep.plan.parts import CONTENTS, is_data, told_by
+from q7x2_ep.plan.parts import is_data, told_by
 
 MAX_EXACT = 4  # variants of a body for exact sizes
 MAX_FAILURES = 8  # of a flow, before Python keeps its phases

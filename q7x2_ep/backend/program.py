@@ -21,7 +21,8 @@ from q7x2_ep.backend.cpu.executor import Code, Executor
 from q7x2_ep.backend.cpu.library import Library
 from q7x2_ep.ir.core import Graph, Node, Value
 from q7x2_ep.ir.shape import Expr, evaluate, symbols
-from q7x2_ep.plan.parts import CONTENTS, HostPhase, NativePhase, Phase, Plan, Step
+from q7x2_ep.ops.common import CONTENTS
+from q7x2_ep.plan.parts import HostPhase, NativePhase, Phase, Plan, Step
 
 if TYPE_CHECKING:
     from q7x2_ep.backend.cpu.room import Room
@@ -108,7 +109,7 @@ class Compiler:
         of its phases.
         """
         from q7x2_ep.backend.cpu.pack import compiled
-        from q7x2_ep.backend.cpu.room import aligned
+        from q7x2_ep.ops.common import aligned
         from q7x2_ep.plan.partition import partition
 
         def code(phase: NativePhase, *where: Any) -> Code:
@@ -292,11 +293,8 @@ class Program:
 
     def _bindable(self, sizes: Mapping[str, int]) -> list[Native]:
         """The phases until the first that needs a size which only data tells."""
-        known = (set(runner.sizes) <= set(sizes) for runner in self._native)
-        return [
-            runner
-            for runner, _ in itertools.takewhile(lambda pair: pair[1], zip(self._native, known))
-        ]
+        known = itertools.takewhile(lambda each: sizes.keys() >= set(each.sizes), self._native)
+        return list(known)
 
     def _join(self) -> None:
         """Make one part of every sequence of phases with control flow that C can take, as far as

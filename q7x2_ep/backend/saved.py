@@ -28,9 +28,9 @@ from typing import Any, BinaryIO, Callable, Optional
 import numpy as np
 
 from q7x2_ep import dtypes
-from q7x2_ep.backend.cpu.room import PACKED_ALIGN, aligned
 from q7x2_ep.errors import CorruptModel, ModelNotFound, StaleModel
 from q7x2_ep.files import MAGIC, Track, map_file
+from q7x2_ep.ops.common import PACKED_ALIGN, aligned
 from q7x2_ep.plan import record
 from q7x2_ep.plan.target import Target
 
@@ -43,13 +43,10 @@ _CHUNK = 1 << 24  # bytes written, or hashed, at a time
 
 @dataclass(frozen=True)
 class Opened:
-    """A compiled model. content: what was saved. details: the rest of it. size: of the file, in
-    bytes.
-    """
+    """A compiled model. content: what was saved. details: the rest of it."""
 
     content: Any
     details: Callable[[], Any]
-    size: int
 
 
 def save(
@@ -150,7 +147,7 @@ def open_saved(model: Any, target: Target, package: str, verify: bool = False) -
             raise CorruptModel(f"[{name}] what explains it is not what was written")
         return record.read(json.loads(text), arrays)
 
-    return Opened(record.read(head["content"], arrays), details, len(data))
+    return Opened(record.read(head["content"], arrays), details)
 
 
 def _load(model: Any) -> tuple[Any, str]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any, Optional, Union
 
-from q7x2_ep.fuse.epilogue import batch_normalized, is_finite, is_row
+from q7x2_ep.fuse.epilogue import batch_normalized, is_finite, is_row, linear
 from q7x2_ep.ir.core import Value
 from q7x2_ep.ir.pattern import Match
 from q7x2_ep.ir.rewrite import Fusion
@@ -58,15 +58,13 @@ def _build(
     more: Optional[Value] = None,
     term: Optional[Value] = None,
 ) -> Value:
-    folded = g.folded
-    factor = folded("Div", scale, folded("Sqrt", folded("Add", variance, epsilon)))
-    shift = folded("Sub", shift, folded("Mul", mean, factor))
-    if more is not None and term is not None:
-        more, term = (folded("Reshape", value, list(scale.shape)) for value in (more, term))
-        factor, shift = folded("Mul", factor, more), folded("Mul", shift, more)
-        shift = folded("Add", shift, term)
+    (channels,) = scale.shape
+    factor, shift = linear(g, channels, None, scale, shift, mean, variance, epsilon)
+    if more is not None:
+        more, shift = linear(g, channels, shift, more, term)
+        factor = g.folded("Mul", factor, more)
     column = _column(x, scale)
-    return g.Add(g.Mul(x, folded("Reshape", factor, column)), folded("Reshape", shift, column))
+    return g.Add(g.Mul(x, g.folded("Reshape", factor, column)), g.folded("Reshape", shift, column))
 
 
 def _column(x: Value, scale: Value) -> list:

@@ -16,9 +16,9 @@ from q7x2_ep.ir.near_miss import NearMiss
 from q7x2_ep.ir.replace import rewrite
 from q7x2_ep.ir.shape import product, without_leading_ones
 from q7x2_ep.ops.chain import MAX_INPUTS, MAX_LENGTH, inputs_of, instructions_of, program_of
+from q7x2_ep.ops.common import RESHAPES
 
 _STRIDED = frozenset({"Transpose", "Slice", "Split"})
-_RESHAPES = frozenset({"Reshape", "Squeeze", "Unsqueeze"})
 
 
 class Part(NamedTuple):
@@ -98,7 +98,7 @@ def _reads_view(node: Node) -> bool:
     """Whether an input is likely to be strided."""
     for value in node.inputs:
         maker = None if value is None else value.producer
-        while maker is not None and maker.op in _RESHAPES:
+        while maker is not None and maker.op in RESHAPES:
             maker = maker.inputs[0].producer  # type: ignore[union-attr]
         if maker is not None and maker.op in _STRIDED:
             return True

@@ -21,7 +21,9 @@ from q7x2_ep.fuse.epilogue import (
     Formula,
     activations,
     batch_normalized,
+    flat,
     is_finite,
+    linear,
     residual_of,
 )
 from q7x2_ep.ir.core import Node, Value
@@ -109,39 +111,6 @@ def applied(
     """Weights and bias of a convolution like `node`, with those parts of `linear`."""
     factor, bias = linear(g, node.output.shape[1], bias, **parts)
     return weight if factor is None else _scaled(g, node, weight, factor), bias
-
-
-def linear(
-    g: Any,
-    channels: Any,
-    term: Optional[Value],
-    scale: Optional[Value] = None,
-    shift: Optional[Value] = None,
-    mean: Optional[Value] = None,
-    variance: Optional[Value] = None,
-    epsilon: float = 0.0,
-) -> tuple[Optional[Value], Optional[Value]]:
-    """What is linear in each channel of y + term, as vectors: a factor of y, and another term."""
-    factor = None
-    if scale is not None:
-        factor = flat(g, scale, channels)
-        if variance is not None:
-            deviation = g.folded("Sqrt", g.folded("Add", variance, epsilon))
-            factor = g.folded("Div", factor, deviation)
-        if mean is not None:
-            term = g.folded("Neg", mean) if term is None else g.folded("Sub", term, mean)
-        term = None if term is None else g.folded("Mul", term, factor)
-    if shift is not None:
-        shift = flat(g, shift, channels)
-        term = shift if term is None else g.folded("Add", term, shift)
-    return factor, term
-
-
-def flat(g: Any, value: Value, channels: Any) -> Value:
-    """Numbers per channel, or one for all, as a vector."""
-    if all(dim == 1 for dim in value.shape):
-        return g.folded("Expand", g.folded("Reshape", value, [1]), [channels])
-    return value if value.shape == (channels,) else g.folded("Reshape", value, [channels])
 
 
 def _scaled(g: Any, node: Node, weight: Value, factor: Value) -> Value:

@@ -64,6 +64,39 @@ def batch_normalized(g: Any, y: Any, scale: Any, shift: Any, mean: Any, variance
     return g.BatchNormalization(y, *constants, training_mode=0)
 
 
+def linear(
+    g: Any,
+    channels: Any,
+    term: Optional[Value],
+    scale: Optional[Value] = None,
+    shift: Optional[Value] = None,
+    mean: Optional[Value] = None,
+    variance: Optional[Value] = None,
+    epsilon: float = 0.0,
+) -> tuple[Optional[Value], Optional[Value]]:
+    """What is linear in each channel of y + term, as vectors: a factor of y, and another term."""
+    factor = None
+    if scale is not None:
+        factor = flat(g, scale, channels)
+        if variance is not None:
+            deviation = g.folded("Sqrt", g.folded("Add", variance, epsilon))
+            factor = g.folded("Div", factor, deviation)
+        if mean is not None:
+            term = g.folded("Neg", mean) if term is None else g.folded("Sub", term, mean)
+        term = None if term is None else g.folded("Mul", term, factor)
+    if shift is not None:
+        shift = flat(g, shift, channels)
+        term = shift if term is None else g.folded("Add", term, shift)
+    return factor, term
+
+
+def flat(g: Any, value: Value, channels: Any) -> Value:
+    """Numbers per channel, or one for all, as a vector."""
+    if all(dim == 1 for dim in value.shape):
+        return g.folded("Expand", g.folded("Reshape", value, [1]), [channels])
+    return value if value.shape == (channels,) else g.folded("Reshape", value, [channels])
+
+
 def is_row(value: Value, row: tuple[Dim, ...], ndim: int) -> bool:
     """Whether a value of at most `ndim` dims holds one number per element of a row."""
     shape = value.shape

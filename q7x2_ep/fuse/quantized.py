@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any, Optional, Union
 
-from q7x2_ep.dtypes import FLOAT, INT8, UINT8
+from q7x2_ep.dtypes import FLOAT
 from q7x2_ep.fuse.epilogue import activations, is_row
 from q7x2_ep.ir.core import Graph, Node, Value
 from q7x2_ep.ir.near_miss import NearMiss
@@ -21,11 +21,10 @@ from q7x2_ep.ir.replace import rewrite
 from q7x2_ep.ir.rewrite import Fusion
 from q7x2_ep.ir.shape import product
 from q7x2_ep.ops.activation import activation_of
-from q7x2_ep.ops.common import BYTES, Activation
+from q7x2_ep.ops.common import BYTES, LOWEST_BYTE, Activation
 
 LINEAR, CONV = "q7::QuantizedLinear", "q7::QuantizedConv"
 QUANTIZE, DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
-LOWEST = {UINT8: 0, INT8: -128}
 SELECTIONS = ("Concat", "DepthToSpace", "MaxPool", "Reshape", "Slice", "SpaceToDepth", "Squeeze")
 SELECTIONS += ("Transpose", "Unsqueeze")  # each number of theirs is one that they are given
 
@@ -200,7 +199,7 @@ def _check_quantized(match: Match) -> Union[dict[str, Any], str]:
     if product(scale.shape) != 1:
         return f"{root.output!r} has {product(scale.shape)} scales, wanted one"
     at = 0 if zero is None else int(zero.const.item())
-    if match.get("relu") is not None and at != LOWEST[root.output.dtype]:
+    if match.get("relu") is not None and at != LOWEST_BYTE[root.output.dtype]:
         return f"the zero point {at} leaves room below 0, which Relu cuts off"
     node = match["product"].producer
     if node.input(7) is not None or node.attrs.get("activation", "none") != "none":

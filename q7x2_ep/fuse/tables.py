@@ -12,6 +12,7 @@ from typing import Any, Optional
 from q7x2_ep.ir.core import Graph, Node, Value
 from q7x2_ep.ir.near_miss import NearMiss
 from q7x2_ep.ir.replace import rewrite
+from q7x2_ep.ir.rewrite import is_unused
 from q7x2_ep.ir.shape import product
 from q7x2_ep.ops.chain import instructions_of
 from q7x2_ep.ops.common import BYTES
@@ -29,7 +30,7 @@ class Tables:
         applied: Counter = Counter()
         order: list[Node] = []
         for node in reversed(graph.nodes):
-            if _is_dead(graph, node):  # it was for a table
+            if is_unused(graph, node):  # it was for a table
                 node.detach()
                 continue
             made: list[Node] = []
@@ -42,10 +43,6 @@ class Tables:
             order += made[::-1] or [node]
         graph.nodes = order[::-1]
         return applied, []
-
-
-def _is_dead(graph: Graph, node: Node) -> bool:
-    return not node.binds and not any(y.users or graph.is_output(y) for y in node.outputs)
 
 
 def _sources(graph: Graph) -> dict[Value, Value]:

@@ -179,14 +179,17 @@ def _dims(shape: Optional[Iterable[Any]]) -> str:
     return "unknown" if shape is None else f"[{','.join(map(str, shape))}]"
 
 
+def is_unused(graph: Graph, node: Node) -> bool:
+    """Whether nothing needs a node; one that tells a size may be needed without being used."""
+    return not node.binds and not any(y.users or graph.is_output(y) for y in node.outputs)
+
+
 def drop_unused(graph: Graph) -> None:
     """Remove nodes that nothing needs any more: what a rewrite looked through would still count as
-    a user. A node that tells a size may be needed without being used.
+    a user.
     """
     for node in reversed(graph.nodes):
-        if not node.binds and not any(
-            output.users or graph.is_output(output) for output in node.outputs
-        ):
+        if is_unused(graph, node):
             node.detach()
             node.outputs = []
     graph.nodes = [node for node in graph.nodes if node.outputs]

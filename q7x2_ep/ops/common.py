@@ -21,7 +21,9 @@ from q7x2_ep.ops import find
 
 MAX_NDIM = 8  # Q7_MAX_NDIM of csrc/ops.def
 MAX_RANK = 64  # numpy's
+PACKED_ALIGN = 128  # bytes, Q7_ARENA_ALIGN of csrc/arena.h
 BYTES = (dtypes.UINT8, dtypes.INT8)
+LOWEST_BYTE = {dtypes.UINT8: 0, dtypes.INT8: -128}
 F32 = (dtypes.FLOAT,)  # dtypes that groups of kernels compute in
 FLOATS = (*F32, dtypes.DOUBLE)
 NUMBERS = (*FLOATS, dtypes.INT32, dtypes.INT64)
@@ -36,6 +38,7 @@ CASTS = tuple(  # between which `cast_step` converts
     row.code for row in dtypes.DTYPES.values() if row.code <= dtypes.BFLOAT16 and row.kind in "fiub"
 )
 FOLLOWED = (dtypes.INT64, dtypes.INT32, dtypes.BOOL)  # dtypes of shapes: they may hold symbols
+CONTENTS = "q7::Contents"  # the op that tells the numbers in its input
 RESHAPES = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze"})  # same elements, other shape
 MOVES = RESHAPES | {"Transpose"}
 PRODUCTS = ("q7::Linear", "q7::GatedLinear")  # whose rows may lie apart
@@ -121,14 +124,24 @@ def reads_strides(node: Node, value: Value) -> bool:
 
 def is_host(node: Node) -> bool:
     """Whether a node runs on the host whatever its inputs are: it has no native form."""
-    if not _has_native_form(find(node.op)):
+    if not has_native_form(find(node.op)):
         return True
     return any(value is not None and value.dtype == dtypes.NO_TENSOR for value in node.inputs)
 
 
 @cache
-def _has_native_form(entry: Any) -> bool:
+def has_native_form(entry: Any) -> bool:
+    """Whether an entry of the catalogue has steps, or a meaning in other ops."""
     return any(hasattr(entry, part) for part in ("lower", "view", "views", "decompose"))
+
+
+def aligned(size: int) -> np.ndarray:
+    """So many bytes, where kernels can read packed weights: in whole lines of the cache. AMX takes
+    2.5 times as long where rows of both operands cross them.
+    """
+    room = np.empty(size + PACKED_ALIGN, np.uint8)
+    start = -room.ctypes.data % PACKED_ALIGN
+    return room[start : start + size]
 
 
 def is_movement(node: Node) -> bool:

@@ -10,9 +10,8 @@ from q7x2_ep import dtypes
 from q7x2_ep.ir.core import Node, Type, Value, array_type
 from q7x2_ep.ir.shape import product
 from q7x2_ep.ops import find, op
-from q7x2_ep.ops.common import in_order
+from q7x2_ep.ops.common import LOWEST_BYTE, in_order
 
-LOWEST = {dtypes.UINT8: 0, dtypes.INT8: -128}
 BITS = 256
 
 
@@ -31,12 +30,12 @@ class ByteTable:
         return [Type(table.dtype, x.shape)]
 
     def decompose(g: Any, x: Value, table: Value) -> Value:
-        at = g.Sub(g.Cast(x, to=dtypes.INT32), g.array(np.array(LOWEST[x.dtype], np.int32)))
+        at = g.Sub(g.Cast(x, to=dtypes.INT32), g.array(np.array(LOWEST_BYTE[x.dtype], np.int32)))
         return g.Gather(table, at)
 
     def lower(node: Node, b: Any) -> None:
         x, table = node.inputs
-        bits = np.roll(table.const, LOWEST[x.dtype])
+        bits = np.roll(table.const, LOWEST_BYTE[x.dtype])
         (x,), y = in_order(b, [x], node.output)
         constant = b.graph.constant(bits, array_type(bits), "table")
         b.step("lookup", kernel="lookup", x=x, table=constant, y=y, n=product(node.output.shape))
@@ -47,7 +46,7 @@ def table_of(value: Value, source: Value, known: dict[Value, np.ndarray]) -> Opt
     that this may be, lowest first; None where numpy cannot tell. known: what is told already.
     """
     if value is source:
-        lowest = LOWEST[source.dtype]
+        lowest = LOWEST_BYTE[source.dtype]
         return np.arange(lowest, lowest + BITS).astype(dtypes.DTYPES[source.dtype].numpy)
     if value not in known:
         node = value.producer

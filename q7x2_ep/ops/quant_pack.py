@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, Optional, Union
 import numpy as np
 
 from q7x2_ep.ir.shape import ceildiv
+from q7x2_ep.ops.common import aligned
 
 MIN_TILED = 48, 1 << 13  # rows of b, elements of it
 LANE = 128  # what weights of one sign may add up to in a lane: 255 times that is an int16
@@ -62,7 +63,7 @@ def pack_taps(
         np.ascontiguousarray(np.moveaxis(turned(runs), -2, -1)),
     ]
     whole = [np.ascontiguousarray(each).reshape(blocks, -1).view(np.int8) for each in rows]
-    packed = _aligned((blocks, sum(each.shape[1] for each in whole)))
+    packed = _room(blocks, sum(each.shape[1] for each in whole))
     packed[...] = np.concatenate(whole, 1)
     return packed, len(parts)
 
@@ -142,7 +143,7 @@ def pack(
     extras = np.zeros((panels, 0), np.int8)
     if kernel.dtypes == "u8x2":
         small, extras = _relieved(small, quads // 4, nr)
-    packed = _aligned((panels, end + extras.shape[1]))
+    packed = _room(panels, end + extras.shape[1])
     packed[:, : nr * 4] = sums.reshape(panels, nr).view(np.int8)
     grouped = _grouped(small.astype(np.int8), quads, 4, nr)
     packed[:, nr * 4 : end] = grouped.reshape(packed[:, nr * 4 : end].shape)
@@ -237,14 +238,8 @@ def _ends(moved: Moved, panels: int, chunks: int, nr: int, at_once: int) -> tupl
     return ends, int(counts.sum())
 
 
-def _aligned(shape: tuple[int, int]) -> np.ndarray:
-    """Room for bytes, in whole lines of the cache: AMX takes 2.5 times as long where rows of both
-    operands cross them.
-    """
-    size = shape[0] * shape[1]
-    room = np.empty(size + 128, np.int8)
-    start = -room.ctypes.data % 128
-    return room[start : start + size].reshape(shape)
+def _room(rows: int, columns: int) -> np.ndarray:
+    return aligned(rows * columns).view(np.int8).reshape(rows, columns)
 
 
 def _grouped(weight: np.ndarray, groups: int, size: int, nr: int) -> np.ndarray:

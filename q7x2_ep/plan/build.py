@@ -22,7 +22,7 @@ from q7x2_ep.ir.core import Graph, Node, Type, Value, misfit, where_is
 from q7x2_ep.ir.shape import Dim, at_least, ceildiv, product, symbol, symbols
 from q7x2_ep.ir.view import View, channels_last_strides, contiguous_strides, joined
 from q7x2_ep.ops import find
-from q7x2_ep.ops.common import MAX_NDIM
+from q7x2_ep.ops.common import MAX_NDIM, PACKED_ALIGN
 from q7x2_ep.ops.lazy import Joined
 from q7x2_ep.plan.halves import narrowest
 from q7x2_ep.plan.memory import THREADS, Embedding, Sharing, Storage, settle
@@ -467,7 +467,7 @@ class Builder:
         """Enter so many bytes behind what is packed so far as the operand of a key."""
         storage = Storage(f"{weight.name}.packed", 0, "constant", 0)
         self._packed[key] = Operand(storage, self.plan.packed_bytes, dtype=dtype)
-        self.plan.packed_bytes += int(ceildiv(size, 128)) * 128
+        self.plan.packed_bytes += int(ceildiv(size, PACKED_ALIGN)) * PACKED_ALIGN
 
     def _is_whole(self, view: View) -> bool:
         """Whether a view shows every element of its storage."""

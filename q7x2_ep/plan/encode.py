@@ -79,7 +79,7 @@ class Values:
 
     def _emit(self, operation: str, a: int, b: int) -> int:
         self.exprs.append((OPERATIONS[operation], a, b))
-        return 1 + len(self.symbols) + len(self.exprs) - 1
+        return len(self.symbols) + len(self.exprs)
 
     def __post_init__(self) -> None:
         for i, name in enumerate([THREADS, *self.symbols]):

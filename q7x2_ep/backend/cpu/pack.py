@@ -13,16 +13,16 @@ from q7x2_ep import dtypes
 from q7x2_ep.backend.cpu import library as native
 from q7x2_ep.backend.cpu.cores import default_threads
 from q7x2_ep.backend.cpu.executor import Code
-from q7x2_ep.backend.cpu.room import aligned
 from q7x2_ep.dtypes import FLOAT
 from q7x2_ep.files import can_be_given_back
 from q7x2_ep.ir.core import Graph, Value
+from q7x2_ep.ops.common import aligned
 from q7x2_ep.plan.encode import encode
 from q7x2_ep.plan.memory import Storage
 from q7x2_ep.plan.parts import AnyPack, Operand, Pack, Plan, Step, WinogradPack
 
 PACK_BYTES = 1 << 23  # of weights that are packed in one go: of 32 MB, 24 MB more at once
-MOST_THREADS = 8  # Python hands the weights out: 0.3 of the 3 ms that 8 MB take
+MOST_PACKERS = 8  # Python hands the weights out: 0.3 of the 3 ms that 8 MB take
 
 
 def compiled(
@@ -77,7 +77,7 @@ def share(work: Callable[[Any], None], items: list[Any]) -> None:
         except BaseException as error:
             errors.append(error)
 
-    threads = min(len(items), MOST_THREADS, default_threads()) if len(items) > 1 else 1
+    threads = min(len(items), MOST_PACKERS, default_threads()) if len(items) > 1 else 1
     helpers = [threading.Thread(target=take) for _ in range(threads - 1)]
     for helper in helpers:
         helper.start()

@@ -10,9 +10,9 @@ import numpy as np
 from q7x2_ep import dtypes
 from q7x2_ep.backend.cpu.cores import default_threads
 from q7x2_ep.ir.core import Graph
+from q7x2_ep.ops.common import aligned
 from q7x2_ep.plan.halves import SAMPLE, narrowest
 
-PACKED_ALIGN = 128  # bytes
 LEAST_BYTES = 1 << 24  # less takes 2 ms, and a thread is not worth it
 CHUNK = 1 << 26  # takes 8 ms; between two the thread waits up to 5 for Python
 PAGE = 4096
@@ -49,13 +49,6 @@ class Room:
         for start in range(0, self._expected, CHUNK):
             if not self._is_taken:
                 memory[start : min(start + CHUNK, self._expected) : PAGE] = 0
-
-
-def aligned(size: int) -> np.ndarray:
-    """So many bytes, where kernels can read packed weights."""
-    room = np.empty(size + PACKED_ALIGN, np.uint8)
-    start = -room.ctypes.data % PACKED_ALIGN
-    return room[start : start + size]
 
 
 def expected_bytes(graph: Graph) -> int:
