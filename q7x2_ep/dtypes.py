@@ -131,6 +131,11 @@ def epsilon(code: int) -> float:
     return 2.0 ** (1 - _SIGNIFICANT_BITS.get(code, 24))
 
 
+def attribute(number: float) -> float:
+    """A number as attributes of ONNX hold it: in float32."""
+    return float(np.float32(number))
+
+
 def type_string(code: int) -> str:
     """As onnxruntime's NodeArg.type spells it: tensor(float)."""
     if code == NO_TENSOR:

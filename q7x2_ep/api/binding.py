@@ -15,8 +15,7 @@ from q7x2_ep.errors import BindingError
 
 class SessionIOBinding:
     """What IOBinding holds. inputs: what to feed; outputs: in order, arrays to write to, or None
-    where the session makes them; made: the outputs of the last run, results: as OrtValues, once
-    somebody asks; of what was bound since, or never run, the arrays, or nothing.
+    where the session makes them; made: the outputs of the last run, until `results` are asked for.
     """
 
     def __init__(self, session: Any):
@@ -39,6 +38,9 @@ class SessionIOBinding:
 
     @property
     def results(self) -> OrtValueVector:
+        """The outputs of the last run; before one, and where other outputs were bound since, what
+        is bound: the arrays, or nothing where the session makes them.
+        """
         if self.made:
             self._results = OrtValueVector(map(OrtValue._of, self.made))
             self.made = ()

@@ -378,7 +378,8 @@ def _grid_sample_modes(draft: Draft, maker: Maker) -> list[Draft]:
 
 def _set_defaults(**defaults: Any) -> Callable[[Draft, Maker], list[Draft]]:
     """Attributes that had other defaults, or none and this meaning."""
-    return lambda draft, maker: [replace(draft, attrs={**defaults, **draft.attrs})]
+    held = {k: dtypes.attribute(v) if isinstance(v, float) else v for k, v in defaults.items()}
+    return lambda draft, maker: [replace(draft, attrs={**held, **draft.attrs})]
 
 
 def _drop(*names: str) -> Callable[[Draft, Maker], list[Draft]]:

@@ -174,7 +174,7 @@ _TOKEN = re.compile(
 
 
 def parse(text: str) -> Graph:
-    """The graph that a text describes. Attributes that the text leaves out stay out: infer_types
+    """The graph that a text describes. Attributes that the text leaves out stay out: infer.run
     fills in defaults.
 
     Raises: ValueError with the line that cannot be read.

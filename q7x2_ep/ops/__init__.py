@@ -12,7 +12,7 @@ node, never self:
     own         those that only we know, and that do not change what a node means
     strided     positions of inputs that `lower` reads through any strides, if any
     folds_late  true: of constants it is evaluated after fusion only, which looks for it
-  takes_late  true: but not where this op takes its result
+    takes_late  true: it takes results of such ops as constants before fusion, too
     is_random   true: no two evaluations agree, so that it is neither folded nor merged with another
     infer(node) -> list[Type]                  shapes and dtypes of the outputs
     reference(node, *arrays) -> array | tuple  numpy, obvious not fast, in the dtype it is given
@@ -45,6 +45,8 @@ from __future__ import annotations
 
 from importlib import import_module
 from typing import Any, Callable, Optional
+
+from q7x2_ep import dtypes
 
 OPS: dict[str, Any] = {}  # of the families that were imported so far
 
@@ -172,15 +174,19 @@ def _families() -> dict[str, str]:
 _FAMILY_OF = _families()
 
 
-def op(name: str) -> Callable[[type], type]:
+def op(name: str) -> Callable[[Any], Any]:
     """Enter a class in the catalogue under an op type."""
 
-    def register(entry: type) -> type:
+    def register(entry: Any) -> Any:
         family = entry.__module__.rpartition(".")[2]
         if _FAMILY_OF.get(name) != family:
             raise ValueError(f"op {name} is not among those of {family} in FAMILIES")
         if name in OPS:
             raise ValueError(f"op {name} is entered twice in {family}")
+        entry.attributes = {
+            key: dtypes.attribute(default) if isinstance(default, float) else default
+            for key, default in entry.attributes.items()
+        }
         OPS[name] = entry
         return entry
 

@@ -41,7 +41,9 @@ class Function(NamedTuple):
 FUNCTIONS = {
     "affine": Function("affine", lambda x, alpha, beta: alpha * x + beta, 1.0, 0.0),
     "relu": Function("relu", lambda x, alpha, beta: np.maximum(x, 0)),
-    "leakyrelu": Function("leaky_relu", lambda x, alpha, beta: np.where(x < 0, alpha * x, x), 0.01),
+    "leakyrelu": Function(
+        "leaky_relu", lambda x, alpha, beta: np.where(x < 0, alpha * x, x), dtypes.attribute(0.01)
+    ),
     "thresholdedrelu": Function(
         "thresholded_relu", lambda x, alpha, beta: np.where(x > alpha, x, 0), 1.0
     ),
@@ -51,7 +53,10 @@ FUNCTIONS = {
     ),
     "sigmoid": Function("sigmoid", lambda x, alpha, beta: sigmoid(x)),
     "hardsigmoid": Function(
-        "hard_sigmoid", lambda x, alpha, beta: np.clip(alpha * x + beta, 0, 1), 0.2, 0.5
+        "hard_sigmoid",
+        lambda x, alpha, beta: np.clip(alpha * x + beta, 0, 1),
+        dtypes.attribute(0.2),
+        0.5,
     ),
     "elu": Function("elu", lambda x, alpha, beta: np.where(x < 0, alpha * np.expm1(x), x), 1.0),
     "softsign": Function("softsign", lambda x, alpha, beta: x / (1 + np.abs(x))),

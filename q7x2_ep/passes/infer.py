@@ -25,9 +25,6 @@ def run(graph: Graph) -> dict[str, int]:
     return {"nodes": sum(infer_node(node) for node in graph.nodes)}
 
 
-infer_types = run
-
-
 def infer_node(node: Node) -> bool:
     """Set the types of a node's outputs, and missing attributes; False if it was up to date."""
     seen = node.operand_types()

@@ -12,7 +12,7 @@ from typing import Optional
 import numpy as np
 
 from q7x2_ep.ir.core import UNKNOWN, Graph, Node, Value, array_type
-from q7x2_ep.passes.infer import infer_types
+from q7x2_ep.passes import infer
 
 
 def run(graph: Graph) -> dict[str, int]:
@@ -63,7 +63,7 @@ def _are_rows(graph: Graph, element: Value, users: list[Node]) -> bool:
     """Whether what is concatenated has one row, which its type tells."""
     if not all(_joins(user, 0) for user in users):
         return False
-    infer_types(graph)
+    infer.run(graph)
     return bool(element.shape) and element.shape[0] == 1
 
 

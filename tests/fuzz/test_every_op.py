@@ -521,6 +521,7 @@ GENERATORS: dict[str, tuple[Callable[[Choice], Made], str]] = {
     "TensorScatter": (tensor_scatter, ONNX),
 }
 USUAL = 23
+ROUNDINGS = 168  # of numbers about 1
 OPSETS = {
     **{"BitCast": 26, "CumProd": 26, "GlobalLpPool": 21, "RoiAlign": 21},
     **{"Swish": 24, "TensorScatter": 24},
@@ -583,7 +584,8 @@ def _check(op: str, choice: Choice, made: Made) -> None:
     for actual, expected in zip(results, map(np.asarray, wanted)):
         assert (actual.dtype, actual.shape) == (expected.dtype, expected.shape)
         if expected.dtype.kind == "f":
-            np.testing.assert_allclose(actual, expected, rtol=2e-5, atol=2e-5)
+            bound = ROUNDINGS * np.finfo(expected.dtype).eps
+            np.testing.assert_allclose(actual, expected, rtol=bound, atol=bound)
         else:
             off = np.abs(actual.astype(object) - expected.astype(object))
             assert not off.size or off.max() <= made.close

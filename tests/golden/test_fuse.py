@@ -14,7 +14,7 @@ import pytest
 
 from q7x2_ep.fuse import FUSIONS, fuse
 from q7x2_ep.ir.text import parse, to_text
-from q7x2_ep.passes.infer import infer_types
+from q7x2_ep.passes import infer
 
 FILES = sorted((Path(__file__).parent / "fuse").glob("*.txt"))
 
@@ -35,7 +35,7 @@ def run_case(name: str, text: str) -> str:
     Chains, which take whatever the others leave, are made in chain.txt only.
     """
     graph = parse(text)
-    infer_types(graph)
+    infer.run(graph)
     fusions = [each for each in FUSIONS if name == "chain" or each is not FUSIONS[-1]]
     with patch("q7x2_ep.fuse.FUSIONS", fusions):
         report = fuse(graph)

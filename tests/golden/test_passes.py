@@ -14,7 +14,7 @@ from q7x2_ep import passes
 from q7x2_ep.ir.text import parse, to_text
 from q7x2_ep.ir.verify import verify
 from q7x2_ep.ops import find
-from q7x2_ep.passes.infer import infer_types
+from q7x2_ep.passes import infer
 
 FILES = sorted((Path(__file__).parent / "ir").glob("*.txt"))
 
@@ -25,7 +25,7 @@ def run_case(name: str, text: str) -> str:
     if name == "all":
         statistics = passes.run_all(graph)
     else:
-        infer_types(graph)
+        infer.run(graph)
         statistics = {name: getattr(passes, name).run(graph)}
         verify(graph, name, find)
     done = [

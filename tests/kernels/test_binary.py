@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from q7x2_ep.backend.cpu.library import load
 from tests.kernels.harness import padded
 from tests.kernels.harness import rows as kernels
 from tests.kernels.harness import run_threads as run_op
@@ -49,6 +50,12 @@ SHAPES = [
     ((40, 1, 1, 2), (1, 7, 7, 2)),  # runs that are short, in several blocks
     ((700, 3), (700, 1)),
 ]
+
+
+def test_each_op_is_held_against_something():
+    """One that kernels leave out would be what they do by default."""
+    held = {*COMPARISONS, *ARITHMETIC, *BITS, "shift_left", "shift_right"}
+    assert held == set(load().target.sets["binary"])
 
 
 def run(op: str, a: np.ndarray, b: np.ndarray, kernel=None, threads=(1, 2, 3, 8)) -> np.ndarray:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from q7x2_ep.backend.cpu.library import load
 from tests.kernels.harness import rows as kernels
 from tests.kernels.harness import run_threads as run_op
 
@@ -119,6 +120,11 @@ def test_f32(kernel, op):
                 op not in ("gelu", "gelu_tanh", "silu")
             )  # their limits: test_ulp.py
             np.testing.assert_allclose(y[finite], expected[finite], rtol=5e-7, atol=atol)
+
+
+def test_each_op_is_held_against_something():
+    """One that kernels leave out would be what they do by default."""
+    assert {*REFERENCE, "bitwise_not", "not"} == set(load().target.sets["unary"])
 
 
 @pytest.mark.parametrize("op", REFERENCE)

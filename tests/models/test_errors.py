@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 
 import numpy as np
 import onnx
@@ -100,10 +99,12 @@ def test_unknown_output(session):
 def test_close_under_a_run():
     """A run that is under way when another thread closes the session ends in peace."""
     session = q7x2_ep.InferenceSession(small_models()["bert"])
-    ended = []
+    ended, began = [], threading.Barrier(4)
 
     def runs():
         try:
+            session.run(None, feeds(1, 64))
+            began.wait(30)
             while True:
                 session.run(None, feeds(1, 64))
         except q7x2_ep.BackendError as error:
@@ -112,7 +113,7 @@ def test_close_under_a_run():
     threads = [threading.Thread(target=runs) for _ in range(3)]
     for thread in threads:
         thread.start()
-    time.sleep(0.1)
+    began.wait(30)
     session.close()
     for thread in threads:
         thread.join()

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Optional
 
 import numpy as np
 import pytest
-from onnx import TensorProto, defs, helper, numpy_helper
+from onnx import AttributeProto, TensorProto, defs, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from q7x2_ep import dtypes
@@ -994,6 +994,18 @@ def test_signatures_are_those_of_the_standard() -> None:
         for formals, (least, most) in zip(parse(find(name).signature), bounds):
             assert sum(not formal.mark for formal in formals) <= least, (name, formals)
             assert len(formals) >= most or formals[-1].mark == "*", (name, formals)
+
+
+def test_defaults_are_those_of_the_standard() -> None:
+    """Numbers to the bit: attributes are float32, which shows where doubles are computed."""
+    seen = 0
+    for name, (schema, *_) in standard_schemas().items():
+        for key, attr in schema.attributes.items():
+            if attr.default_value.type in (AttributeProto.FLOAT, AttributeProto.INT):
+                wanted = helper.get_attribute_value(attr.default_value)
+                assert find(name).attributes.get(key, wanted) == wanted, (name, key)
+                seen += key in find(name).attributes
+    assert seen > 100
 
 
 CODES = {dtypes.type_string(code): code for code in dtypes.DTYPES}

@@ -10,7 +10,7 @@ from q7x2_ep.backend.numpy import evaluate
 from q7x2_ep.errors import InternalError, ModelError, UnsupportedOp
 from q7x2_ep.importer import read
 from q7x2_ep.ir.text import parse, to_text
-from q7x2_ep.passes.infer import infer_types
+from q7x2_ep.passes import infer
 from tests.models.files import CORE, label, select
 from tests.models.files import read as read_file
 
@@ -57,7 +57,7 @@ def test_shape_arithmetic_vanishes(data):
 
 def test_values_stay(data):
     before, after = read(data), read(data)
-    infer_types(before)
+    infer.run(before)
     passes.run_all(after)
     for sizes in ((1, 1), (2, 7)):
         feeds = feeds_of(before, sizes)
@@ -115,10 +115,10 @@ def test_merged_nodes_keep_their_sources():
 
 def test_inference_is_incremental():
     graph = parse("graph(%x: f32[S])\n  %1 = Erf(%x)\n  %2 = Erf(%1)\n  return %2\n")
-    assert infer_types(graph) == {"nodes": 2}
-    assert infer_types(graph) == {"nodes": 0}
+    assert infer.run(graph) == {"nodes": 2}
+    assert infer.run(graph) == {"nodes": 0}
     graph.inputs[0].shape = (4,)
-    assert infer_types(graph) == {"nodes": 2}
+    assert infer.run(graph) == {"nodes": 2}
     assert graph.outputs[0].shape == (4,)
 
 
@@ -156,7 +156,7 @@ def test_float64_reaches_everything():
         "  %4 = Add(%2, %3)\n"
         "  return %4\n"
     )
-    infer_types(graph)
+    infer.run(graph)
     x = np.array([1 / 3, 0.7])
     (y,) = evaluate(graph, {"x": x}, np.float64)
     assert y.dtype == np.float64

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import time
 from array import array
 
 import numpy as np
@@ -416,30 +415,3 @@ def break_every_word() -> None:
 def test_corrupt_plans():
     """Every word changed, every length cut: an error or another plan, never a crash."""
     run_alone("break_every_word", __name__)
-
-
-# Speed, for the eye: python -m pytest -s
-
-
-def test_bind_time_of_a_typical_plan():
-    """100 steps, 200 buffers, 700 values: what a new shape costs."""
-    numbers = random.Random(1)
-    blob = Blob(symbols=2)
-    tokens = blob.expr("mul", Value(1), Value(2))
-    sizes = [blob.expr("mul", tokens, 4 * width) for width in (768, 3072, 64, 12, 1)]
-    for i in range(400):
-        blob.expr("add", Value(1), i)
-    for step in range(100):
-        for _ in range(2):
-            last = min(99, step + numbers.choice([1, 1, 1, 2, 5, 40]))
-            blob.buffer(numbers.choice(sizes), step, last)
-    for step in range(100):
-        blob.fill(2 * step, tokens)
-    with Plan(load(), blob.encode(), []) as plan, Context(plan, 1) as context:
-        context.bind([4, 200])
-        times = []
-        for size in range(100):
-            start = time.perf_counter_ns()
-            context.bind([4, 100 + size])
-            times.append(time.perf_counter_ns() - start)
-        print(f"bind: {sorted(times)[len(times) // 2] / 1000:.1f} us")

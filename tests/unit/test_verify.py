@@ -11,7 +11,7 @@ from q7x2_ep.backend.verify import verify
 from q7x2_ep.errors import InternalError
 from q7x2_ep.ir.rewrite import Fusion, sweep
 from q7x2_ep.ir.text import parse
-from q7x2_ep.passes.infer import infer_types
+from q7x2_ep.passes import infer
 
 
 def planted(check=lambda match: {"x": match["x"]}, build=lambda g, x: g.Sigmoid(x)) -> Fusion:
@@ -21,7 +21,7 @@ def planted(check=lambda match: {"x": match["x"]}, build=lambda g, x: g.Sigmoid(
 
 def fused(text: str, monkeypatch, fusion: Fusion):
     graph = parse(text)
-    infer_types(graph)
+    infer.run(graph)
     walk = SimpleNamespace(apply=lambda graph, g: sweep(graph, (fusion,), g))
     monkeypatch.setattr(fuse, "FUSIONS", (walk,))
     return fuse.fuse(graph, verify)
