@@ -40,62 +40,90 @@ def run(graph: Graph) -> dict[str, int]:
 
     Raises: ModelError as infer does.
     """
-    constants = shapes = branches = 0
-    dead = []
-    late: list[Node] = []
-    unknown: set[int] = set()
-    passing: dict[int, int] = {}
-    late_ones: dict[int, int] = {}  # as `passing`, for those that take what folds late
-    sizes: dict[str, Dim] = {}
-    rest, graph.nodes = graph.nodes[::-1], []
-    while rest:
-        node = rest.pop()
-        cond = known(node.inputs[0]) if node.op == "If" else None
-        if cond is not None and isinstance(cond[0], int):
-            rest += _branch(graph, node, bool(cond[0]))[::-1]
-            branches += 1
-            continue
-        graph.nodes.append(node)
-        is_settled = node.folded is node.inferred and node.folded == node.operand_types()
-        if is_settled and not (unknown or passing or late_ones):
-            continue  # all is as the last walk saw it
-        infer_again(node, sizes)
-        while node.bodies and _settle(graph, node):
-            infer_again(node, sizes)
-        if waits(node) or (unknown and any(id(value) in unknown for value in node.inputs)):
-            late.append(node)
-            unknown.update(map(id, node.outputs))
-            continue
-        if all(value.elements is not None for value in node.outputs):
-            if node.binds and not any(value.users for value in node.outputs):
-                continue  # it tells them, and nobody else reads it
-            for value in node.outputs:
-                graph.replace_uses(value, known_elements(graph, value))
-            constants += all(_is_numbers(value) for value in node.outputs)
-            shapes += not all(_is_numbers(value) for value in node.outputs)
-            if not node.binds:
-                dead.append(node)
-            continue
-        if any(_is_data(value, passing, late_ones) for value in node.inputs):
+    return _Folding(graph).run()
+
+
+class _Folding:
+    """One walk. sizes: what sizes that only data told are now; late: the nodes that wait for a run,
+    and unknown, by id, what they make. passing: by the id of a value that is not kept, since it is
+    too large, but that others may be made of, the bytes of constants behind it; late_ones: the same
+    of results that are left to fusion.
+    """
+
+    def __init__(self, graph: Graph):
+        self.graph = graph
+        self.counts = dict.fromkeys(("constants", "shapes", "branches"), 0)
+        self.dead: list[Node] = []
+        self.late: list[Node] = []
+        self.unknown: set[int] = set()
+        self.passing: dict[int, int] = {}
+        self.late_ones: dict[int, int] = {}
+        self.sizes: dict[str, Dim] = {}
+
+    def run(self) -> dict[str, int]:
+        graph = self.graph
+        rest, graph.nodes = graph.nodes[::-1], []
+        while rest:
+            node = rest.pop()
+            cond = known(node.inputs[0]) if node.op == "If" else None
+            if cond is not None and isinstance(cond[0], int):
+                rest += _branch(graph, node, bool(cond[0]))[::-1]
+                self.counts["branches"] += 1
+                continue
+            graph.nodes.append(node)
+            if not self._is_settled(node):
+                self._fold(node)
+        graph.remove(self.dead)
+        graph.rename_sizes(self.sizes)
+        if self.late:
+            _defer(graph, self.late)
+        return {**self.counts, "deferred": len(self.late), "sizes": len(self.sizes)}
+
+    def _is_settled(self, node: Node) -> bool:
+        """Whether all is as the last walk saw it."""
+        is_same = node.folded is node.inferred and node.folded == node.operand_types()
+        return is_same and not (self.unknown or self.passing or self.late_ones)
+
+    def _fold(self, node: Node) -> None:
+        infer_again(node, self.sizes)
+        while node.bodies and _settle(self.graph, node):
+            infer_again(node, self.sizes)
+        if waits(node) or (self.unknown and any(id(x) in self.unknown for x in node.inputs)):
+            self.late.append(node)
+            self.unknown.update(map(id, node.outputs))
+        elif all(value.elements is not None for value in node.outputs):
+            self._take_elements(node)
+        elif any(_is_data(value, self.passing, self.late_ones) for value in node.inputs):
             node.folded = node.inferred
-            continue
-        arrays = None
-        if graph.is_fused or not _is_for_fusion(node):
-            takes_late = getattr(find(node.op), "takes_late", False)
-            arrays = _evaluate(node, {**passing, **late_ones} if takes_late else passing)
+        elif self.graph.is_fused or not _is_for_fusion(node):
+            self._take_arrays(node)
         elif all(value is None or value.const is not None for value in node.inputs):
-            late_ones[id(node.output)] = sum(v.const.nbytes for v in node.inputs if v is not None)
-        if arrays is not None:
-            for value, array in zip(node.outputs, arrays):
-                graph.replace_uses(value, graph.constant(array, array_type(array), value.name))
-            constants += 1
-            dead.append(node)
-    graph.remove(dead)
-    graph.rename_sizes(sizes)
-    if late:
-        _defer(graph, late)
-    counts = {"constants": constants, "shapes": shapes, "branches": branches}
-    return {**counts, "deferred": len(late), "sizes": len(sizes)}
+            given = sum(value.const.nbytes for value in node.inputs if value is not None)
+            self.late_ones[id(node.output)] = given
+
+    def _take_elements(self, node: Node) -> None:
+        """Its results without it, which are known."""
+        if node.binds and not any(value.users for value in node.outputs):
+            return  # it tells them, and nobody else reads it
+        for value in node.outputs:
+            self.graph.replace_uses(value, known_elements(self.graph, value))
+        are_numbers = all(_is_numbers(value) for value in node.outputs)
+        self.counts["constants" if are_numbers else "shapes"] += 1
+        if not node.binds:
+            self.dead.append(node)
+
+    def _take_arrays(self, node: Node) -> None:
+        """Constants in place of its results, where it can and should be evaluated now."""
+        takes_late = getattr(find(node.op), "takes_late", False)
+        passing = {**self.passing, **self.late_ones} if takes_late else self.passing
+        arrays = _evaluate(node, passing)
+        if arrays is None:
+            return
+        for value, array in zip(node.outputs, arrays):
+            made = self.graph.constant(array, array_type(array), value.name)
+            self.graph.replace_uses(value, made)
+        self.counts["constants"] += 1
+        self.dead.append(node)
 
 
 def _settle(graph: Graph, node: Node) -> bool:
