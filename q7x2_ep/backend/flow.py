@@ -19,10 +19,10 @@ from q7x2_ep.backend.cpu.pack import compiled
 from q7x2_ep.errors import BackendError, closed
 from q7x2_ep.ir.core import Graph, Node, Value
 from q7x2_ep.ir.shape import Expr, symbols
-from q7x2_ep.ops.common import CONTENTS, is_movement
+from q7x2_ep.ops.common import is_movement
 from q7x2_ep.ops.control import actuals, loop_operands, stacked
 from q7x2_ep.plan.build import NotNative, build
-from q7x2_ep.plan.parts import is_data, told_by
+from q7x2_ep.plan.parts import CONTENTS, is_data, told_by
 
 PLAN, IF, LOOP, SCAN, FRONT = range(5)
 MAX_NDIM = TENSOR_WORDS - 1

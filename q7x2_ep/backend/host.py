@@ -32,9 +32,9 @@ from q7x2_ep.backend.program import (
 from q7x2_ep.ir.core import NO_TENSOR, Graph, Type, Value, array_type, where_is
 from q7x2_ep.ir.shape import Dim, measured, substitute, symbols
 from q7x2_ep.ops import find
-from q7x2_ep.ops.common import CONTENTS, is_movement
+from q7x2_ep.ops.common import is_movement
 from q7x2_ep.ops.control import actuals
-from q7x2_ep.plan.parts import is_data, told_by
+from q7x2_ep.plan.parts import CONTENTS, is_data, told_by
 
 MAX_EXACT = 4  # variants of a body for exact sizes
 MAX_FAILURES = 8  # of a flow, before Python keeps its phases
@@ -72,14 +72,11 @@ class Host:
         if self.within is not None:
             self._run_within(self.within, state)
             return
-        node, entry = self.node, self._entry
+        node = self.node
         inputs = [None if value is None else state.array(value) for value in node.inputs]
         try:
             with np.errstate(all="ignore"):
-                if hasattr(entry, "control"):
-                    results = entry.control(node, partial(self._run_body, call), *inputs)
-                else:
-                    results = Evaluation(None, state.sizes).evaluate(node, inputs)
+                results = self._compute(inputs, state.sizes, call)
         except errors.Q7Error:
             raise
         except MemoryError as error:
@@ -95,6 +92,22 @@ class Host:
             )
         for value, result in zip(node.outputs, results):
             state.arrays[value] = self._checked(value, result, state.sizes)
+
+    def _compute(self, inputs: list, sizes: Sizes, call: Optional[Call]) -> tuple:
+        node, entry = self.node, self._entry
+        if hasattr(entry, "control"):
+            return tuple(entry.control(node, partial(self._run_body, call), *inputs))
+        if not hasattr(entry, "reference"):
+            return Evaluation(None, sizes).evaluate(node, inputs)
+        results = entry.reference(node, *inputs)
+        return results if isinstance(results, tuple) else (results,)
+
+    def name(self, arrays: dict[Value, Any]) -> None:
+        """Enters the result of a step that computes nothing, see short.py."""
+        given = [arrays.get(value) if value.const is None else value.const for value in self.inputs]
+        (result,) = self._compute(given, {}, None)
+        is_list = isinstance(result, list)
+        arrays[self.node.output] = result if is_list else dtypes.of_any_width(np.asarray(result))
 
     def _run_within(self, executor: Executor, state: State) -> None:
         arrays = [dense(state.array(value)) for value in executor.encoded.inputs]

@@ -160,16 +160,13 @@ class Evaluation:
 
     def promoted_node(self, node: Node) -> Node:
         """The node with float tensors and dtypes among its attributes promoted."""
+        if self.float_dtype is None:
+            return node
         attrs: dict[str, Any] = {}
         for key, value in node.attrs.items():
             if isinstance(value, np.ndarray):
                 attrs[key] = self.promoted(value)
-            elif (
-                key in ("to", "dtype")
-                and value
-                and dtypes.is_float(value)
-                and self.float_dtype is not None
-            ):
+            elif key in ("to", "dtype") and value and dtypes.is_float(value):
                 attrs[key] = dtypes.from_numpy(self.float_dtype)
         if not attrs:
             return node

@@ -21,12 +21,12 @@ from q7x2_ep.backend.cpu.executor import Code, Executor
 from q7x2_ep.backend.cpu.library import Library
 from q7x2_ep.ir.core import Graph, Node, Value
 from q7x2_ep.ir.shape import Expr, evaluate, symbols
-from q7x2_ep.ops.common import CONTENTS
-from q7x2_ep.plan.parts import HostPhase, NativePhase, Phase, Plan, Step
+from q7x2_ep.plan.parts import CONTENTS, HostPhase, NativePhase, Phase, Plan, Step
 
 if TYPE_CHECKING:
     from q7x2_ep.backend.cpu.room import Room
     from q7x2_ep.backend.flow import Lane
+    from q7x2_ep.backend.short import Short
 
 Sizes = dict[str, int]
 
@@ -109,7 +109,7 @@ class Compiler:
         of its phases.
         """
         from q7x2_ep.backend.cpu.pack import compiled
-        from q7x2_ep.ops.common import aligned
+        from q7x2_ep.files import aligned
         from q7x2_ep.plan.partition import partition
 
         def code(phase: NativePhase, *where: Any) -> Code:
@@ -149,7 +149,8 @@ class Program:
         ]
         self._native = [runner for runner in self.runners if isinstance(runner, Native)]
         self._whole: Optional[Executor] = self._native[0].executor if image.is_whole else None
-        self._lane: Optional[Lane] = None
+        self._lane: Optional[Union[Lane, Short]] = None
+        self._short: Optional[Short] = None  # which is the lane once sizes are seen again
         self._sizes: Optional[Mapping[str, int]] = None  # of the run before
         self._phases = list(zip(self.runners, self._last_uses()))  # and what is dead then
         self._parts = self._phases
@@ -250,8 +251,14 @@ class Program:
     ) -> Optional[list[np.ndarray]]:
         return None if self._lane is None or into else self._lane.run(feed)
 
-    def _lane_for(self, arrays: Sequence[Any], sizes: Mapping[str, int]) -> Optional[Lane]:
-        """Where all of the program is one flow, and its feeds and outputs are arrays."""
+    def _lane_for(
+        self, arrays: Sequence[Any], sizes: Mapping[str, int]
+    ) -> Optional[Union[Lane, Short]]:
+        """Where all of the program is one flow, and its feeds and outputs are arrays; or one plan
+        between steps of some kinds.
+        """
+        if self._short is not None:
+            return self._short
         flow = self._parts[0][0] if len(self._parts) == 1 else None
         if flow is None or flow.form is None:  # a native part has none
             return None
@@ -316,6 +323,10 @@ class Program:
             flow = host.Flow(group, {*later, *self.image.outputs}, self._compiler)
             parts.append((flow, [value for _, dead in group for value in dead]))
         self._parts = parts
+        if len(parts) > 1:
+            from q7x2_ep.backend.short import short_way
+
+            self._short = short_way(self.image, [runner for runner, _ in parts])
 
     def programs(self) -> Iterator[Program]:
         """This and those of the bodies in it that have been compiled."""
@@ -348,7 +359,7 @@ class Program:
     def close(self) -> None:
         """Release all native memory; see Executor.close."""
         self.is_closed = True
-        self._lane, self._parts = None, self._phases
+        self._lane, self._short, self._parts = None, None, self._phases
         for runner in self.runners:
             runner.close()
         for code in self.codes:

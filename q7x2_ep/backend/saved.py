@@ -29,8 +29,7 @@ import numpy as np
 
 from q7x2_ep import dtypes
 from q7x2_ep.errors import CorruptModel, ModelNotFound, StaleModel
-from q7x2_ep.files import MAGIC, Track, map_file
-from q7x2_ep.ops.common import PACKED_ALIGN, aligned
+from q7x2_ep.files import MAGIC, PACKED_ALIGN, Track, aligned, map_file
 from q7x2_ep.plan import record
 from q7x2_ep.plan.target import Target
 

@@ -21,7 +21,6 @@ from q7x2_ep.ops import find
 
 MAX_NDIM = 8  # Q7_MAX_NDIM of csrc/ops.def
 MAX_RANK = 64  # numpy's
-PACKED_ALIGN = 128  # bytes, Q7_ARENA_ALIGN of csrc/arena.h
 BYTES = (dtypes.UINT8, dtypes.INT8)
 LOWEST_BYTE = {dtypes.UINT8: 0, dtypes.INT8: -128}
 F32 = (dtypes.FLOAT,)  # dtypes that groups of kernels compute in
@@ -38,7 +37,6 @@ CASTS = tuple(  # between which `cast_step` converts
     row.code for row in dtypes.DTYPES.values() if row.code <= dtypes.BFLOAT16 and row.kind in "fiub"
 )
 FOLLOWED = (dtypes.INT64, dtypes.INT32, dtypes.BOOL)  # dtypes of shapes: they may hold symbols
-CONTENTS = "q7::Contents"  # the op that tells the numbers in its input
 RESHAPES = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze"})  # same elements, other shape
 MOVES = RESHAPES | {"Transpose"}
 PRODUCTS = ("q7::Linear", "q7::GatedLinear")  # whose rows may lie apart
@@ -133,15 +131,6 @@ def is_host(node: Node) -> bool:
 def has_native_form(entry: Any) -> bool:
     """Whether an entry of the catalogue has steps, or a meaning in other ops."""
     return any(hasattr(entry, part) for part in ("lower", "view", "views", "decompose"))
-
-
-def aligned(size: int) -> np.ndarray:
-    """So many bytes, where kernels can read packed weights: in whole lines of the cache. AMX takes
-    2.5 times as long where rows of both operands cross them.
-    """
-    room = np.empty(size + PACKED_ALIGN, np.uint8)
-    start = -room.ctypes.data % PACKED_ALIGN
-    return room[start : start + size]
 
 
 def is_movement(node: Node) -> bool:

@@ -22,7 +22,6 @@ from q7x2_ep.ops.attention import (
     weights,
 )
 from q7x2_ep.ops.common import (
-    CONTENTS,
     F32,
     Activation,
     Guard,
@@ -41,7 +40,7 @@ MIX = "q7::Mix"
 Standard = tuple[str, list[Optional[Value]], dict[str, Any]]  # op type, operands, attributes
 
 
-@op(CONTENTS)
+@op("q7::Contents")
 class Contents:
     """x, a small vector of integers: its numbers are sizes of what follows, which are bound when a
     run has made it (passes/contents.py). numbers: those that are known before, None for others; -1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -14,8 +14,13 @@ from q7x2_ep.ops import op
 from q7x2_ep.ops.common import dims, fresh, where_is
 from q7x2_ep.ops.ml import labels
 
+if TYPE_CHECKING:
+    from q7x2_ep.ops.fused import Standard
+
 DENSE = 1 << 16  # keys that are so close together are places in an array
 FAR = 1 << 62  # and are not at the ends of int64
+PARTS = ("keys", "values")  # of a LabelEncoder, and what lists of them are called
+_LISTS = {dtypes.STRING: "strings", dtypes.INT64: "int64s", dtypes.FLOAT: "floats"}
 
 
 def infer_like(code: Any) -> Any:
@@ -67,6 +72,10 @@ def dictionary(source: int, attrs: Mapping[str, Any]) -> Dictionary:
         default = attrs["default_float" if dtypes.is_float(dtype) else "default_int64"]
     pairs = reversed([*zip(keys, values)])
     return Dictionary({k if k == k else "nan": v for k, v in pairs}, default, dtype)
+
+
+def _tensor(code: int, numbers: list) -> np.ndarray:
+    return np.array(numbers, dtypes.DTYPES[code].numpy)
 
 
 def _given(attrs: Mapping[str, Any], part: str) -> tuple[str, Any]:
@@ -123,6 +132,21 @@ class Encoded:
         table, default, dtype = (node.attrs[name] for name in Encoded.attributes)
         return looked_up(x, table, default, dtypes.DTYPES[dtype].numpy)
 
+    def standard(node: Node) -> Standard:
+        table, default, dtype = (node.attrs[name] for name in Encoded.attributes)
+        keys = [float("nan") if key == "nan" else key for key in table]
+        if node.inputs[0].dtype == dtypes.STRING:
+            keys = list(table)
+        sides = (node.inputs[0].dtype, keys), (dtype, list(table.values()))
+        kinds = [_LISTS.get(code) for code, _ in sides]
+        if None in kinds:
+            kinds = ["tensor", "tensor"]
+            sides = tuple((code, _tensor(code, given)) for code, given in sides)
+            default = _tensor(dtype, [default])
+        attrs = {f"{part}_{kind}": v for part, kind, (_, v) in zip(PARTS, kinds, sides)}
+        attrs[f"default_{kinds[1].removesuffix('s')}"] = default
+        return "ai.onnx.ml::LabelEncoder", node.inputs, attrs
+
 
 @op("ai.onnx.ml::CategoryMapper")
 class CategoryMapper:
@@ -139,11 +163,19 @@ class CategoryMapper:
         lambda node: dtypes.INT64 if node.inputs[0].dtype == dtypes.STRING else dtypes.STRING
     )
 
-    def reference(node: Node, x: np.ndarray) -> np.ndarray:
-        numbers, names = node.attrs["cats_int64s"], node.attrs["cats_strings"]
-        if x.dtype.kind in "iu":
-            return looked_up(x, dict(zip(numbers, names)), node.attrs["default_string"], object)
-        return looked_up(x, dict(zip(names, numbers)), node.attrs["default_int64"], np.int64)
+    def decompose(
+        g: Any,
+        x: Value,
+        cats_int64s: Any,
+        cats_strings: Any,
+        default_int64: int,
+        default_string: str,
+    ) -> Value:
+        if x.dtype == dtypes.STRING:
+            known = Dictionary(dict(zip(cats_strings, cats_int64s)), default_int64, dtypes.INT64)
+        else:
+            known = Dictionary(dict(zip(cats_int64s, cats_strings)), default_string, dtypes.STRING)
+        return g.call("q7::Encoded", x, **known._asdict())
 
 
 @op("ai.onnx.ml::OneHotEncoder")
@@ -159,31 +191,41 @@ class OneHotEncoder:
 
     def decompose(g: Any, x: Value, cats_int64s: Any, cats_strings: Any, zeros: int) -> Value:
         table = labels(cats_int64s, cats_strings)
-        if cats_strings or not zeros:
-            return g.call("q7::Categories", x, categories=table, zeros=zeros)
-        whole = x if x.dtype == dtypes.INT64 else g.Cast(x, to=dtypes.INT64)
+        if not zeros:
+            return g.call("q7::Categories", x, categories=table)
+        places = {key: i for i, key in enumerate(table.tolist())}  # of equal ones the last
+        whole = x if cats_strings or x.dtype == dtypes.INT64 else g.Cast(x, to=dtypes.INT64)
+        if cats_strings or len(places) < len(table):
+            whole = g.call("q7::Encoded", whole, table=places, default=-1)
+            table = np.arange(len(table))
         flags = g.Equal(g.Unsqueeze(whole, [-1]), g.array(table))
         return g.Cast(flags, to=dtypes.FLOAT)
 
 
 @op("q7::Categories")
 class Categories:
-    """A OneHotEncoder of texts, or one that every x must be known to."""
+    """A OneHotEncoder that every x must be known to."""
 
     signature = "x -> y"
-    attributes: dict = {"categories": None, "zeros": 1}
+    attributes: dict = {"categories": None}
 
     def infer(node: Node) -> list[Type]:
         return [Type(dtypes.FLOAT, (*dims(node), len(node.attrs["categories"])))]
 
     def reference(node: Node, x: np.ndarray) -> np.ndarray:
         table = node.attrs["categories"]
+        places = {key: i for i, key in enumerate(table.tolist())}
         whole = x if table.dtype == object else x.astype(np.int64)
-        y = np.equal(whole[..., None], table).astype(np.float32)
-        if not node.attrs["zeros"] and not y.any(-1).all():
-            unknown = x[~y.any(-1)].ravel()[0]
+        found = looked_up(whole, places, -1, np.int64)
+        if (found < 0).any():
+            unknown = x[found < 0].ravel()[0]
             raise DataError(f"{where_is(node)} {unknown!r} is not among the categories")
-        return y
+        return np.equal(found[..., None], np.arange(len(table))).astype(np.float32)
+
+    def standard(node: Node) -> Standard:
+        table = node.attrs["categories"]
+        kind = "cats_strings" if table.dtype == object else "cats_int64s"
+        return "ai.onnx.ml::OneHotEncoder", node.inputs, {kind: table.tolist(), "zeros": 0}
 
 
 @op("ai.onnx.ml::DictVectorizer")
@@ -241,15 +283,21 @@ CAST_TO = {"TO_FLOAT": dtypes.FLOAT, "TO_INT64": dtypes.INT64, "TO_STRING": dtyp
 
 @op("ai.onnx.ml::ZipMap")
 class ZipMap:
-    """A sequence of one dictionary per row, from label to score."""
+    """A sequence of one dictionary per row, from label to score, in the order of labels."""
 
     signature = "x: float32 -> z"
     attributes: dict = {"classlabels_int64s": None, "classlabels_strings": None}
     infer = lambda node: [NO_TENSOR]
 
     def reference(node: Node, x: np.ndarray) -> tuple:
-        names = node.attrs["classlabels_strings"] or node.attrs["classlabels_int64s"] or ()
+        names = [*(node.attrs["classlabels_strings"] or node.attrs["classlabels_int64s"] or ())]
         if x.shape[-1] != len(names):
             raise DataError(f"{where_is(node)} {x.shape[-1]} scores for {len(names)} labels")
-        rows = np.atleast_2d(x).tolist()
+        if names != sorted(names):
+            x = x[..., sorted(range(len(names)), key=names.__getitem__)]
+            names = sorted(names)
+        rows = (x if x.ndim > 1 else x[None]).tolist()
+        if len(names) == 2:  # which is what most have, at a third of the time
+            no, yes = names
+            return ([{no: first, yes: second} for first, second in rows],)
         return ([dict(zip(names, row)) for row in rows],)

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple, Optional, Union
 
 import numpy as np
 
+from q7x2_ep.files import aligned
 from q7x2_ep.ir.shape import ceildiv
-from q7x2_ep.ops.common import aligned
 
 MIN_TILED = 48, 1 << 13  # rows of b, elements of it
 LANE = 128  # what weights of one sign may add up to in a lane: 255 times that is an int16

@@ -17,7 +17,7 @@ from q7x2_ep.dtypes import INT32, INT64
 from q7x2_ep.ir.core import UNKNOWN, Graph, Node, Value, array_type
 from q7x2_ep.ir.shape import Dim, substitute
 from q7x2_ep.ops import find
-from q7x2_ep.ops.common import CONTENTS, known
+from q7x2_ep.ops.common import known
 from q7x2_ep.passes.infer import infer_again, infer_node
 
 SIZES = {"ConstantOfShape": 0, "Expand": 1, "Pad": 1, "Tile": 1, "TopK": 1}  # which input
@@ -67,7 +67,7 @@ def _tell(graph: Graph, value: Value, told: dict[Value, Value], nodes: list[Node
         inputs = [inside if v is unknown[0] else v for v in node.inputs]
         op, attrs = node.op, dict(node.attrs)
     else:
-        op, inputs, attrs = CONTENTS, [value], {}
+        op, inputs, attrs = "q7::Contents", [value], {}
     told[value] = graph.new_value(UNKNOWN, value.name)
     sources = node.sources if node else ()
     nodes.append(Node(op, inputs, [told[value]], attrs, value.name, sources))

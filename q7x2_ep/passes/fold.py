@@ -22,7 +22,7 @@ from q7x2_ep.dtypes import INT32, INT64
 from q7x2_ep.ir.core import UNKNOWN, Graph, Node, Value, array_type
 from q7x2_ep.ir.shape import Dim, product
 from q7x2_ep.ops import find
-from q7x2_ep.ops.common import CONTENTS, is_host, known
+from q7x2_ep.ops.common import is_host, known
 from q7x2_ep.ops.lazy import Lazy
 from q7x2_ep.passes.infer import infer_again, waits
 
@@ -161,7 +161,7 @@ def _defer(graph: Graph, late: list[Node]) -> None:
                         node.set_input(i, told)
             numbers = tuple(dim if isinstance(dim, int) else None for dim in value.elements)
             attrs: dict = {"numbers": numbers}
-            late.insert(0, Node(CONTENTS, [value], [told], attrs, value.name))
+            late.insert(0, Node("q7::Contents", [value], [told], attrs, value.name))
             graph.nodes.append(late[0])
     made = {id(value) for node in late for value in node.outputs}
     taken = dict.fromkeys(

@@ -18,11 +18,12 @@ import numpy as np
 from q7x2_ep import dtypes
 from q7x2_ep.dtypes import FLOAT
 from q7x2_ep.errors import ModelError, PlanError, Q7Error, UnsupportedOp
+from q7x2_ep.files import PACKED_ALIGN
 from q7x2_ep.ir.core import Graph, Node, Type, Value, misfit, where_is
 from q7x2_ep.ir.shape import Dim, at_least, ceildiv, product, symbol, symbols
 from q7x2_ep.ir.view import View, channels_last_strides, contiguous_strides, joined
 from q7x2_ep.ops import find
-from q7x2_ep.ops.common import MAX_NDIM, PACKED_ALIGN
+from q7x2_ep.ops.common import MAX_NDIM
 from q7x2_ep.ops.lazy import Joined
 from q7x2_ep.plan.halves import narrowest
 from q7x2_ep.plan.memory import THREADS, Embedding, Sharing, Storage, settle

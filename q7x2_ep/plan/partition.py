@@ -16,9 +16,9 @@ from q7x2_ep.errors import PlanError
 from q7x2_ep.ir.core import MAX_ELEMENTS, Graph, Node, Value
 from q7x2_ep.ir.shape import product, symbols
 from q7x2_ep.ops import find
-from q7x2_ep.ops.common import CONTENTS, is_movement
+from q7x2_ep.ops.common import is_movement
 from q7x2_ep.plan.build import NotNative, build
-from q7x2_ep.plan.parts import HostPhase, NativePhase, Phase, is_data, told_by
+from q7x2_ep.plan.parts import CONTENTS, HostPhase, NativePhase, Phase, is_data, told_by
 from q7x2_ep.plan.target import Target
 
 

@@ -19,6 +19,8 @@ from q7x2_ep.plan.memory import Storage
 from q7x2_ep.plan.schedule import Access, peak, storage_sizes
 from q7x2_ep.plan.target import KernelRow
 
+CONTENTS = "q7::Contents"  # the op of a host step that tells the numbers in its input
+
 
 def told_by(contents: Node) -> dict[str, int]:
     """The names of the sizes that it tells, and where in its input they are."""

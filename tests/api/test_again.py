@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from onnx import TensorProto, helper
 
 import q7x2_ep
 from q7x2_ep import errors
@@ -15,6 +16,8 @@ from q7x2_ep.backend.cpu.lane import COPIED_BYTES
 from q7x2_ep.backend.cpu.outputs import KEPT_BYTES
 from tests.api.models import FLOAT, info, model, node
 
+GREEN = "gr\u00fcn"
+STRING, INT64 = TensorProto.STRING, TensorProto.INT64
 SMALL, LARGE = 4, COPIED_BYTES // 4 + 1
 OF = {"x": [SMALL], "big": ["n"]}
 
@@ -222,3 +225,93 @@ def test_a_cache_that_grows_goes_to_the_memory_of_the_run_before_last(session):
     for _ in range(8):
         session.run(None, feed(0, 1))
     assert sum(session.memory_report().arenas) < KEPT_BYTES  # nothing is kept for long
+
+
+def table(labels: dict) -> bytes:
+    """Two columns of texts and one of numbers, to a class, probabilities and dicts of them."""
+    encoder = helper.make_node(
+        "OneHotEncoder",
+        ["colour"],
+        ["flags"],
+        domain="ai.onnx.ml",
+        cats_strings=["red", GREEN],
+    )
+    size = helper.make_node(
+        "LabelEncoder",
+        ["size"],
+        ["place"],
+        domain="ai.onnx.ml",
+        keys_strings=["S", "M", "5"],
+        values_floats=[1.0, 2.0, 3.0],
+        default_float=-1.0,
+    )
+    shape = helper.make_node("Constant", [], ["shape"], value_ints=[-1, 2])
+    flat = helper.make_node("Reshape", ["flags", "shape"], ["row_of_flags"])
+    joined = helper.make_node("Concat", ["row_of_flags", "place", "x"], ["row"], axis=1)
+    classes = len(next(iter(labels.values())))
+    classifier = helper.make_node(
+        "LinearClassifier",
+        ["row"],
+        ["label", "scores"],
+        domain="ai.onnx.ml",
+        coefficients=np.linspace(-1, 1, 4 * classes).tolist(),
+        intercepts=[0.1] * classes,
+        post_transform="SOFTMAX",
+        **{f"classlabels_{kind}": names for kind, names in labels.items()},
+    )
+    kinds = {f"classlabels_{'int64s' if k == 'ints' else k}": v for k, v in labels.items()}
+    dicts = helper.make_node("ZipMap", ["scores"], ["dicts"], domain="ai.onnx.ml", **kinds)
+    key = STRING if "strings" in labels else INT64
+    inner = helper.make_map_type_proto(key, helper.make_tensor_type_proto(FLOAT, None))
+    outputs = [
+        info("label", ["n"], key),
+        info("scores", ["n", classes]),
+        helper.make_value_info("dicts", helper.make_sequence_type_proto(inner)),
+    ]
+    nodes = [encoder, shape, flat, size, joined, classifier, dicts]
+    inputs = [info(name, ["n", 1], STRING) for name in ("colour", "size")] + [info("x", ["n", 1])]
+    graph = helper.make_graph(nodes, "table", inputs, outputs)
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 2)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=8).SerializeToString()
+
+
+@pytest.mark.parametrize("names", [["no", "yes"], [4, 2], ["a", "c", "b"], [7, 8, 9]])
+def test_tables(names):
+    """Texts that are looked up, and classes that are named, go the short way, too."""
+    labels = {"strings" if isinstance(names[0], str) else "ints": names}
+    theirs = pytest.importorskip("onnxruntime").InferenceSession(table(labels))
+    random = np.random.default_rng(1)
+    colours = np.array(["red", GREEN, "", "blue"], object)
+    sizes = np.array(["S", "M", "L", "5"])
+    with q7x2_ep.InferenceSession(table(labels)) as session:
+        kept = []
+        for turn in range(12):
+            n = 1 if turn < 6 else 3
+            fed = {
+                "colour": random.choice(colours, (n, 1)),
+                "size": random.choice(sizes, (n, 1)),
+                "x": random.standard_normal((n, 1), np.float32),
+            }
+            fed["size"] = fed["size"] if turn % 2 else fed["size"].astype(object)
+            wanted = theirs.run(None, {**fed, "size": fed["size"].astype(object)})
+            assert (session._session.program.run_again(fed) is None) == (turn in (0, 1, 6, 7))
+            kept.append((session.run(None, fed), wanted))
+        for (label, scores, dicts), (their_label, their_scores, their_dicts) in kept:
+            np.testing.assert_array_equal(label, their_label)
+            np.testing.assert_allclose(scores, their_scores, rtol=4 * np.finfo(np.float32).eps)
+            for row, their_row in zip(dicts, their_dicts):
+                assert list(row) == list(their_row)
+                assert list(row.values()) == pytest.approx(list(their_row.values()), rel=5e-7)
+            assert len(dicts) == len(their_dicts) and label.dtype == their_label.dtype
+        others = np.array([[b"M"], [5], [None]], object)
+        (label, *_), (same, *_) = (
+            session.run(None, {**fed, "size": given})
+            for given in (others, np.array([["M"], ["5"], ["None"]], object))
+        )
+        np.testing.assert_array_equal(label, same)
+        with pytest.raises(errors.FeedError, match="UTF-8"):
+            session.run(None, {**fed, "size": np.array([["\ud800"]] * 3, object)})
+        with pytest.raises(errors.ShapeError):
+            session.run(None, {**fed, "size": fed["size"][:2]})
+        with pytest.raises(errors.FeedError):
+            session.run(None, {**fed, "x": fed["size"]})

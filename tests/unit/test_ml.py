@@ -135,7 +135,11 @@ CASES = [
     case("CategoryMapper", NAMES, cats_strings=["a", "b"], cats_int64s=[7, 8]),
     case("CategoryMapper", WHOLE, cats_strings=["a", "b"], cats_int64s=[0, 1]),
     case("OneHotEncoder", NAMES, cats_strings=["b", "c"]),
+    case("OneHotEncoder", NAMES, cats_strings=["b", "c", "b"]),
+    case("OneHotEncoder", NAMES, cats_strings=["zz", "b", "c", "a"], zeros=0),
     case("OneHotEncoder", WHOLE, cats_int64s=[-1, 1, 2]),
+    case("OneHotEncoder", WHOLE, cats_int64s=[1, 2, 1]),
+    case("OneHotEncoder", WHOLE, cats_int64s=[*range(-3, 4)], zeros=0),
     case("OneHotEncoder", WHOLE.astype(np.float32), cats_int64s=[-1, 1, 2]),
 ]
 
@@ -144,6 +148,27 @@ CASES = [
 @pytest.mark.parametrize("op, inputs, outputs, opset, attrs", CASES)
 def test_as_onnxruntime(op, inputs, outputs, opset, attrs, symbolic):
     check(model(op, list(inputs), outputs, attrs, opset, symbolic), inputs)
+
+
+LOOKUPS = ("LabelEncoder", "CategoryMapper", "OneHotEncoder")
+
+
+@pytest.mark.parametrize(
+    "op, inputs, outputs, opset, attrs", [each for each in CASES if each.values[0] in LOOKUPS]
+)
+def test_lookups_are_written_as_onnx(op, inputs, outputs, opset, attrs):
+    proto = model(op, list(inputs), outputs, attrs, opset)
+    feeds = {f"x{i}": x for i, x in enumerate(inputs)}
+    level = q7x2_ep.GraphOptimizationLevel.ORT_ENABLE_ALL
+    compiler = q7x2_ep.ModelCompiler(
+        q7x2_ep.SessionOptions(), proto.SerializeToString(), graph_optimization_level=level
+    )
+    written = compiler.compile_to_bytes()
+    (wanted,) = onnxruntime.InferenceSession(proto.SerializeToString()).run(None, feeds)
+    for engine in (onnxruntime, q7x2_ep):
+        (y,) = engine.InferenceSession(written).run(None, feeds)
+        assert y.dtype == wanted.dtype
+        np.testing.assert_array_equal(y, wanted)
 
 
 def test_coefficients_of_more_features():

@@ -8,8 +8,8 @@ import pytest
 from q7x2_ep import dtypes
 from q7x2_ep.backend.cpu.pack import share
 from q7x2_ep.backend.cpu.room import LEAST_BYTES, Room, expected_bytes
+from q7x2_ep.files import PACKED_ALIGN
 from q7x2_ep.ir.core import Graph, Node, Type, Value
-from q7x2_ep.ops.common import PACKED_ALIGN
 
 
 def products(*weights: np.ndarray, op: str = "MatMul") -> Graph:

@@ -14,9 +14,8 @@ from q7x2_ep.backend.cpu import library as native
 from q7x2_ep.backend.cpu.cores import default_threads
 from q7x2_ep.backend.cpu.executor import Code
 from q7x2_ep.dtypes import FLOAT
-from q7x2_ep.files import can_be_given_back
+from q7x2_ep.files import aligned, can_be_given_back
 from q7x2_ep.ir.core import Graph, Value
-from q7x2_ep.ops.common import aligned
 from q7x2_ep.plan.encode import encode
 from q7x2_ep.plan.memory import Storage
 from q7x2_ep.plan.parts import AnyPack, Operand, Pack, Plan, Step, WinogradPack

@@ -9,8 +9,8 @@ import numpy as np
 
 from q7x2_ep import dtypes
 from q7x2_ep.backend.cpu.cores import default_threads
+from q7x2_ep.files import aligned
 from q7x2_ep.ir.core import Graph
-from q7x2_ep.ops.common import aligned
 from q7x2_ep.plan.halves import SAMPLE, narrowest
 
 LEAST_BYTES = 1 << 24  # less takes 2 ms, and a thread is not worth it
