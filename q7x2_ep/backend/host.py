@@ -102,13 +102,6 @@ class Host:
         results = entry.reference(node, *inputs)
         return results if isinstance(results, tuple) else (results,)
 
-    def name(self, arrays: dict[Value, Any]) -> None:
-        """Enters the result of a step that computes nothing, see short.py."""
-        given = [arrays.get(value) if value.const is None else value.const for value in self.inputs]
-        (result,) = self._compute(given, {}, None)
-        is_list = isinstance(result, list)
-        arrays[self.node.output] = result if is_list else dtypes.of_any_width(np.asarray(result))
-
     def _run_within(self, executor: Executor, state: State) -> None:
         arrays = [dense(state.array(value)) for value in executor.encoded.inputs]
         room, count = executor.run(arrays, {s: state.sizes[s] for s in executor.encoded.symbols})

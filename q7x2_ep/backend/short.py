@@ -4,17 +4,20 @@ are: texts that are looked up one by one come before it, what names classes afte
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Optional
 
 import numpy as np
 
-from q7x2_ep import dtypes, errors
+from q7x2_ep import dtypes
 from q7x2_ep.backend.host import Host
 from q7x2_ep.backend.program import Image, Native
-from q7x2_ep.ir.core import Value
+from q7x2_ep.ir.core import Node, Value
+from q7x2_ep.ops import find
+from q7x2_ep.ops.common import RESHAPES
 
-NAMING = ("Gather", "ai.onnx.ml::ZipMap", "q7::Encoded")  # whose results share no memory
+# After the plan: what computes next to nothing. Results are memory of their own, or views.
+NAMING = {"Gather", "ai.onnx.ml::ZipMap", "q7::Encoded", *RESHAPES}
 
 
 class Texts(NamedTuple):
@@ -39,10 +42,28 @@ class Texts(NamedTuple):
         return np.array([get(key, default) for key in keys], self.dtype).reshape(texts.shape)
 
 
+class Naming(NamedTuple):
+    """A step behind the plan: what its op's reference takes, each by its value or as a constant."""
+
+    reference: Callable[..., Any]
+    node: Node
+    inputs: list[tuple[Value, Any]]
+    made: Value
+
+    def run(self, arrays: dict[Value, Any]) -> None:
+        given = [arrays[value] if const is None else const for value, const in self.inputs]
+        result = self.reference(self.node, *given)
+        result = result[0] if isinstance(result, tuple) else result
+        if not isinstance(result, list):
+            result = dtypes.of_any_width(np.asarray(result))
+            result = result if result.base is None else result.copy()
+        arrays[self.made] = result
+
+
 class Short:
     """The shapes of a feed are those that the plan has seen, see Executor.run_again."""
 
-    def __init__(self, image: Image, texts: list[Texts], plan: Native, naming: list[Host]):
+    def __init__(self, image: Image, texts: list[Texts], plan: Native, naming: list[Naming]):
         self._results, self._plan, self._naming = image.outputs, plan, naming
         self._texts, self._count = texts, len(image.inputs)
         self._plain = [value.name for value in image.inputs if value in plan.inputs]
@@ -62,8 +83,8 @@ class Short:
         arrays: dict[Value, Any] = dict(zip(self._plan.outputs, outputs))
         try:
             for step in self._naming:
-                step.name(arrays)
-        except errors.Q7Error:
+                step.run(arrays)
+        except Exception:  # the long way says what is wrong
             return None
         return [arrays[value] for value in self._results]
 
@@ -75,15 +96,23 @@ def short_way(image: Image, runners: Sequence[Any]) -> Optional[Short]:
         return None
     before, plan, after = runners[: places[0]], runners[places[0]], runners[places[0] + 1 :]
     texts = [_texts(runner, image) for runner in before]
-    naming = [r for r in after if isinstance(r, Host) and r.node.op in NAMING and not r.within]
-    if None in texts or len(naming) < len(after) or len(set(image.outputs)) < len(image.outputs):
+    naming = [_naming(runner) for runner in after]
+    if None in texts or None in naming or len(set(image.outputs)) < len(image.outputs):
         return None
-    made = {value for runner in (plan, *naming) for value in runner.outputs}
-    read = {value for runner in naming for value in runner.inputs if value.const is None}
+    made = {value for runner in (plan, *after) for value in runner.outputs}
+    read = {value for runner in after for value in runner.inputs if value.const is None}
     fed = {*plan.inputs, *(runner.inputs[0] for runner in before)}
     if not (made >= {*read, *image.outputs} and fed >= {*image.inputs}):
         return None
-    return Short(image, [each for each in texts if each], plan, naming)
+    return Short(image, [*filter(None, texts)], plan, [*filter(None, naming)])
+
+
+def _naming(runner: Any) -> Optional[Naming]:
+    """A host step as one of these, if it is."""
+    if not isinstance(runner, Host) or runner.node.op not in NAMING or runner.within is not None:
+        return None
+    inputs = [(value, value.const) for value in runner.inputs]
+    return Naming(find(runner.node.op).reference, runner.node, inputs, runner.node.output)
 
 
 def _texts(runner: Any, image: Image) -> Optional[Texts]:

@@ -49,7 +49,10 @@ class Gather:
             typed(node.inputs[0].dtype, (*shape[:axis], *indices, *shape[axis + 1 :]), contents)
         ]
 
-    reference = lambda node, x, indices: np.take(x, indices, node.attrs["axis"])
+    def reference(node: Node, x: np.ndarray, indices: np.ndarray) -> np.ndarray:
+        if node.attrs["axis"] == 0 and indices.ndim:  # as np.take, in a third of the time
+            return x[indices]
+        return np.take(x, indices, node.attrs["axis"])
 
     def lower(node: Node, b: Any) -> None:
         x, indices = node.inputs

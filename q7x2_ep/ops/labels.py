@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 DENSE = 1 << 16  # keys that are so close together are places in an array
 FAR = 1 << 62  # and are not at the ends of int64
+COMPARED = 256  # keys at most: 2 ns each, where Python looks one number up in 600
+SPELLED = 32  # values of a dictionary at most, as source
 PARTS = ("keys", "values")  # of a LabelEncoder, and what lists of them are called
 _LISTS = {dtypes.STRING: "strings", dtypes.INT64: "int64s", dtypes.FLOAT: "floats"}
 
@@ -113,11 +116,28 @@ class LabelEncoder:
         low, high = min(keys, default=0), max(keys, default=0)
         is_dense = x.dtype == dtypes.INT64 and len(keys) == len(known.table)
         if not is_dense or high - low >= DENSE or known.dtype == dtypes.STRING:
+            if _is_compared(x, known):
+                return _compared(g, x, known)
             return g.call("q7::Encoded", x, **known._asdict())
         values = np.full(high - low + 3, known.default, dtypes.DTYPES[known.dtype].numpy)
         values[[key - low + 1 for key in known.table]] = list(known.table.values())
         first, last = (g.array(np.array(end)) for end in (low - 1, high + 1))  # of other keys
         return g.Gather(g.array(values), g.Sub(g.Min(g.Max(x, first), last), first))
+
+
+def _is_compared(x: Value, known: Dictionary) -> bool:
+    """Whether numbers are few enough, and equal to themselves, to be held against each other."""
+    is_text = dtypes.STRING in (x.dtype, known.dtype)
+    return not is_text and 0 < len(known.table) <= COMPARED and "nan" not in known.table
+
+
+def _compared(g: Any, x: Value, known: Dictionary) -> Value:
+    keys = g.array(_tensor(x.dtype, list(known.table)))
+    places = g.array(np.arange(1, len(known.table) + 1, dtype=np.int32))
+    zero = g.array(np.zeros((), np.int32))
+    place = g.Where(g.Equal(g.Unsqueeze(x, [-1]), keys), places, zero)
+    values = g.array(_tensor(known.dtype, [known.default, *known.table.values()]))
+    return g.Gather(values, g.ReduceMax(place, [-1], keepdims=0))
 
 
 @op("q7::Encoded")
@@ -281,6 +301,19 @@ class CastMap:
 CAST_TO = {"TO_FLOAT": dtypes.FLOAT, "TO_INT64": dtypes.INT64, "TO_STRING": dtypes.STRING}
 
 
+@cache
+def _dictionaries(count: int) -> Callable[..., list[dict]]:
+    """(rows, *keys): a dictionary of each row of so many values. Spelled out, as `zip` takes three
+    times as long; by names that are made here alone.
+    """
+    if not 0 < count <= SPELLED:
+        return lambda rows, *keys: [dict(zip(keys, row)) for row in rows]
+    keys, values = ([f"{letter}{i}" for i in range(count)] for letter in "kv")
+    pairs = ", ".join(f"{key}: {value}" for key, value in zip(keys, values))
+    one = f"[{{{pairs}}} for [{', '.join(values)}] in rows]"
+    return eval(f"lambda rows, {', '.join(keys)}: {one}")
+
+
 @op("ai.onnx.ml::ZipMap")
 class ZipMap:
     """A sequence of one dictionary per row, from label to score, in the order of labels."""
@@ -297,7 +330,4 @@ class ZipMap:
             x = x[..., sorted(range(len(names)), key=names.__getitem__)]
             names = sorted(names)
         rows = (x if x.ndim > 1 else x[None]).tolist()
-        if len(names) == 2:  # which is what most have, at a third of the time
-            no, yes = names
-            return ([{no: first, yes: second} for first, second in rows],)
-        return ([dict(zip(names, row)) for row in rows],)
+        return (_dictionaries(len(names))(rows, *names),)

@@ -129,6 +129,10 @@ CASES = [
     case("LabelEncoder", X, keys_floats=X[0].tolist(), values_int64s=[1, 2, 3, 4]),
     case("LabelEncoder", HOLES, opset=4, keys_floats=[float("nan")], values_strings=["hole"]),
     case("LabelEncoder", WHOLE, keys_int64s=[1, 2, 1], values_int64s=[4, 5, 6]),
+    case(
+        "LabelEncoder", WIDE, keys_int64s=[*range(0, 2**60, 2**52), 9, 4], values_int64s=[1] * 258
+    ),
+    case("LabelEncoder", X, opset=4, keys_floats=[X[1, 1], -0.0], values_floats=[1.5, 2.0]),
     case("LabelEncoder", NAMES, keys_strings=["b", "a", "b"], values_int64s=[4, 5, 6]),
     case("LabelEncoder", NAMES, opset=1, classes_strings=["c", "b"]),
     case("LabelEncoder", WHOLE, opset=1, classes_strings=["c", "b"], default_string="?"),
