@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from q7x2_ep import dtypes
 from q7x2_ep.errors import DataError, ModelError
 from q7x2_ep.ir.core import NO_TENSOR, Node, Type, Value
 from q7x2_ep.ops import op
-from q7x2_ep.ops.common import dims, fresh, where_is
+from q7x2_ep.ops.common import NUMERIC, dims, fresh, where_is
 from q7x2_ep.ops.ml import labels
 
 if TYPE_CHECKING:
@@ -116,28 +116,35 @@ class LabelEncoder:
         low, high = min(keys, default=0), max(keys, default=0)
         is_dense = x.dtype == dtypes.INT64 and len(keys) == len(known.table)
         if not is_dense or high - low >= DENSE or known.dtype == dtypes.STRING:
-            if _is_compared(x, known):
-                return _compared(g, x, known)
-            return g.call("q7::Encoded", x, **known._asdict())
+            y = _compared(g, x, known)
+            return g.call("q7::Encoded", x, **known._asdict()) if y is None else y
         values = np.full(high - low + 3, known.default, dtypes.DTYPES[known.dtype].numpy)
         values[[key - low + 1 for key in known.table]] = list(known.table.values())
         first, last = (g.array(np.array(end)) for end in (low - 1, high + 1))  # of other keys
         return g.Gather(g.array(values), g.Sub(g.Min(g.Max(x, first), last), first))
 
 
-def _is_compared(x: Value, known: Dictionary) -> bool:
-    """Whether numbers are few enough, and equal to themselves, to be held against each other."""
-    is_text = dtypes.STRING in (x.dtype, known.dtype)
-    return not is_text and 0 < len(known.table) <= COMPARED and "nan" not in known.table
-
-
-def _compared(g: Any, x: Value, known: Dictionary) -> Value:
-    keys = g.array(_tensor(x.dtype, list(known.table)))
-    places = g.array(np.arange(1, len(known.table) + 1, dtype=np.int32))
+def _compared(g: Any, x: Value, known: Dictionary) -> Optional[Value]:
+    """What each x stands for, held against all keys; None where those are many, or no numbers of
+    its dtype, and equal to themselves.
+    """
+    keys = list(known.table)
+    are_numbers = x.dtype in NUMERIC and known.dtype in NUMERIC and 0 < len(keys) <= COMPARED
+    if not are_numbers or not all(isinstance(key, (int, float)) for key in keys):
+        return None
+    if dtypes.DTYPES[x.dtype].kind != "f" and not all(isinstance(key, int) for key in keys):
+        return None
+    try:
+        held = _tensor(x.dtype, keys)
+        values = _tensor(known.dtype, [known.default, *known.table.values()])
+    except OverflowError:
+        return None
+    if held.tolist() != keys:
+        return None
+    places = g.array(np.arange(1, len(keys) + 1, dtype=np.int32))
     zero = g.array(np.zeros((), np.int32))
-    place = g.Where(g.Equal(g.Unsqueeze(x, [-1]), keys), places, zero)
-    values = g.array(_tensor(known.dtype, [known.default, *known.table.values()]))
-    return g.Gather(values, g.ReduceMax(place, [-1], keepdims=0))
+    place = g.Where(g.Equal(g.Unsqueeze(x, [-1]), g.array(held)), places, zero)
+    return g.Gather(g.array(values), g.ReduceMax(place, [-1], keepdims=0))
 
 
 @op("q7::Encoded")
