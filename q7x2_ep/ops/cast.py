@@ -56,6 +56,9 @@ def converted(x: np.ndarray, code: int, saturate: int = 1, round_mode: str = "up
         return _texts(x)
     if x.dtype.kind in "OUS":
         numbers = [_number(str(text)) for text in x.reshape(-1)]
+        if dtypes.DTYPES[code].kind in "iu":
+            numbers = [_wrapped(number) for number in numbers]
+            return np.array(numbers, np.uint64).reshape(x.shape).astype(dtype)
         return np.array(numbers, object).reshape(x.shape).astype(dtype)
     if code == dtypes.FLOAT8E8M0:
         from onnx.numpy_helper import to_float8e8m0
@@ -86,6 +89,16 @@ def _number(text: str) -> Union[int, float]:
         return int(text)
     except ValueError:
         return float(text)
+
+
+def _wrapped(number: Union[int, float]) -> int:
+    """The low 64 bits of an integer of so many, or of what a float is towards zero: narrower
+    dtypes have the low bits of these, as in onnxruntime.
+    """
+    whole = int(number)
+    if not -(1 << 63) <= whole < 1 << 64:
+        raise ValueError(f"{number} is no integer of 64 bits")
+    return whole & ((1 << 64) - 1)
 
 
 def cast_contents(dtype: int, contents: Optional[tuple[Dim, ...]]) -> Optional[tuple[Dim, ...]]:

@@ -169,6 +169,9 @@ class GatherND:
         trailing = (1,) * (indices.ndim - 1 - batch)
         at = [grid.reshape(grid.shape + trailing) for grid in grids]
         at.extend(np.moveaxis(indices, -1, 0))
+        if not indices.shape[-1]:  # all of x, for each of them
+            whole = x.reshape(*x.shape[:batch], *trailing, *x.shape[batch:])
+            return np.broadcast_to(whole, (*indices.shape[:-1], *x.shape[batch:])).copy()
         return x[tuple(at)]
 
     def lower(node: Node, b: Any) -> None:

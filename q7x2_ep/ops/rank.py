@@ -111,13 +111,16 @@ def _arg_infer(node: Node) -> list[Type]:
 
 
 def _arg_guards(node: Node) -> list[Guard]:
-    n = dims(node)[node.attrs["axis"]]
-    return [(maximum(n, 1), n, "the axis has no element")]
+    shape = list(dims(node))
+    n = shape.pop(node.attrs["axis"])
+    return [((maximum(n, 1) - n) * product(shape), 0, "the axis has no element")]
 
 
 def _arg_reference(find: Any) -> Any:
     def reference(node: Node, x: np.ndarray) -> np.ndarray:
         axis, keepdims = node.attrs["axis"], bool(node.attrs["keepdims"])
+        if not x.size and 0 in (shape := x.sum(axis, keepdims=keepdims).shape):
+            return np.empty(shape, np.int64)  # where numpy refuses to look for nothing
         if not node.attrs["select_last_index"]:
             return find(x, axis, keepdims=keepdims)
         return x.shape[axis] - 1 - find(np.flip(x, axis), axis, keepdims=keepdims)

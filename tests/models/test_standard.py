@@ -10,7 +10,7 @@ import pytest
 from onnx import TensorProto, helper
 from onnx.parser import parse_model
 
-from q7x2_ep.errors import ModelError
+from q7x2_ep.errors import DataError, ModelError, ShapeError
 from q7x2_ep.session import Session
 from tests.models.beside import one_node, same, theirs
 
@@ -165,3 +165,42 @@ def test_convolutions_of_no_channels(filters: int, kernel: int) -> None:
         size = image[2] - kernel + 1, image[3] - kernel + 1
         expected = np.broadcast_to(bias[:, None, None], (image[0], filters, *size))
         np.testing.assert_array_equal(y, expected)
+
+
+@pytest.mark.parametrize("symbolic", [False, True])
+@pytest.mark.parametrize("batch, x, indices", [(0, (4, 3), (2, 0)), (1, (2, 3), (2, 5, 0))])
+def test_indices_of_no_depth(batch: int, x: tuple, indices: tuple, symbolic: bool) -> None:
+    """All of x for each of them, also where only a feed tells."""
+    given = [RANDOM.standard_normal(x).astype(np.float32), np.zeros(indices, np.int64)]
+    symbols = {size: f"d{size}" for size in {*x, *indices}} if symbolic else None
+    same("GatherND", given, symbols=symbols, domain="", batch_dims=batch)
+
+
+@pytest.mark.parametrize("op", ["ArgMax", "ArgMin"])
+@pytest.mark.parametrize("symbols", [None, {0: "n"}])
+def test_the_greatest_of_nothing(op: str, symbols: Any) -> None:
+    """There is none, but where the result is as empty."""
+    empty = np.zeros((0, 0, 3), np.float32)
+    for keepdims in (0, 1):
+        same(
+            op, [empty], (TensorProto.INT64,), symbols=symbols, domain="", axis=1, keepdims=keepdims
+        )
+    model, feeds = one_node(
+        op, [np.zeros((2, 0), np.float32)], (TensorProto.INT64,), domain="", axis=1
+    )
+    with pytest.raises((ModelError, ShapeError), match="the axis has no element"):
+        Session(model).run(feeds)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "uint32", "int64", "uint64"])
+def test_texts_of_integers_that_are_too_large(dtype: str) -> None:
+    """Their low bits, as onnxruntime has them; of more than 64 bits none."""
+    code = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    texts = np.array(["-2", "300", "4294967297", "-200", "18446744073709551615"], object)
+    texts = texts[:-1] if dtype.startswith("i") else texts
+    same("Cast", [texts], (code,), domain="", to=code)
+    model, feeds = one_node(
+        "Cast", [np.array(["1", "9" * 20], object)], (code,), domain="", to=code
+    )
+    with pytest.raises(DataError, match="is no integer of 64 bits"):
+        Session(model).run(feeds)
