@@ -29,7 +29,7 @@ from q7x2_ep.backend.program import (
     dense,
     run_phases,
 )
-from q7x2_ep.ir.core import NO_TENSOR, Graph, Type, Value, array_type, where_is
+from q7x2_ep.ir.core import NO_TENSOR, Graph, Node, Type, Value, array_type, where_is
 from q7x2_ep.ir.shape import Dim, measured, substitute, symbols
 from q7x2_ep.ops import find
 from q7x2_ep.ops.common import is_movement
@@ -52,6 +52,7 @@ class Host:
         self.within: Optional[Executor] = None
         if code.within is not None:
             self.within = Executor(compiler.library, code.within, compiler.threads)
+        self._function = compute(code.node) if hasattr(self._entry, "reference") else None
         self._compiler = compiler
         self._captures = actuals(code.node, code.node.inputs)[1] if code.node.bodies else []
         self._constants = {  # of the captures, by their place among them
@@ -97,9 +98,9 @@ class Host:
         node, entry = self.node, self._entry
         if hasattr(entry, "control"):
             return tuple(entry.control(node, partial(self._run_body, call), *inputs))
-        if not hasattr(entry, "reference"):
+        if self._function is None:
             return Evaluation(None, sizes).evaluate(node, inputs)
-        results = entry.reference(node, *inputs)
+        results = self._function(*inputs)
         return results if isinstance(results, tuple) else (results,)
 
     def _run_within(self, executor: Executor, state: State) -> None:
@@ -182,6 +183,12 @@ class Host:
         first = len(types) - len(self._captures)
         fixed = {first + i: array for i, array in self._constants.items()}
         return self._compiler.program(_typed(body.clone(), types, fixed))
+
+
+def compute(node: Node) -> Callable[..., Any]:
+    """What its op's reference makes of arrays."""
+    entry = find(node.op)
+    return entry.prepared(node) if hasattr(entry, "prepared") else partial(entry.reference, node)
 
 
 def may_flow(runner: Any) -> bool:

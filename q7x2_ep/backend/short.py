@@ -1,127 +1,147 @@
-"""The short way (cpu/lane.py) for a program of one plan between host steps, as models of tables
-are: texts that are looked up one by one come before it, what names classes after it.
+"""The short way (cpu/lane.py) for a program of one plan between host steps that compute nothing, as
+models of tables and texts are: what makes numbers of fed texts comes before it, what names classes
+after it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Optional
 
 import numpy as np
 
 from q7x2_ep import dtypes
-from q7x2_ep.backend.host import Host
+from q7x2_ep.backend.host import Host, compute
 from q7x2_ep.backend.program import Image, Native
 from q7x2_ep.ir.core import Node, Value
 from q7x2_ep.ops import find
 from q7x2_ep.ops.common import RESHAPES
 
-# After the plan: what computes next to nothing. Results are memory of their own, or views.
+# Of these a result is memory of its own, or a view.
+READING = {"com.microsoft::Tokenizer", "StringNormalizer", "q7::NGrams", "q7::Encoded", *RESHAPES}
 NAMING = {"Gather", "ai.onnx.ml::ZipMap", "q7::Encoded", *RESHAPES}
-
-
-class Texts(NamedTuple):
-    """A lookup of a fed tensor of texts, and what it makes, by their names."""
-
-    fed: str
-    made: str
-    table: dict[str, Any]
-    default: Any
-    dtype: np.dtype
-
-    def numbers(self, texts: Any) -> Optional[np.ndarray]:
-        """None for what is no array of texts."""
-        if type(texts) is not np.ndarray or texts.dtype.kind not in "OU":
-            return None
-        keys = texts.ravel().tolist()
-        try:
-            "".join(keys).encode()
-        except (TypeError, UnicodeError):
-            return None
-        get, default = self.table.get, self.default
-        return np.array([get(key, default) for key in keys], self.dtype).reshape(texts.shape)
-
-
-class Naming(NamedTuple):
-    """A step behind the plan: what its op's reference takes, each by its value or as a constant."""
-
-    reference: Callable[..., Any]
-    node: Node
-    inputs: list[tuple[Value, Any]]
-    made: Value
-
-    def run(self, arrays: dict[Value, Any]) -> None:
-        given = [arrays[value] if const is None else const for value, const in self.inputs]
-        result = self.reference(self.node, *given)
-        result = result[0] if isinstance(result, tuple) else result
-        if not isinstance(result, list):
-            result = dtypes.of_any_width(np.asarray(result))
-            result = result if result.base is None else result.copy()
-        arrays[self.made] = result
+Arrays = dict[Value, Any]
 
 
 class Short:
-    """The shapes of a feed are those that the plan has seen, see Executor.run_again."""
+    """The shapes of what a plan reads are those that it has seen, see Executor.run_again, and tell
+    all sizes in it.
+    """
 
-    def __init__(self, image: Image, texts: list[Texts], plan: Native, naming: list[Naming]):
-        self._results, self._plan, self._naming = image.outputs, plan, naming
-        self._texts, self._count = texts, len(image.inputs)
+    def __init__(self, image: Image, before: list[_Step], plan: Native, after: list[_Step]):
+        self._results, self._before, self._plan, self._after = image.outputs, before, plan, after
+        self._count = len(image.inputs)
+        self._texts = [value for value in image.inputs if value not in plan.inputs]
         self._plain = [value.name for value in image.inputs if value in plan.inputs]
+        self._made = [value for value in plan.inputs if value not in image.inputs]
+        self._views = [s.made for s in after if s.op in RESHAPES and s.made in image.outputs]
 
     def run(self, feed: Mapping[str, Any]) -> Optional[list[Any]]:
-        """The outputs, or None for a feed of other types or shapes, or that a step refuses."""
-        if self._texts:
-            if len(feed) != self._count:
+        """The outputs, or None for a feed of other types or shapes, or that a step refuses: the
+        long way says what is wrong.
+        """
+        if self._before:
+            made = self._read(feed) if len(feed) == self._count else None
+            if made is None:
                 return None
-            given = {name: feed.get(name) for name in self._plain}
-            for each in self._texts:
-                given[each.made] = each.numbers(feed.get(each.fed))
-            feed = given
+            feed = {name: feed.get(name) for name in self._plain}
+            feed.update((value.name, made[value]) for value in self._made)
         outputs = self._plan.executor.run_again(feed)
         if outputs is None:
             return None
-        arrays: dict[Value, Any] = dict(zip(self._plan.outputs, outputs))
-        try:
-            for step in self._naming:
-                step.run(arrays)
-        except Exception:  # the long way says what is wrong
+        arrays: Arrays = dict(zip(self._plan.outputs, outputs))
+        if not _ran(self._after, arrays):
             return None
+        for value in self._views:
+            arrays[value] = arrays[value].copy()
         return [arrays[value] for value in self._results]
+
+    def _read(self, feed: Mapping[str, Any]) -> Optional[Arrays]:
+        arrays: Arrays = {}
+        for value in self._texts:
+            given = feed.get(value.name)
+            if not _are_texts(given):
+                return None
+            arrays[value] = given if given.dtype == object else given.astype(object)
+        return arrays if _ran(self._before, arrays) else None
+
+
+class _Step(NamedTuple):
+    """A host step: a function of what its node takes, each by its value or as a constant."""
+
+    function: Callable[..., Any]
+    inputs: list[tuple[Value, Any]]
+    made: Value
+    op: str
 
 
 def short_way(image: Image, runners: Sequence[Any]) -> Optional[Short]:
     """That of a program with these parts, if there is one."""
     places = [i for i, runner in enumerate(runners) if isinstance(runner, Native)]
-    if len(places) != 1:
+    if len(places) != 1 or len(set(image.outputs)) < len(image.outputs):
         return None
     before, plan, after = runners[: places[0]], runners[places[0]], runners[places[0] + 1 :]
-    texts = [_texts(runner, image) for runner in before]
-    naming = [_naming(runner) for runner in after]
-    if None in texts or None in naming or len(set(image.outputs)) < len(image.outputs):
+    texts = {value for value in image.inputs if value.dtype == dtypes.STRING}
+    read, named = _steps(before, READING, texts), _steps(after, NAMING, plan.outputs)
+    if read is None or named is None:
         return None
-    made = {value for runner in (plan, *after) for value in runner.outputs}
-    read = {value for runner in after for value in runner.inputs if value.const is None}
-    fed = {*plan.inputs, *(runner.inputs[0] for runner in before)}
-    if not (made >= {*read, *image.outputs} and fed >= {*image.inputs}):
+    made = texts.union(step.made for step in read)
+    told = {repr(dim) for value in plan.inputs for dim in value.shape or ()}
+    results = {*plan.outputs, *(step.made for step in named)}
+    is_fed = {*image.inputs} == texts | {value for value in plan.inputs if value not in made}
+    if not (is_fed and told.issuperset(plan.sizes) and results.issuperset(image.outputs)):
         return None
-    return Short(image, [*filter(None, texts)], plan, [*filter(None, naming)])
+    return Short(image, read, plan, named)
 
 
-def _naming(runner: Any) -> Optional[Naming]:
-    """A host step as one of these, if it is."""
-    if not isinstance(runner, Host) or runner.node.op not in NAMING or runner.within is not None:
-        return None
-    inputs = [(value, value.const) for value in runner.inputs]
-    return Naming(find(runner.node.op).reference, runner.node, inputs, runner.node.output)
+def _steps(runners: Iterable[Any], ops: set[str], known: Iterable[Value]) -> Optional[list[_Step]]:
+    """Host steps of these ops, if all are, and read nothing else than what is known by then."""
+    steps: list[_Step] = []
+    there = set(known)
+    for runner in runners:
+        node = runner.node if isinstance(runner, Host) else None
+        if node is None or node.op not in ops or runner.within is not None:
+            return None
+        if not all(value in there or value.const is not None for value in runner.inputs):
+            return None
+        inputs = [(value, value.const) for value in runner.inputs]
+        steps.append(_Step(_function(node), inputs, node.output, node.op))
+        there.add(node.output)
+    return steps
 
 
-def _texts(runner: Any, image: Image) -> Optional[Texts]:
-    """What a host step looks up, if it is that of texts that are fed."""
-    node = runner.node if isinstance(runner, Host) else None
-    if node is None or node.op != "q7::Encoded" or node.inputs[0] not in image.inputs:
-        return None
-    if node.inputs[0].dtype != dtypes.STRING or not dtypes.is_dense(node.attrs["dtype"]):
-        return None
-    table, default, code = (node.attrs[name] for name in ("table", "default", "dtype"))
-    names = node.inputs[0].name, node.output.name
-    return Texts(*names, table, default, np.dtype(dtypes.DTYPES[code].numpy))
+def _are_texts(array: Any) -> bool:
+    """Whether this is an array of nothing but strings, which UTF-8 can hold."""
+    if type(array) is not np.ndarray or array.dtype.kind not in "OU":
+        return False
+    try:
+        "".join(array.ravel().tolist()).encode()
+    except (TypeError, UnicodeError):
+        return False
+    return True
+
+
+def _function(node: Node) -> Callable[..., Any]:
+    """A host step's own, whose result is as the plan and the caller take it."""
+    function = compute(node)
+    if hasattr(find(node.op), "prepared"):
+        return function
+
+    def computed(*inputs: Any) -> Any:
+        result = function(*inputs)
+        if isinstance(result, tuple):  # of lists
+            return result[0]
+        return dtypes.of_any_width(np.asarray(result))
+
+    return computed
+
+
+def _ran(steps: Iterable[_Step], arrays: Arrays) -> bool:
+    """Whether all steps have run."""
+    try:
+        for function, inputs, made, _ in steps:
+            given = [arrays[value] if const is None else const for value, const in inputs]
+            arrays[made] = function(*given)
+    except Exception:
+        return False
+    return True

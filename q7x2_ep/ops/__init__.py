@@ -16,6 +16,8 @@ node, never self:
     is_random   true: no two evaluations agree, so that it is neither folded nor merged with another
     infer(node) -> list[Type]                  shapes and dtypes of the outputs
     reference(node, *arrays) -> array | tuple  numpy, obvious not fast, in the dtype it is given
+    prepared(node) -> function of arrays       its reference, for many runs of one node, if that is
+                                               worth it
     decompose(g, *values) -> Value             the meaning in smaller ops; fused ops have only this
     standard(node) -> op, inputs, attrs | None fused ops: the ONNX op that this one equals, if any
     view(node, view) -> View | None            movement ops: the output as a view of the input

@@ -133,6 +133,11 @@ def has_native_form(entry: Any) -> bool:
     return any(hasattr(entry, part) for part in ("lower", "view", "views", "decompose"))
 
 
+def reference_of(prepared: Callable[[Node], Callable]) -> Callable:
+    """The `reference` of an entry whose `prepared` looks at the attributes of a node once."""
+    return lambda node, *arrays: prepared(node)(*arrays)
+
+
 def is_movement(node: Node) -> bool:
     """Whether the outputs of a node may be views of its input."""
     entry = find(node.op)

@@ -15,7 +15,7 @@ from q7x2_ep import dtypes
 from q7x2_ep.errors import ModelError, UnsupportedOp
 from q7x2_ep.ir.core import Node, Type
 from q7x2_ep.ops import op
-from q7x2_ep.ops.common import dims, fresh, where_is
+from q7x2_ep.ops.common import dims, fresh, reference_of, where_is
 from q7x2_ep.ops.text import CLASSES
 
 START, END = "\x02", "\x03"
@@ -43,16 +43,24 @@ class Tokenizer:
         _cutter(node)  # refuses what it cannot be
         return [Type(dtypes.STRING, (*dims(node), *fresh(node, 0, 1)))]
 
-    def reference(node: Node, x: np.ndarray) -> np.ndarray:
-        cut, least = _cutter(node), max(node.attrs["mincharnum"], 1)
-        rows = [[token for token in cut(text) if len(token) >= least] for text in x.ravel()]
-        most = max(map(len, rows), default=0)
-        if node.attrs["mark"] and most:
-            rows, most = [[START, *row, END] for row in rows], most + 2
-        y = np.full((len(rows), most), node.attrs["pad_value"], object)
-        for filled, row in zip(y, rows):
-            filled[: len(row)] = row
-        return y.reshape(*x.shape, most)
+    def prepared(node: Node) -> Callable[[np.ndarray], np.ndarray]:
+        cut, least = _cutter(node), node.attrs["mincharnum"]
+        marks, pad_value = node.attrs["mark"], node.attrs["pad_value"]
+
+        def tokens(x: np.ndarray) -> np.ndarray:
+            rows = [[*filter(None, cut(text))] for text in x.ravel().tolist()]
+            if least > 1:
+                rows = [[token for token in row if len(token) >= least] for row in rows]
+            most = max(map(len, rows), default=0)
+            if marks and most:
+                rows, most = [[START, *row, END] for row in rows], most + 2
+            pad = [pad_value] * most
+            y = np.array([row + pad[len(row) :] for row in rows], object)
+            return y.reshape(*x.shape, most)
+
+        return tokens
+
+    reference = reference_of(prepared)
 
 
 def _cutter(node: Node) -> Callable[[str], list[str]]:
@@ -64,6 +72,8 @@ def _cutter(node: Node) -> Callable[[str], list[str]]:
         return list
     if expression:
         whole = _compiled(node, expression)
+        if not CHOICE.search(expression) and not whole.groups:
+            return whole.findall
         return lambda text: [text[start:end] for start, end in _matches(whole, text)]
     patterns = [_compiled(node, separator) for separator in separators]
 

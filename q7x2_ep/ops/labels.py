@@ -12,7 +12,7 @@ from q7x2_ep import dtypes
 from q7x2_ep.errors import DataError, ModelError
 from q7x2_ep.ir.core import NO_TENSOR, Node, Type, Value
 from q7x2_ep.ops import op
-from q7x2_ep.ops.common import NUMERIC, dims, fresh, where_is
+from q7x2_ep.ops.common import NUMERIC, dims, fresh, reference_of, where_is
 from q7x2_ep.ops.ml import labels
 
 if TYPE_CHECKING:
@@ -31,11 +31,17 @@ def infer_like(code: Any) -> Any:
     return lambda node: [Type(code(node), dims(node))]
 
 
-def looked_up(x: np.ndarray, table: dict, default: Any, dtype: Any) -> np.ndarray:
+def lookup(table: dict, default: Any, dtype: Any) -> Callable[[np.ndarray], np.ndarray]:
     """table[x] element by element. NaN is a key like others."""
-    found = np.empty(x.size, dtype)
-    found[:] = [table.get(key if key == key else "nan", default) for key in x.ravel().tolist()]
-    return found.reshape(x.shape)
+    get, dtype = table.get, np.dtype(dtype)
+
+    def look_up(x: np.ndarray) -> np.ndarray:
+        keys = x.ravel().tolist()
+        if x.dtype.kind == "f":
+            keys = [key if key == key else "nan" for key in keys]
+        return np.array([get(key, default) for key in keys], dtype).reshape(x.shape)
+
+    return look_up
 
 
 class Dictionary(NamedTuple):
@@ -155,9 +161,11 @@ class Encoded:
     attributes: dict = {"table": None, "default": None, "dtype": dtypes.INT64}
     infer = infer_like(lambda node: node.attrs["dtype"])
 
-    def reference(node: Node, x: np.ndarray) -> np.ndarray:
+    def prepared(node: Node) -> Callable[[np.ndarray], np.ndarray]:
         table, default, dtype = (node.attrs[name] for name in Encoded.attributes)
-        return looked_up(x, table, default, dtypes.DTYPES[dtype].numpy)
+        return lookup(table, default, dtypes.DTYPES[dtype].numpy)
+
+    reference = reference_of(prepared)
 
     def standard(node: Node) -> Standard:
         table, default, dtype = (node.attrs[name] for name in Encoded.attributes)
@@ -243,7 +251,7 @@ class Categories:
         table = node.attrs["categories"]
         places = {key: i for i, key in enumerate(table.tolist())}
         whole = x if table.dtype == object else x.astype(np.int64)
-        found = looked_up(whole, places, -1, np.int64)
+        found = lookup(places, -1, np.int64)(whole)
         if (found < 0).any():
             unknown = x[found < 0].ravel()[0]
             raise DataError(f"{where_is(node)} {unknown!r} is not among the categories")

@@ -6,6 +6,7 @@ known before a run, maybe as symbols; what is not is known to a run only, by way
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Sequence
 from typing import Any, Optional
@@ -163,7 +164,7 @@ class Flatten:
 
     def reference(node: Node, x: np.ndarray) -> np.ndarray:
         axis = node.attrs["axis"] + (x.ndim if node.attrs["axis"] < 0 else 0)
-        return x.reshape(int(np.prod(x.shape[:axis])), int(np.prod(x.shape[axis:])))
+        return x.reshape(math.prod(x.shape[:axis]), math.prod(x.shape[axis:]))
 
     view = reshape_view
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections import Counter
-from collections.abc import Iterator, Sequence
-from functools import cache
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache, partial
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Optional
 
 import numpy as np
 
@@ -15,7 +15,10 @@ from q7x2_ep import dtypes
 from q7x2_ep.errors import ModelError, UnsupportedOp
 from q7x2_ep.ir.core import Node, Type, Value
 from q7x2_ep.ops import op
-from q7x2_ep.ops.common import dims, fresh, where_is
+from q7x2_ep.ops.common import dims, fresh, reference_of, where_is
+
+if TYPE_CHECKING:
+    from q7x2_ep.ops.fused import Standard
 
 
 @op("TfIdfVectorizer")
@@ -55,12 +58,16 @@ class TfIdfVectorizer:
         )
 
 
-def _grams_of(pool: Sequence, starts: Sequence[int]) -> Iterator[tuple]:
-    """The n-grams of a pool, in which the short ones come first."""
+def _tuples(parts: Sequence, n: int, every: int = 1, step: int = 1) -> Iterator[tuple]:
+    """Of n parts each, so far apart, that begin at every so-manieth part."""
+    return zip(*(parts[i * step :: every] for i in range(n)))
+
+
+def _grams_of(pool: Sequence, starts: Sequence[int]) -> Iterator[Any]:
+    """The n-grams of a pool, in which the short ones come first: a tuple, but of one part that."""
     ends = [*starts[1:], len(pool)]
     for n, (start, end) in enumerate(zip(starts, ends), 1):
-        for i in range(start, end, n):
-            yield tuple(pool[i : i + n])
+        yield from (pool[start:end] if n == 1 else _tuples(pool[start:end], n, n))
 
 
 @op("q7::NGrams")
@@ -77,25 +84,64 @@ class NGrams:
         width = int(node.attrs["indexes"].max(initial=-1)) + 1
         return [Type(dtypes.FLOAT, (*dims(node)[:-1], width))]
 
-    def reference(node: Node, x: np.ndarray) -> np.ndarray:
+    def prepared(node: Node) -> Callable[[np.ndarray], np.ndarray]:
         attrs = node.attrs
-        places, indexes, weights = attrs["places"], attrs["indexes"], attrs["weights"]
-        y = np.zeros((*x.shape[:-1], indexes.max(initial=-1) + 1), np.float32)
-        rows = y.reshape(-1, y.shape[-1])
-        for row, found in zip(x.reshape(len(rows), -1).tolist(), rows):
-            counts = Counter(places[gram] for gram in _grams(row, attrs) if gram in places)
-            at = np.fromiter(counts, np.int64, len(counts))
-            times = np.fromiter(counts.values(), np.float32, len(counts))
-            times = np.minimum(times, 1) if attrs["counts_once"] else times
-            np.add.at(found, indexes[at], times if weights is None else times * weights[at])
-        return y
+        get, indexes, weights = attrs["places"].get, attrs["indexes"], attrs["weights"]
+        width, most = int(indexes.max(initial=-1)) + 1, 1 if attrs["counts_once"] else None
+        many, one = len(attrs["places"]) or 1, np.float32(1)
+        lengths = attrs["min_gram_length"], attrs["max_gram_length"]
+        grams = iter if lengths == (1, 1) else partial(_grams, *lengths, attrs["max_skip_count"])
+
+        def vectors(x: np.ndarray) -> np.ndarray:
+            y = np.zeros((*x.shape[:-1], width), np.float32)
+            rows = x.reshape(-1, x.shape[-1]).tolist() if x.size else []
+            found = [[i for i in map(get, grams(row)) if i is not None] for row in rows]
+            row = np.repeat(np.arange(len(rows)), [len(each) for each in found])
+            place = np.fromiter(chain.from_iterable(found), np.int64, len(row))
+            times = one
+            if weights is not None or most:
+                pairs, counts = np.unique(row * many + place, return_counts=True)
+                row, place = np.divmod(pairs, many)
+                times = np.minimum(counts, most or counts).astype(np.float32)
+                times = times if weights is None else times * weights[place]
+            np.add.at(y.reshape(-1), row * width + indexes[place], times)
+            return y
+
+        return vectors
+
+    reference = reference_of(prepared)
+
+    def standard(node: Node) -> Optional[Standard]:
+        attrs = node.attrs
+        pool, counts, at = [], [], []
+        for n in range(1, attrs["max_gram_length"] + 1):
+            counts.append(len(pool))
+            for gram, place in attrs["places"].items():
+                parts = gram if isinstance(gram, tuple) else (gram,)
+                if len(parts) == n:
+                    pool += parts
+                    at.append(place)
+        indexes, weights = attrs["indexes"][at], attrs["weights"]
+        if indexes.max(initial=-1) < attrs["indexes"].max(initial=-1):
+            return None  # of a gram that is there twice, or too long
+        given = {
+            "mode": "IDF" if attrs["counts_once"] else "TF" if weights is None else "TFIDF",
+            "pool_strings" if node.inputs[0].dtype == dtypes.STRING else "pool_int64s": pool,
+            "ngram_counts": counts,
+            "ngram_indexes": indexes.tolist(),
+            **({} if weights is None else {"weights": weights[at].tolist()}),
+        }
+        same = ("min_gram_length", "max_gram_length", "max_skip_count")
+        return "TfIdfVectorizer", node.inputs, {**given, **{name: attrs[name] for name in same}}
 
 
-def _grams(row: list, attrs: dict[str, Any]) -> Iterator[tuple]:
-    for n in range(attrs["min_gram_length"], attrs["max_gram_length"] + 1):
-        for step in range(1, 2 if n == 1 else attrs["max_skip_count"] + 2):
-            for start in range(len(row) - (n - 1) * step):
-                yield tuple(row[start : start + (n - 1) * step + 1 : step])
+def _grams(least: int, most: int, skipped: int, row: list) -> Iterator[Any]:
+    """As _grams_of."""
+    return chain.from_iterable(
+        row if n == 1 else _tuples(row, n, step=step)
+        for n in range(least, most + 1)
+        for step in range(1, 2 if n == 1 else skipped + 2)
+    )
 
 
 @op("StringNormalizer")

@@ -37,11 +37,14 @@ ALIGN = 64  # of the args of a step
 
 @dataclass(eq=False)
 class Values:
-    """The value table: threads, symbols, then one expression each. Equal dims share an entry."""
+    """The value table: threads, symbols, then one expression each. Equal dims share an entry. used:
+    the symbols that have been asked for.
+    """
 
     symbols: list[str]
     exprs: list[tuple[int, int, int]] = field(default_factory=list)
     broadcasts: list[tuple[int, Expr]] = field(default_factory=list)  # -1 where misfit
+    used: set[str] = field(default_factory=set)
     _index: dict[Any, int] = field(default_factory=dict)
 
     def of(self, dim: Dim) -> int:
@@ -68,6 +71,8 @@ class Values:
         return total
 
     def _atom(self, atom: tuple) -> int:
+        if atom[0] == "sym" and atom[1] != THREADS:
+            self.used.add(atom[1])
         if atom not in self._index:
             kind, *rest = atom
             if kind == "sym":
@@ -126,19 +131,23 @@ def check(encoded: Encoded) -> None:
 
 
 def encode(plan: Plan, target: Target, symbols: list[str]) -> Encoded:
-    """Encode a plan whose sizes depend on `symbols`.
+    """Encode a plan whose sizes depend on some of `symbols`, which are those of the result.
 
     Raises: PlanError where a size depends on anything else, ModelError for numbers beyond 64 bits.
     """
     try:
-        return _encode(plan, target, symbols)
+        encoded, used = _encode(plan, target, symbols)
+        if len(used) < len(symbols):
+            encoded, used = _encode(plan, target, [name for name in symbols if name in used])
+        return encoded
     except (OverflowError, struct.error) as error:
         raise errors.ModelError(
             f"[plan] a size or number takes more than 64 bits: {error}"
         ) from None
 
 
-def _encode(plan: Plan, target: Target, symbols: list[str]) -> Encoded:
+def _encode(plan: Plan, target: Target, symbols: list[str]) -> tuple[Encoded, set[str]]:
+    """And the symbols that its sizes depend on."""
     values = Values(symbols)
     buffers = plan.arena()
     buffer_index = {id(storage): i for i, storage in enumerate(buffers)}
@@ -189,7 +198,7 @@ def _encode(plan: Plan, target: Target, symbols: list[str]) -> Encoded:
     for section in (values.exprs, guards, buffer_rows, steps, value_patches, pointer_patches):
         for entry in section:
             words.extend(entry)
-    return Encoded(
+    encoded = Encoded(
         words.tobytes() + bytes(image),
         symbols,
         texts,
@@ -203,6 +212,7 @@ def _encode(plan: Plan, target: Target, symbols: list[str]) -> Encoded:
         graph.output_names,
         [over.get(i, -1) for i in range(len(graph.outputs))],
     )
+    return encoded, values.used
 
 
 def _address(at: Operand, buffer_index: dict[int, int], values: Values) -> tuple[int, int, int]:

@@ -315,3 +315,35 @@ def test_tables(names):
             session.run(None, {**fed, "size": fed["size"][:2]})
         with pytest.raises(errors.FeedError):
             session.run(None, {**fed, "x": fed["size"]})
+
+
+def test_words_are_counted():
+    """As skl2onnx writes a CountVectorizer, with a classifier behind it."""
+    attrs = {"mark": 0, "mincharnum": 1, "pad_value": "#", "tokenexp": "[a-zA-Z0-9_]+"}
+    tokens = helper.make_node("Tokenizer", ["s"], ["tokens"], domain="com.microsoft", **attrs)
+    counts = helper.make_node(
+        "TfIdfVectorizer",
+        ["flat"],
+        ["counts"],
+        mode="TF",
+        min_gram_length=1,
+        max_gram_length=2,
+        max_skip_count=0,
+        ngram_counts=[0, 3],
+        ngram_indexes=[0, 2, 1, 3],
+        pool_strings=["a", "bb", "c", "a", "bb"],
+    )
+    nodes = [tokens, node("Flatten", "tokens", "flat"), counts, node("Mul", "counts w", "y")]
+    inputs = [info("s", ["n", 1], STRING), info("w", [4])]
+    graph = helper.make_graph(nodes, "words", inputs, [info("y", ["n", 4])])
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    data = helper.make_model(graph, opset_imports=opsets, ir_version=8).SerializeToString()
+    theirs = pytest.importorskip("onnxruntime").InferenceSession(data)
+    texts = [["a bb, bb!"], ["c"], ["a a bb a bb c c zz"], ["#"], ["bb c a"], ["a_b c"]]
+    w = np.arange(1, 5, dtype=np.float32)
+    with q7x2_ep.InferenceSession(data) as session:
+        for turn in range(8):
+            fed = {"s": np.roll(np.array(texts, object), turn, 0)[: 1 + turn // 4], "w": w}
+            (y,) = session.run(None, fed)  # of as many texts as before, of other lengths
+            assert (session._session.program.run_again(fed) is None) == (turn in (0, 4))
+            np.testing.assert_array_equal(y, theirs.run(None, fed)[0])

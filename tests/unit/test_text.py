@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,12 +11,20 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnxruntime.capi.onnxruntime_pybind11_state import Fail
 
+import q7x2_ep
 from q7x2_ep.errors import ModelError, UnsupportedOp
 from q7x2_ep.session import Session
 
 
 def run(op: str, *inputs: np.ndarray, outputs: int = 1, fixed: bool = False, **attrs: Any) -> list:
     """The outputs of one node. fixed: its inputs are constants."""
+    model, given = one_node(op, inputs, outputs, fixed, attrs)
+    return Session(model).run(given)
+
+
+def one_node(
+    op: str, inputs: Sequence[np.ndarray], outputs: int, fixed: bool, attrs: dict
+) -> tuple[bytes, dict[str, np.ndarray]]:
     names, results = (
         [f"{kind}{i}" for i in range(n)] for kind, n in (("x", len(inputs)), ("y", outputs))
     )
@@ -27,7 +36,7 @@ def run(op: str, *inputs: np.ndarray, outputs: int = 1, fixed: bool = False, **a
     constants = [numpy_helper.from_array(x, name) for name, x in given.items()] if fixed else []
     graph = helper.make_graph([node], op, [] if fixed else infos, empty, constants)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
-    return Session(model.SerializeToString()).run({} if fixed else given)
+    return model.SerializeToString(), {} if fixed else given
 
 
 def words(*values: Any) -> np.ndarray:
@@ -64,6 +73,25 @@ def test_grams_of_strings() -> None:
     del pool["pool_int64s"]
     (y,) = run("TfIdfVectorizer", words(*"abb"), mode="TF", max_skip_count=0, **pool)
     assert y.tolist() == [2, 1, 1, 1]
+
+
+@pytest.mark.parametrize("mode", ["TF", "IDF", "TFIDF"])
+@pytest.mark.parametrize("kind", ["strings", "int64s"])
+def test_grams_are_written_as_onnx(kind: str, mode: str) -> None:
+    pool = {**POOL, "mode": mode, "max_skip_count": 1, "weights": [0.5, 2.0, 3.0, 4.0]}
+    x = np.array([[5, 6, 7, 7, 5, 7], [1] * 6])
+    if kind == "strings":
+        x, pool["pool_strings"] = x.astype(str).astype(object), list(map(str, POOL["pool_int64s"]))
+        del pool["pool_int64s"]
+    model, feed = one_node("TfIdfVectorizer", [x], 1, False, pool)
+    level = q7x2_ep.GraphOptimizationLevel.ORT_ENABLE_ALL
+    compiler = q7x2_ep.ModelCompiler(
+        q7x2_ep.SessionOptions(), model, graph_optimization_level=level
+    )
+    written = compiler.compile_to_bytes()
+    (wanted,) = onnxruntime.InferenceSession(model).run(None, feed)
+    for engine in (q7x2_ep, onnxruntime):
+        np.testing.assert_array_equal(engine.InferenceSession(written).run(None, feed)[0], wanted)
 
 
 @pytest.mark.parametrize(
