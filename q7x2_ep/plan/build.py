@@ -10,7 +10,7 @@ storage are settled afterwards (memory.py). Read ops/__init__.py first.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Any, Optional, Union
 
 import numpy as np
@@ -66,16 +66,13 @@ def lowered(graph: Graph, target: Target, sizes: Collection[str] = ()) -> Builde
     for size, text in graph.guards:
         if symbols(size) <= known:  # else no size here rests on it
             builder.plan.guards.append(Guard(size, 0, text, "ge"))
-    reasons: dict[Node, str] = {}
-    for node in graph.nodes:
+    reasons = _refused(graph.nodes, known)
+    for node in () if reasons else graph.nodes:  # to lower takes longer than all of that
         try:
-            check_native(node, known)
             builder.lower_node(node)
         except UnsupportedOp as problem:
-            reasons[node] = problem.message.removeprefix(where_is(node)).strip()
+            reasons[node] = _reason(node, problem)
             for output in node.outputs:
-                told = (*(output.shape or ()), *(output.elements or ()))
-                known.update(*(symbols(dim) for dim in told))
                 if output.shape is not None and output.dtype != dtypes.UNKNOWN:
                     builder.allocate(output)
         except (Q7Error, MemoryError):
@@ -85,6 +82,24 @@ def lowered(graph: Graph, target: Target, sizes: Collection[str] = ()) -> Builde
     if reasons:
         raise NotNative(reasons)
     return builder
+
+
+def _refused(nodes: Iterable[Node], known: set[str]) -> dict[Node, str]:
+    """The nodes that have nothing for C, and why; what tells sizes is behind them."""
+    reasons: dict[Node, str] = {}
+    for node in nodes:
+        try:
+            check_native(node, known)
+        except UnsupportedOp as problem:
+            reasons[node] = _reason(node, problem)
+            for output in node.outputs:
+                told = (*(output.shape or ()), *(output.elements or ()))
+                known.update(*(symbols(dim) for dim in told))
+    return reasons
+
+
+def _reason(node: Node, problem: UnsupportedOp) -> str:
+    return problem.message.removeprefix(where_is(node)).strip()
 
 
 def check_native(node: Node, sizes: Collection[str]) -> None:
