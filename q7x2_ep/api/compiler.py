@@ -17,6 +17,13 @@ from q7x2_ep.api.value import OrtValue
 from q7x2_ep.errors import BindingError, InvalidArgument, ModelError, cannot_write
 from q7x2_ep.files import replacing
 
+__all__ = [
+    "ModelCompiler",
+    "OrtCompileApiFlags",
+    "OrtEpContextData",
+    "OrtEpContextDataBuffer",
+    "OrtExternalInitializerInfo",
+]
 _COMPILED = ".q7"  # what is written is told by the name here, and nowhere else
 Path = Union[str, "os.PathLike[str]"]
 

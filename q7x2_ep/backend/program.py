@@ -19,6 +19,7 @@ from q7x2_ep import dtypes, errors
 from q7x2_ep.backend.call import Call, check_output
 from q7x2_ep.backend.cpu.executor import Code, Executor
 from q7x2_ep.backend.cpu.library import Library
+from q7x2_ep.files import aligned
 from q7x2_ep.ir.core import Graph, Node, Value
 from q7x2_ep.ir.shape import Expr, evaluate, symbols
 from q7x2_ep.plan.parts import CONTENTS, HostPhase, NativePhase, Phase, Plan, Step
@@ -109,7 +110,6 @@ class Compiler:
         of its phases.
         """
         from q7x2_ep.backend.cpu.pack import compiled
-        from q7x2_ep.files import aligned
         from q7x2_ep.plan.partition import partition
 
         def code(phase: NativePhase, *where: Any) -> Code:

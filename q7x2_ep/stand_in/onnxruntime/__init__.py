@@ -24,13 +24,7 @@ from onnxruntime.capi import (  # noqa: E402, F401  importing onnxruntime import
     onnxruntime_validation,
 )
 from q7x2_ep.api import *  # noqa: E402, F403
-from q7x2_ep.api.compiler import (  # noqa: E402, F401
-    ModelCompiler,
-    OrtCompileApiFlags,
-    OrtEpContextData,
-    OrtEpContextDataBuffer,
-    OrtExternalInitializerInfo,
-)
+from q7x2_ep.api.compiler import *  # noqa: E402, F403
 
 __version__ = q7x2_ep.api.version
 __author__ = "q7x2_ep"

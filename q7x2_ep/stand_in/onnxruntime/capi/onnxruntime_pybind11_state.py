@@ -12,13 +12,7 @@ from q7x2_ep.api.block_quantizers import (  # noqa: F401
     quantize_matmul_bnb4,
     quantize_qdq_matmul_4bits,
 )
-from q7x2_ep.api.compiler import (  # noqa: F401
-    ModelCompiler,
-    OrtCompileApiFlags,
-    OrtEpContextData,
-    OrtEpContextDataBuffer,
-    OrtExternalInitializerInfo,
-)
+from q7x2_ep.api.compiler import *  # noqa: F403
 from q7x2_ep.api.device import DeviceHandle as OrtDevice  # noqa: F401
 from q7x2_ep.api.native_enums import (  # noqa: F401
     ArenaExtendStrategy,
