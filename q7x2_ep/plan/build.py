@@ -329,24 +329,6 @@ class Builder:
             self._reserve(key, w, groups * size)
         return self._packed[key]
 
-    @staticmethod
-    def _arrays(weights: tuple[Value, ...]) -> list[np.ndarray]:
-        consts = [weight.const for weight in weights]
-        return [part for c in consts for part in (c.parts if isinstance(c, Joined) else [c])]
-
-    def _starts(self, weights: tuple[Value, ...], n_stride: int) -> list[int]:
-        """The columns at which the parts of a Joined weight begin, and the end, if they are side by
-        side in panels; else none, and weights are put together.
-        """
-        joined, axis = weights[0].const, 1 if n_stride == 1 else 0
-        if len(weights) == 1 and isinstance(joined, Joined) and joined.axis == axis:
-            sizes = (part.shape[axis] for part in joined.parts)
-            return list(itertools.accumulate(sizes, initial=0))
-        for weight in weights:
-            if isinstance(weight.const, Joined):
-                weight.const = weight.const.whole
-        return []
-
     def guard(self, left: Dim, right: Dim, text: str, is_assumed: bool = False) -> None:
         """Have bind check that two dims are equal."""
         if left != right:
@@ -461,6 +443,24 @@ class Builder:
         )
 
     # Private
+
+    @staticmethod
+    def _arrays(weights: tuple[Value, ...]) -> list[np.ndarray]:
+        consts = [weight.const for weight in weights]
+        return [part for c in consts for part in (c.parts if isinstance(c, Joined) else [c])]
+
+    def _starts(self, weights: tuple[Value, ...], n_stride: int) -> list[int]:
+        """The columns at which the parts of a Joined weight begin, and the end, if they are side by
+        side in panels; else none, and weights are put together.
+        """
+        joined, axis = weights[0].const, 1 if n_stride == 1 else 0
+        if len(weights) == 1 and isinstance(joined, Joined) and joined.axis == axis:
+            sizes = (part.shape[axis] for part in joined.parts)
+            return list(itertools.accumulate(sizes, initial=0))
+        for weight in weights:
+            if isinstance(weight.const, Joined):
+                weight.const = weight.const.whole
+        return []
 
     def _copied(self, value: Value, strides: tuple[Dim, ...]) -> View:
         """A copy in another memory order, one for all readers."""

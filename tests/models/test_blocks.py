@@ -15,7 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 import q7x2_ep
 from q7x2_ep import dtypes
 from q7x2_ep.backend.cpu.library import load
-from q7x2_ep.compare import onnxruntime_session
+from q7x2_ep.compare import OutputError, onnxruntime_session
 
 DTYPES = {"float32": TensorProto.FLOAT, "float16": 10, "bfloat16": 16}
 EPS = {name: dtypes.epsilon(code) for name, code in DTYPES.items()}
@@ -186,8 +186,7 @@ def test_nbits_beside_onnxruntime(bits: int, zeros: str) -> None:
     (theirs,) = onnxruntime_session(model, 1).run(None, {"x": x})
     with q7x2_ep.InferenceSession(model) as session:
         (ours,) = session.run(None, {"x": x})
-    rms = [float(np.sqrt(np.mean((y - true) ** 2))) for y in (ours, theirs)]
-    assert rms[0] <= max(1.5 * rms[1], EPS["float32"] * np.sqrt(np.mean(true**2)))
+    assert OutputError.of("y", ours, theirs, true).accurate
 
 
 def run(model: bytes, x: np.ndarray) -> tuple[list[str], np.ndarray]:
@@ -209,8 +208,7 @@ def test_rows_of_int8_beside_onnxruntime(bits: int, zeros: str, block: int, rows
     true = x.astype(float) @ weight + bias
     (theirs,) = onnxruntime_session(model, 1).run(None, {"x": x})
     _, ours = run(model, x)
-    rms = [float(np.sqrt(np.mean((y - true) ** 2))) for y in (ours, theirs)]
-    assert rms[0] <= max(1.5 * rms[1], EPS["float32"] * np.sqrt(np.mean(true**2)))
+    assert OutputError.of("y", ours, theirs, true).accurate
 
 
 @pytest.mark.parametrize("level", [1, 2, 3])
@@ -309,8 +307,7 @@ def test_dequantised_rows_of_int8(
         (ours,) = session.run(None, {"x": x})
     bytes_multiply = load().target.kernel("qgemm").dtypes != "i16"
     assert ops == ["block_qgemm" if is_byte and bytes_multiply else "block_gemm"]
-    rms = [float(np.sqrt(np.mean((y - true) ** 2))) for y in (ours, theirs)]
-    assert rms[0] <= max(1.5 * rms[1], EPS["float32"] * np.sqrt(np.mean(true**2)))
+    assert OutputError.of("y", ours, theirs, true).accurate
 
 
 @pytest.mark.parametrize("level", list(q7x2_ep.GraphOptimizationLevel))
