@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from typing import Union
 
 from q7x2_ep import knobs
@@ -27,7 +28,7 @@ def available_cores(thread: int = 0) -> int:
     """
     if not hasattr(os, "sched_getaffinity"):
         return os.cpu_count() or 1
-    cores = physical_cores(os.sched_getaffinity(thread))
+    cores = _known_cores(frozenset(os.sched_getaffinity(thread)))
     return max(1, min([cores, *quotas()]))
 
 
@@ -41,6 +42,9 @@ def physical_cores(cpus: Iterable[int], folder: Path = CPUS) -> int:
         cores[siblings] = int(_read(f"{folder}/cpu{cpu}/cpu_capacity") or 0)
     best = max(cores.values(), default=0)
     return sum(2 * capacity >= best for capacity in cores.values())
+
+
+_known_cores = lru_cache(maxsize=64)(physical_cores)  # of 128 CPUs that is 256 files
 
 
 def quotas(membership: Path = MEMBERSHIP, folder: Path = CGROUPS) -> Iterator[int]:
