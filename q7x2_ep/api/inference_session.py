@@ -211,6 +211,7 @@ class InferenceSession:
         gives_bits = any(is_bits(dtype) for dtype, _ in session.output_types)
         plain = self._trace is None and not gives_bits
         self._run_again = session.program.run_again if plain else None
+        self._places = {name: i for i, name in enumerate(session.output_names)}
         self._is_short = session.program.is_short
 
     def _read_options(self) -> None:
@@ -247,14 +248,16 @@ class InferenceSession:
                 f"run(): input_feed: expected arrays by the names of inputs, given a "
                 f"{type(input_feed).__name__}"
             )
-        names = self._session.output_names
-        is_list = isinstance(output_names, (list, tuple))
-        is_all = output_names is None or (is_list and [*output_names] in ([], names))
+        places: Optional[Sequence[Any]] = None
+        if output_names is None:
+            places = ()
+        elif isinstance(output_names, (list, tuple)):
+            places = [*map(self._places.get, output_names)]
         plain = run_options is None or self._is_plain(run_options)
-        if is_all and plain and self._run_again is not None:
+        if plain and self._run_again is not None and places is not None and None not in places:
             outputs = self._run_again(input_feed)
             if outputs is not None:
-                return outputs
+                return [outputs[i] for i in places] if places else outputs
         return [*map(as_given, self._run(output_names, input_feed, run_options))]
 
     def run_async(
