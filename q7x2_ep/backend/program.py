@@ -258,7 +258,7 @@ class Program:
         between steps of some kinds.
         """
         if self._short is not None:
-            return self._short
+            return self._short.saw(arrays)
         flow = self._parts[0][0] if len(self._parts) == 1 else None
         if flow is None or flow.form is None:  # a native part has none
             return None

@@ -24,17 +24,24 @@ Arrays = dict[Value, Any]
 
 
 class Short:
-    """The shapes of what a plan reads are those that it has seen, see Executor.run_again, and tell
-    all sizes in it.
+    """The shapes of texts, and those of what the plan reads, are those of a run before (`saw`, and
+    Executor.run_again), which tell all sizes in the plan.
     """
 
     def __init__(self, image: Image, before: list[_Step], plan: Native, after: list[_Step]):
         self._results, self._before, self._plan, self._after = image.outputs, before, plan, after
         self._count = len(image.inputs)
+        self._inputs, self._shapes = image.inputs, ()
         self._texts = [value for value in image.inputs if value not in plan.inputs]
         self._plain = [value.name for value in image.inputs if value in plan.inputs]
         self._made = [value for value in plan.inputs if value not in image.inputs]
         self._views = [s.made for s in after if s.op in RESHAPES and s.made in image.outputs]
+
+    def saw(self, arrays: Sequence[Any]) -> Short:
+        """Itself, after a run with these inputs."""
+        fed = dict(zip(self._inputs, arrays))
+        self._shapes = tuple(fed[value].shape for value in self._texts)
+        return self
 
     def run(self, feed: Mapping[str, Any]) -> Optional[list[Any]]:
         """The outputs, or None for a feed of other types or shapes, or that a step refuses: the
@@ -58,9 +65,9 @@ class Short:
 
     def _read(self, feed: Mapping[str, Any]) -> Optional[Arrays]:
         arrays: Arrays = {}
-        for value in self._texts:
+        for value, shape in zip(self._texts, self._shapes):
             given = feed.get(value.name)
-            if not _are_texts(given):
+            if not _are_texts(given) or given.shape != shape:
                 return None
             arrays[value] = given if given.dtype == object else given.astype(object)
         return arrays if _ran(self._before, arrays) else None

@@ -361,3 +361,6 @@ def test_words_are_counted():
             (y,) = session.run(None, fed)  # of as many texts as before, of other lengths
             assert (session._session.program.run_again(fed) is None) == (turn in (0, 4))
             np.testing.assert_array_equal(y, theirs.run(None, fed)[0])
+        wide = {"s": np.concatenate([fed["s"], fed["s"]], 1), "w": w}  # as many counts of it
+        with pytest.raises(errors.ShapeError, match="the model fixes it to 1"):
+            session.run(None, wide)
