@@ -116,6 +116,15 @@ def in_double(array: np.ndarray) -> np.ndarray:
     return array.astype(np.complex128 if array.dtype.kind == "c" else np.float64)
 
 
+def require_texts(values: list) -> None:
+    """Raises: TypeError where one is no string, UnicodeError where UTF-8 cannot hold one, half of a
+    surrogate pair say. Joined, they tell so at the speed of C.
+    """
+    text = "".join(values)
+    if not text.isascii():
+        text.encode()
+
+
 def of_any_width(array: np.ndarray) -> np.ndarray:
     """Strings as objects: numpy gives those without dims, and those it chooses from, one width."""
     return array.astype(object) if array.dtype.kind == "U" else array

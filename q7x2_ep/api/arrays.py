@@ -84,16 +84,14 @@ def native(array: np.ndarray) -> np.ndarray:
 
 
 def _texts(array: np.ndarray) -> np.ndarray:
-    """Objects as strings, which most of them are: joining tells so at the speed of C."""
+    """Objects as strings, which most of them are."""
     values = array.ravel().tolist()
     try:
-        text = "".join(values)
+        dtypes.require_texts(values)
     except TypeError:
         values = list(map(str, values))
-        text = "".join(values)
+        dtypes.require_texts(values)
         array = np.array(values, object).reshape(array.shape)
-    if not text.isascii():
-        text.encode()
     return array
 
 

@@ -30,7 +30,6 @@ class Short:
 
     def __init__(self, image: Image, before: list[_Step], plan: Native, after: list[_Step]):
         self._results, self._before, self._plan, self._after = image.outputs, before, plan, after
-        self._count = len(image.inputs)
         self._inputs, self._shapes = image.inputs, ()
         self._texts = [value for value in image.inputs if value not in plan.inputs]
         self._plain = [value.name for value in image.inputs if value in plan.inputs]
@@ -48,7 +47,7 @@ class Short:
         long way says what is wrong.
         """
         if self._before:
-            made = self._read(feed) if len(feed) == self._count else None
+            made = self._read(feed) if len(feed) == len(self._inputs) else None
             if made is None:
                 return None
             feed = {name: feed.get(name) for name in self._plain}
@@ -122,7 +121,7 @@ def _are_texts(array: Any) -> bool:
     if type(array) is not np.ndarray or array.dtype.kind not in "OU":
         return False
     try:
-        "".join(array.ravel().tolist()).encode()
+        dtypes.require_texts(array.ravel().tolist())
     except (TypeError, UnicodeError):
         return False
     return True
@@ -144,7 +143,7 @@ def _function(node: Node) -> Callable[..., Any]:
 
 
 def _ran(steps: Iterable[_Step], arrays: Arrays) -> bool:
-    """Whether all steps have run."""
+    """Whether all steps have run. What one raises is not lost: the long way raises it again."""
     try:
         for function, inputs, made, _ in steps:
             given = [arrays[value] if const is None else const for value, const in inputs]

@@ -169,10 +169,10 @@ class Encoded:
 
     def standard(node: Node) -> Standard:
         table, default, dtype = (node.attrs[name] for name in Encoded.attributes)
-        keys = [float("nan") if key == "nan" else key for key in table]
-        if node.inputs[0].dtype == dtypes.STRING:
-            keys = list(table)
-        sides = (node.inputs[0].dtype, keys), (dtype, list(table.values()))
+        source, keys = node.inputs[0].dtype, list(table)
+        if source != dtypes.STRING:
+            keys = [float("nan") if key == "nan" else key for key in keys]
+        sides = (source, keys), (dtype, list(table.values()))
         kinds = [_LISTS.get(code) for code, _ in sides]
         if None in kinds:
             kinds = ["tensor", "tensor"]

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+import q7x2_ep
 from q7x2_ep.session import Session
 
 Inputs = Sequence[Optional[np.ndarray]]
@@ -62,6 +63,14 @@ def theirs(model: bytes, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
     options.log_severity_level = 4
     session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     return session.run(None, dict(feeds))
+
+
+def optimised(model: bytes) -> bytes:
+    """The model behind all passes and fusions, as ONNX."""
+    level = q7x2_ep.GraphOptimizationLevel.ORT_ENABLE_ALL
+    options = q7x2_ep.SessionOptions()
+    compiler = q7x2_ep.ModelCompiler(options, model, graph_optimization_level=level)
+    return compiler.compile_to_bytes()
 
 
 @functools.cache

@@ -14,6 +14,7 @@ import q7x2_ep
 from q7x2_ep.backend.numpy import evaluate
 from q7x2_ep.importer import read
 from q7x2_ep.passes import run_all
+from tests.models.beside import optimised
 
 RANDOM = np.random.default_rng(3)
 X = RANDOM.standard_normal((6, 4)).astype(np.float32)
@@ -163,11 +164,7 @@ LOOKUPS = ("LabelEncoder", "CategoryMapper", "OneHotEncoder")
 def test_lookups_are_written_as_onnx(op, inputs, outputs, opset, attrs):
     proto = model(op, list(inputs), outputs, attrs, opset)
     feeds = {f"x{i}": x for i, x in enumerate(inputs)}
-    level = q7x2_ep.GraphOptimizationLevel.ORT_ENABLE_ALL
-    compiler = q7x2_ep.ModelCompiler(
-        q7x2_ep.SessionOptions(), proto.SerializeToString(), graph_optimization_level=level
-    )
-    written = compiler.compile_to_bytes()
+    written = optimised(proto.SerializeToString())
     (wanted,) = onnxruntime.InferenceSession(proto.SerializeToString()).run(None, feeds)
     for engine in (onnxruntime, q7x2_ep):
         (y,) = engine.InferenceSession(written).run(None, feeds)

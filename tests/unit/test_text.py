@@ -14,6 +14,7 @@ from onnxruntime.capi.onnxruntime_pybind11_state import Fail
 import q7x2_ep
 from q7x2_ep.errors import ModelError, UnsupportedOp
 from q7x2_ep.session import Session
+from tests.models.beside import optimised
 
 
 def run(op: str, *inputs: np.ndarray, outputs: int = 1, fixed: bool = False, **attrs: Any) -> list:
@@ -84,11 +85,7 @@ def test_grams_are_written_as_onnx(kind: str, mode: str) -> None:
         x, pool["pool_strings"] = x.astype(str).astype(object), list(map(str, POOL["pool_int64s"]))
         del pool["pool_int64s"]
     model, feed = one_node("TfIdfVectorizer", [x], 1, False, pool)
-    level = q7x2_ep.GraphOptimizationLevel.ORT_ENABLE_ALL
-    compiler = q7x2_ep.ModelCompiler(
-        q7x2_ep.SessionOptions(), model, graph_optimization_level=level
-    )
-    written = compiler.compile_to_bytes()
+    written = optimised(model)
     (wanted,) = onnxruntime.InferenceSession(model).run(None, feed)
     for engine in (q7x2_ep, onnxruntime):
         np.testing.assert_array_equal(engine.InferenceSession(written).run(None, feed)[0], wanted)
